@@ -1,0 +1,29 @@
+package inventory
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+)
+
+// Claim returns what the boot script of o's boot carries: 256 bits in hex,
+// the same on every call, so that rendering a script needs no write.
+func Claim(key []byte, o Owner, boot int) string { return derive(key, "claim", o, boot) }
+
+// Capability returns the secret path element under which o's metadata is
+// served: /c/<machine>/<capability>/… Valid while the secrets window is open.
+func Capability(key []byte, o Owner) string { return derive(key, "capability", o, 0) }
+
+// Nonce returns what the installed system of o's run sends back: evidence
+// that the system which speaks is the one that this run wrote.
+func Nonce(key []byte, o Owner) string { return derive(key, "nonce", o, 0) }
+
+func derive(key []byte, purpose string, o Owner, boot int) string {
+	m := hmac.New(sha256.New, key)
+	fmt.Fprintf(m, "%s\x00%s\x00%s\x00%d\x00%d", purpose, o.Machine, o.Run, o.Epoch, boot)
+	return hex.EncodeToString(m.Sum(nil))
+}
+
+// Equal compares two derived values in constant time.
+func Equal(a, b string) bool { return hmac.Equal([]byte(a), []byte(b)) }

@@ -1,0 +1,68 @@
+package inventory
+
+import (
+	"encoding/json"
+	"time"
+)
+
+// Kinds of events.
+const (
+	// What anybody on the wire could forge: display and wake, never more.
+	EventDHCP     = "dhcp"     // DISCOVER or REQUEST of PXE class, answered with a boot file
+	EventLoader   = "loader"   // boot loader fetched
+	EventScript   = "script"   // iPXE script fetched
+	EventKernel   = "kernel"   // agent OS kernel fetched
+	EventInitrd   = "initrd"   // agent OS initramfs fetched whole
+	EventRebooted = "rebooted" // PXE of a machine whose boot is spent, answered with disk
+	EventDisk     = "disk"     // PXE of a machine that is not armed, answered with disk
+	EventOS       = "os"       // DHCP without PXE class
+	EventMetadata = "metadata" // metadata fetched
+	// What carries a token, a claim or a nonce.
+	EventHello         = "hello" // claim redeemed
+	EventClaimConflict = "claim-conflict"
+	EventActionStarted = "action-started"
+	EventActionDone    = "action-completed" // Detail is an action.Result without its log
+	EventAgentIdle     = "agent-idle"
+	EventAgentLost     = "agent-lost"
+	EventPhoneHome     = "phone-home"
+	// What the run did.
+	EventPhase    = "phase"
+	EventGrant    = "grant" // taken
+	EventArmed    = "armed" // a boot was allowed
+	EventDisarmed = "disarmed"
+	EventPower    = "power"
+	EventBound    = "bound"
+	EventAssigned = "assigned"
+	EventStop     = "stop"
+	EventDecision = "decision"
+	EventOperator = "operator" // a write by a person
+)
+
+// An Event is what a machine or a workflow did, in order.
+type Event struct {
+	Seq     int64  `json:"seq" db:"seq"`
+	Machine string `json:"machine" db:"machine"`
+	Run     string `json:"run,omitempty" db:"run"` // "" = not of any run
+	Epoch   int64  `json:"epoch,omitempty" db:"epoch"`
+	Boot    int    `json:"boot,omitempty" db:"boot"`
+	Kind    string `json:"kind" db:"kind"`
+	// Key makes an event unique within (machine, run, epoch, boot, kind): ""
+	// for wire events, of which one row stands for all; the report id for
+	// reports.
+	Key     string          `json:"key,omitempty" db:"key"`
+	At      time.Time       `json:"at" db:"-"`
+	Count   int64           `json:"count" db:"count"` // how often, for wire events
+	Message string          `json:"message,omitempty" db:"message"`
+	Detail  json.RawMessage `json:"detail,omitempty" db:"-"`
+	By      string          `json:"by,omitempty" db:"by"` // who, for operator events
+}
+
+// Signals tells whether the pump passes events of this kind on to the run.
+func Signals(kind string) bool {
+	switch kind {
+	case EventDHCP, EventLoader, EventScript, EventKernel, EventInitrd, EventRebooted, EventHello, EventClaimConflict,
+		EventActionDone, EventAgentIdle, EventAgentLost, EventPhoneHome:
+		return true
+	}
+	return false
+}

@@ -1,0 +1,63 @@
+package inventory
+
+import "time"
+
+// Owner names who holds a grant: a run of a workflow at its epoch. Every
+// effect names one, and the statement that causes it compares.
+type Owner struct {
+	Machine string `json:"machine"`
+	Run     string `json:"run"` // Temporal's RunID, or "person:<name>"
+	Epoch   int64  `json:"epoch"`
+}
+
+// MaxBoots is how many boots a run may take before a person is asked.
+const MaxBoots = 3
+
+// Grant is the one row per machine that says who owns it.
+//
+// The row stays after the run ended, with Run empty and both windows closed:
+// its Epoch only ever grows.
+type Grant struct {
+	Owner
+	SiteEpoch int64  `json:"siteEpoch"`
+	Workflow  string `json:"workflow,omitempty"` // workflow id, machine/<name>
+	Boot      int    `json:"boot"`               // the boot that the window allows, from 1; 0 = none yet
+	BootsLeft int    `json:"bootsLeft"`
+	// Spent: the boot's claim was redeemed; PXE is answered with disk.
+	Spent        bool      `json:"spent"`
+	NetbootUntil time.Time `json:"netbootUntil,omitzero"`
+	SecretsUntil time.Time `json:"secretsUntil,omitzero"`
+	Taken        time.Time `json:"taken,omitzero"`
+}
+
+// NetbootOpen tells whether the grant's netboot window is open at now and its
+// boot is not spent.
+func (g Grant) NetbootOpen(now time.Time) bool {
+	return g.Run != "" && !g.Spent && g.Boot > 0 && now.Before(g.NetbootUntil)
+}
+
+// SecretsOpen tells whether the grant's secrets window is open at now.
+func (g Grant) SecretsOpen(now time.Time) bool { return g.Run != "" && now.Before(g.SecretsUntil) }
+
+// Person tells whether a person armed the machine by hand, for rescue.
+func (g Grant) Person() bool { return len(g.Run) > 7 && g.Run[:7] == "person:" }
+
+// Netboot is the view of a grant that API, CLI and imports know.
+type Netboot struct {
+	AllowPXE      bool      `json:"allowPXE"`
+	AllowWorkflow bool      `json:"allowWorkflow"`
+	Run           string    `json:"run,omitempty"`
+	Epoch         int64     `json:"epoch,omitempty"`
+	Boot          int       `json:"boot,omitempty"`
+	BootsLeft     int       `json:"bootsLeft,omitempty"`
+	Until         time.Time `json:"until,omitzero"`
+}
+
+// View returns g as Netboot at now.
+func (g Grant) View(now time.Time) Netboot {
+	n := Netboot{AllowPXE: g.NetbootOpen(now), AllowWorkflow: g.Run != "" && !g.Person()}
+	if g.Run != "" {
+		n.Run, n.Epoch, n.Boot, n.BootsLeft, n.Until = g.Run, g.Epoch, g.Boot, g.BootsLeft, g.NetbootUntil
+	}
+	return n
+}

@@ -1,0 +1,123 @@
+// Package inventory holds Ingot's domain: machines and what is known of them,
+// templates, images, the grant that says which run owns a machine, workflow
+// records, assignments and events. It imports the standard library only;
+// inventory/sqlite stores what stands here.
+package inventory
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+)
+
+// The error vocabulary. Adapters wrap these; each edge maps them once: api to
+// HTTP statuses, activities to Temporal error types, cmd to exit codes.
+var (
+	ErrNotFound = errors.New("not found")
+	ErrConflict = errors.New("conflict")
+	ErrInvalid  = errors.New("invalid")
+	// ErrFenced: the (run, epoch) that a statement named no longer owns the
+	// machine. Not retryable.
+	ErrFenced = errors.New("fenced: another run owns the machine")
+	// ErrSealed: a secret cannot be opened because its key is missing or wrong.
+	ErrSealed = errors.New("secret key is missing or wrong")
+)
+
+// Secret is text that must not be seen: it redacts itself in String, JSON and
+// slog. Reveal is the only way out; whoever calls it answers for the rest.
+type Secret struct{ v string }
+
+// NewSecret wraps v.
+func NewSecret(v string) Secret { return Secret{v} }
+
+// Reveal returns the text.
+func (s Secret) Reveal() string { return s.v }
+
+// IsZero tells whether there is no secret.
+func (s Secret) IsZero() bool { return s.v == "" }
+
+func (s Secret) redacted() string {
+	if s.v == "" {
+		return ""
+	}
+	return "[redacted]"
+}
+
+func (s Secret) String() string               { return s.redacted() }
+func (s Secret) GoString() string             { return s.redacted() }
+func (s Secret) MarshalJSON() ([]byte, error) { return json.Marshal(s.redacted()) }
+func (s Secret) MarshalText() ([]byte, error) { return []byte(s.redacted()), nil }
+func (s Secret) LogValue() slog.Value         { return slog.StringValue(s.redacted()) }
+
+// UnmarshalJSON reads a secret that somebody entered. The redacted form is
+// refused, or saving what was shown would destroy what was stored.
+func (s *Secret) UnmarshalJSON(b []byte) error {
+	var v string
+	if err := json.Unmarshal(b, &v); err != nil {
+		return err
+	}
+	if v == "[redacted]" {
+		return fmt.Errorf("the redacted form of a secret was given: %w", ErrInvalid)
+	}
+	s.v = v
+	return nil
+}
+
+// A Problem is one thing wrong with what somebody gave us.
+type Problem struct {
+	File   string `json:"file,omitempty"`
+	Line   int    `json:"line,omitempty"`
+	Field  string `json:"field,omitempty"`
+	What   string `json:"what"`
+	Remedy string `json:"remedy,omitempty"`
+}
+
+func (p Problem) String() string {
+	var b strings.Builder
+	if p.File != "" {
+		b.WriteString(p.File + ":")
+		if p.Line > 0 {
+			fmt.Fprintf(&b, "%d:", p.Line)
+		}
+		b.WriteByte(' ')
+	} else if p.Line > 0 {
+		fmt.Fprintf(&b, "line %d: ", p.Line)
+	}
+	if p.Field != "" {
+		b.WriteString(p.Field + ": ")
+	}
+	b.WriteString(p.What)
+	if p.Remedy != "" {
+		b.WriteString(" (" + p.Remedy + ")")
+	}
+	return b.String()
+}
+
+// Problems is everything wrong at once; it is an ErrInvalid.
+type Problems []Problem
+
+func (p Problems) Error() string {
+	lines := make([]string, len(p))
+	for i, x := range p {
+		lines[i] = x.String()
+	}
+	return strings.Join(lines, "\n")
+}
+
+// Is makes errors.Is(err, ErrInvalid) true.
+func (p Problems) Is(target error) bool { return target == ErrInvalid }
+
+// Err returns p as an error, or nil when there is none.
+func (p Problems) Err() error {
+	if len(p) == 0 {
+		return nil
+	}
+	return p
+}
+
+// Add appends a problem.
+func (p *Problems) Add(field, remedy, format string, args ...any) {
+	*p = append(*p, Problem{Field: field, What: fmt.Sprintf(format, args...), Remedy: remedy})
+}

@@ -1,0 +1,139 @@
+package inventory
+
+import (
+	"net/netip"
+	"time"
+)
+
+// A Machine is one piece of hardware that Ingot may provision.
+type Machine struct {
+	Name       string            `json:"name"` // DNS-1123 label, unique, at most 63 characters
+	Labels     map[string]string `json:"labels,omitempty"`
+	Interfaces []Interface       `json:"interfaces"`
+	Disks      []DeclaredDisk    `json:"disks,omitempty"`
+	// DiskSelector chooses the disk to write. Nil: only a single fixed disk
+	// that is blank or was last written by Ingot.
+	DiskSelector *DiskSelector `json:"diskSelector,omitempty"`
+	BMC          *BMC          `json:"bmc,omitempty"` // nil: power is manual
+	// Template and Image are the defaults of its provisioning.
+	Template string   `json:"template,omitempty"`
+	Image    string   `json:"image,omitempty"`
+	SSHKeys  []string `json:"sshKeys,omitempty"`
+	// BootFromDisk is how a network-booted client is sent to its disk when it
+	// is not armed: "" (exit, or exit 1 on UEFI), "ipxe-exit", "http-404",
+	// "ipxe-sanboot".
+	BootFromDisk string `json:"bootFromDisk,omitempty"`
+	// KernelArgs are added to the agent OS's kernel command line.
+	KernelArgs []string `json:"kernelArgs,omitempty"`
+	// UserData and VendorData are secrets. The store returns them only from
+	// calls that say so; reading a machine leaves them empty and sets the Has fields.
+	UserData      Secret `json:"userData,omitzero"`
+	VendorData    Secret `json:"vendorData,omitzero"`
+	HasUserData   bool   `json:"hasUserData,omitempty"`
+	HasVendorData bool   `json:"hasVendorData,omitempty"`
+	// Notes keeps what an import said and Ingot does not follow (allowPXE …).
+	Notes   map[string]string `json:"notes,omitempty"`
+	Created time.Time         `json:"created,omitzero"`
+	Updated time.Time         `json:"updated,omitzero"`
+}
+
+// Netboot returns the machine's first netboot interface: its MAC identifies
+// the machine in templates ({{.device_1}}) and boot scripts.
+func (m Machine) Netboot() (Interface, bool) {
+	for _, i := range m.Interfaces {
+		if !i.DisableNetboot {
+			return i, true
+		}
+	}
+	return Interface{}, false
+}
+
+// InterfaceByMAC returns the interface with that MAC in its canonical form.
+func (m Machine) InterfaceByMAC(mac string) (Interface, bool) {
+	for _, i := range m.Interfaces {
+		if i.MAC == mac {
+			return i, true
+		}
+	}
+	return Interface{}, false
+}
+
+// An Interface is a network interface with its reservation.
+type Interface struct {
+	MAC         string        `json:"mac"` // lower case, colons
+	Address     netip.Addr    `json:"address,omitzero"`
+	Netmask     string        `json:"netmask,omitempty"` // dotted quad
+	Gateway     netip.Addr    `json:"gateway,omitzero"`
+	Hostname    string        `json:"hostname,omitempty"`
+	Domain      string        `json:"domain,omitempty"`
+	Nameservers []netip.Addr  `json:"nameservers,omitempty"`
+	TimeServers []netip.Addr  `json:"timeServers,omitempty"`
+	LeaseTime   time.Duration `json:"leaseTime,omitempty"` // nanoseconds in JSON; 0 = 7 days
+	VLAN        int           `json:"vlan,omitempty"`      // 1–4094, 0 = untagged
+	Arch        string        `json:"arch,omitempty"`      // x86_64 (default) | aarch64
+	UEFI        bool          `json:"uefi,omitempty"`
+	// DisableDHCP: never answered. DisableNetboot: addressed, never booted.
+	DisableDHCP    bool   `json:"disableDHCP,omitempty"`
+	DisableNetboot bool   `json:"disableNetboot,omitempty"`
+	Loader         string `json:"loader,omitempty"` // overrides the loader by architecture
+}
+
+// DeclaredDisk is a disk that the inventory names; a path is no identity.
+type DeclaredDisk struct {
+	Device string `json:"device"`
+}
+
+// A DiskSelector picks a disk; all fields given must match. Empty fields do
+// not count.
+type DiskSelector struct {
+	Serial  string `json:"serial,omitempty"`
+	WWN     string `json:"wwn,omitempty"`
+	ByID    string `json:"byID,omitempty"`
+	Model   string `json:"model,omitempty"`
+	MinSize int64  `json:"minSize,omitempty"` // bytes
+	MaxSize int64  `json:"maxSize,omitempty"` // bytes
+}
+
+// Drivers of BMC.
+const (
+	DriverIPMI    = "ipmi"
+	DriverRedfish = "redfish"
+	DriverManual  = "manual"
+)
+
+// BMC says how to reach a machine's management controller. Changing Host,
+// Port, Driver or InsecureTLS clears the stored password.
+type BMC struct {
+	Driver      string `json:"driver"`         // ipmi | redfish | manual
+	Host        string `json:"host,omitempty"` // address or name
+	Port        int    `json:"port,omitempty"` // 0 = the driver's default
+	User        string `json:"user,omitempty"`
+	Password    Secret `json:"password,omitzero"`
+	HasPassword bool   `json:"hasPassword,omitempty"`
+	// CipherSuite of IPMI lanplus; "" = 17. It is given explicitly, because a
+	// search costs two log-ins and may run a command twice.
+	CipherSuite string `json:"cipherSuite,omitempty"`
+	InsecureTLS bool   `json:"insecureTLS,omitempty"`
+	SystemName  string `json:"systemName,omitempty"` // Redfish, when there are several
+}
+
+// Manual tells whether a person presses the button.
+func (b *BMC) Manual() bool { return b == nil || b.Driver == DriverManual || b.Driver == "" }
+
+// Address identifies the BMC for the rule of one operation at a time.
+func (b *BMC) Address() string {
+	if b.Manual() {
+		return ""
+	}
+	return b.Host
+}
+
+// Seen is an unknown MAC that asked for an address.
+type Seen struct {
+	MAC    string    `json:"mac"`
+	First  time.Time `json:"first"`
+	Last   time.Time `json:"last"`
+	Count  int64     `json:"count"`
+	Giaddr string    `json:"giaddr,omitempty"`
+	Class  string    `json:"class,omitempty"` // option 60, cleaned
+}

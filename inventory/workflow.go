@@ -1,0 +1,205 @@
+package inventory
+
+import (
+	"encoding/json"
+	"time"
+
+	"github.com/ingotmetal/ingot/action"
+)
+
+// Phases of a run.
+const (
+	PhasePlan      = "plan"
+	PhaseArm       = "arm"
+	PhasePower     = "power"
+	PhaseDHCP      = "dhcp"
+	PhaseLoader    = "loader"
+	PhaseAgent     = "agent"
+	PhaseBind      = "bind"
+	PhaseAction    = "action"
+	PhaseStopping  = "stopping"
+	PhaseDisarm    = "disarm"
+	PhaseReboot    = "reboot"
+	PhaseReady     = "ready"
+	PhaseDone      = "done"
+	PhaseFailed    = "failed"
+	PhaseCancelled = "cancelled"
+	PhaseWaiting   = "waiting-for-person"
+)
+
+// States of a workflow, in the words of Tinkerbell v0.25.
+const (
+	StatePreparing = "PREPARING"
+	StatePending   = "PENDING"
+	StateRunning   = "RUNNING"
+	StatePost      = "POST"
+	StateSuccess   = "SUCCESS"
+	StateFailed    = "FAILED"
+	StateTimeout   = "TIMEOUT"
+	StateCancelled = "CANCELLED"
+)
+
+// LegacyState returns the word that Tinkerbell used before v0.25.
+func LegacyState(s string) string {
+	switch s {
+	case StatePreparing, StatePending:
+		return "STATE_PENDING"
+	case StatePost, StateSuccess:
+		return "STATE_SUCCESS"
+	case StateCancelled:
+		return "STATE_FAILED"
+	case "":
+		return ""
+	}
+	return "STATE_" + s
+}
+
+// Final tells whether a run in this state is over.
+func Final(state string) bool {
+	return state == StateSuccess || state == StateFailed || state == StateTimeout || state == StateCancelled
+}
+
+// A Workflow is the record of one run: what happened, while Temporal holds
+// what is going on.
+type Workflow struct {
+	Run      string `json:"run"` // Temporal's RunID
+	ID       string `json:"id"`  // workflow id
+	Type     string `json:"type"`
+	Machine  string `json:"machine"`
+	Template string `json:"template,omitempty"`
+	Image    string `json:"image,omitempty"`
+	Epoch    int64  `json:"epoch,omitempty"`
+	State    string `json:"state"`
+	Phase    string `json:"phase"`
+	// Message says what is awaited, or why the run ended; Seen and Missing
+	// what was and was not observed; Next the command that helps.
+	Message string `json:"message,omitempty"`
+	Next    string `json:"next,omitempty"`
+	// Question is what a person is asked while Phase is waiting-for-person.
+	Question *Question       `json:"question,omitempty"`
+	Actions  []ActionRecord  `json:"actions"`
+	Disk     *action.Disk    `json:"disk,omitempty"`     // as bound
+	Digest   string          `json:"digest,omitempty"`   // of the plan
+	Evidence string          `json:"evidence,omitempty"` // phone-home | weak
+	Input    json.RawMessage `json:"input,omitempty"`
+	Started  time.Time       `json:"started"`
+	Ended    time.Time       `json:"ended,omitzero"`
+	Updated  time.Time       `json:"updated"`
+}
+
+// An ActionRecord is where an action of a run stands.
+type ActionRecord struct {
+	Name      string            `json:"name"`
+	Task      string            `json:"task,omitempty"`
+	Image     string            `json:"image,omitempty"`
+	State     action.State      `json:"state"`
+	Attempt   int               `json:"attempt,omitempty"`
+	StartedAt time.Time         `json:"startedAt,omitzero"`
+	Seconds   float64           `json:"seconds"`
+	Message   string            `json:"message,omitempty"`
+	Timeout   action.Seconds    `json:"timeout"`
+	Output    map[string]string `json:"output,omitempty"`
+	Log       string            `json:"log,omitempty"` // tail; only where asked for
+	Done      int64             `json:"done,omitempty"`
+	Total     int64             `json:"total,omitempty"`
+}
+
+// A Question is what a person is asked. A decision names its ID.
+type Question struct {
+	ID      string        `json:"id"` // epoch.action.attempt or epoch.phase.n
+	Text    string        `json:"text"`
+	Choices []string      `json:"choices"`         // retry, skip, restart, abort, continue
+	Disks   []action.Disk `json:"disks,omitempty"` // for bind
+	Since   time.Time     `json:"since"`
+}
+
+// A Plan is what a run will do: rendered actions, secret references
+// unresolved. The store keeps the actions sealed.
+type Plan struct {
+	Run           string          `json:"run"`
+	Digest        string          `json:"digest"`
+	Actions       []action.Action `json:"actions"`
+	GlobalTimeout action.Seconds  `json:"globalTimeout"`
+	// DiskAlias is the path by which machine and template name the disk.
+	DiskAlias string `json:"diskAlias,omitempty"`
+}
+
+// An Assignment is an attempt at an action as the agent's poll reads it.
+type Assignment struct {
+	Owner
+	Boot      int
+	Key       action.Key
+	Payload   action.Assignment // sealed in the store
+	State     action.State
+	StopAt    time.Time // zero, or when the agent was told to stop
+	Delivered time.Time
+}
+
+// An Agent is the agent of a boot: who redeemed the claim.
+type Agent struct {
+	Owner
+	Boot     int
+	Nonce    string
+	Protocol int
+	Facts    action.Facts
+	Hello    time.Time
+	LastSeen time.Time
+	Used     bool // the token was used at least once
+	Conflict bool
+	Wrote    bool
+	Revoked  bool
+}
+
+// A BMCJob is an ordered list of BMC tasks.
+type BMCJob struct {
+	Name    string    `json:"name"` // unique per machine
+	Machine string    `json:"machine"`
+	Run     string    `json:"run"`              // its own run, or the run that did it inline
+	Inline  bool      `json:"inline,omitempty"` // part of a Provision
+	State   string    `json:"state"`
+	Tasks   []BMCTask `json:"tasks"`
+	Message string    `json:"message,omitempty"`
+	Started time.Time `json:"started"`
+	Ended   time.Time `json:"ended,omitzero"`
+}
+
+// A BMCTask is one thing a BMC does, exactly one of Power or BootDevice, in
+// the words of bmc.tinkerbell.org.
+type BMCTask struct {
+	Power      string      `json:"powerAction,omitempty"` // on off soft cycle reset status
+	BootDevice *BootDevice `json:"bootDevice,omitempty"`
+	State      string      `json:"state,omitempty"`
+	Message    string      `json:"message,omitempty"` // what was read back, warnings
+	Seconds    float64     `json:"seconds,omitempty"`
+}
+
+// BootDevice is what a machine boots next.
+type BootDevice struct {
+	Device     string `json:"device"` // pxe disk cdrom bios none
+	Persistent bool   `json:"persistent,omitempty"`
+	EFI        bool   `json:"efiBoot,omitempty"`
+}
+
+// WorkflowFilter narrows a list of workflow records; zero fields do not count.
+type WorkflowFilter struct {
+	Machine string
+	State   string
+	Open    bool // only those that are not final
+	Limit   int  // 0 = 100
+}
+
+// EventFilter narrows a list of events; zero fields do not count.
+type EventFilter struct {
+	Machine string
+	Run     string
+	After   int64 // only events with a greater Seq
+	Limit   int   // 0 = 1000
+}
+
+// AgentSeen is a sign of life, gathered in memory and flushed in batches.
+type AgentSeen struct {
+	Owner
+	Boot     int
+	LastSeen time.Time
+	Wrote    bool
+}

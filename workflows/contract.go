@@ -1,0 +1,140 @@
+// Package workflows holds the durable processes: what happens to machines, in
+// which order, and what to do when a step fails.
+package workflows
+
+import (
+	"time"
+
+	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// TaskQueue is the queue that provisioning workers serve.
+const TaskQueue = "ingot"
+
+// Names of the workflow types.
+const (
+	ProvisionType = "Provision"
+	InspectType   = "Inspect"
+	BMCJobType    = "BMCJob"
+)
+
+// Names of signals, queries and updates.
+const (
+	// SignalEvent carries an Event: what was seen on the wire or of the agent.
+	SignalEvent = "event"
+	// SignalActionCompleted carries an ActionCompleted.
+	SignalActionCompleted = "action-completed"
+	// SignalPoweredOn says that a person has switched the machine on (no payload).
+	SignalPoweredOn = "powered-on"
+	// SignalDecide carries a Decision; UpdateDecide is the same, validated.
+	SignalDecide = "decide"
+	UpdateDecide = "decide"
+	QueryStatus  = "status"
+)
+
+// Search attributes, all of type Keyword.
+const (
+	AttrMachine  = "IngotMachine"
+	AttrTemplate = "IngotTemplate"
+	AttrPhase    = "IngotPhase"
+	AttrCluster  = "IngotCluster"
+)
+
+// MachineID is the id of every workflow that owns a machine.
+func MachineID(machine string) string { return "machine/" + machine }
+
+// BMCJobID is the id of a person's BMC job.
+func BMCJobID(machine, job string) string { return "bmc/" + machine + "/" + job }
+
+// Retries is how often a failed run of actions begins again inside one run.
+type Retries struct {
+	Count int `json:"count,omitempty"` // default 0
+	// From says where to begin again: "failed-step" (default) or "start".
+	From string `json:"from,omitempty"`
+}
+
+// ProvisionInput starts Provision under the id machine/<machine>.
+type ProvisionInput struct {
+	Machine  string `json:"machine"`
+	Template string `json:"template,omitempty"` // default: the machine's, then "image"
+	Image    string `json:"image,omitempty"`    // default: the machine's
+	// HardwareMap adds to the template's data, as in Tinkerbell's Workflow.
+	HardwareMap map[string]string `json:"hardwareMap,omitempty"`
+	Retries     Retries           `json:"retries,omitzero"`
+	// Resume names an earlier run of this machine whose plan is carried out
+	// again from its failed step.
+	Resume string `json:"resume,omitempty"`
+}
+
+// InspectInput starts Inspect under the id machine/<machine>.
+type InspectInput struct {
+	Machine string `json:"machine"`
+}
+
+// BMCJobInput starts BMCJob under the id bmc/<machine>/<job>.
+type BMCJobInput struct {
+	Machine string              `json:"machine"`
+	Job     string              `json:"job"`
+	Tasks   []inventory.BMCTask `json:"tasks"`
+	// Force takes the machine away from a live run, which then asks a person.
+	Force bool `json:"force,omitempty"`
+}
+
+// Event is the payload of SignalEvent.
+type Event struct {
+	Seq   int64  `json:"seq"`
+	Kind  string `json:"kind"` // inventory.Event…
+	Epoch int64  `json:"epoch"`
+	Boot  int    `json:"boot"`
+	// Key is the attempt that an agent-idle or agent-lost speaks of.
+	Key *action.Key `json:"key,omitempty"`
+}
+
+// ActionCompleted is the payload of SignalActionCompleted. It holds no log
+// and no output: the database does.
+type ActionCompleted struct {
+	Key      action.Key   `json:"key"`
+	State    action.State `json:"state"`
+	ExitCode int          `json:"exitCode,omitempty"`
+	Message  string       `json:"message,omitempty"` // at most 2 KiB
+}
+
+// Choices of a Decision.
+const (
+	Retry    = "retry"    // the same action or phase again
+	Skip     = "skip"     // go on as if the action had succeeded
+	Restart  = "restart"  // from the first phase
+	Abort    = "abort"    // end the run as failed
+	Continue = "continue" // what was asked for has been done
+)
+
+// Decision answers a Question.
+type Decision struct {
+	Question string `json:"question"` // Question.ID: a decision answers one question, never the next
+	Choice   string `json:"choice"`
+	By       string `json:"by,omitempty"`
+	// DiskSelector answers the question of bind.
+	DiskSelector *inventory.DiskSelector `json:"diskSelector,omitempty"`
+}
+
+// Status answers QueryStatus.
+type Status struct {
+	Machine  string                   `json:"machine"`
+	Run      string                   `json:"run"`
+	Epoch    int64                    `json:"epoch"`
+	Boot     int                      `json:"boot"`
+	State    string                   `json:"state"`
+	Phase    string                   `json:"phase"`
+	Action   string                   `json:"action,omitempty"`
+	Message  string                   `json:"message,omitempty"`
+	Deadline time.Time                `json:"deadline,omitzero"` // of the current wait
+	Question *inventory.Question      `json:"question,omitempty"`
+	Actions  []inventory.ActionRecord `json:"actions"`
+}
+
+// Outcome is the result of a run.
+type Outcome struct {
+	State   string `json:"state"`
+	Message string `json:"message,omitempty"`
+}
