@@ -21,6 +21,11 @@ var (
 	// ErrFenced: the (run, epoch) that a statement named no longer owns the
 	// machine. Not retryable.
 	ErrFenced = errors.New("fenced: another run owns the machine")
+	// What a BMC can answer with: unreachable waits, refused credentials stop
+	// and ask a person, unsupported stops.
+	ErrUnreachable = errors.New("unreachable")
+	ErrRefused     = errors.New("credentials refused")
+	ErrUnsupported = errors.New("unsupported")
 	// ErrSealed: a secret cannot be opened because its key is missing or wrong.
 	ErrSealed = errors.New("secret key is missing or wrong")
 )

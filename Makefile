@@ -1,0 +1,53 @@
+# Every target that a newcomer needs; "make" lists them.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+
+VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+LDFLAGS := -X main.version=$(VERSION)
+TOOLS   := $(CURDIR)/.tools
+
+deps: ## install from Debian's packages and the Go proxy what is missing
+	deploy/deps.sh
+
+build: web bin/worker-agent ## build both programs and the agent's OS into bin/
+	go build -ldflags '$(LDFLAGS)' -o bin/ ./cmd/ingot
+	deploy/agentos/build.sh bin/agentos bin/worker-agent
+
+bin/worker-agent: FORCE
+	CGO_ENABLED=0 go build -ldflags '-s -w $(LDFLAGS)' -o bin/ ./cmd/worker-agent
+
+web: web/dist/index.html ## build the page (needs node)
+web/dist/index.html: $(wildcard web/src/* web/public/*) web/index.html web/package-lock.json web/vite.config.ts
+	cd web && npm ci --no-audit --no-fund --loglevel=error && npm run build
+
+test: deps build ## all tests that need no machine: race detector on
+	go vet ./...
+	go test -race -p 2 ./...
+
+lint: ## formatting, linters, workflow determinism
+	$(TOOLS)/golangci-lint run ./...
+	$(TOOLS)/golangci-lint fmt --diff
+	$(TOOLS)/workflowcheck ./workflows/...
+	go mod tidy -diff
+	! grep -n '"resolved"' web/package-lock.json
+
+e2e: deps build ## the virtual lab: namespaces, QEMU, a real Temporal (FULL=1: the long form)
+	go test -count=1 -p 1 -timeout 80m ./e2e -args -lab $(if $(FULL),-full) $(E2E)
+
+demo: deps build ## two machines from power-on to a running system (KEEP=1 leaves the page open)
+	go run ./e2e/demo $(if $(KEEP),-keep)
+
+bench: deps build ## the figures of the README
+	go test -count=1 -p 1 -timeout 30m -run '^TestBench$$' -v ./e2e -args -lab -bench
+
+check: test lint e2e ## everything that CI runs
+
+clean: ## remove what was built, not what was downloaded
+	rm -rf bin web/dist/assets web/dist/index.html
+
+help:
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
+
+.PHONY: deps build web test lint e2e demo bench check clean help FORCE
+FORCE:

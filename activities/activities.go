@@ -1,0 +1,163 @@
+// Package activities holds the side effects of provisioning: everything a
+// workflow does to the world, it does through one of these methods.
+//
+// Every method may run twice, and may run after its run has ended: what it
+// changes it changes under the (run, epoch) of an inventory.Owner, compared by
+// the statement that changes it.
+package activities
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"go.temporal.io/sdk/temporal"
+
+	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// Activities carries what the activities act on. A worker registers one.
+type Activities struct {
+	Machines    Machines
+	Catalogue   Catalogue
+	Grants      Grants
+	Agents      Agents
+	Assignments Assignments
+	Records     Records
+	BMC         BMC
+	Site        Site
+	Log         *slog.Logger
+	// Now is the clock; Started is when this server began to hear agents.
+	Now     func() time.Time
+	Started time.Time
+}
+
+// Site is what a server knows of itself.
+type Site struct {
+	ClaimKey []byte
+	// ImageURL is where agents fetch images, without a trailing slash:
+	// http://10.0.0.2:7080/images. MetadataURL is the base of the metadata
+	// server: http://10.0.0.2:7172.
+	ImageURL    string
+	MetadataURL string
+	// RequireDigest refuses images whose digest nobody declared (security S18).
+	RequireDigest bool
+}
+
+// Machines is what activities read of machines.
+type Machines interface {
+	Machine(ctx context.Context, name string) (inventory.Machine, error)
+	UserData(ctx context.Context, name string) (user, vendor inventory.Secret, err error)
+	BMCPassword(ctx context.Context, name string) (inventory.Secret, error)
+	DisksWritten(ctx context.Context, machine string) (map[string]string, error)
+	DiskWritten(ctx context.Context, o inventory.Owner, d action.Disk) error
+}
+
+// Catalogue is where templates and images come from.
+type Catalogue interface {
+	Template(ctx context.Context, name string) (inventory.Template, error)
+	Image(ctx context.Context, name string) (inventory.Image, error)
+	Images(ctx context.Context) ([]inventory.Image, error)
+}
+
+// Grants changes who owns a machine.
+type Grants interface {
+	KeyCheck(ctx context.Context) error
+	NewestEvent(ctx context.Context) (time.Time, error)
+	Grant(ctx context.Context, machine string) (inventory.Grant, error)
+	TakeGrant(ctx context.Context, machine, run, workflowID string, force bool) (inventory.Grant, error)
+	AllowBoot(ctx context.Context, o inventory.Owner, boot int, until time.Time) (inventory.Grant, error)
+	MoreBoots(ctx context.Context, o inventory.Owner, n int) error
+	RenewNetboot(ctx context.Context, o inventory.Owner, until time.Time) error
+	CloseNetboot(ctx context.Context, o inventory.Owner) error
+	OpenSecrets(ctx context.Context, o inventory.Owner, until time.Time) error
+	CloseSecrets(ctx context.Context, o inventory.Owner) error
+	EndGrant(ctx context.Context, o inventory.Owner) error
+}
+
+// Agents tells about the agent of a run.
+type Agents interface {
+	Agent(ctx context.Context, o inventory.Owner) (inventory.Agent, error)
+}
+
+// Assignments is where the agent's long poll reads what to do.
+type Assignments interface {
+	PutPlan(ctx context.Context, p inventory.Plan) error
+	Plan(ctx context.Context, run string) (inventory.Plan, error)
+	Assign(ctx context.Context, a inventory.Assignment) error
+	StopAssignment(ctx context.Context, o inventory.Owner, k action.Key, at time.Time) error
+	Result(ctx context.Context, run string, k action.Key) (action.Result, error)
+	PendingSignals(ctx context.Context, o inventory.Owner) (int, error)
+}
+
+// Records is where a run writes down what happened.
+type Records interface {
+	PutWorkflow(ctx context.Context, w inventory.Workflow) error
+	Workflow(ctx context.Context, run string) (inventory.Workflow, error)
+	AppendEvents(ctx context.Context, events []inventory.Event) error
+	Events(ctx context.Context, f inventory.EventFilter) ([]inventory.Event, error)
+	PutBMCJob(ctx context.Context, j inventory.BMCJob) error
+}
+
+// A Fence is asked immediately before each write to a BMC, while no other
+// operation on that BMC can run; an error stops the write.
+type Fence func(ctx context.Context) error
+
+// BMC drives management controllers. Every method verifies by reading back: a nil error means
+// that the state was seen. Errors are inventory.ErrUnreachable, ErrRefused or
+// ErrUnsupported, wrapped.
+type BMC interface {
+	// State answers on, off, transitional or unknown.
+	State(ctx context.Context, b inventory.BMC, password inventory.Secret) (string, error)
+	// Set does on, off, soft, cycle or reset; what is so already is no error.
+	Set(ctx context.Context, b inventory.BMC, password inventory.Secret, power string, fence Fence) error
+	// SetBootDevice returns what could not be verified as a warning.
+	SetBootDevice(ctx context.Context, b inventory.BMC, password inventory.Secret, d inventory.BootDevice, fence Fence) (warning string, err error)
+}
+
+// Types of the errors that a workflow tells apart.
+const (
+	TypeFenced      = "Fenced"
+	TypeInvalid     = "Invalid"
+	TypeConflict    = "Conflict"
+	TypeNotFound    = "NotFound"
+	TypeSealed      = "Sealed"
+	TypeRefused     = "Refused"
+	TypeUnsupported = "Unsupported"
+	TypeUnreachable = "Unreachable"
+)
+
+// fail maps the inventory's error vocabulary to Temporal's: the only place
+// where an error becomes retryable or not.
+func fail(err error) error {
+	if err == nil {
+		return nil
+	}
+	for _, m := range []struct {
+		is  error
+		typ string
+	}{
+		{inventory.ErrFenced, TypeFenced},
+		{inventory.ErrInvalid, TypeInvalid},
+		{inventory.ErrConflict, TypeConflict},
+		{inventory.ErrNotFound, TypeNotFound},
+		{inventory.ErrSealed, TypeSealed},
+		{inventory.ErrRefused, TypeRefused},
+		{inventory.ErrUnsupported, TypeUnsupported},
+	} {
+		if errors.Is(err, m.is) {
+			return temporal.NewNonRetryableApplicationError(err.Error(), m.typ, nil)
+		}
+	}
+	if errors.Is(err, inventory.ErrUnreachable) {
+		return temporal.NewApplicationError(err.Error(), TypeUnreachable)
+	}
+	return err
+}
+
+// Record writes the record of a run. It is called whenever the record changes.
+func (a *Activities) Record(ctx context.Context, w inventory.Workflow) error {
+	return fail(a.Records.PutWorkflow(ctx, w))
+}

@@ -1,0 +1,182 @@
+package activities
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/template"
+)
+
+// AssignRequest asks for an attempt at an action to be handed to the agent.
+type AssignRequest struct {
+	Owner inventory.Owner `json:"owner"`
+	Boot  int             `json:"boot"`
+	Key   action.Key      `json:"key"`
+	Disk  *action.Disk    `json:"disk,omitempty"`
+}
+
+// Assign writes the assignment where the agent's long poll finds it. Writing
+// the same key again changes nothing: what stands wins. Secret references are
+// resolved here, and not before.
+func (a *Activities) Assign(ctx context.Context, q AssignRequest) error {
+	return fail(a.assign(ctx, q))
+}
+
+func (a *Activities) assign(ctx context.Context, q AssignRequest) error {
+	plan, err := a.Assignments.Plan(ctx, q.Owner.Run)
+	if err != nil {
+		return fmt.Errorf("plan of run %q: %w", q.Owner.Run, err)
+	}
+	if q.Key.Action < 0 || q.Key.Action >= len(plan.Actions) {
+		return fmt.Errorf("action %d of a plan of %d: %w", q.Key.Action, len(plan.Actions), inventory.ErrInvalid)
+	}
+	x, err := a.secrets(ctx, q.Owner, plan.Actions[q.Key.Action])
+	if err != nil {
+		return err
+	}
+	native, _ := action.Native(x.Image)
+	if q.Disk != nil && native == action.Image2Disk {
+		// From the first assignment on the disk may hold what this run wrote.
+		if err := a.Machines.DiskWritten(ctx, q.Owner, *q.Disk); err != nil {
+			return err
+		}
+	}
+	return a.Assignments.Assign(ctx, inventory.Assignment{Owner: q.Owner, Boot: q.Boot, Key: q.Key, State: action.Pending, Payload: action.Assignment{
+		Key: q.Key, Run: q.Owner.Run, Action: x, Disk: q.Disk, DiskAlias: plan.DiskAlias, Leaving: action.Leaves(native),
+	}})
+}
+
+// StopRequest names the attempt that the agent shall end.
+type StopRequest struct {
+	Owner inventory.Owner `json:"owner"`
+	Key   action.Key      `json:"key"`
+}
+
+// Stop orders the agent to end an attempt; the order travels in the answer to
+// its next heartbeat.
+func (a *Activities) Stop(ctx context.Context, q StopRequest) error {
+	return fail(a.Assignments.StopAssignment(ctx, q.Owner, q.Key, a.Now()))
+}
+
+// AgentFacts returns what the agent of the run found on the machine.
+func (a *Activities) AgentFacts(ctx context.Context, o inventory.Owner) (action.Facts, error) {
+	agent, err := a.Agents.Agent(ctx, o)
+	if err != nil {
+		return action.Facts{}, fail(fmt.Errorf("agent of %q: %w", o.Machine, err))
+	}
+	return agent.Facts, nil
+}
+
+// Heartbeat is how often an agent calls, and Backoff the longest pause between
+// its attempts to reach a server that does not answer.
+const (
+	Heartbeat = 5 * time.Second
+	Backoff   = 5 * time.Second
+	// flush is how long a sign of life may stay in the server's memory before
+	// the database shows it.
+	flush = 10 * time.Second
+	// quiet is how old the newest sign of life of a silent agent is.
+	quiet = 30 * time.Second
+)
+
+// Kinds of Evidence.
+const (
+	Report = "report" // the report is there
+	Alive  = "alive"  // no report; the agent lives
+	Silent = "silent" // no report, and nothing heard of the agent
+)
+
+// EvidenceRequest asks what is known of an attempt, or, with an empty key, of
+// the agent.
+type EvidenceRequest struct {
+	Owner inventory.Owner `json:"owner"`
+	Key   action.Key      `json:"key"`
+}
+
+// EvidenceFound answers it.
+type EvidenceFound struct {
+	Kind     string       `json:"kind"`
+	State    action.State `json:"state,omitempty"` // of the report
+	ExitCode int          `json:"exitCode,omitempty"`
+	Message  string       `json:"message,omitempty"`
+	Boot     int          `json:"boot,omitempty"` // of the newest agent
+}
+
+// Evidence is asked when a deadline has passed, because a deadline never acts
+// alone: timers fire all at once after an outage, while the reports that would
+// have satisfied them are still on their way. It does not answer Silent before
+// this server has heard agents for long enough and every event has been passed
+// on; it waits until it can tell.
+func (a *Activities) Evidence(ctx context.Context, q EvidenceRequest) (EvidenceFound, error) {
+	defer heartbeat(ctx)()
+	for {
+		found, sure, err := a.evidence(ctx, q)
+		if err != nil || sure {
+			return found, fail(err)
+		}
+		select {
+		case <-time.After(time.Second):
+		case <-ctx.Done():
+			return EvidenceFound{}, ctx.Err()
+		}
+	}
+}
+
+func (a *Activities) evidence(ctx context.Context, q EvidenceRequest) (found EvidenceFound, sure bool, err error) {
+	if err := a.fence(ctx, q.Owner); err != nil {
+		return found, false, err
+	}
+	if q.Key.Attempt > 0 {
+		r, err := a.Assignments.Result(ctx, q.Owner.Run, q.Key)
+		if err == nil {
+			return EvidenceFound{Kind: Report, State: r.State, ExitCode: r.ExitCode, Message: clip(r.Message)}, true, nil
+		}
+		if !errors.Is(err, inventory.ErrNotFound) {
+			return found, false, err
+		}
+	}
+	agent, err := a.Agents.Agent(ctx, q.Owner)
+	if err != nil && !errors.Is(err, inventory.ErrNotFound) {
+		return found, false, err
+	}
+	found.Boot = agent.Boot
+	now := a.Now()
+	if err == nil && !agent.Revoked && now.Sub(agent.LastSeen) < quiet {
+		found.Kind = Alive
+		return found, true, nil
+	}
+	pending, err := a.Assignments.PendingSignals(ctx, q.Owner)
+	if err != nil {
+		return found, false, err
+	}
+	found.Kind = Silent
+	return found, pending == 0 && now.Sub(a.Started) > Backoff+Heartbeat+flush, nil
+}
+
+// clip bounds what of an agent's text enters a history.
+func clip(s string) string {
+	const limit = 2 << 10
+	if len(s) > limit {
+		return s[:limit] + "…"
+	}
+	return s
+}
+
+// secrets resolves the secret references of x for the owner's run.
+func (a *Activities) secrets(ctx context.Context, o inventory.Owner, x action.Action) (action.Action, error) {
+	m, err := a.Machines.Machine(ctx, o.Machine)
+	if err != nil {
+		return x, err
+	}
+	s := seeds{a: a, o: o, m: m}
+	if native, _ := action.Native(x.Image); native == action.ConfigDrive {
+		if x, err = s.configDrive(ctx, x); err != nil {
+			return x, err
+		}
+	}
+	return template.Resolve(x, func(ref string) (string, error) { return s.resolve(ctx, ref) })
+}

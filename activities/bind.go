@@ -1,0 +1,132 @@
+package activities
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// BindRequest asks which disk of the machine is to be written.
+type BindRequest struct {
+	Owner inventory.Owner `json:"owner"`
+	// Selector answers an earlier question; nil = the machine's own.
+	Selector *inventory.DiskSelector `json:"selector,omitempty"`
+	// Disk is what an earlier run was bound to; the same disk must be chosen.
+	Disk *action.Disk `json:"disk,omitempty"`
+}
+
+// Bound is the answer: a disk, or why none was chosen and what is there.
+type Bound struct {
+	Disk   *action.Disk  `json:"disk,omitempty"`
+	Reason string        `json:"reason,omitempty"`
+	Disks  []action.Disk `json:"disks,omitempty"`
+}
+
+// Bind resolves the disk selector against the disks that the agent sees.
+func (a *Activities) Bind(ctx context.Context, q BindRequest) (Bound, error) {
+	if err := a.fence(ctx, q.Owner); err != nil {
+		return Bound{}, fail(err)
+	}
+	m, err := a.Machines.Machine(ctx, q.Owner.Machine)
+	if err != nil {
+		return Bound{}, fail(err)
+	}
+	agent, err := a.Agents.Agent(ctx, q.Owner)
+	if err != nil {
+		return Bound{}, fail(fmt.Errorf("agent of %q: %w", q.Owner.Machine, err))
+	}
+	written, err := a.Machines.DisksWritten(ctx, m.Name)
+	if err != nil {
+		return Bound{}, fail(err)
+	}
+	disks := agent.Facts.Disks
+	for i, d := range disks {
+		for _, id := range Identities(d) {
+			if run := written[id]; run != "" {
+				disks[i].Written = run
+			}
+		}
+	}
+	selector := m.DiskSelector
+	if q.Selector != nil {
+		selector = q.Selector
+	}
+	if selector == nil && q.Disk != nil {
+		selector = &inventory.DiskSelector{Serial: q.Disk.Serial, WWN: q.Disk.WWN, MinSize: q.Disk.Size, MaxSize: q.Disk.Size}
+	}
+	d, reason := Choose(disks, selector)
+	if d == nil {
+		return Bound{Reason: reason, Disks: disks}, nil
+	}
+	return Bound{Disk: d, Disks: disks}, fail(a.Records.AppendEvents(ctx, []inventory.Event{{
+		Machine: m.Name, Run: q.Owner.Run, Epoch: q.Owner.Epoch, Boot: agent.Boot, Kind: inventory.EventBound, At: a.Now(),
+		Message: fmt.Sprintf("disk %s serial %q wwn %q, %d bytes", d.Path, d.Serial, d.WWN, d.Size),
+	}}))
+}
+
+// Identities returns the keys under which the inventory remembers a disk.
+func Identities(d action.Disk) []string {
+	var ids []string
+	if d.Serial != "" {
+		ids = append(ids, "serial:"+d.Serial)
+	}
+	if d.WWN != "" {
+		ids = append(ids, "wwn:"+d.WWN)
+	}
+	return ids
+}
+
+// Choose picks the disk that selector names. Without a selector it is the
+// single fixed disk, if that is blank or was last written by Ingot. When
+// nothing or more than one fits, it returns nil and the reason.
+func Choose(disks []action.Disk, selector *inventory.DiskSelector) (*action.Disk, string) {
+	var fit []action.Disk
+	if selector == nil || *selector == (inventory.DiskSelector{}) {
+		for _, d := range disks {
+			if !d.Removable && !d.ReadOnly && d.Transport != "usb" {
+				fit = append(fit, d)
+			}
+		}
+		switch {
+		case len(fit) == 0:
+			return nil, "the machine has no fixed disk"
+		case len(fit) > 1:
+			return nil, fmt.Sprintf("the machine has %d fixed disks and no disk selector", len(fit))
+		case !fit[0].Blank && fit[0].Written == "":
+			return nil, fmt.Sprintf("disk %s holds %s, which Ingot did not write; name its serial to have it overwritten", fit[0].Path, contents(fit[0]))
+		}
+		return &fit[0], ""
+	}
+	for _, d := range disks {
+		if !d.ReadOnly && matches(d, *selector) {
+			fit = append(fit, d)
+		}
+	}
+	switch len(fit) {
+	case 1:
+		return &fit[0], ""
+	case 0:
+		return nil, "no disk matches the disk selector"
+	}
+	return nil, fmt.Sprintf("%d disks match the disk selector", len(fit))
+}
+
+func contents(d action.Disk) string {
+	if len(d.Signatures) == 0 {
+		return "data"
+	}
+	return strings.Join(d.Signatures, ", ")
+}
+
+func matches(d action.Disk, s inventory.DiskSelector) bool {
+	return (s.Serial == "" || s.Serial == d.Serial) &&
+		(s.WWN == "" || strings.EqualFold(s.WWN, d.WWN)) &&
+		(s.ByID == "" || slices.Contains(d.ByID, strings.TrimPrefix(s.ByID, "/dev/disk/by-id/"))) &&
+		(s.Model == "" || s.Model == d.Model) &&
+		(s.MinSize == 0 || d.Size >= s.MinSize) &&
+		(s.MaxSize == 0 || d.Size <= s.MaxSize)
+}

@@ -1,0 +1,89 @@
+package activities
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// ClockTolerance is how far the server's clock may stand behind its newest
+// event before arming is refused.
+const ClockTolerance = 2 * time.Second
+
+// ArmRequest asks for a machine's grant.
+type ArmRequest struct {
+	Machine    string `json:"machine"`
+	Run        string `json:"run"`
+	WorkflowID string `json:"workflowID"`
+	Force      bool   `json:"force,omitempty"`
+}
+
+// Arm takes the grant of the machine for the run: everything of an earlier
+// owner is dead from here on. No window opens yet; see Power.
+func (a *Activities) Arm(ctx context.Context, q ArmRequest) (inventory.Owner, error) {
+	if err := a.Grants.KeyCheck(ctx); err != nil {
+		return inventory.Owner{}, fail(fmt.Errorf("arming %q: %w (ingot secret status tells more)", q.Machine, err))
+	}
+	newest, err := a.Grants.NewestEvent(ctx)
+	if err != nil {
+		return inventory.Owner{}, fail(err)
+	}
+	if behind := newest.Sub(a.Now()); behind > ClockTolerance {
+		return inventory.Owner{}, fail(fmt.Errorf("arming %q: the clock of this server stands %s behind its newest event: set the clock, then retry: %w",
+			q.Machine, behind.Round(time.Second), inventory.ErrInvalid))
+	}
+	g, err := a.Grants.TakeGrant(ctx, q.Machine, q.Run, q.WorkflowID, q.Force)
+	if err != nil {
+		return inventory.Owner{}, fail(fmt.Errorf("taking the grant of %q: %w", q.Machine, err))
+	}
+	return g.Owner, nil
+}
+
+// WindowRequest changes a window of the owner's grant.
+type WindowRequest struct {
+	Owner inventory.Owner `json:"owner"`
+	For   time.Duration   `json:"for,omitempty"`
+}
+
+// RenewNetboot keeps the netboot window open.
+func (a *Activities) RenewNetboot(ctx context.Context, q WindowRequest) error {
+	return fail(a.Grants.RenewNetboot(ctx, q.Owner, a.Now().Add(q.For)))
+}
+
+// Disarm closes the netboot window. Closing a closed one, or one that is no
+// longer ours, is no error: either way this run opens nothing any more.
+func (a *Activities) Disarm(ctx context.Context, o inventory.Owner) error {
+	return fail(a.Grants.CloseNetboot(ctx, o))
+}
+
+// OpenSecrets opens the secrets window, for the reboot into the installed
+// system, whose cloud-init asks several times.
+func (a *Activities) OpenSecrets(ctx context.Context, q WindowRequest) error {
+	return fail(a.Grants.OpenSecrets(ctx, q.Owner, a.Now().Add(q.For)))
+}
+
+// CloseSecrets closes the secrets window.
+func (a *Activities) CloseSecrets(ctx context.Context, o inventory.Owner) error {
+	return fail(a.Grants.CloseSecrets(ctx, o))
+}
+
+// MoreBoots allows a run more boots; only a person's decision leads here.
+func (a *Activities) MoreBoots(ctx context.Context, o inventory.Owner) error {
+	return fail(a.Grants.MoreBoots(ctx, o, inventory.MaxBoots))
+}
+
+// End gives the grant back and closes both windows. A grant that is somebody
+// else's by now is left alone. Epoch 0 means the run's grant, whatever its
+// epoch: the answer of Arm may have been lost after it took effect.
+func (a *Activities) End(ctx context.Context, o inventory.Owner) error {
+	if o.Epoch == 0 {
+		g, err := a.Grants.Grant(ctx, o.Machine)
+		if err != nil || g.Run != o.Run {
+			return fail(err)
+		}
+		o = g.Owner
+	}
+	return fail(a.Grants.EndGrant(ctx, o))
+}

@@ -1,0 +1,231 @@
+package activities
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/template"
+)
+
+// DefaultTemplate is used when neither the request nor the machine names one.
+const DefaultTemplate = "image"
+
+// PlanRequest asks for the plan of a run.
+type PlanRequest struct {
+	Run         string            `json:"run"`
+	Machine     string            `json:"machine"`
+	Template    string            `json:"template,omitempty"`
+	Image       string            `json:"image,omitempty"`
+	HardwareMap map[string]string `json:"hardwareMap,omitempty"`
+	// Resume is an earlier run whose plan is taken over from its failed step.
+	Resume string `json:"resume,omitempty"`
+}
+
+// Planned is what enters the workflow of a plan: names, time-outs, policies
+// and the digest, never an environment.
+type Planned struct {
+	Template      string          `json:"template"`
+	Image         string          `json:"image,omitempty"`
+	Digest        string          `json:"digest"`
+	Actions       []PlannedAction `json:"actions"`
+	GlobalTimeout action.Seconds  `json:"globalTimeout"`
+	Manual        bool            `json:"manual,omitempty"` // a person presses the button
+	Evidence      string          `json:"evidence"`         // phone-home | weak
+	// From is the first action to carry out, and Disk the disk that the
+	// resumed run was bound to.
+	From     int          `json:"from,omitempty"`
+	Disk     *action.Disk `json:"disk,omitempty"`
+	Warnings []string     `json:"warnings,omitempty"`
+}
+
+// PlannedAction is an action as the workflow sees it.
+type PlannedAction struct {
+	Name    string         `json:"name"`
+	Task    string         `json:"task,omitempty"`
+	Image   string         `json:"image"`
+	Timeout action.Seconds `json:"timeout"`
+	Leaving bool           `json:"leaving,omitempty"`
+	Writes  bool           `json:"writes,omitempty"` // needs the bound disk
+}
+
+// Evidence that a template leaves of its run.
+const (
+	EvidencePhoneHome = "phone-home"
+	EvidenceWeak      = "weak"
+)
+
+// Plan renders the template with the machine's facts, resolves images to
+// digests and stores the plan. Bad input ends here, with nothing touched.
+func (a *Activities) Plan(ctx context.Context, q PlanRequest) (Planned, error) {
+	p, err := a.plan(ctx, q)
+	if err != nil {
+		return Planned{}, fail(fmt.Errorf("planning %q: %w", q.Machine, err))
+	}
+	return p, nil
+}
+
+func (a *Activities) plan(ctx context.Context, q PlanRequest) (Planned, error) {
+	m, err := a.Machines.Machine(ctx, q.Machine)
+	if err != nil {
+		return Planned{}, err
+	}
+	out := Planned{Template: first(q.Template, m.Template, DefaultTemplate), Image: first(q.Image, m.Image), Manual: m.BMC.Manual()}
+	var plan inventory.Plan
+	if q.Resume != "" {
+		if plan, err = a.resume(ctx, q, &out); err != nil {
+			return Planned{}, err
+		}
+	} else if plan, err = a.render(ctx, q, m, &out); err != nil {
+		return Planned{}, err
+	}
+	out.Digest, out.GlobalTimeout, out.Evidence = plan.Digest, plan.GlobalTimeout, EvidenceWeak
+	for _, x := range plan.Actions {
+		native, _ := action.Native(x.Image)
+		out.Actions = append(out.Actions, PlannedAction{
+			Name: x.Name, Task: x.Task, Image: x.Image, Timeout: x.Timeout, Leaving: action.Leaves(native),
+			Writes: native == action.Image2Disk || native == action.WriteFile || native == action.ConfigDrive || native == action.Wipe,
+		})
+		if native == action.ConfigDrive || refers(x) {
+			out.Evidence = EvidencePhoneHome
+		}
+		if native == action.PowerOff {
+			out.Evidence = EvidenceWeak
+		}
+	}
+	return out, a.Assignments.PutPlan(ctx, plan)
+}
+
+// refers tells whether an action carries the nonce, or the address under
+// which the installed system is told of it, onto the disk.
+func refers(x action.Action) bool {
+	for _, v := range x.Environment {
+		if strings.Contains(v, template.RefNonce) || strings.Contains(v, template.RefPhoneHomeURL) || strings.Contains(v, template.RefMetadataURL) {
+			return true
+		}
+	}
+	return false
+}
+
+func (a *Activities) render(ctx context.Context, q PlanRequest, m inventory.Machine, out *Planned) (inventory.Plan, error) {
+	t, err := a.Catalogue.Template(ctx, out.Template)
+	if errors.Is(err, inventory.ErrNotFound) {
+		for _, b := range template.Builtins() {
+			if b.Name == out.Template {
+				t, err = b, nil
+			}
+		}
+	}
+	if err != nil {
+		return inventory.Plan{}, fmt.Errorf("template %q: %w", out.Template, err)
+	}
+	d := template.Data{Machine: m, HardwareMap: q.HardwareMap}
+	if out.Image != "" {
+		img, err := a.Catalogue.Image(ctx, out.Image)
+		if err != nil {
+			return inventory.Plan{}, fmt.Errorf("image %q: %w (ingot image list shows those that exist)", out.Image, err)
+		}
+		if img.FirstSeen {
+			if a.Site.RequireDigest {
+				return inventory.Plan{}, fmt.Errorf("image %q: nobody declared its digest, and require_digest is set: %w", img.Name, inventory.ErrInvalid)
+			}
+			out.Warnings = append(out.Warnings, fmt.Sprintf("image %s: digest is first-seen: computed by this server, declared by nobody", img.Name))
+		}
+		d.Image, d.ImageURL = &img, a.imageURL(img)
+	}
+	r, err := template.Render(ctx, t.Name, t.Source, d)
+	if err != nil {
+		return inventory.Plan{}, err
+	}
+	if err := a.digests(ctx, r.Actions); err != nil {
+		return inventory.Plan{}, err
+	}
+	plan := inventory.Plan{Run: q.Run, Actions: r.Actions, GlobalTimeout: r.GlobalTimeout, DiskAlias: r.DiskAlias}
+	plan.Digest, err = digest(plan.Actions)
+	return plan, err
+}
+
+func (a *Activities) imageURL(img inventory.Image) string {
+	if img.File == "" {
+		return img.URL
+	}
+	return a.Site.ImageURL + "/" + img.Name
+}
+
+// digests gives each image2disk its sha256. A URL that is none of ours and
+// declares no digest is refused: what is written must be known beforehand.
+func (a *Activities) digests(ctx context.Context, actions []action.Action) error {
+	images, err := a.Catalogue.Images(ctx)
+	if err != nil {
+		return err
+	}
+	var problems inventory.Problems
+	for i, x := range actions {
+		if native, _ := action.Native(x.Image); native != action.Image2Disk || x.Environment["IMG_SHA256"] != "" {
+			continue
+		}
+		for _, img := range images {
+			if x.Environment["IMG_URL"] == a.imageURL(img) {
+				actions[i].Environment["IMG_SHA256"] = img.SHA256
+			}
+		}
+		if actions[i].Environment["IMG_SHA256"] == "" {
+			problems.Add(fmt.Sprintf("actions[%d] %s: IMG_SHA256", i, x.Name), "set IMG_SHA256, or add the image with: ingot image add NAME URL",
+				"no digest is known for %s", x.Environment["IMG_URL"])
+		}
+	}
+	return problems.Err()
+}
+
+// resume takes over the plan of an earlier run of the same machine.
+func (a *Activities) resume(ctx context.Context, q PlanRequest, out *Planned) (inventory.Plan, error) {
+	w, err := a.Records.Workflow(ctx, q.Resume)
+	if err != nil {
+		return inventory.Plan{}, fmt.Errorf("run %q: %w", q.Resume, err)
+	}
+	if w.Machine != q.Machine {
+		return inventory.Plan{}, fmt.Errorf("run %q belongs to machine %q: %w", q.Resume, w.Machine, inventory.ErrInvalid)
+	}
+	if !inventory.Final(w.State) {
+		return inventory.Plan{}, fmt.Errorf("run %q has not ended: %w", q.Resume, inventory.ErrConflict)
+	}
+	plan, err := a.Assignments.Plan(ctx, q.Resume)
+	if err != nil {
+		return inventory.Plan{}, fmt.Errorf("plan of run %q: %w", q.Resume, err)
+	}
+	for out.From < len(w.Actions) && w.Actions[out.From].State == action.Success {
+		out.From++
+	}
+	if out.From >= len(plan.Actions) {
+		return inventory.Plan{}, fmt.Errorf("run %q has no step left to carry out: %w", q.Resume, inventory.ErrInvalid)
+	}
+	// An image that was replaced since is noticed by the agent: the plan names its digest.
+	out.Template, out.Image, out.Disk = w.Template, w.Image, w.Disk
+	plan.Run = q.Run
+	return plan, nil
+}
+
+// digest is the SHA-256 of the actions' JSON, in hex.
+func digest(actions []action.Action) (string, error) {
+	b, err := json.Marshal(actions)
+	if err != nil {
+		return "", err
+	}
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:]), nil
+}
+
+func first(words ...string) string {
+	for _, w := range words {
+		if w != "" {
+			return w
+		}
+	}
+	return ""
+}

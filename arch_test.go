@@ -1,0 +1,88 @@
+package ingot
+
+import (
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// may lists what each package may import: packages of this module by folder,
+// other modules by path. The standard library is open to all; _test files and
+// the folders in free are not checked. Everything points down this list.
+var may = map[string]string{
+	"action":    "",
+	"inventory": "action",
+
+	"internal/strictyaml": "inventory go.yaml.in/yaml/v3",
+	"internal/seed":       "inventory go.yaml.in/yaml/v3",
+	"internal/keyring":    "inventory",
+
+	"template":         "action inventory internal/strictyaml github.com/Masterminds/sprig/v3 go.yaml.in/yaml/v3",
+	"inventory/sqlite": "action inventory github.com/jmoiron/sqlx github.com/mattn/go-sqlite3",
+	"bmc":              "inventory github.com/bmc-toolbox/bmclib/v2 github.com/go-logr/logr github.com/jacobweinstock/registrar golang.org/x/sys",
+	"activities":       "action inventory template internal/seed go.temporal.io/sdk",
+	"workflows":        "action activities inventory go.temporal.io/sdk",
+	"bootsvc":          "inventory github.com/insomniacslk/dhcp github.com/pin/tftp/v3 golang.org/x/net golang.org/x/sync golang.org/x/sys",
+	"metadatasvc":      "inventory internal/seed",
+	"web":              "",
+	"api":              "action inventory template web workflows go.temporal.io/api go.temporal.io/sdk github.com/gin-gonic/gin google.golang.org/grpc google.golang.org/protobuf golang.org/x/sync golang.org/x/sys",
+	"worker-agent":     "action github.com/diskfs/go-diskfs github.com/insomniacslk/dhcp github.com/klauspost/compress github.com/mikelolasagasti/xz github.com/vishvananda/netlink golang.org/x/sys golang.org/x/sync",
+
+	"internal/temporalchild":  "go.temporal.io/api go.temporal.io/sdk google.golang.org/grpc google.golang.org/protobuf golang.org/x/sys",
+	"internal/temporalserver": "internal/temporalchild go.temporal.io/server go.temporal.io/api go.temporal.io/sdk github.com/temporalio/ui-server/v2 google.golang.org/grpc google.golang.org/protobuf golang.org/x/sys",
+}
+
+// free may import everything: where the parts are put together.
+var free = []string{"cmd/", "lab", "e2e", "deploy/"}
+
+const module = "github.com/ingotmetal/ingot/"
+
+func TestImports(t *testing.T) {
+	err := filepath.WalkDir(".", func(file string, d fs.DirEntry, err error) error {
+		if d != nil && d.IsDir() && (strings.HasPrefix(d.Name(), ".") && file != "." || d.Name() == "node_modules") {
+			return fs.SkipDir
+		}
+		if err != nil || !strings.HasSuffix(file, ".go") || strings.HasSuffix(file, "_test.go") {
+			return err
+		}
+		pkg := filepath.Dir(file)
+		for _, f := range free {
+			if strings.HasPrefix(pkg, f) {
+				return nil
+			}
+		}
+		allowed, ok := may[pkg]
+		if !ok && pkg != "." {
+			t.Errorf("%s: new package, say in this test what it may import", pkg)
+		}
+		f, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ImportsOnly)
+		if err != nil {
+			return err
+		}
+	imports:
+		for _, spec := range f.Imports {
+			full, err := strconv.Unquote(spec.Path.Value)
+			if err != nil {
+				return err
+			}
+			path := strings.TrimPrefix(full, module)
+			if first, _, _ := strings.Cut(path, "/"); path == full && !strings.Contains(first, ".") {
+				continue // standard library
+			}
+			for _, a := range strings.Fields(allowed) {
+				if path == a || strings.HasPrefix(path, a+"/") && strings.Contains(a, ".") {
+					continue imports
+				}
+			}
+			t.Errorf("%s: package %s must not import %s", file, pkg, path)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,61 @@
+package workflows
+
+import (
+	"time"
+
+	"go.temporal.io/sdk/temporal"
+	"go.temporal.io/sdk/workflow"
+
+	"github.com/ingotmetal/ingot/activities"
+)
+
+var do *activities.Activities // nil: names activities, never called
+
+// Activity options by the kind of work.
+var (
+	// quick touches our own database alone; it goes on until it succeeds.
+	quick = workflow.ActivityOptions{
+		StartToCloseTimeout: time.Minute,
+		RetryPolicy:         &temporal.RetryPolicy{InitialInterval: time.Second, MaximumInterval: 30 * time.Second},
+	}
+	// bmc talks to a management controller: finite attempts, and a worker
+	// that died is noticed by its missing heartbeats.
+	bmc = workflow.ActivityOptions{
+		StartToCloseTimeout: 15 * time.Minute,
+		HeartbeatTimeout:    30 * time.Second,
+		RetryPolicy:         &temporal.RetryPolicy{InitialInterval: 2 * time.Second, MaximumInterval: 2 * time.Minute, MaximumAttempts: 8},
+	}
+	// patient waits in the activity until it can tell.
+	patient = workflow.ActivityOptions{
+		StartToCloseTimeout: 10 * time.Minute,
+		HeartbeatTimeout:    30 * time.Second,
+		RetryPolicy:         &temporal.RetryPolicy{InitialInterval: time.Second, MaximumInterval: 30 * time.Second},
+	}
+	// local writes a row beside the workflow; see the design on assignments.
+	local = workflow.LocalActivityOptions{
+		StartToCloseTimeout: 20 * time.Second,
+		RetryPolicy:         &temporal.RetryPolicy{InitialInterval: 100 * time.Millisecond, MaximumInterval: 10 * time.Second},
+	}
+)
+
+// How long a run waits in each phase before it asks for evidence. Servers
+// take minutes before they first touch their network card.
+const (
+	untilDHCP   = 12 * time.Minute
+	untilScript = 5 * time.Minute
+	untilAgent  = 8 * time.Minute
+	untilReady  = 20 * time.Minute
+	// untilStopped is what an agent gets to close its descriptors before the
+	// power is taken away.
+	untilStopped = time.Minute
+	// beyond is how much longer than its wait a netboot window stays open.
+	beyond = 5 * time.Minute
+	// grace is given to the agent's own deadline of an action.
+	grace = 30 * time.Second
+	// reminder is how often a run that waits for a power button renews its window.
+	reminder = 30 * time.Minute
+)
+
+// lostAttempts is how often an action is tried when its agent was lost to a
+// server or power failure.
+const lostAttempts = 2

@@ -1,0 +1,415 @@
+package workflows
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"go.temporal.io/sdk/temporal"
+	"go.temporal.io/sdk/workflow"
+
+	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/activities"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// provision is a run of Provision.
+type provision struct {
+	*run
+	in    ProvisionInput
+	plan  activities.Planned
+	disk  *action.Disk
+	doing *action.Key // assigned and not known to have ended
+	tries int         // retries of Retries.Count that were used
+}
+
+// Provision installs the machine's template on it. Its id is
+// machine/<machine>; any other is refused before anything is touched.
+func Provision(ctx workflow.Context, in ProvisionInput) (out Outcome, err error) {
+	r, err := newRun(ctx, ProvisionType, MachineID(in.Machine), in.Machine, in)
+	if err != nil {
+		return Outcome{}, err
+	}
+	p := &provision{run: r, in: in}
+	// The undo is registered before the do.
+	defer func() {
+		if err != nil {
+			err = p.halt(ctx, err)
+		}
+		err = r.end(ctx, err)
+		out = Outcome{State: r.record.State, Message: r.record.Message}
+	}()
+	err = p.install(ctx)
+	for is(err, activities.TypeFenced) {
+		// Somebody took the machine: a forced job, or a reset from outside.
+		_, err = r.ask(ctx, fmt.Sprintf("%d.fenced.%s", r.owner.Epoch, r.record.Phase), cause(err), []string{Abort}, nil)
+	}
+	return out, err
+}
+
+func (p *provision) install(ctx workflow.Context) error {
+	if err := p.makePlan(ctx); err != nil {
+		return err
+	}
+	if err := p.arm(ctx, false); err != nil {
+		return err
+	}
+	p.budget = p.plan.GlobalTimeout.Duration()
+	p.wake(ctx)
+	if err := p.begin(ctx); err != nil {
+		return err
+	}
+	if err := p.bind(ctx); err != nil {
+		return err
+	}
+	if err := p.actions(ctx); err != nil {
+		return err
+	}
+	return p.leave(ctx)
+}
+
+func (p *provision) makePlan(ctx workflow.Context) error {
+	if err := p.phase(ctx, inventory.PhasePlan, "rendering the template"); err != nil {
+		return err
+	}
+	q := activities.PlanRequest{
+		Run: p.owner.Run, Machine: p.in.Machine, Template: p.in.Template, Image: p.in.Image, HardwareMap: p.in.HardwareMap, Resume: p.in.Resume,
+	}
+	if err := p.quickly(ctx, do.Plan, q, &p.plan); err != nil {
+		return err
+	}
+	p.manual = p.plan.Manual
+	p.disk = p.plan.Disk
+	w := &p.record
+	w.Template, w.Image, w.Digest, w.Evidence = p.plan.Template, p.plan.Image, p.plan.Digest, p.plan.Evidence
+	for i, a := range p.plan.Actions {
+		rec := inventory.ActionRecord{Name: a.Name, Task: a.Task, Image: a.Image, Timeout: a.Timeout, State: action.Pending}
+		if i < p.plan.From {
+			rec.State, rec.Message = action.Success, "done by run "+p.in.Resume
+		}
+		w.Actions = append(w.Actions, rec)
+	}
+	return p.attributes(ctx, p.plan.Template)
+}
+
+// bind settles which disk is written. The agent stays up while a person is asked.
+func (p *provision) bind(ctx workflow.Context) error {
+	writes := false
+	for _, a := range p.plan.Actions[p.plan.From:] {
+		writes = writes || a.Writes
+	}
+	if !writes {
+		return nil
+	}
+	if err := p.phase(ctx, inventory.PhaseBind, "choosing the disk"); err != nil {
+		return err
+	}
+	q := activities.BindRequest{Owner: p.owner, Disk: p.disk}
+	for n := 1; ; n++ {
+		var b activities.Bound
+		if err := p.quickly(ctx, do.Bind, q, &b); err != nil {
+			return err
+		}
+		if b.Disk != nil {
+			p.disk, p.record.Disk = b.Disk, b.Disk
+			return nil
+		}
+		d, err := p.ask(ctx, fmt.Sprintf("%d.bind.%d", p.owner.Epoch, n), b.Reason, []string{Retry, Abort}, b.Disks)
+		if err != nil {
+			return err
+		}
+		if d.DiskSelector != nil {
+			q.Selector, q.Disk = d.DiskSelector, nil
+		}
+	}
+}
+
+// actions carries out everything that does not leave the agent.
+func (p *provision) actions(ctx workflow.Context) error {
+	p.record.State = inventory.StateRunning
+	for i := p.plan.From; i < len(p.plan.Actions); i++ {
+		if p.plan.Actions[i].Leaving {
+			return nil
+		}
+		err := p.act(ctx, i)
+		if err == nil {
+			continue
+		}
+		if p.tries >= p.in.Retries.Count || !is(err, typeActionFailed) {
+			return err
+		}
+		p.tries++
+		if p.in.Retries.From == "start" {
+			p.record.State = inventory.StatePreparing
+			if err := p.begin(ctx); err != nil {
+				return err
+			}
+			if err := p.bind(ctx); err != nil {
+				return err
+			}
+			p.record.State = inventory.StateRunning
+			i = -1
+			continue
+		}
+		i-- // the same step again
+	}
+	return nil
+}
+
+const typeActionFailed = "ActionFailed"
+
+// act carries out one action, again when its agent was lost on the way.
+func (p *provision) act(ctx workflow.Context, i int) error {
+	for lost := 1; ; lost++ {
+		gone, err := p.attempt(ctx, i)
+		if err != nil || !gone {
+			return err
+		}
+		if lost == lostAttempts {
+			_, err := p.ask(ctx, p.key(i).String(), fmt.Sprintf("the agent was lost %d times during %q", lost, p.record.Actions[i].Name), []string{Retry, Abort}, nil)
+			if err != nil {
+				return err
+			}
+			lost = 0
+		}
+		if err := p.begin(ctx); err != nil {
+			return err
+		}
+		if err := p.bind(ctx); err != nil {
+			return err
+		}
+		p.record.State = inventory.StateRunning
+	}
+}
+
+func (p *provision) key(i int) action.Key {
+	return action.Key{Epoch: p.owner.Epoch, Action: i, Attempt: p.record.Actions[i].Attempt}
+}
+
+// attempt hands the action to the agent and waits for its end. gone: the agent
+// is, and nothing of it writes any more.
+func (p *provision) attempt(ctx workflow.Context, i int) (gone bool, err error) {
+	a := &p.record.Actions[i]
+	a.Attempt++
+	a.State, a.StartedAt, a.Message, a.Seconds = action.Running, workflow.Now(ctx), "", 0
+	k := p.key(i)
+	if err := p.assign(ctx, k); err != nil {
+		return false, err
+	}
+	if err := p.phase(ctx, inventory.PhaseAction, "%s", a.Name); err != nil {
+		return false, err
+	}
+	p.doing = &k
+	until := workflow.Now(ctx).Add(a.Timeout.Duration() + grace)
+	for {
+		done := func() bool { _, ok := p.results[k]; return ok }
+		_, err := p.await(ctx, until.Sub(workflow.Now(ctx)), func() bool {
+			return done() || p.lost[k] || p.idle[k] || p.conflict || p.heard[inventory.EventRebooted]
+		})
+		if err != nil && !errors.Is(err, errTimeout) {
+			return false, err
+		}
+		over := !workflow.Now(ctx).Before(until)
+		switch {
+		case done():
+			return false, p.completed(ctx, i, p.results[k])
+		case errors.Is(err, errTimeout):
+			return false, errTimeout
+		case p.conflict:
+			return true, p.contested(ctx)
+		case p.idle[k] && !over:
+			// Polls and finds no row: the row is written again.
+			delete(p.idle, k)
+			if err := p.assign(ctx, k); err != nil {
+				return false, err
+			}
+			continue
+		}
+		delete(p.lost, k)
+		delete(p.heard, inventory.EventRebooted)
+		found, err := p.evidence(ctx, k)
+		if err != nil {
+			return false, err
+		}
+		switch {
+		case done():
+			return false, p.completed(ctx, i, p.results[k])
+		case found.Kind == activities.Report:
+			return false, p.completed(ctx, i, ActionCompleted{Key: k, State: found.State, ExitCode: found.ExitCode, Message: found.Message})
+		case found.Kind == activities.Silent:
+			a.State, a.Message = action.Failed, "the agent was lost"
+			// Silent is not dead: before anybody else writes, the power goes.
+			p.doing = nil
+			return true, p.stop(ctx, k)
+		case over:
+			a.State = action.Timeout
+			a.Message = fmt.Sprintf("did not end within its timeout of %s", a.Timeout.Duration())
+			if err := p.stop(ctx, k); err != nil {
+				return false, err
+			}
+			p.doing = nil
+			return false, temporal.NewNonRetryableApplicationError(fmt.Sprintf("action %q %s", a.Name, a.Message), typeTimeout, nil)
+		}
+	}
+}
+
+func (p *provision) assign(ctx workflow.Context, k action.Key) error {
+	ctx = workflow.WithLocalActivityOptions(ctx, local)
+	return workflow.ExecuteLocalActivity(ctx, do.Assign, activities.AssignRequest{Owner: p.owner, Boot: p.boot, Key: k, Disk: p.disk}).Get(ctx, nil)
+}
+
+func (p *provision) completed(ctx workflow.Context, i int, d ActionCompleted) error {
+	p.doing = nil
+	a := &p.record.Actions[i]
+	a.State, a.Message, a.Seconds = d.State, d.Message, workflow.Now(ctx).Sub(a.StartedAt).Seconds()
+	if err := p.write(ctx); err != nil {
+		return err
+	}
+	switch d.State {
+	case action.Success:
+		return nil
+	case action.Timeout:
+		return temporal.NewNonRetryableApplicationError(fmt.Sprintf("action %q: %s", a.Name, d.Message), typeTimeout, nil)
+	}
+	return temporal.NewNonRetryableApplicationError(fmt.Sprintf("action %q: %s", a.Name, d.Message), typeActionFailed, nil)
+}
+
+// stop makes sure that the attempt writes no more: the agent says that its
+// descriptors are closed, or a later boot has begun, or the power is gone, or
+// a person says so.
+func (p *provision) stop(ctx workflow.Context, k action.Key) error {
+	if err := p.phase(ctx, inventory.PhaseStopping, "stopping %s", p.record.Actions[k.Action].Name); err != nil {
+		return err
+	}
+	if err := p.quickly(ctx, do.Stop, activities.StopRequest{Owner: p.owner, Key: k}, nil); err != nil {
+		return err
+	}
+	stopped := func() bool { _, ok := p.results[k]; return ok || p.helloed > p.boot }
+	if ok, err := workflow.AwaitWithTimeout(ctx, untilStopped, stopped); ok || err != nil {
+		return err
+	}
+	if !p.manual {
+		err := workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, bmc), do.PowerOff, p.owner).Get(ctx, nil)
+		if err == nil || !bmcTrouble(err) {
+			return err
+		}
+	}
+	_, err := p.ask(ctx, k.String()+".stop", fmt.Sprintf("the agent of %s does not answer and may still be writing: switch the machine off by hand, then continue", p.owner.Machine),
+		[]string{Continue}, nil)
+	return err
+}
+
+// halt is what a run that ends badly does first: the agent ends what it is
+// doing. A run that was fenced has nothing left to stop.
+func (p *provision) halt(ctx workflow.Context, err error) error {
+	if p.doing == nil {
+		return err
+	}
+	ctx, cancel := workflow.NewDisconnectedContext(ctx)
+	defer cancel()
+	p.budget = 0
+	if e := p.stop(ctx, *p.doing); e != nil && !is(e, activities.TypeFenced) {
+		p.log.Error("stopping the agent", "error", e)
+	}
+	p.doing = nil
+	return err
+}
+
+// leave closes netboot, sends the machine into what was installed and waits
+// for evidence of it.
+func (p *provision) leave(ctx workflow.Context) error {
+	p.record.State = inventory.StatePost
+	if err := p.phase(ctx, inventory.PhaseDisarm, "closing network boot"); err != nil {
+		return err
+	}
+	if err := p.disarm(ctx); err != nil {
+		return err
+	}
+	proven := p.plan.Evidence == activities.EvidencePhoneHome
+	if proven {
+		if err := p.quickly(ctx, do.OpenSecrets, activities.WindowRequest{Owner: p.owner, For: untilReady + beyond}, nil); err != nil {
+			return err
+		}
+	}
+	i := len(p.plan.Actions) - 1
+	a := &p.record.Actions[i]
+	a.Attempt++
+	a.State, a.StartedAt = action.Running, workflow.Now(ctx)
+	k := p.key(i)
+	if err := p.assign(ctx, k); err != nil {
+		return err
+	}
+	if err := p.phase(ctx, inventory.PhaseReboot, "%s", a.Name); err != nil {
+		return err
+	}
+	left := func() bool { _, ok := p.results[k]; return ok || p.heard[inventory.EventPhoneHome] }
+	if _, err := p.await(ctx, a.Timeout.Duration()+grace, left); err != nil {
+		return err
+	}
+	if d, ok := p.results[k]; ok && d.State != action.Success {
+		return p.completed(ctx, i, d)
+	}
+	if !left() && !proven {
+		// Without evidence to come the agent's word is all there is.
+		found, err := p.evidence(ctx, k)
+		if err != nil {
+			return err
+		}
+		if found.Kind == activities.Alive {
+			return temporal.NewNonRetryableApplicationError(fmt.Sprintf("action %q did not end within its timeout", a.Name), typeTimeout, nil)
+		}
+	}
+	if proven {
+		if err := p.ready(ctx); err != nil {
+			return err
+		}
+	}
+	a.State, a.Seconds = action.Success, workflow.Now(ctx).Sub(a.StartedAt).Seconds()
+	p.record.Message = "installed and ready"
+	if !proven {
+		p.record.Message = "installed; the template leaves no evidence of the installed system (evidence: weak)"
+	}
+	return nil
+}
+
+// ready waits for the nonce that the run wrote to the disk.
+func (p *provision) ready(ctx workflow.Context) error {
+	for n := 0; ; n++ {
+		if err := p.phase(ctx, inventory.PhaseReady, "waiting for the installed system to phone home"); err != nil {
+			return err
+		}
+		home := func() bool { return p.heard[inventory.EventPhoneHome] }
+		if ok, err := p.await(ctx, untilReady, home); err != nil {
+			return err
+		} else if ok {
+			return p.quickly(ctx, do.CloseSecrets, p.owner, nil)
+		}
+		if _, err := p.evidence(ctx, action.Key{}); err != nil {
+			return err
+		}
+		if home() {
+			continue
+		}
+		if n == 0 && !p.manual {
+			err := workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, bmc), do.ColdStart, p.owner).Get(ctx, nil)
+			if err != nil && !bmcTrouble(err) {
+				return err
+			}
+		} else {
+			d, err := p.ask(ctx, fmt.Sprintf("%d.ready.%d", p.owner.Epoch, n),
+				"the installed system has not phoned home; look at its console", []string{Retry, Continue, Abort}, nil)
+			if err != nil {
+				return err
+			}
+			if d.Choice == Continue { // a person's word instead of the nonce
+				p.record.Evidence = "person"
+				return p.quickly(ctx, do.CloseSecrets, p.owner, nil)
+			}
+		}
+		if err := p.quickly(ctx, do.OpenSecrets, activities.WindowRequest{Owner: p.owner, For: untilReady + beyond}, nil); err != nil {
+			return err
+		}
+	}
+}
+
+func encode(v any) (json.RawMessage, error) { return json.Marshal(v) }

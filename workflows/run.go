@@ -1,0 +1,527 @@
+package workflows
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"go.temporal.io/sdk/log"
+	"go.temporal.io/sdk/temporal"
+	"go.temporal.io/sdk/workflow"
+
+	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/activities"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// How a run ends other than well. The text becomes the record's message.
+var (
+	errTimeout = errors.New("global timeout")
+	errAborted = errors.New("aborted by a person")
+)
+
+// run is what every workflow that owns a machine has in common: its record,
+// its grant, what it has heard, and the questions it asks.
+type run struct {
+	log    log.Logger
+	record inventory.Workflow
+	// owner names this very execution in each effect. After a reset the run id
+	// is another one, and every effect of the old owner's is fenced.
+	owner  inventory.Owner
+	manual bool
+	armed  bool // netboot may be open
+
+	boot      int  // the boot that is under way
+	allowance int  // boots that may still be taken before a person is asked
+	helloed   int  // newest boot whose agent redeemed its claim
+	poweredOn bool // a person says so
+	heard     map[string]bool
+	conflict  bool
+	results   map[action.Key]ActionCompleted
+	idle      map[action.Key]bool
+	lost      map[action.Key]bool
+	decision  *Decision
+	deadline  time.Time
+
+	// budget is what is left of the global timeout; it rests while a person is
+	// awaited. Zero means none.
+	budget time.Duration
+	since  time.Time // when the budget began to run; zero while it rests
+}
+
+var (
+	attrMachine  = temporal.NewSearchAttributeKeyKeyword(AttrMachine)
+	attrTemplate = temporal.NewSearchAttributeKeyKeyword(AttrTemplate)
+	attrPhase    = temporal.NewSearchAttributeKeyKeyword(AttrPhase)
+)
+
+// newRun begins the record, and refuses an execution whose id is not the one
+// that its type and input demand: it fails before it touches anything.
+func newRun(ctx workflow.Context, typ, id, machine string, input any) (*run, error) {
+	info := workflow.GetInfo(ctx)
+	if info.WorkflowExecution.ID != id {
+		return nil, temporal.NewNonRetryableApplicationError(
+			fmt.Sprintf("workflow id %q: a %s of machine %q must run under the id %q", info.WorkflowExecution.ID, typ, machine, id),
+			activities.TypeInvalid, nil)
+	}
+	raw, err := encode(input)
+	if err != nil {
+		return nil, err
+	}
+	r := &run{
+		log:       workflow.GetLogger(ctx),
+		owner:     inventory.Owner{Machine: machine, Run: info.WorkflowExecution.RunID},
+		allowance: inventory.MaxBoots,
+		heard:     map[string]bool{},
+		results:   map[action.Key]ActionCompleted{},
+		idle:      map[action.Key]bool{},
+		lost:      map[action.Key]bool{},
+		record: inventory.Workflow{
+			Run: info.WorkflowExecution.RunID, ID: id, Type: typ, Machine: machine, Input: raw,
+			State: inventory.StatePreparing, Started: workflow.Now(ctx), Actions: []inventory.ActionRecord{},
+		},
+	}
+	if err := workflow.SetQueryHandlerWithOptions(ctx, QueryStatus, r.status, workflow.QueryHandlerOptions{Description: "Where the run stands"}); err != nil {
+		return nil, err
+	}
+	err = workflow.SetUpdateHandlerWithOptions(ctx, UpdateDecide,
+		func(_ workflow.Context, d Decision) error { r.decision = &d; return nil },
+		workflow.UpdateHandlerOptions{Validator: r.validate, Description: "Answers the question of a run that waits for a person"})
+	if err != nil {
+		return nil, err
+	}
+	workflow.Go(ctx, r.listen)
+	return r, nil
+}
+
+// attributes makes the run findable by machine and template.
+func (r *run) attributes(ctx workflow.Context, template string) error {
+	return workflow.UpsertTypedSearchAttributes(ctx, attrMachine.ValueSet(r.owner.Machine), attrTemplate.ValueSet(template))
+}
+
+func (r *run) status() (Status, error) {
+	s := Status{
+		Machine: r.owner.Machine, Run: r.owner.Run, Epoch: r.owner.Epoch, Boot: r.boot, State: r.record.State, Phase: r.record.Phase,
+		Message: r.record.Message, Deadline: r.deadline, Question: r.record.Question, Actions: r.record.Actions,
+	}
+	for _, a := range s.Actions {
+		if a.State == action.Running {
+			s.Action = a.Name
+		}
+	}
+	return s, nil
+}
+
+// listen takes in signals for as long as the run lives. What does not carry
+// this run's epoch is dropped.
+func (r *run) listen(ctx workflow.Context) {
+	s := workflow.NewSelector(ctx)
+	s.AddReceive(workflow.GetSignalChannelWithOptions(ctx, SignalEvent, workflow.SignalChannelOptions{Description: "Something seen of the machine or its agent"}),
+		func(c workflow.ReceiveChannel, _ bool) {
+			var e Event
+			c.Receive(ctx, &e)
+			r.hear(e)
+		})
+	s.AddReceive(workflow.GetSignalChannelWithOptions(ctx, SignalActionCompleted, workflow.SignalChannelOptions{Description: "The agent's report on an action"}),
+		func(c workflow.ReceiveChannel, _ bool) {
+			var d ActionCompleted
+			c.Receive(ctx, &d)
+			if _, have := r.results[d.Key]; !have && d.Key.Epoch == r.owner.Epoch {
+				r.results[d.Key] = d
+			}
+		})
+	s.AddReceive(workflow.GetSignalChannelWithOptions(ctx, SignalPoweredOn, workflow.SignalChannelOptions{Description: "A person has switched the machine on"}),
+		func(c workflow.ReceiveChannel, _ bool) {
+			c.Receive(ctx, nil)
+			r.poweredOn = true
+		})
+	s.AddReceive(workflow.GetSignalChannelWithOptions(ctx, SignalDecide, workflow.SignalChannelOptions{Description: "A person's decision"}),
+		func(c workflow.ReceiveChannel, _ bool) {
+			var d Decision
+			c.Receive(ctx, &d)
+			if r.validate(d) == nil {
+				r.decision = &d
+			}
+		})
+	for {
+		s.Select(ctx)
+	}
+}
+
+func (r *run) hear(e Event) {
+	if e.Epoch != r.owner.Epoch {
+		return
+	}
+	switch e.Kind {
+	case inventory.EventHello:
+		r.helloed = max(r.helloed, e.Boot)
+	case inventory.EventClaimConflict:
+		r.conflict = true
+	case inventory.EventAgentIdle:
+		if e.Key != nil {
+			r.idle[*e.Key] = true
+		}
+	case inventory.EventAgentLost:
+		if e.Key != nil {
+			r.lost[*e.Key] = true
+		}
+	case inventory.EventPhoneHome:
+		r.heard[e.Kind] = true
+	default:
+		// What anybody on the wire could forge, and what belongs to one boot.
+		if e.Boot == r.boot {
+			r.heard[e.Kind] = true
+		}
+	}
+}
+
+func (r *run) validate(d Decision) error {
+	q := r.record.Question
+	switch {
+	case q == nil:
+		return errors.New("the run asks nothing at the moment")
+	case r.decision != nil:
+		return errors.New("the question has been answered already")
+	case d.Question != q.ID:
+		return fmt.Errorf("the decision is for question %q, the run asks %q", d.Question, q.ID)
+	case !slices.Contains(q.Choices, d.Choice):
+		return fmt.Errorf("choice %q is none of %v", d.Choice, q.Choices)
+	}
+	return nil
+}
+
+// phase moves the display: record, search attribute, current details.
+func (r *run) phase(ctx workflow.Context, phase, format string, args ...any) error {
+	r.record.Phase, r.record.Message = phase, fmt.Sprintf(format, args...)
+	if err := workflow.UpsertTypedSearchAttributes(ctx, attrPhase.ValueSet(phase)); err != nil {
+		return err
+	}
+	return r.write(ctx)
+}
+
+// write records the run. A record of an earlier epoch of things cannot
+// overtake a later one: the store compares Updated.
+func (r *run) write(ctx workflow.Context) error {
+	r.record.Updated = workflow.Now(ctx)
+	r.record.Epoch = r.owner.Epoch
+	details := fmt.Sprintf("**%s** %s", r.record.Phase, r.record.Message)
+	for _, a := range r.record.Actions {
+		if a.State == action.Running {
+			details += fmt.Sprintf("\n\naction %s, attempt %d", a.Name, a.Attempt)
+		}
+	}
+	workflow.SetCurrentDetails(ctx, details)
+	return workflow.ExecuteLocalActivity(workflow.WithLocalActivityOptions(ctx, local), do.Record, r.record).Get(ctx, nil)
+}
+
+// quickly runs an activity of our own database.
+func (r *run) quickly(ctx workflow.Context, activity any, arg, result any) error {
+	return workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, quick), activity, arg).Get(ctx, result)
+}
+
+// left is what remains of the global timeout.
+func (r *run) left(ctx workflow.Context) (time.Duration, bool) {
+	if r.budget == 0 {
+		return 0, false
+	}
+	if r.since.IsZero() {
+		return r.budget, true
+	}
+	return r.budget - workflow.Now(ctx).Sub(r.since), true
+}
+
+// rest stops the global timeout; wake lets it run on.
+func (r *run) rest(ctx workflow.Context) {
+	if left, limited := r.left(ctx); limited {
+		// At least a moment is left, or a zero would mean no limit.
+		r.budget = max(left, time.Millisecond)
+	}
+	r.since = time.Time{}
+}
+
+func (r *run) wake(ctx workflow.Context) { r.since = workflow.Now(ctx) }
+
+// await waits until done, at most d. False means that the time is up, and
+// nothing more: see evidence. errTimeout means that the run's own time is up.
+func (r *run) await(ctx workflow.Context, d time.Duration, done func() bool) (bool, error) {
+	left, limited := r.left(ctx)
+	if limited = limited && left < d; limited {
+		d = max(left, 0)
+	}
+	r.deadline = workflow.Now(ctx).Add(d)
+	ok, err := workflow.AwaitWithTimeout(ctx, d, done)
+	r.deadline = time.Time{}
+	if err != nil || ok || done() {
+		return err == nil, err
+	}
+	if limited {
+		return false, errTimeout
+	}
+	return false, nil
+}
+
+// evidence asks what is known before a deadline acts. Whatever the question
+// took, the signals that came meanwhile have been taken in when it returns.
+func (r *run) evidence(ctx workflow.Context, k action.Key) (activities.EvidenceFound, error) {
+	var found activities.EvidenceFound
+	err := workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, patient), do.Evidence, activities.EvidenceRequest{Owner: r.owner, Key: k}).Get(ctx, &found)
+	if err == nil && found.Boot == r.boot && found.Kind != activities.Silent {
+		r.helloed = max(r.helloed, found.Boot)
+	}
+	return found, err
+}
+
+// ask stops until a person has decided. The netboot window is closed
+// meanwhile and the global timeout rests.
+func (r *run) ask(ctx workflow.Context, id, text string, choices []string, disks []action.Disk) (Decision, error) {
+	r.rest(ctx)
+	defer r.wake(ctx)
+	if r.armed {
+		if err := r.disarm(ctx); err != nil && !is(err, activities.TypeFenced) {
+			return Decision{}, err
+		}
+	}
+	before, message := r.record.Phase, r.record.Message
+	r.decision = nil
+	r.record.Question = &inventory.Question{ID: id, Text: text, Choices: choices, Disks: disks, Since: workflow.Now(ctx)}
+	r.record.Next = fmt.Sprintf("ingot workflow decide %s --question %s --choice %s", r.owner.Machine, id, choices[0])
+	if err := r.phase(ctx, inventory.PhaseWaiting, "%s", text); err != nil {
+		return Decision{}, err
+	}
+	if err := workflow.Await(ctx, func() bool { return r.decision != nil }); err != nil {
+		return Decision{}, err
+	}
+	d := *r.decision
+	r.log.Info("decided", "question", id, "choice", d.Choice, "by", d.By)
+	r.decision, r.record.Question, r.record.Next = nil, nil, ""
+	if err := r.phase(ctx, before, "%s", message); err != nil {
+		return Decision{}, err
+	}
+	if d.Choice == Abort {
+		return d, errAborted
+	}
+	return d, nil
+}
+
+// arm takes the grant. Its undo is end, which the caller has registered before.
+func (r *run) arm(ctx workflow.Context, force bool) error {
+	if err := r.phase(ctx, inventory.PhaseArm, "taking the grant"); err != nil {
+		return err
+	}
+	info := workflow.GetInfo(ctx)
+	var o inventory.Owner
+	q := activities.ArmRequest{Machine: r.owner.Machine, Run: r.owner.Run, WorkflowID: info.WorkflowExecution.ID, Force: force}
+	if err := r.quickly(ctx, do.Arm, q, &o); err != nil {
+		return err
+	}
+	r.owner.Epoch = o.Epoch
+	return nil
+}
+
+func (r *run) disarm(ctx workflow.Context) error {
+	err := r.quickly(ctx, do.Disarm, r.owner, nil)
+	if err == nil {
+		r.armed = false
+	}
+	return err
+}
+
+func (r *run) renew(ctx workflow.Context, d time.Duration) error {
+	return r.quickly(ctx, do.RenewNetboot, activities.WindowRequest{Owner: r.owner, For: d + beyond}, nil)
+}
+
+// begin starts the machine over the network until its agent has said hello:
+// power, dhcp, loader, agent. What stays silent is started again, and a person
+// is asked when the run's boots are used up.
+func (r *run) begin(ctx workflow.Context) error {
+	for {
+		if r.allowance == 0 {
+			if _, err := r.ask(ctx, fmt.Sprintf("%d.boot.%d", r.owner.Epoch, r.boot),
+				fmt.Sprintf("%d boots led to no agent; look at the machine's console and at: ingot why %s", r.boot, r.owner.Machine),
+				[]string{Retry, Abort}, nil); err != nil {
+				return err
+			}
+			if err := r.quickly(ctx, do.MoreBoots, r.owner, nil); err != nil {
+				return err
+			}
+			r.allowance = inventory.MaxBoots
+		}
+		r.boot++
+		r.allowance--
+		r.heard, r.poweredOn = map[string]bool{}, false
+		if err := r.power(ctx); err != nil {
+			return err
+		}
+		up, err := r.climb(ctx)
+		if err != nil {
+			return err
+		}
+		if r.conflict {
+			return r.contested(ctx)
+		}
+		if up {
+			r.allowance = inventory.MaxBoots
+			return nil
+		}
+		r.log.Info("no agent; starting the machine again", "boot", r.boot)
+	}
+}
+
+// contested stops a run whose claim two have presented.
+func (r *run) contested(ctx workflow.Context) error {
+	if _, err := r.ask(ctx, fmt.Sprintf("%d.claim.%d", r.owner.Epoch, r.boot),
+		"somebody else presented the claim of this boot: another machine answers to this MAC, or an attacker does",
+		[]string{Abort, Restart}, nil); err != nil {
+		return err
+	}
+	r.conflict = false
+	return r.begin(ctx)
+}
+
+func (r *run) power(ctx workflow.Context) error {
+	if r.manual {
+		if err := r.phase(ctx, inventory.PhasePower, "power it on now, with network boot (boot %d)", r.boot); err != nil {
+			return err
+		}
+	} else if err := r.phase(ctx, inventory.PhasePower, "off, network boot once, on (boot %d)", r.boot); err != nil {
+		return err
+	}
+	r.armed = true
+	for n := 1; ; n++ {
+		q := activities.PowerRequest{Owner: r.owner, Boot: r.boot, For: untilDHCP + beyond}
+		if r.manual {
+			q.For = reminder + beyond
+		}
+		err := workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, bmc), do.Power, q).Get(ctx, nil)
+		if err == nil || !bmcTrouble(err) {
+			return err
+		}
+		if _, err := r.ask(ctx, fmt.Sprintf("%d.power.%d.%d", r.owner.Epoch, r.boot, n), cause(err), []string{Retry, Abort}, nil); err != nil {
+			return err
+		}
+		r.armed = true
+	}
+}
+
+// climb waits for the agent, rung by rung. False: silent.
+func (r *run) climb(ctx workflow.Context) (bool, error) {
+	up := func() bool { return r.helloed >= r.boot || r.conflict }
+	kernel := func() bool { return r.heard[inventory.EventKernel] || r.heard[inventory.EventInitrd] || up() }
+	script := func() bool { return r.heard[inventory.EventScript] || kernel() }
+	dhcp := func() bool { return r.heard[inventory.EventDHCP] || r.heard[inventory.EventLoader] || script() }
+	if r.manual {
+		r.rest(ctx)
+		for {
+			ok, err := workflow.AwaitWithTimeout(ctx, reminder, func() bool { return r.poweredOn || dhcp() })
+			if err != nil {
+				return false, err
+			}
+			if ok {
+				break
+			}
+			if err := r.renew(ctx, reminder); err != nil {
+				return false, err
+			}
+		}
+		r.wake(ctx)
+	}
+	for _, rung := range []struct {
+		phase, message string
+		wait           time.Duration
+		done           func() bool
+	}{
+		{inventory.PhaseDHCP, "waiting for the firmware to ask for an address", untilDHCP, dhcp},
+		{inventory.PhaseLoader, "waiting for the loader to fetch the boot script", untilScript, script},
+		{inventory.PhaseAgent, "waiting for the agent", untilAgent, up},
+	} {
+		r.record.State = inventory.StatePending
+		if err := r.phase(ctx, rung.phase, "%s (boot %d)", rung.message, r.boot); err != nil {
+			return false, err
+		}
+		if rung.phase != inventory.PhaseDHCP && !up() {
+			if err := r.renew(ctx, rung.wait); err != nil {
+				return false, err
+			}
+		}
+		ok, err := r.await(ctx, rung.wait, rung.done)
+		if err != nil {
+			return false, err
+		}
+		if !ok {
+			if _, err := r.evidence(ctx, action.Key{}); err != nil {
+				return false, err
+			}
+			if !rung.done() {
+				return false, nil
+			}
+		}
+	}
+	return !r.conflict, nil
+}
+
+// end closes what the run has opened and writes its last word. It runs on
+// success, failure and cancellation alike, in a context of its own.
+func (r *run) end(ctx workflow.Context, err error) error {
+	ctx, cancel := workflow.NewDisconnectedContext(ctx)
+	defer cancel()
+	state, phase, message := inventory.StateSuccess, inventory.PhaseDone, r.record.Message
+	switch {
+	case err == nil:
+	case temporal.IsCanceledError(err):
+		state, phase, message = inventory.StateCancelled, inventory.PhaseCancelled, "cancelled"
+	case errors.Is(err, errTimeout) || is(err, typeTimeout):
+		state, phase, message = inventory.StateTimeout, inventory.PhaseFailed, cause(err)
+	default:
+		state, phase, message = inventory.StateFailed, inventory.PhaseFailed, cause(err)
+	}
+	if err != nil && message != "" {
+		r.record.Next = fmt.Sprintf("ingot workflow logs %s; ingot workflow retry %s --from failed-step", r.owner.Machine, r.owner.Machine)
+	}
+	// The grant first: whatever is written afterwards, nothing is open any more.
+	undo := r.quickly(ctx, do.End, r.owner, nil)
+	r.record.State, r.record.Question, r.record.Ended = state, nil, workflow.Now(ctx)
+	for i := range r.record.Actions {
+		if a := &r.record.Actions[i]; a.State == action.Running {
+			a.State = action.Stopped
+		}
+	}
+	if e := r.phase(ctx, phase, "%s", message); err == nil {
+		err = e
+	}
+	if err == nil {
+		err = undo
+	}
+	if e := workflow.Await(ctx, func() bool { return workflow.AllHandlersFinished(ctx) }); err == nil {
+		err = e
+	}
+	if err == nil || temporal.IsCanceledError(err) {
+		return err
+	}
+	return temporal.NewNonRetryableApplicationError(message, state, nil)
+}
+
+const typeTimeout = "Timeout"
+
+// is tells whether err is an application error of the type.
+func is(err error, typ string) bool {
+	var a *temporal.ApplicationError
+	return errors.As(err, &a) && a.Type() == typ
+}
+
+// bmcTrouble tells errors that a person can do something about from those
+// that end the run.
+func bmcTrouble(err error) bool {
+	var timeout *temporal.TimeoutError
+	return is(err, activities.TypeUnreachable) || is(err, activities.TypeRefused) || is(err, activities.TypeUnsupported) ||
+		errors.As(err, &timeout)
+}
+
+// cause returns the text that a person should read: the innermost one.
+func cause(err error) string {
+	var a *temporal.ApplicationError
+	if errors.As(err, &a) {
+		return a.Message()
+	}
+	return err.Error()
+}
