@@ -1,0 +1,206 @@
+// Package temporalchild runs Ingot's embedded Temporal server as a supervised child process.
+//
+// The Temporal server ends its whole process on some errors (an occupied port among them), and DHCP,
+// TFTP and metadata must not share that fate. So the server runs in the same binary executed a second
+// time, and this package starts it, waits until it is ready, restarts it when it dies and ends it.
+// It does not import the server, so that a build without one stays small.
+//
+// The protocol between parent and child:
+//
+//   - the child's stdin carries one line, the [Config] as JSON, and then stays open: its end is the
+//     order to stop. It is also what ends the child when the parent is killed, for a parent-death
+//     signal is lost with file capabilities and fires when the starting thread ends;
+//   - descriptor 3 is a pipe on which the child writes one line, a [Report], when it is ready or
+//     has to give up. A port that answers would prove nothing: it may be an orphan of an earlier life;
+//   - stdout and stderr are log lines, slog's JSON or plain text.
+package temporalchild
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/netip"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// Subcommand is the hidden subcommand under which a binary runs the child.
+const Subcommand = "temporal-child"
+
+// ReadyFD is the descriptor on which the child writes its [Report].
+const ReadyFD = 3
+
+// Ports are the TCP ports of the embedded server. Frontend is the one that clients use; History,
+// Matching and Worker are the server's own.
+type Ports struct {
+	Frontend int `json:"frontend"`
+	History  int `json:"history"`
+	Matching int `json:"matching"`
+	Worker   int `json:"worker"`
+	UI       int `json:"ui"` // 0: no UI
+}
+
+// PortsFrom returns the frontend's port, the three that follow it, and the UI's (0: no UI).
+func PortsFrom(frontend, ui int) Ports {
+	return Ports{Frontend: frontend, History: frontend + 1, Matching: frontend + 2, Worker: frontend + 3, UI: ui}
+}
+
+// Config says what the child serves. It carries no secrets.
+type Config struct {
+	File  string `json:"file"` // the SQLite file; its directory is made, a lock file lies beside it
+	Host  string `json:"host"` // a loopback address
+	Ports Ports  `json:"ports"`
+
+	Namespace        string        `json:"namespace"`
+	Retention        time.Duration `json:"retention"`        // how long finished runs are kept
+	SearchAttributes []string      `json:"searchAttributes"` // all of type Keyword
+
+	MemoryLimit int64         `json:"memoryLimit"` // bytes, the Go runtime's soft limit; 0: none
+	LockWait    time.Duration `json:"lockWait"`    // how long to wait for an orphan to let go of the file
+	LogLevel    slog.Level    `json:"logLevel"`
+}
+
+// DefaultConfig is the embedded server of one site with its database in dataDir: ports 7233 and 8233,
+// so that the temporal CLI and a browser find it without flags.
+func DefaultConfig(dataDir string) Config {
+	return Config{
+		File:             filepath.Join(dataDir, "temporal.db"),
+		Host:             "127.0.0.1",
+		Ports:            PortsFrom(7233, 8233),
+		Namespace:        "default",
+		Retention:        30 * 24 * time.Hour,
+		SearchAttributes: []string{"IngotMachine", "IngotTemplate", "IngotPhase", "IngotCluster"},
+		MemoryLimit:      192 << 20,
+		LockWait:         15 * time.Second,
+		LogLevel:         slog.LevelWarn,
+	}
+}
+
+// Validate returns every mistake in c, joined. Each is a *[Failure] of kind [KindConfig] that names the
+// configuration key.
+func (c Config) Validate() error {
+	var errs []error
+	bad := func(key, format string, args ...any) {
+		errs = append(errs, &Failure{Kind: KindConfig, Key: key, Message: key + ": " + fmt.Sprintf(format, args...)})
+	}
+	switch {
+	case !filepath.IsAbs(c.File):
+		bad("dataDir", "the database file %q is not an absolute path", c.File)
+	case strings.ContainsAny(c.File, "?#%"):
+		// The server puts the path into a URI without escaping it.
+		bad("dataDir", "the database file %q contains one of ? # %%, which its path cannot carry", c.File)
+	}
+	// The frontend has no login of its own: whoever reaches it can start and signal every workflow.
+	if ip, err := netip.ParseAddr(c.Host); err != nil || !ip.IsLoopback() {
+		bad("temporal.host", "%q is not a loopback address; the embedded Temporal server and its UI have no login and listen on loopback only. "+
+			"Use 127.0.0.1, or an external Temporal (temporal.address) with TLS", c.Host)
+	}
+	used := map[int]string{}
+	for _, p := range c.Ports.named() {
+		switch other, taken := used[p.port]; {
+		case p.port == 0 && p.name == "ui":
+		case p.port < 1 || p.port > 65535:
+			bad(p.key, "%s port %d is not between 1 and 65535", p.name, p.port)
+		case taken:
+			bad(p.key, "%s port %d is also the %s port", p.name, p.port, other)
+		default:
+			used[p.port] = p.name
+		}
+	}
+	if c.Namespace == "" {
+		bad("temporal.namespace", "is empty")
+	}
+	if c.Retention < 24*time.Hour {
+		bad("temporal.retention", "%s is less than 24 h, the least that Temporal accepts", c.Retention)
+	}
+	if c.MemoryLimit < 0 {
+		bad("temporal.memoryLimit", "%d is negative", c.MemoryLimit)
+	}
+	return errors.Join(errs...)
+}
+
+type namedPort struct {
+	name, key string
+	port      int
+}
+
+func (p Ports) named() []namedPort {
+	return []namedPort{
+		{"frontend", "temporal.port", p.Frontend},
+		{"history", "temporal.port", p.History},
+		{"matching", "temporal.port", p.Matching},
+		{"worker", "temporal.port", p.Worker},
+		{"ui", "temporal.uiPort", p.UI},
+	}
+}
+
+// Server is a running embedded server.
+type Server struct {
+	Frontend    string `json:"frontend"`     // host:port for clients
+	UI          string `json:"ui,omitempty"` // host:port of the web UI, empty without one
+	Namespace   string `json:"namespace"`
+	ClusterID   string `json:"clusterID"` // fixed at the first boot of the database
+	ClusterName string `json:"clusterName"`
+	PID         int    `json:"pid"`
+}
+
+// Kinds of [Failure].
+const (
+	KindConfig = "config" // the configuration can never work
+	KindPort   = "port"   // a port is occupied
+	KindLock   = "lock"   // another process holds the database file
+	KindSchema = "schema" // the file is newer than this binary, or not ours
+	KindServer = "server" // everything else
+)
+
+// Failure is why the child gave up, in words for a person.
+type Failure struct {
+	Kind    string `json:"kind"`
+	Message string `json:"message"`
+	Remedy  string `json:"remedy,omitempty"`
+	Key     string `json:"key,omitempty"`     // the configuration key concerned
+	Address string `json:"address,omitempty"` // the occupied address
+	Holder  string `json:"holder,omitempty"`  // who holds it, as far as that can be seen
+}
+
+// Error returns message and remedy.
+func (f *Failure) Error() string {
+	if f.Remedy == "" {
+		return f.Message
+	}
+	return f.Message + ": " + f.Remedy
+}
+
+// Report is the one line that the child writes on [ReadyFD]: exactly one of the fields is set.
+type Report struct {
+	Ready   *Server  `json:"ready,omitempty"`
+	Failure *Failure `json:"failure,omitempty"`
+}
+
+// WriteReport writes r as one line.
+func WriteReport(w io.Writer, r Report) error {
+	if err := json.NewEncoder(w).Encode(r); err != nil {
+		return fmt.Errorf("reporting to the parent: %w", err)
+	}
+	return nil
+}
+
+// errNoReport is a child that closed its report pipe, by ending, without a word.
+var errNoReport = errors.New("the child ended without a report")
+
+func readReport(r io.Reader) (Report, error) {
+	var rep Report
+	err := json.NewDecoder(r).Decode(&rep)
+	switch {
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return rep, errNoReport
+	case err != nil:
+		return rep, fmt.Errorf("reading the child's report: %w", err)
+	case (rep.Ready == nil) == (rep.Failure == nil):
+		return rep, errors.New("reading the child's report: it is neither ready nor a failure")
+	}
+	return rep, nil
+}

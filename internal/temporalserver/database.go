@@ -1,0 +1,198 @@
+package temporalserver
+
+import (
+	"context"
+	"crypto/rand"
+	"database/sql"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/url"
+	"time"
+
+	enumspb "go.temporal.io/api/enums/v1"
+	"go.temporal.io/api/serviceerror"
+	"go.temporal.io/server/schema"
+	sqliteschema "go.temporal.io/server/schema/sqlite"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/ingotmetal/ingot/internal/temporalchild"
+)
+
+// schemaStamp is kept in the file's user_version, because the server's own version check of SQLite
+// files is empty: it would start on any file and fail later. Raise it together with the server's schema,
+// and add the step from the stamp before to prepareDatabase.
+const schemaStamp = 1
+
+// schemaFiles are the scripts that make the schema of schemaStamp.
+var schemaFiles = [...]string{"sqlite/v3/temporal/schema.sql", "sqlite/v3/visibility/schema.sql"}
+
+// failoverVersionIncrement is how far apart the failover versions of one cluster lie; the remainder tells
+// clusters apart. It is the same for every site, or two of them could never be connected.
+const failoverVersionIncrement = 1_000_000
+
+// identity is what makes this Temporal cluster distinct from every other. It is fixed with the file's
+// creation, and travels in the file, so that a copy of it continues as the same cluster.
+type identity struct {
+	ClusterName     string
+	ClusterID       string
+	FailoverVersion int64
+}
+
+func newIdentity() identity {
+	// rand.Read never fails: it ends the process instead.
+	var id [16]byte
+	_, _ = rand.Read(id[:])
+	id[6], id[8] = id[6]&0x0f|0x40, id[8]&0x3f|0x80 // RFC 9562, version 4; the server insists on a UUID
+	var version [8]byte
+	_, _ = rand.Read(version[:])
+	return identity{
+		ClusterName:     fmt.Sprintf("ingot-%x", id[:4]),
+		ClusterID:       fmt.Sprintf("%x-%x-%x-%x-%x", id[:4], id[4:6], id[6:8], id[8:10], id[10:]),
+		FailoverVersion: 1 + int64(binary.BigEndian.Uint64(version[:])%(failoverVersionIncrement-1)),
+	}
+}
+
+// prepareDatabase makes the schema in a new file, refuses one that is newer or not ours, and returns the
+// identity. It closes its connections before the server opens its own.
+func prepareDatabase(ctx context.Context, cfg temporalchild.Config) (identity, error) {
+	// The stamp is looked at without the pragmas, which would already change the file.
+	var fresh bool
+	err := withDatabase(dsn(cfg, "busy_timeout"), func(db *sql.DB) error {
+		var err error
+		fresh, err = checkStamp(ctx, db, cfg.File)
+		return err
+	})
+	if err != nil {
+		return identity{}, fmt.Errorf("opening %q: %w", cfg.File, err)
+	}
+	var id identity
+	err = withDatabase(dsn(cfg, "auto_vacuum", "busy_timeout", "journal_mode", "synchronous"), func(db *sql.DB) error {
+		if fresh {
+			if err := createSchema(ctx, db); err != nil {
+				return fmt.Errorf("making the schema: %w", err)
+			}
+		}
+		err := db.QueryRowContext(ctx, "SELECT cluster_name, cluster_id, failover_version FROM ingot_identity").
+			Scan(&id.ClusterName, &id.ClusterID, &id.FailoverVersion)
+		if err != nil {
+			return fmt.Errorf("reading the cluster identity: %w", err)
+		}
+		// Pages of deleted runs go back to the file system a piece at each start, so that no start is slow.
+		if _, err := db.ExecContext(ctx, "PRAGMA incremental_vacuum(4096)"); err != nil {
+			return fmt.Errorf("vacuuming: %w", err)
+		}
+		return nil
+	})
+	if err != nil {
+		return identity{}, fmt.Errorf("opening %q: %w", cfg.File, err)
+	}
+	return id, nil
+}
+
+func withDatabase(dsn string, use func(*sql.DB) error) error {
+	db, err := sql.Open("sqlite", dsn)
+	if err != nil {
+		return err
+	}
+	db.SetMaxOpenConns(1)
+	return errors.Join(use(db), db.Close())
+}
+
+// checkStamp tells whether the file is a fresh one, and returns a *Failure for one that is not for us.
+func checkStamp(ctx context.Context, db *sql.DB, file string) (fresh bool, err error) {
+	var stamp, tables int
+	if err := db.QueryRowContext(ctx, "PRAGMA user_version").Scan(&stamp); err != nil {
+		return false, err
+	}
+	if err := db.QueryRowContext(ctx, "SELECT count(*) FROM sqlite_master").Scan(&tables); err != nil {
+		return false, err
+	}
+	switch {
+	case stamp == 0 && tables > 0:
+		return false, &temporalchild.Failure{
+			Kind:    temporalchild.KindSchema,
+			Message: fmt.Sprintf("the database %q was not made by Ingot (it has tables and no stamp)", file),
+			Remedy:  "move the file away, or choose another dataDir",
+		}
+	case stamp > schemaStamp:
+		return false, &temporalchild.Failure{
+			Kind:    temporalchild.KindSchema,
+			Message: fmt.Sprintf("the database %q has schema %d, and this Ingot knows schemas up to %d", file, stamp, schemaStamp),
+			Remedy:  "a newer Ingot has used it: run that one, or restore a backup made before",
+		}
+	}
+	return stamp == 0, nil
+}
+
+// createSchema makes everything in one transaction, so that a kill leaves an empty file or a whole one.
+func createSchema(ctx context.Context, db *sql.DB) error {
+	id := newIdentity()
+	tx, err := db.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tx.Rollback() }() // after a commit it has nothing to do
+	for _, name := range schemaFiles {
+		script, err := fs.ReadFile(schema.Assets(), name)
+		if err != nil {
+			return err
+		}
+		if _, err := tx.ExecContext(ctx, string(script)); err != nil {
+			return fmt.Errorf("running %q: %w", name, err)
+		}
+	}
+	if _, err := tx.ExecContext(ctx, `CREATE TABLE ingot_identity (
+		one INTEGER PRIMARY KEY CHECK (one = 1),
+		cluster_name TEXT NOT NULL,
+		cluster_id TEXT NOT NULL,
+		failover_version INTEGER NOT NULL,
+		created_at TEXT NOT NULL)`); err != nil {
+		return err
+	}
+	if _, err := tx.ExecContext(ctx, "INSERT INTO ingot_identity VALUES (1, ?, ?, ?, ?)",
+		id.ClusterName, id.ClusterID, id.FailoverVersion, time.Now().UTC().Format(time.RFC3339)); err != nil {
+		return err
+	}
+	// A pragma takes no parameters.
+	if _, err := tx.ExecContext(ctx, fmt.Sprintf("PRAGMA user_version = %d", schemaStamp)); err != nil {
+		return err
+	}
+	return tx.Commit()
+}
+
+// dsn opens the file as the server will, with these of its pragmas.
+func dsn(cfg temporalchild.Config, pragmas ...string) string {
+	attributes := sqlConfig(cfg).ConnectAttributes
+	q := url.Values{"mode": {attributes["mode"]}}
+	for _, name := range pragmas {
+		q.Add("_pragma", name+"="+attributes[name])
+	}
+	return "file:" + cfg.File + "?" + q.Encode()
+}
+
+// createNamespace makes the namespace with its retention and search attributes before the server runs,
+// so that they are there from its first moment; an existing one is left as it is.
+func createNamespace(cfg temporalchild.Config, id identity) error {
+	attributes := map[string]enumspb.IndexedValueType{}
+	for _, name := range cfg.SearchAttributes {
+		attributes[name] = enumspb.INDEXED_VALUE_TYPE_KEYWORD
+	}
+	ns, err := sqliteschema.NewNamespaceConfig(id.ClusterName, cfg.Namespace, false, attributes)
+	if err != nil {
+		return fmt.Errorf("describing namespace %q: %w", cfg.Namespace, err)
+	}
+	ns.Detail.Config.Retention = durationpb.New(cfg.Retention)
+	if err := sqliteschema.CreateNamespaces(sqlConfig(cfg), ns); err != nil {
+		return fmt.Errorf("creating namespace %q: %w", cfg.Namespace, err)
+	}
+	return nil
+}
+
+// isUnavailable tells an answer of a server that is still starting.
+func isUnavailable(err error) bool {
+	var unavailable *serviceerror.Unavailable
+	var notFound *serviceerror.NamespaceNotFound
+	return errors.As(err, &unavailable) || errors.As(err, &notFound)
+}

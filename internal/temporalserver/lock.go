@@ -1,0 +1,95 @@
+package temporalserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/ingotmetal/ingot/internal/temporalchild"
+)
+
+// fileLock is an flock on a file beside the database. Two servers would open one SQLite file without a
+// word and spoil each other's task queues.
+type fileLock struct {
+	file *os.File
+}
+
+// takeLock takes the lock, waiting for an orphan of an earlier life that is about to end. The *Failure
+// that comes after wait names the process that holds it.
+func takeLock(ctx context.Context, path string, wait time.Duration) (*fileLock, error) {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("opening the lock file: %w", err)
+	}
+	expired := time.After(wait)
+	for {
+		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, syscall.EWOULDBLOCK) && !errors.Is(err, syscall.EINTR) {
+			return nil, errors.Join(fmt.Errorf("locking %q: %w", path, err), f.Close())
+		}
+		select {
+		case <-ctx.Done():
+			return nil, errors.Join(ctx.Err(), f.Close())
+		case <-expired:
+			holder := lockHolder(f)
+			return nil, errors.Join(&temporalchild.Failure{
+				Kind:    temporalchild.KindLock,
+				Holder:  holder,
+				Message: fmt.Sprintf("locking %q: %s holds it, for more than %s", path, holder, wait),
+				Remedy:  "is another Ingot running on this data directory? Stop that one first, or give this one another dataDir",
+			}, f.Close())
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+	l := &fileLock{file: f}
+	if err := l.sign(); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return l, nil
+}
+
+// sign leaves our process id for whoever waits.
+func (l *fileLock) sign() error {
+	if err := l.file.Truncate(0); err != nil {
+		return fmt.Errorf("signing the lock file: %w", err)
+	}
+	if _, err := l.file.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0); err != nil {
+		return fmt.Errorf("signing the lock file: %w", err)
+	}
+	return nil
+}
+
+// release gives the lock back. The file stays: removing it would let two processes hold two of them.
+func (l *fileLock) release() {
+	_ = l.file.Close() // nothing is buffered, and closing is what drops the lock
+}
+
+func lockHolder(f *os.File) string {
+	text, err := io.ReadAll(io.NewSectionReader(f, 0, 32))
+	if err != nil {
+		return "another process"
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil {
+		return "another process"
+	}
+	return processName(pid)
+}
+
+// processName is "ingot (pid 12)", as far as /proc tells.
+func processName(pid int) string {
+	comm, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/comm")
+	if err != nil {
+		return "pid " + strconv.Itoa(pid)
+	}
+	return strings.TrimSpace(string(comm)) + " (pid " + strconv.Itoa(pid) + ")"
+}

@@ -1,0 +1,69 @@
+package temporalserver
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"strings"
+
+	"go.temporal.io/server/common/log"
+	"go.temporal.io/server/common/log/tag"
+)
+
+// noHTTPWarning is how the server complains of what is wanted here.
+const noHTTPWarning = "HTTP API port has not been set"
+
+// serverLog is the server's logger on top of slog.
+type serverLog struct {
+	logger *slog.Logger
+	// stopping has ended when the server is being stopped. Its parts then lose each other and call that
+	// errors, dozens of them, which would hide a real one from whoever reads the log.
+	stopping context.Context
+}
+
+var (
+	_ log.Logger     = (*serverLog)(nil)
+	_ log.WithLogger = (*serverLog)(nil)
+)
+
+func (l *serverLog) write(level slog.Level, msg string, tags []tag.Tag) {
+	ctx := context.Background()
+	if l.stopping.Err() != nil || strings.HasPrefix(msg, noHTTPWarning) {
+		level = slog.LevelDebug
+	}
+	if !l.logger.Enabled(ctx, level) {
+		return
+	}
+	l.logger.LogAttrs(ctx, level, msg, attrsOf(tags)...)
+}
+
+func attrsOf(tags []tag.Tag) []slog.Attr {
+	attrs := make([]slog.Attr, 0, len(tags))
+	for _, t := range tags {
+		attrs = append(attrs, slog.Any(t.Key(), t.Value()))
+	}
+	return attrs
+}
+
+func (l *serverLog) Debug(msg string, tags ...tag.Tag) { l.write(slog.LevelDebug, msg, tags) }
+func (l *serverLog) Info(msg string, tags ...tag.Tag)  { l.write(slog.LevelInfo, msg, tags) }
+func (l *serverLog) Warn(msg string, tags ...tag.Tag)  { l.write(slog.LevelWarn, msg, tags) }
+func (l *serverLog) Error(msg string, tags ...tag.Tag) { l.write(slog.LevelError, msg, tags) }
+
+func (l *serverLog) DPanic(msg string, tags ...tag.Tag) { l.write(slog.LevelError, msg, tags) }
+
+// Panic panics, as the server's callers count on it.
+func (l *serverLog) Panic(msg string, tags ...tag.Tag) {
+	l.write(slog.LevelError, msg, tags)
+	panic(msg)
+}
+
+// Fatal ends the process: the server's code goes on as if this never returned.
+func (l *serverLog) Fatal(msg string, tags ...tag.Tag) {
+	l.logger.LogAttrs(context.Background(), slog.LevelError, msg, attrsOf(tags)...)
+	os.Exit(1)
+}
+
+func (l *serverLog) With(tags ...tag.Tag) log.Logger {
+	return &serverLog{logger: slog.New(l.logger.Handler().WithAttrs(attrsOf(tags))), stopping: l.stopping}
+}

@@ -1,0 +1,242 @@
+// Package temporalserver is the embedded Temporal server: the server and its web UI over one SQLite
+// file, on loopback. It is the only package that imports them.
+//
+// The server ends its whole process on some errors, so Ingot runs it in a child process
+// (package temporalchild), whose side of the protocol is [ChildMain].
+package temporalserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	uiserver "github.com/temporalio/ui-server/v2/server"
+	uiconfig "github.com/temporalio/ui-server/v2/server/config"
+	uioptions "github.com/temporalio/ui-server/v2/server/server_options"
+	"go.temporal.io/server/common/authorization"
+	"go.temporal.io/server/common/cluster"
+	"go.temporal.io/server/common/config"
+	"go.temporal.io/server/common/dynamicconfig"
+	"go.temporal.io/server/common/membership/static"
+	sqliteplugin "go.temporal.io/server/common/persistence/sql/sqlplugin/sqlite"
+	"go.temporal.io/server/common/primitives"
+	"go.temporal.io/server/temporal"
+
+	"github.com/ingotmetal/ingot/internal/temporalchild"
+)
+
+const storeName = "sqlite"
+
+// Run serves Temporal in this process until ctx ends, then stops it (about 1 s) and returns nil. ready is
+// called once, when clients can start workflows. Errors known to a person (an occupied port, a held or
+// newer file, a wrong configuration) are *[temporalchild.Failure].
+//
+// The server ends the process with status 1 on some errors, and a process can run it only once: its
+// database connection is never closed. Everything but a test of this package wants the child.
+func Run(ctx context.Context, cfg temporalchild.Config, logger *slog.Logger, ready func(temporalchild.Server)) error {
+	if err := cfg.Validate(); err != nil {
+		var first *temporalchild.Failure
+		errors.As(err, &first)
+		return &temporalchild.Failure{Kind: temporalchild.KindConfig, Key: first.Key, Message: err.Error()}
+	}
+	if err := os.MkdirAll(filepath.Dir(cfg.File), 0o700); err != nil {
+		return fmt.Errorf("making the data directory: %w", err)
+	}
+	lock, err := takeLock(ctx, cfg.File+".lock", cfg.LockWait)
+	if err != nil {
+		return err
+	}
+	// Deferred, so that the *os.File stays referenced: its finalizer would drop the lock.
+	defer lock.release()
+	if err := waitForPorts(ctx, cfg); err != nil {
+		return err
+	}
+	id, err := prepareDatabase(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	if err := createNamespace(cfg, id); err != nil {
+		return err
+	}
+	if ctx.Err() != nil {
+		return nil
+	}
+
+	srv, err := newServer(cfg, id, &serverLog{logger: logger, stopping: ctx})
+	if err != nil {
+		return fmt.Errorf("making the Temporal server: %w", err)
+	}
+	if err := srv.Start(); err != nil {
+		return fmt.Errorf("starting the Temporal server: %w", err)
+	}
+	runErr := whileStarted(ctx, cfg, id, logger, ready)
+	if err := srv.Stop(); err != nil {
+		return errors.Join(runErr, fmt.Errorf("stopping the Temporal server: %w", err))
+	}
+	return runErr
+}
+
+// whileStarted is what happens between the server's start and its stop.
+func whileStarted(ctx context.Context, cfg temporalchild.Config, id identity, logger *slog.Logger, ready func(temporalchild.Server)) error {
+	if err := settle(ctx, cfg, id); err != nil {
+		if ctx.Err() != nil {
+			return nil
+		}
+		return err
+	}
+	srv := temporalchild.Server{
+		Frontend: hostPort(cfg.Host, cfg.Ports.Frontend), Namespace: cfg.Namespace,
+		ClusterID: id.ClusterID, ClusterName: id.ClusterName, PID: os.Getpid(),
+	}
+	if cfg.Ports.UI != 0 {
+		srv.UI = hostPort(cfg.Host, cfg.Ports.UI)
+		stopUI := startUI(ctx, cfg, logger)
+		defer stopUI()
+	}
+	ready(srv)
+	<-ctx.Done()
+	return nil
+}
+
+func newServer(cfg temporalchild.Config, id identity, logger *serverLog) (temporal.Server, error) {
+	frontend := hostPort(cfg.Host, cfg.Ports.Frontend)
+	service := func(port int) config.Service {
+		var s config.Service
+		// HTTPPort stays 0: the frontend's HTTP API would be a second way in.
+		s.RPC.GRPCPort, s.RPC.BindOnIP = port, cfg.Host
+		return s
+	}
+	var c config.Config
+	c.Global.Membership.MaxJoinDuration = 30 * time.Second
+	c.Global.Membership.BroadcastAddress = cfg.Host
+	c.Persistence.DefaultStore, c.Persistence.VisibilityStore = storeName, storeName
+	c.Persistence.NumHistoryShards = 1
+	c.Persistence.DataStores = map[string]config.DataStore{storeName: {SQL: sqlConfig(cfg)}}
+	c.ClusterMetadata = &cluster.Config{
+		EnableGlobalNamespace:    true,
+		FailoverVersionIncrement: failoverVersionIncrement,
+		MasterClusterName:        id.ClusterName,
+		CurrentClusterName:       id.ClusterName,
+		ClusterInformation: map[string]cluster.ClusterInformation{id.ClusterName: {
+			Enabled: true, InitialFailoverVersion: id.FailoverVersion, RPCAddress: frontend, ClusterID: id.ClusterID,
+		}},
+	}
+	c.DCRedirectionPolicy.Policy = "noop"
+	c.Services = map[string]config.Service{
+		string(primitives.FrontendService): service(cfg.Ports.Frontend),
+		string(primitives.HistoryService):  service(cfg.Ports.History),
+		string(primitives.MatchingService): service(cfg.Ports.Matching),
+		string(primitives.WorkerService):   service(cfg.Ports.Worker),
+	}
+	c.Archival.History.State, c.Archival.Visibility.State = "disabled", "disabled"
+	c.NamespaceDefaults.Archival.History.State, c.NamespaceDefaults.Archival.Visibility.State = "disabled", "disabled"
+	c.PublicClient.HostPort = frontend
+
+	authorizer, err := authorization.GetAuthorizerFromConfig(&c.Global.Authorization)
+	if err != nil {
+		return nil, err
+	}
+	host := func(port int) static.Hosts { return static.SingleLocalHost(hostPort(cfg.Host, port)) }
+	return temporal.NewServer(
+		temporal.WithConfig(&c),
+		temporal.ForServices(temporal.DefaultServices),
+		temporal.WithStaticHosts(map[primitives.ServiceName]static.Hosts{
+			primitives.FrontendService: host(cfg.Ports.Frontend),
+			primitives.HistoryService:  host(cfg.Ports.History),
+			primitives.MatchingService: host(cfg.Ports.Matching),
+			primitives.WorkerService:   host(cfg.Ports.Worker),
+		}),
+		temporal.WithLogger(logger),
+		temporal.WithAuthorizer(authorizer),
+		temporal.WithClaimMapper(func(*config.Config) authorization.ClaimMapper { return authorization.NewNoopClaimMapper() }),
+		temporal.WithDynamicConfigClient(dynamicConfig()),
+	)
+}
+
+// dynamicConfig makes a server for thousands of machines into one for a box beside DHCP. The caches are
+// limited because their defaults are counted for gigabytes; the measured speed is the same.
+func dynamicConfig() dynamicconfig.StaticClient {
+	return dynamicconfig.StaticClient{
+		dynamicconfig.MakeKey("history.hostLevelCacheMaxSize"):            512,
+		dynamicconfig.MakeKey("history.enableHostLevelEventsCache"):       true,
+		dynamicconfig.MakeKey("history.eventsHostLevelCacheMaxSizeBytes"): 16 << 20,
+		dynamicconfig.MakeKey("frontend.persistenceMaxQPS"):               10000,
+		dynamicconfig.MakeKey("history.persistenceMaxQPS"):                45000,
+		dynamicconfig.MakeKey("frontend.namespaceRPS.visibility"):         100,
+		// New search attributes are usable at once instead of after a minute.
+		dynamicconfig.MakeKey("system.forceSearchAttributesCacheRefreshOnRead"): true,
+		// Nothing here calls home.
+		dynamicconfig.MakeKey("frontend.enableServerVersionCheck"): false,
+	}
+}
+
+// sqlConfig names the database file. Attributes that are no URI parameters become pragmas, in
+// alphabetical order: auto_vacuum has to come before anything writes the file's first page.
+// synchronous=full because acknowledged signals must survive the power.
+func sqlConfig(cfg temporalchild.Config) *config.SQL {
+	return &config.SQL{
+		PluginName:   sqliteplugin.PluginName,
+		DatabaseName: cfg.File,
+		ConnectAttributes: map[string]string{
+			"mode":         "rwc",
+			"auto_vacuum":  "incremental",
+			"busy_timeout": "10000",
+			"journal_mode": "wal",
+			"synchronous":  "full",
+		},
+		// More than one gives "database is locked", and is slower.
+		MaxConns:     1,
+		MaxIdleConns: 1,
+	}
+}
+
+// startUI serves the web UI, read-only, and returns its stop. Without its port there is no UI, which is
+// an error in the log but no reason to be without Temporal: it is tried again until the port is free.
+func startUI(ctx context.Context, cfg temporalchild.Config, logger *slog.Logger) func() {
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		ui := uiserver.NewServer(uioptions.WithConfigProvider(&uiconfig.Config{
+			Host: cfg.Host, Port: cfg.Ports.UI, TemporalGRPCAddress: hostPort(cfg.Host, cfg.Ports.Frontend),
+			EnableUI: true, DefaultNamespace: cfg.Namespace, DisableWriteActions: true,
+			DisableNewsFetch: true, HideLogs: true,
+			// Plain HTTP on loopback: a secure cookie would never come back.
+			CORS: uiconfig.CORS{CookieInsecure: true},
+		}))
+		// The UI ends the process when it cannot listen, so its port is tried first.
+		logged := false
+		for {
+			failure := portOccupied(cfg.Host, cfg.Ports.UI, "temporal.uiPort")
+			if failure == nil {
+				break
+			}
+			if !logged {
+				logger.Error("temporal web UI is off", "err", failure.Message, "remedy", failure.Remedy, "holder", failure.Holder)
+				logged = true
+			}
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(5 * time.Second):
+			}
+		}
+		stopped := context.AfterFunc(ctx, ui.Stop)
+		defer stopped()
+		if err := ui.Start(); err != nil {
+			logger.Error("temporal web UI ended", "err", err)
+		}
+	}()
+	return func() {
+		cancel()
+		<-done
+	}
+}
+
+func hostPort(host string, port int) string { return net.JoinHostPort(host, strconv.Itoa(port)) }

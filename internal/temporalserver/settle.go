@@ -1,0 +1,113 @@
+package temporalserver
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	enumspb "go.temporal.io/api/enums/v1"
+	namespacepb "go.temporal.io/api/namespace/v1"
+	"go.temporal.io/api/operatorservice/v1"
+	"go.temporal.io/api/serviceerror"
+	"go.temporal.io/api/workflowservice/v1"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/ingotmetal/ingot/internal/temporalchild"
+)
+
+// settleTime is how long a server that has started may take until it answers.
+const settleTime = 30 * time.Second
+
+// settle waits until the frontend answers with our identity, and brings the namespace up to date: an
+// existing one is never changed by its creation.
+func settle(ctx context.Context, cfg temporalchild.Config, id identity) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, settleTime)
+	defer cancel()
+	conn, err := grpc.NewClient(hostPort(cfg.Host, cfg.Ports.Frontend),
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.WaitForReady(true)),
+		grpc.WithUnaryInterceptor(typedErrors))
+	if err != nil {
+		return fmt.Errorf("connecting to the frontend: %w", err)
+	}
+	defer func() { _ = conn.Close() }() // it has served its purpose
+	frontend, operator := workflowservice.NewWorkflowServiceClient(conn), operatorservice.NewOperatorServiceClient(conn)
+	for _, step := range []func(context.Context) error{
+		func(ctx context.Context) error { return temporalchild.Verify(ctx, frontend, id.ClusterID) },
+		func(ctx context.Context) error { return setRetention(ctx, frontend, cfg) },
+		func(ctx context.Context) error { return addSearchAttributes(ctx, operator, cfg) },
+	} {
+		if err := untilAvailable(ctx, step); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// typedErrors turns gRPC's status into the error types of the Temporal API.
+func typedErrors(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	return serviceerror.FromStatus(serviceerror.ToStatus(invoke(ctx, method, req, reply, cc, opts...)))
+}
+
+// untilAvailable repeats a step while the server's parts are still finding each other.
+func untilAvailable(ctx context.Context, step func(context.Context) error) error {
+	for {
+		err := step(ctx)
+		if err == nil || !isUnavailable(err) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+func setRetention(ctx context.Context, frontend workflowservice.WorkflowServiceClient, cfg temporalchild.Config) error {
+	ns, err := frontend.DescribeNamespace(ctx, &workflowservice.DescribeNamespaceRequest{Namespace: cfg.Namespace})
+	if err != nil {
+		return fmt.Errorf("describing namespace %q: %w", cfg.Namespace, err)
+	}
+	if ns.GetConfig().GetWorkflowExecutionRetentionTtl().AsDuration() == cfg.Retention {
+		return nil
+	}
+	_, err = frontend.UpdateNamespace(ctx, &workflowservice.UpdateNamespaceRequest{
+		Namespace: cfg.Namespace,
+		Config:    &namespacepb.NamespaceConfig{WorkflowExecutionRetentionTtl: durationpb.New(cfg.Retention)},
+	})
+	if err != nil {
+		return fmt.Errorf("setting the retention of namespace %q: %w", cfg.Namespace, err)
+	}
+	return nil
+}
+
+func addSearchAttributes(ctx context.Context, operator operatorservice.OperatorServiceClient, cfg temporalchild.Config) error {
+	have, err := operator.ListSearchAttributes(ctx, &operatorservice.ListSearchAttributesRequest{Namespace: cfg.Namespace})
+	if err != nil {
+		return fmt.Errorf("listing the search attributes of namespace %q: %w", cfg.Namespace, err)
+	}
+	missing := map[string]enumspb.IndexedValueType{}
+	for _, name := range cfg.SearchAttributes {
+		switch t, ok := have.GetCustomAttributes()[name]; {
+		case !ok:
+			missing[name] = enumspb.INDEXED_VALUE_TYPE_KEYWORD
+		case t != enumspb.INDEXED_VALUE_TYPE_KEYWORD:
+			return &temporalchild.Failure{
+				Kind:    temporalchild.KindSchema,
+				Message: fmt.Sprintf("search attribute %q of namespace %q is of type %s, not Keyword", name, cfg.Namespace, t),
+				Remedy:  fmt.Sprintf("remove it: temporal operator search-attribute remove --namespace %s --name %s", cfg.Namespace, name),
+			}
+		}
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	_, err = operator.AddSearchAttributes(ctx, &operatorservice.AddSearchAttributesRequest{Namespace: cfg.Namespace, SearchAttributes: missing})
+	if err != nil {
+		return fmt.Errorf("adding search attributes to namespace %q: %w", cfg.Namespace, err)
+	}
+	return nil
+}
