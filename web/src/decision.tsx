@@ -1,0 +1,100 @@
+import { useState } from "preact/hooks";
+import { api } from "./api";
+import type { Disk, Question, Selector, Workflow } from "./api";
+import { Ask, RefusedNote, useDeeds } from "./deed";
+import { ago, at, bytes } from "./text";
+
+/** Returns the selector that picks d and no other of disks, or undefined. */
+export function selectorOf(d: Disk, disks: Disk[]): Selector | undefined {
+  const alone = (same: (o: Disk) => boolean) => disks.filter(same).length === 1;
+  if (d.serial && alone((o) => o.serial === d.serial)) return { serial: d.serial };
+  if (d.wwn && alone((o) => o.wwn === d.wwn)) return { wwn: d.wwn };
+  for (const id of d.byID ?? []) if (alone((o) => o.byID?.includes(id) ?? false)) return { byID: id };
+  if (d.serial && d.model && alone((o) => o.serial === d.serial && o.model === d.model)) return { serial: d.serial, model: d.model };
+  return undefined;
+}
+
+/** Says what is on a disk. */
+export function holds(d: Disk): string {
+  if (d.written) return "written by Ingot before";
+  if (d.blank) return "blank";
+  return (d.signatures ?? []).join(", ") || "not blank";
+}
+
+const choices: Record<string, { label: string; sure?: string; note?: string; kind?: string }> = {
+  retry: { label: "Try again", kind: "primary" },
+  continue: { label: "Done, go on", kind: "primary" },
+  skip: { label: "Skip it", sure: "Skip", note: "Go on as if it had succeeded?" },
+  restart: { label: "Start over", sure: "Start over", note: "Begin again with power-on?" },
+  abort: { label: "Abort", sure: "Abort the run", note: "End this run as failed?" },
+};
+
+export function Decision({ workflow: w, question: q, now }: { workflow: Workflow; question: Question; now: number }) {
+  const deeds = useDeeds();
+  const [picked, setPicked] = useState(-1);
+  const [answered, setAnswered] = useState("");
+  const disks = q.disks ?? [];
+  const disk = disks[picked];
+  const selector = disk && selectorOf(disk, disks);
+  const decide = (choice: string, s?: Selector) =>
+    deeds.run(choice, async () => {
+      await api.decide(w.run, q.id, choice, s);
+      setAnswered(choice);
+    });
+  const offered = q.choices ?? [];
+  return (
+    <section class="decision" aria-labelledby="question" data-question={q.id}>
+      <h3 id="question">Waits for your decision</h3>
+      <p class="text">{q.text}</p>
+      {disks.length > 0 && (
+        <fieldset class="disks">
+          <legend>Disks found on the machine</legend>
+          {disks.map((d, i) => {
+            const s = selectorOf(d, disks);
+            return (
+              <label key={i} class="disk" data-disk={d.serial ?? d.path}>
+                <input type="radio" name={`disk-${q.id}`} checked={picked === i} disabled={!s || d.readOnly} onChange={() => setPicked(i)} />
+                <span>
+                  <b>{bytes(d.size)}</b> {d.model ?? "unknown model"} <span class="quiet">{[d.transport, d.rotational ? "rotational" : "", d.removable ? "removable" : "", d.readOnly ? "read-only" : "", d.path].filter(Boolean).join(" · ")}</span>
+                  <br />
+                  <span class={d.blank ? "quiet" : "holds"}>{holds(d)}</span>
+                  <br />
+                  {s ? <code>diskSelector: {JSON.stringify(s)}</code> : <span class="quiet">has nothing that tells it from the others: it cannot be selected</span>}
+                </span>
+              </label>
+            );
+          })}
+        </fieldset>
+      )}
+      {answered ? (
+        <p role="status">Answered: {choices[answered]?.label ?? answered}. Waiting for the run…</p>
+      ) : (
+        <div class="buttons">
+          {offered.map((c) => {
+            const look = choices[c] ?? { label: c };
+            // To go on from the choice of a disk means to write to it.
+            // Where one can go on with a disk, to retry is to look again.
+            if (disks.length > 0 && c === "retry" && (!disk || offered.includes("continue")))
+              return <Ask key="again" choice={c} label="Look at the disks again" disabled={deeds.busy !== ""} onDo={() => decide(c)} />;
+            if (disks.length > 0 && (c === "continue" || c === "retry"))
+              return (
+                <Ask
+                  key={`${c}${picked}`}
+                  choice={c}
+                  kind="primary"
+                  label="Write to this disk"
+                  disabled={!selector || deeds.busy !== ""}
+                  sure={disk?.blank ? undefined : "Overwrite it"}
+                  note={disk ? `Everything on ${disk.serial ?? disk.path} (${holds(disk)}) will be lost.` : ""}
+                  onDo={() => decide(c, selector)}
+                />
+              );
+            return <Ask key={c} choice={c} {...look} disabled={deeds.busy !== ""} onDo={() => decide(c)} />;
+          })}
+        </div>
+      )}
+      <RefusedNote deeds={deeds} />
+      {at(q.since) > 0 && <p class="quiet">asked {ago(at(q.since), now)}; the run's own time limit rests meanwhile</p>}
+    </section>
+  );
+}

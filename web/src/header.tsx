@@ -1,0 +1,81 @@
+import type { Store } from "./store";
+import { span } from "./text";
+
+function Pill({ good, name, children, id }: { good: boolean; name: string; children: string; id: string }) {
+  return (
+    <span class={`pill ${good ? "good" : "bad"}`} data-status={id} data-good={good}>
+      <i aria-hidden="true" /> <b>{name}</b> {children}
+    </span>
+  );
+}
+
+/** Returns u if it is a web address, so that a link can never be a script. */
+export function web(u: string | undefined): string {
+  return u && /^https?:\/\//i.test(u) ? u.replace(/\/+$/, "") : "";
+}
+
+export function Header({ store }: { store: Store }) {
+  const s = store.status;
+  const t = s?.temporal;
+  const off = s?.netboot?.off || (s?.netboot !== undefined && (s.netboot.interfaces?.length ?? 0) === 0);
+  return (
+    <>
+      <header>
+        <a class="brand" href="#/">
+          <img src="/favicon.svg" alt="" width="22" height="22" />
+          <h1>Ingot</h1>
+        </a>
+        {s && store.link !== "denied" && (
+          <div class="pills">
+            <Pill id="temporal" good={t?.ready ?? false} name="Temporal">
+              {t?.ready ? "up" : "down"}
+            </Pill>
+            <Pill id="dhcp" good={!off} name="DHCP">
+              {off ? "off" : (s.netboot?.interfaces ?? []).map(face).filter(Boolean).join(", ") || "on"}
+            </Pill>
+            {web(t?.ui) && (
+              <a href={web(t?.ui)} target="_blank" rel="noreferrer">
+                Temporal UI ↗
+              </a>
+            )}
+            <span class="quiet" title={s.uptimeSeconds !== undefined ? `up for ${span(s.uptimeSeconds)}` : ""}>
+              {s.version}
+            </span>
+          </div>
+        )}
+      </header>
+      {s && store.link !== "denied" && (
+        <div class="notices">
+          {t && !t.ready && (
+            <p class="notice" data-notice="temporal">
+              <b>Temporal is down.</b> Runs rest and go on when it is back; DHCP, boot files and metadata are served. {t.error}
+            </p>
+          )}
+          {off && (
+            <p class="notice" data-notice="dhcp">
+              <b>DHCP off.</b> {said(s.netboot?.message)}
+            </p>
+          )}
+          {(s.secrets === "missing" || s.secrets === "wrong") && (
+            <p class="notice" data-notice="secrets">
+              <b>The secret key is {s.secrets}.</b> No machine can be armed until it is back. Put the key file back, or run: ingot secret reset
+            </p>
+          )}
+        </div>
+      )}
+    </>
+  );
+}
+
+// The notice says "DHCP off" itself.
+function said(message: string | undefined): string {
+  const m = (message ?? "").replace(/^DHCP (is )?off[:.]?\s*/i, "");
+  return m ? m[0]!.toUpperCase() + m.slice(1) : "Run: ingot init";
+}
+
+// An interface is a name, or something that has one.
+function face(i: unknown): string {
+  if (typeof i === "string") return i;
+  const o = (i ?? {}) as { name?: unknown; interface?: unknown };
+  return typeof o.name === "string" ? o.name : typeof o.interface === "string" ? o.interface : "";
+}

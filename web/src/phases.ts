@@ -1,0 +1,233 @@
+// The story of a run in words.
+
+import type { Action, Event, MachineView, Workflow } from "./api";
+import { at, clock, span } from "./text";
+
+/** How a machine stands, for colour, filter and sign. */
+export type Tone = "idle" | "working" | "waiting" | "failed" | "done";
+
+const final = new Set(["SUCCESS", "FAILED", "TIMEOUT", "CANCELLED"]);
+
+/** Tells whether a run is over. */
+export function over(w: Workflow): boolean {
+  return final.has(w.state ?? "");
+}
+
+export function tone(m: MachineView): Tone {
+  const w = m.workflow;
+  if (!w) return "idle";
+  if (over(w)) return w.state === "SUCCESS" ? "done" : w.state === "CANCELLED" ? "idle" : "failed";
+  return w.question || w.phase === "waiting-for-person" || (w.phase === "power" && manual(m)) ? "waiting" : "working";
+}
+
+const provision = ["plan", "arm", "power", "dhcp", "loader", "agent", "bind", "action", "disarm", "reboot", "ready"];
+const inspect = ["plan", "arm", "power", "dhcp", "loader", "agent", "disarm"];
+
+/** What each step is called, and what it means. */
+const steps: Record<string, [label: string, means: string]> = {
+  plan: ["Plan", "template rendered, image resolved to its digest"],
+  arm: ["Arm", "netboot opened for this run alone"],
+  power: ["Power", "off, one-time network boot, on"],
+  dhcp: ["DHCP", "the machine asks for an address"],
+  loader: ["Loader", "boot loader, kernel and initramfs are fetched"],
+  agent: ["Agent", "the agent on the machine says hello"],
+  bind: ["Disk", "the disk to write is chosen by its serial"],
+  action: ["Actions", "the template's actions are carried out"],
+  disarm: ["Disarm", "netboot closed"],
+  reboot: ["Reboot", "into the installed system"],
+  ready: ["Ready", "the installed system has reported"],
+};
+
+// What a kind of event proves to have been reached.
+const proof: Record<string, string> = {
+  grant: "arm",
+  armed: "arm",
+  power: "power",
+  dhcp: "dhcp",
+  loader: "loader",
+  script: "loader",
+  kernel: "loader",
+  initrd: "loader",
+  hello: "agent",
+  bound: "bind",
+  assigned: "action",
+  "action-started": "action",
+  "action-completed": "action",
+  disarmed: "disarm",
+  "phone-home": "reboot",
+};
+
+/** Returns the phase that a phase event tells of. */
+export function phaseOf(e: Event): string | undefined {
+  if (e.kind !== "phase") return undefined;
+  const d = e.detail as { phase?: unknown } | null | undefined;
+  if (d && typeof d === "object" && typeof d.phase === "string") return d.phase;
+  for (const t of [e.key, e.message]) {
+    const word = /[a-z][a-z-]*/.exec(t ?? "")?.[0];
+    if (word && (word in steps || word === "done" || word === "waiting-for-person" || word === "stopping" || word === "failed" || word === "cancelled")) return word;
+  }
+  return undefined;
+}
+
+export interface Step {
+  id: string;
+  label: string;
+  means: string;
+  state: "done" | "now" | "waiting" | "failed" | "todo";
+  /** Seconds that it took, when the events tell. */
+  took?: number;
+}
+
+/** Returns where a run stands among its phases, told by its record and, where it ended or waits, by its events. */
+export function stepsOf(w: Workflow, t: Tone, events: Event[], now: number): Step[] {
+  if (w.type === "BMCJob") return [];
+  const order = w.type === "Inspect" ? inspect : provision;
+  let here = order.indexOf(w.phase ?? "");
+  const actions = w.actions ?? [];
+  if (here < 0) {
+    const asked = /^\d+\.([a-z]+)\./.exec(w.question?.id ?? "")?.[1];
+    const failed = over(w) && w.state !== "SUCCESS";
+    if (w.state === "SUCCESS" || w.phase === "done") here = order.length;
+    else if (asked) here = order.indexOf(asked);
+    else if (actions.some((a) => a.state !== "PENDING" && a.state !== "SUCCESS" && a.state !== "")) here = order.indexOf("action");
+    else {
+      // Disarm runs at every end: it proves nothing there.
+      for (const e of events) {
+        const reached = order.indexOf(phaseOf(e) ?? proof[e.kind] ?? "");
+        if (failed && order[reached] === "disarm") continue;
+        if (reached > here) here = reached;
+      }
+      if (here < 0 && actions.some((a) => a.state === "SUCCESS")) here = order.indexOf("action");
+    }
+    if (here < 0) here = 0;
+  }
+  const began = new Map<string, number>();
+  const told = events.filter((e) => phaseOf(e));
+  const took = new Map<string, number>();
+  told.forEach((e, i) => {
+    const p = phaseOf(e)!;
+    const start = at(e.at);
+    began.set(p, start);
+    const end = told[i + 1] ? at(told[i + 1]!.at) : over(w) ? at(w.ended) : now;
+    if (end >= start) took.set(p, (took.get(p) ?? 0) + (end - start) / 1000);
+  });
+  return order.map((id, i) => {
+    const [label, means] = steps[id]!;
+    let state: Step["state"] = i < here ? "done" : i > here ? "todo" : "now";
+    if (i === here && t === "waiting") state = "waiting";
+    if (i === here && over(w)) state = "failed";
+    return { id, label, means, state, took: i <= here ? took.get(id) : undefined };
+  });
+}
+
+/** Returns the index of the action to look at: the one that runs, else the one that failed, else the last that ended. */
+export function current(w: Workflow): number {
+  const a = w.actions ?? [];
+  const find = (ok: (s: string) => boolean) => a.findIndex((x) => ok(x.state));
+  const running = find((s) => s === "RUNNING");
+  if (running >= 0) return running;
+  const bad = find((s) => s === "FAILED" || s === "TIMEOUT" || s === "STOPPED");
+  if (bad >= 0) return bad;
+  if (w.phase === "action") {
+    const next = find((s) => s !== "SUCCESS");
+    if (next >= 0) return next;
+  }
+  return a.reduce((last, x, i) => (x.state === "SUCCESS" ? i : last), -1);
+}
+
+/** Returns the action that runs or is about to, while the run is in its actions. */
+export function running(w: Workflow): { action: Action; index: number } | undefined {
+  if (over(w) || (w.phase !== "action" && w.phase !== "stopping" && w.phase !== "reboot")) return undefined;
+  const index = (w.actions ?? []).findIndex((a) => a.state === "RUNNING");
+  const i = index >= 0 ? index : w.phase === "action" ? current(w) : -1;
+  const action = w.actions?.[i];
+  return action && action.state !== "SUCCESS" ? { action, index: i } : undefined;
+}
+
+/** Tells whether a person has to press the machine's button. */
+export function manual(m: MachineView): boolean {
+  return !m.bmc || !m.bmc.driver || m.bmc.driver === "manual";
+}
+
+/** Says what m is doing, in a few words. */
+export function doing(m: MachineView, now: number): string {
+  const w = m.workflow;
+  if (!w) {
+    if (m.netboot?.allowPXE) return `Armed by hand${m.netboot.until ? ` until ${clock(at(m.netboot.until), now)}` : ""}`;
+    return "Not provisioned yet";
+  }
+  const what = w.type === "Inspect" ? "Inspection" : w.type === "BMCJob" ? "BMC job" : "Installation";
+  if (over(w)) {
+    const when = at(w.ended) ? `, ${span((now - at(w.ended)) / 1000)} ago` : "";
+    if (w.state === "SUCCESS") return (w.type === "Inspect" ? "Inspected" : w.type === "BMCJob" ? "BMC job done" : "Installed and ready") + when;
+    if (w.state === "CANCELLED") return `${what} cancelled${when}`;
+    if (w.state === "TIMEOUT") return `${what} ran out of time${when}`;
+    return `${what} failed${when}`;
+  }
+  if (w.question || w.phase === "waiting-for-person") return "Waits for your decision";
+  const a = running(w);
+  switch (w.phase) {
+    case "plan":
+      return "Preparing the plan";
+    case "arm":
+      return "Opening netboot for this run";
+    case "power":
+      return manual(m) ? "Power it on now" : "Power: off, network boot, on";
+    case "dhcp":
+      return "Waiting for its DHCP request";
+    case "loader":
+      return "Loading the agent's system";
+    case "agent":
+      return "Waiting for the agent's hello";
+    case "bind":
+      return "Choosing the disk";
+    case "action":
+      return a ? `Action ${a.index + 1} of ${w.actions!.length}: ${a.action.name}` : "Carrying out actions";
+    case "stopping":
+      return "Stopping the agent";
+    case "disarm":
+      return "Closing netboot";
+    case "reboot":
+      return "Rebooting into the installed system";
+    case "ready":
+      return "Checking that the system is ready";
+  }
+  return w.type === "BMCJob" ? "BMC job is running" : `In phase ${w.phase || "unknown"}`;
+}
+
+// What kinds of events say when they have no message of their own.
+const kinds: Record<string, string> = {
+  dhcp: "asked for an address (PXE)",
+  loader: "fetched the boot loader",
+  script: "fetched its boot script",
+  kernel: "fetched the kernel",
+  initrd: "fetched the initramfs",
+  rebooted: "network boot after its boot was spent: sent to disk",
+  disk: "network boot while not armed: sent to disk",
+  os: "its system asked for an address",
+  metadata: "fetched metadata",
+  hello: "agent said hello",
+  "claim-conflict": "a second agent claimed the same boot",
+  "action-started": "action started",
+  "action-completed": "action ended",
+  "agent-idle": "agent asks for work",
+  "agent-lost": "agent is silent",
+  "phone-home": "installed system phoned home",
+  phase: "next phase",
+  grant: "run took the machine",
+  armed: "netboot opened",
+  disarmed: "netboot closed",
+  power: "power",
+  bound: "disk chosen",
+  assigned: "action assigned",
+  stop: "agent told to stop",
+  decision: "decided",
+  operator: "changed by a person",
+};
+
+/** Says what an event tells. */
+export function tells(e: Event): string {
+  const phase = phaseOf(e);
+  const s = e.message || (phase && (steps[phase]?.[1] ?? phase)) || kinds[e.kind] || e.kind;
+  return e.count && e.count > 1 ? `${s} (${e.count} times)` : s;
+}

@@ -1,0 +1,119 @@
+// Package web is the page of Ingot: what every machine is doing now, live.
+//
+// The page is built from src by vite into dist, which is embedded. Without
+// node, dist holds nothing but .gitkeep, and a text takes the page's place.
+package web
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"embed"
+	"encoding/hex"
+	"io/fs"
+	"net/http"
+	"path"
+	"strings"
+	"time"
+)
+
+//go:embed all:dist
+var dist embed.FS
+
+// Policy is the Content-Security-Policy under which the page is served and
+// works. Trusted types make the browser refuse every way of turning text into
+// markup or script, so that what a machine supplies stays text.
+const Policy = "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; object-src 'none'; " +
+	"require-trusted-types-for 'script'; trusted-types 'none'"
+
+const placeholder = "Ingot runs, but this binary was built without its page.\n" +
+	"Build it with: make web build\n" +
+	"Until then, use the command line: ingot status\n"
+
+// Handler serves the page at / and its assets, by GET and HEAD. It needs no
+// log-in: the page holds no data and asks the API, which does.
+func Handler() http.Handler {
+	sub, err := fs.Sub(dist, "dist")
+	if err != nil {
+		panic(err) // dist is a valid path
+	}
+	return handler(sub)
+}
+
+type file struct {
+	body []byte
+	kind string
+	etag string
+}
+
+func handler(fsys fs.FS) http.Handler {
+	files := map[string]file{}
+	// An embedded file system cannot fail to be read.
+	_ = fs.WalkDir(fsys, ".", func(name string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || strings.HasPrefix(path.Base(name), ".") {
+			return err
+		}
+		body, err := fs.ReadFile(fsys, name)
+		if err != nil {
+			return err
+		}
+		files["/"+name] = newFile(body, contentType(name))
+		return nil
+	})
+	index, built := files["/index.html"]
+	if !built {
+		index = newFile([]byte(placeholder), "text/plain; charset=utf-8")
+	}
+	files["/"], files["/index.html"] = index, index
+
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h := w.Header()
+		h.Set("Content-Security-Policy", Policy)
+		h.Set("X-Content-Type-Options", "nosniff")
+		h.Set("Referrer-Policy", "no-referrer")
+		h.Set("Cross-Origin-Opener-Policy", "same-origin")
+		if r.Method != http.MethodGet && r.Method != http.MethodHead {
+			h.Set("Allow", "GET, HEAD")
+			http.Error(w, "method not allowed", http.StatusMethodNotAllowed)
+			return
+		}
+		f, ok := files[r.URL.Path]
+		if !ok {
+			http.Error(w, "not found", http.StatusNotFound)
+			return
+		}
+		h.Set("Content-Type", f.kind)
+		h.Set("ETag", f.etag)
+		if strings.HasPrefix(r.URL.Path, "/assets/") {
+			// The names hold a digest of the content.
+			h.Set("Cache-Control", "public, max-age=31536000, immutable")
+		} else {
+			h.Set("Cache-Control", "no-cache")
+		}
+		http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(f.body))
+	})
+}
+
+func newFile(body []byte, kind string) file {
+	sum := sha256.Sum256(body)
+	return file{body: body, kind: kind, etag: `"` + hex.EncodeToString(sum[:8]) + `"`}
+}
+
+// contentType does not ask the host's MIME table, which differs from host to
+// host and sometimes calls JavaScript text/plain.
+func contentType(name string) string {
+	switch path.Ext(name) {
+	case ".html":
+		return "text/html; charset=utf-8"
+	case ".js":
+		return "text/javascript; charset=utf-8"
+	case ".css":
+		return "text/css; charset=utf-8"
+	case ".svg":
+		return "image/svg+xml"
+	case ".png":
+		return "image/png"
+	case ".json":
+		return "application/json"
+	}
+	return "application/octet-stream"
+}
