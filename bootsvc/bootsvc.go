@@ -1,0 +1,346 @@
+// Package bootsvc answers machines that boot from the network: DHCP, TFTP,
+// iPXE scripts and files over HTTP. It keeps no state that another instance
+// would need; every answer comes from the inventory through Decide, the one
+// function that says whether a machine may netboot, with what, and why.
+package bootsvc
+
+import (
+	"cmp"
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// Machines finds who asks, with the grant that says who owns it.
+// inventory.ErrNotFound: nobody known. The grant of a machine that was never
+// owned is the zero Grant.
+type Machines interface {
+	// MachineByMAC takes a MAC in its canonical form (lower case, colons).
+	MachineByMAC(ctx context.Context, mac string) (inventory.Machine, inventory.Grant, error)
+	// MachineByAddress finds the machine by the reservation of an interface.
+	MachineByAddress(ctx context.Context, addr netip.Addr) (inventory.Machine, inventory.Grant, error)
+}
+
+// Journal takes what was seen on the wire. It is called in batches from one
+// goroutine, never while a packet waits for its answer.
+type Journal interface {
+	AppendEvents(ctx context.Context, events []inventory.Event) error
+	PutSeen(ctx context.Context, seen []inventory.Seen) error
+}
+
+// Config says what to serve and where.
+type Config struct {
+	// Interfaces are the network interfaces on which DHCP is answered. None:
+	// nothing is served at all, a DHCP server must never start on somebody's
+	// network by default.
+	Interfaces []string
+	// Address is this server's IPv4 address as the machines see it. Zero: the
+	// first one of the first interface.
+	Address netip.Addr
+	// HTTPAddr are the addresses of the plain HTTP listeners, host:port or
+	// :port (then on Address). Empty: ports 80 and 7080. The first that could
+	// be bound stands in the URLs that are handed out.
+	HTTPAddr []string
+	// TFTPAddr is the address of the TFTP server. Empty: port 69 of Address.
+	TFTPAddr string
+	// AgentURL is where the agent finds its server, https://host:port, and
+	// AgentPin the digest of that server's key, sha256:<hex>.
+	AgentURL string
+	AgentPin string
+	// LoaderDir holds undionly.kpxe, snponly.efi, ipxe.efi …; KernelPath and
+	// InitramfsPath are the agent OS.
+	LoaderDir     string
+	KernelPath    string
+	InitramfsPath string
+	// Relays lists who may relay. Empty: any relay whose address lies in the
+	// subnet of the very reservation that it asks for; that rule holds for
+	// listed relays as well, because an address of another subnet could not be
+	// used there.
+	Relays []netip.Prefix
+	// LinkLocal adds classless routes (option 121) by which 169.254.169.254 is
+	// reached through this server, or through the gateway behind a relay. The
+	// operator makes the address an alias of the server.
+	LinkLocal bool
+	// ClaimKey is the key of claims and of the URLs that expire with a boot,
+	// at least 16 bytes.
+	ClaimKey []byte
+	// Images, if set, are served under /images/.
+	Images Images
+	// Fallback, if set, answers every HTTP path that is not of this package:
+	// port 80 is shared with the metadata server.
+	Fallback http.Handler
+	Log      *slog.Logger
+	Now      func() time.Time
+}
+
+// A Server answers booting machines. New makes it; its handlers may be used
+// without Run.
+type Server struct {
+	cfg      Config
+	machines Machines
+	rec      *recorder
+	log      *slog.Logger
+	now      func() time.Time
+	httpPort atomic.Uint32
+	stats    stats
+}
+
+// stats are the counters of Stats.
+type stats struct {
+	dhcpReceived, dhcpAnswered, dhcpDropped, dhcpMalformed, dhcpUnknown atomic.Int64
+	tftpServed, tftpRefused                                             atomic.Int64
+}
+
+// Stats counts since the start of the server.
+type Stats struct {
+	DHCPReceived  int64 `json:"dhcpReceived"`
+	DHCPAnswered  int64 `json:"dhcpAnswered"`
+	DHCPDropped   int64 `json:"dhcpDropped"` // queue full
+	DHCPMalformed int64 `json:"dhcpMalformed"`
+	DHCPUnknown   int64 `json:"dhcpUnknown"` // packets of MACs that nobody knows
+	TFTPServed    int64 `json:"tftpServed"`
+	TFTPRefused   int64 `json:"tftpRefused"`
+	EventsDropped int64 `json:"eventsDropped"`
+	SeenDropped   int64 `json:"seenDropped"`
+}
+
+// Stats returns the counters.
+func (s *Server) Stats() Stats {
+	return Stats{
+		DHCPReceived: s.stats.dhcpReceived.Load(), DHCPAnswered: s.stats.dhcpAnswered.Load(),
+		DHCPDropped: s.stats.dhcpDropped.Load(), DHCPMalformed: s.stats.dhcpMalformed.Load(),
+		DHCPUnknown: s.stats.dhcpUnknown.Load(), TFTPServed: s.stats.tftpServed.Load(),
+		TFTPRefused: s.stats.tftpRefused.Load(), EventsDropped: s.rec.droppedEvents.Load(),
+		SeenDropped: s.rec.droppedSeen.Load(),
+	}
+}
+
+var (
+	agentHost = regexp.MustCompile(`^[A-Za-z0-9.-]+(:[0-9]{1,5})?$`)
+	pinForm   = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
+)
+
+// New checks cfg and returns a server. Everything wrong with cfg comes back
+// at once, as inventory.Problems.
+func New(cfg Config, machines Machines, journal Journal) (*Server, error) {
+	var p inventory.Problems
+	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	if len(cfg.Interfaces) > 0 {
+		if !cfg.Address.IsValid() {
+			a, err := firstAddress(cfg.Interfaces[0])
+			if err != nil {
+				p.Add("address", "give the server's address in the configuration", "%v", err)
+			}
+			cfg.Address = a
+		}
+		if len(cfg.ClaimKey) < 16 {
+			p.Add("claimKey", "run ingot init", "the key of claims is missing or shorter than 16 bytes")
+		}
+		if u, err := url.Parse(cfg.AgentURL); err != nil || u.Scheme != "https" || u.Path != "" || u.RawQuery != "" || u.User != nil || !agentHost.MatchString(u.Host) {
+			p.Add("agentURL", "https://ADDRESS:7443", "%q is not an https URL of host and port alone", cfg.AgentURL)
+		}
+		if !pinForm.MatchString(cfg.AgentPin) {
+			p.Add("agentPin", "sha256: and 64 hexadecimal digits", "%q is not the digest of a key", cfg.AgentPin)
+		}
+	}
+	if cfg.Address.IsValid() && !cfg.Address.Is4() {
+		p.Add("address", "an IPv4 address", "%s is not an IPv4 address", cfg.Address)
+	}
+	if err := p.Err(); err != nil {
+		return nil, err
+	}
+	if len(cfg.HTTPAddr) == 0 {
+		cfg.HTTPAddr = []string{":80", ":7080"}
+	}
+	cfg.TFTPAddr = cmp.Or(cfg.TFTPAddr, ":69")
+	s := &Server{cfg: cfg, machines: machines, log: cfg.Log, now: cfg.Now, rec: newRecorder(journal, cfg.Log, cfg.Now)}
+	if _, port, err := net.SplitHostPort(cfg.HTTPAddr[0]); err == nil {
+		if n, err := strconv.ParseUint(port, 10, 16); err == nil {
+			s.httpPort.Store(uint32(n))
+		}
+	}
+	return s, nil
+}
+
+func firstAddress(iface string) (netip.Addr, error) {
+	i, err := net.InterfaceByName(iface)
+	if err != nil {
+		return netip.Addr{}, fmt.Errorf("finding interface %q: %w", iface, err)
+	}
+	for _, p := range interfacePrefixes(i) {
+		return p.Addr(), nil
+	}
+	return netip.Addr{}, fmt.Errorf("interface %q has no IPv4 address", iface)
+}
+
+// interfacePrefixes returns the IPv4 addresses of i with their lengths.
+func interfacePrefixes(i *net.Interface) []netip.Prefix {
+	addrs, err := i.Addrs()
+	if err != nil {
+		return nil
+	}
+	var out []netip.Prefix
+	for _, a := range addrs {
+		if p, err := netip.ParsePrefix(a.String()); err == nil && p.Addr().Is4() {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// Base returns the URL under which machines reach the HTTP handler, without
+// a slash at its end. After Run has bound its listeners it names one of them.
+func (s *Server) Base() string {
+	if port := s.httpPort.Load(); port != 80 {
+		return "http://" + net.JoinHostPort(s.cfg.Address.String(), strconv.Itoa(int(port)))
+	}
+	return "http://" + s.cfg.Address.String()
+}
+
+// Run serves DHCP, TFTP and HTTP until ctx ends, which is no error. A port
+// that cannot be bound is an error that names the port and a remedy; of
+// several HTTP ports one is enough. Without interfaces it only waits.
+func (s *Server) Run(ctx context.Context) error {
+	if len(s.cfg.Interfaces) == 0 {
+		s.log.Info("boot services are off: no interface is configured, run ingot init")
+		<-ctx.Done()
+		return nil
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	https, err := s.listenHTTP(ctx)
+	if err != nil {
+		return err
+	}
+	tftpConn, err := listenTFTP(ctx, s.cfg.TFTPAddr, s.cfg.Address)
+	if err != nil {
+		closeAll(https)
+		return err
+	}
+	var dhcp []*dhcpConn
+	for _, name := range s.cfg.Interfaces {
+		c, err := listenDHCP(ctx, name, s.cfg.Address)
+		if err != nil {
+			closeAll(https)
+			closeAll(dhcp)
+			return errors.Join(err, tftpConn.Close())
+		}
+		dhcp = append(dhcp, c)
+	}
+	g.Go(func() error { return s.rec.run(ctx) })
+	for _, l := range https {
+		g.Go(func() error { return s.serveHTTP(ctx, l) })
+	}
+	g.Go(func() error { return s.serveTFTP(ctx, tftpConn) })
+	for _, c := range dhcp {
+		g.Go(func() error { return s.serveDHCP(ctx, c) })
+	}
+	s.log.Info("boot services are up", "interfaces", s.cfg.Interfaces, "address", s.cfg.Address.String(), "http", s.Base())
+	return g.Wait()
+}
+
+type closer interface{ Close() error }
+
+// closeAll gives up on a start that went wrong; the error that is reported is
+// the one that made it go wrong.
+func closeAll[C closer](cs []C) {
+	for _, c := range cs {
+		_ = c.Close()
+	}
+}
+
+// ParseMAC reads an Ethernet MAC in colon, dash, dot or bare form and returns
+// its canonical form; ok is false for anything else and for addresses that no
+// machine can own (zero, multicast, broadcast).
+func ParseMAC(s string) (mac string, ok bool) {
+	if len(s) > 17 {
+		return "", false
+	}
+	digits := s
+	switch {
+	case len(s) == 17 && (s[2] == ':' || s[2] == '-'):
+		for i := 2; i < 17; i += 3 {
+			if s[i] != s[2] {
+				return "", false
+			}
+		}
+		digits = strings.ReplaceAll(s, s[2:3], "")
+	case len(s) == 14 && s[4] == '.' && s[9] == '.':
+		digits = strings.ReplaceAll(s, ".", "")
+	}
+	b, err := hex.DecodeString(digits)
+	if err != nil || len(b) != 6 || b[0]&1 != 0 || slices.Max(b) == 0 {
+		return "", false
+	}
+	return net.HardwareAddr(b).String(), true
+}
+
+// fileName tells whether name can be the name of a file that we serve.
+func fileName(name string) bool {
+	if len(name) == 0 || len(name) > 128 || name[0] == '.' || name[0] == '-' {
+		return false
+	}
+	for _, c := range []byte(name) {
+		if !('a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '.' || c == '_' || c == '-' || c == '+') {
+			return false
+		}
+	}
+	return true
+}
+
+// openLoader opens a loader. The root confines the name, symbolic links
+// included.
+func (s *Server) openLoader(name string) (*os.File, os.FileInfo, error) {
+	if !fileName(name) || s.cfg.LoaderDir == "" {
+		return nil, nil, fmt.Errorf("loader %q: %w", name, inventory.ErrNotFound)
+	}
+	root, err := os.OpenRoot(s.cfg.LoaderDir)
+	if err != nil {
+		return nil, nil, fmt.Errorf("opening the loader directory: %w", err)
+	}
+	defer root.Close() //nolint:errcheck // read-only; the open file outlives it
+	f, err := root.Open(name)
+	if err != nil {
+		return nil, nil, fmt.Errorf("opening loader %q: %w", name, err)
+	}
+	return regular(f)
+}
+
+// regular returns f if it is a regular file, and closes it otherwise.
+func regular(f *os.File) (*os.File, os.FileInfo, error) {
+	info, err := f.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = fmt.Errorf("%s is not a regular file: %w", f.Name(), inventory.ErrNotFound)
+	}
+	if err != nil {
+		return nil, nil, errors.Join(err, f.Close())
+	}
+	return f, info, nil
+}
+
+func (s *Server) haveLoader(name string) bool {
+	f, _, err := s.openLoader(name)
+	if err != nil {
+		return false
+	}
+	return f.Close() == nil
+}

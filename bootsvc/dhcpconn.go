@@ -1,0 +1,220 @@
+package bootsvc
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/insomniacslk/dhcp/dhcpv4"
+	"golang.org/x/net/ipv4"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	dhcpWorkers = 8
+	dhcpQueue   = 512
+	dhcpLookup  = 2 * time.Second // a client asks again after 1 to 4 s
+	maxDatagram = 4096
+)
+
+// A dhcpConn is port 67 of one interface.
+type dhcpConn struct {
+	iface *net.Interface
+	self  netip.Addr
+	conn  *net.UDPConn
+	p4    *ipv4.PacketConn
+	raw   int // packet socket that only sends
+	once  sync.Once
+}
+
+// listenDHCP binds UDP port 67 of the interface. The socket is bound to the
+// device, so that it neither hears other segments nor collides with a DHCP
+// server on them; the port is not shared, or two servers would answer.
+func listenDHCP(ctx context.Context, name string, self netip.Addr) (*dhcpConn, error) {
+	iface, err := net.InterfaceByName(name)
+	if err != nil {
+		return nil, fmt.Errorf("finding interface %q: %w (list them with: ip link; correct the configuration)", name, err)
+	}
+	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
+		var opt error
+		err := c.Control(func(fd uintptr) {
+			opt = errors.Join(
+				unix.BindToDevice(int(fd), name),
+				unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_BROADCAST, 1),
+			)
+		})
+		return errors.Join(err, opt)
+	}}
+	pc, err := lc.ListenPacket(ctx, "udp4", ":67")
+	if err != nil {
+		return nil, fmt.Errorf("binding UDP port 67 on %s for DHCP: %w (%s)", name, err, portRemedy(err, "interfaces"))
+	}
+	conn := pc.(*net.UDPConn)
+	p4 := ipv4.NewPacketConn(conn)
+	if err := p4.SetControlMessage(ipv4.FlagDst|ipv4.FlagInterface, true); err != nil {
+		return nil, errors.Join(fmt.Errorf("asking for packet information on %s: %w", name, err), conn.Close())
+	}
+	raw, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0) // protocol 0: nothing is received
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("opening a packet socket on %s: %w (%s)", name, err, portRemedy(err, "interfaces")), conn.Close())
+	}
+	return &dhcpConn{iface: iface, self: self, conn: conn, p4: p4, raw: raw}, nil
+}
+
+func (c *dhcpConn) Close() error {
+	var err error
+	c.once.Do(func() { err = errors.Join(c.conn.Close(), unix.Close(c.raw)) })
+	return err
+}
+
+// write sends a reply, with our address as its source: a relay or firewall
+// drops what comes from another of the host's addresses.
+func (c *dhcpConn) write(r reply) error {
+	b := r.packet.ToBytes()
+	cm := &ipv4.ControlMessage{Src: c.self.AsSlice(), IfIndex: c.iface.Index}
+	to := &net.UDPAddr{Port: 68}
+	switch r.route {
+	case routeRelay:
+		// The relay may be reached by another way than its packet came: no
+		// interface is forced beyond the socket's own.
+		to.IP, to.Port, cm.IfIndex = r.to.AsSlice(), 67, 0
+	case routeUnicast:
+		to.IP = r.to.AsSlice()
+	case routeBroadcast:
+		to.IP = net.IPv4bcast
+	case routeRaw:
+		ll := &unix.SockaddrLinklayer{Protocol: hton16(unix.ETH_P_IP), Ifindex: c.iface.Index, Halen: 6}
+		copy(ll.Addr[:], r.mac)
+		return unix.Sendto(c.raw, ipPacket(c.self, r.to, b), 0, ll)
+	default:
+		return nil
+	}
+	_, err := c.p4.WriteTo(b, cm, to)
+	return err
+}
+
+func hton16(v uint16) uint16 {
+	return binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, v))
+}
+
+// ipPacket puts IPv4 and UDP 67 to 68 around payload. The UDP checksum is
+// computed although IPv4 could do without: some firmware wants it.
+func ipPacket(src, dst netip.Addr, payload []byte) []byte {
+	b := make([]byte, 28, 28+len(payload))
+	b = append(b, payload...)
+	ip, udp := b[:20], b[20:]
+	ip[0], ip[8], ip[9] = 0x45, 64, 17
+	binary.BigEndian.PutUint16(ip[2:], uint16(len(b)))
+	copy(ip[12:], src.AsSlice())
+	copy(ip[16:], dst.AsSlice())
+	binary.BigEndian.PutUint16(ip[10:], checksum(ip, 0))
+	binary.BigEndian.PutUint16(udp[0:], 67)
+	binary.BigEndian.PutUint16(udp[2:], 68)
+	binary.BigEndian.PutUint16(udp[4:], uint16(len(udp)))
+	pseudo := uint32(17) + uint32(len(udp))
+	for i := 12; i < 20; i += 2 {
+		pseudo += uint32(binary.BigEndian.Uint16(ip[i:]))
+	}
+	sum := checksum(udp, pseudo)
+	if sum == 0 {
+		sum = 0xffff
+	}
+	binary.BigEndian.PutUint16(udp[6:], sum)
+	return b
+}
+
+func checksum(b []byte, s uint32) uint16 {
+	for ; len(b) >= 2; b = b[2:] {
+		s += uint32(binary.BigEndian.Uint16(b))
+	}
+	if len(b) == 1 {
+		s += uint32(b[0]) << 8
+	}
+	for s>>16 != 0 {
+		s = s&0xffff + s>>16
+	}
+	return ^uint16(s)
+}
+
+// serveDHCP reads packets until ctx ends. A flood fills the queue and is
+// dropped; clients ask again.
+func (s *Server) serveDHCP(ctx context.Context, c *dhcpConn) error {
+	defer c.Close() //nolint:errcheck // nothing is buffered
+	stop := context.AfterFunc(ctx, func() { _ = c.conn.SetReadDeadline(time.Unix(1, 0)) })
+	defer stop()
+	queue := make(chan []byte, dhcpQueue)
+	var g errgroup.Group
+	for range dhcpWorkers {
+		g.Go(func() error {
+			for b := range queue {
+				s.handleDHCP(ctx, c, b)
+			}
+			return nil
+		})
+	}
+	err := s.readDHCP(ctx, c, queue)
+	close(queue)
+	return errors.Join(err, g.Wait())
+}
+
+func (s *Server) readDHCP(ctx context.Context, c *dhcpConn, queue chan<- []byte) error {
+	buf := make([]byte, maxDatagram)
+	for {
+		n, _, err := c.conn.ReadFromUDPAddrPort(buf)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			if errors.Is(err, net.ErrClosed) {
+				return fmt.Errorf("reading DHCP on %s: %w", c.iface.Name, err)
+			}
+			// The interface went down; it may come back.
+			s.log.Warn("reading DHCP", "interface", c.iface.Name, "error", err)
+			pause(ctx, time.Second)
+			continue
+		}
+		s.stats.dhcpReceived.Add(1)
+		select {
+		case queue <- append([]byte(nil), buf[:n]...):
+		default:
+			s.stats.dhcpDropped.Add(1)
+		}
+	}
+}
+
+func (s *Server) handleDHCP(ctx context.Context, c *dhcpConn, b []byte) {
+	ctx, cancel := context.WithTimeout(ctx, dhcpLookup)
+	defer cancel()
+	r := s.handlePacket(ctx, b, link{name: c.iface.Name, prefixes: interfacePrefixes(c.iface)})
+	if r.route == routeNone {
+		return
+	}
+	if err := c.write(r); err != nil {
+		s.log.Error("sending a DHCP reply", "interface", c.iface.Name, "route", r.route.String(), "to", r.to.String(), "error", err)
+	}
+}
+
+// handlePacket parses and answers; what is malformed is counted and dropped.
+// The library is fed by anybody on the wire: a panic of it costs one packet.
+func (s *Server) handlePacket(ctx context.Context, b []byte, in link) (r reply) {
+	defer func() {
+		if p := recover(); p != nil {
+			s.stats.dhcpMalformed.Add(1)
+			s.log.Error("a DHCP packet could not be handled", "panic", fmt.Sprint(p))
+			r = reply{}
+		}
+	}()
+	p, err := dhcpv4.FromBytes(b)
+	if err != nil {
+		s.stats.dhcpMalformed.Add(1)
+		return reply{}
+	}
+	return s.answer(ctx, p, in)
+}

@@ -1,0 +1,308 @@
+package bootsvc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+const (
+	maxHTTPConns  = 1024
+	maxHTTPHeader = 16 << 10
+	maxHTTPBody   = 64 << 10 // phone-home of the metadata server, which shares port 80
+)
+
+// Handler answers the provisioning listeners:
+//
+//	/ipxe/script/<mac>/auto.ipxe        boot script, or boot-from-disk script
+//	/ipxe/binary/<mac>/<loader>         loader of an armed machine
+//	/ipxe/binary/<mac>/autoexec.ipxe    the script, as iPXE 2.0 asks for it
+//	/autoexec.ipxe, /ipxe/binary/<file> the same, judged by source address
+//	/boot/<mac>/<token>/vmlinuz         kernel, while the boot is open
+//	/boot/<mac>/<token>/initramfs       initramfs, while the boot is open
+//	/images/<name>                      images
+//
+// and passes everything else to Config.Fallback. What is refused is 404 with
+// one body, whatever the reason.
+func (s *Server) Handler() http.Handler {
+	var images http.Handler
+	if s.cfg.Images != nil {
+		images = ImageHandler(s.cfg.Images, s.log)
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("X-Content-Type-Options", "nosniff")
+		// A writer without deadlines (a test's recorder) has none to set.
+		control := http.NewResponseController(w)
+		_ = control.SetWriteDeadline(time.Now().Add(streamStall))
+		if r.ContentLength != 0 {
+			_ = control.SetReadDeadline(time.Now().Add(30 * time.Second))
+		}
+		segments := split(r.URL.Path)
+		ours := len(segments) > 0 && (segments[0] == "ipxe" || segments[0] == "boot" || segments[0] == "images" || len(segments) == 1 && segments[0] == autoexecName)
+		if !ours {
+			if s.cfg.Fallback != nil {
+				s.cfg.Fallback.ServeHTTP(w, r)
+				return
+			}
+			notFound(w)
+			return
+		}
+		if segments[0] == "images" && len(segments) == 2 && images != nil {
+			images.ServeHTTP(w, r)
+			return
+		}
+		if r.Method != http.MethodGet && r.Method != http.MethodHead {
+			w.Header().Set("Allow", "GET, HEAD")
+			http.Error(w, "method not allowed", http.StatusMethodNotAllowed)
+			return
+		}
+		s.route(w, r, segments)
+	})
+}
+
+const (
+	autoexecName = "autoexec.ipxe"
+	scriptName   = "auto.ipxe"
+)
+
+// split returns the elements of a path without empty ones; backslashes count
+// as slashes, as some firmware writes them. Dots are left as they are: no
+// name that we serve is made of them.
+func split(p string) []string {
+	return strings.FieldsFunc(p, func(c rune) bool { return c == '/' || c == '\\' })
+}
+
+func (s *Server) route(w http.ResponseWriter, r *http.Request, seg []string) {
+	switch {
+	case len(seg) == 1 && seg[0] == autoexecName, len(seg) == 3 && seg[0] == "ipxe" && seg[1] == "binary":
+		s.serveBinary(w, r, bySource(r), seg[len(seg)-1])
+	case len(seg) == 4 && seg[0] == "ipxe" && (seg[1] == "binary" || seg[1] == "script"):
+		mac, ok := ParseMAC(seg[2])
+		if !ok {
+			notFound(w)
+			return
+		}
+		req := Request{MAC: mac, Class: ClassIPXE, Arch: ArchUnknown}
+		if seg[1] == "script" {
+			s.serveScript(w, r, req, seg[3])
+			return
+		}
+		s.serveBinary(w, r, req, seg[3])
+	case len(seg) == 4 && seg[0] == "boot":
+		s.serveBoot(w, r, seg[1], seg[2], seg[3])
+	default:
+		notFound(w)
+	}
+}
+
+// bySource judges a request by its source address. X-Forwarded-For is never
+// believed here: no proxy stands before a machine that boots.
+func bySource(r *http.Request) Request {
+	a, err := netip.ParseAddrPort(r.RemoteAddr)
+	if err != nil {
+		return Request{Class: ClassIPXE, Arch: ArchUnknown}
+	}
+	return Request{Address: unmap(a.Addr()), Class: ClassIPXE, Arch: ArchUnknown}
+}
+
+// decided looks the machine up; nil when there is nothing to say but 404.
+func (s *Server) decided(ctx context.Context, req Request) (*inventory.Machine, Decision) {
+	if req.MAC == "" && !req.Address.IsValid() {
+		return nil, Decision{Verdict: Unknown}
+	}
+	m, _, d, err := s.lookup(ctx, req)
+	if err != nil {
+		s.log.Error("looking up a booting machine", "mac", req.MAC, "error", err)
+	}
+	if d.Verdict == Unknown {
+		return nil, d
+	}
+	return &m, d
+}
+
+func (s *Server) serveScript(w http.ResponseWriter, r *http.Request, req Request, name string) {
+	m, d := s.decided(r.Context(), req)
+	if m == nil || name != scriptName && name != autoexecName {
+		notFound(w)
+		return
+	}
+	script, ok, err := s.script(*m, d, name == autoexecName)
+	if err != nil {
+		s.log.Error("rendering a boot script", "machine", m.Name, "error", err)
+		http.Error(w, "the boot script cannot be rendered, see the server's log", http.StatusInternalServerError)
+		return
+	}
+	if r.Method == http.MethodGet {
+		s.rec.event(d, scriptEvent(d), "by HTTP")
+	}
+	if !ok {
+		notFound(w)
+		return
+	}
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("Cache-Control", "no-store")
+	w.Header().Set("Content-Length", strconv.Itoa(len(script)))
+	if r.Method == http.MethodGet {
+		_, _ = w.Write([]byte(script)) // a client that went away asks again
+	}
+}
+
+func (s *Server) serveBinary(w http.ResponseWriter, r *http.Request, req Request, name string) {
+	if name == autoexecName {
+		s.serveScript(w, r, req, name)
+		return
+	}
+	m, d := s.decided(r.Context(), req)
+	if m == nil || !d.Armed() {
+		notFound(w)
+		return
+	}
+	f, info, err := s.openLoader(name)
+	if err != nil {
+		notFound(w)
+		return
+	}
+	s.serveAsset(w, r, d, f, info, inventory.EventLoader)
+}
+
+func (s *Server) serveBoot(w http.ResponseWriter, r *http.Request, macText, token, name string) {
+	file, kind := s.cfg.KernelPath, inventory.EventKernel
+	if name == "initramfs" {
+		file, kind = s.cfg.InitramfsPath, inventory.EventInitrd
+	} else if name != "vmlinuz" {
+		notFound(w)
+		return
+	}
+	mac, ok := ParseMAC(macText)
+	if !ok {
+		notFound(w)
+		return
+	}
+	m, d := s.decided(r.Context(), Request{MAC: mac, Class: ClassIPXE, Arch: ArchUnknown})
+	if m == nil || !d.Armed() || !inventory.Equal(token, bootToken(s.cfg.ClaimKey, d.Owner, d.Boot)) {
+		notFound(w)
+		return
+	}
+	f, err := os.Open(file)
+	var info os.FileInfo
+	if err == nil {
+		f, info, err = regular(f)
+	}
+	if err != nil {
+		s.log.Error("opening the agent OS", "file", file, "error", err)
+		notFound(w)
+		return
+	}
+	s.serveAsset(w, r, d, f, info, kind)
+}
+
+// serveAsset serves f, closes it, and records kind when it was served whole.
+func (s *Server) serveAsset(w http.ResponseWriter, r *http.Request, d Decision, f *os.File, info os.FileInfo, kind string) {
+	defer f.Close() //nolint:errcheck // read-only
+	w.Header().Set("Content-Type", "application/octet-stream")
+	w.Header().Set("Cache-Control", "no-store")
+	if strings.Contains(r.Header.Get("Range"), ",") {
+		r.Header.Del("Range")
+	}
+	sw := &streamWriter{ResponseWriter: w, control: http.NewResponseController(w)}
+	http.ServeContent(sw, r, info.Name(), time.Time{}, f)
+	if r.Method == http.MethodGet && sw.written == info.Size() && (sw.status == 0 || sw.status == http.StatusOK || sw.status == http.StatusPartialContent) {
+		s.rec.event(d, kind, fmt.Sprintf("%d bytes by HTTP", info.Size()))
+	}
+}
+
+// listenHTTP binds the HTTP listeners. An occupied port is skipped with a
+// warning if another works: port 80 is often taken.
+func (s *Server) listenHTTP(ctx context.Context) ([]net.Listener, error) {
+	var out []net.Listener
+	var errs []error
+	var lc net.ListenConfig
+	for _, addr := range s.cfg.HTTPAddr {
+		full := withHost(addr, s.cfg.Address)
+		l, err := lc.Listen(ctx, "tcp4", full)
+		if err != nil {
+			err = fmt.Errorf("binding TCP %s for HTTP: %w (%s)", full, err, portRemedy(err, "provisioning HTTP addresses"))
+			s.log.Warn("an HTTP port cannot be bound", "address", full, "error", err)
+			errs = append(errs, err)
+			continue
+		}
+		if len(out) == 0 {
+			s.httpPort.Store(uint32(l.Addr().(*net.TCPAddr).Port))
+		}
+		out = append(out, l)
+	}
+	if len(out) == 0 {
+		return nil, errors.Join(errs...)
+	}
+	return out, nil
+}
+
+// withHost returns addr, with host where it names none.
+func withHost(addr string, host netip.Addr) string {
+	h, port, err := net.SplitHostPort(addr)
+	if err != nil || h != "" || !host.IsValid() {
+		return addr
+	}
+	return net.JoinHostPort(host.String(), port)
+}
+
+// portRemedy says what helps against an error of bind.
+func portRemedy(err error, what string) string {
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return "another program has the port: stop it, or change the " + what + " in the configuration"
+	case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM):
+		return "ports below 1024 and raw sockets need root, or the capabilities CAP_NET_BIND_SERVICE, CAP_NET_RAW and CAP_NET_ADMIN"
+	case errors.Is(err, syscall.EADDRNOTAVAIL):
+		return "the address is not on this host: correct it in the configuration"
+	}
+	return "check interface and address in the configuration"
+}
+
+func (s *Server) serveHTTP(ctx context.Context, l net.Listener) error {
+	var conns atomic.Int64
+	srv := &http.Server{
+		Handler:           http.MaxBytesHandler(s.Handler(), maxHTTPBody),
+		ReadHeaderTimeout: 10 * time.Second, // no ReadTimeout: it would end the context of a long stream
+		IdleTimeout:       60 * time.Second,
+		MaxHeaderBytes:    maxHTTPHeader,
+		BaseContext:       func(net.Listener) context.Context { return context.WithoutCancel(ctx) },
+		// Not a limiting listener: its connections would lose sendfile.
+		ConnState: func(c net.Conn, state http.ConnState) {
+			switch state {
+			case http.StateNew:
+				if conns.Add(1) > maxHTTPConns {
+					_ = c.Close() // the client tries again
+				}
+			case http.StateClosed, http.StateHijacked:
+				conns.Add(-1)
+			}
+		},
+	}
+	done := make(chan error, 1)
+	go func() { done <- srv.Serve(l) }()
+	select {
+	case err := <-done:
+		return fmt.Errorf("serving HTTP on %s: %w", l.Addr(), err)
+	case <-ctx.Done():
+	}
+	// Streams may last an hour; who is cut off resumes by Range, or retries.
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+	defer cancel()
+	if srv.Shutdown(last) != nil {
+		_ = srv.Close() // connections that did not end in time
+	}
+	<-done
+	return nil
+}

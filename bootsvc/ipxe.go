@@ -1,0 +1,154 @@
+package bootsvc
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"net/netip"
+	"regexp"
+	"strings"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// maxCommandLine is what an ordinary x86 kernel reads (COMMAND_LINE_SIZE,
+// with its terminating zero).
+const maxCommandLine = 2048
+
+// What may stand in a script. Everything that is put into one is checked by
+// its type, and none of these lets a line end, a command start or a setting
+// expand (security S14).
+var (
+	kernelArg   = regexp.MustCompile(`^[A-Za-z0-9_.][A-Za-z0-9_.,:=/@%+-]*$`)
+	machineName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
+	ourArg      = regexp.MustCompile(`^(ingot\..*|r?dinit|init|initrd)(=.*)?$`)
+)
+
+// exitLines send the client to its disk: UEFI firmware goes on with the next
+// entry only after a failure, plain exit drops it into the set-up screen;
+// BIOS is fine with either.
+const exitLines = "iseq ${platform} efi && exit 1 || exit 0\n"
+
+// autoexecLines precede a script that iPXE 2.0 fetched as autoexec.ipxe. The
+// firmware's DHCP is inherited then, but the interface may be closed again.
+const autoexecLines = "isset ${net0/ip} || dhcp ||\nifopen net0 ||\n"
+
+// bootToken names a boot in the URLs of kernel and initramfs: 160 bits, of
+// no use for anything else, and dead with the boot. It is not the claim,
+// because URLs end up in logs.
+func bootToken(key []byte, o inventory.Owner, boot int) string {
+	m := hmac.New(sha256.New, key)
+	fmt.Fprintf(m, "boot-url\x00%s\x00%s\x00%d\x00%d", o.Machine, o.Run, o.Epoch, boot)
+	return hex.EncodeToString(m.Sum(nil)[:20])
+}
+
+// commandLine returns the agent OS's kernel command line.
+func (s *Server) commandLine(m inventory.Machine, d Decision) (string, error) {
+	if _, ok := ParseMAC(d.Interface.MAC); !ok || !machineName.MatchString(m.Name) {
+		return "", fmt.Errorf("machine %q, MAC %q cannot stand in a boot script: %w", m.Name, d.Interface.MAC, inventory.ErrInvalid)
+	}
+	args := []string{
+		"initrd=initramfs", "rdinit=/init",
+		"ingot.server=" + s.cfg.AgentURL, "ingot.pin=" + s.cfg.AgentPin,
+		"ingot.machine=" + m.Name, "ingot.mac=" + d.Interface.MAC,
+	}
+	if d.Verdict == Agent {
+		args = append(args, "ingot.claim="+inventory.Claim(s.cfg.ClaimKey, d.Owner, d.Boot))
+	} else {
+		args = append(args, "ingot.rescue=1")
+	}
+	args = append(args, "console=tty0", "console=ttyS0,115200", "panic=30")
+	for _, a := range m.KernelArgs {
+		if !kernelArg.MatchString(a) || ourArg.MatchString(a) {
+			return "", fmt.Errorf("kernel argument %q of machine %s cannot stand in a boot script: %w", a, m.Name, inventory.ErrInvalid)
+		}
+		args = append(args, a)
+	}
+	line := strings.Join(args, " ")
+	if len(line) >= maxCommandLine {
+		return "", fmt.Errorf("the kernel command line of machine %s has %d characters, %d is the most: %w", m.Name, len(line), maxCommandLine-1, inventory.ErrInvalid)
+	}
+	return line, nil
+}
+
+// bootScript returns the script that boots the agent OS. It is the same on
+// every call of one boot, and rendering it writes nothing.
+func (s *Server) bootScript(m inventory.Machine, d Decision, autoexec bool) (string, error) {
+	line, err := s.commandLine(m, d)
+	if err != nil {
+		return "", err
+	}
+	base := s.Base() + "/boot/" + strings.ReplaceAll(d.Interface.MAC, ":", "-") + "/" + bootToken(s.cfg.ClaimKey, d.Owner, d.Boot)
+	var b strings.Builder
+	b.WriteString("#!ipxe\n")
+	if autoexec {
+		b.WriteString(autoexecLines)
+	}
+	fmt.Fprintf(&b, `echo Ingot boots %s (${platform}, iPXE ${version})
+set tries:int32 0
+:try
+kernel %s/vmlinuz %s || goto again
+initrd --name initramfs %s/initramfs || goto again
+boot || goto again
+:again
+imgfree
+inc tries
+iseq ${tries} 3 && goto fail ||
+echo Ingot: that did not work, again in 5 seconds
+sleep 5
+goto try
+:fail
+echo Ingot: giving up on the network, going on to the disk
+sleep 2
+%s`, m.Name, base, line, base, exitLines)
+	return b.String(), nil
+}
+
+// diskScript returns the script that sends a known machine to its disk; ok is
+// false when its method is to answer 404.
+func diskScript(d Decision) (script string, ok bool) {
+	const head = "#!ipxe\necho Ingot: not armed, booting from disk\n"
+	switch d.Method {
+	case Method404:
+		return "", false
+	case MethodSanboot:
+		return head + "iseq ${platform} efi && goto efi ||\n" +
+			"sanboot --no-describe --drive 0x80 ||\ngoto done\n" +
+			":efi\nsanboot --no-describe --drive 0 ||\n:done\n" + exitLines, true
+	}
+	return head + exitLines, true
+}
+
+// script returns what iPXE is told: the boot script of an armed machine, the
+// disk script of a known one. ok is false when the answer is 404.
+func (s *Server) script(m inventory.Machine, d Decision, autoexec bool) (script string, ok bool, err error) {
+	switch d.Verdict {
+	case Unknown:
+		return "", false, nil
+	case Agent, Rescue:
+		script, err = s.bootScript(m, d, autoexec)
+		return script, err == nil, err
+	}
+	script, ok = diskScript(d)
+	return script, ok, nil
+}
+
+// scriptEvent is the kind of event of a script that was fetched.
+func scriptEvent(d Decision) string {
+	if d.Armed() {
+		return inventory.EventScript
+	}
+	return diskEvent(d)
+}
+
+// diskEvent is the kind of event of a client that was sent to its disk.
+func diskEvent(d Decision) string {
+	if d.Spent {
+		return inventory.EventRebooted
+	}
+	return inventory.EventDisk
+}
+
+// unmap returns a without the IPv4-in-IPv6 form and zone that sockets give.
+func unmap(a netip.Addr) netip.Addr { return a.Unmap().WithZone("") }

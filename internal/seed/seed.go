@@ -1,0 +1,264 @@
+// Package seed builds the documents that cloud-init reads: meta-data,
+// user-data, vendor-data and network-config. The metadata server serves them
+// and the configdrive action writes them to a CIDATA volume; both must say
+// the same, so both come from here.
+//
+// Every value is encoded, never concatenated: the YAML documents are JSON,
+// which is a subset of YAML.
+package seed
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// CloudConfig is the first line by which cloud-init knows a cloud-config.
+const CloudConfig = "#cloud-config\n"
+
+// InstanceID returns the instance id of m. It depends on the machine's name
+// alone: cloud-init compares it with what lies on the disk, a new
+// installation brings a new disk content anyway, and an id that changed with
+// every grant would make a running system configure itself again (new host
+// keys included) after a mere BMC job.
+func InstanceID(m inventory.Machine) string { return "i-" + m.Name }
+
+// Hostname returns the name that m's system is given: the hostname of its
+// netboot interface, or the machine's name.
+func Hostname(m inventory.Machine) string {
+	if i, ok := m.Netboot(); ok && i.Hostname != "" {
+		return i.Hostname
+	}
+	return m.Name
+}
+
+// FQDN returns Hostname with the domain of the netboot interface, if any.
+func FQDN(m inventory.Machine) string {
+	if i, ok := m.Netboot(); ok && i.Domain != "" && !strings.Contains(Hostname(m), ".") {
+		return Hostname(m) + "." + i.Domain
+	}
+	return Hostname(m)
+}
+
+// MetaData returns NoCloud's meta-data; instanceID "" is InstanceID(m).
+func MetaData(m inventory.Machine, instanceID string) []byte {
+	if instanceID == "" {
+		instanceID = InstanceID(m)
+	}
+	doc := struct {
+		InstanceID    string   `json:"instance-id"`
+		LocalHostname string   `json:"local-hostname"`
+		PublicKeys    []string `json:"public-keys,omitempty"`
+	}{instanceID, FQDN(m), m.SSHKeys}
+	return encode(doc)
+}
+
+// UserData returns m's own user-data as it stands, or an empty cloud-config:
+// NoCloud takes a seed without user-data for no seed at all. It reveals a
+// secret.
+func UserData(m inventory.Machine) []byte {
+	if m.UserData.IsZero() {
+		return []byte(CloudConfig + "{}\n")
+	}
+	return []byte(m.UserData.Reveal())
+}
+
+// VendorData returns the vendor-data of m: a cloud-config that phones home to
+// phoneHomeURL ("" = not), after m's own vendor-data if there is some. Ours
+// comes last because cloud-init lets the later part of vendor-data win, and
+// the run waits for this call. The user's user-data still wins over both. It
+// reveals a secret.
+func VendorData(m inventory.Machine, phoneHomeURL string) []byte {
+	ours := phoneHome(phoneHomeURL)
+	switch {
+	case m.VendorData.IsZero():
+		return ours
+	case phoneHomeURL == "":
+		return []byte(m.VendorData.Reveal())
+	}
+	return multipart([]byte(m.VendorData.Reveal()), ours)
+}
+
+// Combined returns vendor-data and user-data as one document, for data
+// sources that know no vendor-data (Ec2). User-data that is not cloud-init's
+// (an Ignition or Talos document) is returned untouched. It reveals a secret.
+func Combined(m inventory.Machine, phoneHomeURL string) []byte {
+	if m.UserData.IsZero() {
+		return VendorData(m, phoneHomeURL)
+	}
+	user := []byte(m.UserData.Reveal())
+	if phoneHomeURL == "" && m.VendorData.IsZero() || !cloudInit(user) {
+		return user
+	}
+	return multipart(VendorData(m, phoneHomeURL), user)
+}
+
+func phoneHome(url string) []byte {
+	type call struct {
+		URL   string   `json:"url"`
+		Post  []string `json:"post"`
+		Tries int      `json:"tries"`
+	}
+	doc := map[string]call{}
+	if url != "" {
+		doc["phone_home"] = call{url, []string{"instance_id", "hostname", "fqdn"}, 10}
+	}
+	return append([]byte(CloudConfig), encode(doc)...)
+}
+
+// NetworkConfig returns a network-config of version 2 (netplan's form):
+// every interface is matched by MAC and named eth0, eth1 … in the order of
+// the inventory; with its reserved address if it has one, else by DHCP.
+func NetworkConfig(m inventory.Machine) []byte {
+	type nameservers struct {
+		Addresses []netip.Addr `json:"addresses,omitempty"`
+		Search    []string     `json:"search,omitempty"`
+	}
+	type route struct {
+		To  string     `json:"to"`
+		Via netip.Addr `json:"via"`
+	}
+	type link struct {
+		Match       map[string]string `json:"match,omitempty"`
+		SetName     string            `json:"set-name,omitempty"`
+		ID          int               `json:"id,omitempty"`
+		Link        string            `json:"link,omitempty"`
+		DHCP4       bool              `json:"dhcp4"`
+		Addresses   []netip.Prefix    `json:"addresses,omitempty"`
+		Routes      []route           `json:"routes,omitempty"`
+		Nameservers *nameservers      `json:"nameservers,omitempty"`
+	}
+	doc := struct {
+		Version   int             `json:"version"`
+		Ethernets map[string]link `json:"ethernets"`
+		VLANs     map[string]link `json:"vlans,omitempty"`
+	}{Version: 2, Ethernets: map[string]link{}}
+	gateway := false
+	for n, i := range m.Interfaces {
+		name := fmt.Sprintf("eth%d", n)
+		eth := link{Match: map[string]string{"macaddress": i.MAC}, SetName: name}
+		on := link{DHCP4: !i.Address.IsValid() && !i.DisableDHCP}
+		if i.Address.IsValid() {
+			on.Addresses = []netip.Prefix{Prefix(i)}
+			if i.Gateway.IsValid() && !gateway { // one default route: the first that is given
+				on.Routes = []route{{"0.0.0.0/0", i.Gateway}}
+				gateway = true
+			}
+		}
+		if len(i.Nameservers) > 0 || i.Domain != "" {
+			on.Nameservers = &nameservers{Addresses: i.Nameservers}
+			if i.Domain != "" {
+				on.Nameservers.Search = []string{i.Domain}
+			}
+		}
+		if i.VLAN > 0 {
+			if doc.VLANs == nil {
+				doc.VLANs = map[string]link{}
+			}
+			on.ID, on.Link = i.VLAN, name
+			doc.VLANs[fmt.Sprintf("%s.%d", name, i.VLAN)] = on
+		} else {
+			on.Match, on.SetName = eth.Match, eth.SetName
+			eth = on
+		}
+		doc.Ethernets[name] = eth
+	}
+	return encode(doc)
+}
+
+// Prefix returns i's address with the length of its netmask. Without a valid
+// netmask it is a host route (/32, /128).
+func Prefix(i inventory.Interface) netip.Prefix {
+	bits := i.Address.BitLen()
+	if ip := net.ParseIP(i.Netmask).To4(); ip != nil && i.Address.Is4() {
+		if ones, size := net.IPMask(ip).Size(); size == 32 {
+			bits = ones
+		}
+	}
+	return netip.PrefixFrom(i.Address, bits)
+}
+
+// encode returns v as indented JSON with a line feed; it cannot fail for the
+// types of this package.
+func encode(v any) []byte {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	e.SetIndent("", "  ")
+	if err := e.Encode(v); err != nil {
+		panic(err) // a type of this package that JSON cannot hold: a bug, not an input
+	}
+	return b.Bytes()
+}
+
+// kinds of cloud-init's parts by their first line.
+func contentType(doc []byte) string {
+	for _, k := range [][2]string{
+		{"#cloud-config-archive", "text/cloud-config-archive"},
+		{"#cloud-config", "text/cloud-config"},
+		{"#cloud-boothook", "text/cloud-boothook"},
+		{"#include-once", "text/x-include-once-url"},
+		{"#include", "text/x-include-url"},
+		{"#part-handler", "text/part-handler"},
+		{"## template: jinja", "text/jinja2"},
+		{"#!", "text/x-shellscript"},
+	} {
+		if bytes.HasPrefix(doc, []byte(k[0])) {
+			return k[1]
+		}
+	}
+	return "text/plain" // cloud-init looks at the content itself
+}
+
+func isMIME(doc []byte) bool {
+	low := bytes.ToLower(doc[:min(len(doc), 32)])
+	return bytes.HasPrefix(low, []byte("content-type:")) || bytes.HasPrefix(low, []byte("mime-version:"))
+}
+
+func cloudInit(doc []byte) bool { return isMIME(doc) || contentType(doc) != "text/plain" }
+
+// boundary cannot stand in a part: those that we encode are base64, which
+// has no hyphen, and a nested multipart of ours is taken apart first.
+const boundary = "==ingot-part=="
+
+// multipart joins documents into one that cloud-init reads in their order.
+func multipart(docs ...[]byte) []byte {
+	var b bytes.Buffer
+	b.WriteString("Content-Type: multipart/mixed; boundary=\"" + boundary + "\"\nMIME-Version: 1.0\n\n")
+	for _, d := range docs {
+		if inner, ok := parts(d); ok {
+			b.Write(inner)
+			continue
+		}
+		b.WriteString("--" + boundary + "\n")
+		if isMIME(d) { // its own header becomes the part's
+			b.Write(d)
+		} else {
+			b.WriteString("Content-Type: " + contentType(d) + "; charset=\"utf-8\"\nMIME-Version: 1.0\nContent-Transfer-Encoding: base64\n\n")
+			enc := base64.StdEncoding.EncodeToString(d)
+			for len(enc) > 76 {
+				b.WriteString(enc[:76] + "\n")
+				enc = enc[76:]
+			}
+			b.WriteString(enc)
+		}
+		b.WriteString("\n")
+	}
+	b.WriteString("--" + boundary + "--\n")
+	return b.Bytes()
+}
+
+// parts returns the parts of a document that multipart made.
+func parts(d []byte) ([]byte, bool) {
+	head, body, ok := bytes.Cut(d, []byte("\n\n"))
+	if !ok || !bytes.Contains(head, []byte("boundary=\""+boundary+"\"")) {
+		return nil, false
+	}
+	return bytes.CutSuffix(body, []byte("--"+boundary+"--\n"))
+}
