@@ -1,0 +1,228 @@
+// Package strictyaml reads YAML (and so JSON) into structs that carry json
+// tags, strictly: an unknown key, a key given twice or a value of the wrong
+// type is an error that names its line, and all of them are reported at once.
+package strictyaml
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// A Document is one document of a YAML stream.
+type Document struct {
+	File string // as it was given, for messages
+	root *yaml.Node
+}
+
+// Documents splits b into its documents; empty ones are left out. A syntax
+// error is an inventory.Problems.
+func Documents(file string, b []byte) ([]Document, error) {
+	dec := yaml.NewDecoder(bytes.NewReader(b))
+	var docs []Document
+	for {
+		var n yaml.Node
+		err := decodeNode(dec, &n)
+		if errors.Is(err, io.EOF) {
+			return docs, nil
+		}
+		if err != nil {
+			return nil, inventory.Problems{syntaxProblem(file, err)}
+		}
+		if n.Kind == yaml.DocumentNode && len(n.Content) == 1 && !isNull(n.Content[0]) {
+			docs = append(docs, Document{File: file, root: n.Content[0]})
+		}
+	}
+}
+
+// decodeNode turns a panic of the parser into an error: what it reads comes
+// from people and from the network.
+func decodeNode(dec *yaml.Decoder, n *yaml.Node) (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("yaml: %v", r)
+		}
+	}()
+	return dec.Decode(n)
+}
+
+var lineInError = regexp.MustCompile(`^yaml: (?:line (\d+): )?(.*)$`)
+
+func syntaxProblem(file string, err error) inventory.Problem {
+	p := inventory.Problem{File: file, What: err.Error()}
+	if m := lineInError.FindStringSubmatch(strings.ReplaceAll(err.Error(), "\n", " ")); m != nil {
+		p.What = "not valid YAML: " + m[2]
+		p.Line = 1 // which the parser leaves out
+		if n, convErr := strconv.Atoi(m[1]); convErr == nil {
+			p.Line = n
+		}
+	}
+	switch {
+	case strings.Contains(p.What, "cannot start any token") && strings.Contains(p.What, "'\\t'"):
+		p.Remedy = "indent with spaces instead of tabs"
+	case strings.Contains(p.What, "mapping values are not allowed"):
+		p.Remedy = "put text that contains \": \" in quotes, and check the indentation"
+	}
+	return p
+}
+
+// Decode reads the one document of b into the value that into points to. The
+// error is an inventory.Problems with everything that is wrong; into may then
+// be filled partly.
+func Decode(file string, b []byte, into any) error {
+	docs, err := Documents(file, b)
+	if err != nil {
+		return err
+	}
+	switch len(docs) {
+	case 0:
+		return inventory.Problems{{File: file, What: "is empty"}}
+	case 1:
+		return docs[0].Decode(into)
+	}
+	return inventory.Problems{{
+		File: file, Line: docs[1].Line(), What: fmt.Sprintf("holds %d documents where one is expected", len(docs)),
+		Remedy: "remove the lines \"---\" or split the file",
+	}}
+}
+
+// DecodeAll reads each document of b into a T. The error is an
+// inventory.Problems with everything wrong in any of them.
+func DecodeAll[T any](file string, b []byte) ([]T, error) {
+	docs, err := Documents(file, b)
+	if err != nil {
+		return nil, err
+	}
+	var all inventory.Problems
+	out := make([]T, len(docs))
+	for i, d := range docs {
+		if err := d.Decode(&out[i]); err != nil {
+			var p inventory.Problems
+			if !errors.As(err, &p) {
+				return nil, err
+			}
+			all = append(all, p...)
+		}
+	}
+	return out, all.Err()
+}
+
+// Locate fills in File and Line of problems that a validation of the first
+// document of b found, from their Field.
+func Locate(file string, b []byte, problems inventory.Problems) inventory.Problems {
+	docs, err := Documents(file, b)
+	if err != nil || len(docs) == 0 {
+		d := Document{File: file}
+		return d.Locate(problems)
+	}
+	return docs[0].Locate(problems)
+}
+
+// Line is where the document's content starts, from 1.
+func (d Document) Line() int {
+	if d.root == nil {
+		return 0
+	}
+	return d.root.Line
+}
+
+// Text returns the scalar at a field path ("kind", "metadata.name"), and ""
+// when there is none.
+func (d Document) Text(path string) string {
+	n, whole := d.find(path)
+	if !whole || n == nil || n.Kind != yaml.ScalarNode || isNull(n) {
+		return ""
+	}
+	return n.Value
+}
+
+// LineOf returns the line of a field path such as "interfaces[0].mac", of the
+// deepest part of it that exists, or 0.
+func (d Document) LineOf(path string) int {
+	n, _ := d.find(path)
+	if n == nil {
+		return 0
+	}
+	return n.Line
+}
+
+// Locate fills in File and, where Line is 0, the Line of each problem's Field.
+func (d Document) Locate(problems inventory.Problems) inventory.Problems {
+	out := make(inventory.Problems, len(problems))
+	for i, p := range problems {
+		if p.File == "" {
+			p.File = d.File
+		}
+		if p.Line == 0 {
+			p.Line = d.LineOf(p.Field)
+		}
+		out[i] = p
+	}
+	return out
+}
+
+// Decode reads the document into the value that into points to, as Decode
+// does.
+func (d Document) Decode(into any) error {
+	w := walker{file: d.File}
+	w.decode(d.root, into)
+	return w.problems.Err()
+}
+
+// find walks path as far as it exists, and tells whether it is all there. For
+// a mapping's entry it returns the value node, with the line of its key.
+func (d Document) find(path string) (*yaml.Node, bool) {
+	n := d.root
+	if n == nil {
+		return nil, false
+	}
+	for _, part := range splitPath(path) {
+		next := child(n, part)
+		if next == nil {
+			return n, false
+		}
+		n = next
+	}
+	return n, true
+}
+
+func splitPath(path string) []string {
+	path = strings.NewReplacer("[", ".", "]", "").Replace(path)
+	return strings.FieldsFunc(path, func(r rune) bool { return r == '.' })
+}
+
+func child(n *yaml.Node, part string) *yaml.Node {
+	n = follow(n)
+	switch n.Kind {
+	case yaml.MappingNode:
+		for i := 0; i+1 < len(n.Content); i += 2 {
+			if n.Content[i].Value == part {
+				v := *follow(n.Content[i+1])
+				v.Line = n.Content[i].Line
+				return &v
+			}
+		}
+	case yaml.SequenceNode:
+		if i, err := strconv.Atoi(part); err == nil && i >= 0 && i < len(n.Content) {
+			return n.Content[i]
+		}
+	}
+	return nil
+}
+
+func follow(n *yaml.Node) *yaml.Node {
+	for i := 0; n.Kind == yaml.AliasNode && n.Alias != nil && i < maxDepth; i++ {
+		n = n.Alias
+	}
+	return n
+}
+
+func isNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" }

@@ -1,0 +1,468 @@
+package strictyaml
+
+import (
+	"encoding"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"reflect"
+	"sort"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// Limits of a document once its aliases are followed: an alias may name a
+// node that names another ten times, and so on.
+const (
+	maxNodes    = 200_000
+	maxDepth    = 100
+	maxProblems = 50
+)
+
+// maxLeaseSeconds is the greatest number that DHCP can say (RFC 2131, 32 bit).
+const maxLeaseSeconds = math.MaxUint32
+
+type walker struct {
+	file     string
+	nodes    int
+	problems inventory.Problems
+}
+
+var errTooMuch = errors.New("too much")
+
+func (w *walker) decode(n *yaml.Node, into any) {
+	v := reflect.ValueOf(into)
+	if v.Kind() != reflect.Pointer || v.IsNil() {
+		w.add(n, "", "", "cannot be read into %T", into)
+		return
+	}
+	if err := w.value(n, v.Elem(), "", 0); err != nil {
+		w.add(n, "", "write repeated parts out less", "is too large, too deep, or wrong in too many places")
+	}
+}
+
+func (w *walker) add(n *yaml.Node, path, remedy, format string, args ...any) {
+	line := 0
+	if n != nil {
+		line = n.Line
+	}
+	w.problems = append(w.problems, inventory.Problem{
+		File: w.file, Line: line, Field: path, What: fmt.Sprintf(format, args...), Remedy: remedy,
+	})
+}
+
+func (w *walker) tick(depth int) error {
+	w.nodes++
+	if w.nodes > maxNodes || depth > maxDepth || len(w.problems) >= maxProblems {
+		return errTooMuch
+	}
+	return nil
+}
+
+// value decodes n into v. It returns an error only to give up altogether;
+// what is wrong with the document goes into w.problems.
+func (w *walker) value(n *yaml.Node, v reflect.Value, path string, depth int) error {
+	if err := w.tick(depth); err != nil {
+		return err
+	}
+	at := n
+	n = follow(n)
+	if isNull(n) {
+		return nil // as if it were not there
+	}
+	if v.Kind() == reflect.Pointer {
+		if v.IsNil() {
+			v.Set(reflect.New(v.Type().Elem()))
+		}
+		return w.value(n, v.Elem(), path, depth+1)
+	}
+	if v.Type() == reflect.TypeFor[time.Duration]() {
+		w.duration(n, v, path)
+		return nil
+	}
+	if v.CanAddr() {
+		switch u := v.Addr().Interface().(type) {
+		case json.Unmarshaler:
+			return w.unmarshalJSON(n, u, path, depth)
+		case encoding.TextUnmarshaler:
+			if n.Kind != yaml.ScalarNode {
+				w.add(n, path, "", "must be text, but is %s", kindName(n))
+				return nil
+			}
+			if err := u.UnmarshalText([]byte(n.Value)); err != nil {
+				w.add(n, path, "", "%s", err)
+			}
+			return nil
+		}
+	}
+	switch v.Kind() {
+	case reflect.Struct:
+		return w.structure(n, v, path, depth)
+	case reflect.Map:
+		return w.mapping(n, v, path, depth)
+	case reflect.Slice:
+		return w.sequence(n, v, path, depth)
+	case reflect.Interface:
+		x, err := w.plain(n, depth)
+		if err != nil {
+			return err
+		}
+		v.Set(reflect.ValueOf(x))
+	case reflect.String:
+		if n.Kind != yaml.ScalarNode {
+			w.add(at, path, "", "must be text, but is %s", kindName(n))
+			return nil
+		}
+		v.SetString(n.Value) // also of a number or a truth value: what was written
+	default:
+		w.scalar(n, v, path)
+	}
+	return nil
+}
+
+func (w *walker) scalar(n *yaml.Node, v reflect.Value, path string) {
+	want := "a number"
+	switch v.Kind() {
+	case reflect.Bool:
+		want = "true or false"
+	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64,
+		reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
+		want = "a whole number"
+	}
+	if n.Kind != yaml.ScalarNode {
+		w.add(n, path, "", "must be %s, but is %s", want, kindName(n))
+		return
+	}
+	// A number or truth value in quotes is not one: "08" would be read in one
+	// way here and in another way there.
+	if n.ShortTag() == "!!str" {
+		w.add(n, path, "", "must be %s, but is the text %q", want, clip(n.Value))
+		return
+	}
+	if err := n.Decode(v.Addr().Interface()); err != nil {
+		w.add(n, path, "", "must be %s, but is %q", want, clip(n.Value))
+	}
+}
+
+// duration accepts "1h30m", a number of seconds, and the number of
+// nanoseconds that JSON has: no lease is long enough in seconds, nor short
+// enough in nanoseconds, for the two to meet.
+func (w *walker) duration(n *yaml.Node, v reflect.Value, path string) {
+	const remedy = `write for example "1h" or "24h", or a number of seconds`
+	if n.Kind != yaml.ScalarNode {
+		w.add(n, path, remedy, "must be a duration, but is %s", kindName(n))
+		return
+	}
+	if d, err := time.ParseDuration(n.Value); err == nil {
+		v.SetInt(int64(d))
+		return
+	}
+	i, err := strconv.ParseInt(n.Value, 10, 64)
+	switch {
+	case err != nil:
+		w.add(n, path, remedy, "must be a duration, but is %q", clip(n.Value))
+	case i >= 0 && i <= maxLeaseSeconds:
+		v.SetInt(i * int64(time.Second))
+	default:
+		v.SetInt(i)
+	}
+}
+
+func (w *walker) unmarshalJSON(n *yaml.Node, u json.Unmarshaler, path string, depth int) error {
+	x, err := w.plain(n, depth)
+	if err != nil {
+		return err
+	}
+	b, err := json.Marshal(x)
+	if err == nil {
+		err = u.UnmarshalJSON(b)
+	}
+	if err != nil && n.Kind == yaml.ScalarNode {
+		// password: 1234 is text that looks like a number.
+		if b, mErr := json.Marshal(n.Value); mErr == nil {
+			if again := u.UnmarshalJSON(b); again == nil || n.ShortTag() == "!!str" {
+				err = again
+			}
+		}
+	}
+	if err != nil {
+		var te *json.UnmarshalTypeError
+		if errors.As(err, &te) {
+			w.add(n, path, "", "must not be %s", kindName(n))
+			return nil
+		}
+		w.add(n, path, "", "%s", err)
+	}
+	return nil
+}
+
+// plain returns n as what encoding/json would make of it.
+func (w *walker) plain(n *yaml.Node, depth int) (any, error) {
+	if err := w.tick(depth); err != nil {
+		return nil, err
+	}
+	n = follow(n)
+	switch n.Kind {
+	case yaml.MappingNode:
+		m := map[string]any{}
+		pairs, err := w.pairs(n, "", depth)
+		if err != nil {
+			return nil, err
+		}
+		for _, p := range pairs {
+			x, err := w.plain(p.value, depth+1)
+			if err != nil {
+				return nil, err
+			}
+			m[p.key.Value] = x
+		}
+		return m, nil
+	case yaml.SequenceNode:
+		s := make([]any, 0, len(n.Content))
+		for _, c := range n.Content {
+			x, err := w.plain(c, depth+1)
+			if err != nil {
+				return nil, err
+			}
+			s = append(s, x)
+		}
+		return s, nil
+	case yaml.ScalarNode:
+		switch n.ShortTag() {
+		case "!!null":
+			return nil, nil
+		case "!!bool", "!!int", "!!float":
+			var x any
+			if err := n.Decode(&x); err == nil {
+				if f, isFloat := x.(float64); !isFloat || (!math.IsNaN(f) && !math.IsInf(f, 0)) {
+					return x, nil
+				}
+			}
+		}
+	}
+	return n.Value, nil
+}
+
+func (w *walker) sequence(n *yaml.Node, v reflect.Value, path string, depth int) error {
+	if n.Kind != yaml.SequenceNode {
+		w.add(n, path, "write each element on its own line after \"- \"", "must be a list, but is %s", kindName(n))
+		return nil
+	}
+	s := reflect.MakeSlice(v.Type(), len(n.Content), len(n.Content))
+	for i, c := range n.Content {
+		if err := w.value(c, s.Index(i), fmt.Sprintf("%s[%d]", path, i), depth+1); err != nil {
+			return err
+		}
+	}
+	v.Set(s)
+	return nil
+}
+
+func (w *walker) mapping(n *yaml.Node, v reflect.Value, path string, depth int) error {
+	if n.Kind != yaml.MappingNode {
+		w.add(n, path, "", "must be a mapping of names to values, but is %s", kindName(n))
+		return nil
+	}
+	pairs, err := w.pairs(n, path, depth)
+	if err != nil {
+		return err
+	}
+	m := reflect.MakeMapWithSize(v.Type(), len(pairs))
+	for _, p := range pairs {
+		e := reflect.New(v.Type().Elem()).Elem()
+		if err := w.value(p.value, e, join(path, p.key.Value), depth+1); err != nil {
+			return err
+		}
+		m.SetMapIndex(reflect.ValueOf(p.key.Value).Convert(v.Type().Key()), e)
+	}
+	v.Set(m)
+	return nil
+}
+
+func (w *walker) structure(n *yaml.Node, v reflect.Value, path string, depth int) error {
+	if n.Kind != yaml.MappingNode {
+		w.add(n, path, "", "must be a mapping of names to values, but is %s", kindName(n))
+		return nil
+	}
+	fields := map[string][]int{}
+	collect(v.Type(), nil, fields)
+	pairs, err := w.pairs(n, path, depth)
+	if err != nil {
+		return err
+	}
+	for _, p := range pairs {
+		index, ok := fields[p.key.Value]
+		if !ok {
+			w.add(p.key, join(path, p.key.Value), suggest(p.key.Value, fields), "unknown key")
+			continue
+		}
+		if err := w.value(p.value, v.FieldByIndex(index), join(path, p.key.Value), depth+1); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// collect gathers the fields of t by their json names, those of embedded
+// structs included.
+func collect(t reflect.Type, at []int, into map[string][]int) {
+	for i := range t.NumField() {
+		f := t.Field(i)
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		index := append(append([]int(nil), at...), i)
+		switch {
+		case f.Tag.Get("json") == "-":
+		case f.Anonymous && name == "" && f.Type.Kind() == reflect.Struct:
+			collect(f.Type, index, into)
+		case !f.IsExported():
+		case name == "":
+			into[f.Name] = index
+		default:
+			into[name] = index
+		}
+	}
+}
+
+type pair struct{ key, value *yaml.Node }
+
+// pairs returns the entries of a mapping with its merge keys (<<) followed;
+// what is written out wins over what is merged.
+func (w *walker) pairs(n *yaml.Node, path string, depth int) ([]pair, error) {
+	seen := map[string]int{}
+	var out []pair
+	var merges []*yaml.Node
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		k, v := follow(n.Content[i]), n.Content[i+1]
+		if k.ShortTag() == "!!merge" {
+			merges = append(merges, v)
+			continue
+		}
+		if k.Kind != yaml.ScalarNode {
+			w.add(n.Content[i], path, "put text that starts with { or [ in quotes", "a name must be text, but is %s", kindName(k))
+			continue
+		}
+		if line, dup := seen[k.Value]; dup {
+			w.add(n.Content[i], join(path, k.Value), "keep one of the two", "is given twice, first on line %d", line)
+			continue
+		}
+		seen[k.Value] = n.Content[i].Line
+		key := *k
+		key.Line = n.Content[i].Line
+		out = append(out, pair{&key, v})
+	}
+	for _, m := range merges {
+		m = follow(m)
+		sources := []*yaml.Node{m}
+		if m.Kind == yaml.SequenceNode {
+			sources = m.Content
+		}
+		for _, s := range sources {
+			s = follow(s)
+			if err := w.tick(depth); err != nil {
+				return nil, err
+			}
+			if s.Kind != yaml.MappingNode {
+				w.add(s, path, "", "<< must name a mapping, but names %s", kindName(s))
+				continue
+			}
+			merged, err := w.pairs(s, path, depth+1)
+			if err != nil {
+				return nil, err
+			}
+			for _, p := range merged {
+				if _, dup := seen[p.key.Value]; !dup {
+					seen[p.key.Value] = p.key.Line
+					out = append(out, p)
+				}
+			}
+		}
+	}
+	return out, nil
+}
+
+func join(path, key string) string {
+	if path == "" {
+		return key
+	}
+	return path + "." + key
+}
+
+func kindName(n *yaml.Node) string {
+	switch n.Kind {
+	case yaml.MappingNode:
+		return "a mapping"
+	case yaml.SequenceNode:
+		return "a list"
+	case yaml.ScalarNode:
+		switch n.ShortTag() {
+		case "!!int", "!!float":
+			return "a number"
+		case "!!bool":
+			return "a truth value"
+		}
+		return "text"
+	}
+	return "nothing that is known"
+}
+
+func clip(s string) string {
+	if len(s) > 60 {
+		return s[:60] + "…"
+	}
+	return s
+}
+
+// suggest names the known key that is nearest to key, or all when they are few.
+func suggest(key string, fields map[string][]int) string {
+	known := make([]string, 0, len(fields))
+	for name := range fields {
+		known = append(known, name)
+	}
+	sort.Strings(known)
+	best, distance := "", len(key)/2+1
+	for _, name := range known {
+		if d := levenshtein(fold(key), fold(name)); d < distance {
+			best, distance = name, d
+		}
+	}
+	if best != "" {
+		return fmt.Sprintf("did you mean %q?", best)
+	}
+	if len(known) == 0 {
+		return "no keys are known here"
+	}
+	return "known keys: " + strings.Join(known, ", ")
+}
+
+// fold makes lease_time, lease-time and leaseTime equal.
+func fold(s string) string {
+	return strings.ToLower(strings.NewReplacer("_", "", "-", "").Replace(s))
+}
+
+func levenshtein(a, b string) int {
+	if len(a) > 100 || len(b) > 100 {
+		return max(len(a), len(b))
+	}
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := 1; i <= len(a); i++ {
+		diagonal := row[0]
+		row[0] = i
+		for j := 1; j <= len(b); j++ {
+			cost := diagonal
+			if a[i-1] != b[j-1] {
+				cost = 1 + min(diagonal, row[j], row[j-1])
+			}
+			diagonal, row[j] = row[j], cost
+		}
+	}
+	return row[len(b)]
+}

@@ -1,0 +1,37 @@
+package template
+
+import (
+	"embed"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+//go:embed builtin/*.yaml
+var builtin embed.FS
+
+// Names of the templates that need no file.
+const (
+	BuiltinImage         = "image"          // writes the image; cloud-init reads a CIDATA partition
+	BuiltinImageMetadata = "image-metadata" // writes the image; cloud-init reads the metadata server
+)
+
+// Builtins returns the templates that need no file, by name.
+func Builtins() []inventory.Template {
+	var out []inventory.Template
+	entries, err := builtin.ReadDir("builtin")
+	if err != nil {
+		panic(err) // embedded at build time: cannot be absent
+	}
+	for _, e := range entries {
+		b, err := builtin.ReadFile(path.Join("builtin", e.Name()))
+		if err != nil {
+			panic(err) // as above
+		}
+		out = append(out, inventory.Template{Name: strings.TrimSuffix(e.Name(), ".yaml"), Source: string(b), Builtin: true})
+	}
+	slices.SortFunc(out, func(a, b inventory.Template) int { return strings.Compare(a.Name, b.Name) })
+	return out
+}

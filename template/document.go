@@ -1,0 +1,343 @@
+package template
+
+import (
+	"fmt"
+	"maps"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+	"unicode"
+
+	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+const (
+	version    = "0.1"
+	maxName    = 200
+	maxActions = 256
+)
+
+// document is format 0.1 as it is written.
+type document struct {
+	Version       string         `json:"version"`
+	Name          string         `json:"name"`
+	ID            string         `json:"id"`
+	GlobalTimeout action.Seconds `json:"global_timeout"`
+	Tasks         []task         `json:"tasks"`
+}
+
+type task struct {
+	Name        string            `json:"name"`
+	Worker      string            `json:"worker"`
+	Volumes     []string          `json:"volumes"`
+	Environment map[string]string `json:"environment"`
+	Actions     []step            `json:"actions"`
+}
+
+type step struct {
+	Name        string            `json:"name"`
+	Image       string            `json:"image"`
+	Timeout     action.Seconds    `json:"timeout"`
+	Command     []string          `json:"command"`
+	OnTimeout   []string          `json:"on-timeout"`
+	OnFailure   []string          `json:"on-failure"`
+	Volumes     []string          `json:"volumes"`
+	Environment map[string]string `json:"environment"`
+	PID         string            `json:"pid"`
+	// Namespaces.Network has no meaning for actions that the agent carries
+	// out itself; it is read because Tinkerbell's templates have it.
+	Namespaces struct {
+		Network string `json:"network"`
+		PID     string `json:"pid"`
+	} `json:"namespaces"`
+}
+
+// part is a thing of a document that data must not change.
+type part struct{ path, what string }
+
+// shape lists the structure of a document: its tasks, their actions, images,
+// the names of what is set, and how many of the rest there are.
+func (d document) shape() []part {
+	s := []part{{"version", d.Version}, {"global_timeout", fmt.Sprint(d.GlobalTimeout)}, {"tasks", fmt.Sprint(len(d.Tasks))}}
+	count := func(path string, n int) { s = append(s, part{path, fmt.Sprint(n)}) }
+	env := func(path string, m map[string]string) {
+		s = append(s, part{path, strings.Join(slices.Sorted(maps.Keys(m)), "\x00")})
+	}
+	for i, t := range d.Tasks {
+		p := fmt.Sprintf("tasks[%d]", i)
+		count(p+".volumes", len(t.Volumes))
+		count(p+".actions", len(t.Actions))
+		env(p+".environment", t.Environment)
+		for j, a := range t.Actions {
+			p := fmt.Sprintf("tasks[%d].actions[%d]", i, j)
+			s = append(s, part{p + ".image", a.Image}, part{p + ".timeout", fmt.Sprint(a.Timeout)}, part{p + ".pid", a.PID + a.Namespaces.PID})
+			count(p+".command", len(a.Command))
+			count(p+".volumes", len(a.Volumes))
+			count(p+".on-timeout", len(a.OnTimeout))
+			count(p+".on-failure", len(a.OnFailure))
+			env(p+".environment", a.Environment)
+		}
+	}
+	return s
+}
+
+// checker finds what is wrong with a document, and makes actions of it.
+type checker struct {
+	out  output
+	doc  document
+	data *Data // nil: only what can be told without
+	// unknown tells whether a text holds a placeholder, so that nothing can be
+	// said about it.
+	unknown  func(string) bool
+	problems inventory.Problems
+}
+
+func (c *checker) add(path, remedy, format string, args ...any) {
+	c.problems = append(c.problems, inventory.Problem{
+		File: c.out.file, Line: c.out.line(path), Field: path, What: fmt.Sprintf(format, args...), Remedy: remedy,
+	})
+}
+
+func (c *checker) open(s string) bool { return c.unknown != nil && c.unknown(s) }
+
+// structure checks what needs no machine.
+func (c *checker) structure() {
+	d := c.doc
+	if d.Version != version && !c.open(d.Version) {
+		c.add("version", `write version: "0.1"`, "is %q, but the format known here is %q", d.Version, version)
+	}
+	if len(d.Name) > maxName {
+		c.add("name", "", "is longer than %d characters", maxName)
+	}
+	if d.GlobalTimeout < 0 {
+		c.add("global_timeout", "give seconds, or leave it out", "is negative")
+	}
+	total := 0
+	for _, t := range d.Tasks {
+		total += len(t.Actions)
+	}
+	switch {
+	case len(d.Tasks) == 0:
+		c.add("tasks", "", "a template needs at least one task")
+	case total > maxActions:
+		c.add("tasks", "", "hold %d actions; more than %d are not carried out in one run", total, maxActions)
+		return
+	}
+	tasks, n := map[string]bool{}, 0
+	for i, t := range d.Tasks {
+		p := fmt.Sprintf("tasks[%d]", i)
+		c.name(p+".name", t.Name, "task", tasks)
+		if len(t.Actions) == 0 {
+			c.add(p+".actions", "", "a task needs at least one action")
+		}
+		names := map[string]bool{}
+		for j, a := range t.Actions {
+			n++
+			c.step(fmt.Sprintf("%s.actions[%d]", p, j), a, names, n == total)
+		}
+	}
+}
+
+func (c *checker) name(path, name, of string, seen map[string]bool) {
+	switch {
+	case name == "":
+		c.add(path, "", "the %s needs a name", of)
+	case len(name) > maxName:
+		c.add(path, "", "is longer than %d characters", maxName)
+	case strings.ContainsFunc(name, unicode.IsControl):
+		c.add(path, "", "holds a control character")
+	case seen[name]:
+		c.add(path, "give each a name of its own", "is the second %s named %q", of, name)
+	}
+	seen[name] = true
+}
+
+func (c *checker) step(path string, a step, names map[string]bool, last bool) {
+	c.name(path+".name", a.Name, "action", names)
+	if a.Timeout < 0 {
+		c.add(path+".timeout", "give seconds, or leave it out", "is negative")
+	}
+	if a.PID != "" && a.Namespaces.PID != "" && a.PID != a.Namespaces.PID {
+		c.add(path+".pid", "keep one of the two", "differs from namespaces.pid")
+	}
+	if a.Image == "" {
+		c.add(path+".image", "name one of: "+knownActions(), "the action needs an image")
+		return
+	}
+	if c.open(a.Image) {
+		return
+	}
+	native, ok := action.Native(a.Image)
+	if !ok {
+		c.add(path+".image", "use one of: "+knownActions(),
+			"%q names no action that the agent carries out itself, and running containers is not supported", a.Image)
+		return
+	}
+	if action.Leaves(native) && !last {
+		c.add(path+".image", "move it to the end of the last task", "%q takes the machine away from the agent, so it can only be the last action", a.Image)
+	}
+}
+
+func knownActions() string {
+	return strings.Join([]string{
+		action.Image2Disk, action.WriteFile, action.ConfigDrive, action.Wipe, action.Reboot, action.PowerOff, action.Inspect, action.Noop,
+		"disk-wipe", "osie-installer",
+	}, ", ")
+}
+
+// actions makes the actions of the run, and checks what the machine decides.
+func (c *checker) actions() Rendered {
+	r := Rendered{Name: c.doc.Name, GlobalTimeout: c.doc.GlobalTimeout}
+	if r.GlobalTimeout == 0 {
+		r.GlobalTimeout = DefaultGlobalTimeout
+	}
+	r.DiskAlias = c.diskAlias()
+	for i, t := range c.doc.Tasks {
+		c.worker(fmt.Sprintf("tasks[%d].worker", i), t.Worker)
+		for j, s := range t.Actions {
+			r.Actions = append(r.Actions, c.action(fmt.Sprintf("tasks[%d].actions[%d]", i, j), t, s, r.DiskAlias))
+		}
+	}
+	if len(r.Actions) == 0 {
+		return r
+	}
+	last := r.Actions[len(r.Actions)-1]
+	if native, _ := action.Native(last.Image); !action.Leaves(native) {
+		name := action.Reboot
+		for taken(r.Actions, last.Task, name) {
+			name += "-at-the-end"
+		}
+		r.Actions = append(r.Actions, action.Action{Name: name, Task: last.Task, Image: action.Reboot, Timeout: DefaultActionTimeout})
+	}
+	return r
+}
+
+func taken(actions []action.Action, task, name string) bool {
+	return slices.ContainsFunc(actions, func(a action.Action) bool { return a.Task == task && a.Name == name })
+}
+
+// worker checks that a task is for this machine: a run owns one machine.
+func (c *checker) worker(path, worker string) {
+	m := c.data.Machine
+	if worker == "" || worker == m.Name {
+		return
+	}
+	if _, ok := m.InterfaceByMAC(strings.ToLower(strings.ReplaceAll(worker, "-", ":"))); ok {
+		return
+	}
+	c.add(path, `write worker: "{{.device_1}}", and provision other machines by runs of their own`,
+		"%q is neither a MAC nor the name of machine %q", worker, m.Name)
+}
+
+func (c *checker) action(path string, t task, s step, disk string) action.Action {
+	a := action.Action{
+		Name: s.Name, Task: t.Name, Image: s.Image, Command: s.Command, PID: s.PID,
+		Timeout: s.Timeout, OnTimeout: s.OnTimeout, OnFailure: s.OnFailure,
+		Volumes: append(slices.Clone(t.Volumes), s.Volumes...),
+	}
+	if a.PID == "" {
+		a.PID = s.Namespaces.PID
+	}
+	if a.Timeout == 0 {
+		a.Timeout = DefaultActionTimeout
+	}
+	env := map[string]string{}
+	maps.Copy(env, t.Environment)
+	maps.Copy(env, s.Environment)
+	native, _ := action.Native(s.Image)
+	switch native {
+	case action.Image2Disk:
+		c.image(path, env)
+		setDefault(env, "DEST_DISK", disk)
+	case action.WriteFile, action.ConfigDrive:
+		setDefault(env, "DEST_DISK", disk)
+	case action.Wipe:
+		setDefault(env, "BLOCK_DEVICE", disk)
+	}
+	if len(env) > 0 {
+		a.Environment = env
+	}
+	return a
+}
+
+func setDefault(env map[string]string, key, value string) {
+	if env[key] == "" {
+		env[key] = value
+	}
+}
+
+// image fills in what an image action writes: what it names, else the
+// machine's own image.
+func (c *checker) image(path string, env map[string]string) {
+	d := c.data
+	if env["IMG_URL"] == "" {
+		if d.Image == nil {
+			c.add(path+".image", fmt.Sprintf("give machine %s an image, name one when provisioning, or set IMG_URL", d.Machine.Name),
+				"writes the machine's image, but machine %q has none", d.Machine.Name)
+			return
+		}
+		env["IMG_URL"] = d.ImageURL
+	}
+	if d.Image != nil && env["IMG_URL"] == d.ImageURL && d.Image.SHA256 != "" {
+		setDefault(env, "IMG_SHA256", d.Image.SHA256)
+	}
+	u, err := url.Parse(env["IMG_URL"])
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+		c.add(path+".environment.IMG_URL", "give a URL that starts with http:// or https://", "%q is not a URL from which the agent can fetch an image", env["IMG_URL"])
+	}
+}
+
+// diskAlias is the one disk that the template names, else the first that the
+// machine declares.
+func (c *checker) diskAlias() string {
+	alias := ""
+	for i, t := range c.doc.Tasks {
+		for j, s := range t.Actions {
+			for _, key := range []string{"DEST_DISK", "BLOCK_DEVICE"} {
+				value := s.Environment[key]
+				if value == "" {
+					value = t.Environment[key]
+				}
+				if value == "" {
+					continue
+				}
+				path := fmt.Sprintf("tasks[%d].actions[%d].environment.%s", i, j, key)
+				disk := wholeDisk(value)
+				switch {
+				case !strings.HasPrefix(value, "/dev/") || strings.Contains(value, ".."):
+					c.add(path, "give a path such as /dev/sda, or leave it out for the machine's own disk", "%q is no path of a disk", value)
+				case alias == "":
+					alias = disk
+				case alias != disk:
+					c.add(path, "name one disk in all actions", "%q is a second disk beside %q; a run is bound to one disk", disk, alias)
+				}
+			}
+		}
+	}
+	if alias == "" && len(c.data.Machine.Disks) > 0 {
+		alias = c.data.Machine.Disks[0].Device
+	}
+	if alias == "" {
+		alias = DefaultDisk
+	}
+	return alias
+}
+
+var partitions = []*regexp.Regexp{
+	regexp.MustCompile(`^(/dev/disk/.+)-part\d+$`),
+	regexp.MustCompile(`^(/dev/(?:nvme\d+n|mmcblk|loop|nbd|md)\d+)p\d+$`),
+	regexp.MustCompile(`^(/dev/(?:sd|vd|xvd|hd)[a-z]+)\d+$`),
+}
+
+// wholeDisk returns the disk of a partition's path: the opposite of
+// formatPartition.
+func wholeDisk(path string) string {
+	for _, r := range partitions {
+		if m := r.FindStringSubmatch(path); m != nil {
+			return m[1]
+		}
+	}
+	return path
+}

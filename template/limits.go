@@ -1,0 +1,446 @@
+package template
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"text/template"
+	"text/template/parse"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// Bounds of a rendering. Together they bound its time: a step looks at the
+// deadline, and no single step can take long because no value is large.
+const (
+	maxSource = 256 << 10 // bytes of a template
+	maxOutput = 256 << 10 // bytes of a rendered document
+	maxSteps  = 100_000   // passes of loops, pieces of text and calls of functions
+	maxCalls  = 1_000     // calls of named templates: each deepens the stack
+	maxWeight = 512 << 10 // bytes and elements of a value
+	maxLength = 4_096     // elements of one list or map: some functions are quadratic
+	maxNested = 64        // lists and maps in each other
+	maxArgs   = 1_000     // arguments of one call
+)
+
+// errLimit is what a template runs into that does not end, or grows too far.
+var errLimit = errors.New("limit of templates")
+
+type limitError string
+
+func (e limitError) Error() string        { return string(e) }
+func (e limitError) Is(target error) bool { return target == errLimit }
+
+// limitProblems are Problems that are an errLimit, too.
+type limitProblems struct{ inventory.Problems }
+
+func (p limitProblems) Is(target error) bool { return target == errLimit }
+func (p limitProblems) Unwrap() error        { return p.Problems }
+
+// guard counts what one rendering does. Nothing else may hold it.
+type guard struct {
+	ctx    context.Context
+	steps  int
+	calls  int
+	line   int // of the source, where the rendering is
+	marks  []mark
+	out    strings.Builder
+	outRow int // lines written so far
+	err    error
+}
+
+// mark says that from line out of the output on, text comes from line src of
+// the source.
+type mark struct{ out, src int }
+
+func newGuard(ctx context.Context) *guard { return &guard{ctx: ctx} }
+
+// stop ends the rendering. The first reason is kept: text/template wraps it in
+// words that mean nothing to whoever wrote the template.
+func (g *guard) stop(format string, args ...any) error {
+	if g.err == nil {
+		g.err = limitError(fmt.Sprintf(format, args...))
+	}
+	return g.err
+}
+
+func (g *guard) step() error {
+	g.steps++
+	switch {
+	case g.err != nil:
+		return g.err
+	case g.steps > maxSteps:
+		return g.stop("takes more than %d steps to render", maxSteps)
+	case g.ctx.Err() != nil:
+		return g.stop("takes too long to render")
+	}
+	return nil
+}
+
+// Write is where the document goes.
+func (g *guard) Write(p []byte) (int, error) {
+	if g.out.Len()+len(p) > maxOutput {
+		return 0, g.stop("renders to more than %d KiB", maxOutput>>10)
+	}
+	g.outRow += strings.Count(string(p), "\n")
+	return g.out.Write(p)
+}
+
+// Names of the functions that are put into the template between its parts.
+const (
+	hookAt   = "ingotAt"   // a piece of text or an action of a source line starts
+	hookCall = "ingotCall" // a named template starts
+)
+
+func (g *guard) hooks() template.FuncMap {
+	return template.FuncMap{
+		hookAt: func(line int) (string, error) {
+			g.line = line
+			g.marks = append(g.marks, mark{g.outRow + 1, line})
+			return "", g.step()
+		},
+		hookCall: func() (string, error) {
+			if g.calls++; g.calls > maxCalls {
+				return "", g.stop("calls named templates more than %d times", maxCalls)
+			}
+			return "", g.step()
+		},
+	}
+}
+
+// prepare parses src with the functions of g.
+func prepare(file, src string, g *guard) (*template.Template, error) {
+	if err := checkSource(file, src); err != nil {
+		return nil, err
+	}
+	t, err := template.New("").Option("missingkey=error").Funcs(functions(g)).Funcs(g.hooks()).Parse(src)
+	if err != nil {
+		return nil, inventory.Problems{templateProblem(file, err)}
+	}
+	return t, nil
+}
+
+// compile returns the parse trees of src.
+func compile(file, src string, g *guard) ([]*parse.Tree, error) {
+	t, err := prepare(file, src, g)
+	if err != nil {
+		return nil, err
+	}
+	var trees []*parse.Tree
+	for _, named := range t.Templates() {
+		if named.Tree != nil && named.Root != nil {
+			trees = append(trees, named.Tree)
+		}
+	}
+	slices.SortFunc(trees, func(a, b *parse.Tree) int { return strings.Compare(a.Name, b.Name) })
+	return trees, nil
+}
+
+// output is a rendered text with the way back to its source.
+type output struct {
+	file  string
+	text  string
+	marks []mark
+}
+
+// sourceLine returns the line of the source that line n of the text came from.
+func (o output) sourceLine(n int) int {
+	src := n
+	for _, m := range o.marks {
+		if m.out > n {
+			break
+		}
+		src = m.src + n - m.out
+	}
+	return src
+}
+
+// execute renders src. Its error is an inventory.Problems, and an errLimit
+// too when a limit was met.
+func execute(ctx context.Context, file, src string, data map[string]any) (output, error) {
+	g := newGuard(ctx)
+	t, err := prepare(file, src, g)
+	if err != nil {
+		return output{}, err
+	}
+	for _, named := range t.Templates() {
+		if named.Tree == nil || named.Root == nil {
+			continue
+		}
+		instrument(named.Tree)
+	}
+	if err := t.Execute(g, data); err != nil {
+		if g.err != nil {
+			return output{}, limitProblems{inventory.Problems{{File: file, Line: g.line, What: g.err.Error(), Remedy: "make the template simpler"}}}
+		}
+		p := templateProblem(file, err)
+		if g.line > 0 {
+			p.Line = g.line
+		}
+		if p.Remedy == "" && strings.Contains(p.What, "map has no entry for key") {
+			p.Remedy = missing(p.What, data)
+		}
+		return output{}, inventory.Problems{p}
+	}
+	return output{file: file, text: g.out.String(), marks: g.marks}, nil
+}
+
+var (
+	templateError = regexp.MustCompile(`(?s)^template: [^:]*:(\d+)(?::\d+)?: (.*)$`)
+	executing     = regexp.MustCompile(`(?s)^executing "[^"]*" at (<.*?>): (.*)$`)
+	noEntry       = regexp.MustCompile(`map has no entry for key "([^"]*)"`)
+)
+
+// templateProblem takes an error of text/template apart.
+func templateProblem(file string, err error) inventory.Problem {
+	p := inventory.Problem{File: file, What: err.Error()}
+	m := templateError.FindStringSubmatch(err.Error())
+	if m == nil {
+		return p
+	}
+	if n, convErr := strconv.Atoi(m[1]); convErr == nil {
+		p.Line = n
+	}
+	p.What = m[2]
+	if x := executing.FindStringSubmatch(p.What); x != nil {
+		p.Field, p.What = "{{"+strings.Trim(x[1], "<>")+"}}", x[2]
+	}
+	if strings.Contains(p.What, "not defined") {
+		p.Remedy = "templates have the functions of sprig that reach nothing outside, and formatPartition, netmaskToPrefixLength, netmaskToCIDR, toYaml, fromYaml"
+	}
+	return p
+}
+
+// missing names what there is instead of a key that there is not.
+func missing(what string, data map[string]any) string {
+	m := noEntry.FindStringSubmatch(what)
+	if m == nil {
+		return ""
+	}
+	switch key := m[1]; {
+	case key == "image":
+		return "the machine has no image: give it one, or name one when provisioning"
+	case key == "references":
+		return "references are not supported: give the value by the hardware map"
+	case strings.HasPrefix(key, "device_"):
+		return "the machine has fewer interfaces for netboot"
+	}
+	keys := make([]string, 0, len(data))
+	for k := range data {
+		keys = append(keys, "."+k)
+	}
+	slices.Sort(keys)
+	return "known: " + strings.Join(keys, " ") + "; more come by the hardware map"
+}
+
+// instrument puts the hooks into a template: at its start, at the start of
+// each branch and each pass of a loop, and before everything that prints.
+func instrument(t *parse.Tree) {
+	var list func(*parse.ListNode)
+	list = func(l *parse.ListNode) {
+		if l == nil {
+			return
+		}
+		nodes := []parse.Node{hook(hookAt, lineAt(t, l))}
+		for _, n := range l.Nodes {
+			nodes = append(nodes, hook(hookAt, lineAt(t, n)))
+			switch n := n.(type) {
+			case *parse.IfNode:
+				list(n.List)
+				list(n.ElseList)
+			case *parse.RangeNode:
+				list(n.List)
+				list(n.ElseList)
+			case *parse.WithNode:
+				list(n.List)
+				list(n.ElseList)
+			}
+			nodes = append(nodes, n)
+		}
+		l.Nodes = nodes
+	}
+	list(t.Root)
+	t.Root.Nodes = append([]parse.Node{hook(hookCall, 0)}, t.Root.Nodes...)
+}
+
+// hook returns a node that calls one of the hooks.
+func hook(name string, line int) parse.Node {
+	call := "{{" + name + "}}"
+	if name == hookAt {
+		call = fmt.Sprintf("{{%s %d}}", name, line)
+	}
+	trees, err := parse.Parse("hook", call, "", "", map[string]any{name: 0})
+	if err != nil {
+		panic(err) // a constant text: it parses always or never
+	}
+	return trees["hook"].Root.Nodes[0]
+}
+
+// lineAt returns the line of n in its source, from 1.
+func lineAt(t *parse.Tree, n parse.Node) int {
+	location, _ := t.ErrorContext(n)
+	// name:line:column, with an empty name
+	parts := strings.Split(location, ":")
+	if len(parts) < 2 {
+		return 0
+	}
+	line, err := strconv.Atoi(parts[len(parts)-2])
+	if err != nil {
+		return 0
+	}
+	return line
+}
+
+// walkNodes calls f for every node under n.
+func walkNodes(n parse.Node, f func(parse.Node)) {
+	if n == nil || reflect.ValueOf(n).IsNil() {
+		return
+	}
+	f(n)
+	branch := func(b *parse.BranchNode) {
+		walkNodes(b.Pipe, f)
+		walkNodes(b.List, f)
+		walkNodes(b.ElseList, f)
+	}
+	switch n := n.(type) {
+	case *parse.ListNode:
+		for _, c := range n.Nodes {
+			walkNodes(c, f)
+		}
+	case *parse.ActionNode:
+		walkNodes(n.Pipe, f)
+	case *parse.TemplateNode:
+		walkNodes(n.Pipe, f)
+	case *parse.IfNode:
+		branch(&n.BranchNode)
+	case *parse.RangeNode:
+		branch(&n.BranchNode)
+	case *parse.WithNode:
+		branch(&n.BranchNode)
+	case *parse.PipeNode:
+		for _, c := range n.Cmds {
+			walkNodes(c, f)
+		}
+	case *parse.CommandNode:
+		for _, c := range n.Args {
+			walkNodes(c, f)
+		}
+	case *parse.ChainNode:
+		walkNodes(n.Node, f)
+	}
+}
+
+// weigh returns how large v is, and an error from the point where it is too
+// large; a value that contains itself is.
+func weigh(v reflect.Value) error {
+	left := maxWeight
+	var walk func(reflect.Value, int) error
+	walk = func(v reflect.Value, depth int) error {
+		left--
+		if depth > maxNested {
+			return limitError(fmt.Sprintf("nests lists and maps deeper than %d", maxNested))
+		}
+		if left < 0 {
+			return limitError("makes a value that is too large")
+		}
+		switch v.Kind() {
+		case reflect.String:
+			left -= v.Len()
+		case reflect.Interface, reflect.Pointer:
+			if !v.IsNil() {
+				return walk(v.Elem(), depth+1)
+			}
+		case reflect.Slice, reflect.Array:
+			if v.Type().Elem().Kind() == reflect.Uint8 {
+				left -= v.Len()
+				break
+			}
+			if v.Len() > maxLength {
+				return limitError(fmt.Sprintf("makes a list of more than %d elements", maxLength))
+			}
+			for i := range v.Len() {
+				if err := walk(v.Index(i), depth+1); err != nil {
+					return err
+				}
+			}
+		case reflect.Map:
+			if v.Len() > maxLength {
+				return limitError(fmt.Sprintf("makes a map of more than %d entries", maxLength))
+			}
+			for it := v.MapRange(); it.Next(); {
+				if err := walk(it.Key(), depth+1); err != nil {
+					return err
+				}
+				if err := walk(it.Value(), depth+1); err != nil {
+					return err
+				}
+			}
+		case reflect.Struct:
+			for i := range v.NumField() {
+				if err := walk(v.Field(i), depth+1); err != nil {
+					return err
+				}
+			}
+		}
+		if left < 0 {
+			return limitError("makes a value that is too large")
+		}
+		return nil
+	}
+	if !v.IsValid() {
+		return nil
+	}
+	return walk(v, 0)
+}
+
+var errorType = reflect.TypeFor[error]()
+
+// bounded wraps a function of a template: each call is a step, and neither its
+// arguments nor its result may be too large.
+func (g *guard) bounded(f any) any {
+	fn := reflect.ValueOf(f)
+	t := fn.Type()
+	in := make([]reflect.Type, t.NumIn())
+	for i := range in {
+		in[i] = t.In(i)
+	}
+	wrapped := reflect.FuncOf(in, []reflect.Type{t.Out(0), errorType}, t.IsVariadic())
+	return reflect.MakeFunc(wrapped, func(args []reflect.Value) []reflect.Value {
+		fail := func(err error) []reflect.Value {
+			return []reflect.Value{reflect.Zero(t.Out(0)), reflect.ValueOf(&err).Elem()}
+		}
+		if err := g.step(); err != nil {
+			return fail(err)
+		}
+		if t.IsVariadic() && args[len(args)-1].Len() > maxArgs {
+			return fail(g.stop("calls a function with more than %d arguments", maxArgs))
+		}
+		for _, a := range args {
+			if err := weigh(a); err != nil {
+				return fail(g.stop("%s", err))
+			}
+		}
+		var out []reflect.Value
+		if t.IsVariadic() {
+			out = fn.CallSlice(args)
+		} else {
+			out = fn.Call(args)
+		}
+		if len(out) == 2 && !out[1].IsNil() {
+			var limit limitError
+			if err, ok := out[1].Interface().(error); ok && errors.As(err, &limit) {
+				return fail(g.stop("%s", limit))
+			}
+			return []reflect.Value{out[0], out[1]}
+		}
+		if err := weigh(out[0]); err != nil {
+			return fail(g.stop("%s", err))
+		}
+		return []reflect.Value{out[0], reflect.Zero(errorType)}
+	}).Interface()
+}
