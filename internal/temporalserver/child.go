@@ -29,8 +29,8 @@ const maxConfigSize = 64 << 10
 // returns nil then. Its error has been reported to the parent already; the process should just exit
 // with status 1.
 //
-// It changes the whole process: signals that are meant for the parent are ignored, and the memory limit
-// is set.
+// It changes the whole process: signals that are meant for the parent are ignored, files are made for the
+// owner alone, and the memory limit is set.
 func ChildMain(stdin io.Reader, ready *os.File, stderr io.Writer) error {
 	if ready == nil {
 		return errors.New("serving Temporal: this subcommand is for ingot serve, not for people")
@@ -41,6 +41,8 @@ func ChildMain(stdin io.Reader, ready *os.File, stderr io.Writer) error {
 	// INT and TERM go to the parent, which stops its workers before it ends us. PIPE: the log's reader
 	// may be dead, which must not stop an orderly end.
 	signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)
+	// SQLite makes its files with the umask's permissions, and workflow inputs are nobody else's business.
+	syscall.Umask(0o077)
 	// For ps and top, which would show the name of the link that was executed; nothing depends on it.
 	_ = os.WriteFile("/proc/self/comm", []byte("ingot-temporal"), 0)
 

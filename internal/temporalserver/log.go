@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"os"
 	"strings"
+	"time"
 
 	"go.temporal.io/server/common/log"
 	"go.temporal.io/server/common/log/tag"
@@ -27,14 +28,21 @@ var (
 )
 
 func (l *serverLog) write(level slog.Level, msg string, tags []tag.Tag) {
-	ctx := context.Background()
 	if l.stopping.Err() != nil || strings.HasPrefix(msg, noHTTPWarning) {
 		level = slog.LevelDebug
 	}
+	l.handle(level, msg, tags)
+}
+
+// handle goes to the handler itself, as bridges do: the messages are the server's.
+func (l *serverLog) handle(level slog.Level, msg string, tags []tag.Tag) {
+	ctx := context.Background()
 	if !l.logger.Enabled(ctx, level) {
 		return
 	}
-	l.logger.LogAttrs(ctx, level, msg, attrsOf(tags)...)
+	r := slog.NewRecord(time.Now(), level, msg, 0)
+	r.AddAttrs(attrsOf(tags)...)
+	_ = l.logger.Handler().Handle(ctx, r) // there is nowhere else to report it
 }
 
 func attrsOf(tags []tag.Tag) []slog.Attr {
@@ -60,7 +68,7 @@ func (l *serverLog) Panic(msg string, tags ...tag.Tag) {
 
 // Fatal ends the process: the server's code goes on as if this never returned.
 func (l *serverLog) Fatal(msg string, tags ...tag.Tag) {
-	l.logger.LogAttrs(context.Background(), slog.LevelError, msg, attrsOf(tags)...)
+	l.handle(slog.LevelError, msg, tags)
 	os.Exit(1)
 }
 

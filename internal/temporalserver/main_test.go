@@ -33,36 +33,33 @@ func TestMain(m *testing.M) {
 			}
 			os.Exit(0)
 		case parentMode:
-			os.Exit(parentMain())
+			fmt.Fprintln(os.Stderr, parentMain())
+			os.Exit(1)
 		}
 	}
 	os.Exit(m.Run())
 }
 
 // parentMain reads a Config from stdin, supervises a child, and prints each Server that is ready.
-func parentMain() int {
+func parentMain() error {
 	var cfg temporalchild.Config
 	if err := json.NewDecoder(os.Stdin).Decode(&cfg); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
+		return err
 	}
 	logger := slog.New(slog.NewTextHandler(os.Stderr, nil))
 	s, err := temporalchild.New(cfg, temporalchild.Options{Logger: logger})
 	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
+		return err
 	}
 	ctx := context.Background()
 	go func() { _ = s.Run(ctx) }() // never fails
-	err = s.While(ctx, func(ctx context.Context, srv temporalchild.Server) error {
+	return s.While(ctx, func(ctx context.Context, srv temporalchild.Server) error {
 		if err := json.NewEncoder(os.Stdout).Encode(srv); err != nil {
 			return err
 		}
 		<-ctx.Done()
 		return nil
 	})
-	fmt.Fprintln(os.Stderr, err)
-	return 1
 }
 
 // patience ends a test that hangs; nothing is expected to take anywhere near as long.

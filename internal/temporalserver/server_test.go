@@ -400,12 +400,19 @@ func TestForeignAndNewerFilesAreRefused(t *testing.T) {
 	}
 }
 
-func TestPragmas(t *testing.T) {
+func TestFileAndPragmas(t *testing.T) {
 	t.Parallel()
 	cfg := testConfig(t)
 	s, stop := supervise(t, cfg)
 	await(t, s)
 	stop()
+	info, err := os.Stat(cfg.File)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info.Mode().Perm() != 0o600 {
+		t.Errorf("the database is %s, want it for its owner alone", info.Mode())
+	}
 	db := openDatabase(t, cfg.File)
 	for pragma, want := range map[string]string{"journal_mode": "wal", "auto_vacuum": "2", "user_version": "1", "integrity_check": "ok"} {
 		var got string
