@@ -34,7 +34,7 @@
 // 3339; null lists count as empty.
 //
 // MachineView may carry "lastEvent" (an Event, the newest of the machine); if
-// it does not, the row shows lastSeen.
+// it does not, the page asks for the events of open runs after their changes.
 
 import { clean } from "./text";
 

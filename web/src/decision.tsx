@@ -39,7 +39,7 @@ export function Decision({ workflow: w, question: q, now }: { workflow: Workflow
   const decide = (choice: string, s?: Selector) =>
     deeds.run(choice, async () => {
       await api.decide(w.run, q.id, choice, s);
-      setAnswered(choice);
+      setAnswered(s ? `write to ${disk?.serial ?? disk?.path ?? "the disk"}` : (choices[choice]?.label ?? choice));
     });
   const offered = q.choices ?? [];
   return (
@@ -67,7 +67,12 @@ export function Decision({ workflow: w, question: q, now }: { workflow: Workflow
         </fieldset>
       )}
       {answered ? (
-        <p role="status">Answered: {choices[answered]?.label ?? answered}. Waiting for the run…</p>
+        <div class="buttons">
+          <p role="status">Answered: {answered}. Waiting for the run…</p>
+          <button type="button" onClick={() => setAnswered("")}>
+            Answer again
+          </button>
+        </div>
       ) : (
         <div class="buttons">
           {offered.map((c) => {

@@ -31,7 +31,7 @@ export function MachineRow({ machine: m, store, now, chosen }: { machine: Machin
   const w = m.workflow;
   const t = tone(m);
   const a = w && running(w);
-  const e = m.lastEvent;
+  const e = store.lastEvent(m);
   const detail = w && (t === "waiting" ? w.question?.text || w.message : t === "failed" || t === "working" ? w.message : "");
   const address = m.interfaces?.find((i) => i.address)?.address;
   return (

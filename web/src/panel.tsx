@@ -8,7 +8,7 @@ import { Ask, RefusedNote, useDeeds } from "./deed";
 import { web } from "./header";
 import { Log } from "./log";
 import { Sign, Window } from "./machines";
-import { doing, manual, over, stepsOf, tells, tone } from "./phases";
+import { doing, manual, over, runs, stepsOf, tells, tone } from "./phases";
 import type { Step } from "./phases";
 import type { Store } from "./store";
 import { newer } from "./store";
@@ -185,17 +185,17 @@ function Actions({ workflow: w, store, now }: { workflow: Workflow; store: Store
       <h3>Actions</h3>
       <ol class="actions">
         {actions.map((a, i) => {
-          const active = a.state === "RUNNING" && !over(w);
+          const active = runs(a) && !over(w);
           const took = active && at(a.startedAt) ? (now - at(a.startedAt)) / 1000 : (a.seconds ?? 0);
           const bad = a.state === "FAILED" || a.state === "TIMEOUT";
           return (
-            <li key={i} class={a.state.toLowerCase()} data-action={a.name} data-action-state={a.state} data-attempt={a.attempt ?? 0}>
+            <li key={i} class={active ? "running" : a.state.toLowerCase()} data-action={a.name} data-action-state={a.state} data-attempt={a.attempt ?? 0}>
               <div class="action-top">
                 <span class="number">{i + 1}</span>
                 <b>{a.name}</b>
                 {a.image && a.image !== a.name && <span class="quiet image">{a.image}</span>}
                 <span class="action-state">
-                  {states[a.state] ?? a.state.toLowerCase()}
+                  {active ? states.RUNNING : (states[a.state] ?? a.state.toLowerCase())}
                   {(a.attempt ?? 0) > 1 && `, attempt ${a.attempt}`}
                   {took >= 1 && ` · ${span(took)}`}
                   {active && a.timeout ? <span class="quiet"> of at most {span(a.timeout)}</span> : null}

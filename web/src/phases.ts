@@ -13,6 +13,11 @@ export function over(w: Workflow): boolean {
   return final.has(w.state ?? "");
 }
 
+/** Tells whether a runs: an agent may tell of its progress before the record says so. */
+export function runs(a: Action): boolean {
+  return a.state === "RUNNING" || (a.state === "PENDING" && ((a.done ?? 0) > 0 || (a.total ?? 0) > 0));
+}
+
 export function tone(m: MachineView): Tone {
   const w = m.workflow;
   if (!w) return "idle";
@@ -124,7 +129,7 @@ export function stepsOf(w: Workflow, t: Tone, events: Event[], now: number): Ste
 export function current(w: Workflow): number {
   const a = w.actions ?? [];
   const find = (ok: (s: string) => boolean) => a.findIndex((x) => ok(x.state));
-  const running = find((s) => s === "RUNNING");
+  const running = a.findIndex(runs);
   if (running >= 0) return running;
   const bad = find((s) => s === "FAILED" || s === "TIMEOUT" || s === "STOPPED");
   if (bad >= 0) return bad;
@@ -138,7 +143,7 @@ export function current(w: Workflow): number {
 /** Returns the action that runs or is about to, while the run is in its actions. */
 export function running(w: Workflow): { action: Action; index: number } | undefined {
   if (over(w) || (w.phase !== "action" && w.phase !== "stopping" && w.phase !== "reboot")) return undefined;
-  const index = (w.actions ?? []).findIndex((a) => a.state === "RUNNING");
+  const index = (w.actions ?? []).findIndex(runs);
   const i = index >= 0 ? index : w.phase === "action" ? current(w) : -1;
   const action = w.actions?.[i];
   return action && action.state !== "SUCCESS" ? { action, index: i } : undefined;
@@ -228,6 +233,6 @@ const kinds: Record<string, string> = {
 /** Says what an event tells. */
 export function tells(e: Event): string {
   const phase = phaseOf(e);
-  const s = e.message || (phase && (steps[phase]?.[1] ?? phase)) || kinds[e.kind] || e.kind;
+  const s = e.message || (phase && `→ ${steps[phase]?.[0] ?? phase}`) || kinds[e.kind] || e.kind;
   return e.count && e.count > 1 ? `${s} (${e.count} times)` : s;
 }

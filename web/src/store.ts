@@ -1,7 +1,8 @@
 // What the page knows, kept fresh by the stream.
 
 import { api, parse, Refused, Stream } from "./api";
-import type { MachineView, Seen, Status, Workflow } from "./api";
+import type { Event, MachineView, Seen, Status, Workflow } from "./api";
+import { over, runs } from "./phases";
 import { Meter } from "./progress";
 import { at } from "./text";
 
@@ -31,6 +32,9 @@ export class Store {
   private skew = 0;
   private heard = 0;
   private loading?: Promise<void>;
+  /** The newest event of a run by machine, where the server does not tell it. */
+  private readonly last = new Map<string, Event>();
+  private readonly asking = new Set<string>();
   private readonly listeners = new Set<() => void>();
   private stream?: Stream;
 
@@ -143,11 +147,38 @@ export class Store {
     if (m.workflow) m.workflow = newer(before?.workflow, m.workflow);
     this.machines.set(m.name, m);
     if (m.workflow) this.measure(m.workflow);
+    this.trace(m);
+  }
+
+  /** Returns what m did last. */
+  lastEvent(m: MachineView): Event | undefined {
+    return m.lastEvent ?? this.last.get(m.name);
+  }
+
+  // Asks for the newest event of an open run, at most every 2 s.
+  private trace(m: MachineView): void {
+    const w = m.workflow;
+    const had = this.last.get(m.name);
+    if (had && had.run && had.run !== w?.run) this.last.delete(m.name);
+    if (m.lastEvent || !w || over(w) || this.asking.has(m.name)) return;
+    this.asking.add(m.name);
+    setTimeout(() => {
+      const after = this.last.get(m.name)?.seq ?? 0;
+      api
+        .runEvents(w.run, after)
+        .then((e) => {
+          const newest = e[e.length - 1];
+          if (newest) this.last.set(m.name, newest);
+          this.changed();
+        })
+        .catch(() => undefined) // only a line of text; the next change asks again
+        .finally(() => this.asking.delete(m.name));
+    }, 2_000);
   }
 
   private measure(w: Workflow): void {
     w.actions?.forEach((a, i) => {
-      if (a.state === "RUNNING" && a.done) this.meter.note(attempt(w, i), a.done, Date.now());
+      if (runs(a) && a.done) this.meter.note(attempt(w, i), a.done, Date.now());
     });
   }
 
@@ -166,6 +197,7 @@ export class Store {
         if (!m || (m.workflow?.run !== w.run && w.id && !w.id.startsWith("machine/"))) return;
         this.machines.set(m.name, { ...m, workflow: newer(m.workflow, w) });
         this.measure(this.machines.get(m.name)!.workflow!);
+        this.trace(this.machines.get(m.name)!);
       }
     } catch {
       // One frame that cannot be read must not end the stream; the next load repairs.

@@ -67,6 +67,8 @@ test("steps tell where a run stands, waits or ended", () => {
 test("a machine's state in words", () => {
   assert.equal(doing(view(null), 0), "Not provisioned yet");
   assert.equal(doing(view(run("action", "RUNNING", { actions: [{ name: "a", state: "SUCCESS" }, { name: "write", state: "RUNNING" }] })), 0), "Action 2 of 2: write");
+  // The agent's word arrives before the record's.
+  assert.equal(doing(view(run("action", "RUNNING", { actions: [{ name: "a", state: "SUCCESS" }, { name: "write", state: "PENDING", done: 5 }, { name: "c", state: "PENDING" }] })), 0), "Action 2 of 3: write");
   assert.equal(doing({ name: "m", workflow: run("power", "PENDING") }, 0), "Power it on now");
   assert.equal(tone({ name: "m", workflow: run("power", "PENDING") }), "waiting");
   assert.equal(tone(view(run("power", "PENDING"))), "working");
