@@ -1,0 +1,206 @@
+package metadatasvc
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+const (
+	maxPhoneHome = 64 << 10
+	maxPath      = 1024
+	tokenHeader  = "X-aws-ec2-metadata-token"
+	ttlHeader    = "X-aws-ec2-metadata-token-ttl-seconds"
+	maxTokenTTL  = 21600
+)
+
+// Handler answers
+//
+//	/                                         versions
+//	/{latest,1.0,YYYY-MM-DD}/…                EC2-style tree, by source address
+//	/metadata                                 rootio's document, by source address
+//	/c/<machine>/<capability>/…               the same with the secrets of the run
+//	/c/<machine>/<capability>/nocloud/…       NoCloud seed
+//	PUT /latest/api/token                     IMDSv2, supported and not required
+//	POST /phone-home/<machine>/<nonce>        the installed system reports
+//
+// A path with and without a slash at its end is the same. Everybody who is
+// refused, for whatever reason, gets the same 404.
+func (s *Server) Handler() http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("X-Content-Type-Options", "nosniff")
+		w.Header().Set("Cache-Control", "no-store")
+		if len(r.URL.Path) > maxPath {
+			notFound(w)
+			return
+		}
+		seg := strings.FieldsFunc(r.URL.Path, func(c rune) bool { return c == '/' })
+		switch r.Method {
+		case http.MethodPost:
+			if len(seg) == 3 && seg[0] == "phone-home" {
+				s.servePhoneHome(w, r, seg[1], seg[2])
+				return
+			}
+		case http.MethodPut:
+			if len(seg) == 3 && seg[1] == "api" && seg[2] == "token" && version(seg[0]) {
+				s.serveToken(w, r)
+				return
+			}
+		case http.MethodGet, http.MethodHead:
+			s.serveGet(w, r, seg)
+			return
+		}
+		notFound(w)
+	})
+}
+
+func notFound(w http.ResponseWriter) { http.Error(w, "not found", http.StatusNotFound) }
+
+func (s *Server) serveGet(w http.ResponseWriter, r *http.Request, seg []string) {
+	var p profile
+	var ok bool
+	if len(seg) >= 3 && seg[0] == "c" {
+		p, ok = s.byCapability(r.Context(), seg[1], seg[2])
+		seg = seg[3:]
+	} else {
+		p, ok = s.bySource(r)
+		if ok && !s.tokenOK(r) {
+			http.Error(w, "the token is wrong or has expired", http.StatusUnauthorized)
+			return
+		}
+	}
+	if !ok {
+		notFound(w)
+		return
+	}
+	body, ok := s.document(p, seg)
+	if !ok {
+		notFound(w)
+		return
+	}
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
+	if r.Method == http.MethodHead {
+		return
+	}
+	_, _ = w.Write(body) // a client that went away asks again
+	// The answer leaves before the event is written.
+	_ = http.NewResponseController(w).Flush()
+	s.record(r.Context(), p)
+}
+
+// tokenOK checks IMDSv2's token if one was sent. It is not demanded:
+// cloud-init on bare metal sends none.
+func (s *Server) tokenOK(r *http.Request) bool {
+	t := r.Header.Get(tokenHeader)
+	if t == "" {
+		return true
+	}
+	a, ok := s.caller(r)
+	b, err := hex.DecodeString(t)
+	if !ok || err != nil || len(b) != 8+sha256.Size {
+		return false
+	}
+	expiry := int64(binary.BigEndian.Uint64(b))
+	return hmac.Equal(b, s.token(a, expiry)) && s.now().Unix() < expiry
+}
+
+// token is stateless, so that any instance accepts it: its expiry and a MAC
+// over it and the caller's address.
+func (s *Server) token(a netip.Addr, expiry int64) []byte {
+	b := binary.BigEndian.AppendUint64(nil, uint64(expiry))
+	m := hmac.New(sha256.New, s.cfg.Key)
+	m.Write([]byte("imds-token\x00" + a.String() + "\x00"))
+	m.Write(b)
+	return m.Sum(b)
+}
+
+func (s *Server) serveToken(w http.ResponseWriter, r *http.Request) {
+	if _, ok := s.bySource(r); !ok {
+		notFound(w)
+		return
+	}
+	if r.Header.Get("X-Forwarded-For") != "" {
+		http.Error(w, "not through a proxy", http.StatusForbidden)
+		return
+	}
+	ttl, err := strconv.Atoi(r.Header.Get(ttlHeader))
+	if err != nil || ttl < 1 || ttl > maxTokenTTL {
+		http.Error(w, ttlHeader+" must be 1 to 21600", http.StatusBadRequest)
+		return
+	}
+	a, _ := s.caller(r) // bySource has just read it
+	body := hex.EncodeToString(s.token(a, s.now().Add(time.Duration(ttl)*time.Second).Unix()))
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("X-Aws-Ec2-Metadata-Token-Ttl-Seconds", strconv.Itoa(ttl))
+	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
+	_, _ = w.Write([]byte(body)) // a client that went away asks again
+}
+
+// servePhoneHome records that the installed system of the current run
+// reported: the nonce is the evidence, the rest is for display. It answers
+// 200 only when the event is stored, so that the client tries again.
+func (s *Server) servePhoneHome(w http.ResponseWriter, r *http.Request, machine, nonce string) {
+	g, err := s.machines.Grant(r.Context(), machine)
+	if err != nil {
+		s.complain(err, "looking up a grant for phone-home")
+		g = inventory.Grant{}
+	}
+	right := inventory.Equal(nonce, inventory.Nonce(s.cfg.Key, g.Owner))
+	if !right || g.Run == "" || g.Machine != machine {
+		notFound(w)
+		return
+	}
+	r.Body = http.MaxBytesReader(w, r.Body, maxPhoneHome)
+	if err := r.ParseForm(); err != nil {
+		var tooLarge *http.MaxBytesError
+		if errors.As(err, &tooLarge) {
+			http.Error(w, "at most 64 KiB", http.StatusRequestEntityTooLarge)
+			return
+		}
+		http.Error(w, "the form cannot be read", http.StatusBadRequest)
+		return
+	}
+	said := map[string]string{}
+	for _, k := range []string{"instance_id", "hostname", "fqdn"} {
+		if v := clean(r.PostForm.Get(k)); v != "" {
+			said[k] = v
+		}
+	}
+	detail, err := json.Marshal(said)
+	if err != nil {
+		detail = nil // a map of strings always encodes
+	}
+	e := inventory.Event{
+		Machine: g.Machine, Run: g.Run, Epoch: g.Epoch, Boot: g.Boot, Kind: inventory.EventPhoneHome, Key: "phone-home",
+		At: s.now(), Count: 1, Message: "the installed system reported", Detail: detail,
+	}
+	if err := s.journal.AppendEvents(r.Context(), []inventory.Event{e}); err != nil {
+		s.log.Error("writing a phone-home", "machine", g.Machine, "error", err)
+		http.Error(w, "try again", http.StatusServiceUnavailable)
+		return
+	}
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	_, _ = w.Write([]byte("ok\n")) // a repeat changes nothing
+}
+
+// clean makes text that a machine supplies harmless, and short.
+func clean(s string) string {
+	s = strings.Map(func(c rune) rune {
+		if c < ' ' || c > '~' {
+			return -1
+		}
+		return c
+	}, s)
+	return s[:min(len(s), 253)]
+}

@@ -1,0 +1,314 @@
+// Package metadatasvc answers installed systems: an EC2-style tree and a
+// NoCloud seed for cloud-init, rootio's /metadata, and phone-home.
+//
+// What a source address shows is the non-secret profile alone: an address is
+// easily taken by a neighbour. Everything else lies under a path that only
+// the run's machine was told, and only while the run's secrets window is open.
+package metadatasvc
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/ingotmetal/ingot/internal/seed"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// Machines is what the metadata server reads. inventory.ErrNotFound: nobody
+// known; the grant of a machine that was never owned is ErrNotFound or the
+// zero Grant.
+type Machines interface {
+	MachineByAddress(ctx context.Context, addr netip.Addr) (inventory.Machine, inventory.Grant, error)
+	Machine(ctx context.Context, name string) (inventory.Machine, error)
+	Grant(ctx context.Context, machine string) (inventory.Grant, error)
+	// UserData returns the secrets that a machine carries for its system.
+	UserData(ctx context.Context, machine string) (user, vendor inventory.Secret, err error)
+}
+
+// Journal takes what machines did.
+type Journal interface {
+	AppendEvents(ctx context.Context, events []inventory.Event) error
+}
+
+// Config says what to serve and where.
+type Config struct {
+	// Address is this server's address as the machines see it, and Addrs the
+	// listeners, host:port or :port (then on Address). Empty: 7172 and 50061.
+	// Port 80 is the boot server's; it passes on what is not its own.
+	Address netip.Addr
+	Addrs   []string
+	// URL is the base of the URLs that are handed out, without a slash at its
+	// end. Empty: http://Address:port of the first of Addrs.
+	URL string
+	// Key derives capabilities, nonces and tokens.
+	Key []byte
+	// Proxies lists who is believed about X-Forwarded-For.
+	Proxies []netip.Prefix
+	Log     *slog.Logger
+	Now     func() time.Time
+}
+
+// A Server answers installed systems. New makes it; Handler may be used
+// without Run.
+type Server struct {
+	cfg      Config
+	machines Machines
+	journal  Journal
+	log      *slog.Logger
+	now      func() time.Time
+
+	mu     sync.Mutex
+	fetched map[fetch]time.Time // when a fetch was last recorded
+}
+
+// fetch is what counts as the same when metadata fetches are recorded.
+type fetch struct {
+	machine, run string
+	epoch        int64
+}
+
+// New checks cfg and returns a server.
+func New(cfg Config, machines Machines, journal Journal) (*Server, error) {
+	var p inventory.Problems
+	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	if len(cfg.Key) < 16 {
+		p.Add("key", "run ingot init", "the key of capabilities is missing or shorter than 16 bytes")
+	}
+	if len(cfg.Addrs) == 0 {
+		cfg.Addrs = []string{":7172", ":50061"}
+	}
+	if cfg.URL == "" && cfg.Address.IsValid() {
+		if _, port, err := net.SplitHostPort(cfg.Addrs[0]); err == nil {
+			cfg.URL = "http://" + net.JoinHostPort(cfg.Address.String(), port)
+		}
+	}
+	if u, err := url.Parse(cfg.URL); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || strings.HasSuffix(cfg.URL, "/") {
+		p.Add("url", "http://ADDRESS:7172", "%q cannot be the base of URLs", cfg.URL)
+	}
+	if err := p.Err(); err != nil {
+		return nil, err
+	}
+	return &Server{cfg: cfg, machines: machines, journal: journal, log: cfg.Log, now: cfg.Now, fetched: map[fetch]time.Time{}}, nil
+}
+
+// PhoneHomeURL returns where the installed system of o's run reports. base is
+// Config.URL of a metadata server.
+func PhoneHomeURL(base string, key []byte, o inventory.Owner) string {
+	return base + "/phone-home/" + o.Machine + "/" + inventory.Nonce(key, o)
+}
+
+// SeedURL returns NoCloud's seedfrom of o's run, with the slash at its end
+// that old versions want. The EC2 tree of the same run lies beside it: give
+// cloud-init's Ec2 the URL without "nocloud/".
+func SeedURL(base string, key []byte, o inventory.Owner) string {
+	return base + "/c/" + o.Machine + "/" + inventory.Capability(key, o) + "/nocloud/"
+}
+
+// Run serves on the configured addresses until ctx ends, which is no error.
+// An address that cannot be bound is an error with a remedy.
+func (s *Server) Run(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	var lc net.ListenConfig
+	var listeners []net.Listener
+	for _, addr := range s.cfg.Addrs {
+		if h, port, err := net.SplitHostPort(addr); err == nil && h == "" && s.cfg.Address.IsValid() {
+			addr = net.JoinHostPort(s.cfg.Address.String(), port)
+		}
+		l, err := lc.Listen(ctx, "tcp", addr)
+		if err != nil {
+			for _, l := range listeners {
+				_ = l.Close() // the error that is reported is the one above
+			}
+			return fmt.Errorf("binding TCP %s for metadata: %w (%s)", addr, err, remedy(err))
+		}
+		listeners = append(listeners, l)
+	}
+	for _, l := range listeners {
+		g.Go(func() error { return s.serve(ctx, l) })
+	}
+	return g.Wait()
+}
+
+func remedy(err error) string {
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return "another program has the port: stop it, or change the metadata addresses in the configuration"
+	case errors.Is(err, syscall.EACCES):
+		return "ports below 1024 need root or the capability CAP_NET_BIND_SERVICE"
+	}
+	return "check the metadata addresses in the configuration"
+}
+
+func (s *Server) serve(ctx context.Context, l net.Listener) error {
+	srv := &http.Server{
+		Handler:           s.Handler(),
+		ReadHeaderTimeout: 10 * time.Second, ReadTimeout: 30 * time.Second, WriteTimeout: 30 * time.Second, IdleTimeout: 60 * time.Second,
+		MaxHeaderBytes: 16 << 10,
+		BaseContext:    func(net.Listener) context.Context { return context.WithoutCancel(ctx) },
+	}
+	done := make(chan error, 1)
+	go func() { done <- srv.Serve(l) }()
+	select {
+	case err := <-done:
+		return fmt.Errorf("serving metadata on %s: %w", l.Addr(), err)
+	case <-ctx.Done():
+	}
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+	defer cancel()
+	if srv.Shutdown(last) != nil {
+		_ = srv.Close() // connections that did not end in time
+	}
+	<-done
+	return nil
+}
+
+// profile is what one caller is shown.
+type profile struct {
+	machine inventory.Machine
+	grant   inventory.Grant
+	secret  bool // user-data and vendor-data, which carries the nonce
+}
+
+// phoneHome returns the URL of the profile's run, "" when it has none or the
+// caller may not know it.
+func (s *Server) phoneHome(p profile) string {
+	if !p.secret || p.grant.Run == "" {
+		return ""
+	}
+	return PhoneHomeURL(s.cfg.URL, s.cfg.Key, p.grant.Owner)
+}
+
+// bySource returns the non-secret profile of whoever has the caller's address.
+func (s *Server) bySource(r *http.Request) (profile, bool) {
+	addr, ok := s.caller(r)
+	if !ok {
+		return profile{}, false
+	}
+	m, g, err := s.machines.MachineByAddress(r.Context(), addr)
+	if err != nil {
+		s.complain(err, "looking up the machine of an address")
+		return profile{}, false
+	}
+	return profile{machine: m, grant: g}, m.Name != ""
+}
+
+// caller returns the address that asks: the peer's, or, if that is a
+// configured proxy, the right-most hop that is none.
+func (s *Server) caller(r *http.Request) (netip.Addr, bool) {
+	ap, err := netip.ParseAddrPort(r.RemoteAddr)
+	if err != nil {
+		return netip.Addr{}, false
+	}
+	a := ap.Addr().Unmap().WithZone("")
+	if !s.proxy(a) {
+		return a, true
+	}
+	hops := strings.Split(strings.Join(r.Header.Values("X-Forwarded-For"), ","), ",")
+	for i := len(hops) - 1; i >= 0; i-- {
+		hop, err := netip.ParseAddr(strings.TrimSpace(hops[i]))
+		if err != nil {
+			break
+		}
+		if a = hop.Unmap().WithZone(""); !s.proxy(a) {
+			return a, true
+		}
+	}
+	return a, true
+}
+
+func (s *Server) proxy(a netip.Addr) bool {
+	for _, p := range s.cfg.Proxies {
+		if p.Contains(a) {
+			return true
+		}
+	}
+	return false
+}
+
+// byCapability returns the whole profile of a machine for whoever knows the
+// capability of its current run, while the secrets window is open. Unknown,
+// closed and wrong take the same steps.
+func (s *Server) byCapability(ctx context.Context, name, capability string) (profile, bool) {
+	m, err := s.machines.Machine(ctx, name)
+	if err != nil {
+		s.complain(err, "looking up a machine for metadata")
+	}
+	known := err == nil
+	g, err := s.machines.Grant(ctx, name)
+	if err != nil {
+		s.complain(err, "looking up a grant for metadata")
+		g = inventory.Grant{}
+	}
+	right := inventory.Equal(capability, inventory.Capability(s.cfg.Key, g.Owner))
+	if !known || !right || !g.SecretsOpen(s.now()) || g.Machine != name {
+		return profile{}, false
+	}
+	m.UserData, m.VendorData, err = s.machines.UserData(ctx, name)
+	if err != nil {
+		s.log.Error("reading user data", "machine", name, "error", err)
+		return profile{}, false
+	}
+	return profile{machine: m, grant: g, secret: true}, true
+}
+
+func (s *Server) complain(err error, what string) {
+	if !errors.Is(err, inventory.ErrNotFound) {
+		s.log.Error("metadata cannot be answered", "doing", what, "error", err)
+	}
+}
+
+// recordEvery bounds how often a fetch of metadata is written.
+const recordEvery = time.Minute
+
+// record notes that p's machine fetched metadata. It is for display alone.
+func (s *Server) record(ctx context.Context, p profile) {
+	k := fetch{p.machine.Name, p.grant.Run, p.grant.Epoch}
+	now := s.now()
+	s.mu.Lock()
+	last, ok := s.fetched[k]
+	if ok && now.Sub(last) < recordEvery {
+		s.mu.Unlock()
+		return
+	}
+	if len(s.fetched) >= 4096 {
+		clear(s.fetched)
+	}
+	s.fetched[k] = now
+	s.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	e := inventory.Event{Machine: k.machine, Run: k.run, Epoch: k.epoch, Boot: boot(p.grant), Kind: inventory.EventMetadata, At: now, Count: 1}
+	if p.secret {
+		e.Message = "with its secrets"
+	}
+	if err := s.journal.AppendEvents(ctx, []inventory.Event{e}); err != nil {
+		s.log.Warn("writing a metadata event", "machine", k.machine, "error", err)
+	}
+}
+
+// boot returns the boot of g's run, 0 when there is no run.
+func boot(g inventory.Grant) int {
+	if g.Run == "" {
+		return 0
+	}
+	return g.Boot
+}
+
+// hostname is what the tree calls the machine.
+func hostname(m inventory.Machine) string { return seed.FQDN(m) }
