@@ -1,0 +1,237 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// flushEvery is how often what agents said of themselves is written.
+const flushEvery = 10 * time.Second
+
+// maxPendingLog is how much log of an attempt waits for a flush, in bytes:
+// with flushEvery it bounds what an agent can make the store write.
+const maxPendingLog = 64 << 10
+
+// agents is what the agents of this moment said: progress, last signs of
+// life, new lines of log.
+type agents struct {
+	store   agentStore
+	log     *slog.Logger
+	now     func() time.Time
+	changed notifier
+
+	mu       sync.Mutex
+	machines map[string]*alive
+	// flushing keeps two flushes from writing log lines in the wrong order.
+	flushing sync.Mutex
+}
+
+// alive is the agent of a machine's newest boot.
+type alive struct {
+	owner     inventory.Owner
+	boot      int
+	seen      time.Time
+	dirty     bool
+	wrote     bool
+	running   *action.Progress
+	idleSince time.Time // zero while it works
+	logs      []pendingLog
+}
+
+type pendingLog struct {
+	key  action.Key
+	text string
+}
+
+func newAgents(store agentStore, log *slog.Logger, now func() time.Time) *agents {
+	return &agents{store: store, log: log, now: now, machines: map[string]*alive{}}
+}
+
+// of returns the entry of a's machine, new when a is of a later boot or
+// another grant. The caller holds mu.
+func (g *agents) of(a inventory.Agent) *alive {
+	l := g.machines[a.Machine]
+	if l == nil || l.owner != a.Owner || l.boot != a.Boot {
+		l = &alive{owner: a.Owner, boot: a.Boot, wrote: a.Wrote}
+		g.machines[a.Machine] = l
+	}
+	return l
+}
+
+func (g *agents) saw(a inventory.Agent, now time.Time) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	l := g.of(a)
+	l.seen, l.dirty = now, true
+}
+
+func (g *agents) assigned(a inventory.Agent) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.of(a).idleSince = time.Time{}
+}
+
+func (g *agents) finished(a inventory.Agent, k action.Key) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if l := g.of(a); l.running != nil && l.running.Key == k {
+		l.running = nil
+	}
+}
+
+func (g *agents) beat(a inventory.Agent, h action.Heartbeat, now time.Time) {
+	g.mu.Lock()
+	l := g.of(a)
+	l.seen, l.dirty, l.wrote = now, true, l.wrote || h.Wrote
+	if !h.Idle {
+		l.idleSince = time.Time{}
+	} else if l.idleSince.IsZero() {
+		l.idleSince = now
+	}
+	moved := false
+	if p := h.Running; p != nil && p.Key.Epoch == a.Epoch {
+		if p.Log != "" {
+			l.keep(p.Key, tail(p.Log, maxLogTail))
+		}
+		moved = l.running == nil || l.running.Key != p.Key || l.running.Done != p.Done || l.running.Message != p.Message
+		l.running = &action.Progress{Key: p.Key, Done: p.Done, Total: p.Total, Message: head(p.Message, 256)}
+	} else if l.running != nil {
+		l.running, moved = nil, true
+	}
+	g.mu.Unlock()
+	if moved {
+		g.changed.notify()
+	}
+}
+
+// keep adds text to what waits for the next flush; of too much the end stays.
+func (l *alive) keep(k action.Key, text string) {
+	if n := len(l.logs); n > 0 && l.logs[n-1].key == k {
+		l.logs[n-1].text = tail(l.logs[n-1].text+text, maxPendingLog)
+		return
+	}
+	if len(l.logs) == 4 { // attempts that one agent ran within a flush
+		l.logs = append(l.logs[:0], l.logs[1:]...)
+	}
+	l.logs = append(l.logs, pendingLog{k, text})
+}
+
+// progress returns where o's running attempt stands.
+func (g *agents) progress(o inventory.Owner) (action.Progress, bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if l := g.machines[o.Machine]; l != nil && l.running != nil && l.owner == o {
+		return *l.running, true
+	}
+	return action.Progress{}, false
+}
+
+// lastSeen returns when the machine's agent was heard last, zero if not by
+// this process.
+func (g *agents) lastSeen(machine string) time.Time {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if l := g.machines[machine]; l != nil {
+		return l.seen
+	}
+	return time.Time{}
+}
+
+// sign is what reconcile needs of an agent.
+type sign struct {
+	seen, idleSince time.Time
+}
+
+func (g *agents) sign(a inventory.Agent) (sign, bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if l := g.machines[a.Machine]; l != nil && l.owner == a.Owner && l.boot == a.Boot {
+		return sign{l.seen, l.idleSince}, true
+	}
+	return sign{}, false
+}
+
+// forget drops machines whose agents have been silent for long.
+func (g *agents) forget(before time.Time) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for name, l := range g.machines {
+		if !l.dirty && l.seen.Before(before) {
+			delete(g.machines, name)
+		}
+	}
+}
+
+// flush writes what is new: signs of life in one transaction, then logs.
+func (g *agents) flush(ctx context.Context) error {
+	g.flushing.Lock()
+	defer g.flushing.Unlock()
+	type entry struct {
+		owner inventory.Owner
+		log   pendingLog
+	}
+	var seen []inventory.AgentSeen
+	var logs []entry
+	g.mu.Lock()
+	for _, l := range g.machines {
+		if l.dirty {
+			seen = append(seen, inventory.AgentSeen{Owner: l.owner, Boot: l.boot, LastSeen: l.seen, Wrote: l.wrote})
+			l.dirty = false
+		}
+		for _, p := range l.logs {
+			logs = append(logs, entry{l.owner, p})
+		}
+		l.logs = nil
+	}
+	g.mu.Unlock()
+	var errs []error
+	if len(seen) > 0 {
+		if err := g.store.TouchAgents(ctx, seen); err != nil {
+			errs = append(errs, fmt.Errorf("writing signs of life: %w", err))
+			g.mu.Lock()
+			for _, a := range seen {
+				if l := g.machines[a.Machine]; l != nil {
+					l.dirty = true
+				}
+			}
+			g.mu.Unlock()
+		}
+	}
+	for _, e := range logs {
+		err := g.store.AppendLog(ctx, e.owner, e.log.key, e.log.text)
+		// Fenced or unknown: the log of a run that is over stays as it is.
+		if err != nil && !errors.Is(err, inventory.ErrFenced) && !errors.Is(err, inventory.ErrNotFound) {
+			errs = append(errs, fmt.Errorf("writing the log of %q: %w", e.owner.Machine, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// run flushes until ctx is done, and once more then.
+func (g *agents) run(ctx context.Context) error {
+	tick := time.NewTicker(flushEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			if err := g.flush(ctx); err != nil {
+				g.log.Warn("writing what agents said", "error", err)
+			}
+			g.forget(g.now().Add(-time.Hour))
+		case <-ctx.Done():
+			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushEvery/2)
+			defer cancel()
+			if err := g.flush(last); err != nil {
+				g.log.Warn("writing what agents said", "error", err)
+			}
+			return nil
+		}
+	}
+}

@@ -1,0 +1,381 @@
+// Package api is Ingot's REST: for operators, for the browser, and for the
+// agent, each on a listener of its own. It is the only server that knows
+// Temporal: it starts and changes runs, its pump passes events on to them, and
+// its reconcile loop repairs what a run that ended from outside left open.
+package api
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	_ "embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/gin-gonic/gin"
+	"go.temporal.io/sdk/client"
+
+	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/web"
+)
+
+//go:embed openapi.yaml
+var openapi []byte
+
+// Store is what the API keeps and reads. Package inventory/sqlite implements
+// it; each part is declared beside the routes that use it.
+type Store interface {
+	machineStore
+	templateStore
+	imageStore
+	workflowStore
+	bmcStore
+	agentStore
+	statusStore
+	pumpStore
+	reconcileStore
+}
+
+// Temporal returns a connected client, or false while Temporal is not ready.
+type Temporal func() (client.Client, bool)
+
+// Config is what a Server needs. Store, Temporal, TokenSHA256, ClaimKey and
+// Log are required.
+type Config struct {
+	Store    Store
+	Temporal Temporal
+	// Namespace of Temporal; "" = "default".
+	Namespace string
+	// TokenSHA256 is the SHA-256 of the admin token's text.
+	TokenSHA256 [sha256.Size]byte
+	// ClaimKey derives claims and agent tokens; the boot servers hold the same.
+	ClaimKey []byte
+	// AllowedHosts are the names (without port) under which operators reach
+	// this server; nil = localhost, 127.0.0.1 and ::1.
+	AllowedHosts []string
+	// BaseURL begins login links; "" = http://127.0.0.1:8080. With https the
+	// session cookie is Secure.
+	BaseURL string
+	Log     *slog.Logger
+	Now     func() time.Time // nil = time.Now
+	Version string
+	// ImageDir is where uploaded and fetched images lie; "" refuses both.
+	ImageDir string
+	// MinFree is the space, in bytes, that uploads leave free; 0 = 1 GiB.
+	MinFree int64
+	// FetchHosts are hosts from which images may be fetched over plain http,
+	// or that lie in private address ranges.
+	FetchHosts []string
+	// Why answers with the boot decision for a MAC and its reasons.
+	Why func(ctx context.Context, mac string) (any, error)
+	// CheckBMC logs in to a machine's BMC and returns its power state.
+	CheckBMC func(ctx context.Context, m inventory.Machine) (power string, err error)
+	// Status adds what only the process knows to GET /v1/status; may be nil.
+	Status func(ctx context.Context) StatusExtra
+	// NoSecretKey: the key file is missing, so that secrets cannot be opened.
+	NoSecretKey bool
+	// ImageURL is where an agent fetches an image; nil = where it came from.
+	// It is for display: a run resolves its images itself.
+	ImageURL func(i inventory.Image) string
+	// Heartbeat is how often agents call; 0 = 2 s. Whole seconds.
+	Heartbeat time.Duration
+	// LostAfter is the silence after which an agent with work counts as lost;
+	// 0 = 60 s. IdleAfter is how long an agent may ask for work in vain; 0 = 10 s.
+	LostAfter, IdleAfter time.Duration
+	// SecretsFor is how long an agent's claim opens the secrets window; 0 = 1 h.
+	SecretsFor time.Duration
+}
+
+// Server answers operators and agents. Make one with New.
+type Server struct {
+	cfg     Config
+	agents  *agents
+	logins  *logins
+	hosts   map[string]bool
+	started time.Time
+	// stopping is closed when Run ends, so that polls and streams end, too.
+	stopping chan struct{}
+	fresh    freshRuns
+	uploads  sync.Map // image name → struct{}, while somebody writes it
+	shots    snapshots
+	streams  chan struct{} // one element per open SSE stream
+	pump     *Pump
+	recon    *Reconciler
+}
+
+// New returns a Server. Nothing runs until Run, Pump().Run and
+// Reconciler().Run are called; the handlers work without.
+func New(cfg Config) (*Server, error) {
+	switch {
+	case cfg.Store == nil, cfg.Temporal == nil, cfg.Log == nil:
+		return nil, errors.New("making the API: Store, Temporal and Log are required")
+	case len(cfg.ClaimKey) < 32:
+		return nil, errors.New("making the API: the claim key is shorter than 32 bytes")
+	case cfg.TokenSHA256 == [sha256.Size]byte{}:
+		return nil, errors.New("making the API: there is no admin token")
+	}
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	if cfg.Namespace == "" {
+		cfg.Namespace = client.DefaultNamespace
+	}
+	if cfg.AllowedHosts == nil {
+		cfg.AllowedHosts = []string{"localhost", "127.0.0.1", "::1"}
+	}
+	if cfg.BaseURL == "" {
+		cfg.BaseURL = "http://127.0.0.1:8080"
+	}
+	def := func(d *time.Duration, v time.Duration) {
+		if *d <= 0 {
+			*d = v
+		}
+	}
+	def(&cfg.Heartbeat, 2*time.Second)
+	def(&cfg.LostAfter, time.Minute)
+	def(&cfg.IdleAfter, 10*time.Second)
+	def(&cfg.SecretsFor, time.Hour)
+	if cfg.MinFree == 0 {
+		cfg.MinFree = 1 << 30
+	}
+	s := &Server{cfg: cfg, hosts: map[string]bool{}, started: cfg.Now(), stopping: make(chan struct{}), streams: make(chan struct{}, maxStreams)}
+	for _, h := range cfg.AllowedHosts {
+		s.hosts[hostname(h)] = true
+	}
+	s.agents = newAgents(cfg.Store, cfg.Log, cfg.Now)
+	s.logins = newLogins(cfg)
+	s.pump = &Pump{Store: cfg.Store, Temporal: cfg.Temporal, Namespace: cfg.Namespace, Log: cfg.Log}
+	s.recon = &Reconciler{
+		Store: cfg.Store, Temporal: cfg.Temporal, Log: cfg.Log, Now: cfg.Now,
+		LostAfter: cfg.LostAfter, IdleAfter: cfg.IdleAfter, agents: s.agents, started: s.started,
+	}
+	// gin prints its routes unless told not to; there is no other way to say so.
+	gin.SetMode(gin.ReleaseMode)
+	return s, nil
+}
+
+// Run writes what agents said of themselves to the store every 10 s until ctx
+// is done. When it ends, long polls and event streams end, too: call it once.
+func (s *Server) Run(ctx context.Context) error {
+	defer close(s.stopping)
+	return s.agents.run(ctx)
+}
+
+// Pump returns the pump that signals events to their runs.
+func (s *Server) Pump() *Pump { return s.pump }
+
+// Reconciler returns the loop that repairs what runs left behind.
+func (s *Server) Reconciler() *Reconciler { return s.recon }
+
+// Operator returns the routes for operators and the page.
+func (s *Server) Operator() http.Handler { return s.operator() }
+
+// Agent returns the routes for agents. They belong on a TLS listener of their
+// own whose key the boot script pins.
+func (s *Server) Agent() http.Handler { return s.agentRoutes() }
+
+func (s *Server) operator() *gin.Engine {
+	r := s.engine()
+	r.Use(s.headers, s.checkHost)
+	r.GET("/healthz", s.healthz)
+	r.GET("/login/:code", s.login)
+
+	r.Use(s.authenticate, s.checkOrigin)
+	r.POST("/v1/login-links", s.createLoginLink)
+	r.POST("/v1/logout", s.logout)
+	r.GET("/v1/openapi.yaml", s.openapi)
+	r.GET("/v1/status", s.status)
+	r.GET("/v1/secrets", s.secrets)
+
+	r.GET("/v1/machines", s.listMachines)
+	r.POST("/v1/machines", s.pushMachines)
+	r.GET("/v1/machines/:name", s.getMachine)
+	r.PATCH("/v1/machines/:name", s.patchMachine)
+	r.DELETE("/v1/machines/:name", s.deleteMachine)
+	r.GET("/v1/machines/:name/disks", s.machineDisks)
+	r.GET("/v1/machines/:name/events", s.machineEvents)
+	r.GET("/v1/machines/:name/workflow", s.machineWorkflow)
+	r.GET("/v1/machines/:name/why", s.whyMachine)
+	r.POST("/v1/machines/:name/provision", s.provisionMachine)
+	r.POST("/v1/machines/:name/inspect", s.inspectMachine)
+	r.POST("/v1/machines/:name/netboot", s.netbootMachine)
+	r.POST("/v1/machines/:name/power", s.powerMachine)
+	r.POST("/v1/machines/:name/boot-device", s.bootDeviceMachine)
+	r.GET("/v1/why/:mac", s.whyMAC)
+	r.GET("/v1/seen", s.listSeen)
+	r.POST("/v1/seen/:mac/accept", s.acceptSeen)
+
+	r.GET("/v1/templates", s.listTemplates)
+	r.POST("/v1/templates", s.createTemplate)
+	r.GET("/v1/templates/:name", s.getTemplate)
+	r.DELETE("/v1/templates/:name", s.deleteTemplate)
+	r.POST("/v1/templates/:name/render", s.renderTemplate)
+
+	r.GET("/v1/images", s.listImages)
+	r.POST("/v1/images", s.fetchImage)
+	r.GET("/v1/images/:name", s.getImage)
+	r.PUT("/v1/images/:name", s.uploadImage)
+	r.DELETE("/v1/images/:name", s.deleteImage)
+	r.HEAD("/v1/images/:name/upload", s.uploadState)
+	r.POST("/v1/images/:name/verify", s.verifyImage)
+
+	r.GET("/v1/workflows", s.listWorkflows)
+	r.POST("/v1/workflows", s.createWorkflow)
+	r.GET("/v1/workflows/:run", s.getWorkflow)
+	r.DELETE("/v1/workflows/:run", s.deleteWorkflow)
+	r.GET("/v1/workflows/:run/events", s.workflowEvents)
+	r.GET("/v1/workflows/:run/logs", s.workflowLogs)
+	r.POST("/v1/workflows/:run/retry", s.retryWorkflow)
+	r.POST("/v1/workflows/:run/decide", s.decideWorkflow)
+	r.POST("/v1/workflows/:run/cancel", s.cancelWorkflow)
+	r.POST("/v1/workflows/:run/powered-on", s.poweredOn)
+
+	r.GET("/v1/bmc/jobs", s.listBMCJobs)
+	r.POST("/v1/bmc/jobs", s.createBMCJob)
+	r.GET("/v1/bmc/jobs/:machine/:job", s.getBMCJob)
+	r.POST("/v1/bmc/check", s.checkBMC)
+
+	r.GET("/v1/events/stream", s.stream)
+	r.NoRoute(s.page(web.Handler()))
+	return r
+}
+
+func (s *Server) agentRoutes() *gin.Engine {
+	r := s.engine()
+	r.Use(func(c *gin.Context) { c.Header("X-Content-Type-Options", "nosniff") })
+	r.POST("/agent/v1/claim", s.claim)
+	r.GET("/agent/v1/next", s.next)
+	r.POST("/agent/v1/report", s.report)
+	r.POST("/agent/v1/heartbeat", s.heartbeat)
+	r.GET("/agent/v1/images/:name", s.agentImage)
+	return r
+}
+
+func (s *Server) engine() *gin.Engine {
+	r := gin.New()
+	// The peer's address is the socket's: no header changes it (security S4).
+	if err := r.SetTrustedProxies(nil); err != nil {
+		panic(err) // an empty list cannot be malformed
+	}
+	r.HandleMethodNotAllowed = true
+	r.ContextWithFallback = true // so that *gin.Context carries the request's cancellation
+	r.NoMethod(func(c *gin.Context) {
+		refuse(c, http.StatusMethodNotAllowed, codeInvalid, "this route has no method "+c.Request.Method, "")
+	})
+	r.NoRoute(notFound)
+	r.Use(s.recoverAndLog)
+	return r
+}
+
+func notFound(c *gin.Context) { refuse(c, http.StatusNotFound, codeNotFound, "not found", "") }
+
+// recoverAndLog keeps one request's panic from ending the server, and writes a
+// line per request. It logs routes and never paths: a login link is one.
+func (s *Server) recoverAndLog(c *gin.Context) {
+	start := time.Now()
+	defer func() {
+		if v := recover(); v != nil {
+			if err, ok := v.(error); ok && errors.Is(err, http.ErrAbortHandler) {
+				panic(v)
+			}
+			s.cfg.Log.Error("serving a request panicked", "method", c.Request.Method, "route", c.FullPath(), "panic", fmt.Sprint(v))
+			if !c.Writer.Written() {
+				refuse(c, http.StatusInternalServerError, codeInternal, "internal error", "")
+			}
+		}
+		s.cfg.Log.Debug("request", "method", c.Request.Method, "route", c.FullPath(), "status", c.Writer.Status(), "took", time.Since(start))
+	}()
+	c.Next()
+}
+
+func (s *Server) healthz(c *gin.Context) { c.JSON(http.StatusOK, gin.H{"ok": true}) }
+
+func (s *Server) openapi(c *gin.Context) { c.Data(http.StatusOK, "application/yaml", openapi) }
+
+// maxBody is how long the body of a request may be, in bytes.
+const maxBody = 1 << 20
+
+// body reads the request's JSON into v; unknown fields and trailing text are
+// refused. An empty body leaves v as it is when optional.
+func body(c *gin.Context, v any, optional bool) error {
+	dec := json.NewDecoder(http.MaxBytesReader(c.Writer, c.Request.Body, maxBody))
+	dec.DisallowUnknownFields()
+	err := dec.Decode(v)
+	var tooLarge *http.MaxBytesError
+	switch {
+	case optional && errors.Is(err, io.EOF):
+		return nil
+	case errors.As(err, &tooLarge):
+		return fmt.Errorf("reading the body: %w", err)
+	case errors.Is(err, io.EOF):
+		return invalid("", "send JSON", "the body is empty")
+	case err != nil:
+		return invalid("", "see GET /v1/openapi.yaml", "reading the body: %v", err)
+	}
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+		return invalid("", "send one JSON value", "text follows the body's JSON")
+	}
+	return nil
+}
+
+// strict reads raw JSON like body does.
+func strict(raw json.RawMessage, v any, field string) error {
+	if len(raw) == 0 {
+		return invalid(field, "", "is missing")
+	}
+	dec := json.NewDecoder(bytes.NewReader(raw))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(v); err != nil {
+		return invalid(field, "see GET /v1/openapi.yaml", "%v", err)
+	}
+	return nil
+}
+
+// list is the body of every list.
+type list[T any] struct {
+	Items []T `json:"items"`
+}
+
+func items[T any](xs []T) list[T] {
+	if xs == nil {
+		xs = []T{}
+	}
+	return list[T]{Items: xs}
+}
+
+// intQuery reads a whole number ≥ 0 from the query.
+func intQuery(c *gin.Context, name string, def int64) (int64, error) {
+	v := c.Query(name)
+	if v == "" {
+		return def, nil
+	}
+	n, err := strconv.ParseInt(v, 10, 64)
+	if err != nil || n < 0 {
+		return 0, invalid(name, "", "%q is no whole number", v)
+	}
+	return n, nil
+}
+
+func hostname(hostport string) string {
+	h := hostport
+	if ap, err := netip.ParseAddrPort(hostport); err == nil {
+		return ap.Addr().String()
+	}
+	if host, _, err := net.SplitHostPort(hostport); err == nil {
+		h = host
+	}
+	if a, err := netip.ParseAddr(strings.Trim(h, "[]")); err == nil {
+		return a.String()
+	}
+	return strings.ToLower(strings.TrimSuffix(h, "."))
+}

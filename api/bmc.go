@@ -1,0 +1,185 @@
+package api
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gin-gonic/gin"
+
+	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/workflows"
+)
+
+type bmcStore interface {
+	BMCJobs(ctx context.Context, machine string) ([]inventory.BMCJob, error)
+	BMCJob(ctx context.Context, machine, name string) (inventory.BMCJob, error)
+}
+
+// The words of bmc.tinkerbell.org.
+const (
+	powerStatus = "status"
+	powerWords  = "on off soft cycle reset status"
+	deviceWords = "pxe disk cdrom bios none"
+)
+
+func (s *Server) powerMachine(c *gin.Context) {
+	var in struct {
+		Action string `json:"action"`
+		Force  bool   `json:"force"`
+	}
+	if err := body(c, &in, false); err != nil {
+		s.fail(c, err)
+		return
+	}
+	s.begin(c)(s.bmcJob(c, workflows.BMCJobInput{
+		Machine: c.Param("name"), Job: jobName("power-" + in.Action), Tasks: []inventory.BMCTask{{Power: in.Action}}, Force: in.Force,
+	}))
+}
+
+func (s *Server) bootDeviceMachine(c *gin.Context) {
+	var in struct {
+		inventory.BootDevice
+		Force bool `json:"force"`
+	}
+	if err := body(c, &in, false); err != nil {
+		s.fail(c, err)
+		return
+	}
+	s.begin(c)(s.bmcJob(c, workflows.BMCJobInput{
+		Machine: c.Param("name"), Job: jobName("boot-" + in.Device), Tasks: []inventory.BMCTask{{BootDevice: &in.BootDevice}}, Force: in.Force,
+	}))
+}
+
+// jobName makes the name of a job that nobody named.
+func jobName(prefix string) string {
+	var b [4]byte
+	rand.Read(b[:])
+	return prefix + "-" + hex.EncodeToString(b[:])
+}
+
+func (s *Server) listBMCJobs(c *gin.Context) {
+	js, err := s.cfg.Store.BMCJobs(c, c.Query("machine"))
+	if err != nil {
+		s.fail(c, err)
+		return
+	}
+	c.JSON(http.StatusOK, items(js))
+}
+
+func (s *Server) getBMCJob(c *gin.Context) {
+	j, err := s.cfg.Store.BMCJob(c, c.Param("machine"), c.Param("job"))
+	if err != nil {
+		s.fail(c, err)
+		return
+	}
+	c.JSON(http.StatusOK, j)
+}
+
+func (s *Server) createBMCJob(c *gin.Context) {
+	var in workflows.BMCJobInput
+	if err := body(c, &in, false); err != nil {
+		s.fail(c, err)
+		return
+	}
+	s.begin(c)(s.bmcJob(c, in))
+}
+
+// maxTasks is how many tasks a job may have.
+const maxTasks = 32
+
+// bmcJob checks in and starts it.
+func (s *Server) bmcJob(c *gin.Context, in workflows.BMCJobInput) (Started, error) {
+	m, err := s.knownMachine(c, in.Machine)
+	if err != nil {
+		return Started{}, err
+	}
+	if in.Job == "" {
+		in.Job = jobName("job")
+	}
+	var problems inventory.Problems
+	if m.BMC.Manual() {
+		problems.Add("machine", "give it a BMC, or press the button yourself", "%q has no BMC", m.Name)
+	}
+	if !safeName(in.Job) {
+		problems.Add("job", "small letters, digits, dots, dashes, underscores; at most 128", "%q is no name of a job", in.Job)
+	}
+	if len(in.Tasks) == 0 || len(in.Tasks) > maxTasks {
+		problems.Add("tasks", "", "a job has 1 to %d tasks, not %d", maxTasks, len(in.Tasks))
+	}
+	reads := true
+	for i, t := range in.Tasks {
+		field := fmt.Sprintf("tasks[%d]", i)
+		switch {
+		case (t.Power == "") == (t.BootDevice == nil):
+			problems.Add(field, "", "exactly one of powerAction and bootDevice is needed")
+		case t.Power != "" && !word(powerWords, t.Power):
+			problems.Add(field+".powerAction", powerWords, "%q is no power action", t.Power)
+		case t.BootDevice != nil && !word(deviceWords, t.BootDevice.Device):
+			problems.Add(field+".bootDevice.device", deviceWords, "%q is no boot device", t.BootDevice.Device)
+		}
+		reads = reads && t.Power == powerStatus
+	}
+	if err := problems.Err(); err != nil {
+		return Started{}, err
+	}
+	if !reads && !in.Force {
+		g, err := s.cfg.Store.Grant(c, m.Name)
+		if err != nil {
+			return Started{}, err
+		}
+		if g.Run != "" && !g.Person() {
+			return Started{}, hint{
+				fmt.Errorf("machine %q is busy: run %s of %s holds it; with force the job takes it away, and that run then asks a person: %w", m.Name, g.Run, g.Workflow, inventory.ErrConflict),
+				"ingot workflow get " + g.Run,
+			}
+		}
+	}
+	st, err := s.run(c, start{id: workflows.BMCJobID(m.Name, in.Job), kind: workflows.BMCJobType, machine: m.Name, input: in})
+	st.Job = in.Job
+	return st, err
+}
+
+func word(words, w string) bool {
+	return slices.Contains(strings.Fields(words), w)
+}
+
+func (s *Server) checkBMC(c *gin.Context) {
+	var in struct {
+		Machine string `json:"machine"`
+	}
+	if err := body(c, &in, false); err != nil {
+		s.fail(c, err)
+		return
+	}
+	m, err := s.knownMachine(c, in.Machine)
+	switch {
+	case err != nil:
+	case m.BMC.Manual():
+		err = invalid("machine", "", "%q has no BMC", m.Name)
+	case s.cfg.CheckBMC == nil:
+		err = fmt.Errorf("this server reaches no BMC: %w", errUnavailable)
+	}
+	if err != nil {
+		s.fail(c, err)
+		return
+	}
+	ctx, cancel := context.WithTimeout(c, time.Minute)
+	defer cancel()
+	out := struct {
+		OK      bool   `json:"ok"`
+		Power   string `json:"power,omitempty"`
+		Message string `json:"message,omitempty"`
+	}{}
+	if out.Power, err = s.cfg.CheckBMC(ctx, m); err != nil {
+		out.Message = err.Error() // an answer, not a fault of this server
+	} else {
+		out.OK = true
+	}
+	c.JSON(http.StatusOK, out)
+}

@@ -1,0 +1,671 @@
+package api
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/tls"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/gin-gonic/gin"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+type imageStore interface {
+	Image(ctx context.Context, name string) (inventory.Image, error)
+	Images(ctx context.Context) ([]inventory.Image, error)
+	PutImage(ctx context.Context, i inventory.Image, by string) error
+	DeleteImage(ctx context.Context, name, by string) error
+}
+
+var safe = regexp.MustCompile(`^[a-z0-9]([a-z0-9._-]{0,126}[a-z0-9])?$`)
+
+// safeName tells whether name may stand in a path and in a URL.
+func safeName(name string) bool { return safe.MatchString(name) && !strings.Contains(name, "..") }
+
+var digest = regexp.MustCompile(`^[0-9a-f]{64}$`)
+
+// declaredSum reads a declared SHA-256; "" means that none was.
+func declaredSum(v string) (string, error) {
+	v = strings.ToLower(strings.TrimPrefix(v, "sha256:"))
+	if v != "" && !digest.MatchString(v) {
+		return "", invalid("sha256", "64 hex digits", "%q is no SHA-256", v)
+	}
+	return v, nil
+}
+
+func (s *Server) image(ctx context.Context, name string) (inventory.Image, error) {
+	i, err := s.cfg.Store.Image(ctx, name)
+	if errors.Is(err, inventory.ErrNotFound) {
+		return i, hint{fmt.Errorf("image %q: %w", name, inventory.ErrNotFound), "ingot image list"}
+	}
+	return i, err
+}
+
+func (s *Server) imageURL(i inventory.Image) string {
+	if s.cfg.ImageURL != nil {
+		return s.cfg.ImageURL(i)
+	}
+	return i.URL
+}
+
+func (s *Server) listImages(c *gin.Context) {
+	is, err := s.cfg.Store.Images(c)
+	if err != nil {
+		s.fail(c, err)
+		return
+	}
+	c.JSON(http.StatusOK, items(is))
+}
+
+func (s *Server) getImage(c *gin.Context) {
+	i, err := s.image(c, c.Param("name"))
+	if err != nil {
+		s.fail(c, err)
+		return
+	}
+	c.JSON(http.StatusOK, i)
+}
+
+// room refuses new runs and uploads below the minimum of free space: DHCP,
+// disarm and running reports need the rest.
+func (s *Server) room(context.Context) error {
+	_, err := s.spare()
+	return err
+}
+
+// spare returns how many bytes may still be written to the image directory.
+func (s *Server) spare() (int64, error) {
+	if s.cfg.ImageDir == "" {
+		return 1 << 62, nil
+	}
+	var st syscall.Statfs_t
+	if err := syscall.Statfs(s.cfg.ImageDir, &st); err != nil {
+		return 0, fmt.Errorf("asking for the free space of %q: %w", s.cfg.ImageDir, err)
+	}
+	free := int64(st.Bavail) * st.Bsize
+	if free < s.cfg.MinFree {
+		return 0, hint{fmt.Errorf("%d MiB are free and %d MiB must stay free: %w", free>>20, s.cfg.MinFree>>20, errNoSpace), "ingot image prune"}
+	}
+	return free - s.cfg.MinFree, nil
+}
+
+// dir opens the image directory, which nothing leaves: neither "..", nor a link.
+func (s *Server) dir() (*os.Root, error) {
+	if s.cfg.ImageDir == "" {
+		return nil, fmt.Errorf("this server has no image directory: %w", errUnavailable)
+	}
+	r, err := os.OpenRoot(s.cfg.ImageDir)
+	if err != nil {
+		return nil, fmt.Errorf("opening the image directory: %w", err)
+	}
+	return r, nil
+}
+
+// partName is the file of an upload that is not complete.
+func partName(name string) string { return ".upload-" + name }
+
+// received returns how many bytes of an upload are there.
+func received(dir *os.Root, name string) (int64, error) {
+	st, err := dir.Stat(partName(name))
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, fmt.Errorf("looking at the upload of %q: %w", name, err)
+	}
+	return st.Size(), nil
+}
+
+// uploadOffset is the header that tells how many bytes of an upload are there.
+const uploadOffset = "Upload-Offset"
+
+func (s *Server) uploadState(c *gin.Context) {
+	name := c.Param("name")
+	if !safeName(name) {
+		c.Status(http.StatusBadRequest)
+		return
+	}
+	dir, err := s.dir()
+	if err != nil {
+		s.fail(c, err)
+		return
+	}
+	defer dir.Close()
+	n, err := received(dir, name)
+	if err != nil {
+		s.fail(c, err)
+		return
+	}
+	c.Header(uploadOffset, strconv.FormatInt(n, 10))
+	c.Header("Content-Length", strconv.FormatInt(n, 10))
+	c.Status(http.StatusOK)
+}
+
+var contentRange = regexp.MustCompile(`^bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)$`)
+
+// uploadRange reads where the body begins and how long the whole file is, -1
+// when that is not said.
+func uploadRange(c *gin.Context) (offset, total int64, err error) {
+	total = -1
+	if v := c.GetHeader("Content-Range"); v != "" {
+		m := contentRange.FindStringSubmatch(v)
+		if m == nil {
+			return 0, 0, invalid("Content-Range", "bytes FIRST-LAST/TOTAL", "%q is no range", v)
+		}
+		offset, err = strconv.ParseInt(m[1], 10, 64)
+		if err == nil && m[3] != "*" {
+			total, err = strconv.ParseInt(m[3], 10, 64)
+		}
+		return offset, total, err
+	}
+	offset, err = intQuery(c, "offset", 0)
+	if err == nil && c.Query("size") != "" {
+		total, err = intQuery(c, "size", 0)
+	}
+	return offset, total, err
+}
+
+// uploadImage takes the bytes of an image from offset on. A body that breaks
+// off leaves what came; HEAD …/upload tells how much, and another PUT goes on
+// there. Offset 0 begins again. With size (or Content-Range) the upload is
+// complete when that many bytes are there, without it when the body ends.
+func (s *Server) uploadImage(c *gin.Context) {
+	name := c.Param("name")
+	if !safeName(name) {
+		s.fail(c, invalid("name", "small letters, digits, dots, dashes, underscores; at most 128", "%q is no name of an image", name))
+		return
+	}
+	sum, err := declaredSum(c.Query("sha256"))
+	if err != nil {
+		s.fail(c, err)
+		return
+	}
+	offset, total, err := uploadRange(c)
+	if err != nil {
+		s.fail(c, err)
+		return
+	}
+	dir, err := s.dir()
+	if err != nil {
+		s.fail(c, err)
+		return
+	}
+	defer dir.Close()
+	unlock, err := s.lockUpload(name)
+	if err != nil {
+		s.fail(c, err)
+		return
+	}
+	defer unlock()
+	have, err := received(dir, name)
+	if err != nil {
+		s.fail(c, err)
+		return
+	}
+	if offset != 0 && offset != have {
+		c.Header(uploadOffset, strconv.FormatInt(have, 10))
+		s.fail(c, fmt.Errorf("the upload of %q goes on at %d, not at %d: %w", name, have, offset, inventory.ErrConflict))
+		return
+	}
+	n, err := s.receive(dir, name, offset, max(c.Request.ContentLength, total-offset), c.Request.Body)
+	c.Header(uploadOffset, strconv.FormatInt(offset+n, 10))
+	if err != nil {
+		s.fail(c, err)
+		return
+	}
+	switch {
+	case total >= 0 && offset+n < total:
+		c.JSON(http.StatusAccepted, gin.H{"received": offset + n, "size": total})
+		return
+	case total >= 0 && offset+n > total:
+		err = errors.Join(invalid("size", "", "%d bytes came and %d were announced", offset+n, total), dir.Remove(partName(name)))
+		s.fail(c, err)
+		return
+	}
+	s.keepImage(c, dir, inventory.Image{Name: name, SHA256: sum})
+}
+
+// lockUpload makes the caller the only writer of an image.
+func (s *Server) lockUpload(name string) (func(), error) {
+	if _, busy := s.uploads.LoadOrStore(name, struct{}{}); busy {
+		return nil, fmt.Errorf("somebody else is uploading image %q: %w", name, inventory.ErrConflict)
+	}
+	return func() { s.uploads.Delete(name) }, nil
+}
+
+// checkEvery is how many bytes are written between two looks at free space.
+const checkEvery = 64 << 20
+
+// receive appends r to the upload at offset and returns how many bytes came.
+// size is what is known of r's length, -1 for nothing.
+func (s *Server) receive(dir *os.Root, name string, offset, size int64, r io.Reader) (n int64, err error) {
+	spare, err := s.spare()
+	if err != nil {
+		return 0, err
+	}
+	if size > spare {
+		return 0, hint{fmt.Errorf("%d MiB do not fit, %d MiB are left for images: %w", size>>20, spare>>20, errNoSpace), "ingot image prune"}
+	}
+	flags := os.O_WRONLY | os.O_CREATE
+	if offset == 0 {
+		flags |= os.O_TRUNC
+	}
+	f, err := dir.OpenFile(partName(name), flags, 0o644)
+	if err != nil {
+		return 0, fmt.Errorf("opening the upload of %q: %w", name, err)
+	}
+	defer func() {
+		if e := f.Close(); e != nil && err == nil {
+			err = fmt.Errorf("writing the upload of %q: %w", name, e)
+		}
+	}()
+	if _, err := f.Seek(offset, io.SeekStart); err != nil {
+		return 0, fmt.Errorf("writing the upload of %q: %w", name, err)
+	}
+	for {
+		m, err := io.CopyN(f, r, checkEvery)
+		n += m
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return n, interrupted{fmt.Errorf("receiving image %q: %w", name, err)}
+		}
+		if _, err := s.spare(); err != nil {
+			return n, err
+		}
+	}
+	if err := f.Sync(); err != nil {
+		return n, fmt.Errorf("writing the upload of %q: %w", name, err)
+	}
+	return n, nil
+}
+
+// interrupted is a body that broke off: the sender's fault, not this server's.
+type interrupted struct{ error }
+
+func (i interrupted) Unwrap() error { return i.error }
+
+// Is makes it an ErrInvalid, unless the disk is full.
+func (i interrupted) Is(target error) bool {
+	return target == inventory.ErrInvalid && !errors.Is(i.error, syscall.ENOSPC)
+}
+
+// keepImage makes a complete upload the image i and answers with it. i.SHA256
+// is what was declared, or "".
+func (s *Server) keepImage(c *gin.Context, dir *os.Root, i inventory.Image) {
+	i, err := s.examine(c, dir, i)
+	if err != nil {
+		if e := dir.Remove(partName(i.Name)); e != nil && !errors.Is(e, fs.ErrNotExist) {
+			err = errors.Join(err, fmt.Errorf("removing the upload of %q: %w", i.Name, e))
+		}
+		s.fail(c, err)
+		return
+	}
+	// The name holds the digest: a run that reads the image of before goes on
+	// reading it, and a crash between the two writes leaves no image whose
+	// file is another's.
+	i.File, i.Created = i.Name+"."+i.SHA256[:16], s.cfg.Now().UTC()
+	old, err := s.cfg.Store.Image(c, i.Name)
+	if err != nil && !errors.Is(err, inventory.ErrNotFound) {
+		s.fail(c, err)
+		return
+	}
+	if err := dir.Rename(partName(i.Name), i.File); err != nil {
+		s.fail(c, fmt.Errorf("keeping image %q: %w", i.Name, err))
+		return
+	}
+	if err := syncDir(dir); err != nil {
+		s.fail(c, fmt.Errorf("keeping image %q: %w", i.Name, err))
+		return
+	}
+	if err := s.cfg.Store.PutImage(c, i, by(c)); err != nil {
+		s.fail(c, err)
+		return
+	}
+	if old.File != "" && old.File != i.File {
+		s.removeFile(dir, old)
+	}
+	c.JSON(http.StatusCreated, i)
+}
+
+func syncDir(dir *os.Root) error {
+	d, err := dir.Open(".")
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+// removeFile removes the file of an image that is no more. A file that stays
+// costs space and nothing else.
+func (s *Server) removeFile(dir *os.Root, i inventory.Image) {
+	if err := dir.Remove(i.File); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		s.cfg.Log.Warn("removing an image's file", "image", i.Name, "error", err)
+	}
+}
+
+// examine reads a complete upload: its size, digest and format.
+func (s *Server) examine(ctx context.Context, dir *os.Root, i inventory.Image) (inventory.Image, error) {
+	f, err := dir.Open(partName(i.Name))
+	if err != nil {
+		return i, fmt.Errorf("reading the upload of %q: %w", i.Name, err)
+	}
+	defer f.Close()
+	magic := make([]byte, 8)
+	n, err := io.ReadFull(f, magic)
+	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
+		return i, fmt.Errorf("reading the upload of %q: %w", i.Name, err)
+	}
+	if n == 0 {
+		return i, invalid("", "", "the image is empty")
+	}
+	if i.Format, err = format(magic[:n]); err != nil {
+		return i, err
+	}
+	sum, size, err := digestOf(ctx, f)
+	if err != nil {
+		return i, fmt.Errorf("reading the upload of %q: %w", i.Name, err)
+	}
+	if i.Size = size; i.Format == "raw" {
+		i.DiskSize = size
+	}
+	if i.SHA256 != "" && i.SHA256 != sum {
+		return i, invalid("sha256", "send the file again", "the file's SHA-256 is %s and %s was declared; nothing was kept", sum, i.SHA256)
+	}
+	i.FirstSeen, i.SHA256 = i.SHA256 == "", sum
+	return i, nil
+}
+
+// format tells what a file is by its first bytes.
+func format(magic []byte) (string, error) {
+	at := func(m string) bool { return strings.HasPrefix(string(magic), m) }
+	switch {
+	case at("\x1f\x8b"):
+		return "gz", nil
+	case at("\x28\xb5\x2f\xfd"):
+		return "zst", nil
+	case at("\xfd7zXZ\x00"):
+		return "xz", nil
+	case at("QFI\xfb"):
+		return "", invalid("", "qemu-img convert -O raw", "this is a qcow2 image, which agents do not write")
+	case at("BZh"):
+		return "", invalid("", "recompress it with zstd, gzip or xz", "this is a bzip2 file, which agents do not read")
+	case at("<!DOCTYP"), at("<!doctyp"), at("<html"):
+		return "", invalid("", "fetch the image itself", "this is a web page")
+	}
+	return "raw", nil
+}
+
+// digestOf reads f from its start.
+func digestOf(ctx context.Context, f *os.File) (sum string, size int64, err error) {
+	if _, err := f.Seek(0, io.SeekStart); err != nil {
+		return "", 0, err
+	}
+	h := sha256.New()
+	for {
+		n, err := io.CopyN(h, f, checkEvery)
+		size += n
+		if errors.Is(err, io.EOF) {
+			return hex.EncodeToString(h.Sum(nil)), size, nil
+		}
+		if err != nil {
+			return "", 0, err
+		}
+		if ctx.Err() != nil {
+			return "", 0, ctx.Err()
+		}
+	}
+}
+
+func (s *Server) deleteImage(c *gin.Context) {
+	i, err := s.image(c, c.Param("name"))
+	if err != nil {
+		s.fail(c, err)
+		return
+	}
+	ws, err := s.cfg.Store.Workflows(c, inventory.WorkflowFilter{Open: true, Limit: maxOpen})
+	if err != nil {
+		s.fail(c, err)
+		return
+	}
+	for _, w := range ws {
+		if w.Image == i.Name {
+			s.fail(c, hint{fmt.Errorf("run %s of machine %q uses image %q: %w", w.Run, w.Machine, i.Name, inventory.ErrConflict), "ingot workflow get " + w.Run})
+			return
+		}
+	}
+	if err := s.cfg.Store.DeleteImage(c, i.Name, by(c)); err != nil {
+		s.fail(c, err)
+		return
+	}
+	if i.File != "" && s.cfg.ImageDir != "" {
+		dir, err := s.dir()
+		if err != nil {
+			s.cfg.Log.Warn("removing an image's file", "image", i.Name, "error", err)
+		} else {
+			defer dir.Close()
+			s.removeFile(dir, i)
+		}
+	}
+	c.Status(http.StatusNoContent)
+}
+
+// verifyImage reads the file again and compares.
+func (s *Server) verifyImage(c *gin.Context) {
+	i, err := s.image(c, c.Param("name"))
+	if err != nil {
+		s.fail(c, err)
+		return
+	}
+	if i.File == "" {
+		s.fail(c, invalid("name", "", "image %q is not on this server, agents fetch it from %s", i.Name, i.URL))
+		return
+	}
+	dir, err := s.dir()
+	if err != nil {
+		s.fail(c, err)
+		return
+	}
+	defer dir.Close()
+	out := struct {
+		OK      bool   `json:"ok"`
+		SHA256  string `json:"sha256,omitempty"`
+		Size    int64  `json:"size"`
+		Message string `json:"message,omitempty"`
+	}{}
+	f, err := dir.Open(i.File)
+	if err == nil {
+		defer f.Close()
+		out.SHA256, out.Size, err = digestOf(c, f)
+	}
+	switch {
+	case err != nil:
+		out.Message = fmt.Sprintf("reading the file of image %q: %v", i.Name, err)
+	case out.SHA256 != i.SHA256:
+		out.Message = fmt.Sprintf("the file's SHA-256 is %s and was %s", out.SHA256, i.SHA256)
+	default:
+		out.OK = true
+	}
+	c.JSON(http.StatusOK, out)
+}
+
+// agentImage serves an image to an agent over its pinned connection.
+func (s *Server) agentImage(c *gin.Context) {
+	if _, ok := s.agent(c); !ok {
+		return
+	}
+	i, err := s.cfg.Store.Image(c, c.Param("name"))
+	if err != nil || i.File == "" {
+		if err == nil || errors.Is(err, inventory.ErrNotFound) {
+			notFound(c)
+			return
+		}
+		s.fail(c, err)
+		return
+	}
+	dir, err := s.dir()
+	if err != nil {
+		s.fail(c, err)
+		return
+	}
+	defer dir.Close()
+	f, err := dir.Open(i.File)
+	if errors.Is(err, fs.ErrNotExist) {
+		notFound(c)
+		return
+	}
+	if err != nil {
+		s.fail(c, fmt.Errorf("opening image %q: %w", i.Name, err))
+		return
+	}
+	defer f.Close()
+	h := c.Writer.Header()
+	h.Set("ETag", `"`+i.SHA256+`"`)
+	h.Set("Content-Type", "application/octet-stream")
+	h.Set("Cache-Control", "no-transform")
+	// No modification time: If-Range must compare the digest.
+	http.ServeContent(c.Writer, c.Request, "", time.Time{}, f)
+}
+
+// fetchImage fetches an image from a URL to this server.
+func (s *Server) fetchImage(c *gin.Context) {
+	var in struct {
+		Name   string `json:"name"`
+		URL    string `json:"url"`
+		SHA256 string `json:"sha256"`
+	}
+	if err := body(c, &in, false); err != nil {
+		s.fail(c, err)
+		return
+	}
+	var problems inventory.Problems
+	if !safeName(in.Name) {
+		problems.Add("name", "small letters, digits, dots, dashes, underscores; at most 128", "%q is no name of an image", in.Name)
+	}
+	sum, err := declaredSum(in.SHA256)
+	if err != nil {
+		problems.Add("sha256", "64 hex digits", "%q is no SHA-256", in.SHA256)
+	}
+	u, err := url.Parse(in.URL)
+	if err == nil {
+		err = s.mayFetch(u)
+	}
+	if err != nil {
+		problems.Add("url", "https, or http from a host that the configuration lists", "%v", err)
+	}
+	if err := problems.Err(); err != nil {
+		s.fail(c, err)
+		return
+	}
+	dir, err := s.dir()
+	if err != nil {
+		s.fail(c, err)
+		return
+	}
+	defer dir.Close()
+	unlock, err := s.lockUpload(in.Name)
+	if err != nil {
+		s.fail(c, err)
+		return
+	}
+	defer unlock()
+	resp, err := s.get(c, in.URL)
+	if err != nil {
+		s.fail(c, invalid("url", "", "fetching %q: %v", u.Redacted(), err))
+		return
+	}
+	defer resp.Body.Close()
+	if _, err := s.receive(dir, in.Name, 0, resp.ContentLength, resp.Body); err != nil {
+		if e := dir.Remove(partName(in.Name)); e != nil && !errors.Is(e, fs.ErrNotExist) {
+			err = errors.Join(err, e)
+		}
+		s.fail(c, err)
+		return
+	}
+	u.User = nil // a credential is no part of where it came from
+	s.keepImage(c, dir, inventory.Image{Name: in.Name, URL: u.String(), SHA256: sum})
+}
+
+// mayFetch tells whether a URL may be dialled because somebody wrote it
+// (security S17).
+func (s *Server) mayFetch(u *url.URL) error {
+	switch {
+	case u.Hostname() == "":
+		return errors.New("the URL names no host")
+	case u.Scheme == "https", u.Scheme == "http" && slices.Contains(s.cfg.FetchHosts, u.Hostname()):
+		return nil
+	}
+	return fmt.Errorf("%s from %q is not allowed", u.Scheme, u.Hostname())
+}
+
+// get fetches a URL. Addresses are judged when they are dialled, so that a
+// name that resolves differently the second time gains nothing.
+func (s *Server) get(ctx context.Context, target string) (*http.Response, error) {
+	dialer := net.Dialer{Timeout: 10 * time.Second}
+	client := http.Client{
+		Transport: &http.Transport{
+			DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+				host, _, err := net.SplitHostPort(address)
+				if err != nil {
+					return nil, err
+				}
+				d := dialer
+				if !slices.Contains(s.cfg.FetchHosts, host) {
+					d.Control = publicOnly
+				}
+				return d.DialContext(ctx, network, address)
+			},
+			TLSClientConfig:       &tls.Config{MinVersion: tls.VersionTLS12},
+			ResponseHeaderTimeout: 30 * time.Second,
+			DisableCompression:    true, // the digest is of the file as it is
+			DisableKeepAlives:     true,
+		},
+		CheckRedirect: func(r *http.Request, via []*http.Request) error {
+			if len(via) > 5 {
+				return errors.New("more than five redirects")
+			}
+			return s.mayFetch(r.URL)
+		},
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, target, nil)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	if resp.StatusCode != http.StatusOK {
+		return nil, errors.Join(fmt.Errorf("the answer is %s", resp.Status), resp.Body.Close())
+	}
+	return resp, nil
+}
+
+// publicOnly refuses addresses that are not out in the world.
+func publicOnly(_, address string, _ syscall.RawConn) error {
+	ap, err := netip.ParseAddrPort(address)
+	if err != nil {
+		return err
+	}
+	if a := ap.Addr().Unmap(); !a.IsGlobalUnicast() || a.IsPrivate() {
+		return fmt.Errorf("%s is no public address, and its host is not listed", a)
+	}
+	return nil
+}

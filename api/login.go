@@ -1,0 +1,229 @@
+package api
+
+import (
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/base64"
+	"encoding/binary"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/gin-gonic/gin"
+)
+
+const (
+	cookieName  = "ingot_session"
+	linkLife    = 5 * time.Minute
+	sessionLife = 24 * time.Hour
+	maxLinks    = 100
+)
+
+// logins holds login links that wait, and sessions that were ended.
+//
+// A session needs no memory: the cookie carries its expiry under a MAC whose
+// key depends on the admin token, so that it outlives a restart and dies with
+// the token.
+type logins struct {
+	key   []byte
+	token [sha256.Size]byte
+	now   func() time.Time
+
+	mu    sync.Mutex
+	links map[[sha256.Size]byte]time.Time // hash of the code → expiry
+	ended map[string]time.Time            // cookie → expiry
+}
+
+func newLogins(cfg Config) *logins {
+	m := hmac.New(sha256.New, cfg.ClaimKey)
+	m.Write([]byte("session\x00"))
+	m.Write(cfg.TokenSHA256[:])
+	return &logins{key: m.Sum(nil), token: cfg.TokenSHA256, now: cfg.Now, links: map[[sha256.Size]byte]time.Time{}, ended: map[string]time.Time{}}
+}
+
+// isAdmin tells whether text is the admin token, in constant time.
+func (l *logins) isAdmin(text string) bool {
+	sum := sha256.Sum256([]byte(text))
+	return subtle.ConstantTimeCompare(sum[:], l.token[:]) == 1
+}
+
+// link makes a code that opens one session within five minutes.
+func (l *logins) link() string {
+	var b [32]byte
+	rand.Read(b[:]) // never returns an error
+	code := base64.RawURLEncoding.EncodeToString(b[:])
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := l.now()
+	oldest := [sha256.Size]byte{}
+	for h, until := range l.links {
+		if !now.Before(until) {
+			delete(l.links, h)
+		} else if t, ok := l.links[oldest]; !ok || until.Before(t) {
+			oldest = h
+		}
+	}
+	if len(l.links) >= maxLinks {
+		delete(l.links, oldest)
+	}
+	l.links[sha256.Sum256([]byte(code))] = now.Add(linkLife)
+	return code
+}
+
+// redeem spends a link's code and returns a cookie.
+func (l *logins) redeem(code string) (string, bool) {
+	h := sha256.Sum256([]byte(code))
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	until, ok := l.links[h]
+	delete(l.links, h)
+	if !ok || !l.now().Before(until) {
+		return "", false
+	}
+	var b [24]byte
+	binary.BigEndian.PutUint64(b[:8], uint64(l.now().Add(sessionLife).Unix()))
+	rand.Read(b[8:])
+	return base64.RawURLEncoding.EncodeToString(append(b[:], l.mac(b[:])...)), true
+}
+
+func (l *logins) mac(b []byte) []byte {
+	m := hmac.New(sha256.New, l.key)
+	m.Write(b)
+	return m.Sum(nil)
+}
+
+// session tells whether a cookie is of an open session.
+func (l *logins) session(cookie string) bool {
+	b, err := base64.RawURLEncoding.Strict().DecodeString(cookie)
+	if err != nil || len(b) != 24+sha256.Size || !hmac.Equal(l.mac(b[:24]), b[24:]) {
+		return false
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	_, over := l.ended[cookie]
+	return !over && l.now().Before(time.Unix(int64(binary.BigEndian.Uint64(b[:8])), 0))
+}
+
+// end closes a session for good.
+func (l *logins) end(cookie string) {
+	if !l.session(cookie) {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := l.now()
+	for c, until := range l.ended {
+		if !now.Before(until) {
+			delete(l.ended, c)
+		}
+	}
+	l.ended[cookie] = now.Add(sessionLife)
+}
+
+// headers are those that every answer to a browser carries.
+func (s *Server) headers(c *gin.Context) {
+	h := c.Writer.Header()
+	h.Set("Content-Security-Policy", "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'")
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Referrer-Policy", "no-referrer")
+	if p := c.Request.URL.Path; strings.HasPrefix(p, "/v1/") || strings.HasPrefix(p, "/login/") {
+		h.Set("Cache-Control", "no-store")
+	}
+}
+
+// checkHost refuses names that are not ours, or a page under a name that an
+// attacker rebinds to this address would speak with the browser's cookie.
+func (s *Server) checkHost(c *gin.Context) {
+	if !s.hosts[hostname(c.Request.Host)] {
+		refuse(c, http.StatusForbidden, codeForbidden, "this server does not answer under that host name", "add the name to the configured hosts")
+	}
+}
+
+// byKey is where authenticate leaves the name of who asks.
+const byKey = "by"
+
+// authenticate lets the admin token and open sessions through.
+func (s *Server) authenticate(c *gin.Context) {
+	if token, ok := strings.CutPrefix(c.GetHeader("Authorization"), "Bearer "); ok {
+		if s.logins.isAdmin(token) {
+			c.Set(byKey, "admin")
+			return
+		}
+	} else if cookie, err := c.Cookie(cookieName); err == nil && s.logins.session(cookie) {
+		c.Set(byKey, "admin")
+		return
+	}
+	if c.Request.Method == http.MethodGet && !strings.HasPrefix(c.Request.URL.Path, "/v1/") && strings.Contains(c.GetHeader("Accept"), "text/html") {
+		c.Abort()
+		c.Data(http.StatusUnauthorized, "text/html; charset=utf-8", []byte(loginPage))
+		return
+	}
+	c.Header("WWW-Authenticate", "Bearer")
+	refuse(c, http.StatusUnauthorized, codeUnauthorized, "the admin token or a session is needed", "ingot login")
+}
+
+const loginPage = `<!doctype html><html lang="en"><meta charset="utf-8"><title>Ingot</title>
+<h1>Ingot</h1><p>You are not logged in. Run <code>ingot login</code> on the server and open the link that it prints.</p></html>
+`
+
+// by returns who asks.
+func by(c *gin.Context) string { return c.GetString(byKey) }
+
+// checkOrigin refuses writes that another site's page makes the browser send.
+func (s *Server) checkOrigin(c *gin.Context) {
+	switch c.Request.Method {
+	case http.MethodGet, http.MethodHead, http.MethodOptions:
+		return
+	}
+	origin, cookie := c.GetHeader("Origin"), c.GetHeader("Authorization") == ""
+	site := c.GetHeader("Sec-Fetch-Site")
+	ok := true
+	switch {
+	case origin != "":
+		u, err := url.Parse(origin)
+		ok = err == nil && strings.EqualFold(u.Host, c.Request.Host)
+	case site != "":
+		ok = site == "same-origin" || site == "none"
+	case cookie:
+		ok = false // every browser sends one of the two with a write
+	}
+	if !ok {
+		refuse(c, http.StatusForbidden, codeForbidden, "a write from another origin", "")
+	}
+}
+
+func (s *Server) createLoginLink(c *gin.Context) {
+	c.JSON(http.StatusCreated, gin.H{
+		"url":     strings.TrimSuffix(s.cfg.BaseURL, "/") + "/login/" + s.logins.link(),
+		"expires": s.cfg.Now().Add(linkLife).UTC(),
+	})
+}
+
+func (s *Server) login(c *gin.Context) {
+	cookie, ok := s.logins.redeem(c.Param("code"))
+	if !ok {
+		c.Data(http.StatusNotFound, "text/html; charset=utf-8", []byte(strings.Replace(loginPage, "You are not logged in.", "This link was used or is older than five minutes.", 1)))
+		return
+	}
+	http.SetCookie(c.Writer, s.cookie(cookie, int(sessionLife/time.Second)))
+	c.Redirect(http.StatusSeeOther, "/")
+}
+
+func (s *Server) logout(c *gin.Context) {
+	if cookie, err := c.Cookie(cookieName); err == nil {
+		s.logins.end(cookie)
+	}
+	http.SetCookie(c.Writer, s.cookie("", -1))
+	c.Status(http.StatusNoContent)
+}
+
+func (s *Server) cookie(value string, maxAge int) *http.Cookie {
+	return &http.Cookie{
+		Name: cookieName, Value: value, Path: "/", MaxAge: maxAge, HttpOnly: true,
+		SameSite: http.SameSiteStrictMode, Secure: strings.HasPrefix(s.cfg.BaseURL, "https:"),
+	}
+}

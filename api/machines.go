@@ -1,0 +1,410 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/gin-gonic/gin"
+
+	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+type machineStore interface {
+	Machine(ctx context.Context, name string) (inventory.Machine, error)
+	Machines(ctx context.Context) ([]inventory.Machine, error)
+	PutMachines(ctx context.Context, ms []inventory.Machine, replace bool, by string) error
+	DeleteMachine(ctx context.Context, name, by string) error
+	DisksWritten(ctx context.Context, machine string) (map[string]string, error)
+	SeenUnknown(ctx context.Context) ([]inventory.Seen, error)
+	Grant(ctx context.Context, machine string) (inventory.Grant, error)
+	ArmByHand(ctx context.Context, machine, by string, until time.Time) (inventory.Grant, error)
+	DisarmByHand(ctx context.Context, machine, by string, force bool) error
+}
+
+// A MachineView is a machine with what is going on there.
+type MachineView struct {
+	inventory.Machine
+	Netboot  inventory.Netboot   `json:"netboot"`
+	Workflow *inventory.Workflow `json:"workflow"` // its latest run, or null
+	LastSeen time.Time           `json:"lastSeen,omitzero"`
+}
+
+// view adds to m what is going on there.
+func (s *Server) view(ctx context.Context, m inventory.Machine) (MachineView, error) {
+	v := MachineView{Machine: m, LastSeen: s.agents.lastSeen(m.Name)}
+	g, err := s.cfg.Store.Grant(ctx, m.Name)
+	if err != nil {
+		return v, err
+	}
+	v.Netboot = g.View(s.cfg.Now())
+	w, err := s.latest(ctx, m.Name)
+	switch {
+	case err == nil:
+		w = s.summary(w)
+		v.Workflow = &w
+	case !errors.Is(err, inventory.ErrNotFound):
+		return v, err
+	}
+	if v.LastSeen.IsZero() {
+		a, err := s.cfg.Store.MachineAgent(ctx, m.Name)
+		if err != nil && !errors.Is(err, inventory.ErrNotFound) {
+			return v, err
+		}
+		v.LastSeen = a.LastSeen
+	}
+	return v, nil
+}
+
+func (s *Server) views(ctx context.Context, ms []inventory.Machine) ([]MachineView, error) {
+	vs := make([]MachineView, len(ms))
+	for i, m := range ms {
+		v, err := s.view(ctx, m)
+		if err != nil {
+			return nil, fmt.Errorf("looking at machine %q: %w", m.Name, err)
+		}
+		vs[i] = v
+	}
+	return vs, nil
+}
+
+func (s *Server) listMachines(c *gin.Context) {
+	ms, err := s.cfg.Store.Machines(c)
+	if err != nil {
+		s.fail(c, err)
+		return
+	}
+	vs, err := s.views(c, ms)
+	if err != nil {
+		s.fail(c, err)
+		return
+	}
+	c.JSON(http.StatusOK, items(vs))
+}
+
+func (s *Server) pushMachines(c *gin.Context) {
+	var in struct {
+		Machines []inventory.Machine `json:"machines"`
+		Replace  bool                `json:"replace"`
+	}
+	if err := body(c, &in, false); err != nil {
+		s.fail(c, err)
+		return
+	}
+	if len(in.Machines) == 0 {
+		s.fail(c, invalid("machines", "", "no machine was given"))
+		return
+	}
+	s.putMachines(c, in.Machines, in.Replace)
+}
+
+// putMachines validates, stores and answers with ms: all or nothing.
+func (s *Server) putMachines(c *gin.Context, ms []inventory.Machine, replace bool) {
+	var problems inventory.Problems
+	for i, m := range ms {
+		ms[i] = inventory.Canonical(m)
+		for _, p := range inventory.Validate(ms[i]) {
+			if len(ms) > 1 {
+				p.Field = strings.TrimSuffix(first(m.Name, fmt.Sprintf("machines[%d]", i))+": "+p.Field, ": ")
+			}
+			problems = append(problems, p)
+		}
+	}
+	if err := problems.Err(); err != nil {
+		s.fail(c, err)
+		return
+	}
+	if err := s.cfg.Store.PutMachines(c, ms, replace, by(c)); err != nil {
+		s.fail(c, err)
+		return
+	}
+	stored := make([]inventory.Machine, len(ms))
+	for i, m := range ms {
+		got, err := s.cfg.Store.Machine(c, m.Name)
+		if err != nil {
+			s.fail(c, err)
+			return
+		}
+		stored[i] = got
+	}
+	vs, err := s.views(c, stored)
+	if err != nil {
+		s.fail(c, err)
+		return
+	}
+	c.JSON(http.StatusCreated, items(vs))
+}
+
+func (s *Server) getMachine(c *gin.Context) {
+	m, err := s.machine(c)
+	if err != nil {
+		s.fail(c, err)
+		return
+	}
+	v, err := s.view(c, m)
+	if err != nil {
+		s.fail(c, err)
+		return
+	}
+	c.JSON(http.StatusOK, v)
+}
+
+// machine returns the machine that the path names.
+func (s *Server) machine(c *gin.Context) (inventory.Machine, error) {
+	return s.knownMachine(c, c.Param("name"))
+}
+
+func (s *Server) knownMachine(ctx context.Context, name string) (inventory.Machine, error) {
+	m, err := s.cfg.Store.Machine(ctx, name)
+	if errors.Is(err, inventory.ErrNotFound) {
+		return m, hint{fmt.Errorf("machine %q: %w", name, inventory.ErrNotFound), "ingot machine list"}
+	}
+	return m, err
+}
+
+func (s *Server) deleteMachine(c *gin.Context) {
+	if err := s.cfg.Store.DeleteMachine(c, c.Param("name"), by(c)); err != nil {
+		s.fail(c, err)
+		return
+	}
+	c.Status(http.StatusNoContent)
+}
+
+const (
+	armedFor    = time.Hour
+	maxArmedFor = 24 * time.Hour
+)
+
+func (s *Server) patchMachine(c *gin.Context) {
+	var in struct {
+		AllowPXE *bool `json:"allowPXE"`
+	}
+	if err := body(c, &in, false); err != nil {
+		s.fail(c, err)
+		return
+	}
+	if in.AllowPXE == nil {
+		s.fail(c, invalid("allowPXE", "replace the machine with POST /v1/machines to change anything else", "is missing"))
+		return
+	}
+	m, err := s.machine(c)
+	if err == nil {
+		_, err = s.arm(c, m.Name, *in.AllowPXE, armedFor, false)
+	}
+	if err != nil {
+		s.fail(c, err)
+		return
+	}
+	v, err := s.view(c, m)
+	if err != nil {
+		s.fail(c, err)
+		return
+	}
+	c.JSON(http.StatusOK, v)
+}
+
+func (s *Server) netbootMachine(c *gin.Context) {
+	var in struct {
+		Arm   *bool  `json:"arm"`
+		For   string `json:"for"`
+		Force bool   `json:"force"`
+	}
+	if err := body(c, &in, false); err != nil {
+		s.fail(c, err)
+		return
+	}
+	if in.Arm == nil {
+		s.fail(c, invalid("arm", "", "is missing"))
+		return
+	}
+	d := armedFor
+	if in.For != "" {
+		var err error
+		if d, err = time.ParseDuration(in.For); err != nil || d <= 0 || d > maxArmedFor {
+			s.fail(c, invalid("for", "for example 1h; at most 24h", "%q is no time to stay armed", in.For))
+			return
+		}
+	}
+	m, err := s.machine(c)
+	if err != nil {
+		s.fail(c, err)
+		return
+	}
+	n, err := s.arm(c, m.Name, *in.Arm, d, in.Force)
+	if err != nil {
+		s.fail(c, err)
+		return
+	}
+	c.JSON(http.StatusOK, n)
+}
+
+// arm opens or closes a person's netboot window.
+func (s *Server) arm(c *gin.Context, machine string, open bool, d time.Duration, force bool) (inventory.Netboot, error) {
+	if open {
+		// A server that lost its key must not send machines into an
+		// installation whose secrets it cannot open.
+		if err := s.cfg.Store.KeyCheck(c); err != nil {
+			return inventory.Netboot{}, fmt.Errorf("arming %q: %w", machine, err)
+		}
+		if _, err := s.cfg.Store.ArmByHand(c, machine, by(c), s.cfg.Now().Add(d)); err != nil {
+			return inventory.Netboot{}, err
+		}
+	} else if err := s.cfg.Store.DisarmByHand(c, machine, by(c), force); err != nil {
+		return inventory.Netboot{}, err
+	}
+	g, err := s.cfg.Store.Grant(c, machine)
+	return g.View(s.cfg.Now()), err
+}
+
+func (s *Server) machineDisks(c *gin.Context) {
+	m, err := s.machine(c)
+	if err != nil {
+		s.fail(c, err)
+		return
+	}
+	newest, err := s.cfg.Store.MachineAgent(c, m.Name)
+	if errors.Is(err, inventory.ErrNotFound) {
+		err = hint{fmt.Errorf("disks of machine %q: no agent has looked at it yet: %w", m.Name, inventory.ErrNotFound), "ingot machine inspect " + m.Name}
+	}
+	if err != nil {
+		s.fail(c, err)
+		return
+	}
+	written, err := s.cfg.Store.DisksWritten(c, m.Name)
+	if err != nil {
+		s.fail(c, err)
+		return
+	}
+	disks := append([]action.Disk{}, newest.Facts.Disks...)
+	for i, d := range disks {
+		for _, id := range []string{"serial:" + d.Serial, "wwn:" + d.WWN} {
+			if run, ok := written[id]; ok {
+				disks[i].Written = run
+			}
+		}
+	}
+	c.JSON(http.StatusOK, struct {
+		list[action.Disk]
+		At time.Time `json:"at"`
+	}{items(disks), newest.Hello})
+}
+
+func (s *Server) machineEvents(c *gin.Context) {
+	m, err := s.machine(c)
+	if err != nil {
+		s.fail(c, err)
+		return
+	}
+	s.events(c, inventory.EventFilter{Machine: m.Name})
+}
+
+// maxEvents is how many events one answer holds.
+const maxEvents = 1000
+
+// events answers with the events that f, after and limit name, in order.
+func (s *Server) events(c *gin.Context, f inventory.EventFilter) {
+	after, err := intQuery(c, "after", 0)
+	if err != nil {
+		s.fail(c, err)
+		return
+	}
+	limit, err := intQuery(c, "limit", maxEvents)
+	if err != nil {
+		s.fail(c, err)
+		return
+	}
+	f.After, f.Limit = after, int(min(max(limit, 1), maxEvents))
+	es, err := s.cfg.Store.Events(c, f)
+	if err != nil {
+		s.fail(c, err)
+		return
+	}
+	c.JSON(http.StatusOK, items(es))
+}
+
+func (s *Server) machineWorkflow(c *gin.Context) {
+	m, err := s.machine(c)
+	if err != nil {
+		s.fail(c, err)
+		return
+	}
+	w, err := s.latest(c, m.Name)
+	if errors.Is(err, inventory.ErrNotFound) {
+		err = hint{fmt.Errorf("machine %q has had no workflow: %w", m.Name, inventory.ErrNotFound), "ingot machine provision " + m.Name}
+	}
+	if err != nil {
+		s.fail(c, err)
+		return
+	}
+	s.showWorkflow(c, w)
+}
+
+func (s *Server) whyMachine(c *gin.Context) {
+	m, err := s.machine(c)
+	if err != nil {
+		s.fail(c, err)
+		return
+	}
+	i, ok := m.Netboot()
+	if !ok {
+		s.fail(c, invalid("interfaces", "", "machine %q has no interface that may boot from the network", m.Name))
+		return
+	}
+	s.why(c, i.MAC)
+}
+
+func (s *Server) whyMAC(c *gin.Context) {
+	mac, err := inventory.ParseMAC(c.Param("mac"))
+	if err != nil {
+		s.fail(c, err)
+		return
+	}
+	s.why(c, mac)
+}
+
+func (s *Server) why(c *gin.Context, mac string) {
+	if s.cfg.Why == nil {
+		s.fail(c, fmt.Errorf("this server decides no boots: %w", errUnavailable))
+		return
+	}
+	d, err := s.cfg.Why(c, mac)
+	if err != nil {
+		s.fail(c, err)
+		return
+	}
+	c.JSON(http.StatusOK, d)
+}
+
+func (s *Server) listSeen(c *gin.Context) {
+	seen, err := s.cfg.Store.SeenUnknown(c)
+	if err != nil {
+		s.fail(c, err)
+		return
+	}
+	c.JSON(http.StatusOK, items(seen))
+}
+
+func (s *Server) acceptSeen(c *gin.Context) {
+	var in struct {
+		Name string `json:"name"`
+		inventory.Interface
+	}
+	mac, err := inventory.ParseMAC(c.Param("mac"))
+	if err == nil {
+		err = body(c, &in, false)
+	}
+	if err != nil {
+		s.fail(c, err)
+		return
+	}
+	if in.MAC != "" && in.MAC != mac {
+		s.fail(c, invalid("mac", "leave it out", "%q is not the MAC of the path", in.MAC))
+		return
+	}
+	in.MAC = mac
+	s.putMachines(c, []inventory.Machine{{Name: in.Name, Interfaces: []inventory.Interface{in.Interface}}}, false)
+}

@@ -1,0 +1,437 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"sync"
+	"time"
+
+	enumspb "go.temporal.io/api/enums/v1"
+	"go.temporal.io/api/serviceerror"
+	"go.temporal.io/api/workflowservice/v1"
+	"go.temporal.io/sdk/client"
+
+	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/workflows"
+)
+
+type reconcileStore interface {
+	Grants(ctx context.Context) ([]inventory.Grant, error)
+	EndGrant(ctx context.Context, o inventory.Owner) error
+	Workflow(ctx context.Context, run string) (inventory.Workflow, error)
+	Workflows(ctx context.Context, f inventory.WorkflowFilter) ([]inventory.Workflow, error)
+	PutWorkflow(ctx context.Context, w inventory.Workflow) error
+	Agent(ctx context.Context, o inventory.Owner) (inventory.Agent, error)
+	NextAssignment(ctx context.Context, o inventory.Owner) (inventory.Assignment, error)
+	AppendEvents(ctx context.Context, es []inventory.Event) error
+}
+
+// Reconciler repairs what runs that ended from outside left open, and notices
+// agents that fell silent. It is a loop of the server and not a workflow: it
+// must work when workers or Temporal do not.
+type Reconciler struct {
+	Store                reconcileStore
+	Temporal             Temporal
+	Log                  *slog.Logger
+	Now                  func() time.Time
+	LostAfter, IdleAfter time.Duration
+
+	agents  *agents
+	started time.Time
+
+	mu     sync.Mutex
+	counts Counts
+	idle   map[string]idleness
+	silent map[string]string // machine → key of the last agent-lost
+}
+
+// idleness is what an agent that asks in vain was already told about.
+type idleness struct {
+	owner inventory.Owner
+	since time.Time
+	told  int
+	next  time.Time
+}
+
+// Counts is what the loop has repaired since the server started.
+type Counts struct {
+	GrantsEnded     int64 `json:"grantsEnded"`
+	PersonsExpired  int64 `json:"personsExpired"`
+	RecordsRepaired int64 `json:"recordsRepaired"`
+	AgentsLost      int64 `json:"agentsLost"`
+	AgentsIdle      int64 `json:"agentsIdle"`
+	// Stuck is how many runs' workflow code fails again and again now.
+	Stuck int64 `json:"stuck"`
+}
+
+const (
+	reconcileEvery = 15 * time.Second
+	agentsEvery    = 5 * time.Second
+	// unknownAfter is how old a grant or record must be before "Temporal does
+	// not know that run" counts.
+	unknownAfter = 30 * time.Second
+	idleAtMost   = 10 * time.Minute // between two agent-idle of one idleness
+)
+
+// stuckQuery finds runs whose workflow code panics: they stay Running, and
+// their own timers cannot speak.
+const stuckQuery = "TemporalReportedProblems IS NOT NULL AND ExecutionStatus='Running'"
+
+// Counts returns what was repaired so far.
+func (r *Reconciler) Counts() Counts {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.counts
+}
+
+func (r *Reconciler) count(f func(c *Counts)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	f(&r.counts)
+}
+
+// Run looks at all grants and open records at start and every 15 s, and at
+// agents every 5 s, until ctx is done.
+func (r *Reconciler) Run(ctx context.Context) error {
+	whole, often := time.NewTicker(reconcileEvery), time.NewTicker(agentsEvery)
+	defer whole.Stop()
+	defer often.Stop()
+	pass := func(what string, f func(context.Context) error) {
+		if err := f(ctx); err != nil && ctx.Err() == nil {
+			r.Log.Warn("reconciling", "what", what, "error", err)
+		}
+	}
+	pass("runs", r.Runs)
+	for {
+		select {
+		case <-whole.C:
+			pass("runs", r.Runs)
+		case <-often.C:
+			pass("agents", r.Agents)
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// Runs makes one pass over grants and open records. Without Temporal only
+// what people armed and let expire is closed.
+func (r *Reconciler) Runs(ctx context.Context) error {
+	gs, err := r.Store.Grants(ctx)
+	if err != nil {
+		return fmt.Errorf("reading grants: %w", err)
+	}
+	var errs []error
+	now := r.Now()
+	for _, g := range gs {
+		if !g.Person() || now.Before(g.NetbootUntil) {
+			continue
+		}
+		if err := r.Store.EndGrant(ctx, g.Owner); err != nil {
+			errs = append(errs, fmt.Errorf("ending the grant of %q: %w", g.Machine, err))
+			continue
+		}
+		r.Log.Info("closed a netboot window that expired", "machine", g.Machine, "by", g.Run)
+		r.count(func(c *Counts) { c.PersonsExpired++ })
+	}
+	tc, ok := r.Temporal()
+	if !ok {
+		return errors.Join(errs...)
+	}
+	done := map[string]bool{}
+	for _, g := range gs {
+		if g.Person() {
+			continue
+		}
+		done[g.Run] = true
+		e, err := r.look(ctx, tc, g.Workflow, g.Run)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		if !e.over(now.Sub(g.Taken)) {
+			continue
+		}
+		if err := r.Store.EndGrant(ctx, g.Owner); err != nil {
+			errs = append(errs, fmt.Errorf("ending the grant of %q: %w", g.Machine, err))
+			continue
+		}
+		r.Log.Warn("ended the grant of a run that is over", "machine", g.Machine, "run", g.Run, "as", e.String())
+		r.count(func(c *Counts) { c.GrantsEnded++ })
+		w, err := r.Store.Workflow(ctx, g.Run)
+		if errors.Is(err, inventory.ErrNotFound) {
+			continue
+		}
+		if err == nil {
+			err = r.repair(ctx, tc, w, e)
+		}
+		errs = append(errs, err)
+	}
+	ws, err := r.Store.Workflows(ctx, inventory.WorkflowFilter{Open: true, Limit: maxOpen})
+	if err != nil {
+		return errors.Join(append(errs, fmt.Errorf("reading open workflows: %w", err))...)
+	}
+	for _, w := range ws {
+		if done[w.Run] {
+			continue
+		}
+		e, err := r.look(ctx, tc, w.ID, w.Run)
+		if err == nil && e.over(now.Sub(w.Updated)) {
+			err = r.repair(ctx, tc, w, e)
+		}
+		errs = append(errs, err)
+	}
+	if len(gs) > 0 || len(ws) > 0 {
+		errs = append(errs, r.stuck(ctx, tc))
+	}
+	return errors.Join(errs...)
+}
+
+// end is how Temporal sees a run.
+type end struct {
+	known  bool
+	status enumspb.WorkflowExecutionStatus
+}
+
+func (e end) String() string {
+	if !e.known {
+		return "unknown"
+	}
+	return e.status.String()
+}
+
+// over tells whether a run that has been ours for age is over.
+func (e end) over(age time.Duration) bool {
+	if !e.known {
+		return age > unknownAfter
+	}
+	switch e.status {
+	case enumspb.WORKFLOW_EXECUTION_STATUS_COMPLETED, enumspb.WORKFLOW_EXECUTION_STATUS_FAILED, enumspb.WORKFLOW_EXECUTION_STATUS_CANCELED,
+		enumspb.WORKFLOW_EXECUTION_STATUS_TERMINATED, enumspb.WORKFLOW_EXECUTION_STATUS_TIMED_OUT, enumspb.WORKFLOW_EXECUTION_STATUS_CONTINUED_AS_NEW:
+		return true
+	}
+	return false
+}
+
+// look asks Temporal for a run. "Unknown" comes back only from a Temporal that
+// is healthy and has the namespace: else it is an error.
+func (r *Reconciler) look(ctx context.Context, tc client.Client, id, run string) (end, error) {
+	ctx, cancel := context.WithTimeout(ctx, asked)
+	defer cancel()
+	d, err := tc.DescribeWorkflowExecution(ctx, id, run)
+	var gone *serviceerror.NotFound
+	if errors.As(err, &gone) {
+		if _, err := tc.CheckHealth(ctx, &client.CheckHealthRequest{}); err != nil {
+			return end{}, fmt.Errorf("asking Temporal for its health: %w", err)
+		}
+		return end{}, nil
+	}
+	if err != nil {
+		return end{}, fmt.Errorf("asking Temporal for run %q of %q: %w", run, id, err)
+	}
+	return end{true, d.GetWorkflowExecutionInfo().GetStatus()}, nil
+}
+
+// repair gives a record whose run is over its final state.
+func (r *Reconciler) repair(ctx context.Context, tc client.Client, w inventory.Workflow, e end) error {
+	if inventory.Final(w.State) {
+		return nil
+	}
+	w.State, w.Phase, w.Message = inventory.StateFailed, inventory.PhaseFailed, "terminated from outside"
+	switch {
+	case !e.known:
+		w.Message = "Temporal does not know this run any more"
+	case e.status == enumspb.WORKFLOW_EXECUTION_STATUS_CANCELED:
+		w.State, w.Phase, w.Message = inventory.StateCancelled, inventory.PhaseCancelled, "cancelled"
+	case e.status == enumspb.WORKFLOW_EXECUTION_STATUS_TIMED_OUT:
+		w.State, w.Message = inventory.StateTimeout, "the run was given a time-out from outside, and it passed"
+	case e.status == enumspb.WORKFLOW_EXECUTION_STATUS_FAILED:
+		w.Message = "the run failed and recorded no reason"
+	case e.status == enumspb.WORKFLOW_EXECUTION_STATUS_CONTINUED_AS_NEW:
+		w.Message = "the run goes on under another run id"
+	case e.status == enumspb.WORKFLOW_EXECUTION_STATUS_COMPLETED:
+		w.Message = "the run ended and recorded no state"
+		get, cancel := context.WithTimeout(ctx, asked)
+		defer cancel()
+		var out workflows.Outcome
+		if err := tc.GetWorkflow(get, w.ID, w.Run).Get(get, &out); err == nil && inventory.Final(out.State) {
+			w.State, w.Message = out.State, out.Message
+			switch out.State {
+			case inventory.StateSuccess:
+				w.Phase = inventory.PhaseDone
+			case inventory.StateCancelled:
+				w.Phase = inventory.PhaseCancelled
+			}
+		}
+	}
+	now := r.Now()
+	w.Question, w.Ended, w.Updated = nil, now, now
+	w.Next = "ingot workflow retry " + w.Run
+	w.Actions = append([]inventory.ActionRecord(nil), w.Actions...)
+	for i := range w.Actions {
+		if w.Actions[i].State == action.Running {
+			w.Actions[i].State, w.Actions[i].Message = action.Failed, "the run ended while this action was running"
+		}
+	}
+	if err := r.Store.PutWorkflow(ctx, w); err != nil {
+		return fmt.Errorf("repairing the record of run %q: %w", w.Run, err)
+	}
+	r.Log.Warn("repaired the record of a run that is over", "machine", w.Machine, "run", w.Run, "as", e.String())
+	r.count(func(c *Counts) { c.RecordsRepaired++ })
+	return nil
+}
+
+// stuck counts runs whose workflow code fails.
+func (r *Reconciler) stuck(ctx context.Context, tc client.Client) error {
+	ctx, cancel := context.WithTimeout(ctx, asked)
+	defer cancel()
+	n, err := tc.CountWorkflow(ctx, &workflowservice.CountWorkflowExecutionsRequest{Query: stuckQuery})
+	if err != nil {
+		return fmt.Errorf("asking Temporal for stuck runs: %w", err)
+	}
+	if n.GetCount() > 0 && n.GetCount() != r.Counts().Stuck {
+		r.Log.Error("the code of workflows fails again and again", "runs", n.GetCount())
+	}
+	r.count(func(c *Counts) { c.Stuck = n.GetCount() })
+	return nil
+}
+
+// Agents makes one pass over the agents of live grants: those that have work
+// and are silent, and those that ask for work in vain.
+func (r *Reconciler) Agents(ctx context.Context) error {
+	gs, err := r.Store.Grants(ctx)
+	if err != nil {
+		return fmt.Errorf("reading grants: %w", err)
+	}
+	idle := map[string]idleness{}
+	var errs []error
+	for _, g := range gs {
+		if g.Person() {
+			continue
+		}
+		a, err := r.Store.Agent(ctx, g.Owner)
+		if errors.Is(err, inventory.ErrNotFound) || errors.Is(err, inventory.ErrFenced) {
+			continue
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("reading the agent of %q: %w", g.Machine, err))
+			continue
+		}
+		if a.Revoked || a.Conflict {
+			continue
+		}
+		as, err := r.Store.NextAssignment(ctx, g.Owner)
+		has := err == nil && (as.Boot == 0 || as.Boot == a.Boot)
+		if err != nil && !errors.Is(err, inventory.ErrNotFound) && !errors.Is(err, inventory.ErrFenced) {
+			errs = append(errs, fmt.Errorf("reading the assignment of %q: %w", g.Machine, err))
+			continue
+		}
+		if err := r.lost(ctx, g, a, as, has); err != nil {
+			errs = append(errs, err)
+		}
+		if i, err := r.idling(ctx, g, a, as, has); err != nil {
+			errs = append(errs, err)
+		} else if !i.since.IsZero() {
+			idle[g.Machine] = i
+		}
+	}
+	r.mu.Lock()
+	r.idle = idle
+	r.mu.Unlock()
+	return errors.Join(errs...)
+}
+
+// lost tells the run of an agent that has work and is silent. Silence counts
+// from this server's start at the earliest: while it was away, nobody listened.
+func (r *Reconciler) lost(ctx context.Context, g inventory.Grant, a inventory.Agent, as inventory.Assignment, has bool) error {
+	if !has || as.Delivered.IsZero() {
+		return nil
+	}
+	heard := a.LastSeen
+	if s, ok := r.agents.sign(a); ok && s.seen.After(heard) {
+		heard = s.seen
+	}
+	from := heard
+	if r.started.After(from) {
+		from = r.started
+	}
+	if r.Now().Sub(from) < r.LostAfter {
+		return nil
+	}
+	// One event per silence: the key names the attempt and its last sign of life.
+	key := as.Key.String() + "@" + strconv.FormatInt(heard.Unix(), 10)
+	r.mu.Lock()
+	told := r.silent[g.Machine] == key
+	r.mu.Unlock()
+	if told {
+		return nil
+	}
+	err := r.tell(ctx, g, a, inventory.EventAgentLost, key,
+		"the agent has been silent since "+heard.UTC().Format(time.RFC3339), &as.Key, func(c *Counts) { c.AgentsLost++ })
+	if err == nil {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if r.silent == nil {
+			r.silent = map[string]string{}
+		}
+		r.silent[g.Machine] = key
+	}
+	return err
+}
+
+// idling tells the run of an agent that asks for work and gets none: its
+// assignment may have been lost with a restored database. The first word comes
+// after IdleAfter, the next ones at growing intervals; none while a person is
+// awaited.
+func (r *Reconciler) idling(ctx context.Context, g inventory.Grant, a inventory.Agent, as inventory.Assignment, has bool) (idleness, error) {
+	s, ok := r.agents.sign(a)
+	if !ok || s.idleSince.IsZero() || has && !as.Delivered.IsZero() {
+		return idleness{}, nil
+	}
+	r.mu.Lock()
+	i := r.idle[g.Machine]
+	r.mu.Unlock()
+	if i.owner != g.Owner || !i.since.Equal(s.idleSince) {
+		i = idleness{owner: g.Owner, since: s.idleSince, next: s.idleSince.Add(r.IdleAfter)}
+	}
+	now := r.Now()
+	if now.Before(i.next) {
+		return i, nil
+	}
+	w, err := r.Store.Workflow(ctx, g.Run)
+	if err != nil && !errors.Is(err, inventory.ErrNotFound) {
+		return i, fmt.Errorf("reading the record of run %q: %w", g.Run, err)
+	}
+	if w.Phase == inventory.PhaseWaiting {
+		return i, nil
+	}
+	i.next = now.Add(min(r.IdleAfter<<min(i.told, 10), idleAtMost))
+	i.told++
+	var key *action.Key
+	if has {
+		key = &as.Key
+	}
+	return i, r.tell(ctx, g, a, inventory.EventAgentIdle, strconv.FormatInt(s.idleSince.Unix(), 10)+"."+strconv.Itoa(i.told),
+		"the agent asks for work and there is none", key, func(c *Counts) { c.AgentsIdle++ })
+}
+
+// tell appends an event about a, which the pump passes on to the run.
+func (r *Reconciler) tell(ctx context.Context, g inventory.Grant, a inventory.Agent, kind, key, message string, k *action.Key, add func(*Counts)) error {
+	detail, err := json.Marshal(attemptDetail{Key: k})
+	if err != nil {
+		return fmt.Errorf("encoding %s: %w", kind, err)
+	}
+	err = r.Store.AppendEvents(ctx, []inventory.Event{{
+		Machine: g.Machine, Run: g.Run, Epoch: g.Epoch, Boot: a.Boot, Kind: kind, Key: key, At: r.Now(), Count: 1, Message: message, Detail: detail,
+	}})
+	if err != nil {
+		return fmt.Errorf("appending %s of %q: %w", kind, g.Machine, err)
+	}
+	r.count(add)
+	return nil
+}

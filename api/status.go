@@ -1,0 +1,144 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/gin-gonic/gin"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+type statusStore interface {
+	KeyCheck(ctx context.Context) error
+	SecretsUnreadable(ctx context.Context) ([]string, error)
+}
+
+// StatusExtra is what only the process knows.
+type StatusExtra struct {
+	TemporalAddress string
+	TemporalUI      string
+	TemporalError   string // why Temporal is not ready
+	Netboot         NetbootStatus
+}
+
+// NetbootStatus says where DHCP answers.
+type NetbootStatus struct {
+	Interfaces []string `json:"interfaces"`
+	Off        bool     `json:"off"`
+	Message    string   `json:"message,omitempty"`
+}
+
+// Status is what GET /v1/status answers.
+type Status struct {
+	Version       string         `json:"version"`
+	UptimeSeconds int64          `json:"uptimeSeconds"`
+	Temporal      TemporalStatus `json:"temporal"`
+	Netboot       NetbootStatus  `json:"netboot"`
+	Machines      int            `json:"machines"`
+	OpenWorkflows int            `json:"openWorkflows"`
+	Secrets       string         `json:"secrets"` // ok | missing | wrong
+	Reconcile     Counts         `json:"reconcile"`
+	Time          time.Time      `json:"time"`
+}
+
+// TemporalStatus says whether Temporal is ready.
+type TemporalStatus struct {
+	Ready   bool   `json:"ready"`
+	Address string `json:"address,omitempty"`
+	UI      string `json:"ui,omitempty"`
+	Error   string `json:"error,omitempty"`
+}
+
+// maxOpen is how many open workflows a count or a snapshot looks at.
+const maxOpen = 10000
+
+func (s *Server) statusNow(ctx context.Context) (Status, error) {
+	now := s.cfg.Now()
+	st := Status{Version: s.cfg.Version, UptimeSeconds: int64(now.Sub(s.started) / time.Second), Time: now.UTC(), Reconcile: s.recon.Counts()}
+	var extra StatusExtra
+	if s.cfg.Status != nil {
+		extra = s.cfg.Status(ctx)
+	} else {
+		extra.Netboot.Off = true
+	}
+	_, ready := s.cfg.Temporal()
+	st.Temporal = TemporalStatus{Ready: ready, Address: extra.TemporalAddress, UI: extra.TemporalUI}
+	if !ready {
+		st.Temporal.Error = extra.TemporalError
+	}
+	if st.Netboot = extra.Netboot; st.Netboot.Interfaces == nil {
+		st.Netboot.Interfaces = []string{}
+	}
+	ms, err := s.cfg.Store.Machines(ctx)
+	if err != nil {
+		return st, err
+	}
+	ws, err := s.cfg.Store.Workflows(ctx, inventory.WorkflowFilter{Open: true, Limit: maxOpen})
+	if err != nil {
+		return st, err
+	}
+	st.Machines, st.OpenWorkflows = len(ms), len(ws)
+	st.Secrets, err = s.keyState(ctx)
+	return st, err
+}
+
+// keyState tells whether stored secrets can be opened.
+func (s *Server) keyState(ctx context.Context) (string, error) {
+	if s.cfg.NoSecretKey {
+		return "missing", nil
+	}
+	err := s.cfg.Store.KeyCheck(ctx)
+	switch {
+	case errors.Is(err, inventory.ErrSealed):
+		return "wrong", nil
+	case err != nil:
+		return "", fmt.Errorf("checking the secret key: %w", err)
+	}
+	return "ok", nil
+}
+
+func (s *Server) status(c *gin.Context) {
+	st, err := s.statusNow(c)
+	if err != nil {
+		s.fail(c, err)
+		return
+	}
+	c.JSON(http.StatusOK, st)
+}
+
+func (s *Server) secrets(c *gin.Context) {
+	state, err := s.keyState(c)
+	if err != nil {
+		s.fail(c, err)
+		return
+	}
+	unreadable := []string{}
+	if state != "ok" {
+		names, err := s.cfg.Store.SecretsUnreadable(c)
+		if err != nil {
+			s.fail(c, err)
+			return
+		}
+		unreadable = append(unreadable, names...)
+	}
+	c.JSON(http.StatusOK, gin.H{"state": state, "unreadable": unreadable})
+}
+
+// page serves the dashboard; what looks like a route answers as one.
+func (s *Server) page(dashboard http.Handler) gin.HandlerFunc {
+	return func(c *gin.Context) {
+		for _, prefix := range []string{"/v1", "/agent", "/login"} {
+			if p := c.Request.URL.Path; p == prefix || strings.HasPrefix(p, prefix+"/") {
+				notFound(c)
+				return
+			}
+		}
+		c.Status(http.StatusOK) // gin comes here with 404
+		dashboard.ServeHTTP(c.Writer, c.Request)
+	}
+}
