@@ -1,0 +1,240 @@
+// Package keyring keeps the site's secret keys in one file outside the data
+// directory: a 256-bit random key for each purpose.
+//
+// A key is never made again when it is missing: whatever it had sealed would
+// be lost without a word.
+package keyring
+
+import (
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// Purposes of keys. A node gets the keys of what it does and no others.
+const (
+	BMC      = "bmc"      // BMC passwords
+	UserData = "userdata" // user data and vendor data
+	Plan     = "plan"     // plans and assignments
+	Claim    = "claim"    // HMAC of claims, capabilities and nonces
+)
+
+const (
+	version = 1  // of the file, and first byte of what Seal returns
+	keySize = 32 // bytes
+)
+
+// A Ring holds the keys by purpose. A nil Ring holds none.
+type Ring struct{ keys map[string][]byte }
+
+// file is the key file's content.
+type file struct {
+	Version int               `json:"version"`
+	Keys    map[string][]byte `json:"keys"` // base64
+}
+
+// New returns a ring of fresh random keys that is stored nowhere.
+func New() *Ring {
+	r := &Ring{keys: map[string][]byte{}}
+	for _, purpose := range []string{BMC, UserData, Plan, Claim} {
+		key := make([]byte, keySize)
+		_, _ = rand.Read(key) // never returns an error: it ends the program instead
+		r.keys[purpose] = key
+	}
+	return r
+}
+
+// Create makes a ring of fresh keys and stores it at path with mode 0600. It
+// never overwrites: an existing file is an error that is fs.ErrExist. The file
+// appears whole or not at all.
+func Create(path string) (*Ring, error) {
+	r := New()
+	text, err := json.MarshalIndent(file{Version: version, Keys: r.keys}, "", "  ")
+	if err != nil {
+		return nil, fmt.Errorf("creating key file %q: %w", path, err)
+	}
+	if err := create(path, append(text, '\n')); err != nil {
+		return nil, fmt.Errorf("creating key file %q: %w", path, err)
+	}
+	return r, nil
+}
+
+// create writes text to a new file at path, durably.
+func create(path string, text []byte) (err error) {
+	dir := filepath.Dir(path)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	tmp, err := os.CreateTemp(dir, ".key-*") // mode 0600
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.Remove(tmp.Name())) }()
+	_, err = tmp.Write(text)
+	if err == nil {
+		err = tmp.Sync()
+	}
+	if err := errors.Join(err, tmp.Close()); err != nil {
+		return err
+	}
+	// A link, unlike a rename, refuses to replace what is there.
+	if err := os.Link(tmp.Name(), path); err != nil {
+		return err
+	}
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+// Load reads the ring at path. An absent file is an error that is both
+// fs.ErrNotExist and inventory.ErrSealed; a file that group or others may read
+// is refused.
+func Load(path string) (*Ring, error) {
+	f, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("loading key file %q: %w: %w", path, inventory.ErrSealed, err)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("loading key file %q: %w", path, err)
+	}
+	defer func() { _ = f.Close() }() // only read
+	st, err := f.Stat()
+	if err != nil {
+		return nil, fmt.Errorf("loading key file %q: %w", path, err)
+	}
+	if mode := st.Mode().Perm(); mode&0o077 != 0 {
+		return nil, fmt.Errorf("loading key file %q: group or others may use it (mode %04o); run: chmod 600 %s", path, mode, path)
+	}
+	dec := json.NewDecoder(f)
+	dec.DisallowUnknownFields()
+	var in file
+	if err := dec.Decode(&in); err != nil {
+		// The decoder's message could quote what stands in the file.
+		return nil, fmt.Errorf("loading key file %q: it is not a key file of Ingot", path)
+	}
+	if in.Version != version {
+		return nil, fmt.Errorf("loading key file %q: its version is %d and this program knows %d", path, in.Version, version)
+	}
+	for _, purpose := range slices.Sorted(maps.Keys(in.Keys)) {
+		if n := len(in.Keys[purpose]); n != keySize {
+			return nil, fmt.Errorf("loading key file %q: key %q has %d bytes instead of %d", path, purpose, n, keySize)
+		}
+	}
+	return &Ring{keys: in.Keys}, nil
+}
+
+// Outside returns an error when the key file at path lies in dataDir or below:
+// whoever copies the data would take the keys along.
+func Outside(path, dataDir string) error {
+	p, err := resolve(path)
+	if err != nil {
+		return fmt.Errorf("checking the place of key file %q: %w", path, err)
+	}
+	d, err := resolve(dataDir)
+	if err != nil {
+		return fmt.Errorf("checking the place of key file %q: %w", path, err)
+	}
+	rel, err := filepath.Rel(d, p)
+	if err == nil && rel != ".." && !strings.HasPrefix(rel, "../") {
+		return fmt.Errorf("key file %q lies in the data directory %q: keep it elsewhere, such as /etc/ingot/keys.json: %w", path, dataDir, inventory.ErrInvalid)
+	}
+	return nil
+}
+
+// resolve follows the symbolic links of the part of path that exists.
+func resolve(path string) (string, error) {
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return "", err
+	}
+	real, err := filepath.EvalSymlinks(path)
+	if err == nil {
+		return real, nil
+	}
+	if !errors.Is(err, fs.ErrNotExist) || path == "/" {
+		return "", err
+	}
+	dir, err := resolve(filepath.Dir(path))
+	if err != nil {
+		return "", err
+	}
+	return filepath.Join(dir, filepath.Base(path)), nil
+}
+
+// Only returns a ring with the keys of the given purposes alone, for a node
+// that must not hold the others.
+func (r *Ring) Only(purposes ...string) *Ring {
+	out := &Ring{keys: map[string][]byte{}}
+	for _, p := range purposes {
+		if key := r.Key(p); key != nil {
+			out.keys[p] = key
+		}
+	}
+	return out
+}
+
+// Key returns the key of purpose, nil when the ring has none.
+func (r *Ring) Key(purpose string) []byte {
+	if r == nil {
+		return nil
+	}
+	return r.keys[purpose]
+}
+
+// Seal encrypts plain under the key of purpose, bound to binding: only Open
+// with both the same returns it. Without that key: inventory.ErrSealed.
+func (r *Ring) Seal(purpose, binding string, plain []byte) ([]byte, error) {
+	gcm, err := r.gcm(purpose)
+	if err != nil {
+		return nil, fmt.Errorf("sealing for %q: %w", purpose, err)
+	}
+	out := make([]byte, 1+gcm.NonceSize(), 1+gcm.NonceSize()+len(plain)+gcm.Overhead())
+	out[0] = version
+	_, _ = rand.Read(out[1:]) // never returns an error: it ends the program instead
+	return gcm.Seal(out, out[1:], plain, additional(purpose, binding)), nil
+}
+
+// Open decrypts what Seal returned. A missing or wrong key, another binding or
+// a changed ciphertext are all inventory.ErrSealed: they look the same.
+func (r *Ring) Open(purpose, binding string, sealed []byte) ([]byte, error) {
+	gcm, err := r.gcm(purpose)
+	if err != nil {
+		return nil, fmt.Errorf("opening for %q: %w", purpose, err)
+	}
+	n := 1 + gcm.NonceSize()
+	if len(sealed) < n || sealed[0] != version {
+		return nil, fmt.Errorf("opening for %q: %w", purpose, inventory.ErrSealed)
+	}
+	plain, err := gcm.Open(nil, sealed[1:n], sealed[n:], additional(purpose, binding))
+	if err != nil {
+		return nil, fmt.Errorf("opening for %q: %w", purpose, inventory.ErrSealed)
+	}
+	return plain, nil
+}
+
+func additional(purpose, binding string) []byte { return []byte(purpose + "\x00" + binding) }
+
+func (r *Ring) gcm(purpose string) (cipher.AEAD, error) {
+	key := r.Key(purpose)
+	if key == nil {
+		return nil, inventory.ErrSealed
+	}
+	block, err := aes.NewCipher(key)
+	if err != nil {
+		return nil, err
+	}
+	return cipher.NewGCM(block)
+}

@@ -1,0 +1,254 @@
+package sqlite
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/jmoiron/sqlx"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// Bounds of what an event may carry, in bytes. Of wire events the rows are
+// bounded, too: one per machine, run, epoch, boot and kind.
+const (
+	maxWireText = 512
+	maxMessage  = 16 << 10
+	maxDetail   = 256 << 10
+)
+
+// wire tells whether anybody on the wire can cause events of this kind.
+func wire(kind string) bool {
+	switch kind {
+	case inventory.EventDHCP, inventory.EventLoader, inventory.EventScript, inventory.EventKernel, inventory.EventInitrd,
+		inventory.EventRebooted, inventory.EventDisk, inventory.EventOS, inventory.EventMetadata:
+		return true
+	}
+	return false
+}
+
+// wireKinds is wire in SQL.
+const wireKinds = "('dhcp','loader','script','kernel','initrd','rebooted','disk','os','metadata')"
+
+type eventRow struct {
+	inventory.Event
+	At     int64   `db:"at"`
+	Detail *string `db:"detail"`
+	Live   bool    `db:"live"`
+}
+
+func (r eventRow) event() inventory.Event {
+	e := r.Event
+	e.At = moment(r.At)
+	if r.Detail != nil {
+		e.Detail = json.RawMessage(*r.Detail)
+	}
+	return e
+}
+
+const eventColumns = "seq, machine, run, epoch, boot, kind, key, at, count, message, detail, by"
+
+// event appends e, which keeps the time and count it has or gets now and 1.
+func (s *Store) event(ctx context.Context, tx *sqlx.Tx, e inventory.Event) error {
+	if e.At.IsZero() {
+		e.At = s.now()
+	}
+	e.Count = max(e.Count, 1)
+	conflict := "ON CONFLICT DO NOTHING"
+	e.Message = clip(e.Message, maxMessage)
+	if wire(e.Kind) {
+		e.Key, e.Message = "", clip(e.Message, maxWireText)
+		if len(e.Detail) > maxWireText {
+			e.Detail = nil
+		}
+		conflict = `ON CONFLICT (machine, run, epoch, boot, kind, key) DO UPDATE SET count = count + excluded.count, at = max(at, excluded.at),
+			message = excluded.message, detail = excluded.detail`
+	}
+	var detail *string
+	if len(e.Detail) > 0 {
+		if len(e.Detail) > maxDetail {
+			return fmt.Errorf("appending event %q: its detail has %d bytes: %w", e.Kind, len(e.Detail), inventory.ErrInvalid)
+		}
+		d := string(e.Detail)
+		detail = &d
+	}
+	signal := inventory.Signals(e.Kind) && e.Run != "" && !strings.HasPrefix(e.Run, personPrefix)
+	_, err := exec(ctx, tx, `INSERT INTO event (machine, run, epoch, boot, kind, key, at, count, message, detail, by, signalled)
+		VALUES (?,?,?,?,?,?,?,?,?,?,?,?) `+conflict,
+		e.Machine, e.Run, e.Epoch, e.Boot, e.Kind, e.Key, nanos(e.At), e.Count, e.Message, detail, e.By, !signal)
+	return err
+}
+
+// operator appends what a person did.
+func (s *Store) operator(ctx context.Context, tx *sqlx.Tx, machine, by, message string) error {
+	return s.event(ctx, tx, inventory.Event{Machine: machine, Kind: inventory.EventOperator, Key: rand.Text(), By: by, Message: message})
+}
+
+// clip cuts text to at most n bytes of valid UTF-8 without NUL.
+func clip(text string, n int) string {
+	text = strings.ReplaceAll(strings.ToValidUTF8(text, "\ufffd"), "\x00", "")
+	if len(text) <= n {
+		return text
+	}
+	for n > 0 && !utf8.RuneStart(text[n]) {
+		n--
+	}
+	return text[:n]
+}
+
+// AppendEvents appends events in one transaction. What anybody on the wire can
+// cause is one row per machine, run, epoch, boot and kind, in which counts add
+// up; any other event is stored once per Key, and ignored when it exists.
+func (s *Store) AppendEvents(ctx context.Context, events []inventory.Event) error {
+	if len(events) == 0 {
+		return nil
+	}
+	return s.write(ctx, "appending events", func(tx *sqlx.Tx) error {
+		for _, e := range events {
+			if err := s.event(ctx, tx, e); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// MarkOff records that o's machine is verified to be off and returns the
+// event's sequence number. What the wire showed of that boot so far belongs to
+// an earlier power-on: it is set aside, so that the same kinds seen from now on
+// are events of their own, with a greater number and a signal.
+func (s *Store) MarkOff(ctx context.Context, o inventory.Owner, boot int, message string) (int64, error) {
+	var seq int64
+	err := s.write(ctx, fmt.Sprintf("recording that machine %q is off", o.Machine), func(tx *sqlx.Tx) error {
+		n, err := exec(ctx, tx, `INSERT INTO event (machine, run, epoch, boot, kind, key, at, count, message, by, signalled)
+			SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, 1, ?8, '', 1 WHERE `+held,
+			o.Machine, o.Run, o.Epoch, boot, inventory.EventPower, rand.Text(), nanos(s.now()), clip(message, maxMessage))
+		if err != nil {
+			return err
+		}
+		if n == 0 {
+			return fencedOr(ctx, tx, o, inventory.ErrConflict)
+		}
+		if err := tx.GetContext(ctx, &seq, "SELECT last_insert_rowid()"); err != nil {
+			return err
+		}
+		_, err = exec(ctx, tx, `UPDATE event SET key = 'before ' || ?5, signalled = 1
+			WHERE machine = ?1 AND run = ?2 AND epoch = ?3 AND boot = ?4 AND kind IN `+wireKinds+` AND key = ''`,
+			o.Machine, o.Run, o.Epoch, boot, seq)
+		return err
+	})
+	return seq, err
+}
+
+// Events returns events by sequence number, the oldest first.
+func (s *Store) Events(ctx context.Context, f inventory.EventFilter) ([]inventory.Event, error) {
+	query, args := "SELECT "+eventColumns+" FROM event WHERE seq > ?", []any{f.After}
+	if f.Machine != "" {
+		query, args = query+" AND machine = ?", append(args, f.Machine)
+	}
+	if f.Run != "" {
+		query, args = query+" AND run = ?", append(args, f.Run)
+	}
+	limit := f.Limit
+	if limit <= 0 {
+		limit = 1000
+	}
+	var rows []eventRow
+	if err := s.ro.SelectContext(ctx, &rows, query+" ORDER BY seq LIMIT ?", append(args, limit)...); err != nil {
+		return nil, fmt.Errorf("listing events: %w", err)
+	}
+	return events(rows), nil
+}
+
+func events(rows []eventRow) []inventory.Event {
+	out := make([]inventory.Event, len(rows))
+	for i, r := range rows {
+		out[i] = r.event()
+	}
+	return out
+}
+
+// LastSeq returns the sequence number of the newest row, 0 when there is none.
+func (s *Store) LastSeq(ctx context.Context) (int64, error) {
+	var n int64
+	if err := s.ro.GetContext(ctx, &n, "SELECT coalesce(max(seq), 0) FROM event"); err != nil {
+		return 0, fmt.Errorf("reading the newest event: %w", err)
+	}
+	return n, nil
+}
+
+// NewestEvent returns the greatest time of any event, zero when there is none:
+// a clock that stands behind it is wrong.
+func (s *Store) NewestEvent(ctx context.Context) (time.Time, error) {
+	var n int64
+	if err := s.ro.GetContext(ctx, &n, "SELECT coalesce(max(at), 0) FROM event"); err != nil {
+		return time.Time{}, fmt.Errorf("reading the newest event: %w", err)
+	}
+	return moment(n), nil
+}
+
+// live tells whether the run of an event e holds the grant that the event was of.
+const live = "EXISTS (SELECT 1 FROM grant_ g WHERE g.machine = e.machine AND g.run = e.run AND g.epoch = e.epoch)"
+
+// Unsignalled returns what runs have not heard of yet, by sequence number.
+// Runs that no longer hold their grant need not hear: their events are marked
+// and left out.
+func (s *Store) Unsignalled(ctx context.Context, limit int) ([]inventory.Event, error) {
+	read := func() (rows []eventRow, dead bool, err error) {
+		err = s.ro.SelectContext(ctx, &rows, "SELECT "+eventColumns+", "+live+" AS live FROM event e WHERE signalled = 0 ORDER BY seq LIMIT ?", limit)
+		for _, r := range rows {
+			dead = dead || !r.Live
+		}
+		return rows, dead, err
+	}
+	rows, dead, err := read()
+	if err == nil && dead {
+		err = s.write(ctx, "dropping signals of runs that are over", func(tx *sqlx.Tx) error {
+			_, err := exec(ctx, tx, "UPDATE event AS e SET signalled = 1 WHERE signalled = 0 AND NOT "+live)
+			return err
+		})
+		if err == nil {
+			rows, _, err = read()
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("listing unsent signals: %w", err)
+	}
+	out := rows[:0]
+	for _, r := range rows {
+		if r.Live {
+			out = append(out, r)
+		}
+	}
+	return events(out), nil
+}
+
+// MarkSignalled records that the runs have heard of these events.
+func (s *Store) MarkSignalled(ctx context.Context, seqs []int64) error {
+	if len(seqs) == 0 {
+		return nil
+	}
+	return s.write(ctx, "marking signals as sent", func(tx *sqlx.Tx) error {
+		for _, seq := range seqs {
+			if _, err := exec(ctx, tx, "UPDATE event SET signalled = 1 WHERE seq = ?", seq); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// PendingSignals counts the events that o's run has not heard of yet.
+func (s *Store) PendingSignals(ctx context.Context, o inventory.Owner) (int, error) {
+	var n int
+	err := s.ro.GetContext(ctx, &n, "SELECT count(*) FROM event WHERE signalled = 0 AND machine = ? AND run = ? AND epoch = ?", o.Machine, o.Run, o.Epoch)
+	if err != nil {
+		return 0, fmt.Errorf("counting unsent signals of run %q: %w", o.Run, err)
+	}
+	return n, nil
+}

@@ -1,0 +1,382 @@
+package sqlite
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jmoiron/sqlx"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// held is the comparison that fences a statement: its parameters 1 to 3 are
+// machine, run and epoch of who causes the effect. A free grant is nobody's.
+const held = "EXISTS (SELECT 1 FROM grant_ WHERE grant_.machine = ?1 AND grant_.run = ?2 AND grant_.epoch = ?3 AND grant_.run <> '')"
+
+// owns is held for statements on grant_ itself.
+const owns = "machine = ?1 AND run = ?2 AND epoch = ?3 AND run <> ''"
+
+// personPrefix begins the run of a person's grant.
+const personPrefix = "person:"
+
+// grantColumns returns the columns of table alias grant_ or g, named for a
+// grantRow; in joins with a prefix.
+func grantColumns(prefix string) string {
+	var b strings.Builder
+	for i, c := range []string{"machine", "run", "epoch", "site_epoch", "workflow", "boot", "boots_left", "spent", "netboot_until", "secrets_until", "taken"} {
+		zero := "0"
+		if c == "machine" || c == "run" || c == "workflow" {
+			zero = "''"
+		}
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		fmt.Fprintf(&b, `coalesce(%s%s, %s) AS "%s%s"`, prefix, c, zero, prefix, c)
+	}
+	return b.String()
+}
+
+type grantRow struct {
+	Machine      string `db:"machine"`
+	Run          string `db:"run"`
+	Epoch        int64  `db:"epoch"`
+	SiteEpoch    int64  `db:"site_epoch"`
+	Workflow     string `db:"workflow"`
+	Boot         int    `db:"boot"`
+	BootsLeft    int    `db:"boots_left"`
+	Spent        bool   `db:"spent"`
+	NetbootUntil int64  `db:"netboot_until"`
+	SecretsUntil int64  `db:"secrets_until"`
+	Taken        int64  `db:"taken"`
+}
+
+func (r grantRow) grant() inventory.Grant {
+	return inventory.Grant{
+		Owner:     inventory.Owner{Machine: r.Machine, Run: r.Run, Epoch: r.Epoch},
+		SiteEpoch: r.SiteEpoch, Workflow: r.Workflow, Boot: r.Boot, BootsLeft: r.BootsLeft, Spent: r.Spent,
+		NetbootUntil: moment(r.NetbootUntil), SecretsUntil: moment(r.SecretsUntil), Taken: moment(r.Taken),
+	}
+}
+
+// grantOf returns the zero Grant when the machine was never granted.
+func grantOf(ctx context.Context, q sqlx.QueryerContext, machine string) (inventory.Grant, error) {
+	var r grantRow
+	err := get(ctx, q, &r, "SELECT "+grantColumns("")+" FROM grant_ WHERE machine = ?", machine)
+	if errors.Is(err, inventory.ErrNotFound) {
+		return inventory.Grant{}, nil
+	}
+	return r.grant(), err
+}
+
+// fencedOr explains why a fenced statement changed nothing: inventory.ErrFenced
+// unless o holds the grant, otherwise other.
+func fencedOr(ctx context.Context, q sqlx.QueryerContext, o inventory.Owner, other error) error {
+	g, err := grantOf(ctx, q, o.Machine)
+	if err != nil {
+		return err
+	}
+	if o.Run == "" || g.Owner != o {
+		return fmt.Errorf("run %q at epoch %d: %w", o.Run, o.Epoch, inventory.ErrFenced)
+	}
+	return other
+}
+
+// Grant returns the grant of a machine; the zero Grant when it never had one.
+func (s *Store) Grant(ctx context.Context, machine string) (inventory.Grant, error) {
+	g, err := grantOf(ctx, s.ro, machine)
+	if err != nil {
+		return g, fmt.Errorf("reading the grant of machine %q: %w", machine, err)
+	}
+	return g, nil
+}
+
+// Grants returns the grants that somebody holds, by machine.
+func (s *Store) Grants(ctx context.Context) ([]inventory.Grant, error) {
+	var rows []grantRow
+	if err := s.ro.SelectContext(ctx, &rows, "SELECT "+grantColumns("")+" FROM grant_ WHERE run <> '' ORDER BY machine"); err != nil {
+		return nil, fmt.Errorf("listing grants: %w", err)
+	}
+	out := make([]inventory.Grant, len(rows))
+	for i, r := range rows {
+		out[i] = r.grant()
+	}
+	return out, nil
+}
+
+// take is the compare-and-set by which a grant changes hands. Parameters:
+// machine, run, workflow, boot, boots left, now, netboot until. It returns no
+// row when the machine is unknown or the condition does not hold.
+func take(condition string) string {
+	return `INSERT INTO grant_ (machine, run, epoch, site_epoch, workflow, boot, boots_left, spent, netboot_until, secrets_until, taken)
+		SELECT name, ?2, 1, (SELECT value FROM meta WHERE name = 'site_epoch'), ?3, ?4, ?5, 0, ?7, 0, ?6 FROM machine WHERE name = ?1
+		ON CONFLICT (machine) DO UPDATE SET run = excluded.run, epoch = grant_.epoch + 1, site_epoch = excluded.site_epoch, workflow = excluded.workflow,
+			boot = excluded.boot, boots_left = excluded.boots_left, spent = 0, netboot_until = excluded.netboot_until, secrets_until = 0, taken = excluded.taken
+		WHERE ` + condition + ` RETURNING ` + grantColumns("")
+}
+
+// TakeGrant makes run the owner of machine: one compare-and-set that adds 1 to
+// the epoch, after which nothing of an earlier owner takes effect.
+//
+// A run that holds the grant already gets it back as it is. Otherwise it must
+// be free, or a person's, or held by another run of the same workflow (which
+// is dead then, as Temporal allows one; a run that had lost the grant cannot
+// take it back this way), or force be given. If not: inventory.ErrConflict,
+// naming the holder. An unknown machine is inventory.ErrNotFound.
+func (s *Store) TakeGrant(ctx context.Context, machine, run, workflowID string, force bool) (inventory.Grant, error) {
+	var g inventory.Grant
+	what := fmt.Sprintf("taking the grant of machine %q", machine)
+	if run == "" || strings.HasPrefix(run, personPrefix) {
+		return g, fmt.Errorf("%s: run %q: %w", what, run, inventory.ErrInvalid)
+	}
+	err := s.write(ctx, what, func(tx *sqlx.Tx) error {
+		var r grantRow
+		err := get(ctx, tx, &r, take(`grant_.run <> ?2 AND (grant_.run = '' OR substr(grant_.run, 1, 7) = 'person:' OR ?8
+			OR (grant_.workflow = ?3 AND ?3 <> '' AND NOT EXISTS (SELECT 1 FROM event WHERE machine = ?1 AND run = ?2 AND kind = 'grant')))`),
+			machine, run, workflowID, 0, inventory.MaxBoots, nanos(s.now()), 0, force)
+		if errors.Is(err, inventory.ErrNotFound) {
+			g, err = grantOf(ctx, tx, machine)
+			switch {
+			case err != nil:
+				return err
+			case g.Run == run:
+				return nil
+			case g.Run == "":
+				return inventory.ErrNotFound
+			}
+			return fmt.Errorf("%s: %w", holder(g), inventory.ErrConflict)
+		}
+		if err != nil {
+			return err
+		}
+		g = r.grant()
+		if err := revokeEarlier(ctx, tx, g.Owner); err != nil {
+			return err
+		}
+		return s.event(ctx, tx, inventory.Event{Machine: machine, Run: run, Epoch: g.Epoch, Kind: inventory.EventGrant, Message: workflowID})
+	})
+	if err != nil {
+		return inventory.Grant{}, err
+	}
+	return g, nil
+}
+
+func holder(g inventory.Grant) string {
+	if g.Workflow == "" {
+		return fmt.Sprintf("%q owns it", g.Run)
+	}
+	return fmt.Sprintf("run %q of workflow %q owns it", g.Run, g.Workflow)
+}
+
+// revokeEarlier kills the agents of all earlier owners.
+func revokeEarlier(ctx context.Context, tx *sqlx.Tx, o inventory.Owner) error {
+	_, err := exec(ctx, tx, "UPDATE agent SET revoked = 1 WHERE machine = ? AND revoked = 0 AND (run <> ? OR epoch <> ?)", o.Machine, o.Run, o.Epoch)
+	return err
+}
+
+// ArmByHand takes the grant of a machine for a person, for rescue: any number
+// of boots until the window closes at until, without assignments or secrets.
+// Arming again begins a new epoch. While a run holds it: inventory.ErrConflict.
+func (s *Store) ArmByHand(ctx context.Context, machine, by string, until time.Time) (inventory.Grant, error) {
+	var g inventory.Grant
+	what := fmt.Sprintf("arming machine %q by hand", machine)
+	if by == "" {
+		return g, fmt.Errorf("%s: nobody is named: %w", what, inventory.ErrInvalid)
+	}
+	err := s.write(ctx, what, func(tx *sqlx.Tx) error {
+		var r grantRow
+		err := get(ctx, tx, &r, take("grant_.run = '' OR substr(grant_.run, 1, 7) = 'person:'"),
+			machine, personPrefix+by, "", 1, 0, nanos(s.now()), nanos(until))
+		if errors.Is(err, inventory.ErrNotFound) {
+			g, err := grantOf(ctx, tx, machine)
+			if err != nil {
+				return err
+			}
+			if g.Run != "" && !g.Person() {
+				return fmt.Errorf("%s: %w", holder(g), inventory.ErrConflict)
+			}
+			return inventory.ErrNotFound
+		}
+		if err != nil {
+			return err
+		}
+		g = r.grant()
+		if err := revokeEarlier(ctx, tx, g.Owner); err != nil {
+			return err
+		}
+		return s.event(ctx, tx, inventory.Event{
+			Machine: machine, Run: g.Run, Epoch: g.Epoch, Boot: g.Boot, Kind: inventory.EventArmed, By: by,
+			Message: "by hand until " + until.UTC().Format(time.RFC3339),
+		})
+	})
+	if err != nil {
+		return inventory.Grant{}, err
+	}
+	return g, nil
+}
+
+// DisarmByHand ends a person's grant, whoever that was; without any it does
+// nothing. While a run holds the grant it is inventory.ErrConflict, unless
+// force: then the netboot window closes and the run keeps the grant.
+func (s *Store) DisarmByHand(ctx context.Context, machine, by string, force bool) error {
+	return s.write(ctx, fmt.Sprintf("disarming machine %q by hand", machine), func(tx *sqlx.Tx) error {
+		g, err := grantOf(ctx, tx, machine)
+		if err != nil {
+			return err
+		}
+		e := inventory.Event{Machine: machine, Run: g.Run, Epoch: g.Epoch, Boot: g.Boot, Kind: inventory.EventDisarmed, Key: rand.Text(), By: by, Message: "by hand"}
+		switch {
+		case g.Run == "":
+			var n int
+			return get(ctx, tx, &n, "SELECT 1 FROM machine WHERE name = ?", machine)
+		case g.Person():
+			if err := end(ctx, tx, g.Owner); err != nil {
+				return err
+			}
+			return s.event(ctx, tx, e)
+		case !force:
+			return fmt.Errorf("%s: %w", holder(g), inventory.ErrConflict)
+		}
+		if _, err := exec(ctx, tx, "UPDATE grant_ SET netboot_until = 0 WHERE "+owns, g.Machine, g.Run, g.Epoch); err != nil {
+			return err
+		}
+		return s.event(ctx, tx, e)
+	})
+}
+
+// AllowBoot opens the netboot window for o's next boot until the given time.
+//
+// A boot one above the present one is counted; none left is
+// inventory.ErrConflict. The present boot again renews its window and changes
+// nothing else, so a boot that is spent stays spent. Any other is
+// inventory.ErrConflict. Agents of earlier boots live until the new boot's
+// claim is redeemed.
+func (s *Store) AllowBoot(ctx context.Context, o inventory.Owner, boot int, until time.Time) (inventory.Grant, error) {
+	var g inventory.Grant
+	err := s.write(ctx, fmt.Sprintf("allowing boot %d of machine %q", boot, o.Machine), func(tx *sqlx.Tx) error {
+		if boot < 1 {
+			return inventory.ErrInvalid
+		}
+		var r grantRow
+		err := get(ctx, tx, &r, `UPDATE grant_ SET boots_left = boots_left - (boot <> ?4), spent = spent AND boot = ?4, boot = ?4, netboot_until = ?5
+			WHERE `+owns+` AND (boot = ?4 OR (boot = ?4 - 1 AND boots_left > 0)) RETURNING `+grantColumns(""),
+			o.Machine, o.Run, o.Epoch, boot, nanos(until))
+		if errors.Is(err, inventory.ErrNotFound) {
+			g, err := grantOf(ctx, tx, o.Machine)
+			if err != nil {
+				return err
+			}
+			if g.Boot == boot-1 {
+				return fencedOr(ctx, tx, o, fmt.Errorf("boots used up: %w", inventory.ErrConflict))
+			}
+			return fencedOr(ctx, tx, o, fmt.Errorf("the present boot is %d: %w", g.Boot, inventory.ErrConflict))
+		}
+		if err != nil {
+			return err
+		}
+		g = r.grant()
+		return s.event(ctx, tx, inventory.Event{Machine: o.Machine, Run: o.Run, Epoch: o.Epoch, Boot: boot, Kind: inventory.EventArmed})
+	})
+	if err != nil {
+		return inventory.Grant{}, err
+	}
+	return g, nil
+}
+
+// RefillBoots allows o's run MaxBoots boots more, after a person said so.
+func (s *Store) RefillBoots(ctx context.Context, o inventory.Owner) error {
+	return s.own(ctx, "refilling the boots", o, "boots_left = ?4", inventory.MaxBoots)
+}
+
+// RenewNetboot moves the end of o's netboot window; one that was closed opens
+// again. Before the first AllowBoot it is inventory.ErrConflict.
+func (s *Store) RenewNetboot(ctx context.Context, o inventory.Owner, until time.Time) error {
+	return s.write(ctx, fmt.Sprintf("renewing the netboot window of machine %q", o.Machine), func(tx *sqlx.Tx) error {
+		n, err := exec(ctx, tx, "UPDATE grant_ SET netboot_until = ?4 WHERE "+owns+" AND boot > 0", o.Machine, o.Run, o.Epoch, nanos(until))
+		if err == nil && n == 0 {
+			err = fencedOr(ctx, tx, o, fmt.Errorf("no boot was allowed yet: %w", inventory.ErrConflict))
+		}
+		return err
+	})
+}
+
+// MoreBoots sets how many boots o may still take: a person's decision.
+func (s *Store) MoreBoots(ctx context.Context, o inventory.Owner, n int) error {
+	return s.write(ctx, fmt.Sprintf("allowing machine %q more boots", o.Machine), func(tx *sqlx.Tx) error {
+		changed, err := exec(ctx, tx, "UPDATE grant_ SET boots_left = ?4 WHERE "+owns, o.Machine, o.Run, o.Epoch, n)
+		if err == nil && changed == 0 {
+			err = fencedOr(ctx, tx, o, nil)
+		}
+		return err
+	})
+}
+
+// CloseNetboot closes o's netboot window; a closed one stays closed.
+func (s *Store) CloseNetboot(ctx context.Context, o inventory.Owner) error {
+	return s.write(ctx, fmt.Sprintf("closing the netboot window of machine %q", o.Machine), func(tx *sqlx.Tx) error {
+		var boot int
+		err := get(ctx, tx, &boot, "UPDATE grant_ SET netboot_until = 0 WHERE "+owns+" AND netboot_until <> 0 RETURNING boot", o.Machine, o.Run, o.Epoch)
+		if errors.Is(err, inventory.ErrNotFound) {
+			return fencedOr(ctx, tx, o, nil)
+		}
+		if err != nil {
+			return err
+		}
+		return s.event(ctx, tx, inventory.Event{Machine: o.Machine, Run: o.Run, Epoch: o.Epoch, Boot: boot, Kind: inventory.EventDisarmed, Key: rand.Text()})
+	})
+}
+
+// OpenSecrets opens o's secrets window until the given time.
+func (s *Store) OpenSecrets(ctx context.Context, o inventory.Owner, until time.Time) error {
+	return s.own(ctx, "opening the secrets window", o, "secrets_until = ?4", nanos(until))
+}
+
+// CloseSecrets closes o's secrets window; a closed one stays closed.
+func (s *Store) CloseSecrets(ctx context.Context, o inventory.Owner) error {
+	return s.own(ctx, "closing the secrets window", o, "secrets_until = ?4", 0)
+}
+
+// own sets a column of o's grant to v, parameter 4.
+func (s *Store) own(ctx context.Context, what string, o inventory.Owner, set string, v any) error {
+	return s.write(ctx, fmt.Sprintf("%s of machine %q", what, o.Machine), func(tx *sqlx.Tx) error {
+		n, err := exec(ctx, tx, "UPDATE grant_ SET "+set+" WHERE "+owns, o.Machine, o.Run, o.Epoch, v)
+		if err == nil && n == 0 {
+			err = fencedOr(ctx, tx, o, errors.New("nothing was changed"))
+		}
+		return err
+	})
+}
+
+// EndGrant closes both windows, revokes o's agents and leaves the grant free;
+// its epoch stays. A grant that o holds no more is left alone, without error.
+func (s *Store) EndGrant(ctx context.Context, o inventory.Owner) error {
+	return s.write(ctx, fmt.Sprintf("ending the grant of machine %q", o.Machine), func(tx *sqlx.Tx) error {
+		var open bool
+		err := get(ctx, tx, &open, "SELECT netboot_until <> 0 FROM grant_ WHERE "+owns, o.Machine, o.Run, o.Epoch)
+		if errors.Is(err, inventory.ErrNotFound) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if err := end(ctx, tx, o); err != nil {
+			return err
+		}
+		if !open {
+			return nil
+		}
+		return s.event(ctx, tx, inventory.Event{Machine: o.Machine, Run: o.Run, Epoch: o.Epoch, Kind: inventory.EventDisarmed, Key: rand.Text()})
+	})
+}
+
+func end(ctx context.Context, tx *sqlx.Tx, o inventory.Owner) error {
+	n, err := exec(ctx, tx, "UPDATE grant_ SET run = '', workflow = '', netboot_until = 0, secrets_until = 0 WHERE "+owns, o.Machine, o.Run, o.Epoch)
+	if err != nil || n == 0 {
+		return err
+	}
+	_, err = exec(ctx, tx, "UPDATE agent SET revoked = 1 WHERE machine = ? AND run = ? AND epoch = ?", o.Machine, o.Run, o.Epoch)
+	return err
+}

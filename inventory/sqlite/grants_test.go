@@ -1,0 +1,441 @@
+package sqlite
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+func TestTakeGrant(t *testing.T) {
+	w := newWorld(t)
+	ctx := t.Context()
+	_, err := w.TakeGrant(ctx, "nobody", "run-1", "machine/nobody", false)
+	require.ErrorIs(t, err, inventory.ErrNotFound)
+	_, err = w.TakeGrant(ctx, "m1", "person:eve", "machine/m1", true)
+	require.ErrorIs(t, err, inventory.ErrInvalid)
+
+	g, err := w.TakeGrant(ctx, "m1", "run-1", "machine/m1", false)
+	require.NoError(t, err)
+	require.Equal(t, inventory.Grant{
+		Owner: inventory.Owner{Machine: "m1", Run: "run-1", Epoch: 1}, SiteEpoch: 1, Workflow: "machine/m1",
+		BootsLeft: inventory.MaxBoots, Taken: w.clock.Now(),
+	}, g)
+
+	// Again, even after a boot was allowed: the same grant.
+	armed, err := w.AllowBoot(ctx, g.Owner, 1, w.in(time.Hour))
+	require.NoError(t, err)
+	again, err := w.TakeGrant(ctx, "m1", "run-1", "machine/m1", true)
+	require.NoError(t, err)
+	require.Equal(t, armed, again)
+	require.Len(t, w.events(inventory.EventGrant), 1)
+
+	// Another workflow is refused and told who holds it.
+	_, err = w.TakeGrant(ctx, "m1", "job-1", "bmc/m1/off", false)
+	require.ErrorIs(t, err, inventory.ErrConflict)
+	require.ErrorContains(t, err, "run-1")
+	require.ErrorContains(t, err, "machine/m1")
+
+	// A newer run of the same workflow takes over, with everything closed.
+	g, err = w.TakeGrant(ctx, "m1", "run-2", "machine/m1", false)
+	require.NoError(t, err)
+	require.Equal(t, int64(2), g.Epoch)
+	require.Zero(t, g.Boot)
+	require.True(t, g.NetbootUntil.IsZero())
+	require.False(t, g.NetbootOpen(w.clock.Now()))
+	// The dead one cannot take it back.
+	_, err = w.TakeGrant(ctx, "m1", "run-1", "machine/m1", false)
+	require.ErrorIs(t, err, inventory.ErrConflict)
+
+	// By force anybody.
+	g, err = w.TakeGrant(ctx, "m1", "job-1", "bmc/m1/off", true)
+	require.NoError(t, err)
+	require.Equal(t, int64(3), g.Epoch)
+
+	// The end frees it; the epoch grows on, over the machine's deletion too.
+	require.NoError(t, w.EndGrant(ctx, g.Owner))
+	require.NoError(t, w.EndGrant(ctx, g.Owner))
+	grants, err := w.Grants(ctx)
+	require.NoError(t, err)
+	require.Empty(t, grants)
+	require.NoError(t, w.DeleteMachine(ctx, "m1", "test"))
+	require.NoError(t, w.PutMachines(ctx, []inventory.Machine{machine("m1", 1)}, false, "test"))
+	g, err = w.TakeGrant(ctx, "m1", "run-3", "machine/m1", false)
+	require.NoError(t, err)
+	require.Equal(t, int64(4), g.Epoch)
+
+	// EndGrant by an earlier owner does nothing.
+	require.NoError(t, w.EndGrant(ctx, inventory.Owner{Machine: "m1", Run: "job-1", Epoch: 3}))
+	now, err := w.Grant(ctx, "m1")
+	require.NoError(t, err)
+	require.Equal(t, g, now)
+}
+
+func TestConcurrentTakers(t *testing.T) {
+	w := newWorld(t)
+	const n = 24
+	var wg sync.WaitGroup
+	got := make([]string, n)
+	epochs := make([]int64, n)
+	for i := range n {
+		wg.Go(func() {
+			run := fmt.Sprintf("run-%d", i)
+			g, err := w.TakeGrant(t.Context(), "m1", run, fmt.Sprintf("bmc/m1/%d", i), false)
+			got[i], epochs[i] = code(err), g.Epoch
+			if err == nil && g.Run != run {
+				got[i] = "got the grant of " + g.Run
+			}
+		})
+	}
+	wait(t, &wg)
+	count := map[string]int{}
+	for i := range n {
+		count[got[i]]++
+		if got[i] == "ok" {
+			require.Equal(t, int64(1), epochs[i])
+		}
+	}
+	require.Equal(t, map[string]int{"ok": 1, "conflict": n - 1}, count)
+
+	// All by force: each gets an epoch of its own.
+	for i := range n {
+		wg.Go(func() {
+			g, err := w.TakeGrant(t.Context(), "m1", fmt.Sprintf("forced-%d", i), "", true)
+			got[i], epochs[i] = code(err), g.Epoch
+		})
+	}
+	wait(t, &wg)
+	seen := map[int64]bool{}
+	for i := range n {
+		require.Equal(t, "ok", got[i])
+		require.False(t, seen[epochs[i]])
+		seen[epochs[i]] = true
+	}
+}
+
+// effects are all methods that name an owner and cause something.
+func effects(w *world, o inventory.Owner) map[string]func(ctx context.Context) error {
+	k := action.Key{Epoch: o.Epoch, Action: 0, Attempt: 1}
+	fresh := assignment(o, 1, 1)
+	return map[string]func(ctx context.Context) error{
+		"AllowBoot":      func(ctx context.Context) error { _, err := w.AllowBoot(ctx, o, 2, w.in(time.Hour)); return err },
+		"AllowBootAgain": func(ctx context.Context) error { _, err := w.AllowBoot(ctx, o, 1, w.in(time.Hour)); return err },
+		"RefillBoots":    func(ctx context.Context) error { return w.RefillBoots(ctx, o) },
+		"RenewNetboot":   func(ctx context.Context) error { return w.RenewNetboot(ctx, o, w.in(time.Hour)) },
+		"CloseNetboot":   func(ctx context.Context) error { return w.CloseNetboot(ctx, o) },
+		"OpenSecrets":    func(ctx context.Context) error { return w.OpenSecrets(ctx, o, w.in(time.Hour)) },
+		"CloseSecrets":   func(ctx context.Context) error { return w.CloseSecrets(ctx, o) },
+		"AgentByToken": func(ctx context.Context) error {
+			h := sha256.Sum256([]byte(token("n1")))
+			_, err := w.AgentByToken(ctx, h[:])
+			return err
+		},
+		"AgentUsed":      func(ctx context.Context) error { return w.AgentUsed(ctx, o, 1) },
+		"Assign":         func(ctx context.Context) error { return w.Assign(ctx, fresh) },
+		"AssignAgain":    func(ctx context.Context) error { return w.Assign(ctx, assignment(o, 0, 1)) },
+		"NextAssignment": func(ctx context.Context) error { _, err := w.NextAssignment(ctx, o); return err },
+		"Assignment":     func(ctx context.Context) error { _, err := w.Assignment(ctx, o, k); return err },
+		"Delivered":      func(ctx context.Context) error { return w.Delivered(ctx, o, k) },
+		"AppendLog":      func(ctx context.Context) error { return w.AppendLog(ctx, o, k, "line\n") },
+		"StopAssignment": func(ctx context.Context) error { return w.StopAssignment(ctx, o, k, w.clock.Now()) },
+		"Report": func(ctx context.Context) error {
+			_, err := w.Report(ctx, o, 1, action.Result{Key: k, ID: "r1", State: action.Success})
+			return err
+		},
+		"DiskWritten": func(ctx context.Context) error { return w.DiskWritten(ctx, o, action.Disk{Serial: "D1"}) },
+		"MarkOff":     func(ctx context.Context) error { _, err := w.MarkOff(ctx, o, 1, "off"); return err },
+	}
+}
+
+// prepared is m1 owned by run-1, with an agent and an assignment.
+func prepared(t *testing.T) (*world, inventory.Owner) {
+	t.Helper()
+	w := newWorld(t)
+	o := w.armed("run-1")
+	_, err := w.redeem(o, 1, "n1")
+	require.NoError(t, err)
+	require.NoError(t, w.Assign(t.Context(), assignment(o, 0, 1)))
+	return w, o
+}
+
+func TestFencing(t *testing.T) {
+	takeOver := map[string]func(t *testing.T, w *world, o inventory.Owner){
+		"another run": func(t *testing.T, w *world, _ inventory.Owner) { t.Helper(); w.take("run-2") },
+		"the same run at a later epoch": func(t *testing.T, w *world, o inventory.Owner) {
+			t.Helper()
+			g, err := w.TakeGrant(t.Context(), "m1", "job", "bmc/m1/x", true)
+			require.NoError(t, err)
+			require.NoError(t, w.EndGrant(t.Context(), g.Owner))
+			require.Equal(t, o.Epoch+2, w.take("run-1").Epoch)
+		},
+		"the end": func(t *testing.T, w *world, o inventory.Owner) { t.Helper(); require.NoError(t, w.EndGrant(t.Context(), o)) },
+	}
+	w, o := prepared(t)
+	for name := range effects(w, o) {
+		t.Run(name, func(t *testing.T) {
+			w, o := prepared(t)
+			require.NoError(t, effects(w, o)[name](t.Context()), "the owner may")
+			for who, take := range takeOver {
+				w, o := prepared(t)
+				take(t, w, o)
+				before, err := w.Grant(t.Context(), "m1")
+				require.NoError(t, err)
+				events, err := w.LastSeq(t.Context())
+				require.NoError(t, err)
+				require.ErrorIs(t, effects(w, o)[name](t.Context()), inventory.ErrFenced, who)
+				after, err := w.Grant(t.Context(), "m1")
+				require.NoError(t, err)
+				require.Equal(t, before, after, who)
+				last, err := w.LastSeq(t.Context())
+				require.NoError(t, err)
+				require.Equal(t, events, last, "%s: an event was appended", who)
+			}
+		})
+	}
+	// The empty owner of a free grant owns nothing.
+	w, o = prepared(t)
+	require.NoError(t, w.EndGrant(t.Context(), o))
+	for name, do := range effects(w, inventory.Owner{Machine: "m1", Run: "", Epoch: o.Epoch}) {
+		if name != "AgentByToken" {
+			require.ErrorIs(t, do(t.Context()), inventory.ErrFenced, name)
+		}
+	}
+	// A claim of before learns nothing.
+	_, err := w.redeem(o, 1, "n1")
+	require.ErrorIs(t, err, inventory.ErrNotFound)
+}
+
+func TestAllowBoot(t *testing.T) {
+	w := newWorld(t)
+	ctx := t.Context()
+	o := w.take("run-1")
+	require.ErrorIs(t, w.RenewNetboot(ctx, o, w.in(time.Hour)), inventory.ErrConflict)
+	_, err := w.AllowBoot(ctx, o, 2, w.in(time.Hour))
+	require.ErrorIs(t, err, inventory.ErrConflict)
+	_, err = w.AllowBoot(ctx, o, 0, w.in(time.Hour))
+	require.ErrorIs(t, err, inventory.ErrInvalid)
+
+	g, err := w.AllowBoot(ctx, o, 1, w.in(time.Hour))
+	require.NoError(t, err)
+	require.Equal(t, 1, g.Boot)
+	require.Equal(t, 2, g.BootsLeft)
+	_, err = w.redeem(o, 1, "n1")
+	require.NoError(t, err)
+
+	// The same again renews the window and keeps the boot spent.
+	g, err = w.AllowBoot(ctx, o, 1, w.in(2*time.Hour))
+	require.NoError(t, err)
+	require.Equal(t, 2, g.BootsLeft)
+	require.True(t, g.Spent)
+	require.Equal(t, w.in(2*time.Hour), g.NetbootUntil)
+	require.Len(t, w.events(inventory.EventArmed), 1)
+
+	g, err = w.AllowBoot(ctx, o, 2, w.in(time.Hour))
+	require.NoError(t, err)
+	require.False(t, g.Spent)
+	require.True(t, g.NetbootOpen(w.clock.Now()))
+	g, err = w.AllowBoot(ctx, o, 3, w.in(time.Hour))
+	require.NoError(t, err)
+	require.Zero(t, g.BootsLeft)
+	_, err = w.AllowBoot(ctx, o, 4, w.in(time.Hour))
+	require.ErrorIs(t, err, inventory.ErrConflict)
+	require.ErrorContains(t, err, "boots used up")
+	_, err = w.AllowBoot(ctx, o, 2, w.in(time.Hour))
+	require.ErrorIs(t, err, inventory.ErrConflict)
+
+	require.NoError(t, w.RefillBoots(ctx, o))
+	_, err = w.AllowBoot(ctx, o, 4, w.in(time.Hour))
+	require.NoError(t, err)
+
+	require.NoError(t, w.CloseNetboot(ctx, o))
+	require.NoError(t, w.CloseNetboot(ctx, o))
+	require.Len(t, w.events(inventory.EventDisarmed), 1)
+	require.NoError(t, w.RenewNetboot(ctx, o, w.in(time.Hour)))
+	require.NoError(t, w.EndGrant(ctx, o))
+	require.Len(t, w.events(inventory.EventDisarmed), 2)
+}
+
+func TestArmByHand(t *testing.T) {
+	w := newWorld(t)
+	ctx := t.Context()
+	_, err := w.ArmByHand(ctx, "nobody", "ann", w.in(time.Hour))
+	require.ErrorIs(t, err, inventory.ErrNotFound)
+	require.ErrorIs(t, w.DisarmByHand(ctx, "nobody", "ann", false), inventory.ErrNotFound)
+	require.NoError(t, w.DisarmByHand(ctx, "m1", "ann", false), "nothing to do")
+
+	g, err := w.ArmByHand(ctx, "m1", "ann", w.in(time.Hour))
+	require.NoError(t, err)
+	require.True(t, g.Person())
+	require.True(t, g.NetbootOpen(w.clock.Now()))
+
+	// Any number of boots, none of them counted, no secrets.
+	for _, nonce := range []string{"n1", "n2", "n3", "n4", "n5"} {
+		a, err := w.redeem(g.Owner, 1, nonce)
+		require.NoError(t, err)
+		require.Equal(t, nonce, a.Nonce)
+		h := sha256.Sum256([]byte(token(nonce)))
+		_, err = w.AgentByToken(ctx, h[:])
+		require.NoError(t, err)
+	}
+	old := sha256.Sum256([]byte(token("n1")))
+	_, err = w.AgentByToken(ctx, old[:])
+	require.ErrorIs(t, err, inventory.ErrNotFound)
+	now, err := w.Grant(ctx, "m1")
+	require.NoError(t, err)
+	require.True(t, now.NetbootOpen(w.clock.Now()))
+	require.False(t, now.SecretsOpen(w.clock.Now()))
+	unsent, err := w.Unsignalled(ctx, 10)
+	require.NoError(t, err)
+	require.Empty(t, unsent, "there is no run to signal")
+
+	require.NoError(t, w.DisarmByHand(ctx, "m1", "bob", false))
+	now, err = w.Grant(ctx, "m1")
+	require.NoError(t, err)
+	require.Empty(t, now.Run)
+	require.False(t, now.NetbootOpen(w.clock.Now()))
+
+	// A workflow takes over from a person, and not the other way round.
+	_, err = w.ArmByHand(ctx, "m1", "ann", w.in(time.Hour))
+	require.NoError(t, err)
+	o := w.armed("run-1")
+	_, err = w.ArmByHand(ctx, "m1", "ann", w.in(time.Hour))
+	require.ErrorIs(t, err, inventory.ErrConflict)
+	require.ErrorContains(t, err, "run-1")
+	require.ErrorIs(t, w.DisarmByHand(ctx, "m1", "ann", false), inventory.ErrConflict)
+	require.NoError(t, w.DisarmByHand(ctx, "m1", "ann", true))
+	now, err = w.Grant(ctx, "m1")
+	require.NoError(t, err)
+	require.Equal(t, o, now.Owner)
+	require.False(t, now.NetbootOpen(w.clock.Now()))
+}
+
+func TestRedeem(t *testing.T) {
+	w := newWorld(t)
+	ctx := t.Context()
+	o := w.take("run-1")
+	_, err := w.redeem(o, 1, "n1")
+	require.ErrorIs(t, err, inventory.ErrNotFound, "before arming")
+	_, err = w.redeem(o, 0, "n1")
+	require.ErrorIs(t, err, inventory.ErrNotFound, "no boot yet")
+	_, err = w.AllowBoot(ctx, o, 1, w.in(time.Hour))
+	require.NoError(t, err)
+	_, err = w.redeem(o, 2, "n1")
+	require.ErrorIs(t, err, inventory.ErrNotFound, "another boot")
+
+	first, err := w.redeem(o, 1, "n1")
+	require.NoError(t, err)
+	require.Equal(t, "Sn1", first.Facts.Serial)
+	g, err := w.Grant(ctx, "m1")
+	require.NoError(t, err)
+	require.True(t, g.Spent)
+	require.False(t, g.NetbootOpen(w.clock.Now()))
+	require.True(t, g.SecretsOpen(w.clock.Now()))
+	require.Len(t, w.events(inventory.EventHello), 1)
+	require.Contains(t, string(w.events(inventory.EventHello)[0].Detail), "Sn1")
+
+	// The answer was lost: the same one again, even past the window.
+	w.clock.Add(2 * time.Hour)
+	again, err := w.redeem(o, 1, "n1")
+	require.NoError(t, err)
+	require.Equal(t, first, again)
+	require.Len(t, w.events(inventory.EventHello), 1)
+
+	// Until its token was used.
+	require.NoError(t, w.AgentUsed(ctx, o, 1))
+	require.NoError(t, w.AgentUsed(ctx, o, 1))
+	_, err = w.redeem(o, 1, "n1")
+	require.ErrorIs(t, err, inventory.ErrConflict)
+	h := sha256.Sum256([]byte(token("n1")))
+	a, err := w.AgentByToken(ctx, h[:])
+	require.NoError(t, err, "a replay does not harm the agent")
+	require.True(t, a.Used)
+
+	// Boot 2: the token of boot 1 lives until boot 2 is redeemed.
+	_, err = w.AllowBoot(ctx, o, 2, w.in(time.Hour))
+	require.NoError(t, err)
+	_, err = w.AgentByToken(ctx, h[:])
+	require.NoError(t, err)
+	_, err = w.redeem(o, 2, "n2")
+	require.NoError(t, err)
+	_, err = w.AgentByToken(ctx, h[:])
+	require.ErrorIs(t, err, inventory.ErrFenced)
+	newest, err := w.Agent(ctx, o)
+	require.NoError(t, err)
+	require.Equal(t, 2, newest.Boot)
+
+	// An expired window.
+	_, err = w.AllowBoot(ctx, o, 3, w.in(time.Minute))
+	require.NoError(t, err)
+	w.clock.Add(time.Minute)
+	_, err = w.redeem(o, 3, "n3")
+	require.ErrorIs(t, err, inventory.ErrNotFound)
+
+	// The token is stored as its hash alone.
+	var n int
+	require.NoError(t, w.ro.GetContext(ctx, &n, "SELECT count(*) FROM agent WHERE instr(token, CAST('token of' AS BLOB)) > 0"))
+	require.Zero(t, n)
+}
+
+func TestClaimConflict(t *testing.T) {
+	w := newWorld(t)
+	ctx := t.Context()
+	o := w.armed("run-1")
+	_, err := w.redeem(o, 1, "n1")
+	require.NoError(t, err)
+	_, err = w.redeem(o, 1, "n2")
+	require.ErrorIs(t, err, inventory.ErrConflict)
+	_, err = w.redeem(o, 1, "n3")
+	require.ErrorIs(t, err, inventory.ErrConflict)
+	require.Len(t, w.events(inventory.EventClaimConflict), 1)
+	a, err := w.Agent(ctx, o)
+	require.NoError(t, err)
+	require.True(t, a.Conflict)
+	require.True(t, a.Revoked)
+	for _, nonce := range []string{"n1", "n2"} {
+		h := sha256.Sum256([]byte(token(nonce)))
+		_, err = w.AgentByToken(ctx, h[:])
+		require.Error(t, err, nonce)
+	}
+	// The first one, too, gets nothing again; nor does its report count.
+	_, err = w.redeem(o, 1, "n1")
+	require.ErrorIs(t, err, inventory.ErrConflict)
+	require.NoError(t, w.Assign(ctx, assignment(o, 0, 1)))
+	_, err = w.Report(ctx, o, 1, action.Result{Key: action.Key{Epoch: 1, Attempt: 1}, ID: "r", State: action.Success})
+	require.ErrorIs(t, err, inventory.ErrFenced)
+	g, err := w.Grant(ctx, "m1")
+	require.NoError(t, err)
+	require.False(t, g.SecretsOpen(w.clock.Now()))
+	unsent, err := w.Unsignalled(ctx, 10)
+	require.NoError(t, err)
+	require.Len(t, unsent, 2, "hello and claim-conflict")
+}
+
+func TestParallelClaims(t *testing.T) {
+	w := newWorld(t)
+	o := w.armed("run-1")
+	const n = 16
+	got := make([]error, n)
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Go(func() { _, got[i] = w.Redeem(t.Context(), o, 1, hello(fmt.Sprint("n", i)), token, w.in(time.Hour)) })
+	}
+	wait(t, &wg)
+	ok := 0
+	for _, err := range got {
+		if err == nil {
+			ok++
+			continue
+		}
+		require.True(t, errors.Is(err, inventory.ErrConflict), err)
+	}
+	require.Equal(t, 1, ok)
+	require.Len(t, w.events(inventory.EventClaimConflict), 1)
+}

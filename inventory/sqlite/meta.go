@@ -1,0 +1,196 @@
+package sqlite
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/jmoiron/sqlx"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// Purposes under which the store seals.
+const (
+	sealBMC      = "bmc"
+	sealUserData = "userdata"
+	sealPlan     = "plan"
+)
+
+// The check value is this text, sealed under each purpose.
+const (
+	checkText    = "ingot"
+	checkBinding = "check"
+)
+
+func purposes() []string { return []string{sealBMC, sealUserData, sealPlan} }
+
+// checkKeys compares the keys with the check values, writes those that are
+// missing, and remembers which keys must not be sealed with.
+func (s *Store) checkKeys(ctx context.Context) error {
+	s.bad = map[string]error{}
+	for _, p := range purposes() {
+		err := s.checkKey(ctx, p)
+		if errors.Is(err, inventory.ErrNotFound) && s.keys != nil {
+			err = s.writeCheck(ctx, p)
+		}
+		switch {
+		case errors.Is(err, inventory.ErrSealed), errors.Is(err, inventory.ErrNotFound):
+			s.bad[p] = fmt.Errorf("key %q: %w", p, inventory.ErrSealed)
+		case err != nil:
+			return fmt.Errorf("checking key %q: %w", p, err)
+		}
+	}
+	return nil
+}
+
+// checkKey is inventory.ErrNotFound when nothing was ever sealed for purpose.
+func (s *Store) checkKey(ctx context.Context, purpose string) error {
+	var sealed []byte
+	if err := get(ctx, s.ro, &sealed, "SELECT value FROM meta WHERE name = ?", "key_check."+purpose); err != nil {
+		return err
+	}
+	_, err := s.open(purpose, checkBinding, sealed)
+	return err
+}
+
+func (s *Store) writeCheck(ctx context.Context, purpose string) error {
+	sealed, err := s.keys.Seal(purpose, checkBinding, []byte(checkText))
+	if err != nil {
+		return err
+	}
+	err = s.write(ctx, "writing check value", func(tx *sqlx.Tx) error {
+		_, err := exec(ctx, tx, "INSERT OR IGNORE INTO meta (name, value) VALUES (?, ?)", "key_check."+purpose, sealed)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return s.checkKey(ctx, purpose) // another process may have been faster, with another key
+}
+
+// KeyCheck returns inventory.ErrSealed, naming the key, unless each key of the
+// store is the one that wrote what is sealed in it. Whoever arms asks first.
+func (s *Store) KeyCheck(context.Context) error {
+	for _, p := range purposes() {
+		if err := s.bad[p]; err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// seal refuses keys that are not those of this database: what they sealed
+// could not be read by the right ones.
+func (s *Store) seal(purpose, binding string, plain []byte) ([]byte, error) {
+	if err := s.bad[purpose]; err != nil {
+		return nil, err
+	}
+	return s.keys.Seal(purpose, binding, plain)
+}
+
+func (s *Store) open(purpose, binding string, sealed []byte) ([]byte, error) {
+	if s.keys == nil {
+		return nil, fmt.Errorf("key %q: %w", purpose, inventory.ErrSealed)
+	}
+	return s.keys.Open(purpose, binding, sealed)
+}
+
+// SecretsUnreadable names the fields whose stored secret cannot be opened with
+// the present keys and has to be entered again, as "<machine>: <field>".
+func (s *Store) SecretsUnreadable(ctx context.Context) ([]string, error) {
+	rows, err := s.secrets(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("listing unreadable secrets: %w", err)
+	}
+	var out []string
+	for _, r := range rows {
+		for _, f := range r.sealedFields() {
+			if _, err := s.open(f.purpose, f.binding, f.sealed); err != nil {
+				out = append(out, r.Name+": "+f.name)
+			}
+		}
+	}
+	return out, nil
+}
+
+// ResetSecrets forgets the secrets of machines that the present keys cannot
+// open, and makes the present keys those of this database. It returns what
+// SecretsUnreadable named. Plans of earlier runs stay unreadable.
+func (s *Store) ResetSecrets(ctx context.Context, by string) ([]string, error) {
+	if s.keys == nil {
+		return nil, fmt.Errorf("resetting secrets: there is no key: %w", inventory.ErrSealed)
+	}
+	rows, err := s.secrets(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("resetting secrets: %w", err)
+	}
+	var lost []string
+	err = s.write(ctx, "resetting secrets", func(tx *sqlx.Tx) error {
+		for _, r := range rows {
+			for _, f := range r.sealedFields() {
+				if _, err := s.open(f.purpose, f.binding, f.sealed); err == nil {
+					continue
+				}
+				// A value that was entered since is not ours to forget.
+				n, err := exec(ctx, tx, "UPDATE machine SET "+f.column+" = NULL WHERE name = ? AND "+f.column+" = ?", r.Name, f.sealed)
+				if err != nil {
+					return err
+				}
+				if n == 0 {
+					continue
+				}
+				lost = append(lost, r.Name+": "+f.name)
+				if err := s.operator(ctx, tx, r.Name, by, f.name+" forgotten: its key is lost"); err != nil {
+					return err
+				}
+			}
+		}
+		for p := range s.bad {
+			if _, err := exec(ctx, tx, "DELETE FROM meta WHERE name = ?", "key_check."+p); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return lost, nil
+}
+
+// SiteEpoch returns which life of this site the database belongs to: restore
+// and migration add to it.
+func (s *Store) SiteEpoch(ctx context.Context) (int64, error) {
+	var n int64
+	if err := get(ctx, s.ro, &n, "SELECT value FROM meta WHERE name = 'site_epoch'"); err != nil {
+		return 0, fmt.Errorf("reading site epoch: %w", err)
+	}
+	return n, nil
+}
+
+// Backup writes a consistent copy of the database to path, which must not
+// exist, with mode 0600 and synced to the disk.
+func (s *Store) Backup(ctx context.Context, path string) error {
+	if err := s.backup(ctx, path); err != nil {
+		return fmt.Errorf("backing up the inventory to %q: %w", path, err)
+	}
+	return nil
+}
+
+func (s *Store) backup(ctx context.Context, path string) error {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = s.rw.ExecContext(ctx, "VACUUM INTO ?", path)
+	if err == nil {
+		err = f.Sync()
+	}
+	err = errors.Join(err, f.Close())
+	if err != nil {
+		err = errors.Join(err, os.Remove(path)) // half a backup is worse than none
+	}
+	return err
+}

@@ -1,0 +1,265 @@
+// Package sqlite stores the inventory in a SQLite database.
+//
+// Two pools serve it. Writes go through one connection whose transactions
+// begin immediate; reads go through connections that cannot write and see one
+// statement at a time, so that no reader ever waits for a writer. The boot
+// path uses the latter alone.
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/url"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/jmoiron/sqlx"
+	_ "github.com/mattn/go-sqlite3" // the driver "sqlite3"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+//go:embed migrations/*.sql
+var embedded embed.FS
+
+// applicationID is "Ingo": it tells our files from those of others, such as
+// Temporal's, which may lie beside them.
+const applicationID = 0x496e676f
+
+// A Sealer encrypts and decrypts under the key of a purpose, bound to what the
+// plain text belongs to. A key that is missing or wrong is
+// inventory.ErrSealed.
+type Sealer interface {
+	Seal(purpose, binding string, plain []byte) ([]byte, error)
+	Open(purpose, binding string, sealed []byte) ([]byte, error)
+}
+
+// A Store is an inventory kept in one SQLite file. Its methods may be called
+// concurrently.
+type Store struct {
+	rw, ro *sqlx.DB
+	path   string
+	keys   Sealer
+	bad    map[string]error // purposes that cannot be sealed, and why
+	now    func() time.Time
+
+	mu   sync.Mutex
+	subs map[chan struct{}]struct{}
+}
+
+// An Option changes how a Store is opened.
+type Option func(*Store)
+
+// WithClock makes the store take the time from now instead of time.Now.
+func WithClock(now func() time.Time) Option { return func(s *Store) { s.now = now } }
+
+// Open opens the database at path, creating and migrating it as needed; before
+// an existing schema migrates, a backup is made beside it.
+//
+// Keys may be nil or wrong: then everything is served that is not secret, and
+// what is secret answers inventory.ErrSealed. A database of a newer schema is
+// refused.
+func Open(ctx context.Context, path string, keys Sealer, opts ...Option) (*Store, error) {
+	migrations, err := fs.Sub(embedded, "migrations")
+	if err != nil {
+		return nil, fmt.Errorf("opening inventory %q: %w", path, err)
+	}
+	s, err := open(ctx, path, keys, migrations, opts...)
+	if err != nil {
+		return nil, fmt.Errorf("opening inventory %q: %w", path, err)
+	}
+	return s, nil
+}
+
+func open(ctx context.Context, path string, keys Sealer, migrations fs.FS, opts ...Option) (s *Store, err error) {
+	if path, err = filepath.Abs(path); err != nil {
+		return nil, err
+	}
+	// SQLite would make it readable for all; WAL and index take its mode.
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := f.Close(); err != nil {
+		return nil, err
+	}
+	s = &Store{path: path, keys: keys, now: time.Now, subs: map[chan struct{}]struct{}{}}
+	for _, o := range opts {
+		o(s)
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.Close())
+		}
+	}()
+	// The driver compiles WAL with synchronous NORMAL, with which acknowledged
+	// reports die with the power.
+	s.rw, err = sqlx.Open("sqlite3", dsn(path, "_txlock=immediate&_synchronous=FULL&_journal_mode=WAL&_busy_timeout=10000&_foreign_keys=on"))
+	if err != nil {
+		return s, err
+	}
+	s.rw.SetMaxOpenConns(1)
+	if err := s.migrate(ctx, migrations); err != nil {
+		return s, err
+	}
+	s.ro, err = sqlx.Open("sqlite3", dsn(path, "_query_only=on&_busy_timeout=10000"))
+	if err != nil {
+		return s, err
+	}
+	s.ro.SetMaxOpenConns(8)
+	s.ro.SetMaxIdleConns(8)
+	return s, s.checkKeys(ctx)
+}
+
+func dsn(path, params string) string {
+	return (&url.URL{Scheme: "file", Path: path}).String() + "?" + params
+}
+
+// Close closes the database.
+func (s *Store) Close() error {
+	var errs []error
+	for _, db := range []*sqlx.DB{s.ro, s.rw} {
+		if db != nil {
+			errs = append(errs, db.Close())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// migrate applies the migrations that user_version says are missing, all in
+// one transaction.
+func (s *Store) migrate(ctx context.Context, migrations fs.FS) error {
+	names, err := fs.Glob(migrations, "*.sql")
+	if err != nil {
+		return err
+	}
+	var have, app, tables int
+	for pragma, dest := range map[string]*int{"PRAGMA user_version": &have, "PRAGMA application_id": &app, "SELECT count(*) FROM sqlite_master": &tables} {
+		if err := s.rw.GetContext(ctx, dest, pragma); err != nil {
+			return err
+		}
+	}
+	switch {
+	case tables > 0 && app != applicationID:
+		return errors.New("the file is the database of another program: name another path")
+	case have > len(names):
+		return fmt.Errorf("its schema is version %d and this program knows versions up to %d: start the newer ingot that wrote it, or restore the backup that it made beside the file before it migrated", have, len(names))
+	case have == len(names):
+		return nil
+	case have > 0:
+		to := fmt.Sprintf("%s.schema-%d.%s.backup", s.path, have, s.now().UTC().Format("20060102T150405.000000000Z"))
+		if err := s.Backup(ctx, to); err != nil {
+			return fmt.Errorf("before migrating from schema %d: %w", have, err)
+		}
+	}
+	return s.write(ctx, "migrating", func(tx *sqlx.Tx) error {
+		// Another process may have been faster.
+		if err := tx.GetContext(ctx, &have, "PRAGMA user_version"); err != nil {
+			return err
+		}
+		if have >= len(names) {
+			return nil
+		}
+		for _, name := range names[have:] {
+			text, err := fs.ReadFile(migrations, name)
+			if err != nil {
+				return err
+			}
+			if _, err := tx.ExecContext(ctx, string(text)); err != nil {
+				return fmt.Errorf("applying %q: %w", name, err)
+			}
+		}
+		_, err := tx.ExecContext(ctx, fmt.Sprintf("PRAGMA application_id = %d; PRAGMA user_version = %d", applicationID, len(names)))
+		return err
+	})
+}
+
+// write runs do in one transaction and tells the subscribers after its commit.
+func (s *Store) write(ctx context.Context, what string, do func(tx *sqlx.Tx) error) error {
+	tx, err := s.rw.BeginTxx(ctx, nil)
+	if err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	defer tx.Rollback()
+	if err := do(tx); err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	if err := tx.Commit(); err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	s.fire()
+	return nil
+}
+
+// exec runs one statement and returns how many rows it changed.
+func exec(ctx context.Context, tx *sqlx.Tx, query string, args ...any) (int64, error) {
+	res, err := tx.ExecContext(ctx, query, args...)
+	if err != nil {
+		return 0, err
+	}
+	return res.RowsAffected()
+}
+
+// get reads one row into dest: no row is inventory.ErrNotFound.
+func get(ctx context.Context, q sqlx.QueryerContext, dest any, query string, args ...any) error {
+	err := sqlx.GetContext(ctx, q, dest, query, args...)
+	if errors.Is(err, sql.ErrNoRows) {
+		return inventory.ErrNotFound
+	}
+	return err
+}
+
+// Subscribe returns a channel that gets a value after a write of this process
+// was committed. Writes that the receiver was too slow for are told once; the
+// store never waits. Call cancel when done.
+func (s *Store) Subscribe() (ch <-chan struct{}, cancel func()) {
+	c := make(chan struct{}, 1)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.subs[c] = struct{}{}
+	return c, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.subs, c)
+	}
+}
+
+func (s *Store) fire() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for c := range s.subs {
+		select {
+		case c <- struct{}{}:
+		default: // it has one waiting already
+		}
+	}
+}
+
+// nanos is how a time is stored: 0 for the zero time.
+func nanos(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.UnixNano()
+}
+
+// moment is the reverse of nanos, in UTC.
+func moment(n int64) time.Time {
+	if n == 0 {
+		return time.Time{}
+	}
+	return time.Unix(0, n).UTC()
+}
+
+// toJSON encodes v for a column.
+func toJSON(v any) (string, error) {
+	b, err := json.Marshal(v)
+	return string(b), err
+}

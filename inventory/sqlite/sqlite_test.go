@@ -1,0 +1,305 @@
+package sqlite
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"testing/fstest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/internal/keyring"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// A clock that only moves when told.
+type clock struct {
+	mu  sync.Mutex
+	now time.Time
+}
+
+func newClock() *clock { return &clock{now: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)} }
+
+func (c *clock) Now() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.now
+}
+
+func (c *clock) Add(d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.now = c.now.Add(d)
+}
+
+// world is a store with the machine m1.
+type world struct {
+	*Store
+	t     *testing.T
+	path  string
+	keys  *keyring.Ring
+	clock *clock
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	w := &world{t: t, path: filepath.Join(t.TempDir(), "inventory.db"), keys: keyring.New(), clock: newClock()}
+	w.reopen(w.keys)
+	require.NoError(t, w.PutMachines(t.Context(), []inventory.Machine{machine("m1", 1)}, false, "test"))
+	return w
+}
+
+func (w *world) reopen(keys Sealer) {
+	w.t.Helper()
+	if w.Store != nil {
+		require.NoError(w.t, w.Close())
+	}
+	s, err := Open(w.t.Context(), w.path, keys, WithClock(w.clock.Now))
+	require.NoError(w.t, err)
+	w.Store = s
+	w.t.Cleanup(func() { _ = s.Close() }) // may be closed already
+}
+
+func (w *world) in(d time.Duration) time.Time { return w.clock.Now().Add(d) }
+
+// take makes run the owner of m1.
+func (w *world) take(run string) inventory.Owner {
+	w.t.Helper()
+	g, err := w.TakeGrant(w.t.Context(), "m1", run, "machine/m1", false)
+	require.NoError(w.t, err)
+	return g.Owner
+}
+
+// armed makes run the owner of m1 with boot 1 allowed for an hour.
+func (w *world) armed(run string) inventory.Owner {
+	w.t.Helper()
+	o := w.take(run)
+	_, err := w.AllowBoot(w.t.Context(), o, 1, w.in(time.Hour))
+	require.NoError(w.t, err)
+	return o
+}
+
+func (w *world) redeem(o inventory.Owner, boot int, nonce string) (inventory.Agent, error) {
+	return w.Redeem(w.t.Context(), o, boot, hello(nonce), token, w.in(time.Hour))
+}
+
+// events returns those of a kind.
+func (w *world) events(kind string) []inventory.Event {
+	w.t.Helper()
+	all, err := w.Events(w.t.Context(), inventory.EventFilter{})
+	require.NoError(w.t, err)
+	var out []inventory.Event
+	for _, e := range all {
+		if e.Kind == kind {
+			out = append(out, e)
+		}
+	}
+	return out
+}
+
+func machine(name string, n int) inventory.Machine {
+	return inventory.Machine{Name: name, Interfaces: []inventory.Interface{{
+		MAC: fmt.Sprintf("52:54:00:00:00:%02x", n), Address: netip.AddrFrom4([4]byte{10, 0, 0, byte(n)}), Netmask: "255.255.255.0", Hostname: name,
+	}}}
+}
+
+func hello(nonce string) action.Hello {
+	return action.Hello{Protocol: 1, Machine: "m1", Nonce: nonce, MAC: "52:54:00:00:00:01", Facts: action.Facts{Serial: "S" + nonce}}
+}
+
+func token(nonce string) string { return "token of " + nonce }
+
+func assignment(o inventory.Owner, n, attempt int) inventory.Assignment {
+	k := action.Key{Epoch: o.Epoch, Action: n, Attempt: attempt}
+	return inventory.Assignment{Owner: o, Key: k, Payload: action.Assignment{Key: k, Run: o.Run, Action: action.Action{Name: fmt.Sprintf("step %d", n), Image: "noop", Timeout: 60}}}
+}
+
+func TestOpenRefusesNewerSchema(t *testing.T) {
+	w := newWorld(t)
+	_, err := w.rw.ExecContext(t.Context(), "PRAGMA user_version = 99")
+	require.NoError(t, err)
+	require.NoError(t, w.Close())
+	_, err = Open(t.Context(), w.path, nil)
+	require.ErrorContains(t, err, w.path)
+	require.ErrorContains(t, err, "schema is version 99")
+	require.ErrorContains(t, err, "restore the backup")
+}
+
+func TestOpenRefusesForeignDatabase(t *testing.T) {
+	w := newWorld(t)
+	_, err := w.rw.ExecContext(t.Context(), "PRAGMA application_id = 0")
+	require.NoError(t, err)
+	require.NoError(t, w.Close())
+	_, err = Open(t.Context(), w.path, nil)
+	require.ErrorContains(t, err, "database of another program")
+}
+
+func TestMigrationBacksUpFirst(t *testing.T) {
+	w := newWorld(t)
+	require.NoError(t, w.Close())
+	first, err := fs.ReadFile(embedded, "migrations/0001_inventory.sql")
+	require.NoError(t, err)
+	next := fstest.MapFS{"0001_inventory.sql": {Data: first}, "0002_more.sql": {Data: []byte("ALTER TABLE template ADD COLUMN more TEXT; DELETE FROM machine;")}}
+
+	broken := fstest.MapFS{"0001_inventory.sql": next["0001_inventory.sql"], "0002_more.sql": {Data: []byte("DELETE FROM machine; DELETE FROM nothing;")}}
+	s, err := open(t.Context(), w.path, w.keys, broken)
+	require.ErrorContains(t, err, "0002_more.sql")
+	require.Error(t, s.rw.PingContext(t.Context()), "the store is closed")
+	s, err = Open(t.Context(), w.path, w.keys)
+	require.NoError(t, err, "a failed migration changes nothing")
+	_, err = s.Machine(t.Context(), "m1")
+	require.NoError(t, err)
+	require.NoError(t, s.Close())
+
+	s, err = open(t.Context(), w.path, w.keys, next)
+	require.NoError(t, err)
+	_, err = s.Machine(t.Context(), "m1")
+	require.ErrorIs(t, err, inventory.ErrNotFound)
+	require.NoError(t, s.Close())
+	_, err = Open(t.Context(), w.path, w.keys)
+	require.ErrorContains(t, err, "schema is version 2")
+
+	backups, err := filepath.Glob(w.path + ".schema-1.*.backup")
+	require.NoError(t, err)
+	require.Len(t, backups, 2)
+	for _, b := range backups {
+		st, err := os.Stat(b)
+		require.NoError(t, err)
+		require.Equal(t, os.FileMode(0o600), st.Mode().Perm())
+		s, err := Open(t.Context(), b, w.keys)
+		require.NoError(t, err)
+		_, err = s.Machine(t.Context(), "m1")
+		require.NoError(t, err)
+		require.NoError(t, s.Close())
+	}
+}
+
+func TestPathWithOddCharacters(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "a b?mode=memory#%41.db")
+	s, err := Open(t.Context(), path, nil)
+	require.NoError(t, err)
+	require.NoError(t, s.Close())
+	st, err := os.Stat(path)
+	require.NoError(t, err)
+	require.NotZero(t, st.Size())
+	require.Equal(t, os.FileMode(0o600), st.Mode().Perm())
+}
+
+func TestReadersDoNotWaitForAWriter(t *testing.T) {
+	w := newWorld(t)
+	o := w.armed("run-1")
+	tx, err := w.rw.BeginTxx(t.Context(), nil)
+	require.NoError(t, err)
+	_, err = tx.ExecContext(t.Context(), "UPDATE grant_ SET netboot_until = 0")
+	require.NoError(t, err)
+
+	// All of them answer while the write transaction is open: with the only
+	// connection that writes taken, a read that used it would never return.
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	_, g, err := w.MachineByMAC(ctx, "52:54:00:00:00:01")
+	require.NoError(t, err)
+	require.Equal(t, o, g.Owner)
+	require.True(t, g.NetbootOpen(w.clock.Now()), "not committed yet")
+	_, _, err = w.MachineByAddress(ctx, netip.MustParseAddr("10.0.0.1"))
+	require.NoError(t, err)
+	_, err = w.NextAssignment(ctx, o)
+	require.ErrorIs(t, err, inventory.ErrNotFound)
+	_, err = w.AgentByToken(ctx, []byte("no token"))
+	require.ErrorIs(t, err, inventory.ErrNotFound)
+	_, err = w.Unsignalled(ctx, 10)
+	require.NoError(t, err)
+
+	_, err = w.ro.ExecContext(ctx, "DELETE FROM machine")
+	require.ErrorContains(t, err, "readonly")
+
+	require.NoError(t, tx.Commit())
+	_, g, err = w.MachineByMAC(ctx, "52:54:00:00:00:01")
+	require.NoError(t, err)
+	require.False(t, g.NetbootOpen(w.clock.Now()), "a committed disarm holds at once")
+}
+
+func TestDurability(t *testing.T) {
+	w := newWorld(t)
+	var mode string
+	require.NoError(t, w.rw.GetContext(t.Context(), &mode, "PRAGMA journal_mode"))
+	require.Equal(t, "wal", mode)
+	var sync int
+	require.NoError(t, w.rw.GetContext(t.Context(), &sync, "PRAGMA synchronous"))
+	require.Equal(t, 2, sync, "FULL")
+}
+
+func TestBackup(t *testing.T) {
+	w := newWorld(t)
+	to := filepath.Join(t.TempDir(), "copy.db")
+	require.NoError(t, w.Backup(t.Context(), to))
+	require.ErrorIs(t, w.Backup(t.Context(), to), fs.ErrExist)
+	s, err := Open(t.Context(), to, w.keys)
+	require.NoError(t, err)
+	require.NoError(t, s.KeyCheck(t.Context()))
+	_, err = s.Machine(t.Context(), "m1")
+	require.NoError(t, err)
+	require.NoError(t, s.Close())
+}
+
+func TestSubscribe(t *testing.T) {
+	w := newWorld(t)
+	ch, cancel := w.Subscribe()
+	require.Empty(t, ch)
+	o := w.take("run-1")
+	require.NoError(t, w.OpenSecrets(t.Context(), o, w.in(time.Hour)))
+	require.Len(t, ch, 1, "coalesced, and nobody waited")
+	<-ch
+	require.ErrorIs(t, w.OpenSecrets(t.Context(), inventory.Owner{Machine: "m1", Run: "other", Epoch: 1}, w.in(time.Hour)), inventory.ErrFenced)
+	require.Empty(t, ch, "nothing was written")
+	cancel()
+	require.NoError(t, w.CloseSecrets(t.Context(), o))
+	require.Empty(t, ch)
+}
+
+func TestSiteEpoch(t *testing.T) {
+	w := newWorld(t)
+	n, err := w.SiteEpoch(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, int64(1), n)
+	g, err := w.Grant(t.Context(), "m1")
+	require.NoError(t, err)
+	require.Zero(t, g)
+	w.take("run-1")
+	g, err = w.Grant(t.Context(), "m1")
+	require.NoError(t, err)
+	require.Equal(t, int64(1), g.SiteEpoch)
+}
+
+// wait ends a hung test.
+func wait(t *testing.T, wg *sync.WaitGroup) {
+	t.Helper()
+	done := make(chan struct{})
+	go func() { wg.Wait(); close(done) }()
+	select {
+	case <-done:
+	case <-time.After(2 * time.Minute):
+		t.Fatal("hung")
+	}
+}
+
+func code(err error) string {
+	for name, e := range map[string]error{"fenced": inventory.ErrFenced, "not found": inventory.ErrNotFound, "conflict": inventory.ErrConflict, "sealed": inventory.ErrSealed} {
+		if errors.Is(err, e) {
+			return name
+		}
+	}
+	if err == nil {
+		return "ok"
+	}
+	return strings.ToUpper(err.Error())
+}

@@ -1,0 +1,79 @@
+package sqlite
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jmoiron/sqlx"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+type templateRow struct {
+	inventory.Template
+	Created int64 `db:"created"`
+	Updated int64 `db:"updated"`
+}
+
+func (r templateRow) template() inventory.Template {
+	t := r.Template
+	t.Created, t.Updated = moment(r.Created), moment(r.Updated)
+	return t
+}
+
+const templateColumns = "name, source, builtin, created, updated"
+
+// Template returns the template called name.
+func (s *Store) Template(ctx context.Context, name string) (inventory.Template, error) {
+	var r templateRow
+	if err := get(ctx, s.ro, &r, "SELECT "+templateColumns+" FROM template WHERE name = ?", name); err != nil {
+		return inventory.Template{}, fmt.Errorf("reading template %q: %w", name, err)
+	}
+	return r.template(), nil
+}
+
+// Templates returns all templates by name.
+func (s *Store) Templates(ctx context.Context) ([]inventory.Template, error) {
+	var rows []templateRow
+	if err := s.ro.SelectContext(ctx, &rows, "SELECT "+templateColumns+" FROM template ORDER BY name"); err != nil {
+		return nil, fmt.Errorf("listing templates: %w", err)
+	}
+	out := make([]inventory.Template, len(rows))
+	for i, r := range rows {
+		out[i] = r.template()
+	}
+	return out, nil
+}
+
+// PutTemplate stores a template, replacing one of the same name.
+func (s *Store) PutTemplate(ctx context.Context, t inventory.Template, by string) error {
+	return s.write(ctx, fmt.Sprintf("storing template %q", t.Name), func(tx *sqlx.Tx) error {
+		now := nanos(s.now())
+		_, err := exec(ctx, tx, `INSERT INTO template (name, source, builtin, created, updated) VALUES (?,?,?,?,?)
+			ON CONFLICT (name) DO UPDATE SET source = excluded.source, builtin = excluded.builtin, updated = excluded.updated`,
+			t.Name, t.Source, t.Builtin, now, now)
+		if err != nil {
+			return err
+		}
+		return s.operator(ctx, tx, "", by, "template "+t.Name+" stored")
+	})
+}
+
+// DeleteTemplate removes the template called name.
+func (s *Store) DeleteTemplate(ctx context.Context, name, by string) error {
+	return s.deleteNamed(ctx, "template", name, by)
+}
+
+// deleteNamed removes the row of table called name.
+func (s *Store) deleteNamed(ctx context.Context, table, name, by string) error {
+	return s.write(ctx, fmt.Sprintf("deleting %s %q", table, name), func(tx *sqlx.Tx) error {
+		n, err := exec(ctx, tx, "DELETE FROM "+table+" WHERE name = ?", name)
+		if err != nil {
+			return err
+		}
+		if n == 0 {
+			return inventory.ErrNotFound
+		}
+		return s.operator(ctx, tx, "", by, table+" "+name+" deleted")
+	})
+}

@@ -1,0 +1,120 @@
+package sqlite
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/jmoiron/sqlx"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+type workflowRow struct {
+	Doc     string `db:"doc"`
+	Started int64  `db:"started"`
+}
+
+func (r workflowRow) workflow() (inventory.Workflow, error) {
+	var w inventory.Workflow
+	err := json.Unmarshal([]byte(r.Doc), &w)
+	w.Started = moment(r.Started)
+	return w, err
+}
+
+// PutWorkflow stores the record of a run. A record that is final stays in that
+// state: whoever comes late with another is ignored. Its start stays the first
+// that was given.
+func (s *Store) PutWorkflow(ctx context.Context, w inventory.Workflow) error {
+	what := fmt.Sprintf("storing the record of run %q", w.Run)
+	if w.Run == "" {
+		return fmt.Errorf("%s: %w", what, inventory.ErrInvalid)
+	}
+	if w.Updated.IsZero() {
+		w.Updated = s.now()
+	}
+	doc, err := toJSON(w)
+	if err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	return s.write(ctx, what, func(tx *sqlx.Tx) error {
+		_, err := exec(ctx, tx, `INSERT INTO workflow (run, machine, state, final, started, ended, updated, doc) VALUES (?,?,?,?,?,?,?,?)
+			ON CONFLICT (run) DO UPDATE SET machine = excluded.machine, state = excluded.state, final = excluded.final,
+				started = iif(workflow.started = 0, excluded.started, workflow.started), ended = excluded.ended, updated = excluded.updated, doc = excluded.doc
+			WHERE workflow.final = 0 OR workflow.state = excluded.state`,
+			w.Run, w.Machine, w.State, inventory.Final(w.State), nanos(w.Started), nanos(w.Ended), nanos(w.Updated), doc)
+		return err
+	})
+}
+
+// Workflow returns the record of a run.
+func (s *Store) Workflow(ctx context.Context, run string) (inventory.Workflow, error) {
+	return s.workflowBy(ctx, fmt.Sprintf("reading the record of run %q", run), "run = ?", run)
+}
+
+// LatestWorkflow returns the record of the machine's run that started last.
+func (s *Store) LatestWorkflow(ctx context.Context, machine string) (inventory.Workflow, error) {
+	return s.workflowBy(ctx, fmt.Sprintf("reading the latest workflow of machine %q", machine), "machine = ? ORDER BY started DESC, rowid DESC LIMIT 1", machine)
+}
+
+func (s *Store) workflowBy(ctx context.Context, what, where string, args ...any) (inventory.Workflow, error) {
+	var r workflowRow
+	err := get(ctx, s.ro, &r, "SELECT doc, started FROM workflow WHERE "+where, args...)
+	var w inventory.Workflow
+	if err == nil {
+		w, err = r.workflow()
+	}
+	if err != nil {
+		return inventory.Workflow{}, fmt.Errorf("%s: %w", what, err)
+	}
+	return w, nil
+}
+
+// Workflows returns records, the newest first.
+func (s *Store) Workflows(ctx context.Context, f inventory.WorkflowFilter) ([]inventory.Workflow, error) {
+	limit := f.Limit
+	if limit <= 0 {
+		limit = 100
+	}
+	var rows []workflowRow
+	err := s.ro.SelectContext(ctx, &rows, `SELECT doc, started FROM workflow
+		WHERE (?1 = '' OR machine = ?1) AND (?2 = '' OR state = ?2) AND (NOT ?3 OR final = 0) ORDER BY started DESC, rowid DESC LIMIT ?4`,
+		f.Machine, f.State, f.Open, limit)
+	if err != nil {
+		return nil, fmt.Errorf("listing workflows: %w", err)
+	}
+	out := make([]inventory.Workflow, len(rows))
+	for i, r := range rows {
+		if out[i], err = r.workflow(); err != nil {
+			return nil, fmt.Errorf("listing workflows: %w", err)
+		}
+	}
+	return out, nil
+}
+
+// DeleteWorkflow removes the record of a run that is over, with its plan,
+// assignments, logs and events. One that is not, or that still holds a grant,
+// is inventory.ErrConflict.
+func (s *Store) DeleteWorkflow(ctx context.Context, run, by string) error {
+	return s.write(ctx, fmt.Sprintf("deleting the record of run %q", run), func(tx *sqlx.Tx) error {
+		var machine string
+		err := get(ctx, tx, &machine, "DELETE FROM workflow WHERE run = ?1 AND final = 1 AND NOT EXISTS (SELECT 1 FROM grant_ WHERE grant_.run = ?1) RETURNING machine", run)
+		if errors.Is(err, inventory.ErrNotFound) {
+			var state string
+			if err := get(ctx, tx, &state, "SELECT state FROM workflow WHERE run = ?", run); err != nil {
+				return err
+			}
+			return fmt.Errorf("it is %s and not over: cancel it first: %w", state, inventory.ErrConflict)
+		}
+		if err != nil {
+			return err
+		}
+		for _, table := range []string{"plan", "assignment", "log", "event", "agent"} {
+			if _, err := exec(ctx, tx, "DELETE FROM "+table+" WHERE run = ?", run); err != nil {
+				return err
+			}
+		}
+		return s.operator(ctx, tx, machine, by, "record of run "+run+" deleted")
+	})
+}

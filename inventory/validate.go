@@ -1,0 +1,437 @@
+package inventory
+
+import (
+	"encoding/hex"
+	"fmt"
+	"net/netip"
+	"net/url"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+)
+
+// maxSecret bounds user data and vendor data, in bytes.
+const maxSecret = 1 << 20
+
+var (
+	label       = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
+	pathSafe    = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._+-]{0,127}$`)
+	labelName   = regexp.MustCompile(`^[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$`)
+	cipherSuite = regexp.MustCompile(`^([1-9]|1[0-7])$`)
+	macDigits   = regexp.MustCompile(`^(?:([0-9a-f]{2}(?::[0-9a-f]{2}){5})|([0-9a-f]{2}(?:-[0-9a-f]{2}){5})|([0-9a-f]{4}(?:\.[0-9a-f]{4}){2})|([0-9a-f]{12}))$`)
+)
+
+// ParseMAC returns the canonical form of an Ethernet address (lower case,
+// colons) that is written with colons, dashes, dots or bare:
+// aa:bb:cc:dd:ee:ff, aa-bb-cc-dd-ee-ff, aabb.ccdd.eeff, aabbccddeeff.
+// Anything else is ErrInvalid.
+func ParseMAC(s string) (string, error) {
+	low := strings.ToLower(s)
+	if !macDigits.MatchString(low) {
+		return "", fmt.Errorf("parsing MAC address %q: %w", s, ErrInvalid)
+	}
+	digits := strings.NewReplacer(":", "", "-", "", ".", "").Replace(low)
+	var b strings.Builder
+	for i := 0; i < len(digits); i += 2 {
+		if i > 0 {
+			b.WriteByte(':')
+		}
+		b.WriteString(digits[i : i+2])
+	}
+	return b.String(), nil
+}
+
+// Canonical returns m with MACs, names and words in the one form that the
+// inventory stores. What it cannot read it leaves for Validate to name. It
+// does not change what m points to.
+func Canonical(m Machine) Machine {
+	m.Interfaces = slices.Clone(m.Interfaces)
+	for n := range m.Interfaces {
+		i := &m.Interfaces[n]
+		if mac, err := ParseMAC(strings.TrimSpace(i.MAC)); err == nil {
+			i.MAC = mac
+		}
+		i.Address, i.Gateway = i.Address.Unmap(), i.Gateway.Unmap()
+		i.Hostname = strings.ToLower(strings.TrimSuffix(i.Hostname, "."))
+		i.Domain = strings.ToLower(strings.Trim(i.Domain, "."))
+		switch i.Arch {
+		case "amd64", "x86-64", "X86_64":
+			i.Arch = "x86_64"
+		case "arm64", "AARCH64":
+			i.Arch = "aarch64"
+		}
+	}
+	if m.DiskSelector != nil {
+		d := *m.DiskSelector
+		d.ByID = strings.TrimPrefix(d.ByID, "/dev/disk/by-id/")
+		m.DiskSelector = &d
+	}
+	if m.BMC != nil {
+		b := *m.BMC
+		b.Driver = strings.ToLower(b.Driver)
+		if b.Driver == "" && b.Host == "" {
+			b.Driver = DriverManual
+		}
+		b.Host = strings.ToLower(b.Host)
+		if a, err := netip.ParseAddr(strings.Trim(b.Host, "[]")); err == nil {
+			b.Host = a.Unmap().String()
+		}
+		m.BMC = &b
+	}
+	return m
+}
+
+// Validate returns everything that is wrong with m by itself, as Canonical
+// would store it; what it would share with other machines the store tells.
+func Validate(m Machine) Problems {
+	var ps Problems
+	m = Canonical(m)
+	if !label.MatchString(m.Name) {
+		ps.Add("name", "use up to 63 of a–z, 0–9 and -, beginning and ending with a letter or digit", "machine name %q is no DNS label", m.Name)
+	}
+	for _, k := range sorted(m.Labels) {
+		checkLabel(&ps, k, m.Labels[k])
+	}
+	if len(m.Interfaces) == 0 {
+		ps.Add("interfaces", "add one with the MAC address that the machine boots from", "there is no interface")
+	}
+	first := map[string]string{}
+	for n, i := range m.Interfaces {
+		field := fmt.Sprintf("interfaces[%d]", n)
+		checkInterface(&ps, field, i)
+		for what, v := range map[string]string{"mac": i.MAC, "address": i.Address.String()} {
+			if v == "" || what == "address" && !i.Address.IsValid() {
+				continue
+			}
+			if other, ok := first[what+v]; ok {
+				ps.Add(field+"."+what, "remove one of the two", "%s is the %s of %s already", v, what, other)
+				continue
+			}
+			first[what+v] = field
+		}
+	}
+	for n, d := range m.Disks {
+		if !strings.HasPrefix(d.Device, "/dev/") || path.Clean(d.Device) != d.Device || !plain(d.Device) || strings.ContainsAny(d.Device, " '\"") {
+			ps.Add(fmt.Sprintf("disks[%d].device", n), "give a path such as /dev/sda", "%q is no device path", d.Device)
+		}
+	}
+	if m.DiskSelector != nil {
+		checkSelector(&ps, *m.DiskSelector)
+	}
+	if m.BMC != nil {
+		checkBMC(&ps, *m.BMC)
+	}
+	if m.Template != "" {
+		checkPathSafe(&ps, "template", m.Template)
+	}
+	if m.Image != "" {
+		checkPathSafe(&ps, "image", m.Image)
+	}
+	for n, k := range m.SSHKeys {
+		if !plain(k) || len(strings.Fields(k)) < 2 {
+			ps.Add(fmt.Sprintf("sshKeys[%d]", n), "give one public key on one line, such as: ssh-ed25519 AAAA… name", "this is no public SSH key")
+		}
+	}
+	switch m.BootFromDisk {
+	case "", "ipxe-exit", "http-404", "ipxe-sanboot":
+	default:
+		ps.Add("bootFromDisk", "use ipxe-exit, http-404 or ipxe-sanboot, or leave it out", "there is no way to boot from disk called %q", m.BootFromDisk)
+	}
+	for n, a := range m.KernelArgs {
+		if why := badKernelArg(a); why != "" {
+			ps.Add(fmt.Sprintf("kernelArgs[%d]", n), "give one argument per entry, without quotes or script characters", "%q %s", a, why)
+		}
+	}
+	for field, s := range map[string]Secret{"userData": m.UserData, "vendorData": m.VendorData} {
+		if n := len(s.Reveal()); n > maxSecret {
+			ps.Add(field, "let it fetch what is big", "%d bytes are more than %d", n, maxSecret)
+		}
+	}
+	for _, k := range sorted(m.Notes) {
+		if !plain(k) || k == "" || len(k) > 253 || len(m.Notes[k]) > 4096 {
+			ps.Add("notes", "keep notes short and their names printable", "note %q is too long or its name is not printable", k)
+		}
+	}
+	slices.SortStableFunc(ps, func(a, b Problem) int { return strings.Compare(a.Field, b.Field) })
+	return ps
+}
+
+func sorted(m map[string]string) []string {
+	out := make([]string, 0, len(m))
+	for k := range m {
+		out = append(out, k)
+	}
+	slices.Sort(out)
+	return out
+}
+
+func checkLabel(ps *Problems, k, v string) {
+	field := "labels[" + k + "]"
+	prefix, name, ok := strings.Cut(k, "/")
+	if !ok {
+		prefix, name = "", k
+	}
+	if ok && !dnsName(prefix) || !labelName.MatchString(name) {
+		ps.Add(field, "use name or domain/name, of letters, digits, - _ and .", "%q is no label name", k)
+	}
+	if v != "" && !labelName.MatchString(v) {
+		ps.Add(field, "use up to 63 letters, digits, - _ and .", "%q is no label value", v)
+	}
+}
+
+func checkInterface(ps *Problems, field string, i Interface) {
+	mac, err := ParseMAC(i.MAC)
+	switch {
+	case err != nil:
+		ps.Add(field+".mac", "write it as aa:bb:cc:dd:ee:ff", "%q is no MAC address", i.MAC)
+	case mac == "00:00:00:00:00:00" || groupMAC(mac):
+		ps.Add(field+".mac", "read it off the machine", "%s is not the address of one interface", mac)
+	}
+	checkAddress(ps, field, i)
+	if i.Hostname != "" && !dnsName(i.Hostname) {
+		ps.Add(field+".hostname", "use labels of a–z, 0–9 and -", "%q is no host name", i.Hostname)
+	}
+	if i.Domain != "" && !dnsName(i.Domain) {
+		ps.Add(field+".domain", "use labels of a–z, 0–9 and -", "%q is no domain", i.Domain)
+	}
+	for what, servers := range map[string][]netip.Addr{"nameservers": i.Nameservers, "timeServers": i.TimeServers} {
+		for n, a := range servers {
+			if !a.IsValid() || a.IsUnspecified() || a.IsMulticast() {
+				ps.Add(fmt.Sprintf("%s.%s[%d]", field, what, n), "give the address of a server", "%s is no server's address", a)
+			}
+		}
+	}
+	const longest = (1<<32 - 1) * int64(time.Second)
+	switch {
+	case i.LeaseTime < 0 || int64(i.LeaseTime) > longest:
+		ps.Add(field+".leaseTime", "leave it out for 7 days", "a lease of %s cannot be given", i.LeaseTime)
+	case i.LeaseTime%time.Second != 0:
+		ps.Add(field+".leaseTime", "give whole seconds, in nanoseconds: 1 h is 3600000000000", "a lease of %s cannot be given", i.LeaseTime)
+	}
+	if i.VLAN < 0 || i.VLAN > 4094 {
+		ps.Add(field+".vlan", "use 1–4094, or leave it out for untagged", "there is no VLAN %d", i.VLAN)
+	}
+	if i.Arch != "" && i.Arch != "x86_64" && i.Arch != "aarch64" {
+		ps.Add(field+".arch", "use x86_64 or aarch64", "%q is no architecture that Ingot knows", i.Arch)
+	}
+	if i.Loader != "" && (!pathSafe.MatchString(i.Loader) || strings.Contains(i.Loader, "..")) {
+		ps.Add(field+".loader", "name one of the loader files that are served, without a folder", "%q is no plain file name", i.Loader)
+	}
+}
+
+func groupMAC(mac string) bool {
+	b, err := hex.DecodeString(mac[:2])
+	return err == nil && b[0]&1 == 1
+}
+
+func checkAddress(ps *Problems, field string, i Interface) {
+	a := i.Address
+	if !a.IsValid() {
+		for what, given := range map[string]bool{"netmask": i.Netmask != "", "gateway": i.Gateway.IsValid()} {
+			if given {
+				ps.Add(field+"."+what, "add address", "there is a %s without an address", what)
+			}
+		}
+		return
+	}
+	switch {
+	case !a.Is4():
+		ps.Add(field+".address", "reserve an IPv4 address", "%s is not IPv4, and only DHCPv4 is served", a)
+		return
+	case a.IsUnspecified(), a.IsMulticast(), a.IsLoopback(), a == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
+		ps.Add(field+".address", "reserve an address of the machine's subnet", "%s cannot be a machine's address", a)
+	}
+	bits, ok := maskBits(i.Netmask)
+	if !ok {
+		what := fmt.Sprintf("%q is no netmask", i.Netmask)
+		if i.Netmask == "" {
+			what = "there is no netmask for the address"
+		}
+		ps.Add(field+".netmask", "write it as 255.255.255.0", "%s", what)
+		return
+	}
+	net := netip.PrefixFrom(a, bits).Masked()
+	if bits < 31 && (a == net.Addr() || !net.Contains(a.Next())) {
+		ps.Add(field+".address", "reserve another address of that subnet", "%s is the network or broadcast address of %s", a, net)
+	}
+	if g := i.Gateway; g.IsValid() {
+		switch {
+		case !net.Contains(g):
+			ps.Add(field+".gateway", "give a router in the same subnet, or leave it out", "%s lies outside %s", g, net)
+		case g == a:
+			ps.Add(field+".gateway", "give the router's address, or leave it out", "%s is the machine's own address", g)
+		}
+	}
+}
+
+// maskBits returns the length of a contiguous dotted netmask other than
+// 0.0.0.0.
+func maskBits(mask string) (int, bool) {
+	a, err := netip.ParseAddr(mask)
+	if err != nil || !a.Is4() {
+		return 0, false
+	}
+	b := a.As4()
+	v := uint32(b[0])<<24 | uint32(b[1])<<16 | uint32(b[2])<<8 | uint32(b[3])
+	n := 0
+	for ; v&(1<<31) != 0; v <<= 1 {
+		n++
+	}
+	return n, v == 0 && n > 0
+}
+
+func checkSelector(ps *Problems, d DiskSelector) {
+	if d == (DiskSelector{}) {
+		ps.Add("diskSelector", "name serial, wwn, byID, model or a size, or leave the selector out", "it selects nothing")
+	}
+	for field, v := range map[string]string{"serial": d.Serial, "wwn": d.WWN, "byID": d.ByID, "model": d.Model} {
+		if !plain(v) || len(v) > 256 || field == "byID" && strings.Contains(v, "/") {
+			ps.Add("diskSelector."+field, "copy it from: ingot machine disks", "%q cannot be a disk's %s", v, field)
+		}
+	}
+	if d.MinSize < 0 || d.MaxSize < 0 {
+		ps.Add("diskSelector.minSize", "give bytes", "a size cannot be negative")
+	}
+	if d.MaxSize > 0 && d.MinSize > d.MaxSize {
+		ps.Add("diskSelector.maxSize", "make it at least minSize", "no disk has at least %d and at most %d bytes", d.MinSize, d.MaxSize)
+	}
+}
+
+func checkBMC(ps *Problems, b BMC) {
+	switch b.Driver {
+	case DriverIPMI, DriverRedfish:
+		if b.Host == "" {
+			ps.Add("bmc.host", "give its address or name", "the driver %s needs a host", b.Driver)
+		}
+	case DriverManual:
+	default:
+		ps.Add("bmc.driver", "use ipmi, redfish or manual", "there is no driver %q", b.Driver)
+	}
+	if b.Host != "" && !hostName(b.Host) {
+		ps.Add("bmc.host", "give an address or a name; the port goes into bmc.port", "%q is no host", b.Host)
+	}
+	if b.Port < 0 || b.Port > 65535 {
+		ps.Add("bmc.port", "use 1–65535, or leave it out for the default", "there is no port %d", b.Port)
+	}
+	if !plain(b.User) || len(b.User) > 64 || strings.HasPrefix(b.User, "-") {
+		ps.Add("bmc.user", "give the BMC's user name, which does not begin with -", "this cannot be a user name")
+	}
+	password := b.Password.Reveal()
+	if strings.ContainsAny(password, "\r\n\x00") {
+		ps.Add("bmc.password", "remove the line break", "a password is one line")
+	}
+	if b.Driver == DriverIPMI {
+		if len(b.User) > 16 {
+			ps.Add("bmc.user", "use a shorter one, or the driver redfish", "IPMI knows user names of up to 16 bytes")
+		}
+		if len(password) > 20 {
+			ps.Add("bmc.password", "use a shorter one, or the driver redfish", "IPMI knows passwords of up to 20 bytes")
+		}
+	}
+	if b.CipherSuite != "" && !cipherSuite.MatchString(b.CipherSuite) {
+		ps.Add("bmc.cipherSuite", "leave it out for 17; 0 means no password and is refused", "there is no cipher suite %q", b.CipherSuite)
+	}
+	if b.SystemName != "" && (!plain(b.SystemName) || strings.ContainsAny(b.SystemName, "/?#%") || strings.Trim(b.SystemName, ".") == "") {
+		ps.Add("bmc.systemName", "give the system's id as Redfish lists it", "%q is no system name", b.SystemName)
+	}
+}
+
+// hostName tells whether s can be dialled and cannot be taken for an option.
+func hostName(s string) bool {
+	if a, err := netip.ParseAddr(s); err == nil {
+		return !a.IsUnspecified() && !a.IsMulticast() && plain(s)
+	}
+	return dnsName(s)
+}
+
+// dnsName tells whether s is one or more DNS-1123 labels, in lower case.
+func dnsName(s string) bool {
+	if len(s) > 253 {
+		return false
+	}
+	for part := range strings.SplitSeq(s, ".") {
+		if !label.MatchString(part) {
+			return false
+		}
+	}
+	return true
+}
+
+// plain tells whether s is printable ASCII and spaces.
+func plain(s string) bool {
+	for i := range len(s) {
+		if s[i] < ' ' || s[i] > '~' {
+			return false
+		}
+	}
+	return true
+}
+
+// badKernelArg says what would let an argument end the command line that it
+// stands on; "" when nothing would (CVE-2026-46447 was such an injection).
+func badKernelArg(a string) string {
+	switch {
+	case a == "":
+		return "is empty"
+	case !plain(a):
+		return "has characters that are not printable"
+	case len(a) > 512:
+		return "is too long"
+	}
+	for _, bad := range []string{" ", ";", "&&", "||", "#!", "${", "'", "\"", "`", "\\"} {
+		if strings.Contains(a, bad) {
+			return fmt.Sprintf("contains %q", bad)
+		}
+	}
+	return ""
+}
+
+func checkPathSafe(ps *Problems, field, name string) {
+	if !pathSafe.MatchString(name) || strings.Contains(name, "..") {
+		ps.Add(field, "use up to 128 letters, digits, . _ + and -, beginning with a letter or digit", "%q cannot be a name", name)
+	}
+}
+
+// ValidateTemplateName returns what is wrong with the name of a template,
+// which must be safe in a path.
+func ValidateTemplateName(name string) Problems {
+	var ps Problems
+	checkPathSafe(&ps, "name", name)
+	return ps
+}
+
+// ValidateImage returns everything that is wrong with i. A digest may be
+// missing: the store's owner computes it from the file.
+func ValidateImage(i Image) Problems {
+	var ps Problems
+	checkPathSafe(&ps, "name", i.Name)
+	if i.File == "" && i.URL == "" {
+		ps.Add("file", "give a file or a URL", "there is nothing to serve")
+	}
+	if i.File != "" && (!plain(i.File) || strings.Contains(i.File, "\\") || path.IsAbs(i.File) || path.Clean(i.File) != i.File || i.File == "." || i.File == ".." || strings.HasPrefix(i.File, "../")) {
+		ps.Add("file", "give a path below the image directory", "%q leaves the image directory or is no plain path", i.File)
+	}
+	if i.URL != "" {
+		u, err := url.Parse(i.URL)
+		switch {
+		case err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http" || !plain(i.URL) || strings.Contains(i.URL, " "):
+			ps.Add("url", "use https://… or http://…", "this is no URL that an image can be fetched from")
+		case u.User != nil:
+			ps.Add("url", "remove user and password", "credentials do not belong into a URL")
+		}
+	}
+	if d, err := hex.DecodeString(i.SHA256); i.SHA256 != "" && (err != nil || len(d) != 32 || strings.ToLower(i.SHA256) != i.SHA256) {
+		ps.Add("sha256", "give 64 hexadecimal digits in lower case, as sha256sum prints them", "%q is no SHA-256 digest", i.SHA256)
+	}
+	if i.Size < 0 || i.DiskSize < 0 {
+		ps.Add("size", "give bytes", "a size cannot be negative")
+	}
+	switch i.Format {
+	case "", "raw", "gz", "zst", "xz":
+	default:
+		ps.Add("format", "use raw, gz, zst or xz", "there is no format %q", i.Format)
+	}
+	return ps
+}
