@@ -286,9 +286,9 @@ func (s *Store) AllowBoot(ctx context.Context, o inventory.Owner, boot int, unti
 	return g, nil
 }
 
-// RefillBoots allows o's run MaxBoots boots more, after a person said so.
-func (s *Store) RefillBoots(ctx context.Context, o inventory.Owner) error {
-	return s.own(ctx, "refilling the boots", o, "boots_left = ?4", inventory.MaxBoots)
+// MoreBoots leaves o's run at least n boots, after a person said so.
+func (s *Store) MoreBoots(ctx context.Context, o inventory.Owner, n int) error {
+	return s.own(ctx, "allowing more boots", o, "boots_left = max(boots_left, ?4)", n)
 }
 
 // RenewNetboot moves the end of o's netboot window; one that was closed opens
@@ -298,17 +298,6 @@ func (s *Store) RenewNetboot(ctx context.Context, o inventory.Owner, until time.
 		n, err := exec(ctx, tx, "UPDATE grant_ SET netboot_until = ?4 WHERE "+owns+" AND boot > 0", o.Machine, o.Run, o.Epoch, nanos(until))
 		if err == nil && n == 0 {
 			err = fencedOr(ctx, tx, o, fmt.Errorf("no boot was allowed yet: %w", inventory.ErrConflict))
-		}
-		return err
-	})
-}
-
-// MoreBoots sets how many boots o may still take: a person's decision.
-func (s *Store) MoreBoots(ctx context.Context, o inventory.Owner, n int) error {
-	return s.write(ctx, fmt.Sprintf("allowing machine %q more boots", o.Machine), func(tx *sqlx.Tx) error {
-		changed, err := exec(ctx, tx, "UPDATE grant_ SET boots_left = ?4 WHERE "+owns, o.Machine, o.Run, o.Epoch, n)
-		if err == nil && changed == 0 {
-			err = fencedOr(ctx, tx, o, nil)
 		}
 		return err
 	})

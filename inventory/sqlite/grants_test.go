@@ -128,7 +128,7 @@ func effects(w *world, o inventory.Owner) map[string]func(ctx context.Context) e
 	return map[string]func(ctx context.Context) error{
 		"AllowBoot":      func(ctx context.Context) error { _, err := w.AllowBoot(ctx, o, 2, w.in(time.Hour)); return err },
 		"AllowBootAgain": func(ctx context.Context) error { _, err := w.AllowBoot(ctx, o, 1, w.in(time.Hour)); return err },
-		"RefillBoots":    func(ctx context.Context) error { return w.RefillBoots(ctx, o) },
+		"MoreBoots":      func(ctx context.Context) error { return w.MoreBoots(ctx, o, inventory.MaxBoots) },
 		"RenewNetboot":   func(ctx context.Context) error { return w.RenewNetboot(ctx, o, w.in(time.Hour)) },
 		"CloseNetboot":   func(ctx context.Context) error { return w.CloseNetboot(ctx, o) },
 		"OpenSecrets":    func(ctx context.Context) error { return w.OpenSecrets(ctx, o, w.in(time.Hour)) },
@@ -176,7 +176,10 @@ func TestFencing(t *testing.T) {
 			require.NoError(t, w.EndGrant(t.Context(), g.Owner))
 			require.Equal(t, o.Epoch+2, w.take("run-1").Epoch)
 		},
-		"the end": func(t *testing.T, w *world, o inventory.Owner) { t.Helper(); require.NoError(t, w.EndGrant(t.Context(), o)) },
+		"the end": func(t *testing.T, w *world, o inventory.Owner) {
+			t.Helper()
+			require.NoError(t, w.EndGrant(t.Context(), o))
+		},
 	}
 	w, o := prepared(t)
 	for name := range effects(w, o) {
@@ -251,7 +254,7 @@ func TestAllowBoot(t *testing.T) {
 	_, err = w.AllowBoot(ctx, o, 2, w.in(time.Hour))
 	require.ErrorIs(t, err, inventory.ErrConflict)
 
-	require.NoError(t, w.RefillBoots(ctx, o))
+	require.NoError(t, w.MoreBoots(ctx, o, inventory.MaxBoots))
 	_, err = w.AllowBoot(ctx, o, 4, w.in(time.Hour))
 	require.NoError(t, err)
 
