@@ -52,8 +52,8 @@ func (a *Activities) RenewNetboot(ctx context.Context, q WindowRequest) error {
 	return fail(a.Grants.RenewNetboot(ctx, q.Owner, a.Now().Add(q.For)))
 }
 
-// Disarm closes the netboot window. Closing a closed one, or one that is no
-// longer ours, is no error: either way this run opens nothing any more.
+// Disarm closes the netboot window; a closed one stays closed. A window that
+// is no longer ours is Fenced.
 func (a *Activities) Disarm(ctx context.Context, o inventory.Owner) error {
 	return fail(a.Grants.CloseNetboot(ctx, o))
 }

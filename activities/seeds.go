@@ -1,0 +1,64 @@
+package activities
+
+import (
+	"context"
+	"fmt"
+	"maps"
+
+	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/internal/seed"
+	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/template"
+)
+
+// seeds resolves what a run's actions may learn only when they are assigned.
+type seeds struct {
+	a *Activities
+	o inventory.Owner
+	m inventory.Machine
+}
+
+func (s seeds) phoneHomeURL() string {
+	return fmt.Sprintf("%s/phone-home/%s/%s", s.a.Site.MetadataURL, s.o.Machine, inventory.Nonce(s.a.Site.ClaimKey, s.o))
+}
+
+func (s seeds) metadataURL() string {
+	return fmt.Sprintf("%s/c/%s/%s/nocloud/", s.a.Site.MetadataURL, s.o.Machine, inventory.Capability(s.a.Site.ClaimKey, s.o))
+}
+
+func (s seeds) resolve(ctx context.Context, ref string) (string, error) {
+	switch ref {
+	case template.RefNonce:
+		return inventory.Nonce(s.a.Site.ClaimKey, s.o), nil
+	case template.RefPhoneHomeURL:
+		return s.phoneHomeURL(), nil
+	case template.RefMetadataURL:
+		return s.metadataURL(), nil
+	case template.RefUserData:
+		user, _, err := s.a.Machines.UserData(ctx, s.o.Machine)
+		return user.Reveal(), err
+	case template.RefVendorData:
+		_, vendor, err := s.a.Machines.UserData(ctx, s.o.Machine)
+		return vendor.Reveal(), err
+	}
+	return "", fmt.Errorf("secret reference %q: %w", ref, inventory.ErrInvalid)
+}
+
+// configDrive fills in the four documents of the NoCloud volume that the
+// template does not give.
+func (s seeds) configDrive(ctx context.Context, x action.Action) (action.Action, error) {
+	m := s.m
+	var err error
+	if m.UserData, m.VendorData, err = s.a.Machines.UserData(ctx, m.Name); err != nil {
+		return x, err
+	}
+	env := map[string]string{
+		"META_DATA":      string(seed.MetaData(m, "")),
+		"USER_DATA":      string(seed.UserData(m)),
+		"VENDOR_DATA":    string(seed.VendorData(m, s.phoneHomeURL())),
+		"NETWORK_CONFIG": string(seed.NetworkConfig(m)),
+	}
+	maps.Copy(env, x.Environment)
+	x.Environment = env
+	return x, nil
+}

@@ -1,0 +1,434 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/tls"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/ingotmetal/ingot/activities"
+	"github.com/ingotmetal/ingot/api"
+	"github.com/ingotmetal/ingot/bmc"
+	"github.com/ingotmetal/ingot/bootsvc"
+	"github.com/ingotmetal/ingot/internal/config"
+	"github.com/ingotmetal/ingot/internal/keyring"
+	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/inventory/sqlite"
+	"github.com/ingotmetal/ingot/metadatasvc"
+	"github.com/ingotmetal/ingot/web"
+)
+
+func serveCmd() *cobra.Command {
+	var file, level string
+	c := &cobra.Command{
+		Use: "serve", Short: "Run the server", Args: cobra.NoArgs,
+		Long: `Run the server: API and page, workflows, and, on the interfaces that the
+configuration names, DHCP, TFTP, boot files, images, metadata and agents.
+
+Without a configuration it serves operators on 127.0.0.1:8080 and nothing else.`,
+		Example: "  ingot init && ingot serve\n  ingot serve --config /etc/ingot/ingot.yaml --log-level debug",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg, err := config.Load(file, cmd.Flags().Changed("config"))
+			if err != nil {
+				return err
+			}
+			var l slog.Level
+			if err := l.UnmarshalText([]byte(level)); err != nil {
+				return fmt.Errorf("--log-level %q: %w (debug, info, warn or error)", level, err)
+			}
+			log := slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: l}))
+			return serve(cmd.Context(), cfg, log, cmd.OutOrStdout())
+		},
+	}
+	c.Flags().StringVarP(&file, "config", "c", config.DefaultFile(), "configuration file")
+	c.Flags().StringVar(&level, "log-level", "info", "debug, info, warn or error")
+	return c
+}
+
+// server is everything that runs in one process of "ingot serve".
+type server struct {
+	cfg      config.Config
+	log      *slog.Logger
+	store    *sqlite.Store
+	keys     *keyring.Ring // nil: missing
+	temporal *temporal
+	boot     *bootsvc.Server // nil: no interface is configured
+	metadata http.Handler
+	api      *api.Server
+	do       *activities.Activities
+	address  netip.Addr // of this server on the provisioning network
+	agentTLS tls.Certificate
+	token    string
+}
+
+func serve(ctx context.Context, cfg config.Config, log *slog.Logger, out io.Writer) error {
+	s, err := newServer(ctx, cfg, log)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err := s.store.Close(); err != nil {
+			log.Error("closing the inventory", "error", err)
+		}
+	}()
+	return s.run(ctx, out)
+}
+
+func newServer(ctx context.Context, cfg config.Config, log *slog.Logger) (_ *server, err error) {
+	s := &server{cfg: cfg, log: log}
+	if err := s.prepare(); err != nil {
+		return nil, err
+	}
+	if s.store, err = sqlite.Open(ctx, filepath.Join(cfg.DataDir, "ingot.db"), sealer(s.keys)); err != nil {
+		return nil, fmt.Errorf("opening the inventory: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.store.Close())
+		}
+	}()
+	if err := s.store.KeyCheck(ctx); err != nil {
+		log.Error("secrets cannot be opened: DHCP goes on, arming is refused; ingot secret status tells more", "key_file", cfg.KeyFile, "error", err)
+	}
+	if s.temporal, err = newTemporal(cfg, log); err != nil {
+		return nil, err
+	}
+	if err := s.netboot(); err != nil {
+		return nil, err
+	}
+	return s, s.control()
+}
+
+// prepare makes what a first start needs, in an empty data directory only,
+// and loads the rest.
+func (s *server) prepare() error {
+	if err := os.MkdirAll(s.cfg.ImageDir(), 0o750); err != nil {
+		return err
+	}
+	_, err := os.Stat(filepath.Join(s.cfg.DataDir, "ingot.db"))
+	if errors.Is(err, fs.ErrNotExist) {
+		if err := makeKeys(s.cfg); err != nil {
+			return err
+		}
+	}
+	s.keys, err = keyring.Load(s.cfg.KeyFile)
+	if err != nil && !errors.Is(err, inventory.ErrSealed) {
+		return err
+	}
+	b, err := os.ReadFile(s.cfg.TokenFile)
+	if err != nil {
+		return fmt.Errorf("reading the admin token: %w (ingot init makes one)", err)
+	}
+	if s.token = strings.TrimSpace(string(b)); len(s.token) < 32 {
+		return fmt.Errorf("admin token in %q is shorter than 32 characters (remove the file; ingot init makes a new one)", s.cfg.TokenFile)
+	}
+	s.agentTLS, err = loadOrMakeCert(filepath.Join(filepath.Dir(s.cfg.KeyFile), "agent.pem"))
+	return err
+}
+
+// makeKeys makes the site's keys and the admin token where there are none. It
+// never replaces one: whatever a lost key had sealed must be entered again, by
+// a person who knows.
+func makeKeys(cfg config.Config) error {
+	if err := keyring.Outside(cfg.KeyFile, cfg.DataDir); err != nil {
+		return err
+	}
+	if _, err := keyring.Create(cfg.KeyFile); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	var raw [32]byte
+	if _, err := rand.Read(raw[:]); err != nil {
+		return err
+	}
+	if err := writePrivate(cfg.TokenFile, []byte(hex.EncodeToString(raw[:])+"\n")); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	return nil
+}
+
+// sealer avoids the nil pointer in an interface.
+func sealer(r *keyring.Ring) sqlite.Sealer {
+	if r == nil {
+		return nil
+	}
+	return r
+}
+
+func (s *server) claimKey() []byte {
+	if k := s.keys.Key(keyring.Claim); k != nil {
+		return k
+	}
+	// Without the key file nothing can be armed; what is derived from this
+	// key is never handed out.
+	k := make([]byte, 32)
+	if _, err := rand.Read(k); err != nil {
+		panic(err) // never returns an error, says its documentation
+	}
+	return k
+}
+
+// netboot makes the servers of the provisioning network.
+func (s *server) netboot() error {
+	n := s.cfg.Netboot
+	key := s.claimKey()
+	metadata, err := metadatasvc.New(metadatasvc.Config{ClaimKey: key, Log: s.log.With("part", "metadata"), Now: time.Now}, s.store, s.store)
+	if err != nil {
+		return err
+	}
+	s.metadata = metadata.Handler()
+	if len(n.Interfaces) == 0 {
+		return nil
+	}
+	if s.address, err = provisioningAddress(n); err != nil {
+		return err
+	}
+	agentPin, err := pin(s.agentTLS)
+	if err != nil {
+		return err
+	}
+	cfg := bootsvc.Config{
+		Interfaces: n.Interfaces, Address: s.address, TFTPAddr: config.Join(s.address.String(), n.TFTP),
+		AgentURL: "https://" + config.Join(s.address.String(), n.Agent), AgentPin: agentPin,
+		LoaderDir: n.Loaders, KernelPath: filepath.Join(n.AgentOS, "vmlinuz"), InitramfsPath: filepath.Join(n.AgentOS, "initramfs"),
+		LinkLocal: n.LinkLocal, ClaimKey: key, Images: images{s.store, s.cfg.ImageDir()}, Fallback: s.metadata,
+		Log: s.log.With("part", "boot"), Now: time.Now,
+	}
+	for _, p := range n.HTTP {
+		cfg.HTTPAddr = append(cfg.HTTPAddr, config.Join(s.address.String(), p))
+	}
+	for _, r := range n.Relays {
+		p, err := config.Prefix(r)
+		if err != nil {
+			return err
+		}
+		cfg.Relays = append(cfg.Relays, p)
+	}
+	s.boot, err = bootsvc.New(cfg, s.store, s.store)
+	return err
+}
+
+// control makes activities and API.
+func (s *server) control() error {
+	key := s.claimKey()
+	driver := power{bmc.New(s.log.With("part", "bmc"))}
+	site := activities.Site{ClaimKey: key, RequireDigest: s.cfg.Images.RequireDigest}
+	if s.address.IsValid() {
+		http := s.cfg.Netboot.HTTP[len(s.cfg.Netboot.HTTP)-1]
+		site.ImageURL = "http://" + config.Join(s.address.String(), http) + "/images"
+		site.MetadataURL = "http://" + config.Join(s.address.String(), s.cfg.Netboot.Metadata[0])
+	}
+	s.do = &activities.Activities{
+		Machines: s.store, Catalogue: s.store, Grants: s.store, Agents: s.store, Assignments: s.store, Records: s.store,
+		BMC: driver, Site: site, Log: s.log.With("part", "activities"), Now: time.Now, Started: time.Now(),
+	}
+	base := "http://" + s.cfg.Listen
+	if !config.Loopback(s.cfg.Listen) {
+		base = "https://" + s.cfg.Listen
+	}
+	hosts := append([]string{"localhost", "127.0.0.1", "::1"}, s.cfg.Hosts...)
+	if host, _, err := net.SplitHostPort(s.cfg.Listen); err == nil {
+		hosts = append(hosts, host)
+	}
+	var err error
+	s.api, err = api.New(api.Config{
+		Store: s.store, Temporal: s.temporal.Client, Namespace: s.cfg.Temporal.Namespace, TokenSHA256: sha256.Sum256([]byte(s.token)), ClaimKey: key,
+		AllowedHosts: hosts, BaseURL: base, Log: s.log.With("part", "api"), Version: build(), ImageDir: s.cfg.ImageDir(),
+		MinFree: s.cfg.MinFree << 20, FetchHosts: s.cfg.Images.FetchHosts, NoSecretKey: s.keys == nil, Templates: templates{}, Web: web.FS,
+		Heartbeat: activities.Heartbeat, Status: s.status,
+		Why: func(ctx context.Context, mac string) (any, error) {
+			if s.boot == nil {
+				return nil, fmt.Errorf("DHCP is off, no interface is configured: run ingot init: %w", inventory.ErrUnsupported)
+			}
+			return s.boot.Why(ctx, mac)
+		},
+		CheckBMC: func(ctx context.Context, m inventory.Machine) (string, error) {
+			if m.BMC.Manual() {
+				return "", fmt.Errorf("machine %q has no BMC: %w", m.Name, inventory.ErrUnsupported)
+			}
+			password, err := s.store.BMCPassword(ctx, m.Name)
+			if err != nil {
+				return "", err
+			}
+			return driver.State(ctx, *m.BMC, password)
+		},
+	})
+	return err
+}
+
+func (s *server) status(context.Context) api.StatusExtra {
+	x := api.StatusExtra{Netboot: api.NetbootStatus{Interfaces: s.cfg.Netboot.Interfaces}}
+	x.TemporalAddress, x.TemporalUI, x.TemporalError = s.temporal.where()
+	if s.boot == nil {
+		x.Netboot.Off, x.Netboot.Message = true, "DHCP off: run ingot init"
+	}
+	return x
+}
+
+// run serves until ctx ends. Workers stop first, then the API, then the
+// Temporal child; DHCP and metadata depend on none of them.
+func (s *server) run(ctx context.Context, out io.Writer) error {
+	listeners, err := s.listen()
+	if err != nil {
+		return err
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	for _, l := range listeners {
+		g.Go(func() error { return l.serve(ctx) })
+	}
+	g.Go(func() error { return s.api.Run(ctx) })
+	g.Go(func() error { return s.api.Pump().Run(ctx) })
+	g.Go(func() error { return s.api.Reconciler().Run(ctx) })
+	g.Go(func() error { return s.temporal.Run(ctx, s.do) })
+	if s.boot != nil {
+		g.Go(func() error { return s.boot.Run(ctx) })
+	}
+	s.greet(out)
+	err = g.Wait()
+	if errors.Is(err, context.Canceled) {
+		err = nil
+	}
+	return err
+}
+
+func (s *server) greet(out io.Writer) {
+	scheme := "http"
+	if !config.Loopback(s.cfg.Listen) {
+		scheme = "https"
+	}
+	lines := []string{fmt.Sprintf("ingot %s: %s://%s (ingot login-link opens the page)", build(), scheme, s.cfg.Listen)}
+	if s.boot == nil {
+		lines = append(lines, "DHCP off: run ingot init")
+	} else {
+		lines = append(lines, fmt.Sprintf("netboot on %s as %s", strings.Join(s.cfg.Netboot.Interfaces, ", "), s.address))
+	}
+	for _, l := range lines {
+		if _, err := fmt.Fprintln(out, l); err != nil {
+			s.log.Warn("greeting", "error", err)
+		}
+	}
+}
+
+// listener is an HTTP server on its socket.
+type listener struct {
+	name string
+	net  net.Listener
+	http *http.Server
+}
+
+func (l listener) serve(ctx context.Context) error {
+	done := make(chan error, 1)
+	go func() { done <- l.http.Serve(l.net) }()
+	select {
+	case err := <-done:
+		return fmt.Errorf("%s at %s: %w", l.name, l.net.Addr(), err)
+	case <-ctx.Done():
+	}
+	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	defer cancel()
+	if err := l.http.Shutdown(closing); err != nil {
+		return l.http.Close()
+	}
+	return nil
+}
+
+// listen binds every HTTP socket but those of bootsvc, so that an occupied
+// port is told before anything else begins.
+func (s *server) listen() (out []listener, err error) {
+	defer func() {
+		if err != nil {
+			for _, l := range out {
+				err = errors.Join(err, l.net.Close())
+			}
+		}
+	}()
+	add := func(name, addr, key string, h http.Handler, cert *tls.Certificate) error {
+		n, err := net.Listen("tcp", addr)
+		if errors.Is(err, syscall.EADDRINUSE) {
+			return fmt.Errorf("%s: %s is in use by another program (ss -ltnp shows which; the address is %s in the configuration)", name, addr, key)
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		if cert != nil {
+			n = tls.NewListener(n, &tls.Config{Certificates: []tls.Certificate{*cert}, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}})
+		}
+		out = append(out, listener{name, n, &http.Server{
+			Handler: h, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 32 << 10,
+			ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+		}})
+		return nil
+	}
+	var cert *tls.Certificate
+	if s.cfg.TLSCert != "" {
+		c, err := tls.LoadX509KeyPair(s.cfg.TLSCert, s.cfg.TLSKey)
+		if err != nil {
+			return out, fmt.Errorf("tls_cert: %w", err)
+		}
+		cert = &c
+	} else if !config.Loopback(s.cfg.Listen) {
+		c, err := loadOrMakeCert(filepath.Join(filepath.Dir(s.cfg.KeyFile), "operator.pem"))
+		if err != nil {
+			return out, err
+		}
+		fingerprint, err := pin(c)
+		if err != nil {
+			return out, err
+		}
+		s.log.Info("operators are served with a self-signed certificate", "fingerprint", fingerprint)
+		cert = &c
+	}
+	if err := add("operator API", s.cfg.Listen, "listen", s.api.Operator(), cert); err != nil {
+		return out, err
+	}
+	if s.boot == nil {
+		return out, nil
+	}
+	if err := add("agent API", config.Join(s.address.String(), s.cfg.Netboot.Agent), "netboot.agent", s.api.Agent(), &s.agentTLS); err != nil {
+		return out, err
+	}
+	for _, p := range s.cfg.Netboot.Metadata {
+		if err := add("metadata", config.Join(s.address.String(), p), "netboot.metadata", s.metadata, nil); err != nil {
+			return out, err
+		}
+	}
+	return out, nil
+}
+
+// provisioningAddress is the configured address, or the first IPv4 address of
+// the first interface.
+func provisioningAddress(n config.Netboot) (netip.Addr, error) {
+	if n.Address != "" {
+		return netip.ParseAddr(n.Address)
+	}
+	i, err := net.InterfaceByName(n.Interfaces[0])
+	if err != nil {
+		return netip.Addr{}, fmt.Errorf("netboot.interfaces[0] %q: %w", n.Interfaces[0], err)
+	}
+	addrs, err := i.Addrs()
+	if err != nil {
+		return netip.Addr{}, fmt.Errorf("netboot.interfaces[0] %q: %w", n.Interfaces[0], err)
+	}
+	for _, a := range addrs {
+		if p, err := netip.ParsePrefix(a.String()); err == nil && p.Addr().Is4() {
+			return p.Addr(), nil
+		}
+	}
+	return netip.Addr{}, fmt.Errorf("netboot.interfaces[0] %q has no IPv4 address: give it one, or set netboot.address", n.Interfaces[0])
+}

@@ -1,0 +1,206 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+	"go.temporal.io/sdk/client"
+	sdklog "go.temporal.io/sdk/log"
+	"go.temporal.io/sdk/worker"
+	"go.temporal.io/sdk/workflow"
+	"google.golang.org/grpc"
+
+	"github.com/ingotmetal/ingot/activities"
+	"github.com/ingotmetal/ingot/internal/config"
+	"github.com/ingotmetal/ingot/internal/temporalchild"
+	"github.com/ingotmetal/ingot/internal/temporalserver"
+	"github.com/ingotmetal/ingot/workflows"
+)
+
+// temporalChildCmd is the hidden subcommand that is the embedded server.
+func temporalChildCmd() *cobra.Command {
+	return &cobra.Command{
+		Use: temporalchild.Subcommand, Hidden: true, Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			return temporalserver.ChildMain(os.Stdin, os.NewFile(temporalchild.ReadyFD, "ready"), os.Stderr)
+		},
+	}
+}
+
+// temporal keeps a client and a worker on the site's Temporal server, while
+// that server is up and proven to be ours.
+type temporal struct {
+	cfg   config.Config
+	log   *slog.Logger
+	child *temporalchild.Supervisor // nil: a cluster by address
+
+	mu     sync.Mutex
+	client client.Client
+	err    error
+}
+
+func newTemporal(cfg config.Config, log *slog.Logger) (*temporal, error) {
+	t := &temporal{cfg: cfg, log: log}
+	if cfg.Temporal.Address != "" {
+		if !config.Loopback(cfg.Temporal.Address) && cfg.Temporal.TLSCert == "" && cfg.Temporal.TLSCA == "" {
+			return nil, fmt.Errorf("temporal.address %q is beyond loopback: set temporal.tls_ca, and tls_cert and tls_key if it asks for them", cfg.Temporal.Address)
+		}
+		return t, nil
+	}
+	c := temporalchild.DefaultConfig(filepath.Join(cfg.DataDir, "temporal"))
+	c.Ports = temporalchild.PortsFrom(cfg.Temporal.Port, cfg.Temporal.UIPort)
+	c.Namespace, c.Retention = cfg.Temporal.Namespace, cfg.Temporal.Retention
+	c.SearchAttributes = []string{workflows.AttrMachine, workflows.AttrTemplate, workflows.AttrPhase, workflows.AttrCluster}
+	var err error
+	t.child, err = temporalchild.New(c, temporalchild.Options{Logger: log.With("part", "temporal")})
+	return t, err
+}
+
+// Client returns the connected client, or false while there is none.
+func (t *temporal) Client() (client.Client, bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.client, t.client != nil
+}
+
+// where returns the addresses for people, and why Temporal is not ready.
+func (t *temporal) where() (frontend, ui, problem string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.err != nil {
+		problem = t.err.Error()
+	}
+	if t.child == nil {
+		return t.cfg.Temporal.Address, "", problem
+	}
+	s := t.child.State()
+	if s.Err != nil {
+		problem = s.Err.Error()
+	}
+	return config.Join("127.0.0.1", t.cfg.Temporal.Port), fmt.Sprintf("http://127.0.0.1:%d", t.cfg.Temporal.UIPort), problem
+}
+
+// Run supervises the child, if there is one, and works for as long as ctx
+// lives. The worker stops first, the child last.
+func (t *temporal) Run(ctx context.Context, do *activities.Activities) error {
+	if t.child == nil {
+		return t.workAt(ctx, do)
+	}
+	// The child outlives ctx until the worker has let go of it.
+	childCtx, stopChild := context.WithCancel(context.WithoutCancel(ctx))
+	done := make(chan error, 1)
+	go func() { done <- t.child.Run(childCtx) }()
+	err := t.child.While(ctx, func(ctx context.Context, srv temporalchild.Server) error {
+		return t.keepWorking(ctx, do, client.Options{
+			HostPort: srv.Frontend, Namespace: srv.Namespace,
+			ConnectionOptions: client.ConnectionOptions{DialOptions: []grpc.DialOption{grpc.WithContextDialer(t.child.DialContext)}},
+		}, srv.ClusterID)
+	})
+	stopChild()
+	if e := <-done; err == nil {
+		err = e
+	}
+	return err
+}
+
+func (t *temporal) workAt(ctx context.Context, do *activities.Activities) error {
+	opts := client.Options{HostPort: t.cfg.Temporal.Address, Namespace: t.cfg.Temporal.Namespace}
+	tlsConfig, err := t.tls()
+	if err != nil {
+		return err
+	}
+	opts.ConnectionOptions.TLS = tlsConfig
+	return t.keepWorking(ctx, do, opts, "")
+}
+
+// keepWorking works until ctx ends, again after whatever stood in the way.
+func (t *temporal) keepWorking(ctx context.Context, do *activities.Activities, opts client.Options, clusterID string) error {
+	for {
+		err := t.work(ctx, do, opts, clusterID)
+		if ctx.Err() != nil {
+			return nil
+		}
+		t.set(nil, err)
+		t.log.Warn("Temporal is not reachable", "address", opts.HostPort, "error", err)
+		select {
+		case <-time.After(5 * time.Second):
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+func (t *temporal) tls() (*tls.Config, error) {
+	c := t.cfg.Temporal
+	if c.TLSCert == "" && c.TLSCA == "" {
+		return nil, nil
+	}
+	host, _, err := net.SplitHostPort(c.Address)
+	if err != nil {
+		return nil, fmt.Errorf("temporal.address %q: %w", c.Address, err)
+	}
+	out := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: host}
+	if c.TLSCert != "" {
+		pair, err := tls.LoadX509KeyPair(c.TLSCert, c.TLSKey)
+		if err != nil {
+			return nil, fmt.Errorf("temporal.tls_cert: %w", err)
+		}
+		out.Certificates = []tls.Certificate{pair}
+	}
+	if c.TLSCA != "" {
+		pem, err := os.ReadFile(c.TLSCA)
+		if err != nil {
+			return nil, fmt.Errorf("temporal.tls_ca: %w", err)
+		}
+		out.RootCAs = x509.NewCertPool()
+		if !out.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("temporal.tls_ca %q holds no certificate", c.TLSCA)
+		}
+	}
+	return out, nil
+}
+
+func (t *temporal) set(c client.Client, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.client, t.err = c, err
+}
+
+// work dials, proves the server's identity when it is known, and carries out
+// workflows until ctx ends.
+func (t *temporal) work(ctx context.Context, do *activities.Activities, opts client.Options, clusterID string) error {
+	opts.Logger = sdklog.NewStructuredLogger(t.log.With("part", "worker"))
+	c, err := client.DialContext(ctx, opts)
+	if err != nil {
+		return fmt.Errorf("dialling Temporal at %s: %w", opts.HostPort, err)
+	}
+	defer c.Close()
+	if clusterID != "" {
+		if err := temporalchild.Verify(ctx, c.WorkflowService(), clusterID); err != nil {
+			return err
+		}
+	}
+	w := worker.New(c, workflows.TaskQueue, worker.Options{WorkerStopTimeout: 5 * time.Second})
+	w.RegisterWorkflowWithOptions(workflows.Provision, workflow.RegisterOptions{Name: workflows.ProvisionType})
+	w.RegisterWorkflowWithOptions(workflows.Inspect, workflow.RegisterOptions{Name: workflows.InspectType})
+	w.RegisterWorkflowWithOptions(workflows.BMCJob, workflow.RegisterOptions{Name: workflows.BMCJobType})
+	w.RegisterActivity(do)
+	if err := w.Start(); err != nil {
+		return fmt.Errorf("starting the worker: %w", err)
+	}
+	t.set(c, nil)
+	t.log.Info("Temporal is ready", "address", opts.HostPort)
+	<-ctx.Done()
+	t.set(nil, nil)
+	w.Stop()
+	return nil
+}

@@ -1,0 +1,245 @@
+// Package config reads the one file that says how a site's server runs.
+package config
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"github.com/ingotmetal/ingot/internal/strictyaml"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// Config is the file. Every field has a default; see Default.
+type Config struct {
+	// DataDir holds the databases, the images and the agent's OS if it was put
+	// there; on a local disk, never on NFS.
+	DataDir string `json:"data_dir,omitempty"`
+	// KeyFile holds the keys of the secrets, outside DataDir.
+	KeyFile string `json:"key_file,omitempty"`
+	// TokenFile holds the admin token.
+	TokenFile string `json:"token_file,omitempty"`
+	// Listen is where operators reach the API and the page.
+	Listen string `json:"listen,omitempty"`
+	// TLSCert and TLSKey are needed, or made, when Listen is beyond loopback.
+	TLSCert string `json:"tls_cert,omitempty"`
+	TLSKey  string `json:"tls_key,omitempty"`
+	// Hosts are the names, beside Listen's, under which operators reach it.
+	Hosts    []string `json:"hosts,omitempty"`
+	Netboot  Netboot  `json:"netboot,omitempty"`
+	Images   Images   `json:"images,omitempty"`
+	Temporal Temporal `json:"temporal,omitempty"`
+	// MinFree is the free space, in MiB, below which new runs and uploads are refused.
+	MinFree int64 `json:"min_free_mib,omitempty"`
+}
+
+// Netboot says on which interfaces machines are answered.
+type Netboot struct {
+	Interfaces []string `json:"interfaces,omitempty"`
+	// Address is the server as the machines see it; default: the first IPv4
+	// address of the first interface.
+	Address string `json:"address,omitempty"`
+	// Ports of the listeners on Address.
+	HTTP     []int `json:"http,omitempty"`
+	TFTP     int   `json:"tftp,omitempty"`
+	Agent    int   `json:"agent,omitempty"`
+	Metadata []int `json:"metadata,omitempty"`
+	// Relays are the addresses of DHCP relays that may ask; empty: a relay in
+	// the subnet of the reservation that it asks for.
+	Relays []string `json:"relays,omitempty"`
+	// LinkLocal serves 169.254.169.254, an alias that the operator has added,
+	// by classless routes.
+	LinkLocal bool `json:"link_local,omitempty"`
+	// Loaders holds undionly.kpxe, snponly.efi and ipxe.efi; AgentOS holds
+	// vmlinuz and initramfs. Default: beside the program.
+	Loaders string `json:"loaders,omitempty"`
+	AgentOS string `json:"agent_os,omitempty"`
+}
+
+// Images says how images are kept.
+type Images struct {
+	Dir           string   `json:"dir,omitempty"` // default: images below DataDir
+	RequireDigest bool     `json:"require_digest,omitempty"`
+	FetchHosts    []string `json:"fetch_hosts,omitempty"` // may be fetched from over http or in private ranges
+}
+
+// Temporal is the embedded server, or another one by address.
+type Temporal struct {
+	Port   int `json:"port,omitempty"`
+	UIPort int `json:"ui_port,omitempty"`
+	// Address makes Ingot use that cluster instead of its own.
+	Address   string `json:"address,omitempty"`
+	Namespace string `json:"namespace,omitempty"`
+	TLSCert   string `json:"tls_cert,omitempty"`
+	TLSKey    string `json:"tls_key,omitempty"`
+	TLSCA     string `json:"tls_ca,omitempty"`
+	// Retention is how long closed runs stay in Temporal.
+	Retention time.Duration `json:"retention,omitempty"`
+}
+
+// Paths returns where config and state lie: /etc/ingot and /var/lib/ingot for
+// root, the XDG directories for anybody else.
+func Paths() (etc, state string) {
+	if os.Geteuid() == 0 && os.Getenv("XDG_CONFIG_HOME") == "" {
+		return "/etc/ingot", "/var/lib/ingot"
+	}
+	home := os.Getenv("HOME")
+	pick := func(env, fallback string) string {
+		if v := os.Getenv(env); v != "" {
+			return filepath.Join(v, "ingot")
+		}
+		return filepath.Join(home, fallback, "ingot")
+	}
+	return pick("XDG_CONFIG_HOME", ".config"), pick("XDG_STATE_HOME", ".local/state")
+}
+
+// DefaultFile is where the file is looked for.
+func DefaultFile() string { etc, _ := Paths(); return filepath.Join(etc, "ingot.yaml") }
+
+// Default returns the configuration of a server without a file.
+func Default() Config {
+	etc, state := Paths()
+	return Config{
+		DataDir: state, KeyFile: filepath.Join(etc, "keys.json"), TokenFile: filepath.Join(etc, "token"), Listen: "127.0.0.1:8080",
+		Netboot:  Netboot{HTTP: []int{80, 7080}, TFTP: 69, Agent: 7443, Metadata: []int{7172}},
+		Temporal: Temporal{Port: 7233, UIPort: 8233, Namespace: "default", Retention: 30 * 24 * time.Hour},
+		MinFree:  1024,
+	}
+}
+
+// Load reads file over the defaults. A file that does not exist is the
+// defaults, unless it was named. Everything wrong comes back at once as
+// inventory.Problems.
+func Load(file string, named bool) (Config, error) {
+	c := Default()
+	b, err := os.ReadFile(file)
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && !named:
+		return c, nil
+	case err != nil:
+		return c, fmt.Errorf("reading the configuration: %w", err)
+	}
+	if err := strictyaml.Decode(file, b, &c); err != nil {
+		return c, err
+	}
+	var p inventory.Problems
+	c.check(&p)
+	return c, strictyaml.Locate(file, b, p).Err()
+}
+
+func (c *Config) check(p *inventory.Problems) {
+	if _, _, err := net.SplitHostPort(c.Listen); err != nil {
+		p.Add("listen", "write 127.0.0.1:8080", "%q is no host:port", c.Listen)
+	}
+	if (c.TLSCert == "") != (c.TLSKey == "") {
+		p.Add("tls_cert", "give tls_cert and tls_key, or neither", "one of certificate and key is missing")
+	}
+	if c.Netboot.Address != "" {
+		if a, err := netip.ParseAddr(c.Netboot.Address); err != nil || !a.Is4() {
+			p.Add("netboot.address", "write the server's IPv4 address on the provisioning network", "%q is no IPv4 address", c.Netboot.Address)
+		}
+	}
+	for i, r := range c.Netboot.Relays {
+		if _, err := Prefix(r); err != nil {
+			p.Add(fmt.Sprintf("netboot.relays[%d]", i), "write an address or a prefix", "%q is neither", r)
+		}
+	}
+	port := func(field string, n int) {
+		if n < 1 || n > 65535 {
+			p.Add(field, "write a number from 1 to 65535", "%d is no port", n)
+		}
+	}
+	for i, n := range c.Netboot.HTTP {
+		port(fmt.Sprintf("netboot.http[%d]", i), n)
+	}
+	for i, n := range c.Netboot.Metadata {
+		port(fmt.Sprintf("netboot.metadata[%d]", i), n)
+	}
+	port("netboot.tftp", c.Netboot.TFTP)
+	port("netboot.agent", c.Netboot.Agent)
+	if c.Temporal.Address == "" {
+		port("temporal.port", c.Temporal.Port)
+		port("temporal.ui_port", c.Temporal.UIPort)
+	}
+	if rel, err := filepath.Rel(c.DataDir, c.KeyFile); err == nil && filepath.IsLocal(rel) {
+		p.Add("key_file", "put it where a copy of data_dir does not contain it, for example /etc/ingot/keys.json", "the key file lies inside data_dir")
+	}
+	if c.MinFree < 0 {
+		p.Add("min_free_mib", "", "must not be negative")
+	}
+}
+
+// Prefix reads an address or a prefix.
+func Prefix(s string) (netip.Prefix, error) {
+	if a, err := netip.ParseAddr(s); err == nil {
+		return netip.PrefixFrom(a, a.BitLen()), nil
+	}
+	return netip.ParsePrefix(s)
+}
+
+// ImageDir returns where images lie.
+func (c Config) ImageDir() string {
+	if c.Images.Dir != "" {
+		return c.Images.Dir
+	}
+	return filepath.Join(c.DataDir, "images")
+}
+
+// Loopback tells whether addr, host:port, can be reached from this host alone.
+func Loopback(addr string) bool {
+	host, _, err := net.SplitHostPort(addr)
+	if err != nil {
+		return false
+	}
+	if host == "localhost" {
+		return true
+	}
+	a, err := netip.ParseAddr(host)
+	return err == nil && a.IsLoopback()
+}
+
+// Join returns host:port.
+func Join(host string, port int) string { return net.JoinHostPort(host, strconv.Itoa(port)) }
+
+// Example is the commented file that "ingot init" writes; %s are the lines of
+// the interfaces.
+const Example = `# Ingot's configuration. Every line shown commented out is the default.
+# ingot config check FILE tells what is wrong with it; ingot doctor what is wrong around it.
+
+#data_dir: /var/lib/ingot          # databases and images; a local disk, never NFS
+#key_file: /etc/ingot/keys.json    # keys of the stored secrets; back it up, apart from data_dir
+#token_file: /etc/ingot/token      # the admin token
+#listen: 127.0.0.1:8080            # API and page; beyond loopback with TLS only
+#hosts: [ingot.example.com]        # further names under which operators reach it
+
+netboot:
+%s  #address: 10.0.0.2             # this server as the machines see it; default: the interface's
+  #http: [80, 7080]
+  #tftp: 69
+  #agent: 7443                    # agents, TLS
+  #metadata: [7172]
+  #relays: [10.0.1.1]             # DHCP relays that may ask
+  #link_local: false              # serve 169.254.169.254 by classless routes
+  #loaders: /usr/lib/ipxe         # undionly.kpxe, snponly.efi, ipxe.efi
+  #agent_os: /usr/share/ingot     # vmlinuz, initramfs
+
+#images:
+#  dir: /var/lib/ingot/images
+#  require_digest: false          # refuse images whose digest nobody declared
+#  fetch_hosts: []                # hosts from which "image add URL" may fetch over http
+
+#temporal:
+#  port: 7233                     # the embedded server, on loopback
+#  ui_port: 8233
+#  address: ""                    # use this cluster instead
+#  namespace: default
+#  retention: 720h
+
+#min_free_mib: 1024               # below this, new runs and uploads get 507
+`

@@ -1,0 +1,237 @@
+package workflows_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.temporal.io/sdk/client"
+	"go.temporal.io/sdk/temporal"
+
+	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/workflows"
+)
+
+func TestProvision(t *testing.T) {
+	w := newWorld(t, nil)
+	require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+	rec := w.record()
+	require.Equal(t, inventory.StateSuccess, rec.State)
+	require.Equal(t, inventory.PhaseDone, rec.Phase)
+	require.Equal(t, "D1", rec.Disk.Serial)
+	require.Equal(t, "phone-home", rec.Evidence)
+	for _, a := range rec.Actions {
+		require.Equal(t, action.Success, a.State, a.Name)
+		require.Positive(t, a.Timeout)
+	}
+	require.Equal(t, 1, w.cycles)
+	w.closed()
+}
+
+func TestAnotherWorkflowIDTouchesNothing(t *testing.T) {
+	w := newWorld(t, nil)
+	w.env.SetStartWorkflowOptions(client.StartWorkflowOptions{ID: "machine/other", TaskQueue: workflows.TaskQueue})
+	w.env.ExecuteWorkflow(workflows.Provision, workflows.ProvisionInput{Machine: machine})
+	require.ErrorContains(t, w.env.GetWorkflowError(), `must run under the id "machine/um760"`)
+	require.Zero(t, w.calls)
+	require.Zero(t, w.cycles)
+	g, err := w.Grant(t.Context(), machine)
+	require.NoError(t, err)
+	require.Zero(t, g.Epoch)
+}
+
+func TestFailingActionEndsTheRunAndResumes(t *testing.T) {
+	w := newWorld(t, nil)
+	w.agentFor = func(a inventory.Assignment) *action.Result {
+		if a.Key.Action == 1 {
+			return &action.Result{Key: a.Key, State: action.Failed, Message: "disk on fire", Log: "smoke"}
+		}
+		return &action.Result{Key: a.Key, State: action.Success}
+	}
+	require.ErrorContains(t, w.run(workflows.ProvisionInput{Machine: machine}), "disk on fire")
+	rec := w.record()
+	require.Equal(t, inventory.StateFailed, rec.State)
+	require.Contains(t, rec.Message, "disk on fire")
+	require.Equal(t, action.Failed, rec.Actions[1].State)
+	w.closed()
+}
+
+func TestRetriesFromFailedStep(t *testing.T) {
+	w := newWorld(t, nil)
+	tries := 0
+	w.agentFor = func(a inventory.Assignment) *action.Result {
+		if a.Key.Action == 1 {
+			if tries++; tries == 1 {
+				return &action.Result{Key: a.Key, State: action.Failed, Message: "disk on fire"}
+			}
+		}
+		return &action.Result{Key: a.Key, State: action.Success}
+	}
+	require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine, Retries: workflows.Retries{Count: 1}}))
+	rec := w.record()
+	require.Equal(t, 2, rec.Actions[1].Attempt)
+	require.Equal(t, 1, rec.Actions[0].Attempt)
+	require.Equal(t, 1, w.cycles)
+	w.closed()
+}
+
+func TestRetriesFromStart(t *testing.T) {
+	w := newWorld(t, nil)
+	tries := 0
+	w.agentFor = func(a inventory.Assignment) *action.Result {
+		if a.Key.Action == 1 {
+			if tries++; tries == 1 {
+				return &action.Result{Key: a.Key, State: action.Failed, Message: "disk on fire"}
+			}
+		}
+		return &action.Result{Key: a.Key, State: action.Success}
+	}
+	require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine, Retries: workflows.Retries{Count: 1, From: "start"}}))
+	require.Equal(t, 2, w.record().Actions[0].Attempt)
+	require.Equal(t, 2, w.cycles)
+	w.closed()
+}
+
+func TestSilentMachineIsStartedAgainThenAPersonIsAsked(t *testing.T) {
+	w := newWorld(t, nil)
+	w.noAgent = func(boot int) bool { return boot < inventory.MaxBoots+2 }
+	w.answer = func(q inventory.Question) *workflows.Decision { return &workflows.Decision{Choice: workflows.Retry} }
+	require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+	require.Equal(t, inventory.MaxBoots+2, w.cycles)
+	require.Len(t, w.asked, 1)
+	require.Contains(t, w.asked[0].Text, "no agent")
+	w.closed()
+}
+
+func TestAgentLostInAnActionIsTriedAgain(t *testing.T) {
+	w := newWorld(t, nil)
+	w.agentFor = func(a inventory.Assignment) *action.Result {
+		if a.Key.Action == 0 && a.Key.Attempt == 1 {
+			w.after(10*time.Minute, func() { w.signal(inventory.EventAgentLost, a.Epoch, a.Boot, &a.Key) })
+			return nil
+		}
+		return &action.Result{Key: a.Key, State: action.Success}
+	}
+	require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+	rec := w.record()
+	require.Equal(t, 2, rec.Actions[0].Attempt)
+	require.Equal(t, 2, w.cycles)
+	w.closed()
+}
+
+func TestActionTimeoutWithALivingAgentStopsIt(t *testing.T) {
+	w := newWorld(t, nil)
+	w.agentFor = func(a inventory.Assignment) *action.Result {
+		if a.Key.Action == 0 { // beats, but never ends
+			var beat func()
+			beat = func() {
+				if w.env.IsWorkflowCompleted() {
+					return
+				}
+				_ = w.TouchAgents(context.Background(), []inventory.AgentSeen{{Owner: a.Owner, Boot: a.Boot, LastSeen: w.env.Now()}})
+				if stops, err := w.Stops(context.Background(), a.Owner); err == nil && len(stops) > 0 {
+					w.reports(a, action.Result{Key: a.Key, State: action.Stopped})
+					return
+				}
+				w.after(10*time.Second, beat)
+			}
+			w.after(10*time.Second, beat)
+			return nil
+		}
+		return &action.Result{Key: a.Key, State: action.Success}
+	}
+	err := w.run(workflows.ProvisionInput{Machine: machine})
+	require.ErrorContains(t, err, "did not end within its timeout")
+	require.Equal(t, inventory.StateTimeout, w.record().State)
+	require.True(t, w.on, "the agent stopped by itself; its power must stay")
+	w.closed()
+}
+
+func TestCancelStopsTheAgentAndCloses(t *testing.T) {
+	w := newWorld(t, nil)
+	w.agentFor = func(a inventory.Assignment) *action.Result {
+		w.after(time.Minute, w.env.CancelWorkflow)
+		return nil // and answers no stop: the power is taken away
+	}
+	err := w.run(workflows.ProvisionInput{Machine: machine})
+	require.True(t, temporal.IsCanceledError(err), "%v", err)
+	require.Equal(t, inventory.StateCancelled, w.record().State)
+	require.False(t, w.on)
+	w.closed()
+}
+
+func TestTwoDisksAskAPerson(t *testing.T) {
+	w := newWorld(t, nil)
+	w.disks = append(w.disks, action.Disk{Path: "/dev/vdb", Serial: "D2", Size: 1 << 30, Blank: true})
+	w.answer = func(q inventory.Question) *workflows.Decision {
+		require.Len(t, q.Disks, 2)
+		g, err := w.Grant(t.Context(), machine)
+		require.NoError(t, err)
+		require.False(t, g.NetbootOpen(w.env.Now()), "the window is closed while a person is awaited")
+		return &workflows.Decision{Choice: workflows.Retry, DiskSelector: &inventory.DiskSelector{Serial: "D2"}}
+	}
+	require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+	require.Equal(t, "D2", w.record().Disk.Serial)
+	w.closed()
+}
+
+func TestBMCThatRefusesAsksAPerson(t *testing.T) {
+	w := newWorld(t, nil)
+	w.bmcDown = inventory.ErrRefused
+	w.answer = func(inventory.Question) *workflows.Decision {
+		w.bmcDown = nil
+		return &workflows.Decision{Choice: workflows.Retry}
+	}
+	require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+	require.Len(t, w.asked, 1)
+	w.closed()
+}
+
+func TestManualPowerGoesOnAtASignal(t *testing.T) {
+	w := newWorld(t, func(m *inventory.Machine) { m.BMC = nil })
+	w.after(3*time.Hour, func() {
+		g, err := w.Grant(t.Context(), machine)
+		require.NoError(t, err)
+		require.True(t, g.NetbootOpen(w.env.Now()), "with manual power the window stays open")
+		w.env.SignalWorkflow(workflows.SignalPoweredOn, nil)
+		w.after(time.Minute, w.boots)
+	})
+	require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+	w.closed()
+}
+
+func TestDecisionAnswersOneQuestion(t *testing.T) {
+	w := newWorld(t, nil)
+	w.disks = nil
+	w.answer = func(q inventory.Question) *workflows.Decision {
+		w.after(time.Minute, func() { // for a question that was never asked
+			w.env.SignalWorkflow(workflows.SignalDecide, workflows.Decision{Question: "9.bind.9", Choice: workflows.Abort})
+		})
+		w.disks = []action.Disk{{Path: "/dev/vda", Serial: "D1", Size: 1 << 30, Blank: true}}
+		return &workflows.Decision{Choice: workflows.Abort}
+	}
+	require.ErrorContains(t, w.run(workflows.ProvisionInput{Machine: machine}), "aborted by a person")
+	w.closed()
+}
+
+// TestUnwind fails the run at each of its outer calls in turn, after the call
+// took effect: the machine must never stay open, unless closing it is itself
+// what fails.
+func TestUnwind(t *testing.T) {
+	for n := 1; ; n++ {
+		w := newWorld(t, nil)
+		w.failAt = n
+		err := w.run(workflows.ProvisionInput{Machine: machine})
+		if !w.failing {
+			require.NoError(t, err)
+			require.Greater(t, n, 20, "a run makes more calls than that")
+			return
+		}
+		g, e := w.Store.Grant(t.Context(), machine)
+		require.NoError(t, e)
+		require.False(t, g.NetbootOpen(w.env.Now()), "call %d fails: network boot is still allowed", n)
+		require.Empty(t, g.Run, "call %d fails: the grant is still held", n)
+	}
+}

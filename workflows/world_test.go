@@ -1,0 +1,280 @@
+package workflows_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.temporal.io/sdk/client"
+	"go.temporal.io/sdk/temporal"
+	"go.temporal.io/sdk/testsuite"
+
+	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/activities"
+	"github.com/ingotmetal/ingot/internal/keyring"
+	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/inventory/sqlite"
+	"github.com/ingotmetal/ingot/workflows"
+)
+
+const (
+	machine = "um760"
+	mac     = "52:54:00:00:00:01"
+)
+
+// world is one machine with its BMC, its agent and a real inventory. The agent
+// acts by delayed callbacks of the test environment, whose clock skips.
+type world struct {
+	*sqlite.Store
+	t    *testing.T
+	env  *testsuite.TestWorkflowEnvironment
+	keys *keyring.Ring
+
+	mu       sync.Mutex
+	on       bool
+	cycles   int
+	signals  int
+	calls    int
+	failAt   int  // the call that takes effect and then fails for good; 0: none
+	failing  bool // failAt was reached
+	bmcDown  error
+	noAgent  func(boot int) bool
+	agentFor func(a inventory.Assignment) *action.Result // nil: never reports
+	noHome   bool
+	disks    []action.Disk
+	asked    []inventory.Question
+	answer   func(q inventory.Question) *workflows.Decision
+	assigned []action.Key
+	last     inventory.Workflow
+}
+
+func newWorld(t *testing.T, edit func(m *inventory.Machine)) *world {
+	t.Helper()
+	keys := keyring.New()
+	store, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "ingot.db"), keys)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, store.Close()) })
+	m := inventory.Machine{
+		Name: machine, Image: "debian-12",
+		Interfaces: []inventory.Interface{{MAC: mac, Address: netip.MustParseAddr("10.0.0.9"), Netmask: "255.255.255.0"}},
+		BMC:        &inventory.BMC{Driver: inventory.DriverIPMI, Host: "10.0.1.9", User: "admin", Password: inventory.NewSecret("s3cret")},
+	}
+	if edit != nil {
+		edit(&m)
+	}
+	require.NoError(t, store.PutMachines(t.Context(), []inventory.Machine{m}, false, "test"))
+	require.NoError(t, store.PutImage(t.Context(), inventory.Image{
+		Name: "debian-12", File: "debian-12", Size: 1, SHA256: fmt.Sprintf("%064d", 7), Format: "raw",
+	}, "test"))
+
+	w := &world{
+		Store: store, t: t, keys: keys, noAgent: func(int) bool { return false },
+		disks:    []action.Disk{{Path: "/dev/vda", Serial: "D1", Size: 1 << 30, Blank: true}},
+		agentFor: func(a inventory.Assignment) *action.Result { return &action.Result{Key: a.Key, State: action.Success} },
+		answer:   func(inventory.Question) *workflows.Decision { return nil },
+	}
+	var suite testsuite.WorkflowTestSuite
+	suite.SetLogger(slog.New(slog.DiscardHandler))
+	w.env = suite.NewTestWorkflowEnvironment()
+	w.env.SetStartTime(time.Now())
+	w.env.SetTestTimeout(time.Minute)
+	require.NoError(t, w.env.SetTypedSearchAttributesOnStart(temporal.NewSearchAttributes()))
+	w.env.RegisterActivity(&activities.Activities{
+		Machines: w, Catalogue: w, Grants: w, Agents: w, Assignments: w, Records: w, BMC: w,
+		Site: activities.Site{ClaimKey: keys.Key(keyring.Claim), ImageURL: "http://10.0.0.1/images", MetadataURL: "http://10.0.0.1:7172"},
+		Log:  slog.New(slog.DiscardHandler), Now: w.env.Now, Started: w.env.Now().Add(-time.Hour),
+	})
+	return w
+}
+
+// run carries out Provision under its proper id.
+func (w *world) run(in workflows.ProvisionInput) error {
+	w.env.SetStartWorkflowOptions(client.StartWorkflowOptions{ID: workflows.MachineID(machine), TaskQueue: workflows.TaskQueue})
+	w.env.ExecuteWorkflow(workflows.Provision, in)
+	require.True(w.t, w.env.IsWorkflowCompleted())
+	return w.env.GetWorkflowError()
+}
+
+// effect is called when a call has taken effect: the worst time for it to fail.
+func (w *world) effect(err error) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.calls++
+	if err == nil && w.failAt > 0 && w.calls == w.failAt {
+		w.failing = true
+		return temporal.NewNonRetryableApplicationError("broken here", "test", nil)
+	}
+	return err
+}
+
+func (w *world) after(d time.Duration, f func()) { w.env.RegisterDelayedCallback(f, d) }
+
+func (w *world) signal(kind string, epoch int64, boot int, k *action.Key) {
+	w.signals++
+	w.env.SignalWorkflow(workflows.SignalEvent, workflows.Event{Kind: kind, Epoch: epoch, Boot: boot, Key: k})
+}
+
+// boots is the machine after power-on: its firmware, its loader, its agent.
+func (w *world) boots() {
+	ctx := w.t.Context()
+	g, err := w.Store.Grant(ctx, machine)
+	require.NoError(w.t, err)
+	if !g.NetbootOpen(w.env.Now()) {
+		return
+	}
+	for _, k := range []string{inventory.EventDHCP, inventory.EventScript, inventory.EventKernel} {
+		w.signal(k, g.Epoch, g.Boot, nil)
+	}
+	if w.noAgent(g.Boot) {
+		return
+	}
+	h := action.Hello{Machine: machine, Nonce: fmt.Sprintf("nonce-%d-%d", g.Epoch, g.Boot), MAC: mac, Facts: action.Facts{Disks: w.disks}}
+	_, err = w.Store.Redeem(ctx, g.Owner, g.Boot, h, func(n string) string { return "token-" + n }, w.env.Now().Add(time.Hour))
+	require.NoError(w.t, err)
+	w.signal(inventory.EventHello, g.Epoch, g.Boot, nil)
+}
+
+func (w *world) Assign(ctx context.Context, a inventory.Assignment) error {
+	if err := w.Store.Assign(ctx, a); err != nil {
+		return err
+	}
+	w.mu.Lock()
+	w.assigned = append(w.assigned, a.Key)
+	w.mu.Unlock()
+	r := w.agentFor(a)
+	if r != nil {
+		w.after(time.Second, func() { w.reports(a, *r) })
+	}
+	return w.effect(nil)
+}
+
+func (w *world) reports(a inventory.Assignment, r action.Result) {
+	r.ID = "r-" + a.Key.String()
+	if _, err := w.Store.Report(w.t.Context(), a.Owner, a.Boot, r); err != nil {
+		require.ErrorIs(w.t, err, inventory.ErrFenced)
+		return
+	}
+	w.env.SignalWorkflow(workflows.SignalActionCompleted, workflows.ActionCompleted{Key: r.Key, State: r.State, Message: r.Message})
+	if a.Payload.Leaving && r.State == action.Success && !w.noHome {
+		w.after(time.Minute, func() { w.signal(inventory.EventPhoneHome, a.Epoch, a.Boot, nil) })
+	}
+}
+
+func (w *world) PutWorkflow(ctx context.Context, rec inventory.Workflow) error {
+	w.mu.Lock()
+	w.last = rec
+	w.mu.Unlock()
+	if q := rec.Question; q != nil && (len(w.asked) == 0 || w.asked[len(w.asked)-1].ID != q.ID) {
+		w.asked = append(w.asked, *q)
+		d := w.answer(*q)
+		if d == nil { // nobody is in the room for long
+			d = &workflows.Decision{Choice: q.Choices[len(q.Choices)-1]}
+		}
+		d.Question = q.ID
+		w.after(time.Hour, func() { w.env.SignalWorkflow(workflows.SignalDecide, *d) })
+	}
+	return w.effect(w.Store.PutWorkflow(ctx, rec))
+}
+
+func (w *world) TakeGrant(ctx context.Context, m, run, id string, force bool) (inventory.Grant, error) {
+	g, err := w.Store.TakeGrant(ctx, m, run, id, force)
+	return g, w.effect(err)
+}
+
+func (w *world) AllowBoot(ctx context.Context, o inventory.Owner, boot int, until time.Time) (inventory.Grant, error) {
+	g, err := w.Store.AllowBoot(ctx, o, boot, until)
+	return g, w.effect(err)
+}
+
+func (w *world) CloseNetboot(ctx context.Context, o inventory.Owner) error {
+	return w.effect(w.Store.CloseNetboot(ctx, o))
+}
+
+func (w *world) OpenSecrets(ctx context.Context, o inventory.Owner, until time.Time) error {
+	return w.effect(w.Store.OpenSecrets(ctx, o, until))
+}
+
+func (w *world) CloseSecrets(ctx context.Context, o inventory.Owner) error {
+	return w.effect(w.Store.CloseSecrets(ctx, o))
+}
+
+func (w *world) EndGrant(ctx context.Context, o inventory.Owner) error {
+	return w.effect(w.Store.EndGrant(ctx, o))
+}
+
+func (w *world) PutPlan(ctx context.Context, p inventory.Plan) error {
+	return w.effect(w.Store.PutPlan(ctx, p))
+}
+
+func (w *world) State(context.Context, inventory.BMC, inventory.Secret) (string, error) {
+	if w.on {
+		return "on", nil
+	}
+	return "off", nil
+}
+
+func (w *world) Set(ctx context.Context, _ inventory.BMC, password inventory.Secret, power string, fence activities.Fence) error {
+	if password.Reveal() != "s3cret" {
+		return inventory.ErrRefused
+	}
+	if err := errors.Join(fence(ctx), w.bmcDown); err != nil {
+		return err
+	}
+	switch power {
+	case "on", "cycle":
+		w.on = true
+		w.cycles++
+		w.after(time.Minute, w.boots)
+	default:
+		w.on = false
+	}
+	return w.effect(nil)
+}
+
+func (w *world) SetBootDevice(ctx context.Context, _ inventory.BMC, _ inventory.Secret, _ inventory.BootDevice, fence activities.Fence) (string, error) {
+	return "", w.effect(fence(ctx))
+}
+
+// closed requires what must hold after every run, however it ended.
+func (w *world) closed() {
+	w.t.Helper()
+	g, err := w.Store.Grant(context.Background(), machine)
+	require.NoError(w.t, err)
+	require.Empty(w.t, g.Run, "the run has ended and still owns the machine")
+	require.False(w.t, g.NetbootOpen(w.env.Now()), "network boot is still allowed")
+	require.False(w.t, g.SecretsOpen(w.env.Now()), "secrets are still served")
+}
+
+func (w *world) record() inventory.Workflow {
+	w.t.Helper()
+	ws, err := w.Store.Workflows(context.Background(), inventory.WorkflowFilter{Machine: machine})
+	require.NoError(w.t, err)
+	require.NotEmpty(w.t, ws)
+	return ws[0]
+}
+
+func states(w inventory.Workflow) (out []string) {
+	for _, a := range w.Actions {
+		out = append(out, a.Name+" "+string(a.State))
+	}
+	return slices.Clip(out)
+}
+
+func mustJSON(t *testing.T, v any) string {
+	t.Helper()
+	b, err := json.Marshal(v)
+	require.NoError(t, err)
+	return string(b)
+}
+
+// PendingSignals is none: the world signals directly.
+func (w *world) PendingSignals(context.Context, inventory.Owner) (int, error) { return 0, nil }
