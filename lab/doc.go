@@ -1,0 +1,22 @@
+// Package lab is a virtual bare-metal data centre on one Linux machine: a switch with three VLANs, a server's place, a router
+// with a DHCP relay, machines that are QEMU processes with real firmware (SeaBIOS with iPXE, OVMF), and a BMC for each of them
+// that is switched over IPMI. The end-to-end tests and `make demo` run Ingot in it, unmodified.
+//
+//	host namespace          Forward: 127.0.0.1:port ─┐
+//	┌────────────┐  ┌────────────────────┐           ▼
+//	│ cli        │  │ rtr                │   ┌────────────────┐   ┌──────────────────┐
+//	│ eth0       │  │ eth20 10.10.20.1   │   │ srv            │   │ bmc              │
+//	│ (no addr.) │  │ eth30 10.10.30.1   │   │ eth0 10.10.20.2│   │ eth0 10.10.10.10 │
+//	└──┬─────────┘  │ dhcrelay, routing  │   │ eth10 …10.2    │   │ ipmi_sim × n     │
+//	   │            └──┬──────────┬──────┘   └──┬─────────┬───┘   └──┬───────────────┘
+//	┌──┴───────────────┴──────────┴─────────────┴─────────┴──────────┴───┐
+//	│ sw   br20 (VLAN 20: direct)  br30 (VLAN 30: relayed)  br10 (BMCs)   │  one tap per machine
+//	└────────────────────────────────────────────────────────────────────┘
+//
+// Several labs run side by side: each takes a name under a lock, and everything of it lives in namespaces of that name. Close
+// removes it all. Processes of a lab die with the program that made it, even when that is killed with -9; the namespaces that
+// are left then are removed by the next New.
+//
+// Machines are emulated (QEMU's TCG), never virtualised: a /dev/kvm that can be opened may be nested and hang a stock kernel,
+// and a lab that behaves the same everywhere is worth more than a fast one.
+package lab

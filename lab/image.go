@@ -1,0 +1,194 @@
+package lab
+
+import (
+	"context"
+	"crypto/sha256"
+	"embed"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+//go:embed images/*.sh
+var recipes embed.FS
+
+// Image is a bootable disk image for BIOS and UEFI, in the cache. Its files must not be changed.
+type Image struct {
+	Name   string // "mini" or "debian"
+	Raw    string // path of the raw image
+	Zst    string // path of the same, compressed with zstd
+	SHA256 string // of Raw, in hex
+	Size   int64  // of Raw, in bytes
+}
+
+// MiniImage is the small operating system, which boots in a few seconds; see images/mini.sh for what it says on the serial
+// console. It is built when the cache does not have it (10 s); what the build prints goes to log, which may be nil.
+func MiniImage(ctx context.Context, log io.Writer) (Image, error) {
+	// The unpacked packages are part of the recipe.
+	key, err := packageKey("kernel", "busybox")
+	if err != nil {
+		return Image{}, err
+	}
+	return buildImage(ctx, "mini", key, log)
+}
+
+// DebianImage is a real Debian 12 with cloud-init; see images/debian.sh. It is built when the cache does not have it (one to
+// two minutes, from Debian's mirror); what the build prints goes to log, which may be nil.
+func DebianImage(ctx context.Context, log io.Writer) (Image, error) {
+	return buildImage(ctx, "debian", "", log)
+}
+
+func packageKey(names ...string) (string, error) {
+	var key strings.Builder
+	for _, n := range names {
+		b, err := os.ReadFile(filepath.Join(PackageDir(n), ".packages"))
+		if err != nil {
+			return "", fmt.Errorf("reading package %q of the lab's cache: %w; %s", n, err, remedy)
+		}
+		key.Write(b)
+	}
+	return key.String(), nil
+}
+
+// buildImage returns the image of recipe name out of the cache, building it first if need be. Two builders, also of two
+// programs, do not collide: the second waits and then finds it.
+func buildImage(ctx context.Context, name, key string, log io.Writer) (Image, error) {
+	if log == nil {
+		log = io.Discard
+	}
+	h := sha256.New()
+	for _, f := range []string{"mkimage.sh", name + ".sh"} {
+		b, err := recipes.ReadFile("images/" + f)
+		if err != nil {
+			return Image{}, err
+		}
+		h.Write(b)
+	}
+	h.Write([]byte(key))
+	root := filepath.Join(CacheDir(), "images")
+	dir := filepath.Join(root, name+"-"+hex.EncodeToString(h.Sum(nil))[:16])
+	if img, err := openImage(name, dir); err == nil {
+		return img, nil
+	}
+	if err := os.MkdirAll(root, 0o755); err != nil {
+		return Image{}, err
+	}
+	lock, err := os.OpenFile(filepath.Join(root, name+".lock"), os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return Image{}, err
+	}
+	defer lock.Close() //nolint:errcheck // gives the lock free, and nothing was written
+	err = poll(ctx, func() (bool, error) {
+		err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if errors.Is(err, unix.EWOULDBLOCK) || errors.Is(err, unix.EINTR) {
+			return false, nil
+		}
+		return err == nil, err
+	})
+	if err != nil {
+		return Image{}, fmt.Errorf("waiting for another builder of image %q: %w", name, err)
+	}
+	if img, err := openImage(name, dir); err == nil {
+		return img, nil
+	}
+	if err := makeImage(ctx, name, root, dir, log); err != nil {
+		return Image{}, fmt.Errorf("building image %q: %w", name, err)
+	}
+	return openImage(name, dir)
+}
+
+// openImage reads what makeImage left.
+func openImage(name, dir string) (Image, error) {
+	img := Image{Name: name, Raw: filepath.Join(dir, name+".raw"), Zst: filepath.Join(dir, name+".raw.zst")}
+	sum, err := os.ReadFile(filepath.Join(dir, "sha256"))
+	if err != nil {
+		return img, err
+	}
+	st, err := os.Stat(img.Raw)
+	if err != nil {
+		return img, err
+	}
+	img.SHA256, img.Size = strings.TrimSpace(string(sum)), st.Size()
+	return img, nil
+}
+
+// makeImage runs the recipe in a folder of its own and renames that to dir when all is done. The caller holds the lock.
+func makeImage(ctx context.Context, name, root, dir string, log io.Writer) error {
+	left, err := filepath.Glob(filepath.Join(root, ".build-"+name+"-*"))
+	if err != nil {
+		return err
+	}
+	for _, d := range left { // of a builder that was killed: it would hold the lock otherwise
+		if err := os.RemoveAll(d); err != nil {
+			return err
+		}
+	}
+	work, err := os.MkdirTemp(root, ".build-"+name+"-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(work) //nolint:errcheck // the next build of it tries again
+	out := filepath.Join(work, "out")
+	if err := errors.Join(os.Chmod(work, 0o755), os.Mkdir(out, 0o755), os.CopyFS(work, recipes)); err != nil {
+		return err
+	}
+	scripts, err := filepath.Glob(filepath.Join(work, "images", "*.sh"))
+	if err != nil {
+		return err
+	}
+	for _, s := range scripts {
+		if err := os.Chmod(s, 0o755); err != nil {
+			return err
+		}
+	}
+	raw := filepath.Join(out, name+".raw")
+	if err := runBuild(ctx, log, filepath.Join(work, "images", name+".sh"), raw, filepath.Join(CacheDir(), "pkg")); err != nil {
+		return err
+	}
+	if err := runBuild(ctx, log, "zstd", "-q", "-3", "-f", raw, "-o", raw+".zst"); err != nil {
+		return err
+	}
+	f, err := os.Open(raw)
+	if err != nil {
+		return err
+	}
+	h := sha256.New()
+	_, err = io.Copy(h, f)
+	if err := errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(out, "sha256"), []byte(hex.EncodeToString(h.Sum(nil))+"\n"), 0o644); err != nil {
+		return err
+	}
+	return os.Rename(out, dir)
+}
+
+// runBuild runs a program that ends with ctx and with this program.
+func runBuild(ctx context.Context, log io.Writer, name string, args ...string) error {
+	result := make(chan error)
+	go func() {
+		runtime.LockOSThread() // the parent-death signal comes when the thread ends
+		last := &tailWriter{w: log}
+		c := exec.CommandContext(ctx, name, args...)
+		c.Stdout, c.Stderr = last, last
+		c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+		c.Cancel = func() error { return syscall.Kill(-c.Process.Pid, syscall.SIGKILL) }
+		c.WaitDelay = 5 * time.Second
+		err := c.Run()
+		if err != nil {
+			err = fmt.Errorf("running %s: %w: %s", filepath.Base(name), err, last.text())
+		}
+		result <- err
+	}()
+	return <-result
+}

@@ -1,0 +1,612 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Firmware of a machine.
+type Firmware string
+
+// The kinds of firmware.
+const (
+	BIOS     Firmware = "bios"      // SeaBIOS; the network card has iPXE 2.0 in its ROM
+	UEFI     Firmware = "uefi"      // OVMF; PXE over IPv4
+	UEFIHTTP Firmware = "uefi-http" // OVMF; HTTP boot over IPv4, no PXE
+)
+
+// Bus is how a disk is attached.
+type Bus string
+
+// The kinds of disk.
+const (
+	Virtio Bus = "virtio" // /dev/vda
+	NVMe   Bus = "nvme"   // /dev/nvme0n1
+	AHCI   Bus = "ahci"   // /dev/sda
+)
+
+// BootOrder is what the firmware tries first.
+type BootOrder string
+
+// The boot orders.
+const (
+	DiskFirst    BootOrder = "disk"
+	NetworkFirst BootOrder = "network"
+)
+
+// PowerState of a machine.
+type PowerState string
+
+// The power states. A machine whose system switched itself off is Off.
+const (
+	On  PowerState = "on"
+	Off PowerState = "off"
+)
+
+// NextBoot is a one-time override of the boot order: it holds for the next power-on or reset only, as with a real BMC.
+type NextBoot string
+
+// The overrides, in ipmi_sim's words.
+const (
+	NextDefault NextBoot = "none"    // none: the boot order decides
+	NextNetwork NextBoot = "pxe"     // network once
+	NextDisk    NextBoot = "default" // disk once ("boot device: disk" of ipmitool)
+)
+
+// Spec describes a machine. Only Name is needed; Machine fills in the rest.
+type Spec struct {
+	Name       string    // letters, digits and dashes
+	VLAN       int       // DirectVLAN (default) or RelayedVLAN
+	MAC        string    // default 52:54:00:<vlan>:00:<number>
+	Firmware   Firmware  // default BIOS
+	Bus        Bus       // default Virtio; for the disk and the decoys
+	DiskSize   int64     // bytes, default 4 GiB; the file is sparse
+	DiskSerial string    // default "DISK-<name>"; at most 20 characters
+	Decoys     []string  // serials of further disks of the same size, which must never be written
+	Order      BootOrder // default DiskFirst
+	MemoryMB   int       // default 512
+	Serial     string    // SMBIOS system serial number, default "SN-<name>"
+	UUID       string    // SMBIOS system UUID, default derived from the MAC
+	// BMC: the machine's BMC is named by default <name>, address 10.10.10.<10+number>, user "admin", password "password".
+	BMCAddress  string
+	BMCUser     string
+	BMCPassword string // at most 20 characters
+	NoBMC       bool   // a machine without a BMC: only PowerOn and the like switch it
+}
+
+// Machine is a computer of the lab. It is off at first. Its methods may be called from several goroutines.
+type Machine struct {
+	lab  *Lab
+	spec Spec
+	dir  string
+	num  int
+	bmc  *BMC
+
+	mu          sync.Mutex // one change of power at a time
+	state       sync.Mutex // guards what follows; never held while waiting
+	next        NextBoot
+	order       BootOrder
+	decoysFirst bool
+	qemu        *Cmd
+	qmp         *qmp
+	powerOns    int
+	resets      int
+	mark        int64 // where WaitSerial begins to read
+}
+
+var machineName = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,30}$`)
+
+// Machine puts a machine into the lab: a port on its VLAN, blank disks (a disk file that exists already is kept), a running
+// BMC. The machine is off.
+func (l *Lab) Machine(ctx context.Context, spec Spec) (*Machine, error) {
+	l.mu.Lock()
+	num := l.taken + 1
+	_, twice := l.machines[spec.Name]
+	if !twice {
+		l.taken = num
+	}
+	l.mu.Unlock()
+	if twice {
+		return nil, fmt.Errorf("making machine %q: there is one of that name", spec.Name)
+	}
+	spec, err := spec.complete(num)
+	if err != nil {
+		return nil, fmt.Errorf("making machine %q: %w", spec.Name, err)
+	}
+	m := &Machine{lab: l, spec: spec, num: num, dir: filepath.Join(l.dir, spec.Name), next: NextDefault, order: spec.Order}
+	if err := os.MkdirAll(m.dir, 0o755); err != nil {
+		return nil, err
+	}
+	for _, serial := range m.serials() {
+		if err := makeDisk(m.DiskPathOf(serial), spec.DiskSize); err != nil {
+			return nil, fmt.Errorf("making machine %q: %w", spec.Name, err)
+		}
+	}
+	if spec.Firmware != BIOS {
+		vars, err := os.ReadFile(ovmfVars)
+		if err != nil {
+			return nil, err
+		}
+		if err := os.WriteFile(m.path("vars.fd"), vars, 0o644); err != nil {
+			return nil, err
+		}
+	}
+	err = l.ipBatch(ctx, Switch,
+		fmt.Sprintf("tuntap add dev %s mode tap", m.tap()),
+		fmt.Sprintf("link set %s master br%d up", m.tap(), spec.VLAN))
+	if err != nil {
+		return nil, err
+	}
+	l.mu.Lock()
+	l.machines[spec.Name] = m
+	l.mu.Unlock()
+	if !spec.NoBMC {
+		m.bmc = &BMC{Address: spec.BMCAddress, User: spec.BMCUser, Password: spec.BMCPassword, machine: m}
+		if err := m.bmc.install(ctx); err != nil {
+			return nil, fmt.Errorf("making the BMC of %q: %w", spec.Name, err)
+		}
+	}
+	return m, nil
+}
+
+// complete fills in the defaults of the num-th machine and checks the rest.
+func (s Spec) complete(num int) (Spec, error) {
+	def := func(p *string, v string) {
+		if *p == "" {
+			*p = v
+		}
+	}
+	if !machineName.MatchString(s.Name) {
+		return s, fmt.Errorf("name %q: use lower-case letters, digits and dashes", s.Name)
+	}
+	if s.VLAN == 0 {
+		s.VLAN = DirectVLAN
+	}
+	if s.VLAN != DirectVLAN && s.VLAN != RelayedVLAN && s.VLAN != BMCVLAN {
+		return s, fmt.Errorf("there is no VLAN %d", s.VLAN)
+	}
+	def(&s.MAC, fmt.Sprintf("52:54:00:%02d:00:%02x", s.VLAN, num))
+	def((*string)(&s.Firmware), string(BIOS))
+	def((*string)(&s.Bus), string(Virtio))
+	def((*string)(&s.Order), string(DiskFirst))
+	def(&s.DiskSerial, "DISK-"+s.Name)
+	def(&s.Serial, "SN-"+s.Name)
+	def(&s.UUID, "00000000-0000-4000-8000-"+strings.ReplaceAll(s.MAC, ":", ""))
+	def(&s.BMCAddress, "10.10.10."+strconv.Itoa(10+num))
+	def(&s.BMCUser, "admin")
+	def(&s.BMCPassword, "password")
+	if s.DiskSize == 0 {
+		s.DiskSize = 4 << 30
+	}
+	if s.MemoryMB == 0 {
+		s.MemoryMB = 512
+	}
+	switch s.Firmware {
+	case BIOS, UEFI, UEFIHTTP:
+	default:
+		return s, fmt.Errorf("there is no firmware %q", s.Firmware)
+	}
+	switch s.Bus {
+	case Virtio, NVMe, AHCI:
+	default:
+		return s, fmt.Errorf("there is no disk bus %q", s.Bus)
+	}
+	if s.Order != DiskFirst && s.Order != NetworkFirst {
+		return s, fmt.Errorf("there is no boot order %q", s.Order)
+	}
+	seen := map[string]bool{}
+	for _, serial := range append([]string{s.DiskSerial}, s.Decoys...) {
+		if seen[serial] || serial == "" || len(serial) > 20 || strings.ContainsAny(serial, ",/ ") {
+			return s, fmt.Errorf("disk serial %q: each must be different, of 1 to 20 characters, without comma, slash and space", serial)
+		}
+		seen[serial] = true
+	}
+	return s, nil
+}
+
+func makeDisk(path string, size int64) error {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return err
+	}
+	st, err := f.Stat()
+	if err == nil && st.Size() < size {
+		err = f.Truncate(size)
+	}
+	return errors.Join(err, f.Close())
+}
+
+func (m *Machine) path(name string) string { return filepath.Join(m.dir, name) }
+func (m *Machine) tap() string             { return "tap" + strconv.Itoa(m.num) }
+
+// serials of all disks, the disk of the installation first.
+func (m *Machine) serials() []string { return append([]string{m.spec.DiskSerial}, m.spec.Decoys...) }
+
+// Name is the machine's name.
+func (m *Machine) Name() string { return m.spec.Name }
+
+// Spec is the machine's description with all defaults filled in.
+func (m *Machine) Spec() Spec { return m.spec }
+
+// BMC is the machine's BMC, nil with Spec.NoBMC.
+func (m *Machine) BMC() *BMC { return m.bmc }
+
+// DiskPath is the file of the disk that an installation is meant for. Change it only while the machine is off.
+func (m *Machine) DiskPath() string { return m.DiskPathOf(m.spec.DiskSerial) }
+
+// DiskPathOf is the file of the disk with the given serial, a decoy for example.
+func (m *Machine) DiskPathOf(serial string) string { return m.path("disk-" + serial + ".raw") }
+
+// SetOrder changes the firmware's boot order, from the next power-on or reset on.
+func (m *Machine) SetOrder(o BootOrder) {
+	m.state.Lock()
+	defer m.state.Unlock()
+	m.order = o
+}
+
+// SetDecoysFirst says whether the decoy disks come before the real one on the bus from the next power-on on, so that /dev/vda
+// becomes another disk. The boot order still names the real one.
+func (m *Machine) SetDecoysFirst(first bool) {
+	m.state.Lock()
+	defer m.state.Unlock()
+	m.decoysFirst = first
+}
+
+// SetNextBoot sets the one-time override of the boot order, as the BMC does.
+func (m *Machine) SetNextBoot(n NextBoot) {
+	m.state.Lock()
+	defer m.state.Unlock()
+	m.next = n
+}
+
+// NextBoot is the override that the next power-on or reset will use up.
+func (m *Machine) NextBoot() NextBoot {
+	m.state.Lock()
+	defer m.state.Unlock()
+	return m.next
+}
+
+// PowerState tells whether the machine is on.
+func (m *Machine) PowerState() PowerState {
+	if m.running() != nil {
+		return On
+	}
+	return Off
+}
+
+// PowerOns counts how often the machine was switched on.
+func (m *Machine) PowerOns() int {
+	m.state.Lock()
+	defer m.state.Unlock()
+	return m.powerOns
+}
+
+// Resets counts the resets while on: by the BMC, and reboots of the machine's own system.
+func (m *Machine) Resets() int {
+	m.state.Lock()
+	defer m.state.Unlock()
+	return m.resets
+}
+
+// running is the machine's process, nil when it is off.
+func (m *Machine) running() *Cmd {
+	m.state.Lock()
+	c := m.qemu
+	m.state.Unlock()
+	if c == nil {
+		return nil
+	}
+	select {
+	case <-c.Done():
+		return nil
+	default:
+		return c
+	}
+}
+
+// WaitPower waits until the machine is in the given state.
+func (m *Machine) WaitPower(ctx context.Context, want PowerState) error {
+	if err := poll(ctx, func() (bool, error) { return m.PowerState() == want, nil }); err != nil {
+		return fmt.Errorf("waiting for %q to be %s: %w", m.spec.Name, want, err)
+	}
+	return nil
+}
+
+// PowerOn switches the machine on. On a machine that is on it does nothing.
+func (m *Machine) PowerOn(ctx context.Context) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.running() != nil {
+		return nil
+	}
+	m.state.Lock()
+	first := m.first()
+	m.state.Unlock()
+	if err := m.start(ctx, first); err != nil {
+		return fmt.Errorf("switching %q on: %w", m.spec.Name, err)
+	}
+	m.lab.log.Info("machine on", "machine", m.spec.Name, "first", first)
+	return nil
+}
+
+// first is what the coming start tries first. The caller holds m.state.
+func (m *Machine) first() BootOrder {
+	switch m.next {
+	case NextNetwork:
+		return NetworkFirst
+	case NextDisk:
+		return DiskFirst
+	}
+	return m.order
+}
+
+// start runs QEMU, then puts the boot order for the resets to come.
+func (m *Machine) start(ctx context.Context, first BootOrder) error {
+	log, err := os.OpenFile(m.path("qemu.log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+	if err != nil {
+		return err
+	}
+	defer log.Close() //nolint:errcheck // the process has its own descriptor
+	socket := filepath.Join(m.lab.run, m.spec.Name+".qmp")
+	if err := os.Remove(socket); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	args := m.qemuArgs(first, socket)
+	mark := fileSize(m.SerialPath())
+	c := m.lab.Command(m.lab.ctx, Switch, args[0], args[1:]...)
+	c.Stdout, c.Stderr = log, log
+	if err := c.Start(); err != nil {
+		return err
+	}
+	m.state.Lock()
+	m.qemu, m.mark = c, mark
+	m.powerOns++
+	m.next = NextDefault
+	m.state.Unlock()
+	q, err := dialQMP(ctx, socket, c.Done(), func(event string) {
+		if event == "RESET" {
+			m.state.Lock()
+			m.resets++
+			m.state.Unlock()
+		}
+	})
+	if err == nil {
+		err = m.setBootIndexes(ctx, q)
+	}
+	if err != nil {
+		c.Kill()
+		<-c.Done()
+		return fmt.Errorf("%w (see %s)", err, m.path("qemu.log"))
+	}
+	m.state.Lock()
+	m.qmp = q
+	m.state.Unlock()
+	return nil
+}
+
+// PowerOff cuts the power. On a machine that is off it does nothing. What the machine wrote before is on its disk.
+func (m *Machine) PowerOff(context.Context) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.cut()
+	return nil
+}
+
+func (m *Machine) cut() {
+	c := m.running()
+	if c == nil {
+		return
+	}
+	c.Kill()
+	<-c.Done()
+	m.lab.log.Info("machine off", "machine", m.spec.Name)
+}
+
+// PowerCycle cuts the power and switches the machine on again.
+func (m *Machine) PowerCycle(ctx context.Context) error {
+	if err := m.PowerOff(ctx); err != nil {
+		return err
+	}
+	return m.PowerOn(ctx)
+}
+
+// PressPower presses the power button for a moment: the system may switch itself off, or not. It does nothing on a machine
+// that is off.
+func (m *Machine) PressPower(ctx context.Context) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.running() == nil {
+		return nil
+	}
+	_, err := m.qmp.call(ctx, "system_powerdown", nil)
+	return err
+}
+
+// Reset resets a machine that is on, without cutting its power. Like most BMCs it does nothing on one that is off.
+func (m *Machine) Reset(ctx context.Context) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.running() == nil {
+		return nil
+	}
+	m.state.Lock()
+	q, first, before := m.qmp, m.first(), m.resets
+	m.mark = fileSize(m.SerialPath())
+	m.state.Unlock()
+	if err := q.setBootOrder(ctx, first); err != nil {
+		return fmt.Errorf("resetting %q: %w", m.spec.Name, err)
+	}
+	if _, err := q.call(ctx, "system_reset", nil); err != nil {
+		return fmt.Errorf("resetting %q: %w", m.spec.Name, err)
+	}
+	// The firmware is handed the boot order at the moment of the reset; only then may it be put back.
+	if err := poll(ctx, func() (bool, error) { return m.Resets() > before || m.running() == nil, nil }); err != nil {
+		return fmt.Errorf("resetting %q: %w", m.spec.Name, err)
+	}
+	m.SetNextBoot(NextDefault)
+	m.lab.log.Info("machine reset", "machine", m.spec.Name, "first", first)
+	return m.setBootIndexes(ctx, q)
+}
+
+// setBootIndexes tells QEMU the boot order that holds from the next reset on.
+func (m *Machine) setBootIndexes(ctx context.Context, q *qmp) error {
+	m.state.Lock()
+	order := m.order
+	m.state.Unlock()
+	return q.setBootOrder(ctx, order)
+}
+
+// qemuArgs is the command line of the machine's process.
+func (m *Machine) qemuArgs(first BootOrder, socket string) []string {
+	s := m.spec
+	net, disk := bootIndexes(first)
+	a := []string{
+		"qemu-system-x86_64", "-name", m.lab.name + "-" + s.Name,
+		"-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "1", "-m", strconv.Itoa(s.MemoryMB), "-nodefaults", "-display", "none",
+		"-qmp", "unix:" + socket + ",server=on,wait=off",
+		"-chardev", "file,id=serial,append=on,path=" + m.SerialPath(), "-serial", "chardev:serial",
+		"-device", "virtio-rng-pci", // without it the first read of /dev/random takes a minute
+		"-netdev", "tap,id=n0,ifname=" + m.tap() + ",script=no,downscript=no",
+		"-smbios", "type=1,manufacturer=Lab,product=VirtualMetal,serial=" + strings.ReplaceAll(s.Serial, ",", ",,") + ",uuid=" + s.UUID,
+	}
+	nic := "virtio-net-pci,id=net0,netdev=n0,mac=" + s.MAC + ",bootindex=" + strconv.Itoa(net)
+	if s.Firmware == BIOS {
+		a = append(a, "-M", "pc,graphics=off", "-L", filepath.Join(PackageDir("ipxe"), "usr/share/qemu"))
+	} else {
+		nic += ",romfile=" // OVMF's own network stack, not the iPXE ROM
+		a = append(a, "-M", "q35",
+			"-drive", "if=pflash,format=raw,readonly=on,file="+ovmfCode,
+			"-drive", "if=pflash,format=raw,file="+m.path("vars.fd"),
+			"-fw_cfg", "name=opt/org.tianocore/IPv6PXESupport,string=no", "-fw_cfg", "name=opt/org.tianocore/IPv6Support,string=no")
+		if s.Firmware == UEFIHTTP {
+			a = append(a, "-fw_cfg", "name=opt/org.tianocore/IPv4PXESupport,string=no")
+		}
+	}
+	a = append(a, "-device", nic)
+	if s.Bus == AHCI {
+		a = append(a, "-device", "ahci,id=ahci0")
+	}
+	serials := m.serials()
+	m.state.Lock()
+	if m.decoysFirst {
+		serials = append(append([]string{}, s.Decoys...), s.DiskSerial)
+	}
+	m.state.Unlock()
+	for i, serial := range serials {
+		drive := "drive" + strconv.Itoa(i)
+		a = append(a, "-drive", "if=none,id="+drive+",format=raw,cache=unsafe,discard=unmap,detect-zeroes=unmap,file="+m.DiskPathOf(serial))
+		dev := "drive=" + drive + ",serial=" + serial
+		if serial == s.DiskSerial {
+			dev += ",id=" + diskDevice + ",bootindex=" + strconv.Itoa(disk)
+		}
+		switch s.Bus {
+		case NVMe:
+			a = append(a, "-device", "nvme,"+dev)
+		case AHCI:
+			a = append(a, "-device", fmt.Sprintf("ide-hd,bus=ahci0.%d,%s", i, dev))
+		default:
+			a = append(a, "-device", "virtio-blk-pci,"+dev)
+		}
+	}
+	return a
+}
+
+// SerialPath is the file that everything on the machine's serial console is appended to.
+func (m *Machine) SerialPath() string { return m.path("serial.log") }
+
+// Serial is what the serial console has said since the machine was made.
+func (m *Machine) Serial() (string, error) {
+	b, err := os.ReadFile(m.SerialPath())
+	if errors.Is(err, os.ErrNotExist) {
+		return "", nil
+	}
+	return string(b), err
+}
+
+// MarkSerial makes WaitSerial look only at what is said from now on. Power-on and Reset set the mark as well; a reboot by the
+// machine's own system does not.
+func (m *Machine) MarkSerial() {
+	m.state.Lock()
+	defer m.state.Unlock()
+	m.mark = fileSize(m.SerialPath())
+}
+
+// WaitSerial waits until a line of the serial console after the mark (see MarkSerial) matches the regular expression, and
+// returns that line without control characters.
+func (m *Machine) WaitSerial(ctx context.Context, pattern string) (string, error) {
+	re, err := regexp.Compile(pattern)
+	if err != nil {
+		return "", err
+	}
+	var last []byte
+	t := time.NewTicker(100 * time.Millisecond)
+	defer t.Stop()
+	for {
+		m.state.Lock()
+		mark := m.mark
+		m.state.Unlock()
+		b, err := os.ReadFile(m.SerialPath())
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return "", err
+		}
+		last = b[min(mark, int64(len(b))):]
+		if line, ok := findLine(string(last), re); ok {
+			return line, nil
+		}
+		select {
+		case <-ctx.Done():
+			return "", fmt.Errorf("waiting for %q on the console of %q: %w; its last lines: %q", pattern, m.spec.Name, ctx.Err(), tail(string(last), 5))
+		case <-t.C:
+		}
+	}
+}
+
+var (
+	escapes  = regexp.MustCompile(`\x1b(\[[0-9;?=]*[A-Za-z]|[()][A-Z0-9]|[a-zA-Z=>])`)
+	controls = regexp.MustCompile(`[\x00-\x08\x0b-\x1f\x7f]`)
+)
+
+// cleanLine takes terminal sequences and control characters out of a line.
+func cleanLine(s string) string {
+	return strings.TrimSpace(controls.ReplaceAllString(escapes.ReplaceAllString(s, ""), ""))
+}
+
+// findLine finds the first complete line that matches. The last line may be half-written, so it does not count before its end.
+func findLine(text string, re *regexp.Regexp) (string, bool) {
+	for line := range strings.Lines(text) {
+		if !strings.HasSuffix(line, "\n") {
+			return "", false
+		}
+		if line = cleanLine(line); re.MatchString(line) {
+			return line, true
+		}
+	}
+	return "", false
+}
+
+// tail is the last n lines that are not empty.
+func tail(text string, n int) []string {
+	var lines []string
+	for line := range strings.Lines(text) {
+		if line = cleanLine(line); line != "" {
+			lines = append(lines, line)
+		}
+	}
+	return lines[max(0, len(lines)-n):]
+}
+
+func fileSize(path string) int64 {
+	st, err := os.Stat(path)
+	if err != nil {
+		return 0 // there is none yet
+	}
+	return st.Size()
+}
