@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math/rand/v2"
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -72,22 +74,24 @@ func testContext(t *testing.T) context.Context {
 	return ctx
 }
 
-// testConfig is a server in a temporary directory on ports that were free a moment ago.
+// testConfig is a server in a temporary directory on ports that were free a moment ago. They are below
+// those that the kernel gives to clients, which could take one meanwhile.
 func testConfig(t *testing.T) temporalchild.Config {
 	t.Helper()
 	cfg := temporalchild.DefaultConfig(t.TempDir())
-	var ports [5]int
-	for i := range ports {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
+	var ports []int
+	for len(ports) < 5 {
+		port := 10000 + rand.IntN(20000)
+		l, err := net.Listen("tcp", net.JoinHostPort(cfg.Host, strconv.Itoa(port)))
 		if err != nil {
-			t.Fatal(err)
+			continue
 		}
 		defer func() {
 			if err := l.Close(); err != nil {
 				t.Error(err)
 			}
 		}()
-		ports[i] = l.Addr().(*net.TCPAddr).Port
+		ports = append(ports, port)
 	}
 	cfg.Ports = temporalchild.Ports{Frontend: ports[0], History: ports[1], Matching: ports[2], Worker: ports[3], UI: ports[4]}
 	return cfg
