@@ -19,11 +19,7 @@ type seeds struct {
 }
 
 func (s seeds) phoneHomeURL() string {
-	return fmt.Sprintf("%s/phone-home/%s/%s", s.a.Site.MetadataURL, s.o.Machine, inventory.Nonce(s.a.Site.ClaimKey, s.o))
-}
-
-func (s seeds) metadataURL() string {
-	return fmt.Sprintf("%s/c/%s/%s/nocloud/", s.a.Site.MetadataURL, s.o.Machine, inventory.Capability(s.a.Site.ClaimKey, s.o))
+	return seed.PhoneHomeURL(s.a.Site.MetadataURL, s.a.Site.ClaimKey, s.o)
 }
 
 func (s seeds) resolve(ctx context.Context, ref string) (string, error) {
@@ -33,7 +29,7 @@ func (s seeds) resolve(ctx context.Context, ref string) (string, error) {
 	case template.RefPhoneHomeURL:
 		return s.phoneHomeURL(), nil
 	case template.RefMetadataURL:
-		return s.metadataURL(), nil
+		return seed.URL(s.a.Site.MetadataURL, s.a.Site.ClaimKey, s.o), nil
 	case template.RefUserData:
 		user, _, err := s.a.Machines.UserData(ctx, s.o.Machine)
 		return user.Reveal(), err

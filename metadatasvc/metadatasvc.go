@@ -70,7 +70,7 @@ type Server struct {
 	log      *slog.Logger
 	now      func() time.Time
 
-	mu     sync.Mutex
+	mu      sync.Mutex
 	fetched map[fetch]time.Time // when a fetch was last recorded
 }
 
@@ -105,19 +105,6 @@ func New(cfg Config, machines Machines, journal Journal) (*Server, error) {
 		return nil, err
 	}
 	return &Server{cfg: cfg, machines: machines, journal: journal, log: cfg.Log, now: cfg.Now, fetched: map[fetch]time.Time{}}, nil
-}
-
-// PhoneHomeURL returns where the installed system of o's run reports. base is
-// Config.URL of a metadata server.
-func PhoneHomeURL(base string, key []byte, o inventory.Owner) string {
-	return base + "/phone-home/" + o.Machine + "/" + inventory.Nonce(key, o)
-}
-
-// SeedURL returns NoCloud's seedfrom of o's run, with the slash at its end
-// that old versions want. The EC2 tree of the same run lies beside it: give
-// cloud-init's Ec2 the URL without "nocloud/".
-func SeedURL(base string, key []byte, o inventory.Owner) string {
-	return base + "/c/" + o.Machine + "/" + inventory.Capability(key, o) + "/nocloud/"
 }
 
 // Run serves on the configured addresses until ctx ends, which is no error.
@@ -191,7 +178,7 @@ func (s *Server) phoneHome(p profile) string {
 	if !p.secret || p.grant.Run == "" {
 		return ""
 	}
-	return PhoneHomeURL(s.cfg.URL, s.cfg.Key, p.grant.Owner)
+	return seed.PhoneHomeURL(s.cfg.URL, s.cfg.Key, p.grant.Owner)
 }
 
 // bySource returns the non-secret profile of whoever has the caller's address.

@@ -70,7 +70,7 @@ type server struct {
 	keys     *keyring.Ring // nil: missing
 	temporal *temporal
 	boot     *bootsvc.Server // nil: no interface is configured
-	metadata http.Handler
+	metadata *metadatasvc.Server
 	api      *api.Server
 	do       *activities.Activities
 	address  netip.Addr // of this server on the provisioning network
@@ -188,15 +188,18 @@ func (s *server) claimKey() []byte {
 func (s *server) netboot() error {
 	n := s.cfg.Netboot
 	key := s.claimKey()
-	metadata, err := metadatasvc.New(metadatasvc.Config{ClaimKey: key, Log: s.log.With("part", "metadata"), Now: time.Now}, s.store, s.store)
-	if err != nil {
-		return err
-	}
-	s.metadata = metadata.Handler()
 	if len(n.Interfaces) == 0 {
 		return nil
 	}
+	var err error
 	if s.address, err = provisioningAddress(n); err != nil {
+		return err
+	}
+	m := metadatasvc.Config{Address: s.address, Key: key, Log: s.log.With("part", "metadata"), Now: time.Now}
+	for _, p := range n.Metadata {
+		m.Addrs = append(m.Addrs, config.Join(s.address.String(), p))
+	}
+	if s.metadata, err = metadatasvc.New(m, s.store, s.store); err != nil {
 		return err
 	}
 	agentPin, err := pin(s.agentTLS)
@@ -207,7 +210,7 @@ func (s *server) netboot() error {
 		Interfaces: n.Interfaces, Address: s.address, TFTPAddr: config.Join(s.address.String(), n.TFTP),
 		AgentURL: "https://" + config.Join(s.address.String(), n.Agent), AgentPin: agentPin,
 		LoaderDir: n.Loaders, KernelPath: filepath.Join(n.AgentOS, "vmlinuz"), InitramfsPath: filepath.Join(n.AgentOS, "initramfs"),
-		LinkLocal: n.LinkLocal, ClaimKey: key, Images: images{s.store, s.cfg.ImageDir()}, Fallback: s.metadata,
+		LinkLocal: n.LinkLocal, ClaimKey: key, Images: images{s.store, s.cfg.ImageDir()}, Fallback: s.metadata.Handler(),
 		Log: s.log.With("part", "boot"), Now: time.Now,
 	}
 	for _, p := range n.HTTP {
@@ -230,9 +233,9 @@ func (s *server) control() error {
 	driver := power{bmc.New(s.log.With("part", "bmc"))}
 	site := activities.Site{ClaimKey: key, RequireDigest: s.cfg.Images.RequireDigest}
 	if s.address.IsValid() {
-		http := s.cfg.Netboot.HTTP[len(s.cfg.Netboot.HTTP)-1]
-		site.ImageURL = "http://" + config.Join(s.address.String(), http) + "/images"
-		site.MetadataURL = "http://" + config.Join(s.address.String(), s.cfg.Netboot.Metadata[0])
+		n := s.cfg.Netboot
+		site.ImageURL = "http://" + config.Join(s.address.String(), n.HTTP[len(n.HTTP)-1]) + "/images"
+		site.MetadataURL = "http://" + config.Join(s.address.String(), n.Metadata[0])
 	}
 	s.do = &activities.Activities{
 		Machines: s.store, Catalogue: s.store, Grants: s.store, Agents: s.store, Assignments: s.store, Records: s.store,
@@ -298,6 +301,7 @@ func (s *server) run(ctx context.Context, out io.Writer) error {
 	g.Go(func() error { return s.temporal.Run(ctx, s.do) })
 	if s.boot != nil {
 		g.Go(func() error { return s.boot.Run(ctx) })
+		g.Go(func() error { return s.metadata.Run(ctx) })
 	}
 	s.greet(out)
 	err = g.Wait()
@@ -402,11 +406,6 @@ func (s *server) listen() (out []listener, err error) {
 	}
 	if err := add("agent API", config.Join(s.address.String(), s.cfg.Netboot.Agent), "netboot.agent", s.api.Agent(), &s.agentTLS); err != nil {
 		return out, err
-	}
-	for _, p := range s.cfg.Netboot.Metadata {
-		if err := add("metadata", config.Join(s.address.String(), p), "netboot.metadata", s.metadata, nil); err != nil {
-			return out, err
-		}
 	}
 	return out, nil
 }

@@ -99,6 +99,20 @@ func Combined(m inventory.Machine, phoneHomeURL string) []byte {
 	return multipart(VendorData(m, phoneHomeURL), user)
 }
 
+// PhoneHomeURL returns where the installed system of o's run reports: below
+// base, the metadata server's URL without a slash at its end. The nonce in it
+// is derived from key.
+func PhoneHomeURL(base string, key []byte, o inventory.Owner) string {
+	return base + "/phone-home/" + o.Machine + "/" + inventory.Nonce(key, o)
+}
+
+// URL returns NoCloud's seedfrom of o's run, with the slash at its end that
+// old versions want. The EC2 tree of the same run lies beside it: give
+// cloud-init's Ec2 the URL without "nocloud/".
+func URL(base string, key []byte, o inventory.Owner) string {
+	return base + "/c/" + o.Machine + "/" + inventory.Capability(key, o) + "/nocloud/"
+}
+
 func phoneHome(url string) []byte {
 	type call struct {
 		URL   string   `json:"url"`

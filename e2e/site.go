@@ -1,0 +1,319 @@
+// Package e2e runs Ingot in the virtual lab: real firmware, real BMC protocol,
+// a real Temporal server. The tests of this package and "make demo" share the
+// Site, which is an installation of Ingot as an operator would have it.
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/lab"
+	"github.com/ingotmetal/ingot/workflows"
+)
+
+// Ports of the server inside the lab.
+const (
+	apiPort      = 8080
+	temporalPort = 7233
+	uiPort       = 8233
+)
+
+// Site is one installation of Ingot in a lab of its own.
+type Site struct {
+	*lab.Lab
+	// API, Temporal and UI are addresses on the host's loopback.
+	API, Temporal, UI string
+
+	root   string // of the repository
+	dir    string // config, state, logs
+	out    io.Writer
+	mu     sync.Mutex
+	server *lab.Cmd
+	log    *os.File
+}
+
+// Options of a site.
+type Options struct {
+	// Root is the repository, where bin/ and .tools/ lie.
+	Root string
+	// Dir keeps everything that a failed test is looked at with; empty: a
+	// folder that goes with the lab.
+	Dir string
+	// Out gets what the server and the lab say; nil discards it.
+	Out io.Writer
+	// Config is added to the server's configuration, under "netboot:" and at
+	// the top level.
+	Netboot, Top string
+}
+
+// NewSite makes a lab and starts Ingot in it. Close ends both.
+func NewSite(ctx context.Context, o Options) (_ *Site, err error) {
+	for _, f := range []string{"bin/ingot", "bin/worker-agent", "bin/agentos/vmlinuz", "bin/agentos/initramfs"} {
+		if _, err := os.Stat(filepath.Join(o.Root, f)); err != nil {
+			return nil, fmt.Errorf("the lab needs %s: run make build: %w", f, err)
+		}
+	}
+	l, err := lab.New(ctx, lab.Options{Dir: o.Dir})
+	if err != nil {
+		return nil, err
+	}
+	s := &Site{Lab: l, root: o.Root, dir: l.Dir(), out: o.Out}
+	if s.out == nil {
+		s.out = io.Discard
+	}
+	defer func() {
+		if err != nil {
+			_ = s.Close() // the first error is the one that tells
+		}
+	}()
+	if s.log, err = os.Create(filepath.Join(s.dir, "ingot.log")); err != nil {
+		return nil, err
+	}
+	cfg := fmt.Sprintf("netboot:\n  interfaces: [%s]\n  loaders: %s\n  agent_os: %s\n%s\nmin_free_mib: 64\n%s\n", lab.ServerInterface,
+		filepath.Join(lab.PackageDir("ipxe"), "usr/lib/ipxe"), filepath.Join(o.Root, "bin/agentos"), o.Netboot, o.Top)
+	if err := os.MkdirAll(filepath.Join(s.dir, "etc/ingot"), 0o750); err != nil {
+		return nil, err
+	}
+	if err := os.WriteFile(filepath.Join(s.dir, "etc/ingot/ingot.yaml"), []byte(cfg), 0o600); err != nil {
+		return nil, err
+	}
+	for port, addr := range map[int]*string{apiPort: &s.API, temporalPort: &s.Temporal, uiPort: &s.UI} {
+		if *addr, err = l.Forward(ctx, "127.0.0.1:0", lab.Server, fmt.Sprintf("127.0.0.1:%d", port)); err != nil {
+			return nil, err
+		}
+	}
+	return s, s.Start(ctx)
+}
+
+// Close ends the server and the lab.
+func (s *Site) Close() error {
+	s.Stop()
+	if s.log != nil {
+		_ = s.log.Close() // everything has been written by processes that are gone
+	}
+	return s.Lab.Close()
+}
+
+// env is the environment of ingot's processes: config and state of this site.
+func (s *Site) env() []string {
+	return append(os.Environ(), "XDG_CONFIG_HOME="+filepath.Join(s.dir, "etc"), "XDG_STATE_HOME="+filepath.Join(s.dir, "state"))
+}
+
+// Start starts "ingot serve" and waits until it and its Temporal answer.
+func (s *Site) Start(ctx context.Context) error {
+	c := s.Command(context.WithoutCancel(ctx), lab.Server, filepath.Join(s.root, "bin/ingot"), "serve", "--log-level", "debug")
+	c.Env = s.env()
+	c.Stdout, c.Stderr = io.MultiWriter(s.log, s.out), s.log
+	if err := c.Start(); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	s.server = c
+	s.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	defer cancel()
+	for {
+		out, err := s.CLI(ctx, "status", "-o", "json")
+		if err == nil && ready(out) {
+			return nil
+		}
+		select {
+		case <-c.Done():
+			return fmt.Errorf("ingot serve ended: %w; see %s", c.Wait(), s.log.Name())
+		case <-ctx.Done():
+			return fmt.Errorf("waiting for ingot serve: %w: %s; see %s", ctx.Err(), err, s.log.Name())
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
+}
+
+func ready(status string) bool {
+	var st struct{ Temporal struct{ Ready bool } }
+	return json.Unmarshal([]byte(status), &st) == nil && st.Temporal.Ready
+}
+
+// Stop ends the server as an operator would.
+func (s *Site) Stop() { s.end(syscall.SIGTERM) }
+
+// Kill ends the server with SIGKILL; its Temporal child follows by itself.
+func (s *Site) Kill() { s.end(syscall.SIGKILL) }
+
+func (s *Site) end(sig syscall.Signal) {
+	s.mu.Lock()
+	c := s.server
+	s.server = nil
+	s.mu.Unlock()
+	if c == nil {
+		return
+	}
+	// A process that has ended already cannot be signalled; waiting is enough.
+	_ = c.Signal(sig)
+	select {
+	case <-c.Done():
+	case <-time.After(30 * time.Second):
+		c.Kill()
+		<-c.Done()
+	}
+}
+
+// Pid is the server's process id, 0 while it is stopped.
+func (s *Site) Pid() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.server == nil {
+		return 0
+	}
+	return s.server.Pid()
+}
+
+// CLI runs an ingot command beside the server and returns what it printed.
+func (s *Site) CLI(ctx context.Context, args ...string) (string, error) {
+	return s.run(ctx, filepath.Join(s.root, "bin/ingot"), args...)
+}
+
+// TemporalCLI runs the unmodified temporal command against the site's server.
+func (s *Site) TemporalCLI(ctx context.Context, args ...string) (string, error) {
+	return s.run(ctx, filepath.Join(s.root, ".tools/temporal"), args...)
+}
+
+func (s *Site) run(ctx context.Context, name string, args ...string) (string, error) {
+	c := s.Command(ctx, lab.Server, name, args...)
+	c.Env = s.env()
+	var out, errs bytes.Buffer
+	c.Stdout, c.Stderr = &out, &errs
+	err := c.Run()
+	if err != nil {
+		err = fmt.Errorf("%s %s: %w: %s", filepath.Base(name), strings.Join(args, " "), err, strings.TrimSpace(errs.String()+" "+out.String()))
+	}
+	return out.String(), err
+}
+
+// REST sends a request with the admin token and decodes the answer into into
+// unless that is nil. A status of 400 or more is an error with the body.
+func (s *Site) REST(ctx context.Context, method, path string, body, into any) error {
+	var r io.Reader
+	if body != nil {
+		b, err := json.Marshal(body)
+		if err != nil {
+			return err
+		}
+		r = bytes.NewReader(b)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, "http://"+s.API+path, r)
+	if err != nil {
+		return err
+	}
+	token, err := os.ReadFile(filepath.Join(s.dir, "etc/ingot/token"))
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	b, err := io.ReadAll(res.Body)
+	if err != nil {
+		return err
+	}
+	if res.StatusCode >= http.StatusBadRequest {
+		return fmt.Errorf("%s %s: %s: %s", method, path, res.Status, b)
+	}
+	if into == nil {
+		return nil
+	}
+	return json.Unmarshal(b, into)
+}
+
+// Add puts a machine into the lab and into Ingot's inventory. edit changes the
+// document before it is pushed.
+func (s *Site) Add(ctx context.Context, spec lab.Spec, edit func(doc map[string]any)) (*lab.Machine, error) {
+	m, err := s.Machine(ctx, spec)
+	if err != nil {
+		return nil, err
+	}
+	spec = m.Spec()
+	vlan, gateway := 20, lab.DirectGateway
+	if spec.VLAN == lab.RelayedVLAN {
+		vlan, gateway = 30, lab.RelayedGateway
+	}
+	mac := strings.Split(spec.MAC, ":")
+	var last int
+	if _, err := fmt.Sscanf(mac[len(mac)-1], "%x", &last); err != nil {
+		return nil, err
+	}
+	doc := map[string]any{
+		"name": spec.Name,
+		"interfaces": []any{map[string]any{
+			"mac": spec.MAC, "address": fmt.Sprintf("10.10.%d.%d", vlan, 100+last), "netmask": "255.255.255.0", "gateway": gateway,
+			"hostname": spec.Name, "nameservers": []string{gateway}, "uefi": spec.Firmware != lab.BIOS,
+		}},
+	}
+	if b := m.BMC(); b != nil {
+		doc["bmc"] = map[string]any{"driver": "ipmi", "host": b.Address, "user": b.User, "password": b.Password, "cipherSuite": fmt.Sprint(lab.BMCCipher)}
+	}
+	if edit != nil {
+		edit(doc)
+	}
+	b, err := json.MarshalIndent(doc, "", "  ")
+	if err != nil {
+		return nil, err
+	}
+	file := filepath.Join(s.dir, spec.Name+".json")
+	if err := os.WriteFile(file, b, 0o600); err != nil {
+		return nil, err
+	}
+	_, err = s.CLI(ctx, "machine", "push", "--file", file)
+	return m, err
+}
+
+// Workflow returns the record of a run, or of a machine's latest run.
+func (s *Site) Workflow(ctx context.Context, name string) (inventory.Workflow, error) {
+	var w inventory.Workflow
+	out, err := s.CLI(ctx, "workflow", "get", name, "-o", "json")
+	if err != nil {
+		return w, err
+	}
+	return w, json.Unmarshal([]byte(out), &w)
+}
+
+// Follow calls see with the record of the machine's latest run at each change
+// until see returns true. A run that ended while see still waits is an error.
+func (s *Site) Follow(ctx context.Context, machine string, see func(w inventory.Workflow) bool) (inventory.Workflow, error) {
+	for {
+		var w inventory.Workflow
+		err := s.REST(ctx, http.MethodGet, "/v1/machines/"+machine+"/workflow", nil, &w)
+		if err == nil {
+			if see(w) {
+				return w, nil
+			}
+			if inventory.Final(w.State) {
+				return w, fmt.Errorf("run %s of %s ended as %s: %s", w.Run, machine, w.State, w.Message)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return w, fmt.Errorf("following %s: %w (last seen: %s %s %s; %v)", machine, ctx.Err(), w.State, w.Phase, w.Message, err)
+		case <-time.After(250 * time.Millisecond):
+		}
+	}
+}
+
+// Provision starts a run over REST and returns its id.
+func (s *Site) Provision(ctx context.Context, in workflows.ProvisionInput) (string, error) {
+	var started struct{ Run string }
+	err := s.REST(ctx, http.MethodPost, "/v1/workflows", map[string]any{"type": workflows.ProvisionType, "input": in}, &started)
+	return started.Run, err
+}
