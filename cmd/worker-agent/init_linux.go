@@ -1,0 +1,199 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"runtime/debug"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	agent "github.com/ingotmetal/ingot/worker-agent"
+)
+
+// deathPause is how long a fatal error stays on the screen before the machine
+// boots again.
+const deathPause = 30 * time.Second
+
+// bootMachine is PID 1. It does not return: its end is the machine's.
+func bootMachine() {
+	log := console()
+	defer func() {
+		if p := recover(); p != nil {
+			fmt.Printf("ingot: panic: %v\n%s\n", p, debug.Stack())
+		}
+		fmt.Println("ingot: booting again in", deathPause)
+		time.Sleep(deathPause)
+		_ = realHost{}.Reboot() // there is nobody left to tell
+	}()
+	began := time.Now()
+	mountAll(log)
+	// A panic in another goroutine ends PID 1, and with it the kernel: which
+	// then boots again by itself.
+	_ = os.WriteFile("/proc/sys/kernel/panic", []byte("30"), 0) // without it, the watchdog does
+	raw, err := os.ReadFile("/proc/cmdline")
+	if err != nil {
+		panic(err)
+	}
+	go reap()
+	ctx := context.Background()
+	mods, err := loadModuleIndex(moduleDir())
+	if err != nil {
+		log.Error("reading the index of modules", "error", err)
+	}
+	seen := newHotplug(log, mods)
+	go seen.listen()
+	seen.coldplug()
+	log.Info("modules loaded", "count", mods.count(), "uptime", uptime(), "took", time.Since(began).Round(time.Millisecond))
+	go watchdog(log)
+
+	cfg := agent.CommandLine(string(raw))
+	cfg.Logger = log
+	cfg.Finder = agent.HostFinder{}
+	cfg.Disks = agent.BlockDisks{}
+	cfg.Files = agent.HostFilesystems{Load: mods.load}
+	cfg.Host = realHost{}
+	cfg.Linger = 10 * time.Second
+	if cfg.Rescue {
+		go rescueShell(log)
+	}
+	a, err := agent.New(cfg)
+	if err != nil {
+		panic(fmt.Errorf("the kernel command line does not say whom to serve: %w", err))
+	}
+	network(ctx, log, cfg.MAC)
+	seen.settle()
+	log.Info("ready", "machine", cfg.Machine, "server", cfg.Server, "uptime", uptime())
+	if err := a.Run(ctx); err != nil {
+		panic(err)
+	}
+	panic("the machine should have gone by now")
+}
+
+// console logs to the system's console, without the time: the clock is wrong
+// until the server says hello, and the kernel stamps its own lines with uptime.
+func console() *slog.Logger {
+	return slog.New(slog.NewTextHandler(prefixed{}, &slog.HandlerOptions{ReplaceAttr: func(groups []string, a slog.Attr) slog.Attr {
+		if len(groups) == 0 && a.Key == slog.TimeKey {
+			return slog.String("up", uptime())
+		}
+		return a
+	}}))
+}
+
+type prefixed struct{}
+
+func (prefixed) Write(p []byte) (int, error) {
+	// One write per line, or the kernel's own lines come in between.
+	_, err := os.Stdout.Write(append([]byte("ingot: "), p...))
+	return len(p), err
+}
+
+func uptime() string {
+	b, err := os.ReadFile("/proc/uptime")
+	if err != nil {
+		return "?"
+	}
+	s, _, _ := strings.Cut(string(b), " ")
+	return s
+}
+
+func mountAll(log *slog.Logger) {
+	for _, m := range []struct {
+		fs, dir, options string
+		flags            uintptr
+	}{
+		{"proc", "/proc", "", unix.MS_NOSUID | unix.MS_NOEXEC | unix.MS_NODEV},
+		{"sysfs", "/sys", "", unix.MS_NOSUID | unix.MS_NOEXEC | unix.MS_NODEV},
+		{"devtmpfs", "/dev", "mode=0755", unix.MS_NOSUID},
+		{"tmpfs", "/run", "mode=0755", unix.MS_NOSUID | unix.MS_NODEV},
+		{"tmpfs", "/tmp", "mode=1777", unix.MS_NOSUID | unix.MS_NODEV},
+	} {
+		_ = os.MkdirAll(m.dir, 0o755) // the mount says what is wrong with it
+		if err := unix.Mount(m.fs, m.dir, m.fs, m.flags, m.options); err != nil {
+			log.Error("mounting", "directory", m.dir, "error", err)
+		}
+	}
+}
+
+// reap collects what was orphaned: PID 1 is everybody's last parent.
+func reap() {
+	child := make(chan os.Signal, 1)
+	signal.Notify(child, syscall.SIGCHLD)
+	for range child {
+		for {
+			pid, err := unix.Wait4(-1, nil, unix.WNOHANG, nil)
+			if pid <= 0 || err != nil {
+				break
+			}
+		}
+	}
+}
+
+// rescueShell gives the console to whoever armed the machine by hand.
+func rescueShell(log *slog.Logger) {
+	for {
+		sh := exec.Command("/bin/sh")
+		sh.Stdin, sh.Stdout, sh.Stderr = os.Stdin, os.Stdout, os.Stderr
+		sh.Dir = "/"
+		sh.Env = []string{"PATH=/bin:/sbin", "HOME=/", "TERM=linux"}
+		sh.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+		if err := sh.Start(); err != nil {
+			log.Warn("starting a shell", "error", err)
+			return
+		}
+		// The reaper may be faster: then Wait only says that there is no child.
+		_ = sh.Wait()
+		time.Sleep(time.Second)
+	}
+}
+
+// realHost is the machine itself.
+type realHost struct{}
+
+// SetClock implements agent.Host.
+func (realHost) SetClock(t time.Time) error {
+	tv := unix.NsecToTimeval(t.UnixNano())
+	return unix.Settimeofday(&tv)
+}
+
+// Reboot implements agent.Host.
+func (realHost) Reboot() error { return leave(unix.LINUX_REBOOT_CMD_RESTART) }
+
+// PowerOff implements agent.Host.
+func (realHost) PowerOff() error { return leave(unix.LINUX_REBOOT_CMD_POWER_OFF) }
+
+func leave(how int) error {
+	unix.Sync()
+	return unix.Reboot(how)
+}
+
+// watchdog keeps the machine's hardware watchdog quiet, if there is one: it
+// resets a machine whose agent or kernel hangs.
+func watchdog(log *slog.Logger) {
+	names, err := filepath.Glob("/dev/watchdog[0-9]*")
+	if err != nil || len(names) == 0 {
+		return
+	}
+	f, err := os.OpenFile(names[0], os.O_WRONLY, 0)
+	if err != nil {
+		log.Warn("opening the watchdog", "error", err)
+		return
+	}
+	// Not every one can wait that long; what it has instead is fine.
+	_ = unix.IoctlSetPointerInt(int(f.Fd()), unix.WDIOC_SETTIMEOUT, 120)
+	log.Info("watchdog", "device", names[0])
+	for {
+		if _, err := f.Write([]byte{0}); err != nil {
+			log.Warn("calming the watchdog", "error", err)
+		}
+		time.Sleep(10 * time.Second)
+	}
+}

@@ -1,0 +1,104 @@
+// Command worker-agent runs on the machine that Ingot provisions.
+//
+// As PID 1 (the /init of the in-memory system that deploy/agentos builds) it
+// sets the machine up, takes its orders from the kernel command line
+// (agent.CommandLine) and never ends.
+//
+// As an ordinary process it plays a machine whose disks are files:
+//
+//	worker-agent -server https://127.0.0.1:7443 -pin sha256:… -machine m1 -claim … \
+//	    -disk /dev/sda=disk.img,serial=A1
+//
+// Called as modprobe (the kernel does that) it loads modules.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/ingotmetal/ingot/action"
+	agent "github.com/ingotmetal/ingot/worker-agent"
+)
+
+func main() {
+	switch {
+	case filepath.Base(os.Args[0]) == "modprobe":
+		os.Exit(modprobe(os.Args[1:]))
+	case os.Getpid() == 1:
+		bootMachine()
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, os.Args[1:]); err != nil && !errors.Is(err, context.Canceled) {
+		fmt.Fprintln(os.Stderr, "worker-agent:", err)
+		os.Exit(1)
+	}
+}
+
+// run is the agent as an ordinary process.
+func run(ctx context.Context, args []string) error {
+	var cfg agent.Config
+	sim := simulated{}
+	flags := flag.NewFlagSet("worker-agent", flag.ContinueOnError)
+	flags.StringVar(&cfg.Server, "server", "", "base `URL` of the server's agent listener")
+	flags.StringVar(&cfg.Pin, "pin", "", "sha256:HEX of the server certificate's SubjectPublicKeyInfo")
+	flags.StringVar(&cfg.Machine, "machine", "", "the machine's `name` in the inventory")
+	flags.StringVar(&cfg.Claim, "claim", "", "the boot's claim, hex")
+	flags.StringVar(&cfg.MAC, "mac", "", "the interface that booted")
+	flags.StringVar(&sim.serial, "serial", "", "SMBIOS serial number to report")
+	flags.Func("disk", "a disk: `PATH=FILE[,serial=S][,wwn=W]`; may be repeated", sim.addDisk)
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	if flags.NArg() > 0 {
+		return fmt.Errorf("reading the command line: %q is not expected", flags.Arg(0))
+	}
+	cfg.Finder, cfg.Disks = sim, sim.disks
+	cfg.Logger = slog.New(slog.NewTextHandler(os.Stderr, nil))
+	a, err := agent.New(cfg)
+	if err != nil {
+		return err
+	}
+	return a.Run(ctx)
+}
+
+// simulated is a machine that is made of flags.
+type simulated struct {
+	serial string
+	disks  agent.FileDisks
+}
+
+func (s *simulated) addDisk(v string) error {
+	path, rest, ok := strings.Cut(v, "=")
+	words := strings.Split(rest, ",")
+	if !ok || words[0] == "" {
+		return errors.New("want PATH=FILE")
+	}
+	d := agent.FileDisk{Disk: action.Disk{Path: path}, File: words[0]}
+	for _, w := range words[1:] {
+		switch name, value, _ := strings.Cut(w, "="); name {
+		case "serial":
+			d.Serial = value
+		case "wwn":
+			d.WWN = value
+		default:
+			return fmt.Errorf("%q is neither serial nor wwn", name)
+		}
+	}
+	s.disks = append(s.disks, d)
+	return nil
+}
+
+// Facts implements agent.Finder.
+func (s simulated) Facts(ctx context.Context) (action.Facts, error) {
+	disks, err := s.disks.Facts(ctx)
+	return action.Facts{Manufacturer: "Ingot", Product: "simulated", Serial: s.serial, Firmware: "bios", Arch: "x86_64", Disks: disks}, err
+}

@@ -1,0 +1,293 @@
+package main
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// baseModules are loaded in any case: no device asks for them, or the kernel
+// asks for them when it is too late to be heard.
+var baseModules = []string{"crc32c_intel", "crc32c_generic", "virtio_pci", "virtio_rng", "sd_mod", "efivarfs", "nls_cp437", "nls_iso8859_1", "nls_utf8", "nls_ascii"}
+
+// moduleIndex knows the modules of one kernel: depmod's tables.
+type moduleIndex struct {
+	dir     string
+	depends map[string][]string // path → paths that come first, as depmod orders them
+	paths   map[string]string   // name → path
+	soft    map[string][]string // name → names that should come first
+	aliases map[string][]alias  // by what stands before the first ':'
+	mu      sync.Mutex
+	loaded  map[string]bool // by path
+}
+
+type alias struct{ pattern, name string }
+
+func moduleDir() string {
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		return "/lib/modules"
+	}
+	return filepath.Join("/lib/modules", unix.ByteSliceToString(u.Release[:]))
+}
+
+// loadModuleIndex reads modules.dep, .alias and .softdep of dir. The index is
+// usable, if empty, when that fails.
+func loadModuleIndex(dir string) (*moduleIndex, error) {
+	m := &moduleIndex{
+		dir: dir, depends: map[string][]string{}, paths: map[string]string{}, soft: map[string][]string{},
+		aliases: map[string][]alias{}, loaded: map[string]bool{},
+	}
+	err := eachLine(filepath.Join(dir, "modules.dep"), func(line string) {
+		file, deps, _ := strings.Cut(line, ":")
+		m.depends[file] = strings.Fields(deps)
+		m.paths[moduleName(file)] = file
+	})
+	return m, errors.Join(err,
+		eachLine(filepath.Join(dir, "modules.alias"), func(line string) {
+			if f := strings.Fields(line); len(f) == 3 && f[0] == "alias" {
+				bus, _, _ := strings.Cut(f[1], ":")
+				m.aliases[bus] = append(m.aliases[bus], alias{f[1], underscored(f[2])})
+			}
+		}),
+		eachLine(filepath.Join(dir, "modules.softdep"), func(line string) {
+			f := strings.Fields(line)
+			if len(f) < 3 || f[0] != "softdep" {
+				return
+			}
+			for i, pre := 2, false; i < len(f); i++ {
+				switch {
+				case strings.HasSuffix(f[i], ":"):
+					pre = f[i] == "pre:"
+				case pre:
+					m.soft[underscored(f[1])] = append(m.soft[underscored(f[1])], underscored(f[i]))
+				}
+			}
+		}))
+}
+
+func eachLine(file string, do func(string)) error {
+	f, err := os.Open(file)
+	if err != nil {
+		return err
+	}
+	// Only read from.
+	defer func() { _ = f.Close() }()
+	s := bufio.NewScanner(f)
+	s.Buffer(nil, 1<<20)
+	for s.Scan() {
+		if line := strings.TrimSpace(s.Text()); line != "" && line[0] != '#' {
+			do(line)
+		}
+	}
+	return s.Err()
+}
+
+func underscored(s string) string { return strings.ReplaceAll(s, "-", "_") }
+
+// moduleName is what a module's file is called by: kernel/fs/x-y.ko → x_y.
+func moduleName(file string) string {
+	name, _, _ := strings.Cut(path.Base(file), ".ko")
+	return underscored(name)
+}
+
+func (m *moduleIndex) count() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.loaded)
+}
+
+// load loads the module called name and what it needs. One that this system
+// does not carry is no error: the kernel may have it built in.
+func (m *moduleIndex) load(name string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.loadLocked(underscored(name), 0)
+}
+
+func (m *moduleIndex) loadLocked(name string, depth int) error {
+	file, ok := m.paths[name]
+	if !ok || depth > 8 {
+		return nil
+	}
+	var errs []error
+	for _, pre := range m.soft[name] {
+		// Any of several providers will do (crc32c): the module itself says
+		// whether one was needed.
+		_ = m.loadLocked(pre, depth+1)
+	}
+	deps := m.depends[file]
+	for i := len(deps) - 1; i >= 0; i-- {
+		errs = append(errs, m.insert(deps[i]))
+	}
+	return errors.Join(append(errs, m.insert(file))...)
+}
+
+func (m *moduleIndex) insert(file string) error {
+	if m.loaded[file] {
+		return nil
+	}
+	f, err := os.Open(filepath.Join(m.dir, file))
+	if err != nil {
+		return err
+	}
+	// Only read from.
+	defer func() { _ = f.Close() }()
+	m.loaded[file] = true
+	err = unix.FinitModule(int(f.Fd()), "", 0)
+	// ENODEV: the hardware that it is for is not there.
+	if err != nil && !errors.Is(err, unix.EEXIST) && !errors.Is(err, unix.ENODEV) {
+		return fmt.Errorf("loading %s: %w", path.Base(file), err)
+	}
+	return nil
+}
+
+// loadAlias loads every module that asks for devices like modalias.
+func (m *moduleIndex) loadAlias(modalias string) error {
+	bus, _, _ := strings.Cut(modalias, ":")
+	var errs []error
+	for _, a := range m.aliases[bus] {
+		if ok, err := path.Match(a.pattern, modalias); ok && err == nil {
+			errs = append(errs, m.load(a.name))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// modprobe is what the kernel calls when it wants a module: -q -- NAME.
+func modprobe(args []string) int {
+	if len(args) == 0 {
+		return 1
+	}
+	m, err := loadModuleIndex(moduleDir())
+	if err != nil {
+		return 1
+	}
+	name := args[len(args)-1]
+	if m.load(name) != nil || m.loadAlias(name) != nil {
+		return 1
+	}
+	return 0
+}
+
+// hotplug loads modules for the devices that are there and that come.
+type hotplug struct {
+	log  *slog.Logger
+	mods *moduleIndex
+
+	mu   sync.Mutex
+	seen map[string]bool
+	last time.Time // of the last device that came
+	sock int
+}
+
+func newHotplug(log *slog.Logger, mods *moduleIndex) *hotplug {
+	h := &hotplug{log: log, mods: mods, seen: map[string]bool{}, last: time.Now(), sock: -1}
+	// The socket is open before the first look, so that nothing falls between.
+	s, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_KOBJECT_UEVENT)
+	if err == nil {
+		_ = unix.SetsockoptInt(s, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 4<<20) // the default is small, not wrong
+		err = unix.Bind(s, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: 1})
+	}
+	if err != nil {
+		log.Warn("listening for devices", "error", err)
+		return h
+	}
+	h.sock = s
+	return h
+}
+
+// listen serves devices as the kernel announces them.
+func (h *hotplug) listen() {
+	buf := make([]byte, 64<<10)
+	for h.sock >= 0 {
+		n, _, err := unix.Recvfrom(h.sock, buf, 0)
+		if err != nil {
+			if errors.Is(err, unix.EINTR) || errors.Is(err, unix.ENOBUFS) {
+				continue
+			}
+			h.log.Warn("listening for devices", "error", err)
+			return
+		}
+		words := strings.Split(string(buf[:n]), "\x00")
+		if !strings.HasPrefix(words[0], "add@") {
+			continue
+		}
+		h.mu.Lock()
+		h.last = time.Now()
+		h.mu.Unlock()
+		for _, w := range words {
+			if a, ok := strings.CutPrefix(w, "MODALIAS="); ok {
+				h.want(a)
+			}
+		}
+	}
+}
+
+func (h *hotplug) want(modalias string) {
+	h.mu.Lock()
+	known := h.seen[modalias]
+	h.seen[modalias] = true
+	h.mu.Unlock()
+	if known || modalias == "" {
+		return
+	}
+	if err := h.mods.loadAlias(modalias); err != nil {
+		h.log.Warn("loading modules", "device", modalias, "error", err)
+	}
+}
+
+// coldplug loads the base modules and those for the devices that are there.
+func (h *hotplug) coldplug() {
+	for _, name := range baseModules {
+		if err := h.mods.load(name); err != nil {
+			h.log.Warn("loading modules", "module", name, "error", err)
+		}
+	}
+	for range 4 { // buses behind buses
+		before := h.mods.count()
+		// What cannot be read is no device that could be served.
+		_ = filepath.WalkDir("/sys/devices", func(p string, d fs.DirEntry, err error) error {
+			if err == nil && d.Name() == "modalias" {
+				if b, err := os.ReadFile(p); err == nil {
+					h.want(strings.TrimSpace(string(b)))
+				}
+			}
+			return nil
+		})
+		if h.mods.count() == before {
+			break
+		}
+	}
+	if _, err := os.Stat("/sys/firmware/efi/efivars"); err == nil {
+		if err := unix.Mount("efivarfs", "/sys/firmware/efi/efivars", "efivarfs", unix.MS_NOSUID|unix.MS_NOEXEC|unix.MS_NODEV, ""); err != nil {
+			h.log.Warn("mounting efivarfs", "error", err)
+		}
+	}
+}
+
+// settle waits until no device has come for a second, and up to 15 s for the
+// first disk: what the server decides rests on the list being whole.
+func (h *hotplug) settle() {
+	began := time.Now()
+	for time.Since(began) < 30*time.Second {
+		h.mu.Lock()
+		quiet := time.Since(h.last)
+		h.mu.Unlock()
+		disks, err := filepath.Glob("/sys/block/*/device")
+		if quiet > time.Second && (err == nil && len(disks) > 0 || time.Since(began) > 15*time.Second) {
+			return
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+}

@@ -1,0 +1,180 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/insomniacslk/dhcp/dhcpv4"
+	"github.com/insomniacslk/dhcp/dhcpv4/nclient4"
+	"github.com/vishvananda/netlink"
+)
+
+// network brings up the interface with the address mac and keeps its lease. It
+// returns when there is an address, however long that takes.
+func network(ctx context.Context, log *slog.Logger, mac string) {
+	if lo, err := netlink.LinkByName("lo"); err == nil {
+		_ = netlink.LinkSetUp(lo) // nothing of the agent's needs it
+	}
+	for pause := 500 * time.Millisecond; ; pause = min(2*pause, 5*time.Second) {
+		link, lease, err := configure(ctx, log, mac)
+		if err == nil {
+			go keep(ctx, log, link, lease)
+			return
+		}
+		log.Warn("bringing up the network", "mac", mac, "error", err)
+		time.Sleep(pause)
+	}
+}
+
+// configure tries once.
+func configure(ctx context.Context, log *slog.Logger, mac string) (netlink.Link, *nclient4.Lease, error) {
+	link, err := findLink(mac)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := netlink.LinkSetUp(link); err != nil {
+		return nil, nil, fmt.Errorf("setting %s up: %w", link.Attrs().Name, err)
+	}
+	awaitCarrier(link, 10*time.Second)
+	lease, err := request(ctx, link, nil)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := apply(link, lease.ACK); err != nil {
+		return nil, nil, err
+	}
+	log.Info("address", "interface", link.Attrs().Name, "mac", link.Attrs().HardwareAddr.String(), "address", lease.ACK.YourIPAddr.String(),
+		"router", fmt.Sprint(lease.ACK.Router()), "server", lease.ACK.ServerIdentifier().String())
+	return link, lease, nil
+}
+
+func findLink(mac string) (netlink.Link, error) {
+	links, err := netlink.LinkList()
+	if err != nil {
+		return nil, fmt.Errorf("listing interfaces: %w", err)
+	}
+	var there []string
+	for _, l := range links {
+		a := l.Attrs()
+		if a.Flags&net.FlagLoopback != 0 || len(a.HardwareAddr) != 6 {
+			continue
+		}
+		if mac == "" || strings.EqualFold(a.HardwareAddr.String(), mac) {
+			return l, nil
+		}
+		there = append(there, a.Name+" "+a.HardwareAddr.String())
+	}
+	return nil, fmt.Errorf("finding the interface %s: there are only %v", mac, there)
+}
+
+// awaitCarrier waits for the cable. Without one, DHCP gets no answer, and the
+// whole is tried again.
+func awaitCarrier(link netlink.Link, limit time.Duration) {
+	for end := time.Now().Add(limit); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		l, err := netlink.LinkByIndex(link.Attrs().Index)
+		if err == nil && (l.Attrs().OperState == netlink.OperUp || l.Attrs().OperState == netlink.OperUnknown) {
+			return
+		}
+	}
+}
+
+// request gets a lease, or renews the old one. It sends no class of PXE: a
+// machine whose agent asks for an address does not boot once more.
+func request(ctx context.Context, link netlink.Link, old *nclient4.Lease) (*nclient4.Lease, error) {
+	c, err := nclient4.New(link.Attrs().Name, nclient4.WithTimeout(2*time.Second), nclient4.WithRetry(4))
+	if err != nil {
+		return nil, fmt.Errorf("opening a socket for DHCP: %w", err)
+	}
+	// The lease outlives its client.
+	defer func() { _ = c.Close() }()
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	options := dhcpv4.WithRequestedOptions(dhcpv4.OptionSubnetMask, dhcpv4.OptionRouter, dhcpv4.OptionDomainNameServer,
+		dhcpv4.OptionInterfaceMTU, dhcpv4.OptionClasslessStaticRoute)
+	var lease *nclient4.Lease
+	if old != nil {
+		lease, err = c.Renew(ctx, old, options)
+	} else {
+		lease, err = c.Request(ctx, options)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("asking for an address on %s: %w", link.Attrs().Name, err)
+	}
+	return lease, nil
+}
+
+// apply sets address, routes and name servers as ack says.
+func apply(link netlink.Link, ack *dhcpv4.DHCPv4) error {
+	mask := ack.SubnetMask()
+	if mask == nil {
+		mask = ack.YourIPAddr.DefaultMask()
+	}
+	addr := &netlink.Addr{IPNet: &net.IPNet{IP: ack.YourIPAddr, Mask: mask}}
+	have, err := netlink.AddrList(link, netlink.FAMILY_V4)
+	if err != nil {
+		return fmt.Errorf("listing addresses: %w", err)
+	}
+	for _, h := range have {
+		if h.IPNet.String() != addr.IPNet.String() {
+			_ = netlink.AddrDel(link, &h) // a second address does less harm than none
+		}
+	}
+	if err := netlink.AddrReplace(link, addr); err != nil {
+		return fmt.Errorf("setting the address %s: %w", addr.IPNet, err)
+	}
+	if mtu, err := dhcpv4.GetUint16(dhcpv4.OptionInterfaceMTU, ack.Options); err == nil && mtu >= 576 {
+		if err := netlink.LinkSetMTU(link, int(mtu)); err != nil {
+			return fmt.Errorf("setting the MTU %d: %w", mtu, err)
+		}
+	}
+	var errs []error
+	add := func(dst *net.IPNet, gw net.IP) {
+		r := &netlink.Route{LinkIndex: link.Attrs().Index, Dst: dst, Gw: gw}
+		if gw == nil || gw.IsUnspecified() {
+			r.Gw, r.Scope = nil, netlink.SCOPE_LINK
+		}
+		if err := netlink.RouteReplace(r); err != nil {
+			errs = append(errs, fmt.Errorf("setting the route to %v by %v: %w", dst, gw, err))
+		}
+	}
+	// RFC 3442: who sends classless routes means the router to be ignored.
+	if routes := ack.ClasslessStaticRoute(); len(routes) > 0 {
+		for _, r := range routes {
+			add(r.Dest, r.Router)
+		}
+	} else if routers := ack.Router(); len(routers) > 0 {
+		add(&net.IPNet{IP: net.IPv4zero, Mask: net.CIDRMask(0, 32)}, routers[0])
+	}
+	var resolv strings.Builder
+	for _, ip := range ack.DNS() {
+		fmt.Fprintf(&resolv, "nameserver %s\n", ip)
+	}
+	errs = append(errs, os.WriteFile("/etc/resolv.conf", []byte(resolv.String()), 0o644))
+	return errors.Join(errs...)
+}
+
+// keep renews the lease at half its time, for ever. A server that is away
+// does not take the address away from a running installation.
+func keep(ctx context.Context, log *slog.Logger, link netlink.Link, lease *nclient4.Lease) {
+	for {
+		half := lease.ACK.IPAddressLeaseTime(time.Hour) / 2
+		time.Sleep(max(half, 30*time.Second))
+		next, err := request(ctx, link, lease)
+		if err != nil {
+			next, err = request(ctx, link, nil)
+		}
+		if err == nil {
+			err = apply(link, next.ACK)
+			lease = next
+		}
+		if err != nil {
+			log.Warn("renewing the address", "error", err)
+		}
+	}
+}

@@ -1,0 +1,220 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"crypto/tls"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/ingotmetal/ingot/action"
+)
+
+// pollWait is how long the server may hold the answer to a poll, in seconds.
+const pollWait = 30
+
+// maxAnswer bounds what the agent reads of one answer.
+const maxAnswer = 16 << 20
+
+// client speaks the agent's protocol with the one server whose key is pinned.
+type client struct {
+	base *url.URL
+	http *http.Client
+
+	mu    sync.Mutex
+	token string
+}
+
+// newClient checks server and pin. There is no connection yet.
+func newClient(server, pin string) (*client, error) {
+	base, err := url.Parse(strings.TrimSuffix(server, "/"))
+	if err != nil {
+		return nil, fmt.Errorf("reading the server's address %q: %w", server, err)
+	}
+	if base.Scheme != "https" || base.Host == "" {
+		return nil, fmt.Errorf("reading the server's address %q: want https://HOST:PORT", server)
+	}
+	digest, ok := strings.CutPrefix(pin, "sha256:")
+	want, err := hex.DecodeString(digest)
+	if !ok || err != nil || len(want) != sha256.Size {
+		return nil, fmt.Errorf("reading the pin %q: want sha256: and 64 hex digits", pin)
+	}
+	return &client{base: base, http: &http.Client{
+		Transport: transport(&tls.Config{
+			MinVersion: tls.VersionTLS12,
+			// The boot script says which key the server has; names and dates of
+			// its certificate say nothing more (and the clock may be wrong).
+			InsecureSkipVerify: true,
+			VerifyConnection: func(s tls.ConnectionState) error {
+				if len(s.PeerCertificates) == 0 {
+					return errors.New("verifying the server: it has no certificate")
+				}
+				got := sha256.Sum256(s.PeerCertificates[0].RawSubjectPublicKeyInfo)
+				if subtle.ConstantTimeCompare(got[:], want) != 1 {
+					return fmt.Errorf("verifying the server: its key is sha256:%x, not the one that the boot script names", got)
+				}
+				return nil
+			},
+		}),
+		// A redirect would lead away from the pinned server.
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}}, nil
+}
+
+// transport is HTTP/1.1 without proxies, with its own limits for the silent.
+func transport(t *tls.Config) *http.Transport {
+	return &http.Transport{
+		Proxy:                 nil,
+		DialContext:           (&net.Dialer{Timeout: 5 * time.Second, KeepAlive: 15 * time.Second}).DialContext,
+		TLSClientConfig:       t,
+		TLSHandshakeTimeout:   10 * time.Second,
+		ResponseHeaderTimeout: (pollWait + 15) * time.Second,
+		IdleConnTimeout:       60 * time.Second,
+		DisableCompression:    true,
+	}
+}
+
+// statusError is an answer that is no success.
+type statusError struct {
+	code int
+	text string
+}
+
+func (e *statusError) Error() string {
+	s := fmt.Sprintf("the server answers %d %s", e.code, http.StatusText(e.code))
+	if e.text != "" {
+		s += ": " + e.text
+	}
+	return s
+}
+
+func (c *client) setToken(t string) {
+	c.mu.Lock()
+	c.token = t
+	c.mu.Unlock()
+}
+
+// authorize adds the bearer token, if there is one already.
+func (c *client) authorize(r *http.Request) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.token != "" {
+		r.Header.Set("Authorization", "Bearer "+c.token)
+	}
+}
+
+// owns tells whether u lies on the pinned server.
+func (c *client) owns(u *url.URL) bool {
+	return u.Scheme == c.base.Scheme && strings.EqualFold(u.Host, c.base.Host)
+}
+
+func (c *client) claim(ctx context.Context, h action.Hello, w *action.Welcome) error {
+	err := c.do(ctx, http.MethodPost, "/agent/v1/claim", h, w, 15*time.Second)
+	var status *statusError
+	if errors.As(err, &status) && (status.code == http.StatusNotFound || status.code == http.StatusConflict) {
+		return &overError{status.Error()}
+	}
+	return err
+}
+
+// next returns nil when there is nothing to do yet.
+func (c *client) next(ctx context.Context) (*action.Assignment, error) {
+	var as action.Assignment
+	if err := c.do(ctx, http.MethodGet, fmt.Sprintf("/agent/v1/next?wait=%d", pollWait), nil, &as, (pollWait+15)*time.Second); err != nil {
+		return nil, err
+	}
+	if as.Key == (action.Key{}) {
+		return nil, nil
+	}
+	return &as, nil
+}
+
+func (c *client) report(ctx context.Context, r action.Result) error {
+	return c.do(ctx, http.MethodPost, "/agent/v1/report", r, nil, 15*time.Second)
+}
+
+func (c *client) heartbeat(ctx context.Context, h action.Heartbeat, o *action.Orders) error {
+	return c.do(ctx, http.MethodPost, "/agent/v1/heartbeat", h, o, 15*time.Second)
+}
+
+// do sends in, if any, and decodes the answer into out, which stays as it is
+// on 204. 410 is an *overError, other refusals are a *statusError.
+func (c *client) do(ctx context.Context, method, path string, in, out any, limit time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	var body io.Reader
+	if in != nil {
+		b, err := json.Marshal(in)
+		if err != nil {
+			return fmt.Errorf("encoding a request to %q: %w", path, err)
+		}
+		body = bytes.NewReader(b)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, c.base.String()+path, body)
+	if err != nil {
+		return fmt.Errorf("making a request to %q: %w", path, err)
+	}
+	if in != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	c.authorize(req)
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = resp.Body.Close() }() // all that matters was read
+	answer, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+	switch {
+	case resp.StatusCode == http.StatusGone:
+		var bye action.Farewell
+		if json.Unmarshal(answer, &bye) != nil || bye.Reason == "" {
+			bye.Reason = "410 Gone"
+		}
+		return &overError{bye.Reason}
+	case resp.StatusCode == http.StatusNoContent:
+		return nil
+	case resp.StatusCode != http.StatusOK && resp.StatusCode != http.StatusCreated && resp.StatusCode != http.StatusAccepted:
+		return &statusError{resp.StatusCode, firstLine(answer)}
+	case err != nil:
+		return fmt.Errorf("reading the answer of %q: %w", path, err)
+	case out == nil || len(bytes.TrimSpace(answer)) == 0:
+		return nil
+	}
+	if err := json.Unmarshal(answer, out); err != nil {
+		return fmt.Errorf("decoding the answer of %q: %w", path, err)
+	}
+	return nil
+}
+
+// firstLine is what of an error's body goes into a log: one short line
+// without control characters.
+func firstLine(b []byte) string {
+	s, _, _ := strings.Cut(strings.TrimSpace(string(b)), "\n")
+	s = strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f {
+			return -1
+		}
+		return r
+	}, s)
+	return s[:min(len(s), 300)]
+}
+
+// newID returns a name that nobody else uses.
+func newID() string {
+	var b [16]byte
+	// crypto/rand.Read never fails: it ends the program instead.
+	_, _ = rand.Read(b[:])
+	return hex.EncodeToString(b[:])
+}

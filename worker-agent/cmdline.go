@@ -1,0 +1,44 @@
+package agent
+
+import "strings"
+
+// CommandLine reads the agent's words of a kernel command line:
+//
+//	ingot.server=https://192.0.2.1:7443   base URL of the server
+//	ingot.pin=sha256:HEX                  digest of its certificate's SubjectPublicKeyInfo
+//	ingot.machine=NAME                    this machine's name in the inventory
+//	ingot.claim=HEX                       this boot's claim
+//	ingot.mac=52:54:00:00:00:01           the interface to use
+//	ingot.rescue=1                        a person's boot: carry nothing out
+//
+// BOOTIF=01-52-54-… stands in for a missing ingot.mac. The last word of a name
+// counts, as in the kernel.
+func CommandLine(line string) Config {
+	var c Config
+	var bootif string
+	for _, word := range strings.Fields(line) {
+		name, value, _ := strings.Cut(word, "=")
+		switch name {
+		case "ingot.server":
+			c.Server = value
+		case "ingot.pin":
+			c.Pin = value
+		case "ingot.machine":
+			c.Machine = value
+		case "ingot.claim":
+			c.Claim = value
+		case "ingot.mac":
+			c.MAC = strings.ToLower(strings.ReplaceAll(value, "-", ":"))
+		case "ingot.rescue":
+			c.Rescue = value != "0"
+		case "BOOTIF":
+			if _, mac, ok := strings.Cut(value, "-"); ok {
+				bootif = strings.ToLower(strings.ReplaceAll(mac, "-", ":"))
+			}
+		}
+	}
+	if c.MAC == "" {
+		c.MAC = bootif
+	}
+	return c
+}

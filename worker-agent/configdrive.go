@@ -1,0 +1,255 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"time"
+
+	"github.com/diskfs/go-diskfs/backend"
+	"github.com/diskfs/go-diskfs/filesystem/fat16"
+)
+
+const (
+	// seedSize is the CIDATA partition's size: a FAT16 that fsck, mtools and the
+	// kernel agree on.
+	seedSize = 16 * mib
+	// seedLabel is what cloud-init's NoCloud looks for, as a volume label.
+	seedLabel = "CIDATA"
+)
+
+// configDrive puts a NoCloud seed on the bound disk: a FAT16 partition at its
+// end, labelled CIDATA. One that an earlier run left is replaced.
+//
+//	DEST_DISK                                             the bound disk; it has a GPT
+//	META_DATA, USER_DATA, VENDOR_DATA, NETWORK_CONFIG     contents of the files of that name
+//
+// Without META_DATA, the instance id is made from the run. VENDOR_DATA and
+// NETWORK_CONFIG may be absent, and then are absent on the disk. Output:
+// partition (number), bytes.
+func (t *attempt) configDrive(ctx context.Context) (err error) {
+	files := t.seedFiles()
+	volume, err := makeSeed(files)
+	if err != nil {
+		return fmt.Errorf("making the %s file system: %w", seedLabel, err)
+	}
+	disk, dev, err := t.open(ctx, "DEST_DISK")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if e := dev.Close(); e != nil && err == nil {
+			err = fmt.Errorf("closing %s: %w", disk.Path, e)
+		}
+	}()
+	if dev.SectorSize() != 512 {
+		return fmt.Errorf("writing %s: it has sectors of %d bytes, and the seed is made for 512", disk.Path, dev.SectorSize())
+	}
+	table, err := readGPT(dev, dev.Size(), dev.SectorSize())
+	if errors.Is(err, errNoTable) {
+		return fmt.Errorf("reading %s: it has no GPT to add a partition to", disk.Path)
+	}
+	if err != nil {
+		return fmt.Errorf("reading %s: %w", disk.Path, err)
+	}
+	number, first, err := table.placeSeed(dev.Size())
+	if err != nil {
+		return fmt.Errorf("making room on %s: %w", disk.Path, err)
+	}
+	if err := context.Cause(ctx); err != nil {
+		return err
+	}
+	t.agent.markWrote()
+	at := int64(first) * table.sector
+	// The contents come first: a partition that the table names is whole.
+	if _, err := dev.WriteAt(volume, at); err != nil {
+		return fmt.Errorf("writing partition %d of %s: %w", number, disk.Path, err)
+	}
+	if err := dev.Sync(); err != nil {
+		return fmt.Errorf("syncing %s: %w", disk.Path, err)
+	}
+	if err := table.write(dev); err != nil {
+		return fmt.Errorf("writing %s: %w", disk.Path, err)
+	}
+	if err := verifySeed(dev, number, at, files); err != nil {
+		return fmt.Errorf("reading %s back: %w", disk.Path, err)
+	}
+	if err := dev.Reread(); err != nil {
+		t.logf("warning: the kernel does not read the new partition table: %v", err)
+	}
+	t.output["partition"], t.output["bytes"] = fmt.Sprint(number), fmt.Sprint(len(volume))
+	t.logf("partition %d of %s is the %s seed, %d files, read back", number, disk.Path, seedLabel, len(files))
+	return nil
+}
+
+// seedFile is a file of the seed.
+type seedFile struct{ name, contents string }
+
+func (t *attempt) seedFiles() []seedFile {
+	meta := t.env["META_DATA"]
+	if meta == "" {
+		meta = "instance-id: " + t.agent.cfg.Machine + "-" + t.run + "\n"
+	}
+	// NoCloud takes a seed only if meta-data and user-data are both there.
+	files := []seedFile{{"meta-data", meta}, {"user-data", t.env["USER_DATA"]}}
+	for _, f := range []seedFile{{"vendor-data", t.env["VENDOR_DATA"]}, {"network-config", t.env["NETWORK_CONFIG"]}} {
+		if f.contents != "" {
+			files = append(files, f)
+		}
+	}
+	return files
+}
+
+// placeSeed changes the table in memory: it uses the whole disk of size
+// bytes, and has one partition named CIDATA of seedSize bytes at its end. It
+// returns the partition's number and first sector.
+func (g *gpt) placeSeed(size int64) (number int, first uint64, err error) {
+	g.resize(size)
+	free, end := -1, uint64(0)
+	for i := range g.count() {
+		e := g.entry(i)
+		if !e.unused() && e.name() == seedLabel {
+			clear(e)
+		}
+		if e.unused() {
+			if free < 0 {
+				free = i
+			}
+			continue
+		}
+		end = max(end, e.last())
+	}
+	if free < 0 {
+		return 0, 0, errors.New("all entries of the partition table are taken")
+	}
+	sectors, grain := uint64(seedSize/g.sector), uint64(mib/g.sector)
+	usable := g64(g.header, gptLastUsable) + 1
+	if usable < sectors+grain {
+		return 0, 0, errors.New("the disk is too small")
+	}
+	first = (usable - sectors) / grain * grain
+	if first <= end || first < g64(g.header, gptFirstUsable) {
+		return 0, 0, fmt.Errorf("no %d MiB are free at the end of the disk: the last partition ends at sector %d of %d", seedSize/mib, end, usable)
+	}
+	g.entry(free).set(basicData, first, first+sectors-1, seedLabel)
+	return free + 1, first, nil
+}
+
+// makeSeed returns a FAT16 volume with files in it.
+func makeSeed(files []seedFile) ([]byte, error) {
+	store := &memory{data: make([]byte, seedSize)}
+	vol, err := fat16.Create(store, seedSize, 0, 512, seedLabel, true)
+	if err != nil {
+		return nil, err
+	}
+	for _, f := range files {
+		w, err := vol.OpenFile("/"+f.name, os.O_CREATE|os.O_RDWR)
+		if err != nil {
+			return nil, fmt.Errorf("making %q: %w", f.name, err)
+		}
+		if _, err := w.Write([]byte(f.contents)); err != nil {
+			return nil, fmt.Errorf("writing %q: %w", f.name, err)
+		}
+		if err := w.Close(); err != nil {
+			return nil, fmt.Errorf("closing %q: %w", f.name, err)
+		}
+	}
+	return store.data, nil
+}
+
+// verifySeed reads back, from the disk, both tables and the volume.
+func verifySeed(dev Device, number int, at int64, files []seedFile) error {
+	last := dev.Size()/int64(dev.SectorSize()) - 1
+	for _, lba := range []int64{1, last} {
+		g, err := readGPTAt(dev, dev.Size(), dev.SectorSize(), lba)
+		if err != nil {
+			return fmt.Errorf("table at sector %d: %w", lba, err)
+		}
+		if e := g.entry(number - 1); e.name() != seedLabel || int64(e.first())*g.sector != at {
+			return fmt.Errorf("table at sector %d: partition %d is not the one that was written", lba, number)
+		}
+	}
+	volume := aligned(seedSize)
+	if _, err := dev.ReadAt(volume, at); err != nil {
+		return err
+	}
+	vol, err := fat16.Read(&memory{data: volume}, seedSize, 0, 512)
+	if err != nil {
+		return fmt.Errorf("the %s file system: %w", seedLabel, err)
+	}
+	for _, f := range files {
+		b, err := vol.ReadFile("/" + f.name)
+		if err != nil {
+			return fmt.Errorf("%q: %w", f.name, err)
+		}
+		if string(b) != f.contents {
+			return fmt.Errorf("%q has other contents than were written", f.name)
+		}
+	}
+	return nil
+}
+
+// memory is a file in memory, as go-diskfs wants its files.
+type memory struct {
+	data []byte
+	at   int64
+}
+
+var _ backend.Storage = (*memory)(nil)
+
+func (m *memory) ReadAt(p []byte, off int64) (int, error) {
+	if off < 0 || off >= int64(len(m.data)) {
+		return 0, io.EOF
+	}
+	n := copy(p, m.data[off:])
+	if n < len(p) {
+		return n, io.EOF
+	}
+	return n, nil
+}
+
+func (m *memory) WriteAt(p []byte, off int64) (int, error) {
+	if off < 0 || off+int64(len(p)) > int64(len(m.data)) {
+		return 0, io.ErrShortWrite
+	}
+	return copy(m.data[off:], p), nil
+}
+
+func (m *memory) Read(p []byte) (int, error) {
+	n, err := m.ReadAt(p, m.at)
+	m.at += int64(n)
+	return n, err
+}
+
+func (m *memory) Seek(off int64, whence int) (int64, error) {
+	switch whence {
+	case io.SeekCurrent:
+		off += m.at
+	case io.SeekEnd:
+		off += int64(len(m.data))
+	}
+	if off < 0 {
+		return m.at, fs.ErrInvalid
+	}
+	m.at = off
+	return off, nil
+}
+
+func (m *memory) Close() error                            { return nil }
+func (m *memory) Path() string                            { return "" }
+func (m *memory) Sys() (*os.File, error)                  { return nil, backend.ErrNotSuitable }
+func (m *memory) Writable() (backend.WritableFile, error) { return m, nil }
+func (m *memory) Stat() (fs.FileInfo, error)              { return memoryInfo(len(m.data)), nil }
+
+// memoryInfo is the size of a memory.
+type memoryInfo int64
+
+func (memoryInfo) Name() string       { return seedLabel }
+func (i memoryInfo) Size() int64      { return int64(i) }
+func (memoryInfo) Mode() fs.FileMode  { return 0o600 }
+func (memoryInfo) ModTime() time.Time { return time.Time{} }
+func (memoryInfo) IsDir() bool        { return false }
+func (memoryInfo) Sys() any           { return nil }

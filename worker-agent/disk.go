@@ -1,0 +1,288 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
+	"unsafe"
+
+	"github.com/ingotmetal/ingot/action"
+)
+
+// mib is 2^20 bytes.
+const mib = 1 << 20
+
+// Device is an open disk.
+type Device interface {
+	io.ReaderAt
+	io.WriterAt
+	// Zero makes n bytes at off read as zero, by the device's own means where
+	// it has some.
+	Zero(off, n int64) error
+	// Sync returns when what was written is on stable storage.
+	Sync() error
+	// Size in bytes.
+	Size() int64
+	// SectorSize is the logical one, in bytes.
+	SectorSize() int
+	// Reread makes the kernel read the partition table again.
+	Reread() error
+	Close() error
+}
+
+// Partition is a part of a disk.
+type Partition struct {
+	Number int
+	Path   string // of its device node
+	Size   int64  // bytes
+}
+
+var partitionSuffix = regexp.MustCompile(`^(?:-part|p)?([0-9]+)$`)
+
+// target finds the disk that path, an environment's value, means: the bound
+// disk, by identity and never by name. partition is 0 for the whole disk.
+//
+// It is called right before the first write: the disk is looked up anew.
+func (t *attempt) target(ctx context.Context, variable string) (disk action.Disk, partition int, err error) {
+	if t.bound == nil {
+		return disk, 0, errors.New("finding the disk: none is bound to this run")
+	}
+	path := t.env[variable]
+	if partition, err = t.partitionOf(path); err != nil {
+		return disk, 0, fmt.Errorf("finding the disk %s=%q: %w", variable, path, err)
+	}
+	disks, err := t.agent.cfg.Disks.Disks(ctx)
+	if err != nil {
+		return disk, 0, fmt.Errorf("listing disks: %w", err)
+	}
+	disk, err = identify(*t.bound, disks)
+	return disk, partition, err
+}
+
+// partitionOf returns the number of the partition of the bound disk that path
+// names, 0 when it names the disk.
+func (t *attempt) partitionOf(path string) (int, error) {
+	if path == "" {
+		return 0, nil
+	}
+	names := []string{t.alias}
+	if t.alias == "" {
+		names = append([]string{t.bound.Path}, t.bound.ByID...)
+	}
+	for _, name := range names {
+		if name == "" {
+			continue
+		}
+		rest, ok := strings.CutPrefix(path, name)
+		if !ok {
+			continue
+		}
+		if rest == "" {
+			return 0, nil
+		}
+		digit := name[len(name)-1] >= '0' && name[len(name)-1] <= '9'
+		m := partitionSuffix.FindStringSubmatch(rest)
+		if m == nil || digit && rest[0] >= '0' && rest[0] <= '9' {
+			continue // /dev/sdaa, /dev/nvme0n10: another disk
+		}
+		n, err := strconv.Atoi(m[1])
+		if err != nil || n == 0 {
+			continue
+		}
+		return n, nil
+	}
+	return 0, fmt.Errorf("it is not the disk bound to this run (%s)", describe(*t.bound))
+}
+
+// identify returns the one of disks that is bound. Serial number, WWN and size
+// must agree; a disk that has neither of the two is known by path and size.
+func identify(bound action.Disk, disks []action.Disk) (action.Disk, error) {
+	var found []action.Disk
+	for _, d := range disks {
+		switch {
+		case bound.Serial == "" && bound.WWN == "":
+			if d.Path != bound.Path || d.Serial != "" || d.WWN != "" {
+				continue
+			}
+		case bound.Serial != "" && d.Serial != bound.Serial, bound.WWN != "" && d.WWN != bound.WWN:
+			continue
+		}
+		if d.Size != bound.Size {
+			return d, fmt.Errorf("finding the disk %s: %s has %d bytes, not %d", describe(bound), d.Path, d.Size, bound.Size)
+		}
+		found = append(found, d)
+	}
+	switch {
+	case len(found) == 0:
+		there := make([]string, 0, len(disks))
+		for _, d := range disks {
+			there = append(there, d.Path+" "+describe(d))
+		}
+		return action.Disk{}, fmt.Errorf("finding the disk %s: it is not there; there are: %s", describe(bound), strings.Join(there, "; "))
+	case len(found) > 1:
+		return action.Disk{}, fmt.Errorf("finding the disk %s: %s and %s both answer to it", describe(bound), found[0].Path, found[1].Path)
+	case found[0].ReadOnly:
+		return action.Disk{}, fmt.Errorf("finding the disk %s: %s is read-only", describe(bound), found[0].Path)
+	}
+	return found[0], nil
+}
+
+func describe(d action.Disk) string {
+	var s []string
+	if d.Serial != "" {
+		s = append(s, "serial "+d.Serial)
+	}
+	if d.WWN != "" {
+		s = append(s, "WWN "+d.WWN)
+	}
+	if len(s) == 0 {
+		s = append(s, d.Path)
+	}
+	return strings.Join(append(s, fmt.Sprintf("%d bytes", d.Size)), ", ")
+}
+
+// open opens the whole bound disk that variable names for writing.
+func (t *attempt) open(ctx context.Context, variable string) (action.Disk, Device, error) {
+	disk, partition, err := t.target(ctx, variable)
+	if err != nil {
+		return disk, nil, err
+	}
+	if partition != 0 {
+		return disk, nil, fmt.Errorf("opening %s: this action takes a whole disk, not partition %d", disk.Path, partition)
+	}
+	dev, err := t.agent.cfg.Disks.Open(disk.Path)
+	if err != nil {
+		return disk, nil, fmt.Errorf("opening %s: %w", disk.Path, err)
+	}
+	if dev.Size() != disk.Size {
+		_ = dev.Close() // nothing was written
+		return disk, nil, fmt.Errorf("opening %s: it has %d bytes, not %d", disk.Path, dev.Size(), disk.Size)
+	}
+	t.logf("disk %s (%s)", disk.Path, describe(disk))
+	return disk, dev, nil
+}
+
+// FileDisks are files that stand in for disks, by the path that the machine
+// would have: for tests and simulated machines. The zero value has no disks.
+type FileDisks []FileDisk
+
+// FileDisk is one of them. Disk.Size is the file's.
+type FileDisk struct {
+	action.Disk
+	File string
+}
+
+// Disks implements Disks.
+func (f FileDisks) Disks(context.Context) ([]action.Disk, error) {
+	disks := make([]action.Disk, 0, len(f))
+	for _, d := range f {
+		st, err := os.Stat(d.File)
+		if err != nil {
+			return nil, err
+		}
+		d.Size = st.Size()
+		disks = append(disks, d.Disk)
+	}
+	return disks, nil
+}
+
+// Open implements Disks.
+func (f FileDisks) Open(path string) (Device, error) {
+	for _, d := range f {
+		if d.Path != path {
+			continue
+		}
+		file, err := os.OpenFile(d.File, os.O_RDWR, 0)
+		if err != nil {
+			return nil, err
+		}
+		st, err := file.Stat()
+		if err != nil {
+			_ = file.Close() // the first error counts
+			return nil, err
+		}
+		return &fileDevice{File: file, size: st.Size()}, nil
+	}
+	return nil, os.ErrNotExist
+}
+
+// fileDevice is a file as a disk of 512-byte sectors.
+type fileDevice struct {
+	*os.File
+	size int64
+}
+
+func (d *fileDevice) Size() int64     { return d.size }
+func (d *fileDevice) SectorSize() int { return 512 }
+func (d *fileDevice) Reread() error   { return nil }
+
+// WriteAt keeps the file from growing: disks do not.
+func (d *fileDevice) WriteAt(p []byte, off int64) (int, error) {
+	if off+int64(len(p)) > d.size {
+		return 0, fmt.Errorf("writing %d bytes at %d: no space left on a disk of %d bytes", len(p), off, d.size)
+	}
+	return d.File.WriteAt(p, off)
+}
+
+func (d *fileDevice) Zero(off, n int64) error { return zeroByWriting(d, off, n) }
+
+// zeroByWriting writes n zero bytes at off.
+func zeroByWriting(w io.WriterAt, off, n int64) error {
+	buf := aligned(int(min(n, mib)))
+	for n > 0 {
+		k, err := w.WriteAt(buf[:min(n, int64(len(buf)))], off)
+		if err != nil {
+			return err
+		}
+		off, n = off+int64(k), n-int64(k)
+	}
+	return nil
+}
+
+// pageSize is the alignment that direct I/O wants at most.
+const pageSize = 4096
+
+// aligned returns n zero bytes at an address that is a multiple of pageSize.
+func aligned(n int) []byte {
+	b := make([]byte, n+pageSize)
+	skip := 0
+	if over := int(uintptr(unsafe.Pointer(unsafe.SliceData(b))) % pageSize); over != 0 {
+		skip = pageSize - over
+	}
+	return b[skip : skip+n : skip+n]
+}
+
+// allZero tells whether b holds zero bytes only.
+func allZero(b []byte) bool {
+	for len(b) >= 8 {
+		if b[0]|b[1]|b[2]|b[3]|b[4]|b[5]|b[6]|b[7] != 0 {
+			return false
+		}
+		b = b[8:]
+	}
+	for _, c := range b {
+		if c != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// Facts lists the disks with what is on them.
+func (f FileDisks) Facts(ctx context.Context) ([]action.Disk, error) {
+	disks, err := f.Disks(ctx)
+	for i := range disks {
+		file, err := os.Open(f[i].File)
+		if err != nil {
+			return disks, err
+		}
+		disks[i].Signatures, disks[i].Blank = Signatures(file, disks[i].Size, 512)
+		_ = file.Close() // only read from
+	}
+	return disks, err
+}

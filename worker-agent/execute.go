@@ -1,0 +1,196 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"github.com/ingotmetal/ingot/action"
+)
+
+// logTail is how much of an attempt's log the agent keeps and reports, bytes.
+const logTail = 16 << 10
+
+// attempt is one try at an action, as it runs.
+type attempt struct {
+	key    action.Key
+	run    string
+	cancel context.CancelCauseFunc
+	agent  *Agent
+	env    map[string]string
+	alias  string
+	bound  *action.Disk
+	output map[string]string
+
+	mu          sync.Mutex
+	done, total int64
+	message     string
+	tail        []byte // the log's last logTail bytes
+	unsent      []byte // lines that no heartbeat has carried yet
+}
+
+// logf adds a line to the attempt's log. Never an environment's value: it may
+// be a secret.
+func (t *attempt) logf(format string, args ...any) {
+	line := fmt.Sprintf(format, args...)
+	t.agent.log.Info("action", "key", t.key.String(), "line", line)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.tail = keepTail(append(append(t.tail, line...), '\n'))
+	t.unsent = keepTail(append(append(t.unsent, line...), '\n'))
+}
+
+func keepTail(b []byte) []byte {
+	if len(b) > logTail {
+		b = append(b[:0], b[len(b)-logTail:]...)
+	}
+	return b
+}
+
+// progress says where the attempt stands, bytes of bytes; total 0 = unknown.
+func (t *attempt) progress(done, total int64, message string) {
+	t.mu.Lock()
+	t.done, t.total, t.message = done, total, message
+	t.mu.Unlock()
+}
+
+// progressNow returns the state for a heartbeat, and how much of the unsent
+// log it carries.
+func (t *attempt) progressNow() (*action.Progress, int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return &action.Progress{Key: t.key, Done: t.done, Total: t.total, Message: t.message, Log: string(t.unsent)}, len(t.unsent)
+}
+
+// sentLog forgets the first n unsent bytes: a heartbeat has delivered them.
+func (t *attempt) sentLog(n int) {
+	t.mu.Lock()
+	t.unsent = t.unsent[min(n, len(t.unsent)):]
+	t.mu.Unlock()
+}
+
+// exitError is a failure with an exit code of its own.
+type exitError struct {
+	code int
+	text string
+}
+
+func (e *exitError) Error() string { return e.text }
+
+// execute carries as out and returns how that went. When it returns, nothing
+// of the action runs any more.
+func (a *Agent) execute(ctx context.Context, as action.Assignment) action.Result {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	if limit := as.Action.Timeout.Duration(); limit > 0 {
+		var done context.CancelFunc
+		ctx, done = context.WithTimeoutCause(ctx, limit, errTimedOut)
+		defer done()
+	}
+	t := &attempt{
+		key: as.Key, run: as.Run, cancel: cancel, agent: a, env: as.Action.Environment,
+		alias: as.DiskAlias, bound: as.Disk, output: map[string]string{},
+	}
+	a.mu.Lock()
+	if res, stopped := a.finished[as.Key]; stopped {
+		a.mu.Unlock()
+		return res // the order to stop came between accept and here
+	}
+	a.running = t
+	a.mu.Unlock()
+	a.askBeat()
+	res := action.Result{Key: as.Key, ID: newID(), State: action.Success, Started: time.Now()}
+	t.logf("%s: begins (%s)", as.Action.Name, as.Action.Image)
+	err := t.perform(ctx, as)
+	if err != nil {
+		res.State, res.ExitCode, res.Message = action.Failed, 1, err.Error()
+		var exit *exitError
+		if errors.As(err, &exit) {
+			res.ExitCode = exit.code
+		}
+		if ctx.Err() != nil {
+			switch cause := context.Cause(ctx); {
+			case errors.Is(cause, errTimedOut):
+				res.State = action.Timeout
+			default:
+				res.State = action.Stopped
+			}
+		}
+		t.logf("%s: %s: %s", as.Action.Name, res.State, res.Message)
+	} else {
+		t.logf("%s: done in %.1f s", as.Action.Name, time.Since(res.Started).Seconds())
+	}
+	res.Ended = time.Now()
+	t.mu.Lock()
+	res.Log = string(t.tail)
+	t.mu.Unlock()
+	if len(t.output) > 0 {
+		res.Output = t.output
+	}
+	a.mu.Lock()
+	a.running = nil
+	a.mu.Unlock()
+	return res
+}
+
+func (a *Agent) askBeat() {
+	select {
+	case a.beat <- struct{}{}:
+	default:
+	}
+}
+
+// perform calls the native action that as names. A panic in it is its error:
+// PID 1 must live on to report it.
+func (t *attempt) perform(ctx context.Context, as action.Assignment) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			t.logf("%s", debug.Stack())
+			err = fmt.Errorf("carrying out %q: panic: %v", as.Action.Image, p)
+		}
+	}()
+	native, ok := action.Native(as.Action.Image)
+	if !ok {
+		return fmt.Errorf("carrying out %q: it names no action that this agent knows, and it runs no containers", as.Action.Image)
+	}
+	switch native {
+	case action.Image2Disk:
+		return t.image2disk(ctx)
+	case action.WriteFile:
+		return t.writeFile(ctx)
+	case action.ConfigDrive:
+		return t.configDrive(ctx)
+	case action.Wipe:
+		return t.wipe(ctx)
+	case action.Inspect:
+		return t.inspect(ctx)
+	case action.Noop:
+		return t.noop(ctx)
+	case action.Reboot, action.PowerOff:
+		return nil // the deed is done when this success was acknowledged
+	}
+	return fmt.Errorf("carrying out %q: native action %q is not in this agent", as.Action.Image, native)
+}
+
+// inspect reports the machine's facts, as JSON, in Output["facts"].
+func (t *attempt) inspect(ctx context.Context) error {
+	if t.agent.cfg.Finder == nil {
+		return errors.New("inspecting: this agent cannot look at its machine")
+	}
+	facts, err := t.agent.cfg.Finder.Facts(ctx)
+	if err != nil {
+		return fmt.Errorf("inspecting: %w", err)
+	}
+	b, err := json.Marshal(facts)
+	if err != nil {
+		return fmt.Errorf("encoding the facts: %w", err)
+	}
+	t.output["facts"] = string(b)
+	t.output["disks"] = fmt.Sprint(len(facts.Disks))
+	t.logf("%d disks, %d interfaces, %d MiB of memory", len(facts.Disks), len(facts.NICs), facts.Memory>>20)
+	return nil
+}

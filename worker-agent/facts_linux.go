@@ -1,0 +1,243 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/ingotmetal/ingot/action"
+	"golang.org/x/sys/unix"
+)
+
+// HostFinder looks at the machine that it runs on.
+type HostFinder struct {
+	// Sys is where sysfs is mounted; "" means /sys.
+	Sys string
+}
+
+// Facts implements Finder. What cannot be read is left out.
+func (h HostFinder) Facts(context.Context) (action.Facts, error) {
+	sys := h.Sys
+	if sys == "" {
+		sys = "/sys"
+	}
+	f := action.Facts{
+		Manufacturer: word(sys, "class/dmi/id/sys_vendor"),
+		Product:      word(sys, "class/dmi/id/product_name"),
+		Serial:       word(sys, "class/dmi/id/product_serial"),
+		UUID:         strings.ToLower(word(sys, "class/dmi/id/product_uuid")),
+		Firmware:     "bios",
+		Arch:         map[string]string{"amd64": "x86_64", "arm64": "aarch64"}[runtime.GOARCH],
+		CPUs:         runtime.NumCPU(),
+	}
+	if _, err := os.Stat(filepath.Join(sys, "firmware/efi")); err == nil {
+		f.Firmware = "uefi"
+	}
+	var info unix.Sysinfo_t
+	if unix.Sysinfo(&info) == nil {
+		f.Memory = int64(info.Totalram) * int64(info.Unit)
+	}
+	f.NICs = listNICs(sys)
+	disks, err := listDisks(sys)
+	for i := range disks {
+		probeDisk(&disks[i])
+	}
+	f.Disks = disks
+	return f, err
+}
+
+// word reads a sysfs file of one line; "" when there is none.
+func word(elem ...string) string {
+	b, err := os.ReadFile(filepath.Join(elem...))
+	if err != nil {
+		return ""
+	}
+	return clean(string(b))
+}
+
+// clean keeps what can be printed: firmware fills such fields with anything.
+func clean(s string) string {
+	s = strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f || r == 0xfffd {
+			return ' '
+		}
+		return r
+	}, strings.ToValidUTF8(s, " "))
+	return strings.Join(strings.Fields(s), " ")
+}
+
+func listNICs(sys string) []action.NIC {
+	entries, err := os.ReadDir(filepath.Join(sys, "class/net"))
+	if err != nil {
+		return nil
+	}
+	var nics []action.NIC
+	for _, e := range entries {
+		dir := filepath.Join(sys, "class/net", e.Name())
+		mac := word(dir, "address")
+		hw, err := net.ParseMAC(mac)
+		if word(dir, "type") != "1" || err != nil || len(hw) != 6 || bytes.Equal(hw, make([]byte, 6)) {
+			continue
+		}
+		nic := action.NIC{Name: e.Name(), MAC: mac, Up: word(dir, "carrier") == "1"}
+		if speed, err := strconv.Atoi(word(dir, "speed")); err == nil && speed > 0 {
+			nic.Speed = speed
+		}
+		nics = append(nics, nic)
+	}
+	return nics
+}
+
+// noDisks are the kinds of block device that no system is installed on.
+var noDisks = []string{"loop", "ram", "sr", "zram", "dm-", "md", "fd", "nbd", "mtdblock"}
+
+// listDisks lists the disks of sysfs, without looking at what is on them.
+func listDisks(sys string) ([]action.Disk, error) {
+	entries, err := os.ReadDir(filepath.Join(sys, "block"))
+	if err != nil {
+		return nil, fmt.Errorf("listing disks: %w", err)
+	}
+	var disks []action.Disk
+	for _, e := range entries {
+		name := e.Name()
+		if slices.ContainsFunc(noDisks, func(p string) bool { return strings.HasPrefix(name, p) }) {
+			continue
+		}
+		dir := filepath.Join(sys, "block", name)
+		sectors, err := strconv.ParseInt(word(dir, "size"), 10, 64)
+		// Sysfs counts in units of 512 bytes, whatever the disk's sectors are. An
+		// NVMe boot or multipath node shows as hidden.
+		if err != nil || sectors == 0 || word(dir, "hidden") == "1" {
+			continue
+		}
+		where, err := filepath.EvalSymlinks(dir)
+		if err != nil {
+			where = dir
+		}
+		d := action.Disk{
+			Path: "/dev/" + strings.ReplaceAll(name, "!", "/"), Size: sectors * 512,
+			Rotational: word(dir, "queue/rotational") == "1",
+			Removable:  word(dir, "removable") == "1",
+			ReadOnly:   word(dir, "ro") == "1",
+			Model:      word(dir, "device/model"),
+		}
+		identity(&d, dir, name, where)
+		disks = append(disks, d)
+	}
+	return disks, nil
+}
+
+// identity fills in what tells d from every other disk, and its by-id names
+// as udev's rules (60-persistent-storage.rules) would make them.
+func identity(d *action.Disk, dir, name, where string) {
+	under := func(s string) string { return strings.ReplaceAll(s, " ", "_") }
+	wwid := word(dir, "wwid")
+	if wwid == "" {
+		wwid = word(dir, "device/wwid")
+	}
+	switch {
+	case strings.HasPrefix(name, "vd"):
+		d.Transport = "virtio"
+		d.Serial = word(dir, "serial")
+		if d.Serial != "" {
+			d.ByID = append(d.ByID, "/dev/disk/by-id/virtio-"+under(d.Serial))
+		}
+	case strings.HasPrefix(name, "nvme"):
+		d.Transport = "nvme"
+		d.Serial = word(dir, "device/serial")
+		d.WWN = wwid
+		if wwid != "" {
+			d.ByID = append(d.ByID, "/dev/disk/by-id/nvme-"+wwid)
+		}
+		if d.Serial != "" {
+			id := "/dev/disk/by-id/nvme-" + under(d.Model) + "_" + under(d.Serial)
+			d.ByID = append(d.ByID, id)
+			if ns := word(dir, "nsid"); ns != "" {
+				d.ByID = append(d.ByID, id+"_"+ns)
+			}
+		}
+	case strings.HasPrefix(name, "mmcblk"):
+		d.Transport = "mmc"
+		d.Serial = strings.TrimPrefix(word(dir, "device/serial"), "0x")
+		d.Model = word(dir, "device/name")
+		if d.Serial != "" {
+			d.ByID = append(d.ByID, "/dev/disk/by-id/mmc-"+under(d.Model)+"_0x"+d.Serial)
+		}
+	default:
+		scsiIdentity(d, dir, where, wwid)
+	}
+}
+
+func scsiIdentity(d *action.Disk, dir, where, wwid string) {
+	under := func(s string) string { return strings.ReplaceAll(s, " ", "_") }
+	switch {
+	case strings.Contains(where, "/usb"):
+		d.Transport = "usb"
+	case strings.Contains(where, "/ata"):
+		d.Transport = "sata"
+	case strings.Contains(where, "/virtio"):
+		d.Transport = "virtio"
+	case strings.Contains(where, "/end_device-"):
+		d.Transport = "sas"
+	default:
+		d.Transport = "scsi"
+	}
+	// Page 0x80, unit serial number: 4 bytes of header, then text.
+	if page, err := os.ReadFile(filepath.Join(dir, "device/vpd_pg80")); err == nil && len(page) > 4 {
+		d.Serial = clean(string(page[4:]))
+	}
+	vendor := word(dir, "device/vendor")
+	if naa, ok := strings.CutPrefix(wwid, "naa."); ok {
+		// The first 64 bits are the WWN proper; more is the vendor's extension.
+		d.WWN = "0x" + naa[:min(16, len(naa))]
+		d.ByID = append(d.ByID, "/dev/disk/by-id/wwn-0x"+naa, "/dev/disk/by-id/scsi-3"+naa)
+	} else if eui, ok := strings.CutPrefix(wwid, "eui."); ok {
+		d.WWN = "eui." + eui
+		d.ByID = append(d.ByID, "/dev/disk/by-id/scsi-2"+eui)
+	}
+	if d.Serial == "" {
+		// An ATA disk that tells no page 0x80 names itself in its t10 designator:
+		// "t10.ATA     MODEL(40)SERIAL".
+		if t10, ok := strings.CutPrefix(wwid, "t10.ATA "); ok {
+			if f := strings.Fields(t10); len(f) > 1 {
+				d.Serial = f[len(f)-1]
+			}
+		}
+	}
+	if d.Serial == "" {
+		return
+	}
+	switch d.Transport {
+	case "sata":
+		// The vendor field of an ATA disk is "ATA", and the model has 16 letters
+		// of 40 here; udev asks the disk for all of it.
+		d.ByID = append(d.ByID, "/dev/disk/by-id/ata-"+under(d.Model)+"_"+under(d.Serial))
+	case "usb":
+		d.ByID = append(d.ByID, "/dev/disk/by-id/usb-"+under(vendor)+"_"+under(d.Model)+"_"+under(d.Serial)+"-0:0")
+	default:
+		d.ByID = append(d.ByID, "/dev/disk/by-id/scsi-S"+under(vendor)+"_"+under(d.Model)+"_"+under(d.Serial))
+	}
+}
+
+// probeDisk fills in what is on d. What cannot be read stays unknown, and is
+// not blank.
+func probeDisk(d *action.Disk) {
+	f, err := os.Open(d.Path)
+	if err != nil {
+		return
+	}
+	// Only read from.
+	defer func() { _ = f.Close() }()
+	sector := 512
+	if n, err := unix.IoctlGetInt(int(f.Fd()), unix.BLKSSZGET); err == nil {
+		sector = n
+	}
+	d.Signatures, d.Blank = Signatures(f, d.Size, sector)
+}

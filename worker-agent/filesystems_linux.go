@@ -1,0 +1,86 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+// HostFilesystems are the file systems on the machine's real disks.
+type HostFilesystems struct {
+	// Sys is where sysfs is mounted; "" means /sys.
+	Sys string
+	// Load loads the kernel module of a name; nil: the kernel has it.
+	Load func(module string) error
+}
+
+// Partitions implements Filesystems.
+func (h HostFilesystems) Partitions(_ context.Context, path string) ([]Partition, error) {
+	sys := h.Sys
+	if sys == "" {
+		sys = "/sys"
+	}
+	numbers, err := filepath.Glob(filepath.Join(sys, "block", filepath.Base(path), "*", "partition"))
+	if err != nil {
+		return nil, err
+	}
+	var parts []Partition
+	for _, file := range numbers {
+		dir := filepath.Dir(file)
+		n, err := strconv.Atoi(word(file))
+		if err != nil {
+			continue
+		}
+		sectors, err := strconv.ParseInt(word(dir, "size"), 10, 64)
+		if err != nil {
+			continue
+		}
+		parts = append(parts, Partition{Number: n, Path: "/dev/" + filepath.Base(dir), Size: sectors * 512})
+	}
+	return parts, nil
+}
+
+// Mount implements Filesystems.
+func (h HostFilesystems) Mount(_ context.Context, device, fstype string, readOnly bool) (string, func() error, error) {
+	if h.Load != nil {
+		if err := h.Load(fstype); err != nil {
+			return "", nil, err
+		}
+	}
+	dir, err := os.MkdirTemp("", "mnt")
+	if err != nil {
+		return "", nil, err
+	}
+	var flags uintptr = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
+	options := ""
+	if readOnly {
+		flags |= unix.MS_RDONLY
+		switch fstype {
+		case "ext4":
+			options = "noload" // looking must not replay a journal
+		case "xfs":
+			options = "norecovery,nouuid"
+		}
+	} else if fstype == "xfs" {
+		options = "nouuid"
+	}
+	if err := unix.Mount(device, dir, fstype, flags, options); err != nil {
+		_ = os.Remove(dir) // empty and in memory
+		return "", nil, fmt.Errorf("mounting %s as %s: %w", device, fstype, err)
+	}
+	return dir, func() error {
+		var errs []error
+		if !readOnly {
+			if d, err := os.Open(dir); err == nil {
+				errs = append(errs, unix.Syncfs(int(d.Fd())), d.Close())
+			}
+		}
+		// Not MNT_DETACH: what is not unmounted is not known to be written.
+		return errors.Join(append(errs, unix.Unmount(dir, 0), os.Remove(dir))...)
+	}, nil
+}

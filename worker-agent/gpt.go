@@ -1,0 +1,196 @@
+package agent
+
+import (
+	"bytes"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"unicode/utf16"
+)
+
+// gpt is a GUID partition table (UEFI specification 2.10, §5.3). All that the
+// agent does not change in it stays as it was, byte for byte.
+type gpt struct {
+	sector  int64
+	header  []byte // the primary header, HeaderSize bytes
+	entries []byte
+}
+
+// Offsets in the header.
+const (
+	gptCRC         = 16
+	gptMyLBA       = 24
+	gptAlternate   = 32
+	gptFirstUsable = 40
+	gptLastUsable  = 48
+	gptDiskGUID    = 56
+	gptEntriesLBA  = 72
+	gptCount       = 80
+	gptEntrySize   = 84
+	gptEntriesCRC  = 88
+)
+
+// basicData is the partition type of a FAT file system that is no ESP:
+// EBD0A0A2-B9E5-4433-87C0-68B6B72699C7, in the table's byte order.
+var basicData = []byte{0xa2, 0xa0, 0xd0, 0xeb, 0xe5, 0xb9, 0x33, 0x44, 0x87, 0xc0, 0x68, 0xb6, 0xb7, 0x26, 0x99, 0xc7}
+
+// readGPT reads the primary table of a disk of size bytes. errNoTable: there
+// is none.
+func readGPT(r io.ReaderAt, size int64, sector int) (*gpt, error) {
+	return readGPTAt(r, size, sector, 1)
+}
+
+// readGPTAt reads the table whose header lies at the sector lba.
+func readGPTAt(r io.ReaderAt, size int64, sector int, lba int64) (*gpt, error) {
+	s := int64(sector)
+	b := readAt(r, lba*s, sector)
+	if len(b) < sector || string(b[:8]) != "EFI PART" {
+		return nil, errNoTable
+	}
+	g := &gpt{sector: s}
+	n := g32(b, 12)
+	if n < 92 || int(n) > sector {
+		return nil, fmt.Errorf("reading the partition table: a header of %d bytes", n)
+	}
+	g.header = bytes.Clone(b[:n])
+	sum := g32(g.header, gptCRC)
+	binary.LittleEndian.PutUint32(g.header[gptCRC:], 0)
+	if crc32.ChecksumIEEE(g.header) != sum {
+		return nil, errors.New("reading the partition table: the header's checksum is wrong")
+	}
+	if g64(b, gptMyLBA) != uint64(lba) {
+		return nil, fmt.Errorf("reading the partition table: the header at sector %d says that it lies at %d", lba, g64(b, gptMyLBA))
+	}
+	count, each := g32(b, gptCount), g32(b, gptEntrySize)
+	if each < 128 || each > 4096 || count == 0 || count > 1024 {
+		return nil, fmt.Errorf("reading the partition table: %d entries of %d bytes", count, each)
+	}
+	at := g64(b, gptEntriesLBA)
+	if at > uint64(size/s) {
+		return nil, errors.New("reading the partition table: its entries lie behind the end of the disk")
+	}
+	g.entries = readAt(r, int64(at)*s, int(count*each))
+	if len(g.entries) < int(count*each) || crc32.ChecksumIEEE(g.entries) != g32(b, gptEntriesCRC) {
+		return nil, errors.New("reading the partition table: the entries' checksum is wrong")
+	}
+	for i := range g.count() {
+		if e := g.entry(i); !e.unused() && (e.last() < e.first() || e.last() >= uint64(size/s)) {
+			return nil, fmt.Errorf("reading the partition table: partition %d lies outside of the disk", i+1)
+		}
+	}
+	return g, nil
+}
+
+func g32(b []byte, at int) uint32 { return binary.LittleEndian.Uint32(b[at:]) }
+func g64(b []byte, at int) uint64 { return binary.LittleEndian.Uint64(b[at:]) }
+
+func (g *gpt) put64(at int, v uint64) { binary.LittleEndian.PutUint64(g.header[at:], v) }
+
+func (g *gpt) count() int { return int(g32(g.header, gptCount)) }
+
+func (g *gpt) entry(i int) gptEntry {
+	n := int(g32(g.header, gptEntrySize))
+	return g.entries[i*n : (i+1)*n]
+}
+
+// gptEntry is one partition, in place.
+type gptEntry []byte
+
+func (e gptEntry) unused() bool  { return allZero(e[:16]) }
+func (e gptEntry) first() uint64 { return g64(e, 32) }
+func (e gptEntry) last() uint64  { return g64(e, 40) }
+
+func (e gptEntry) name() string {
+	u := make([]uint16, 0, 36)
+	for at := 56; at < 128; at += 2 {
+		c := binary.LittleEndian.Uint16(e[at:])
+		if c == 0 {
+			break
+		}
+		u = append(u, c)
+	}
+	return string(utf16.Decode(u))
+}
+
+// set makes e a new partition from sector first to last.
+func (e gptEntry) set(kind []byte, first, last uint64, name string) {
+	clear(e)
+	copy(e, kind)
+	// crypto/rand.Read never fails: it ends the program instead.
+	_, _ = rand.Read(e[16:32])
+	e[16+7] = e[16+7]&0x0f | 0x40 // version 4, in the GUID's mixed byte order
+	e[16+8] = e[16+8]&0x3f | 0x80
+	binary.LittleEndian.PutUint64(e[32:], first)
+	binary.LittleEndian.PutUint64(e[40:], last)
+	for i, c := range utf16.Encode([]rune(name)) {
+		if i < 36 {
+			binary.LittleEndian.PutUint16(e[56+2*i:], c)
+		}
+	}
+}
+
+// entrySectors is how many sectors the entries take.
+func (g *gpt) entrySectors() uint64 {
+	return (uint64(len(g.entries)) + uint64(g.sector) - 1) / uint64(g.sector)
+}
+
+// resize makes the table use a disk of size bytes: the backup goes to its end.
+func (g *gpt) resize(size int64) {
+	last := uint64(size/g.sector) - 1
+	g.put64(gptAlternate, last)
+	g.put64(gptLastUsable, last-g.entrySectors()-1)
+}
+
+// write writes the table: the backup first, the primary when that is safe on
+// the disk, then the protective MBR that covers the whole disk.
+func (g *gpt) write(dev Device) error {
+	binary.LittleEndian.PutUint32(g.header[gptEntriesCRC:], crc32.ChecksumIEEE(g.entries))
+	mine, other := g64(g.header, gptMyLBA), g64(g.header, gptAlternate)
+	where := g64(g.header, gptEntriesLBA)
+
+	backup := &gpt{sector: g.sector, header: bytes.Clone(g.header), entries: g.entries}
+	backup.put64(gptMyLBA, other)
+	backup.put64(gptAlternate, mine)
+	backup.put64(gptEntriesLBA, other-g.entrySectors())
+	if err := backup.writeCopy(dev, other, other-g.entrySectors()); err != nil {
+		return fmt.Errorf("writing the backup partition table: %w", err)
+	}
+	if err := g.writeCopy(dev, mine, where); err != nil {
+		return fmt.Errorf("writing the partition table: %w", err)
+	}
+	mbr := readAt(dev, 0, int(g.sector))
+	if len(mbr) < int(g.sector) {
+		return errors.New("reading the first sector: it is cut short")
+	}
+	for i := range 4 {
+		e := mbr[446+16*i:][:16]
+		// A hybrid MBR's entries are somebody's intention: only the one that
+		// protects the whole disk follows its size.
+		if e[4] == 0xee && g32(e, 8) == 1 {
+			binary.LittleEndian.PutUint32(e[12:], uint32(min(other, 0xffffffff)))
+		}
+	}
+	if _, err := dev.WriteAt(mbr, 0); err != nil {
+		return fmt.Errorf("writing the protective MBR: %w", err)
+	}
+	return dev.Sync()
+}
+
+func (g *gpt) writeCopy(dev Device, lba, entries uint64) error {
+	binary.LittleEndian.PutUint32(g.header[gptCRC:], 0)
+	binary.LittleEndian.PutUint32(g.header[gptCRC:], crc32.ChecksumIEEE(g.header))
+	table := make([]byte, g.entrySectors()*uint64(g.sector))
+	copy(table, g.entries)
+	if _, err := dev.WriteAt(table, int64(entries)*g.sector); err != nil {
+		return err
+	}
+	sector := make([]byte, g.sector)
+	copy(sector, g.header)
+	if _, err := dev.WriteAt(sector, int64(lba)*g.sector); err != nil {
+		return err
+	}
+	return dev.Sync()
+}

@@ -1,0 +1,441 @@
+package agent
+
+import (
+	"bufio"
+	"bytes"
+	"compress/bzip2"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/klauspost/compress/gzip"
+	"github.com/klauspost/compress/zstd"
+	"github.com/mikelolasagasti/xz"
+)
+
+const (
+	// block is how much is written at once.
+	block = 4 * mib
+	// held is how much of each end of the disk is zero until all else is right:
+	// boot sectors, both partition tables.
+	held = mib
+	// maxWindow bounds what a compressed image may make the agent remember:
+	// zstd --long=27, xz -9 and a little.
+	maxWindow = 128 * mib
+)
+
+// image2disk writes an image to the bound disk.
+//
+//	IMG_URL     where the image is; raw, gzip, zstd, xz or bzip2, told by its content
+//	IMG_SHA256  digest of the file as served, with or without "sha256:"
+//	DEST_DISK   the bound disk
+//
+// COMPRESSED, RETRY_ENABLED and the like of Tinkerbell's action are not needed
+// and not read.
+//
+// Both ends of the disk are zero from the first write on until the digests of
+// what was received and of what the disk gives back are right; the first MiB
+// comes last. A disk that was left half-written does not boot.
+//
+// Output: sha256 (as served), contentSHA256 (as written), bytes, readback,
+// and firstSeen=true when no digest was declared.
+func (t *attempt) image2disk(ctx context.Context) error {
+	want, err := declaredDigest(t.env)
+	if err != nil {
+		return err
+	}
+	if want == "" {
+		t.logf("warning: no IMG_SHA256 is given: whatever the server sends is written, and its digest is recorded as first seen")
+	}
+	for try := (backoff{max: t.agent.cfg.Backoff}); ; {
+		err := t.writeImage(ctx, want)
+		if !errors.Is(err, errChanged) || ctx.Err() != nil {
+			return err
+		}
+		t.logf("%v: beginning again", err)
+		if err := try.pause(ctx); err != nil {
+			return err
+		}
+	}
+}
+
+// declaredDigest returns IMG_SHA256 in lower-case hex, or "".
+func declaredDigest(env map[string]string) (string, error) {
+	s := strings.ToLower(strings.TrimPrefix(strings.TrimSpace(env["IMG_SHA256"]), "sha256:"))
+	if s == "" {
+		if env["IMG_SHA512"] != "" {
+			return "", errors.New("reading IMG_SHA512: this agent checks SHA-256: give IMG_SHA256")
+		}
+		return "", nil
+	}
+	if b, err := hex.DecodeString(s); err != nil || len(b) != sha256.Size {
+		return "", fmt.Errorf("reading IMG_SHA256=%q: want 64 hex digits", env["IMG_SHA256"])
+	}
+	return s, nil
+}
+
+// writeImage is one go at the whole image.
+func (t *attempt) writeImage(ctx context.Context, want string) (err error) {
+	began := time.Now()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	src, err := t.newSource(ctx, t.env["IMG_URL"], want != "")
+	if err != nil {
+		return err
+	}
+	defer src.Close()
+	in := bufio.NewReaderSize(src, 256<<10)
+	content, format, err := decompress(in)
+	if err != nil {
+		return fmt.Errorf("reading %s: %w", src.shown, err)
+	}
+	defer content.Close()
+
+	disk, dev, err := t.open(ctx, "DEST_DISK")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if e := dev.Close(); e != nil && err == nil {
+			err = fmt.Errorf("closing %s: %w", disk.Path, e)
+		}
+	}()
+	if dev.Size() < 4*held {
+		return fmt.Errorf("writing %s: a disk of %d bytes is too small", disk.Path, dev.Size())
+	}
+	if format == "raw" && src.total > dev.Size() {
+		return fmt.Errorf("writing %s: the image has %d bytes, the disk %d", disk.Path, src.total, dev.Size())
+	}
+	t.logf("%s: %s, %d bytes", src.shown, format, src.total)
+
+	w := newImageWriter(dev)
+	t.agent.markWrote()
+	if err := w.zeroEnds(); err != nil {
+		return fmt.Errorf("zeroing both ends of %s: %w", disk.Path, err)
+	}
+	if format == "raw" {
+		w.sum = nil // what is written is what is served: one digest does
+	}
+	report := func() {
+		if done := src.read.Load(); src.total > 0 {
+			t.progress(done, src.total, fmt.Sprintf("writing, %d MiB on the disk", w.off/mib))
+		} else {
+			t.progress(w.off, 0, "writing")
+		}
+	}
+	if err := w.copy(ctx, cancel, content, report); err != nil {
+		if c := context.Cause(ctx); c != nil && src.err == nil {
+			err = c
+		}
+		return fmt.Errorf("writing %s after %d bytes: %w", disk.Path, w.off, err)
+	}
+	// The decompressor stops at the end of its data: nothing else may follow.
+	if n, err := trailing(in); err != nil {
+		return fmt.Errorf("reading %s to its end: %w", src.shown, err)
+	} else if n > 0 {
+		return fmt.Errorf("reading %s to its end: %d bytes follow the %s data", src.shown, n, format)
+	}
+	served := hex.EncodeToString(src.sum.Sum(nil))
+	written := served
+	if w.sum != nil {
+		written = hex.EncodeToString(w.sum.Sum(nil))
+	}
+	switch {
+	case src.total >= 0 && src.read.Load() != src.total:
+		return fmt.Errorf("reading %s: %d bytes came, %d were announced", src.shown, src.read.Load(), src.total)
+	case want != "" && served != want:
+		return fmt.Errorf("verifying %s: its SHA-256 is %s, not %s", src.shown, served, want)
+	case w.off == 0:
+		return fmt.Errorf("reading %s: the image is empty", src.shown)
+	}
+	if err := dev.Sync(); err != nil {
+		return fmt.Errorf("syncing %s: %w", disk.Path, err)
+	}
+	wrote := time.Since(began).Seconds()
+	t.logf("%d bytes written in %.1f s (%.1f MB/s), reading them back", w.off, wrote, float64(w.off)/1e6/wrote)
+	back, err := w.readBack(ctx, func(done int64) { t.progress(done, w.off, "reading back") })
+	if err != nil {
+		return fmt.Errorf("reading %s back: %w", disk.Path, err)
+	}
+	if back != written {
+		return fmt.Errorf("reading %s back: its SHA-256 is %s, %s was written", disk.Path, back, written)
+	}
+	if err := context.Cause(ctx); err != nil {
+		return err
+	}
+	if err := w.finish(); err != nil {
+		// Better no boot sector than one nobody can vouch for; the disk may
+		// refuse this, too.
+		_ = w.zeroEnds()
+		return fmt.Errorf("finishing %s: %w", disk.Path, err)
+	}
+	if err := dev.Reread(); err != nil {
+		t.logf("warning: the kernel does not read the new partition table: %v", err)
+	}
+	t.output["sha256"], t.output["contentSHA256"] = served, written
+	t.output["bytes"], t.output["readback"] = fmt.Sprint(w.off), "ok"
+	t.output["disk"] = disk.Path
+	if want == "" {
+		t.output["firstSeen"] = "true"
+		t.logf("warning: first seen: sha256 %s", served)
+	}
+	t.progress(w.off, w.off, "written and read back")
+	return nil
+}
+
+// decompress tells the format of r's content by its first bytes.
+func decompress(r *bufio.Reader) (io.ReadCloser, string, error) {
+	magic, err := r.Peek(16)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, "", err
+	}
+	starts := func(s string) bool { return bytes.HasPrefix(magic, []byte(s)) }
+	switch {
+	case starts("\x1f\x8b"):
+		z, err := gzip.NewReader(r)
+		if err != nil {
+			return nil, "", fmt.Errorf("reading gzip data: %w", err)
+		}
+		return z, "gzip", nil
+	case starts("\x28\xb5\x2f\xfd"), len(magic) >= 4 && magic[0]&0xf0 == 0x50 && string(magic[1:4]) == "\x2a\x4d\x18":
+		z, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(maxWindow))
+		if err != nil {
+			return nil, "", fmt.Errorf("reading zstd data: %w", err)
+		}
+		return z.IOReadCloser(), "zstd", nil
+	case starts("\xfd7zXZ\x00"):
+		z, err := xz.NewReader(r, maxWindow)
+		if err != nil {
+			return nil, "", fmt.Errorf("reading xz data: %w", err)
+		}
+		return io.NopCloser(z), "xz", nil
+	case starts("BZh"):
+		return io.NopCloser(bzip2.NewReader(r)), "bzip2", nil
+	}
+	for prefix, what := range map[string]string{
+		"QFI\xfb": "a qcow2 image", "KDMV": "a VMDK image", "vhdxfile": "a VHDX image", "PK\x03\x04": "a zip archive",
+		"\x04\x22\x4d\x18": "lz4 data", "LZIP": "lzip data", "<!DOCTYPE": "a web page", "<!doctype": "a web page", "<html": "a web page",
+	} {
+		if starts(prefix) {
+			return nil, "", fmt.Errorf("it is %s, not a disk image: give a raw image, or one packed by gzip, zstd, xz or bzip2", what)
+		}
+	}
+	return io.NopCloser(r), "raw", nil
+}
+
+// trailing counts the bytes left in r that are no zero padding.
+func trailing(r io.Reader) (int64, error) {
+	var n int64
+	buf := make([]byte, 64<<10)
+	for {
+		k, err := r.Read(buf)
+		if !allZero(buf[:k]) {
+			n += int64(k)
+		}
+		if errors.Is(err, io.EOF) {
+			return n, nil
+		}
+		if err != nil {
+			return n, err
+		}
+	}
+}
+
+// imageWriter writes a stream to a disk from its beginning, except for the
+// two ends of the disk, which it holds back.
+type imageWriter struct {
+	dev        Device
+	off        int64 // bytes taken
+	tailAt     int64 // where the held end begins
+	head, tail []byte
+	sum        hash.Hash // of the content; nil = nobody asks
+}
+
+func newImageWriter(dev Device) *imageWriter {
+	at := (dev.Size() - held) &^ (pageSize - 1)
+	return &imageWriter{
+		dev: dev, tailAt: at, head: aligned(held), tail: make([]byte, dev.Size()-at), sum: sha256.New(),
+	}
+}
+
+// zeroEnds zeroes both ends of the disk, on stable storage.
+func (w *imageWriter) zeroEnds() error {
+	for _, span := range [][2]int64{{0, held}, {w.tailAt, w.dev.Size() - w.tailAt}} {
+		if err := w.dev.Zero(span[0], span[1]); err != nil {
+			return err
+		}
+	}
+	return w.dev.Sync()
+}
+
+// copy takes r to its end. Reading (and decompressing) and writing go on at
+// the same time; stop ends the reading when writing fails. When copy returns,
+// neither goes on.
+func (w *imageWriter) copy(ctx context.Context, stop func(), r io.Reader, progress func()) error {
+	type piece struct {
+		data []byte
+		err  error
+	}
+	free, full := make(chan []byte, 3), make(chan piece, 3)
+	for range cap(free) {
+		free <- aligned(block)
+	}
+	go func() {
+		defer close(full)
+		defer func() {
+			if p := recover(); p != nil {
+				full <- piece{err: fmt.Errorf("decompressing: panic: %v", p)}
+			}
+		}()
+		for buf := range free {
+			n, err := fill(r, buf)
+			full <- piece{buf[:n], err}
+			if err != nil {
+				return
+			}
+		}
+	}()
+	var failed error
+	for p := range full {
+		if failed != nil {
+			continue
+		}
+		failed = w.take(ctx, p.data)
+		progress()
+		switch {
+		case failed != nil || p.err != nil:
+			if failed == nil && !errors.Is(p.err, io.EOF) {
+				failed = p.err
+			}
+			if failed != nil {
+				stop()
+			}
+			close(free)
+		default:
+			free <- p.data[:block]
+		}
+	}
+	return failed
+}
+
+// fill reads until buf is full or r ends. Unlike io.ReadFull it keeps r's own
+// error: io.ErrUnexpectedEOF of a decompressor is a cut image, io.EOF is not.
+func fill(r io.Reader, buf []byte) (n int, err error) {
+	for n < len(buf) && err == nil {
+		var k int
+		k, err = r.Read(buf[n:])
+		n += k
+	}
+	return n, err
+}
+
+// take writes p, which goes to w.off, except for what is held back.
+func (w *imageWriter) take(ctx context.Context, p []byte) error {
+	if err := context.Cause(ctx); err != nil {
+		return err
+	}
+	if w.off+int64(len(p)) > w.dev.Size() {
+		return fmt.Errorf("the image is larger than the disk of %d bytes", w.dev.Size())
+	}
+	if w.sum != nil {
+		w.sum.Write(p)
+	}
+	for len(p) > 0 {
+		var n int
+		switch at := w.off; {
+		case at < held:
+			n = copy(w.head[at:], p)
+		case at >= w.tailAt:
+			n = copy(w.tail[at-w.tailAt:], p)
+		default:
+			n = int(min(int64(len(p)), w.tailAt-at))
+			if err := w.put(p[:n], at); err != nil {
+				return err
+			}
+		}
+		p = p[n:]
+		w.off += int64(n)
+	}
+	return nil
+}
+
+// put writes p at off; a long run of zeros by the device's own means.
+func (w *imageWriter) put(p []byte, off int64) error {
+	if len(p) >= mib && allZero(p) {
+		return w.dev.Zero(off, int64(len(p)))
+	}
+	// Direct I/O takes whole pages; a shorter end goes through the page cache.
+	whole := len(p) &^ (pageSize - 1)
+	if whole > 0 {
+		if _, err := w.dev.WriteAt(p[:whole], off); err != nil {
+			return err
+		}
+	}
+	if whole < len(p) {
+		if _, err := w.dev.WriteAt(p[whole:], off+int64(whole)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// readBack returns the SHA-256 of the content as the disk gives it back, with
+// the ends that are still held in their places.
+func (w *imageWriter) readBack(ctx context.Context, progress func(int64)) (string, error) {
+	sum := sha256.New()
+	sum.Write(w.head[:min(w.off, held)])
+	buf := aligned(block)
+	for at := int64(held); at < min(w.off, w.tailAt); {
+		if err := context.Cause(ctx); err != nil {
+			return "", err
+		}
+		// Whole pages are read where the disk has them, so that direct I/O asks
+		// the disk and not the page cache.
+		n := min(int64(len(buf)), min(w.off, w.tailAt)-at)
+		ask := min((n+pageSize-1)&^(pageSize-1), w.dev.Size()-at)
+		if _, err := w.dev.ReadAt(buf[:ask], at); err != nil {
+			return "", fmt.Errorf("at byte %d: %w", at, err)
+		}
+		sum.Write(buf[:n])
+		at += n
+		progress(at)
+	}
+	if w.off > w.tailAt {
+		sum.Write(w.tail[:w.off-w.tailAt])
+	}
+	return hex.EncodeToString(sum.Sum(nil)), nil
+}
+
+// finish writes the held ends, the first MiB last, and reads them back.
+func (w *imageWriter) finish() error {
+	n := min(w.off, held)
+	ends := []struct {
+		data []byte
+		at   int64
+	}{{w.tail[:max(w.off-w.tailAt, 0)], w.tailAt}, {w.head[:n], 0}}
+	for _, end := range ends {
+		if len(end.data) == 0 {
+			continue
+		}
+		if err := w.put(end.data, end.at); err != nil {
+			return err
+		}
+		if err := w.dev.Sync(); err != nil {
+			return err
+		}
+		back := aligned(len(end.data))
+		if _, err := w.dev.ReadAt(back, end.at); err != nil {
+			return err
+		}
+		if !bytes.Equal(back, end.data) {
+			return fmt.Errorf("the disk gives back other bytes than were written at %d", end.at)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,277 @@
+package agent
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+)
+
+// stall is how long a download may be silent before it is asked for again.
+const stall = 60 * time.Second
+
+// errChanged says that the file on the server is not the one that the
+// download began with: all of it has to be written anew.
+var errChanged = errors.New("the image changed on the server while it was read")
+
+// source reads a file over HTTP as one unbroken stream: when the connection
+// breaks, it goes on at the same byte of the same file.
+type source struct {
+	ctx       context.Context
+	log       func(format string, args ...any)
+	do        func(*http.Request) (*http.Response, error)
+	authorize func(*http.Request)
+	url       string
+	shown     string // the address without what may be secret
+	backoff   time.Duration
+	// digested: the file's digest is declared, so that a wrong continuation
+	// would be found out at the end.
+	digested bool
+
+	body      io.ReadCloser
+	cancel    context.CancelFunc
+	watch     *time.Timer
+	validator string // strong ETag, else Last-Modified
+	etag      string
+	total     int64 // -1 = unknown
+	read      atomic.Int64
+	sum       hash.Hash
+	err       error
+}
+
+// plainHTTP is the client for image servers that are not Ingot's.
+func plainHTTP() *http.Client {
+	t := transport(&tls.Config{MinVersion: tls.VersionTLS12})
+	t.ResponseHeaderTimeout = stall
+	return &http.Client{Transport: t}
+}
+
+// newSource opens address. Its errors are final: what might pass is tried
+// again until ctx ends.
+func (t *attempt) newSource(ctx context.Context, address string, digested bool) (*source, error) {
+	u, err := url.Parse(address)
+	if err != nil {
+		return nil, errors.New("reading IMG_URL: it is no URL")
+	}
+	if u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+		return nil, fmt.Errorf("reading IMG_URL: want http or https, not %q", u.Scheme)
+	}
+	s := &source{
+		ctx: ctx, log: t.logf, url: address, shown: u.Scheme + "://" + u.Host + u.Path,
+		backoff: t.agent.cfg.Backoff, digested: digested, sum: sha256.New(), total: -1,
+		authorize: func(*http.Request) {},
+	}
+	if t.agent.api.owns(u) {
+		s.do, s.authorize = t.agent.api.http.Do, t.agent.api.authorize
+	} else {
+		s.do = plainHTTP().Do
+	}
+	for try := (backoff{max: s.backoff}); ; {
+		again, err := s.connect(0)
+		if err == nil {
+			return s, nil
+		}
+		if !again {
+			return nil, fmt.Errorf("getting %s: %w", s.shown, err)
+		}
+		s.log("getting %s: %v; trying again", s.shown, err)
+		if e := try.pause(ctx); e != nil {
+			return nil, fmt.Errorf("getting %s: %w (%w)", s.shown, err, e)
+		}
+	}
+}
+
+// connect asks for the file from byte off on. again tells whether an error may
+// pass by itself.
+func (s *source) connect(off int64) (again bool, err error) {
+	ctx, cancel := context.WithCancel(s.ctx)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url, nil)
+	if err != nil {
+		cancel()
+		return false, errors.New("making a request: the address is no good")
+	}
+	// What is digested and counted is the file as it lies on the server.
+	req.Header.Set("Accept-Encoding", "identity")
+	s.authorize(req)
+	if off > 0 {
+		req.Header.Set("Range", fmt.Sprintf("bytes=%d-", off))
+		if s.validator != "" {
+			req.Header.Set("If-Range", s.validator)
+		}
+	}
+	resp, err := s.do(req)
+	if err != nil {
+		cancel()
+		// The error of net/http names the whole address, query and all.
+		var u *url.Error
+		if errors.As(err, &u) {
+			err = u.Err
+		}
+		return s.ctx.Err() == nil, err
+	}
+	if again, err = s.check(resp, off); err != nil {
+		_ = resp.Body.Close() // it will not be read
+		cancel()
+		return again, err
+	}
+	s.body, s.cancel = resp.Body, cancel
+	s.watch = time.AfterFunc(stall, cancel)
+	if off > 0 && resp.StatusCode == http.StatusOK {
+		// The same file from its beginning: skip what was read already.
+		if _, err := io.CopyN(io.Discard, s.watched(), off); err != nil {
+			s.disconnect()
+			return true, err
+		}
+	}
+	return false, nil
+}
+
+// check judges the answer to a request for the file from byte off on.
+func (s *source) check(resp *http.Response, off int64) (again bool, err error) {
+	etag := resp.Header.Get("Etag")
+	switch code := resp.StatusCode; {
+	case code == http.StatusOK && off == 0:
+		s.etag, s.total = etag, resp.ContentLength
+		s.validator = etag
+		if etag == "" || strings.HasPrefix(etag, "W/") {
+			s.validator = resp.Header.Get("Last-Modified")
+		}
+		if s.total < 0 && len(resp.TransferEncoding) == 0 && !s.digested {
+			return false, errors.New("the server does not say how long the image is, and no IMG_SHA256 is given: its end could not be told from a broken connection")
+		}
+		return false, nil
+	case code == http.StatusPartialContent && off > 0:
+		first, total, ok := contentRange(resp.Header.Get("Content-Range"))
+		if !ok || first != off {
+			return false, fmt.Errorf("asked for the bytes from %d on, the server answers with Content-Range %q", off, resp.Header.Get("Content-Range"))
+		}
+		if etag != s.etag || s.total >= 0 && total >= 0 && total != s.total || s.validator == "" && !s.digested {
+			return false, errChanged
+		}
+		return false, nil
+	case code == http.StatusOK: // off > 0
+		if s.validator == "" || etag != s.etag || s.etag == "" && resp.Header.Get("Last-Modified") != s.validator || resp.ContentLength != s.total {
+			return false, errChanged
+		}
+		return false, nil
+	case code == http.StatusRequestedRangeNotSatisfiable:
+		return false, errChanged
+	case code == http.StatusRequestTimeout, code == http.StatusTooManyRequests, code >= 500:
+		return true, &statusError{code: code}
+	default:
+		return false, &statusError{code: code}
+	}
+}
+
+// contentRange reads "bytes 5-9/10"; total is -1 for "*".
+func contentRange(h string) (first, total int64, ok bool) {
+	span, size, ok := strings.Cut(strings.TrimPrefix(h, "bytes "), "/")
+	if !ok {
+		return 0, 0, false
+	}
+	from, _, ok := strings.Cut(span, "-")
+	if !ok {
+		return 0, 0, false
+	}
+	first, err := strconv.ParseInt(from, 10, 64)
+	if err != nil {
+		return 0, 0, false
+	}
+	if size == "*" {
+		return first, -1, true
+	}
+	total, err = strconv.ParseInt(size, 10, 64)
+	return first, total, err == nil
+}
+
+// watched is the body; each byte that comes postpones the stall.
+func (s *source) watched() io.Reader { return watchedReader{s.body, s.watch} }
+
+type watchedReader struct {
+	r io.Reader
+	t *time.Timer
+}
+
+func (w watchedReader) Read(p []byte) (int, error) {
+	n, err := w.r.Read(p)
+	if n > 0 {
+		w.t.Reset(stall)
+	}
+	return n, err
+}
+
+func (s *source) disconnect() {
+	if s.body != nil {
+		s.watch.Stop()
+		s.cancel()
+		_ = s.body.Close() // its bytes have been read or are not wanted
+		s.body = nil
+	}
+}
+
+// Read implements io.Reader. io.EOF means that the whole file was read.
+func (s *source) Read(p []byte) (int, error) {
+	if s.err != nil || len(p) == 0 {
+		return 0, s.err
+	}
+	try := backoff{max: s.backoff}
+	for {
+		if s.ctx.Err() != nil {
+			s.err = context.Cause(s.ctx)
+			return 0, s.err
+		}
+		if s.body == nil {
+			again, err := s.connect(s.read.Load())
+			if err != nil && !again {
+				s.err = fmt.Errorf("getting %s again from byte %d: %w", s.shown, s.read.Load(), err)
+				return 0, s.err
+			}
+			if err != nil {
+				s.log("getting %s again from byte %d: %v", s.shown, s.read.Load(), err)
+				if err := try.pause(s.ctx); err != nil {
+					s.err = err
+					return 0, err
+				}
+				continue
+			}
+		}
+		n, err := s.watched().Read(p)
+		if n > 0 {
+			s.sum.Write(p[:n])
+			if at := s.read.Add(int64(n)); s.total >= 0 && at > s.total {
+				s.err = fmt.Errorf("getting %s: more bytes than the %d that were announced", s.shown, s.total)
+				return 0, s.err
+			}
+			// What ends the body shows again at the next read.
+			return n, nil
+		}
+		if err == nil {
+			continue
+		}
+		at := s.read.Load()
+		if errors.Is(err, io.EOF) && (s.total < 0 || at == s.total) {
+			s.err = io.EOF
+			return 0, io.EOF
+		}
+		s.disconnect()
+		if s.ctx.Err() == nil {
+			s.log("the connection to %s broke after %d of %d bytes (%v); going on from there", s.shown, at, s.total, err)
+			if err := try.pause(s.ctx); err != nil {
+				s.err = err
+				return 0, err
+			}
+		}
+	}
+}
+
+// Close ends the download.
+func (s *source) Close() { s.disconnect() }
