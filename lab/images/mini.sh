@@ -117,7 +117,7 @@ if [ $seed = none ] && [ -s /etc/ingot/metadata-url ]; then
     http GET "$url/$f" '' > /tmp/answer && http_ok /tmp/answer && http_body /tmp/answer > /run/seed/$f
   done
 fi
-field() { $b awk -v k="$1" '{gsub(/[",{}\r]/," ")} {for(i=1;i<NF;i++) if($i==k":"){print $(i+1); exit}}' /run/seed/meta-data 2>/dev/null; }
+field() { $b awk -v k="$1" '{gsub(/":/,"\": "); gsub(/["{}\r]/,""); gsub(/,/," ")} {for(i=1;i<NF;i++) if($i==k":"){print $(i+1); exit}}' /run/seed/meta-data 2>/dev/null; }
 id=$(field instance-id); host=$(field local-hostname); [ -n "$host" ] || host=$(field hostname)
 if [ $seed = none ]; then
   # Route and server are there only when Ingot answered; without a route this fails at once.
