@@ -88,10 +88,10 @@ func (c Config) Validate() error {
 	}
 	switch {
 	case !filepath.IsAbs(c.File):
-		bad("dataDir", "the database file %q is not an absolute path", c.File)
+		bad("data_dir", "the database file %q is not an absolute path", c.File)
 	case strings.ContainsAny(c.File, "?#%"):
 		// The server puts the path into a URI without escaping it.
-		bad("dataDir", "the database file %q contains one of ? # %%, which its path cannot carry", c.File)
+		bad("data_dir", "the database file %q contains one of ? # %%, which its path cannot carry", c.File)
 	}
 	// The frontend has no login of its own: whoever reaches it can start and signal every workflow.
 	if ip, err := netip.ParseAddr(c.Host); err != nil || !ip.IsLoopback() {
@@ -117,7 +117,7 @@ func (c Config) Validate() error {
 		bad("temporal.retention", "%s is less than 24 h, the least that Temporal accepts", c.Retention)
 	}
 	if c.MemoryLimit < 0 {
-		bad("temporal.memoryLimit", "%d is negative", c.MemoryLimit)
+		bad("temporal.memory_limit", "%d is negative", c.MemoryLimit)
 	}
 	return errors.Join(errs...)
 }
@@ -133,7 +133,7 @@ func (p Ports) named() []namedPort {
 		{"history", "temporal.port", p.History},
 		{"matching", "temporal.port", p.Matching},
 		{"worker", "temporal.port", p.Worker},
-		{"ui", "temporal.uiPort", p.UI},
+		{"ui", "temporal.ui_port", p.UI},
 	}
 }
 

@@ -392,13 +392,13 @@ func TestValidate(t *testing.T) {
 		"a LAN address":   {func(c *Config) { c.Host = "192.168.1.2" }, "temporal.host"},
 		"a name":          {func(c *Config) { c.Host = "localhost" }, "temporal.host"},
 		"nothing":         {func(c *Config) { c.Host = "" }, "temporal.host"},
-		"same port":       {func(c *Config) { c.Ports.UI = c.Ports.Worker }, "temporal.uiPort"},
+		"same port":       {func(c *Config) { c.Ports.UI = c.Ports.Worker }, "temporal.ui_port"},
 		"port range":      {func(c *Config) { c.Ports = PortsFrom(65534, 0) }, "temporal.port"},
-		"relative file":   {func(c *Config) { c.File = "temporal.db" }, "dataDir"},
-		"URI in the file": {func(c *Config) { c.File = "/data?mode=memory/x.db" }, "dataDir"},
+		"relative file":   {func(c *Config) { c.File = "temporal.db" }, "data_dir"},
+		"URI in the file": {func(c *Config) { c.File = "/data?mode=memory/x.db" }, "data_dir"},
 		"no namespace":    {func(c *Config) { c.Namespace = "" }, "temporal.namespace"},
 		"short retention": {func(c *Config) { c.Retention = time.Hour }, "temporal.retention"},
-		"negative limit":  {func(c *Config) { c.MemoryLimit = -1 }, "temporal.memoryLimit"},
+		"negative limit":  {func(c *Config) { c.MemoryLimit = -1 }, "temporal.memory_limit"},
 	} {
 		c := DefaultConfig("/var/lib/ingot")
 		test.change(&c)

@@ -213,7 +213,7 @@ func startUI(ctx context.Context, cfg temporalchild.Config, logger *slog.Logger)
 		// The UI ends the process when it cannot listen, so its port is tried first.
 		logged := false
 		for {
-			failure := portOccupied(cfg.Host, cfg.Ports.UI, "temporal.uiPort")
+			failure := portOccupied(cfg.Host, cfg.Ports.UI, "temporal.ui_port")
 			if failure == nil {
 				break
 			}
