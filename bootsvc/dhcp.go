@@ -184,11 +184,17 @@ func reservationPrefix(i inventory.Interface, in link) netip.Prefix {
 
 func (s *Server) answerKnown(p *dhcpv4.DHCPv4, m inventory.Machine, d Decision, req Request, subnet netip.Prefix, giaddr netip.Addr, in link, log *slog.Logger) reply {
 	self, ciaddr := s.cfg.Address, addr4(p.ClientIPAddr)
+	// Only the reservation itself is answered by unicast: any other address
+	// that a packet claims would make us send where its sender points.
+	to := ciaddr
+	if to != d.Interface.Address {
+		to = netip.Addr{}
+	}
 	id := p.Options.Get(dhcpv4.OptionServerIdentifier)
 	forUs := id == nil || addr4(id) == self
 	switch p.MessageType() {
 	case dhcpv4.MessageTypeDiscover:
-		return s.send(s.lease(p, m, d, req, subnet, dhcpv4.MessageTypeOffer, giaddr), giaddr, ciaddr)
+		return s.send(s.lease(p, m, d, req, subnet, dhcpv4.MessageTypeOffer, giaddr), giaddr, to)
 	case dhcpv4.MessageTypeRequest:
 		if !forUs {
 			return reply{} // it chose another server
@@ -202,20 +208,20 @@ func (s *Server) answerKnown(p *dhcpv4.DHCPv4, m inventory.Machine, d Decision, 
 			log.Info("DHCP REQUEST that names no address: not answered")
 			return reply{}
 		case wanted == d.Interface.Address:
-			return s.send(s.lease(p, m, d, req, subnet, dhcpv4.MessageTypeAck, giaddr), giaddr, ciaddr)
+			return s.send(s.lease(p, m, d, req, subnet, dhcpv4.MessageTypeAck, giaddr), giaddr, to)
 		case giaddr.IsValid() || local(in, d.Interface.Address):
 			log.Info("DHCP REQUEST for an address that is not the reservation: NAK", "wanted", wanted.String(), "reservation", d.Interface.Address.String())
 			return s.nak(p, giaddr)
 		}
 		return reply{}
 	case dhcpv4.MessageTypeInform:
-		if !ciaddr.IsValid() {
+		if !to.IsValid() {
 			return reply{}
 		}
 		r := s.lease(p, m, d, req, subnet, dhcpv4.MessageTypeAck, giaddr)
 		r.YourIPAddr = net.IPv4zero
 		r.Options.Del(dhcpv4.OptionIPAddressLeaseTime)
-		return reply{packet: r, route: routeUnicast, to: ciaddr, mac: r.ClientHWAddr}
+		return reply{packet: r, route: routeUnicast, to: to, mac: r.ClientHWAddr}
 	case dhcpv4.MessageTypeDecline:
 		// It may be forged: the reservation stays, a person is told.
 		log.Error("DHCP DECLINE: the machine says that its reserved address is in use by somebody else", "address", d.Interface.Address.String())

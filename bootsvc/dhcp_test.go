@@ -1,0 +1,499 @@
+package bootsvc
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"flag"
+	"fmt"
+	"maps"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/insomniacslk/dhcp/dhcpv4"
+	"github.com/insomniacslk/dhcp/iana"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+var update = flag.Bool("update", false, "write the golden files of this package anew")
+
+// captured is a DHCPv4 packet of a capture.
+type captured struct {
+	n        int
+	src, dst netip.AddrPort
+	payload  []byte
+}
+
+// readPcap returns the packets to and from DHCP ports of a classic pcap.
+func readPcap(t testing.TB, file string) []captured {
+	t.Helper()
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []captured
+	for o, n := 24, 1; o+16 <= len(b); n++ {
+		size := int(binary.LittleEndian.Uint32(b[o+8:]))
+		f := b[o+16 : o+16+size]
+		o += 16 + size
+		if len(f) < 42 || f[12] != 8 || f[13] != 0 || f[23] != 17 {
+			continue
+		}
+		u := f[14+int(f[14]&15)*4:]
+		c := captured{n: n, payload: u[8:]}
+		c.src = netip.AddrPortFrom(netip.AddrFrom4([4]byte(f[26:30])), binary.BigEndian.Uint16(u))
+		c.dst = netip.AddrPortFrom(netip.AddrFrom4([4]byte(f[30:34])), binary.BigEndian.Uint16(u[2:]))
+		if c.dst.Port() == 67 || c.dst.Port() == 68 || c.dst.Port() == 4011 {
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+// lines describes a reply, one thing after the other, for golden files.
+func describe(r reply) string {
+	if r.route == routeNone {
+		return "silence"
+	}
+	p := r.packet
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s by %s to %s yiaddr=%s siaddr=%s giaddr=%s", p.MessageType(), r.route, r.to, p.YourIPAddr, p.ServerIPAddr, p.GatewayIPAddr)
+	if p.IsBroadcast() {
+		b.WriteString(" broadcast")
+	}
+	fmt.Fprintf(&b, " sname=%q file=%q", p.ServerHostName, p.BootFileName)
+	for _, code := range slices.Sorted(maps.Keys(p.Options)) {
+		if code != 53 {
+			fmt.Fprintf(&b, " %d=%x", code, p.Options[code])
+		}
+	}
+	return b.String()
+}
+
+// lastOption returns the code of the last option on the wire.
+func lastOption(b []byte) byte {
+	last := byte(0)
+	for o := b[240:]; len(o) > 1 && o[0] != 255; {
+		if o[0] == 0 {
+			o = o[1:]
+			continue
+		}
+		last = o[0]
+		o = o[2+int(o[1]):]
+	}
+	return last
+}
+
+// Every packet that real firmware, iPXE, relays and Linux sent gets a sane
+// answer, armed or not; the answers as a whole are a golden file.
+func TestCaptures(t *testing.T) {
+	files, err := filepath.Glob("testdata/captures/*.pcap")
+	if err != nil || len(files) < 20 {
+		t.Fatalf("captures: %d, %v", len(files), err)
+	}
+	var golden strings.Builder
+	answered := 0
+	for _, file := range files {
+		packets := readPcap(t, file)
+		if len(packets) == 0 {
+			t.Errorf("%s: no DHCP packet was found", file)
+		}
+		reserved := map[string]netip.Addr{} // what the server of the capture gave
+		for _, c := range packets {
+			p, err := dhcpv4.FromBytes(c.payload)
+			if err != nil {
+				t.Fatalf("%s packet %d: %v", file, c.n, err)
+			}
+			if a := addr4(p.YourIPAddr); p.OpCode == dhcpv4.OpcodeBootReply && a.IsValid() {
+				reserved[p.ClientHWAddr.String()] = a
+			}
+		}
+		fmt.Fprintf(&golden, "## %s\n", filepath.Base(file))
+		for _, c := range packets {
+			p, err := dhcpv4.FromBytes(c.payload)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if p.OpCode != dhcpv4.OpcodeBootRequest || c.dst.Port() != 67 {
+				continue
+			}
+			mac := p.ClientHWAddr.String()
+			m := machine(func(m *inventory.Machine) {
+				m.Interfaces[0].MAC = mac
+				if a, ok := reserved[mac]; ok {
+					m.Interfaces[0].Address = a
+					g := a.As4()
+					g[3] = 1
+					m.Interfaces[0].Gateway = netip.AddrFrom4(g)
+				}
+			})
+			for _, grant := range []inventory.Grant{{}, armed("node1")} {
+				f := &fakeMachines{machines: []inventory.Machine{m}, grants: map[string]inventory.Grant{"node1": grant}}
+				s, _ := newServer(t, f, nil)
+				r := s.handlePacket(t.Context(), c.payload, link{name: "eth0", prefixes: []netip.Prefix{netip.MustParsePrefix("10.10.20.2/24")}})
+				state := "off  "
+				if grant.Run != "" {
+					state = "armed"
+				}
+				fmt.Fprintf(&golden, "%3d %s %s %s\n", c.n, p.MessageType(), state, describe(r))
+				if r.route == routeNone {
+					continue
+				}
+				answered++
+				checkSane(t, fmt.Sprintf("%s packet %d %s", file, c.n, state), p, r, m.Interfaces[0].Address, grant.Run != "")
+			}
+		}
+	}
+	if answered < 150 {
+		t.Errorf("only %d packets were answered", answered)
+	}
+	compareGolden(t, "testdata/captures.golden", golden.String())
+}
+
+func compareGolden(t *testing.T, file, got string) {
+	t.Helper()
+	if *update {
+		write(t, file, got)
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got != string(want) {
+		g, w := strings.Split(got, "\n"), strings.Split(string(want), "\n")
+		for i := range max(len(g), len(w)) {
+			var a, b string
+			if i < len(g) {
+				a = g[i]
+			}
+			if i < len(w) {
+				b = w[i]
+			}
+			if a != b {
+				t.Fatalf("%s line %d (go test -update writes it anew):\n got %s\nwant %s", file, i+1, a, b)
+			}
+		}
+	}
+}
+
+func checkSane(t *testing.T, where string, p *dhcpv4.DHCPv4, r reply, address netip.Addr, isArmed bool) {
+	t.Helper()
+	wire := r.packet.ToBytes()
+	back, err := dhcpv4.FromBytes(wire)
+	if err != nil {
+		t.Fatalf("%s: the reply cannot be read back: %v", where, err)
+	}
+	if back.TransactionID != p.TransactionID || !bytes.Equal(back.ClientHWAddr, p.ClientHWAddr) || addr4(back.ServerIdentifier()) != testSelf {
+		t.Errorf("%s: id, MAC or server id differ", where)
+	}
+	if len(wire) > 576 || len(wire) > 2*len(p.ToBytes()) {
+		t.Errorf("%s: the reply has %d bytes", where, len(wire))
+	}
+	for _, code := range []dhcpv4.OptionCode{dhcpv4.OptionClientIdentifier, dhcpv4.OptionClientMachineIdentifier, dhcpv4.OptionRelayAgentInformation} {
+		if b := p.Options.Get(code); b != nil && !bytes.Equal(b, back.Options.Get(code)) {
+			t.Errorf("%s: option %v is %x, want %x", where, code, back.Options.Get(code), b)
+		}
+	}
+	if p.Options.Has(dhcpv4.OptionRelayAgentInformation) && lastOption(wire) != 82 {
+		t.Errorf("%s: option 82 is not the last", where)
+	}
+	switch giaddr := addr4(p.GatewayIPAddr); {
+	case giaddr.IsValid():
+		if r.route != routeRelay || r.to != giaddr {
+			t.Errorf("%s: relayed, but answered by %s to %s", where, r.route, r.to)
+		}
+	case p.IsBroadcast() && r.route != routeBroadcast, !p.IsBroadcast() && r.route != routeRaw && r.route != routeUnicast:
+		t.Errorf("%s: answered by %s", where, r.route)
+	}
+	if got := addr4(back.YourIPAddr); got != address {
+		t.Errorf("%s: yiaddr %s, want %s", where, got, address)
+	}
+	if back.IPAddressLeaseTime(0) != defaultLease {
+		t.Errorf("%s: lease time %s", where, back.IPAddressLeaseTime(0))
+	}
+	class := p.ClassIdentifier()
+	if !isArmed || class == "" {
+		if back.BootFileName != "" || back.Options.Has(dhcpv4.OptionBootfileName) || back.Options.Has(dhcpv4.OptionVendorSpecificInformation) || back.Options.Has(dhcpv4.OptionClassIdentifier) {
+			t.Errorf("%s: boot options without a boot: %s", where, describe(r))
+		}
+		return
+	}
+	ipxe := string(p.Options.Get(dhcpv4.OptionUserClassInformation)) == "iPXE"
+	arch := p.ClientArch()[0]
+	want := map[iana.Arch]string{0: "undionly.kpxe", 7: "snponly.efi", 16: "http://10.10.20.2/ipxe/binary/" + strings.ReplaceAll(p.ClientHWAddr.String(), ":", "-") + "/snponly.efi"}[arch]
+	if ipxe {
+		want = "http://10.10.20.2/ipxe/script/" + p.ClientHWAddr.String() + "/auto.ipxe"
+		if !bytes.Equal(back.Options.Get(dhcpv4.GenericOptionCode(175)), []byte{176, 1, 1}) {
+			t.Errorf("%s: option 175 is %x", where, back.Options.Get(dhcpv4.GenericOptionCode(175)))
+		}
+	}
+	if back.BootFileName != want || back.BootFileNameOption() != want {
+		t.Errorf("%s: file %q, option 67 %q, want %q", where, back.BootFileName, back.BootFileNameOption(), want)
+	}
+	if want == "" || ipxe {
+		return
+	}
+	if strings.HasPrefix(class, "HTTPClient") {
+		if back.ClassIdentifier() != "HTTPClient" {
+			t.Errorf("%s: HTTPClient is not echoed", where)
+		}
+		return
+	}
+	if back.ClassIdentifier() != "PXEClient" || !bytes.Equal(back.Options.Get(dhcpv4.OptionVendorSpecificInformation), []byte{6, 1, 8, 255}) || back.ServerHostName != "10.10.20.2" || addr4(back.ServerIPAddr) != testSelf {
+		t.Errorf("%s: PXE options: %s", where, describe(r))
+	}
+}
+
+// packet makes a request as a client of that kind sends it.
+func packet(t testing.TB, kind dhcpv4.MessageType, mods ...dhcpv4.Modifier) *dhcpv4.DHCPv4 {
+	t.Helper()
+	mac, err := net.ParseMAC(testMAC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := dhcpv4.New(append([]dhcpv4.Modifier{
+		dhcpv4.WithMessageType(kind), dhcpv4.WithHwAddr(mac), dhcpv4.WithTransactionID(dhcpv4.TransactionID{1, 2, 3, 4}),
+	}, mods...)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func generic(code uint8, b ...byte) dhcpv4.Modifier {
+	return dhcpv4.WithGeneric(dhcpv4.GenericOptionCode(code), b)
+}
+
+func pxeClient(arch byte) dhcpv4.Modifier {
+	return func(p *dhcpv4.DHCPv4) {
+		class := "PXEClient:Arch:00000:UNDI:002001"
+		if arch >= 15 && arch <= 20 {
+			class = "HTTPClient:Arch:00016:UNDI:003000"
+		}
+		p.UpdateOption(dhcpv4.OptClassIdentifier(class))
+		p.UpdateOption(dhcpv4.OptGeneric(dhcpv4.OptionClientSystemArchitectureType, []byte{0, arch}))
+	}
+}
+
+// One golden packet for each architecture, each message and each rule.
+func TestAnswers(t *testing.T) {
+	wants := func(a string) dhcpv4.Modifier { return generic(50, net.ParseIP(a).To4()...) }
+	from := func(a string) dhcpv4.Modifier { return generic(54, net.ParseIP(a).To4()...) }
+	relay := func(a string) dhcpv4.Modifier { return dhcpv4.WithGatewayIP(net.ParseIP(a)) }
+	ciaddr := func(a string) dhcpv4.Modifier { return dhcpv4.WithClientIP(net.ParseIP(a)) }
+	type row struct {
+		name string
+		p    *dhcpv4.DHCPv4
+		edit func(*inventory.Machine)
+		cfg  func(*Config)
+	}
+	const discover, request = dhcpv4.MessageTypeDiscover, dhcpv4.MessageTypeRequest
+	rows := []row{
+		{name: "iPXE, RFC 3004 form", p: packet(t, discover, pxeClient(0), generic(77, 4, 'i', 'P', 'X', 'E'))},
+		{name: "user class of somebody else", p: packet(t, discover, pxeClient(0), generic(77, []byte("labagent")...))},
+		{name: "PXE without option 93", p: packet(t, discover, generic(60, []byte("PXEClient")...))},
+		{name: "option 97 with another type is not mirrored", p: packet(t, discover, generic(97, append([]byte{1}, make([]byte, 16)...)...))},
+		{name: "REQUEST selecting", p: packet(t, request, from("10.10.20.2"), wants(testAddr))},
+		{name: "REQUEST of another server", p: packet(t, request, from("10.10.20.3"), wants(testAddr))},
+		{name: "REQUEST init-reboot, right", p: packet(t, request, wants(testAddr))},
+		{name: "REQUEST init-reboot, wrong", p: packet(t, request, wants("10.10.20.77"))},
+		{name: "REQUEST wrong, relayed", p: packet(t, request, wants("10.10.20.77"), relay("10.10.20.1"), generic(82, 1, 2, 'p', '7'))},
+		{name: "REQUEST wrong, not our subnet", p: packet(t, request, wants("10.10.20.77")), edit: func(m *inventory.Machine) { m.Interfaces[0].Address = netip.MustParseAddr("10.9.9.9") }},
+		{name: "REQUEST renewing", p: packet(t, request, ciaddr(testAddr))},
+		{name: "REQUEST renewing, wrong", p: packet(t, request, ciaddr("10.10.20.77"))},
+		{name: "REQUEST without address", p: packet(t, request, from("10.10.20.2"))},
+		{name: "DISCOVER with a foreign ciaddr", p: packet(t, discover, ciaddr("192.0.2.7"))},
+		{name: "INFORM", p: packet(t, dhcpv4.MessageTypeInform, ciaddr(testAddr))},
+		{name: "INFORM from elsewhere", p: packet(t, dhcpv4.MessageTypeInform, ciaddr("192.0.2.7"))},
+		{name: "DECLINE", p: packet(t, dhcpv4.MessageTypeDecline, from("10.10.20.2"), wants(testAddr))},
+		{name: "RELEASE", p: packet(t, dhcpv4.MessageTypeRelease, from("10.10.20.2"), ciaddr(testAddr))},
+		{name: "a reply", p: packet(t, dhcpv4.MessageTypeOffer, func(p *dhcpv4.DHCPv4) { p.OpCode = dhcpv4.OpcodeBootReply })},
+		{name: "BOOTP", p: packet(t, discover, dhcpv4.WithoutOption(dhcpv4.OptionDHCPMessageType))},
+		{name: "too many hops", p: packet(t, discover, relay("10.10.20.1"), func(p *dhcpv4.DHCPv4) { p.HopCount = 17 })},
+		{name: "relay of another subnet", p: packet(t, discover, relay("10.10.30.1"))},
+		{name: "relay that is listed", p: packet(t, discover, relay("10.10.20.1")), cfg: func(c *Config) { c.Relays = []netip.Prefix{netip.MustParsePrefix("10.10.20.1/32")} }},
+		{name: "relay that is not listed", p: packet(t, discover, relay("10.10.20.254")), cfg: func(c *Config) { c.Relays = []netip.Prefix{netip.MustParsePrefix("10.10.20.1/32")} }},
+		{name: "DHCP disabled", p: packet(t, discover), edit: func(m *inventory.Machine) { m.Interfaces[0].DisableDHCP = true }},
+		{name: "no netboot", p: packet(t, discover, pxeClient(7)), edit: func(m *inventory.Machine) { m.Interfaces[0].DisableNetboot = true }},
+		{name: "lease of an hour, NTP, own hostname", p: packet(t, discover), edit: func(m *inventory.Machine) {
+			m.Interfaces[0].LeaseTime, m.Interfaces[0].Hostname = time.Hour, "web1"
+			m.Interfaces[0].TimeServers = []netip.Addr{netip.MustParseAddr("10.10.20.3")}
+		}},
+		{name: "link-local route", p: packet(t, discover), cfg: func(c *Config) { c.LinkLocal = true }},
+		{name: "link-local route, relayed", p: packet(t, discover, relay("10.10.20.254")), cfg: func(c *Config) { c.LinkLocal = true }},
+		{name: "another port", p: packet(t, discover, generic(77, []byte("iPXE")...)), cfg: func(c *Config) { c.HTTPAddr = []string{":7080"} }},
+		{name: "a loader that is missing", p: packet(t, discover, pxeClient(7)), edit: func(m *inventory.Machine) { m.Interfaces[0].Loader = "shimx64.efi" }},
+	}
+	for _, arch := range []byte{0, 6, 7, 9, 10, 11, 15, 16, 17, 19, 20, 41} {
+		rows = append(rows, row{name: fmt.Sprintf("architecture %d", arch), p: packet(t, discover, pxeClient(arch))})
+	}
+	var golden strings.Builder
+	for _, r := range rows {
+		f := &fakeMachines{machines: []inventory.Machine{machine(r.edit)}, grants: map[string]inventory.Grant{"node1": armed("node1")}}
+		s, _ := newServer(t, f, r.cfg)
+		got := s.handlePacket(t.Context(), r.p.ToBytes(), link{name: "eth0", prefixes: []netip.Prefix{netip.MustParsePrefix("10.10.20.2/24")}})
+		fmt.Fprintf(&golden, "%s: %s\n", r.name, describe(got))
+	}
+	compareGolden(t, "testdata/answers.golden", golden.String())
+}
+
+func TestEventsOfDHCP(t *testing.T) {
+	f := &fakeMachines{machines: []inventory.Machine{machine(nil)}}
+	s, j := newServer(t, f, nil)
+	discover := func() {
+		t.Helper()
+		if r := s.handlePacket(t.Context(), packet(t, dhcpv4.MessageTypeDiscover, pxeClient(0)).ToBytes(), link{name: "eth0"}); r.route == routeNone {
+			t.Fatal("not answered")
+		}
+	}
+	discover()
+	if got := j.kinds(t, s); got != inventory.EventDisk {
+		t.Errorf("not armed: %q", got)
+	}
+	g := armed("node1")
+	f.setGrant(g)
+	for range 1000 {
+		discover()
+	}
+	s.rec.flush(t.Context())
+	if len(j.events) != 1 || j.events[0].Kind != inventory.EventDHCP || j.events[0].Count != 1000 || j.events[0].Run != g.Run || j.events[0].Epoch != 7 || j.events[0].Boot != 1 {
+		t.Errorf("a flood while armed: %+v", j.events)
+	}
+	j.events = nil
+	g.Spent = true
+	f.setGrant(g)
+	discover()
+	if got := j.kinds(t, s); got != inventory.EventRebooted {
+		t.Errorf("spent: %q", got)
+	}
+	s.handlePacket(t.Context(), packet(t, dhcpv4.MessageTypeDiscover).ToBytes(), link{name: "eth0"})
+	if got := j.kinds(t, s); got != inventory.EventOS {
+		t.Errorf("operating system: %q", got)
+	}
+}
+
+func TestUnknownMACs(t *testing.T) {
+	f := &fakeMachines{}
+	s, j := newServer(t, f, nil)
+	for n := range 5000 {
+		p := packet(t, dhcpv4.MessageTypeDiscover, pxeClient(0), func(p *dhcpv4.DHCPv4) {
+			p.ClientHWAddr = net.HardwareAddr{2, 0, 0, 0, byte(n >> 8), byte(n)}
+			p.UpdateOption(dhcpv4.OptClassIdentifier("PXEClient\x1b[2J<script>"))
+		})
+		if r := s.handlePacket(t.Context(), p.ToBytes(), link{name: "eth0"}); r.route != routeNone {
+			t.Fatal("an unknown MAC was answered")
+		}
+	}
+	s.rec.flush(t.Context())
+	if len(j.seen) != maxSeenPerPort || s.Stats().SeenDropped != 5000-maxSeenPerPort || s.Stats().DHCPUnknown != 5000 {
+		t.Errorf("%d stored, %+v", len(j.seen), s.Stats())
+	}
+	if j.seen[0].Class != "PXEClient[2J<script>" {
+		t.Errorf("class %q", j.seen[0].Class)
+	}
+	f.err = errors.New("database is gone")
+	if r := s.handlePacket(t.Context(), packet(t, dhcpv4.MessageTypeDiscover).ToBytes(), link{}); r.route != routeNone {
+		t.Error("answered without an inventory")
+	}
+}
+
+func TestRecorderKeepsWhatCannotBeWritten(t *testing.T) {
+	f := &fakeMachines{machines: []inventory.Machine{machine(nil)}}
+	s, j := newServer(t, f, nil)
+	j.err = errors.New("disk full")
+	d := Decide(machine(nil), armed("node1"), Request{MAC: testMAC}, testNow)
+	s.rec.event(d, inventory.EventDHCP, "")
+	s.rec.unknown("02:00:00:00:00:01", "eth0", "", "")
+	s.rec.flush(t.Context())
+	s.rec.event(d, inventory.EventDHCP, "")
+	s.rec.unknown("02:00:00:00:00:01", "eth0", "", "")
+	j.err = nil
+	s.rec.flush(t.Context())
+	if len(j.events) != 1 || j.events[0].Count != 2 || len(j.seen) != 1 || j.seen[0].Count != 2 {
+		t.Errorf("%+v %+v", j.events, j.seen)
+	}
+	for n := range 2 * maxPendingEvents {
+		d.Boot = n
+		s.rec.event(d, inventory.EventDHCP, "")
+	}
+	if s.Stats().EventsDropped != maxPendingEvents {
+		t.Errorf("%d dropped", s.Stats().EventsDropped)
+	}
+}
+
+// The frame of a raw reply is what a client's IP stack accepts.
+func TestIPPacket(t *testing.T) {
+	for _, size := range []int{300, 301} {
+		b := ipPacket(testSelf, netip.MustParseAddr(testAddr), bytes.Repeat([]byte{0xab}, size))
+		if checksum(b[:20], 0) != 0 {
+			t.Error("IP checksum")
+		}
+		pseudo := uint32(17) + uint32(len(b)-20)
+		for i := 12; i < 20; i += 2 {
+			pseudo += uint32(binary.BigEndian.Uint16(b[i:]))
+		}
+		if checksum(b[20:], pseudo) != 0 {
+			t.Error("UDP checksum")
+		}
+		if int(binary.BigEndian.Uint16(b[2:])) != len(b) || int(binary.BigEndian.Uint16(b[24:])) != size+8 || binary.BigEndian.Uint16(b[22:]) != 68 {
+			t.Errorf("header % x", b[:28])
+		}
+	}
+}
+
+func FuzzDHCP(f *testing.F) {
+	files, err := filepath.Glob("testdata/captures/*.pcap")
+	if err != nil {
+		f.Fatal(err)
+	}
+	for _, file := range files {
+		for _, c := range readPcap(f, file) {
+			f.Add(c.payload)
+		}
+	}
+	f.Add([]byte{})
+	m := &fakeMachines{machines: []inventory.Machine{machine(nil)}, grants: map[string]inventory.Grant{"node1": armed("node1")}}
+	s, _ := newServer(f, m, nil)
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if len(b) >= 34 {
+			copy(b[28:], []byte{0x52, 0x54, 0, 0x20, 1, 1}) // the machine that is known
+		}
+		before := s.stats.dhcpMalformed.Load()
+		r := s.handlePacket(t.Context(), b, link{name: "eth0", prefixes: []netip.Prefix{netip.MustParsePrefix("10.10.20.2/24")}})
+		if r.route == routeNone {
+			if _, err := dhcpv4.FromBytes(b); err == nil && s.stats.dhcpMalformed.Load() != before {
+				t.Fatal("a packet that can be read made the handler panic")
+			}
+			return
+		}
+		wire := r.packet.ToBytes()
+		if len(wire) > len(b)+400 {
+			t.Fatalf("%d bytes were answered by %d", len(b), len(wire))
+		}
+		if _, err := dhcpv4.FromBytes(wire); err != nil {
+			t.Fatalf("the reply cannot be read: %v", err)
+		}
+	})
+}
+
+func FuzzOffer(f *testing.F) {
+	for _, c := range readPcap(f, "testdata/captures/uefi-pxe-x64-proxydhcp.pcap") {
+		f.Add(c.payload)
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		var id dhcpv4.TransactionID
+		if len(b) >= 8 {
+			id = dhcpv4.TransactionID(b[4:8])
+		}
+		if o, ok := offer(b, id); ok && (!o.Server.IsValid() || len(o.BootFile) > 64) {
+			t.Fatalf("%+v", o)
+		}
+	})
+}

@@ -1,0 +1,188 @@
+package bootsvc
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+var (
+	testNow  = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
+	testKey  = []byte("0123456789abcdef0123456789abcdef")
+	testSelf = netip.MustParseAddr("10.10.20.2")
+)
+
+const (
+	testMAC  = "52:54:00:20:01:01"
+	testAddr = "10.10.20.11"
+)
+
+// fakeMachines is an inventory in memory.
+type fakeMachines struct {
+	mu       sync.Mutex
+	machines []inventory.Machine
+	grants   map[string]inventory.Grant
+	err      error
+}
+
+func (f *fakeMachines) MachineByMAC(_ context.Context, mac string) (inventory.Machine, inventory.Grant, error) {
+	return f.find(func(m inventory.Machine) bool { _, ok := m.InterfaceByMAC(mac); return ok })
+}
+
+func (f *fakeMachines) MachineByAddress(_ context.Context, a netip.Addr) (inventory.Machine, inventory.Grant, error) {
+	return f.find(func(m inventory.Machine) bool {
+		for _, i := range m.Interfaces {
+			if i.Address == a {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+func (f *fakeMachines) find(is func(inventory.Machine) bool) (inventory.Machine, inventory.Grant, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.err != nil {
+		return inventory.Machine{}, inventory.Grant{}, f.err
+	}
+	for _, m := range f.machines {
+		if is(m) {
+			return m, f.grants[m.Name], nil
+		}
+	}
+	return inventory.Machine{}, inventory.Grant{}, fmt.Errorf("finding a machine: %w", inventory.ErrNotFound)
+}
+
+func (f *fakeMachines) setGrant(g inventory.Grant) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.grants[g.Machine] = g
+}
+
+// fakeJournal keeps what was written.
+type fakeJournal struct {
+	mu     sync.Mutex
+	events []inventory.Event
+	seen   []inventory.Seen
+	err    error
+}
+
+func (f *fakeJournal) AppendEvents(_ context.Context, e []inventory.Event) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.err != nil {
+		return f.err
+	}
+	f.events = append(f.events, e...)
+	return nil
+}
+
+func (f *fakeJournal) PutSeen(_ context.Context, s []inventory.Seen) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.err != nil {
+		return f.err
+	}
+	f.seen = append(f.seen, s...)
+	return nil
+}
+
+// kinds flushes the server's recorder and returns the kinds of all events,
+// sorted.
+func (f *fakeJournal) kinds(t *testing.T, s *Server) string {
+	t.Helper()
+	s.rec.flush(t.Context())
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var out []string
+	for _, e := range f.events {
+		out = append(out, e.Kind)
+	}
+	f.events = nil
+	slices.Sort(out)
+	return strings.Join(out, " ")
+}
+
+// fakeImages is one image.
+type fakeImages struct {
+	file  string
+	image inventory.Image
+}
+
+func (f fakeImages) OpenImage(_ context.Context, name string) (io.ReadSeekCloser, inventory.Image, error) {
+	if name != f.image.Name {
+		return nil, inventory.Image{}, inventory.ErrNotFound
+	}
+	r, err := os.Open(f.file)
+	return r, f.image, err
+}
+
+func machine(edit func(*inventory.Machine)) inventory.Machine {
+	m := inventory.Machine{Name: "node1", Interfaces: []inventory.Interface{{
+		MAC: testMAC, Address: netip.MustParseAddr(testAddr), Netmask: "255.255.255.0", Gateway: netip.MustParseAddr("10.10.20.1"),
+		Nameservers: []netip.Addr{netip.MustParseAddr("10.10.20.1")}, Domain: "lab.example",
+	}}}
+	if edit != nil {
+		edit(&m)
+	}
+	return m
+}
+
+func armed(machine string) inventory.Grant {
+	return inventory.Grant{
+		Owner: inventory.Owner{Machine: machine, Run: "0199aa-run", Epoch: 7}, Boot: 1, BootsLeft: 2,
+		NetbootUntil: testNow.Add(time.Hour), SecretsUntil: testNow.Add(time.Hour),
+	}
+}
+
+// newServer returns a server over f with loaders, kernel and initramfs in a
+// temporary directory.
+func newServer(t testing.TB, f *fakeMachines, edit func(*Config)) (*Server, *fakeJournal) {
+	t.Helper()
+	dir := t.TempDir()
+	for _, name := range []string{"undionly.kpxe", "snponly.efi", "ipxe.efi"} {
+		write(t, filepath.Join(dir, "loaders", name), strings.Repeat(name+"\n", 400))
+	}
+	write(t, filepath.Join(dir, "vmlinuz"), "the kernel")
+	write(t, filepath.Join(dir, "initrd.img"), "the initramfs")
+	if f.grants == nil {
+		f.grants = map[string]inventory.Grant{}
+	}
+	cfg := Config{
+		Interfaces: []string{"lo"}, Address: testSelf, HTTPAddr: []string{":80"}, AgentURL: "https://10.10.20.2:7443",
+		AgentPin: "sha256:" + strings.Repeat("ab", 32), LoaderDir: filepath.Join(dir, "loaders"),
+		KernelPath: filepath.Join(dir, "vmlinuz"), InitramfsPath: filepath.Join(dir, "initrd.img"), ClaimKey: testKey,
+		Log: slog.New(slog.DiscardHandler), Now: func() time.Time { return testNow },
+	}
+	if edit != nil {
+		edit(&cfg)
+	}
+	j := &fakeJournal{}
+	s, err := New(cfg, f, j)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s, j
+}
+
+func write(t testing.TB, path, content string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,178 @@
+package bootsvc
+
+import (
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+func symlink(t testing.TB, target, name string) {
+	t.Helper()
+	if err := os.Symlink(target, name); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// tftpServer serves a machine whose reservation is the loopback address.
+func tftpServer(t *testing.T) (*Server, *fakeMachines, *fakeJournal, string) {
+	t.Helper()
+	f := &fakeMachines{machines: []inventory.Machine{machine(func(m *inventory.Machine) { m.Interfaces[0].Address = netip.MustParseAddr("127.0.0.1") })}}
+	s, j := newServer(t, f, nil)
+	return s, f, j, startTFTP(t, s)
+}
+
+// dial returns a UDP socket for hand-made TFTP.
+func dial(t *testing.T, addr string) net.Conn {
+	t.Helper()
+	var d net.Dialer
+	c, err := d.DialContext(t.Context(), "udp4", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	if err := c.SetDeadline(time.Now().Add(10 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func send(t *testing.T, c net.Conn, b string) {
+	t.Helper()
+	if _, err := c.Write([]byte(b)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func receive(t *testing.T, c net.Conn) string {
+	t.Helper()
+	b := make([]byte, 2048)
+	n, err := c.Read(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b[:n])
+}
+
+// UEFI asks for the size, aborts, and downloads from the same port.
+func TestTFTPSizeProbe(t *testing.T) {
+	s, f, j, addr := tftpServer(t)
+	f.setGrant(armed("node1"))
+	c := dial(t, addr)
+	const rrq = "\x00\x01snponly.efi\x00octet\x00tsize\x000\x00blksize\x001468\x00windowsize\x004\x00"
+	send(t, c, rrq)
+	oack := receive(t, c)
+	if !strings.HasPrefix(oack, "\x00\x06") || !strings.Contains(oack, "tsize\x004800\x00") || !strings.Contains(oack, "blksize\x001428\x00") || strings.Contains(oack, "windowsize") {
+		t.Fatalf("OACK %q", oack)
+	}
+	send(t, c, "\x00\x05\x00\x08User aborted the transfer\x00")
+	if body, err := tftpGet(t, addr, "snponly.efi"); err != nil || len(body) != 4800 {
+		t.Errorf("%d bytes, %v", len(body), err)
+	}
+	if kinds := j.kinds(t, s); kinds != inventory.EventLoader {
+		t.Errorf("events %q", kinds)
+	}
+}
+
+func TestTFTPIsReadOnly(t *testing.T) {
+	_, f, _, addr := tftpServer(t)
+	f.setGrant(armed("node1"))
+	c := dial(t, addr)
+	send(t, c, "\x00\x02snponly.efi\x00octet\x00")
+	if got := receive(t, c); got != "\x00\x05\x00\x02read-only\x00" {
+		t.Errorf("%q", got)
+	}
+}
+
+func TestTFTPRefusals(t *testing.T) {
+	_, f, _, addr := tftpServer(t)
+	f.setGrant(armed("node1"))
+	for _, name := range []string{"../vmlinuz", "/etc/passwd", "nothere.efi", "52:54:00:99:99:99/snponly.efi", "zz/snponly.efi", "a/b/c", ".."} {
+		if body, err := tftpGet(t, addr, name); err == nil {
+			t.Errorf("%q was served: %.20q", name, body)
+		}
+	}
+	for _, name := range []string{"snponly.efi", "/snponly.efi", "\\snponly.efi", "//52-54-00-20-01-01//snponly.efi", "525400200101/autoexec.ipxe"} {
+		if _, err := tftpGet(t, addr, name); err != nil {
+			t.Errorf("%q: %v", name, err)
+		}
+	}
+}
+
+// Whoever never answers gets one packet for each of its own, and a source has
+// a limited number of transfers.
+func TestTFTPDoesNotAmplify(t *testing.T) {
+	c := &tftpConn{live: map[netip.AddrPort]*tftpSession{}, recent: map[netip.Addr]*tftpSource{}}
+	admitted := 0
+	for port := range 100 {
+		if c.admit(netip.AddrPortFrom(netip.MustParseAddr("192.0.2.1"), uint16(1000+port)), nil) {
+			admitted++
+		}
+	}
+	if admitted != tftpPerSource {
+		t.Errorf("%d transfers of one source", admitted)
+	}
+	if c.rate(netip.MustParseAddr("192.0.2.1")) {
+		t.Error("more requests than the limit were let in")
+	}
+	peer := &net.UDPAddr{IP: net.IPv4(192, 0, 2, 2), Port: 7}
+	if !c.admit(peerOf(peer), nil) {
+		t.Fatal("not admitted")
+	}
+	c.live[peerOf(peer)].sent = 1 // the OACK left
+	for range 5 {
+		if n, err := c.WriteTo([]byte{0, 6, 0, 0}, peer); n != 4 || err != nil { // without a socket: a packet that left would panic
+			t.Errorf("%d, %v", n, err)
+		}
+	}
+	for i := range 2 * tftpSessions {
+		c.admit(netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)}), 9), nil)
+	}
+	if len(c.live) > tftpSessions {
+		t.Errorf("%d transfers", len(c.live))
+	}
+}
+
+func TestTFTPInParallel(t *testing.T) {
+	s, f, _, addr := tftpServer(t)
+	f.setGrant(armed("node1"))
+	var wg sync.WaitGroup
+	for range tftpPerSource {
+		wg.Go(func() {
+			for range 3 {
+				if body, err := tftpGet(t, addr, "ipxe.efi"); err != nil || len(body) != 3600 {
+					t.Errorf("%d bytes, %v", len(body), err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if got := s.Stats().TFTPServed; got != 3*tftpPerSource {
+		t.Errorf("%d served", got)
+	}
+}
+
+func FuzzTFTPPath(f *testing.F) {
+	for _, p := range []string{"snponly.efi", "/52:54:00:20:01:01/autoexec.ipxe", "\\..\\x", "a//b", "52-54-00-20-01-01/..", "x\x00y"} {
+		f.Add(p)
+	}
+	f.Fuzz(func(t *testing.T, p string) {
+		mac, file, ok := tftpPath(p)
+		if !ok {
+			return
+		}
+		if !fileName(file) || strings.ContainsAny(file, "/\\\x00") || file == "." || file == ".." {
+			t.Fatalf("%q became file %q", p, file)
+		}
+		if mac != "" {
+			if again, ok := ParseMAC(mac); !ok || again != mac {
+				t.Fatalf("%q became MAC %q", p, mac)
+			}
+		}
+	})
+}
