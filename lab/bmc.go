@@ -111,7 +111,7 @@ func (b *BMC) Start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer log.Close() //nolint:errcheck // the process has its own descriptor
+	defer log.Close() // the process has its own descriptor
 	pkg := PackageDir("openipmi")
 	c := b.machine.lab.Command(b.machine.lab.ctx, BMCs, filepath.Join(pkg, "usr/bin/ipmi_sim"),
 		"-c", filepath.Join(b.dir(), "lan.conf"), "-f", filepath.Join(b.dir(), "bmc.emu"), "-s", filepath.Join(b.dir(), "state"), "-n")
@@ -146,7 +146,7 @@ func (b *BMC) answers(ctx context.Context) bool {
 	if err != nil {
 		return false
 	}
-	defer c.Close() //nolint:errcheck // a UDP socket
+	defer c.Close() // a UDP socket
 	buf := make([]byte, 256)
 	_ = c.SetDeadline(time.Now().Add(200 * time.Millisecond)) // a fresh socket takes it
 	if _, err := c.Write([]byte(authCapabilities)); err != nil {

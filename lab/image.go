@@ -87,7 +87,7 @@ func buildImage(ctx context.Context, name, key string, log io.Writer) (Image, er
 	if err != nil {
 		return Image{}, err
 	}
-	defer lock.Close() //nolint:errcheck // gives the lock free, and nothing was written
+	defer lock.Close() // gives the lock free, and nothing was written
 	err = poll(ctx, func() (bool, error) {
 		err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 		if errors.Is(err, unix.EWOULDBLOCK) || errors.Is(err, unix.EINTR) {
@@ -137,7 +137,7 @@ func makeImage(ctx context.Context, name, root, dir string, log io.Writer) error
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(work) //nolint:errcheck // the next build of it tries again
+	defer os.RemoveAll(work) // the next build of it tries again
 	out := filepath.Join(work, "out")
 	if err := errors.Join(os.Chmod(work, 0o755), os.Mkdir(out, 0o755), os.CopyFS(work, recipes)); err != nil {
 		return err

@@ -260,7 +260,7 @@ func startPhone(t *testing.T, l *Lab, addr string) <-chan string {
 				return
 			}
 			go func() {
-				defer c.Close() //nolint:errcheck // the test has what it wants
+				defer c.Close() // the test has what it wants
 				r := bufio.NewReader(c)
 				var head strings.Builder
 				length := 0
@@ -579,24 +579,36 @@ func TestNetwork(t *testing.T) {
 	if err != nil || string(out) != "hello" {
 		t.Errorf("through the forwarded port: %q, %v", out, err)
 	}
-	for _, to := range []struct {
-		ns   Namespace
-		addr string
-	}{{Router, ServerAddress}, {Server, RelayedGateway}, {Router, MetadataAddress}, {Server, "10.10.10.10"}} {
-		s, err := l.Listen(t.Context(), map[bool]Namespace{true: BMCs, false: Server}[to.addr == "10.10.10.10"], "0.0.0.0:9")
+	stop, err := l.Capture(deadline(t, 30*time.Second), Server, ServerInterface, "server.pcap", "tcp port 9")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, way := range []struct {
+		from, to Namespace
+		addr     string
+	}{
+		{Router, Server, ServerAddress},
+		{Router, Server, MetadataAddress},
+		{Server, Router, RelayedGateway},
+		{Server, BMCs, "10.10.10.10"},
+	} {
+		s, err := l.Listen(t.Context(), way.to, "0.0.0.0:9")
 		if err != nil {
 			t.Fatal(err)
 		}
-		if to.addr != RelayedGateway {
-			c, err := l.DialContext(deadline(t, 10*time.Second), to.ns, "tcp", net.JoinHostPort(to.addr, "9"))
-			if err != nil {
-				t.Errorf("%s to %s: %v", to.ns, to.addr, err)
-			} else {
-				_ = c.Close()
-			}
+		c, err := l.DialContext(deadline(t, 10*time.Second), way.from, "tcp", net.JoinHostPort(way.addr, "9"))
+		if err != nil {
+			t.Errorf("%s to %s: %v", way.from, way.addr, err)
+		} else {
+			_ = c.Close()
 		}
 		_ = s.Close()
 	}
+	pcap := filepath.Join(l.Dir(), "server.pcap") // the header of the file alone has 24 bytes
+	if err := poll(deadline(t, 30*time.Second), func() (bool, error) { return fileSize(pcap) > 200, nil }); err != nil {
+		t.Errorf("the capture has %d bytes", fileSize(pcap))
+	}
+	stop()
 	qdisc := func() string {
 		out, err := l.Command(t.Context(), Server, "tc", "qdisc", "show", "dev", ServerInterface).Output()
 		if err != nil {

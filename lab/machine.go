@@ -354,7 +354,7 @@ func (m *Machine) start(ctx context.Context, first BootOrder) error {
 	if err != nil {
 		return err
 	}
-	defer log.Close() //nolint:errcheck // the process has its own descriptor
+	defer log.Close() // the process has its own descriptor
 	socket := filepath.Join(m.lab.run, m.spec.Name+".qmp")
 	if err := os.Remove(socket); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err

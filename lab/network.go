@@ -103,7 +103,7 @@ func (l *Lab) StartRelay() error {
 	if err != nil {
 		return err
 	}
-	defer log.Close() //nolint:errcheck // the process has its own descriptor
+	defer log.Close() // the process has its own descriptor
 	c := l.Command(l.ctx, Router, filepath.Join(PackageDir("relay"), "usr/sbin/dhcrelay"),
 		"-4", "-d", "--no-pid", "-c", "10", "-a", "-m", "forward", "-A", "576", "-id", "eth30", "-iu", "eth20", ServerAddress)
 	c.Stdout, c.Stderr = log, log
@@ -148,8 +148,9 @@ func (l *Lab) UnslowServer(ctx context.Context) error {
 // filter is a pcap filter, or empty. It returns when the capture has begun.
 func (l *Lab) Capture(ctx context.Context, ns Namespace, iface, file, filter string) (stop func(), err error) {
 	started := &notifyWriter{want: "listening on", seen: make(chan struct{})}
-	// -Z root: giving up privileges would clear the parent-death signal.
-	args := []string{"-Z", "root", "-i", iface, "-U", "-n", "-w", filepath.Join(l.dir, file)}
+	// -Z root: giving up privileges would clear the parent-death signal. Immediate mode: otherwise a packet is seen up to a
+	// second late, and never when the capture is stopped before that.
+	args := []string{"-Z", "root", "--immediate-mode", "-i", iface, "-U", "-n", "-w", filepath.Join(l.dir, file)}
 	if filter != "" {
 		args = append(args, filter)
 	}
@@ -246,13 +247,13 @@ func (l *Lab) Forward(ctx context.Context, listen string, ns Namespace, target s
 
 // forwardOne copies both ways until both ends are done, or the lab is closed.
 func (l *Lab) forwardOne(in net.Conn, ns Namespace, target string) {
-	defer in.Close() //nolint:errcheck // nothing more is written
+	defer in.Close() // nothing more is written
 	out, err := l.DialContext(l.ctx, ns, "tcp", target)
 	if err != nil {
 		l.log.Debug("forwarding", "target", target, "error", err)
 		return
 	}
-	defer out.Close() //nolint:errcheck // nothing more is written
+	defer out.Close() // nothing more is written
 	stop := context.AfterFunc(l.ctx, func() {
 		_ = in.Close()
 		_ = out.Close()
