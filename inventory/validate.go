@@ -341,7 +341,7 @@ func checkBMC(ps *Problems, b BMC) {
 // hostName tells whether s can be dialled and cannot be taken for an option.
 func hostName(s string) bool {
 	if a, err := netip.ParseAddr(s); err == nil {
-		return !a.IsUnspecified() && !a.IsMulticast() && plain(s)
+		return !a.IsUnspecified() && !a.IsMulticast() && (a.Zone() == "" || pathSafe.MatchString(a.Zone()))
 	}
 	return dnsName(s)
 }

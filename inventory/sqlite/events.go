@@ -32,9 +32,6 @@ func wire(kind string) bool {
 	return false
 }
 
-// wireKinds is wire in SQL.
-const wireKinds = "('dhcp','loader','script','kernel','initrd','rebooted','disk','os','metadata')"
-
 type eventRow struct {
 	inventory.Event
 	At     int64   `db:"at"`
@@ -116,33 +113,6 @@ func (s *Store) AppendEvents(ctx context.Context, events []inventory.Event) erro
 		}
 		return nil
 	})
-}
-
-// MarkOff records that o's machine is verified to be off and returns the
-// event's sequence number. What the wire showed of that boot so far belongs to
-// an earlier power-on: it is set aside, so that the same kinds seen from now on
-// are events of their own, with a greater number and a signal.
-func (s *Store) MarkOff(ctx context.Context, o inventory.Owner, boot int, message string) (int64, error) {
-	var seq int64
-	err := s.write(ctx, fmt.Sprintf("recording that machine %q is off", o.Machine), func(tx *sqlx.Tx) error {
-		n, err := exec(ctx, tx, `INSERT INTO event (machine, run, epoch, boot, kind, key, at, count, message, by, signalled)
-			SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, 1, ?8, '', 1 WHERE `+held,
-			o.Machine, o.Run, o.Epoch, boot, inventory.EventPower, rand.Text(), nanos(s.now()), clip(message, maxMessage))
-		if err != nil {
-			return err
-		}
-		if n == 0 {
-			return fencedOr(ctx, tx, o, inventory.ErrConflict)
-		}
-		if err := tx.GetContext(ctx, &seq, "SELECT last_insert_rowid()"); err != nil {
-			return err
-		}
-		_, err = exec(ctx, tx, `UPDATE event SET key = 'before ' || ?5, signalled = 1
-			WHERE machine = ?1 AND run = ?2 AND epoch = ?3 AND boot = ?4 AND kind IN `+wireKinds+` AND key = ''`,
-			o.Machine, o.Run, o.Epoch, boot, seq)
-		return err
-	})
-	return seq, err
 }
 
 // Events returns events by sequence number, the oldest first.

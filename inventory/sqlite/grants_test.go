@@ -151,7 +151,6 @@ func effects(w *world, o inventory.Owner) map[string]func(ctx context.Context) e
 			return err
 		},
 		"DiskWritten": func(ctx context.Context) error { return w.DiskWritten(ctx, o, action.Disk{Serial: "D1"}) },
-		"MarkOff":     func(ctx context.Context) error { _, err := w.MarkOff(ctx, o, 1, "off"); return err },
 	}
 }
 

@@ -29,7 +29,7 @@ func purposes() []string { return []string{sealBMC, sealUserData, sealPlan} }
 // checkKeys compares the keys with the check values, writes those that are
 // missing, and remembers which keys must not be sealed with.
 func (s *Store) checkKeys(ctx context.Context) error {
-	s.bad = map[string]error{}
+	bad := map[string]error{}
 	for _, p := range purposes() {
 		err := s.checkKey(ctx, p)
 		if errors.Is(err, inventory.ErrNotFound) && s.keys != nil {
@@ -37,13 +37,17 @@ func (s *Store) checkKeys(ctx context.Context) error {
 		}
 		switch {
 		case errors.Is(err, inventory.ErrSealed), errors.Is(err, inventory.ErrNotFound):
-			s.bad[p] = fmt.Errorf("key %q: %w", p, inventory.ErrSealed)
+			bad[p] = fmt.Errorf("key %q: %w", p, inventory.ErrSealed)
 		case err != nil:
 			return fmt.Errorf("checking key %q: %w", p, err)
 		}
 	}
+	s.bad.Store(&bad)
 	return nil
 }
+
+// unfit returns why purpose must not be sealed with, nil when it may.
+func (s *Store) unfit(purpose string) error { return (*s.bad.Load())[purpose] }
 
 // checkKey is inventory.ErrNotFound when nothing was ever sealed for purpose.
 func (s *Store) checkKey(ctx context.Context, purpose string) error {
@@ -74,7 +78,7 @@ func (s *Store) writeCheck(ctx context.Context, purpose string) error {
 // store is the one that wrote what is sealed in it. Whoever arms asks first.
 func (s *Store) KeyCheck(context.Context) error {
 	for _, p := range purposes() {
-		if err := s.bad[p]; err != nil {
+		if err := s.unfit(p); err != nil {
 			return err
 		}
 	}
@@ -84,7 +88,7 @@ func (s *Store) KeyCheck(context.Context) error {
 // seal refuses keys that are not those of this database: what they sealed
 // could not be read by the right ones.
 func (s *Store) seal(purpose, binding string, plain []byte) ([]byte, error) {
-	if err := s.bad[purpose]; err != nil {
+	if err := s.unfit(purpose); err != nil {
 		return nil, err
 	}
 	return s.keys.Seal(purpose, binding, plain)
@@ -115,19 +119,39 @@ func (s *Store) SecretsUnreadable(ctx context.Context) ([]string, error) {
 	return out, nil
 }
 
-// ResetSecrets forgets the secrets of machines that the present keys cannot
-// open, and makes the present keys those of this database. It returns what
-// SecretsUnreadable named. Plans of earlier runs stay unreadable.
+// ResetSecrets makes the present keys those of this database and forgets the
+// secrets of machines that they cannot open; it returns what SecretsUnreadable
+// named. Plans of earlier runs stay unreadable. Keys that are missing, not
+// merely others, are inventory.ErrSealed: then nothing is forgotten.
 func (s *Store) ResetSecrets(ctx context.Context, by string) ([]string, error) {
-	if s.keys == nil {
-		return nil, fmt.Errorf("resetting secrets: there is no key: %w", inventory.ErrSealed)
+	lost, err := s.resetSecrets(ctx, by)
+	if err == nil {
+		err = s.checkKeys(ctx)
 	}
-	rows, err := s.secrets(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("resetting secrets: %w", err)
 	}
-	var lost []string
-	err = s.write(ctx, "resetting secrets", func(tx *sqlx.Tx) error {
+	return lost, nil
+}
+
+func (s *Store) resetSecrets(ctx context.Context, by string) (lost []string, err error) {
+	checks := map[string][]byte{}
+	for _, p := range purposes() {
+		if s.unfit(p) == nil {
+			continue
+		}
+		if s.keys == nil {
+			return nil, fmt.Errorf("key %q: %w", p, inventory.ErrSealed)
+		}
+		if checks[p], err = s.keys.Seal(p, checkBinding, []byte(checkText)); err != nil {
+			return nil, err
+		}
+	}
+	rows, err := s.secrets(ctx)
+	if err != nil {
+		return nil, err
+	}
+	err = s.write(ctx, "forgetting what cannot be opened", func(tx *sqlx.Tx) error {
 		for _, r := range rows {
 			for _, f := range r.sealedFields() {
 				if _, err := s.open(f.purpose, f.binding, f.sealed); err == nil {
@@ -147,17 +171,14 @@ func (s *Store) ResetSecrets(ctx context.Context, by string) ([]string, error) {
 				}
 			}
 		}
-		for p := range s.bad {
-			if _, err := exec(ctx, tx, "DELETE FROM meta WHERE name = ?", "key_check."+p); err != nil {
+		for p, sealed := range checks {
+			if _, err := exec(ctx, tx, "INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)", "key_check."+p, sealed); err != nil {
 				return err
 			}
 		}
 		return nil
 	})
-	if err != nil {
-		return nil, err
-	}
-	return lost, nil
+	return lost, err
 }
 
 // SiteEpoch returns which life of this site the database belongs to: restore

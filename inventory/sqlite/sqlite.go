@@ -18,6 +18,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jmoiron/sqlx"
@@ -47,7 +48,7 @@ type Store struct {
 	rw, ro *sqlx.DB
 	path   string
 	keys   Sealer
-	bad    map[string]error // purposes that cannot be sealed, and why
+	bad    atomic.Pointer[map[string]error] // purposes that must not be sealed with, and why
 	now    func() time.Time
 
 	mu   sync.Mutex

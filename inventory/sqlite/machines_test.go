@@ -1,0 +1,430 @@
+package sqlite
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/internal/keyring"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// full is a machine with every field set.
+func full() inventory.Machine {
+	return inventory.Machine{
+		Name: "full", Labels: map[string]string{"rack": "a1"},
+		Interfaces: []inventory.Interface{{
+			MAC: "52:54:00:00:01:01", Address: netip.MustParseAddr("10.1.0.5"), Netmask: "255.255.255.0", Gateway: netip.MustParseAddr("10.1.0.1"),
+			Hostname: "full", Domain: "example.org", Nameservers: []netip.Addr{netip.MustParseAddr("10.1.0.1")}, TimeServers: []netip.Addr{netip.MustParseAddr("10.1.0.2")},
+			LeaseTime: time.Hour, VLAN: 12, Arch: "x86_64", UEFI: true, Loader: "snp.efi",
+		}, {MAC: "52:54:00:00:01:02", DisableDHCP: true, DisableNetboot: true}},
+		Disks: []inventory.DeclaredDisk{{Device: "/dev/sda"}}, DiskSelector: &inventory.DiskSelector{Serial: "S1", MinSize: 1 << 30},
+		BMC: &inventory.BMC{
+			Driver: inventory.DriverRedfish, Host: "bmc.example.org", Port: 8443, User: "admin", Password: inventory.NewSecret("canary-password"),
+			CipherSuite: "3", InsecureTLS: true, SystemName: "1",
+		},
+		Template: "image", Image: "debian-12", SSHKeys: []string{"ssh-ed25519 AAAA me"}, BootFromDisk: "ipxe-exit", KernelArgs: []string{"console=ttyS0"},
+		UserData: inventory.NewSecret("canary-user"), VendorData: inventory.NewSecret("canary-vendor"), Notes: map[string]string{"allowPXE": "true"},
+	}
+}
+
+func put(t *testing.T, s *Store, replace bool, ms ...inventory.Machine) error {
+	t.Helper()
+	return s.PutMachines(t.Context(), ms, replace, "ann")
+}
+
+func TestMachineRoundTrip(t *testing.T) {
+	w := newWorld(t)
+	ctx := t.Context()
+	m := full()
+	require.NoError(t, put(t, w.Store, false, m))
+	got, err := w.Machine(ctx, "full")
+	require.NoError(t, err)
+	want := full()
+	want.UserData, want.VendorData, want.BMC.Password = inventory.Secret{}, inventory.Secret{}, inventory.Secret{}
+	want.HasUserData, want.HasVendorData, want.BMC.HasPassword = true, true, true
+	want.Created, want.Updated = w.clock.Now(), w.clock.Now()
+	require.Equal(t, want, got)
+	require.Equal(t, "canary-password", m.BMC.Password.Reveal(), "the caller's value is left alone")
+
+	user, vendor, err := w.UserData(ctx, "full")
+	require.NoError(t, err)
+	require.Equal(t, "canary-user", user.Reveal())
+	require.Equal(t, "canary-vendor", vendor.Reveal())
+	password, err := w.BMCPassword(ctx, "full")
+	require.NoError(t, err)
+	require.Equal(t, "canary-password", password.Reveal())
+	password, err = w.BMCPassword(ctx, "m1")
+	require.NoError(t, err)
+	require.True(t, password.IsZero())
+	_, err = w.BMCPassword(ctx, "nobody")
+	require.ErrorIs(t, err, inventory.ErrNotFound)
+
+	// What was read can be stored again and loses nothing.
+	w.clock.Add(time.Minute)
+	got.Labels["rack"] = "b2"
+	require.NoError(t, put(t, w.Store, true, got))
+	user, vendor, err = w.UserData(ctx, "full")
+	require.NoError(t, err)
+	require.Equal(t, "canary-user canary-vendor", user.Reveal()+" "+vendor.Reveal())
+	got, err = w.Machine(ctx, "full")
+	require.NoError(t, err)
+	require.Equal(t, w.in(-time.Minute), got.Created)
+	require.Equal(t, w.clock.Now(), got.Updated)
+	// And without the Has fields the secrets go.
+	got.HasUserData = false
+	require.NoError(t, put(t, w.Store, true, got))
+	user, vendor, err = w.UserData(ctx, "full")
+	require.NoError(t, err)
+	require.True(t, user.IsZero())
+	require.False(t, vendor.IsZero())
+
+	all, err := w.Machines(ctx)
+	require.NoError(t, err)
+	require.Len(t, all, 2)
+	byMAC, g, err := w.MachineByMAC(ctx, "52:54:00:00:01:02")
+	require.NoError(t, err)
+	require.Equal(t, "full", byMAC.Name)
+	require.Zero(t, g)
+	byAddress, _, err := w.MachineByAddress(ctx, netip.MustParseAddr("::ffff:10.1.0.5"))
+	require.NoError(t, err)
+	require.Equal(t, byMAC, byAddress)
+	_, _, err = w.MachineByMAC(ctx, "52:54:00:00:01:99")
+	require.ErrorIs(t, err, inventory.ErrNotFound)
+
+	ops := w.events(inventory.EventOperator)
+	require.Equal(t, "ann", ops[len(ops)-1].By)
+	require.Equal(t, "full", ops[len(ops)-1].Machine)
+}
+
+func TestBMCRetargetClearsPassword(t *testing.T) {
+	for name, change := range map[string]func(b *inventory.BMC){
+		"host":   func(b *inventory.BMC) { b.Host = "evil.example.org" },
+		"port":   func(b *inventory.BMC) { b.Port = 443 },
+		"driver": func(b *inventory.BMC) { b.Driver = inventory.DriverIPMI },
+		"tls":    func(b *inventory.BMC) { b.InsecureTLS = !b.InsecureTLS },
+		"user":   func(b *inventory.BMC) { b.User = "operator" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			require.NoError(t, put(t, w.Store, false, full()))
+			m, err := w.Machine(t.Context(), "full")
+			require.NoError(t, err)
+			change(m.BMC)
+			require.NoError(t, put(t, w.Store, true, m))
+			p, err := w.BMCPassword(t.Context(), "full")
+			require.NoError(t, err)
+			require.Equal(t, name != "user", p.IsZero())
+			m, err = w.Machine(t.Context(), "full")
+			require.NoError(t, err)
+			require.Equal(t, name == "user", m.BMC.HasPassword)
+		})
+	}
+	// A ciphertext that somebody moves to another address opens nothing.
+	w := newWorld(t)
+	require.NoError(t, put(t, w.Store, false, full()))
+	_, err := w.rw.ExecContext(t.Context(), "UPDATE machine SET doc = replace(doc, 'bmc.example.org', 'evil.example.org')")
+	require.NoError(t, err)
+	_, err = w.BMCPassword(t.Context(), "full")
+	require.ErrorIs(t, err, inventory.ErrSealed)
+}
+
+func TestClashesAreReportedAllAtOnce(t *testing.T) {
+	w := newWorld(t)
+	require.NoError(t, put(t, w.Store, false, full()))
+	a, b := machine("a", 2), machine("b", 3)
+	a.Interfaces[0].MAC = "52-54-00-00-01-01" // full's, written differently
+	a.Interfaces[0].Address = netip.MustParseAddr("10.1.0.5")
+	a.BMC = &inventory.BMC{Driver: inventory.DriverRedfish, Host: "BMC.example.org", Port: 8443, SystemName: "1"}
+	b.Interfaces[0].Hostname = "a"
+	b.Interfaces = append(b.Interfaces, a.Interfaces[0], inventory.Interface{MAC: "52:54:00:00:00:03"})
+	err := put(t, w.Store, false, a, b, machine("a", 9))
+	require.ErrorIs(t, err, inventory.ErrInvalid)
+	var ps inventory.Problems
+	require.ErrorAs(t, err, &ps)
+	text := err.Error()
+	for _, want := range []string{
+		`machine "a": MAC 52:54:00:00:01:01 belongs to machine "full"`, `machine "a": address 10.1.0.5 belongs to machine "full"`,
+		`machine "a": BMC bmc.example.org belongs to machine "full"`, `machine "b": host name a belongs to machine "a"`,
+		`machine "b": MAC 52:54:00:00:01:01 belongs to machine "full"`, `machine "b": MAC 52:54:00:00:00:03 is given twice`, `machine "a" is given twice`,
+	} {
+		require.Contains(t, text, want)
+	}
+	require.Contains(t, text, "interfaces[1].mac")
+	all, err := w.Machines(t.Context())
+	require.NoError(t, err)
+	require.Len(t, all, 2, "nothing was stored")
+
+	// Existing names without replace.
+	err = put(t, w.Store, false, machine("c", 4), machine("m1", 1), full())
+	require.ErrorIs(t, err, inventory.ErrConflict)
+	require.ErrorContains(t, err, `"m1"`)
+	require.ErrorContains(t, err, `"full"`)
+	_, err = w.Machine(t.Context(), "c")
+	require.ErrorIs(t, err, inventory.ErrNotFound)
+
+	// Two machines of a batch may swap what they have.
+	x, y := machine("x", 20), machine("y", 21)
+	require.NoError(t, put(t, w.Store, false, x, y))
+	x.Interfaces, y.Interfaces = y.Interfaces, x.Interfaces
+	require.NoError(t, put(t, w.Store, true, x, y))
+	// Two systems behind one Redfish service are two BMCs.
+	x.BMC = &inventory.BMC{Driver: inventory.DriverRedfish, Host: "10.0.0.99", SystemName: "1"}
+	y.BMC = &inventory.BMC{Driver: inventory.DriverRedfish, Host: "10.0.0.99", SystemName: "2"}
+	require.NoError(t, put(t, w.Store, true, x, y))
+	y.BMC.SystemName, y.BMC.Port = "1", 443
+	require.ErrorContains(t, put(t, w.Store, true, y), `BMC 10.0.0.99 belongs to machine "x"`)
+}
+
+func TestDeleteMachine(t *testing.T) {
+	w := newWorld(t)
+	ctx := t.Context()
+	require.NoError(t, put(t, w.Store, false, full()))
+	g, err := w.TakeGrant(ctx, "full", "run-1", "machine/full", false)
+	require.NoError(t, err)
+	require.NoError(t, w.PutWorkflow(ctx, inventory.Workflow{Run: "run-1", Machine: "full", State: inventory.StateRunning}))
+	require.NoError(t, w.PutPlan(ctx, inventory.Plan{Run: "run-1"}))
+	err = w.DeleteMachine(ctx, "full", "ann")
+	require.ErrorIs(t, err, inventory.ErrConflict)
+	require.ErrorContains(t, err, "run-1")
+	require.NoError(t, w.EndGrant(ctx, g.Owner))
+	_, err = w.ArmByHand(ctx, "full", "ann", w.in(time.Hour))
+	require.NoError(t, err)
+	require.NoError(t, w.DeleteMachine(ctx, "full", "ann"))
+	require.ErrorIs(t, w.DeleteMachine(ctx, "full", "ann"), inventory.ErrNotFound)
+	_, _, err = w.MachineByMAC(ctx, "52:54:00:00:01:01")
+	require.ErrorIs(t, err, inventory.ErrNotFound)
+	_, err = w.Plan(ctx, "run-1")
+	require.ErrorIs(t, err, inventory.ErrNotFound)
+	grants, err := w.Grants(ctx)
+	require.NoError(t, err)
+	require.Empty(t, grants, "a person's grant ends with the machine")
+	_, err = w.Workflow(ctx, "run-1")
+	require.NoError(t, err, "records stay")
+	require.NoError(t, put(t, w.Store, false, full()), "its MAC is free again")
+}
+
+// S24: whoever has the database alone has no secret.
+func TestSecretsAreEncryptedAtRest(t *testing.T) {
+	w := newWorld(t)
+	ctx := t.Context()
+	require.NoError(t, put(t, w.Store, false, full()))
+	o := w.armed("run-1")
+	secret := action.Action{Name: "write", Image: "writefile", Environment: map[string]string{"CONTENTS": "canary-environment"}, Timeout: 1}
+	require.NoError(t, w.PutPlan(ctx, inventory.Plan{Run: "run-1", Digest: "d", Actions: []action.Action{secret}}))
+	a := assignment(o, 0, 1)
+	a.Payload.Action = secret
+	require.NoError(t, w.Assign(ctx, a))
+	got, err := w.NextAssignment(ctx, o)
+	require.NoError(t, err)
+	require.Equal(t, a.Payload, got.Payload)
+	p, err := w.Plan(ctx, "run-1")
+	require.NoError(t, err)
+	require.Equal(t, "canary-environment", p.Actions[0].Environment["CONTENTS"])
+
+	look := func() (all string) {
+		for _, suffix := range []string{"", "-wal", "-shm"} {
+			b, err := os.ReadFile(w.path + suffix)
+			if !os.IsNotExist(err) {
+				require.NoError(t, err)
+			}
+			all += string(b)
+		}
+		return all
+	}
+	text := look()
+	require.Contains(t, text, "bmc.example.org", "the machine is there")
+	require.NotContains(t, text, "canary-")
+	to := w.path + ".copy"
+	require.NoError(t, w.Backup(ctx, to))
+	require.NoError(t, w.Close())
+	require.NotContains(t, look(), "canary-")
+	b, err := os.ReadFile(to)
+	require.NoError(t, err)
+	require.Contains(t, string(b), "bmc.example.org")
+	require.NotContains(t, string(b), "canary-")
+}
+
+func TestKeys(t *testing.T) {
+	right := keyring.New()
+	var none *keyring.Ring
+	for name, keys := range map[string]Sealer{"no sealer": nil, "no ring": none, "wrong": keyring.New(), "some": right.Only(keyring.UserData)} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.keys = keyring.New()
+			if name == "some" {
+				w.keys = right
+			}
+			// The database of newWorld has the check value of other keys.
+			require.NoError(t, w.Close())
+			require.NoError(t, os.Remove(w.path))
+			w.Store = nil
+			w.reopen(w.keys)
+			ctx := t.Context()
+			require.NoError(t, put(t, w.Store, false, full(), machine("m1", 1)))
+			require.NoError(t, w.PutPlan(ctx, inventory.Plan{Run: "run-0"}))
+			require.NoError(t, w.KeyCheck(ctx))
+			w.reopen(keys)
+
+			// What is not secret goes on.
+			require.ErrorIs(t, w.KeyCheck(ctx), inventory.ErrSealed)
+			m, _, err := w.MachineByMAC(ctx, "52:54:00:00:01:01")
+			require.NoError(t, err)
+			require.True(t, m.BMC.HasPassword)
+			m.Labels = map[string]string{"rack": "c3"}
+			require.NoError(t, put(t, w.Store, true, m))
+			o := w.armed("run-1")
+			require.NoError(t, w.CloseNetboot(ctx, o))
+
+			// What is secret is refused, and never written with such keys.
+			_, err = w.BMCPassword(ctx, "full")
+			require.ErrorIs(t, err, inventory.ErrSealed)
+			_, err = w.Plan(ctx, "run-0")
+			require.ErrorIs(t, err, inventory.ErrSealed)
+			require.ErrorIs(t, w.PutPlan(ctx, inventory.Plan{Run: "run-1"}), inventory.ErrSealed)
+			require.ErrorIs(t, w.Assign(ctx, assignment(o, 0, 1)), inventory.ErrSealed)
+			m.BMC.Password = inventory.NewSecret("new")
+			require.ErrorIs(t, put(t, w.Store, true, m), inventory.ErrSealed)
+			lost, err := w.SecretsUnreadable(ctx)
+			require.NoError(t, err)
+			_, _, err = w.UserData(ctx, "full")
+			if name == "some" {
+				require.NoError(t, err)
+				require.Equal(t, []string{"full: bmc.password"}, lost)
+			} else {
+				require.ErrorIs(t, err, inventory.ErrSealed)
+				require.Equal(t, []string{"full: userData", "full: vendorData", "full: bmc.password"}, lost)
+			}
+
+			// The right key finds everything.
+			w.reopen(w.keys)
+			require.NoError(t, w.KeyCheck(ctx))
+			p, err := w.BMCPassword(ctx, "full")
+			require.NoError(t, err)
+			require.Equal(t, "canary-password", p.Reveal())
+			lost, err = w.SecretsUnreadable(ctx)
+			require.NoError(t, err)
+			require.Empty(t, lost)
+		})
+	}
+}
+
+func TestResetSecrets(t *testing.T) {
+	w := newWorld(t)
+	ctx := t.Context()
+	require.NoError(t, put(t, w.Store, false, full()))
+	all := []string{"full: userData", "full: vendorData", "full: bmc.password"}
+
+	// Without keys nothing is forgotten.
+	for _, keys := range []Sealer{nil, w.keys.Only(), w.keys.Only(keyring.BMC)} {
+		w.reopen(keys)
+		_, err := w.ResetSecrets(ctx, "ann")
+		require.ErrorIs(t, err, inventory.ErrSealed)
+	}
+	w.reopen(w.keys)
+	lost, err := w.ResetSecrets(ctx, "ann")
+	require.NoError(t, err)
+	require.Empty(t, lost, "nothing is lost")
+
+	// With new ones, what the old ones sealed is, and secrets can be entered.
+	w.reopen(keyring.New())
+	lost, err = w.ResetSecrets(ctx, "ann")
+	require.NoError(t, err)
+	require.Equal(t, all, lost)
+	require.NoError(t, w.KeyCheck(ctx))
+	m, err := w.Machine(ctx, "full")
+	require.NoError(t, err)
+	require.False(t, m.HasUserData || m.HasVendorData || m.BMC.HasPassword)
+	require.NoError(t, put(t, w.Store, true, full()))
+	p, err := w.BMCPassword(ctx, "full")
+	require.NoError(t, err)
+	require.Equal(t, "canary-password", p.Reveal())
+}
+
+func TestDisksWritten(t *testing.T) {
+	w := newWorld(t)
+	ctx := t.Context()
+	o := w.take("run-1")
+	require.ErrorIs(t, w.DiskWritten(ctx, o, action.Disk{Path: "/dev/sda"}), inventory.ErrInvalid)
+	require.NoError(t, w.DiskWritten(ctx, o, action.Disk{Path: "/dev/sda", Serial: "S1", WWN: "0x5"}))
+	o = w.take("run-2")
+	require.NoError(t, w.DiskWritten(ctx, o, action.Disk{Path: "/dev/sda", Serial: "S1"}))
+	got, err := w.DisksWritten(ctx, "m1")
+	require.NoError(t, err)
+	require.Equal(t, map[string]string{"serial:S1": "run-2", "wwn:0x5": "run-1"}, got)
+}
+
+func TestSeenIsBounded(t *testing.T) {
+	w := newWorld(t)
+	ctx := t.Context()
+	for batch := range 5 {
+		var seen []inventory.Seen
+		for i := range 500 {
+			n := batch*500 + i
+			at := w.in(time.Duration(n) * time.Second)
+			seen = append(seen, inventory.Seen{MAC: fmt.Sprintf("52:54:00:01:%02x:%02x", n>>8, n&255), First: at, Last: at, Count: 2, Class: strings.Repeat("x", 5000)})
+		}
+		require.NoError(t, w.PutSeen(ctx, seen))
+	}
+	got, err := w.SeenUnknown(ctx)
+	require.NoError(t, err)
+	require.Len(t, got, maxSeen)
+	require.Equal(t, w.in(2499*time.Second), got[0].Last)
+	require.LessOrEqual(t, len(got[0].Class), 256)
+
+	// Counts add up; a machine's own MAC is not unknown; a new machine's leaves.
+	newest := got[0]
+	require.NoError(t, w.PutSeen(ctx, []inventory.Seen{{MAC: newest.MAC, First: w.clock.Now(), Last: newest.Last.Add(time.Hour), Count: 3}, {MAC: "52:54:00:00:00:01", Last: newest.Last, Count: 1}}))
+	got, err = w.SeenUnknown(ctx)
+	require.NoError(t, err)
+	require.Equal(t, int64(5), got[0].Count)
+	require.Equal(t, newest.First, got[0].First)
+	m := machine("new", 7)
+	m.Interfaces[0].MAC = newest.MAC
+	require.NoError(t, put(t, w.Store, false, m))
+	got, err = w.SeenUnknown(ctx)
+	require.NoError(t, err)
+	require.Len(t, got, maxSeen-1)
+}
+
+func TestTemplatesAndImages(t *testing.T) {
+	w := newWorld(t)
+	ctx := t.Context()
+	for _, src := range []string{"version: 1", "version: 2"} {
+		require.NoError(t, w.PutTemplate(ctx, inventory.Template{Name: "t", Source: src}, "ann"))
+	}
+	tpl, err := w.Template(ctx, "t")
+	require.NoError(t, err)
+	require.Equal(t, "version: 2", tpl.Source)
+	tpls, err := w.Templates(ctx)
+	require.NoError(t, err)
+	require.Equal(t, []inventory.Template{tpl}, tpls)
+	require.NoError(t, w.DeleteTemplate(ctx, "t", "ann"))
+	require.ErrorIs(t, w.DeleteTemplate(ctx, "t", "ann"), inventory.ErrNotFound)
+	_, err = w.Template(ctx, "t")
+	require.ErrorIs(t, err, inventory.ErrNotFound)
+
+	img := inventory.Image{Name: "i", File: "i.raw", Size: 5, SHA256: strings.Repeat("ab", 32), FirstSeen: true, Format: "raw", DiskSize: 9}
+	require.NoError(t, w.PutImage(ctx, img, "ann"))
+	created := w.clock.Now()
+	w.clock.Add(time.Hour)
+	img.Size = 6
+	require.NoError(t, w.PutImage(ctx, img, "ann"))
+	got, err := w.Image(ctx, "i")
+	require.NoError(t, err)
+	img.Created = created
+	require.Equal(t, img, got)
+	imgs, err := w.Images(ctx)
+	require.NoError(t, err)
+	require.Equal(t, []inventory.Image{img}, imgs)
+	require.NoError(t, w.DeleteImage(ctx, "i", "ann"))
+	_, err = w.Image(ctx, "i")
+	require.ErrorIs(t, err, inventory.ErrNotFound)
+	require.Len(t, w.events(inventory.EventOperator), 7)
+}

@@ -1,0 +1,237 @@
+package inventory
+
+import (
+	"net/netip"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestParseMAC(t *testing.T) {
+	for _, s := range []string{"52:54:00:AB:cd:0e", "52-54-00-ab-cd-0e", "5254.00AB.cd0e", "525400abcd0e"} {
+		got, err := ParseMAC(s)
+		require.NoError(t, err)
+		require.Equal(t, "52:54:00:ab:cd:0e", got)
+	}
+	for _, s := range []string{
+		"", "52:54:00:ab:cd", "52:54:00:ab:cd:0e:11", "52:54:00:ab:cd-0e", "5:54:0:ab:cd:e", "52:54:00:ab:cd:0g", " 525400abcd0e", "525400abcd0e\n",
+		"52:54:00:ab:cd:0e:00:01", "5254:00ab:cd0e", "52.54.00.ab.cd.0e", "525400ab.cd0e", "ſ25400abcd0e",
+	} {
+		_, err := ParseMAC(s)
+		require.ErrorIs(t, err, ErrInvalid, "%q", s)
+	}
+}
+
+func FuzzParseMAC(f *testing.F) {
+	for _, s := range []string{"52:54:00:AB:cd:0e", "5254.00ab.cd0e", "525400abcd0e", "", "52-54-00-ab-cd-0e\x00"} {
+		f.Add(s)
+	}
+	canonical := regexp.MustCompile(`^[0-9a-f]{2}(:[0-9a-f]{2}){5}$`)
+	f.Fuzz(func(t *testing.T, s string) {
+		got, err := ParseMAC(s)
+		if err != nil {
+			require.ErrorIs(t, err, ErrInvalid)
+			return
+		}
+		require.Regexp(t, canonical, got)
+		again, err := ParseMAC(got)
+		require.NoError(t, err)
+		require.Equal(t, got, again)
+		digits := func(s string) string {
+			return strings.Map(func(r rune) rune {
+				if strings.ContainsRune(":-.", r) {
+					return -1
+				}
+				return r
+			}, strings.ToLower(s))
+		}
+		require.Equal(t, digits(s), digits(got))
+	})
+}
+
+func good() Machine {
+	return Machine{
+		Name: "ms-02-a", Labels: map[string]string{"rack": "a1", "example.org/zone": ""},
+		Interfaces: []Interface{{
+			MAC: "52-54-00-AB-CD-0E", Address: netip.MustParseAddr("10.0.0.5"), Netmask: "255.255.255.0", Gateway: netip.MustParseAddr("10.0.0.1"),
+			Hostname: "MS-02-a.", Domain: "example.org", Nameservers: []netip.Addr{netip.MustParseAddr("2001:db8::1")}, LeaseTime: 4294967294 * time.Second,
+			VLAN: 4094, Arch: "arm64", Loader: "snp-arm64.efi",
+		}, {MAC: "525400abcd0f", Address: netip.MustParseAddr("10.0.1.0"), Netmask: "255.255.255.254", Gateway: netip.MustParseAddr("10.0.1.1")}},
+		Disks: []DeclaredDisk{{Device: "/dev/disk/by-id/nvme-X.Y:Z"}}, DiskSelector: &DiskSelector{ByID: "/dev/disk/by-id/ata-1", MinSize: 5, MaxSize: 5},
+		BMC: &BMC{
+			Driver: "IPMI", Host: "BMC-1.example.org", Port: 623, User: "admin", Password: NewSecret(strings.Repeat("x", 20)), CipherSuite: "17", SystemName: "1",
+		},
+		Template: "image", Image: "debian-12", SSHKeys: []string{"ssh-ed25519 AAAA me"}, BootFromDisk: "http-404",
+		KernelArgs: []string{"console=ttyS0,115200n8", "ip=dhcp"}, Notes: map[string]string{"allowPXE": "true"},
+	}
+}
+
+func TestCanonical(t *testing.T) {
+	in := good()
+	got := Canonical(in)
+	require.Equal(t, "52:54:00:ab:cd:0e", got.Interfaces[0].MAC)
+	require.Equal(t, "52:54:00:ab:cd:0f", got.Interfaces[1].MAC)
+	require.Equal(t, "aarch64", got.Interfaces[0].Arch)
+	require.Equal(t, "ms-02-a", got.Interfaces[0].Hostname)
+	require.Equal(t, "ata-1", got.DiskSelector.ByID)
+	require.Equal(t, "ipmi", got.BMC.Driver)
+	require.Equal(t, "bmc-1.example.org", got.BMC.Host)
+	require.Equal(t, got, Canonical(got))
+	require.Equal(t, good(), in, "what was given is left alone")
+	in.BMC = &BMC{Driver: "redfish", Host: "[2001:DB8::1]"}
+	require.Equal(t, "2001:db8::1", Canonical(in).BMC.Host)
+}
+
+func TestValidate(t *testing.T) {
+	require.Empty(t, Validate(good()))
+	require.Empty(t, Validate(Machine{Name: "a", Interfaces: []Interface{{MAC: "52:54:00:00:00:01"}}}))
+	addr := netip.MustParseAddr
+	i := func(change func(i *Interface)) func(m *Machine) {
+		return func(m *Machine) { change(&m.Interfaces[0]) }
+	}
+	arg := func(a string) func(m *Machine) { return func(m *Machine) { m.KernelArgs = []string{"quiet", a} } }
+	bmc := func(change func(b *BMC)) func(m *Machine) { return func(m *Machine) { change(m.BMC) } }
+	for _, c := range []struct {
+		field  string
+		change func(m *Machine)
+	}{
+		{"name", func(m *Machine) { m.Name = "" }},
+		{"name", func(m *Machine) { m.Name = "Upper" }},
+		{"name", func(m *Machine) { m.Name = "-a" }},
+		{"name", func(m *Machine) { m.Name = "a.b" }},
+		{"name", func(m *Machine) { m.Name = "a\n" }},
+		{"name", func(m *Machine) { m.Name = strings.Repeat("a", 64) }},
+		{"labels[bad key]", func(m *Machine) { m.Labels["bad key"] = "" }},
+		{"labels[rack]", func(m *Machine) { m.Labels["rack"] = "a/b" }},
+		{"interfaces", func(m *Machine) { m.Interfaces = nil }},
+		{"interfaces[1].mac", func(m *Machine) { m.Interfaces[1].MAC = m.Interfaces[0].MAC }},
+		{"interfaces[1].address", func(m *Machine) {
+			m.Interfaces[1].Address, m.Interfaces[1].Netmask, m.Interfaces[1].Gateway = m.Interfaces[0].Address, "255.255.255.0", netip.Addr{}
+		}},
+		{"interfaces[0].mac", i(func(i *Interface) { i.MAC = "52:54" })},
+		{"interfaces[0].mac", i(func(i *Interface) { i.MAC = "" })},
+		{"interfaces[0].mac", i(func(i *Interface) { i.MAC = "01:00:5e:00:00:01" })},
+		{"interfaces[0].mac", i(func(i *Interface) { i.MAC = "000000000000" })},
+		{"interfaces[0].address", i(func(i *Interface) { i.Address = addr("2001:db8::5") })},
+		{"interfaces[0].address", i(func(i *Interface) { i.Address = addr("10.0.0.255") })},
+		{"interfaces[0].address", i(func(i *Interface) { i.Address = addr("10.0.0.0") })},
+		{"interfaces[0].address", i(func(i *Interface) { i.Address, i.Gateway = addr("127.0.0.1"), netip.Addr{} })},
+		{"interfaces[0].netmask", i(func(i *Interface) { i.Netmask = "255.0.255.0" })},
+		{"interfaces[0].netmask", i(func(i *Interface) { i.Netmask = "0.0.0.0" })},
+		{"interfaces[0].netmask", i(func(i *Interface) { i.Netmask = "24" })},
+		{"interfaces[0].netmask", i(func(i *Interface) { i.Netmask = "" })},
+		{"interfaces[0].netmask", i(func(i *Interface) { i.Address, i.Gateway = netip.Addr{}, netip.Addr{} })},
+		{"interfaces[0].gateway", i(func(i *Interface) { i.Gateway = addr("10.0.1.1") })},
+		{"interfaces[0].gateway", i(func(i *Interface) { i.Gateway = i.Address })},
+		{"interfaces[0].hostname", i(func(i *Interface) { i.Hostname = "a_b" })},
+		{"interfaces[0].hostname", i(func(i *Interface) { i.Hostname = "a;reboot" })},
+		{"interfaces[0].domain", i(func(i *Interface) { i.Domain = "a..b" })},
+		{"interfaces[0].nameservers[1]", i(func(i *Interface) { i.Nameservers = append(i.Nameservers, netip.Addr{}) })},
+		{"interfaces[0].timeServers[0]", i(func(i *Interface) { i.TimeServers = []netip.Addr{addr("0.0.0.0")} })},
+		{"interfaces[0].leaseTime", i(func(i *Interface) { i.LeaseTime = -1 })},
+		{"interfaces[0].leaseTime", i(func(i *Interface) { i.LeaseTime = 86400 })},
+		{"interfaces[0].vlan", i(func(i *Interface) { i.VLAN = 4095 })},
+		{"interfaces[0].vlan", i(func(i *Interface) { i.VLAN = -1 })},
+		{"interfaces[0].arch", i(func(i *Interface) { i.Arch = "mips" })},
+		{"interfaces[0].loader", i(func(i *Interface) { i.Loader = "../etc/shadow" })},
+		{"interfaces[0].loader", i(func(i *Interface) { i.Loader = "a b" })},
+		{"interfaces[0].loader", i(func(i *Interface) { i.Loader = ".hidden" })},
+		{"disks[0].device", func(m *Machine) { m.Disks[0].Device = "sda" }},
+		{"disks[0].device", func(m *Machine) { m.Disks[0].Device = "/dev/../etc/passwd" }},
+		{"diskSelector", func(m *Machine) { m.DiskSelector = &DiskSelector{} }},
+		{"diskSelector.byID", func(m *Machine) { m.DiskSelector.ByID = "a/b" }},
+		{"diskSelector.serial", func(m *Machine) { m.DiskSelector.Serial = "a\x1b[0m" }},
+		{"diskSelector.minSize", func(m *Machine) { m.DiskSelector.MinSize = -1 }},
+		{"diskSelector.maxSize", func(m *Machine) { m.DiskSelector.MaxSize = 4 }},
+		{"bmc.driver", bmc(func(b *BMC) { b.Driver = "amt" })},
+		{"bmc.driver", bmc(func(b *BMC) { b.Driver = "" })},
+		{"bmc.host", bmc(func(b *BMC) { b.Host = "" })},
+		{"bmc.host", bmc(func(b *BMC) { b.Host = "-oProxyCommand=x" })},
+		{"bmc.host", bmc(func(b *BMC) { b.Host = "10.0.0.1:623" })},
+		{"bmc.host", bmc(func(b *BMC) { b.Host = "http://10.0.0.1" })},
+		{"bmc.host", bmc(func(b *BMC) { b.Host = "fe80::1%eth0;x" })},
+		{"bmc.port", bmc(func(b *BMC) { b.Port = 65536 })},
+		{"bmc.user", bmc(func(b *BMC) { b.User = "-U" })},
+		{"bmc.user", bmc(func(b *BMC) { b.User = strings.Repeat("u", 17) })},
+		{"bmc.user", bmc(func(b *BMC) { b.User = "a\nb" })},
+		{"bmc.password", bmc(func(b *BMC) { b.Password = NewSecret("a\nb") })},
+		{"bmc.password", bmc(func(b *BMC) { b.Password = NewSecret(strings.Repeat("x", 21)) })},
+		{"bmc.cipherSuite", bmc(func(b *BMC) { b.CipherSuite = "0" })},
+		{"bmc.cipherSuite", bmc(func(b *BMC) { b.CipherSuite = "3 -v" })},
+		{"bmc.systemName", bmc(func(b *BMC) { b.SystemName = "../1" })},
+		{"template", func(m *Machine) { m.Template = "../t" }},
+		{"image", func(m *Machine) { m.Image = "a/b" }},
+		{"sshKeys[0]", func(m *Machine) { m.SSHKeys = []string{"ssh-rsa A\nssh-rsa B"} }},
+		{"bootFromDisk", func(m *Machine) { m.BootFromDisk = "reboot" }},
+		{"userData", func(m *Machine) { m.UserData = NewSecret(strings.Repeat("x", maxSecret+1)) }},
+		{"notes", func(m *Machine) { m.Notes = map[string]string{"a\x1b": ""} }},
+		{"kernelArgs[1]", arg("")},
+		{"kernelArgs[1]", arg("a\nchain http://evil")},
+		{"kernelArgs[1]", arg("a\rb")},
+		{"kernelArgs[1]", arg("a;b")},
+		{"kernelArgs[1]", arg("a&&b")},
+		{"kernelArgs[1]", arg("a||b")},
+		{"kernelArgs[1]", arg("#!ipxe")},
+		{"kernelArgs[1]", arg("${net0/mac}")},
+		{"kernelArgs[1]", arg(`a="b"`)},
+		{"kernelArgs[1]", arg("a='b'")},
+		{"kernelArgs[1]", arg("two words")},
+	} {
+		m := good()
+		c.change(&m)
+		ps := Validate(m)
+		require.NotEmpty(t, ps, c.field)
+		require.Equal(t, c.field, ps[0].Field, "%v", ps)
+		require.Len(t, ps, 1, "%v", ps)
+		require.NotEmpty(t, ps[0].Remedy)
+		require.ErrorIs(t, ps.Err(), ErrInvalid)
+	}
+}
+
+func TestValidateReportsAllAtOnce(t *testing.T) {
+	m := good()
+	m.Name, m.Interfaces[0].MAC, m.Interfaces[1].VLAN, m.BMC.Port, m.KernelArgs = "No", "x", 9999, -1, []string{";"}
+	m.BMC.Password = NewSecret("canary\n")
+	ps := Validate(m)
+	var fields []string
+	for _, p := range ps {
+		fields = append(fields, p.Field)
+	}
+	require.Equal(t, []string{"bmc.password", "bmc.port", "interfaces[0].mac", "interfaces[1].vlan", "kernelArgs[0]", "name"}, fields)
+	require.True(t, slices.IsSorted(fields))
+	require.NotContains(t, ps.Error(), "canary")
+}
+
+func TestValidateImage(t *testing.T) {
+	ok := Image{Name: "debian-12_a+b", File: "debian/12.raw.zst", Size: 1, SHA256: strings.Repeat("0a", 32), Format: "zst"}
+	require.Empty(t, ValidateImage(ok))
+	require.Empty(t, ValidateImage(Image{Name: "a", URL: "https://example.org/a.raw"}))
+	for field, changes := range map[string][]func(i *Image){
+		"name": {func(i *Image) { i.Name = "" }, func(i *Image) { i.Name = ".." }, func(i *Image) { i.Name = "a/b" }, func(i *Image) { i.Name = "a..b" }, func(i *Image) { i.Name = "-a" }},
+		"file": {
+			func(i *Image) { i.File = "" }, func(i *Image) { i.File = "/etc/shadow" }, func(i *Image) { i.File = "../a" }, func(i *Image) { i.File = "a/../../b" },
+			func(i *Image) { i.File = ".." }, func(i *Image) { i.File = `a\b` }, func(i *Image) { i.File = "a\x00b" },
+		},
+		"url": {
+			func(i *Image) { i.URL = "file:///dev/zero" }, func(i *Image) { i.URL = "https://u:p@example.org/" }, func(i *Image) { i.URL = "https:///a" },
+			func(i *Image) { i.URL = "https://a/\nb" },
+		},
+		"sha256": {func(i *Image) { i.SHA256 = "abc" }, func(i *Image) { i.SHA256 = strings.Repeat("0A", 32) }, func(i *Image) { i.SHA256 = strings.Repeat("zz", 32) }},
+		"size":   {func(i *Image) { i.Size = -1 }},
+		"format": {func(i *Image) { i.Format = "qcow2" }},
+	} {
+		for _, change := range changes {
+			i := ok
+			change(&i)
+			ps := ValidateImage(i)
+			require.Len(t, ps, 1, "%s: %v", field, ps)
+			require.Equal(t, field, ps[0].Field)
+		}
+	}
+	require.Empty(t, ValidateTemplateName("image"))
+	require.NotEmpty(t, ValidateTemplateName("../image"))
+}
