@@ -1,0 +1,468 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/lab"
+	"github.com/ingotmetal/ingot/workflows"
+)
+
+var (
+	inLab = flag.Bool("lab", false, "run the tests that need the virtual lab (root, QEMU; see make e2e)")
+	full  = flag.Bool("full", false, "the long form")
+)
+
+// needLab ends the test when the lab was not asked for; when it was, whatever
+// it lacks is a failure and no skip.
+func needLab(t *testing.T) context.Context {
+	t.Helper()
+	if !*inLab {
+		t.Skip("needs root and QEMU: make e2e")
+	}
+	require.NoError(t, lab.Requirements())
+	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Minute)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// site starts Ingot in a lab of its own; what it leaves is kept when the test
+// fails.
+func site(ctx context.Context, t *testing.T) *Site {
+	t.Helper()
+	dir := keepDir(t)
+	s, err := NewSite(ctx, Options{Root: "..", Dir: dir})
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		if t.Failed() {
+			s.evidence(t)
+		}
+		require.NoError(t, s.Close())
+	})
+	return s
+}
+
+func keepDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "ingot-e2e-")
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("kept: %s", dir)
+			return
+		}
+		require.NoError(t, os.RemoveAll(dir))
+	})
+	return dir
+}
+
+// evidence writes what a failed test is looked at with beside the logs.
+func (s *Site) evidence(t *testing.T) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	for name, args := range map[string][]string{
+		"machines.json":  {"machine", "list", "-o", "json"},
+		"workflows.json": {"workflow", "list", "-o", "json"},
+	} {
+		out, err := s.CLI(ctx, args...)
+		if err != nil {
+			out = err.Error()
+		}
+		if err := os.WriteFile(filepath.Join(s.dir, name), []byte(out), 0o600); err != nil {
+			t.Log(err)
+		}
+	}
+	var machines struct{ Items []inventory.Machine }
+	if err := s.REST(ctx, http.MethodGet, "/v1/machines", nil, &machines); err != nil {
+		t.Log(err)
+	}
+	for _, m := range machines.Items {
+		for name, args := range map[string][]string{
+			"why":      {"why", m.Name},
+			"workflow": {"workflow", "get", m.Name},
+			"events":   {"workflow", "events", m.Name},
+		} {
+			out, err := s.CLI(ctx, args...)
+			if err != nil {
+				out += err.Error()
+			}
+			t.Logf("%s of %s:\n%s", name, m.Name, out)
+		}
+		out, err := s.TemporalCLI(ctx, "workflow", "show", "--workflow-id", workflows.MachineID(m.Name), "-o", "json")
+		if err != nil {
+			out = err.Error()
+		}
+		if err := os.WriteFile(filepath.Join(s.dir, m.Name+"-history.json"), []byte(out), 0o600); err != nil {
+			t.Log(err)
+		}
+	}
+}
+
+func mini(ctx context.Context, t *testing.T) lab.Image {
+	t.Helper()
+	image, err := lab.MiniImage(ctx, testWriter{t})
+	require.NoError(t, err)
+	return image
+}
+
+type testWriter struct{ t *testing.T }
+
+func (w testWriter) Write(p []byte) (int, error) {
+	w.t.Log(strings.TrimRight(string(p), "\n"))
+	return len(p), nil
+}
+
+func (s *Site) must(ctx context.Context, t *testing.T, args ...string) string {
+	t.Helper()
+	out, err := s.CLI(ctx, args...)
+	require.NoError(t, err)
+	return out
+}
+
+func (s *Site) ended(ctx context.Context, t *testing.T, machine, state string) inventory.Workflow {
+	t.Helper()
+	w, err := s.Follow(ctx, machine, func(w inventory.Workflow) bool { return inventory.Final(w.State) })
+	require.NoError(t, err)
+	require.Equal(t, state, w.State, "%s: %s", w.Phase, w.Message)
+	return w
+}
+
+// closed requires that the machine may not boot from the network.
+func (s *Site) closed(ctx context.Context, t *testing.T, machine string) {
+	t.Helper()
+	var m struct{ Netboot inventory.Netboot }
+	require.NoError(t, json.Unmarshal([]byte(s.must(ctx, t, "machine", "get", machine, "-o", "json")), &m))
+	require.False(t, m.Netboot.AllowPXE, "network boot of %s is open", machine)
+	require.False(t, m.Netboot.AllowWorkflow, "a run still owns %s", machine)
+}
+
+// TestDemo is the demo's path: BIOS direct and UEFI behind a relay at once,
+// real Debian, both ways of configuring it, seen by the unmodified temporal
+// command and by a browser.
+func TestDemo(t *testing.T) {
+	ctx := needLab(t)
+	image, err := lab.DebianImage(ctx, testWriter{t})
+	require.NoError(t, err)
+	s := site(ctx, t)
+	page := make(chan error, 1)
+	pictureCtx, stopWatching := context.WithCancel(ctx)
+	defer stopWatching()
+	go func() { page <- s.watchPage(pictureCtx, os.Getenv("INGOT_PICTURE")) }()
+
+	machines, err := Demo(ctx, s, image, testWriter{t})
+	require.NoError(t, err)
+	require.NoError(t, <-page, "the page must have shown an installation in progress")
+	for _, m := range machines {
+		require.Equal(t, "phone-home", m.Run.Evidence)
+		require.Equal(t, 1, m.PowerOns(), "%s was switched on more than once", m.Name)
+		want := "ds=nocloud"
+		require.Contains(t, strings.ToLower(m.Booted), want)
+		s.closed(ctx, t, m.Name)
+	}
+
+	list, err := s.TemporalCLI(ctx, "workflow", "list", "--query", `IngotMachine="bios" AND IngotPhase="done"`)
+	require.NoError(t, err)
+	require.Contains(t, list, "machine/bios")
+	require.Contains(t, list, "Completed")
+	show, err := s.TemporalCLI(ctx, "workflow", "show", "--workflow-id", "machine/uefi")
+	require.NoError(t, err)
+	require.Contains(t, show, "WorkflowExecutionCompleted")
+	query, err := s.TemporalCLI(ctx, "workflow", "query", "--workflow-id", "machine/bios", "--type", workflows.QueryStatus)
+	require.NoError(t, err)
+	require.Contains(t, query, `"phase":"done"`)
+	res, err := http.Get("http://" + s.UI + "/namespaces/default/workflows")
+	require.NoError(t, err)
+	require.NoError(t, res.Body.Close())
+	require.Equal(t, http.StatusOK, res.StatusCode)
+}
+
+// TestDrivenByTheTemporalCommand starts a run with "temporal workflow start",
+// drives it by a signal, lets an action fail and resumes from that step.
+func TestDrivenByTheTemporalCommand(t *testing.T) {
+	ctx := needLab(t)
+	image := mini(ctx, t)
+	s := site(ctx, t)
+	s.must(ctx, t, "image", "add", "mini", image.Zst)
+	s.template(ctx, t, "two-steps", `version: "0.1"
+name: two-steps
+global_timeout: 1800
+tasks:
+- name: install
+  worker: "{{.device_1}}"
+  actions:
+  - {name: hello, image: noop, timeout: 60, environment: {LOG: "hello from the machine"}}
+  - {name: write, image: image2disk, timeout: 600, environment: {IMG_URL: "{{.image.url}}", DEST_DISK: /dev/nvme0n1}}
+  - {name: seed, image: configdrive, timeout: 60}
+`)
+	m, err := s.Add(ctx, lab.Spec{Name: "nvme", Firmware: lab.UEFI, Bus: lab.NVMe, NoBMC: true}, nil)
+	require.NoError(t, err)
+
+	// The image's file is away: the agent's action fails.
+	file := filepath.Join(s.dir, "state/ingot/images/mini")
+	require.NoError(t, os.Rename(file, file+".away"))
+	in, err := json.Marshal(workflows.ProvisionInput{Machine: "nvme", Template: "two-steps", Image: "mini"})
+	require.NoError(t, err)
+	start := []string{
+		"workflow", "start", "--type", workflows.ProvisionType, "--task-queue", workflows.TaskQueue, "--workflow-id", workflows.MachineID("nvme"),
+		"--id-conflict-policy", "Fail", "--fail-existing", "--input", string(in),
+	}
+	_, err = s.TemporalCLI(ctx, start...)
+	require.NoError(t, err)
+	_, err = s.TemporalCLI(ctx, start...)
+	require.Error(t, err, "a second start of a busy machine is refused")
+
+	_, err = s.Follow(ctx, "nvme", func(w inventory.Workflow) bool { return w.Phase == inventory.PhasePower })
+	require.NoError(t, err)
+	m.SetNextBoot(lab.NextNetwork)
+	require.NoError(t, m.PowerOn(ctx))
+	_, err = s.TemporalCLI(ctx, "workflow", "signal", "--workflow-id", workflows.MachineID("nvme"), "--name", workflows.SignalPoweredOn)
+	require.NoError(t, err)
+	w := s.ended(ctx, t, "nvme", inventory.StateFailed)
+	require.Contains(t, w.Message, "404")
+	require.Equal(t, "SUCCESS", string(w.Actions[0].State))
+	require.Equal(t, "FAILED", string(w.Actions[1].State))
+	get := s.must(ctx, t, "workflow", "get", "nvme")
+	require.Contains(t, get, "404", "workflow get shows the real error")
+	require.Contains(t, s.must(ctx, t, "workflow", "logs", "nvme", "--action", "hello"), "hello from the machine")
+	require.NotEmpty(t, s.must(ctx, t, "workflow", "logs", "nvme", "--action", "write"))
+	s.closed(ctx, t, "nvme")
+
+	require.NoError(t, os.Rename(file+".away", file))
+	require.NoError(t, m.PowerOff(ctx))
+	s.must(ctx, t, "workflow", "retry", "nvme", "--from", "failed-step")
+	_, err = s.Follow(ctx, "nvme", func(w inventory.Workflow) bool { return w.Phase == inventory.PhasePower })
+	require.NoError(t, err)
+	m.SetNextBoot(lab.NextNetwork)
+	require.NoError(t, m.PowerOn(ctx)) // its first DISCOVER is enough
+	w = s.ended(ctx, t, "nvme", inventory.StateSuccess)
+	require.Contains(t, w.Actions[0].Message, "done by run", "the first step is not carried out again")
+	s.closed(ctx, t, "nvme")
+}
+
+// TestCancelAndTerminate starts runs over REST, cancels one and terminates the
+// next from outside: network boot is closed both times.
+func TestCancelAndTerminate(t *testing.T) {
+	ctx := needLab(t)
+	image := mini(ctx, t)
+	s := site(ctx, t)
+	s.must(ctx, t, "image", "add", "mini", image.Zst)
+	s.template(ctx, t, "long", `version: "0.1"
+name: long
+tasks:
+- name: wait
+  worker: "{{.device_1}}"
+  actions:
+  - {name: wait, image: noop, timeout: 600, environment: {SLEEP: "500"}}
+`)
+	m, err := s.Add(ctx, lab.Spec{Name: "relayed", VLAN: lab.RelayedVLAN}, nil)
+	require.NoError(t, err)
+	busy := func(w inventory.Workflow) bool { return w.Phase == inventory.PhaseAction }
+
+	run, err := s.Provision(ctx, workflows.ProvisionInput{Machine: "relayed", Template: "long"})
+	require.NoError(t, err)
+	_, err = s.Provision(ctx, workflows.ProvisionInput{Machine: "relayed", Template: "long"})
+	require.ErrorContains(t, err, "409")
+	require.ErrorContains(t, err, run, "the refusal names the running one")
+	_, err = s.Follow(ctx, "relayed", busy)
+	require.NoError(t, err)
+	s.must(ctx, t, "workflow", "cancel", "relayed")
+	s.ended(ctx, t, "relayed", inventory.StateCancelled)
+	s.closed(ctx, t, "relayed")
+	require.Equal(t, 1, m.PowerOns())
+
+	_, err = s.Provision(ctx, workflows.ProvisionInput{Machine: "relayed", Template: "long"})
+	require.NoError(t, err)
+	_, err = s.Follow(ctx, "relayed", busy)
+	require.NoError(t, err)
+	_, err = s.TemporalCLI(ctx, "workflow", "terminate", "--workflow-id", workflows.MachineID("relayed"), "--reason", "test")
+	require.NoError(t, err)
+	// Nothing of the workflow runs any more; the reconcile loop closes.
+	_, err = s.Follow(ctx, "relayed", func(w inventory.Workflow) bool { return inventory.Final(w.State) })
+	require.NoError(t, err)
+	s.closed(ctx, t, "relayed")
+}
+
+// TestFlippedBit serves an image with one wrong bit: the run fails, the disk
+// does not boot, and a start under a wrong workflow id touches nothing.
+func TestFlippedBit(t *testing.T) {
+	ctx := needLab(t)
+	image := mini(ctx, t)
+	s := site(ctx, t)
+	s.must(ctx, t, "image", "add", "mini", image.Raw, "--sha256", image.SHA256)
+	m, err := s.Add(ctx, lab.Spec{Name: "bios"}, func(doc map[string]any) { doc["image"] = "mini" })
+	require.NoError(t, err)
+
+	in, err := json.Marshal(workflows.ProvisionInput{Machine: "bios"})
+	require.NoError(t, err)
+	_, err = s.TemporalCLI(ctx, "workflow", "execute", "--type", workflows.ProvisionType, "--task-queue", workflows.TaskQueue,
+		"--workflow-id", "machine/other", "--input", string(in))
+	require.ErrorContains(t, err, "must run under the id")
+	require.Zero(t, m.PowerOns())
+	s.closed(ctx, t, "bios")
+
+	f, err := os.OpenFile(filepath.Join(s.dir, "state/ingot/images/mini"), os.O_RDWR, 0)
+	require.NoError(t, err)
+	var b [1]byte
+	_, err = f.ReadAt(b[:], image.Size/2)
+	require.NoError(t, err)
+	b[0] ^= 0x10
+	_, err = f.WriteAt(b[:], image.Size/2)
+	require.NoError(t, err)
+	require.NoError(t, f.Close())
+
+	s.must(ctx, t, "machine", "provision", "bios")
+	w := s.ended(ctx, t, "bios", inventory.StateFailed)
+	require.Contains(t, w.Message, "sha256")
+	s.closed(ctx, t, "bios")
+	require.NoError(t, m.PowerOff(ctx))
+	first := make([]byte, 1<<20)
+	disk, err := os.Open(m.DiskPath())
+	require.NoError(t, err)
+	_, err = disk.ReadAt(first, 0)
+	require.NoError(t, err)
+	require.NoError(t, disk.Close())
+	require.Equal(t, make([]byte, 1<<20), first, "a half-written disk does not boot: its first MiB is zero")
+}
+
+// TestKilledInMidWrite kills the server while the image is being written and
+// starts it again: the installation ends right, and the decoy keeps its hash.
+func TestKilledInMidWrite(t *testing.T) {
+	ctx := needLab(t)
+	image := mini(ctx, t)
+	s := site(ctx, t)
+	s.must(ctx, t, "image", "add", "mini", image.Raw, "--sha256", image.SHA256)
+	s.template(ctx, t, "write-only", `version: "0.1"
+name: write-only
+tasks:
+- name: install
+  worker: "{{.device_1}}"
+  actions:
+  - {name: write, image: image2disk, timeout: 1200, environment: {IMG_URL: "{{.image.url}}", DEST_DISK: /dev/vda}}
+  - {name: "off", image: poweroff, timeout: 60}
+`)
+	m, err := s.Add(ctx, lab.Spec{Name: "vm", Decoys: []string{"DECOY"}}, func(doc map[string]any) {
+		doc["diskSelector"] = map[string]any{"serial": "DISK-vm"}
+	})
+	require.NoError(t, err)
+	decoy := m.DiskPathOf("DECOY")
+	before, err := DigestOf(decoy, size(decoy))
+	require.NoError(t, err)
+	m.SetDecoysFirst(true)
+
+	require.NoError(t, s.SlowServer(ctx, "40mbit"))
+	_, err = s.Provision(ctx, workflows.ProvisionInput{Machine: "vm", Template: "write-only", Image: "mini"})
+	require.NoError(t, err)
+	w, err := s.Follow(ctx, "vm", func(w inventory.Workflow) bool {
+		return len(w.Actions) > 0 && w.Actions[0].Total > 0 && w.Actions[0].Done*10 > w.Actions[0].Total*3
+	})
+	require.NoError(t, err)
+	require.Less(t, w.Actions[0].Done*10, w.Actions[0].Total*7, "the kill must fall between 30 and 70 %%")
+	t.Logf("killed at %d %%", w.Actions[0].Done*100/w.Actions[0].Total)
+	s.Kill()
+	require.NoError(t, s.Start(ctx))
+	require.NoError(t, s.UnslowServer(ctx))
+	w = s.ended(ctx, t, "vm", inventory.StateSuccess)
+	require.NoError(t, m.WaitPower(ctx, lab.Off))
+	require.Equal(t, 1, m.PowerOns())
+
+	got, err := DigestOf(m.DiskPath(), image.Size)
+	require.NoError(t, err)
+	require.Equal(t, image.SHA256, got, "the disk holds the image, bit by bit")
+	require.Equal(t, "DISK-vm", w.Disk.Serial)
+	after, err := DigestOf(decoy, size(decoy))
+	require.NoError(t, err)
+	require.Equal(t, before, after, "the decoy was touched")
+	s.closed(ctx, t, "vm")
+}
+
+// TestNetworkFirst power-cycles an installed machine whose firmware boots from
+// the network first, once with Ingot stopped: it boots its disk each time.
+func TestNetworkFirst(t *testing.T) {
+	firmwares := []lab.Firmware{lab.BIOS}
+	if *full {
+		firmwares = append(firmwares, lab.UEFI)
+	}
+	for _, firmware := range firmwares {
+		t.Run(string(firmware), func(t *testing.T) {
+			ctx := needLab(t)
+			image := mini(ctx, t)
+			s := site(ctx, t)
+			s.must(ctx, t, "image", "add", "mini", image.Zst)
+			m, err := s.Add(ctx, lab.Spec{Name: "net", Firmware: firmware, Order: lab.NetworkFirst, Decoys: []string{"DECOY"}}, func(doc map[string]any) {
+				doc["image"], doc["diskSelector"] = "mini", map[string]any{"serial": "DISK-net"}
+			})
+			require.NoError(t, err)
+			decoy := m.DiskPathOf("DECOY")
+			before, err := DigestOf(decoy, size(decoy))
+			require.NoError(t, err)
+			s.must(ctx, t, "machine", "provision", "net")
+			s.ended(ctx, t, "net", inventory.StateSuccess)
+			s.closed(ctx, t, "net")
+			for n := range 3 {
+				if n == 1 {
+					s.Stop()
+				}
+				m.SetDecoysFirst(n%2 == 0)
+				require.NoError(t, m.PowerCycle(ctx))
+				_, err := m.WaitSerial(ctx, "LAB-MINI-BOOTED")
+				require.NoError(t, err)
+				if n == 1 {
+					require.NoError(t, s.Start(ctx))
+				}
+			}
+			after, err := DigestOf(decoy, size(decoy))
+			require.NoError(t, err)
+			require.Equal(t, before, after, "the decoy was touched")
+			var list struct{ Items []inventory.Workflow }
+			require.NoError(t, s.REST(ctx, http.MethodGet, "/v1/workflows?machine=net", nil, &list))
+			require.Len(t, list.Items, 1, "no machine reinstalls itself")
+		})
+	}
+}
+
+func (s *Site) template(ctx context.Context, t *testing.T, name, source string) {
+	t.Helper()
+	file := filepath.Join(s.dir, name+".yaml")
+	require.NoError(t, os.WriteFile(file, []byte(source), 0o600))
+	s.must(ctx, t, "template", "create", "--file", file)
+}
+
+// TestEveryPath installs over each firmware, path and disk (the long form).
+func TestEveryPath(t *testing.T) {
+	if !*full {
+		t.Skip("the long form: make e2e FULL=1")
+	}
+	ctx := needLab(t)
+	image := mini(ctx, t)
+	s := site(ctx, t)
+	s.must(ctx, t, "image", "add", "mini", image.Zst)
+	for _, firmware := range []lab.Firmware{lab.BIOS, lab.UEFI, lab.UEFIHTTP} {
+		for _, vlan := range []int{lab.DirectVLAN, lab.RelayedVLAN} {
+			for _, bus := range []lab.Bus{lab.Virtio, lab.NVMe, lab.AHCI} {
+				name := strings.ToLower(fmt.Sprintf("%s-%d-%s", firmware, vlan, bus))
+				t.Run(name, func(t *testing.T) {
+					ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+					defer cancel()
+					m, err := s.Add(ctx, lab.Spec{Name: name, Firmware: firmware, VLAN: vlan, Bus: bus}, func(doc map[string]any) { doc["image"] = "mini" })
+					require.NoError(t, err)
+					s.must(ctx, t, "machine", "provision", name)
+					s.ended(ctx, t, name, inventory.StateSuccess)
+					s.closed(ctx, t, name)
+					require.NoError(t, m.PowerOff(ctx))
+				})
+			}
+		}
+	}
+}

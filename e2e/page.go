@@ -1,0 +1,47 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+
+	"github.com/chromedp/chromedp"
+)
+
+// watchPage opens the page in a headless browser, as the one-time login link
+// lets it, and waits until it shows an image being written to a disk. With a
+// file name it leaves a picture of that moment there.
+func (s *Site) watchPage(ctx context.Context, picture string) error {
+	chromium, err := exec.LookPath("chromium")
+	if err != nil {
+		return fmt.Errorf("finding the browser: %w (make deps installs it)", err)
+	}
+	link, err := s.CLI(ctx, "login-link")
+	if err != nil {
+		return err
+	}
+	link = strings.Replace(strings.TrimSpace(link), fmt.Sprintf("127.0.0.1:%d", apiPort), s.API, 1)
+	// Root needs --no-sandbox; everything else is the browser as it comes.
+	opts := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(chromium), chromedp.NoSandbox, chromedp.WindowSize(1280, 860))
+	alloc, cancelAlloc := chromedp.NewExecAllocator(ctx, opts...)
+	defer cancelAlloc()
+	tab, cancelTab := chromedp.NewContext(alloc)
+	defer cancelTab()
+	var shot []byte
+	err = chromedp.Run(tab,
+		chromedp.Navigate(link),
+		chromedp.WaitVisible(`[data-machine]`, chromedp.ByQuery),
+		chromedp.Click(`[data-machine]`, chromedp.ByQuery),
+		chromedp.WaitVisible(`progress[data-progress]:not([data-progress="unknown"]):not([data-progress="0"])`, chromedp.ByQuery),
+		chromedp.CaptureScreenshot(&shot),
+	)
+	if err != nil {
+		return fmt.Errorf("watching the page: %w", err)
+	}
+	if picture != "" {
+		return os.WriteFile(picture, shot, 0o644)
+	}
+	return nil
+}
