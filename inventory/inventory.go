@@ -50,11 +50,20 @@ func (s Secret) redacted() string {
 	return "[redacted]"
 }
 
-func (s Secret) String() string               { return s.redacted() }
-func (s Secret) GoString() string             { return s.redacted() }
+// String returns the redacted form, as all of these do.
+func (s Secret) String() string { return s.redacted() }
+
+// GoString returns the redacted form.
+func (s Secret) GoString() string { return s.redacted() }
+
+// MarshalJSON returns the redacted form.
 func (s Secret) MarshalJSON() ([]byte, error) { return json.Marshal(s.redacted()) }
+
+// MarshalText returns the redacted form.
 func (s Secret) MarshalText() ([]byte, error) { return []byte(s.redacted()), nil }
-func (s Secret) LogValue() slog.Value         { return slog.StringValue(s.redacted()) }
+
+// LogValue returns the redacted form.
+func (s Secret) LogValue() slog.Value { return slog.StringValue(s.redacted()) }
 
 // UnmarshalJSON reads a secret that somebody entered. The redacted form is
 // refused, or saving what was shown would destroy what was stored.

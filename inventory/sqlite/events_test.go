@@ -16,7 +16,7 @@ import (
 func TestSpoofedEventsAreBounded(t *testing.T) {
 	w := newWorld(t)
 	ctx := t.Context()
-	o := w.armed("run-1")
+	o := w.armed()
 	before, err := w.LastSeq(ctx)
 	require.NoError(t, err)
 	const n = 20000
@@ -80,7 +80,7 @@ func TestEventsAreUniqueByKey(t *testing.T) {
 func TestUnsignalled(t *testing.T) {
 	w := newWorld(t)
 	ctx := t.Context()
-	o := w.armed("run-1")
+	o := w.armed()
 	_, err := w.redeem(o, 1, "n1")
 	require.NoError(t, err)
 	require.NoError(t, w.AppendEvents(ctx, []inventory.Event{

@@ -343,8 +343,8 @@ func (s *Store) own(ctx context.Context, what string, o inventory.Owner, set str
 // its epoch stays. A grant that o holds no more is left alone, without error.
 func (s *Store) EndGrant(ctx context.Context, o inventory.Owner) error {
 	return s.write(ctx, fmt.Sprintf("ending the grant of machine %q", o.Machine), func(tx *sqlx.Tx) error {
-		var open bool
-		err := get(ctx, tx, &open, "SELECT netboot_until <> 0 FROM grant_ WHERE "+owns, o.Machine, o.Run, o.Epoch)
+		var was grantRow
+		err := get(ctx, tx, &was, "SELECT "+grantColumns("")+" FROM grant_ WHERE "+owns, o.Machine, o.Run, o.Epoch)
 		if errors.Is(err, inventory.ErrNotFound) {
 			return nil
 		}
@@ -354,10 +354,10 @@ func (s *Store) EndGrant(ctx context.Context, o inventory.Owner) error {
 		if err := end(ctx, tx, o); err != nil {
 			return err
 		}
-		if !open {
+		if was.NetbootUntil == 0 {
 			return nil
 		}
-		return s.event(ctx, tx, inventory.Event{Machine: o.Machine, Run: o.Run, Epoch: o.Epoch, Kind: inventory.EventDisarmed, Key: rand.Text()})
+		return s.event(ctx, tx, inventory.Event{Machine: o.Machine, Run: o.Run, Epoch: o.Epoch, Boot: was.Boot, Kind: inventory.EventDisarmed, Key: rand.Text()})
 	})
 }
 

@@ -158,7 +158,7 @@ func effects(w *world, o inventory.Owner) map[string]func(ctx context.Context) e
 func prepared(t *testing.T) (*world, inventory.Owner) {
 	t.Helper()
 	w := newWorld(t)
-	o := w.armed("run-1")
+	o := w.armed()
 	_, err := w.redeem(o, 1, "n1")
 	require.NoError(t, err)
 	require.NoError(t, w.Assign(t.Context(), assignment(o, 0, 1)))
@@ -307,7 +307,7 @@ func TestArmByHand(t *testing.T) {
 	// A workflow takes over from a person, and not the other way round.
 	_, err = w.ArmByHand(ctx, "m1", "ann", w.in(time.Hour))
 	require.NoError(t, err)
-	o := w.armed("run-1")
+	o := w.armed()
 	_, err = w.ArmByHand(ctx, "m1", "ann", w.in(time.Hour))
 	require.ErrorIs(t, err, inventory.ErrConflict)
 	require.ErrorContains(t, err, "run-1")
@@ -389,7 +389,7 @@ func TestRedeem(t *testing.T) {
 func TestClaimConflict(t *testing.T) {
 	w := newWorld(t)
 	ctx := t.Context()
-	o := w.armed("run-1")
+	o := w.armed()
 	_, err := w.redeem(o, 1, "n1")
 	require.NoError(t, err)
 	_, err = w.redeem(o, 1, "n2")
@@ -422,7 +422,7 @@ func TestClaimConflict(t *testing.T) {
 
 func TestParallelClaims(t *testing.T) {
 	w := newWorld(t)
-	o := w.armed("run-1")
+	o := w.armed()
 	const n = 16
 	got := make([]error, n)
 	var wg sync.WaitGroup

@@ -215,7 +215,7 @@ func TestSecretsAreEncryptedAtRest(t *testing.T) {
 	w := newWorld(t)
 	ctx := t.Context()
 	require.NoError(t, put(t, w.Store, false, full()))
-	o := w.armed("run-1")
+	o := w.armed()
 	secret := action.Action{Name: "write", Image: "writefile", Environment: map[string]string{"CONTENTS": "canary-environment"}, Timeout: 1}
 	require.NoError(t, w.PutPlan(ctx, inventory.Plan{Run: "run-1", Digest: "d", Actions: []action.Action{secret}}))
 	a := assignment(o, 0, 1)
@@ -279,7 +279,7 @@ func TestKeys(t *testing.T) {
 			require.True(t, m.BMC.HasPassword)
 			m.Labels = map[string]string{"rack": "c3"}
 			require.NoError(t, put(t, w.Store, true, m))
-			o := w.armed("run-1")
+			o := w.armed()
 			require.NoError(t, w.CloseNetboot(ctx, o))
 
 			// What is secret is refused, and never written with such keys.

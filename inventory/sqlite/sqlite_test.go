@@ -79,10 +79,10 @@ func (w *world) take(run string) inventory.Owner {
 	return g.Owner
 }
 
-// armed makes run the owner of m1 with boot 1 allowed for an hour.
-func (w *world) armed(run string) inventory.Owner {
+// armed makes run-1 the owner of m1 with boot 1 allowed for an hour.
+func (w *world) armed() inventory.Owner {
 	w.t.Helper()
-	o := w.take(run)
+	o := w.take("run-1")
 	_, err := w.AllowBoot(w.t.Context(), o, 1, w.in(time.Hour))
 	require.NoError(w.t, err)
 	return o
@@ -196,7 +196,7 @@ func TestPathWithOddCharacters(t *testing.T) {
 
 func TestReadersDoNotWaitForAWriter(t *testing.T) {
 	w := newWorld(t)
-	o := w.armed("run-1")
+	o := w.armed()
 	tx, err := w.rw.BeginTxx(t.Context(), nil)
 	require.NoError(t, err)
 	_, err = tx.ExecContext(t.Context(), "UPDATE grant_ SET netboot_until = 0")
