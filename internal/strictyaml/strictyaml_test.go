@@ -144,7 +144,7 @@ func TestDocuments(t *testing.T) {
 	all, err := DecodeAll[inventory.DeclaredDisk]("f", []byte("device: /dev/sda\n---\ndevice: /dev/sdb\n"))
 	require.NoError(t, err)
 	require.Equal(t, []inventory.DeclaredDisk{{Device: "/dev/sda"}, {Device: "/dev/sdb"}}, all)
-	_, err = DecodeAll[inventory.DeclaredDisk]("f", []byte("divice: /dev/sda\n---\ndevise: /dev/sdb\n"))
+	_, err = DecodeAll[inventory.DeclaredDisk]("f", []byte("devicex: /dev/sda\n---\ndevicey: /dev/sdb\n"))
 	var p inventory.Problems
 	require.ErrorAs(t, err, &p)
 	require.Len(t, p, 2)
@@ -171,6 +171,6 @@ func FuzzDecode(f *testing.F) {
 		var m inventory.Machine
 		err := Decode("f", b, &m)
 		require.True(t, err == nil || errors.Is(err, inventory.ErrInvalid), "%v", err)
-		Locate("f", b, inventory.Problems{{Field: "interfaces[0].mac"}})
+		require.Len(t, Locate("f", b, inventory.Problems{{Field: "interfaces[0].mac"}}), 1)
 	})
 }

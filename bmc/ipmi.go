@@ -1,0 +1,296 @@
+package bmc
+
+import (
+	"bytes"
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	bmclibbmc "github.com/bmc-toolbox/bmclib/v2/bmc"
+	"github.com/bmc-toolbox/bmclib/v2/providers"
+	"github.com/jacobweinstock/registrar"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+const (
+	providerName     = "ingot-ipmitool"
+	providerProtocol = "ipmi"
+	// commandTime bounds one run of ipmitool: two tries of 5 s for each of the
+	// five steps of opening a session, and the command.
+	commandTime = 30 * time.Second
+	// defaultCipher is RAKP-HMAC-SHA256, HMAC-SHA256-128, AES-CBC-128.
+	defaultCipher = "17"
+)
+
+var features = registrar.Features{providers.FeaturePowerState, providers.FeaturePowerSet, providers.FeatureBootDeviceSet}
+
+func cipher(b inventory.BMC) string {
+	if b.CipherSuite == "" {
+		return defaultCipher
+	}
+	return b.CipherSuite
+}
+
+// ipmi is a provider of bmclib for one operation on one BMC. It differs from
+// bmclib's own in three ways: the password reaches ipmitool through a
+// descriptor and not through the environment, where it could be read for as
+// long as the command runs; the cipher suite is always given, because a search
+// logs in twice and can run a command twice; and flags are read back.
+type ipmi struct {
+	path     string
+	bmc      inventory.BMC
+	password inventory.Secret
+	// last is the error of the last command: bmclib turns errors into texts.
+	last error
+	// flagsValid is whether the boot flags that were last read are marked as
+	// in force.
+	flagsValid bool
+}
+
+var (
+	_ bmclibbmc.Opener                   = (*ipmi)(nil)
+	_ bmclibbmc.Closer                   = (*ipmi)(nil)
+	_ bmclibbmc.PowerStateGetter         = (*ipmi)(nil)
+	_ bmclibbmc.PowerSetter              = (*ipmi)(nil)
+	_ bmclibbmc.BootDeviceSetter         = (*ipmi)(nil)
+	_ bmclibbmc.BootDeviceOverrideGetter = (*ipmi)(nil)
+)
+
+func newIPMI(path string, b inventory.BMC, password inventory.Secret) *ipmi {
+	return &ipmi{path: path, bmc: b, password: password}
+}
+
+// cause returns the provider's own error in place of bmclib's text of it.
+func (p *ipmi) cause(err error) error {
+	if err != nil && p.last != nil {
+		return p.last
+	}
+	return err
+}
+
+// Name names the provider in bmclib's errors.
+func (p *ipmi) Name() string { return providerName }
+
+// Open finds ipmitool. It does not log in: each command does.
+func (p *ipmi) Open(context.Context) error {
+	p.last = nil
+	if p.path == "" {
+		path, err := exec.LookPath("ipmitool")
+		if err != nil {
+			p.last = fmt.Errorf("ipmitool is needed for BMCs with driver ipmi; install Debian's package ipmitool: %w", inventory.ErrUnsupported)
+			return p.last
+		}
+		p.path = path
+	}
+	return nil
+}
+
+// Close has nothing to close: ipmitool ends its session with each command.
+func (p *ipmi) Close(context.Context) error { return nil }
+
+// PowerStateGet returns ipmitool's words.
+func (p *ipmi) PowerStateGet(ctx context.Context) (string, error) {
+	out, err := p.run(ctx, "chassis", "power", "status")
+	if err != nil {
+		return "", err
+	}
+	for line := range strings.Lines(out) {
+		if strings.HasPrefix(line, "Chassis Power is") {
+			return strings.TrimSpace(line), nil
+		}
+	}
+	return strings.TrimSpace(out), nil
+}
+
+// PowerSet gives one command, whatever the state is: the caller has read it.
+func (p *ipmi) PowerSet(ctx context.Context, state string) (bool, error) {
+	switch state {
+	case "on", "off", "soft", "cycle", "reset":
+	default:
+		return false, fmt.Errorf("power state %q is unknown", state)
+	}
+	out, err := p.run(ctx, "chassis", "power", state)
+	return err == nil && strings.Contains(out, "Chassis Power Control:"), err
+}
+
+// keepBootFlags tells the BMC not to forget the boot device after 60 s, nor at
+// the next reset (Set System Boot Options, parameter 3, IPMI v2.0 table 28-14).
+func (p *ipmi) keepBootFlags(ctx context.Context) error {
+	_, err := p.run(ctx, "raw", "0x00", "0x08", "0x03", "0x08")
+	return err
+}
+
+// BootDeviceSet gives the device with its flags.
+func (p *ipmi) BootDeviceSet(ctx context.Context, device string, persistent, efi bool) (bool, error) {
+	args := []string{"chassis", "bootdev", device}
+	var options []string
+	if persistent {
+		options = append(options, "persistent")
+	}
+	if efi {
+		options = append(options, "efiboot")
+	}
+	if len(options) > 0 && device != "none" {
+		args = append(args, "options="+strings.Join(options, ","))
+	}
+	out, err := p.run(ctx, args...)
+	return err == nil && strings.Contains(out, "Set Boot Device to "+device), err
+}
+
+var bootFlags = regexp.MustCompile(`(?m)^Boot parameter data: ([0-9a-fA-F]{4,})\s*$`)
+
+// bootDevices are the values of the boot device selector (IPMI v2.0, table
+// 28-14, parameter 5, data 2, bits 5:2).
+var bootDevices = map[byte]bmclibbmc.BootDeviceType{
+	0: bmclibbmc.BootDeviceTypeNone, 1: bmclibbmc.BootDeviceTypePXE, 2: bmclibbmc.BootDeviceTypeDisk, 3: "safe",
+	4: bmclibbmc.BootDeviceTypeDiag, 5: bmclibbmc.BootDeviceTypeCDROM, 6: bmclibbmc.BootDeviceTypeBIOS,
+	7: "remote-floppy", 8: "remote-cdrom", 9: "remote-media", 11: "remote-disk", 15: bmclibbmc.BootDeviceTypeFloppy,
+}
+
+// BootDeviceOverrideGet reads the boot flags.
+func (p *ipmi) BootDeviceOverrideGet(ctx context.Context) (bmclibbmc.BootDeviceOverride, error) {
+	var o bmclibbmc.BootDeviceOverride
+	out, err := p.run(ctx, "chassis", "bootparam", "get", "5")
+	if err != nil {
+		return o, err
+	}
+	m := bootFlags.FindStringSubmatch(out)
+	if m == nil {
+		p.last = fmt.Errorf("reading boot flags: ipmitool said %q", clip(meaning(out)))
+		return o, p.last
+	}
+	data, err := hex.DecodeString(m[1][:4])
+	if err != nil {
+		p.last = fmt.Errorf("reading boot flags %q: %w", m[1], err)
+		return o, p.last
+	}
+	p.flagsValid = data[0]&0x80 != 0
+	o.IsPersistent, o.IsEFIBoot = data[0]&0x40 != 0, data[0]&0x20 != 0
+	o.Device = bmclibbmc.BootDeviceType("unknown")
+	if device, ok := bootDevices[data[1]>>2&0x0f]; ok {
+		o.Device = device
+	}
+	return o, nil
+}
+
+// run runs one command of ipmitool and returns all that it wrote.
+func (p *ipmi) run(ctx context.Context, command ...string) (string, error) {
+	p.last = nil
+	out, err := p.exec(ctx, command)
+	p.last = err
+	return out, err
+}
+
+func (p *ipmi) exec(ctx context.Context, command []string) (string, error) {
+	switch text := p.password.Reveal(); {
+	case text == "":
+		return "", fmt.Errorf("the BMC has no password: set one: %w", inventory.ErrRefused)
+	case strings.ContainsAny(text, "\n\r\x00"):
+		return "", fmt.Errorf("the BMC's password holds a line end, which ipmitool cannot read: %w", inventory.ErrInvalid)
+	}
+	port := p.bmc.Port
+	if port == 0 {
+		port = 623
+	}
+	// The password travels through a pipe that is full and closed before
+	// ipmitool starts: it stands in no argument, no environment and no file,
+	// and is gone from the pipe when ipmitool has read it.
+	r, w, err := os.Pipe()
+	if err != nil {
+		return "", fmt.Errorf("starting ipmitool: %w", err)
+	}
+	_, err = w.WriteString(p.password.Reveal() + "\n")
+	if err = errors.Join(err, w.Close()); err != nil {
+		return "", errors.Join(fmt.Errorf("starting ipmitool: %w", err), r.Close())
+	}
+	limited, cancel := context.WithTimeout(ctx, commandTime)
+	defer cancel()
+	// -v makes ipmitool say why a session could not be opened, without which
+	// a wrong password looks like a BMC that is off.
+	args := []string{
+		"-v", "-I", "lanplus", "-H", p.bmc.Host, "-p", strconv.Itoa(port), "-U", p.bmc.User,
+		"-f", "/proc/self/fd/3", "-C", cipher(p.bmc), "-N", "5", "-R", "1",
+	}
+	cmd := exec.CommandContext(limited, p.path, append(args, command...)...)
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "LC_ALL=C"}
+	cmd.ExtraFiles = []*os.File{r} // descriptor 3 of the child
+	cmd.WaitDelay = 2 * time.Second
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	err = cmd.Run()
+	if closeErr := r.Close(); err == nil && closeErr != nil {
+		err = closeErr
+	}
+	text := out.String()
+	switch {
+	case ctx.Err() != nil:
+		return text, ctx.Err()
+	case limited.Err() != nil:
+		return text, fmt.Errorf("ipmitool took longer than %s: %w", commandTime, inventory.ErrUnreachable)
+	case err != nil:
+		return text, classify(text, err)
+	}
+	return text, nil
+}
+
+// noise is what -v adds and means nothing.
+var noise = regexp.MustCompile(`^(Loading IANA|Running Get (VSO|PICMG)|Invalid completion code received|Discovered (IPMB|Target)|RAW RE[QS]|RAW RSP|\s*$)`)
+
+func meaning(out string) string {
+	var lines []string
+	for line := range strings.Lines(out) {
+		if line = strings.TrimSpace(line); !noise.MatchString(line) {
+			lines = append(lines, strings.TrimPrefix(line, "> "))
+		}
+	}
+	return strings.Join(lines, "; ")
+}
+
+func clip(s string) string {
+	if len(s) > 400 {
+		return s[:400] + "…"
+	}
+	return s
+}
+
+// kinds tells ipmitool's messages apart; the first that matches counts.
+var kinds = []struct {
+	re     *regexp.Regexp
+	kind   error
+	remedy string
+}{
+	{regexp.MustCompile(`(?i)insufficient resources|node busy`), inventory.ErrUnreachable, "the BMC has no session left"},
+	{
+		regexp.MustCompile(`(?i)RAKP 2 HMAC is invalid|unauthorized (name|role|privilege)|invalid integrity check value|invalid role|insufficient privilege|not authorized`),
+		inventory.ErrRefused, "check user and password of the BMC",
+	},
+	{
+		regexp.MustCompile(`(?i)invalid (authentication|integrity|confidentiality) algorithm|no cipher suite match|unsupported cipher suite|does not support IPMI v2`),
+		inventory.ErrUnsupported, "set the BMC's cipherSuite to 17 or 3",
+	},
+	{regexp.MustCompile(`(?i)unable to read password`), inventory.ErrRefused, "the BMC has no password: set one"},
+	{regexp.MustCompile(`(?i)unable to establish|address lookup|could not open socket|timeout|no response`), inventory.ErrUnreachable, ""},
+	{regexp.MustCompile(`(?i)invalid command|invalid data field|not supported|rsp=0xc[1-c]|rsp=0xd[4-6]`), inventory.ErrUnsupported, ""},
+}
+
+func classify(out string, err error) error {
+	said := meaning(out)
+	for _, k := range kinds {
+		if !k.re.MatchString(said) {
+			continue
+		}
+		if k.remedy != "" {
+			said = clip(said) + " (" + k.remedy + ")"
+		}
+		return fmt.Errorf("%s: %w", clip(said), k.kind)
+	}
+	return fmt.Errorf("ipmitool: %s: %w", clip(said), err)
+}

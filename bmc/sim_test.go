@@ -1,0 +1,132 @@
+package bmc
+
+import (
+	"flag"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+var lab = flag.Bool("lab", false, "run against OpenIPMI's ipmi_sim and the real ipmitool, which make deps provides")
+
+// The driver against components that others wrote.
+func TestAgainstSimulator(t *testing.T) {
+	if !*lab {
+		t.Skip("needs ipmi_sim and ipmitool: make deps, then go test ./bmc -lab")
+	}
+	b := simulator(t)
+	d := New(Config{Step: 50 * time.Millisecond, Hard: 5 * time.Second, Soft: 5 * time.Second})
+	pw := inventory.NewSecret("pa55w0rd")
+	ctx := t.Context()
+
+	require.Eventually(t, func() bool { _, err := d.State(ctx, b, pw); return err == nil }, 60*time.Second, 50*time.Millisecond)
+	state, err := d.State(ctx, b, pw)
+	require.NoError(t, err)
+	require.Equal(t, Off, state)
+	for _, power := range []string{"on", "on", "reset", "cycle", "off", "off"} {
+		require.NoError(t, d.Set(ctx, b, pw, power, nil), power)
+	}
+	for _, device := range []string{"pxe", "disk", "cdrom", "bios"} {
+		warning, err := d.SetBootDevice(ctx, b, pw, inventory.BootDevice{Device: device, EFI: true}, nil)
+		require.NoError(t, err)
+		require.Equal(t, "boot device "+device+" was read back, but not these flags: EFI, valid", warning, "the simulator drops them")
+	}
+	warning, err := d.SetBootDevice(ctx, b, pw, inventory.BootDevice{Device: "none"}, nil)
+	require.NoError(t, err)
+	require.Empty(t, warning)
+	report, err := d.Check(ctx, b, pw)
+	require.NoError(t, err)
+	require.Equal(t, "none", report.Boot)
+
+	_, err = d.State(ctx, b, inventory.NewSecret("wrong"))
+	require.ErrorIs(t, err, inventory.ErrRefused)
+	nobody := b
+	nobody.User = "nobody"
+	_, err = d.State(ctx, nobody, pw)
+	require.ErrorIs(t, err, inventory.ErrRefused)
+	b.CipherSuite = "17"
+	_, err = d.State(ctx, b, pw)
+	require.ErrorIs(t, err, inventory.ErrUnsupported, "the simulator knows suite 3 only")
+}
+
+// simulator starts an ipmi_sim whose chassis is a file.
+func simulator(t *testing.T) inventory.BMC {
+	t.Helper()
+	cache := os.Getenv("XDG_CACHE_HOME")
+	if cache == "" {
+		home, err := os.UserHomeDir()
+		require.NoError(t, err)
+		cache = filepath.Join(home, ".cache")
+	}
+	root := filepath.Join(cache, "ingot-lab", "pkg", "openipmi", "usr")
+	libs, err := filepath.Glob(filepath.Join(root, "lib", "*-linux-gnu"))
+	require.NoError(t, err)
+	require.NotEmpty(t, libs, "ipmi_sim is missing: make deps")
+
+	l, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	require.NoError(t, err)
+	addr, ok := l.LocalAddr().(*net.UDPAddr)
+	require.True(t, ok)
+	require.NoError(t, l.Close())
+
+	dir := t.TempDir()
+	write := func(name, text string, mode os.FileMode) {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), mode))
+	}
+	require.NoError(t, os.Mkdir(filepath.Join(dir, "state"), 0o755))
+	write("power", "0\n", 0o644)
+	write("boot", "default\n", 0o644)
+	write("chassis", fmt.Sprintf(`#!/bin/sh
+cd %s || exit 1
+shift
+op=$1
+shift
+while [ $# -gt 0 ]; do
+  if [ "$op" = get ]; then
+    echo "$1:$(cat "$1")"
+    shift
+  else
+    echo "$2" >"$1"
+    shift 2
+  fi
+done
+`, dir), 0o755)
+	write("lan.conf", fmt.Sprintf(`name "t"
+set_working_mc 0x20
+  startlan 1
+    addr 127.0.0.1 %d
+    priv_limit admin
+    allowed_auths_callback none md2 md5 straight
+    allowed_auths_user none md2 md5 straight
+    allowed_auths_operator none md2 md5 straight
+    allowed_auths_admin none md2 md5 straight
+    guid a123456789abcdefa123456789abcdef
+  endlan
+  chassis_control "%s/chassis 0x20"
+  user 1 true  ""      "test"     user  10 none md2 md5 straight
+  user 2 true  "admin" "pa55w0rd" admin 10 none md2 md5 straight
+`, addr.Port, dir), 0o644)
+	write("bmc.emu", "mc_setbmc 0x20\nmc_add 0x20 0 no-device-sdrs 0x23 9 8 0x9f 0x1291 0xf02 persist_sdr\nsel_enable 0x20 1000 0x0a\nmc_enable 0x20\n", 0o644)
+
+	sim := exec.Command(filepath.Join(root, "bin", "ipmi_sim"), "-c", filepath.Join(dir, "lan.conf"), "-f", filepath.Join(dir, "bmc.emu"), "-s", filepath.Join(dir, "state"), "-n")
+	sim.Env = append(os.Environ(), "LD_LIBRARY_PATH="+libs[0])
+	require.NoError(t, sim.Start())
+	t.Cleanup(func() {
+		if err := sim.Process.Kill(); err != nil {
+			t.Error(err)
+		}
+		_, err := sim.Process.Wait()
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	return inventory.BMC{Driver: inventory.DriverIPMI, Host: "127.0.0.1", Port: addr.Port, User: "admin", CipherSuite: "3"}
+}
