@@ -69,7 +69,8 @@ func status(err error) (int, string) {
 		return http.StatusNotFound, codeNotFound
 	case errors.Is(err, inventory.ErrConflict):
 		return http.StatusConflict, codeConflict
-	case errors.Is(err, inventory.ErrSealed), errors.Is(err, errUnavailable), errors.Is(err, context.DeadlineExceeded),
+	case errors.Is(err, inventory.ErrSealed), errors.Is(err, inventory.ErrUnreachable), errors.Is(err, inventory.ErrUnsupported),
+		errors.Is(err, errUnavailable), errors.Is(err, context.DeadlineExceeded),
 		errors.As(err, &unavailable), errors.As(err, &exceeded), errors.As(err, &exhausted):
 		return http.StatusServiceUnavailable, codeUnavailable
 	}

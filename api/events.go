@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"hash/maphash"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
@@ -92,9 +93,9 @@ func (s *Server) makeSnapshot(ctx context.Context) ([]message, error) {
 		if err != nil {
 			return nil, err
 		}
-		// A sign of life alone is no change worth sending for every agent every
-		// two seconds, nor is progress, which the workflow's message tells.
-		v.LastSeen = time.Time{}
+		// A sign of life is worth sending every ten seconds, progress not at
+		// all: the workflow's message tells it.
+		v.LastSeen = v.LastSeen.Truncate(flushEvery)
 		if v.Workflow != nil {
 			w := still(*v.Workflow)
 			v.Workflow = &w
@@ -122,7 +123,7 @@ func (s *Server) makeSnapshot(ctx context.Context) ([]message, error) {
 	if err != nil {
 		return nil, err
 	}
-	st.Time, st.UptimeSeconds = time.Time{}, 0
+	st.Time, st.UptimeSeconds = time.Time{}, st.UptimeSeconds/10 // a sign of life
 	if m.body, err = json.Marshal(st); err != nil {
 		return nil, fmt.Errorf("encoding the status: %w", err)
 	}
@@ -258,12 +259,17 @@ func (o *sender) changes(ms []message, id int64) error {
 		if _, ok := now[k]; ok {
 			continue
 		}
-		kind, key, _ := bytes.Cut([]byte(k), []byte{0})
-		data, err := json.Marshal(gin.H{"kind": string(kind), "key": string(key)})
+		kind, key, _ := strings.Cut(k, "\x00")
+		gone := gin.H{"name": key, "deleted": true}
+		if kind == "workflow" {
+			gone = gin.H{"run": key, "deleted": true}
+			kind = "removed" // a record may also have become too old to be shown
+		}
+		data, err := json.Marshal(gone)
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(&b, "id: %d\nevent: removed\ndata: %s\n\n", id, data)
+		fmt.Fprintf(&b, "id: %d\nevent: %s\ndata: %s\n\n", id, kind, data)
 	}
 	o.sent = now
 	if b.Len() == 0 && o.any {

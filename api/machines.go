@@ -99,11 +99,16 @@ func (s *Server) pushMachines(c *gin.Context) {
 		s.fail(c, invalid("machines", "", "no machine was given"))
 		return
 	}
-	s.putMachines(c, in.Machines, in.Replace)
+	vs, err := s.putMachines(c, in.Machines, in.Replace)
+	if err != nil {
+		s.fail(c, err)
+		return
+	}
+	c.JSON(http.StatusCreated, items(vs))
 }
 
-// putMachines validates, stores and answers with ms: all or nothing.
-func (s *Server) putMachines(c *gin.Context, ms []inventory.Machine, replace bool) {
+// putMachines validates and stores ms, all or nothing.
+func (s *Server) putMachines(c *gin.Context, ms []inventory.Machine, replace bool) ([]MachineView, error) {
 	var problems inventory.Problems
 	for i, m := range ms {
 		ms[i] = inventory.Canonical(m)
@@ -115,28 +120,20 @@ func (s *Server) putMachines(c *gin.Context, ms []inventory.Machine, replace boo
 		}
 	}
 	if err := problems.Err(); err != nil {
-		s.fail(c, err)
-		return
+		return nil, err
 	}
 	if err := s.cfg.Store.PutMachines(c, ms, replace, by(c)); err != nil {
-		s.fail(c, err)
-		return
+		return nil, err
 	}
 	stored := make([]inventory.Machine, len(ms))
 	for i, m := range ms {
 		got, err := s.cfg.Store.Machine(c, m.Name)
 		if err != nil {
-			s.fail(c, err)
-			return
+			return nil, err
 		}
 		stored[i] = got
 	}
-	vs, err := s.views(c, stored)
-	if err != nil {
-		s.fail(c, err)
-		return
-	}
-	c.JSON(http.StatusCreated, items(vs))
+	return s.views(c, stored)
 }
 
 func (s *Server) getMachine(c *gin.Context) {
@@ -406,5 +403,10 @@ func (s *Server) acceptSeen(c *gin.Context) {
 		return
 	}
 	in.MAC = mac
-	s.putMachines(c, []inventory.Machine{{Name: in.Name, Interfaces: []inventory.Interface{in.Interface}}}, false)
+	vs, err := s.putMachines(c, []inventory.Machine{{Name: in.Name, Interfaces: []inventory.Interface{in.Interface}}}, false)
+	if err != nil {
+		s.fail(c, err)
+		return
+	}
+	c.JSON(http.StatusCreated, vs[0])
 }

@@ -416,7 +416,6 @@ func (s *Server) showWorkflow(c *gin.Context, w inventory.Workflow) {
 type legacyWorkflow struct {
 	State         string       `json:"state"`
 	CurrentAction string       `json:"currentAction"`
-	GlobalTimeout int64        `json:"globalTimeout"`
 	Tasks         []legacyTask `json:"tasks"`
 }
 
