@@ -172,7 +172,7 @@ func execute(ctx context.Context, file, src string, data map[string]any) (output
 		if named.Tree == nil || named.Root == nil {
 			continue
 		}
-		instrument(named.Tree)
+		instrument(named.Tree, newLines(src))
 	}
 	if err := t.Execute(g, data); err != nil {
 		if g.err != nil {
@@ -238,17 +238,52 @@ func missing(what string, data map[string]any) string {
 	return "known: " + strings.Join(keys, " ") + "; more come by the hardware map"
 }
 
+// lines finds the line of a position in a source.
+type lines []int // where each line starts
+
+func newLines(src string) lines {
+	l := lines{0}
+	for i := range len(src) {
+		if src[i] == '\n' {
+			l = append(l, i+1)
+		}
+	}
+	return l
+}
+
+// of returns the line of n, from 1.
+func (l lines) of(n parse.Node) int {
+	i, found := slices.BinarySearch(l, int(n.Position()))
+	if found {
+		return i + 1
+	}
+	return i
+}
+
 // instrument puts the hooks into a template: at its start, at the start of
 // each branch and each pass of a loop, and before everything that prints.
-func instrument(t *parse.Tree) {
+func instrument(t *parse.Tree, at lines) {
+	call, mark := hook("{{"+hookCall+"}}"), hook("{{"+hookAt+" 1}}")
+	marked := func(n parse.Node) parse.Node {
+		m, ok := mark.Copy().(*parse.ActionNode)
+		if !ok {
+			panic("a hook is no action") // a constant text: it is always or never
+		}
+		number, ok := m.Pipe.Cmds[0].Args[1].(*parse.NumberNode)
+		if !ok {
+			panic("a hook has no number") // as above
+		}
+		number.Int64 = int64(at.of(n))
+		return m
+	}
 	var list func(*parse.ListNode)
 	list = func(l *parse.ListNode) {
 		if l == nil {
 			return
 		}
-		nodes := []parse.Node{hook(hookAt, lineAt(t, l))}
+		nodes := []parse.Node{marked(l)}
 		for _, n := range l.Nodes {
-			nodes = append(nodes, hook(hookAt, lineAt(t, n)))
+			nodes = append(nodes, marked(n))
 			switch n := n.(type) {
 			case *parse.IfNode:
 				list(n.List)
@@ -265,35 +300,16 @@ func instrument(t *parse.Tree) {
 		l.Nodes = nodes
 	}
 	list(t.Root)
-	t.Root.Nodes = append([]parse.Node{hook(hookCall, 0)}, t.Root.Nodes...)
+	t.Root.Nodes = append([]parse.Node{call}, t.Root.Nodes...)
 }
 
-// hook returns a node that calls one of the hooks.
-func hook(name string, line int) parse.Node {
-	call := "{{" + name + "}}"
-	if name == hookAt {
-		call = fmt.Sprintf("{{%s %d}}", name, line)
-	}
-	trees, err := parse.Parse("hook", call, "", "", map[string]any{name: 0})
+// hook returns the node of a call of one of the hooks.
+func hook(call string) parse.Node {
+	trees, err := parse.Parse("hook", call, "", "", map[string]any{hookAt: 0, hookCall: 0})
 	if err != nil {
-		panic(err) // a constant text: it parses always or never
+		panic(err) // as above
 	}
 	return trees["hook"].Root.Nodes[0]
-}
-
-// lineAt returns the line of n in its source, from 1.
-func lineAt(t *parse.Tree, n parse.Node) int {
-	location, _ := t.ErrorContext(n)
-	// name:line:column, with an empty name
-	parts := strings.Split(location, ":")
-	if len(parts) < 2 {
-		return 0
-	}
-	line, err := strconv.Atoi(parts[len(parts)-2])
-	if err != nil {
-		return 0
-	}
-	return line
 }
 
 // walkNodes calls f for every node under n.

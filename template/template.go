@@ -83,7 +83,7 @@ func Parse(file string, src []byte) (*Template, error) {
 	if err != nil {
 		return nil, err
 	}
-	keys := usedKeys(trees)
+	keys := usedKeys(t.Source, trees)
 	for k := range keys {
 		t.Keys = append(t.Keys, k)
 	}
@@ -197,24 +197,24 @@ func sameShape(ctx context.Context, name, src string, d Data, out output, doc do
 
 // usedKeys returns the names that the template takes from its data at the top
 // level, and the line of the first use of each.
-func usedKeys(trees []*parse.Tree) map[string]int {
-	keys := map[string]int{}
-	note := func(t *parse.Tree, n parse.Node, names []string) {
+func usedKeys(src string, trees []*parse.Tree) map[string]int {
+	keys, at := map[string]int{}, newLines(src)
+	note := func(n parse.Node, names []string) {
 		if len(names) == 0 {
 			return
 		}
 		if _, seen := keys[names[0]]; !seen {
-			keys[names[0]] = lineAt(t, n)
+			keys[names[0]] = at.of(n)
 		}
 	}
 	for _, t := range trees {
 		walkNodes(t.Root, func(n parse.Node) {
 			switch n := n.(type) {
 			case *parse.FieldNode:
-				note(t, n, n.Ident)
+				note(n, n.Ident)
 			case *parse.VariableNode:
 				if n.Ident[0] == "$" {
-					note(t, n, n.Ident[1:])
+					note(n, n.Ident[1:])
 				}
 			}
 		})

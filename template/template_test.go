@@ -231,6 +231,9 @@ func TestBombs(t *testing.T) {
 		"yaml aliases":       `{{ fromYaml "a: &a [1,1,1,1,1,1,1,1,1]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a]\nc: &c [*b,*b,*b,*b,*b,*b,*b,*b,*b]\nd: &d [*c,*c,*c,*c,*c,*c,*c,*c,*c]\ne: &e [*d,*d,*d,*d,*d,*d,*d,*d,*d]\nf: [*e,*e,*e,*e,*e,*e,*e,*e,*e]" }}`,
 		"quadratic":          `{{ splitList "" .text | uniq }}`,
 		"wrap":               `{{ wrapWith 1 .text .text }}`,
+		"parentheses":        "{{ " + strings.Repeat("(", 100_000) + "1" + strings.Repeat(")", 100_000) + " }}",
+		"large":              strings.Repeat("{{.text}}", 28_000),
+		"nested branches":    strings.Repeat("{{if 1}}", 14_000) + "{{ range 200000 }}{{ end }}" + strings.Repeat("{{end}}", 14_000),
 		"functions and only": `{{ range 100000 }}{{ $_ := sha256sum "x" }}{{ end }}`,
 	} {
 		t.Run(name, func(t *testing.T) {
