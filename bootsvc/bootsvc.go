@@ -79,7 +79,8 @@ type Config struct {
 	// operator makes the address an alias of the server.
 	LinkLocal bool
 	// ClaimKey is the key of claims and of the URLs that expire with a boot,
-	// at least 16 bytes.
+	// at least 16 bytes. Without one (a lost key file) addresses are given, but
+	// no machine is armed.
 	ClaimKey []byte
 	// Images, if set, are served under /images/.
 	Images Images
@@ -153,8 +154,8 @@ func New(cfg Config, machines Machines, journal Journal) (*Server, error) {
 			}
 			cfg.Address = a
 		}
-		if len(cfg.ClaimKey) < 16 {
-			p.Add("claimKey", "run ingot init", "the key of claims is missing or shorter than 16 bytes")
+		if n := len(cfg.ClaimKey); n > 0 && n < 16 {
+			p.Add("claimKey", "run ingot init", "the key of claims has %d bytes, 16 are the least", n)
 		}
 		if u, err := url.Parse(cfg.AgentURL); err != nil || u.Scheme != "https" || u.Path != "" || u.RawQuery != "" || u.User != nil || !agentHost.MatchString(u.Host) {
 			p.Add("agentURL", "https://ADDRESS:7443", "%q is not an https URL of host and port alone", cfg.AgentURL)

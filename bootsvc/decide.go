@@ -245,7 +245,21 @@ func (s *Server) lookup(ctx context.Context, r Request) (inventory.Machine, inve
 			err = nil
 		}
 	}
-	return m, g, Decide(m, g, r, s.now()), err
+	return m, g, s.decide(m, g, r), err
+}
+
+// decide is Decide, except that a server without its key arms nobody: claims
+// made with no key could be made by everybody.
+func (s *Server) decide(m inventory.Machine, g inventory.Grant, r Request) Decision {
+	keyless := len(s.cfg.ClaimKey) == 0
+	if keyless {
+		g.NetbootUntil = time.Time{}
+	}
+	d := Decide(m, g, r, s.now())
+	if keyless && d.Verdict == Disk {
+		d.because("this server's key of claims is missing: nothing is armed (ingot doctor)")
+	}
+	return d
 }
 
 // Explanation is what `ingot why <mac>` prints.
@@ -297,13 +311,12 @@ func (s *Server) Why(ctx context.Context, mac string) (Explanation, error) {
 	if d.Armed() {
 		e.Reasons = e.Reasons[:len(e.Reasons)-1] // "does not ask for a boot file" is of this call alone
 	}
-	now := s.now()
 	for _, c := range []struct {
 		name  string
 		class Class
 		arch  int
 	}{{"BIOS PXE", ClassPXE, ArchBIOS}, {"UEFI PXE", ClassPXE, ArchUEFIEBC}, {"UEFI HTTP", ClassHTTP, ArchHTTP}, {"iPXE", ClassIPXE, ArchUnknown}} {
-		d := Decide(m, g, Request{MAC: canonical, Class: c.class, Arch: c.arch}, now)
+		d := s.decide(m, g, Request{MAC: canonical, Class: c.class, Arch: c.arch})
 		file, why := s.bootFile(d, c.class)
 		if why == "" {
 			why = d.Reasons[len(d.Reasons)-1]

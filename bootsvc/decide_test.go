@@ -141,3 +141,19 @@ func TestNewNamesAllProblems(t *testing.T) {
 		t.Errorf("without interfaces: %v", err)
 	}
 }
+
+// Without its key a server gives addresses and nothing else.
+func TestWithoutKey(t *testing.T) {
+	f := &fakeMachines{machines: []inventory.Machine{machine(nil)}}
+	s, _ := newServer(t, f, func(c *Config) { c.ClaimKey = nil })
+	f.setGrant(armed("node1"))
+	e, err := s.Why(t.Context(), testMAC)
+	if err != nil || e.Verdict != Disk || e.Address != testAddr || !strings.Contains(strings.Join(e.Reasons, "; "), "key of claims is missing") {
+		t.Errorf("%+v, %v", e, err)
+	}
+	for _, a := range e.Answers {
+		if a.BootFile != "" {
+			t.Errorf("%s is given %s", a.Client, a.BootFile)
+		}
+	}
+}

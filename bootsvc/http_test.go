@@ -86,6 +86,7 @@ func TestEveryNameResolves(t *testing.T) {
 	f.setGrant(armed("node1"))
 	h := s.Handler()
 	addr := startTFTP(t, s)
+	served := int64(0)
 	var handedOut []string // to be refused afterwards
 	resolve := func(name string) string {
 		t.Helper()
@@ -97,6 +98,7 @@ func TestEveryNameResolves(t *testing.T) {
 			if err != nil {
 				t.Fatalf("TFTP %s: %v", name, err)
 			}
+			served++
 			return body
 		}
 		handedOut = append(handedOut, name)
@@ -138,6 +140,7 @@ func TestEveryNameResolves(t *testing.T) {
 	}
 	follow(resolve(bootFile(pxeClient(0), generic(77, []byte("iPXE")...))))
 	follow(resolve("52-54-00-20-01-01/" + autoexecName))
+	waitFor(t, func() bool { return s.Stats().TFTPServed == served })
 	if kinds := j.kinds(t, s); kinds != "dhcp initrd kernel loader script" {
 		t.Errorf("events %q", kinds)
 	}

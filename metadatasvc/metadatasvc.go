@@ -53,7 +53,8 @@ type Config struct {
 	// URL is the base of the URLs that are handed out, without a slash at its
 	// end. Empty: http://Address:port of the first of Addrs.
 	URL string
-	// Key derives capabilities, nonces and tokens.
+	// Key derives capabilities, nonces and tokens, at least 16 bytes. Without
+	// one (a lost key file) only the non-secret profile is served.
 	Key []byte
 	// Proxies lists who is believed about X-Forwarded-For.
 	Proxies []netip.Prefix
@@ -87,8 +88,8 @@ func New(cfg Config, machines Machines, journal Journal) (*Server, error) {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
-	if len(cfg.Key) < 16 {
-		p.Add("key", "run ingot init", "the key of capabilities is missing or shorter than 16 bytes")
+	if n := len(cfg.Key); n > 0 && n < 16 {
+		p.Add("key", "run ingot init", "the key of capabilities has %d bytes, 16 are the least", n)
 	}
 	if len(cfg.Addrs) == 0 {
 		cfg.Addrs = []string{":7172", ":50061"}
@@ -242,7 +243,7 @@ func (s *Server) byCapability(ctx context.Context, name, capability string) (pro
 		s.complain(err, "looking up a grant for metadata")
 		g = inventory.Grant{}
 	}
-	right := inventory.Equal(capability, inventory.Capability(s.cfg.Key, g.Owner))
+	right := len(s.cfg.Key) > 0 && inventory.Equal(capability, inventory.Capability(s.cfg.Key, g.Owner))
 	if !known || !right || !g.SecretsOpen(s.now()) || g.Machine != name {
 		return profile{}, false
 	}
