@@ -1,0 +1,255 @@
+package e2e
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.temporal.io/sdk/client"
+	"go.temporal.io/sdk/worker"
+	"go.temporal.io/sdk/workflow"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/workflows"
+)
+
+var bench = flag.Bool("bench", false, "measure the README's figures (see make bench)")
+
+// TestBench prints the figures of the README. It asserts nothing about time.
+func TestBench(t *testing.T) {
+	if !*bench {
+		t.Skip("measures: make bench")
+	}
+	ctx := needLab(t)
+	for _, f := range []string{"bin/ingot", "bin/worker-agent"} {
+		t.Logf("%-34s %7.1f MB", f, float64(size("../"+f))/1e6)
+	}
+	k, i := size("../bin/agentos/vmlinuz"), size("../bin/agentos/initramfs")
+	t.Logf("%-34s %7.1f MB", "kernel + initramfs", float64(k+i)/1e6)
+
+	began := time.Now()
+	s := site(ctx, t)
+	t.Logf("%-34s %7.2f s (first start: keys, schemas, lab)", "start until Temporal is ready", time.Since(began).Seconds())
+	s.Stop()
+	began = time.Now()
+	require.NoError(t, s.Start(ctx))
+	t.Logf("%-34s %7.2f s", "restart until Temporal is ready", time.Since(began).Seconds())
+	t.Logf("%-34s %s", "file system of the databases", filesystem(t, s.dir))
+	for name, pid := range s.processes(t) {
+		anon, rss := memory(t, pid)
+		t.Logf("%-34s %7.0f MB anonymous, %.0f MB resident", name+", idle", anon, rss)
+	}
+
+	for _, n := range []int{1, 50} {
+		overhead := s.benchActions(ctx, t, n, 10)
+		bare := s.benchSignals(ctx, t, n, 10)
+		o50, o99 := percentiles(overhead)
+		b50, b99 := percentiles(bare)
+		t.Logf("%2d agents: report → next assignment  p50 %6.1f ms  p99 %6.1f ms", n, o50, o99)
+		t.Logf("%2d runs:   bare signal round trip    p50 %6.1f ms  p99 %6.1f ms  (ratio p50 %.1f)", n, b50, b99, o50/b50)
+	}
+}
+
+// benchActions lets n simulated agents carry out k no-op actions each and
+// returns how long each waited from its report to its next assignment.
+func (s *Site) benchActions(ctx context.Context, t *testing.T, n, k int) []time.Duration {
+	t.Helper()
+	var b strings.Builder
+	fmt.Fprintf(&b, "version: \"0.1\"\nname: bench-%d\ntasks:\n- name: t\n  worker: \"{{.device_1}}\"\n  actions:\n", n)
+	for i := range k + 1 {
+		fmt.Fprintf(&b, "  - {name: a%d, image: noop, timeout: 600}\n", i)
+	}
+	s.template(ctx, t, fmt.Sprintf("bench-%d", n), b.String())
+	var machines []*Simulated
+	var docs []map[string]any
+	for i := range n {
+		name, mac := fmt.Sprintf("sim-%d-%d", n, i), fmt.Sprintf("52:54:01:%02x:00:%02x", n, i)
+		docs = append(docs, map[string]any{"name": name, "interfaces": []any{map[string]any{
+			"mac": mac, "address": fmt.Sprintf("10.10.%d.%d", 100+n, 1+i), "netmask": "255.255.255.0",
+		}}})
+		machines = append(machines, s.Simulate(name, mac))
+	}
+	require.NoError(t, s.REST(ctx, http.MethodPost, "/v1/machines", map[string]any{"machines": docs}, nil))
+
+	var mu sync.Mutex
+	var all []time.Duration
+	g, ctx := errgroup.WithContext(ctx)
+	for _, m := range machines {
+		g.Go(func() error {
+			run, err := s.Provision(ctx, workflows.ProvisionInput{Machine: m.Name, Template: fmt.Sprintf("bench-%d", n)})
+			if err != nil {
+				return err
+			}
+			if _, err := s.Follow(ctx, m.Name, func(w inventory.Workflow) bool { return w.Phase == inventory.PhasePower }); err != nil {
+				return err
+			}
+			if err := s.REST(ctx, http.MethodPost, "/v1/workflows/"+run+"/powered-on", nil, nil); err != nil {
+				return err
+			}
+			if err := m.boot(ctx); err != nil {
+				return err
+			}
+			var waits []time.Duration
+			for i := 0; i <= k+1; {
+				began := time.Now()
+				a, err := m.Next(ctx)
+				if err != nil {
+					return err
+				}
+				if a == nil {
+					continue
+				}
+				if i > 0 && i <= k { // the first waits for the boot, the last leaves
+					waits = append(waits, time.Since(began))
+				}
+				i++
+				if err := m.Done(ctx, a); err != nil {
+					return err
+				}
+			}
+			mu.Lock()
+			all = append(all, waits...)
+			mu.Unlock()
+			_, err = s.Follow(ctx, m.Name, func(w inventory.Workflow) bool { return w.State == inventory.StateSuccess })
+			return err
+		})
+	}
+	require.NoError(t, g.Wait())
+	return all
+}
+
+// boot asks for the script until the run has armed the machine.
+func (m *Simulated) boot(ctx context.Context) error {
+	for {
+		_, err := m.Boot(ctx)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-time.After(50 * time.Millisecond):
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %w", ctx.Err(), err)
+		}
+	}
+}
+
+// benchSignals measures the least that Temporal takes for the same: a signal
+// into a workflow and a local activity in answer, on the same server.
+func (s *Site) benchSignals(ctx context.Context, t *testing.T, n, k int) []time.Duration {
+	t.Helper()
+	c, err := client.DialContext(ctx, client.Options{HostPort: s.Temporal})
+	require.NoError(t, err)
+	defer c.Close()
+	queue := fmt.Sprintf("bench-%d", n)
+	w := worker.New(c, queue, worker.Options{})
+	answers := make([]chan struct{}, n)
+	for i := range answers {
+		answers[i] = make(chan struct{}, 1)
+	}
+	answer := func(_ context.Context, i int) error { answers[i] <- struct{}{}; return nil }
+	echo := func(ctx workflow.Context, i, k int) error {
+		ctx = workflow.WithLocalActivityOptions(ctx, workflow.LocalActivityOptions{StartToCloseTimeout: time.Minute})
+		for range k {
+			workflow.GetSignalChannel(ctx, "ping").Receive(ctx, nil)
+			if err := workflow.ExecuteLocalActivity(ctx, answer, i).Get(ctx, nil); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	w.RegisterWorkflowWithOptions(echo, workflow.RegisterOptions{Name: "echo"})
+	require.NoError(t, w.Start())
+	defer w.Stop()
+	var mu sync.Mutex
+	var all []time.Duration
+	g, ctx := errgroup.WithContext(ctx)
+	for i := range n {
+		g.Go(func() error {
+			run, err := c.ExecuteWorkflow(ctx, client.StartWorkflowOptions{ID: fmt.Sprintf("echo-%d-%d", n, i), TaskQueue: queue}, "echo", i, k)
+			if err != nil {
+				return err
+			}
+			for range k {
+				began := time.Now()
+				if err := c.SignalWorkflow(ctx, run.GetID(), run.GetRunID(), "ping", nil); err != nil {
+					return err
+				}
+				<-answers[i]
+				mu.Lock()
+				all = append(all, time.Since(began))
+				mu.Unlock()
+			}
+			return run.Get(ctx, nil)
+		})
+	}
+	require.NoError(t, g.Wait())
+	return all
+}
+
+func percentiles(d []time.Duration) (p50, p99 float64) {
+	slices.Sort(d)
+	at := func(p float64) float64 { return float64(d[int(p*float64(len(d)-1))].Microseconds()) / 1000 }
+	return at(.5), at(.99)
+}
+
+// processes finds the server and its Temporal child.
+func (s *Site) processes(t *testing.T) map[string]int {
+	t.Helper()
+	out := map[string]int{"ingot serve": s.Pid()}
+	dirs, err := filepath.Glob("/proc/[0-9]*/stat")
+	require.NoError(t, err)
+	for _, f := range dirs {
+		b, err := os.ReadFile(f)
+		if err != nil {
+			continue // gone meanwhile
+		}
+		fields := strings.Fields(string(b[strings.LastIndexByte(string(b), ')')+1:]))
+		if len(fields) > 1 && fields[1] == strconv.Itoa(s.Pid()) {
+			pid, err := strconv.Atoi(filepath.Base(filepath.Dir(f)))
+			require.NoError(t, err)
+			out["its Temporal child"] = pid
+		}
+	}
+	return out
+}
+
+var kB = regexp.MustCompile(`(?m)^(RssAnon|VmRSS):\s+(\d+) kB`)
+
+func memory(t *testing.T, pid int) (anon, rss float64) {
+	t.Helper()
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	require.NoError(t, err)
+	for _, m := range kB.FindAllStringSubmatch(string(b), -1) {
+		v, err := strconv.ParseFloat(m[2], 64)
+		require.NoError(t, err)
+		if m[1] == "RssAnon" {
+			anon = v / 1024
+		} else {
+			rss = v / 1024
+		}
+	}
+	return anon, rss
+}
+
+func filesystem(t *testing.T, dir string) string {
+	t.Helper()
+	var st syscall.Statfs_t
+	require.NoError(t, syscall.Statfs(dir, &st))
+	if name, ok := map[int64]string{0xEF53: "ext4", 0x58465342: "xfs", 0x9123683E: "btrfs", 0x01021994: "tmpfs", 0x794c7630: "overlay"}[int64(st.Type)]; ok {
+		return name
+	}
+	return fmt.Sprintf("0x%x", st.Type)
+}
