@@ -1,0 +1,224 @@
+package api
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+func TestClaimIsTheSameForUnknownClosedAndWrong(t *testing.T) {
+	s := newSite(t)
+	s.addMachine("m1", mac)
+	s.addMachine("m2", "52:54:00:00:00:0b")
+	o := s.armed("m1", "r1")
+
+	wrong := s.hello(o, 1, nonceA)
+	wrong.Claim = wrong.Claim[1:] + "0"
+	unknown := s.hello(o, 1, nonceA)
+	unknown.Machine = "nobody"
+	never := s.hello(inventory.Owner{Machine: "m2"}, 0, nonceA) // the claim of an empty grant opens nothing
+	early := s.hello(o, 2, nonceA)
+	var answers []*httptest.ResponseRecorder
+	for _, h := range []action.Hello{wrong, unknown, never, early} {
+		answers = append(answers, send(t, s.agent, http.MethodPost, "/agent/v1/claim", h))
+	}
+	right := s.hello(o, 1, nonceA)
+	s.clock.move(2 * time.Hour) // the window closes
+	answers = append(answers, send(t, s.agent, http.MethodPost, "/agent/v1/claim", right))
+	for _, a := range answers {
+		require.Equal(t, http.StatusNotFound, a.Code)
+		require.Equal(t, answers[0].Body.String(), a.Body.String())
+		require.Equal(t, answers[0].Header(), a.Header())
+	}
+	require.Zero(t, s.events(inventory.EventFilter{Run: "r1"})[inventory.EventHello])
+}
+
+func TestLostAnswerOfClaimIsGivenAgain(t *testing.T) {
+	s := newSite(t)
+	s.addMachine("m1", mac)
+	o := s.armed("m1", "r1")
+
+	first, again := s.welcome(o, 1, nonceA), s.welcome(o, 1, nonceA)
+	require.Equal(t, first, again)
+	require.Equal(t, http.StatusOK, send(t, s.agent, http.MethodPost, "/agent/v1/heartbeat", action.Heartbeat{}, bearer(first.Token)).Code)
+	// From its first use on, whoever repeats the claim is somebody else.
+	require.Equal(t, http.StatusConflict, send(t, s.agent, http.MethodPost, "/agent/v1/claim", s.hello(o, 1, nonceA)).Code)
+	require.Equal(t, 1, s.events(inventory.EventFilter{Run: "r1"})[inventory.EventHello])
+}
+
+func TestSecondNonceIsAConflictAndRevokes(t *testing.T) {
+	s := newSite(t)
+	s.addMachine("m1", mac)
+	o := s.armed("m1", "r1")
+	w := s.welcome(o, 1, nonceA)
+	require.Equal(t, http.StatusConflict, send(t, s.agent, http.MethodPost, "/agent/v1/claim", s.hello(o, 1, nonceB)).Code)
+	require.Equal(t, http.StatusGone, send(t, s.agent, http.MethodGet, "/agent/v1/next", nil, bearer(w.Token)).Code)
+	require.Equal(t, 1, s.events(inventory.EventFilter{Run: "r1"})[inventory.EventClaimConflict])
+}
+
+func TestStrangeHardwareIsAConflict(t *testing.T) {
+	s := newSite(t)
+	s.addMachine("m1", mac)
+	o := s.armed("m1", "r1")
+	h := s.hello(o, 1, nonceA)
+	h.MAC, h.Facts.NICs = "02:00:00:00:00:01", []action.NIC{{Name: "eth0", MAC: "02:00:00:00:00:01"}}
+	require.Equal(t, http.StatusConflict, send(t, s.agent, http.MethodPost, "/agent/v1/claim", h).Code)
+	require.Equal(t, map[string]int{inventory.EventGrant: 1, inventory.EventArmed: 1, inventory.EventClaimConflict: 1}, s.events(inventory.EventFilter{Run: "r1"}))
+	s.welcome(o, 1, nonceB) // the machine itself is not locked out
+}
+
+func TestClaimRefusesWhatNoAgentSends(t *testing.T) {
+	s := newSite(t)
+	s.addMachine("m1", mac)
+	o := s.armed("m1", "r1")
+	old := s.hello(o, 1, nonceA)
+	old.Protocol = action.Protocol + 1
+	short := s.hello(o, 1, "0011")
+	for _, in := range []any{old, short, "no json", ""} {
+		require.Equal(t, http.StatusBadRequest, send(t, s.agent, http.MethodPost, "/agent/v1/claim", in).Code)
+	}
+	huge := make([]byte, maxHello+100)
+	for i := range huge {
+		huge[i] = ' '
+	}
+	require.Equal(t, http.StatusRequestEntityTooLarge, send(t, s.agent, http.MethodPost, "/agent/v1/claim", huge).Code)
+}
+
+func TestTokensOfOthersAreRefused(t *testing.T) {
+	s := newSite(t)
+	s.addMachine("m1", mac)
+	o := s.armed("m1", "r1")
+	w := s.welcome(o, 1, nonceA)
+	for _, token := range []string{"", "x", adminToken, s.server.token(inventory.Owner{Machine: "m2", Run: "r1", Epoch: 1}, 1, nonceA)} {
+		require.Equal(t, http.StatusUnauthorized, send(t, s.agent, http.MethodGet, "/agent/v1/next", nil, bearer(token)).Code)
+	}
+	require.Equal(t, http.StatusUnauthorized, send(t, s.operator, http.MethodGet, "/v1/machines", nil, bearer(w.Token)).Code)
+	require.NoError(t, s.store.EndGrant(t.Context(), o))
+	for _, r := range [][2]string{{http.MethodGet, "/agent/v1/next"}, {http.MethodPost, "/agent/v1/heartbeat"}, {http.MethodPost, "/agent/v1/report"}, {http.MethodGet, "/agent/v1/images/x"}} {
+		bye := decode[action.Farewell](t, send(t, s.agent, r[0], r[1], "{}", bearer(w.Token)), http.StatusGone)
+		require.NotEmpty(t, bye.Reason)
+	}
+}
+
+func TestPollGetsAnAssignmentTheMomentItIsWritten(t *testing.T) {
+	s := newSite(t)
+	s.addMachine("m1", mac)
+	o := s.armed("m1", "r1")
+	w := s.welcome(o, 1, nonceA)
+	got := make(chan *httptest.ResponseRecorder)
+	go func() {
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/agent/v1/next?wait=60s", nil)
+		r.Header.Set("Authorization", "Bearer "+w.Token)
+		rec := httptest.NewRecorder()
+		s.agent.ServeHTTP(rec, r)
+		got <- rec
+	}()
+	k := s.assign(o, 1, 0, 1)
+	select {
+	case rec := <-got:
+		a := decode[action.Assignment](t, rec, http.StatusOK)
+		require.Equal(t, k, a.Key)
+		require.Equal(t, "write", a.Action.Name)
+	case <-time.After(30 * time.Second): // far less than the poll's wait
+		t.Fatal("the poll did not wake")
+	}
+	require.Equal(t, 1, s.events(inventory.EventFilter{Run: "r1"})[inventory.EventActionStarted])
+	// A lost answer: the same assignment again, and still one start.
+	require.Equal(t, http.StatusOK, send(t, s.agent, http.MethodGet, "/agent/v1/next", nil, bearer(w.Token)).Code)
+	require.Equal(t, 1, s.events(inventory.EventFilter{Run: "r1"})[inventory.EventActionStarted])
+}
+
+func TestPollEndsWithoutWork(t *testing.T) {
+	s := newSite(t)
+	s.addMachine("m1", mac)
+	w := s.welcome(s.armed("m1", "r1"), 1, nonceA)
+	require.Equal(t, http.StatusNoContent, send(t, s.agent, http.MethodGet, "/agent/v1/next?wait=0", nil, bearer(w.Token)).Code)
+	require.Equal(t, http.StatusBadRequest, send(t, s.agent, http.MethodGet, "/agent/v1/next?wait=soon", nil, bearer(w.Token)).Code)
+	// A server that stops lets polls go.
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.NoError(t, s.server.Run(ctx))
+	require.Equal(t, http.StatusNoContent, send(t, s.agent, http.MethodGet, "/agent/v1/next?wait=60", nil, bearer(w.Token)).Code)
+}
+
+func TestReportSentThreeTimesIsOneEventAndOneSignal(t *testing.T) {
+	s := newSite(t)
+	s.addMachine("m1", mac)
+	o := s.armed("m1", "r1")
+	w := s.welcome(o, 1, nonceA)
+	k := s.assign(o, 1, 0, 1)
+	r := action.Result{Key: k, ID: "abc", State: action.Failed, ExitCode: 3, Message: "no space left", Log: "line 1\nline 2\n"}
+	for range 3 {
+		require.Equal(t, http.StatusNoContent, send(t, s.agent, http.MethodPost, "/agent/v1/report", r, bearer(w.Token)).Code)
+	}
+	require.Equal(t, 1, s.events(inventory.EventFilter{Run: "r1"})[inventory.EventActionDone])
+	text, err := s.store.Log(t.Context(), "r1", 0, 0)
+	require.NoError(t, err)
+	require.Equal(t, r.Log, text)
+
+	for _, bad := range []action.Result{
+		{Key: k, ID: "x", State: action.Running}, {Key: k, State: action.Success}, {Key: action.Key{Epoch: k.Epoch}, ID: "x", State: action.Success},
+	} {
+		require.Equal(t, http.StatusBadRequest, send(t, s.agent, http.MethodPost, "/agent/v1/report", bad, bearer(w.Token)).Code)
+	}
+	other := action.Result{Key: action.Key{Epoch: k.Epoch + 1, Attempt: 1}, ID: "x", State: action.Success}
+	require.Equal(t, http.StatusGone, send(t, s.agent, http.MethodPost, "/agent/v1/report", other, bearer(w.Token)).Code)
+}
+
+func TestHeartbeatTellsProgressAndOrders(t *testing.T) {
+	s := newSite(t)
+	s.addMachine("m1", mac)
+	o := s.armed("m1", "r1")
+	w := s.welcome(o, 1, nonceA)
+	k := s.assign(o, 1, 0, 1)
+	require.Equal(t, http.StatusOK, send(t, s.agent, http.MethodGet, "/agent/v1/next", nil, bearer(w.Token)).Code)
+	beat := func(p *action.Progress) action.Orders {
+		return decode[action.Orders](t, send(t, s.agent, http.MethodPost, "/agent/v1/heartbeat", action.Heartbeat{Running: p, Wrote: true}, bearer(w.Token)), http.StatusOK)
+	}
+	seq, err := s.store.LastSeq(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, beat(&action.Progress{Key: k, Done: 5, Total: 10, Message: "writing", Log: "one\n"}))
+	require.Empty(t, beat(&action.Progress{Key: k, Done: 7, Total: 10, Log: "two\n"}))
+	got := decode[inventory.Workflow](t, s.do(http.MethodGet, "/v1/workflows/r1", nil), http.StatusOK)
+	require.Equal(t, int64(7), got.Actions[0].Done)
+	require.Equal(t, int64(10), got.Actions[0].Total)
+	after, err := s.store.LastSeq(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, seq, after, "a heartbeat is no write")
+
+	require.Equal(t, "one\ntwo\n", s.do(http.MethodGet, "/v1/workflows/r1/logs?action=0", nil).Body.String())
+	a, err := s.store.Agent(t.Context(), o)
+	require.NoError(t, err)
+	require.True(t, a.Wrote)
+
+	require.NoError(t, s.store.StopAssignment(t.Context(), o, k, s.clock.now()))
+	require.Equal(t, []action.Key{k}, beat(&action.Progress{Key: k, Done: 8, Total: 10}).Stop)
+	require.Equal(t, http.StatusNoContent, send(t, s.agent, http.MethodPost, "/agent/v1/report", action.Result{Key: k, ID: "s", State: action.Stopped}, bearer(w.Token)).Code)
+	require.Empty(t, beat(nil))
+	got = decode[inventory.Workflow](t, s.do(http.MethodGet, "/v1/workflows/r1", nil), http.StatusOK)
+	require.Zero(t, got.Actions[0].Done)
+}
+
+func TestAgentImageIsResumedByItsDigest(t *testing.T) {
+	s := newSite(t)
+	s.addMachine("m1", mac)
+	require.Equal(t, http.StatusCreated, s.do(http.MethodPut, "/v1/images/debian-12", "0123456789").Code)
+	w := s.welcome(s.armed("m1", "r1"), 1, nonceA)
+	require.Equal(t, http.StatusUnauthorized, send(t, s.agent, http.MethodGet, "/agent/v1/images/debian-12", nil).Code)
+	whole := send(t, s.agent, http.MethodGet, "/agent/v1/images/debian-12", nil, bearer(w.Token))
+	require.Equal(t, "0123456789", whole.Body.String())
+	etag := whole.Header().Get("ETag")
+	part := send(t, s.agent, http.MethodGet, "/agent/v1/images/debian-12", nil, bearer(w.Token), header{"Range", "bytes=4-"}, header{"If-Range", etag})
+	require.Equal(t, http.StatusPartialContent, part.Code)
+	require.Equal(t, "456789", part.Body.String())
+	changed := send(t, s.agent, http.MethodGet, "/agent/v1/images/debian-12", nil, bearer(w.Token), header{"Range", "bytes=4-"}, header{"If-Range", `"other"`})
+	require.Equal(t, http.StatusOK, changed.Code)
+	require.Equal(t, http.StatusNotFound, send(t, s.agent, http.MethodGet, "/agent/v1/images/..%2f..%2fetc%2fpasswd", nil, bearer(w.Token)).Code)
+}
