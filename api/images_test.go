@@ -1,0 +1,150 @@
+package api
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+func sumOf(text string) string {
+	h := sha256.Sum256([]byte(text))
+	return hex.EncodeToString(h[:])
+}
+
+// files lists what lies in the image directory.
+func (s *site) files() (names []string) {
+	s.t.Helper()
+	es, err := os.ReadDir(s.server.cfg.ImageDir)
+	require.NoError(s.t, err)
+	for _, e := range es {
+		names = append(names, e.Name())
+	}
+	return names
+}
+
+// broken is a body that breaks off.
+type broken struct{ io.Reader }
+
+func (b broken) Read(p []byte) (int, error) {
+	n, err := b.Reader.Read(p)
+	if errors.Is(err, io.EOF) {
+		err = io.ErrUnexpectedEOF
+	}
+	return n, err
+}
+
+func TestUploadGoesOnAfterALoss(t *testing.T) {
+	s := newSite(t)
+	text := "\x1f\x8b" + strings.Repeat("compressed ", 1000)
+	r := httptest.NewRequestWithContext(t.Context(), http.MethodPut, "/v1/images/debian-12?sha256="+sumOf(text), broken{strings.NewReader(text[:5000])})
+	r.Host = "127.0.0.1:8080"
+	r.Header.Set("Authorization", "Bearer "+adminToken)
+	rec := httptest.NewRecorder()
+	s.operator.ServeHTTP(rec, r)
+	require.Equal(t, http.StatusBadRequest, rec.Code, rec.Body)
+	require.Equal(t, http.StatusNotFound, s.do(http.MethodGet, "/v1/images/debian-12", nil).Code)
+	at := s.do(http.MethodHead, "/v1/images/debian-12/upload", nil).Header().Get(uploadOffset)
+	require.Equal(t, "5000", at)
+
+	require.Equal(t, http.StatusConflict, s.do(http.MethodPut, "/v1/images/debian-12?offset=4000", text[4000:]).Code)
+	i := decode[inventory.Image](t, s.do(http.MethodPut, "/v1/images/debian-12?sha256="+sumOf(text)+"&offset="+at, text[5000:]), http.StatusCreated)
+	require.Equal(t, sumOf(text), i.SHA256)
+	require.Equal(t, int64(len(text)), i.Size)
+	require.Equal(t, "gz", i.Format)
+	require.False(t, i.FirstSeen)
+	require.Equal(t, []string{i.File}, s.files())
+	require.Equal(t, "0", s.do(http.MethodHead, "/v1/images/debian-12/upload", nil).Header().Get(uploadOffset))
+
+	// Another upload of the same name replaces the file.
+	j := decode[inventory.Image](t, s.do(http.MethodPut, "/v1/images/debian-12", "raw bytes", header{"Content-Range", "bytes 0-8/9"}), http.StatusCreated)
+	require.True(t, j.FirstSeen)
+	require.Equal(t, "raw", j.Format)
+	require.Equal(t, int64(9), j.DiskSize)
+	require.Equal(t, []string{j.File}, s.files())
+
+	require.Equal(t, http.StatusNoContent, s.do(http.MethodDelete, "/v1/images/debian-12", nil).Code)
+	require.Empty(t, s.files())
+}
+
+func TestWrongDigestKeepsNothing(t *testing.T) {
+	s := newSite(t)
+	a := decode[answer](t, s.do(http.MethodPut, "/v1/images/debian-12?sha256="+sumOf("other"), "text"), http.StatusBadRequest)
+	require.Contains(t, a.Error, sumOf("text"))
+	require.Empty(t, s.files())
+	for path, in := range map[string]string{
+		"/v1/images/debian-12?sha256=beef":    "text",
+		"/v1/images/debian-12":                "",
+		"/v1/images/qcow":                     "QFI\xfb0000",
+		"/v1/images/page":                     "<!doctype html>",
+		"/v1/images/debian-12?size=2":         "text",
+		"/v1/images/Debian":                   "text",
+		"/v1/images/.hidden":                  "text",
+		"/v1/images/a..b":                     "text",
+		"/v1/images/" + url.PathEscape("a b"): "text",
+	} {
+		require.Equal(t, http.StatusBadRequest, s.do(http.MethodPut, path, in).Code, path)
+		require.Empty(t, s.files(), path)
+	}
+	require.Equal(t, http.StatusNotFound, s.do(http.MethodPut, "/v1/images/..%2fevil", "text").Code)
+}
+
+func TestUploadLeavesSpace(t *testing.T) {
+	s := newSite(t, func(c *Config) { c.MinFree = 1 << 60 })
+	s.addMachine("m1", mac)
+	a := decode[answer](t, s.do(http.MethodPut, "/v1/images/debian-12", "text"), http.StatusInsufficientStorage)
+	require.Equal(t, codeNoSpace, a.Code)
+	require.Empty(t, s.files())
+	require.Equal(t, http.StatusInsufficientStorage, s.do(http.MethodPost, "/v1/machines/m1/provision", nil).Code)
+	require.Equal(t, http.StatusOK, s.do(http.MethodPost, "/v1/machines/m1/netboot", `{"arm":true}`).Code)
+}
+
+func TestVerifySeesAFlippedBit(t *testing.T) {
+	s := newSite(t)
+	i := decode[inventory.Image](t, s.do(http.MethodPut, "/v1/images/debian-12", "text"), http.StatusCreated)
+	type found struct{ OK bool }
+	require.True(t, decode[found](t, s.do(http.MethodPost, "/v1/images/debian-12/verify", nil), http.StatusOK).OK)
+	require.NoError(t, os.WriteFile(s.server.cfg.ImageDir+"/"+i.File, []byte("tezt"), 0o600))
+	require.False(t, decode[found](t, s.do(http.MethodPost, "/v1/images/debian-12/verify", nil), http.StatusOK).OK)
+}
+
+func TestFetchDialsOnlyWhatIsAllowed(t *testing.T) {
+	var path string
+	target := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		path = r.URL.Path
+		switch r.URL.Path {
+		case "/image":
+			_, _ = w.Write([]byte("text")) // the client's test tells
+		case "/inside":
+			http.Redirect(w, r, "http://169.254.169.254/latest/user-data", http.StatusFound)
+		default:
+			http.NotFound(w, r)
+		}
+	}))
+	t.Cleanup(target.Close)
+	fetch := func(s *site, u string) *httptest.ResponseRecorder {
+		return s.do(http.MethodPost, "/v1/images", map[string]string{"name": "debian-12", "url": u, "sha256": sumOf("text")})
+	}
+	strict := newSite(t)
+	for _, u := range []string{target.URL + "/image", strings.Replace(target.URL, "http:", "https:", 1) + "/image", "file:///etc/passwd", "https://169.254.169.254/", "gopher://x/", "nonsense"} {
+		require.Equal(t, http.StatusBadRequest, fetch(strict, u).Code, u)
+	}
+	require.Empty(t, path, "nothing was dialled")
+
+	s := newSite(t, func(c *Config) { c.FetchHosts = []string{"127.0.0.1"} })
+	i := decode[inventory.Image](t, fetch(s, strings.Replace(target.URL, "http://", "http://user:pass@", 1)+"/image"), http.StatusCreated)
+	require.Equal(t, target.URL+"/image", i.URL)
+	require.Equal(t, http.StatusBadRequest, fetch(s, target.URL+"/inside").Code)
+	require.Equal(t, http.StatusBadRequest, fetch(s, target.URL+"/nothing").Code)
+	require.Equal(t, []string{i.File}, s.files())
+}

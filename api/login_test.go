@@ -1,0 +1,130 @@
+package api
+
+import (
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// session logs in as a browser does and returns its cookie.
+func (s *site) session() *http.Cookie {
+	s.t.Helper()
+	link := decode[struct{ URL string }](s.t, s.do(http.MethodPost, "/v1/login-links", nil), http.StatusCreated)
+	u, err := url.Parse(link.URL)
+	require.NoError(s.t, err)
+	require.Equal(s.t, "127.0.0.1:8080", u.Host)
+	rec := send(s.t, s.operator, http.MethodGet, u.Path, nil)
+	require.Equal(s.t, http.StatusSeeOther, rec.Code)
+	require.Equal(s.t, "/", rec.Header().Get("Location"))
+	require.Equal(s.t, http.StatusNotFound, send(s.t, s.operator, http.MethodGet, u.Path, nil).Code, "a link works once")
+	require.Len(s.t, rec.Result().Cookies(), 1)
+	return rec.Result().Cookies()[0]
+}
+
+func TestEveryRouteNeedsATokenOrSession(t *testing.T) {
+	s := newSite(t)
+	for _, r := range routes(s.operator) {
+		method, path, _ := strings.Cut(r, " ")
+		rec := send(t, s.operator, method, path, nil)
+		switch path {
+		case "/healthz":
+			require.Equal(t, http.StatusOK, rec.Code, r)
+		case "/login/{code}":
+			require.Equal(t, http.StatusNotFound, rec.Code, r)
+		default:
+			require.Equal(t, http.StatusUnauthorized, rec.Code, r)
+			require.Equal(t, http.StatusUnauthorized, send(t, s.operator, method, path, nil, bearer("wrong")).Code, r)
+		}
+	}
+	page := send(t, s.operator, http.MethodGet, "/", nil, header{"Accept", "text/html"})
+	require.Equal(t, http.StatusUnauthorized, page.Code)
+	require.Contains(t, page.Body.String(), "ingot login")
+}
+
+func TestSession(t *testing.T) {
+	s := newSite(t)
+	c := s.session()
+	require.True(t, c.HttpOnly)
+	require.Equal(t, http.SameSiteStrictMode, c.SameSite)
+	cookie := header{"Cookie", c.Name + "=" + c.Value}
+	get := func(h ...header) int { return send(t, s.operator, http.MethodGet, "/v1/machines", nil, h...).Code }
+	require.Equal(t, http.StatusOK, get(cookie))
+	require.Equal(t, http.StatusOK, send(t, s.operator, http.MethodGet, "/", nil, cookie).Code)
+
+	forged := []byte(c.Value)
+	forged[3] ^= 1
+	require.Equal(t, http.StatusUnauthorized, get(header{"Cookie", c.Name + "=" + string(forged)}))
+	require.Equal(t, http.StatusUnauthorized, get(cookie, bearer("wrong")), "a wrong token is not made good by a cookie")
+
+	again, err := New(s.server.cfg)
+	require.NoError(t, err)
+	require.Equal(t, http.StatusOK, send(t, again.Operator(), http.MethodGet, "/v1/machines", nil, cookie).Code, "it outlives a restart")
+	other := s.server.cfg
+	other.TokenSHA256[0] ^= 1
+	changed, err := New(other)
+	require.NoError(t, err)
+	require.Equal(t, http.StatusUnauthorized, send(t, changed.Operator(), http.MethodGet, "/v1/machines", nil, cookie).Code, "and dies with the token")
+
+	out := send(t, s.operator, http.MethodPost, "/v1/logout", nil, cookie, header{"Origin", "http://127.0.0.1:8080"})
+	require.Equal(t, http.StatusNoContent, out.Code)
+	require.Negative(t, out.Result().Cookies()[0].MaxAge)
+	require.Equal(t, http.StatusUnauthorized, get(cookie))
+
+	c = s.session()
+	s.clock.move(sessionLife + time.Second)
+	require.Equal(t, http.StatusUnauthorized, get(header{"Cookie", c.Name + "=" + c.Value}))
+}
+
+func TestLoginLinkExpires(t *testing.T) {
+	s := newSite(t)
+	u, err := url.Parse(decode[struct{ URL string }](t, s.do(http.MethodPost, "/v1/login-links", nil), http.StatusCreated).URL)
+	require.NoError(t, err)
+	s.clock.move(linkLife)
+	rec := send(t, s.operator, http.MethodGet, u.Path, nil)
+	require.Equal(t, http.StatusNotFound, rec.Code)
+	require.Empty(t, rec.Result().Cookies())
+}
+
+// TestBrowserGuards is security S49.
+func TestBrowserGuards(t *testing.T) {
+	s := newSite(t, func(c *Config) { c.AllowedHosts = []string{"Ingot.Example", "127.0.0.1"} })
+	c := s.session()
+	cookie := header{"Cookie", c.Name + "=" + c.Value}
+	for _, host := range []string{"evil.example", "127.0.0.1.evil.example:8080", "localhost:8080", "", "169.254.169.254"} {
+		r := header{"Host", host}
+		if host == "" {
+			continue // net/http refuses such requests before us
+		}
+		require.Equal(t, http.StatusForbidden, send(t, s.operator, http.MethodGet, "/v1/machines", nil, cookie, r).Code, host)
+		require.Equal(t, http.StatusForbidden, send(t, s.operator, http.MethodGet, "/healthz", nil, r).Code, host)
+	}
+	require.Equal(t, http.StatusOK, send(t, s.operator, http.MethodGet, "/v1/machines", nil, cookie, header{"Host", "ingot.example:8080"}).Code)
+
+	write := func(hs ...header) int {
+		return send(t, s.operator, http.MethodPost, "/v1/machines/m1/inspect", nil, append([]header{cookie}, hs...)...).Code
+	}
+	for _, h := range []header{
+		{"Origin", "http://evil.example"}, {"Origin", "null"}, {"Origin", "http://127.0.0.1:9999"}, {"Sec-Fetch-Site", "cross-site"}, {"Sec-Fetch-Site", "same-site"}, {"X-None", "x"},
+	} {
+		require.Equal(t, http.StatusForbidden, write(h), h)
+	}
+	for _, h := range []header{{"Origin", "http://127.0.0.1:8080"}, {"Sec-Fetch-Site", "same-origin"}} {
+		require.Equal(t, http.StatusNotFound, write(h), h) // past the guards: there is no such machine
+	}
+	// A token comes from a program; a browser with one still may not lie.
+	require.Equal(t, http.StatusNotFound, s.do(http.MethodPost, "/v1/machines/m1/inspect", nil).Code)
+	require.Equal(t, http.StatusForbidden, s.do(http.MethodPost, "/v1/machines/m1/inspect", nil, header{"Origin", "http://evil.example"}).Code)
+
+	for _, p := range []string{"/", "/v1/machines", "/healthz", "/nothing"} {
+		h := send(t, s.operator, http.MethodGet, p, nil, cookie).Header()
+		require.Contains(t, h.Get("Content-Security-Policy"), "default-src 'self'", p)
+		require.Equal(t, "nosniff", h.Get("X-Content-Type-Options"), p)
+	}
+	// Who asks is the socket's peer, whatever a header says: nothing here looks
+	// at it, and a spoofed one changes nothing.
+	require.Equal(t, http.StatusForbidden, send(t, s.operator, http.MethodGet, "/healthz", nil, header{"Host", "evil.example"}, header{"X-Forwarded-Host", "127.0.0.1"}).Code)
+}

@@ -1,0 +1,312 @@
+package api
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	enumspb "go.temporal.io/api/enums/v1"
+	"go.temporal.io/sdk/temporal"
+
+	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/workflows"
+)
+
+func (s *site) image(name string) {
+	s.t.Helper()
+	require.Equal(s.t, http.StatusCreated, s.do(http.MethodPut, "/v1/images/"+name, "an image called "+name).Code)
+}
+
+func TestProvisionStartsOneRunPerMachine(t *testing.T) {
+	s := newSite(t)
+	s.addMachine("m1", mac)
+	s.image("debian-12")
+	st := decode[Started](t, s.do(http.MethodPost, "/v1/machines/m1/provision", `{"image":"debian-12","retries":{"count":2}}`), http.StatusAccepted)
+	require.Equal(t, "machine/m1", st.Workflow)
+	o := s.temporal.options[0]
+	require.Equal(t, "machine/m1", o.ID)
+	require.Equal(t, workflows.TaskQueue, o.TaskQueue)
+	require.Equal(t, enumspb.WORKFLOW_ID_CONFLICT_POLICY_FAIL, o.WorkflowIDConflictPolicy)
+	require.True(t, o.WorkflowExecutionErrorWhenAlreadyStarted)
+	require.Equal(t, enumspb.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE, o.WorkflowIDReusePolicy)
+	require.Zero(t, o.WorkflowExecutionTimeout)
+	for key, want := range map[string]string{workflows.AttrMachine: "m1", workflows.AttrTemplate: "image"} {
+		got, ok := o.TypedSearchAttributes.GetKeyword(temporal.NewSearchAttributeKeyKeyword(key))
+		require.True(t, ok)
+		require.Equal(t, want, got)
+	}
+	require.Equal(t, "Provision", s.temporal.types[0])
+	require.Equal(t, workflows.ProvisionInput{Machine: "m1", Image: "debian-12", Retries: workflows.Retries{Count: 2}}, s.temporal.inputs[0])
+
+	// It is shown before a worker has taken it up.
+	w := decode[inventory.Workflow](t, s.do(http.MethodGet, "/v1/machines/m1/workflow", nil), http.StatusOK)
+	require.Equal(t, st.Run, w.Run)
+	require.Equal(t, inventory.StatePreparing, w.State)
+
+	for _, path := range []string{"provision", "inspect"} {
+		a := decode[answer](t, s.do(http.MethodPost, "/v1/machines/m1/"+path, `{}`, header{"X-Path", path}), map[string]int{"provision": http.StatusBadRequest, "inspect": http.StatusConflict}[path])
+		if path == "inspect" {
+			require.Contains(t, a.Error, st.Run)
+			require.Equal(t, "ingot workflow get "+st.Run, a.Next)
+		} else {
+			require.NotEmpty(t, a.Problems) // no image is named
+		}
+	}
+	a := decode[answer](t, s.do(http.MethodPost, "/v1/machines/m1/provision", `{"image":"debian-12"}`), http.StatusConflict)
+	require.Contains(t, a.Error, "machine/m1")
+	require.Contains(t, a.Error, st.Run)
+}
+
+func TestBadInputStartsNothing(t *testing.T) {
+	s := newSite(t)
+	s.addMachine("m1", mac)
+	require.NoError(t, s.store.PutMachines(t.Context(), []inventory.Machine{machine("manual", "52:54:00:00:00:0c")}, false, "test"))
+	for in, want := range map[string]string{
+		`{"type":"Provision","input":{"machine":"m1","template":"nothing","image":"nothing","retries":{"count":-1,"from":"middle"}}}`: "template image retries.count retries.from",
+		`{"type":"Provision","input":{"machine":"m1","colour":"red"}}`:                                                                "input",
+		`{"type":"Provision","input":"m1"}`:                                 "input",
+		`{"type":"Provision"}`:                                              "input",
+		`{"type":"BMCJob","input":{"machine":"m1","job":"a/b","tasks":[]}}`: "job tasks",
+		`{"type":"BMCJob","input":{"machine":"m1","tasks":[{"powerAction":"explode"},{},{"bootDevice":{"device":"tape"}}]}}`: "tasks[0].powerAction tasks[1] tasks[2].bootDevice.device",
+		`{"type":"BMCJob","input":{"machine":"m1","tasks":[{"powerAction":"on","bootDevice":{"device":"pxe"}}]}}`:            "tasks[0]",
+		`{"type":"BMCJob","input":{"machine":"manual","tasks":[{"powerAction":"on"}]}}`:                                      "machine",
+		`{"type":"Other","input":{}}`: "type",
+		`{"kind":"Provision"}`:        "",
+		`[]`:                          "",
+	} {
+		a := decode[answer](t, s.do(http.MethodPost, "/v1/workflows", in), http.StatusBadRequest)
+		var fields []string
+		for _, p := range a.Problems {
+			if p.Field != "" {
+				fields = append(fields, p.Field)
+			}
+		}
+		require.Equal(t, want, strings.Join(fields, " "), in)
+	}
+	require.Equal(t, http.StatusNotFound, s.do(http.MethodPost, "/v1/workflows", `{"type":"Inspect","input":{"machine":"nobody"}}`).Code)
+	require.Empty(t, s.temporal.options)
+}
+
+func TestWithoutTemporalTheRestWorks(t *testing.T) {
+	s := newSite(t)
+	s.addMachine("m1", mac)
+	s.temporal.down = true
+	a := decode[answer](t, s.do(http.MethodPost, "/v1/machines/m1/inspect", nil), http.StatusServiceUnavailable)
+	require.Equal(t, codeUnavailable, a.Code)
+	require.Contains(t, a.Error, "Temporal")
+	for _, path := range []string{"/v1/machines", "/v1/workflows", "/v1/status", "/v1/templates", "/v1/images", "/v1/why/" + mac} {
+		require.Equal(t, http.StatusOK, s.do(http.MethodGet, path, nil).Code, path)
+	}
+	require.Equal(t, http.StatusOK, s.do(http.MethodPatch, "/v1/machines/m1", `{"allowPXE":true}`).Code)
+}
+
+// failed makes a run of m1 that failed.
+func (s *site) failed(run string, in workflows.ProvisionInput) {
+	s.t.Helper()
+	raw, err := json.Marshal(in)
+	require.NoError(s.t, err)
+	require.NoError(s.t, s.store.PutWorkflow(s.t.Context(), inventory.Workflow{
+		Run: run, ID: "machine/m1", Type: workflows.ProvisionType, Machine: "m1", State: inventory.StateFailed, Phase: inventory.PhaseFailed, Input: raw,
+		Actions: []inventory.ActionRecord{{Name: "one", State: action.Success}, {Name: "two", State: action.Failed, Message: "no space left"}},
+		Started: s.clock.now(), Ended: s.clock.now(), Updated: s.clock.now(),
+	}))
+}
+
+func TestRetryIsANewRun(t *testing.T) {
+	s := newSite(t)
+	s.addMachine("m1", mac)
+	s.image("debian-12")
+	in := workflows.ProvisionInput{Machine: "m1", Image: "debian-12", HardwareMap: map[string]string{"a": "b"}, Resume: "r0"}
+	s.failed("r1", in)
+	st := decode[Started](t, s.do(http.MethodPost, "/v1/workflows/r1/retry", nil), http.StatusAccepted)
+	require.NotEqual(t, "r1", st.Run)
+	in.Resume = "r1"
+	require.Equal(t, in, s.temporal.inputs[0])
+	s.temporal.end(st.Run, enumspb.WORKFLOW_EXECUTION_STATUS_FAILED, nil)
+	decode[Started](t, s.do(http.MethodPost, "/v1/workflows/r1/retry", `{"from":"start"}`), http.StatusAccepted)
+	in.Resume = ""
+	require.Equal(t, in, s.temporal.inputs[1])
+	require.Equal(t, http.StatusBadRequest, s.do(http.MethodPost, "/v1/workflows/r1/retry", `{"from":"middle"}`).Code)
+	require.Equal(t, http.StatusNotFound, s.do(http.MethodPost, "/v1/workflows/r9/retry", nil).Code)
+	require.Equal(t, http.StatusNoContent, s.do(http.MethodDelete, "/v1/workflows/r1", nil).Code)
+}
+
+func TestDecideIsAnUpdateThatMayBeRefused(t *testing.T) {
+	s := newSite(t)
+	s.addMachine("m1", mac)
+	s.armed("m1", "r1")
+	in := `{"question":"1.0.1","choice":"retry","by":"somebody else"}`
+	require.Equal(t, http.StatusOK, s.do(http.MethodPost, "/v1/workflows/r1/decide", in).Code)
+	u := s.temporal.updates[0]
+	require.Equal(t, []string{"machine/m1", "r1", workflows.UpdateDecide}, []string{u.WorkflowID, u.RunID, u.UpdateName})
+	require.Equal(t, []any{workflows.Decision{Question: "1.0.1", Choice: workflows.Retry, By: "admin"}}, u.Args)
+	require.Equal(t, 1, s.events(inventory.EventFilter{Run: "r1"})[inventory.EventDecision])
+
+	s.temporal.update = func(context.Context) error { return temporal.NewApplicationError("nobody asks 1.0.1", "Invalid") }
+	a := decode[answer](t, s.do(http.MethodPost, "/v1/workflows/r1/decide", in), http.StatusBadRequest)
+	require.Contains(t, a.Error, "nobody asks 1.0.1")
+	s.temporal.update = func(context.Context) error { return context.DeadlineExceeded } // no worker
+	a = decode[answer](t, s.do(http.MethodPost, "/v1/workflows/r1/decide", in), http.StatusServiceUnavailable)
+	require.Equal(t, codeUnavailable, a.Code)
+}
+
+func TestCancelMayBeRepeated(t *testing.T) {
+	s := newSite(t)
+	s.addMachine("m1", mac)
+	s.armed("m1", "r1")
+	for range 2 {
+		require.Equal(t, http.StatusAccepted, s.do(http.MethodPost, "/v1/workflows/r1/cancel", `{"reason":"wrong machine"}`).Code)
+	}
+	require.Equal(t, 2, s.temporal.runs["r1"].cancels)
+	s.temporal.end("r1", enumspb.WORKFLOW_EXECUTION_STATUS_CANCELED, nil)
+	require.Equal(t, http.StatusAccepted, s.do(http.MethodPost, "/v1/workflows/r1/cancel", nil).Code)
+	require.NoError(t, s.server.Reconciler().Runs(t.Context()))
+	require.Equal(t, http.StatusAccepted, s.do(http.MethodPost, "/v1/workflows/r1/cancel", nil).Code)
+	require.Equal(t, http.StatusConflict, s.do(http.MethodPost, "/v1/workflows/r1/powered-on", nil).Code)
+}
+
+func TestBMCJobUnderARunNeedsForce(t *testing.T) {
+	s := newSite(t)
+	s.addMachine("m1", mac)
+	s.armed("m1", "r1")
+	a := decode[answer](t, s.do(http.MethodPost, "/v1/machines/m1/power", `{"action":"off"}`), http.StatusConflict)
+	require.Contains(t, a.Error, "r1")
+	st := decode[Started](t, s.do(http.MethodPost, "/v1/machines/m1/power", `{"action":"status"}`), http.StatusAccepted)
+	require.Equal(t, "bmc/m1/"+st.Job, st.Workflow)
+	decode[Started](t, s.do(http.MethodPost, "/v1/machines/m1/power", `{"action":"off","force":true}`), http.StatusAccepted)
+	require.True(t, s.temporal.inputs[1].(workflows.BMCJobInput).Force)
+	require.Equal(t, "r1", decode[inventory.Workflow](t, s.do(http.MethodGet, "/v1/machines/m1/workflow", nil), http.StatusOK).Run, "a job is not the machine's workflow")
+}
+
+func TestLegacyWords(t *testing.T) {
+	s := newSite(t)
+	s.addMachine("m1", mac)
+	s.failed("r1", workflows.ProvisionInput{Machine: "m1"})
+	old := decode[legacyWorkflow](t, s.do(http.MethodGet, "/v1/workflows/r1?legacy=1", nil), http.StatusOK)
+	require.Equal(t, "STATE_FAILED", old.State)
+	require.Equal(t, "STATE_SUCCESS", old.Tasks[0].Actions[0].Status)
+	require.Equal(t, "STATE_FAILED", old.Tasks[0].Actions[1].Status)
+	require.Equal(t, "no space left", old.Tasks[0].Actions[1].Message)
+}
+
+func TestPushIsAllOrNothing(t *testing.T) {
+	s := newSite(t)
+	s.addMachine("m1", mac)
+	a := decode[answer](t, s.do(http.MethodPost, "/v1/machines", `{"machines":[
+		{"name":"m2","interfaces":[{"mac":"52:54:00:00:00:0b"}]},
+		{"name":"M 3","interfaces":[{"mac":"52:54:00:00:00:0c"}]},
+		{"name":"m4","interfaces":[{"mac":"xx"}]}]}`), http.StatusBadRequest)
+	require.GreaterOrEqual(t, len(a.Problems), 2, "all problems at once")
+	a = decode[answer](t, s.do(http.MethodPost, "/v1/machines", `{"machines":[
+		{"name":"m2","interfaces":[{"mac":"52:54:00:00:00:0b"}]},
+		{"name":"m5","interfaces":[{"mac":"`+mac+`"}]}]}`), http.StatusBadRequest)
+	require.Contains(t, a.Error, "m1")
+	require.Equal(t, http.StatusNotFound, s.do(http.MethodGet, "/v1/machines/m2", nil).Code)
+	require.Equal(t, http.StatusBadRequest, s.do(http.MethodPost, "/v1/machines", `{"machines":[]} trailing`).Code)
+	require.Equal(t, http.StatusRequestEntityTooLarge, s.do(http.MethodPost, "/v1/machines", `{"machines":["`+strings.Repeat("x", maxBody)+`"]}`).Code)
+	require.Equal(t, http.StatusMethodNotAllowed, s.do(http.MethodPut, "/v1/machines", nil).Code)
+}
+
+// frame is one event of a stream.
+type frame struct{ event, data string }
+
+// watch opens a stream and returns its frames.
+func (s *site) watch() <-chan frame {
+	s.t.Helper()
+	srv := httptest.NewServer(s.operator)
+	s.t.Cleanup(srv.Close)
+	ctx, cancel := context.WithCancel(context.Background())
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, srv.URL+"/v1/events/stream", nil)
+	require.NoError(s.t, err)
+	req.Header.Set("Authorization", "Bearer "+adminToken)
+	resp, err := srv.Client().Do(req)
+	require.NoError(s.t, err)
+	s.t.Cleanup(func() {
+		cancel()
+		_ = resp.Body.Close() // the request was cancelled
+	})
+	require.Equal(s.t, http.StatusOK, resp.StatusCode)
+	require.Equal(s.t, "text/event-stream", resp.Header.Get("Content-Type"))
+	out := make(chan frame, 1000)
+	go func() {
+		defer close(out)
+		var f frame
+		for in := bufio.NewScanner(resp.Body); in.Scan(); {
+			switch k, v, _ := strings.Cut(in.Text(), ": "); k {
+			case "event":
+				f.event = v
+			case "data":
+				f.data = v
+			case "":
+				if f.event != "" {
+					out <- f
+				}
+				f = frame{}
+			}
+		}
+	}()
+	return out
+}
+
+// until returns the first frame that fits.
+func until(t *testing.T, frames <-chan frame, fits func(frame) bool) frame {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 30e9)
+	defer cancel()
+	for {
+		select {
+		case f, ok := <-frames:
+			require.True(t, ok, "the stream ended")
+			if fits(f) {
+				return f
+			}
+		case <-ctx.Done():
+			t.Fatal("no such event came")
+		}
+	}
+}
+
+func TestStreamShowsEverythingThenChanges(t *testing.T) {
+	s := newSite(t)
+	s.addMachine("m1", mac)
+	o := s.armed("m1", "r1")
+	frames := s.watch()
+	for _, event := range []string{"machine", "workflow", "status"} {
+		until(t, frames, func(f frame) bool { return f.event == event })
+	}
+	w := s.welcome(o, 1, nonceA)
+	k := s.assign(o, 1, 0, 1)
+	for done := int64(1); done <= 3; done++ {
+		require.Equal(t, http.StatusOK, send(t, s.agent, http.MethodPost, "/agent/v1/heartbeat", action.Heartbeat{Running: &action.Progress{Key: k, Done: done, Total: 3}}, bearer(w.Token)).Code)
+	}
+	f := until(t, frames, func(f frame) bool { return f.event == "progress" && strings.Contains(f.data, `"done":3`) })
+	var got inventory.Workflow
+	require.NoError(t, json.Unmarshal([]byte(f.data), &got))
+	require.Equal(t, "m1", got.Machine)
+
+	s.addMachine("m2", "52:54:00:00:00:0b")
+	until(t, frames, func(f frame) bool { return f.event == "machine" && strings.Contains(f.data, `"m2"`) })
+	require.NoError(t, s.store.DeleteMachine(t.Context(), "m2", "test"))
+	f = until(t, frames, func(f frame) bool { return f.event == "machine" && strings.Contains(f.data, `"m2"`) })
+	require.JSONEq(t, `{"name":"m2","deleted":true}`, f.data)
+
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.NoError(t, s.server.Run(ctx)) // a server that stops ends its streams
+	for range frames {
+	}
+}
+
+func TestStreamsAreBounded(t *testing.T) {
+	s := newSite(t)
+	for range maxStreams {
+		s.server.streams <- struct{}{}
+	}
+	require.Equal(t, http.StatusServiceUnavailable, s.do(http.MethodGet, "/v1/events/stream", nil).Code)
+}
