@@ -213,6 +213,9 @@ func TestWorkflowRecords(t *testing.T) {
 	for _, late := range []string{inventory.StateRunning, inventory.StateSuccess} {
 		rec.State = late
 		require.NoError(t, w.PutWorkflow(ctx, rec))
+		got, err = w.Workflow(ctx, o.Run)
+		require.NoError(t, err)
+		require.Equal(t, inventory.StateFailed, got.State, "%s came late", late)
 	}
 	failed.Message = "said later"
 	require.NoError(t, w.PutWorkflow(ctx, failed))

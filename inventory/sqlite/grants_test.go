@@ -150,6 +150,10 @@ func effects(w *world, o inventory.Owner) map[string]func(ctx context.Context) e
 			_, err := w.Report(ctx, o, 1, action.Result{Key: k, ID: "r1", State: action.Success})
 			return err
 		},
+		"ReportWithoutAgent": func(ctx context.Context) error {
+			_, err := w.Report(ctx, o, 9, action.Result{Key: k, ID: "r1", State: action.Success})
+			return err
+		},
 		"DiskWritten": func(ctx context.Context) error { return w.DiskWritten(ctx, o, action.Disk{Serial: "D1"}) },
 	}
 }
@@ -202,6 +206,13 @@ func TestFencing(t *testing.T) {
 			}
 		})
 	}
+	// The grant alone fences a token, even one that nobody revoked.
+	w, o = prepared(t)
+	w.take("run-2")
+	_, err := w.rw.ExecContext(t.Context(), "UPDATE agent SET revoked = 0")
+	require.NoError(t, err)
+	require.ErrorIs(t, effects(w, o)["AgentByToken"](t.Context()), inventory.ErrFenced)
+
 	// The empty owner of a free grant owns nothing.
 	w, o = prepared(t)
 	require.NoError(t, w.EndGrant(t.Context(), o))
@@ -211,7 +222,7 @@ func TestFencing(t *testing.T) {
 		}
 	}
 	// A claim of before learns nothing.
-	_, err := w.redeem(o, 1, "n1")
+	_, err = w.redeem(o, 1, "n1")
 	require.ErrorIs(t, err, inventory.ErrNotFound)
 }
 
