@@ -132,7 +132,7 @@ func TestWhy(t *testing.T) {
 }
 
 func TestNewNamesAllProblems(t *testing.T) {
-	_, err := New(Config{Interfaces: []string{"lo"}, Address: testSelf, AgentURL: "http://10.10.20.2:7443/x y", AgentPin: "sha256:zz"}, &fakeMachines{}, &fakeJournal{})
+	_, err := New(Config{Interfaces: []string{"lo"}, Address: testSelf, AgentURL: "http://10.10.20.2:7443/x y", AgentPin: "sha256:zz", ClaimKey: []byte("short")}, &fakeMachines{}, &fakeJournal{})
 	var p inventory.Problems
 	if !errors.As(err, &p) || len(p) != 3 {
 		t.Errorf("got %v", err)

@@ -146,7 +146,7 @@ func checksum(b []byte, s uint32) uint16 {
 // serveDHCP reads packets until ctx ends. A flood fills the queue and is
 // dropped; clients ask again.
 func (s *Server) serveDHCP(ctx context.Context, c *dhcpConn) error {
-	defer c.Close() //nolint:errcheck // nothing is buffered
+	defer c.Close()
 	stop := context.AfterFunc(ctx, func() { _ = c.conn.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
 	queue := make(chan []byte, dhcpQueue)

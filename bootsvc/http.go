@@ -209,7 +209,7 @@ func (s *Server) serveBoot(w http.ResponseWriter, r *http.Request, macText, toke
 
 // serveAsset serves f, closes it, and records kind when it was served whole.
 func (s *Server) serveAsset(w http.ResponseWriter, r *http.Request, d Decision, f *os.File, info os.FileInfo, kind string) {
-	defer f.Close() //nolint:errcheck // read-only
+	defer f.Close()
 	w.Header().Set("Content-Type", "application/octet-stream")
 	w.Header().Set("Cache-Control", "no-store")
 	if strings.Contains(r.Header.Get("Range"), ",") {
@@ -303,6 +303,8 @@ func (s *Server) serveHTTP(ctx context.Context, l net.Listener) error {
 	if srv.Shutdown(last) != nil {
 		_ = srv.Close() // connections that did not end in time
 	}
-	<-done
+	if err := <-done; !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serving HTTP on %s: %w", l.Addr(), err)
+	}
 	return nil
 }

@@ -25,14 +25,11 @@ import (
 )
 
 // get asks the handler as if from source.
-func get(t testing.TB, h http.Handler, method, url, source string, header ...string) *httptest.ResponseRecorder {
+func get(t testing.TB, h http.Handler, method, url, source string) *httptest.ResponseRecorder {
 	t.Helper()
 	r := httptest.NewRequestWithContext(t.Context(), method, "http://10.10.20.2/", nil)
 	path := strings.TrimPrefix(url, "http://10.10.20.2")
 	r.URL.Path, r.RemoteAddr = path, source+":40000"
-	for i := 0; i+1 < len(header); i += 2 {
-		r.Header.Set(header[i], header[i+1])
-	}
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, r)
 	return w
@@ -352,12 +349,16 @@ func TestRunNeedsOneHTTPPort(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer taken.Close() //nolint:errcheck // a test's listener
-	s, _ := newServer(t, &fakeMachines{}, func(c *Config) { c.Address, c.HTTPAddr = netip.MustParseAddr("127.0.0.1"), []string{taken.Addr().String()} })
+	defer taken.Close()
+	s, _ := newServer(t, &fakeMachines{}, func(c *Config) {
+		c.Address, c.HTTPAddr = netip.MustParseAddr("127.0.0.1"), []string{taken.Addr().String()}
+	})
 	if _, err := s.listenHTTP(t.Context()); err == nil || !strings.Contains(err.Error(), taken.Addr().String()) || !strings.Contains(err.Error(), "another program has the port") {
 		t.Errorf("all ports taken: %v", err)
 	}
-	s, _ = newServer(t, &fakeMachines{}, func(c *Config) { c.Address, c.HTTPAddr = netip.MustParseAddr("127.0.0.1"), []string{taken.Addr().String(), ":0"} })
+	s, _ = newServer(t, &fakeMachines{}, func(c *Config) {
+		c.Address, c.HTTPAddr = netip.MustParseAddr("127.0.0.1"), []string{taken.Addr().String(), ":0"}
+	})
 	ls, err := s.listenHTTP(t.Context())
 	if err != nil || len(ls) != 1 {
 		t.Fatalf("one port free: %v", err)

@@ -51,7 +51,7 @@ func ImageHandler(images Images, log *slog.Logger) http.Handler {
 			notFound(w)
 			return
 		}
-		defer f.Close() //nolint:errcheck // read-only
+		defer f.Close()
 		h.Set("Content-Type", "application/octet-stream")
 		h.Set("Cache-Control", "no-transform")
 		if sha256Form.MatchString(image.SHA256) {

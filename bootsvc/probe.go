@@ -38,7 +38,7 @@ func ProbeDHCP(ctx context.Context, iface string) ([]ForeignServer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("probing for DHCP servers on %q: %w", iface, err)
 	}
-	defer conn.Close() //nolint:errcheck // nothing is buffered
+	defer conn.Close()
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 	p, err := dhcpv4.NewDiscovery(mac, dhcpv4.WithBroadcast(true),

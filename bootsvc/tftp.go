@@ -40,7 +40,7 @@ const (
 // serveTFTP serves until ctx ends. It uses one port: a transfer from a fresh
 // port needs connection tracking in every router between relay and server.
 func (s *Server) serveTFTP(ctx context.Context, c *tftpConn) error {
-	defer c.Close() //nolint:errcheck // nothing is buffered
+	defer c.Close()
 	srv := tftp.NewServer(func(name string, rf io.ReaderFrom) error {
 		remote := rf.(tftp.OutgoingTransfer).RemoteAddr()
 		defer c.end(peerOf(&remote))
@@ -138,7 +138,7 @@ func (s *Server) readTFTP(ctx context.Context, name string, rf io.ReaderFrom) er
 		s.log.Warn("TFTP: no such loader", "machine", d.Machine, "file", file, "error", err)
 		return errNoFile
 	}
-	defer f.Close() //nolint:errcheck // read-only
+	defer f.Close()
 	rf.(tftp.OutgoingTransfer).SetSize(info.Size())
 	if _, err := rf.ReadFrom(f); err != nil {
 		// UEFI asks for the size first, aborts, and then downloads.

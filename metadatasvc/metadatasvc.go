@@ -162,7 +162,9 @@ func (s *Server) serve(ctx context.Context, l net.Listener) error {
 	if srv.Shutdown(last) != nil {
 		_ = srv.Close() // connections that did not end in time
 	}
-	<-done
+	if err := <-done; !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serving metadata on %s: %w", l.Addr(), err)
+	}
 	return nil
 }
 

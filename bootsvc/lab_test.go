@@ -1,0 +1,221 @@
+package bootsvc
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/insomniacslk/dhcp/dhcpv4"
+	"github.com/insomniacslk/dhcp/dhcpv4/nclient4"
+	"golang.org/x/sys/unix"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+var lab = flag.Bool("lab", false, "run the tests that need root and make network namespaces")
+
+const (
+	serverNS = "ingot-bootsvc-srv"
+	clientNS = "ingot-bootsvc-cli"
+)
+
+// inNamespaces tells whether the test runs inside a namespace with srv0,
+// 10.10.20.2/24; the other end of that wire is cli0 in a second namespace,
+// without an address. If not, it runs the calling test there.
+func inNamespaces(t *testing.T) bool {
+	t.Helper()
+	const inside = "INGOT_BOOTSVC_LAB"
+	if os.Getenv(inside) != "" {
+		return true
+	}
+	if !*lab {
+		t.Skip("needs root and network namespaces: go test -lab")
+	}
+	for _, name := range []string{serverNS, clientNS} {
+		ip(t, "netns", "add", name)
+		t.Cleanup(func() {
+			if out, err := exec.CommandContext(context.WithoutCancel(t.Context()), "ip", "netns", "del", name).CombinedOutput(); err != nil {
+				t.Errorf("removing namespace %s: %v %s", name, err, out)
+			}
+		})
+	}
+	ip(t, "-n", serverNS, "link", "set", "lo", "up")
+	ip(t, "-n", serverNS, "link", "add", "srv0", "type", "veth", "peer", "name", "cli0", "netns", clientNS)
+	ip(t, "-n", serverNS, "addr", "add", "10.10.20.2/24", "dev", "srv0")
+	ip(t, "-n", serverNS, "link", "set", "srv0", "up")
+	ip(t, "-n", clientNS, "link", "set", "cli0", "up")
+	cmd := exec.CommandContext(t.Context(), "ip", "netns", "exec", serverNS, os.Args[0], "-test.run", "^"+t.Name()+"$", "-test.v", "-lab")
+	cmd.Env = append(os.Environ(), inside+"=1")
+	out, err := cmd.CombinedOutput()
+	t.Logf("%s", out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return false
+}
+
+func ip(t *testing.T, args ...string) {
+	t.Helper()
+	if out, err := exec.CommandContext(t.Context(), "ip", args...).CombinedOutput(); err != nil {
+		t.Fatalf("ip %s: %v %s", strings.Join(args, " "), err, out)
+	}
+}
+
+// atClient runs do in the client's namespace. Sockets that it opens stay
+// there; its thread is not used again.
+func atClient(t *testing.T, do func() error) {
+	t.Helper()
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread()
+		ns, err := os.Open("/run/netns/" + clientNS)
+		if err == nil {
+			err = errors.Join(unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET), ns.Close())
+		}
+		if err == nil {
+			err = do()
+		}
+		done <- err
+	}()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A client without an address gets its lease by raw unicast and by broadcast,
+// a relay by giaddr, and a probe finds the server only when it answers it.
+func TestLabDHCP(t *testing.T) {
+	if !inNamespaces(t) {
+		return
+	}
+	var cli *net.Interface
+	atClient(t, func() (err error) {
+		cli, err = net.InterfaceByName("cli0")
+		return err
+	})
+	f := &fakeMachines{machines: []inventory.Machine{machine(func(m *inventory.Machine) { m.Interfaces[0].MAC = cli.HardwareAddr.String() })}}
+	s, j := newServer(t, f, func(c *Config) { c.Interfaces, c.HTTPAddr = []string{"srv0"}, nil })
+	f.setGrant(armed("node1"))
+	c, err := listenDHCP(t.Context(), "srv0", testSelf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := listenDHCP(t.Context(), "srv0", testSelf); err == nil || !strings.Contains(err.Error(), "UDP port 67 on srv0") {
+		t.Errorf("a second server: %v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- s.serveDHCP(ctx, c) }()
+	for _, broadcast := range []bool{false, true} {
+		var client *nclient4.Client
+		atClient(t, func() (err error) {
+			client, err = nclient4.New("cli0", nclient4.WithTimeout(5*time.Second), nclient4.WithRetry(2))
+			return err
+		})
+		lease, err := client.Request(t.Context(), dhcpv4.WithBroadcast(broadcast), pxeClient(7))
+		if err != nil {
+			t.Fatalf("broadcast %v: %v", broadcast, err)
+		}
+		if got := addr4(lease.ACK.YourIPAddr); got != netip.MustParseAddr(testAddr) || lease.ACK.BootFileName != "snponly.efi" {
+			t.Errorf("broadcast %v: %s", broadcast, lease.ACK.Summary())
+		}
+		if err := client.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	if kinds := j.kinds(t, s); kinds != inventory.EventDHCP {
+		t.Errorf("events %q", kinds)
+	}
+	atClient(t, func() error {
+		servers, err := ProbeDHCP(t.Context(), "cli0")
+		if len(servers) != 0 {
+			t.Errorf("we answered a probe: %v", servers)
+		}
+		return err
+	})
+	s.rec.flush(t.Context())
+	if len(j.seen) != 1 {
+		t.Errorf("the probe's MAC was not seen: %+v", j.seen)
+	}
+	relayed(t, cli)
+	probed(t)
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+// relayed speaks as a relay: the answer comes to giaddr's port 67, from the
+// server's address, with option 82 at its end.
+func relayed(t *testing.T, cli *net.Interface) {
+	t.Helper()
+	ip(t, "-n", clientNS, "addr", "add", "10.10.20.1/24", "dev", "cli0")
+	var relay net.PacketConn
+	atClient(t, func() (err error) {
+		var lc net.ListenConfig
+		relay, err = lc.ListenPacket(t.Context(), "udp4", "10.10.20.1:67")
+		return err
+	})
+	defer relay.Close()
+	p := packet(t, dhcpv4.MessageTypeDiscover, dhcpv4.WithHwAddr(cli.HardwareAddr), dhcpv4.WithGatewayIP(net.IPv4(10, 10, 20, 1)), generic(82, 1, 2, 'p', '7'))
+	if _, err := relay.WriteTo(p.ToBytes(), &net.UDPAddr{IP: testSelf.AsSlice(), Port: 67}); err != nil {
+		t.Fatal(err)
+	}
+	if err := relay.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	b := make([]byte, maxDatagram)
+	n, from, err := relay.ReadFrom(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if from.String() != "10.10.20.2:67" || lastOption(b[:n]) != 82 || !bytes.Contains(b[:n], []byte{82, 4, 1, 2, 'p', '7'}) || !bytes.Equal(b[28:34], cli.HardwareAddr) {
+		t.Errorf("from %s: % x", from, b[:n])
+	}
+}
+
+// probed lets ProbeDHCP find a server that answers everybody.
+func probed(t *testing.T) {
+	t.Helper()
+	var foreign *net.UDPConn
+	atClient(t, func() error {
+		c, err := listenDHCP(t.Context(), "cli0", netip.MustParseAddr("10.10.20.1"))
+		if err == nil {
+			foreign = c.conn
+			go func() {
+				b := make([]byte, maxDatagram)
+				for {
+					n, _, err := foreign.ReadFrom(b)
+					if err != nil {
+						_ = c.Close()
+						return
+					}
+					p, err := dhcpv4.FromBytes(b[:n])
+					if err != nil {
+						continue
+					}
+					r, err := dhcpv4.NewReplyFromRequest(p, dhcpv4.WithMessageType(dhcpv4.MessageTypeOffer), dhcpv4.WithYourIP(net.IPv4(10, 10, 20, 99)),
+						dhcpv4.WithOption(dhcpv4.OptServerIdentifier(net.IPv4(10, 10, 20, 1))))
+					if err == nil {
+						_ = c.write(reply{packet: r, route: routeBroadcast})
+					}
+				}
+			}()
+		}
+		return err
+	})
+	defer foreign.Close()
+	servers, err := ProbeDHCP(t.Context(), "srv0")
+	if err != nil || len(servers) != 1 || servers[0].Server.String() != "10.10.20.1" || servers[0].Offered.String() != "10.10.20.99" || servers[0].Proxy {
+		t.Errorf("%+v, %v", servers, err)
+	}
+}
