@@ -408,6 +408,7 @@ func (a *Agent) heartbeats(ctx context.Context) error {
 	}
 	tick := time.NewTicker(pace)
 	defer tick.Stop()
+	a.askBeat() // the server may have orders already
 	for {
 		select {
 		case <-tick.C:

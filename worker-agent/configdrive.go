@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -13,13 +14,8 @@ import (
 	"github.com/diskfs/go-diskfs/filesystem/fat16"
 )
 
-const (
-	// seedSize is the CIDATA partition's size: a FAT16 that fsck, mtools and the
-	// kernel agree on.
-	seedSize = 16 * mib
-	// seedLabel is what cloud-init's NoCloud looks for, as a volume label.
-	seedLabel = "CIDATA"
-)
+// seedLabel is what cloud-init's NoCloud looks for, as a volume label.
+const seedLabel = "CIDATA"
 
 // configDrive puts a NoCloud seed on the bound disk: a FAT16 partition at its
 // end, labelled CIDATA. One that an earlier run left is replaced.
@@ -32,10 +28,6 @@ const (
 // partition (number), bytes.
 func (t *attempt) configDrive(ctx context.Context) (err error) {
 	files := t.seedFiles()
-	volume, err := makeSeed(files)
-	if err != nil {
-		return fmt.Errorf("making the %s file system: %w", seedLabel, err)
-	}
 	disk, dev, err := t.open(ctx, "DEST_DISK")
 	if err != nil {
 		return err
@@ -45,8 +37,9 @@ func (t *attempt) configDrive(ctx context.Context) (err error) {
 			err = fmt.Errorf("closing %s: %w", disk.Path, e)
 		}
 	}()
-	if dev.SectorSize() != 512 {
-		return fmt.Errorf("writing %s: it has sectors of %d bytes, and the seed is made for 512", disk.Path, dev.SectorSize())
+	volume, err := makeFAT16(seedBytes(dev.SectorSize()), dev.SectorSize(), seedLabel, files)
+	if err != nil {
+		return fmt.Errorf("making the %s file system: %w", seedLabel, err)
 	}
 	table, err := readGPT(dev, dev.Size(), dev.SectorSize())
 	if errors.Is(err, errNoTable) {
@@ -74,7 +67,7 @@ func (t *attempt) configDrive(ctx context.Context) (err error) {
 	if err := table.write(dev); err != nil {
 		return fmt.Errorf("writing %s: %w", disk.Path, err)
 	}
-	if err := verifySeed(dev, number, at, files); err != nil {
+	if err := verifySeed(dev, number, at, volume, files); err != nil {
 		return fmt.Errorf("reading %s back: %w", disk.Path, err)
 	}
 	if err := dev.Reread(); err != nil {
@@ -104,8 +97,8 @@ func (t *attempt) seedFiles() []seedFile {
 }
 
 // placeSeed changes the table in memory: it uses the whole disk of size
-// bytes, and has one partition named CIDATA of seedSize bytes at its end. It
-// returns the partition's number and first sector.
+// bytes, and has one partition named CIDATA at its end. It returns the
+// partition's number and first sector.
 func (g *gpt) placeSeed(size int64) (number int, first uint64, err error) {
 	g.resize(size)
 	free, end := -1, uint64(0)
@@ -125,43 +118,30 @@ func (g *gpt) placeSeed(size int64) (number int, first uint64, err error) {
 	if free < 0 {
 		return 0, 0, errors.New("all entries of the partition table are taken")
 	}
-	sectors, grain := uint64(seedSize/g.sector), uint64(mib/g.sector)
+	sectors, grain := uint64(seedBytes(int(g.sector))/g.sector), uint64(mib/g.sector)
 	usable := g64(g.header, gptLastUsable) + 1
 	if usable < sectors+grain {
 		return 0, 0, errors.New("the disk is too small")
 	}
 	first = (usable - sectors) / grain * grain
 	if first <= end || first < g64(g.header, gptFirstUsable) {
-		return 0, 0, fmt.Errorf("no %d MiB are free at the end of the disk: the last partition ends at sector %d of %d", seedSize/mib, end, usable)
+		return 0, 0, fmt.Errorf("no %d MiB are free at the end of the disk: the last partition ends at sector %d of %d", seedBytes(int(g.sector))/mib, end, usable)
 	}
 	g.entry(free).set(basicData, first, first+sectors-1, seedLabel)
 	return free + 1, first, nil
 }
 
-// makeSeed returns a FAT16 volume with files in it.
-func makeSeed(files []seedFile) ([]byte, error) {
-	store := &memory{data: make([]byte, seedSize)}
-	vol, err := fat16.Create(store, seedSize, 0, 512, seedLabel, true)
-	if err != nil {
-		return nil, err
+// seedBytes is the seed partition's size on a disk with such sectors: a FAT16
+// that fsck, mtools and the kernel agree on.
+func seedBytes(sector int) int64 {
+	if sector == 512 {
+		return 16 * mib
 	}
-	for _, f := range files {
-		w, err := vol.OpenFile("/"+f.name, os.O_CREATE|os.O_RDWR)
-		if err != nil {
-			return nil, fmt.Errorf("making %q: %w", f.name, err)
-		}
-		if _, err := w.Write([]byte(f.contents)); err != nil {
-			return nil, fmt.Errorf("writing %q: %w", f.name, err)
-		}
-		if err := w.Close(); err != nil {
-			return nil, fmt.Errorf("closing %q: %w", f.name, err)
-		}
-	}
-	return store.data, nil
+	return 32 * mib
 }
 
 // verifySeed reads back, from the disk, both tables and the volume.
-func verifySeed(dev Device, number int, at int64, files []seedFile) error {
+func verifySeed(dev Device, number int, at int64, volume []byte, files []seedFile) error {
 	last := dev.Size()/int64(dev.SectorSize()) - 1
 	for _, lba := range []int64{1, last} {
 		g, err := readGPTAt(dev, dev.Size(), dev.SectorSize(), lba)
@@ -172,15 +152,25 @@ func verifySeed(dev Device, number int, at int64, files []seedFile) error {
 			return fmt.Errorf("table at sector %d: partition %d is not the one that was written", lba, number)
 		}
 	}
-	volume := aligned(seedSize)
-	if _, err := dev.ReadAt(volume, at); err != nil {
+	back := aligned(len(volume))
+	if _, err := dev.ReadAt(back, at); err != nil {
 		return err
 	}
-	vol, err := fat16.Read(&memory{data: volume}, seedSize, 0, 512)
+	if !bytes.Equal(back, volume) {
+		return errors.New("the file system is not the one that was written")
+	}
+	if dev.SectorSize() != 512 {
+		return nil // go-diskfs reads no others
+	}
+	// What was written is read by another implementation than wrote it.
+	vol, err := fat16.Read(&memory{data: back}, int64(len(back)), 0, 512)
 	if err != nil {
 		return fmt.Errorf("the %s file system: %w", seedLabel, err)
 	}
 	for _, f := range files {
+		if f.contents == "" {
+			continue // go-diskfs opens no empty files
+		}
 		b, err := vol.ReadFile("/" + f.name)
 		if err != nil {
 			return fmt.Errorf("%q: %w", f.name, err)

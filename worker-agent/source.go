@@ -116,7 +116,9 @@ func (s *source) connect(off int64) (again bool, err error) {
 		if errors.As(err, &u) {
 			err = u.Err
 		}
-		return s.ctx.Err() == nil, err
+		// A server that cannot prove its name will not learn to by waiting.
+		var unproven *tls.CertificateVerificationError
+		return s.ctx.Err() == nil && !errors.As(err, &unproven), err
 	}
 	if again, err = s.check(resp, off); err != nil {
 		_ = resp.Body.Close() // it will not be read

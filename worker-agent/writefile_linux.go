@@ -56,7 +56,7 @@ func (t *attempt) writeFile(ctx context.Context) error {
 		} else {
 			part, fstype, err = t.findRoot(ctx, disk.Path, parts)
 		}
-		if err == nil || time.Now().After(end) {
+		if !errors.Is(err, errNotYet) || time.Now().After(end) {
 			break
 		}
 		if e := sleep(ctx, 200*time.Millisecond); e != nil {
@@ -83,6 +83,10 @@ func (t *attempt) writeFile(ctx context.Context) error {
 	return nil
 }
 
+// errNotYet says that what was looked for may still appear: after a new
+// partition table, devices come one by one.
+var errNotYet = errors.New("it is not there")
+
 // pick returns partition number n with the file system that it holds.
 func (t *attempt) pick(parts []Partition, n int) (Partition, string, error) {
 	for _, p := range parts {
@@ -93,12 +97,15 @@ func (t *attempt) pick(parts []Partition, n int) (Partition, string, error) {
 		if fstype == "" {
 			fstype = deviceFS(p)
 		}
+		if fstype == "" && t.env["FS_TYPE"] == "" {
+			return p, "", fmt.Errorf("finding a file system on %s: %w", p.Path, errNotYet)
+		}
 		if !slices.Contains(mountable, fstype) {
 			return p, fstype, fmt.Errorf("mounting %s: it holds %q, not one of %s", p.Path, fstype, strings.Join(mountable, ", "))
 		}
 		return p, fstype, nil
 	}
-	return Partition{}, "", fmt.Errorf("finding partition %d: it is not there; there are %d others", n, len(parts))
+	return Partition{}, "", fmt.Errorf("finding partition %d among %d: %w", n, len(parts), errNotYet)
 }
 
 // mountable are the file systems that the agent's kernel has drivers for.
@@ -139,7 +146,7 @@ func (t *attempt) findRoot(ctx context.Context, disk string, parts []Partition) 
 			return p, fstype, nil
 		}
 	}
-	return Partition{}, "", fmt.Errorf("finding the root file system of %s: none of its partitions (%s) has /etc/os-release", disk, strings.Join(seen, ", "))
+	return Partition{}, "", fmt.Errorf("finding the root file system of %s, one with /etc/os-release, on [%s]: %w", disk, strings.Join(seen, ", "), errNotYet)
 }
 
 // fileSpec is a file to be written.

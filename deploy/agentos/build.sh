@@ -1,23 +1,24 @@
 #!/usr/bin/env bash
-# build.sh OUTDIR AGENT KERNELTREE: make the in-memory system that Ingot boots machines into.
+# build.sh OUTDIR AGENT [KERNELTREE]: make the in-memory system that Ingot boots machines into.
 #
 #   OUTDIR      gets vmlinuz, initramfs (cpio, zstd) and contents.txt, which lists what is inside
 #   AGENT       the worker-agent, built with CGO_ENABLED=0; it becomes /init
-#   KERNELTREE  an unpacked Debian linux-image package (apt-get download linux-image-amd64's dependency; dpkg -x)
+#   KERNELTREE  an unpacked Debian linux-image package (apt-get download linux-image-amd64's dependency; dpkg -x);
+#               default: the one that deploy/deps.sh unpacks
 #
 # The modules of deploy/agentos/modules.txt go in, with what they need. Environment:
 #
 #   BUSYBOX     a static busybox; it becomes /bin/sh of a rescue boot (ingot.rescue=1). Default: none, no shell
 #   CA_BUNDLE   certificates for image servers with https. Default: the build host's, if it has some; empty = none
-#   ZSTD_LEVEL  default 19
+#   ZSTD_LEVEL  default 12, in seconds; 19 saves 2 MB more and takes a minute
 #
 # The same inputs give the same bytes: names are sorted, times are 0, owner is root.
 set -euo pipefail
 export LC_ALL=C
 die() { echo "agentos: $*" >&2; exit 1; }
-[ $# = 3 ] || die "usage: build.sh OUTDIR AGENT KERNELTREE"
+[ $# = 2 ] || [ $# = 3 ] || die "usage: build.sh OUTDIR AGENT [KERNELTREE]"
 HERE=$(cd "$(dirname "$0")" && pwd)
-OUT=$1 AGENT=$2 TREE=$3
+OUT=$1 AGENT=$2 TREE=${3:-${XDG_CACHE_HOME:-$HOME/.cache}/ingot-lab/pkg/kernel}
 [ -x "$AGENT" ] || die "$AGENT: no program is there"
 for tool in depmod cpio zstd awk; do
   PATH=$PATH:/usr/sbin:/sbin command -v $tool >/dev/null || die "$tool is missing: apt-get install kmod cpio zstd gawk"
@@ -69,7 +70,7 @@ while read -r f; do
     *) die "$f: how is that packed?" ;;
   esac
 done < "$work/list"
-cp "$TREE/$MODULES"/modules.{builtin,order} "$R/lib/modules/$VERSION/"
+cp "$TREE/$MODULES"/modules.{builtin,builtin.modinfo,order} "$R/lib/modules/$VERSION/"
 depmod -b "$R" "$VERSION"
 # Of depmod's tables the agent reads three.
 find "$R/lib/modules/$VERSION" -maxdepth 1 -type f ! -name modules.dep ! -name modules.alias ! -name modules.softdep -delete
@@ -90,7 +91,7 @@ fi
 chmod -R u=rwX,go=rX "$R"
 find "$R" -exec touch -hd @0 {} +
 (cd "$R" && find . -print0 | sort -z | cpio --null -o -H newc --owner=0:0 --reproducible --quiet) > "$work/cpio"
-zstd -q -f -"${ZSTD_LEVEL:-19}" -T0 "$work/cpio" -o "$work/initramfs"
+zstd -q -f -"${ZSTD_LEVEL:-12}" -T0 "$work/cpio" -o "$work/initramfs"
 cp "$KERNEL" "$work/vmlinuz"
 chmod 644 "$work/vmlinuz" "$work/initramfs"
 (cd "$R" && find . -type f -printf '%s %P\n' | sort -k2) > "$OUT/contents.txt"

@@ -1,0 +1,116 @@
+package agent
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// sysfs makes a tree of one-line files.
+func sysfs(t *testing.T, files map[string]string) string {
+	t.Helper()
+	dir := t.TempDir()
+	for name, content := range files {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(content+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+func TestFacts(t *testing.T) {
+	dir := sysfs(t, map[string]string{
+		"class/dmi/id/sys_vendor": "ACME \x1b[31mInc.", "class/dmi/id/product_name": "Box", "class/dmi/id/product_serial": "SN1",
+		"class/dmi/id/product_uuid": "ABCD-EF", "firmware/efi/fw_platform_size": "64",
+		"class/net/eth0/type": "1", "class/net/eth0/address": "52:54:00:00:00:01", "class/net/eth0/carrier": "1", "class/net/eth0/speed": "10000",
+		"class/net/eth1/type": "1", "class/net/eth1/address": "52:54:00:00:00:02", "class/net/eth1/carrier": "0", "class/net/eth1/speed": "-1",
+		"class/net/lo/type": "772", "class/net/lo/address": "00:00:00:00:00:00",
+		"block/vda/size": "2048", "block/vda/serial": "VS1", "block/vda/queue/rotational": "1",
+		"block/nvme0n1/size": "4096", "block/nvme0n1/device/serial": "NV 1  ", "block/nvme0n1/device/model": "Fast Disk", "block/nvme0n1/wwid": "eui.0025", "block/nvme0n1/nsid": "1",
+		"block/sda/size": "8192", "block/sda/device/wwid": "naa.5000c500a1b2c3d4", "block/sda/device/vpd_pg80": "\x00\x80\x00\x08  ZA1234", "block/sda/device/model": "ST1", "block/sda/device/vendor": "SEAGATE", "block/sda/ro": "1",
+		"block/loop0/size": "99", "block/sr0/size": "99", "block/dm-0/size": "99", "block/zram0/size": "9", "block/md0/size": "9", "block/sdb/size": "0",
+	})
+	f, err := HostFinder{Sys: dir}.Facts(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if f.Manufacturer != "ACME [31mInc." || f.Product != "Box" || f.Serial != "SN1" || f.UUID != "abcd-ef" || f.Firmware != "uefi" || f.CPUs < 1 || f.Memory < mib {
+		t.Errorf("%+v", f)
+	}
+	if got := fmt.Sprint(f.NICs); got != "[{eth0 52:54:00:00:00:01 10000 true} {eth1 52:54:00:00:00:02 0 false}]" {
+		t.Errorf("interfaces %s", got)
+	}
+	want := map[string]string{
+		"/dev/vda":     "VS1||virtio|1048576|[/dev/disk/by-id/virtio-VS1]",
+		"/dev/nvme0n1": "NV 1|eui.0025|nvme|2097152|[/dev/disk/by-id/nvme-eui.0025 /dev/disk/by-id/nvme-Fast_Disk_NV_1 /dev/disk/by-id/nvme-Fast_Disk_NV_1_1]",
+		"/dev/sda":     "ZA1234|0x5000c500a1b2c3d4|scsi|4194304|[/dev/disk/by-id/wwn-0x5000c500a1b2c3d4 /dev/disk/by-id/scsi-35000c500a1b2c3d4 /dev/disk/by-id/scsi-SSEAGATE_ST1_ZA1234]",
+	}
+	for _, d := range f.Disks {
+		if got := fmt.Sprintf("%s|%s|%s|%d|%v", d.Serial, d.WWN, d.Transport, d.Size, d.ByID); got != want[d.Path] {
+			t.Errorf("%s: %s, want %s", d.Path, got, want[d.Path])
+		}
+		if d.Blank {
+			t.Errorf("%s: a disk that cannot be read is no blank one", d.Path)
+		}
+		if d.ReadOnly != (d.Path == "/dev/sda") || d.Rotational != (d.Path == "/dev/vda") {
+			t.Errorf("%+v", d)
+		}
+	}
+	if len(f.Disks) != len(want) {
+		t.Errorf("%d disks: %+v", len(f.Disks), f.Disks)
+	}
+}
+
+func TestSignatures(t *testing.T) {
+	const size = 4 * mib
+	at := func(off int, s string) []byte {
+		b := make([]byte, size)
+		copy(b[off:], s)
+		return b
+	}
+	mbr := at(510, "\x55\xaa")
+	copy(mbr[446:], "\x80\x00\x00\x00\x83\x00\x00\x00\x00\x08\x00\x00\x00\x10\x00\x00")
+	copy(mbr[mib:], "XFSB")
+	badGPT := gptImage(t, 12*mib, 512)
+	badGPT[600] ^= 1
+	for name, c := range map[string]struct {
+		disk  []byte
+		want  string
+		blank bool
+	}{
+		"zeros":             {make([]byte, size), "[]", true},
+		"old data":          {oldData(size), "[data]", false},
+		"data at the end":   {at(size-1, "x"), "[data]", false},
+		"data in the midst": {at(2*mib, "x"), "[]", true},
+		"ext":               {at(0x438, "\x53\xef"), "[ext4]", false}, "xfs": {at(0, "XFSB"), "[xfs]", false},
+		"btrfs": {at(0x10040, "_BHRfS_M"), "[btrfs]", false}, "LVM": {at(0x218, "LVM2 001"), "[LVM]", false},
+		"LUKS": {at(0, "LUKS\xba\xbe"), "[LUKS]", false}, "swap": {at(0xff6, "SWAPSPACE2"), "[swap]", false},
+		"md 1.2": {at(0x1000, "\xfc\x4e\x2b\xa9"), "[md]", false}, "md 1.0": {at(size-0x2000, "\xfc\x4e\x2b\xa9"), "[md]", false},
+		"zfs": {at(0x21000, "\x0c\xb1\xba\x00\x00\x00\x00\x00"), "[zfs]", false}, "vfat": {at(0x36, "FAT16   "), "[vfat]", false},
+		"gpt": {gptImage(t, 12*mib, 512), "[gpt 1:data]", false}, "mbr": {mbr, "[mbr 1:xfs]", false},
+		"a damaged gpt": {badGPT, "[damaged gpt]", false},
+	} {
+		names, blank := Signatures(bytes.NewReader(c.disk), int64(len(c.disk)), 512)
+		if fmt.Sprint(names) != c.want && !(len(names) == 0 && c.want == "[]") || blank != c.blank {
+			t.Errorf("%s: %v blank=%v, want %s", name, names, blank, c.want)
+		}
+	}
+}
+
+func FuzzSignatures(f *testing.F) {
+	f.Add([]byte("EFI PART"), 512)
+	f.Add(make([]byte, 70000), 0)
+	f.Fuzz(func(t *testing.T, b []byte, at int) {
+		disk := make([]byte, 256<<10)
+		if at >= 0 && at < len(disk) {
+			copy(disk[at:], b)
+		}
+		Signatures(bytes.NewReader(disk), int64(len(disk)), 512)
+	})
+}

@@ -1,0 +1,553 @@
+package agent
+
+import (
+	"bytes"
+	"compress/bzip2"
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/ingotmetal/ingot/action"
+	"github.com/klauspost/compress/gzip"
+	"github.com/klauspost/compress/zstd"
+)
+
+// testImage is what is installed: 5 MiB and a bit, noise, text and zeros.
+func testImage() []byte {
+	rnd := rand.New(rand.NewChaCha8([32]byte{1}))
+	b := make([]byte, 5*mib+12345)
+	for i := range b[:2*mib] {
+		b[i] = byte(rnd.Uint32())
+	}
+	copy(b[2*mib:], bytes.Repeat([]byte("an operating system "), 50000))
+	b[len(b)-1] = 0xee
+	return b
+}
+
+// pack returns image in format. The packed forms come from the ordinary
+// programs where this repository has no writer.
+func pack(t *testing.T, image []byte, format string) []byte {
+	t.Helper()
+	var buf bytes.Buffer
+	var w io.WriteCloser
+	switch format {
+	case "raw":
+		return image
+	case "gz":
+		w = gzip.NewWriter(&buf)
+	case "zst":
+		z, err := zstd.NewWriter(&buf)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w = z
+	case "xz", "bzip2":
+		cmd := exec.Command(map[string]string{"xz": "xz", "bzip2": "bzip2"}[format], "-1c")
+		cmd.Stdin, cmd.Stdout = bytes.NewReader(image), &buf
+		if err := cmd.Run(); err != nil {
+			t.Fatalf("%s is needed for this test (Debian's xz-utils, bzip2): %v", format, err)
+		}
+		return buf.Bytes()
+	}
+	if _, err := w.Write(image); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return buf.Bytes()
+}
+
+func sha(b []byte) string { return fmt.Sprintf("%x", sha256.Sum256(b)) }
+
+// mirror is an image server with faults.
+type mirror struct {
+	mu       sync.Mutex
+	data     []byte
+	etag     string
+	requests []string // Range headers, "" for a whole one
+	// serve, if set, answers request number n (from 1) itself.
+	serve func(w http.ResponseWriter, r *http.Request, n int) bool
+}
+
+func (m *mirror) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	m.mu.Lock()
+	m.requests = append(m.requests, r.Header.Get("Range"))
+	n, data, etag := len(m.requests), m.data, m.etag
+	m.mu.Unlock()
+	if m.serve != nil && m.serve(w, r, n) {
+		return
+	}
+	if etag != "" {
+		w.Header().Set("ETag", etag)
+	}
+	var from int
+	if h := r.Header.Get("Range"); h != "" && (r.Header.Get("If-Range") == "" || r.Header.Get("If-Range") == etag) {
+		from, _ = strconv.Atoi(strings.TrimSuffix(strings.TrimPrefix(h, "bytes="), "-")) // the agent's own header
+		w.Header().Set("Content-Range", fmt.Sprintf("bytes %d-%d/%d", from, len(data)-1, len(data)))
+		w.Header().Set("Content-Length", strconv.Itoa(len(data)-from))
+		w.WriteHeader(http.StatusPartialContent)
+	} else {
+		w.Header().Set("Content-Length", strconv.Itoa(len(data)))
+	}
+	_, _ = w.Write(data[from:]) // the agent may hang up
+}
+
+// cutAfter answers with the first n bytes of what would be served, then hangs
+// up.
+func (m *mirror) cutAfter(w http.ResponseWriter, from, n int) {
+	if m.etag != "" {
+		w.Header().Set("ETag", m.etag)
+	}
+	w.Header().Set("Content-Length", strconv.Itoa(len(m.data)-from))
+	if from > 0 {
+		w.Header().Set("Content-Range", fmt.Sprintf("bytes %d-%d/%d", from, len(m.data)-1, len(m.data)))
+		w.WriteHeader(http.StatusPartialContent)
+	}
+	_, _ = w.Write(m.data[from : from+n]) // the agent may hang up
+	w.(http.Flusher).Flush()
+	panic(http.ErrAbortHandler)
+}
+
+// install runs image2disk against m, on a disk of size bytes.
+type install struct {
+	res    action.Result
+	disk   []byte
+	mirror *mirror
+	disks  *watchedDisks
+}
+
+func runInstall(t *testing.T, m *mirror, size int64, env map[string]string) install {
+	t.Helper()
+	s := newFakeServer(t)
+	web := httptest.NewServer(m)
+	t.Cleanup(web.Close)
+	files, disk, file := testDisk(t, size)
+	w := &watchedDisks{inner: files}
+	cfg := s.config()
+	cfg.Disks = w
+	s.start(cfg)
+	full := map[string]string{"IMG_URL": web.URL + "/image?key=geheim", "DEST_DISK": "/dev/alias"}
+	for k, v := range env {
+		full[k] = v
+	}
+	res := s.result(s.give(0, action.Image2Disk, disk, full))
+	content, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if open, _ := w.counts(); open != 0 {
+		t.Error("the disk is still open")
+	}
+	if strings.Contains(res.Log+res.Message, "geheim") {
+		t.Errorf("the log shows the address's query: %s", res.Log)
+	}
+	return install{res, content, m, w}
+}
+
+func (i install) mustHold(t *testing.T, image []byte) {
+	t.Helper()
+	if i.res.State != action.Success {
+		t.Fatalf("%s: %s\n%s", i.res.State, i.res.Message, i.res.Log)
+	}
+	if !bytes.Equal(i.disk[:len(image)], image) {
+		t.Fatal("the disk holds something else than the image")
+	}
+	end := len(i.disk) - mib
+	if len(image) <= end && !allZero(i.disk[end:]) {
+		t.Fatal("the disk's end still holds old data")
+	}
+	if i.res.Output["contentSHA256"] != sha(image) || i.res.Output["sha256"] != sha(i.mirror.data) ||
+		i.res.Output["bytes"] != fmt.Sprint(len(image)) || i.res.Output["readback"] != "ok" {
+		t.Fatalf("output %v", i.res.Output)
+	}
+}
+
+// mustFail checks a failure after the writing began: no boot sector.
+func (i install) mustFail(t *testing.T, text string) {
+	t.Helper()
+	if i.res.State != action.Failed || !strings.Contains(i.res.Message, text) {
+		t.Fatalf("%s: %q, want a failure with %q\n%s", i.res.State, i.res.Message, text, i.res.Log)
+	}
+	if !allZero(i.disk[:mib]) || !allZero(i.disk[len(i.disk)-mib:]) {
+		t.Fatal("an end of the disk is not zero")
+	}
+}
+
+// mustFailEarlyOrLate checks a failure that may have come before the first
+// write, or after it.
+func (i install) mustFailEarlyOrLate(t *testing.T) {
+	t.Helper()
+	if bytes.Equal(i.disk, oldData(len(i.disk))) {
+		i.mustNotTouch(t, "")
+		return
+	}
+	i.mustFail(t, "")
+}
+
+// mustNotTouch checks a failure before the writing began.
+func (i install) mustNotTouch(t *testing.T, text string) {
+	t.Helper()
+	if i.res.State != action.Failed || !strings.Contains(i.res.Message, text) {
+		t.Fatalf("%s: %q, want a failure with %q", i.res.State, i.res.Message, text)
+	}
+	if !bytes.Equal(i.disk, oldData(len(i.disk))) {
+		t.Fatal("the disk was written")
+	}
+}
+
+const diskSize = 8 * mib
+
+func TestImages(t *testing.T) {
+	image := testImage()
+	for _, format := range []string{"raw", "gz", "zst", "xz", "bzip2"} {
+		data := pack(t, image, format)
+		half := len(data) / 2
+		digest := map[string]string{"IMG_SHA256": "sha256:" + strings.ToUpper(sha(data))}
+		t.Run(format, func(t *testing.T) {
+			t.Run("whole", func(t *testing.T) {
+				runInstall(t, &mirror{data: data}, diskSize, digest).mustHold(t, image)
+			})
+			t.Run("first seen", func(t *testing.T) {
+				i := runInstall(t, &mirror{data: data}, diskSize, nil)
+				i.mustHold(t, image)
+				if i.res.Output["firstSeen"] != "true" || !strings.Contains(i.res.Log, "warning: first seen: sha256 "+sha(data)) {
+					t.Fatalf("no warning: %s", i.res.Log)
+				}
+			})
+			t.Run("cut and resumed", func(t *testing.T) {
+				m := &mirror{data: data, etag: `"v1"`}
+				m.serve = func(w http.ResponseWriter, r *http.Request, n int) bool {
+					switch n {
+					case 1:
+						m.cutAfter(w, 0, half)
+					case 2: // the server is away for a moment
+						w.WriteHeader(http.StatusServiceUnavailable)
+						return true
+					}
+					return false
+				}
+				i := runInstall(t, m, diskSize, digest)
+				i.mustHold(t, image)
+				if last := m.requests[len(m.requests)-1]; last != fmt.Sprintf("bytes=%d-", half) {
+					t.Fatalf("it asked for %q", m.requests)
+				}
+			})
+			t.Run("changed while it was read", func(t *testing.T) {
+				old := append([]byte{}, data...)
+				for k := half; k < len(old); k++ {
+					old[k] ^= 0x55
+				}
+				m := &mirror{data: old, etag: `"old"`}
+				m.serve = func(w http.ResponseWriter, r *http.Request, n int) bool {
+					if n == 1 {
+						defer func() { m.mu.Lock(); m.data, m.etag = data, `"new"`; m.mu.Unlock() }()
+						m.cutAfter(w, 0, half)
+					}
+					return false
+				}
+				i := runInstall(t, m, diskSize, digest)
+				i.mustHold(t, image)
+				if !strings.Contains(i.res.Log, "beginning again") || m.requests[len(m.requests)-1] != "" {
+					t.Fatalf("requests %q\n%s", m.requests, i.res.Log)
+				}
+			})
+			t.Run("short file", func(t *testing.T) {
+				i := runInstall(t, &mirror{data: data[:half]}, diskSize, digest)
+				i.mustFail(t, "")
+				if format != "raw" {
+					// Without a digest the format itself tells.
+					runInstall(t, &mirror{data: data[:half]}, diskSize, nil).mustFail(t, "")
+					runInstall(t, &mirror{data: data[:len(data)-1]}, diskSize, nil).mustFail(t, "")
+				}
+			})
+			t.Run("long file", func(t *testing.T) {
+				long := append(append([]byte{}, data...), "and something more"...)
+				runInstall(t, &mirror{data: long}, diskSize, digest).mustFail(t, "")
+				if format != "raw" {
+					runInstall(t, &mirror{data: long}, diskSize, nil).mustFail(t, "")
+				}
+			})
+			t.Run("wrong digest", func(t *testing.T) {
+				runInstall(t, &mirror{data: data}, diskSize, map[string]string{"IMG_SHA256": sha([]byte("x"))}).mustFail(t, "its SHA-256 is "+sha(data))
+			})
+			for _, at := range []int{20, half, len(data) - 1} {
+				t.Run(fmt.Sprintf("bit flipped at %d", at), func(t *testing.T) {
+					bad := append([]byte{}, data...)
+					bad[at] ^= 1
+					runInstall(t, &mirror{data: bad}, diskSize, digest).mustFailEarlyOrLate(t)
+				})
+			}
+			t.Run("larger than the disk", func(t *testing.T) {
+				i := runInstall(t, &mirror{data: data}, 5*mib, digest)
+				if format == "raw" {
+					i.mustNotTouch(t, "the image has")
+				} else {
+					i.mustFail(t, "larger than the disk")
+				}
+			})
+			t.Run("as large as the disk", func(t *testing.T) {
+				runInstall(t, &mirror{data: data}, int64(len(image)+511)/512*512, digest).mustHold(t, image)
+			})
+		})
+	}
+}
+
+func TestAnswersThatAreNoImage(t *testing.T) {
+	image := testImage()
+	for _, status := range []int{300, 301, 404, 403, 206, 204} {
+		t.Run(fmt.Sprint(status), func(t *testing.T) {
+			m := &mirror{data: image}
+			m.serve = func(w http.ResponseWriter, _ *http.Request, _ int) bool {
+				w.Header().Set("Content-Length", strconv.Itoa(len(image)))
+				w.WriteHeader(status)
+				_, _ = w.Write(image) // the agent hangs up
+				return true
+			}
+			text := fmt.Sprintf("the server answers %d", status)
+			if status == 301 {
+				text = "" // a redirect to nowhere is the client's own error
+			}
+			runInstall(t, m, diskSize, map[string]string{"IMG_SHA256": sha(image)}).mustNotTouch(t, text)
+		})
+	}
+	t.Run("a connection that never says how much there is", func(t *testing.T) {
+		m := &mirror{data: image}
+		m.serve = func(w http.ResponseWriter, _ *http.Request, _ int) bool {
+			c, rw, err := w.(http.Hijacker).Hijack()
+			if err != nil {
+				t.Error(err)
+				return true
+			}
+			_, _ = rw.WriteString("HTTP/1.0 200 OK\r\n\r\n")
+			_, _ = rw.Write(image[:5*mib])
+			_ = rw.Flush() // as a server does that dies half-way
+			_ = c.Close()
+			return true
+		}
+		runInstall(t, m, diskSize, nil).mustNotTouch(t, "does not say how long")
+		runInstall(t, m, diskSize, map[string]string{"IMG_SHA256": sha(image)}).mustFail(t, "its SHA-256 is")
+	})
+	for what, data := range map[string]string{"a qcow2 image": "QFI\xfb\x00\x00\x00\x03", "a web page": "<!DOCTYPE html><p>log in", "a zip archive": "PK\x03\x04"} {
+		t.Run(what, func(t *testing.T) {
+			runInstall(t, &mirror{data: []byte(data + strings.Repeat(" ", 100))}, diskSize, nil).mustNotTouch(t, what)
+		})
+	}
+	t.Run("nothing at all", func(t *testing.T) {
+		runInstall(t, &mirror{}, diskSize, nil).mustFail(t, "the image is empty")
+	})
+	t.Run("bad words", func(t *testing.T) {
+		for _, env := range []map[string]string{
+			{"IMG_SHA256": "abc"}, {"IMG_URL": "ftp://host/x"}, {"IMG_URL": "file:///etc/passwd"}, {"DEST_DISK": "/dev/sdb"},
+			{"DEST_DISK": "/dev/alias1"}, {"IMG_SHA512": "00"},
+		} {
+			runInstall(t, &mirror{data: image}, diskSize, env).mustNotTouch(t, "")
+		}
+	})
+}
+
+func TestBzip2IsWhatTheJudgeSays(t *testing.T) {
+	image := testImage()
+	b, err := io.ReadAll(bzip2.NewReader(bytes.NewReader(pack(t, image, "bzip2"))))
+	if err != nil || !bytes.Equal(b, image) {
+		t.Fatalf("bzip2 is of no use here: %v", err)
+	}
+}
+
+func TestTheServersOwnImages(t *testing.T) {
+	image := testImage()
+	m := &mirror{data: pack(t, image, "zst")}
+	s := newFakeServer(t)
+	s.files = m.ServeHTTP
+	files, disk, file := testDisk(t, diskSize)
+	cfg := s.config()
+	cfg.Disks = files
+	s.start(cfg)
+	// By the pinned key and with the token: this server is in no CA's book.
+	res := s.result(s.give(0, action.Image2Disk, disk, map[string]string{"IMG_URL": s.http.URL + "/agent/v1/images/debian.zst", "DEST_DISK": "/dev/alias"}))
+	content, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	install{res: res, disk: content, mirror: m}.mustHold(t, image)
+	// Another server by https has to prove its name.
+	other := httptest.NewTLSServer(m)
+	t.Cleanup(other.Close)
+	m.mu.Lock()
+	m.requests = nil
+	m.mu.Unlock()
+	res = s.result(s.give(1, action.Image2Disk, disk, map[string]string{"IMG_URL": other.URL, "DEST_DISK": "/dev/alias"}))
+	if res.State != action.Failed || !strings.Contains(res.Message, "certificate") {
+		t.Fatalf("%+v", res)
+	}
+	if len(m.requests) != 0 {
+		t.Fatal("a server with an unknown certificate was asked")
+	}
+}
+
+func TestStopInMidWrite(t *testing.T) {
+	image := testImage()
+	m := &mirror{data: image, etag: `"v1"`}
+	block := make(chan struct{})
+	t.Cleanup(func() { close(block) })
+	m.serve = func(w http.ResponseWriter, r *http.Request, _ int) bool {
+		w.Header().Set("Content-Length", strconv.Itoa(len(image)))
+		_, _ = w.Write(image[:5*mib])
+		w.(http.Flusher).Flush()
+		select {
+		case <-block:
+		case <-r.Context().Done():
+		}
+		return true
+	}
+	web := httptest.NewServer(m)
+	t.Cleanup(web.Close)
+	s := newFakeServer(t)
+	files, disk, file := testDisk(t, diskSize)
+	disks := &watchedDisks{inner: files}
+	written := make(chan struct{})
+	var once sync.Once
+	disks.onWrite = func(off int64) {
+		if off >= mib && off < diskSize-mib {
+			once.Do(func() { close(written) })
+		}
+	}
+	s.onReport = func(http.ResponseWriter, int) bool {
+		if open, opened := disks.counts(); open != 0 || opened == 0 {
+			t.Errorf("at the report %d of %d descriptors are open", open, opened)
+		}
+		return false
+	}
+	cfg := s.config()
+	cfg.Disks = disks
+	s.start(cfg)
+	key := s.give(0, action.Image2Disk, disk, map[string]string{"IMG_URL": web.URL, "DEST_DISK": "/dev/alias", "IMG_SHA256": sha(image)})
+	<-written
+	s.update(func() { s.orders.Stop = []action.Key{key} })
+	if res := s.result(key); res.State != action.Stopped {
+		t.Fatalf("%+v", res)
+	}
+	content, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !allZero(content[:mib]) || !allZero(content[diskSize-mib:]) {
+		t.Fatal("an end of the disk is not zero")
+	}
+	if !bytes.Equal(content[mib:4*mib], image[mib:4*mib]) {
+		t.Fatal("nothing was written: this test shows nothing")
+	}
+}
+
+// forgetful is a disk that loses a write and says nothing.
+type forgetful struct {
+	Device
+	at int64
+}
+
+func (f forgetful) WriteAt(p []byte, off int64) (int, error) {
+	if off <= f.at && f.at < off+int64(len(p)) {
+		q := bytes.Clone(p)
+		q[f.at-off] ^= 1
+		n, err := f.Device.WriteAt(q, off)
+		return n, err
+	}
+	return f.Device.WriteAt(p, off)
+}
+
+type forgetfulDisks struct {
+	inner FileDisks
+	at    int64
+}
+
+func (f forgetfulDisks) Disks(ctx context.Context) ([]action.Disk, error) { return f.inner.Disks(ctx) }
+
+func (f forgetfulDisks) Open(path string) (Device, error) {
+	d, err := f.inner.Open(path)
+	return forgetful{d, f.at}, err
+}
+
+func TestADiskThatLiesIsFoundOut(t *testing.T) {
+	image := testImage()
+	m := &mirror{data: image}
+	web := httptest.NewServer(m)
+	t.Cleanup(web.Close)
+	for _, at := range []int64{5, mib + 1, 5 * mib} {
+		s := newFakeServer(t)
+		files, disk, file := testDisk(t, diskSize)
+		cfg := s.config()
+		cfg.Disks = forgetfulDisks{files, at}
+		s.start(cfg)
+		res := s.result(s.give(0, action.Image2Disk, disk, map[string]string{"IMG_URL": web.URL, "DEST_DISK": "/dev/alias"}))
+		content, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if res.State != action.Failed {
+			t.Fatalf("a bit lost at %d: %+v", at, res)
+		}
+		// Its zeros are what it was told: even a boot sector that went wrong is gone.
+		if at > mib && !allZero(content[:mib]) {
+			t.Fatalf("a bit lost at %d: there is a boot sector", at)
+		}
+	}
+}
+
+func TestOnlyTheBoundDiskIsWritten(t *testing.T) {
+	bound := action.Disk{Path: "/dev/sda", Serial: "S1", WWN: "0x5000", Size: diskSize}
+	with := func(f func(*action.Disk)) action.Disk { d := bound; f(&d); return d }
+	for name, c := range map[string]struct {
+		disks []action.Disk
+		path  string
+		text  string
+	}{
+		"it has another name now": {disks: []action.Disk{with(func(d *action.Disk) { d.Serial = "S2" }), with(func(d *action.Disk) { d.Path = "/dev/sdb" })}, path: "/dev/sdb"},
+		"other serial":            {disks: []action.Disk{with(func(d *action.Disk) { d.Serial = "S2" })}, text: "it is not there"},
+		"other WWN":               {disks: []action.Disk{with(func(d *action.Disk) { d.WWN = "0x5001" })}, text: "it is not there"},
+		"other size":              {disks: []action.Disk{with(func(d *action.Disk) { d.Size++ })}, text: "bytes, not"},
+		"gone":                    {text: "it is not there"},
+		"two of them":             {disks: []action.Disk{bound, with(func(d *action.Disk) { d.Path = "/dev/sdb" })}, text: "both answer"},
+		"read-only":               {disks: []action.Disk{with(func(d *action.Disk) { d.ReadOnly = true })}, text: "read-only"},
+	} {
+		got, err := identify(bound, c.disks)
+		if c.text == "" && (err != nil || got.Path != c.path) || c.text != "" && (err == nil || !strings.Contains(err.Error(), c.text)) {
+			t.Errorf("%s: %v, %v", name, got.Path, err)
+		}
+	}
+	nameless := action.Disk{Path: "/dev/vda", Size: 5}
+	if _, err := identify(nameless, []action.Disk{{Path: "/dev/vdb", Size: 5}}); err == nil {
+		t.Error("a disk without serial was found under another name")
+	}
+	if _, err := identify(nameless, []action.Disk{{Path: "/dev/vda", Size: 5, Serial: "new"}}); err == nil {
+		t.Error("a disk that had no serial was found with one")
+	}
+}
+
+func TestPartitionNames(t *testing.T) {
+	for _, c := range []struct {
+		alias, path string
+		n           int
+		bad         bool
+	}{
+		{"/dev/sda", "/dev/sda", 0, false}, {"/dev/sda", "/dev/sda3", 3, false}, {"/dev/sda", "", 0, false},
+		{"/dev/nvme0n1", "/dev/nvme0n1p12", 12, false}, {"/dev/disk/by-id/x-1", "/dev/disk/by-id/x-1-part2", 2, false},
+		{"/dev/sda", "/dev/sdaa", 0, true}, {"/dev/sda", "/dev/sdb", 0, true}, {"/dev/nvme0n1", "/dev/nvme0n10", 0, true},
+		{"/dev/nvme0n1", "/dev/nvme0n12p1", 0, true}, {"/dev/sda", "/dev/sda0", 0, true}, {"/dev/sda", "/dev/sda1x", 0, true},
+	} {
+		a := &attempt{alias: c.alias, bound: &action.Disk{Path: "/dev/sdz", Serial: "s"}}
+		n, err := a.partitionOf(c.path)
+		if n != c.n || (err != nil) != c.bad {
+			t.Errorf("%q on %q: %d, %v", c.path, c.alias, n, err)
+		}
+	}
+}

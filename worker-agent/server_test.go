@@ -1,0 +1,367 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ingotmetal/ingot/action"
+)
+
+// deadline ends a test that hangs.
+const deadline = 60 * time.Second
+
+// fakeServer is the server's half of the conversation, as a script.
+type fakeServer struct {
+	t    *testing.T
+	http *httptest.Server
+	pin  string
+
+	mu       sync.Mutex
+	hellos   []action.Hello
+	offer    []action.Assignment // each is given until its key was reported
+	reports  []action.Result
+	beats    []action.Heartbeat
+	orders   action.Orders
+	polls    int
+	gone     string // reason of 410 to everything after the claim
+	refuse   int    // status of every answer after the claim
+	onClaim  func(w http.ResponseWriter, n int) bool
+	onReport func(w http.ResponseWriter, n int) bool // after the report was stored
+	files    http.HandlerFunc                        // under /agent/v1/images/
+	changed  chan struct{}
+}
+
+func newFakeServer(t *testing.T) *fakeServer {
+	t.Helper()
+	s := &fakeServer{t: t, changed: make(chan struct{})}
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /agent/v1/claim", s.claim)
+	mux.HandleFunc("GET /agent/v1/next", s.next)
+	mux.HandleFunc("POST /agent/v1/report", s.report)
+	mux.HandleFunc("POST /agent/v1/heartbeat", s.heartbeat)
+	mux.HandleFunc("GET /agent/v1/images/{name}", func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Authorization") != "Bearer token" {
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		s.files(w, r)
+	})
+	s.http = httptest.NewUnstartedServer(mux)
+	s.http.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
+	s.http.StartTLS()
+	t.Cleanup(s.http.Close)
+	s.pin = fmt.Sprintf("sha256:%x", sha256.Sum256(s.http.Certificate().RawSubjectPublicKeyInfo))
+	return s
+}
+
+// update changes the script and wakes who waits for it.
+func (s *fakeServer) update(f func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f()
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+// wait returns when cond, called under the lock, holds.
+func (s *fakeServer) wait(what string, cond func() bool) {
+	s.t.Helper()
+	timer := time.NewTimer(deadline)
+	defer timer.Stop()
+	for {
+		s.mu.Lock()
+		ok, changed := cond(), s.changed
+		s.mu.Unlock()
+		if ok {
+			return
+		}
+		select {
+		case <-changed:
+		case <-timer.C:
+			s.t.Fatalf("%s did not come", what)
+		}
+	}
+}
+
+func hangUp(w http.ResponseWriter) {
+	c, _, err := w.(http.Hijacker).Hijack()
+	if err == nil {
+		_ = c.Close()
+	}
+}
+
+func (s *fakeServer) answer(w http.ResponseWriter, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	if err := json.NewEncoder(w).Encode(v); err != nil {
+		s.t.Logf("answering: %v", err)
+	}
+}
+
+func (s *fakeServer) claim(w http.ResponseWriter, r *http.Request) {
+	var h action.Hello
+	if err := json.NewDecoder(r.Body).Decode(&h); err != nil {
+		s.t.Errorf("reading a hello: %v", err)
+	}
+	var n int
+	s.update(func() { s.hellos = append(s.hellos, h); n = len(s.hellos) })
+	if s.onClaim != nil && s.onClaim(w, n) {
+		return
+	}
+	s.answer(w, action.Welcome{Token: "token", Run: "run", Epoch: 7, Boot: 1, Heartbeat: 1, Time: time.Unix(1700000000, 0)})
+}
+
+// over answers for a script that is over, and counts a request.
+func (s *fakeServer) over(w http.ResponseWriter, r *http.Request) bool {
+	if r.Header.Get("Authorization") != "Bearer token" {
+		s.t.Errorf("%s came without its token", r.URL.Path)
+	}
+	s.mu.Lock()
+	gone, refuse := s.gone, s.refuse
+	s.mu.Unlock()
+	if gone != "" {
+		w.WriteHeader(http.StatusGone)
+		s.answer(w, action.Farewell{Reason: gone})
+		return true
+	}
+	if refuse != 0 {
+		w.WriteHeader(refuse)
+		return true
+	}
+	return false
+}
+
+func (s *fakeServer) next(w http.ResponseWriter, r *http.Request) {
+	s.update(func() { s.polls++ })
+	if r.URL.Query().Get("wait") == "" {
+		s.t.Error("a poll without wait")
+	}
+	for {
+		if s.over(w, r) {
+			return
+		}
+		s.mu.Lock()
+		var as *action.Assignment
+		if len(s.offer) > 0 {
+			first := s.offer[0]
+			as = &first
+		}
+		changed := s.changed
+		s.mu.Unlock()
+		if as != nil {
+			s.answer(w, as)
+			return
+		}
+		select {
+		case <-changed:
+		case <-r.Context().Done():
+			return
+		}
+	}
+}
+
+func (s *fakeServer) report(w http.ResponseWriter, r *http.Request) {
+	if s.over(w, r) {
+		return
+	}
+	var res action.Result
+	if err := json.NewDecoder(r.Body).Decode(&res); err != nil {
+		s.t.Errorf("reading a report: %v", err)
+	}
+	var n int
+	s.update(func() {
+		s.reports = append(s.reports, res)
+		n = len(s.reports)
+		if len(s.offer) > 0 && s.offer[0].Key == res.Key {
+			s.offer = s.offer[1:]
+		}
+	})
+	if s.onReport != nil && s.onReport(w, n) {
+		return
+	}
+	w.WriteHeader(http.StatusNoContent)
+}
+
+func (s *fakeServer) heartbeat(w http.ResponseWriter, r *http.Request) {
+	if s.over(w, r) {
+		return
+	}
+	var h action.Heartbeat
+	if err := json.NewDecoder(r.Body).Decode(&h); err != nil {
+		s.t.Errorf("reading a heartbeat: %v", err)
+	}
+	var o action.Orders
+	s.update(func() { s.beats = append(s.beats, h); o = s.orders })
+	s.answer(w, o)
+}
+
+// give offers native action number n with env to the agent.
+func (s *fakeServer) give(n int, native string, disk *action.Disk, env map[string]string) action.Key {
+	key := action.Key{Epoch: 7, Action: n, Attempt: 1}
+	s.update(func() {
+		s.offer = append(s.offer, action.Assignment{
+			Key: key, Run: "run", Disk: disk, DiskAlias: "/dev/alias",
+			Action: action.Action{Name: native, Image: native, Environment: env, Timeout: 600},
+		})
+	})
+	return key
+}
+
+// result waits for the report on key.
+func (s *fakeServer) result(key action.Key) action.Result {
+	s.t.Helper()
+	var res action.Result
+	s.wait("the report on "+key.String(), func() bool {
+		for _, r := range s.reports {
+			if r.Key == key {
+				res = r
+				return true
+			}
+		}
+		return false
+	})
+	return res
+}
+
+// fakeHost remembers how the machine went.
+type fakeHost struct {
+	mu    sync.Mutex
+	clock time.Time
+	went  []string
+	onGo  func()
+}
+
+func (h *fakeHost) SetClock(t time.Time) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.clock = t
+	return nil
+}
+func (h *fakeHost) Reboot() error   { return h.leave("reboot") }
+func (h *fakeHost) PowerOff() error { return h.leave("poweroff") }
+
+func (h *fakeHost) leave(how string) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.onGo != nil {
+		h.onGo()
+	}
+	h.went = append(h.went, how)
+	return nil
+}
+
+// started is an agent that runs.
+type started struct {
+	t    *testing.T
+	host *fakeHost
+	done chan error
+	stop context.CancelFunc
+}
+
+func (s *fakeServer) config() Config {
+	return Config{Server: s.http.URL, Pin: s.pin, Machine: "m1", Claim: "c0ffee", MAC: "52:54:00:00:00:01", Backoff: 20 * time.Millisecond}
+}
+
+// start runs an agent with cfg until the test ends.
+func (s *fakeServer) start(cfg Config) *started {
+	s.t.Helper()
+	host := &fakeHost{}
+	cfg.Host = host
+	a, err := New(cfg)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	r := &started{t: s.t, host: host, done: make(chan error, 1), stop: cancel}
+	go func() { r.done <- a.Run(ctx) }()
+	s.t.Cleanup(func() { cancel(); <-r.done })
+	return r
+}
+
+// ended waits for the agent's end and returns how its machine went.
+func (r *started) ended() []string {
+	r.t.Helper()
+	select {
+	case err := <-r.done:
+		r.done <- err
+		if err != nil {
+			r.t.Fatalf("the agent ended with %v", err)
+		}
+	case <-time.After(deadline):
+		r.t.Fatal("the agent does not end")
+	}
+	r.host.mu.Lock()
+	defer r.host.mu.Unlock()
+	return r.host.went
+}
+
+// testDisk is a disk of size bytes in a file, full of old data.
+func testDisk(t *testing.T, size int64) (FileDisks, *action.Disk, string) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "disk")
+	if err := os.WriteFile(file, oldData(int(size)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	d := action.Disk{Path: "/dev/sda", Serial: "S1", Size: size}
+	return FileDisks{{Disk: d, File: file}}, &d, file
+}
+
+// oldData is what was on the disk before.
+func oldData(n int) []byte { return bytes.Repeat([]byte("old data "), n/9+1)[:n] }
+
+// watchedDisks counts what is open.
+type watchedDisks struct {
+	inner        FileDisks
+	mu           sync.Mutex
+	open, opened int
+	onWrite      func(off int64)
+}
+
+func (w *watchedDisks) Disks(ctx context.Context) ([]action.Disk, error) { return w.inner.Disks(ctx) }
+
+func (w *watchedDisks) Open(path string) (Device, error) {
+	d, err := w.inner.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.open++
+	w.opened++
+	return &watchedDevice{d, w}, nil
+}
+
+func (w *watchedDisks) counts() (open, opened int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.open, w.opened
+}
+
+type watchedDevice struct {
+	Device
+	disks *watchedDisks
+}
+
+func (d *watchedDevice) WriteAt(p []byte, off int64) (int, error) {
+	if d.disks.onWrite != nil {
+		d.disks.onWrite(off)
+	}
+	return d.Device.WriteAt(p, off)
+}
+
+func (d *watchedDevice) Close() error {
+	d.disks.mu.Lock()
+	d.disks.open--
+	d.disks.mu.Unlock()
+	return d.Device.Close()
+}
