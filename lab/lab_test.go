@@ -4,11 +4,13 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"log/slog"
 	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -199,6 +201,14 @@ func awaitDiscover(t *testing.T, packets <-chan *dhcpv4.DHCPv4, m *Machine) *dhc
 // writeDisk copies an image onto a machine's disk, as an installation would.
 func writeDisk(t *testing.T, img Image, disk string) {
 	t.Helper()
+	st, err := os.Stat(disk)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// dd skips what is zero in the image, so the disk must be zero before.
+	if err := errors.Join(os.Truncate(disk, 0), os.Truncate(disk, st.Size())); err != nil {
+		t.Fatal(err)
+	}
 	if out, err := exec.CommandContext(t.Context(), "dd", "if="+img.Raw, "of="+disk, "bs=1M", "conv=notrunc,sparse", "status=none").CombinedOutput(); err != nil {
 		t.Fatalf("copying the image: %v: %s", err, out)
 	}
@@ -254,37 +264,15 @@ func startPhone(t *testing.T, l *Lab, addr string) <-chan string {
 	t.Cleanup(func() { _ = s.Close() })
 	calls := make(chan string, 10)
 	go func() {
-		for {
-			c, err := s.Accept()
-			if err != nil {
+		_ = http.Serve(s, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { // ends when s is closed
+			body, err := io.ReadAll(r.Body)
+			if err != nil || r.Method != http.MethodPost || r.Context().Err() != nil {
+				http.Error(w, "not a phone call", http.StatusBadRequest)
 				return
 			}
-			go func() {
-				defer c.Close() // the test has what it wants
-				r := bufio.NewReader(c)
-				var head strings.Builder
-				length := 0
-				for {
-					line, err := r.ReadString('\n')
-					if err != nil {
-						return
-					}
-					head.WriteString(line)
-					if _, v, ok := strings.Cut(strings.ToLower(strings.TrimSpace(line)), "content-length: "); ok {
-						length, _ = strconv.Atoi(v) // 0 reads no body
-					}
-					if strings.TrimSpace(line) == "" {
-						break
-					}
-				}
-				body := make([]byte, length)
-				if _, err := io.ReadFull(r, body); err != nil {
-					return
-				}
-				_, _ = io.WriteString(c, "HTTP/1.0 204 No Content\r\n\r\n") // a client that has gone is seen by the test
-				calls <- strings.Fields(head.String())[1] + " " + string(body)
-			}()
-		}
+			w.WriteHeader(http.StatusNoContent)
+			calls <- r.URL.Path + " " + string(body)
+		}))
 	}()
 	return calls
 }
@@ -508,61 +496,69 @@ func serveFiles(t *testing.T, l *Lab, addr string, files map[string]string) {
 	}
 	t.Cleanup(func() { _ = s.Close() })
 	go func() {
-		for {
-			c, err := s.Accept()
-			if err != nil {
+		_ = http.Serve(s, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { // ends when s is closed
+			text, ok := files[r.URL.Path]
+			if !ok {
+				http.NotFound(w, r)
 				return
 			}
-			line, err := bufio.NewReader(c).ReadString('\n')
-			f := strings.Fields(line)
-			if err == nil && len(f) > 1 {
-				text, ok := files[f[1]]
-				status := "200 OK"
-				if !ok {
-					status = "404 Not Found"
-				}
-				_, _ = fmt.Fprintf(c, "HTTP/1.0 %s\r\nContent-Length: %d\r\n\r\n%s", status, len(text), text) // a client that has gone is seen by the test
-			}
-			_ = c.Close()
-		}
+			_, _ = io.WriteString(w, text) // a client that has gone is seen by the test
+		}))
 	}()
 }
 
-// TestDebian: the real Debian configures itself from a CIDATA volume and calls the URL of its vendor-data.
+// TestDebian: the real Debian configures itself from a CIDATA volume, or from a metadata URL that was written into its root,
+// and calls the URL of its vendor-data.
 func TestDebian(t *testing.T) {
 	l := newLab(t)
 	if !*debian {
 		t.Skip("Debian is booted only with -debian")
 	}
-	img, err := DebianImage(t.Context(), t.Output())
+	img, err := DebianImage(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	calls := startPhone(t, l, ServerAddress+":7080")
+	seed := map[string]string{"meta-data": "instance-id: i-deb\nlocal-hostname: deb-1\n", "user-data": "#cloud-config\n", "vendor-data": phoneVendorData}
+	files := map[string]string{}
+	for name, text := range seed {
+		files["/nocloud/tok/"+name] = text
+	}
+	serveFiles(t, l, ServerAddress+":7081", files)
 	m := newMachine(t, l, Spec{Name: "debian", MemoryMB: 768, Firmware: UEFI, NoBMC: true})
 	dhcpServer(t, l, m, "10.10.20.51")
-	writeDisk(t, img, m.DiskPath())
-	addCIDATA(t, m.DiskPath(), map[string]string{"meta-data": "instance-id: i-deb\nlocal-hostname: deb-1\n", "user-data": "#cloud-config\n", "vendor-data": phoneVendorData})
-	begin := time.Now()
-	if err := m.PowerOn(deadline(t, time.Minute)); err != nil {
-		t.Fatal(err)
-	}
-	line, err := m.WaitSerial(deadline(t, 6*time.Minute), `LAB-DEBIAN-BOOTED`)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Logf("%.1f s: %s", time.Since(begin).Seconds(), line)
-	if !strings.Contains(line, "host=deb-1") || !strings.Contains(line, "id=i-deb") {
-		t.Errorf("the seed was not read: %q", line)
-	}
-	select {
-	case got := <-calls:
-		t.Log(got)
-		if !strings.Contains(got, "instance_id=i-deb") {
-			t.Errorf("the call was %q", got)
-		}
-	case <-deadline(t, time.Minute).Done():
-		t.Fatal("no call")
+	for _, way := range []string{"cidata", "url"} {
+		t.Run(way, func(t *testing.T) {
+			writeDisk(t, img, m.DiskPath())
+			if way == "cidata" {
+				addCIDATA(t, m.DiskPath(), seed)
+			} else {
+				writeIntoRoot(t, m.DiskPath(), "/etc/cloud/cloud.cfg.d/95_ingot.cfg", "datasource: {NoCloud: {seedfrom: \"http://"+ServerAddress+":7081/nocloud/tok/\"}}\n")
+			}
+			begin := time.Now()
+			if err := m.PowerCycle(deadline(t, time.Minute)); err != nil {
+				t.Fatal(err)
+			}
+			line, err := m.WaitSerial(deadline(t, 8*time.Minute), `LAB-DEBIAN-BOOTED`)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Logf("%.1f s: %s", time.Since(begin).Seconds(), line)
+			if !strings.Contains(line, "host=deb-1") || !strings.Contains(line, "id=i-deb") {
+				t.Errorf("the seed was not read: %q", line)
+			}
+			select {
+			case got := <-calls:
+				if !strings.Contains(got, "/phone-home/abc instance_id=i-deb") {
+					t.Errorf("the call was %q", got)
+				}
+			case <-deadline(t, time.Minute).Done():
+				t.Fatal("no call")
+			}
+			if err := m.PowerOff(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		})
 	}
 }
 
