@@ -1,0 +1,118 @@
+package docs_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/ingotmetal/ingot/internal/config"
+)
+
+func read(t *testing.T, file string) string {
+	t.Helper()
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+// TestConfigurationNamesEveryKey holds configuration.md against the struct
+// that reads the file, and its table of ports against the defaults.
+func TestConfigurationNamesEveryKey(t *testing.T) {
+	keys, ports, ok := strings.Cut(read(t, "configuration.md"), "## Ports")
+	if !ok {
+		t.Fatal("configuration.md has no section of ports")
+	}
+	for _, k := range keysOf(reflect.TypeFor[config.Config](), "") {
+		// Keys that share a row are written without what they have in common.
+		short := k[strings.LastIndexByte(k, '.')+1:]
+		if !strings.Contains(keys, "`"+k+"`") && !strings.Contains(keys, "`, `"+short+"`") && !strings.Contains(keys, ", `"+short+"`") {
+			t.Errorf("configuration.md does not name %s", k)
+		}
+	}
+	ports, _, _ = strings.Cut(ports, "## Environment")
+	c := config.Default()
+	want := append(append([]int{c.Netboot.TFTP, c.Netboot.Agent, c.Temporal.Port, c.Temporal.Port + 1, c.Temporal.Port + 2, c.Temporal.Port + 3, c.Temporal.UIPort}, c.Netboot.HTTP...), c.Netboot.Metadata...)
+	_, listen, _ := strings.Cut(c.Listen, ":")
+	n, err := strconv.Atoi(listen)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range append(want, n) {
+		if !regexp.MustCompile(fmt.Sprintf(`(?m)^\|[^|]*\b%d\b`, p)).MatchString(ports) {
+			t.Errorf("the table of ports lacks %d", p)
+		}
+	}
+}
+
+// keysOf lists the keys of a struct as the file spells them.
+func keysOf(s reflect.Type, prefix string) []string {
+	var out []string
+	for i := range s.NumField() {
+		f := s.Field(i)
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if f.Type.Kind() == reflect.Struct {
+			out = append(out, keysOf(f.Type, prefix+name+".")...)
+			continue
+		}
+		out = append(out, prefix+name)
+	}
+	return out
+}
+
+var (
+	link    = regexp.MustCompile(`\]\(([^)\s]+)\)`)
+	heading = regexp.MustCompile(`(?m)^#+ (.+)$`)
+	fence   = regexp.MustCompile("(?s)```.*?```")
+)
+
+// TestLinksResolve follows every link between the documents, to its heading.
+func TestLinksResolve(t *testing.T) {
+	files, err := filepath.Glob("*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range append(files, "../README.md", "../CONTRIBUTING.md") {
+		for _, m := range link.FindAllStringSubmatch(fence.ReplaceAllString(read(t, file), ""), -1) {
+			if strings.Contains(m[1], "://") {
+				continue
+			}
+			to, anchor, _ := strings.Cut(m[1], "#")
+			target := file
+			if to != "" {
+				target = filepath.Join(filepath.Dir(file), to)
+			}
+			if _, err := os.Stat(target); err != nil {
+				t.Errorf("%s links to %s: %v", file, m[1], err)
+				continue
+			}
+			if anchor != "" && !anchors(read(t, target))[anchor] {
+				t.Errorf("%s links to %s, which has no such heading", file, m[1])
+			}
+		}
+	}
+}
+
+// anchors are the headings of a document as links name them.
+func anchors(text string) map[string]bool {
+	out := map[string]bool{}
+	for _, m := range heading.FindAllStringSubmatch(fence.ReplaceAllString(text, ""), -1) {
+		name := strings.Map(func(r rune) rune {
+			switch {
+			case r == ' ':
+				return '-'
+			case r == '-' || r == '_' || r >= 'a' && r <= 'z' || r >= '0' && r <= '9':
+				return r
+			}
+			return -1
+		}, strings.ToLower(m[1]))
+		out[name] = true
+	}
+	return out
+}
