@@ -46,6 +46,14 @@ type Site struct {
 	RequireDigest bool
 }
 
+// URLOf returns where agents fetch an image.
+func (s Site) URLOf(img inventory.Image) string {
+	if img.File == "" {
+		return img.URL
+	}
+	return s.ImageURL + "/" + img.Name
+}
+
 // Machines is what activities read of machines.
 type Machines interface {
 	Machine(ctx context.Context, name string) (inventory.Machine, error)
@@ -103,7 +111,7 @@ type Records interface {
 
 // A Fence is asked immediately before each write to a BMC, while no other
 // operation on that BMC can run; an error stops the write.
-type Fence func(ctx context.Context) error
+type Fence = func(ctx context.Context) error
 
 // BMC drives management controllers. Every method verifies by reading back: a nil error means
 // that the state was seen. Errors are inventory.ErrUnreachable, ErrRefused or

@@ -137,7 +137,7 @@ func (a *Activities) render(ctx context.Context, q PlanRequest, m inventory.Mach
 			}
 			out.Warnings = append(out.Warnings, fmt.Sprintf("image %s: digest is first-seen: computed by this server, declared by nobody", img.Name))
 		}
-		d.Image, d.ImageURL = &img, a.imageURL(img)
+		d.Image, d.ImageURL = &img, a.Site.URLOf(img)
 	}
 	r, err := template.Render(ctx, t.Name, t.Source, d)
 	if err != nil {
@@ -149,13 +149,6 @@ func (a *Activities) render(ctx context.Context, q PlanRequest, m inventory.Mach
 	plan := inventory.Plan{Run: q.Run, Actions: r.Actions, GlobalTimeout: r.GlobalTimeout, DiskAlias: r.DiskAlias}
 	plan.Digest, err = digest(plan.Actions)
 	return plan, err
-}
-
-func (a *Activities) imageURL(img inventory.Image) string {
-	if img.File == "" {
-		return img.URL
-	}
-	return a.Site.ImageURL + "/" + img.Name
 }
 
 // digests gives each image2disk its sha256. A URL that is none of ours and
@@ -171,7 +164,7 @@ func (a *Activities) digests(ctx context.Context, actions []action.Action) error
 			continue
 		}
 		for _, img := range images {
-			if x.Environment["IMG_URL"] == a.imageURL(img) {
+			if x.Environment["IMG_URL"] == a.Site.URLOf(img) {
 				actions[i].Environment["IMG_SHA256"] = img.SHA256
 			}
 		}

@@ -32,7 +32,6 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/inventory/sqlite"
 	"github.com/ingotmetal/ingot/metadatasvc"
-	"github.com/ingotmetal/ingot/web"
 )
 
 func serveCmd() *cobra.Command {
@@ -230,7 +229,7 @@ func (s *server) netboot() error {
 // control makes activities and API.
 func (s *server) control() error {
 	key := s.claimKey()
-	driver := power{bmc.New(s.log.With("part", "bmc"))}
+	driver := bmc.New(bmc.Config{Log: s.log.With("part", "bmc")})
 	site := activities.Site{ClaimKey: key, RequireDigest: s.cfg.Images.RequireDigest}
 	if s.address.IsValid() {
 		n := s.cfg.Netboot
@@ -253,7 +252,7 @@ func (s *server) control() error {
 	s.api, err = api.New(api.Config{
 		Store: s.store, Temporal: s.temporal.Client, Namespace: s.cfg.Temporal.Namespace, TokenSHA256: sha256.Sum256([]byte(s.token)), ClaimKey: key,
 		AllowedHosts: hosts, BaseURL: base, Log: s.log.With("part", "api"), Version: build(), ImageDir: s.cfg.ImageDir(),
-		MinFree: s.cfg.MinFree << 20, FetchHosts: s.cfg.Images.FetchHosts, NoSecretKey: s.keys == nil, Templates: templates{}, Web: web.FS,
+		MinFree: s.cfg.MinFree << 20, FetchHosts: s.cfg.Images.FetchHosts, NoSecretKey: s.keys == nil, ImageURL: site.URLOf,
 		Heartbeat: activities.Heartbeat, Status: s.status,
 		Why: func(ctx context.Context, mac string) (any, error) {
 			if s.boot == nil {
