@@ -21,8 +21,6 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/ingotmetal/ingot/internal/seed"
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -111,7 +109,8 @@ func New(cfg Config, machines Machines, journal Journal) (*Server, error) {
 // Run serves on the configured addresses until ctx ends, which is no error.
 // An address that cannot be bound is an error with a remedy.
 func (s *Server) Run(ctx context.Context) error {
-	g, ctx := errgroup.WithContext(ctx)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	var lc net.ListenConfig
 	var listeners []net.Listener
 	for _, addr := range s.cfg.Addrs {
@@ -127,10 +126,16 @@ func (s *Server) Run(ctx context.Context) error {
 		}
 		listeners = append(listeners, l)
 	}
+	ended := make(chan error, len(listeners))
 	for _, l := range listeners {
-		g.Go(func() error { return s.serve(ctx, l) })
+		go func() { ended <- s.serve(ctx, l) }()
 	}
-	return g.Wait()
+	var errs []error
+	for range listeners {
+		errs = append(errs, <-ended)
+		cancel() // one that ends ends all
+	}
+	return errors.Join(errs...)
 }
 
 func remedy(err error) string {

@@ -113,8 +113,8 @@ func newServer(t testing.TB) (*Server, *fakeMachines, *fakeJournal) {
 
 func do(t testing.TB, s *Server, method, path, source, body string, header ...string) *httptest.ResponseRecorder {
 	t.Helper()
-	r := httptest.NewRequestWithContext(t.Context(), method, "http://10.10.20.2/", strings.NewReader(body))
-	r.URL.Path, r.RemoteAddr = path, source+":40000"
+	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "http://10.10.20.2/", strings.NewReader(body))
+	r.Method, r.URL.Path, r.RemoteAddr = method, path, source+":40000"
 	for i := 0; i+1 < len(header); i += 2 {
 		r.Header.Set(header[i], header[i+1])
 	}
