@@ -97,6 +97,10 @@ func (s *Server) claim(c *gin.Context) {
 		return
 	}
 	strange, err := s.contradicts(c, g, h)
+	if errors.Is(err, inventory.ErrNotFound) {
+		notFound(c)
+		return
+	}
 	if err != nil {
 		s.fail(c, err)
 		return
@@ -300,7 +304,11 @@ func (s *Server) report(c *gin.Context) {
 	}
 	// The end of a log says what went wrong; the start of a message does.
 	r.Log, r.Message = tail(r.Log, maxLogTail), head(r.Message, maxMessage)
+	// Lines that heartbeats brought and no flush has written come before it.
+	waiting := s.agents.take(a, r.Key)
+	r.Log = join(waiting, r.Log)
 	if _, err := s.cfg.Store.Report(c, a.Owner, a.Boot, r); err != nil {
+		s.agents.giveBack(a, r.Key, waiting)
 		s.agentFail(c, err)
 		return
 	}

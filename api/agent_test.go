@@ -45,7 +45,7 @@ func TestLostAnswerOfClaimIsGivenAgain(t *testing.T) {
 	s.addMachine("m1", mac)
 	o := s.armed("m1", "r1")
 
-	first, again := s.welcome(o, 1, nonceA), s.welcome(o, 1, nonceA)
+	first, again := s.welcome(o, nonceA), s.welcome(o, nonceA)
 	require.Equal(t, first, again)
 	require.Equal(t, http.StatusOK, send(t, s.agent, http.MethodPost, "/agent/v1/heartbeat", action.Heartbeat{}, bearer(first.Token)).Code)
 	// From its first use on, whoever repeats the claim is somebody else.
@@ -57,7 +57,7 @@ func TestSecondNonceIsAConflictAndRevokes(t *testing.T) {
 	s := newSite(t)
 	s.addMachine("m1", mac)
 	o := s.armed("m1", "r1")
-	w := s.welcome(o, 1, nonceA)
+	w := s.welcome(o, nonceA)
 	require.Equal(t, http.StatusConflict, send(t, s.agent, http.MethodPost, "/agent/v1/claim", s.hello(o, 1, nonceB)).Code)
 	require.Equal(t, http.StatusGone, send(t, s.agent, http.MethodGet, "/agent/v1/next", nil, bearer(w.Token)).Code)
 	require.Equal(t, 1, s.events(inventory.EventFilter{Run: "r1"})[inventory.EventClaimConflict])
@@ -71,7 +71,7 @@ func TestStrangeHardwareIsAConflict(t *testing.T) {
 	h.MAC, h.Facts.NICs = "02:00:00:00:00:01", []action.NIC{{Name: "eth0", MAC: "02:00:00:00:00:01"}}
 	require.Equal(t, http.StatusConflict, send(t, s.agent, http.MethodPost, "/agent/v1/claim", h).Code)
 	require.Equal(t, map[string]int{inventory.EventGrant: 1, inventory.EventArmed: 1, inventory.EventClaimConflict: 1}, s.events(inventory.EventFilter{Run: "r1"}))
-	s.welcome(o, 1, nonceB) // the machine itself is not locked out
+	s.welcome(o, nonceB) // the machine itself is not locked out
 }
 
 func TestClaimRefusesWhatNoAgentSends(t *testing.T) {
@@ -95,7 +95,7 @@ func TestTokensOfOthersAreRefused(t *testing.T) {
 	s := newSite(t)
 	s.addMachine("m1", mac)
 	o := s.armed("m1", "r1")
-	w := s.welcome(o, 1, nonceA)
+	w := s.welcome(o, nonceA)
 	for _, token := range []string{"", "x", adminToken, s.server.token(inventory.Owner{Machine: "m2", Run: "r1", Epoch: 1}, 1, nonceA)} {
 		require.Equal(t, http.StatusUnauthorized, send(t, s.agent, http.MethodGet, "/agent/v1/next", nil, bearer(token)).Code)
 	}
@@ -111,7 +111,7 @@ func TestPollGetsAnAssignmentTheMomentItIsWritten(t *testing.T) {
 	s := newSite(t)
 	s.addMachine("m1", mac)
 	o := s.armed("m1", "r1")
-	w := s.welcome(o, 1, nonceA)
+	w := s.welcome(o, nonceA)
 	got := make(chan *httptest.ResponseRecorder)
 	go func() {
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/agent/v1/next?wait=60s", nil)
@@ -120,7 +120,7 @@ func TestPollGetsAnAssignmentTheMomentItIsWritten(t *testing.T) {
 		s.agent.ServeHTTP(rec, r)
 		got <- rec
 	}()
-	k := s.assign(o, 1, 0, 1)
+	k := s.assign(o)
 	select {
 	case rec := <-got:
 		a := decode[action.Assignment](t, rec, http.StatusOK)
@@ -138,7 +138,7 @@ func TestPollGetsAnAssignmentTheMomentItIsWritten(t *testing.T) {
 func TestPollEndsWithoutWork(t *testing.T) {
 	s := newSite(t)
 	s.addMachine("m1", mac)
-	w := s.welcome(s.armed("m1", "r1"), 1, nonceA)
+	w := s.welcome(s.armed("m1", "r1"), nonceA)
 	require.Equal(t, http.StatusNoContent, send(t, s.agent, http.MethodGet, "/agent/v1/next?wait=0", nil, bearer(w.Token)).Code)
 	require.Equal(t, http.StatusBadRequest, send(t, s.agent, http.MethodGet, "/agent/v1/next?wait=soon", nil, bearer(w.Token)).Code)
 	// A server that stops lets polls go.
@@ -152,8 +152,8 @@ func TestReportSentThreeTimesIsOneEventAndOneSignal(t *testing.T) {
 	s := newSite(t)
 	s.addMachine("m1", mac)
 	o := s.armed("m1", "r1")
-	w := s.welcome(o, 1, nonceA)
-	k := s.assign(o, 1, 0, 1)
+	w := s.welcome(o, nonceA)
+	k := s.assign(o)
 	r := action.Result{Key: k, ID: "abc", State: action.Failed, ExitCode: 3, Message: "no space left", Log: "line 1\nline 2\n"}
 	for range 3 {
 		require.Equal(t, http.StatusNoContent, send(t, s.agent, http.MethodPost, "/agent/v1/report", r, bearer(w.Token)).Code)
@@ -176,8 +176,8 @@ func TestHeartbeatTellsProgressAndOrders(t *testing.T) {
 	s := newSite(t)
 	s.addMachine("m1", mac)
 	o := s.armed("m1", "r1")
-	w := s.welcome(o, 1, nonceA)
-	k := s.assign(o, 1, 0, 1)
+	w := s.welcome(o, nonceA)
+	k := s.assign(o)
 	require.Equal(t, http.StatusOK, send(t, s.agent, http.MethodGet, "/agent/v1/next", nil, bearer(w.Token)).Code)
 	beat := func(p *action.Progress) action.Orders {
 		return decode[action.Orders](t, send(t, s.agent, http.MethodPost, "/agent/v1/heartbeat", action.Heartbeat{Running: p, Wrote: true}, bearer(w.Token)), http.StatusOK)
@@ -206,11 +206,32 @@ func TestHeartbeatTellsProgressAndOrders(t *testing.T) {
 	require.Zero(t, got.Actions[0].Done)
 }
 
+func TestLogOfHeartbeatsAndReportIsOneText(t *testing.T) {
+	s := newSite(t)
+	s.addMachine("m1", mac)
+	o := s.armed("m1", "r1")
+	w := s.welcome(o, nonceA)
+	k := s.assign(o)
+	beat := func(text string) {
+		require.Equal(t, http.StatusOK, send(t, s.agent, http.MethodPost, "/agent/v1/heartbeat", action.Heartbeat{Running: &action.Progress{Key: k, Log: text}}, bearer(w.Token)).Code)
+	}
+	beat("one\n")
+	require.NoError(t, s.server.agents.flush(t.Context()))
+	beat("two\n")
+	beat("three\n")
+	r := action.Result{Key: k, ID: "a", State: action.Failed, Log: "three\nfour\n"}
+	require.Equal(t, http.StatusNoContent, send(t, s.agent, http.MethodPost, "/agent/v1/report", r, bearer(w.Token)).Code)
+	require.NoError(t, s.server.agents.flush(t.Context()))
+	text, err := s.store.Log(t.Context(), "r1", 0, 1)
+	require.NoError(t, err)
+	require.Equal(t, "one\ntwo\nthree\nfour\n", text)
+}
+
 func TestAgentImageIsResumedByItsDigest(t *testing.T) {
 	s := newSite(t)
 	s.addMachine("m1", mac)
 	require.Equal(t, http.StatusCreated, s.do(http.MethodPut, "/v1/images/debian-12", "0123456789").Code)
-	w := s.welcome(s.armed("m1", "r1"), 1, nonceA)
+	w := s.welcome(s.armed("m1", "r1"), nonceA)
 	require.Equal(t, http.StatusUnauthorized, send(t, s.agent, http.MethodGet, "/agent/v1/images/debian-12", nil).Code)
 	whole := send(t, s.agent, http.MethodGet, "/agent/v1/images/debian-12", nil, bearer(w.Token))
 	require.Equal(t, "0123456789", whole.Body.String())

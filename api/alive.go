@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -121,6 +123,43 @@ func (l *alive) keep(k action.Key, text string) {
 		l.logs = append(l.logs[:0], l.logs[1:]...)
 	}
 	l.logs = append(l.logs, pendingLog{k, text})
+}
+
+// take returns the log of an attempt that waits for a flush, and forgets it.
+func (g *agents) take(a inventory.Agent, k action.Key) (text string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	l := g.of(a)
+	l.logs = slices.DeleteFunc(l.logs, func(p pendingLog) bool {
+		if p.key == k {
+			text += p.text
+		}
+		return p.key == k
+	})
+	return text
+}
+
+// giveBack undoes take.
+func (g *agents) giveBack(a inventory.Agent, k action.Key, text string) {
+	if text == "" {
+		return
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.of(a).keep(k, text)
+}
+
+// join is text followed by tail, of which text may hold the beginning already.
+func join(text, tail string) string {
+	if strings.Contains(tail, text) {
+		return tail
+	}
+	for i := max(0, len(text)-len(tail)); i < len(text); i++ {
+		if strings.HasPrefix(tail, text[i:]) {
+			return text[:i] + tail
+		}
+	}
+	return text + tail
 }
 
 // progress returns where o's running attempt stands.

@@ -22,6 +22,9 @@ const (
 	commentEvery = 15 * time.Second
 	statusEvery  = 5 * time.Second
 	streamWrite  = 10 * time.Second // until a client that does not read is dropped
+	// streamLife ends streams, so that one does not outlive its session for
+	// long: the browser comes back by itself, if it may.
+	streamLife = time.Hour
 	// recentRuns is how many runs a stream shows beside each machine's latest.
 	recentRuns = 100
 )
@@ -172,6 +175,8 @@ func (s *Server) stream(c *gin.Context) {
 	comment, often := time.NewTicker(commentEvery), time.NewTicker(statusEvery)
 	defer comment.Stop()
 	defer often.Stop()
+	life := time.NewTimer(streamLife)
+	defer life.Stop()
 	for {
 		ms, id, err := s.snapshot(c)
 		if err != nil {
@@ -206,6 +211,8 @@ func (s *Server) stream(c *gin.Context) {
 				if err := out.write(": still here\n\n"); err != nil {
 					return
 				}
+			case <-life.C:
+				return
 			case <-s.stopping:
 				return
 			case <-c.Request.Context().Done():

@@ -388,19 +388,19 @@ func (s *site) hello(o inventory.Owner, boot int, nonce string) action.Hello {
 }
 
 // welcome claims a boot.
-func (s *site) welcome(o inventory.Owner, boot int, nonce string) action.Welcome {
+func (s *site) welcome(o inventory.Owner, nonce string) action.Welcome {
 	s.t.Helper()
-	return decode[action.Welcome](s.t, send(s.t, s.agent, http.MethodPost, "/agent/v1/claim", s.hello(o, boot, nonce)), http.StatusOK)
+	return decode[action.Welcome](s.t, send(s.t, s.agent, http.MethodPost, "/agent/v1/claim", s.hello(o, 1, nonce)), http.StatusOK)
 }
 
 func bearer(token string) header { return header{"Authorization", "Bearer " + token} }
 
 // assign gives o's agent something to do.
-func (s *site) assign(o inventory.Owner, boot, index, attempt int) action.Key {
+func (s *site) assign(o inventory.Owner) action.Key {
 	s.t.Helper()
-	k := action.Key{Epoch: o.Epoch, Action: index, Attempt: attempt}
+	k := action.Key{Epoch: o.Epoch, Attempt: 1}
 	require.NoError(s.t, s.store.Assign(s.t.Context(), inventory.Assignment{
-		Owner: o, Boot: boot, Key: k, Payload: action.Assignment{Key: k, Run: o.Run, Action: action.Action{Name: "write", Image: "noop", Timeout: 600}},
+		Owner: o, Boot: 1, Key: k, Payload: action.Assignment{Key: k, Run: o.Run, Action: action.Action{Name: "write", Image: "noop", Timeout: 600}},
 	}))
 	return k
 }

@@ -84,7 +84,7 @@ func (s *Server) getImage(c *gin.Context) {
 
 // room refuses new runs and uploads below the minimum of free space: DHCP,
 // disarm and running reports need the rest.
-func (s *Server) room(context.Context) error {
+func (s *Server) room() error {
 	_, err := s.spare()
 	return err
 }

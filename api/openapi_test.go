@@ -162,7 +162,7 @@ func TestAnswersFitDocument(t *testing.T) {
 	c.op(409, "DELETE", "/v1/images/debian-12", nil)
 	w := c.welcomeChecked(o)
 	c.op(200, "GET", "/v1/machines/m1/disks", nil)
-	k := c.assign(o, 1, 0, 1)
+	k := c.assign(o)
 	c.check(c.agent, 200, "GET", "/agent/v1/next?wait=1s", nil, bearer(w.Token))
 	c.check(c.agent, 200, "POST", "/agent/v1/heartbeat", action.Heartbeat{Running: &action.Progress{Key: k, Done: 5, Total: 10, Log: "a line\n"}}, bearer(w.Token))
 	c.op(200, "GET", "/v1/workflows", nil)
@@ -183,8 +183,10 @@ func TestAnswersFitDocument(t *testing.T) {
 	require.NoError(t, c.store.EndGrant(t.Context(), o))
 	c.check(c.agent, 410, "GET", "/agent/v1/next", nil, bearer(w.Token))
 
-	require.NoError(t, c.store.PutBMCJob(t.Context(), inventory.BMCJob{Name: "j1", Machine: "m1", Run: "r", State: inventory.StateSuccess,
-		Tasks: []inventory.BMCTask{{Power: "status", State: inventory.StateSuccess, Message: "on"}}, Started: c.clock.now()}))
+	require.NoError(t, c.store.PutBMCJob(t.Context(), inventory.BMCJob{
+		Name: "j1", Machine: "m1", Run: "r", State: inventory.StateSuccess,
+		Tasks: []inventory.BMCTask{{Power: "status", State: inventory.StateSuccess, Message: "on"}}, Started: c.clock.now(),
+	}))
 	c.op(200, "GET", "/v1/bmc/jobs", nil)
 	c.op(200, "GET", "/v1/bmc/jobs/m1/j1", nil)
 	c.op(200, "POST", "/v1/bmc/check", `{"machine":"m1"}`)

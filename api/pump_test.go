@@ -73,9 +73,9 @@ func TestPumpSignalsInOrderWithRunAndRequestID(t *testing.T) {
 	s := newSite(t)
 	s.addMachine("m1", mac)
 	o := s.armed("m1", "r1")
-	w := s.welcome(o, 1, nonceA) // before the pump starts: it sends what is there
+	w := s.welcome(o, nonceA) // before the pump starts: it sends what is there
 	s.pump()
-	k := s.assign(o, 1, 0, 1)
+	k := s.assign(o)
 	long := action.Result{Key: k, ID: "abc", State: action.Failed, ExitCode: 3, Message: string(make([]byte, 5000)), Output: map[string]string{"secret": "yes"}}
 	require.Equal(t, http.StatusNoContent, send(t, s.agent, http.MethodPost, "/agent/v1/report", long, bearer(w.Token)).Code)
 	s.drained()
@@ -106,7 +106,7 @@ func TestPumpSendsAgainWithTheSameRequestID(t *testing.T) {
 	s := newSite(t)
 	s.addMachine("m1", mac)
 	o := s.armed("m1", "r1")
-	s.welcome(o, 1, nonceA)
+	s.welcome(o, nonceA)
 	es, err := s.store.Unsignalled(t.Context(), 10)
 	require.NoError(t, err)
 	require.Len(t, es, 1)
@@ -157,7 +157,7 @@ func TestPumpDropsOnlyWhatTheGrantEnded(t *testing.T) {
 	s := newSite(t)
 	s.addMachine("m1", mac)
 	o := s.armed("m1", "r1")
-	s.welcome(o, 1, nonceA)
+	s.welcome(o, nonceA)
 	s.temporal.end("r1", enumspb.WORKFLOW_EXECUTION_STATUS_TERMINATED, nil)
 	s.pump()
 	s.arrivals(1)
@@ -174,7 +174,7 @@ func TestPumpWaitsForTemporal(t *testing.T) {
 	o := s.armed("m1", "r1")
 	s.temporal.down = true
 	s.pump()
-	s.welcome(o, 1, nonceA)
+	s.welcome(o, nonceA)
 	n, err := s.store.PendingSignals(t.Context(), o)
 	require.NoError(t, err)
 	require.Equal(t, 1, n)
@@ -220,7 +220,7 @@ func TestReconcileEndsWhatWasTerminated(t *testing.T) {
 			s := newSite(t)
 			s.addMachine("m1", mac)
 			o := s.armed("m1", "r1")
-			w := s.welcome(o, 1, nonceA)
+			w := s.welcome(o, nonceA)
 			require.NoError(t, s.server.Reconciler().Runs(t.Context()))
 			g, err := s.store.Grant(t.Context(), "m1")
 			require.NoError(t, err)
@@ -289,8 +289,8 @@ func TestLostAgentIsToldOncePerSilence(t *testing.T) {
 	s := newSite(t)
 	s.addMachine("m1", mac)
 	o := s.armed("m1", "r1")
-	w := s.welcome(o, 1, nonceA)
-	k := s.assign(o, 1, 0, 1)
+	w := s.welcome(o, nonceA)
+	k := s.assign(o)
 	lost := func() int {
 		require.NoError(t, s.server.Reconciler().Agents(t.Context()))
 		return s.events(inventory.EventFilter{Run: "r1"})[inventory.EventAgentLost]
@@ -320,8 +320,8 @@ func TestSilenceCountsFromTheServersStart(t *testing.T) {
 	s := newSite(t)
 	s.addMachine("m1", mac)
 	o := s.armed("m1", "r1")
-	w := s.welcome(o, 1, nonceA)
-	s.assign(o, 1, 0, 1)
+	w := s.welcome(o, nonceA)
+	s.assign(o)
 	require.Equal(t, http.StatusOK, send(t, s.agent, http.MethodGet, "/agent/v1/next", nil, bearer(w.Token)).Code)
 	s.clock.move(time.Hour) // the server was away
 	again, err := New(s.server.cfg)
@@ -338,7 +338,7 @@ func TestIdleAgentIsToldAtGrowingIntervals(t *testing.T) {
 	s := newSite(t)
 	s.addMachine("m1", mac)
 	o := s.armed("m1", "r1")
-	w := s.welcome(o, 1, nonceA)
+	w := s.welcome(o, nonceA)
 	idle := func(d time.Duration) int {
 		s.clock.move(d)
 		require.Equal(t, http.StatusOK, send(t, s.agent, http.MethodPost, "/agent/v1/heartbeat", action.Heartbeat{Idle: true}, bearer(w.Token)).Code)
@@ -371,7 +371,7 @@ func TestSignsOfLifeSurviveAFailedFlush(t *testing.T) {
 	s := newSite(t, func(c *Config) { e.Store, c.Store = c.Store, e })
 	s.addMachine("m1", mac)
 	o := s.armed("m1", "r1")
-	w := s.welcome(o, 1, nonceA)
+	w := s.welcome(o, nonceA)
 	s.clock.move(time.Minute)
 	require.Equal(t, http.StatusOK, send(t, s.agent, http.MethodPost, "/agent/v1/heartbeat", action.Heartbeat{Wrote: true}, bearer(w.Token)).Code)
 	require.Error(t, s.server.agents.flush(t.Context()))

@@ -43,6 +43,7 @@ type Reconciler struct {
 
 	agents  *agents
 	started time.Time
+	blind   bool // Temporal is too old to know the search attribute of stuckQuery
 
 	mu     sync.Mutex
 	counts Counts
@@ -290,7 +291,16 @@ func (r *Reconciler) repair(ctx context.Context, tc client.Client, w inventory.W
 func (r *Reconciler) stuck(ctx context.Context, tc client.Client) error {
 	ctx, cancel := context.WithTimeout(ctx, asked)
 	defer cancel()
+	if r.blind {
+		return nil
+	}
 	n, err := tc.CountWorkflow(ctx, &workflowservice.CountWorkflowExecutionsRequest{Query: stuckQuery})
+	var never *serviceerror.InvalidArgument
+	if errors.As(err, &never) {
+		r.blind = true
+		r.Log.Info("this Temporal does not tell which runs are stuck", "error", err)
+		return nil
+	}
 	if err != nil {
 		return fmt.Errorf("asking Temporal for stuck runs: %w", err)
 	}

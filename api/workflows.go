@@ -255,7 +255,7 @@ func (s *Server) begin(c *gin.Context) func(Started, error) {
 
 // provision checks in and starts it.
 func (s *Server) provision(c *gin.Context, in workflows.ProvisionInput) (Started, error) {
-	if err := s.room(c); err != nil {
+	if err := s.room(); err != nil {
 		return Started{}, err
 	}
 	m, err := s.knownMachine(c, in.Machine)
@@ -311,6 +311,9 @@ func (s *Server) inspectMachine(c *gin.Context) {
 }
 
 func (s *Server) inspect(c *gin.Context, in workflows.InspectInput) (Started, error) {
+	if err := s.room(); err != nil {
+		return Started{}, err
+	}
 	m, err := s.knownMachine(c, in.Machine)
 	if err != nil {
 		return Started{}, err

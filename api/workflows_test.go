@@ -280,8 +280,8 @@ func TestStreamShowsEverythingThenChanges(t *testing.T) {
 	for _, event := range []string{"machine", "workflow", "status"} {
 		until(t, frames, func(f frame) bool { return f.event == event })
 	}
-	w := s.welcome(o, 1, nonceA)
-	k := s.assign(o, 1, 0, 1)
+	w := s.welcome(o, nonceA)
+	k := s.assign(o)
 	for done := int64(1); done <= 3; done++ {
 		require.Equal(t, http.StatusOK, send(t, s.agent, http.MethodPost, "/agent/v1/heartbeat", action.Heartbeat{Running: &action.Progress{Key: k, Done: done, Total: 3}}, bearer(w.Token)).Code)
 	}
