@@ -86,7 +86,7 @@ func (s *Server) claim(c *gin.Context) {
 		s.fail(c, invalid("nonce", "", "is not 128 to 512 bits in hex"))
 		return
 	}
-	g, err := s.cfg.Store.Grant(c, h.Machine)
+	g, err := s.cfg.Store.Grant(c.Request.Context(), h.Machine)
 	if err != nil && !errors.Is(err, inventory.ErrNotFound) {
 		s.fail(c, err)
 		return
@@ -110,7 +110,7 @@ func (s *Server) claim(c *gin.Context) {
 		return
 	}
 	now := s.cfg.Now()
-	a, err := s.cfg.Store.Redeem(c, g.Owner, g.Boot, h, func(nonce string) string { return s.token(g.Owner, g.Boot, nonce) }, now.Add(s.cfg.SecretsFor))
+	a, err := s.cfg.Store.Redeem(c.Request.Context(), g.Owner, g.Boot, h, func(nonce string) string { return s.token(g.Owner, g.Boot, nonce) }, now.Add(s.cfg.SecretsFor))
 	switch {
 	case errors.Is(err, inventory.ErrNotFound), errors.Is(err, inventory.ErrFenced):
 		notFound(c)
@@ -134,7 +134,7 @@ func (s *Server) claim(c *gin.Context) {
 // none of its network interfaces is one that the inventory names. The run is
 // told, so that a person is asked.
 func (s *Server) contradicts(c *gin.Context, g inventory.Grant, h action.Hello) (bool, error) {
-	m, err := s.cfg.Store.Machine(c, g.Machine)
+	m, err := s.cfg.Store.Machine(c.Request.Context(), g.Machine)
 	if err != nil {
 		return false, err
 	}
@@ -162,7 +162,7 @@ func (s *Server) contradicts(c *gin.Context, g inventory.Grant, h action.Hello) 
 	if err != nil {
 		return true, fmt.Errorf("encoding the facts of %q: %w", g.Machine, err)
 	}
-	return true, s.cfg.Store.AppendEvents(c, []inventory.Event{{
+	return true, s.cfg.Store.AppendEvents(c.Request.Context(), []inventory.Event{{
 		Machine: g.Machine, Run: g.Run, Epoch: g.Epoch, Boot: g.Boot, Kind: inventory.EventClaimConflict, Key: h.Nonce,
 		At: s.cfg.Now(), Count: 1, Message: "the hardware has none of the machine's MAC addresses", Detail: detail,
 	}})
@@ -178,7 +178,7 @@ func (s *Server) agent(c *gin.Context) (inventory.Agent, bool) {
 		return inventory.Agent{}, false
 	}
 	sum := sha256.Sum256([]byte(token))
-	a, err := s.cfg.Store.AgentByToken(c, sum[:])
+	a, err := s.cfg.Store.AgentByToken(c.Request.Context(), sum[:])
 	switch {
 	case errors.Is(err, inventory.ErrNotFound):
 		refuse(c, http.StatusUnauthorized, codeUnauthorized, "nobody knows this token", "")
@@ -188,7 +188,7 @@ func (s *Server) agent(c *gin.Context) (inventory.Agent, bool) {
 		return a, false
 	}
 	if !a.Used {
-		if err := s.cfg.Store.AgentUsed(c, a.Owner, a.Boot); err != nil {
+		if err := s.cfg.Store.AgentUsed(c.Request.Context(), a.Owner, a.Boot); err != nil {
 			s.agentFail(c, err)
 			return a, false
 		}
@@ -223,10 +223,10 @@ func (s *Server) next(c *gin.Context) {
 	deadline := time.NewTimer(wait)
 	defer deadline.Stop()
 	for {
-		as, err := s.cfg.Store.NextAssignment(c, a.Owner)
+		as, err := s.cfg.Store.NextAssignment(c.Request.Context(), a.Owner)
 		// An assignment of an earlier boot died with that boot's agent.
 		if err == nil && (as.Boot == 0 || as.Boot == a.Boot) {
-			if err := s.cfg.Store.Delivered(c, a.Owner, as.Key); err != nil {
+			if err := s.cfg.Store.Delivered(c.Request.Context(), a.Owner, as.Key); err != nil {
 				s.agentFail(c, err)
 				return
 			}
@@ -307,7 +307,7 @@ func (s *Server) report(c *gin.Context) {
 	// Lines that heartbeats brought and no flush has written come before it.
 	waiting := s.agents.take(a, r.Key)
 	r.Log = join(waiting, r.Log)
-	if _, err := s.cfg.Store.Report(c, a.Owner, a.Boot, r); err != nil {
+	if _, err := s.cfg.Store.Report(c.Request.Context(), a.Owner, a.Boot, r); err != nil {
 		s.agents.giveBack(a, r.Key, waiting)
 		s.agentFail(c, err)
 		return
@@ -328,7 +328,7 @@ func (s *Server) heartbeat(c *gin.Context) {
 		s.fail(c, err)
 		return
 	}
-	stops, err := s.cfg.Store.Stops(c, a.Owner)
+	stops, err := s.cfg.Store.Stops(c.Request.Context(), a.Owner)
 	if err != nil {
 		s.agentFail(c, err)
 		return

@@ -268,7 +268,6 @@ func (s *Server) engine() *gin.Engine {
 		panic(err) // an empty list cannot be malformed
 	}
 	r.HandleMethodNotAllowed = true
-	r.ContextWithFallback = true // so that *gin.Context carries the request's cancellation
 	r.NoMethod(func(c *gin.Context) {
 		refuse(c, http.StatusMethodNotAllowed, codeInvalid, "this route has no method "+c.Request.Method, "")
 	})

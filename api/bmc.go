@@ -64,7 +64,7 @@ func jobName(prefix string) string {
 }
 
 func (s *Server) listBMCJobs(c *gin.Context) {
-	js, err := s.cfg.Store.BMCJobs(c, c.Query("machine"))
+	js, err := s.cfg.Store.BMCJobs(c.Request.Context(), c.Query("machine"))
 	if err != nil {
 		s.fail(c, err)
 		return
@@ -73,7 +73,7 @@ func (s *Server) listBMCJobs(c *gin.Context) {
 }
 
 func (s *Server) getBMCJob(c *gin.Context) {
-	j, err := s.cfg.Store.BMCJob(c, c.Param("machine"), c.Param("job"))
+	j, err := s.cfg.Store.BMCJob(c.Request.Context(), c.Param("machine"), c.Param("job"))
 	if err != nil {
 		s.fail(c, err)
 		return
@@ -95,7 +95,7 @@ const maxTasks = 32
 
 // bmcJob checks in and starts it.
 func (s *Server) bmcJob(c *gin.Context, in workflows.BMCJobInput) (Started, error) {
-	m, err := s.knownMachine(c, in.Machine)
+	m, err := s.knownMachine(c.Request.Context(), in.Machine)
 	if err != nil {
 		return Started{}, err
 	}
@@ -129,7 +129,7 @@ func (s *Server) bmcJob(c *gin.Context, in workflows.BMCJobInput) (Started, erro
 		return Started{}, err
 	}
 	if !reads && !in.Force {
-		g, err := s.cfg.Store.Grant(c, m.Name)
+		g, err := s.cfg.Store.Grant(c.Request.Context(), m.Name)
 		if err != nil {
 			return Started{}, err
 		}
@@ -140,7 +140,7 @@ func (s *Server) bmcJob(c *gin.Context, in workflows.BMCJobInput) (Started, erro
 			}
 		}
 	}
-	st, err := s.run(c, start{id: workflows.BMCJobID(m.Name, in.Job), kind: workflows.BMCJobType, machine: m.Name, input: in})
+	st, err := s.run(c.Request.Context(), start{id: workflows.BMCJobID(m.Name, in.Job), kind: workflows.BMCJobType, machine: m.Name, input: in})
 	st.Job = in.Job
 	return st, err
 }
@@ -157,7 +157,7 @@ func (s *Server) checkBMC(c *gin.Context) {
 		s.fail(c, err)
 		return
 	}
-	m, err := s.knownMachine(c, in.Machine)
+	m, err := s.knownMachine(c.Request.Context(), in.Machine)
 	switch {
 	case err != nil:
 	case m.BMC.Manual():
@@ -169,7 +169,7 @@ func (s *Server) checkBMC(c *gin.Context) {
 		s.fail(c, err)
 		return
 	}
-	ctx, cancel := context.WithTimeout(c, time.Minute)
+	ctx, cancel := context.WithTimeout(c.Request.Context(), time.Minute)
 	defer cancel()
 	out := struct {
 		OK      bool   `json:"ok"`

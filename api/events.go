@@ -178,7 +178,7 @@ func (s *Server) stream(c *gin.Context) {
 	life := time.NewTimer(streamLife)
 	defer life.Stop()
 	for {
-		ms, id, err := s.snapshot(c)
+		ms, id, err := s.snapshot(c.Request.Context())
 		if err != nil {
 			if c.Request.Context().Err() == nil {
 				s.cfg.Log.Warn("making a snapshot", "error", err)

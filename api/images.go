@@ -65,7 +65,7 @@ func (s *Server) imageURL(i inventory.Image) string {
 }
 
 func (s *Server) listImages(c *gin.Context) {
-	is, err := s.cfg.Store.Images(c)
+	is, err := s.cfg.Store.Images(c.Request.Context())
 	if err != nil {
 		s.fail(c, err)
 		return
@@ -74,7 +74,7 @@ func (s *Server) listImages(c *gin.Context) {
 }
 
 func (s *Server) getImage(c *gin.Context) {
-	i, err := s.image(c, c.Param("name"))
+	i, err := s.image(c.Request.Context(), c.Param("name"))
 	if err != nil {
 		s.fail(c, err)
 		return
@@ -310,7 +310,7 @@ func (i interrupted) Is(target error) bool {
 // keepImage makes a complete upload the image i and answers with it. i.SHA256
 // is what was declared, or "".
 func (s *Server) keepImage(c *gin.Context, dir *os.Root, i inventory.Image) {
-	i, err := s.examine(c, dir, i)
+	i, err := s.examine(c.Request.Context(), dir, i)
 	if err != nil {
 		if e := dir.Remove(partName(i.Name)); e != nil && !errors.Is(e, fs.ErrNotExist) {
 			err = errors.Join(err, fmt.Errorf("removing the upload of %q: %w", i.Name, e))
@@ -322,7 +322,7 @@ func (s *Server) keepImage(c *gin.Context, dir *os.Root, i inventory.Image) {
 	// reading it, and a crash between the two writes leaves no image whose
 	// file is another's.
 	i.File, i.Created = i.Name+"."+i.SHA256[:16], s.cfg.Now().UTC()
-	old, err := s.cfg.Store.Image(c, i.Name)
+	old, err := s.cfg.Store.Image(c.Request.Context(), i.Name)
 	if err != nil && !errors.Is(err, inventory.ErrNotFound) {
 		s.fail(c, err)
 		return
@@ -335,7 +335,7 @@ func (s *Server) keepImage(c *gin.Context, dir *os.Root, i inventory.Image) {
 		s.fail(c, fmt.Errorf("keeping image %q: %w", i.Name, err))
 		return
 	}
-	if err := s.cfg.Store.PutImage(c, i, by(c)); err != nil {
+	if err := s.cfg.Store.PutImage(c.Request.Context(), i, by(c)); err != nil {
 		s.fail(c, err)
 		return
 	}
@@ -435,12 +435,12 @@ func digestOf(ctx context.Context, f *os.File) (sum string, size int64, err erro
 }
 
 func (s *Server) deleteImage(c *gin.Context) {
-	i, err := s.image(c, c.Param("name"))
+	i, err := s.image(c.Request.Context(), c.Param("name"))
 	if err != nil {
 		s.fail(c, err)
 		return
 	}
-	ws, err := s.cfg.Store.Workflows(c, inventory.WorkflowFilter{Open: true, Limit: maxOpen})
+	ws, err := s.cfg.Store.Workflows(c.Request.Context(), inventory.WorkflowFilter{Open: true, Limit: maxOpen})
 	if err != nil {
 		s.fail(c, err)
 		return
@@ -451,7 +451,7 @@ func (s *Server) deleteImage(c *gin.Context) {
 			return
 		}
 	}
-	if err := s.cfg.Store.DeleteImage(c, i.Name, by(c)); err != nil {
+	if err := s.cfg.Store.DeleteImage(c.Request.Context(), i.Name, by(c)); err != nil {
 		s.fail(c, err)
 		return
 	}
@@ -469,7 +469,7 @@ func (s *Server) deleteImage(c *gin.Context) {
 
 // verifyImage reads the file again and compares.
 func (s *Server) verifyImage(c *gin.Context) {
-	i, err := s.image(c, c.Param("name"))
+	i, err := s.image(c.Request.Context(), c.Param("name"))
 	if err != nil {
 		s.fail(c, err)
 		return
@@ -493,7 +493,7 @@ func (s *Server) verifyImage(c *gin.Context) {
 	f, err := dir.Open(i.File)
 	if err == nil {
 		defer f.Close()
-		out.SHA256, out.Size, err = digestOf(c, f)
+		out.SHA256, out.Size, err = digestOf(c.Request.Context(), f)
 	}
 	switch {
 	case err != nil:
@@ -511,7 +511,7 @@ func (s *Server) agentImage(c *gin.Context) {
 	if _, ok := s.agent(c); !ok {
 		return
 	}
-	i, err := s.cfg.Store.Image(c, c.Param("name"))
+	i, err := s.cfg.Store.Image(c.Request.Context(), c.Param("name"))
 	if err != nil || i.File == "" {
 		if err == nil || errors.Is(err, inventory.ErrNotFound) {
 			notFound(c)
@@ -586,7 +586,7 @@ func (s *Server) fetchImage(c *gin.Context) {
 		return
 	}
 	defer unlock()
-	resp, err := s.get(c, in.URL)
+	resp, err := s.get(c.Request.Context(), in.URL)
 	if err != nil {
 		s.fail(c, invalid("url", "", "fetching %q: %v", u.Redacted(), err))
 		return

@@ -73,12 +73,12 @@ func (s *Server) views(ctx context.Context, ms []inventory.Machine) ([]MachineVi
 }
 
 func (s *Server) listMachines(c *gin.Context) {
-	ms, err := s.cfg.Store.Machines(c)
+	ms, err := s.cfg.Store.Machines(c.Request.Context())
 	if err != nil {
 		s.fail(c, err)
 		return
 	}
-	vs, err := s.views(c, ms)
+	vs, err := s.views(c.Request.Context(), ms)
 	if err != nil {
 		s.fail(c, err)
 		return
@@ -122,18 +122,18 @@ func (s *Server) putMachines(c *gin.Context, ms []inventory.Machine, replace boo
 	if err := problems.Err(); err != nil {
 		return nil, err
 	}
-	if err := s.cfg.Store.PutMachines(c, ms, replace, by(c)); err != nil {
+	if err := s.cfg.Store.PutMachines(c.Request.Context(), ms, replace, by(c)); err != nil {
 		return nil, err
 	}
 	stored := make([]inventory.Machine, len(ms))
 	for i, m := range ms {
-		got, err := s.cfg.Store.Machine(c, m.Name)
+		got, err := s.cfg.Store.Machine(c.Request.Context(), m.Name)
 		if err != nil {
 			return nil, err
 		}
 		stored[i] = got
 	}
-	return s.views(c, stored)
+	return s.views(c.Request.Context(), stored)
 }
 
 func (s *Server) getMachine(c *gin.Context) {
@@ -142,7 +142,7 @@ func (s *Server) getMachine(c *gin.Context) {
 		s.fail(c, err)
 		return
 	}
-	v, err := s.view(c, m)
+	v, err := s.view(c.Request.Context(), m)
 	if err != nil {
 		s.fail(c, err)
 		return
@@ -152,7 +152,7 @@ func (s *Server) getMachine(c *gin.Context) {
 
 // machine returns the machine that the path names.
 func (s *Server) machine(c *gin.Context) (inventory.Machine, error) {
-	return s.knownMachine(c, c.Param("name"))
+	return s.knownMachine(c.Request.Context(), c.Param("name"))
 }
 
 func (s *Server) knownMachine(ctx context.Context, name string) (inventory.Machine, error) {
@@ -164,7 +164,7 @@ func (s *Server) knownMachine(ctx context.Context, name string) (inventory.Machi
 }
 
 func (s *Server) deleteMachine(c *gin.Context) {
-	if err := s.cfg.Store.DeleteMachine(c, c.Param("name"), by(c)); err != nil {
+	if err := s.cfg.Store.DeleteMachine(c.Request.Context(), c.Param("name"), by(c)); err != nil {
 		s.fail(c, err)
 		return
 	}
@@ -196,7 +196,7 @@ func (s *Server) patchMachine(c *gin.Context) {
 		s.fail(c, err)
 		return
 	}
-	v, err := s.view(c, m)
+	v, err := s.view(c.Request.Context(), m)
 	if err != nil {
 		s.fail(c, err)
 		return
@@ -244,16 +244,16 @@ func (s *Server) arm(c *gin.Context, machine string, open bool, d time.Duration,
 	if open {
 		// A server that lost its key must not send machines into an
 		// installation whose secrets it cannot open.
-		if err := s.cfg.Store.KeyCheck(c); err != nil {
+		if err := s.cfg.Store.KeyCheck(c.Request.Context()); err != nil {
 			return inventory.Netboot{}, fmt.Errorf("arming %q: %w", machine, err)
 		}
-		if _, err := s.cfg.Store.ArmByHand(c, machine, by(c), s.cfg.Now().Add(d)); err != nil {
+		if _, err := s.cfg.Store.ArmByHand(c.Request.Context(), machine, by(c), s.cfg.Now().Add(d)); err != nil {
 			return inventory.Netboot{}, err
 		}
-	} else if err := s.cfg.Store.DisarmByHand(c, machine, by(c), force); err != nil {
+	} else if err := s.cfg.Store.DisarmByHand(c.Request.Context(), machine, by(c), force); err != nil {
 		return inventory.Netboot{}, err
 	}
-	g, err := s.cfg.Store.Grant(c, machine)
+	g, err := s.cfg.Store.Grant(c.Request.Context(), machine)
 	return g.View(s.cfg.Now()), err
 }
 
@@ -263,7 +263,7 @@ func (s *Server) machineDisks(c *gin.Context) {
 		s.fail(c, err)
 		return
 	}
-	newest, err := s.cfg.Store.MachineAgent(c, m.Name)
+	newest, err := s.cfg.Store.MachineAgent(c.Request.Context(), m.Name)
 	if errors.Is(err, inventory.ErrNotFound) {
 		err = hint{fmt.Errorf("disks of machine %q: no agent has looked at it yet: %w", m.Name, inventory.ErrNotFound), "ingot machine inspect " + m.Name}
 	}
@@ -271,7 +271,7 @@ func (s *Server) machineDisks(c *gin.Context) {
 		s.fail(c, err)
 		return
 	}
-	written, err := s.cfg.Store.DisksWritten(c, m.Name)
+	written, err := s.cfg.Store.DisksWritten(c.Request.Context(), m.Name)
 	if err != nil {
 		s.fail(c, err)
 		return
@@ -315,7 +315,7 @@ func (s *Server) events(c *gin.Context, f inventory.EventFilter) {
 		return
 	}
 	f.After, f.Limit = after, int(min(max(limit, 1), maxEvents))
-	es, err := s.cfg.Store.Events(c, f)
+	es, err := s.cfg.Store.Events(c.Request.Context(), f)
 	if err != nil {
 		s.fail(c, err)
 		return
@@ -329,7 +329,7 @@ func (s *Server) machineWorkflow(c *gin.Context) {
 		s.fail(c, err)
 		return
 	}
-	w, err := s.latest(c, m.Name)
+	w, err := s.latest(c.Request.Context(), m.Name)
 	if errors.Is(err, inventory.ErrNotFound) {
 		err = hint{fmt.Errorf("machine %q has had no workflow: %w", m.Name, inventory.ErrNotFound), "ingot machine provision " + m.Name}
 	}
@@ -368,7 +368,7 @@ func (s *Server) why(c *gin.Context, mac string) {
 		s.fail(c, fmt.Errorf("this server decides no boots: %w", errUnavailable))
 		return
 	}
-	d, err := s.cfg.Why(c, mac)
+	d, err := s.cfg.Why(c.Request.Context(), mac)
 	if err != nil {
 		s.fail(c, err)
 		return
@@ -377,7 +377,7 @@ func (s *Server) why(c *gin.Context, mac string) {
 }
 
 func (s *Server) listSeen(c *gin.Context) {
-	seen, err := s.cfg.Store.SeenUnknown(c)
+	seen, err := s.cfg.Store.SeenUnknown(c.Request.Context())
 	if err != nil {
 		s.fail(c, err)
 		return

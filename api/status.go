@@ -103,7 +103,7 @@ func (s *Server) keyState(ctx context.Context) (string, error) {
 }
 
 func (s *Server) status(c *gin.Context) {
-	st, err := s.statusNow(c)
+	st, err := s.statusNow(c.Request.Context())
 	if err != nil {
 		s.fail(c, err)
 		return
@@ -112,14 +112,14 @@ func (s *Server) status(c *gin.Context) {
 }
 
 func (s *Server) secrets(c *gin.Context) {
-	state, err := s.keyState(c)
+	state, err := s.keyState(c.Request.Context())
 	if err != nil {
 		s.fail(c, err)
 		return
 	}
 	unreadable := []string{}
 	if state != "ok" {
-		names, err := s.cfg.Store.SecretsUnreadable(c)
+		names, err := s.cfg.Store.SecretsUnreadable(c.Request.Context())
 		if err != nil {
 			s.fail(c, err)
 			return

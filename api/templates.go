@@ -49,7 +49,7 @@ func builtin(name string) (inventory.Template, bool) {
 }
 
 func (s *Server) listTemplates(c *gin.Context) {
-	ts, err := s.cfg.Store.Templates(c)
+	ts, err := s.cfg.Store.Templates(c.Request.Context())
 	if err != nil {
 		s.fail(c, err)
 		return
@@ -89,11 +89,11 @@ func (s *Server) createTemplate(c *gin.Context) {
 		s.fail(c, fmt.Errorf("template %q comes with the program, choose another name: %w", in.Name, inventory.ErrConflict))
 		return
 	}
-	if err := s.cfg.Store.PutTemplate(c, inventory.Template{Name: in.Name, Source: in.Source}, by(c)); err != nil {
+	if err := s.cfg.Store.PutTemplate(c.Request.Context(), inventory.Template{Name: in.Name, Source: in.Source}, by(c)); err != nil {
 		s.fail(c, err)
 		return
 	}
-	t, err := s.cfg.Store.Template(c, in.Name)
+	t, err := s.cfg.Store.Template(c.Request.Context(), in.Name)
 	if err != nil {
 		s.fail(c, err)
 		return
@@ -102,7 +102,7 @@ func (s *Server) createTemplate(c *gin.Context) {
 }
 
 func (s *Server) getTemplate(c *gin.Context) {
-	t, err := s.template(c, c.Param("name"))
+	t, err := s.template(c.Request.Context(), c.Param("name"))
 	if err != nil {
 		s.fail(c, err)
 		return
@@ -116,7 +116,7 @@ func (s *Server) deleteTemplate(c *gin.Context) {
 		s.fail(c, fmt.Errorf("template %q comes with the program: %w", name, inventory.ErrConflict))
 		return
 	}
-	if err := s.cfg.Store.DeleteTemplate(c, name, by(c)); err != nil {
+	if err := s.cfg.Store.DeleteTemplate(c.Request.Context(), name, by(c)); err != nil {
 		s.fail(c, err)
 		return
 	}
@@ -133,26 +133,26 @@ func (s *Server) renderTemplate(c *gin.Context) {
 		s.fail(c, err)
 		return
 	}
-	t, err := s.template(c, c.Param("name"))
+	t, err := s.template(c.Request.Context(), c.Param("name"))
 	if err != nil {
 		s.fail(c, err)
 		return
 	}
-	m, err := s.knownMachine(c, in.Machine)
+	m, err := s.knownMachine(c.Request.Context(), in.Machine)
 	if err != nil {
 		s.fail(c, err)
 		return
 	}
 	d := template.Data{Machine: m, HardwareMap: in.HardwareMap}
 	if name := first(in.Image, m.Image); name != "" {
-		i, err := s.image(c, name)
+		i, err := s.image(c.Request.Context(), name)
 		if err != nil {
 			s.fail(c, err)
 			return
 		}
 		d.Image, d.ImageURL = &i, s.imageURL(i)
 	}
-	out, err := template.Render(c, t.Name, t.Source, d)
+	out, err := template.Render(c.Request.Context(), t.Name, t.Source, d)
 	if err != nil {
 		s.fail(c, err)
 		return

@@ -258,19 +258,19 @@ func (s *Server) provision(c *gin.Context, in workflows.ProvisionInput) (Started
 	if err := s.room(); err != nil {
 		return Started{}, err
 	}
-	m, err := s.knownMachine(c, in.Machine)
+	m, err := s.knownMachine(c.Request.Context(), in.Machine)
 	if err != nil {
 		return Started{}, err
 	}
 	name, image := first(in.Template, m.Template, defaultTemplate), first(in.Image, m.Image)
 	var problems inventory.Problems
-	if _, err := s.template(c, name); errors.Is(err, inventory.ErrNotFound) {
+	if _, err := s.template(c.Request.Context(), name); errors.Is(err, inventory.ErrNotFound) {
 		problems.Add("template", "ingot template list", "there is no template %q", name)
 	} else if err != nil {
 		return Started{}, err
 	}
 	if image != "" {
-		if _, err := s.image(c, image); errors.Is(err, inventory.ErrNotFound) {
+		if _, err := s.image(c.Request.Context(), image); errors.Is(err, inventory.ErrNotFound) {
 			problems.Add("image", "ingot image list", "there is no image %q", image)
 		} else if err != nil {
 			return Started{}, err
@@ -287,7 +287,7 @@ func (s *Server) provision(c *gin.Context, in workflows.ProvisionInput) (Started
 	if err := problems.Err(); err != nil {
 		return Started{}, err
 	}
-	return s.run(c, start{
+	return s.run(c.Request.Context(), start{
 		id: workflows.MachineID(m.Name), kind: workflows.ProvisionType, machine: m.Name, template: name, image: image, input: in,
 	})
 }
@@ -314,11 +314,11 @@ func (s *Server) inspect(c *gin.Context, in workflows.InspectInput) (Started, er
 	if err := s.room(); err != nil {
 		return Started{}, err
 	}
-	m, err := s.knownMachine(c, in.Machine)
+	m, err := s.knownMachine(c.Request.Context(), in.Machine)
 	if err != nil {
 		return Started{}, err
 	}
-	return s.run(c, start{id: workflows.MachineID(m.Name), kind: workflows.InspectType, machine: m.Name, input: in})
+	return s.run(c.Request.Context(), start{id: workflows.MachineID(m.Name), kind: workflows.InspectType, machine: m.Name, input: in})
 }
 
 func (s *Server) listWorkflows(c *gin.Context) {
@@ -336,7 +336,7 @@ func (s *Server) listWorkflows(c *gin.Context) {
 		return
 	}
 	f.Limit = int(min(max(limit, 1), 1000))
-	ws, err := s.cfg.Store.Workflows(c, f)
+	ws, err := s.cfg.Store.Workflows(c.Request.Context(), f)
 	if err != nil {
 		s.fail(c, err)
 		return
@@ -365,7 +365,7 @@ func (s *Server) createWorkflow(c *gin.Context) {
 			return
 		}
 		if p.Resume != "" {
-			old, err := s.workflow(c, p.Resume)
+			old, err := s.workflow(c.Request.Context(), p.Resume)
 			if err == nil && old.Machine != p.Machine {
 				err = invalid("input.resume", "", "run %q was of machine %q", p.Resume, old.Machine)
 			}
@@ -395,7 +395,7 @@ func (s *Server) createWorkflow(c *gin.Context) {
 }
 
 func (s *Server) getWorkflow(c *gin.Context) {
-	w, err := s.workflow(c, c.Param("run"))
+	w, err := s.workflow(c.Request.Context(), c.Param("run"))
 	if err != nil {
 		s.fail(c, err)
 		return
@@ -460,7 +460,7 @@ func legacy(w inventory.Workflow) legacyWorkflow {
 }
 
 func (s *Server) deleteWorkflow(c *gin.Context) {
-	if err := s.cfg.Store.DeleteWorkflow(c, c.Param("run"), by(c)); err != nil {
+	if err := s.cfg.Store.DeleteWorkflow(c.Request.Context(), c.Param("run"), by(c)); err != nil {
 		s.fail(c, err)
 		return
 	}
@@ -468,7 +468,7 @@ func (s *Server) deleteWorkflow(c *gin.Context) {
 }
 
 func (s *Server) workflowEvents(c *gin.Context) {
-	w, err := s.workflow(c, c.Param("run"))
+	w, err := s.workflow(c.Request.Context(), c.Param("run"))
 	if err != nil {
 		s.fail(c, err)
 		return
@@ -477,7 +477,7 @@ func (s *Server) workflowEvents(c *gin.Context) {
 }
 
 func (s *Server) workflowLogs(c *gin.Context) {
-	w, err := s.workflow(c, c.Param("run"))
+	w, err := s.workflow(c.Request.Context(), c.Param("run"))
 	if err != nil {
 		s.fail(c, err)
 		return
@@ -493,10 +493,10 @@ func (s *Server) workflowLogs(c *gin.Context) {
 		return
 	}
 	// What the agent said since the last flush belongs to the log, too.
-	if err := s.agents.flush(c); err != nil {
+	if err := s.agents.flush(c.Request.Context()); err != nil {
 		s.cfg.Log.Warn("writing what agents said", "error", err)
 	}
-	text, err := s.cfg.Store.Log(c, w.Run, index, int(min(attempt, 1<<20)))
+	text, err := s.cfg.Store.Log(c.Request.Context(), w.Run, index, int(min(attempt, 1<<20)))
 	if err != nil && !errors.Is(err, inventory.ErrNotFound) {
 		s.fail(c, err)
 		return
@@ -544,7 +544,7 @@ func (s *Server) retryWorkflow(c *gin.Context) {
 		s.fail(c, err)
 		return
 	}
-	w, err := s.workflow(c, c.Param("run"))
+	w, err := s.workflow(c.Request.Context(), c.Param("run"))
 	if err != nil {
 		s.fail(c, err)
 		return
@@ -586,7 +586,7 @@ func (s *Server) retryWorkflow(c *gin.Context) {
 
 // open returns the run that the path names when it is not over.
 func (s *Server) open(c *gin.Context) (inventory.Workflow, client.Client, error) {
-	w, err := s.workflow(c, c.Param("run"))
+	w, err := s.workflow(c.Request.Context(), c.Param("run"))
 	if err != nil {
 		return w, nil, err
 	}
@@ -622,7 +622,7 @@ func (s *Server) decideWorkflow(c *gin.Context) {
 		return
 	}
 	d.By = by(c)
-	ctx, cancel := context.WithTimeout(c, asked)
+	ctx, cancel := context.WithTimeout(c.Request.Context(), asked)
 	defer cancel()
 	// An update, because a person wants to hear what is wrong with it.
 	h, err := tc.UpdateWorkflow(ctx, client.UpdateWorkflowOptions{
@@ -653,7 +653,7 @@ func (s *Server) note(c *gin.Context, w inventory.Workflow, kind, message string
 	raw, err := json.Marshal(detail)
 	if err == nil {
 		now := s.cfg.Now()
-		err = s.cfg.Store.AppendEvents(context.WithoutCancel(c), []inventory.Event{{
+		err = s.cfg.Store.AppendEvents(context.WithoutCancel(c.Request.Context()), []inventory.Event{{
 			Machine: w.Machine, Run: w.Run, Epoch: w.Epoch, Kind: kind, At: now, Count: 1,
 			Key: "api-" + strconv.FormatInt(now.UnixNano(), 36), Message: message, Detail: raw, By: by(c),
 		}})
@@ -672,7 +672,7 @@ func (s *Server) cancelWorkflow(c *gin.Context) {
 		s.fail(c, err)
 		return
 	}
-	w, err := s.workflow(c, c.Param("run"))
+	w, err := s.workflow(c.Request.Context(), c.Param("run"))
 	if err != nil {
 		s.fail(c, err)
 		return
@@ -687,7 +687,7 @@ func (s *Server) cancelWorkflow(c *gin.Context) {
 		s.fail(c, err)
 		return
 	}
-	ctx, cancel := context.WithTimeout(c, asked)
+	ctx, cancel := context.WithTimeout(c.Request.Context(), asked)
 	defer cancel()
 	err = tc.CancelWorkflow(ctx, w.ID, w.Run)
 	var gone *serviceerror.NotFound
@@ -705,7 +705,7 @@ func (s *Server) poweredOn(c *gin.Context) {
 		s.fail(c, err)
 		return
 	}
-	ctx, cancel := context.WithTimeout(c, asked)
+	ctx, cancel := context.WithTimeout(c.Request.Context(), asked)
 	defer cancel()
 	if err := tc.SignalWorkflow(ctx, w.ID, w.Run, workflows.SignalPoweredOn, nil); err != nil {
 		s.fail(c, fmt.Errorf("telling run %q that the power is on: %w", w.Run, err))
