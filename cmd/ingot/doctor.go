@@ -1,0 +1,516 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+
+	"github.com/ingotmetal/ingot/api"
+	"github.com/ingotmetal/ingot/bootsvc"
+	"github.com/ingotmetal/ingot/internal/config"
+	"github.com/ingotmetal/ingot/internal/keyring"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// A finding is what doctor says about one thing.
+type finding struct {
+	State  string `json:"state"` // ok | warn | fail
+	What   string `json:"what"`
+	Text   string `json:"text"`
+	Remedy string `json:"remedy,omitempty"`
+}
+
+const (
+	isOK   = "ok"
+	isWarn = "warn"
+	isFail = "fail"
+)
+
+// doctor collects findings.
+type doctor struct {
+	cfg      config.Config
+	findings []finding
+}
+
+func (d *doctor) ok(what, format string, args ...any) {
+	d.findings = append(d.findings, finding{State: isOK, What: what, Text: fmt.Sprintf(format, args...)})
+}
+
+func (d *doctor) warn(what, remedy, format string, args ...any) {
+	d.findings = append(d.findings, finding{isWarn, what, fmt.Sprintf(format, args...), remedy})
+}
+
+func (d *doctor) fail(what, remedy, format string, args ...any) {
+	d.findings = append(d.findings, finding{isFail, what, fmt.Sprintf(format, args...), remedy})
+}
+
+func doctorCmd(o *options) *cobra.Command {
+	return &cobra.Command{
+		Use: "doctor", Short: "Look for whatever stands in the way", Args: cobra.NoArgs,
+		Long: `Look for whatever stands in the way of this host's server: configuration, keys,
+space, clock, capabilities, ports, interfaces, other DHCP servers, boot files;
+and, through the server when it runs, Temporal, secrets, images, their URLs and
+the log-in of every BMC. One line each, with a remedy. Exits 1 if anything
+fails.`,
+		Example: "  ingot doctor\n  ingot doctor --output json",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			d := &doctor{}
+			ctx := cmd.Context()
+			cfg, err := config.Load(o.config, cmd.Flags().Changed("config"))
+			if err != nil {
+				d.fail("configuration", "ingot config check "+o.config, "%v", err)
+			} else {
+				d.cfg = cfg
+				d.here(ctx, o.config)
+				d.server(ctx, o)
+			}
+			if err := showValue(cmd, o, list[finding]{d.findings}, func(w io.Writer) error {
+				t := newTable(w)
+				for _, f := range d.findings {
+					text := f.Text
+					if f.Remedy != "" {
+						text += "  → " + f.Remedy
+					}
+					t.row(f.State, f.What, text)
+				}
+				return t.flush()
+			}); err != nil {
+				return err
+			}
+			bad := 0
+			for _, f := range d.findings {
+				if f.State == isFail {
+					bad++
+				}
+			}
+			if bad > 0 {
+				return fmt.Errorf("%s of %d failed", count(bad, "check"), len(d.findings))
+			}
+			return nil
+		},
+	}
+}
+
+// here looks at this host.
+func (d *doctor) here(ctx context.Context, file string) {
+	if _, err := os.Stat(file); err != nil {
+		d.warn("configuration", "ingot init", "%s is not there: the defaults hold, DHCP is off", file)
+	} else {
+		d.ok("configuration", "%s is right", file)
+	}
+	d.keys()
+	d.space(d.cfg.DataDir, "data")
+	if dir := d.cfg.ImageDir(); !strings.HasPrefix(dir, d.cfg.DataDir+"/") {
+		d.space(dir, "images")
+	}
+	d.clock()
+	running := answers(ctx, d.cfg)
+	if running {
+		d.ok("ports", "a server answers at %s", d.cfg.Listen)
+	} else {
+		d.ports()
+	}
+	if len(d.cfg.Netboot.Interfaces) == 0 {
+		d.warn("netboot", "ingot init, or netboot.interfaces in "+file, "no interface is configured: DHCP is off")
+		return
+	}
+	d.capabilities()
+	d.interfaces(ctx)
+	d.bootFiles()
+	if running {
+		d.reachable(ctx)
+	}
+}
+
+func (d *doctor) keys() {
+	_, err := keyring.Load(d.cfg.KeyFile)
+	_, noData := os.Stat(filepath.Join(d.cfg.DataDir, "ingot.db"))
+	switch {
+	case err == nil:
+		d.ok("key", "%s is readable by its owner alone", d.cfg.KeyFile)
+	case errors.Is(err, fs.ErrNotExist) && noData != nil:
+		d.warn("key", "ingot init", "%s is not there yet", d.cfg.KeyFile)
+	case errors.Is(err, fs.ErrNotExist):
+		d.fail("key", "put it back from its copy; if it is lost: ingot secret reset", "%s is missing, and there are secrets that need it", d.cfg.KeyFile)
+	default:
+		d.fail("key", "give its owner alone access, or put it back from its copy", "%v", err)
+	}
+	switch b, err := os.ReadFile(d.cfg.TokenFile); {
+	case errors.Is(err, fs.ErrNotExist):
+		d.warn("token", "ingot init", "%s is not there yet", d.cfg.TokenFile)
+	case err != nil:
+		d.fail("token", "run this as the user of ingot serve", "%v", err)
+	case len(strings.TrimSpace(string(b))) < 32:
+		d.fail("token", "remove the file, then: ingot init", "the token in %s is shorter than 32 characters", d.cfg.TokenFile)
+	default:
+		d.ok("token", "%s is there", d.cfg.TokenFile)
+	}
+}
+
+// existing returns dir or its nearest parent that exists.
+func existing(dir string) string {
+	for dir != "/" && dir != "." {
+		if _, err := os.Stat(dir); err == nil {
+			return dir
+		}
+		dir = filepath.Dir(dir)
+	}
+	return dir
+}
+
+func (d *doctor) space(dir, what string) {
+	at := existing(dir)
+	var st unix.Statfs_t
+	if err := unix.Statfs(at, &st); err != nil {
+		d.fail("space", "", "asking for the space of %s: %v", at, err)
+		return
+	}
+	free := int64(st.Bavail) * st.Bsize
+	least := d.cfg.MinFree << 20
+	switch {
+	case free < least:
+		d.fail("space", "ingot image prune, or a bigger disk", "%s are free for %s in %s, and %s must stay free", size(free), what, dir, size(least))
+	case free < 5*least:
+		d.warn("space", "ingot image prune, or a bigger disk", "%s are free for %s in %s; below %s new runs are refused", size(free), what, dir, size(least))
+	default:
+		d.ok("space", "%s are free for %s in %s", size(free), what, dir)
+	}
+	if st.Type == unix.NFS_SUPER_MAGIC || st.Type == unix.SMB2_SUPER_MAGIC || st.Type == unix.CIFS_SUPER_MAGIC {
+		d.fail("space", "put data_dir on a local disk", "%s is a network file system, on which databases break", dir)
+	}
+	if err := unix.Access(at, unix.W_OK); err != nil {
+		d.fail("space", "chown it to the user of ingot serve, or run this as that user", "%s cannot be written: %v", at, err)
+	}
+}
+
+// clock asks the kernel whether somebody keeps the time.
+func (d *doctor) clock() {
+	var tx unix.Timex
+	state, err := unix.Adjtimex(&tx)
+	switch {
+	case err != nil:
+		d.warn("clock", "timedatectl status", "asking the kernel: %v", err)
+	case state == unix.TIME_ERROR || tx.Status&unix.STA_UNSYNC != 0:
+		d.warn("clock", "apt install chrony", "nobody keeps the clock right; it is %s now", time.Now().UTC().Format(time.RFC3339))
+	default:
+		d.ok("clock", "synchronised, %s", time.Now().UTC().Format(time.RFC3339))
+	}
+}
+
+// ports tries every socket that ingot serve would bind.
+func (d *doctor) ports() {
+	type socket struct{ network, addr, key string }
+	sockets := []socket{{"tcp", d.cfg.Listen, "listen"}}
+	if d.cfg.Temporal.Address == "" {
+		for n := range 4 {
+			sockets = append(sockets, socket{"tcp", config.Join("127.0.0.1", d.cfg.Temporal.Port+n), "temporal.port"})
+		}
+		sockets = append(sockets, socket{"tcp", config.Join("127.0.0.1", d.cfg.Temporal.UIPort), "temporal.ui_port"})
+	}
+	if n := d.cfg.Netboot; len(n.Interfaces) > 0 {
+		if a, err := provisioningAddress(n); err == nil {
+			for _, p := range n.HTTP {
+				sockets = append(sockets, socket{"tcp", config.Join(a.String(), p), "netboot.http"})
+			}
+			for _, p := range n.Metadata {
+				sockets = append(sockets, socket{"tcp", config.Join(a.String(), p), "netboot.metadata"})
+			}
+			sockets = append(sockets, socket{"tcp", config.Join(a.String(), n.Agent), "netboot.agent"},
+				socket{"udp", config.Join(a.String(), n.TFTP), "netboot.tftp"}, socket{"udp", "0.0.0.0:67", "DHCP"})
+		}
+	}
+	good := 0
+	for _, s := range sockets {
+		err := bind(s.network, s.addr)
+		switch {
+		case err == nil:
+			good++
+		case errors.Is(err, syscall.EADDRINUSE):
+			d.fail("ports", "ss -l"+s.network[:1]+"np shows whose it is; stop that program or change "+s.key, "%s %s (%s) is in use by another program", s.network, s.addr, s.key)
+		case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM):
+			d.fail("ports", "setcap cap_net_bind_service,cap_net_raw,cap_net_admin+ep "+program(), "%s %s (%s) needs a capability", s.network, s.addr, s.key)
+		default:
+			d.fail("ports", "correct "+s.key+" in the configuration", "%s %s (%s): %v", s.network, s.addr, s.key, err)
+		}
+	}
+	if good == len(sockets) {
+		d.ok("ports", "all %d are free", good)
+	}
+}
+
+func bind(network, addr string) error {
+	if network == "udp" {
+		c, err := net.ListenPacket(network, addr)
+		if err != nil {
+			return err
+		}
+		return c.Close()
+	}
+	l, err := net.Listen(network, addr)
+	if err != nil {
+		return err
+	}
+	return l.Close()
+}
+
+func program() string {
+	if p, err := os.Executable(); err == nil {
+		return p
+	}
+	return "ingot"
+}
+
+// capabilities that DHCP needs.
+func (d *doctor) capabilities() {
+	b, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		d.warn("capabilities", "", "reading /proc/self/status: %v", err)
+		return
+	}
+	_, rest, _ := strings.Cut(string(b), "CapEff:")
+	line, _, _ := strings.Cut(rest, "\n")
+	have, err := strconv.ParseUint(strings.TrimSpace(line), 16, 64)
+	if err != nil {
+		d.warn("capabilities", "", "reading /proc/self/status: %v", err)
+		return
+	}
+	var missing []string
+	for _, c := range []struct {
+		bit  int
+		name string
+	}{{unix.CAP_NET_BIND_SERVICE, "cap_net_bind_service"}, {unix.CAP_NET_RAW, "cap_net_raw"}} {
+		if have&(1<<c.bit) == 0 {
+			missing = append(missing, c.name)
+		}
+	}
+	if len(missing) > 0 {
+		d.fail("capabilities", fmt.Sprintf("setcap cap_net_bind_service,cap_net_raw+ep %s, or run as root", program()), "missing: %s", strings.Join(missing, ", "))
+		return
+	}
+	d.ok("capabilities", "raw sockets and low ports may be opened")
+}
+
+func (d *doctor) interfaces(ctx context.Context) {
+	all := interfaces()
+	for _, name := range d.cfg.Netboot.Interfaces {
+		i := slices.IndexFunc(all, func(x iface) bool { return x.name == name })
+		switch {
+		case i < 0:
+			d.fail("interface", "ip link shows those that exist; correct netboot.interfaces", "%s does not exist", name)
+			continue
+		case all[i].state != "up":
+			d.fail("interface", "ip link set "+name+" up", "%s is down", name)
+			continue
+		case len(all[i].addresses) == 0:
+			d.fail("interface", "ip address add ADDRESS/BITS dev "+name, "%s has no IPv4 address", name)
+		default:
+			d.ok("interface", "%s is up with %s", name, strings.Join(all[i].addresses, ", "))
+		}
+		found, err := bootsvc.ProbeDHCP(ctx, name)
+		if err != nil && len(found) == 0 {
+			d.warn("foreign DHCP", "run this as root", "%v", err)
+			continue
+		}
+		for _, f := range found {
+			d.warn("foreign DHCP", "exclude Ingot's machines on "+f.Server.String()+", or turn it off", "%s", foreignText(name, f))
+		}
+		if len(found) == 0 {
+			d.ok("foreign DHCP", "no other server answers on %s", name)
+		}
+	}
+}
+
+func (d *doctor) bootFiles() {
+	n := d.cfg.Netboot
+	for _, f := range []struct{ dir, key, file, remedy string }{
+		{n.Loaders, "netboot.loaders", "undionly.kpxe", "apt install ipxe, and loaders: /usr/lib/ipxe"},
+		{n.Loaders, "netboot.loaders", "snponly.efi", "apt install ipxe, and loaders: /usr/lib/ipxe"},
+		{n.AgentOS, "netboot.agent_os", "vmlinuz", "make build, and agent_os: the directory bin/agentos"},
+		{n.AgentOS, "netboot.agent_os", "initramfs", "make build, and agent_os: the directory bin/agentos"},
+	} {
+		at := filepath.Join(f.dir, f.file)
+		st, err := os.Stat(at)
+		switch {
+		case f.dir == "":
+			d.fail("boot files", f.remedy, "%s is not set, so that there is no %s", f.key, f.file)
+		case err != nil:
+			d.fail("boot files", f.remedy, "%s: %v", at, errors.Unwrap(err))
+		case st.Size() == 0:
+			d.fail("boot files", f.remedy, "%s is empty", at)
+		default:
+			d.ok("boot files", "%s, %s", at, size(st.Size()))
+		}
+	}
+}
+
+// reachable dials what machines dial.
+func (d *doctor) reachable(ctx context.Context) {
+	n := d.cfg.Netboot
+	a, err := provisioningAddress(n)
+	if err != nil {
+		return // interfaces has told
+	}
+	var targets []string
+	for _, p := range slices.Concat(n.HTTP, n.Metadata) {
+		targets = append(targets, "http://"+config.Join(a.String(), p)+"/")
+	}
+	targets = append(targets, "https://"+config.Join(a.String(), n.Agent)+"/")
+	for _, u := range targets {
+		if err := answersHTTP(ctx, u, true); err != nil {
+			d.fail("reachability", "a firewall on this host? nft list ruleset; the log of ingot serve", "%s, which machines use: %v", u, err)
+		} else {
+			d.ok("reachability", "%s answers", u)
+		}
+	}
+}
+
+// answersHTTP tells whether anything HTTP answers at u; with ours, under any
+// certificate, because machines pin it.
+func answersHTTP(ctx context.Context, u string, ours bool) error {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodHead, u, nil)
+	if err != nil {
+		return err
+	}
+	t := &http.Transport{TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: ours}, DisableKeepAlives: true}
+	resp, err := t.RoundTrip(req)
+	if err != nil {
+		return err
+	}
+	if err := resp.Body.Close(); err != nil {
+		return err
+	}
+	if !ours && resp.StatusCode >= 400 {
+		return fmt.Errorf("the answer is %s", resp.Status)
+	}
+	return nil
+}
+
+// server looks through the server, if one runs.
+func (d *doctor) server(ctx context.Context, o *options) {
+	c, err := o.client()
+	if err != nil {
+		d.warn("server", "ingot serve", "cannot be asked: %v", err)
+		return
+	}
+	st, err := ask[api.Status](ctx, c, "GET", path("status"), nil)
+	if err != nil {
+		d.warn("server", "ingot serve; then run this again: Temporal, secrets, images and BMCs were not looked at", "%v", err)
+		return
+	}
+	if away := time.Since(st.v.Time).Abs(); away > 5*time.Second {
+		d.warn("clock", "apt install chrony, on both", "the server's clock and this host's are %s apart", span(away))
+	}
+	switch t := st.v.Temporal; {
+	case t.Ready:
+		d.ok("Temporal", "ready at %s", t.Address)
+	default:
+		d.fail("Temporal", "the log of ingot serve; an occupied port: temporal.port in the configuration", "not ready: %s", orText(t.Error, "it starts"))
+	}
+	d.secrets(ctx, c)
+	d.images(ctx, c)
+	d.bmcs(ctx, c)
+}
+
+func (d *doctor) secrets(ctx context.Context, c *remote) {
+	a, err := ask[secretState](ctx, c, "GET", path("secrets"), nil)
+	switch {
+	case err != nil:
+		d.fail("secrets", "the log of ingot serve", "%v", err)
+	case a.v.State != "ok":
+		d.fail("secrets", "put the right key file back; if it is lost: ingot secret reset", "the key is %s: %s cannot be read", a.v.State, count(len(a.v.Unreadable), "secret"))
+	default:
+		d.ok("secrets", "can be read")
+	}
+}
+
+func (d *doctor) images(ctx context.Context, c *remote) {
+	a, err := ask[list[inventory.Image]](ctx, c, "GET", path("images"), nil)
+	if err != nil {
+		d.fail("images", "the log of ingot serve", "%v", err)
+		return
+	}
+	if len(a.v.Items) == 0 {
+		d.warn("images", "ingot image add NAME FILE", "there is none")
+	}
+	for _, i := range a.v.Items {
+		if i.File == "" {
+			if err := answersHTTP(ctx, i.URL, false); err != nil {
+				d.fail("images", "correct its URL: ingot image add "+i.Name+" URL", "%s at %s: %v", i.Name, i.URL, err)
+			} else {
+				d.ok("images", "%s answers at %s", i.Name, i.URL)
+			}
+			continue
+		}
+		// The server's directory, if this is its host.
+		st, err := os.Stat(filepath.Join(d.cfg.ImageDir(), i.File))
+		switch {
+		case err != nil && !d.isHere(c):
+			d.ok("images", "%s, %s", i.Name, size(i.Size))
+		case err != nil:
+			d.fail("images", "ingot image add "+i.Name+" FILE", "%s: its file is gone: %v", i.Name, errors.Unwrap(err))
+		case st.Size() != i.Size:
+			d.fail("images", "ingot image add "+i.Name+" FILE", "%s: its file has %d bytes and had %d", i.Name, st.Size(), i.Size)
+		default:
+			d.ok("images", "%s, %s (ingot image verify %s reads it all)", i.Name, size(i.Size), i.Name)
+		}
+	}
+}
+
+// isHere tells whether c talks to the server of this host's configuration.
+func (d *doctor) isHere(c *remote) bool { return c.base.String() == localURL(d.cfg) }
+
+// bmcs logs in to every BMC, a few at a time.
+func (d *doctor) bmcs(ctx context.Context, c *remote) {
+	ms, err := ask[list[inventory.Machine]](ctx, c, "GET", path("machines"), nil)
+	if err != nil {
+		d.fail("machines", "the log of ingot serve", "%v", err)
+		return
+	}
+	found := make([]finding, len(ms.v.Items))
+	var g errgroup.Group
+	g.SetLimit(8)
+	for n, m := range ms.v.Items {
+		if m.BMC.Manual() {
+			continue
+		}
+		g.Go(func() error {
+			f := finding{State: isFail, What: "BMC", Remedy: "ingot bmc check " + m.Name}
+			switch a, err := checkBMC(ctx, c, m.Name); {
+			case err != nil:
+				f.Text = m.Name + ": " + err.Error()
+			case !a.v.OK:
+				f.Text = fmt.Sprintf("%s at %s: %s", m.Name, m.BMC.Host, a.v.Message)
+			default:
+				f = finding{State: isOK, What: "BMC", Text: fmt.Sprintf("%s at %s lets Ingot in, power is %s", m.Name, m.BMC.Host, a.v.Power)}
+			}
+			found[n] = f
+			return nil
+		})
+	}
+	if err := g.Wait(); err != nil {
+		d.fail("BMC", "", "%v", err)
+	}
+	for _, f := range found {
+		if f.State != "" {
+			d.findings = append(d.findings, f)
+		}
+	}
+}

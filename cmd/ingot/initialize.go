@@ -1,0 +1,213 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ingotmetal/ingot/bootsvc"
+	"github.com/ingotmetal/ingot/internal/config"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+func initCmd(o *options) *cobra.Command {
+	var chosen []string
+	var yes bool
+	c := &cobra.Command{
+		Use: "init", Short: "Set up this host as a server: configuration, keys, admin token", Args: cobra.NoArgs,
+		Long: `Set up this host as a server: list its interfaces, look for other DHCP servers
+on those that are chosen, and write a commented configuration, the keys of the
+stored secrets and the admin token. Nothing that exists is overwritten.
+
+Without an interface DHCP stays off; the API, the page and workflows work.`,
+		Example: "  ingot init\n  ingot init --interface eth1\n  ingot init --yes       # asks nothing, DHCP stays off",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return o.initialize(cmd, chosen, yes)
+		},
+	}
+	c.Flags().StringArrayVar(&chosen, "interface", nil, "interface on which machines are answered; repeatable")
+	yesFlag(c, &yes)
+	completeFlag(c, "interface", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+		var names []string
+		for _, i := range interfaces() {
+			names = append(names, i.name)
+		}
+		return names, cobra.ShellCompDirectiveNoFileComp
+	})
+	return c
+}
+
+// an iface is an interface that machines could be on.
+type iface struct {
+	name, mac, state string
+	addresses        []string // IPv4, with prefix length
+}
+
+// interfaces returns what this host has, but for loopback.
+func interfaces() []iface {
+	all, err := net.Interfaces()
+	if err != nil {
+		return nil
+	}
+	var out []iface
+	for _, i := range all {
+		if i.Flags&net.FlagLoopback != 0 {
+			continue
+		}
+		x := iface{name: i.Name, mac: i.HardwareAddr.String(), state: "down"}
+		if i.Flags&net.FlagUp != 0 {
+			x.state = "up"
+		}
+		addrs, err := i.Addrs()
+		if err != nil {
+			continue // it has just gone
+		}
+		for _, a := range addrs {
+			if n, ok := a.(*net.IPNet); ok && n.IP.To4() != nil {
+				x.addresses = append(x.addresses, n.String())
+			}
+		}
+		out = append(out, x)
+	}
+	return out
+}
+
+func (o *options) initialize(cmd *cobra.Command, chosen []string, yes bool) error {
+	_, err := os.Stat(o.config)
+	exists := err == nil
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if exists && len(chosen) > 0 {
+		return advice{fmt.Errorf("%s exists and is not overwritten: write the interfaces into it: %w", o.config, inventory.ErrConflict), "ingot config check " + o.config}
+	}
+	if !exists {
+		if chosen, err = o.chooseInterfaces(cmd, chosen, yes); err != nil {
+			return err
+		}
+		for _, name := range chosen {
+			lookForDHCP(cmd, name)
+		}
+		if err := writeConfig(o.config, exampleConfig(chosen)); err != nil {
+			return err
+		}
+		cmd.Printf("wrote %s\n", o.config)
+	} else {
+		cmd.Printf("kept  %s\n", o.config)
+	}
+	cfg, err := config.Load(o.config, true)
+	if err != nil {
+		return err
+	}
+	had := map[string]bool{}
+	for _, f := range []string{cfg.KeyFile, cfg.TokenFile} {
+		_, err := os.Stat(f)
+		had[f] = err == nil
+	}
+	// The keys of a site that lives are never made again: its secrets would be
+	// lost without a word.
+	if _, err := os.Stat(filepath.Join(cfg.DataDir, "ingot.db")); err == nil && !had[cfg.KeyFile] {
+		return advice{
+			fmt.Errorf("the key file %s is missing, and %s holds data whose secrets need it: %w", cfg.KeyFile, cfg.DataDir, inventory.ErrConflict),
+			"put the key file back; if it is lost: ingot secret reset",
+		}
+	}
+	if err := makeKeys(cfg); err != nil {
+		return err
+	}
+	for _, f := range []struct{ file, what string }{{cfg.KeyFile, "the keys of stored secrets: back this file up, apart from " + cfg.DataDir}, {cfg.TokenFile, "the admin token"}} {
+		word := "wrote"
+		if had[f.file] {
+			word = "kept "
+		}
+		cmd.Printf("%s %s  (%s)\n", word, f.file, f.what)
+	}
+	if len(cfg.Netboot.Interfaces) == 0 {
+		cmd.Printf("DHCP stays off: netboot.interfaces in %s names no interface\n", o.config)
+	}
+	flag := ""
+	if o.config != config.DefaultFile() {
+		flag = " --config " + o.config
+	}
+	cmd.Printf("next: ingot doctor%s && ingot serve%s\n", flag, flag)
+	return nil
+}
+
+// chooseInterfaces checks those that were named, or asks.
+func (o *options) chooseInterfaces(cmd *cobra.Command, chosen []string, yes bool) ([]string, error) {
+	all := interfaces()
+	t := newTable(cmd.OutOrStdout(), "INTERFACE", "STATE", "MAC", "IPV4")
+	for _, i := range all {
+		t.row(i.name, i.state, i.mac, strings.Join(i.addresses, ", "))
+	}
+	if err := t.flush(); err != nil {
+		return nil, err
+	}
+	if len(chosen) == 0 && !yes {
+		if !interactive(cmd) {
+			return nil, usage("which interface are the machines on? give --interface, or --yes to leave DHCP off")
+		}
+		line, err := prompt(cmd, "Which interfaces are the machines on? (names, or empty to leave DHCP off) ")
+		if err != nil {
+			return nil, err
+		}
+		chosen = strings.FieldsFunc(line, func(r rune) bool { return r == ' ' || r == ',' })
+	}
+	var ps inventory.Problems
+	for n, name := range chosen {
+		i := slices.IndexFunc(all, func(x iface) bool { return x.name == name })
+		switch {
+		case i < 0:
+			ps.Add("--interface", "one of those listed above", "there is no interface %q", name)
+		case len(all[i].addresses) == 0 && n == 0:
+			ps.Add("--interface", "ip address add ADDRESS/BITS dev "+name, "%q has no IPv4 address, at which machines would reach this server", name)
+		}
+	}
+	return chosen, ps.Err()
+}
+
+// lookForDHCP tells of other DHCP servers where machines are to be answered.
+func lookForDHCP(cmd *cobra.Command, name string) {
+	found, err := bootsvc.ProbeDHCP(cmd.Context(), name)
+	if err != nil && len(found) == 0 {
+		say(cmd, "warn: other DHCP servers could not be looked for: %v", err)
+		return
+	}
+	for _, f := range found {
+		say(cmd, "warn: %s", foreignText(name, f))
+	}
+	if len(found) == 0 {
+		cmd.Printf("no other DHCP server answers on %s\n", name)
+	}
+}
+
+func foreignText(name string, f bootsvc.ForeignServer) string {
+	if f.Proxy {
+		return fmt.Sprintf("%s answers PXE on %s with boot file %q: machines may follow it instead of Ingot", f.Server, name, f.BootFile)
+	}
+	text := fmt.Sprintf("%s answers DHCP on %s and offered %s", f.Server, name, f.Offered)
+	if f.BootFile != "" {
+		text += fmt.Sprintf(" with boot file %q", f.BootFile)
+	}
+	return text + ": exclude Ingot's machines there, or two servers answer them"
+}
+
+// writeConfig writes a new file; it never overwrites.
+func writeConfig(file, text string) error {
+	if err := os.MkdirAll(filepath.Dir(file), 0o750); err != nil {
+		return err
+	}
+	f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o640)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(text)
+	return errors.Join(err, f.Close())
+}

@@ -1,0 +1,854 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/netip"
+	"net/url"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/api"
+	"github.com/ingotmetal/ingot/internal/strictyaml"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+func machineCmd(o *options) *cobra.Command {
+	c := group("machine", "Machines: what there is, and what happens to it", "  ingot machine list\n  ingot machine provision node-1 --image debian-12 --wait",
+		machinePushCmd(o), machineAddCmd(o), machineListCmd(o), machineGetCmd(o), machineDeleteCmd(o), machineSeenCmd(o), machineAcceptCmd(o),
+		machineDisksCmd(o), machinePowerCmd(o), machineBootDeviceCmd(o), machineProvisionCmd(o), machineInspectCmd(o))
+	c.Aliases = []string{"hardware"}
+	return c
+}
+
+// machineNames completes the first argument.
+func (o *options) machineNames(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	return o.names(cmd, "machines")
+}
+
+func (o *options) templateNames(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+	return o.names(cmd, "templates")
+}
+
+func (o *options) imageNames(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+	return o.names(cmd, "images")
+}
+
+// names asks the server for the names of things.
+func (o *options) names(cmd *cobra.Command, things string) ([]string, cobra.ShellCompDirective) {
+	c, err := o.client()
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveError
+	}
+	a, err := ask[list[struct {
+		Name string `json:"name"`
+	}]](cmd.Context(), c, "GET", path(things), nil)
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveError
+	}
+	var out []string
+	for _, i := range a.v.Items {
+		out = append(out, i.Name)
+	}
+	return out, cobra.ShellCompDirectiveNoFileComp
+}
+
+// completeFlag completes a flag's value; the flag exists.
+func completeFlag(c *cobra.Command, flag string, f cobra.CompletionFunc) {
+	cobra.CheckErr(c.RegisterFlagCompletionFunc(flag, f))
+}
+
+// wire returns m as JSON with its secrets, which JSON redacts otherwise.
+func wire(m inventory.Machine) (json.RawMessage, error) {
+	b, err := json.Marshal(m)
+	if err != nil {
+		return nil, err
+	}
+	doc := map[string]json.RawMessage{}
+	if err := json.Unmarshal(b, &doc); err != nil {
+		return nil, err
+	}
+	reveal := func(in map[string]json.RawMessage, field string, s inventory.Secret) error {
+		if s.IsZero() {
+			return nil
+		}
+		v, err := json.Marshal(s.Reveal())
+		in[field] = v
+		return err
+	}
+	if err := errors.Join(reveal(doc, "userData", m.UserData), reveal(doc, "vendorData", m.VendorData)); err != nil {
+		return nil, err
+	}
+	if m.BMC != nil && !m.BMC.Password.IsZero() {
+		bmc := map[string]json.RawMessage{}
+		if err := json.Unmarshal(doc["bmc"], &bmc); err != nil {
+			return nil, err
+		}
+		if err := reveal(bmc, "password", m.BMC.Password); err != nil {
+			return nil, err
+		}
+		if doc["bmc"], err = json.Marshal(bmc); err != nil {
+			return nil, err
+		}
+	}
+	return json.Marshal(doc)
+}
+
+type pushBody struct {
+	Machines []json.RawMessage `json:"machines"`
+	Replace  bool              `json:"replace,omitempty"`
+}
+
+func (o *options) push(cmd *cobra.Command, ms []inventory.Machine, replace bool) (answer[list[api.MachineView]], error) {
+	var none answer[list[api.MachineView]]
+	body := pushBody{Replace: replace}
+	for _, m := range ms {
+		b, err := wire(m)
+		if err != nil {
+			return none, err
+		}
+		body.Machines = append(body.Machines, b)
+	}
+	c, err := o.client()
+	if err != nil {
+		return none, err
+	}
+	return ask[list[api.MachineView]](cmd.Context(), c, "POST", path("machines"), body)
+}
+
+func machinePushCmd(o *options) *cobra.Command {
+	var file string
+	var replace bool
+	c := &cobra.Command{
+		Use: "push --file FILE", Short: "Store the machines of a file, all or none", Args: cobra.NoArgs,
+		Long: `Store the machines of a YAML or JSON file ("-" is standard input) with one
+machine per document. Everything that is wrong is told at once, with file and
+line, and then nothing is stored.
+
+A secret that a file leaves out stays as it is stored. Netboot is no part of a
+file: pushing one arms nothing.`,
+		Example: "  ingot machine push --file hardware.yaml\n  ingot machine push --file hardware.yaml --replace   # changes machines that exist",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			name, b, err := readInput(cmd, file)
+			if err != nil {
+				return err
+			}
+			docs, err := strictyaml.Documents(name, b)
+			if err != nil {
+				return err
+			}
+			ms, err := readMachines(name, docs)
+			if err != nil {
+				return err
+			}
+			a, err := o.push(cmd, ms, replace)
+			if err != nil {
+				err = locate(err, docs, ms)
+				if errors.Is(err, inventory.ErrConflict) && !replace {
+					err = advice{err, "ingot machine push --replace --file " + file + "   # changes those that exist"}
+				}
+				return err
+			}
+			return show(cmd, o, a, func(w io.Writer, l list[api.MachineView]) error {
+				for _, m := range l.Items {
+					fmt.Fprintf(w, "machine %s stored\n", m.Name)
+				}
+				return nil
+			})
+		},
+	}
+	c.Flags().StringVarP(&file, "file", "f", "", "YAML or JSON file of machines, - for standard input")
+	c.Flags().BoolVar(&replace, "replace", false, "change machines that exist")
+	cobra.CheckErr(c.MarkFlagRequired("file"))
+	return c
+}
+
+// readInput reads a file, or standard input for "-".
+func readInput(cmd *cobra.Command, file string) (name string, b []byte, err error) {
+	if file == "-" {
+		b, err = io.ReadAll(cmd.InOrStdin())
+		return "stdin", b, err
+	}
+	b, err = os.ReadFile(file)
+	if err != nil {
+		return file, nil, usage("%v", err)
+	}
+	return file, b, nil
+}
+
+// readMachines decodes and checks all documents and tells everything wrong.
+func readMachines(file string, docs []strictyaml.Document) ([]inventory.Machine, error) {
+	var all inventory.Problems
+	if len(docs) == 0 {
+		return nil, inventory.Problems{{File: file, What: "holds no machine", Remedy: "ingot machine push --help"}}
+	}
+	ms := make([]inventory.Machine, len(docs))
+	taken := map[string]string{} // what belongs to one machine → where it was said
+	for i, d := range docs {
+		var ps inventory.Problems
+		if kind := d.Text("kind"); kind != "" && d.Text("apiVersion") != "" {
+			ps.Add("kind", "write Ingot's own form, see: ingot machine get NAME --output yaml", "documents of kind %s are not read here", kind)
+			all = append(all, d.Locate(ps)...)
+			continue
+		}
+		if err := d.Decode(&ms[i]); err != nil {
+			if !errors.As(err, &ps) {
+				return nil, err
+			}
+			all = append(all, ps...)
+			// What could not be read is zero now, and would be called missing.
+			continue
+		}
+		ms[i] = inventory.Canonical(ms[i])
+		ps = inventory.Validate(ms[i])
+		claim := func(field, what, value string) {
+			key := what + " " + value
+			if other, ok := taken[key]; ok {
+				ps.Add(field, "change one of the two", "%s is given at %s already", key, other)
+				return
+			}
+			taken[key] = fmt.Sprintf("%s:%d", file, d.LineOf(field))
+		}
+		if ms[i].Name != "" {
+			claim("name", "machine name", ms[i].Name)
+		}
+		for n, x := range ms[i].Interfaces {
+			field := fmt.Sprintf("interfaces[%d].", n)
+			if x.MAC != "" && !repeats(ms[i], n, func(y inventory.Interface) bool { return y.MAC == x.MAC }) {
+				claim(field+"mac", "MAC", x.MAC)
+			}
+			if x.Address.IsValid() && !repeats(ms[i], n, func(y inventory.Interface) bool { return y.Address == x.Address }) {
+				claim(field+"address", "address", x.Address.String())
+			}
+		}
+		all = append(all, d.Locate(ps)...)
+	}
+	return ms, all.Err()
+}
+
+// repeats tells whether an earlier interface of m has it, which Validate tells.
+func repeats(m inventory.Machine, n int, same func(inventory.Interface) bool) bool {
+	return slices.ContainsFunc(m.Interfaces[:n], same)
+}
+
+var ofMachine = regexp.MustCompile(`^machine "([^"]+)": `)
+
+// locate adds file and line to what the server found wrong with machines of a
+// file.
+func locate(err error, docs []strictyaml.Document, ms []inventory.Machine) error {
+	var e *apiError
+	if !errors.As(err, &e) {
+		return err
+	}
+	for n, p := range e.Problems {
+		name, _, _ := strings.Cut(p.Field, ": ")
+		if m := ofMachine.FindStringSubmatch(p.What); m != nil {
+			name = m[1]
+		}
+		i := slices.IndexFunc(ms, func(m inventory.Machine) bool { return m.Name == name })
+		if i < 0 && len(ms) == 1 {
+			i = 0
+		}
+		if i < 0 {
+			continue
+		}
+		p.Field = strings.TrimPrefix(p.Field, name+": ")
+		e.Problems[n] = docs[i].Locate(inventory.Problems{p})[0]
+	}
+	return err
+}
+
+// machineFlags are the flags of "machine add".
+type machineFlags struct {
+	mac, address, netmask, gateway, hostname string
+	nameservers                              []string
+	uefi                                     bool
+	disk, diskSerial                         string
+	bmc, passwordFile, cipher                string
+	insecureTLS                              bool
+	template, image                          string
+	labels                                   map[string]string
+	sshKeys                                  []string
+	userDataFile                             string
+}
+
+func machineAddCmd(o *options) *cobra.Command {
+	var f machineFlags
+	c := &cobra.Command{
+		Use: "add NAME --mac MAC", Short: "Add a machine", Args: cobra.ExactArgs(1),
+		Long: `Add a machine with one network interface. Machines with several, and many at
+once, come from a file: ingot machine push.
+
+The BMC's password is read from --bmc-password-file or INGOT_BMC_PASSWORD, or
+asked for: an argument would be seen by everybody on this host.`,
+		Example: `  ingot machine add node-1 --mac 02:00:00:00:00:01 --address 10.0.0.11/24 --gateway 10.0.0.1 \
+    --nameserver 10.0.0.1 --image debian-12 --ssh-key ~/.ssh/id_ed25519.pub \
+    --bmc ipmi://admin@10.0.1.11 --bmc-password-file node-1.password
+  ingot machine add node-2 --mac 02:00:00:00:00:02 --address 10.0.0.12/24 --uefi   # power by hand`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			m, err := f.machine(cmd, args[0])
+			if err != nil {
+				return err
+			}
+			a, err := o.push(cmd, []inventory.Machine{m}, false)
+			if err != nil {
+				if errors.Is(err, inventory.ErrConflict) {
+					err = advice{err, "ingot machine get " + m.Name}
+				}
+				return err
+			}
+			return show(cmd, o, a, func(w io.Writer, _ list[api.MachineView]) error {
+				next := "ingot machine provision " + m.Name
+				if m.Image == "" {
+					next += " --image IMAGE"
+				}
+				fmt.Fprintf(w, "machine %s stored\nnext: %s --wait\n", m.Name, next)
+				return nil
+			})
+		},
+	}
+	x := c.Flags()
+	x.StringVar(&f.mac, "mac", "", "MAC address of the interface that boots from the network")
+	x.StringVar(&f.address, "address", "", "IPv4 address that it gets, with or without prefix length")
+	x.StringVar(&f.netmask, "netmask", "", "netmask, unless --address has a prefix length")
+	x.StringVar(&f.gateway, "gateway", "", "default gateway")
+	x.StringVar(&f.hostname, "hostname", "", "host name (default: NAME)")
+	x.StringArrayVar(&f.nameservers, "nameserver", nil, "name server; repeatable")
+	x.BoolVar(&f.uefi, "uefi", false, "boots by UEFI")
+	x.StringVar(&f.disk, "disk", "", "path by which templates name its disk, such as /dev/sda")
+	x.StringVar(&f.diskSerial, "disk-serial", "", "serial number of the disk to write")
+	x.StringVar(&f.bmc, "bmc", "", "ipmi://user@host[:port], redfish://user@host[:port] or manual (default)")
+	x.StringVar(&f.passwordFile, "bmc-password-file", "", "file with the BMC's password, - for standard input")
+	x.StringVar(&f.cipher, "cipher", "", "IPMI cipher suite (default 17)")
+	x.BoolVar(&f.insecureTLS, "bmc-insecure-tls", false, "do not verify the certificate of a Redfish BMC")
+	x.StringVar(&f.template, "template", "", "template of its provisioning (default: image)")
+	x.StringVar(&f.image, "image", "", "image of its provisioning")
+	x.StringToStringVar(&f.labels, "label", nil, "label key=value; repeatable")
+	x.StringArrayVar(&f.sshKeys, "ssh-key", nil, "public SSH key, or a file of them; repeatable")
+	x.StringVar(&f.userDataFile, "user-data-file", "", "file with user data (a secret), - for standard input")
+	cobra.CheckErr(c.MarkFlagRequired("mac"))
+	completeFlag(c, "template", o.templateNames)
+	completeFlag(c, "image", o.imageNames)
+	return c
+}
+
+// machine makes the machine that the flags describe, or tells all that is
+// wrong with them.
+func (f machineFlags) machine(cmd *cobra.Command, name string) (inventory.Machine, error) {
+	var ps inventory.Problems
+	addr := func(flag, v string) (a netip.Addr) {
+		if v == "" {
+			return a
+		}
+		a, err := netip.ParseAddr(v)
+		if err != nil {
+			ps.Add(flag, "", "%q is no IP address", v)
+		}
+		return a
+	}
+	i := inventory.Interface{MAC: f.mac, Netmask: f.netmask, Gateway: addr("--gateway", f.gateway), Hostname: f.hostname, UEFI: f.uefi}
+	if i.Hostname == "" {
+		i.Hostname = name
+	}
+	if p, err := netip.ParsePrefix(f.address); err == nil && p.Addr().Is4() {
+		i.Address = p.Addr()
+		if f.netmask != "" {
+			ps.Add("--netmask", "leave it out", "--address has a prefix length already")
+		}
+		mask := uint32(0xffffffff) << (32 - p.Bits())
+		i.Netmask = netip.AddrFrom4([4]byte{byte(mask >> 24), byte(mask >> 16), byte(mask >> 8), byte(mask)}).String()
+	} else {
+		i.Address = addr("--address", f.address)
+	}
+	for _, n := range f.nameservers {
+		i.Nameservers = append(i.Nameservers, addr("--nameserver", n))
+	}
+	m := inventory.Machine{Name: name, Labels: f.labels, Interfaces: []inventory.Interface{i}, Template: f.template, Image: f.image}
+	if f.disk != "" {
+		m.Disks = []inventory.DeclaredDisk{{Device: f.disk}}
+	}
+	if f.diskSerial != "" {
+		m.DiskSelector = &inventory.DiskSelector{Serial: f.diskSerial}
+	}
+	for _, k := range f.sshKeys {
+		m.SSHKeys = append(m.SSHKeys, sshKeys(&ps, k)...)
+	}
+	if f.userDataFile != "" {
+		_, b, err := readInput(cmd, f.userDataFile)
+		if err != nil {
+			ps.Add("--user-data-file", "", "%v", err)
+		}
+		m.UserData = inventory.NewSecret(string(b))
+	}
+	m.BMC = f.bmcOf(&ps)
+	if len(ps) == 0 {
+		for _, p := range inventory.Validate(inventory.Canonical(m)) {
+			p.Field = flagOf(p.Field)
+			ps = append(ps, p)
+		}
+	}
+	if err := ps.Err(); err != nil {
+		return m, err
+	}
+	if !m.BMC.Manual() {
+		var err error
+		if m.BMC.Password, err = bmcPassword(cmd, f.passwordFile, m.BMC); err != nil {
+			return m, err
+		}
+		ps = append(ps, inventory.Validate(m)...)
+	}
+	return inventory.Canonical(m), ps.Err()
+}
+
+// flagOf names the flag that sets a field.
+func flagOf(field string) string {
+	for prefix, flag := range map[string]string{
+		"interfaces[0].": "--", "diskSelector.serial": "--disk-serial", "disks[0].device": "--disk", "labels": "--label", "sshKeys": "--ssh-key",
+		"template": "--template", "image": "--image", "bmc": "--bmc", "name": "NAME",
+	} {
+		if rest, ok := strings.CutPrefix(field, prefix); ok {
+			if flag == "--" {
+				name, _, _ := strings.Cut(rest, "[")
+				return flag + strings.TrimSuffix(name, "s")
+			}
+			return flag
+		}
+	}
+	return field
+}
+
+// sshKeys reads a key, or the keys of a file.
+func sshKeys(ps *inventory.Problems, v string) []string {
+	if strings.Contains(v, " ") {
+		return []string{v}
+	}
+	b, err := os.ReadFile(v)
+	if err != nil {
+		ps.Add("--ssh-key", "give a public key in quotes, or a file of them", "%v", err)
+		return nil
+	}
+	var keys []string
+	for line := range strings.Lines(string(b)) {
+		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "#") {
+			keys = append(keys, line)
+		}
+	}
+	return keys
+}
+
+func (f machineFlags) bmcOf(ps *inventory.Problems) *inventory.BMC {
+	if f.bmc == "" || f.bmc == inventory.DriverManual {
+		if f.passwordFile != "" || f.cipher != "" || f.insecureTLS {
+			ps.Add("--bmc", "give ipmi://user@host or redfish://user@host", "a machine with manual power has no BMC to set up")
+		}
+		return nil
+	}
+	u, err := url.Parse(f.bmc)
+	if err != nil || u.Hostname() == "" {
+		// The text is not repeated: it may hold a password.
+		ps.Add("--bmc", "write ipmi://user@host[:port], redfish://user@host[:port] or manual", "this is no address of a BMC")
+		return nil
+	}
+	b := &inventory.BMC{Driver: u.Scheme, Host: u.Hostname(), CipherSuite: f.cipher, InsecureTLS: f.insecureTLS}
+	if u.User != nil {
+		b.User = u.User.Username()
+		if _, ok := u.User.Password(); ok {
+			ps.Add("--bmc", "use --bmc-password-file or INGOT_BMC_PASSWORD, and change the password: this host's users may have seen it", "holds a password")
+		}
+	}
+	if u.Port() != "" {
+		if b.Port, err = strconv.Atoi(u.Port()); err != nil {
+			ps.Add("--bmc", "", "%q is no port", u.Port())
+		}
+	}
+	if strings.Trim(u.Path, "/") != "" || u.RawQuery != "" {
+		ps.Add("--bmc", "write ipmi://user@host[:port]", "there is more after the host")
+	}
+	return b
+}
+
+func bmcPassword(cmd *cobra.Command, file string, b *inventory.BMC) (inventory.Secret, error) {
+	if file != "" {
+		_, text, err := readInput(cmd, file)
+		return inventory.NewSecret(string(bytes.TrimRight(text, "\r\n"))), err
+	}
+	if v, ok := os.LookupEnv("INGOT_BMC_PASSWORD"); ok {
+		return inventory.NewSecret(v), nil
+	}
+	s, err := promptSecret(cmd, fmt.Sprintf("Password of %s at %s: ", b.User, b.Host))
+	if errors.Is(err, inventory.ErrInvalid) {
+		return s, usage("the BMC's password is missing: give --bmc-password-file or INGOT_BMC_PASSWORD")
+	}
+	return s, err
+}
+
+func machineListCmd(o *options) *cobra.Command {
+	return &cobra.Command{
+		Use: "list", Short: "List machines", Args: cobra.NoArgs, Aliases: []string{"ls"},
+		Example: "  ingot machine list\n  ingot machine list --output json",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := o.client()
+			if err != nil {
+				return err
+			}
+			a, err := ask[list[api.MachineView]](cmd.Context(), c, "GET", path("machines"), nil)
+			if err != nil {
+				return err
+			}
+			return show(cmd, o, a, func(w io.Writer, l list[api.MachineView]) error {
+				if len(l.Items) == 0 {
+					say(cmd, "no machines; add one: ingot machine add --help")
+					return nil
+				}
+				t := newTable(w, "NAME", "MAC", "ADDRESS", "POWER BY", "TEMPLATE", "IMAGE", "NETBOOT", "LAST RUN", "SEEN")
+				for _, m := range l.Items {
+					i, _ := m.Machine.Netboot()
+					address := ""
+					if i.Address.IsValid() {
+						address = i.Address.String()
+					}
+					t.row(m.Name, i.MAC, address, powerBy(m.BMC), m.Template, m.Image, netbootWord(m.Netboot), runWord(m.Workflow), ago(m.LastSeen))
+				}
+				return t.flush()
+			})
+		},
+	}
+}
+
+func powerBy(b *inventory.BMC) string {
+	if b.Manual() {
+		return "hand"
+	}
+	return b.Driver
+}
+
+func netbootWord(n inventory.Netboot) string {
+	switch {
+	case n.AllowPXE:
+		return "open until " + n.Until.Local().Format("15:04:05")
+	case n.AllowWorkflow:
+		return "closed (run goes on)"
+	}
+	return "closed"
+}
+
+func runWord(w *inventory.Workflow) string {
+	if w == nil {
+		return ""
+	}
+	if inventory.Final(w.State) {
+		return w.State
+	}
+	return w.State + " " + w.Phase
+}
+
+func machineGetCmd(o *options) *cobra.Command {
+	return &cobra.Command{
+		Use: "get NAME", Short: "Show a machine", Args: cobra.ExactArgs(1), ValidArgsFunction: o.machineNames,
+		Example: "  ingot machine get node-1\n  ingot machine get node-1 --output yaml",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := o.client()
+			if err != nil {
+				return err
+			}
+			a, err := ask[api.MachineView](cmd.Context(), c, "GET", path("machines", args[0]), nil)
+			if err != nil {
+				return err
+			}
+			return show(cmd, o, a, printMachine)
+		},
+	}
+}
+
+func printMachine(w io.Writer, m api.MachineView) error {
+	t := newTable(w)
+	t.field("name", m.Name)
+	if len(m.Labels) > 0 {
+		var ls []string
+		for _, k := range slices.Sorted(maps.Keys(m.Labels)) {
+			ls = append(ls, k+"="+m.Labels[k])
+		}
+		t.field("labels", strings.Join(ls, ", "))
+	}
+	for _, i := range m.Interfaces {
+		text := i.MAC
+		add := func(what, v string) {
+			if v != "" {
+				text += "  " + what + v
+			}
+		}
+		if i.Address.IsValid() {
+			add("", i.Address.String())
+		}
+		add("netmask ", i.Netmask)
+		if i.Gateway.IsValid() {
+			add("gateway ", i.Gateway.String())
+		}
+		add("host name ", i.Hostname)
+		add("", i.Arch)
+		if i.UEFI {
+			add("", "UEFI")
+		}
+		if i.DisableNetboot {
+			add("", "never boots")
+		}
+		t.field("interface", text)
+	}
+	for _, d := range m.Disks {
+		t.field("disk", d.Device)
+	}
+	if m.DiskSelector != nil {
+		t.field("disk selector", selectorText(*m.DiskSelector))
+	}
+	if m.BMC.Manual() {
+		t.field("power", "by hand")
+	} else {
+		text := fmt.Sprintf("%s://%s@%s", m.BMC.Driver, m.BMC.User, m.BMC.Host)
+		if m.BMC.Port != 0 {
+			text += fmt.Sprintf(":%d", m.BMC.Port)
+		}
+		if !m.BMC.HasPassword {
+			text += "  no password is stored"
+		}
+		t.field("power", text)
+	}
+	t.field("template", m.Template)
+	t.field("image", m.Image)
+	if m.HasUserData {
+		t.field("user data", "stored")
+	}
+	if m.HasVendorData {
+		t.field("vendor data", "stored")
+	}
+	if n := len(m.SSHKeys); n > 0 {
+		t.field("SSH keys", n)
+	}
+	netboot := fmt.Sprintf("{allowPXE: %t, allowWorkflow: %t}", m.Netboot.AllowPXE, m.Netboot.AllowWorkflow)
+	if m.Netboot.Run != "" {
+		netboot += "  held by " + m.Netboot.Run
+	}
+	if m.Netboot.AllowPXE {
+		netboot += " until " + when(m.Netboot.Until)
+	}
+	t.field("netboot", netboot)
+	for _, k := range slices.Sorted(maps.Keys(m.Notes)) {
+		t.field("note", k+": "+m.Notes[k])
+	}
+	t.field("seen", ago(m.LastSeen))
+	if m.Workflow != nil {
+		t.field("last run", fmt.Sprintf("%s  %s  %s", m.Workflow.Run, runWord(m.Workflow), m.Workflow.Message))
+		t.field("next", m.Workflow.Next)
+	}
+	return t.flush()
+}
+
+func selectorText(s inventory.DiskSelector) string {
+	var out []string
+	for _, f := range []struct{ name, v string }{{"serial", s.Serial}, {"wwn", s.WWN}, {"by-id", s.ByID}, {"model", s.Model}} {
+		if f.v != "" {
+			out = append(out, f.name+" "+f.v)
+		}
+	}
+	if s.MinSize > 0 {
+		out = append(out, "at least "+size(s.MinSize))
+	}
+	if s.MaxSize > 0 {
+		out = append(out, "at most "+size(s.MaxSize))
+	}
+	return strings.Join(out, ", ")
+}
+
+func machineDeleteCmd(o *options) *cobra.Command {
+	var yes bool
+	c := &cobra.Command{
+		Use: "delete NAME", Short: "Delete a machine with its secrets", Args: cobra.ExactArgs(1), ValidArgsFunction: o.machineNames,
+		Long:    "Delete a machine, its reservation, its BMC password and its user data. Records\nof its runs stay. What runs on the machine itself is not touched.",
+		Example: "  ingot machine delete node-1\n  ingot machine delete node-1 --yes",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := o.client()
+			if err != nil {
+				return err
+			}
+			if _, err := ask[api.MachineView](cmd.Context(), c, "GET", path("machines", args[0]), nil); err != nil {
+				return err
+			}
+			if err := confirm(cmd, yes, fmt.Sprintf("deletes machine %s with its reservation, its BMC password and its user data", args[0]), args[0]); err != nil {
+				return err
+			}
+			if _, err := ask[struct{}](cmd.Context(), c, "DELETE", path("machines", args[0]), nil); err != nil {
+				return err
+			}
+			say(cmd, "machine %s deleted", args[0])
+			return nil
+		},
+	}
+	yesFlag(c, &yes)
+	return c
+}
+
+func yesFlag(c *cobra.Command, yes *bool) {
+	c.Flags().BoolVarP(yes, "yes", "y", false, "do not ask")
+}
+
+func machineSeenCmd(o *options) *cobra.Command {
+	return &cobra.Command{
+		Use: "seen", Short: "List unknown machines that asked for an address", Args: cobra.NoArgs, Example: "  ingot machine seen",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := o.client()
+			if err != nil {
+				return err
+			}
+			a, err := ask[list[inventory.Seen]](cmd.Context(), c, "GET", path("seen"), nil)
+			if err != nil {
+				return err
+			}
+			return show(cmd, o, a, func(w io.Writer, l list[inventory.Seen]) error {
+				if len(l.Items) == 0 {
+					say(cmd, "no unknown machine has asked for an address; is DHCP on? ingot status")
+					return nil
+				}
+				t := newTable(w, "MAC", "FIRST", "LAST", "COUNT", "RELAY", "CLASS")
+				for _, s := range l.Items {
+					t.row(s.MAC, when(s.First), ago(s.Last), s.Count, s.Giaddr, s.Class)
+				}
+				if err := t.flush(); err != nil {
+					return err
+				}
+				say(cmd, "next: ingot machine accept %s --name NAME --address ADDRESS/BITS", l.Items[0].MAC)
+				return nil
+			})
+		},
+	}
+}
+
+func machineAcceptCmd(o *options) *cobra.Command {
+	var f machineFlags
+	var name string
+	c := &cobra.Command{
+		Use: "accept MAC --name NAME", Short: "Make a machine of an unknown MAC that asked for an address", Args: cobra.ExactArgs(1),
+		Example: "  ingot machine accept 02:00:00:00:00:03 --name node-3 --address 10.0.0.13/24 --gateway 10.0.0.1",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			f.mac = args[0]
+			m, err := f.machine(cmd, name)
+			if err != nil {
+				return err
+			}
+			c, err := o.client()
+			if err != nil {
+				return err
+			}
+			in := struct {
+				Name string `json:"name"`
+				inventory.Interface
+			}{m.Name, m.Interfaces[0]}
+			a, err := ask[list[api.MachineView]](cmd.Context(), c, "POST", path("seen", in.MAC, "accept"), in)
+			if err != nil {
+				return err
+			}
+			return show(cmd, o, a, func(w io.Writer, _ list[api.MachineView]) error {
+				fmt.Fprintf(w, "machine %s stored\nnext: ingot machine provision %s --image IMAGE --wait\n", m.Name, m.Name)
+				return nil
+			})
+		},
+	}
+	x := c.Flags()
+	x.StringVar(&name, "name", "", "the machine's name")
+	x.StringVar(&f.address, "address", "", "IPv4 address that it gets, with or without prefix length")
+	x.StringVar(&f.netmask, "netmask", "", "netmask, unless --address has a prefix length")
+	x.StringVar(&f.gateway, "gateway", "", "default gateway")
+	x.StringVar(&f.hostname, "hostname", "", "host name (default: NAME)")
+	x.StringArrayVar(&f.nameservers, "nameserver", nil, "name server; repeatable")
+	x.BoolVar(&f.uefi, "uefi", false, "boots by UEFI")
+	cobra.CheckErr(c.MarkFlagRequired("name"))
+	return c
+}
+
+func machineDisksCmd(o *options) *cobra.Command {
+	return &cobra.Command{
+		Use: "disks NAME", Short: "List the disks that an agent found", Args: cobra.ExactArgs(1), ValidArgsFunction: o.machineNames,
+		Example: "  ingot machine inspect node-1 --wait && ingot machine disks node-1",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := o.client()
+			if err != nil {
+				return err
+			}
+			a, err := ask[struct {
+				Items []action.Disk `json:"items"`
+				At    time.Time     `json:"at"`
+			}](cmd.Context(), c, "GET", path("machines", args[0], "disks"), nil)
+			if err != nil {
+				return err
+			}
+			return showDisks(cmd, o, a.raw, a.v.Items, a.v.At)
+		},
+	}
+}
+
+func showDisks(cmd *cobra.Command, o *options, raw json.RawMessage, disks []action.Disk, at time.Time) error {
+	return show(cmd, o, answer[[]action.Disk]{disks, raw}, func(w io.Writer, disks []action.Disk) error {
+		if len(disks) == 0 {
+			say(cmd, "the agent found no disk")
+			return nil
+		}
+		say(cmd, "as found %s", ago(at))
+		return printDisks(w, disks)
+	})
+}
+
+// printDisks lists disks with what selects each.
+func printDisks(w io.Writer, disks []action.Disk) error {
+	t := newTable(w, "PATH", "SIZE", "MODEL", "BY", "HOLDS", "SELECT WITH")
+	for _, d := range disks {
+		holds := strings.Join(d.Signatures, ", ")
+		if d.Blank {
+			holds = "nothing"
+		}
+		if d.Written != "" {
+			holds = strings.TrimPrefix(holds+", ", ", ") + "written by run " + d.Written
+		}
+		transport := d.Transport
+		if d.Removable {
+			transport += " removable"
+		}
+		t.row(d.Path, size(d.Size), d.Model, transport, holds, diskFlag(d))
+	}
+	return t.flush()
+}
+
+// diskFlag is the selector of a disk to paste.
+func diskFlag(d action.Disk) string {
+	switch {
+	case d.Serial != "":
+		return "--disk-serial " + shellWord(d.Serial)
+	case d.WWN != "":
+		return "--disk-wwn " + shellWord(d.WWN)
+	case len(d.ByID) > 0:
+		return "--disk-by-id " + shellWord(d.ByID[0])
+	}
+	return ""
+}
+
+var harmlessWord = regexp.MustCompile(`^[A-Za-z0-9_./:=@%+,-]+$`)
+
+// shellWord quotes what a machine said, so that pasting it runs nothing.
+func shellWord(s string) string {
+	s = inert(s)
+	if harmlessWord.MatchString(s) && !strings.HasPrefix(s, "-") {
+		return s
+	}
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+}

@@ -1,0 +1,54 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ingotmetal/ingot/api"
+)
+
+func statusCmd(o *options) *cobra.Command {
+	return &cobra.Command{
+		Use: "status", Short: "Tell how the server is", Args: cobra.NoArgs, Example: "  ingot status\n  ingot status --output json",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := o.client()
+			if err != nil {
+				return err
+			}
+			a, err := ask[api.Status](cmd.Context(), c, "GET", path("status"), nil)
+			if err != nil {
+				return err
+			}
+			return show(cmd, o, a, func(w io.Writer, s api.Status) error { return printStatus(w, c, s) })
+		},
+	}
+}
+
+func printStatus(w io.Writer, c *remote, s api.Status) error {
+	t := newTable(w)
+	t.field("server", fmt.Sprintf("%s, version %s, up %s", c.base, s.Version, span(time.Duration(s.UptimeSeconds)*time.Second)))
+	switch {
+	case s.Netboot.Off:
+		t.field("netboot", orText(s.Netboot.Message, "off"))
+	default:
+		t.field("netboot", "on "+strings.Join(s.Netboot.Interfaces, ", ")+"  "+s.Netboot.Message)
+	}
+	switch {
+	case s.Temporal.Ready:
+		t.field("Temporal", strings.TrimSpace("ready at "+s.Temporal.Address+"  "+s.Temporal.UI))
+	case s.Temporal.Error != "":
+		t.field("Temporal", "not ready: "+s.Temporal.Error)
+	default:
+		t.field("Temporal", "starting")
+	}
+	t.field("secrets", map[string]string{
+		"ok": "ok", "missing": "the key file is missing: ingot secret status", "wrong": "the key file is another's: ingot secret status",
+	}[s.Secrets])
+	t.field("machines", s.Machines)
+	t.field("open runs", s.OpenWorkflows)
+	return t.flush()
+}
