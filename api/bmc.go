@@ -37,7 +37,7 @@ func (s *Server) powerMachine(c *gin.Context) {
 		s.fail(c, err)
 		return
 	}
-	s.begin(c)(s.bmcJob(c, workflows.BMCJobInput{
+	s.begin(c)(s.bmcJob(c.Request.Context(), workflows.BMCJobInput{
 		Machine: c.Param("name"), Job: jobName("power-" + in.Action), Tasks: []inventory.BMCTask{{Power: in.Action}}, Force: in.Force,
 	}))
 }
@@ -51,7 +51,7 @@ func (s *Server) bootDeviceMachine(c *gin.Context) {
 		s.fail(c, err)
 		return
 	}
-	s.begin(c)(s.bmcJob(c, workflows.BMCJobInput{
+	s.begin(c)(s.bmcJob(c.Request.Context(), workflows.BMCJobInput{
 		Machine: c.Param("name"), Job: jobName("boot-" + in.Device), Tasks: []inventory.BMCTask{{BootDevice: &in.BootDevice}}, Force: in.Force,
 	}))
 }
@@ -87,15 +87,15 @@ func (s *Server) createBMCJob(c *gin.Context) {
 		s.fail(c, err)
 		return
 	}
-	s.begin(c)(s.bmcJob(c, in))
+	s.begin(c)(s.bmcJob(c.Request.Context(), in))
 }
 
 // maxTasks is how many tasks a job may have.
 const maxTasks = 32
 
 // bmcJob checks in and starts it.
-func (s *Server) bmcJob(c *gin.Context, in workflows.BMCJobInput) (Started, error) {
-	m, err := s.knownMachine(c.Request.Context(), in.Machine)
+func (s *Server) bmcJob(ctx context.Context, in workflows.BMCJobInput) (Started, error) {
+	m, err := s.knownMachine(ctx, in.Machine)
 	if err != nil {
 		return Started{}, err
 	}
@@ -129,7 +129,7 @@ func (s *Server) bmcJob(c *gin.Context, in workflows.BMCJobInput) (Started, erro
 		return Started{}, err
 	}
 	if !reads && !in.Force {
-		g, err := s.cfg.Store.Grant(c.Request.Context(), m.Name)
+		g, err := s.cfg.Store.Grant(ctx, m.Name)
 		if err != nil {
 			return Started{}, err
 		}
@@ -140,7 +140,7 @@ func (s *Server) bmcJob(c *gin.Context, in workflows.BMCJobInput) (Started, erro
 			}
 		}
 	}
-	st, err := s.run(c.Request.Context(), start{id: workflows.BMCJobID(m.Name, in.Job), kind: workflows.BMCJobType, machine: m.Name, input: in})
+	st, err := s.run(ctx, start{id: workflows.BMCJobID(m.Name, in.Job), kind: workflows.BMCJobType, machine: m.Name, input: in})
 	st.Job = in.Job
 	return st, err
 }

@@ -237,7 +237,7 @@ func (s *Server) provisionMachine(c *gin.Context) {
 		s.fail(c, err)
 		return
 	}
-	s.begin(c)(s.provision(c, workflows.ProvisionInput{
+	s.begin(c)(s.provision(c.Request.Context(), workflows.ProvisionInput{
 		Machine: c.Param("name"), Template: in.Template, Image: in.Image, Retries: in.Retries, HardwareMap: in.HardwareMap,
 	}))
 }
@@ -254,23 +254,23 @@ func (s *Server) begin(c *gin.Context) func(Started, error) {
 }
 
 // provision checks in and starts it.
-func (s *Server) provision(c *gin.Context, in workflows.ProvisionInput) (Started, error) {
+func (s *Server) provision(ctx context.Context, in workflows.ProvisionInput) (Started, error) {
 	if err := s.room(); err != nil {
 		return Started{}, err
 	}
-	m, err := s.knownMachine(c.Request.Context(), in.Machine)
+	m, err := s.knownMachine(ctx, in.Machine)
 	if err != nil {
 		return Started{}, err
 	}
 	name, image := first(in.Template, m.Template, defaultTemplate), first(in.Image, m.Image)
 	var problems inventory.Problems
-	if _, err := s.template(c.Request.Context(), name); errors.Is(err, inventory.ErrNotFound) {
+	if _, err := s.template(ctx, name); errors.Is(err, inventory.ErrNotFound) {
 		problems.Add("template", "ingot template list", "there is no template %q", name)
 	} else if err != nil {
 		return Started{}, err
 	}
 	if image != "" {
-		if _, err := s.image(c.Request.Context(), image); errors.Is(err, inventory.ErrNotFound) {
+		if _, err := s.image(ctx, image); errors.Is(err, inventory.ErrNotFound) {
 			problems.Add("image", "ingot image list", "there is no image %q", image)
 		} else if err != nil {
 			return Started{}, err
@@ -287,7 +287,7 @@ func (s *Server) provision(c *gin.Context, in workflows.ProvisionInput) (Started
 	if err := problems.Err(); err != nil {
 		return Started{}, err
 	}
-	return s.run(c.Request.Context(), start{
+	return s.run(ctx, start{
 		id: workflows.MachineID(m.Name), kind: workflows.ProvisionType, machine: m.Name, template: name, image: image, input: in,
 	})
 }
@@ -307,18 +307,18 @@ func (s *Server) inspectMachine(c *gin.Context) {
 		s.fail(c, err)
 		return
 	}
-	s.begin(c)(s.inspect(c, workflows.InspectInput{Machine: c.Param("name")}))
+	s.begin(c)(s.inspect(c.Request.Context(), workflows.InspectInput{Machine: c.Param("name")}))
 }
 
-func (s *Server) inspect(c *gin.Context, in workflows.InspectInput) (Started, error) {
+func (s *Server) inspect(ctx context.Context, in workflows.InspectInput) (Started, error) {
 	if err := s.room(); err != nil {
 		return Started{}, err
 	}
-	m, err := s.knownMachine(c.Request.Context(), in.Machine)
+	m, err := s.knownMachine(ctx, in.Machine)
 	if err != nil {
 		return Started{}, err
 	}
-	return s.run(c.Request.Context(), start{id: workflows.MachineID(m.Name), kind: workflows.InspectType, machine: m.Name, input: in})
+	return s.run(ctx, start{id: workflows.MachineID(m.Name), kind: workflows.InspectType, machine: m.Name, input: in})
 }
 
 func (s *Server) listWorkflows(c *gin.Context) {
@@ -374,21 +374,21 @@ func (s *Server) createWorkflow(c *gin.Context) {
 				return
 			}
 		}
-		s.begin(c)(s.provision(c, p))
+		s.begin(c)(s.provision(c.Request.Context(), p))
 	case workflows.InspectType:
 		var p workflows.InspectInput
 		if err := strict(in.Input, &p, "input"); err != nil {
 			s.fail(c, err)
 			return
 		}
-		s.begin(c)(s.inspect(c, p))
+		s.begin(c)(s.inspect(c.Request.Context(), p))
 	case workflows.BMCJobType:
 		var p workflows.BMCJobInput
 		if err := strict(in.Input, &p, "input"); err != nil {
 			s.fail(c, err)
 			return
 		}
-		s.begin(c)(s.bmcJob(c, p))
+		s.begin(c)(s.bmcJob(c.Request.Context(), p))
 	default:
 		s.fail(c, invalid("type", "Provision, Inspect or BMCJob", "there is no workflow type %q", in.Type))
 	}
@@ -567,7 +567,7 @@ func (s *Server) retryWorkflow(c *gin.Context) {
 		return
 	}
 	if w.Type == workflows.InspectType {
-		s.begin(c)(s.inspect(c, workflows.InspectInput{Machine: w.Machine}))
+		s.begin(c)(s.inspect(c.Request.Context(), workflows.InspectInput{Machine: w.Machine}))
 		return
 	}
 	again := workflows.ProvisionInput{Machine: w.Machine, Template: w.Template, Image: w.Image}
@@ -581,7 +581,7 @@ func (s *Server) retryWorkflow(c *gin.Context) {
 	if in.From == fromFailed {
 		again.Resume = w.Run
 	}
-	s.begin(c)(s.provision(c, again))
+	s.begin(c)(s.provision(c.Request.Context(), again))
 }
 
 // open returns the run that the path names when it is not over.
