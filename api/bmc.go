@@ -4,6 +4,8 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -73,7 +75,17 @@ func (s *Server) listBMCJobs(c *gin.Context) {
 }
 
 func (s *Server) getBMCJob(c *gin.Context) {
-	j, err := s.cfg.Store.BMCJob(c.Request.Context(), c.Param("machine"), c.Param("job"))
+	machine, name := c.Param("machine"), c.Param("job")
+	j, err := s.cfg.Store.BMCJob(c.Request.Context(), machine, name)
+	if errors.Is(err, inventory.ErrNotFound) {
+		// No worker has taken it up yet.
+		if w, ok := s.fresh.withID(workflows.BMCJobID(machine, name)); ok {
+			var in workflows.BMCJobInput
+			if err = json.Unmarshal(w.Input, &in); err == nil {
+				j = inventory.BMCJob{Name: name, Machine: machine, Run: w.Run, State: w.State, Tasks: in.Tasks, Message: w.Message, Started: w.Started}
+			}
+		}
+	}
 	if err != nil {
 		s.fail(c, err)
 		return

@@ -106,6 +106,18 @@ func (f *freshRuns) of(machine string) (newest inventory.Workflow, ok bool) {
 	return newest, ok
 }
 
+// withID returns the run that was started last under a workflow id.
+func (f *freshRuns) withID(id string) (newest inventory.Workflow, ok bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, w := range f.runs {
+		if w.ID == id && (!ok || w.Started.After(newest.Started)) {
+			newest, ok = w, true
+		}
+	}
+	return newest, ok
+}
+
 // workflow returns the record of a run, or what is known of one that has only
 // just been started.
 func (s *Server) workflow(ctx context.Context, run string) (inventory.Workflow, error) {

@@ -179,6 +179,9 @@ func TestBMCJobUnderARunNeedsForce(t *testing.T) {
 	require.Contains(t, a.Error, "r1")
 	st := decode[Started](t, s.do(http.MethodPost, "/v1/machines/m1/power", `{"action":"status"}`), http.StatusAccepted)
 	require.Equal(t, "bmc/m1/"+st.Job, st.Workflow)
+	job := decode[inventory.BMCJob](t, s.do(http.MethodGet, "/v1/bmc/jobs/m1/"+st.Job, nil), http.StatusOK)
+	require.Equal(t, []inventory.BMCTask{{Power: "status"}}, job.Tasks) // shown before a worker took it up
+	require.Equal(t, http.StatusNotFound, s.do(http.MethodGet, "/v1/bmc/jobs/m1/other", nil).Code)
 	decode[Started](t, s.do(http.MethodPost, "/v1/machines/m1/power", `{"action":"off","force":true}`), http.StatusAccepted)
 	require.True(t, s.temporal.inputs[1].(workflows.BMCJobInput).Force)
 	require.Equal(t, "r1", decode[inventory.Workflow](t, s.do(http.MethodGet, "/v1/machines/m1/workflow", nil), http.StatusOK).Run, "a job is not the machine's workflow")
