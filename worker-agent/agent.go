@@ -243,7 +243,7 @@ func (a *Agent) work(ctx context.Context) error {
 			return err
 		}
 		if a.resting() {
-			if err := sleep(ctx, time.Second); err != nil {
+			if err := sleep(ctx, min(time.Second, a.cfg.Backoff)); err != nil {
 				return err
 			}
 			continue
@@ -269,7 +269,7 @@ func (a *Agent) work(ctx context.Context) error {
 		}
 		if !a.accept(as) {
 			// The server still offers what it will not get: do not spin.
-			if err := sleep(ctx, time.Second); err != nil {
+			if err := sleep(ctx, min(time.Second, a.cfg.Backoff)); err != nil {
 				return err
 			}
 			continue

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"reflect"
 	"strings"
@@ -12,6 +13,7 @@ import (
 )
 
 func TestAnotherKeyThanThePinnedOneIsRefused(t *testing.T) {
+	t.Parallel()
 	s := newFakeServer(t)
 	cfg := s.config()
 	cfg.Pin = "sha256:" + strings.Repeat("00", 32)
@@ -29,6 +31,7 @@ func TestAnotherKeyThanThePinnedOneIsRefused(t *testing.T) {
 }
 
 func TestConfigIsChecked(t *testing.T) {
+	t.Parallel()
 	good := Config{Server: "https://192.0.2.1:7443", Pin: "sha256:" + strings.Repeat("ab", 32), Machine: "m", Claim: "c"}
 	if _, err := New(good); err != nil {
 		t.Fatal(err)
@@ -47,6 +50,7 @@ func TestConfigIsChecked(t *testing.T) {
 }
 
 func TestCommandLine(t *testing.T) {
+	t.Parallel()
 	c := CommandLine("BOOT_IMAGE=vmlinuz console=ttyS0 ingot.server=https://192.0.2.1:7443 ingot.pin=sha256:ab ingot.machine=m1 ingot.claim=ff ingot.mac=52-54-00-AB-00-01 ingot.rescue=1\n")
 	want := Config{Server: "https://192.0.2.1:7443", Pin: "sha256:ab", Machine: "m1", Claim: "ff", MAC: "52:54:00:ab:00:01", Rescue: true}
 	if !reflect.DeepEqual(c, want) {
@@ -58,6 +62,7 @@ func TestCommandLine(t *testing.T) {
 }
 
 func TestALostWelcomeIsAskedForWithTheSameNonce(t *testing.T) {
+	t.Parallel()
 	s := newFakeServer(t)
 	s.onClaim = func(w http.ResponseWriter, n int) bool {
 		if n < 3 {
@@ -78,6 +83,7 @@ func TestALostWelcomeIsAskedForWithTheSameNonce(t *testing.T) {
 }
 
 func TestARefusedClaimReboots(t *testing.T) {
+	t.Parallel()
 	for _, code := range []int{404, 409, 410} {
 		s := newFakeServer(t)
 		s.onClaim = func(w http.ResponseWriter, _ int) bool { w.WriteHeader(code); return true }
@@ -88,6 +94,7 @@ func TestARefusedClaimReboots(t *testing.T) {
 }
 
 func TestAFailureCarriesItsText(t *testing.T) {
+	t.Parallel()
 	s := newFakeServer(t)
 	s.start(s.config())
 	res := s.result(s.give(0, action.Noop, nil, map[string]string{"LOG": "a line\nanother", "EXIT": "42", "MESSAGE": "no such luck", "SECRET": "hunter2"}))
@@ -104,6 +111,7 @@ func TestAFailureCarriesItsText(t *testing.T) {
 }
 
 func TestALostReportIsSentAgain(t *testing.T) {
+	t.Parallel()
 	s := newFakeServer(t)
 	s.onReport = func(w http.ResponseWriter, n int) bool {
 		switch n {
@@ -127,6 +135,7 @@ func TestALostReportIsSentAgain(t *testing.T) {
 }
 
 func TestTheSameKeyRunsOnce(t *testing.T) {
+	t.Parallel()
 	s := newFakeServer(t)
 	s.start(s.config())
 	key := s.give(0, action.Noop, nil, nil)
@@ -139,6 +148,7 @@ func TestTheSameKeyRunsOnce(t *testing.T) {
 }
 
 func TestAnotherRunsAssignmentIsDropped(t *testing.T) {
+	t.Parallel()
 	s := newFakeServer(t)
 	s.start(s.config())
 	stale := action.Key{Epoch: 6, Attempt: 1}
@@ -156,6 +166,7 @@ func TestAnotherRunsAssignmentIsDropped(t *testing.T) {
 }
 
 func TestTimeUp(t *testing.T) {
+	t.Parallel()
 	s := newFakeServer(t)
 	s.start(s.config())
 	key := action.Key{Epoch: 7, Attempt: 1}
@@ -168,6 +179,7 @@ func TestTimeUp(t *testing.T) {
 }
 
 func TestStopWhileItRuns(t *testing.T) {
+	t.Parallel()
 	s := newFakeServer(t)
 	s.start(s.config())
 	key := s.give(0, action.Noop, nil, map[string]string{"SLEEP": "1000"})
@@ -179,6 +191,7 @@ func TestStopWhileItRuns(t *testing.T) {
 }
 
 func TestStopBeforeItCame(t *testing.T) {
+	t.Parallel()
 	s := newFakeServer(t)
 	key := action.Key{Epoch: 7, Attempt: 1}
 	s.orders.Stop = []action.Key{key}
@@ -186,27 +199,34 @@ func TestStopBeforeItCame(t *testing.T) {
 	if res := s.result(key); res.State != action.Stopped {
 		t.Fatalf("%+v", res)
 	}
-	before := len(s.reports)
+	var before int
+	s.locked(func() { before = len(s.reports) })
 	s.give(0, action.Noop, nil, nil)
 	s.wait("the answer to the late assignment", func() bool { return len(s.reports) > before && len(s.offer) == 0 })
-	for _, r := range s.reports {
-		if r.State != action.Stopped {
-			t.Fatalf("it ran: %+v", r)
+	s.locked(func() {
+		for _, r := range s.reports {
+			if r.State != action.Stopped {
+				t.Errorf("it ran: %+v", r)
+			}
 		}
-	}
+	})
 }
 
 func TestHoldAndOn(t *testing.T) {
+	t.Parallel()
 	s := newFakeServer(t)
 	s.orders.Hold = true
 	s.start(s.config())
 	s.wait("heartbeats", func() bool { return len(s.beats) > 1 }) // the first one's order was obeyed
 	key := s.give(0, action.Noop, nil, nil)
-	n := len(s.beats)
+	var n int
+	s.locked(func() { n = len(s.beats) })
 	s.wait("more heartbeats", func() bool { return len(s.beats) >= n+2 })
-	if len(s.reports) != 0 {
-		t.Fatalf("it worked on hold: %+v", s.reports)
-	}
+	s.locked(func() {
+		if len(s.reports) != 0 {
+			t.Errorf("it worked on hold: %+v", s.reports)
+		}
+	})
 	s.update(func() { s.orders.Hold = false })
 	if res := s.result(key); res.State != action.Success {
 		t.Fatalf("%+v", res)
@@ -214,18 +234,22 @@ func TestHoldAndOn(t *testing.T) {
 }
 
 func TestRescueCarriesNothingOut(t *testing.T) {
+	t.Parallel()
 	s := newFakeServer(t)
 	cfg := s.config()
 	cfg.Rescue = true
 	s.give(0, action.Noop, nil, nil)
 	s.start(cfg)
 	s.wait("heartbeats", func() bool { return len(s.beats) >= 2 })
-	if s.polls != 0 || !s.beats[1].Idle {
-		t.Fatalf("%d polls, %+v", s.polls, s.beats)
-	}
+	s.locked(func() {
+		if s.polls != 0 || !s.beats[1].Idle {
+			t.Errorf("%d polls, %+v", s.polls, s.beats)
+		}
+	})
 }
 
 func TestGone(t *testing.T) {
+	t.Parallel()
 	t.Run("before anything was written", func(t *testing.T) {
 		s := newFakeServer(t)
 		r := s.start(s.config())
@@ -263,6 +287,7 @@ func TestGone(t *testing.T) {
 }
 
 func TestLeavingIsReportedFirst(t *testing.T) {
+	t.Parallel()
 	for _, native := range []string{action.Reboot, action.PowerOff} {
 		s := newFakeServer(t)
 		s.onReport = func(w http.ResponseWriter, n int) bool {
@@ -283,18 +308,17 @@ func TestLeavingIsReportedFirst(t *testing.T) {
 }
 
 func TestARevokedTokenEndsTheWriting(t *testing.T) {
+	t.Parallel()
 	s := newFakeServer(t)
 	r := s.start(s.config())
 	key := s.give(0, action.Noop, nil, map[string]string{"SLEEP": "1000"})
 	s.wait("progress", func() bool { return len(s.beats) > 0 && s.beats[len(s.beats)-1].Running != nil })
 	s.update(func() { s.refuse = http.StatusUnauthorized })
-	polls := s.polls
-	s.update(func() { s.orders = action.Orders{} })
-	// It goes on asking, so that a server that was restored can take it back.
-	s.update(func() { s.offer = nil })
-	time.AfterFunc(2*time.Second, func() { s.update(func() { s.refuse = 0 }) })
+	// It stops, and goes on asking: a server that was restored can take it back.
+	s.wait("more requests", func() bool { return s.refused >= 5 })
+	s.update(func() { s.refuse, s.offer = 0, nil })
 	if res := s.result(key); res.State != action.Stopped {
-		t.Fatalf("%+v (%d polls)", res, polls)
+		t.Fatalf("%+v", res)
 	}
 	if len(r.host.went) != 0 {
 		t.Fatal("the machine left")
@@ -302,6 +326,7 @@ func TestARevokedTokenEndsTheWriting(t *testing.T) {
 }
 
 func TestCancelEndsTheAgent(t *testing.T) {
+	t.Parallel()
 	s := newFakeServer(t)
 	r := s.start(s.config())
 	s.give(0, action.Noop, nil, map[string]string{"SLEEP": "1000"})
@@ -310,7 +335,7 @@ func TestCancelEndsTheAgent(t *testing.T) {
 	select {
 	case err := <-r.done:
 		r.done <- err
-		if err != context.Canceled {
+		if !errors.Is(err, context.Canceled) {
 			t.Fatalf("it ended with %v", err)
 		}
 	case <-time.After(deadline):
@@ -322,6 +347,7 @@ func TestCancelEndsTheAgent(t *testing.T) {
 }
 
 func TestAPanicIsAFailure(t *testing.T) {
+	t.Parallel()
 	s := newFakeServer(t)
 	cfg := s.config()
 	cfg.Finder = panicking{after: new(int)}

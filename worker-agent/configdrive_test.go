@@ -99,6 +99,7 @@ var seedEnv = map[string]string{
 }
 
 func TestConfigDrive(t *testing.T) {
+	t.Parallel()
 	for _, sector := range []int{512, 4096} {
 		t.Run(fmt.Sprint(sector), func(t *testing.T) {
 			const size = 64 * mib
@@ -170,6 +171,7 @@ func TestConfigDrive(t *testing.T) {
 }
 
 func TestConfigDriveRefuses(t *testing.T) {
+	t.Parallel()
 	full := gptImage(t, 12*mib, 512)
 	damaged := bytes.Clone(full)
 	damaged[512+60] ^= 1
@@ -201,6 +203,7 @@ func TestConfigDriveRefuses(t *testing.T) {
 }
 
 func TestWipe(t *testing.T) {
+	t.Parallel()
 	const size = 200 * mib
 	for _, mode := range []string{"", "quick"} {
 		s := newFakeServer(t)
@@ -243,6 +246,7 @@ func TestWipe(t *testing.T) {
 }
 
 func TestAWipeThatDidNotHappenIsFoundOut(t *testing.T) {
+	t.Parallel()
 	s := newFakeServer(t)
 	files, disk, _ := testDisk(t, 32*mib)
 	cfg := s.config()

@@ -83,6 +83,7 @@ func declaredDigest(env map[string]string) (string, error) {
 // writeImage is one go at the whole image.
 func (t *attempt) writeImage(ctx context.Context, want string) (err error) {
 	began := time.Now()
+	asked := ctx // ended by order or deadline alone
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	src, err := t.newSource(ctx, t.env["IMG_URL"], want != "")
@@ -130,8 +131,9 @@ func (t *attempt) writeImage(ctx context.Context, want string) (err error) {
 		}
 	}
 	if err := w.copy(ctx, cancel, content, report); err != nil {
-		if c := context.Cause(ctx); c != nil && src.err == nil {
-			err = c
+		// A decompressor may call an end by order a damaged image.
+		if asked.Err() != nil {
+			err = context.Cause(asked)
 		}
 		return fmt.Errorf("writing %s after %d bytes: %w", disk.Path, w.off, err)
 	}

@@ -5,6 +5,7 @@ import (
 	"compress/bzip2"
 	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -209,6 +210,7 @@ func (i install) mustNotTouch(t *testing.T, text string) {
 const diskSize = 8 * mib
 
 func TestImages(t *testing.T) {
+	t.Parallel()
 	image := testImage()
 	for _, format := range []string{"raw", "gz", "zst", "xz", "bzip2"} {
 		data := pack(t, image, format)
@@ -304,6 +306,7 @@ func TestImages(t *testing.T) {
 }
 
 func TestAnswersThatAreNoImage(t *testing.T) {
+	t.Parallel()
 	image := testImage()
 	for _, status := range []int{300, 301, 404, 403, 206, 204} {
 		t.Run(fmt.Sprint(status), func(t *testing.T) {
@@ -348,8 +351,12 @@ func TestAnswersThatAreNoImage(t *testing.T) {
 	})
 	t.Run("bad words", func(t *testing.T) {
 		for _, env := range []map[string]string{
-			{"IMG_SHA256": "abc"}, {"IMG_URL": "ftp://host/x"}, {"IMG_URL": "file:///etc/passwd"}, {"DEST_DISK": "/dev/sdb"},
-			{"DEST_DISK": "/dev/alias1"}, {"IMG_SHA512": "00"},
+			{"IMG_SHA256": "abc"},
+			{"IMG_URL": "ftp://host/x"},
+			{"IMG_URL": "file:///etc/passwd"},
+			{"DEST_DISK": "/dev/sdb"},
+			{"DEST_DISK": "/dev/alias1"},
+			{"IMG_SHA512": "00"},
 		} {
 			runInstall(t, &mirror{data: image}, diskSize, env).mustNotTouch(t, "")
 		}
@@ -357,6 +364,7 @@ func TestAnswersThatAreNoImage(t *testing.T) {
 }
 
 func TestBzip2IsWhatTheJudgeSays(t *testing.T) {
+	t.Parallel()
 	image := testImage()
 	b, err := io.ReadAll(bzip2.NewReader(bytes.NewReader(pack(t, image, "bzip2"))))
 	if err != nil || !bytes.Equal(b, image) {
@@ -365,6 +373,7 @@ func TestBzip2IsWhatTheJudgeSays(t *testing.T) {
 }
 
 func TestTheServersOwnImages(t *testing.T) {
+	t.Parallel()
 	image := testImage()
 	m := &mirror{data: pack(t, image, "zst")}
 	s := newFakeServer(t)
@@ -396,6 +405,7 @@ func TestTheServersOwnImages(t *testing.T) {
 }
 
 func TestStopInMidWrite(t *testing.T) {
+	t.Parallel()
 	image := testImage()
 	m := &mirror{data: image, etag: `"v1"`}
 	block := make(chan struct{})
@@ -478,6 +488,7 @@ func (f forgetfulDisks) Open(path string) (Device, error) {
 }
 
 func TestADiskThatLiesIsFoundOut(t *testing.T) {
+	t.Parallel()
 	image := testImage()
 	m := &mirror{data: image}
 	web := httptest.NewServer(m)
@@ -503,7 +514,51 @@ func TestADiskThatLiesIsFoundOut(t *testing.T) {
 	}
 }
 
+// brokenDisks fail to write from some byte on.
+type brokenDisks struct {
+	inner FileDisks
+	from  int64
+}
+
+func (b brokenDisks) Disks(ctx context.Context) ([]action.Disk, error) { return b.inner.Disks(ctx) }
+
+func (b brokenDisks) Open(path string) (Device, error) {
+	d, err := b.inner.Open(path)
+	return broken{d, b.from}, err
+}
+
+type broken struct {
+	Device
+	from int64
+}
+
+func (b broken) WriteAt(p []byte, off int64) (int, error) {
+	if off+int64(len(p)) > b.from {
+		return 0, errors.New("critical medium error")
+	}
+	return b.Device.WriteAt(p, off)
+}
+
+func TestABrokenDiskIsNamed(t *testing.T) {
+	t.Parallel()
+	image := bytes.Repeat(testImage(), 8)
+	for _, format := range []string{"raw", "gz", "zst"} {
+		web := httptest.NewServer(&mirror{data: pack(t, image, format)})
+		t.Cleanup(web.Close)
+		s := newFakeServer(t)
+		files, disk, _ := testDisk(t, 64*mib)
+		cfg := s.config()
+		cfg.Disks = brokenDisks{files, 3 * mib}
+		s.start(cfg)
+		res := s.result(s.give(0, action.Image2Disk, disk, map[string]string{"IMG_URL": web.URL, "DEST_DISK": "/dev/alias"}))
+		if res.State != action.Failed || !strings.Contains(res.Message, "critical medium error") {
+			t.Errorf("%s: %s %q", format, res.State, res.Message)
+		}
+	}
+}
+
 func TestOnlyTheBoundDiskIsWritten(t *testing.T) {
+	t.Parallel()
 	bound := action.Disk{Path: "/dev/sda", Serial: "S1", WWN: "0x5000", Size: diskSize}
 	with := func(f func(*action.Disk)) action.Disk { d := bound; f(&d); return d }
 	for name, c := range map[string]struct {
@@ -534,15 +589,23 @@ func TestOnlyTheBoundDiskIsWritten(t *testing.T) {
 }
 
 func TestPartitionNames(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		alias, path string
 		n           int
 		bad         bool
 	}{
-		{"/dev/sda", "/dev/sda", 0, false}, {"/dev/sda", "/dev/sda3", 3, false}, {"/dev/sda", "", 0, false},
-		{"/dev/nvme0n1", "/dev/nvme0n1p12", 12, false}, {"/dev/disk/by-id/x-1", "/dev/disk/by-id/x-1-part2", 2, false},
-		{"/dev/sda", "/dev/sdaa", 0, true}, {"/dev/sda", "/dev/sdb", 0, true}, {"/dev/nvme0n1", "/dev/nvme0n10", 0, true},
-		{"/dev/nvme0n1", "/dev/nvme0n12p1", 0, true}, {"/dev/sda", "/dev/sda0", 0, true}, {"/dev/sda", "/dev/sda1x", 0, true},
+		{"/dev/sda", "/dev/sda", 0, false},
+		{"/dev/sda", "/dev/sda3", 3, false},
+		{"/dev/sda", "", 0, false},
+		{"/dev/nvme0n1", "/dev/nvme0n1p12", 12, false},
+		{"/dev/disk/by-id/x-1", "/dev/disk/by-id/x-1-part2", 2, false},
+		{"/dev/sda", "/dev/sdaa", 0, true},
+		{"/dev/sda", "/dev/sdb", 0, true},
+		{"/dev/nvme0n1", "/dev/nvme0n10", 0, true},
+		{"/dev/nvme0n1", "/dev/nvme0n12p1", 0, true},
+		{"/dev/sda", "/dev/sda0", 0, true},
+		{"/dev/sda", "/dev/sda1x", 0, true},
 	} {
 		a := &attempt{alias: c.alias, bound: &action.Disk{Path: "/dev/sdz", Serial: "s"}}
 		n, err := a.partitionOf(c.path)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -36,6 +37,7 @@ type fakeServer struct {
 	polls    int
 	gone     string // reason of 410 to everything after the claim
 	refuse   int    // status of every answer after the claim
+	refused  int    // how often that was given
 	onClaim  func(w http.ResponseWriter, n int) bool
 	onReport func(w http.ResponseWriter, n int) bool // after the report was stored
 	files    http.HandlerFunc                        // under /agent/v1/images/
@@ -72,6 +74,13 @@ func (s *fakeServer) update(f func()) {
 	f()
 	close(s.changed)
 	s.changed = make(chan struct{})
+}
+
+// locked reads the script.
+func (s *fakeServer) locked(f func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f()
 }
 
 // wait returns when cond, called under the lock, holds.
@@ -135,6 +144,7 @@ func (s *fakeServer) over(w http.ResponseWriter, r *http.Request) bool {
 		return true
 	}
 	if refuse != 0 {
+		s.update(func() { s.refused++ })
 		w.WriteHeader(refuse)
 		return true
 	}
@@ -284,7 +294,12 @@ func (s *fakeServer) start(cfg Config) *started {
 	ctx, cancel := context.WithCancel(context.Background())
 	r := &started{t: s.t, host: host, done: make(chan error, 1), stop: cancel}
 	go func() { r.done <- a.Run(ctx) }()
-	s.t.Cleanup(func() { cancel(); <-r.done })
+	s.t.Cleanup(func() {
+		cancel()
+		if err := <-r.done; err != nil && !errors.Is(err, context.Canceled) {
+			s.t.Errorf("the agent ended with %v", err)
+		}
+	})
 	return r
 }
 

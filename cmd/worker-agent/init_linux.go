@@ -51,7 +51,7 @@ func bootMachine() {
 	seen := newHotplug(log, mods)
 	go seen.listen()
 	seen.coldplug()
-	log.Info("modules loaded", "count", mods.count(), "uptime", uptime(), "took", time.Since(began).Round(time.Millisecond))
+	log.Info("modules loaded", "count", mods.count(), "took", time.Since(began).Round(time.Millisecond))
 	go watchdog(log)
 
 	cfg := agent.CommandLine(string(raw))
@@ -70,7 +70,7 @@ func bootMachine() {
 	}
 	network(ctx, log, cfg.MAC)
 	seen.settle()
-	log.Info("ready", "machine", cfg.Machine, "server", cfg.Server, "uptime", uptime())
+	log.Info("ready", "machine", cfg.Machine, "server", cfg.Server, "memory", memory())
 	if err := a.Run(ctx); err != nil {
 		panic(err)
 	}
@@ -103,6 +103,21 @@ func uptime() string {
 	}
 	s, _, _ := strings.Cut(string(b), " ")
 	return s
+}
+
+// memory is what the agent takes, now and at most.
+func memory() string {
+	b, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		return "?"
+	}
+	var words []string
+	for _, line := range strings.Split(string(b), "\n") {
+		if f := strings.Fields(line); len(f) == 3 && (f[0] == "VmRSS:" || f[0] == "VmHWM:") {
+			words = append(words, f[0]+f[1]+f[2])
+		}
+	}
+	return strings.Join(words, " ")
 }
 
 func mountAll(log *slog.Logger) {
@@ -171,6 +186,7 @@ func (realHost) Reboot() error { return leave(unix.LINUX_REBOOT_CMD_RESTART) }
 func (realHost) PowerOff() error { return leave(unix.LINUX_REBOOT_CMD_POWER_OFF) }
 
 func leave(how int) error {
+	fmt.Printf("ingot: up=%s memory %s\n", uptime(), memory())
 	unix.Sync()
 	return unix.Reboot(how)
 }
