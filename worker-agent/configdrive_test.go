@@ -13,10 +13,11 @@ import (
 	"github.com/ingotmetal/ingot/action"
 )
 
-// gptImage is a disk image of size bytes with one partition from 1 MiB to
+// gptImage is a disk image of 12 MiB with one partition from 1 MiB to
 // 9 MiB, as image2disk leaves it on a larger disk.
-func gptImage(t *testing.T, size int64, sector int64) []byte {
+func gptImage(t *testing.T, sector int64) []byte {
 	t.Helper()
+	const size = 12 * mib
 	file := filepath.Join(t.TempDir(), "image")
 	if err := os.WriteFile(file, make([]byte, size), 0o600); err != nil {
 		t.Fatal(err)
@@ -105,7 +106,7 @@ func TestConfigDrive(t *testing.T) {
 			const size = 64 * mib
 			s := newFakeServer(t)
 			files, disk, file := testDisk(t, size)
-			image := gptImage(t, 12*mib, int64(sector))
+			image := gptImage(t, int64(sector))
 			content, err := os.ReadFile(file)
 			if err != nil {
 				t.Fatal(err)
@@ -172,7 +173,7 @@ func TestConfigDrive(t *testing.T) {
 
 func TestConfigDriveRefuses(t *testing.T) {
 	t.Parallel()
-	full := gptImage(t, 12*mib, 512)
+	full := gptImage(t, 512)
 	damaged := bytes.Clone(full)
 	damaged[512+60] ^= 1
 	for name, c := range map[string]struct {
@@ -204,12 +205,12 @@ func TestConfigDriveRefuses(t *testing.T) {
 
 func TestWipe(t *testing.T) {
 	t.Parallel()
-	const size = 200 * mib
+	const size = 90 * mib
 	for _, mode := range []string{"", "quick"} {
 		s := newFakeServer(t)
 		files, disk, file := testDisk(t, size)
 		content := oldData(size)
-		copy(content, gptImage(t, 100*mib, 512))
+		copy(content, gptImage(t, 512))
 		copy(content[9*mib:], oldData(size-9*mib))
 		if err := os.WriteFile(file, content, 0o600); err != nil {
 			t.Fatal(err)

@@ -29,8 +29,9 @@ type attempt struct {
 	mu          sync.Mutex
 	done, total int64
 	message     string
-	tail        []byte // the log's last logTail bytes
-	unsent      []byte // lines that no heartbeat has carried yet
+	live        func() int64 // what done is, while somebody knows better
+	tail        []byte       // the log's last logTail bytes
+	unsent      []byte       // lines that no heartbeat has carried yet
 }
 
 // logf adds a line to the attempt's log. Never an environment's value: it may
@@ -54,7 +55,15 @@ func keepTail(b []byte) []byte {
 // progress says where the attempt stands, bytes of bytes; total 0 = unknown.
 func (t *attempt) progress(done, total int64, message string) {
 	t.mu.Lock()
-	t.done, t.total, t.message = done, total, message
+	t.done, t.total, t.message, t.live = done, total, message, nil
+	t.mu.Unlock()
+}
+
+// track lets done say where the attempt stands, until the next call of
+// progress. It is called from another goroutine.
+func (t *attempt) track(total int64, message string, done func() int64) {
+	t.mu.Lock()
+	t.total, t.message, t.live = total, message, done
 	t.mu.Unlock()
 }
 
@@ -63,6 +72,9 @@ func (t *attempt) progress(done, total int64, message string) {
 func (t *attempt) progressNow() (*action.Progress, int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if t.live != nil {
+		t.done = t.live()
+	}
 	return &action.Progress{Key: t.key, Done: t.done, Total: t.total, Message: t.message, Log: string(t.unsent)}, len(t.unsent)
 }
 

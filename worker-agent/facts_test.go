@@ -77,7 +77,7 @@ func TestSignatures(t *testing.T) {
 	mbr := at(510, "\x55\xaa")
 	copy(mbr[446:], "\x80\x00\x00\x00\x83\x00\x00\x00\x00\x08\x00\x00\x00\x10\x00\x00")
 	copy(mbr[mib:], "XFSB")
-	badGPT := gptImage(t, 12*mib, 512)
+	badGPT := gptImage(t, 512)
 	badGPT[600] ^= 1
 	for name, c := range map[string]struct {
 		disk  []byte
@@ -93,7 +93,7 @@ func TestSignatures(t *testing.T) {
 		"LUKS": {at(0, "LUKS\xba\xbe"), "[LUKS]", false}, "swap": {at(0xff6, "SWAPSPACE2"), "[swap]", false},
 		"md 1.2": {at(0x1000, "\xfc\x4e\x2b\xa9"), "[md]", false}, "md 1.0": {at(size-0x2000, "\xfc\x4e\x2b\xa9"), "[md]", false},
 		"zfs": {at(0x21000, "\x0c\xb1\xba\x00\x00\x00\x00\x00"), "[zfs]", false}, "vfat": {at(0x36, "FAT16   "), "[vfat]", false},
-		"gpt": {gptImage(t, 12*mib, 512), "[gpt 1:data]", false}, "mbr": {mbr, "[mbr 1:xfs]", false},
+		"gpt": {gptImage(t, 512), "[gpt 1:data]", false}, "mbr": {mbr, "[mbr 1:xfs]", false},
 		"a damaged gpt": {badGPT, "[damaged gpt]", false},
 	} {
 		names, blank := Signatures(bytes.NewReader(c.disk), int64(len(c.disk)), 512)

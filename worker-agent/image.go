@@ -123,14 +123,8 @@ func (t *attempt) writeImage(ctx context.Context, want string) (err error) {
 	if format == "raw" {
 		w.sum = nil // what is written is what is served: one digest does
 	}
-	report := func() {
-		if done := src.read.Load(); src.total > 0 {
-			t.progress(done, src.total, fmt.Sprintf("writing, %d MiB on the disk", w.off/mib))
-		} else {
-			t.progress(w.off, 0, "writing")
-		}
-	}
-	if err := w.copy(ctx, cancel, content, report); err != nil {
+	t.track(max(src.total, 0), "writing", src.read.Load)
+	if err := w.copy(ctx, cancel, content); err != nil {
 		// A decompressor may call an end by order a damaged image.
 		if asked.Err() != nil {
 			err = context.Cause(asked)
@@ -279,7 +273,7 @@ func (w *imageWriter) zeroEnds() error {
 // copy takes r to its end. Reading (and decompressing) and writing go on at
 // the same time; stop ends the reading when writing fails. When copy returns,
 // neither goes on.
-func (w *imageWriter) copy(ctx context.Context, stop func(), r io.Reader, progress func()) error {
+func (w *imageWriter) copy(ctx context.Context, stop func(), r io.Reader) error {
 	type piece struct {
 		data []byte
 		err  error
@@ -309,7 +303,6 @@ func (w *imageWriter) copy(ctx context.Context, stop func(), r io.Reader, progre
 			continue
 		}
 		failed = w.take(ctx, p.data)
-		progress()
 		switch {
 		case failed != nil || p.err != nil:
 			if failed == nil && !errors.Is(p.err, io.EOF) {

@@ -227,6 +227,12 @@ func TestImages(t *testing.T) {
 					t.Fatalf("no warning: %s", i.res.Log)
 				}
 			})
+			if format == "bzip2" {
+				t.Run("short file", func(t *testing.T) {
+					runInstall(t, &mirror{data: data[:half]}, diskSize, nil).mustFail(t, "")
+				})
+				return
+			}
 			t.Run("cut and resumed", func(t *testing.T) {
 				m := &mirror{data: data, etag: `"v1"`}
 				m.serve = func(w http.ResponseWriter, r *http.Request, n int) bool {

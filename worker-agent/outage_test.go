@@ -1,0 +1,139 @@
+package agent
+
+import (
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strconv"
+	"sync"
+	"testing"
+
+	"github.com/ingotmetal/ingot/action"
+)
+
+// wire is the cable to a server: it can be cut and mended.
+type wire struct {
+	t      *testing.T
+	target string
+	addr   string
+
+	mu       sync.Mutex
+	listener net.Listener
+	conns    []net.Conn
+}
+
+func newWire(t *testing.T, target string) *wire {
+	t.Helper()
+	w := &wire{t: t, target: target, addr: "127.0.0.1:0"}
+	w.mend()
+	t.Cleanup(w.cut)
+	return w
+}
+
+// mend listens (again) at the same address.
+func (w *wire) mend() {
+	w.t.Helper()
+	l, err := net.Listen("tcp", w.addr)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.mu.Lock()
+	w.listener, w.addr = l, l.Addr().String()
+	w.mu.Unlock()
+	go func() {
+		for {
+			near, err := l.Accept()
+			if err != nil {
+				return
+			}
+			far, err := net.Dial("tcp", w.target)
+			if err != nil {
+				_ = near.Close() // as a server does that is not there
+				continue
+			}
+			w.mu.Lock()
+			w.conns = append(w.conns, near, far)
+			w.mu.Unlock()
+			for _, d := range [][2]net.Conn{{near, far}, {far, near}} {
+				go func() {
+					_, err := io.Copy(d[0], d[1])
+					if err != nil && !errors.Is(err, net.ErrClosed) {
+						w.t.Log(err)
+					}
+					_, _ = d[0].Close(), d[1].Close() // both ends go together
+				}()
+			}
+		}
+	}()
+}
+
+// cut ends every connection and refuses new ones, as kill -9 of a server.
+func (w *wire) cut() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	_ = w.listener.Close() // cut twice is cut
+	for _, c := range w.conns {
+		_ = c.Close() // the other end may have been faster
+	}
+	w.conns = nil
+}
+
+// The server dies while half of the image is on the disk, and comes back: the
+// agent goes on where it was.
+func TestTheServerDiesInMidImage(t *testing.T) {
+	t.Parallel()
+	image := testImage()
+	for _, format := range []string{"raw", "gz", "zst", "xz"} {
+		t.Run(format, func(t *testing.T) {
+			t.Parallel()
+			s := newFakeServer(t)
+			line := newWire(t, s.http.Listener.Addr().String())
+			data := pack(t, image, format)
+			half := len(data) / 2
+			sent := make(chan struct{})
+			m := &mirror{data: data, etag: `"digest"`}
+			m.serve = func(w http.ResponseWriter, r *http.Request, n int) bool {
+				if n > 1 {
+					return false
+				}
+				w.Header().Set("ETag", m.etag)
+				w.Header().Set("Content-Length", strconv.Itoa(len(data)))
+				_, _ = w.Write(data[:half]) // the wire is cut
+				w.(http.Flusher).Flush()
+				close(sent)
+				<-r.Context().Done()
+				return true
+			}
+			s.files = m.ServeHTTP
+			files, disk, file := testDisk(t, diskSize)
+			cfg := s.config()
+			cfg.Server, cfg.Disks = "https://"+line.addr, files
+			s.start(cfg)
+			key := s.give(0, action.Image2Disk, disk, map[string]string{
+				"IMG_URL": cfg.Server + "/agent/v1/images/debian", "IMG_SHA256": sha(data), "DEST_DISK": "/dev/alias",
+			})
+			<-sent
+			s.wait("progress in the midst", func() bool {
+				for _, b := range s.beats {
+					if b.Running != nil && b.Running.Key == key && b.Running.Done > 0 && b.Running.Done < b.Running.Total {
+						return true
+					}
+				}
+				return false
+			})
+			line.cut()
+			line.mend()
+			res := s.result(key)
+			content, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			install{res: res, disk: content, mirror: m}.mustHold(t, image)
+			if len(m.requests) != 2 || m.requests[1] == "" {
+				t.Fatalf("it asked for %q", m.requests)
+			}
+		})
+	}
+}
