@@ -20,6 +20,7 @@ die() { echo "agentos: $*" >&2; exit 1; }
 HERE=$(cd "$(dirname "$0")" && pwd)
 OUT=$1 AGENT=$2 TREE=${3:-${XDG_CACHE_HOME:-$HOME/.cache}/ingot-lab/pkg/kernel}
 [ -x "$AGENT" ] || die "$AGENT: no program is there"
+! grep -aq /ld-linux "$AGENT" || die "$AGENT is not static: build it with CGO_ENABLED=0"
 for tool in depmod cpio zstd awk; do
   PATH=$PATH:/usr/sbin:/sbin command -v $tool >/dev/null || die "$tool is missing: apt-get install kmod cpio zstd gawk"
 done
