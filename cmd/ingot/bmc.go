@@ -148,7 +148,7 @@ func (o *options) job(cmd *cobra.Command, c *remote, machine, to string, in any)
 	if err != nil {
 		return err
 	}
-	a, err := waitForJob(cmd, c, machine, st.v.Job)
+	a, err := o.waitForJob(cmd, c, machine, st.v.Job)
 	if err != nil {
 		return err
 	}
@@ -163,7 +163,7 @@ func (o *options) job(cmd *cobra.Command, c *remote, machine, to string, in any)
 
 // waitForJob waits until a job is over; its record may be missing until a
 // worker has begun.
-func waitForJob(cmd *cobra.Command, c *remote, machine, job string) (answer[inventory.BMCJob], error) {
+func (o *options) waitForJob(cmd *cobra.Command, c *remote, machine, job string) (answer[inventory.BMCJob], error) {
 	for begun := time.Now(); ; {
 		a, err := ask[inventory.BMCJob](cmd.Context(), c, "GET", path("bmc", "jobs", machine, job), nil)
 		switch {
@@ -174,7 +174,7 @@ func waitForJob(cmd *cobra.Command, c *remote, machine, job string) (answer[inve
 			return a, err
 		}
 		select {
-		case <-time.After(pollEvery / 4):
+		case <-time.After(o.poll / 4):
 		case <-cmd.Context().Done():
 			say(cmd, "\nThe job goes on. Look at it with:  ingot bmc job get %s %s", machine, job)
 			return a, said{cmd.Context().Err()}

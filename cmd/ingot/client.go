@@ -31,6 +31,7 @@ import (
 // options are the flags that every command has.
 type options struct {
 	server, tokenFile, config, output string
+	poll                              time.Duration // how often what goes on is asked for
 }
 
 // remote talks to a server's operator API.

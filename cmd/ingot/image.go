@@ -45,9 +45,9 @@ command runs again. A URL is fetched by the server itself.`,
 			sum = strings.ToLower(strings.TrimPrefix(sum, "sha256:"))
 			var a answer[inventory.Image]
 			if u, e := url.Parse(args[1]); e == nil && (u.Scheme == "http" || u.Scheme == "https") {
-				a, err = fetch(cmd, c, args[0], args[1], sum)
+				a, err = o.fetch(cmd, c, args[0], args[1], sum)
 			} else {
-				a, err = upload(cmd, c, args[0], args[1], sum)
+				a, err = o.upload(cmd, c, args[0], args[1], sum)
 			}
 			if err != nil {
 				return err
@@ -72,7 +72,7 @@ func received(ctx context.Context, c *remote, name string) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	defer resp.Body.Close() //nolint:errcheck // an answer to HEAD has none
+	defer resp.Body.Close()
 	n, err := strconv.ParseInt(resp.Header.Get("Upload-Offset"), 10, 64)
 	if err != nil {
 		return 0, nil // then it is sent from the start
@@ -81,7 +81,7 @@ func received(ctx context.Context, c *remote, name string) (int64, error) {
 }
 
 // fetch lets the server fetch an image, and shows how far it is.
-func fetch(cmd *cobra.Command, c *remote, name, from, sum string) (answer[inventory.Image], error) {
+func (o *options) fetch(cmd *cobra.Command, c *remote, name, from, sum string) (answer[inventory.Image], error) {
 	type result struct {
 		a   answer[inventory.Image]
 		err error
@@ -94,7 +94,7 @@ func fetch(cmd *cobra.Command, c *remote, name, from, sum string) (answer[invent
 	say(cmd, "the server fetches %s", from)
 	p := newProgress(cmd, 0)
 	defer p.end()
-	tick := time.NewTicker(pollEvery)
+	tick := time.NewTicker(o.poll)
 	defer tick.Stop()
 	for {
 		select {
@@ -113,12 +113,12 @@ const maxBreaks = 5
 
 // upload sends a file. It goes on where an earlier upload of the same file
 // broke off: that it was the same, the digest proves at the end.
-func upload(cmd *cobra.Command, c *remote, name, file, sum string) (none answer[inventory.Image], err error) {
+func (o *options) upload(cmd *cobra.Command, c *remote, name, file, sum string) (none answer[inventory.Image], err error) {
 	f, err := os.Open(file)
 	if err != nil {
 		return none, usage("%v", err)
 	}
-	defer f.Close() //nolint:errcheck // only read
+	defer f.Close()
 	st, err := f.Stat()
 	if err != nil {
 		return none, err
@@ -157,7 +157,7 @@ func upload(cmd *cobra.Command, c *remote, name, file, sum string) (none answer[
 		}
 		p.line("the upload broke off (%v), going on", err)
 		select {
-		case <-time.After(time.Duration(breaks+1) * pollEvery):
+		case <-time.After(time.Duration(breaks+1) * o.poll):
 		case <-cmd.Context().Done():
 			return none, cmd.Context().Err()
 		}

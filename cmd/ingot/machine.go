@@ -139,8 +139,10 @@ func machinePushCmd(o *options) *cobra.Command {
 machine per document. Everything that is wrong is told at once, with file and
 line, and then nothing is stored.
 
-A secret that a file leaves out stays as it is stored. Netboot is no part of a
-file: pushing one arms nothing.`,
+A secret stays as it is stored where the file has hasPassword (hasUserData,
+hasVendorData) in its place, as "ingot machine get NAME --output yaml" writes it:
+what that prints can be edited and pushed back. Netboot is no part of a file:
+pushing one arms nothing.`,
 		Example: "  ingot machine push --file hardware.yaml\n  ingot machine push --file hardware.yaml --replace   # changes machines that exist",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			name, b, err := readInput(cmd, file)
@@ -151,7 +153,10 @@ file: pushing one arms nothing.`,
 			if err != nil {
 				return err
 			}
-			ms, err := readMachines(name, docs)
+			ms, notes, err := readMachines(name, docs)
+			for _, n := range notes {
+				say(cmd, "note: %s", inert(n))
+			}
 			if err != nil {
 				return err
 			}
@@ -190,11 +195,21 @@ func readInput(cmd *cobra.Command, file string) (name string, b []byte, err erro
 	return file, b, nil
 }
 
-// readMachines decodes and checks all documents and tells everything wrong.
-func readMachines(file string, docs []strictyaml.Document) ([]inventory.Machine, error) {
+// machineDocument is a machine as a file has it: what "machine get" adds to
+// what is stored is read, so that its output can be pushed back, and left aside.
+type machineDocument struct {
+	inventory.Machine
+	Netboot  *inventory.Netboot `json:"netboot"`
+	Workflow map[string]any     `json:"workflow"`
+	LastSeen time.Time          `json:"lastSeen"`
+}
+
+// readMachines decodes and checks all documents and tells everything wrong,
+// and as notes what is left aside.
+func readMachines(file string, docs []strictyaml.Document) (_ []inventory.Machine, notes []string, _ error) {
 	var all inventory.Problems
 	if len(docs) == 0 {
-		return nil, inventory.Problems{{File: file, What: "holds no machine", Remedy: "ingot machine push --help"}}
+		return nil, nil, inventory.Problems{{File: file, What: "holds no machine", Remedy: "ingot machine push --help"}}
 	}
 	ms := make([]inventory.Machine, len(docs))
 	taken := map[string]string{} // what belongs to one machine → where it was said
@@ -205,15 +220,19 @@ func readMachines(file string, docs []strictyaml.Document) ([]inventory.Machine,
 			all = append(all, d.Locate(ps)...)
 			continue
 		}
-		if err := d.Decode(&ms[i]); err != nil {
+		var doc machineDocument
+		if err := d.Decode(&doc); err != nil {
 			if !errors.As(err, &ps) {
-				return nil, err
+				return nil, nil, err
 			}
 			all = append(all, ps...)
 			// What could not be read is zero now, and would be called missing.
 			continue
 		}
-		ms[i] = inventory.Canonical(ms[i])
+		if n := doc.Netboot; n != nil && (n.AllowPXE || n.AllowWorkflow) {
+			notes = append(notes, fmt.Sprintf("%s:%d: netboot is not read from files: a run arms its machine, ingot netboot arm does it by hand", file, d.LineOf("netboot")))
+		}
+		ms[i] = inventory.Canonical(doc.Machine)
 		ps = inventory.Validate(ms[i])
 		claim := func(field, what, value string) {
 			key := what + " " + value
@@ -237,7 +256,7 @@ func readMachines(file string, docs []strictyaml.Document) ([]inventory.Machine,
 		}
 		all = append(all, d.Locate(ps)...)
 	}
-	return ms, all.Err()
+	return ms, notes, all.Err()
 }
 
 // repeats tells whether an earlier interface of m has it, which Validate tells.
@@ -306,6 +325,12 @@ asked for: an argument would be seen by everybody on this host.`,
 			}
 			a, err := o.push(cmd, []inventory.Machine{m}, false)
 			if err != nil {
+				var e *apiError
+				if errors.As(err, &e) {
+					for i := range e.Problems {
+						e.Problems[i].Field = flagOf(e.Problems[i].Field)
+					}
+				}
 				if errors.Is(err, inventory.ErrConflict) {
 					err = advice{err, "ingot machine get " + m.Name}
 				}
@@ -423,7 +448,10 @@ func flagOf(field string) string {
 		if rest, ok := strings.CutPrefix(field, prefix); ok {
 			if flag == "--" {
 				name, _, _ := strings.Cut(rest, "[")
-				return flag + strings.TrimSuffix(name, "s")
+				if name == "nameservers" {
+					name = "nameserver" // the flag is given once for each
+				}
+				return flag + name
 			}
 			return flag
 		}
@@ -597,6 +625,9 @@ func printMachine(w io.Writer, m api.MachineView) error {
 		add("netmask ", i.Netmask)
 		if i.Gateway.IsValid() {
 			add("gateway ", i.Gateway.String())
+		}
+		for _, n := range i.Nameservers {
+			add("name server ", n.String())
 		}
 		add("host name ", i.Hostname)
 		add("", i.Arch)

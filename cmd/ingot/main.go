@@ -10,6 +10,7 @@ import (
 	"os/signal"
 	"runtime/debug"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -45,7 +46,7 @@ func build() string {
 }
 
 func rootCmd() *cobra.Command {
-	o := &options{}
+	o := &options{poll: 300 * time.Millisecond}
 	root := &cobra.Command{
 		Use: "ingot", Short: "Install operating systems on bare metal, durably", Version: build(),
 		Long: `Install operating systems on bare metal, durably.
@@ -63,6 +64,9 @@ not answer now.`,
   ingot image add debian-12 debian-12.raw.zst
   ingot machine provision node-1 --image debian-12 --wait`,
 		SilenceUsage: true, SilenceErrors: true,
+		// Before anything is done: a form that does not exist must not be found
+		// out afterwards.
+		PersistentPreRunE: func(*cobra.Command, []string) error { return o.check() },
 	}
 	f := root.PersistentFlags()
 	f.StringVar(&o.server, "server", "", "the server's URL (or INGOT_SERVER; default: where this host logged in, or its own configuration)")

@@ -111,10 +111,17 @@ func showValue(cmd *cobra.Command, o *options, v any, table func(w io.Writer) er
 	return o.print(cmd.OutOrStdout(), raw, table)
 }
 
+// check refuses flags that no command could follow.
+func (o *options) check() error {
+	switch o.output {
+	case "", "table", "json", "yaml":
+		return nil
+	}
+	return usage("--output %q is none of table, json, yaml", o.output)
+}
+
 func (o *options) print(w io.Writer, raw json.RawMessage, table func(w io.Writer) error) error {
 	switch o.output {
-	case "", "table":
-		return table(w)
 	case "json":
 		var b bytes.Buffer
 		if err := json.Indent(&b, raw, "", "  "); err != nil {
@@ -130,7 +137,7 @@ func (o *options) print(w io.Writer, raw json.RawMessage, table func(w io.Writer
 		_, err = w.Write(b)
 		return err
 	}
-	return usage("--output %q is none of table, json, yaml", o.output)
+	return table(w)
 }
 
 // escape writes what a terminal could obey as JSON's \u escapes: the value
@@ -160,7 +167,10 @@ func asYAML(raw json.RawMessage) ([]byte, error) {
 	if err := enc.Encode(&n); err != nil {
 		return nil, err
 	}
-	return b.Bytes(), enc.Close()
+	if err := enc.Close(); err != nil {
+		return nil, err
+	}
+	return []byte(escape(b.String())), nil // YAML calls marks printable that reorder text
 }
 
 func plain(n *yaml.Node) {

@@ -256,7 +256,7 @@ func (s *server) control() error {
 		Heartbeat: activities.Heartbeat, Status: s.status,
 		Why: func(ctx context.Context, mac string) (any, error) {
 			if s.boot == nil {
-				return nil, fmt.Errorf("DHCP is off, no interface is configured: run ingot init: %w", inventory.ErrUnsupported)
+				return whyOff(ctx, s.store, mac)
 			}
 			return s.boot.Why(ctx, mac)
 		},

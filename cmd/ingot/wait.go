@@ -14,7 +14,6 @@ import (
 )
 
 const (
-	pollEvery  = time.Second
 	pollWithin = 10 * time.Second // an answer of one poll
 	tellEvery  = 10 * time.Second // a line, whether or not anything has changed
 )
@@ -39,7 +38,7 @@ func (o *options) wait(cmd *cobra.Command, c *remote, run string) error {
 			return err
 		}
 		select {
-		case <-time.After(pollEvery):
+		case <-time.After(o.poll):
 		case <-cmd.Context().Done():
 			return goesOn(cmd, w.last, run)
 		}
@@ -72,7 +71,7 @@ func (o *options) waitQuietly(cmd *cobra.Command, c *remote, run string) error {
 			return outcome(a.v)
 		}
 		select {
-		case <-time.After(pollEvery):
+		case <-time.After(o.poll):
 		case <-cmd.Context().Done():
 			return goesOn(cmd, a.v, run)
 		}
@@ -192,7 +191,7 @@ func (w *watcher) rate(key string, a inventory.ActionRecord) string {
 			w.doneKey, w.done, w.doneAt = key, a.Done, now
 		}
 	}()
-	if w.doneKey != key || a.Done <= w.done || now.Sub(w.doneAt) < pollEvery {
+	if w.doneKey != key || a.Done <= w.done || now.Sub(w.doneAt) < time.Second {
 		return ""
 	}
 	perSecond := float64(a.Done-w.done) / now.Sub(w.doneAt).Seconds()

@@ -528,7 +528,7 @@ func (o *options) follow(cmd *cobra.Command, c *remote, run string) error {
 			return nil
 		}
 		select {
-		case <-time.After(time.Second):
+		case <-time.After(o.poll):
 		case <-cmd.Context().Done():
 			say(cmd, "the run goes on: ingot workflow get %s", w.v.Machine)
 			return said{cmd.Context().Err()}
@@ -548,7 +548,7 @@ func readLog(cmd *cobra.Command, c *remote, run, action string, attempt int) (st
 	if err != nil {
 		return "", err
 	}
-	defer resp.Body.Close() //nolint:errcheck // only read
+	defer resp.Body.Close()
 	b, err := io.ReadAll(resp.Body)
 	return string(b), err
 }
@@ -701,7 +701,7 @@ func workflowCancelCmd(o *options) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if wait {
+			if wait && !inventory.Final(a.v.State) {
 				err := o.wait(cmd, c, a.v.Run)
 				var over endedError
 				if errors.As(err, &over) && over.state == inventory.StateCancelled {

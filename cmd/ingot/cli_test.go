@@ -1,0 +1,407 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// every calls do for each command that a person can call.
+func every(c *cobra.Command, do func(*cobra.Command)) {
+	if c.Hidden || c.Name() == "help" || c.Name() == "completion" {
+		return
+	}
+	do(c)
+	for _, sub := range c.Commands() {
+		every(sub, do)
+	}
+}
+
+func TestCommandsAreDocumented(t *testing.T) {
+	n := 0
+	every(rootCmd(), func(c *cobra.Command) {
+		n++
+		require.NotEmpty(t, c.Short, c.CommandPath())
+		require.Contains(t, c.Example, "ingot", "%s has no example", c.CommandPath())
+		if strings.HasPrefix(c.Name(), "delete") || c.Name() == "prune" || c.CommandPath() == "ingot secret reset" {
+			require.NotNil(t, c.Flags().Lookup("yes"), "%s destroys something and has no --yes", c.CommandPath())
+		}
+	})
+	require.Greater(t, n, 50)
+}
+
+func TestExitCodes(t *testing.T) {
+	ran := func(err error) error { return commandError{fmt.Errorf("doing it: %w", err)} }
+	for _, c := range []struct {
+		err  error
+		code int
+	}{
+		{nil, exitOK},
+		{errors.New("unknown command"), exitUsage}, // cobra's own: nothing ran
+		{ran(errors.New("anything")), exitFailure},
+		{ran(usage("wrong")), exitUsage},
+		{ran(inventory.Problems{{What: "wrong"}}), exitUsage},
+		{ran(inventory.ErrNotFound), exitNotFound},
+		{ran(inventory.ErrConflict), exitConflict},
+		{ran(errUnavailable), exitUnavailable},
+		{ran(&apiError{Code: "not_found"}), exitNotFound},
+		{ran(&apiError{Code: "conflict"}), exitConflict},
+		{ran(&apiError{Code: "fenced"}), exitConflict},
+		{ran(&apiError{Code: "invalid"}), exitUsage},
+		{ran(&apiError{Code: "unavailable"}), exitUnavailable},
+		{ran(&apiError{Code: "internal"}), exitFailure},
+		{ran(endedError{"r", "FAILED"}), exitFailure},
+	} {
+		require.Equal(t, c.code, exitCode(c.err), "%v", c.err)
+	}
+}
+
+// hostile is what a machine could put into its serial number or its log.
+const hostile = "\x1b]0;owned\x07\x1b[2J\u009b31m\u202egnp.exe\r\x00ok"
+
+func TestTerminalIsInert(t *testing.T) {
+	file, err := os.Create(filepath.Join(t.TempDir(), "tty"))
+	require.NoError(t, err)
+	w := &terminal{file: file}
+	text := []byte("name\tä€😀\n" + hostile)
+	for _, b := range text { // byte by byte: characters are cut
+		_, err := w.Write([]byte{b})
+		require.NoError(t, err)
+	}
+	require.NoError(t, file.Close())
+	got, err := os.ReadFile(file.Name())
+	require.NoError(t, err)
+	require.True(t, strings.HasPrefix(string(got), "name\tä€😀\n"), "%q", got)
+	for _, r := range string(got) {
+		require.False(t, r != '\n' && r != '\t' && dangerous(r), "%U is left in %q", r, got)
+	}
+	require.True(t, strings.HasSuffix(string(got), "ok"))
+}
+
+// What JSON and YAML print is harmless and still says the same.
+func TestFormsKeepTheValue(t *testing.T) {
+	raw, err := json.Marshal(map[string]string{"serial": hostile + "\u0085"})
+	require.NoError(t, err)
+	for _, form := range []string{"json", "yaml"} {
+		var b bytes.Buffer
+		o := options{output: form}
+		require.NoError(t, o.print(&b, raw, nil))
+		for _, r := range b.String() {
+			require.False(t, r != '\n' && dangerous(r), "%U is left in %q", r, b.String())
+		}
+		if form == "json" {
+			var back map[string]string
+			require.NoError(t, json.Unmarshal(b.Bytes(), &back))
+			require.Equal(t, hostile+"\u0085", back["serial"])
+		}
+	}
+	require.Error(t, (&options{output: "xml"}).check())
+}
+
+// A machine's text in a table makes no row of its own.
+func TestTableCellsAreOneLine(t *testing.T) {
+	var b bytes.Buffer
+	tab := newTable(&b, "A", "B")
+	tab.row("x\ny\tz", "")
+	require.NoError(t, tab.flush())
+	require.Equal(t, "A      B\nx y z  –\n", b.String())
+	require.Equal(t, `'$(reboot)'`, shellWord("$(reboot)"))
+	require.Equal(t, `'a'\''b'`, shellWord("a'b"))
+	require.Equal(t, "S3Z9NX0M", shellWord("S3Z9NX0M"))
+}
+
+// Secrets reach the server, and nothing else that prints a machine.
+func TestWireRevealsSecrets(t *testing.T) {
+	m := inventory.Machine{
+		Name: "a", UserData: inventory.NewSecret("one"), VendorData: inventory.NewSecret("two"),
+		BMC: &inventory.BMC{Driver: "ipmi", Host: "h", Password: inventory.NewSecret("three")}, DiskSelector: &inventory.DiskSelector{MinSize: 1<<53 + 1},
+	}
+	b, err := wire(m)
+	require.NoError(t, err)
+	var back inventory.Machine
+	require.NoError(t, json.Unmarshal(b, &back))
+	require.Equal(t, m, back)
+	plain, err := json.Marshal(m)
+	require.NoError(t, err)
+	require.NotContains(t, string(plain), "three")
+}
+
+// site is a fake server with a client for it.
+func site(t *testing.T, h http.HandlerFunc) (*options, *remote) {
+	t.Helper()
+	s := httptest.NewServer(h)
+	t.Cleanup(s.Close)
+	o := &options{server: s.URL, config: filepath.Join(t.TempDir(), "ingot.yaml"), poll: time.Millisecond, tokenFile: filepath.Join(t.TempDir(), "token")}
+	require.NoError(t, os.WriteFile(o.tokenFile, []byte("secret\n"), 0o600))
+	c, err := o.client()
+	require.NoError(t, err)
+	return o, c
+}
+
+func command(ctx context.Context) (*cobra.Command, *bytes.Buffer, *bytes.Buffer) {
+	var out, errs bytes.Buffer
+	cmd := &cobra.Command{}
+	cmd.SetContext(ctx)
+	cmd.SetOut(&out)
+	cmd.SetErr(&errs)
+	cmd.SetIn(strings.NewReader(""))
+	return cmd, &out, &errs
+}
+
+// runs answers a workflow's records one after the other, the last one forever.
+func runs(t *testing.T, records ...any) http.HandlerFunc {
+	t.Helper()
+	n := 0
+	return func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case strings.HasSuffix(r.URL.Path, "/events"):
+			_, _ = io.WriteString(w, `{"items":[{"seq":1,"kind":"dhcp","boot":1,"count":3},{"seq":2,"kind":"loader","boot":1,"count":1}]}`)
+		case strings.HasSuffix(r.URL.Path, "/logs"):
+			_, _ = io.WriteString(w, "line one\nno space left\x1b[2J\n")
+		default:
+			x := records[min(n, len(records)-1)]
+			n++
+			if code, ok := x.(int); ok {
+				w.WriteHeader(code)
+				return
+			}
+			if err := json.NewEncoder(w).Encode(x); err != nil {
+				slog.New(slog.DiscardHandler).Debug("the client has gone", "error", err)
+			}
+		}
+	}
+}
+
+func TestWaitShowsARunUntilItSucceeds(t *testing.T) {
+	x := inventory.Workflow{Run: "r", Machine: "node-1", State: inventory.StatePending, Phase: inventory.PhaseDHCP, Message: "waiting for the firmware", Started: time.Now()}
+	writing := x
+	writing.State, writing.Phase = inventory.StateRunning, inventory.PhaseAction
+	writing.Actions = []inventory.ActionRecord{{Name: "write-image", State: action.Running, Attempt: 1, Done: 1 << 30, Total: 2 << 30}, {Name: "reboot", State: action.Pending}}
+	done := x
+	done.State, done.Phase, done.Message, done.Ended = inventory.StateSuccess, inventory.PhaseDone, "it phoned home", x.Started.Add(time.Minute)
+	o, c := site(t, runs(t, x, x, http.StatusServiceUnavailable, http.StatusServiceUnavailable, writing, writing, done))
+	cmd, out, _ := command(t.Context())
+	require.NoError(t, o.wait(cmd, c, "r"))
+	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+	require.Len(t, lines, 6, "%s", out)
+	require.Contains(t, lines[1], "waiting for the firmware")
+	require.Contains(t, lines[2], "the run goes on, asking again")
+	require.Contains(t, lines[3], "the server is back")
+	require.Contains(t, lines[4], "write-image (1 of 2): 1.0 GiB of 2.0 GiB, 50 %")
+	require.Contains(t, lines[5], "node-1 after 1m0s  it phoned home")
+}
+
+func TestWaitTellsWhyARunFailed(t *testing.T) {
+	x := inventory.Workflow{
+		Run: "r", Machine: "node-1", State: inventory.StateFailed, Phase: inventory.PhaseFailed, Message: "action write-image failed", Next: "ingot workflow logs node-1",
+		Actions: []inventory.ActionRecord{{Name: "write-image", State: action.Failed, Attempt: 2, Message: "write /dev/sda: no space left"}},
+	}
+	o, c := site(t, runs(t, x))
+	cmd, out, _ := command(t.Context())
+	err := o.wait(cmd, c, "r")
+	require.Equal(t, exitFailure, exitCode(commandError{err}))
+	for _, want := range []string{"action write-image failed", "write /dev/sda: no space left", "  | no space left[2J", "next: ingot workflow logs node-1"} {
+		require.Contains(t, out.String(), want)
+	}
+}
+
+// A waiting run shows what was seen, the disks, and commands to paste.
+func TestWaitAsks(t *testing.T) {
+	x := inventory.Workflow{
+		Run: "r", Machine: "node-1", State: inventory.StatePending, Phase: inventory.PhaseWaiting, Message: "two disks match",
+		Question: &inventory.Question{ID: "3.bind.1", Text: "two disks match", Choices: []string{"retry", "abort"}, Disks: []action.Disk{
+			{Path: "/dev/sda", Serial: "S1", Size: 1 << 40, Signatures: []string{"gpt", "ext4"}}, {Path: "/dev/sdb", WWN: "0x5000", Size: 1 << 40, Blank: true},
+		}},
+	}
+	over := x
+	over.State, over.Question = inventory.StateCancelled, nil
+	o, c := site(t, runs(t, x, x, over))
+	cmd, out, _ := command(t.Context())
+	require.Error(t, o.wait(cmd, c, "r"))
+	for _, want := range []string{
+		"gpt, ext4", "--disk-serial S1", "--disk-wwn 0x5000",
+		"ingot workflow decide node-1 --question 3.bind.1 --choice retry --disk-serial S1", "ingot workflow decide node-1 --question 3.bind.1 --choice abort",
+	} {
+		require.Contains(t, out.String(), want)
+	}
+	require.Equal(t, 1, strings.Count(out.String(), "SELECT WITH"), "a question is shown once")
+
+	x.Question.Disks, x.Actions = nil, []inventory.ActionRecord{{Name: "a", State: action.Pending}}
+	o, c = site(t, runs(t, x, over))
+	cmd, out, _ = command(t.Context())
+	require.Error(t, o.wait(cmd, c, "r"))
+	require.Contains(t, out.String(), "seen:    asked for an address and a boot file (3 times), fetched the boot loader (once)")
+	require.Contains(t, out.String(), "missing: fetched the boot script, ")
+}
+
+func TestInterruptedWaitSaysThatTheRunGoesOn(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	x := inventory.Workflow{Run: "r", Machine: "node-1", State: inventory.StatePending, Phase: inventory.PhaseDHCP}
+	n := 0
+	o, c := site(t, func(w http.ResponseWriter, r *http.Request) {
+		if n++; n == 3 {
+			cancel()
+		}
+		runs(t, x)(w, r)
+	})
+	cmd, _, errs := command(ctx)
+	err := o.wait(cmd, c, "r")
+	require.Equal(t, exitFailure, exitCode(commandError{err}))
+	require.Contains(t, errs.String(), "ingot workflow get node-1")
+	report(cmd, err)
+	require.NotContains(t, errs.String(), "canceled", "the person knows")
+}
+
+// An upload that breaks off goes on where it was, and its digest is compared.
+func TestUploadGoesOn(t *testing.T) {
+	image := bytes.Repeat([]byte("0123456789abcdef"), 64<<10)
+	file := filepath.Join(t.TempDir(), "image")
+	require.NoError(t, os.WriteFile(file, image, 0o600))
+	for _, c := range []struct {
+		name    string
+		had     []byte // of an earlier upload
+		offsets []string
+		wrong   bool
+	}{
+		{name: "at once twice", offsets: []string{"0", "300000"}},
+		{name: "by an earlier command", had: image[:500], offsets: []string{"500", "300500"}},
+		{name: "longer than this file", had: make([]byte, len(image)+1), offsets: []string{"0", "300000"}},
+		{name: "of another file", had: []byte("something else"), offsets: []string{"14", "300014"}, wrong: true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			have := c.had
+			var offsets []string
+			deleted := false
+			o, r := site(t, func(w http.ResponseWriter, r *http.Request) {
+				switch r.Method {
+				case http.MethodHead:
+					w.Header().Set("Upload-Offset", strconv.Itoa(len(have)))
+				case http.MethodDelete:
+					deleted = true
+					w.WriteHeader(http.StatusNoContent)
+				case http.MethodPut:
+					at := r.URL.Query().Get("offset")
+					offsets = append(offsets, at)
+					if at == "0" {
+						have = nil
+					}
+					if len(offsets) == 1 {
+						part, _ := io.ReadAll(io.LimitReader(r.Body, 300000))
+						have = append(bytes.Clone(have), part...)
+						panic(http.ErrAbortHandler) // the line breaks
+					}
+					part, _ := io.ReadAll(r.Body)
+					have = append(bytes.Clone(have), part...)
+					sum := sha256.Sum256(have)
+					w.WriteHeader(http.StatusCreated)
+					_, _ = fmt.Fprintf(w, `{"name":"i","size":%d,"sha256":"%s"}`, len(have), hex.EncodeToString(sum[:]))
+				}
+			})
+			cmd, _, errs := command(t.Context())
+			_, err := o.upload(cmd, r, "i", file, "")
+			require.Equal(t, c.offsets, offsets)
+			require.Contains(t, errs.String(), "going on")
+			if c.wrong {
+				require.ErrorContains(t, err, "of another file")
+				require.True(t, deleted)
+				return
+			}
+			require.NoError(t, err)
+			require.Equal(t, image, have)
+		})
+	}
+}
+
+func TestTokenStaysWithItsServer(t *testing.T) {
+	t.Setenv("INGOT_TOKEN", "")
+	t.Setenv("INGOT_SERVER", "")
+	dir := t.TempDir()
+	o := &options{config: filepath.Join(dir, "ingot.yaml")}
+	require.NoError(t, os.WriteFile(o.config, fmt.Appendf(nil, "listen: 127.0.0.1:9\ntoken_file: %s/token\n", dir), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "token"), []byte("local\n"), 0o600))
+	c, err := o.client()
+	require.NoError(t, err)
+	require.Equal(t, "local", c.token)
+	o.server = "http://127.0.0.1:9"
+	c, err = o.client()
+	require.NoError(t, err)
+	require.Equal(t, "local", c.token)
+	o.server = "https://elsewhere.example"
+	_, err = o.client()
+	require.ErrorIs(t, err, inventory.ErrInvalid, "the local token must not go elsewhere")
+	t.Setenv("INGOT_TOKEN", "named")
+	c, err = o.client()
+	require.NoError(t, err)
+	require.Equal(t, "named", c.token)
+	o.server = "http://elsewhere.example"
+	_, err = o.client()
+	require.ErrorContains(t, err, "without TLS")
+}
+
+func TestLoginPinsTheKey(t *testing.T) {
+	t.Setenv("INGOT_SERVER", "")
+	told := ""
+	s := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/v1/status" {
+			told = r.Header.Get("Authorization")
+		} else if r.Header.Get("Authorization") != "Bearer " {
+			told = "too early"
+		}
+		_, _ = io.WriteString(w, "{}")
+	}))
+	s.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, 0)
+	defer s.Close()
+	right := fingerprintOf(s.Certificate())
+	login := func(fingerprint string) (*options, error) {
+		t.Setenv("INGOT_TOKEN", "the-token")
+		o := &options{config: filepath.Join(t.TempDir(), "ingot.yaml")}
+		cmd := loginCmd(o)
+		cmd.SetArgs([]string{s.URL, "--fingerprint", fingerprint})
+		cmd.SetErr(io.Discard)
+		cmd.SilenceUsage, cmd.SilenceErrors = true, true
+		err := cmd.ExecuteContext(t.Context())
+		return o, err
+	}
+	_, err := login("")
+	require.ErrorContains(t, err, "nobody vouches")
+	var hint advice
+	require.ErrorAs(t, err, &hint)
+	require.Contains(t, hint.next, right)
+	o, err := login("sha256:" + strings.Repeat("0", 64))
+	require.ErrorContains(t, err, "not the one that was pinned")
+	require.Empty(t, told, "a stranger is told nothing")
+	require.NoFileExists(t, o.sessionFile())
+
+	o, err = login(right)
+	require.NoError(t, err)
+	require.Equal(t, "Bearer the-token", told)
+	st, err := os.Stat(o.sessionFile())
+	require.NoError(t, err)
+	require.Equal(t, os.FileMode(0o600), st.Mode().Perm())
+	t.Setenv("INGOT_TOKEN", "")
+	c, err := o.client()
+	require.NoError(t, err)
+	require.Equal(t, "the-token", c.token)
+	_, err = ask[struct{}](t.Context(), c, "GET", path("status"), nil)
+	require.NoError(t, err)
+}
