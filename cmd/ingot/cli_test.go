@@ -211,6 +211,26 @@ func TestWaitShowsARunUntilItSucceeds(t *testing.T) {
 	require.Contains(t, lines[5], "node-1 after 1m0s  it phoned home")
 }
 
+// With --output json a program gets the last record and nothing else.
+func TestWaitForPrograms(t *testing.T) {
+	x := inventory.Workflow{Run: "r", Machine: "node-1", State: inventory.StateRunning}
+	over := x
+	over.State = inventory.StateTimeout
+	o, c := site(t, runs(t, x, http.StatusBadGateway, over))
+	o.output = "json"
+	cmd, out, _ := command(t.Context())
+	require.Equal(t, endedError{"r", inventory.StateTimeout}, o.wait(cmd, c, "r"))
+	var got inventory.Workflow
+	require.NoError(t, json.Unmarshal(out.Bytes(), &got))
+	require.Equal(t, inventory.StateTimeout, got.State)
+}
+
+func TestSpeed(t *testing.T) {
+	require.Equal(t, ", 1.0 MiB/s, 10s left", speed(10<<20, 10*time.Second, 10<<20))
+	require.Equal(t, ", 512 B/s", speed(1024, 2*time.Second, 0))
+	require.Empty(t, speed(0, time.Second, 1))
+}
+
 func TestWaitTellsWhyARunFailed(t *testing.T) {
 	x := inventory.Workflow{
 		Run: "r", Machine: "node-1", State: inventory.StateFailed, Phase: inventory.PhaseFailed, Message: "action write-image failed", Next: "ingot workflow logs node-1",

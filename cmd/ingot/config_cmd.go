@@ -32,19 +32,25 @@ func configCmd(o *options) *cobra.Command {
 	example := &cobra.Command{
 		Use: "example", Short: "Print a commented configuration", Args: cobra.NoArgs, Example: "  ingot config example > ingot.yaml",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			_, err := io.WriteString(cmd.OutOrStdout(), exampleConfig(nil))
+			_, err := io.WriteString(cmd.OutOrStdout(), exampleConfig(nil, "", ""))
 			return err
 		},
 	}
 	return group("config", "The server's configuration", "  ingot config check\n  ingot config example", check, example)
 }
 
-// exampleConfig is the commented configuration with this user's paths and the
-// chosen interfaces.
-func exampleConfig(interfaces []string) string {
+// exampleConfig is the commented configuration with this user's paths, the
+// chosen interfaces, and the directories of boot files that were found ("" =
+// not found).
+func exampleConfig(interfaces []string, loaders, agentOS string) string {
 	line := "  #interfaces: [eth1]             # where machines are answered; none: DHCP is off\n"
 	if len(interfaces) > 0 {
 		line = "  interfaces: [" + strings.Join(interfaces, ", ") + "]\n"
+	}
+	for _, x := range []struct{ key, dir string }{{"loaders", loaders}, {"agent_os", agentOS}} {
+		if x.dir != "" {
+			line += fmt.Sprintf("  %s: %q\n", x.key, x.dir)
+		}
 	}
 	etc, state := config.Paths()
 	text := fmt.Sprintf(config.Example, line)

@@ -283,16 +283,10 @@ func (p *progress) at(n int64) {
 	}
 	p.told = now
 	text := size(n)
-	rate := float64(n-p.first) / max(now.Sub(p.begun).Seconds(), 0.001)
 	if p.total > 0 {
 		text += fmt.Sprintf(" of %s, %d %%", size(p.total), n*100/p.total)
 	}
-	if rate > 0 {
-		text += ", " + size(int64(rate)) + "/s"
-		if p.total > n {
-			text += ", " + span(time.Duration(float64(p.total-n)/rate*float64(time.Second))) + " left"
-		}
-	}
+	text += speed(n-p.first, now.Sub(p.begun), p.total-n)
 	if p.raw == nil {
 		p.cmd.PrintErrln(text)
 		return

@@ -95,7 +95,11 @@ func (o *options) initialize(cmd *cobra.Command, chosen []string, yes bool) erro
 		for _, name := range chosen {
 			lookForDHCP(cmd, name)
 		}
-		if err := writeConfig(o.config, exampleConfig(chosen)); err != nil {
+		var loaders, agentOS string
+		if len(chosen) > 0 {
+			loaders, agentOS = findBootFiles(cmd)
+		}
+		if err := writeConfig(o.config, exampleConfig(chosen, loaders, agentOS)); err != nil {
 			return err
 		}
 		cmd.Printf("wrote %s\n", o.config)
@@ -197,6 +201,23 @@ func foreignText(name string, f bootsvc.ForeignServer) string {
 		text += fmt.Sprintf(" with boot file %q", f.BootFile)
 	}
 	return text + ": exclude Ingot's machines there, or two servers answer them"
+}
+
+// findBootFiles looks where packages and a build put boot files, and says what
+// it does not find.
+func findBootFiles(cmd *cobra.Command) (loaders, agentOS string) {
+	beside := filepath.Dir(program())
+	first := func(key string, files []string, dirs ...string) string {
+		for _, dir := range dirs {
+			if !slices.ContainsFunc(files, func(f string) bool { _, err := os.Stat(filepath.Join(dir, f)); return err != nil }) {
+				return dir
+			}
+		}
+		say(cmd, "warn: there is no directory with %s: set netboot.%s when you have them", strings.Join(files, " and "), key)
+		return ""
+	}
+	return first("loaders", []string{"undionly.kpxe", "snponly.efi"}, filepath.Join(beside, "ipxe"), "/usr/lib/ipxe"),
+		first("agent_os", []string{"vmlinuz", "initramfs"}, filepath.Join(beside, "agentos"), "/usr/share/ingot")
 }
 
 // writeConfig writes a new file; it never overwrites.

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net/netip"
+	"net/url"
 	"os"
 	"regexp"
 	"strings"
@@ -135,8 +137,17 @@ func (o *options) loginLink(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
+	link, err := url.Parse(a.v.URL)
+	if err != nil {
+		return fmt.Errorf("reading the answer: %w", err)
+	}
+	// A server that listens everywhere does not know by which name it is
+	// reached; this program has just reached it.
+	if ip, err := netip.ParseAddr(link.Hostname()); err == nil && ip.IsUnspecified() {
+		link.Host = c.base.Host
+	}
 	return o.print(cmd.OutOrStdout(), a.raw, func(w io.Writer) error {
-		_, err := fmt.Fprintln(w, a.v.URL)
+		_, err := fmt.Fprintln(w, link)
 		return err
 	})
 }

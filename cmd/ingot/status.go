@@ -35,7 +35,7 @@ func printStatus(w io.Writer, c *remote, s api.Status) error {
 	case s.Netboot.Off:
 		t.field("netboot", orText(s.Netboot.Message, "off"))
 	default:
-		t.field("netboot", "on "+strings.Join(s.Netboot.Interfaces, ", ")+"  "+s.Netboot.Message)
+		t.field("netboot", strings.TrimSpace("on "+strings.Join(s.Netboot.Interfaces, ", ")+"  "+s.Netboot.Message))
 	}
 	switch {
 	case s.Temporal.Ready:

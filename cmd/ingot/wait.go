@@ -194,10 +194,19 @@ func (w *watcher) rate(key string, a inventory.ActionRecord) string {
 	if w.doneKey != key || a.Done <= w.done || now.Sub(w.doneAt) < time.Second {
 		return ""
 	}
-	perSecond := float64(a.Done-w.done) / now.Sub(w.doneAt).Seconds()
+	return speed(a.Done-w.done, now.Sub(w.doneAt), a.Total-a.Done)
+}
+
+// speed writes how fast bytes came within d, and how long those that are left
+// take at that.
+func speed(done int64, d time.Duration, left int64) string {
+	if done <= 0 || d <= 0 {
+		return ""
+	}
+	perSecond := float64(done) / d.Seconds()
 	out := ", " + size(int64(perSecond)) + "/s"
-	if a.Total > a.Done {
-		out += ", " + span(time.Duration(float64(a.Total-a.Done)/perSecond*float64(time.Second))) + " left"
+	if left > 0 {
+		out += ", " + span(time.Duration(float64(left)/perSecond*float64(time.Second))) + " left"
 	}
 	return out
 }
