@@ -20,6 +20,7 @@ var may = map[string]string{
 	"internal/strictyaml": "inventory go.yaml.in/yaml/v3",
 	"internal/seed":       "inventory go.yaml.in/yaml/v3",
 	"internal/keyring":    "inventory",
+	"internal/config":     "inventory internal/strictyaml",
 
 	"template":         "action inventory internal/strictyaml github.com/Masterminds/sprig/v3 go.yaml.in/yaml/v3",
 	"inventory/sqlite": "action inventory github.com/jmoiron/sqlx github.com/mattn/go-sqlite3",

@@ -37,10 +37,10 @@ type Activities struct {
 // Site is what a server knows of itself.
 type Site struct {
 	ClaimKey []byte
-	// ImageURL is where agents fetch images, without a trailing slash:
-	// http://10.0.0.2:7080/images. MetadataURL is the base of the metadata
-	// server: http://10.0.0.2:7172.
-	ImageURL    string
+	// ImageURL answers where agents fetch images, without a trailing slash:
+	// http://10.0.0.2:7080/images; nil while no interface is configured.
+	ImageURL func() string
+	// MetadataURL is the base of the metadata server: http://10.0.0.2:7172.
 	MetadataURL string
 	// RequireDigest refuses images whose digest nobody declared (security S18).
 	RequireDigest bool
@@ -48,10 +48,10 @@ type Site struct {
 
 // URLOf returns where agents fetch an image.
 func (s Site) URLOf(img inventory.Image) string {
-	if img.File == "" {
+	if img.File == "" || s.ImageURL == nil {
 		return img.URL
 	}
-	return s.ImageURL + "/" + img.Name
+	return s.ImageURL() + "/" + img.Name
 }
 
 // Machines is what activities read of machines.

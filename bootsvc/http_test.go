@@ -192,7 +192,7 @@ func TestScripts(t *testing.T) {
 	}
 	compareGolden(t, "testdata/boot.ipxe", first)
 	f.setGrant(inventory.Grant{Owner: inventory.Owner{Machine: "node1", Run: "person:ada", Epoch: 8}, Boot: 1, NetbootUntil: testNow.Add(time.Hour)})
-	if rescue := get(t, h, http.MethodGet, url, "10.10.20.9").Body.String(); !strings.Contains(rescue, " ingot.rescue=1 ") || strings.Contains(rescue, "ingot.claim") {
+	if rescue := get(t, h, http.MethodGet, url, "10.10.20.9").Body.String(); !strings.Contains(rescue, " ingot.rescue=1 ") || !strings.Contains(rescue, " ingot.claim=") {
 		t.Errorf("rescue:\n%s", rescue)
 	}
 	j.kinds(t, s)

@@ -52,10 +52,9 @@ func (s *Server) commandLine(m inventory.Machine, d Decision) (string, error) {
 		"initrd=initramfs", "rdinit=/init",
 		"ingot.server=" + s.cfg.AgentURL, "ingot.pin=" + s.cfg.AgentPin,
 		"ingot.machine=" + m.Name, "ingot.mac=" + d.Interface.MAC,
+		"ingot.claim=" + inventory.Claim(s.cfg.ClaimKey, d.Owner, d.Boot),
 	}
-	if d.Verdict == Agent {
-		args = append(args, "ingot.claim="+inventory.Claim(s.cfg.ClaimKey, d.Owner, d.Boot))
-	} else {
+	if d.Verdict != Agent { // a person's boot: its agent reports what it sees and carries nothing out
 		args = append(args, "ingot.rescue=1")
 	}
 	args = append(args, "console=tty0", "console=ttyS0,115200", "panic=30")

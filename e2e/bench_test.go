@@ -103,8 +103,8 @@ func (s *Site) benchActions(ctx context.Context, t *testing.T, n, k int) []time.
 				return err
 			}
 			var waits []time.Duration
+			var began time.Time // of the report before
 			for i := 0; i <= k+1; {
-				began := time.Now()
 				a, err := m.Next(ctx)
 				if err != nil {
 					return err
@@ -116,6 +116,7 @@ func (s *Site) benchActions(ctx context.Context, t *testing.T, n, k int) []time.
 					waits = append(waits, time.Since(began))
 				}
 				i++
+				began = time.Now()
 				if err := m.Done(ctx, a); err != nil {
 					return err
 				}

@@ -210,7 +210,7 @@ tasks:
 	require.NoError(t, err)
 
 	// The image's file is away: the agent's action fails.
-	file := filepath.Join(s.dir, "state/ingot/images/mini")
+	file := s.imageFile(t, "mini")
 	require.NoError(t, os.Rename(file, file+".away"))
 	in, err := json.Marshal(workflows.ProvisionInput{Machine: "nvme", Template: "two-steps", Image: "mini"})
 	require.NoError(t, err)
@@ -312,7 +312,7 @@ func TestFlippedBit(t *testing.T) {
 	require.Zero(t, m.PowerOns())
 	s.closed(ctx, t, "bios")
 
-	f, err := os.OpenFile(filepath.Join(s.dir, "state/ingot/images/mini"), os.O_RDWR, 0)
+	f, err := os.OpenFile(s.imageFile(t, "mini"), os.O_RDWR, 0)
 	require.NoError(t, err)
 	var b [1]byte
 	_, err = f.ReadAt(b[:], image.Size/2)
@@ -430,6 +430,15 @@ func TestNetworkFirst(t *testing.T) {
 			require.Len(t, list.Items, 1, "no machine reinstalls itself")
 		})
 	}
+}
+
+// imageFile is the server's copy of an image.
+func (s *Site) imageFile(t *testing.T, name string) string {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(s.dir, "state/ingot/images", name+".*"))
+	require.NoError(t, err)
+	require.Len(t, files, 1)
+	return files[0]
 }
 
 func (s *Site) template(ctx context.Context, t *testing.T, name, source string) {

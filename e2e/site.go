@@ -183,8 +183,10 @@ func (s *Site) CLI(ctx context.Context, args ...string) (string, error) {
 }
 
 // TemporalCLI runs the unmodified temporal command against the site's server.
+// The address is the command's own default, as a number: in a namespace
+// without a name server it would wait for the TXT record of "localhost".
 func (s *Site) TemporalCLI(ctx context.Context, args ...string) (string, error) {
-	return s.run(ctx, filepath.Join(s.root, ".tools/temporal"), args...)
+	return s.run(ctx, filepath.Join(s.root, ".tools/temporal"), append(args, "--address", fmt.Sprintf("127.0.0.1:%d", temporalPort))...)
 }
 
 func (s *Site) run(ctx context.Context, name string, args ...string) (string, error) {

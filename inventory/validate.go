@@ -301,13 +301,15 @@ func checkSelector(ps *Problems, d DiskSelector) {
 
 func checkBMC(ps *Problems, b BMC) {
 	switch b.Driver {
-	case DriverIPMI, DriverRedfish:
+	case DriverIPMI:
 		if b.Host == "" {
 			ps.Add("bmc.host", "give its address or name", "the driver %s needs a host", b.Driver)
 		}
+	case DriverRedfish:
+		ps.Add("bmc.driver", "use ipmi if the BMC speaks it as well, or manual", "this version cannot drive Redfish")
 	case DriverManual:
 	default:
-		ps.Add("bmc.driver", "use ipmi, redfish or manual", "there is no driver %q", b.Driver)
+		ps.Add("bmc.driver", "use ipmi or manual", "there is no driver %q", b.Driver)
 	}
 	if b.Host != "" && !hostName(b.Host) {
 		ps.Add("bmc.host", "give an address or a name; the port goes into bmc.port", "%q is no host", b.Host)
@@ -324,10 +326,10 @@ func checkBMC(ps *Problems, b BMC) {
 	}
 	if b.Driver == DriverIPMI {
 		if len(b.User) > 16 {
-			ps.Add("bmc.user", "use a shorter one, or the driver redfish", "IPMI knows user names of up to 16 bytes")
+			ps.Add("bmc.user", "use a shorter one", "IPMI knows user names of up to 16 bytes")
 		}
 		if len(password) > 20 {
-			ps.Add("bmc.password", "use a shorter one, or the driver redfish", "IPMI knows passwords of up to 20 bytes")
+			ps.Add("bmc.password", "use a shorter one", "IPMI knows passwords of up to 20 bytes")
 		}
 	}
 	if b.CipherSuite != "" && !cipherSuite.MatchString(b.CipherSuite) {

@@ -101,7 +101,7 @@ func TestSilentMachineIsStartedAgainThenAPersonIsAsked(t *testing.T) {
 	require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
 	require.Equal(t, inventory.MaxBoots+2, w.cycles)
 	require.Len(t, w.asked, 1)
-	require.Contains(t, w.asked[0].Text, "no agent")
+	require.Contains(t, w.asked[0].Text, "used up its boots")
 	w.closed()
 }
 
@@ -118,6 +118,26 @@ func TestAgentLostInAnActionIsTriedAgain(t *testing.T) {
 	rec := w.record()
 	require.Equal(t, 2, rec.Actions[0].Attempt)
 	require.Equal(t, 2, w.cycles)
+	w.closed()
+}
+
+// TestBootsAreCountedPerRun: agents that come and are lost use up boots, too,
+// and the run asks instead of failing.
+func TestBootsAreCountedPerRun(t *testing.T) {
+	w := newWorld(t, nil)
+	tries := 0
+	w.agentFor = func(a inventory.Assignment) *action.Result {
+		if a.Key.Action == 1 {
+			if tries++; tries <= inventory.MaxBoots {
+				return &action.Result{Key: a.Key, State: action.Failed, Message: "disk on fire"}
+			}
+		}
+		return &action.Result{Key: a.Key, State: action.Success}
+	}
+	w.answer = func(inventory.Question) *workflows.Decision { return &workflows.Decision{Choice: workflows.Retry} }
+	require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine, Retries: workflows.Retries{Count: inventory.MaxBoots, From: "start"}}))
+	require.Equal(t, inventory.MaxBoots+1, w.cycles)
+	require.Len(t, w.asked, 1)
 	w.closed()
 }
 

@@ -338,7 +338,7 @@ func (r *run) begin(ctx workflow.Context) error {
 	for {
 		if r.allowance == 0 {
 			if _, err := r.ask(ctx, fmt.Sprintf("%d.boot.%d", r.owner.Epoch, r.boot),
-				fmt.Sprintf("%d boots led to no agent; look at the machine's console and at: ingot why %s", r.boot, r.owner.Machine),
+				fmt.Sprintf("the run has used up its boots (%d); look at the machine's console and at: ingot why %s", r.boot, r.owner.Machine),
 				[]string{Retry, Abort}, nil); err != nil {
 				return err
 			}
@@ -361,7 +361,6 @@ func (r *run) begin(ctx workflow.Context) error {
 			return r.contested(ctx)
 		}
 		if up {
-			r.allowance = inventory.MaxBoots
 			return nil
 		}
 		r.log.Info("no agent; starting the machine again", "boot", r.boot)
@@ -475,8 +474,8 @@ func (r *run) end(ctx workflow.Context, err error) error {
 	default:
 		state, phase, message = inventory.StateFailed, inventory.PhaseFailed, cause(err)
 	}
-	if err != nil && message != "" {
-		r.record.Next = fmt.Sprintf("ingot workflow logs %s; ingot workflow retry %s --from failed-step", r.owner.Machine, r.owner.Machine)
+	if err != nil {
+		r.record.Next = r.next()
 	}
 	// The grant first: whatever is written afterwards, nothing is open any more.
 	undo := r.quickly(ctx, do.End, r.owner, nil)
@@ -499,6 +498,16 @@ func (r *run) end(ctx workflow.Context, err error) error {
 		return err
 	}
 	return temporal.NewNonRetryableApplicationError(message, state, nil)
+}
+
+// next is the command that helps after a run that ended badly.
+func (r *run) next() string {
+	for _, a := range r.record.Actions {
+		if a.Attempt > 0 {
+			return fmt.Sprintf("ingot workflow logs %s; ingot workflow retry %s --from failed-step", r.owner.Machine, r.owner.Machine)
+		}
+	}
+	return fmt.Sprintf("ingot workflow retry %s --from start", r.owner.Machine)
 }
 
 const typeTimeout = "Timeout"

@@ -232,9 +232,8 @@ func (s *server) control() error {
 	driver := bmc.New(bmc.Config{Log: s.log.With("part", "bmc")})
 	site := activities.Site{ClaimKey: key, RequireDigest: s.cfg.Images.RequireDigest}
 	if s.address.IsValid() {
-		n := s.cfg.Netboot
-		site.ImageURL = "http://" + config.Join(s.address.String(), n.HTTP[len(n.HTTP)-1]) + "/images"
-		site.MetadataURL = "http://" + config.Join(s.address.String(), n.Metadata[0])
+		site.ImageURL = func() string { return s.boot.Base() + "/images" }
+		site.MetadataURL = "http://" + config.Join(s.address.String(), s.cfg.Netboot.Metadata[0])
 	}
 	s.do = &activities.Activities{
 		Machines: s.store, Catalogue: s.store, Grants: s.store, Agents: s.store, Assignments: s.store, Records: s.store,

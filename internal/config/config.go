@@ -155,6 +155,12 @@ func (c *Config) check(p *inventory.Problems) {
 			p.Add(field, "write a number from 1 to 65535", "%d is no port", n)
 		}
 	}
+	if len(c.Netboot.HTTP) == 0 {
+		p.Add("netboot.http", "write [80, 7080]", "no port is given")
+	}
+	if len(c.Netboot.Metadata) == 0 {
+		p.Add("netboot.metadata", "write [7172]", "no port is given")
+	}
 	for i, n := range c.Netboot.HTTP {
 		port(fmt.Sprintf("netboot.http[%d]", i), n)
 	}

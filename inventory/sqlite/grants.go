@@ -220,7 +220,7 @@ func (s *Store) ArmByHand(ctx context.Context, machine, by string, until time.Ti
 
 // DisarmByHand ends a person's grant, whoever that was; without any it does
 // nothing. While a run holds the grant it is inventory.ErrConflict, unless
-// force: then the netboot window closes and the run keeps the grant.
+// force: then the run loses the machine, and asks a person at its next step.
 func (s *Store) DisarmByHand(ctx context.Context, machine, by string, force bool) error {
 	return s.write(ctx, fmt.Sprintf("disarming machine %q by hand", machine), func(tx *sqlx.Tx) error {
 		g, err := grantOf(ctx, tx, machine)
@@ -232,15 +232,10 @@ func (s *Store) DisarmByHand(ctx context.Context, machine, by string, force bool
 		case g.Run == "":
 			var n int
 			return get(ctx, tx, &n, "SELECT 1 FROM machine WHERE name = ?", machine)
-		case g.Person():
-			if err := end(ctx, tx, g.Owner); err != nil {
-				return err
-			}
-			return s.event(ctx, tx, e)
-		case !force:
+		case !g.Person() && !force:
 			return fmt.Errorf("%s: %w", holder(g), inventory.ErrConflict)
 		}
-		if _, err := exec(ctx, tx, "UPDATE grant_ SET netboot_until = 0 WHERE "+owns, g.Machine, g.Run, g.Epoch); err != nil {
+		if err := end(ctx, tx, g.Owner); err != nil {
 			return err
 		}
 		return s.event(ctx, tx, e)

@@ -326,8 +326,9 @@ func TestArmByHand(t *testing.T) {
 	require.NoError(t, w.DisarmByHand(ctx, "m1", "ann", true))
 	now, err = w.Grant(ctx, "m1")
 	require.NoError(t, err)
-	require.Equal(t, o, now.Owner)
+	require.Empty(t, now.Run, "the run has lost the machine")
 	require.False(t, now.NetbootOpen(w.clock.Now()))
+	require.ErrorIs(t, w.RenewNetboot(ctx, o, w.in(time.Hour)), inventory.ErrFenced)
 }
 
 func TestRedeem(t *testing.T) {
