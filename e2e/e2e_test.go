@@ -324,7 +324,7 @@ func TestFlippedBit(t *testing.T) {
 
 	s.must(ctx, t, "machine", "provision", "bios")
 	w := s.ended(ctx, t, "bios", inventory.StateFailed)
-	require.Contains(t, w.Message, "sha256")
+	require.Contains(t, w.Message, "SHA-256")
 	s.closed(ctx, t, "bios")
 	require.NoError(t, m.PowerOff(ctx))
 	first := make([]byte, 1<<20)
