@@ -47,6 +47,8 @@ func site(ctx context.Context, t *testing.T) *Site {
 	t.Cleanup(func() {
 		if t.Failed() {
 			s.evidence(t)
+		} else if dir := os.Getenv("INGOT_HISTORIES"); dir != "" {
+			s.histories(t, dir)
 		}
 		require.NoError(t, s.Close())
 	})
@@ -107,6 +109,22 @@ func (s *Site) evidence(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(s.dir, m.Name+"-history.json"), []byte(out), 0o600); err != nil {
 			t.Log(err)
 		}
+	}
+}
+
+// histories leaves the history of every run in dir: what workflows/testdata
+// holds for the replay test was recorded this way.
+func (s *Site) histories(t *testing.T, dir string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	var list struct{ Items []inventory.Workflow }
+	require.NoError(t, s.REST(ctx, http.MethodGet, "/v1/workflows", nil, &list))
+	for _, w := range list.Items {
+		out, err := s.TemporalCLI(ctx, "workflow", "show", "--workflow-id", w.ID, "--run-id", w.Run, "-o", "json")
+		require.NoError(t, err)
+		name := fmt.Sprintf("%s-%s-%s-%d.json", t.Name(), w.Type, w.Machine, w.Epoch)
+		require.NoError(t, os.WriteFile(filepath.Join(dir, strings.ReplaceAll(name, "/", "-")), []byte(out), 0o644))
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"time"
 
 	"github.com/chromedp/chromedp"
 )
@@ -24,7 +25,8 @@ func (s *Site) watchPage(ctx context.Context, picture string) error {
 	}
 	link = strings.Replace(strings.TrimSpace(link), fmt.Sprintf("127.0.0.1:%d", apiPort), s.API, 1)
 	// Root needs --no-sandbox; everything else is the browser as it comes.
-	opts := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(chromium), chromedp.NoSandbox, chromedp.WindowSize(1280, 860))
+	opts := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(chromium), chromedp.NoSandbox,
+		chromedp.WindowSize(1280, 860), chromedp.WSURLReadTimeout(3*time.Minute))
 	alloc, cancelAlloc := chromedp.NewExecAllocator(ctx, opts...)
 	defer cancelAlloc()
 	tab, cancelTab := chromedp.NewContext(alloc)
