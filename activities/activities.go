@@ -8,7 +8,9 @@ package activities
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 	"time"
 
@@ -165,7 +167,12 @@ func fail(err error) error {
 	return err
 }
 
-// Record writes the record of a run. It is called whenever the record changes.
-func (a *Activities) Record(ctx context.Context, w inventory.Workflow) error {
+// Record writes the record of a run with its input. It is called whenever the
+// record changes, as a local activity.
+func (a *Activities) Record(ctx context.Context, w inventory.Workflow, input any) error {
+	var err error
+	if w.Input, err = json.Marshal(input); err != nil {
+		return fmt.Errorf("recording the input of run %q: %w", w.Run, err)
+	}
 	return fail(a.Records.PutWorkflow(ctx, w))
 }

@@ -310,6 +310,17 @@ tasks:
 	_, err = s.Follow(ctx, "relayed", func(w inventory.Workflow) bool { return inventory.Final(w.State) })
 	require.NoError(t, err)
 	s.closed(ctx, t, "relayed")
+
+	// What a person does with the same machine.
+	s.must(ctx, t, "machine", "inspect", "relayed", "--wait")
+	require.Contains(t, s.must(ctx, t, "machine", "disks", "relayed"), "DISK-relayed")
+	require.Equal(t, lab.Off, m.PowerState(), "an inspection ends with the power off")
+	s.must(ctx, t, "bmc", "job", "create", "relayed", "--yes", "--name", "wake", "--task", "boot:disk", "--task", "power:on")
+	require.NoError(t, m.WaitPower(ctx, lab.On))
+	require.Contains(t, strings.ToLower(s.must(ctx, t, "machine", "power", "status", "relayed")), "on")
+	s.must(ctx, t, "machine", "power", "off", "relayed", "--yes")
+	require.NoError(t, m.WaitPower(ctx, lab.Off))
+	s.closed(ctx, t, "relayed")
 }
 
 // TestFlippedBit serves an image with one wrong bit: the run fails, the disk

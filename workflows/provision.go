@@ -1,7 +1,6 @@
 package workflows
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 
@@ -411,5 +410,3 @@ func (p *provision) ready(ctx workflow.Context) error {
 		}
 	}
 }
-
-func encode(v any) (json.RawMessage, error) { return json.Marshal(v) }

@@ -25,6 +25,7 @@ var (
 // its grant, what it has heard, and the questions it asks.
 type run struct {
 	log    log.Logger
+	input  any // as it was started with, for the record
 	record inventory.Workflow
 	// owner names this very execution in each effect. After a reset the run id
 	// is another one, and every effect of the old owner's is fenced.
@@ -65,12 +66,9 @@ func newRun(ctx workflow.Context, typ, id, machine string, input any) (*run, err
 			fmt.Sprintf("workflow id %q: a %s of machine %q must run under the id %q", info.WorkflowExecution.ID, typ, machine, id),
 			activities.TypeInvalid, nil)
 	}
-	raw, err := encode(input)
-	if err != nil {
-		return nil, err
-	}
 	r := &run{
 		log:       workflow.GetLogger(ctx),
+		input:     input,
 		owner:     inventory.Owner{Machine: machine, Run: info.WorkflowExecution.RunID},
 		allowance: inventory.MaxBoots,
 		heard:     map[string]bool{},
@@ -78,14 +76,14 @@ func newRun(ctx workflow.Context, typ, id, machine string, input any) (*run, err
 		idle:      map[action.Key]bool{},
 		lost:      map[action.Key]bool{},
 		record: inventory.Workflow{
-			Run: info.WorkflowExecution.RunID, ID: id, Type: typ, Machine: machine, Input: raw,
+			Run: info.WorkflowExecution.RunID, ID: id, Type: typ, Machine: machine,
 			State: inventory.StatePreparing, Started: workflow.Now(ctx), Actions: []inventory.ActionRecord{},
 		},
 	}
 	if err := workflow.SetQueryHandlerWithOptions(ctx, QueryStatus, r.status, workflow.QueryHandlerOptions{Description: "Where the run stands"}); err != nil {
 		return nil, err
 	}
-	err = workflow.SetUpdateHandlerWithOptions(ctx, UpdateDecide,
+	err := workflow.SetUpdateHandlerWithOptions(ctx, UpdateDecide,
 		func(_ workflow.Context, d Decision) error { r.decision = &d; return nil },
 		workflow.UpdateHandlerOptions{Validator: r.validate, Description: "Answers the question of a run that waits for a person"})
 	if err != nil {
@@ -212,7 +210,7 @@ func (r *run) write(ctx workflow.Context) error {
 		}
 	}
 	workflow.SetCurrentDetails(ctx, details)
-	return workflow.ExecuteLocalActivity(workflow.WithLocalActivityOptions(ctx, local), do.Record, r.record).Get(ctx, nil)
+	return workflow.ExecuteLocalActivity(workflow.WithLocalActivityOptions(ctx, local), do.Record, r.record, r.input).Get(ctx, nil)
 }
 
 // quickly runs an activity of our own database.
