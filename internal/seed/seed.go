@@ -113,6 +113,13 @@ func URL(base string, key []byte, o inventory.Owner) string {
 	return base + "/c/" + o.Machine + "/" + inventory.Capability(key, o) + "/nocloud/"
 }
 
+// phoneHomeTries is how often cloud-init calls at the most, with 3 s between
+// two calls (cc_phone_home): for six minutes where calls are refused, longer
+// where nobody answers at all. cloud-init's own 10 tries are over in 27 s, in
+// which a server that is being restarted or moved would lose the evidence that
+// the run waits for. Nothing but the end of cloud-final waits with it.
+const phoneHomeTries = 120
+
 func phoneHome(url string) []byte {
 	type call struct {
 		URL   string   `json:"url"`
@@ -121,7 +128,7 @@ func phoneHome(url string) []byte {
 	}
 	doc := map[string]call{}
 	if url != "" {
-		doc["phone_home"] = call{url, []string{"instance_id", "hostname", "fqdn"}, 10}
+		doc["phone_home"] = call{url, []string{"instance_id", "hostname", "fqdn"}, phoneHomeTries}
 	}
 	return append([]byte(CloudConfig), encode(doc)...)
 }
