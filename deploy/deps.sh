@@ -92,16 +92,14 @@ install_tree() {
 
 debian_download() { (cd "$work" && "${APT[@]}" -qq download "$@"); }
 
-# unpack NAME PACKAGE...: Debian packages of this release, and the libraries of theirs that the system lacks.
-unpack() {
+# resolve NAME PACKAGE...: all becomes what NAME takes by the package lists of now: for metapackages the package that they mean.
+all=()
+resolve() {
   local name=$1 p; shift
-  unpacked "$name" && return 0
-  say "unpacking $* into $CACHE/pkg/$name"
-  work=$(mktemp -d "$CACHE/pkg/.tmp.XXXXXX")
-  apt-cache show "$@" >/dev/null 2>&1 || apt_update
-  local all=()
+  all=()
   for p in "$@"; do
-    case $p in linux-image-*) p=$(apt-cache depends --important "$p" | awk '$1=="Depends:"{print $2; exit}') ;; esac # the kernel of the metapackage
+    case $p in linux-image-*) p=$(apt-cache depends --important "$p" | awk '$1=="Depends:" && !d {d = $2} END {print d}') ;; esac # the kernel of the metapackage
+    [ -n "$p" ] || die "apt-cache knows no kernel for $*"
     all+=("$p")
   done
   case $name in
@@ -111,7 +109,18 @@ unpack() {
         case " ${all[*]} " in *" $p "*) ;; *) all+=("$p") ;; esac
       done ;;
   esac
-  debian_download "${all[@]}" || { apt_update; three debian_download "${all[@]}"; } || die "downloading ${all[*]} did not work"
+}
+
+# unpack NAME PACKAGE...: Debian packages of this release, and the libraries of theirs that the system lacks.
+unpack() {
+  local name=$1; shift
+  unpacked "$name" && return 0
+  say "unpacking $* into $CACHE/pkg/$name"
+  work=$(mktemp -d "$CACHE/pkg/.tmp.XXXXXX")
+  apt-cache show "$@" >/dev/null 2>&1 || apt_update
+  resolve "$name" "$@"
+  # After an update the kernel may have another name: the old one is gone from lists and mirror.
+  debian_download "${all[@]}" || { apt_update; resolve "$name" "$@"; three debian_download "${all[@]}"; } || die "downloading ${all[*]} did not work"
   install_tree "$name"
 }
 
@@ -122,7 +131,8 @@ unpack_ipxe() {
   say "unpacking iPXE of Debian sid into $CACHE/pkg/ipxe"
   work=$(mktemp -d "$CACHE/pkg/.tmp.XXXXXX")
   local mirror
-  mirror=$(apt-get indextargets --format '$(REPO_URI)' | grep -E '/debian/?$' | head -n 1)
+  # A mirror under another path is not guessed at: then it is Debian's own.
+  mirror=$(apt-get indextargets --format '$(REPO_URI)' | awk '/\/debian\/?$/ && !m {m = $0} END {print m}')
   mkdir -p "$work"/apt/lists/partial "$work"/apt/cache/archives/partial
   echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] ${mirror:-http://deb.debian.org/debian} sid main" > "$work/apt/sid.list"
   local sid=(-o Dir::Etc::sourcelist="$work/apt/sid.list" -o Dir::Etc::sourceparts=/dev/null
