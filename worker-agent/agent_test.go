@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"net/http"
 	"reflect"
@@ -210,6 +211,53 @@ func TestStopBeforeItCame(t *testing.T) {
 			}
 		}
 	})
+}
+
+// An order to stop that comes when the work is done, and before that is
+// reported, does not make it something that never began.
+func TestStopWhenItIsDone(t *testing.T) {
+	t.Parallel()
+	s := newFakeServer(t)
+	a, err := New(s.config())
+	if err != nil {
+		t.Fatal(err)
+	}
+	key := action.Key{Epoch: 7, Attempt: 1}
+	res := a.execute(t.Context(), action.Assignment{Key: key, Action: action.Action{Name: "n", Image: action.Noop}})
+	a.obey(action.Orders{Stop: []action.Key{key}})
+	a.post(res)
+	if len(a.outbox) != 1 || a.outbox[0].State != action.Success {
+		t.Fatalf("%+v", a.outbox)
+	}
+}
+
+// The server refuses heartbeats of more than 64 KiB, whatever JSON makes of
+// the log.
+func TestAHeartbeatIsBounded(t *testing.T) {
+	t.Parallel()
+	s := newFakeServer(t)
+	a, err := New(s.config())
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := &attempt{agent: a}
+	line := strings.Repeat("\x01", 999)
+	for range 16 {
+		log.logf("%s", line)
+	}
+	got := 0
+	for range 16 {
+		p, n := log.progressNow()
+		b, err := json.Marshal(action.Heartbeat{Running: p})
+		if err != nil || len(b) > 64<<10 {
+			t.Fatalf("%d bytes, %v", len(b), err)
+		}
+		got += n
+		log.sentLog(n)
+	}
+	if got != 16*1000 {
+		t.Fatalf("%d bytes of the log were sent", got)
+	}
 }
 
 func TestHoldAndOn(t *testing.T) {

@@ -163,6 +163,15 @@ func (t *attempt) open(ctx context.Context, variable string) (action.Disk, Devic
 		_ = dev.Close() // nothing was written
 		return disk, nil, fmt.Errorf("opening %s: it has %d bytes, not %d", disk.Path, dev.Size(), disk.Size)
 	}
+	// Once more, now that the open descriptor keeps the name from passing to
+	// another disk: between the first look and the opening it could.
+	if again, _, err := t.target(ctx, variable); err != nil || again.Path != disk.Path {
+		_ = dev.Close() // nothing was written
+		if err == nil {
+			err = fmt.Errorf("the disk is %s now", again.Path)
+		}
+		return disk, nil, fmt.Errorf("opening %s: %w", disk.Path, err)
+	}
 	t.logf("disk %s (%s)", disk.Path, describe(disk))
 	return disk, dev, nil
 }

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -67,6 +68,10 @@ func (t *attempt) track(total int64, message string, done func() int64) {
 	t.mu.Unlock()
 }
 
+// beatLog is how much log one heartbeat carries, bytes. JSON may make six
+// bytes of one, and the server reads heartbeats of 64 KiB.
+const beatLog = 8 << 10
+
 // progressNow returns the state for a heartbeat, and how much of the unsent
 // log it carries.
 func (t *attempt) progressNow() (*action.Progress, int) {
@@ -75,7 +80,11 @@ func (t *attempt) progressNow() (*action.Progress, int) {
 	if t.live != nil {
 		t.done = t.live()
 	}
-	return &action.Progress{Key: t.key, Done: t.done, Total: t.total, Message: t.message, Log: string(t.unsent)}, len(t.unsent)
+	log := t.unsent[:min(len(t.unsent), beatLog)]
+	if end := bytes.LastIndexByte(log, '\n'); end >= 0 && len(log) < len(t.unsent) {
+		log = log[:end+1] // whole lines
+	}
+	return &action.Progress{Key: t.key, Done: t.done, Total: t.total, Message: t.message, Log: string(log)}, len(log)
 }
 
 // sentLog forgets the first n unsent bytes: a heartbeat has delivered them.
@@ -143,8 +152,10 @@ func (a *Agent) execute(ctx context.Context, as action.Assignment) action.Result
 	if len(t.output) > 0 {
 		res.Output = t.output
 	}
+	// In one step: an order to stop that comes now finds this result, not an
+	// attempt that never began.
 	a.mu.Lock()
-	a.running = nil
+	a.running, a.finished[as.Key] = nil, res
 	a.mu.Unlock()
 	return res
 }

@@ -16,6 +16,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/ingotmetal/ingot/action"
@@ -516,6 +517,54 @@ func TestADiskThatLiesIsFoundOut(t *testing.T) {
 		// Its zeros are what it was told: even a boot sector that went wrong is gone.
 		if at > mib && !allZero(content[:mib]) {
 			t.Fatalf("a bit lost at %d: there is a boot sector", at)
+		}
+	}
+}
+
+// swappedDisks are pulled and plugged the other way round between the look at
+// them and the opening of one.
+type swappedDisks struct {
+	FileDisks
+	swapped atomic.Bool
+}
+
+func (s *swappedDisks) Disks(ctx context.Context) ([]action.Disk, error) {
+	disks, err := s.FileDisks.Disks(ctx)
+	if s.swapped.Load() {
+		disks[0].Path, disks[1].Path = disks[1].Path, disks[0].Path
+	}
+	return disks, err
+}
+
+func (s *swappedDisks) Open(path string) (Device, error) {
+	s.swapped.Store(true)
+	for i, d := range s.FileDisks {
+		if d.Path != path {
+			return s.FileDisks.Open(s.FileDisks[i].Path)
+		}
+	}
+	return nil, os.ErrNotExist
+}
+
+func TestADiskThatTookTheNameIsNotWritten(t *testing.T) {
+	t.Parallel()
+	web := httptest.NewServer(&mirror{data: testImage()})
+	t.Cleanup(web.Close)
+	bound, disk, _ := testDisk(t, diskSize)
+	other, _, file := testDisk(t, diskSize)
+	other[0].Path, other[0].Serial = "/dev/sdb", "S2"
+	for _, native := range []string{action.Image2Disk, action.Wipe} {
+		s := newFakeServer(t)
+		cfg := s.config()
+		cfg.Disks = &swappedDisks{FileDisks: append(bound, other...)}
+		s.start(cfg)
+		res := s.result(s.give(0, native, disk, map[string]string{"IMG_URL": web.URL, "DEST_DISK": "/dev/alias"}))
+		content, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if res.State != action.Failed || !bytes.Equal(content, oldData(diskSize)) {
+			t.Fatalf("%s: %+v", native, res)
 		}
 	}
 }
