@@ -187,8 +187,24 @@ func (realHost) PowerOff() error { return leave(unix.LINUX_REBOOT_CMD_POWER_OFF)
 
 func leave(how int) error {
 	fmt.Printf("ingot: up=%s memory %s\n", uptime(), memory())
-	unix.Sync()
+	// A disk that hangs makes sync hang, too: the machine goes all the same.
+	within(syncLimit, unix.Sync)
 	return unix.Reboot(how)
+}
+
+// syncLimit is how long what was written may take to reach the disks when the
+// machine goes. Every action has synced its disk before it was reported.
+const syncLimit = 30 * time.Second
+
+// within calls f and returns when f does, or after limit.
+func within(limit time.Duration, f func()) {
+	done := make(chan struct{})
+	go func() { defer close(done); f() }()
+	select {
+	case <-done:
+	case <-time.After(limit):
+		fmt.Println("ingot: a disk hangs: going without it")
+	}
 }
 
 // watchdog keeps the machine's hardware watchdog quiet, if there is one: it

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -284,10 +285,20 @@ func (h *hotplug) settle() {
 		h.mu.Lock()
 		quiet := time.Since(h.last)
 		h.mu.Unlock()
-		disks, err := filepath.Glob("/sys/block/*/device")
-		if quiet > time.Second && (err == nil && len(disks) > 0 || time.Since(began) > 15*time.Second) {
+		if quiet > time.Second && (anyDisk("/sys/block") || time.Since(began) > 15*time.Second) {
 			return
 		}
 		time.Sleep(100 * time.Millisecond)
 	}
+}
+
+// anyDisk tells whether sysfs's directory of block devices has a disk that a
+// system could be installed on: an optical drive is there long before a
+// controller has found its disks.
+func anyDisk(dir string) bool {
+	found, err := filepath.Glob(filepath.Join(dir, "*", "device"))
+	return err == nil && slices.ContainsFunc(found, func(p string) bool {
+		name := filepath.Base(filepath.Dir(p))
+		return !strings.HasPrefix(name, "sr") && !strings.HasPrefix(name, "fd")
+	})
 }

@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"testing"
+	"time"
 )
 
 func TestModuleIndex(t *testing.T) {
@@ -58,5 +59,36 @@ func TestDiskFlag(t *testing.T) {
 	}
 	if d := s.disks[0]; d.Path != "/dev/sda" || d.File != "f" || d.Serial != "A1" || d.WWN != "0x5" {
 		t.Fatalf("%+v", d)
+	}
+}
+
+func TestAnOpticalDriveIsNoDiskToWaitFor(t *testing.T) {
+	dir := t.TempDir()
+	add := func(elem ...string) {
+		if err := os.MkdirAll(filepath.Join(append([]string{dir}, elem...)...), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	add("sr0", "device")
+	add("fd0", "device")
+	add("loop0") // no hardware
+	if anyDisk(dir) {
+		t.Error("there is no disk")
+	}
+	add("sda", "device")
+	if !anyDisk(dir) {
+		t.Error("sda is a disk")
+	}
+}
+
+// A disk that hangs in the kernel does not keep the machine from going.
+func TestWithin(t *testing.T) {
+	hang := make(chan struct{})
+	defer close(hang)
+	within(time.Millisecond, func() { <-hang })
+	ran := false
+	within(time.Hour, func() { ran = true })
+	if !ran {
+		t.Error("it was not called")
 	}
 }
