@@ -50,5 +50,7 @@ clean: ## remove what was built, not what was downloaded
 help:
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
 
+# Prerequisites are steps in their order (deps before build), under make -j as well; go and npm use the cores themselves.
+.NOTPARALLEL:
 .PHONY: deps build web test lint e2e demo bench check clean help FORCE
 FORCE:
