@@ -98,8 +98,8 @@ resolve() {
   local name=$1 p; shift
   all=()
   for p in "$@"; do
-    case $p in linux-image-*) p=$(apt-cache depends --important "$p" | awk '$1=="Depends:" && !d {d = $2} END {print d}') ;; esac # the kernel of the metapackage
-    [ -n "$p" ] || die "apt-cache knows no kernel for $*"
+    case $p in linux-image-*) p=$(apt-cache depends --important "$p" | awk '$1=="Depends:" && !d {d = $2} END {print d}') || p= ;; esac # the kernel of the metapackage
+    [ -n "$p" ] || die "apt-cache does not know all of $*"
     all+=("$p")
   done
   case $name in
