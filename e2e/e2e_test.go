@@ -390,7 +390,7 @@ tasks:
 	require.NoError(t, err)
 	m.SetDecoysFirst(true)
 
-	require.NoError(t, s.SlowServer(ctx, "40mbit"))
+	require.NoError(t, s.SlowServer(ctx, "20mbit"))
 	_, err = s.Provision(ctx, workflows.ProvisionInput{Machine: "vm", Template: "write-only", Image: "mini"})
 	require.NoError(t, err)
 	w, err := s.Follow(ctx, "vm", func(w inventory.Workflow) bool {
