@@ -12,6 +12,8 @@ import (
 // event before arming is refused.
 const ClockTolerance = 2 * time.Second
 
+var errOff = fmt.Errorf("this server answers no machine, because no interface is configured: run ingot init, then start it again: %w", inventory.ErrInvalid)
+
 // ArmRequest asks for a machine's grant.
 type ArmRequest struct {
 	Machine    string `json:"machine"`
@@ -26,6 +28,9 @@ func (a *Activities) Arm(ctx context.Context, q ArmRequest) (inventory.Owner, er
 	if err := a.Grants.KeyCheck(ctx); err != nil {
 		return inventory.Owner{}, fail(fmt.Errorf("arming %q: %w (ingot secret status tells more)", q.Machine, err))
 	}
+	if err := a.inVain(ctx, q); err != nil {
+		return inventory.Owner{}, fail(fmt.Errorf("arming %q: %w", q.Machine, err))
+	}
 	newest, err := a.Grants.NewestEvent(ctx)
 	if err != nil {
 		return inventory.Owner{}, fail(err)
@@ -39,6 +44,19 @@ func (a *Activities) Arm(ctx context.Context, q ArmRequest) (inventory.Owner, er
 		return inventory.Owner{}, fail(fmt.Errorf("taking the grant of %q: %w", q.Machine, err))
 	}
 	return g.Owner, nil
+}
+
+// inVain refuses to start a machine over the network by its BMC, which takes
+// it from what it does, when nobody would answer it. A job for the BMC needs
+// no answer, and a person with a button has time to set the server up.
+func (a *Activities) inVain(ctx context.Context, q ArmRequest) error {
+	if a.Site.ImageURL != nil || q.WorkflowID != "machine/"+q.Machine {
+		return nil
+	}
+	if m, err := a.Machines.Machine(ctx, q.Machine); err != nil || m.BMC.Manual() {
+		return err
+	}
+	return errOff
 }
 
 // WindowRequest changes a window of the owner's grant.

@@ -319,7 +319,7 @@ func body(c *gin.Context, v any, optional bool) error {
 	case errors.Is(err, io.EOF):
 		return invalid("", "send JSON", "the body is empty")
 	case err != nil:
-		return invalid("", "see GET /v1/openapi.yaml", "reading the body: %v", err)
+		return malformed("", err)
 	}
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
 		return invalid("", "send one JSON value", "text follows the body's JSON")
@@ -335,9 +335,24 @@ func strict(raw json.RawMessage, v any, field string) error {
 	dec := json.NewDecoder(bytes.NewReader(raw))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(v); err != nil {
-		return invalid(field, "see GET /v1/openapi.yaml", "%v", err)
+		return malformed(field, err)
 	}
 	return nil
+}
+
+// malformed says in the words of JSON what is wrong with a body, or with the
+// field of one; what encoding/json says names types of Go.
+func malformed(field string, err error) error {
+	const remedy = "see GET /v1/openapi.yaml"
+	var wrong *json.UnmarshalTypeError
+	switch {
+	case errors.As(err, &wrong):
+		at := strings.Trim(field+"."+wrong.Field, ".")
+		return invalid(at, remedy, "a JSON %s cannot stand here", wrong.Value)
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		return invalid(field, remedy, "the JSON ends too early")
+	}
+	return invalid(field, remedy, "%s", strings.TrimPrefix(err.Error(), "json: "))
 }
 
 // list is the body of every list.

@@ -153,6 +153,10 @@ func (s *Server) renderTemplate(c *gin.Context) {
 		d.Image, d.ImageURL = &i, s.imageURL(i)
 	}
 	out, err := template.Render(c.Request.Context(), t.Name, t.Source, d)
+	if err != nil && d.Image != nil && d.ImageURL == "" {
+		err = fmt.Errorf("rendering template %q: image %q has no address, because no interface is configured: run ingot init, then start the server again: %w",
+			t.Name, d.Image.Name, inventory.ErrInvalid)
+	}
 	if err != nil {
 		s.fail(c, err)
 		return

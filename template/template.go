@@ -15,6 +15,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
 	"sort"
 	"strings"
 	"text/template/parse"
@@ -102,6 +103,7 @@ func Parse(file string, src []byte) (*Template, error) {
 			problems = append(problems, p...)
 		}
 		// Anything else may be for want of data: {{ index .list 3 }}.
+		t.Name = literalName(t.Source)
 		return t, problems.Err()
 	}
 	doc, err := out.document()
@@ -120,6 +122,17 @@ func Parse(file string, src []byte) (*Template, error) {
 	c.structure()
 	problems = append(problems, c.problems...)
 	return t, problems.Err()
+}
+
+var nameLine = regexp.MustCompile(`(?m)^name:[ \t]*["']?([A-Za-z0-9._-]+)["']?[ \t]*(#.*)?\r?$`)
+
+// literalName returns the name that stands in src, which cannot be rendered
+// without data; "" when there is none, or it is made of data itself.
+func literalName(src string) string {
+	if m := nameLine.FindStringSubmatch(src); m != nil {
+		return m[1]
+	}
+	return ""
 }
 
 // Render fills template src in with d. name is the template's name; it stands

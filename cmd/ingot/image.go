@@ -15,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/spf13/cobra"
 
@@ -38,6 +39,10 @@ A file is uploaded. An upload that breaks off goes on where it was when the
 command runs again. A URL is fetched by the server itself.`,
 		Example: "  ingot image add debian-12 debian-12.raw.zst\n  ingot image add debian-12 https://images.example.com/debian-12.raw.xz --sha256 9f86d08…",
 		RunE: func(cmd *cobra.Command, args []string) error {
+			// A name that is no part of a path would ask another route.
+			if ps := inventory.ValidateImage(inventory.Image{Name: args[0], File: "x"}); len(ps) > 0 {
+				return ps.Err()
+			}
 			c, err := o.client()
 			if err != nil {
 				return err
@@ -489,7 +494,16 @@ func unusedImages(ctx context.Context, c *remote) ([]inventory.Image, error) {
 	}
 	return slices.DeleteFunc(is.v.Items, func(i inventory.Image) bool {
 		return slices.ContainsFunc(ms.v.Items, func(m inventory.Machine) bool { return m.Image == i.Name }) ||
-			slices.ContainsFunc(ts.v.Items, func(t inventory.Template) bool { return strings.Contains(t.Source, i.Name) }) ||
+			slices.ContainsFunc(ts.v.Items, func(t inventory.Template) bool { return mentions(t.Source, i.Name) }) ||
 			slices.ContainsFunc(ws.v.Items, func(w inventory.Workflow) bool { return w.Image == i.Name })
 	}), nil
+}
+
+// mentions tells whether text contains name as a word of its own, the way image
+// names stand in URLs and quotes.
+func mentions(text, name string) bool {
+	part := func(r rune) bool {
+		return r == '-' || r == '_' || r == '.' || unicode.IsLetter(r) || unicode.IsDigit(r)
+	}
+	return slices.Contains(strings.FieldsFunc(text, func(r rune) bool { return !part(r) }), name)
 }

@@ -86,7 +86,10 @@ func (o *options) initialize(cmd *cobra.Command, chosen []string, yes bool) erro
 		return err
 	}
 	if exists && len(chosen) > 0 {
-		return advice{fmt.Errorf("%s exists and is not overwritten: write the interfaces into it: %w", o.config, inventory.ErrConflict), "ingot config check " + o.config}
+		return advice{
+			fmt.Errorf("%s exists and is not overwritten: %w", o.config, inventory.ErrConflict),
+			fmt.Sprintf("write below netboot: in it \"interfaces: [%s]\", then start ingot serve again", strings.Join(chosen, ", ")),
+		}
 	}
 	if !exists {
 		if chosen, err = o.chooseInterfaces(cmd, chosen, yes); err != nil {
@@ -135,6 +138,13 @@ func (o *options) initialize(cmd *cobra.Command, chosen []string, yes bool) erro
 	}
 	if len(cfg.Netboot.Interfaces) == 0 {
 		cmd.Printf("DHCP stays off: netboot.interfaces in %s names no interface\n", o.config)
+		if exists {
+			var names []string
+			for _, i := range interfaces() {
+				names = append(names, i.name)
+			}
+			cmd.Printf("to switch it on: write below netboot: in it \"interfaces: [NAME]\", NAME one of %s; then start ingot serve again\n", strings.Join(names, ", "))
+		}
 	}
 	flag := ""
 	if o.config != config.DefaultFile() {
@@ -207,17 +217,17 @@ func foreignText(name string, f bootsvc.ForeignServer) string {
 // it does not find.
 func findBootFiles(cmd *cobra.Command) (loaders, agentOS string) {
 	beside := filepath.Dir(program())
-	first := func(key string, files []string, dirs ...string) string {
+	first := func(key, remedy string, files []string, dirs ...string) string {
 		for _, dir := range dirs {
 			if !slices.ContainsFunc(files, func(f string) bool { _, err := os.Stat(filepath.Join(dir, f)); return err != nil }) {
 				return dir
 			}
 		}
-		say(cmd, "warn: there is no directory with %s: set netboot.%s when you have them", strings.Join(files, " and "), key)
+		say(cmd, "warn: there is no directory with %s: set netboot.%s when you have them (%s)", strings.Join(files, " and "), key, remedy)
 		return ""
 	}
-	return first("loaders", []string{"undionly.kpxe", "snponly.efi"}, filepath.Join(beside, "ipxe"), "/usr/lib/ipxe"),
-		first("agent_os", []string{"vmlinuz", "initramfs"}, filepath.Join(beside, "agentos"), "/usr/share/ingot")
+	return first("loaders", "apt install ipxe", []string{"undionly.kpxe", "snponly.efi"}, filepath.Join(beside, "ipxe"), "/usr/lib/ipxe"),
+		first("agent_os", "make build", []string{"vmlinuz", "initramfs"}, filepath.Join(beside, "agentos"), "/usr/share/ingot")
 }
 
 // writeConfig writes a new file; it never overwrites.

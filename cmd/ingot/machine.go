@@ -225,8 +225,15 @@ func readMachines(file string, docs []strictyaml.Document) (_ []inventory.Machin
 			if !errors.As(err, &ps) {
 				return nil, nil, err
 			}
+			// What could not be read is zero now, and would be called missing:
+			// only what is said of other fields is true.
+			for _, p := range d.Locate(inventory.Validate(inventory.Canonical(doc.Machine))) {
+				if !slices.ContainsFunc(ps, func(q inventory.Problem) bool { return touches(q.Field, p.Field) }) {
+					ps = append(ps, p)
+				}
+			}
+			sortByLine(ps)
 			all = append(all, ps...)
-			// What could not be read is zero now, and would be called missing.
 			continue
 		}
 		if n := doc.Netboot; n != nil && (n.AllowPXE || n.AllowWorkflow) {
@@ -254,9 +261,27 @@ func readMachines(file string, docs []strictyaml.Document) (_ []inventory.Machin
 				claim(field+"address", "address", x.Address.String())
 			}
 		}
-		all = append(all, d.Locate(ps)...)
+		ps = d.Locate(ps)
+		sortByLine(ps)
+		all = append(all, ps...)
 	}
 	return ms, notes, all.Err()
+}
+
+// touches tells whether a problem with field a may be the cause of one with
+// field b: one lies in the other, or b is judged by an interface's address.
+func touches(a, b string) bool {
+	if i, ok := strings.CutSuffix(a, ".address"); ok && (b == i+".netmask" || b == i+".gateway") {
+		return true
+	}
+	in := func(x, y string) bool {
+		return x == "" || x == y || strings.HasPrefix(y, x) && strings.ContainsAny(y[len(x):len(x)+1], ".[")
+	}
+	return in(a, b) || in(b, a)
+}
+
+func sortByLine(ps inventory.Problems) {
+	slices.SortStableFunc(ps, func(a, b inventory.Problem) int { return a.Line - b.Line })
 }
 
 // repeats tells whether an earlier interface of m has it, which Validate tells.
@@ -381,7 +406,7 @@ func (f machineFlags) machine(cmd *cobra.Command, name string) (inventory.Machin
 		}
 		a, err := netip.ParseAddr(v)
 		if err != nil {
-			ps.Add(flag, "", "%q is no IP address", v)
+			ps.Add(flag, "write it as 10.0.0.11", "%q is no IP address", v)
 		}
 		return a
 	}
@@ -420,9 +445,12 @@ func (f machineFlags) machine(cmd *cobra.Command, name string) (inventory.Machin
 		m.UserData = inventory.NewSecret(string(b))
 	}
 	m.BMC = f.bmcOf(&ps)
-	if len(ps) == 0 {
-		for _, p := range inventory.Validate(inventory.Canonical(m)) {
-			p.Field = flagOf(p.Field)
+	for _, p := range inventory.Validate(inventory.Canonical(m)) {
+		p.Field = flagOf(p.Field)
+		// A flag that could not be read is zero now: one word about it is enough.
+		if !slices.ContainsFunc(ps, func(q inventory.Problem) bool {
+			return q.Field == p.Field || q.Field == "--address" && p.Field == "--netmask"
+		}) {
 			ps = append(ps, p)
 		}
 	}

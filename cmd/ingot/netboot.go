@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/ingotmetal/ingot/api"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -64,6 +65,13 @@ func (o *options) setNetboot(cmd *cobra.Command, name string, in netbootBody) er
 	a, err := ask[inventory.Netboot](cmd.Context(), c, "POST", path("machines", name, "netboot"), in)
 	if err != nil {
 		return err
+	}
+	if in.Arm {
+		// Armed all the same: the window may be opened before the server is
+		// set up, but nobody should wait for the machine.
+		if s, err := ask[api.Status](cmd.Context(), c, "GET", path("status"), nil); err == nil && s.v.Netboot.Off {
+			say(cmd, "warn: this server answers no machine: %s", s.v.Netboot.Message)
+		}
 	}
 	return show(cmd, o, a, func(w io.Writer, n inventory.Netboot) error {
 		_, err := fmt.Fprintf(w, "netboot of %s: %s\n", name, netbootWord(n))

@@ -50,7 +50,7 @@ Without a configuration it serves operators on 127.0.0.1:8080 and nothing else.`
 			}
 			var l slog.Level
 			if err := l.UnmarshalText([]byte(level)); err != nil {
-				return fmt.Errorf("--log-level %q: %w (debug, info, warn or error)", level, err)
+				return usage("--log-level %q is none of debug, info, warn, error", level)
 			}
 			log := slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: l}))
 			return serve(cmd.Context(), cfg, log, cmd.OutOrStdout())

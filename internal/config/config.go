@@ -9,7 +9,9 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/ingotmetal/ingot/internal/strictyaml"
@@ -125,12 +127,26 @@ func Load(file string, named bool) (Config, error) {
 	case err != nil:
 		return c, fmt.Errorf("reading the configuration: %w", err)
 	}
-	if err := strictyaml.Decode(file, b, &c); err != nil {
+	var unread inventory.Problems
+	if err := strictyaml.Decode(file, b, &c); err != nil && !errors.As(err, &unread) {
 		return c, err
+	}
+	// What could not be read has its default, so that whatever is said of it
+	// now is said of something else.
+	for _, u := range unread {
+		if u.Field == "" {
+			return c, unread.Err()
+		}
 	}
 	var p inventory.Problems
 	c.check(&p)
-	return c, strictyaml.Locate(file, b, p).Err()
+	for _, x := range strictyaml.Locate(file, b, p) {
+		if !slices.ContainsFunc(unread, func(u inventory.Problem) bool { return strings.HasPrefix(x.Field, u.Field) }) {
+			unread = append(unread, x)
+		}
+	}
+	slices.SortStableFunc(unread, func(a, b inventory.Problem) int { return a.Line - b.Line })
+	return c, unread.Err()
 }
 
 func (c *Config) check(p *inventory.Problems) {
@@ -171,10 +187,16 @@ func (c *Config) check(p *inventory.Problems) {
 	port("netboot.agent", c.Netboot.Agent)
 	if c.Temporal.Address == "" {
 		port("temporal.port", c.Temporal.Port)
+		if c.Temporal.Port > 65535-3 && c.Temporal.Port <= 65535 {
+			p.Add("temporal.port", "write a number up to 65532", "the three ports that follow %d are needed, too", c.Temporal.Port)
+		}
 		port("temporal.ui_port", c.Temporal.UIPort)
 	}
 	if rel, err := filepath.Rel(c.DataDir, c.KeyFile); err == nil && filepath.IsLocal(rel) {
 		p.Add("key_file", "put it where a copy of data_dir does not contain it, for example /etc/ingot/keys.json", "the key file lies inside data_dir")
+	}
+	if c.Temporal.Retention < 24*time.Hour {
+		p.Add("temporal.retention", "write 24h or more", "%s is too short: closed runs have to be looked at", c.Temporal.Retention)
 	}
 	if c.MinFree < 0 {
 		p.Add("min_free_mib", "", "must not be negative")
@@ -231,7 +253,7 @@ netboot:
   #agent: 7443                    # agents, TLS
   #metadata: [7172]
   #relays: [10.0.1.1]             # DHCP relays that may ask
-  #link_local: false              # serve 169.254.169.254 by classless routes
+  #link_local: false              # tell machines the way to 169.254.169.254 (option 121)
   #loaders: /usr/lib/ipxe         # undionly.kpxe, snponly.efi, ipxe.efi
   #agent_os: /usr/share/ingot     # vmlinuz, initramfs
 

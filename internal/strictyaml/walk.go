@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"net/netip"
 	"reflect"
 	"sort"
 	"strconv"
@@ -95,8 +96,16 @@ func (w *walker) value(n *yaml.Node, v reflect.Value, path string, depth int) er
 				w.add(n, path, "", "must be text, but is %s", kindName(n))
 				return nil
 			}
-			if err := u.UnmarshalText([]byte(n.Value)); err != nil {
-				w.add(n, path, "", "%s", err)
+			err := u.UnmarshalText([]byte(n.Value))
+			switch u.(type) {
+			case *netip.Addr: // what its parser says is for programmers
+				if err != nil {
+					w.add(n, path, "write it as 10.0.0.11", "%q is no IP address", clip(n.Value))
+				}
+			default:
+				if err != nil {
+					w.add(n, path, "", "%s", err)
+				}
 			}
 			return nil
 		}
