@@ -52,13 +52,18 @@ func (a *Activities) Bind(ctx context.Context, q BindRequest) (Bound, error) {
 		}
 	}
 	selector := m.DiskSelector
-	if q.Selector != nil {
+	known := q.Disk != nil && (q.Disk.Serial != "" || q.Disk.WWN != "")
+	switch {
+	case q.Selector != nil:
 		selector = q.Selector
-	}
-	if selector == nil && q.Disk != nil {
+	case q.Disk != nil && (known || selector == nil):
 		selector = &inventory.DiskSelector{Serial: q.Disk.Serial, WWN: q.Disk.WWN, MinSize: q.Disk.Size, MaxSize: q.Disk.Size}
 	}
 	d, reason := Choose(disks, selector)
+	if d != nil && q.Selector == nil && known && m.DiskSelector != nil && !matches(*d, *m.DiskSelector) {
+		d, reason = nil, fmt.Sprintf("the earlier run wrote disk %s (serial %q, wwn %q), which does not match the machine's disk selector: name the disk to go on with, or retry from the start",
+			d.Path, d.Serial, d.WWN)
+	}
 	if d == nil {
 		return Bound{Reason: reason, Disks: disks}, nil
 	}

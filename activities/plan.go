@@ -201,6 +201,13 @@ func (a *Activities) resume(ctx context.Context, q PlanRequest, out *Planned) (i
 	if out.From >= len(plan.Actions) {
 		return inventory.Plan{}, fmt.Errorf("run %q has no step left to carry out: %w", q.Resume, inventory.ErrInvalid)
 	}
+	// What carried the earlier run's nonce or addresses onto the disk carries
+	// this run's now: that run's are dead.
+	for i, x := range plan.Actions {
+		if native, _ := action.Native(x.Image); i < out.From && (native == action.ConfigDrive || refers(x)) {
+			out.From = i
+		}
+	}
 	// An image that was replaced since is noticed by the agent: the plan names its digest.
 	out.Template, out.Image, out.Disk = w.Template, w.Image, w.Disk
 	plan.Run = q.Run

@@ -45,6 +45,10 @@ func (a *Activities) Power(ctx context.Context, q PowerRequest) error {
 	}}
 	from := 0
 	if g.Owner == q.Owner && g.Boot >= q.Boot {
+		// A person may have been asked meanwhile, and the window closed for it.
+		if _, err := a.Grants.AllowBoot(ctx, q.Owner, q.Boot, a.Now().Add(q.For)); err != nil {
+			return fail(err)
+		}
 		from = 1
 		s, err := a.state(ctx, m)
 		if err != nil {

@@ -162,8 +162,10 @@ func (s *Server) contradicts(c *gin.Context, g inventory.Grant, h action.Hello) 
 	if err != nil {
 		return true, fmt.Errorf("encoding the facts of %q: %w", g.Machine, err)
 	}
+	// One row and one signal per boot: whoever reads a boot script off the wire
+	// can send any number of these.
 	return true, s.cfg.Store.AppendEvents(c.Request.Context(), []inventory.Event{{
-		Machine: g.Machine, Run: g.Run, Epoch: g.Epoch, Boot: g.Boot, Kind: inventory.EventClaimConflict, Key: h.Nonce,
+		Machine: g.Machine, Run: g.Run, Epoch: g.Epoch, Boot: g.Boot, Kind: inventory.EventClaimConflict, Key: "hardware",
 		At: s.cfg.Now(), Count: 1, Message: "the hardware has none of the machine's MAC addresses", Detail: detail,
 	}})
 }
@@ -226,6 +228,10 @@ func (s *Server) next(c *gin.Context) {
 		as, err := s.cfg.Store.NextAssignment(c.Request.Context(), a.Owner)
 		// An assignment of an earlier boot died with that boot's agent.
 		if err == nil && (as.Boot == 0 || as.Boot == a.Boot) {
+			// Its token may have been revoked while the request was held.
+			if _, ok := s.agent(c); !ok {
+				return
+			}
 			if err := s.cfg.Store.Delivered(c.Request.Context(), a.Owner, as.Key); err != nil {
 				s.agentFail(c, err)
 				return

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"net/http/httptest"
+	"sync"
 	"testing"
 	"time"
 
@@ -70,7 +71,11 @@ func TestStrangeHardwareIsAConflict(t *testing.T) {
 	h := s.hello(o, 1, nonceA)
 	h.MAC, h.Facts.NICs = "02:00:00:00:00:01", []action.NIC{{Name: "eth0", MAC: "02:00:00:00:00:01"}}
 	require.Equal(t, http.StatusConflict, send(t, s.agent, http.MethodPost, "/agent/v1/claim", h).Code)
-	require.Equal(t, map[string]int{inventory.EventGrant: 1, inventory.EventArmed: 1, inventory.EventClaimConflict: 1}, s.events(inventory.EventFilter{Run: "r1"}))
+	again := h
+	again.Nonce = nonceB
+	require.Equal(t, http.StatusConflict, send(t, s.agent, http.MethodPost, "/agent/v1/claim", again).Code)
+	require.Equal(t, map[string]int{inventory.EventGrant: 1, inventory.EventArmed: 1, inventory.EventClaimConflict: 1}, s.events(inventory.EventFilter{Run: "r1"}),
+		"an attacker decides how often he asks, not how much is stored")
 	s.welcome(o, nonceB) // the machine itself is not locked out
 }
 
@@ -133,6 +138,47 @@ func TestPollGetsAnAssignmentTheMomentItIsWritten(t *testing.T) {
 	// A lost answer: the same assignment again, and still one start.
 	require.Equal(t, http.StatusOK, send(t, s.agent, http.MethodGet, "/agent/v1/next", nil, bearer(w.Token)).Code)
 	require.Equal(t, 1, s.events(inventory.EventFilter{Run: "r1"})[inventory.EventActionStarted])
+}
+
+// TestHeldPollOfARevokedAgentGetsNothing: the token was good when the poll came.
+func TestHeldPollOfARevokedAgentGetsNothing(t *testing.T) {
+	s := newSite(t)
+	s.addMachine("m1", mac)
+	o := s.armed("m1", "r1")
+	w := s.welcome(o, nonceA)
+	held := &held{Store: s.server.cfg.Store, looked: make(chan struct{})}
+	s.server.cfg.Store = held
+	got := make(chan *httptest.ResponseRecorder)
+	go func() {
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/agent/v1/next?wait=60s", nil)
+		r.Header.Set("Authorization", "Bearer "+w.Token)
+		rec := httptest.NewRecorder()
+		s.agent.ServeHTTP(rec, r)
+		got <- rec
+	}()
+	<-held.looked
+	require.Equal(t, http.StatusConflict, send(t, s.agent, http.MethodPost, "/agent/v1/claim", s.hello(o, 1, nonceB)).Code)
+	s.assign(o)
+	select {
+	case rec := <-got:
+		require.Equal(t, http.StatusGone, rec.Code)
+	case <-time.After(30 * time.Second):
+		t.Fatal("the poll did not end")
+	}
+	require.Zero(t, s.events(inventory.EventFilter{Run: "r1"})[inventory.EventActionStarted])
+}
+
+// held tells when a poll has looked for work the first time.
+type held struct {
+	Store
+	once   sync.Once
+	looked chan struct{}
+}
+
+func (h *held) NextAssignment(ctx context.Context, o inventory.Owner) (inventory.Assignment, error) {
+	a, err := h.Store.NextAssignment(ctx, o)
+	h.once.Do(func() { close(h.looked) })
+	return a, err
 }
 
 func TestPollEndsWithoutWork(t *testing.T) {

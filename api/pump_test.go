@@ -290,13 +290,15 @@ func TestLostAgentIsToldOncePerSilence(t *testing.T) {
 	s.addMachine("m1", mac)
 	o := s.armed("m1", "r1")
 	w := s.welcome(o, nonceA)
-	k := s.assign(o)
 	lost := func() int {
 		require.NoError(t, s.server.Reconciler().Agents(t.Context()))
 		return s.events(inventory.EventFilter{Run: "r1"})[inventory.EventAgentLost]
 	}
 	s.clock.move(2 * time.Minute)
 	require.Zero(t, lost(), "it was given no work")
+	require.Equal(t, http.StatusNoContent, send(t, s.agent, http.MethodGet, "/agent/v1/next", nil, bearer(w.Token)).Code)
+	k := s.assign(o)
+	require.Zero(t, lost())
 	require.Equal(t, http.StatusOK, send(t, s.agent, http.MethodGet, "/agent/v1/next", nil, bearer(w.Token)).Code)
 	s.clock.move(59 * time.Second)
 	require.Zero(t, lost())
@@ -314,6 +316,19 @@ func TestLostAgentIsToldOncePerSilence(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, workflows.SignalEvent, name)
 	require.Equal(t, &k, out.(workflows.Event).Key)
+}
+
+// TestAgentThatDiesBeforeItFetchesItsWorkIsLost: for example while a person was
+// asked over night.
+func TestAgentThatDiesBeforeItFetchesItsWorkIsLost(t *testing.T) {
+	s := newSite(t)
+	s.addMachine("m1", mac)
+	o := s.armed("m1", "r1")
+	s.welcome(o, nonceA)
+	s.assign(o)
+	s.clock.move(61 * time.Second)
+	require.NoError(t, s.server.Reconciler().Agents(t.Context()))
+	require.Equal(t, 1, s.events(inventory.EventFilter{Run: "r1"})[inventory.EventAgentLost])
 }
 
 func TestSilenceCountsFromTheServersStart(t *testing.T) {

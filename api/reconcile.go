@@ -356,10 +356,11 @@ func (r *Reconciler) Agents(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// lost tells the run of an agent that has work and is silent. Silence counts
-// from this server's start at the earliest: while it was away, nobody listened.
+// lost tells the run of an agent that has work, fetched or not, and is silent.
+// Silence counts from this server's start at the earliest: while it was away,
+// nobody listened.
 func (r *Reconciler) lost(ctx context.Context, g inventory.Grant, a inventory.Agent, as inventory.Assignment, has bool) error {
-	if !has || as.Delivered.IsZero() {
+	if !has {
 		return nil
 	}
 	heard := a.LastSeen

@@ -85,6 +85,9 @@ type Workflow struct {
 	Started  time.Time       `json:"started"`
 	Ended    time.Time       `json:"ended,omitzero"`
 	Updated  time.Time       `json:"updated"`
+	// Seq counts what the run has recorded: the activity of a lost workflow
+	// task writes late, and clocks step back.
+	Seq int64 `json:"seq,omitempty"`
 }
 
 // An ActionRecord is where an action of a run stands.

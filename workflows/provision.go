@@ -20,6 +20,7 @@ type provision struct {
 	disk  *action.Disk
 	doing *action.Key // assigned and not known to have ended
 	tries int         // retries of Retries.Count that were used
+	binds int         // times that the disk was chosen: it numbers the questions
 }
 
 // Provision installs the machine's template on it. Its id is
@@ -104,7 +105,12 @@ func (p *provision) bind(ctx workflow.Context) error {
 		return err
 	}
 	q := activities.BindRequest{Owner: p.owner, Disk: p.disk}
-	for n := 1; ; n++ {
+	if d := p.record.Disk; d != nil && (d.Serial != "" || d.WWN != "") {
+		// Bound earlier in this run: what begins on a disk goes on there.
+		q.Selector = &inventory.DiskSelector{Serial: d.Serial, WWN: d.WWN}
+	}
+	for {
+		p.binds++
 		var b activities.Bound
 		if err := p.quickly(ctx, do.Bind, q, &b); err != nil {
 			return err
@@ -113,7 +119,7 @@ func (p *provision) bind(ctx workflow.Context) error {
 			p.disk, p.record.Disk = b.Disk, b.Disk
 			return nil
 		}
-		d, err := p.ask(ctx, fmt.Sprintf("%d.bind.%d", p.owner.Epoch, n), b.Reason, []string{Retry, Abort}, b.Disks)
+		d, err := p.ask(ctx, fmt.Sprintf("%d.bind.%d", p.owner.Epoch, p.binds), b.Reason, []string{Retry, Abort}, b.Disks)
 		if err != nil {
 			return err
 		}
@@ -192,18 +198,18 @@ func (p *provision) attempt(ctx workflow.Context, i int) (gone bool, err error) 
 	a.Attempt++
 	a.State, a.StartedAt, a.Message, a.Seconds = action.Running, workflow.Now(ctx), "", 0
 	k := p.key(i)
+	p.doing = &k // from here on the agent may have it
 	if err := p.assign(ctx, k); err != nil {
 		return false, err
 	}
 	if err := p.phase(ctx, inventory.PhaseAction, "%s", a.Name); err != nil {
 		return false, err
 	}
-	p.doing = &k
 	until := workflow.Now(ctx).Add(a.Timeout.Duration() + grace)
 	for {
 		done := func() bool { _, ok := p.results[k]; return ok }
 		_, err := p.await(ctx, until.Sub(workflow.Now(ctx)), func() bool {
-			return done() || p.lost[k] || p.idle[k] || p.conflict || p.heard[inventory.EventRebooted]
+			return done() || p.lost[k] || p.idle[k] || p.idle[action.Key{}] || p.conflict || p.heard[inventory.EventRebooted]
 		})
 		if err != nil && !errors.Is(err, errTimeout) {
 			return false, err
@@ -216,9 +222,10 @@ func (p *provision) attempt(ctx workflow.Context, i int) (gone bool, err error) 
 			return false, errTimeout
 		case p.conflict:
 			return true, p.contested(ctx)
-		case p.idle[k] && !over:
+		case (p.idle[k] || p.idle[action.Key{}]) && !over:
 			// Polls and finds no row: the row is written again.
 			delete(p.idle, k)
+			delete(p.idle, action.Key{})
 			if err := p.assign(ctx, k); err != nil {
 				return false, err
 			}
@@ -238,8 +245,14 @@ func (p *provision) attempt(ctx workflow.Context, i int) (gone bool, err error) 
 		case found.Kind == activities.Silent:
 			a.State, a.Message = action.Failed, "the agent was lost"
 			// Silent is not dead: before anybody else writes, the power goes.
+			if err := p.stop(ctx, k); err != nil {
+				return false, err
+			}
 			p.doing = nil
-			return true, p.stop(ctx, k)
+			if d, ok := p.results[k]; ok && d.State != action.Stopped {
+				return false, p.completed(ctx, i, d) // it came back with its report
+			}
+			return true, nil
 		case over:
 			a.State = action.Timeout
 			a.Message = fmt.Sprintf("did not end within its timeout of %s", a.Timeout.Duration())
@@ -345,18 +358,22 @@ func (p *provision) leave(ctx workflow.Context) error {
 	if _, err := p.await(ctx, a.Timeout.Duration()+grace, left); err != nil {
 		return err
 	}
-	if d, ok := p.results[k]; ok && d.State != action.Success {
-		return p.completed(ctx, i, d)
-	}
 	if !left() && !proven {
 		// Without evidence to come the agent's word is all there is.
 		found, err := p.evidence(ctx, k)
 		if err != nil {
 			return err
 		}
-		if found.Kind == activities.Alive {
+		switch {
+		case left():
+		case found.Kind == activities.Report:
+			p.results[k] = ActionCompleted{Key: k, State: found.State, ExitCode: found.ExitCode, Message: found.Message}
+		case found.Kind == activities.Alive:
 			return temporal.NewNonRetryableApplicationError(fmt.Sprintf("action %q did not end within its timeout", a.Name), typeTimeout, nil)
 		}
+	}
+	if d, ok := p.results[k]; ok && d.State != action.Success {
+		return p.completed(ctx, i, d)
 	}
 	if proven {
 		if err := p.ready(ctx); err != nil {

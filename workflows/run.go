@@ -112,33 +112,37 @@ func (r *run) status() (Status, error) {
 }
 
 // listen takes in signals for as long as the run lives. What does not carry
-// this run's epoch is dropped.
+// this run's epoch is dropped. Each is received without blocking: one whose
+// payload cannot be read would otherwise hold up all others until the next
+// of its name.
 func (r *run) listen(ctx workflow.Context) {
 	s := workflow.NewSelector(ctx)
 	s.AddReceive(workflow.GetSignalChannelWithOptions(ctx, SignalEvent, workflow.SignalChannelOptions{Description: "Something seen of the machine or its agent"}),
 		func(c workflow.ReceiveChannel, _ bool) {
 			var e Event
-			c.Receive(ctx, &e)
-			r.hear(e)
+			if c.ReceiveAsync(&e) {
+				r.hear(e)
+			}
 		})
 	s.AddReceive(workflow.GetSignalChannelWithOptions(ctx, SignalActionCompleted, workflow.SignalChannelOptions{Description: "The agent's report on an action"}),
 		func(c workflow.ReceiveChannel, _ bool) {
 			var d ActionCompleted
-			c.Receive(ctx, &d)
+			if !c.ReceiveAsync(&d) {
+				return
+			}
 			if _, have := r.results[d.Key]; !have && d.Key.Epoch == r.owner.Epoch {
 				r.results[d.Key] = d
 			}
 		})
 	s.AddReceive(workflow.GetSignalChannelWithOptions(ctx, SignalPoweredOn, workflow.SignalChannelOptions{Description: "A person has switched the machine on"}),
 		func(c workflow.ReceiveChannel, _ bool) {
-			c.Receive(ctx, nil)
+			c.ReceiveAsync(nil)
 			r.poweredOn = true
 		})
 	s.AddReceive(workflow.GetSignalChannelWithOptions(ctx, SignalDecide, workflow.SignalChannelOptions{Description: "A person's decision"}),
 		func(c workflow.ReceiveChannel, _ bool) {
 			var d Decision
-			c.Receive(ctx, &d)
-			if r.validate(d) == nil {
+			if c.ReceiveAsync(&d) && r.validate(d) == nil {
 				r.decision = &d
 			}
 		})
@@ -157,9 +161,11 @@ func (r *run) hear(e Event) {
 	case inventory.EventClaimConflict:
 		r.conflict = true
 	case inventory.EventAgentIdle:
+		var k action.Key // none: the agent finds no row at all
 		if e.Key != nil {
-			r.idle[*e.Key] = true
+			k = *e.Key
 		}
+		r.idle[k] = true
 	case inventory.EventAgentLost:
 		if e.Key != nil {
 			r.lost[*e.Key] = true
@@ -198,10 +204,11 @@ func (r *run) phase(ctx workflow.Context, phase, format string, args ...any) err
 	return r.write(ctx)
 }
 
-// write records the run. A record of an earlier epoch of things cannot
-// overtake a later one: the store compares Updated.
+// write records the run. A record that comes late cannot overtake a later one:
+// the store compares Seq.
 func (r *run) write(ctx workflow.Context) error {
 	r.record.Updated = workflow.Now(ctx)
+	r.record.Seq++
 	r.record.Epoch = r.owner.Epoch
 	details := fmt.Sprintf("**%s** %s", r.record.Phase, r.record.Message)
 	for _, a := range r.record.Actions {
@@ -264,6 +271,12 @@ func (r *run) await(ctx workflow.Context, d time.Duration, done func() bool) (bo
 func (r *run) evidence(ctx workflow.Context, k action.Key) (activities.EvidenceFound, error) {
 	var found activities.EvidenceFound
 	err := workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, patient), do.Evidence, activities.EvidenceRequest{Owner: r.owner, Key: k}).Get(ctx, &found)
+	if err == nil {
+		// This coroutine runs before listen does: what came in the same
+		// workflow task as the answer has yet to be taken in.
+		turns := 0
+		err = workflow.Await(ctx, func() bool { turns++; return turns > 1 })
+	}
 	if err == nil && found.Boot == r.boot && found.Kind != activities.Silent {
 		r.helloed = max(r.helloed, found.Boot)
 	}
@@ -356,7 +369,10 @@ func (r *run) begin(ctx workflow.Context) error {
 			return err
 		}
 		if r.conflict {
-			return r.contested(ctx)
+			if err := r.contested(ctx); err != nil {
+				return err
+			}
+			continue
 		}
 		if up {
 			return nil
@@ -365,7 +381,8 @@ func (r *run) begin(ctx workflow.Context) error {
 	}
 }
 
-// contested stops a run whose claim two have presented.
+// contested stops a run whose claim two have presented. When it returns nil, a
+// person wants the machine started again.
 func (r *run) contested(ctx workflow.Context) error {
 	if _, err := r.ask(ctx, fmt.Sprintf("%d.claim.%d", r.owner.Epoch, r.boot),
 		"somebody else presented the claim of this boot: another machine answers to this MAC, or an attacker does",
@@ -373,11 +390,12 @@ func (r *run) contested(ctx workflow.Context) error {
 		return err
 	}
 	r.conflict = false
-	return r.begin(ctx)
+	return nil
 }
 
 func (r *run) power(ctx workflow.Context) error {
 	if r.manual {
+		r.record.Next = "ingot workflow powered-on " + r.owner.Machine
 		if err := r.phase(ctx, inventory.PhasePower, "power it on now, with network boot (boot %d)", r.boot); err != nil {
 			return err
 		}
@@ -421,6 +439,7 @@ func (r *run) climb(ctx workflow.Context) (bool, error) {
 				return false, err
 			}
 		}
+		r.record.Next = ""
 		r.wake(ctx)
 	}
 	for _, rung := range []struct {
@@ -436,7 +455,8 @@ func (r *run) climb(ctx workflow.Context) (bool, error) {
 		if err := r.phase(ctx, rung.phase, "%s (boot %d)", rung.message, r.boot); err != nil {
 			return false, err
 		}
-		if rung.phase != inventory.PhaseDHCP && !up() {
+		// Every wait has its whole window: the power may have taken long.
+		if !up() {
 			if err := r.renew(ctx, rung.wait); err != nil {
 				return false, err
 			}

@@ -47,6 +47,9 @@ type world struct {
 	failAt   int  // the call that takes effect and then fails for good; 0: none
 	failing  bool // failAt was reached
 	bmcDown  error
+	noPXE    error  // of setting the boot device
+	waiting  func() // called when Evidence asks for events that wait
+	do       *activities.Activities
 	noAgent  func(boot int) bool
 	agentFor func(a inventory.Assignment) *action.Result // nil: never reports
 	noHome   bool
@@ -88,11 +91,12 @@ func newWorld(t *testing.T, edit func(m *inventory.Machine)) *world {
 	w.env.SetStartTime(time.Now())
 	w.env.SetTestTimeout(time.Minute)
 	require.NoError(t, w.env.SetTypedSearchAttributesOnStart(temporal.NewSearchAttributes()))
-	w.env.RegisterActivity(&activities.Activities{
+	w.do = &activities.Activities{
 		Machines: w, Catalogue: w, Grants: w, Agents: w, Assignments: w, Records: w, BMC: w,
 		Site: activities.Site{ClaimKey: keys.Key(keyring.Claim), ImageURL: func() string { return "http://10.0.0.1/images" }, MetadataURL: "http://10.0.0.1:7172"},
 		Log:  slog.New(slog.DiscardHandler), Now: w.env.Now, Started: w.env.Now().Add(-time.Hour),
-	})
+	}
+	w.env.RegisterActivity(w.do)
 	return w
 }
 
@@ -241,7 +245,7 @@ func (w *world) Set(ctx context.Context, _ inventory.BMC, password inventory.Sec
 }
 
 func (w *world) SetBootDevice(ctx context.Context, _ inventory.BMC, _ inventory.Secret, _ inventory.BootDevice, fence activities.Fence) (string, error) {
-	return "", w.effect(fence(ctx))
+	return "", w.effect(errors.Join(fence(ctx), w.noPXE))
 }
 
 // closed requires what must hold after every run, however it ended.
@@ -277,4 +281,9 @@ func mustJSON(t *testing.T, v any) string {
 }
 
 // PendingSignals is none: the world signals directly.
-func (w *world) PendingSignals(context.Context, inventory.Owner) (int, error) { return 0, nil }
+func (w *world) PendingSignals(context.Context, inventory.Owner) (int, error) {
+	if w.waiting != nil {
+		w.waiting()
+	}
+	return 0, nil
+}

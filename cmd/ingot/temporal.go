@@ -189,7 +189,14 @@ func (t *temporal) work(ctx context.Context, do *activities.Activities, opts cli
 			return err
 		}
 	}
-	w := worker.New(c, workflows.TaskQueue, worker.Options{WorkerStopTimeout: 5 * time.Second})
+	// A worker that gives up (its namespace was deleted, say) must be replaced,
+	// or everything would wait for it until somebody restarts this server.
+	ctx, giveUp := context.WithCancelCause(ctx)
+	defer giveUp(nil)
+	w := worker.New(c, workflows.TaskQueue, worker.Options{
+		WorkerStopTimeout: 5 * time.Second,
+		OnFatalError:      func(err error) { giveUp(fmt.Errorf("the worker gave up: %w", err)) },
+	})
 	w.RegisterWorkflowWithOptions(workflows.Provision, workflow.RegisterOptions{Name: workflows.ProvisionType})
 	w.RegisterWorkflowWithOptions(workflows.Inspect, workflow.RegisterOptions{Name: workflows.InspectType})
 	w.RegisterWorkflowWithOptions(workflows.BMCJob, workflow.RegisterOptions{Name: workflows.BMCJobType})
@@ -202,5 +209,5 @@ func (t *temporal) work(ctx context.Context, do *activities.Activities, opts cli
 	<-ctx.Done()
 	t.set(nil, nil)
 	w.Stop()
-	return nil
+	return context.Cause(ctx)
 }

@@ -199,13 +199,21 @@ func TestWorkflowRecords(t *testing.T) {
 	rec := inventory.Workflow{
 		Run: o.Run, ID: "machine/m1", Type: "Provision", Machine: "m1", Epoch: o.Epoch, State: inventory.StateRunning, Phase: inventory.PhaseAction,
 		Actions: []inventory.ActionRecord{{Name: "a", State: action.Running}}, Question: &inventory.Question{ID: "1.0.1", Text: "?"},
-		Disk: &action.Disk{Serial: "S1"}, Started: w.clock.Now(), Updated: w.clock.Now(),
+		Disk: &action.Disk{Serial: "S1"}, Started: w.clock.Now(), Updated: w.clock.Now(), Seq: 10,
 	}
 	require.NoError(t, w.PutWorkflow(ctx, rec))
 	got, err := w.Workflow(ctx, o.Run)
 	require.NoError(t, err)
 	require.Equal(t, rec, got)
 	require.ErrorIs(t, w.DeleteWorkflow(ctx, o.Run, "ann"), inventory.ErrConflict)
+
+	// The activity of a lost task writes late what was so before.
+	early := rec
+	early.Phase, early.Seq = inventory.PhaseBind, 9
+	require.NoError(t, w.PutWorkflow(ctx, early))
+	got, err = w.Workflow(ctx, o.Run)
+	require.NoError(t, err)
+	require.Equal(t, inventory.PhaseAction, got.Phase)
 
 	failed := rec
 	failed.State, failed.Phase, failed.Ended, failed.Started = inventory.StateFailed, inventory.PhaseFailed, w.in(time.Minute), time.Time{}
