@@ -275,21 +275,30 @@ func TestWaitAsks(t *testing.T) {
 }
 
 func TestInterruptedWaitSaysThatTheRunGoesOn(t *testing.T) {
-	ctx, cancel := context.WithCancel(t.Context())
 	x := inventory.Workflow{Run: "r", Machine: "node-1", State: inventory.StatePending, Phase: inventory.PhaseDHCP}
-	n := 0
-	o, c := site(t, func(w http.ResponseWriter, r *http.Request) {
-		if n++; n == 3 {
-			cancel()
-		}
-		runs(t, x)(w, r)
-	})
-	cmd, _, errs := command(ctx)
-	err := o.wait(cmd, c, "r")
-	require.Equal(t, exitFailure, exitCode(commandError{err}))
-	require.Contains(t, errs.String(), "ingot workflow get node-1")
-	report(cmd, err)
-	require.NotContains(t, errs.String(), "canceled", "the person knows")
+	for name, wait := range map[string]func(*options) func(*cobra.Command, *remote, string) error{
+		"table":  func(o *options) func(*cobra.Command, *remote, string) error { return o.wait },
+		"json":   func(o *options) func(*cobra.Command, *remote, string) error { return o.waitQuietly },
+		"events": func(o *options) func(*cobra.Command, *remote, string) error { return o.follow },
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			n := 0
+			o, c := site(t, func(w http.ResponseWriter, r *http.Request) {
+				if n++; n == 3 {
+					cancel()
+				}
+				runs(t, x)(w, r)
+			})
+			cmd, _, errs := command(ctx)
+			err := wait(o)(cmd, c, "r")
+			require.Equal(t, exitFailure, exitCode(commandError{err}))
+			require.Contains(t, errs.String(), "ingot workflow get node-1")
+			report(cmd, err)
+			require.NotContains(t, errs.String(), "canceled", "the person knows")
+		})
+	}
 }
 
 // An upload that breaks off goes on where it was, and its digest is compared.

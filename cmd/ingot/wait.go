@@ -55,13 +55,22 @@ func goesOn(cmd *cobra.Command, last inventory.Workflow, run string) error {
 	return said{context.Canceled}
 }
 
+// leave is err, unless it is only the person's Ctrl-C.
+func leave(cmd *cobra.Command, last inventory.Workflow, run string, err error) error {
+	if cmd.Context().Err() != nil {
+		return goesOn(cmd, last, run)
+	}
+	return err
+}
+
 // waitQuietly waits and prints the record alone, for programs.
 func (o *options) waitQuietly(cmd *cobra.Command, c *remote, run string) error {
+	var last inventory.Workflow
 	for {
 		a, err := poll(cmd.Context(), c, run)
 		switch {
 		case cmd.Context().Err() != nil:
-			return goesOn(cmd, a.v, run)
+			return goesOn(cmd, last, run)
 		case err != nil && !errors.Is(err, errUnavailable):
 			return err
 		case err == nil && inventory.Final(a.v.State):
@@ -69,11 +78,13 @@ func (o *options) waitQuietly(cmd *cobra.Command, c *remote, run string) error {
 				return err
 			}
 			return outcome(a.v)
+		case err == nil:
+			last = a.v
 		}
 		select {
 		case <-time.After(o.poll):
 		case <-cmd.Context().Done():
-			return goesOn(cmd, a.v, run)
+			return goesOn(cmd, last, run)
 		}
 	}
 }

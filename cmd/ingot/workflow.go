@@ -502,15 +502,17 @@ func eventText(e inventory.Event) string {
 // follow prints events as they come, until the run is over.
 func (o *options) follow(cmd *cobra.Command, c *remote, run string) error {
 	var after int64
+	var w answer[inventory.Workflow]
 	for {
 		// The state first: what is written after it was read is not missed.
-		w, err := ask[inventory.Workflow](cmd.Context(), c, "GET", path("workflows", run), nil)
+		x, err := ask[inventory.Workflow](cmd.Context(), c, "GET", path("workflows", run), nil)
 		if err != nil {
-			return err
+			return leave(cmd, w.v, run, err)
 		}
+		w = x
 		es, err := ask[list[inventory.Event]](cmd.Context(), c, "GET", path("workflows", run, "events")+fmt.Sprintf("?after=%d", after), nil)
 		if err != nil {
-			return err
+			return leave(cmd, w.v, run, err)
 		}
 		for _, e := range es.v.Items {
 			after = max(after, e.Seq)
@@ -530,8 +532,7 @@ func (o *options) follow(cmd *cobra.Command, c *remote, run string) error {
 		select {
 		case <-time.After(o.poll):
 		case <-cmd.Context().Done():
-			say(cmd, "the run goes on: ingot workflow get %s", w.v.Machine)
-			return said{cmd.Context().Err()}
+			return goesOn(cmd, w.v, run)
 		}
 	}
 }
