@@ -77,7 +77,7 @@ func (a *Activities) plan(ctx context.Context, q PlanRequest) (Planned, error) {
 		return Planned{}, err
 	}
 	if a.Site.ImageURL == nil {
-		return Planned{}, fmt.Errorf("this server answers no machine, because no interface is configured: run ingot init, then start it again: %w", inventory.ErrInvalid)
+		return Planned{}, errOff
 	}
 	out := Planned{Template: first(q.Template, m.Template, DefaultTemplate), Image: first(q.Image, m.Image), Manual: m.BMC.Manual()}
 	var plan inventory.Plan

@@ -2,10 +2,12 @@ package activities
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
 	"go.temporal.io/sdk/activity"
+	"go.temporal.io/sdk/temporal"
 
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -103,8 +105,25 @@ func (a *Activities) BMCTasks(ctx context.Context, o inventory.Owner, job invent
 		return fail(fmt.Errorf("job %q: machine %q has no BMC: %w", job.Name, o.Machine, inventory.ErrUnsupported))
 	}
 	defer heartbeat(ctx)()
-	return fail(a.tasks(ctx, m, o, job, 0, nil))
+	err = a.tasks(ctx, m, o, job, 0, nil)
+	if task := (failedTask{}); !errors.As(err, &task) || ctx.Err() != nil {
+		return fail(err)
+	}
+	// The person was told that the job is over: the list is not begun again,
+	// least of all its tasks that had worked. A worker's death is another matter.
+	var app *temporal.ApplicationError
+	var kind string
+	if errors.As(fail(err), &app) {
+		kind = app.Type()
+	}
+	return temporal.NewNonRetryableApplicationError(err.Error(), kind, nil)
 }
+
+// failedTask is a task of a list that did not work, and was recorded.
+type failedTask struct{ cause error }
+
+func (f failedTask) Error() string { return f.cause.Error() }
+func (f failedTask) Unwrap() error { return f.cause }
 
 // tasks is the one place where lists of BMC tasks are carried out and recorded.
 func (a *Activities) tasks(ctx context.Context, m inventory.Machine, o inventory.Owner, job inventory.BMCJob, from int, after func(done int) error) error {
@@ -132,7 +151,7 @@ func (a *Activities) tasks(ctx context.Context, m inventory.Machine, o inventory
 			if e := a.Records.PutBMCJob(context.WithoutCancel(ctx), job); e != nil {
 				a.Log.Error("recording a BMC job", "machine", m.Name, "job", job.Name, "error", e)
 			}
-			return fmt.Errorf("bmc of %q: %s: %w", m.Name, describe(*t), err)
+			return failedTask{fmt.Errorf("bmc of %q: %s: %w", m.Name, describe(*t), err)}
 		}
 		if e := a.power(ctx, o, job.Name, *t); e != nil {
 			return e
