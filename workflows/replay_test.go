@@ -1,0 +1,80 @@
+package workflows_test
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"go.temporal.io/api/enums/v1"
+	"go.temporal.io/api/history/v1"
+	"go.temporal.io/sdk/client"
+	"go.temporal.io/sdk/worker"
+	"go.temporal.io/sdk/workflow"
+
+	"github.com/ingotmetal/ingot/workflows"
+)
+
+// TestReplay replays histories that runs left on a real Temporal server: this
+// code must take the same decisions, or a new release could not continue what
+// an old one began.
+// The corpus is recorded with: temporal workflow show --workflow-id … --run-id … -o json
+func TestReplay(t *testing.T) {
+	files, err := filepath.Glob(filepath.Join("testdata", "histories", "*.json"))
+	require.NoError(t, err)
+	require.NotEmpty(t, files, "there is no history to replay")
+	for _, f := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(f), ".json"), func(t *testing.T) {
+			b, err := os.ReadFile(f)
+			require.NoError(t, err)
+			h, err := client.HistoryFromJSON(bytes.NewReader(b), client.HistoryJSONOptions{})
+			require.NoError(t, err)
+			require.NotEmpty(t, h.Events)
+			require.NoError(t, replayer(t).ReplayWorkflowHistoryWithOptions(nil, h, worker.ReplayWorkflowHistoryOptions{
+				OriginalExecution: execution(t, h),
+			}))
+		})
+	}
+}
+
+// TestReplayTellsAnotherHistory: a replay that accepted any history would prove
+// nothing. One without its first activity belongs to other code.
+func TestReplayTellsAnotherHistory(t *testing.T) {
+	files, err := filepath.Glob(filepath.Join("testdata", "histories", "*.json"))
+	require.NoError(t, err)
+	require.NotEmpty(t, files, "there is no history to replay")
+	b, err := os.ReadFile(files[0])
+	require.NoError(t, err)
+	h, err := client.HistoryFromJSON(bytes.NewReader(b), client.HistoryJSONOptions{})
+	require.NoError(t, err)
+	changed := false
+	for _, e := range h.Events {
+		if a := e.GetActivityTaskScheduledEventAttributes(); a != nil && !changed {
+			a.ActivityType.Name, changed = "Another", true
+		}
+	}
+	require.True(t, changed)
+	require.ErrorContains(t, replayer(t).ReplayWorkflowHistoryWithOptions(nil, h, worker.ReplayWorkflowHistoryOptions{
+		OriginalExecution: execution(t, h),
+	}), "Another")
+}
+
+func replayer(t *testing.T) worker.WorkflowReplayer {
+	t.Helper()
+	r := worker.NewWorkflowReplayer()
+	r.RegisterWorkflowWithOptions(workflows.Provision, workflow.RegisterOptions{Name: workflows.ProvisionType})
+	r.RegisterWorkflowWithOptions(workflows.Inspect, workflow.RegisterOptions{Name: workflows.InspectType})
+	r.RegisterWorkflowWithOptions(workflows.BMCJob, workflow.RegisterOptions{Name: workflows.BMCJobType})
+	return r
+}
+
+// execution is under which id the history was made; workflows check theirs.
+func execution(t *testing.T, h *history.History) workflow.Execution {
+	t.Helper()
+	first := h.Events[0]
+	require.Equal(t, enums.EVENT_TYPE_WORKFLOW_EXECUTION_STARTED, first.EventType)
+	a := first.GetWorkflowExecutionStartedEventAttributes()
+	return workflow.Execution{ID: a.GetWorkflowId(), RunID: a.GetOriginalExecutionRunId()}
+}
