@@ -51,7 +51,7 @@ type Verdict string
 const (
 	Unknown Verdict = "unknown" // no such machine: silence, or 404
 	Agent   Verdict = "agent"   // boot the agent OS, with a claim
-	Rescue  Verdict = "rescue"  // boot the agent OS, for a person, without a claim
+	Rescue  Verdict = "rescue"  // boot the agent OS, for a person; it carries nothing out
 	Disk    Verdict = "disk"    // not armed: boot from disk
 	Never   Verdict = "never"   // this interface is not for netboot
 )
@@ -151,7 +151,7 @@ func Decide(m inventory.Machine, g inventory.Grant, r Request, now time.Time) De
 		d.because("not armed: the netboot window of %s closed at %s", who, g.NetbootUntil.UTC().Format(time.RFC3339))
 	case g.Person():
 		d.Verdict = Rescue
-		d.because("armed by %s until %s: the agent OS without a claim", who, g.NetbootUntil.UTC().Format(time.RFC3339))
+		d.because("armed by %s until %s: the agent OS, which carries nothing out", who, g.NetbootUntil.UTC().Format(time.RFC3339))
 	default:
 		d.Verdict = Agent
 		d.because("armed: %s allows boot %d until %s", who, g.Boot, g.NetbootUntil.UTC().Format(time.RFC3339))
@@ -337,6 +337,8 @@ func (s *Server) bootFile(d Decision, class Class) (file, why string) {
 		return s.Base() + "/ipxe/script/" + d.Interface.MAC + "/auto.ipxe", ""
 	case d.Loader == "":
 		return "", ""
+	case s.cfg.LoaderDir == "":
+		return "", fmt.Sprintf("there is no loader %s: netboot.loaders is not set", d.Loader)
 	case !s.haveLoader(d.Loader):
 		return "", fmt.Sprintf("loader %s is missing in %s", d.Loader, s.cfg.LoaderDir)
 	case class == ClassHTTP:

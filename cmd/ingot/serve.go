@@ -208,7 +208,7 @@ func (s *server) netboot() error {
 	cfg := bootsvc.Config{
 		Interfaces: n.Interfaces, Address: s.address, TFTPAddr: config.Join(s.address.String(), n.TFTP),
 		AgentURL: "https://" + config.Join(s.address.String(), n.Agent), AgentPin: agentPin,
-		LoaderDir: n.Loaders, KernelPath: filepath.Join(n.AgentOS, "vmlinuz"), InitramfsPath: filepath.Join(n.AgentOS, "initramfs"),
+		LoaderDir: n.Loaders, KernelPath: agentFile(n.AgentOS, "vmlinuz"), InitramfsPath: agentFile(n.AgentOS, "initramfs"),
 		LinkLocal: n.LinkLocal, ClaimKey: key, Images: images{s.store, s.cfg.ImageDir()}, Fallback: s.metadata.Handler(),
 		Log: s.log.With("part", "boot"), Now: time.Now,
 	}
@@ -273,11 +273,26 @@ func (s *server) control() error {
 	return err
 }
 
+// agentFile returns where a file of the agent's system lies; "" when its
+// directory is not configured, which is not the working directory.
+func agentFile(dir, name string) string {
+	if dir == "" {
+		return ""
+	}
+	return filepath.Join(dir, name)
+}
+
 func (s *server) status(context.Context) api.StatusExtra {
 	x := api.StatusExtra{Netboot: api.NetbootStatus{Interfaces: s.cfg.Netboot.Interfaces}}
 	x.TemporalAddress, x.TemporalUI, x.TemporalError = s.temporal.where()
 	if s.boot == nil {
 		x.Netboot.Off, x.Netboot.Message = true, "DHCP off: run ingot init"
+		return x
+	}
+	for _, name := range []string{"vmlinuz", "initramfs"} {
+		if _, err := os.Stat(agentFile(s.cfg.Netboot.AgentOS, name)); err != nil {
+			x.Netboot.Message = "but no machine can boot the agent: there is no " + name + " (ingot doctor)"
+		}
 	}
 	return x
 }
