@@ -6,6 +6,8 @@ SHELL := /bin/bash
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 LDFLAGS := -X main.version=$(VERSION)
 TOOLS   := $(CURDIR)/.tools
+# iPXE, unpacked by make deps; "ingot init" finds it beside the program.
+LOADERS  = $(addprefix $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/ingot-lab/pkg/ipxe/usr/lib/ipxe/,undionly.kpxe snponly.efi ipxe.efi)
 
 deps: ## install from Debian's packages and the Go proxy what is missing
 	deploy/deps.sh
@@ -13,6 +15,7 @@ deps: ## install from Debian's packages and the Go proxy what is missing
 build: web bin/worker-agent ## build both programs and the agent's OS into bin/
 	go build -ldflags '$(LDFLAGS)' -o bin/ ./cmd/ingot
 	deploy/agentos/build.sh bin/agentos bin/worker-agent
+	install -D -m 644 -t bin/ipxe $(LOADERS)
 
 bin/worker-agent: FORCE
 	CGO_ENABLED=0 go build -ldflags '-s -w $(LDFLAGS)' -o bin/ ./cmd/worker-agent
