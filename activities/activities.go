@@ -109,6 +109,7 @@ type Records interface {
 	AppendEvents(ctx context.Context, events []inventory.Event) error
 	Events(ctx context.Context, f inventory.EventFilter) ([]inventory.Event, error)
 	PutBMCJob(ctx context.Context, j inventory.BMCJob) error
+	BMCJob(ctx context.Context, machine, name string) (inventory.BMCJob, error)
 }
 
 // A Fence is asked immediately before each write to a BMC, while no other

@@ -89,7 +89,8 @@ func (a *Activities) switchTo(ctx context.Context, o inventory.Owner, power stri
 		return fail(fmt.Errorf("switching %q %s: it has no BMC: %w", o.Machine, power, inventory.ErrUnsupported))
 	}
 	defer heartbeat(ctx)()
-	job := inventory.BMCJob{Name: fmt.Sprintf("power-%s-%d-%d", power, o.Epoch, a.Now().UnixMilli()), Inline: true, Tasks: []inventory.BMCTask{{Power: power}}}
+	// The same name on a retry: what was done is not done again.
+	job := inventory.BMCJob{Name: fmt.Sprintf("power-%s-%d-%s", power, o.Epoch, activity.GetInfo(ctx).ActivityID), Inline: true, Tasks: []inventory.BMCTask{{Power: power}}}
 	return fail(a.tasks(ctx, m, o, job, 0, nil))
 }
 
@@ -125,11 +126,24 @@ type failedTask struct{ cause error }
 func (f failedTask) Error() string { return f.cause.Error() }
 func (f failedTask) Unwrap() error { return f.cause }
 
-// tasks is the one place where lists of BMC tasks are carried out and recorded.
+// tasks is the one place where lists of BMC tasks are carried out and
+// recorded. What the job's record says was done by this run is not done again:
+// a worker that died has left it behind.
 func (a *Activities) tasks(ctx context.Context, m inventory.Machine, o inventory.Owner, job inventory.BMCJob, from int, after func(done int) error) error {
 	job.Machine, job.Run, job.Started, job.State = m.Name, o.Run, a.Now(), inventory.StateRunning
 	for i := range job.Tasks[:from] {
 		job.Tasks[i].State = inventory.StateSuccess
+	}
+	earlier, err := a.Records.BMCJob(ctx, m.Name, job.Name)
+	if err != nil && !errors.Is(err, inventory.ErrNotFound) {
+		return err
+	}
+	if err == nil && earlier.Run == o.Run && after == nil && len(earlier.Tasks) == len(job.Tasks) {
+		job.Started = earlier.Started
+		for from < len(earlier.Tasks) && earlier.Tasks[from].State == inventory.StateSuccess {
+			job.Tasks[from] = earlier.Tasks[from]
+			from++
+		}
 	}
 	for i := from; i < len(job.Tasks); i++ {
 		t := &job.Tasks[i]
@@ -138,7 +152,6 @@ func (a *Activities) tasks(ctx context.Context, m inventory.Machine, o inventory
 			return err
 		}
 		begun := a.Now()
-		var err error
 		t.Message, err = a.task(ctx, m, o, *t)
 		if err == nil && after != nil {
 			err = after(i)

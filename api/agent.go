@@ -36,6 +36,9 @@ type agentStore interface {
 	Subscribe() (ch <-chan struct{}, cancel func())
 }
 
+// bodyTime is how long the body of an agent's request may take.
+const bodyTime = 30 * time.Second
+
 // Limits of what an agent may send, in bytes.
 const (
 	maxHello     = 64 << 10 // security S7
@@ -60,6 +63,12 @@ func (s *Server) token(o inventory.Owner, boot int, nonce string) string {
 // agentBody reads what an agent sent. Fields that this build does not know are
 // ignored: the agent may be of the next release.
 func agentBody(c *gin.Context, v any, limit int64) error {
+	// A body that trickles in holds a connection that anybody on the wire can
+	// open. The deadline ends with the body: long polls come without one.
+	rc := http.NewResponseController(c.Writer)
+	if err := rc.SetReadDeadline(time.Now().Add(bodyTime)); err == nil {
+		defer func() { _ = rc.SetReadDeadline(time.Time{}) }() // a connection that is gone needs none
+	}
 	if err := json.NewDecoder(http.MaxBytesReader(c.Writer, c.Request.Body, limit)).Decode(v); err != nil {
 		var tooLarge *http.MaxBytesError
 		if errors.As(err, &tooLarge) {

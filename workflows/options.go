@@ -18,6 +18,12 @@ var (
 		StartToCloseTimeout: time.Minute,
 		RetryPolicy:         &temporal.RetryPolicy{InitialInterval: time.Second, MaximumInterval: 30 * time.Second},
 	}
+	// planning is quick that gives up: a run that cannot be planned has
+	// touched nothing and may as well end.
+	planning = workflow.ActivityOptions{
+		StartToCloseTimeout: time.Minute,
+		RetryPolicy:         &temporal.RetryPolicy{InitialInterval: time.Second, MaximumInterval: 30 * time.Second, MaximumAttempts: 10},
+	}
 	// bmc talks to a management controller: finite attempts, and a worker
 	// that died is noticed by its missing heartbeats.
 	bmc = workflow.ActivityOptions{

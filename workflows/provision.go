@@ -75,7 +75,7 @@ func (p *provision) makePlan(ctx workflow.Context) error {
 	q := activities.PlanRequest{
 		Run: p.owner.Run, Machine: p.in.Machine, Template: p.in.Template, Image: p.in.Image, HardwareMap: p.in.HardwareMap, Resume: p.in.Resume,
 	}
-	if err := p.quickly(ctx, do.Plan, q, &p.plan); err != nil {
+	if err := workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, planning), do.Plan, q).Get(ctx, &p.plan); err != nil {
 		return err
 	}
 	p.manual = p.plan.Manual
@@ -219,6 +219,14 @@ func (p *provision) attempt(ctx workflow.Context, i int) (gone bool, err error) 
 		case done():
 			return false, p.completed(ctx, i, p.results[k])
 		case errors.Is(err, errTimeout):
+			// The report may lie in the database before its signal is here.
+			found, e := p.evidence(ctx, k)
+			if e != nil {
+				return false, e
+			}
+			if found.Kind == activities.Report {
+				return false, p.completed(ctx, i, ActionCompleted{Key: k, State: found.State, ExitCode: found.ExitCode, Message: found.Message})
+			}
 			return false, errTimeout
 		case p.conflict:
 			return true, p.contested(ctx)

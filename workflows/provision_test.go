@@ -255,3 +255,55 @@ func TestUnwind(t *testing.T) {
 		require.Empty(t, g.Run, "call %d fails: the grant is still held", n)
 	}
 }
+
+// TestGlobalTimeoutBelievesTheReport: the run's own time is up while the report
+// lies in the database and its signal has not come.
+func TestGlobalTimeoutBelievesTheReport(t *testing.T) {
+	w := newWorld(t, nil)
+	require.NoError(t, w.PutTemplate(t.Context(), inventory.Template{Name: "short", Source: `version: "0.1"
+name: short
+global_timeout: 300
+tasks:
+- name: t
+  worker: "{{.device_1}}"
+  actions:
+  - {name: a, image: noop, timeout: 600}
+  - {name: b, image: poweroff, timeout: 60}
+`}, "test"))
+	w.agentFor = func(a inventory.Assignment) *action.Result {
+		r := action.Result{Key: a.Key, ID: "r", State: action.Success}
+		if a.Key.Action == 0 {
+			w.after(time.Second, func() {
+				_, err := w.Store.Report(t.Context(), a.Owner, a.Boot, r)
+				require.NoError(t, err)
+			})
+			return nil
+		}
+		return &r
+	}
+	err := w.run(workflows.ProvisionInput{Machine: machine, Template: "short"})
+	rec := w.record()
+	require.Equal(t, action.Success, rec.Actions[0].State)
+	// What is left of the budget decides about the rest; the report counted.
+	if err != nil {
+		require.Equal(t, inventory.StateTimeout, rec.State)
+	}
+	w.closed()
+}
+
+// TestBMCJobGoesOnWhereAWorkerDied: what the record says was done is not done again.
+func TestBMCJobGoesOnWhereAWorkerDied(t *testing.T) {
+	w := newWorld(t, nil)
+	tasks := []inventory.BMCTask{{Power: "cycle"}, {Power: "off"}}
+	w.env.SetStartWorkflowOptions(client.StartWorkflowOptions{ID: workflows.BMCJobID(machine, "j1"), TaskQueue: workflows.TaskQueue})
+	w.on, w.cycles = true, 1
+	done := []inventory.BMCTask{{Power: "cycle", State: inventory.StateSuccess}, {Power: "off", State: inventory.StateRunning}}
+	require.NoError(t, w.PutBMCJob(t.Context(), inventory.BMCJob{
+		Machine: machine, Name: "j1", Run: "default-test-run-id", State: inventory.StateRunning, Tasks: done, Started: w.env.Now(),
+	}))
+	w.env.ExecuteWorkflow(workflows.BMCJob, workflows.BMCJobInput{Machine: machine, Job: "j1", Tasks: tasks})
+	require.NoError(t, w.env.GetWorkflowError())
+	require.Equal(t, 1, w.cycles, "the cycle was repeated")
+	require.False(t, w.on)
+	w.closed()
+}

@@ -248,7 +248,8 @@ func (r *run) rest(ctx workflow.Context) {
 func (r *run) wake(ctx workflow.Context) { r.since = workflow.Now(ctx) }
 
 // await waits until done, at most d. False means that the time is up, and
-// nothing more: see evidence. errTimeout means that the run's own time is up.
+// nothing more: see evidence. errTimeout means that the run's own time is up,
+// and that what was on its way has been taken in before saying so.
 func (r *run) await(ctx workflow.Context, d time.Duration, done func() bool) (bool, error) {
 	left, limited := r.left(ctx)
 	if limited = limited && left < d; limited {
@@ -260,10 +261,16 @@ func (r *run) await(ctx workflow.Context, d time.Duration, done func() bool) (bo
 	if err != nil || ok || done() {
 		return err == nil, err
 	}
-	if limited {
-		return false, errTimeout
+	if !limited {
+		return false, nil
 	}
-	return false, nil
+	if _, err := r.evidence(ctx, action.Key{}); err != nil {
+		return false, err
+	}
+	if done() {
+		return true, nil
+	}
+	return false, errTimeout
 }
 
 // evidence asks what is known before a deadline acts. Whatever the question
