@@ -106,7 +106,7 @@ func newServer(ctx context.Context, cfg config.Config, log *slog.Logger) (_ *ser
 	if err := s.store.KeyCheck(ctx); err != nil {
 		log.Error("secrets cannot be opened: DHCP goes on, arming is refused; ingot secret status tells more", "key_file", cfg.KeyFile, "error", err)
 	}
-	if s.temporal, err = newTemporal(cfg, log); err != nil {
+	if s.temporal, err = newTemporal(cfg, log, s.store.TemporalCluster); err != nil {
 		return nil, err
 	}
 	if err := s.netboot(); err != nil {

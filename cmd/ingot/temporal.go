@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"go.temporal.io/api/workflowservice/v1"
 	"go.temporal.io/sdk/client"
 	sdklog "go.temporal.io/sdk/log"
 	"go.temporal.io/sdk/worker"
@@ -42,14 +43,17 @@ type temporal struct {
 	cfg   config.Config
 	log   *slog.Logger
 	child *temporalchild.Supervisor // nil: a cluster by address
+	// cluster returns the id of the cluster in which the site's runs live; the
+	// first one that is given is kept.
+	cluster func(ctx context.Context, id string) (string, error)
 
 	mu     sync.Mutex
 	client client.Client
 	err    error
 }
 
-func newTemporal(cfg config.Config, log *slog.Logger) (*temporal, error) {
-	t := &temporal{cfg: cfg, log: log}
+func newTemporal(cfg config.Config, log *slog.Logger, cluster func(context.Context, string) (string, error)) (*temporal, error) {
+	t := &temporal{cfg: cfg, log: log, cluster: cluster}
 	if cfg.Temporal.Address != "" {
 		if !config.Loopback(cfg.Temporal.Address) && cfg.Temporal.TLSCert == "" && cfg.Temporal.TLSCA == "" {
 			return nil, fmt.Errorf("temporal.address %q is beyond loopback: set temporal.tls_ca, and tls_cert and tls_key if it asks for them", cfg.Temporal.Address)
@@ -175,6 +179,28 @@ func (t *temporal) set(c client.Client, err error) {
 	t.client, t.err = c, err
 }
 
+// prove makes sure that the server is the site's own: the child that was
+// started, and the cluster in which the site's runs live.
+func (t *temporal) prove(ctx context.Context, c client.Client, childID string) error {
+	info, err := c.WorkflowService().GetClusterInfo(ctx, &workflowservice.GetClusterInfoRequest{})
+	if err != nil {
+		return fmt.Errorf("asking Temporal who it is: %w", err)
+	}
+	if childID != "" {
+		if err := temporalchild.Verify(ctx, c.WorkflowService(), childID); err != nil {
+			return err
+		}
+	}
+	kept, err := t.cluster(ctx, info.GetClusterId())
+	if err != nil {
+		return err
+	}
+	if kept != info.GetClusterId() {
+		return fmt.Errorf("this site's runs live in the Temporal cluster %s, and %s answers here: set temporal.address, or put the database back that belongs to this inventory", kept, info.GetClusterId())
+	}
+	return nil
+}
+
 // work dials, proves the server's identity when it is known, and carries out
 // workflows until ctx ends.
 func (t *temporal) work(ctx context.Context, do *activities.Activities, opts client.Options, clusterID string) error {
@@ -184,10 +210,8 @@ func (t *temporal) work(ctx context.Context, do *activities.Activities, opts cli
 		return fmt.Errorf("dialling Temporal at %s: %w", opts.HostPort, err)
 	}
 	defer c.Close()
-	if clusterID != "" {
-		if err := temporalchild.Verify(ctx, c.WorkflowService(), clusterID); err != nil {
-			return err
-		}
+	if err := t.prove(ctx, c, clusterID); err != nil {
+		return err
 	}
 	// A worker that gives up (its namespace was deleted, say) must be replaced,
 	// or everything would wait for it until somebody restarts this server.

@@ -215,3 +215,18 @@ func (s *Store) backup(ctx context.Context, path string) error {
 	}
 	return err
 }
+
+// TemporalCluster returns the id of the Temporal cluster in which this site's
+// runs live. The first id that is given is the one that is kept: a cluster that
+// answers under the same address later and is another one knows nothing of the
+// runs, and must not be believed about them.
+func (s *Store) TemporalCluster(ctx context.Context, id string) (string, error) {
+	var kept string
+	err := s.write(ctx, "remembering the Temporal cluster", func(tx *sqlx.Tx) error {
+		if _, err := exec(ctx, tx, "INSERT OR IGNORE INTO meta (name, value) VALUES ('temporal_cluster', ?)", id); err != nil {
+			return err
+		}
+		return get(ctx, tx, &kept, "SELECT value FROM meta WHERE name = 'temporal_cluster'")
+	})
+	return kept, err
+}

@@ -303,3 +303,13 @@ func code(err error) string {
 	}
 	return strings.ToUpper(err.Error())
 }
+
+func TestTemporalClusterIsKept(t *testing.T) {
+	w := newWorld(t)
+	got, err := w.TemporalCluster(t.Context(), "first")
+	require.NoError(t, err)
+	require.Equal(t, "first", got)
+	got, err = w.TemporalCluster(t.Context(), "stranger")
+	require.NoError(t, err)
+	require.Equal(t, "first", got)
+}
