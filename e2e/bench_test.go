@@ -160,6 +160,7 @@ func (s *Site) benchSignals(ctx context.Context, t *testing.T, n, k int) []time.
 	for i := range answers {
 		answers[i] = make(chan struct{}, 1)
 	}
+	//nolint:unparam // a local activity must return an error
 	answer := func(_ context.Context, i int) error { answers[i] <- struct{}{}; return nil }
 	echo := func(ctx workflow.Context, i, k int) error {
 		ctx = workflow.WithLocalActivityOptions(ctx, workflow.LocalActivityOptions{StartToCloseTimeout: time.Minute})

@@ -35,7 +35,7 @@ type DemoMachine struct {
 // server. It tells what happens on out as it happens.
 func Demo(ctx context.Context, s *Site, image lab.Image, out io.Writer) ([]*DemoMachine, error) {
 	say := &teller{out: out, start: time.Now()}
-	say.line("", "lab %s: 2 machines, a relay, BMCs that speak IPMI", s.Lab.Name())
+	say.line("", "lab %s: 2 machines, a relay, BMCs that speak IPMI", s.Name())
 	if _, err := s.CLI(ctx, "image", "add", "debian-12", image.Zst); err != nil {
 		return nil, err
 	}

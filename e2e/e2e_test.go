@@ -57,6 +57,7 @@ func site(ctx context.Context, t *testing.T) *Site {
 
 func keepDir(t *testing.T) string {
 	t.Helper()
+	//nolint:usetesting // kept when the test fails
 	dir, err := os.MkdirTemp("", "ingot-e2e-")
 	require.NoError(t, err)
 	t.Cleanup(func() {

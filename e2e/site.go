@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -132,7 +133,7 @@ func (s *Site) Start(ctx context.Context) error {
 		case <-c.Done():
 			return fmt.Errorf("ingot serve ended: %w; see %s", c.Wait(), s.log.Name())
 		case <-ctx.Done():
-			return fmt.Errorf("waiting for ingot serve: %w: %s; see %s", ctx.Err(), err, s.log.Name())
+			return fmt.Errorf("waiting for ingot serve: %w: %w; see %s", ctx.Err(), err, s.log.Name())
 		case <-time.After(200 * time.Millisecond):
 		}
 	}
@@ -307,7 +308,7 @@ func (s *Site) Follow(ctx context.Context, machine string, see func(w inventory.
 		}
 		select {
 		case <-ctx.Done():
-			return w, fmt.Errorf("following %s: %w (last seen: %s %s %s; %v)", machine, ctx.Err(), w.State, w.Phase, w.Message, err)
+			return w, fmt.Errorf("following %s: %w (last seen: %s %s %s)", machine, errors.Join(ctx.Err(), err), w.State, w.Phase, w.Message)
 		case <-time.After(250 * time.Millisecond):
 		}
 	}

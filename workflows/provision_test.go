@@ -249,7 +249,7 @@ func TestUnwind(t *testing.T) {
 			require.Greater(t, n, 20, "a run makes more calls than that")
 			return
 		}
-		g, e := w.Store.Grant(t.Context(), machine)
+		g, e := w.Grant(t.Context(), machine)
 		require.NoError(t, e)
 		require.False(t, g.NetbootOpen(w.env.Now()), "call %d fails: network boot is still allowed", n)
 		require.Empty(t, g.Run, "call %d fails: the grant is still held", n)
@@ -274,7 +274,7 @@ tasks:
 		r := action.Result{Key: a.Key, ID: "r", State: action.Success}
 		if a.Key.Action == 0 {
 			w.after(time.Second, func() {
-				_, err := w.Store.Report(t.Context(), a.Owner, a.Boot, r)
+				_, err := w.Report(t.Context(), a.Owner, a.Boot, r)
 				require.NoError(t, err)
 			})
 			return nil

@@ -2,13 +2,11 @@ package workflows_test
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
 	"path/filepath"
-	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -130,7 +128,7 @@ func (w *world) signal(kind string, epoch int64, boot int, k *action.Key) {
 // boots is the machine after power-on: its firmware, its loader, its agent.
 func (w *world) boots() {
 	ctx := w.t.Context()
-	g, err := w.Store.Grant(ctx, machine)
+	g, err := w.Grant(ctx, machine)
 	require.NoError(w.t, err)
 	if !g.NetbootOpen(w.env.Now()) {
 		return
@@ -142,7 +140,7 @@ func (w *world) boots() {
 		return
 	}
 	h := action.Hello{Machine: machine, Nonce: fmt.Sprintf("nonce-%d-%d", g.Epoch, g.Boot), MAC: mac, Facts: action.Facts{Disks: w.disks}}
-	_, err = w.Store.Redeem(ctx, g.Owner, g.Boot, h, func(n string) string { return "token-" + n }, w.env.Now().Add(time.Hour))
+	_, err = w.Redeem(ctx, g.Owner, g.Boot, h, func(n string) string { return "token-" + n }, w.env.Now().Add(time.Hour))
 	require.NoError(w.t, err)
 	w.signal(inventory.EventHello, g.Epoch, g.Boot, nil)
 }
@@ -163,7 +161,7 @@ func (w *world) Assign(ctx context.Context, a inventory.Assignment) error {
 
 func (w *world) reports(a inventory.Assignment, r action.Result) {
 	r.ID = "r-" + a.Key.String()
-	if _, err := w.Store.Report(w.t.Context(), a.Owner, a.Boot, r); err != nil {
+	if _, err := w.Report(w.t.Context(), a.Owner, a.Boot, r); err != nil {
 		require.ErrorIs(w.t, err, inventory.ErrFenced)
 		return
 	}
@@ -264,20 +262,6 @@ func (w *world) record() inventory.Workflow {
 	require.NoError(w.t, err)
 	require.NotEmpty(w.t, ws)
 	return ws[0]
-}
-
-func states(w inventory.Workflow) (out []string) {
-	for _, a := range w.Actions {
-		out = append(out, a.Name+" "+string(a.State))
-	}
-	return slices.Clip(out)
-}
-
-func mustJSON(t *testing.T, v any) string {
-	t.Helper()
-	b, err := json.Marshal(v)
-	require.NoError(t, err)
-	return string(b)
 }
 
 // PendingSignals is none: the world signals directly.
