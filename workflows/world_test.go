@@ -249,7 +249,7 @@ func (w *world) SetBootDevice(ctx context.Context, _ inventory.BMC, _ inventory.
 // closed requires what must hold after every run, however it ended.
 func (w *world) closed() {
 	w.t.Helper()
-	g, err := w.Store.Grant(context.Background(), machine)
+	g, err := w.Grant(context.Background(), machine)
 	require.NoError(w.t, err)
 	require.Empty(w.t, g.Run, "the run has ended and still owns the machine")
 	require.False(w.t, g.NetbootOpen(w.env.Now()), "network boot is still allowed")
@@ -258,7 +258,7 @@ func (w *world) closed() {
 
 func (w *world) record() inventory.Workflow {
 	w.t.Helper()
-	ws, err := w.Store.Workflows(context.Background(), inventory.WorkflowFilter{Machine: machine})
+	ws, err := w.Workflows(context.Background(), inventory.WorkflowFilter{Machine: machine})
 	require.NoError(w.t, err)
 	require.NotEmpty(w.t, ws)
 	return ws[0]
