@@ -22,7 +22,9 @@ import (
 	"go.temporal.io/sdk/workflow"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/lab"
 	"github.com/ingotmetal/ingot/workflows"
 )
 
@@ -52,6 +54,9 @@ func TestBench(t *testing.T) {
 		anon, rss := memory(t, pid)
 		t.Logf("%-34s %7.0f MB anonymous, %.0f MB resident", name+", idle", anon, rss)
 	}
+
+	anon, rss := s.benchAgent(ctx, t)
+	t.Logf("%-34s %7.0f MB anonymous, %.0f MB resident", "agent, waiting in an action", anon, rss)
 
 	for _, n := range []int{1, 50} {
 		overhead := s.benchActions(ctx, t, n, 10)
@@ -99,7 +104,10 @@ func (s *Site) benchActions(ctx context.Context, t *testing.T, n, k int) []time.
 			if err := s.REST(ctx, http.MethodPost, "/v1/workflows/"+run+"/powered-on", nil, nil); err != nil {
 				return err
 			}
-			if err := m.boot(ctx); err != nil {
+			if _, err := m.armed(ctx); err != nil {
+				return err
+			}
+			if _, err := m.Boot(ctx); err != nil {
 				return err
 			}
 			var waits []time.Duration
@@ -132,17 +140,47 @@ func (s *Site) benchActions(ctx context.Context, t *testing.T, n, k int) []time.
 	return all
 }
 
-// boot asks for the script until the run has armed the machine.
-func (m *Simulated) boot(ctx context.Context) error {
+// benchAgent runs the real agent as an ordinary process, on a file as its
+// disk, and returns its memory while an action is under way.
+func (s *Site) benchAgent(ctx context.Context, t *testing.T) (anon, rss float64) {
+	t.Helper()
+	m := s.Simulate("agent", "52:54:01:ff:00:01")
+	s.template(ctx, t, "waits", "version: \"0.1\"\nname: waits\ntasks:\n- name: t\n  worker: \"{{.device_1}}\"\n  actions:\n"+
+		"  - {name: wait, image: noop, timeout: 600, environment: {SLEEP: \"500\"}}\n")
+	doc := map[string]any{"name": m.Name, "interfaces": []any{map[string]any{"mac": m.MAC, "address": "10.10.99.1", "netmask": "255.255.255.0"}}}
+	require.NoError(t, s.REST(ctx, http.MethodPost, "/v1/machines", map[string]any{"machines": []any{doc}}, nil))
+	_, err := s.Provision(ctx, workflows.ProvisionInput{Machine: m.Name, Template: "waits"})
+	require.NoError(t, err)
+	args, err := m.armed(ctx)
+	require.NoError(t, err)
+	disk := filepath.Join(s.dir, "agent.raw")
+	require.NoError(t, os.WriteFile(disk, nil, 0o600))
+	require.NoError(t, os.Truncate(disk, 1<<30))
+	agent := s.Command(ctx, lab.Server, filepath.Join(s.root, "bin/worker-agent"), "-server", args["server"], "-pin", args["pin"],
+		"-machine", m.Name, "-claim", args["claim"], "-mac", m.MAC, "-disk", "/dev/vda="+disk+",serial=A")
+	require.NoError(t, agent.Start())
+	_, err = s.Follow(ctx, m.Name, func(w inventory.Workflow) bool {
+		return len(w.Actions) > 0 && w.Actions[0].State == action.Running && w.Actions[0].Attempt == 1
+	})
+	require.NoError(t, err)
+	anon, rss = memory(t, agent.Pid())
+	s.must(ctx, t, "workflow", "cancel", m.Name)
+	s.ended(ctx, t, m.Name, inventory.StateCancelled)
+	agent.Kill()
+	return anon, rss
+}
+
+// armed asks for the script until the run has armed the machine.
+func (m *Simulated) armed(ctx context.Context) (map[string]string, error) {
 	for {
-		_, err := m.Boot(ctx)
+		args, err := m.Arguments(ctx)
 		if err == nil {
-			return nil
+			return args, nil
 		}
 		select {
 		case <-time.After(50 * time.Millisecond):
 		case <-ctx.Done():
-			return fmt.Errorf("%w: %w", ctx.Err(), err)
+			return nil, fmt.Errorf("%w: %w", ctx.Err(), err)
 		}
 	}
 }

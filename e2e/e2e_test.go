@@ -437,7 +437,7 @@ func TestNetworkFirst(t *testing.T) {
 			decoy := m.DiskPathOf("DECOY")
 			before, err := DigestOf(decoy, size(decoy))
 			require.NoError(t, err)
-			s.must(ctx, t, "machine", "provision", "net")
+			s.must(ctx, t, "machine", "provision", "net", "--wait") // exits 0 on success
 			s.ended(ctx, t, "net", inventory.StateSuccess)
 			s.closed(ctx, t, "net")
 			for n := range 3 {

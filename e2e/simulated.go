@@ -49,29 +49,39 @@ var argument = regexp.MustCompile(`ingot\.(server|pin|claim)=(\S+)`)
 // ErrNotArmed is what Boot returns when the machine is sent to its disk.
 var ErrNotArmed = errors.New("the boot script has no claim")
 
-// Boot fetches the boot script and redeems its claim.
-func (m *Simulated) Boot(ctx context.Context) (action.Welcome, error) {
-	var w action.Welcome
+// Arguments fetches the boot script and returns what it tells the agent:
+// server, pin and claim. ErrNotArmed: the machine is sent to its disk.
+func (m *Simulated) Arguments(ctx context.Context) (map[string]string, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet,
 		fmt.Sprintf("http://%s:7080/ipxe/script/%s/auto.ipxe", lab.ServerAddress, m.MAC), nil)
 	if err != nil {
-		return w, err
+		return nil, err
 	}
 	res, err := m.plain.Do(req)
 	if err != nil {
-		return w, err
+		return nil, err
 	}
 	defer res.Body.Close()
 	script, err := io.ReadAll(res.Body)
 	if err != nil {
-		return w, err
+		return nil, err
 	}
 	args := map[string]string{}
 	for _, a := range argument.FindAllStringSubmatch(string(script), -1) {
 		args[a[1]] = a[2]
 	}
 	if args["claim"] == "" {
-		return w, ErrNotArmed
+		return nil, ErrNotArmed
+	}
+	return args, nil
+}
+
+// Boot fetches the boot script and redeems its claim.
+func (m *Simulated) Boot(ctx context.Context) (action.Welcome, error) {
+	var w action.Welcome
+	args, err := m.Arguments(ctx)
+	if err != nil {
+		return w, err
 	}
 	m.base = args["server"]
 	m.agent.Transport.(*http.Transport).TLSClientConfig = pinned(args["pin"])
