@@ -42,10 +42,23 @@ type Site struct {
 	// ImageURL answers where agents fetch images, without a trailing slash:
 	// http://10.0.0.2:7080/images; nil while no interface is configured.
 	ImageURL func() string
+	// Bootable says what keeps machines from booting the agent; nil: nothing.
+	Bootable func() error
 	// MetadataURL is the base of the metadata server: http://10.0.0.2:7172.
 	MetadataURL string
 	// RequireDigest refuses images whose digest nobody declared (security S18).
 	RequireDigest bool
+}
+
+// bootable says why no machine can be booted over the network, if so.
+func (s Site) bootable() error {
+	if s.ImageURL == nil {
+		return errOff
+	}
+	if s.Bootable != nil {
+		return s.Bootable()
+	}
+	return nil
 }
 
 // URLOf returns where agents fetch an image.

@@ -50,13 +50,14 @@ func (a *Activities) Arm(ctx context.Context, q ArmRequest) (inventory.Owner, er
 // it from what it does, when nobody would answer it. A job for the BMC needs
 // no answer, and a person with a button has time to set the server up.
 func (a *Activities) inVain(ctx context.Context, q ArmRequest) error {
-	if a.Site.ImageURL != nil || q.WorkflowID != "machine/"+q.Machine {
+	off := a.Site.bootable()
+	if off == nil || q.WorkflowID != "machine/"+q.Machine {
 		return nil
 	}
 	if m, err := a.Machines.Machine(ctx, q.Machine); err != nil || m.BMC.Manual() {
 		return err
 	}
-	return errOff
+	return off
 }
 
 // WindowRequest changes a window of the owner's grant.

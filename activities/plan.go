@@ -76,8 +76,8 @@ func (a *Activities) plan(ctx context.Context, q PlanRequest) (Planned, error) {
 	if err != nil {
 		return Planned{}, err
 	}
-	if a.Site.ImageURL == nil {
-		return Planned{}, errOff
+	if err := a.Site.bootable(); err != nil {
+		return Planned{}, err
 	}
 	out := Planned{Template: first(q.Template, m.Template, DefaultTemplate), Image: first(q.Image, m.Image), Manual: m.BMC.Manual()}
 	var plan inventory.Plan

@@ -232,6 +232,7 @@ func (s *server) control() error {
 	driver := bmc.New(bmc.Config{Log: s.log.With("part", "bmc")})
 	site := activities.Site{ClaimKey: key, RequireDigest: s.cfg.Images.RequireDigest}
 	if s.address.IsValid() {
+		site.Bootable = s.bootable
 		site.ImageURL = func() string { return s.boot.Base() + "/images" }
 		site.MetadataURL = "http://" + config.Join(s.address.String(), s.cfg.Netboot.Metadata[0])
 	}
@@ -289,12 +290,20 @@ func (s *server) status(context.Context) api.StatusExtra {
 		x.Netboot.Off, x.Netboot.Message = true, "DHCP off: run ingot init"
 		return x
 	}
-	for _, name := range []string{"vmlinuz", "initramfs"} {
-		if _, err := os.Stat(agentFile(s.cfg.Netboot.AgentOS, name)); err != nil {
-			x.Netboot.Message = "but no machine can boot the agent: there is no " + name + " (ingot doctor)"
-		}
+	if err := s.bootable(); err != nil {
+		x.Netboot.Message = "but " + err.Error()
 	}
 	return x
+}
+
+// bootable says which of the agent's files is missing, if one is.
+func (s *server) bootable() error {
+	for _, name := range []string{"vmlinuz", "initramfs"} {
+		if _, err := os.Stat(agentFile(s.cfg.Netboot.AgentOS, name)); err != nil {
+			return fmt.Errorf("no machine can boot the agent, because there is no %s (ingot doctor says where it belongs): %w", name, inventory.ErrInvalid)
+		}
+	}
+	return nil
 }
 
 // run serves until ctx ends. Workers stop first, then the API, then the
