@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
-LDFLAGS := -X main.version=$(VERSION)
+LDFLAGS := -s -w -X main.version=$(VERSION)
 TOOLS   := $(CURDIR)/.tools
 # iPXE, unpacked by make deps; "ingot init" finds it beside the program.
 LOADERS  = $(addprefix $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/ingot-lab/pkg/ipxe/usr/lib/ipxe/,undionly.kpxe snponly.efi ipxe.efi)
@@ -18,7 +18,7 @@ build: web bin/worker-agent ## build both programs and the agent's OS into bin/
 	install -D -m 644 -t bin/ipxe $(LOADERS)
 
 bin/worker-agent: FORCE
-	CGO_ENABLED=0 go build -ldflags '-s -w $(LDFLAGS)' -o bin/ ./cmd/worker-agent
+	CGO_ENABLED=0 go build -ldflags '$(LDFLAGS)' -o bin/ ./cmd/worker-agent
 
 web: web/dist/index.html ## build the page (needs node)
 web/dist/index.html: $(wildcard web/src/* web/public/*) web/index.html web/package-lock.json web/vite.config.ts

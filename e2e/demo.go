@@ -101,7 +101,7 @@ func (s *Site) tell(ctx context.Context, say *teller, w inventory.Workflow, told
 	}
 	for _, a := range w.Actions {
 		if a.Total > 0 && a.State == "RUNNING" {
-			say.progress(w.Machine, a.Name, a.Done, a.Total)
+			say.progress(w.Machine, strings.TrimSpace(a.Name+" "+a.Message), a.Done, a.Total)
 		}
 	}
 	return told
