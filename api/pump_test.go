@@ -269,6 +269,31 @@ func TestReconcileRepairsARecordWithoutGrant(t *testing.T) {
 	require.Equal(t, Counts{RecordsRepaired: 1}, s.server.Reconciler().Counts())
 }
 
+// TestReconcileTellsARunThatLostItsMachine: somebody took the machine from a
+// run that goes on; it is told until it waits for a person.
+func TestReconcileTellsARunThatLostItsMachine(t *testing.T) {
+	s := newSite(t)
+	s.addMachine("m1", mac)
+	o := s.armed("m1", "r1")
+	rec, err := s.store.Workflow(t.Context(), "r1")
+	require.NoError(t, err)
+	rec.Epoch = o.Epoch
+	rec.Seq++
+	require.NoError(t, s.store.PutWorkflow(t.Context(), rec))
+	require.NoError(t, s.server.Reconciler().Runs(t.Context()))
+	require.Empty(t, s.temporal.signals, "it owns its machine")
+
+	require.NoError(t, s.store.DisarmByHand(t.Context(), "m1", "ann", true))
+	require.NoError(t, s.server.Reconciler().Runs(t.Context()))
+	require.Equal(t, []string{workflows.SignalEvent}, s.temporal.signals)
+
+	rec.Phase = inventory.PhaseWaiting
+	rec.Seq++
+	require.NoError(t, s.store.PutWorkflow(t.Context(), rec))
+	require.NoError(t, s.server.Reconciler().Runs(t.Context()))
+	require.Len(t, s.temporal.signals, 1, "it has noticed")
+}
+
 func TestReconcileClosesAPersonsWindowWithoutTemporal(t *testing.T) {
 	s := newSite(t)
 	s.addMachine("m1", mac)

@@ -182,8 +182,12 @@ func (r *Reconciler) Runs(ctx context.Context) error {
 			continue
 		}
 		e, err := r.look(ctx, tc, w.ID, w.Run)
-		if err == nil && e.over(now.Sub(w.Updated)) {
+		switch {
+		case err != nil:
+		case e.over(now.Sub(w.Updated)):
 			err = r.repair(ctx, tc, w, e)
+		case e.status == enumspb.WORKFLOW_EXECUTION_STATUS_RUNNING:
+			err = r.fenced(ctx, tc, w)
 		}
 		errs = append(errs, err)
 	}
@@ -191,6 +195,21 @@ func (r *Reconciler) Runs(ctx context.Context) error {
 		errs = append(errs, r.stuck(ctx, tc))
 	}
 	return errors.Join(errs...)
+}
+
+// fenced tells a run that holds no grant any more that this is so; by itself
+// it would notice at its next effect, or at its next deadline. One that waits
+// for a person has noticed, and one of epoch 0 never took a grant.
+func (r *Reconciler) fenced(ctx context.Context, tc client.Client, w inventory.Workflow) error {
+	if w.Epoch == 0 || w.Phase == inventory.PhaseWaiting {
+		return nil
+	}
+	err := tc.SignalWorkflow(ctx, w.ID, w.Run, workflows.SignalEvent, workflows.Event{Kind: inventory.EventFenced, Epoch: w.Epoch})
+	if err != nil {
+		return fmt.Errorf("telling run %q that its machine was taken: %w", w.Run, err)
+	}
+	r.Log.Warn("told a run that its machine was taken", "machine", w.Machine, "run", w.Run)
+	return nil
 }
 
 // end is how Temporal sees a run.

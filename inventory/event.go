@@ -25,6 +25,9 @@ const (
 	EventAgentIdle     = "agent-idle"
 	EventAgentLost     = "agent-lost"
 	EventPhoneHome     = "phone-home"
+	// EventFenced is never stored: reconcile tells a run that somebody else has
+	// taken its machine.
+	EventFenced = "fenced"
 	// What the run did.
 	EventPhase    = "phase"
 	EventGrant    = "grant" // taken

@@ -307,3 +307,27 @@ func TestBMCJobGoesOnWhereAWorkerDied(t *testing.T) {
 	require.False(t, w.on)
 	w.closed()
 }
+
+// TestFencedRunAsksAtOnce: a forced job takes the machine in mid-action; the
+// run is told, asks, and leaves the new owner alone.
+func TestFencedRunAsksAtOnce(t *testing.T) {
+	w := newWorld(t, nil)
+	var taken inventory.Grant
+	w.agentFor = func(a inventory.Assignment) *action.Result {
+		w.after(time.Minute, func() {
+			var err error
+			taken, err = w.Store.TakeGrant(t.Context(), machine, "job", workflows.BMCJobID(machine, "j"), true)
+			require.NoError(t, err)
+			w.signal(inventory.EventFenced, a.Epoch, a.Boot, nil)
+		})
+		return nil
+	}
+	begun := w.env.Now()
+	require.ErrorContains(t, w.run(workflows.ProvisionInput{Machine: machine}), "aborted by a person")
+	require.Len(t, w.asked, 1)
+	require.Equal(t, []string{workflows.Abort}, w.asked[0].Choices)
+	require.Less(t, w.asked[0].Since.Sub(begun), 30*time.Minute, "it asked before the action's deadline")
+	g, err := w.Grant(t.Context(), machine)
+	require.NoError(t, err)
+	require.Equal(t, taken.Owner, g.Owner, "the new owner keeps the machine")
+}

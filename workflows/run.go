@@ -19,6 +19,7 @@ import (
 var (
 	errTimeout = errors.New("global timeout")
 	errAborted = errors.New("aborted by a person")
+	errTaken   = temporal.NewNonRetryableApplicationError("somebody else has taken the machine: a forced job, or a person who disarmed it", activities.TypeFenced, nil)
 )
 
 // run is what every workflow that owns a machine has in common: its record,
@@ -39,6 +40,7 @@ type run struct {
 	poweredOn bool // a person says so
 	heard     map[string]bool
 	conflict  bool
+	fenced    bool // somebody else has taken the machine
 	results   map[action.Key]ActionCompleted
 	idle      map[action.Key]bool
 	lost      map[action.Key]bool
@@ -172,6 +174,8 @@ func (r *run) hear(e Event) {
 		}
 	case inventory.EventPhoneHome:
 		r.heard[e.Kind] = true
+	case inventory.EventFenced:
+		r.fenced = true
 	default:
 		// What anybody on the wire could forge, and what belongs to one boot.
 		if e.Boot == r.boot {
@@ -256,10 +260,13 @@ func (r *run) await(ctx workflow.Context, d time.Duration, done func() bool) (bo
 		d = max(left, 0)
 	}
 	r.deadline = workflow.Now(ctx).Add(d)
-	ok, err := workflow.AwaitWithTimeout(ctx, d, done)
+	_, err := workflow.AwaitWithTimeout(ctx, d, func() bool { return done() || r.fenced })
 	r.deadline = time.Time{}
-	if err != nil || ok || done() {
+	if err != nil || done() {
 		return err == nil, err
+	}
+	if r.fenced {
+		return false, errTaken
 	}
 	if !limited {
 		return false, nil
@@ -435,7 +442,10 @@ func (r *run) climb(ctx workflow.Context) (bool, error) {
 	if r.manual {
 		r.rest(ctx)
 		for {
-			ok, err := workflow.AwaitWithTimeout(ctx, reminder, func() bool { return r.poweredOn || dhcp() })
+			ok, err := workflow.AwaitWithTimeout(ctx, reminder, func() bool { return r.poweredOn || dhcp() || r.fenced })
+			if err == nil && r.fenced {
+				err = errTaken
+			}
 			if err != nil {
 				return false, err
 			}
