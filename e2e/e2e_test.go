@@ -490,7 +490,8 @@ func TestEveryPath(t *testing.T) {
 	for _, firmware := range []lab.Firmware{lab.BIOS, lab.UEFI, lab.UEFIHTTP} {
 		for _, vlan := range []int{lab.DirectVLAN, lab.RelayedVLAN} {
 			for _, bus := range []lab.Bus{lab.Virtio, lab.NVMe, lab.AHCI} {
-				name := strings.ToLower(fmt.Sprintf("%s-%d-%s", firmware, vlan, bus))
+				// "DISK-" and the name are the disk's serial, of 20 characters at most.
+				name := fmt.Sprintf("%s-%d-%s", strings.TrimPrefix(string(firmware), "uefi-"), vlan, bus)
 				t.Run(name, func(t *testing.T) {
 					ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 					defer cancel()
