@@ -37,7 +37,7 @@ lint: ## formatting, linters, workflow determinism
 	! grep -n '"resolved"' web/package-lock.json
 
 e2e: deps build ## the virtual lab: namespaces, QEMU, a real Temporal (FULL=1: the long form)
-	go test -v -count=1 -p 1 -timeout 80m ./e2e -args -lab $(if $(FULL),-full) $(E2E)
+	go test -v -count=1 -p 1 -timeout 80m -skip '^(TestBench$(if $(FULL),,|TestEveryPath))$$' ./e2e -args -lab $(if $(FULL),-full) $(E2E)
 
 demo: deps build ## two machines from power-on to a running system (KEEP=1 leaves the page open)
 	go run ./e2e/demo $(if $(KEEP),-keep)
