@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/inventory"
@@ -108,12 +107,7 @@ func (a *Activities) plan(ctx context.Context, q PlanRequest) (Planned, error) {
 // refers tells whether an action carries the nonce, or the address under
 // which the installed system is told of it, onto the disk.
 func refers(x action.Action) bool {
-	for _, v := range x.Environment {
-		if strings.Contains(v, template.RefNonce) || strings.Contains(v, template.RefPhoneHomeURL) || strings.Contains(v, template.RefMetadataURL) {
-			return true
-		}
-	}
-	return false
+	return template.Refers(x, template.RefNonce) || template.Refers(x, template.RefPhoneHomeURL) || template.Refers(x, template.RefMetadataURL)
 }
 
 func (a *Activities) render(ctx context.Context, q PlanRequest, m inventory.Machine, out *Planned) (inventory.Plan, error) {

@@ -29,7 +29,6 @@ const (
 	// taken its machine.
 	EventFenced = "fenced"
 	// What the run did.
-	EventPhase    = "phase"
 	EventGrant    = "grant" // taken
 	EventArmed    = "armed" // a boot was allowed
 	EventDisarmed = "disarmed"

@@ -396,14 +396,6 @@ func checkPathSafe(ps *Problems, field, name string) {
 	}
 }
 
-// ValidateTemplateName returns what is wrong with the name of a template,
-// which must be safe in a path.
-func ValidateTemplateName(name string) Problems {
-	var ps Problems
-	checkPathSafe(&ps, "name", name)
-	return ps
-}
-
 // ValidateImage returns everything that is wrong with i. A digest may be
 // missing: the store's owner computes it from the file.
 func ValidateImage(i Image) Problems {

@@ -94,27 +94,6 @@ func Decode(file string, b []byte, into any) error {
 	}}
 }
 
-// DecodeAll reads each document of b into a T. The error is an
-// inventory.Problems with everything wrong in any of them.
-func DecodeAll[T any](file string, b []byte) ([]T, error) {
-	docs, err := Documents(file, b)
-	if err != nil {
-		return nil, err
-	}
-	var all inventory.Problems
-	out := make([]T, len(docs))
-	for i, d := range docs {
-		if err := d.Decode(&out[i]); err != nil {
-			var p inventory.Problems
-			if !errors.As(err, &p) {
-				return nil, err
-			}
-			all = append(all, p...)
-		}
-	}
-	return out, all.Err()
-}
-
 // Locate fills in File and Line of problems that a validation of the first
 // document of b found, from their Field.
 func Locate(file string, b []byte, problems inventory.Problems) inventory.Problems {

@@ -140,15 +140,6 @@ func TestDocuments(t *testing.T) {
 	require.Equal(t, "a", docs[0].Text("metadata.name"))
 	require.Equal(t, "", docs[0].Text("metadata"))
 	require.Equal(t, 6, docs[1].Line())
-
-	all, err := DecodeAll[inventory.DeclaredDisk]("f", []byte("device: /dev/sda\n---\ndevice: /dev/sdb\n"))
-	require.NoError(t, err)
-	require.Equal(t, []inventory.DeclaredDisk{{Device: "/dev/sda"}, {Device: "/dev/sdb"}}, all)
-	_, err = DecodeAll[inventory.DeclaredDisk]("f", []byte("devicex: /dev/sda\n---\ndevicey: /dev/sdb\n"))
-	var p inventory.Problems
-	require.ErrorAs(t, err, &p)
-	require.Len(t, p, 2)
-	require.Equal(t, 3, p[1].Line)
 }
 
 func TestLocate(t *testing.T) {
