@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"runtime"
 	"strings"
 	"time"
 
@@ -15,6 +16,11 @@ import (
 // lets it, and waits until it shows an image being written to a disk. With a
 // file name it leaves a picture of that moment there.
 func (s *Site) watchPage(ctx context.Context, picture string) error {
+	// The browser dies with the thread that starts it (chromedp sets a
+	// parent-death signal), and the lab ends threads that were in a namespace.
+	// This one is kept for as long as the browser is watched.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
 	chromium, err := exec.LookPath("chromium")
 	if err != nil {
 		return fmt.Errorf("finding the browser: %w (make deps installs it)", err)
