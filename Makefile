@@ -20,6 +20,9 @@ build: web bin/worker-agent ## build both programs and the agent's OS into bin/
 bin/worker-agent: FORCE
 	CGO_ENABLED=0 go build -ldflags '$(LDFLAGS)' -o bin/ ./cmd/worker-agent
 
+previous: ## build the commit before this one into bin/previous, for the upgrade test
+	deploy/previous.sh bin/previous
+
 web: web/dist/index.html ## build the page (needs node)
 web/dist/index.html: $(wildcard web/src/* web/public/*) web/index.html web/package-lock.json web/vite.config.ts
 	cd web && npm ci --no-audit --no-fund --loglevel=error && npm run build
@@ -36,7 +39,7 @@ lint: ## formatting, linters, workflow determinism
 	go mod tidy -diff
 	! grep -n '"resolved"' web/package-lock.json
 
-e2e: deps build ## the virtual lab: namespaces, QEMU, a real Temporal (FULL=1: the long form)
+e2e: deps build previous ## the virtual lab: namespaces, QEMU, a real Temporal (FULL=1: the long form)
 	go test -v -count=1 -p 1 -timeout 80m -skip '^(TestBench$(if $(FULL),,|TestEveryPath))$$' ./e2e -args -lab $(if $(FULL),-full) $(E2E)
 
 demo: deps build ## two machines from power-on to a running system (KEEP=1 leaves the page open)
@@ -55,5 +58,5 @@ help:
 
 # Prerequisites are steps in their order (deps before build), under make -j as well; go and npm use the cores themselves.
 .NOTPARALLEL:
-.PHONY: deps build web test lint e2e demo bench check clean help FORCE
+.PHONY: deps build previous web test lint e2e demo bench check clean help FORCE
 FORCE:

@@ -44,6 +44,13 @@ func site(ctx context.Context, t *testing.T) *Site {
 	dir := keepDir(t)
 	s, err := NewSite(ctx, Options{Root: "..", Dir: dir})
 	require.NoError(t, err)
+	s.keep(t)
+	return s
+}
+
+// keep closes the site after the test, and leaves what a failed one is looked
+// at with.
+func (s *Site) keep(t *testing.T) {
 	t.Cleanup(func() {
 		if t.Failed() {
 			s.evidence(t)
@@ -52,7 +59,6 @@ func site(ctx context.Context, t *testing.T) *Site {
 		}
 		require.NoError(t, s.Close())
 	})
-	return s
 }
 
 func keepDir(t *testing.T) string {

@@ -37,6 +37,7 @@ type Site struct {
 	API, Temporal, UI string
 
 	root   string // of the repository
+	bin    string // where ingot lies
 	dir    string // config, state, logs
 	out    io.Writer
 	mu     sync.Mutex
@@ -48,6 +49,8 @@ type Site struct {
 type Options struct {
 	// Root is the repository, where bin/ and .tools/ lie.
 	Root string
+	// Programs is the folder of the programs, Root/bin by default; see Upgrade.
+	Programs string
 	// Dir keeps everything that a failed test is looked at with; empty: a
 	// folder that goes with the lab.
 	Dir string
@@ -69,7 +72,10 @@ func NewSite(ctx context.Context, o Options) (_ *Site, err error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Site{Lab: l, root: o.Root, dir: l.Dir(), out: o.Out}
+	s := &Site{Lab: l, root: o.Root, bin: o.Programs, dir: l.Dir(), out: o.Out}
+	if s.bin == "" {
+		s.bin = filepath.Join(o.Root, "bin")
+	}
 	if s.out == nil {
 		s.out = io.Discard
 	}
@@ -111,9 +117,16 @@ func (s *Site) env() []string {
 	return append(os.Environ(), "XDG_CONFIG_HOME="+filepath.Join(s.dir, "etc"), "XDG_STATE_HOME="+filepath.Join(s.dir, "state"))
 }
 
+// Upgrade stops the server and starts the one in programs with the same data.
+func (s *Site) Upgrade(ctx context.Context, programs string) error {
+	s.Stop()
+	s.bin = programs
+	return s.Start(ctx)
+}
+
 // Start starts "ingot serve" and waits until it and its Temporal answer.
 func (s *Site) Start(ctx context.Context) error {
-	c := s.Command(context.WithoutCancel(ctx), lab.Server, filepath.Join(s.root, "bin/ingot"), "serve", "--log-level", "debug")
+	c := s.Command(context.WithoutCancel(ctx), lab.Server, filepath.Join(s.bin, "ingot"), "serve", "--log-level", "debug")
 	c.Env = s.env()
 	c.Stdout, c.Stderr = io.MultiWriter(s.log, s.out), s.log
 	if err := c.Start(); err != nil {
@@ -180,7 +193,7 @@ func (s *Site) Pid() int {
 
 // CLI runs an ingot command beside the server and returns what it printed.
 func (s *Site) CLI(ctx context.Context, args ...string) (string, error) {
-	return s.run(ctx, filepath.Join(s.root, "bin/ingot"), args...)
+	return s.run(ctx, filepath.Join(s.bin, "ingot"), args...)
 }
 
 // TemporalCLI runs the unmodified temporal command against the site's server.
