@@ -41,7 +41,18 @@ type Config struct {
 	// Step is the pause between reads of a state that is awaited (3 s); Hard
 	// and Soft are how long it is awaited (60 s, and 180 s for soft).
 	Step, Hard, Soft time.Duration
+	// Settle is after how long a BMC that was reset and still answers counts
+	// as back (30 s); Back how long it may stay away (5 min).
+	Settle, Back time.Duration
+	// Networks are those in which BMCs may be; nil = DefaultNetworks. Nothing
+	// else is dialled, whatever the inventory says.
+	Networks []netip.Prefix
+	// Resolver looks up names of BMCs; nil = the system's.
+	Resolver Resolver
 }
+
+// lookupTime is how long a name may take to resolve.
+const lookupTime = 10 * time.Second
 
 // Driver talks to BMCs. Its methods return errors that wrap
 // inventory.ErrUnreachable (wait and try again), inventory.ErrRefused (the
@@ -67,6 +78,18 @@ func New(cfg Config) *Driver {
 	}
 	if cfg.Soft <= 0 {
 		cfg.Soft = 180 * time.Second
+	}
+	if cfg.Settle <= 0 {
+		cfg.Settle = 30 * time.Second
+	}
+	if cfg.Back <= 0 {
+		cfg.Back = 5 * time.Minute
+	}
+	if cfg.Networks == nil {
+		cfg.Networks = DefaultNetworks()
+	}
+	if cfg.Resolver == nil {
+		cfg.Resolver = net.DefaultResolver
 	}
 	return &Driver{cfg: cfg, locks: map[string]chan struct{}{}}
 }

@@ -30,7 +30,7 @@ const (
 	defaultCipher = "17"
 )
 
-var features = registrar.Features{providers.FeaturePowerState, providers.FeaturePowerSet, providers.FeatureBootDeviceSet}
+var features = registrar.Features{providers.FeaturePowerState, providers.FeaturePowerSet, providers.FeatureBootDeviceSet, providers.FeatureBmcReset}
 
 func cipher(b inventory.BMC) string {
 	if b.CipherSuite == "" {
@@ -62,6 +62,7 @@ var (
 	_ bmclibbmc.PowerSetter              = (*ipmi)(nil)
 	_ bmclibbmc.BootDeviceSetter         = (*ipmi)(nil)
 	_ bmclibbmc.BootDeviceOverrideGetter = (*ipmi)(nil)
+	_ bmclibbmc.BMCResetter              = (*ipmi)(nil)
 )
 
 func newIPMI(path string, b inventory.BMC, password inventory.Secret) *ipmi {

@@ -1,0 +1,119 @@
+// Package clock tells the time of this process twice: by the wall, which
+// people and NTP set, and by a counter that nobody sets. A wait that ends by
+// the wall may not have been waited.
+package clock
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+const (
+	// every is the pause between two looks at both clocks.
+	every = time.Second
+	// tolerance is how far the wall clock may move against the counter before
+	// it counts as a step. What is slewed by NTP moves both.
+	tolerance = 3 * time.Second
+	// slack is how inexactly a moment of the wall is found on the counter.
+	slack = tolerance + 2*every
+	// kept is how many steps are remembered.
+	kept = 64
+)
+
+// A Step is a change of the wall clock: it showed From and then To.
+type Step struct{ From, To time.Time }
+
+// By is how far the clock went, negative when backward.
+func (s Step) By() time.Duration { return s.To.Sub(s.From) }
+
+// era is a time in which wall and counter went alike.
+type era struct {
+	since  time.Duration // by the counter
+	offset time.Time     // what the wall would have shown when the counter was 0
+}
+
+// Clock knows by how much the wall clock has been set while this process
+// lived. Make one with New.
+type Clock struct {
+	wall func() time.Time
+	mono func() time.Duration
+
+	mu    sync.Mutex
+	begun time.Duration
+	eras  []era // at least one, the oldest first
+}
+
+// New returns the clock of this process, which begins now.
+func New() *Clock {
+	begun := time.Now()
+	return Of(func() time.Time { return time.Now().Round(0) }, func() time.Duration { return time.Since(begun) })
+}
+
+// Of returns a clock of two sources: what the wall shows, without a monotonic
+// reading, and the time since some fixed moment.
+func Of(wall func() time.Time, mono func() time.Duration) *Clock {
+	c := &Clock{wall: wall, mono: mono, begun: mono()}
+	c.eras = []era{{since: c.begun, offset: wall().Add(-c.begun)}}
+	return c
+}
+
+// Up returns how long this process has lived by the counter.
+func (c *Clock) Up() time.Duration { return c.mono() - c.begun }
+
+// Look compares the two clocks and returns the step since the last look, if
+// there was one.
+func (c *Clock) Look() (Step, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now, shown := c.mono(), c.wall()
+	e := c.eras[len(c.eras)-1]
+	s := Step{From: e.offset.Add(now), To: shown}
+	if s.By().Abs() <= tolerance {
+		return Step{}, false
+	}
+	if len(c.eras) == kept {
+		c.eras = append(c.eras[:0], c.eras[1:]...)
+	}
+	c.eras = append(c.eras, era{since: now, offset: shown.Add(-now)})
+	return s, true
+}
+
+// Run looks every second until ctx is done, and tells of each step.
+func (c *Clock) Run(ctx context.Context, stepped func(context.Context, Step)) error {
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			if s, ok := c.Look(); ok {
+				stepped(ctx, s)
+			}
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// Left returns what remains of a wait of length d that began when the wall
+// clock showed began: what was skipped by setting the clock has not been
+// waited. Nothing remains of a wait that began in the future, because then
+// somebody else's clock says so.
+func (c *Clock) Left(began time.Time, d time.Duration) time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := c.mono()
+	at := began.Sub(c.eras[0].offset) // before this process: as if nothing was set
+	for i := len(c.eras) - 1; i >= 0; i-- {
+		e := c.eras[i]
+		if t := began.Sub(e.offset); t >= e.since-slack && t <= now+slack {
+			at = t
+			break
+		}
+	}
+	waited := now - at
+	if waited < -slack || d-waited <= slack {
+		return 0
+	}
+	return min(d-waited, d)
+}

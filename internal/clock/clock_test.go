@@ -1,0 +1,116 @@
+package clock
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// hands are a wall clock that somebody sets and a counter that nobody does.
+type hands struct {
+	at   time.Time
+	mono time.Duration
+}
+
+func (h *hands) pass(d time.Duration) { h.at, h.mono = h.at.Add(d), h.mono+d }
+func (h *hands) set(d time.Duration)  { h.at = h.at.Add(d) }
+
+func made(t *testing.T) (*hands, *Clock) {
+	t.Helper()
+	h := &hands{at: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC), mono: 5 * time.Hour}
+	return h, Of(func() time.Time { return h.at }, func() time.Duration { return h.mono })
+}
+
+func TestStepsAreSeenOnceAndSlewingIsNone(t *testing.T) {
+	h, c := made(t)
+	h.pass(time.Hour)
+	h.set(2 * time.Second)
+	_, ok := c.Look()
+	require.False(t, ok)
+	h.set(24 * time.Hour)
+	s, ok := c.Look()
+	require.True(t, ok)
+	require.Equal(t, 24*time.Hour+2*time.Second, s.By(), "small ones add up")
+	require.Equal(t, h.at, s.To)
+	_, ok = c.Look()
+	require.False(t, ok)
+	require.Equal(t, time.Hour, c.Up())
+}
+
+func TestLeft(t *testing.T) {
+	for name, tc := range map[string]struct {
+		do   func(h *hands, c *Clock)
+		left time.Duration
+	}{
+		"waited":                    {func(h *hands, _ *Clock) { h.pass(12 * time.Minute) }, 0},
+		"a day forward in mid-wait": {func(h *hands, c *Clock) { h.pass(2 * time.Minute); h.set(24 * time.Hour); c.Look() }, 10 * time.Minute},
+		"and waited on after that": {func(h *hands, c *Clock) {
+			h.pass(2 * time.Minute)
+			h.set(24 * time.Hour)
+			c.Look()
+			h.pass(4 * time.Minute)
+		}, 6 * time.Minute},
+		"a step that nobody saw yet": {func(h *hands, _ *Clock) { h.pass(2 * time.Minute); h.set(24 * time.Hour) }, 10 * time.Minute},
+		"five minutes forward twice": {func(h *hands, c *Clock) {
+			for range 2 {
+				h.pass(time.Minute)
+				h.set(5 * time.Minute)
+				c.Look()
+			}
+		}, 10 * time.Minute},
+		"an hour backward": {func(h *hands, c *Clock) {
+			h.pass(2 * time.Minute)
+			h.set(-time.Hour)
+			c.Look()
+			h.pass(10 * time.Minute)
+		}, 0},
+		"forward and back": {func(h *hands, c *Clock) {
+			h.set(24 * time.Hour)
+			c.Look()
+			h.pass(time.Minute)
+			h.set(-24 * time.Hour)
+			c.Look()
+		}, 11 * time.Minute},
+		"a step before it":  {nil, 0},
+		"almost waited out": {func(h *hands, _ *Clock) { h.pass(12*time.Minute - time.Second) }, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h, c := made(t)
+			began := h.at
+			if tc.do == nil {
+				h.set(24 * time.Hour)
+				c.Look()
+				h.pass(time.Hour)
+				began = h.at
+				h.pass(12 * time.Minute)
+			} else {
+				tc.do(h, c)
+			}
+			require.Equal(t, tc.left, c.Left(began, 12*time.Minute))
+		})
+	}
+	h, c := made(t)
+	require.Zero(t, c.Left(h.at.Add(time.Hour), 12*time.Minute), "a wait that begins in the future is of another clock")
+	h.pass(time.Minute)
+	require.Zero(t, c.Left(h.at.Add(-time.Hour), 12*time.Minute), "before this process began")
+}
+
+func TestRunTells(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var set time.Duration
+		begun := time.Now()
+		c := Of(func() time.Time { return time.Now().Add(set) }, func() time.Duration { return time.Since(begun) })
+		ctx, cancel := context.WithCancel(t.Context())
+		steps := make(chan Step, 1)
+		done := make(chan error, 1)
+		go func() { done <- c.Run(ctx, func(_ context.Context, s Step) { steps <- s }) }()
+		synctest.Wait()
+		set = -time.Hour
+		require.Equal(t, -time.Hour, (<-steps).By())
+		cancel()
+		require.NoError(t, <-done)
+	})
+}
