@@ -76,6 +76,12 @@ type Config struct {
 	// FetchHosts are hosts from which images may be fetched over plain http,
 	// or that lie in private address ranges.
 	FetchHosts []string
+	// Resolver looks up the hosts from which images are fetched; nil = the
+	// system's.
+	Resolver *net.Resolver
+	// CheckBMCHost tells whether a BMC may be addressed there; nil = anywhere.
+	// Names are judged when they are dialled.
+	CheckBMCHost func(host string) error
 	// Why answers with the boot decision for a MAC and its reasons.
 	Why func(ctx context.Context, mac string) (any, error)
 	// CheckBMC logs in to a machine's BMC and returns its power state.

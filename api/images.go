@@ -615,27 +615,32 @@ func (s *Server) mayFetch(u *url.URL) error {
 	return fmt.Errorf("%s from %q is not allowed", u.Scheme, u.Hostname())
 }
 
+// fetchStall is how long a server may send nothing.
+const fetchStall = time.Minute
+
 // get fetches a URL. Addresses are judged when they are dialled, so that a
 // name that resolves differently the second time gains nothing.
 func (s *Server) get(ctx context.Context, target string) (*http.Response, error) {
-	dialer := net.Dialer{Timeout: 10 * time.Second}
 	client := http.Client{
+		// No proxy: it would dial for us, and judge nothing.
 		Transport: &http.Transport{
 			DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
 				host, _, err := net.SplitHostPort(address)
 				if err != nil {
 					return nil, err
 				}
-				d := dialer
-				if !slices.Contains(s.cfg.FetchHosts, host) {
-					d.Control = publicOnly
+				d := net.Dialer{Timeout: 10 * time.Second, Resolver: s.cfg.Resolver, Control: s.mayDial(host)}
+				c, err := d.DialContext(ctx, network, address)
+				if err != nil {
+					return nil, err
 				}
-				return d.DialContext(ctx, network, address)
+				return stalling{c}, nil
 			},
-			TLSClientConfig:       &tls.Config{MinVersion: tls.VersionTLS12},
-			ResponseHeaderTimeout: 30 * time.Second,
-			DisableCompression:    true, // the digest is of the file as it is
-			DisableKeepAlives:     true,
+			TLSClientConfig:        &tls.Config{MinVersion: tls.VersionTLS12},
+			ResponseHeaderTimeout:  30 * time.Second,
+			MaxResponseHeaderBytes: 64 << 10,
+			DisableCompression:     true, // the digest is of the file as it is
+			DisableKeepAlives:      true,
 		},
 		CheckRedirect: func(r *http.Request, via []*http.Request) error {
 			if len(via) > 5 {
@@ -658,14 +663,53 @@ func (s *Server) get(ctx context.Context, target string) (*http.Response, error)
 	return resp, nil
 }
 
-// publicOnly refuses addresses that are not out in the world.
-func publicOnly(_, address string, _ syscall.RawConn) error {
-	ap, err := netip.ParseAddrPort(address)
-	if err != nil {
-		return err
+// stalling is a connection whose reads end when nothing comes.
+type stalling struct{ net.Conn }
+
+func (c stalling) Read(p []byte) (int, error) {
+	if err := c.SetReadDeadline(time.Now().Add(fetchStall)); err != nil {
+		return 0, err
 	}
-	if a := ap.Addr().Unmap(); !a.IsGlobalUnicast() || a.IsPrivate() {
-		return fmt.Errorf("%s is no public address, and its host is not listed", a)
+	return c.Conn.Read(p)
+}
+
+// mayDial judges the address that host was resolved to, at the moment when it
+// is dialled. An address that the configuration lists as such is taken; a name
+// that it lists may lie in a private range, but never on this host or its
+// link; any other must be public.
+func (s *Server) mayDial(host string) func(network, address string, _ syscall.RawConn) error {
+	listed := slices.Contains(s.cfg.FetchHosts, host)
+	_, err := netip.ParseAddr(host)
+	literal := err == nil
+	return func(_, address string, _ syscall.RawConn) error {
+		ap, err := netip.ParseAddrPort(address)
+		if err != nil {
+			return err
+		}
+		a := ap.Addr().Unmap().WithZone("")
+		switch {
+		case listed && literal:
+			return nil
+		case !a.IsGlobalUnicast() || special(a):
+			return fmt.Errorf("%s is an address of this host, its link or of no host", a)
+		case a.IsPrivate() && !listed:
+			return fmt.Errorf("%s is a private address, and images.fetch_hosts does not list its host", a)
+		}
+		return nil
 	}
-	return nil
+}
+
+// special tells whether a lies in a range that is no place of the Internet,
+// although nothing of its form says so, or that embeds an address which would
+// have to be judged instead (RFC 6890, RFC 6052, RFC 3056, RFC 4380).
+func special(a netip.Addr) bool {
+	for _, p := range []string{
+		"0.0.0.0/8", "100.64.0.0/10", "192.0.0.0/24", "192.0.2.0/24", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "240.0.0.0/4",
+		"::/96", "64:ff9b::/96", "64:ff9b:1::/48", "100::/64", "2001::/32", "2001:db8::/32", "2002::/16", "fec0::/10",
+	} {
+		if netip.MustParsePrefix(p).Contains(a) {
+			return true
+		}
+	}
+	return false
 }

@@ -118,6 +118,15 @@ func (s *Server) putMachines(c *gin.Context, ms []inventory.Machine, replace boo
 			}
 			problems = append(problems, p)
 		}
+		if b := ms[i].BMC; !b.Manual() && s.cfg.CheckBMCHost != nil {
+			if err := s.cfg.CheckBMCHost(b.Host); err != nil {
+				field := "bmc.host"
+				if len(ms) > 1 {
+					field = first(m.Name, fmt.Sprintf("machines[%d]", i)) + ": " + field
+				}
+				problems.Add(field, "list its network under bmc.networks in the configuration", "%v", err)
+			}
+		}
 	}
 	if err := problems.Err(); err != nil {
 		return nil, err

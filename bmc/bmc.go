@@ -13,6 +13,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
+	"net/netip"
 	"strconv"
 	"strings"
 	"sync"
@@ -190,13 +192,19 @@ func (d *Driver) with(ctx context.Context, b inventory.BMC, password inventory.S
 	if err := check(b); err != nil {
 		return fmt.Errorf("%s: %w", what, err)
 	}
-	unlock, err := d.lock(ctx, b.Address())
+	dialled := b
+	var err error
+	if dialled.Host, err = d.resolve(ctx, b.Host); err != nil {
+		return fmt.Errorf("%s: BMC %s: %w", what, b.Host, err)
+	}
+	// By address: two names of one BMC must not open two sessions.
+	unlock, err := d.lock(ctx, dialled.Address())
 	if err != nil {
 		return fmt.Errorf("%s: waiting for BMC %s, which is in use: %w", what, b.Host, err)
 	}
 	defer unlock()
 	began := time.Now()
-	p := newIPMI(d.cfg.Ipmitool, b, password)
+	p := newIPMI(d.cfg.Ipmitool, dialled, password)
 	// The password stays out of bmclib's client: the provider has it.
 	registry := registrar.NewRegistry()
 	registry.Register(providerName, providerProtocol, features, nil, p)

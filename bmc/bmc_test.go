@@ -5,8 +5,10 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -41,6 +43,7 @@ func newBench(t *testing.T) *bench {
 	b.Driver = New(Config{
 		Log: slog.New(slog.NewTextHandler(b.log, &slog.HandlerOptions{Level: slog.LevelDebug})), Ipmitool: path,
 		Step: 5 * time.Millisecond, Hard: 50 * time.Millisecond, Soft: 100 * time.Millisecond,
+		Networks: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}, Resolver: names{"bmc-a": {"192.0.2.3"}},
 	})
 	return b
 }
@@ -74,6 +77,22 @@ func (b *bench) commands() []string {
 		require.ErrorIs(b.t, err, os.ErrNotExist)
 	}
 	return out
+}
+
+// names is a name server: addresses by name, of which each question takes the
+// first and puts it last.
+type names map[string][]string
+
+func (n names) LookupNetIP(_ context.Context, _, host string) ([]netip.Addr, error) {
+	host = strings.ToLower(host)
+	if len(n[host]) == 0 {
+		return nil, errors.New("no such host")
+	}
+	a := n[host][0]
+	if len(n[host]) > 1 {
+		n[host] = append(slices.Clone(n[host][1:]), a)
+	}
+	return []netip.Addr{netip.MustParseAddr(a)}, nil
 }
 
 func password() inventory.Secret { return inventory.NewSecret(canary) }
@@ -272,7 +291,9 @@ func TestErrors(t *testing.T) {
 	})
 	t.Run("ipmitool is missing", func(t *testing.T) {
 		t.Setenv("PATH", t.TempDir())
-		_, err := New(Config{}).State(t.Context(), newBench(t).bmc, password())
+		x := newBench(t).bmc
+		x.Host = "10.0.0.3"
+		_, err := New(Config{}).State(t.Context(), x, password())
 		require.ErrorIs(t, err, inventory.ErrUnsupported)
 		require.ErrorContains(t, err, "ipmitool")
 	})
@@ -327,7 +348,9 @@ func TestNormalise(t *testing.T) {
 	}
 }
 
-func TestPasswordIsNowhere(t *testing.T) {
+// TestS25PasswordIsNowhere: what a child process can be asked for, and what
+// this one writes, never holds it.
+func TestS25PasswordIsNowhere(t *testing.T) {
 	b := newBench(t)
 	require.NoError(t, b.Set(t.Context(), b.bmc, password(), "on", nil))
 	_, err := b.SetBootDevice(t.Context(), b.bmc, password(), inventory.BootDevice{Device: "pxe"}, nil)
@@ -344,6 +367,7 @@ func TestPasswordIsNowhere(t *testing.T) {
 	require.NotContains(t, err.Error(), canary)
 }
 
+// S29, its first part: one operation per BMC, whatever it is called.
 func TestOneOperationAtATime(t *testing.T) {
 	b := newBench(t)
 	var wait sync.WaitGroup

@@ -198,6 +198,9 @@ func (s *server) netboot() error {
 	for _, p := range n.Metadata {
 		m.Addrs = append(m.Addrs, config.Join(s.address.String(), p))
 	}
+	if m.Proxies, err = config.Prefixes(n.Proxies); err != nil {
+		return err
+	}
 	if s.metadata, err = metadatasvc.New(m, s.store, s.store); err != nil {
 		return err
 	}
@@ -215,12 +218,8 @@ func (s *server) netboot() error {
 	for _, p := range n.HTTP {
 		cfg.HTTPAddr = append(cfg.HTTPAddr, config.Join(s.address.String(), p))
 	}
-	for _, r := range n.Relays {
-		p, err := config.Prefix(r)
-		if err != nil {
-			return err
-		}
-		cfg.Relays = append(cfg.Relays, p)
+	if cfg.Relays, err = config.Prefixes(n.Relays); err != nil {
+		return err
 	}
 	s.boot, err = bootsvc.New(cfg, s.store, s.store)
 	return err
@@ -229,7 +228,11 @@ func (s *server) netboot() error {
 // control makes activities and API.
 func (s *server) control() error {
 	key := s.claimKey()
-	driver := bmc.New(bmc.Config{Log: s.log.With("part", "bmc")})
+	networks, err := config.Prefixes(s.cfg.BMC.Networks)
+	if err != nil {
+		return err
+	}
+	driver := bmc.New(bmc.Config{Log: s.log.With("part", "bmc"), Networks: networks})
 	site := activities.Site{ClaimKey: key, RequireDigest: s.cfg.Images.RequireDigest}
 	if s.address.IsValid() {
 		site.Bootable = s.bootable
@@ -248,12 +251,11 @@ func (s *server) control() error {
 	if host, _, err := net.SplitHostPort(s.cfg.Listen); err == nil {
 		hosts = append(hosts, host)
 	}
-	var err error
 	s.api, err = api.New(api.Config{
 		Store: s.store, Temporal: s.temporal.Client, Namespace: s.cfg.Temporal.Namespace, TokenSHA256: sha256.Sum256([]byte(s.token)), ClaimKey: key,
 		AllowedHosts: hosts, BaseURL: base, Log: s.log.With("part", "api"), Version: build(), ImageDir: s.cfg.ImageDir(),
 		MinFree: s.cfg.MinFree << 20, FetchHosts: s.cfg.Images.FetchHosts, NoSecretKey: s.keys == nil, ImageURL: site.URLOf,
-		Heartbeat: activities.Heartbeat, Status: s.status,
+		Heartbeat: activities.Heartbeat, Status: s.status, CheckBMCHost: driver.CheckHost,
 		Why: func(ctx context.Context, mac string) (any, error) {
 			if s.boot == nil {
 				return whyOff(ctx, s.store, mac)

@@ -36,6 +36,7 @@ type Config struct {
 	Hosts    []string `json:"hosts,omitempty"`
 	Netboot  Netboot  `json:"netboot,omitempty"`
 	Images   Images   `json:"images,omitempty"`
+	BMC      BMC      `json:"bmc,omitempty"`
 	Temporal Temporal `json:"temporal,omitempty"`
 	// MinFree is the free space, in MiB, below which new runs and uploads are refused.
 	MinFree int64 `json:"min_free_mib,omitempty"`
@@ -55,6 +56,9 @@ type Netboot struct {
 	// Relays are the addresses of DHCP relays that may ask; empty: a relay in
 	// the subnet of the reservation that it asks for.
 	Relays []string `json:"relays,omitempty"`
+	// Proxies are the addresses of HTTP proxies before the metadata server,
+	// whose X-Forwarded-For is believed; empty: nobody's.
+	Proxies []string `json:"proxies,omitempty"`
 	// LinkLocal serves 169.254.169.254, an alias that the operator has added,
 	// by classless routes.
 	LinkLocal bool `json:"link_local,omitempty"`
@@ -69,6 +73,12 @@ type Images struct {
 	Dir           string   `json:"dir,omitempty"` // default: images below DataDir
 	RequireDigest bool     `json:"require_digest,omitempty"`
 	FetchHosts    []string `json:"fetch_hosts,omitempty"` // may be fetched from over http or in private ranges
+}
+
+// BMC says where management controllers may be.
+type BMC struct {
+	// Networks are addresses or prefixes; empty: the private ranges.
+	Networks []string `json:"networks,omitempty"`
 }
 
 // Temporal is the embedded server, or another one by address.
@@ -166,6 +176,16 @@ func (c *Config) check(p *inventory.Problems) {
 			p.Add(fmt.Sprintf("netboot.relays[%d]", i), "write an address or a prefix", "%q is neither", r)
 		}
 	}
+	for i, r := range c.Netboot.Proxies {
+		if _, err := Prefix(r); err != nil {
+			p.Add(fmt.Sprintf("netboot.proxies[%d]", i), "write an address or a prefix", "%q is neither", r)
+		}
+	}
+	for i, r := range c.BMC.Networks {
+		if _, err := Prefix(r); err != nil {
+			p.Add(fmt.Sprintf("bmc.networks[%d]", i), "write an address or a prefix", "%q is neither", r)
+		}
+	}
 	port := func(field string, n int) {
 		if n < 1 || n > 65535 {
 			p.Add(field, "write a number from 1 to 65535", "%d is no port", n)
@@ -211,6 +231,20 @@ func Prefix(s string) (netip.Prefix, error) {
 	return netip.ParsePrefix(s)
 }
 
+// Prefixes reads a list of addresses and prefixes that Load has checked; nil
+// for an empty one.
+func Prefixes(list []string) ([]netip.Prefix, error) {
+	var out []netip.Prefix
+	for _, s := range list {
+		p, err := Prefix(s)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, p)
+	}
+	return out, nil
+}
+
 // ImageDir returns where images lie.
 func (c Config) ImageDir() string {
 	if c.Images.Dir != "" {
@@ -253,6 +287,7 @@ netboot:
   #agent: 7443                    # agents, TLS
   #metadata: [7172]
   #relays: [10.0.1.1]             # DHCP relays that may ask
+  #proxies: []                    # HTTP proxies before the metadata server, whose X-Forwarded-For is believed
   #link_local: false              # tell machines the way to 169.254.169.254 (option 121)
   #loaders: /usr/lib/ipxe         # undionly.kpxe, snponly.efi, ipxe.efi
   #agent_os: /usr/share/ingot     # vmlinuz, initramfs
@@ -261,6 +296,9 @@ netboot:
 #  dir: /var/lib/ingot/images
 #  require_digest: false          # refuse images whose digest nobody declared
 #  fetch_hosts: []                # hosts from which "image add URL" may fetch over http
+
+#bmc:
+#  networks: [10.0.0.0/8, 172.16.0.0/12, 192.168.0.0/16, "fc00::/7"]  # where BMCs may be; nothing else is dialled
 
 #temporal:
 #  port: 7233                     # the embedded server, on loopback

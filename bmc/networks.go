@@ -1,0 +1,76 @@
+package bmc
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// DefaultNetworks are the networks in which BMCs are looked for when none are
+// configured: the private ranges (RFC 1918, RFC 4193). A BMC that the whole
+// Internet can reach is found by the whole Internet; whoever has one lists it.
+func DefaultNetworks() []netip.Prefix {
+	return []netip.Prefix{
+		netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("172.16.0.0/12"), netip.MustParsePrefix("192.168.0.0/16"),
+		netip.MustParsePrefix("fc00::/7"),
+	}
+}
+
+// A Resolver looks up the name of a BMC. *net.Resolver is one.
+type Resolver interface {
+	LookupNetIP(ctx context.Context, network, host string) ([]netip.Addr, error)
+}
+
+// CheckHost tells whether a BMC may be addressed as host: an address must lie
+// in the configured networks, else inventory.ErrInvalid. A name may be any: it
+// is judged by its addresses whenever it is dialled.
+func (d *Driver) CheckHost(host string) error {
+	a, err := netip.ParseAddr(host)
+	if err != nil {
+		return nil
+	}
+	return d.checkAddr(a)
+}
+
+func (d *Driver) checkAddr(a netip.Addr) error {
+	a = a.Unmap()
+	for _, p := range d.cfg.Networks {
+		if p.Contains(a.WithZone("")) {
+			return nil
+		}
+	}
+	return fmt.Errorf("%s lies in no network in which BMCs may be (bmc.networks): %w", a, inventory.ErrInvalid)
+}
+
+// resolve returns the address at which host is spoken to. What was judged is
+// what is dialled: a name that resolves differently a moment later gains
+// nothing (security S17).
+func (d *Driver) resolve(ctx context.Context, host string) (string, error) {
+	if a, err := netip.ParseAddr(host); err == nil {
+		return a.Unmap().String(), d.checkAddr(a)
+	}
+	limited, cancel := context.WithTimeout(ctx, lookupTime)
+	defer cancel()
+	addrs, err := d.cfg.Resolver.LookupNetIP(limited, "ip", host)
+	switch {
+	case ctx.Err() != nil:
+		return "", ctx.Err()
+	case err != nil:
+		return "", fmt.Errorf("looking up the BMC's name: %w: %w", inventory.ErrUnreachable, err)
+	}
+	var refused error
+	for _, a := range addrs {
+		if refused = d.checkAddr(a); refused == nil {
+			return a.Unmap().String(), nil
+		}
+	}
+	if refused == nil {
+		refused = fmt.Errorf("the BMC's name has no address: %w", inventory.ErrUnreachable)
+	}
+	return "", refused
+}
+
+var _ Resolver = (*net.Resolver)(nil)

@@ -1,0 +1,74 @@
+package bmc
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// TestS17OnlyConfiguredNetworksAreDialled: ipmitool is not even started for a
+// host that no network lists, by whatever name it is called.
+func TestS17OnlyConfiguredNetworksAreDialled(t *testing.T) {
+	b := newBench(t)
+	resolver := names{"bmc-a": {"192.0.2.3"}, "inside": {"127.0.0.1"}, "rebinding": {"192.0.2.3", "127.0.0.1"}, "metadata": {"169.254.169.254"}}
+	b.cfg.Resolver = resolver
+	for _, host := range []string{"127.0.0.1", "::1", "::ffff:127.0.0.1", "169.254.169.254", "fe80::1%eth0", "8.8.8.8", "192.0.3.1", "inside", "metadata"} {
+		x := b.bmc
+		x.Host = host
+		_, err := b.State(t.Context(), x, password())
+		require.ErrorIs(t, err, inventory.ErrInvalid, host)
+		require.ErrorContains(t, err, "bmc.networks", host)
+		require.ErrorIs(t, b.Set(t.Context(), x, password(), "on", nil), inventory.ErrInvalid, host)
+		if _, err := netip.ParseAddr(host); err == nil {
+			require.ErrorIs(t, b.CheckHost(host), inventory.ErrInvalid, host)
+		}
+	}
+	require.Empty(t, b.get("argv"), "nothing was dialled")
+
+	// What was judged is what is dialled: ipmitool gets the address, and does
+	// not ask for the name a second time.
+	x := b.bmc
+	x.Host = "rebinding"
+	_, err := b.State(t.Context(), x, password())
+	require.NoError(t, err)
+	require.Contains(t, b.get("argv"), "-H 192.0.2.3 ")
+	b.commands()
+	_, err = b.State(t.Context(), x, password())
+	require.ErrorIs(t, err, inventory.ErrInvalid, "the name points elsewhere now")
+	require.Empty(t, b.get("argv"))
+	require.NoError(t, b.CheckHost("a-name"))
+	require.NoError(t, b.CheckHost("192.0.2.77"))
+	x.Host = "nobody"
+	_, err = b.State(t.Context(), x, password())
+	require.ErrorIs(t, err, inventory.ErrUnreachable)
+}
+
+// TestS17DefaultNetworksArePrivate is what applies without a configuration.
+func TestS17DefaultNetworksArePrivate(t *testing.T) {
+	d := New(Config{})
+	for host, ok := range map[string]bool{
+		"10.1.2.3": true, "172.31.0.1": true, "192.168.7.7": true, "fd00::7": true, "::ffff:10.0.0.1": true,
+		"172.32.0.1": false, "127.0.0.1": false, "::1": false, "169.254.169.254": false, "fe80::1": false, "100.64.0.1": false, "1.1.1.1": false, "2001:db8::1": false,
+		"0.0.0.0": false, "224.0.0.1": false, "255.255.255.255": false,
+	} {
+		if ok {
+			require.NoError(t, d.CheckHost(host), host)
+		} else {
+			require.ErrorIs(t, d.CheckHost(host), inventory.ErrInvalid, host)
+		}
+	}
+}
+
+// TestS50NothingIsSentWithoutAPassword: a BMC whose password was cleared,
+// because its host changed, is not spoken to at all.
+func TestS50NothingIsSentWithoutAPassword(t *testing.T) {
+	b := newBench(t)
+	_, err := b.State(t.Context(), b.bmc, inventory.Secret{})
+	require.ErrorIs(t, err, inventory.ErrRefused)
+	require.ErrorContains(t, err, "no password")
+	require.ErrorIs(t, b.Set(t.Context(), b.bmc, inventory.Secret{}, "on", nil), inventory.ErrRefused)
+	require.Empty(t, b.get("argv"))
+}
