@@ -19,22 +19,25 @@ var may = map[string]string{
 
 	"internal/strictyaml": "inventory go.yaml.in/yaml/v3",
 	"internal/seed":       "inventory go.yaml.in/yaml/v3",
+	"internal/quiet":      "",
 	"internal/keyring":    "inventory",
 	"internal/config":     "inventory internal/strictyaml",
+	"internal/dbcopy":     "",
+	"internal/reserve":    "golang.org/x/sys",
 
 	"template":         "action inventory internal/strictyaml github.com/Masterminds/sprig/v3 go.yaml.in/yaml/v3",
-	"inventory/sqlite": "action inventory github.com/jmoiron/sqlx github.com/mattn/go-sqlite3",
+	"inventory/sqlite": "action inventory internal/dbcopy github.com/jmoiron/sqlx github.com/mattn/go-sqlite3",
 	"bmc":              "inventory github.com/bmc-toolbox/bmclib/v2 github.com/go-logr/logr github.com/jacobweinstock/registrar golang.org/x/sys",
 	"activities":       "action inventory template internal/seed go.temporal.io/sdk",
 	"workflows":        "action activities inventory go.temporal.io/sdk",
-	"bootsvc":          "inventory github.com/insomniacslk/dhcp github.com/pin/tftp/v3 golang.org/x/net golang.org/x/sync golang.org/x/sys",
-	"metadatasvc":      "inventory internal/seed",
+	"bootsvc":          "inventory internal/quiet github.com/insomniacslk/dhcp github.com/pin/tftp/v3 golang.org/x/net golang.org/x/sync golang.org/x/sys",
+	"metadatasvc":      "inventory internal/quiet internal/seed",
 	"web":              "",
-	"api":              "action inventory template web workflows go.temporal.io/api go.temporal.io/sdk github.com/gin-gonic/gin google.golang.org/grpc google.golang.org/protobuf golang.org/x/sync golang.org/x/sys",
+	"api":              "action internal/quiet inventory template web workflows go.temporal.io/api go.temporal.io/sdk github.com/gin-gonic/gin google.golang.org/grpc google.golang.org/protobuf golang.org/x/sync golang.org/x/sys",
 	"worker-agent":     "action github.com/diskfs/go-diskfs github.com/insomniacslk/dhcp github.com/klauspost/compress github.com/mikelolasagasti/xz github.com/vishvananda/netlink golang.org/x/sys golang.org/x/sync",
 
 	"internal/temporalchild":  "go.temporal.io/api go.temporal.io/sdk google.golang.org/grpc google.golang.org/protobuf golang.org/x/sys",
-	"internal/temporalserver": "internal/temporalchild go.temporal.io/server go.temporal.io/api go.temporal.io/sdk github.com/temporalio/ui-server/v2 google.golang.org/grpc google.golang.org/protobuf golang.org/x/sys",
+	"internal/temporalserver": "internal/temporalchild internal/dbcopy go.temporal.io/server go.temporal.io/api go.temporal.io/sdk github.com/temporalio/ui-server/v2 google.golang.org/grpc google.golang.org/protobuf golang.org/x/sys",
 }
 
 // free may import everything: where the parts are put together.

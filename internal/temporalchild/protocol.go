@@ -61,6 +61,8 @@ type Config struct {
 	MemoryLimit int64         `json:"memoryLimit"` // bytes, the Go runtime's soft limit; 0: none
 	LockWait    time.Duration `json:"lockWait"`    // how long to wait for an orphan to let go of the file
 	LogLevel    slog.Level    `json:"logLevel"`
+	// VacuumEvery is how often the pages of deleted runs are given back to the file system; 0: a minute.
+	VacuumEvery time.Duration `json:"vacuumEvery"`
 }
 
 // DefaultConfig is the embedded server of one site with its database in dataDir: ports 7233 and 8233,

@@ -28,6 +28,14 @@ type Options struct {
 	StartWait      time.Duration // how long a child may take to become ready, 2 min
 	StopWait       time.Duration // how long it may take to stop before it is killed, 10 s
 	LinesPerSecond int           // log lines of the child that are passed on, 50
+
+	// Probe asks a ready server whether it still answers; the default asks for its cluster.
+	Probe        func(ctx context.Context, srv Server) error
+	ProbeEvery   time.Duration // pause between two probes, 10 s
+	ProbeTimeout time.Duration // how long an answer may take, 10 s
+	// ProbeFailures is how many probes in a row may fail before the child is killed, 6: a minute of silence at least,
+	// so that a busy host loses no server that would have answered.
+	ProbeFailures int
 }
 
 // State is what the supervisor knows about the child.
@@ -80,6 +88,14 @@ func New(cfg Config, opts Options) (*Supervisor, error) {
 	opts.StopWait = orDefault(opts.StopWait, 10*time.Second)
 	if opts.LinesPerSecond <= 0 {
 		opts.LinesPerSecond = 50
+	}
+	opts.ProbeEvery = orDefault(opts.ProbeEvery, 10*time.Second)
+	opts.ProbeTimeout = orDefault(opts.ProbeTimeout, 10*time.Second)
+	if opts.ProbeFailures <= 0 {
+		opts.ProbeFailures = 6
+	}
+	if opts.Probe == nil {
+		opts.Probe = probe
 	}
 	return &Supervisor{cfg: cfg, opts: opts, ready: make(chan struct{}), changed: make(chan struct{})}, nil
 }
@@ -209,6 +225,18 @@ func (s *Supervisor) serve(ctx context.Context, c *child, srv Server, started ti
 	s.readyOnce.Do(func() { close(s.ready) })
 	s.opts.Logger.Info("temporal server ready", "frontend", srv.Frontend, "ui", srv.UI, "namespace", srv.Namespace,
 		"cluster_id", srv.ClusterID, "pid", srv.PID, "took", readyAt.Sub(started).Round(time.Millisecond))
+	watch, stopWatch := context.WithCancel(ctx)
+	hung, watching := make(chan error, 1), make(chan struct{})
+	go func() {
+		defer close(watching)
+		if err := s.untilHung(watch, srv); err != nil {
+			hung <- err
+		}
+	}()
+	defer func() {
+		stopWatch()
+		<-watching
+	}()
 	select {
 	case <-ctx.Done():
 		s.update(func(st *State) { st.Up = false })
@@ -216,6 +244,43 @@ func (s *Supervisor) serve(ctx context.Context, c *child, srv Server, started ti
 	case err := <-c.exited:
 		s.update(func(st *State) { st.Up = false })
 		return time.Since(readyAt), c.ended(err, errors.New("the Temporal server died"))
+	case err := <-hung:
+		s.update(func(st *State) { st.Up = false })
+		s.opts.Logger.Error("temporal server does not answer and is killed", "pid", srv.PID, "err", err)
+		// Not asked first: it could not hear. A process that is stopped dies of this, too.
+		_ = c.cmd.Process.Kill() // it may have ended just now
+		return time.Since(readyAt), c.ended(<-c.exited, err)
+	}
+}
+
+// untilHung returns why the server counts as hung, nil when ctx has ended.
+func (s *Supervisor) untilHung(ctx context.Context, srv Server) error {
+	tick := time.NewTicker(s.opts.ProbeEvery)
+	defer tick.Stop()
+	var silentSince time.Time
+	for failed := 0; ; {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil
+		}
+		began := time.Now()
+		probing, cancel := context.WithTimeout(ctx, s.opts.ProbeTimeout)
+		err := s.opts.Probe(probing, srv)
+		cancel()
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err == nil:
+			failed = 0
+			continue
+		case failed == 0:
+			silentSince = began
+		}
+		if failed++; failed >= s.opts.ProbeFailures {
+			return fmt.Errorf("the Temporal server gave no answer for %s: %w", time.Since(silentSince).Round(time.Second), err)
+		}
+		s.opts.Logger.Warn("temporal server does not answer", "pid", srv.PID, "probes", failed, "err", err)
 	}
 }
 

@@ -264,6 +264,59 @@ func TestChildGetsNoSecrets(t *testing.T) {
 	}
 }
 
+// A child that is alive and answers no more is killed and replaced; one that is slow now and then is left alone.
+func TestReplacesAHungChild(t *testing.T) {
+	t.Parallel()
+	var mu sync.Mutex
+	asked := map[int]int{}
+	first := 0
+	s, _, log := supervise(t, "good", Options{
+		ProbeEvery: time.Millisecond, ProbeFailures: 3,
+		Probe: func(_ context.Context, srv Server) error {
+			mu.Lock()
+			defer mu.Unlock()
+			asked[srv.PID]++
+			if first == 0 {
+				first = srv.PID
+			}
+			// Two failures and an answer, again and again; from the tenth probe on the first child is silent.
+			if srv.PID == first && asked[srv.PID] > 10 || asked[srv.PID]%3 != 0 {
+				return errors.New("silence")
+			}
+			return nil
+		},
+	})
+	st := awaitState(t, s, func(st State) bool { return st.Restarts == 1 })
+	if st.Err == nil || !strings.Contains(st.Err.Error(), "gave no answer for") || !strings.Contains(st.Err.Error(), "signal: killed") {
+		t.Errorf("the error is %v", st.Err)
+	}
+	st = awaitState(t, s, func(st State) bool { return st.Up })
+	awaitProbes := func(pid, n int) {
+		t.Helper()
+		ctx := testContext(t)
+		for {
+			mu.Lock()
+			got := asked[pid]
+			mu.Unlock()
+			if got >= n {
+				return
+			}
+			select {
+			case <-time.After(time.Millisecond):
+			case <-ctx.Done():
+				t.Fatalf("only %d probes of %d", got, pid)
+			}
+		}
+	}
+	awaitProbes(st.Server.PID, 30)
+	if now := s.State(); now.Restarts != 1 || !now.Up {
+		t.Errorf("a server that answers every third probe was replaced: %+v", now)
+	}
+	if !strings.Contains(log.String(), "does not answer and is killed") {
+		t.Error("the log does not say that it was killed")
+	}
+}
+
 // DialContext leads to the child that runs now, and waits for one after a kill.
 func TestDialFollowsTheChild(t *testing.T) {
 	t.Parallel()

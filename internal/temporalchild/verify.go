@@ -6,7 +6,27 @@ import (
 	"fmt"
 
 	"go.temporal.io/api/workflowservice/v1"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
 )
+
+// probe asks a server for its cluster. Any answer will do, a refusal too: what counts is that somebody is there who
+// answers. Only silence and a connection that cannot be made are errors.
+func probe(ctx context.Context, srv Server) (err error) {
+	conn, err := grpc.NewClient("passthrough:///"+srv.Frontend, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return fmt.Errorf("connecting to the Temporal server: %w", err)
+	}
+	defer func() { _ = conn.Close() }() // it has served its purpose
+	_, err = workflowservice.NewWorkflowServiceClient(conn).GetClusterInfo(ctx, &workflowservice.GetClusterInfoRequest{})
+	switch status.Code(err) {
+	case codes.DeadlineExceeded, codes.Canceled, codes.Unavailable:
+		return fmt.Errorf("asking the Temporal server for its cluster: %w", err)
+	}
+	return nil
+}
 
 // StrangerError is a Temporal server that is not the one that was expected, such as somebody's
 // development server on the same port.

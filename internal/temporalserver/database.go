@@ -7,23 +7,17 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io/fs"
+	"log/slog"
 	"net/url"
 	"time"
 
 	enumspb "go.temporal.io/api/enums/v1"
 	"go.temporal.io/api/serviceerror"
-	"go.temporal.io/server/schema"
 	sqliteschema "go.temporal.io/server/schema/sqlite"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/ingotmetal/ingot/internal/temporalchild"
 )
-
-// schemaStamp is kept in the file's user_version, because the server's own version check of SQLite
-// files is empty: it would start on any file and fail later. Raise it together with the server's schema,
-// and add the step from the stamp before to prepareDatabase.
-const schemaStamp = 1
 
 // schemaFiles are the scripts that make the schema of schemaStamp.
 var schemaFiles = [...]string{"sqlite/v3/temporal/schema.sql", "sqlite/v3/visibility/schema.sql"}
@@ -56,20 +50,23 @@ func newIdentity() identity {
 
 // prepareDatabase makes the schema in a new file, refuses one that is newer or not ours, and returns the
 // identity. It closes its connections before the server opens its own.
-func prepareDatabase(ctx context.Context, cfg temporalchild.Config) (identity, error) {
+func prepareDatabase(ctx context.Context, cfg temporalchild.Config, logger *slog.Logger) (identity, error) {
 	// The stamp is looked at without the pragmas, which would already change the file.
-	var fresh bool
+	var stamp int
 	err := withDatabase(dsn(cfg, "busy_timeout"), func(db *sql.DB) error {
 		var err error
-		fresh, err = checkStamp(ctx, db, cfg.File)
+		stamp, err = checkStamp(ctx, db, cfg.File)
 		return err
 	})
+	if err == nil && stamp != 0 && stamp != schemaStamp {
+		err = migrateDatabase(ctx, cfg, stamp, logger)
+	}
 	if err != nil {
 		return identity{}, fmt.Errorf("opening %q: %w", cfg.File, err)
 	}
 	var id identity
 	err = withDatabase(dsn(cfg, "auto_vacuum", "busy_timeout", "journal_mode", "synchronous"), func(db *sql.DB) error {
-		if fresh {
+		if stamp == 0 {
 			if err := createSchema(ctx, db); err != nil {
 				return fmt.Errorf("making the schema: %w", err)
 			}
@@ -78,6 +75,10 @@ func prepareDatabase(ctx context.Context, cfg temporalchild.Config) (identity, e
 			Scan(&id.ClusterName, &id.ClusterID, &id.FailoverVersion)
 		if err != nil {
 			return fmt.Errorf("reading the cluster identity: %w", err)
+		}
+		if err := giveBack(ctx, db, cfg.File); err != nil {
+			// The file is as good as before, only bigger.
+			logger.Warn("the database cannot be made to shrink", "file", cfg.File, "err", err)
 		}
 		// Pages of deleted runs go back to the file system a piece at each start, so that no start is slow.
 		if _, err := db.ExecContext(ctx, "PRAGMA incremental_vacuum(4096)"); err != nil {
@@ -100,30 +101,51 @@ func withDatabase(dsn string, use func(*sql.DB) error) error {
 	return errors.Join(use(db), db.Close())
 }
 
-// checkStamp tells whether the file is a fresh one, and returns a *Failure for one that is not for us.
-func checkStamp(ctx context.Context, db *sql.DB, file string) (fresh bool, err error) {
-	var stamp, tables int
+// giveBack makes a file that cannot give pages back one that can, by writing it anew. That takes the
+// file's size in free space, once.
+func giveBack(ctx context.Context, db *sql.DB, file string) error {
+	var mode int
+	if err := db.QueryRowContext(ctx, "PRAGMA auto_vacuum").Scan(&mode); err != nil {
+		return err
+	}
+	if mode == incremental {
+		return nil
+	}
+	if _, err := backUp(ctx, db, file, schemaStamp); err != nil {
+		return err
+	}
+	_, err := db.ExecContext(ctx, fmt.Sprintf("PRAGMA auto_vacuum = %d; VACUUM", incremental))
+	return err
+}
+
+// incremental is the number of that mode of PRAGMA auto_vacuum.
+const incremental = 2
+
+// checkStamp returns the file's stamp, 0 for a fresh file, and a *Failure for one that is not for us.
+func checkStamp(ctx context.Context, db *sql.DB, file string) (stamp int, err error) {
+	var tables int
 	if err := db.QueryRowContext(ctx, "PRAGMA user_version").Scan(&stamp); err != nil {
-		return false, err
+		return 0, err
 	}
 	if err := db.QueryRowContext(ctx, "SELECT count(*) FROM sqlite_master").Scan(&tables); err != nil {
-		return false, err
+		return 0, err
 	}
+	_, known := schemaOf(stamp)
 	switch {
-	case stamp == 0 && tables > 0:
-		return false, &temporalchild.Failure{
+	case stamp == 0 && tables > 0, stamp != 0 && !known:
+		return 0, &temporalchild.Failure{
 			Kind:    temporalchild.KindSchema,
-			Message: fmt.Sprintf("the database %q was not made by Ingot (it has tables and no stamp)", file),
-			Remedy:  "move the file away, or choose another dataDir",
+			Message: fmt.Sprintf("the database %q was not made by Ingot (it has tables and no stamp of ours)", file),
+			Remedy:  "move the file away, or choose another data_dir",
 		}
 	case stamp > schemaStamp:
-		return false, &temporalchild.Failure{
+		return 0, &temporalchild.Failure{
 			Kind:    temporalchild.KindSchema,
 			Message: fmt.Sprintf("the database %q has schema %d, and this Ingot knows schemas up to %d", file, stamp, schemaStamp),
 			Remedy:  "a newer Ingot has used it: run that one, or restore a backup made before",
 		}
 	}
-	return stamp == 0, nil
+	return stamp, nil
 }
 
 // createSchema makes everything in one transaction, so that a kill leaves an empty file or a whole one.
@@ -135,12 +157,8 @@ func createSchema(ctx context.Context, db *sql.DB) error {
 	}
 	defer func() { _ = tx.Rollback() }() // after a commit it has nothing to do
 	for _, name := range schemaFiles {
-		script, err := fs.ReadFile(schema.Assets(), name)
-		if err != nil {
+		if err := runScript(ctx, tx, name); err != nil {
 			return err
-		}
-		if _, err := tx.ExecContext(ctx, string(script)); err != nil {
-			return fmt.Errorf("running %q: %w", name, err)
 		}
 	}
 	if _, err := tx.ExecContext(ctx, `CREATE TABLE ingot_identity (

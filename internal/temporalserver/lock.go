@@ -40,12 +40,12 @@ func takeLock(ctx context.Context, path string, wait time.Duration) (*fileLock, 
 		case <-ctx.Done():
 			return nil, errors.Join(ctx.Err(), f.Close())
 		case <-expired:
-			holder := lockHolder(f)
+			holder, remedy := lockHolder(f)
 			return nil, errors.Join(&temporalchild.Failure{
 				Kind:    temporalchild.KindLock,
 				Holder:  holder,
-				Message: fmt.Sprintf("locking %q: %s holds it, for more than %s", path, holder, wait),
-				Remedy:  "is another Ingot running on this data directory? Stop that one first, or give this one another dataDir",
+				Message: fmt.Sprintf("locking %q: for more than %s it has been held by %s", path, wait, holder),
+				Remedy:  remedy,
 			}, f.Close())
 		case <-time.After(50 * time.Millisecond):
 		}
@@ -73,16 +73,48 @@ func (l *fileLock) release() {
 	_ = l.file.Close() // nothing is buffered, and closing is what drops the lock
 }
 
-func lockHolder(f *os.File) string {
+// lockHolder returns whose process id stands in the lock file, and what to do about that process.
+func lockHolder(f *os.File) (holder, remedy string) {
+	const stranger = "is another Ingot running on this data directory? Stop that one first, or give this one another data_dir"
 	text, err := io.ReadAll(io.NewSectionReader(f, 0, 32))
 	if err != nil {
-		return "another process"
+		return "another process", stranger
 	}
 	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
 	if err != nil {
-		return "another process"
+		return "another process", stranger
 	}
-	return processName(pid)
+	holder = processName(pid)
+	p, ok := process(pid)
+	switch {
+	case !ok:
+		return holder, stranger
+	case p.state == "T" || p.state == "t":
+		return holder + ", which is stopped", fmt.Sprintf("let it go on (kill -CONT %d), and it ends by itself if its server is gone; or end it: kill -KILL %d. This one is tried again until then", pid, pid)
+	case p.parent == 1:
+		return holder + ", whose server is gone", fmt.Sprintf("it should end by itself; if it does not: kill -KILL %d. This one is tried again until then", pid)
+	}
+	return holder, stranger
+}
+
+// processStat is what /proc tells of a process.
+type processStat struct {
+	state  string // one letter, see proc_pid_stat(5)
+	parent int
+}
+
+func process(pid int) (processStat, bool) {
+	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return processStat{}, false
+	}
+	// The command name, in parentheses, may contain any character.
+	fields := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
+	if len(fields) < 2 {
+		return processStat{}, false
+	}
+	parent, err := strconv.Atoi(fields[1])
+	return processStat{fields[0], parent}, err == nil
 }
 
 // processName is "ingot (pid 12)", as far as /proc tells.

@@ -100,11 +100,19 @@ func testConfig(t *testing.T) temporalchild.Config {
 // supervise runs a supervisor until the test ends, and waits for its end then.
 func supervise(t *testing.T, cfg temporalchild.Config) (s *temporalchild.Supervisor, stop func()) {
 	t.Helper()
-	s, err := temporalchild.New(cfg, temporalchild.Options{
-		Logger:     testLogger(t),
-		BackoffMin: 50 * time.Millisecond,
-		BackoffMax: 200 * time.Millisecond,
-	})
+	return start(t, cfg, temporalchild.Options{})
+}
+
+func superviseWith(t *testing.T, cfg temporalchild.Config, opts temporalchild.Options) *temporalchild.Supervisor {
+	t.Helper()
+	s, _ := start(t, cfg, opts)
+	return s
+}
+
+func start(t *testing.T, cfg temporalchild.Config, opts temporalchild.Options) (s *temporalchild.Supervisor, stop func()) {
+	t.Helper()
+	opts.Logger, opts.BackoffMin, opts.BackoffMax = testLogger(t), 50*time.Millisecond, 200*time.Millisecond
+	s, err := temporalchild.New(cfg, opts)
 	if err != nil {
 		t.Fatal(err)
 	}

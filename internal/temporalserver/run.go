@@ -33,6 +33,13 @@ import (
 
 const storeName = "sqlite"
 
+// maxJournal is what the write-ahead log is cut back to, bytes; checkpointEvery after how many pages its
+// content goes into the file. Nothing but the server reads the file, so nothing holds a checkpoint up.
+const (
+	maxJournal      = 8 << 20
+	checkpointEvery = 1000
+)
+
 // Run serves Temporal in this process until ctx ends, then stops it (about 1 s) and returns nil. ready is
 // called once, when clients can start workflows. Errors known to a person (an occupied port, a held or
 // newer file, a wrong configuration) are *[temporalchild.Failure].
@@ -57,7 +64,7 @@ func Run(ctx context.Context, cfg temporalchild.Config, logger *slog.Logger, rea
 	if err := waitForPorts(ctx, cfg); err != nil {
 		return err
 	}
-	id, err := prepareDatabase(ctx, cfg)
+	id, err := prepareDatabase(ctx, cfg, logger)
 	if err != nil {
 		return err
 	}
@@ -99,6 +106,11 @@ func whileStarted(ctx context.Context, cfg temporalchild.Config, id identity, lo
 		stopUI := startUI(ctx, cfg, logger)
 		defer stopUI()
 	}
+	stopVacuum, err := startVacuum(ctx, cfg, logger)
+	if err != nil {
+		return err
+	}
+	defer stopVacuum()
 	ready(srv)
 	<-ctx.Done()
 	return nil
@@ -189,6 +201,9 @@ func sqlConfig(cfg temporalchild.Config) *config.SQL {
 			"busy_timeout": "10000",
 			"journal_mode": "wal",
 			"synchronous":  "full",
+			// A write-ahead log that has grown is cut when its content is in the file.
+			"journal_size_limit": strconv.Itoa(maxJournal),
+			"wal_autocheckpoint": strconv.Itoa(checkpointEvery),
 		},
 		// More than one gives "database is locked", and is slower.
 		MaxConns:     1,

@@ -1,0 +1,243 @@
+// Package dbcopy makes copies of SQLite databases that have been proven good
+// before anybody relies on them. It knows no driver: both of Ingot's databases
+// use it, each with its own.
+package dbcopy
+
+import (
+	"context"
+	"crypto/sha256"
+	"database/sql"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// A Content says what a database holds: rows and digest of each table.
+type Content map[string]Table
+
+// Table is the content of one table.
+type Table struct {
+	Rows   int64
+	SHA256 string
+}
+
+// querier is a connection, a transaction or a pool.
+type querier interface {
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+}
+
+// tries is how often a copy is made anew because somebody wrote meanwhile.
+const tries = 3
+
+// Make writes a copy of db to a new file at path, with mode 0600 and synced to
+// the disk, and proves it: its integrity, and that each table has the rows and
+// the content of the original. Open opens the copy with db's driver. On an
+// error no file is left. Somebody else who keeps writing is an error.
+func Make(ctx context.Context, db *sql.DB, open func(path string) (*sql.DB, error), path string) error {
+	conn, err := db.Conn(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }() // back to its pool
+	for try := 1; ; try++ {
+		before, err := dataVersion(ctx, conn)
+		if err != nil {
+			return err
+		}
+		want, err := Read(ctx, conn)
+		if err != nil {
+			return err
+		}
+		if err := write(ctx, conn, path); err != nil {
+			return err
+		}
+		after, err := dataVersion(ctx, conn)
+		if err == nil && after != before && try < tries {
+			if err := os.Remove(path); err != nil {
+				return err
+			}
+			continue
+		}
+		if err == nil {
+			err = verify(ctx, open, path, want)
+		}
+		if err != nil {
+			err = errors.Join(err, os.Remove(path))
+		}
+		return err
+	}
+}
+
+// dataVersion changes when another connection has committed.
+func dataVersion(ctx context.Context, conn *sql.Conn) (n int64, err error) {
+	err = conn.QueryRowContext(ctx, "PRAGMA data_version").Scan(&n)
+	return n, err
+}
+
+func write(ctx context.Context, conn *sql.Conn, path string) error {
+	// SQLite would make it readable for all.
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
+	if err != nil {
+		return err
+	}
+	if _, err = conn.ExecContext(ctx, "VACUUM INTO ?", path); err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		return errors.Join(err, os.Remove(path)) // half a copy is worse than none
+	}
+	d, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+func verify(ctx context.Context, open func(string) (*sql.DB, error), path string, want Content) (err error) {
+	db, err := open(path)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, db.Close()) }()
+	var verdict string
+	if err := db.QueryRowContext(ctx, "PRAGMA integrity_check").Scan(&verdict); err != nil {
+		return err
+	}
+	if verdict != "ok" {
+		return fmt.Errorf("the copy is not sound: %s", verdict)
+	}
+	got, err := Read(ctx, db)
+	if err != nil {
+		return err
+	}
+	return Differ(want, got)
+}
+
+// Differ returns an error that names a table in which two databases differ.
+func Differ(want, got Content) error {
+	for _, name := range slices.Sorted(maps.Keys(want)) {
+		if want[name] != got[name] {
+			return fmt.Errorf("table %q has %d rows (%.12s) and not %d (%.12s)", name, got[name].Rows, got[name].SHA256, want[name].Rows, want[name].SHA256)
+		}
+	}
+	for name := range got {
+		if _, ok := want[name]; !ok {
+			return fmt.Errorf("table %q is in one of them only", name)
+		}
+	}
+	return nil
+}
+
+// Read returns what db holds. Virtual tables stand for others, which are read.
+func Read(ctx context.Context, db querier) (Content, error) {
+	names, err := texts(ctx, db, "SELECT name FROM sqlite_master WHERE type = 'table' AND sql NOT LIKE 'CREATE VIRTUAL%' ORDER BY name")
+	if err != nil {
+		return nil, err
+	}
+	out := Content{}
+	for _, name := range names {
+		if out[name], err = table(ctx, db, name); err != nil {
+			return nil, fmt.Errorf("reading table %q: %w", name, err)
+		}
+	}
+	return out, nil
+}
+
+func texts(ctx context.Context, db querier, query string) (out []string, err error) {
+	rows, err := db.QueryContext(ctx, query)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, rows.Close()) }()
+	for rows.Next() {
+		var s string
+		if err := rows.Scan(&s); err != nil {
+			return nil, err
+		}
+		out = append(out, s)
+	}
+	return out, rows.Err()
+}
+
+// table reads in the order of the rows, which VACUUM keeps.
+func table(ctx context.Context, db querier, name string) (t Table, err error) {
+	rows, err := db.QueryContext(ctx, `SELECT * FROM "`+strings.ReplaceAll(name, `"`, `""`)+`" NOT INDEXED`)
+	if err != nil {
+		return t, err
+	}
+	defer func() { err = errors.Join(err, rows.Close()) }()
+	columns, err := rows.Columns()
+	if err != nil {
+		return t, err
+	}
+	values := make([]sql.RawBytes, len(columns))
+	into := make([]any, len(columns))
+	for i := range values {
+		into[i] = &values[i]
+	}
+	h := sha256.New()
+	for rows.Next() {
+		if err := rows.Scan(into...); err != nil {
+			return t, err
+		}
+		t.Rows++
+		for _, v := range values {
+			if v == nil {
+				h.Write([]byte("-;"))
+				continue
+			}
+			h.Write([]byte(strconv.Itoa(len(v)) + ":"))
+			h.Write(v)
+		}
+	}
+	t.SHA256 = hex.EncodeToString(h.Sum(nil))
+	return t, rows.Err()
+}
+
+// Keep is how many backups of before a migration stay beside a database.
+const Keep = 3
+
+// Name is where the backup of a database belongs that is made before its
+// schema of this version changes.
+func Name(path string, schema int, now time.Time) string {
+	return fmt.Sprintf("%s.schema-%d.%s.backup", path, schema, now.UTC().Format("20060102T150405.000000000Z"))
+}
+
+// Prune removes the oldest backups that [Name] named for path, but for the
+// newest keep of them.
+func Prune(path string, keep int) error {
+	dir, base := filepath.Split(path)
+	entries, err := os.ReadDir(filepath.Clean(dir))
+	if err != nil {
+		return err
+	}
+	type backup struct{ name, at string }
+	var all []backup
+	for _, e := range entries {
+		rest, ok := strings.CutPrefix(e.Name(), base+".schema-")
+		if !ok {
+			continue
+		}
+		_, at, ok := strings.Cut(rest, ".")
+		if !ok || !strings.HasSuffix(at, "Z.backup") {
+			continue
+		}
+		all = append(all, backup{e.Name(), at})
+	}
+	slices.SortFunc(all, func(a, b backup) int { return strings.Compare(b.at, a.at) })
+	var errs []error
+	for i, b := range all {
+		if i >= keep {
+			errs = append(errs, os.Remove(filepath.Join(dir, b.name)))
+		}
+	}
+	return errors.Join(errs...)
+}

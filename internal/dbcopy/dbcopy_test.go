@@ -1,0 +1,133 @@
+package dbcopy
+
+import (
+	"database/sql"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	_ "github.com/mattn/go-sqlite3" // the driver "sqlite3"
+)
+
+func open(t *testing.T, path string) *sql.DB {
+	t.Helper()
+	db, err := sql.Open("sqlite3", "file:"+path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := db.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return db
+}
+
+func run(t *testing.T, db *sql.DB, statement string) {
+	t.Helper()
+	if _, err := db.Exec(statement); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func original(t *testing.T) (*sql.DB, string) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "some.db")
+	db := open(t, path)
+	db.SetMaxOpenConns(1)
+	run(t, db, "PRAGMA journal_mode = WAL")
+	run(t, db, "CREATE TABLE thing (name TEXT PRIMARY KEY, n INTEGER, b BLOB)")
+	run(t, db, "INSERT INTO thing VALUES ('a', 1, x'00ff'), ('b', NULL, NULL)")
+	run(t, db, "CREATE TABLE other (x) ")
+	return db, path
+}
+
+func TestMake(t *testing.T) {
+	t.Parallel()
+	db, path := original(t)
+	to := path + ".copy"
+	if err := Make(t.Context(), db, func(p string) (*sql.DB, error) { return sql.Open("sqlite3", "file:"+p+"?mode=ro") }, to); err != nil {
+		t.Fatal(err)
+	}
+	info, err := os.Stat(to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info.Mode().Perm() != 0o600 {
+		t.Errorf("the copy is %s", info.Mode())
+	}
+	var n int
+	if err := open(t, to).QueryRow("SELECT count(*) FROM thing").Scan(&n); err != nil || n != 2 {
+		t.Errorf("the copy has %d rows, %v", n, err)
+	}
+	if err := Make(t.Context(), db, nil, to); !errors.Is(err, fs.ErrExist) {
+		t.Errorf("a copy over another gave %v", err)
+	}
+}
+
+// A copy that is not the original, or is damaged, is found and does not stay.
+func TestBadCopiesAreFound(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct{ spoil, want string }{
+		"a value":  {"UPDATE thing SET n = 2 WHERE name = 'a'", `table "thing" has 2 rows`},
+		"a row":    {"DELETE FROM thing WHERE name = 'b'", `table "thing" has 1 rows`},
+		"a table":  {"DROP TABLE other", `table "other" has 0 rows`},
+		"one more": {"CREATE TABLE third (x)", `table "third" is in one of them only`},
+		"an index": {"PRAGMA writable_schema = 1; UPDATE sqlite_master SET rootpage = 2 WHERE name LIKE 'sqlite_autoindex%'", "is not sound"},
+	} {
+		db, path := original(t)
+		to := path + ".copy"
+		err := Make(t.Context(), db, func(p string) (*sql.DB, error) {
+			c, err := sql.Open("sqlite3", "file:"+p)
+			if err == nil {
+				_, err = c.Exec(test.spoil)
+				err = errors.Join(err, c.Close())
+			}
+			if err != nil {
+				return nil, err
+			}
+			return sql.Open("sqlite3", "file:"+p+"?mode=ro")
+		}, to)
+		if err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%s: the error is %v, want %q in it", name, err, test.want)
+		}
+		if _, err := os.Stat(to); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s: the bad copy stays: %v", name, err)
+		}
+	}
+}
+
+func TestPrune(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	path := filepath.Join(dir, "ingot.db")
+	at := time.Date(2026, 11, 21, 0, 0, 0, 0, time.UTC)
+	keep := []string{path, path + "-wal", filepath.Join(dir, "other.db.schema-1.20200101T000000.000000000Z.backup"), path + ".schema-1.by-hand.backup"}
+	for i, schema := range []int{10, 9, 2} {
+		keep = append(keep, Name(path, schema, at.Add(time.Duration(10+i)*time.Hour)))
+	}
+	for _, p := range append([]string{Name(path, 99, at), Name(path, 1, at.Add(time.Hour))}, keep...) {
+		if err := os.WriteFile(p, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := Prune(path, 3); err != nil {
+		t.Fatal(err)
+	}
+	left, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(left) != len(keep) {
+		t.Errorf("%d files are left, want %d: %v", len(left), len(keep), left)
+	}
+	for _, p := range keep {
+		if _, err := os.Stat(p); err != nil {
+			t.Error(err)
+		}
+	}
+}

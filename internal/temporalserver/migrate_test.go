@@ -1,0 +1,301 @@
+package temporalserver_test
+
+import (
+	"compress/gzip"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	commonpb "go.temporal.io/api/common/v1"
+	"go.temporal.io/api/workflowservice/v1"
+	"go.temporal.io/sdk/client"
+	"go.temporal.io/sdk/worker"
+	"go.temporal.io/sdk/workflow"
+
+	"github.com/ingotmetal/ingot/internal/temporalchild"
+)
+
+// oldFile is a database that server 1.29.1 made and worked on (schema 0.10, an earlier visibility schema): three
+// runs machine/done-N that are over, and machine/open, which has got one of the two signals that it waits for. No
+// Ingot was ever released with that server, so the identity was added by hand, and the stamp is set here.
+func oldFile(t *testing.T, cfg temporalchild.Config, stamp int) {
+	t.Helper()
+	packed, err := os.Open("testdata/server-1.29.1.db.gz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = packed.Close() }() // only read
+	r, err := gzip.NewReader(packed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Create(cfg.File)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.Copy(f, r); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := openDatabase(t, cfg.File).Exec(fmt.Sprintf("PRAGMA user_version = %d", stamp)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func backups(t *testing.T, cfg temporalchild.Config) []string {
+	t.Helper()
+	found, err := filepath.Glob(cfg.File + ".schema-*.backup")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
+func execution(id string) *commonpb.WorkflowExecution {
+	return &commonpb.WorkflowExecution{WorkflowId: id}
+}
+
+func number(t *testing.T, db *sql.DB, query string) (n int) {
+	t.Helper()
+	if err := db.QueryRow(query).Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// listed returns the ids of the workflows that a query finds.
+func listed(t *testing.T, c client.Client, cfg temporalchild.Config, query string) []string {
+	t.Helper()
+	res, err := c.ListWorkflow(testContext(t), &workflowservice.ListWorkflowExecutionsRequest{Namespace: cfg.Namespace, Query: query})
+	if err != nil {
+		t.Fatalf("query %q: %v", query, err)
+	}
+	var ids []string
+	for _, e := range res.GetExecutions() {
+		ids = append(ids, e.GetExecution().GetWorkflowId())
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+// A file of server 1.29.1, with a run in the middle, is migrated: the run goes on, all runs are found by every kind
+// of query, and the backup is the file of before.
+func TestMigratesTheFileOfAnEarlierServer(t *testing.T) {
+	t.Parallel()
+	cfg := testConfig(t)
+	oldFile(t, cfg, 1000)
+	s, stop := supervise(t, cfg)
+	await(t, s)
+	c := dial(t, s, cfg)
+	w := worker.New(c, "queue", worker.Options{WorkerStopTimeout: time.Second})
+	w.RegisterWorkflowWithOptions(collect, workflow.RegisterOptions{Name: "Collect"})
+	if err := w.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(w.Stop)
+
+	for query, want := range map[string]string{
+		`ExecutionStatus = "Completed"`:                     "[machine/done-0 machine/done-1 machine/done-2]",
+		`ExecutionStatus = "Running"`:                       "[machine/open]",
+		`IngotMachine = "open"`:                             "[machine/open]",
+		`IngotMachine = "done-1" AND CloseTime IS NOT NULL`: "[machine/done-1]",
+		// A column and a text index that 1.29.1 did not have.
+		`TemporalReportedProblems IS NULL AND IngotMachine = "done-2"`: "[machine/done-2]",
+		`BuildIds = "unversioned" AND ExecutionStatus = "Running"`:     "[machine/open]",
+	} {
+		if got := fmt.Sprint(listed(t, c, cfg, query)); got != want {
+			t.Errorf("%s finds %s, want %s", query, got, want)
+		}
+	}
+	ctx := testContext(t)
+	run := c.GetWorkflow(ctx, "machine/open", "")
+	if err := c.SignalWorkflow(ctx, "machine/open", "", "word", "after"); err != nil {
+		t.Fatal(err)
+	}
+	var got string
+	if err := run.Get(ctx, &got); err != nil {
+		t.Fatal(err)
+	}
+	if got != "before,after" {
+		t.Errorf("the run that began under 1.29.1 returned %q", got)
+	}
+	// What schema 0.11 is for.
+	fresh, err := c.ExecuteWorkflow(ctx, client.StartWorkflowOptions{ID: "machine/new", TaskQueue: "queue"}, "Collect")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.TerminateWorkflow(ctx, fresh.GetID(), fresh.GetRunID(), "enough"); err != nil {
+		t.Fatal(err)
+	}
+	w.Stop()
+	stop()
+
+	db := openDatabase(t, cfg.File)
+	if got := number(t, db, "PRAGMA user_version"); got != 1101 {
+		t.Errorf("the stamp is %d", got)
+	}
+	kept := backups(t, cfg)
+	if len(kept) != 1 {
+		t.Fatalf("the backups are %q, want one", kept)
+	}
+	old := openDatabase(t, kept[0])
+	if got := number(t, old, "PRAGMA user_version"); got != 1000 {
+		t.Errorf("the backup's stamp is %d", got)
+	}
+	if got := number(t, old, "SELECT count(*) FROM executions_visibility"); got != 6 { // with two of the server itself
+		t.Errorf("the backup has %d runs", got)
+	}
+	info, err := os.Stat(kept[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info.Mode().Perm() != 0o600 {
+		t.Errorf("the backup is %s", info.Mode())
+	}
+
+	// The second start has nothing to migrate.
+	again, _ := supervise(t, cfg)
+	await(t, again)
+	if got := backups(t, cfg); len(got) != 1 {
+		t.Errorf("the backups are %q", got)
+	}
+}
+
+// What the first Ingot stamped has the present schema under another number.
+func TestMigratesTheFirstStamp(t *testing.T) {
+	t.Parallel()
+	cfg := testConfig(t)
+	s, stop := supervise(t, cfg)
+	before := await(t, s)
+	stop()
+	db := openDatabase(t, cfg.File)
+	if _, err := db.Exec("PRAGMA user_version = 1"); err != nil {
+		t.Fatal(err)
+	}
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s, _ = supervise(t, cfg)
+	if after := await(t, s); after.ClusterID != before.ClusterID {
+		t.Errorf("the cluster is %s, it was %s", after.ClusterID, before.ClusterID)
+	}
+	if got := backups(t, cfg); len(got) != 1 {
+		t.Errorf("the backups are %q", got)
+	}
+}
+
+// A migration that does not end in the schema of a new file changes nothing.
+func TestFailedMigrationChangesNothing(t *testing.T) {
+	t.Parallel()
+	cfg := testConfig(t)
+	oldFile(t, cfg, 900) // it is of 0.10: the script of 0.10 finds its tables there already
+	r := runChild(t, cfg)
+	if r.Failure == nil || !strings.Contains(r.Failure.Message, "nothing was changed") {
+		t.Errorf("the report is %+v", r)
+	}
+	db := openDatabase(t, cfg.File)
+	if got := number(t, db, "PRAGMA user_version"); got != 900 {
+		t.Errorf("the stamp is %d", got)
+	}
+	if got := number(t, db, "SELECT count(*) FROM sqlite_master WHERE name = 'current_chasm_executions'"); got != 0 {
+		t.Error("half a migration is in the file")
+	}
+}
+
+func TestBackupsAreFew(t *testing.T) {
+	t.Parallel()
+	cfg := testConfig(t)
+	for i := range 5 {
+		oldFile(t, cfg, 900+i)
+		if r := runChild(t, cfg); r.Failure == nil {
+			t.Fatal("900 and so on cannot be migrated")
+		}
+	}
+	got := backups(t, cfg)
+	if len(got) != 3 || !strings.Contains(got[0], "schema-902.") {
+		t.Errorf("the backups are %q, want those of 902, 903 and 904", got)
+	}
+}
+
+// A file from before that mode is written anew, once, and can give pages back then.
+func TestFileWithoutAutoVacuum(t *testing.T) {
+	t.Parallel()
+	cfg := testConfig(t)
+	s, stop := supervise(t, cfg)
+	await(t, s)
+	stop()
+	db := openDatabase(t, cfg.File)
+	if _, err := db.Exec("PRAGMA auto_vacuum = 0; VACUUM"); err != nil {
+		t.Fatal(err)
+	}
+	if got := number(t, db, "PRAGMA auto_vacuum"); got != 0 {
+		t.Fatalf("auto_vacuum is %d: this test shows nothing", got)
+	}
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s, stop = supervise(t, cfg)
+	await(t, s)
+	stop()
+	if got := number(t, openDatabase(t, cfg.File), "PRAGMA auto_vacuum"); got != 2 {
+		t.Errorf("auto_vacuum is %d", got)
+	}
+}
+
+// Histories that are deleted give their pages back while the server runs.
+func TestDeletedHistoriesShrinkTheFile(t *testing.T) {
+	t.Parallel()
+	cfg := testConfig(t)
+	cfg.VacuumEvery = 50 * time.Millisecond
+	s, _ := supervise(t, cfg)
+	await(t, s)
+	c := dial(t, s, cfg)
+	ctx := testContext(t)
+	load := strings.Repeat("x", 500<<10)
+	for i := range 16 {
+		id := fmt.Sprintf("big-%d", i)
+		run, err := c.ExecuteWorkflow(ctx, client.StartWorkflowOptions{ID: id, TaskQueue: "nobody"}, "Big", load)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.TerminateWorkflow(ctx, id, run.GetRunID(), "enough"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	db := openDatabase(t, cfg.File)
+	full := number(t, db, "PRAGMA page_count")
+	if full < 16*(500<<10)/4096 {
+		t.Fatalf("the file has %d pages: the histories are not in it", full)
+	}
+	for i := range 16 {
+		if _, err := c.WorkflowService().DeleteWorkflowExecution(ctx, &workflowservice.DeleteWorkflowExecutionRequest{
+			Namespace: cfg.Namespace, WorkflowExecution: execution(fmt.Sprintf("big-%d", i)),
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for number(t, db, "PRAGMA page_count") > full/4 {
+		select {
+		case <-ctx.Done():
+			t.Fatalf("the file had %d pages and has %d, of which %d are free", full, number(t, db, "PRAGMA page_count"), number(t, db, "PRAGMA freelist_count"))
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+	// The log beside the file is cut back, too, once it has been larger.
+	info, err := os.Stat(cfg.File + "-wal")
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		t.Fatal(err)
+	}
+	if err == nil && info.Size() > 24<<20 {
+		t.Errorf("the write-ahead log has %d bytes", info.Size())
+	}
+}
