@@ -250,8 +250,9 @@ func removeRemains(name string) error {
 	run := filepath.Join(stateRoot, name)
 	killRecorded(filepath.Join(run, "pids"))
 	var errs []error
-	for _, ns := range []Namespace{BMCs, Client, Router, Server, Switch} {
-		errs = append(errs, removeNamespace(name+"-"+string(ns)))
+	namespaces, _ := filepath.Glob(filepath.Join(netnsDir, name+"-*")) // the pattern is right: name has letters and a number
+	for _, ns := range namespaces {
+		errs = append(errs, removeNamespace(filepath.Base(ns)))
 	}
 	if dir, err := os.ReadFile(filepath.Join(run, "dir")); err == nil && strings.Contains(string(dir), "ingot-lab-") {
 		errs = append(errs, os.RemoveAll(string(dir)))

@@ -21,6 +21,9 @@ const (
 	BIOS     Firmware = "bios"      // SeaBIOS; the network card has iPXE 2.0 in its ROM
 	UEFI     Firmware = "uefi"      // OVMF; PXE over IPv4
 	UEFIHTTP Firmware = "uefi-http" // OVMF; HTTP boot over IPv4, no PXE
+	// Simulated is no QEMU: this program does in the lab's network what a BIOS machine's firmware, iPXE and installed system do,
+	// and runs the real agent as a process. It boots in a fraction of a second. See Spec.Agent.
+	Simulated Firmware = "simulated"
 )
 
 // Bus is how a disk is attached.
@@ -80,6 +83,17 @@ type Spec struct {
 	BMCUser     string
 	BMCPassword string // at most 20 characters
 	NoBMC       bool   // a machine without a BMC: only PowerOn and the like switch it
+
+	// The rest is for Firmware Simulated, whose DiskSize is 64 MiB by default.
+
+	// Agent is the path of the worker-agent, which runs when the kernel would: as an ordinary process on the disk files.
+	Agent string
+	// Stage is called before each step; the machine goes on when it returns, or when the power is cut, which ends ctx. It may
+	// switch the machine itself. See Gate and Machine.SetStage.
+	Stage func(ctx context.Context, stage Stage)
+	// Panic is how long the machine stays dead after its agent has died; then it boots again. 0: as the kernel command line
+	// says (panic=). Below 0: until somebody switches it.
+	Panic time.Duration
 }
 
 // Machine is a computer of the lab. It is off at first. Its methods may be called from several goroutines.
@@ -89,6 +103,7 @@ type Machine struct {
 	dir  string
 	num  int
 	bmc  *BMC
+	sim  *simulation // nil: QEMU
 
 	mu          sync.Mutex // one change of power at a time
 	state       sync.Mutex // guards what follows; never held while waiting
@@ -130,7 +145,7 @@ func (l *Lab) Machine(ctx context.Context, spec Spec) (*Machine, error) {
 			return nil, fmt.Errorf("making machine %q: %w", spec.Name, err)
 		}
 	}
-	if spec.Firmware != BIOS {
+	if spec.Firmware == UEFI || spec.Firmware == UEFIHTTP {
 		vars, err := os.ReadFile(ovmfVars)
 		if err != nil {
 			return nil, err
@@ -139,10 +154,14 @@ func (l *Lab) Machine(ctx context.Context, spec Spec) (*Machine, error) {
 			return nil, err
 		}
 	}
-	err = l.ipBatch(ctx, Switch,
-		fmt.Sprintf("tuntap add dev %s mode tap", m.tap()),
-		fmt.Sprintf("link set %s master br%d up", m.tap(), spec.VLAN))
-	if err != nil {
+	port := fmt.Sprintf("tuntap add dev %s mode tap", m.tap())
+	if spec.Firmware == Simulated {
+		if m.sim, err = m.simulate(ctx); err != nil {
+			return nil, fmt.Errorf("making machine %q: %w", spec.Name, err)
+		}
+		port = fmt.Sprintf("link add %s type veth peer name %s address %s netns %s", m.tap(), simInterface, spec.MAC, l.NamespaceName(m.Namespace()))
+	}
+	if err := l.ipBatch(ctx, Switch, port, fmt.Sprintf("link set %s master br%d up", m.tap(), spec.VLAN)); err != nil {
 		return nil, err
 	}
 	l.mu.Lock()
@@ -185,12 +204,19 @@ func (s Spec) complete(num int) (Spec, error) {
 	def(&s.BMCPassword, "password")
 	if s.DiskSize == 0 {
 		s.DiskSize = 4 << 30
+		if s.Firmware == Simulated {
+			s.DiskSize = 64 << 20
+		}
 	}
 	if s.MemoryMB == 0 {
 		s.MemoryMB = 512
 	}
 	switch s.Firmware {
 	case BIOS, UEFI, UEFIHTTP:
+	case Simulated:
+		if s.Agent == "" {
+			return s, errors.New("a simulated machine runs an agent: give its path")
+		}
 	default:
 		return s, fmt.Errorf("there is no firmware %q", s.Firmware)
 	}
@@ -276,7 +302,7 @@ func (m *Machine) NextBoot() NextBoot {
 
 // PowerState tells whether the machine is on.
 func (m *Machine) PowerState() PowerState {
-	if m.running() != nil {
+	if m.on() {
 		return On
 	}
 	return Off
@@ -294,6 +320,14 @@ func (m *Machine) Resets() int {
 	m.state.Lock()
 	defer m.state.Unlock()
 	return m.resets
+}
+
+// on tells whether the machine has power.
+func (m *Machine) on() bool {
+	if m.sim != nil {
+		return m.sim.running() != nil
+	}
+	return m.running() != nil
 }
 
 // running is the machine's process, nil when it is off.
@@ -324,13 +358,17 @@ func (m *Machine) WaitPower(ctx context.Context, want PowerState) error {
 func (m *Machine) PowerOn(ctx context.Context) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.running() != nil {
+	if m.on() {
 		return nil
 	}
 	m.state.Lock()
 	first := m.first()
 	m.state.Unlock()
-	if err := m.start(ctx, first); err != nil {
+	start := m.start
+	if m.sim != nil {
+		start = m.sim.powerOn
+	}
+	if err := start(ctx, first); err != nil {
 		return fmt.Errorf("switching %q on: %w", m.spec.Name, err)
 	}
 	m.lab.log.Info("machine on", "machine", m.spec.Name, "first", first)
@@ -401,6 +439,12 @@ func (m *Machine) PowerOff(context.Context) error {
 }
 
 func (m *Machine) cut() {
+	if m.sim != nil {
+		if m.sim.cut() {
+			m.lab.log.Info("machine off", "machine", m.spec.Name)
+		}
+		return
+	}
 	c := m.running()
 	if c == nil {
 		return
@@ -423,7 +467,7 @@ func (m *Machine) PowerCycle(ctx context.Context) error {
 func (m *Machine) PressPower(ctx context.Context) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.running() == nil {
+	if m.running() == nil { // what a simulated machine runs does not listen to its button
 		return nil
 	}
 	_, err := m.qmp.call(ctx, "system_powerdown", nil)
@@ -434,8 +478,11 @@ func (m *Machine) PressPower(ctx context.Context) error {
 func (m *Machine) Reset(ctx context.Context) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.running() == nil {
+	if !m.on() {
 		return nil
+	}
+	if m.sim != nil {
+		return m.sim.reset()
 	}
 	m.state.Lock()
 	q, first, before := m.qmp, m.first(), m.resets

@@ -1,0 +1,175 @@
+package lab
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// ipxe carries a script out with the meaning that iPXE gives it: what stands between || and && is done or not as the step
+// before went, and a line that fails ends the script. It knows the commands that boot scripts are made of.
+type ipxe struct {
+	vars  map[string]string
+	say   func(text string)
+	pause func(d time.Duration) bool   // false: the power is gone
+	fetch func(kind, url string) error // kind: "kernel" or "initrd"
+	steps int                          // carried out so far
+	label string                       // where goto leads to
+	ended bool                         // exit
+	image string                       // the kernel's command line
+	boots bool
+}
+
+// maxSteps ends a script that goes round in circles.
+const maxSteps = 10_000
+
+// run returns the command line of the kernel that the script boots, or "" when it goes on to the disk.
+func (x *ipxe) run(script string) (cmdline string, err error) {
+	lines := strings.Split(script, "\n")
+	if strings.TrimSpace(lines[0]) != "#!ipxe" {
+		return "", errors.New("running a script: it does not begin with #!ipxe")
+	}
+	for at := 1; at < len(lines); at++ {
+		line := strings.TrimSpace(lines[at])
+		if line == "" || line[0] == '#' || line[0] == ':' {
+			continue
+		}
+		x.label = ""
+		if err := x.line(strings.Fields(line)); err != nil {
+			return "", fmt.Errorf("running %q: %w", line, err)
+		}
+		switch {
+		case x.boots:
+			return x.image, nil
+		case x.ended:
+			return "", nil
+		case x.label != "":
+			if at = label(lines, x.label); at < 0 {
+				return "", fmt.Errorf("running %q: there is no label %q", line, x.label)
+			}
+		}
+	}
+	return "", nil
+}
+
+func label(lines []string, name string) int {
+	for i, l := range lines {
+		if strings.TrimSpace(l) == ":"+name {
+			return i
+		}
+	}
+	return -1
+}
+
+// line carries out the commands of one line. Its error is that of the last one that was carried out.
+func (x *ipxe) line(words []string) error {
+	var err error
+	operator := ""
+	for begin := 0; begin <= len(words); {
+		end := begin
+		for end < len(words) && words[end] != "||" && words[end] != "&&" {
+			end++
+		}
+		if operator == "" || operator == "&&" && err == nil || operator == "||" && err != nil {
+			if err = x.command(words[begin:end]); x.label != "" || x.ended || x.boots {
+				return nil
+			}
+		}
+		if end < len(words) {
+			operator = words[end]
+		}
+		begin = end + 1
+	}
+	return err
+}
+
+func (x *ipxe) command(words []string) error {
+	if x.steps++; x.steps > maxSteps {
+		return errors.New("the script does not end")
+	}
+	if len(words) == 0 {
+		return nil
+	}
+	args := make([]string, 0, len(words))
+	for _, w := range words[1:] {
+		args = append(args, x.expand(w))
+	}
+	arg := func(n int) string {
+		if n < len(args) {
+			return args[n]
+		}
+		return ""
+	}
+	switch words[0] {
+	case "echo":
+		x.say(strings.Join(args, " "))
+	case "set":
+		name, _, _ := strings.Cut(arg(0), ":") // the type says only how it is shown
+		x.vars[name] = strings.Join(args[min(1, len(args)):], " ")
+	case "inc":
+		n, _ := strconv.Atoi(x.vars[arg(0)]) // what is no number counts as 0
+		x.vars[arg(0)] = strconv.Itoa(n + 1)
+	case "iseq":
+		if arg(0) != arg(1) {
+			return errors.New("not equal")
+		}
+	case "isset":
+		if arg(0) == "" {
+			return errors.New("not set")
+		}
+	case "kernel", "initrd":
+		for len(args) > 1 && strings.HasPrefix(args[0], "-") { // --name NAME
+			args = args[2:]
+		}
+		if len(args) == 0 {
+			return errors.New("the URL is missing")
+		}
+		if err := x.fetch(words[0], arg(0)); err != nil {
+			x.say(err.Error())
+			return err
+		}
+		if words[0] == "kernel" {
+			x.image = strings.Join(args[1:], " ")
+		}
+	case "boot":
+		if x.image == "" {
+			return errors.New("no kernel is loaded")
+		}
+		x.boots = true
+	case "imgfree":
+		x.image = ""
+	case "goto":
+		x.label = arg(0)
+	case "sleep":
+		seconds, err := strconv.Atoi(arg(0))
+		if err != nil {
+			return err
+		}
+		if !x.pause(time.Duration(seconds) * time.Second) {
+			return errPower
+		}
+	case "exit", "sanboot": // on a BIOS machine, both are the next device: its disk
+		x.ended = true
+	case "dhcp", "ifopen": // the interface is up
+	default:
+		return fmt.Errorf("there is no command %q", words[0])
+	}
+	return nil
+}
+
+// expand puts settings in the place of ${name}.
+func (x *ipxe) expand(s string) string {
+	for {
+		begin := strings.Index(s, "${")
+		if begin < 0 {
+			return s
+		}
+		end := strings.IndexByte(s[begin:], '}')
+		if end < 0 {
+			return s
+		}
+		s = s[:begin] + x.vars[s[begin+2:begin+end]] + s[begin+end+1:]
+	}
+}

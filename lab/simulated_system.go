@@ -1,0 +1,283 @@
+package lab
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"regexp"
+	"strings"
+	"time"
+	"unicode/utf16"
+
+	"github.com/diskfs/go-diskfs/backend/file"
+	"github.com/diskfs/go-diskfs/filesystem/ext4"
+	"github.com/diskfs/go-diskfs/filesystem/fat16"
+)
+
+// SimImage is a tiny disk image for simulated machines, of 12 MiB that hardly compress, so that writing it takes a while when
+// the network is slow. It holds what the product's templates want to find (GPT, a root file system with /etc/os-release) and a
+// boot sector. It is built when the cache does not have it (a second); what the build prints goes to log, which may be nil.
+func SimImage(ctx context.Context, log io.Writer) (Image, error) {
+	return buildImage(ctx, "sim", "", log)
+}
+
+// bootDisk is the firmware's boot from the disk, and the system that is installed there.
+func (l *life) bootDisk() ending {
+	if l.stage(StageDisk) != nil {
+		return cutOff
+	}
+	sys, err := readSystem(l.sim.m.DiskPath())
+	if err != nil {
+		l.say("LAB-SIM disk: %v", err)
+		return noBoot
+	}
+	// As images/mini.sh: -t 5 -T 1.
+	if err := l.lease(l.ctx, "", time.Second, 5); err != nil {
+		l.say("LAB-SIM system: %v", err)
+	}
+	sys.fetchSeed(l)
+	if l.ctx.Err() != nil {
+		return cutOff
+	}
+	l.say("LAB-MINI-BOOTED fw=bios ip=%s root=%s instance-id=%s hostname=%s seed=%s up=0", cmp.Or(l.address(), "none"), sys.root,
+		cmp.Or(sys.instance, "none"), cmp.Or(sys.hostname, "(none)"), sys.origin)
+	if u := sys.phoneURL(); u != "" && l.stage(StagePhoneHome) == nil {
+		sys.phone(l, u)
+	}
+	<-l.ctx.Done()
+	return cutOff
+}
+
+// address is the card's, with the length of its prefix, or "".
+func (l *life) address() (addr string) {
+	err := l.sim.m.lab.InNamespace(l.sim.m.Namespace(), func() error {
+		eth, err := net.InterfaceByName(simInterface)
+		if err != nil {
+			return err
+		}
+		all, err := eth.Addrs()
+		for _, a := range all {
+			addr = a.String()
+		}
+		return err
+	})
+	if err != nil {
+		return "" // the lab is closing
+	}
+	return addr
+}
+
+// system is what lies on a disk, as images/mini.sh sees it.
+type system struct {
+	root     string            // where the root file system is
+	origin   string            // of the seed: cidata, url, ec2, none
+	seed     map[string]string // files by name
+	instance string
+	hostname string
+	metadata string // URL that was written into the root file system
+}
+
+// seedNames are the files of a NoCloud seed that matter here.
+var seedNames = [...]string{"meta-data", "user-data", "vendor-data"}
+
+// readSystem reads a disk, which must have a boot sector, a GPT and a root file system: what an installation that was cut short
+// leaves has none of them.
+func readSystem(path string) (*system, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close() // only read from
+	sector := make([]byte, 512)
+	if _, err := f.ReadAt(sector, 0); err != nil {
+		return nil, err
+	}
+	if sector[510] != 0x55 || sector[511] != 0xaa || bytes.Count(sector[:440], []byte{0}) == 440 {
+		return nil, errors.New("it has no boot sector")
+	}
+	parts, err := partitions(f)
+	if err != nil {
+		return nil, err
+	}
+	s := &system{origin: "none", seed: map[string]string{}}
+	disk := file.New(f, true)
+	for n, p := range parts {
+		if root, err := ext4.Read(disk, p.size, p.start, 512); err == nil && root.Label() == "labroot" {
+			if _, err := root.ReadFile("etc/os-release"); err != nil {
+				return nil, fmt.Errorf("reading the root file system: %w", err)
+			}
+			s.root = fmt.Sprintf("partition-%d", n+1)
+			if b, err := root.ReadFile("etc/ingot/metadata-url"); err == nil { // usually there is none
+				s.metadata = strings.TrimRight(strings.TrimSpace(string(b)), "/")
+			}
+		}
+		if p.name != "CIDATA" {
+			continue
+		}
+		vol, err := fat16.Read(disk, p.size, p.start, 512)
+		if err != nil {
+			return nil, fmt.Errorf("reading the CIDATA partition: %w", err)
+		}
+		s.origin = "cidata"
+		for _, name := range seedNames {
+			if b, err := vol.ReadFile("/" + name); err == nil { // each may be missing or empty
+				s.seed[name] = string(b)
+			}
+		}
+	}
+	if s.root == "" {
+		return nil, errors.New("it has a boot sector and no root file system")
+	}
+	return s, nil
+}
+
+// partition is an entry of a GPT, in bytes.
+type partition struct {
+	name        string
+	start, size int64
+}
+
+// partitions reads the GPT at the beginning of a disk of 512-byte sectors (UEFI specification §5.3).
+func partitions(f io.ReaderAt) ([]partition, error) {
+	head := make([]byte, 92)
+	if _, err := f.ReadAt(head, 512); err != nil {
+		return nil, err
+	}
+	if string(head[:8]) != "EFI PART" {
+		return nil, errors.New("it has no GPT")
+	}
+	le := binary.LittleEndian
+	at, count, size := int64(le.Uint64(head[72:]))*512, int(le.Uint32(head[80:])), int(le.Uint32(head[84:]))
+	if count > 128 || size < 128 || size > 4096 {
+		return nil, errors.New("its GPT is damaged")
+	}
+	table := make([]byte, count*size)
+	if _, err := f.ReadAt(table, at); err != nil {
+		return nil, err
+	}
+	var parts []partition
+	for i := range count {
+		e := table[i*size:]
+		first, last := int64(le.Uint64(e[32:])), int64(le.Uint64(e[40:]))
+		if le.Uint64(e) == 0 && le.Uint64(e[8:]) == 0 || last < first {
+			continue
+		}
+		var name []uint16
+		for j := 56; j < 128 && le.Uint16(e[j:]) != 0; j += 2 {
+			name = append(name, le.Uint16(e[j:]))
+		}
+		parts = append(parts, partition{string(utf16.Decode(name)), first * 512, (last - first + 1) * 512})
+	}
+	return parts, nil
+}
+
+// fetchSeed completes the seed from the network, as images/mini.sh does.
+func (s *system) fetchSeed(l *life) {
+	client := l.http()
+	defer client.CloseIdleConnections()
+	if s.origin == "none" && s.metadata != "" {
+		s.origin = "url"
+		for try := 0; try < 5; try++ {
+			if try > 0 && !l.sleep(2*time.Second) {
+				return
+			}
+			if _, status := ask(l.ctx, client, http.MethodGet, s.metadata+"/meta-data", ""); status/100 == 2 {
+				break
+			}
+		}
+		for _, name := range seedNames {
+			if body, status := ask(l.ctx, client, http.MethodGet, s.metadata+"/"+name, ""); status/100 == 2 {
+				s.seed[name] = body
+			}
+		}
+	}
+	s.instance = field(s.seed["meta-data"], "instance-id")
+	s.hostname = cmp.Or(field(s.seed["meta-data"], "local-hostname"), field(s.seed["meta-data"], "hostname"))
+	if s.origin == "none" && l.address() != "" {
+		if body, status := ask(l.ctx, client, http.MethodGet, "http://"+MetadataAddress+"/2009-04-04/meta-data/instance-id", ""); status/100 == 2 {
+			s.instance, s.origin = strings.TrimSpace(body), "ec2"
+		}
+	}
+}
+
+// field reads a value of meta-data, which is YAML or JSON.
+func field(text, name string) string {
+	m := regexp.MustCompile(`(?m)(?:^|[\s{,"])` + name + `"?\s*:\s*"?([^",}\s]+)`).FindStringSubmatch(text)
+	if m == nil {
+		return ""
+	}
+	return m[1]
+}
+
+var (
+	phoneHome = regexp.MustCompile(`(?s)phone_home.*`)
+	httpURL   = regexp.MustCompile(`http://[^"' ,}\s]*`)
+)
+
+// phoneURL is where to call, "" = nowhere: the first URL after the word phone_home.
+func (s *system) phoneURL() string {
+	for _, name := range []string{"vendor-data", "user-data"} {
+		if u := httpURL.FindString(phoneHome.FindString(s.seed[name])); u != "" {
+			return strings.ReplaceAll(u, "$INSTANCE_ID", s.instance)
+		}
+	}
+	return ""
+}
+
+// phone calls until it is answered, 150 times at most.
+func (s *system) phone(l *life, to string) {
+	client := l.http()
+	defer client.CloseIdleConnections()
+	body := "instance_id=" + url.QueryEscape(s.instance) + "&hostname=" + url.QueryEscape(s.hostname) + "&fqdn=" + url.QueryEscape(s.hostname)
+	for try := 1; try <= 150; try++ {
+		if l.address() == "" {
+			if err := l.lease(l.ctx, "", time.Second, 3); err != nil {
+				l.say("LAB-SIM system: %v", err)
+			}
+		}
+		_, status := ask(l.ctx, client, http.MethodPost, to, body)
+		if status/100 == 2 {
+			l.say("LAB-MINI-PHONED-HOME try=%d", try)
+			return
+		}
+		if l.ctx.Err() != nil {
+			return
+		}
+		l.say("LAB-MINI-PHONE-HOME-AGAIN try=%d answer=%d", try, status)
+		if !l.sleep(2 * time.Second) {
+			return
+		}
+	}
+}
+
+// ask sends a request and returns the answer's body and status, 0 when there was none within 10 s.
+func ask(ctx context.Context, client *http.Client, method, to, body string) (string, int) {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, method, to, strings.NewReader(body))
+	if err != nil {
+		return "", 0
+	}
+	req.Header.Set("User-Agent", "lab-sim")
+	if body != "" {
+		req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	}
+	res, err := client.Do(req)
+	if err != nil {
+		return "", 0
+	}
+	defer res.Body.Close() // only read from
+	b, err := io.ReadAll(io.LimitReader(res.Body, 1<<20))
+	if err != nil {
+		return "", 0
+	}
+	return string(b), res.StatusCode
+}

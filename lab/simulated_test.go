@@ -1,0 +1,304 @@
+package lab
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+const bootScript = `#!ipxe
+echo Ingot boots node1 (${platform}, iPXE ${version})
+set tries:int32 0
+:try
+kernel http://s/vmlinuz initrd=initramfs ingot.server=https://s:7443 panic=30 || goto again
+initrd --name initramfs http://s/initramfs || goto again
+boot || goto again
+:again
+imgfree
+inc tries
+iseq ${tries} 3 && goto fail ||
+sleep 5
+goto try
+:fail
+echo giving up
+sleep 2
+iseq ${platform} efi && exit 1 || exit 0
+`
+
+// TestIPXE: the boot script is obeyed as iPXE would, with the tries that it asks for.
+func TestIPXE(t *testing.T) {
+	for _, c := range []struct {
+		name, script string
+		failing      int // of the fetches, the first ones
+		cmdline, err string
+		fetched      []string
+		said         string
+		slept        time.Duration
+	}{
+		{"boots", bootScript, 0, "initrd=initramfs ingot.server=https://s:7443 panic=30", "", []string{"kernel http://s/vmlinuz", "initrd http://s/initramfs"}, "Ingot boots node1 (pcbios, iPXE 2.0.0)", 0},
+		{"second try", bootScript, 1, "initrd=initramfs ingot.server=https://s:7443 panic=30", "", []string{"kernel http://s/vmlinuz", "kernel http://s/vmlinuz", "initrd http://s/initramfs"}, "no route", 5 * time.Second},
+		{"three failures", bootScript, 9, "", "", slices.Repeat([]string{"kernel http://s/vmlinuz"}, 3), "giving up", 12 * time.Second},
+		{"disk", "#!ipxe\necho not armed\niseq ${platform} efi && exit 1 || exit 0\n", 0, "", "", nil, "not armed", 0},
+		{"sanboot", "#!ipxe\niseq ${platform} efi && goto efi ||\nsanboot --no-describe --drive 0x80 ||\n:efi\nboot\n", 0, "", "", nil, "", 0},
+		{"a line fails", "#!ipxe\niseq a b\nboot\n", 0, "", "not equal", nil, "", 0},
+		{"no kernel", "#!ipxe\nboot\n", 0, "", "no kernel", nil, "", 0},
+		{"no script", "<html>", 0, "", "#!ipxe", nil, "", 0},
+		{"unknown command", "#!ipxe\nlaunch\n", 0, "", "no command", nil, "", 0},
+		{"circle", "#!ipxe\n:a\ngoto a\n", 0, "", "does not end", nil, "", 0},
+		{"lost label", "#!ipxe\ngoto b\n", 0, "", "no label", nil, "", 0},
+		{"nested settings", "#!ipxe\nset a pc\niseq ${a} pc && echo is ${a}\nexit\n", 0, "", "", nil, "is pc", 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var fetched, said []string
+			var slept time.Duration
+			failing := c.failing
+			x := &ipxe{
+				vars:  map[string]string{"platform": "pcbios", "version": "2.0.0"},
+				say:   func(s string) { said = append(said, s) },
+				pause: func(d time.Duration) bool { slept += d; return true },
+				fetch: func(kind, url string) error {
+					fetched = append(fetched, kind+" "+url)
+					if failing--; failing >= 0 {
+						return fmt.Errorf("no route")
+					}
+					return nil
+				},
+			}
+			got, err := x.run(c.script)
+			if got != c.cmdline || (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) {
+				t.Errorf("%q, %v; want %q, %q", got, err, c.cmdline, c.err)
+			}
+			if !slices.Equal(fetched, c.fetched) || slept != c.slept || c.said != "" && !slices.Contains(said, c.said) {
+				t.Errorf("fetched %q, slept %s, said %q", fetched, slept, said)
+			}
+		})
+	}
+}
+
+func TestPanicPause(t *testing.T) {
+	for cmdline, want := range map[string]time.Duration{
+		"quiet": -1, "panic=30 quiet": 30 * time.Second, "panic=-1": 0, "panic=0": -1, "panic=5 panic=x": 5 * time.Second,
+	} {
+		if got := panicPause(cmdline); got != want {
+			t.Errorf("%q: %s, want %s", cmdline, got, want)
+		}
+	}
+}
+
+// TestAgentOutput: the agent's own lines say how the machine goes.
+func TestAgentOutput(t *testing.T) {
+	for line, want := range map[string]string{
+		`time=2026-01-01T00:00:00Z level=INFO msg=leaving action=reboot`:                                       "reboot",
+		`time=2026-01-01T00:00:00Z level=INFO msg=leaving action=poweroff`:                                     "poweroff",
+		`time=2026-01-01T00:00:00Z level=WARN msg="the server says farewell" reason="it is over" wrote=true`:   "poweroff",
+		`time=2026-01-01T00:00:00Z level=WARN msg="the server says farewell" reason="it is over" wrote=false`:  "reboot",
+		`time=2026-01-01T00:00:00Z level=INFO msg=action key=1 line="msg=\"leaving action=reboot\" is a line"`: "",
+	} {
+		var console strings.Builder
+		o := &agentOutput{console: &console}
+		for _, b := range []byte(line + "\n") {
+			if _, err := o.Write([]byte{b}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if o.ending() != want || console.String() != line+"\n" {
+			t.Errorf("%q: %q, want %q", line, o.ending(), want)
+		}
+	}
+}
+
+func TestSeedFields(t *testing.T) {
+	for _, text := range []string{"instance-id: i-1\nlocal-hostname: one\n", `{"instance-id": "i-1", "local-hostname": "one"}`, "{\n  \"instance-id\": \"i-1\",\n  \"local-hostname\": \"one\"\n}\n"} {
+		if a, b := field(text, "instance-id"), field(text, "local-hostname"); a != "i-1" || b != "one" {
+			t.Errorf("%q: %q, %q", text, a, b)
+		}
+		if field(text, "hostname") != "" {
+			t.Errorf("%q: local-hostname is no hostname", text)
+		}
+	}
+	s := &system{instance: "i-1", seed: map[string]string{"vendor-data": "#cloud-config\n{\"x\": \"http://no\", \"phone_home\": {\"url\": \"http://a/b/$INSTANCE_ID\"}}", "user-data": "phone_home: http://c"}}
+	if got := s.phoneURL(); got != "http://a/b/i-1" {
+		t.Errorf("URL = %q", got)
+	}
+}
+
+// simAgent is a script in the agent's place: what it is called with is what it does.
+func simAgent(t *testing.T, script string) string {
+	t.Helper()
+	path := t.TempDir() + "/agent"
+	if err := os.WriteFile(path, []byte("#!/bin/sh\n"+script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// TestSimulatedDisk: without anything on its disk a machine hangs; with the image it takes its seed from a CIDATA volume and
+// phones home, from its own address. Reset, the override and IPMI work as with QEMU.
+func TestSimulatedDisk(t *testing.T) {
+	l := newLab(t)
+	img, err := SimImage(t.Context(), t.Output())
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := newMachine(t, l, Spec{Name: "sim", Firmware: Simulated, Agent: simAgent(t, "exit 1\n")})
+	ipmi(t, m, "chassis", "power", "on")
+	if _, err := m.WaitSerial(deadline(t, time.Minute), `no boot sector`); err != nil {
+		t.Fatal(err)
+	}
+	if m.PowerState() != On || m.PowerOns() != 1 {
+		t.Errorf("%s, %d power-ons", m.PowerState(), m.PowerOns())
+	}
+	ipmi(t, m, "chassis", "power", "off")
+	if m.PowerState() != Off {
+		t.Errorf("after power off: %s", m.PowerState())
+	}
+
+	calls := startPhone(t, l, ServerAddress+":7080")
+	dhcpServer(t, l, m, "10.10.20.50")
+	writeDisk(t, img, m.DiskPath())
+	addCIDATA(t, m.DiskPath(), map[string]string{"meta-data": `{"instance-id": "i-1", "local-hostname": "caller-1"}`, "user-data": "#cloud-config\n", "vendor-data": phoneVendorData})
+	gate := NewGate(StagePhoneHome)
+	m.SetStage(gate.Stage)
+	ipmi(t, m, "chassis", "power", "on")
+	if err := gate.Reached(deadline(t, 20*time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	line, err := m.WaitSerial(deadline(t, time.Minute), `LAB-MINI-BOOTED`)
+	if err != nil || !strings.Contains(line, "ip=10.10.20.50/24 ") || !strings.Contains(line, "instance-id=i-1 hostname=caller-1 seed=cidata") {
+		t.Errorf("%q, %v", line, err)
+	}
+	select {
+	case got := <-calls:
+		t.Errorf("a call before the gate was opened: %q", got)
+	default:
+	}
+	gate.Open()
+	select {
+	case got := <-calls:
+		if got != "/phone-home/abc instance_id=i-1&hostname=caller-1&fqdn=caller-1" {
+			t.Errorf("the call was %q", got)
+		}
+	case <-deadline(t, time.Minute).Done():
+		t.Fatal("no call")
+	}
+	m.SetNextBoot(NextNetwork)
+	if err := m.Reset(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	// The server gives an address and no boot file: the firmware goes on to the disk.
+	for _, want := range []string{`first network`, `boot file ""`, `LAB-MINI-PHONED-HOME`} {
+		if _, err := m.WaitSerial(deadline(t, time.Minute), want); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if m.PowerOns() != 2 || m.Resets() != 1 || m.NextBoot() != NextDefault {
+		t.Errorf("%d power-ons, %d resets, next %s", m.PowerOns(), m.Resets(), m.NextBoot())
+	}
+	if n := m.Writers(); n < 1 { // this test itself has written
+		t.Errorf("%d writers", n)
+	}
+}
+
+// TestSimulatedHook: a hook may cut the power of the machine that waits for it.
+func TestSimulatedHook(t *testing.T) {
+	l := newLab(t)
+	cut := make(chan error, 1)
+	var m *Machine
+	m = newMachine(t, l, Spec{Name: "hooked", Firmware: Simulated, Agent: simAgent(t, "exit 1\n"), NoBMC: true})
+	m.SetStage(func(ctx context.Context, stage Stage) {
+		if stage == StageDisk {
+			cut <- m.PowerOff(ctx)
+		}
+	})
+	if err := m.PowerOn(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case err := <-cut:
+		if err != nil {
+			t.Fatal(err)
+		}
+	case <-deadline(t, time.Minute).Done():
+		t.Fatal("the hook hangs")
+	}
+	if m.PowerState() != Off {
+		t.Error("still on")
+	}
+}
+
+// TestWriters: processes that have a file open for writing are counted, readers are not.
+func TestWriters(t *testing.T) {
+	if !*realLab {
+		t.Skip("needs root: with -lab")
+	}
+	path := t.TempDir() + "/disk"
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w, err := watchDisk(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := w.close(); err != nil {
+			t.Error(err)
+		}
+	})
+	open := func(how string) func() {
+		t.Helper()
+		stop := shell(t, "exec 3"+how+path+"; echo open; exec cat")
+		return stop
+	}
+	check := func(want int, when string) {
+		t.Helper()
+		if got := w.most(); got != want {
+			t.Errorf("%s: %d, want %d", when, got, want)
+		}
+	}
+	read := open("<")
+	check(0, "a reader")
+	one := open("<>")
+	check(1, "a writer beside it")
+	one()
+	two := open(">>")
+	check(1, "one after the other")
+	three := open("<>")
+	check(2, "two at once")
+	two()
+	three()
+	read()
+	check(2, "all gone")
+}
+
+// shell runs a script that says one line and then reads its input to the end; the returned function ends it.
+func shell(t *testing.T, script string) (stop func()) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "sh", "-c", script)
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil || line != "open\n" {
+		t.Fatalf("the shell said %q, %v", line, err)
+	}
+	return func() {
+		t.Helper()
+		if err := errors.Join(in.Close(), cmd.Wait()); err != nil {
+			t.Error(err)
+		}
+	}
+}
