@@ -25,6 +25,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/ingotmetal/ingot/internal/quiet"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -78,6 +79,9 @@ type Config struct {
 	// reached through this server, or through the gateway behind a relay. The
 	// operator makes the address an alias of the server.
 	LinkLocal bool
+	// PlanKey is the public key of the orders that the agent carries out, as
+	// action.FormatPlanKey writes it; "" leaves it out, and agents do nothing.
+	PlanKey string
 	// ClaimKey is the key of claims and of the URLs that expire with a boot,
 	// at least 16 bytes. Without one (a lost key file) addresses are given, but
 	// no machine is armed.
@@ -136,6 +140,8 @@ func (s *Server) Stats() Stats {
 var (
 	agentHost = regexp.MustCompile(`^[A-Za-z0-9.-]+(:[0-9]{1,5})?$`)
 	pinForm   = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
+	// planKeyForm is what may stand in a boot script, no more.
+	planKeyForm = regexp.MustCompile(`^[A-Za-z0-9:=+/_-]{1,128}$`)
 )
 
 // New checks cfg and returns a server. Everything wrong with cfg comes back
@@ -146,6 +152,8 @@ func New(cfg Config, machines Machines, journal Journal) (*Server, error) {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
+	// Most of what is logged here, anybody on the wire can cause.
+	cfg.Log = slog.New(quiet.Handler(cfg.Log.Handler(), cfg.Now))
 	if len(cfg.Interfaces) > 0 {
 		if !cfg.Address.IsValid() {
 			a, err := firstAddress(cfg.Interfaces[0])
@@ -159,6 +167,9 @@ func New(cfg Config, machines Machines, journal Journal) (*Server, error) {
 		}
 		if u, err := url.Parse(cfg.AgentURL); err != nil || u.Scheme != "https" || u.Path != "" || u.RawQuery != "" || u.User != nil || !agentHost.MatchString(u.Host) {
 			p.Add("agentURL", "https://ADDRESS:7443", "%q is not an https URL of host and port alone", cfg.AgentURL)
+		}
+		if cfg.PlanKey != "" && !planKeyForm.MatchString(cfg.PlanKey) {
+			p.Add("planKey", "what action.FormatPlanKey writes", "%q is not a public key", cfg.PlanKey)
 		}
 		if !pinForm.MatchString(cfg.AgentPin) {
 			p.Add("agentPin", "sha256: and 64 hexadecimal digits", "%q is not the digest of a key", cfg.AgentPin)

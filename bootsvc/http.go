@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/netip"
@@ -277,6 +278,7 @@ func (s *Server) serveHTTP(ctx context.Context, l net.Listener) error {
 		ReadHeaderTimeout: 10 * time.Second, // no ReadTimeout: it would end the context of a long stream
 		IdleTimeout:       60 * time.Second,
 		MaxHeaderBytes:    maxHTTPHeader,
+		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),
 		BaseContext:       func(net.Listener) context.Context { return context.WithoutCancel(ctx) },
 		// Not a limiting listener: its connections would lose sendfile.
 		ConnState: func(c net.Conn, state http.ConnState) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -106,7 +107,9 @@ func (r *recorder) unknown(mac, port, giaddr, class string) {
 func (r *recorder) admit(mac, port string, now time.Time) bool {
 	p := r.ports[port]
 	if p == nil || now.Sub(p.since) > time.Hour {
-		if p == nil && len(r.ports) >= maxPorts {
+		// Relays can be made up, interfaces cannot: the flood of one leaves the
+		// other its place.
+		if _, err := netip.ParseAddr(port); err == nil && p == nil && len(r.ports) >= maxPorts {
 			maps.DeleteFunc(r.ports, func(_ string, p *portSeen) bool { return now.Sub(p.since) > time.Hour })
 			if len(r.ports) >= maxPorts {
 				return false

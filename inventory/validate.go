@@ -16,9 +16,13 @@ import (
 const maxSecret = 1 << 20
 
 var (
-	label       = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
-	pathSafe    = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._+-]{0,127}$`)
-	labelName   = regexp.MustCompile(`^[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$`)
+	label     = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
+	pathSafe  = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._+-]{0,127}$`)
+	labelName = regexp.MustCompile(`^[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$`)
+	// What bootsvc lets into a boot script, too: an argument that is refused
+	// there would be refused when the machine boots.
+	kernelArg   = regexp.MustCompile(`^[A-Za-z0-9_.][A-Za-z0-9_.,:=/@%+-]*$`)
+	ourArg      = regexp.MustCompile(`^(ingot\..*|r?dinit|init|initrd)(=.*)?$`)
 	cipherSuite = regexp.MustCompile(`^([1-9]|1[0-7])$`)
 	macDigits   = regexp.MustCompile(`^(?:([0-9a-f]{2}(?::[0-9a-f]{2}){5})|([0-9a-f]{2}(?:-[0-9a-f]{2}){5})|([0-9a-f]{4}(?:\.[0-9a-f]{4}){2})|([0-9a-f]{12}))$`)
 )
@@ -386,6 +390,12 @@ func badKernelArg(a string) string {
 		if strings.Contains(a, bad) {
 			return fmt.Sprintf("contains %q", bad)
 		}
+	}
+	switch {
+	case !kernelArg.MatchString(a):
+		return "has a character that cannot stand in a boot script, which is made of letters, digits and _.,:=/@%+-"
+	case ourArg.MatchString(a):
+		return "is one that Ingot gives itself"
 	}
 	return ""
 }

@@ -21,6 +21,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/ingotmetal/ingot/internal/quiet"
 	"github.com/ingotmetal/ingot/internal/seed"
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -86,6 +87,8 @@ func New(cfg Config, machines Machines, journal Journal) (*Server, error) {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
+	// Most of what is logged here, anybody on the wire can cause.
+	cfg.Log = slog.New(quiet.Handler(cfg.Log.Handler(), cfg.Now))
 	if n := len(cfg.Key); n > 0 && n < 16 {
 		p.Add("key", "run ingot init", "the key of capabilities has %d bytes, 16 are the least", n)
 	}
@@ -152,8 +155,8 @@ func (s *Server) serve(ctx context.Context, l net.Listener) error {
 	srv := &http.Server{
 		Handler:           s.Handler(),
 		ReadHeaderTimeout: 10 * time.Second, ReadTimeout: 30 * time.Second, WriteTimeout: 30 * time.Second, IdleTimeout: 60 * time.Second,
-		MaxHeaderBytes: 16 << 10,
-		BaseContext:    func(net.Listener) context.Context { return context.WithoutCancel(ctx) },
+		MaxHeaderBytes: 16 << 10, ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),
+		BaseContext: func(net.Listener) context.Context { return context.WithoutCancel(ctx) },
 	}
 	done := make(chan error, 1)
 	go func() { done <- srv.Serve(l) }()
