@@ -26,6 +26,9 @@ var (
 	ErrUnreachable = errors.New("unreachable")
 	ErrRefused     = errors.New("credentials refused")
 	ErrUnsupported = errors.New("unsupported")
+	// ErrFull: the disk has no room for a write, which changed nothing and may be
+	// tried again.
+	ErrFull = errors.New("the disk is full")
 	// ErrSealed: a secret cannot be opened because its key is missing or wrong.
 	ErrSealed = errors.New("secret key is missing or wrong")
 )

@@ -209,7 +209,7 @@ func (s *Store) backup(ctx context.Context, path string) error {
 	if err == nil {
 		err = f.Sync()
 	}
-	err = errors.Join(err, f.Close())
+	err = s.noRoom(errors.Join(err, f.Close()))
 	if err != nil {
 		err = errors.Join(err, os.Remove(path)) // half a backup is worse than none
 	}

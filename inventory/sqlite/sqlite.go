@@ -9,6 +9,7 @@ package sqlite
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"embed"
 	"encoding/json"
 	"errors"
@@ -19,11 +20,13 @@ import (
 	"path/filepath"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/jmoiron/sqlx"
-	_ "github.com/mattn/go-sqlite3" // the driver "sqlite3"
+	"github.com/mattn/go-sqlite3"
 
+	"github.com/ingotmetal/ingot/internal/dbcopy"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -48,6 +51,7 @@ type Store struct {
 	rw, ro *sqlx.DB
 	path   string
 	keys   Sealer
+	full   func()                           // is told that the disk has no room; may be nil
 	bad    atomic.Pointer[map[string]error] // purposes that must not be sealed with, and why
 	now    func() time.Time
 
@@ -61,8 +65,13 @@ type Option func(*Store)
 // WithClock makes the store take the time from now instead of time.Now.
 func WithClock(now func() time.Time) Option { return func(s *Store) { s.now = now } }
 
+// WithFull makes the store call f when a write finds no room on the disk, so
+// that some may be made before it is tried again.
+func WithFull(f func()) Option { return func(s *Store) { s.full = f } }
+
 // Open opens the database at path, creating and migrating it as needed; before
-// an existing schema migrates, a backup is made beside it.
+// an existing schema migrates, a verified backup is made beside it, of which
+// the last few are kept.
 //
 // Keys may be nil or wrong: then everything is served that is not secret, and
 // what is secret answers inventory.ErrSealed. A database of a newer schema is
@@ -101,13 +110,13 @@ func open(ctx context.Context, path string, keys Sealer, migrations fs.FS, opts 
 		}
 	}()
 	// The driver compiles WAL with synchronous NORMAL, with which acknowledged
-	// reports die with the power.
-	s.rw, err = sqlx.Open("sqlite3", dsn(path, "_txlock=immediate&_synchronous=FULL&_journal_mode=WAL&_busy_timeout=10000&_foreign_keys=on"))
-	if err != nil {
-		return s, err
-	}
+	// reports die with the power. auto_vacuum counts for a new file only.
+	s.rw = sqlx.NewDb(sql.OpenDB(connector{dsn(path, "_auto_vacuum=incremental&_txlock=immediate&_synchronous=FULL&_journal_mode=WAL&_busy_timeout=10000&_foreign_keys=on")}), "sqlite3")
 	s.rw.SetMaxOpenConns(1)
 	if err := s.migrate(ctx, migrations); err != nil {
+		return s, s.noRoom(err)
+	}
+	if err := s.giveBack(ctx); err != nil {
 		return s, err
 	}
 	s.ro, err = sqlx.Open("sqlite3", dsn(path, "_query_only=on&_busy_timeout=10000"))
@@ -118,6 +127,28 @@ func open(ctx context.Context, path string, keys Sealer, migrations fs.FS, opts 
 	s.ro.SetMaxIdleConns(8)
 	return s, s.checkKeys(ctx)
 }
+
+// Limits of the write-ahead log: what it is cut back to, bytes, and after how
+// many pages its content goes into the database. Readers see one statement at a
+// time, so none of them holds that up.
+const (
+	maxJournal      = 8 << 20
+	checkpointEvery = 1000
+)
+
+// connector opens connections that write.
+type connector struct{ dsn string }
+
+// Driver returns the driver.
+func (connector) Driver() driver.Driver {
+	return &sqlite3.SQLiteDriver{ConnectHook: func(c *sqlite3.SQLiteConn) error {
+		_, err := c.Exec(fmt.Sprintf("PRAGMA journal_size_limit = %d; PRAGMA wal_autocheckpoint = %d", maxJournal, checkpointEvery), nil)
+		return err
+	}}
+}
+
+// Connect opens a connection.
+func (c connector) Connect(context.Context) (driver.Conn, error) { return c.Driver().Open(c.dsn) }
 
 func dsn(path, params string) string {
 	return (&url.URL{Scheme: "file", Path: path}).String() + "?" + params
@@ -155,8 +186,7 @@ func (s *Store) migrate(ctx context.Context, migrations fs.FS) error {
 	case have == len(names):
 		return nil
 	case have > 0:
-		to := fmt.Sprintf("%s.schema-%d.%s.backup", s.path, have, s.now().UTC().Format("20060102T150405.000000000Z"))
-		if err := s.Backup(ctx, to); err != nil {
+		if err := s.backupSchema(ctx, have); err != nil {
 			return fmt.Errorf("before migrating from schema %d: %w", have, err)
 		}
 	}
@@ -182,18 +212,79 @@ func (s *Store) migrate(ctx context.Context, migrations fs.FS) error {
 	})
 }
 
+// backupSchema makes a verified copy beside the database, which has this schema.
+func (s *Store) backupSchema(ctx context.Context, schema int) error {
+	to := dbcopy.Name(s.path, schema, s.now())
+	reading := func(path string) (*sql.DB, error) { return sql.Open("sqlite3", dsn(path, "mode=ro")) }
+	if err := dbcopy.Make(ctx, s.rw.DB, reading, to); err != nil {
+		return fmt.Errorf("backing up the inventory to %q: %w", to, err)
+	}
+	if err := dbcopy.Prune(s.path, dbcopy.Keep); err != nil {
+		return fmt.Errorf("removing old backups: %w", err)
+	}
+	return nil
+}
+
+// incremental is the number of that mode of PRAGMA auto_vacuum.
+const incremental = 2
+
+// giveBack makes a database that cannot give pages back one that can, by
+// writing it anew, once. That takes its size in free space; without that it
+// stays as it is, which is no reason to be without it.
+func (s *Store) giveBack(ctx context.Context) error {
+	var mode, schema int
+	if err := s.rw.GetContext(ctx, &mode, "PRAGMA auto_vacuum"); err != nil {
+		return err
+	}
+	if mode == incremental {
+		return nil
+	}
+	if err := s.rw.GetContext(ctx, &schema, "PRAGMA user_version"); err != nil {
+		return err
+	}
+	err := s.backupSchema(ctx, schema)
+	if err == nil {
+		_, err = s.rw.ExecContext(ctx, fmt.Sprintf("PRAGMA auto_vacuum = %d; VACUUM", incremental))
+	}
+	if isFull(err) {
+		return nil
+	}
+	return err
+}
+
+// isFull tells whether an error of the driver or of the file system means that
+// there is no room.
+func isFull(err error) bool {
+	var e sqlite3.Error
+	return errors.As(err, &e) && (e.Code == sqlite3.ErrFull || e.SystemErrno == syscall.ENOSPC || e.SystemErrno == syscall.EDQUOT) ||
+		errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
+}
+
+// noRoom makes an error of a full disk an inventory.ErrFull, after having told
+// who may make room.
+func (s *Store) noRoom(err error) error {
+	if !isFull(err) {
+		return err
+	}
+	if s.full != nil {
+		s.full()
+	}
+	return fmt.Errorf("%w: %w", inventory.ErrFull, err)
+}
+
 // write runs do in one transaction and tells the subscribers after its commit.
+// A disk without room is inventory.ErrFull, and nothing was written.
 func (s *Store) write(ctx context.Context, what string, do func(tx *sqlx.Tx) error) error {
 	tx, err := s.rw.BeginTxx(ctx, nil)
 	if err != nil {
-		return fmt.Errorf("%s: %w", what, err)
+		return fmt.Errorf("%s: %w", what, s.noRoom(err))
 	}
 	defer tx.Rollback()
 	if err := do(tx); err != nil {
-		return fmt.Errorf("%s: %w", what, err)
+		return fmt.Errorf("%s: %w", what, s.noRoom(err))
 	}
 	if err := tx.Commit(); err != nil {
-		return fmt.Errorf("%s: %w", what, err)
+		return fmt.Errorf("%s: %w", what, s.noRoom(err))
 	}
 	s.fire()
 	return nil

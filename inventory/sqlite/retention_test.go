@@ -1,0 +1,226 @@
+package sqlite
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// finished makes a run of m1 that has everything a run can have, and ends it.
+func (w *world) finished(run string) {
+	w.t.Helper()
+	ctx := w.t.Context()
+	o := w.take(run)
+	_, err := w.AllowBoot(ctx, o, 1, w.in(time.Hour))
+	require.NoError(w.t, err)
+	_, err = w.Redeem(ctx, o, 1, hello("nonce-"+run), token, w.in(time.Hour))
+	require.NoError(w.t, err)
+	require.NoError(w.t, w.Assign(ctx, assignment(o, 0, 1)))
+	_, err = w.Report(ctx, o, 1, action.Result{Key: action.Key{Epoch: o.Epoch, Attempt: 1}, ID: "r-" + run, State: action.Success, Log: "log"})
+	require.NoError(w.t, err)
+	require.NoError(w.t, w.PutWorkflow(ctx, inventory.Workflow{Run: run, Machine: "m1", State: inventory.StateSuccess, Started: w.clock.Now(), Ended: w.clock.Now()}))
+	require.NoError(w.t, w.EndGrant(ctx, o))
+}
+
+func (w *world) count(query string, args ...any) (n int) {
+	w.t.Helper()
+	require.NoError(w.t, w.ro.GetContext(w.t.Context(), &n, query, args...))
+	return n
+}
+
+// everything counts the rows of a run.
+func (w *world) everything(run string) (n int) {
+	w.t.Helper()
+	for _, table := range []string{"workflow", "plan", "assignment", "log", "event", "agent"} {
+		n += w.count("SELECT count(*) FROM "+table+" WHERE run = ?", run)
+	}
+	return n
+}
+
+func TestPruneRuns(t *testing.T) {
+	w := newWorld(t)
+	ctx := t.Context()
+	for i := range 6 {
+		w.finished(fmt.Sprintf("run-%d", i))
+		w.clock.Add(24 * time.Hour)
+	}
+	// An old run that is not over, as its grant says, although its record does not.
+	holder := w.take("holder")
+	require.NoError(t, w.PutWorkflow(ctx, inventory.Workflow{Run: "holder", Machine: "m1", State: inventory.StateFailed, Started: w.in(-100 * 24 * time.Hour), Ended: w.in(-99 * 24 * time.Hour), Updated: w.in(-99 * 24 * time.Hour)}))
+	require.NoError(t, w.PutWorkflow(ctx, inventory.Workflow{Run: "open", Machine: "m1", State: inventory.StateRunning, Started: w.in(-100 * 24 * time.Hour), Updated: w.in(-99 * 24 * time.Hour)}))
+
+	n, err := w.PruneRuns(ctx, w.in(-48*time.Hour), 6, 100)
+	require.NoError(t, err)
+	require.Zero(t, n, "six stay, however old")
+	n, err = w.PruneRuns(ctx, w.in(-48*time.Hour), 2, 1)
+	require.NoError(t, err)
+	require.Equal(t, 1, n, "one at a time")
+	n, err = w.PruneRuns(ctx, w.in(-48*time.Hour), 2, 100)
+	require.NoError(t, err)
+	require.Equal(t, 3, n, "run-4 is too young")
+	for i := range 6 {
+		run := fmt.Sprintf("run-%d", i)
+		if i < 4 {
+			require.Zero(t, w.everything(run), run)
+		} else {
+			require.Greater(t, w.everything(run), 5, run)
+		}
+	}
+	for _, run := range []string{"holder", "open"} {
+		_, err = w.Workflow(ctx, run)
+		require.NoError(t, err, run)
+	}
+	require.NoError(t, w.EndGrant(ctx, holder))
+	n, err = w.PruneRuns(ctx, w.in(-48*time.Hour), 0, 100)
+	require.NoError(t, err)
+	require.Equal(t, 1, n, "the holder")
+	n, err = w.PruneRuns(ctx, w.in(time.Hour), 0, 100)
+	require.NoError(t, err)
+	require.Equal(t, 2, n)
+	a, err := w.MachineAgent(ctx, "m1")
+	require.NoError(t, err, "what is known of the hardware stays")
+	require.Equal(t, "run-5", a.Run)
+}
+
+func TestPruneEvents(t *testing.T) {
+	w := newWorld(t) // its machine is an operator's event
+	ctx := t.Context()
+	w.finished("kept")
+	held := w.take("held") // has no record yet
+	w.clock.Add(100 * 24 * time.Hour)
+	before := w.in(-90 * 24 * time.Hour)
+	require.NoError(t, w.AppendEvents(ctx, []inventory.Event{
+		{Machine: "m1", Kind: inventory.EventOperator, Key: "young", Message: "young"},
+		{Machine: "m1", Kind: inventory.EventOperator, Key: "old", Message: "old", At: w.in(-91 * 24 * time.Hour)},
+		{Machine: "m1", Run: "unknown", Epoch: 77, Kind: inventory.EventPower, Key: "x", At: w.in(-91 * 24 * time.Hour)},
+	}))
+	require.Equal(t, 2, w.count("SELECT count(*) FROM event WHERE run = '' AND at < ?", nanos(before)))
+	n, err := w.PruneEvents(ctx, before, 1)
+	require.NoError(t, err)
+	require.Equal(t, 1, n, "one at a time")
+	n, err = w.PruneEvents(ctx, before, 100)
+	require.NoError(t, err)
+	require.Equal(t, 2, n)
+	require.Equal(t, 1, w.count("SELECT count(*) FROM event WHERE run = ''"))
+	require.NotZero(t, w.count("SELECT count(*) FROM event WHERE run = 'kept'"))
+	require.NotZero(t, w.count("SELECT count(*) FROM event WHERE run = ?", held.Run))
+
+	seq, err := w.LastSeq(ctx)
+	require.NoError(t, err)
+	n, err = w.PruneEvents(ctx, w.in(time.Hour), 100)
+	require.NoError(t, err)
+	require.Zero(t, n, "the newest stays")
+	require.NoError(t, w.AppendEvents(ctx, []inventory.Event{{Machine: "m1", Kind: inventory.EventOperator, Key: "next"}}))
+	next, err := w.LastSeq(ctx)
+	require.NoError(t, err)
+	require.Greater(t, next, seq)
+}
+
+// filler appends n events of 16 KiB.
+func (w *world) filler(n int) error {
+	for range n {
+		if err := w.AppendEvents(w.t.Context(), []inventory.Event{{Machine: "m1", Kind: inventory.EventOperator, Key: rand.Text(), Message: strings.Repeat("x", maxMessage)}}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func TestShrink(t *testing.T) {
+	w := newWorld(t)
+	ctx := t.Context()
+	require.NoError(t, w.filler(200))
+	full := w.count("PRAGMA page_count")
+	w.clock.Add(time.Hour)
+	require.NoError(t, w.filler(1))
+	n, err := w.PruneEvents(ctx, w.clock.Now(), 1000)
+	require.NoError(t, err)
+	require.GreaterOrEqual(t, n, 200)
+	left, err := w.Shrink(ctx, 100)
+	require.NoError(t, err)
+	require.Positive(t, left, "a piece at a time")
+	for left > 0 {
+		before := left
+		left, err = w.Shrink(ctx, 100)
+		require.NoError(t, err)
+		require.Less(t, left, before)
+	}
+	require.Less(t, w.count("PRAGMA page_count"), full/4)
+}
+
+// The write-ahead log does not grow with what is written.
+func TestJournalIsBounded(t *testing.T) {
+	w := newWorld(t)
+	require.NoError(t, w.filler(700)) // 11 MB
+	st, err := os.Stat(w.path + "-wal")
+	require.NoError(t, err)
+	require.LessOrEqual(t, st.Size(), int64(maxJournal))
+	require.Equal(t, maxJournal, func() (n int) {
+		require.NoError(t, w.rw.GetContext(t.Context(), &n, "PRAGMA journal_size_limit"))
+		return n
+	}())
+}
+
+// A write that finds no room changes nothing, says so, tells who may make
+// room, and works when there is some.
+func TestFullDisk(t *testing.T) {
+	w := newWorld(t)
+	told := 0
+	WithFull(func() { told++ })(w.Store)
+	o := w.armed()
+	_, err := w.redeem(o, 1, "n1")
+	require.NoError(t, err)
+	require.NoError(t, w.Assign(t.Context(), assignment(o, 0, 1)))
+	limit := w.count("PRAGMA page_count")
+	_, err = w.rw.ExecContext(t.Context(), fmt.Sprintf("PRAGMA max_page_count = %d", limit))
+	require.NoError(t, err)
+	err = w.filler(100)
+	require.ErrorIs(t, err, inventory.ErrFull)
+	require.ErrorContains(t, err, "the disk is full")
+	require.Positive(t, told)
+	result := action.Result{Key: action.Key{Epoch: 1, Attempt: 1}, ID: "r", State: action.Success, Log: strings.Repeat("x", 32<<10)}
+	_, err = w.Report(t.Context(), o, 1, result)
+	require.ErrorIs(t, err, inventory.ErrFull)
+	_, g, err := w.MachineByMAC(t.Context(), "52:54:00:00:00:01")
+	require.NoError(t, err, "readers go on")
+	require.Equal(t, o, g.Owner)
+	require.NoError(t, w.CloseNetboot(t.Context(), o), "what needs no new page is written: a machine can be disarmed")
+
+	_, err = w.rw.ExecContext(t.Context(), "PRAGMA max_page_count = 1000000")
+	require.NoError(t, err)
+	fresh, err := w.Report(t.Context(), o, 1, result)
+	require.NoError(t, err)
+	require.True(t, fresh, "the one before was not stored")
+}
+
+// A database of before that mode is written anew, once, and can give pages
+// back then; a backup comes first.
+func TestOpenMakesOldFilesShrinkable(t *testing.T) {
+	w := newWorld(t)
+	var mode int
+	require.NoError(t, w.rw.GetContext(t.Context(), &mode, "PRAGMA auto_vacuum"))
+	require.Equal(t, incremental, mode, "of a new one")
+	_, err := w.rw.ExecContext(t.Context(), "PRAGMA auto_vacuum = 0; VACUUM")
+	require.NoError(t, err)
+	for range 2 {
+		w.reopen(w.keys)
+		require.NoError(t, w.rw.GetContext(t.Context(), &mode, "PRAGMA auto_vacuum"))
+		require.Equal(t, incremental, mode)
+		_, err = w.Machine(t.Context(), "m1")
+		require.NoError(t, err)
+		backups, err := filepath.Glob(w.path + ".schema-*.backup")
+		require.NoError(t, err)
+		require.Len(t, backups, 1)
+	}
+	require.True(t, errors.Is(w.noRoom(os.ErrNotExist), os.ErrNotExist))
+}
