@@ -6,6 +6,7 @@ package e2e
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -42,6 +43,7 @@ type Site struct {
 	out    io.Writer
 	mu     sync.Mutex
 	server *lab.Cmd
+	guest  *lab.Guest // where the server runs instead; see Options.Guest
 	log    *os.File
 }
 
@@ -56,6 +58,9 @@ type Options struct {
 	Dir string
 	// Out gets what the server and the lab say; nil discards it.
 	Out io.Writer
+	// Guest runs the server in a virtual machine with a clock of its own.
+	// TemporalCLI does not reach it.
+	Guest bool
 	// Config is added to the server's configuration, under "netboot:" and at
 	// the top level.
 	Netboot, Top string
@@ -87,6 +92,9 @@ func NewSite(ctx context.Context, o Options) (_ *Site, err error) {
 	if s.log, err = os.Create(filepath.Join(s.dir, "ingot.log")); err != nil {
 		return nil, err
 	}
+	if o.Guest {
+		o.Top += fmt.Sprintf("listen: %s:%d\n", lab.ServerAddress, apiPort)
+	}
 	cfg := fmt.Sprintf("netboot:\n  interfaces: [%s]\n  loaders: %s\n  agent_os: %s\n%s\nmin_free_mib: 64\n%s\n", lab.ServerInterface,
 		filepath.Join(lab.PackageDir("ipxe"), "usr/lib/ipxe"), filepath.Join(o.Root, "bin/agentos"), o.Netboot, o.Top)
 	if err := os.MkdirAll(filepath.Join(s.dir, "etc/ingot"), 0o750); err != nil {
@@ -94,6 +102,12 @@ func NewSite(ctx context.Context, o Options) (_ *Site, err error) {
 	}
 	if err := os.WriteFile(filepath.Join(s.dir, "etc/ingot/ingot.yaml"), []byte(cfg), 0o600); err != nil {
 		return nil, err
+	}
+	if o.Guest {
+		if s.API, err = l.Forward(ctx, "127.0.0.1:0", lab.Router, fmt.Sprintf("%s:%d", lab.ServerAddress, apiPort)); err != nil {
+			return nil, err
+		}
+		return s, s.startGuest(ctx)
 	}
 	for port, addr := range map[int]*string{apiPort: &s.API, temporalPort: &s.Temporal, uiPort: &s.UI} {
 		if *addr, err = l.Forward(ctx, "127.0.0.1:0", lab.Server, fmt.Sprintf("127.0.0.1:%d", port)); err != nil {
@@ -152,6 +166,43 @@ func (s *Site) Start(ctx context.Context) error {
 	}
 }
 
+// startGuest starts "ingot serve" in a virtual machine and waits until it and
+// its Temporal answer.
+func (s *Site) startGuest(ctx context.Context) error {
+	here, err := os.Getwd() // the configuration's paths are relative to it
+	if err != nil {
+		return err
+	}
+	state := filepath.Join(s.dir, "state")
+	if err := os.MkdirAll(state, 0o750); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute) // emulated: 30 times slower
+	defer cancel()
+	s.guest, err = s.ServerGuest(ctx, lab.GuestSpec{
+		Writable: s.dir, Volatile: state,
+		Command: fmt.Sprintf("cd %s && XDG_CONFIG_HOME=%s XDG_STATE_HOME=%s TMPDIR=%s HOME=%s PATH=/usr/sbin:/usr/bin:/sbin:/bin exec %s serve --log-level debug > %s 2>&1",
+			here, filepath.Join(s.dir, "etc"), state, state, os.Getenv("HOME"), filepath.Join(s.bin, "ingot"), s.log.Name()),
+	})
+	if err != nil {
+		return err
+	}
+	for {
+		var st json.RawMessage
+		err := s.REST(ctx, http.MethodGet, "/v1/status", nil, &st)
+		if err == nil && ready(string(st)) {
+			return nil
+		}
+		select {
+		case <-s.guest.Done():
+			return fmt.Errorf("the server's guest ended; see %s", s.dir)
+		case <-ctx.Done():
+			return fmt.Errorf("waiting for ingot serve: %w: %w; see %s", ctx.Err(), err, s.log.Name())
+		case <-time.After(time.Second):
+		}
+	}
+}
+
 func ready(status string) bool {
 	var st struct{ Temporal struct{ Ready bool } }
 	return json.Unmarshal([]byte(status), &st) == nil && st.Temporal.Ready
@@ -204,7 +255,11 @@ func (s *Site) TemporalCLI(ctx context.Context, args ...string) (string, error) 
 }
 
 func (s *Site) run(ctx context.Context, name string, args ...string) (string, error) {
-	c := s.Command(ctx, lab.Server, name, args...)
+	ns := lab.Server
+	if s.guest != nil {
+		ns = lab.Router // the guest is where Server was
+	}
+	c := s.Command(ctx, ns, name, args...)
 	c.Env = s.env()
 	var out, errs bytes.Buffer
 	c.Stdout, c.Stderr = &out, &errs
@@ -226,16 +281,24 @@ func (s *Site) REST(ctx context.Context, method, path string, body, into any) er
 		}
 		r = bytes.NewReader(b)
 	}
-	req, err := http.NewRequestWithContext(ctx, method, "http://"+s.API+path, r)
+	client, scheme := http.DefaultClient, "http://"
+	if s.guest != nil {
+		// The server made its own certificate; nobody else is on this link.
+		client, scheme = &http.Client{Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS12}}}, "https://"
+	}
+	req, err := http.NewRequestWithContext(ctx, method, scheme+s.API+path, r)
 	if err != nil {
 		return err
+	}
+	if s.guest != nil {
+		req.Host = fmt.Sprintf("%s:%d", lab.ServerAddress, apiPort)
 	}
 	token, err := os.ReadFile(filepath.Join(s.dir, "etc/ingot/token"))
 	if err != nil {
 		return err
 	}
 	req.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
-	res, err := http.DefaultClient.Do(req)
+	res, err := client.Do(req)
 	if err != nil {
 		return err
 	}
@@ -283,16 +346,7 @@ func (s *Site) Add(ctx context.Context, spec lab.Spec, edit func(doc map[string]
 	if edit != nil {
 		edit(doc)
 	}
-	b, err := json.MarshalIndent(doc, "", "  ")
-	if err != nil {
-		return nil, err
-	}
-	file := filepath.Join(s.dir, spec.Name+".json")
-	if err := os.WriteFile(file, b, 0o600); err != nil {
-		return nil, err
-	}
-	_, err = s.CLI(ctx, "machine", "push", "--file", file)
-	return m, err
+	return m, s.REST(ctx, http.MethodPost, "/v1/machines", map[string]any{"machines": []any{doc}}, nil)
 }
 
 // Workflow returns the record of a run, or of a machine's latest run.
