@@ -17,6 +17,12 @@
 // removes it all. Processes of a lab die with the program that made it, even when that is killed with -9; the namespaces that
 // are left then are removed by the next New.
 //
+// What may break is broken on purpose, and each fault returns its Undo, which Close calls at the latest: processes are killed and
+// frozen (KillRole, Freeze), a process loses its way to a port (Sever), links are cut, slowed down and made to lose frames (Cut,
+// Delay, Lose, SlowServer), transfers stall and break off (Stall, ResetTransfers), disks fill up (SmallDisk, Fill), a database is
+// locked (LockDatabase), a BMC cannot be reached, is slow, idle, broken, lies or refuses (the methods of BMC), power goes
+// (Machine.PowerOff). Faults come when something was seen, never after some time.
+//
 // Machines are emulated (QEMU's TCG), never virtualised: a /dev/kvm that can be opened may be nested and hang a stock kernel,
 // and a lab that behaves the same everywhere is worth more than a fast one.
 package lab

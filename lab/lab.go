@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -71,6 +72,7 @@ type Lab struct {
 	ctx     context.Context // ends with Close
 	cancel  context.CancelFunc
 	chassis *http.Server
+	faults  atomic.Int64 // faults made so far; see faultName
 
 	mu       sync.Mutex
 	cmds     map[*Cmd]struct{}
@@ -249,7 +251,7 @@ func takeName(ctx context.Context, log *slog.Logger) (string, *os.File, error) {
 func removeRemains(name string) error {
 	run := filepath.Join(stateRoot, name)
 	killRecorded(filepath.Join(run, "pids"))
-	var errs []error
+	errs := []error{unmountBelow(run), removeGroups(name)}             // see SmallDisk and Sever
 	namespaces, _ := filepath.Glob(filepath.Join(netnsDir, name+"-*")) // the pattern is right: name has letters and a number
 	for _, ns := range namespaces {
 		errs = append(errs, removeNamespace(filepath.Base(ns)))

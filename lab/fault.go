@@ -1,0 +1,160 @@
+package lab
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sort"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// Undo takes a fault away. Only the first call does anything; later ones return the same. Close of the lab calls it for every
+// fault that is still there, the latest one first.
+type Undo func() error
+
+// undoable makes an Undo of f. A fault that was made while the lab was being closed is undone at once.
+func (l *Lab) undoable(what string, f func() error) (Undo, error) {
+	undo := Undo(sync.OnceValue(func() error {
+		if err := f(); err != nil {
+			return fmt.Errorf("undoing %s: %w", what, err)
+		}
+		l.log.Info("fault over", "what", what)
+		return nil
+	}))
+	if !l.onClose(undo) {
+		return nil, errors.Join(ErrClosed, undo())
+	}
+	l.log.Info("fault", "what", what)
+	return undo, nil
+}
+
+// outside runs a program in the network namespace ns alone. Unlike Command it works while the lab is being closed, and unlike
+// `ip netns exec` it leaves /sys as it is, where control groups are.
+func (l *Lab) outside(ns Namespace, stdin string, args ...string) (string, error) {
+	c := exec.Command("nsenter", append([]string{"--net=" + filepath.Join(netnsDir, l.NamespaceName(ns)), "--"}, args...)...)
+	c.Stdin = strings.NewReader(stdin)
+	out, err := c.CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("running %q: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(string(out)))
+	}
+	return string(out), nil
+}
+
+// SmallDisk mounts an empty filesystem of the given size in bytes and returns its folder: for a data directory that can be
+// filled up. It goes when the lab is closed.
+func (l *Lab) SmallDisk(size int64) (string, error) {
+	parent := filepath.Join(l.run, "disks")
+	if err := os.MkdirAll(parent, 0o700); err != nil {
+		return "", err
+	}
+	dir, err := os.MkdirTemp(parent, "")
+	if err != nil {
+		return "", err
+	}
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, fmt.Sprintf("size=%d,mode=0750", size)); err != nil {
+		return "", fmt.Errorf("mounting a small disk: %w", err)
+	}
+	// Detached: processes in other namespaces may still hold it; what they hold goes with them.
+	_, err = l.undoable("a small disk", func() error { return unix.Unmount(dir, unix.MNT_DETACH) })
+	return dir, err
+}
+
+// unmountBelow unmounts everything that is mounted inside dir.
+func unmountBelow(dir string) error {
+	b, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return err
+	}
+	var points []string
+	for line := range strings.Lines(string(b)) {
+		// Field 5 is the mount point. The lab's own folders hold nothing that is written as an escape there.
+		if f := strings.Fields(line); len(f) > 4 && strings.HasPrefix(f[4], dir+"/") {
+			points = append(points, f[4])
+		}
+	}
+	sort.Sort(sort.Reverse(sort.StringSlice(points))) // the inner ones first
+	var errs []error
+	for _, p := range points {
+		errs = append(errs, unix.Unmount(p, unix.MNT_DETACH))
+	}
+	return errors.Join(errs...)
+}
+
+// filler is the file with which Fill takes the room.
+const filler = "lab-filler"
+
+// Fill takes all room on the filesystem of dir but about leave bytes: writes beyond fail with ENOSPC. It refuses a filesystem
+// that has more than 1 GiB free, because that is not one of SmallDisk's. Undo frees the room.
+func (l *Lab) Fill(dir string, leave int64) (Undo, error) {
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		return nil, fmt.Errorf("filling the disk of %q: %w", dir, err)
+	}
+	free := int64(st.Bavail)*st.Bsize - leave
+	if free > 1<<30 {
+		return nil, fmt.Errorf("filling the disk of %q: it has %d MiB free: use a SmallDisk", dir, free>>20)
+	}
+	name := filepath.Join(dir, filler)
+	f, err := os.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("filling the disk of %q: %w", dir, err)
+	}
+	// Others write at the same time, so that what was free a moment ago may be too much by now: a page at a time at the end.
+	for step := max(free, 0); step >= st.Bsize; {
+		at, err := f.Seek(0, 1)
+		if err == nil {
+			err = unix.Fallocate(int(f.Fd()), 0, at, step)
+		}
+		if err == nil {
+			_, err = f.Seek(step, 1)
+		}
+		switch {
+		case errors.Is(err, unix.ENOSPC):
+			step /= 2
+		case err != nil:
+			return nil, errors.Join(fmt.Errorf("filling the disk of %q: %w", dir, err), f.Close(), os.Remove(name))
+		case leave > 0:
+			step = 0 // as much as was asked for
+		}
+	}
+	if err := f.Close(); err != nil {
+		return nil, errors.Join(err, os.Remove(name))
+	}
+	return l.undoable("a full disk", func() error {
+		if err := os.Remove(name); !errors.Is(err, os.ErrNotExist) { // its filesystem is unmounted
+			return err
+		}
+		return nil
+	})
+}
+
+// writeLock is the byte of SQLite's shared-memory file that whoever writes to a database in WAL mode holds (WAL_WRITE_LOCK of
+// the file format, "WAL-Index Locks").
+const writeLock = 120
+
+// LockDatabase holds the write lock of a SQLite database in WAL mode, as another program does in BEGIN IMMEDIATE: whoever wants
+// to write waits, and gives up after its busy timeout; readers go on. The database must be open in some other process. It waits
+// for the transaction that runs.
+func (l *Lab) LockDatabase(path string) (Undo, error) {
+	f, err := os.OpenFile(path+"-shm", os.O_RDWR, 0)
+	if err != nil {
+		return nil, fmt.Errorf("locking database %q: %w", path, err)
+	}
+	// A lock of the open file, not of this process: it ends with this descriptor and with nothing else.
+	lock := unix.Flock_t{Type: unix.F_WRLCK, Start: writeLock, Len: 1}
+	for {
+		err = unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLKW, &lock)
+		if !errors.Is(err, unix.EINTR) {
+			break
+		}
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("locking database %q: %w", path, err), f.Close())
+	}
+	return l.undoable("a locked database", f.Close)
+}
