@@ -89,8 +89,8 @@ func TestLoginLinkExpires(t *testing.T) {
 	require.Empty(t, rec.Result().Cookies())
 }
 
-// TestBrowserGuards is security S49.
-func TestBrowserGuards(t *testing.T) {
+// TestS49BrowserGuards: forged origins, hosts and names that are rebound.
+func TestS49BrowserGuards(t *testing.T) {
 	s := newSite(t, func(c *Config) { c.AllowedHosts = []string{"Ingot.Example", "127.0.0.1"} })
 	c := s.session()
 	cookie := header{"Cookie", c.Name + "=" + c.Value}

@@ -23,7 +23,9 @@ func (s *site) image(name string) {
 	require.Equal(s.t, http.StatusCreated, s.do(http.MethodPut, "/v1/images/"+name, "an image called "+name).Code)
 }
 
-func TestProvisionStartsOneRunPerMachine(t *testing.T) {
+// TestS11ProvisionStartsOneRunPerMachine: a fixed id, and a second start is
+// refused, whatever came of it.
+func TestS11ProvisionStartsOneRunPerMachine(t *testing.T) {
 	s := newSite(t)
 	s.addMachine("m1", mac)
 	s.image("debian-12")

@@ -194,7 +194,7 @@ func TestNothingListedIsMissing(t *testing.T) {
 }
 
 // Everybody who may not know gets one and the same answer.
-func TestSecretsOnlyInTheWindow(t *testing.T) {
+func TestS1SecretsOnlyInTheWindow(t *testing.T) {
 	s, f, _ := newServer(t)
 	right := seedPath(f, "node1")
 	open := f.grants["node1"]
@@ -243,7 +243,7 @@ func TestSecretsOnlyInTheWindow(t *testing.T) {
 	refused("NoCloud by address", "/nocloud/user-data", node1)
 }
 
-func TestCallers(t *testing.T) {
+func TestS4Callers(t *testing.T) {
 	s, _, _ := newServer(t)
 	const path = "/latest/meta-data/hostname"
 	for _, c := range []struct{ name, source, forwarded, want string }{

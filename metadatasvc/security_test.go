@@ -1,0 +1,169 @@
+package metadatasvc
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ingotmetal/ingot/internal/seed"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// counting writes down which questions are asked.
+type counting struct {
+	*fakeMachines
+	asked []string
+}
+
+func (c *counting) MachineByAddress(ctx context.Context, a netip.Addr) (inventory.Machine, inventory.Grant, error) {
+	c.asked = append(c.asked, "address")
+	return c.fakeMachines.MachineByAddress(ctx, a)
+}
+
+func (c *counting) Machine(ctx context.Context, name string) (inventory.Machine, error) {
+	c.asked = append(c.asked, "machine")
+	return c.fakeMachines.Machine(ctx, name)
+}
+
+func (c *counting) Grant(ctx context.Context, name string) (inventory.Grant, error) {
+	c.asked = append(c.asked, "grant")
+	g, err := c.fakeMachines.Grant(ctx, name)
+	if err == nil && g.Machine == "" {
+		err = fmt.Errorf("machine %q: %w", name, inventory.ErrNotFound) // as the real store says
+	}
+	return g, err
+}
+
+func (c *counting) UserData(ctx context.Context, name string) (user, vendor inventory.Secret, err error) {
+	c.asked = append(c.asked, "user data")
+	return c.fakeMachines.UserData(ctx, name)
+}
+
+// TestS3UnknownClosedAndWrongAreTheSame: whoever holds no capability cannot
+// tell whether there is such a machine, whether a run holds it, or whether its
+// window is open: same status, headers and body, after the same questions to
+// the inventory, in the same order.
+func TestS3UnknownClosedAndWrongAreTheSame(t *testing.T) {
+	s, f, _ := newServer(t)
+	c := &counting{fakeMachines: f}
+	s.machines = c
+	open := f.grants["node1"]
+	closed := open
+	closed.Machine, closed.SecretsUntil = "node2", testNow
+	f.grants["node2"] = closed
+	f.machines["node3"] = inventory.Machine{Name: "node3"} // never owned
+	type seen struct {
+		status       int
+		header, body string
+		asked        string
+	}
+	look := func(method, path string) seen {
+		t.Helper()
+		c.asked = nil
+		w := do(t, s, method, path, "192.0.2.1", "hostname=x", "Content-Type", "application/x-www-form-urlencoded")
+		return seen{status: w.Code, header: fmt.Sprint(w.Header()), body: w.Body.String(), asked: strings.Join(c.asked, ", ")}
+	}
+	wrong := strings.Repeat("0", 64)
+	for _, form := range []struct{ method, path string }{
+		{http.MethodGet, "/c/%s/%s/nocloud/user-data"},
+		{http.MethodGet, "/c/%s/%s/latest/meta-data/hostname"},
+		{http.MethodGet, "/c/%s/%s/"},
+		{http.MethodHead, "/c/%s/%s/nocloud/user-data"},
+		{http.MethodPost, "/phone-home/%s/%s"},
+	} {
+		want := look(form.method, fmt.Sprintf(form.path, "nobody", wrong))
+		if want.status != http.StatusNotFound || want.asked == "" {
+			t.Fatalf("%+v", want)
+		}
+		for name, path := range map[string]string{
+			"open, wrong":      fmt.Sprintf(form.path, "node1", wrong),
+			"closed, wrong":    fmt.Sprintf(form.path, "node2", wrong),
+			"never owned":      fmt.Sprintf(form.path, "node3", wrong),
+			"another's":        fmt.Sprintf(form.path, "node2", inventory.Capability(testKey, open.Owner)),
+			"unknown, right":   fmt.Sprintf(form.path, "nobody", inventory.Capability(testKey, open.Owner)),
+			"shorter":          fmt.Sprintf(form.path, "node1", "0"),
+			"of another shape": fmt.Sprintf(form.path, "node1", "%2e%2e"),
+		} {
+			if got := look(form.method, path); got != want {
+				t.Errorf("%s %s, %s:\n got %+v\nwant %+v", form.method, form.path, name, got, want)
+			}
+		}
+	}
+	// What is closed is not even read.
+	if got := look(http.MethodGet, fmt.Sprintf("/c/node2/%s/nocloud/user-data", inventory.Capability(testKey, closed.Owner))); strings.Contains(got.asked, "user data") || got.status != http.StatusNotFound {
+		t.Errorf("%+v", got)
+	}
+}
+
+// TestS4AddressesOpenNoSecret: neither an address nor a header that claims
+// one opens what a run's capability opens, and a header is believed from
+// listed proxies alone.
+func TestS4AddressesOpenNoSecret(t *testing.T) {
+	s, _, _ := newServer(t)
+	paths := []string{"/latest/user-data", "/2009-04-04/user-data", "/nocloud/user-data", "/latest/", "/metadata", "/"}
+	header := []string{"X-Forwarded-For", "Forwarded", "X-Real-Ip", "X-Client-Ip", "True-Client-Ip", "X-Forwarded-Host"}
+	for _, path := range paths {
+		for _, source := range []string{node1, node2, "192.0.2.1", "10.10.20.3"} {
+			own := get(t, s, path, source)
+			if strings.Contains(own.Body.String(), canary) {
+				t.Fatalf("%s gives %s its secrets for its address", path, source)
+			}
+			for _, h := range header {
+				if source == "10.10.20.3" && h == "X-Forwarded-For" {
+					continue // the listed proxy: TestS4Callers
+				}
+				for _, value := range []string{node1, "127.0.0.1", node1 + ", 10.10.20.3", "for=" + node1} {
+					w := get(t, s, path, source, h, value)
+					if w.Code != own.Code || w.Body.String() != own.Body.String() {
+						t.Errorf("%s from %s with %s: %s is answered otherwise: %d %s", path, source, h, value, w.Code, w.Body)
+					}
+				}
+			}
+			// Through the proxy, too, an address is an address.
+			if w := get(t, s, path, "10.10.20.3", "X-Forwarded-For", node1); strings.Contains(w.Body.String(), canary) {
+				t.Errorf("%s through the proxy", path)
+			}
+		}
+	}
+	// Several lines of the header are one list, of which the right-most counts.
+	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "http://10.10.20.2/latest/meta-data/hostname", nil)
+	r.RemoteAddr = "10.10.20.3:40000"
+	r.Header["X-Forwarded-For"] = []string{node1, node2}
+	w := httptest.NewRecorder()
+	s.Handler().ServeHTTP(w, r)
+	if w.Body.String() != "node2" {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+	// Without a configured proxy nobody is believed.
+	s.cfg.Proxies = nil
+	if w := get(t, s, "/latest/meta-data/hostname", "10.10.20.3", "X-Forwarded-For", node1); w.Code != http.StatusNotFound {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+}
+
+// TestS48FetchesWriteBoundedRows: metadata that is fetched over and over, by
+// address, by capability and in wrong ways, is one row per run and minute.
+func TestS48FetchesWriteBoundedRows(t *testing.T) {
+	s, f, j := newServer(t)
+	path := seed.URL("", testKey, f.grants["node1"].Owner) + "user-data"
+	for n := range 2000 {
+		get(t, s, "/latest/meta-data/", node1)
+		get(t, s, path, "192.0.2.1")
+		get(t, s, fmt.Sprintf("/c/node1/%064d/nocloud/user-data", n), node1)
+		get(t, s, fmt.Sprintf("/c/nobody%d/x/", n), "192.0.2.1")
+		do(t, s, http.MethodPost, fmt.Sprintf("/phone-home/node1/%064d", n), node1, "hostname=x", "Content-Type", "application/x-www-form-urlencoded")
+	}
+	if len(j.events) != 1 {
+		t.Errorf("%d events", len(j.events))
+	}
+	s.now = func() time.Time { return testNow.Add(2 * recordEvery) }
+	get(t, s, "/latest/meta-data/", node1)
+	if len(j.events) != 2 {
+		t.Errorf("%d events", len(j.events))
+	}
+}
