@@ -11,8 +11,15 @@ import (
 )
 
 // Protocol is the version of the agent's conversation with the server that
-// this build speaks. A server serves Protocol and Protocol-1.
-const Protocol = 1
+// this build speaks: 1 began it, since 2 every assignment is signed. An agent
+// speaks one version; a server serves Protocol and OldestProtocol, because the
+// agents of machines that booted before an upgrade live on during it.
+//
+// Fields that a reader does not know are ignored, on both sides.
+const (
+	Protocol       = 2
+	OldestProtocol = Protocol - 1
+)
 
 // An Action is one step carried out on the machine, rendered and ready.
 type Action struct {
@@ -81,7 +88,15 @@ type Facts struct {
 	Memory       int64  `json:"memory,omitempty"` // bytes
 	Disks        []Disk `json:"disks,omitempty"`
 	NICs         []NIC  `json:"nics,omitempty"`
+	// Truncated says what was left out, because a hello has to stay small; ""
+	// when nothing was. DisksOmitted counts disks that are not in Disks.
+	Truncated    string `json:"truncated,omitempty"`
+	DisksOmitted int    `json:"disksOmitted,omitempty"`
 }
+
+// MaxHello is how long the JSON of a Hello may be, in bytes: whoever sends one
+// has proven nothing yet.
+const MaxHello = 64 << 10
 
 // Hello is what the agent says first: it redeems its boot's claim.
 // POST /agent/v1/claim.
@@ -97,7 +112,8 @@ type Hello struct {
 // Welcome answers Hello. The same (claim, nonce) gets the same answer until
 // its token was first used.
 type Welcome struct {
-	Token     string    `json:"token"` // bearer token of all further requests
+	Protocol  int       `json:"protocol"` // of the conversation: the Hello's; an agent leaves any other alone
+	Token     string    `json:"token"`    // bearer token of all further requests
 	Run       string    `json:"run"`
 	Epoch     int64     `json:"epoch"`
 	Boot      int       `json:"boot"`
@@ -118,6 +134,9 @@ type Assignment struct {
 	// Leaving: the action takes the machine away from the agent (reboot,
 	// kexec, poweroff). The agent reports success before it leaves.
 	Leaving bool `json:"leaving,omitempty"`
+	// Signed holds all of the above as the server signed it. Agents of
+	// protocol 1 get none and read the fields above.
+	Signed *Signed `json:"signed,omitempty"`
 }
 
 // State of an action attempt, in the words of Tinkerbell v0.25.

@@ -50,3 +50,8 @@ func Native(image string) (string, bool) {
 // Leaves tells whether the native action takes the machine away from the
 // agent, so that its success must be proven by what comes after.
 func Leaves(native string) bool { return native == Reboot || native == PowerOff }
+
+// Writes tells whether the native action writes to the bound disk.
+func Writes(native string) bool {
+	return native == Image2Disk || native == WriteFile || native == ConfigDrive || native == Wipe
+}

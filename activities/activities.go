@@ -8,6 +8,7 @@ package activities
 
 import (
 	"context"
+	"crypto/ed25519"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -39,6 +40,9 @@ type Activities struct {
 // Site is what a server knows of itself.
 type Site struct {
 	ClaimKey []byte
+	// PlanKey signs what agents carry out (security S8). Agents refuse what
+	// nobody signed, so without it nothing is written anywhere.
+	PlanKey ed25519.PrivateKey
 	// ImageURL answers where agents fetch images, without a trailing slash:
 	// http://10.0.0.2:7080/images; nil while no interface is configured.
 	ImageURL func() string

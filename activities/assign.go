@@ -45,9 +45,26 @@ func (a *Activities) assign(ctx context.Context, q AssignRequest) error {
 			return err
 		}
 	}
-	return a.Assignments.Assign(ctx, inventory.Assignment{Owner: q.Owner, Boot: q.Boot, Key: q.Key, State: action.Pending, Payload: action.Assignment{
-		Key: q.Key, Run: q.Owner.Run, Action: x, Disk: q.Disk, DiskAlias: plan.DiskAlias, Leaving: action.Leaves(native),
-	}})
+	payload := action.Assignment{Key: q.Key, Run: q.Owner.Run, Action: x, Disk: q.Disk, DiskAlias: plan.DiskAlias, Leaving: action.Leaves(native)}
+	if payload.Signed, err = a.sign(q, plan, payload); err != nil {
+		return err
+	}
+	return a.Assignments.Assign(ctx, inventory.Assignment{Owner: q.Owner, Boot: q.Boot, Key: q.Key, State: action.Pending, Payload: payload})
+}
+
+// sign makes the order that the agent checks before it carries payload out. A
+// plan whose actions are not those of its digest is not signed.
+func (a *Activities) sign(q AssignRequest, plan inventory.Plan, payload action.Assignment) (*action.Signed, error) {
+	if a.Site.PlanKey == nil {
+		return nil, nil
+	}
+	switch d, err := digest(plan.Actions); {
+	case err != nil:
+		return nil, err
+	case d != plan.Digest:
+		return nil, fmt.Errorf("plan of run %q: its actions have the digest %s, not %s: %w", q.Owner.Run, d, plan.Digest, inventory.ErrInvalid)
+	}
+	return action.Sign(a.Site.PlanKey, action.Order{Machine: q.Owner.Machine, Boot: q.Boot, Plan: plan.Digest, Assignment: payload})
 }
 
 // StopRequest names the attempt that the agent shall end.

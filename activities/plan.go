@@ -92,7 +92,7 @@ func (a *Activities) plan(ctx context.Context, q PlanRequest) (Planned, error) {
 		native, _ := action.Native(x.Image)
 		out.Actions = append(out.Actions, PlannedAction{
 			Name: x.Name, Task: x.Task, Image: x.Image, Timeout: x.Timeout, Leaving: action.Leaves(native),
-			Writes: native == action.Image2Disk || native == action.WriteFile || native == action.ConfigDrive || native == action.Wipe,
+			Writes: action.Writes(native),
 		})
 		if native == action.ConfigDrive || refers(x) {
 			out.Evidence = EvidencePhoneHome

@@ -33,6 +33,7 @@ type agentStore interface {
 	Report(ctx context.Context, o inventory.Owner, boot int, r action.Result) (fresh bool, err error)
 	TouchAgents(ctx context.Context, seen []inventory.AgentSeen) error
 	AppendLog(ctx context.Context, o inventory.Owner, k action.Key, text string) error
+	ClaimConflict(ctx context.Context, o inventory.Owner, boot int, message string, facts json.RawMessage) error
 	Subscribe() (ch <-chan struct{}, cancel func())
 }
 
@@ -41,7 +42,7 @@ const bodyTime = 30 * time.Second
 
 // Limits of what an agent may send, in bytes.
 const (
-	maxHello     = 64 << 10 // security S7
+	maxHello     = action.MaxHello // security S7
 	maxHeartbeat = 64 << 10
 	maxReport    = 256 << 10
 	maxLogTail   = 16 << 10
@@ -87,10 +88,6 @@ func (s *Server) claim(c *gin.Context) {
 		s.fail(c, err)
 		return
 	}
-	if h.Protocol > action.Protocol || h.Protocol < max(1, action.Protocol-1) {
-		s.fail(c, invalid("protocol", "boot the agent OS that belongs to this server", "this server speaks protocol %d, not %d", action.Protocol, h.Protocol))
-		return
-	}
 	if b, err := hex.DecodeString(h.Nonce); err != nil || len(b) < 16 || len(b) > 64 {
 		s.fail(c, invalid("nonce", "", "is not 128 to 512 bits in hex"))
 		return
@@ -103,6 +100,11 @@ func (s *Server) claim(c *gin.Context) {
 	ours := inventory.Equal(inventory.Claim(s.cfg.ClaimKey, g.Owner, g.Boot), h.Claim)
 	if !ours || g.Run == "" || g.Boot == 0 {
 		notFound(c)
+		return
+	}
+	if err := speaks(h.Protocol); err != nil {
+		s.cfg.Log.Warn("an agent speaks another protocol", "machine", g.Machine, "run", g.Run, "boot", g.Boot, "protocol", h.Protocol)
+		s.fail(c, err)
 		return
 	}
 	strange, err := s.contradicts(c, g, h)
@@ -134,14 +136,28 @@ func (s *Server) claim(c *gin.Context) {
 	}
 	s.agents.saw(a, now)
 	c.JSON(http.StatusOK, action.Welcome{
-		Token: s.token(a.Owner, a.Boot, a.Nonce), Run: a.Run, Epoch: a.Epoch, Boot: a.Boot,
+		Protocol: h.Protocol, Token: s.token(a.Owner, a.Boot, a.Nonce), Run: a.Run, Epoch: a.Epoch, Boot: a.Boot,
 		Heartbeat: action.Seconds(max(s.cfg.Heartbeat/time.Second, 1)), Time: now.UTC(),
 	})
 }
 
+// speaks refuses agents whose protocol this server does not serve, and says
+// which of the two is the old one.
+func speaks(protocol int) error {
+	switch {
+	case protocol < action.OldestProtocol:
+		return invalid("protocol", "put the agent OS of this release into the configured directory and boot the machine again",
+			"the agent speaks protocol %d, this server serves %d and %d: the agent OS is too old", protocol, action.OldestProtocol, action.Protocol)
+	case protocol > action.Protocol:
+		return invalid("protocol", "upgrade the server, or boot the agent OS of its release",
+			"the agent speaks protocol %d, this server serves %d and %d: the agent OS is newer than the server", protocol, action.OldestProtocol, action.Protocol)
+	}
+	return nil
+}
+
 // contradicts tells whether the hardware that claims g cannot be its machine:
-// none of its network interfaces is one that the inventory names. The run is
-// told, so that a person is asked.
+// none of its network interfaces is one that the inventory names. Then the
+// boot's agent loses its token, and the run is told, so that a person is asked.
 func (s *Server) contradicts(c *gin.Context, g inventory.Grant, h action.Hello) (bool, error) {
 	m, err := s.cfg.Store.Machine(c.Request.Context(), g.Machine)
 	if err != nil {
@@ -171,17 +187,14 @@ func (s *Server) contradicts(c *gin.Context, g inventory.Grant, h action.Hello) 
 	if err != nil {
 		return true, fmt.Errorf("encoding the facts of %q: %w", g.Machine, err)
 	}
-	// One row and one signal per boot: whoever reads a boot script off the wire
-	// can send any number of these.
-	return true, s.cfg.Store.AppendEvents(c.Request.Context(), []inventory.Event{{
-		Machine: g.Machine, Run: g.Run, Epoch: g.Epoch, Boot: g.Boot, Kind: inventory.EventClaimConflict, Key: "hardware",
-		At: s.cfg.Now(), Count: 1, Message: "the hardware has none of the machine's MAC addresses", Detail: detail,
-	}})
+	return true, s.cfg.Store.ClaimConflict(c.Request.Context(), g.Owner, g.Boot, "the hardware has none of the machine's MAC addresses", detail)
 }
 
 // agent returns whose token the request carries, or answers: 401 when nobody
-// knows it (this site may have lost its data: the agent holds), 410 when its
-// run is over.
+// knows it (this site may have lost its data) and 403 when it was revoked while
+// its run goes on (a second agent came for the boot, or a later boot's): on
+// both the agent stops writing, stays and keeps asking. 410 only when the grant
+// says that its run is over.
 func (s *Server) agent(c *gin.Context) (inventory.Agent, bool) {
 	token, ok := strings.CutPrefix(c.GetHeader("Authorization"), "Bearer ")
 	if !ok || token == "" {
@@ -208,8 +221,13 @@ func (s *Server) agent(c *gin.Context) (inventory.Agent, bool) {
 	return a, true
 }
 
-// agentFail is fail for agents: fenced means that the run is over.
+// agentFail is fail for agents: fenced means that the run is over, a conflict
+// that the token was revoked.
 func (s *Server) agentFail(c *gin.Context, err error) {
+	if errors.Is(err, inventory.ErrConflict) {
+		refuse(c, http.StatusForbidden, codeForbidden, "hold: this boot's token was revoked, because another agent came with its claim or a later boot began", "")
+		return
+	}
 	if errors.Is(err, inventory.ErrFenced) {
 		c.AbortWithStatusJSON(http.StatusGone, action.Farewell{Reason: "the run is over, or another one owns the machine"})
 		return
@@ -247,6 +265,9 @@ func (s *Server) next(c *gin.Context) {
 			}
 			s.agents.assigned(a)
 			as.Payload.Key, as.Payload.Run = as.Key, a.Run
+			if a.Protocol < 2 {
+				as.Payload.Signed = nil // it would not know what to do with it
+			}
 			c.JSON(http.StatusOK, as.Payload)
 			return
 		}

@@ -2,6 +2,8 @@ package api
 
 import (
 	"context"
+	"crypto/ed25519"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"sync"
@@ -60,8 +62,31 @@ func TestSecondNonceIsAConflictAndRevokes(t *testing.T) {
 	o := s.armed("m1", "r1")
 	w := s.welcome(o, nonceA)
 	require.Equal(t, http.StatusConflict, send(t, s.agent, http.MethodPost, "/agent/v1/claim", s.hello(o, 1, nonceB)).Code)
-	require.Equal(t, http.StatusGone, send(t, s.agent, http.MethodGet, "/agent/v1/next", nil, bearer(w.Token)).Code)
 	require.Equal(t, 1, s.events(inventory.EventFilter{Run: "r1"})[inventory.EventClaimConflict])
+	s.holds(o, w)
+}
+
+// holds demands that the agent is told to hold, whatever it asks, until its
+// run is over.
+func (s *site) holds(o inventory.Owner, w action.Welcome) {
+	s.t.Helper()
+	report := action.Result{Key: s.assign(o), ID: "r", State: action.Success}
+	for _, code := range []int{http.StatusForbidden, http.StatusGone} {
+		if code == http.StatusGone {
+			require.NoError(s.t, s.store.EndGrant(s.t.Context(), o))
+		}
+		for _, r := range []struct {
+			method, path string
+			in           any
+		}{
+			{http.MethodGet, "/agent/v1/next", nil}, {http.MethodPost, "/agent/v1/heartbeat", action.Heartbeat{}},
+			{http.MethodPost, "/agent/v1/report", report}, {http.MethodGet, "/agent/v1/images/x", nil},
+		} {
+			require.Equal(s.t, code, send(s.t, s.agent, r.method, r.path, r.in, bearer(w.Token)).Code, r.path)
+		}
+	}
+	_, err := s.store.Result(s.t.Context(), o.Run, report.Key)
+	require.ErrorIs(s.t, err, inventory.ErrNotFound)
 }
 
 func TestStrangeHardwareIsAConflict(t *testing.T) {
@@ -79,14 +104,108 @@ func TestStrangeHardwareIsAConflict(t *testing.T) {
 	s.welcome(o, nonceB) // the machine itself is not locked out
 }
 
+// Strange hardware that comes after the machine itself: nobody can tell which
+// of the two is the impostor.
+func TestStrangeHardwareRevokesTheAgent(t *testing.T) {
+	s := newSite(t)
+	s.addMachine("m1", mac)
+	o := s.armed("m1", "r1")
+	w := s.welcome(o, nonceA)
+	require.Equal(t, http.StatusNoContent, send(t, s.agent, http.MethodGet, "/agent/v1/next", nil, bearer(w.Token)).Code)
+	h := s.hello(o, 1, nonceA)
+	h.MAC = "02:00:00:00:00:01"
+	for range 3 {
+		require.Equal(t, http.StatusConflict, send(t, s.agent, http.MethodPost, "/agent/v1/claim", h).Code)
+	}
+	require.Equal(t, 1, s.events(inventory.EventFilter{Run: "r1"})[inventory.EventClaimConflict])
+	s.holds(o, w)
+}
+
+// S1: a claim whose answer was lost gets it again from the server that comes
+// after a restart, too.
+func TestS1LostAnswerSurvivesARestart(t *testing.T) {
+	s := newSite(t)
+	s.addMachine("m1", mac)
+	o := s.armed("m1", "r1")
+	first := s.welcome(o, nonceA)
+	cfg := s.server.cfg
+	again, err := New(cfg)
+	require.NoError(t, err)
+	s.server, s.agent = again, again.Agent()
+	s.clock.move(2 * time.Hour) // and the window has closed since
+	second := s.welcome(o, nonceA)
+	require.Equal(t, first.Token, second.Token)
+	require.Equal(t, http.StatusOK, send(t, s.agent, http.MethodPost, "/agent/v1/heartbeat", action.Heartbeat{}, bearer(first.Token)).Code)
+	require.Equal(t, http.StatusConflict, send(t, s.agent, http.MethodPost, "/agent/v1/claim", s.hello(o, 1, nonceA)).Code)
+	require.Equal(t, http.StatusOK, send(t, s.agent, http.MethodPost, "/agent/v1/heartbeat", action.Heartbeat{}, bearer(first.Token)).Code, "a repetition revokes nothing")
+}
+
+// A run's record may be deleted while its last agent is still up: that hears
+// that its run is over.
+func TestAgentOfADeletedRunIsToldToGo(t *testing.T) {
+	s := newSite(t)
+	s.addMachine("m1", mac)
+	o := s.armed("m1", "r1")
+	w := s.welcome(o, nonceA)
+	require.NoError(t, s.store.EndGrant(t.Context(), o))
+	rec, err := s.store.Workflow(t.Context(), "r1")
+	require.NoError(t, err)
+	rec.State = inventory.StateSuccess
+	require.NoError(t, s.store.PutWorkflow(t.Context(), rec))
+	require.NoError(t, s.store.DeleteWorkflow(t.Context(), "r1", "ann"))
+	require.Equal(t, http.StatusGone, send(t, s.agent, http.MethodPost, "/agent/v1/heartbeat", action.Heartbeat{}, bearer(w.Token)).Code)
+}
+
+// The agent OS that booted before an upgrade is served to its end; others are
+// told what to do.
+func TestProtocols(t *testing.T) {
+	for protocol, remedy := range map[int]string{
+		action.OldestProtocol - 1: "too old", action.OldestProtocol: "", action.Protocol: "", action.Protocol + 1: "newer than the server",
+	} {
+		s := newSite(t)
+		s.addMachine("m1", mac)
+		o := s.armed("m1", "r1")
+		h := s.hello(o, 1, nonceA)
+		h.Protocol = protocol
+		rec := send(t, s.agent, http.MethodPost, "/agent/v1/claim", h)
+		if remedy != "" {
+			require.Equal(t, http.StatusBadRequest, rec.Code)
+			require.Contains(t, rec.Body.String(), remedy)
+			require.Contains(t, rec.Body.String(), "agent OS")
+			continue
+		}
+		w := decode[action.Welcome](t, rec, http.StatusOK)
+		require.Equal(t, protocol, w.Protocol)
+		k := action.Key{Epoch: o.Epoch, Attempt: 1}
+		as := action.Assignment{Key: k, Run: o.Run, Action: action.Action{Name: "write", Image: "noop", Timeout: 600}}
+		_, signer, err := ed25519.GenerateKey(nil)
+		require.NoError(t, err)
+		as.Signed, err = action.Sign(signer, action.Order{Machine: "m1", Boot: 1, Plan: "p", Assignment: as})
+		require.NoError(t, err)
+		require.NoError(t, s.store.Assign(t.Context(), inventory.Assignment{Owner: o, Boot: 1, Key: k, Payload: as}))
+		if protocol == 1 {
+			as.Signed = nil
+		}
+		got := decode[action.Assignment](t, send(t, s.agent, http.MethodGet, "/agent/v1/next", nil, bearer(w.Token)), http.StatusOK)
+		require.Equal(t, as, got)
+		if protocol > 1 {
+			o, err := got.Signed.Verify(signer.Public().(ed25519.PublicKey))
+			require.NoError(t, err)
+			require.Equal(t, "write", o.Action.Name)
+		}
+		// Fields of the release after the next are nobody's business.
+		require.Equal(t, http.StatusOK, send(t, s.agent, http.MethodPost, "/agent/v1/heartbeat", `{"idle":true,"mood":{"good":1}}`, bearer(w.Token)).Code)
+		require.Equal(t, http.StatusNoContent, send(t, s.agent, http.MethodPost, "/agent/v1/report",
+			fmt.Sprintf(`{"key":{"epoch":%d,"action":0,"attempt":1,"lap":3},"id":"r","state":"SUCCESS","mood":"good"}`, o.Epoch), bearer(w.Token)).Code)
+	}
+}
+
 func TestClaimRefusesWhatNoAgentSends(t *testing.T) {
 	s := newSite(t)
 	s.addMachine("m1", mac)
 	o := s.armed("m1", "r1")
-	old := s.hello(o, 1, nonceA)
-	old.Protocol = action.Protocol + 1
 	short := s.hello(o, 1, "0011")
-	for _, in := range []any{old, short, "no json", ""} {
+	for _, in := range []any{short, "no json", ""} {
 		require.Equal(t, http.StatusBadRequest, send(t, s.agent, http.MethodPost, "/agent/v1/claim", in).Code)
 	}
 	huge := make([]byte, maxHello+100)
@@ -161,7 +280,7 @@ func TestHeldPollOfARevokedAgentGetsNothing(t *testing.T) {
 	s.assign(o)
 	select {
 	case rec := <-got:
-		require.Equal(t, http.StatusGone, rec.Code)
+		require.Equal(t, http.StatusForbidden, rec.Code)
 	case <-time.After(30 * time.Second):
 		t.Fatal("the poll did not end")
 	}

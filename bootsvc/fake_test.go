@@ -162,7 +162,7 @@ func newServer(t testing.TB, f *fakeMachines, edit func(*Config)) (*Server, *fak
 	}
 	cfg := Config{
 		Interfaces: []string{"lo"}, Address: testSelf, HTTPAddr: []string{":80"}, AgentURL: "https://10.10.20.2:7443",
-		AgentPin: "sha256:" + strings.Repeat("ab", 32), LoaderDir: filepath.Join(dir, "loaders"),
+		AgentPin: "sha256:" + strings.Repeat("ab", 32), PlanKey: "ed25519:" + strings.Repeat("k", 43), LoaderDir: filepath.Join(dir, "loaders"),
 		KernelPath: filepath.Join(dir, "vmlinuz"), InitramfsPath: filepath.Join(dir, "initrd.img"), ClaimKey: testKey,
 		Log: slog.New(slog.DiscardHandler), Now: func() time.Time { return testNow },
 	}

@@ -180,7 +180,7 @@ func TestScripts(t *testing.T) {
 	token := bootToken(testKey, g.Owner, 1)
 	for _, want := range []string{
 		"#!ipxe\n", " ingot.server=https://10.10.20.2:7443 ", " ingot.pin=sha256:abab", " ingot.machine=node1 ", " ingot.mac=52:54:00:20:01:01 ",
-		" ingot.claim=" + claim + " ", " console=tty0 console=ttyS0,115200 panic=30 modprobe.blacklist=nouveau ", " rdinit=/init ", "vmlinuz initrd=initramfs ",
+		" ingot.claim=" + claim + " ", " ingot.plan=ed25519:kkk", " console=tty0 console=ttyS0,115200 panic=30 modprobe.blacklist=nouveau ", " rdinit=/init ", "vmlinuz initrd=initramfs ",
 		"http://10.10.20.2/boot/52-54-00-20-01-01/" + token + "/initramfs", "exit 1 || exit 0\n",
 	} {
 		if !strings.Contains(first, want) {

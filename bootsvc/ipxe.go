@@ -54,6 +54,9 @@ func (s *Server) commandLine(m inventory.Machine, d Decision) (string, error) {
 		"ingot.machine=" + m.Name, "ingot.mac=" + d.Interface.MAC,
 		"ingot.claim=" + inventory.Claim(s.cfg.ClaimKey, d.Owner, d.Boot),
 	}
+	if s.cfg.PlanKey != "" {
+		args = append(args, "ingot.plan="+s.cfg.PlanKey)
+	}
 	if d.Verdict != Agent { // a person's boot: its agent reports what it sees and carries nothing out
 		args = append(args, "ingot.rescue=1")
 	}

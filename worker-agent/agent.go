@@ -10,11 +10,15 @@ package agent
 
 import (
 	"context"
+	"crypto/ed25519"
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
+	mathrand "math/rand/v2"
+	"net/http"
+	"strings"
 	"sync"
 	"time"
 
@@ -57,6 +61,7 @@ type Config struct {
 	Pin     string // sha256:<hex> of the server certificate's SubjectPublicKeyInfo
 	Machine string // the machine's name in the inventory
 	Claim   string // hex, from the boot script
+	PlanKey string // ed25519:<base64url>, the key that signs orders; without it every action is refused
 	MAC     string // of the interface that booted
 	Rescue  bool   // a person's boot: the agent is present and carries nothing out
 
@@ -79,9 +84,11 @@ type Agent struct {
 	log   *slog.Logger
 	api   *client
 	nonce string
+	key   ed25519.PublicKey // of orders; nil = the boot script names none
 
 	mu       sync.Mutex
 	welcome  action.Welcome
+	plan     string // digest of the run's plan, from the first order
 	running  *attempt
 	finished map[action.Key]action.Result
 	outbox   []action.Result // not yet acknowledged, oldest first
@@ -115,12 +122,18 @@ func New(cfg Config) (*Agent, error) {
 	if err != nil {
 		return nil, err
 	}
+	var key ed25519.PublicKey
+	if cfg.PlanKey != "" {
+		if key, err = action.ParsePlanKey(cfg.PlanKey); err != nil {
+			return nil, err
+		}
+	}
 	var nonce [32]byte
 	if _, err := rand.Read(nonce[:]); err != nil {
 		return nil, fmt.Errorf("making a nonce: %w", err)
 	}
 	return &Agent{
-		cfg: cfg, log: cfg.Logger, api: api, nonce: hex.EncodeToString(nonce[:]),
+		cfg: cfg, log: cfg.Logger, api: api, nonce: hex.EncodeToString(nonce[:]), key: key,
 		finished:  map[action.Key]action.Result{},
 		delivered: make(chan struct{}),
 		posted:    make(chan struct{}, 1),
@@ -207,9 +220,17 @@ func (a *Agent) claim(ctx context.Context) error {
 		}
 		hello.Facts = facts
 	}
+	hello.Facts = fit(hello.Facts, func(f action.Facts) int { hello.Facts = f; return jsonSize(hello) }, action.MaxHello)
+	if hello.Facts.Truncated != "" {
+		a.log.Warn("the machine's facts are too long for a hello", "left out", hello.Facts.Truncated)
+	}
 	for try := (backoff{max: a.cfg.Backoff}); ; {
 		var w action.Welcome
 		err := a.api.claim(ctx, hello, &w)
+		if err == nil && w.Protocol != action.Protocol {
+			// The token stays unused, so that the claim can be redeemed again.
+			err = fmt.Errorf("the server answers in protocol %d, this agent speaks %d: boot the agent OS that belongs to the server", w.Protocol, action.Protocol)
+		}
 		if err == nil {
 			a.api.setToken(w.Token)
 			a.mu.Lock()
@@ -352,9 +373,11 @@ func (a *Agent) awaitDelivery(ctx context.Context) error {
 	}
 }
 
-// deliver sends results until each is acknowledged, for ever.
+// deliver sends results until each is acknowledged: for ever, however long the
+// server is away or unable to store them. One that the server understands and
+// refuses is sent again in a shorter form, twice.
 func (a *Agent) deliver(ctx context.Context) error {
-	try := backoff{max: a.cfg.Backoff}
+	try, cuts := backoff{max: a.cfg.Backoff}, 0
 	for {
 		a.mu.Lock()
 		var res *action.Result
@@ -371,22 +394,34 @@ func (a *Agent) deliver(ctx context.Context) error {
 			}
 			continue
 		}
-		if err := a.api.report(ctx, *res); err != nil {
-			var over *overError
-			if errors.As(err, &over) {
-				return err
+		err := a.api.report(ctx, *res)
+		var over *overError
+		switch {
+		case errors.As(err, &over):
+			return err
+		case err != nil && ctx.Err() != nil:
+			return context.Cause(ctx)
+		case final(err):
+			a.log.Error("the server refuses a report", "key", res.Key.String(), "state", res.State, "error", err)
+			if cuts++; cuts <= 2 {
+				a.replace(shortened(*res, cuts, err))
+				break
 			}
-			if ctx.Err() != nil {
-				return context.Cause(ctx)
-			}
+			// Should the server miss it after all, it offers the attempt again,
+			// and gets the result as it was.
+			a.log.Error("no form of the report is taken: giving it up", "key", res.Key.String())
+			err = nil
+		case err != nil:
 			a.refused(err)
 			a.log.Warn("reporting", "key", res.Key.String(), "error", err)
+		}
+		if err != nil {
 			if err := try.pause(ctx); err != nil {
 				return err
 			}
 			continue
 		}
-		try = backoff{max: a.cfg.Backoff}
+		try, cuts = backoff{max: a.cfg.Backoff}, 0
 		a.mu.Lock()
 		a.outbox = a.outbox[1:]
 		if len(a.outbox) == 0 {
@@ -395,6 +430,49 @@ func (a *Agent) deliver(ctx context.Context) error {
 		}
 		a.mu.Unlock()
 	}
+}
+
+// final tells whether the server has understood a request and will never grant
+// it. What passes with time, and what a person or a later server may put right
+// (a token that nobody knows, a full disk), is not final.
+func final(err error) bool {
+	var status *statusError
+	if !errors.As(err, &status) || status.code < 400 || status.code > 499 {
+		return false
+	}
+	switch status.code {
+	case http.StatusUnauthorized, http.StatusForbidden, http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests:
+		return false
+	}
+	return true
+}
+
+// shortened returns res in the form in which it is sent after the server has
+// refused it n times: first without its log, then without all that is not
+// needed, and no longer as a success, because what it measured is lost.
+func shortened(res action.Result, n int, refusal error) action.Result {
+	if n == 1 && res.Log != "" {
+		res.Log = ""
+		return res
+	}
+	said := res.Message
+	if len(said) > 500 {
+		said = strings.ToValidUTF8(said[:500], "") + "…"
+	}
+	short := action.Result{Key: res.Key, ID: res.ID, State: res.State, ExitCode: res.ExitCode, Started: res.Started, Ended: res.Ended}
+	short.Message = strings.TrimSpace(fmt.Sprintf("the whole report (%s) was refused: %v %s", res.State, refusal, said))
+	if res.State == action.Success {
+		short.State, short.ExitCode = action.Failed, 1
+	}
+	return short
+}
+
+// replace puts res in the place of the outbox's first result, which is of the
+// same attempt. What finished keeps is the whole one.
+func (a *Agent) replace(res action.Result) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.outbox[0] = res
 }
 
 // heartbeats calls the server at its pace, with or without work, and does
@@ -469,12 +547,14 @@ func (a *Agent) obey(o action.Orders) {
 	}
 }
 
-// refused looks at an error of the server: one that no longer knows this
-// agent's token has given the machine to somebody else, or does not know yet.
-// Either way nothing may go on writing.
+// refused looks at an error of the server. One that does not know this agent's
+// token may have lost its data (401); one that has revoked it asks a person,
+// because two agents came for one boot, or has welcomed a later boot (403).
+// Either way nothing may go on writing, and the agent stays and keeps asking:
+// only 410 says that its run is over.
 func (a *Agent) refused(err error) {
 	var status *statusError
-	if !errors.As(err, &status) || status.code != 401 && status.code != 403 {
+	if !errors.As(err, &status) || status.code != http.StatusUnauthorized && status.code != http.StatusForbidden {
 		return
 	}
 	a.mu.Lock()
@@ -496,13 +576,17 @@ func (a *Agent) markWrote() {
 type backoff struct{ next, max time.Duration }
 
 // pause waits: 100 ms, then twice as long each time, up to max.
-func (b *backoff) pause(ctx context.Context) error {
+func (b *backoff) pause(ctx context.Context) error { return sleep(ctx, b.step()) }
+
+// step returns how long to wait now: of the pause a random part between a half
+// and all, because a server that comes back has many agents.
+func (b *backoff) step() time.Duration {
 	if b.next == 0 {
 		b.next = 100 * time.Millisecond
 	}
 	d := min(b.next, b.max)
 	b.next = min(2*b.next, b.max)
-	return sleep(ctx, d)
+	return d/2 + mathrand.N(d/2+1)
 }
 
 // sleep waits for d and returns ctx's cause when that ends first.

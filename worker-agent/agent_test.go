@@ -40,6 +40,7 @@ func TestConfigIsChecked(t *testing.T) {
 	for name, spoil := range map[string]func(*Config){
 		"plain http": func(c *Config) { c.Server = "http://192.0.2.1" }, "no server": func(c *Config) { c.Server = "" },
 		"no pin": func(c *Config) { c.Pin = "" }, "short pin": func(c *Config) { c.Pin = "sha256:abcd" },
+		"short plan key": func(c *Config) { c.PlanKey = "ed25519:abcd" }, "another kind of plan key": func(c *Config) { c.PlanKey = strings.Repeat("ab", 32) },
 		"no machine": func(c *Config) { c.Machine = "" }, "no claim": func(c *Config) { c.Claim = "" },
 	} {
 		bad := good
@@ -52,8 +53,8 @@ func TestConfigIsChecked(t *testing.T) {
 
 func TestCommandLine(t *testing.T) {
 	t.Parallel()
-	c := CommandLine("BOOT_IMAGE=vmlinuz console=ttyS0 ingot.server=https://192.0.2.1:7443 ingot.pin=sha256:ab ingot.machine=m1 ingot.claim=ff ingot.mac=52-54-00-AB-00-01 ingot.rescue=1\n")
-	want := Config{Server: "https://192.0.2.1:7443", Pin: "sha256:ab", Machine: "m1", Claim: "ff", MAC: "52:54:00:ab:00:01", Rescue: true}
+	c := CommandLine("BOOT_IMAGE=vmlinuz console=ttyS0 ingot.server=https://192.0.2.1:7443 ingot.pin=sha256:ab ingot.machine=m1 ingot.claim=ff ingot.plan=ed25519:k ingot.mac=52-54-00-AB-00-01 ingot.rescue=1\n")
+	want := Config{Server: "https://192.0.2.1:7443", Pin: "sha256:ab", Machine: "m1", Claim: "ff", PlanKey: "ed25519:k", MAC: "52:54:00:ab:00:01", Rescue: true}
 	if !reflect.DeepEqual(c, want) {
 		t.Fatalf("%+v, want %+v", c, want)
 	}
@@ -223,7 +224,8 @@ func TestStopWhenItIsDone(t *testing.T) {
 		t.Fatal(err)
 	}
 	key := action.Key{Epoch: 7, Attempt: 1}
-	res := a.execute(t.Context(), action.Assignment{Key: key, Action: action.Action{Name: "n", Image: action.Noop}})
+	a.welcome = action.Welcome{Run: "run", Epoch: 7, Boot: 1}
+	res := a.execute(t.Context(), s.signed(action.Assignment{Key: key, Action: action.Action{Name: "n", Image: action.Noop}}))
 	a.obey(action.Orders{Stop: []action.Key{key}})
 	a.post(res)
 	if len(a.outbox) != 1 || a.outbox[0].State != action.Success {

@@ -8,6 +8,7 @@ import "strings"
 //	ingot.pin=sha256:HEX                  digest of its certificate's SubjectPublicKeyInfo
 //	ingot.machine=NAME                    this machine's name in the inventory
 //	ingot.claim=HEX                       this boot's claim
+//	ingot.plan=ed25519:BASE64URL          the key that signs what it may carry out
 //	ingot.mac=52:54:00:00:00:01           the interface to use
 //	ingot.rescue=1                        a person's boot: carry nothing out
 //
@@ -27,6 +28,8 @@ func CommandLine(line string) Config {
 			c.Machine = value
 		case "ingot.claim":
 			c.Claim = value
+		case "ingot.plan":
+			c.PlanKey = value
 		case "ingot.mac":
 			c.MAC = strings.ToLower(strings.ReplaceAll(value, "-", ":"))
 		case "ingot.rescue":

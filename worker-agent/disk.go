@@ -64,6 +64,20 @@ func (t *attempt) target(ctx context.Context, variable string) (disk action.Disk
 	return disk, partition, err
 }
 
+// present tells whether the bound disk is there, before anything else of an
+// action that writes is done.
+func (t *attempt) present(ctx context.Context) error {
+	if t.bound == nil {
+		return errors.New("finding the disk: none is bound to this run")
+	}
+	disks, err := t.agent.cfg.Disks.Disks(ctx)
+	if err != nil {
+		return fmt.Errorf("listing disks: %w", err)
+	}
+	_, err = identify(*t.bound, disks)
+	return err
+}
+
 // partitionOf returns the number of the partition of the bound disk that path
 // names, 0 when it names the disk.
 func (t *attempt) partitionOf(path string) (int, error) {

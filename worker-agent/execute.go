@@ -104,9 +104,14 @@ func (e *exitError) Error() string { return e.text }
 
 // execute carries as out and returns how that went. When it returns, nothing
 // of the action runs any more.
+//
+// Its time is counted by a clock that nobody sets: Started and Ended are for
+// people, and Ended is Started plus what that clock says.
 func (a *Agent) execute(ctx context.Context, as action.Assignment) action.Result {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
+	order, refusal := a.order(as)
+	as = order.Assignment // what nobody signed does not count; a refused one is empty
 	if limit := as.Action.Timeout.Duration(); limit > 0 {
 		var done context.CancelFunc
 		ctx, done = context.WithTimeoutCause(ctx, limit, errTimedOut)
@@ -125,8 +130,11 @@ func (a *Agent) execute(ctx context.Context, as action.Assignment) action.Result
 	a.mu.Unlock()
 	a.askBeat()
 	res := action.Result{Key: as.Key, ID: newID(), State: action.Success, Started: time.Now()}
-	t.logf("%s: begins (%s)", as.Action.Name, as.Action.Image)
-	err := t.perform(ctx, as)
+	err := refusal
+	if err == nil {
+		t.logf("%s: begins (%s)", as.Action.Name, as.Action.Image)
+		err = t.perform(ctx, as)
+	}
 	if err != nil {
 		res.State, res.ExitCode, res.Message = action.Failed, 1, err.Error()
 		var exit *exitError
@@ -145,7 +153,7 @@ func (a *Agent) execute(ctx context.Context, as action.Assignment) action.Result
 	} else {
 		t.logf("%s: done in %.1f s", as.Action.Name, time.Since(res.Started).Seconds())
 	}
-	res.Ended = time.Now()
+	res.Ended = res.Started.Add(time.Since(res.Started))
 	t.mu.Lock()
 	res.Log = string(t.tail)
 	t.mu.Unlock()
@@ -180,6 +188,11 @@ func (t *attempt) perform(ctx context.Context, as action.Assignment) (err error)
 	if !ok {
 		return fmt.Errorf("carrying out %q: it names no action that this agent knows, and it runs no containers", as.Action.Image)
 	}
+	if action.Writes(native) {
+		if err := t.present(ctx); err != nil {
+			return err
+		}
+	}
 	switch native {
 	case action.Image2Disk:
 		return t.image2disk(ctx)
@@ -199,6 +212,10 @@ func (t *attempt) perform(ctx context.Context, as action.Assignment) (err error)
 	return fmt.Errorf("carrying out %q: native action %q is not in this agent", as.Action.Image, native)
 }
 
+// maxInspection is how long the facts may be in an inspection's report, in
+// bytes: the server takes reports of 256 KiB.
+const maxInspection = 128 << 10
+
 // inspect reports the machine's facts, as JSON, in Output["facts"].
 func (t *attempt) inspect(ctx context.Context) error {
 	if t.agent.cfg.Finder == nil {
@@ -208,12 +225,16 @@ func (t *attempt) inspect(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("inspecting: %w", err)
 	}
+	facts = fit(facts, func(f action.Facts) int { return jsonSize(string(jsonOf(f))) }, maxInspection)
+	if facts.Truncated != "" {
+		t.logf("too long for one report, left out: %s", facts.Truncated)
+	}
 	b, err := json.Marshal(facts)
 	if err != nil {
 		return fmt.Errorf("encoding the facts: %w", err)
 	}
 	t.output["facts"] = string(b)
-	t.output["disks"] = fmt.Sprint(len(facts.Disks))
+	t.output["disks"] = fmt.Sprint(len(facts.Disks) + facts.DisksOmitted)
 	t.logf("%d disks, %d interfaces, %d MiB of memory", len(facts.Disks), len(facts.NICs), facts.Memory>>20)
 	return nil
 }

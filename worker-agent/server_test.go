@@ -3,6 +3,7 @@ package agent
 import (
 	"bytes"
 	"context"
+	"crypto/ed25519"
 	"crypto/sha256"
 	"encoding/json"
 	"errors"
@@ -40,13 +41,17 @@ type fakeServer struct {
 	refused  int    // how often that was given
 	onClaim  func(w http.ResponseWriter, n int) bool
 	onReport func(w http.ResponseWriter, n int) bool // after the report was stored
-	files    http.HandlerFunc                        // under /agent/v1/images/
-	changed  chan struct{}
+	signer   ed25519.PrivateKey
+	// sign makes what is offered into what is sent; nil signs it.
+	sign      func(action.Assignment) action.Assignment
+	onWelcome func(n int) any
+	files     http.HandlerFunc // under /agent/v1/images/
+	changed   chan struct{}
 }
 
 func newFakeServer(t *testing.T) *fakeServer {
 	t.Helper()
-	s := &fakeServer{t: t, changed: make(chan struct{})}
+	s := &fakeServer{t: t, changed: make(chan struct{}), signer: ed25519.NewKeyFromSeed(make([]byte, ed25519.SeedSize))}
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /agent/v1/claim", s.claim)
 	mux.HandleFunc("GET /agent/v1/next", s.next)
@@ -127,7 +132,11 @@ func (s *fakeServer) claim(w http.ResponseWriter, r *http.Request) {
 	if s.onClaim != nil && s.onClaim(w, n) {
 		return
 	}
-	s.answer(w, action.Welcome{Token: "token", Run: "run", Epoch: 7, Boot: 1, Heartbeat: 1, Time: time.Unix(1700000000, 0)})
+	if s.onWelcome != nil {
+		s.answer(w, s.onWelcome(n))
+		return
+	}
+	s.answer(w, action.Welcome{Protocol: action.Protocol, Token: "token", Run: "run", Epoch: 7, Boot: 1, Heartbeat: 1, Time: time.Unix(1700000000, 0)})
 }
 
 // over answers for a script that is over, and counts a request.
@@ -169,7 +178,11 @@ func (s *fakeServer) next(w http.ResponseWriter, r *http.Request) {
 		changed := s.changed
 		s.mu.Unlock()
 		if as != nil {
-			s.answer(w, as)
+			sign := s.sign
+			if sign == nil {
+				sign = s.signed
+			}
+			s.answer(w, sign(*as))
 			return
 		}
 		select {
@@ -178,6 +191,24 @@ func (s *fakeServer) next(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
+}
+
+// signed is as under the key that the boot script named.
+func (s *fakeServer) signed(as action.Assignment) action.Assignment {
+	return s.order(action.Order{Machine: "m1", Boot: 1, Plan: "plan", Assignment: as})
+}
+
+// order is o's assignment with o signed beside it.
+func (s *fakeServer) order(o action.Order) action.Assignment {
+	if o.Run == "" {
+		o.Run = "run"
+	}
+	signed, err := action.Sign(s.signer, o)
+	if err != nil {
+		s.t.Errorf("signing: %v", err)
+	}
+	o.Signed = signed
+	return o.Assignment
 }
 
 func (s *fakeServer) report(w http.ResponseWriter, r *http.Request) {
@@ -279,7 +310,7 @@ type started struct {
 }
 
 func (s *fakeServer) config() Config {
-	return Config{Server: s.http.URL, Pin: s.pin, Machine: "m1", Claim: "c0ffee", MAC: "52:54:00:00:00:01", Backoff: 20 * time.Millisecond}
+	return Config{Server: s.http.URL, Pin: s.pin, Machine: "m1", Claim: "c0ffee", PlanKey: action.FormatPlanKey(s.signer.Public().(ed25519.PublicKey)), MAC: "52:54:00:00:00:01", Backoff: 20 * time.Millisecond}
 }
 
 // start runs an agent with cfg until the test ends.

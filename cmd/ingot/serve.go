@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/ed25519"
 	"crypto/rand"
 	"crypto/sha256"
 	"crypto/tls"
@@ -23,6 +24,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/activities"
 	"github.com/ingotmetal/ingot/api"
 	"github.com/ingotmetal/ingot/bmc"
@@ -215,6 +217,9 @@ func (s *server) netboot() error {
 		LinkLocal: n.LinkLocal, ClaimKey: key, Images: images{s.store, s.cfg.ImageDir()}, Fallback: s.metadata.Handler(),
 		Log: s.log.With("part", "boot"), Now: time.Now,
 	}
+	if signer := s.keys.PlanSigner(); signer != nil {
+		cfg.PlanKey = action.FormatPlanKey(signer.Public().(ed25519.PublicKey))
+	}
 	for _, p := range n.HTTP {
 		cfg.HTTPAddr = append(cfg.HTTPAddr, config.Join(s.address.String(), p))
 	}
@@ -233,7 +238,7 @@ func (s *server) control() error {
 		return err
 	}
 	driver := bmc.New(bmc.Config{Log: s.log.With("part", "bmc"), Networks: networks})
-	site := activities.Site{ClaimKey: key, RequireDigest: s.cfg.Images.RequireDigest}
+	site := activities.Site{ClaimKey: key, PlanKey: s.keys.PlanSigner(), RequireDigest: s.cfg.Images.RequireDigest}
 	if s.address.IsValid() {
 		site.Bootable = s.bootable
 		site.ImageURL = func() string { return s.boot.Base() + "/images" }

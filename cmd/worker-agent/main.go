@@ -6,7 +6,7 @@
 //
 // As an ordinary process it plays a machine whose disks are files:
 //
-//	worker-agent -server https://127.0.0.1:7443 -pin sha256:… -machine m1 -claim … \
+//	worker-agent -server https://127.0.0.1:7443 -pin sha256:… -machine m1 -claim … -plan ed25519:… \
 //	    -disk /dev/sda=disk.img,serial=A1
 //
 // Called as modprobe (the kernel does that) it loads modules.
@@ -52,6 +52,7 @@ func run(ctx context.Context, args []string) error {
 	flags.StringVar(&cfg.Pin, "pin", "", "sha256:HEX of the server certificate's SubjectPublicKeyInfo")
 	flags.StringVar(&cfg.Machine, "machine", "", "the machine's `name` in the inventory")
 	flags.StringVar(&cfg.Claim, "claim", "", "the boot's claim, hex")
+	flags.StringVar(&cfg.PlanKey, "plan", "", "ed25519:BASE64URL, the `key` that signs what the agent may carry out")
 	flags.StringVar(&cfg.MAC, "mac", "", "the interface that booted")
 	flags.StringVar(&sim.serial, "serial", "", "SMBIOS serial number to report")
 	flags.Func("disk", "a disk: `PATH=FILE[,serial=S][,wwn=W]`; may be repeated", sim.addDisk)

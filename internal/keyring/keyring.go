@@ -8,7 +8,10 @@ package keyring
 import (
 	"crypto/aes"
 	"crypto/cipher"
+	"crypto/ed25519"
+	"crypto/hmac"
 	"crypto/rand"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -192,6 +195,20 @@ func (r *Ring) Key(purpose string) []byte {
 		return nil
 	}
 	return r.keys[purpose]
+}
+
+// PlanSigner returns the key that signs what agents carry out, nil when the
+// ring has no Plan key: whoever may read plans may sign them, and a node that
+// only boots machines may do neither. It is derived, so that key files of
+// before have one, too.
+func (r *Ring) PlanSigner() ed25519.PrivateKey {
+	key := r.Key(Plan)
+	if key == nil {
+		return nil
+	}
+	m := hmac.New(sha256.New, key)
+	_, _ = m.Write([]byte("ingot: ed25519 seed of the plan signer, 1")) // a hash never returns an error
+	return ed25519.NewKeyFromSeed(m.Sum(nil))
 }
 
 // Seal encrypts plain under the key of purpose, bound to binding: only Open

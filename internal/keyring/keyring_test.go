@@ -1,6 +1,7 @@
 package keyring
 
 import (
+	"crypto/ed25519"
 	"encoding/base64"
 	"io/fs"
 	"os"
@@ -146,4 +147,16 @@ func TestSeal(t *testing.T) {
 	_, err = none.Seal(BMC, "", nil)
 	require.ErrorIs(t, err, inventory.ErrSealed)
 	require.Nil(t, none.Key(Claim))
+}
+
+func TestPlanSigner(t *testing.T) {
+	r := New()
+	signer := r.PlanSigner()
+	require.Len(t, signer, ed25519.PrivateKeySize)
+	require.Equal(t, signer, r.Only(Plan).PlanSigner(), "the same each time, and from that key alone")
+	require.NotEqual(t, signer, New().PlanSigner())
+	require.NotContains(t, string(signer), string(r.Key(Plan)))
+	var none *Ring
+	require.Nil(t, none.PlanSigner())
+	require.Nil(t, r.Only(Claim, UserData).PlanSigner(), "a node that boots machines signs nothing")
 }

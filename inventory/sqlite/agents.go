@@ -89,7 +89,7 @@ func (s *Store) Redeem(ctx context.Context, o inventory.Owner, boot int, h actio
 			return err
 		case err == nil && !g.Person():
 			refused = fmt.Errorf("%s: another agent has redeemed it: %w", what, inventory.ErrConflict)
-			return s.conflict(ctx, tx, o, boot, h)
+			return s.conflict(ctx, tx, o, boot, "", "a second agent, with MAC "+h.MAC+", came with the claim of this boot", nil)
 		}
 		now := s.now()
 		// A person's window stays open and gives no secrets.
@@ -129,9 +129,27 @@ func (s *Store) Redeem(ctx context.Context, o inventory.Owner, boot int, h actio
 	return agent, nil
 }
 
-// conflict records that two agents hold the claim of one boot: neither can be
-// told from an impostor.
-func (s *Store) conflict(ctx context.Context, tx *sqlx.Tx, o inventory.Owner, boot int, h action.Hello) error {
+// ClaimConflict records that hardware which cannot be o's machine came with
+// the claim of its boot, and revokes the tokens of the agent that may have
+// redeemed it: neither can be told from an impostor. However often it is
+// called, there is one event per boot. An owner that lost the grant, or another
+// boot than the present one, is inventory.ErrNotFound.
+func (s *Store) ClaimConflict(ctx context.Context, o inventory.Owner, boot int, message string, facts json.RawMessage) error {
+	return s.write(ctx, fmt.Sprintf("recording a conflict about boot %d of machine %q", boot, o.Machine), func(tx *sqlx.Tx) error {
+		g, err := grantOf(ctx, tx, o.Machine)
+		if err != nil {
+			return err
+		}
+		if o.Run == "" || g.Owner != o || g.Boot != boot {
+			return inventory.ErrNotFound
+		}
+		return s.conflict(ctx, tx, o, boot, "hardware", message, facts)
+	})
+}
+
+// conflict revokes every token of the machine and closes the run's secrets
+// window. key tells kinds of conflict apart.
+func (s *Store) conflict(ctx context.Context, tx *sqlx.Tx, o inventory.Owner, boot int, key, message string, facts json.RawMessage) error {
 	if _, err := exec(ctx, tx, "UPDATE agent SET conflict = 1 WHERE "+agentOf, o.Machine, o.Run, o.Epoch, boot); err != nil {
 		return err
 	}
@@ -142,23 +160,34 @@ func (s *Store) conflict(ctx context.Context, tx *sqlx.Tx, o inventory.Owner, bo
 		return err
 	}
 	return s.event(ctx, tx, inventory.Event{
-		Machine: o.Machine, Run: o.Run, Epoch: o.Epoch, Boot: boot, Kind: inventory.EventClaimConflict,
-		Message: clip("a second agent, with MAC "+h.MAC+", came with the claim of this boot", maxWireText),
+		Machine: o.Machine, Run: o.Run, Epoch: o.Epoch, Boot: boot, Kind: inventory.EventClaimConflict, Key: key,
+		Message: clip(message, maxWireText), Detail: facts,
 	})
 }
 
-// AgentByToken returns the agent whose token has this SHA-256. An unknown one
-// is inventory.ErrNotFound; one that was revoked, or whose run no longer holds
-// the grant, is inventory.ErrFenced.
+// AgentByToken returns the agent whose token has this SHA-256. Only the grant
+// says that its run is over: one that is free, or that was taken since, is
+// inventory.ErrFenced. A token that was revoked while its run holds the grant
+// is inventory.ErrConflict. An unknown token is inventory.ErrNotFound, and so
+// is one of a grant that this site has not given yet, or lost: its data may be
+// older than the agent.
 func (s *Store) AgentByToken(ctx context.Context, tokenSHA256 []byte) (inventory.Agent, error) {
 	var r struct {
 		agentRow
-		Live bool `db:"live"`
+		Run   string `db:"holder"` // '' = free
+		Taken int64  `db:"latest"` // epoch of the grant; 0 = none
 	}
-	err := get(ctx, s.ro, &r, "SELECT "+agentColumns+`, EXISTS (SELECT 1 FROM grant_ g
-		WHERE g.machine = a.machine AND g.run = a.run AND g.epoch = a.epoch) AS live FROM agent a WHERE a.token = ?`, tokenSHA256)
-	if err == nil && (r.Revoked || !r.Live) {
-		err = fmt.Errorf("of boot %d of machine %q: %w", r.Boot, r.Machine, inventory.ErrFenced)
+	err := get(ctx, s.ro, &r, "SELECT "+agentColumns+`, coalesce(g.run, '') AS holder, coalesce(g.epoch, 0) AS latest
+		FROM agent a LEFT JOIN grant_ g ON g.machine = a.machine WHERE a.token = ?`, tokenSHA256)
+	if err == nil {
+		switch of := fmt.Sprintf("of boot %d of machine %q", r.Boot, r.Machine); {
+		case r.Taken < r.Epoch:
+			err = fmt.Errorf("%s, whose grant is unknown here: %w", of, inventory.ErrNotFound)
+		case r.Taken > r.Epoch || r.Run != r.agentRow.Run:
+			err = fmt.Errorf("%s: %w", of, inventory.ErrFenced)
+		case r.Revoked:
+			err = fmt.Errorf("%s, which was revoked: %w", of, inventory.ErrConflict)
+		}
 	}
 	if err != nil {
 		return inventory.Agent{}, fmt.Errorf("finding an agent by its token: %w", err)
@@ -167,7 +196,7 @@ func (s *Store) AgentByToken(ctx context.Context, tokenSHA256 []byte) (inventory
 }
 
 // AgentUsed records that the token of o's boot was used, after which its claim
-// is worth nothing any more.
+// is worth nothing any more. A revoked one is inventory.ErrConflict.
 func (s *Store) AgentUsed(ctx context.Context, o inventory.Owner, boot int) error {
 	return s.write(ctx, fmt.Sprintf("recording the first use of a token of machine %q", o.Machine), func(tx *sqlx.Tx) error {
 		n, err := exec(ctx, tx, "UPDATE agent SET used = 1 WHERE "+agentOf+" AND revoked = 0 AND "+held, o.Machine, o.Run, o.Epoch, boot)
@@ -177,7 +206,7 @@ func (s *Store) AgentUsed(ctx context.Context, o inventory.Owner, boot int) erro
 		var a agentRow
 		err = get(ctx, tx, &a, "SELECT "+agentColumns+" FROM agent a WHERE "+agentOf, o.Machine, o.Run, o.Epoch, boot)
 		if err == nil {
-			err = inventory.ErrFenced // it is there, so it was revoked
+			err = inventory.ErrConflict // it is there, so it was revoked
 		}
 		return fencedOr(ctx, tx, o, err)
 	})

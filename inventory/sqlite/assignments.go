@@ -97,10 +97,13 @@ func naming(what string, o inventory.Owner, k action.Key) string {
 // Assign stores an attempt for the agent of a.Boot to fetch; boot 0 means the
 // present one. An attempt that exists stays as it is, without error, unless it
 // was assigned to another boot: that is inventory.ErrConflict, because its
-// agent could have begun; count the attempt.
+// agent could have begun; count the attempt. So is a boot whose claim nobody
+// has redeemed: a machine that was not armed and did not answer for itself is
+// given nothing to do (security S8). A person's grant gives no work at all:
+// inventory.ErrInvalid.
 func (s *Store) Assign(ctx context.Context, a inventory.Assignment) error {
 	what := naming("assigning", a.Owner, a.Key)
-	if a.Key.Epoch != a.Epoch || a.Key.Action < 0 || a.Key.Attempt < 1 {
+	if a.Key.Epoch != a.Epoch || a.Key.Action < 0 || a.Key.Attempt < 1 || strings.HasPrefix(a.Run, personPrefix) {
 		return fmt.Errorf("%s at epoch %d: %w", what, a.Epoch, inventory.ErrInvalid)
 	}
 	doc, err := toJSON(a.Payload)
@@ -114,7 +117,7 @@ func (s *Store) Assign(ctx context.Context, a inventory.Assignment) error {
 	return s.write(ctx, what, func(tx *sqlx.Tx) error {
 		var boot int
 		err := get(ctx, tx, &boot, `INSERT INTO assignment (machine, run, epoch, action, attempt, boot, sealed, state)
-			SELECT ?1, ?2, ?3, ?4, ?5, boot, ?7, ?8 FROM grant_ WHERE `+owns+` AND (?6 = 0 OR boot = ?6) ON CONFLICT DO NOTHING RETURNING boot`,
+			SELECT ?1, ?2, ?3, ?4, ?5, boot, ?7, ?8 FROM grant_ WHERE `+owns+` AND boot > 0 AND spent = 1 AND (?6 = 0 OR boot = ?6) ON CONFLICT DO NOTHING RETURNING boot`,
 			a.Machine, a.Run, a.Epoch, a.Key.Action, a.Key.Attempt, a.Boot, sealed, action.Pending)
 		if errors.Is(err, inventory.ErrNotFound) {
 			return fencedOr(ctx, tx, a.Owner, assignedBefore(ctx, tx, a))
@@ -144,6 +147,8 @@ func assignedBefore(ctx context.Context, tx *sqlx.Tx, a inventory.Assignment) er
 	}
 	err = get(ctx, tx, &have, "SELECT boot, result IS NOT NULL AS done FROM assignment WHERE "+keyed, a.Machine, a.Run, a.Epoch, a.Key.Action, a.Key.Attempt)
 	switch {
+	case errors.Is(err, inventory.ErrNotFound) && (g.Boot == 0 || g.Boot == want && !g.Spent):
+		return fmt.Errorf("no agent has claimed boot %d: %w", g.Boot, inventory.ErrConflict)
 	case errors.Is(err, inventory.ErrNotFound):
 		return fmt.Errorf("boot %d is the present one, not %d: %w", g.Boot, want, inventory.ErrConflict)
 	case err != nil:
@@ -241,7 +246,7 @@ func (s *Store) Stops(ctx context.Context, o inventory.Owner) ([]action.Key, err
 // one wins, and fresh tells whether this was it. Its log goes to the log, the
 // rest into the event "action-completed". A state that is not final is
 // inventory.ErrInvalid; an unknown attempt inventory.ErrNotFound; an agent
-// that was revoked inventory.ErrFenced.
+// that was revoked inventory.ErrConflict.
 func (s *Store) Report(ctx context.Context, o inventory.Owner, boot int, r action.Result) (fresh bool, err error) {
 	what := naming("reporting", o, r.Key)
 	switch r.State {
@@ -272,7 +277,7 @@ func (s *Store) Report(ctx context.Context, o inventory.Owner, boot int, r actio
 			var done bool
 			err := get(ctx, tx, &done, "SELECT result IS NOT NULL FROM assignment WHERE "+keyed, o.Machine, o.Run, o.Epoch, r.Key.Action, r.Key.Attempt)
 			if err == nil && !done {
-				err = fmt.Errorf("the agent of boot %d was revoked: %w", boot, inventory.ErrFenced)
+				err = fmt.Errorf("the agent of boot %d was revoked: %w", boot, inventory.ErrConflict)
 			}
 			return fencedOr(ctx, tx, o, err)
 		}

@@ -380,7 +380,7 @@ func TestRedeem(t *testing.T) {
 	_, err = w.redeem(o, 2, "n2")
 	require.NoError(t, err)
 	_, err = w.AgentByToken(ctx, h[:])
-	require.ErrorIs(t, err, inventory.ErrFenced)
+	require.ErrorIs(t, err, inventory.ErrConflict, "its run is not over")
 	newest, err := w.Agent(ctx, o)
 	require.NoError(t, err)
 	require.Equal(t, 2, newest.Boot)
@@ -417,13 +417,14 @@ func TestClaimConflict(t *testing.T) {
 		h := sha256.Sum256([]byte(token(nonce)))
 		_, err = w.AgentByToken(ctx, h[:])
 		require.Error(t, err, nonce)
+		require.NotErrorIs(t, err, inventory.ErrFenced, "only the grant says that a run is over")
 	}
 	// The first one, too, gets nothing again; nor does its report count.
 	_, err = w.redeem(o, 1, "n1")
 	require.ErrorIs(t, err, inventory.ErrConflict)
 	require.NoError(t, w.Assign(ctx, assignment(o, 0, 1)))
 	_, err = w.Report(ctx, o, 1, action.Result{Key: action.Key{Epoch: 1, Attempt: 1}, ID: "r", State: action.Success})
-	require.ErrorIs(t, err, inventory.ErrFenced)
+	require.ErrorIs(t, err, inventory.ErrConflict)
 	g, err := w.Grant(ctx, "m1")
 	require.NoError(t, err)
 	require.False(t, g.SecretsOpen(w.clock.Now()))
@@ -452,4 +453,110 @@ func TestParallelClaims(t *testing.T) {
 	}
 	require.Equal(t, 1, ok)
 	require.Len(t, w.events(inventory.EventClaimConflict), 1)
+}
+
+func TestStrangeHardwareRevokes(t *testing.T) {
+	w := newWorld(t)
+	ctx := t.Context()
+	o := w.armed()
+	require.ErrorIs(t, w.ClaimConflict(ctx, o, 2, "x", nil), inventory.ErrNotFound)
+	require.ErrorIs(t, w.ClaimConflict(ctx, inventory.Owner{Machine: "m1"}, 0, "x", nil), inventory.ErrNotFound)
+	_, err := w.redeem(o, 1, "n1")
+	require.NoError(t, err)
+	h := sha256.Sum256([]byte(token("n1")))
+	_, err = w.AgentByToken(ctx, h[:])
+	require.NoError(t, err)
+	for range 3 {
+		require.NoError(t, w.ClaimConflict(ctx, o, 1, "another machine", []byte(`{"serial":"X"}`)))
+	}
+	require.Len(t, w.events(inventory.EventClaimConflict), 1)
+	_, err = w.AgentByToken(ctx, h[:])
+	require.ErrorIs(t, err, inventory.ErrConflict)
+	g, err := w.Grant(ctx, "m1")
+	require.NoError(t, err)
+	require.False(t, g.SecretsOpen(w.clock.Now()))
+}
+
+// What an agent's token is worth is what the grant says: over, revoked or not
+// known here.
+func TestTokenAfterItsRun(t *testing.T) {
+	h := sha256.Sum256([]byte(token("n1")))
+	for name, c := range map[string]struct {
+		do   func(w *world, o inventory.Owner) error
+		want error
+	}{
+		"the run ended": {func(w *world, o inventory.Owner) error { return w.EndGrant(w.t.Context(), o) }, inventory.ErrFenced},
+		"its record was deleted, too": {func(w *world, o inventory.Owner) error {
+			return errors.Join(w.PutWorkflow(w.t.Context(), inventory.Workflow{Run: o.Run, Machine: o.Machine, State: inventory.StateSuccess}),
+				w.EndGrant(w.t.Context(), o), w.DeleteWorkflow(w.t.Context(), o.Run, "ann"))
+		}, inventory.ErrFenced},
+		"the machine was deleted": {func(w *world, o inventory.Owner) error {
+			return errors.Join(w.EndGrant(w.t.Context(), o), w.DeleteMachine(w.t.Context(), o.Machine, "ann"))
+		}, inventory.ErrFenced},
+		"another run took the machine": {func(w *world, _ inventory.Owner) error { w.take("run-2"); return nil }, inventory.ErrFenced},
+		"the site has an older grant": {func(w *world, _ inventory.Owner) error {
+			_, err := w.rw.ExecContext(w.t.Context(), "UPDATE grant_ SET epoch = 0")
+			return err
+		}, inventory.ErrNotFound},
+		"the site has no grants": {func(w *world, _ inventory.Owner) error {
+			_, err := w.rw.ExecContext(w.t.Context(), "DELETE FROM grant_")
+			return err
+		}, inventory.ErrNotFound},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w, o := prepared(t)
+			_, err := w.AgentByToken(t.Context(), h[:])
+			require.NoError(t, err)
+			require.NoError(t, c.do(w, o))
+			_, err = w.AgentByToken(t.Context(), h[:])
+			require.ErrorIs(t, err, c.want)
+		})
+	}
+}
+
+// The agents of a run whose record is deleted go, but for the machine's newest.
+func TestDeletingARunKeepsTheNewestAgent(t *testing.T) {
+	w, o := prepared(t)
+	ctx := t.Context()
+	_, err := w.AllowBoot(ctx, o, 2, w.in(time.Hour))
+	require.NoError(t, err)
+	_, err = w.redeem(o, 2, "n2")
+	require.NoError(t, err)
+	require.NoError(t, w.PutWorkflow(ctx, inventory.Workflow{Run: o.Run, Machine: "m1", State: inventory.StateSuccess}))
+	require.NoError(t, w.EndGrant(ctx, o))
+	require.NoError(t, w.DeleteWorkflow(ctx, o.Run, "ann"))
+	var boots []int
+	require.NoError(t, w.ro.SelectContext(ctx, &boots, "SELECT boot FROM agent"))
+	require.Equal(t, []int{2}, boots)
+}
+
+// S8: nothing is given to a machine that nobody accepted, nobody armed, that a
+// person armed, or whose boot did not say hello.
+func TestS8AssignOnlyToAClaimedBoot(t *testing.T) {
+	w := newWorld(t)
+	ctx := t.Context()
+	for _, machine := range []string{"m1", "stranger"} {
+		for _, run := range []string{"", "run-1"} {
+			a := assignment(inventory.Owner{Machine: machine, Run: run, Epoch: 0}, 0, 1)
+			require.ErrorIs(t, w.Assign(ctx, a), inventory.ErrFenced, "%s %q", machine, run)
+		}
+	}
+	g, err := w.ArmByHand(ctx, "m1", "ann", w.in(time.Hour))
+	require.NoError(t, err)
+	require.ErrorIs(t, w.Assign(ctx, assignment(g.Owner, 0, 1)), inventory.ErrInvalid)
+	o := w.take("run-1")
+	require.ErrorIs(t, w.Assign(ctx, assignment(o, 0, 1)), inventory.ErrConflict, "no boot was allowed")
+	_, err = w.AllowBoot(ctx, o, 1, w.in(time.Hour))
+	require.NoError(t, err)
+	for _, boot := range []int{0, 1} {
+		a := assignment(o, 0, 1)
+		a.Boot = boot
+		require.ErrorIs(t, w.Assign(ctx, a), inventory.ErrConflict, "nobody has claimed it")
+	}
+	var n int
+	require.NoError(t, w.ro.GetContext(ctx, &n, "SELECT count(*) FROM assignment"))
+	require.Zero(t, n)
+	_, err = w.redeem(o, 1, "n1")
+	require.NoError(t, err)
+	require.NoError(t, w.Assign(ctx, assignment(o, 0, 1)))
 }

@@ -216,6 +216,8 @@ func TestSecretsAreEncryptedAtRest(t *testing.T) {
 	ctx := t.Context()
 	require.NoError(t, put(t, w.Store, false, full()))
 	o := w.armed()
+	_, err := w.redeem(o, 1, "n1")
+	require.NoError(t, err)
 	secret := action.Action{Name: "write", Image: "writefile", Environment: map[string]string{"CONTENTS": "canary-environment"}, Timeout: 1}
 	require.NoError(t, w.PutPlan(ctx, inventory.Plan{Run: "run-1", Digest: "d", Actions: []action.Action{secret}}))
 	a := assignment(o, 0, 1)

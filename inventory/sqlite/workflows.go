@@ -112,10 +112,16 @@ func (s *Store) DeleteWorkflow(ctx context.Context, run, by string) error {
 		if err != nil {
 			return err
 		}
-		for _, table := range []string{"plan", "assignment", "log", "event", "agent"} {
+		for _, table := range []string{"plan", "assignment", "log", "event"} {
 			if _, err := exec(ctx, tx, "DELETE FROM "+table+" WHERE run = ?", run); err != nil {
 				return err
 			}
+		}
+		// The machine's newest agent stays known: it may still be up, and is to
+		// hear that its run is over.
+		if _, err := exec(ctx, tx, `DELETE FROM agent WHERE run = ? AND EXISTS (SELECT 1 FROM agent b
+			WHERE b.machine = agent.machine AND (b.epoch > agent.epoch OR b.epoch = agent.epoch AND b.boot > agent.boot))`, run); err != nil {
+			return err
 		}
 		return s.operator(ctx, tx, machine, by, "record of run "+run+" deleted")
 	})

@@ -1,0 +1,85 @@
+package activities
+
+import (
+	"context"
+	"crypto/ed25519"
+	"encoding/json"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.temporal.io/sdk/temporal"
+
+	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// planned is a store that holds one machine and the plan of one run.
+type planned struct {
+	Machines
+	Assignments
+	plan     inventory.Plan
+	assigned []inventory.Assignment
+}
+
+func (p *planned) Machine(context.Context, string) (inventory.Machine, error) {
+	return inventory.Machine{Name: "m1"}, nil
+}
+
+func (p *planned) UserData(context.Context, string) (user, vendor inventory.Secret, err error) {
+	return inventory.NewSecret("#cloud-config"), vendor, nil
+}
+
+func (p *planned) DiskWritten(context.Context, inventory.Owner, action.Disk) error { return nil }
+
+func (p *planned) Plan(context.Context, string) (inventory.Plan, error) { return p.plan, nil }
+
+func (p *planned) Assign(_ context.Context, a inventory.Assignment) error {
+	p.assigned = append(p.assigned, a)
+	return nil
+}
+
+// S8: what is signed names machine, run, boot, attempt, plan, disk and the
+// image's digest, and holds what the agent gets, secrets resolved.
+func TestS8AssignmentsAreSigned(t *testing.T) {
+	public, private, err := ed25519.GenerateKey(nil)
+	require.NoError(t, err)
+	s := &planned{plan: inventory.Plan{Run: "r1", DiskAlias: "/dev/sda", Actions: []action.Action{
+		{Name: "write", Image: "image2disk", Timeout: 60, Environment: map[string]string{"IMG_SHA256": "abc", "DEST_DISK": "/dev/sda"}},
+		{Name: "seed", Image: "configdrive", Timeout: 60},
+		{Name: "reboot", Image: "reboot", Timeout: 60},
+	}}}
+	s.plan.Digest, err = digest(s.plan.Actions)
+	require.NoError(t, err)
+	a := &Activities{Machines: s, Assignments: s, Site: Site{PlanKey: private, ClaimKey: make([]byte, 32), MetadataURL: "http://192.0.2.1"}, Now: time.Now}
+	owner := inventory.Owner{Machine: "m1", Run: "r1", Epoch: 4}
+	disk := &action.Disk{Path: "/dev/vda", Serial: "S1", Size: 1 << 30}
+	for n := range s.plan.Actions {
+		key := action.Key{Epoch: 4, Action: n, Attempt: 2}
+		for range 2 {
+			require.NoError(t, a.Assign(t.Context(), AssignRequest{Owner: owner, Boot: 3, Key: key, Disk: disk}))
+		}
+		first, again := s.assigned[2*n], s.assigned[2*n+1]
+		require.Equal(t, first, again, "the same each time")
+		o, err := first.Payload.Signed.Verify(public)
+		require.NoError(t, err)
+		want := first.Payload
+		want.Signed = nil
+		require.Equal(t, action.Order{Machine: "m1", Boot: 3, Plan: s.plan.Digest, Assignment: want}, o)
+		require.Equal(t, "r1", o.Run)
+		require.Equal(t, key, o.Key)
+		require.Equal(t, "S1", o.Disk.Serial)
+	}
+	var o action.Order
+	require.NoError(t, json.Unmarshal(s.assigned[2].Payload.Signed.Order, &o))
+	require.Equal(t, "#cloud-config", o.Action.Environment["USER_DATA"])
+
+	// Actions that are not those of the plan's digest are signed for nobody.
+	s.plan.Actions[0].Environment["IMG_SHA256"] = "def"
+	before := len(s.assigned)
+	err = a.Assign(t.Context(), AssignRequest{Owner: owner, Boot: 3, Key: action.Key{Epoch: 4, Attempt: 1}, Disk: disk})
+	var app *temporal.ApplicationError
+	require.ErrorAs(t, err, &app)
+	require.Equal(t, TypeInvalid, app.Type())
+	require.Len(t, s.assigned, before)
+}

@@ -1,0 +1,242 @@
+package agent
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ingotmetal/ingot/action"
+)
+
+// A server that is away, has no room or is too busy gets the report as it was,
+// however often it says so.
+func TestAReportOutlivesAnyOutage(t *testing.T) {
+	t.Parallel()
+	s := newFakeServer(t)
+	codes := []int{500, 502, 503, 504, 507, 401, 403, 408, 425, 429, 0}
+	const rounds = 4
+	s.onReport = func(w http.ResponseWriter, n int) bool {
+		if n > rounds*len(codes) {
+			return false
+		}
+		if code := codes[n%len(codes)]; code != 0 {
+			w.WriteHeader(code)
+		} else {
+			hangUp(w)
+		}
+		return true
+	}
+	r := s.start(s.config())
+	key := s.give(0, action.Noop, nil, map[string]string{"LOG": "what happened"})
+	s.wait("the report that is taken", func() bool { return len(s.reports) == rounds*len(codes)+1 })
+	for _, res := range s.reports {
+		if res.Key != key || res.ID != s.reports[0].ID || res.State != action.Success || !strings.Contains(res.Log, "what happened") {
+			t.Fatalf("%+v", res)
+		}
+	}
+	// And work goes on.
+	s.locked(func() { s.onReport = nil })
+	s.result(s.give(1, action.Noop, nil, nil))
+	if len(r.host.went) != 0 {
+		t.Fatal("the machine left")
+	}
+}
+
+// A report that the server understands and refuses is made shorter, and in the
+// end says that it was refused: it neither stops the agent nor repeats for ever.
+func TestARefusedReportIsShortened(t *testing.T) {
+	t.Parallel()
+	for _, code := range []int{400, 404, 413, 422} {
+		for takes, want := range map[int]action.State{2: action.Success, 3: action.Failed} {
+			t.Run(fmt.Sprintf("%d until report %d", code, takes), func(t *testing.T) {
+				t.Parallel()
+				s := newFakeServer(t)
+				s.onReport = func(w http.ResponseWriter, n int) bool {
+					if n >= takes {
+						return false
+					}
+					w.WriteHeader(code)
+					_, _ = fmt.Fprintln(w, "it does not please") // the agent may hang up
+					return true
+				}
+				s.start(s.config())
+				s.give(0, action.Noop, nil, map[string]string{"LOG": "what happened"})
+				s.wait("the report that is taken", func() bool { return len(s.reports) == takes })
+				s.result(s.give(1, action.Noop, nil, nil)) // work goes on
+				var got []action.Result
+				s.locked(func() { got = s.reports })
+				if len(got) != takes+1 || got[0].Log == "" || got[1].Log != "" {
+					t.Fatalf("%+v", got)
+				}
+				last := got[takes-1]
+				if last.State != want || last.ID != got[0].ID || want == action.Failed && !strings.Contains(last.Message, "it does not please") {
+					t.Fatalf("%+v", last)
+				}
+			})
+		}
+	}
+	t.Run("no form is taken", func(t *testing.T) {
+		t.Parallel()
+		s := newFakeServer(t)
+		s.onReport = func(w http.ResponseWriter, n int) bool {
+			if n <= 3 {
+				w.WriteHeader(http.StatusUnprocessableEntity)
+			}
+			return n <= 3
+		}
+		s.start(s.config())
+		s.give(0, action.Noop, nil, map[string]string{"LOG": "what happened"})
+		s.wait("the third report", func() bool { return len(s.reports) == 3 })
+		s.result(s.give(1, action.Noop, nil, nil)) // work goes on
+		// A server that asks again gets the result as it was.
+		s.give(0, action.Noop, nil, nil)
+		s.wait("the whole report", func() bool { return len(s.reports) == 5 })
+		s.locked(func() {
+			if whole := s.reports[4]; whole.State != action.Success || whole.Log != s.reports[0].Log || whole.ID != s.reports[0].ID {
+				t.Errorf("%+v", whole)
+			}
+		})
+	})
+}
+
+func TestShortenedKeepsWhatMatters(t *testing.T) {
+	t.Parallel()
+	refusal := &statusError{code: 400, text: "no"}
+	for state, want := range map[action.State]action.State{
+		action.Success: action.Failed, action.Failed: action.Failed,
+		// That the disk is closed is true in any form.
+		action.Stopped: action.Stopped, action.Timeout: action.Timeout,
+	} {
+		res := action.Result{
+			Key: action.Key{Epoch: 1, Attempt: 1}, ID: "i", State: state, ExitCode: 3, Message: strings.Repeat("ä", 5000), Log: "l",
+			Output: map[string]string{"facts": strings.Repeat("x", 1<<20)}, Started: time.Unix(1, 0), Ended: time.Unix(2, 0),
+		}
+		if first := shortened(res, 1, refusal); first.Log != "" || first.State != state || first.Output == nil {
+			t.Errorf("%s: %+v", state, first)
+		}
+		short := shortened(res, 2, refusal)
+		if n := jsonSize(short); n > 2000 {
+			t.Errorf("%s: %d bytes", state, n)
+		}
+		if short.State != want || short.ExitCode == 0 || short.Key != res.Key || short.ID != res.ID || !strings.Contains(short.Message, "400") {
+			t.Errorf("%s: %+v", state, short)
+		}
+	}
+}
+
+func TestBackoffGrowsAndIsBounded(t *testing.T) {
+	t.Parallel()
+	b := backoff{max: 5 * time.Second}
+	b.next = 100 * time.Millisecond
+	seen := map[time.Duration]bool{}
+	for i := range 200 {
+		d := b.step()
+		if d > 5*time.Second || d < min(50*time.Millisecond<<min(i, 10), 2500*time.Millisecond) {
+			t.Fatalf("pause %d takes %s", i, d)
+		}
+		seen[d] = true
+	}
+	if len(seen) < 100 {
+		t.Fatalf("%d different pauses: the agents of a site come all at once", len(seen))
+	}
+}
+
+// An agent whose token was revoked stops, stays, and gives its report when it
+// may; it leaves when it hears that the run is over.
+func TestARevokedAgentHoldsUntilTheRunIsOver(t *testing.T) {
+	t.Parallel()
+	s := newFakeServer(t)
+	r := s.start(s.config())
+	s.give(0, action.Noop, nil, map[string]string{"SLEEP": "1000"})
+	s.wait("progress", func() bool { return len(s.beats) > 0 && s.beats[len(s.beats)-1].Running != nil })
+	s.update(func() { s.refuse = http.StatusForbidden })
+	s.wait("more requests", func() bool { return s.refused >= 10 })
+	if len(r.host.went) != 0 {
+		t.Fatal("the machine left")
+	}
+	s.update(func() { s.gone = "decided by a person" })
+	if went := r.ended(); len(went) != 1 || went[0] != "reboot" {
+		t.Fatalf("the machine went %v", went)
+	}
+}
+
+func TestAServerOfAnotherProtocolIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	s := newFakeServer(t)
+	ours := action.Welcome{Protocol: action.Protocol, Token: "token", Run: "run", Epoch: 7, Boot: 1, Heartbeat: 1}
+	answers := []any{
+		func() any { w := ours; w.Protocol = 0; return w }(),                                                          // of before there were any
+		func() any { w := ours; w.Protocol = action.Protocol - 1; return w }(),                                        // unsigned
+		func() any { w := ours; w.Protocol = action.Protocol + 1; return w }(),                                        // unknown
+		map[string]any{"protocol": action.Protocol, "token": "token", "run": "run", "epoch": 7, "boot": 1, "mood": 1}, // with a field of tomorrow
+	}
+	s.onWelcome = func(n int) any { return answers[min(n, len(answers))-1] }
+	s.start(s.config())
+	s.wait("the first poll", func() bool { return s.polls > 0 })
+	s.locked(func() {
+		if len(s.hellos) != len(answers) {
+			t.Errorf("it said hello %d times", len(s.hellos))
+		}
+	})
+}
+
+func TestFactsFitAHello(t *testing.T) {
+	t.Parallel()
+	for _, n := range []int{1, 60, 180, 400, 5000} {
+		var facts action.Facts
+		facts.NICs = []action.NIC{{Name: "eth0", MAC: "52:54:00:00:00:01", Up: true}}
+		for i := range n {
+			facts.Disks = append(facts.Disks, action.Disk{
+				Path: fmt.Sprintf("/dev/sd%d", i), Serial: fmt.Sprintf("ZX%08d", i), WWN: fmt.Sprintf("0x5000c500%08x", i), Model: "ST20000NM007D-3DJ103", Size: 20 << 40,
+				ByID: []string{
+					fmt.Sprintf("/dev/disk/by-id/wwn-0x5000c500%08x", i), fmt.Sprintf("/dev/disk/by-id/scsi-35000c500%08x", i),
+					fmt.Sprintf("/dev/disk/by-id/scsi-SSEAGATE_ST20000NM007D-3DJ103_ZX%08d", i),
+				},
+				Rotational: true, Transport: "sas", Signatures: []string{"gpt", "zfs_member", "a very long label of somebody's pool \x00\x01 " + strings.Repeat("<", 200)},
+			})
+		}
+		before := jsonOf(facts)
+		hello := action.Hello{Protocol: 2, Machine: "m1", Claim: strings.Repeat("c", 64), Nonce: strings.Repeat("n", 64)}
+		fitted := fit(facts, func(f action.Facts) int { hello.Facts = f; return jsonSize(hello) }, action.MaxHello)
+		hello.Facts = fitted
+		if size := jsonSize(hello); size > action.MaxHello {
+			t.Errorf("%d disks: %d bytes", n, size)
+		}
+		if string(jsonOf(facts)) != string(before) {
+			t.Errorf("%d disks: the original was changed", n)
+		}
+		if len(fitted.Disks)+fitted.DisksOmitted != n || len(fitted.NICs) != 1 {
+			t.Errorf("%d disks: %d and %d omitted, %d interfaces", n, len(fitted.Disks), fitted.DisksOmitted, len(fitted.NICs))
+		}
+		if (fitted.Truncated != "") != (string(jsonOf(fitted)) != string(before)) || n <= 400 && fitted.DisksOmitted != 0 || n == 5000 && fitted.DisksOmitted == 0 {
+			t.Errorf("%d disks: truncated: %q, omitted %d", n, fitted.Truncated, fitted.DisksOmitted)
+		}
+		for i, d := range fitted.Disks {
+			if d.Serial != facts.Disks[i].Serial || d.WWN != facts.Disks[i].WWN || d.Size != facts.Disks[i].Size || d.Path != facts.Disks[i].Path || d.Blank {
+				t.Fatalf("%d disks: %+v was %+v", n, d, facts.Disks[i])
+			}
+		}
+	}
+}
+
+// A shelf of disks is no reason for an agent not to come up, nor for an
+// inspection not to end.
+func TestAMachineOfManyDisksIsInspected(t *testing.T) {
+	t.Parallel()
+	s := newFakeServer(t)
+	cfg := s.config()
+	cfg.Finder = shelf(2000)
+	s.start(cfg)
+	res := s.result(s.give(0, action.Inspect, nil, nil))
+	if res.State != action.Success || res.Output["disks"] != "2000" {
+		t.Fatalf("%s %s %s", res.State, res.Message, res.Output["disks"])
+	}
+	if n := jsonSize(res); n > 200<<10 {
+		t.Fatalf("the report has %d bytes", n)
+	}
+	if n := jsonSize(s.hellos[0]); n > action.MaxHello || s.hellos[0].Facts.Truncated == "" {
+		t.Fatalf("the hello has %d bytes, left out %q", n, s.hellos[0].Facts.Truncated)
+	}
+}

@@ -1,0 +1,228 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/ingotmetal/ingot/action"
+)
+
+// shelf is a machine of that many disks.
+type shelf int
+
+func (n shelf) Facts(context.Context) (action.Facts, error) {
+	var f action.Facts
+	for i := range int(n) {
+		f.Disks = append(f.Disks, action.Disk{Path: fmt.Sprintf("/dev/sd%d", i), Serial: fmt.Sprintf("S%06d", i), Model: "a disk", Size: 1 << 40, ByID: []string{fmt.Sprintf("/dev/disk/by-id/x-S%06d", i)}})
+	}
+	return f, nil
+}
+
+// closedWhenReported fails the test when a report comes while a disk is open.
+func closedWhenReported(t *testing.T, s *fakeServer, disks *watchedDisks) {
+	t.Helper()
+	s.onReport = func(http.ResponseWriter, int) bool {
+		if open, _ := disks.counts(); open != 0 {
+			t.Errorf("%d disks are open, and it was reported", open)
+		}
+		return false
+	}
+}
+
+// The image server says nothing more: an order to stop does not wait for it.
+func TestStoppedInASlowSource(t *testing.T) {
+	t.Parallel()
+	for name, cancel := range map[string]func(*fakeServer, action.Key){
+		"order":   func(s *fakeServer, k action.Key) { s.update(func() { s.orders.Stop = []action.Key{k} }) },
+		"revoked": func(s *fakeServer, _ action.Key) { s.update(func() { s.refuse = http.StatusForbidden }) },
+	} {
+		for _, format := range []string{"raw", "gz", "zst", "xz"} {
+			t.Run(name+" "+format, func(t *testing.T) {
+				t.Parallel()
+				data := pack(t, testImage(), format)
+				web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					w.Header().Set("Content-Length", fmt.Sprint(len(data)))
+					_, _ = w.Write(data[:len(data)/2])
+					w.(http.Flusher).Flush()
+					<-r.Context().Done()
+				}))
+				t.Cleanup(web.Close)
+				s := newFakeServer(t)
+				files, disk, _ := testDisk(t, diskSize)
+				disks := &watchedDisks{inner: files}
+				closedWhenReported(t, s, disks)
+				cfg := s.config()
+				cfg.Disks = disks
+				s.start(cfg)
+				key := s.give(0, action.Image2Disk, disk, map[string]string{"IMG_URL": web.URL, "IMG_SHA256": sha(data), "DEST_DISK": "/dev/alias"})
+				s.wait("the first bytes", func() bool {
+					n := len(s.beats)
+					return n > 0 && s.beats[n-1].Running != nil && s.beats[n-1].Running.Done > 0
+				})
+				cancel(s, key)
+				if name == "revoked" {
+					s.wait("requests that are refused", func() bool { return s.refused > 5 })
+					s.update(func() { s.refuse = 0 })
+				}
+				if res := s.result(key); res.State != action.Stopped {
+					t.Fatalf("%s %s", res.State, res.Message)
+				}
+				if _, opened := disks.counts(); opened != 1 {
+					t.Fatalf("the disk was opened %d times", opened)
+				}
+			})
+		}
+	}
+}
+
+// slowDisks hang in a write, a zeroing or a sync, as a dying disk does.
+type slowDisks struct {
+	watchedDisks
+	in      string
+	hanging chan struct{} // closed when it hangs
+	release chan struct{}
+}
+
+func (d *slowDisks) Open(path string) (Device, error) {
+	dev, err := d.watchedDisks.Open(path)
+	return &slowDevice{dev, d}, err
+}
+
+type slowDevice struct {
+	Device
+	disks *slowDisks
+}
+
+func (d *slowDevice) hang(in string) {
+	if d.disks.in == in {
+		select {
+		case <-d.disks.hanging:
+		default:
+			close(d.disks.hanging)
+		}
+		<-d.disks.release
+	}
+}
+
+func (d *slowDevice) WriteAt(p []byte, off int64) (int, error) {
+	if off > mib {
+		d.hang("write")
+	}
+	return d.Device.WriteAt(p, off)
+}
+
+func (d *slowDevice) Zero(off, n int64) error { d.hang("zero"); return d.Device.Zero(off, n) }
+func (d *slowDevice) Sync() error             { d.hang("sync"); return d.Device.Sync() }
+func (d *slowDevice) Close() error            { d.hang("close"); return d.Device.Close() }
+
+// A disk that hangs is still being written: nobody may hear that it is not.
+func TestStoppedInASlowDisk(t *testing.T) {
+	t.Parallel()
+	data := testImage()
+	web := httptest.NewServer(&mirror{data: data})
+	t.Cleanup(web.Close)
+	for _, in := range []string{"write", "zero", "sync", "close"} {
+		t.Run(in, func(t *testing.T) {
+			t.Parallel()
+			s := newFakeServer(t)
+			files, disk, _ := testDisk(t, diskSize)
+			disks := &slowDisks{watchedDisks: watchedDisks{inner: files}, in: in, hanging: make(chan struct{}), release: make(chan struct{})}
+			closedWhenReported(t, s, &disks.watchedDisks)
+			cfg := s.config()
+			cfg.Disks = disks
+			s.start(cfg)
+			sum := sha(data)
+			if in == "close" {
+				sum = sha([]byte("x")) // ends before anything else could be waited for
+			}
+			key := s.give(0, action.Image2Disk, disk, map[string]string{"IMG_URL": web.URL, "IMG_SHA256": sum, "DEST_DISK": "/dev/alias"})
+			<-disks.hanging
+			var beats int
+			s.update(func() { s.orders.Stop, beats = []action.Key{key}, len(s.beats) })
+			// The order came, and was obeyed as far as that goes.
+			s.wait("heartbeats", func() bool { return len(s.beats) >= beats+3 })
+			s.locked(func() {
+				if len(s.reports) != 0 || s.beats[len(s.beats)-1].Running == nil {
+					t.Errorf("reported while the disk is written: %+v", s.reports)
+				}
+			})
+			close(disks.release)
+			if res := s.result(key); res.State != action.Stopped && (in != "close" || res.State != action.Failed) {
+				t.Fatalf("%s %s", res.State, res.Message)
+			}
+		})
+	}
+}
+
+// 410 in mid-write: the disk is closed before the machine goes, and it goes off.
+func TestGoneInMidWrite(t *testing.T) {
+	t.Parallel()
+	data := testImage()
+	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Length", fmt.Sprint(len(data)))
+		_, _ = w.Write(data[:len(data)/2])
+		w.(http.Flusher).Flush()
+		<-r.Context().Done()
+	}))
+	t.Cleanup(web.Close)
+	s := newFakeServer(t)
+	files, disk, _ := testDisk(t, diskSize)
+	disks := &watchedDisks{inner: files}
+	cfg := s.config()
+	cfg.Disks = disks
+	r := s.start(cfg)
+	r.host.mu.Lock()
+	r.host.onGo = func() {
+		if open, opened := disks.counts(); open != 0 || opened != 1 {
+			t.Errorf("%d of %d are open, and the machine goes", open, opened)
+		}
+	}
+	r.host.mu.Unlock()
+	s.give(0, action.Image2Disk, disk, map[string]string{"IMG_URL": web.URL, "IMG_SHA256": sha(data), "DEST_DISK": "/dev/alias"})
+	s.wait("a write", func() bool { return len(s.beats) > 0 && s.beats[len(s.beats)-1].Wrote })
+	s.update(func() { s.gone = "another run owns the machine" })
+	if went := r.ended(); strings.Join(went, " ") != "poweroff" {
+		t.Fatalf("the machine went %v", went)
+	}
+}
+
+// The time of an action is counted by a clock that nobody sets: its deadline
+// carries a monotonic reading, which Go compares instead of the wall's. What
+// is reported as the end is the start plus that clock's time.
+func TestAStepOfTheClockEndsNothing(t *testing.T) {
+	t.Parallel()
+	s := newFakeServer(t)
+	cfg := s.config()
+	seen := &deadlines{}
+	cfg.Finder = seen
+	a, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.welcome = action.Welcome{Run: "run", Epoch: 7, Boot: 1}
+	res := a.execute(t.Context(), s.signed(action.Assignment{Key: action.Key{Epoch: 7, Attempt: 1}, Action: action.Action{Name: "n", Image: action.Inspect, Timeout: 600}}))
+	if res.State != action.Success {
+		t.Fatalf("%+v", res)
+	}
+	for what, text := range map[string]string{"deadline": seen.text, "start": res.Started.String(), "end": res.Ended.String()} {
+		if !strings.Contains(text, " m=+") {
+			t.Errorf("the %s %q has no monotonic reading", what, text)
+		}
+	}
+	if wall := res.Ended.Round(0).Sub(res.Started.Round(0)); wall != res.Ended.Sub(res.Started) {
+		t.Errorf("the report says %s, and it took %s", wall, res.Ended.Sub(res.Started))
+	}
+}
+
+type deadlines struct{ text string }
+
+func (d *deadlines) Facts(ctx context.Context) (action.Facts, error) {
+	if at, ok := ctx.Deadline(); ok {
+		d.text = at.String()
+	}
+	return action.Facts{}, nil
+}
