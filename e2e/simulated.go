@@ -44,30 +44,36 @@ func (s *Site) Simulate(name, mac string) *Simulated {
 	}
 }
 
-var argument = regexp.MustCompile(`ingot\.(server|pin|claim)=(\S+)`)
+var argument = regexp.MustCompile(`ingot\.(server|pin|claim|plan)=(\S+)`)
 
 // ErrNotArmed is what Boot returns when the machine is sent to its disk.
 var ErrNotArmed = errors.New("the boot script has no claim")
 
-// Arguments fetches the boot script and returns what it tells the agent:
-// server, pin and claim. ErrNotArmed: the machine is sent to its disk.
-func (m *Simulated) Arguments(ctx context.Context) (map[string]string, error) {
+// Script fetches the boot script.
+func (m *Simulated) Script(ctx context.Context) (string, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet,
 		fmt.Sprintf("http://%s:7080/ipxe/script/%s/auto.ipxe", lab.ServerAddress, m.MAC), nil)
 	if err != nil {
-		return nil, err
+		return "", err
 	}
 	res, err := m.plain.Do(req)
 	if err != nil {
-		return nil, err
+		return "", err
 	}
 	defer res.Body.Close()
 	script, err := io.ReadAll(res.Body)
+	return string(script), err
+}
+
+// Arguments fetches the boot script and returns what it tells the agent:
+// server, pin and claim. ErrNotArmed: the machine is sent to its disk.
+func (m *Simulated) Arguments(ctx context.Context) (map[string]string, error) {
+	script, err := m.Script(ctx)
 	if err != nil {
 		return nil, err
 	}
 	args := map[string]string{}
-	for _, a := range argument.FindAllStringSubmatch(string(script), -1) {
+	for _, a := range argument.FindAllStringSubmatch(script, -1) {
 		args[a[1]] = a[2]
 	}
 	if args["claim"] == "" {
@@ -83,19 +89,99 @@ func (m *Simulated) Boot(ctx context.Context) (action.Welcome, error) {
 	if err != nil {
 		return w, err
 	}
-	m.base = args["server"]
-	m.agent.Transport.(*http.Transport).TLSClientConfig = pinned(args["pin"])
-	var nonce [16]byte
-	if _, err := rand.Read(nonce[:]); err != nil {
-		return w, err
+	a, err := m.Redeem(ctx, args, Nonce())
+	if err == nil && a.Status != http.StatusOK {
+		err = fmt.Errorf("claiming: status %d", a.Status)
 	}
-	hello := action.Hello{Protocol: action.Protocol, Machine: m.Name, Claim: args["claim"], Nonce: hex.EncodeToString(nonce[:]), MAC: m.MAC, Facts: m.Facts}
-	status, err := m.call(ctx, http.MethodPost, "/agent/v1/claim", hello, &w)
-	if err == nil && status != http.StatusOK {
-		err = fmt.Errorf("claiming: status %d", status)
+	if err == nil {
+		err = json.Unmarshal(a.Body, &w)
 	}
 	m.token = w.Token
 	return w, err
+}
+
+// Nonce returns a new one, as an agent makes one for each boot.
+func Nonce() string {
+	var nonce [16]byte
+	_, _ = rand.Read(nonce[:]) // never returns an error: it ends the program instead
+	return hex.EncodeToString(nonce[:])
+}
+
+// Answer is what the server said.
+type Answer struct {
+	Status int
+	Body   []byte
+}
+
+func (a Answer) String() string { return fmt.Sprintf("%d %s", a.Status, a.Body) }
+
+// Welcome reads the answer to a claim.
+func (a Answer) Welcome() (w action.Welcome, err error) {
+	if a.Status != http.StatusOK {
+		return w, fmt.Errorf("claiming: %s", a)
+	}
+	return w, json.Unmarshal(a.Body, &w)
+}
+
+// agentFlags are the flags by which a worker-agent process learns what the
+// script tells it.
+func agentFlags(args map[string]string) []string {
+	flags := []string{"-server", args["server"], "-pin", args["pin"], "-claim", args["claim"]}
+	if args["plan"] != "" { // an agent of before orders were signed has no such flag
+		flags = append(flags, "-plan", args["plan"])
+	}
+	return flags
+}
+
+// Redeem presents the claim of a boot script's arguments, which may be an old
+// one. Use takes the token that came of it.
+func (m *Simulated) Redeem(ctx context.Context, args map[string]string, nonce string) (Answer, error) {
+	m.meet(args)
+	hello := m.hello(args, nonce)
+	return m.Ask(ctx, http.MethodPost, "/agent/v1/claim", hello)
+}
+
+// RedeemUnheard presents the claim and does not read the answer: the returned
+// function drops the connection.
+func (m *Simulated) RedeemUnheard(ctx context.Context, args map[string]string, nonce string) (drop func() error, err error) {
+	m.meet(args)
+	b, err := json.Marshal(m.hello(args, nonce))
+	if err != nil {
+		return nil, err
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, m.base+"/agent/v1/claim", bytes.NewReader(b))
+	if err != nil {
+		return nil, err
+	}
+	transport := m.agent.Transport.(*http.Transport)
+	raw, err := transport.DialContext(ctx, "tcp", req.URL.Host)
+	if err != nil {
+		return nil, err
+	}
+	c := tls.Client(raw, transport.TLSClientConfig)
+	if err := req.Write(c); err != nil {
+		return nil, errors.Join(err, raw.Close())
+	}
+	return raw.Close, nil
+}
+
+func (m *Simulated) meet(args map[string]string) {
+	m.base = args["server"]
+	m.agent.Transport.(*http.Transport).TLSClientConfig = pinned(args["pin"])
+}
+
+func (m *Simulated) hello(args map[string]string, nonce string) action.Hello {
+	protocol := action.Protocol
+	if args["plan"] == "" {
+		protocol = 1 // a server of before orders were signed
+	}
+	return action.Hello{Protocol: protocol, Machine: m.Name, Claim: args["claim"], Nonce: nonce, MAC: m.MAC, Facts: m.Facts}
+}
+
+// Use makes the token that of all further requests, and returns the one before.
+func (m *Simulated) Use(token string) (before string) {
+	before, m.token = m.token, token
+	return before
 }
 
 // pinned trusts the key with that digest and nothing else.
@@ -150,18 +236,20 @@ func (m *Simulated) Heartbeat(ctx context.Context, h action.Heartbeat) (action.O
 	return o, err
 }
 
-func (m *Simulated) call(ctx context.Context, method, path string, body, into any) (int, error) {
+// Ask sends a request to the agent's routes, and returns the answer as it came.
+func (m *Simulated) Ask(ctx context.Context, method, path string, body any) (Answer, error) {
+	var a Answer
 	var r io.Reader
 	if body != nil {
 		b, err := json.Marshal(body)
 		if err != nil {
-			return 0, err
+			return a, err
 		}
 		r = bytes.NewReader(b)
 	}
 	req, err := http.NewRequestWithContext(ctx, method, m.base+path, r)
 	if err != nil {
-		return 0, err
+		return a, err
 	}
 	if m.token != "" {
 		req.Header.Set("Authorization", "Bearer "+m.token)
@@ -169,12 +257,18 @@ func (m *Simulated) call(ctx context.Context, method, path string, body, into an
 	req.Header.Set("Content-Type", "application/json")
 	res, err := m.agent.Do(req)
 	if err != nil {
-		return 0, err
+		return a, err
 	}
 	defer res.Body.Close()
-	b, err := io.ReadAll(res.Body)
-	if err != nil || into == nil || res.StatusCode != http.StatusOK {
-		return res.StatusCode, err
+	a.Status = res.StatusCode
+	a.Body, err = io.ReadAll(res.Body)
+	return a, err
+}
+
+func (m *Simulated) call(ctx context.Context, method, path string, body, into any) (int, error) {
+	a, err := m.Ask(ctx, method, path, body)
+	if err != nil || into == nil || a.Status != http.StatusOK {
+		return a.Status, err
 	}
-	return res.StatusCode, json.Unmarshal(b, into)
+	return a.Status, json.Unmarshal(a.Body, into)
 }
