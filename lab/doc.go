@@ -23,6 +23,10 @@
 // locked (LockDatabase), a BMC cannot be reached, is slow, idle, broken, lies or refuses (the methods of BMC), power goes
 // (Machine.PowerOff). Faults come when something was seen, never after some time.
 //
-// Machines are emulated (QEMU's TCG), never virtualised: a /dev/kvm that can be opened may be nested and hang a stock kernel,
+// Where many boots matter more than real firmware, a machine may be Simulated: from a namespace of its own, this program does
+// there what firmware, iPXE and the installed system do on the wire, and the real agent runs as a process on the disk's file. A
+// boot takes a fraction of a second; Spec.Stage holds it at any step, and Machine.Writers counts who wrote to the disk at once.
+//
+// Other machines are emulated (QEMU's TCG), never virtualised: a /dev/kvm that can be opened may be nested and hang a stock kernel,
 // and a lab that behaves the same everywhere is worth more than a fast one.
 package lab

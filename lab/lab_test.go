@@ -49,7 +49,7 @@ func newLab(t *testing.T) *Lab {
 	}
 	t.Cleanup(func() {
 		if t.Failed() {
-			for _, f := range []string{"dhcrelay.log", "*/qemu.log", "*/bmc/ipmi_sim.log"} {
+			for _, f := range []string{"dhcrelay.log", "*/qemu.log", "*/bmc/ipmi_sim.log", "sim*/serial.log"} {
 				paths, _ := filepath.Glob(filepath.Join(l.Dir(), f)) // a constant pattern
 				for _, p := range paths {
 					b, err := os.ReadFile(p)
@@ -357,8 +357,8 @@ func TestDecoys(t *testing.T) {
 	}
 }
 
-// dhcpServer answers one machine, which is all that the phone-home tests need of Ingot.
-func dhcpServer(t *testing.T, l *Lab, m *Machine, addr string) {
+// dhcpServer answers one machine, which is all that the phone-home tests need of Ingot. options are what a request gets besides.
+func dhcpServer(t *testing.T, l *Lab, m *Machine, addr string, options ...func(req *dhcpv4.DHCPv4) dhcpv4.Modifier) {
 	t.Helper()
 	var c net.PacketConn
 	err := l.InNamespace(Server, func() (err error) {
@@ -396,6 +396,9 @@ func dhcpServer(t *testing.T, l *Lab, m *Machine, addr string) {
 				dhcpv4.WithServerIP(net.ParseIP(ServerAddress)), dhcpv4.WithLeaseTime(3600), dhcpv4.WithNetmask(net.CIDRMask(24, 32)),
 				dhcpv4.WithRouter(net.ParseIP(DirectGateway)), dhcpv4.WithOption(dhcpv4.OptServerIdentifier(net.ParseIP(ServerAddress))))
 			if err == nil {
+				for _, o := range options {
+					o(req)(rep)
+				}
 				_, _ = c.WriteTo(rep.ToBytes(), &net.UDPAddr{IP: net.IPv4bcast, Port: 68}) // a lost answer is asked for again
 			}
 		}

@@ -23,17 +23,7 @@ const netnsDir = "/run/netns"
 // kernel, and untagged ports are what bare metal sees anyway.
 func (l *Lab) buildNetwork(ctx context.Context) error {
 	for _, ns := range []Namespace{Switch, Server, Router, BMCs, Client} {
-		if err := ip(ctx, "netns", "add", l.NamespaceName(ns)); err != nil {
-			return err
-		}
-		// IPv6 would only add router solicitations and duplicate address detection to every capture.
-		err := l.InNamespace(ns, func() error {
-			return errors.Join(sysctl("ipv6/conf/all/disable_ipv6", "1"), sysctl("ipv6/conf/default/disable_ipv6", "1"))
-		})
-		if err != nil && !errors.Is(err, os.ErrNotExist) { // a kernel without IPv6 is fine
-			return err
-		}
-		if err := l.ipBatch(ctx, ns, "link set lo up"); err != nil {
+		if err := l.addNamespace(ctx, ns); err != nil {
 			return err
 		}
 	}
@@ -85,6 +75,21 @@ func (l *Lab) buildNetwork(ctx context.Context) error {
 		}
 	}
 	return l.InNamespace(Router, func() error { return sysctl("ipv4/ip_forward", "1") })
+}
+
+// addNamespace makes a namespace with nothing but its loopback.
+func (l *Lab) addNamespace(ctx context.Context, ns Namespace) error {
+	if err := ip(ctx, "netns", "add", l.NamespaceName(ns)); err != nil {
+		return err
+	}
+	// IPv6 would only add router solicitations and duplicate address detection to every capture.
+	err := l.InNamespace(ns, func() error {
+		return errors.Join(sysctl("ipv6/conf/all/disable_ipv6", "1"), sysctl("ipv6/conf/default/disable_ipv6", "1"))
+	})
+	if err != nil && !errors.Is(err, os.ErrNotExist) { // a kernel without IPv6 is fine
+		return err
+	}
+	return l.ipBatch(ctx, ns, "link set lo up")
 }
 
 // StartRelay starts ISC dhcrelay on the router, with the flags that VyOS gives it: from VLAN 30 to the server, option 82 added.

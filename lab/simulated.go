@@ -63,22 +63,14 @@ func (m *Machine) simulate(ctx context.Context) (*simulation, error) {
 	if _, err := os.Stat(m.spec.Agent); err != nil {
 		return nil, fmt.Errorf("finding the agent: %w", err)
 	}
-	if err := ip(ctx, "netns", "add", m.lab.NamespaceName(m.Namespace())); err != nil {
+	if err := m.lab.addNamespace(ctx, m.Namespace()); err != nil {
 		return nil, err
 	}
-	err := m.lab.InNamespace(m.Namespace(), func() error {
-		return errors.Join(sysctl("ipv6/conf/all/disable_ipv6", "1"), sysctl("ipv6/conf/default/disable_ipv6", "1"))
-	})
-	if err != nil && !errors.Is(err, os.ErrNotExist) { // a kernel without IPv6 is fine
+	opened, err := watchDisk(m.DiskPath())
+	if err != nil {
 		return nil, err
 	}
-	if err := m.lab.ipBatch(ctx, m.Namespace(), "link set lo up"); err != nil {
-		return nil, err
-	}
-	s := &simulation{m: m, stage: m.spec.Stage, panics: m.spec.Panic}
-	if s.opened, err = watchDisk(m.DiskPath()); err != nil {
-		return nil, err
-	}
+	s := &simulation{m: m, opened: opened, stage: m.spec.Stage, panics: m.spec.Panic}
 	if !m.lab.onClose(func() error { s.cut(); return s.opened.close() }) {
 		return nil, errors.Join(ErrClosed, s.opened.close())
 	}

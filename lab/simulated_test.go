@@ -5,12 +5,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"os"
 	"os/exec"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
+
+	"github.com/insomniacslk/dhcp/dhcpv4"
+	"github.com/pin/tftp/v3"
 )
 
 const bootScript = `#!ipxe
@@ -206,12 +212,139 @@ func TestSimulatedDisk(t *testing.T) {
 	}
 }
 
+// bootServer lets a machine boot its agent with that kernel command line.
+func bootServer(t *testing.T, l *Lab, m *Machine, cmdline string) {
+	t.Helper()
+	base := "http://" + ServerAddress + ":7080"
+	dhcpServer(t, l, m, "10.10.20.60", func(req *dhcpv4.DHCPv4) dhcpv4.Modifier {
+		return func(rep *dhcpv4.DHCPv4) {
+			rep.ServerIPAddr = net.ParseIP(ServerAddress)
+			switch {
+			case string(req.Options.Get(dhcpv4.OptionUserClassInformation)) == "iPXE":
+				rep.UpdateOption(dhcpv4.OptBootFileName(base + "/script"))
+			case strings.HasPrefix(req.ClassIdentifier(), "PXEClient"):
+				rep.BootFileName = "loader"
+			}
+		}
+	})
+	serveFiles(t, l, ServerAddress+":7080", map[string]string{
+		"/script": "#!ipxe\nkernel " + base + "/vmlinuz " + cmdline + "\ninitrd " + base + "/initramfs\nboot\n", "/vmlinuz": "kernel", "/initramfs": "initramfs",
+	})
+	var c net.PacketConn
+	err := l.InNamespace(Server, func() (err error) {
+		var lc net.ListenConfig
+		c, err = lc.ListenPacket(t.Context(), "udp4", ServerAddress+":69")
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv := tftp.NewServer(func(name string, rf io.ReaderFrom) error {
+		if name != "loader" {
+			return os.ErrNotExist
+		}
+		_, err := rf.ReadFrom(strings.NewReader(strings.Repeat("x", 5000)))
+		return err
+	}, nil)
+	srv.EnableSinglePort() // another would be opened outside of the namespace
+	t.Cleanup(srv.Shutdown)
+	go func() {
+		if err := srv.Serve(c.(*net.UDPConn)); err != nil {
+			t.Error(err)
+		}
+	}()
+}
+
+// TestSimulatedAgent boots the agent from the network. What follows is up to how it ends: reboot, power off, its death; and no
+// process of the machine outlives its power.
+func TestSimulatedAgent(t *testing.T) {
+	l := newLab(t)
+	agent := simAgent(t, `echo "flags: $*"
+for a; do case $a in -disk=/dev/vda=*) f=${a#*=*=}; exec 3<>"${f%%,*}";; esac; done
+case $(cat "$0.mode") in
+reboot) echo poweroff > "$0.mode"; echo 'level=INFO msg=leaving action=reboot'; exit 0;;
+poweroff) echo 'level=INFO msg=leaving action=poweroff'; exit 0;;
+esac
+echo holding
+sleep 1000 & wait
+`)
+	mode := func(s string) {
+		t.Helper()
+		if err := os.WriteFile(agent+".mode", []byte(s), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m := newMachine(t, l, Spec{Name: "sim", Firmware: Simulated, Agent: agent, NoBMC: true})
+	bootServer(t, l, m, "ingot.server=https://s:7443 ingot.rescue=1 panic=1")
+	says := func(pattern string) {
+		t.Helper()
+		line, err := m.WaitSerial(deadline(t, time.Minute), pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Log(line)
+	}
+
+	mode("reboot")
+	m.SetNextBoot(NextNetwork)
+	if err := m.PowerOn(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	says(`loader: 5000 bytes`)
+	says(`^flags: -server=https://s:7443 -rescue=1 -serial=SN-sim -disk=/dev/vda=.*,serial=DISK-sim$`)
+	says(`no boot sector`) // after the reboot: the override is used up
+	if err := m.WaitPower(deadline(t, time.Minute), Off); err != nil {
+		t.Fatal(err)
+	}
+	if m.Resets() != 1 || m.PowerOns() != 1 || m.Agent() != nil {
+		t.Errorf("%d resets, %d power-ons, agent %v", m.Resets(), m.PowerOns(), m.Agent())
+	}
+
+	mode("hold")
+	m.SetOrder(NetworkFirst)
+	gate := NewGate(StageAgent)
+	m.SetStage(gate.Stage)
+	if err := m.PowerOn(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := gate.Reached(deadline(t, time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	if m.Agent() != nil {
+		t.Error("the agent runs before the gate was opened")
+	}
+	gate.Open()
+	says(`^holding`)
+	m.MarkSerial()
+	m.Agent().Kill()
+	says(`kernel panic`)
+	says(`^holding`) // panic=1
+	frozen := m.Agent()
+	if err := frozen.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	if n := m.sim.opened.holders(); n != 2 {
+		t.Errorf("%d processes hold the disk: want the agent and its child", n)
+	}
+	if err := m.PowerOff(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if n := m.sim.opened.holders(); n != 0 || m.PowerState() != Off {
+		t.Errorf("%s, %d processes hold the disk", m.PowerState(), n)
+	}
+	if n := m.Writers(); n != 1 {
+		t.Errorf("%d writers at one time", n)
+	}
+	if m.Resets() != 2 || m.PowerOns() != 2 {
+		t.Errorf("%d resets, %d power-ons", m.Resets(), m.PowerOns())
+	}
+}
+
 // TestSimulatedHook: a hook may cut the power of the machine that waits for it.
 func TestSimulatedHook(t *testing.T) {
 	l := newLab(t)
 	cut := make(chan error, 1)
-	var m *Machine
-	m = newMachine(t, l, Spec{Name: "hooked", Firmware: Simulated, Agent: simAgent(t, "exit 1\n"), NoBMC: true})
+	m := newMachine(t, l, Spec{Name: "hooked", Firmware: Simulated, Agent: simAgent(t, "exit 1\n"), NoBMC: true})
 	m.SetStage(func(ctx context.Context, stage Stage) {
 		if stage == StageDisk {
 			cut <- m.PowerOff(ctx)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -16,14 +17,13 @@ import (
 // diskWatch counts who has a file open for writing. The kernel asks it before each open (fanotify(7)), and lets nobody pass
 // until it has looked who has the file open by then.
 type diskWatch struct {
-	file   *os.File // the fanotify descriptor
-	dev    uint64
-	ino    uint64
-	name   string
-	ended  chan struct{}
-	mu     sync.Mutex
-	max    int
-	failed error
+	file  *os.File // the fanotify descriptor
+	dev   uint64
+	ino   uint64
+	name  string
+	ended chan struct{}
+	mu    sync.Mutex
+	max   int
 }
 
 func watchDisk(path string) (*diskWatch, error) {
@@ -92,20 +92,25 @@ func (w *diskWatch) count(tid int) {
 	if !opensForWriting(tid) {
 		return
 	}
-	own := threadGroup(tid)
-	n := 1
-	procs, err := os.ReadDir("/proc")
-	if err != nil {
-		return // the lab reads /proc everywhere: there is one
-	}
-	for _, p := range procs {
-		if pid, err := strconv.Atoi(p.Name()); err == nil && pid != own && w.holds(pid) {
-			n++
-		}
-	}
+	n := 1 + w.holders(threadGroup(tid))
 	w.mu.Lock()
 	w.max = max(w.max, n)
 	w.mu.Unlock()
+}
+
+// holders counts the processes that have the file open for writing, except some.
+func (w *diskWatch) holders(except ...int) int {
+	procs, err := os.ReadDir("/proc")
+	if err != nil {
+		return 0 // the lab reads /proc everywhere: there is one
+	}
+	n := 0
+	for _, p := range procs {
+		if pid, err := strconv.Atoi(p.Name()); err == nil && !slices.Contains(except, pid) && w.holds(pid) {
+			n++
+		}
+	}
+	return n
 }
 
 // holds tells whether a process has the file open for writing.
