@@ -17,6 +17,7 @@ var may = map[string]string{
 	"action":    "",
 	"inventory": "action",
 
+	"internal/clock":      "",
 	"internal/strictyaml": "inventory go.yaml.in/yaml/v3",
 	"internal/seed":       "inventory go.yaml.in/yaml/v3",
 	"internal/quiet":      "",

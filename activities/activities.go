@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"go.temporal.io/sdk/temporal"
@@ -32,9 +33,24 @@ type Activities struct {
 	BMC         BMC
 	Site        Site
 	Log         *slog.Logger
-	// Now is the clock; Started is when this server began to hear agents.
-	Now     func() time.Time
-	Started time.Time
+	// Now is what the wall clock shows; Clock is what has really passed.
+	Now   func() time.Time
+	Clock Clock
+	// Heard tells how long ago, by a clock that nobody sets, this process heard
+	// the agent of the owner's boot; false: never.
+	Heard func(o inventory.Owner, boot int) (time.Duration, bool)
+
+	// confirmed is the time, in Unix nanoseconds, of the newest event of which
+	// a person said that the clock is right and the event wrong.
+	confirmed atomic.Int64
+}
+
+// Clock tells what has passed, however the wall clock was set meanwhile.
+type Clock interface {
+	// Up is how long this process has been listening.
+	Up() time.Duration
+	// Left is what remains of a wait that began when the wall clock showed began.
+	Left(began time.Time, length time.Duration) time.Duration
 }
 
 // Site is what a server knows of itself.
@@ -143,6 +159,8 @@ type BMC interface {
 	Set(ctx context.Context, b inventory.BMC, password inventory.Secret, power string, fence Fence) error
 	// SetBootDevice returns what could not be verified as a warning.
 	SetBootDevice(ctx context.Context, b inventory.BMC, password inventory.Secret, d inventory.BootDevice, fence Fence) (warning string, err error)
+	// ResetBMC restarts the BMC itself and returns when it answers again.
+	ResetBMC(ctx context.Context, b inventory.BMC, password inventory.Secret, fence Fence) error
 }
 
 // Types of the errors that a workflow tells apart.
@@ -155,6 +173,10 @@ const (
 	TypeRefused     = "Refused"
 	TypeUnsupported = "Unsupported"
 	TypeUnreachable = "Unreachable"
+	// TypeClock: this server's clock stands behind its newest event.
+	TypeClock = "Clock"
+	// TypeClaimed: the agent of a boot that was given up has come after all.
+	TypeClaimed = "Claimed"
 )
 
 // fail maps the inventory's error vocabulary to Temporal's: the only place
@@ -174,6 +196,7 @@ func fail(err error) error {
 		{inventory.ErrSealed, TypeSealed},
 		{inventory.ErrRefused, TypeRefused},
 		{inventory.ErrUnsupported, TypeUnsupported},
+		{errClaimed, TypeClaimed},
 	} {
 		if errors.Is(err, m.is) {
 			return temporal.NewNonRetryableApplicationError(err.Error(), m.typ, nil)

@@ -93,10 +93,8 @@ func (a *Activities) AgentFacts(ctx context.Context, o inventory.Owner) (action.
 const (
 	Heartbeat = 5 * time.Second
 	Backoff   = 5 * time.Second
-	// flush is how long a sign of life may stay in the server's memory before
-	// the database shows it.
-	flush = 10 * time.Second
-	// quiet is how old the newest sign of life of a silent agent is.
+	// quiet is how long a silent agent has not been heard, by a process that
+	// has listened for as long: a back-off, a heartbeat, and what goes wrong.
 	quiet = 30 * time.Second
 )
 
@@ -112,6 +110,16 @@ const (
 type EvidenceRequest struct {
 	Owner inventory.Owner `json:"owner"`
 	Key   action.Key      `json:"key"`
+	// Wait is the wait that ended.
+	Wait Wait `json:"wait,omitzero"`
+}
+
+// A Wait is a wait whose time is up by Temporal's clock, which is the wall's.
+type Wait struct {
+	Began time.Time     `json:"began"`
+	For   time.Duration `json:"for"`
+	// Served: what is awaited needs this server, and only counts while it was up.
+	Served bool `json:"served,omitempty"`
 }
 
 // EvidenceFound answers it.
@@ -121,17 +129,27 @@ type EvidenceFound struct {
 	ExitCode int          `json:"exitCode,omitempty"`
 	Message  string       `json:"message,omitempty"`
 	Boot     int          `json:"boot,omitempty"` // of the newest agent
+	// Left is what of the wait has not really been waited, because the clock
+	// was set or this server was away.
+	Left time.Duration `json:"left,omitempty"`
 }
 
 // Evidence is asked when a deadline has passed, because a deadline never acts
-// alone: timers fire all at once after an outage, while the reports that would
-// have satisfied them are still on their way. It does not answer Silent before
-// this server has heard agents for long enough and every event has been passed
-// on; it waits until it can tell.
+// alone: timers fire all at once after an outage or when the clock was set,
+// while the reports that would have satisfied them are still on their way. It
+// does not answer Silent before this server has heard agents for long enough,
+// and nothing but a report before every event has been passed on; it waits
+// until it can tell.
+//
+// Silence is judged by a clock that nobody sets: what the database knows of an
+// agent was heard before this process began, and proves nothing.
 func (a *Activities) Evidence(ctx context.Context, q EvidenceRequest) (EvidenceFound, error) {
 	defer heartbeat(ctx)()
+	// What the question itself takes is no part of the wait.
+	left := a.left(q.Wait)
 	for {
 		found, sure, err := a.evidence(ctx, q)
+		found.Left = left
 		if err != nil || sure {
 			return found, fail(err)
 		}
@@ -141,6 +159,18 @@ func (a *Activities) Evidence(ctx context.Context, q EvidenceRequest) (EvidenceF
 			return EvidenceFound{}, ctx.Err()
 		}
 	}
+}
+
+// left is what has not been waited of w.
+func (a *Activities) left(w Wait) time.Duration {
+	if w.For <= 0 {
+		return 0
+	}
+	left := a.Clock.Left(w.Began, w.For)
+	if w.Served {
+		left = max(left, w.For-a.Clock.Up())
+	}
+	return left
 }
 
 func (a *Activities) evidence(ctx context.Context, q EvidenceRequest) (found EvidenceFound, sure bool, err error) {
@@ -160,18 +190,17 @@ func (a *Activities) evidence(ctx context.Context, q EvidenceRequest) (found Evi
 	if err != nil && !errors.Is(err, inventory.ErrNotFound) {
 		return found, false, err
 	}
-	found.Boot = agent.Boot
-	now := a.Now()
-	if err == nil && !agent.Revoked && now.Sub(agent.LastSeen) < quiet {
-		found.Kind = Alive
-		return found, true, nil
+	found.Boot, found.Kind = agent.Boot, Silent
+	if err == nil && !agent.Revoked {
+		if ago, ok := a.Heard(q.Owner, agent.Boot); ok && ago < quiet {
+			found.Kind = Alive
+		}
 	}
 	pending, err := a.Assignments.PendingSignals(ctx, q.Owner)
 	if err != nil {
 		return found, false, err
 	}
-	found.Kind = Silent
-	return found, pending == 0 && now.Sub(a.Started) > Backoff+Heartbeat+flush, nil
+	return found, pending == 0 && (found.Kind == Alive || a.Clock.Up() >= quiet), nil
 }
 
 // clip bounds what of an agent's text enters a history.

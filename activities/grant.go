@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"time"
 
+	"go.temporal.io/sdk/temporal"
+
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -20,6 +22,8 @@ type ArmRequest struct {
 	Run        string `json:"run"`
 	WorkflowID string `json:"workflowID"`
 	Force      bool   `json:"force,omitempty"`
+	// ClockRight: a person says that the clock is right and its newest event wrong.
+	ClockRight bool `json:"clockRight,omitempty"`
 }
 
 // Arm takes the grant of the machine for the run: everything of an earlier
@@ -35,9 +39,12 @@ func (a *Activities) Arm(ctx context.Context, q ArmRequest) (inventory.Owner, er
 	if err != nil {
 		return inventory.Owner{}, fail(err)
 	}
-	if behind := newest.Sub(a.Now()); behind > ClockTolerance {
-		return inventory.Owner{}, fail(fmt.Errorf("arming %q: the clock of this server stands %s behind its newest event: set the clock, then retry: %w",
-			q.Machine, behind.Round(time.Second), inventory.ErrInvalid))
+	if q.ClockRight {
+		a.confirmed.Store(newest.UnixNano())
+	}
+	if behind := newest.Sub(a.Now()); behind > ClockTolerance && newest.UnixNano() > a.confirmed.Load() {
+		return inventory.Owner{}, temporal.NewNonRetryableApplicationError(fmt.Sprintf("arming %q: the clock of this server stands %s behind its newest event, of %s: set the clock, or say that it is right",
+			q.Machine, behind.Round(time.Second), newest.UTC().Format(time.DateTime)), TypeClock, nil)
 	}
 	g, err := a.Grants.TakeGrant(ctx, q.Machine, q.Run, q.WorkflowID, q.Force)
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"go.temporal.io/sdk/activity"
@@ -17,56 +18,199 @@ type PowerRequest struct {
 	Owner inventory.Owner `json:"owner"`
 	Boot  int             `json:"boot"` // which boot of the run this is, from 1
 	For   time.Duration   `json:"for"`  // how long netboot stays open
+	// Warm: network boot once and a reset, instead of off and on.
+	Warm bool `json:"warm,omitempty"`
+	// ResetBMC: the BMC itself is restarted first.
+	ResetBMC bool `json:"resetBMC,omitempty"`
+	// OtherPath: EFI instead of legacy, where the inventory leaves that open.
+	OtherPath bool `json:"otherPath,omitempty"`
+	// Unclaimed: the boot before this one was given up and its agent had not
+	// come. If it has come by now, it is left alone.
+	Unclaimed bool `json:"unclaimed,omitempty"`
 }
+
+// Powered is how the machine was started.
+type Powered struct {
+	// How is what was done and what of it was not possible, in words.
+	How string `json:"how,omitempty"`
+}
+
+// errClaimed and errFurther stop a write to a BMC.
+var (
+	errClaimed = errors.New("the agent has come after all")
+	errFurther = errors.New("another attempt has allowed the boot already")
+)
 
 // Power starts boot q.Boot of the run: off, verified; netboot allowed for this
 // boot; one-time PXE; on, verified. What is heard of the machine under this
 // boot number is thereby later than the verified off. A machine without BMC is
 // only allowed its boot: a person presses the button.
 //
+// A warm start keeps the power on. It is for a machine whose agent never came,
+// and which therefore was given nothing to write.
+//
 // Repeating it is safe: once the boot was allowed the machine is not switched
 // off again, or a repetition would kill the agent that just came up.
-func (a *Activities) Power(ctx context.Context, q PowerRequest) error {
+func (a *Activities) Power(ctx context.Context, q PowerRequest) (Powered, error) {
 	m, err := a.Machines.Machine(ctx, q.Owner.Machine)
 	if err != nil {
-		return fail(err)
+		return Powered{}, fail(err)
 	}
 	if m.BMC.Manual() {
 		_, err := a.Grants.AllowBoot(ctx, q.Owner, q.Boot, a.Now().Add(q.For))
-		return fail(err)
+		return Powered{}, fail(err)
 	}
 	defer heartbeat(ctx)()
+	done, err := a.start(ctx, m, q)
+	return done, fail(err)
+}
+
+func (a *Activities) start(ctx context.Context, m inventory.Machine, q PowerRequest) (Powered, error) {
 	g, err := a.Grants.Grant(ctx, q.Owner.Machine)
 	if err != nil {
-		return fail(err)
+		return Powered{}, err
 	}
 	nic, _ := m.Netboot()
 	pxe := inventory.BootDevice{Device: "pxe", EFI: nic.UEFI}
-	job := inventory.BMCJob{Name: fmt.Sprintf("netboot-%d-%d", q.Owner.Epoch, q.Boot), Inline: true, Tasks: []inventory.BMCTask{
-		{Power: "off"}, {BootDevice: &pxe}, {Power: "on"},
+	allowed := false
+	allow := func() error {
+		_, err := a.Grants.AllowBoot(ctx, q.Owner, q.Boot, a.Now().Add(q.For))
+		allowed = err == nil
+		return err
+	}
+	before, during := a.before(q), a.during(q.Owner, q.Boot)
+	list := taskList{owner: q.Owner, job: inventory.BMCJob{Name: fmt.Sprintf("netboot-%d-%d", q.Owner.Epoch, q.Boot), Inline: true}, fence: func(ctx context.Context) error {
+		if allowed {
+			return during(ctx)
+		}
+		return before(ctx)
 	}}
-	from := 0
 	if g.Owner == q.Owner && g.Boot >= q.Boot {
 		// A person may have been asked meanwhile, and the window closed for it.
-		if _, err := a.Grants.AllowBoot(ctx, q.Owner, q.Boot, a.Now().Add(q.For)); err != nil {
-			return fail(err)
+		if err := allow(); err != nil {
+			return Powered{}, err
 		}
-		from = 1
+		s, err := a.state(ctx, m)
+		if err != nil || s == "on" {
+			return Powered{}, err
+		}
+		list.job.Tasks, list.from, list.after = coldStart(pxe), 1, func(int) error { return nil }
+		return Powered{}, a.tasks(ctx, m, list)
+	}
+	how, err := a.prepare(ctx, m, q, nic, &pxe)
+	if err != nil {
+		return Powered{}, err
+	}
+	warm := q.Warm
+	if warm {
 		s, err := a.state(ctx, m)
 		if err != nil {
-			return fail(err)
+			return Powered{}, err
 		}
-		if s == "on" {
-			return nil
+		warm = s == "on"
+	}
+	allowAfter := func(task int) func(int) error {
+		return func(done int) error {
+			if done != task {
+				return nil
+			}
+			return allow()
 		}
 	}
-	return fail(a.tasks(ctx, m, q.Owner, job, from, func(done int) error {
-		if done != 0 {
-			return nil
+	if warm {
+		// Not allowed before the reset: an agent that claimed this boot just
+		// before it would be reset, and its boot be spent.
+		list.job.Tasks, list.after = []inventory.BMCTask{{BootDevice: &pxe}, {Power: "reset"}}, allowAfter(1)
+		err := a.tasks(ctx, m, list)
+		if err == nil {
+			return a.powered(ctx, q, append(how, "network boot once again, reset")), nil
 		}
-		_, err := a.Grants.AllowBoot(ctx, q.Owner, q.Boot, a.Now().Add(q.For))
+		if !errors.Is(err, inventory.ErrUnsupported) {
+			return Powered{}, err
+		}
+		how = append(how, "no reset, because the BMC cannot")
+	}
+	list.job.Tasks, list.after = coldStart(pxe), allowAfter(0)
+	if err := a.tasks(ctx, m, list); err != nil {
+		return Powered{}, err
+	}
+	return a.powered(ctx, q, append(how, "off, network boot once, on")), nil
+}
+
+func coldStart(pxe inventory.BootDevice) []inventory.BMCTask {
+	return []inventory.BMCTask{{Power: "off"}, {BootDevice: &pxe}, {Power: "on"}}
+}
+
+// prepare does what a start of the machine may begin with, and says what of it
+// was not possible: a missing rung of the ladder is no reason not to climb.
+func (a *Activities) prepare(ctx context.Context, m inventory.Machine, q PowerRequest, nic inventory.Interface, pxe *inventory.BootDevice) (how []string, err error) {
+	if q.ResetBMC {
+		password, err := a.Machines.BMCPassword(ctx, m.Name)
+		if err != nil {
+			return nil, err
+		}
+		err = a.BMC.ResetBMC(ctx, *m.BMC, password, a.before(q))
+		switch {
+		case err == nil:
+			how = append(how, "BMC reset")
+		case errors.Is(err, inventory.ErrUnsupported):
+			how = append(how, "BMC not reset, because it cannot")
+		default:
+			return nil, err
+		}
+	}
+	if q.OtherPath {
+		if nic.UEFI {
+			how = append(how, "no other boot path, because the inventory says UEFI")
+		} else {
+			pxe.EFI = !pxe.EFI
+			how = append(how, "the other boot path, EFI")
+		}
+	}
+	return how, nil
+}
+
+// powered says how boot q.Boot was started, and records it. The record is for
+// people: a start that worked does not fail for want of it.
+func (a *Activities) powered(ctx context.Context, q PowerRequest, how []string) Powered {
+	p := Powered{How: strings.Join(how, "; ")}
+	err := a.Records.AppendEvents(ctx, []inventory.Event{{
+		Machine: q.Owner.Machine, Run: q.Owner.Run, Epoch: q.Owner.Epoch, Boot: q.Boot, Kind: inventory.EventPower, Key: "start", At: a.Now(),
+		Message: fmt.Sprintf("boot %d: %s", q.Boot, p.How),
+	}})
+	if err != nil {
+		a.Log.Error("recording how a machine was started", "machine", q.Owner.Machine, "error", err)
+	}
+	return p
+}
+
+// before is the fence of what leads to boot q.Boot: nobody has allowed it yet,
+// and the agent that was given up has not come.
+func (a *Activities) before(q PowerRequest) Fence {
+	return func(ctx context.Context) error {
+		g, err := a.owned(ctx, q.Owner)
+		switch {
+		case err != nil:
+			return err
+		case g.Boot >= q.Boot:
+			return errFurther
+		case q.Unclaimed && g.Boot == q.Boot-1 && g.Spent:
+			return errClaimed
+		}
+		return nil
+	}
+}
+
+// during is the fence of what belongs to one boot: an activity that lived on
+// when its worker was thought dead must not switch off what came after it.
+func (a *Activities) during(o inventory.Owner, boot int) Fence {
+	return func(ctx context.Context) error {
+		g, err := a.owned(ctx, o)
+		if err == nil && g.Boot != boot {
+			err = fmt.Errorf("machine %q is at boot %d, not %d: %w", o.Machine, g.Boot, boot, inventory.ErrFenced)
+		}
 		return err
-	}))
+	}
 }
 
 // PowerOff takes the power away and verifies it: the last resort of stopping.
@@ -89,9 +233,13 @@ func (a *Activities) switchTo(ctx context.Context, o inventory.Owner, power stri
 		return fail(fmt.Errorf("switching %q %s: it has no BMC: %w", o.Machine, power, inventory.ErrUnsupported))
 	}
 	defer heartbeat(ctx)()
+	g, err := a.owned(ctx, o)
+	if err != nil {
+		return fail(err)
+	}
 	// The same name on a retry: what was done is not done again.
 	job := inventory.BMCJob{Name: fmt.Sprintf("power-%s-%d-%s", power, o.Epoch, activity.GetInfo(ctx).ActivityID), Inline: true, Tasks: []inventory.BMCTask{{Power: power}}}
-	return fail(a.tasks(ctx, m, o, job, 0, nil))
+	return fail(a.tasks(ctx, m, taskList{owner: o, job: job, fence: a.during(o, g.Boot)}))
 }
 
 // BMCTasks carries out a person's job under the owner's grant, task after
@@ -106,7 +254,7 @@ func (a *Activities) BMCTasks(ctx context.Context, o inventory.Owner, job invent
 		return fail(fmt.Errorf("job %q: machine %q has no BMC: %w", job.Name, o.Machine, inventory.ErrUnsupported))
 	}
 	defer heartbeat(ctx)()
-	err = a.tasks(ctx, m, o, job, 0, nil)
+	err = a.tasks(ctx, m, taskList{owner: o, job: job, fence: func(ctx context.Context) error { return a.fence(ctx, o) }})
 	if task := (failedTask{}); !errors.As(err, &task) || ctx.Err() != nil {
 		return fail(err)
 	}
@@ -126,10 +274,22 @@ type failedTask struct{ cause error }
 func (f failedTask) Error() string { return f.cause.Error() }
 func (f failedTask) Unwrap() error { return f.cause }
 
+// taskList is a list of BMC tasks to be carried out.
+type taskList struct {
+	owner inventory.Owner
+	job   inventory.BMCJob
+	from  int // what comes before was done
+	fence Fence
+	// after is called after each task. A list with it begins at from; one
+	// without goes on where the record of an earlier attempt ends.
+	after func(done int) error
+}
+
 // tasks is the one place where lists of BMC tasks are carried out and
 // recorded. What the job's record says was done by this run is not done again:
 // a worker that died has left it behind.
-func (a *Activities) tasks(ctx context.Context, m inventory.Machine, o inventory.Owner, job inventory.BMCJob, from int, after func(done int) error) error {
+func (a *Activities) tasks(ctx context.Context, m inventory.Machine, l taskList) error {
+	o, job, from := l.owner, l.job, l.from
 	job.Machine, job.Run, job.Started, job.State = m.Name, o.Run, a.Now(), inventory.StateRunning
 	for i := range job.Tasks[:from] {
 		job.Tasks[i].State = inventory.StateSuccess
@@ -138,7 +298,7 @@ func (a *Activities) tasks(ctx context.Context, m inventory.Machine, o inventory
 	if err != nil && !errors.Is(err, inventory.ErrNotFound) {
 		return err
 	}
-	if err == nil && earlier.Run == o.Run && after == nil && len(earlier.Tasks) == len(job.Tasks) {
+	if err == nil && earlier.Run == o.Run && l.after == nil && len(earlier.Tasks) == len(job.Tasks) {
 		job.Started = earlier.Started
 		for from < len(earlier.Tasks) && earlier.Tasks[from].State == inventory.StateSuccess {
 			job.Tasks[from] = earlier.Tasks[from]
@@ -152,9 +312,9 @@ func (a *Activities) tasks(ctx context.Context, m inventory.Machine, o inventory
 			return err
 		}
 		begun := a.Now()
-		t.Message, err = a.task(ctx, m, o, *t)
-		if err == nil && after != nil {
-			err = after(i)
+		t.Message, err = a.task(ctx, m, l.fence, *t)
+		if err == nil && l.after != nil {
+			err = l.after(i)
 		}
 		t.Seconds, t.State = a.Now().Sub(begun).Seconds(), inventory.StateSuccess
 		if err != nil {
@@ -201,8 +361,7 @@ func describe(t inventory.BMCTask) string {
 	return fmt.Sprintf("boot %s (%s)", t.BootDevice.Device, how)
 }
 
-func (a *Activities) task(ctx context.Context, m inventory.Machine, o inventory.Owner, t inventory.BMCTask) (string, error) {
-	fence := func(ctx context.Context) error { return a.fence(ctx, o) }
+func (a *Activities) task(ctx context.Context, m inventory.Machine, fence Fence, t inventory.BMCTask) (string, error) {
 	password, err := a.Machines.BMCPassword(ctx, m.Name)
 	if err != nil {
 		return "", err
@@ -226,14 +385,17 @@ func (a *Activities) state(ctx context.Context, m inventory.Machine) (string, er
 
 // fence compares the grant with the owner.
 func (a *Activities) fence(ctx context.Context, o inventory.Owner) error {
+	_, err := a.owned(ctx, o)
+	return err
+}
+
+// owned returns the grant that o holds.
+func (a *Activities) owned(ctx context.Context, o inventory.Owner) (inventory.Grant, error) {
 	g, err := a.Grants.Grant(ctx, o.Machine)
-	if err != nil {
-		return err
+	if err == nil && g.Owner != o {
+		err = fmt.Errorf("machine %q is owned by run %q at epoch %d: %w", o.Machine, g.Run, g.Epoch, inventory.ErrFenced)
 	}
-	if g.Owner != o {
-		return fmt.Errorf("machine %q is owned by run %q at epoch %d: %w", o.Machine, g.Run, g.Epoch, inventory.ErrFenced)
-	}
-	return nil
+	return g, err
 }
 
 // heartbeat tells Temporal every few seconds that the activity lives, until

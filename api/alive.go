@@ -27,6 +27,7 @@ type agents struct {
 	store   agentStore
 	log     *slog.Logger
 	now     func() time.Time
+	elapsed func() time.Duration
 	changed notifier
 
 	mu       sync.Mutex
@@ -39,7 +40,8 @@ type agents struct {
 type alive struct {
 	owner     inventory.Owner
 	boot      int
-	seen      time.Time
+	seen      time.Time     // by the wall clock, for people
+	heard     time.Duration // the same by the clock that nobody sets
 	dirty     bool
 	wrote     bool
 	running   *action.Progress
@@ -52,8 +54,8 @@ type pendingLog struct {
 	text string
 }
 
-func newAgents(store agentStore, log *slog.Logger, now func() time.Time) *agents {
-	return &agents{store: store, log: log, now: now, machines: map[string]*alive{}}
+func newAgents(store agentStore, log *slog.Logger, now func() time.Time, elapsed func() time.Duration) *agents {
+	return &agents{store: store, log: log, now: now, elapsed: elapsed, machines: map[string]*alive{}}
 }
 
 // of returns the entry of a's machine, new when a is of a later boot or
@@ -71,7 +73,7 @@ func (g *agents) saw(a inventory.Agent, now time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	l := g.of(a)
-	l.seen, l.dirty = now, true
+	l.seen, l.heard, l.dirty = now, g.elapsed(), true
 }
 
 func (g *agents) assigned(a inventory.Agent) {
@@ -91,7 +93,7 @@ func (g *agents) finished(a inventory.Agent, k action.Key) {
 func (g *agents) beat(a inventory.Agent, h action.Heartbeat, now time.Time) {
 	g.mu.Lock()
 	l := g.of(a)
-	l.seen, l.dirty, l.wrote = now, true, l.wrote || h.Wrote
+	l.seen, l.heard, l.dirty, l.wrote = now, g.elapsed(), true, l.wrote || h.Wrote
 	if !h.Idle {
 		l.idleSince = time.Time{}
 	} else if l.idleSince.IsZero() {
@@ -186,23 +188,32 @@ func (g *agents) lastSeen(machine string) time.Time {
 // sign is what reconcile needs of an agent.
 type sign struct {
 	seen, idleSince time.Time
+	silence         time.Duration
 }
 
 func (g *agents) sign(a inventory.Agent) (sign, bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if l := g.machines[a.Machine]; l != nil && l.owner == a.Owner && l.boot == a.Boot {
-		return sign{l.seen, l.idleSince}, true
+		return sign{l.seen, l.idleSince, g.elapsed() - l.heard}, true
 	}
 	return sign{}, false
 }
 
-// forget drops machines whose agents have been silent for long.
-func (g *agents) forget(before time.Time) {
+// Heard tells how long ago this process heard the agent of the owner's boot,
+// by a clock that nobody sets; false: never.
+func (s *Server) Heard(o inventory.Owner, boot int) (time.Duration, bool) {
+	found, ok := s.agents.sign(inventory.Agent{Owner: o, Boot: boot})
+	return found.silence, ok
+}
+
+// forget drops machines whose agents have been silent for so long.
+func (g *agents) forget(silence time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	now := g.elapsed()
 	for name, l := range g.machines {
-		if !l.dirty && l.seen.Before(before) {
+		if !l.dirty && now-l.heard > silence {
 			delete(g.machines, name)
 		}
 	}
@@ -263,7 +274,7 @@ func (g *agents) run(ctx context.Context) error {
 			if err := g.flush(ctx); err != nil {
 				g.log.Warn("writing what agents said", "error", err)
 			}
-			g.forget(g.now().Add(-time.Hour))
+			g.forget(time.Hour)
 		case <-ctx.Done():
 			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushEvery/2)
 			defer cancel()

@@ -68,6 +68,9 @@ type Config struct {
 	BaseURL string
 	Log     *slog.Logger
 	Now     func() time.Time // nil = time.Now
+	// Elapsed is the time since some moment by a clock that nobody sets, by
+	// which silence is judged; nil = by Now, which is right for time.Now.
+	Elapsed func() time.Duration
 	Version string
 	// ImageDir is where uploaded and fetched images lie; "" refuses both.
 	ImageDir string
@@ -142,6 +145,10 @@ func New(cfg Config) (*Server, error) {
 	if cfg.BaseURL == "" {
 		cfg.BaseURL = "http://127.0.0.1:8080"
 	}
+	if cfg.Elapsed == nil {
+		begun := cfg.Now()
+		cfg.Elapsed = func() time.Duration { return cfg.Now().Sub(begun) }
+	}
 	def := func(d *time.Duration, v time.Duration) {
 		if *d <= 0 {
 			*d = v
@@ -158,12 +165,12 @@ func New(cfg Config) (*Server, error) {
 	for _, h := range cfg.AllowedHosts {
 		s.hosts[hostname(h)] = true
 	}
-	s.agents = newAgents(cfg.Store, cfg.Log, cfg.Now)
+	s.agents = newAgents(cfg.Store, cfg.Log, cfg.Now, cfg.Elapsed)
 	s.logins = newLogins(cfg)
 	s.pump = &Pump{Store: cfg.Store, Temporal: cfg.Temporal, Namespace: cfg.Namespace, Log: cfg.Log}
 	s.recon = &Reconciler{
-		Store: cfg.Store, Temporal: cfg.Temporal, Log: cfg.Log, Now: cfg.Now,
-		LostAfter: cfg.LostAfter, IdleAfter: cfg.IdleAfter, agents: s.agents, started: s.started,
+		Store: cfg.Store, Temporal: cfg.Temporal, Log: cfg.Log, Now: cfg.Now, Elapsed: cfg.Elapsed,
+		LostAfter: cfg.LostAfter, IdleAfter: cfg.IdleAfter, agents: s.agents, started: cfg.Elapsed(),
 	}
 	// gin prints its routes unless told not to; there is no other way to say so.
 	gin.SetMode(gin.ReleaseMode)

@@ -26,6 +26,7 @@ type reconcileStore interface {
 	Workflow(ctx context.Context, run string) (inventory.Workflow, error)
 	Workflows(ctx context.Context, f inventory.WorkflowFilter) ([]inventory.Workflow, error)
 	PutWorkflow(ctx context.Context, w inventory.Workflow) error
+	ShiftWindows(ctx context.Context, from, to time.Time) (int, error)
 	Agent(ctx context.Context, o inventory.Owner) (inventory.Agent, error)
 	NextAssignment(ctx context.Context, o inventory.Owner) (inventory.Assignment, error)
 	AppendEvents(ctx context.Context, es []inventory.Event) error
@@ -39,10 +40,11 @@ type Reconciler struct {
 	Temporal             Temporal
 	Log                  *slog.Logger
 	Now                  func() time.Time
+	Elapsed              func() time.Duration // by a clock that nobody sets
 	LostAfter, IdleAfter time.Duration
 
 	agents  *agents
-	started time.Time
+	started time.Duration
 	blind   bool // Temporal is too old to know the search attribute of stuckQuery
 
 	mu     sync.Mutex
@@ -66,6 +68,8 @@ type Counts struct {
 	RecordsRepaired int64 `json:"recordsRepaired"`
 	AgentsLost      int64 `json:"agentsLost"`
 	AgentsIdle      int64 `json:"agentsIdle"`
+	// ClockSteps is how often somebody has set the clock of this server.
+	ClockSteps int64 `json:"clockSteps"`
 	// Stuck is how many runs' workflow code fails again and again now.
 	Stuck int64 `json:"stuck"`
 }
@@ -330,6 +334,20 @@ func (r *Reconciler) stuck(ctx context.Context, tc client.Client) error {
 	return nil
 }
 
+// Stepped is told that somebody has set the clock, which showed from and then
+// to. Windows are lengths of time
+// that are stored by the wall clock: they move with it, or a step forward would
+// close them under machines that boot, and one backward leave them open.
+func (r *Reconciler) Stepped(ctx context.Context, from, to time.Time) {
+	r.count(func(c *Counts) { c.ClockSteps++ })
+	n, err := r.Store.ShiftWindows(ctx, from, to)
+	if err != nil {
+		r.Log.Error("the clock was set, and windows could not be moved with it", "by", to.Sub(from), "error", err)
+		return
+	}
+	r.Log.Warn("the clock was set; deadlines and windows go by what has really passed", "by", to.Sub(from), "windows", n)
+}
+
 // Agents makes one pass over the agents of live grants: those that have work
 // and are silent, and those that ask for work in vain.
 func (r *Reconciler) Agents(ctx context.Context) error {
@@ -376,21 +394,17 @@ func (r *Reconciler) Agents(ctx context.Context) error {
 }
 
 // lost tells the run of an agent that has work, fetched or not, and is silent.
-// Silence counts from this server's start at the earliest: while it was away,
-// nobody listened.
+// Silence is judged by the clock that nobody sets, and counts from this
+// server's start at the earliest: while it was away, nobody listened.
 func (r *Reconciler) lost(ctx context.Context, g inventory.Grant, a inventory.Agent, as inventory.Assignment, has bool) error {
 	if !has {
 		return nil
 	}
-	heard := a.LastSeen
-	if s, ok := r.agents.sign(a); ok && s.seen.After(heard) {
-		heard = s.seen
+	heard, silence := a.LastSeen, r.Elapsed()-r.started
+	if s, ok := r.agents.sign(a); ok {
+		heard, silence = s.seen, s.silence
 	}
-	from := heard
-	if r.started.After(from) {
-		from = r.started
-	}
-	if r.Now().Sub(from) < r.LostAfter {
+	if silence < r.LostAfter {
 		return nil
 	}
 	// One event per silence: the key names the attempt and its last sign of life.

@@ -29,6 +29,7 @@ const (
 	// taken its machine.
 	EventFenced = "fenced"
 	// What the run did.
+	EventPhase    = "phase" // a phase began; Detail is a PhaseChange
 	EventGrant    = "grant" // taken
 	EventArmed    = "armed" // a boot was allowed
 	EventDisarmed = "disarmed"
@@ -57,6 +58,14 @@ type Event struct {
 	Message string          `json:"message,omitempty" db:"message"`
 	Detail  json.RawMessage `json:"detail,omitempty" db:"-"`
 	By      string          `json:"by,omitempty" db:"by"` // who, for operator events
+}
+
+// PhaseChange is the detail of EventPhase.
+type PhaseChange struct {
+	Phase   string    `json:"phase"`
+	Began   time.Time `json:"began"`             // by the workflow's clock
+	Before  string    `json:"before,omitempty"`  // the phase that ended
+	Seconds float64   `json:"seconds,omitempty"` // how long that took
 }
 
 // Signals tells whether the pump passes events of this kind on to the run.

@@ -54,6 +54,12 @@ type Retries struct {
 	From string `json:"from,omitempty"`
 }
 
+// Policies of a Provision.
+const (
+	Fail  = "fail"  // the run ends
+	Pause = "pause" // a person decides: Retry, Skip, Restart or Abort
+)
+
 // ProvisionInput starts Provision under the id machine/<machine>.
 type ProvisionInput struct {
 	Machine  string `json:"machine"`
@@ -62,6 +68,9 @@ type ProvisionInput struct {
 	// HardwareMap adds to the template's data, as in Tinkerbell's Workflow.
 	HardwareMap map[string]string `json:"hardwareMap,omitempty"`
 	Retries     Retries           `json:"retries,omitzero"`
+	// Policy says what follows an action that failed or ran out of time and has
+	// no retries left: Fail, which is the default, or Pause.
+	Policy string `json:"policy,omitempty"`
 	// Resume names an earlier run of this machine whose plan is carried out
 	// again from its failed step.
 	Resume string `json:"resume,omitempty"`

@@ -62,6 +62,22 @@ const (
 	reminder = 30 * time.Minute
 )
 
+// resumes is how often a wait goes on after its time was up by a clock that
+// somebody had set.
+const resumes = 2
+
+// rulesNow is what runs that start now are started under. A run keeps its
+// rules until it ends: its history must replay. Rules 1: whoever does not stop
+// is asked for before the power goes; failed actions are retried at growing
+// intervals; who goes on after a claim conflict stops the old agent first.
+const rulesNow = 1
+
+// Pauses before an action that failed is tried again.
+const (
+	firstPause = 10 * time.Second
+	lastPause  = 5 * time.Minute
+)
+
 // lostAttempts is how often an action is tried when its agent was lost to a
 // server or power failure.
 const lostAttempts = 2

@@ -72,6 +72,11 @@ func (p *provision) makePlan(ctx workflow.Context) error {
 	if err := p.phase(ctx, inventory.PhasePlan, "rendering the template"); err != nil {
 		return err
 	}
+	switch p.in.Policy {
+	case "", Fail, Pause:
+	default:
+		return temporal.NewNonRetryableApplicationError(fmt.Sprintf("policy %q is neither %s nor %s", p.in.Policy, Fail, Pause), activities.TypeInvalid, nil)
+	}
 	q := activities.PlanRequest{
 		Run: p.owner.Run, Machine: p.in.Machine, Template: p.in.Template, Image: p.in.Image, HardwareMap: p.in.HardwareMap, Resume: p.in.Resume,
 	}
@@ -140,24 +145,74 @@ func (p *provision) actions(ctx workflow.Context) error {
 		if err == nil {
 			continue
 		}
-		if p.tries >= p.in.Retries.Count || !is(err, typeActionFailed) {
+		choice, err := p.failed(ctx, i, err)
+		if err != nil {
 			return err
 		}
-		p.tries++
-		if p.in.Retries.From == "start" {
-			p.record.State = inventory.StatePreparing
-			if err := p.begin(ctx); err != nil {
+		if choice == Restart || p.off {
+			if err := p.again(ctx); err != nil {
 				return err
 			}
-			if err := p.bind(ctx); err != nil {
-				return err
-			}
-			p.record.State = inventory.StateRunning
-			i = -1
-			continue
 		}
-		i-- // the same step again
+		switch choice {
+		case Retry:
+			i-- // the same step again
+		case Restart:
+			i = -1
+		}
 	}
+	return nil
+}
+
+// failed decides what follows a failed action: Retry, Skip, Restart, or an
+// error that ends the run. First its retries are used up, then the policy says.
+func (p *provision) failed(ctx workflow.Context, i int, err error) (string, error) {
+	a := &p.record.Actions[i]
+	failed := is(err, typeActionFailed)
+	if failed && p.tries < p.in.Retries.Count {
+		p.tries++
+		if p.rules >= 1 {
+			pause := min(firstPause<<min(p.tries-1, 10), lastPause)
+			if err := p.phase(ctx, inventory.PhaseAction, "%s failed: %s; again in %s", a.Name, a.Message, pause); err != nil {
+				return "", err
+			}
+			if _, err := p.await(ctx, pause, func() bool { return false }); err != nil {
+				return "", err
+			}
+		}
+		if p.in.Retries.From == "start" {
+			return Restart, nil
+		}
+		return Retry, nil
+	}
+	if p.in.Policy != Pause || !failed && !is(err, typeTimeout) {
+		return "", err
+	}
+	d, e := p.ask(ctx, p.key(i).String(), cause(err), []string{Retry, Skip, Restart, Abort}, nil)
+	if errors.Is(e, errAborted) {
+		return "", err // the action's own words tell more
+	}
+	if e == nil && d.Choice == Skip {
+		by := d.By
+		if by == "" {
+			by = "a person"
+		}
+		a.State, a.Message = action.Success, fmt.Sprintf("skipped by %s: %s", by, a.Message)
+		e = p.write(ctx)
+	}
+	return d.Choice, e
+}
+
+// again starts the machine again and chooses the disk, in the midst of actions.
+func (p *provision) again(ctx workflow.Context) error {
+	p.record.State = inventory.StatePreparing
+	if err := p.begin(ctx); err != nil {
+		return err
+	}
+	if err := p.bind(ctx); err != nil {
+		return err
+	}
+	p.record.State = inventory.StateRunning
 	return nil
 }
 
@@ -177,13 +232,9 @@ func (p *provision) act(ctx workflow.Context, i int) error {
 			}
 			lost = 0
 		}
-		if err := p.begin(ctx); err != nil {
+		if err := p.again(ctx); err != nil {
 			return err
 		}
-		if err := p.bind(ctx); err != nil {
-			return err
-		}
-		p.record.State = inventory.StateRunning
 	}
 }
 
@@ -205,8 +256,9 @@ func (p *provision) attempt(ctx workflow.Context, i int) (gone bool, err error) 
 	if err := p.phase(ctx, inventory.PhaseAction, "%s", a.Name); err != nil {
 		return false, err
 	}
-	until := workflow.Now(ctx).Add(a.Timeout.Duration() + grace)
+	begun, limit, resumed := workflow.Now(ctx), a.Timeout.Duration()+grace, 0
 	for {
+		until := begun.Add(limit)
 		done := func() bool { _, ok := p.results[k]; return ok }
 		_, err := p.await(ctx, until.Sub(workflow.Now(ctx)), func() bool {
 			return done() || p.lost[k] || p.idle[k] || p.idle[action.Key{}] || p.conflict || p.heard[inventory.EventRebooted]
@@ -220,7 +272,7 @@ func (p *provision) attempt(ctx workflow.Context, i int) (gone bool, err error) 
 			return false, p.completed(ctx, i, p.results[k])
 		case errors.Is(err, errTimeout):
 			// The report may lie in the database before its signal is here.
-			found, e := p.evidence(ctx, k)
+			found, e := p.evidence(ctx, k, activities.Wait{})
 			if e != nil {
 				return false, e
 			}
@@ -229,7 +281,13 @@ func (p *provision) attempt(ctx workflow.Context, i int) (gone bool, err error) 
 			}
 			return false, errTimeout
 		case p.conflict:
-			return true, p.contested(ctx)
+			if err := p.contested(ctx); err != nil || p.rules < 1 {
+				return true, err
+			}
+			// Its token is worth nothing any more, and it may write on.
+			err := p.stop(ctx, k)
+			p.doing = nil
+			return true, err
 		case (p.idle[k] || p.idle[action.Key{}]) && !over:
 			// Polls and finds no row: the row is written again.
 			delete(p.idle, k)
@@ -241,7 +299,11 @@ func (p *provision) attempt(ctx workflow.Context, i int) (gone bool, err error) 
 		}
 		delete(p.lost, k)
 		delete(p.heard, inventory.EventRebooted)
-		found, err := p.evidence(ctx, k)
+		var waited activities.Wait
+		if over {
+			waited = activities.Wait{Began: begun, For: limit}
+		}
+		found, err := p.evidence(ctx, k, waited)
 		if err != nil {
 			return false, err
 		}
@@ -250,6 +312,14 @@ func (p *provision) attempt(ctx workflow.Context, i int) (gone bool, err error) 
 			return false, p.completed(ctx, i, p.results[k])
 		case found.Kind == activities.Report:
 			return false, p.completed(ctx, i, ActionCompleted{Key: k, State: found.State, ExitCode: found.ExitCode, Message: found.Message})
+		case found.Left > 0 && resumed < resumes:
+			// The clock was set: the action has the rest of its time, and the
+			// secrets that its claim had opened.
+			begun, limit = workflow.Now(ctx), found.Left
+			resumed++
+			if err := p.quickly(ctx, do.OpenSecrets, activities.WindowRequest{Owner: p.owner, For: limit + beyond}, nil); err != nil {
+				return false, err
+			}
 		case found.Kind == activities.Silent:
 			a.State, a.Message = action.Failed, "the agent was lost"
 			// Silent is not dead: before anybody else writes, the power goes.
@@ -305,9 +375,33 @@ func (p *provision) stop(ctx workflow.Context, k action.Key) error {
 		return err
 	}
 	stopped := func() bool { _, ok := p.results[k]; return ok || p.helloed > p.boot }
-	if ok, err := workflow.AwaitWithTimeout(ctx, untilStopped, stopped); ok || err != nil {
-		return err
+	for wait, again := untilStopped, 0; ; again++ {
+		began := workflow.Now(ctx)
+		if ok, err := workflow.AwaitWithTimeout(ctx, wait, stopped); ok || err != nil {
+			return err
+		}
+		if p.rules < 1 {
+			break
+		}
+		// Its word may lie in the database, and the order travels in an answer
+		// of this server.
+		found, err := p.evidence(ctx, k, activities.Wait{Began: began, For: wait, Served: true})
+		if err != nil {
+			return err
+		}
+		if stopped() {
+			return nil
+		}
+		if found.Kind == activities.Report {
+			p.results[k] = ActionCompleted{Key: k, State: found.State, ExitCode: found.ExitCode, Message: found.Message}
+			return nil
+		}
+		if found.Left == 0 || again == resumes {
+			break
+		}
+		wait = found.Left
 	}
+	p.off = true
 	if !p.manual {
 		err := workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, bmc), do.PowerOff, p.owner).Get(ctx, nil)
 		if err == nil || !bmcTrouble(err) {
@@ -346,10 +440,8 @@ func (p *provision) leave(ctx workflow.Context) error {
 		return err
 	}
 	proven := p.plan.Evidence == activities.EvidencePhoneHome
-	if proven {
-		if err := p.quickly(ctx, do.OpenSecrets, activities.WindowRequest{Owner: p.owner, For: untilReady + beyond}, nil); err != nil {
-			return err
-		}
+	if err := p.secrets(ctx, proven); err != nil {
+		return err
 	}
 	i := len(p.plan.Actions) - 1
 	a := &p.record.Actions[i]
@@ -363,22 +455,36 @@ func (p *provision) leave(ctx workflow.Context) error {
 		return err
 	}
 	left := func() bool { _, ok := p.results[k]; return ok || p.heard[inventory.EventPhoneHome] }
-	if _, err := p.await(ctx, a.Timeout.Duration()+grace, left); err != nil {
-		return err
-	}
-	if !left() && !proven {
+	for wait, again := a.Timeout.Duration()+grace, 0; ; again++ {
+		began := workflow.Now(ctx)
+		if ok, err := p.await(ctx, wait, left); err != nil {
+			return err
+		} else if ok || proven && p.rules < 1 {
+			break
+		}
 		// Without evidence to come the agent's word is all there is.
-		found, err := p.evidence(ctx, k)
+		found, err := p.evidence(ctx, k, activities.Wait{Began: began, For: wait})
 		if err != nil {
 			return err
 		}
-		switch {
-		case left():
-		case found.Kind == activities.Report:
+		if left() {
+			break
+		}
+		if found.Kind == activities.Report {
 			p.results[k] = ActionCompleted{Key: k, State: found.State, ExitCode: found.ExitCode, Message: found.Message}
-		case found.Kind == activities.Alive:
+			break
+		}
+		if found.Left > 0 && again < resumes {
+			wait = found.Left
+			if err := p.secrets(ctx, proven); err != nil {
+				return err
+			}
+			continue
+		}
+		if found.Kind == activities.Alive && !proven {
 			return temporal.NewNonRetryableApplicationError(fmt.Sprintf("action %q did not end within its timeout", a.Name), typeTimeout, nil)
 		}
+		break
 	}
 	if d, ok := p.results[k]; ok && d.State != action.Success {
 		return p.completed(ctx, i, d)
@@ -396,30 +502,47 @@ func (p *provision) leave(ctx workflow.Context) error {
 	return nil
 }
 
+// secrets opens the secrets window for the installed system, if it will say so
+// when it needs them no more.
+func (p *provision) secrets(ctx workflow.Context, proven bool) error {
+	if !proven {
+		return nil
+	}
+	return p.quickly(ctx, do.OpenSecrets, activities.WindowRequest{Owner: p.owner, For: untilReady + beyond}, nil)
+}
+
 // ready waits for the nonce that the run wrote to the disk.
 func (p *provision) ready(ctx workflow.Context) error {
-	for n := 0; ; n++ {
+	home := func() bool { return p.heard[inventory.EventPhoneHome] }
+	for n, wait, resumed := 0, untilReady, 0; ; {
 		if err := p.phase(ctx, inventory.PhaseReady, "waiting for the installed system to phone home"); err != nil {
 			return err
 		}
-		home := func() bool { return p.heard[inventory.EventPhoneHome] }
-		if ok, err := p.await(ctx, untilReady, home); err != nil {
+		began := workflow.Now(ctx)
+		if ok, err := p.await(ctx, wait, home); err != nil {
 			return err
 		} else if ok {
 			return p.quickly(ctx, do.CloseSecrets, p.owner, nil)
 		}
-		if _, err := p.evidence(ctx, action.Key{}); err != nil {
+		found, err := p.evidence(ctx, action.Key{}, activities.Wait{Began: began, For: wait, Served: true})
+		if err != nil {
 			return err
 		}
 		if home() {
 			continue
 		}
-		if n == 0 && !p.manual {
+		switch {
+		case found.Left > 0 && resumed < resumes:
+			// Neither a restart nor a person, before its time is really up.
+			wait = found.Left
+			resumed++
+		case n == 0 && !p.manual:
 			err := workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, bmc), do.ColdStart, p.owner).Get(ctx, nil)
 			if err != nil && !bmcTrouble(err) {
 				return err
 			}
-		} else {
+			n, wait, resumed = n+1, untilReady, 0
+		default:
 			d, err := p.ask(ctx, fmt.Sprintf("%d.ready.%d", p.owner.Epoch, n),
 				"the installed system has not phoned home; look at its console", []string{Retry, Continue, Abort}, nil)
 			if err != nil {
@@ -429,8 +552,9 @@ func (p *provision) ready(ctx workflow.Context) error {
 				p.record.Evidence = "person"
 				return p.quickly(ctx, do.CloseSecrets, p.owner, nil)
 			}
+			n, wait, resumed = n+1, untilReady, 0
 		}
-		if err := p.quickly(ctx, do.OpenSecrets, activities.WindowRequest{Owner: p.owner, For: untilReady + beyond}, nil); err != nil {
+		if err := p.secrets(ctx, true); err != nil {
 			return err
 		}
 	}

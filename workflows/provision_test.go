@@ -94,17 +94,6 @@ func TestRetriesFromStart(t *testing.T) {
 	w.closed()
 }
 
-func TestSilentMachineIsStartedAgainThenAPersonIsAsked(t *testing.T) {
-	w := newWorld(t, nil)
-	w.noAgent = func(boot int) bool { return boot < inventory.MaxBoots+2 }
-	w.answer = func(q inventory.Question) *workflows.Decision { return &workflows.Decision{Choice: workflows.Retry} }
-	require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
-	require.Equal(t, inventory.MaxBoots+2, w.cycles)
-	require.Len(t, w.asked, 1)
-	require.Contains(t, w.asked[0].Text, "used up its boots")
-	w.closed()
-}
-
 func TestAgentLostInAnActionIsTriedAgain(t *testing.T) {
 	w := newWorld(t, nil)
 	w.agentFor = func(a inventory.Assignment) *action.Result {
@@ -150,7 +139,7 @@ func TestActionTimeoutWithALivingAgentStopsIt(t *testing.T) {
 				if w.env.IsWorkflowCompleted() {
 					return
 				}
-				_ = w.TouchAgents(context.Background(), []inventory.AgentSeen{{Owner: a.Owner, Boot: a.Boot, LastSeen: w.env.Now()}})
+				w.hear(a.Boot)
 				if stops, err := w.Stops(context.Background(), a.Owner); err == nil && len(stops) > 0 {
 					w.reports(a, action.Result{Key: a.Key, State: action.Stopped})
 					return

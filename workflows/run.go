@@ -33,11 +33,17 @@ type run struct {
 	owner  inventory.Owner
 	manual bool
 	armed  bool // netboot may be open
+	// rules is which behaviour the run was started under; see rulesNow.
+	rules workflow.Version
 
-	boot      int  // the boot that is under way
-	allowance int  // boots that may still be taken before a person is asked
-	helloed   int  // newest boot whose agent redeemed its claim
-	poweredOn bool // a person says so
+	boot      int    // the boot that is under way
+	allowance int    // boots that may still be taken before a person is asked
+	silent    int    // boots in a row whose agent did not come
+	how       string // how the present boot was started, if in another way than the first
+	pxe       bool   // the firmware asked for network boot at least once
+	off       bool   // the power was taken from the agent
+	helloed   int    // newest boot whose agent redeemed its claim
+	poweredOn bool   // a person says so
 	heard     map[string]bool
 	conflict  bool
 	fenced    bool // somebody else has taken the machine
@@ -70,6 +76,7 @@ func newRun(ctx workflow.Context, typ, id, machine string, input any) (*run, err
 	}
 	r := &run{
 		log:       workflow.GetLogger(ctx),
+		rules:     workflow.GetVersion(ctx, "rules", workflow.DefaultVersion, rulesNow),
 		input:     input,
 		owner:     inventory.Owner{Machine: machine, Run: info.WorkflowExecution.RunID},
 		allowance: inventory.MaxBoots,
@@ -177,6 +184,10 @@ func (r *run) hear(e Event) {
 	case inventory.EventFenced:
 		r.fenced = true
 	default:
+		switch e.Kind {
+		case inventory.EventDHCP, inventory.EventLoader, inventory.EventScript, inventory.EventKernel, inventory.EventInitrd:
+			r.pxe = true
+		}
 		// What anybody on the wire could forge, and what belongs to one boot.
 		if e.Boot == r.boot {
 			r.heard[e.Kind] = true
@@ -255,36 +266,46 @@ func (r *run) wake(ctx workflow.Context) { r.since = workflow.Now(ctx) }
 // nothing more: see evidence. errTimeout means that the run's own time is up,
 // and that what was on its way has been taken in before saying so.
 func (r *run) await(ctx workflow.Context, d time.Duration, done func() bool) (bool, error) {
-	left, limited := r.left(ctx)
-	if limited = limited && left < d; limited {
-		d = max(left, 0)
+	for again := 0; ; again++ {
+		wait := d
+		left, limited := r.left(ctx)
+		if limited = limited && left < d; limited {
+			wait = max(left, 0)
+		}
+		r.deadline = workflow.Now(ctx).Add(wait)
+		_, err := workflow.AwaitWithTimeout(ctx, wait, func() bool { return done() || r.fenced })
+		r.deadline = time.Time{}
+		if err != nil || done() {
+			return err == nil, err
+		}
+		if r.fenced {
+			return false, errTaken
+		}
+		if !limited {
+			return false, nil
+		}
+		found, err := r.evidence(ctx, action.Key{}, activities.Wait{Began: r.since, For: r.budget})
+		if err != nil {
+			return false, err
+		}
+		if done() {
+			return true, nil
+		}
+		if found.Left == 0 || again == resumes {
+			return false, errTimeout
+		}
+		r.budget, r.since = found.Left, workflow.Now(ctx)
 	}
-	r.deadline = workflow.Now(ctx).Add(d)
-	_, err := workflow.AwaitWithTimeout(ctx, d, func() bool { return done() || r.fenced })
-	r.deadline = time.Time{}
-	if err != nil || done() {
-		return err == nil, err
-	}
-	if r.fenced {
-		return false, errTaken
-	}
-	if !limited {
-		return false, nil
-	}
-	if _, err := r.evidence(ctx, action.Key{}); err != nil {
-		return false, err
-	}
-	if done() {
-		return true, nil
-	}
-	return false, errTimeout
 }
 
-// evidence asks what is known before a deadline acts. Whatever the question
-// took, the signals that came meanwhile have been taken in when it returns.
-func (r *run) evidence(ctx workflow.Context, k action.Key) (activities.EvidenceFound, error) {
+// evidence asks what is known before a deadline acts, and how much of the wait
+// that ended has not really been waited: the answers of older servers say
+// nothing of that. Whatever the question took, the signals that came meanwhile
+// have been taken in when it returns.
+func (r *run) evidence(ctx workflow.Context, k action.Key, w activities.Wait) (activities.EvidenceFound, error) {
 	var found activities.EvidenceFound
-	err := workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, patient), do.Evidence, activities.EvidenceRequest{Owner: r.owner, Key: k}).Get(ctx, &found)
+	q := activities.EvidenceRequest{Owner: r.owner, Key: k, Wait: w}
+	err := workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, patient), do.Evidence, q).Get(ctx, &found)
 	if err == nil {
 		// This coroutine runs before listen does: what came in the same
 		// workflow task as the answer has yet to be taken in.
@@ -300,6 +321,12 @@ func (r *run) evidence(ctx workflow.Context, k action.Key) (activities.EvidenceF
 // ask stops until a person has decided. The netboot window is closed
 // meanwhile and the global timeout rests.
 func (r *run) ask(ctx workflow.Context, id, text string, choices []string, disks []action.Disk) (Decision, error) {
+	if left, limited := r.left(ctx); r.rules >= 1 && limited && left <= 0 {
+		// What is written off here would be gone, and the clock may have been set.
+		if found, err := r.evidence(ctx, action.Key{}, activities.Wait{Began: r.since, For: r.budget}); err == nil && found.Left > 0 {
+			r.budget, r.since = found.Left, workflow.Now(ctx)
+		}
+	}
 	r.rest(ctx)
 	defer r.wake(ctx)
 	if r.armed {
@@ -337,11 +364,21 @@ func (r *run) arm(ctx workflow.Context, force bool) error {
 	info := workflow.GetInfo(ctx)
 	var o inventory.Owner
 	q := activities.ArmRequest{Machine: r.owner.Machine, Run: r.owner.Run, WorkflowID: info.WorkflowExecution.ID, Force: force}
-	if err := r.quickly(ctx, do.Arm, q, &o); err != nil {
-		return err
+	for n := 1; ; n++ {
+		err := r.quickly(ctx, do.Arm, q, &o)
+		if err == nil {
+			r.owner.Epoch = o.Epoch
+			return nil
+		}
+		if !is(err, activities.TypeClock) {
+			return err
+		}
+		d, err := r.ask(ctx, fmt.Sprintf("0.arm.%d", n), cause(err), []string{Retry, Continue, Abort}, nil)
+		if err != nil {
+			return err
+		}
+		q.ClockRight = d.Choice == Continue
 	}
-	r.owner.Epoch = o.Epoch
-	return nil
 }
 
 func (r *run) disarm(ctx workflow.Context) error {
@@ -356,21 +393,37 @@ func (r *run) renew(ctx workflow.Context, d time.Duration) error {
 	return r.quickly(ctx, do.RenewNetboot, activities.WindowRequest{Owner: r.owner, For: d + beyond}, nil)
 }
 
+// ladder is how a machine that does not show up is started, boot after boot.
+// After the last rung a person is asked, who has it climbed again. What a
+// machine or its BMC cannot do is left out, and said.
+var ladder = []struct {
+	say                       string
+	warm, resetBMC, otherPath bool
+}{
+	{say: "off, network boot once, on"},
+	// A boot device that the BMC forgot, or a loader that hung.
+	{say: "network boot once again, reset", warm: true},
+	// A BMC that says what it does not do; a firmware that ignores the flag of
+	// this path. The path is left alone if the machine was ever heard on it.
+	{say: "BMC reset, off, network boot once, on", resetBMC: true, otherPath: true},
+}
+
 // begin starts the machine over the network until its agent has said hello:
-// power, dhcp, loader, agent. What stays silent is started again, and a person
-// is asked when the run's boots are used up.
+// power, dhcp, loader, agent. What stays silent is started again, rung by rung
+// of the ladder, and a person is asked when the run's boots are used up.
 func (r *run) begin(ctx workflow.Context) error {
+	r.silent, r.off = 0, false
 	for {
 		if r.allowance == 0 {
 			if _, err := r.ask(ctx, fmt.Sprintf("%d.boot.%d", r.owner.Epoch, r.boot),
-				fmt.Sprintf("the run has used up its boots (%d); look at the machine's console and at: ingot why %s", r.boot, r.owner.Machine),
+				fmt.Sprintf("the run has used up its boots (%d%s); look at the machine's console and at: ingot why %s", r.boot, r.last(), r.owner.Machine),
 				[]string{Retry, Abort}, nil); err != nil {
 				return err
 			}
 			if err := r.quickly(ctx, do.MoreBoots, r.owner, nil); err != nil {
 				return err
 			}
-			r.allowance = inventory.MaxBoots
+			r.allowance, r.silent = inventory.MaxBoots, 0
 		}
 		r.boot++
 		r.allowance--
@@ -386,13 +439,23 @@ func (r *run) begin(ctx workflow.Context) error {
 			if err := r.contested(ctx); err != nil {
 				return err
 			}
+			r.silent = 0
 			continue
 		}
 		if up {
 			return nil
 		}
+		r.silent++
 		r.log.Info("no agent; starting the machine again", "boot", r.boot)
 	}
+}
+
+// last says how the last boot was started.
+func (r *run) last() string {
+	if r.how == "" {
+		return ""
+	}
+	return ", the last one: " + r.how
 }
 
 // contested stops a run whose claim two have presented. When it returns nil, a
@@ -413,7 +476,7 @@ func (r *run) power(ctx workflow.Context) error {
 		if err := r.phase(ctx, inventory.PhasePower, "power it on now, with network boot (boot %d)", r.boot); err != nil {
 			return err
 		}
-	} else if err := r.phase(ctx, inventory.PhasePower, "off, network boot once, on (boot %d)", r.boot); err != nil {
+	} else if err := r.phase(ctx, inventory.PhasePower, "%s (boot %d)", ladder[r.rung()].say, r.boot); err != nil {
 		return err
 	}
 	r.armed = true
@@ -421,9 +484,25 @@ func (r *run) power(ctx workflow.Context) error {
 		q := activities.PowerRequest{Owner: r.owner, Boot: r.boot, For: untilDHCP + beyond}
 		if r.manual {
 			q.For = reminder + beyond
+		} else {
+			rung := ladder[r.rung()]
+			q.Warm, q.ResetBMC, q.OtherPath, q.Unclaimed = rung.warm, rung.resetBMC, rung.otherPath && !r.pxe, r.silent > 0
 		}
-		err := workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, bmc), do.Power, q).Get(ctx, nil)
-		if err == nil || !bmcTrouble(err) {
+		var done activities.Powered
+		err := workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, bmc), do.Power, q).Get(ctx, &done)
+		switch {
+		case err == nil:
+			if r.how = ""; r.silent > 0 {
+				r.how = done.How
+			}
+			return nil
+		case is(err, activities.TypeClaimed):
+			// The boot that was given up has an agent: it goes on.
+			r.boot--
+			r.allowance++
+			r.helloed = max(r.helloed, r.boot)
+			return nil
+		case !bmcTrouble(err):
 			return err
 		}
 		if _, err := r.ask(ctx, fmt.Sprintf("%d.power.%d.%d", r.owner.Epoch, r.boot, n), cause(err), []string{Retry, Abort}, nil); err != nil {
@@ -432,6 +511,9 @@ func (r *run) power(ctx workflow.Context) error {
 		r.armed = true
 	}
 }
+
+// rung is where on the ladder the present boot stands.
+func (r *run) rung() int { return min(r.silent, len(ladder)-1) }
 
 // climb waits for the agent, rung by rung. False: silent.
 func (r *run) climb(ctx workflow.Context) (bool, error) {
@@ -469,7 +551,11 @@ func (r *run) climb(ctx workflow.Context) (bool, error) {
 		{inventory.PhaseAgent, "waiting for the agent", untilAgent, up},
 	} {
 		r.record.State = inventory.StatePending
-		if err := r.phase(ctx, rung.phase, "%s (boot %d)", rung.message, r.boot); err != nil {
+		boot := fmt.Sprint("boot ", r.boot)
+		if r.how != "" {
+			boot += ": " + r.how
+		}
+		if err := r.phase(ctx, rung.phase, "%s (%s)", rung.message, boot); err != nil {
 			return false, err
 		}
 		// Every wait has its whole window: the power may have taken long.
@@ -478,16 +564,30 @@ func (r *run) climb(ctx workflow.Context) (bool, error) {
 				return false, err
 			}
 		}
-		ok, err := r.await(ctx, rung.wait, rung.done)
-		if err != nil {
-			return false, err
-		}
-		if !ok {
-			if _, err := r.evidence(ctx, action.Key{}); err != nil {
+		for wait, again := rung.wait, 0; ; again++ {
+			began := workflow.Now(ctx)
+			ok, err := r.await(ctx, wait, rung.done)
+			if err != nil {
 				return false, err
 			}
-			if !rung.done() {
+			if ok {
+				break
+			}
+			found, err := r.evidence(ctx, action.Key{}, activities.Wait{Began: began, For: wait, Served: true})
+			if err != nil {
+				return false, err
+			}
+			if rung.done() {
+				break
+			}
+			if found.Left == 0 || again == resumes {
 				return false, nil
+			}
+			// The clock was set, or this server was away: the machine has the
+			// rest of its time, and the window that went with it.
+			wait = found.Left
+			if err := r.renew(ctx, wait); err != nil {
+				return false, err
 			}
 		}
 	}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/activities"
+	"github.com/ingotmetal/ingot/internal/clock"
 	"github.com/ingotmetal/ingot/internal/keyring"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/inventory/sqlite"
@@ -37,8 +38,27 @@ type world struct {
 	env  *testsuite.TestWorkflowEnvironment
 	keys *keyring.Ring
 
+	// down is Temporal's outage, or its timers' being early: what is seen lies in
+	// the database, and reaches the run when Evidence asks for what waits.
+	down    bool
+	waiters []func()
+
+	messages   []string // of the record, as it was written
+	noPXEUntil int      // up to this boot the firmware does not ask
+	atFence    func()   // called before each write to the BMC is compared
+
+	clock *clock.Clock
+	set   time.Duration // by how much the wall clock was set forward so far
+	heard map[int]time.Time
+
 	mu       sync.Mutex
 	on       bool
+	resets   int   // of the BMC
+	warm     int   // resets of the machine
+	noReset  error // of the machine
+	noMC     error // of the BMC
+	boot     []inventory.BootDevice
+	offs     int
 	cycles   int
 	signals  int
 	calls    int
@@ -83,6 +103,7 @@ func newWorld(t *testing.T, edit func(m *inventory.Machine)) *world {
 		agentFor: func(a inventory.Assignment) *action.Result { return &action.Result{Key: a.Key, State: action.Success} },
 		answer:   func(inventory.Question) *workflows.Decision { return nil },
 	}
+	w.heard = map[int]time.Time{}
 	var suite testsuite.WorkflowTestSuite
 	suite.SetLogger(slog.New(slog.DiscardHandler))
 	w.env = suite.NewTestWorkflowEnvironment()
@@ -92,10 +113,39 @@ func newWorld(t *testing.T, edit func(m *inventory.Machine)) *world {
 	w.do = &activities.Activities{
 		Machines: w, Catalogue: w, Grants: w, Agents: w, Assignments: w, Records: w, BMC: w,
 		Site: activities.Site{ClaimKey: keys.Key(keyring.Claim), ImageURL: func() string { return "http://10.0.0.1/images" }, MetadataURL: "http://10.0.0.1:7172"},
-		Log:  slog.New(slog.DiscardHandler), Now: w.env.Now, Started: w.env.Now().Add(-time.Hour),
+		Log:  slog.New(slog.DiscardHandler), Now: w.env.Now, Heard: w.hears,
 	}
+	begun := w.env.Now().Add(-time.Hour) // when the server started
+	w.clock = clock.Of(w.env.Now, func() time.Duration { return w.env.Now().Sub(begun) - w.set })
+	w.do.Clock = up{w.clock}
 	w.env.RegisterActivity(w.do)
 	return w
+}
+
+// up is the clock of a server that has been up for an hour when the test begins.
+type up struct{ *clock.Clock }
+
+func (u up) Up() time.Duration { return time.Hour + u.Clock.Up() }
+
+// jump sets the wall clock forward: from now on Temporal's timers come that
+// much too early.
+func (w *world) jump(d time.Duration) {
+	w.set += d
+	w.clock.Look()
+}
+
+// hears tells how long ago the agent of a boot was heard.
+func (w *world) hears(_ inventory.Owner, boot int) (time.Duration, bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	at, ok := w.heard[boot]
+	return w.env.Now().Sub(at), ok
+}
+
+func (w *world) hear(boot int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.heard[boot] = w.env.Now()
 }
 
 // run carries out Provision under its proper id.
@@ -122,15 +172,29 @@ func (w *world) after(d time.Duration, f func()) { w.env.RegisterDelayedCallback
 
 func (w *world) signal(kind string, epoch int64, boot int, k *action.Key) {
 	w.signals++
-	w.env.SignalWorkflow(workflows.SignalEvent, workflows.Event{Kind: kind, Epoch: epoch, Boot: boot, Key: k})
+	w.send(func() {
+		w.env.SignalWorkflow(workflows.SignalEvent, workflows.Event{Kind: kind, Epoch: epoch, Boot: boot, Key: k})
+	})
+}
+
+// send is the pump.
+func (w *world) send(signal func()) {
+	w.mu.Lock()
+	down := w.down
+	if down {
+		w.waiters = append(w.waiters, signal)
+	}
+	w.mu.Unlock()
+	if !down {
+		signal()
+	}
 }
 
 // boots is the machine after power-on: its firmware, its loader, its agent.
 func (w *world) boots() {
-	ctx := w.t.Context()
-	g, err := w.Grant(ctx, machine)
+	g, err := w.Grant(w.t.Context(), machine)
 	require.NoError(w.t, err)
-	if !g.NetbootOpen(w.env.Now()) {
+	if !g.NetbootOpen(w.env.Now()) || g.Boot <= w.noPXEUntil {
 		return
 	}
 	for _, k := range []string{inventory.EventDHCP, inventory.EventScript, inventory.EventKernel} {
@@ -139,9 +203,18 @@ func (w *world) boots() {
 	if w.noAgent(g.Boot) {
 		return
 	}
+	w.says()
+}
+
+// says is the agent's hello under the present boot.
+func (w *world) says() {
+	ctx := context.Background()
+	g, err := w.Grant(ctx, machine)
+	require.NoError(w.t, err)
 	h := action.Hello{Machine: machine, Nonce: fmt.Sprintf("nonce-%d-%d", g.Epoch, g.Boot), MAC: mac, Facts: action.Facts{Disks: w.disks}}
 	_, err = w.Redeem(ctx, g.Owner, g.Boot, h, func(n string) string { return "token-" + n }, w.env.Now().Add(time.Hour))
 	require.NoError(w.t, err)
+	w.hear(g.Boot)
 	w.signal(inventory.EventHello, g.Epoch, g.Boot, nil)
 }
 
@@ -165,7 +238,9 @@ func (w *world) reports(a inventory.Assignment, r action.Result) {
 		require.ErrorIs(w.t, err, inventory.ErrFenced)
 		return
 	}
-	w.env.SignalWorkflow(workflows.SignalActionCompleted, workflows.ActionCompleted{Key: r.Key, State: r.State, Message: r.Message})
+	w.send(func() {
+		w.env.SignalWorkflow(workflows.SignalActionCompleted, workflows.ActionCompleted{Key: r.Key, State: r.State, Message: r.Message})
+	})
 	if a.Payload.Leaving && r.State == action.Success && !w.noHome {
 		w.after(time.Minute, func() { w.signal(inventory.EventPhoneHome, a.Epoch, a.Boot, nil) })
 	}
@@ -174,6 +249,7 @@ func (w *world) reports(a inventory.Assignment, r action.Result) {
 func (w *world) PutWorkflow(ctx context.Context, rec inventory.Workflow) error {
 	w.mu.Lock()
 	w.last = rec
+	w.messages = append(w.messages, rec.Phase+": "+rec.Message)
 	w.mu.Unlock()
 	if q := rec.Question; q != nil && (len(w.asked) == 0 || w.asked[len(w.asked)-1].ID != q.ID) {
 		w.asked = append(w.asked, *q)
@@ -228,6 +304,9 @@ func (w *world) Set(ctx context.Context, _ inventory.BMC, password inventory.Sec
 	if password.Reveal() != "s3cret" {
 		return inventory.ErrRefused
 	}
+	if w.atFence != nil {
+		w.atFence()
+	}
 	if err := errors.Join(fence(ctx), w.bmcDown); err != nil {
 		return err
 	}
@@ -236,13 +315,29 @@ func (w *world) Set(ctx context.Context, _ inventory.BMC, password inventory.Sec
 		w.on = true
 		w.cycles++
 		w.after(time.Minute, w.boots)
+	case "reset":
+		if w.noReset != nil {
+			return w.noReset
+		}
+		w.warm++
+		w.after(time.Minute, w.boots)
 	default:
+		w.offs++
 		w.on = false
 	}
 	return w.effect(nil)
 }
 
-func (w *world) SetBootDevice(ctx context.Context, _ inventory.BMC, _ inventory.Secret, _ inventory.BootDevice, fence activities.Fence) (string, error) {
+func (w *world) ResetBMC(ctx context.Context, _ inventory.BMC, _ inventory.Secret, fence activities.Fence) error {
+	if err := errors.Join(fence(ctx), w.noMC); err != nil {
+		return err
+	}
+	w.resets++
+	return nil
+}
+
+func (w *world) SetBootDevice(ctx context.Context, _ inventory.BMC, _ inventory.Secret, d inventory.BootDevice, fence activities.Fence) (string, error) {
+	w.boot = append(w.boot, d)
 	return "", w.effect(errors.Join(fence(ctx), w.noPXE))
 }
 
@@ -264,10 +359,17 @@ func (w *world) record() inventory.Workflow {
 	return ws[0]
 }
 
-// PendingSignals is none: the world signals directly.
+// PendingSignals counts what waits, and lets the pump send it.
 func (w *world) PendingSignals(context.Context, inventory.Owner) (int, error) {
 	if w.waiting != nil {
 		w.waiting()
 	}
-	return 0, nil
+	w.mu.Lock()
+	now := w.waiters
+	w.waiters = nil
+	w.mu.Unlock()
+	for _, signal := range now {
+		signal()
+	}
+	return len(now), nil
 }

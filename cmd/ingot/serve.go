@@ -30,6 +30,7 @@ import (
 	"github.com/ingotmetal/ingot/bmc"
 	"github.com/ingotmetal/ingot/bootsvc"
 	"github.com/ingotmetal/ingot/internal/config"
+	"github.com/ingotmetal/ingot/internal/clock"
 	"github.com/ingotmetal/ingot/internal/keyring"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/inventory/sqlite"
@@ -73,6 +74,7 @@ type server struct {
 	boot     *bootsvc.Server // nil: no interface is configured
 	metadata *metadatasvc.Server
 	api      *api.Server
+	clock    *clock.Clock
 	do       *activities.Activities
 	address  netip.Addr // of this server on the provisioning network
 	agentTLS tls.Certificate
@@ -93,7 +95,7 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger, out io.Writ
 }
 
 func newServer(ctx context.Context, cfg config.Config, log *slog.Logger) (_ *server, err error) {
-	s := &server{cfg: cfg, log: log}
+	s := &server{cfg: cfg, log: log, clock: clock.New()}
 	if err := s.prepare(); err != nil {
 		return nil, err
 	}
@@ -246,7 +248,8 @@ func (s *server) control() error {
 	}
 	s.do = &activities.Activities{
 		Machines: s.store, Catalogue: s.store, Grants: s.store, Agents: s.store, Assignments: s.store, Records: s.store,
-		BMC: driver, Site: site, Log: s.log.With("part", "activities"), Now: time.Now, Started: time.Now(),
+		BMC: driver, Site: site, Log: s.log.With("part", "activities"), Now: time.Now, Clock: s.clock,
+		Heard: func(o inventory.Owner, boot int) (time.Duration, bool) { return s.api.Heard(o, boot) },
 	}
 	base := "http://" + s.cfg.Listen
 	if !config.Loopback(s.cfg.Listen) {
@@ -364,6 +367,9 @@ type listener struct {
 	net  net.Listener
 	http *http.Server
 }
+	g.Go(func() error {
+		return s.clock.Run(ctx, func(ctx context.Context, set clock.Step) { s.api.Reconciler().Stepped(ctx, set.From, set.To) })
+	})
 
 func (l listener) serve(ctx context.Context) error {
 	done := make(chan error, 1)

@@ -334,6 +334,27 @@ func (s *Store) own(ctx context.Context, what string, o inventory.Owner, set str
 	})
 }
 
+// ShiftWindows moves the open windows of all grants with a clock that showed
+// from and then to, so that they last as long as they were meant to, and returns
+// how many grants it changed.
+//
+// Forward it moves those that the step has closed: what is open yet was opened
+// or renewed with the new time, or is so soon. Backward it moves all that reach
+// beyond from, which no window opened with the new time does unless it is
+// longer than the step.
+func (s *Store) ShiftWindows(ctx context.Context, from, to time.Time) (int, error) {
+	var n int64
+	err := s.write(ctx, "moving windows with the clock", func(tx *sqlx.Tx) (err error) {
+		set := func(column string) string {
+			return fmt.Sprintf("%[1]s = iif(run <> '' AND %[1]s > ?1 AND (%[1]s <= ?2 OR ?2 < ?1), %[1]s + ?2 - ?1, %[1]s)", column)
+		}
+		n, err = exec(ctx, tx, "UPDATE grant_ SET "+set("netboot_until")+", "+set("secrets_until")+" WHERE run <> '' AND max(netboot_until, secrets_until) > ?1",
+			nanos(from), nanos(to))
+		return err
+	})
+	return int(n), err
+}
+
 // EndGrant closes both windows, revokes o's agents and leaves the grant free;
 // its epoch stays. A grant that o holds no more is left alone, without error.
 func (s *Store) EndGrant(ctx context.Context, o inventory.Owner) error {

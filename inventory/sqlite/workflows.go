@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/jmoiron/sqlx"
 
@@ -26,7 +27,7 @@ func (r workflowRow) workflow() (inventory.Workflow, error) {
 // PutWorkflow stores the record of a run. A record that is final stays in that
 // state: whoever comes late with another is ignored, and so is an open one whose
 // Seq is below that of the one that stands. Its start stays the first that was
-// given.
+// given. With a change of phase goes an event.
 func (s *Store) PutWorkflow(ctx context.Context, w inventory.Workflow) error {
 	what := fmt.Sprintf("storing the record of run %q", w.Run)
 	if w.Run == "" {
@@ -40,13 +41,46 @@ func (s *Store) PutWorkflow(ctx context.Context, w inventory.Workflow) error {
 		return fmt.Errorf("%s: %w", what, err)
 	}
 	return s.write(ctx, what, func(tx *sqlx.Tx) error {
-		_, err := exec(ctx, tx, `INSERT INTO workflow (run, machine, state, final, started, ended, updated, doc) VALUES (?,?,?,?,?,?,?,?)
+		var before string
+		err := get(ctx, tx, &before, "SELECT coalesce(json_extract(doc, '$.phase'), '') FROM workflow WHERE run = ?", w.Run)
+		if err != nil && !errors.Is(err, inventory.ErrNotFound) {
+			return err
+		}
+		n, err := exec(ctx, tx, `INSERT INTO workflow (run, machine, state, final, started, ended, updated, doc) VALUES (?,?,?,?,?,?,?,?)
 			ON CONFLICT (run) DO UPDATE SET machine = excluded.machine, state = excluded.state, final = excluded.final,
 				started = iif(workflow.started = 0, excluded.started, workflow.started), ended = excluded.ended, updated = excluded.updated, doc = excluded.doc
 			WHERE iif(workflow.final, workflow.state = excluded.state,
 				excluded.final OR coalesce(json_extract(workflow.doc, '$.seq'), 0) <= coalesce(json_extract(excluded.doc, '$.seq'), 0))`,
 			w.Run, w.Machine, w.State, inventory.Final(w.State), nanos(w.Started), nanos(w.Ended), nanos(w.Updated), doc)
+		if err != nil || n == 0 || w.Phase == before || w.Phase == "" {
+			return err
+		}
+		return s.phase(ctx, tx, w, before)
+	})
+}
+
+// phase appends the event of a phase that has begun.
+func (s *Store) phase(ctx context.Context, tx *sqlx.Tx, w inventory.Workflow, before string) error {
+	change := inventory.PhaseChange{Phase: w.Phase, Began: w.Updated, Before: before}
+	var doc string
+	err := get(ctx, tx, &doc, "SELECT detail FROM event WHERE run = ? AND kind = ? ORDER BY seq DESC LIMIT 1", w.Run, inventory.EventPhase)
+	switch {
+	case err == nil:
+		var last inventory.PhaseChange
+		if err := json.Unmarshal([]byte(doc), &last); err != nil {
+			return err
+		}
+		change.Seconds = max(w.Updated.Sub(last.Began).Seconds(), 0)
+	case !errors.Is(err, inventory.ErrNotFound):
 		return err
+	}
+	detail, err := toJSON(change)
+	if err != nil {
+		return err
+	}
+	return s.event(ctx, tx, inventory.Event{
+		Machine: w.Machine, Run: w.Run, Epoch: w.Epoch, Kind: inventory.EventPhase, Key: fmt.Sprintf("%d.%s", w.Seq, w.Phase),
+		Message: strings.TrimSuffix(w.Phase+": "+w.Message, ": "), Detail: json.RawMessage(detail),
 	})
 }
 

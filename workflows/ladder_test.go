@@ -1,0 +1,125 @@
+package workflows_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/workflows"
+)
+
+// starts are the events that say how the machine was started.
+func (w *world) starts() (out []string) {
+	w.t.Helper()
+	es, err := w.Events(w.t.Context(), inventory.EventFilter{Machine: machine, Limit: 10000})
+	require.NoError(w.t, err)
+	for _, e := range es {
+		if e.Kind == inventory.EventPower && e.Key == "start" {
+			out = append(out, e.Message)
+		}
+	}
+	return out
+}
+
+// TestLadder: what stays silent is started again, rung by rung, then a person
+// is asked, who has the ladder climbed again.
+func TestLadder(t *testing.T) {
+	w := newWorld(t, nil)
+	w.noPXEUntil = inventory.MaxBoots + 1
+	w.answer = func(q inventory.Question) *workflows.Decision { return &workflows.Decision{Choice: workflows.Retry} }
+	require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+	require.Equal(t, []string{
+		"boot 1: off, network boot once, on",
+		"boot 2: network boot once again, reset",
+		"boot 3: BMC reset; the other boot path, EFI; off, network boot once, on",
+		"boot 4: off, network boot once, on",
+		"boot 5: network boot once again, reset",
+	}, w.starts())
+	require.Equal(t, []bool{false, false, true, false, false}, w.efi())
+	require.Equal(t, 3, w.cycles)
+	require.Equal(t, 2, w.warm)
+	require.Equal(t, 1, w.resets)
+	require.Len(t, w.asked, 1)
+	require.Contains(t, w.asked[0].Text, "used up its boots (3, the last one: BMC reset; the other boot path, EFI; off, network boot once, on)")
+	require.True(t, w.recorded("boot 5: network boot once again, reset"), "the record says how")
+	w.closed()
+}
+
+// TestLadderLeavesOutWhatCannotBe: a missing rung is no reason not to climb,
+// and is said.
+func TestLadderLeavesOutWhatCannotBe(t *testing.T) {
+	w := newWorld(t, func(m *inventory.Machine) { m.Interfaces[0].UEFI = true })
+	w.noPXEUntil = inventory.MaxBoots - 1
+	w.noReset, w.noMC = inventory.ErrUnsupported, inventory.ErrUnsupported
+	require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+	require.Equal(t, []string{
+		"boot 1: off, network boot once, on",
+		"boot 2: no reset, because the BMC cannot; off, network boot once, on",
+		"boot 3: BMC not reset, because it cannot; no other boot path, because the inventory says UEFI; off, network boot once, on",
+	}, w.starts())
+	require.NotContains(t, w.efi(), false)
+	require.Empty(t, w.asked)
+	w.closed()
+}
+
+// TestLadderKeepsAPathOnWhichTheMachineWasHeard: its agent does not come, but
+// its firmware does.
+func TestLadderKeepsAPathOnWhichTheMachineWasHeard(t *testing.T) {
+	w := newWorld(t, nil)
+	w.noAgent = func(boot int) bool { return boot < inventory.MaxBoots }
+	require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+	require.Equal(t, "boot 3: BMC reset; off, network boot once, on", w.starts()[2])
+	require.NotContains(t, w.efi(), true)
+	w.closed()
+}
+
+// TestLadderOfAMachineThatIsOff: somebody has pulled its plug.
+func TestLadderOfAMachineThatIsOff(t *testing.T) {
+	w := newWorld(t, nil)
+	w.noAgent = func(boot int) bool {
+		if boot == 1 {
+			w.on = false
+		}
+		return boot == 1
+	}
+	require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+	require.Equal(t, 2, w.cycles)
+	require.Zero(t, w.warm)
+	w.closed()
+}
+
+// TestAgentThatComesAsItsBootIsGivenUpIsLeftAlone: it claims its boot after
+// the deadline has acted and before the BMC is written to.
+func TestAgentThatComesAsItsBootIsGivenUpIsLeftAlone(t *testing.T) {
+	w := newWorld(t, nil)
+	w.noAgent = func(boot int) bool { return boot == 1 }
+	w.atFence = func() {
+		if w.cycles == 0 {
+			return
+		}
+		w.atFence = nil
+		w.says()
+	}
+	require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+	require.Equal(t, 1, w.cycles)
+	require.Zero(t, w.warm, "the machine was reset under its agent")
+	w.closed()
+}
+
+func (w *world) efi() (out []bool) {
+	for _, d := range w.boot {
+		out = append(out, d.EFI)
+	}
+	return out
+}
+
+func (w *world) recorded(text string) bool {
+	for _, m := range w.messages {
+		if strings.Contains(m, text) {
+			return true
+		}
+	}
+	return false
+}
