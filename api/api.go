@@ -74,8 +74,14 @@ type Config struct {
 	Version string
 	// ImageDir is where uploaded and fetched images lie; "" refuses both.
 	ImageDir string
-	// MinFree is the space, in bytes, that uploads leave free; 0 = 1 GiB.
+	// DataDir is where the databases lie; "" = its space is not looked at.
+	DataDir string
+	// MinFree is the space, in bytes, below which new runs (in DataDir) and
+	// uploads (there and in ImageDir) are refused; 0 = 1 GiB.
 	MinFree int64
+	// Reserve tells how the space stands that is kept in DataDir for runs that
+	// are under way; nil = none is kept.
+	Reserve func() ReserveStatus
 	// FetchHosts are hosts from which images may be fetched over plain http,
 	// or that lie in private address ranges.
 	FetchHosts []string

@@ -59,7 +59,7 @@ func status(err error) (int, string) {
 	switch {
 	case errors.As(err, &tooLarge):
 		return http.StatusRequestEntityTooLarge, codeInvalid
-	case errors.Is(err, errNoSpace), errors.Is(err, syscall.ENOSPC):
+	case errors.Is(err, errNoSpace), errors.Is(err, inventory.ErrFull), errors.Is(err, syscall.ENOSPC):
 		return http.StatusInsufficientStorage, codeNoSpace
 	case errors.Is(err, inventory.ErrFenced):
 		return http.StatusConflict, codeFenced
@@ -88,6 +88,10 @@ func (s *Server) fail(c *gin.Context, err error) {
 	var h hint
 	if errors.As(err, &h) {
 		a.Next = h.next
+	}
+	if code == http.StatusInsufficientStorage && a.Next == "" {
+		// What was to be written is lost to nobody: the caller still has it, and an agent sends it again.
+		a.Next = "ingot image prune"
 	}
 	if errors.Is(err, inventory.ErrSealed) && a.Next == "" {
 		a.Next = "ingot doctor"

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"hash/maphash"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -127,6 +128,10 @@ func (s *Server) makeSnapshot(ctx context.Context) ([]message, error) {
 		return nil, err
 	}
 	st.Time, st.UptimeSeconds = time.Time{}, st.UptimeSeconds/10 // a sign of life
+	st.Space = slices.Clone(st.Space)
+	for i := range st.Space {
+		st.Space[i].FreeBytes = 0
+	}
 	if m.body, err = json.Marshal(st); err != nil {
 		return nil, fmt.Errorf("encoding the status: %w", err)
 	}

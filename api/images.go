@@ -82,29 +82,6 @@ func (s *Server) getImage(c *gin.Context) {
 	c.JSON(http.StatusOK, i)
 }
 
-// room refuses new runs and uploads below the minimum of free space: DHCP,
-// disarm and running reports need the rest.
-func (s *Server) room() error {
-	_, err := s.spare()
-	return err
-}
-
-// spare returns how many bytes may still be written to the image directory.
-func (s *Server) spare() (int64, error) {
-	if s.cfg.ImageDir == "" {
-		return 1 << 62, nil
-	}
-	var st syscall.Statfs_t
-	if err := syscall.Statfs(s.cfg.ImageDir, &st); err != nil {
-		return 0, fmt.Errorf("asking for the free space of %q: %w", s.cfg.ImageDir, err)
-	}
-	free := int64(st.Bavail) * st.Bsize
-	if free < s.cfg.MinFree {
-		return 0, hint{fmt.Errorf("%d MiB are free and %d MiB must stay free: %w", free>>20, s.cfg.MinFree>>20, errNoSpace), "ingot image prune"}
-	}
-	return free - s.cfg.MinFree, nil
-}
-
 // dir opens the image directory, which nothing leaves: neither "..", nor a link.
 func (s *Server) dir() (*os.Root, error) {
 	if s.cfg.ImageDir == "" {

@@ -100,7 +100,7 @@ func TestWrongDigestKeepsNothing(t *testing.T) {
 }
 
 func TestUploadLeavesSpace(t *testing.T) {
-	s := newSite(t, func(c *Config) { c.MinFree = 1 << 60 })
+	s := newSite(t, func(c *Config) { c.DataDir, c.MinFree = t.TempDir(), 1<<60 })
 	s.addMachine("m1", mac)
 	a := decode[answer](t, s.do(http.MethodPut, "/v1/images/debian-12", "text"), http.StatusInsufficientStorage)
 	require.Equal(t, codeNoSpace, a.Code)

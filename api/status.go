@@ -43,7 +43,9 @@ type Status struct {
 	OpenWorkflows int            `json:"openWorkflows"`
 	Secrets       string         `json:"secrets"` // ok | missing | wrong
 	Reconcile     Counts         `json:"reconcile"`
-	Time          time.Time      `json:"time"`
+	// Space is that of DataDir, and of ImageDir if it lies on another disk.
+	Space []SpaceStatus `json:"space"`
+	Time  time.Time     `json:"time"`
 }
 
 // TemporalStatus says whether Temporal is ready.
@@ -83,6 +85,9 @@ func (s *Server) statusNow(ctx context.Context) (Status, error) {
 		return st, err
 	}
 	st.Machines, st.OpenWorkflows = len(ms), len(ws)
+	if st.Space, err = s.spaces(); err != nil {
+		return st, err
+	}
 	st.Secrets, err = s.keyState(ctx)
 	return st, err
 }

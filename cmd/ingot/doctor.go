@@ -25,6 +25,7 @@ import (
 	"github.com/ingotmetal/ingot/bootsvc"
 	"github.com/ingotmetal/ingot/internal/config"
 	"github.com/ingotmetal/ingot/internal/keyring"
+	"github.com/ingotmetal/ingot/internal/reserve"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -116,6 +117,7 @@ func (d *doctor) here(ctx context.Context, file string) {
 	}
 	d.keys()
 	d.space(d.cfg.DataDir, "data")
+	d.reserve()
 	if dir := d.cfg.ImageDir(); !strings.HasPrefix(dir, d.cfg.DataDir+"/") {
 		d.space(dir, "images")
 	}
@@ -196,6 +198,22 @@ func (d *doctor) space(dir, what string) {
 	}
 	if err := unix.Access(at, unix.W_OK); err != nil {
 		d.fail("space", "chown it to the user of ingot serve, or run this as that user", "%s cannot be written: %v", at, err)
+	}
+}
+
+// reserve looks for the space that is kept for runs that are under way.
+func (d *doctor) reserve() {
+	if d.cfg.Reserve == 0 {
+		d.warn("reserve", "reserve_mib: 64", "no space is kept for runs that are under way when the disk is full")
+		return
+	}
+	switch r := reserve.Look(d.cfg.DataDir, d.cfg.Reserve<<20); {
+	case r.Held:
+		d.ok("reserve", "%s are kept for runs that are under way", size(r.Size))
+	case existing(r.Path) != r.Path:
+		d.ok("reserve", "%s are taken by the first ingot serve", size(r.Size))
+	default:
+		d.fail("reserve", reserve.Remedy, "the reserve of %s is in use: the disk was full, and new runs are refused", size(r.Size))
 	}
 }
 

@@ -32,6 +32,7 @@ import (
 	"github.com/ingotmetal/ingot/internal/config"
 	"github.com/ingotmetal/ingot/internal/clock"
 	"github.com/ingotmetal/ingot/internal/keyring"
+	"github.com/ingotmetal/ingot/internal/reserve"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/inventory/sqlite"
 	"github.com/ingotmetal/ingot/metadatasvc"
@@ -69,6 +70,7 @@ type server struct {
 	cfg      config.Config
 	log      *slog.Logger
 	store    *sqlite.Store
+	reserve  *reserve.Reserve
 	keys     *keyring.Ring // nil: missing
 	temporal *temporal
 	boot     *bootsvc.Server // nil: no interface is configured
@@ -99,7 +101,8 @@ func newServer(ctx context.Context, cfg config.Config, log *slog.Logger) (_ *ser
 	if err := s.prepare(); err != nil {
 		return nil, err
 	}
-	if s.store, err = sqlite.Open(ctx, filepath.Join(cfg.DataDir, "ingot.db"), sealer(s.keys)); err != nil {
+	s.openReserve()
+	if s.store, err = sqlite.Open(ctx, filepath.Join(cfg.DataDir, "ingot.db"), sealer(s.keys), sqlite.WithFull(s.reserve.Release)); err != nil {
 		return nil, fmt.Errorf("opening the inventory: %w", err)
 	}
 	defer func() {
@@ -262,7 +265,7 @@ func (s *server) control() error {
 	s.api, err = api.New(api.Config{
 		Store: s.store, Temporal: s.temporal.Client, Namespace: s.cfg.Temporal.Namespace, TokenSHA256: sha256.Sum256([]byte(s.token)), ClaimKey: key,
 		AllowedHosts: hosts, BaseURL: base, Log: s.log.With("part", "api"), Version: build(), ImageDir: s.cfg.ImageDir(),
-		MinFree: s.cfg.MinFree << 20, FetchHosts: s.cfg.Images.FetchHosts, NoSecretKey: s.keys == nil, ImageURL: site.URLOf,
+		DataDir: s.cfg.DataDir, MinFree: s.cfg.MinFree << 20, Reserve: s.reserveStatus, FetchHosts: s.cfg.Images.FetchHosts, NoSecretKey: s.keys == nil, ImageURL: site.URLOf,
 		Heartbeat: activities.Heartbeat, Status: s.status, CheckBMCHost: driver.CheckHost,
 		Why: func(ctx context.Context, mac string) (any, error) {
 			if s.boot == nil {
@@ -331,6 +334,8 @@ func (s *server) run(ctx context.Context, out io.Writer) error {
 	g.Go(func() error { return s.api.Pump().Run(ctx) })
 	g.Go(func() error { return s.api.Reconciler().Run(ctx) })
 	g.Go(func() error { return s.temporal.Run(ctx, s.do) })
+	g.Go(func() error { return s.reserve.Run(ctx) })
+	g.Go(func() error { return s.keepRecords(ctx) })
 	if s.boot != nil {
 		g.Go(func() error { return s.boot.Run(ctx) })
 		g.Go(func() error { return s.metadata.Run(ctx) })

@@ -48,7 +48,25 @@ func printStatus(w io.Writer, c *remote, s api.Status) error {
 	t.field("secrets", map[string]string{
 		"ok": "ok", "missing": "the key file is missing: ingot secret status", "wrong": "the key file is another's: ingot secret status",
 	}[s.Secrets])
+	for _, d := range s.Space {
+		t.field("space", spaceText(d))
+	}
 	t.field("machines", s.Machines)
 	t.field("open runs", s.OpenWorkflows)
+	for _, r := range s.Retrying {
+		t.field("retrying", r)
+	}
 	return t.flush()
+}
+
+// spaceText is a disk in one line.
+func spaceText(d api.SpaceStatus) string {
+	text := fmt.Sprintf("%s free in %s", size(d.FreeBytes), d.Directory)
+	if r := d.Reserve; r != nil && r.Held {
+		text += fmt.Sprintf(", and %s in reserve", size(r.SizeBytes))
+	}
+	if d.Message != "" {
+		text += "  " + d.Message
+	}
+	return text
 }

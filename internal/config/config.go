@@ -40,6 +40,18 @@ type Config struct {
 	Temporal Temporal `json:"temporal,omitempty"`
 	// MinFree is the free space, in MiB, below which new runs and uploads are refused.
 	MinFree int64 `json:"min_free_mib,omitempty"`
+	// Reserve is the space, in MiB, that is kept in DataDir for the case that
+	// the disk is full; 0: none.
+	Reserve int64   `json:"reserve_mib,omitempty"`
+	Records Records `json:"records,omitempty"`
+}
+
+// Records says how long what happened is remembered.
+type Records struct {
+	// Retention is how long runs that are over, and events, stay.
+	Retention time.Duration `json:"retention,omitempty"`
+	// Keep is how many runs of each machine stay, however old.
+	Keep int `json:"keep,omitempty"`
 }
 
 // Netboot says on which interfaces machines are answered.
@@ -122,6 +134,8 @@ func Default() Config {
 		Netboot:  Netboot{HTTP: []int{80, 7080}, TFTP: 69, Agent: 7443, Metadata: []int{7172}},
 		Temporal: Temporal{Port: 7233, UIPort: 8233, Namespace: "default", Retention: 30 * 24 * time.Hour},
 		MinFree:  1024,
+		Reserve:  64,
+		Records:  Records{Retention: 90 * 24 * time.Hour, Keep: 10},
 	}
 }
 
@@ -221,6 +235,15 @@ func (c *Config) check(p *inventory.Problems) {
 	if c.MinFree < 0 {
 		p.Add("min_free_mib", "", "must not be negative")
 	}
+	if c.Reserve < 0 {
+		p.Add("reserve_mib", "write 0 for none", "must not be negative")
+	}
+	if c.Records.Retention < 24*time.Hour {
+		p.Add("records.retention", "write 24h or more", "%s is too short: runs that are over have to be looked at", c.Records.Retention)
+	}
+	if c.Records.Keep < 1 {
+		p.Add("records.keep", "write 1 or more", "the newest run of a machine has to stay: it says what is on its disk")
+	}
 }
 
 // Prefix reads an address or a prefix.
@@ -307,5 +330,10 @@ netboot:
 #  namespace: default
 #  retention: 720h
 
+#records:
+#  retention: 2160h               # how long runs that are over stay in the inventory
+#  keep: 10                       # runs of each machine that stay, however old
+
 #min_free_mib: 1024               # below this, new runs and uploads get 507
+#reserve_mib: 64                  # kept in data_dir for runs under way when the disk is full
 `

@@ -1,0 +1,114 @@
+package api
+
+import (
+	"fmt"
+	"syscall"
+)
+
+// SpaceStatus is the room on one disk.
+type SpaceStatus struct {
+	Directory string `json:"directory"`
+	// FreeBytes is without what the reserve lacks: that is not free for others.
+	FreeBytes    int64 `json:"freeBytes"`
+	MinFreeBytes int64 `json:"minFreeBytes"`
+	// Low: new runs and uploads are refused.
+	Low     bool           `json:"low"`
+	Reserve *ReserveStatus `json:"reserve,omitempty"`
+	Message string         `json:"message,omitempty"` // what to do
+}
+
+// ReserveStatus is the space that is kept for DHCP, disarming and runs that are
+// under way.
+type ReserveStatus struct {
+	SizeBytes int64 `json:"sizeBytes"`
+	// Held: it is there. It is not when it is in use because the disk was full.
+	Held bool `json:"held"`
+}
+
+// disk looks at the file system of a directory.
+func (s *Server) disk(dir string) (st SpaceStatus, id syscall.Fsid, err error) {
+	var fs syscall.Statfs_t
+	if err := syscall.Statfs(dir, &fs); err != nil {
+		return st, id, fmt.Errorf("asking for the free space of %q: %w", dir, err)
+	}
+	return SpaceStatus{Directory: dir, FreeBytes: int64(fs.Bavail) * fs.Bsize, MinFreeBytes: s.cfg.MinFree}, fs.Fsid, nil
+}
+
+// spaces looks at the disks on which new work needs room.
+func (s *Server) spaces() ([]SpaceStatus, error) {
+	out := []SpaceStatus{}
+	var data syscall.Fsid
+	if s.cfg.DataDir != "" {
+		st, id, err := s.disk(s.cfg.DataDir)
+		if err != nil {
+			return out, err
+		}
+		if data = id; s.cfg.Reserve != nil {
+			if r := s.cfg.Reserve(); r.SizeBytes > 0 {
+				st.Reserve = &r
+				if !r.Held {
+					st.FreeBytes -= r.SizeBytes
+				}
+			}
+		}
+		out = append(out, st)
+	}
+	if s.cfg.ImageDir != "" {
+		st, id, err := s.disk(s.cfg.ImageDir)
+		if err != nil {
+			return out, err
+		}
+		if len(out) == 0 || id != data {
+			out = append(out, st)
+		}
+	}
+	for i := range out {
+		st := &out[i]
+		st.FreeBytes = max(st.FreeBytes, 0)
+		if st.Low = st.FreeBytes < st.MinFreeBytes; st.Low {
+			st.Message = "new runs and uploads are refused; remove what is not needed (ingot image prune), or make the disk bigger"
+		}
+		if st.Reserve != nil && !st.Reserve.Held {
+			st.Message = "the disk was full and the reserve is in use; " + st.Message
+			if !st.Low {
+				st.Message = "the reserve is in use; it is taken back when there is room"
+			}
+		}
+	}
+	return out, nil
+}
+
+// room refuses new runs when the databases' disk has less than the minimum of
+// free space: DHCP, disarming and reports of runs that are under way need the
+// rest.
+func (s *Server) room() error {
+	all, err := s.spaces()
+	if err != nil || len(all) == 0 || s.cfg.DataDir == "" {
+		return err
+	}
+	return all[0].refusal()
+}
+
+// refusal says that there is too little room, and what helps.
+func (st SpaceStatus) refusal() error {
+	if !st.Low {
+		return nil
+	}
+	return hint{fmt.Errorf("%d MiB are free in %s and %d MiB must stay free for what is under way: remove images that nothing uses (ingot image prune), or make the disk bigger: %w",
+		st.FreeBytes>>20, st.Directory, st.MinFreeBytes>>20, errNoSpace), "ingot image prune"}
+}
+
+// spare returns how many bytes may still be written to the image directory.
+func (s *Server) spare() (int64, error) {
+	all, err := s.spaces()
+	if err != nil || len(all) == 0 {
+		return 1 << 62, err
+	}
+	for _, st := range all {
+		if err := st.refusal(); err != nil {
+			return 0, err
+		}
+	}
+	images := all[len(all)-1]
+	return images.FreeBytes - images.MinFreeBytes, nil
+}

@@ -1,0 +1,249 @@
+// Package reserve keeps room on the disk of the databases for the case that it
+// fills up: a file of ballast that is given up when there is no other room, so
+// that machines can still be disarmed and runs that are under way can end.
+package reserve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Name is the file in the data directory.
+const Name = "reserve"
+
+// Options of a Reserve.
+type Options struct {
+	Dir  string // data directory
+	Size int64  // bytes; 0: there is no reserve
+	// Floor is the free space, in bytes, below which the reserve is given up;
+	// 0: a quarter of Size.
+	Floor int64
+	// Every is how often free space is looked at; 0: a second.
+	Every time.Duration
+	Log   *slog.Logger
+	// Changed is called, from Run, after the reserve was given up (held is
+	// false) or taken back; may be nil.
+	Changed func(ctx context.Context, held bool)
+	// Free tells the free space of the file system of a directory; nil: [Free].
+	Free func(dir string) (int64, error)
+}
+
+// Reserve is the ballast of one data directory. Its methods may be called
+// concurrently.
+type Reserve struct {
+	o    Options
+	path string
+	wake chan struct{}
+
+	mu   sync.Mutex
+	held bool
+	told bool // what Changed was told last
+}
+
+// Open takes the reserve, if there is room for it and if the disk is not in
+// need of it already; whoever opens a database does so afterwards. A reserve
+// that cannot be had is a warning in the log, never a reason not to serve.
+func Open(o Options) *Reserve {
+	if o.Floor <= 0 {
+		o.Floor = o.Size / 4
+	}
+	if o.Every <= 0 {
+		o.Every = time.Second
+	}
+	if o.Free == nil {
+		o.Free = Free
+	}
+	r := &Reserve{o: o, path: filepath.Join(o.Dir, Name), wake: make(chan struct{}, 1)}
+	if o.Size <= 0 {
+		if err := os.Remove(r.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			o.Log.Warn("removing a reserve that is configured no longer", "file", r.path, "error", err)
+		}
+		return r
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.held = allocated(r.path) >= o.Size
+	r.look()
+	r.told = r.held
+	if !r.held {
+		o.Log.Error("there is no room for the reserve: new runs and uploads are refused until there is", "file", r.path, "size_mib", o.Size>>20, "remedy", Remedy)
+	}
+	return r
+}
+
+// Remedy is what helps against a full disk.
+const Remedy = "ingot image prune removes images that nothing uses; or make the disk bigger"
+
+// Run looks after the reserve until ctx ends. It returns nil.
+func (r *Reserve) Run(ctx context.Context) error {
+	if r.o.Size <= 0 {
+		<-ctx.Done()
+		return nil
+	}
+	tick := time.NewTicker(r.o.Every)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+		case <-r.wake:
+		case <-ctx.Done():
+			return nil
+		}
+		r.mu.Lock()
+		r.look()
+		held, news := r.held, r.held != r.told
+		r.told = r.held
+		r.mu.Unlock()
+		if news && r.o.Changed != nil {
+			r.o.Changed(ctx, held)
+		}
+	}
+}
+
+// look gives the reserve up or takes it back. The caller holds mu.
+func (r *Reserve) look() {
+	free, err := r.o.Free(r.o.Dir)
+	if err != nil {
+		r.o.Log.Warn("looking for free space", "directory", r.o.Dir, "error", err)
+		return
+	}
+	switch {
+	case r.held && free < r.o.Floor:
+		r.release("little space is left", free)
+	// Twice the floor must stay, or it would be given up again at once.
+	case !r.held && free-r.o.Size >= 2*r.o.Floor:
+		if err := allocate(r.path, r.o.Size); err != nil {
+			r.o.Log.Warn("taking the reserve back", "file", r.path, "error", err)
+			return
+		}
+		r.held = true
+		r.o.Log.Info("the reserve of disk space is held", "file", r.path, "size_mib", r.o.Size>>20)
+	}
+}
+
+// Release gives the reserve up because a write found no room. It may be called
+// from anywhere and does not wait for anything but the file system.
+func (r *Reserve) Release() {
+	r.mu.Lock()
+	if r.held {
+		r.release("a write found no room", -1)
+	}
+	r.mu.Unlock()
+	select {
+	case r.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (r *Reserve) release(why string, free int64) {
+	// Cut to nothing and not removed: a file that somebody holds open would keep its space.
+	err := os.Truncate(r.path, 0)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		r.o.Log.Error("giving the reserve of disk space up", "file", r.path, "error", err)
+		return
+	}
+	r.held = false
+	r.o.Log.Error("the disk is full: the reserve is given up so that runs under way can end; new runs and uploads are refused",
+		"directory", r.o.Dir, "why", why, "free_mib", max(free, 0)>>20, "reserve_mib", r.o.Size>>20, "remedy", Remedy)
+}
+
+// State is what can be said of a reserve.
+type State struct {
+	Path string
+	Size int64 // bytes; 0: none is configured
+	Held bool
+}
+
+// State returns how it stands.
+func (r *Reserve) State() State {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return State{Path: r.path, Size: r.o.Size, Held: r.held}
+}
+
+// Missing is how much of the free space belongs to the reserve, bytes.
+func (s State) Missing() int64 {
+	if s.Held {
+		return 0
+	}
+	return s.Size
+}
+
+// Look returns how the reserve of a data directory stands that another process
+// keeps.
+func Look(dir string, size int64) State {
+	path := filepath.Join(dir, Name)
+	return State{Path: path, Size: size, Held: size > 0 && allocated(path) >= size}
+}
+
+// Free returns the space, in bytes, that anybody but root may still use on the
+// file system of dir.
+func Free(dir string) (int64, error) {
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		return 0, fmt.Errorf("asking for the free space of %q: %w", dir, err)
+	}
+	return int64(st.Bavail) * st.Bsize, nil
+}
+
+// allocated is how much space a file takes, 0 when it is not there.
+func allocated(path string) int64 {
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		return 0
+	}
+	return min(st.Blocks*512, st.Size)
+}
+
+// allocate makes a file that takes size bytes, really.
+func allocate(path string, size int64) (err error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, f.Truncate(0))
+		}
+		err = errors.Join(err, f.Close())
+	}()
+	if err := f.Truncate(size); err != nil {
+		return err
+	}
+	err = unix.Fallocate(int(f.Fd()), 0, 0, size)
+	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOSYS) {
+		err = fill(f, size)
+	}
+	if err != nil {
+		return err
+	}
+	return f.Sync()
+}
+
+// fill writes what cannot be allocated otherwise, with something that no file
+// system leaves out.
+func fill(f *os.File, size int64) error {
+	block := make([]byte, 1<<20)
+	x := uint64(88172645463325252)
+	for at := int64(0); at < size; at += int64(len(block)) {
+		for i := range block {
+			x ^= x << 13
+			x ^= x >> 7
+			x ^= x << 17
+			block[i] = byte(x)
+		}
+		if _, err := f.WriteAt(block[:min(int64(len(block)), size-at)], at); err != nil {
+			return err
+		}
+	}
+	return nil
+}
