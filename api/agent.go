@@ -34,7 +34,7 @@ type agentStore interface {
 	TouchAgents(ctx context.Context, seen []inventory.AgentSeen) error
 	AppendLog(ctx context.Context, o inventory.Owner, k action.Key, text string) error
 	ClaimConflict(ctx context.Context, o inventory.Owner, boot int, message string, facts json.RawMessage) error
-	Subscribe() (ch <-chan struct{}, cancel func())
+	Watch(machine string) (ch <-chan struct{}, cancel func())
 }
 
 // bodyTime is how long the body of an agent's request may take.
@@ -247,7 +247,7 @@ func (s *Server) next(c *gin.Context) {
 		return
 	}
 	// Subscribed before the first look, so that nothing falls between them.
-	changed, cancel := s.cfg.Store.Subscribe()
+	changed, cancel := s.cfg.Store.Watch(a.Machine)
 	defer cancel()
 	deadline := time.NewTimer(wait)
 	defer deadline.Stop()

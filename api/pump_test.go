@@ -294,6 +294,30 @@ func TestReconcileTellsARunThatLostItsMachine(t *testing.T) {
 	require.Len(t, s.temporal.signals, 1, "it has noticed")
 }
 
+// lateGrants answers with the grants of a moment ago: a run has taken its own
+// since.
+type lateGrants struct{ reconcileStore }
+
+func (lateGrants) Grants(context.Context) ([]inventory.Grant, error) { return nil, nil }
+
+// TestReconcileDoesNotFenceARunThatJustArmed: with two hundred runs a pass
+// takes seconds, and every one that arms meanwhile would be told that somebody
+// else has its machine.
+func TestReconcileDoesNotFenceARunThatJustArmed(t *testing.T) {
+	s := newSite(t)
+	s.addMachine("m1", mac)
+	o := s.armed("m1", "r1")
+	rec, err := s.store.Workflow(t.Context(), "r1")
+	require.NoError(t, err)
+	rec.Epoch = o.Epoch
+	rec.Seq++
+	require.NoError(t, s.store.PutWorkflow(t.Context(), rec))
+	r := s.server.Reconciler()
+	r.Store = lateGrants{r.Store}
+	require.NoError(t, r.Runs(t.Context()))
+	require.Empty(t, s.temporal.signals)
+}
+
 func TestReconcileClosesAPersonsWindowWithoutTemporal(t *testing.T) {
 	s := newSite(t)
 	s.addMachine("m1", mac)

@@ -22,6 +22,7 @@ import (
 
 type reconcileStore interface {
 	Grants(ctx context.Context) ([]inventory.Grant, error)
+	Grant(ctx context.Context, machine string) (inventory.Grant, error)
 	EndGrant(ctx context.Context, o inventory.Owner) error
 	Workflow(ctx context.Context, run string) (inventory.Workflow, error)
 	Workflows(ctx context.Context, f inventory.WorkflowFilter) ([]inventory.Workflow, error)
@@ -208,7 +209,13 @@ func (r *Reconciler) fenced(ctx context.Context, tc client.Client, w inventory.W
 	if w.Epoch == 0 || w.Phase == inventory.PhaseWaiting {
 		return nil
 	}
-	err := tc.SignalWorkflow(ctx, w.ID, w.Run, workflows.SignalEvent, workflows.Event{Kind: inventory.EventFenced, Epoch: w.Epoch})
+	// Asked now: the pass has read the grants before it read the runs, and
+	// this one may have taken its own in between.
+	g, err := r.Store.Grant(ctx, w.Machine)
+	if err != nil || g.Run == w.Run {
+		return err
+	}
+	err = tc.SignalWorkflow(ctx, w.ID, w.Run, workflows.SignalEvent, workflows.Event{Kind: inventory.EventFenced, Epoch: w.Epoch})
 	if err != nil {
 		return fmt.Errorf("telling run %q that its machine was taken: %w", w.Run, err)
 	}

@@ -235,6 +235,7 @@ func (s *Store) DisarmByHand(ctx context.Context, machine, by string, force bool
 		case !g.Person() && !force:
 			return fmt.Errorf("%s: %w", holder(g), inventory.ErrConflict)
 		}
+		s.touch(machine)
 		if err := end(ctx, tx, g.Owner); err != nil {
 			return err
 		}
@@ -367,6 +368,7 @@ func (s *Store) EndGrant(ctx context.Context, o inventory.Owner) error {
 		if err != nil {
 			return err
 		}
+		s.touch(o.Machine)
 		if err := end(ctx, tx, o); err != nil {
 			return err
 		}

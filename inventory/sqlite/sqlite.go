@@ -56,7 +56,10 @@ type Store struct {
 	now    func() time.Time
 
 	mu   sync.Mutex
-	subs map[chan struct{}]struct{}
+	subs map[chan struct{}]string // the machine that each asks about; "" = everything
+	// touched is what the transaction under way has done to machines' grants
+	// and assignments. It belongs to whoever has the one writing connection.
+	touched map[string]bool
 }
 
 // An Option changes how a Store is opened.
@@ -100,7 +103,7 @@ func open(ctx context.Context, path string, keys Sealer, migrations fs.FS, opts 
 	if err := f.Close(); err != nil {
 		return nil, err
 	}
-	s = &Store{path: path, keys: keys, now: time.Now, subs: map[chan struct{}]struct{}{}}
+	s = &Store{path: path, keys: keys, now: time.Now, subs: map[chan struct{}]string{}}
 	for _, o := range opts {
 		o(s)
 	}
@@ -111,7 +114,7 @@ func open(ctx context.Context, path string, keys Sealer, migrations fs.FS, opts 
 	}()
 	// The driver compiles WAL with synchronous NORMAL, with which acknowledged
 	// reports die with the power. auto_vacuum counts for a new file only.
-	s.rw = sqlx.NewDb(sql.OpenDB(connector{dsn(path, "_auto_vacuum=incremental&_txlock=immediate&_synchronous=FULL&_journal_mode=WAL&_busy_timeout=10000&_foreign_keys=on")}), "sqlite3")
+	s.rw = sqlx.NewDb(sql.OpenDB(connector{dsn(path, "_auto_vacuum=incremental&_txlock=immediate&_synchronous=FULL&_journal_mode=WAL&_busy_timeout=10000&_foreign_keys=on&_stmt_cache_size=128")}), "sqlite3")
 	s.rw.SetMaxOpenConns(1)
 	if err := s.migrate(ctx, migrations); err != nil {
 		return s, s.noRoom(err)
@@ -119,7 +122,7 @@ func open(ctx context.Context, path string, keys Sealer, migrations fs.FS, opts 
 	if err := s.giveBack(ctx); err != nil {
 		return s, err
 	}
-	s.ro, err = sqlx.Open("sqlite3", dsn(path, "_query_only=on&_busy_timeout=10000"))
+	s.ro, err = sqlx.Open("sqlite3", dsn(path, "_query_only=on&_busy_timeout=10000&_stmt_cache_size=128"))
 	if err != nil {
 		return s, err
 	}
@@ -280,13 +283,15 @@ func (s *Store) write(ctx context.Context, what string, do func(tx *sqlx.Tx) err
 		return fmt.Errorf("%s: %w", what, s.noRoom(err))
 	}
 	defer tx.Rollback()
+	s.touched = map[string]bool{}
 	if err := do(tx); err != nil {
 		return fmt.Errorf("%s: %w", what, s.noRoom(err))
 	}
+	touched := s.touched // the next transaction's from the commit on
 	if err := tx.Commit(); err != nil {
 		return fmt.Errorf("%s: %w", what, s.noRoom(err))
 	}
-	s.fire()
+	s.fire(touched)
 	return nil
 }
 
@@ -311,11 +316,19 @@ func get(ctx context.Context, q sqlx.QueryerContext, dest any, query string, arg
 // Subscribe returns a channel that gets a value after a write of this process
 // was committed. Writes that the receiver was too slow for are told once; the
 // store never waits. Call cancel when done.
-func (s *Store) Subscribe() (ch <-chan struct{}, cancel func()) {
+func (s *Store) Subscribe() (ch <-chan struct{}, cancel func()) { return s.subscribe("") }
+
+// Watch is Subscribe for what becomes of one machine's grant and assignments,
+// and for its events: of a thousand agents that wait, a write wakes one.
+func (s *Store) Watch(machine string) (ch <-chan struct{}, cancel func()) {
+	return s.subscribe(machine)
+}
+
+func (s *Store) subscribe(machine string) (ch <-chan struct{}, cancel func()) {
 	c := make(chan struct{}, 1)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.subs[c] = struct{}{}
+	s.subs[c] = machine
 	return c, func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -323,10 +336,17 @@ func (s *Store) Subscribe() (ch <-chan struct{}, cancel func()) {
 	}
 }
 
-func (s *Store) fire() {
+// touch makes the commit of the transaction under way wake those who watch the
+// machine.
+func (s *Store) touch(machine string) { s.touched[machine] = true }
+
+func (s *Store) fire(touched map[string]bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for c := range s.subs {
+	for c, machine := range s.subs {
+		if machine != "" && !touched[machine] {
+			continue
+		}
 		select {
 		case c <- struct{}{}:
 		default: // it has one waiting already

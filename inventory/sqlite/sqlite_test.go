@@ -266,6 +266,43 @@ func TestSubscribe(t *testing.T) {
 	require.Empty(t, ch)
 }
 
+// TestWatch: a commit wakes the poll of the machine that it concerns, and not
+// those of a thousand others.
+func TestWatch(t *testing.T) {
+	w := newWorld(t)
+	require.NoError(t, w.PutMachines(t.Context(), []inventory.Machine{{Name: "m2"}}, false, "test"))
+	mine, cancel := w.Watch("m1")
+	defer cancel()
+	other, cancelOther := w.Watch("m2")
+	defer cancelOther()
+	told := func(what string) {
+		t.Helper()
+		require.Len(t, mine, 1, what)
+		<-mine
+		require.Empty(t, other, what)
+	}
+	o := w.take("run-1")
+	told("a grant was taken")
+	g, err := w.AllowBoot(t.Context(), o, 1, w.in(time.Hour))
+	require.NoError(t, err)
+	told("a boot was allowed")
+	key := action.Key{Epoch: o.Epoch, Attempt: 1}
+	require.NoError(t, w.Assign(t.Context(), inventory.Assignment{Owner: o, Boot: g.Boot, Key: key}))
+	told("there is work")
+	require.NoError(t, w.StopAssignment(t.Context(), o, key, w.in(0)))
+	told("there is an order to stop")
+	require.NoError(t, w.PutWorkflow(t.Context(), inventory.Workflow{Run: "run-1", Machine: "m1", State: inventory.StateRunning}))
+	require.Empty(t, mine, "a record is nothing that an agent waits for")
+	require.NoError(t, w.CloseNetboot(t.Context(), o))
+	told("the window was closed")
+	require.NoError(t, w.EndGrant(t.Context(), o))
+	told("the run is over, although no window was open")
+	w.take("run-2")
+	told("another run has the machine")
+	require.NoError(t, w.DisarmByHand(t.Context(), "m1", "ann", true))
+	told("a person took it away")
+}
+
 func TestSiteEpoch(t *testing.T) {
 	w := newWorld(t)
 	n, err := w.SiteEpoch(t.Context())
