@@ -79,8 +79,10 @@ func (s *site) holds(o inventory.Owner, w action.Welcome) {
 			method, path string
 			in           any
 		}{
-			{http.MethodGet, "/agent/v1/next", nil}, {http.MethodPost, "/agent/v1/heartbeat", action.Heartbeat{}},
-			{http.MethodPost, "/agent/v1/report", report}, {http.MethodGet, "/agent/v1/images/x", nil},
+			{http.MethodGet, "/agent/v1/next", nil},
+			{http.MethodPost, "/agent/v1/heartbeat", action.Heartbeat{}},
+			{http.MethodPost, "/agent/v1/report", report},
+			{http.MethodGet, "/agent/v1/images/x", nil},
 		} {
 			require.Equal(s.t, code, send(s.t, s.agent, r.method, r.path, r.in, bearer(w.Token)).Code, r.path)
 		}
@@ -99,7 +101,7 @@ func TestStrangeHardwareIsAConflict(t *testing.T) {
 	again := h
 	again.Nonce = nonceB
 	require.Equal(t, http.StatusConflict, send(t, s.agent, http.MethodPost, "/agent/v1/claim", again).Code)
-	require.Equal(t, map[string]int{inventory.EventGrant: 1, inventory.EventArmed: 1, inventory.EventClaimConflict: 1}, s.events(inventory.EventFilter{Run: "r1"}),
+	require.Equal(t, map[string]int{inventory.EventGrant: 1, inventory.EventArmed: 1, inventory.EventPhase: 1, inventory.EventClaimConflict: 1}, s.events(inventory.EventFilter{Run: "r1"}),
 		"an attacker decides how often he asks, not how much is stored")
 	s.welcome(o, nonceB) // the machine itself is not locked out
 }

@@ -37,7 +37,6 @@ func TestAReportOutlivesAnyOutage(t *testing.T) {
 		}
 	}
 	// And work goes on.
-	s.locked(func() { s.onReport = nil })
 	s.result(s.give(1, action.Noop, nil, nil))
 	if len(r.host.went) != 0 {
 		t.Fatal("the machine left")
