@@ -97,6 +97,9 @@ type Config struct {
 	CheckBMC func(ctx context.Context, m inventory.Machine) (power string, err error)
 	// Status adds what only the process knows to GET /v1/status; may be nil.
 	Status func(ctx context.Context) StatusExtra
+	// RotateKeys replaces the keys of the stored secrets and tells how many
+	// were sealed again; nil: this server has none.
+	RotateKeys func(ctx context.Context) (int, error)
 	// NoSecretKey: the key file is missing, so that secrets cannot be opened.
 	NoSecretKey bool
 	// ImageURL is where an agent fetches an image; nil = where it came from.
@@ -215,6 +218,7 @@ func (s *Server) operator() *gin.Engine {
 	r.GET("/v1/openapi.yaml", s.openapi)
 	r.GET("/v1/status", s.status)
 	r.GET("/v1/secrets", s.secrets)
+	r.POST("/v1/secrets/rotate", s.rotateSecrets)
 
 	r.GET("/v1/machines", s.listMachines)
 	r.POST("/v1/machines", s.pushMachines)

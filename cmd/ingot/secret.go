@@ -21,7 +21,7 @@ import (
 )
 
 func secretCmd(o *options) *cobra.Command {
-	return group("secret", "Stored secrets and their key", "  ingot secret status\n  ingot secret reset", secretStatusCmd(o), secretResetCmd(o))
+	return group("secret", "Stored secrets and their keys", "  ingot secret status\n  ingot secret rotate\n  ingot secret reset", secretStatusCmd(o), secretRotateCmd(o), secretResetCmd(o))
 }
 
 type secretState struct {
@@ -54,6 +54,39 @@ func secretStatusCmd(o *options) *cobra.Command {
 				fmt.Errorf("%s cannot be read, and nothing can be armed", count(len(a.v.Unreadable), "secret")),
 				"put the right key file back and start ingot serve again; if it is lost: ingot secret reset",
 			}
+		},
+	}
+}
+
+type rotated struct {
+	Sealed int `json:"sealed"`
+}
+
+func secretRotateCmd(o *options) *cobra.Command {
+	return &cobra.Command{
+		Use: "rotate", Short: "Replace the keys of stored secrets", Args: cobra.NoArgs,
+		Long: `Replace the keys of stored secrets and seal the secrets again, while the server
+goes on. If it breaks off, nothing is lost: the key file holds both the old keys
+and the new ones until everything is sealed again, and the server finishes it at
+its next start.
+
+Copies of the key file and of the database that were made before still open each
+other: destroy those that may have leaked, and change the passwords in them. The
+key of claims and the signer of plans stay.`,
+		Example: "  ingot secret rotate",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := o.client()
+			if err != nil {
+				return err
+			}
+			a, err := ask[rotated](cmd.Context(), c, "POST", path("secrets", "rotate"), nil)
+			if err != nil {
+				return err
+			}
+			return show(cmd, o, a, func(w io.Writer, v rotated) error {
+				_, err := fmt.Fprintf(w, "keys replaced, %s sealed again\nnext: back up the key file, apart from the data\n", count(v.Sealed, "secret"))
+				return err
+			})
 		},
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -81,6 +82,7 @@ type server struct {
 	address  netip.Addr // of this server on the provisioning network
 	agentTLS tls.Certificate
 	token    string
+	rotating sync.Mutex // held while keys are replaced
 }
 
 func serve(ctx context.Context, cfg config.Config, log *slog.Logger, out io.Writer) error {
@@ -112,6 +114,8 @@ func newServer(ctx context.Context, cfg config.Config, log *slog.Logger) (_ *ser
 	}()
 	if err := s.store.KeyCheck(ctx); err != nil {
 		log.Error("secrets cannot be opened: DHCP goes on, arming is refused; ingot secret status tells more", "key_file", cfg.KeyFile, "error", err)
+	} else {
+		s.resumeRotation(ctx)
 	}
 	if s.temporal, err = newTemporal(cfg, log, s.store.TemporalCluster); err != nil {
 		return nil, err
@@ -266,7 +270,7 @@ func (s *server) control() error {
 		Store: s.store, Temporal: s.temporal.Client, Namespace: s.cfg.Temporal.Namespace, TokenSHA256: sha256.Sum256([]byte(s.token)), ClaimKey: key,
 		AllowedHosts: hosts, BaseURL: base, Log: s.log.With("part", "api"), Version: build(), ImageDir: s.cfg.ImageDir(),
 		DataDir: s.cfg.DataDir, MinFree: s.cfg.MinFree << 20, Reserve: s.reserveStatus, FetchHosts: s.cfg.Images.FetchHosts, NoSecretKey: s.keys == nil, ImageURL: site.URLOf,
-		Heartbeat: activities.Heartbeat, Status: s.status, CheckBMCHost: driver.CheckHost,
+		Heartbeat: activities.Heartbeat, Status: s.status, CheckBMCHost: driver.CheckHost, RotateKeys: s.rotateKeys,
 		Why: func(ctx context.Context, mac string) (any, error) {
 			if s.boot == nil {
 				return whyOff(ctx, s.store, mac)

@@ -21,6 +21,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -39,12 +40,18 @@ const (
 )
 
 // A Ring holds the keys by purpose. A nil Ring holds none.
-type Ring struct{ keys map[string][]byte }
+type Ring struct {
+	mu   sync.RWMutex
+	keys map[string][]byte
+	old  map[string][][]byte // keys that were replaced and are not retired yet
+}
 
 // file is the key file's content.
 type file struct {
 	Version int               `json:"version"`
 	Keys    map[string][]byte `json:"keys"` // base64
+	// Old are keys that a rotation has replaced and not retired yet.
+	Old map[string][][]byte `json:"old,omitempty"`
 }
 
 // New returns a ring of fresh random keys that is stored nowhere.
@@ -136,7 +143,14 @@ func Load(path string) (*Ring, error) {
 			return nil, fmt.Errorf("loading key file %q: key %q has %d bytes instead of %d", path, purpose, n, keySize)
 		}
 	}
-	return &Ring{keys: in.Keys}, nil
+	for _, purpose := range slices.Sorted(maps.Keys(in.Old)) {
+		for _, key := range in.Old[purpose] {
+			if n := len(key); n != keySize {
+				return nil, fmt.Errorf("loading key file %q: an old key %q has %d bytes instead of %d", path, purpose, n, keySize)
+			}
+		}
+	}
+	return &Ring{keys: in.Keys, old: in.Old}, nil
 }
 
 // Outside returns an error when the key file at path lies in dataDir or below:
@@ -180,10 +194,16 @@ func resolve(path string) (string, error) {
 // Only returns a ring with the keys of the given purposes alone, for a node
 // that must not hold the others.
 func (r *Ring) Only(purposes ...string) *Ring {
-	out := &Ring{keys: map[string][]byte{}}
+	out := &Ring{keys: map[string][]byte{}, old: map[string][][]byte{}}
+	if slices.Contains(purposes, Plan) {
+		purposes = append(slices.Clone(purposes), planSigner)
+	}
 	for _, p := range purposes {
-		if key := r.Key(p); key != nil {
-			out.keys[p] = key
+		if keys := r.candidates(p); len(keys) > 0 {
+			out.keys[p] = keys[0]
+			if len(keys) > 1 {
+				out.old[p] = keys[1:]
+			}
 		}
 	}
 	return out
@@ -194,6 +214,8 @@ func (r *Ring) Key(purpose string) []byte {
 	if r == nil {
 		return nil
 	}
+	r.mu.RLock()
+	defer r.mu.RUnlock()
 	return r.keys[purpose]
 }
 
@@ -202,6 +224,9 @@ func (r *Ring) Key(purpose string) []byte {
 // only boots machines may do neither. It is derived, so that key files of
 // before have one, too.
 func (r *Ring) PlanSigner() ed25519.PrivateKey {
+	if seed := r.Key(planSigner); seed != nil {
+		return ed25519.NewKeyFromSeed(seed)
+	}
 	key := r.Key(Plan)
 	if key == nil {
 		return nil
@@ -214,7 +239,11 @@ func (r *Ring) PlanSigner() ed25519.PrivateKey {
 // Seal encrypts plain under the key of purpose, bound to binding: only Open
 // with both the same returns it. Without that key: inventory.ErrSealed.
 func (r *Ring) Seal(purpose, binding string, plain []byte) ([]byte, error) {
-	gcm, err := r.gcm(purpose)
+	key := r.Key(purpose)
+	if key == nil {
+		return nil, fmt.Errorf("sealing for %q: %w", purpose, inventory.ErrSealed)
+	}
+	gcm, err := gcmOf(key)
 	if err != nil {
 		return nil, fmt.Errorf("sealing for %q: %w", purpose, err)
 	}
@@ -227,28 +256,26 @@ func (r *Ring) Seal(purpose, binding string, plain []byte) ([]byte, error) {
 // Open decrypts what Seal returned. A missing or wrong key, another binding or
 // a changed ciphertext are all inventory.ErrSealed: they look the same.
 func (r *Ring) Open(purpose, binding string, sealed []byte) ([]byte, error) {
-	gcm, err := r.gcm(purpose)
-	if err != nil {
-		return nil, fmt.Errorf("opening for %q: %w", purpose, err)
+	for _, key := range r.candidates(purpose) {
+		gcm, err := gcmOf(key)
+		if err != nil {
+			return nil, fmt.Errorf("opening for %q: %w", purpose, err)
+		}
+		n := 1 + gcm.NonceSize()
+		if len(sealed) < n || sealed[0] != version {
+			break
+		}
+		plain, err := gcm.Open(nil, sealed[1:n], sealed[n:], additional(purpose, binding))
+		if err == nil {
+			return plain, nil
+		}
 	}
-	n := 1 + gcm.NonceSize()
-	if len(sealed) < n || sealed[0] != version {
-		return nil, fmt.Errorf("opening for %q: %w", purpose, inventory.ErrSealed)
-	}
-	plain, err := gcm.Open(nil, sealed[1:n], sealed[n:], additional(purpose, binding))
-	if err != nil {
-		return nil, fmt.Errorf("opening for %q: %w", purpose, inventory.ErrSealed)
-	}
-	return plain, nil
+	return nil, fmt.Errorf("opening for %q: %w", purpose, inventory.ErrSealed)
 }
 
 func additional(purpose, binding string) []byte { return []byte(purpose + "\x00" + binding) }
 
-func (r *Ring) gcm(purpose string) (cipher.AEAD, error) {
-	key := r.Key(purpose)
-	if key == nil {
-		return nil, inventory.ErrSealed
-	}
+func gcmOf(key []byte) (cipher.AEAD, error) {
 	block, err := aes.NewCipher(key)
 	if err != nil {
 		return nil, err

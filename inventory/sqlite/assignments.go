@@ -31,12 +31,13 @@ func (s *Store) PutPlan(ctx context.Context, p inventory.Plan) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", what, err)
 	}
-	sealed, err := s.seal(sealPlan, runBinding(p.Run), []byte(doc))
-	if err != nil {
-		return fmt.Errorf("%s: %w", what, err)
-	}
 	return s.write(ctx, what, func(tx *sqlx.Tx) error {
-		_, err := exec(ctx, tx, "INSERT OR IGNORE INTO plan (run, digest, sealed) VALUES (?, ?, ?)", p.Run, p.Digest, sealed)
+		// Within the transaction: see Reseal.
+		sealed, err := s.seal(sealPlan, runBinding(p.Run), []byte(doc))
+		if err != nil {
+			return err
+		}
+		_, err = exec(ctx, tx, "INSERT OR IGNORE INTO plan (run, digest, sealed) VALUES (?, ?, ?)", p.Run, p.Digest, sealed)
 		return err
 	})
 }
@@ -110,13 +111,14 @@ func (s *Store) Assign(ctx context.Context, a inventory.Assignment) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", what, err)
 	}
-	sealed, err := s.seal(sealPlan, runBinding(a.Run), []byte(doc))
-	if err != nil {
-		return fmt.Errorf("%s: %w", what, err)
-	}
 	return s.write(ctx, what, func(tx *sqlx.Tx) error {
+		// Within the transaction: see Reseal.
+		sealed, err := s.seal(sealPlan, runBinding(a.Run), []byte(doc))
+		if err != nil {
+			return err
+		}
 		var boot int
-		err := get(ctx, tx, &boot, `INSERT INTO assignment (machine, run, epoch, action, attempt, boot, sealed, state)
+		err = get(ctx, tx, &boot, `INSERT INTO assignment (machine, run, epoch, action, attempt, boot, sealed, state)
 			SELECT ?1, ?2, ?3, ?4, ?5, boot, ?7, ?8 FROM grant_ WHERE `+owns+` AND boot > 0 AND spent = 1 AND (?6 = 0 OR boot = ?6) ON CONFLICT DO NOTHING RETURNING boot`,
 			a.Machine, a.Run, a.Epoch, a.Key.Action, a.Key.Attempt, a.Boot, sealed, action.Pending)
 		if errors.Is(err, inventory.ErrNotFound) {

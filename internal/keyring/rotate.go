@@ -1,0 +1,136 @@
+package keyring
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+)
+
+// planSigner is where the seed of PlanSigner is kept once the Plan key that it
+// was derived from is gone: agents that are at work know the signer, and must
+// not lose it.
+const planSigner = "plan-signer"
+
+// Sealing are the purposes whose keys seal what is stored. The key of claims
+// is not among them: it stands behind what machines hold right now.
+func Sealing() []string { return []string{BMC, UserData, Plan} }
+
+// Rotate replaces the keys of Sealing by fresh ones, in the file at path and
+// then in r. The keys of before are kept beside them, so that Open goes on
+// opening what they sealed; Retire drops them. A rotation that was begun and
+// not retired is taken up as it is.
+//
+// At any moment the file holds every key that anything is sealed with.
+func (r *Ring) Rotate(path string) error {
+	stored, err := Load(path)
+	if err != nil {
+		return fmt.Errorf("replacing keys: %w", err)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(stored.old) == 0 {
+		fresh := New()
+		stored.old = map[string][][]byte{}
+		if signer := stored.PlanSigner(); signer != nil {
+			stored.keys[planSigner] = signer.Seed()
+		}
+		for _, p := range Sealing() {
+			if key := stored.keys[p]; key != nil {
+				stored.old[p] = [][]byte{key}
+				stored.keys[p] = fresh.keys[p]
+			}
+		}
+		if err := stored.store(path); err != nil {
+			return fmt.Errorf("replacing keys: %w", err)
+		}
+	}
+	// The purposes of r alone: a node holds no others.
+	for p := range r.keys {
+		if key := stored.keys[p]; key != nil {
+			r.keys[p] = key
+		}
+	}
+	if seed := stored.keys[planSigner]; seed != nil && r.keys[Plan] != nil {
+		r.keys[planSigner] = seed
+	}
+	r.old = map[string][][]byte{}
+	for p, keys := range stored.old {
+		if r.keys[p] != nil {
+			r.old[p] = keys
+		}
+	}
+	return nil
+}
+
+// Rotating tells whether keys of before are still kept.
+func (r *Ring) Rotating() bool {
+	if r == nil {
+		return false
+	}
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return len(r.old) > 0
+}
+
+// Retire drops the keys of before, from the file at path and from r. Whatever
+// they sealed must have been sealed again.
+func (r *Ring) Retire(path string) error {
+	stored, err := Load(path)
+	if err != nil {
+		return fmt.Errorf("dropping replaced keys: %w", err)
+	}
+	stored.old = nil
+	if err := stored.store(path); err != nil {
+		return fmt.Errorf("dropping replaced keys: %w", err)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.old = nil
+	return nil
+}
+
+// store puts r in the place of the file at path, whole or not at all.
+func (r *Ring) store(path string) error {
+	text, err := json.MarshalIndent(file{Version: version, Keys: r.keys, Old: r.old}, "", "  ")
+	if err != nil {
+		return err
+	}
+	dir := filepath.Dir(path)
+	tmp, err := os.CreateTemp(dir, ".key-*") // mode 0600
+	if err != nil {
+		return err
+	}
+	_, err = tmp.Write(append(text, '\n'))
+	if err == nil {
+		err = tmp.Sync()
+	}
+	err = errors.Join(err, tmp.Close())
+	if err == nil {
+		err = os.Rename(tmp.Name(), path)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(tmp.Name()))
+	}
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+// candidates returns the keys that may have sealed for purpose, the present
+// one first.
+func (r *Ring) candidates(purpose string) [][]byte {
+	if r == nil {
+		return nil
+	}
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	if r.keys[purpose] == nil {
+		return nil
+	}
+	return append([][]byte{r.keys[purpose]}, slices.Clone(r.old[purpose])...)
+}
