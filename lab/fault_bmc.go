@@ -27,6 +27,26 @@ func (b *BMC) Slow(d time.Duration) (Undo, error) {
 	return b.pretend("slow", fmt.Sprintf("sleep %.3f\nexec \"$real\" \"$@\"", d.Seconds()))
 }
 
+// Hold makes every question and every order about power and boot device wait until it is undone; then they are carried out.
+func (b *BMC) Hold() (Undo, error) {
+	gate := filepath.Join(b.dir(), "held")
+	if err := os.WriteFile(gate, nil, 0o600); err != nil {
+		return nil, err
+	}
+	undo, err := b.pretend("held", fmt.Sprintf("while [ -e '%s' ]; do sleep 0.05; done\nexec \"$real\" \"$@\"", strings.ReplaceAll(gate, "'", `'\''`)))
+	if err != nil {
+		return nil, errors.Join(err, os.Remove(gate))
+	}
+	return func() error {
+		// The fault first: who is let go must find the real script.
+		err := undo()
+		if e := os.Remove(gate); !errors.Is(e, os.ErrNotExist) {
+			err = errors.Join(err, e)
+		}
+		return err
+	}, nil
+}
+
 // Idle makes it answer success to orders and carry out none of them. What it says about its state stays true.
 func (b *BMC) Idle() (Undo, error) {
 	return b.pretend("idle", `[ "$2" = set ] && exit 0`+"\nexec \"$real\" \"$@\"")

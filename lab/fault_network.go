@@ -74,6 +74,20 @@ func (l *Lab) Stall(link Link, port int, after int64) (Undo, error) {
 	return l.onSwitch(fmt.Sprintf("port %d stalled on link %s", port, link), rule+" counter drop")
 }
 
+var counted = regexp.MustCompile(`counter packets (\d+)`)
+
+// Lost is how many frames the faults that there are now on the switch have lost so far.
+func (l *Lab) Lost() (int, error) {
+	out, err := l.outside(Switch, "", "nft", "list", "ruleset", "bridge")
+	sum := 0
+	for _, m := range counted.FindAllStringSubmatch(out, -1) {
+		n, e := strconv.Atoi(m[1])
+		err = errors.Join(err, e)
+		sum += n
+	}
+	return sum, err
+}
+
 // ResetTransfers is of one moment and needs no undo: it resets the TCP connections that the server has accepted on port from the address
 // of a machine, in mid-transfer. An empty address means all. It returns how many there were.
 func (l *Lab) ResetTransfers(port int, address string) (int, error) {

@@ -12,8 +12,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -234,19 +232,12 @@ func hear(t *testing.T, c net.PacketConn) string {
 	return string(buf[:n])
 }
 
-var counted = regexp.MustCompile(`counter packets (\d+)`)
-
-// lost waits until the rules of the switch have lost at least n frames.
+// lost waits until the faults of the switch have lost at least n frames.
 func lost(t *testing.T, l *Lab, n int) {
 	t.Helper()
 	err := poll(deadline(t, time.Minute), func() (bool, error) {
-		out, err := l.outside(Switch, "", "nft", "list", "ruleset", "bridge")
-		sum := 0
-		for _, m := range counted.FindAllStringSubmatch(out, -1) {
-			v, _ := strconv.Atoi(m[1]) // digits
-			sum += v
-		}
-		return sum >= n, err
+		have, err := l.Lost()
+		return have >= n, err
 	})
 	if err != nil {
 		t.Fatalf("waiting for %d frames to be lost: %v", n, err)
@@ -630,6 +621,25 @@ func TestBMCLies(t *testing.T) {
 	refused("chassis", "power", "status")
 	undo(t, u)
 
+	u = fault(m.BMC().Hold())
+	answer := make(chan string, 1)
+	go func() {
+		out, err := m.BMC().IPMITool(ctx, "chassis", "power", "status").Output()
+		answer <- fmt.Sprint(strings.TrimSpace(string(out)), err)
+	}()
+	if err := poll(ctx, func() (bool, error) { return chassisCalled(m.BMC()) }); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case got := <-answer:
+		t.Errorf("held: %q", got)
+	default:
+	}
+	undo(t, u)
+	if got := <-answer; got != "Chassis Power is off<nil>" {
+		t.Errorf("held, then undone: %q", got)
+	}
+
 	const d = 300 * time.Millisecond
 	u = fault(m.BMC().Slow(d))
 	begin := time.Now()
@@ -653,4 +663,15 @@ func TestBMCLies(t *testing.T) {
 	if m.PowerState() != On {
 		t.Error("after all faults it cannot be switched on")
 	}
+}
+
+// chassisCalled reports whether the chassis script of a BMC that is held was called.
+func chassisCalled(b *BMC) (bool, error) {
+	lines, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	for _, line := range lines {
+		if argv, e := os.ReadFile(line); e == nil && bytes.Contains(argv, []byte(filepath.Join(b.dir(), "chassis")+"\x00")) {
+			return true, err
+		}
+	}
+	return false, err
 }
