@@ -39,6 +39,8 @@ type Activities struct {
 	// Heard tells how long ago, by a clock that nobody sets, this process heard
 	// the agent of the owner's boot; false: never.
 	Heard func(o inventory.Owner, boot int) (time.Duration, bool)
+	// Troubles, if not nil, is told of each attempt by the worker.
+	Troubles *Troubles
 
 	// confirmed is the time, in Unix nanoseconds, of the newest event of which
 	// a person said that the clock is right and the event wrong.

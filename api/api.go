@@ -110,6 +110,8 @@ type Config struct {
 	// LostAfter is the silence after which an agent with work counts as lost;
 	// 0 = 60 s. IdleAfter is how long an agent may ask for work in vain; 0 = 10 s.
 	LostAfter, IdleAfter time.Duration
+	// Retrying tells which activities of a run fail and are tried again; may be nil.
+	Retrying func(run string) []string
 	// SecretsFor is how long an agent's claim opens the secrets window; 0 = 1 h.
 	SecretsFor time.Duration
 }
@@ -145,6 +147,10 @@ func New(cfg Config) (*Server, error) {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
+	if cfg.Elapsed == nil {
+		begun := cfg.Now()
+		cfg.Elapsed = func() time.Duration { return cfg.Now().Sub(begun) }
+	}
 	if cfg.Namespace == "" {
 		cfg.Namespace = client.DefaultNamespace
 	}
@@ -153,10 +159,6 @@ func New(cfg Config) (*Server, error) {
 	}
 	if cfg.BaseURL == "" {
 		cfg.BaseURL = "http://127.0.0.1:8080"
-	}
-	if cfg.Elapsed == nil {
-		begun := cfg.Now()
-		cfg.Elapsed = func() time.Duration { return cfg.Now().Sub(begun) }
 	}
 	def := func(d *time.Duration, v time.Duration) {
 		if *d <= 0 {
@@ -179,7 +181,7 @@ func New(cfg Config) (*Server, error) {
 	s.pump = &Pump{Store: cfg.Store, Temporal: cfg.Temporal, Namespace: cfg.Namespace, Log: cfg.Log}
 	s.recon = &Reconciler{
 		Store: cfg.Store, Temporal: cfg.Temporal, Log: cfg.Log, Now: cfg.Now, Elapsed: cfg.Elapsed,
-		LostAfter: cfg.LostAfter, IdleAfter: cfg.IdleAfter, agents: s.agents, started: cfg.Elapsed(),
+		LostAfter: cfg.LostAfter, IdleAfter: cfg.IdleAfter, agents: s.agents, pump: s.pump, started: cfg.Elapsed(),
 	}
 	// gin prints its routes unless told not to; there is no other way to say so.
 	gin.SetMode(gin.ReleaseMode)

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	commonpb "go.temporal.io/api/common/v1"
@@ -34,20 +35,26 @@ type pumpStore interface {
 // It alone sends them, in the order of each run, by the raw request with RunID
 // and RequestId: the run, so that a late event cannot reach the next run under
 // the same workflow id; the request id, so that an event sent twice counts
-// once. An event is marked only after Temporal took it.
+// once. An event is marked only after Temporal took it, or when it refused it
+// for good: then the run learns what it said when it asks for evidence.
 type Pump struct {
 	Store     pumpStore
 	Temporal  Temporal
 	Namespace string
 	Log       *slog.Logger
 
-	waits map[string]retryAt // run → when to try again, after NotFound
+	waits   map[string]retryAt // run → when to try again
+	refused atomic.Int64
 }
 
 type retryAt struct {
-	at   time.Time
-	step time.Duration
+	at    time.Time
+	step  time.Duration
+	tries int // that Temporal refused in a way that may pass
 }
+
+// Refused is how many events Temporal has refused for good since the start.
+func (p *Pump) Refused() int64 { return p.refused.Load() }
 
 const (
 	pumpEvery    = 5 * time.Second
@@ -58,6 +65,7 @@ const (
 	firstRetry   = 500 * time.Millisecond
 	lastRetry    = 30 * time.Second
 	maxSignal    = 2 << 10 // bytes of a message inside a signal
+	maxTries     = 100     // of an event that Temporal refuses: almost an hour
 )
 
 // Run pumps until ctx is done: at start, whenever the store changed, and every
@@ -182,15 +190,21 @@ func (p *Pump) send(ctx context.Context, tc client.Client, due map[string][]inve
 				case err == nil:
 					sent = append(sent, e.Seq)
 					delete(p.waits, run)
-				case errors.As(err, &never):
+				case errors.As(err, &never) || !errors.As(err, &gone) && !away(err) && p.waits[run].tries >= maxTries:
 					// It would be refused each time, and all behind it would wait.
 					p.Log.Error("an event cannot be signalled", "seq", e.Seq, "kind", e.Kind, "machine", e.Machine, "run", run, "error", err)
+					p.refused.Add(1)
 					sent, err = append(sent, e.Seq), nil
+					delete(p.waits, run)
 				case errors.As(err, &gone):
 					// The same code for a finished run, for one that Temporal
 					// does not know yet and for a namespace that is missing:
 					// whether a run is over is for its grant to say.
-					p.later(run)
+					p.later(run, 0)
+				case !away(err):
+					// What is wrong with this run is no reason for others to wait.
+					p.Log.Warn("signalling an event, which waits in the store", "kind", e.Kind, "machine", e.Machine, "run", run, "error", err)
+					p.later(run, 1)
 				default:
 					errs = append(errs, err)
 				}
@@ -213,10 +227,21 @@ func (p *Pump) send(ctx context.Context, tc client.Client, due map[string][]inve
 	return errors.Join(errs...)
 }
 
-// later makes run wait, longer each time. The caller holds the lock.
-func (p *Pump) later(run string) {
-	step := min(max(2*p.waits[run].step, firstRetry), lastRetry)
-	p.waits[run] = retryAt{time.Now().Add(step), step}
+// away tells that Temporal could not be reached, or not in time.
+func away(err error) bool {
+	var unavailable *serviceerror.Unavailable
+	var late *serviceerror.DeadlineExceeded
+	var cancelled *serviceerror.Canceled
+	return errors.As(err, &unavailable) || errors.As(err, &late) || errors.As(err, &cancelled) ||
+		errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
+}
+
+// later makes run wait, longer each time, and counts the refusals. The caller
+// holds the lock.
+func (p *Pump) later(run string, refusals int) {
+	w := p.waits[run]
+	step := min(max(2*w.step, firstRetry), lastRetry)
+	p.waits[run] = retryAt{time.Now().Add(step), step, w.tries + refusals}
 }
 
 // signal sends one event to its run, whose workflow has that id.

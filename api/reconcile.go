@@ -45,6 +45,7 @@ type Reconciler struct {
 	LostAfter, IdleAfter time.Duration
 
 	agents  *agents
+	pump    *Pump
 	started time.Duration
 	blind   bool // Temporal is too old to know the search attribute of stuckQuery
 
@@ -71,6 +72,8 @@ type Counts struct {
 	AgentsIdle      int64 `json:"agentsIdle"`
 	// ClockSteps is how often somebody has set the clock of this server.
 	ClockSteps int64 `json:"clockSteps"`
+	// SignalsRefused is how many events Temporal would not take.
+	SignalsRefused int64 `json:"signalsRefused"`
 	// Stuck is how many runs' workflow code fails again and again now.
 	Stuck int64 `json:"stuck"`
 }
@@ -92,7 +95,9 @@ const stuckQuery = "TemporalReportedProblems IS NOT NULL AND ExecutionStatus='Ru
 func (r *Reconciler) Counts() Counts {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.counts
+	c := r.counts
+	c.SignalsRefused = r.pump.Refused()
+	return c
 }
 
 func (r *Reconciler) count(f func(c *Counts)) {

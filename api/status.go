@@ -43,6 +43,8 @@ type Status struct {
 	OpenWorkflows int            `json:"openWorkflows"`
 	Secrets       string         `json:"secrets"` // ok | missing | wrong
 	Reconcile     Counts         `json:"reconcile"`
+	// Retrying is what of open runs fails and is tried again, at most ten.
+	Retrying []string `json:"retrying,omitempty"`
 	// Space is that of DataDir, and of ImageDir if it lies on another disk.
 	Space []SpaceStatus `json:"space"`
 	Time  time.Time     `json:"time"`
@@ -85,6 +87,13 @@ func (s *Server) statusNow(ctx context.Context) (Status, error) {
 		return st, err
 	}
 	st.Machines, st.OpenWorkflows = len(ms), len(ws)
+	for _, w := range ws {
+		for _, r := range s.retrying(w) {
+			if len(st.Retrying) < 10 {
+				st.Retrying = append(st.Retrying, w.Machine+": "+r)
+			}
+		}
+	}
 	if st.Space, err = s.spaces(); err != nil {
 		return st, err
 	}

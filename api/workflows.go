@@ -161,10 +161,20 @@ func (s *Server) summary(w inventory.Workflow) inventory.Workflow {
 	return w
 }
 
-// withProgress adds to a running action what its agent said of it last. The
-// actions are a copy.
+// retrying is what of a run fails and is tried again. Nothing is while a person
+// is awaited: then attempts are used up.
+func (s *Server) retrying(w inventory.Workflow) []string {
+	if s.cfg.Retrying == nil || inventory.Final(w.State) || w.Phase == inventory.PhaseWaiting {
+		return nil
+	}
+	return s.cfg.Retrying(w.Run)
+}
+
+// withProgress adds to a running action what its agent said of it last, and to
+// an open run what is tried again. The actions are a copy.
 func (s *Server) withProgress(w inventory.Workflow) inventory.Workflow {
 	w.Actions = append([]inventory.ActionRecord{}, w.Actions...)
+	w.Retrying = s.retrying(w)
 	p, ok := s.agents.progress(inventory.Owner{Machine: w.Machine, Run: w.Run, Epoch: w.Epoch})
 	if !ok || p.Key.Action < 0 || p.Key.Action >= len(w.Actions) {
 		return w
@@ -243,6 +253,7 @@ func (s *Server) provisionMachine(c *gin.Context) {
 		Template    string            `json:"template"`
 		Image       string            `json:"image"`
 		Retries     workflows.Retries `json:"retries"`
+		Policy      string            `json:"policy"`
 		HardwareMap map[string]string `json:"hardwareMap"`
 	}
 	if err := body(c, &in, true); err != nil {
@@ -250,7 +261,7 @@ func (s *Server) provisionMachine(c *gin.Context) {
 		return
 	}
 	s.begin(c)(s.provision(c.Request.Context(), workflows.ProvisionInput{
-		Machine: c.Param("name"), Template: in.Template, Image: in.Image, Retries: in.Retries, HardwareMap: in.HardwareMap,
+		Machine: c.Param("name"), Template: in.Template, Image: in.Image, Retries: in.Retries, Policy: in.Policy, HardwareMap: in.HardwareMap,
 	}))
 }
 
@@ -295,6 +306,9 @@ func (s *Server) provision(ctx context.Context, in workflows.ProvisionInput) (St
 	}
 	if f := in.Retries.From; f != "" && f != fromFailed && f != fromStart {
 		problems.Add("retries.from", "", "%q is neither %s nor %s", f, fromFailed, fromStart)
+	}
+	if p := in.Policy; p != "" && p != workflows.Fail && p != workflows.Pause {
+		problems.Add("policy", "", "%q is neither %s nor %s", p, workflows.Fail, workflows.Pause)
 	}
 	if err := problems.Err(); err != nil {
 		return Started{}, err

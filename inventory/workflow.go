@@ -85,6 +85,9 @@ type Workflow struct {
 	Started  time.Time       `json:"started"`
 	Ended    time.Time       `json:"ended,omitzero"`
 	Updated  time.Time       `json:"updated"`
+	// Retrying is what fails and is tried again at this moment. The API fills it
+	// in; it is never stored, for it may be the store that fails.
+	Retrying []string `json:"retrying,omitempty"`
 	// Seq counts what the run has recorded: the activity of a lost workflow
 	// task writes late, and clocks step back.
 	Seq int64 `json:"seq,omitempty"`

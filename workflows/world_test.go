@@ -41,15 +41,23 @@ type world struct {
 	// down is Temporal's outage, or its timers' being early: what is seen lies in
 	// the database, and reaches the run when Evidence asks for what waits.
 	down    bool
+	onWire  func(kind string) // called before a packet is seen
 	waiters []func()
+	drained bool // something has waited
+	looked  bool
+	// holdFrom is the kind of event that comes held later, with all behind it.
+	holdFrom string
+	held     time.Duration
 
-	messages   []string // of the record, as it was written
-	noPXEUntil int      // up to this boot the firmware does not ask
-	atFence    func()   // called before each write to the BMC is compared
+	messages   []string      // of the record, as it was written
+	bootDelay  time.Duration // from power to the first packet; 0 = a minute
+	noPXEUntil int           // up to this boot the firmware does not ask
+	atFence    func()        // called before each write to the BMC is compared
 
 	clock *clock.Clock
-	set   time.Duration // by how much the wall clock was set forward so far
-	heard map[int]time.Time
+	begun time.Time
+	hops  []hop                 // of the wall clock
+	heard map[int]time.Duration // by boot
 
 	mu       sync.Mutex
 	on       bool
@@ -103,7 +111,7 @@ func newWorld(t *testing.T, edit func(m *inventory.Machine)) *world {
 		agentFor: func(a inventory.Assignment) *action.Result { return &action.Result{Key: a.Key, State: action.Success} },
 		answer:   func(inventory.Question) *workflows.Decision { return nil },
 	}
-	w.heard = map[int]time.Time{}
+	w.heard, w.bootDelay = map[int]time.Duration{}, time.Minute
 	var suite testsuite.WorkflowTestSuite
 	suite.SetLogger(slog.New(slog.DiscardHandler))
 	w.env = suite.NewTestWorkflowEnvironment()
@@ -115,8 +123,8 @@ func newWorld(t *testing.T, edit func(m *inventory.Machine)) *world {
 		Site: activities.Site{ClaimKey: keys.Key(keyring.Claim), ImageURL: func() string { return "http://10.0.0.1/images" }, MetadataURL: "http://10.0.0.1:7172"},
 		Log:  slog.New(slog.DiscardHandler), Now: w.env.Now, Heard: w.hears,
 	}
-	begun := w.env.Now().Add(-time.Hour) // when the server started
-	w.clock = clock.Of(w.env.Now, func() time.Duration { return w.env.Now().Sub(begun) - w.set })
+	w.begun = w.env.Now()
+	w.clock = clock.Of(w.env.Now, w.elapsed)
 	w.do.Clock = up{w.clock}
 	w.env.RegisterActivity(w.do)
 	return w
@@ -127,25 +135,46 @@ type up struct{ *clock.Clock }
 
 func (u up) Up() time.Duration { return time.Hour + u.Clock.Up() }
 
-// jump sets the wall clock forward: from now on Temporal's timers come that
-// much too early.
-func (w *world) jump(d time.Duration) {
-	w.set += d
-	w.clock.Look()
+// hop is a step of the wall clock: time that passes on the wall, and so in the
+// test environment, and nowhere else.
+type hop struct {
+	at time.Time
+	by time.Duration
+}
+
+// jump sets the wall clock forward: Temporal's timers come that much too early.
+func (w *world) jump(by time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.hops = append(w.hops, hop{w.env.Now(), by})
+}
+
+// elapsed is the clock that nobody sets.
+func (w *world) elapsed() time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	now := w.env.Now()
+	e := now.Sub(w.begun)
+	for _, h := range w.hops {
+		e -= min(max(now.Sub(h.at), 0), h.by)
+	}
+	return e
 }
 
 // hears tells how long ago the agent of a boot was heard.
 func (w *world) hears(_ inventory.Owner, boot int) (time.Duration, bool) {
+	now := w.elapsed()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	at, ok := w.heard[boot]
-	return w.env.Now().Sub(at), ok
+	return now - at, ok
 }
 
 func (w *world) hear(boot int) {
+	now := w.elapsed()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.heard[boot] = w.env.Now()
+	w.heard[boot] = now
 }
 
 // run carries out Provision under its proper id.
@@ -197,13 +226,30 @@ func (w *world) boots() {
 	if !g.NetbootOpen(w.env.Now()) || g.Boot <= w.noPXEUntil {
 		return
 	}
-	for _, k := range []string{inventory.EventDHCP, inventory.EventScript, inventory.EventKernel} {
-		w.signal(k, g.Epoch, g.Boot, nil)
+	delay := time.Duration(0)
+	for _, k := range []string{inventory.EventDHCP, inventory.EventScript, inventory.EventKernel, inventory.EventHello} {
+		if k == w.holdFrom {
+			delay, w.holdFrom = w.held, ""
+		}
+		if w.onWire != nil {
+			w.onWire(k)
+		}
+		if k == inventory.EventHello && w.noAgent(g.Boot) {
+			return
+		}
+		see := func() {
+			if k == inventory.EventHello {
+				w.says()
+			} else {
+				w.signal(k, g.Epoch, g.Boot, nil)
+			}
+		}
+		if delay > 0 {
+			w.after(delay, see)
+		} else {
+			see()
+		}
 	}
-	if w.noAgent(g.Boot) {
-		return
-	}
-	w.says()
 }
 
 // says is the agent's hello under the present boot.
@@ -314,13 +360,13 @@ func (w *world) Set(ctx context.Context, _ inventory.BMC, password inventory.Sec
 	case "on", "cycle":
 		w.on = true
 		w.cycles++
-		w.after(time.Minute, w.boots)
+		w.after(w.bootDelay, w.boots)
 	case "reset":
 		if w.noReset != nil {
 			return w.noReset
 		}
 		w.warm++
-		w.after(time.Minute, w.boots)
+		w.after(w.bootDelay, w.boots)
 	default:
 		w.offs++
 		w.on = false
@@ -359,17 +405,25 @@ func (w *world) record() inventory.Workflow {
 	return ws[0]
 }
 
-// PendingSignals counts what waits, and lets the pump send it.
+// PendingSignals counts what waits; the pump sends it before the second look.
 func (w *world) PendingSignals(context.Context, inventory.Owner) (int, error) {
 	if w.waiting != nil {
 		w.waiting()
 	}
 	w.mu.Lock()
 	now := w.waiters
-	w.waiters = nil
+	if len(now) > 0 && !w.looked {
+		w.looked = true
+		w.mu.Unlock()
+		return len(now), nil
+	}
+	w.waiters, w.looked = nil, false
+	if len(now) > 0 {
+		w.down, w.drained = false, true // Temporal is back
+	}
 	w.mu.Unlock()
 	for _, signal := range now {
 		signal()
 	}
-	return len(now), nil
+	return 0, nil
 }

@@ -16,6 +16,7 @@ func machineProvisionCmd(o *options) *cobra.Command {
 		Template    string            `json:"template,omitempty"`
 		Image       string            `json:"image,omitempty"`
 		Retries     workflows.Retries `json:"retries,omitzero"`
+		Policy      string            `json:"policy,omitempty"`
 		HardwareMap map[string]string `json:"hardwareMap,omitempty"`
 	}
 	var wait, yes bool
@@ -45,6 +46,7 @@ Without, and after Ctrl-C, it goes on by itself.`,
 	x.StringVar(&in.Image, "image", "", "image (default: the machine's)")
 	x.StringToStringVar(&in.HardwareMap, "hardware-map", nil, "further data for the template, key=value; repeatable")
 	x.IntVar(&in.Retries.Count, "retries", 0, "how often failed actions begin again inside this run")
+	x.StringVar(&in.Policy, "policy", "", "after a failed action without retries left: fail (default), or pause, which asks a person")
 	x.StringVar(&in.Retries.From, "from", "", "where a retry begins: failed-step (default) or start")
 	waitFlag(c, &wait)
 	yesFlag(c, &yes)

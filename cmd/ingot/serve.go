@@ -30,8 +30,8 @@ import (
 	"github.com/ingotmetal/ingot/api"
 	"github.com/ingotmetal/ingot/bmc"
 	"github.com/ingotmetal/ingot/bootsvc"
-	"github.com/ingotmetal/ingot/internal/config"
 	"github.com/ingotmetal/ingot/internal/clock"
+	"github.com/ingotmetal/ingot/internal/config"
 	"github.com/ingotmetal/ingot/internal/keyring"
 	"github.com/ingotmetal/ingot/internal/reserve"
 	"github.com/ingotmetal/ingot/inventory"
@@ -74,10 +74,10 @@ type server struct {
 	reserve  *reserve.Reserve
 	keys     *keyring.Ring // nil: missing
 	temporal *temporal
+	clock    *clock.Clock
 	boot     *bootsvc.Server // nil: no interface is configured
 	metadata *metadatasvc.Server
 	api      *api.Server
-	clock    *clock.Clock
 	do       *activities.Activities
 	address  netip.Addr // of this server on the provisioning network
 	agentTLS tls.Certificate
@@ -256,7 +256,8 @@ func (s *server) control() error {
 	s.do = &activities.Activities{
 		Machines: s.store, Catalogue: s.store, Grants: s.store, Agents: s.store, Assignments: s.store, Records: s.store,
 		BMC: driver, Site: site, Log: s.log.With("part", "activities"), Now: time.Now, Clock: s.clock,
-		Heard: func(o inventory.Owner, boot int) (time.Duration, bool) { return s.api.Heard(o, boot) },
+		Heard:    func(o inventory.Owner, boot int) (time.Duration, bool) { return s.api.Heard(o, boot) },
+		Troubles: activities.NewTroubles(time.Now),
 	}
 	base := "http://" + s.cfg.Listen
 	if !config.Loopback(s.cfg.Listen) {
@@ -270,7 +271,7 @@ func (s *server) control() error {
 		Store: s.store, Temporal: s.temporal.Client, Namespace: s.cfg.Temporal.Namespace, TokenSHA256: sha256.Sum256([]byte(s.token)), ClaimKey: key,
 		AllowedHosts: hosts, BaseURL: base, Log: s.log.With("part", "api"), Version: build(), ImageDir: s.cfg.ImageDir(),
 		DataDir: s.cfg.DataDir, MinFree: s.cfg.MinFree << 20, Reserve: s.reserveStatus, FetchHosts: s.cfg.Images.FetchHosts, NoSecretKey: s.keys == nil, ImageURL: site.URLOf,
-		Heartbeat: activities.Heartbeat, Status: s.status, CheckBMCHost: driver.CheckHost, RotateKeys: s.rotateKeys,
+		Retrying: s.do.Troubles.Of, Heartbeat: activities.Heartbeat, Status: s.status, CheckBMCHost: driver.CheckHost, RotateKeys: s.rotateKeys,
 		Why: func(ctx context.Context, mac string) (any, error) {
 			if s.boot == nil {
 				return whyOff(ctx, s.store, mac)
@@ -337,6 +338,9 @@ func (s *server) run(ctx context.Context, out io.Writer) error {
 	g.Go(func() error { return s.api.Run(ctx) })
 	g.Go(func() error { return s.api.Pump().Run(ctx) })
 	g.Go(func() error { return s.api.Reconciler().Run(ctx) })
+	g.Go(func() error {
+		return s.clock.Run(ctx, func(ctx context.Context, set clock.Step) { s.api.Reconciler().Stepped(ctx, set.From, set.To) })
+	})
 	g.Go(func() error { return s.temporal.Run(ctx, s.do) })
 	g.Go(func() error { return s.reserve.Run(ctx) })
 	g.Go(func() error { return s.keepRecords(ctx) })
@@ -376,9 +380,6 @@ type listener struct {
 	net  net.Listener
 	http *http.Server
 }
-	g.Go(func() error {
-		return s.clock.Run(ctx, func(ctx context.Context, set clock.Step) { s.api.Reconciler().Stepped(ctx, set.From, set.To) })
-	})
 
 func (l listener) serve(ctx context.Context) error {
 	done := make(chan error, 1)

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 	"go.temporal.io/api/workflowservice/v1"
 	"go.temporal.io/sdk/client"
+	"go.temporal.io/sdk/interceptor"
 	sdklog "go.temporal.io/sdk/log"
 	"go.temporal.io/sdk/worker"
 	"go.temporal.io/sdk/workflow"
@@ -219,6 +220,7 @@ func (t *temporal) work(ctx context.Context, do *activities.Activities, opts cli
 	defer giveUp(nil)
 	w := worker.New(c, workflows.TaskQueue, worker.Options{
 		WorkerStopTimeout: 5 * time.Second,
+		Interceptors:      []interceptor.WorkerInterceptor{do.Troubles},
 		OnFatalError:      func(err error) { giveUp(fmt.Errorf("the worker gave up: %w", err)) },
 	})
 	w.RegisterWorkflowWithOptions(workflows.Provision, workflow.RegisterOptions{Name: workflows.ProvisionType})

@@ -330,6 +330,9 @@ func (o *options) printTrouble(cmd *cobra.Command, c *remote, w io.Writer, x inv
 	if err := printQuestion(w, x); err != nil {
 		return err
 	}
+	for _, r := range x.Retrying {
+		fmt.Fprintf(w, "retrying: %s\n", r)
+	}
 	if x.Next != "" && x.Question == nil {
 		fmt.Fprintf(w, "next: %s\n", x.Next)
 	}

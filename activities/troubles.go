@@ -1,0 +1,102 @@
+package activities
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"go.temporal.io/sdk/activity"
+	"go.temporal.io/sdk/interceptor"
+	"go.temporal.io/sdk/temporal"
+)
+
+// troubleFor is how long after its last failure an activity counts as being
+// retried: the longest pause between attempts and the longest attempt.
+const troubleFor = 20 * time.Minute
+
+// Troubles remembers which activities fail and are tried again, by run. What
+// touches our own database goes on until it succeeds, and while the database
+// cannot be written no record can say so. It is an interceptor of the worker,
+// because local activities are shown nowhere else.
+type Troubles struct {
+	interceptor.WorkerInterceptorBase
+
+	now  func() time.Time
+	mu   sync.Mutex
+	runs map[string]map[string]trouble // by run and activity id
+}
+
+type trouble struct {
+	activity string
+	failures int
+	last     time.Time
+	err      string
+}
+
+// NewTroubles returns a Troubles that knows of none.
+func NewTroubles(now func() time.Time) *Troubles {
+	return &Troubles{now: now, runs: map[string]map[string]trouble{}}
+}
+
+// Of returns what is being tried again for the run, in words.
+func (t *Troubles) Of(run string) []string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var out []string
+	for _, x := range t.runs[run] {
+		if t.now().Sub(x.last) < troubleFor {
+			out = append(out, fmt.Sprintf("%s failed %d times: %s", x.activity, x.failures, x.err))
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// InterceptActivity is called by the worker for each attempt.
+func (t *Troubles) InterceptActivity(_ context.Context, next interceptor.ActivityInboundInterceptor) interceptor.ActivityInboundInterceptor {
+	return &attempt{ActivityInboundInterceptorBase: interceptor.ActivityInboundInterceptorBase{Next: next}, troubles: t}
+}
+
+type attempt struct {
+	interceptor.ActivityInboundInterceptorBase
+	troubles *Troubles
+}
+
+// ExecuteActivity passes on, and remembers how it went.
+func (a *attempt) ExecuteActivity(ctx context.Context, in *interceptor.ExecuteActivityInput) (any, error) {
+	out, err := a.Next.ExecuteActivity(ctx, in)
+	info := activity.GetInfo(ctx)
+	a.troubles.note(info.WorkflowExecution.RunID, info.ActivityID, info.ActivityType.Name, err)
+	return out, err
+}
+
+func (t *Troubles) note(run, id, name string, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var app *temporal.ApplicationError
+	if err == nil || errors.As(err, &app) && app.NonRetryable() {
+		delete(t.runs[run], id)
+		if len(t.runs[run]) == 0 {
+			delete(t.runs, run)
+		}
+		return
+	}
+	now := t.now()
+	for r, xs := range t.runs { // those of runs that are over by now
+		for i, x := range xs {
+			if now.Sub(x.last) >= troubleFor {
+				delete(xs, i)
+			}
+		}
+		if len(xs) == 0 {
+			delete(t.runs, r)
+		}
+	}
+	if t.runs[run] == nil {
+		t.runs[run] = map[string]trouble{}
+	}
+	t.runs[run][id] = trouble{name, t.runs[run][id].failures + 1, now, clip(err.Error())}
+}
