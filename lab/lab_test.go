@@ -679,6 +679,13 @@ func victim(dir string) {
 	if err == nil {
 		err = m.PowerOn(ctx)
 	}
+	var sim *Machine
+	if err == nil {
+		sim, err = l.Machine(ctx, Spec{Name: "simulated", Firmware: Simulated, Agent: "/bin/sleep", NoBMC: true})
+	}
+	if err == nil { // an agent that hangs
+		err = l.Command(ctx, sim.Namespace(), sim.Spec().Agent, "1000").Start()
+	}
 	if err != nil {
 		fmt.Println(err, l.Close(), dir)
 		os.Exit(1)
@@ -715,7 +722,7 @@ func TestKilledOwner(t *testing.T) {
 	name, dir := f[1], f[3]
 	pids := func() []byte {
 		var all []byte
-		for _, ns := range []string{"sw", "bmc", "rtr"} {
+		for _, ns := range []string{"sw", "bmc", "rtr", "m2"} {
 			out, err := exec.Command("ip", "netns", "pids", name+"-"+ns).Output()
 			if err != nil {
 				t.Fatal(err)
@@ -724,8 +731,8 @@ func TestKilledOwner(t *testing.T) {
 		}
 		return bytes.TrimSpace(all)
 	}
-	if n := len(bytes.Fields(pids())); n < 3 {
-		t.Errorf("%d processes: want machine, BMC and relay at least", n)
+	if n := len(bytes.Fields(pids())); n < 4 {
+		t.Errorf("%d processes: want machine, BMC, relay and agent at least", n)
 	}
 	if err := cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
@@ -735,6 +742,9 @@ func TestKilledOwner(t *testing.T) {
 		t.Errorf("processes %s outlived their owner", pids())
 	}
 	newLab(t)
+	if _, err := os.Stat(filepath.Join(netnsDir, name+"-m2")); !os.IsNotExist(err) {
+		t.Errorf("the namespace of a simulated machine is still there: %v", err)
+	}
 	if _, err := os.Stat(dir); !os.IsNotExist(err) {
 		t.Errorf("%s is still there", dir)
 	}
