@@ -94,26 +94,33 @@ func (b *BMC) Refuse(ctx context.Context) (Undo, error) {
 
 // pretend puts a script in front of the chassis script.
 func (b *BMC) pretend(what, body string) (Undo, error) {
-	script, real := filepath.Join(b.dir(), "chassis"), filepath.Join(b.dir(), "chassis.real")
-	if _, err := os.Stat(real); err == nil {
-		return nil, fmt.Errorf("making the BMC of %q %s: it has a fault already", b.machine.spec.Name, what)
-	}
-	// A script that runs is never written to: another takes its name.
-	text := "#!/bin/sh\nreal='" + strings.ReplaceAll(real, "'", `'\''`) + "'\n" + body + "\n"
-	err := os.Link(script, real)
-	if err == nil {
-		err = os.WriteFile(script+".new", []byte(text), 0o755)
-	}
-	if err == nil {
-		err = os.Rename(script+".new", script)
-	}
-	if err != nil {
+	script, real, mark := filepath.Join(b.dir(), "chassis"), filepath.Join(b.dir(), "chassis.real"), filepath.Join(b.dir(), "fault")
+	fail := func(err error) (Undo, error) {
 		return nil, fmt.Errorf("making the BMC of %q %s: %w", b.machine.spec.Name, what, err)
 	}
+	f, err := os.OpenFile(mark, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return fail(fmt.Errorf("it has a fault already: %w", err))
+	}
+	// The real one keeps its second name for ever: a script of an undone fault may still run and come to it.
+	err = f.Close()
+	if e := os.Link(script, real); !errors.Is(e, os.ErrExist) {
+		err = errors.Join(err, e)
+	}
+	text := "#!/bin/sh\nreal='" + strings.ReplaceAll(real, "'", `'\''`) + "'\n" + body + "\n"
+	if err == nil {
+		err = os.WriteFile(script+".fault", []byte(text), 0o755)
+	}
+	if err == nil { // a script that runs is never written to: another takes its name
+		err = os.Rename(script+".fault", script)
+	}
+	if err != nil {
+		return fail(errors.Join(err, os.Remove(mark)))
+	}
 	return b.machine.lab.undoable("BMC of "+b.machine.spec.Name+" "+what, func() error {
-		if err := os.Rename(real, script); !errors.Is(err, os.ErrNotExist) { // Close has removed the folder
-			return err
+		if _, err := os.Stat(mark); errors.Is(err, os.ErrNotExist) {
+			return nil // Close has removed the folder
 		}
-		return nil
+		return errors.Join(os.Link(real, script+".again"), os.Rename(script+".again", script), os.Remove(mark))
 	})
 }
