@@ -34,9 +34,12 @@ const (
 // acts by delayed callbacks of the test environment, whose clock skips.
 type world struct {
 	*sqlite.Store
-	t    *testing.T
-	env  *testsuite.TestWorkflowEnvironment
-	keys *keyring.Ring
+	t     *testing.T
+	suite testsuite.WorkflowTestSuite
+	env   *testsuite.TestWorkflowEnvironment
+	// replayed is the grant that a history says was taken, for a run that was reset.
+	replayed *inventory.Grant
+	keys     *keyring.Ring
 
 	// down is Temporal's outage, or its timers' being early: what is seen lies in
 	// the database, and reaches the run when Evidence asks for what waits.
@@ -112,9 +115,8 @@ func newWorld(t *testing.T, edit func(m *inventory.Machine)) *world {
 		answer:   func(inventory.Question) *workflows.Decision { return nil },
 	}
 	w.heard, w.bootDelay = map[int]time.Duration{}, time.Minute
-	var suite testsuite.WorkflowTestSuite
-	suite.SetLogger(slog.New(slog.DiscardHandler))
-	w.env = suite.NewTestWorkflowEnvironment()
+	w.suite.SetLogger(slog.New(slog.DiscardHandler))
+	w.env = w.suite.NewTestWorkflowEnvironment()
 	w.env.SetStartTime(time.Now())
 	w.env.SetTestTimeout(time.Minute)
 	require.NoError(t, w.env.SetTypedSearchAttributesOnStart(temporal.NewSearchAttributes()))
@@ -252,8 +254,14 @@ func (w *world) boots() {
 	}
 }
 
-// says is the agent's hello under the present boot.
+// says is the agent's hello under the present boot, and that the run hears it.
 func (w *world) says() {
+	g := w.claims()
+	w.signal(inventory.EventHello, g.Epoch, g.Boot, nil)
+}
+
+// claims redeems the claim of the present boot.
+func (w *world) claims() inventory.Grant {
 	ctx := context.Background()
 	g, err := w.Grant(ctx, machine)
 	require.NoError(w.t, err)
@@ -261,7 +269,7 @@ func (w *world) says() {
 	_, err = w.Redeem(ctx, g.Owner, g.Boot, h, func(n string) string { return "token-" + n }, w.env.Now().Add(time.Hour))
 	require.NoError(w.t, err)
 	w.hear(g.Boot)
-	w.signal(inventory.EventHello, g.Epoch, g.Boot, nil)
+	return g
 }
 
 func (w *world) Assign(ctx context.Context, a inventory.Assignment) error {
@@ -310,6 +318,9 @@ func (w *world) PutWorkflow(ctx context.Context, rec inventory.Workflow) error {
 }
 
 func (w *world) TakeGrant(ctx context.Context, m, run, id string, force bool) (inventory.Grant, error) {
+	if w.replayed != nil {
+		return *w.replayed, nil
+	}
 	g, err := w.Store.TakeGrant(ctx, m, run, id, force)
 	return g, w.effect(err)
 }
@@ -383,8 +394,11 @@ func (w *world) ResetBMC(ctx context.Context, _ inventory.BMC, _ inventory.Secre
 }
 
 func (w *world) SetBootDevice(ctx context.Context, _ inventory.BMC, _ inventory.Secret, d inventory.BootDevice, fence activities.Fence) (string, error) {
+	if err := errors.Join(fence(ctx), w.noPXE); err != nil {
+		return "", err
+	}
 	w.boot = append(w.boot, d)
-	return "", w.effect(errors.Join(fence(ctx), w.noPXE))
+	return "", w.effect(nil)
 }
 
 // closed requires what must hold after every run, however it ended.

@@ -1,0 +1,334 @@
+package workflows_test
+
+import (
+	"crypto/sha256"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.temporal.io/sdk/temporal"
+
+	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/activities"
+	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/workflows"
+)
+
+func tokenOf(epoch string) []byte {
+	sum := sha256.Sum256([]byte("token-nonce-" + epoch))
+	return sum[:]
+}
+
+// TestDecisionSentTwiceAnswersOneQuestion: by signal and by update, early and
+// late, a decision answers the question that it names and no other.
+func TestDecisionSentTwiceAnswersOneQuestion(t *testing.T) {
+	w := newWorld(t, nil)
+	w.disks = nil
+	refused := 0
+	w.answer = func(q inventory.Question) *workflows.Decision {
+		d := workflows.Decision{Question: q.ID, Choice: workflows.Retry}
+		if len(w.asked) == 3 {
+			d.Choice = workflows.Abort
+		}
+		for _, late := range []time.Duration{0, time.Second, 10 * time.Minute} {
+			w.after(time.Hour+late, func() { w.env.SignalWorkflow(workflows.SignalDecide, d) })
+			w.after(time.Hour+late+time.Second, func() {
+				w.env.UpdateWorkflow(workflows.UpdateDecide, q.ID+late.String(), &updated{rejected: func(error) { refused++ }}, d)
+			})
+		}
+		return &d
+	}
+	require.ErrorContains(t, w.run(workflows.ProvisionInput{Machine: machine}), "aborted by a person")
+	require.Len(t, w.asked, 3)
+	for i := 1; i < len(w.asked); i++ {
+		require.NotEqual(t, w.asked[i-1].ID, w.asked[i].ID)
+		require.GreaterOrEqual(t, w.asked[i].Since.Sub(w.asked[i-1].Since), time.Hour, "a decision for the question before answered this one")
+	}
+	require.Equal(t, 6, refused, "each update of a question that was answered or gone")
+	w.closed()
+}
+
+// updated are the callbacks of an update.
+type updated struct{ rejected func(error) }
+
+func (*updated) Accept()             {}
+func (u *updated) Reject(err error)  { u.rejected(err) }
+func (*updated) Complete(any, error) {}
+
+// TestPolicyPause: a person decides about a failed action.
+func TestPolicyPause(t *testing.T) {
+	for choice, c := range map[string]struct {
+		fails    string
+		attempts []int
+		message  string
+		cycles   int
+	}{
+		workflows.Retry:   {attempts: []int{1, 2, 1}, cycles: 1},
+		workflows.Skip:    {attempts: []int{1, 1, 1}, cycles: 1, message: "skipped by ann: disk on fire"},
+		workflows.Restart: {attempts: []int{2, 2, 1}, cycles: 2},
+		workflows.Abort:   {attempts: []int{1, 1, 0}, cycles: 1, message: "disk on fire", fails: "disk on fire"},
+	} {
+		t.Run(choice, func(t *testing.T) {
+			w := newWorld(t, nil)
+			w.agentFor = func(a inventory.Assignment) *action.Result {
+				if a.Key.Action == 1 && a.Key.Attempt == 1 {
+					return &action.Result{Key: a.Key, State: action.Failed, Message: "disk on fire"}
+				}
+				return &action.Result{Key: a.Key, State: action.Success}
+			}
+			w.answer = func(inventory.Question) *workflows.Decision { return &workflows.Decision{Choice: choice, By: "ann"} }
+			err := w.run(workflows.ProvisionInput{Machine: machine, Policy: workflows.Pause})
+			if c.fails != "" {
+				require.ErrorContains(t, err, c.fails)
+			} else {
+				require.NoError(t, err)
+			}
+			require.Len(t, w.asked, 1)
+			require.Equal(t, []string{workflows.Retry, workflows.Skip, workflows.Restart, workflows.Abort}, w.asked[0].Choices)
+			require.Equal(t, "1.1.1", w.asked[0].ID, "epoch, action, attempt")
+			var attempts []int
+			for _, a := range w.record().Actions {
+				attempts = append(attempts, a.Attempt)
+			}
+			require.Equal(t, c.attempts, attempts)
+			require.Equal(t, c.message, w.record().Actions[1].Message)
+			require.Equal(t, c.cycles, w.cycles)
+			w.closed()
+		})
+	}
+}
+
+// TestPolicyPauseAfterThePowerWasTaken: who ran out of time and did not stop is
+// switched off; the retry begins with another boot.
+func TestPolicyPauseAfterThePowerWasTaken(t *testing.T) {
+	w := newWorld(t, nil)
+	w.short("")
+	w.agentFor = func(a inventory.Assignment) *action.Result {
+		if a.Key.Action == 0 && a.Key.Attempt == 1 {
+			var beat func()
+			beat = func() { // lives, and hears no order
+				if len(w.asked) == 0 && w.cycles == 1 {
+					w.hear(a.Boot)
+					w.after(10*time.Second, beat)
+				}
+			}
+			beat()
+			return nil
+		}
+		require.Equal(t, 2, a.Boot, "handed to an agent that has no power")
+		return &action.Result{Key: a.Key, State: action.Success}
+	}
+	w.answer = func(inventory.Question) *workflows.Decision {
+		require.False(t, w.on)
+		return &workflows.Decision{Choice: workflows.Retry}
+	}
+	require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine, Template: "short", Policy: workflows.Pause}))
+	require.Contains(t, w.asked[0].Text, "did not end within its timeout")
+	require.Equal(t, 2, w.cycles)
+	w.closed()
+}
+
+func TestUnknownPolicyTouchesNothing(t *testing.T) {
+	w := newWorld(t, nil)
+	require.ErrorContains(t, w.run(workflows.ProvisionInput{Machine: machine, Policy: "hope"}), `policy "hope"`)
+	require.Zero(t, w.cycles)
+	es, err := w.Events(t.Context(), inventory.EventFilter{Machine: machine})
+	require.NoError(t, err)
+	var phases []string
+	for _, e := range es {
+		if e.Kind == inventory.EventPhase {
+			phases = append(phases, e.Message)
+		}
+	}
+	require.Equal(t, []string{"plan: rendering the template", `failed: policy "hope" is neither fail nor pause`}, phases, "a run that fails in plan leaves events, too")
+}
+
+// TestClaimConflictStopsTheOldAgentFirst: after a restart in mid-action nobody
+// writes before the agent that may be writing is known to have ended.
+func TestClaimConflictStopsTheOldAgentFirst(t *testing.T) {
+	conflict := func(w *world, then func(a inventory.Assignment)) {
+		w.agentFor = func(a inventory.Assignment) *action.Result {
+			if a.Key.Action == 0 && a.Key.Attempt == 1 {
+				w.after(time.Minute, func() { w.signal(inventory.EventClaimConflict, a.Epoch, a.Boot, nil) })
+				return nil
+			}
+			then(a)
+			return &action.Result{Key: a.Key, State: action.Success}
+		}
+	}
+	t.Run("with a BMC", func(t *testing.T) {
+		w := newWorld(t, nil)
+		conflict(w, func(inventory.Assignment) { require.GreaterOrEqual(t, w.offs, 2, "a second writer") })
+		w.answer = func(inventory.Question) *workflows.Decision { return &workflows.Decision{Choice: workflows.Restart} }
+		require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+		require.True(t, w.recorded(inventory.PhaseStopping))
+		w.closed()
+	})
+	t.Run("without", func(t *testing.T) {
+		w := newWorld(t, func(m *inventory.Machine) { m.BMC = nil })
+		conflict(w, func(inventory.Assignment) { require.Len(t, w.asked, 2, "a second writer") })
+		press := func() {
+			w.env.SignalWorkflow(workflows.SignalPoweredOn, nil)
+			w.after(time.Minute, w.boots)
+		}
+		w.answer = func(q inventory.Question) *workflows.Decision {
+			if len(w.asked) == 1 {
+				return &workflows.Decision{Choice: workflows.Restart}
+			}
+			require.Contains(t, q.Text, "switch the machine off by hand")
+			w.after(2*time.Hour, press)
+			return &workflows.Decision{Choice: workflows.Continue}
+		}
+		w.after(time.Minute, press)
+		require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+		require.Len(t, w.asked, 2)
+		w.closed()
+	})
+}
+
+// TestRunTakesOverAMachineArmedByHand: the rescue agent is dead from there on.
+// The other way round a person is refused.
+func TestRunTakesOverAMachineArmedByHand(t *testing.T) {
+	w := newWorld(t, nil)
+	ctx := t.Context()
+	g, err := w.ArmByHand(ctx, machine, "ann", time.Now().Add(time.Hour))
+	require.NoError(t, err)
+	w.on = true
+	w.claims() // the agent of the rescue
+	rescue := tokenOf("1-1")
+	_, err = w.AgentByToken(ctx, rescue)
+	require.NoError(t, err)
+
+	w.agentFor = func(a inventory.Assignment) *action.Result {
+		if a.Key.Action == 0 {
+			_, err := w.AgentByToken(ctx, rescue)
+			require.ErrorIs(t, err, inventory.ErrFenced, "it is told 410")
+			_, err = w.ArmByHand(ctx, machine, "bob", time.Now().Add(time.Hour))
+			require.ErrorIs(t, err, inventory.ErrConflict)
+			require.ErrorContains(t, err, "machine/um760")
+		}
+		return &action.Result{Key: a.Key, State: action.Success}
+	}
+	require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+	require.Equal(t, g.Epoch+1, w.record().Epoch)
+	require.Equal(t, 1, w.offs, "it was switched off before it was started")
+	w.closed()
+	_, err = w.ArmByHand(ctx, machine, "ann", time.Now().Add(time.Hour))
+	require.NoError(t, err, "afterwards it is free")
+}
+
+// TestLateEffectsOfAnEarlierRun: whatever a run that was terminated in mid-write
+// had under way takes no effect on the next one.
+func TestLateEffectsOfAnEarlierRun(t *testing.T) {
+	w := newWorld(t, nil)
+	ctx := t.Context()
+	old, err := w.Store.TakeGrant(ctx, machine, "old", workflows.MachineID(machine), false)
+	require.NoError(t, err)
+	_, err = w.Store.AllowBoot(ctx, old.Owner, 1, time.Now().Add(time.Hour))
+	require.NoError(t, err)
+	w.claims()
+	_, err = w.do.Plan(ctx, activities.PlanRequest{Run: "old", Machine: machine})
+	require.NoError(t, err)
+	first := action.Key{Epoch: old.Epoch, Attempt: 1}
+	require.NoError(t, w.do.Assign(ctx, activities.AssignRequest{Owner: old.Owner, Boot: 1, Key: first}))
+	require.NoError(t, w.Store.PutWorkflow(ctx, inventory.Workflow{Run: "old", Machine: machine, State: inventory.StateFailed, Phase: inventory.PhaseFailed, Seq: 9}))
+	record := inventory.Workflow{Run: "old", Machine: machine, State: inventory.StateRunning, Phase: inventory.PhaseAction, Seq: 10}
+	token := tokenOf("1-1")
+
+	fenced := func(err error) {
+		t.Helper()
+		var app *temporal.ApplicationError
+		require.ErrorAs(t, err, &app)
+		require.Equal(t, activities.TypeFenced, app.Type())
+		require.True(t, app.NonRetryable())
+	}
+	late := 0
+	w.agentFor = func(a inventory.Assignment) *action.Result {
+		late++
+		before, err := w.Grant(ctx, machine)
+		require.NoError(t, err)
+		offs, cycles, resets, set := w.offs, w.cycles, w.resets, len(w.boot)
+		env := func(activity any, args ...any) error {
+			_, err := w.act(activity, args...)
+			return err
+		}
+		fenced(env(w.do.PowerOff, old.Owner))
+		fenced(env(w.do.ColdStart, old.Owner))
+		fenced(env(w.do.BMCTasks, old.Owner, inventory.BMCJob{Name: "j", Tasks: []inventory.BMCTask{{Power: "off"}}}))
+		for _, q := range []activities.PowerRequest{{Boot: 2}, {Boot: 2, Warm: true}, {Boot: 2, ResetBMC: true}, {Boot: 1}} {
+			q.Owner, q.For = old.Owner, time.Hour
+			fenced(env(w.do.Power, q))
+		}
+		fenced(w.do.Assign(ctx, activities.AssignRequest{Owner: old.Owner, Boot: 1, Key: action.Key{Epoch: old.Epoch, Action: 1, Attempt: 1}}))
+		fenced(w.do.Stop(ctx, activities.StopRequest{Owner: old.Owner, Key: first}))
+		_, err = w.do.Bind(ctx, activities.BindRequest{Owner: old.Owner})
+		fenced(err)
+		_, err = w.do.Evidence(ctx, activities.EvidenceRequest{Owner: old.Owner, Key: first})
+		fenced(err)
+		fenced(w.do.OpenSecrets(ctx, activities.WindowRequest{Owner: old.Owner, For: 24 * time.Hour}))
+		fenced(w.do.CloseSecrets(ctx, old.Owner))
+		fenced(w.do.RenewNetboot(ctx, activities.WindowRequest{Owner: old.Owner, For: 24 * time.Hour}))
+		fenced(w.do.Disarm(ctx, old.Owner))
+		fenced(w.do.MoreBoots(ctx, old.Owner))
+		require.NoError(t, w.do.End(ctx, old.Owner), "ending twice is no error, and ends nothing")
+		require.NoError(t, w.do.Record(ctx, record, nil))
+		rec, err := w.Workflow(ctx, "old")
+		require.NoError(t, err)
+		require.Equal(t, inventory.StateFailed, rec.State, "the record that is final stays")
+		_, err = w.AgentByToken(ctx, token)
+		require.ErrorIs(t, err, inventory.ErrFenced)
+		_, err = w.Report(ctx, old.Owner, 1, action.Result{Key: first, ID: "late", State: action.Success})
+		require.ErrorIs(t, err, inventory.ErrFenced)
+		_, err = w.Redeem(ctx, old.Owner, 1, action.Hello{Machine: machine, Nonce: "another", MAC: mac}, func(n string) string { return n }, time.Now().Add(time.Hour))
+		require.ErrorIs(t, err, inventory.ErrNotFound)
+
+		after, err := w.Grant(ctx, machine)
+		require.NoError(t, err)
+		require.Equal(t, before, after)
+		require.Equal(t, []int{offs, cycles, resets, set}, []int{w.offs, w.cycles, w.resets, len(w.boot)}, "the BMC was written to")
+		return &action.Result{Key: a.Key, State: action.Success}
+	}
+	require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+	require.Equal(t, 3, late)
+	require.Equal(t, old.Epoch+1, w.record().Epoch)
+	w.untouched()
+}
+
+// TestRunThatWasResetAsksAndANewRunGoesOn: a reset gives the same history
+// another run id. The grant is that of the run before: all effects are fenced,
+// a person is asked, and after "abort" a new run takes the machine.
+func TestRunThatWasResetAsksAndANewRunGoesOn(t *testing.T) {
+	w := newWorld(t, nil)
+	ctx := t.Context()
+	before, err := w.Store.TakeGrant(ctx, machine, "before-the-reset", workflows.MachineID(machine), false)
+	require.NoError(t, err)
+	w.replayed = &before // what the history says of Arm
+	w.on = true
+	require.ErrorContains(t, w.run(workflows.ProvisionInput{Machine: machine}), "aborted by a person")
+	require.Len(t, w.asked, 1)
+	require.Equal(t, []string{workflows.Abort}, w.asked[0].Choices)
+	require.Zero(t, w.offs)
+	require.Zero(t, w.cycles)
+	g, err := w.Grant(ctx, machine)
+	require.NoError(t, err)
+	require.Equal(t, before.Owner, g.Owner, "what it does not own it does not end")
+
+	next := newWorld(t, nil)
+	next.Store = w.Store
+	next.do.Grants = next // on the same inventory
+	next.env.SetStartTime(w.env.Now())
+	require.NoError(t, next.run(workflows.ProvisionInput{Machine: machine}))
+	g, err = next.Grant(ctx, machine)
+	require.NoError(t, err)
+	require.Equal(t, before.Epoch+1, g.Epoch)
+	next.untouched()
+}
+
+// act runs an activity as a worker does, beside the workflow.
+func (w *world) act(activity any, args ...any) (any, error) {
+	env := w.suite.NewTestActivityEnvironment()
+	env.RegisterActivity(w.do)
+	env.SetTestTimeout(time.Minute)
+	out, err := env.ExecuteActivity(activity, args...)
+	return out, err
+}
