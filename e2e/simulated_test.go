@@ -1,0 +1,143 @@
+package e2e
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/lab"
+	"github.com/ingotmetal/ingot/workflows"
+)
+
+var simulatedMachines = flag.Int("machines", 4, "how many machines TestSimulatedMachine installs at once")
+
+// TestSimulatedMachine installs on machines without QEMU, half of them behind
+// the relay, with both ways of configuring the system. All else is real, from
+// IPMI to the call of the installed system.
+func TestSimulatedMachine(t *testing.T) {
+	ctx := needLab(t)
+	image, err := lab.SimImage(ctx, testWriter{t})
+	require.NoError(t, err)
+	s := site(ctx, t)
+	s.must(ctx, t, "image", "add", "sim", image.Zst)
+	machines := make([]*lab.Machine, *simulatedMachines)
+	for i := range machines {
+		spec := lab.Spec{Name: fmt.Sprintf("sim-%d", i), Firmware: lab.Simulated, Agent: filepath.Join(s.bin, "worker-agent")}
+		if i%2 == 1 {
+			spec.VLAN = lab.RelayedVLAN
+		}
+		template := "image"
+		if i/2%2 == 1 {
+			template = "image-metadata"
+		}
+		machines[i], err = s.Add(ctx, spec, func(doc map[string]any) { doc["image"], doc["template"] = "sim", template })
+		require.NoError(t, err)
+	}
+	before := s.cpuTime(t)
+	began := time.Now()
+	g, gctx := errgroup.WithContext(ctx)
+	for i, m := range machines {
+		g.Go(func() error {
+			began := time.Now()
+			if _, err := s.Provision(gctx, workflows.ProvisionInput{Machine: m.Name()}); err != nil {
+				return err
+			}
+			w, err := s.Follow(gctx, m.Name(), func(w inventory.Workflow) bool { return w.State == inventory.StateSuccess })
+			if err != nil {
+				return err
+			}
+			t.Logf("%s: %.1f s", m.Name(), time.Since(began).Seconds())
+			from := int64(1 << 20) // both partitions are as in the image
+			if i/2%2 == 1 {
+				from = 3 << 20 // the first holds the metadata's URL now
+			}
+			return s.installed(gctx, m, w, image, from)
+		})
+	}
+	require.NoError(t, g.Wait())
+	t.Logf("%d machines in %.1f s with %.1f s of CPU", len(machines), time.Since(began).Seconds(), (s.cpuTime(t) - before).Seconds())
+	for _, m := range machines {
+		s.closed(ctx, t, m.Name())
+	}
+}
+
+// installed compares a simulated machine with what its run says. From byte
+// from on, its disk must be as the image until both tables begin.
+func (s *Site) installed(ctx context.Context, m *lab.Machine, w inventory.Workflow, image lab.Image, from int64) error {
+	if _, err := m.WaitSerial(ctx, "LAB-MINI-PHONED-HOME"); err != nil {
+		return err
+	}
+	if m.Writers() != 1 || m.PowerOns() != 1 || m.Resets() != 1 {
+		return fmt.Errorf("%s: %d writers at one time, %d power-ons, %d reboots: want one of each", m.Name(), m.Writers(), m.PowerOns(), m.Resets())
+	}
+	if w.Disk == nil || w.Disk.Serial != m.Spec().DiskSerial {
+		return fmt.Errorf("%s: the run wrote to %+v", m.Name(), w.Disk)
+	}
+	var sums []string
+	for _, file := range []string{image.Raw, m.DiskPath()} {
+		f, err := os.Open(file)
+		if err != nil {
+			return err
+		}
+		h := sha256.New()
+		_, err = io.Copy(h, io.NewSectionReader(f, from, image.Size-1<<20-from))
+		if err := errors.Join(err, f.Close()); err != nil {
+			return err
+		}
+		sums = append(sums, hex.EncodeToString(h.Sum(nil)))
+	}
+	if sums[0] != sums[1] {
+		return fmt.Errorf("%s: the disk does not hold the image", m.Name())
+	}
+	var events struct{ Items []inventory.Event }
+	if err := s.REST(ctx, http.MethodGet, fmt.Sprintf("/v1/workflows/%s/events", w.Run), nil, &events); err != nil {
+		return err
+	}
+	seen := map[string]bool{}
+	for _, e := range events.Items {
+		seen[e.Kind] = true
+	}
+	for _, kind := range []string{inventory.EventDHCP, inventory.EventLoader, inventory.EventScript, inventory.EventKernel, inventory.EventInitrd, inventory.EventOS} {
+		if !seen[kind] {
+			return fmt.Errorf("%s: no event %q among %v", m.Name(), kind, seen)
+		}
+	}
+	return nil
+}
+
+// cpuTime is what the server, its Temporal and this program with everything that
+// it started have used so far.
+func (s *Site) cpuTime(t *testing.T) time.Duration {
+	t.Helper()
+	var own, children syscall.Rusage
+	require.NoError(t, syscall.Getrusage(syscall.RUSAGE_SELF, &own))
+	require.NoError(t, syscall.Getrusage(syscall.RUSAGE_CHILDREN, &children))
+	sum := time.Duration(own.Utime.Nano() + own.Stime.Nano() + children.Utime.Nano() + children.Stime.Nano())
+	for _, pid := range s.processes(t) {
+		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		require.NoError(t, err)
+		f := strings.Fields(string(b[strings.LastIndexByte(string(b), ')')+1:]))
+		for _, ticks := range f[11:13] { // utime, stime
+			n, err := strconv.ParseInt(ticks, 10, 64)
+			require.NoError(t, err)
+			sum += time.Duration(n) * (time.Second / 100)
+		}
+	}
+	return sum
+}
