@@ -1,0 +1,88 @@
+package e2e
+
+import (
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/lab"
+	"github.com/ingotmetal/ingot/workflows"
+)
+
+// TestTemporalDownAcrossDeadlines takes Temporal away before a report and
+// brings it back after the deadline of what was reported: the timer is then
+// older than the signal. Nobody that had reported in time is switched. The
+// deadlines that are minutes away are in workflows, under a clock that skips.
+func TestTemporalDownAcrossDeadlines(t *testing.T) {
+	ctx := needLab(t)
+	image, err := lab.SimImage(ctx, testWriter{t})
+	require.NoError(t, err)
+	s := site(ctx, t)
+	s.must(ctx, t, "image", "add", "sim", image.Zst)
+	const timeout = 10 * time.Second
+	s.template(ctx, t, "short", `version: "0.1"
+name: short
+tasks:
+- name: install
+  worker: "{{.device_1}}"
+  actions:
+  - {name: write, image: image2disk, timeout: 300, environment: {IMG_URL: "{{.image.url}}", DEST_DISK: /dev/vda}}
+  - {name: seed, image: configdrive, timeout: 60}
+  - {name: wait, image: noop, timeout: 10, environment: {SLEEP: "5"}}
+  - {name: leave, image: reboot, timeout: 10}
+`)
+	gate := lab.NewGate(lab.StagePhoneHome)
+	var machines []*lab.Machine
+	for name, stage := range map[string]func(*lab.Spec){"acting": func(*lab.Spec) {}, "leaving": func(s *lab.Spec) { s.Stage = gate.Stage }} {
+		spec := lab.Spec{Name: name, Firmware: lab.Simulated, Agent: "../bin/worker-agent"}
+		stage(&spec)
+		m, err := s.Add(ctx, spec, func(doc map[string]any) { doc["image"], doc["template"] = "sim", "short" })
+		require.NoError(t, err)
+		machines = append(machines, m)
+	}
+	leaving, err := s.Provision(ctx, workflows.ProvisionInput{Machine: "leaving"})
+	require.NoError(t, err)
+	require.NoError(t, gate.Reached(ctx))
+	acting, err := s.Provision(ctx, workflows.ProvisionInput{Machine: "acting"})
+	require.NoError(t, err)
+	_, err = s.Follow(ctx, "acting", func(w inventory.Workflow) bool { return len(w.Actions) > 2 && w.Actions[2].State == action.Running })
+	require.NoError(t, err)
+
+	// Whoever holds the lock keeps every new child from its database.
+	lock, err := os.OpenFile(filepath.Join(s.dir, "state/ingot/temporal/temporal.db.lock"), os.O_RDWR, 0)
+	require.NoError(t, err)
+	defer lock.Close()
+	_, err = s.KillRole(lab.RoleTemporal)
+	require.NoError(t, err)
+	until(ctx, t, "the lock is ours", func() bool { return syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil })
+	gone := time.Now()
+	gate.Open()
+	// Both have said everything before their deadlines: one its report, the other its call.
+	until(ctx, t, "the reports are in the inventory", func() bool {
+		return len(s.eventsOfKind(ctx, t, acting, inventory.EventActionDone)) == 3 && len(s.eventsOfKind(ctx, t, leaving, inventory.EventPhoneHome)) == 1
+	})
+	require.Less(t, time.Since(gone), timeout+30*time.Second, "the reports were late: nothing would be shown")
+	// The deadline passes: an action's own time and the half minute that it is given.
+	passed := time.NewTimer(time.Until(gone.Add(timeout + 35*time.Second)))
+	defer passed.Stop()
+	select {
+	case <-passed.C:
+	case <-ctx.Done():
+		require.NoError(t, ctx.Err())
+	}
+	require.NoError(t, syscall.Flock(int(lock.Fd()), syscall.LOCK_UN))
+
+	for _, m := range machines {
+		s.ended(ctx, t, m.Name(), inventory.StateSuccess)
+		require.Equal(t, 1, m.PowerOns(), "%s was switched", m.Name())
+		require.Equal(t, 1, m.Resets(), "%s was reset by more than its own reboot", m.Name())
+		require.Equal(t, 1, m.Writers())
+		s.closed(ctx, t, m.Name())
+	}
+}
