@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/inventory"
@@ -128,11 +129,8 @@ func (a *Activities) render(ctx context.Context, q PlanRequest, m inventory.Mach
 		if err != nil {
 			return inventory.Plan{}, fmt.Errorf("image %q: %w (ingot image list shows those that exist)", out.Image, err)
 		}
-		if img.FirstSeen {
-			if a.Site.RequireDigest {
-				return inventory.Plan{}, fmt.Errorf("image %q: nobody declared its digest, and require_digest is set: %w", img.Name, inventory.ErrInvalid)
-			}
-			out.Warnings = append(out.Warnings, fmt.Sprintf("image %s: digest is first-seen: computed by this server, declared by nobody", img.Name))
+		if err := a.declared(img, out); err != nil {
+			return inventory.Plan{}, err
 		}
 		d.Image, d.ImageURL = &img, a.Site.URLOf(img)
 	}
@@ -140,7 +138,7 @@ func (a *Activities) render(ctx context.Context, q PlanRequest, m inventory.Mach
 	if err != nil {
 		return inventory.Plan{}, err
 	}
-	if err := a.digests(ctx, r.Actions); err != nil {
+	if err := a.digests(ctx, r.Actions, out); err != nil {
 		return inventory.Plan{}, err
 	}
 	plan := inventory.Plan{Run: q.Run, Actions: r.Actions, GlobalTimeout: r.GlobalTimeout, DiskAlias: r.DiskAlias}
@@ -148,9 +146,25 @@ func (a *Activities) render(ctx context.Context, q PlanRequest, m inventory.Mach
 	return plan, err
 }
 
+// declared refuses or warns of an image whose digest nobody but this server
+// has named (security S18).
+func (a *Activities) declared(img inventory.Image, out *Planned) error {
+	if !img.FirstSeen {
+		return nil
+	}
+	if a.Site.RequireDigest {
+		return fmt.Errorf("image %q: nobody declared its digest, and require_digest is set: %w", img.Name, inventory.ErrInvalid)
+	}
+	warning := fmt.Sprintf("image %s: digest is first-seen: computed by this server, declared by nobody", img.Name)
+	if !slices.Contains(out.Warnings, warning) {
+		out.Warnings = append(out.Warnings, warning)
+	}
+	return nil
+}
+
 // digests gives each image2disk its sha256. A URL that is none of ours and
 // declares no digest is refused: what is written must be known beforehand.
-func (a *Activities) digests(ctx context.Context, actions []action.Action) error {
+func (a *Activities) digests(ctx context.Context, actions []action.Action, out *Planned) error {
 	images, err := a.Catalogue.Images(ctx)
 	if err != nil {
 		return err
@@ -162,6 +176,10 @@ func (a *Activities) digests(ctx context.Context, actions []action.Action) error
 		}
 		for _, img := range images {
 			if x.Environment["IMG_URL"] == a.Site.URLOf(img) {
+				// A template may name an image that is not the machine's own.
+				if err := a.declared(img, out); err != nil {
+					return err
+				}
 				actions[i].Environment["IMG_SHA256"] = img.SHA256
 			}
 		}

@@ -16,9 +16,6 @@ import (
 	"strconv"
 	"time"
 
-	uiserver "github.com/temporalio/ui-server/v2/server"
-	uiconfig "github.com/temporalio/ui-server/v2/server/config"
-	uioptions "github.com/temporalio/ui-server/v2/server/server_options"
 	"go.temporal.io/server/common/authorization"
 	"go.temporal.io/server/common/cluster"
 	"go.temporal.io/server/common/config"
@@ -208,49 +205,6 @@ func sqlConfig(cfg temporalchild.Config) *config.SQL {
 		// More than one gives "database is locked", and is slower.
 		MaxConns:     1,
 		MaxIdleConns: 1,
-	}
-}
-
-// startUI serves the web UI, read-only, and returns its stop. Without its port there is no UI, which is
-// an error in the log but no reason to be without Temporal: it is tried again until the port is free.
-func startUI(ctx context.Context, cfg temporalchild.Config, logger *slog.Logger) func() {
-	ctx, cancel := context.WithCancel(ctx)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		ui := uiserver.NewServer(uioptions.WithConfigProvider(&uiconfig.Config{
-			Host: cfg.Host, Port: cfg.Ports.UI, TemporalGRPCAddress: hostPort(cfg.Host, cfg.Ports.Frontend),
-			EnableUI: true, DefaultNamespace: cfg.Namespace, DisableWriteActions: true,
-			DisableNewsFetch: true, HideLogs: true,
-			// Plain HTTP on loopback: a secure cookie would never come back.
-			CORS: uiconfig.CORS{CookieInsecure: true},
-		}))
-		// The UI ends the process when it cannot listen, so its port is tried first.
-		logged := false
-		for {
-			failure := portOccupied(cfg.Host, cfg.Ports.UI, "temporal.ui_port")
-			if failure == nil {
-				break
-			}
-			if !logged {
-				logger.Error("temporal web UI is off", "err", failure.Message, "remedy", failure.Remedy, "holder", failure.Holder)
-				logged = true
-			}
-			select {
-			case <-ctx.Done():
-				return
-			case <-time.After(5 * time.Second):
-			}
-		}
-		stopped := context.AfterFunc(ctx, ui.Stop)
-		defer stopped()
-		if err := ui.Start(); err != nil {
-			logger.Error("temporal web UI ended", "err", err)
-		}
-	}()
-	return func() {
-		cancel()
-		<-done
 	}
 }
 

@@ -1,0 +1,101 @@
+package activities
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// shelf is a store with two images, of which one was declared.
+type shelf struct {
+	Machines
+	Catalogue
+	Assignments
+	template string
+	image    string // the machine's
+	plan     *inventory.Plan
+}
+
+func (s *shelf) Machine(context.Context, string) (inventory.Machine, error) {
+	return inventory.Machine{Name: "m1", Image: s.image, Interfaces: []inventory.Interface{{MAC: "52:54:00:00:00:01"}}}, nil
+}
+
+func (s *shelf) Template(context.Context, string) (inventory.Template, error) {
+	return inventory.Template{Name: "t", Source: s.template}, nil
+}
+
+func (s *shelf) Images(context.Context) ([]inventory.Image, error) {
+	return []inventory.Image{
+		{Name: "declared", File: "declared.raw", SHA256: "d1", Format: "raw"},
+		{Name: "seen", File: "seen.raw", SHA256: "5e", Format: "raw", FirstSeen: true},
+	}, nil
+}
+
+func (s *shelf) Image(ctx context.Context, name string) (inventory.Image, error) {
+	all, err := s.Images(ctx)
+	for _, i := range all {
+		if i.Name == name {
+			return i, err
+		}
+	}
+	return inventory.Image{}, inventory.ErrNotFound
+}
+
+func (s *shelf) PutPlan(_ context.Context, p inventory.Plan) error {
+	s.plan = &p
+	return nil
+}
+
+// TestS18DigestsAreDeclaredOrRecorded: every image that a plan writes has a
+// digest; one that nobody declared is warned of, and with require_digest it is
+// refused, whichever way a template names it.
+func TestS18DigestsAreDeclaredOrRecorded(t *testing.T) {
+	const head = "version: \"0.1\"\nname: t\ntasks:\n- name: t\n  worker: \"{{.device_1}}\"\n  actions:\n  - name: write\n    image: image2disk\n    timeout: 60\n    environment:\n      DEST_DISK: /dev/sda\n"
+	plan := func(template, image string, require bool) (Planned, *inventory.Plan, error) {
+		s := &shelf{template: template, image: image}
+		a := &Activities{Machines: s, Catalogue: s, Assignments: s, Now: time.Now, Site: Site{
+			RequireDigest: require, ClaimKey: make([]byte, 32), ImageURL: func() string { return "http://192.0.2.1/images" },
+		}}
+		p, err := a.Plan(t.Context(), PlanRequest{Machine: "m1", Run: "r1", Template: "t"})
+		return p, s.plan, err
+	}
+	site := Site{ImageURL: func() string { return "http://192.0.2.1/images" }}
+	url := func(name string) string {
+		return site.URLOf(inventory.Image{Name: name, File: name + ".raw", SHA256: map[string]string{"declared": "d1", "seen": "5e"}[name]})
+	}
+	for _, c := range []struct {
+		name, template, image, digest string
+		seen                          bool
+	}{
+		{"the machine's, declared", head, "declared", "d1", false},
+		{"the machine's, first seen", head, "seen", "5e", true},
+		{"by URL, declared", head + "      IMG_URL: " + url("declared") + "\n", "", "d1", false},
+		{"by URL, first seen", head + "      IMG_URL: " + url("seen") + "\n", "", "5e", true},
+		{"by URL, first seen, on a machine whose own is declared", head + "      IMG_URL: " + url("seen") + "\n", "declared", "5e", true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p, stored, err := plan(c.template, c.image, false)
+			require.NoError(t, err)
+			require.Equal(t, c.digest, stored.Actions[0].Environment["IMG_SHA256"])
+			require.Equal(t, c.seen, len(p.Warnings) == 1, "%q", p.Warnings)
+			_, stored, err = plan(c.template, c.image, true)
+			if !c.seen {
+				require.NoError(t, err)
+				return
+			}
+			require.ErrorContains(t, err, "require_digest")
+			require.Nil(t, stored, "nothing was planned")
+		})
+	}
+	// Somebody else's URL is of no use without a digest.
+	foreign := head + "      IMG_URL: https://mirror.example/x.raw\n"
+	_, _, err := plan(foreign, "", false)
+	require.ErrorContains(t, err, "IMG_SHA256")
+	_, stored, err := plan(foreign+"      IMG_SHA256: abc\n", "", true)
+	require.NoError(t, err, "its digest is declared where it is named")
+	require.Equal(t, "abc", stored.Actions[0].Environment["IMG_SHA256"])
+}

@@ -1,0 +1,154 @@
+package temporalserver
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/netip"
+	"net/url"
+	"strings"
+	"time"
+
+	uiserver "github.com/temporalio/ui-server/v2/server"
+	uiconfig "github.com/temporalio/ui-server/v2/server/config"
+	uioptions "github.com/temporalio/ui-server/v2/server/server_options"
+
+	"github.com/ingotmetal/ingot/internal/temporalchild"
+)
+
+// startUI serves the web UI, read-only, and returns its stop. Without its port there is no UI, which is
+// an error in the log but no reason to be without Temporal: it is tried again until the port is free.
+//
+// The UI itself answers under every host name, so that a page of somebody else's whose name is rebound to
+// 127.0.0.1 could read every history with the browser of a person on this host. So it listens where no
+// page can guess, and what stands on its port passes on requests for names of this host alone.
+func startUI(ctx context.Context, cfg temporalchild.Config, logger *slog.Logger) func() {
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := serveUI(ctx, cfg, logger); err != nil {
+			logger.Error("temporal web UI ended", "err", err)
+		}
+	}()
+	return func() {
+		cancel()
+		<-done
+	}
+}
+
+func serveUI(ctx context.Context, cfg temporalchild.Config, logger *slog.Logger) error {
+	listener := awaitUIPort(ctx, cfg, logger)
+	if listener == nil {
+		return nil
+	}
+	defer listener.Close() // the server below has closed it already
+	hidden, err := hiddenAddress()
+	if err != nil {
+		return err
+	}
+	ui := uiserver.NewServer(uioptions.WithConfigProvider(&uiconfig.Config{
+		Host: hidden.Addr().String(), Port: int(hidden.Port()), TemporalGRPCAddress: hostPort(cfg.Host, cfg.Ports.Frontend),
+		EnableUI: true, DefaultNamespace: cfg.Namespace, DisableWriteActions: true,
+		DisableNewsFetch: true, HideLogs: true,
+		// Plain HTTP on loopback: a secure cookie would never come back.
+		CORS: uiconfig.CORS{CookieInsecure: true},
+	}))
+	inner := make(chan error, 1)
+	go func() { inner <- ui.Start() }()
+	front := &http.Server{
+		Handler: localNames(cfg.Host, proxyTo(hidden, logger)), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
+		ErrorLog: slog.NewLogLogger(logger.Handler(), slog.LevelDebug),
+	}
+	outer := make(chan error, 1)
+	go func() { outer <- front.Serve(listener) }()
+	select {
+	case <-ctx.Done():
+	case err = <-outer:
+		outer <- http.ErrServerClosed
+	case err = <-inner:
+		inner <- nil
+	}
+	ui.Stop()
+	err = errors.Join(err, front.Close(), <-inner)
+	if served := <-outer; !errors.Is(served, http.ErrServerClosed) {
+		err = errors.Join(err, served)
+	}
+	return err
+}
+
+// awaitUIPort listens on the UI's port as soon as it is free; nil when ctx ended before.
+func awaitUIPort(ctx context.Context, cfg temporalchild.Config, logger *slog.Logger) net.Listener {
+	logged := false
+	for {
+		var lc net.ListenConfig
+		l, err := lc.Listen(ctx, "tcp", hostPort(cfg.Host, cfg.Ports.UI))
+		if err == nil {
+			return l
+		}
+		if failure := portOccupied(cfg.Host, cfg.Ports.UI, "temporal.ui_port"); failure != nil && !logged && ctx.Err() == nil {
+			logger.Error("temporal web UI is off", "err", failure.Message, "remedy", failure.Remedy, "holder", failure.Holder)
+			logged = true
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(5 * time.Second):
+		}
+	}
+}
+
+// hiddenAddress returns a free port on an address of loopback that was drawn by lot: one of 2^24 times
+// some 28,000. Other hosts cannot reach it, programs on this one need not: they reach the frontend.
+func hiddenAddress() (netip.AddrPort, error) {
+	var b [3]byte
+	_, _ = rand.Read(b[:]) // never returns an error: it ends the program instead
+	b[2] = b[2]%253 + 2    // neither 127.0.0.0 nor 127.0.0.1 nor a broadcast address
+	l, err := net.Listen("tcp", net.JoinHostPort(netip.AddrFrom4([4]byte{127, b[0], b[1], b[2]}).String(), "0"))
+	if err != nil {
+		return netip.AddrPort{}, fmt.Errorf("finding a place for the UI: %w", err)
+	}
+	return netip.MustParseAddrPort(l.Addr().String()), l.Close()
+}
+
+// localNames refuses requests for names that are not this host's, and writes that another origin's page
+// makes a browser send.
+func localNames(host string, next http.Handler) http.Handler {
+	names := map[string]bool{"localhost": true, "127.0.0.1": true, "::1": true, host: true}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		u := url.URL{Host: r.Host}
+		if !names[strings.ToLower(u.Hostname())] {
+			http.Error(w, "this server does not answer under that host name", http.StatusForbidden)
+			return
+		}
+		if r.Method != http.MethodGet && r.Method != http.MethodHead {
+			if o := r.Header.Get("Origin"); o != "" {
+				if from, err := url.Parse(o); err != nil || !strings.EqualFold(from.Host, r.Host) {
+					http.Error(w, "a write from another origin", http.StatusForbidden)
+					return
+				}
+			}
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+func proxyTo(to netip.AddrPort, logger *slog.Logger) http.Handler {
+	return &httputil.ReverseProxy{
+		Rewrite: func(r *httputil.ProxyRequest) {
+			r.SetURL(&url.URL{Scheme: "http", Host: to.String()})
+			r.Out.Host = r.In.Host // what it writes into its pages
+		},
+		Transport:     &http.Transport{MaxIdleConnsPerHost: 16, IdleConnTimeout: time.Minute},
+		FlushInterval: -1,
+		ErrorLog:      slog.NewLogLogger(logger.Handler(), slog.LevelDebug),
+		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, _ error) {
+			http.Error(w, "the UI is starting", http.StatusServiceUnavailable)
+		},
+	}
+}
