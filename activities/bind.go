@@ -59,7 +59,14 @@ func (a *Activities) Bind(ctx context.Context, q BindRequest) (Bound, error) {
 	case q.Disk != nil && (known || selector == nil):
 		selector = &inventory.DiskSelector{Serial: q.Disk.Serial, WWN: q.Disk.WWN, MinSize: q.Disk.Size, MaxSize: q.Disk.Size}
 	}
+	if n := agent.Facts.DisksOmitted; n > 0 && (selector == nil || selector.Serial == "" && selector.WWN == "") {
+		// One that cannot be seen here may fit as well.
+		return Bound{Reason: fmt.Sprintf("the machine has %d disks more than its agent could tell of: name the serial number of the one to write", n), Disks: disks}, nil
+	}
 	d, reason := Choose(disks, selector)
+	if left := agent.Facts.Truncated; d == nil && left != "" {
+		reason += " (too long for the agent's report, and left out: " + left + ")"
+	}
 	if d != nil && q.Selector == nil && known && m.DiskSelector != nil && !matches(*d, *m.DiskSelector) {
 		d, reason = nil, fmt.Sprintf("the earlier run wrote disk %s (serial %q, wwn %q), which does not match the machine's disk selector: name the disk to go on with, or retry from the start",
 			d.Path, d.Serial, d.WWN)

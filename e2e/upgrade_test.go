@@ -173,8 +173,8 @@ func (s *Site) agent(ctx context.Context, t *testing.T, m *Simulated, program st
 	disk := filepath.Join(s.dir, m.Name+".raw")
 	require.NoError(t, os.WriteFile(disk, nil, 0o600))
 	require.NoError(t, os.Truncate(disk, 1<<30))
-	c := s.Command(ctx, lab.Server, program, "-server", args["server"], "-pin", args["pin"],
-		"-machine", m.Name, "-claim", args["claim"], "-mac", m.MAC, "-disk", "/dev/vda="+disk+",serial="+m.Name)
+	c := s.Command(ctx, lab.Server, program, append(agentFlags(args),
+		"-machine", m.Name, "-mac", m.MAC, "-disk", "/dev/vda="+disk+",serial="+m.Name)...)
 	require.NoError(t, c.Start())
 	return c
 }

@@ -1,0 +1,53 @@
+package activities
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// crowded is a machine with more disks than its agent could tell of.
+type crowded struct {
+	planned
+	Agents
+	Grants
+	Records
+	facts action.Facts
+}
+
+func (c *crowded) Agent(context.Context, inventory.Owner) (inventory.Agent, error) {
+	return inventory.Agent{Facts: c.facts}, nil
+}
+
+func (c *crowded) Grant(context.Context, string) (inventory.Grant, error) {
+	return inventory.Grant{Owner: inventory.Owner{Machine: "m1", Run: "r1", Epoch: 1}}, nil
+}
+
+func (c *crowded) DisksWritten(context.Context, string) (map[string]string, error) {
+	return map[string]string{}, nil
+}
+
+func (c *crowded) AppendEvents(context.Context, []inventory.Event) error { return nil }
+
+// A disk that the agent could not tell of may fit as well: only what names one
+// disk on earth is enough then.
+func TestBindAsksWhenDisksAreLeftOut(t *testing.T) {
+	c := &crowded{facts: action.Facts{
+		DisksOmitted: 3, Truncated: "by-id names, 3 disks", Disks: []action.Disk{{Path: "/dev/sda", Serial: "S1", Size: 1 << 30, Blank: true}},
+	}}
+	a := &Activities{Machines: c, Agents: c, Grants: c, Records: c, Now: time.Now}
+	owner := inventory.Owner{Machine: "m1", Run: "r1", Epoch: 1}
+	for reason, s := range map[string]*inventory.DiskSelector{
+		"3 disks more": nil, "name the serial number": {MinSize: 1}, "by-id names": {Serial: "S2"}, "": {Serial: "S1"},
+	} {
+		b, err := a.Bind(t.Context(), BindRequest{Owner: owner, Selector: s})
+		require.NoError(t, err)
+		require.Equal(t, reason == "", b.Disk != nil, reason)
+		require.Contains(t, b.Reason, reason)
+	}
+}
