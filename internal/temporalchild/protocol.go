@@ -155,6 +155,7 @@ const (
 	KindPort   = "port"   // a port is occupied
 	KindLock   = "lock"   // another process holds the database file
 	KindSchema = "schema" // the file is newer than this binary, or not ours
+	KindSpace  = "space"  // the disk is full
 	KindServer = "server" // everything else
 )
 

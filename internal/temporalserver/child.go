@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime/debug"
+	"strings"
 	"syscall"
 	"time"
 
@@ -88,6 +89,7 @@ func serveChild(stdin io.Reader, ready *os.File, stderr io.Writer) error {
 	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
 		err = nil
 	}
+	err = noRoom(err, cfg.File)
 	return errors.Join(err, reportErr)
 }
 
@@ -114,4 +116,20 @@ func readConfig(in *bufio.Reader) (temporalchild.Config, error) {
 		return cfg, fmt.Errorf("reading the configuration: %w", err)
 	}
 	return cfg, nil
+}
+
+// noRoom makes an error of a full disk one for a person.
+func noRoom(err error, file string) error {
+	if err == nil {
+		return nil
+	}
+	// The words are SQLite's for SQLITE_FULL: the server hands them on without the error that had them.
+	if !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EDQUOT) && !strings.Contains(err.Error(), "database or disk is full") {
+		return err
+	}
+	return &temporalchild.Failure{
+		Kind:    temporalchild.KindSpace,
+		Message: fmt.Sprintf("the disk of %q is full: %v", file, err),
+		Remedy:  "make room (ingot image prune removes images that nothing uses); this is tried again until then",
+	}
 }

@@ -57,12 +57,18 @@ func takeLock(ctx context.Context, path string, wait time.Duration) (*fileLock, 
 	return l, nil
 }
 
-// sign leaves our process id for whoever waits.
+// sign leaves our process id for whoever waits. On a disk without room the file is empty instead: a lock is worth more than
+// a name on it.
 func (l *fileLock) sign() error {
-	if err := l.file.Truncate(0); err != nil {
-		return fmt.Errorf("signing the lock file: %w", err)
+	text := []byte(strconv.Itoa(os.Getpid()) + "\n")
+	// Not cut first: what is there already is room, which a full disk may not give again.
+	if _, err := l.file.WriteAt(text, 0); err != nil {
+		text = nil
+		if !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EDQUOT) {
+			return fmt.Errorf("signing the lock file: %w", err)
+		}
 	}
-	if _, err := l.file.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0); err != nil {
+	if err := l.file.Truncate(int64(len(text))); err != nil {
 		return fmt.Errorf("signing the lock file: %w", err)
 	}
 	return nil
