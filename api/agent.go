@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 	"unicode/utf8"
 
@@ -103,7 +104,9 @@ func (s *Server) claim(c *gin.Context) {
 		return
 	}
 	if err := speaks(h.Protocol); err != nil {
-		s.cfg.Log.Warn("an agent speaks another protocol", "machine", g.Machine, "run", g.Run, "boot", g.Boot, "protocol", h.Protocol)
+		if s.told.first(g, "protocol") {
+			s.cfg.Log.Warn("an agent speaks another protocol", "machine", g.Machine, "run", g.Run, "boot", g.Boot, "protocol", h.Protocol)
+		}
 		s.fail(c, err)
 		return
 	}
@@ -127,7 +130,9 @@ func (s *Server) claim(c *gin.Context) {
 		notFound(c)
 		return
 	case errors.Is(err, inventory.ErrConflict):
-		s.cfg.Log.Warn("a second agent claimed a boot", "machine", g.Machine, "run", g.Run, "boot", g.Boot)
+		if s.told.first(g, "second agent") {
+			s.cfg.Log.Warn("a second agent claimed a boot", "machine", g.Machine, "run", g.Run, "boot", g.Boot)
+		}
 		refuse(c, http.StatusConflict, "claim-conflict", "another agent has redeemed this boot's claim", "")
 		return
 	case err != nil:
@@ -139,6 +144,29 @@ func (s *Server) claim(c *gin.Context) {
 		Protocol: h.Protocol, Token: s.token(a.Owner, a.Boot, a.Nonce), Run: a.Run, Epoch: a.Epoch, Boot: a.Boot,
 		Heartbeat: action.Seconds(max(s.cfg.Heartbeat/time.Second, 1)), Time: now.UTC(),
 	})
+}
+
+// told is what the log has been told of boots already.
+type told struct {
+	mu    sync.Mutex
+	lines map[string]struct{}
+}
+
+// maxTold bounds what told remembers.
+const maxTold = 4096
+
+// first tells whether the log is to hear of what about the boot of g, or has
+// been told: whoever has read a claim off the wire decides how often he comes.
+func (t *told) first(g inventory.Grant, what string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	line := fmt.Sprintf("%s\x00%d\x00%d\x00%s", g.Machine, g.Epoch, g.Boot, what)
+	_, known := t.lines[line]
+	if len(t.lines) >= maxTold || t.lines == nil {
+		t.lines = map[string]struct{}{}
+	}
+	t.lines[line] = struct{}{}
+	return !known
 }
 
 // speaks refuses agents whose protocol this server does not serve, and says
@@ -182,7 +210,9 @@ func (s *Server) contradicts(c *gin.Context, g inventory.Grant, h action.Hello) 
 	if !told {
 		return false, nil
 	}
-	s.cfg.Log.Warn("strange hardware claimed a boot", "machine", g.Machine, "run", g.Run, "boot", g.Boot, "mac", clean(h.MAC, 32))
+	if s.told.first(g, "strange hardware") {
+		s.cfg.Log.Warn("strange hardware claimed a boot", "machine", g.Machine, "run", g.Run, "boot", g.Boot, "mac", clean(h.MAC, 32))
+	}
 	detail, err := json.Marshal(h.Facts)
 	if err != nil {
 		return true, fmt.Errorf("encoding the facts of %q: %w", g.Machine, err)

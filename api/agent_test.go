@@ -106,6 +106,21 @@ func TestStrangeHardwareIsAConflict(t *testing.T) {
 	s.welcome(o, nonceB) // the machine itself is not locked out
 }
 
+// Neither the log nor told grows with the number of those who come.
+func TestTheLogIsToldOnce(t *testing.T) {
+	var x told
+	g := inventory.Grant{Owner: inventory.Owner{Machine: "m1", Epoch: 1}, Boot: 1}
+	require.True(t, x.first(g, "a"))
+	for range 3 {
+		require.False(t, x.first(g, "a"))
+	}
+	require.True(t, x.first(g, "b"))
+	for g.Boot = 2; g.Boot < 3*maxTold; g.Boot++ {
+		require.True(t, x.first(g, "a"))
+		require.LessOrEqual(t, len(x.lines), maxTold)
+	}
+}
+
 // Strange hardware that comes after the machine itself: nobody can tell which
 // of the two is the impostor.
 func TestStrangeHardwareRevokesTheAgent(t *testing.T) {

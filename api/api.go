@@ -126,6 +126,7 @@ type Server struct {
 	// stopping is closed when Run ends, so that polls and streams end, too.
 	stopping chan struct{}
 	fresh    freshRuns
+	told     told
 	uploads  sync.Map // image name → struct{}, while somebody writes it
 	shots    snapshots
 	streams  chan struct{} // one element per open SSE stream

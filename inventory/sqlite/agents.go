@@ -150,6 +150,14 @@ func (s *Store) ClaimConflict(ctx context.Context, o inventory.Owner, boot int, 
 // conflict revokes every token of the machine and closes the run's secrets
 // window. key tells kinds of conflict apart.
 func (s *Store) conflict(ctx context.Context, tx *sqlx.Tx, o inventory.Owner, boot int, key, message string, facts json.RawMessage) error {
+	// Whoever has read the claim off the wire can come any number of times: from
+	// the second time on, nothing is written.
+	var known bool
+	err := get(ctx, tx, &known, `SELECT EXISTS (SELECT 1 FROM event WHERE machine = ?1 AND run = ?2 AND epoch = ?3 AND boot = ?4 AND kind = ?5 AND key = ?6)
+		AND NOT EXISTS (SELECT 1 FROM agent WHERE machine = ?1 AND revoked = 0)`, o.Machine, o.Run, o.Epoch, boot, inventory.EventClaimConflict, key)
+	if err != nil || known {
+		return err
+	}
 	if _, err := exec(ctx, tx, "UPDATE agent SET conflict = 1 WHERE "+agentOf, o.Machine, o.Run, o.Epoch, boot); err != nil {
 		return err
 	}

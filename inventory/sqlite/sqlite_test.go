@@ -286,6 +286,9 @@ func TestWatch(t *testing.T) {
 	g, err := w.AllowBoot(t.Context(), o, 1, w.in(time.Hour))
 	require.NoError(t, err)
 	told("a boot was allowed")
+	_, err = w.redeem(o, g.Boot, "n1")
+	require.NoError(t, err)
+	told("its claim was redeemed")
 	key := action.Key{Epoch: o.Epoch, Attempt: 1}
 	require.NoError(t, w.Assign(t.Context(), inventory.Assignment{Owner: o, Boot: g.Boot, Key: key}))
 	told("there is work")
