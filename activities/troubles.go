@@ -26,11 +26,10 @@ type Troubles struct {
 
 	now  func() time.Time
 	mu   sync.Mutex
-	runs map[string]map[string]trouble // by run and activity id
+	runs map[string]map[string]trouble // by run and activity: a run does one of a kind at a time
 }
 
 type trouble struct {
-	activity string
 	failures int
 	last     time.Time
 	err      string
@@ -46,9 +45,9 @@ func (t *Troubles) Of(run string) []string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	var out []string
-	for _, x := range t.runs[run] {
+	for name, x := range t.runs[run] {
 		if t.now().Sub(x.last) < troubleFor {
-			out = append(out, fmt.Sprintf("%s failed %d times: %s", x.activity, x.failures, x.err))
+			out = append(out, fmt.Sprintf("%s failed %d times: %s", name, x.failures, x.err))
 		}
 	}
 	slices.Sort(out)
@@ -69,16 +68,16 @@ type attempt struct {
 func (a *attempt) ExecuteActivity(ctx context.Context, in *interceptor.ExecuteActivityInput) (any, error) {
 	out, err := a.Next.ExecuteActivity(ctx, in)
 	info := activity.GetInfo(ctx)
-	a.troubles.note(info.WorkflowExecution.RunID, info.ActivityID, info.ActivityType.Name, err)
+	a.troubles.note(info.WorkflowExecution.RunID, info.ActivityType.Name, err)
 	return out, err
 }
 
-func (t *Troubles) note(run, id, name string, err error) {
+func (t *Troubles) note(run, name string, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	var app *temporal.ApplicationError
 	if err == nil || errors.As(err, &app) && app.NonRetryable() {
-		delete(t.runs[run], id)
+		delete(t.runs[run], name)
 		if len(t.runs[run]) == 0 {
 			delete(t.runs, run)
 		}
@@ -98,5 +97,5 @@ func (t *Troubles) note(run, id, name string, err error) {
 	if t.runs[run] == nil {
 		t.runs[run] = map[string]trouble{}
 	}
-	t.runs[run][id] = trouble{name, t.runs[run][id].failures + 1, now, clip(err.Error())}
+	t.runs[run][name] = trouble{t.runs[run][name].failures + 1, now, clip(err.Error())}
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"strconv"
 	"sync"
 	"time"
@@ -52,7 +53,8 @@ type Reconciler struct {
 	mu     sync.Mutex
 	counts Counts
 	idle   map[string]idleness
-	silent map[string]string // machine → key of the last agent-lost
+	lately map[string]time.Duration // run → since when Temporal does not know it
+	silent map[string]string        // machine → key of the last agent-lost
 }
 
 // idleness is what an agent that asks in vain was already told about.
@@ -81,8 +83,8 @@ type Counts struct {
 const (
 	reconcileEvery = 15 * time.Second
 	agentsEvery    = 5 * time.Second
-	// unknownAfter is how old a grant or record must be before "Temporal does
-	// not know that run" counts.
+	// unknownAfter is for how long Temporal must not have known a run before
+	// that counts.
 	unknownAfter = 30 * time.Second
 	idleAtMost   = 10 * time.Minute // between two agent-idle of one idleness
 )
@@ -154,18 +156,18 @@ func (r *Reconciler) Runs(ctx context.Context) error {
 	if !ok {
 		return errors.Join(errs...)
 	}
-	done := map[string]bool{}
+	done, open := map[string]bool{}, map[string]bool{}
 	for _, g := range gs {
 		if g.Person() {
 			continue
 		}
-		done[g.Run] = true
+		done[g.Run], open[g.Run] = true, true
 		e, err := r.look(ctx, tc, g.Workflow, g.Run)
 		if err != nil {
 			errs = append(errs, err)
 			continue
 		}
-		if !e.over(now.Sub(g.Taken)) {
+		if !r.over(g.Run, e) {
 			continue
 		}
 		if err := r.Store.EndGrant(ctx, g.Owner); err != nil {
@@ -191,16 +193,18 @@ func (r *Reconciler) Runs(ctx context.Context) error {
 		if done[w.Run] {
 			continue
 		}
+		open[w.Run] = true
 		e, err := r.look(ctx, tc, w.ID, w.Run)
 		switch {
 		case err != nil:
-		case e.over(now.Sub(w.Updated)):
+		case r.over(w.Run, e):
 			err = r.repair(ctx, tc, w, e)
 		case e.status == enumspb.WORKFLOW_EXECUTION_STATUS_RUNNING:
 			err = r.fenced(ctx, tc, w)
 		}
 		errs = append(errs, err)
 	}
+	maps.DeleteFunc(r.lately, func(run string, _ time.Duration) bool { return !open[run] })
 	if len(gs) > 0 || len(ws) > 0 {
 		errs = append(errs, r.stuck(ctx, tc))
 	}
@@ -241,11 +245,21 @@ func (e end) String() string {
 	return e.status.String()
 }
 
-// over tells whether a run that has been ours for age is over.
-func (e end) over(age time.Duration) bool {
+// over tells whether a run is over. One that Temporal does not know counts as
+// over when that has been so for a while.
+func (r *Reconciler) over(run string, e end) bool {
 	if !e.known {
-		return age > unknownAfter
+		now := r.Elapsed()
+		since, seen := r.lately[run]
+		if !seen {
+			if r.lately == nil {
+				r.lately = map[string]time.Duration{}
+			}
+			r.lately[run] = now
+		}
+		return seen && now-since > unknownAfter
 	}
+	delete(r.lately, run)
 	switch e.status {
 	case enumspb.WORKFLOW_EXECUTION_STATUS_COMPLETED, enumspb.WORKFLOW_EXECUTION_STATUS_FAILED, enumspb.WORKFLOW_EXECUTION_STATUS_CANCELED,
 		enumspb.WORKFLOW_EXECUTION_STATUS_TERMINATED, enumspb.WORKFLOW_EXECUTION_STATUS_TIMED_OUT, enumspb.WORKFLOW_EXECUTION_STATUS_CONTINUED_AS_NEW:

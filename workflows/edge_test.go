@@ -1,11 +1,14 @@
 package workflows_test
 
 import (
+	"errors"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.temporal.io/sdk/interceptor"
 	"go.temporal.io/sdk/temporal"
+	"go.temporal.io/sdk/worker"
 
 	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/activities"
@@ -194,4 +197,28 @@ func TestResumeAsksWhenTheSelectorNamesAnotherDisk(t *testing.T) {
 	b, err = w.do.Bind(ctx, activities.BindRequest{Owner: g.Owner, Disk: &d2})
 	require.NoError(t, err)
 	require.Equal(t, "D2", b.Disk.Serial)
+}
+
+// TestWhatFailsAndIsTriedAgainIsKnown: local activities included, which Temporal
+// shows nowhere.
+func TestWhatFailsAndIsTriedAgainIsKnown(t *testing.T) {
+	w := newWorld(t, nil)
+	troubles := activities.NewTroubles(time.Now)
+	w.env.SetWorkerOptions(worker.Options{Interceptors: []interceptor.WorkerInterceptor{troubles}})
+	const run = "default-test-run-id"
+	var seen [][]string
+	w.full = func() error {
+		seen = append(seen, troubles.Of(run))
+		if len(seen) < 4 {
+			return errors.New("database or disk is full")
+		}
+		return nil
+	}
+	require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+	require.Empty(t, seen[0])
+	require.Equal(t, []string{"Record failed 1 times: database or disk is full"}, seen[1])
+	require.Equal(t, []string{"Record failed 3 times: database or disk is full"}, seen[3])
+	require.Empty(t, seen[4], "it worked")
+	require.Empty(t, troubles.Of(run))
+	w.untouched()
 }

@@ -55,6 +55,7 @@ type world struct {
 	messages   []string      // of the record, as it was written
 	bootDelay  time.Duration // from power to the first packet; 0 = a minute
 	noPXEUntil int           // up to this boot the firmware does not ask
+	full       func() error  // asked before the record is written
 	atFence    func()        // called before each write to the BMC is compared
 
 	clock *clock.Clock
@@ -301,6 +302,11 @@ func (w *world) reports(a inventory.Assignment, r action.Result) {
 }
 
 func (w *world) PutWorkflow(ctx context.Context, rec inventory.Workflow) error {
+	if w.full != nil {
+		if err := w.full(); err != nil {
+			return err
+		}
+	}
 	w.mu.Lock()
 	w.last = rec
 	w.messages = append(w.messages, rec.Phase+": "+rec.Message)

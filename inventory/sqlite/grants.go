@@ -340,16 +340,16 @@ func (s *Store) own(ctx context.Context, what string, o inventory.Owner, set str
 // how many grants it changed.
 //
 // Forward it moves those that the step has closed: what is open yet was opened
-// or renewed with the new time, or is so soon. Backward it moves all that reach
-// beyond from, which no window opened with the new time does unless it is
-// longer than the step.
+// or renewed with the new time, or is so soon. Backward it moves all that were
+// open, and closes for good what had expired and would be open again.
 func (s *Store) ShiftWindows(ctx context.Context, from, to time.Time) (int, error) {
 	var n int64
 	err := s.write(ctx, "moving windows with the clock", func(tx *sqlx.Tx) (err error) {
 		set := func(column string) string {
-			return fmt.Sprintf("%[1]s = iif(run <> '' AND %[1]s > ?1 AND (%[1]s <= ?2 OR ?2 < ?1), %[1]s + ?2 - ?1, %[1]s)", column)
+			return fmt.Sprintf(`%[1]s = CASE WHEN %[1]s > ?1 AND (%[1]s <= ?2 OR ?2 < ?1) THEN %[1]s + ?2 - ?1
+				WHEN %[1]s > ?2 AND ?2 < ?1 THEN ?2 ELSE %[1]s END`, column)
 		}
-		n, err = exec(ctx, tx, "UPDATE grant_ SET "+set("netboot_until")+", "+set("secrets_until")+" WHERE run <> '' AND max(netboot_until, secrets_until) > ?1",
+		n, err = exec(ctx, tx, "UPDATE grant_ SET "+set("netboot_until")+", "+set("secrets_until")+" WHERE run <> '' AND max(netboot_until, secrets_until) > min(?1, ?2)",
 			nanos(from), nanos(to))
 		return err
 	})

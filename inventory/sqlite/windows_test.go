@@ -1,0 +1,108 @@
+package sqlite
+
+import (
+	"encoding/json"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// TestWindowsMoveWithTheClock: they are lengths of time, whatever the wall
+// clock says meanwhile.
+func TestWindowsMoveWithTheClock(t *testing.T) {
+	const left = 17 * time.Minute
+	for name, step := range map[string]time.Duration{"a day forward": 24 * time.Hour, "an hour forward": time.Hour, "an hour backward": -time.Hour, "a day backward": -24 * time.Hour} {
+		t.Run(name, func(t *testing.T) {
+			s := newWorld(t)
+			o := s.take("run-1")
+			ctx := t.Context()
+			from := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+			_, err := s.AllowBoot(ctx, o, 1, from.Add(left))
+			require.NoError(t, err)
+			require.NoError(t, s.OpenSecrets(ctx, o, from.Add(left)))
+			to := from.Add(step)
+			n, err := s.ShiftWindows(ctx, from, to)
+			require.NoError(t, err)
+			require.Equal(t, 1, n)
+			g, err := s.Grant(ctx, o.Machine)
+			require.NoError(t, err)
+			require.Equal(t, left, g.NetbootUntil.Sub(to), "neither closed under a machine that boots nor open for longer")
+			require.Equal(t, left, g.SecretsUntil.Sub(to))
+		})
+	}
+	for name, step := range map[string]time.Duration{"forward": 24 * time.Hour, "backward": -24 * time.Hour} {
+		t.Run("what is closed stays closed/"+name, func(t *testing.T) {
+			s := newWorld(t)
+			o := s.take("run-1")
+			from := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+			_, err := s.AllowBoot(t.Context(), o, 1, from.Add(-time.Minute))
+			require.NoError(t, err)
+			to := from.Add(step)
+			_, err = s.ShiftWindows(t.Context(), from, to)
+			require.NoError(t, err)
+			g, err := s.Grant(t.Context(), o.Machine)
+			require.NoError(t, err)
+			require.False(t, g.NetbootOpen(to))
+			require.Zero(t, g.SecretsUntil)
+		})
+	}
+	t.Run("what was opened with the new time stays", func(t *testing.T) {
+		s := newWorld(t)
+		o := s.take("run-1")
+		from := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+		to := from.Add(24 * time.Hour)
+		_, err := s.AllowBoot(t.Context(), o, 1, to.Add(left))
+		require.NoError(t, err)
+		_, err = s.ShiftWindows(t.Context(), from, to)
+		require.NoError(t, err)
+		g, err := s.Grant(t.Context(), o.Machine)
+		require.NoError(t, err)
+		require.Equal(t, left, g.NetbootUntil.Sub(to))
+	})
+}
+
+// TestEachPhaseIsAnEventOfItsRecord: with the seconds of the phase before, in
+// the same transaction, and once.
+func TestEachPhaseIsAnEventOfItsRecord(t *testing.T) {
+	s := newWorld(t)
+	o := s.take("run-1")
+	ctx := t.Context()
+	begun := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	w := inventory.Workflow{Run: o.Run, Machine: o.Machine, Epoch: o.Epoch, State: inventory.StatePending, Started: begun}
+	for i, p := range []struct {
+		phase string
+		after time.Duration
+	}{{inventory.PhaseDHCP, 0}, {inventory.PhaseDHCP, time.Minute}, {inventory.PhaseLoader, 90 * time.Second}, {inventory.PhaseAgent, 2 * time.Minute}, {inventory.PhaseDHCP, 3 * time.Minute}} {
+		w.Phase, w.Seq, w.Updated, w.Message = p.phase, int64(i+1), begun.Add(p.after), "waiting"
+		for range 2 { // the activity ran twice
+			require.NoError(t, s.PutWorkflow(ctx, w))
+		}
+	}
+	late := w
+	late.Phase, late.Seq = inventory.PhasePower, 2
+	require.NoError(t, s.PutWorkflow(ctx, late), "it was overtaken, and is no event")
+	es, err := s.Events(ctx, inventory.EventFilter{Run: o.Run})
+	require.NoError(t, err)
+	var got []inventory.PhaseChange
+	for _, e := range es {
+		if e.Kind != inventory.EventPhase {
+			continue
+		}
+		var c inventory.PhaseChange
+		require.NoError(t, json.Unmarshal(e.Detail, &c))
+		require.Equal(t, c.Phase+": waiting", e.Message)
+		got = append(got, c)
+	}
+	require.Equal(t, []inventory.PhaseChange{
+		{Phase: "dhcp", Began: begun},
+		{Phase: "loader", Began: begun.Add(90 * time.Second), Before: "dhcp", Seconds: 90},
+		{Phase: "agent", Began: begun.Add(2 * time.Minute), Before: "loader", Seconds: 30},
+		{Phase: "dhcp", Began: begun.Add(3 * time.Minute), Before: "agent", Seconds: 60},
+	}, got)
+	left, err := s.Unsignalled(ctx, 10)
+	require.NoError(t, err)
+	require.Empty(t, left, "no run is told of its own phases")
+}
