@@ -2,6 +2,7 @@ package clock
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -100,15 +101,15 @@ func TestLeft(t *testing.T) {
 
 func TestRunTells(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var set time.Duration
+		var set atomic.Int64
 		begun := time.Now()
-		c := Of(func() time.Time { return time.Now().Add(set) }, func() time.Duration { return time.Since(begun) })
+		c := Of(func() time.Time { return time.Now().Add(time.Duration(set.Load())) }, func() time.Duration { return time.Since(begun) })
 		ctx, cancel := context.WithCancel(t.Context())
 		steps := make(chan Step, 1)
 		done := make(chan error, 1)
 		go func() { done <- c.Run(ctx, func(_ context.Context, s Step) { steps <- s }) }()
 		synctest.Wait()
-		set = -time.Hour
+		set.Store(int64(-time.Hour))
 		require.Equal(t, -time.Hour, (<-steps).By())
 		cancel()
 		require.NoError(t, <-done)
