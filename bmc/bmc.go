@@ -51,6 +51,11 @@ type Config struct {
 	Networks []netip.Prefix
 	// Resolver looks up names of BMCs; nil = the system's.
 	Resolver Resolver
+	// PerMinute is how many sessions one BMC is asked for per minute; 0 = 60.
+	PerMinute int
+
+	now   func() time.Time
+	sleep func(context.Context, time.Duration) error
 }
 
 // lookupTime is how long a name may take to resolve.
@@ -63,8 +68,8 @@ const lookupTime = 10 * time.Second
 type Driver struct {
 	cfg Config
 
-	mu    sync.Mutex
-	locks map[string]chan struct{} // by address, one token each
+	mu      sync.Mutex
+	targets map[string]*target // by address
 }
 
 // New returns a Driver.
@@ -93,7 +98,11 @@ func New(cfg Config) *Driver {
 	if cfg.Resolver == nil {
 		cfg.Resolver = net.DefaultResolver
 	}
-	return &Driver{cfg: cfg, locks: map[string]chan struct{}{}}
+	if cfg.PerMinute <= 0 {
+		cfg.PerMinute = perMinute
+	}
+	cfg.now, cfg.sleep = time.Now, sleep
+	return &Driver{cfg: cfg, targets: map[string]*target{}}
 }
 
 // State reads the power state: on, off, transitional or unknown.
@@ -198,13 +207,18 @@ func (d *Driver) with(ctx context.Context, b inventory.BMC, password inventory.S
 		return fmt.Errorf("%s: BMC %s: %w", what, b.Host, err)
 	}
 	// By address: two names of one BMC must not open two sessions.
-	unlock, err := d.lock(ctx, dialled.Address())
+	t, err := d.lock(ctx, dialled.Address())
 	if err != nil {
 		return fmt.Errorf("%s: waiting for BMC %s, which is in use: %w", what, b.Host, err)
 	}
-	defer unlock()
+	defer func() { <-t.token }()
 	began := time.Now()
 	p := newIPMI(d.cfg.Ipmitool, dialled, password)
+	who := credentials(b, password)
+	p.admit = func(ctx context.Context) error { return d.admit(ctx, t, who) }
+	if !password.IsZero() { // without one nothing is sent
+		p.settle = func(err error) { d.settle(t, err) }
+	}
 	// The password stays out of bmclib's client: the provider has it.
 	registry := registrar.NewRegistry()
 	registry.Register(providerName, providerProtocol, features, nil, p)
@@ -225,18 +239,20 @@ func (d *Driver) with(ctx context.Context, b inventory.BMC, password inventory.S
 	return nil
 }
 
-func (d *Driver) lock(ctx context.Context, address string) (unlock func(), err error) {
+// lock waits until nobody else uses the BMC at address. Who has it takes the
+// token back when he is done.
+func (d *Driver) lock(ctx context.Context, address string) (*target, error) {
 	address = strings.ToLower(address)
 	d.mu.Lock()
-	token, ok := d.locks[address]
+	t, ok := d.targets[address]
 	if !ok {
-		token = make(chan struct{}, 1)
-		d.locks[address] = token
+		t = &target{token: make(chan struct{}, 1)}
+		d.targets[address] = t
 	}
 	d.mu.Unlock()
 	select {
-	case token <- struct{}{}:
-		return func() { <-token }, nil
+	case t.token <- struct{}{}:
+		return t, nil
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}

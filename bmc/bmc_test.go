@@ -43,7 +43,7 @@ func newBench(t *testing.T) *bench {
 	b.Driver = New(Config{
 		Log: slog.New(slog.NewTextHandler(b.log, &slog.HandlerOptions{Level: slog.LevelDebug})), Ipmitool: path,
 		Step: 5 * time.Millisecond, Hard: 50 * time.Millisecond, Soft: 100 * time.Millisecond,
-		Networks: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}, Resolver: names{"bmc-a": {"192.0.2.3"}},
+		Networks: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}, Resolver: names{"bmc-a": {"192.0.2.3"}}, PerMinute: 100_000,
 	})
 	return b
 }

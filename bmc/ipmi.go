@@ -53,6 +53,9 @@ type ipmi struct {
 	// flagsValid is whether the boot flags that were last read are marked as
 	// in force.
 	flagsValid bool
+	// admit is asked before each session, and settle told what became of it.
+	admit  func(context.Context) error
+	settle func(error)
 }
 
 var (
@@ -185,7 +188,15 @@ func (p *ipmi) BootDeviceOverrideGet(ctx context.Context) (bmclibbmc.BootDeviceO
 // run runs one command of ipmitool and returns all that it wrote.
 func (p *ipmi) run(ctx context.Context, command ...string) (string, error) {
 	p.last = nil
+	if p.admit != nil {
+		if p.last = p.admit(ctx); p.last != nil {
+			return "", p.last
+		}
+	}
 	out, err := p.exec(ctx, command)
+	if p.settle != nil {
+		p.settle(err)
+	}
 	p.last = err
 	return out, err
 }

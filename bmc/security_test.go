@@ -1,8 +1,10 @@
 package bmc
 
 import (
+	"context"
 	"net/netip"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -70,5 +72,73 @@ func TestS50NothingIsSentWithoutAPassword(t *testing.T) {
 	require.ErrorIs(t, err, inventory.ErrRefused)
 	require.ErrorContains(t, err, "no password")
 	require.ErrorIs(t, b.Set(t.Context(), b.bmc, inventory.Secret{}, "on", nil), inventory.ErrRefused)
+	require.Empty(t, b.get("argv"))
+}
+
+// TestS29SessionsAreBudgeted: a BMC is asked for so many sessions at once and
+// per minute; who wants more waits. Another BMC has a budget of its own.
+func TestS29SessionsAreBudgeted(t *testing.T) {
+	b := newBench(t)
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	var waited time.Duration
+	b.cfg.PerMinute = 10
+	b.cfg.now = func() time.Time { return now }
+	b.cfg.sleep = func(_ context.Context, d time.Duration) error {
+		waited += d
+		now = now.Add(d)
+		return nil
+	}
+	for range 10 {
+		_, err := b.State(t.Context(), b.bmc, password())
+		require.NoError(t, err)
+	}
+	require.Zero(t, waited)
+	for range 20 {
+		_, err := b.State(t.Context(), b.bmc, password())
+		require.NoError(t, err)
+	}
+	require.InDelta(t, 2*time.Minute, waited, float64(time.Second), "ten a minute")
+	require.Len(t, b.commands(), 30, "each has its turn")
+	other := b.bmc
+	other.Host = "192.0.2.4"
+	before := waited
+	_, err := b.State(t.Context(), other, password())
+	require.NoError(t, err)
+	require.Equal(t, before, waited)
+
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	b.cfg.sleep = sleep
+	_, err = b.State(gone, b.bmc, password())
+	require.ErrorIs(t, err, context.Canceled)
+}
+
+// TestS29RefusedCredentialsAreNotTriedAgainAtOnce: nobody is locked out by
+// our trying; other credentials are tried at once.
+func TestS29RefusedCredentialsAreNotTriedAgainAtOnce(t *testing.T) {
+	b := newBench(t)
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	b.cfg.now = func() time.Time { return now }
+	wrong := inventory.NewSecret("wrong")
+	for range 5 {
+		_, err := b.State(t.Context(), b.bmc, wrong)
+		require.ErrorIs(t, err, inventory.ErrRefused)
+		require.NotContains(t, err.Error(), "wrong")
+	}
+	require.Len(t, b.commands(), maxRefused, "the BMC was not asked again")
+	_, err := b.State(t.Context(), b.bmc, password())
+	require.NoError(t, err, "the right ones")
+	b.commands()
+	for range maxRefused {
+		_, err = b.State(t.Context(), b.bmc, wrong)
+		require.ErrorIs(t, err, inventory.ErrRefused)
+	}
+	now = now.Add(restRefused)
+	b.commands()
+	_, err = b.State(t.Context(), b.bmc, wrong)
+	require.ErrorIs(t, err, inventory.ErrRefused)
+	require.Len(t, b.commands(), 1, "after a rest, once")
+	_, err = b.State(t.Context(), b.bmc, wrong)
+	require.ErrorIs(t, err, inventory.ErrRefused)
 	require.Empty(t, b.get("argv"))
 }

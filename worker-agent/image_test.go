@@ -210,6 +210,8 @@ func (i install) mustNotTouch(t *testing.T, text string) {
 
 const diskSize = 8 * mib
 
+// S18: a bit that was turned over at the beginning, in the middle and at the end,
+// a file that is too short or too long: none is booted into.
 func TestImages(t *testing.T) {
 	t.Parallel()
 	image := testImage()

@@ -523,6 +523,7 @@ func TestSchemaIsThatOfTheStamp(t *testing.T) {
 	}
 }
 
+// S9: it has no log-in, so nobody else may reach it.
 func TestBeyondLoopbackIsRefused(t *testing.T) {
 	t.Parallel()
 	cfg := testConfig(t)
