@@ -99,6 +99,16 @@ func (r *Ring) store(path string) error {
 		return err
 	}
 	dir := filepath.Dir(path)
+	// What a crash left of an earlier attempt holds keys, too.
+	left, err := filepath.Glob(filepath.Join(dir, ".key-*"))
+	if err != nil {
+		return err
+	}
+	for _, name := range left {
+		if err := os.Remove(name); err != nil {
+			return err
+		}
+	}
 	tmp, err := os.CreateTemp(dir, ".key-*") // mode 0600
 	if err != nil {
 		return err
