@@ -28,6 +28,13 @@ func (a *Activities) Assign(ctx context.Context, q AssignRequest) error {
 
 func (a *Activities) assign(ctx context.Context, q AssignRequest) error {
 	plan, err := a.Assignments.Plan(ctx, q.Owner.Run)
+	if errors.Is(err, inventory.ErrNotFound) {
+		// A run that was reset from outside has a new id, and planned nothing
+		// under it: what counts is that it does not own the machine.
+		if err := a.fence(ctx, q.Owner); err != nil {
+			return err
+		}
+	}
 	if err != nil {
 		return fmt.Errorf("plan of run %q: %w", q.Owner.Run, err)
 	}

@@ -19,6 +19,7 @@ type planned struct {
 	Machines
 	Assignments
 	plan     inventory.Plan
+	lost     error // why there is no plan
 	assigned []inventory.Assignment
 }
 
@@ -32,7 +33,7 @@ func (p *planned) UserData(context.Context, string) (user, vendor inventory.Secr
 
 func (p *planned) DiskWritten(context.Context, inventory.Owner, action.Disk) error { return nil }
 
-func (p *planned) Plan(context.Context, string) (inventory.Plan, error) { return p.plan, nil }
+func (p *planned) Plan(context.Context, string) (inventory.Plan, error) { return p.plan, p.lost }
 
 func (p *planned) Assign(_ context.Context, a inventory.Assignment) error {
 	p.assigned = append(p.assigned, a)
@@ -82,4 +83,17 @@ func TestS8AssignmentsAreSigned(t *testing.T) {
 	require.ErrorAs(t, err, &app)
 	require.Equal(t, TypeInvalid, app.Type())
 	require.Len(t, s.assigned, before)
+}
+
+// A run that was reset from outside goes on under another id. Whatever it asks
+// for, it hears that it does not own the machine, and asks a person.
+func TestAssignOfAResetRunIsFenced(t *testing.T) {
+	c := &crowded{planned: planned{lost: inventory.ErrNotFound}}
+	a := &Activities{Machines: c, Assignments: c, Grants: c, Now: time.Now}
+	for run, want := range map[string]string{"r2": TypeFenced, "r1": TypeNotFound} {
+		owner := inventory.Owner{Machine: "m1", Run: run, Epoch: 1}
+		var app *temporal.ApplicationError
+		require.ErrorAs(t, a.Assign(t.Context(), AssignRequest{Owner: owner, Key: action.Key{Epoch: 1, Attempt: 1}}), &app)
+		require.Equal(t, want, app.Type(), run)
+	}
 }
