@@ -20,6 +20,7 @@ import (
 
 	"github.com/ingotmetal/ingot/api"
 	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/lab"
 	"github.com/ingotmetal/ingot/workflows"
 )
 
@@ -75,6 +76,10 @@ func TestFullDisk(t *testing.T) {
 	second.image.letGo()
 	until(ctx, t, "the agent's report is refused with 507", func() bool { return strings.Contains(second.log(t, s), "507") })
 	t.Log("nothing can be written any more; the agent keeps its report")
+	n, err := s.KillRole(lab.RoleTemporal)
+	require.NoError(t, err)
+	require.Equal(t, 1, n, "it lived through all of this")
+	until(ctx, t, "the next Temporal is started", func() bool { return strings.Contains(s.said(t), "temporal server is not running") })
 
 	require.NoError(t, all())
 	require.NoError(t, more())
@@ -83,6 +88,11 @@ func TestFullDisk(t *testing.T) {
 	run, err := s.Provision(ctx, first.input(late.Name))
 	require.NoError(t, err, "new runs are taken again")
 	s.of(ctx, t, run, func(w inventory.Workflow) bool { return w.Phase == inventory.PhasePower })
+	for line := range strings.Lines(s.said(t)) {
+		if strings.Contains(line, "temporal server is not running") {
+			t.Log(strings.TrimSpace(line))
+		}
+	}
 	t.Logf("Temporal said %d times that its disk is full, and was started again %d times",
 		strings.Count(s.said(t), "(13)"), strings.Count(s.said(t), "temporal server is not running"))
 

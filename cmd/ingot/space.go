@@ -55,17 +55,21 @@ func (s *server) keepRecords(ctx context.Context) error {
 		if !pause(ctx, wait) {
 			return nil
 		}
-		before := time.Now().Add(-s.cfg.Records.Retention)
-		runs := s.inSteps(ctx, "forgetting old runs", pruneRuns, func() (int, error) {
-			return s.store.PruneRuns(ctx, before, s.cfg.Records.Keep, pruneRuns)
-		})
-		events := s.inSteps(ctx, "forgetting old events", pruneEvents, func() (int, error) {
-			return s.store.PruneEvents(ctx, before, pruneEvents)
-		})
-		s.inSteps(ctx, "giving unused space back", 1, func() (int, error) { return s.store.Shrink(ctx, shrinkPages) })
-		if runs+events > 0 {
-			s.log.Info("old records are forgotten", "runs", runs, "events", events, "before", before.UTC().Format(time.RFC3339))
-		}
+		s.forget(ctx)
+	}
+}
+
+func (s *server) forget(ctx context.Context) {
+	before := time.Now().Add(-s.cfg.Records.Retention)
+	runs := s.inSteps(ctx, "forgetting old runs", pruneRuns, func() (int, error) {
+		return s.store.PruneRuns(ctx, before, s.cfg.Records.Keep, pruneRuns)
+	})
+	events := s.inSteps(ctx, "forgetting old events", pruneEvents, func() (int, error) {
+		return s.store.PruneEvents(ctx, before, pruneEvents)
+	})
+	s.inSteps(ctx, "giving unused space back", 1, func() (int, error) { return s.store.Shrink(ctx, shrinkPages) })
+	if runs+events > 0 {
+		s.log.Info("old records are forgotten", "runs", runs, "events", events, "before", before.UTC().Format(time.RFC3339))
 	}
 }
 
@@ -76,7 +80,7 @@ func (s *server) inSteps(ctx context.Context, what string, full int, step func()
 		n, err := step()
 		if err != nil {
 			if ctx.Err() == nil {
-				s.log.Warn(what, "error", err)
+				s.log.Warn("keeping the inventory small", "what", what, "error", err)
 			}
 			return sum
 		}

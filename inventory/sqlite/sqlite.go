@@ -112,11 +112,19 @@ func open(ctx context.Context, path string, keys Sealer, migrations fs.FS, opts 
 			err = errors.Join(err, s.Close())
 		}
 	}()
+	names, err := fs.Glob(migrations, "*.sql")
+	if err != nil {
+		return s, err
+	}
+	// Without the pragmas, which would already change a file that is not for us.
+	if err := look(ctx, path, len(names)); err != nil {
+		return s, err
+	}
 	// The driver compiles WAL with synchronous NORMAL, with which acknowledged
 	// reports die with the power. auto_vacuum counts for a new file only.
 	s.rw = sqlx.NewDb(sql.OpenDB(connector{dsn(path, "_auto_vacuum=incremental&_txlock=immediate&_synchronous=FULL&_journal_mode=WAL&_busy_timeout=10000&_foreign_keys=on&_stmt_cache_size=128")}), "sqlite3")
 	s.rw.SetMaxOpenConns(1)
-	if err := s.migrate(ctx, migrations); err != nil {
+	if err := s.migrate(ctx, migrations, names); err != nil {
 		return s, s.noRoom(err)
 	}
 	if err := s.giveBack(ctx); err != nil {
@@ -168,25 +176,38 @@ func (s *Store) Close() error {
 	return errors.Join(errs...)
 }
 
-// migrate applies the migrations that user_version says are missing, all in
-// one transaction.
-func (s *Store) migrate(ctx context.Context, migrations fs.FS) error {
-	names, err := fs.Glob(migrations, "*.sql")
+// look refuses the file of another program, and one whose schema is newer than
+// this program knows.
+func look(ctx context.Context, path string, known int) (err error) {
+	db, err := sqlx.Open("sqlite3", dsn(path, "_busy_timeout=10000&_query_only=on"))
 	if err != nil {
 		return err
 	}
+	defer func() { err = errors.Join(err, db.Close()) }()
 	var have, app, tables int
 	for pragma, dest := range map[string]*int{"PRAGMA user_version": &have, "PRAGMA application_id": &app, "SELECT count(*) FROM sqlite_master": &tables} {
-		if err := s.rw.GetContext(ctx, dest, pragma); err != nil {
+		if err := db.GetContext(ctx, dest, pragma); err != nil {
 			return err
 		}
 	}
 	switch {
 	case tables > 0 && app != applicationID:
 		return errors.New("the file is the database of another program: name another path")
-	case have > len(names):
-		return fmt.Errorf("its schema is version %d and this program knows versions up to %d: start the newer ingot that wrote it, or restore the backup that it made beside the file before it migrated", have, len(names))
-	case have == len(names):
+	case have > known:
+		return fmt.Errorf("its schema is version %d and this program knows versions up to %d: start the newer ingot that wrote it, or restore the backup that it made beside the file before it migrated", have, known)
+	}
+	return nil
+}
+
+// migrate applies the migrations that user_version says are missing, all in
+// one transaction.
+func (s *Store) migrate(ctx context.Context, migrations fs.FS, names []string) error {
+	var have int
+	if err := s.rw.GetContext(ctx, &have, "PRAGMA user_version"); err != nil {
+		return err
+	}
+	switch {
+	case have >= len(names):
 		return nil
 	case have > 0:
 		if err := s.backupSchema(ctx, have); err != nil {

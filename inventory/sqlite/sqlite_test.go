@@ -1,7 +1,9 @@
 package sqlite
 
 import (
+	"bytes"
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -125,13 +127,21 @@ func assignment(o inventory.Owner, n, attempt int) inventory.Assignment {
 
 func TestOpenRefusesNewerSchema(t *testing.T) {
 	w := newWorld(t)
-	_, err := w.rw.ExecContext(t.Context(), "PRAGMA user_version = 99")
-	require.NoError(t, err)
 	require.NoError(t, w.Close())
+	db, err := sql.Open("sqlite3", dsn(w.path, ""))
+	require.NoError(t, err)
+	_, err = db.Exec("PRAGMA user_version = 99; PRAGMA journal_mode = DELETE")
+	require.NoError(t, err)
+	require.NoError(t, db.Close())
+	before, err := os.ReadFile(w.path)
+	require.NoError(t, err)
 	_, err = Open(t.Context(), w.path, nil)
 	require.ErrorContains(t, err, w.path)
-	require.ErrorContains(t, err, "schema is version 99")
+	require.ErrorContains(t, err, "schema is version 99 and this program knows versions up to 1")
 	require.ErrorContains(t, err, "restore the backup")
+	after, err := os.ReadFile(w.path)
+	require.NoError(t, err)
+	require.True(t, bytes.Equal(before, after), "it was not touched")
 }
 
 func TestOpenRefusesForeignDatabase(t *testing.T) {
