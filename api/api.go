@@ -25,6 +25,7 @@ import (
 	"github.com/gin-gonic/gin"
 	"go.temporal.io/sdk/client"
 
+	"github.com/ingotmetal/ingot/internal/quiet"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/web"
 )
@@ -152,6 +153,8 @@ func New(cfg Config) (*Server, error) {
 		begun := cfg.Now()
 		cfg.Elapsed = func() time.Duration { return cfg.Now().Sub(begun) }
 	}
+	// Agents and their network are strangers until they have proven something.
+	cfg.Log = slog.New(quiet.Handler(cfg.Log.Handler(), cfg.Now))
 	if cfg.Namespace == "" {
 		cfg.Namespace = client.DefaultNamespace
 	}

@@ -7,6 +7,7 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -486,4 +487,23 @@ func TestS50RetargetingABMCClearsItsPassword(t *testing.T) {
 		_, err := store.BMCPassword(t.Context(), name)
 		require.ErrorIs(t, err, inventory.ErrSealed, name)
 	}
+}
+
+// TestS48ConflictsFillNoLog: whoever has read a boot script off the wire can
+// claim it any number of times in a stranger's name.
+func TestS48ConflictsFillNoLog(t *testing.T) {
+	var log bytes.Buffer
+	s := newSite(t, func(c *Config) { c.Log = slog.New(slog.NewTextHandler(&log, nil)) })
+	s.addMachine("m1", mac)
+	o := s.armed("m1", "r1")
+	h := s.hello(o, 1, nonceA)
+	h.MAC, h.Facts.NICs = "02:00:00:00:00:01", []action.NIC{{Name: "eth0", MAC: "02:00:00:00:00:01"}}
+	for n := range 300 {
+		h.Nonce = fmt.Sprintf("%032x", n)
+		require.NotEqual(t, http.StatusOK, s.claim(h).Code)
+	}
+	n := strings.Count(log.String(), "\n")
+	require.Positive(t, n)
+	require.LessOrEqual(t, n, 60)
+	require.Equal(t, 1, s.events(inventory.EventFilter{Run: "r1"})[inventory.EventClaimConflict])
 }

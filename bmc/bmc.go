@@ -207,7 +207,7 @@ func (d *Driver) with(ctx context.Context, b inventory.BMC, password inventory.S
 		return fmt.Errorf("%s: BMC %s: %w", what, b.Host, err)
 	}
 	// By address: two names of one BMC must not open two sessions.
-	t, err := d.lock(ctx, dialled.Address())
+	t, err := d.lock(ctx, net.JoinHostPort(dialled.Host, strconv.Itoa(port(dialled))))
 	if err != nil {
 		return fmt.Errorf("%s: waiting for BMC %s, which is in use: %w", what, b.Host, err)
 	}

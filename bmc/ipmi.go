@@ -39,6 +39,13 @@ func cipher(b inventory.BMC) string {
 	return b.CipherSuite
 }
 
+func port(b inventory.BMC) int {
+	if b.Port == 0 {
+		return 623
+	}
+	return b.Port
+}
+
 // ipmi is a provider of bmclib for one operation on one BMC. It differs from
 // bmclib's own in three ways: the password reaches ipmitool through a
 // descriptor and not through the environment, where it could be read for as
@@ -208,10 +215,6 @@ func (p *ipmi) exec(ctx context.Context, command []string) (string, error) {
 	case strings.ContainsAny(text, "\n\r\x00"):
 		return "", fmt.Errorf("the BMC's password holds a line end, which ipmitool cannot read: %w", inventory.ErrInvalid)
 	}
-	port := p.bmc.Port
-	if port == 0 {
-		port = 623
-	}
 	// The password travels through a pipe that is full and closed before
 	// ipmitool starts: it stands in no argument, no environment and no file,
 	// and is gone from the pipe when ipmitool has read it.
@@ -228,7 +231,7 @@ func (p *ipmi) exec(ctx context.Context, command []string) (string, error) {
 	// -v makes ipmitool say why a session could not be opened, without which
 	// a wrong password looks like a BMC that is off.
 	args := []string{
-		"-v", "-I", "lanplus", "-H", p.bmc.Host, "-p", strconv.Itoa(port), "-U", p.bmc.User,
+		"-v", "-I", "lanplus", "-H", p.bmc.Host, "-p", strconv.Itoa(port(p.bmc)), "-U", p.bmc.User,
 		"-f", "/proc/self/fd/3", "-C", cipher(p.bmc), "-N", "5", "-R", "1",
 	}
 	cmd := exec.CommandContext(limited, p.path, append(args, command...)...)

@@ -47,6 +47,11 @@ func TestAgainstSimulator(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "none", report.Boot)
 
+	require.NoError(t, d.ResetBMC(ctx, b, pw, nil))
+	state, err = d.State(ctx, b, pw)
+	require.NoError(t, err)
+	require.Equal(t, Off, state, "the machine stays as it is")
+
 	_, err = d.State(ctx, b, inventory.NewSecret("wrong"))
 	require.ErrorIs(t, err, inventory.ErrRefused)
 	nobody := b
