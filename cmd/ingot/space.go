@@ -67,6 +67,9 @@ func (s *server) forget(ctx context.Context) {
 	events := s.inSteps(ctx, "forgetting old events", pruneEvents, func() (int, error) {
 		return s.store.PruneEvents(ctx, before, pruneEvents)
 	})
+	s.inSteps(ctx, "forgetting old BMC jobs", pruneEvents, func() (int, error) {
+		return s.store.PruneBMCJobs(ctx, before, pruneEvents)
+	})
 	s.inSteps(ctx, "giving unused space back", 1, func() (int, error) { return s.store.Shrink(ctx, shrinkPages) })
 	if runs+events > 0 {
 		s.log.Info("old records are forgotten", "runs", runs, "events", events, "before", before.UTC().Format(time.RFC3339))

@@ -85,6 +85,33 @@ func (s *Store) PruneEvents(ctx context.Context, before time.Time, limit int) (i
 	return len(seqs), nil
 }
 
+// PruneBMCJobs forgets up to limit jobs that began before a time and belong to
+// no run whose record is kept, nor to one that holds a grant.
+func (s *Store) PruneBMCJobs(ctx context.Context, before time.Time, limit int) (int, error) {
+	var rows []int64
+	err := s.ro.SelectContext(ctx, &rows, `SELECT j.rowid FROM bmc_job j WHERE j.started < ?1
+		AND NOT EXISTS (SELECT 1 FROM workflow w WHERE w.run = json_extract(j.doc, '$.run'))
+		AND NOT EXISTS (SELECT 1 FROM grant_ g WHERE g.run = json_extract(j.doc, '$.run') AND g.run <> '') LIMIT ?2`, nanos(before), limit)
+	if err != nil {
+		return 0, fmt.Errorf("looking for old BMC jobs: %w", err)
+	}
+	if len(rows) == 0 {
+		return 0, nil
+	}
+	err = s.write(ctx, "forgetting old BMC jobs", func(tx *sqlx.Tx) error {
+		for _, row := range rows {
+			if _, err := exec(ctx, tx, "DELETE FROM bmc_job WHERE rowid = ? AND started < ?", row, nanos(before)); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return 0, err
+	}
+	return len(rows), nil
+}
+
 // Shrink gives up to pages unused pages of the database back to the file
 // system and returns how many are left.
 func (s *Store) Shrink(ctx context.Context, pages int) (left int, err error) {

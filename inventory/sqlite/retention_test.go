@@ -126,6 +126,26 @@ func TestPruneEvents(t *testing.T) {
 	require.Greater(t, next, seq)
 }
 
+func TestPruneBMCJobs(t *testing.T) {
+	w := newWorld(t)
+	ctx := t.Context()
+	w.finished("kept")
+	held := w.take("held") // has no record yet
+	for i, run := range []string{"kept", held.Run, "gone", "gone", ""} {
+		require.NoError(t, w.PutBMCJob(ctx, inventory.BMCJob{Machine: "m1", Name: fmt.Sprintf("job-%d", i), Run: run, Started: w.clock.Now()}))
+	}
+	require.NoError(t, w.PutBMCJob(ctx, inventory.BMCJob{Machine: "m1", Name: "young", Run: "gone", Started: w.in(time.Hour)}))
+	n, err := w.PruneBMCJobs(ctx, w.in(time.Minute), 1)
+	require.NoError(t, err)
+	require.Equal(t, 1, n, "one at a time")
+	n, err = w.PruneBMCJobs(ctx, w.in(time.Minute), 100)
+	require.NoError(t, err)
+	require.Equal(t, 2, n)
+	left, err := w.BMCJobs(ctx, "m1")
+	require.NoError(t, err)
+	require.Len(t, left, 3)
+}
+
 // filler appends n events of 16 KiB.
 func (w *world) filler(n int) error {
 	for range n {
