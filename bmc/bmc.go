@@ -51,7 +51,7 @@ type Config struct {
 	Networks []netip.Prefix
 	// Resolver looks up names of BMCs; nil = the system's.
 	Resolver Resolver
-	// PerMinute is how many sessions one BMC is asked for per minute; 0 = 60.
+	// PerMinute is how many sessions one BMC is asked for per minute; 0 = 120.
 	PerMinute int
 
 	now   func() time.Time

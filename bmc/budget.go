@@ -13,7 +13,7 @@ import (
 const (
 	// perMinute is how many sessions one BMC is asked for, in one go and then
 	// per minute. A power cycle that is watched takes some thirty.
-	perMinute = 60
+	perMinute = 120
 	// maxRefused is how often credentials may be refused in a row before they
 	// are rested for restRefused: many BMCs lock a user after five.
 	maxRefused  = 3
