@@ -107,7 +107,10 @@ func (t *temporal) Run(ctx context.Context, do *activities.Activities) error {
 	err := t.child.While(ctx, func(ctx context.Context, srv temporalchild.Server) error {
 		return t.keepWorking(ctx, do, client.Options{
 			HostPort: srv.Frontend, Namespace: srv.Namespace,
-			ConnectionOptions: client.ConnectionOptions{DialOptions: []grpc.DialOption{grpc.WithContextDialer(t.child.DialContext)}},
+			ConnectionOptions: client.ConnectionOptions{
+				DialOptions:     []grpc.DialOption{grpc.WithContextDialer(t.child.DialContext)},
+				GrpcCompression: &client.GrpcCompressionNone{}, // the way is loopback
+			},
 		}, srv.ClusterID)
 	})
 	stopChild()
@@ -220,8 +223,16 @@ func (t *temporal) work(ctx context.Context, do *activities.Activities, opts cli
 	defer giveUp(nil)
 	w := worker.New(c, workflows.TaskQueue, worker.Options{
 		WorkerStopTimeout: 5 * time.Second,
-		Interceptors:      []interceptor.WorkerInterceptor{do.Troubles},
-		OnFatalError:      func(err error) { giveUp(fmt.Errorf("the worker gave up: %w", err)) },
+		// The answer to a poll comes after the server has written to its disk: two
+		// pollers, which is the default, stand idle for most of the time.
+		MaxConcurrentWorkflowTaskPollers: 8,
+		MaxConcurrentActivityTaskPollers: 8,
+		// In a rush of two hundred runs a task waits for longer than the default
+		// of 5 s. One that goes back after that is replayed from its run's first
+		// event, which makes the rush longer.
+		StickyScheduleToStartTimeout: 10 * time.Second,
+		Interceptors:                 []interceptor.WorkerInterceptor{do.Troubles},
+		OnFatalError:                 func(err error) { giveUp(fmt.Errorf("the worker gave up: %w", err)) },
 	})
 	w.RegisterWorkflowWithOptions(workflows.Provision, workflow.RegisterOptions{Name: workflows.ProvisionType})
 	w.RegisterWorkflowWithOptions(workflows.Inspect, workflow.RegisterOptions{Name: workflows.InspectType})
