@@ -393,3 +393,32 @@ func TestS47TerminalCapture(t *testing.T) {
 		}
 	}
 }
+
+// TestS25MistakesInAFileRepeatNoSecret: what is said of a document that cannot
+// be read names lines and fields, never what stands there.
+func TestS25MistakesInAFileRepeatNoSecret(t *testing.T) {
+	t.Setenv("INGOT_TOKEN", strings.Repeat("x", 40))
+	for n, doc := range []string{
+		"name: n1\nbmc: {driver: ipmi, host: 10.0.0.1, password: [canary, canary]}\n",
+		"name: n1\nuserData: {a: canary}\nvendorData: [canary]\n",
+		"name: n1\nuserData: |\n  x\n canary\n",
+		"name: n1\nbmc: {password: \"canary\n",
+		"name: n1\nbmc:\n  password: canary\n  password: canary2\n  passwort: canary\n",
+		`{"name":"n1","bmc":{"password":"canary"}`,
+		`{"name":"n1","bmc":{"driver":"ipmi","host":"h","password":"canary-that-is-longer-than-twenty"}}`,
+		"name: n1\nbmc: {driver: ipmi, host: h, password: \"canary\\nx\"}\n",
+		"name: n1\nbmc: canary\n",
+		"name: n1\nuserData: !!binary canary!\n",
+	} {
+		file := filepath.Join(t.TempDir(), "machine.yaml")
+		require.NoError(t, os.WriteFile(file, []byte(doc), 0o600))
+		root := rootCmd()
+		var out bytes.Buffer
+		root.SetOut(&out)
+		root.SetErr(&out)
+		root.SetArgs([]string{"machine", "push", "--server", "http://127.0.0.1:1", "--file", file})
+		err := root.ExecuteContext(t.Context())
+		require.ErrorIs(t, err, inventory.ErrInvalid, "document %d", n)
+		require.NotContains(t, err.Error()+out.String(), "canary", "document %d", n)
+	}
+}
