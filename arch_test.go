@@ -18,6 +18,7 @@ var may = map[string]string{
 	"inventory": "action",
 
 	"internal/clock":      "",
+	"internal/httpserve":  "",
 	"internal/strictyaml": "inventory go.yaml.in/yaml/v3",
 	"internal/seed":       "inventory go.yaml.in/yaml/v3",
 	"internal/quiet":      "",
@@ -31,8 +32,8 @@ var may = map[string]string{
 	"bmc":              "inventory github.com/bmc-toolbox/bmclib/v2 github.com/go-logr/logr github.com/jacobweinstock/registrar golang.org/x/sys",
 	"activities":       "action inventory template internal/seed go.temporal.io/sdk",
 	"workflows":        "action activities inventory go.temporal.io/sdk",
-	"bootsvc":          "inventory internal/quiet github.com/insomniacslk/dhcp github.com/pin/tftp/v3 golang.org/x/net golang.org/x/sync golang.org/x/sys",
-	"metadatasvc":      "inventory internal/quiet internal/seed",
+	"bootsvc":          "inventory internal/httpserve internal/quiet github.com/insomniacslk/dhcp github.com/pin/tftp/v3 golang.org/x/net golang.org/x/sync golang.org/x/sys",
+	"metadatasvc":      "inventory internal/httpserve internal/quiet internal/seed",
 	"web":              "",
 	"api":              "action internal/quiet inventory template web workflows go.temporal.io/api go.temporal.io/sdk github.com/gin-gonic/gin google.golang.org/grpc google.golang.org/protobuf golang.org/x/sync golang.org/x/sys",
 	"worker-agent":     "action github.com/diskfs/go-diskfs github.com/insomniacslk/dhcp github.com/klauspost/compress github.com/mikelolasagasti/xz github.com/vishvananda/netlink golang.org/x/sys golang.org/x/sync",

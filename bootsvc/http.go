@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/ingotmetal/ingot/internal/httpserve"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -279,7 +280,6 @@ func (s *Server) serveHTTP(ctx context.Context, l net.Listener) error {
 		IdleTimeout:       60 * time.Second,
 		MaxHeaderBytes:    maxHTTPHeader,
 		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),
-		BaseContext:       func(net.Listener) context.Context { return context.WithoutCancel(ctx) },
 		// Not a limiting listener: its connections would lose sendfile.
 		ConnState: func(c net.Conn, state http.ConnState) {
 			switch state {
@@ -292,21 +292,6 @@ func (s *Server) serveHTTP(ctx context.Context, l net.Listener) error {
 			}
 		},
 	}
-	done := make(chan error, 1)
-	go func() { done <- srv.Serve(l) }()
-	select {
-	case err := <-done:
-		return fmt.Errorf("serving HTTP on %s: %w", l.Addr(), err)
-	case <-ctx.Done():
-	}
 	// Streams may last an hour; who is cut off resumes by Range, or retries.
-	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
-	defer cancel()
-	if srv.Shutdown(last) != nil {
-		_ = srv.Close() // connections that did not end in time
-	}
-	if err := <-done; !errors.Is(err, http.ErrServerClosed) {
-		return fmt.Errorf("serving HTTP on %s: %w", l.Addr(), err)
-	}
-	return nil
+	return httpserve.Run(ctx, "HTTP", srv, l, 2*time.Second)
 }

@@ -32,6 +32,7 @@ import (
 	"github.com/ingotmetal/ingot/bootsvc"
 	"github.com/ingotmetal/ingot/internal/clock"
 	"github.com/ingotmetal/ingot/internal/config"
+	"github.com/ingotmetal/ingot/internal/httpserve"
 	"github.com/ingotmetal/ingot/internal/keyring"
 	"github.com/ingotmetal/ingot/internal/reserve"
 	"github.com/ingotmetal/ingot/inventory"
@@ -382,19 +383,7 @@ type listener struct {
 }
 
 func (l listener) serve(ctx context.Context) error {
-	done := make(chan error, 1)
-	go func() { done <- l.http.Serve(l.net) }()
-	select {
-	case err := <-done:
-		return fmt.Errorf("%s at %s: %w", l.name, l.net.Addr(), err)
-	case <-ctx.Done():
-	}
-	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
-	defer cancel()
-	if err := l.http.Shutdown(closing); err != nil {
-		return l.http.Close()
-	}
-	return nil
+	return httpserve.Run(ctx, l.name, l.http, l.net, 5*time.Second)
 }
 
 // listen binds every HTTP socket but those of bootsvc, so that an occupied

@@ -1,0 +1,36 @@
+// Package httpserve runs an HTTP server for as long as a context lives.
+package httpserve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+)
+
+// Run serves l with srv until ctx ends, and closes it. Requests that are under
+// way then keep their context and get grace to end; after that they are cut
+// off, which is no error. An error is one of serving, and names what.
+func Run(ctx context.Context, what string, srv *http.Server, l net.Listener, grace time.Duration) error {
+	if srv.BaseContext == nil {
+		srv.BaseContext = func(net.Listener) context.Context { return context.WithoutCancel(ctx) }
+	}
+	done := make(chan error, 1)
+	go func() { done <- srv.Serve(l) }()
+	select {
+	case err := <-done:
+		return fmt.Errorf("serving %s on %s: %w", what, l.Addr(), err)
+	case <-ctx.Done():
+	}
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
+	defer cancel()
+	if srv.Shutdown(last) != nil {
+		_ = srv.Close() // connections that did not end in time
+	}
+	if err := <-done; !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serving %s on %s: %w", what, l.Addr(), err)
+	}
+	return nil
+}
