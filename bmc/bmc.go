@@ -40,6 +40,9 @@ type Config struct {
 	Log *slog.Logger
 	// Ipmitool is the path of ipmitool; "" = found in PATH.
 	Ipmitool string
+	// Home is a directory of ipmitool's own, made as needed; with it ipmitool
+	// starts in a sixth of the time. "" = none.
+	Home string
 	// Step is the pause between reads of a state that is awaited (3 s); Hard
 	// and Soft are how long it is awaited (60 s, and 180 s for soft).
 	Step, Hard, Soft time.Duration
@@ -102,6 +105,12 @@ func New(cfg Config) *Driver {
 		cfg.PerMinute = perMinute
 	}
 	cfg.now, cfg.sleep = time.Now, sleep
+	if cfg.Home != "" {
+		if err := makeHome(cfg.Home); err != nil { // it is slower without
+			cfg.Log.Warn("making a home for ipmitool", "directory", cfg.Home, "error", err)
+			cfg.Home = ""
+		}
+	}
 	return &Driver{cfg: cfg, targets: map[string]*target{}}
 }
 
@@ -214,6 +223,7 @@ func (d *Driver) with(ctx context.Context, b inventory.BMC, password inventory.S
 	defer func() { <-t.token }()
 	began := time.Now()
 	p := newIPMI(d.cfg.Ipmitool, dialled, password)
+	p.home = d.cfg.Home
 	who := credentials(b, password)
 	p.admit = func(ctx context.Context) error { return d.admit(ctx, t, who) }
 	if !password.IsZero() { // without one nothing is sent

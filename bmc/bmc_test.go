@@ -131,6 +131,27 @@ func TestPower(t *testing.T) {
 	require.ErrorIs(t, b.Set(ctx, b.bmc, password(), "explode", nil), inventory.ErrInvalid)
 }
 
+// TestHomeOfIpmitool: what it reads there is what it needs, and a home that
+// cannot be made is gone without.
+func TestHomeOfIpmitool(t *testing.T) {
+	b := newBench(t)
+	cfg := b.cfg
+	cfg.Home = filepath.Join(t.TempDir(), "home")
+	for range 2 { // the second finds it made
+		_, err := New(cfg).State(t.Context(), b.bmc, password())
+		require.NoError(t, err)
+		require.Contains(t, b.get("environ"), "HOME="+cfg.Home)
+	}
+	list, err := os.ReadFile(filepath.Join(cfg.Home, ".local/usr/share/misc/enterprise-numbers.txt"))
+	require.NoError(t, err)
+	require.NotEmpty(t, list)
+
+	cfg.Home = filepath.Join(b.dir, "password", "home") // under a file
+	_, err = New(cfg).State(t.Context(), b.bmc, password())
+	require.NoError(t, err)
+	require.NotContains(t, b.get("environ"), "HOME="+cfg.Home)
+}
+
 func TestFenceStopsWrites(t *testing.T) {
 	b := newBench(t)
 	fence := func(context.Context) error { return inventory.ErrFenced }

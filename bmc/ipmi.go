@@ -53,6 +53,7 @@ func port(b inventory.BMC) int {
 // logs in twice and can run a command twice; and flags are read back.
 type ipmi struct {
 	path     string
+	home     string // "" = none
 	bmc      inventory.BMC
 	password inventory.Secret
 	// last is the error of the last command: bmclib turns errors into texts.
@@ -236,6 +237,9 @@ func (p *ipmi) exec(ctx context.Context, command []string) (string, error) {
 	}
 	cmd := exec.CommandContext(limited, p.path, append(args, command...)...)
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "LC_ALL=C"}
+	if p.home != "" {
+		cmd.Env = append(cmd.Env, "HOME="+p.home)
+	}
 	cmd.ExtraFiles = []*os.File{r} // descriptor 3 of the child
 	cmd.WaitDelay = 2 * time.Second
 	var out bytes.Buffer

@@ -247,7 +247,7 @@ func (s *server) control() error {
 	if err != nil {
 		return err
 	}
-	driver := bmc.New(bmc.Config{Log: s.log.With("part", "bmc"), Networks: networks})
+	driver := bmc.New(bmc.Config{Log: s.log.With("part", "bmc"), Networks: networks, Home: filepath.Join(s.cfg.DataDir, "ipmitool")})
 	site := activities.Site{ClaimKey: key, PlanKey: s.keys.PlanSigner(), RequireDigest: s.cfg.Images.RequireDigest}
 	if s.address.IsValid() {
 		site.Bootable = s.bootable
