@@ -26,7 +26,6 @@ const maxPendingLog = 64 << 10
 type agents struct {
 	store   agentStore
 	log     *slog.Logger
-	now     func() time.Time
 	elapsed func() time.Duration
 	changed notifier
 
@@ -54,8 +53,8 @@ type pendingLog struct {
 	text string
 }
 
-func newAgents(store agentStore, log *slog.Logger, now func() time.Time, elapsed func() time.Duration) *agents {
-	return &agents{store: store, log: log, now: now, elapsed: elapsed, machines: map[string]*alive{}}
+func newAgents(store agentStore, log *slog.Logger, elapsed func() time.Duration) *agents {
+	return &agents{store: store, log: log, elapsed: elapsed, machines: map[string]*alive{}}
 }
 
 // of returns the entry of a's machine, new when a is of a later boot or

@@ -180,7 +180,7 @@ func New(cfg Config) (*Server, error) {
 	for _, h := range cfg.AllowedHosts {
 		s.hosts[hostname(h)] = true
 	}
-	s.agents = newAgents(cfg.Store, cfg.Log, cfg.Now, cfg.Elapsed)
+	s.agents = newAgents(cfg.Store, cfg.Log, cfg.Elapsed)
 	s.logins = newLogins(cfg)
 	s.pump = &Pump{Store: cfg.Store, Temporal: cfg.Temporal, Namespace: cfg.Namespace, Log: cfg.Log}
 	s.recon = &Reconciler{

@@ -224,6 +224,30 @@ func (w *world) slowly(kind string, jumpAfter, jump, late time.Duration) {
 	}
 }
 
+// TestServerAwayWhileAMachineBoots: nobody answered it, so its time begins
+// again; a server that is away again and again does not make it endless.
+func TestServerAwayWhileAMachineBoots(t *testing.T) {
+	w := newWorld(t, nil)
+	w.bootDelay = 20 * time.Minute
+	w.after(10*time.Minute, func() { w.started = w.elapsed() })
+	require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+	w.untouched()
+
+	dead := newWorld(t, nil)
+	dead.noPXEUntil = 1
+	var restart func()
+	restart = func() {
+		dead.started = dead.elapsed() - 40*time.Second
+		if dead.warm == 0 && !dead.env.IsWorkflowCompleted() {
+			dead.after(time.Minute, restart)
+		}
+	}
+	dead.after(time.Minute, restart)
+	require.NoError(t, dead.run(workflows.ProvisionInput{Machine: machine}))
+	require.Equal(t, 1, dead.warm, "the ladder was climbed")
+	dead.closed()
+}
+
 // TestClockSetForwardUnderADeadMachine: the rest of its time is waited, and not
 // more.
 func TestClockSetForwardUnderADeadMachine(t *testing.T) {

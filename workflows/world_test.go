@@ -58,10 +58,11 @@ type world struct {
 	full       func() error  // asked before the record is written
 	atFence    func()        // called before each write to the BMC is compared
 
-	clock *clock.Clock
-	begun time.Time
-	hops  []hop                 // of the wall clock
-	heard map[int]time.Duration // by boot
+	clock   *clock.Clock
+	begun   time.Time
+	started time.Duration         // when the server began
+	hops    []hop                 // of the wall clock
+	heard   map[int]time.Duration // by boot
 
 	mu       sync.Mutex
 	on       bool
@@ -128,15 +129,20 @@ func newWorld(t *testing.T, edit func(m *inventory.Machine)) *world {
 	}
 	w.begun = w.env.Now()
 	w.clock = clock.Of(w.env.Now, w.elapsed)
-	w.do.Clock = up{w.clock}
+	w.started = -time.Hour
+	w.do.Clock = up{w.clock, w}
 	w.env.RegisterActivity(w.do)
 	return w
 }
 
-// up is the clock of a server that has been up for an hour when the test begins.
-type up struct{ *clock.Clock }
+// up is the clock of a server that has been up for an hour when the test
+// begins, unless it was restarted since.
+type up struct {
+	*clock.Clock
+	w *world
+}
 
-func (u up) Up() time.Duration { return time.Hour + u.Clock.Up() }
+func (u up) Up() time.Duration { return u.w.elapsed() - u.w.started }
 
 // hop is a step of the wall clock: time that passes on the wall, and so in the
 // test environment, and nowhere else.
