@@ -30,6 +30,9 @@ import (
 
 var bench = flag.Bool("bench", false, "measure the README's figures (see make bench)")
 
+// fleetOnly leaves out what takes long and changes seldom.
+var fleetOnly = flag.Bool("fleet", false, "of the figures, only those of many machines at once")
+
 // TestBench prints the figures of the README. It asserts nothing about time.
 func TestBench(t *testing.T) {
 	if !*bench {
@@ -58,6 +61,12 @@ func TestBench(t *testing.T) {
 	anon, rss := s.benchAgent(ctx, t)
 	t.Logf("%-34s %7.0f MB anonymous, %.0f MB resident", "agent, waiting in an action", anon, rss)
 
+	if *fleetOnly {
+		s.benchNetboot(ctx, t, 30, false)
+		s.benchNetboot(ctx, t, 30, true)
+		s.benchFleet(ctx, t, 200, 3)
+		return
+	}
 	for _, n := range []int{1, 50} {
 		overhead := s.benchActions(ctx, t, n, 10)
 		bare := s.benchSignals(ctx, t, n, 10)
@@ -66,6 +75,9 @@ func TestBench(t *testing.T) {
 		t.Logf("%2d agents: report → next assignment  p50 %6.1f ms  p99 %6.1f ms", n, o50, o99)
 		t.Logf("%2d runs:   bare signal round trip    p50 %6.1f ms  p99 %6.1f ms  (ratio p50 %.1f)", n, b50, b99, o50/b50)
 	}
+	s.benchNetboot(ctx, t, 30, false)
+	s.benchNetboot(ctx, t, 30, true)
+	s.benchFleet(ctx, t, 200, 3)
 }
 
 // benchActions lets n simulated agents carry out k no-op actions each and
@@ -156,8 +168,8 @@ func (s *Site) benchAgent(ctx context.Context, t *testing.T) (anon, rss float64)
 	disk := filepath.Join(s.dir, "agent.raw")
 	require.NoError(t, os.WriteFile(disk, nil, 0o600))
 	require.NoError(t, os.Truncate(disk, 1<<30))
-	agent := s.Command(ctx, lab.Server, filepath.Join(s.root, "bin/worker-agent"), "-server", args["server"], "-pin", args["pin"],
-		"-machine", m.Name, "-claim", args["claim"], "-mac", m.MAC, "-disk", "/dev/vda="+disk+",serial=A")
+	agent := s.Command(ctx, lab.Server, filepath.Join(s.root, "bin/worker-agent"), append(agentFlags(args),
+		"-machine", m.Name, "-mac", m.MAC, "-disk", "/dev/vda="+disk+",serial=A")...)
 	require.NoError(t, agent.Start())
 	_, err = s.Follow(ctx, m.Name, func(w inventory.Workflow) bool {
 		return len(w.Actions) > 0 && w.Actions[0].State == action.Running && w.Actions[0].Attempt == 1
@@ -189,7 +201,7 @@ func (m *Simulated) armed(ctx context.Context) (map[string]string, error) {
 // into a workflow and a local activity in answer, on the same server.
 func (s *Site) benchSignals(ctx context.Context, t *testing.T, n, k int) []time.Duration {
 	t.Helper()
-	c, err := client.DialContext(ctx, client.Options{HostPort: s.Temporal})
+	c, err := client.DialContext(ctx, client.Options{HostPort: s.Temporal, Logger: silent()})
 	require.NoError(t, err)
 	defer c.Close()
 	queue := fmt.Sprintf("bench-%d", n)

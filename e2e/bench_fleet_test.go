@@ -1,0 +1,429 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	enumspb "go.temporal.io/api/enums/v1"
+	historypb "go.temporal.io/api/history/v1"
+	"go.temporal.io/sdk/activity"
+	"go.temporal.io/sdk/client"
+	"go.temporal.io/sdk/log"
+	"go.temporal.io/sdk/temporal"
+	"go.temporal.io/sdk/worker"
+	"go.temporal.io/sdk/workflow"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/ingotmetal/ingot/api"
+	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/workflows"
+)
+
+// fleet is what a number of runs beside each other took.
+type fleet struct {
+	wall   time.Duration // from the first thing sent to the last run's end
+	acked  time.Duration // until the last report was acknowledged; 0: not known
+	waits  []time.Duration
+	events int64              // of all histories
+	cpu    map[string]float64 // seconds, by process
+}
+
+// benchFleet lets n agents carry out k empty actions each, all at once, and
+// puts the same histories on bare Temporal beside it.
+//
+// Before the clock starts, all runs are planned and armed; n machines wait to
+// be switched on. It runs from the first fetch of a boot script, over n TLS
+// handshakes, claims, and k+1 assignments and reports each (the last is the
+// reboot), until the last run has ended as success. Agents, server, Temporal
+// and this test share the machine's cores.
+//
+// Bare Temporal is a workflow that does what the history of such a run says,
+// without content: its signals, one after another in answer to its local
+// activities, and as many activities, local activities, timers and upserts of
+// search attributes. Its clock starts when all wait for their first signal.
+func (s *Site) benchFleet(ctx context.Context, t *testing.T, n, k int) {
+	t.Helper()
+	ours, model := s.benchRuns(ctx, t, n, k)
+	bare := s.benchBare(ctx, t, n, model)
+	show := func(what string, f fleet) {
+		p50, p99 := percentiles(f.waits)
+		t.Logf("%-34s %7.2f s wall, %.1f workflows/s; report → next p50 %.0f ms, p99 %.0f ms; %d signals and %.1f events each; CPU s: %s",
+			what, f.wall.Seconds(), float64(n)/f.wall.Seconds(), p50, p99, model.signals(), float64(f.events)/float64(n), seconds(f.cpu))
+	}
+	show(fmt.Sprintf("%d agents, %d empty actions each", n, k), ours)
+	t.Logf("%-34s %7.2f s", "  last report acknowledged after", ours.acked.Seconds())
+	show("bare Temporal, the same histories", bare)
+	t.Logf("%-34s %7.2f (goal: at most 2)", "ratio of the walls", ours.wall.Seconds()/bare.wall.Seconds())
+}
+
+func (s *Site) benchRuns(ctx context.Context, t *testing.T, n, k int) (fleet, model) {
+	t.Helper()
+	tmpl := fmt.Sprintf("fleet-%d", n)
+	var b strings.Builder
+	fmt.Fprintf(&b, "version: \"0.1\"\nname: %s\ntasks:\n- name: t\n  worker: \"{{.device_1}}\"\n  actions:\n", tmpl)
+	for i := range k {
+		fmt.Fprintf(&b, "  - {name: a%d, image: noop, timeout: 600}\n", i)
+	}
+	s.template(ctx, t, tmpl, b.String())
+	var machines []*Simulated
+	var docs []map[string]any
+	for i := range n {
+		name, mac := fmt.Sprintf("fleet-%d", i), fmt.Sprintf("52:54:02:00:%02x:%02x", i>>8, i&0xff)
+		docs = append(docs, map[string]any{"name": name, "interfaces": []any{map[string]any{
+			"mac": mac, "address": fmt.Sprintf("10.11.%d.%d", i/200, 1+i%200), "netmask": "255.255.0.0",
+		}}})
+		machines = append(machines, s.Simulate(name, mac))
+	}
+	require.NoError(t, s.REST(ctx, http.MethodPost, "/v1/machines", map[string]any{"machines": docs}, nil))
+	asked := time.Now()
+	runs := make([]string, n)
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(16)
+	for i, m := range machines {
+		g.Go(func() (err error) {
+			runs[i], err = s.Provision(gctx, workflows.ProvisionInput{Machine: m.Name, Template: tmpl})
+			return err
+		})
+	}
+	require.NoError(t, g.Wait())
+	s.list(ctx, t, "?open=true", func(ws []inventory.Workflow) bool {
+		armed := 0
+		for _, w := range ws {
+			if w.Phase == inventory.PhasePower && strings.HasPrefix(w.Machine, "fleet-") {
+				armed++
+			}
+		}
+		return armed == n
+	})
+	require.Eventually(t, func() bool { // the record of the phase comes before the window
+		var views struct{ Items []api.MachineView }
+		if err := s.REST(ctx, http.MethodGet, "/v1/machines", nil, &views); err != nil {
+			return false
+		}
+		armed := 0
+		for _, v := range views.Items {
+			if strings.HasPrefix(v.Name, "fleet-") && v.Netboot.AllowPXE {
+				armed++
+			}
+		}
+		return armed == n
+	}, time.Minute, 100*time.Millisecond)
+
+	t.Logf("%-34s %7.2f s", fmt.Sprintf("%d runs planned and armed", n), time.Since(asked).Seconds())
+
+	out := fleet{cpu: map[string]float64{}}
+	spent := s.cpu(t)
+	began := time.Now()
+	var mu sync.Mutex
+	g, gctx = errgroup.WithContext(ctx)
+	for _, m := range machines {
+		g.Go(func() error {
+			if _, err := m.Boot(gctx); err != nil {
+				return fmt.Errorf("%s: %w", m.Name, err)
+			}
+			var reported time.Time
+			var waits []time.Duration
+			for i := 0; i <= k; {
+				a, err := m.Next(gctx)
+				if err != nil {
+					return fmt.Errorf("%s: %w", m.Name, err)
+				}
+				if a == nil {
+					continue
+				}
+				if i > 0 {
+					waits = append(waits, time.Since(reported))
+				}
+				i++
+				reported = time.Now()
+				if err := m.Done(gctx, a); err != nil {
+					return fmt.Errorf("%s: %w", m.Name, err)
+				}
+			}
+			acked := time.Now()
+			mu.Lock()
+			defer mu.Unlock()
+			out.waits = append(out.waits, waits...)
+			out.acked = max(out.acked, acked.Sub(began))
+			return nil
+		})
+	}
+	require.NoError(t, g.Wait())
+	s.list(ctx, t, "?open=true", func(ws []inventory.Workflow) bool { return len(ws) == 0 })
+	out.wall = time.Since(began)
+	out.since(s.cpu(t), spent)
+
+	// None was lost: one boot and one attempt of each action.
+	c, err := client.DialContext(ctx, client.Options{HostPort: s.Temporal, Logger: silent()})
+	require.NoError(t, err)
+	defer c.Close()
+	for i, m := range machines {
+		var w inventory.Workflow
+		require.NoError(t, s.REST(ctx, http.MethodGet, "/v1/workflows/"+runs[i], nil, &w))
+		require.Equal(t, inventory.StateSuccess, w.State, "%s: %s", m.Name, w.Message)
+		for _, a := range w.Actions {
+			require.Equal(t, 1, a.Attempt, m.Name)
+		}
+		d, err := c.DescribeWorkflowExecution(ctx, workflows.MachineID(m.Name), runs[i])
+		require.NoError(t, err)
+		out.events += d.WorkflowExecutionInfo.HistoryLength
+	}
+	return out, modelOf(ctx, t, c, workflows.MachineID(machines[n/2].Name), runs[n/2])
+}
+
+// silent keeps Temporal's client from filling the output, which is its default.
+func silent() log.Logger { return log.NewStructuredLogger(slog.New(slog.DiscardHandler)) }
+
+// list asks for workflows, now and then, until they are as wanted.
+func (s *Site) list(ctx context.Context, t *testing.T, query string, want func([]inventory.Workflow) bool) {
+	t.Helper()
+	for {
+		var ws struct{ Items []inventory.Workflow }
+		require.NoError(t, s.REST(ctx, http.MethodGet, "/v1/workflows"+query+"&limit=1000", nil, &ws))
+		if want(ws.Items) {
+			return
+		}
+		select {
+		case <-time.After(100 * time.Millisecond):
+		case <-ctx.Done():
+			require.NoError(t, ctx.Err())
+		}
+	}
+}
+
+// model is what a history consists of, in its order.
+type model []string
+
+const (
+	doSignal   = "signal"
+	doReport   = "report" // a signal, too
+	doActivity = "activity"
+	doLocal    = "local"
+	doTimer    = "timer"
+	doCancel   = "cancel"
+	doUpsert   = "upsert"
+)
+
+func (m model) signals() (n int) {
+	for _, what := range m {
+		if what == doSignal || what == doReport {
+			n++
+		}
+	}
+	return n
+}
+
+func modelOf(ctx context.Context, t *testing.T, c client.Client, id, run string) (m model) {
+	t.Helper()
+	kinds := map[enumspb.EventType]string{
+		enumspb.EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED:              doSignal,
+		enumspb.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED:                  doActivity,
+		enumspb.EVENT_TYPE_MARKER_RECORDED:                          doLocal,
+		enumspb.EVENT_TYPE_TIMER_STARTED:                            doTimer,
+		enumspb.EVENT_TYPE_TIMER_CANCELED:                           doCancel,
+		enumspb.EVENT_TYPE_UPSERT_WORKFLOW_SEARCH_ATTRIBUTES:        doUpsert,
+		enumspb.EVENT_TYPE_WORKFLOW_PROPERTIES_MODIFIED:             "",
+		enumspb.EVENT_TYPE_WORKFLOW_EXECUTION_CANCEL_REQUESTED:      "",
+		enumspb.EVENT_TYPE_START_CHILD_WORKFLOW_EXECUTION_INITIATED: "",
+	}
+	for it := c.GetWorkflowHistory(ctx, id, run, false, enumspb.HISTORY_EVENT_FILTER_TYPE_ALL_EVENT); it.HasNext(); {
+		e, err := it.Next()
+		require.NoError(t, err)
+		what, ok := kinds[e.EventType]
+		require.True(t, !ok || what != "", "the bare workflow cannot do %s", e.EventType)
+		if a, ok := e.Attributes.(*historypb.HistoryEvent_WorkflowExecutionSignaledEventAttributes); ok &&
+			a.WorkflowExecutionSignaledEventAttributes.SignalName == workflows.SignalActionCompleted {
+			what = doReport
+		}
+		if what != "" {
+			m = append(m, what)
+		}
+	}
+	return m
+}
+
+// benchBare runs n workflows that have the model's history.
+func (s *Site) benchBare(ctx context.Context, t *testing.T, n int, m model) fleet {
+	t.Helper()
+	c, err := client.DialContext(ctx, client.Options{
+		HostPort: s.Temporal, Logger: silent(), ConnectionOptions: client.ConnectionOptions{GrpcCompression: &client.GrpcCompressionNone{}},
+	})
+	require.NoError(t, err)
+	defer c.Close()
+	const queue = "bare"
+	w := worker.New(c, queue, worker.Options{ // as in ingot serve
+		MaxConcurrentWorkflowTaskPollers: 8, MaxConcurrentActivityTaskPollers: 8, StickyScheduleToStartTimeout: 10 * time.Second,
+	})
+	// told[i][j] is closed when run i has come as far as its signal j needs.
+	told := make([][]func(), n)
+	wait := make([][]chan struct{}, n)
+	for i := range n {
+		for range m.signals() + 1 {
+			ch := make(chan struct{})
+			wait[i], told[i] = append(wait[i], ch), append(told[i], sync.OnceFunc(func() { close(ch) }))
+		}
+	}
+	// The last local activity before a signal tells that it may come; a signal
+	// that has none before it comes together with the one before.
+	tells, kinds, last, next := make([]int, len(m)), []string{}, -1, 0
+	for j, what := range m {
+		tells[j] = -1
+		switch what {
+		case doLocal:
+			last = j
+		case doSignal, doReport:
+			if last >= 0 {
+				tells[last] = next
+			} else {
+				for i := range n {
+					told[i][next]()
+				}
+			}
+			kinds, last = append(kinds, what), -1
+			next++
+		}
+	}
+	nothing := func(context.Context) error { return nil }
+	tell := func(_ context.Context, i, j int) error { //nolint:unparam // a local activity must return an error
+		if j >= 0 {
+			told[i][j]()
+		}
+		return nil
+	}
+	attr := temporal.NewSearchAttributeKeyKeyword(workflows.AttrPhase)
+	bare := func(ctx workflow.Context, i int) error {
+		ctx = workflow.WithActivityOptions(ctx, workflow.ActivityOptions{StartToCloseTimeout: time.Minute})
+		ctx = workflow.WithLocalActivityOptions(ctx, workflow.LocalActivityOptions{StartToCloseTimeout: time.Minute})
+		cancel := func() {}
+		for j, what := range m {
+			var err error
+			switch what {
+			case doSignal, doReport:
+				workflow.GetSignalChannel(ctx, "signal").Receive(ctx, nil)
+			case doActivity:
+				err = workflow.ExecuteActivity(ctx, "nothing").Get(ctx, nil)
+			case doLocal:
+				err = workflow.ExecuteLocalActivity(ctx, tell, i, tells[j]).Get(ctx, nil)
+			case doTimer:
+				var timed workflow.Context
+				timed, cancel = workflow.WithCancel(ctx)
+				workflow.NewTimer(timed, time.Hour)
+			case doCancel:
+				cancel()
+			case doUpsert:
+				err = workflow.UpsertTypedSearchAttributes(ctx, attr.ValueSet(strconv.Itoa(j)))
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	w.RegisterWorkflowWithOptions(bare, workflow.RegisterOptions{Name: "bare"})
+	w.RegisterActivityWithOptions(nothing, activity.RegisterOptions{Name: "nothing"})
+	require.NoError(t, w.Start())
+	defer w.Stop()
+
+	runs := make([]client.WorkflowRun, n)
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(16)
+	for i := range n {
+		g.Go(func() (err error) {
+			runs[i], err = c.ExecuteWorkflow(gctx, client.StartWorkflowOptions{ID: fmt.Sprintf("bare-%d", i), TaskQueue: queue}, "bare", i)
+			return err
+		})
+	}
+	require.NoError(t, g.Wait())
+	for i := range n {
+		<-wait[i][0]
+	}
+
+	out := fleet{cpu: map[string]float64{}}
+	spent := s.cpu(t)
+	began := time.Now()
+	var mu sync.Mutex
+	g, gctx = errgroup.WithContext(ctx)
+	for i := range n {
+		g.Go(func() error {
+			var waits []time.Duration
+			for j, what := range kinds {
+				select {
+				case <-wait[i][j]:
+				case <-gctx.Done():
+					return gctx.Err()
+				}
+				sent := time.Now()
+				if err := c.SignalWorkflow(gctx, runs[i].GetID(), runs[i].GetRunID(), "signal", nil); err != nil {
+					return err
+				}
+				if what == doReport && j+1 < len(kinds) {
+					select {
+					case <-wait[i][j+1]:
+					case <-gctx.Done():
+						return gctx.Err()
+					}
+					waits = append(waits, time.Since(sent))
+				}
+			}
+			mu.Lock()
+			out.waits = append(out.waits, waits...)
+			mu.Unlock()
+			return runs[i].Get(gctx, nil)
+		})
+	}
+	require.NoError(t, g.Wait())
+	out.wall = time.Since(began)
+	out.since(s.cpu(t), spent)
+	for _, r := range runs {
+		d, err := c.DescribeWorkflowExecution(ctx, r.GetID(), r.GetRunID())
+		require.NoError(t, err)
+		out.events += d.WorkflowExecutionInfo.HistoryLength
+	}
+	return out
+}
+
+// cpu returns the seconds of processor time that the processes have used.
+func (s *Site) cpu(t *testing.T) map[string]float64 {
+	t.Helper()
+	out := map[string]float64{}
+	for name, pid := range s.processes(t) {
+		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		require.NoError(t, err)
+		f := strings.Fields(string(b[strings.LastIndexByte(string(b), ')')+1:]))
+		for _, v := range f[11:13] { // utime, stime
+			ticks, err := strconv.ParseFloat(v, 64)
+			require.NoError(t, err)
+			out[name] += ticks / 100
+		}
+	}
+	var ru syscall.Rusage
+	require.NoError(t, syscall.Getrusage(syscall.RUSAGE_SELF, &ru))
+	out["agents and this test"] = time.Duration(ru.Utime.Nano() + ru.Stime.Nano()).Seconds()
+	return out
+}
+
+func (f *fleet) since(now, before map[string]float64) {
+	for name, v := range now {
+		f.cpu[name] = v - before[name]
+	}
+}
+
+func seconds(cpu map[string]float64) string {
+	var out []string
+	for name, v := range cpu {
+		out = append(out, fmt.Sprintf("%s %.1f", name, v))
+	}
+	slices.Sort(out)
+	return strings.Join(out, ", ")
+}
