@@ -90,7 +90,7 @@ func (i *instantBMC) ResetBMC(context.Context, inventory.BMC, inventory.Secret, 
 	return inventory.ErrUnsupported
 }
 
-// benchNetboot measures how long n machines take from "POST /v1/workflows" for
+// benchNetboot measures how long 30 machines take from "POST /v1/workflows" for
 // all of them at once until the last was seen off, has its boot device, an
 // open window, and was seen on.
 //
@@ -101,8 +101,9 @@ func (i *instantBMC) ResetBMC(context.Context, inventory.BMC, inventory.Secret, 
 // database on the same disk; the workflows run on the site's Temporal in a
 // namespace of their own. All machines are on at first, so that each gets its
 // three writes.
-func (s *Site) benchNetboot(ctx context.Context, t *testing.T, n int, sims bool) {
+func (s *Site) benchNetboot(ctx context.Context, t *testing.T, sims bool) {
 	t.Helper()
+	const n = 30
 	const token = "a-token-of-sufficient-length-for-the-bench"
 	namespace, kind, dir := "bench", "in the process", t.TempDir()
 	log := slog.New(slog.DiscardHandler)

@@ -62,8 +62,8 @@ func TestBench(t *testing.T) {
 	t.Logf("%-34s %7.0f MB anonymous, %.0f MB resident", "agent, waiting in an action", anon, rss)
 
 	if *fleetOnly {
-		s.benchNetboot(ctx, t, 30, false)
-		s.benchNetboot(ctx, t, 30, true)
+		s.benchNetboot(ctx, t, false)
+		s.benchNetboot(ctx, t, true)
 		s.benchFleet(ctx, t, 200, 3)
 		return
 	}
@@ -75,8 +75,8 @@ func TestBench(t *testing.T) {
 		t.Logf("%2d agents: report → next assignment  p50 %6.1f ms  p99 %6.1f ms", n, o50, o99)
 		t.Logf("%2d runs:   bare signal round trip    p50 %6.1f ms  p99 %6.1f ms  (ratio p50 %.1f)", n, b50, b99, o50/b50)
 	}
-	s.benchNetboot(ctx, t, 30, false)
-	s.benchNetboot(ctx, t, 30, true)
+	s.benchNetboot(ctx, t, false)
+	s.benchNetboot(ctx, t, true)
 	s.benchFleet(ctx, t, 200, 3)
 }
 
