@@ -372,6 +372,10 @@ func (r *Reconciler) Stepped(ctx context.Context, from, to time.Time) {
 		return
 	}
 	r.Log.Warn("the clock was set; deadlines and windows go by what has really passed", "by", to.Sub(from), "windows", n)
+	if to.Before(from) {
+		// It gives no timer a time before one that it has read already.
+		r.Log.Error("the clock was set back: Temporal's timers rest until it shows that time again", "until", from)
+	}
 }
 
 // Agents makes one pass over the agents of live grants: those that have work
