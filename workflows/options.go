@@ -68,8 +68,8 @@ const resumes = 2
 
 // rulesNow is what runs that start now are started under. A run keeps its
 // rules until it ends: its history must replay. Rules 1: whoever does not stop
-// is asked for before the power goes; failed actions are retried at growing
-// intervals; who goes on after a claim conflict stops the old agent first.
+// is asked for before the power goes, and failed actions are retried at growing
+// intervals.
 const rulesNow = 1
 
 // Pauses before an action that failed is tried again.

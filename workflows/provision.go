@@ -235,6 +235,7 @@ func (p *provision) act(ctx workflow.Context, i int) error {
 		if err := p.again(ctx); err != nil {
 			return err
 		}
+		p.doing = nil // another boot's agent is up
 	}
 }
 
@@ -281,13 +282,9 @@ func (p *provision) attempt(ctx workflow.Context, i int) (gone bool, err error) 
 			}
 			return false, errTimeout
 		case p.conflict:
-			if err := p.contested(ctx); err != nil || p.rules < 1 {
-				return true, err
-			}
-			// Its token is worth nothing any more, and it may write on.
-			err := p.stop(ctx, k)
-			p.doing = nil
-			return true, err
+			// Its token is worth nothing any more, and it may write on: whoever
+			// restarts has its power taken first, or has done so.
+			return true, p.contested(ctx)
 		case (p.idle[k] || p.idle[action.Key{}]) && !over:
 			// Polls and finds no row: the row is written again.
 			delete(p.idle, k)

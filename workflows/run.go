@@ -461,9 +461,11 @@ func (r *run) last() string {
 // contested stops a run whose claim two have presented. When it returns nil, a
 // person wants the machine started again.
 func (r *run) contested(ctx workflow.Context) error {
-	if _, err := r.ask(ctx, fmt.Sprintf("%d.claim.%d", r.owner.Epoch, r.boot),
-		"somebody else presented the claim of this boot: another machine answers to this MAC, or an attacker does",
-		[]string{Abort, Restart}, nil); err != nil {
+	text := "somebody else presented the claim of this boot: another machine answers to this MAC, or an attacker does"
+	if r.manual {
+		text += "; switch the machine off before you choose " + Restart + ", for its agent may still be writing"
+	}
+	if _, err := r.ask(ctx, fmt.Sprintf("%d.claim.%d", r.owner.Epoch, r.boot), text, []string{Abort, Restart}, nil); err != nil {
 		return err
 	}
 	r.conflict = false
