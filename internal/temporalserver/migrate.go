@@ -75,7 +75,7 @@ func migrateDatabase(ctx context.Context, cfg temporalchild.Config, stamp int, l
 		if err := tx.Commit(); err != nil {
 			return fmt.Errorf("migrating from schema %d to %d (nothing was changed; the backup is %q): %w", stamp, schemaStamp, backup, err)
 		}
-		logger.Warn("the database of Temporal was migrated", "file", cfg.File, "from", stamp, "to", schemaStamp, "backup", backup, "took", time.Since(began).Round(time.Millisecond))
+		logger.Warn("the database of Temporal was migrated", "file", cfg.File, "from", stamp, "to", schemaStamp, "backup", backup, "took", time.Since(began).Round(time.Millisecond).String())
 		return nil
 	})
 }
