@@ -175,6 +175,9 @@ func TestS24KeysAreReplacedWhileTheServerGoesOn(t *testing.T) {
 	files := 0
 	for _, dir := range []string{cfg.DataDir, filepath.Dir(cfg.KeyFile)} {
 		require.NoError(t, filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+			if err == nil && d.IsDir() && d.Name() == "ipmitool" {
+				return fs.SkipDir // a list of manufacturers
+			}
 			if err != nil || d.IsDir() {
 				return err
 			}
