@@ -24,7 +24,7 @@ func TestAgainstSimulator(t *testing.T) {
 		t.Skip("needs ipmi_sim and ipmitool: make deps, then go test ./bmc -lab")
 	}
 	b := simulator(t)
-	d := New(Config{Step: 50 * time.Millisecond, Hard: 5 * time.Second, Soft: 5 * time.Second, Settle: time.Second, Networks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, PerMinute: 100_000})
+	d := New(Config{Home: t.TempDir(), Step: 50 * time.Millisecond, Hard: 5 * time.Second, Soft: 5 * time.Second, Settle: time.Second, Networks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, PerMinute: 100_000})
 	pw := inventory.NewSecret("pa55w0rd")
 	ctx := t.Context()
 
