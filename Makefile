@@ -40,10 +40,13 @@ lint: ## formatting, linters, workflow determinism
 	! grep -n '"resolved"' web/package-lock.json
 
 e2e: deps build previous ## the virtual lab: namespaces, QEMU, a real Temporal (FULL=1: the long form)
-	go test -v -count=1 -p 1 -timeout 80m -skip '^(TestBench$(if $(FULL),,|TestEveryPath))$$' ./e2e -args -lab $(if $(FULL),-full) $(E2E)
+	go test -v -count=1 -p 1 -timeout 80m -skip '^(TestBench|TestChaosMatrix$(if $(FULL),,|TestEveryPath))$$' ./e2e -args -lab $(if $(FULL),-full) $(E2E)
 
 demo: deps build ## two machines from power-on to a running system (KEEP=1 leaves the page open)
 	go run ./e2e/demo $(if $(KEEP),-keep)
+
+chaos: deps build ## break every part in every phase; writes docs/reliability.md (half an hour; FULL=1: QEMU machines as well)
+	go test -v -count=1 -p 1 -timeout 70m -run '^TestChaosMatrix$$' ./e2e -args -lab -report ../docs/reliability.md $(if $(FULL),-full)
 
 bench: deps build ## the figures of the README
 	go test -count=1 -p 1 -timeout 30m -run '^TestBench$$' -v ./e2e -args -lab -bench
@@ -58,5 +61,5 @@ help:
 
 # Prerequisites are steps in their order (deps before build), under make -j as well; go and npm use the cores themselves.
 .NOTPARALLEL:
-.PHONY: deps build previous web test lint e2e demo bench check clean help FORCE
+.PHONY: deps build previous web test lint e2e demo chaos bench check clean help FORCE
 FORCE:

@@ -61,6 +61,9 @@ type Options struct {
 	// Guest runs the server in a virtual machine with a clock of its own.
 	// TemporalCLI does not reach it.
 	Guest bool
+	// Disk gives the data directory a filesystem of its own, of that many
+	// bytes: one that a test can fill up.
+	Disk int64
 	// Config is added to the server's configuration, under "netboot:" and at
 	// the top level.
 	Netboot, Top string
@@ -94,6 +97,15 @@ func NewSite(ctx context.Context, o Options) (_ *Site, err error) {
 	}
 	if o.Guest {
 		o.Top += fmt.Sprintf("listen: %s:%d\n", lab.ServerAddress, apiPort)
+	}
+	if o.Disk > 0 {
+		disk, err := l.SmallDisk(o.Disk)
+		if err != nil {
+			return nil, err
+		}
+		if err := os.Symlink(disk, filepath.Join(s.dir, "state")); err != nil {
+			return nil, err
+		}
 	}
 	cfg := fmt.Sprintf("netboot:\n  interfaces: [%s]\n  loaders: %s\n  agent_os: %s\n%s\nmin_free_mib: 64\n%s\n", lab.ServerInterface,
 		filepath.Join(lab.PackageDir("ipxe"), "usr/lib/ipxe"), filepath.Join(o.Root, "bin/agentos"), o.Netboot, o.Top)

@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -9,6 +10,7 @@ import (
 	"sort"
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -131,6 +133,61 @@ func (l *Lab) Fill(dir string, leave int64) (Undo, error) {
 		}
 		return nil
 	})
+}
+
+// KeepFull is Fill that takes what others free, too, within moments: a reserve that is given up is gone as well.
+func (l *Lab) KeepFull(dir string) (Undo, error) {
+	empty, err := l.Fill(dir, 0)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(l.ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		t := time.NewTicker(20 * time.Millisecond)
+		defer t.Stop()
+		for n := 0; ; {
+			select {
+			case <-t.C:
+			case <-ctx.Done():
+				return
+			}
+			more := filepath.Join(dir, fmt.Sprintf("%s-%d", filler, n+1))
+			if err := takeAll(more); err != nil {
+				l.log.Warn("keeping a disk full", "error", err)
+			} else {
+				n++
+			}
+		}
+	}()
+	return l.undoable("a disk kept full", func() error {
+		cancel()
+		<-done
+		names, err := filepath.Glob(filepath.Join(dir, filler+"-*"))
+		errs := []error{err}
+		for _, n := range names {
+			errs = append(errs, os.Remove(n))
+		}
+		return errors.Join(append(errs, empty())...)
+	})
+}
+
+// takeAll takes what a disk has free, if it is more than some pages, with a file of that name.
+func takeAll(name string) error {
+	var st unix.Statfs_t
+	if err := unix.Statfs(filepath.Dir(name), &st); err != nil || st.Bavail < 4 {
+		return err
+	}
+	f, err := os.OpenFile(name, os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	err = unix.Fallocate(int(f.Fd()), 0, 0, int64(st.Bavail)*st.Bsize)
+	if errors.Is(err, unix.ENOSPC) {
+		err = nil // somebody was quicker; the next try takes what is left
+	}
+	return errors.Join(err, f.Close())
 }
 
 // writeLock is the byte of SQLite's shared-memory file that whoever writes to a database in WAL mode holds (WAL_WRITE_LOCK of

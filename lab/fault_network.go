@@ -61,13 +61,13 @@ func (l *Lab) Lose(link Link, percent int) (Undo, error) {
 }
 
 // Stall lets the server send after bytes more from TCP port to the other end of a link, then loses all that it sends from there,
-// while its connections stay. With ServerLink it holds for all machines together.
+// while its connections stay; only resets pass, see ResetTransfers. With ServerLink it holds for all machines together.
 func (l *Lab) Stall(link Link, port int, after int64) (Undo, error) {
 	dir := "oifname"
 	if link == ServerLink {
 		dir = "iifname"
 	}
-	rule := fmt.Sprintf("%s %q ip protocol tcp tcp sport %d", dir, link, port)
+	rule := fmt.Sprintf("%s %q ip protocol tcp tcp sport %d tcp flags & rst == 0", dir, link, port)
 	if after > 0 {
 		rule += fmt.Sprintf(" quota over %d bytes", after)
 	}

@@ -510,6 +510,31 @@ func TestSmallDisk(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "more"), make([]byte, 1<<20), 0o600); !errors.Is(err, syscall.ENOSPC) {
 		t.Errorf("more than what was left: %v", err)
 	}
+	undo(t, fill)
+	full, err := l.KeepFull(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(os.Remove(filepath.Join(dir, "file")), os.Remove(filepath.Join(dir, "more"))); err != nil {
+		t.Fatal(err)
+	}
+	err = poll(deadline(t, time.Minute), func() (bool, error) {
+		err := os.WriteFile(filepath.Join(dir, "more"), make([]byte, 1<<20), 0o600)
+		if errors.Is(err, syscall.ENOSPC) {
+			return true, nil
+		}
+		return false, errors.Join(err, os.Remove(filepath.Join(dir, "more")))
+	})
+	if err != nil {
+		t.Errorf("what was freed is not taken: %v", err)
+	}
+	undo(t, full)
+	if err := write(1 << 20); err != nil {
+		t.Error(err)
+	}
+	if fill, err = l.Fill(dir, 0); err != nil {
+		t.Fatal(err)
+	}
 	if err := l.Close(); err != nil {
 		t.Error(err)
 	}

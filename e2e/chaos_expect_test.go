@@ -1,0 +1,131 @@
+package e2e
+
+import (
+	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/workflows"
+)
+
+// A strike is a fault of the matrix.
+type strike string
+
+// The faults. The first six hit a whole site, the others one machine.
+const (
+	killServe    strike = "ingot serve"
+	killTemporal strike = "Temporal child"
+	killWorker   strike = "worker"
+	lockDatabase strike = "database lock"
+	fillDisk     strike = "disk full"
+	cutImages    strike = "image server"
+
+	killAgent  strike = "agent process"
+	cutPower   strike = "agent's machine"
+	cutBMC     strike = "BMC unreachable"
+	cutLink    strike = "provisioning link"
+	slowBMC    strike = "BMC slow"
+	idleBMC    strike = "BMC idle"
+	lyingBMC   strike = "BMC lying"
+	brokenBMC  strike = "BMC broken"
+	refusedBMC strike = "BMC refusing"
+)
+
+var (
+	siteStrikes    = []strike{killServe, killTemporal, killWorker, lockDatabase, fillDisk, cutImages}
+	machineStrikes = []strike{killAgent, cutPower, cutBMC, cutLink}
+	// powerStrikes are ways for a BMC to be wrong; they matter while it is used.
+	powerStrikes = []strike{slowBMC, idleBMC, lyingBMC, brokenBMC, refusedBMC}
+)
+
+// phases are those of Provision, in their order.
+var phases = []string{
+	inventory.PhasePlan, inventory.PhaseArm, inventory.PhasePower, inventory.PhaseDHCP, inventory.PhaseLoader, inventory.PhaseAgent,
+	inventory.PhaseBind, inventory.PhaseAction, inventory.PhaseDisarm, inventory.PhaseReboot, inventory.PhaseReady,
+}
+
+// about says what each fault does, and when it is over.
+var about = map[strike]string{
+	killServe:    "`ingot serve` is killed with SIGKILL (its Temporal child follows), and started again at once, as a service manager does",
+	killTemporal: "the Temporal server, a child process of `ingot serve`, is killed with SIGKILL; `ingot serve` starts it again",
+	killWorker:   "the worker is a part of the process `ingot serve`: its connections to Temporal's frontend are destroyed and new ones refused, so that Temporal loses it with what it was doing, while DHCP, boot files, API and the Temporal server live on; until Temporal has given it up",
+	lockDatabase: "another process holds the write lock of the inventory's SQLite file (as BEGIN IMMEDIATE does), until a writer has given up waiting",
+	fillDisk:     "the filesystem of the data directory (inventory, Temporal's database, images) has no byte left, and what the server frees is taken at once, until a write has failed",
+	cutImages:    "nothing that the HTTP server of boot files and images sends arrives, and the transfers that are under way are reset; until ten frames were lost",
+	killAgent:    "the agent's process is killed with SIGKILL: as PID 1 of its machine a kernel panic, with a reboot after 30 s",
+	cutPower:     "the machine's power is cut, and does not come back by itself",
+	cutBMC:       "the BMC's address does not answer: until a BMC task has failed, in the phases after power to the end of the run",
+	cutLink:      "every frame on the machine's cable is lost, both ways, until its firmware has given up, its run has been told that the agent is lost, or its system has called in vain",
+	slowBMC:      "every answer of the BMC about power and boot device takes 3 s longer, to the end of the run",
+	idleBMC:      "the BMC answers success and does nothing, until a BMC task has failed",
+	lyingBMC:     "the BMC says that the machine is on, whatever it is, until a BMC task has failed",
+	brokenBMC:    "the BMC answers everything with an error, until a BMC task has failed",
+	refusedBMC:   "the BMC refuses the password; a person puts it right when asked",
+}
+
+// An expected is how a cell ends. It is written down before any cell is run.
+type expected struct {
+	// none: the phase has nothing that this fault could strike.
+	none string
+	// person is the choice with which a person, asked as the design says,
+	// answers; the run goes on to its right end after it. "": nobody is asked.
+	person string
+	// powerOns is how often the machine is switched on at most.
+	powerOns int
+}
+
+// right is the right end: the run has succeeded with the installed system's own
+// word for it, the disk holds the image bit by bit, nothing is open, nobody
+// owns the machine, it is on.
+func right(powerOns int) expected { return expected{powerOns: powerOns} }
+
+// asked is the right end after a person's answer.
+func asked(choice string, powerOns int) expected {
+	return expected{person: choice, powerOns: powerOns}
+}
+
+func nothing(why string) expected { return expected{none: why} }
+
+// A row is what is expected of a fault, by phase.
+type row map[string]expected
+
+// all is the same in every phase.
+func all(e expected) row {
+	r := row{}
+	for _, p := range phases {
+		r[p] = e
+	}
+	return r
+}
+
+func (r row) but(e expected, phases ...string) row {
+	for _, p := range phases {
+		r[p] = e
+	}
+	return r
+}
+
+// expectations is the matrix.
+var expectations = map[strike]row{
+	killServe:    all(right(1)),
+	killTemporal: all(right(1)),
+	killWorker:   all(right(1)),
+	lockDatabase: all(right(1)),
+	fillDisk:     all(right(1)),
+	// A loader that gets no script gives up: that boot is lost.
+	cutImages: all(right(1)).but(right(2), inventory.PhaseLoader, inventory.PhaseAgent),
+	// A lost agent's machine is switched off before anybody else writes. After
+	// disarm the machine's own reboot leads to the installed system.
+	killAgent: all(right(1)).
+		but(nothing("no agent yet"), inventory.PhasePlan, inventory.PhaseArm, inventory.PhasePower, inventory.PhaseDHCP, inventory.PhaseLoader).
+		but(right(2), inventory.PhaseBind, inventory.PhaseAction).
+		but(nothing("the agent has left"), inventory.PhaseReady),
+	// Whoever lost its power is switched on once more.
+	cutPower: all(right(2)).but(right(1), inventory.PhasePlan, inventory.PhaseArm, inventory.PhasePower),
+	cutBMC:   all(right(1)),
+	// A boot that is lost costs a second one.
+	cutLink: all(right(2)).but(right(1), inventory.PhaseDisarm, inventory.PhaseReboot, inventory.PhaseReady),
+
+	slowBMC:    {inventory.PhasePower: right(1)},
+	idleBMC:    {inventory.PhasePower: right(1)},
+	lyingBMC:   {inventory.PhasePower: right(1)},
+	brokenBMC:  {inventory.PhasePower: right(1)},
+	refusedBMC: {inventory.PhasePower: asked(workflows.Retry, 1)},
+}

@@ -1,0 +1,283 @@
+package e2e
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/lab"
+)
+
+var (
+	chaosReport = flag.String("report", "", "TestChaosMatrix writes its table to this file")
+	chaosOnly   = flag.String("only", "", "TestChaosMatrix: only cells whose name (\"fault × phase\") contains this")
+)
+
+// TestChaos is the short form of the matrix: eight cells of eight faults.
+func TestChaos(t *testing.T) {
+	ctx := needLab(t)
+	image, err := lab.SimImage(ctx, testWriter{t})
+	require.NoError(t, err)
+	c := newChaos(ctx, t, image)
+	// One after the other: each is of one fault, and none is to lose a boot,
+	// which takes minutes to be noticed.
+	for _, x := range []*cell{
+		c.cell(refusedBMC, inventory.PhasePower),
+		c.cell(killAgent, inventory.PhaseAgent),
+		c.cell(cutImages, inventory.PhaseAction),
+		c.cell(killTemporal, inventory.PhaseDHCP),
+		c.cell(lockDatabase, inventory.PhaseLoader),
+		c.cell(killWorker, inventory.PhasePlan),
+		c.cell(fillDisk, inventory.PhaseReboot),
+		c.cell(killServe, inventory.PhaseAction),
+	} {
+		x.panics = time.Second
+		c.strike(ctx, x)
+		t.Logf("%-32s %-20s %s", x, x.result(), x.was)
+		require.NoError(t, x.err)
+	}
+}
+
+// strike carries out one cell.
+func (c *chaos) strike(ctx context.Context, x *cell) {
+	if quick(x.phase) {
+		c.alone(ctx, x)
+		return
+	}
+	c.together(ctx, x)
+}
+
+// result is how a cell ended, in a few characters.
+func (x *cell) result() string {
+	switch {
+	case x.want.none != "":
+		return "–"
+	case x.err != nil:
+		return "WRONG"
+	case x.asked != "":
+		return fmt.Sprintf("person, then right, %s", short(x.took))
+	}
+	return "right, " + short(x.took)
+}
+
+func short(d time.Duration) string {
+	if d < 100*time.Second {
+		return fmt.Sprintf("%.0f s", d.Seconds())
+	}
+	return fmt.Sprintf("%.0f min", d.Minutes())
+}
+
+// chaosGroup is what one site goes through: the steps one after the other, the
+// cells of a step at once.
+type chaosGroup struct {
+	name  string
+	steps []func(context.Context, *chaos) []*cell
+}
+
+func wanted(s strike, phase string) bool {
+	return strings.Contains(string(s)+" × "+phase, *chaosOnly)
+}
+
+// wave strikes a site once, with a machine in each phase that lasts, and then
+// once more for each phase that does not.
+func wave(s strike) []func(context.Context, *chaos) []*cell {
+	steps := []func(context.Context, *chaos) []*cell{func(ctx context.Context, c *chaos) []*cell {
+		var cells []*cell
+		for _, p := range phases {
+			if x := c.cell(s, p); !quick(p) && x.want.none == "" && wanted(s, p) {
+				cells = append(cells, x)
+			}
+		}
+		if len(cells) > 0 {
+			c.together(ctx, cells...)
+		}
+		return cells
+	}}
+	for _, p := range phases {
+		if !quick(p) || !wanted(s, p) {
+			continue
+		}
+		steps = append(steps, func(ctx context.Context, c *chaos) []*cell {
+			x := c.cell(s, p)
+			c.alone(ctx, x)
+			return []*cell{x}
+		})
+	}
+	return steps
+}
+
+// machines strikes many machines of one site, each by itself. Those that take
+// longest come first.
+func machines(ctx context.Context, c *chaos) []*cell {
+	var cells []*cell
+	for _, s := range slices.Concat(machineStrikes, powerStrikes) {
+		for p, want := range expectations[s] {
+			if want.none == "" && wanted(s, p) {
+				cells = append(cells, c.cell(s, p))
+			}
+		}
+	}
+	slices.SortFunc(cells, func(a, b *cell) int {
+		if d := b.long() - a.long(); d != 0 {
+			return d
+		}
+		return strings.Compare(a.String(), b.String())
+	})
+	var wg sync.WaitGroup
+	slots := make(chan struct{}, 6) // led to their phases at a time, in the order of the list
+	for _, x := range cells {
+		slots <- struct{}{}
+		led := sync.OnceFunc(func() { <-slots })
+		x.led = led
+		wg.Go(func() {
+			c.strike(ctx, x)
+			led()
+		})
+	}
+	wg.Wait()
+	return cells
+}
+
+// long is about how many minutes a cell takes.
+func (x *cell) long() int {
+	switch {
+	case x.strike == cutPower && after(x.phase, inventory.PhaseAction):
+		return 22 // the installed system is waited for in vain once
+	case (x.strike == cutLink || x.strike == cutPower) && !after(x.phase, inventory.PhaseAgent) && x.want.powerOns > 1:
+		return 13 // a lost boot
+	}
+	return 1
+}
+
+// TestChaosMatrix is make chaos.
+func TestChaosMatrix(t *testing.T) {
+	if !*inLab {
+		t.Skip("needs root: make chaos")
+	}
+	require.NoError(t, lab.Requirements())
+	ctx, cancel := context.WithTimeout(t.Context(), 55*time.Minute)
+	defer cancel()
+	image, err := lab.SimImage(ctx, testWriter{t})
+	require.NoError(t, err)
+	groups := []chaosGroup{
+		{"machines", []func(context.Context, *chaos) []*cell{machines}},
+		{"serve, Temporal, images", slices.Concat(wave(killServe), wave(killTemporal), wave(cutImages))},
+		{"database, disk, worker", slices.Concat(wave(lockDatabase), wave(fillDisk), wave(killWorker))},
+	}
+	begun := time.Now()
+	var mu sync.Mutex
+	done := map[strike]map[string]*cell{}
+	t.Run("sites", func(t *testing.T) {
+		for _, g := range groups {
+			t.Run(g.name, func(t *testing.T) {
+				t.Parallel()
+				c := newChaos(ctx, t, image)
+				for _, step := range g.steps {
+					cells := step(ctx, c)
+					mu.Lock()
+					for _, x := range cells {
+						if done[x.strike] == nil {
+							done[x.strike] = map[string]*cell{}
+						}
+						done[x.strike][x.phase] = x
+						t.Logf("%-32s %-28s %s", x, x.result(), x.was)
+						if x.err != nil {
+							t.Errorf("%s: %v", x, x.err)
+						}
+					}
+					mu.Unlock()
+				}
+			})
+		}
+	})
+	text := report(done, begun, time.Since(begun))
+	fmt.Println(text)
+	if *chaosReport != "" && *chaosOnly == "" {
+		require.NoError(t, os.WriteFile(*chaosReport, []byte(text), 0o644))
+	}
+}
+
+// report is docs/reliability.md.
+func report(done map[strike]map[string]*cell, begun time.Time, took time.Duration) string {
+	var b strings.Builder
+	pf := func(format string, args ...any) { fmt.Fprintf(&b, format, args...) }
+	var cells, right, persons, nothing int
+	rows := func(strikes []strike, phases []string) {
+		pf("| fault | %s |\n|---|%s\n", strings.Join(phases, " | "), strings.Repeat("---|", len(phases)))
+		for _, s := range strikes {
+			pf("| %s |", s)
+			for _, p := range phases {
+				x := done[s][p]
+				switch want := expectations[s][p]; {
+				case want.none != "":
+					nothing++
+					pf(" – |")
+				case x == nil:
+					pf(" not run |")
+				default:
+					cells++
+					if x.err == nil && x.asked == "" {
+						right++
+					} else if x.err == nil {
+						persons++
+					}
+					pf(" %s |", x.result())
+				}
+			}
+			pf("\n")
+		}
+		pf("\n")
+	}
+	rows(slices.Concat(siteStrikes, machineStrikes), phases)
+	pf("Wrong in another way than by silence; these matter while the BMC is used:\n\n")
+	rows(powerStrikes, []string{inventory.PhasePower})
+	tables := b.String()
+	b.Reset()
+
+	commit := "unknown"
+	if out, err := exec.Command("git", "describe", "--always", "--dirty").Output(); err == nil {
+		commit = strings.TrimSpace(string(out))
+	}
+	pf("# Reliability\n\nWritten by `make chaos`; do not edit.\n\n")
+	pf("Every part is broken on purpose, in every phase of `Provision`, and every installation must end as `e2e/chaos_expect_test.go` says, which was\nwritten down before.\n\n")
+	pf("```\nmake chaos    # commit %s, %s, took %s on 2 cores\n```\n\n", commit, begun.UTC().Format("2006-01-02"), took.Round(time.Second))
+	pf("%d cells: %d ended right by themselves, %d ended right after the answer of a person whom the design has asked, %d ended in another way than\nexpected. In %d the fault has nothing to strike.\n\n",
+		cells, right, persons, cells-right-persons, nothing)
+	pf("Each cell says how long it took from the strike to the end of the run. Where it is minutes, a boot was lost, and the time is the patience of a\nrun: servers take minutes before they first touch their network card.\n\n")
+	b.WriteString(tables)
+	pf("## What the faults do\n\n| fault | what, and until when |\n|---|---|\n")
+	for _, s := range slices.Concat(siteStrikes, machineStrikes, powerStrikes) {
+		pf("| %s | %s |\n", s, about[s])
+	}
+	pf(`
+Not one fault comes after some time: each comes when its run was seen in the phase. Machines are held there until the strike, and let go at
+once with it: before the firmware's DHCP (dhcp), the boot script (loader), the kernel (agent), the installed system's call (ready), behind half of
+the image (action), with a BMC that is slow to answer (power), with an agent that was stopped (reboot). Plan, arm, bind and disarm last for
+milliseconds: there the Temporal server is stopped while the fault is made, and the phase is read again before. What hits a whole site
+hits one machine in each phase that lasts, with one blow.
+
+Each cell has a machine of its own: simulated firmware, iPXE and installed system in a network namespace, with the real agent, the real IPMI
+protocol, real DHCP, TFTP, HTTP and disks (files), against an unmodified ` + "`ingot serve`" + ` with its Temporal.
+
+## What is checked after each cell
+
+- The run has succeeded, and its evidence is the call of the installed system with the run's own nonce.
+- The disk holds the image, by SHA-256, and it is the bound one.
+- Network boot is closed; no run owns the machine; the machine is on.
+- Never was the disk open for writing in two processes at once (every open is counted).
+- The machine was switched on as often as expected at most: once, and once more where a boot or a power supply was lost.
+- There is one run in the inventory for each that was started, and Temporal's latest is the one that ended.
+- Nobody was asked, unless the table says so.
+`)
+	return b.String()
+}

@@ -1,0 +1,789 @@
+package e2e
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	enumspb "go.temporal.io/api/enums/v1"
+	"go.temporal.io/sdk/client"
+
+	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/lab"
+	"github.com/ingotmetal/ingot/workflows"
+)
+
+// chaosTemplate is the built-in one with a shorter patience for the reboot.
+const chaosTemplate = `version: "0.1"
+name: chaos
+global_timeout: 7200
+tasks:
+- name: install
+  worker: "{{.device_1}}"
+  actions:
+  - {name: write-image, image: image2disk, timeout: 1200, environment: {IMG_URL: "{{.image.url}}", IMG_SHA256: "{{.image.sha256}}"}}
+  - {name: write-configdrive, image: configdrive, timeout: 300}
+  - {name: reboot, image: reboot, timeout: 60}
+`
+
+// Ports of the server on the provisioning network.
+const (
+	imagePort = 80
+	agentPort = 7443
+)
+
+// A chaos is a site whose parts are broken, and everything that is needed to
+// see when.
+type chaos struct {
+	*Site
+	t     *testing.T
+	image lab.Image
+	ask   client.Client // the site's Temporal
+
+	// runUp bounds how many machines are led to their phase at a time: there
+	// are more machines than cores.
+	runUp chan struct{}
+	// still is held while Temporal stands still, so that a phase that lasts for
+	// milliseconds can be struck.
+	still sync.Mutex
+}
+
+func newChaos(ctx context.Context, t *testing.T, image lab.Image) *chaos {
+	t.Helper()
+	dir := keepDir(t)
+	s, err := NewSite(ctx, Options{Root: "..", Dir: dir, Disk: 512 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &chaos{Site: s, t: t, image: image, runUp: make(chan struct{}, 4)}
+	t.Cleanup(func() {
+		if c.ask != nil {
+			c.ask.Close()
+		}
+		if t.Failed() {
+			c.evidence(t)
+		} else if dir := os.Getenv("INGOT_HISTORIES"); dir != "" {
+			c.histories(t, dir)
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	s.must(ctx, t, "image", "add", "sim", image.Zst)
+	s.template(ctx, t, "chaos", chaosTemplate)
+	if c.ask, err = client.NewLazyClient(client.Options{HostPort: s.Temporal, Logger: quiet{}}); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// quiet is a logger for the Temporal client that says nothing: the server is
+// meant to be away now and then.
+type quiet struct{}
+
+func (quiet) Debug(string, ...any) {}
+func (quiet) Info(string, ...any)  {}
+func (quiet) Warn(string, ...any)  {}
+func (quiet) Error(string, ...any) {}
+
+// A cell is one fault in one phase, on a machine of its own.
+type cell struct {
+	strike strike
+	phase  string
+	want   expected
+	panics time.Duration // of lab.Spec.Panic
+
+	c       *chaos
+	m       *lab.Machine
+	run     string
+	runs    int    // that were started until the phase was caught
+	asked   string // the question that a person was asked
+	was     string // where the run stood when it was struck
+	release func() error
+	led     func() // called when the cell was struck, may be nil
+	began   time.Time
+	struck  time.Time
+	took    time.Duration // from the strike to the end
+	ons     int           // power-ons since the run began
+	final   inventory.Workflow
+	err     error
+	over    chan struct{}
+}
+
+func (c *chaos) cell(s strike, phase string) *cell {
+	return &cell{strike: s, phase: phase, want: expectations[s][phase], c: c, over: make(chan struct{}), release: func() error { return nil }}
+}
+
+func (x *cell) String() string { return string(x.strike) + " × " + x.phase }
+
+var unfit = regexp.MustCompile(`[^a-z0-9]+`)
+
+// name is the machine's: as short as the serial number of its disk must be.
+func (x *cell) name() string {
+	f := strings.Split(strings.Trim(unfit.ReplaceAllString(strings.ToLower(string(x.strike)), "-"), "-"), "-")
+	n := f[0][:min(len(f[0]), 4)]
+	if len(f) > 1 {
+		n += f[1][:min(len(f[1]), 2)]
+	}
+	return n + "-" + x.phase
+}
+
+// add puts the cell's machine on the site. Machines are on when their run
+// begins, as those in a rack are, and find nothing to boot.
+func (x *cell) add(ctx context.Context) (err error) {
+	x.m, err = x.c.Add(ctx, lab.Spec{Name: x.name(), Firmware: lab.Simulated, Agent: filepath.Join(x.c.bin, "worker-agent"), Panic: x.panics}, func(doc map[string]any) {
+		doc["image"], doc["template"] = "sim", "chaos"
+	})
+	if err == nil {
+		err = x.m.PowerOn(ctx)
+	}
+	return err
+}
+
+// see polls the record of the cell's run until see says that it has seen it.
+// What the server does not answer while it is away is no error.
+func (x *cell) see(ctx context.Context, every time.Duration, see func(w inventory.Workflow) (bool, error)) error {
+	var last error
+	for {
+		var w inventory.Workflow // anew: what the answer leaves out is not so any more
+		if last = x.c.REST(ctx, http.MethodGet, "/v1/workflows/"+x.run, nil, &w); last == nil {
+			if done, err := see(w); done || err != nil {
+				return err
+			}
+		}
+		select {
+		case <-time.After(every):
+		case <-ctx.Done():
+			return fmt.Errorf("%s: %w (last seen: %s %s %s; %v)", x, ctx.Err(), w.State, w.Phase, w.Message, last)
+		}
+	}
+}
+
+// reaches waits until the run is in a phase, and fails when it has ended or
+// asks a person before.
+func (x *cell) reaches(ctx context.Context, phase string) error {
+	return x.see(ctx, 50*time.Millisecond, func(w inventory.Workflow) (bool, error) {
+		if w.Phase == phase {
+			return true, nil
+		}
+		if inventory.Final(w.State) || w.Question != nil {
+			return false, fmt.Errorf("%s: the run was never seen in phase %s: %s %s", x, phase, w.Phase, w.Message)
+		}
+		return false, nil
+	})
+}
+
+func (x *cell) start(ctx context.Context) error {
+	run, err := x.c.Provision(ctx, workflows.ProvisionInput{Machine: x.m.Name()})
+	x.run, x.began = run, time.Now()
+	x.runs++
+	return err
+}
+
+// quick are the phases in which nothing is awaited from outside, so that
+// nothing can hold a run there but Temporal itself.
+func quick(phase string) bool {
+	switch phase {
+	case inventory.PhasePlan, inventory.PhaseArm, inventory.PhaseBind, inventory.PhaseDisarm:
+		return true
+	}
+	return false
+}
+
+// lead starts the run and brings it to the cell's phase, where it stays until
+// release. It is not for quick phases.
+func (x *cell) lead(ctx context.Context) error {
+	x.c.runUp <- struct{}{}
+	defer func() { <-x.c.runUp }()
+	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
+	defer cancel()
+	var gate *lab.Gate
+	hold := func(s lab.Stage) { gate = lab.NewGate(s); x.m.SetStage(gate.Stage) }
+	reached := func() error { return gate.Reached(ctx) }
+	x.release = func() error { gate.Open(); return nil }
+	link := x.m.Link()
+	switch x.phase {
+	case inventory.PhasePower:
+		undo, err := x.m.BMC().Hold()
+		if err != nil {
+			return err
+		}
+		x.release, reached = undo, func() error { return nil }
+	case inventory.PhaseDHCP:
+		hold(lab.StageDHCP)
+	case inventory.PhaseLoader:
+		hold(lab.StageScript)
+	case inventory.PhaseReady:
+		hold(lab.StagePhoneHome)
+	case inventory.PhaseAgent:
+		if x.strike != killAgent {
+			hold(lab.StageKernel)
+			break
+		}
+		// Its agent runs, and cannot say hello.
+		hold(lab.StageAgent)
+		reached = func() error {
+			if err := gate.Reached(ctx); err != nil {
+				return err
+			}
+			undo, err := x.c.Stall(link, agentPort, 0)
+			if err != nil {
+				return err
+			}
+			x.release = undo
+			gate.Open()
+			return waitFor(ctx, "the agent's process", func() (bool, error) { return x.m.Agent() != nil, nil })
+		}
+	case inventory.PhaseAction:
+		// A part of the image comes, then nothing.
+		hold(lab.StageAgent)
+		reached = func() error {
+			if err := gate.Reached(ctx); err != nil {
+				return err
+			}
+			undo, err := x.c.Stall(link, imagePort, x.c.image.Size/2)
+			if err != nil {
+				return err
+			}
+			x.release = undo
+			gate.Open()
+			return x.see(ctx, 100*time.Millisecond, func(w inventory.Workflow) (bool, error) {
+				if inventory.Final(w.State) || w.Question != nil {
+					return false, fmt.Errorf("%s: the run was not held in mid-write: %s %s", x, w.Phase, w.Message)
+				}
+				if len(w.Actions) == 0 || w.Actions[0].Total == 0 {
+					return false, nil
+				}
+				p := w.Actions[0].Done * 100 / w.Actions[0].Total
+				x.was = fmt.Sprintf("%d %% written", p)
+				return p >= 20, nil
+			})
+		}
+	case inventory.PhaseReboot:
+		// The order travels slowly, and its agent is stopped when it is seen.
+		hold(lab.StageAgent)
+		reached = func() error {
+			if err := gate.Reached(ctx); err != nil {
+				return err
+			}
+			undo, err := x.c.Delay(link, 150*time.Millisecond)
+			if err != nil {
+				return err
+			}
+			gate.Open()
+			if err := x.see(ctx, 5*time.Millisecond, func(w inventory.Workflow) (bool, error) {
+				if inventory.Final(w.State) || w.Phase == inventory.PhaseReady {
+					return false, fmt.Errorf("%s: missed: the run is in phase %s", x, w.Phase)
+				}
+				return w.Phase == inventory.PhaseReboot, nil
+			}); err != nil {
+				return errors.Join(err, undo())
+			}
+			a := x.m.Agent()
+			if a == nil {
+				return errors.Join(fmt.Errorf("%s: missed: the agent has left", x), undo())
+			}
+			thaw, err := x.c.Freeze(ctx, a.Pid())
+			if err == nil {
+				x.release = thaw
+			}
+			return errors.Join(err, undo())
+		}
+	}
+	if err := x.start(ctx); err != nil {
+		return err
+	}
+	if err := reached(); err != nil {
+		return err
+	}
+	return x.reaches(ctx, x.phase)
+}
+
+// catches is how often a run is started to catch a phase of milliseconds.
+const catches = 8
+
+// catch starts the run, stops the Temporal server (SIGSTOP) as soon as the run
+// is seen in the cell's phase, calls hit, and lets the server run on: while it
+// stood still, the run could not leave its phase. A run that was quicker goes on
+// to its end, and another one is started.
+func (x *cell) catch(ctx context.Context, hit func() error) error {
+	x.c.runUp <- struct{}{}
+	defer func() { <-x.c.runUp }()
+	for range catches {
+		caught, err := x.caught(ctx, hit)
+		if caught || err != nil {
+			return err
+		}
+		if err := x.see(ctx, 100*time.Millisecond, func(w inventory.Workflow) (bool, error) {
+			if inventory.Final(w.State) && w.State != inventory.StateSuccess || w.Question != nil {
+				return false, fmt.Errorf("%s: the run that was not caught ended as %s: %s", x, w.State, w.Message)
+			}
+			return inventory.Final(w.State), nil
+		}); err != nil {
+			return err
+		}
+	}
+	return fmt.Errorf("%s: the phase was not caught in %d runs", x, catches)
+}
+
+func (x *cell) caught(ctx context.Context, hit func() error) (bool, error) {
+	x.c.still.Lock()
+	defer x.c.still.Unlock()
+	if err := x.start(ctx); err != nil {
+		return false, err
+	}
+	missed := errors.New("missed")
+	err := x.see(ctx, 2*time.Millisecond, func(w inventory.Workflow) (bool, error) {
+		if after(w.Phase, x.phase) {
+			return false, missed
+		}
+		return w.Phase == x.phase, nil
+	})
+	if errors.Is(err, missed) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	pids, err := x.c.Processes(lab.RoleTemporal)
+	if err != nil || len(pids) != 1 {
+		return false, fmt.Errorf("%s: the Temporal servers are %v: %w", x, pids, err)
+	}
+	thaw, err := x.c.Freeze(ctx, pids[0])
+	if err != nil {
+		return false, err
+	}
+	var w inventory.Workflow
+	if err = x.c.REST(ctx, http.MethodGet, "/v1/workflows/"+x.run, nil, &w); err == nil && w.Phase != x.phase {
+		return false, thaw()
+	}
+	if err == nil {
+		err = hit()
+	}
+	return true, errors.Join(err, thaw())
+}
+
+// after tells whether phase a comes after phase b in the life of a run.
+func after(a, b string) bool {
+	order := func(p string) int {
+		for i, q := range phases {
+			if p == q {
+				return i
+			}
+		}
+		return len(phases)
+	}
+	return order(a) > order(b)
+}
+
+// finish follows the run to its end, answers what the design has a person
+// asked, and checks everything that must hold afterwards.
+func (x *cell) finish(ctx context.Context, answer func() error) error {
+	err := x.see(ctx, time.Second, func(w inventory.Workflow) (bool, error) {
+		x.final = w
+		if w.Question == nil {
+			return inventory.Final(w.State), nil
+		}
+		switch {
+		case x.asked == w.Question.ID:
+			return false, nil // the answer is on its way
+		case x.want.person == "" || x.asked != "":
+			return false, fmt.Errorf("%s: a person is asked: %s", x, w.Question.Text)
+		}
+		x.asked = w.Question.ID
+		if err := answer(); err != nil {
+			return false, err
+		}
+		return false, x.c.REST(ctx, http.MethodPost, "/v1/workflows/"+x.run+"/decide", workflows.Decision{Question: w.Question.ID, Choice: x.want.person}, nil)
+	})
+	if err != nil {
+		return err
+	}
+	x.took = time.Since(x.struck)
+	if x.want.person != "" && x.asked == "" {
+		return fmt.Errorf("%s: nobody was asked", x)
+	}
+	return x.check(ctx)
+}
+
+// check is what must hold after each cell.
+func (x *cell) check(ctx context.Context) error {
+	var errs []error
+	bad := func(format string, args ...any) {
+		errs = append(errs, fmt.Errorf("%s: "+format, append([]any{x}, args...)...))
+	}
+	w := x.final
+	if w.State != inventory.StateSuccess || w.Evidence != "phone-home" {
+		bad("the run ended as %s (evidence %q): %s", w.State, w.Evidence, w.Message)
+	}
+	// The installed system calls before the run ends; what the machine says of it
+	// on its console may come a moment later.
+	if err := waitFor(ctx, "the installed system's call", func() (bool, error) {
+		text, err := x.m.Serial()
+		return strings.Count(text, "LAB-MINI-PHONED-HOME") >= x.runs, err
+	}); err != nil {
+		bad("%w", err)
+	}
+	if w.Disk == nil || w.Disk.Serial != x.m.Spec().DiskSerial {
+		bad("the run wrote to %+v", w.Disk)
+	}
+	// Behind the first MiB is all that is in the image, up to the tables' end:
+	// the configuration's partition is added behind it.
+	want, err := section(x.c.image.Raw, 1<<20, x.c.image.Size-2<<20)
+	if err != nil {
+		bad("%w", err)
+	}
+	if got, err := section(x.m.DiskPath(), 1<<20, x.c.image.Size-2<<20); err != nil || got != want {
+		bad("the disk does not hold the image (%v)", err)
+	}
+	if n := x.m.Writers(); n != 1 {
+		bad("%d writers at one time", n)
+	}
+	if s := x.m.PowerState(); s != lab.On {
+		bad("the machine is %s", s)
+	}
+	// Each run that was not caught has switched it on once.
+	x.ons = x.m.PowerOns() - x.runs // and it was on before its first run
+	if x.ons > x.want.powerOns {
+		bad("the machine was switched on %d times, at most %d were expected", x.ons, x.want.powerOns)
+	}
+	var m struct{ Netboot inventory.Netboot }
+	if err := x.c.REST(ctx, http.MethodGet, "/v1/machines/"+x.m.Name(), nil, &m); err != nil {
+		bad("%w", err)
+	}
+	if m.Netboot.AllowPXE || m.Netboot.AllowWorkflow {
+		bad("after the run: network boot open: %t, owned by a run: %t", m.Netboot.AllowPXE, m.Netboot.AllowWorkflow)
+	}
+	var list struct{ Items []inventory.Workflow }
+	if err := x.c.REST(ctx, http.MethodGet, "/v1/workflows?machine="+x.m.Name(), nil, &list); err != nil {
+		bad("%w", err)
+	}
+	if len(list.Items) != x.runs {
+		bad("%d runs were recorded, %d were started", len(list.Items), x.runs)
+	}
+	d, err := x.c.ask.DescribeWorkflowExecution(ctx, workflows.MachineID(x.m.Name()), "")
+	switch {
+	case err != nil:
+		bad("asking Temporal: %w", err)
+	case d.GetWorkflowExecutionInfo().GetExecution().GetRunId() != x.run:
+		bad("Temporal's latest run is %s, not %s", d.GetWorkflowExecutionInfo().GetExecution().GetRunId(), x.run)
+	case d.GetWorkflowExecutionInfo().GetStatus() != enumspb.WORKFLOW_EXECUTION_STATUS_COMPLETED:
+		bad("Temporal calls the run %s", d.GetWorkflowExecutionInfo().GetStatus())
+	}
+	return errors.Join(errs...)
+}
+
+// section is the SHA-256 of a part of a file.
+func section(path string, from, size int64) (string, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	h := sha256.New()
+	_, err = io.Copy(h, io.NewSectionReader(f, from, size))
+	return hex.EncodeToString(h.Sum(nil)), errors.Join(err, f.Close())
+}
+
+// waitFor polls ready. ctx ends only what hangs.
+func waitFor(ctx context.Context, what string, ready func() (bool, error)) error {
+	for {
+		ok, err := ready()
+		if ok || err != nil {
+			return err
+		}
+		select {
+		case <-time.After(50 * time.Millisecond):
+		case <-ctx.Done():
+			return fmt.Errorf("waiting for %s: %w", what, ctx.Err())
+		}
+	}
+}
+
+// hit makes the fault of some cells, which are held in their phases, and
+// returns what waits until it was seen to work and takes it away.
+func (c *chaos) hit(ctx context.Context, cells []*cell) (heal func() error, err error) {
+	first := cells[0]
+	at := c.logSize()
+	now := time.Now()
+	for _, x := range cells {
+		x.struck = now
+		if x.led != nil {
+			defer x.led()
+		}
+	}
+	none := func() error { return nil }
+	// over is closed when all cells have ended: what was never seen then need not
+	// be waited for any more.
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		for _, x := range cells {
+			<-x.over
+		}
+	}()
+	seen := func(what string, undo lab.Undo, f func() (bool, error)) func() error {
+		return func() error {
+			return errors.Join(waitFor(ctx, what, func() (bool, error) {
+				select {
+				case <-over:
+					return true, nil
+				default:
+					return f()
+				}
+			}), undo())
+		}
+	}
+	untilOver := func(undo lab.Undo) func() error {
+		return func() error {
+			select {
+			case <-over:
+			case <-ctx.Done():
+			}
+			return undo()
+		}
+	}
+	failedTask := func() (bool, error) {
+		var jobs struct{ Items []inventory.BMCJob }
+		if err := c.REST(ctx, http.MethodGet, "/v1/bmc/jobs?machine="+first.m.Name(), nil, &jobs); err != nil {
+			return false, err
+		}
+		for _, j := range jobs.Items {
+			if j.Run == first.run && j.State == inventory.StateFailed {
+				return true, nil
+			}
+		}
+		return false, nil
+	}
+	bmcFault := func(undo lab.Undo, err error) (func() error, error) {
+		if err != nil {
+			return nil, err
+		}
+		if after(first.phase, inventory.PhasePower) {
+			return untilOver(undo), nil
+		}
+		return seen("a BMC task that failed", undo, failedTask), nil
+	}
+	bmc := first.m.BMC()
+	switch first.strike {
+	case killServe:
+		c.Kill()
+		return func() error { return c.Start(ctx) }, nil
+	case killTemporal:
+		n, err := c.KillRole(lab.RoleTemporal)
+		if err == nil && n != 1 {
+			err = fmt.Errorf("%d Temporal servers were killed", n)
+		}
+		return none, err
+	case killWorker:
+		undo, err := c.Sever(lab.Server, c.Pid(), temporalPort)
+		return seen("Temporal to give the worker up", undo, func() (bool, error) { return c.givenUp(ctx, cells) }), err
+	case lockDatabase:
+		undo, err := c.LockDatabase(filepath.Join(c.dir, "state/ingot/ingot.db"))
+		return seen("a writer that gave up", undo, func() (bool, error) { return c.logged(at, `database is locked`) }), err
+	case fillDisk:
+		undo, err := c.KeepFull(filepath.Join(c.dir, "state"))
+		return seen("a write that failed", undo, func() (bool, error) { return c.logged(at, `disk is full|no space left`) }), err
+	case cutImages:
+		undo, err := c.Stall(lab.ServerLink, imagePort, 0)
+		if err == nil {
+			_, err = c.ResetTransfers(imagePort, "")
+		}
+		return seen("ten lost frames", undo, func() (bool, error) { n, err := c.Lost(); return n >= 10, err }), err
+	case killAgent:
+		a := first.m.Agent()
+		if a == nil {
+			return nil, fmt.Errorf("%s: there is no agent", first)
+		}
+		a.Kill()
+		<-a.Done()
+		return none, nil
+	case cutPower:
+		return none, first.m.PowerOff(ctx)
+	case cutLink:
+		undo, err := c.Cut(first.m.Link())
+		text, e := first.m.Serial()
+		return seen("the loss of the link", undo, func() (bool, error) { return first.suffers(ctx, len(text)) }), errors.Join(err, e)
+	case cutBMC:
+		return bmcFault(bmc.Unreachable(ctx))
+	case slowBMC:
+		undo, err := bmc.Slow(3 * time.Second)
+		return untilOver(undo), err
+	case idleBMC:
+		return bmcFault(bmc.Idle())
+	case lyingBMC:
+		return bmcFault(bmc.Lie(lab.On))
+	case brokenBMC:
+		return bmcFault(bmc.Broken())
+	case refusedBMC:
+		undo, err := bmc.Refuse(ctx)
+		return undo, err
+	}
+	return nil, fmt.Errorf("there is no fault %q", first.strike)
+}
+
+// suffers reports whether a cut link has cost the machine or its run something.
+func (x *cell) suffers(ctx context.Context, at int) (bool, error) {
+	switch {
+	case !after(x.phase, inventory.PhaseAgent): // its firmware gives up
+		text, err := x.m.Serial()
+		return strings.Contains(text[at:], "LAB-SIM network boot: ") || strings.Contains(text[at:], "LAB-SIM iPXE: giving up"), err
+	case x.phase == inventory.PhaseReady:
+		text, err := x.m.Serial()
+		return strings.Contains(text[at:], "LAB-MINI-PHONE-HOME-AGAIN"), err
+	}
+	var events struct{ Items []inventory.Event }
+	err := x.c.REST(ctx, http.MethodGet, "/v1/workflows/"+x.run+"/events", nil, &events)
+	for _, e := range events.Items {
+		if e.Kind == inventory.EventAgentLost && e.At.After(x.struck) {
+			return true, err
+		}
+	}
+	return false, err
+}
+
+// givenUp reports whether Temporal has noticed that the worker is gone: what
+// it was doing has timed out, or work lies there that nobody fetches.
+func (c *chaos) givenUp(ctx context.Context, cells []*cell) (bool, error) {
+	for _, x := range cells {
+		ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+		d, err := c.ask.DescribeWorkflowExecution(ctx, workflows.MachineID(x.m.Name()), x.run)
+		cancel()
+		if err != nil {
+			return false, err
+		}
+		if t := d.GetPendingWorkflowTask(); t.GetAttempt() > 1 || t.GetState() == enumspb.PENDING_WORKFLOW_TASK_STATE_SCHEDULED {
+			return true, nil
+		}
+		for _, a := range d.GetPendingActivities() {
+			if a.GetAttempt() > 1 || a.GetState() == enumspb.PENDING_ACTIVITY_STATE_SCHEDULED && time.Since(a.GetScheduledTime().AsTime()) > 10*time.Second {
+				return true, nil
+			}
+		}
+	}
+	return false, nil
+}
+
+func (c *chaos) logSize() int64 {
+	st, err := os.Stat(c.log.Name())
+	if err != nil {
+		return 0
+	}
+	return st.Size()
+}
+
+// logged reports whether the server has said something since the log had size at.
+func (c *chaos) logged(at int64, pattern string) (bool, error) {
+	b, err := os.ReadFile(c.log.Name())
+	if err != nil {
+		return false, err
+	}
+	return regexp.MatchString(pattern, string(b[min(at, int64(len(b))):]))
+}
+
+// together strikes all cells with one blow, each in its phase.
+func (c *chaos) together(ctx context.Context, cells ...*cell) {
+	var ready sync.WaitGroup
+	for _, x := range cells {
+		ready.Go(func() {
+			if x.err = x.add(ctx); x.err == nil {
+				x.err = x.lead(ctx)
+			}
+			// A slow run-up is missed sometimes: the phase lasts for a moment.
+			for n := 1; n < catches && x.err != nil && strings.Contains(x.err.Error(), "missed"); n++ {
+				x.err = x.see(ctx, 100*time.Millisecond, func(w inventory.Workflow) (bool, error) { return inventory.Final(w.State), nil })
+				if x.err == nil {
+					x.err = x.lead(ctx)
+				}
+			}
+		})
+	}
+	ready.Wait()
+	var held []*cell
+	for _, x := range cells {
+		if x.err == nil {
+			held = append(held, x)
+		} else {
+			close(x.over)
+		}
+	}
+	if len(held) == 0 {
+		return
+	}
+	heal, err := c.hit(ctx, held)
+	for _, x := range held {
+		x.err = errors.Join(err, x.release())
+	}
+	c.ends(ctx, held, heal)
+}
+
+// alone catches a cell in a phase of milliseconds, and strikes.
+func (c *chaos) alone(ctx context.Context, x *cell) {
+	var heal func() error
+	if x.err = x.add(ctx); x.err == nil {
+		x.err = x.catch(ctx, func() (err error) { heal, err = c.hit(ctx, []*cell{x}); return err })
+	}
+	if heal == nil {
+		close(x.over)
+		return
+	}
+	c.ends(ctx, []*cell{x}, heal)
+}
+
+// ends heals and follows all cells to their end.
+func (c *chaos) ends(ctx context.Context, cells []*cell, heal func() error) {
+	var wg sync.WaitGroup
+	var healed error
+	var once sync.Once
+	cure := func() error { once.Do(func() { healed = heal() }); return healed }
+	for _, x := range cells {
+		wg.Go(func() {
+			if x.err == nil {
+				x.err = x.finish(ctx, cure)
+			}
+			if x.err != nil {
+				c.keepCell(x)
+			}
+			close(x.over)
+		})
+	}
+	if cells[0].want.person == "" {
+		if err := cure(); err != nil {
+			c.t.Errorf("%s: taking the fault away: %v", cells[0], err)
+		}
+	}
+	wg.Wait()
+}
+
+// keepCell writes down what is known of a cell that failed, at once: much of
+// it is gone later.
+func (c *chaos) keepCell(x *cell) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	for name, args := range map[string][]string{"why": {"why", x.m.Name()}, "events": {"workflow", "events", x.m.Name()}, "workflow": {"workflow", "get", x.m.Name(), "-o", "json"}} {
+		out, err := c.CLI(ctx, args...)
+		if err != nil {
+			out += err.Error()
+		}
+		if err := os.WriteFile(filepath.Join(c.dir, x.name()+"-"+name+".txt"), []byte(out), 0o600); err != nil {
+			c.t.Log(err)
+		}
+	}
+	out, err := c.TemporalCLI(ctx, "workflow", "show", "--workflow-id", workflows.MachineID(x.m.Name()), "-o", "json")
+	if err != nil {
+		out = err.Error()
+	}
+	if err := os.WriteFile(filepath.Join(c.dir, x.name()+"-history.json"), []byte(out), 0o600); err != nil {
+		c.t.Log(err)
+	}
+}
