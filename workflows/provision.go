@@ -349,6 +349,9 @@ func (p *provision) completed(ctx workflow.Context, i int, d ActionCompleted) er
 	p.doing = nil
 	a := &p.record.Actions[i]
 	a.State, a.Message, a.Seconds = d.State, d.Message, workflow.Now(ctx).Sub(a.StartedAt).Seconds()
+	if d.State == action.Success && p.rules >= 2 {
+		return nil // the next action, or the disarm, writes the record at once
+	}
 	if err := p.write(ctx); err != nil {
 		return err
 	}

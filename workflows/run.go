@@ -212,7 +212,11 @@ func (r *run) validate(d Decision) error {
 
 // phase moves the display: record, search attribute, current details.
 func (r *run) phase(ctx workflow.Context, phase, format string, args ...any) error {
+	same := r.record.Phase == phase
 	r.record.Phase, r.record.Message = phase, fmt.Sprintf(format, args...)
+	if same && r.rules >= 2 {
+		return r.write(ctx)
+	}
 	if err := workflow.UpsertTypedSearchAttributes(ctx, attrPhase.ValueSet(phase)); err != nil {
 		return err
 	}
@@ -390,7 +394,11 @@ func (r *run) disarm(ctx workflow.Context) error {
 }
 
 func (r *run) renew(ctx workflow.Context, d time.Duration) error {
-	return r.quickly(ctx, do.RenewNetboot, activities.WindowRequest{Owner: r.owner, For: d + beyond}, nil)
+	q := activities.WindowRequest{Owner: r.owner, For: d + beyond}
+	if r.rules >= 2 {
+		return workflow.ExecuteLocalActivity(workflow.WithLocalActivityOptions(ctx, local), do.RenewNetboot, q).Get(ctx, nil)
+	}
+	return r.quickly(ctx, do.RenewNetboot, q, nil)
 }
 
 // ladder is how a machine that does not show up is started, boot after boot.
@@ -552,6 +560,9 @@ func (r *run) climb(ctx workflow.Context) (bool, error) {
 		{inventory.PhaseLoader, "waiting for the loader to fetch the boot script", untilScript, script},
 		{inventory.PhaseAgent, "waiting for the agent", untilAgent, up},
 	} {
+		if r.rules >= 2 && rung.done() {
+			continue
+		}
 		r.record.State = inventory.StatePending
 		boot := fmt.Sprint("boot ", r.boot)
 		if r.how != "" {
