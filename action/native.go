@@ -1,13 +1,21 @@
 package action
 
-import "strings"
+import (
+	"maps"
+	"slices"
+	"strings"
+)
 
 // Names of the actions that the agent carries out natively.
 const (
 	Image2Disk  = "image2disk"
 	WriteFile   = "writefile"
+	Inject      = "inject" // several files, see Files
 	ConfigDrive = "configdrive"
+	GrowPart    = "growpart"
 	Wipe        = "wipe"
+	EFIBoot     = "efiboot"
+	Kexec       = "kexec"
 	Reboot      = "reboot"
 	PowerOff    = "poweroff"
 	Inspect     = "inspect"
@@ -15,11 +23,15 @@ const (
 )
 
 var natives = map[string]string{
-	Image2Disk: Image2Disk, WriteFile: WriteFile, ConfigDrive: ConfigDrive, Wipe: Wipe,
-	Reboot: Reboot, PowerOff: PowerOff, Inspect: Inspect, Noop: Noop,
+	Image2Disk: Image2Disk, WriteFile: WriteFile, Inject: Inject, ConfigDrive: ConfigDrive, GrowPart: GrowPart, Wipe: Wipe,
+	EFIBoot: EFIBoot, Kexec: Kexec, Reboot: Reboot, PowerOff: PowerOff, Inspect: Inspect, Noop: Noop,
 	"disk-wipe":      Wipe,
 	"osie-installer": Image2Disk,
 }
+
+// Natives lists the names that a template may call native actions by, without
+// repository, sorted.
+func Natives() []string { return slices.Sorted(maps.Keys(natives)) }
 
 // prefixes are the repositories whose last element names a native action.
 var prefixes = []string{"tinkerbell/actions/", "tinkerbell-actions/", "eks-anywhere/tinkerbell/hub/", "eks-anywhere/tinkerbell/actions/", "embedded/"}
@@ -49,9 +61,14 @@ func Native(image string) (string, bool) {
 
 // Leaves tells whether the native action takes the machine away from the
 // agent, so that its success must be proven by what comes after.
-func Leaves(native string) bool { return native == Reboot || native == PowerOff }
+func Leaves(native string) bool { return native == Reboot || native == PowerOff || native == Kexec }
 
-// Writes tells whether the native action writes to the bound disk.
+// Writes tells whether the native action needs the bound disk: it writes to
+// it or, as kexec does, trusts what is on it.
 func Writes(native string) bool {
-	return native == Image2Disk || native == WriteFile || native == ConfigDrive || native == Wipe
+	switch native {
+	case Image2Disk, WriteFile, Inject, ConfigDrive, GrowPart, Wipe, Kexec:
+		return true
+	}
+	return false
 }

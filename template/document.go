@@ -180,12 +180,7 @@ func (c *checker) step(path string, a step, names map[string]bool, last bool) {
 	}
 }
 
-func knownActions() string {
-	return strings.Join([]string{
-		action.Image2Disk, action.WriteFile, action.ConfigDrive, action.Wipe, action.Reboot, action.PowerOff, action.Inspect, action.Noop,
-		"disk-wipe", "osie-installer",
-	}, ", ")
-}
+func knownActions() string { return strings.Join(action.Natives(), ", ") }
 
 // actions makes the actions of the run, and checks what the machine decides.
 func (c *checker) actions() Rendered {
@@ -251,9 +246,14 @@ func (c *checker) action(path string, t task, s step, disk string) action.Action
 	case action.Image2Disk:
 		c.image(path, env)
 		setDefault(env, "DEST_DISK", disk)
-	case action.WriteFile, action.ConfigDrive:
+	case action.Inject:
+		if _, err := action.Files(env); err != nil {
+			c.add(path+".environment."+action.FilesVariable, "see docs/actions.md", "%v", err)
+		}
 		setDefault(env, "DEST_DISK", disk)
-	case action.Wipe:
+	case action.WriteFile, action.ConfigDrive, action.GrowPart:
+		setDefault(env, "DEST_DISK", disk)
+	case action.Wipe, action.Kexec:
 		setDefault(env, "BLOCK_DEVICE", disk)
 	}
 	if len(env) > 0 {

@@ -18,6 +18,7 @@ import (
 	"log/slog"
 	mathrand "math/rand/v2"
 	"net/http"
+	"os"
 	"strings"
 	"sync"
 	"time"
@@ -55,6 +56,16 @@ type Host interface {
 	PowerOff() error
 }
 
+// Kexecer is what a Host may also be: able to start a kernel without its
+// firmware.
+type Kexecer interface {
+	// LoadKernel makes kernel what Kexec starts; initrd is nil for none. The
+	// files need not stay open.
+	LoadKernel(kernel, initrd *os.File, commandLine string) error
+	// Kexec starts it, and does not return on a real machine.
+	Kexec() error
+}
+
 // Config says whom the agent serves and what it may touch.
 type Config struct {
 	Server  string // base URL, https://192.0.2.1:7443
@@ -67,7 +78,8 @@ type Config struct {
 
 	Finder Finder       // nil: nothing is known of the machine
 	Disks  Disks        // nil: no disks; every action that writes fails
-	Files  Filesystems  // nil: none; writefile fails
+	Files  Filesystems  // nil: none; writefile and inject fail
+	EFI    EFIVariables // nil: the machine has none (BIOS)
 	Host   Host         // nil: Run returns instead of rebooting
 	Logger *slog.Logger // nil: silent
 
@@ -94,6 +106,7 @@ type Agent struct {
 	outbox   []action.Result // not yet acknowledged, oldest first
 	wrote    bool
 	hold     bool
+	loaded   bool // a kernel, by kexec
 
 	delivered chan struct{} // closed and replaced when outbox gets empty
 	posted    chan struct{} // has an element when outbox got a result
@@ -190,10 +203,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	switch {
 	case errors.As(cause, &leave):
 		a.log.Info("leaving", "action", leave.native)
-		if leave.native == action.PowerOff {
-			return a.cfg.Host.PowerOff()
-		}
-		return a.cfg.Host.Reboot()
+		return a.leave(leave.native)
 	case errors.As(cause, &over):
 		a.mu.Lock()
 		wrote := a.wrote
@@ -208,6 +218,25 @@ func (a *Agent) Run(ctx context.Context) error {
 		return a.cfg.Host.Reboot()
 	}
 	return cause
+}
+
+// leave takes the machine away.
+func (a *Agent) leave(native string) error {
+	a.mu.Lock()
+	loaded := a.loaded
+	a.mu.Unlock()
+	switch kexecer, ok := a.cfg.Host.(Kexecer); {
+	case native == action.PowerOff:
+		return a.cfg.Host.PowerOff()
+	case native == action.Kexec && loaded && ok:
+		err := kexecer.Kexec()
+		if err == nil {
+			return nil
+		}
+		// It was acknowledged that this machine leaves.
+		a.log.Error("starting the loaded kernel: rebooting instead", "error", err)
+	}
+	return a.cfg.Host.Reboot()
 }
 
 // claim says hello until the server welcomes this boot.

@@ -41,7 +41,7 @@ func (t *attempt) configDrive(ctx context.Context) (err error) {
 	if err != nil {
 		return fmt.Errorf("making the %s file system: %w", seedLabel, err)
 	}
-	table, err := readGPT(dev, dev.Size(), dev.SectorSize())
+	table, _, err := readAnyGPT(dev, dev.Size(), dev.SectorSize())
 	if errors.Is(err, errNoTable) {
 		return fmt.Errorf("reading %s: it has no GPT to add a partition to", disk.Path)
 	}

@@ -56,11 +56,7 @@ func (t *attempt) target(ctx context.Context, variable string) (disk action.Disk
 	if partition, err = t.partitionOf(path); err != nil {
 		return disk, 0, fmt.Errorf("finding the disk %s=%q: %w", variable, path, err)
 	}
-	disks, err := t.agent.cfg.Disks.Disks(ctx)
-	if err != nil {
-		return disk, 0, fmt.Errorf("listing disks: %w", err)
-	}
-	disk, err = identify(*t.bound, disks)
+	disk, err = t.lookUp(ctx, *t.bound)
 	return disk, partition, err
 }
 
@@ -70,11 +66,7 @@ func (t *attempt) present(ctx context.Context) error {
 	if t.bound == nil {
 		return errors.New("finding the disk: none is bound to this run")
 	}
-	disks, err := t.agent.cfg.Disks.Disks(ctx)
-	if err != nil {
-		return fmt.Errorf("listing disks: %w", err)
-	}
-	_, err = identify(*t.bound, disks)
+	_, err := t.lookUp(ctx, *t.bound)
 	return err
 }
 
@@ -169,6 +161,15 @@ func (t *attempt) open(ctx context.Context, variable string) (action.Disk, Devic
 	if partition != 0 {
 		return disk, nil, fmt.Errorf("opening %s: this action takes a whole disk, not partition %d", disk.Path, partition)
 	}
+	return t.openDisk(ctx, *t.bound)
+}
+
+// openDisk opens the disk that want identifies for writing.
+func (t *attempt) openDisk(ctx context.Context, want action.Disk) (action.Disk, Device, error) {
+	disk, err := t.lookUp(ctx, want)
+	if err != nil {
+		return disk, nil, err
+	}
 	dev, err := t.agent.cfg.Disks.Open(disk.Path)
 	if err != nil {
 		return disk, nil, fmt.Errorf("opening %s: %w", disk.Path, err)
@@ -179,7 +180,7 @@ func (t *attempt) open(ctx context.Context, variable string) (action.Disk, Devic
 	}
 	// Once more, now that the open descriptor keeps the name from passing to
 	// another disk: between the first look and the opening it could.
-	if again, _, err := t.target(ctx, variable); err != nil || again.Path != disk.Path {
+	if again, err := t.lookUp(ctx, want); err != nil || again.Path != disk.Path {
 		_ = dev.Close() // nothing was written
 		if err == nil {
 			err = fmt.Errorf("the disk is %s now", again.Path)
@@ -188,6 +189,15 @@ func (t *attempt) open(ctx context.Context, variable string) (action.Disk, Devic
 	}
 	t.logf("disk %s (%s)", disk.Path, describe(disk))
 	return disk, dev, nil
+}
+
+// lookUp returns the disk of this moment that want identifies.
+func (t *attempt) lookUp(ctx context.Context, want action.Disk) (action.Disk, error) {
+	disks, err := t.agent.cfg.Disks.Disks(ctx)
+	if err != nil {
+		return action.Disk{}, fmt.Errorf("listing disks: %w", err)
+	}
+	return identify(want, disks)
 }
 
 // FileDisks are files that stand in for disks, by the path that the machine

@@ -188,7 +188,7 @@ func (t *attempt) perform(ctx context.Context, as action.Assignment) (err error)
 	if !ok {
 		return fmt.Errorf("carrying out %q: it names no action that this agent knows, and it runs no containers", as.Action.Image)
 	}
-	if action.Writes(native) {
+	if action.Writes(native) && !wipesAll(native, t.env) {
 		if err := t.present(ctx); err != nil {
 			return err
 		}
@@ -198,10 +198,18 @@ func (t *attempt) perform(ctx context.Context, as action.Assignment) (err error)
 		return t.image2disk(ctx)
 	case action.WriteFile:
 		return t.writeFile(ctx)
+	case action.Inject:
+		return t.inject(ctx)
 	case action.ConfigDrive:
 		return t.configDrive(ctx)
+	case action.GrowPart:
+		return t.growPart(ctx)
 	case action.Wipe:
 		return t.wipe(ctx)
+	case action.EFIBoot:
+		return t.efiBoot(ctx)
+	case action.Kexec:
+		return t.kexec(ctx)
 	case action.Inspect:
 		return t.inspect(ctx)
 	case action.Noop:

@@ -43,6 +43,29 @@ func readGPT(r io.ReaderAt, size int64, sector int) (*gpt, error) {
 	return readGPTAt(r, size, sector, 1)
 }
 
+// readAnyGPT reads the primary table or, when somebody was interrupted while
+// writing it, the backup at the end of the disk. The header of the primary is
+// one sector, written at once and last: it says whose backup that has to be.
+func readAnyGPT(r io.ReaderAt, size int64, sector int) (g *gpt, torn bool, err error) {
+	g, err = readGPT(r, size, sector)
+	if err == nil || errors.Is(err, errNoTable) {
+		return g, false, err
+	}
+	b := readAt(r, int64(sector), sector)
+	backup, e := readGPTAt(r, size, sector, size/int64(sector)-1)
+	if e != nil || len(b) < 92 || !bytes.Equal(b[gptDiskGUID:gptDiskGUID+16], backup.header[gptDiskGUID:gptDiskGUID+16]) {
+		return nil, false, err
+	}
+	last := g64(backup.header, gptMyLBA)
+	backup.put64(gptMyLBA, 1)
+	backup.put64(gptAlternate, last)
+	backup.put64(gptEntriesLBA, 2)
+	if first := g64(backup.header, gptFirstUsable); 2+backup.entrySectors() > first {
+		return nil, false, err
+	}
+	return backup, true, nil
+}
+
 // readGPTAt reads the table whose header lies at the sector lba.
 func readGPTAt(r io.ReaderAt, size int64, sector int, lba int64) (*gpt, error) {
 	s := int64(sector)
@@ -113,6 +136,27 @@ func (e gptEntry) name() string {
 		u = append(u, c)
 	}
 	return string(utf16.Decode(u))
+}
+
+// spans lists the partitions.
+func (g *gpt) spans() []span {
+	var parts []span
+	for i := range g.count() {
+		if e := g.entry(i); !e.unused() {
+			parts = append(parts, span{
+				number: i + 1, start: int64(e.first()) * g.sector, size: int64(e.last()-e.first()+1) * g.sector,
+				name: e.name(), kind: guid(e[:16]), uuid: guid(e[16:32]),
+			})
+		}
+	}
+	return parts
+}
+
+// guid writes the 16 bytes of b, of which the first three fields are
+// little-endian, as everybody writes them.
+func guid(b []byte) string {
+	le := binary.LittleEndian
+	return fmt.Sprintf("%08x-%04x-%04x-%x-%x", le.Uint32(b), le.Uint16(b[4:]), le.Uint16(b[6:]), b[8:10], b[10:16])
 }
 
 // set makes e a new partition from sector first to last.

@@ -120,7 +120,9 @@ func readAt(r io.ReaderAt, off int64, n int) []byte {
 type span struct {
 	number      int
 	start, size int64
-	name        string
+	name        string // GPT's name, or ""
+	kind        string // type: GPT's GUID, or "0x83"
+	uuid        string // PARTUUID as blkid writes it
 }
 
 // partitionTable is what the two kinds of table have in common.
@@ -129,19 +131,16 @@ type partitionTable struct {
 	parts []span
 }
 
+// mbrSignature is where an MBR has the disk's signature.
+const mbrSignature = 440
+
 var errNoTable = errors.New("there is no partition table")
 
 // readTable reads the disk's GPT or, where there is none, its MBR.
 func readTable(r io.ReaderAt, size int64, sector int) (*partitionTable, error) {
 	g, err := readGPT(r, size, sector)
 	if err == nil {
-		t := &partitionTable{kind: "gpt"}
-		for i := range g.count() {
-			if e := g.entry(i); !e.unused() {
-				t.parts = append(t.parts, span{i + 1, int64(e.first()) * int64(sector), int64(e.last()-e.first()+1) * int64(sector), e.name()})
-			}
-		}
-		return t, nil
+		return &partitionTable{kind: "gpt", parts: g.spans()}, nil
 	}
 	b := readAt(r, 0, 512)
 	if len(b) < 512 || !bytes.Equal(b[510:], []byte{0x55, 0xaa}) {
@@ -161,7 +160,9 @@ func readTable(r io.ReaderAt, size int64, sector int) (*partitionTable, error) {
 		if e[4] == 0xee {
 			return &partitionTable{kind: "damaged gpt"}, nil
 		}
-		t.parts = append(t.parts, span{number: i + 1, start: start, size: n})
+		t.parts = append(t.parts, span{
+			number: i + 1, start: start, size: n, kind: fmt.Sprintf("0x%02x", e[4]), uuid: fmt.Sprintf("%08x-%02x", g32(b, mbrSignature), i+1),
+		})
 	}
 	if len(t.parts) == 0 {
 		return nil, errNoTable

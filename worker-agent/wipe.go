@@ -1,9 +1,15 @@
 package agent
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"slices"
+
+	"github.com/ingotmetal/ingot/action"
 )
 
 // wipeEnds is how much of each end of the disk a metadata wipe zeroes.
@@ -12,17 +18,17 @@ const wipeEnds = 10 * mib
 // wipe makes the bound disk forget what is on it.
 //
 //	BLOCK_DEVICE or DEST_DISK  the bound disk
-//	WIPE_MODE                  metadata (default): both ends of the disk and of each partition, and what else file
-//	                           systems, LVM, md and ZFS are recognised by;
+//	ALL_DISKS                  true: all disks of the machine instead, except for removable ones
+//	WIPE_MODE                  metadata (default): both ends of the disk and of each partition, all partition tables, and
+//	                           what else file systems, LVM, md and ZFS are recognised by;
 //	                           quick: the whole disk, by the device's own means where it has some
 //
-// What was zeroed is read back: all of it, for quick a sample. Output: mode,
-// bytes, verified (bytes that were read back).
-func (t *attempt) wipe(ctx context.Context) (err error) {
-	variable := "DEST_DISK"
-	if t.env["BLOCK_DEVICE"] != "" {
-		variable = "BLOCK_DEVICE"
-	}
+// What was zeroed is read back: all of it, for quick a sample; and nothing that
+// is recognised may be left. A disk that refuses a write or a read, at whatever
+// sector, is a failure. The partition tables go last: what was interrupted finds
+// the partitions again. Output: mode, bytes, verified (bytes that were read
+// back), disks (JSON).
+func (t *attempt) wipe(ctx context.Context) error {
 	mode := t.env["WIPE_MODE"]
 	switch mode {
 	case "":
@@ -31,47 +37,172 @@ func (t *attempt) wipe(ctx context.Context) (err error) {
 	default:
 		return fmt.Errorf("reading WIPE_MODE=%q: want metadata or quick", mode)
 	}
-	disk, dev, err := t.open(ctx, variable)
+	disks, err := t.wipeTargets(ctx)
 	if err != nil {
 		return err
 	}
+	var done []wiped
+	var errs []error
+	for _, d := range disks {
+		w, err := t.wipeDisk(ctx, d, mode)
+		// The others are wiped all the same: a person will ask for the one.
+		if err != nil {
+			w.Error = err.Error()
+			errs = append(errs, err)
+		}
+		done = append(done, w)
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	var total, verified int64
+	for _, w := range done {
+		total, verified = total+w.Bytes, verified+w.Verified
+	}
+	text, err := json.Marshal(done)
+	if err != nil {
+		return fmt.Errorf("encoding what was wiped: %w", err)
+	}
+	t.output["mode"], t.output["disks"] = mode, string(text)
+	t.output["bytes"], t.output["verified"] = fmt.Sprint(total), fmt.Sprint(verified)
+	return errors.Join(errs...)
+}
+
+// wiped is what became of a disk.
+type wiped struct {
+	Path     string `json:"path"`
+	Serial   string `json:"serial,omitempty"`
+	WWN      string `json:"wwn,omitempty"`
+	Bytes    int64  `json:"bytes"`    // zeroed
+	Verified int64  `json:"verified"` // read back
+	Error    string `json:"error,omitempty"`
+}
+
+// wipesAll tells whether the action is a wipe of every disk: it needs no bound
+// one.
+func wipesAll(native string, env map[string]string) bool {
+	all, err := boolean(env, "ALL_DISKS", false)
+	return native == action.Wipe && all && err == nil
+}
+
+// wipeTargets returns the disks that are meant: the bound one, or all.
+func (t *attempt) wipeTargets(ctx context.Context) ([]action.Disk, error) {
+	all, err := boolean(t.env, "ALL_DISKS", false)
+	if err != nil {
+		return nil, err
+	}
+	if !all {
+		variable := "DEST_DISK"
+		if t.env["BLOCK_DEVICE"] != "" {
+			variable = "BLOCK_DEVICE"
+		}
+		disk, partition, err := t.target(ctx, variable)
+		if err == nil && partition != 0 {
+			err = fmt.Errorf("opening %s: this action takes a whole disk, not partition %d", disk.Path, partition)
+		}
+		if err != nil {
+			return nil, err
+		}
+		return []action.Disk{*t.bound}, nil
+	}
+	disks, err := t.agent.cfg.Disks.Disks(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("listing disks: %w", err)
+	}
+	var found []action.Disk
+	for _, d := range disks {
+		if d.Removable {
+			t.logf("%s (%s) is removable: it is left alone", d.Path, describe(d))
+			continue
+		}
+		found = append(found, d)
+	}
+	if len(found) == 0 {
+		return nil, errors.New("listing disks: this machine has none that is fixed")
+	}
+	return found, nil
+}
+
+// wipeDisk wipes the disk that want identifies.
+func (t *attempt) wipeDisk(ctx context.Context, want action.Disk, mode string) (w wiped, err error) {
+	w = wiped{Path: want.Path, Serial: want.Serial, WWN: want.WWN}
+	disk, dev, err := t.openDisk(ctx, want)
+	if err != nil {
+		return w, err
+	}
+	w.Path = disk.Path
 	defer func() {
 		if e := dev.Close(); e != nil && err == nil {
 			err = fmt.Errorf("closing %s: %w", disk.Path, e)
 		}
 	}()
-	t.agent.markWrote()
+	parts := t.allPartitions(dev)
 	spans := []extent{{0, dev.Size()}}
 	if mode == "metadata" {
-		spans = t.metadataSpans(dev)
+		spans = metadataSpans(dev, parts)
 	}
-	var total, done int64
+	t.agent.markWrote()
+	if err := t.zero(ctx, disk.Path, dev, spans, &w.Bytes); err != nil {
+		return w, err
+	}
+	if err := t.verifyWiped(ctx, disk.Path, dev, spans, mode, &w.Verified); err != nil {
+		return w, err
+	}
+	// As others look for it: what is not recognised any more is not there.
+	for _, p := range parts {
+		if what := probeFS(io.NewSectionReader(dev, p.start, p.size), p.size); what != "" {
+			return w, fmt.Errorf("reading %s back: what was partition %d at byte %d still looks like %s", disk.Path, p.number, p.start, what)
+		}
+	}
+	if names, blank := Signatures(dev, dev.Size(), dev.SectorSize()); !blank {
+		return w, fmt.Errorf("reading %s back: it still looks like %v", disk.Path, names)
+	}
+	if err := dev.Reread(); err != nil {
+		t.logf("warning: the kernel does not read the partition table again: %v", err)
+	}
+	t.logf("%s: %s wipe: %d bytes zeroed, %d read back", disk.Path, mode, w.Bytes, w.Verified)
+	return w, nil
+}
+
+// zero zeroes spans, in steps, so that an order to stop is heard.
+func (t *attempt) zero(ctx context.Context, path string, dev Device, spans []extent, done *int64) error {
+	var total int64
 	for _, s := range spans {
 		total += s.n
 	}
 	for _, s := range spans {
-		// In steps, so that an order to stop is heard.
 		for at := s.at; at < s.at+s.n; {
 			if err := context.Cause(ctx); err != nil {
 				return err
 			}
 			n := min(64*mib, s.at+s.n-at)
 			if err := dev.Zero(at, n); err != nil {
-				return fmt.Errorf("zeroing %s at %d: %w", disk.Path, at, err)
+				if sector, e := refusing(dev, at, n, writeZero); e != nil {
+					return fmt.Errorf("zeroing %s: sector %d refuses to be written: %w", path, sector, e)
+				}
+				t.logf("zeroing %s at %d: %v: written sector by sector instead", path, at, err)
 			}
-			at, done = at+n, done+n
-			t.progress(done, total, "zeroing")
+			at, *done = at+n, *done+n
+			t.progress(*done, total, "zeroing "+path)
 		}
 	}
 	if err := dev.Sync(); err != nil {
-		return fmt.Errorf("syncing %s: %w", disk.Path, err)
+		return fmt.Errorf("syncing %s: %w", path, err)
 	}
-	var verified int64
+	return nil
+}
+
+// verifyWiped reads spans back: all of it or, for quick, about a thousand
+// samples, the first and the last MiB among them.
+func (t *attempt) verifyWiped(ctx context.Context, path string, dev Device, spans []extent, mode string, verified *int64) error {
+	var total int64
+	for _, s := range spans {
+		total += s.n
+	}
 	buf := aligned(mib)
 	for _, s := range spans {
 		step := int64(len(buf))
 		if mode == "quick" {
-			// About a thousand samples, the first and the last MiB among them.
 			step = max(step, s.n/1000&^(mib-1))
 		}
 		for at := s.at; at < s.at+s.n; at += step {
@@ -80,22 +211,17 @@ func (t *attempt) wipe(ctx context.Context) (err error) {
 			}
 			n, err := verifyZero(dev, buf, at, s.at+s.n)
 			if err != nil {
-				return fmt.Errorf("reading %s back: %w", disk.Path, err)
+				return fmt.Errorf("reading %s back: %w", path, err)
 			}
-			verified += n
-			t.progress(verified, total, "reading back")
+			*verified += n
+			t.progress(*verified, total, "reading back "+path)
 		}
 		if last := s.at + s.n - int64(len(buf)); mode == "quick" && last > 0 {
 			if _, err := verifyZero(dev, buf, last, s.at+s.n); err != nil {
-				return fmt.Errorf("reading %s back: %w", disk.Path, err)
+				return fmt.Errorf("reading %s back: %w", path, err)
 			}
 		}
 	}
-	if err := dev.Reread(); err != nil {
-		t.logf("warning: the kernel does not read the partition table again: %v", err)
-	}
-	t.output["mode"], t.output["bytes"], t.output["verified"] = mode, fmt.Sprint(total), fmt.Sprint(verified)
-	t.logf("%s wipe: %d bytes zeroed, %d read back", mode, total, verified)
 	return nil
 }
 
@@ -103,7 +229,11 @@ func (t *attempt) wipe(ctx context.Context) (err error) {
 func verifyZero(dev Device, buf []byte, off, end int64) (int64, error) {
 	p := buf[:min(int64(len(buf)), end-off)]
 	if _, err := dev.ReadAt(p, off); err != nil {
-		return 0, err
+		sector, e := refusing(dev, off, int64(len(p)), readSector)
+		if e == nil {
+			e = err
+		}
+		return 0, fmt.Errorf("sector %d refuses to be read: %w", sector, e)
 	}
 	if !allZero(p) {
 		return 0, fmt.Errorf("between byte %d and %d not all is zero: the disk did not keep what was written", off, off+int64(len(p)))
@@ -111,11 +241,130 @@ func verifyZero(dev Device, buf []byte, off, end int64) (int64, error) {
 	return int64(len(p)), nil
 }
 
+// refusing does with each piece of the n bytes at off, MiB by MiB and where
+// that fails sector by sector, and returns the first sector that fails, with
+// its error; without one, all of them have worked.
+func refusing(dev Device, off, n int64, do func(dev Device, p []byte, off int64) error) (sector int64, err error) {
+	size := int64(dev.SectorSize())
+	buf := aligned(mib)
+	for at := off; at < off+n; {
+		k := min(mib, off+n-at)
+		if do(dev, buf[:k], at) != nil {
+			for s := at; s < at+k; s += size {
+				if err := do(dev, buf[:min(size, at+k-s)], s); err != nil {
+					return s / size, err
+				}
+			}
+		}
+		at += k
+	}
+	return off / size, nil
+}
+
+func writeZero(dev Device, p []byte, off int64) error {
+	clear(p)
+	_, err := dev.WriteAt(p, off)
+	return err
+}
+
+func readSector(dev Device, p []byte, off int64) error {
+	_, err := dev.ReadAt(p, off)
+	return err
+}
+
 // extent is n bytes at an offset.
 type extent struct{ at, n int64 }
 
-// metadataSpans lists where a disk keeps what tells others what is on it.
-func (t *attempt) metadataSpans(dev Device) []extent {
+// allPartitions lists what any of the disk's partition tables calls a
+// partition: the GPT and its backup, wherever they are, the MBR, and the
+// logical partitions in it. What is wrong with a table is logged: the others
+// tell the same, and the ends of the disk go in any case.
+func (t *attempt) allPartitions(dev Device) []span {
+	size, sector := dev.Size(), dev.SectorSize()
+	var parts []span
+	add := func(more []span) {
+		for _, p := range more {
+			if p.size = min(p.size, size-p.start); p.start <= 0 || p.size <= 0 {
+				continue
+			}
+			if !slices.ContainsFunc(parts, func(q span) bool { return q.start == p.start && q.size == p.size }) {
+				parts = append(parts, p)
+				t.logf("partition %d %q at byte %d: %d bytes", p.number, p.name, p.start, p.size)
+			}
+		}
+	}
+	headers := []int64{1, size/int64(sector) - 1}
+	if b := readAt(dev, int64(sector), sector); len(b) >= 92 && string(b[:8]) == "EFI PART" {
+		// Of an image that was smaller than this disk: in the midst of it.
+		headers = append(headers, int64(min(g64(b, gptAlternate), uint64(size/int64(sector)-1))))
+	}
+	for _, lba := range slices.Compact(headers) {
+		g, err := readGPTAt(dev, size, sector, lba)
+		switch {
+		case err == nil:
+			add(g.spans())
+			// Header and entries of a copy are no partition, and go like one.
+			if first := int64(g64(g.header, gptEntriesLBA)); lba != 1 {
+				add([]span{{start: min(first, lba) * g.sector, size: (max(first+int64(g.entrySectors()), lba+1) - min(first, lba)) * g.sector, name: "backup of the table"}})
+			}
+		case !errors.Is(err, errNoTable):
+			t.logf("the partition table at sector %d cannot be read: %v", lba, err)
+		}
+	}
+	add(mbrPartitions(dev, size, int64(sector)))
+	return parts
+}
+
+// mbrPartitions lists the entries of the MBR, also of a hybrid one, and the
+// logical partitions.
+func mbrPartitions(r io.ReaderAt, size, sector int64) []span {
+	b := readAt(r, 0, 512)
+	if len(b) < 512 || b[510] != 0x55 || b[511] != 0xaa {
+		return nil
+	}
+	var parts []span
+	for i := range 4 {
+		e := b[446+16*i:][:16]
+		start, n := int64(g32(e, 8))*sector, int64(g32(e, 12))*sector
+		if e[0]&0x7f != 0 || e[4] == 0 || e[4] == 0xee || n == 0 || start == 0 || start >= size {
+			continue
+		}
+		parts = append(parts, span{number: i + 1, start: start, size: n})
+		if e[4] == 0x05 || e[4] == 0x0f || e[4] == 0x85 {
+			parts = append(parts, logicalPartitions(r, size, sector, start)...)
+		}
+	}
+	return parts
+}
+
+// logicalPartitions follows the chain of tables in an extended partition. Each
+// table is listed, too.
+func logicalPartitions(r io.ReaderAt, size, sector, base int64) []span {
+	var parts []span
+	at := base
+	for n := 5; n < 64 && at > 0 && at < size; n++ {
+		b := readAt(r, at, 512)
+		if len(b) < 512 || b[510] != 0x55 || b[511] != 0xaa {
+			break
+		}
+		parts = append(parts, span{start: at, size: sector, name: "table of an extended partition"})
+		e, link := b[446:462], b[462:478]
+		if length := int64(g32(e, 12)) * sector; e[4] != 0 && length > 0 {
+			parts = append(parts, span{number: n, start: at + int64(g32(e, 8))*sector, size: length})
+		}
+		next := base + int64(g32(link, 8))*sector
+		if link[4] == 0 || next <= at { // a chain leads forwards
+			break
+		}
+		at = next
+	}
+	return parts
+}
+
+// metadataSpans lists where a disk with parts keeps what tells others what is
+// on it, in the order in which it is to go: the tables at last, and of these
+// the backup first.
+func metadataSpans(dev Device, parts []span) []extent {
 	size := dev.Size()
 	var spans []extent
 	add := func(at, n, end int64) {
@@ -124,19 +373,9 @@ func (t *attempt) metadataSpans(dev Device) []extent {
 			spans = append(spans, extent{at, n})
 		}
 	}
-	add(0, wipeEnds, size)
-	table, err := readTable(dev, size, dev.SectorSize())
-	if err != nil && !errors.Is(err, errNoTable) {
-		t.logf("the partition table cannot be read (%v): what its partitions hold in their middle stays", err)
-	}
-	whole := []span{{start: 0, size: size}}
-	if table != nil {
-		whole = append(whole, table.parts...)
-	}
-	for _, p := range whole {
+	for _, p := range append(slices.Clone(parts), span{size: size}) {
 		end := min(p.start+p.size, size)
-		if p.number > 0 {
-			t.logf("partition %d %q: %d bytes", p.number, p.name, p.size)
+		if p.start > 0 {
 			add(p.start, mib, end)
 			add(end-mib, mib, end)
 		}
@@ -144,6 +383,9 @@ func (t *attempt) metadataSpans(dev Device) []extent {
 		add(p.start+64*mib, mib, end)
 		add(p.start+256<<30, mib, end)
 	}
+	slices.SortStableFunc(spans, func(a, b extent) int { return cmp.Compare(b.at, a.at) })
+	spans = slices.Compact(spans)
 	add(size-wipeEnds, wipeEnds, size)
+	add(0, wipeEnds, size)
 	return spans
 }

@@ -60,6 +60,7 @@ func bootMachine() {
 	cfg.Disks = agent.BlockDisks{}
 	cfg.Files = agent.HostFilesystems{Load: mods.load}
 	cfg.Host = realHost{}
+	cfg.EFI = agent.HostEFI()
 	cfg.Linger = 10 * time.Second
 	if cfg.Rescue {
 		go rescueShell(log)
@@ -184,6 +185,17 @@ func (realHost) Reboot() error { return leave(unix.LINUX_REBOOT_CMD_RESTART) }
 
 // PowerOff implements agent.Host.
 func (realHost) PowerOff() error { return leave(unix.LINUX_REBOOT_CMD_POWER_OFF) }
+
+// LoadKernel implements agent.Kexecer.
+func (realHost) LoadKernel(kernel, initrd *os.File, commandLine string) error {
+	if initrd == nil {
+		return unix.KexecFileLoad(int(kernel.Fd()), -1, commandLine, unix.KEXEC_FILE_NO_INITRAMFS)
+	}
+	return unix.KexecFileLoad(int(kernel.Fd()), int(initrd.Fd()), commandLine, 0)
+}
+
+// Kexec implements agent.Kexecer.
+func (realHost) Kexec() error { return leave(unix.LINUX_REBOOT_CMD_KEXEC) }
 
 func leave(how int) error {
 	fmt.Printf("ingot: up=%s memory %s\n", uptime(), memory())

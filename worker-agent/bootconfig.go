@@ -1,0 +1,364 @@
+package agent
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// bootEntry is what a boot loader would start.
+type bootEntry struct {
+	id, title string
+	version   string
+	kernel    string // absolute, in the file system that has the configuration
+	initrds   []string
+	options   string
+}
+
+// grubDirs are where GRUB keeps its configuration: in the root file system, or
+// in one for /boot.
+var grubDirs = []string{"/boot/grub", "/boot/grub2", "/grub", "/grub2"}
+
+// loaderDirs are those of the Boot Loader Specification, type 1.
+var loaderDirs = []string{"/boot/loader", "/loader", "/boot/efi/loader", "/efi/loader"}
+
+// maxEntries bounds how many boot entries are looked at.
+const maxEntries = 256
+
+// readBootConfig returns the default entry of the boot loader whose
+// configuration list and read find. grubCfg is GRUBCFG_PATH, or "". errNoConfig:
+// there is none.
+func readBootConfig(read func(name string) ([]byte, error), list func(dir string) []string, grubCfg string) (bootEntry, string, error) {
+	files := []string{grubCfg}
+	if grubCfg == "" {
+		files = nil
+		for _, d := range grubDirs {
+			files = append(files, d+"/grub.cfg")
+		}
+	}
+	for _, name := range files {
+		name = path.Join("/", name)
+		b, err := read(name)
+		if err != nil {
+			continue
+		}
+		vars := map[string]string{}
+		if env, err := read(path.Join(path.Dir(name), "grubenv")); err == nil {
+			vars = parseGrubEnv(env)
+		}
+		entries, fallback, bls := parseGrub(string(b), vars)
+		if bls {
+			if e, where, err := readLoaderEntries(read, list, vars); err == nil {
+				return e, where, nil
+			}
+		}
+		e, err := defaultEntry(entries, fallback)
+		if err != nil {
+			return e, name, fmt.Errorf("reading %s: %w", name, err)
+		}
+		return e, name, nil
+	}
+	return readLoaderEntries(read, list, map[string]string{})
+}
+
+// errNoConfig says that no boot loader's configuration was found.
+var errNoConfig = errors.New("there is no grub.cfg and no loader/entries")
+
+// parseGrubEnv reads GRUB's environment block.
+func parseGrubEnv(b []byte) map[string]string {
+	vars := map[string]string{}
+	for _, line := range strings.Split(string(b), "\n") {
+		if k, v, ok := strings.Cut(line, "="); ok && !strings.HasPrefix(line, "#") {
+			vars[k] = v
+		}
+	}
+	return vars
+}
+
+// parseGrub reads as much of GRUB's language as generated configurations use:
+// menu entries in their order (a submenu is one entry, which stands for the
+// first in it), variables that are set outside of entries, both branches of an
+// if. fallback is the value of default; bls, that blscfg adds entries.
+func parseGrub(text string, vars map[string]string) (entries []bootEntry, fallback string, bls bool) {
+	depth, in, sub := 0, -1, -1 // depth of braces; where the entry and the submenu began
+	s := bufio.NewScanner(strings.NewReader(text))
+	s.Buffer(nil, maxSmall)
+	for s.Scan() && len(entries) < maxEntries {
+		words := grubWords(s.Text(), vars)
+		if len(words) == 0 {
+			continue
+		}
+		opens, closes := 0, 0
+		for _, w := range words {
+			switch w {
+			case "{":
+				opens++
+			case "}":
+				closes++
+			}
+		}
+		current := func() *bootEntry {
+			if in < 0 || len(entries) == 0 {
+				return &bootEntry{}
+			}
+			return &entries[len(entries)-1]
+		}
+		switch words[0] {
+		case "menuentry", "submenu":
+			if sub >= 0 && words[0] == "menuentry" {
+				// The first one inside is what the submenu starts.
+				if e := &entries[len(entries)-1]; e.kernel == "" {
+					in = depth
+				}
+				break
+			}
+			e := bootEntry{}
+			if len(words) > 1 {
+				e.title, e.id = words[1], words[1]
+			}
+			for i, w := range words {
+				if (w == "--id" || w == "$menuentry_id_option") && i+1 < len(words) {
+					e.id = words[i+1]
+				}
+			}
+			entries = append(entries, e)
+			if words[0] == "submenu" {
+				sub = depth
+			} else {
+				in = depth
+			}
+		case "linux", "linuxefi", "linux16":
+			if e := current(); len(words) > 1 && e.kernel == "" {
+				e.kernel, e.options = grubPath(words[1]), strings.Join(words[2:], " ")
+			}
+		case "initrd", "initrdefi", "initrd16":
+			if e := current(); e.initrds == nil {
+				for _, w := range words[1:] {
+					e.initrds = append(e.initrds, grubPath(w))
+				}
+			}
+		case "set":
+			if in < 0 && len(words) > 1 {
+				if k, v, ok := strings.Cut(words[1], "="); ok {
+					// Of "if saved … else 0" the first that says something counts.
+					if k != "default" || vars["default"] == "" {
+						vars[k] = v
+					}
+				}
+			}
+		case "blscfg":
+			bls = true
+		}
+		depth += opens - closes
+		if in >= 0 && depth <= in && closes > 0 {
+			in = -1
+		}
+		if sub >= 0 && depth <= sub && closes > 0 {
+			sub = -1
+		}
+	}
+	return entries, vars["default"], bls
+}
+
+// grubWords splits a line as GRUB does: quotes, backslashes, variables (which
+// are empty when nobody has set them), comments.
+func grubWords(line string, vars map[string]string) []string {
+	var words []string
+	var w strings.Builder
+	started := false
+	quote := byte(0)
+	end := func() {
+		if started {
+			words = append(words, w.String())
+		}
+		w.Reset()
+		started = false
+	}
+	for i := 0; i < len(line); i++ {
+		c := line[i]
+		switch {
+		case quote == '\'' && c != '\'', c == '\\' && quote == '"' && i+1 < len(line) && !strings.ContainsRune(`$"\`, rune(line[i+1])):
+			w.WriteByte(c)
+		case c == '\\' && i+1 < len(line):
+			i++
+			started = true
+			w.WriteByte(line[i])
+		case quote != 0 && c == quote:
+			quote = 0
+		case quote == 0 && (c == '"' || c == '\''):
+			quote, started = c, true
+		case c == '$':
+			name := ""
+			if rest := line[i+1:]; strings.HasPrefix(rest, "{") {
+				inner, _, ok := strings.Cut(rest[1:], "}")
+				if ok {
+					name, i = inner, i+len(inner)+2
+				}
+			} else {
+				n := 0
+				for n < len(rest) && (rest[n] == '_' || rest[n] >= '0' && rest[n] <= '9' || rest[n]|0x20 >= 'a' && rest[n]|0x20 <= 'z') {
+					n++
+				}
+				name, i = rest[:n], i+n
+			}
+			if v, known := vars[name]; known {
+				started = true
+				w.WriteString(v)
+			} else if name == "menuentry_id_option" {
+				started = true
+				w.WriteString("--id")
+			}
+		case quote != 0:
+			w.WriteByte(c)
+		case c == ' ' || c == '\t' || c == '\r' || c == ';':
+			end()
+			if c == ';' && len(words) > 0 {
+				return words // what follows on the line is rarely more than "then"
+			}
+		case c == '#' && !started:
+			end()
+			return words
+		default:
+			started = true
+			w.WriteByte(c)
+		}
+	}
+	end()
+	return words
+}
+
+// grubPath is a path without the device that it is on: ($root)/vmlinuz.
+func grubPath(p string) string {
+	if strings.HasPrefix(p, "(") {
+		if _, rest, ok := strings.Cut(p, ")"); ok {
+			p = rest
+		}
+	}
+	return path.Join("/", p)
+}
+
+// defaultEntry returns the one that is started without a person: by number,
+// id or title, else the first.
+func defaultEntry(entries []bootEntry, want string) (bootEntry, error) {
+	if len(entries) == 0 {
+		return bootEntry{}, errors.New("it has no menu entry")
+	}
+	want, _, _ = strings.Cut(want, ">") // of a submenu: its first
+	e := entries[0]
+	if n, err := strconv.Atoi(want); err == nil && n >= 0 && n < len(entries) {
+		e = entries[n]
+	} else if i := slices.IndexFunc(entries, func(e bootEntry) bool { return want != "" && (e.id == want || e.title == want) }); i >= 0 {
+		e = entries[i]
+	}
+	if e.kernel == "" {
+		return e, fmt.Errorf("the entry %q starts no Linux kernel", e.title)
+	}
+	return e, nil
+}
+
+// readLoaderEntries reads type 1 entries of the Boot Loader Specification, and
+// returns the default: what loader.conf or GRUB's environment names, else the
+// newest.
+func readLoaderEntries(read func(string) ([]byte, error), list func(string) []string, vars map[string]string) (bootEntry, string, error) {
+	for _, dir := range loaderDirs {
+		var entries []bootEntry
+		for _, name := range list(dir + "/entries") {
+			if !strings.HasSuffix(name, ".conf") || len(entries) >= maxEntries {
+				continue
+			}
+			b, err := read(path.Join(dir, "entries", name))
+			if err != nil {
+				continue
+			}
+			if e := parseLoaderEntry(b, vars); e.kernel != "" {
+				e.id = strings.TrimSuffix(name, ".conf")
+				entries = append(entries, e)
+			}
+		}
+		if len(entries) == 0 {
+			continue
+		}
+		slices.SortStableFunc(entries, func(a, b bootEntry) int {
+			return cmp.Or(compareVersions(b.version, a.version), compareVersions(b.id, a.id))
+		})
+		want := vars["saved_entry"]
+		if b, err := read(dir + "/loader.conf"); err == nil {
+			for _, line := range strings.Split(string(b), "\n") {
+				if f := strings.Fields(line); len(f) == 2 && f[0] == "default" {
+					want = strings.TrimSuffix(f[1], ".conf")
+				}
+			}
+		}
+		for _, e := range entries {
+			if ok, err := path.Match(want, e.id); ok && err == nil && want != "" {
+				return e, dir, nil
+			}
+		}
+		return entries[0], dir, nil
+	}
+	return bootEntry{}, "", errNoConfig
+}
+
+func parseLoaderEntry(b []byte, vars map[string]string) bootEntry {
+	var e bootEntry
+	var options []string
+	for _, line := range bytes.Split(b, []byte("\n")) {
+		key, value, _ := strings.Cut(strings.TrimSpace(strings.ReplaceAll(string(line), "\t", " ")), " ")
+		value = strings.TrimSpace(value)
+		switch key {
+		case "title":
+			e.title = value
+		case "version":
+			e.version = value
+		case "linux":
+			e.kernel = grubPath(value)
+		case "initrd":
+			for _, w := range grubWords(value, vars) {
+				e.initrds = append(e.initrds, grubPath(w))
+			}
+		case "options":
+			// Fedora's have $kernelopts of GRUB's environment in them.
+			for _, w := range strings.Fields(value) {
+				if name, ok := strings.CutPrefix(w, "$"); ok {
+					w = vars[name]
+				}
+				options = append(options, w)
+			}
+		}
+	}
+	e.options = strings.TrimSpace(strings.Join(options, " "))
+	return e
+}
+
+// compareVersions compares runs of digits as numbers and the rest as text.
+func compareVersions(a, b string) int {
+	digits := func(s string) int {
+		n := 0
+		for n < len(s) && s[n] >= '0' && s[n] <= '9' {
+			n++
+		}
+		return n
+	}
+	for a != "" && b != "" {
+		n, m := digits(a), digits(b)
+		if n > 0 && m > 0 {
+			x, y := strings.TrimLeft(a[:n], "0"), strings.TrimLeft(b[:m], "0")
+			if c := cmp.Or(cmp.Compare(len(x), len(y)), cmp.Compare(x, y)); c != 0 {
+				return c
+			}
+			a, b = a[n:], b[m:]
+			continue
+		}
+		if a[0] != b[0] {
+			return cmp.Compare(a[0], b[0])
+		}
+		a, b = a[1:], b[1:]
+	}
+	return cmp.Compare(len(a), len(b))
+}

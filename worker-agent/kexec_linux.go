@@ -1,0 +1,227 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/ingotmetal/ingot/action"
+	"golang.org/x/sys/unix"
+)
+
+// kexec loads a kernel that is installed on the bound disk; when that was
+// acknowledged, the machine starts it instead of its firmware.
+//
+//	BLOCK_DEVICE, PARTITION, FS_TYPE  where the kernel is, as inject; default the root file system
+//	KERNEL_PATH, INITRD_PATH          absolute; several initrds are separated by blanks. Default: what the boot loader's
+//	                                  configuration there names; with KERNEL_PATH alone, no initrd
+//	CMD_LINE                          of the kernel; default: that of the configuration
+//	GRUBCFG_PATH                      where GRUB's configuration is; default: where it usually is
+//
+// GRUB's grub.cfg and entries of the Boot Loader Specification are read, also
+// when /boot is a file system of its own. A kernel that refuses (lockdown, no
+// kexec) is no failure: the machine reboots instead, and output says so. Output:
+// leaving = kexec or reboot, kernel.
+func (t *attempt) kexec(ctx context.Context) error {
+	disk, number, err := t.partition(ctx, "BLOCK_DEVICE")
+	if err != nil {
+		return err
+	}
+	part, fstype, err := t.locate(ctx, disk, number)
+	if err != nil {
+		return err
+	}
+	var k kernelFiles
+	defer k.close()
+	err = t.mounted(ctx, part, fstype, true, func(root tree) error {
+		err := k.load(ctx, t.env, root)
+		if !errors.Is(err, errNoConfig) && !errors.Is(err, os.ErrNotExist) || number != 0 {
+			return err
+		}
+		return t.separateBoot(ctx, disk, part, &k, err)
+	})
+	if err != nil {
+		return fmt.Errorf("finding a kernel on %s: %w", part.Path, err)
+	}
+	t.output["kernel"] = k.entry.kernel
+	if err := context.Cause(ctx); err != nil {
+		return err
+	}
+	kexecer, ok := t.agent.cfg.Host.(Kexecer)
+	if ok {
+		err = kexecer.LoadKernel(k.kernel, k.initrd, k.entry.options)
+	} else {
+		err = fmt.Errorf("this machine cannot: %w", errors.ErrUnsupported)
+	}
+	t.output["leaving"] = action.Kexec
+	switch {
+	case err == nil:
+		t.logf("%s is loaded: leaving by kexec", k.entry.kernel)
+	case refusedToLoad(err):
+		t.output["leaving"] = action.Reboot
+		t.logf("warning: %s is not loaded: %v: leaving by reboot", k.entry.kernel, err)
+	default:
+		return fmt.Errorf("loading %s: %w", k.entry.kernel, err)
+	}
+	t.agent.mu.Lock()
+	t.agent.loaded = err == nil
+	t.agent.mu.Unlock()
+	return nil
+}
+
+// refusedToLoad tells whether err means that this machine starts no kernel by
+// kexec, whichever it is, or only ones that somebody else signed.
+func refusedToLoad(err error) bool {
+	return slices.ContainsFunc([]error{
+		errors.ErrUnsupported, unix.EPERM, unix.EACCES, unix.ENOSYS, unix.EKEYREJECTED, unix.ENOKEY, unix.ENODATA, unix.ENOPKG,
+		unix.EBADMSG,
+	}, func(e error) bool { return errors.Is(err, e) })
+}
+
+// separateBoot looks for the configuration and the kernel in the other file
+// systems of the disk: a /boot, or an ESP. why is what was wrong with the root.
+func (t *attempt) separateBoot(ctx context.Context, disk action.Disk, root Partition, k *kernelFiles, why error) error {
+	parts, err := t.agent.cfg.Files.Partitions(ctx, disk.Path)
+	if err != nil {
+		return fmt.Errorf("listing the partitions of %s: %w", disk.Path, err)
+	}
+	for _, p := range parts {
+		kind := deviceFS(p)
+		if p.Number == root.Number || !slices.Contains(mountable, kind) {
+			continue
+		}
+		err := t.mounted(ctx, p, kind, true, func(fs tree) error { return k.load(ctx, t.env, fs) })
+		if err == nil {
+			t.logf("the kernel is on partition %d (%s)", p.Number, kind)
+			return nil
+		}
+		if !errors.Is(err, errNoConfig) && !errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("looking at %s: %w", p.Path, err)
+		}
+	}
+	return why
+}
+
+// kernelFiles are what is started; the files live on when nothing is mounted.
+type kernelFiles struct {
+	entry          bootEntry
+	kernel, initrd *os.File
+}
+
+func (k *kernelFiles) close() {
+	for _, f := range []*os.File{k.kernel, k.initrd} {
+		if f != nil {
+			_ = f.Close() // in memory
+		}
+	}
+}
+
+// maxKernel bounds what of a disk is taken into memory, bytes.
+const maxKernel = 1 << 30
+
+// load finds out what root starts, and copies it.
+func (k *kernelFiles) load(ctx context.Context, env map[string]string, root tree) error {
+	e := bootEntry{kernel: env["KERNEL_PATH"], initrds: strings.Fields(env["INITRD_PATH"]), options: env["CMD_LINE"]}
+	if e.kernel == "" || e.options == "" {
+		found, where, err := readBootConfig(root.read, root.list, env["GRUBCFG_PATH"])
+		if err != nil && (e.kernel == "" || !errors.Is(err, errNoConfig)) {
+			return err
+		}
+		if err != nil {
+			return fmt.Errorf("finding a command line for %s, because CMD_LINE is not given: %w", e.kernel, err)
+		}
+		if e.kernel == "" {
+			e.kernel = found.kernel
+			if len(e.initrds) == 0 {
+				e.initrds = found.initrds
+			}
+		}
+		if e.options == "" {
+			e.options = found.options
+		}
+		e.title = where
+	}
+	if strings.ContainsAny(e.options, "\x00\n") {
+		return errors.New("reading CMD_LINE: it has more than one line")
+	}
+	k.entry = e
+	var err error
+	if k.kernel, err = copyFiles(ctx, root, "kernel", e.kernel); err != nil || len(e.initrds) == 0 {
+		return err
+	}
+	if k.initrd, err = copyFiles(ctx, root, "initrd", e.initrds...); err != nil {
+		_ = k.kernel.Close() // in memory
+		k.kernel = nil
+	}
+	return err
+}
+
+// copyFiles returns a file in memory that holds those of names, one after the
+// other: several initrds are joined, each beginning at a multiple of 4 bytes.
+func copyFiles(ctx context.Context, root tree, what string, names ...string) (*os.File, error) {
+	fd, err := unix.MemfdCreate(what, unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("making room for the %s: %w", what, err)
+	}
+	out := os.NewFile(uintptr(fd), what)
+	var total int64
+	for _, name := range names {
+		var n int64
+		n, err = copyFile(ctx, out, root, name, maxKernel-total)
+		total += n
+		if pad := -total & 3; err == nil && pad > 0 && len(names) > 1 {
+			_, err = out.Write(make([]byte, pad))
+			total += pad
+		}
+		if err != nil {
+			_ = out.Close() // in memory
+			return nil, err
+		}
+	}
+	// The kernel loads no file that somebody may still write.
+	in, err := os.Open(fmt.Sprintf("/proc/self/fd/%d", out.Fd()))
+	_ = out.Close() // in memory
+	return in, err
+}
+
+func copyFile(ctx context.Context, out io.Writer, root tree, name string, limit int64) (int64, error) {
+	if err := context.Cause(ctx); err != nil {
+		return 0, err
+	}
+	f, err := root.file(path.Join("/", name))
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = f.Close() }() // only read from
+	n, err := io.Copy(out, io.LimitReader(f, limit+1))
+	switch {
+	case err != nil:
+		return n, fmt.Errorf("reading %s: %w", name, err)
+	case n == 0:
+		return n, fmt.Errorf("reading %s: it is empty", name)
+	case n > limit:
+		return n, fmt.Errorf("reading %s: it is longer than %d bytes", name, limit)
+	}
+	return n, nil
+}
+
+// list names what is in the directory dir; nothing when it cannot be read.
+func (r tree) list(dir string) []string {
+	fd, err := r.open(dir, unix.O_RDONLY|unix.O_DIRECTORY)
+	if err != nil {
+		return nil
+	}
+	d := os.NewFile(uintptr(fd), dir)
+	defer func() { _ = d.Close() }() // only read from
+	names, err := d.Readdirnames(-1)
+	if err != nil {
+		return nil
+	}
+	slices.Sort(names)
+	return names
+}

@@ -1,0 +1,130 @@
+package agent
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"strings"
+	"unicode/utf16"
+)
+
+// loadOption is an EFI_LOAD_OPTION (UEFI specification 2.10, §3.1.3), as far
+// as it matters here.
+type loadOption struct {
+	active      bool
+	description string
+	// disk is the partition that the entry's loader is on, in the words of
+	// PARTUUID; "" when the entry does not name one.
+	disk string
+	file string // path of the loader there, or ""
+}
+
+// Bits and kinds of the specification.
+const (
+	loadActive = 1 // LOAD_OPTION_ACTIVE
+
+	pathMedia     = 0x04 // §10.3.5
+	pathHardDrive = 0x01
+	pathFile      = 0x04
+	pathEnd       = 0x7f // §10.3.1
+	pathEndWhole  = 0xff
+	pathEndOne    = 0x01
+
+	hardDriveLength = 42
+	signatureMBR    = 1
+	signatureGUID   = 2
+)
+
+// parseLoadOption reads b strictly: what the specification does not allow is an
+// error, because what is misread might be deleted.
+func parseLoadOption(b []byte) (loadOption, error) {
+	var o loadOption
+	if len(b) < 8 {
+		return o, errors.New("reading a load option: it is cut short")
+	}
+	o.active = g32(b, 0)&loadActive != 0
+	length := int(binary.LittleEndian.Uint16(b[4:]))
+	rest := b[6:]
+	var text []uint16
+	for {
+		if len(rest) < 2 {
+			return o, errors.New("reading a load option: its description does not end")
+		}
+		c := binary.LittleEndian.Uint16(rest)
+		rest = rest[2:]
+		if c == 0 {
+			break
+		}
+		text = append(text, c)
+	}
+	o.description = string(utf16.Decode(text))
+	if length > len(rest) {
+		return o, fmt.Errorf("reading a load option: a device path of %d bytes, %d are left", length, len(rest))
+	}
+	return o, o.parsePath(rest[:length])
+}
+
+// parsePath reads the packed device paths: the first says where the loader is.
+func (o *loadOption) parsePath(p []byte) error {
+	first := true
+	ended := len(p) == 0
+	for len(p) > 0 {
+		if len(p) < 4 {
+			return errors.New("reading a device path: it is cut short")
+		}
+		kind, sub, n := p[0], p[1], int(binary.LittleEndian.Uint16(p[2:]))
+		if n < 4 || n > len(p) {
+			return fmt.Errorf("reading a device path: a node of %d bytes, %d are left", n, len(p))
+		}
+		node := p[4:n]
+		p = p[n:]
+		ended = false
+		switch {
+		case kind == pathEnd:
+			if len(node) != 0 || sub != pathEndWhole && sub != pathEndOne {
+				return fmt.Errorf("reading a device path: an end of kind %#x with %d bytes", sub, len(node))
+			}
+			first, ended = false, sub == pathEndWhole
+		case kind == pathMedia && sub == pathHardDrive:
+			if n != hardDriveLength {
+				return fmt.Errorf("reading a device path: a hard drive of %d bytes, not %d", n, hardDriveLength)
+			}
+			if first && o.disk == "" {
+				o.disk = partitionOfNode(node)
+			}
+		case kind == pathMedia && sub == pathFile:
+			if len(node)%2 != 0 {
+				return fmt.Errorf("reading a device path: a file name of %d bytes", len(node))
+			}
+			if first {
+				o.file += fileOfNode(node)
+			}
+		}
+	}
+	if !ended {
+		return errors.New("reading a device path: it does not end")
+	}
+	return nil
+}
+
+// partitionOfNode reads what follows the header of a hard drive's node:
+// number, start and size, then 16 bytes of signature and two that say of what
+// kind table and signature are.
+func partitionOfNode(node []byte) string {
+	signature := node[20:36]
+	switch node[37] {
+	case signatureGUID:
+		return guid(signature)
+	case signatureMBR:
+		return fmt.Sprintf("%08x-%02x", g32(signature, 0), g32(node, 0))
+	}
+	return ""
+}
+
+func fileOfNode(node []byte) string {
+	u := make([]uint16, 0, len(node)/2)
+	for at := 0; at+1 < len(node); at += 2 {
+		u = append(u, binary.LittleEndian.Uint16(node[at:]))
+	}
+	return strings.TrimRight(string(utf16.Decode(u)), "\x00")
+}
