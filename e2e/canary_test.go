@@ -1,0 +1,647 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"database/sql"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	_ "github.com/mattn/go-sqlite3"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/lab"
+	"github.com/ingotmetal/ingot/workflows"
+)
+
+// canary is a secret that must be found nowhere, or text that must be found:
+// a search that finds nothing at all proves nothing.
+type canary struct {
+	what string
+	text []byte
+	// where are the places, by their beginning, in which the text belongs.
+	where []string
+}
+
+// newCanary returns a text that nobody else writes.
+func newCanary() string {
+	var b [7]byte
+	_, _ = rand.Read(b[:]) // never returns an error: it ends the program instead
+	return "cnry" + hex.EncodeToString(b[:])
+}
+
+// forms are the ways in which a text can stand in a file: as it is, in hex, and
+// in base64, also as a part of something longer.
+func (c canary) forms() [][]byte {
+	forms := [][]byte{c.text, []byte(hex.EncodeToString(c.text)), []byte(strings.ToUpper(hex.EncodeToString(c.text)))}
+	for before := range 3 {
+		padded := append(make([]byte, before), c.text...)
+		for _, e := range []*base64.Encoding{base64.RawStdEncoding, base64.RawURLEncoding} {
+			// The characters that hold bits of the neighbours do not count.
+			b := e.EncodeToString(padded)[[]int{0, 2, 3}[before] : len(padded)*8/6]
+			forms = append(forms, []byte(b))
+		}
+	}
+	return forms
+}
+
+// in tells whether any of the forms stands in b.
+func (c canary) in(b []byte) bool {
+	return slices.ContainsFunc(c.forms(), func(f []byte) bool { return bytes.Contains(b, f) })
+}
+
+func (c canary) belongs(place string) bool {
+	return slices.ContainsFunc(c.where, func(w string) bool { return strings.HasPrefix(place, w) })
+}
+
+// places is everything that is searched, by name.
+type places map[string][]byte
+
+// processWatch keeps the arguments and the environment of every process that
+// this host has had.
+type processWatch struct {
+	stop func()
+	seen map[string][]byte // by program, all of its arguments and environments
+	ipmi int               // processes of ipmitool that were seen as such
+	envs int               // of them with their own environment
+}
+
+// watchProcesses looks at all processes until stop is called.
+func watchProcesses(t *testing.T) *processWatch {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	w := &processWatch{stop: func() { cancel(); <-done }, seen: map[string][]byte{}}
+	go func() {
+		defer close(done)
+		looks := map[string]int{}     // at a process, while it is young
+		contents := map[string]bool{} // that are kept already
+		counted := map[string]bool{}
+		tick := time.NewTicker(4 * time.Millisecond)
+		defer tick.Stop()
+		for n := 0; ; n++ {
+			dirs, err := os.ReadDir("/proc")
+			if err != nil {
+				return
+			}
+			for _, d := range dirs {
+				if _, err := strconv.Atoi(d.Name()); err != nil {
+					continue
+				}
+				// A process changes both when it becomes another program, soon
+				// after its birth; later a look now and then will do.
+				if looks[d.Name()]++; looks[d.Name()] > 20 && n%250 != 0 {
+					continue
+				}
+				argv, err := os.ReadFile("/proc/" + d.Name() + "/cmdline")
+				if err != nil {
+					looks[d.Name()] = 0 // has ended; the number may come again
+					continue
+				}
+				env, _ := os.ReadFile("/proc/" + d.Name() + "/environ") // has ended meanwhile
+				program := filepath.Base(string(bytes.SplitN(argv, []byte{0}, 2)[0]))
+				if program == "ipmitool" && !counted[d.Name()+string(argv)] {
+					counted[d.Name()+string(argv)] = true
+					w.ipmi++
+					if bytes.Contains(env, []byte("LC_ALL=C")) {
+						w.envs++
+					}
+				}
+				for kind, b := range map[string][]byte{"argv/": argv, "environ/": env} {
+					if key := kind + program + "\x00" + string(b); !contents[key] {
+						contents[key] = true
+						w.seen[kind+program] = append(append(w.seen[kind+program], b...), '\n')
+					}
+				}
+			}
+			select {
+			case <-tick.C:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	t.Cleanup(w.stop)
+	return w
+}
+
+// secretFields are the paths of all fields of type Secret below a type.
+func secretFields(t reflect.Type, path string) (found []string) {
+	switch t.Kind() {
+	case reflect.Pointer, reflect.Slice, reflect.Array, reflect.Map:
+		return secretFields(t.Elem(), path)
+	case reflect.Struct:
+		if t == reflect.TypeFor[inventory.Secret]() {
+			return []string{path}
+		}
+		for f := range t.Fields() {
+			name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+			found = append(found, secretFields(f.Type, strings.TrimPrefix(path+"."+name, "."))...)
+		}
+	}
+	return found
+}
+
+// TestS10S25S44Canaries puts a text that exists nowhere else into every field
+// that may hold a secret, lets one run succeed, two fail and one find its BMC's
+// password refused, and looks for these texts in all that is left behind.
+func TestS10S25S44Canaries(t *testing.T) {
+	ctx, cancel := context.WithTimeout(needLab(t), 5*time.Minute)
+	defer cancel()
+	require.ElementsMatch(t, []string{"userData", "vendorData", "bmc.password"}, secretFields(reflect.TypeFor[inventory.Machine](), ""),
+		"a new secret field needs a canary here")
+	env := newCanary()
+	t.Setenv("INGOT_CANARY", env) // of every process of the site: the look into /proc works
+	watch := watchProcesses(t)
+	image, err := lab.SimImage(ctx, testWriter{t})
+	require.NoError(t, err)
+	s, err := NewSite(ctx, Options{Root: "..", Dir: keepDir(t), Top: "images: {fetch_hosts: [" + lab.DirectGateway + "]}\n"})
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		if t.Failed() {
+			s.evidence(t)
+		}
+		require.NoError(t, s.Close())
+	})
+	stream := s.stream(ctx, t)
+
+	secrets := map[string]string{}
+	secret := func(what string) string { secrets[what] = newCanary(); return secrets[what] }
+	label, literal := newCanary(), canary{what: "a template's environment", text: []byte(newCanary())}
+
+	// An image from a server that wants a password.
+	fetch := secret("an image's address")
+	server := s.guarded(ctx, t, image.Zst, fetch)
+	require.NoError(t, s.REST(ctx, http.MethodPost, "/v1/images", map[string]any{"name": "sim", "url": server(fetch)}, nil))
+	wrong := secret("an image's wrong address")
+	refusal := s.REST(ctx, http.MethodPost, "/v1/images", map[string]any{"name": "wrong", "url": server(wrong)}, nil)
+	require.ErrorContains(t, refusal, "401")
+
+	names := map[string]string{"good": "g" + newCanary(), "bad": "b" + newCanary(), "refused": "r" + newCanary()}
+	machine := func(name string, spec lab.Spec, imageName string) *lab.Machine {
+		spec.Name, spec.BMCPassword, spec.BMCUser = names[name], secret("BMC password of "+name), "u"+newCanary()[:8]
+		spec.Agent, spec.DiskSerial = filepath.Join(s.root, "bin/worker-agent"), "D-"+name
+		m, err := s.Add(ctx, spec, func(doc map[string]any) {
+			doc["labels"] = map[string]any{"control": label}
+			doc["userData"] = "#cloud-config\n# " + secret("user-data of "+name) + "\n{}\n"
+			doc["vendorData"] = "#cloud-config\n# " + secret("vendor-data of "+name) + "\n{}\n"
+			if imageName != "" {
+				doc["image"] = imageName
+			}
+			if name == "refused" {
+				doc["bmc"].(map[string]any)["password"] = secret("wrong BMC password")
+			}
+		})
+		require.NoError(t, err)
+		return m
+	}
+	gate := lab.NewGate(lab.StageDisk)
+	good := machine("good", lab.Spec{Firmware: lab.Simulated, Stage: gate.Stage}, "sim")
+	bad := machine("bad", lab.Spec{}, "") // QEMU: a real kernel prints its command line
+	machine("refused", lab.Spec{Firmware: lab.Simulated}, "sim")
+	s.template(ctx, t, "fails", `version: "0.1"
+name: fails
+tasks:
+- name: t
+  worker: "{{.device_1}}"
+  actions:
+  - {name: told, image: noop, timeout: 60, environment: {LITERAL: "`+string(literal.text)+`", USER: "{{.user_data}}", VENDOR: "{{.vendor_data}}", HOME: "{{.phone_home_url}}", LOG: "told"}}
+  - {name: fails, image: image2disk, timeout: 60, environment: {IMG_URL: "`+server(string(literal.text))+`", IMG_SHA256: "`+image.SHA256+`", DEST_DISK: /dev/vda}}
+`)
+
+	// While the runs are under way.
+	found := places{}
+	runs := map[string]string{}
+	for name, in := range map[string]workflows.ProvisionInput{"good": {}, "bad": {Template: "fails"}, "refused": {}} {
+		in.Machine = names[name]
+		runs[name], err = s.Provision(ctx, in)
+		require.NoError(t, err)
+	}
+	claims := map[string]map[string]string{}
+	for name, m := range map[string]*lab.Machine{"good": good, "bad": bad} {
+		sim := s.Simulate(names[name], m.Spec().MAC)
+		claims[name], err = sim.armed(ctx)
+		require.NoError(t, err)
+		script, err := sim.Script(ctx)
+		require.NoError(t, err)
+		require.Contains(t, script, claims[name]["claim"])
+		found["script/"+name] = []byte(script)
+	}
+	asked, err := s.Follow(ctx, names["refused"], func(w inventory.Workflow) bool { return w.Question != nil })
+	require.NoError(t, err)
+	require.Contains(t, asked.Question.Text, "check user and password")
+	found["question"] = []byte(asked.Question.Text)
+
+	key := s.claimKey(t)
+	owner := func(name string) inventory.Owner {
+		return inventory.Owner{Machine: names[name], Run: runs[name], Epoch: 1}
+	}
+	s.of(ctx, t, runs["good"], func(w inventory.Workflow) bool { return w.Phase == inventory.PhaseReady })
+	require.NoError(t, gate.Reached(ctx))
+	seed := s.get(ctx, t, fmt.Sprintf("http://%s:7172/c/%s/%s/nocloud/user-data", lab.ServerAddress, names["good"], inventory.Capability(key, owner("good"))))
+	require.Contains(t, seed, secrets["user-data of good"], "the window is open: the machine's own system is told")
+	s.snapshot(ctx, t, found, "during", names, runs)
+	gate.Open()
+	// cloud-init would find the address in the seed's MIME parts; the lab's system reads none.
+	s.phoneHome(ctx, t, fmt.Sprintf("http://%s:7172/phone-home/%s/%s", lab.ServerAddress, names["good"], inventory.Nonce(key, owner("good"))))
+	require.Equal(t, inventory.StateSuccess, s.of(ctx, t, runs["good"], final).State)
+	end := s.of(ctx, t, runs["bad"], final)
+	require.Equal(t, inventory.StateFailed, end.State)
+	require.Contains(t, end.Message, "fails", "it failed where it was meant to: %s", end.Message)
+	s.must(ctx, t, "workflow", "cancel", names["refused"])
+	s.of(ctx, t, runs["refused"], final)
+
+	// S44: a claim that stands on a kernel's command line is worth nothing any more.
+	for name := range claims {
+		sim := s.Simulate(names[name], "")
+		sim.gone(ctx, t, claims[name], Nonce())
+	}
+	s.snapshot(ctx, t, found, "after", names, runs)
+	for name, m := range map[string]*lab.Machine{"good": good, "bad": bad} {
+		console, err := m.Serial()
+		require.NoError(t, err)
+		found["serial/"+name] = []byte(console)
+	}
+	require.Contains(t, string(found["serial/bad"]), "ommand line: ", "a kernel has printed its command line")
+	found["stream"] = stream()
+	nonces := s.nonces(t)
+	require.NoError(t, bad.PowerOff(ctx))
+	s.files(t, found, "live")
+	s.Stop()
+	s.files(t, found, "stopped")
+	for _, name := range []string{"ingot.db", "temporal"} {
+		s.dump(t, found, name)
+	}
+	watch.stop()
+	maps.Copy(found, places(watch.seen))
+
+	// What must be found: each kind of place is one that the search can read.
+	for _, c := range []struct {
+		canary
+		places []string
+	}{
+		{canary{what: "machine name", text: []byte(names["good"])}, []string{
+			"history/", "raw-history/", "describe/", "list", "query/", "cli/", "rest/", "stream", "script/", "file/live/ingot.log", "file/live/state/ingot/ingot.db", "file/stopped/state/ingot/ingot.db",
+			"file/stopped/state/ingot/temporal", "dump/ingot.db", "dump/temporal", "vacuumed/ingot.db", "vacuumed/temporal", "serial/good", "argv/worker-agent",
+		}},
+		{canary{what: "machine name", text: []byte(names["bad"])}, []string{"serial/bad", "history/"}},
+		{canary{what: "label", text: []byte(label)}, []string{"rest/", "cli/", "dump/ingot.db", "file/live/state/ingot/ingot.db"}},
+		{canary{what: "BMC user", text: []byte(good.Spec().BMCUser)}, []string{"argv/ipmitool"}},
+		{canary{what: "environment", text: []byte(env)}, []string{"environ/ingot", "environ/temporal"}},
+		{literal, []string{"dump/ingot.db"}},
+	} {
+		for _, place := range c.places {
+			require.True(t, slices.ContainsFunc(slices.Collect(maps.Keys(found)), func(p string) bool {
+				return strings.HasPrefix(p, place) && c.in(found[p])
+			}), "the search does not find the %s in %s: it would find no secret there either", c.what, place)
+		}
+	}
+	require.Positive(t, watch.ipmi, "no ipmitool was seen at work")
+	require.Positive(t, watch.envs, "no environment of an ipmitool was seen")
+
+	// What must not.
+	var hunted []canary
+	for what, text := range secrets {
+		hunted = append(hunted, canary{what: what, text: []byte(text)})
+	}
+	// A template is what people write and read; a secret belongs into user-data.
+	literal.where = []string{
+		"dump/ingot.db/template", "vacuumed/ingot.db", "file/live/state/ingot/ingot.db", "file/stopped/state/ingot/ingot.db",
+		"rest/during/templates", "rest/after/templates", "cli/during/template ", "cli/after/template ",
+	}
+	hunted = append(hunted, literal)
+	for name, n := range runs {
+		o := owner(name)
+		hunted = append(hunted, canary{what: "nonce of " + name, text: []byte(inventory.Nonce(key, o))}, canary{what: "capability of " + name, text: []byte(inventory.Capability(key, o))})
+		if claims[name] != nil {
+			hunted = append(hunted, canary{what: "claim of " + name, text: []byte(claims[name]["claim"]), where: []string{
+				"script/", "serial/", "argv/worker-agent", "argv/ip", // of the lab, which gives the simulated machine's agent its command line so
+			}})
+		}
+		if nonces[n] != "" {
+			hunted = append(hunted, canary{what: "agent's token of " + name, text: []byte(agentToken(key, o, 1, nonces[n]))})
+		}
+	}
+	require.Len(t, nonces, 2, "two agents have had a token")
+	hunted = append(hunted, s.siteSecrets(t)...)
+	total, hits := 0, 0
+	for _, place := range slices.Sorted(maps.Keys(found)) {
+		total += len(found[place])
+		for _, c := range hunted {
+			if !c.belongs(place) && c.in(found[place]) {
+				hits++
+				t.Errorf("%s is found in %s", c.what, place)
+			}
+		}
+	}
+	t.Logf("%d secrets looked for in %d places of %d MiB; %d ipmitools seen, %d with their environment; %d hits",
+		len(hunted), len(found), total>>20, watch.ipmi, watch.envs, hits)
+}
+
+// agentToken is the token of an agent, as the server derives it.
+func agentToken(key []byte, o inventory.Owner, boot int, nonce string) string {
+	m := hmac.New(sha256.New, key)
+	fmt.Fprintf(m, "token\x00%s\x00%s\x00%d\x00%d\x00%s", o.Machine, o.Run, o.Epoch, boot, nonce)
+	return base64.RawURLEncoding.EncodeToString(m.Sum(nil))
+}
+
+// keys are those of the site's key file.
+func (s *Site) keys(t *testing.T) map[string][]byte {
+	t.Helper()
+	var file struct{ Keys map[string][]byte }
+	b, err := os.ReadFile(filepath.Join(s.dir, "etc/ingot/keys.json"))
+	require.NoError(t, err)
+	require.NoError(t, json.Unmarshal(b, &file))
+	require.NotEmpty(t, file.Keys)
+	return file.Keys
+}
+
+func (s *Site) claimKey(t *testing.T) []byte {
+	t.Helper()
+	key := s.keys(t)["claim"]
+	require.Len(t, key, 32)
+	return key
+}
+
+// siteSecrets are what the site made for itself, each in a file that nobody
+// else may read.
+func (s *Site) siteSecrets(t *testing.T) (found []canary) {
+	t.Helper()
+	for purpose, key := range s.keys(t) {
+		found = append(found, canary{what: "the key for " + purpose, text: key})
+	}
+	token, err := os.ReadFile(filepath.Join(s.dir, "etc/ingot/token"))
+	require.NoError(t, err)
+	found = append(found, canary{what: "the admin token", text: bytes.TrimSpace(token)})
+	b, err := os.ReadFile(filepath.Join(s.dir, "etc/ingot/agent.pem"))
+	require.NoError(t, err)
+	block, _ := pem.Decode(b)
+	require.Contains(t, block.Type, "PRIVATE KEY")
+	found = append(found, canary{what: "the agents' TLS key", text: block.Bytes[len(block.Bytes)/4 : len(block.Bytes)/2]})
+	for _, name := range []string{"keys.json", "token", "agent.pem", "ingot.yaml"} {
+		st, err := os.Stat(filepath.Join(s.dir, "etc/ingot", name))
+		require.NoError(t, err)
+		require.Equal(t, os.FileMode(0o600), st.Mode().Perm(), name)
+	}
+	return found
+}
+
+// guarded serves a file to whoever knows the password. The returned function
+// makes an address with a password in it.
+func (s *Site) guarded(ctx context.Context, t *testing.T, file, password string) func(password string) string {
+	t.Helper()
+	l, err := s.Listen(ctx, lab.Router, lab.DirectGateway+":0")
+	require.NoError(t, err)
+	server := &http.Server{ReadHeaderTimeout: 10 * time.Second, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if _, p, ok := r.BasicAuth(); !ok || p != password {
+			http.Error(w, "who are you?", http.StatusUnauthorized)
+			return
+		}
+		http.ServeFile(w, r, file)
+	})}
+	t.Cleanup(func() { require.NoError(t, server.Close()) })
+	go func() { _ = server.Serve(l) }() // ends with Close
+	return func(password string) string {
+		return fmt.Sprintf("http://ingot:%s@%s/%s", password, l.Addr(), filepath.Base(file))
+	}
+}
+
+// get fetches from inside the lab.
+func (s *Site) get(ctx context.Context, t *testing.T, url string) string {
+	t.Helper()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	require.NoError(t, err)
+	res, err := s.Simulate("", "").plain.Do(req)
+	require.NoError(t, err)
+	defer res.Body.Close()
+	b, err := io.ReadAll(res.Body)
+	require.NoError(t, err)
+	require.Equal(t, http.StatusOK, res.StatusCode, "%s", b)
+	return string(b)
+}
+
+// phoneHome reports as an installed system does.
+func (s *Site) phoneHome(ctx context.Context, t *testing.T, url string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader("hostname=installed"))
+	require.NoError(t, err)
+	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	res, err := s.Simulate("", "").plain.Do(req)
+	require.NoError(t, err)
+	require.NoError(t, res.Body.Close())
+	require.Equal(t, http.StatusOK, res.StatusCode)
+}
+
+// asAdmin asks the API for the bytes that it answers, whatever they are.
+func (s *Site) asAdmin(ctx context.Context, t *testing.T, method, path string) *http.Response {
+	t.Helper()
+	req, err := http.NewRequestWithContext(ctx, method, "http://"+s.API+path, nil)
+	require.NoError(t, err)
+	token, err := os.ReadFile(filepath.Join(s.dir, "etc/ingot/token"))
+	require.NoError(t, err)
+	req.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
+	res, err := http.DefaultClient.Do(req)
+	require.NoError(t, err)
+	return res
+}
+
+// stream listens to the server's events until the returned function is called,
+// which returns what came.
+func (s *Site) stream(ctx context.Context, t *testing.T) func() []byte {
+	t.Helper()
+	ctx, cancel := context.WithCancel(ctx)
+	res := s.asAdmin(ctx, t, http.MethodGet, "/v1/events/stream")
+	require.Equal(t, http.StatusOK, res.StatusCode)
+	var b bytes.Buffer
+	var ended sync.WaitGroup
+	ended.Go(func() { _, _ = io.Copy(&b, res.Body) }) // ends with the request
+	t.Cleanup(cancel)
+	return func() []byte {
+		cancel()
+		ended.Wait()
+		_ = res.Body.Close() // was read to its end
+		return b.Bytes()
+	}
+}
+
+// snapshot asks everybody who answers: the API, the command line, Temporal.
+func (s *Site) snapshot(ctx context.Context, t *testing.T, found places, when string, names, runs map[string]string) {
+	t.Helper()
+	paths := []string{
+		"/v1/status", "/v1/secrets", "/v1/machines", "/v1/templates", "/v1/templates/fails", "/v1/templates/image", "/v1/images", "/v1/images/sim",
+		"/v1/workflows", "/v1/bmc/jobs", "/v1/seen", "/v1/openapi.yaml",
+	}
+	commands := [][]string{
+		{"status"}, {"secret", "status"}, {"machine", "list"}, {"workflow", "list"}, {"image", "list"}, {"template", "list"}, {"template", "get", "fails"}, {"bmc", "job", "list"}, {"doctor"},
+	}
+	for name, machine := range names {
+		for _, p := range []string{"", "/disks", "/events", "/workflow", "/why"} {
+			paths = append(paths, "/v1/machines/"+machine+p)
+		}
+		for _, p := range []string{"", "/events", "/logs"} {
+			paths = append(paths, "/v1/workflows/"+runs[name]+p)
+		}
+		paths = append(paths, "/v1/bmc/jobs/"+machine+"/netboot-1-1")
+		for _, c := range [][]string{{"machine", "get"}, {"workflow", "get"}, {"workflow", "events"}, {"workflow", "logs"}, {"why"}} {
+			commands = append(commands, append(c, machine))
+		}
+		id := workflows.MachineID(machine)
+		for _, args := range [][]string{{"show"}, {"show", "--no-json-shorthand-payloads"}, {"describe"}, {"metadata"}, {"stack"}, {"query", "--type", workflows.QueryStatus}} {
+			out, err := s.TemporalCLI(ctx, append(append([]string{"workflow"}, args...), "--workflow-id", id, "--run-id", runs[name], "-o", "json")...)
+			if err != nil && (args[0] == "show" || args[0] == "describe") {
+				require.NoError(t, err)
+			}
+			kind := map[string]string{"show": "history/", "describe": "describe/", "query": "query/"}[args[0]]
+			if len(args) > 1 && args[0] == "show" {
+				kind = "raw-history/"
+			}
+			if kind == "" {
+				kind = "temporal-" + args[0] + "/"
+			}
+			found[kind+when+"/"+name] = []byte(out + fmt.Sprint(err))
+		}
+	}
+	for _, p := range paths {
+		res := s.asAdmin(ctx, t, http.MethodGet, p)
+		b, err := io.ReadAll(res.Body)
+		require.NoError(t, err)
+		require.NoError(t, res.Body.Close())
+		require.Less(t, res.StatusCode, 500, "%s: %s", p, b)
+		found["rest/"+when+strings.TrimPrefix(p, "/v1")] = b
+	}
+	for _, c := range commands {
+		for _, form := range []string{"text", "json", "yaml"} {
+			args := c
+			if form != "text" {
+				args = append(slices.Clone(c), "-o", form)
+			}
+			out, err := s.CLI(ctx, args...) // some have nothing to say yet, or no such form: their words are searched, too
+			found["cli/"+when+"/"+strings.Join(args, " ")] = []byte(out + fmt.Sprint(err))
+		}
+	}
+	out, err := s.TemporalCLI(ctx, "workflow", "list", "-o", "json")
+	require.NoError(t, err)
+	found["list/"+when] = []byte(out)
+}
+
+// files takes in logs and databases as they lie on the disk: everything below
+// the site's directory that is no disk, no image, and none of the files in
+// which people and the lab keep secrets.
+func (s *Site) files(t *testing.T, found places, when string) {
+	t.Helper()
+	require.NoError(t, filepath.WalkDir(s.dir, func(path string, d os.DirEntry, err error) error {
+		rel, _ := filepath.Rel(s.dir, path)
+		switch {
+		case err != nil:
+			return err
+		case rel == "etc" || rel == "state/ingot/images" || d.IsDir() && d.Name() == "bmc":
+			return filepath.SkipDir // the BMC's own configuration holds its password
+		case !d.Type().IsRegular() || strings.HasSuffix(path, ".raw") || strings.HasSuffix(path, ".fd"):
+			return nil
+		case filepath.Dir(rel) == "." && (strings.HasSuffix(rel, ".json") || strings.HasSuffix(rel, ".yaml")):
+			return nil // what this test has pushed
+		case rel == "serial.log" || d.Name() == "serial.log":
+			return nil // see serial/
+		}
+		b, err := os.ReadFile(path)
+		found["file/"+when+"/"+rel] = b
+		return err
+	}))
+}
+
+// dump takes in every cell of a database that is not open any more, and the
+// file as it is after a VACUUM.
+func (s *Site) dump(t *testing.T, found places, name string) {
+	t.Helper()
+	file := filepath.Join(s.dir, "state/ingot", name)
+	if name == "temporal" {
+		files, err := filepath.Glob(filepath.Join(file, "*.db"))
+		require.NoError(t, err)
+		require.Len(t, files, 1)
+		file = files[0]
+	}
+	db, err := sql.Open("sqlite3", "file:"+file)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, db.Close()) }()
+	small := filepath.Join(t.TempDir(), "vacuumed.db")
+	_, err = db.ExecContext(t.Context(), "VACUUM INTO ?", small)
+	require.NoError(t, err)
+	found["vacuumed/"+name], err = os.ReadFile(small)
+	require.NoError(t, err)
+	// What a virtual table shows lies in tables of its own.
+	for _, table := range column(t, db, "SELECT name FROM sqlite_schema WHERE type = 'table' AND sql NOT LIKE 'CREATE VIRTUAL%'") {
+		found["dump/"+name+"/"+table] = cells(t, db, table)
+	}
+}
+
+func column(t *testing.T, db *sql.DB, query string) (out []string) {
+	t.Helper()
+	rows, err := db.QueryContext(t.Context(), query)
+	require.NoError(t, err)
+	defer rows.Close()
+	for rows.Next() {
+		var v string
+		require.NoError(t, rows.Scan(&v))
+		out = append(out, v)
+	}
+	require.NoError(t, rows.Err())
+	return out
+}
+
+func cells(t *testing.T, db *sql.DB, table string) []byte {
+	t.Helper()
+	rows, err := db.QueryContext(t.Context(), `SELECT * FROM "`+table+`"`)
+	require.NoError(t, err)
+	defer rows.Close()
+	names, err := rows.Columns()
+	require.NoError(t, err)
+	var b bytes.Buffer
+	for rows.Next() {
+		row := make([]sql.RawBytes, len(names))
+		to := make([]any, len(names))
+		for i := range row {
+			to[i] = &row[i]
+		}
+		require.NoError(t, rows.Scan(to...))
+		for _, v := range row {
+			b.Write(v)
+			b.WriteByte('\n')
+		}
+	}
+	require.NoError(t, rows.Err())
+	return b.Bytes()
+}
+
+// nonces are those of the agents, by run: with the key, which is elsewhere, a
+// token can be made of one.
+func (s *Site) nonces(t *testing.T) map[string]string {
+	t.Helper()
+	db, err := sql.Open("sqlite3", "file:"+filepath.Join(s.dir, "state/ingot/ingot.db")+"?mode=ro")
+	require.NoError(t, err)
+	defer func() { require.NoError(t, db.Close()) }()
+	out := map[string]string{}
+	for _, pair := range column(t, db, "SELECT run || ' ' || nonce FROM agent") {
+		run, nonce, _ := strings.Cut(pair, " ")
+		out[run] = nonce
+	}
+	return out
+}
