@@ -24,8 +24,8 @@ type Content map[string]Table
 
 // Table is the content of one table.
 type Table struct {
-	Rows   int64
-	SHA256 string
+	Rows   int64  `json:"rows"`
+	SHA256 string `json:"sha256"`
 }
 
 // querier is a connection, a transaction or a pool.
@@ -76,6 +76,65 @@ func Make(ctx context.Context, db *sql.DB, open func(path string) (*sql.DB, erro
 	}
 }
 
+// Live is Make for a database that others go on writing to, in this process or
+// another: nobody waits for it. The copy is proven against the very state of
+// which it was made. Original opens the database at from, which must be in WAL
+// mode, a second time with the driver that has it open already.
+func Live(ctx context.Context, original, open func(path string) (*sql.DB, error), from, to string) (err error) {
+	db, err := original(from)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, db.Close()) }()
+	for try := 1; ; try++ {
+		same, err := live(ctx, db, open, to)
+		if err == nil && same == nil {
+			return nil
+		}
+		if err == nil {
+			err = os.Remove(to)
+		}
+		// Somebody has written between the two looks, which are microseconds apart.
+		if err != nil || try == lives {
+			return errors.Join(same, err)
+		}
+	}
+}
+
+// lives is how often a copy of what others write to is made anew.
+const lives = 10
+
+// live makes the copy while one connection holds on to what it was made of.
+// Same is how they differ.
+func live(ctx context.Context, db *sql.DB, open func(string) (*sql.DB, error), to string) (same, err error) {
+	tx, err := db.BeginTx(ctx, nil)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = tx.Rollback() }() // nothing was written
+	conn, err := db.Conn(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = conn.Close() }() // back to its pool
+	var n int
+	if err := conn.QueryRowContext(ctx, "SELECT count(*) FROM sqlite_master").Scan(&n); err != nil {
+		return nil, err
+	}
+	// The first statement of a transaction is what fixes the state that it sees.
+	if err := tx.QueryRowContext(ctx, "SELECT count(*) FROM sqlite_master").Scan(&n); err != nil {
+		return nil, err
+	}
+	if err := write(ctx, conn, to); err != nil {
+		return nil, err
+	}
+	want, err := Read(ctx, tx)
+	if err != nil {
+		return nil, errors.Join(err, os.Remove(to))
+	}
+	return verify(ctx, open, to, want), nil
+}
+
 // dataVersion changes when another connection has committed.
 func dataVersion(ctx context.Context, conn *sql.Conn) (n int64, err error) {
 	err = conn.QueryRowContext(ctx, "PRAGMA data_version").Scan(&n)
@@ -107,18 +166,23 @@ func verify(ctx context.Context, open func(string) (*sql.DB, error), path string
 		return err
 	}
 	defer func() { err = errors.Join(err, db.Close()) }()
-	var verdict string
-	if err := db.QueryRowContext(ctx, "PRAGMA integrity_check").Scan(&verdict); err != nil {
-		return err
-	}
-	if verdict != "ok" {
-		return fmt.Errorf("the copy is not sound: %s", verdict)
-	}
-	got, err := Read(ctx, db)
+	got, err := Sound(ctx, db)
 	if err != nil {
 		return err
 	}
 	return Differ(want, got)
+}
+
+// Sound returns what db holds, after SQLite itself has found nothing wrong.
+func Sound(ctx context.Context, db *sql.DB) (Content, error) {
+	var verdict string
+	if err := db.QueryRowContext(ctx, "PRAGMA integrity_check").Scan(&verdict); err != nil {
+		return nil, err
+	}
+	if verdict != "ok" {
+		return nil, fmt.Errorf("the copy is not sound: %s", verdict)
+	}
+	return Read(ctx, db)
 }
 
 // Differ returns an error that names a table in which two databases differ.

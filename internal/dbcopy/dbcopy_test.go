@@ -131,3 +131,62 @@ func TestPrune(t *testing.T) {
 		}
 	}
 }
+
+// TestLive copies while somebody writes all the time: what is proven is a state
+// that there was, and nobody waited.
+func TestLive(t *testing.T) {
+	t.Parallel()
+	db, path := original(t)
+	again := func(p string) (*sql.DB, error) { return sql.Open("sqlite3", "file:"+p+"?_busy_timeout=10000") }
+	stop, done := make(chan struct{}), make(chan int)
+	go func() {
+		n := 0
+		for {
+			select {
+			case <-stop:
+				done <- n
+				return
+			default:
+			}
+			// Both tables in one transaction: a copy that tore them apart would show.
+			if _, err := db.Exec("BEGIN; INSERT INTO thing VALUES (hex(randomblob(8)), 2, NULL); INSERT INTO other VALUES (2); COMMIT"); err != nil {
+				t.Error(err)
+			}
+			n++
+		}
+	}()
+	to := path + ".copy"
+	err := Live(t.Context(), again, again, path, to)
+	close(stop)
+	t.Logf("%d transactions meanwhile", <-done)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var things, others int
+	if err := open(t, to).QueryRow("SELECT (SELECT count(*) FROM thing WHERE n = 2), (SELECT count(*) FROM other)").Scan(&things, &others); err != nil {
+		t.Fatal(err)
+	}
+	if things != others {
+		t.Errorf("the copy holds %d of one and %d of the other", things, others)
+	}
+}
+
+func TestLiveLeavesNoHalfCopy(t *testing.T) {
+	t.Parallel()
+	_, path := original(t)
+	to := filepath.Join(t.TempDir(), "copy")
+	again := func(p string) (*sql.DB, error) { return sql.Open("sqlite3", "file:"+p) }
+	err := Live(t.Context(), again, func(p string) (*sql.DB, error) {
+		db, err := again(p)
+		if err == nil {
+			_, err = db.Exec("DELETE FROM thing")
+		}
+		return db, err
+	}, path, to)
+	if err == nil || !strings.Contains(err.Error(), "thing") {
+		t.Errorf("a copy that lacks rows: %v", err)
+	}
+	if _, err := os.Stat(to); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("it was left: %v", err)
+	}
+}

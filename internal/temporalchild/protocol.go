@@ -7,11 +7,11 @@
 //
 // The protocol between parent and child:
 //
-//   - the child's stdin carries one line, the [Config] as JSON, and then stays open: its end is the
-//     order to stop. It is also what ends the child when the parent is killed, for a parent-death
+//   - the child's stdin carries one line, the [Config] as JSON, and then stays open for [Order]s, one
+//     line each: its end is the order to stop. It is also what ends the child when the parent is killed, for a parent-death
 //     signal is lost with file capabilities and fires when the starting thread ends;
 //   - descriptor 3 is a pipe on which the child writes one line, a [Report], when it is ready or
-//     has to give up. A port that answers would prove nothing: it may be an orphan of an earlier life;
+//     has to give up, and one when an order was carried out. A port that answers would prove nothing: it may be an orphan of an earlier life;
 //   - stdout and stderr are log lines, slog's JSON or plain text.
 package temporalchild
 
@@ -177,10 +177,30 @@ func (f *Failure) Error() string {
 	return f.Message + ": " + f.Remedy
 }
 
-// Report is the one line that the child writes on [ReadyFD]: exactly one of the fields is set.
+// Report is a line that the child writes on [ReadyFD]: exactly one of the fields is set, and in the
+// first line it is one of the first two.
 type Report struct {
-	Ready   *Server  `json:"ready,omitempty"`
-	Failure *Failure `json:"failure,omitempty"`
+	Ready   *Server     `json:"ready,omitempty"`
+	Failure *Failure    `json:"failure,omitempty"`
+	Backup  *BackupDone `json:"backup,omitempty"`
+}
+
+// Order is a line that a ready child reads on its stdin.
+type Order struct {
+	Backup *BackupOrder `json:"backup,omitempty"`
+}
+
+// BackupOrder asks for a copy of the database. Only the child may make it: a second SQLite driver in
+// one process drops the locks of the first.
+type BackupOrder struct {
+	File string `json:"file"` // absolute, and new
+	ID   string `json:"id"`   // of the backup; it stands in the copy
+}
+
+// BackupDone answers a [BackupOrder].
+type BackupDone struct {
+	ID    string `json:"id"`
+	Error string `json:"error,omitempty"` // empty: the copy is there and was verified
 }
 
 // WriteReport writes r as one line.
@@ -194,9 +214,9 @@ func WriteReport(w io.Writer, r Report) error {
 // errNoReport is a child that closed its report pipe, by ending, without a word.
 var errNoReport = errors.New("the child ended without a report")
 
-func readReport(r io.Reader) (Report, error) {
+func readReport(r *json.Decoder) (Report, error) {
 	var rep Report
-	err := json.NewDecoder(r).Decode(&rep)
+	err := r.Decode(&rep)
 	switch {
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		return rep, errNoReport

@@ -57,6 +57,7 @@ type Supervisor struct {
 	mu      sync.Mutex
 	state   State
 	changed chan struct{} // closed and replaced at every change of state
+	current *child        // nil while none is ready
 }
 
 // New returns a supervisor for one embedded server. It fails on a configuration that can never work;
@@ -189,13 +190,21 @@ func (s *Supervisor) life(ctx context.Context) (time.Duration, error) {
 	exited := make(chan error, 1)
 	go func() { exited <- cmd.Wait() }()
 	reported := make(chan reportResult, 1)
+	c := &child{cmd: cmd, stdin: stdin, out: out, exited: exited, stopWait: s.opts.StopWait, silent: make(chan struct{})}
 	go func() {
-		rep, err := readReport(reports)
-		_ = reports.Close() // read to the end, nothing to lose
+		lines := json.NewDecoder(reports)
+		rep, err := readReport(lines)
 		reported <- reportResult{rep, err}
+		for err == nil {
+			var answer Report
+			if err = lines.Decode(&answer); err == nil && answer.Backup != nil {
+				c.answer(*answer.Backup)
+			}
+		}
+		_ = reports.Close() // read to the end, nothing to lose
+		close(c.silent)
 	}()
 
-	c := &child{cmd: cmd, stdin: stdin, out: out, exited: exited, stopWait: s.opts.StopWait}
 	// A child that is gone already cannot take its configuration; its end tells more than this error.
 	_ = json.NewEncoder(stdin).Encode(s.cfg)
 	started := time.Now()
@@ -222,6 +231,8 @@ func (s *Supervisor) serve(ctx context.Context, c *child, srv Server, started ti
 	srv.PID = c.cmd.Process.Pid
 	readyAt := time.Now()
 	s.update(func(st *State) { st.Up, st.Server, st.Err = true, srv, nil })
+	s.working(c)
+	defer s.working(nil)
 	s.readyOnce.Do(func() { close(s.ready) })
 	s.opts.Logger.Info("temporal server ready", "frontend", srv.Frontend, "ui", srv.UI, "namespace", srv.Namespace,
 		"cluster_id", srv.ClusterID, "pid", srv.PID, "took", readyAt.Sub(started).Round(time.Millisecond))
@@ -303,10 +314,14 @@ func (r reportResult) problem() error {
 // child is one started process.
 type child struct {
 	cmd      *exec.Cmd
-	stdin    io.Closer
+	stdin    io.WriteCloser
 	out      *output
 	exited   <-chan error
 	stopWait time.Duration
+	silent   chan struct{} // closed when no answer can come any more
+
+	mu      sync.Mutex // also of what is written to stdin
+	waiting map[string]chan BackupDone
 }
 
 // stop asks the child to end, kills it when it does not, and returns its exit status when it is gone.

@@ -70,9 +70,10 @@ func serveChild(stdin io.Reader, ready *os.File, stderr io.Writer) error {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
+	answers := &answers{to: ready}
 	go func() {
-		// Nothing more is ever sent: this returns when the parent closes the pipe, or is dead.
-		_, _ = io.Copy(io.Discard, in)
+		// This returns when the parent closes the pipe, or is dead.
+		obey(ctx, in, cfg, answers, logger)
 		time.AfterFunc(stopLimit, func() {
 			logger.Error("temporal server hangs in its stop and is ended", "after", stopLimit)
 			os.Exit(1)
@@ -82,7 +83,7 @@ func serveChild(stdin io.Reader, ready *os.File, stderr io.Writer) error {
 
 	var reportErr error
 	err = Run(ctx, cfg, logger, func(srv temporalchild.Server) {
-		if reportErr = temporalchild.WriteReport(ready, temporalchild.Report{Ready: &srv}); reportErr != nil {
+		if reportErr = answers.write(temporalchild.Report{Ready: &srv}); reportErr != nil {
 			cancel()
 		}
 	})

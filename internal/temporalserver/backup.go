@@ -1,0 +1,170 @@
+package temporalserver
+
+import (
+	"bufio"
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/ingotmetal/ingot/internal/dbcopy"
+	"github.com/ingotmetal/ingot/internal/temporalchild"
+)
+
+// answers is the pipe to the parent, on which whole lines are written.
+type answers struct {
+	mu sync.Mutex
+	to io.Writer
+}
+
+func (a *answers) write(r temporalchild.Report) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return temporalchild.WriteReport(a.to, r)
+}
+
+// obey carries out what the parent orders until the pipe ends. An order is
+// carried out beside the reading, which must notice that end at once.
+func obey(ctx context.Context, in *bufio.Reader, cfg temporalchild.Config, a *answers, logger *slog.Logger) {
+	orders := json.NewDecoder(in)
+	for {
+		var o temporalchild.Order
+		if err := orders.Decode(&o); err != nil {
+			if !errors.Is(err, io.EOF) {
+				logger.Warn("an order of the parent cannot be read", "err", err)
+				_, _ = io.Copy(io.Discard, in) // the end of the pipe still counts
+			}
+			return
+		}
+		if o.Backup == nil {
+			continue
+		}
+		go func() {
+			done := temporalchild.BackupDone{ID: o.Backup.ID}
+			if err := takeBackup(ctx, cfg, *o.Backup); err != nil {
+				done.Error = noRoom(err, o.Backup.File).Error()
+			}
+			if err := a.write(temporalchild.Report{Backup: &done}); err != nil {
+				logger.Warn("a backup cannot be answered", "err", err)
+			}
+		}()
+	}
+}
+
+// takeBackup copies the database beside the server, which goes on, and stamps
+// the copy with the id of the backup.
+func takeBackup(ctx context.Context, cfg temporalchild.Config, o temporalchild.BackupOrder) error {
+	open := func(path string) (*sql.DB, error) {
+		return sql.Open("sqlite", "file:"+path+"?mode=rw&_pragma=busy_timeout=10000")
+	}
+	if err := dbcopy.Live(ctx, open, open, cfg.File, o.File); err != nil {
+		return err
+	}
+	err := withDatabase("file:"+o.File+"?mode=rw&_pragma=synchronous=full", func(db *sql.DB) error {
+		// Both leave one file, whatever the original was.
+		for _, s := range []string{
+			"PRAGMA journal_mode = DELETE", "DROP TABLE IF EXISTS " + backupTable,
+			"CREATE TABLE " + backupTable + " (one INTEGER PRIMARY KEY CHECK (one = 1), id TEXT NOT NULL, taken_at TEXT NOT NULL)",
+		} {
+			if _, err := db.ExecContext(ctx, s); err != nil {
+				return err
+			}
+		}
+		_, err := db.ExecContext(ctx, "INSERT INTO "+backupTable+" VALUES (1, ?, ?)", o.ID, time.Now().UTC().Format(time.RFC3339))
+		return err
+	})
+	if err != nil {
+		err = errors.Join(err, os.Remove(o.File))
+	}
+	return err
+}
+
+// backupTable holds the id of the backup, in copies alone.
+const backupTable = "ingot_backup"
+
+// An OpenRun is a run that the copy says goes on.
+type OpenRun struct {
+	Workflow string // id
+	Run      string
+}
+
+// A Copy is what a backup's copy of the database holds.
+type Copy struct {
+	ID        string // of the backup; empty: nobody stamped it
+	ClusterID string
+	Schema    int
+	Content   dbcopy.Content
+	Open      []OpenRun
+}
+
+// ReadCopy reads a copy that nothing has open. One that is damaged, not
+// Ingot's, or of a newer schema is an error; the last two are a
+// *[temporalchild.Failure].
+func ReadCopy(ctx context.Context, path string) (c Copy, err error) {
+	err = withDatabase("file:"+path+"?mode=ro&immutable=1", func(db *sql.DB) error {
+		if c.Schema, err = checkStamp(ctx, db, path); err != nil {
+			return err
+		}
+		if c.Schema == 0 {
+			return errors.New("it is empty")
+		}
+		if c.Content, err = dbcopy.Sound(ctx, db); err != nil {
+			return err
+		}
+		if err := db.QueryRowContext(ctx, "SELECT cluster_id FROM ingot_identity").Scan(&c.ClusterID); err != nil {
+			return fmt.Errorf("reading the cluster identity: %w", err)
+		}
+		if _, stamped := c.Content[backupTable]; stamped {
+			if err := db.QueryRowContext(ctx, "SELECT id FROM "+backupTable).Scan(&c.ID); err != nil {
+				return fmt.Errorf("reading the backup's id: %w", err)
+			}
+		}
+		c.Open, err = openRuns(ctx, db)
+		return err
+	})
+	if err != nil {
+		return Copy{}, fmt.Errorf("reading Temporal's copy %q: %w", path, err)
+	}
+	return c, nil
+}
+
+// openRuns reads the server's own table of runs and not visibility, which is
+// written a moment later. State 3 is "completed".
+func openRuns(ctx context.Context, db *sql.DB) (out []OpenRun, err error) {
+	rows, err := db.QueryContext(ctx, `SELECT c.workflow_id, c.run_id FROM current_executions c JOIN namespaces n ON n.id = c.namespace_id
+		WHERE c.state < 3 AND n.name <> 'temporal-system' ORDER BY c.workflow_id`)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, rows.Close()) }()
+	for rows.Next() {
+		var id string
+		var run []byte
+		if err := rows.Scan(&id, &run); err != nil {
+			return nil, err
+		}
+		if len(run) != 16 {
+			return nil, fmt.Errorf("the run of %q has an id of %d bytes", id, len(run))
+		}
+		out = append(out, OpenRun{id, fmt.Sprintf("%x-%x-%x-%x-%x", run[:4], run[4:6], run[6:8], run[8:10], run[10:])})
+	}
+	return out, rows.Err()
+}
+
+// Adopt makes a copy that nothing has open a database that the server runs on.
+func Adopt(ctx context.Context, path string) error {
+	err := withDatabase("file:"+path+"?mode=rw&_pragma=synchronous=full", func(db *sql.DB) error {
+		_, err := db.ExecContext(ctx, "DROP TABLE "+backupTable)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("adopting Temporal's copy %q: %w", path, err)
+	}
+	return nil
+}
