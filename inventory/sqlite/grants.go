@@ -112,7 +112,7 @@ func (s *Store) Grants(ctx context.Context) ([]inventory.Grant, error) {
 // row when the machine is unknown or the condition does not hold.
 func take(condition string) string {
 	return `INSERT INTO grant_ (machine, run, epoch, site_epoch, workflow, boot, boots_left, spent, netboot_until, secrets_until, taken)
-		SELECT name, ?2, 1, (SELECT value FROM meta WHERE name = 'site_epoch'), ?3, ?4, ?5, 0, ?7, 0, ?6 FROM machine WHERE name = ?1
+		SELECT name, ?2, 1 + coalesce((SELECT value FROM meta WHERE name = 'epoch_floor'), 0), (SELECT value FROM meta WHERE name = 'site_epoch'), ?3, ?4, ?5, 0, ?7, 0, ?6 FROM machine WHERE name = ?1
 		ON CONFLICT (machine) DO UPDATE SET run = excluded.run, epoch = grant_.epoch + 1, site_epoch = excluded.site_epoch, workflow = excluded.workflow,
 			boot = excluded.boot, boots_left = excluded.boots_left, spent = 0, netboot_until = excluded.netboot_until, secrets_until = 0, taken = excluded.taken
 		WHERE ` + condition + ` RETURNING ` + grantColumns("")

@@ -238,11 +238,11 @@ func null(s string) sql.NullString { return sql.NullString{String: s, Valid: s !
 // bmcKey tells BMCs apart: one host may carry several by port, one Redfish
 // service several systems. "" = manual.
 func bmcKey(b *inventory.BMC) string {
-	if b.Address() == "" {
+	if b.Address() == "" || b.Driver == inventory.DriverExec { // one host may switch many machines
 		return ""
 	}
 	port := b.Port
-	if b.Driver == inventory.DriverIPMI && port == 623 || b.Driver == inventory.DriverRedfish && port == 443 {
+	if b.Driver == inventory.DriverIPMI && port == 623 || b.Driver == inventory.DriverRedfish && port == 443 || b.Driver == inventory.DriverAMT && port == 16992 {
 		port = 0
 	}
 	return strings.ToLower(b.Host) + " " + strconv.Itoa(port) + " " + b.SystemName
@@ -254,7 +254,15 @@ func bmcBinding(machine string, b *inventory.BMC) string {
 	if b == nil {
 		return ""
 	}
-	return fmt.Sprintf("machine=%s driver=%s host=%s port=%d tls=%t", machine, b.Driver, b.Host, b.Port, !b.InsecureTLS)
+	out := fmt.Sprintf("machine=%s driver=%s host=%s port=%d tls=%t", machine, b.Driver, b.Host, b.Port, !b.InsecureTLS)
+	// Later fields only where they are set: what was sealed before stays so.
+	if b.Fingerprint != "" {
+		out += " key=" + b.Fingerprint
+	}
+	if b.Command != "" {
+		out += " command=" + b.Command
+	}
+	return out
 }
 
 // clashes tells what ms would share with one another or with what is stored.

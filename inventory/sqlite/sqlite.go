@@ -184,6 +184,10 @@ func look(ctx context.Context, path string, known int) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, db.Close()) }()
+	return judge(ctx, db, known)
+}
+
+func judge(ctx context.Context, db *sqlx.DB, known int) error {
 	var have, app, tables int
 	for pragma, dest := range map[string]*int{"PRAGMA user_version": &have, "PRAGMA application_id": &app, "SELECT count(*) FROM sqlite_master": &tables} {
 		if err := db.GetContext(ctx, dest, pragma); err != nil {

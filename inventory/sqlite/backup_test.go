@@ -1,0 +1,121 @@
+package sqlite
+
+import (
+	"crypto/sha256"
+	"database/sql"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ingotmetal/ingot/internal/dbcopy"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// TestCopyAndRestore: what a backup holds comes back whole, and nothing of
+// before it takes effect: another site epoch, no grant, every open run held, an
+// agent of before told to hold and never that its run is over.
+func TestCopyAndRestore(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	ctx := t.Context()
+	_, err := w.TemporalCluster(ctx, "cluster-1")
+	require.NoError(t, err)
+	require.NoError(t, w.PutMachines(ctx, []inventory.Machine{machine("m2", 2), machine("m3", 3)}, false, "test"))
+	o := w.armed()
+	agent, err := w.redeem(o, 1, "n1")
+	require.NoError(t, err)
+	require.NoError(t, w.PutWorkflow(ctx, inventory.Workflow{Run: "run-1", ID: "machine/m1", Machine: "m1", State: inventory.StateRunning, Phase: inventory.PhaseAction, Epoch: o.Epoch, Started: w.clock.Now()}))
+	require.NoError(t, w.PutWorkflow(ctx, inventory.Workflow{Run: "run-2", ID: "machine/m2", Machine: "m2", State: inventory.StateSuccess, Started: w.clock.Now()}))
+	_, err = w.ArmByHand(ctx, "m3", "admin", w.in(time.Hour))
+	require.NoError(t, err)
+	before, err := dbcopy.Read(ctx, w.rw)
+	require.NoError(t, err)
+
+	to := filepath.Join(t.TempDir(), "copy.db")
+	require.NoError(t, w.Copy(ctx, to, "b1"))
+	require.Error(t, w.Copy(ctx, to, "b2"), "it must not overwrite")
+	c, err := ReadCopy(ctx, to)
+	require.NoError(t, err)
+	require.Equal(t, "b1", c.ID)
+	require.Equal(t, "cluster-1", c.Cluster)
+	require.Equal(t, 1, c.Schema)
+	require.Equal(t, before["meta"].Rows+1, c.Content["meta"].Rows)
+	delete(before, "meta")
+	delete(c.Content, "meta")
+	require.NoError(t, dbcopy.Differ(before, c.Content))
+
+	w.path = to
+	w.reopen(w.keys)
+	was, err := w.SiteEpoch(ctx)
+	require.NoError(t, err)
+	// Temporal's copy is older: one run that the inventory saw end goes on there.
+	r, err := w.Restored(ctx, "b1", w.in(-time.Hour), []inventory.HeldRun{{Run: "run-2", Workflow: "machine/m2", Machine: "m2"}, {Run: "run-1", Workflow: "machine/m1", Machine: "m1"}})
+	require.NoError(t, err)
+	require.Equal(t, []inventory.HeldRun{{Run: "run-1", Workflow: "machine/m1", Machine: "m1"}, {Run: "run-2", Workflow: "machine/m2", Machine: "m2"}}, r.Held)
+	now, err := w.SiteEpoch(ctx)
+	require.NoError(t, err)
+	require.Equal(t, was+1, now)
+	grants, err := w.Grants(ctx)
+	require.NoError(t, err)
+	require.Empty(t, grants)
+	again, err := w.LastRestore(ctx)
+	require.NoError(t, err)
+	require.Equal(t, r, again)
+
+	sum := sha256.Sum256([]byte(token("n1")))
+	_, err = w.AgentByToken(ctx, sum[:])
+	require.ErrorIs(t, err, inventory.ErrNotFound, "an agent of before is told to hold: its grant is unknown")
+	_, err = w.Redeem(ctx, o, 1, hello("n1"), token, w.in(time.Hour))
+	require.ErrorIs(t, err, inventory.ErrNotFound)
+	_, err = w.AllowBoot(ctx, o, 2, w.in(time.Hour))
+	require.ErrorIs(t, err, inventory.ErrFenced)
+
+	g, err := w.TakeGrant(ctx, "m1", "run-9", "machine/m1", false)
+	require.NoError(t, err)
+	require.Greater(t, g.Epoch, agent.Epoch, "epochs only ever grow")
+	require.Equal(t, now, g.SiteEpoch)
+}
+
+func TestNeverRestored(t *testing.T) {
+	t.Parallel()
+	r, err := newWorld(t).LastRestore(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, r)
+}
+
+func TestSealedNamesWhatIsLostWithTheKeys(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	m := machine("m2", 2)
+	m.UserData = inventory.NewSecret("#cloud-config")
+	require.NoError(t, w.PutMachines(t.Context(), []inventory.Machine{m}, false, "test"))
+	names, err := w.Sealed(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, []string{"m2: userData"}, names)
+}
+
+func TestReadCopyRefuses(t *testing.T) {
+	t.Parallel()
+	for name, spoil := range map[string]string{
+		"newer schema":    "PRAGMA user_version = 999",
+		"another program": "PRAGMA application_id = 7",
+	} {
+		w := newWorld(t)
+		to := filepath.Join(t.TempDir(), "copy.db")
+		require.NoError(t, w.Copy(t.Context(), to, "b1"), name)
+		db, err := sql.Open("sqlite3", "file:"+to)
+		require.NoError(t, err, name)
+		_, err = db.Exec(spoil)
+		require.NoError(t, errors.Join(err, db.Close()), name)
+		_, err = ReadCopy(t.Context(), to)
+		require.Error(t, err, name)
+	}
+	empty := filepath.Join(t.TempDir(), "empty.db")
+	require.NoError(t, os.WriteFile(empty, nil, 0o600))
+	_, err := ReadCopy(t.Context(), empty)
+	require.Error(t, err)
+}
