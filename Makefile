@@ -46,7 +46,7 @@ demo: deps build ## two machines from power-on to a running system (KEEP=1 leave
 	go run ./e2e/demo $(if $(KEEP),-keep)
 
 chaos: deps build ## break every part in every phase; writes docs/reliability.md (half an hour; FULL=1: QEMU machines as well)
-	go test -v -count=1 -p 1 -timeout 70m -run '^TestChaosMatrix$$' ./e2e -args -lab -report ../docs/reliability.md $(if $(FULL),-full)
+	go test -v -count=1 -p 1 -parallel 3 -timeout 70m -run '^TestChaosMatrix$$' ./e2e -args -lab -report ../docs/reliability.md $(if $(FULL),-full)
 
 bench: deps build ## the figures of the README
 	go test -count=1 -p 1 -timeout 30m -run '^TestBench$$' -v ./e2e -args -lab -bench

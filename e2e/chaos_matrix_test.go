@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -50,7 +51,7 @@ func TestChaos(t *testing.T) {
 
 // strike carries out one cell.
 func (c *chaos) strike(ctx context.Context, x *cell) {
-	if quick(x.phase) {
+	if x.quick() {
 		c.alone(ctx, x)
 		return
 	}
@@ -148,6 +149,45 @@ func machines(ctx context.Context, c *chaos) []*cell {
 	return cells
 }
 
+// sample is the cells that the long form carries out with QEMU machines as well.
+var sample = []struct {
+	strike   strike
+	phase    string
+	firmware lab.Firmware
+}{
+	{killServe, inventory.PhaseAction, lab.BIOS},
+	{killTemporal, inventory.PhaseAgent, lab.UEFI},
+	{lockDatabase, inventory.PhaseDHCP, lab.BIOS},
+	{cutImages, inventory.PhaseAction, lab.UEFI},
+	{fillDisk, inventory.PhaseAgent, lab.BIOS},
+	{cutBMC, inventory.PhasePower, lab.UEFI},
+	{cutPower, inventory.PhaseAction, lab.BIOS},
+	{cutLink, inventory.PhaseAction, lab.UEFI},
+}
+
+// sampled strikes QEMU machines, one after the other.
+func sampled(image lab.Image) []func(context.Context, *chaos) []*cell {
+	steps := []func(context.Context, *chaos) []*cell{func(ctx context.Context, c *chaos) []*cell {
+		c.must(ctx, c.t, "image", "add", "mini", image.Zst)
+		return nil
+	}}
+	for _, s := range sample {
+		if !wanted(s.strike, s.phase) {
+			continue
+		}
+		steps = append(steps, func(ctx context.Context, c *chaos) []*cell {
+			x := c.cell(s.strike, s.phase)
+			x.qemu, x.image = s.firmware, image
+			c.strike(ctx, x)
+			if x.m != nil {
+				x.err = errors.Join(x.err, x.m.PowerOff(ctx)) // the cores are for the next one
+			}
+			return []*cell{x}
+		})
+	}
+	return steps
+}
+
 // long is about how many minutes a cell takes.
 func (x *cell) long() int {
 	switch {
@@ -174,9 +214,13 @@ func TestChaosMatrix(t *testing.T) {
 		{"serve, Temporal, images", slices.Concat(wave(killServe), wave(killTemporal), wave(cutImages))},
 		{"database, disk, worker", slices.Concat(wave(lockDatabase), wave(fillDisk), wave(killWorker))},
 	}
+	if *full {
+		groups = append(groups, chaosGroup{"QEMU", sampled(mini(ctx, t))})
+	}
 	begun := time.Now()
 	var mu sync.Mutex
 	done := map[strike]map[string]*cell{}
+	var emulated []*cell
 	t.Run("sites", func(t *testing.T) {
 		for _, g := range groups {
 			t.Run(g.name, func(t *testing.T) {
@@ -189,7 +233,11 @@ func TestChaosMatrix(t *testing.T) {
 						if done[x.strike] == nil {
 							done[x.strike] = map[string]*cell{}
 						}
-						done[x.strike][x.phase] = x
+						if x.qemu != "" {
+							emulated = append(emulated, x)
+						} else {
+							done[x.strike][x.phase] = x
+						}
 						t.Logf("%-32s %-28s %s", x, x.result(), x.was)
 						if x.err != nil {
 							t.Errorf("%s: %v", x, x.err)
@@ -200,7 +248,7 @@ func TestChaosMatrix(t *testing.T) {
 			})
 		}
 	})
-	text := report(done, begun, time.Since(begun))
+	text := report(done, emulated, begun, time.Since(begun))
 	fmt.Println(text)
 	if *chaosReport != "" && *chaosOnly == "" {
 		require.NoError(t, os.WriteFile(*chaosReport, []byte(text), 0o644))
@@ -208,7 +256,7 @@ func TestChaosMatrix(t *testing.T) {
 }
 
 // report is docs/reliability.md.
-func report(done map[strike]map[string]*cell, begun time.Time, took time.Duration) string {
+func report(done map[strike]map[string]*cell, emulated []*cell, begun time.Time, took time.Duration) string {
 	var b strings.Builder
 	pf := func(format string, args ...any) { fmt.Fprintf(&b, format, args...) }
 	var cells, right, persons, nothing int
@@ -241,6 +289,17 @@ func report(done map[strike]map[string]*cell, begun time.Time, took time.Duratio
 	rows(slices.Concat(siteStrikes, machineStrikes), phases)
 	pf("Wrong in another way than by silence; these matter while the BMC is used:\n\n")
 	rows(powerStrikes, []string{inventory.PhasePower})
+	if len(emulated) > 0 {
+		pf("With QEMU machines, their firmware and their kernels (%s):\n\n| fault | phase | firmware | end |\n|---|---|---|---|\n", "`make chaos FULL=1`")
+		for _, x := range emulated {
+			cells++
+			if x.err == nil {
+				right++
+			}
+			pf("| %s | %s | %s | %s |\n", x.strike, x.phase, x.qemu, x.result())
+		}
+		pf("\n")
+	}
 	tables := b.String()
 	b.Reset()
 
