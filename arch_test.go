@@ -26,6 +26,7 @@ var may = map[string]string{
 	"internal/config":     "inventory internal/strictyaml",
 	"internal/dbcopy":     "",
 	"internal/reserve":    "golang.org/x/sys",
+	"internal/backup":     "inventory internal/dbcopy golang.org/x/crypto",
 
 	"template":         "action inventory internal/strictyaml github.com/Masterminds/sprig/v3 go.yaml.in/yaml/v3",
 	"inventory/sqlite": "action inventory internal/dbcopy github.com/jmoiron/sqlx github.com/mattn/go-sqlite3",
