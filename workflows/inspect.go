@@ -6,7 +6,6 @@ import (
 	"go.temporal.io/sdk/workflow"
 
 	"github.com/ingotmetal/ingot/action"
-	"github.com/ingotmetal/ingot/activities"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -22,8 +21,8 @@ func Inspect(ctx workflow.Context, in InspectInput) (out Outcome, err error) {
 		out = Outcome{State: r.record.State, Message: r.record.Message}
 	}()
 	err = r.inspect(ctx)
-	for is(err, activities.TypeFenced) {
-		_, err = r.ask(ctx, fmt.Sprintf("%d.fenced.%s", r.owner.Epoch, r.record.Phase), cause(err), []string{Abort}, nil)
+	for lost(err) {
+		err = r.lament(ctx, err)
 	}
 	return out, err
 }

@@ -40,9 +40,8 @@ func Provision(ctx workflow.Context, in ProvisionInput) (out Outcome, err error)
 		out = Outcome{State: r.record.State, Message: r.record.Message}
 	}()
 	err = p.install(ctx)
-	for is(err, activities.TypeFenced) {
-		// Somebody took the machine: a forced job, or a reset from outside.
-		_, err = r.ask(ctx, fmt.Sprintf("%d.fenced.%s", r.owner.Epoch, r.record.Phase), cause(err), []string{Abort}, nil)
+	for lost(err) {
+		err = r.lament(ctx, err)
 	}
 	return out, err
 }
@@ -422,7 +421,7 @@ func (p *provision) halt(ctx workflow.Context, err error) error {
 	ctx, cancel := workflow.NewDisconnectedContext(ctx)
 	defer cancel()
 	p.budget = 0
-	if e := p.stop(ctx, *p.doing); e != nil && !is(e, activities.TypeFenced) {
+	if e := p.stop(ctx, *p.doing); e != nil && !lost(e) {
 		p.log.Error("stopping the agent", "error", e)
 	}
 	p.doing = nil

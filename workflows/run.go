@@ -20,6 +20,7 @@ var (
 	errTimeout = errors.New("global timeout")
 	errAborted = errors.New("aborted by a person")
 	errTaken   = temporal.NewNonRetryableApplicationError("somebody else has taken the machine: a forced job, or a person who disarmed it", activities.TypeFenced, nil)
+	errHeld    = temporal.NewNonRetryableApplicationError("this run was under way in the backup from which the server was restored: the machine may have moved on since, so nothing more is done to it; look at it, abort this run, and start another one if it is needed", activities.TypeHeld, nil)
 )
 
 // run is what every workflow that owns a machine has in common: its record,
@@ -47,6 +48,7 @@ type run struct {
 	heard     map[string]bool
 	conflict  bool
 	fenced    bool // somebody else has taken the machine
+	held      bool // the server was restored from a backup in which this run was open
 	results   map[action.Key]ActionCompleted
 	idle      map[action.Key]bool
 	lost      map[action.Key]bool
@@ -183,6 +185,8 @@ func (r *run) hear(e Event) {
 		r.heard[e.Kind] = true
 	case inventory.EventFenced:
 		r.fenced = true
+	case inventory.EventHeld:
+		r.fenced, r.held = true, true
 	default:
 		switch e.Kind {
 		case inventory.EventDHCP, inventory.EventLoader, inventory.EventScript, inventory.EventKernel, inventory.EventInitrd:
@@ -283,7 +287,7 @@ func (r *run) await(ctx workflow.Context, d time.Duration, done func() bool) (bo
 			return err == nil, err
 		}
 		if r.fenced {
-			return false, errTaken
+			return false, r.taken()
 		}
 		if !limited {
 			return false, nil
@@ -334,7 +338,7 @@ func (r *run) ask(ctx workflow.Context, id, text string, choices []string, disks
 	r.rest(ctx)
 	defer r.wake(ctx)
 	if r.armed {
-		if err := r.disarm(ctx); err != nil && !is(err, activities.TypeFenced) {
+		if err := r.disarm(ctx); err != nil && !lost(err) {
 			return Decision{}, err
 		}
 	}
@@ -536,7 +540,7 @@ func (r *run) climb(ctx workflow.Context) (bool, error) {
 		for {
 			ok, err := workflow.AwaitWithTimeout(ctx, reminder, func() bool { return r.poweredOn || dhcp() || r.fenced })
 			if err == nil && r.fenced {
-				err = errTaken
+				err = r.taken()
 			}
 			if err != nil {
 				return false, err
@@ -659,6 +663,29 @@ func (r *run) next() string {
 }
 
 const typeTimeout = "Timeout"
+
+// lost tells whether err means that the run may do nothing to its machine any
+// more: somebody took it (a forced job, a reset from outside), or the server
+// was restored from a backup in which the run was open.
+func lost(err error) bool { return is(err, activities.TypeFenced) || is(err, activities.TypeHeld) }
+
+// lament tells a person that the run has lost its machine for good.
+func (r *run) lament(ctx workflow.Context, err error) error {
+	what := "fenced"
+	if is(err, activities.TypeHeld) {
+		what = "held"
+	}
+	_, err = r.ask(ctx, fmt.Sprintf("%d.%s.%s", r.owner.Epoch, what, r.record.Phase), cause(err), []string{Abort}, nil)
+	return err
+}
+
+// taken is why a run that is fenced is so.
+func (r *run) taken() error {
+	if r.held {
+		return errHeld
+	}
+	return errTaken
+}
 
 // is tells whether err is an application error of the type.
 func is(err error, typ string) bool {

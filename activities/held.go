@@ -1,0 +1,66 @@
+package activities
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"go.temporal.io/sdk/activity"
+	"go.temporal.io/sdk/interceptor"
+	"go.temporal.io/sdk/temporal"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// TypeHeld: the run was open when the server was restored from a backup.
+const TypeHeld = "Held"
+
+// A Hold answers Held to every activity of runs that were open when the server
+// was restored from a backup: since then the machine may have been installed,
+// handed over or thrown away, and nobody has told this server. It is an
+// interceptor of the worker, so that no activity can be forgotten, local ones
+// included. What is let through only writes down that the run waits or ended,
+// and gives back what it holds, which is nothing.
+type Hold struct {
+	interceptor.WorkerInterceptorBase
+
+	runs map[string]bool
+	text string
+}
+
+// NewHold returns a Hold of the runs that r names.
+func NewHold(r inventory.Restore) *Hold {
+	h := &Hold{runs: map[string]bool{}, text: HeldText(r)}
+	for _, x := range r.Held {
+		h.runs[x.Run] = true
+	}
+	return h
+}
+
+// HeldText is what a person is told of a run that is held.
+func HeldText(r inventory.Restore) string {
+	return fmt.Sprintf("this run was under way in the backup of %s, from which the server was restored: the machine may have moved on since, so nothing more is done to it; look at it, abort this run, and start another one if it is needed",
+		r.Taken.UTC().Format(time.DateTime))
+}
+
+// letThrough tells whether a held run may have the activity.
+func letThrough(name string) bool { return name == "Record" || name == "End" }
+
+// InterceptActivity is called by the worker for each attempt.
+func (h *Hold) InterceptActivity(_ context.Context, next interceptor.ActivityInboundInterceptor) interceptor.ActivityInboundInterceptor {
+	return &holding{ActivityInboundInterceptorBase: interceptor.ActivityInboundInterceptorBase{Next: next}, hold: h}
+}
+
+type holding struct {
+	interceptor.ActivityInboundInterceptorBase
+	hold *Hold
+}
+
+// ExecuteActivity passes on unless the run is held.
+func (a *holding) ExecuteActivity(ctx context.Context, in *interceptor.ExecuteActivityInput) (any, error) {
+	info := activity.GetInfo(ctx)
+	if a.hold.runs[info.WorkflowExecution.RunID] && !letThrough(info.ActivityType.Name) {
+		return nil, temporal.NewNonRetryableApplicationError(a.hold.text, TypeHeld, nil)
+	}
+	return a.Next.ExecuteActivity(ctx, in)
+}
