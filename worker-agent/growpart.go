@@ -33,7 +33,7 @@ type Grower interface {
 // of the disk. Doing it again changes nothing. Output: partition, from, to
 // (bytes), filesystem = grown or left.
 func (t *attempt) growPart(ctx context.Context) error {
-	reserve, grow := int64(0), true
+	reserve := int64(0)
 	if v := t.env["RESERVE_MIB"]; v != "" {
 		n, err := strconv.ParseUint(v, 10, 31)
 		if err != nil {

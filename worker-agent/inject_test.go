@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -141,5 +142,202 @@ func TestWriteFile(t *testing.T) {
 	files.stuck = true
 	if res := write(map[string]string{"DEST_PATH": "/y"}); res.State != action.Failed || !strings.Contains(res.Message, "busy") {
 		t.Errorf("a failed unmount: %+v", res)
+	}
+}
+
+func TestInject(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	outside := t.TempDir()
+	me, group := fmt.Sprint(os.Getuid()), fmt.Sprint(os.Getgid())
+	for _, err := range []error{
+		os.MkdirAll(filepath.Join(root, "etc"), 0o755), os.WriteFile(filepath.Join(root, "etc/os-release"), nil, 0o644),
+		os.WriteFile(filepath.Join(root, "etc/passwd"), []byte("root:x:0:0::/:/bin/sh\nvyos:x:"+me+":"+group+"::/:/bin/sh\nbad:x:no:0::/:\n"), 0o644),
+		os.WriteFile(filepath.Join(root, "etc/group"), []byte("vyattacfg:x:"+group+":\n"), 0o644),
+		os.Symlink(outside, filepath.Join(root, "escape")), os.Symlink("../../../../../.."+outside, filepath.Join(root, "dots")),
+		os.Mkdir(filepath.Join(root, "there"), 0o700), os.Symlink(outside, filepath.Join(root, "link")),
+		os.Mkdir(filepath.Join(root, "etc", temporaryName("/etc/left")), 0o700),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	part := extPartition(t, 3, 8192)
+	files := &fakeFiles{parts: []Partition{part}, dirs: map[string]string{part.Path: root}}
+	disks, disk, _ := testDisk(t, 8*mib)
+	cfg := Config{Disks: disks, Files: files}
+	list := `[
+		{"path": "/opt/config", "directory": true, "owner": "vyos", "group": "vyattacfg", "mode": "2775", "dirMode": "0711"},
+		{"path": "/opt/config/config.boot", "from": "CONFIG", "owner": "vyos", "group": "vyattacfg", "mode": "0664"},
+		{"path": "/opt/config/.vyatta_config", "owner": "` + me + `"},
+		{"path": "/there", "directory": true, "mode": "0750", "owner": "` + me + `", "group": "` + group + `"},
+		{"path": "/escape/../etc/data", "base64": "AAEC\n/w==", "owner": "` + me + `"}
+	]`
+	env := map[string]string{"FILES": list, "CONFIG": "geheim \"quoted\"\n// vyos-config-version: x\n"}
+	if os.Getuid() != 0 { // without an owner, root is meant
+		t.Skip("giving files to root needs root")
+	}
+	for range 2 {
+		out, log, err := try(t, cfg, action.Inject, disk, env)
+		if err != nil || out["files"] != "5" {
+			t.Fatalf("%v %v\n%s", out, err, log)
+		}
+		if strings.Contains(log, "geheim") {
+			t.Error("the log shows the contents")
+		}
+	}
+	for name, want := range map[string]os.FileMode{
+		"opt": os.ModeDir | 0o711, "opt/config": os.ModeDir | os.ModeSetgid | 0o775, "opt/config/config.boot": 0o664,
+		"opt/config/.vyatta_config": 0o644, "there": os.ModeDir | 0o750, "etc/data": 0o644,
+	} {
+		st, err := os.Lstat(filepath.Join(root, name))
+		if err != nil || st.Mode() != want {
+			t.Errorf("%s: %v, %v", name, st, err)
+		}
+	}
+	if b, err := os.ReadFile(filepath.Join(root, "etc/data")); err != nil || string(b) != "\x00\x01\x02\xff" {
+		t.Errorf("%q, %v", b, err)
+	}
+	for name, text := range map[string]string{
+		`[{"path": "/x", "owner": "nobody"}]`:                           `"nobody" in the file system's /etc/passwd: it is not there`,
+		`[{"path": "/x", "owner": "bad"}]`:                              `its number is "no"`,
+		`[{"path": "/link", "directory": true}]`:                        "opening the directory",
+		`[{"path": "/etc/passwd/x"}]`:                                   "not a directory",
+		`[{"path": "/there"}]`:                                          "there is a directory of that name",
+		`[{"path": "/x", "contents": "a", "base64": "YQ=="}]`:           "one of contents, base64 and from",
+		`[{"path": "/x", "from": "NONE"}]`:                              "no variable of the environment",
+		`[{"path": "/x", "size": 1}]`:                                   "unknown field",
+		`[{"path": "x"}, {"path": "/y/"}, {"path": "/z", "mode": "9"}]`: "octal",
+		`[{"path": "/x"}, {"path": "/./x"}]`:                            "listed twice",
+		`[]`:                                                            "0 files",
+		`[] []`:                                                         "something follows",
+		``:                                                              "it is missing",
+		`[{"path": "/x", "directory": true, "contents": "a"}]`: "holds no contents",
+		`[{"path": "/x", "base64": "%"}]`:                      "base64",
+		`[{"path": "/x", "owner": "a b"}]`:                     "neither a number nor a name",
+	} {
+		if _, _, err := try(t, cfg, action.Inject, disk, map[string]string{"FILES": name}); err == nil || !strings.Contains(err.Error(), text) {
+			t.Errorf("%s: %v, want %q", name, err, text)
+		}
+	}
+	for _, path := range []string{"/escape/one", "/dots/two"} {
+		_, _, err := try(t, cfg, action.Inject, disk, map[string]string{"FILES": `[{"path": "` + path + `"}]`})
+		if err != nil && !strings.Contains(err.Error(), "opening the directory") {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+	if e, err := os.ReadDir(outside); err != nil || len(e) != 0 {
+		t.Errorf("outside of the root there is %v, %v", e, err)
+	}
+}
+
+// forgettingFiles lose what was written, as a disk does that only says so.
+type forgettingFiles struct {
+	fakeFiles
+	empty string
+}
+
+func (f *forgettingFiles) Mount(ctx context.Context, device, fstype string, readOnly bool) (string, func() error, error) {
+	if readOnly {
+		return f.empty, func() error { return nil }, nil
+	}
+	return f.fakeFiles.Mount(ctx, device, fstype, readOnly)
+}
+
+func TestInjectIsReadBack(t *testing.T) {
+	t.Parallel()
+	part := extPartition(t, 1, 8192)
+	me := fmt.Sprintf(`"owner": "%d", "group": "%d"`, os.Getuid(), os.Getgid())
+	for what, left := range map[string]string{"nothing": "", "other contents": "other", "more": "x and more"} {
+		empty := t.TempDir()
+		if left != "" {
+			if err := os.WriteFile(filepath.Join(empty, "x"), []byte(left), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		files := &forgettingFiles{fakeFiles{parts: []Partition{part}, dirs: map[string]string{part.Path: t.TempDir()}}, empty}
+		disks, disk, _ := testDisk(t, 8*mib)
+		env := map[string]string{"DEST_DISK": "/dev/alias1", "FILES": `[{"path": "/x", "contents": "x", ` + me + `}]`}
+		if _, _, err := try(t, Config{Disks: disks, Files: files}, action.Inject, disk, env); err == nil || !strings.Contains(err.Error(), "back") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
+// Real file systems, mounted by the real kernel; the partition is chosen in
+// every way there is.
+func TestInjectIntoRealFileSystems(t *testing.T) {
+	for fstype, mkfs := range map[string][]string{
+		"ext4": {"mke2fs", "-q", "-t", "ext4", "-L", "persistence", "-U", "11111111-2222-3333-4444-555555555555"},
+		"xfs":  {"mkfs.xfs", "-q", "-L", "persistence", "-m", "uuid=11111111-2222-3333-4444-555555555555"}, "btrfs": {"mkfs.btrfs", "-q", "-L", "persistence", "-U", "11111111-2222-3333-4444-555555555555"},
+		"vfat": {"mkfs.vfat", "-n", "persistence", "-i", "11112222"},
+	} {
+		t.Run(fstype, func(t *testing.T) {
+			if program(mkfs[0]) == "" {
+				t.Skipf("%s is not installed", mkfs[0])
+			}
+			n := int64(320 * mib)
+			files, disk, file := sparse(t, n+4*mib)
+			newGPT(t, file, span{start: mib, size: mib, name: "first"}, span{start: 2 * mib, size: n, name: "vyos"})
+			part := filepath.Join(t.TempDir(), "fs")
+			if err := errors.Join(os.WriteFile(part, nil, 0o600), os.Truncate(part, n)); err != nil {
+				t.Fatal(err)
+			}
+			sh(t, mkfs[0], append(mkfs[1:], part)...)
+			put(t, part, file, 2*mib)
+			loops := newLoopFiles(t, file, fstype)
+			owner, label, uuid := `, "owner": "1000", "group": "102", "mode": "0640"`, "persistence", "11111111-2222-3333-4444-555555555555"
+			if fstype == "vfat" {
+				owner, label, uuid = "", "PERSISTENCE", "1111-2222"
+			}
+			guid := readSpans(t, file)[1].uuid
+			for i, sel := range []string{"2", "LABEL=" + label, "UUID=" + uuid, "PARTLABEL=vyos", "PARTUUID=" + strings.ToUpper(guid)} {
+				out, log, err := try(t, Config{Disks: files, Files: loops}, action.Inject, disk, map[string]string{
+					"PARTITION": sel, "FILES": fmt.Sprintf(`[{"path": "/boot/1.4/rw/%d/config.boot", "contents": "%s"%s}]`, i, sel, owner),
+				})
+				if err != nil || out["files"] != "1" {
+					t.Fatalf("%s: %v %v\n%s", sel, out, err, log)
+				}
+			}
+			parts, err := loops.Partitions(t.Context(), "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			dir, unmount, err := loops.Mount(t.Context(), parts[1].Path, fstype, true)
+			if err != nil {
+				t.Fatal(err)
+			}
+			b, err := os.ReadFile(dir + "/boot/1.4/rw/3/config.boot")
+			if err != nil || string(b) != "PARTLABEL=vyos" {
+				t.Errorf("%q, %v", b, err)
+			}
+			if err := unmount(); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}
+
+func TestPartitionSelectors(t *testing.T) {
+	t.Parallel()
+	files, disk, file := sparse(t, 24*mib)
+	newGPT(t, file, span{start: mib, size: 8 * mib, name: "twin"}, span{start: 9 * mib, size: 8 * mib, name: "twin"}, span{start: 17 * mib, size: mib, name: "other"})
+	small := filepath.Join(t.TempDir(), "fs")
+	sh(t, "mkfs.vfat", "-C", "-n", "SEED", small, "8192")
+	put(t, small, file, 9*mib)
+	parts := &fakeFiles{}
+	for sel, want := range map[string]string{
+		"PARTLABEL=twin": "partitions 1 and 2 both answer to it",
+		"PARTLABEL=none": `there is none; there are: 1 ( PARTLABEL="twin" LABEL=""), 2 (vfat PARTLABEL="twin" LABEL="SEED"), 3`,
+		"PARTTYPE=ebd0a0a2-b9e5-4433-87c0-68b6b72699c7": "both answer to it",
+		"LABEL=":  "want a number",
+		"NAME=x":  "want a number",
+		"0":       "want a number",
+		"LABEL=x": "there is none",
+	} {
+		_, _, err := try(t, Config{Disks: files, Files: parts}, action.Inject, disk, map[string]string{"PARTITION": sel, "FILES": `[{"path": "/x"}]`})
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", sel, err, want)
+		}
 	}
 }
