@@ -56,6 +56,11 @@ type Config struct {
 	Resolver Resolver
 	// PerMinute is how many sessions one BMC is asked for per minute; 0 = 120.
 	PerMinute int
+	// Commands are those of driver exec, by name.
+	Commands map[string]Command
+	// WakeFrom is the address from which magic packets are sent; the zero
+	// address: the one that the routing table chooses.
+	WakeFrom netip.Addr
 
 	now   func() time.Time
 	sleep func(context.Context, time.Duration) error
@@ -127,6 +132,8 @@ func (d *Driver) State(ctx context.Context, b inventory.BMC, password inventory.
 // Set does what power says: on, off, soft (the system shuts itself down),
 // cycle (off, then on) or reset (of a machine that is on). It returns when a
 // read shows the state. What is so already is no error and writes nothing.
+// Wake-on-LAN alone has no such read: its on is done when the packets are sent,
+// and what the machine asks for over the network shows the rest.
 //
 // fence, if not nil, is asked immediately before each write, while no other
 // operation of this Driver on the same BMC can run; its error stops the write
@@ -136,6 +143,9 @@ func (d *Driver) Set(ctx context.Context, b inventory.BMC, password inventory.Se
 	case "on", "off", "soft", "cycle", "reset":
 	default:
 		return fmt.Errorf("power %q: known are on, off, soft, cycle, reset: %w", power, inventory.ErrInvalid)
+	}
+	if b.Wakes() {
+		return d.wake(ctx, b, power, fence)
 	}
 	return d.with(ctx, b, password, "power "+power, func(s *session) error {
 		s.fence = fence
@@ -194,6 +204,10 @@ func (d *Driver) Check(ctx context.Context, b inventory.BMC, password inventory.
 			return err
 		}
 		over, err := s.override(ctx)
+		if blind := (blindError{}); errors.As(err, &blind) {
+			r.Boot = Unknown
+			return nil
+		}
 		if err != nil {
 			return err
 		}
@@ -211,30 +225,38 @@ func (d *Driver) with(ctx context.Context, b inventory.BMC, password inventory.S
 		return fmt.Errorf("%s: %w", what, err)
 	}
 	dialled := b
-	var err error
-	if dialled.Host, err = d.resolve(ctx, b.Host); err != nil {
-		return fmt.Errorf("%s: BMC %s: %w", what, b.Host, err)
+	if b.Host != "" {
+		var err error
+		if dialled.Host, err = d.resolve(ctx, b.Host); err != nil {
+			return fmt.Errorf("%s: BMC %s: %w", what, b.Host, err)
+		}
 	}
 	// By address: two names of one BMC must not open two sessions.
-	t, err := d.lock(ctx, net.JoinHostPort(dialled.Host, strconv.Itoa(port(dialled))))
+	key, name := net.JoinHostPort(dialled.Host, strconv.Itoa(port(dialled))), "BMC "+b.Host
+	if b.Driver == inventory.DriverExec {
+		key, name = "exec/"+b.Machine, fmt.Sprintf("power command %q", b.Command)
+	}
+	t, err := d.lock(ctx, key)
 	if err != nil {
-		return fmt.Errorf("%s: waiting for BMC %s, which is in use: %w", what, b.Host, err)
+		return fmt.Errorf("%s: waiting for %s, which is in use: %w", what, name, err)
 	}
 	defer func() { <-t.token }()
 	began := time.Now()
-	p := newIPMI(d.cfg.Ipmitool, dialled, password)
-	p.home = d.cfg.Home
 	who := credentials(b, password)
-	p.admit = func(ctx context.Context) error { return d.admit(ctx, t, who) }
+	l := link{admit: func(ctx context.Context) error { return d.admit(ctx, t, who) }}
 	if !password.IsZero() { // without one nothing is sent
-		p.settle = func(err error) { d.settle(t, err) }
+		l.settle = func(err error) { d.settle(t, err) }
+	}
+	p, err := d.provider(l, b, dialled, password)
+	if err != nil {
+		return fmt.Errorf("%s: %s: %w", what, name, err)
 	}
 	// The password stays out of bmclib's client: the provider has it.
 	registry := registrar.NewRegistry()
-	registry.Register(providerName, providerProtocol, features, nil, p)
-	client := bmclib.NewClient(b.Host, b.User, "", bmclib.WithRegistry(registry), bmclib.WithPerProviderTimeout(commandTime+time.Second))
+	registry.Register(p.Name(), b.Driver, features, nil, p)
+	client := bmclib.NewClient(b.Host, b.User, "", bmclib.WithRegistry(registry), bmclib.WithPerProviderTimeout(p.limit()+time.Second))
 	if err := client.Open(ctx); err != nil {
-		return fmt.Errorf("%s: BMC %s: %w", what, b.Host, p.cause(err))
+		return fmt.Errorf("%s: %s: %w", what, name, p.cause(err))
 	}
 	defer func() {
 		if err := client.Close(context.WithoutCancel(ctx)); err != nil {
@@ -244,9 +266,20 @@ func (d *Driver) with(ctx context.Context, b inventory.BMC, password inventory.S
 	err = do(&session{d: d, client: client, provider: p})
 	d.cfg.Log.Debug("bmc", "host", b.Host, "what", what, "took", time.Since(began), "error", err)
 	if err != nil {
-		return fmt.Errorf("%s: BMC %s: %w", what, b.Host, err)
+		return fmt.Errorf("%s: %s: %w", what, name, err)
 	}
 	return nil
+}
+
+// provider makes what speaks to b, which is dialled as dialled says.
+func (d *Driver) provider(l link, b, dialled inventory.BMC, password inventory.Secret) (provider, error) {
+	switch b.Driver {
+	case inventory.DriverAMT:
+		return newAMT(l, b.Host, dialled, password)
+	case inventory.DriverExec:
+		return d.newCommand(l, dialled, password)
+	}
+	return newIPMI(l, d.cfg.Ipmitool, d.cfg.Home, dialled, password), nil
 }
 
 // lock waits until nobody else uses the BMC at address. Who has it takes the
@@ -271,11 +304,17 @@ func (d *Driver) lock(ctx context.Context, address string) (*target, error) {
 // check refuses what cannot or must not be tried.
 func check(b inventory.BMC) error {
 	switch b.Driver {
-	case inventory.DriverIPMI:
+	case inventory.DriverIPMI, inventory.DriverAMT:
+	case inventory.DriverExec:
+		if b.Host == "" {
+			return nil
+		}
+	case inventory.DriverWOL:
+		return fmt.Errorf("wake-on-LAN switches on and can do nothing else: a person switches off and looks: %w", inventory.ErrUnsupported)
 	case inventory.DriverManual, "":
 		return fmt.Errorf("the machine has no BMC, a person presses its button: %w", inventory.ErrUnsupported)
 	case inventory.DriverRedfish:
-		return fmt.Errorf("this version has no Redfish driver; use driver ipmi, or manual: %w", inventory.ErrUnsupported)
+		return fmt.Errorf("this version has no Redfish driver; use another, or manual: %w", inventory.ErrUnsupported)
 	default:
 		return fmt.Errorf("BMC driver %q is unknown: %w", b.Driver, inventory.ErrUnsupported)
 	}
@@ -284,6 +323,9 @@ func check(b inventory.BMC) error {
 	}
 	if b.Port < 0 || b.Port > 65535 {
 		return fmt.Errorf("BMC port %d: %w", b.Port, inventory.ErrInvalid)
+	}
+	if b.Driver != inventory.DriverIPMI {
+		return nil
 	}
 	// Suites 1, 2, 6, 7, 11, 15 and 16 do not encrypt, 0 does not even
 	// authenticate (IPMI v2.0, table 22-20).
@@ -300,7 +342,7 @@ func check(b inventory.BMC) error {
 type session struct {
 	d        *Driver
 	client   *bmclib.Client
-	provider *ipmi
+	provider provider
 	fence    func(context.Context) error
 }
 
@@ -322,7 +364,7 @@ func normalise(text string) string {
 		return On
 	case "off":
 		return Off
-	case "poweringon", "poweringoff", "paused":
+	case "poweringon", "poweringoff", "paused", "sleeping":
 		return Transitional
 	}
 	return Unknown
@@ -430,9 +472,11 @@ func (s *session) override(ctx context.Context) (bmclibbmc.BootDeviceOverride, e
 func (s *session) boot(ctx context.Context, want inventory.BootDevice) (string, error) {
 	// Otherwise the BMC clears the device 60 s after it was set, or when the
 	// machine is switched on. Some refuse this; what was set is read anyway.
-	err := s.write(ctx, func() (bool, error) { return true, s.provider.keepBootFlags(ctx) })
-	if err != nil && final(err) && !errors.Is(err, inventory.ErrUnsupported) {
-		return "", err
+	if k, ok := s.provider.(flagKeeper); ok {
+		err := s.write(ctx, func() (bool, error) { return true, k.keepBootFlags(ctx) })
+		if err != nil && final(err) && !errors.Is(err, inventory.ErrUnsupported) {
+			return "", err
+		}
 	}
 	wrote := s.write(ctx, func() (bool, error) {
 		return s.client.SetBootDevice(ctx, want.Device, want.Persistent, want.EFI)
@@ -441,6 +485,12 @@ func (s *session) boot(ctx context.Context, want inventory.BootDevice) (string, 
 		return "", wrote
 	}
 	got, err := s.override(ctx)
+	if blind := (blindError{}); errors.As(err, &blind) && wrote == nil {
+		if want.Device == "none" {
+			return "", nil
+		}
+		return fmt.Sprintf("boot device %s: %s", want.Device, blind.why), nil
+	}
 	if err != nil {
 		return "", errors.Join(wrote, err)
 	}
@@ -453,16 +503,7 @@ func (s *session) boot(ctx context.Context, want inventory.BootDevice) (string, 
 	if got.IsPersistent && !want.Persistent {
 		return "", fmt.Errorf("boot device %s was set for once but reads back as persistent: %w", want.Device, inventory.ErrUnsupported)
 	}
-	var dropped []string
-	if want.Persistent && !got.IsPersistent {
-		dropped = append(dropped, "persistent")
-	}
-	if want.EFI != got.IsEFIBoot {
-		dropped = append(dropped, "EFI")
-	}
-	if !s.provider.flagsValid {
-		dropped = append(dropped, "valid")
-	}
+	dropped := s.provider.dropped(want, got)
 	if len(dropped) > 0 {
 		return fmt.Sprintf("boot device %s was read back, but not these flags: %s", want.Device, strings.Join(dropped, ", ")), nil
 	}

@@ -21,8 +21,7 @@ import (
 )
 
 const (
-	providerName     = "ingot-ipmitool"
-	providerProtocol = "ipmi"
+	providerName = "ingot-ipmitool"
 	// commandTime bounds one run of ipmitool: two tries of 5 s for each of the
 	// five steps of opening a session, and the command.
 	commandTime = 30 * time.Second
@@ -30,6 +29,7 @@ const (
 	defaultCipher = "17"
 )
 
+// features are those of bmclib that all our providers have.
 var features = registrar.Features{providers.FeaturePowerState, providers.FeaturePowerSet, providers.FeatureBootDeviceSet, providers.FeatureBmcReset}
 
 func cipher(b inventory.BMC) string {
@@ -39,11 +39,17 @@ func cipher(b inventory.BMC) string {
 	return b.CipherSuite
 }
 
+// port returns where the controller listens.
 func port(b inventory.BMC) int {
-	if b.Port == 0 {
-		return 623
+	switch {
+	case b.Port != 0:
+		return b.Port
+	case b.Driver == inventory.DriverAMT:
+		return amtPort
+	case b.Driver == inventory.DriverWOL:
+		return wakePort
 	}
-	return b.Port
+	return 623
 }
 
 // ipmi is a provider of bmclib for one operation on one BMC. It differs from
@@ -52,41 +58,26 @@ func port(b inventory.BMC) int {
 // long as the command runs; the cipher suite is always given, because a search
 // logs in twice and can run a command twice; and flags are read back.
 type ipmi struct {
+	link
 	path     string
 	home     string // "" = none
 	bmc      inventory.BMC
 	password inventory.Secret
-	// last is the error of the last command: bmclib turns errors into texts.
-	last error
 	// flagsValid is whether the boot flags that were last read are marked as
 	// in force.
 	flagsValid bool
-	// admit is asked before each session, and settle told what became of it.
-	admit  func(context.Context) error
-	settle func(error)
 }
 
 var (
-	_ bmclibbmc.Opener                   = (*ipmi)(nil)
-	_ bmclibbmc.Closer                   = (*ipmi)(nil)
-	_ bmclibbmc.PowerStateGetter         = (*ipmi)(nil)
-	_ bmclibbmc.PowerSetter              = (*ipmi)(nil)
-	_ bmclibbmc.BootDeviceSetter         = (*ipmi)(nil)
-	_ bmclibbmc.BootDeviceOverrideGetter = (*ipmi)(nil)
-	_ bmclibbmc.BMCResetter              = (*ipmi)(nil)
+	_ provider   = (*ipmi)(nil)
+	_ flagKeeper = (*ipmi)(nil)
 )
 
-func newIPMI(path string, b inventory.BMC, password inventory.Secret) *ipmi {
-	return &ipmi{path: path, bmc: b, password: password}
+func newIPMI(l link, path, home string, b inventory.BMC, password inventory.Secret) *ipmi {
+	return &ipmi{link: l, path: path, home: home, bmc: b, password: password}
 }
 
-// cause returns the provider's own error in place of bmclib's text of it.
-func (p *ipmi) cause(err error) error {
-	if err != nil && p.last != nil {
-		return p.last
-	}
-	return err
-}
+func (p *ipmi) limit() time.Duration { return commandTime }
 
 // Name names the provider in bmclib's errors.
 func (p *ipmi) Name() string { return providerName }
@@ -194,19 +185,26 @@ func (p *ipmi) BootDeviceOverrideGet(ctx context.Context) (bmclibbmc.BootDeviceO
 }
 
 // run runs one command of ipmitool and returns all that it wrote.
-func (p *ipmi) run(ctx context.Context, command ...string) (string, error) {
-	p.last = nil
-	if p.admit != nil {
-		if p.last = p.admit(ctx); p.last != nil {
-			return "", p.last
-		}
-	}
-	out, err := p.exec(ctx, command)
-	if p.settle != nil {
-		p.settle(err)
-	}
-	p.last = err
+func (p *ipmi) run(ctx context.Context, command ...string) (out string, err error) {
+	err = p.do(ctx, func() error {
+		out, err = p.exec(ctx, command)
+		return err
+	})
 	return out, err
+}
+
+// dropped names the flags of want that were read back otherwise.
+func (p *ipmi) dropped(want inventory.BootDevice, got bmclibbmc.BootDeviceOverride) (flags []string) {
+	if want.Persistent && !got.IsPersistent {
+		flags = append(flags, "persistent")
+	}
+	if want.EFI != got.IsEFIBoot {
+		flags = append(flags, "EFI")
+	}
+	if !p.flagsValid {
+		flags = append(flags, "valid")
+	}
+	return flags
 }
 
 func (p *ipmi) exec(ctx context.Context, command []string) (string, error) {

@@ -97,14 +97,18 @@ type DiskSelector struct {
 // Drivers of BMC.
 const (
 	DriverIPMI    = "ipmi"
+	DriverAMT     = "amt" // Intel Active Management Technology
 	DriverRedfish = "redfish"
+	DriverExec    = "exec" // commands that the server's configuration names
+	DriverWOL     = "wol"  // wake-on-LAN switches on; a person switches off
 	DriverManual  = "manual"
 )
 
-// BMC says how to reach a machine's management controller. Changing Host,
-// Port, Driver or InsecureTLS clears the stored password.
+// BMC says how to reach a machine's management controller, or what else
+// switches its power. Changing Driver, Host, Port, InsecureTLS, Fingerprint or
+// Command clears the stored password.
 type BMC struct {
-	Driver      string `json:"driver"`         // ipmi | redfish | manual
+	Driver      string `json:"driver"`         // ipmi | amt | exec | wol | manual
 	Host        string `json:"host,omitempty"` // address or name
 	Port        int    `json:"port,omitempty"` // 0 = the driver's default
 	User        string `json:"user,omitempty"`
@@ -115,10 +119,65 @@ type BMC struct {
 	CipherSuite string `json:"cipherSuite,omitempty"`
 	InsecureTLS bool   `json:"insecureTLS,omitempty"`
 	SystemName  string `json:"systemName,omitempty"` // Redfish, when there are several
+	// Fingerprint pins the TLS key of AMT: sha256: and the hexadecimal digest
+	// of its SubjectPublicKeyInfo.
+	Fingerprint string `json:"fingerprint,omitempty"`
+	// Command is the name of an entry under power.commands in the server's
+	// configuration, for driver exec. The commands themselves stand there.
+	Command string `json:"command,omitempty"`
+	// MAC is what driver wol wakes; "" = the first netboot interface. Its
+	// packet goes to Host, by default the broadcast address of the machine's
+	// subnet.
+	MAC string `json:"mac,omitempty"`
+	// Machine is whose it is, as Machine.Controller says; it is never stored.
+	Machine string `json:"-"`
 }
 
-// Manual tells whether a person presses the button.
-func (b *BMC) Manual() bool { return b == nil || b.Driver == DriverManual || b.Driver == "" }
+// Manual tells whether a person presses the button, at least to switch off.
+func (b *BMC) Manual() bool {
+	return b == nil || b.Driver == DriverManual || b.Driver == DriverWOL || b.Driver == ""
+}
+
+// Wakes tells whether the machine can be switched on, and only that, without
+// a person.
+func (b *BMC) Wakes() bool { return b != nil && b.Driver == DriverWOL }
+
+// Controller returns what switches m, with all that its driver needs of the
+// machine.
+func (m Machine) Controller() BMC {
+	b := BMC{Driver: DriverManual}
+	if m.BMC != nil {
+		b = *m.BMC
+	}
+	b.Machine = m.Name
+	if !b.Wakes() {
+		return b
+	}
+	nic, _ := m.Netboot()
+	if b.MAC == "" {
+		b.MAC = nic.MAC
+	} else if i, ok := m.InterfaceByMAC(b.MAC); ok {
+		nic = i
+	}
+	if b.Host == "" {
+		b.Host = broadcast(nic).String()
+	}
+	return b
+}
+
+// broadcast returns the broadcast address of the subnet of i, that of any
+// link when i has no reservation.
+func broadcast(i Interface) netip.Addr {
+	bits, ok := maskBits(i.Netmask)
+	if !ok || !i.Address.Is4() || bits > 30 {
+		return netip.AddrFrom4([4]byte{255, 255, 255, 255})
+	}
+	a := i.Address.As4()
+	for n := bits; n < 32; n++ {
+		a[n/8] |= 0x80 >> (n % 8)
+	}
+	return netip.AddrFrom4(a)
+}
 
 // Address identifies the BMC for the rule of one operation at a time.
 func (b *BMC) Address() string {

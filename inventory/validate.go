@@ -24,6 +24,7 @@ var (
 	kernelArg   = regexp.MustCompile(`^[A-Za-z0-9_.][A-Za-z0-9_.,:=/@%+-]*$`)
 	ourArg      = regexp.MustCompile(`^(ingot\..*|r?dinit|init|initrd)(=.*)?$`)
 	cipherSuite = regexp.MustCompile(`^([1-9]|1[0-7])$`)
+	fingerprint = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
 	macDigits   = regexp.MustCompile(`^(?:([0-9a-f]{2}(?::[0-9a-f]{2}){5})|([0-9a-f]{2}(?:-[0-9a-f]{2}){5})|([0-9a-f]{4}(?:\.[0-9a-f]{4}){2})|([0-9a-f]{12}))$`)
 )
 
@@ -78,7 +79,10 @@ func Canonical(m Machine) Machine {
 		if b.Driver == "" && b.Host == "" {
 			b.Driver = DriverManual
 		}
-		b.Host = strings.ToLower(b.Host)
+		b.Host, b.Fingerprint = strings.ToLower(b.Host), strings.ToLower(b.Fingerprint)
+		if mac, err := ParseMAC(strings.TrimSpace(b.MAC)); err == nil {
+			b.MAC = mac
+		}
 		if a, err := netip.ParseAddr(strings.Trim(b.Host, "[]")); err == nil {
 			b.Host = a.Unmap().String()
 		}
@@ -305,15 +309,36 @@ func checkSelector(ps *Problems, d DiskSelector) {
 
 func checkBMC(ps *Problems, b BMC) {
 	switch b.Driver {
-	case DriverIPMI:
+	case DriverIPMI, DriverAMT:
 		if b.Host == "" {
 			ps.Add("bmc.host", "give its address or name", "the driver %s needs a host", b.Driver)
 		}
+	case DriverExec:
+		if b.Command == "" {
+			ps.Add("bmc.command", "name an entry under power.commands in the server's configuration", "the driver %s needs a command", b.Driver)
+		} else {
+			checkPathSafe(ps, "bmc.command", b.Command)
+		}
+	case DriverWOL:
+		checkWOL(ps, b)
 	case DriverRedfish:
 		ps.Add("bmc.driver", "use ipmi if the BMC speaks it as well, or manual", "this version cannot drive Redfish")
 	case DriverManual:
 	default:
-		ps.Add("bmc.driver", "use ipmi or manual", "there is no driver %q", b.Driver)
+		ps.Add("bmc.driver", "use ipmi, amt, exec, wol or manual", "there is no driver %q", b.Driver)
+	}
+	for _, x := range []struct{ field, value, driver string }{
+		{"bmc.command", b.Command, DriverExec}, {"bmc.fingerprint", b.Fingerprint, DriverAMT}, {"bmc.mac", b.MAC, DriverWOL},
+	} {
+		if x.value != "" && b.Driver != x.driver {
+			ps.Add(x.field, "leave it out", "only the driver %s has it", x.driver)
+		}
+	}
+	if b.Fingerprint != "" && !fingerprint.MatchString(b.Fingerprint) {
+		ps.Add("bmc.fingerprint", "write sha256: and 64 hexadecimal digits", "%q is no fingerprint of a key", b.Fingerprint)
+	}
+	if b.Fingerprint != "" && b.InsecureTLS {
+		ps.Add("bmc.insecureTLS", "leave it out: the fingerprint says which key is the right one", "it contradicts the fingerprint")
 	}
 	if b.Host != "" && !hostName(b.Host) {
 		ps.Add("bmc.host", "give an address or a name; the port goes into bmc.port", "%q is no host", b.Host)
@@ -328,6 +353,17 @@ func checkBMC(ps *Problems, b BMC) {
 	if strings.ContainsAny(password, "\r\n\x00") {
 		ps.Add("bmc.password", "remove the line break", "a password is one line")
 	}
+	if b.Driver == DriverAMT {
+		if b.User == "" {
+			ps.Add("bmc.user", "give it, mostly admin", "AMT needs a user name")
+		}
+		if len(b.User) > 16 {
+			ps.Add("bmc.user", "use a shorter one", "AMT knows user names of up to 16 bytes")
+		}
+		if len(password) > 32 {
+			ps.Add("bmc.password", "use a shorter one", "AMT knows passwords of up to 32 bytes")
+		}
+	}
 	if b.Driver == DriverIPMI {
 		if len(b.User) > 16 {
 			ps.Add("bmc.user", "use a shorter one", "IPMI knows user names of up to 16 bytes")
@@ -341,6 +377,23 @@ func checkBMC(ps *Problems, b BMC) {
 	}
 	if b.SystemName != "" && (!plain(b.SystemName) || strings.ContainsAny(b.SystemName, "/?#%") || strings.Trim(b.SystemName, ".") == "") {
 		ps.Add("bmc.systemName", "give the system's id as Redfish lists it", "%q is no system name", b.SystemName)
+	}
+}
+
+// checkWOL checks what only wake-on-LAN has: no log-in, an address of IPv4.
+func checkWOL(ps *Problems, b BMC) {
+	if b.User != "" || !b.Password.IsZero() {
+		ps.Add("bmc.user", "leave user and password out", "a magic packet carries no credentials")
+	}
+	if b.MAC != "" {
+		if mac, err := ParseMAC(b.MAC); err != nil || groupMAC(mac) || mac == "00:00:00:00:00:00" {
+			ps.Add("bmc.mac", "write it as aa:bb:cc:dd:ee:ff", "%q is no MAC address of one interface", b.MAC)
+		}
+	}
+	if b.Host != "" {
+		if a, err := netip.ParseAddr(b.Host); err != nil || !a.Is4() {
+			ps.Add("bmc.host", "give an IPv4 address, mostly the broadcast address of the machine's subnet, or leave it out", "%q is none", b.Host)
+		}
 	}
 }
 

@@ -95,6 +95,13 @@ func TestValidate(t *testing.T) {
 	}
 	arg := func(a string) func(m *Machine) { return func(m *Machine) { m.KernelArgs = []string{"quiet", a} } }
 	bmc := func(change func(b *BMC)) func(m *Machine) { return func(m *Machine) { change(m.BMC) } }
+	wol := func(change func(b *BMC)) func(m *Machine) {
+		return func(m *Machine) {
+			m.BMC = &BMC{Driver: DriverWOL}
+			change(m.BMC)
+		}
+	}
+	key := "sha256:" + strings.Repeat("0a", 32)
 	for _, c := range []struct {
 		field  string
 		change func(m *Machine)
@@ -147,7 +154,23 @@ func TestValidate(t *testing.T) {
 		{"diskSelector.serial", func(m *Machine) { m.DiskSelector.Serial = "a\x1b[0m" }},
 		{"diskSelector.minSize", func(m *Machine) { m.DiskSelector.MinSize = -1 }},
 		{"diskSelector.maxSize", func(m *Machine) { m.DiskSelector.MaxSize = 4 }},
-		{"bmc.driver", bmc(func(b *BMC) { b.Driver = "amt" })},
+		{"bmc.driver", bmc(func(b *BMC) { b.Driver = "ilo" })},
+		{"bmc.host", bmc(func(b *BMC) { b.Driver, b.Host = DriverAMT, "" })},
+		{"bmc.user", bmc(func(b *BMC) { b.Driver, b.User = DriverAMT, "" })},
+		{"bmc.user", bmc(func(b *BMC) { b.Driver, b.User = DriverAMT, strings.Repeat("u", 17) })},
+		{"bmc.password", bmc(func(b *BMC) { b.Driver, b.Password = DriverAMT, NewSecret(strings.Repeat("x", 33)) })},
+		{"bmc.fingerprint", bmc(func(b *BMC) { b.Driver, b.Fingerprint = DriverAMT, "sha256:12" })},
+		{"bmc.insecureTLS", bmc(func(b *BMC) { b.Driver, b.Fingerprint, b.InsecureTLS = DriverAMT, key, true })},
+		{"bmc.fingerprint", bmc(func(b *BMC) { b.Fingerprint = key })},
+		{"bmc.command", bmc(func(b *BMC) { b.Driver = DriverExec })},
+		{"bmc.command", bmc(func(b *BMC) { b.Driver, b.Command = DriverExec, "/bin/sh -c x" })},
+		{"bmc.command", bmc(func(b *BMC) { b.Driver, b.Command = DriverExec, "../x" })},
+		{"bmc.command", bmc(func(b *BMC) { b.Command = "plug" })},
+		{"bmc.user", wol(func(b *BMC) { b.User = "admin" })},
+		{"bmc.user", wol(func(b *BMC) { b.Password = NewSecret("x") })},
+		{"bmc.mac", wol(func(b *BMC) { b.MAC = "ff:ff:ff:ff:ff:ff" })},
+		{"bmc.host", wol(func(b *BMC) { b.Host = "switch" })},
+		{"bmc.mac", bmc(func(b *BMC) { b.MAC = "52:54:00:00:00:01" })},
 		{"bmc.driver", bmc(func(b *BMC) { b.Driver = "" })},
 		{"bmc.host", bmc(func(b *BMC) { b.Host = "" })},
 		{"bmc.host", bmc(func(b *BMC) { b.Host = "-oProxyCommand=x" })},
@@ -232,4 +255,38 @@ func TestValidateImage(t *testing.T) {
 			require.Equal(t, field, ps[0].Field)
 		}
 	}
+}
+
+// TestController is what drivers are told of the machine.
+func TestController(t *testing.T) {
+	m := Canonical(good())
+	b := m.Controller()
+	require.Equal(t, m.Name, b.Machine)
+	require.Empty(t, b.MAC)
+	require.False(t, b.Manual())
+
+	m.BMC = &BMC{Driver: DriverWOL}
+	require.Empty(t, Validate(m))
+	b = m.Controller()
+	require.True(t, b.Manual() && b.Wakes(), "a person is needed to switch it off")
+	require.Empty(t, b.Address())
+	require.Equal(t, "52:54:00:ab:cd:0e", b.MAC)
+	require.Equal(t, "10.0.0.255", b.Host)
+	require.Equal(t, &BMC{Driver: DriverWOL}, m.BMC, "the machine is as it was")
+	m.Interfaces[0].Address, m.Interfaces[0].Netmask = netip.MustParseAddr("10.9.20.7"), "255.255.252.0"
+	require.Equal(t, "10.9.23.255", m.Controller().Host)
+	m.Interfaces[0].Address = netip.Addr{}
+	require.Equal(t, "255.255.255.255", m.Controller().Host, "no reservation")
+	m.BMC = &BMC{Driver: DriverWOL, MAC: m.Interfaces[1].MAC, Host: "10.0.9.255"}
+	require.Equal(t, "52:54:00:ab:cd:0f 10.0.9.255", m.Controller().MAC+" "+m.Controller().Host)
+	m.BMC = nil
+	b = m.Controller()
+	require.True(t, b.Manual())
+	require.False(t, b.Wakes())
+
+	m = good()
+	m.BMC = &BMC{Driver: DriverExec, Command: "plug", Password: NewSecret("x")}
+	require.Empty(t, Validate(m))
+	m.BMC = &BMC{Driver: "AMT", Host: "10.0.0.7", User: "admin", Fingerprint: "sha256:" + strings.Repeat("0A", 32)}
+	require.Empty(t, Validate(m))
 }

@@ -83,6 +83,8 @@ type Spec struct {
 	BMCUser     string
 	BMCPassword string // at most 20 characters
 	NoBMC       bool   // a machine without a BMC: only PowerOn and the like switch it
+	// Controller is the kind of its BMC, default ControllerIPMI. An AMT has the same defaults.
+	Controller Controller
 
 	// The rest is for Firmware Simulated, whose DiskSize is 64 MiB by default.
 
@@ -103,6 +105,7 @@ type Machine struct {
 	dir  string
 	num  int
 	bmc  *BMC
+	amt  *AMT
 	sim  *simulation // nil: QEMU
 
 	mu          sync.Mutex // one change of power at a time
@@ -167,7 +170,15 @@ func (l *Lab) Machine(ctx context.Context, spec Spec) (*Machine, error) {
 	l.mu.Lock()
 	l.machines[spec.Name] = m
 	l.mu.Unlock()
-	if !spec.NoBMC {
+	switch {
+	case spec.NoBMC:
+	case spec.Controller == ControllerAMT:
+		m.amt = NewAMT(m, spec.BMCUser, spec.BMCPassword)
+		m.amt.Address, m.amt.machine = spec.BMCAddress, m
+		if err := m.amt.install(ctx); err != nil {
+			return nil, fmt.Errorf("making the AMT of %q: %w", spec.Name, err)
+		}
+	default:
 		m.bmc = &BMC{Address: spec.BMCAddress, User: spec.BMCUser, Password: spec.BMCPassword, machine: m}
 		if err := m.bmc.install(ctx); err != nil {
 			return nil, fmt.Errorf("making the BMC of %q: %w", spec.Name, err)
@@ -220,6 +231,11 @@ func (s Spec) complete(num int) (Spec, error) {
 	default:
 		return s, fmt.Errorf("there is no firmware %q", s.Firmware)
 	}
+	switch def((*string)(&s.Controller), string(ControllerIPMI)); s.Controller {
+	case ControllerIPMI, ControllerAMT:
+	default:
+		return s, fmt.Errorf("there is no controller %q", s.Controller)
+	}
 	switch s.Bus {
 	case Virtio, NVMe, AHCI:
 	default:
@@ -262,8 +278,11 @@ func (m *Machine) Name() string { return m.spec.Name }
 // Spec is the machine's description with all defaults filled in.
 func (m *Machine) Spec() Spec { return m.spec }
 
-// BMC is the machine's BMC, nil with Spec.NoBMC.
+// BMC is the machine's BMC, nil with Spec.NoBMC and with another controller.
 func (m *Machine) BMC() *BMC { return m.bmc }
+
+// AMT is the machine's Intel AMT, nil unless Spec.Controller says so.
+func (m *Machine) AMT() *AMT { return m.amt }
 
 // DiskPath is the file of the disk that an installation is meant for. Change it only while the machine is off.
 func (m *Machine) DiskPath() string { return m.DiskPathOf(m.spec.DiskSerial) }

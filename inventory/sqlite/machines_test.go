@@ -109,6 +109,8 @@ func TestBMCRetargetClearsPassword(t *testing.T) {
 		"port":   func(b *inventory.BMC) { b.Port = 443 },
 		"driver": func(b *inventory.BMC) { b.Driver = inventory.DriverIPMI },
 		"tls":    func(b *inventory.BMC) { b.InsecureTLS = !b.InsecureTLS },
+		"key":    func(b *inventory.BMC) { b.Fingerprint = "sha256:00" },
+		"name":   func(b *inventory.BMC) { b.Command = "plug" },
 		"user":   func(b *inventory.BMC) { b.User = "operator" },
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -1,0 +1,182 @@
+package bmc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os/exec"
+	"strings"
+	"syscall"
+	"time"
+
+	bmclibbmc "github.com/bmc-toolbox/bmclib/v2/bmc"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+const (
+	// maxOutput is how much of a command's answer is read.
+	maxOutput = 64 << 10
+	// powerTime is how long a command may take that says nothing else.
+	powerTime = 30 * time.Second
+)
+
+// Command is what an administrator wrote down to switch machines with. Each of
+// On, Off and Status is a program, by its absolute path, and its arguments; no
+// shell is between. In arguments, {machine} stands for the machine's name and
+// {host} for the address of its BMC.
+//
+// A machine's password, if there is one, is a line on the program's standard
+// input. Exit status 0 means that it worked. The last line that Status writes
+// is on or off. Nothing that a program writes gets into logs or errors.
+type Command struct {
+	On, Off, Status []string
+	// Timeout is how long one of them may take; 0 = 30 s.
+	Timeout time.Duration
+}
+
+// CheckCommand tells whether there is a command of that name, else
+// inventory.ErrInvalid.
+func (d *Driver) CheckCommand(name string) error {
+	if _, ok := d.cfg.Commands[name]; !ok {
+		return fmt.Errorf("the server's configuration has no command %q under power.commands: %w", name, inventory.ErrInvalid)
+	}
+	return nil
+}
+
+// command is a provider that runs an administrator's programs.
+type command struct {
+	link
+	cmd      Command
+	bmc      inventory.BMC
+	password inventory.Secret
+}
+
+var _ provider = (*command)(nil)
+
+func (d *Driver) newCommand(l link, b inventory.BMC, password inventory.Secret) (*command, error) {
+	if err := d.CheckCommand(b.Command); err != nil {
+		return nil, err
+	}
+	if strings.ContainsAny(password.Reveal(), "\n\r\x00") {
+		return nil, fmt.Errorf("the password holds a line end: %w", inventory.ErrInvalid)
+	}
+	c := d.cfg.Commands[b.Command]
+	if c.Timeout <= 0 {
+		c.Timeout = powerTime
+	}
+	return &command{link: l, cmd: c, bmc: b, password: password}, nil
+}
+
+// Name names the provider in bmclib's errors.
+func (p *command) Name() string { return "ingot-exec" }
+
+// Open has nothing to open.
+func (p *command) Open(context.Context) error { return nil }
+
+// Close has nothing to close.
+func (p *command) Close(context.Context) error { return nil }
+
+func (p *command) limit() time.Duration { return p.cmd.Timeout }
+
+// PowerStateGet returns the last line of what status says.
+func (p *command) PowerStateGet(ctx context.Context) (string, error) {
+	out, err := p.run(ctx, "status", p.cmd.Status)
+	if err != nil {
+		return "", err
+	}
+	lines := strings.Split(strings.TrimSpace(out), "\n")
+	return lines[len(lines)-1], nil
+}
+
+// PowerSet runs on or off.
+func (p *command) PowerSet(ctx context.Context, state string) (bool, error) {
+	argv := map[string][]string{"on": p.cmd.On, "off": p.cmd.Off}[state]
+	if argv == nil {
+		return false, p.cannot("power commands have no %s", state)
+	}
+	_, err := p.run(ctx, state, argv)
+	return err == nil, err
+}
+
+// BootDeviceSet cannot choose. It lets pass what the machine's own boot order
+// may do as well.
+func (p *command) BootDeviceSet(_ context.Context, device string, persistent, _ bool) (bool, error) {
+	p.last = nil
+	if device != "none" && (device != "pxe" || persistent) {
+		return false, p.cannot("power commands cannot choose what boots")
+	}
+	return true, nil
+}
+
+// BootDeviceOverrideGet cannot tell.
+func (p *command) BootDeviceOverrideGet(context.Context) (bmclibbmc.BootDeviceOverride, error) {
+	p.last = blindError{"power commands cannot choose it, so the machine's own boot order must have the network first"}
+	return bmclibbmc.BootDeviceOverride{}, p.last
+}
+
+func (p *command) dropped(inventory.BootDevice, bmclibbmc.BootDeviceOverride) []string { return nil }
+
+// BmcReset has nothing to reset.
+func (p *command) BmcReset(context.Context, string) (bool, error) {
+	return false, p.cannot("there is no BMC to reset behind power commands")
+}
+
+// run runs one program and returns what it wrote to its standard output.
+func (p *command) run(ctx context.Context, what string, argv []string) (out string, err error) {
+	err = p.do(ctx, func() error {
+		out, err = p.exec(ctx, what, argv)
+		return err
+	})
+	return out, err
+}
+
+func (p *command) exec(ctx context.Context, what string, argv []string) (string, error) {
+	filled := make([]string, len(argv))
+	for n, a := range argv {
+		if strings.Contains(a, "{host}") && p.bmc.Host == "" {
+			return "", fmt.Errorf("its argument %q needs bmc.host, which the machine has not: %w", a, inventory.ErrInvalid)
+		}
+		filled[n] = strings.NewReplacer("{machine}", p.bmc.Machine, "{host}", p.bmc.Host).Replace(a)
+	}
+	limited, cancel := context.WithTimeout(ctx, p.cmd.Timeout)
+	defer cancel()
+	cmd := exec.CommandContext(limited, filled[0], filled[1:]...)
+	cmd.Dir, cmd.Env = "/", []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C"}
+	if text := p.password.Reveal(); text != "" {
+		cmd.Stdin = strings.NewReader(text + "\n")
+	}
+	out := &head{left: maxOutput}
+	cmd.Stdout, cmd.Stderr = out, io.Discard
+	// What it started ends with it.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd.WaitDelay = 2 * time.Second
+	err := cmd.Run()
+	var exit *exec.ExitError
+	switch {
+	case ctx.Err() != nil:
+		return "", ctx.Err()
+	case limited.Err() != nil:
+		return "", fmt.Errorf("%s took longer than %s: %w", what, p.cmd.Timeout, inventory.ErrUnreachable)
+	case errors.As(err, &exit):
+		return "", fmt.Errorf("%s ended with %s; run it by hand to see what it says: %w", what, exit.ProcessState, inventory.ErrUnreachable)
+	case err != nil && !errors.Is(err, exec.ErrWaitDelay): // it worked, and left something behind that runs on
+		return "", fmt.Errorf("starting %s: %w: %w", what, inventory.ErrUnsupported, err)
+	}
+	return out.text.String(), nil
+}
+
+// head keeps the beginning of what is written to it.
+type head struct {
+	text strings.Builder
+	left int
+}
+
+func (h *head) Write(b []byte) (int, error) {
+	keep := b[:min(len(b), h.left)]
+	h.left -= len(keep)
+	h.text.Write(keep)
+	return len(b), nil
+}

@@ -1,0 +1,81 @@
+package bmc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	bmclibbmc "github.com/bmc-toolbox/bmclib/v2/bmc"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// provider is one way to switch a machine, for one operation on one machine.
+type provider interface {
+	bmclibbmc.Opener
+	bmclibbmc.Closer
+	bmclibbmc.PowerStateGetter
+	bmclibbmc.PowerSetter
+	bmclibbmc.BootDeviceSetter
+	bmclibbmc.BootDeviceOverrideGetter
+	bmclibbmc.BMCResetter
+	// Name names it in bmclib's errors.
+	Name() string
+	// limit is how long one of its commands may take.
+	limit() time.Duration
+	// cause returns the provider's own error in place of bmclib's text of it.
+	cause(error) error
+	// dropped names the flags of a boot device that were read back otherwise.
+	dropped(want inventory.BootDevice, got bmclibbmc.BootDeviceOverride) []string
+}
+
+// flagKeeper is a provider that has to be told not to forget a boot device.
+type flagKeeper interface {
+	keepBootFlags(ctx context.Context) error
+}
+
+// blindError is the answer of a provider that cannot say what boots next.
+type blindError struct{ why string }
+
+func (e blindError) Error() string { return e.why }
+func (e blindError) Unwrap() error { return inventory.ErrUnsupported }
+
+// link is what the commands of an operation have in common.
+type link struct {
+	// admit is asked before each command, and settle told what became of it.
+	admit  func(context.Context) error
+	settle func(error)
+	// last is the error of the last command: bmclib turns errors into texts.
+	last error
+}
+
+func (l *link) cause(err error) error {
+	if err != nil && l.last != nil {
+		return l.last
+	}
+	return err
+}
+
+// do carries out one command.
+func (l *link) do(ctx context.Context, command func() error) error {
+	l.last = nil
+	if l.admit != nil {
+		if l.last = l.admit(ctx); l.last != nil {
+			return l.last
+		}
+	}
+	l.last = command()
+	if l.settle != nil {
+		l.settle(l.last)
+	}
+	return l.last
+}
+
+// cannot says that this kind of controller has no such thing.
+func (l *link) cannot(format string, args ...any) error {
+	l.last = fmt.Errorf(format+": %w", append(args, inventory.ErrUnsupported)...)
+	return l.last
+}
+
+func isUnsupported(err error) bool { return errors.Is(err, inventory.ErrUnsupported) }

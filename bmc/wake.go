@@ -1,0 +1,88 @@
+package bmc
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strconv"
+	"time"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+const (
+	// wakePort is the discard port, to which magic packets are mostly sent.
+	wakePort = 9
+	// wakes is how many packets are sent, wakePause apart: a switch that has
+	// just changed the speed of a sleeping card's link loses the first.
+	wakes     = 3
+	wakePause = 200 * time.Millisecond
+)
+
+// magic returns the packet that wakes the card with that MAC: six times FF,
+// then sixteen times the address.
+func magic(mac string) ([]byte, error) {
+	hw, err := net.ParseMAC(mac)
+	if err != nil || len(hw) != 6 {
+		return nil, fmt.Errorf("there is no MAC address to wake (%q): %w", mac, inventory.ErrInvalid)
+	}
+	return append(bytes.Repeat([]byte{0xff}, 6), bytes.Repeat(hw, 16)...), nil
+}
+
+// wake sends magic packets. Nothing answers them.
+func (d *Driver) wake(ctx context.Context, b inventory.BMC, power string, fence func(context.Context) error) error {
+	if power != "on" {
+		return fmt.Errorf("power %s: %w", power, check(b))
+	}
+	packet, err := magic(b.MAC)
+	if err != nil {
+		return fmt.Errorf("waking: %w", err)
+	}
+	to, err := netip.ParseAddr(b.Host)
+	if err != nil || !to.Is4() {
+		return fmt.Errorf("waking %s: %q is no IPv4 address to send to: %w", b.MAC, b.Host, inventory.ErrInvalid)
+	}
+	if to != netip.AddrFrom4([4]byte{255, 255, 255, 255}) {
+		if err := d.checkAddr(to); err != nil {
+			return fmt.Errorf("waking %s: %w", b.MAC, err)
+		}
+	}
+	t, err := d.lock(ctx, "wol/"+b.MAC)
+	if err != nil {
+		return fmt.Errorf("waking %s: %w", b.MAC, err)
+	}
+	defer func() { <-t.token }()
+	if fence != nil {
+		if err := fence(ctx); err != nil {
+			return fenceError{err}
+		}
+	}
+	// The source address also chooses the interface of 255.255.255.255.
+	var dialer net.Dialer
+	if d.cfg.WakeFrom.IsValid() {
+		dialer.LocalAddr = net.UDPAddrFromAddrPort(netip.AddrPortFrom(d.cfg.WakeFrom, 0))
+	}
+	c, err := dialer.DialContext(ctx, "udp4", net.JoinHostPort(to.String(), strconv.Itoa(port(b))))
+	if err != nil {
+		return fmt.Errorf("waking %s: %w: %w", b.MAC, inventory.ErrUnreachable, err)
+	}
+	for n := range wakes {
+		if n > 0 {
+			if err = d.cfg.sleep(ctx, wakePause); err != nil {
+				break
+			}
+		}
+		if _, err = c.Write(packet); err != nil {
+			err = fmt.Errorf("%w: %w", inventory.ErrUnreachable, err)
+			break
+		}
+	}
+	if err = errors.Join(err, c.Close()); err != nil {
+		return fmt.Errorf("waking %s: %w", b.MAC, err)
+	}
+	d.cfg.Log.Debug("magic packets sent", "mac", b.MAC, "to", to)
+	return nil
+}

@@ -1,0 +1,425 @@
+package bmc
+
+import (
+	"context"
+	"crypto/md5"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"crypto/tls"
+	"encoding/hex"
+	"encoding/xml"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// The namespaces of WS-Management (DSP0226) and of Intel's classes.
+const (
+	nsSOAP  = "http://www.w3.org/2003/05/soap-envelope"
+	nsAddr  = "http://schemas.xmlsoap.org/ws/2004/08/addressing"
+	nsWSMan = "http://schemas.dmtf.org/wbem/wsman/1/wsman.xsd"
+	nsEnum  = "http://schemas.xmlsoap.org/ws/2004/09/enumeration"
+	nsXfer  = "http://schemas.xmlsoap.org/ws/2004/09/transfer"
+	nsCIM   = "http://schemas.dmtf.org/wbem/wscim/1/cim-schema/2/"
+	nsAMT   = "http://intel.com/wbem/wscim/1/amt-schema/1/"
+	nsIPS   = "http://intel.com/wbem/wscim/1/ips-schema/1/"
+	nobody  = nsAddr + "/role/anonymous"
+)
+
+const (
+	amtPort    = 16992
+	amtTLSPort = 16993
+	// maxAnswer bounds what a controller may answer, maxPulls how many parts
+	// an enumeration may have.
+	maxAnswer = 1 << 20
+	maxPulls  = 64
+	// requestTime bounds one request.
+	requestTime = 10 * time.Second
+)
+
+// wsman is a client of WS-Management over HTTP with digest authentication. It
+// follows no redirect, asks no proxy, and sends a password to nobody in any
+// other form than a digest (RFC 2617).
+type wsman struct {
+	url      string
+	user     string
+	password inventory.Secret
+	http     *http.Client
+	asked    challenge
+	count    int
+}
+
+// newWSMan returns a client of the controller at b.Host, an address, which is
+// known to people and in certificates as name.
+func newWSMan(name string, b inventory.BMC, password inventory.Secret) *wsman {
+	u := url.URL{Scheme: "http", Host: net.JoinHostPort(b.Host, strconv.Itoa(port(b))), Path: "/wsman"}
+	transport := &http.Transport{MaxIdleConnsPerHost: 1, DisableCompression: true, MaxResponseHeaderBytes: 16 << 10}
+	if port(b) == amtTLSPort || b.Fingerprint != "" {
+		u.Scheme = "https"
+		transport.TLSClientConfig = tlsConfig(name, b)
+	}
+	return &wsman{url: u.String(), user: b.User, password: password, http: &http.Client{
+		Transport:     transport,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}}
+}
+
+// errStranger is a certificate with another key than the pinned one.
+var errStranger = errors.New("its key is another than the pinned one")
+
+func tlsConfig(name string, b inventory.BMC) *tls.Config {
+	c := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: name}
+	for _, s := range tls.CipherSuites() {
+		c.CipherSuites = append(c.CipherSuites, s.ID)
+	}
+	// Before version 16, AMT knows no key exchange but RSA.
+	c.CipherSuites = append(c.CipherSuites, tls.TLS_RSA_WITH_AES_128_GCM_SHA256, tls.TLS_RSA_WITH_AES_256_GCM_SHA384,
+		tls.TLS_RSA_WITH_AES_128_CBC_SHA, tls.TLS_RSA_WITH_AES_256_CBC_SHA)
+	c.InsecureSkipVerify = b.InsecureTLS || b.Fingerprint != ""
+	if b.Fingerprint != "" {
+		c.VerifyConnection = func(s tls.ConnectionState) error {
+			sum := sha256.Sum256(s.PeerCertificates[0].RawSubjectPublicKeyInfo)
+			if subtle.ConstantTimeCompare([]byte("sha256:"+hex.EncodeToString(sum[:])), []byte(b.Fingerprint)) != 1 {
+				return errStranger
+			}
+			return nil
+		}
+	}
+	return c
+}
+
+// close gives the connection back.
+func (w *wsman) close() { w.http.CloseIdleConnections() }
+
+// challenge is what a server asks of who logs in.
+type challenge struct {
+	realm, nonce, opaque string
+	qop                  bool
+	used                 int
+}
+
+var challengeParts = regexp.MustCompile(`(\w+)\s*=\s*(?:"([^"]*)"|([^",\s]+))`)
+
+// parseChallenge returns the first digest challenge that can be answered.
+func parseChallenge(headers []string) (challenge, bool) {
+	for _, h := range headers {
+		rest, ok := cutPrefixFold(strings.TrimSpace(h), "Digest ")
+		if !ok {
+			continue
+		}
+		parts := map[string]string{}
+		for _, m := range challengeParts.FindAllStringSubmatch(rest, -1) {
+			parts[strings.ToLower(m[1])] = m[2] + m[3]
+		}
+		c := challenge{realm: parts["realm"], nonce: parts["nonce"], opaque: parts["opaque"]}
+		for q := range strings.SplitSeq(parts["qop"], ",") {
+			c.qop = c.qop || strings.TrimSpace(q) == "auth"
+		}
+		if a := parts["algorithm"]; c.nonce == "" || a != "" && !strings.EqualFold(a, "MD5") || parts["qop"] != "" && !c.qop {
+			continue
+		}
+		return c, true
+	}
+	return challenge{}, false
+}
+
+func cutPrefixFold(s, prefix string) (string, bool) {
+	if len(s) < len(prefix) || !strings.EqualFold(s[:len(prefix)], prefix) {
+		return s, false
+	}
+	return s[len(prefix):], true
+}
+
+func hash(parts ...string) string {
+	sum := md5.Sum([]byte(strings.Join(parts, ":"))) // AMT knows no other
+	return hex.EncodeToString(sum[:])
+}
+
+// answer returns the header that answers the challenge for a POST to uri.
+func (c *challenge) answer(uri, user, password string) (string, error) {
+	c.used++
+	ha1, ha2 := hash(user, c.realm, password), hash(http.MethodPost, uri)
+	quote := strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace
+	out := fmt.Sprintf(`Digest username="%s", realm="%s", nonce="%s", uri="%s"`, quote(user), c.realm, c.nonce, uri)
+	if c.opaque != "" {
+		out += fmt.Sprintf(`, opaque="%s"`, c.opaque)
+	}
+	if !c.qop {
+		return out + fmt.Sprintf(`, response="%s"`, hash(ha1, c.nonce, ha2)), nil
+	}
+	var raw [8]byte
+	if _, err := rand.Read(raw[:]); err != nil {
+		return "", err
+	}
+	nc, cnonce := fmt.Sprintf("%08x", c.used), hex.EncodeToString(raw[:])
+	return out + fmt.Sprintf(`, qop=auth, nc=%s, cnonce="%s", response="%s"`, nc, cnonce, hash(ha1, c.nonce, nc, cnonce, "auth", ha2)), nil
+}
+
+// node is an element of an answer.
+type node struct {
+	XMLName xml.Name
+	Attrs   []xml.Attr `xml:",any,attr"`
+	Text    string     `xml:",chardata"`
+	Nodes   []node     `xml:",any"`
+}
+
+// first returns the first element of that name in or below n; nil: none.
+func (n *node) first(name string) *node {
+	if n == nil || n.XMLName.Local == name {
+		return n
+	}
+	for i := range n.Nodes {
+		if found := n.Nodes[i].first(name); found != nil {
+			return found
+		}
+	}
+	return nil
+}
+
+func (n *node) text(name string) string {
+	if found := n.first(name); found != nil {
+		return strings.TrimSpace(found.Text)
+	}
+	return ""
+}
+
+// selector returns the value of the selector of that name in or below n.
+func (n *node) selector(name string) string {
+	if n == nil {
+		return ""
+	}
+	if n.XMLName.Local == "Selector" {
+		for _, a := range n.Attrs {
+			if a.Name.Local == "Name" && a.Value == name {
+				return strings.TrimSpace(n.Text)
+			}
+		}
+	}
+	for i := range n.Nodes {
+		if v := n.Nodes[i].selector(name); v != "" {
+			return v
+		}
+	}
+	return ""
+}
+
+// element writes an element of text in the namespace that is declared as r.
+func element(name, text string) string {
+	var b strings.Builder
+	_ = xml.EscapeText(&b, []byte(text)) // a builder takes everything
+	return "<r:" + name + ">" + b.String() + "</r:" + name + ">"
+}
+
+// reference is the body of an endpoint reference to an instance.
+func reference(resource string, selectors ...string) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, `<a:Address>%s</a:Address><a:ReferenceParameters><w:ResourceURI>%s</w:ResourceURI><w:SelectorSet>`, nobody, resource)
+	for i := 0; i+1 < len(selectors); i += 2 {
+		fmt.Fprintf(&b, `<w:Selector Name="%s">%s</w:Selector>`, selectors[i], selectors[i+1])
+	}
+	return b.String() + `</w:SelectorSet></a:ReferenceParameters>`
+}
+
+// invoke calls a method and returns its ReturnValue.
+func (w *wsman) invoke(ctx context.Context, resource, method, input string) (int, error) {
+	answer, err := w.call(ctx, resource+"/"+method, resource, fmt.Sprintf(`<r:%s_INPUT xmlns:r="%s">%s</r:%s_INPUT>`, method, resource, input, method))
+	if err != nil {
+		return 0, err
+	}
+	value := answer.text("ReturnValue")
+	n, err := strconv.Atoi(value)
+	if err != nil {
+		return 0, fmt.Errorf("%s: it answered no number but %q: %w", method, clip(value), inventory.ErrUnsupported)
+	}
+	return n, nil
+}
+
+// get returns the only instance of a class.
+func (w *wsman) get(ctx context.Context, resource string) (*node, error) {
+	answer, err := w.call(ctx, nsXfer+"/Get", resource, "")
+	if err != nil {
+		return nil, err
+	}
+	body := answer.first("Body")
+	if body == nil || len(body.Nodes) == 0 {
+		return nil, fmt.Errorf("reading %s: the answer is empty: %w", class(resource), inventory.ErrUnsupported)
+	}
+	return &body.Nodes[0], nil
+}
+
+// list returns the instances of a class.
+func (w *wsman) list(ctx context.Context, resource string) ([]node, error) {
+	answer, err := w.call(ctx, nsEnum+"/Enumerate", resource, fmt.Sprintf(`<e:Enumerate xmlns:e="%s"></e:Enumerate>`, nsEnum))
+	if err != nil {
+		return nil, err
+	}
+	var out []node
+	for range maxPulls {
+		at := answer.text("EnumerationContext")
+		if at == "" {
+			return nil, fmt.Errorf("listing %s: there is no enumeration context: %w", class(resource), inventory.ErrUnsupported)
+		}
+		var escaped strings.Builder
+		_ = xml.EscapeText(&escaped, []byte(at)) // a builder takes everything
+		answer, err = w.call(ctx, nsEnum+"/Pull", resource, fmt.Sprintf(
+			`<e:Pull xmlns:e="%s"><e:EnumerationContext>%s</e:EnumerationContext><e:MaxElements>100</e:MaxElements><e:MaxCharacters>99999</e:MaxCharacters></e:Pull>`, nsEnum, escaped.String()))
+		if err != nil {
+			return nil, err
+		}
+		if items := answer.first("Items"); items != nil {
+			out = append(out, items.Nodes...)
+		}
+		if answer.first("EndOfSequence") != nil {
+			return out, nil
+		}
+	}
+	return nil, fmt.Errorf("listing %s: it does not end: %w", class(resource), inventory.ErrUnsupported)
+}
+
+// class is the last part of a resource's name.
+func class(resource string) string { return resource[strings.LastIndex(resource, "/")+1:] }
+
+// call sends one request and returns the answer's envelope.
+func (w *wsman) call(ctx context.Context, act, resource, body string) (*node, error) {
+	w.count++
+	envelope := fmt.Sprintf(`<?xml version="1.0" encoding="UTF-8"?>`+
+		`<s:Envelope xmlns:s="%s" xmlns:a="%s" xmlns:w="%s"><s:Header><a:Action s:mustUnderstand="true">%s</a:Action><a:To s:mustUnderstand="true">/wsman</a:To>`+
+		`<w:ResourceURI s:mustUnderstand="true">%s</w:ResourceURI><a:MessageID s:mustUnderstand="true">%d</a:MessageID>`+
+		`<a:ReplyTo><a:Address s:mustUnderstand="true">%s</a:Address></a:ReplyTo><w:OperationTimeout>PT60S</w:OperationTimeout></s:Header><s:Body>%s</s:Body></s:Envelope>`,
+		nsSOAP, nsAddr, nsWSMan, act, resource, w.count, nobody, body)
+	if w.asked.nonce == "" {
+		if err := w.knock(ctx); err != nil {
+			return nil, err
+		}
+	}
+	for {
+		proven := w.asked.used > 0
+		header, err := w.asked.answer("/wsman", w.user, w.password.Reveal())
+		if err != nil {
+			return nil, err
+		}
+		status, headers, text, err := w.post(ctx, envelope, header)
+		if err != nil {
+			return nil, err
+		}
+		if status == http.StatusUnauthorized {
+			// Only a nonce that was good before can have become old: with
+			// another, the log-in is what is wrong, and once is enough.
+			if c, ok := parseChallenge(headers.Values("WWW-Authenticate")); ok && proven && c.nonce != w.asked.nonce {
+				w.asked = c
+				continue
+			}
+			w.asked = challenge{}
+			return nil, fmt.Errorf("it does not let %q in (check user and password of AMT): %w", w.user, inventory.ErrRefused)
+		}
+		return answer(act, status, text)
+	}
+}
+
+// knock asks for a challenge. Nothing is said before there is one.
+func (w *wsman) knock(ctx context.Context) error {
+	status, headers, _, err := w.post(ctx, "", "")
+	if err != nil {
+		return err
+	}
+	c, ok := parseChallenge(headers.Values("WWW-Authenticate"))
+	if status != http.StatusUnauthorized || !ok {
+		return fmt.Errorf("it answers %d and asks for no digest log-in, so it is no AMT: %w", status, inventory.ErrUnsupported)
+	}
+	w.asked = c
+	return nil
+}
+
+func (w *wsman) post(ctx context.Context, body, authorization string) (status int, headers http.Header, text []byte, err error) {
+	limited, cancel := context.WithTimeout(ctx, requestTime)
+	defer cancel()
+	r, err := http.NewRequestWithContext(limited, http.MethodPost, w.url, strings.NewReader(body))
+	if err != nil {
+		return 0, nil, nil, err
+	}
+	r.Header.Set("Content-Type", "application/soap+xml;charset=UTF-8")
+	if authorization != "" {
+		r.Header.Set("Authorization", authorization)
+	}
+	res, err := w.http.Do(r)
+	if err == nil {
+		text, err = io.ReadAll(io.LimitReader(res.Body, maxAnswer+1))
+		err = errors.Join(err, res.Body.Close())
+	}
+	var untrusted *tls.CertificateVerificationError
+	switch {
+	case ctx.Err() != nil:
+		return 0, nil, nil, ctx.Err()
+	case errors.Is(err, errStranger), errors.As(err, &untrusted):
+		return 0, nil, nil, fmt.Errorf("its certificate is not trusted (%w); nothing was sent; bmc.fingerprint names the key that is: %w", bare(err), inventory.ErrRefused)
+	case err != nil:
+		return 0, nil, nil, fmt.Errorf("%w: %w", inventory.ErrUnreachable, bare(err))
+	case len(text) > maxAnswer:
+		return 0, nil, nil, fmt.Errorf("it answers more than %d bytes: %w", maxAnswer, inventory.ErrUnsupported)
+	}
+	return res.StatusCode, res.Header, text, nil
+}
+
+// bare returns what went wrong without method and URL.
+func bare(err error) error {
+	var u *url.Error
+	if errors.As(err, &u) {
+		return u.Err
+	}
+	return err
+}
+
+// answer reads an answer's envelope, or what it complains of.
+func answer(act string, status int, text []byte) (*node, error) {
+	what := class(act)
+	var envelope node
+	err := xml.Unmarshal(text, &envelope)
+	if err == nil && envelope.first("Fault") != nil {
+		return nil, fault(what, envelope.first("Fault"))
+	}
+	switch {
+	case status == http.StatusForbidden:
+		return nil, fmt.Errorf("%s: it is forbidden to this user: %w", what, inventory.ErrRefused)
+	case status == http.StatusServiceUnavailable, status == http.StatusTooManyRequests:
+		return nil, fmt.Errorf("%s: it is busy (HTTP %d): %w", what, status, inventory.ErrUnreachable)
+	case status != http.StatusOK:
+		return nil, fmt.Errorf("%s: HTTP %d: %w", what, status, inventory.ErrUnsupported)
+	case err != nil || envelope.XMLName.Local != "Envelope":
+		return nil, fmt.Errorf("%s: the answer is no SOAP: %w", what, inventory.ErrUnsupported)
+	}
+	return &envelope, nil
+}
+
+// fault maps a SOAP fault of WS-Management (DSP0226, table 50 and following).
+func fault(what string, f *node) error {
+	code := f.first("Subcode").text("Value")
+	code = code[strings.LastIndex(code, ":")+1:]
+	kind := inventory.ErrUnreachable // InternalError, Concurrency, TimedOut, QuotaLimit: not now
+	switch code {
+	case "AccessDenied":
+		kind = inventory.ErrRefused
+	case "DestinationUnreachable", "ActionNotSupported", "InvalidSelectors", "InvalidParameter", "SchemaValidationError", "UnsupportedFeature", "CannotProcessFilter", "InvalidMessageInformationHeader":
+		kind = inventory.ErrUnsupported
+	}
+	return fmt.Errorf("%s: it complains of %s (%s): %w", what, clip(printable(code)), clip(printable(f.text("Text"))), kind)
+}
+
+// printable replaces what does not belong into an error.
+func printable(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f {
+			return ' '
+		}
+		return r
+	}, s)
+}
