@@ -19,6 +19,7 @@ type bootEntry struct {
 	kernel    string // absolute, in the file system that has the configuration
 	initrds   []string
 	options   string
+	sub       []bootEntry // of a submenu
 }
 
 // grubDirs are where GRUB keeps its configuration: in the root file system, or
@@ -82,9 +83,8 @@ func parseGrubEnv(b []byte) map[string]string {
 }
 
 // parseGrub reads as much of GRUB's language as generated configurations use:
-// menu entries in their order (a submenu is one entry, which stands for the
-// first in it), variables that are set outside of entries, both branches of an
-// if. fallback is the value of default; bls, that blscfg adds entries.
+// menu entries and submenus in their order, variables that are set outside of
+// entries, both branches of an if. fallback is the value of default; bls, that blscfg adds entries.
 func parseGrub(text string, vars map[string]string) (entries []bootEntry, fallback string, bls bool) {
 	depth, in, sub := 0, -1, -1 // depth of braces; where the entry and the submenu began
 	s := bufio.NewScanner(strings.NewReader(text))
@@ -103,21 +103,18 @@ func parseGrub(text string, vars map[string]string) (entries []bootEntry, fallba
 				closes++
 			}
 		}
+		list := &entries
+		if sub >= 0 {
+			list = &entries[len(entries)-1].sub
+		}
 		current := func() *bootEntry {
-			if in < 0 || len(entries) == 0 {
+			if in < 0 || len(*list) == 0 {
 				return &bootEntry{}
 			}
-			return &entries[len(entries)-1]
+			return &(*list)[len(*list)-1]
 		}
 		switch words[0] {
 		case "menuentry", "submenu":
-			if sub >= 0 && words[0] == "menuentry" {
-				// The first one inside is what the submenu starts.
-				if e := &entries[len(entries)-1]; e.kernel == "" {
-					in = depth
-				}
-				break
-			}
 			e := bootEntry{}
 			if len(words) > 1 {
 				e.title, e.id = words[1], words[1]
@@ -127,11 +124,13 @@ func parseGrub(text string, vars map[string]string) (entries []bootEntry, fallba
 					e.id = words[i+1]
 				}
 			}
-			entries = append(entries, e)
-			if words[0] == "submenu" {
-				sub = depth
-			} else {
+			switch {
+			case words[0] == "menuentry":
+				*list = append(*list, e)
 				in = depth
+			case sub < 0: // one in another is flat
+				entries = append(entries, e)
+				sub = depth
 			}
 		case "linux", "linuxefi", "linux16":
 			if e := current(); len(words) > 1 && e.kernel == "" {
@@ -244,17 +243,20 @@ func grubPath(p string) string {
 }
 
 // defaultEntry returns the one that is started without a person: by number,
-// id or title, else the first.
+// id or title, "a>b" of a submenu, else the first.
 func defaultEntry(entries []bootEntry, want string) (bootEntry, error) {
 	if len(entries) == 0 {
 		return bootEntry{}, errors.New("it has no menu entry")
 	}
-	want, _, _ = strings.Cut(want, ">") // of a submenu: its first
+	want, inside, _ := strings.Cut(want, ">")
 	e := entries[0]
 	if n, err := strconv.Atoi(want); err == nil && n >= 0 && n < len(entries) {
 		e = entries[n]
 	} else if i := slices.IndexFunc(entries, func(e bootEntry) bool { return want != "" && (e.id == want || e.title == want) }); i >= 0 {
 		e = entries[i]
+	}
+	if len(e.sub) > 0 {
+		return defaultEntry(e.sub, inside)
 	}
 	if e.kernel == "" {
 		return e, fmt.Errorf("the entry %q starts no Linux kernel", e.title)

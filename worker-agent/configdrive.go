@@ -175,7 +175,13 @@ func verifySeed(dev Device, number int, at int64, volume []byte, files []seedFil
 		if err != nil {
 			return fmt.Errorf("%q: %w", f.name, err)
 		}
-		if string(b) != f.contents {
+		// go-diskfs v1.9 gives what lies behind the end of a file, up to the
+		// end of its cluster: its size is what the directory says.
+		st, err := vol.Stat(f.name)
+		if err != nil {
+			return fmt.Errorf("%q: %w", f.name, err)
+		}
+		if st.Size() != int64(len(f.contents)) || string(b[:min(len(b), len(f.contents))]) != f.contents {
 			return fmt.Errorf("%q has other contents than were written", f.name)
 		}
 	}

@@ -171,6 +171,31 @@ func TestConfigDrive(t *testing.T) {
 	}
 }
 
+// Documents of every length, in relation to a cluster of the volume and to how
+// much a reader takes at a time, are read back as they were written.
+func TestConfigDriveOfAnySize(t *testing.T) {
+	t.Parallel()
+	s := newFakeServer(t)
+	files, disk, file := testDisk(t, 64*mib)
+	content, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	copy(content, gptImage(t, 512))
+	if err := os.WriteFile(file, content, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cfg := s.config()
+	cfg.Disks = files
+	s.start(cfg)
+	for i, size := range []int{1, 511, 512, 1023, 1024, 1300, 1536, 2047, 2048, 3000, 5000} {
+		env := map[string]string{"META_DATA": "instance-id: i-1\n", "USER_DATA": strings.Repeat("x", size)}
+		if res := s.result(s.give(i, action.ConfigDrive, disk, env)); res.State != action.Success {
+			t.Errorf("%d bytes: %+v", size, res)
+		}
+	}
+}
+
 func TestConfigDriveRefuses(t *testing.T) {
 	t.Parallel()
 	full := gptImage(t, 512)

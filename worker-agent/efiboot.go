@@ -117,8 +117,12 @@ func (t *attempt) partitionsOfAll(ctx context.Context) (map[string]bool, error) 
 		if err != nil {
 			return nil, fmt.Errorf("opening %s: %w", d.Path, err)
 		}
+		_, unreadable := dev.ReadAt(make([]byte, 2*dev.SectorSize()), 0)
 		table, err := readTable(dev, dev.Size(), dev.SectorSize())
 		_ = dev.Close() // only read from
+		if unreadable != nil {
+			return nil, fmt.Errorf("reading %s: %w", d.Path, unreadable)
+		}
 		if errors.Is(err, errNoTable) && !damaged(err) {
 			continue
 		}

@@ -15,10 +15,10 @@ import (
 
 // grownDisk is a disk of size bytes with the table of an image of 24 MiB: an
 // ESP at 1 MiB and a root at 4 MiB, as image2disk leaves it.
-func grownDisk(t *testing.T, size int64, more ...span) (FileDisks, *action.Disk, string) {
+func grownDisk(t *testing.T, size int64) (FileDisks, *action.Disk, string) {
 	t.Helper()
 	files, disk, file := sparse(t, 24*mib)
-	newGPT(t, file, append([]span{{start: mib, size: 3 * mib, name: "esp"}, {start: 4 * mib, size: 16 * mib, name: "root"}}, more...)...)
+	newGPT(t, file, span{start: mib, size: 3 * mib, name: "esp"}, span{start: 4 * mib, size: 16 * mib, name: "root"})
 	if err := os.Truncate(file, size); err != nil {
 		t.Fatal(err)
 	}

@@ -317,13 +317,19 @@ func (s *fakeServer) config() Config {
 func (s *fakeServer) start(cfg Config) *started {
 	s.t.Helper()
 	host := &fakeHost{}
+	return s.startOn(cfg, host, host)
+}
+
+// startOn is start on a host that remembers in fake how it went.
+func (s *fakeServer) startOn(cfg Config, host Host, fake *fakeHost) *started {
+	s.t.Helper()
 	cfg.Host = host
 	a, err := New(cfg)
 	if err != nil {
 		s.t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	r := &started{t: s.t, host: host, done: make(chan error, 1), stop: cancel}
+	r := &started{t: s.t, host: fake, done: make(chan error, 1), stop: cancel}
 	go func() { r.done <- a.Run(ctx) }()
 	s.t.Cleanup(func() {
 		cancel()
