@@ -37,10 +37,13 @@ var (
 		HeartbeatTimeout:    30 * time.Second,
 		RetryPolicy:         &temporal.RetryPolicy{InitialInterval: time.Second, MaximumInterval: 30 * time.Second},
 	}
-	// local writes a row beside the workflow; see the design on assignments.
+	// local writes a row beside the workflow; see the design on assignments. It
+	// goes on until it succeeds, as quick does: without the longer time-out all
+	// tries together would have that of one.
 	local = workflow.LocalActivityOptions{
-		StartToCloseTimeout: 20 * time.Second,
-		RetryPolicy:         &temporal.RetryPolicy{InitialInterval: 100 * time.Millisecond, MaximumInterval: 10 * time.Second},
+		StartToCloseTimeout:    20 * time.Second,
+		ScheduleToCloseTimeout: 365 * 24 * time.Hour,
+		RetryPolicy:            &temporal.RetryPolicy{InitialInterval: 100 * time.Millisecond, MaximumInterval: 10 * time.Second},
 	}
 )
 
