@@ -44,7 +44,8 @@ var (
 // Power starts boot q.Boot of the run: off, verified; netboot allowed for this
 // boot; one-time PXE; on, verified. What is heard of the machine under this
 // boot number is thereby later than the verified off. A machine without BMC is
-// only allowed its boot: a person presses the button.
+// only allowed its boot: a person presses the button. One that wakes by LAN is
+// woken, which does nothing to a machine that is on.
 //
 // A warm start keeps the power on. It is for a machine whose agent never came,
 // and which therefore was given nothing to write.
@@ -57,12 +58,28 @@ func (a *Activities) Power(ctx context.Context, q PowerRequest) (Powered, error)
 		return Powered{}, fail(err)
 	}
 	if m.BMC.Manual() {
-		_, err := a.Grants.AllowBoot(ctx, q.Owner, q.Boot, a.Now().Add(q.For))
-		return Powered{}, fail(err)
+		if _, err := a.Grants.AllowBoot(ctx, q.Owner, q.Boot, a.Now().Add(q.For)); err != nil || !m.BMC.Wakes() {
+			return Powered{}, fail(err)
+		}
+		done, err := a.wake(ctx, m, q)
+		return done, fail(err)
 	}
 	defer heartbeat(ctx)()
 	done, err := a.start(ctx, m, q)
 	return done, fail(err)
+}
+
+// wake sends the machine its magic packet. That it could not be sent is no
+// failure: the button is still there.
+func (a *Activities) wake(ctx context.Context, m inventory.Machine, q PowerRequest) (Powered, error) {
+	err := a.BMC.Set(ctx, m.Controller(), inventory.Secret{}, "on", a.during(q.Owner, q.Boot))
+	switch {
+	case err == nil:
+		return a.powered(ctx, q, []string{"magic packet sent; a machine that is on, or does not wake, needs its button pressed"}), nil
+	case errors.Is(err, inventory.ErrFenced) || ctx.Err() != nil:
+		return Powered{}, err
+	}
+	return a.powered(ctx, q, []string{"no magic packet, press the button (" + err.Error() + ")"}), nil
 }
 
 func (a *Activities) start(ctx context.Context, m inventory.Machine, q PowerRequest) (Powered, error) {
@@ -149,7 +166,7 @@ func (a *Activities) prepare(ctx context.Context, m inventory.Machine, q PowerRe
 		if err != nil {
 			return nil, err
 		}
-		err = a.BMC.ResetBMC(ctx, *m.BMC, password, a.before(q))
+		err = a.BMC.ResetBMC(ctx, m.Controller(), password, a.before(q))
 		switch {
 		case err == nil:
 			how = append(how, "BMC reset")
@@ -250,7 +267,7 @@ func (a *Activities) BMCTasks(ctx context.Context, o inventory.Owner, job invent
 	if err != nil {
 		return fail(err)
 	}
-	if m.BMC.Manual() {
+	if m.BMC.Manual() && !m.BMC.Wakes() {
 		return fail(fmt.Errorf("job %q: machine %q has no BMC: %w", job.Name, o.Machine, inventory.ErrUnsupported))
 	}
 	defer heartbeat(ctx)()
@@ -368,11 +385,15 @@ func (a *Activities) task(ctx context.Context, m inventory.Machine, fence Fence,
 	}
 	switch {
 	case t.BootDevice != nil:
-		return a.BMC.SetBootDevice(ctx, *m.BMC, password, *t.BootDevice, fence)
+		return a.BMC.SetBootDevice(ctx, m.Controller(), password, *t.BootDevice, fence)
 	case t.Power == "status":
-		return a.BMC.State(ctx, *m.BMC, password)
+		return a.BMC.State(ctx, m.Controller(), password)
 	}
-	return "", a.BMC.Set(ctx, *m.BMC, password, t.Power, fence)
+	said := ""
+	if m.BMC.Wakes() {
+		said = "magic packet sent; nothing tells whether the machine woke"
+	}
+	return said, a.BMC.Set(ctx, m.Controller(), password, t.Power, fence)
 }
 
 func (a *Activities) state(ctx context.Context, m inventory.Machine) (string, error) {
@@ -380,7 +401,7 @@ func (a *Activities) state(ctx context.Context, m inventory.Machine) (string, er
 	if err != nil {
 		return "", err
 	}
-	return a.BMC.State(ctx, *m.BMC, password)
+	return a.BMC.State(ctx, m.Controller(), password)
 }
 
 // fence compares the grant with the owner.

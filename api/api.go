@@ -92,6 +92,9 @@ type Config struct {
 	// CheckBMCHost tells whether a BMC may be addressed there; nil = anywhere.
 	// Names are judged when they are dialled.
 	CheckBMCHost func(host string) error
+	// CheckPowerCommand tells whether the configuration has a power command of
+	// that name; nil = not asked.
+	CheckPowerCommand func(name string) error
 	// Why answers with the boot decision for a MAC and its reasons.
 	Why func(ctx context.Context, mac string) (any, error)
 	// CheckBMC logs in to a machine's BMC and returns its power state.

@@ -115,7 +115,7 @@ func (s *Server) bmcJob(ctx context.Context, in workflows.BMCJobInput) (Started,
 		in.Job = jobName("job")
 	}
 	var problems inventory.Problems
-	if m.BMC.Manual() {
+	if m.BMC.Manual() && !m.BMC.Wakes() {
 		problems.Add("machine", "give it a BMC, or press the button yourself", "%q has no BMC", m.Name)
 	}
 	if !safeName(in.Job) {
@@ -132,6 +132,8 @@ func (s *Server) bmcJob(ctx context.Context, in workflows.BMCJobInput) (Started,
 			problems.Add(field, "", "exactly one of powerAction and bootDevice is needed")
 		case t.Power != "" && !word(powerWords, t.Power):
 			problems.Add(field+".powerAction", powerWords, "%q is no power action", t.Power)
+		case m.BMC.Wakes() && t.Power != "on":
+			problems.Add(field, "press the button of the machine", "wake-on-LAN switches %q on and can do nothing else", m.Name)
 		case t.BootDevice != nil && !word(deviceWords, t.BootDevice.Device):
 			problems.Add(field+".bootDevice.device", deviceWords, "%q is no boot device", t.BootDevice.Device)
 		}
@@ -172,6 +174,8 @@ func (s *Server) checkBMC(c *gin.Context) {
 	m, err := s.knownMachine(c.Request.Context(), in.Machine)
 	switch {
 	case err != nil:
+	case m.BMC.Wakes():
+		err = invalid("machine", "", "%q has no BMC: nothing answers wake-on-LAN", m.Name)
 	case m.BMC.Manual():
 		err = invalid("machine", "", "%q has no BMC", m.Name)
 	case s.cfg.CheckBMC == nil:

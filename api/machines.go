@@ -118,13 +118,19 @@ func (s *Server) putMachines(c *gin.Context, ms []inventory.Machine, replace boo
 			}
 			problems = append(problems, p)
 		}
-		if b := ms[i].BMC; !b.Manual() && s.cfg.CheckBMCHost != nil {
+		prefix := ""
+		if len(ms) > 1 {
+			prefix = first(m.Name, fmt.Sprintf("machines[%d]", i)) + ": "
+		}
+		b := ms[i].BMC
+		if (!b.Manual() || b.Wakes()) && b.Host != "" && s.cfg.CheckBMCHost != nil {
 			if err := s.cfg.CheckBMCHost(b.Host); err != nil {
-				field := "bmc.host"
-				if len(ms) > 1 {
-					field = first(m.Name, fmt.Sprintf("machines[%d]", i)) + ": " + field
-				}
-				problems.Add(field, "list its network under bmc.networks in the configuration", "%v", err)
+				problems.Add(prefix+"bmc.host", "list its network under bmc.networks in the configuration", "%v", err)
+			}
+		}
+		if b != nil && b.Driver == inventory.DriverExec && b.Command != "" && s.cfg.CheckPowerCommand != nil {
+			if err := s.cfg.CheckPowerCommand(b.Command); err != nil {
+				problems.Add(prefix+"bmc.command", "name one that is there, or have it added on the server", "%v", err)
 			}
 		}
 	}

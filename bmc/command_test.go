@@ -174,6 +174,11 @@ func TestWake(t *testing.T) {
 	require.ErrorIs(t, err, inventory.ErrUnsupported)
 	b.Host = "192.0.2.1"
 	require.ErrorContains(t, d.Set(t.Context(), b, inventory.Secret{}, "on", nil), "bmc.networks")
-	b.Host, b.MAC = "127.0.0.1", ""
+	b.Host, b.Broadcast = "", netip.MustParseAddr("127.0.0.1")
+	d.cfg.Networks = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}
+	require.NoError(t, d.Set(t.Context(), b, inventory.Secret{}, "on", nil), "the machine's own subnet is where machines are, not BMCs")
+	b.Broadcast = netip.Addr{}
+	require.ErrorIs(t, d.Set(t.Context(), b, inventory.Secret{}, "on", nil), inventory.ErrInvalid)
+	b.Broadcast, b.MAC = netip.MustParseAddr("127.0.0.1"), ""
 	require.ErrorIs(t, d.Set(t.Context(), b, inventory.Secret{}, "on", nil), inventory.ErrInvalid)
 }

@@ -41,14 +41,17 @@ func (d *Driver) wake(ctx context.Context, b inventory.BMC, power string, fence 
 	if err != nil {
 		return fmt.Errorf("waking: %w", err)
 	}
-	to, err := netip.ParseAddr(b.Host)
-	if err != nil || !to.Is4() {
-		return fmt.Errorf("waking %s: %q is no IPv4 address to send to: %w", b.MAC, b.Host, inventory.ErrInvalid)
-	}
-	if to != netip.AddrFrom4([4]byte{255, 255, 255, 255}) {
-		if err := d.checkAddr(to); err != nil {
+	to := b.Broadcast
+	if b.Host != "" {
+		if to, err = netip.ParseAddr(b.Host); err == nil {
+			err = d.checkAddr(to)
+		}
+		if err != nil {
 			return fmt.Errorf("waking %s: %w", b.MAC, err)
 		}
+	}
+	if !to.Is4() {
+		return fmt.Errorf("waking %s: %s is no IPv4 address to send to: %w", b.MAC, to, inventory.ErrInvalid)
 	}
 	t, err := d.lock(ctx, "wol/"+b.MAC)
 	if err != nil {

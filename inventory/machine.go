@@ -129,8 +129,10 @@ type BMC struct {
 	// packet goes to Host, by default the broadcast address of the machine's
 	// subnet.
 	MAC string `json:"mac,omitempty"`
-	// Machine is whose it is, as Machine.Controller says; it is never stored.
-	Machine string `json:"-"`
+	// Machine is whose it is, and Broadcast where wol sends to without a Host,
+	// as Machine.Controller says; they are never stored.
+	Machine   string     `json:"-"`
+	Broadcast netip.Addr `json:"-"`
 }
 
 // Manual tells whether a person presses the button, at least to switch off.
@@ -159,9 +161,7 @@ func (m Machine) Controller() BMC {
 	} else if i, ok := m.InterfaceByMAC(b.MAC); ok {
 		nic = i
 	}
-	if b.Host == "" {
-		b.Host = broadcast(nic).String()
-	}
+	b.Broadcast = broadcast(nic)
 	return b
 }
 

@@ -271,12 +271,12 @@ func TestController(t *testing.T) {
 	require.True(t, b.Manual() && b.Wakes(), "a person is needed to switch it off")
 	require.Empty(t, b.Address())
 	require.Equal(t, "52:54:00:ab:cd:0e", b.MAC)
-	require.Equal(t, "10.0.0.255", b.Host)
+	require.Equal(t, "10.0.0.255", b.Broadcast.String())
 	require.Equal(t, &BMC{Driver: DriverWOL}, m.BMC, "the machine is as it was")
 	m.Interfaces[0].Address, m.Interfaces[0].Netmask = netip.MustParseAddr("10.9.20.7"), "255.255.252.0"
-	require.Equal(t, "10.9.23.255", m.Controller().Host)
+	require.Equal(t, "10.9.23.255", m.Controller().Broadcast.String())
 	m.Interfaces[0].Address = netip.Addr{}
-	require.Equal(t, "255.255.255.255", m.Controller().Host, "no reservation")
+	require.Equal(t, "255.255.255.255", m.Controller().Broadcast.String(), "no reservation")
 	m.BMC = &BMC{Driver: DriverWOL, MAC: m.Interfaces[1].MAC, Host: "10.0.9.255"}
 	require.Equal(t, "52:54:00:ab:cd:0f 10.0.9.255", m.Controller().MAC+" "+m.Controller().Host)
 	m.BMC = nil

@@ -247,7 +247,13 @@ func (s *server) control() error {
 	if err != nil {
 		return err
 	}
-	driver := bmc.New(bmc.Config{Log: s.log.With("part", "bmc"), Networks: networks, Home: filepath.Join(s.cfg.DataDir, "ipmitool")})
+	commands := map[string]bmc.Command{}
+	for name, c := range s.cfg.Power.Commands {
+		commands[name] = bmc.Command{On: c.On, Off: c.Off, Status: c.Status, Timeout: c.Timeout}
+	}
+	driver := bmc.New(bmc.Config{
+		Log: s.log.With("part", "bmc"), Networks: networks, Home: filepath.Join(s.cfg.DataDir, "ipmitool"), Commands: commands, WakeFrom: s.address,
+	})
 	site := activities.Site{ClaimKey: key, PlanKey: s.keys.PlanSigner(), RequireDigest: s.cfg.Images.RequireDigest}
 	if s.address.IsValid() {
 		site.Bootable = s.bootable
@@ -287,8 +293,9 @@ func (s *server) control() error {
 			if err != nil {
 				return "", err
 			}
-			return driver.State(ctx, *m.BMC, password)
+			return driver.State(ctx, m.Controller(), password)
 		},
+		CheckPowerCommand: driver.CheckCommand,
 	})
 	return err
 }

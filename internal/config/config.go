@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -37,6 +39,7 @@ type Config struct {
 	Netboot  Netboot  `json:"netboot,omitempty"`
 	Images   Images   `json:"images,omitempty"`
 	BMC      BMC      `json:"bmc,omitempty"`
+	Power    Power    `json:"power,omitempty"`
 	Temporal Temporal `json:"temporal,omitempty"`
 	// MinFree is the free space, in MiB, below which new runs and uploads are refused.
 	MinFree int64 `json:"min_free_mib,omitempty"`
@@ -91,6 +94,22 @@ type Images struct {
 type BMC struct {
 	// Networks are addresses or prefixes; empty: the private ranges.
 	Networks []string `json:"networks,omitempty"`
+}
+
+// Power holds the commands that switch machines of driver exec.
+type Power struct {
+	Commands map[string]PowerCommand `json:"commands,omitempty"`
+}
+
+// PowerCommand is programs with their arguments. In arguments, {machine} and
+// {host} stand for the machine's name and the address of its BMC; no shell is
+// between. Status writes on or off as its last line.
+type PowerCommand struct {
+	On     []string `json:"on"`
+	Off    []string `json:"off"`
+	Status []string `json:"status"`
+	// Timeout is how long one of them may take; default 30 s.
+	Timeout time.Duration `json:"timeout,omitempty"`
 }
 
 // Temporal is the embedded server, or another one by address.
@@ -200,6 +219,7 @@ func (c *Config) check(p *inventory.Problems) {
 			p.Add(fmt.Sprintf("bmc.networks[%d]", i), "write an address or a prefix", "%q is neither", r)
 		}
 	}
+	c.Power.check(p)
 	port := func(field string, n int) {
 		if n < 1 || n > 65535 {
 			p.Add(field, "write a number from 1 to 65535", "%d is no port", n)
@@ -243,6 +263,51 @@ func (c *Config) check(p *inventory.Problems) {
 	}
 	if c.Records.Keep < 1 {
 		p.Add("records.keep", "write 1 or more", "the newest run of a machine has to stay: it says what is on its disk")
+	}
+}
+
+// powerName is what the inventory may name.
+var powerName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$`)
+
+var placeholder = regexp.MustCompile(`\{[^{}]*\}`)
+
+// maxPowerTimeout keeps a command that hangs from holding a run for ever.
+const maxPowerTimeout = 5 * time.Minute
+
+func (w Power) check(p *inventory.Problems) {
+	for _, name := range slices.Sorted(maps.Keys(w.Commands)) {
+		field, c := "power.commands."+name, w.Commands[name]
+		if !powerName.MatchString(name) {
+			p.Add("power.commands", "use up to 64 letters, digits, _ and -", "%q is no name of a command", name)
+			continue
+		}
+		for _, x := range []struct {
+			word string
+			argv []string
+		}{{"on", c.On}, {"off", c.Off}, {"status", c.Status}} {
+			if len(x.argv) == 0 {
+				p.Add(field+"."+x.word, "write [/path/of/program, argument, …]; what was switched is seen by status alone", "there is no %s", x.word)
+				continue
+			}
+			for i, a := range x.argv {
+				at := fmt.Sprintf("%s.%s[%d]", field, x.word, i)
+				if strings.ContainsRune(a, 0) {
+					p.Add(at, "remove it", "it holds a zero byte")
+				}
+				if i == 0 && (!filepath.IsAbs(a) || filepath.Clean(a) != a || placeholder.MatchString(a)) {
+					p.Add(at, "write the whole path of the program; no shell looks for it", "%q is no absolute path of a program", a)
+					continue
+				}
+				for _, x := range placeholder.FindAllString(a, -1) {
+					if x != "{machine}" && x != "{host}" {
+						p.Add(at, "use {machine} and {host}", "there is no placeholder %s", x)
+					}
+				}
+			}
+		}
+		if c.Timeout < 0 || c.Timeout > maxPowerTimeout {
+			p.Add(field+".timeout", "write up to 5m, or leave it out for 30s", "%s is no time for a command", c.Timeout)
+		}
 	}
 }
 
@@ -322,6 +387,14 @@ netboot:
 
 #bmc:
 #  networks: [10.0.0.0/8, 172.16.0.0/12, 192.168.0.0/16, "fc00::/7"]  # where BMCs may be; nothing else is dialled
+
+#power:
+#  commands:                      # how machines of driver exec are switched; the inventory names them only
+#    plug:
+#      on: [/usr/local/bin/plug, "on", "{machine}", "{host}"]   # no shell; a stored password comes on standard input
+#      off: [/usr/local/bin/plug, "off", "{machine}", "{host}"]
+#      status: [/usr/local/bin/plug, status, "{machine}", "{host}"]   # its last line is on or off
+#      timeout: 30s
 
 #temporal:
 #  port: 7233                     # the embedded server, on loopback
