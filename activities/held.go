@@ -12,7 +12,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// TypeHeld: the run was open when the server was restored from a backup.
+// TypeHeld is the error of a run that was open when the server was restored from a backup.
 const TypeHeld = "Held"
 
 // A Hold answers Held to every activity of runs that were open when the server

@@ -104,6 +104,10 @@ type Config struct {
 	// RotateKeys replaces the keys of the stored secrets and tells how many
 	// were sealed again; nil: this server has none.
 	RotateKeys func(ctx context.Context) (int, error)
+	// Backup copies what this server keeps; nil: it keeps nothing.
+	Backup func(ctx context.Context, q BackupRequest) (Archive, error)
+	// Restored is what is known of the backup from which this site was restored.
+	Restored inventory.Restore
 	// NoSecretKey: the key file is missing, so that secrets cannot be opened.
 	NoSecretKey bool
 	// ImageURL is where an agent fetches an image; nil = where it came from.
@@ -188,7 +192,7 @@ func New(cfg Config) (*Server, error) {
 	s.pump = &Pump{Store: cfg.Store, Temporal: cfg.Temporal, Namespace: cfg.Namespace, Log: cfg.Log}
 	s.recon = &Reconciler{
 		Store: cfg.Store, Temporal: cfg.Temporal, Log: cfg.Log, Now: cfg.Now, Elapsed: cfg.Elapsed,
-		LostAfter: cfg.LostAfter, IdleAfter: cfg.IdleAfter, agents: s.agents, pump: s.pump, started: cfg.Elapsed(),
+		LostAfter: cfg.LostAfter, IdleAfter: cfg.IdleAfter, agents: s.agents, pump: s.pump, started: cfg.Elapsed(), Held: cfg.Restored.Held,
 	}
 	// gin prints its routes unless told not to; there is no other way to say so.
 	gin.SetMode(gin.ReleaseMode)
@@ -228,6 +232,7 @@ func (s *Server) operator() *gin.Engine {
 	r.GET("/v1/status", s.status)
 	r.GET("/v1/secrets", s.secrets)
 	r.POST("/v1/secrets/rotate", s.rotateSecrets)
+	r.POST("/v1/backup", s.backup)
 
 	r.GET("/v1/machines", s.listMachines)
 	r.POST("/v1/machines", s.pushMachines)

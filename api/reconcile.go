@@ -44,7 +44,9 @@ type Reconciler struct {
 	Now                  func() time.Time
 	Elapsed              func() time.Duration // by a clock that nobody sets
 	LostAfter, IdleAfter time.Duration
+	Held                 []inventory.HeldRun // by a restore from a backup
 
+	settled map[string]bool // those of Held that are over
 	agents  *agents
 	pump    *Pump
 	started time.Duration
@@ -205,6 +207,7 @@ func (r *Reconciler) Runs(ctx context.Context) error {
 		errs = append(errs, err)
 	}
 	maps.DeleteFunc(r.lately, func(run string, _ time.Duration) bool { return !open[run] })
+	errs = append(errs, r.settle(ctx))
 	if len(gs) > 0 || len(ws) > 0 {
 		errs = append(errs, r.stuck(ctx, tc))
 	}
@@ -224,11 +227,11 @@ func (r *Reconciler) fenced(ctx context.Context, tc client.Client, w inventory.W
 	if err != nil || g.Run == w.Run {
 		return err
 	}
-	err = tc.SignalWorkflow(ctx, w.ID, w.Run, workflows.SignalEvent, workflows.Event{Kind: inventory.EventFenced, Epoch: w.Epoch})
+	err = tc.SignalWorkflow(ctx, w.ID, w.Run, workflows.SignalEvent, workflows.Event{Kind: r.lostKind(w.Run), Epoch: w.Epoch})
 	if err != nil {
 		return fmt.Errorf("telling run %q that its machine was taken: %w", w.Run, err)
 	}
-	r.Log.Warn("told a run that its machine was taken", "machine", w.Machine, "run", w.Run)
+	r.Log.Warn("told a run that its machine is not its own any more", "machine", w.Machine, "run", w.Run, "because", r.lostKind(w.Run))
 	return nil
 }
 

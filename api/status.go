@@ -45,9 +45,20 @@ type Status struct {
 	Reconcile     Counts         `json:"reconcile"`
 	// Retrying is what of open runs fails and is tried again, at most ten.
 	Retrying []string `json:"retrying,omitempty"`
+	// Restored is the backup from which the site was restored, and Held which of
+	// the runs that it had under way wait for a person.
+	Restored *RestoredStatus `json:"restored,omitempty"`
 	// Space is that of DataDir, and of ImageDir if it lies on another disk.
 	Space []SpaceStatus `json:"space"`
 	Time  time.Time     `json:"time"`
+}
+
+// RestoredStatus says from which backup a site was restored.
+type RestoredStatus struct {
+	Backup string              `json:"backup"`
+	Taken  time.Time           `json:"taken"`
+	At     time.Time           `json:"at"`
+	Held   []inventory.HeldRun `json:"held"` // those that are open yet
 }
 
 // TemporalStatus says whether Temporal is ready.
@@ -87,6 +98,9 @@ func (s *Server) statusNow(ctx context.Context) (Status, error) {
 		return st, err
 	}
 	st.Machines, st.OpenWorkflows = len(ms), len(ws)
+	if r := s.cfg.Restored; r.Backup != "" {
+		st.Restored = &RestoredStatus{Backup: r.Backup, Taken: r.Taken, At: r.At, Held: append([]inventory.HeldRun{}, s.heldOpen(ws)...)}
+	}
 	for _, w := range ws {
 		for _, r := range s.retrying(w) {
 			if len(st.Retrying) < 10 {

@@ -59,7 +59,7 @@ Without a configuration it serves operators on 127.0.0.1:8080 and nothing else.`
 				return usage("--log-level %q is none of debug, info, warn, error", level)
 			}
 			log := slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: l}))
-			return serve(cmd.Context(), cfg, log, cmd.OutOrStdout())
+			return serve(cmd.Context(), cfg, file, log, cmd.OutOrStdout())
 		},
 	}
 	c.Flags().StringVarP(&file, "config", "c", config.DefaultFile(), "configuration file")
@@ -84,13 +84,18 @@ type server struct {
 	agentTLS tls.Certificate
 	token    string
 	rotating sync.Mutex // held while keys are replaced
+
+	configFile string
+	restored   inventory.Restore
+	backingUp  sync.Mutex // held while a backup is made
 }
 
-func serve(ctx context.Context, cfg config.Config, log *slog.Logger, out io.Writer) error {
+func serve(ctx context.Context, cfg config.Config, file string, log *slog.Logger, out io.Writer) error {
 	s, err := newServer(ctx, cfg, log)
 	if err != nil {
 		return err
 	}
+	s.configFile = file
 	defer func() {
 		if err := s.store.Close(); err != nil {
 			log.Error("closing the inventory", "error", err)
@@ -118,9 +123,13 @@ func newServer(ctx context.Context, cfg config.Config, log *slog.Logger) (_ *ser
 	} else {
 		s.resumeRotation(ctx)
 	}
+	if s.restored, err = s.store.LastRestore(ctx); err != nil {
+		return nil, err
+	}
 	if s.temporal, err = newTemporal(cfg, log, s.store.TemporalCluster); err != nil {
 		return nil, err
 	}
+	s.temporal.hold = activities.NewHold(s.restored)
 	if err := s.netboot(); err != nil {
 		return nil, err
 	}
@@ -130,6 +139,9 @@ func newServer(ctx context.Context, cfg config.Config, log *slog.Logger) (_ *ser
 // prepare makes what a first start needs, in an empty data directory only,
 // and loads the rest.
 func (s *server) prepare() error {
+	if err := restoreBrokeOff(s.cfg.DataDir); err != nil {
+		return err
+	}
 	if err := os.MkdirAll(s.cfg.ImageDir(), 0o750); err != nil {
 		return err
 	}
@@ -278,7 +290,7 @@ func (s *server) control() error {
 		Store: s.store, Temporal: s.temporal.Client, Namespace: s.cfg.Temporal.Namespace, TokenSHA256: sha256.Sum256([]byte(s.token)), ClaimKey: key,
 		AllowedHosts: hosts, BaseURL: base, Log: s.log.With("part", "api"), Version: build(), ImageDir: s.cfg.ImageDir(),
 		DataDir: s.cfg.DataDir, MinFree: max(s.cfg.MinFree<<20, 1), Reserve: s.reserveStatus, FetchHosts: s.cfg.Images.FetchHosts, NoSecretKey: s.keys == nil, ImageURL: site.URLOf,
-		Retrying: s.do.Troubles.Of, Heartbeat: activities.Heartbeat, Status: s.status, CheckBMCHost: driver.CheckHost, RotateKeys: s.rotateKeys,
+		Retrying: s.do.Troubles.Of, Heartbeat: activities.Heartbeat, Status: s.status, CheckBMCHost: driver.CheckHost, RotateKeys: s.rotateKeys, Backup: s.backup, Restored: s.restored,
 		Why: func(ctx context.Context, mac string) (any, error) {
 			if s.boot == nil {
 				return whyOff(ctx, s.store, mac)
@@ -338,6 +350,10 @@ func (s *server) run(ctx context.Context, out io.Writer) error {
 	listeners, err := s.listen()
 	if err != nil {
 		return err
+	}
+	// Its ports are this server's alone: nobody else is making a backup here.
+	if err := os.RemoveAll(filepath.Join(s.cfg.DataDir, backupDir)); err != nil {
+		s.log.Warn("removing the rest of a backup that broke off", "error", err)
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	for _, l := range listeners {

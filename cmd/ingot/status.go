@@ -53,6 +53,12 @@ func printStatus(w io.Writer, c *remote, s api.Status) error {
 	}
 	t.field("machines", s.Machines)
 	t.field("open runs", s.OpenWorkflows)
+	if r := s.Restored; r != nil {
+		t.field("restored", fmt.Sprintf("from the backup of %s, %s", when(r.Taken), ago(r.At)))
+		for _, h := range r.Held {
+			t.field("held", fmt.Sprintf("%s: its run was under way in the backup; look at the machine, then: ingot workflow decide %s --choice abort", inert(h.Machine), inert(h.Machine)))
+		}
+	}
 	for _, r := range s.Retrying {
 		t.field("retrying", r)
 	}

@@ -47,6 +47,7 @@ type temporal struct {
 	// cluster returns the id of the cluster in which the site's runs live; the
 	// first one that is given is kept.
 	cluster func(ctx context.Context, id string) (string, error)
+	hold    *activities.Hold // of runs that a restore from a backup has left behind
 
 	mu     sync.Mutex
 	client client.Client
@@ -231,7 +232,7 @@ func (t *temporal) work(ctx context.Context, do *activities.Activities, opts cli
 		// of 5 s. One that goes back after that is replayed from its run's first
 		// event, which makes the rush longer.
 		StickyScheduleToStartTimeout: 10 * time.Second,
-		Interceptors:                 []interceptor.WorkerInterceptor{do.Troubles},
+		Interceptors:                 []interceptor.WorkerInterceptor{do.Troubles, t.hold},
 		OnFatalError:                 func(err error) { giveUp(fmt.Errorf("the worker gave up: %w", err)) },
 	})
 	w.RegisterWorkflowWithOptions(workflows.Provision, workflow.RegisterOptions{Name: workflows.ProvisionType})

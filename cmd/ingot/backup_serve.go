@@ -1,0 +1,222 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ingotmetal/ingot/api"
+	"github.com/ingotmetal/ingot/internal/backup"
+	"github.com/ingotmetal/ingot/internal/temporalserver"
+	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/inventory/sqlite"
+)
+
+// backupDir is where a backup is put together, below the data directory: there
+// is one at a time, and what a crash leaves is removed at the next start.
+const backupDir = "backup.tmp"
+
+// archive is a backup that lies ready.
+type archive struct {
+	m     backup.Manifest
+	paths map[string]string
+	done  func() error
+}
+
+func (a *archive) ID() string   { return a.m.ID }
+func (a *archive) Close() error { return a.done() }
+
+func (a *archive) WriteTo(w io.Writer) (int64, error) {
+	c := &tally{w: w}
+	err := backup.Write(c, a.m, a.paths)
+	return c.n, err
+}
+
+type tally struct {
+	w io.Writer
+	n int64
+}
+
+func (c *tally) Write(b []byte) (int, error) {
+	n, err := c.w.Write(b)
+	c.n += int64(n)
+	return n, err
+}
+
+// backup copies Temporal first and the inventory second, which so knows at
+// least as much, while everything goes on.
+func (s *server) backup(ctx context.Context, q api.BackupRequest) (_ api.Archive, err error) {
+	if !s.backingUp.TryLock() {
+		return nil, fmt.Errorf("a backup is being made already: %w", inventory.ErrConflict)
+	}
+	dir := filepath.Join(s.cfg.DataDir, backupDir)
+	done := func() error {
+		defer s.backingUp.Unlock()
+		return os.RemoveAll(dir)
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, done())
+		}
+	}()
+	if err := os.RemoveAll(dir); err != nil {
+		return nil, err
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return nil, err
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		host = "" // a name for people
+	}
+	now := time.Now().UTC()
+	a := &archive{paths: map[string]string{}, done: done, m: backup.Manifest{
+		Format: backup.Format, ID: now.Format("20060102T150405Z") + "-" + strings.ToLower(rand.Text()[:8]),
+		Created: now.Truncate(time.Second), Version: build(), Host: host, Images: []backup.Image{},
+	}}
+	if err := s.backUpTemporal(ctx, a, filepath.Join(dir, backup.TemporalName)); err != nil {
+		return nil, err
+	}
+	// Keys and what they seal belong together.
+	s.rotating.Lock()
+	defer s.rotating.Unlock()
+	if err := s.backUpInventory(ctx, a, filepath.Join(dir, backup.InventoryName)); err != nil {
+		return nil, err
+	}
+	if err := s.backUpKeys(ctx, a, q, filepath.Join(dir, backup.KeysName)); err != nil {
+		return nil, err
+	}
+	if err := s.backUpConfig(a); err != nil {
+		return nil, err
+	}
+	return a, s.backUpImages(ctx, a, q.Images)
+}
+
+// add makes the file at path a part of the archive.
+func (a *archive) add(name, path string) error {
+	p, err := backup.Describe(name, path)
+	if err != nil {
+		return err
+	}
+	a.m.Parts = append(a.m.Parts, p)
+	a.paths[name] = path
+	return nil
+}
+
+func (s *server) backUpTemporal(ctx context.Context, a *archive, file string) error {
+	if s.temporal.child == nil {
+		a.m.External = s.cfg.Temporal.Address
+		return nil
+	}
+	if st := s.temporal.child.State(); !st.Up {
+		return fmt.Errorf("a backup needs Temporal, which is not ready: %w", inventory.ErrUnreachable)
+	}
+	if err := s.temporal.child.Backup(ctx, file, a.m.ID); err != nil {
+		return err
+	}
+	c, err := temporalserver.ReadCopy(ctx, file)
+	if err != nil {
+		return err
+	}
+	a.m.Temporal = &backup.Database{Schema: c.Schema, Cluster: c.ClusterID, Tables: c.Content}
+	return a.add(backup.TemporalName, file)
+}
+
+func (s *server) backUpInventory(ctx context.Context, a *archive, file string) error {
+	if err := s.store.Copy(ctx, file, a.m.ID); err != nil {
+		return err
+	}
+	c, err := sqlite.ReadCopy(ctx, file)
+	if err != nil {
+		return err
+	}
+	a.m.Inventory = backup.Database{Schema: c.Schema, Cluster: c.Cluster, Tables: c.Content}
+	return a.add(backup.InventoryName, file)
+}
+
+// secretFiles are the files that a site cannot be itself without, by their
+// name in the archive.
+func secretFiles(keyFile, tokenFile string) map[string]string {
+	beside := filepath.Dir(keyFile)
+	return map[string]string{
+		"keys.json": keyFile, "token": tokenFile,
+		"agent.pem": filepath.Join(beside, "agent.pem"), "operator.pem": filepath.Join(beside, "operator.pem"),
+	}
+}
+
+func (s *server) backUpKeys(ctx context.Context, a *archive, q api.BackupRequest, file string) error {
+	if q.Passphrase.IsZero() {
+		var err error
+		a.m.Lost, err = s.store.Sealed(ctx)
+		return err
+	}
+	files := map[string][]byte{}
+	for name, path := range secretFiles(s.cfg.KeyFile, s.cfg.TokenFile) {
+		b, err := os.ReadFile(path)
+		switch {
+		case errors.Is(err, fs.ErrNotExist) && name != "keys.json":
+			continue // not every site has one
+		case err != nil:
+			return fmt.Errorf("reading the keys, which a backup without them would leave out: %w", err)
+		}
+		files[name] = b
+	}
+	w, sealed, err := backup.Wrapped(q.Passphrase, a.m.ID, files)
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(file, sealed, 0o600); err != nil {
+		return err
+	}
+	a.m.Key = &w
+	return a.add(backup.KeysName, file)
+}
+
+// backUpConfig takes the configuration along, for whoever sets up the next
+// host; one that is not there was never needed.
+func (s *server) backUpConfig(a *archive) error {
+	if s.configFile == "" {
+		return nil
+	}
+	err := a.add(backup.ConfigName, s.configFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+func (s *server) backUpImages(ctx context.Context, a *archive, include bool) error {
+	images, err := s.store.Images(ctx)
+	if err != nil {
+		return err
+	}
+	for _, i := range images {
+		x := backup.Image{Name: i.Name, File: i.File, Size: i.Size, SHA256: i.SHA256, URL: i.URL}
+		if include && i.File != "" {
+			name, path := backup.ImagePrefix+i.File, filepath.Join(s.cfg.ImageDir(), i.File)
+			p, err := backup.Describe(name, path)
+			switch {
+			case err != nil:
+				return fmt.Errorf("image %q: %w", i.Name, err)
+			case p.SHA256 != i.SHA256:
+				return fmt.Errorf("image %q: its file has the digest %.12s and not %.12s: ingot image verify %s: %w", i.Name, p.SHA256, i.SHA256, i.Name, inventory.ErrConflict)
+			}
+			// Two images may be one file.
+			if !slices.ContainsFunc(a.m.Parts, func(q backup.Part) bool { return q.Name == name }) {
+				a.m.Parts = append(a.m.Parts, p)
+				a.paths[name] = path
+			}
+			x.Included = true
+		}
+		a.m.Images = append(a.m.Images, x)
+	}
+	return ctx.Err()
+}
