@@ -53,22 +53,27 @@ tasks:
   - {name: write, image: image2disk, timeout: 600, environment: {IMG_URL: "{{.url}}", IMG_SHA256: "{{.sum}}", DEST_DISK: /dev/vda}}
   - {name: "off", image: poweroff, timeout: 60}
 `)
-	for name, part := range map[string]func(context.Context, *testing.T, *Site){
-		"a report sent three times counts once":                 reportThrice,
-		"what run 1 left arrives during run 2":                  leftovers,
-		"a claim's answer is lost, a decision is sent twice":    lostAnswer,
-		"S11 starters at once":                                  startersAtOnce,
-		"S12 terminated with the window open":                   terminatedWhileOpen,
-		"terminated in mid-write, and started again at once":    terminatedInMidWrite,
-		"reset in mid-write, aborted, and started again":        resetInMidWrite,
-		"power-on of a terminated run arrives during the next":  latePowerOn,
-		"power-off of a terminated run arrives during the next": latePowerOff,
+	for _, part := range []struct {
+		name string
+		run  func(context.Context, *testing.T, *Site)
+	}{
+		{"a second claimant", secondClaimant},
+		{"a report sent three times counts once", reportThrice},
+		{"what run 1 left arrives during run 2", leftovers},
+		{"a claim's answer is lost", lostAnswer},
+		{"a decision sent twice, and one for an old question", oldDecisions},
+		{"S11 starters at once", startersAtOnce},
+		{"S12 terminated with the window open", terminatedWhileOpen},
+		{"terminated in mid-write, and started again at once", terminatedInMidWrite},
+		{"reset in mid-write, aborted, and started again", resetInMidWrite},
+		{"power-on of a terminated run arrives during the next", latePowerOn},
+		{"power-off of a terminated run arrives during the next", latePowerOff},
 	} {
-		t.Run(name, func(t *testing.T) {
+		t.Run(part.name, func(t *testing.T) {
 			t.Parallel()
 			ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 			defer cancel()
-			part(ctx, t, s)
+			part.run(ctx, t, s)
 		})
 	}
 }
@@ -388,71 +393,97 @@ func lostAnswer(ctx context.Context, t *testing.T, s *Site) {
 	}
 	require.Len(t, tokens, 1, "the same claim and nonce have the same answer")
 	require.Len(t, s.seen(ctx, t, run, inventory.EventHello), 1)
-	m.assigned(ctx, t) // the token's first use
+	first := m.assigned(ctx, t) // the token's first use
 	again, err := m.Redeem(ctx, args, nonce)
 	require.NoError(t, err)
 	require.Equal(t, http.StatusConflict, again.Status, "a token that was used is not given again: %s", again)
 
-	// Somebody else comes with the same claim.
-	contested := func(args map[string]string, question string) {
-		a, err := m.Redeem(ctx, args, Nonce())
-		require.NoError(t, err)
-		require.Equal(t, http.StatusConflict, a.Status, "%s", a)
-		require.Contains(t, string(a.Body), "claim-conflict")
-		a, err = m.Ask(ctx, http.MethodGet, "/agent/v1/next", nil)
-		require.NoError(t, err)
-		require.Equal(t, http.StatusGone, a.Status, "neither of two claimants is believed: %s", a)
-		m.Use("")
-		s.of(ctx, t, run, func(w inventory.Workflow) bool { return w.Question != nil && w.Question.ID == question })
-	}
-	contested(args, "1.claim.1")
+	require.NoError(t, m.Done(ctx, first))
+	m.obey(ctx, t)
+	require.Equal(t, inventory.StateSuccess, s.of(ctx, t, run, final).State)
+}
 
-	restart := workflows.Decision{Question: "1.claim.1", Choice: workflows.Restart}
-	var refused []string
-	refuse := func(d workflows.Decision, text string) {
-		err := s.decides(ctx, m.Name, d)
-		require.ErrorContains(t, err, text)
-		refused = append(refused, fmt.Sprintf("%s/%s", d.Question, d.Choice))
-	}
-	require.NoError(t, s.decides(ctx, m.Name, restart))
-	refuse(restart, "the run asks nothing at the moment")
-	s.signal(ctx, t, m.Name, workflows.SignalDecide, workflows.Decision{Question: "1.claim.1", Choice: workflows.Abort})
-	until(ctx, t, "the decision is carried out", func() bool { return s.asks(ctx, t, m.Name).Boot == 2 })
-
-	for {
-		args2, err := m.armed(ctx)
-		require.NoError(t, err)
-		if args2["claim"] != args["claim"] {
-			args = args2
-			break
-		}
-	}
-	_, err = m.Boot(ctx)
+func secondClaimant(ctx context.Context, t *testing.T, s *Site) {
+	m := s.bare(ctx, t, "contested", 8)
+	run, args := s.begun(ctx, t, m, workflows.ProvisionInput{Template: "two-empty"})
+	_, err := m.Boot(ctx)
 	require.NoError(t, err)
 	m.assigned(ctx, t)
-	contested(args, "1.claim.2")
-	refuse(workflows.Decision{Question: "1.claim.1", Choice: workflows.Abort}, `the decision is for question \"1.claim.1\", the run asks \"1.claim.2\"`)
-	refuse(workflows.Decision{Question: "1.claim.2", Choice: workflows.Continue}, `choice \"continue\" is none of`)
-	s.signal(ctx, t, m.Name, workflows.SignalDecide, workflows.Decision{Question: "1.claim.1", Choice: workflows.Abort})
-	status := s.asks(ctx, t, m.Name)
-	require.NotNil(t, status.Question, "an old decision answers no new question")
-	require.Equal(t, "1.claim.2", status.Question.ID)
-
-	// By signal first, then by every way there is.
-	s.signal(ctx, t, m.Name, workflows.SignalDecide, workflows.Decision{Question: "1.claim.2", Choice: workflows.Restart})
-	until(ctx, t, "the signal's decision is carried out", func() bool { return s.asks(ctx, t, m.Name).Boot == 3 })
-	refuse(workflows.Decision{Question: "1.claim.2", Choice: workflows.Restart}, "the run asks nothing at the moment")
-	_, err = s.CLI(ctx, "workflow", "decide", m.Name, "--question", "1.claim.2", "--choice", "restart")
-	require.ErrorContains(t, err, "asks nothing")
-	_, err = m.armed(ctx)
+	a, err := m.Redeem(ctx, args, Nonce())
 	require.NoError(t, err)
+	require.Equal(t, http.StatusConflict, a.Status, "%s", a)
+	require.Contains(t, string(a.Body), "claim-conflict")
+	a, err = m.Ask(ctx, http.MethodGet, "/agent/v1/next", nil)
+	require.NoError(t, err)
+	require.Equal(t, http.StatusForbidden, a.Status, "neither of two claimants is believed: %s", a)
+	m.Use("")
+	asked := s.of(ctx, t, run, func(w inventory.Workflow) bool { return w.Question != nil })
+	require.Equal(t, "1.claim.1", asked.Question.ID)
+	require.Contains(t, asked.Question.Text, "switch the machine off", "the first claimant may be writing, and there is no BMC")
+	require.NoError(t, s.decides(ctx, m.Name, workflows.Decision{Question: "1.claim.1", Choice: workflows.Restart}))
+	until(ctx, t, "there is another boot", func() bool {
+		again, err := m.armed(ctx)
+		require.NoError(t, err)
+		return again["claim"] != args["claim"]
+	})
 	_, err = m.Boot(ctx)
 	require.NoError(t, err)
 	m.obey(ctx, t)
 	w := s.of(ctx, t, run, final)
 	require.Equal(t, inventory.StateSuccess, w.State, w.Message)
-	require.Len(t, s.eventsOfKind(ctx, t, run, inventory.EventArmed), 3, "every decision counted once")
-	t.Logf("decisions refused: %v", refused)
+	require.Len(t, s.eventsOfKind(ctx, t, run, inventory.EventClaimConflict), 1)
+	require.Len(t, s.eventsOfKind(ctx, t, run, inventory.EventArmed), 2)
+}
+
+// oldDecisions answers questions about the disk, of which the machine has two.
+func oldDecisions(ctx context.Context, t *testing.T, s *Site) {
+	m := s.bare(ctx, t, "undecided", 9)
+	m.Facts.Disks = []action.Disk{{Path: "/dev/vda", Serial: "A", Size: 64 << 20, Blank: true}, {Path: "/dev/vdb", Serial: "B", Size: 64 << 20, Blank: true}}
+	run, _ := s.begun(ctx, t, m, workflows.ProvisionInput{Template: "writes", HardwareMap: map[string]string{"url": "http://192.0.2.1/", "sum": strings.Repeat("0", 64)}})
+	_, err := m.Boot(ctx)
+	require.NoError(t, err)
+	asks := func(id string) {
+		s.of(ctx, t, run, func(w inventory.Workflow) bool { return w.Question != nil && w.Question.ID == id })
+	}
+	var refusals []string
+	refuse := func(text, question, choice string) {
+		err := s.decides(ctx, m.Name, workflows.Decision{Question: question, Choice: choice})
+		require.ErrorContains(t, err, text)
+		refusals = append(refusals, question+" "+choice)
+	}
+	bySignal := func(question, choice string) {
+		s.signal(ctx, t, m.Name, workflows.SignalDecide, workflows.Decision{Question: question, Choice: choice})
+	}
+	asks("1.bind.1")
+	refuse(`choice \"continue\" is none of`, "1.bind.1", workflows.Continue)
+	// By an update, and again in each way, also to another end.
+	require.NoError(t, s.decides(ctx, m.Name, workflows.Decision{Question: "1.bind.1", Choice: workflows.Retry}))
+	asks("1.bind.2")
+	refuse(`the decision is for question \"1.bind.1\", the run asks \"1.bind.2\"`, "1.bind.1", workflows.Retry)
+	refuse(`the run asks \"1.bind.2\"`, "1.bind.1", workflows.Abort)
+	bySignal("1.bind.1", workflows.Abort)
+	status := s.asks(ctx, t, m.Name)
+	require.NotNil(t, status.Question, "an old decision answers no new question")
+	require.Equal(t, "1.bind.2", status.Question.ID)
+	// By a signal first.
+	bySignal("1.bind.2", workflows.Retry)
+	asks("1.bind.3")
+	bySignal("1.bind.2", workflows.Retry)
+	refuse(`the run asks \"1.bind.3\"`, "1.bind.2", workflows.Retry)
+	require.Equal(t, "1.bind.3", s.asks(ctx, t, m.Name).Question.ID)
+	require.NoError(t, s.decides(ctx, m.Name, workflows.Decision{Question: "1.bind.3", Choice: workflows.Retry, DiskSelector: &inventory.DiskSelector{Serial: "B"}}))
+	given := m.assigned(ctx, t)
+	require.Equal(t, "B", given.Disk.Serial)
+	refuse("the run asks nothing at the moment", "1.bind.3", workflows.Abort)
+	_, err = s.CLI(ctx, "workflow", "decide", m.Name, "--question", "1.bind.3", "--choice", "abort")
+	require.ErrorContains(t, err, "asks nothing")
+	bySignal("1.bind.3", workflows.Abort)
+	require.Equal(t, "write", s.asks(ctx, t, m.Name).Action)
+	require.NoError(t, m.Done(ctx, given))
+	m.obey(ctx, t)
+	w := s.of(ctx, t, run, final)
+	require.Equal(t, inventory.StateSuccess, w.State, w.Message)
+	t.Logf("refused with a clear text: %q; and four signals without effect", refusals)
 }
 
 func startersAtOnce(ctx context.Context, t *testing.T, s *Site) {
