@@ -17,22 +17,28 @@ const (
 	fillDisk     strike = "disk full"
 	cutImages    strike = "image server"
 
-	killAgent  strike = "agent process"
-	cutPower   strike = "agent's machine"
-	cutBMC     strike = "BMC unreachable"
-	cutLink    strike = "provisioning link"
-	slowBMC    strike = "BMC slow"
-	idleBMC    strike = "BMC idle"
-	lyingBMC   strike = "BMC lying"
-	brokenBMC  strike = "BMC broken"
-	refusedBMC strike = "BMC refusing"
+	killAgent   strike = "agent process"
+	cutPower    strike = "agent's machine"
+	cutBMC      strike = "BMC unreachable"
+	cutLink     strike = "provisioning link"
+	frozenServe strike = "ingot serve frozen" // of a whole site again
+	frozenAgent strike = "agent frozen"
+	wakingAgent strike = "agent frozen, then awake"
+	lossyLink   strike = "link loses frames"
+	slowLink    strike = "link slow"
+	slowBMC     strike = "BMC slow"
+	idleBMC     strike = "BMC idle"
+	lyingBMC    strike = "BMC lying"
+	brokenBMC   strike = "BMC broken"
+	refusedBMC  strike = "BMC refusing"
 )
 
 var (
 	siteStrikes    = []strike{killServe, killTemporal, killWorker, lockDatabase, fillDisk, cutImages}
 	machineStrikes = []strike{killAgent, cutPower, cutBMC, cutLink}
-	// powerStrikes are ways for a BMC to be wrong; they matter while it is used.
-	powerStrikes = []strike{slowBMC, idleBMC, lyingBMC, brokenBMC, refusedBMC}
+	// otherStrikes are not of the matrix: their parts are neither dead nor away,
+	// and they are made where that matters.
+	otherStrikes = []strike{frozenServe, frozenAgent, wakingAgent, lossyLink, slowLink, slowBMC, idleBMC, lyingBMC, brokenBMC, refusedBMC}
 )
 
 // phases are those of Provision, in their order.
@@ -53,6 +59,11 @@ var about = map[strike]string{
 	cutPower:     "the machine's power is cut, and does not come back by itself",
 	cutBMC:       "the BMC's address does not answer: until a BMC task has failed, in the phases after power to the end of the run",
 	cutLink:      "every frame on the machine's cable is lost, both ways, until its firmware has given up, its run has been told that the agent is lost, or its system has called in vain",
+	frozenServe:  "`ingot serve` is stopped with SIGSTOP: it keeps its connections and says nothing, until an agent has waited for it in vain; its Temporal child lives",
+	frozenAgent:  "the agent's process is stopped with SIGSTOP, with the disk open for writing, for good",
+	wakingAgent:  "the same, until its run has been told that the agent is lost; then it writes on",
+	lossyLink:    "5 % of the frames on the machine's cable are lost at random, both ways, to the end of the run",
+	slowLink:     "every frame on the machine's cable takes 200 ms longer, both ways, to the end of the run",
 	slowBMC:      "every answer of the BMC about power and boot device takes 3 s longer, to the end of the run",
 	idleBMC:      "the BMC answers success and does nothing, until a BMC task has failed",
 	lyingBMC:     "the BMC says that the machine is on, whatever it is, until a BMC task has failed",
@@ -122,6 +133,13 @@ var expectations = map[strike]row{
 	cutBMC:   all(right(1)),
 	// A boot that is lost costs a second one.
 	cutLink: all(right(2)).but(right(1), inventory.PhaseDisarm, inventory.PhaseReboot, inventory.PhaseReady),
+
+	// Who may still be writing is switched off before anybody else writes.
+	frozenServe: {inventory.PhaseDHCP: right(1), inventory.PhaseAction: right(1), inventory.PhaseReady: right(1)},
+	frozenAgent: {inventory.PhaseAction: right(2)},
+	wakingAgent: {inventory.PhaseAction: right(2)},
+	lossyLink:   {inventory.PhaseDHCP: right(1), inventory.PhaseAction: right(1)},
+	slowLink:    {inventory.PhaseDHCP: right(1), inventory.PhaseAction: right(1)},
 
 	slowBMC:    {inventory.PhasePower: right(1)},
 	idleBMC:    {inventory.PhasePower: right(1)},

@@ -24,28 +24,34 @@ var (
 	chaosOnly   = flag.String("only", "", "TestChaosMatrix: only cells whose name (\"fault × phase\") contains this")
 )
 
-// TestChaos is the short form of the matrix: eight cells of eight faults.
+// TestChaos is the short form of the matrix: eight cells of eight faults, on two
+// sites. None of them loses a boot, which takes minutes to be noticed.
 func TestChaos(t *testing.T) {
 	ctx := needLab(t)
 	image, err := lab.SimImage(ctx, testWriter{t})
 	require.NoError(t, err)
-	c := newChaos(ctx, t, image)
-	// One after the other: each is of one fault, and none is to lose a boot,
-	// which takes minutes to be noticed.
-	for _, x := range []*cell{
-		c.cell(refusedBMC, inventory.PhasePower),
-		c.cell(killAgent, inventory.PhaseAgent),
-		c.cell(cutImages, inventory.PhaseAction),
-		c.cell(killTemporal, inventory.PhaseDHCP),
-		c.cell(lockDatabase, inventory.PhaseLoader),
-		c.cell(killWorker, inventory.PhasePlan),
-		c.cell(fillDisk, inventory.PhaseReboot),
-		c.cell(killServe, inventory.PhaseAction),
+	type pair struct {
+		strike strike
+		phase  string
+	}
+	for name, cells := range map[string][]pair{
+		"one": {
+			{refusedBMC, inventory.PhasePower}, {killAgent, inventory.PhaseAgent}, {cutImages, inventory.PhaseAction},
+			{lockDatabase, inventory.PhaseLoader}, {killServe, inventory.PhaseAction},
+		},
+		"two": {{killWorker, inventory.PhasePower}, {killTemporal, inventory.PhaseDHCP}, {fillDisk, inventory.PhaseAction}},
 	} {
-		x.panics = time.Second
-		c.strike(ctx, x)
-		t.Logf("%-32s %-20s %s", x, x.result(), x.was)
-		require.NoError(t, x.err)
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := newChaos(ctx, t, image)
+			for _, p := range cells {
+				x := c.cell(p.strike, p.phase)
+				x.panics = time.Second
+				c.strike(ctx, x)
+				t.Logf("%-32s %-20s %s", x, x.result(), x.was)
+				require.NoError(t, x.err)
+			}
+		})
 	}
 }
 
@@ -95,8 +101,8 @@ func wave(s strike) []func(context.Context, *chaos) []*cell {
 	steps := []func(context.Context, *chaos) []*cell{func(ctx context.Context, c *chaos) []*cell {
 		var cells []*cell
 		for _, p := range phases {
-			if x := c.cell(s, p); !quick(p) && x.want.none == "" && wanted(s, p) {
-				cells = append(cells, x)
+			if want, ok := expectations[s][p]; ok && want.none == "" && !quick(p) && wanted(s, p) {
+				cells = append(cells, c.cell(s, p))
 			}
 		}
 		if len(cells) > 0 {
@@ -105,7 +111,7 @@ func wave(s strike) []func(context.Context, *chaos) []*cell {
 		return cells
 	}}
 	for _, p := range phases {
-		if !quick(p) || !wanted(s, p) {
+		if _, ok := expectations[s][p]; !ok || !quick(p) || !wanted(s, p) {
 			continue
 		}
 		steps = append(steps, func(ctx context.Context, c *chaos) []*cell {
@@ -121,7 +127,10 @@ func wave(s strike) []func(context.Context, *chaos) []*cell {
 // longest come first.
 func machines(ctx context.Context, c *chaos) []*cell {
 	var cells []*cell
-	for _, s := range slices.Concat(machineStrikes, powerStrikes) {
+	for _, s := range slices.Concat(machineStrikes, otherStrikes) {
+		if s == frozenServe {
+			continue // of a whole site
+		}
 		for p, want := range expectations[s] {
 			if want.none == "" && wanted(s, p) {
 				cells = append(cells, c.cell(s, p))
@@ -211,7 +220,7 @@ func TestChaosMatrix(t *testing.T) {
 	require.NoError(t, err)
 	groups := []chaosGroup{
 		{"machines", []func(context.Context, *chaos) []*cell{machines}},
-		{"serve, Temporal, images", slices.Concat(wave(killServe), wave(killTemporal), wave(cutImages))},
+		{"serve, Temporal, images", slices.Concat(wave(killServe), wave(frozenServe), wave(killTemporal), wave(cutImages))},
 		{"database, disk, worker", slices.Concat(wave(lockDatabase), wave(fillDisk), wave(killWorker))},
 	}
 	if *full {
@@ -260,6 +269,19 @@ func report(done map[strike]map[string]*cell, emulated []*cell, begun time.Time,
 	var b strings.Builder
 	pf := func(format string, args ...any) { fmt.Fprintf(&b, format, args...) }
 	var cells, right, persons, nothing int
+	count := func(x *cell) string {
+		if x == nil {
+			return "not run"
+		}
+		cells++
+		switch {
+		case x.err == nil && x.asked == "":
+			right++
+		case x.err == nil:
+			persons++
+		}
+		return x.result()
+	}
 	rows := func(strikes []strike, phases []string) {
 		pf("| fault | %s |\n|---|%s\n", strings.Join(phases, " | "), strings.Repeat("---|", len(phases)))
 		for _, s := range strikes {
@@ -270,16 +292,8 @@ func report(done map[strike]map[string]*cell, emulated []*cell, begun time.Time,
 				case want.none != "":
 					nothing++
 					pf(" – |")
-				case x == nil:
-					pf(" not run |")
 				default:
-					cells++
-					if x.err == nil && x.asked == "" {
-						right++
-					} else if x.err == nil {
-						persons++
-					}
-					pf(" %s |", x.result())
+					pf(" %s |", count(x))
 				}
 			}
 			pf("\n")
@@ -287,16 +301,19 @@ func report(done map[strike]map[string]*cell, emulated []*cell, begun time.Time,
 		pf("\n")
 	}
 	rows(slices.Concat(siteStrikes, machineStrikes), phases)
-	pf("Wrong in another way than by silence; these matter while the BMC is used:\n\n")
-	rows(powerStrikes, []string{inventory.PhasePower})
+	pf("Neither dead nor away, but wrong in another way:\n\n| fault | phase | end |\n|---|---|---|\n")
+	for _, s := range otherStrikes {
+		for _, p := range phases {
+			if _, ok := expectations[s][p]; ok {
+				pf("| %s | %s | %s |\n", s, p, count(done[s][p]))
+			}
+		}
+	}
+	pf("\n")
 	if len(emulated) > 0 {
 		pf("With QEMU machines, their firmware and their kernels (%s):\n\n| fault | phase | firmware | end |\n|---|---|---|---|\n", "`make chaos FULL=1`")
 		for _, x := range emulated {
-			cells++
-			if x.err == nil {
-				right++
-			}
-			pf("| %s | %s | %s | %s |\n", x.strike, x.phase, x.qemu, x.result())
+			pf("| %s | %s | %s | %s |\n", x.strike, x.phase, x.qemu, count(x))
 		}
 		pf("\n")
 	}
@@ -315,7 +332,7 @@ func report(done map[strike]map[string]*cell, emulated []*cell, begun time.Time,
 	pf("Each cell says how long it took from the strike to the end of the run. Where it is minutes, a boot was lost, and the time is the patience of a\nrun: servers take minutes before they first touch their network card.\n\n")
 	b.WriteString(tables)
 	pf("## What the faults do\n\n| fault | what, and until when |\n|---|---|\n")
-	for _, s := range slices.Concat(siteStrikes, machineStrikes, powerStrikes) {
+	for _, s := range slices.Concat(siteStrikes, machineStrikes, otherStrikes) {
 		pf("| %s | %s |\n", s, about[s])
 	}
 	pf(`

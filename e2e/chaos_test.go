@@ -212,7 +212,7 @@ func quick(phase string) bool {
 
 // quick also are cells whose fault takes the place of what would hold them.
 func (x *cell) quick() bool {
-	return quick(x.phase) || slices.Contains(powerStrikes, x.strike) && x.strike != refusedBMC
+	return quick(x.phase) || slices.Contains([]strike{slowBMC, idleBMC, lyingBMC, brokenBMC}, x.strike)
 }
 
 // lead starts the run and brings it to the cell's phase, where it stays until
@@ -291,7 +291,7 @@ func (x *cell) lead(ctx context.Context) error {
 			gate.Open()
 			if err := x.see(ctx, 5*time.Millisecond, func(w inventory.Workflow) (bool, error) {
 				if inventory.Final(w.State) || w.Phase == inventory.PhaseReady {
-					return false, fmt.Errorf("%s: missed: the run is in phase %s", x, w.Phase)
+					return false, fmt.Errorf("%s: %w: the run is in phase %s", x, errMissed, w.Phase)
 				}
 				return w.Phase == inventory.PhaseReboot, nil
 			}); err != nil {
@@ -299,7 +299,7 @@ func (x *cell) lead(ctx context.Context) error {
 			}
 			a := x.m.Agent()
 			if a == nil {
-				return errors.Join(fmt.Errorf("%s: missed: the agent has left", x), undo())
+				return errors.Join(fmt.Errorf("%s: %w: the agent has left", x, errMissed), undo())
 			}
 			thaw, err := x.c.Freeze(ctx, a.Pid())
 			if err == nil {
@@ -353,6 +353,8 @@ func (x *cell) written(ctx context.Context, percent int64) error {
 // catches is how often a run is started to catch a phase of milliseconds.
 const catches = 8
 
+var errMissed = errors.New("missed")
+
 // catch starts the run, stops the Temporal server (SIGSTOP) as soon as the run
 // is seen in the cell's phase, calls hit, and lets the server run on: while it
 // stood still, the run could not leave its phase. A run that was quicker goes on
@@ -383,14 +385,13 @@ func (x *cell) caught(ctx context.Context, hit func() error) (bool, error) {
 	if err := x.start(ctx); err != nil {
 		return false, err
 	}
-	missed := errors.New("missed")
 	err := x.see(ctx, 2*time.Millisecond, func(w inventory.Workflow) (bool, error) {
 		if after(w.Phase, x.phase) {
-			return false, missed
+			return false, errMissed
 		}
 		return w.Phase == x.phase, nil
 	})
-	if errors.Is(err, missed) {
+	if errors.Is(err, errMissed) {
 		return false, nil
 	}
 	if err != nil {
@@ -662,6 +663,33 @@ func (c *chaos) hit(ctx context.Context, cells []*cell) (heal func() error, err 
 		return seen("the loss of the link", undo, func() (bool, error) { return first.suffers(ctx, len(text)) }), errors.Join(err, e)
 	case cutBMC:
 		return bmcFault(bmc.Unreachable(ctx))
+	case frozenServe:
+		undo, err := c.Freeze(ctx, c.Pid())
+		return seen("an agent that waited in vain", undo, func() (bool, error) {
+			for _, x := range cells {
+				text, err := x.m.Serial()
+				if err != nil || strings.Contains(text, `msg="sending a heartbeat" error=`) {
+					return err == nil, err
+				}
+			}
+			return false, nil
+		}), err
+	case frozenAgent, wakingAgent:
+		a := first.m.Agent()
+		if a == nil {
+			return nil, fmt.Errorf("%s: there is no agent", first)
+		}
+		undo, err := c.Freeze(ctx, a.Pid())
+		if first.strike == frozenAgent {
+			return untilOver(undo), err
+		}
+		return seen("the loss of the agent", undo, func() (bool, error) { return first.lost(ctx) }), err
+	case lossyLink:
+		undo, err := c.Lose(first.m.Link(), 5)
+		return untilOver(undo), err
+	case slowLink:
+		undo, err := c.Delay(first.m.Link(), 200*time.Millisecond)
+		return untilOver(undo), err
 	case slowBMC:
 		undo, err := bmc.Slow(3 * time.Second)
 		return untilOver(undo), err
@@ -688,6 +716,11 @@ func (x *cell) suffers(ctx context.Context, at int) (bool, error) {
 		text, err := x.m.Serial()
 		return strings.Contains(text[at:], "LAB-MINI-PHONE-HOME-AGAIN"), err
 	}
+	return x.lost(ctx)
+}
+
+// lost reports whether the run has been told that its agent is lost.
+func (x *cell) lost(ctx context.Context) (bool, error) {
 	var events struct{ Items []inventory.Event }
 	err := x.c.REST(ctx, http.MethodGet, "/v1/workflows/"+x.run+"/events", nil, &events)
 	for _, e := range events.Items {
@@ -747,7 +780,7 @@ func (c *chaos) together(ctx context.Context, cells ...*cell) {
 				x.err = x.lead(ctx)
 			}
 			// A slow run-up is missed sometimes: the phase lasts for a moment.
-			for n := 1; n < catches && x.err != nil && strings.Contains(x.err.Error(), "missed"); n++ {
+			for n := 1; n < catches && errors.Is(x.err, errMissed); n++ {
 				x.err = x.see(ctx, 100*time.Millisecond, func(w inventory.Workflow) (bool, error) { return inventory.Final(w.State), nil })
 				if x.err == nil {
 					x.err = x.lead(ctx)
