@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -118,6 +119,7 @@ func (d *doctor) here(ctx context.Context, file string) {
 	d.keys()
 	d.space(d.cfg.DataDir, "data")
 	d.reserve()
+	d.powerCommands()
 	if dir := d.cfg.ImageDir(); !strings.HasPrefix(dir, d.cfg.DataDir+"/") {
 		d.space(dir, "images")
 	}
@@ -492,6 +494,28 @@ func (d *doctor) images(ctx context.Context, c *remote) {
 	}
 }
 
+// powerCommands looks whether the programs of the configuration can be run.
+func (d *doctor) powerCommands() {
+	for _, name := range slices.Sorted(maps.Keys(d.cfg.Power.Commands)) {
+		c, bad := d.cfg.Power.Commands[name], false
+		for _, argv := range [][]string{c.On, c.Off, c.Status} {
+			if st, err := os.Stat(argv[0]); err != nil {
+				d.fail("power command", "the configuration, power.commands."+name, "%s: %v", name, err)
+				bad = true
+			} else if st.IsDir() || st.Mode()&0o111 == 0 {
+				d.fail("power command", "chmod +x "+argv[0], "%s: %s cannot be run", name, argv[0])
+				bad = true
+			}
+			if bad {
+				break
+			}
+		}
+		if !bad {
+			d.ok("power command", "%s can be run", name)
+		}
+	}
+}
+
 // isHere tells whether c talks to the server of this host's configuration.
 func (d *doctor) isHere(c *remote) bool { return c.base.String() == localURL(d.cfg) }
 
@@ -511,13 +535,17 @@ func (d *doctor) bmcs(ctx context.Context, c *remote) {
 		}
 		g.Go(func() error {
 			f := finding{State: isFail, What: "BMC", Remedy: "ingot bmc check " + m.Name}
+			where := m.BMC.Host
+			if m.BMC.Driver == inventory.DriverExec {
+				where = "the command " + m.BMC.Command
+			}
 			switch a, err := checkBMC(ctx, c, m.Name); {
 			case err != nil:
 				f.Text = m.Name + ": " + err.Error()
 			case !a.v.OK:
-				f.Text = fmt.Sprintf("%s at %s: %s", m.Name, m.BMC.Host, a.v.Message)
+				f.Text = fmt.Sprintf("%s at %s: %s", m.Name, where, a.v.Message)
 			default:
-				f = finding{State: isOK, What: "BMC", Text: fmt.Sprintf("%s at %s lets Ingot in, power is %s", m.Name, m.BMC.Host, a.v.Power)}
+				f = finding{State: isOK, What: "BMC", Text: fmt.Sprintf("%s at %s lets Ingot in, power is %s", m.Name, where, a.v.Power)}
 			}
 			found[n] = f
 			return nil

@@ -324,6 +324,7 @@ type machineFlags struct {
 	disk, diskSerial                         string
 	bmc, passwordFile, cipher                string
 	insecureTLS                              bool
+	fingerprint                              string
 	template, image                          string
 	labels                                   map[string]string
 	sshKeys                                  []string
@@ -381,10 +382,11 @@ asked for: an argument would be seen by everybody on this host.`,
 	x.BoolVar(&f.uefi, "uefi", false, "boots by UEFI")
 	x.StringVar(&f.disk, "disk", "", "path by which templates name its disk, such as /dev/sda")
 	x.StringVar(&f.diskSerial, "disk-serial", "", "serial number of the disk to write")
-	x.StringVar(&f.bmc, "bmc", "", "ipmi://user@host[:port], redfish://user@host[:port] or manual (default)")
+	x.StringVar(&f.bmc, "bmc", "", "ipmi://user@host[:port], amt://user@host[:port] (Intel AMT), exec:NAME[@host] (power command of the server's configuration), wol or manual (default)")
 	x.StringVar(&f.passwordFile, "bmc-password-file", "", "file with the BMC's password, - for standard input")
 	x.StringVar(&f.cipher, "cipher", "", "IPMI cipher suite (default 17)")
-	x.BoolVar(&f.insecureTLS, "bmc-insecure-tls", false, "do not verify the certificate of a Redfish BMC")
+	x.BoolVar(&f.insecureTLS, "bmc-insecure-tls", false, "do not verify the certificate of an AMT at port 16993; better: --bmc-fingerprint")
+	x.StringVar(&f.fingerprint, "bmc-fingerprint", "", "sha256:… of the TLS key of an AMT")
 	x.StringVar(&f.template, "template", "", "template of its provisioning (default: image)")
 	x.StringVar(&f.image, "image", "", "image of its provisioning")
 	x.StringToStringVar(&f.labels, "label", nil, "label key=value; repeatable")
@@ -507,19 +509,30 @@ func sshKeys(ps *inventory.Problems, v string) []string {
 }
 
 func (f machineFlags) bmcOf(ps *inventory.Problems) *inventory.BMC {
-	if f.bmc == "" || f.bmc == inventory.DriverManual {
-		if f.passwordFile != "" || f.cipher != "" || f.insecureTLS {
-			ps.Add("--bmc", "give ipmi://user@host or redfish://user@host", "a machine with manual power has no BMC to set up")
+	if f.bmc == "" || f.bmc == inventory.DriverManual || f.bmc == inventory.DriverWOL {
+		if f.passwordFile != "" || f.cipher != "" || f.insecureTLS || f.fingerprint != "" {
+			ps.Add("--bmc", "give ipmi://user@host or amt://user@host", "a machine with manual power has no BMC to set up")
+		}
+		if f.bmc == inventory.DriverWOL {
+			return &inventory.BMC{Driver: f.bmc}
 		}
 		return nil
+	}
+	if name, ok := strings.CutPrefix(f.bmc, inventory.DriverExec+":"); ok {
+		name, host, _ := strings.Cut(name, "@")
+		if strings.Contains(name, ":") { // not repeated: it may be a password
+			ps.Add("--bmc", "write exec:NAME or exec:NAME@host", "there is more than a name")
+			return nil
+		}
+		return &inventory.BMC{Driver: inventory.DriverExec, Command: name, Host: host, CipherSuite: f.cipher, InsecureTLS: f.insecureTLS, Fingerprint: f.fingerprint}
 	}
 	u, err := url.Parse(f.bmc)
 	if err != nil || u.Hostname() == "" {
 		// The text is not repeated: it may hold a password.
-		ps.Add("--bmc", "write ipmi://user@host[:port], redfish://user@host[:port] or manual", "this is no address of a BMC")
+		ps.Add("--bmc", "write ipmi://user@host[:port], amt://user@host[:port], exec:NAME[@host], wol or manual", "this is no address of a BMC")
 		return nil
 	}
-	b := &inventory.BMC{Driver: u.Scheme, Host: u.Hostname(), CipherSuite: f.cipher, InsecureTLS: f.insecureTLS}
+	b := &inventory.BMC{Driver: u.Scheme, Host: u.Hostname(), CipherSuite: f.cipher, InsecureTLS: f.insecureTLS, Fingerprint: f.fingerprint}
 	if u.User != nil {
 		b.User = u.User.Username()
 		if _, ok := u.User.Password(); ok {
@@ -544,6 +557,9 @@ func bmcPassword(cmd *cobra.Command, file string, b *inventory.BMC) (inventory.S
 	}
 	if v, ok := os.LookupEnv("INGOT_BMC_PASSWORD"); ok {
 		return inventory.NewSecret(v), nil
+	}
+	if b.Driver == inventory.DriverExec { // its command may need none
+		return inventory.Secret{}, nil
 	}
 	s, err := promptSecret(cmd, fmt.Sprintf("Password of %s at %s: ", b.User, b.Host))
 	if errors.Is(err, inventory.ErrInvalid) {
@@ -586,7 +602,10 @@ func machineListCmd(o *options) *cobra.Command {
 }
 
 func powerBy(b *inventory.BMC) string {
-	if b.Manual() {
+	switch {
+	case b.Wakes():
+		return "wol, hand"
+	case b.Manual():
 		return "hand"
 	}
 	return b.Driver
@@ -628,6 +647,39 @@ func machineGetCmd(o *options) *cobra.Command {
 			return show(cmd, o, a, printMachine)
 		},
 	}
+}
+
+// powerText says what switches a machine.
+func powerText(b *inventory.BMC) string {
+	switch {
+	case b.Wakes():
+		text := "on by wake-on-LAN, off by hand"
+		for _, x := range []string{b.MAC, b.Host} {
+			if x != "" {
+				text += "  " + x
+			}
+		}
+		return text
+	case b.Manual():
+		return "by hand"
+	case b.Driver == inventory.DriverExec:
+		text := "command " + b.Command
+		if b.Host != "" {
+			text += " at " + b.Host
+		}
+		return text
+	}
+	text := fmt.Sprintf("%s://%s@%s", b.Driver, b.User, b.Host)
+	if b.Port != 0 {
+		text += fmt.Sprintf(":%d", b.Port)
+	}
+	if b.Fingerprint != "" {
+		text += "  key " + b.Fingerprint
+	}
+	if !b.HasPassword {
+		text += "  no password is stored"
+	}
+	return text
 }
 
 func printMachine(w io.Writer, m api.MachineView) error {
@@ -673,18 +725,7 @@ func printMachine(w io.Writer, m api.MachineView) error {
 	if m.DiskSelector != nil {
 		t.field("disk selector", selectorText(*m.DiskSelector))
 	}
-	if m.BMC.Manual() {
-		t.field("power", "by hand")
-	} else {
-		text := fmt.Sprintf("%s://%s@%s", m.BMC.Driver, m.BMC.User, m.BMC.Host)
-		if m.BMC.Port != 0 {
-			text += fmt.Sprintf(":%d", m.BMC.Port)
-		}
-		if !m.BMC.HasPassword {
-			text += "  no password is stored"
-		}
-		t.field("power", text)
-	}
+	t.field("power", powerText(m.BMC))
 	t.field("template", m.Template)
 	t.field("image", m.Image)
 	if m.HasUserData {

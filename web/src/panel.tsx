@@ -71,7 +71,7 @@ export function MachinePanel({ machine: m, store, now }: { machine: MachineView;
         ))}
         <div>
           <dt>Power</dt>
-          <dd>{manual(m) ? "by hand" : [m.bmc!.driver, m.bmc!.host].filter(Boolean).join(" · ")}</dd>
+          <dd>{manual(m) ? (m.bmc?.driver === "wol" ? "on by wake-on-LAN, off by hand" : "by hand") : [m.bmc!.driver, m.bmc!.host].filter(Boolean).join(" · ")}</dd>
         </div>
         {(w?.image || m.image) && (
           <div>

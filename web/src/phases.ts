@@ -149,9 +149,9 @@ export function running(w: Workflow): { action: Action; index: number } | undefi
   return action && action.state !== "SUCCESS" ? { action, index: i } : undefined;
 }
 
-/** Tells whether a person has to press the machine's button. */
+/** Tells whether a person has to press the machine's button, at least to switch it off. */
 export function manual(m: MachineView): boolean {
-  return !m.bmc || !m.bmc.driver || m.bmc.driver === "manual";
+  return !m.bmc || !m.bmc.driver || m.bmc.driver === "manual" || m.bmc.driver === "wol";
 }
 
 /** Says what m is doing, in a few words. */
