@@ -152,7 +152,7 @@ type Records interface {
 type Fence = func(ctx context.Context) error
 
 // BMC drives management controllers. Every method verifies by reading back: a nil error means
-// that the state was seen. Errors are inventory.ErrUnreachable, ErrRefused or
+// that the state was seen, but for wake-on-LAN, which nothing answers. Errors are inventory.ErrUnreachable, ErrRefused or
 // ErrUnsupported, wrapped.
 type BMC interface {
 	// State answers on, off, transitional or unknown.

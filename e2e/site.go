@@ -355,6 +355,12 @@ func (s *Site) Add(ctx context.Context, spec lab.Spec, edit func(doc map[string]
 	if b := m.BMC(); b != nil {
 		doc["bmc"] = map[string]any{"driver": "ipmi", "host": b.Address, "user": b.User, "password": b.Password, "cipherSuite": fmt.Sprint(lab.BMCCipher)}
 	}
+	if a := m.AMT(); a != nil {
+		doc["bmc"] = map[string]any{"driver": "amt", "host": a.Address, "user": a.User, "password": a.Password}
+	}
+	if spec.WakeOnLAN {
+		doc["bmc"] = map[string]any{"driver": "wol"}
+	}
 	if edit != nil {
 		edit(doc)
 	}

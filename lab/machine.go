@@ -85,6 +85,8 @@ type Spec struct {
 	NoBMC       bool   // a machine without a BMC: only PowerOn and the like switch it
 	// Controller is the kind of its BMC, default ControllerIPMI. An AMT has the same defaults.
 	Controller Controller
+	// WakeOnLAN switches the machine on when a magic packet for its MAC comes by on its VLAN.
+	WakeOnLAN bool
 
 	// The rest is for Firmware Simulated, whose DiskSize is 64 MiB by default.
 
@@ -113,6 +115,7 @@ type Machine struct {
 	next        NextBoot
 	order       BootOrder
 	decoysFirst bool
+	woken       int
 	qemu        *Cmd
 	qmp         *qmp
 	powerOns    int
@@ -170,6 +173,11 @@ func (l *Lab) Machine(ctx context.Context, spec Spec) (*Machine, error) {
 	l.mu.Lock()
 	l.machines[spec.Name] = m
 	l.mu.Unlock()
+	if spec.WakeOnLAN {
+		if err := m.sleep(); err != nil {
+			return nil, fmt.Errorf("making machine %q: %w", spec.Name, err)
+		}
+	}
 	switch {
 	case spec.NoBMC:
 	case spec.Controller == ControllerAMT:
