@@ -177,9 +177,12 @@ func (a *Activities) prepare(ctx context.Context, m inventory.Machine, q PowerRe
 		}
 	}
 	if q.OtherPath {
-		if nic.UEFI {
+		switch {
+		case m.BMC.Driver != inventory.DriverIPMI:
+			how = append(how, "no other boot path, because "+m.BMC.Driver+" cannot choose it")
+		case nic.UEFI:
 			how = append(how, "no other boot path, because the inventory says UEFI")
-		} else {
+		default:
 			pxe.EFI = !pxe.EFI
 			how = append(how, "the other boot path, EFI")
 		}

@@ -101,3 +101,16 @@ func TestPowerWakesByLAN(t *testing.T) {
 	require.Zero(t, done)
 	require.Equal(t, []string{"allow"}, s.steps)
 }
+
+// TestOtherPathOnlyWhereItCanBeChosen: what is said of a start is what was done.
+func TestOtherPathOnlyWhereItCanBeChosen(t *testing.T) {
+	a := &Activities{}
+	for driver, efi := range map[string]bool{inventory.DriverIPMI: true, inventory.DriverAMT: false, inventory.DriverExec: false} {
+		pxe := inventory.BootDevice{Device: "pxe"}
+		how, err := a.prepare(t.Context(), inventory.Machine{BMC: &inventory.BMC{Driver: driver}}, PowerRequest{OtherPath: true}, inventory.Interface{}, &pxe)
+		require.NoError(t, err)
+		require.Equal(t, efi, pxe.EFI, driver)
+		require.Len(t, how, 1)
+		require.Equal(t, efi, how[0] == "the other boot path, EFI", how)
+	}
+}

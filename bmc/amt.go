@@ -185,6 +185,9 @@ var readOnlySettings = []string{
 	"UefiBootNumberOfParams", "UefiBootParametersArray", "WinREBootEnabled", "RPEEnabled",
 }
 
+// ready tells whether AMT can be used: what it accepts has an effect.
+func (p *amt) ready(ctx context.Context) error { return p.run(ctx, p.mayChoose) }
+
 // BootDeviceSet chooses the boot source of the next start: the old choice is
 // taken back, which some versions do not do by themselves, then the settings,
 // the role and the source are set, in this order.
@@ -201,7 +204,9 @@ func (p *amt) BootDeviceSet(ctx context.Context, device string, persistent, _ bo
 		if err := p.mayChoose(ctx); err != nil {
 			return err
 		}
-		if err := p.ask(ctx, "CIM_BootConfigSetting", "ChangeBootOrder", ""); err != nil && (final(err) || device == "none") {
+		// A version that knows no empty order is left with its old one, which the
+		// new one replaces.
+		if err := p.ask(ctx, "CIM_BootConfigSetting", "ChangeBootOrder", ""); err != nil && (device == "none" || final(err) && !isUnsupported(err)) {
 			return err
 		}
 		if device == "none" {

@@ -224,6 +224,10 @@ func TestAMTNoFalseSuccess(t *testing.T) {
 			require.ErrorIs(t, err, c.power)
 			_, err = b.SetBootDevice(t.Context(), b.bmc, password(), pxeOnce, nil)
 			require.ErrorIs(t, err, c.pxe)
+			if c.faults.ClientControl {
+				_, err = b.Check(t.Context(), b.bmc, password())
+				require.ErrorContains(t, err, "client control mode", "it is known before it matters")
+			}
 			if err != nil {
 				require.NotContains(t, err.Error(), canary)
 			}

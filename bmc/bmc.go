@@ -194,14 +194,19 @@ type Report struct {
 	Took  time.Duration `json:"took"` // nanoseconds in JSON
 }
 
-// Check logs in and reads the power state and the boot device; it writes
-// nothing.
+// Check logs in and reads the power state, whether the controller's orders
+// have an effect (AMT) and the boot device; it writes nothing.
 func (d *Driver) Check(ctx context.Context, b inventory.BMC, password inventory.Secret) (Report, error) {
 	var r Report
 	began := time.Now()
 	err := d.with(ctx, b, password, "checking", func(s *session) (err error) {
 		if r.Power, err = s.state(ctx); err != nil {
 			return err
+		}
+		if p, ok := s.provider.(selfTester); ok {
+			if err := p.ready(ctx); err != nil {
+				return err
+			}
 		}
 		over, err := s.override(ctx)
 		if blind := (blindError{}); errors.As(err, &blind) {

@@ -35,6 +35,11 @@ type flagKeeper interface {
 	keepBootFlags(ctx context.Context) error
 }
 
+// selfTester is a provider that can say whether its orders would have an effect.
+type selfTester interface {
+	ready(ctx context.Context) error
+}
+
 // blindError is the answer of a provider that cannot say what boots next.
 type blindError struct{ why string }
 

@@ -305,6 +305,10 @@ func (s *server) control() error {
 			if err != nil {
 				return "", err
 			}
+			if m.BMC.Driver == inventory.DriverAMT { // it may let in and do nothing
+				r, err := driver.Check(ctx, m.Controller(), password)
+				return r.Power, err
+			}
 			return driver.State(ctx, m.Controller(), password)
 		},
 		CheckPowerCommand: driver.CheckCommand,
