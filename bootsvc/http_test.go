@@ -14,6 +14,7 @@ import (
 	"net/netip"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -108,7 +109,7 @@ func TestEveryNameResolves(t *testing.T) {
 	follow := func(script string) {
 		t.Helper()
 		urls := urlForm.FindAllString(script, -1)
-		if len(urls) != 2 {
+		if len(urls) != 3 {
 			t.Fatalf("the script names %q", urls)
 		}
 		if got := resolve(urls[0]); got != "the kernel" {
@@ -116,6 +117,10 @@ func TestEveryNameResolves(t *testing.T) {
 		}
 		if got := resolve(urls[1]); got != "the initramfs" {
 			t.Errorf("initramfs is %q", got)
+		}
+		// Whoever asks again gets the same boot.
+		if got := resolve(urls[2]); !slices.Equal(urlForm.FindAllString(got, -1), urls) {
+			t.Errorf("asked again: %q", got)
 		}
 	}
 	bootFile := func(mods ...dhcpv4.Modifier) string {

@@ -81,6 +81,9 @@ func (s *Server) bootScript(m inventory.Machine, d Decision, autoexec bool) (str
 	if err != nil {
 		return "", err
 	}
+	// A boot that began just before it was counted has the addresses of the one
+	// before, which are dead by now: it asks again what to boot.
+	again := s.Base() + "/ipxe/script/" + d.Interface.MAC + "/auto.ipxe"
 	base := s.Base() + "/boot/" + strings.ReplaceAll(d.Interface.MAC, ":", "-") + "/" + bootToken(s.cfg.ClaimKey, d.Owner, d.Boot)
 	var b strings.Builder
 	b.WriteString("#!ipxe\n")
@@ -88,7 +91,7 @@ func (s *Server) bootScript(m inventory.Machine, d Decision, autoexec bool) (str
 		b.WriteString(autoexecLines)
 	}
 	fmt.Fprintf(&b, `echo Ingot boots %s (${platform}, iPXE ${version})
-set tries:int32 0
+isset ${tries} || set tries:int32 0
 :try
 kernel %s/vmlinuz %s || goto again
 initrd --name initramfs %s/initramfs || goto again
@@ -99,11 +102,11 @@ inc tries
 iseq ${tries} 3 && goto fail ||
 echo Ingot: that did not work, again in 5 seconds
 sleep 5
-goto try
+chain --replace --autofree %s || goto try
 :fail
 echo Ingot: giving up on the network, going on to the disk
 sleep 2
-%s`, m.Name, base, line, base, exitLines)
+%s`, m.Name, base, line, base, again, exitLines)
 	return b.String(), nil
 }
 

@@ -36,8 +36,11 @@ func TestChaos(t *testing.T) {
 	}
 	for name, cells := range map[string][]pair{
 		"one": {
-			{refusedBMC, inventory.PhasePower}, {killAgent, inventory.PhaseAgent}, {cutImages, inventory.PhaseAction},
-			{lockDatabase, inventory.PhaseLoader}, {killServe, inventory.PhaseAction},
+			{refusedBMC, inventory.PhasePower},
+			{killAgent, inventory.PhaseAgent},
+			{cutImages, inventory.PhaseAction},
+			{lockDatabase, inventory.PhaseLoader},
+			{killServe, inventory.PhaseAction},
 		},
 		"two": {{killWorker, inventory.PhasePower}, {killTemporal, inventory.PhaseDHCP}, {fillDisk, inventory.PhaseAction}},
 	} {
@@ -167,6 +170,7 @@ var sample = []struct {
 	{killServe, inventory.PhaseAction, lab.BIOS},
 	{killTemporal, inventory.PhaseAgent, lab.UEFI},
 	{lockDatabase, inventory.PhaseDHCP, lab.BIOS},
+	{cutImages, inventory.PhaseAgent, lab.BIOS},
 	{cutImages, inventory.PhaseAction, lab.UEFI},
 	{fillDisk, inventory.PhaseAgent, lab.BIOS},
 	{cutBMC, inventory.PhasePower, lab.UEFI},

@@ -13,12 +13,14 @@ import (
 type ipxe struct {
 	vars  map[string]string
 	say   func(text string)
-	pause func(d time.Duration) bool   // false: the power is gone
-	fetch func(kind, url string) error // kind: "kernel" or "initrd"
-	steps int                          // carried out so far
-	label string                       // where goto leads to
-	ended bool                         // exit
-	image string                       // the kernel's command line
+	pause func(d time.Duration) bool       // false: the power is gone
+	fetch func(kind, url string) error     // kind: "kernel" or "initrd"
+	load  func(url string) (string, error) // a script
+	steps int                              // carried out so far
+	next  string                           // script that takes this one's place
+	label string                           // where goto leads to
+	ended bool                             // exit
+	image string                           // the kernel's command line
 	boots bool
 }
 
@@ -45,6 +47,9 @@ func (x *ipxe) run(script string) (cmdline string, err error) {
 			return x.image, nil
 		case x.ended:
 			return "", nil
+		case x.next != "":
+			script, x.next = x.next, ""
+			return x.run(script)
 		case x.label != "":
 			if at = label(lines, x.label); at < 0 {
 				return "", fmt.Errorf("running %q: there is no label %q", line, x.label)
@@ -73,7 +78,7 @@ func (x *ipxe) line(words []string) error {
 			end++
 		}
 		if operator == "" || operator == "&&" && err == nil || operator == "||" && err != nil {
-			if err = x.command(words[begin:end]); x.label != "" || x.ended || x.boots {
+			if err = x.command(words[begin:end]); x.label != "" || x.next != "" || x.ended || x.boots {
 				return nil
 			}
 		}
@@ -138,6 +143,19 @@ func (x *ipxe) command(words []string) error {
 			return errors.New("no kernel is loaded")
 		}
 		x.boots = true
+	case "chain": // always --replace
+		for len(args) > 1 && strings.HasPrefix(args[0], "-") {
+			args = args[1:]
+		}
+		if len(args) == 0 {
+			return errors.New("the URL is missing")
+		}
+		text, err := x.load(arg(0))
+		if err != nil {
+			x.say(err.Error())
+			return err
+		}
+		x.image, x.next = "", text
 	case "imgfree":
 		x.image = ""
 	case "goto":

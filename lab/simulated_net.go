@@ -179,14 +179,20 @@ func (l *life) netboot() (cmdline string, err error) {
 	if url == "" {
 		return "", nil
 	}
-	if err := l.stage(StageScript); err != nil {
-		return "", err
+	load := func(url string) (string, error) {
+		if err := l.stage(StageScript); err != nil {
+			return "", err
+		}
+		var script strings.Builder
+		_, err := l.get(url, &script)
+		return script.String(), err
 	}
-	var script strings.Builder
-	if _, err := l.get(url, &script); err != nil {
+	script, err := load(url)
+	if err != nil {
 		return "", err
 	}
 	x := &ipxe{
+		load:  load,
 		vars:  map[string]string{"platform": "pcbios", "version": "2.0.0", "net0/ip": ack.YourIPAddr.String(), "net0/mac": l.sim.m.spec.MAC},
 		say:   func(text string) { l.say("LAB-SIM iPXE: %s", text) },
 		pause: l.sleep,
@@ -205,7 +211,7 @@ func (l *life) netboot() (cmdline string, err error) {
 			return err
 		},
 	}
-	return x.run(script.String())
+	return x.run(script)
 }
 
 // bootFile is option 67, or the header's field.

@@ -50,6 +50,8 @@ func TestIPXE(t *testing.T) {
 	}{
 		{"boots", bootScript, 0, "initrd=initramfs ingot.server=https://s:7443 panic=30", "", []string{"kernel http://s/vmlinuz", "initrd http://s/initramfs"}, "Ingot boots node1 (pcbios, iPXE 2.0.0)", 0},
 		{"second try", bootScript, 1, "initrd=initramfs ingot.server=https://s:7443 panic=30", "", []string{"kernel http://s/vmlinuz", "kernel http://s/vmlinuz", "initrd http://s/initramfs"}, "no route", 5 * time.Second},
+		{"asks again", "#!ipxe\nisset ${tries} || set tries 0\ninc tries\nkernel http://s/${tries} try=${tries} || chain --replace --autofree http://s/again || exit\nboot\n", 1, "try=2", "", []string{"kernel http://s/1", "script http://s/again", "kernel http://s/2"}, "no route", 0},
+		{"asks in vain", "#!ipxe\nkernel http://s/vmlinuz || chain --replace http://s/again || exit\nboot\n", 2, "", "", []string{"kernel http://s/vmlinuz", "script http://s/again"}, "no route", 0},
 		{"three failures", bootScript, 9, "", "", slices.Repeat([]string{"kernel http://s/vmlinuz"}, 3), "giving up", 12 * time.Second},
 		{"disk", "#!ipxe\necho not armed\niseq ${platform} efi && exit 1 || exit 0\n", 0, "", "", nil, "not armed", 0},
 		{"sanboot", "#!ipxe\niseq ${platform} efi && goto efi ||\nsanboot --no-describe --drive 0x80 ||\n:efi\nboot\n", 0, "", "", nil, "", 0},
@@ -77,6 +79,7 @@ func TestIPXE(t *testing.T) {
 					return nil
 				},
 			}
+			x.load = func(url string) (string, error) { return c.script, x.fetch("script", url) }
 			got, err := x.run(c.script)
 			if got != c.cmdline || (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) {
 				t.Errorf("%q, %v; want %q, %q", got, err, c.cmdline, c.err)
