@@ -180,6 +180,9 @@ func (c *checker) step(path string, a step, names map[string]bool, last bool) {
 	}
 }
 
+// actionsPage describes every native action's environment.
+const actionsPage = "docs/actions.md"
+
 func knownActions() string { return strings.Join(action.Natives(), ", ") }
 
 // actions makes the actions of the run, and checks what the machine decides.
@@ -242,16 +245,14 @@ func (c *checker) action(path string, t task, s step, disk string) action.Action
 	maps.Copy(env, t.Environment)
 	maps.Copy(env, s.Environment)
 	native, _ := action.Native(s.Image)
+	if err := action.Check(native, env); err != nil {
+		c.add(path+".environment", "see "+actionsPage, "%v", err)
+	}
 	switch native {
 	case action.Image2Disk:
 		c.image(path, env)
 		setDefault(env, "DEST_DISK", disk)
-	case action.Inject:
-		if _, err := action.Files(env); err != nil {
-			c.add(path+".environment."+action.FilesVariable, "see docs/actions.md", "%v", err)
-		}
-		setDefault(env, "DEST_DISK", disk)
-	case action.WriteFile, action.ConfigDrive, action.GrowPart:
+	case action.WriteFile, action.Inject, action.ConfigDrive, action.GrowPart:
 		setDefault(env, "DEST_DISK", disk)
 	case action.Wipe, action.Kexec:
 		setDefault(env, "BLOCK_DEVICE", disk)

@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/ingotmetal/ingot/action"
 )
 
 // EFIVariables are the firmware's global variables (UEFI specification 2.10,
@@ -38,8 +40,8 @@ type EFIVariables interface {
 // With none of them, it only lists. What was changed is read back; doing it
 // again changes nothing. Output: firmware, entries (JSON), deleted, order, next.
 func (t *attempt) efiBoot(ctx context.Context) error {
-	required, err := boolean(t.env, "REQUIRED", false)
-	stale, e := boolean(t.env, "DELETE_STALE", false)
+	required, err := action.Bool(t.env, "REQUIRED", false)
+	stale, e := action.Bool(t.env, "DELETE_STALE", false)
 	if err := errors.Join(err, e); err != nil {
 		return err
 	}

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/ingotmetal/ingot/action"
@@ -24,7 +23,7 @@ type Grower interface {
 // lets it be, and the file system in it.
 //
 //	DEST_DISK    the bound disk, or its partition
-//	PARTITION    which partition (see selector); default: the last one on the disk
+//	PARTITION    which partition (see action.ParsePartition); default: the last one on the disk
 //	RESERVE_MIB  how much to leave free at the end of the disk, for a configdrive; default 0
 //	FILESYSTEM   false: leave the file system as it is
 //
@@ -33,16 +32,9 @@ type Grower interface {
 // of the disk. Doing it again changes nothing. Output: partition, from, to
 // (bytes), filesystem = grown or left.
 func (t *attempt) growPart(ctx context.Context) error {
-	reserve := int64(0)
-	if v := t.env["RESERVE_MIB"]; v != "" {
-		n, err := strconv.ParseUint(v, 10, 31)
-		if err != nil {
-			return fmt.Errorf("reading RESERVE_MIB=%q: want a number of MiB", v)
-		}
-		reserve = int64(n) * mib
-	}
-	grow, err := boolean(t.env, "FILESYSTEM", true)
-	if err != nil {
+	reserve, err := action.MiB(t.env, action.ReserveVariable)
+	grow, e := action.Bool(t.env, "FILESYSTEM", true)
+	if err := errors.Join(err, e); err != nil {
 		return err
 	}
 	disk, number, err := t.partition(ctx, "DEST_DISK")
@@ -63,18 +55,6 @@ func (t *attempt) growPart(ctx context.Context) error {
 	}
 	t.progress(0, 0, "growing the file system")
 	return t.growFilesystem(ctx, disk, p)
-}
-
-// boolean reads a variable that is true or false.
-func boolean(env map[string]string, name string, otherwise bool) (bool, error) {
-	if env[name] == "" {
-		return otherwise, nil
-	}
-	b, err := strconv.ParseBool(env[name])
-	if err != nil {
-		return otherwise, fmt.Errorf("reading %s=%q: want true or false", name, env[name])
-	}
-	return b, nil
 }
 
 // growTable changes the partition table and returns what partition number (0:

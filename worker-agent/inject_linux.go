@@ -25,7 +25,7 @@ const nodeWait = 15 * time.Second
 // inject writes files into a file system of the bound disk.
 //
 //	DEST_DISK  a partition of the bound disk, or the disk
-//	PARTITION  which partition of the disk (see selector); with none, the root file system: the largest that has
+//	PARTITION  which partition of the disk (see action.ParsePartition); with none, the root file system: the largest that has
 //	           /etc/os-release
 //	FS_TYPE    ext4, xfs, btrfs, vfat; told by its content when empty
 //	FILES      JSON array of action.File

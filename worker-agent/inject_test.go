@@ -199,6 +199,9 @@ func TestInject(t *testing.T) {
 		t.Errorf("%q, %v", b, err)
 	}
 	for name, text := range map[string]string{
+		`[{"path": "/x", "directory": true, "contents": "a"}]`:          "holds no contents",
+		`[{"path": "/x", "base64": "%"}]`:                               "base64",
+		`[{"path": "/x", "owner": "a b"}]`:                              "neither a number nor a name",
 		`[{"path": "/x", "owner": "nobody"}]`:                           `"nobody" in the file system's /etc/passwd: it is not there`,
 		`[{"path": "/x", "owner": "bad"}]`:                              `its number is "no"`,
 		`[{"path": "/link", "directory": true}]`:                        "opening the directory",
@@ -212,9 +215,6 @@ func TestInject(t *testing.T) {
 		`[]`:                                                            "0 files",
 		`[] []`:                                                         "something follows",
 		``:                                                              "it is missing",
-		`[{"path": "/x", "directory": true, "contents": "a"}]`: "holds no contents",
-		`[{"path": "/x", "base64": "%"}]`:                      "base64",
-		`[{"path": "/x", "owner": "a b"}]`:                     "neither a number nor a name",
 	} {
 		if _, _, err := try(t, cfg, action.Inject, disk, map[string]string{"FILES": name}); err == nil || !strings.Contains(err.Error(), text) {
 			t.Errorf("%s: %v, want %q", name, err, text)

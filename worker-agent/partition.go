@@ -6,51 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/ingotmetal/ingot/action"
 )
 
-// partitionVariable says which partition of the disk an action means, where
-// the path of the disk does not.
-const partitionVariable = "PARTITION"
-
-// selector is one way to say which partition is meant.
-type selector struct{ by, value string }
-
-func (s selector) String() string { return s.by + "=" + s.value }
-
-// The words of a selector are those of fstab(5) and blkid(8).
-const (
-	byNumber = "NUMBER"
-	byLabel  = "LABEL"     // of the file system
-	byUUID   = "UUID"      // of the file system
-	byName   = "PARTLABEL" // of the partition, in a GPT
-	byGUID   = "PARTUUID"
-	byType   = "PARTTYPE" // GUID, or 0x83 of an MBR
-)
-
-// readSelector reads PARTITION: a number, or one of LABEL=, UUID=,
-// PARTLABEL=, PARTUUID= and PARTTYPE=. "" gives the zero value.
-func readSelector(text string) (selector, error) {
-	if text == "" {
-		return selector{}, nil
-	}
-	if n, err := strconv.Atoi(text); err == nil && n > 0 {
-		return selector{byNumber, strconv.Itoa(n)}, nil
-	}
-	by, value, ok := strings.Cut(text, "=")
-	by = strings.ToUpper(by)
-	if !ok || value == "" || !slices.Contains([]string{byLabel, byUUID, byName, byGUID, byType}, by) {
-		return selector{}, fmt.Errorf("reading %s=%q: want a number from 1, or LABEL=, UUID=, PARTLABEL=, PARTUUID= or PARTTYPE= and a value", partitionVariable, text)
-	}
-	return selector{by, value}, nil
-}
-
 // find returns the only one of parts that s means.
-func (s selector) find(r io.ReaderAt, parts []span) (span, error) {
+func find(s action.Partition, r io.ReaderAt, parts []span) (span, error) {
 	var found []span
 	there := make([]string, 0, len(parts))
 	for _, p := range parts {
@@ -59,19 +22,19 @@ func (s selector) find(r io.ReaderAt, parts []span) (span, error) {
 		label, uuid := fsNames(fs, kind)
 		there = append(there, fmt.Sprintf("%d (%s PARTLABEL=%q LABEL=%q)", p.number, kind, p.name, label))
 		match := false
-		switch s.by {
-		case byNumber:
-			match = strconv.Itoa(p.number) == s.value
-		case byLabel:
-			match = label == s.value
-		case byUUID:
-			match = strings.EqualFold(uuid, s.value)
-		case byName:
-			match = p.name == s.value
-		case byGUID:
-			match = strings.EqualFold(p.uuid, s.value)
-		case byType:
-			match = strings.EqualFold(p.kind, s.value)
+		switch s.By {
+		case action.ByNumber:
+			match = strconv.Itoa(p.number) == s.Value
+		case action.ByLabel:
+			match = label == s.Value
+		case action.ByUUID:
+			match = strings.EqualFold(uuid, s.Value)
+		case action.ByName:
+			match = p.name == s.Value
+		case action.ByGUID:
+			match = strings.EqualFold(p.uuid, s.Value)
+		case action.ByType:
+			match = strings.EqualFold(p.kind, s.Value)
 		}
 		if match {
 			found = append(found, p)
@@ -89,15 +52,15 @@ func (s selector) find(r io.ReaderAt, parts []span) (span, error) {
 // partition returns the bound disk and the number of the partition that
 // variable's path or PARTITION names; 0 when neither does.
 func (t *attempt) partition(ctx context.Context, variable string) (disk action.Disk, number int, err error) {
-	sel, err := readSelector(t.env[partitionVariable])
+	sel, err := action.ParsePartition(t.env[action.PartitionVariable])
 	if err != nil {
 		return disk, 0, err
 	}
-	if disk, number, err = t.target(ctx, variable); err != nil || sel.by == "" {
+	if disk, number, err = t.target(ctx, variable); err != nil || sel.By == "" {
 		return disk, number, err
 	}
 	if number != 0 {
-		return disk, 0, fmt.Errorf("reading %s=%q: %s=%q names a partition already: give one of the two", partitionVariable, t.env[partitionVariable], variable, t.env[variable])
+		return disk, 0, fmt.Errorf("reading %s=%q: %s=%q names a partition already: give one of the two", action.PartitionVariable, t.env[action.PartitionVariable], variable, t.env[variable])
 	}
 	disk, dev, err := t.openDisk(ctx, *t.bound)
 	if err != nil {
@@ -108,7 +71,7 @@ func (t *attempt) partition(ctx context.Context, variable string) (disk action.D
 	if err != nil {
 		return disk, 0, fmt.Errorf("reading %s: %w", disk.Path, err)
 	}
-	p, err := sel.find(dev, table.parts)
+	p, err := find(sel, dev, table.parts)
 	if err != nil {
 		return disk, 0, fmt.Errorf("reading %s: %w", disk.Path, err)
 	}

@@ -29,14 +29,10 @@ const wipeEnds = 10 * mib
 // the partitions again. Output: mode, bytes, verified (bytes that were read
 // back), disks (JSON).
 func (t *attempt) wipe(ctx context.Context) error {
-	mode := t.env["WIPE_MODE"]
-	switch mode {
-	case "":
-		mode = "metadata"
-	case "metadata", "quick":
-	default:
-		return fmt.Errorf("reading WIPE_MODE=%q: want metadata or quick", mode)
+	if err := action.Check(action.Wipe, t.env); err != nil {
+		return err
 	}
+	mode := cmp.Or(t.env[action.WipeModeVariable], action.WipeModes[0])
 	disks, err := t.wipeTargets(ctx)
 	if err != nil {
 		return err
@@ -81,13 +77,13 @@ type wiped struct {
 // wipesAll tells whether the action is a wipe of every disk: it needs no bound
 // one.
 func wipesAll(native string, env map[string]string) bool {
-	all, err := boolean(env, "ALL_DISKS", false)
+	all, err := action.Bool(env, "ALL_DISKS", false)
 	return native == action.Wipe && all && err == nil
 }
 
 // wipeTargets returns the disks that are meant: the bound one, or all.
 func (t *attempt) wipeTargets(ctx context.Context) ([]action.Disk, error) {
-	all, err := boolean(t.env, "ALL_DISKS", false)
+	all, err := action.Bool(t.env, "ALL_DISKS", false)
 	if err != nil {
 		return nil, err
 	}

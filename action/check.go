@@ -1,0 +1,111 @@
+package action
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Variables of the environment of several native actions, or that a plan can
+// check.
+const (
+	PartitionVariable = "PARTITION"   // see ParsePartition
+	ReserveVariable   = "RESERVE_MIB" // see MiB
+	WipeModeVariable  = "WIPE_MODE"   // one of WipeModes
+)
+
+// WipeModes are the ways of a wipe, the default first.
+var WipeModes = [...]string{"metadata", "quick"}
+
+// Ways to say which partition of a disk is meant, in the words of fstab(5) and
+// blkid(8).
+const (
+	ByNumber = "NUMBER"
+	ByLabel  = "LABEL"     // of the file system
+	ByUUID   = "UUID"      // of the file system
+	ByName   = "PARTLABEL" // of the partition, in a GPT
+	ByGUID   = "PARTUUID"
+	ByType   = "PARTTYPE" // GUID, or 0x83 of an MBR
+)
+
+// Partition is one of these ways with its value; the zero value says nothing.
+type Partition struct{ By, Value string }
+
+func (p Partition) String() string { return p.By + "=" + p.Value }
+
+// ParsePartition reads a number from 1, or one of the words above, "=" and a
+// value. "" gives the zero value.
+func ParsePartition(text string) (Partition, error) {
+	if text == "" {
+		return Partition{}, nil
+	}
+	if n, err := strconv.Atoi(text); err == nil && n > 0 {
+		return Partition{ByNumber, strconv.Itoa(n)}, nil
+	}
+	by, value, ok := strings.Cut(text, "=")
+	by = strings.ToUpper(by)
+	if !ok || value == "" || !slices.Contains([]string{ByLabel, ByUUID, ByName, ByGUID, ByType}, by) {
+		return Partition{}, fmt.Errorf("reading %s=%q: want a number from 1, or LABEL=, UUID=, PARTLABEL=, PARTUUID= or PARTTYPE= and a value", PartitionVariable, text)
+	}
+	return Partition{by, value}, nil
+}
+
+// Bool reads a variable that is true or false; one that is empty is otherwise.
+func Bool(env map[string]string, name string, otherwise bool) (bool, error) {
+	if env[name] == "" {
+		return otherwise, nil
+	}
+	b, err := strconv.ParseBool(env[name])
+	if err != nil {
+		return otherwise, fmt.Errorf("reading %s=%q: want true or false", name, env[name])
+	}
+	return b, nil
+}
+
+// MiB reads a variable that is a number of MiB, and returns bytes.
+func MiB(env map[string]string, name string) (int64, error) {
+	if env[name] == "" {
+		return 0, nil
+	}
+	n, err := strconv.ParseUint(env[name], 10, 31)
+	if err != nil {
+		return 0, fmt.Errorf("reading %s=%q: want a number of MiB", name, env[name])
+	}
+	return int64(n) << 20, nil
+}
+
+// Check tells what of a native action's environment can be seen to be wrong
+// without the machine. It shows no value of which a secret could be part.
+func Check(native string, env map[string]string) error {
+	var errs []error
+	flags := func(names ...string) {
+		for _, name := range names {
+			_, err := Bool(env, name, false)
+			errs = append(errs, err)
+		}
+	}
+	switch native {
+	case WriteFile, Inject, GrowPart, Kexec:
+		_, err := ParsePartition(env[PartitionVariable])
+		errs = append(errs, err)
+	}
+	switch native {
+	case Inject:
+		_, err := Files(env)
+		errs = append(errs, err)
+	case GrowPart:
+		_, err := MiB(env, ReserveVariable)
+		errs = append(errs, err)
+		flags("FILESYSTEM")
+	case EFIBoot:
+		flags("DELETE_STALE", "REQUIRED")
+	case Wipe:
+		flags("ALL_DISKS")
+		if mode := env[WipeModeVariable]; mode != "" && !slices.Contains(WipeModes[:], mode) {
+			errs = append(errs, fmt.Errorf("reading %s=%q: want %s", WipeModeVariable, mode, strings.Join(WipeModes[:], " or ")))
+		}
+	}
+	return errors.Join(errs...)
+}
