@@ -36,6 +36,9 @@ type run struct {
 	armed  bool // netboot may be open
 	// rules is which behaviour the run was started under; see rulesNow.
 	rules workflow.Version
+	// named and template are what search attributes say already.
+	named    bool
+	template string
 
 	boot      int    // the boot that is under way
 	allowance int    // boots that may still be taken before a person is asked
@@ -104,8 +107,12 @@ func newRun(ctx workflow.Context, typ, id, machine string, input any) (*run, err
 	return r, nil
 }
 
-// attributes makes the run findable by machine and template.
+// attributes makes the run findable by machine and template. Since rules 2 the
+// next phase does so in the same event.
 func (r *run) attributes(ctx workflow.Context, template string) error {
+	if r.rules >= 2 {
+		return nil
+	}
 	return workflow.UpsertTypedSearchAttributes(ctx, attrMachine.ValueSet(r.owner.Machine), attrTemplate.ValueSet(template))
 }
 
@@ -221,7 +228,16 @@ func (r *run) phase(ctx workflow.Context, phase, format string, args ...any) err
 	if same && r.rules >= 2 {
 		return r.write(ctx)
 	}
-	if err := workflow.UpsertTypedSearchAttributes(ctx, attrPhase.ValueSet(phase)); err != nil {
+	say := []temporal.SearchAttributeUpdate{attrPhase.ValueSet(phase)}
+	if r.rules >= 2 && !r.named {
+		say = append(say, attrMachine.ValueSet(r.owner.Machine))
+		r.named = true
+	}
+	if r.rules >= 2 && r.template != r.record.Template {
+		say = append(say, attrTemplate.ValueSet(r.record.Template))
+		r.template = r.record.Template
+	}
+	if err := workflow.UpsertTypedSearchAttributes(ctx, say...); err != nil {
 		return err
 	}
 	return r.write(ctx)
@@ -245,6 +261,9 @@ func (r *run) write(ctx workflow.Context) error {
 
 // quickly runs an activity of our own database.
 func (r *run) quickly(ctx workflow.Context, activity any, arg, result any) error {
+	if r.rules >= 2 {
+		return workflow.ExecuteLocalActivity(workflow.WithLocalActivityOptions(ctx, local), activity, arg).Get(ctx, result)
+	}
 	return workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, quick), activity, arg).Get(ctx, result)
 }
 
@@ -398,11 +417,7 @@ func (r *run) disarm(ctx workflow.Context) error {
 }
 
 func (r *run) renew(ctx workflow.Context, d time.Duration) error {
-	q := activities.WindowRequest{Owner: r.owner, For: d + beyond}
-	if r.rules >= 2 {
-		return workflow.ExecuteLocalActivity(workflow.WithLocalActivityOptions(ctx, local), do.RenewNetboot, q).Get(ctx, nil)
-	}
-	return r.quickly(ctx, do.RenewNetboot, q, nil)
+	return r.quickly(ctx, do.RenewNetboot, activities.WindowRequest{Owner: r.owner, For: d + beyond}, nil)
 }
 
 // ladder is how a machine that does not show up is started, boot after boot.
