@@ -199,6 +199,16 @@ func TestAMTBootDevice(t *testing.T) {
 	require.NoError(t, err, "an older version")
 	require.Equal(t, "boot device pxe: it was set, but this AMT does not tell what boots next", warning)
 	require.Equal(t, Unknown, boots())
+	b.amt.Pretend(vlab.AMTFaults{ListsAll: true})
+	warning, err = set(pxeOnce)
+	require.NoError(t, err)
+	require.Contains(t, warning, "lists several boot sources")
+	b.amt.Pretend(vlab.AMTFaults{NoEmptyOrder: true})
+	_, err = set(inventory.BootDevice{Device: "disk"})
+	require.NoError(t, err, "the new order replaces the old one")
+	require.Equal(t, "disk once", boots())
+	_, err = set(inventory.BootDevice{Device: "none"})
+	require.ErrorIs(t, err, inventory.ErrUnsupported)
 }
 
 // TestAMTNoFalseSuccess: whatever goes wrong, no operation succeeds.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/lab"
+	"github.com/ingotmetal/ingot/workflows"
 )
 
 // ipmiScript is an administrator's power command: another way to a BMC that Ingot could speak to itself.
@@ -88,10 +89,23 @@ func TestEveryPower(t *testing.T) {
 		s.must(ctx, t, "machine", "power", "off", name)
 		require.Equal(t, lab.Off, machines[name].PowerState(), name)
 	}
+	// Who is refused asks a person, after one log-in; the run goes on when it is put right.
+	amt := machines["amt"].AMT()
+	amt.Pretend(lab.AMTFaults{OtherPassword: true})
+	amt.Refused()
+	s.must(ctx, t, "machine", "provision", "amt")
+	_, err = s.Follow(ctx, "amt", func(w inventory.Workflow) bool { return w.Question != nil })
+	require.NoError(t, err)
+	require.Contains(t, s.asks(ctx, t, "amt").Question.Text, "check user and password of AMT")
+	require.Equal(t, 1, amt.Refused())
+	amt.Pretend(lab.AMTFaults{})
+	s.must(ctx, t, "workflow", "decide", "amt", "--choice", workflows.Retry)
+	s.ended(ctx, t, "amt", inventory.StateSuccess)
+
 	_, err = s.CLI(ctx, "machine", "power", "off", "wol")
 	require.ErrorContains(t, err, "wake-on-LAN")
 	s.must(ctx, t, "machine", "boot-device", "amt", "disk")
-	require.Contains(t, machines["amt"].AMT().Calls(), "ChangeBootOrder CIM_BootConfigSetting")
+	require.Contains(t, amt.Calls(), "ChangeBootOrder CIM_BootConfigSetting")
 	log, err := os.ReadFile(s.log.Name())
 	require.NoError(t, err)
 	require.NotContains(t, string(log), secret)

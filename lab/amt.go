@@ -63,6 +63,8 @@ type AMTFaults struct {
 	Delay         time.Duration // every answer takes that much longer
 	ClientControl bool          // client control mode: boot sources are accepted and do nothing
 	Blind         bool          // it has no class that tells which boot source is chosen
+	NoEmptyOrder  bool          // it refuses to take a boot source back
+	ListsAll      bool          // it lists every boot source as ordered
 	ShortNonce    bool          // a log-in's nonce is good for three requests
 	Graceful      bool          // it offers to ask the system to switch off, which never does
 }
@@ -368,6 +370,9 @@ func (a *AMT) answer(ctx context.Context, q *amtRequest) (body, fault string) {
 		a.single = value(q.Body.Inner, "Role") == "1" && !a.faults.Forget && !a.faults.ClientControl
 		return returns(q, 0), ""
 	case amtCIM + "CIM_BootConfigSetting/ChangeBootOrder":
+		if a.faults.NoEmptyOrder && !strings.Contains(string(q.Body.Inner), "Source>") {
+			return "", "InvalidParameter"
+		}
 		a.source = ""
 		for source := range amtSources {
 			if strings.Contains(string(q.Body.Inner), source) && !a.faults.Forget && !a.faults.ClientControl {
@@ -482,7 +487,7 @@ func (a *AMT) items(resource string, references bool) ([]string, bool) {
 		var out []string
 		for _, source := range slices.Sorted(maps.Keys(amtSources)) {
 			sequence := 0
-			if source == a.source {
+			if source == a.source || a.faults.ListsAll {
 				sequence = 1
 			}
 			out = append(out, wrap("<h:AssignedSequence>%d</h:AssignedSequence>%s%s", sequence, amtReference("h:GroupComponent", "CIM_BootConfigSetting", "InstanceID", amtBootConfig),
