@@ -16,11 +16,12 @@ import (
 // writing is an assignment for every native action that writes.
 func writing(disk *action.Disk, url string) []action.Assignment {
 	var all []action.Assignment
-	for n, native := range []string{action.Image2Disk, action.Wipe, action.ConfigDrive, action.WriteFile} {
+	for n, native := range []string{action.Image2Disk, action.Wipe, action.ConfigDrive, action.WriteFile, action.Inject, action.GrowPart, action.Kexec} {
 		all = append(all, action.Assignment{
 			Key: action.Key{Epoch: 7, Action: n, Attempt: 1}, Run: "run", Disk: disk, DiskAlias: "/dev/alias",
 			Action: action.Action{Name: native, Image: native, Timeout: 600, Environment: map[string]string{
 				"IMG_URL": url, "IMG_SHA256": sha(testImage()), "DEST_DISK": "/dev/alias", "META_DATA": "x", "DEST_PATH": "/x", "CONTENTS": "x",
+				"FILES": `[{"path": "/x"}]`,
 			}},
 		})
 	}

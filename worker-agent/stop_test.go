@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"testing"
 
@@ -225,4 +226,86 @@ func (d *deadlines) Facts(ctx context.Context) (action.Facts, error) {
 		d.text = at.String()
 	}
 	return action.Facts{}, nil
+}
+
+// Every action that writes ends at an order to stop, and says so when the disk
+// is closed.
+func TestStoppedInAnyActionThatWrites(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		native, in string
+		env        map[string]string
+	}{
+		{action.Wipe, "zero", nil},
+		{action.Wipe, "sync", map[string]string{"WIPE_MODE": "quick"}},
+		{action.GrowPart, "sync", nil},
+		{action.ConfigDrive, "sync", nil},
+	} {
+		t.Run(c.native+" "+c.in, func(t *testing.T) {
+			t.Parallel()
+			s := newFakeServer(t)
+			files, disk, _ := grownDisk(t, 64*mib)
+			disks := &slowDisks{watchedDisks: watchedDisks{inner: files}, in: c.in, hanging: make(chan struct{}), release: make(chan struct{})}
+			closedWhenReported(t, s, &disks.watchedDisks)
+			cfg := s.config()
+			// What cannot be interrupted in its write of the table is asked before
+			// the file system is grown.
+			cfg.Disks, cfg.Files = disks, &fakeFiles{}
+			s.start(cfg)
+			key := s.give(0, c.native, disk, c.env)
+			<-disks.hanging
+			var beats int
+			s.update(func() { s.orders.Stop, beats = []action.Key{key}, len(s.beats) })
+			s.wait("the order's delivery", func() bool { return len(s.beats) >= beats+3 })
+			close(disks.release)
+			res := s.result(key)
+			if res.State != action.Stopped && !(c.native == action.ConfigDrive && res.State == action.Success) {
+				t.Errorf("%+v", res)
+			}
+		})
+	}
+}
+
+// stoppingFiles have an order to stop come between two files.
+type stoppingFiles struct {
+	fakeFiles
+	mounted int
+	during  func()
+}
+
+func (f *stoppingFiles) Mount(ctx context.Context, device, fstype string, readOnly bool) (string, func() error, error) {
+	dir, unmount, err := f.fakeFiles.Mount(ctx, device, fstype, readOnly)
+	f.mounted++
+	f.during()
+	return dir, func() error { f.mounted--; return unmount() }, err
+}
+
+func TestStoppedWhileInjecting(t *testing.T) {
+	t.Parallel()
+	s := newFakeServer(t)
+	disks, disk, _ := testDisk(t, 8*mib)
+	part, root := extPartition(t, 1, 8192), t.TempDir()
+	hanging, release := make(chan struct{}), make(chan struct{})
+	files := &stoppingFiles{fakeFiles: fakeFiles{parts: []Partition{part}, dirs: map[string]string{part.Path: root}}, during: func() { close(hanging); <-release }}
+	cfg := s.config()
+	cfg.Disks, cfg.Files = disks, files
+	s.onReport = func(http.ResponseWriter, int) bool {
+		if files.mounted != 0 {
+			t.Error("it was reported, and something is mounted")
+		}
+		return false
+	}
+	s.start(cfg)
+	key := s.give(0, action.Inject, disk, map[string]string{"DEST_DISK": "/dev/alias1", "FILES": `[{"path": "/a"}, {"path": "/b"}]`})
+	<-hanging
+	s.update(func() { s.refuse = http.StatusForbidden }) // revoked: it stops at once
+	s.wait("requests that are refused", func() bool { return s.refused > 3 })
+	s.update(func() { s.refuse = 0 })
+	close(release)
+	if res := s.result(key); res.State != action.Stopped {
+		t.Errorf("%+v", res)
+	}
+	if e, err := os.ReadDir(root); err != nil || len(e) != 0 {
+		t.Errorf("%v, %v", e, err)
+	}
 }
