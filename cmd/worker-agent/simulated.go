@@ -42,33 +42,59 @@ func (s simulated) Mount(ctx context.Context, device, fstype string, readOnly bo
 	if fstype != "ext4" {
 		return "", nil, fmt.Errorf("mounting %s: a simulated machine has no driver of %s", device, fstype)
 	}
+	found, err := s.find(device)
+	if err != nil {
+		return "", nil, fmt.Errorf("mounting %s: %w", device, err)
+	}
+	dir, err := os.MkdirTemp(filepath.Dir(device), filepath.Base(device)+".mnt-")
+	if err != nil {
+		return "", nil, err
+	}
+	if out, err := exec.CommandContext(ctx, "debugfs", "-R", "rdump / "+dir, device).CombinedOutput(); err != nil {
+		return "", nil, errors.Join(fmt.Errorf("reading %s: %w: %s", device, err, out), os.RemoveAll(dir))
+	}
+	return dir, func() error {
+		var err error
+		if !readOnly {
+			err = found.rebuild(dir)
+		}
+		return errors.Join(err, os.RemoveAll(dir))
+	}, nil
+}
+
+// Grow implements agent.Grower, by resize2fs(8) where it is installed.
+func (s simulated) Grow(ctx context.Context, device, fstype string, _ int64) error {
+	if fstype != "ext4" {
+		return fmt.Errorf("a simulated machine has no driver of %s: %w", fstype, errors.ErrUnsupported)
+	}
+	found, err := s.find(device)
+	if err != nil {
+		return err
+	}
+	out, err := exec.CommandContext(ctx, "resize2fs", "-f", device).CombinedOutput()
+	if errors.Is(err, exec.ErrNotFound) {
+		return fmt.Errorf("%w: %w", err, errors.ErrUnsupported)
+	}
+	if err != nil {
+		return fmt.Errorf("resize2fs: %w: %s", err, out)
+	}
+	return found.store()
+}
+
+// find returns the partition whose copy is at device.
+func (s simulated) find(device string) (found simulatedPartition, err error) {
 	for _, d := range s.disks {
-		var found *simulatedPartition
 		err := s.eachPartition(d.Path, func(p simulatedPartition) error {
 			if p.path() == device {
-				found = &p
+				found = p
 			}
 			return nil
 		})
-		if err != nil || found == nil {
-			continue // an unreadable disk has no such partition
+		if err == nil && found.disk != "" { // an unreadable disk has no such partition
+			return found, nil
 		}
-		dir, err := os.MkdirTemp(filepath.Dir(device), filepath.Base(device)+".mnt-")
-		if err != nil {
-			return "", nil, err
-		}
-		if out, err := exec.CommandContext(ctx, "debugfs", "-R", "rdump / "+dir, device).CombinedOutput(); err != nil {
-			return "", nil, errors.Join(fmt.Errorf("reading %s: %w: %s", device, err, out), os.RemoveAll(dir))
-		}
-		return dir, func() error {
-			var err error
-			if !readOnly {
-				err = found.rebuild(dir)
-			}
-			return errors.Join(err, os.RemoveAll(dir))
-		}, nil
 	}
-	return "", nil, fmt.Errorf("mounting %s: there is no such partition", device)
+	return found, errors.New("there is no such partition")
 }
 
 // simulatedPartition is where a partition lies in the file of its disk.
@@ -141,6 +167,11 @@ func (p simulatedPartition) rebuild(dir string) error {
 		"-L", strings.TrimRight(string(label), "\x00"), "-d", dir, p.path()).CombinedOutput(); err != nil {
 		return fmt.Errorf("writing %s: %w: %s", p.path(), err, out)
 	}
+	return p.store()
+}
+
+// store writes the partition's copy to the disk.
+func (p simulatedPartition) store() error {
 	made, err := os.Open(p.path())
 	if err != nil {
 		return err

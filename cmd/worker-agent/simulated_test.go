@@ -1,6 +1,8 @@
 package main
 
 import (
+	"encoding/binary"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -90,6 +92,23 @@ func TestSimulatedFilesystem(t *testing.T) {
 	b, err := os.ReadFile(disk)
 	if err != nil || string(b[2<<20+1024+120:][:9]) != "labroot\x00\x00" {
 		t.Errorf("the label is lost: %v", err)
+	}
+	// The partition grows, and then what is in it.
+	run("sgdisk", "-d", "2", "-n", "2:4096:+4M", disk)
+	if parts, err = s.Partitions(t.Context(), "/dev/vda"); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Grow(t.Context(), parts[1].Path, "ext4", parts[1].Size); err != nil {
+		t.Fatal(err)
+	}
+	if !there() {
+		t.Error("the file is lost")
+	}
+	if b, err = os.ReadFile(disk); err != nil || binary.LittleEndian.Uint32(b[2<<20+1024+4:]) != 4096 {
+		t.Errorf("the file system has not grown: %v", err)
+	}
+	if err := s.Grow(t.Context(), parts[1].Path, "xfs", parts[1].Size); !errors.Is(err, errors.ErrUnsupported) {
+		t.Errorf("xfs: %v", err)
 	}
 	if _, _, err := s.Mount(t.Context(), parts[1].Path, "xfs", true); err == nil {
 		t.Error("xfs was mounted")
