@@ -270,7 +270,7 @@ func TestInjectIntoRealFileSystems(t *testing.T) {
 	for fstype, mkfs := range map[string][]string{
 		"ext4": {"mke2fs", "-q", "-t", "ext4", "-L", "persistence", "-U", "11111111-2222-3333-4444-555555555555"},
 		"xfs":  {"mkfs.xfs", "-q", "-L", "persistence", "-m", "uuid=11111111-2222-3333-4444-555555555555"}, "btrfs": {"mkfs.btrfs", "-q", "-L", "persistence", "-U", "11111111-2222-3333-4444-555555555555"},
-		"vfat": {"mkfs.vfat", "-n", "persistence", "-i", "11112222"},
+		"vfat": {"mkfs.vfat", "-n", "PERSISTENCE", "-i", "11112222"},
 	} {
 		t.Run(fstype, func(t *testing.T) {
 			if program(mkfs[0]) == "" {
