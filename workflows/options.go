@@ -75,8 +75,7 @@ const resumes = 2
 // rules until it ends: its history must replay. Rules 1: whoever does not stop
 // is asked for before the power goes, and failed actions are retried at growing
 // intervals. Rules 2: what is over is not waited for, nothing is written twice,
-// and what touches our own database alone is a local activity: one event
-// instead of six.
+// and what is no step of its own is written beside the workflow.
 const rulesNow = 2
 
 // Pauses before an action that failed is tried again.

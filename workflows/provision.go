@@ -313,7 +313,7 @@ func (p *provision) attempt(ctx workflow.Context, i int) (gone bool, err error) 
 			// secrets that its claim had opened.
 			begun, limit = workflow.Now(ctx), found.Left
 			resumed++
-			if err := p.quickly(ctx, do.OpenSecrets, activities.WindowRequest{Owner: p.owner, For: limit + beyond}, nil); err != nil {
+			if err := p.beside(ctx, do.OpenSecrets, activities.WindowRequest{Owner: p.owner, For: limit + beyond}); err != nil {
 				return false, err
 			}
 		case found.Kind == activities.Silent:
@@ -370,7 +370,7 @@ func (p *provision) stop(ctx workflow.Context, k action.Key) error {
 	if err := p.phase(ctx, inventory.PhaseStopping, "stopping %s", p.record.Actions[k.Action].Name); err != nil {
 		return err
 	}
-	if err := p.quickly(ctx, do.Stop, activities.StopRequest{Owner: p.owner, Key: k}, nil); err != nil {
+	if err := p.beside(ctx, do.Stop, activities.StopRequest{Owner: p.owner, Key: k}); err != nil {
 		return err
 	}
 	stopped := func() bool { _, ok := p.results[k]; return ok || p.helloed > p.boot }
@@ -507,7 +507,7 @@ func (p *provision) secrets(ctx workflow.Context, proven bool) error {
 	if !proven {
 		return nil
 	}
-	return p.quickly(ctx, do.OpenSecrets, activities.WindowRequest{Owner: p.owner, For: untilReady + beyond}, nil)
+	return p.beside(ctx, do.OpenSecrets, activities.WindowRequest{Owner: p.owner, For: untilReady + beyond})
 }
 
 // ready waits for the nonce that the run wrote to the disk.
@@ -521,7 +521,7 @@ func (p *provision) ready(ctx workflow.Context) error {
 		if ok, err := p.await(ctx, wait, home); err != nil {
 			return err
 		} else if ok {
-			return p.quickly(ctx, do.CloseSecrets, p.owner, nil)
+			return p.beside(ctx, do.CloseSecrets, p.owner)
 		}
 		found, err := p.evidence(ctx, action.Key{}, activities.Wait{Began: began, For: wait, Served: true})
 		if err != nil {
@@ -549,7 +549,7 @@ func (p *provision) ready(ctx workflow.Context) error {
 			}
 			if d.Choice == Continue { // a person's word instead of the nonce
 				p.record.Evidence = "person"
-				return p.quickly(ctx, do.CloseSecrets, p.owner, nil)
+				return p.beside(ctx, do.CloseSecrets, p.owner)
 			}
 			n, wait, resumed = n+1, untilReady, 0
 		}
