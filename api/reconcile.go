@@ -128,6 +128,9 @@ func (r *Reconciler) Run(ctx context.Context) error {
 			pass("runs", r.Runs)
 		case <-often.C:
 			pass("agents", r.Agents)
+			if len(r.settled) < len(r.Held) {
+				pass("runs", r.Runs) // those that are held are told soon
+			}
 		case <-ctx.Done():
 			return nil
 		}

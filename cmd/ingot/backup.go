@@ -160,9 +160,13 @@ func take(cmd *cobra.Command, to string, r io.Reader) (backup.Manifest, error) {
 		if _, ok := tty(cmd.OutOrStdout()); ok {
 			return backup.Manifest{}, usage("a backup is not for the terminal: give --to FILE, or pipe it")
 		}
-		m, err := backup.Read(io.TeeReader(r, cmd.OutOrStdout()), nil)
+		out := cmd.OutOrStdout()
+		if t, ok := out.(*terminal); ok {
+			out = t.file // which changes what is not text
+		}
+		m, err := backup.Read(io.TeeReader(r, out), nil)
 		if err == nil {
-			_, err = io.Copy(cmd.OutOrStdout(), r) // the empty end of a tar file
+			_, err = io.Copy(out, r) // the empty end of a tar file
 		}
 		return m, err
 	}

@@ -157,8 +157,15 @@ func sum(b []byte) []byte {
 
 // damaged is an archive that is not what somebody once wrote.
 func damaged(format string, args ...any) error {
-	return fmt.Errorf("the backup is damaged: "+format+": %w", append(args, inventory.ErrInvalid)...)
+	return refuse("the backup is damaged: "+format, args...)
 }
+
+// refused is inventory.ErrInvalid, without adding its word.
+type refused struct{ error }
+
+func (refused) Is(target error) bool { return target == inventory.ErrInvalid }
+
+func refuse(format string, args ...any) error { return refused{fmt.Errorf(format, args...)} }
 
 // Read reads an archive to its end. Take gets each part and may read it, whole
 // or not at all; nil: nobody wants them. What take was given is proven only
@@ -241,7 +248,7 @@ func parse(text []byte) (m Manifest, err error) {
 		return m, damaged("reading its description: %v", err)
 	}
 	if v.Format > Format {
-		return m, fmt.Errorf("the backup has format %d and this program knows formats up to %d: use the newer ingot that wrote it: %w", v.Format, Format, inventory.ErrInvalid)
+		return m, refuse("the backup has format %d and this program knows formats up to %d: use the newer ingot that wrote it", v.Format, Format)
 	}
 	dec := json.NewDecoder(bytes.NewReader(text))
 	dec.DisallowUnknownFields()
@@ -294,14 +301,14 @@ func (m Manifest) Judge(inventoryCopy Found, temporal *Found) error {
 	}
 	for _, p := range pairs {
 		if p.got.ID != m.ID {
-			return fmt.Errorf("the backup is mixed: %s in it is of backup %q, not %q: %w", p.what, p.got.ID, m.ID, inventory.ErrInvalid)
+			return refuse("the backup is mixed: %s in it is of backup %q, not %q", p.what, p.got.ID, m.ID)
 		}
 		if err := dbcopy.Differ(p.want.Tables, p.got.Tables); err != nil {
 			return damaged("%s does not hold what was written: %v", p.what, err)
 		}
 	}
 	if temporal != nil && inventoryCopy.Cluster != temporal.Cluster {
-		return fmt.Errorf("the backup is mixed: the inventory's runs live in cluster %q, and Temporal in it is %q: %w", inventoryCopy.Cluster, temporal.Cluster, inventory.ErrInvalid)
+		return refuse("the backup is mixed: the inventory's runs live in cluster %q, and Temporal in it is %q", inventoryCopy.Cluster, temporal.Cluster)
 	}
 	return nil
 }

@@ -6,7 +6,6 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"errors"
-	"fmt"
 
 	"golang.org/x/crypto/argon2"
 
@@ -30,12 +29,12 @@ type Wrap struct {
 const argon2id = "argon2id"
 
 // ErrPassphrase is a passphrase that does not open the keys.
-var ErrPassphrase = fmt.Errorf("the passphrase is not the one of this backup: %w", inventory.ErrInvalid)
+var ErrPassphrase = refuse("the passphrase is not the one of this backup")
 
 // Wrapped encrypts files, by name, for the backup id.
 func Wrapped(passphrase inventory.Secret, id string, files map[string][]byte) (Wrap, []byte, error) {
 	if len(passphrase.Reveal()) < MinPassphrase {
-		return Wrap{}, nil, fmt.Errorf("the passphrase is shorter than %d characters: %w", MinPassphrase, inventory.ErrInvalid)
+		return Wrap{}, nil, refuse("the passphrase is shorter than %d characters", MinPassphrase)
 	}
 	text, err := json.Marshal(files)
 	if err != nil {

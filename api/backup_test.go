@@ -1,0 +1,112 @@
+package api
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	enumspb "go.temporal.io/api/enums/v1"
+	"go.temporal.io/sdk/client"
+
+	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/workflows"
+)
+
+// spy remembers what runs were told.
+type spy struct {
+	client.Client
+	events *[]workflows.Event
+}
+
+func (s spy) SignalWorkflow(ctx context.Context, id, run, name string, arg any) error {
+	*s.events = append(*s.events, arg.(workflows.Event))
+	return s.Client.SignalWorkflow(ctx, id, run, name, arg)
+}
+
+// TestHeldRunsAreTold: after a restore, a run that was open hears that it is
+// held; one that was over by its record is cancelled where Temporal's copy is
+// a little older; and the status names those that wait for a person.
+func TestHeldRunsAreTold(t *testing.T) {
+	var events []workflows.Event
+	held := []inventory.HeldRun{{Run: "r1", Workflow: "machine/m1", Machine: "m1"}, {Run: "r2", Workflow: "machine/m2", Machine: "m2"}, {Run: "r3", Workflow: "machine/m3", Machine: "m3"}}
+	taken := time.Date(2026, 2, 28, 0, 0, 0, 0, time.UTC)
+	s := newSite(t, func(c *Config) {
+		provider := c.Temporal
+		c.Temporal = func() (client.Client, bool) {
+			tc, ok := provider()
+			return spy{tc, &events}, ok
+		}
+		c.Restored = inventory.Restore{Backup: "b1", Taken: taken, Held: held}
+	})
+	open := inventory.Workflow{Run: "r1", ID: "machine/m1", Machine: "m1", State: inventory.StateRunning, Phase: inventory.PhaseAction, Epoch: 4, Started: s.clock.now()}
+	require.NoError(t, s.store.PutWorkflow(t.Context(), open))
+	require.NoError(t, s.store.PutWorkflow(t.Context(), inventory.Workflow{Run: "r2", ID: "machine/m2", Machine: "m2", State: inventory.StateSuccess, Phase: inventory.PhaseDone, Epoch: 1, Started: s.clock.now()}))
+	for _, h := range held[:2] {
+		s.temporal.open(h.Workflow, h.Run)
+	}
+	require.NoError(t, s.server.Reconciler().Runs(t.Context()))
+	require.Equal(t, []workflows.Event{{Kind: inventory.EventHeld, Epoch: 4}}, events)
+	require.Equal(t, 1, s.temporal.runs["r2"].cancels)
+	require.Zero(t, s.temporal.runs["r1"].cancels)
+
+	st, err := s.server.statusNow(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, &RestoredStatus{Backup: "b1", Taken: taken, Held: held[:1]}, st.Restored)
+
+	s.temporal.end("r2", enumspb.WORKFLOW_EXECUTION_STATUS_CANCELED, nil)
+	open.State, open.Phase = inventory.StateFailed, inventory.PhaseFailed
+	require.NoError(t, s.store.PutWorkflow(t.Context(), open))
+	s.temporal.end("r1", enumspb.WORKFLOW_EXECUTION_STATUS_FAILED, nil)
+	require.NoError(t, s.server.Reconciler().Runs(t.Context()))
+	require.NoError(t, s.server.Reconciler().Runs(t.Context()))
+	require.Equal(t, 1, s.temporal.runs["r2"].cancels)
+	require.Len(t, events, 1)
+	st, err = s.server.statusNow(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, st.Restored.Held)
+}
+
+// small is an archive of one word.
+type small struct{ closed *bool }
+
+func (small) ID() string { return "b1" }
+
+func (a small) Close() error {
+	*a.closed = true
+	return nil
+}
+
+func (small) WriteTo(w io.Writer) (int64, error) {
+	n, err := io.WriteString(w, "archive")
+	return int64(n), err
+}
+
+func TestBackup(t *testing.T) {
+	var asked []BackupRequest
+	var closed bool
+	var fails error
+	s := newSite(t, func(c *Config) {
+		c.Backup = func(_ context.Context, q BackupRequest) (Archive, error) {
+			asked = append(asked, q)
+			return small{closed: &closed}, fails
+		}
+	})
+	w := s.do(http.MethodPost, "/v1/backup", map[string]any{"passphrase": "correct horse battery", "images": true})
+	require.Equal(t, http.StatusOK, w.Code)
+	require.Equal(t, "archive", w.Body.String())
+	require.Equal(t, "application/x-tar", w.Header().Get("Content-Type"))
+	require.True(t, closed)
+	require.Equal(t, []BackupRequest{{Passphrase: inventory.NewSecret("correct horse battery"), Images: true}}, asked)
+
+	require.Equal(t, http.StatusOK, s.do(http.MethodPost, "/v1/backup", map[string]any{"withoutKey": true}).Code)
+	for _, bad := range []map[string]any{{}, {"passphrase": "correct horse battery", "withoutKey": true}, {"password": "x"}} {
+		require.Equal(t, http.StatusBadRequest, s.do(http.MethodPost, "/v1/backup", bad).Code, bad)
+	}
+	fails = inventory.ErrConflict
+	require.Equal(t, http.StatusConflict, s.do(http.MethodPost, "/v1/backup", map[string]any{"withoutKey": true}).Code)
+	require.Equal(t, http.StatusServiceUnavailable, newSite(t).do(http.MethodPost, "/v1/backup", map[string]any{"withoutKey": true}).Code)
+	require.Equal(t, http.StatusUnauthorized, s.do(http.MethodPost, "/v1/backup", map[string]any{"withoutKey": true}, header{"Authorization", ""}).Code)
+}

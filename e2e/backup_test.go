@@ -1,0 +1,306 @@
+package e2e
+
+import (
+	"context"
+	"crypto/sha256"
+	"database/sql"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	_ "github.com/mattn/go-sqlite3" // the driver "sqlite3" of the inventory
+	"github.com/stretchr/testify/require"
+	_ "modernc.org/sqlite" // the driver "sqlite" of Temporal
+
+	"github.com/ingotmetal/ingot/internal/backup"
+	"github.com/ingotmetal/ingot/internal/dbcopy"
+	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/lab"
+	"github.com/ingotmetal/ingot/workflows"
+)
+
+// TestBackupAndRestore backs a server up in the midst of installations, lets
+// them end, and restores the backup into an empty host. Everything is there
+// again, and nothing of before goes on: no BMC is written to, no machine is
+// answered with anything but its disk, an agent of before is told to hold, and
+// the runs ask a person. Then a machine is installed anew.
+func TestBackupAndRestore(t *testing.T) {
+	ctx := needLab(t)
+	image, err := lab.SimImage(ctx, testWriter{t})
+	require.NoError(t, err)
+	s := site(ctx, t)
+	s.must(ctx, t, "image", "add", "sim", image.Zst)
+	passphrase := filepath.Join(s.dir, "passphrase")
+	require.NoError(t, os.WriteFile(passphrase, []byte("correct horse battery\n"), 0o600))
+
+	// One machine stands before its agent, with its window open; one before its
+	// installed system; and the agent of a third has an action to do.
+	machines, gates := map[string]*lab.Machine{}, map[string]*lab.Gate{}
+	for name, stage := range map[string]lab.Stage{"booting": lab.StageAgent, "leaving": lab.StageDisk} {
+		gates[name] = lab.NewGate(stage)
+		machines[name], err = s.Add(ctx, lab.Spec{Name: name, Firmware: lab.Simulated, Agent: "../bin/worker-agent", Stage: gates[name].Stage},
+			func(doc map[string]any) { doc["image"], doc["template"] = "sim", "image" })
+		require.NoError(t, err)
+		s.must(ctx, t, "machine", "provision", name)
+	}
+	s.template(ctx, t, "idle", `version: "0.1"
+name: idle
+tasks:
+- name: install
+  worker: "{{.device_1}}"
+  actions:
+  - {name: wait, image: noop, timeout: 300}
+`)
+	agent := s.bare(ctx, t, "acting", 7)
+	_, args := s.begun(ctx, t, agent, workflows.ProvisionInput{Template: "idle"})
+	a, err := agent.Redeem(ctx, args, Nonce())
+	require.NoError(t, err)
+	welcome, err := a.Welcome()
+	require.NoError(t, err)
+	agent.Use(welcome.Token)
+	_, err = agent.Next(ctx)
+	require.NoError(t, err)
+	for _, g := range gates {
+		require.NoError(t, g.Reached(ctx))
+	}
+	phases := map[string]string{}
+	for _, name := range []string{"booting", "leaving", "acting"} {
+		w, err := s.Workflow(ctx, name)
+		require.NoError(t, err)
+		phases[name] = w.Phase
+	}
+	t.Logf("backed up in: %v", phases)
+
+	first, second := filepath.Join(s.dir, "first.tar"), filepath.Join(s.dir, "second.tar")
+	began := time.Now()
+	s.must(ctx, t, "backup", "--to", first, "--images", "--passphrase-file", passphrase)
+	t.Logf("backup in %.1f s", time.Since(began).Seconds())
+	for _, g := range gates {
+		g.Open()
+	}
+	for name := range machines {
+		s.ended(ctx, t, name, inventory.StateSuccess)
+	}
+	out := s.must(ctx, t, "backup", "--to", second, "--without-key")
+	require.Contains(t, out, "not in it")
+	out = s.must(ctx, t, "backup", "verify", first)
+	t.Log(out)
+
+	// The host is lost: its data, its keys, its token.
+	s.Stop()
+	require.NoError(t, os.Rename(filepath.Join(s.dir, "state"), filepath.Join(s.dir, "state.lost")))
+	for _, file := range []string{"keys.json", "token", "agent.pem"} {
+		require.NoError(t, os.Rename(filepath.Join(s.dir, "etc/ingot", file), filepath.Join(s.dir, file+".lost")))
+	}
+	before := s.tree(t)
+	for file, says := range map[string]string{s.damaged(t, first): "is damaged", s.cut(t, first): "is damaged", s.mixed(t, first, second): "is mixed"} {
+		_, err := s.CLI(ctx, "restore", file, "--yes", "--passphrase-file", passphrase)
+		require.ErrorContains(t, err, says, file)
+		require.Equal(t, before, s.tree(t), "%s was refused and changed something", file)
+	}
+	wrong := filepath.Join(s.dir, "wrong")
+	require.NoError(t, os.WriteFile(wrong, []byte("correct horse batterx\n"), 0o600))
+	before = s.tree(t)
+	_, err = s.CLI(ctx, "restore", first, "--yes", "--passphrase-file", wrong)
+	require.ErrorContains(t, err, "passphrase")
+	require.Equal(t, before, s.tree(t), "a wrong passphrase changed something")
+
+	touched := map[string][]any{}
+	for name, m := range machines {
+		touched[name] = []any{m.PowerOns(), m.Resets(), m.PowerState(), m.NextBoot(), m.Writers(), digestOf(t, m.DiskPath())}
+	}
+	out = s.must(ctx, t, "restore", first, "--yes", "--passphrase-file", passphrase)
+	t.Log(out)
+	_, err = s.CLI(ctx, "restore", first, "--yes", "--passphrase-file", passphrase)
+	require.ErrorContains(t, err, "not empty")
+	s.same(ctx, t, first)
+	restored := time.Now()
+	require.NoError(t, s.Start(ctx))
+
+	for _, name := range []string{"booting", "leaving", "acting"} {
+		w, err := s.Follow(ctx, name, func(w inventory.Workflow) bool { return w.Phase == inventory.PhaseWaiting })
+		require.NoError(t, err)
+		require.NotNil(t, w.Question)
+		require.Contains(t, w.Question.Text, "from which the server was restored", name)
+		require.Equal(t, []string{workflows.Abort}, w.Question.Choices)
+	}
+	t.Logf("all runs had asked %.1f s after the start", time.Since(restored).Seconds())
+	status := s.must(ctx, t, "status")
+	require.Equal(t, 3, strings.Count(status, "its run was under way in the backup"), status)
+	for name, m := range machines {
+		_, err := s.Simulate(name, m.Spec().MAC).Arguments(ctx)
+		require.ErrorIs(t, err, ErrNotArmed, "%s is answered with more than its disk", name)
+		s.closed(ctx, t, name)
+	}
+	for path, method := range map[string]string{"/agent/v1/next": http.MethodGet, "/agent/v1/heartbeat": http.MethodPost} {
+		a, err := agent.Ask(ctx, method, path, map[string]any{})
+		require.NoError(t, err)
+		require.Equal(t, http.StatusUnauthorized, a.Status, "an agent of before is to hold: %s", a)
+	}
+	for _, name := range []string{"booting", "leaving", "acting"} {
+		s.must(ctx, t, "workflow", "decide", name, "--choice", "abort")
+		_, err := s.Follow(ctx, name, func(w inventory.Workflow) bool { return w.State == inventory.StateFailed })
+		require.NoError(t, err)
+		s.untouched(ctx, t, name, restored)
+	}
+	for name, m := range machines {
+		require.Equal(t, touched[name], []any{m.PowerOns(), m.Resets(), m.PowerState(), m.NextBoot(), m.Writers(), digestOf(t, m.DiskPath())}, "%s was touched", name)
+	}
+
+	// Who wrote to the one disk was known to the backup; of the other it is a
+	// stranger now, and is asked for.
+	for name := range machines {
+		s.must(ctx, t, "machine", "provision", name)
+	}
+	w, err := s.Follow(ctx, "booting", func(w inventory.Workflow) bool { return w.Phase == inventory.PhaseWaiting })
+	require.NoError(t, err)
+	require.Contains(t, w.Question.Text, "which Ingot did not write")
+	s.must(ctx, t, "workflow", "decide", "booting", "--choice", workflows.Retry, "--disk-serial", machines["booting"].Spec().DiskSerial)
+	for name, m := range machines {
+		w := s.ended(ctx, t, name, inventory.StateSuccess)
+		require.Equal(t, touched[name][0].(int)+1, m.PowerOns(), name)
+		require.Greater(t, w.Epoch, int64(1), "epochs only ever grow")
+		s.closed(ctx, t, name)
+	}
+	a, err = agent.Ask(ctx, http.MethodGet, "/agent/v1/next", nil)
+	require.NoError(t, err)
+	require.Equal(t, http.StatusUnauthorized, a.Status, "nobody has taken its machine since: %s", a)
+	require.NotContains(t, s.must(ctx, t, "status"), "its run was under way")
+}
+
+// tree is what lies in the site's configuration and state, by digest.
+func (s *Site) tree(t *testing.T) map[string]string {
+	t.Helper()
+	out := map[string]string{}
+	for _, top := range []string{"etc", "state"} {
+		err := filepath.WalkDir(filepath.Join(s.dir, top), func(path string, d fs.DirEntry, err error) error {
+			if errors.Is(err, fs.ErrNotExist) || err == nil && d.IsDir() {
+				out[path] = fmt.Sprint(err == nil)
+				return nil
+			}
+			if err == nil {
+				out[path] = digestOf(t, path)
+			}
+			return err
+		})
+		require.NoError(t, err)
+	}
+	return out
+}
+
+func digestOf(t *testing.T, file string) string {
+	t.Helper()
+	f, err := os.Open(file)
+	require.NoError(t, err)
+	h := sha256.New()
+	_, err = io.Copy(h, f)
+	require.NoError(t, errors.Join(err, f.Close()))
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+// damaged is the archive with one bit of its middle changed.
+func (s *Site) damaged(t *testing.T, archive string) string {
+	t.Helper()
+	b, err := os.ReadFile(archive)
+	require.NoError(t, err)
+	b[len(b)/2] ^= 0x10
+	to := filepath.Join(s.dir, "damaged.tar")
+	require.NoError(t, os.WriteFile(to, b, 0o600))
+	return to
+}
+
+func (s *Site) cut(t *testing.T, archive string) string {
+	t.Helper()
+	b, err := os.ReadFile(archive)
+	require.NoError(t, err)
+	to := filepath.Join(s.dir, "cut.tar")
+	require.NoError(t, os.WriteFile(to, b[:len(b)*9/10], 0o600))
+	return to
+}
+
+// unpack returns what the archive says of itself, and its parts.
+func (s *Site) unpack(t *testing.T, archive string) (backup.Manifest, map[string]string) {
+	t.Helper()
+	dir, paths := t.TempDir(), map[string]string{}
+	f, err := os.Open(archive)
+	require.NoError(t, err)
+	m, err := backup.Read(f, func(_ backup.Manifest, p backup.Part, r io.Reader) error {
+		b, err := io.ReadAll(r)
+		if err != nil {
+			return err
+		}
+		paths[p.Name] = filepath.Join(dir, strings.ReplaceAll(p.Name, "/", "_"))
+		return os.WriteFile(paths[p.Name], b, 0o600)
+	})
+	require.NoError(t, errors.Join(err, f.Close()))
+	return m, paths
+}
+
+// mixed is the first archive with the other's Temporal, by somebody who has
+// corrected every digest.
+func (s *Site) mixed(t *testing.T, first, second string) string {
+	t.Helper()
+	m, paths := s.unpack(t, first)
+	other, others := s.unpack(t, second)
+	paths[backup.TemporalName], m.Temporal = others[backup.TemporalName], other.Temporal
+	for i, p := range m.Parts {
+		var err error
+		m.Parts[i], err = backup.Describe(p.Name, paths[p.Name])
+		require.NoError(t, err)
+	}
+	to := filepath.Join(s.dir, "mixed.tar")
+	f, err := os.Create(to)
+	require.NoError(t, err)
+	require.NoError(t, errors.Join(backup.Write(f, m, paths), f.Close()))
+	return to
+}
+
+// same requires that the restored databases hold what the backup says, but for
+// what the restore itself changes: no grant, and an event for each held run.
+func (s *Site) same(ctx context.Context, t *testing.T, archive string) {
+	t.Helper()
+	m, _ := s.unpack(t, archive)
+	read := func(driver, file string) dbcopy.Content {
+		db, err := sql.Open(driver, "file:"+file+"?mode=ro&immutable=1")
+		require.NoError(t, err)
+		c, err := dbcopy.Read(ctx, db)
+		require.NoError(t, errors.Join(err, db.Close()))
+		return c
+	}
+	got, want := read("sqlite", filepath.Join(s.dir, "state/ingot/temporal/temporal.db")), m.Temporal.Tables
+	delete(want, "ingot_backup")
+	require.NoError(t, dbcopy.Differ(want, got))
+	require.NotZero(t, got["executions"].Rows)
+	got, want = read("sqlite3", filepath.Join(s.dir, "state/ingot/ingot.db")), m.Inventory.Tables
+	require.Zero(t, got["grant_"].Rows)
+	require.Equal(t, int64(3), want["grant_"].Rows)
+	require.Equal(t, want["event"].Rows+3, got["event"].Rows)
+	for _, changed := range []string{"grant_", "event", "meta", "sqlite_sequence"} {
+		delete(got, changed)
+		delete(want, changed)
+	}
+	require.NoError(t, dbcopy.Differ(want, got))
+	t.Logf("equal: %d tables of Temporal, %d of the inventory", len(m.Temporal.Tables), len(want))
+}
+
+// untouched requires that since then nothing was done to the machine.
+func (s *Site) untouched(ctx context.Context, t *testing.T, machine string, since time.Time) {
+	t.Helper()
+	var events struct{ Items []inventory.Event }
+	require.NoError(t, s.REST(ctx, http.MethodGet, "/v1/machines/"+machine+"/events", nil, &events))
+	require.NotEmpty(t, events.Items)
+	for _, e := range events.Items {
+		switch e.Kind {
+		case inventory.EventPower, inventory.EventGrant, inventory.EventArmed, inventory.EventAssigned, inventory.EventHello:
+			require.True(t, e.At.Before(since), "%s: %s at %s, after the restore", machine, e.Kind, e.At)
+		}
+	}
+}
