@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -324,7 +325,7 @@ func (x *cell) watch(ctx context.Context) error {
 		if err := x.c.SlowServer(ctx, "40mbit"); err != nil {
 			return err
 		}
-		x.release = func() error { return x.c.UnslowServer(ctx) }
+		x.release = func() error { return x.c.UnslowServer(context.WithoutCancel(ctx)) }
 	}
 	if err := x.start(ctx); err != nil {
 		return err
@@ -355,10 +356,11 @@ const catches = 8
 
 var errMissed = errors.New("missed")
 
-// catch starts the run, stops the Temporal server (SIGSTOP) as soon as the run
-// is seen in the cell's phase, calls hit, and lets the server run on: while it
-// stood still, the run could not leave its phase. A run that was quicker goes on
-// to its end, and another one is started.
+// catch starts the run and lets the Temporal server go on in small steps
+// (SIGCONT, some milliseconds, SIGSTOP) until the run is seen in the cell's
+// phase; then it calls hit and lets the server run: while that stood still, the
+// run could not leave its phase. A run that was quicker goes on to its end, and
+// another one is started.
 func (x *cell) catch(ctx context.Context, hit func() error) error {
 	x.c.runUp <- struct{}{}
 	defer func() { <-x.c.runUp }()
@@ -382,38 +384,41 @@ func (x *cell) catch(ctx context.Context, hit func() error) error {
 func (x *cell) caught(ctx context.Context, hit func() error) (bool, error) {
 	x.c.still.Lock()
 	defer x.c.still.Unlock()
-	if err := x.start(ctx); err != nil {
-		return false, err
-	}
-	err := x.see(ctx, 2*time.Millisecond, func(w inventory.Workflow) (bool, error) {
-		if after(w.Phase, x.phase) {
-			return false, errMissed
-		}
-		return w.Phase == x.phase, nil
-	})
-	if errors.Is(err, errMissed) {
-		return false, nil
-	}
-	if err != nil {
-		return false, err
-	}
 	pids, err := x.c.Processes(lab.RoleTemporal)
 	if err != nil || len(pids) != 1 {
 		return false, fmt.Errorf("%s: the Temporal servers are %v: %w", x, pids, err)
+	}
+	if err := x.start(ctx); err != nil {
+		return false, err
 	}
 	thaw, err := x.c.Freeze(ctx, pids[0])
 	if err != nil {
 		return false, err
 	}
-	var w inventory.Workflow
-	if err = x.c.REST(ctx, http.MethodGet, "/v1/workflows/"+x.run, nil, &w); err == nil && w.Phase != x.phase {
-		return false, thaw()
+	for err == nil {
+		var w inventory.Workflow
+		// There is no record before the run's first step.
+		if e := x.c.REST(ctx, http.MethodGet, "/v1/workflows/"+x.run, nil, &w); e == nil && w.Phase == x.phase {
+			break
+		} else if e == nil && after(w.Phase, x.phase) {
+			err = errMissed
+			break
+		}
+		err = errors.Join(ctx.Err(), syscall.Kill(pids[0], syscall.SIGCONT))
+		time.Sleep(step)
+		err = errors.Join(err, syscall.Kill(pids[0], syscall.SIGSTOP))
 	}
 	if err == nil {
 		err = hit()
 	}
-	return true, errors.Join(err, thaw())
+	if errors.Is(err, errMissed) {
+		return false, thaw()
+	}
+	return err == nil, errors.Join(err, thaw())
 }
+
+// step is less than a run needs to come through a phase.
+const step = 3 * time.Millisecond
 
 // after tells whether phase a comes after phase b in the life of a run.
 func after(a, b string) bool {

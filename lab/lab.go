@@ -75,6 +75,7 @@ type Lab struct {
 	faults  atomic.Int64 // faults made so far; see faultName
 
 	mu       sync.Mutex
+	watches  *watchGroup // of simulated machines' disks; nil before the first
 	cmds     map[*Cmd]struct{}
 	machines map[string]*Machine
 	taken    int // machines made so far

@@ -66,13 +66,13 @@ func (m *Machine) simulate(ctx context.Context) (*simulation, error) {
 	if err := m.lab.addNamespace(ctx, m.Namespace()); err != nil {
 		return nil, err
 	}
-	opened, err := watchDisk(m.DiskPath())
+	opened, err := m.lab.watchDisk(m.DiskPath())
 	if err != nil {
 		return nil, err
 	}
 	s := &simulation{m: m, opened: opened, stage: m.spec.Stage, panics: m.spec.Panic}
-	if !m.lab.onClose(func() error { s.cut(); return s.opened.close() }) {
-		return nil, errors.Join(ErrClosed, s.opened.close())
+	if !m.lab.onClose(func() error { s.cut(); return nil }) {
+		return nil, ErrClosed
 	}
 	return s, nil
 }

@@ -378,15 +378,28 @@ func TestWriters(t *testing.T) {
 	if err := os.WriteFile(path, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	w, err := watchDisk(path)
+	g, err := newWatchGroup()
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := w.close(); err != nil {
+		if err := g.close(); err != nil {
 			t.Error(err)
 		}
 	})
+	w, err := g.watch(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The watch of another disk counts nothing of this one.
+	other := t.TempDir() + "/disk"
+	if err := os.WriteFile(other, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	beside, err := g.watch(other)
+	if err != nil {
+		t.Fatal(err)
+	}
 	open := func(how string) func() {
 		t.Helper()
 		stop := shell(t, "exec 3"+how+path+"; echo open; exec cat")
@@ -411,6 +424,9 @@ func TestWriters(t *testing.T) {
 	three()
 	read()
 	check(2, "all gone")
+	if n := beside.most(); n != 0 {
+		t.Errorf("the other disk had %d writers", n)
+	}
 }
 
 // shell runs a script that says one line and then reads its input to the end; the returned function ends it.

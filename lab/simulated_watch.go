@@ -14,33 +14,92 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// diskWatch counts who has a file open for writing. The kernel asks it before each open (fanotify(7)), and lets nobody pass
-// until it has looked who has the file open by then.
-type diskWatch struct {
+// watchGroup asks the kernel to be asked before each open of some files (fanotify(7)), and lets nobody pass until it has been
+// looked who has the file open by then. The kernel has few groups (128 for all programs of a user), so a lab has one.
+type watchGroup struct {
 	file  *os.File // the fanotify descriptor
-	dev   uint64
-	ino   uint64
-	name  string
 	ended chan struct{}
+
 	mu    sync.Mutex
-	max   int
+	disks map[inode]*diskWatch
 }
 
-func watchDisk(path string) (*diskWatch, error) {
+// inode names a file whatever its path is.
+type inode struct{ dev, ino uint64 }
+
+// diskWatch counts who has a file open for writing.
+type diskWatch struct {
+	inode
+	name string
+	mu   sync.Mutex
+	max  int
+}
+
+func newWatchGroup() (*watchGroup, error) {
+	fd, err := unix.FanotifyInit(unix.FAN_CLASS_CONTENT|unix.FAN_CLOEXEC|unix.FAN_NONBLOCK|unix.FAN_REPORT_TID, unix.O_RDONLY|unix.O_LARGEFILE|unix.O_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("watching disks: %w", err)
+	}
+	g := &watchGroup{file: os.NewFile(uintptr(fd), "fanotify"), ended: make(chan struct{}), disks: map[inode]*diskWatch{}}
+	go g.serve()
+	return g, nil
+}
+
+// watchDisk watches a disk of the lab until Close.
+func (l *Lab) watchDisk(path string) (*diskWatch, error) {
+	l.mu.Lock()
+	g := l.watches
+	l.mu.Unlock()
+	if g == nil {
+		fresh, err := newWatchGroup()
+		if err != nil {
+			return nil, err
+		}
+		l.mu.Lock()
+		if l.watches == nil {
+			l.watches = fresh
+		}
+		g = l.watches
+		l.mu.Unlock()
+		switch {
+		case g != fresh: // another machine was quicker
+			if err := fresh.close(); err != nil {
+				return nil, err
+			}
+		case !l.onClose(fresh.close):
+			return nil, errors.Join(ErrClosed, fresh.close())
+		}
+	}
+	return g.watch(path)
+}
+
+// watch begins to count who opens a file.
+func (g *watchGroup) watch(path string) (*diskWatch, error) {
 	var st unix.Stat_t
 	if err := unix.Stat(path, &st); err != nil {
 		return nil, err
 	}
-	fd, err := unix.FanotifyInit(unix.FAN_CLASS_CONTENT|unix.FAN_CLOEXEC|unix.FAN_NONBLOCK|unix.FAN_REPORT_TID, unix.O_RDONLY|unix.O_LARGEFILE|unix.O_CLOEXEC)
+	w := &diskWatch{inode: inode{st.Dev, st.Ino}, name: filepath.Base(path)}
+	g.mu.Lock()
+	g.disks[w.inode] = w
+	g.mu.Unlock()
+	var err error
+	if e := control(g.file, func(fd int) { err = unix.FanotifyMark(fd, unix.FAN_MARK_ADD, unix.FAN_OPEN_PERM, unix.AT_FDCWD, path) }); e != nil {
+		err = e
+	}
 	if err != nil {
 		return nil, fmt.Errorf("watching %s: %w", path, err)
 	}
-	w := &diskWatch{file: os.NewFile(uintptr(fd), "fanotify"), dev: st.Dev, ino: st.Ino, name: filepath.Base(path), ended: make(chan struct{})}
-	if err := unix.FanotifyMark(fd, unix.FAN_MARK_ADD, unix.FAN_OPEN_PERM, unix.AT_FDCWD, path); err != nil {
-		return nil, errors.Join(fmt.Errorf("watching %s: %w", path, err), w.file.Close())
-	}
-	go w.serve()
 	return w, nil
+}
+
+// control calls f with the descriptor of a file, which is not closed meanwhile.
+func control(file *os.File, f func(fd int)) error {
+	raw, err := file.SyscallConn()
+	if err != nil {
+		return err
+	}
+	return raw.Control(func(fd uintptr) { f(int(fd)) })
 }
 
 // most is the largest number of writers so far.
@@ -50,20 +109,20 @@ func (w *diskWatch) most() int {
 	return w.max
 }
 
-// close ends the watch; who waits for an open gets it.
-func (w *diskWatch) close() error {
-	err := w.file.Close()
-	<-w.ended
+// close ends all watches; who waits for an open gets it.
+func (g *watchGroup) close() error {
+	err := g.file.Close()
+	<-g.ended
 	return err
 }
 
 // serve answers the kernel.
-func (w *diskWatch) serve() {
-	defer close(w.ended)
+func (g *watchGroup) serve() {
+	defer close(g.ended)
 	const head = 24 // struct fanotify_event_metadata
 	buf := make([]byte, 4096)
 	for {
-		n, err := w.file.Read(buf)
+		n, err := g.file.Read(buf)
 		if err != nil {
 			return // closed
 		}
@@ -77,14 +136,27 @@ func (w *diskWatch) serve() {
 			if fd < 0 {
 				continue
 			}
-			w.count(tid)
+			if w := g.of(int(fd)); w != nil {
+				w.count(tid)
+			}
 			var answer [8]byte // struct fanotify_response
 			binary.NativeEndian.PutUint32(answer[:], uint32(fd))
 			binary.NativeEndian.PutUint32(answer[4:], unix.FAN_ALLOW)
-			_, _ = w.file.Write(answer[:]) // closed meanwhile: the kernel allows it then
+			_, _ = g.file.Write(answer[:]) // closed meanwhile: the kernel allows it then
 			_ = unix.Close(int(fd))        // only there to name the file
 		}
 	}
+}
+
+// of is the watch of the file that a descriptor is of.
+func (g *watchGroup) of(fd int) *diskWatch {
+	var st unix.Stat_t
+	if unix.Fstat(fd, &st) != nil {
+		return nil
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.disks[inode{st.Dev, st.Ino}]
 }
 
 // count looks at the processes that have the file open for writing, while the thread tid waits for opening it.
