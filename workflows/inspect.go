@@ -1,6 +1,7 @@
 package workflows
 
 import (
+	"errors"
 	"fmt"
 
 	"go.temporal.io/sdk/workflow"
@@ -38,8 +39,18 @@ func (r *run) inspect(ctx workflow.Context) error {
 	if err := r.arm(ctx, false); err != nil {
 		return err
 	}
-	if err := r.begin(ctx); err != nil {
-		return err
+	for {
+		err := r.begin(ctx)
+		if errors.Is(err, errRestart) {
+			err = r.rearm(ctx)
+			if err == nil {
+				continue
+			}
+		}
+		if err != nil {
+			return err
+		}
+		break
 	}
 	var facts action.Facts
 	if err := r.quickly(ctx, do.AgentFacts, r.owner, &facts); err != nil {

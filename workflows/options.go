@@ -43,9 +43,9 @@ var (
 	local = workflow.LocalActivityOptions{
 		StartToCloseTimeout:    20 * time.Second,
 		ScheduleToCloseTimeout: 365 * 24 * time.Hour,
-		// A try after a longer pause leaves six events: at one a minute a history
-		// holds out for days.
-		RetryPolicy: &temporal.RetryPolicy{InitialInterval: 100 * time.Millisecond, MaximumInterval: time.Minute},
+		// A try after a longer pause leaves six events: this way a history holds
+		// out for weeks.
+		RetryPolicy: &temporal.RetryPolicy{InitialInterval: 100 * time.Millisecond, MaximumInterval: 10 * time.Minute},
 	}
 )
 
@@ -75,7 +75,9 @@ const resumes = 2
 // rules until it ends: its history must replay. Rules 1: whoever does not stop
 // is asked for before the power goes, and failed actions are retried at growing
 // intervals. Rules 2: what is over is not waited for, nothing is written twice,
-// and what is no step of its own is written beside the workflow.
+// what is no step of its own is written beside the workflow, a person is asked
+// about everything that keeps the power from being switched, and who goes on
+// after a claim conflict begins anew under another epoch.
 const rulesNow = 2
 
 // Pauses before an action that failed is tried again.

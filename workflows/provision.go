@@ -55,6 +55,24 @@ func (p *provision) install(ctx workflow.Context) error {
 	}
 	p.budget = p.plan.GlobalTimeout.Duration()
 	p.wake(ctx)
+	for {
+		err := p.carryOut(ctx)
+		if !errors.Is(err, errRestart) {
+			return err
+		}
+		if err := p.rearm(ctx); err != nil {
+			return err
+		}
+		p.doing, p.disk, p.record.Disk = nil, p.plan.Disk, nil
+		for i := range p.record.Actions[p.plan.From:] {
+			a := &p.record.Actions[p.plan.From+i]
+			a.State, a.Message, a.Seconds = action.Pending, "", 0
+		}
+	}
+}
+
+// carryOut is everything under one grant.
+func (p *provision) carryOut(ctx workflow.Context) error {
 	if err := p.begin(ctx); err != nil {
 		return err
 	}
@@ -142,13 +160,19 @@ func (p *provision) actions(ctx workflow.Context) error {
 		}
 		err := p.act(ctx, i)
 		if err == nil {
+			if p.off && p.rules >= 2 {
+				// Its success came while its power was being taken.
+				if err := p.again(ctx); err != nil {
+					return err
+				}
+			}
 			continue
 		}
 		choice, err := p.failed(ctx, i, err)
 		if err != nil {
 			return err
 		}
-		if choice == Restart || p.off {
+		if choice == Restart || p.off && p.rules >= 1 {
 			if err := p.again(ctx); err != nil {
 				return err
 			}
@@ -403,7 +427,7 @@ func (p *provision) stop(ctx workflow.Context, k action.Key) error {
 	p.off = true
 	if !p.manual {
 		err := workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, bmc), do.PowerOff, p.owner).Get(ctx, nil)
-		if err == nil || !bmcTrouble(err) {
+		if err == nil || !p.trouble(err) {
 			return err
 		}
 	}
@@ -438,6 +462,9 @@ func (p *provision) leave(ctx workflow.Context) error {
 	if err := p.disarm(ctx); err != nil {
 		return err
 	}
+	if p.disputed() {
+		return p.contested(ctx)
+	}
 	proven := p.plan.Evidence == activities.EvidencePhoneHome
 	if err := p.secrets(ctx, proven); err != nil {
 		return err
@@ -453,7 +480,7 @@ func (p *provision) leave(ctx workflow.Context) error {
 	if err := p.phase(ctx, inventory.PhaseReboot, "%s", a.Name); err != nil {
 		return err
 	}
-	left := func() bool { _, ok := p.results[k]; return ok || p.heard[inventory.EventPhoneHome] }
+	left := func() bool { _, ok := p.results[k]; return ok || p.heard[inventory.EventPhoneHome] || p.disputed() }
 	for wait, again := a.Timeout.Duration()+grace, 0; ; again++ {
 		began := workflow.Now(ctx)
 		if ok, err := p.await(ctx, wait, left); err != nil {
@@ -485,6 +512,9 @@ func (p *provision) leave(ctx workflow.Context) error {
 		}
 		break
 	}
+	if p.disputed() {
+		return p.contested(ctx)
+	}
 	if d, ok := p.results[k]; ok && d.State != action.Success {
 		return p.completed(ctx, i, d)
 	}
@@ -501,6 +531,10 @@ func (p *provision) leave(ctx workflow.Context) error {
 	return nil
 }
 
+// disputed tells whether a second claimant has come after the last action:
+// whom the machine was handed to is open then, whatever it reported.
+func (p *provision) disputed() bool { return p.conflict && p.rules >= 2 }
+
 // secrets opens the secrets window for the installed system, if it will say so
 // when it needs them no more.
 func (p *provision) secrets(ctx workflow.Context, proven bool) error {
@@ -512,7 +546,7 @@ func (p *provision) secrets(ctx workflow.Context, proven bool) error {
 
 // ready waits for the nonce that the run wrote to the disk.
 func (p *provision) ready(ctx workflow.Context) error {
-	home := func() bool { return p.heard[inventory.EventPhoneHome] }
+	home := func() bool { return p.heard[inventory.EventPhoneHome] || p.disputed() }
 	for n, wait, resumed := 0, untilReady, 0; ; {
 		if err := p.phase(ctx, inventory.PhaseReady, "waiting for the installed system to phone home"); err != nil {
 			return err
@@ -520,6 +554,8 @@ func (p *provision) ready(ctx workflow.Context) error {
 		began := workflow.Now(ctx)
 		if ok, err := p.await(ctx, wait, home); err != nil {
 			return err
+		} else if p.disputed() {
+			return p.contested(ctx)
 		} else if ok {
 			return p.beside(ctx, do.CloseSecrets, p.owner)
 		}
@@ -537,7 +573,7 @@ func (p *provision) ready(ctx workflow.Context) error {
 			resumed++
 		case n == 0 && !p.manual:
 			err := workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, bmc), do.ColdStart, p.owner).Get(ctx, nil)
-			if err != nil && !bmcTrouble(err) {
+			if err != nil && !p.trouble(err) {
 				return err
 			}
 			n, wait, resumed = n+1, untilReady, 0

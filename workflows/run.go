@@ -19,6 +19,8 @@ import (
 var (
 	errTimeout = errors.New("global timeout")
 	errAborted = errors.New("aborted by a person")
+	// errRestart: a person wants the whole run again, under a grant of its own.
+	errRestart = errors.New("started again by a person")
 	errTaken   = temporal.NewNonRetryableApplicationError("somebody else has taken the machine: a forced job, or a person who disarmed it", activities.TypeFenced, nil)
 	errHeld    = temporal.NewNonRetryableApplicationError("this run was under way in the backup from which the server was restored: the machine may have moved on since, so nothing more is done to it; look at it, abort this run, and start another one if it is needed", activities.TypeHeld, nil)
 )
@@ -491,8 +493,10 @@ func (r *run) last() string {
 	return ", the last one: " + r.how
 }
 
-// contested stops a run whose claim two have presented. When it returns nil, a
-// person wants the machine started again.
+// contested stops a run whose claim two have presented. What the first of them
+// reported proves nothing, and what it was told is known to it: whoever wants
+// to go on begins anew, with errRestart; see rearm. (Before rules 2 nil meant
+// that the machine is to be started again.)
 func (r *run) contested(ctx workflow.Context) error {
 	text := "somebody else presented the claim of this boot: another machine answers to this MAC, or an attacker does"
 	if r.manual {
@@ -502,6 +506,25 @@ func (r *run) contested(ctx workflow.Context) error {
 		return err
 	}
 	r.conflict = false
+	if r.rules >= 2 {
+		return errRestart
+	}
+	return nil
+}
+
+// rearm gives the grant back and takes it again: the epoch grows, and with it
+// claim, token, secret path and phone-home nonce are others.
+func (r *run) rearm(ctx workflow.Context) error {
+	if err := r.quickly(ctx, do.End, r.owner, nil); err != nil {
+		return err
+	}
+	r.armed, r.boot, r.helloed, r.silent, r.allowance = false, 0, 0, 0, inventory.MaxBoots
+	r.heard, r.pxe = map[string]bool{}, false
+	r.record.State = inventory.StatePreparing
+	if err := r.arm(ctx, false); err != nil {
+		return err
+	}
+	r.fenced = false // nobody held the machine for a moment, and that may have been told
 	return nil
 }
 
@@ -537,7 +560,7 @@ func (r *run) power(ctx workflow.Context) error {
 			r.allowance++
 			r.helloed = max(r.helloed, r.boot)
 			return nil
-		case !bmcTrouble(err):
+		case !r.trouble(err):
 			return err
 		}
 		if _, err := r.ask(ctx, fmt.Sprintf("%d.power.%d.%d", r.owner.Epoch, r.boot, n), cause(err), []string{Retry, Abort}, nil); err != nil {
@@ -714,9 +737,14 @@ func is(err error, typ string) bool {
 	return errors.As(err, &a) && a.Type() == typ
 }
 
-// bmcTrouble tells errors that a person can do something about from those
-// that end the run.
-func bmcTrouble(err error) bool {
+// trouble tells errors of a power operation that a person can do something
+// about from those that end the run. Since rules 2 that is every one but the
+// loss of the machine and a cancellation: a key that is missing, an address
+// that is not allowed, a database that could not be written for minutes.
+func (r *run) trouble(err error) bool {
+	if r.rules >= 2 {
+		return !lost(err) && !temporal.IsCanceledError(err)
+	}
 	var timeout *temporal.TimeoutError
 	return is(err, activities.TypeUnreachable) || is(err, activities.TypeRefused) || is(err, activities.TypeUnsupported) ||
 		errors.As(err, &timeout)
