@@ -15,6 +15,8 @@ import (
 
 	"github.com/ingotmetal/ingot/api"
 	"github.com/ingotmetal/ingot/internal/backup"
+	"github.com/ingotmetal/ingot/internal/reserve"
+	"github.com/ingotmetal/ingot/internal/temporalchild"
 	"github.com/ingotmetal/ingot/internal/temporalserver"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/inventory/sqlite"
@@ -73,6 +75,9 @@ func (s *server) backup(ctx context.Context, q api.BackupRequest) (_ api.Archive
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return nil, err
 	}
+	if err := s.roomForBackup(dir); err != nil {
+		return nil, err
+	}
 	host, err := os.Hostname()
 	if err != nil {
 		host = "" // a name for people
@@ -98,6 +103,27 @@ func (s *server) backup(ctx context.Context, q api.BackupRequest) (_ api.Archive
 		return nil, err
 	}
 	return a, s.backUpImages(ctx, a, q.Images)
+}
+
+// roomForBackup refuses a backup whose copies would take the room that runs
+// under way need.
+func (s *server) roomForBackup(dir string) error {
+	var need int64
+	db := filepath.Join(s.cfg.DataDir, "ingot.db")
+	temporal := temporalchild.DefaultConfig(filepath.Join(s.cfg.DataDir, "temporal")).File
+	for _, file := range []string{db, db + "-wal", temporal, temporal + "-wal"} {
+		st, err := os.Stat(file)
+		if err == nil {
+			need += st.Size()
+		} else if !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	free, err := reserve.Free(dir)
+	if err == nil && free < need+s.cfg.MinFree<<20 {
+		err = fmt.Errorf("a backup needs %s in %s for as long as it takes, and %s are free: %w", size(need+s.cfg.MinFree<<20), s.cfg.DataDir, size(free), inventory.ErrFull)
+	}
+	return err
 }
 
 // add makes the file at path a part of the archive.
