@@ -1,0 +1,93 @@
+package workflows_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/workflows"
+)
+
+// TestRestartAfterAConflictBelievesNothingOfBefore: what the contested agent
+// reported counts for nothing, and what it was told opens nothing: the run goes
+// through all actions again, under another epoch. The conflict may come at any
+// action, the leaving one and the wait for the installed system included.
+func TestRestartAfterAConflictBelievesNothingOfBefore(t *testing.T) {
+	for at := range 3 {
+		t.Run(fmt.Sprint("at action ", at), func(t *testing.T) {
+			w := newWorld(t, nil)
+			last := 2
+			told := false
+			w.agentFor = func(a inventory.Assignment) *action.Result {
+				if a.Key.Action == at && !told {
+					told = true
+					w.after(time.Minute, func() { w.signal(inventory.EventClaimConflict, a.Epoch, a.Boot, nil) })
+					return nil
+				}
+				return &action.Result{Key: a.Key, State: action.Success}
+			}
+			w.answer = func(q inventory.Question) *workflows.Decision {
+				require.Contains(t, q.Text, "somebody else presented the claim")
+				g, err := w.Grant(t.Context(), machine)
+				require.NoError(t, err)
+				require.Equal(t, int64(1), g.Epoch)
+				return &workflows.Decision{Choice: workflows.Restart}
+			}
+			require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+			require.Len(t, w.asked, 1)
+			again := map[int]bool{}
+			for _, k := range w.assigned {
+				if k.Epoch == 2 {
+					again[k.Action] = true
+				}
+			}
+			require.Len(t, again, last+1, "every action was carried out again: %v", w.assigned)
+			require.Equal(t, int64(2), w.record().Epoch)
+			w.closed()
+		})
+	}
+}
+
+// TestConflictBeforeTheInstalledSystemSpeaksIsAsked: a second claimant while the
+// run waits for its nonce.
+func TestConflictBeforeTheInstalledSystemSpeaksIsAsked(t *testing.T) {
+	w := newWorld(t, nil)
+	w.agentFor = func(a inventory.Assignment) *action.Result {
+		if a.Key.Action == 2 {
+			w.after(30*time.Second, func() { w.signal(inventory.EventClaimConflict, a.Epoch, a.Boot, nil) })
+		}
+		return &action.Result{Key: a.Key, State: action.Success}
+	}
+	w.answer = func(inventory.Question) *workflows.Decision { return &workflows.Decision{Choice: workflows.Abort} }
+	require.ErrorContains(t, w.run(workflows.ProvisionInput{Machine: machine}), "aborted by a person")
+	require.Len(t, w.asked, 1)
+	w.closed()
+}
+
+// TestPowerThatCannotBeTakenIsAsked: whatever the reason, an agent that may be
+// writing is not left behind without a word.
+func TestPowerThatCannotBeTakenIsAsked(t *testing.T) {
+	for name, cause := range map[string]error{
+		"sealed": inventory.ErrSealed, "not allowed": inventory.ErrInvalid, "the database": fmt.Errorf("writing: %w", inventory.ErrFull),
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, nil)
+			w.loses(0, func(inventory.Assignment) { w.bmcDown = cause })
+			asked := ""
+			w.answer = func(q inventory.Question) *workflows.Decision {
+				w.bmcDown = nil
+				if asked == "" {
+					asked = q.Text
+				}
+				return &workflows.Decision{Choice: q.Choices[0]}
+			}
+			require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+			require.Contains(t, asked, "may still be writing")
+			w.closed()
+		})
+	}
+}
