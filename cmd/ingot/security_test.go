@@ -268,6 +268,30 @@ func TestS24WithoutTheRightKeysNothingIsReplaced(t *testing.T) {
 	readable(t, testServer(t, cfg).store, "m1")
 }
 
+// TestS24AnEarlierKeyFileThatWasPutBackIsNotRotated: the running server holds
+// the only right keys then.
+func TestS24AnEarlierKeyFileThatWasPutBackIsNotRotated(t *testing.T) {
+	cfg := testConfig(t)
+	s := testServer(t, cfg)
+	secretsOf(t, s.store, "m1", 1)
+	first, err := os.ReadFile(cfg.KeyFile)
+	require.NoError(t, err)
+	require.Equal(t, http.StatusOK, s.post(t, "/v1/secrets/rotate", "").Code)
+	present, err := os.ReadFile(cfg.KeyFile)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(cfg.KeyFile, first, 0o600))
+	answer := s.post(t, "/v1/secrets/rotate", "")
+	require.Equal(t, http.StatusServiceUnavailable, answer.Code)
+	require.Contains(t, answer.Body.String(), "is not the one that this server has loaded")
+	still, err := os.ReadFile(cfg.KeyFile)
+	require.NoError(t, err)
+	require.Equal(t, first, still)
+	readable(t, s.store, "m1")
+	require.NoError(t, os.WriteFile(cfg.KeyFile, present, 0o600))
+	require.Equal(t, http.StatusOK, s.post(t, "/v1/secrets/rotate", "").Code)
+	readable(t, testServer(t, cfg).store, "m1")
+}
+
 // TestS9TemporalIsOnLoopbackOrBehindTLS: anything else does not start. The
 // embedded server's own refusal is TestBeyondLoopbackIsRefused.
 func TestS9TemporalIsOnLoopbackOrBehindTLS(t *testing.T) {

@@ -1,12 +1,15 @@
 package keyring
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
+
+	"github.com/ingotmetal/ingot/inventory"
 )
 
 // planSigner is where the seed of PlanSigner is kept once the Plan key that it
@@ -23,7 +26,8 @@ func Sealing() []string { return []string{BMC, UserData, Plan} }
 // opening what they sealed; Retire drops them. A rotation that was begun and
 // not retired is taken up as it is.
 //
-// At any moment the file holds every key that anything is sealed with.
+// At any moment the file holds every key that anything is sealed with. A file
+// that lacks a key of r is inventory.ErrSealed, and both stay as they are.
 func (r *Ring) Rotate(path string) error {
 	stored, err := Load(path)
 	if err != nil {
@@ -31,6 +35,11 @@ func (r *Ring) Rotate(path string) error {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	for _, p := range Sealing() {
+		if key := r.keys[p]; key != nil && !slices.ContainsFunc(stored.candidates(p), func(k []byte) bool { return bytes.Equal(k, key) }) {
+			return fmt.Errorf("replacing keys: %w", notLoaded(path, p))
+		}
+	}
 	if len(stored.old) == 0 {
 		fresh := New()
 		stored.old = map[string][][]byte{}
@@ -76,20 +85,33 @@ func (r *Ring) Rotating() bool {
 }
 
 // Retire drops the keys of before, from the file at path and from r. Whatever
-// they sealed must have been sealed again.
+// they sealed must have been sealed again. A file whose present keys are not
+// those of r is inventory.ErrSealed, and both stay as they are.
 func (r *Ring) Retire(path string) error {
 	stored, err := Load(path)
 	if err != nil {
 		return fmt.Errorf("dropping replaced keys: %w", err)
 	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, p := range Sealing() {
+		// One among the old keys would be dropped.
+		if key := r.keys[p]; key != nil && !bytes.Equal(stored.keys[p], key) {
+			return fmt.Errorf("dropping replaced keys: %w", notLoaded(path, p))
+		}
+	}
 	stored.old = nil
 	if err := stored.store(path); err != nil {
 		return fmt.Errorf("dropping replaced keys: %w", err)
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	r.old = nil
 	return nil
+}
+
+// notLoaded is a key file that somebody else has put in the place of the one
+// that was loaded: what is sealed could be opened with nothing any more.
+func notLoaded(path, purpose string) error {
+	return fmt.Errorf("the key file %q is not the one that this server has loaded (key %q differs): put the present one back, which the last rotation wrote: %w", path, purpose, inventory.ErrSealed)
 }
 
 // store puts r in the place of the file at path, whole or not at all.

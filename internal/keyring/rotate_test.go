@@ -82,3 +82,49 @@ func TestRotate(t *testing.T) {
 	var none *Ring
 	require.False(t, none.Rotating())
 }
+
+// S24: an earlier key file that was put back is not taken for the present one.
+func TestAnotherKeyFileIsNotRotated(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "keys.json")
+	r, err := Create(path)
+	require.NoError(t, err)
+	first, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.NoError(t, r.Rotate(path))
+	require.NoError(t, r.Retire(path))
+	present, err := os.ReadFile(path)
+	require.NoError(t, err)
+	sealed, err := r.Seal(BMC, "b", []byte("canary"))
+	require.NoError(t, err)
+	same := func(want []byte) {
+		t.Helper()
+		got, err := os.ReadFile(path)
+		require.NoError(t, err)
+		require.Equal(t, want, got)
+		plain, err := r.Open(BMC, "b", sealed)
+		require.NoError(t, err)
+		require.Equal(t, "canary", string(plain))
+	}
+
+	require.NoError(t, os.WriteFile(path, first, 0o600))
+	err = r.Rotate(path)
+	require.ErrorIs(t, err, inventory.ErrSealed)
+	require.ErrorContains(t, err, "is not the one that this server has loaded")
+	same(first)
+	require.NoError(t, os.WriteFile(path, present, 0o600))
+	require.NoError(t, r.Rotate(path))
+	rotating, err := os.ReadFile(path)
+	require.NoError(t, err)
+	for _, other := range [][]byte{first, present} {
+		require.NoError(t, os.WriteFile(path, other, 0o600))
+		require.ErrorIs(t, r.Retire(path), inventory.ErrSealed)
+		same(other)
+	}
+	// A file that a rotation wrote and that is not loaded yet keeps both.
+	require.NoError(t, os.WriteFile(path, rotating, 0o600))
+	before := New()
+	before.keys = map[string][]byte{BMC: r.old[BMC][0]}
+	require.ErrorIs(t, before.Retire(path), inventory.ErrSealed, "its key is among the old ones")
+	require.NoError(t, before.Rotate(path))
+	require.NoError(t, r.Retire(path))
+}

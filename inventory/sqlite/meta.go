@@ -121,7 +121,8 @@ func (s *Store) SecretsUnreadable(ctx context.Context) ([]string, error) {
 
 // ResetSecrets makes the present keys those of this database and forgets the
 // secrets of machines that they cannot open; it returns what SecretsUnreadable
-// named. Plans of earlier runs stay unreadable. Keys that are missing, not
+// named. Plans and assignments of earlier runs that they cannot open are emptied
+// and stay unreadable. Keys that are missing, not
 // merely others, are inventory.ErrSealed: then nothing is forgotten.
 func (s *Store) ResetSecrets(ctx context.Context, by string) ([]string, error) {
 	lost, err := s.resetSecrets(ctx, by)
@@ -167,6 +168,20 @@ func (s *Store) resetSecrets(ctx context.Context, by string) (lost []string, err
 				}
 				lost = append(lost, r.Name+": "+f.name)
 				if err := s.operator(ctx, tx, r.Name, by, f.name+" forgotten: its key is lost"); err != nil {
+					return err
+				}
+			}
+		}
+		for _, table := range []string{"plan", "assignment"} {
+			runs, err := sealedRuns(ctx, tx, table)
+			if err != nil {
+				return err
+			}
+			for _, r := range runs {
+				if _, err := s.open(sealPlan, runBinding(r.Run), r.Sealed); err == nil {
+					continue
+				}
+				if _, err := exec(ctx, tx, "UPDATE "+table+" SET sealed = x'' WHERE rowid = ?", r.ID); err != nil {
 					return err
 				}
 			}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/jmoiron/sqlx"
 
@@ -16,12 +17,12 @@ import (
 // Each table is one transaction: a crash in between leaves values that open
 // with the keys of before, and Reseal begins again. Everything that seals does
 // so inside its transaction, of which there is one at a time; so whatever was
-// sealed with the keys of before is in its table when Reseal comes to it. What
-// opens with no key at all is left as it is. The ciphertexts of before are
-// overwritten in the file, not merely let go of.
+// sealed with the keys of before is in its table when Reseal comes to it. The
+// ciphertexts of before are overwritten in the file, not merely let go of.
 //
 // Keys that are not those of this database are inventory.ErrSealed, and nothing
-// is done.
+// is done. What opens with no key at all is left as it is and named in an error
+// that is inventory.ErrSealed, too: then no key may be dropped.
 func (s *Store) Reseal(ctx context.Context) (int, error) {
 	n, err := s.reseal(ctx)
 	if err != nil {
@@ -34,15 +35,23 @@ func (s *Store) reseal(ctx context.Context) (total int, err error) {
 	if err := s.KeyCheck(ctx); err != nil {
 		return 0, err
 	}
+	// KeyCheck tells of the keys that there were at the start.
+	for _, p := range purposes() {
+		if err := s.checkKey(ctx, p); err != nil {
+			return 0, err
+		}
+	}
 	// It stays set: this is the one connection that writes, and a secret that
 	// is replaced or deleted later is gone from the file, too.
 	if _, err := s.rw.ExecContext(ctx, "PRAGMA secure_delete = ON"); err != nil {
 		return 0, err
 	}
-	for _, table := range []func(context.Context, *sqlx.Tx) (int, error){s.resealMachines, s.resealPlans, s.resealAssignments, s.resealChecks} {
+	var shut []string
+	for _, table := range []func(context.Context, *sqlx.Tx) (int, []string, error){s.resealMachines, s.resealPlans, s.resealAssignments, s.resealChecks} {
 		err := s.write(ctx, "one table", func(tx *sqlx.Tx) error {
-			n, err := table(ctx, tx)
+			n, left, err := table(ctx, tx)
 			total += n
+			shut = append(shut, left...)
 			return err
 		})
 		if err != nil {
@@ -51,9 +60,16 @@ func (s *Store) reseal(ctx context.Context) (total int, err error) {
 	}
 	// The log before the database holds pages of before. A reader that is in
 	// its way now lets the next checkpoint do it.
-	_, err = s.rw.ExecContext(ctx, "PRAGMA wal_checkpoint(TRUNCATE)")
-	return total, err
+	if _, err = s.rw.ExecContext(ctx, "PRAGMA wal_checkpoint(TRUNCATE)"); err != nil || len(shut) == 0 {
+		return total, err
+	}
+	names := shut[:min(len(shut), maxNamed)]
+	return total, fmt.Errorf("%d secrets open with no key, so the keys of before are kept (%s): enter them again, or let ingot secret reset forget them, and rotate again: %w",
+		len(shut), strings.Join(names, ", "), inventory.ErrSealed)
 }
+
+// maxNamed is how many secrets an error names.
+const maxNamed = 20
 
 // again returns the value sealed anew; nil when no key opens it.
 func (s *Store) again(purpose, binding string, sealed []byte) ([]byte, error) {
@@ -67,72 +83,90 @@ func (s *Store) again(purpose, binding string, sealed []byte) ([]byte, error) {
 	return s.seal(purpose, binding, plain)
 }
 
-func (s *Store) resealMachines(ctx context.Context, tx *sqlx.Tx) (n int, err error) {
+func (s *Store) resealMachines(ctx context.Context, tx *sqlx.Tx) (n int, shut []string, err error) {
 	var rows []secretRow
-	if err := tx.SelectContext(ctx, &rows, "SELECT "+secretColumns+" FROM machine"); err != nil {
-		return 0, err
+	if err := tx.SelectContext(ctx, &rows, "SELECT "+secretColumns+" FROM machine ORDER BY name"); err != nil {
+		return 0, nil, err
 	}
 	for _, r := range rows {
 		for _, f := range r.sealedFields() {
 			sealed, err := s.again(f.purpose, f.binding, f.sealed)
 			if err != nil {
-				return n, err
+				return n, shut, err
 			}
 			if sealed == nil {
+				shut = append(shut, r.Name+": "+f.name)
 				continue
 			}
 			if _, err := exec(ctx, tx, "UPDATE machine SET "+f.column+" = ? WHERE name = ?", sealed, r.Name); err != nil {
-				return n, err
+				return n, shut, err
 			}
 			n++
 		}
 	}
-	return n, nil
+	return n, shut, nil
 }
 
-func (s *Store) resealPlans(ctx context.Context, tx *sqlx.Tx) (int, error) {
+func (s *Store) resealPlans(ctx context.Context, tx *sqlx.Tx) (int, []string, error) {
 	return s.resealRuns(ctx, tx, "plan")
 }
 
-func (s *Store) resealAssignments(ctx context.Context, tx *sqlx.Tx) (int, error) {
+func (s *Store) resealAssignments(ctx context.Context, tx *sqlx.Tx) (int, []string, error) {
 	return s.resealRuns(ctx, tx, "assignment")
 }
 
 // resealRuns does so with a table of what belongs to runs.
-func (s *Store) resealRuns(ctx context.Context, tx *sqlx.Tx, table string) (n int, err error) {
-	var rows []struct {
-		ID     int64  `db:"rowid"`
-		Run    string `db:"run"`
-		Sealed []byte `db:"sealed"`
-	}
-	if err := tx.SelectContext(ctx, &rows, "SELECT rowid, run, sealed FROM "+table+" WHERE length(sealed) > 0"); err != nil {
-		return 0, err
+func (s *Store) resealRuns(ctx context.Context, tx *sqlx.Tx, table string) (n int, shut []string, err error) {
+	rows, err := sealedRuns(ctx, tx, table)
+	if err != nil {
+		return 0, nil, err
 	}
 	for _, r := range rows {
 		sealed, err := s.again(sealPlan, runBinding(r.Run), r.Sealed)
 		if err != nil {
-			return n, err
+			return n, shut, err
 		}
 		if sealed == nil {
+			shut = append(shut, table+" of run "+r.Run)
 			continue
 		}
 		if _, err := exec(ctx, tx, "UPDATE "+table+" SET sealed = ? WHERE rowid = ?", sealed, r.ID); err != nil {
-			return n, err
+			return n, shut, err
 		}
 		n++
 	}
-	return n, nil
+	return n, shut, nil
 }
 
-func (s *Store) resealChecks(ctx context.Context, tx *sqlx.Tx) (int, error) {
+// sealedRun is what is sealed in a row of a table of what belongs to runs.
+type sealedRun struct {
+	ID     int64  `db:"rowid"`
+	Run    string `db:"run"`
+	Sealed []byte `db:"sealed"`
+}
+
+func sealedRuns(ctx context.Context, tx *sqlx.Tx, table string) (rows []sealedRun, err error) {
+	err = tx.SelectContext(ctx, &rows, "SELECT rowid, run, sealed FROM "+table+" WHERE length(sealed) > 0")
+	return rows, err
+}
+
+func (s *Store) resealChecks(ctx context.Context, tx *sqlx.Tx) (int, []string, error) {
 	for _, p := range purposes() {
+		var check []byte
+		if err := get(ctx, tx, &check, "SELECT value FROM meta WHERE name = ?", "key_check."+p); err != nil {
+			return 0, nil, err
+		}
+		// Sealed with keys that do not open it, it would vouch for wrong ones.
+		if _, err := s.open(p, checkBinding, check); err != nil {
+			return 0, nil, err
+		}
 		sealed, err := s.seal(p, checkBinding, []byte(checkText))
 		if err != nil {
-			return 0, err
+			return 0, nil, err
 		}
 		if _, err := exec(ctx, tx, "UPDATE meta SET value = ? WHERE name = ?", sealed, "key_check."+p); err != nil {
-			return 0, err
+			return 0, nil, err
 		}
 	}
-	return 0, nil
+	return 0, nil, nil
 }
