@@ -11,7 +11,6 @@ import (
 	"os"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -273,25 +272,14 @@ func portRemedy(err error, what string) string {
 }
 
 func (s *Server) serveHTTP(ctx context.Context, l net.Listener) error {
-	var conns atomic.Int64
 	srv := &http.Server{
 		Handler:           http.MaxBytesHandler(s.Handler(), maxHTTPBody),
 		ReadHeaderTimeout: 10 * time.Second, // no ReadTimeout: it would end the context of a long stream
 		IdleTimeout:       60 * time.Second,
 		MaxHeaderBytes:    maxHTTPHeader,
 		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),
-		// Not a limiting listener: its connections would lose sendfile.
-		ConnState: func(c net.Conn, state http.ConnState) {
-			switch state {
-			case http.StateNew:
-				if conns.Add(1) > maxHTTPConns {
-					_ = c.Close() // the client tries again
-				}
-			case http.StateClosed, http.StateHijacked:
-				conns.Add(-1)
-			}
-		},
 	}
+	httpserve.Limit(srv, maxHTTPConns, maxHTTPConns/2)
 	// Streams may last an hour; who is cut off resumes by Range, or retries.
 	return httpserve.Run(ctx, "HTTP", srv, l, 2*time.Second)
 }

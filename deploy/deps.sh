@@ -15,7 +15,7 @@ TOOLS=$REPO/.tools
 
 PACKAGES=(
   qemu-system-x86 qemu-utils ovmf ipxe-qemu iproute2 nftables ipmitool
-  grub-efi-amd64-bin grub-common syslinux syslinux-common mtools dosfstools gdisk e2fsprogs kmod cpio zstd xz-utils
+  grub-efi-amd64-bin grub-common syslinux syslinux-common mtools dosfstools gdisk e2fsprogs xfsprogs btrfs-progs kmod cpio zstd xz-utils
   debootstrap ca-certificates chromium fonts-dejavu-core tcpdump curl
 )
 TOOL_VERSIONS=(

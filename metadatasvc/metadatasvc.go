@@ -158,6 +158,7 @@ func (s *Server) serve(ctx context.Context, l net.Listener) error {
 		ReadHeaderTimeout: 10 * time.Second, ReadTimeout: 30 * time.Second, WriteTimeout: 30 * time.Second, IdleTimeout: 60 * time.Second,
 		MaxHeaderBytes: 16 << 10, ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),
 	}
+	httpserve.Limit(srv, 1024, 512)
 	return httpserve.Run(ctx, "metadata", srv, l, 2*time.Second)
 }
 

@@ -268,6 +268,11 @@ func parse(text []byte) (m Manifest, err error) {
 		}
 		seen[p.Name] = true
 	}
+	for _, i := range m.Images {
+		if i.File != "" && (i.File != filepath.Base(i.File) || !filepath.IsLocal(i.File)) {
+			return m, damaged("the file of image %q lies elsewhere: %q", i.Name, i.File)
+		}
+	}
 	switch {
 	case m.ID == "":
 		return m, damaged("it has no id")

@@ -111,13 +111,14 @@ func TestDamage(t *testing.T) {
 func TestRefusesWhatItDoesNotKnow(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(*Manifest){
-		"newer format": func(m *Manifest) { m.Format = Format + 1 },
-		"no id":        func(m *Manifest) { m.ID = "" },
-		"outside":      func(m *Manifest) { m.Parts[2].Name = ImagePrefix + "../../etc/passwd" },
-		"strange":      func(m *Manifest) { m.Parts[2].Name = "run-me.sh" },
-		"twice":        func(m *Manifest) { m.Parts[1] = m.Parts[0] },
-		"no inventory": func(m *Manifest) { m.Parts = m.Parts[:1] },
-		"no keys":      func(m *Manifest) { m.Key = &Wrap{} },
+		"newer format":  func(m *Manifest) { m.Format = Format + 1 },
+		"no id":         func(m *Manifest) { m.ID = "" },
+		"outside":       func(m *Manifest) { m.Parts[2].Name = ImagePrefix + "../../etc/passwd" },
+		"image outside": func(m *Manifest) { m.Images = []Image{{Name: "x", File: "../../etc/passwd"}} },
+		"strange":       func(m *Manifest) { m.Parts[2].Name = "run-me.sh" },
+		"twice":         func(m *Manifest) { m.Parts[1] = m.Parts[0] },
+		"no inventory":  func(m *Manifest) { m.Parts = m.Parts[:1] },
+		"no keys":       func(m *Manifest) { m.Key = &Wrap{} },
 	} {
 		b, m := archive(t)
 		file := filepath.Join(t.TempDir(), "part")

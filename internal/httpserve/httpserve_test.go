@@ -64,6 +64,43 @@ func TestRun(t *testing.T) {
 	}
 }
 
+// One source has its share of the connections and no more; when one of them
+// ends, the next has its place.
+func TestLimit(t *testing.T) {
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	srv := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})}
+	httpserve.Limit(srv, 3, 2)
+	ctx, cancel := context.WithCancel(t.Context())
+	ran := make(chan error, 1)
+	go func() { ran <- httpserve.Run(ctx, "a test", srv, l, time.Second) }()
+	dial := func(from string) net.Conn {
+		c, err := (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}).DialContext(t.Context(), "tcp", l.Addr().String())
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = c.Close() }) // ended by the server otherwise
+		return c
+	}
+	// served tells whether the server answers on the connection, or has closed it.
+	served := func(c net.Conn) bool {
+		if _, err := io.WriteString(c, "GET / HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
+			return false
+		}
+		b := make([]byte, 12)
+		_, err := io.ReadFull(c, b)
+		return err == nil && string(b) == "HTTP/1.1 200"
+	}
+	first, second := dial("127.0.0.1"), dial("127.0.0.1")
+	require.True(t, served(first))
+	require.True(t, served(second))
+	require.False(t, served(dial("127.0.0.1")), "a third one of the same source")
+	require.True(t, served(dial("127.0.0.2")), "another source")
+	require.False(t, served(dial("127.0.0.3")), "a fourth one of all")
+	require.NoError(t, first.Close())
+	require.Eventually(t, func() bool { return served(dial("127.0.0.1")) }, time.Minute, time.Millisecond, "the place of one that ended")
+	cancel()
+	require.NoError(t, <-ran)
+}
+
 // A socket that cannot be served is an error that names it.
 func TestRunRefused(t *testing.T) {
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
