@@ -565,7 +565,11 @@ func (s *Server) fetchImage(c *gin.Context) {
 	defer unlock()
 	resp, err := s.get(c.Request.Context(), in.URL)
 	if err != nil {
-		s.fail(c, invalid("url", "", "fetching %q: %v", u.Redacted(), err))
+		var dialled *url.Error // repeats the whole URL
+		if errors.As(err, &dialled) {
+			err = dialled.Err
+		}
+		s.fail(c, invalid("url", "", "fetching %q: %v", source(u), err))
 		return
 	}
 	defer resp.Body.Close()
@@ -576,8 +580,16 @@ func (s *Server) fetchImage(c *gin.Context) {
 		s.fail(c, err)
 		return
 	}
-	u.User = nil // a credential is no part of where it came from
-	s.keepImage(c, dir, inventory.Image{Name: in.Name, URL: u.String(), SHA256: sum})
+	s.keepImage(c, dir, inventory.Image{Name: in.Name, URL: source(u), SHA256: sum})
+}
+
+// source is a URL without what may be a credential: user and password, and the
+// query, where signatures and tokens stand. That is no part of where an image
+// came from.
+func source(u *url.URL) string {
+	shown := *u
+	shown.User, shown.RawQuery, shown.ForceQuery, shown.Fragment, shown.RawFragment = nil, "", false, "", ""
+	return shown.String()
 }
 
 // mayFetch tells whether a URL may be dialled because somebody wrote it

@@ -142,7 +142,7 @@ func TestFetchDialsOnlyWhatIsAllowed(t *testing.T) {
 	require.Empty(t, path, "nothing was dialled")
 
 	s := newSite(t, func(c *Config) { c.FetchHosts = []string{"127.0.0.1"} })
-	i := decode[inventory.Image](t, fetch(s, strings.Replace(target.URL, "http://", "http://user:pass@", 1)+"/image"), http.StatusCreated)
+	i := decode[inventory.Image](t, fetch(s, strings.Replace(target.URL, "http://", "http://user:pass@", 1)+"/image?token=s3cret"), http.StatusCreated)
 	require.Equal(t, target.URL+"/image", i.URL)
 	require.Equal(t, http.StatusBadRequest, fetch(s, target.URL+"/inside").Code)
 	require.Equal(t, http.StatusBadRequest, fetch(s, target.URL+"/nothing").Code)
