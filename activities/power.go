@@ -346,12 +346,35 @@ func (a *Activities) tasks(ctx context.Context, m inventory.Machine, l taskList)
 			}
 			return failedTask{fmt.Errorf("bmc of %q: %s: %w", m.Name, describe(*t), err)}
 		}
-		if e := a.power(ctx, o, job.Name, *t); e != nil {
-			return e
+		if err := a.keep(ctx, job); err != nil {
+			return err
+		}
+		// Of what has worked and is on record, the event is for people.
+		if err := a.power(ctx, o, job.Name, *t); err != nil {
+			a.Log.Error("recording what a BMC did", "machine", m.Name, "job", job.Name, "error", err)
 		}
 	}
 	job.State, job.Ended = inventory.StateSuccess, a.Now()
-	return a.Records.PutBMCJob(ctx, job)
+	return a.keep(ctx, job)
+}
+
+// keep stores a job of which a task has worked, and tries until the activity's
+// time is over: an attempt that does not find the task on record does it again,
+// to a machine that may have gone on since.
+func (a *Activities) keep(ctx context.Context, job inventory.BMCJob) error {
+	for pause := 100 * time.Millisecond; ; pause = min(2*pause, 10*time.Second) {
+		err := a.Records.PutBMCJob(context.WithoutCancel(ctx), job)
+		var never *temporal.ApplicationError
+		if err == nil || errors.As(fail(err), &never) && never.NonRetryable() {
+			return err
+		}
+		a.Log.Warn("recording a BMC job, will be tried again", "machine", job.Machine, "job", job.Name, "in", pause, "error", err)
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return err
+		}
+	}
 }
 
 func (a *Activities) power(ctx context.Context, o inventory.Owner, job string, t inventory.BMCTask) error {
