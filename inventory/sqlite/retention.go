@@ -113,15 +113,21 @@ func (s *Store) PruneBMCJobs(ctx context.Context, before time.Time, limit int) (
 }
 
 // Shrink gives up to pages unused pages of the database back to the file
-// system and returns how many are left.
+// system and returns how many are left for another call: none when this one
+// could give nothing back.
 func (s *Store) Shrink(ctx context.Context, pages int) (left int, err error) {
-	if left, err = s.unused(ctx); err == nil && left > 0 {
+	before, err := s.unused(ctx)
+	if err == nil && before > 0 {
 		if err = s.vacuum(ctx, pages); err == nil {
 			left, err = s.unused(ctx)
 		}
 	}
 	if err != nil {
 		return 0, fmt.Errorf("giving unused pages back: %w", s.noRoom(err))
+	}
+	// A file that giveBack could not write anew keeps its pages.
+	if left >= before {
+		return 0, nil
 	}
 	return left, nil
 }

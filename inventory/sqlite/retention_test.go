@@ -2,6 +2,7 @@ package sqlite
 
 import (
 	"crypto/rand"
+	"database/sql"
 	"errors"
 	"fmt"
 	"os"
@@ -243,4 +244,43 @@ func TestOpenMakesOldFilesShrinkable(t *testing.T) {
 		require.Len(t, backups, 1)
 	}
 	require.True(t, errors.Is(w.noRoom(os.ErrNotExist), os.ErrNotExist))
+}
+
+// A file that could not be written anew, because the disk was full, keeps its
+// unused pages: whoever shrinks it is told that there is nothing more to do, and
+// the copy that was made for it does not stay.
+func TestFilesThatStayUnshrinkable(t *testing.T) {
+	w := newWorld(t)
+	ctx := t.Context()
+	_, err := w.rw.ExecContext(ctx, "PRAGMA auto_vacuum = 0; VACUUM")
+	require.NoError(t, err)
+	require.NoError(t, w.filler(100))
+	w.clock.Add(time.Hour)
+	require.NoError(t, w.filler(1))
+	_, err = w.PruneEvents(ctx, w.clock.Now(), 1000)
+	require.NoError(t, err)
+	require.Positive(t, w.count("PRAGMA freelist_count"))
+	left, err := w.Shrink(ctx, 10)
+	require.NoError(t, err)
+	require.Zero(t, left)
+
+	_, err = w.rw.ExecContext(ctx, "PRAGMA busy_timeout = 0")
+	require.NoError(t, err)
+	other, err := sql.Open("sqlite3", dsn(w.path, "_txlock=immediate"))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, other.Close()) })
+	tx, err := other.BeginTx(ctx, nil)
+	require.NoError(t, err)
+	require.Error(t, w.giveBack(ctx), "somebody writes")
+	require.NoError(t, tx.Rollback())
+	backups, err := filepath.Glob(w.path + ".schema-*")
+	require.NoError(t, err)
+	require.Empty(t, backups)
+	require.NoError(t, w.giveBack(ctx))
+	left, err = w.Shrink(ctx, 10)
+	require.NoError(t, err)
+	require.Zero(t, left, "written anew, it has none")
+	backups, err = filepath.Glob(w.path + ".schema-*")
+	require.NoError(t, err)
+	require.Len(t, backups, 1)
 }

@@ -214,7 +214,11 @@ func (s *Store) migrate(ctx context.Context, migrations fs.FS, names []string) e
 	case have >= len(names):
 		return nil
 	case have > 0:
-		if err := s.backupSchema(ctx, have); err != nil {
+		_, err := s.backupSchema(ctx, have)
+		if err == nil {
+			err = s.pruneBackups()
+		}
+		if err != nil {
 			return fmt.Errorf("before migrating from schema %d: %w", have, err)
 		}
 	}
@@ -240,13 +244,23 @@ func (s *Store) migrate(ctx context.Context, migrations fs.FS, names []string) e
 	})
 }
 
-// backupSchema makes a verified copy beside the database, which has this schema.
-func (s *Store) backupSchema(ctx context.Context, schema int) error {
+// backupSchema makes a verified copy beside the database, which has this schema,
+// and returns its path.
+func (s *Store) backupSchema(ctx context.Context, schema int) (string, error) {
+	// What a kill left of an earlier attempt takes room.
+	if err := s.pruneBackups(); err != nil {
+		return "", err
+	}
 	to := dbcopy.Name(s.path, schema, s.now())
 	reading := func(path string) (*sql.DB, error) { return sql.Open("sqlite3", dsn(path, "mode=ro")) }
 	if err := dbcopy.Make(ctx, s.rw.DB, reading, to); err != nil {
-		return fmt.Errorf("backing up the inventory to %q: %w", to, err)
+		return "", fmt.Errorf("backing up the inventory to %q: %w", to, err)
 	}
+	return to, nil
+}
+
+// pruneBackups removes all but the last few of what backupSchema made.
+func (s *Store) pruneBackups() error {
 	if err := dbcopy.Prune(s.path, dbcopy.Keep); err != nil {
 		return fmt.Errorf("removing old backups: %w", err)
 	}
@@ -270,9 +284,15 @@ func (s *Store) giveBack(ctx context.Context) error {
 	if err := s.rw.GetContext(ctx, &schema, "PRAGMA user_version"); err != nil {
 		return err
 	}
-	err := s.backupSchema(ctx, schema)
+	backup, err := s.backupSchema(ctx, schema)
 	if err == nil {
-		_, err = s.rw.ExecContext(ctx, fmt.Sprintf("PRAGMA auto_vacuum = %d; VACUUM", incremental))
+		if _, err = s.rw.ExecContext(ctx, fmt.Sprintf("PRAGMA auto_vacuum = %d; VACUUM", incremental)); err == nil {
+			return s.pruneBackups()
+		}
+		// Nothing changed: one more copy at each start would take the place of those that are of use.
+		if err := os.Remove(backup); err != nil {
+			return err
+		}
 	}
 	if isFull(err) {
 		return nil
