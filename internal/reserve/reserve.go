@@ -47,7 +47,13 @@ type Reserve struct {
 	mu   sync.Mutex
 	held bool
 	told bool // what Changed was told last
+	// failed is how often in a row the disk said that there is room and would
+	// not give it; skip is how many looks are to pass before the next attempt.
+	failed, skip int
 }
+
+// maxSkip limits how many looks pass between two attempts.
+const maxSkip = 600
 
 // Open takes the reserve, if there is room for it and if the disk is not in
 // need of it already; whoever opens a database does so afterwards. A reserve
@@ -74,6 +80,14 @@ func Open(o Options) *Reserve {
 	r.held = allocated(r.path) >= o.Size
 	r.look()
 	r.told = r.held
+	if !r.held {
+		// One of another size, or what is left of one, is of no use to anybody.
+		if err := os.Truncate(r.path, 0); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			o.Log.Warn("cutting what is no reserve", "file", r.path, "error", err)
+		}
+		r.look()
+		r.told = r.held
+	}
 	if !r.held {
 		o.Log.Error("there is no room for the reserve: new runs and uploads are refused until there is", "file", r.path, "size_mib", o.Size>>20, "remedy", Remedy)
 	}
@@ -121,11 +135,17 @@ func (r *Reserve) look() {
 		r.release("little space is left", free)
 	// Twice the floor must stay, or it would be given up again at once.
 	case !r.held && free-r.o.Size >= 2*r.o.Floor:
-		if err := allocate(r.path, r.o.Size); err != nil {
-			r.o.Log.Warn("taking the reserve back", "file", r.path, "error", err)
+		if r.skip > 0 {
+			r.skip--
 			return
 		}
-		r.held = true
+		if err := allocate(r.path, r.o.Size); err != nil {
+			r.failed = min(r.failed+1, 10)
+			r.skip = min(1<<r.failed, maxSkip)
+			r.o.Log.Warn("taking the reserve back", "file", r.path, "error", err, "next_looks", r.skip)
+			return
+		}
+		r.held, r.failed = true, 0
 		r.o.Log.Info("the reserve of disk space is held", "file", r.path, "size_mib", r.o.Size>>20)
 	}
 }
@@ -170,7 +190,8 @@ func (r *Reserve) State() State {
 	return State{Path: r.path, Size: r.o.Size, Held: r.held}
 }
 
-// Missing is how much of the free space belongs to the reserve, bytes.
+// Missing is how much of the free space belongs to the reserve, bytes: that is
+// not free for others.
 func (s State) Missing() int64 {
 	if s.Held {
 		return 0

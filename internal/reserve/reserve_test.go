@@ -159,3 +159,58 @@ func TestFill(t *testing.T) {
 		t.Error("no error for a directory that is not there")
 	}
 }
+
+// A reserve that was made bigger in the configuration does not keep the old
+// file's space from everybody while there is no room for the new one, and has
+// it when that is enough.
+func TestOpenWithABiggerSize(t *testing.T) {
+	t.Parallel()
+	d := &disk{dir: t.TempDir(), free: 100 << 20}
+	o := Options{Dir: d.dir, Size: size, Floor: floor, Log: slog.New(slog.DiscardHandler), Free: d.Free}
+	if !Open(o).State().Held {
+		t.Fatal("it was not taken")
+	}
+	o.Size = 2 * size
+	d.set(2*size + 2*floor - 1)
+	if s := Open(o).State(); s.Held || allocated(s.Path) != 0 {
+		t.Errorf("the state is %+v, and the file takes %d bytes", s, allocated(s.Path))
+	}
+	if err := allocate(filepath.Join(d.dir, Name), size); err != nil {
+		t.Fatal(err)
+	}
+	d.set(2*size + 2*floor)
+	if s := Open(o).State(); !s.Held || allocated(s.Path) != 2*size {
+		t.Errorf("the state is %+v, and the file takes %d bytes", s, allocated(s.Path))
+	}
+}
+
+// A disk that says that it has room, and will not give it, is not asked at each
+// look.
+func TestAttemptsBecomeFewer(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	path := filepath.Join(dir, Name)
+	if err := os.Mkdir(path, 0o700); err != nil { // nothing can be written there
+		t.Fatal(err)
+	}
+	var log bytes.Buffer
+	r := Open(Options{Dir: dir, Size: size, Log: slog.New(slog.NewTextHandler(&log, nil)), Free: func(string) (int64, error) { return 100 << 20, nil }})
+	look := func(n int) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		for range n {
+			r.look()
+		}
+	}
+	look(1000)
+	if n := strings.Count(log.String(), "taking the reserve back"); n < 2 || n > 10 {
+		t.Errorf("%d attempts in 1000 looks", n)
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	look(maxSkip + 1)
+	if !r.State().Held {
+		t.Error("it is never tried again")
+	}
+}
