@@ -36,7 +36,7 @@ var may = map[string]string{
 	"bootsvc":          "inventory internal/httpserve internal/quiet github.com/insomniacslk/dhcp github.com/pin/tftp/v3 golang.org/x/net golang.org/x/sync golang.org/x/sys",
 	"metadatasvc":      "inventory internal/httpserve internal/quiet internal/seed",
 	"web":              "",
-	"api":              "action internal/quiet inventory template web workflows go.temporal.io/api go.temporal.io/sdk github.com/gin-gonic/gin google.golang.org/grpc google.golang.org/protobuf golang.org/x/sync golang.org/x/sys",
+	"api":              "action internal/quiet internal/reserve inventory template web workflows go.temporal.io/api go.temporal.io/sdk github.com/gin-gonic/gin google.golang.org/grpc google.golang.org/protobuf golang.org/x/sync golang.org/x/sys",
 	"worker-agent":     "action github.com/diskfs/go-diskfs github.com/insomniacslk/dhcp github.com/klauspost/compress github.com/mikelolasagasti/xz github.com/vishvananda/netlink golang.org/x/sys golang.org/x/sync",
 
 	"internal/temporalchild":  "go.temporal.io/api go.temporal.io/sdk google.golang.org/grpc google.golang.org/protobuf golang.org/x/sys",

@@ -26,6 +26,7 @@ import (
 	"go.temporal.io/sdk/client"
 
 	"github.com/ingotmetal/ingot/internal/quiet"
+	"github.com/ingotmetal/ingot/internal/reserve"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/web"
 )
@@ -82,7 +83,7 @@ type Config struct {
 	MinFree int64
 	// Reserve tells how the space stands that is kept in DataDir for runs that
 	// are under way; nil = none is kept.
-	Reserve func() ReserveStatus
+	Reserve func() reserve.State
 	// FetchHosts are hosts from which images may be fetched over plain http,
 	// or that lie in private address ranges.
 	FetchHosts []string

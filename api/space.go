@@ -2,7 +2,10 @@ package api
 
 import (
 	"fmt"
+	"os"
 	"syscall"
+
+	"github.com/ingotmetal/ingot/internal/reserve"
 )
 
 // SpaceStatus is the room on one disk.
@@ -26,29 +29,31 @@ type ReserveStatus struct {
 }
 
 // disk looks at the file system of a directory.
-func (s *Server) disk(dir string) (st SpaceStatus, id syscall.Fsid, err error) {
-	var fs syscall.Statfs_t
-	if err := syscall.Statfs(dir, &fs); err != nil {
-		return st, id, fmt.Errorf("asking for the free space of %q: %w", dir, err)
+func (s *Server) disk(dir string) (st SpaceStatus, device uint64, err error) {
+	free, err := reserve.Free(dir)
+	if err != nil {
+		return st, 0, err
 	}
-	return SpaceStatus{Directory: dir, FreeBytes: int64(fs.Bavail) * fs.Bsize, MinFreeBytes: s.cfg.MinFree}, fs.Fsid, nil
+	info, err := os.Stat(dir)
+	if err != nil {
+		return st, 0, fmt.Errorf("looking for the file system of %q: %w", dir, err)
+	}
+	return SpaceStatus{Directory: dir, FreeBytes: free, MinFreeBytes: s.cfg.MinFree}, info.Sys().(*syscall.Stat_t).Dev, nil
 }
 
 // spaces looks at the disks on which new work needs room.
 func (s *Server) spaces() ([]SpaceStatus, error) {
 	out := []SpaceStatus{}
-	var data syscall.Fsid
+	var data uint64
 	if s.cfg.DataDir != "" {
 		st, id, err := s.disk(s.cfg.DataDir)
 		if err != nil {
 			return out, err
 		}
 		if data = id; s.cfg.Reserve != nil {
-			if r := s.cfg.Reserve(); r.SizeBytes > 0 {
-				st.Reserve = &r
-				if !r.Held {
-					st.FreeBytes -= r.SizeBytes
-				}
+			if r := s.cfg.Reserve(); r.Size > 0 {
+				st.Reserve = &ReserveStatus{SizeBytes: r.Size, Held: r.Held}
+				st.FreeBytes -= r.Missing()
 			}
 		}
 		out = append(out, st)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/ingotmetal/ingot/internal/reserve"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -36,7 +37,7 @@ func TestRunsAndUploadsNeedSpace(t *testing.T) {
 	held := true
 	s := newSite(t, func(c *Config) {
 		c.DataDir, c.MinFree = data, free(t, data)-reserveSize/2
-		c.Reserve = func() ReserveStatus { return ReserveStatus{SizeBytes: reserveSize, Held: held} }
+		c.Reserve = func() reserve.State { return reserve.State{Size: reserveSize, Held: held} }
 	})
 	s.addMachine("m1", mac)
 	require.Equal(t, http.StatusCreated, s.do(http.MethodPut, "/v1/images/debian-12", "text").Code)

@@ -289,7 +289,7 @@ func (s *server) control() error {
 	s.api, err = api.New(api.Config{
 		Store: s.store, Temporal: s.temporal.Client, Namespace: s.cfg.Temporal.Namespace, TokenSHA256: sha256.Sum256([]byte(s.token)), ClaimKey: key,
 		AllowedHosts: hosts, BaseURL: base, Log: s.log.With("part", "api"), Version: build(), ImageDir: s.cfg.ImageDir(),
-		DataDir: s.cfg.DataDir, MinFree: max(s.cfg.MinFree<<20, 1), Reserve: s.reserveStatus, FetchHosts: s.cfg.Images.FetchHosts, NoSecretKey: s.keys == nil, ImageURL: site.URLOf,
+		DataDir: s.cfg.DataDir, MinFree: max(s.cfg.MinFree<<20, 1), Reserve: s.reserve.State, FetchHosts: s.cfg.Images.FetchHosts, NoSecretKey: s.keys == nil, ImageURL: site.URLOf,
 		Retrying: s.do.Troubles.Of, Heartbeat: activities.Heartbeat, Status: s.status, CheckBMCHost: driver.CheckHost, RotateKeys: s.rotateKeys, Backup: s.backup, Restored: s.restored,
 		Why: func(ctx context.Context, mac string) (any, error) {
 			if s.boot == nil {

@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"time"
 
-	"github.com/ingotmetal/ingot/api"
 	"github.com/ingotmetal/ingot/internal/reserve"
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -26,11 +25,6 @@ func (s *server) reserveChanged(ctx context.Context, held bool) {
 	if err != nil && ctx.Err() == nil {
 		s.log.Warn("recording what became of the reserve", "error", err)
 	}
-}
-
-func (s *server) reserveStatus() api.ReserveStatus {
-	st := s.reserve.State()
-	return api.ReserveStatus{SizeBytes: st.Size, Held: st.Held}
 }
 
 // What is forgotten, and given back to the disk, at once: little, so that no
