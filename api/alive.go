@@ -21,6 +21,9 @@ const flushEvery = 10 * time.Second
 // with flushEvery it bounds what an agent can make the store write.
 const maxPendingLog = 64 << 10
 
+// maxPendingAttempts is of how many attempts of one agent log waits.
+const maxPendingAttempts = 4
+
 // agents is what the agents of this moment said: progress, last signs of
 // life, new lines of log.
 type agents struct {
@@ -120,7 +123,7 @@ func (l *alive) keep(k action.Key, text string) {
 		l.logs[n-1].text = tail(l.logs[n-1].text+text, maxPendingLog)
 		return
 	}
-	if len(l.logs) == 4 { // attempts that one agent ran within a flush
+	if len(l.logs) == maxPendingAttempts {
 		l.logs = append(l.logs[:0], l.logs[1:]...)
 	}
 	l.logs = append(l.logs, pendingLog{k, text})
@@ -147,7 +150,21 @@ func (g *agents) giveBack(a inventory.Agent, k action.Key, text string) {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.of(a).keep(k, text)
+	g.of(a).prepend(k, text)
+}
+
+// prepend puts text that could not be written before what came meanwhile; of
+// too much the end stays.
+func (l *alive) prepend(k action.Key, text string) {
+	for i := range l.logs {
+		if p := &l.logs[i]; p.key == k {
+			p.text = tail(text+p.text, maxPendingLog)
+			return
+		}
+	}
+	if len(l.logs) < maxPendingAttempts {
+		l.logs = slices.Insert(l.logs, 0, pendingLog{k, tail(text, maxPendingLog)})
+	}
 }
 
 // join is text followed by tail, of which text may hold the beginning already.
@@ -206,13 +223,14 @@ func (s *Server) Heard(o inventory.Owner, boot int) (time.Duration, bool) {
 	return found.silence, ok
 }
 
-// forget drops machines whose agents have been silent for so long.
+// forget drops machines whose agents have been silent for so long, and of
+// whom nothing waits to be written.
 func (g *agents) forget(silence time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	now := g.elapsed()
 	for name, l := range g.machines {
-		if !l.dirty && now-l.heard > silence {
+		if !l.dirty && len(l.logs) == 0 && now-l.heard > silence {
 			delete(g.machines, name)
 		}
 	}
@@ -223,8 +241,8 @@ func (g *agents) flush(ctx context.Context) error {
 	g.flushing.Lock()
 	defer g.flushing.Unlock()
 	type entry struct {
-		owner inventory.Owner
-		log   pendingLog
+		of  *alive
+		log pendingLog
 	}
 	var seen []inventory.AgentSeen
 	var logs []entry
@@ -235,7 +253,7 @@ func (g *agents) flush(ctx context.Context) error {
 			l.dirty = false
 		}
 		for _, p := range l.logs {
-			logs = append(logs, entry{l.owner, p})
+			logs = append(logs, entry{l, p})
 		}
 		l.logs = nil
 	}
@@ -253,13 +271,20 @@ func (g *agents) flush(ctx context.Context) error {
 			g.mu.Unlock()
 		}
 	}
+	var kept []entry
 	for _, e := range logs {
-		err := g.store.AppendLog(ctx, e.owner, e.log.key, e.log.text)
+		err := g.store.AppendLog(ctx, e.of.owner, e.log.key, e.log.text)
 		// Fenced or unknown: the log of a run that is over stays as it is.
 		if err != nil && !errors.Is(err, inventory.ErrFenced) && !errors.Is(err, inventory.ErrNotFound) {
-			errs = append(errs, fmt.Errorf("writing the log of %q: %w", e.owner.Machine, err))
+			errs = append(errs, fmt.Errorf("writing the log of %q: %w", e.of.owner.Machine, err))
+			kept = append(kept, e)
 		}
 	}
+	g.mu.Lock()
+	for _, e := range slices.Backward(kept) {
+		e.of.prepend(e.log.key, e.log.text)
+	}
+	g.mu.Unlock()
 	return errors.Join(errs...)
 }
 
