@@ -73,6 +73,9 @@ type Config struct {
 	// Elapsed is the time since some moment by a clock that nobody sets, by
 	// which silence is judged; nil = by Now, which is right for time.Now.
 	Elapsed func() time.Duration
+	// Up is for how long this server has listened to agents without a break,
+	// by the same clock; nil = since New.
+	Up      func() time.Duration
 	Version string
 	// ImageDir is where uploaded and fetched images lie; "" refuses both.
 	ImageDir string
@@ -161,6 +164,10 @@ func New(cfg Config) (*Server, error) {
 		begun := cfg.Now()
 		cfg.Elapsed = func() time.Duration { return cfg.Now().Sub(begun) }
 	}
+	if cfg.Up == nil {
+		begun := cfg.Elapsed()
+		cfg.Up = func() time.Duration { return cfg.Elapsed() - begun }
+	}
 	// Agents and their network are strangers until they have proven something.
 	cfg.Log = slog.New(quiet.Handler(cfg.Log.Handler(), cfg.Now))
 	if cfg.Namespace == "" {
@@ -192,8 +199,8 @@ func New(cfg Config) (*Server, error) {
 	s.logins = newLogins(cfg)
 	s.pump = &Pump{Store: cfg.Store, Temporal: cfg.Temporal, Namespace: cfg.Namespace, Log: cfg.Log}
 	s.recon = &Reconciler{
-		Store: cfg.Store, Temporal: cfg.Temporal, Log: cfg.Log, Now: cfg.Now, Elapsed: cfg.Elapsed,
-		LostAfter: cfg.LostAfter, IdleAfter: cfg.IdleAfter, agents: s.agents, pump: s.pump, started: cfg.Elapsed(), Held: cfg.Restored.Held,
+		Store: cfg.Store, Temporal: cfg.Temporal, Log: cfg.Log, Now: cfg.Now, Elapsed: cfg.Elapsed, Up: cfg.Up,
+		LostAfter: cfg.LostAfter, IdleAfter: cfg.IdleAfter, agents: s.agents, pump: s.pump, Held: cfg.Restored.Held,
 	}
 	// gin prints its routes unless told not to; there is no other way to say so.
 	gin.SetMode(gin.ReleaseMode)

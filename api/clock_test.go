@@ -10,6 +10,7 @@ import (
 	"go.temporal.io/api/workflowservice/v1"
 
 	"github.com/ingotmetal/ingot/action"
+	process "github.com/ingotmetal/ingot/internal/clock"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -45,6 +46,60 @@ func TestAgentsAreNotLostWhenTheClockIsSet(t *testing.T) {
 	require.Equal(t, 61*time.Second, ago)
 	_, ok = s.server.Heard(o, 2)
 	require.False(t, ok, "nobody has come under that boot")
+}
+
+// TestAgentsAreNotLostWhenNobodyListened: a server that was frozen, or that
+// began to listen late, has heard nobody and knows nothing of their silence.
+func TestAgentsAreNotLostWhenNobodyListened(t *testing.T) {
+	real := &clock{t: time.Unix(0, 0)}
+	passed := func() time.Duration { return real.now().Sub(time.Unix(0, 0)) }
+	c := process.Of(real.now, passed)
+	s := newSite(t, func(cfg *Config) { cfg.Elapsed, cfg.Up = c.Elapsed, c.Up })
+	runs := func(d time.Duration) {
+		for range d / time.Second {
+			s.clock.move(time.Second)
+			real.move(time.Second)
+			c.Look()
+		}
+	}
+	freeze := func(d time.Duration) { s.clock.move(d); real.move(d) }
+	s.addMachine("m1", mac)
+	s.addMachine("m2", "52:54:00:00:00:0b")
+	o, restarted := s.armed("m1", "r1"), s.armed("m2", "r2")
+	w := s.welcome(o, nonceA)
+	hello := s.hello(restarted, 1, nonceA)
+	hello.MAC = "52:54:00:00:00:0b"
+	require.Equal(t, http.StatusOK, send(t, s.agent, http.MethodPost, "/agent/v1/claim", hello).Code)
+	s.assign(o)
+	s.assign(restarted)
+	beat := func() {
+		require.Equal(t, http.StatusOK, send(t, s.agent, http.MethodPost, "/agent/v1/heartbeat", action.Heartbeat{}, bearer(w.Token)).Code)
+	}
+	lost := func() int64 {
+		require.NoError(t, s.server.Reconciler().Agents(t.Context()))
+		return s.server.Reconciler().Counts().AgentsLost
+	}
+	beat()
+	require.NoError(t, s.server.agents.flush(t.Context()))
+	delete(s.server.agents.machines, "m2") // known from the database only
+
+	runs(50 * time.Second)
+	c.Listening() // a migration took as long
+	runs(50 * time.Second)
+	require.Zero(t, lost(), "late listening")
+
+	freeze(10 * time.Minute)
+	require.Zero(t, lost(), "at once after the thaw, before the next look")
+	ago, ok := s.server.Heard(o, 1)
+	require.True(t, ok)
+	require.Greater(t, ago, 10*time.Minute, "that is what it is")
+	runs(59 * time.Second)
+	require.Zero(t, lost())
+	beat()
+	runs(2 * time.Second)
+	require.EqualValues(t, 1, lost(), "m2 is silent; m1 lives")
+	runs(time.Minute)
+	require.EqualValues(t, 2, lost())
 }
 
 // TestUnknownRunIsNotOverWhenTheClockIsSet: a grant that was taken this moment

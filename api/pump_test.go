@@ -388,7 +388,9 @@ func TestSilenceCountsFromTheServersStart(t *testing.T) {
 	s.assign(o)
 	require.Equal(t, http.StatusOK, send(t, s.agent, http.MethodGet, "/agent/v1/next", nil, bearer(w.Token)).Code)
 	s.clock.move(time.Hour) // the server was away
-	again, err := New(s.server.cfg)
+	cfg := s.server.cfg
+	cfg.Up = nil // a process of its own
+	again, err := New(cfg)
 	require.NoError(t, err)
 	s.clock.move(59 * time.Second)
 	require.NoError(t, again.Reconciler().Agents(t.Context()))

@@ -43,13 +43,13 @@ type Reconciler struct {
 	Log                  *slog.Logger
 	Now                  func() time.Time
 	Elapsed              func() time.Duration // by a clock that nobody sets
+	Up                   func() time.Duration // since when agents are listened to, by the same
 	LostAfter, IdleAfter time.Duration
 	Held                 []inventory.HeldRun // by a restore from a backup
 
 	settled map[string]bool // those of Held that are over
 	agents  *agents
 	pump    *Pump
-	started time.Duration
 	blind   bool // Temporal is too old to know the search attribute of stuckQuery
 
 	mu     sync.Mutex
@@ -430,15 +430,16 @@ func (r *Reconciler) Agents(ctx context.Context) error {
 }
 
 // lost tells the run of an agent that has work, fetched or not, and is silent.
-// Silence is judged by the clock that nobody sets, and counts from this
-// server's start at the earliest: while it was away, nobody listened.
+// Silence is judged by the clock that nobody sets, and counts from when this
+// server began to listen at the earliest: while it was away or stood still,
+// nobody did.
 func (r *Reconciler) lost(ctx context.Context, g inventory.Grant, a inventory.Agent, as inventory.Assignment, has bool) error {
 	if !has {
 		return nil
 	}
-	heard, silence := a.LastSeen, r.Elapsed()-r.started
+	heard, silence := a.LastSeen, r.Up()
 	if s, ok := r.agents.sign(a); ok {
-		heard, silence = s.seen, s.silence
+		heard, silence = s.seen, min(silence, s.silence)
 	}
 	if silence < r.LostAfter {
 		return nil

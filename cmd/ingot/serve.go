@@ -291,6 +291,7 @@ func (s *server) control() error {
 		AllowedHosts: hosts, BaseURL: base, Log: s.log.With("part", "api"), Version: build(), ImageDir: s.cfg.ImageDir(),
 		DataDir: s.cfg.DataDir, MinFree: max(s.cfg.MinFree<<20, 1), Reserve: s.reserve.State, FetchHosts: s.cfg.Images.FetchHosts, NoSecretKey: s.keys == nil, ImageURL: site.URLOf,
 		Retrying: s.do.Troubles.Of, Heartbeat: activities.Heartbeat, Status: s.status, CheckBMCHost: driver.CheckHost, RotateKeys: s.rotateKeys, Backup: s.backup, Restored: s.restored,
+		Elapsed: s.clock.Elapsed, Up: s.clock.Up,
 		Why: func(ctx context.Context, mac string) (any, error) {
 			if s.boot == nil {
 				return whyOff(ctx, s.store, mac)
@@ -355,6 +356,7 @@ func (s *server) run(ctx context.Context, out io.Writer) error {
 	if err != nil {
 		return err
 	}
+	s.clock.Listening()
 	// Its ports are this server's alone: nobody else is making a backup here.
 	if err := os.RemoveAll(filepath.Join(s.cfg.DataDir, backupDir)); err != nil {
 		s.log.Warn("removing the rest of a backup that broke off", "error", err)

@@ -17,6 +17,9 @@ const (
 	tolerance = 3 * time.Second
 	// slack is how inexactly a moment of the wall is found on the counter.
 	slack = tolerance + 2*every
+	// frozen is how long nobody may have looked before that means that this
+	// process stood still: it looks every second.
+	frozen = 5 * time.Second
 	// kept is how many steps are remembered.
 	kept = 64
 )
@@ -39,9 +42,10 @@ type Clock struct {
 	wall func() time.Time
 	mono func() time.Duration
 
-	mu    sync.Mutex
-	begun time.Duration
-	eras  []era // at least one, the oldest first
+	mu     sync.Mutex
+	begun  time.Duration // since when this process has listened without a break
+	looked time.Duration // the last time that it was seen to run
+	eras   []era         // at least one, the oldest first
 }
 
 // New returns the clock of this process, which begins now.
@@ -54,12 +58,41 @@ func New() *Clock {
 // reading, and the time since some fixed moment.
 func Of(wall func() time.Time, mono func() time.Duration) *Clock {
 	c := &Clock{wall: wall, mono: mono, begun: mono()}
+	c.looked = c.begun
 	c.eras = []era{{since: c.begun, offset: wall().Add(-c.begun)}}
 	return c
 }
 
-// Up returns how long this process has lived by the counter.
-func (c *Clock) Up() time.Duration { return c.mono() - c.begun }
+// Elapsed returns the time since some fixed moment by the counter.
+func (c *Clock) Elapsed() time.Duration { return c.mono() }
+
+// Up returns for how long this process has listened without a break: since
+// New, Listening, or the last time that it stood still.
+func (c *Clock) Up() time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := c.mono()
+	c.runs(now)
+	return now - c.begun
+}
+
+// Listening makes Up count from now: what came before was not listening.
+func (c *Clock) Listening() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.begun = c.mono()
+	c.looked = c.begun
+}
+
+// runs notes that this process runs now. When nobody has looked for too long,
+// it stood still (stopped, frozen, out of memory), and heard nothing meanwhile.
+// The caller holds mu.
+func (c *Clock) runs(now time.Duration) {
+	if now-c.looked > frozen {
+		c.begun = now
+	}
+	c.looked = now
+}
 
 // Look compares the two clocks and returns the step since the last look, if
 // there was one.
@@ -67,6 +100,7 @@ func (c *Clock) Look() (Step, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now, shown := c.mono(), c.wall()
+	c.runs(now)
 	e := c.eras[len(c.eras)-1]
 	s := Step{From: e.offset.Add(now), To: shown}
 	if s.By().Abs() <= tolerance {
@@ -79,7 +113,8 @@ func (c *Clock) Look() (Step, bool) {
 	return s, true
 }
 
-// Run looks every second until ctx is done, and tells of each step.
+// Run looks every second until ctx is done, and tells of each step. While it
+// does not run, every pause between two looks counts as standing still.
 func (c *Clock) Run(ctx context.Context, stepped func(context.Context, Step)) error {
 	tick := time.NewTicker(every)
 	defer tick.Stop()

@@ -25,6 +25,41 @@ func made(t *testing.T) (*hands, *Clock) {
 	return h, Of(func() time.Time { return h.at }, func() time.Duration { return h.mono })
 }
 
+// look lets time pass as it does for a process that runs.
+func (h *hands) look(c *Clock, d time.Duration) {
+	for range d / time.Second {
+		h.pass(time.Second)
+		c.Look()
+	}
+}
+
+func TestUpCountsOnlyListening(t *testing.T) {
+	h, c := made(t)
+	h.look(c, time.Minute)
+	require.Equal(t, time.Minute, c.Up())
+	h.pass(frozen)
+	require.Equal(t, time.Minute+frozen, c.Up(), "a busy moment")
+
+	c.Listening()
+	require.Zero(t, c.Up(), "the database was opened, and nobody listened")
+	h.look(c, time.Minute)
+	require.Equal(t, time.Minute, c.Up())
+
+	h.pass(10 * time.Minute)
+	require.Zero(t, c.Up(), "asked at once after a thaw, before the next look")
+	h.look(c, 20*time.Second)
+	require.Equal(t, 20*time.Second, c.Up())
+
+	began := h.at
+	h.pass(10 * time.Minute)
+	_, stepped := c.Look()
+	require.False(t, stepped, "nobody has set a clock")
+	h.look(c, 3*time.Second)
+	require.Equal(t, 3*time.Second, c.Up(), "from the look that noticed")
+	require.Zero(t, c.Left(began, 10*time.Minute), "what does not need this server has passed")
+	require.Equal(t, h.mono, c.Elapsed())
+}
+
 func TestStepsAreSeenOnceAndSlewingIsNone(t *testing.T) {
 	h, c := made(t)
 	h.pass(time.Hour)
@@ -38,7 +73,6 @@ func TestStepsAreSeenOnceAndSlewingIsNone(t *testing.T) {
 	require.Equal(t, h.at, s.To)
 	_, ok = c.Look()
 	require.False(t, ok)
-	require.Equal(t, time.Hour, c.Up())
 }
 
 func TestLeft(t *testing.T) {
