@@ -364,6 +364,9 @@ func (a *Activities) tasks(ctx context.Context, m inventory.Machine, l taskList)
 func (a *Activities) keep(ctx context.Context, job inventory.BMCJob) error {
 	for pause := 100 * time.Millisecond; ; pause = min(2*pause, 10*time.Second) {
 		err := a.Records.PutBMCJob(context.WithoutCancel(ctx), job)
+		if a.Troubles != nil { // until it succeeds, no record can say so
+			a.Troubles.note(job.Run, "record of BMC job "+job.Name, fail(err))
+		}
 		var never *temporal.ApplicationError
 		if err == nil || errors.As(fail(err), &never) && never.NonRetryable() {
 			return err

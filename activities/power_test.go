@@ -86,10 +86,16 @@ func TestWhatABMCDidIsNotDoneAgain(t *testing.T) {
 	t.Run("the activity ends meanwhile", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			l, a := site(time.Hour)
+			a.Troubles = NewTroubles(time.Now)
 			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 			defer cancel()
 			require.ErrorIs(t, a.BMCTasks(ctx, o, Job("j", tasks)), errLocked)
 			require.Equal(t, []string{"cycle"}, l.steps, "not the next before this one is on record")
+			require.Len(t, a.Troubles.Of("r"), 1)
+			require.Contains(t, a.Troubles.Of("r")[0], errLocked.Error())
+			l.until = time.Time{}
+			require.NoError(t, a.keep(t.Context(), inventory.BMCJob{Machine: "node-1", Name: "j", Run: "r"}))
+			require.Empty(t, a.Troubles.Of("r"))
 		})
 	})
 	t.Run("the worker stops in the task", func(t *testing.T) {
