@@ -10,6 +10,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -39,14 +40,19 @@ const tries = 3
 
 // Make writes a copy of db to a new file at path, with mode 0600 and synced to
 // the disk, and proves it: its integrity, and that each table has the rows and
-// the content of the original. Open opens the copy with db's driver. On an
-// error no file is left. Somebody else who keeps writing is an error.
+// the content of the original. Until then it has another name, so that what a
+// kill leaves never counts as a copy. Open opens the copy with db's driver. On
+// an error no file is left. Somebody else who keeps writing is an error.
 func Make(ctx context.Context, db *sql.DB, open func(path string) (*sql.DB, error), path string) error {
 	conn, err := db.Conn(ctx)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = conn.Close() }() // back to its pool
+	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+		return errors.Join(err, &fs.PathError{Op: "creating", Path: path, Err: fs.ErrExist})
+	}
+	part := path + partial
 	for try := 1; ; try++ {
 		before, err := dataVersion(ctx, conn)
 		if err != nil {
@@ -56,25 +62,31 @@ func Make(ctx context.Context, db *sql.DB, open func(path string) (*sql.DB, erro
 		if err != nil {
 			return err
 		}
-		if err := write(ctx, conn, path); err != nil {
+		if err := write(ctx, conn, part); err != nil {
 			return err
 		}
 		after, err := dataVersion(ctx, conn)
 		if err == nil && after != before && try < tries {
-			if err := os.Remove(path); err != nil {
+			if err := os.Remove(part); err != nil {
 				return err
 			}
 			continue
 		}
 		if err == nil {
-			err = verify(ctx, open, path, want)
+			err = verify(ctx, open, part, want)
+		}
+		if err == nil {
+			err = os.Rename(part, path)
 		}
 		if err != nil {
-			err = errors.Join(err, os.Remove(path))
+			return errors.Join(err, os.Remove(part))
 		}
-		return err
+		return syncDir(path)
 	}
 }
+
+// partial ends the name of a copy that is not proven yet.
+const partial = ".tmp"
 
 // Live is Make for a database that others go on writing to, in this process or
 // another: nobody waits for it. The copy is proven against the very state of
@@ -153,6 +165,11 @@ func write(ctx context.Context, conn *sql.Conn, path string) error {
 	if err = errors.Join(err, f.Close()); err != nil {
 		return errors.Join(err, os.Remove(path)) // half a copy is worse than none
 	}
+	return syncDir(path)
+}
+
+// syncDir makes sure that the name of path is on the disk.
+func syncDir(path string) error {
 	d, err := os.Open(filepath.Dir(path))
 	if err != nil {
 		return err
@@ -276,7 +293,8 @@ func Name(path string, schema int, now time.Time) string {
 }
 
 // Prune removes the oldest backups that [Name] named for path, but for the
-// newest keep of them.
+// newest keep of them, and what is left of copies that were not finished. No
+// other copy may be under way.
 func Prune(path string, keep int) error {
 	dir, base := filepath.Split(path)
 	entries, err := os.ReadDir(filepath.Clean(dir))
@@ -285,19 +303,22 @@ func Prune(path string, keep int) error {
 	}
 	type backup struct{ name, at string }
 	var all []backup
+	var errs []error
 	for _, e := range entries {
 		rest, ok := strings.CutPrefix(e.Name(), base+".schema-")
 		if !ok {
 			continue
 		}
 		_, at, ok := strings.Cut(rest, ".")
+		if ok && strings.HasSuffix(at, "Z.backup"+partial) {
+			errs = append(errs, os.Remove(filepath.Join(dir, e.Name())))
+		}
 		if !ok || !strings.HasSuffix(at, "Z.backup") {
 			continue
 		}
 		all = append(all, backup{e.Name(), at})
 	}
 	slices.SortFunc(all, func(a, b backup) int { return strings.Compare(b.at, a.at) })
-	var errs []error
 	for i, b := range all {
 		if i >= keep {
 			errs = append(errs, os.Remove(filepath.Join(dir, b.name)))

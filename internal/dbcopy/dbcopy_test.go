@@ -50,12 +50,20 @@ func TestMake(t *testing.T) {
 	t.Parallel()
 	db, path := original(t)
 	to := path + ".copy"
-	if err := Make(t.Context(), db, func(p string) (*sql.DB, error) { return sql.Open("sqlite3", "file:"+p+"?mode=ro") }, to); err != nil {
+	if err := Make(t.Context(), db, func(p string) (*sql.DB, error) {
+		if _, err := os.Stat(to); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("it has its name before it is proven: %v", err)
+		}
+		return sql.Open("sqlite3", "file:"+p+"?mode=ro")
+	}, to); err != nil {
 		t.Fatal(err)
 	}
 	info, err := os.Stat(to)
 	if err != nil {
 		t.Fatal(err)
+	}
+	if _, err := os.Stat(to + partial); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("its first name is still there: %v", err)
 	}
 	if info.Mode().Perm() != 0o600 {
 		t.Errorf("the copy is %s", info.Mode())
@@ -110,7 +118,7 @@ func TestPrune(t *testing.T) {
 	for i, schema := range []int{10, 9, 2} {
 		keep = append(keep, Name(path, schema, at.Add(time.Duration(10+i)*time.Hour)))
 	}
-	for _, p := range append([]string{Name(path, 99, at), Name(path, 1, at.Add(time.Hour))}, keep...) {
+	for _, p := range append([]string{Name(path, 99, at), Name(path, 1, at.Add(time.Hour)), Name(path, 11, at.Add(20*time.Hour)) + partial}, keep...) {
 		if err := os.WriteFile(p, nil, 0o600); err != nil {
 			t.Fatal(err)
 		}

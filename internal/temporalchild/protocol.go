@@ -11,7 +11,8 @@
 //     line each: its end is the order to stop. It is also what ends the child when the parent is killed, for a parent-death
 //     signal is lost with file capabilities and fires when the starting thread ends;
 //   - descriptor 3 is a pipe on which the child writes one line, a [Report], when it is ready or
-//     has to give up, and one when an order was carried out. A port that answers would prove nothing: it may be an orphan of an earlier life;
+//     has to give up, before that one when it begins and ends something that takes as long as the database is big,
+//     and one when an order was carried out. A port that answers would prove nothing: it may be an orphan of an earlier life;
 //   - stdout and stderr are log lines, slog's JSON or plain text.
 package temporalchild
 
@@ -177,12 +178,19 @@ func (f *Failure) Error() string {
 	return f.Message + ": " + f.Remedy
 }
 
-// Report is a line that the child writes on [ReadyFD]: exactly one of the fields is set, and in the
-// first line it is one of the first two.
+// Report is a line that the child writes on [ReadyFD]: exactly one of the fields is set. Any number of
+// Busy come first, then one of Ready and Failure, then the rest.
 type Report struct {
+	Busy    *Busy       `json:"busy,omitempty"`
 	Ready   *Server     `json:"ready,omitempty"`
 	Failure *Failure    `json:"failure,omitempty"`
 	Backup  *BackupDone `json:"backup,omitempty"`
+}
+
+// Busy says that the child does something before it is ready that takes as long as the database is big, or
+// that it has done it.
+type Busy struct {
+	With string `json:"with,omitempty"` // empty: it is over, and the server is started
 }
 
 // Order is a line that a ready child reads on its stdin.
@@ -214,16 +222,22 @@ func WriteReport(w io.Writer, r Report) error {
 // errNoReport is a child that closed its report pipe, by ending, without a word.
 var errNoReport = errors.New("the child ended without a report")
 
-func readReport(r *json.Decoder) (Report, error) {
-	var rep Report
-	err := r.Decode(&rep)
-	switch {
-	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-		return rep, errNoReport
-	case err != nil:
-		return rep, fmt.Errorf("reading the child's report: %w", err)
-	case (rep.Ready == nil) == (rep.Failure == nil):
-		return rep, errors.New("reading the child's report: it is neither ready nor a failure")
+// readReport returns the first report that is not Busy; what those say goes to busy.
+func readReport(r *json.Decoder, busy func(Busy)) (Report, error) {
+	for {
+		var rep Report
+		err := r.Decode(&rep)
+		switch {
+		case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+			return rep, errNoReport
+		case err != nil:
+			return rep, fmt.Errorf("reading the child's report: %w", err)
+		case rep.Busy != nil && rep.Ready == nil && rep.Failure == nil:
+			busy(*rep.Busy)
+		case (rep.Ready == nil) == (rep.Failure == nil):
+			return rep, errors.New("reading the child's report: it is neither ready nor a failure")
+		default:
+			return rep, nil
+		}
 	}
-	return rep, nil
 }

@@ -25,7 +25,7 @@ type Options struct {
 
 	BackoffMin     time.Duration // pause before the first restart, 1 s; doubled each time
 	BackoffMax     time.Duration // longest pause, 30 s; a child that was ready for longer starts over at BackoffMin
-	StartWait      time.Duration // how long a child may take to become ready, 2 min
+	StartWait      time.Duration // how long a child may take to become ready, 2 min; it is not counted while the child reports that it is busy
 	StopWait       time.Duration // how long it may take to stop before it is killed, 10 s
 	LinesPerSecond int           // log lines of the child that are passed on, 50
 
@@ -190,10 +190,20 @@ func (s *Supervisor) life(ctx context.Context) (time.Duration, error) {
 	exited := make(chan error, 1)
 	go func() { exited <- cmd.Wait() }()
 	reported := make(chan reportResult, 1)
+	late := time.NewTimer(s.opts.StartWait)
+	defer late.Stop()
 	c := &child{cmd: cmd, stdin: stdin, out: out, exited: exited, stopWait: s.opts.StopWait, silent: make(chan struct{})}
 	go func() {
 		lines := json.NewDecoder(reports)
-		rep, err := readReport(lines)
+		rep, err := readReport(lines, func(b Busy) {
+			if b.With == "" {
+				late.Reset(s.opts.StartWait)
+				return
+			}
+			// Ended, it would begin anew, for ever.
+			late.Stop()
+			s.opts.Logger.Warn("temporal server is busy with its database before it can start; big ones take long", "with", b.With, "pid", cmd.Process.Pid)
+		})
 		reported <- reportResult{rep, err}
 		for err == nil {
 			var answer Report
@@ -216,7 +226,7 @@ func (s *Supervisor) life(ctx context.Context) (time.Duration, error) {
 	case err := <-exited:
 		// Whatever it reported is in the pipe already.
 		return 0, c.ended(err, (<-reported).problem())
-	case <-time.After(s.opts.StartWait):
+	case <-late.C:
 		return 0, c.ended(c.stop(), fmt.Errorf("the Temporal server was not ready after %s", s.opts.StartWait))
 	case r := <-reported:
 		if failure := r.problem(); failure != nil {

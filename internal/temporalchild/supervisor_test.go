@@ -52,6 +52,20 @@ func fakeChild(behaviour string) int {
 	case "silent":
 		signal.Ignore(syscall.SIGINT, syscall.SIGTERM)
 		select {} // neither ready nor ending
+	case "busy", "hangs":
+		if err := WriteReport(report, Report{Busy: &Busy{With: "migrating"}}); err != nil {
+			return 1
+		}
+		if behaviour == "busy" {
+			// Longer than the parent would wait.
+			time.Sleep(3 * busyWait / 2)
+		}
+		if err := WriteReport(report, Report{Busy: &Busy{}}); err != nil {
+			return 1
+		}
+		if behaviour == "hangs" {
+			select {}
+		}
 	}
 
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -217,6 +231,27 @@ func TestKillsAChildThatIsNeverReady(t *testing.T) {
 	st := awaitState(t, s, func(st State) bool { return st.Restarts == 2 })
 	if st.Err == nil || !strings.Contains(st.Err.Error(), "not ready after") {
 		t.Errorf("the error is %v", st.Err)
+	}
+}
+
+// busyWait is the patience of the parent with a child that is busy.
+const busyWait = time.Second
+
+// A database that takes longer to migrate than a server to start is not begun
+// anew for ever; the operator reads what goes on.
+func TestABusyChildTakesItsTime(t *testing.T) {
+	t.Parallel()
+	s, _, log := supervise(t, "busy", Options{StartWait: busyWait, StopWait: 10 * time.Millisecond})
+	if _, err := s.Await(testContext(t)); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(log.String(), "with=migrating") {
+		t.Error("the log does not say what it is busy with")
+	}
+	hangs, _, _ := supervise(t, "hangs", Options{StartWait: busyWait, StopWait: 10 * time.Millisecond})
+	st := awaitState(t, hangs, func(st State) bool { return st.Restarts == 1 })
+	if st.Err == nil || !strings.Contains(st.Err.Error(), "not ready after") {
+		t.Errorf("one that hangs afterwards: the error is %v", st.Err)
 	}
 }
 

@@ -82,11 +82,14 @@ func serveChild(stdin io.Reader, ready *os.File, stderr io.Writer) error {
 	}()
 
 	var reportErr error
-	err = Run(ctx, cfg, logger, func(srv temporalchild.Server) {
-		if reportErr = answers.write(temporalchild.Report{Ready: &srv}); reportErr != nil {
+	report := func(r temporalchild.Report) {
+		if err := answers.write(r); err != nil {
+			reportErr = errors.Join(reportErr, err)
 			cancel()
 		}
-	})
+	}
+	err = Run(ctx, cfg, logger, func(with string) { report(temporalchild.Report{Busy: &temporalchild.Busy{With: with}}) },
+		func(srv temporalchild.Server) { report(temporalchild.Report{Ready: &srv}) })
 	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
 		err = nil
 	}

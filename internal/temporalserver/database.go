@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/url"
+	"os"
 	"time"
 
 	enumspb "go.temporal.io/api/enums/v1"
@@ -50,7 +51,7 @@ func newIdentity() identity {
 
 // prepareDatabase makes the schema in a new file, refuses one that is newer or not ours, and returns the
 // identity. It closes its connections before the server opens its own.
-func prepareDatabase(ctx context.Context, cfg temporalchild.Config, logger *slog.Logger) (identity, error) {
+func prepareDatabase(ctx context.Context, cfg temporalchild.Config, logger *slog.Logger, busy func(with string)) (identity, error) {
 	// The stamp is looked at without the pragmas, which would already change the file.
 	var stamp int
 	err := withDatabase(dsn(cfg, "busy_timeout"), func(db *sql.DB) error {
@@ -59,7 +60,9 @@ func prepareDatabase(ctx context.Context, cfg temporalchild.Config, logger *slog
 		return err
 	})
 	if err == nil && stamp != 0 && stamp != schemaStamp {
+		busy(fmt.Sprintf("migrating %s from schema %d to %d", cfg.File, stamp, schemaStamp))
 		err = migrateDatabase(ctx, cfg, stamp, logger)
+		busy("")
 	}
 	if err != nil {
 		return identity{}, fmt.Errorf("opening %q: %w", cfg.File, err)
@@ -76,7 +79,7 @@ func prepareDatabase(ctx context.Context, cfg temporalchild.Config, logger *slog
 		if err != nil {
 			return fmt.Errorf("reading the cluster identity: %w", err)
 		}
-		if err := giveBack(ctx, db, cfg.File); err != nil {
+		if err := giveBack(ctx, db, cfg.File, busy); err != nil {
 			// The file is as good as before, only bigger.
 			logger.Warn("the database cannot be made to shrink", "file", cfg.File, "err", err)
 		}
@@ -103,7 +106,7 @@ func withDatabase(dsn string, use func(*sql.DB) error) error {
 
 // giveBack makes a file that cannot give pages back one that can, by writing it anew. That takes the
 // file's size in free space, once.
-func giveBack(ctx context.Context, db *sql.DB, file string) error {
+func giveBack(ctx context.Context, db *sql.DB, file string, busy func(with string)) error {
 	var mode int
 	if err := db.QueryRowContext(ctx, "PRAGMA auto_vacuum").Scan(&mode); err != nil {
 		return err
@@ -111,11 +114,17 @@ func giveBack(ctx context.Context, db *sql.DB, file string) error {
 	if mode == incremental {
 		return nil
 	}
-	if _, err := backUp(ctx, db, file, schemaStamp); err != nil {
+	busy(fmt.Sprintf("writing %s anew, so that it can shrink", file))
+	defer busy("")
+	backup, err := makeBackup(ctx, db, file, schemaStamp)
+	if err != nil {
 		return err
 	}
-	_, err := db.ExecContext(ctx, fmt.Sprintf("PRAGMA auto_vacuum = %d; VACUUM", incremental))
-	return err
+	if _, err := db.ExecContext(ctx, fmt.Sprintf("PRAGMA auto_vacuum = %d; VACUUM", incremental)); err != nil {
+		// Nothing changed: one more copy at each start would take the place of those that are of use.
+		return errors.Join(err, os.Remove(backup))
+	}
+	return pruneBackups(file)
 }
 
 // incremental is the number of that mode of PRAGMA auto_vacuum.

@@ -220,8 +220,16 @@ func (w *testWriter) close() {
 	w.t = nil
 }
 
-// runChild runs one child without a supervisor and returns its report; it is stopped at the test's end.
+// runChild is reports without those of a child that is busy.
 func runChild(t *testing.T, cfg temporalchild.Config) temporalchild.Report {
+	t.Helper()
+	all := reports(t, cfg)
+	return all[len(all)-1]
+}
+
+// reports runs one child without a supervisor and returns what it reports until it is ready or gives up; it
+// is stopped at the test's end.
+func reports(t *testing.T, cfg temporalchild.Config) (all []temporalchild.Report) {
 	t.Helper()
 	reportR, reportW, err := os.Pipe()
 	if err != nil {
@@ -259,9 +267,13 @@ func runChild(t *testing.T, cfg temporalchild.Config) temporalchild.Report {
 	if err := reportR.SetReadDeadline(time.Now().Add(patience)); err != nil {
 		t.Fatal(err)
 	}
-	var r temporalchild.Report
-	if err := json.NewDecoder(reportR).Decode(&r); err != nil {
-		t.Fatalf("reading the child's report: %v", err)
+	for d := json.NewDecoder(reportR); ; {
+		var r temporalchild.Report
+		if err := d.Decode(&r); err != nil {
+			t.Fatalf("reading the child's report: %v", err)
+		}
+		if all = append(all, r); r.Busy == nil {
+			return all
+		}
 	}
-	return r
 }

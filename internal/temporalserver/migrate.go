@@ -80,17 +80,34 @@ func migrateDatabase(ctx context.Context, cfg temporalchild.Config, stamp int, l
 	})
 }
 
-// backUp makes a verified copy beside the file.
+// backUp makes a verified copy beside the file, of which the last few are kept.
 func backUp(ctx context.Context, db *sql.DB, file string, stamp int) (string, error) {
+	to, err := makeBackup(ctx, db, file, stamp)
+	if err != nil {
+		return "", err
+	}
+	return to, pruneBackups(file)
+}
+
+// makeBackup makes a verified copy beside the file.
+func makeBackup(ctx context.Context, db *sql.DB, file string, stamp int) (string, error) {
+	// What a kill left of an earlier attempt takes room.
+	if err := pruneBackups(file); err != nil {
+		return "", err
+	}
 	to := dbcopy.Name(file, stamp, time.Now())
 	open := func(path string) (*sql.DB, error) { return sql.Open("sqlite", "file:"+path+"?mode=ro") }
 	if err := dbcopy.Make(ctx, db, open, to); err != nil {
 		return "", fmt.Errorf("backing up to %q before the schema changes: %w", to, err)
 	}
-	if err := dbcopy.Prune(file, dbcopy.Keep); err != nil {
-		return "", fmt.Errorf("removing old backups of %q: %w", file, err)
-	}
 	return to, nil
+}
+
+func pruneBackups(file string) error {
+	if err := dbcopy.Prune(file, dbcopy.Keep); err != nil {
+		return fmt.Errorf("removing old backups of %q: %w", file, err)
+	}
+	return nil
 }
 
 func migrateTables(ctx context.Context, tx *sql.Tx, from int) error {

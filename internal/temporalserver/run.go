@@ -38,12 +38,13 @@ const (
 )
 
 // Run serves Temporal in this process until ctx ends, then stops it (about 1 s) and returns nil. ready is
-// called once, when clients can start workflows. Errors known to a person (an occupied port, a held or
+// called once, when clients can start workflows; busy before that, with what takes as long as the database is
+// big, and with the empty string when that is over. Errors known to a person (an occupied port, a held or
 // newer file, a wrong configuration) are *[temporalchild.Failure].
 //
 // The server ends the process with status 1 on some errors, and a process can run it only once: its
 // database connection is never closed. Everything but a test of this package wants the child.
-func Run(ctx context.Context, cfg temporalchild.Config, logger *slog.Logger, ready func(temporalchild.Server)) error {
+func Run(ctx context.Context, cfg temporalchild.Config, logger *slog.Logger, busy func(with string), ready func(temporalchild.Server)) error {
 	if err := cfg.Validate(); err != nil {
 		var first *temporalchild.Failure
 		errors.As(err, &first)
@@ -61,7 +62,7 @@ func Run(ctx context.Context, cfg temporalchild.Config, logger *slog.Logger, rea
 	if err := waitForPorts(ctx, cfg); err != nil {
 		return err
 	}
-	id, err := prepareDatabase(ctx, cfg, logger)
+	id, err := prepareDatabase(ctx, cfg, logger, busy)
 	if err != nil {
 		return err
 	}
