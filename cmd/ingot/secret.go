@@ -120,14 +120,21 @@ there is none. Works on this host's data directory while ingot serve is stopped.
 			if err != nil {
 				return err
 			}
-			if len(unreadable) == 0 && !lost {
+			runs, err := withStore(cmd.Context(), db, keys, (*sqlite.Store).RunsUnreadable)
+			if err != nil {
+				return err
+			}
+			if len(unreadable)+len(runs) == 0 && !lost {
 				say(cmd, "every secret can be read; there is nothing to reset")
 				return nil
 			}
 			for _, x := range unreadable {
 				say(cmd, "to be entered again: %s", x)
 			}
-			what := fmt.Sprintf("forgets %s for good", count(len(unreadable), "secret"))
+			for _, x := range runs {
+				say(cmd, "lost: %s", x)
+			}
+			what := fmt.Sprintf("forgets %s for good", count(len(unreadable)+len(runs), "secret"))
 			if lost {
 				what += " and makes a new key file " + cfg.KeyFile
 			}

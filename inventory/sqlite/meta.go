@@ -119,6 +119,24 @@ func (s *Store) SecretsUnreadable(ctx context.Context) ([]string, error) {
 	return out, nil
 }
 
+// RunsUnreadable names what runs hold sealed that cannot be opened with the
+// present keys: their plans and assignments, which nobody can enter again.
+func (s *Store) RunsUnreadable(ctx context.Context) ([]string, error) {
+	var out []string
+	for _, table := range []string{"plan", "assignment"} {
+		rows, err := sealedRuns(ctx, s.ro, table)
+		if err != nil {
+			return nil, fmt.Errorf("listing unreadable runs: %w", err)
+		}
+		for _, r := range rows {
+			if _, err := s.open(sealPlan, runBinding(r.Run), r.Sealed); err != nil {
+				out = append(out, r.name(table))
+			}
+		}
+	}
+	return out, nil
+}
+
 // ResetSecrets makes the present keys those of this database and forgets the
 // secrets of machines that they cannot open; it returns what SecretsUnreadable
 // named. Plans and assignments of earlier runs that they cannot open are emptied

@@ -127,7 +127,7 @@ func (s *Store) resealRuns(ctx context.Context, tx *sqlx.Tx, table string) (n in
 			return n, shut, err
 		}
 		if sealed == nil {
-			shut = append(shut, table+" of run "+r.Run)
+			shut = append(shut, r.name(table))
 			continue
 		}
 		if _, err := exec(ctx, tx, "UPDATE "+table+" SET sealed = ? WHERE rowid = ?", sealed, r.ID); err != nil {
@@ -145,8 +145,10 @@ type sealedRun struct {
 	Sealed []byte `db:"sealed"`
 }
 
-func sealedRuns(ctx context.Context, tx *sqlx.Tx, table string) (rows []sealedRun, err error) {
-	err = tx.SelectContext(ctx, &rows, "SELECT rowid, run, sealed FROM "+table+" WHERE length(sealed) > 0")
+func (r sealedRun) name(table string) string { return table + " of run " + r.Run }
+
+func sealedRuns(ctx context.Context, db sqlx.QueryerContext, table string) (rows []sealedRun, err error) {
+	err = sqlx.SelectContext(ctx, db, &rows, "SELECT rowid, run, sealed FROM "+table+" WHERE length(sealed) > 0")
 	return rows, err
 }
 
