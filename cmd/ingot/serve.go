@@ -411,7 +411,12 @@ type listener struct {
 	http *http.Server
 }
 
+// maxConns is what one listener holds; of one source, half of it: agents behind
+// a router that rewrites addresses share theirs.
+const maxConns = 4096
+
 func (l listener) serve(ctx context.Context) error {
+	httpserve.Limit(l.http, maxConns, maxConns/2)
 	return httpserve.Run(ctx, l.name, l.http, l.net, 5*time.Second)
 }
 
