@@ -131,17 +131,8 @@ func (c *chaos) cell(s strike, phase string) *cell {
 
 func (x *cell) String() string { return string(x.strike) + " × " + x.phase }
 
-var unfit = regexp.MustCompile(`[^a-z0-9]+`)
-
 // name is the machine's: as short as the serial number of its disk must be.
-func (x *cell) name() string {
-	f := strings.Split(strings.Trim(unfit.ReplaceAllString(strings.ToLower(string(x.strike)), "-"), "-"), "-")
-	n := f[0][:min(len(f[0]), 4)]
-	if len(f) > 1 {
-		n += f[1][:min(len(f[1]), 2)]
-	}
-	return n + "-" + x.phase
-}
+func (x *cell) name() string { return shortly[x.strike] + "-" + x.phase }
 
 // add puts the cell's machine on the site. Machines are on when their run
 // begins, as those in a rack are, and find nothing to boot.
@@ -716,7 +707,7 @@ func (x *cell) suffers(ctx context.Context, at int) (bool, error) {
 	switch {
 	case !after(x.phase, inventory.PhaseAgent): // its firmware gives up
 		text, err := x.m.Serial()
-		return strings.Contains(text[at:], "LAB-SIM network boot: ") || strings.Contains(text[at:], "LAB-SIM iPXE: giving up"), err
+		return strings.Contains(text[at:], "LAB-SIM network boot: ") || strings.Contains(text[at:], "giving up on the network"), err
 	case x.phase == inventory.PhaseReady:
 		text, err := x.m.Serial()
 		return strings.Contains(text[at:], "LAB-MINI-PHONE-HOME-AGAIN"), err
