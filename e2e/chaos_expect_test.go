@@ -47,6 +47,14 @@ var phases = []string{
 	inventory.PhaseBind, inventory.PhaseAction, inventory.PhaseDisarm, inventory.PhaseReboot, inventory.PhaseReady,
 }
 
+// shortly is what the machines of a fault's cells are called.
+var shortly = map[strike]string{
+	killServe: "serve", killTemporal: "temporal", killWorker: "worker", lockDatabase: "lock", fillDisk: "full", cutImages: "images",
+	killAgent: "agent", cutPower: "power", cutBMC: "bmc", cutLink: "link",
+	frozenServe: "frozen", frozenAgent: "asleep", wakingAgent: "awake", lossyLink: "lossy", slowLink: "slow",
+	slowBMC: "bmc-slow", idleBMC: "bmc-idle", lyingBMC: "bmc-lie", brokenBMC: "bmc-bad", refusedBMC: "bmc-no",
+}
+
 // about says what each fault does, and when it is over.
 var about = map[strike]string{
 	killServe:    "`ingot serve` is killed with SIGKILL (its Temporal child follows), and started again at once, as a service manager does",
