@@ -1,6 +1,9 @@
 package e2e
 
 import (
+	"slices"
+	"testing"
+
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/workflows"
 )
@@ -154,4 +157,38 @@ var expectations = map[strike]row{
 	lyingBMC:   {inventory.PhasePower: right(1)},
 	brokenBMC:  {inventory.PhasePower: right(1)},
 	refusedBMC: {inventory.PhasePower: asked(workflows.Retry, 1)},
+}
+
+// TestChaosExpectations holds the tables of the matrix against each other: every
+// cell has an end, every fault its words, every machine a name of its own that a
+// disk's serial number can hold.
+func TestChaosExpectations(t *testing.T) {
+	names := map[string]string{}
+	for s, r := range expectations {
+		if about[s] == "" || shortly[s] == "" {
+			t.Errorf("%s: what it does is %q, its name %q", s, about[s], shortly[s])
+		}
+		for p := range r {
+			x := &cell{strike: s, phase: p}
+			if twin := names[x.name()]; twin != "" {
+				t.Errorf("%q is the machine of %s and of %s", x.name(), x, twin)
+			}
+			names[x.name()] = x.String()
+			if len("DISK-"+x.name()) > 20 {
+				t.Errorf("%q is too long for the serial number of a disk", "DISK-"+x.name())
+			}
+		}
+	}
+	for _, s := range slices.Concat(siteStrikes, machineStrikes) {
+		for _, p := range phases {
+			if _, ok := expectations[s][p]; !ok {
+				t.Errorf("%s × %s: no end is expected", s, p)
+			}
+		}
+	}
+	for _, s := range otherStrikes {
+		if len(expectations[s]) == 0 {
+			t.Errorf("%s is struck nowhere", s)
+		}
+	}
 }
