@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -88,7 +87,7 @@ tasks:
 	require.NoError(t, err)
 	_, err = busy.Boot(ctx)
 	require.NoError(t, err)
-	first := busy.work(ctx, t)
+	first := busy.assigned(ctx, t)
 
 	// Asks a person which of two disks it is.
 	asks := machine(3, "asks")
@@ -113,21 +112,21 @@ tasks:
 	require.NoError(t, s.Upgrade(ctx, "../bin"))
 
 	require.NoError(t, busy.Done(ctx, first))
-	busy.finish(ctx, t)
+	busy.obey(ctx, t)
 	s.ended(ctx, t, "busy", inventory.StateSuccess)
 
 	s.must(ctx, t, "workflow", "decide", "asks", "--question", w.Question.ID, "--choice", workflows.Retry, "--disk-serial", "B")
-	a := asks.work(ctx, t)
+	a := asks.assigned(ctx, t)
 	require.Equal(t, "B", a.Disk.Serial)
 	require.NoError(t, asks.Done(ctx, a))
-	asks.finish(ctx, t)
+	asks.obey(ctx, t)
 	s.ended(ctx, t, "asks", inventory.StateSuccess)
 
 	_, err = off.armed(ctx)
 	require.NoError(t, err)
 	_, err = off.Boot(ctx)
 	require.NoError(t, err)
-	off.finish(ctx, t)
+	off.obey(ctx, t)
 	s.ended(ctx, t, "off", inventory.StateSuccess)
 
 	s.ended(ctx, t, "old", inventory.StateSuccess)
@@ -137,30 +136,6 @@ tasks:
 	require.Len(t, list.Items, 4, "every run is the one that the old build began")
 	for _, m := range []string{"off", "busy", "asks", "old"} {
 		s.closed(ctx, t, m)
-	}
-}
-
-// work waits for the machine's next assignment.
-func (m *Simulated) work(ctx context.Context, t *testing.T) *action.Assignment {
-	t.Helper()
-	for {
-		a, err := m.Next(ctx)
-		require.NoError(t, err)
-		if a != nil {
-			return a
-		}
-	}
-}
-
-// finish carries out what is left of the run, without doing anything.
-func (m *Simulated) finish(ctx context.Context, t *testing.T) {
-	t.Helper()
-	for {
-		a := m.work(ctx, t)
-		require.NoError(t, m.Done(ctx, a))
-		if strings.Contains(a.Action.Image, "poweroff") || strings.Contains(a.Action.Image, "reboot") {
-			return
-		}
 	}
 }
 

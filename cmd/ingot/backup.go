@@ -43,7 +43,7 @@ archive is read back before this succeeds.
 
 Images are listed by digest; --images takes their files along.`,
 		Example: `  ingot backup --to /backup/ingot.tar
-  ingot backup --passphrase-file /root/passphrase --to - | ssh nas 'cat > ingot.tar'
+  ingot backup --passphrase-file /etc/ingot/passphrase --to - | ssh nas 'cat > ingot.tar'
   ingot backup verify /backup/ingot.tar`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := o.client()

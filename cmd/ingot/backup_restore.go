@@ -55,7 +55,7 @@ person, who can only abort it. Make sure that the server of which this is the
 backup is off: two would answer the same machines.
 
 ` + aboutKeys,
-		Example: "  ingot restore /backup/ingot.tar\n  ingot restore /backup/ingot.tar --yes --passphrase-file /root/passphrase && ingot serve",
+		Example: "  ingot restore /backup/ingot.tar\n  ingot restore /backup/ingot.tar --yes --passphrase-file /etc/ingot/passphrase && ingot serve",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			cfg, err := config.Load(o.config, cmd.Flags().Changed("config"))
 			if err != nil {
