@@ -224,13 +224,17 @@ func (r *run) validate(d Decision) error {
 }
 
 // phase moves the display: record, search attribute, current details.
+// Since rules 3 the search attribute leaves brief phases out.
 func (r *run) phase(ctx workflow.Context, phase, format string, args ...any) error {
 	same := r.record.Phase == phase
 	r.record.Phase, r.record.Message = phase, fmt.Sprintf(format, args...)
 	if same && r.rules >= 2 {
 		return r.write(ctx)
 	}
-	say := []temporal.SearchAttributeUpdate{attrPhase.ValueSet(phase)}
+	var say []temporal.SearchAttributeUpdate
+	if r.rules < 3 || !slices.Contains(brief, phase) {
+		say = append(say, attrPhase.ValueSet(phase))
+	}
 	if r.rules >= 2 && !r.named {
 		say = append(say, attrMachine.ValueSet(r.owner.Machine))
 		r.named = true
@@ -239,8 +243,10 @@ func (r *run) phase(ctx workflow.Context, phase, format string, args ...any) err
 		say = append(say, attrTemplate.ValueSet(r.record.Template))
 		r.template = r.record.Template
 	}
-	if err := workflow.UpsertTypedSearchAttributes(ctx, say...); err != nil {
-		return err
+	if len(say) > 0 {
+		if err := workflow.UpsertTypedSearchAttributes(ctx, say...); err != nil {
+			return err
+		}
 	}
 	return r.write(ctx)
 }

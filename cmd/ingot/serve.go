@@ -17,6 +17,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"strings"
 	"sync"
 	"syscall"
@@ -59,12 +60,26 @@ Without a configuration it serves operators on 127.0.0.1:8080 and nothing else.`
 				return usage("--log-level %q is none of debug, info, warn, error", level)
 			}
 			log := slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: l}))
+			collectRarely()
 			return serve(cmd.Context(), cfg, file, log, cmd.OutOrStdout())
 		},
 	}
 	c.Flags().StringVarP(&file, "config", "c", config.DefaultFile(), "configuration file")
 	c.Flags().StringVar(&level, "log-level", "info", "debug, info, warn or error")
 	return c
+}
+
+// softMemoryLimit is where the server's collector begins to work for its
+// memory. A fleet under installation needs a third of it.
+const softMemoryLimit = 256 << 20
+
+// collectRarely gives the time of the garbage collector to the work as long
+// as there is room. GOGC and GOMEMLIMIT of the environment have the last word.
+func collectRarely() {
+	if os.Getenv("GOGC") == "" && os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(softMemoryLimit)
+		debug.SetGCPercent(500)
+	}
 }
 
 // server is everything that runs in one process of "ingot serve".
