@@ -223,6 +223,8 @@ func (s *Server) run(ctx context.Context, w start) (Started, error) {
 		WorkflowExecutionErrorWhenAlreadyStarted: true,
 		WorkflowIDReusePolicy:                    enumspb.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE,
 		TypedSearchAttributes:                    temporal.NewSearchAttributes(attrs...),
+		// The worker beside this API begins at once, where there is one.
+		EnableEagerStart: true,
 	}, w.kind, w.input)
 	var busy *serviceerror.WorkflowExecutionAlreadyStarted
 	if errors.As(err, &busy) {

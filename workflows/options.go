@@ -80,7 +80,7 @@ const resumes = 2
 // about everything that keeps the power from being switched, and who goes on
 // after a claim conflict begins anew under another epoch. Rules 3: a phase that
 // is over at once is not said in the search attribute, which costs Temporal's
-// visibility store a write.
+// visibility store a write, and the grant is given back beside the workflow.
 const rulesNow = 3
 
 // brief are the phases that wait for nothing outside this server.

@@ -231,10 +231,10 @@ func (r *run) phase(ctx workflow.Context, phase, format string, args ...any) err
 	if same && r.rules >= 2 {
 		return r.write(ctx)
 	}
-	var say []temporal.SearchAttributeUpdate
-	if r.rules < 3 || !slices.Contains(brief, phase) {
-		say = append(say, attrPhase.ValueSet(phase))
+	if r.rules >= 3 && slices.Contains(brief, phase) {
+		return r.write(ctx)
 	}
+	say := []temporal.SearchAttributeUpdate{attrPhase.ValueSet(phase)}
 	if r.rules >= 2 && !r.named {
 		say = append(say, attrMachine.ValueSet(r.owner.Machine))
 		r.named = true
@@ -243,10 +243,8 @@ func (r *run) phase(ctx workflow.Context, phase, format string, args ...any) err
 		say = append(say, attrTemplate.ValueSet(r.record.Template))
 		r.template = r.record.Template
 	}
-	if len(say) > 0 {
-		if err := workflow.UpsertTypedSearchAttributes(ctx, say...); err != nil {
-			return err
-		}
+	if err := workflow.UpsertTypedSearchAttributes(ctx, say...); err != nil {
+		return err
 	}
 	return r.write(ctx)
 }
@@ -430,6 +428,14 @@ func (r *run) disarm(ctx workflow.Context) error {
 	return err
 }
 
+// release gives the grant back and closes both windows.
+func (r *run) release(ctx workflow.Context) error {
+	if r.rules < 3 {
+		return r.quickly(ctx, do.End, r.owner, nil)
+	}
+	return r.beside(ctx, do.End, r.owner)
+}
+
 func (r *run) renew(ctx workflow.Context, d time.Duration) error {
 	return r.beside(ctx, do.RenewNetboot, activities.WindowRequest{Owner: r.owner, For: d + beyond})
 }
@@ -521,7 +527,7 @@ func (r *run) contested(ctx workflow.Context) error {
 // rearm gives the grant back and takes it again: the epoch grows, and with it
 // claim, token, secret path and phone-home nonce are others.
 func (r *run) rearm(ctx workflow.Context) error {
-	if err := r.quickly(ctx, do.End, r.owner, nil); err != nil {
+	if err := r.release(ctx); err != nil {
 		return err
 	}
 	r.armed, r.boot, r.helloed, r.silent, r.allowance = false, 0, 0, 0, inventory.MaxBoots
@@ -680,7 +686,7 @@ func (r *run) end(ctx workflow.Context, err error) error {
 		r.record.Next = r.next()
 	}
 	// The grant first: whatever is written afterwards, nothing is open any more.
-	undo := r.quickly(ctx, do.End, r.owner, nil)
+	undo := r.release(ctx)
 	r.record.State, r.record.Question, r.record.Ended = state, nil, workflow.Now(ctx)
 	for i := range r.record.Actions {
 		if a := &r.record.Actions[i]; a.State == action.Running {
