@@ -14,9 +14,14 @@ const TaskQueue = "ingot"
 
 // Names of the workflow types.
 const (
-	ProvisionType = "Provision"
-	InspectType   = "Inspect"
-	BMCJobType    = "BMCJob"
+	ProvisionType    = "Provision"
+	ReprovisionType  = "Reprovision"
+	DecommissionType = "Decommission"
+	InspectType      = "Inspect"
+	BMCJobType       = "BMCJob"
+	RecoverType      = "Recover"
+	MigrateType      = "Migrate"
+	GenesisType      = "Genesis"
 )
 
 // Names of signals, queries and updates.
@@ -47,6 +52,16 @@ func MachineID(machine string) string { return "machine/" + machine }
 // BMCJobID is the id of a person's BMC job.
 func BMCJobID(machine, job string) string { return "bmc/" + machine + "/" + job }
 
+// RecoverID, MigrateID and GenesisID are the ids of operations: one of a name
+// at a time.
+func RecoverID(name string) string { return "recover/" + name }
+
+// MigrateID is the id of a migration.
+func MigrateID(name string) string { return "migrate/" + name }
+
+// GenesisID is the id of a bootstrap.
+func GenesisID(name string) string { return "genesis/" + name }
+
 // Retries is how often a failed run of actions begins again inside one run.
 type Retries struct {
 	Count int `json:"count,omitempty"` // default 0
@@ -74,6 +89,48 @@ type ProvisionInput struct {
 	// Resume names an earlier run of this machine whose plan is carried out
 	// again from its failed step.
 	Resume string `json:"resume,omitempty"`
+	// Parent is the workflow id of the operation that started this run, so that
+	// it finds its own runs again.
+	Parent string `json:"parent,omitempty"`
+}
+
+// DecommissionInput starts Decommission under the id machine/<machine>.
+type DecommissionInput struct {
+	Machine string `json:"machine"`
+	Parent  string `json:"parent,omitempty"`
+}
+
+// RecoverInput starts Recover under the id recover/<name>: many machines are
+// re-provisioned, each by its own template.
+type RecoverInput struct {
+	Name string `json:"name"`
+	// Machines by name, or all that carry every label of Selector.
+	Machines []string          `json:"machines,omitempty"`
+	Selector map[string]string `json:"selector,omitempty"`
+	// Order is groups of machines, one group after another; machines that none
+	// names come last, together.
+	Order [][]string `json:"order,omitempty"`
+	// Concurrency is how many machines are under way at a time, 2 by default.
+	Concurrency int `json:"concurrency,omitempty"`
+	// AbortAfter ends the recovery when so many machines have failed or wait for
+	// a person: nothing more is begun; 0 is never.
+	AbortAfter int `json:"abortAfter,omitempty"`
+	// Template instead of each machine's own.
+	Template string `json:"template,omitempty"`
+}
+
+// MigrateInput starts Migrate under the id migrate/<name>.
+type MigrateInput struct {
+	Name string `json:"name"`
+	// Target is the peer to move to, as this server's configuration or inventory
+	// knows it by name.
+	Target string `json:"target"`
+}
+
+// GenesisInput starts Genesis under the id genesis/<name>. The file lies in the
+// inventory under that name.
+type GenesisInput struct {
+	Name string `json:"name"`
 }
 
 // InspectInput starts Inspect under the id machine/<machine>.
