@@ -25,6 +25,9 @@ const (
 	EventAgentIdle     = "agent-idle"
 	EventAgentLost     = "agent-lost"
 	EventPhoneHome     = "phone-home"
+	EventPayload       = "payload"        // the last payload of an installer was delivered whole; the boot is spent
+	EventInstalled     = "installed"      // an installer says that it has succeeded
+	EventInstallFailed = "install-failed" // an installer says that it has failed; Message says why
 	// EventFenced is never stored: reconcile tells a run that somebody else has
 	// taken its machine.
 	EventFenced = "fenced"
@@ -38,6 +41,7 @@ const (
 	EventAssigned = "assigned"
 	EventStop     = "stop"
 	EventDecision = "decision"
+	EventRetired  = "retired" // decommissioned: available or quarantined, and why
 	EventOperator = "operator" // a write by a person
 )
 
@@ -72,7 +76,7 @@ type PhaseChange struct {
 func Signals(kind string) bool {
 	switch kind {
 	case EventDHCP, EventLoader, EventScript, EventKernel, EventInitrd, EventRebooted, EventHello, EventClaimConflict,
-		EventActionDone, EventAgentIdle, EventAgentLost, EventPhoneHome:
+		EventActionDone, EventAgentIdle, EventAgentLost, EventPhoneHome, EventPayload, EventInstalled, EventInstallFailed:
 		return true
 	}
 	return false

@@ -23,8 +23,11 @@ type Grant struct {
 	Workflow  string `json:"workflow,omitempty"` // workflow id, machine/<name>
 	Boot      int    `json:"boot"`               // the boot that the window allows, from 1; 0 = none yet
 	BootsLeft int    `json:"bootsLeft"`
-	// Spent: the boot's claim was redeemed; PXE is answered with disk.
-	Spent        bool      `json:"spent"`
+	// Spent: the boot's claim was redeemed, or an installer's last payload was
+	// delivered; PXE is answered with disk.
+	Spent bool `json:"spent"`
+	// Installer: the boot is another installer's, not the agent's.
+	Installer    bool      `json:"installer,omitempty"`
 	NetbootUntil time.Time `json:"netbootUntil,omitzero"`
 	SecretsUntil time.Time `json:"secretsUntil,omitzero"`
 	Taken        time.Time `json:"taken,omitzero"`

@@ -20,6 +20,7 @@ const (
 	PhaseStopping  = "stopping"
 	PhaseDisarm    = "disarm"
 	PhaseReboot    = "reboot"
+	PhaseInstall   = "install" // another installer is at work
 	PhaseReady     = "ready"
 	PhaseDone      = "done"
 	PhaseFailed    = "failed"
@@ -80,7 +81,7 @@ type Workflow struct {
 	Actions  []ActionRecord  `json:"actions"`
 	Disk     *action.Disk    `json:"disk,omitempty"`     // as bound
 	Digest   string          `json:"digest,omitempty"`   // of the plan
-	Evidence string          `json:"evidence,omitempty"` // phone-home | weak
+	Evidence string          `json:"evidence,omitempty"` // phone-home | webhook | talos | person | weak
 	Input    json.RawMessage `json:"input,omitempty"`
 	Started  time.Time       `json:"started"`
 	Ended    time.Time       `json:"ended,omitzero"`
@@ -128,6 +129,10 @@ type Plan struct {
 	GlobalTimeout action.Seconds  `json:"globalTimeout"`
 	// DiskAlias is the path by which machine and template name the disk.
 	DiskAlias string `json:"diskAlias,omitempty"`
+	// Installer is what the machine boots after the actions, nil for none, and
+	// Documents what it reads.
+	Installer *Installer `json:"installer,omitempty"`
+	Documents []Document `json:"documents,omitempty"`
 }
 
 // An Assignment is an attempt at an action as the agent's poll reads it.

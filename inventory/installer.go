@@ -1,0 +1,108 @@
+package inventory
+
+import (
+	"fmt"
+	"regexp"
+
+	"github.com/ingotmetal/ingot/action"
+)
+
+// An Installer is a program other than the agent's system that installs a
+// machine: kernel, initramfs files and parameters that the machine boots over
+// the network, and by what the run knows that it has ended.
+type Installer struct {
+	// Kernel and Initrds are images of the inventory, by name, in the order in
+	// which they are loaded.
+	Kernel  string   `json:"kernel"`
+	Initrds []string `json:"initrds"`
+	// Payload is the image whose whole delivery spends the boot: what comes
+	// last over the boot's own address. It is one of Initrds, or an image that
+	// the installer fetches from BootURL.
+	Payload string `json:"payload"`
+	// Parameters of the kernel, references unresolved: initrd= is added.
+	Parameters []string `json:"parameters,omitempty"`
+	// Complete says what the end is known by: one of the constants below.
+	Complete string `json:"complete"`
+	// Timeout is how long the installer may take from its last payload on.
+	Timeout action.Seconds `json:"timeout"`
+}
+
+// What tells that an installer has ended: Installer.Complete.
+const (
+	CompleteWebhook   = "webhook"    // it calls the run's webhook
+	CompletePhoneHome = "phone-home" // the installed system calls with the run's nonce
+	CompleteTalos     = "talos"      // the Talos API shows the certificate authority of the run's document
+)
+
+// Images returns what is served under the address of an installer's boot.
+func (i Installer) Images() []string {
+	return append(append([]string{i.Kernel}, i.Initrds...), i.Payload)
+}
+
+// Kinds of documents.
+const (
+	DocumentText      = "text"
+	DocumentVyOS      = "vyos"
+	DocumentTalos     = "talos"
+	DocumentHarvester = "harvester"
+)
+
+// A Document is what an installer or the installed system reads. It is served
+// below the run's capability path while the secrets window is open.
+type Document struct {
+	Name string `json:"name"` // last element of its URL
+	Kind string `json:"kind"`
+	// Contents are secret: sealed in the store, never in an input, a log or a
+	// history. References stand unresolved in them until they are served.
+	Contents string `json:"contents"`
+}
+
+// References stand for what is known only when a run holds its machine, and
+// must not lie about before. Plans hold them; Resolve replaces them.
+const (
+	RefPhoneHomeURL = "ingot@@phone-home-url@@" // where the installed system reports, nonce included
+	RefMetadataURL  = "ingot@@metadata-url@@"   // NoCloud seed of the machine, with / at its end
+	RefNonce        = "ingot@@nonce@@"          // what the installed system proves itself with
+	RefUserData     = "ingot@@user-data@@"      // the machine's user-data
+	RefVendorData   = "ingot@@vendor-data@@"    // the machine's vendor-data
+	RefDocumentsURL = "ingot@@documents-url@@"  // where the run's documents lie, with / at its end
+	RefWebhookURL   = "ingot@@webhook-url@@"    // where an installer reports, with / at its end: add SUCCEEDED or FAILED
+	RefBootURL      = "ingot@@boot-url@@"       // where the images of this boot lie, with / at its end
+)
+
+var reference = regexp.MustCompile(`ingot@@[a-z][a-z-]*@@`)
+
+// Resolve returns text with every reference in it replaced by what lookup
+// says, which is asked once for each. The first error of lookup comes back
+// with the reference, and never with a value.
+func Resolve(text string, lookup func(ref string) (string, error)) (string, error) {
+	known := map[string]string{}
+	var failed error
+	out := reference.ReplaceAllStringFunc(text, func(ref string) string {
+		v, ok := known[ref]
+		if ok || failed != nil {
+			return v
+		}
+		v, err := lookup(ref)
+		if err != nil {
+			failed = fmt.Errorf("resolving %q: %w", ref, err)
+			return ""
+		}
+		known[ref] = v
+		return v
+	})
+	if failed != nil {
+		return "", failed
+	}
+	return out, nil
+}
+
+// Refers tells whether text carries the reference ref.
+func Refers(text, ref string) bool {
+	found := false
+	_, _ = Resolve(text, func(r string) (string, error) { // this lookup has no error
+		found = found || r == ref
+		return "", nil
+	})
+	return found
+}
