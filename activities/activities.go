@@ -30,6 +30,7 @@ type Activities struct {
 	Agents      Agents
 	Assignments Assignments
 	Records     Records
+	Operations  Operations
 	BMC         BMC
 	Site        Site
 	Log         *slog.Logger

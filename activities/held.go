@@ -44,7 +44,9 @@ func HeldText(r inventory.Restore) string {
 }
 
 // letThrough tells whether a held run may have the activity.
-func letThrough(name string) bool { return name == "Record" || name == "End" }
+func letThrough(name string) bool {
+	return name == "Record" || name == "RecordOperation" || name == "End"
+}
 
 // InterceptActivity is called by the worker for each attempt.
 func (h *Hold) InterceptActivity(_ context.Context, next interceptor.ActivityInboundInterceptor) interceptor.ActivityInboundInterceptor {

@@ -41,6 +41,7 @@ type Store interface {
 	templateStore
 	imageStore
 	workflowStore
+	operationStore
 	bmcStore
 	agentStore
 	statusStore
@@ -284,6 +285,11 @@ func (s *Server) operator() *gin.Engine {
 	r.POST("/v1/workflows/:run/decide", s.decideWorkflow)
 	r.POST("/v1/workflows/:run/cancel", s.cancelWorkflow)
 	r.POST("/v1/workflows/:run/powered-on", s.poweredOn)
+
+	r.GET("/v1/operations", s.listOperations)
+	r.GET("/v1/operations/:run", s.getOperation)
+	r.POST("/v1/operations/:run/decide", s.decideOperation)
+	r.POST("/v1/operations/:run/cancel", s.cancelOperation)
 
 	r.GET("/v1/bmc/jobs", s.listBMCJobs)
 	r.POST("/v1/bmc/jobs", s.createBMCJob)

@@ -90,6 +90,13 @@ func (c checker) check(h http.Handler, status int, method, path string, in any, 
 	return rec
 }
 
+func checking(s *site) checker {
+	s.t.Helper()
+	router, err := gorillamux.NewRouter(document(s.t))
+	require.NoError(s.t, err)
+	return checker{s, router}
+}
+
 func (c checker) op(status int, method, path string, in any, hs ...header) *httptest.ResponseRecorder {
 	c.t.Helper()
 	return c.check(c.operator, status, method, path, in, append([]header{bearer(adminToken)}, hs...)...)
@@ -97,9 +104,7 @@ func (c checker) op(status int, method, path string, in any, hs ...header) *http
 
 // TestAnswersFitDocument walks through most routes with a real store.
 func TestAnswersFitDocument(t *testing.T) {
-	router, err := gorillamux.NewRouter(document(t))
-	require.NoError(t, err)
-	c := checker{newSite(t), router}
+	c := checking(newSite(t))
 
 	c.op(200, "GET", "/healthz", nil)
 	c.op(200, "GET", "/v1/status", nil)

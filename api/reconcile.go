@@ -32,6 +32,8 @@ type reconcileStore interface {
 	Agent(ctx context.Context, o inventory.Owner) (inventory.Agent, error)
 	NextAssignment(ctx context.Context, o inventory.Owner) (inventory.Assignment, error)
 	AppendEvents(ctx context.Context, es []inventory.Event) error
+	Operations(ctx context.Context, f inventory.OperationFilter) ([]inventory.Operation, error)
+	PutOperation(ctx context.Context, o inventory.Operation) error
 }
 
 // Reconciler repairs what runs that ended from outside left open, and notices
@@ -209,9 +211,10 @@ func (r *Reconciler) Runs(ctx context.Context) error {
 		}
 		errs = append(errs, err)
 	}
+	errs = append(errs, r.operations(ctx, tc, open))
 	maps.DeleteFunc(r.lately, func(run string, _ time.Duration) bool { return !open[run] })
 	errs = append(errs, r.settle(ctx))
-	if len(gs) > 0 || len(ws) > 0 {
+	if len(open) > 0 || len(gs) > 0 {
 		errs = append(errs, r.stuck(ctx, tc))
 	}
 	return errors.Join(errs...)

@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -208,7 +210,10 @@ func (s *Server) run(ctx context.Context, w start) (Started, error) {
 	if err != nil {
 		return Started{}, fmt.Errorf("encoding the input of %q: %w", w.id, err)
 	}
-	attrs := []temporal.SearchAttributeUpdate{temporal.NewSearchAttributeKeyKeyword(workflows.AttrMachine).ValueSet(w.machine)}
+	var attrs []temporal.SearchAttributeUpdate
+	if w.machine != "" {
+		attrs = append(attrs, temporal.NewSearchAttributeKeyKeyword(workflows.AttrMachine).ValueSet(w.machine))
+	}
 	if w.template != "" {
 		attrs = append(attrs, temporal.NewSearchAttributeKeyKeyword(workflows.AttrTemplate).ValueSet(w.template))
 	}
@@ -636,25 +641,39 @@ func (s *Server) decideWorkflow(c *gin.Context) {
 		s.fail(c, err)
 		return
 	}
-	var problems inventory.Problems
-	if d.Question == "" {
-		problems.Add("question", "its id is in GET /v1/workflows/"+w.Run, "is missing")
-	}
-	switch d.Choice {
-	case workflows.Retry, workflows.Skip, workflows.Restart, workflows.Abort, workflows.Continue:
-	default:
-		problems.Add("choice", "retry, skip, restart, abort or continue", "%q is no choice", d.Choice)
-	}
-	if err := problems.Err(); err != nil {
+	if err := decision(d, "GET /v1/workflows/"+w.Run, workflows.Retry, workflows.Skip, workflows.Restart, workflows.Abort, workflows.Continue); err != nil {
 		s.fail(c, err)
 		return
 	}
 	d.By = by(c)
-	ctx, cancel := context.WithTimeout(c.Request.Context(), asked)
+	if err := s.tell(c.Request.Context(), tc, w.ID, w.Run, d, "ingot workflow get "+w.Run); err != nil {
+		s.fail(c, err)
+		return
+	}
+	s.note(c, w, inventory.EventDecision, d.Choice, d)
+	c.JSON(http.StatusOK, gin.H{"question": d.Question, "choice": d.Choice})
+}
+
+// decision checks d before anybody is asked. where is the route that shows the
+// question.
+func decision(d workflows.Decision, where string, choices ...string) error {
+	var problems inventory.Problems
+	if d.Question == "" {
+		problems.Add("question", "its id is in "+where, "is missing")
+	}
+	if !slices.Contains(choices, d.Choice) {
+		problems.Add("choice", "one of "+strings.Join(choices, ", "), "%q is no choice", d.Choice)
+	}
+	return problems.Err()
+}
+
+// tell passes a decision on to a run: by an update, because a person wants to
+// hear what is wrong with it. look is the command that shows the run.
+func (s *Server) tell(ctx context.Context, tc client.Client, id, run string, d workflows.Decision, look string) error {
+	ctx, cancel := context.WithTimeout(ctx, asked)
 	defer cancel()
-	// An update, because a person wants to hear what is wrong with it.
 	h, err := tc.UpdateWorkflow(ctx, client.UpdateWorkflowOptions{
-		WorkflowID: w.ID, RunID: w.Run, UpdateName: workflows.UpdateDecide, Args: []any{d},
+		WorkflowID: id, RunID: run, UpdateName: workflows.UpdateDecide, Args: []any{d},
 		WaitForStage: client.WorkflowUpdateStageCompleted,
 	})
 	if err == nil {
@@ -664,15 +683,13 @@ func (s *Server) decideWorkflow(c *gin.Context) {
 	var late *client.WorkflowUpdateServiceTimeoutOrCanceledError
 	switch {
 	case err == nil:
-		s.note(c, w, inventory.EventDecision, d.Choice, d)
-		c.JSON(http.StatusOK, gin.H{"question": d.Question, "choice": d.Choice})
+		return nil
 	case errors.As(err, &refused):
-		s.fail(c, hint{invalid("", "", "%s", refused.Message()), "ingot workflow get " + w.Run})
+		return hint{invalid("", "", "%s", refused.Message()), look}
 	case ctx.Err() != nil || errors.As(err, &late):
-		s.fail(c, hint{fmt.Errorf("no worker took the decision within %s; look whether it was taken before you decide again: %w", asked, errUnavailable), "ingot workflow get " + w.Run})
-	default:
-		s.fail(c, fmt.Errorf("deciding %q of run %q: %w", d.Question, w.Run, err))
+		return hint{fmt.Errorf("no worker took the decision within %s; look whether it was taken before you decide again: %w", asked, errUnavailable), look}
 	}
+	return fmt.Errorf("deciding %q of run %q: %w", d.Question, run, err)
 }
 
 // note records what a person did to a run. The deed is done: that it could

@@ -173,6 +173,7 @@ const (
 	Restart  = "restart"  // from the first phase
 	Abort    = "abort"    // end the run as failed
 	Continue = "continue" // what was asked for has been done
+	Undo     = "undo"     // take back what the step of an operation did, and ask again
 )
 
 // Decision answers a Question.

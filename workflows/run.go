@@ -208,20 +208,7 @@ func (r *run) hear(e Event) {
 	}
 }
 
-func (r *run) validate(d Decision) error {
-	q := r.record.Question
-	switch {
-	case q == nil:
-		return errors.New("the run asks nothing at the moment")
-	case r.decision != nil:
-		return errors.New("the question has been answered already")
-	case d.Question != q.ID:
-		return fmt.Errorf("the decision is for question %q, the run asks %q", d.Question, q.ID)
-	case !slices.Contains(q.Choices, d.Choice):
-		return fmt.Errorf("choice %q is none of %v", d.Choice, q.Choices)
-	}
-	return nil
-}
+func (r *run) validate(d Decision) error { return fits(r.record.Question, r.decision, d, "run") }
 
 // phase moves the display: record, search attribute, current details.
 // Since rules 3 the search attribute leaves brief phases out.

@@ -226,7 +226,7 @@ func (s *server) claimKey() []byte {
 func (s *server) netboot() error {
 	n := s.cfg.Netboot
 	key := s.claimKey()
-	if len(n.Interfaces) == 0 {
+	if !n.On() {
 		return nil
 	}
 	var err error
@@ -235,7 +235,7 @@ func (s *server) netboot() error {
 	}
 	m := metadatasvc.Config{Address: s.address, Key: key, Log: s.log.With("part", "metadata"), Now: time.Now}
 	for _, p := range n.Metadata {
-		m.Addrs = append(m.Addrs, config.Join(s.address.String(), p))
+		m.Addrs = append(m.Addrs, config.Join(n.Bind(s.address), p))
 	}
 	if m.Proxies, err = config.Prefixes(n.Proxies); err != nil {
 		return err
@@ -248,7 +248,7 @@ func (s *server) netboot() error {
 		return err
 	}
 	cfg := bootsvc.Config{
-		Interfaces: n.Interfaces, Address: s.address, TFTPAddr: config.Join(s.address.String(), n.TFTP),
+		Interfaces: n.Interfaces, RelayOnly: n.RelayOnly, Address: s.address, TFTPAddr: config.Join(n.Bind(s.address), n.TFTP),
 		AgentURL: "https://" + config.Join(s.address.String(), n.Agent), AgentPin: agentPin,
 		LoaderDir: n.Loaders, KernelPath: agentFile(n.AgentOS, "vmlinuz"), InitramfsPath: agentFile(n.AgentOS, "initramfs"),
 		LinkLocal: n.LinkLocal, ClaimKey: key, Images: images{s.store, s.cfg.ImageDir()}, Fallback: s.metadata.Handler(),
@@ -258,10 +258,15 @@ func (s *server) netboot() error {
 		cfg.PlanKey = action.FormatPlanKey(signer.Public().(ed25519.PublicKey))
 	}
 	for _, p := range n.HTTP {
-		cfg.HTTPAddr = append(cfg.HTTPAddr, config.Join(s.address.String(), p))
+		cfg.HTTPAddr = append(cfg.HTTPAddr, config.Join(n.Bind(s.address), p))
 	}
 	if cfg.Relays, err = config.Prefixes(n.Relays); err != nil {
 		return err
+	}
+	if n.Listen != "" {
+		if cfg.Listen, err = netip.ParseAddr(n.Listen); err != nil {
+			return err
+		}
 	}
 	s.boot, err = bootsvc.New(cfg, s.store, s.store)
 	return err
@@ -288,7 +293,7 @@ func (s *server) control() error {
 		site.MetadataURL = "http://" + config.Join(s.address.String(), s.cfg.Netboot.Metadata[0])
 	}
 	s.do = &activities.Activities{
-		Machines: s.store, Catalogue: s.store, Grants: s.store, Agents: s.store, Assignments: s.store, Records: s.store,
+		Machines: s.store, Catalogue: s.store, Grants: s.store, Agents: s.store, Assignments: s.store, Records: s.store, Operations: s.store,
 		BMC: driver, Site: site, Log: s.log.With("part", "activities"), Now: time.Now, Clock: s.clock,
 		Heard:    func(o inventory.Owner, boot int) (time.Duration, bool) { return s.api.Heard(o, boot) },
 		Troubles: activities.NewTroubles(time.Now),
@@ -343,6 +348,9 @@ func agentFile(dir, name string) string {
 
 func (s *server) status(context.Context) api.StatusExtra {
 	x := api.StatusExtra{Netboot: api.NetbootStatus{Interfaces: s.cfg.Netboot.Interfaces}}
+	if s.cfg.Netboot.RelayOnly {
+		x.Netboot.Relays, x.Netboot.Address = s.cfg.Netboot.Relays, s.cfg.Netboot.Address
+	}
 	x.TemporalAddress, x.TemporalUI, x.TemporalError = s.temporal.where()
 	if s.boot == nil {
 		x.Netboot.Off, x.Netboot.Message = true, "DHCP off: run ingot init"
@@ -410,13 +418,21 @@ func (s *server) greet(out io.Writer) {
 	if s.boot == nil {
 		lines = append(lines, "DHCP off: run ingot init")
 	} else {
-		lines = append(lines, fmt.Sprintf("netboot on %s as %s", strings.Join(s.cfg.Netboot.Interfaces, ", "), s.address))
+		lines = append(lines, "netboot "+netbootWhere(s.cfg.Netboot, s.address))
 	}
 	for _, l := range lines {
 		if _, err := fmt.Fprintln(out, l); err != nil {
 			s.log.Warn("greeting", "error", err)
 		}
 	}
+}
+
+// netbootWhere says on what machines are answered.
+func netbootWhere(n config.Netboot, address netip.Addr) string {
+	if n.RelayOnly {
+		return fmt.Sprintf("through the relays %s alone, as %s", strings.Join(n.Relays, ", "), address)
+	}
+	return fmt.Sprintf("on %s as %s", strings.Join(n.Interfaces, ", "), address)
 }
 
 // listener is an HTTP server on its socket.
@@ -487,7 +503,7 @@ func (s *server) listen() (out []listener, err error) {
 	if s.boot == nil {
 		return out, nil
 	}
-	if err := add("agent API", config.Join(s.address.String(), s.cfg.Netboot.Agent), "netboot.agent", s.api.Agent(), &s.agentTLS); err != nil {
+	if err := add("agent API", config.Join(s.cfg.Netboot.Bind(s.address), s.cfg.Netboot.Agent), "netboot.agent", s.api.Agent(), &s.agentTLS); err != nil {
 		return out, err
 	}
 	return out, nil

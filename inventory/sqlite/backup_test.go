@@ -42,7 +42,7 @@ func TestCopyAndRestore(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "b1", c.ID)
 	require.Equal(t, "cluster-1", c.Cluster)
-	require.Equal(t, 1, c.Schema)
+	require.Equal(t, schema(t), c.Schema)
 	require.Equal(t, before["meta"].Rows+1, c.Content["meta"].Rows)
 	delete(before, "meta")
 	delete(c.Content, "meta")

@@ -137,7 +137,7 @@ func TestOpenRefusesNewerSchema(t *testing.T) {
 	require.NoError(t, err)
 	_, err = Open(t.Context(), w.path, nil)
 	require.ErrorContains(t, err, w.path)
-	require.ErrorContains(t, err, "schema is version 99 and this program knows versions up to 1")
+	require.ErrorContains(t, err, fmt.Sprintf("schema is version 99 and this program knows versions up to %d", schema(t)))
 	require.ErrorContains(t, err, "restore the backup")
 	after, err := os.ReadFile(w.path)
 	require.NoError(t, err)
@@ -153,16 +153,35 @@ func TestOpenRefusesForeignDatabase(t *testing.T) {
 	require.ErrorContains(t, err, "database of another program")
 }
 
+// schema is the version that this program writes.
+func schema(t *testing.T) int {
+	t.Helper()
+	files, err := fs.Glob(embedded, "migrations/*.sql")
+	require.NoError(t, err)
+	return len(files)
+}
+
 func TestMigrationBacksUpFirst(t *testing.T) {
 	w := newWorld(t)
 	require.NoError(t, w.Close())
-	first, err := fs.ReadFile(embedded, "migrations/0001_inventory.sql")
+	known, err := fs.Sub(embedded, "migrations")
 	require.NoError(t, err)
-	next := fstest.MapFS{"0001_inventory.sql": {Data: first}, "0002_more.sql": {Data: []byte("ALTER TABLE template ADD COLUMN more TEXT; DELETE FROM machine;")}}
+	files, err := fs.Glob(known, "*.sql")
+	require.NoError(t, err)
+	// with returns the migrations of this program and one more.
+	with := func(more string) fstest.MapFS {
+		all := fstest.MapFS{"9999_more.sql": {Data: []byte(more)}}
+		for _, name := range files {
+			text, err := fs.ReadFile(known, name)
+			require.NoError(t, err)
+			all[name] = &fstest.MapFile{Data: text}
+		}
+		return all
+	}
+	next := with("ALTER TABLE template ADD COLUMN more TEXT; DELETE FROM machine;")
 
-	broken := fstest.MapFS{"0001_inventory.sql": next["0001_inventory.sql"], "0002_more.sql": {Data: []byte("DELETE FROM machine; DELETE FROM nothing;")}}
-	s, err := open(t.Context(), w.path, w.keys, broken)
-	require.ErrorContains(t, err, "0002_more.sql")
+	s, err := open(t.Context(), w.path, w.keys, with("DELETE FROM machine; DELETE FROM nothing;"))
+	require.ErrorContains(t, err, "9999_more.sql")
 	require.Error(t, s.rw.PingContext(t.Context()), "the store is closed")
 	s, err = Open(t.Context(), w.path, w.keys)
 	require.NoError(t, err, "a failed migration changes nothing")
@@ -176,9 +195,9 @@ func TestMigrationBacksUpFirst(t *testing.T) {
 	require.ErrorIs(t, err, inventory.ErrNotFound)
 	require.NoError(t, s.Close())
 	_, err = Open(t.Context(), w.path, w.keys)
-	require.ErrorContains(t, err, "schema is version 2")
+	require.ErrorContains(t, err, fmt.Sprintf("schema is version %d", len(next)))
 
-	backups, err := filepath.Glob(w.path + ".schema-1.*.backup")
+	backups, err := filepath.Glob(fmt.Sprintf("%s.schema-%d.*.backup", w.path, schema(t)))
 	require.NoError(t, err)
 	require.Len(t, backups, 2)
 	for _, b := range backups {

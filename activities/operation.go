@@ -1,0 +1,112 @@
+package activities
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.temporal.io/sdk/activity"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// Operations is where an operation writes down what happened.
+type Operations interface {
+	PutOperation(ctx context.Context, o inventory.Operation) error
+	Operations(ctx context.Context, f inventory.OperationFilter) ([]inventory.Operation, error)
+	LatestWorkflow(ctx context.Context, machine string) (inventory.Workflow, error)
+}
+
+// RecordOperation writes the record of an operation with its input, as Record
+// does for a run: a local activity, whenever the record changes.
+func (a *Activities) RecordOperation(ctx context.Context, o inventory.Operation, input any) error {
+	var err error
+	if o.Input, err = json.Marshal(input); err != nil {
+		return fmt.Errorf("recording the input of operation %q: %w", o.ID, err)
+	}
+	return fail(a.Operations.PutOperation(ctx, o))
+}
+
+// OutcomeRequest asks how a machine's run has ended.
+type OutcomeRequest struct {
+	Run string `json:"run"`
+	// Asking makes a run that waits for a person count as an outcome.
+	Asking bool `json:"asking,omitempty"`
+}
+
+// Outcome is how a machine's run stands, as its record tells.
+type Outcome struct {
+	Run     string `json:"run"`
+	State   string `json:"state"`
+	Phase   string `json:"phase"` // waiting-for-person is an outcome only where it was asked for
+	Message string `json:"message,omitempty"`
+}
+
+// outcomeEvery is how often a record is looked at. Reading it costs a
+// millisecond; an event for each change of phase would cost Temporal more.
+const outcomeEvery = time.Second
+
+// noRecord is how long a run may take to write its first record. The worker
+// that runs this activity would have run the workflow, too.
+const noRecord = 5 * time.Minute
+
+// AwaitRun returns when the machine's run is over by its record. It heartbeats,
+// and begins anew wherever its worker dies: parents read outcomes from the
+// inventory, because the completion of a child is lost with a reset parent.
+func (a *Activities) AwaitRun(ctx context.Context, q OutcomeRequest) (Outcome, error) {
+	began := time.Now()
+	tick := time.NewTicker(outcomeEvery)
+	defer tick.Stop()
+	for {
+		w, err := a.Records.Workflow(ctx, q.Run)
+		switch {
+		case err == nil:
+			if inventory.Final(w.State) || q.Asking && w.Phase == inventory.PhaseWaiting {
+				return Outcome{Run: w.Run, State: w.State, Phase: w.Phase, Message: w.Message}, nil
+			}
+		case !errors.Is(err, inventory.ErrNotFound):
+			return Outcome{}, fail(err)
+		case time.Since(began) > noRecord:
+			return Outcome{}, fail(fmt.Errorf("run %q has recorded nothing: %w", q.Run, inventory.ErrNotFound))
+		}
+		activity.RecordHeartbeat(ctx)
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return Outcome{}, ctx.Err()
+		}
+	}
+}
+
+// OwnRun is the open run of a machine, if there is one.
+type OwnRun struct {
+	Run string `json:"run,omitempty"` // "": none is open
+	// Mine tells whether the asking operation started it.
+	Mine bool `json:"mine,omitempty"`
+}
+
+// OpenRunRequest asks for the open run of a machine.
+type OpenRunRequest struct {
+	Machine string `json:"machine"`
+	Parent  string `json:"parent"` // workflow id of who asks
+}
+
+// OpenRun tells which run has a machine now, and whether the parent started it.
+func (a *Activities) OpenRun(ctx context.Context, q OpenRunRequest) (OwnRun, error) {
+	w, err := a.Operations.LatestWorkflow(ctx, q.Machine)
+	if errors.Is(err, inventory.ErrNotFound) || err == nil && inventory.Final(w.State) {
+		return OwnRun{}, nil
+	}
+	if err != nil {
+		return OwnRun{}, fail(err)
+	}
+	var in struct {
+		Parent string `json:"parent"`
+	}
+	if err := json.Unmarshal(w.Input, &in); err != nil {
+		return OwnRun{}, fail(fmt.Errorf("reading the input of run %q: %w: %w", w.Run, err, inventory.ErrInvalid))
+	}
+	return OwnRun{Run: w.Run, Mine: in.Parent != "" && in.Parent == q.Parent}, nil
+}

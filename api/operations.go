@@ -1,0 +1,218 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/gin-gonic/gin"
+	enumspb "go.temporal.io/api/enums/v1"
+	"go.temporal.io/api/serviceerror"
+	"go.temporal.io/sdk/client"
+
+	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/workflows"
+)
+
+type operationStore interface {
+	Operation(ctx context.Context, run string) (inventory.Operation, error)
+	Operations(ctx context.Context, f inventory.OperationFilter) ([]inventory.Operation, error)
+	PutOperation(ctx context.Context, o inventory.Operation) error
+}
+
+// startOperation starts a workflow that is about more than one machine. While
+// one of the same type is open, whatever its name, the answer names that one.
+func (s *Server) startOperation(ctx context.Context, kind, id, name string, input any) (Started, error) {
+	if err := s.room(); err != nil {
+		return Started{}, err
+	}
+	tc, err := s.temporal()
+	if err != nil {
+		return Started{}, err
+	}
+	open, err := s.cfg.Store.Operations(ctx, inventory.OperationFilter{Type: kind, Open: true, Limit: 1})
+	if err != nil {
+		return Started{}, err
+	}
+	if len(open) > 0 {
+		return Started{}, busyOperation(open[0].ID, open[0].Run)
+	}
+	raw, err := json.Marshal(input)
+	if err != nil {
+		return Started{}, fmt.Errorf("encoding the input of %q: %w", id, err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*asked)
+	defer cancel()
+	run, err := tc.ExecuteWorkflow(ctx, client.StartWorkflowOptions{
+		ID: id, TaskQueue: workflows.TaskQueue,
+		// Both are needed, or the SDK hands back the open run as if it were new.
+		WorkflowIDConflictPolicy:                 enumspb.WORKFLOW_ID_CONFLICT_POLICY_FAIL,
+		WorkflowExecutionErrorWhenAlreadyStarted: true,
+		WorkflowIDReusePolicy:                    enumspb.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE,
+	}, kind, input)
+	var busy *serviceerror.WorkflowExecutionAlreadyStarted
+	if errors.As(err, &busy) {
+		return Started{}, busyOperation(id, busy.RunId)
+	}
+	if err != nil {
+		return Started{}, fmt.Errorf("starting %q: %w", id, err)
+	}
+	// Its own first record may be a while: the worker may be busy, or away.
+	now := s.cfg.Now()
+	o := inventory.Operation{
+		Run: run.GetRunID(), ID: id, Type: kind, Name: name, State: inventory.StatePreparing, Step: inventory.PhasePlan,
+		Message: "waiting for a worker", Steps: []inventory.OperationStep{}, Input: raw, Started: now, Updated: now,
+	}
+	if err := s.cfg.Store.PutOperation(ctx, o); err != nil {
+		s.cfg.Log.Warn("recording an operation that has begun", "operation", id, "error", err)
+	}
+	s.agents.changed.notify()
+	return Started{Workflow: id, Run: run.GetRunID()}, nil
+}
+
+func busyOperation(id, run string) error {
+	return hint{fmt.Errorf("%s is running as run %s: %w", id, run, inventory.ErrConflict), "ingot operation get " + id}
+}
+
+// operation finds the operation that a path names: its run, or "genesis.lab" for
+// the newest of that workflow id.
+func (s *Server) operation(ctx context.Context, name string) (inventory.Operation, error) {
+	kind, rest, dotted := strings.Cut(name, ".")
+	if !dotted {
+		return s.cfg.Store.Operation(ctx, name)
+	}
+	id := kind + "/" + rest
+	list, err := s.cfg.Store.Operations(ctx, inventory.OperationFilter{ID: id, Limit: 1})
+	if err != nil {
+		return inventory.Operation{}, err
+	}
+	if len(list) == 0 {
+		return inventory.Operation{}, fmt.Errorf("operation %q: %w", id, inventory.ErrNotFound)
+	}
+	return list[0], nil
+}
+
+func (s *Server) listOperations(c *gin.Context) {
+	f := inventory.OperationFilter{Type: c.Query("type")}
+	var err error
+	if v := c.Query("open"); v != "" {
+		if f.Open, err = strconv.ParseBool(v); err != nil {
+			s.fail(c, invalid("open", "true or false", "%q is neither", v))
+			return
+		}
+	}
+	limit, err := intQuery(c, "limit", 100)
+	if err != nil {
+		s.fail(c, err)
+		return
+	}
+	f.Limit = int(min(max(limit, 1), 1000))
+	list, err := s.cfg.Store.Operations(c.Request.Context(), f)
+	if err != nil {
+		s.fail(c, err)
+		return
+	}
+	c.JSON(http.StatusOK, gin.H{"items": list})
+}
+
+func (s *Server) getOperation(c *gin.Context) {
+	o, err := s.operation(c.Request.Context(), c.Param("run"))
+	if err != nil {
+		s.fail(c, err)
+		return
+	}
+	c.JSON(http.StatusOK, o)
+}
+
+func (s *Server) decideOperation(c *gin.Context) {
+	var d workflows.Decision
+	if err := body(c, &d, false); err != nil {
+		s.fail(c, err)
+		return
+	}
+	o, err := s.operation(c.Request.Context(), c.Param("run"))
+	if err == nil && inventory.Final(o.State) {
+		err = fmt.Errorf("%s is over: %s: %w", o.ID, o.State, inventory.ErrConflict)
+	}
+	if err == nil {
+		err = decision(d, "GET /v1/operations/"+o.Run, workflows.Retry, workflows.Undo, workflows.Skip, workflows.Continue, workflows.Abort)
+	}
+	tc, e := s.temporal()
+	if err == nil {
+		err = e
+	}
+	if err == nil {
+		d.By = by(c)
+		err = s.tell(c.Request.Context(), tc, o.ID, o.Run, d, "ingot operation get "+o.Run)
+	}
+	if err != nil {
+		s.fail(c, err)
+		return
+	}
+	s.cfg.Log.Info("decided", "operation", o.ID, "question", d.Question, "choice", d.Choice, "by", d.By)
+	c.JSON(http.StatusOK, gin.H{"question": d.Question, "choice": d.Choice})
+}
+
+// cancelOperation asks an operation to end. It may be asked again.
+func (s *Server) cancelOperation(c *gin.Context) {
+	o, err := s.operation(c.Request.Context(), c.Param("run"))
+	if err != nil {
+		s.fail(c, err)
+		return
+	}
+	done := Started{Workflow: o.ID, Run: o.Run}
+	if inventory.Final(o.State) {
+		c.JSON(http.StatusAccepted, done)
+		return
+	}
+	tc, err := s.temporal()
+	if err != nil {
+		s.fail(c, err)
+		return
+	}
+	ctx, cancel := context.WithTimeout(c.Request.Context(), asked)
+	defer cancel()
+	err = tc.CancelWorkflow(ctx, o.ID, o.Run)
+	var gone *serviceerror.NotFound
+	if err != nil && !errors.As(err, &gone) { // over: reconcile repairs the record
+		s.fail(c, fmt.Errorf("cancelling %q: %w", o.ID, err))
+		return
+	}
+	s.cfg.Log.Info("cancelled", "operation", o.ID, "by", by(c))
+	c.JSON(http.StatusAccepted, done)
+}
+
+// operations gives records whose workflow is over without a final state one,
+// and adds the runs that are open to open.
+func (r *Reconciler) operations(ctx context.Context, tc client.Client, open map[string]bool) error {
+	list, err := r.Store.Operations(ctx, inventory.OperationFilter{Open: true, Limit: maxOpen})
+	if err != nil {
+		return fmt.Errorf("reading open operations: %w", err)
+	}
+	var errs []error
+	for _, o := range list {
+		open[o.Run] = true
+		e, err := r.look(ctx, tc, o.ID, o.Run)
+		if err != nil || !r.over(o.Run, e) {
+			errs = append(errs, err)
+			continue
+		}
+		now := r.Now()
+		o.State, o.Step, o.Message = inventory.StateFailed, inventory.PhaseFailed, "ended from outside: "+e.String()
+		if e.status == enumspb.WORKFLOW_EXECUTION_STATUS_CANCELED {
+			o.State, o.Step, o.Message = inventory.StateCancelled, inventory.PhaseCancelled, "cancelled"
+		}
+		o.Question, o.Next, o.Ended, o.Updated = nil, "", now, now
+		if err := r.Store.PutOperation(ctx, o); err != nil {
+			errs = append(errs, fmt.Errorf("repairing the record of %q: %w", o.ID, err))
+			continue
+		}
+		r.Log.Warn("repaired the record of an operation that is over", "operation", o.ID, "run", o.Run, "as", e.String())
+		r.count(func(c *Counts) { c.RecordsRepaired++ })
+	}
+	return errors.Join(errs...)
+}

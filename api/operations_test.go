@@ -1,0 +1,93 @@
+package api
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	enumspb "go.temporal.io/api/enums/v1"
+
+	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/workflows"
+)
+
+func (s *site) operation(run, id, kind, state string, steps ...inventory.OperationStep) {
+	s.t.Helper()
+	o := inventory.Operation{Run: run, ID: id, Type: kind, Name: "lab", State: state, Step: "router", Steps: steps, Started: time.Unix(1, 0), Seq: 1}
+	require.NoError(s.t, s.store.PutOperation(s.t.Context(), o))
+}
+
+func TestOperations(t *testing.T) {
+	s := newSite(t)
+	c := checking(s)
+	s.operation("r1", "genesis/lab", workflows.GenesisType, inventory.StateRunning,
+		inventory.OperationStep{Name: "router", Machine: "vp6630", Does: "installs the router", Undo: "none: it is wiped again", State: inventory.StepRunning, Budget: time.Hour})
+	s.temporal.open("genesis/lab", "r1")
+	for _, path := range []string{"/v1/operations", "/v1/operations?open=true&type=Genesis", "/v1/operations/r1", "/v1/operations/genesis.lab"} {
+		rec := c.op(http.StatusOK, http.MethodGet, path, nil)
+		require.Contains(t, rec.Body.String(), "installs the router", path)
+	}
+	c.op(http.StatusNotFound, http.MethodGet, "/v1/operations/genesis.other", nil)
+
+	decide := func(status int, d workflows.Decision) string {
+		t.Helper()
+		return c.op(status, http.MethodPost, "/v1/operations/genesis.lab/decide", d).Body.String()
+	}
+	decide(http.StatusOK, workflows.Decision{Question: "router.1", Choice: workflows.Undo})
+	require.Equal(t, "genesis/lab", s.temporal.updates[0].WorkflowID)
+	require.Equal(t, "admin", s.temporal.updates[0].Args[0].(workflows.Decision).By)
+
+	rec := s.do(http.MethodPost, "/v1/operations/r1/decide", `{"choice":"restart"}`)
+	require.Equal(t, http.StatusBadRequest, rec.Code, rec.Body)
+	require.Contains(t, rec.Body.String(), "question")
+	require.Contains(t, rec.Body.String(), "restart")
+
+	for range 2 {
+		c.op(http.StatusAccepted, http.MethodPost, "/v1/operations/r1/cancel", nil)
+	}
+	require.Equal(t, 2, s.temporal.runs["r1"].cancels)
+}
+
+func TestOneOperationOfATypeAtATime(t *testing.T) {
+	s := newSite(t)
+	in := workflows.GenesisInput{Name: "lab"}
+	st, err := s.server.startOperation(t.Context(), workflows.GenesisType, workflows.GenesisID("lab"), "lab", in)
+	require.NoError(t, err)
+	o, err := s.store.Operation(t.Context(), st.Run)
+	require.NoError(t, err)
+	require.Equal(t, inventory.StatePreparing, o.State)
+	require.JSONEq(t, `{"name":"lab"}`, string(o.Input))
+
+	for _, name := range []string{"lab", "other"} {
+		_, err = s.server.startOperation(t.Context(), workflows.GenesisType, workflows.GenesisID(name), name, workflows.GenesisInput{Name: name})
+		require.ErrorIs(t, err, inventory.ErrConflict)
+		require.ErrorContains(t, err, "genesis/lab is running as run "+st.Run)
+	}
+	_, err = s.server.startOperation(t.Context(), workflows.RecoverType, workflows.RecoverID("rack"), "rack", workflows.RecoverInput{Name: "rack"})
+	require.NoError(t, err, "another type")
+}
+
+func TestReconcileEndsOperationsThatAreOver(t *testing.T) {
+	for status, want := range map[enumspb.WorkflowExecutionStatus]string{
+		enumspb.WORKFLOW_EXECUTION_STATUS_TERMINATED: inventory.StateFailed,
+		enumspb.WORKFLOW_EXECUTION_STATUS_CANCELED:   inventory.StateCancelled,
+		enumspb.WORKFLOW_EXECUTION_STATUS_RUNNING:    inventory.StateRunning,
+	} {
+		t.Run(fmt.Sprint(status), func(t *testing.T) {
+			s := newSite(t)
+			s.operation("r1", "recover/rack", workflows.RecoverType, inventory.StateRunning)
+			s.temporal.open("recover/rack", "r1")
+			s.temporal.end("r1", status, nil)
+			require.NoError(t, s.server.Reconciler().Runs(t.Context()))
+			o, err := s.store.Operation(t.Context(), "r1")
+			require.NoError(t, err)
+			require.Equal(t, want, o.State)
+			b, err := json.Marshal(o)
+			require.NoError(t, err)
+			require.Equal(t, inventory.Final(want), !o.Ended.IsZero(), string(b))
+		})
+	}
+}

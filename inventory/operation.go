@@ -1,0 +1,68 @@
+package inventory
+
+import (
+	"encoding/json"
+	"time"
+)
+
+// States of an operation's step.
+const (
+	StepPending = "pending"
+	StepRunning = "running"
+	StepWaiting = "waiting" // for a person
+	StepDone    = "done"
+	StepFailed  = "failed"
+	StepUndone  = "undone"
+	StepSkipped = "skipped"
+)
+
+// An Operation is the record of a durable process that is about more than one
+// machine, or about this server itself: a bootstrap, a migration, a recovery.
+type Operation struct {
+	Run   string `json:"run"`  // Temporal's RunID
+	ID    string `json:"id"`   // workflow id
+	Type  string `json:"type"` // Genesis, Migrate, Recover
+	Name  string `json:"name"`
+	State string `json:"state"` // as of a Workflow
+	// Step is the step under way, or a phase once the operation is over.
+	Step string `json:"step"`
+	// Message says what is awaited, or why the operation ended; Next the command
+	// that helps.
+	Message  string          `json:"message,omitempty"`
+	Next     string          `json:"next,omitempty"`
+	Question *Question       `json:"question,omitempty"`
+	Steps    []OperationStep `json:"steps"`
+	Input    json.RawMessage `json:"input,omitempty"`
+	Started  time.Time       `json:"started"`
+	Ended    time.Time       `json:"ended,omitzero"`
+	Updated  time.Time       `json:"updated"`
+	// Seq counts what the operation has recorded; see Workflow.
+	Seq int64 `json:"seq,omitempty"`
+}
+
+// An OperationStep is one row of an operation's table.
+type OperationStep struct {
+	Name    string `json:"name"`
+	Machine string `json:"machine,omitempty"`
+	// Does says what the step does, Waits what it waits for before the next one
+	// begins, and Undo what taking it back does, or why nothing can.
+	Does  string `json:"does"`
+	Waits string `json:"waits,omitempty"`
+	Undo  string `json:"undo"`
+	State string `json:"state"` // StepPending …
+	// Run is the machine's run that the step has started.
+	Run string `json:"run,omitempty"`
+	// Message is what was found or went wrong last.
+	Message string        `json:"message,omitempty"`
+	Budget  time.Duration `json:"budget"` // nanoseconds in JSON; how long the step may take before a person is asked
+	Since   time.Time     `json:"since,omitzero"`
+	Ended   time.Time     `json:"ended,omitzero"`
+}
+
+// OperationFilter narrows a list of operations; zero fields do not count.
+type OperationFilter struct {
+	ID    string // workflow id
+	Type  string
+	Open  bool // only those that are not final
+	Limit int  // 0 = 100
+}
