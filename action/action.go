@@ -7,6 +7,7 @@ package action
 
 import (
 	"fmt"
+	"strings"
 	"time"
 )
 
@@ -66,6 +67,17 @@ type Disk struct {
 	Signatures []string `json:"signatures,omitempty"`
 	Written    string   `json:"written,omitempty"` // run that wrote it last, filled in by the server from its records
 	Blank      bool     `json:"blank,omitempty"`   // no signature, both ends zero
+}
+
+// DiskID names a disk by what stays the same wherever it is plugged in.
+type DiskID struct {
+	Serial string `json:"serial,omitempty"`
+	WWN    string `json:"wwn,omitempty"`
+}
+
+// Is tells whether d is the disk: one of the two is enough.
+func (i DiskID) Is(d Disk) bool {
+	return i.Serial != "" && i.Serial == d.Serial || i.WWN != "" && strings.EqualFold(i.WWN, d.WWN)
 }
 
 // NIC is a network interface that the agent sees.
@@ -131,6 +143,9 @@ type Assignment struct {
 	// Paths in the environment that name DiskAlias or its partitions mean it.
 	Disk      *Disk  `json:"disk,omitempty"`
 	DiskAlias string `json:"diskAlias,omitempty"`
+	// Protected are disks that the agent must neither write nor wipe, whatever
+	// the action says.
+	Protected []DiskID `json:"protected,omitempty"`
 	// Leaving: the action takes the machine away from the agent (reboot,
 	// kexec, poweroff). The agent reports success before it leaves.
 	Leaving bool `json:"leaving,omitempty"`

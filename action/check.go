@@ -14,6 +14,7 @@ const (
 	PartitionVariable = "PARTITION"   // see ParsePartition
 	ReserveVariable   = "RESERVE_MIB" // see MiB
 	WipeModeVariable  = "WIPE_MODE"   // one of WipeModes
+	AllDisksVariable  = "ALL_DISKS"   // true: a wipe is of every fixed disk
 )
 
 // WipeModes are the ways of a wipe, the default first.
@@ -102,7 +103,7 @@ func Check(native string, env map[string]string) error {
 	case EFIBoot:
 		flags("DELETE_STALE", "REQUIRED")
 	case Wipe:
-		flags("ALL_DISKS")
+		flags(AllDisksVariable)
 		if mode := env[WipeModeVariable]; mode != "" && !slices.Contains(WipeModes[:], mode) {
 			errs = append(errs, fmt.Errorf("reading %s=%q: want %s", WipeModeVariable, mode, strings.Join(WipeModes[:], " or ")))
 		}

@@ -54,7 +54,10 @@ func TestNatives(t *testing.T) {
 			t.Errorf("%s leaves: %v", name, Leaves(native))
 		}
 	}
-	if !Writes(Kexec) || !Writes(Inject) || !Writes(GrowPart) || Writes(EFIBoot) || Writes(Reboot) {
+	if !Writes(Kexec, nil) || !Writes(Inject, nil) || !Writes(GrowPart, nil) || !Writes(Wipe, nil) || Writes(EFIBoot, nil) || Writes(Reboot, nil) {
 		t.Error("what needs the bound disk is wrong")
+	}
+	if Writes(Wipe, map[string]string{"ALL_DISKS": "true"}) || !Writes(Wipe, map[string]string{"ALL_DISKS": "maybe"}) {
+		t.Error("a wipe of all disks needs no bound one, and nothing else")
 	}
 }

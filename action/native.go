@@ -64,10 +64,14 @@ func Native(image string) (string, bool) {
 func Leaves(native string) bool { return native == Reboot || native == PowerOff || native == Kexec }
 
 // Writes tells whether the native action needs the bound disk: it writes to
-// it or, as kexec does, trusts what is on it.
-func Writes(native string) bool {
+// it or, as kexec does, trusts what is on it. A wipe of all disks needs none.
+func Writes(native string, env map[string]string) bool {
+	if native == Wipe {
+		all, err := Bool(env, AllDisksVariable, false)
+		return err != nil || !all
+	}
 	switch native {
-	case Image2Disk, WriteFile, Inject, ConfigDrive, GrowPart, Wipe, Kexec:
+	case Image2Disk, WriteFile, Inject, ConfigDrive, GrowPart, Kexec:
 		return true
 	}
 	return false

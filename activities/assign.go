@@ -41,7 +41,14 @@ func (a *Activities) assign(ctx context.Context, q AssignRequest) error {
 	if q.Key.Action < 0 || q.Key.Action >= len(plan.Actions) {
 		return fmt.Errorf("action %d of a plan of %d: %w", q.Key.Action, len(plan.Actions), inventory.ErrInvalid)
 	}
-	x, err := a.secrets(ctx, q.Owner, plan.Actions[q.Key.Action])
+	m, err := a.Machines.Machine(ctx, q.Owner.Machine)
+	if err != nil {
+		return err
+	}
+	if q.Disk != nil && m.Protects(*q.Disk) { // since it was bound
+		return fmt.Errorf("disk %s (serial %q, wwn %q) is protected: no run writes to it: %w", q.Disk.Path, q.Disk.Serial, q.Disk.WWN, inventory.ErrInvalid)
+	}
+	x, err := a.secrets(ctx, q.Owner, m, plan.Actions[q.Key.Action])
 	if err != nil {
 		return err
 	}
@@ -52,7 +59,7 @@ func (a *Activities) assign(ctx context.Context, q AssignRequest) error {
 			return err
 		}
 	}
-	payload := action.Assignment{Key: q.Key, Run: q.Owner.Run, Action: x, Disk: q.Disk, DiskAlias: plan.DiskAlias, Leaving: action.Leaves(native)}
+	payload := action.Assignment{Key: q.Key, Run: q.Owner.Run, Action: x, Disk: q.Disk, DiskAlias: plan.DiskAlias, Protected: m.ProtectedDisks, Leaving: action.Leaves(native)}
 	if payload.Signed, err = a.sign(q, plan, payload); err != nil {
 		return err
 	}
@@ -220,13 +227,10 @@ func clip(s string) string {
 }
 
 // secrets resolves the secret references of x for the owner's run.
-func (a *Activities) secrets(ctx context.Context, o inventory.Owner, x action.Action) (action.Action, error) {
-	m, err := a.Machines.Machine(ctx, o.Machine)
-	if err != nil {
-		return x, err
-	}
+func (a *Activities) secrets(ctx context.Context, o inventory.Owner, m inventory.Machine, x action.Action) (action.Action, error) {
 	s := seeds{a: a, o: o, m: m}
 	if native, _ := action.Native(x.Image); native == action.ConfigDrive {
+		var err error
 		if x, err = s.configDrive(ctx, x); err != nil {
 			return x, err
 		}

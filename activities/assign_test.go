@@ -21,10 +21,11 @@ type planned struct {
 	plan     inventory.Plan
 	lost     error // why there is no plan
 	assigned []inventory.Assignment
+	spared   []action.DiskID
 }
 
 func (p *planned) Machine(context.Context, string) (inventory.Machine, error) {
-	return inventory.Machine{Name: "m1"}, nil
+	return inventory.Machine{Name: "m1", ProtectedDisks: p.spared}, nil
 }
 
 func (p *planned) UserData(context.Context, string) (user, vendor inventory.Secret, err error) {
@@ -83,6 +84,26 @@ func TestS8AssignmentsAreSigned(t *testing.T) {
 	require.ErrorAs(t, err, &app)
 	require.Equal(t, TypeInvalid, app.Type())
 	require.Len(t, s.assigned, before)
+}
+
+// A disk that was protected after it was bound is not written, and the agent
+// is told in the signed order which disks to leave alone.
+func TestAssignLeavesProtectedDisksAlone(t *testing.T) {
+	public, private, err := ed25519.GenerateKey(nil)
+	require.NoError(t, err)
+	s := &planned{plan: inventory.Plan{Run: "r1", Actions: []action.Action{{Name: "write", Image: "image2disk", Timeout: 60}}}}
+	s.spared = []action.DiskID{{WWN: "0xAB"}}
+	s.plan.Digest, err = digest(s.plan.Actions)
+	require.NoError(t, err)
+	a := &Activities{Machines: s, Assignments: s, Site: Site{PlanKey: private}, Now: time.Now}
+	q := AssignRequest{Owner: inventory.Owner{Machine: "m1", Run: "r1", Epoch: 4}, Boot: 1, Key: action.Key{Epoch: 4, Attempt: 1}, Disk: &action.Disk{Path: "/dev/vda", WWN: "0xab"}}
+	require.ErrorContains(t, a.Assign(t.Context(), q), "is protected")
+	require.Empty(t, s.assigned)
+	q.Disk.WWN = "0xcd"
+	require.NoError(t, a.Assign(t.Context(), q))
+	o, err := s.assigned[0].Payload.Signed.Verify(public)
+	require.NoError(t, err)
+	require.Equal(t, s.spared, o.Protected)
 }
 
 // A run that was reset from outside goes on under another id. Whatever it asks

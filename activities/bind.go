@@ -63,7 +63,19 @@ func (a *Activities) Bind(ctx context.Context, q BindRequest) (Bound, error) {
 		// One that cannot be seen here may fit as well.
 		return Bound{Reason: fmt.Sprintf("the machine has %d disks more than its agent could tell of: name the serial number of the one to write", n), Disks: disks}, nil
 	}
-	d, reason := Choose(disks, selector)
+	var free []action.Disk
+	var spared []string
+	for _, d := range disks {
+		if m.Protects(d) {
+			spared = append(spared, fmt.Sprintf("%s serial %q wwn %q", d.Path, d.Serial, d.WWN))
+			continue
+		}
+		free = append(free, d)
+	}
+	d, reason := Choose(free, selector)
+	if d == nil && len(spared) > 0 {
+		reason += "; protected, and never written: " + strings.Join(spared, ", ")
+	}
 	if left := agent.Facts.Truncated; d == nil && left != "" {
 		reason += " (too long for the agent's report, and left out: " + left + ")"
 	}

@@ -34,6 +34,24 @@ func (c *crowded) DisksWritten(context.Context, string) (map[string]string, erro
 
 func (c *crowded) AppendEvents(context.Context, []inventory.Event) error { return nil }
 
+// A disk that is protected is none: neither chosen for want of another, nor by
+// its serial number, nor by a person.
+func TestBindLeavesProtectedDisksAlone(t *testing.T) {
+	disk := func(n string) action.Disk { return action.Disk{Path: "/dev/" + n, Serial: n, Size: 1 << 30, Blank: true} }
+	c := &crowded{facts: action.Facts{Disks: []action.Disk{disk("S1"), disk("S2")}}}
+	c.spared = []action.DiskID{{Serial: "S1"}}
+	a := &Activities{Machines: c, Agents: c, Grants: c, Records: c, Now: time.Now}
+	owner := inventory.Owner{Machine: "m1", Run: "r1", Epoch: 1}
+	b, err := a.Bind(t.Context(), BindRequest{Owner: owner})
+	require.NoError(t, err)
+	require.NotNil(t, b.Disk, "one is left: %s", b.Reason)
+	require.Equal(t, "S2", b.Disk.Serial)
+	b, err = a.Bind(t.Context(), BindRequest{Owner: owner, Selector: &inventory.DiskSelector{Serial: "S1"}})
+	require.NoError(t, err)
+	require.Nil(t, b.Disk)
+	require.Contains(t, b.Reason, `protected, and never written: /dev/S1 serial "S1"`)
+}
+
 // A disk that the agent could not tell of may fit as well: only what names one
 // disk on earth is enough then.
 func TestBindAsksWhenDisksAreLeftOut(t *testing.T) {

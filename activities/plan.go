@@ -93,7 +93,7 @@ func (a *Activities) plan(ctx context.Context, q PlanRequest) (Planned, error) {
 		native, _ := action.Native(x.Image)
 		out.Actions = append(out.Actions, PlannedAction{
 			Name: x.Name, Task: x.Task, Image: x.Image, Timeout: x.Timeout, Leaving: action.Leaves(native),
-			Writes: action.Writes(native),
+			Writes: action.Writes(native, x.Environment),
 		})
 		if native == action.ConfigDrive || refers(x) {
 			out.Evidence = EvidencePhoneHome

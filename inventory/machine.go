@@ -2,7 +2,10 @@ package inventory
 
 import (
 	"net/netip"
+	"slices"
 	"time"
+
+	"github.com/ingotmetal/ingot/action"
 )
 
 // A Machine is one piece of hardware that Ingot may provision.
@@ -14,7 +17,10 @@ type Machine struct {
 	// DiskSelector chooses the disk to write. Nil: only a single fixed disk
 	// that is blank or was last written by Ingot.
 	DiskSelector *DiskSelector `json:"diskSelector,omitempty"`
-	BMC          *BMC          `json:"bmc,omitempty"` // nil: power is manual
+	// ProtectedDisks are never written and never wiped, whatever a selector, a
+	// template or a person chooses; server and agent both see to it.
+	ProtectedDisks []action.DiskID `json:"protectedDisks,omitempty"`
+	BMC            *BMC            `json:"bmc,omitempty"` // nil: power is manual
 	// Template and Image are the defaults of its provisioning.
 	Template string   `json:"template,omitempty"`
 	Image    string   `json:"image,omitempty"`
@@ -31,10 +37,40 @@ type Machine struct {
 	VendorData    Secret `json:"vendorData,omitzero"`
 	HasUserData   bool   `json:"hasUserData,omitempty"`
 	HasVendorData bool   `json:"hasVendorData,omitempty"`
+	// Standing is what a decommissioning has left; nil: the machine is in
+	// service. Storing a machine does not change it.
+	Standing *Standing `json:"standing,omitempty"`
 	// Notes keeps what an import said and Ingot does not follow (allowPXE …).
 	Notes   map[string]string `json:"notes,omitempty"`
 	Created time.Time         `json:"created,omitzero"`
 	Updated time.Time         `json:"updated,omitzero"`
+}
+
+// What becomes of a machine that was decommissioned.
+const (
+	// StandingAvailable: its disks were wiped and read back, its secrets purged.
+	StandingAvailable = "available"
+	// StandingQuarantined: something of that could not be verified. No run
+	// writes to it before a person has released it.
+	StandingQuarantined = "quarantined"
+)
+
+// Standing is what a decommissioning has left of a machine.
+type Standing struct {
+	State  string    `json:"state"`            // available | quarantined
+	Reason string    `json:"reason,omitempty"` // why it is quarantined; else what is worth knowing
+	Run    string    `json:"run,omitempty"`    // that decommissioned it
+	Since  time.Time `json:"since"`
+}
+
+// Quarantined tells whether no run may write to m.
+func (m Machine) Quarantined() bool {
+	return m.Standing != nil && m.Standing.State == StandingQuarantined
+}
+
+// Protects tells whether d must never be written.
+func (m Machine) Protects(d action.Disk) bool {
+	return slices.ContainsFunc(m.ProtectedDisks, func(id action.DiskID) bool { return id.Is(d) })
 }
 
 // Netboot returns the machine's first netboot interface: its MAC identifies

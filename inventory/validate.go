@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/ingotmetal/ingot/action"
 )
 
 // maxSecret bounds user data and vendor data, in bytes.
@@ -128,6 +130,7 @@ func Validate(m Machine) Problems {
 	if m.DiskSelector != nil {
 		checkSelector(&ps, *m.DiskSelector)
 	}
+	checkProtected(&ps, m)
 	if m.BMC != nil {
 		checkBMC(&ps, *m.BMC)
 	}
@@ -304,6 +307,25 @@ func checkSelector(ps *Problems, d DiskSelector) {
 	}
 	if d.MaxSize > 0 && d.MinSize > d.MaxSize {
 		ps.Add("diskSelector.maxSize", "make it at least minSize", "no disk has at least %d and at most %d bytes", d.MinSize, d.MaxSize)
+	}
+}
+
+// checkProtected checks the disks that are never written. A selector that can
+// only mean one of them would have every run ask a person.
+func checkProtected(ps *Problems, m Machine) {
+	for n, id := range m.ProtectedDisks {
+		field := fmt.Sprintf("protectedDisks[%d]", n)
+		if id == (action.DiskID{}) {
+			ps.Add(field, "name serial or wwn", "it names no disk")
+		}
+		for what, v := range map[string]string{"serial": id.Serial, "wwn": id.WWN} {
+			if !plain(v) || len(v) > 256 {
+				ps.Add(field+"."+what, "copy it from: ingot machine disks", "%q cannot be a disk's %s", v, what)
+			}
+		}
+		if s := m.DiskSelector; s != nil && id.Is(action.Disk{Serial: s.Serial, WWN: s.WWN}) {
+			ps.Add("diskSelector", "select another disk, or take it out of protectedDisks", "it selects a disk that is protected")
+		}
 	}
 }
 

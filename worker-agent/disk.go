@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"unsafe"
@@ -197,7 +198,16 @@ func (t *attempt) lookUp(ctx context.Context, want action.Disk) (action.Disk, er
 	if err != nil {
 		return action.Disk{}, fmt.Errorf("listing disks: %w", err)
 	}
-	return identify(want, disks)
+	disk, err := identify(want, disks)
+	if err == nil && t.protects(disk) {
+		return action.Disk{}, fmt.Errorf("finding the disk %s: the inventory protects it: it is never written", describe(want))
+	}
+	return disk, err
+}
+
+// protects tells whether the order forbids to write to d.
+func (t *attempt) protects(d action.Disk) bool {
+	return slices.ContainsFunc(t.spared, func(id action.DiskID) bool { return id.Is(d) })
 }
 
 // FileDisks are files that stand in for disks, by the path that the machine

@@ -25,6 +25,7 @@ type attempt struct {
 	env    map[string]string
 	alias  string
 	bound  *action.Disk
+	spared []action.DiskID // disks that are never written
 	output map[string]string
 
 	mu          sync.Mutex
@@ -119,7 +120,7 @@ func (a *Agent) execute(ctx context.Context, as action.Assignment) action.Result
 	}
 	t := &attempt{
 		key: as.Key, run: as.Run, cancel: cancel, agent: a, env: as.Action.Environment,
-		alias: as.DiskAlias, bound: as.Disk, output: map[string]string{},
+		alias: as.DiskAlias, bound: as.Disk, spared: as.Protected, output: map[string]string{},
 	}
 	a.mu.Lock()
 	if res, stopped := a.finished[as.Key]; stopped {
@@ -188,7 +189,7 @@ func (t *attempt) perform(ctx context.Context, as action.Assignment) (err error)
 	if !ok {
 		return fmt.Errorf("carrying out %q: it names no action that this agent knows, and it runs no containers", as.Action.Image)
 	}
-	if action.Writes(native) && !wipesAll(native, t.env) {
+	if action.Writes(native, t.env) {
 		if err := t.present(ctx); err != nil {
 			return err
 		}

@@ -124,7 +124,14 @@ func try(t *testing.T, cfg Config, native string, disk *action.Disk, env map[str
 		t.Fatal(err)
 	}
 	x := &attempt{agent: a, run: "run", env: env, alias: "/dev/alias", bound: disk, output: map[string]string{}}
-	err = x.perform(t.Context(), action.Assignment{Action: action.Action{Name: native, Image: native, Environment: env}})
+	return do(t, x, native)
+}
+
+// do carries an action out as x.
+func do(t *testing.T, x *attempt, native string) (map[string]string, string, error) {
+	t.Helper()
+	env := x.env
+	err := x.perform(t.Context(), action.Assignment{Action: action.Action{Name: native, Image: native, Environment: env}})
 	return x.output, string(x.tail), err
 }
 

@@ -18,7 +18,7 @@ const wipeEnds = 10 * mib
 // wipe makes the bound disk forget what is on it.
 //
 //	BLOCK_DEVICE or DEST_DISK  the bound disk
-//	ALL_DISKS                  true: all disks of the machine instead, except for removable ones
+//	ALL_DISKS                  true: all disks of the machine instead, except for removable and protected ones
 //	WIPE_MODE                  metadata (default): both ends of the disk and of each partition, all partition tables, and
 //	                           what else file systems, LVM, md and ZFS are recognised by;
 //	                           quick: the whole disk, by the device's own means where it has some
@@ -74,16 +74,9 @@ type wiped struct {
 	Error    string `json:"error,omitempty"`
 }
 
-// wipesAll tells whether the action is a wipe of every disk: it needs no bound
-// one.
-func wipesAll(native string, env map[string]string) bool {
-	all, err := action.Bool(env, "ALL_DISKS", false)
-	return native == action.Wipe && all && err == nil
-}
-
 // wipeTargets returns the disks that are meant: the bound one, or all.
 func (t *attempt) wipeTargets(ctx context.Context) ([]action.Disk, error) {
-	all, err := action.Bool(t.env, "ALL_DISKS", false)
+	all, err := action.Bool(t.env, action.AllDisksVariable, false)
 	if err != nil {
 		return nil, err
 	}
@@ -106,14 +99,19 @@ func (t *attempt) wipeTargets(ctx context.Context) ([]action.Disk, error) {
 		return nil, fmt.Errorf("listing disks: %w", err)
 	}
 	var found []action.Disk
+	spared := 0
 	for _, d := range disks {
-		if d.Removable {
+		switch {
+		case d.Removable:
 			t.logf("%s (%s) is removable: it is left alone", d.Path, describe(d))
-			continue
+		case t.protects(d):
+			t.logf("%s (%s) is protected: it is left alone", d.Path, describe(d))
+			spared++
+		default:
+			found = append(found, d)
 		}
-		found = append(found, d)
 	}
-	if len(found) == 0 {
+	if len(found) == 0 && spared == 0 {
 		return nil, errors.New("listing disks: this machine has none that is fixed")
 	}
 	return found, nil

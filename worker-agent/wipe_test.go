@@ -275,6 +275,26 @@ func TestWipeAllDisks(t *testing.T) {
 	if _, _, err := try(t, Config{Disks: files}, action.Wipe, nil, nil); err == nil {
 		t.Error("no disk is bound, and one was wiped")
 	}
+	// One that is protected is left alone, by all and by name.
+	a, err := New(Config{Disks: files, Server: "https://192.0.2.1:7443", Pin: "sha256:" + strings.Repeat("0", 64), Machine: "m1", Claim: "c0ffee"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	spare := func(env map[string]string) (string, error) {
+		out, _, err := do(t, &attempt{agent: a, env: env, bound: bound, output: map[string]string{}, spared: []action.DiskID{{Serial: "S1"}, {WWN: "w2"}}}, action.Wipe)
+		return out["disks"], err
+	}
+	for n, size := range []int{32 * mib, 24 * mib} {
+		if err := os.WriteFile(files[n].File, oldData(size), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if out, err := spare(map[string]string{"ALL_DISKS": "true"}); err != nil || out != "null" || blank(0) || blank(1) {
+		t.Errorf("all but the protected: %v %s", err, out)
+	}
+	if _, err := spare(nil); err == nil || !strings.Contains(err.Error(), "protects it") || blank(0) {
+		t.Errorf("the bound disk is protected: %v", err)
+	}
 	// One that is read-only cannot be wiped; the other one is.
 	files[0].ReadOnly = true
 	if err := os.WriteFile(files[1].File, oldData(24*mib), 0o600); err != nil {

@@ -23,7 +23,8 @@ import (
 const maxSeen = 1000
 
 const machineColumns = `m.name AS name, m.doc AS doc, m.created AS created, m.updated AS updated,
-	m.user_data IS NOT NULL AS has_user, m.vendor_data IS NOT NULL AS has_vendor, m.bmc_password IS NOT NULL AS has_password`
+	m.user_data IS NOT NULL AS has_user, m.vendor_data IS NOT NULL AS has_vendor, m.bmc_password IS NOT NULL AS has_password,
+	coalesce((SELECT doc FROM standing WHERE standing.machine = m.name), '') AS standing`
 
 type machineRow struct {
 	Name        string `db:"name"`
@@ -33,6 +34,7 @@ type machineRow struct {
 	HasUser     bool   `db:"has_user"`
 	HasVendor   bool   `db:"has_vendor"`
 	HasPassword bool   `db:"has_password"`
+	Standing    string `db:"standing"`
 }
 
 func (r machineRow) machine() (inventory.Machine, error) {
@@ -44,6 +46,9 @@ func (r machineRow) machine() (inventory.Machine, error) {
 	m.HasUserData, m.HasVendorData = r.HasUser, r.HasVendor
 	if m.BMC != nil {
 		m.BMC.HasPassword = r.HasPassword
+	}
+	if r.Standing != "" {
+		return m, json.Unmarshal([]byte(r.Standing), &m.Standing)
 	}
 	return m, nil
 }
@@ -224,7 +229,7 @@ func (s *Store) putMachine(ctx context.Context, tx *sqlx.Tx, m inventory.Machine
 // bare returns m without what has columns of its own, first of all secrets.
 func bare(m inventory.Machine) inventory.Machine {
 	m.UserData, m.VendorData, m.HasUserData, m.HasVendorData = inventory.Secret{}, inventory.Secret{}, false, false
-	m.Created, m.Updated = moment(0), moment(0)
+	m.Created, m.Updated, m.Standing = moment(0), moment(0), nil
 	if m.BMC != nil {
 		b := *m.BMC
 		b.Password, b.HasPassword = inventory.Secret{}, false
@@ -471,7 +476,9 @@ func (s *Store) DiskWritten(ctx context.Context, o inventory.Owner, d action.Dis
 				return fencedOr(ctx, tx, o, errors.New("nothing was recorded"))
 			}
 		}
-		return nil
+		// It is in service again, and what it holds is no longer nothing.
+		_, err := exec(ctx, tx, "DELETE FROM standing WHERE machine = ? AND state = ?", o.Machine, inventory.StandingAvailable)
+		return err
 	})
 }
 

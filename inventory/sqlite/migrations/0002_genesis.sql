@@ -9,3 +9,28 @@ CREATE TABLE operation (
     doc     TEXT NOT NULL     -- JSON
 ) STRICT;
 CREATE INDEX operation_id ON operation (id, started);
+
+-- What a decommissioning has left of a machine; no row: it is in service.
+CREATE TABLE standing (
+    machine TEXT PRIMARY KEY REFERENCES machine (name) ON DELETE CASCADE,
+    state   TEXT NOT NULL, -- available, quarantined
+    doc     TEXT NOT NULL  -- JSON
+) STRICT;
+
+-- The boot that a grant allows is another installer's, not the agent's.
+ALTER TABLE grant_ ADD COLUMN installer INTEGER NOT NULL DEFAULT 0;
+
+-- What an operation has found out and a later one of its id needs again: the
+-- kubeconfig of a cluster, for example.
+CREATE TABLE fact (
+    run    TEXT PRIMARY KEY, -- workflow id of the operation, '#', name of the fact
+    sealed BLOB NOT NULL
+) STRICT;
+
+-- A lab file with the files that it names.
+CREATE TABLE genesis (
+    run    TEXT PRIMARY KEY, -- workflow id of its Genesis
+    name   TEXT NOT NULL UNIQUE,
+    doc    TEXT NOT NULL,    -- JSON: all but the files
+    sealed BLOB NOT NULL     -- the files
+) STRICT;

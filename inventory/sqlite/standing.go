@@ -1,0 +1,98 @@
+package sqlite
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/jmoiron/sqlx"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// Retire ends the service of o's machine, all of it or nothing: its user data
+// and vendor data go, and so do the plans of its other runs, what their agents
+// were told, and the memory of which disks Ingot wrote. Its reserved addresses
+// are released unless keepAddress. The BMC's password stays: it belongs to the
+// hardware. Doing it again changes nothing but the standing.
+func (s *Store) Retire(ctx context.Context, o inventory.Owner, st inventory.Standing, keepAddress bool) error {
+	what := fmt.Sprintf("retiring machine %q", o.Machine)
+	if st.State != inventory.StandingAvailable && st.State != inventory.StandingQuarantined {
+		return fmt.Errorf("%s: standing %q: %w", what, st.State, inventory.ErrInvalid)
+	}
+	st.Run = o.Run
+	standing, err := toJSON(st)
+	if err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	return s.write(ctx, what, func(tx *sqlx.Tx) error {
+		var doc string
+		err := get(ctx, tx, &doc, "SELECT doc FROM machine WHERE name = ?1 AND "+held, o.Machine, o.Run, o.Epoch)
+		if errors.Is(err, inventory.ErrNotFound) {
+			return fencedOr(ctx, tx, o, err)
+		}
+		if err != nil {
+			return err
+		}
+		if !keepAddress {
+			if doc, err = withoutAddresses(doc); err != nil {
+				return err
+			}
+			if _, err := exec(ctx, tx, "UPDATE interface SET address = NULL WHERE machine = ?", o.Machine); err != nil {
+				return err
+			}
+		}
+		if _, err := exec(ctx, tx, "UPDATE machine SET doc = ?, user_data = NULL, vendor_data = NULL, updated = ? WHERE name = ?", doc, nanos(s.now()), o.Machine); err != nil {
+			return err
+		}
+		for _, stmt := range []string{
+			"DELETE FROM plan WHERE run <> ?2 AND run IN (SELECT run FROM workflow WHERE machine = ?1)",
+			"UPDATE assignment SET sealed = x'' WHERE machine = ?1 AND run <> ?2",
+			"DELETE FROM disk_written WHERE machine = ?1 AND ?2 <> ''",
+		} {
+			if _, err := exec(ctx, tx, stmt, o.Machine, o.Run); err != nil {
+				return err
+			}
+		}
+		_, err = exec(ctx, tx, `INSERT INTO standing (machine, state, doc) VALUES (?,?,?)
+			ON CONFLICT (machine) DO UPDATE SET state = excluded.state, doc = excluded.doc`, o.Machine, st.State, standing)
+		if err != nil {
+			return err
+		}
+		message := st.State
+		if st.Reason != "" {
+			message += ": " + st.Reason
+		}
+		return s.event(ctx, tx, inventory.Event{Machine: o.Machine, Run: o.Run, Epoch: o.Epoch, Kind: inventory.EventRetired, Message: message})
+	})
+}
+
+// withoutAddresses returns a machine's document without its reservations.
+func withoutAddresses(doc string) (string, error) {
+	var m inventory.Machine
+	if err := json.Unmarshal([]byte(doc), &m); err != nil {
+		return "", err
+	}
+	for n := range m.Interfaces {
+		i := &m.Interfaces[n]
+		i.Address, i.Netmask, i.Gateway = netip.Addr{}, "", netip.Addr{}
+	}
+	return toJSON(m)
+}
+
+// Release puts a machine back into service: a person says that it is in order.
+// One that is in service already is left as it is.
+func (s *Store) Release(ctx context.Context, machine, by string) error {
+	return s.write(ctx, fmt.Sprintf("releasing machine %q", machine), func(tx *sqlx.Tx) error {
+		n, err := exec(ctx, tx, "DELETE FROM standing WHERE machine = ?", machine)
+		if err != nil {
+			return err
+		}
+		if n == 0 {
+			return get(ctx, tx, &n, "SELECT 1 FROM machine WHERE name = ?", machine)
+		}
+		return s.operator(ctx, tx, machine, by, "machine released")
+	})
+}

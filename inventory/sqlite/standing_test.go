@@ -1,0 +1,102 @@
+package sqlite
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+func TestRetire(t *testing.T) {
+	w := newWorld(t)
+	ctx := t.Context()
+	m := full()
+	m.Name, m.BMC.Driver, m.BMC.SystemName = "m1", inventory.DriverIPMI, ""
+	require.NoError(t, put(t, w.Store, true, m))
+	disk := action.Disk{Path: "/dev/sda", Serial: "S1"}
+	old := w.take("r1")
+	require.NoError(t, w.PutWorkflow(ctx, inventory.Workflow{Run: "r1", ID: "machine/m1", Machine: "m1", State: inventory.StateSuccess}))
+	require.NoError(t, w.PutPlan(ctx, inventory.Plan{Run: "r1", Digest: "d", Actions: []action.Action{{Name: "a"}}}))
+	require.NoError(t, w.DiskWritten(ctx, old, disk))
+	require.NoError(t, w.EndGrant(ctx, old))
+	o := w.take("r2")
+	require.NoError(t, w.PutWorkflow(ctx, inventory.Workflow{Run: "r2", ID: "machine/m1", Machine: "m1", State: inventory.StateRunning}))
+	require.NoError(t, w.PutPlan(ctx, inventory.Plan{Run: "r2", Digest: "d", Actions: []action.Action{{Name: "b"}}}))
+
+	require.ErrorIs(t, w.Retire(ctx, old, inventory.Standing{State: inventory.StandingAvailable}, false), inventory.ErrFenced)
+	require.ErrorIs(t, w.Retire(ctx, o, inventory.Standing{State: "gone"}, false), inventory.ErrInvalid)
+	user, _, err := w.UserData(ctx, "m1")
+	require.NoError(t, err)
+	require.Equal(t, "canary-user", user.Reveal(), "what was refused changed nothing")
+
+	st := inventory.Standing{State: inventory.StandingQuarantined, Reason: "disk S1 did not forget", Since: w.clock.Now()}
+	require.NoError(t, w.Retire(ctx, o, st, true))
+	got, err := w.Machine(ctx, "m1")
+	require.NoError(t, err)
+	require.True(t, got.Quarantined())
+	require.Equal(t, "r2", got.Standing.Run)
+	require.Equal(t, st.Reason, got.Standing.Reason)
+	require.Equal(t, "10.1.0.5", got.Interfaces[0].Address.String(), "it was to keep its address")
+	require.False(t, got.HasUserData || got.HasVendorData)
+	user, vendor, err := w.UserData(ctx, "m1")
+	require.NoError(t, err)
+	require.True(t, user.IsZero() && vendor.IsZero())
+	_, err = w.Plan(ctx, "r1")
+	require.ErrorIs(t, err, inventory.ErrNotFound)
+	_, err = w.Plan(ctx, "r2")
+	require.NoError(t, err, "the run itself still needs its plan")
+	written, err := w.DisksWritten(ctx, "m1")
+	require.NoError(t, err)
+	require.Empty(t, written)
+	password, err := w.BMCPassword(ctx, "m1")
+	require.NoError(t, err)
+	require.Equal(t, "canary-password", password.Reveal(), "the BMC is the hardware's")
+
+	// Storing the machine again neither takes the standing away nor makes one.
+	again := got
+	again.Standing = nil
+	require.NoError(t, put(t, w.Store, true, again))
+	got, err = w.Machine(ctx, "m1")
+	require.NoError(t, err)
+	require.True(t, got.Quarantined())
+
+	st.State, st.Reason = inventory.StandingAvailable, ""
+	require.NoError(t, w.Retire(ctx, o, st, false))
+	got, err = w.Machine(ctx, "m1")
+	require.NoError(t, err)
+	require.False(t, got.Quarantined())
+	require.Equal(t, netip.Addr{}, got.Interfaces[0].Address)
+	require.Empty(t, got.Interfaces[0].Netmask)
+	require.Empty(t, inventory.Validate(got), "what is left is a machine")
+	_, _, err = w.MachineByAddress(ctx, netip.MustParseAddr("10.1.0.5"))
+	require.ErrorIs(t, err, inventory.ErrNotFound)
+	other := machine("m2", 2)
+	other.Interfaces[0].Address = netip.MustParseAddr("10.1.0.5")
+	other.Interfaces[0].Netmask = "255.255.255.0"
+	require.NoError(t, put(t, w.Store, false, other), "the address is free for another machine")
+
+	require.NoError(t, w.DiskWritten(ctx, o, disk))
+	got, err = w.Machine(ctx, "m1")
+	require.NoError(t, err)
+	require.Nil(t, got.Standing, "a disk was written: it is in service")
+}
+
+func TestRelease(t *testing.T) {
+	w := newWorld(t)
+	ctx := t.Context()
+	o := w.take("r1")
+	require.NoError(t, w.Retire(ctx, o, inventory.Standing{State: inventory.StandingQuarantined}, false))
+	require.NoError(t, w.DiskWritten(ctx, o, action.Disk{Serial: "S1"}))
+	m, err := w.Machine(ctx, "m1")
+	require.NoError(t, err)
+	require.True(t, m.Quarantined(), "only a person ends a quarantine")
+	require.NoError(t, w.Release(ctx, "m1", "ann"))
+	require.NoError(t, w.Release(ctx, "m1", "ann"))
+	m, err = w.Machine(ctx, "m1")
+	require.NoError(t, err)
+	require.Nil(t, m.Standing)
+	require.ErrorIs(t, w.Release(ctx, "nobody", "ann"), inventory.ErrNotFound)
+}
