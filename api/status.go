@@ -29,8 +29,11 @@ type StatusExtra struct {
 // NetbootStatus says where DHCP answers.
 type NetbootStatus struct {
 	Interfaces []string `json:"interfaces"`
-	Off        bool     `json:"off"`
-	Message    string   `json:"message,omitempty"`
+	// Relays, of a server that answers relays alone, and its Address.
+	Relays  []string `json:"relays,omitempty"`
+	Address string   `json:"address,omitempty"`
+	Off     bool     `json:"off"`
+	Message string   `json:"message,omitempty"`
 }
 
 // Status is what GET /v1/status answers.

@@ -52,9 +52,17 @@ type Config struct {
 	// nothing is served at all, a DHCP server must never start on somebody's
 	// network by default.
 	Interfaces []string
+	// RelayOnly answers what relays send to Address, in place of Interfaces: a
+	// plain UDP socket, no broadcast, nothing of layer 2. A packet without
+	// giaddr is dropped, and Relays must list whose giaddr is believed.
+	RelayOnly bool
 	// Address is this server's IPv4 address as the machines see it. Zero: the
 	// first one of the first interface.
 	Address netip.Addr
+	// Listen is the address that the listeners of a RelayOnly server bind where
+	// Address is not one of this host: in a container whose ports are
+	// published. Zero: Address.
+	Listen netip.Addr
 	// HTTPAddr are the addresses of the plain HTTP listeners, host:port or
 	// :port (then on Address). Empty: ports 80 and 7080. The first that could
 	// be bound stands in the URLs that are handed out.
@@ -109,8 +117,8 @@ type Server struct {
 
 // stats are the counters of Stats.
 type stats struct {
-	dhcpReceived, dhcpAnswered, dhcpDropped, dhcpMalformed, dhcpUnknown atomic.Int64
-	tftpServed, tftpRefused                                             atomic.Int64
+	dhcpReceived, dhcpAnswered, dhcpDropped, dhcpMalformed, dhcpUnknown, dhcpDirect atomic.Int64
+	tftpServed, tftpRefused                                                         atomic.Int64
 }
 
 // Stats counts since the start of the server.
@@ -120,6 +128,7 @@ type Stats struct {
 	DHCPDropped   int64 `json:"dhcpDropped"` // queue full
 	DHCPMalformed int64 `json:"dhcpMalformed"`
 	DHCPUnknown   int64 `json:"dhcpUnknown"` // packets of MACs that nobody knows
+	DHCPDirect    int64 `json:"dhcpDirect"`  // packets without giaddr, which RelayOnly drops
 	TFTPServed    int64 `json:"tftpServed"`
 	TFTPRefused   int64 `json:"tftpRefused"`
 	EventsDropped int64 `json:"eventsDropped"`
@@ -131,7 +140,7 @@ func (s *Server) Stats() Stats {
 	return Stats{
 		DHCPReceived: s.stats.dhcpReceived.Load(), DHCPAnswered: s.stats.dhcpAnswered.Load(),
 		DHCPDropped: s.stats.dhcpDropped.Load(), DHCPMalformed: s.stats.dhcpMalformed.Load(),
-		DHCPUnknown: s.stats.dhcpUnknown.Load(), TFTPServed: s.stats.tftpServed.Load(),
+		DHCPUnknown: s.stats.dhcpUnknown.Load(), DHCPDirect: s.stats.dhcpDirect.Load(), TFTPServed: s.stats.tftpServed.Load(),
 		TFTPRefused: s.stats.tftpRefused.Load(), EventsDropped: s.rec.droppedEvents.Load(),
 		SeenDropped: s.rec.droppedSeen.Load(),
 	}
@@ -154,8 +163,9 @@ func New(cfg Config, machines Machines, journal Journal) (*Server, error) {
 	}
 	// Most of what is logged here, anybody on the wire can cause.
 	cfg.Log = slog.New(quiet.Handler(cfg.Log.Handler(), cfg.Now))
-	if len(cfg.Interfaces) > 0 {
-		if !cfg.Address.IsValid() {
+	cfg.relayOnly(&p)
+	if len(cfg.Interfaces) > 0 || cfg.RelayOnly {
+		if !cfg.Address.IsValid() && len(cfg.Interfaces) > 0 {
 			a, err := firstAddress(cfg.Interfaces[0])
 			if err != nil {
 				p.Add("address", "give the server's address in the configuration", "%v", err)
@@ -192,6 +202,33 @@ func New(cfg Config, machines Machines, journal Journal) (*Server, error) {
 		}
 	}
 	return s, nil
+}
+
+// relayOnly checks what belongs to RelayOnly.
+func (c *Config) relayOnly(p *inventory.Problems) {
+	switch {
+	case !c.RelayOnly && c.Listen.IsValid():
+		p.Add("listen", "leave it out", "only a server that answers relays alone may listen elsewhere than at its address")
+	case !c.RelayOnly:
+		return
+	}
+	if len(c.Interfaces) > 0 {
+		p.Add("interfaces", "leave one of them out; an interface answers relays, too", "a server that answers relays alone has no interface")
+	}
+	if !c.Address.IsValid() {
+		p.Add("address", "give the server's address in the configuration", "a server that answers relays alone has no interface to take its address from")
+	}
+	if len(c.Relays) == 0 {
+		p.Add("relays", "list the relays' addresses on the machines' networks, for example 10.0.20.1", "no relay is listed: whose giaddr is to be believed?")
+	}
+}
+
+// bind is the address to which listeners are bound that name none.
+func (c *Config) bind() netip.Addr {
+	if c.Listen.IsValid() {
+		return c.Listen
+	}
+	return c.Address
 }
 
 func firstAddress(iface string) (netip.Addr, error) {
@@ -233,7 +270,7 @@ func (s *Server) Base() string {
 // that cannot be bound is an error that names the port and a remedy; of
 // several HTTP ports one is enough. Without interfaces it only waits.
 func (s *Server) Run(ctx context.Context) error {
-	if len(s.cfg.Interfaces) == 0 {
+	if len(s.cfg.Interfaces) == 0 && !s.cfg.RelayOnly {
 		s.log.Info("boot services are off: no interface is configured, run ingot init")
 		<-ctx.Done()
 		return nil
@@ -243,20 +280,15 @@ func (s *Server) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	tftpConn, err := listenTFTP(ctx, s.cfg.TFTPAddr, s.cfg.Address)
+	tftpConn, err := listenTFTP(ctx, s.cfg.TFTPAddr, s.cfg.bind())
 	if err != nil {
 		closeAll(https)
 		return err
 	}
-	var dhcp []*dhcpConn
-	for _, name := range s.cfg.Interfaces {
-		c, err := listenDHCP(ctx, name, s.cfg.Address)
-		if err != nil {
-			closeAll(https)
-			closeAll(dhcp)
-			return errors.Join(err, tftpConn.Close())
-		}
-		dhcp = append(dhcp, c)
+	dhcp, err := s.listenDHCP(ctx)
+	if err != nil {
+		closeAll(https)
+		return errors.Join(err, tftpConn.Close())
 	}
 	g.Go(func() error { return s.rec.run(ctx) })
 	for _, l := range https {
@@ -266,8 +298,25 @@ func (s *Server) Run(ctx context.Context) error {
 	for _, c := range dhcp {
 		g.Go(func() error { return s.serveDHCP(ctx, c) })
 	}
-	s.log.Info("boot services are up", "interfaces", s.cfg.Interfaces, "address", s.cfg.Address.String(), "http", s.Base())
+	s.log.Info("boot services are up", "interfaces", s.cfg.Interfaces, "relayOnly", s.cfg.RelayOnly, "address", s.cfg.Address.String(), "http", s.Base())
 	return g.Wait()
+}
+
+// listenDHCP binds port 67 of all interfaces, or that of the relays.
+func (s *Server) listenDHCP(ctx context.Context) (out []*dhcpConn, err error) {
+	if s.cfg.RelayOnly {
+		c, err := listenRelayed(ctx, s.cfg.bind())
+		return []*dhcpConn{c}, err
+	}
+	for _, name := range s.cfg.Interfaces {
+		c, err := listenDHCP(ctx, name, s.cfg.Address)
+		if err != nil {
+			closeAll(out)
+			return nil, err
+		}
+		out = append(out, c)
+	}
+	return out, nil
 }
 
 type closer interface{ Close() error }

@@ -311,6 +311,9 @@ func (s *Server) Why(ctx context.Context, mac string) (Explanation, error) {
 	if d.Armed() {
 		e.Reasons = e.Reasons[:len(e.Reasons)-1] // "does not ask for a boot file" is of this call alone
 	}
+	if d.Address {
+		e.Reasons = append(e.Reasons, s.relays(d.Interface)...)
+	}
 	for _, c := range []struct {
 		name  string
 		class Class
@@ -324,6 +327,34 @@ func (s *Server) Why(ctx context.Context, mac string) (Explanation, error) {
 		e.Answers = append(e.Answers, Answer{c.name, file, why})
 	}
 	return e, nil
+}
+
+// relays says which relays may ask for the reservation of i, where that is
+// not any.
+func (s *Server) relays(i inventory.Interface) []string {
+	if len(s.cfg.Relays) == 0 {
+		return nil
+	}
+	subnet := reservationPrefix(i, link{})
+	var ours []string
+	for _, r := range s.cfg.Relays {
+		switch {
+		case !r.Overlaps(subnet):
+		case r.IsSingleIP():
+			ours = append(ours, r.Addr().String())
+		default:
+			ours = append(ours, r.String())
+		}
+	}
+	switch who := strings.Join(ours, ", "); {
+	case len(ours) > 0 && s.cfg.RelayOnly:
+		return []string{"DHCP is answered through a relay alone: " + who}
+	case len(ours) > 0:
+		return []string{"a relay may ask for it: " + who}
+	case s.cfg.RelayOnly:
+		return []string{fmt.Sprintf("but DHCP is not answered: none of netboot.relays is in its network %s", subnet.Masked())}
+	}
+	return nil
 }
 
 // bootFile returns the name or URL that DHCP hands out for d, and why there

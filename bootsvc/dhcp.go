@@ -122,6 +122,10 @@ func (s *Server) answer(ctx context.Context, p *dhcpv4.DHCPv4, in link) reply {
 		return none
 	}
 	giaddr := addr4(p.GatewayIPAddr)
+	if s.cfg.RelayOnly && !giaddr.IsValid() {
+		s.stats.dhcpDirect.Add(1) // a client's renewal by unicast, or somebody who is no relay; clients ask again by broadcast
+		return none
+	}
 	log := s.log.With("mac", mac, "message", kind.String(), "interface", in.name)
 	if giaddr.IsValid() {
 		log = log.With("relay", giaddr.String())

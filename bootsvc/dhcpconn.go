@@ -24,14 +24,35 @@ const (
 	maxDatagram = 4096
 )
 
-// A dhcpConn is port 67 of one interface.
+// A dhcpConn is port 67 of one interface, or the one that relays send to.
 type dhcpConn struct {
-	iface *net.Interface
+	name  string         // of the interface, or the address
+	iface *net.Interface // nil: relays alone
 	self  netip.Addr
 	conn  *net.UDPConn
 	p4    *ipv4.PacketConn
-	raw   int // packet socket that only sends
+	raw   int // packet socket that only sends; -1: none
 	once  sync.Once
+}
+
+// listenRelayed binds UDP port 67 of an address, and nothing that would need
+// more of the host: no device, no broadcast, no packet socket.
+func listenRelayed(ctx context.Context, at netip.Addr) (*dhcpConn, error) {
+	var lc net.ListenConfig
+	pc, err := lc.ListenPacket(ctx, "udp4", netip.AddrPortFrom(at, 67).String())
+	if err != nil {
+		return nil, fmt.Errorf("binding UDP port 67 on %s for DHCP: %w (%s)", at, err, portRemedy(err, "address"))
+	}
+	conn := pc.(*net.UDPConn)
+	return &dhcpConn{name: at.String(), self: at, conn: conn, p4: ipv4.NewPacketConn(conn), raw: -1}, nil
+}
+
+// link is what is known of where a packet came in.
+func (c *dhcpConn) link() link {
+	if c.iface == nil {
+		return link{name: "relay"}
+	}
+	return link{name: c.name, prefixes: interfacePrefixes(c.iface)}
 }
 
 // listenDHCP binds UDP port 67 of the interface. The socket is bound to the
@@ -65,12 +86,16 @@ func listenDHCP(ctx context.Context, name string, self netip.Addr) (*dhcpConn, e
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("opening a packet socket on %s: %w (%s)", name, err, portRemedy(err, "interfaces")), conn.Close())
 	}
-	return &dhcpConn{iface: iface, self: self, conn: conn, p4: p4, raw: raw}, nil
+	return &dhcpConn{name: name, iface: iface, self: self, conn: conn, p4: p4, raw: raw}, nil
 }
 
 func (c *dhcpConn) Close() error {
 	var err error
-	c.once.Do(func() { err = errors.Join(c.conn.Close(), unix.Close(c.raw)) })
+	c.once.Do(func() {
+		if err = c.conn.Close(); c.raw >= 0 {
+			err = errors.Join(err, unix.Close(c.raw))
+		}
+	})
 	return err
 }
 
@@ -78,6 +103,20 @@ func (c *dhcpConn) Close() error {
 // drops what comes from another of the host's addresses.
 func (c *dhcpConn) write(r reply) error {
 	b := r.packet.ToBytes()
+	if c.iface == nil {
+		// Where the packet came from is not asked: a container's network may
+		// have rewritten it. A socket bound to an address sends from it.
+		to := &net.UDPAddr{IP: r.to.AsSlice(), Port: 67}
+		switch r.route {
+		case routeRelay:
+		case routeUnicast: // INFORM through a relay: to the reservation (RFC 2131 §4.3.5)
+			to.Port = 68
+		default:
+			return fmt.Errorf("sending by %s: this server answers relays alone", r.route)
+		}
+		_, err := c.conn.WriteToUDP(b, to)
+		return err
+	}
 	cm := &ipv4.ControlMessage{Src: c.self.AsSlice(), IfIndex: c.iface.Index}
 	to := &net.UDPAddr{Port: 68}
 	switch r.route {
@@ -173,10 +212,10 @@ func (s *Server) readDHCP(ctx context.Context, c *dhcpConn, queue chan<- []byte)
 		}
 		if err != nil {
 			if errors.Is(err, net.ErrClosed) {
-				return fmt.Errorf("reading DHCP on %s: %w", c.iface.Name, err)
+				return fmt.Errorf("reading DHCP on %s: %w", c.name, err)
 			}
 			// The interface went down; it may come back.
-			s.log.Warn("reading DHCP", "interface", c.iface.Name, "error", err)
+			s.log.Warn("reading DHCP", "interface", c.name, "error", err)
 			pause(ctx, time.Second)
 			continue
 		}
@@ -192,12 +231,12 @@ func (s *Server) readDHCP(ctx context.Context, c *dhcpConn, queue chan<- []byte)
 func (s *Server) handleDHCP(ctx context.Context, c *dhcpConn, b []byte) {
 	ctx, cancel := context.WithTimeout(ctx, dhcpLookup)
 	defer cancel()
-	r := s.handlePacket(ctx, b, link{name: c.iface.Name, prefixes: interfacePrefixes(c.iface)})
+	r := s.handlePacket(ctx, b, c.link())
 	if r.route == routeNone {
 		return
 	}
 	if err := c.write(r); err != nil {
-		s.log.Error("sending a DHCP reply", "interface", c.iface.Name, "route", r.route.String(), "to", r.to.String(), "error", err)
+		s.log.Error("sending a DHCP reply", "interface", c.name, "route", r.route.String(), "to", r.to.String(), "error", err)
 	}
 }
 

@@ -230,7 +230,7 @@ func (s *Server) listenHTTP(ctx context.Context) ([]net.Listener, error) {
 	var errs []error
 	var lc net.ListenConfig
 	for _, addr := range s.cfg.HTTPAddr {
-		full := withHost(addr, s.cfg.Address)
+		full := withHost(addr, s.cfg.bind())
 		l, err := lc.Listen(ctx, "tcp4", full)
 		if err != nil {
 			err = fmt.Errorf("binding TCP %s for HTTP: %w (%s)", full, err, portRemedy(err, "provisioning HTTP addresses"))

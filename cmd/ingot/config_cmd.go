@@ -42,7 +42,7 @@ func configCmd(o *options) *cobra.Command {
 // exampleConfig is the commented configuration with this user's paths, the
 // chosen interfaces, and the directories of boot files that were found ("" =
 // not found).
-func exampleConfig(interfaces []string, loaders, agentOS string) string {
+func exampleConfig(interfaces []string, loaders, agentOS string, more ...string) string {
 	line := "  #interfaces: [eth1]             # where machines are answered; none: DHCP is off\n"
 	if len(interfaces) > 0 {
 		line = "  interfaces: [" + strings.Join(interfaces, ", ") + "]\n"
@@ -51,6 +51,9 @@ func exampleConfig(interfaces []string, loaders, agentOS string) string {
 		if x.dir != "" {
 			line += fmt.Sprintf("  %s: %q\n", x.key, x.dir)
 		}
+	}
+	for _, m := range more {
+		line += "  " + m + "\n"
 	}
 	etc, state := config.Paths()
 	text := fmt.Sprintf(config.Example, line)

@@ -10,6 +10,7 @@ import (
 	"maps"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -130,12 +131,13 @@ func (d *doctor) here(ctx context.Context, file string) {
 	} else {
 		d.ports()
 	}
-	if len(d.cfg.Netboot.Interfaces) == 0 {
+	if !d.cfg.Netboot.On() {
 		d.warn("netboot", "ingot init, or netboot.interfaces in "+file, "no interface is configured: DHCP is off")
 		return
 	}
 	d.capabilities()
 	d.interfaces(ctx)
+	d.relays(ctx)
 	d.bootFiles()
 	if running {
 		d.reachable(ctx)
@@ -243,16 +245,20 @@ func (d *doctor) ports() {
 		}
 		sockets = append(sockets, socket{"tcp", config.Join("127.0.0.1", d.cfg.Temporal.UIPort), "temporal.ui_port"})
 	}
-	if n := d.cfg.Netboot; len(n.Interfaces) > 0 {
+	if n := d.cfg.Netboot; n.On() {
 		if a, err := provisioningAddress(n); err == nil {
+			at, dhcp := n.Bind(a), "0.0.0.0"
+			if n.RelayOnly {
+				dhcp = at
+			}
 			for _, p := range n.HTTP {
-				sockets = append(sockets, socket{"tcp", config.Join(a.String(), p), "netboot.http"})
+				sockets = append(sockets, socket{"tcp", config.Join(at, p), "netboot.http"})
 			}
 			for _, p := range n.Metadata {
-				sockets = append(sockets, socket{"tcp", config.Join(a.String(), p), "netboot.metadata"})
+				sockets = append(sockets, socket{"tcp", config.Join(at, p), "netboot.metadata"})
 			}
-			sockets = append(sockets, socket{"tcp", config.Join(a.String(), n.Agent), "netboot.agent"},
-				socket{"udp", config.Join(a.String(), n.TFTP), "netboot.tftp"}, socket{"udp", "0.0.0.0:67", "DHCP"})
+			sockets = append(sockets, socket{"tcp", config.Join(at, n.Agent), "netboot.agent"},
+				socket{"udp", config.Join(at, n.TFTP), "netboot.tftp"}, socket{"udp", config.Join(dhcp, 67), "DHCP"})
 		}
 	}
 	good := 0
@@ -264,7 +270,7 @@ func (d *doctor) ports() {
 		case errors.Is(err, syscall.EADDRINUSE):
 			d.fail("ports", "ss -l"+s.network[:1]+"np shows whose it is; stop that program or change "+s.key, "%s %s (%s) is in use by another program", s.network, s.addr, s.key)
 		case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM):
-			d.fail("ports", "setcap cap_net_bind_service,cap_net_raw,cap_net_admin+ep "+program(), "%s %s (%s) needs a capability", s.network, s.addr, s.key)
+			d.fail("ports", "setcap "+capabilityNames(d.cfg.Netboot.RelayOnly)+"+ep "+program(), "%s %s (%s) needs a capability", s.network, s.addr, s.key)
 		default:
 			d.fail("ports", "correct "+s.key+" in the configuration", "%s %s (%s): %v", s.network, s.addr, s.key, err)
 		}
@@ -310,20 +316,65 @@ func (d *doctor) capabilities() {
 		d.warn("capabilities", "", "reading /proc/self/status: %v", err)
 		return
 	}
+	want := map[string]int{"cap_net_bind_service": unix.CAP_NET_BIND_SERVICE, "cap_net_raw": unix.CAP_NET_RAW}
+	text := "raw sockets and low ports may be opened"
+	if d.cfg.Netboot.RelayOnly {
+		delete(want, "cap_net_raw")
+		text = "low ports may be opened, and relays need no more"
+	}
 	var missing []string
-	for _, c := range []struct {
-		bit  int
-		name string
-	}{{unix.CAP_NET_BIND_SERVICE, "cap_net_bind_service"}, {unix.CAP_NET_RAW, "cap_net_raw"}} {
-		if have&(1<<c.bit) == 0 {
-			missing = append(missing, c.name)
+	for _, name := range slices.Sorted(maps.Keys(want)) {
+		if have&(1<<want[name]) == 0 {
+			missing = append(missing, name)
 		}
 	}
 	if len(missing) > 0 {
-		d.fail("capabilities", fmt.Sprintf("setcap cap_net_bind_service,cap_net_raw+ep %s, or run as root", program()), "missing: %s", strings.Join(missing, ", "))
+		d.fail("capabilities", fmt.Sprintf("setcap %s+ep %s, or run as root", capabilityNames(d.cfg.Netboot.RelayOnly), program()), "missing: %s", strings.Join(missing, ", "))
 		return
 	}
-	d.ok("capabilities", "raw sockets and low ports may be opened")
+	d.ok("capabilities", "%s", text)
+}
+
+// capabilityNames are those that a server without root needs.
+func capabilityNames(relayOnly bool) string {
+	if relayOnly {
+		return "cap_net_bind_service"
+	}
+	return "cap_net_bind_service,cap_net_raw"
+}
+
+// relays looks at a server that answers relays alone: at its own address, and
+// at the way to each relay.
+func (d *doctor) relays(ctx context.Context) {
+	n := d.cfg.Netboot
+	if !n.RelayOnly {
+		return
+	}
+	here := slices.ContainsFunc(interfaces(), func(i iface) bool {
+		return slices.ContainsFunc(i.addresses, func(a string) bool { return strings.HasPrefix(a, n.Address+"/") })
+	})
+	switch {
+	case here:
+		d.ok("relay", "%s, which relays and machines reach, is of this host", n.Address)
+	case n.Listen != "":
+		d.ok("relay", "%s is of another host, which has to hand on its ports: netboot.listen is %s", n.Address, n.Listen)
+	default:
+		d.fail("relay", "correct netboot.address; in a container whose ports are published: netboot.listen: 0.0.0.0", "%s is no address of this host", n.Address)
+	}
+	for _, r := range n.Relays {
+		if _, err := netip.ParseAddr(r); err != nil {
+			continue // a prefix: one of its relays has to be asked
+		}
+		// Connecting a UDP socket sends nothing: the kernel only looks for the way.
+		var dial net.Dialer
+		c, err := dial.DialContext(ctx, "udp4", net.JoinHostPort(r, "67"))
+		if err != nil {
+			d.fail("relay", "ip route add NETWORK/BITS via ROUTER, or a default route", "there is no way to relay %s: %v", r, err)
+			continue
+		}
+		_ = c.Close() // nothing was sent
+		d.ok("relay", "replies to relay %s have a way", r)
+	}
 }
 
 func (d *doctor) interfaces(ctx context.Context) {
@@ -383,8 +434,8 @@ func (d *doctor) bootFiles() {
 func (d *doctor) reachable(ctx context.Context) {
 	n := d.cfg.Netboot
 	a, err := provisioningAddress(n)
-	if err != nil {
-		return // interfaces has told
+	if err != nil || n.Listen != "" {
+		return // interfaces has told; what another host hands on is seen from the machines' side alone
 	}
 	var targets []string
 	for _, p := range slices.Concat(n.HTTP, n.Metadata) {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -20,18 +21,26 @@ import (
 func initCmd(o *options) *cobra.Command {
 	var chosen []string
 	var yes bool
+	var relay relayOnly
 	c := &cobra.Command{
 		Use: "init", Short: "Set up this host as a server: configuration, keys, admin token", Args: cobra.NoArgs,
 		Long: `Set up this host as a server: list its interfaces, look for other DHCP servers
 on those that are chosen, and write a commented configuration, the keys of the
 stored secrets and the admin token. Nothing that exists is overwritten.
 
-Without an interface DHCP stays off; the API, the page and workflows work.`,
-		Example: "  ingot init\n  ingot init --interface eth1\n  ingot init --yes       # asks nothing, DHCP stays off",
+Without an interface DHCP stays off; the API, the page and workflows work.
+
+With --relay-only machines are answered through DHCP relays alone, from a host
+that has no interface on their network: no raw socket, no broadcast.`,
+		Example: "  ingot init\n  ingot init --interface eth1\n  ingot init --relay-only --relay 10.0.20.1 --address 192.168.1.10\n  ingot init --yes       # asks nothing, DHCP stays off",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return o.initialize(cmd, chosen, yes)
+			return o.initialize(cmd, chosen, relay, yes)
 		},
 	}
+	c.Flags().BoolVar(&relay.on, "relay-only", false, "answer machines through DHCP relays alone")
+	c.Flags().StringArrayVar(&relay.relays, "relay", nil, "with --relay-only: a relay's address on the machines' network, or a prefix; repeatable")
+	c.Flags().StringVar(&relay.address, "address", "", "with --relay-only: this host as relays and machines reach it; default: its only IPv4 address")
+	c.MarkFlagsMutuallyExclusive("interface", "relay-only")
 	c.Flags().StringArrayVar(&chosen, "interface", nil, "interface on which machines are answered; repeatable")
 	yesFlag(c, &yes)
 	completeFlag(c, "interface", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
@@ -42,6 +51,51 @@ Without an interface DHCP stays off; the API, the page and workflows work.`,
 		return names, cobra.ShellCompDirectiveNoFileComp
 	})
 	return c
+}
+
+// relayOnly is what a server that answers relays alone is told.
+type relayOnly struct {
+	on      bool
+	relays  []string
+	address string
+}
+
+// lines checks r and returns what belongs below netboot.
+func (r relayOnly) lines() ([]string, error) {
+	if !r.on {
+		if len(r.relays) > 0 || r.address != "" {
+			return nil, usage("--relay and --address belong to --relay-only")
+		}
+		return nil, nil
+	}
+	var ps inventory.Problems
+	if len(r.relays) == 0 {
+		ps.Add("--relay", "the relay's address on the machines' network: --relay 10.0.20.1", "no relay is named, so that nobody could be answered")
+	}
+	for _, x := range r.relays {
+		if _, err := config.Prefix(x); err != nil {
+			ps.Add("--relay", "write an address or a prefix", "%q is neither", x)
+		}
+	}
+	if r.address == "" {
+		var all []string
+		for _, i := range interfaces() {
+			for _, a := range i.addresses {
+				if p, err := netip.ParsePrefix(a); err == nil && !p.Addr().IsLinkLocalUnicast() {
+					all = append(all, p.Addr().String())
+				}
+			}
+		}
+		if len(all) != 1 {
+			ps.Add("--address", "one of this host's addresses: "+orText(strings.Join(all, ", "), "it has none"), "relays and machines reach this server at one address")
+			return nil, ps.Err()
+		}
+		r.address = all[0]
+	}
+	if a, err := netip.ParseAddr(r.address); err != nil || !a.Is4() {
+		ps.Add("--address", "write this host's IPv4 address", "%q is none", r.address)
+	}
+	return []string{"relay_only: true", "address: " + r.address, "relays: [" + strings.Join(r.relays, ", ") + "]"}, ps.Err()
 }
 
 // an iface is an interface that machines could be on.
@@ -79,30 +133,40 @@ func interfaces() []iface {
 	return out
 }
 
-func (o *options) initialize(cmd *cobra.Command, chosen []string, yes bool) error {
-	_, err := os.Stat(o.config)
+func (o *options) initialize(cmd *cobra.Command, chosen []string, relay relayOnly, yes bool) error {
+	relayed, err := relay.lines()
+	if err != nil {
+		return err
+	}
+	_, err = os.Stat(o.config)
 	exists := err == nil
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if exists && len(chosen) > 0 {
+	if exists && (len(chosen) > 0 || relay.on) {
+		what := fmt.Sprintf("\"interfaces: [%s]\"", strings.Join(chosen, ", "))
+		if relay.on {
+			what = "\"" + strings.Join(relayed, "\", \"") + "\""
+		}
 		return advice{
 			fmt.Errorf("%s exists and is not overwritten: %w", o.config, inventory.ErrConflict),
-			fmt.Sprintf("write below netboot: in it \"interfaces: [%s]\", then start ingot serve again", strings.Join(chosen, ", ")),
+			fmt.Sprintf("write below netboot: in it %s, then start ingot serve again", what),
 		}
 	}
 	if !exists {
-		if chosen, err = o.chooseInterfaces(cmd, chosen, yes); err != nil {
+		if relay.on {
+			chosen = nil
+		} else if chosen, err = o.chooseInterfaces(cmd, chosen, yes); err != nil {
 			return err
 		}
 		for _, name := range chosen {
 			lookForDHCP(cmd, name)
 		}
 		var loaders, agentOS string
-		if len(chosen) > 0 {
+		if len(chosen) > 0 || relay.on {
 			loaders, agentOS = findBootFiles(cmd)
 		}
-		if err := writeConfig(o.config, exampleConfig(chosen, loaders, agentOS)); err != nil {
+		if err := writeConfig(o.config, exampleConfig(chosen, loaders, agentOS, relayed...)); err != nil {
 			return err
 		}
 		cmd.Printf("wrote %s\n", o.config)
@@ -136,7 +200,7 @@ func (o *options) initialize(cmd *cobra.Command, chosen []string, yes bool) erro
 		}
 		cmd.Printf("%s %s  (%s)\n", word, f.file, f.what)
 	}
-	if len(cfg.Netboot.Interfaces) == 0 {
+	if !cfg.Netboot.On() {
 		cmd.Printf("DHCP stays off: netboot.interfaces in %s names no interface\n", o.config)
 		if exists {
 			var names []string

@@ -34,6 +34,8 @@ func printStatus(w io.Writer, c *remote, s api.Status) error {
 	switch {
 	case s.Netboot.Off:
 		t.field("netboot", orText(s.Netboot.Message, "off"))
+	case len(s.Netboot.Relays) > 0:
+		t.field("netboot", strings.TrimSpace("through the relays "+strings.Join(s.Netboot.Relays, ", ")+" alone, as "+s.Netboot.Address+"  "+s.Netboot.Message))
 	default:
 		t.field("netboot", strings.TrimSpace("on "+strings.Join(s.Netboot.Interfaces, ", ")+"  "+s.Netboot.Message))
 	}

@@ -57,12 +57,18 @@ type Records struct {
 	Keep int `json:"keep,omitempty"`
 }
 
-// Netboot says on which interfaces machines are answered.
+// Netboot says where machines are answered.
 type Netboot struct {
 	Interfaces []string `json:"interfaces,omitempty"`
 	// Address is the server as the machines see it; default: the first IPv4
 	// address of the first interface.
 	Address string `json:"address,omitempty"`
+	// RelayOnly answers DHCP that Relays send to Address, in place of
+	// Interfaces: no raw socket, no broadcast.
+	RelayOnly bool `json:"relay_only,omitempty"`
+	// Listen is what a RelayOnly server binds where Address is not one of this
+	// host, in a container whose ports are published.
+	Listen string `json:"listen,omitempty"`
 	// Ports of the listeners on Address.
 	HTTP     []int `json:"http,omitempty"`
 	TFTP     int   `json:"tftp,omitempty"`
@@ -81,6 +87,42 @@ type Netboot struct {
 	// vmlinuz and initramfs. Default: beside the program.
 	Loaders string `json:"loaders,omitempty"`
 	AgentOS string `json:"agent_os,omitempty"`
+}
+
+// On tells whether machines are answered at all.
+func (n Netboot) On() bool { return len(n.Interfaces) > 0 || n.RelayOnly }
+
+// Bind is the address that the listeners for machines bind, given that of the
+// server as the machines see it.
+func (n Netboot) Bind(address netip.Addr) string {
+	if n.Listen != "" {
+		return n.Listen
+	}
+	return address.String()
+}
+
+// check looks at what belongs together.
+func (n Netboot) check(p *inventory.Problems) {
+	if n.Listen != "" {
+		if a, err := netip.ParseAddr(n.Listen); err != nil || !a.Is4() {
+			p.Add("netboot.listen", "write 0.0.0.0, or leave it out", "%q is no IPv4 address", n.Listen)
+		}
+		if !n.RelayOnly {
+			p.Add("netboot.listen", "leave it out, or write relay_only: true", "a server with interfaces listens at its address")
+		}
+	}
+	if !n.RelayOnly {
+		return
+	}
+	if len(n.Interfaces) > 0 {
+		p.Add("netboot.interfaces", "leave relay_only out: an interface answers relays, too; or leave interfaces out", "with relay_only no interface is served")
+	}
+	if n.Address == "" {
+		p.Add("netboot.address", "write this server's address, which relays and machines reach", "with relay_only there is no interface to take it from")
+	}
+	if len(n.Relays) == 0 {
+		p.Add("netboot.relays", "write \"relays: [10.0.20.1]\", the relays' addresses on the machines' networks", "with relay_only the relays have to be listed, or nobody could be answered")
+	}
 }
 
 // Images says how images are kept.
@@ -204,6 +246,7 @@ func (c *Config) check(p *inventory.Problems) {
 			p.Add("netboot.address", "write the server's IPv4 address on the provisioning network", "%q is no IPv4 address", c.Netboot.Address)
 		}
 	}
+	c.Netboot.check(p)
 	for i, r := range c.Netboot.Relays {
 		if _, err := Prefix(r); err != nil {
 			p.Add(fmt.Sprintf("netboot.relays[%d]", i), "write an address or a prefix", "%q is neither", r)
@@ -370,6 +413,8 @@ const Example = `# Ingot's configuration. Every line shown commented out is the 
 
 netboot:
 %s  #address: 10.0.0.2             # this server as the machines see it; default: the interface's
+  #relay_only: true              # answer DHCP that relays send to address, in place of interfaces
+  #listen: 0.0.0.0               # with relay_only, in a container whose ports are published
   #http: [80, 7080]
   #tftp: 69
   #agent: 7443                    # agents, TLS

@@ -1,0 +1,30 @@
+package config
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// TestS31RelayOnlyWithoutRelays: the server refuses to start, and says what
+// to write.
+func TestS31RelayOnlyWithoutRelays(t *testing.T) {
+	_, err := load(t, "netboot:\n  relay_only: true\n  interfaces: [eth0]\n")
+	require.ErrorIs(t, err, inventory.ErrInvalid)
+	for _, want := range []string{"ingot.yaml:3", "an interface answers relays, too", "netboot.address", "write this server's address", "netboot.relays", "relays: [10.0.20.1]"} {
+		require.Contains(t, err.Error(), want)
+	}
+	_, err = load(t, "netboot:\n  listen: everywhere\n")
+	require.ErrorContains(t, err, "is no IPv4 address")
+	_, err = load(t, "netboot:\n  listen: 0.0.0.0\n")
+	require.ErrorContains(t, err, "relay_only: true")
+}
+
+func TestRelayOnly(t *testing.T) {
+	c, err := load(t, "netboot:\n  relay_only: true\n  address: 192.168.1.10\n  relays: [10.10.20.1]\n")
+	require.NoError(t, err)
+	require.True(t, c.Netboot.On())
+	require.False(t, Default().Netboot.On())
+}
