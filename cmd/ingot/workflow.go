@@ -205,15 +205,7 @@ func workflowListCmd(o *options) *cobra.Command {
 	return c
 }
 
-func took(w inventory.Workflow) string {
-	switch {
-	case w.Started.IsZero():
-		return ""
-	case w.Ended.IsZero():
-		return span(time.Since(w.Started))
-	}
-	return span(w.Ended.Sub(w.Started))
-}
+func took(w inventory.Workflow) string { return lasted(w.Started, w.Ended) }
 
 func shorten(s string, n int) string {
 	if r := []rune(s); len(r) > n {
