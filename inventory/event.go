@@ -41,7 +41,7 @@ const (
 	EventAssigned = "assigned"
 	EventStop     = "stop"
 	EventDecision = "decision"
-	EventRetired  = "retired" // decommissioned: available or quarantined, and why
+	EventRetired  = "retired"  // decommissioned: available or quarantined, and why
 	EventOperator = "operator" // a write by a person
 )
 

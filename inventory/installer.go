@@ -39,6 +39,10 @@ func (i Installer) Images() []string {
 	return append(append([]string{i.Kernel}, i.Initrds...), i.Payload)
 }
 
+// ParameterProblem says why a kernel parameter cannot stand in a boot script,
+// "" when it can: the rule of Machine.KernelArgs.
+func ParameterProblem(parameter string) string { return badKernelArg(parameter) }
+
 // Kinds of documents.
 const (
 	DocumentText      = "text"

@@ -23,6 +23,10 @@ func (d Data) values() (map[string]any, error) {
 		"nonce":          RefNonce,
 		"user_data":      RefUserData,
 		"vendor_data":    RefVendorData,
+		"documents_url":  RefDocumentsURL,
+		"webhook_url":    RefWebhookURL,
+		"boot_url":       RefBootURL,
+		"images_url":     d.ImagesURL,
 	}
 	reserved := map[string]bool{"image": true, "references": true}
 	for k := range v {
@@ -57,7 +61,7 @@ func (d Data) values() (map[string]any, error) {
 // texts joins everything that people wrote about the machine.
 func texts(m inventory.Machine, d Data) string {
 	m.UserData, m.VendorData = inventory.Secret{}, inventory.Secret{}
-	b, err := json.Marshal([]any{m, d.Image, d.ImageURL, d.HardwareMap})
+	b, err := json.Marshal([]any{m, d.Image, d.ImageURL, d.ImagesURL, d.HardwareMap})
 	if err != nil {
 		return ""
 	}
@@ -228,7 +232,7 @@ func placeholders(keys map[string]int) (map[string]any, func(string) bool) {
 		})
 		m.Disks = append(m.Disks, inventory.DeclaredDisk{Device: DefaultDisk})
 	}
-	d := Data{Machine: m, Image: &inventory.Image{Name: mark + "4", SHA256: strings.Repeat("0", 64), Format: "raw"}, ImageURL: "http://192.0.2.1/" + mark + "5"}
+	d := Data{Machine: m, Image: &inventory.Image{Name: mark + "4", SHA256: strings.Repeat("0", 64), Format: "raw"}, ImageURL: "http://192.0.2.1/" + mark + "5", ImagesURL: "http://192.0.2.1/images"}
 	v, err := d.values()
 	if err != nil {
 		v = map[string]any{}

@@ -26,6 +26,9 @@ type document struct {
 	ID            string         `json:"id"`
 	GlobalTimeout action.Seconds `json:"global_timeout"`
 	Tasks         []task         `json:"tasks"`
+	// Documents and Installer are Ingot's own: see installer.go.
+	Documents []servedDocument `json:"documents"`
+	Installer *installer       `json:"installer"`
 }
 
 type task struct {
@@ -80,7 +83,7 @@ func (d document) shape() []part {
 			env(p+".environment", a.Environment)
 		}
 	}
-	return s
+	return append(s, d.installerShape()...)
 }
 
 // checker finds what is wrong with a document, and makes actions of it.
@@ -119,7 +122,7 @@ func (c *checker) structure() {
 		total += len(t.Actions)
 	}
 	switch {
-	case len(d.Tasks) == 0:
+	case len(d.Tasks) == 0 && d.Installer == nil:
 		c.add("tasks", "", "a template needs at least one task")
 	case total > maxActions:
 		c.add("tasks", "", "hold %d actions; more than %d are not carried out in one run", total, maxActions)
@@ -138,6 +141,8 @@ func (c *checker) structure() {
 			c.step(fmt.Sprintf("%s.actions[%d]", p, j), a, names, n == total)
 		}
 	}
+	c.documents()
+	c.installer()
 }
 
 func (c *checker) name(path, name, of string, seen map[string]bool) {
@@ -190,8 +195,12 @@ func (c *checker) actions() Rendered {
 	r := Rendered{Name: c.doc.Name, GlobalTimeout: c.doc.GlobalTimeout}
 	if r.GlobalTimeout == 0 {
 		r.GlobalTimeout = DefaultGlobalTimeout
+		if c.doc.Installer != nil {
+			r.GlobalTimeout += c.doc.Installer.timeout()
+		}
 	}
 	r.DiskAlias = c.diskAlias()
+	r.Documents, r.Installer = c.doc.documents(), c.doc.Installer.plan()
 	for i, t := range c.doc.Tasks {
 		c.worker(fmt.Sprintf("tasks[%d].worker", i), t.Worker)
 		for j, s := range t.Actions {

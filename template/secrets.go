@@ -1,28 +1,30 @@
 package template
 
 import (
+	"errors"
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 
 	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/inventory"
 )
 
 // Secret references. A template's .nonce and so on render to these markers;
 // they stay in the plan, and Resolve replaces them when the action is assigned
 // to the agent. They are plain words to YAML wherever they stand.
 const (
-	RefPhoneHomeURL = "ingot@@phone-home-url@@" // where the installed system reports, nonce included
-	RefMetadataURL  = "ingot@@metadata-url@@"   // NoCloud seed of the machine, with / at its end
-	RefNonce        = "ingot@@nonce@@"          // what the installed system proves itself with
-	RefUserData     = "ingot@@user-data@@"      // the machine's user-data
-	RefVendorData   = "ingot@@vendor-data@@"    // the machine's vendor-data
+	RefPhoneHomeURL = inventory.RefPhoneHomeURL
+	RefMetadataURL  = inventory.RefMetadataURL
+	RefNonce        = inventory.RefNonce
+	RefUserData     = inventory.RefUserData
+	RefVendorData   = inventory.RefVendorData
+	RefDocumentsURL = inventory.RefDocumentsURL
+	RefWebhookURL   = inventory.RefWebhookURL
+	RefBootURL      = inventory.RefBootURL
 )
 
-var refs = []string{RefPhoneHomeURL, RefMetadataURL, RefNonce, RefUserData, RefVendorData}
-
-var marker = regexp.MustCompile(`ingot@@[a-z][a-z-]*@@`)
+var refs = []string{RefPhoneHomeURL, RefMetadataURL, RefNonce, RefUserData, RefVendorData, RefDocumentsURL, RefWebhookURL, RefBootURL}
 
 // Resolve returns a with every secret reference in its environment and its
 // command replaced by what lookup says; lookup is given the whole marker (one
@@ -32,25 +34,23 @@ func Resolve(a action.Action, lookup func(ref string) (string, error)) (action.A
 	known := map[string]string{}
 	var failed error
 	replace := func(s string) string {
-		return marker.ReplaceAllStringFunc(s, func(ref string) string {
+		v, err := inventory.Resolve(s, func(ref string) (string, error) {
 			if v, ok := known[ref]; ok {
-				return v
-			}
-			if failed != nil {
-				return ref
+				return v, nil
 			}
 			if !slices.Contains(refs, ref) {
-				failed = fmt.Errorf("resolving %q of action %q: no such reference", ref, a.Name)
-				return ref
+				return "", errors.New("no such reference")
 			}
 			v, err := lookup(ref)
-			if err != nil {
-				failed = fmt.Errorf("resolving %q of action %q: %w", ref, a.Name, err)
-				return ref
+			if err == nil {
+				known[ref] = v
 			}
-			known[ref] = v
-			return v
+			return v, err
 		})
+		if err != nil && failed == nil {
+			failed = fmt.Errorf("action %q: %w", a.Name, err)
+		}
+		return v
 	}
 	a.Environment = maps.Clone(a.Environment)
 	for k, v := range a.Environment {

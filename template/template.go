@@ -59,6 +59,8 @@ type Data struct {
 	Image *inventory.Image
 	// ImageURL is where the agent fetches Image.
 	ImageURL string
+	// ImagesURL is where images are fetched, without a slash at its end.
+	ImagesURL string
 	// HardwareMap is added to the data by its keys, as Tinkerbell's is.
 	HardwareMap map[string]string
 }
@@ -72,6 +74,10 @@ type Rendered struct {
 	// is no identity: the agent maps it, and its partitions, onto the disk
 	// that was bound.
 	DiskAlias string
+	// Installer is what the machine boots after the actions, nil for none, and
+	// Documents what it or the installed system reads.
+	Installer *inventory.Installer `json:",omitempty"`
+	Documents []inventory.Document `json:",omitempty"`
 }
 
 // Parse reads a template and reports as inventory.Problems everything wrong

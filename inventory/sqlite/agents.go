@@ -73,7 +73,7 @@ func (s *Store) Redeem(ctx context.Context, o inventory.Owner, boot int, h actio
 		if err != nil {
 			return err
 		}
-		if o.Run == "" || g.Owner != o || g.Boot != boot {
+		if o.Run == "" || g.Owner != o || g.Boot != boot || g.Installer { // an installer's boot has no claim
 			return inventory.ErrNotFound
 		}
 		var have agentRow

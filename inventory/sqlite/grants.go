@@ -27,7 +27,7 @@ const personPrefix = "person:"
 // grantRow; in joins with a prefix.
 func grantColumns(prefix string) string {
 	var b strings.Builder
-	for i, c := range []string{"machine", "run", "epoch", "site_epoch", "workflow", "boot", "boots_left", "spent", "netboot_until", "secrets_until", "taken"} {
+	for i, c := range []string{"machine", "run", "epoch", "site_epoch", "workflow", "boot", "boots_left", "spent", "installer", "netboot_until", "secrets_until", "taken"} {
 		zero := "0"
 		if c == "machine" || c == "run" || c == "workflow" {
 			zero = "''"
@@ -49,6 +49,7 @@ type grantRow struct {
 	Boot         int    `db:"boot"`
 	BootsLeft    int    `db:"boots_left"`
 	Spent        bool   `db:"spent"`
+	Installer    bool   `db:"installer"`
 	NetbootUntil int64  `db:"netboot_until"`
 	SecretsUntil int64  `db:"secrets_until"`
 	Taken        int64  `db:"taken"`
@@ -57,7 +58,7 @@ type grantRow struct {
 func (r grantRow) grant() inventory.Grant {
 	return inventory.Grant{
 		Owner:     inventory.Owner{Machine: r.Machine, Run: r.Run, Epoch: r.Epoch},
-		SiteEpoch: r.SiteEpoch, Workflow: r.Workflow, Boot: r.Boot, BootsLeft: r.BootsLeft, Spent: r.Spent,
+		SiteEpoch: r.SiteEpoch, Workflow: r.Workflow, Boot: r.Boot, BootsLeft: r.BootsLeft, Spent: r.Spent, Installer: r.Installer,
 		NetbootUntil: moment(r.NetbootUntil), SecretsUntil: moment(r.SecretsUntil), Taken: moment(r.Taken),
 	}
 }
@@ -114,7 +115,7 @@ func take(condition string) string {
 	return `INSERT INTO grant_ (machine, run, epoch, site_epoch, workflow, boot, boots_left, spent, netboot_until, secrets_until, taken)
 		SELECT name, ?2, 1 + coalesce((SELECT value FROM meta WHERE name = 'epoch_floor'), 0), (SELECT value FROM meta WHERE name = 'site_epoch'), ?3, ?4, ?5, 0, ?7, 0, ?6 FROM machine WHERE name = ?1
 		ON CONFLICT (machine) DO UPDATE SET run = excluded.run, epoch = grant_.epoch + 1, site_epoch = excluded.site_epoch, workflow = excluded.workflow,
-			boot = excluded.boot, boots_left = excluded.boots_left, spent = 0, netboot_until = excluded.netboot_until, secrets_until = 0, taken = excluded.taken
+			boot = excluded.boot, boots_left = excluded.boots_left, spent = 0, installer = 0, netboot_until = excluded.netboot_until, secrets_until = 0, taken = excluded.taken
 		WHERE ` + condition + ` RETURNING ` + grantColumns("")
 }
 
@@ -243,7 +244,8 @@ func (s *Store) DisarmByHand(ctx context.Context, machine, by string, force bool
 	})
 }
 
-// AllowBoot opens the netboot window for o's next boot until the given time.
+// AllowBoot opens the netboot window for o's next boot until the given time:
+// the machine boots the agent.
 //
 // A boot one above the present one is counted; none left is
 // inventory.ErrConflict. The present boot again renews its window and changes
@@ -251,15 +253,26 @@ func (s *Store) DisarmByHand(ctx context.Context, machine, by string, force bool
 // inventory.ErrConflict. Agents of earlier boots live until the new boot's
 // claim is redeemed.
 func (s *Store) AllowBoot(ctx context.Context, o inventory.Owner, boot int, until time.Time) (inventory.Grant, error) {
+	return s.allow(ctx, o, boot, false, until)
+}
+
+// AllowInstaller is AllowBoot for a boot of the plan's installer. It opens the
+// secrets window as well, for the documents that the installer reads.
+func (s *Store) AllowInstaller(ctx context.Context, o inventory.Owner, boot int, until time.Time) (inventory.Grant, error) {
+	return s.allow(ctx, o, boot, true, until)
+}
+
+func (s *Store) allow(ctx context.Context, o inventory.Owner, boot int, installer bool, until time.Time) (inventory.Grant, error) {
 	var g inventory.Grant
 	err := s.write(ctx, fmt.Sprintf("allowing boot %d of machine %q", boot, o.Machine), func(tx *sqlx.Tx) error {
 		if boot < 1 {
 			return inventory.ErrInvalid
 		}
 		var r grantRow
-		err := get(ctx, tx, &r, `UPDATE grant_ SET boots_left = boots_left - (boot <> ?4), spent = spent AND boot = ?4, boot = ?4, netboot_until = ?5
+		err := get(ctx, tx, &r, `UPDATE grant_ SET boots_left = boots_left - (boot <> ?4), spent = spent AND boot = ?4, boot = ?4, netboot_until = ?5,
+			installer = ?6, secrets_until = iif(?6, ?5, secrets_until)
 			WHERE `+owns+` AND (boot = ?4 OR (boot = ?4 - 1 AND boots_left > 0)) RETURNING `+grantColumns(""),
-			o.Machine, o.Run, o.Epoch, boot, nanos(until))
+			o.Machine, o.Run, o.Epoch, boot, nanos(until), installer)
 		if errors.Is(err, inventory.ErrNotFound) {
 			g, err := grantOf(ctx, tx, o.Machine)
 			if err != nil {
@@ -274,7 +287,11 @@ func (s *Store) AllowBoot(ctx context.Context, o inventory.Owner, boot int, unti
 			return err
 		}
 		g = r.grant()
-		return s.event(ctx, tx, inventory.Event{Machine: o.Machine, Run: o.Run, Epoch: o.Epoch, Boot: boot, Kind: inventory.EventArmed})
+		e := inventory.Event{Machine: o.Machine, Run: o.Run, Epoch: o.Epoch, Boot: boot, Kind: inventory.EventArmed}
+		if installer {
+			e.Message = "for the installer"
+		}
+		return s.event(ctx, tx, e)
 	})
 	if err != nil {
 		return inventory.Grant{}, err
