@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/ingotmetal/ingot/internal/strictyaml"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -30,6 +31,8 @@ type Lab struct {
 	// Budgets replaces the time that a step may take, by the step's name. A step
 	// that is over its budget fails, unless it waits for a person.
 	Budgets map[string]time.Duration `json:"budgets,omitempty"`
+
+	doc strictyaml.Document // as it was read, for the lines of problems
 }
 
 // A Seed is the host on which the first server runs (the NAS).
@@ -140,6 +143,13 @@ type Cluster struct {
 	Join   []string   `json:"join,omitempty"` // machines, in this order
 	// API is the base URL of the cluster. Default: https and VIP.
 	API string `json:"api,omitempty"`
+	// Fingerprint pins the key of the API's certificate, as Router.Fingerprint.
+	Fingerprint string `json:"fingerprint,omitempty"`
+	// PasswordFile names the file that holds the password of the cluster's user
+	// admin. Default: "admin", which a fresh Harvester has.
+	PasswordFile string `json:"passwordFile,omitempty"`
+	// Password is the content of PasswordFile.
+	Password inventory.Secret `json:"-"`
 }
 
 // Machine returns the machine called name.

@@ -1,7 +1,12 @@
 package genesis
 
 import (
+	"fmt"
+	"slices"
+	"strings"
 	"time"
+
+	"github.com/ingotmetal/ingot/inventory"
 )
 
 // Kinds of steps, in the order in which they come. A step's name is its kind;
@@ -45,5 +50,231 @@ type StepImage struct {
 	SHA256 string `json:"sha256"`
 }
 
+// budgets of the steps, when the lab file has no other. They leave out the time
+// for which a step waits for a person.
+var budgets = map[string]time.Duration{
+	StepPreflight:  15 * time.Minute,
+	StepRouter:     45 * time.Minute,
+	StepRelay:      15 * time.Minute,
+	StepPlatform:   45 * time.Minute,
+	StepKubernetes: 30 * time.Minute,
+	StepMigrate:    time.Hour,
+	StepCreate:     2 * time.Hour,
+	StepVIP:        40 * time.Minute,
+	StepJoin:       2 * time.Hour,
+	StepProven:     40 * time.Minute,
+}
+
+// JoinStep is the name of the step in which machine joins the cluster.
+func JoinStep(machine string) string { return StepJoin + "-" + machine }
+
 // Writes tells whether the step overwrites a disk.
 func (s Step) Writes() bool { return s.Disk != "" }
+
+// Steps returns the table of what Genesis does with the lab, in its order. It
+// is the one table: the plan prints it and the workflow carries it out. The lab
+// is one that Load returned without an error.
+func (l Lab) Steps() []Step {
+	var out []Step
+	add := func(s Step) {
+		if s.Name == "" {
+			s.Name = s.Kind
+		}
+		s.Budget = budgets[s.Kind]
+		if b := l.Budgets[s.Name]; b > 0 {
+			s.Budget = b
+		}
+		out = append(out, s)
+	}
+	add(Step{
+		Kind:  StepPreflight,
+		Does:  "Checks that every image is there with its digest, that addresses are free, that BMCs answer and that all documents are right; stores the machines.",
+		Ready: "every check passed",
+		Undo:  "none: nothing was changed but the inventory, where the machines stay",
+	})
+	if r := l.Router; r != nil {
+		s := l.install(StepRouter, r.Machine)
+		s.Does = fmt.Sprintf("Writes VyOS and its config.boot to %s, which boots on the server's own network %s: no relay exists yet.", r.Machine, l.Seed.Segment)
+		s.Ready = "the VyOS of this run reports, and its API at " + r.API + " shows the configuration"
+		add(s)
+		add(Step{
+			Kind: StepRelay, Machine: r.Machine,
+			Does:  fmt.Sprintf("Waits for a DHCP packet that %s relays from %s.", r.Machine, l.Network.Prefix),
+			Waits: l.waits(l.behind(), "a machine behind the router asks for an address"),
+			Ready: fmt.Sprintf("a DISCOVER with giaddr %s was seen", l.Network.Gateway),
+			Undo:  "none: it only listens",
+		})
+	}
+	if p := l.Platform; p != nil {
+		s := l.install(StepPlatform, p.Machine)
+		s.Does = fmt.Sprintf("Installs Talos on %s with its machine configuration%s.", p.Machine, l.over())
+		s.Ready = "the Talos API at " + p.Talos + " shows the configuration of this run"
+		add(s)
+		add(Step{
+			Kind: StepKubernetes, Machine: p.Machine,
+			Does:  "Bootstraps etcd exactly once, fetches the kubeconfig and waits for Kubernetes.",
+			Ready: p.Kubernetes + "/readyz says ok, and node " + p.Machine + " is Ready",
+			Undo:  "none: a bootstrap cannot be taken back; ingot machine reprovision " + p.Machine + " begins anew",
+		})
+	}
+	if g := l.Migrate; g != nil {
+		add(Step{
+			Kind: StepMigrate, Machine: l.platform(),
+			Does:  fmt.Sprintf("Starts a standby server on %s, copies images to it and hands this server over to it at %s.", l.platform(), g.Address),
+			Ready: "the target is active, the source is retired, and a DHCP client behind the relay is answered by " + g.Address.String(),
+			Undo:  "before the hand-over is committed: the standby and its line in the relay are removed, and this server goes on; after it: none, for the target is the server then",
+		})
+	}
+	if c := l.Cluster; c != nil {
+		s := l.install(StepCreate, c.Create)
+		s.Does = fmt.Sprintf("Installs Harvester on %s, which creates the cluster.", c.Create)
+		s.Ready = "Harvester's installer reports success, and the installed node answers"
+		add(s)
+		add(Step{
+			Kind: StepVIP, Machine: c.Create,
+			Does:  "Waits until the cluster's address answers: no other node can join before.",
+			Ready: c.API + "/ping says pong",
+			Undo:  "none: it only waits",
+		})
+		for _, name := range c.Join {
+			s := l.install(StepJoin, name)
+			s.Name = JoinStep(name)
+			s.Does = fmt.Sprintf("Installs Harvester on %s, which joins the cluster.", name)
+			s.Ready = "Harvester's installer reports success, and the cluster lists the node"
+			add(s)
+		}
+	}
+	add(l.proven())
+	return out
+}
+
+// install is a step that installs a machine.
+func (l Lab) install(kind, machine string) Step {
+	m, _ := l.Machine(machine)
+	return Step{
+		Kind: kind, Machine: machine, Template: m.Template, Disk: DiskText(m.Machine), Images: l.imagesOf(m), Waits: l.power(m),
+		Undo: "the machine is disarmed and switched off, and its window is closed; none for the disk: what was on it is gone, and a half-written one does not boot",
+	}
+}
+
+func (l Lab) proven() Step {
+	s := Step{Kind: StepProven, Undo: "none: it only looks"}
+	switch {
+	case l.Cluster != nil:
+		n := 1 + len(l.Cluster.Join)
+		s.Does = fmt.Sprintf("Asks the cluster for its nodes: %d must be ready.", n)
+		s.Ready = fmt.Sprintf("%s lists %d nodes that are Ready", l.Cluster.API, n)
+	case l.Platform != nil:
+		s.Does, s.Ready = "Looks once more at the platform.", l.Platform.Kubernetes+"/readyz says ok"
+	default:
+		s.Does, s.Ready = "Looks once more at what was installed.", "every step before it is done"
+	}
+	return s
+}
+
+// stepNames returns the names of the steps, also of a lab with mistakes.
+func (l Lab) stepNames() []string {
+	var out []string
+	for _, s := range l.Steps() {
+		out = append(out, s.Name)
+	}
+	return out
+}
+
+func (l Lab) platform() string {
+	if l.Platform == nil {
+		return ""
+	}
+	return l.Platform.Machine
+}
+
+// behind is the first machine behind the router that a step installs.
+func (l Lab) behind() Machine {
+	name := l.platform()
+	if name == "" && l.Cluster != nil {
+		name = l.Cluster.Create
+	}
+	m, _ := l.Machine(name)
+	return m
+}
+
+// over says how a machine is reached.
+func (l Lab) over() string {
+	if l.Router == nil {
+		return ""
+	}
+	return ", over the relay"
+}
+
+// waits is whom a step waits for that needs m on.
+func (l Lab) waits(m Machine, what string) string {
+	if m.Name == "" || !m.BMC.Manual() {
+		return ""
+	}
+	return fmt.Sprintf("a person who switches %s on, until %s", m.Name, what)
+}
+
+// power says who switches a machine.
+func (l Lab) power(m Machine) string {
+	switch {
+	case m.BMC.Wakes():
+		return "wake-on-LAN, and a person where " + m.Name + " has to be switched off; or its first network boot"
+	case m.BMC.Manual():
+		return "a person who switches " + m.Name + " on and lets it boot from the network; or its first network boot"
+	case m.BMC.Driver == inventory.DriverExec:
+		return "the power command " + m.BMC.Command
+	}
+	return "its BMC (" + m.BMC.Driver + " at " + m.BMC.Host + ")"
+}
+
+// imagesOf returns the images that a machine is made of.
+func (l Lab) imagesOf(m Machine) []StepImage {
+	names := []string{m.Image}
+	for _, v := range m.HardwareMap {
+		names = append(names, v)
+	}
+	slices.Sort(names)
+	var out []StepImage
+	for _, n := range slices.Compact(names) {
+		if i, ok := l.Image(n); ok && n != "" {
+			out = append(out, StepImage{Name: i.Name, SHA256: i.SHA256})
+		}
+	}
+	return out
+}
+
+// DiskText says which disk of a machine an installation overwrites.
+func DiskText(m inventory.Machine) string {
+	d := m.DiskSelector
+	if d == nil {
+		if len(m.Disks) == 1 {
+			return "its one disk (" + m.Disks[0].Device + "), if it is the only one and blank or written by Ingot"
+		}
+		return "its only disk, if that is blank or was written by Ingot"
+	}
+	var parts []string
+	for _, x := range []struct{ name, value string }{{"serial", d.Serial}, {"wwn", d.WWN}, {"byID", d.ByID}, {"model", d.Model}} {
+		if x.value != "" {
+			parts = append(parts, x.name+" "+x.value)
+		}
+	}
+	if d.MinSize > 0 {
+		parts = append(parts, fmt.Sprintf("at least %d bytes", d.MinSize))
+	}
+	if d.MaxSize > 0 {
+		parts = append(parts, fmt.Sprintf("at most %d bytes", d.MaxSize))
+	}
+	return strings.Join(parts, ", ")
+}
+
+// Destroys lists what a Genesis overwrites, one line for each machine: what a
+// person is asked to confirm.
+func (l Lab) Destroys() []string {
+	var out []string
+	for _, s := range l.Steps() {
+		if s.Writes() {
+			out = append(out, s.Machine+": "+s.Disk)
+		}
+	}
+	return out
+}

@@ -20,6 +20,7 @@ import (
 
 	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/api"
+	"github.com/ingotmetal/ingot/internal/machinefile"
 	"github.com/ingotmetal/ingot/internal/strictyaml"
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -153,7 +154,7 @@ pushing one arms nothing.`,
 			if err != nil {
 				return err
 			}
-			ms, notes, err := readMachines(name, docs)
+			ms, notes, err := machinefile.Read(name, docs)
 			for _, n := range notes {
 				say(cmd, "note: %s", inert(n))
 			}
@@ -193,100 +194,6 @@ func readInput(cmd *cobra.Command, file string) (name string, b []byte, err erro
 		return file, nil, usage("%v", err)
 	}
 	return file, b, nil
-}
-
-// machineDocument is a machine as a file has it: what "machine get" adds to
-// what is stored is read, so that its output can be pushed back, and left aside.
-type machineDocument struct {
-	inventory.Machine
-	Netboot  *inventory.Netboot `json:"netboot"`
-	Workflow map[string]any     `json:"workflow"`
-	LastSeen time.Time          `json:"lastSeen"`
-}
-
-// readMachines decodes and checks all documents and tells everything wrong,
-// and as notes what is left aside.
-func readMachines(file string, docs []strictyaml.Document) (_ []inventory.Machine, notes []string, _ error) {
-	var all inventory.Problems
-	if len(docs) == 0 {
-		return nil, nil, inventory.Problems{{File: file, What: "holds no machine", Remedy: "ingot machine push --help"}}
-	}
-	ms := make([]inventory.Machine, len(docs))
-	taken := map[string]string{} // what belongs to one machine → where it was said
-	for i, d := range docs {
-		var ps inventory.Problems
-		if kind := d.Text("kind"); kind != "" && d.Text("apiVersion") != "" {
-			ps.Add("kind", "write Ingot's own form, see: ingot machine get NAME --output yaml", "documents of kind %s are not read here", kind)
-			all = append(all, d.Locate(ps)...)
-			continue
-		}
-		var doc machineDocument
-		if err := d.Decode(&doc); err != nil {
-			if !errors.As(err, &ps) {
-				return nil, nil, err
-			}
-			// What could not be read is zero now, and would be called missing:
-			// only what is said of other fields is true.
-			for _, p := range d.Locate(inventory.Validate(inventory.Canonical(doc.Machine))) {
-				if !slices.ContainsFunc(ps, func(q inventory.Problem) bool { return touches(q.Field, p.Field) }) {
-					ps = append(ps, p)
-				}
-			}
-			sortByLine(ps)
-			all = append(all, ps...)
-			continue
-		}
-		if n := doc.Netboot; n != nil && (n.AllowPXE || n.AllowWorkflow) {
-			notes = append(notes, fmt.Sprintf("%s:%d: netboot is not read from files: a run arms its machine, ingot netboot arm does it by hand", file, d.LineOf("netboot")))
-		}
-		ms[i] = inventory.Canonical(doc.Machine)
-		ps = inventory.Validate(ms[i])
-		claim := func(field, what, value string) {
-			key := what + " " + value
-			if other, ok := taken[key]; ok {
-				ps.Add(field, "change one of the two", "%s is given at %s already", key, other)
-				return
-			}
-			taken[key] = fmt.Sprintf("%s:%d", file, d.LineOf(field))
-		}
-		if ms[i].Name != "" {
-			claim("name", "machine name", ms[i].Name)
-		}
-		for n, x := range ms[i].Interfaces {
-			field := fmt.Sprintf("interfaces[%d].", n)
-			if x.MAC != "" && !repeats(ms[i], n, func(y inventory.Interface) bool { return y.MAC == x.MAC }) {
-				claim(field+"mac", "MAC", x.MAC)
-			}
-			if x.Address.IsValid() && !repeats(ms[i], n, func(y inventory.Interface) bool { return y.Address == x.Address }) {
-				claim(field+"address", "address", x.Address.String())
-			}
-		}
-		ps = d.Locate(ps)
-		sortByLine(ps)
-		all = append(all, ps...)
-	}
-	return ms, notes, all.Err()
-}
-
-// touches tells whether a problem with field a may be the cause of one with
-// field b: one lies in the other, or b is judged by an interface's address.
-func touches(a, b string) bool {
-	if i, ok := strings.CutSuffix(a, ".address"); ok && (b == i+".netmask" || b == i+".gateway") {
-		return true
-	}
-	in := func(x, y string) bool {
-		return x == "" || x == y || strings.HasPrefix(y, x) && strings.ContainsAny(y[len(x):len(x)+1], ".[")
-	}
-	return in(a, b) || in(b, a)
-}
-
-func sortByLine(ps inventory.Problems) {
-	slices.SortStableFunc(ps, func(a, b inventory.Problem) int { return a.Line - b.Line })
-}
-
-// repeats tells whether an earlier interface of m has it, which Validate tells.
-func repeats(m inventory.Machine, n int, same func(inventory.Interface) bool) bool {
-	return slices.ContainsFunc(m.Interfaces[:n], same)
 }
 
 var ofMachine = regexp.MustCompile(`^machine "([^"]+)": `)

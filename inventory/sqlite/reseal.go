@@ -47,7 +47,7 @@ func (s *Store) reseal(ctx context.Context) (total int, err error) {
 		return 0, err
 	}
 	var shut []string
-	for _, table := range []func(context.Context, *sqlx.Tx) (int, []string, error){s.resealMachines, s.resealPlans, s.resealAssignments, s.resealChecks} {
+	for _, table := range []func(context.Context, *sqlx.Tx) (int, []string, error){s.resealMachines, s.resealPlans, s.resealAssignments, s.resealFacts, s.resealGenesis, s.resealChecks} {
 		err := s.write(ctx, "one table", func(tx *sqlx.Tx) error {
 			n, left, err := table(ctx, tx)
 			total += n
@@ -113,6 +113,10 @@ func (s *Store) resealPlans(ctx context.Context, tx *sqlx.Tx) (int, []string, er
 
 func (s *Store) resealAssignments(ctx context.Context, tx *sqlx.Tx) (int, []string, error) {
 	return s.resealRuns(ctx, tx, "assignment")
+}
+
+func (s *Store) resealFacts(ctx context.Context, tx *sqlx.Tx) (int, []string, error) {
+	return s.resealRuns(ctx, tx, "fact")
 }
 
 // resealRuns does so with a table of what belongs to runs.

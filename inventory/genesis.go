@@ -1,0 +1,90 @@
+package inventory
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"io/fs"
+	"slices"
+	"time"
+	"unicode/utf8"
+)
+
+// A GenesisBundle is a lab file with the files that it names, as somebody
+// stored it. All of it is sealed in the inventory: the files hold passwords and
+// keys.
+type GenesisBundle struct {
+	Name string `json:"name"`
+	File string `json:"file"` // which of Files is the lab file
+	// Files by the names by which the lab file calls them.
+	Files map[string]Secret `json:"files,omitempty"`
+	// SHA256 of all of it, see Digest; the store fills it in.
+	SHA256 string `json:"sha256"`
+	// Replace lets its machines replace machines of the inventory that differ.
+	Replace bool      `json:"replace,omitempty"`
+	Created time.Time `json:"created,omitzero"`
+	Updated time.Time `json:"updated,omitzero"`
+}
+
+// Read returns the file called name; one that is not there is fs.ErrNotExist.
+func (b GenesisBundle) Read(name string) ([]byte, error) {
+	s, ok := b.Files[name]
+	if !ok {
+		return nil, &fs.PathError{Op: "reading", Path: name, Err: fs.ErrNotExist}
+	}
+	return []byte(s.Reveal()), nil
+}
+
+// Digest returns the SHA-256, in hex, over the names and contents of all files.
+func (b GenesisBundle) Digest() string {
+	names := make([]string, 0, len(b.Files))
+	for n := range b.Files {
+		names = append(names, n)
+	}
+	slices.Sort(names)
+	h := sha256.New()
+	put := func(s string) {
+		var n [8]byte
+		binary.BigEndian.PutUint64(n[:], uint64(len(s)))
+		_, _ = h.Write(n[:]) // a hash takes everything
+		_, _ = h.Write([]byte(s))
+	}
+	put(b.File)
+	for _, n := range names {
+		put(n)
+		put(b.Files[n].Reveal())
+	}
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+// Limits of a bundle.
+const (
+	maxBundleFiles = 100
+	maxBundleSize  = 8 << 20 // bytes
+)
+
+// Check returns what is wrong with the bundle as such; what the files say
+// package genesis checks.
+func (b GenesisBundle) Check() error {
+	var ps Problems
+	if !label.MatchString(b.Name) {
+		ps.Add("name", "use up to 63 of a–z, 0–9 and -", "%q is no DNS label", b.Name)
+	}
+	if _, ok := b.Files[b.File]; !ok {
+		ps.Add("files", "send the lab file under the name that file gives", "%q is not among the files", b.File)
+	}
+	if len(b.Files) > maxBundleFiles {
+		ps.Add("files", "name fewer files", "%d files are more than %d", len(b.Files), maxBundleFiles)
+	}
+	size := 0
+	for name, s := range b.Files {
+		size += len(s.Reveal())
+		if !utf8.ValidString(s.Reveal()) || !utf8.ValidString(name) {
+			ps.Add("files", "save it as UTF-8", "%q is not text", name)
+		}
+	}
+	if size > maxBundleSize {
+		ps.Add("files", "images are not sent along: ingot image add", "%d bytes are more than %d", size, maxBundleSize)
+	}
+	return ps.Err()
+}
