@@ -41,6 +41,9 @@ var may = map[string]string{
 	"api":              "action genesis internal/quiet internal/reserve inventory template web workflows go.temporal.io/api go.temporal.io/sdk github.com/gin-gonic/gin google.golang.org/grpc google.golang.org/protobuf golang.org/x/sync golang.org/x/sys",
 	"worker-agent":     "action github.com/diskfs/go-diskfs github.com/insomniacslk/dhcp github.com/klauspost/compress github.com/mikelolasagasti/xz github.com/vishvananda/netlink golang.org/x/sys golang.org/x/sync",
 
+	"internal/endpoint": "inventory go.yaml.in/yaml/v3",
+	"internal/talosapi": "inventory go.yaml.in/yaml/v3 github.com/siderolabs/talos/pkg/machinery/api google.golang.org/grpc google.golang.org/protobuf",
+
 	"internal/temporalchild":  "go.temporal.io/api go.temporal.io/sdk google.golang.org/grpc google.golang.org/protobuf golang.org/x/sys",
 	"internal/temporalserver": "internal/temporalchild internal/dbcopy go.temporal.io/server go.temporal.io/api go.temporal.io/sdk github.com/temporalio/ui-server/v2 google.golang.org/grpc google.golang.org/protobuf golang.org/x/sys",
 }

@@ -1,0 +1,218 @@
+// Package talosapi speaks to the API of a Talos node (TCP 50000) as its
+// administrator: what makes one machine a Kubernetes cluster, and nothing else.
+package talosapi
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/siderolabs/talos/pkg/machinery/api/machine"
+	"go.yaml.in/yaml/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/emptypb"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+const (
+	timeout       = 30 * time.Second
+	maxKubeconfig = 1 << 20
+)
+
+// Client is a client of one node at a time; a talosconfig says whom it trusts
+// and who it is.
+type Client struct{}
+
+// Version returns the Talos version that runs on the node: v1.13.0. The node
+// answers it with the certificate authority of its machine configuration, so
+// an answer proves that this configuration is in force.
+func (Client) Version(ctx context.Context, address string, talosconfig inventory.Secret) (string, error) {
+	var tag string
+	err := call(ctx, address, talosconfig, func(ctx context.Context, c machine.MachineServiceClient) error {
+		v, err := c.Version(ctx, &emptypb.Empty{})
+		if err != nil {
+			return err
+		}
+		for _, m := range v.GetMessages() {
+			tag = m.GetVersion().GetTag()
+		}
+		return nil
+	})
+	return tag, wrap("asking Talos %q for its version", address, err)
+}
+
+// Bootstrap makes the node the first member of its cluster's etcd. That is
+// done once in the life of a cluster: already says that it had been.
+func (Client) Bootstrap(ctx context.Context, address string, talosconfig inventory.Secret) (already bool, err error) {
+	err = call(ctx, address, talosconfig, func(ctx context.Context, c machine.MachineServiceClient) error {
+		_, err := c.Bootstrap(ctx, &machine.BootstrapRequest{})
+		return err
+	})
+	if status.Code(err) == codes.AlreadyExists {
+		return true, nil
+	}
+	return false, wrap("bootstrapping Talos %q", address, err)
+}
+
+// Kubeconfig returns an administrator's kubeconfig of the node's cluster.
+func (Client) Kubeconfig(ctx context.Context, address string, talosconfig inventory.Secret) (inventory.Secret, error) {
+	var packed bytes.Buffer
+	err := call(ctx, address, talosconfig, func(ctx context.Context, c machine.MachineServiceClient) error {
+		s, err := c.Kubeconfig(ctx, &emptypb.Empty{})
+		if err != nil {
+			return err
+		}
+		for {
+			d, err := s.Recv()
+			if errors.Is(err, io.EOF) {
+				return nil
+			}
+			if err != nil {
+				return err
+			}
+			if e := d.GetMetadata().GetError(); e != "" {
+				return status.Error(codes.Unavailable, e)
+			}
+			packed.Write(d.GetBytes())
+			if packed.Len() > maxKubeconfig {
+				return fmt.Errorf("it is bigger than %d bytes: %w", maxKubeconfig, inventory.ErrInvalid)
+			}
+		}
+	})
+	if err != nil {
+		return inventory.Secret{}, wrap("fetching the kubeconfig of Talos %q", address, err)
+	}
+	text, err := unpack(&packed)
+	if err != nil {
+		return inventory.Secret{}, wrap("fetching the kubeconfig of Talos %q", address, fmt.Errorf("%w: %w", err, inventory.ErrInvalid))
+	}
+	return inventory.NewSecret(text), nil
+}
+
+// unpack finds the kubeconfig in the archive that Talos sends.
+func unpack(r io.Reader) (string, error) {
+	z, err := gzip.NewReader(r)
+	if err != nil {
+		return "", err
+	}
+	for t := tar.NewReader(z); ; {
+		h, err := t.Next()
+		if errors.Is(err, io.EOF) {
+			return "", errors.New("the archive holds no kubeconfig")
+		}
+		if err != nil {
+			return "", err
+		}
+		if h.Typeflag != tar.TypeReg || !strings.HasSuffix(h.Name, "kubeconfig") {
+			continue
+		}
+		b, err := io.ReadAll(io.LimitReader(t, maxKubeconfig))
+		return string(b), err
+	}
+}
+
+// call makes one call, within its time.
+func call(ctx context.Context, address string, talosconfig inventory.Secret, f func(context.Context, machine.MachineServiceClient) error) error {
+	conf, err := credentialsOf(talosconfig)
+	if err != nil {
+		return err
+	}
+	if _, _, err := net.SplitHostPort(address); err != nil {
+		return fmt.Errorf("%w: %w", err, inventory.ErrInvalid)
+	}
+	// The address is dialled as it stands: no resolver, and no proxy of the
+	// environment, between us and the node.
+	c, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(credentials.NewTLS(conf)), grpc.WithNoProxy(), grpc.WithDisableServiceConfig())
+	if err != nil {
+		return fmt.Errorf("%w: %w", err, inventory.ErrInvalid)
+	}
+	defer func() { _ = c.Close() }() // the call has ended
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	return f(ctx, machine.NewMachineServiceClient(c))
+}
+
+// credentialsOf reads the current context of a talosconfig. What a parser says
+// of it is left out of the error: it might quote it.
+func credentialsOf(talosconfig inventory.Secret) (*tls.Config, error) {
+	var f struct {
+		Context  string `yaml:"context"`
+		Contexts map[string]struct {
+			CA  string `yaml:"ca"`
+			Crt string `yaml:"crt"`
+			Key string `yaml:"key"`
+		} `yaml:"contexts"`
+	}
+	bad := func(what string) (*tls.Config, error) {
+		return nil, fmt.Errorf("reading the talosconfig: %s: %w", what, inventory.ErrInvalid)
+	}
+	if yaml.Unmarshal([]byte(talosconfig.Reveal()), &f) != nil {
+		return bad("it is no YAML")
+	}
+	c, ok := f.Contexts[f.Context]
+	if !ok {
+		return bad(fmt.Sprintf("it has no context %q, which it calls the current one", f.Context))
+	}
+	var pem [3][]byte
+	for n, s := range []string{c.CA, c.Crt, c.Key} {
+		b, err := base64.StdEncoding.DecodeString(s)
+		if err != nil || len(b) == 0 {
+			return bad("its context needs ca, crt and key in base64")
+		}
+		pem[n] = b
+	}
+	conf := &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: x509.NewCertPool()}
+	if !conf.RootCAs.AppendCertsFromPEM(pem[0]) {
+		return bad("its ca holds no certificate")
+	}
+	pair, err := tls.X509KeyPair(pem[1], pem[2])
+	if err != nil {
+		// Talos calls its keys ED25519 PRIVATE KEY; what is in them is PKCS #8.
+		if pair, err = tls.X509KeyPair(pem[1], bytes.ReplaceAll(pem[2], []byte("ED25519 PRIVATE KEY"), []byte("PRIVATE KEY"))); err != nil {
+			return bad("its crt and key do not fit each other")
+		}
+	}
+	conf.Certificates = []tls.Certificate{pair}
+	return conf, nil
+}
+
+// wrap maps what gRPC says to the inventory's vocabulary.
+func wrap(format, address string, err error) error {
+	if err == nil {
+		return nil
+	}
+	what := fmt.Sprintf(format, address)
+	s, isStatus := status.FromError(err)
+	if !isStatus {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	kind := inventory.ErrUnreachable // it starts, restarts, or waits for something
+	switch s.Code() {
+	case codes.Unauthenticated, codes.PermissionDenied:
+		kind = inventory.ErrRefused
+	case codes.InvalidArgument, codes.Unimplemented, codes.OutOfRange:
+		kind = inventory.ErrInvalid
+	case codes.Unavailable:
+		// A node that was not wiped answers with the authority of another cluster.
+		for _, t := range []string{"unknown authority", "certificate is not valid", "doesn't contain any IP SANs", "certificate is valid for", "bad certificate", "unknown certificate"} {
+			if strings.Contains(s.Message(), t) {
+				kind = inventory.ErrRefused
+			}
+		}
+	}
+	return fmt.Errorf("%s: %s: %w", what, s.Message(), kind)
+}

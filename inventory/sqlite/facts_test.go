@@ -1,0 +1,50 @@
+package sqlite
+
+import (
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ingotmetal/ingot/internal/keyring"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+func TestFacts(t *testing.T) {
+	w := newWorld(t)
+	_, err := w.Fact(t.Context(), "genesis/lab", "kubeconfig")
+	require.ErrorIs(t, err, inventory.ErrNotFound)
+	require.NoError(t, w.PutFact(t.Context(), "genesis/lab", "kubeconfig", inventory.NewSecret("first-kubeconfig-text")))
+	require.NoError(t, w.PutFact(t.Context(), "genesis/lab", "kubeconfig", inventory.NewSecret("second-kubeconfig-text")))
+	got, err := w.Fact(t.Context(), "genesis/lab", "kubeconfig")
+	require.NoError(t, err)
+	require.Equal(t, "second-kubeconfig-text", got.Reveal())
+	_, err = w.Fact(t.Context(), "genesis/other", "kubeconfig")
+	require.ErrorIs(t, err, inventory.ErrNotFound)
+
+	// Not in plain text, and a rotation of the keys takes it along.
+	for _, file := range []string{w.path, w.path + "-wal"} {
+		b, err := os.ReadFile(file)
+		require.NoError(t, err)
+		require.NotContains(t, string(b), "kubeconfig-text")
+	}
+	n, err := w.Reseal(t.Context())
+	require.NoError(t, err)
+	require.Positive(t, n)
+	got, err = w.Fact(t.Context(), "genesis/lab", "kubeconfig")
+	require.NoError(t, err)
+	require.Equal(t, "second-kubeconfig-text", got.Reveal())
+
+	require.NoError(t, w.ForgetFact(t.Context(), "genesis/lab", "kubeconfig"))
+	require.NoError(t, w.ForgetFact(t.Context(), "genesis/lab", "kubeconfig"))
+	_, err = w.Fact(t.Context(), "genesis/lab", "kubeconfig")
+	require.ErrorIs(t, err, inventory.ErrNotFound)
+
+	require.NoError(t, w.PutFact(t.Context(), "genesis/lab", "kubeconfig", inventory.NewSecret("third-kubeconfig-text")))
+	w.reopen(keyring.New())
+	_, err = w.Fact(t.Context(), "genesis/lab", "kubeconfig")
+	require.ErrorIs(t, err, inventory.ErrSealed)
+	lost, err := w.RunsUnreadable(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, []string{"fact of run genesis/lab#kubeconfig"}, lost)
+}
