@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net"
 	"net/netip"
+	"net/url"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -47,6 +48,18 @@ type Config struct {
 	// the disk is full; 0: none.
 	Reserve int64   `json:"reserve_mib,omitempty"`
 	Records Records `json:"records,omitempty"`
+	Site    Site    `json:"site,omitempty"`
+}
+
+// Site says how another server reaches this one, from which the site moves
+// here. Without "ingot standby" nothing listens.
+type Site struct {
+	// Name is this server's among its peers; default: the host's name.
+	Name string `json:"name,omitempty"`
+	// Listen is the address of the peer API.
+	Listen string `json:"listen,omitempty"`
+	// URL is how peers reach it, https://host:port; default: made of Listen.
+	URL string `json:"url,omitempty"`
 }
 
 // Records says how long what happened is remembered.
@@ -197,6 +210,7 @@ func Default() Config {
 		MinFree:  1024,
 		Reserve:  64,
 		Records:  Records{Retention: 90 * 24 * time.Hour, Keep: 10},
+		Site:     Site{Listen: ":7444"},
 	}
 }
 
@@ -303,6 +317,12 @@ func (c *Config) check(p *inventory.Problems) {
 	}
 	if c.Records.Retention < 24*time.Hour {
 		p.Add("records.retention", "write 24h or more", "%s is too short: runs that are over have to be looked at", c.Records.Retention)
+	}
+	if _, _, err := net.SplitHostPort(c.Site.Listen); err != nil {
+		p.Add("site.listen", "write :7444", "%q is no host:port", c.Site.Listen)
+	}
+	if u, err := url.Parse(c.Site.URL); c.Site.URL != "" && (err != nil || u.Scheme != "https" || u.Host == "" || strings.Trim(u.Path, "/") != "") {
+		p.Add("site.url", "write https://host:7444", "%q is no such address", c.Site.URL)
 	}
 	if c.Records.Keep < 1 {
 		p.Add("records.keep", "write 1 or more", "the newest run of a machine has to stay: it says what is on its disk")
@@ -451,6 +471,11 @@ netboot:
 #records:
 #  retention: 2160h               # how long runs that are over stay in the inventory
 #  keep: 10                       # runs of each machine that stay, however old
+
+#site:                            # moving to another host, see docs/migration.md
+#  name: ""                       # this server among its peers; default: the host's name
+#  listen: :7444                  # peer API of a server that ingot standby made; TLS, pinned keys
+#  url: ""                        # how peers reach it; default: made of listen
 
 #min_free_mib: 1024               # below this, new runs and uploads get 507
 #reserve_mib: 64                  # kept in data_dir for runs under way when the disk is full

@@ -34,3 +34,13 @@ CREATE TABLE genesis (
     doc    TEXT NOT NULL,    -- JSON: all but the files
     sealed BLOB NOT NULL     -- the files
 ) STRICT;
+
+-- The wish to move this site to another host. What became of it stands in
+-- site.json, which is read before this database is.
+CREATE TABLE handover (
+    id         TEXT PRIMARY KEY,
+    target     TEXT NOT NULL,    -- name of the peer
+    site_epoch INTEGER NOT NULL, -- that the target will own
+    force      INTEGER NOT NULL, -- a person's word: although runs are open
+    requested  INTEGER NOT NULL
+) STRICT;

@@ -1,0 +1,59 @@
+package sqlite
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+func TestHandOverIsAWish(t *testing.T) {
+	ctx := t.Context()
+	s := newWorld(t).Store
+	_, err := s.LastHandOver(ctx)
+	require.ErrorIs(t, err, inventory.ErrNotFound)
+	require.ErrorIs(t, s.RequestHandOver(ctx, inventory.HandOver{ID: "a"}), inventory.ErrInvalid)
+	require.NoError(t, s.RequestHandOver(ctx, inventory.HandOver{ID: "a", Target: "um760"}))
+	first, err := s.LastHandOver(ctx)
+	require.NoError(t, err)
+	require.Equal(t, int64(2), first.SiteEpoch)
+	require.NoError(t, s.RequestHandOver(ctx, inventory.HandOver{ID: "a", Target: "another", Force: true}), "a retry")
+	again, err := s.LastHandOver(ctx)
+	require.NoError(t, err)
+	require.Equal(t, first, again)
+	require.NoError(t, s.RequestHandOver(ctx, inventory.HandOver{ID: "b", Target: "um760", Force: true}))
+	last, err := s.LastHandOver(ctx)
+	require.NoError(t, err)
+	require.Equal(t, "b", last.ID)
+	require.True(t, last.Force)
+}
+
+func TestIntakeAndOwnership(t *testing.T) {
+	ctx := t.Context()
+	s := newWorld(t).Store
+	g, err := s.TakeGrant(ctx, "m1", "run-1", "machine/m1", false)
+	require.NoError(t, err)
+	require.NoError(t, s.CloseIntake(ctx, "moving"))
+	why, err := s.Intake(ctx)
+	require.NoError(t, err)
+	require.Equal(t, "moving", why)
+	require.NoError(t, s.OpenIntake(ctx))
+	why, err = s.Intake(ctx)
+	require.NoError(t, err)
+	require.Empty(t, why)
+
+	require.NoError(t, s.CloseIntake(ctx, "moving"))
+	require.NoError(t, s.Owned(ctx, 3))
+	require.NoError(t, s.Owned(ctx, 2), "an epoch of before")
+	n, err := s.SiteEpoch(ctx)
+	require.NoError(t, err)
+	require.Equal(t, int64(3), n)
+	moved, err := s.Grant(ctx, "m1")
+	require.NoError(t, err)
+	require.Equal(t, int64(3), moved.SiteEpoch)
+	require.Equal(t, g.Owner, moved.Owner, "the run goes on as who it is")
+	why, err = s.Intake(ctx)
+	require.NoError(t, err)
+	require.Empty(t, why)
+}
