@@ -28,6 +28,7 @@ var may = map[string]string{
 	"internal/dbcopy":      "",
 	"internal/reserve":     "golang.org/x/sys",
 	"internal/backup":      "inventory internal/dbcopy golang.org/x/crypto",
+	"internal/handover":    "inventory",
 
 	"genesis":          "inventory internal/strictyaml internal/machinefile internal/documents",
 	"template":         "action inventory internal/strictyaml github.com/Masterminds/sprig/v3 go.yaml.in/yaml/v3",
@@ -35,7 +36,7 @@ var may = map[string]string{
 	"bmc":              "inventory github.com/bmc-toolbox/bmclib/v2 github.com/go-logr/logr github.com/jacobweinstock/registrar golang.org/x/sys",
 	"activities":       "action genesis inventory template internal/seed go.temporal.io/sdk",
 	"workflows":        "action activities inventory go.temporal.io/sdk",
-	"bootsvc":          "inventory internal/httpserve internal/quiet github.com/insomniacslk/dhcp github.com/pin/tftp/v3 golang.org/x/net golang.org/x/sync golang.org/x/sys",
+	"bootsvc":          "inventory internal/httpserve internal/quiet internal/seed github.com/insomniacslk/dhcp github.com/pin/tftp/v3 golang.org/x/net golang.org/x/sync golang.org/x/sys",
 	"metadatasvc":      "inventory internal/httpserve internal/quiet internal/seed",
 	"web":              "",
 	"api":              "action genesis internal/quiet internal/reserve inventory template web workflows go.temporal.io/api go.temporal.io/sdk github.com/gin-gonic/gin google.golang.org/grpc google.golang.org/protobuf golang.org/x/sync golang.org/x/sys",
