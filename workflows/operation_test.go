@@ -1,0 +1,324 @@
+package workflows
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.temporal.io/sdk/client"
+	"go.temporal.io/sdk/temporal"
+	"go.temporal.io/sdk/testsuite"
+	"go.temporal.io/sdk/workflow"
+
+	"github.com/ingotmetal/ingot/activities"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// book is the part of the inventory that an operation touches.
+type book struct {
+	activities.Records // only Workflow is asked for
+
+	mu         sync.Mutex
+	operations []inventory.Operation
+	runs       map[string]inventory.Workflow
+}
+
+func (b *book) PutOperation(_ context.Context, o inventory.Operation) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	// As a store does: what is kept shares nothing with the workflow.
+	raw, err := json.Marshal(o)
+	var kept inventory.Operation
+	if err == nil {
+		err = json.Unmarshal(raw, &kept)
+	}
+	b.operations = append(b.operations, kept)
+	return err
+}
+
+func (b *book) Operations(context.Context, inventory.OperationFilter) ([]inventory.Operation, error) {
+	return nil, nil
+}
+
+func (b *book) last() inventory.Operation {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.operations[len(b.operations)-1]
+}
+
+func (b *book) put(w inventory.Workflow) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.runs[w.Run] = w
+}
+
+func (b *book) Workflow(_ context.Context, run string) (inventory.Workflow, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if w, ok := b.runs[run]; ok {
+		return w, nil
+	}
+	return inventory.Workflow{}, inventory.ErrNotFound
+}
+
+func (b *book) LatestWorkflow(_ context.Context, machine string) (inventory.Workflow, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, w := range b.runs {
+		if w.Machine == machine {
+			return w, nil
+		}
+	}
+	return inventory.Workflow{}, inventory.ErrNotFound
+}
+
+// play is a test of one operation: its steps, and what persons answer.
+type play struct {
+	*testing.T
+	*book
+	suite  testsuite.WorkflowTestSuite
+	env    *testsuite.TestWorkflowEnvironment
+	said   []string // what steps did, in order
+	answer func(q inventory.Question) string
+	// questions are those that were asked.
+	questions []inventory.Question
+}
+
+func newPlay(t *testing.T) *play {
+	t.Helper()
+	p := &play{T: t, book: &book{runs: map[string]inventory.Workflow{}}}
+	p.env = p.suite.NewTestWorkflowEnvironment()
+	p.env.SetStartWorkflowOptions(as("genesis/lab"))
+	p.env.SetTestTimeout(30 * time.Second)
+	p.env.RegisterActivity(&activities.Activities{Operations: p.book, Records: p.book})
+	return p
+}
+
+// run carries steps out as operation genesis/lab and returns how it ended.
+func (p *play) run(steps func(o *operation) []step, finished map[string]bool, rollBack bool) error {
+	p.Helper()
+	var asked int
+	watch := func() {}
+	watch = func() {
+		if len(p.operations) > 0 {
+			if q := p.last().Question; q != nil && p.answer != nil && len(p.questions) == asked {
+				p.questions = append(p.questions, *q)
+				asked++
+				if choice := p.answer(*q); choice != "" {
+					p.env.UpdateWorkflow(UpdateDecide, fmt.Sprint("update-", asked), updates{p}, Decision{Question: q.ID, Choice: choice})
+				}
+			} else if q == nil {
+				asked = len(p.questions)
+			}
+		}
+		if !p.env.IsWorkflowCompleted() {
+			p.env.RegisterDelayedCallback(watch, 10*time.Second)
+		}
+	}
+	p.env.RegisterDelayedCallback(watch, 0)
+	p.env.ExecuteWorkflow(func(ctx workflow.Context, in GenesisInput) (err error) {
+		o, err := newOperation(ctx, GenesisType, GenesisID(in.Name), in.Name, in)
+		if err != nil {
+			return err
+		}
+		defer func() { err = o.end(ctx, err) }()
+		table := steps(o)
+		o.table(table, finished)
+		err = o.carryOut(ctx, table, finished)
+		if err != nil && rollBack {
+			err = errors.Join(err, o.rollBack(ctx, table))
+		}
+		return err
+	}, GenesisInput{Name: "lab"})
+	require.True(p, p.env.IsWorkflowCompleted())
+	return p.env.GetWorkflowError()
+}
+
+type updates struct{ *play }
+
+func (u updates) Accept()             {}
+func (u updates) Reject(err error)    { u.Error("refused:", err) }
+func (u updates) Complete(any, error) {}
+
+func (p *play) say(format string, args ...any) { p.said = append(p.said, fmt.Sprintf(format, args...)) }
+
+// act is a step that notes what it does and fails as long as fails says so.
+func (p *play) act(name string, fails func(what string) error) step {
+	note := func(what string) error {
+		p.say("%s %s", what, name)
+		if fails == nil {
+			return nil
+		}
+		return fails(what)
+	}
+	return step{
+		name: name, machine: "m-" + name, does: "does " + name, waits: "waits for " + name, undoes: "takes back " + name, budget: time.Hour,
+		do:    func(workflow.Context, *inventory.OperationStep) error { return note("do") },
+		ready: func(workflow.Context, time.Duration) error { return note("look at") },
+		undo:  func(workflow.Context) error { return note("undo") },
+	}
+}
+
+// times makes a step fail n times in what it does.
+func times(n int, in string) func(string) error {
+	return func(what string) error {
+		if what == in && n > 0 {
+			n--
+			return temporal.NewNonRetryableApplicationError("no luck", "Test", nil)
+		}
+		return nil
+	}
+}
+
+func (p *play) states() (out []string) {
+	for _, s := range p.last().Steps {
+		out = append(out, s.Name+" "+s.State)
+	}
+	return out
+}
+
+func TestOperationGoesThroughItsTable(t *testing.T) {
+	p := newPlay(t)
+	require.NoError(t, p.run(func(*operation) []step { return []step{p.act("a", nil), p.act("b", nil)} }, nil, false))
+	require.Equal(t, []string{"do a", "look at a", "do b", "look at b"}, p.said)
+	o := p.last()
+	require.Equal(t, inventory.StateSuccess, o.State)
+	require.Equal(t, inventory.PhaseDone, o.Step)
+	require.Equal(t, []string{"a done", "b done"}, p.states())
+	require.JSONEq(t, `{"name":"lab"}`, string(o.Input))
+	require.Equal(t, "m-b", o.Steps[1].Machine)
+	require.False(t, o.Steps[1].Ended.IsZero())
+	for _, x := range p.operations[:len(p.operations)-1] {
+		require.Equal(t, inventory.StateRunning, x.State)
+	}
+}
+
+func TestOperationAsksAboutAStepThatFails(t *testing.T) {
+	for name, c := range map[string]struct {
+		fails   func(string) error
+		answers []string
+		want    []string
+		states  []string
+		err     string
+	}{
+		"retry":            {times(1, "do"), []string{Retry}, []string{"do a", "do a", "look at a", "do b"}, []string{"a done", "b done"}, ""},
+		"undo, then retry": {times(1, "do"), []string{Undo, Retry}, []string{"do a", "undo a", "do a", "look at a", "do b"}, []string{"a done", "b done"}, ""},
+		"undo, then abort": {times(1, "do"), []string{Undo, Abort}, []string{"do a", "undo a"}, []string{"a undone", "b pending"}, "aborted by a person"},
+		"an undo that fails is asked about": {
+			func(what string) error { return temporal.NewNonRetryableApplicationError(what+" broke", "Test", nil) },
+			[]string{Undo, Abort}, []string{"do a", "undo a"}, []string{"a failed", "b pending"}, "aborted by a person",
+		},
+		"skip":  {times(1, "do"), []string{Skip}, []string{"do a", "do b"}, []string{"a skipped", "b done"}, ""},
+		"abort": {times(1, "do"), []string{Abort}, []string{"do a"}, []string{"a failed", "b pending"}, "aborted by a person"},
+		// The first probe ran out of its budget, the last look found it.
+		"late, but there": {times(1, "look at"), nil, []string{"do a", "look at a", "look at a", "do b"}, []string{"a done", "b done"}, ""},
+		"not there":       {times(2, "look at"), []string{Retry}, []string{"do a", "look at a", "look at a", "do a", "look at a", "do b"}, []string{"a done", "b done"}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newPlay(t)
+			n := 0
+			p.answer = func(q inventory.Question) string {
+				require.Less(t, n, len(c.answers), q.Text)
+				require.Contains(t, q.Choices, c.answers[n])
+				n++
+				return c.answers[n-1]
+			}
+			second := p.act("b", nil)
+			second.ready = nil
+			err := p.run(func(*operation) []step { return []step{p.act("a", c.fails), second} }, nil, false)
+			if c.err == "" {
+				require.NoError(t, err)
+			} else {
+				require.ErrorContains(t, err, c.err)
+				require.Equal(t, inventory.StateFailed, p.last().State)
+			}
+			require.Equal(t, c.want, p.said)
+			require.Equal(t, c.states, p.states())
+			require.Equal(t, len(c.answers), n)
+			if n > 0 {
+				require.Contains(t, p.questions[0].Text, "step a: ")
+				require.Equal(t, "a.1", p.questions[0].ID)
+			}
+		})
+	}
+}
+
+func TestOperationProvesWhatIsDoneAlready(t *testing.T) {
+	p := newPlay(t)
+	gone := p.act("gone", times(1, "look at"))
+	err := p.run(func(*operation) []step { return []step{p.act("stands", nil), gone, p.act("new", nil)} }, map[string]bool{"stands": true, "gone": true}, false)
+	require.NoError(t, err)
+	require.Equal(t, []string{"look at stands", "look at gone", "do gone", "look at gone", "do new", "look at new"}, p.said,
+		"what stands is not done again, and what does not stand any more is")
+}
+
+func TestCancelledOperationIsTakenBackInReverse(t *testing.T) {
+	p := newPlay(t)
+	last := p.act("c", nil)
+	last.ready = func(ctx workflow.Context, _ time.Duration) error { return workflow.Sleep(ctx, time.Hour) }
+	never := p.act("d", nil)
+	fixed := p.act("b", nil)
+	fixed.undo = nil
+	p.env.RegisterDelayedCallback(p.env.CancelWorkflow, 10*time.Minute)
+	err := p.run(func(*operation) []step { return []step{p.act("a", nil), fixed, last, never} }, nil, true)
+	require.ErrorContains(t, err, "canceled")
+	require.Equal(t, []string{"do a", "look at a", "do b", "look at b", "do c", "undo c", "undo a"}, p.said)
+	require.Equal(t, []string{"a undone", "b done", "c undone", "d pending"}, p.states())
+	require.Equal(t, inventory.StateCancelled, p.last().State)
+}
+
+func TestOperationRefusesAnotherID(t *testing.T) {
+	p := newPlay(t)
+	o := as("genesis/other")
+	p.env.SetStartWorkflowOptions(o)
+	require.ErrorContains(t, p.run(func(*operation) []step { return nil }, nil, false), `must run under the id "genesis/lab"`)
+}
+
+// TestOperationAndTheRunsOfMachines starts a machine's run, finds its own again,
+// and keeps away from one that somebody else has started.
+func TestOperationAndTheRunsOfMachines(t *testing.T) {
+	for name, c := range map[string]struct {
+		asking  bool
+		ends    inventory.Workflow // the record that the child leaves
+		want    activities.Outcome
+		message string
+	}{
+		"success":                   {ends: inventory.Workflow{State: inventory.StateSuccess, Phase: inventory.PhaseDone}, want: activities.Outcome{State: inventory.StateSuccess, Phase: inventory.PhaseDone}},
+		"failure":                   {ends: inventory.Workflow{State: inventory.StateFailed, Phase: inventory.PhaseFailed, Message: "bad disk"}, want: activities.Outcome{State: inventory.StateFailed, Phase: inventory.PhaseFailed, Message: "bad disk"}},
+		"asking, where that counts": {asking: true, ends: inventory.Workflow{State: inventory.StateRunning, Phase: inventory.PhaseWaiting}, want: activities.Outcome{State: inventory.StateRunning, Phase: inventory.PhaseWaiting}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newPlay(t)
+			p.env.RegisterWorkflowWithOptions(func(ctx workflow.Context, in ProvisionInput) error {
+				info := workflow.GetInfo(ctx)
+				require.Equal(t, "machine/m1", info.WorkflowExecution.ID)
+				require.Equal(t, "genesis/lab", in.Parent)
+				w := c.ends
+				w.Run, w.Machine = info.WorkflowExecution.RunID, in.Machine
+				p.put(w)
+				return nil
+			}, workflow.RegisterOptions{Name: ProvisionType})
+			var got activities.Outcome
+			err := p.run(func(o *operation) []step {
+				return []step{{name: "install", does: "installs", undoes: "none: test", budget: time.Hour, do: func(ctx workflow.Context, s *inventory.OperationStep) (err error) {
+					got, err = o.child(ctx, s, ProvisionType, "m1", ProvisionInput{Machine: "m1", Parent: o.record.ID}, c.asking)
+					return err
+				}}}
+			}, nil, false)
+			require.NoError(t, err)
+			require.Equal(t, p.last().Steps[0].Run, got.Run)
+			require.NotEmpty(t, got.Run)
+			got.Run = ""
+			require.Equal(t, c.want, got)
+		})
+	}
+}
+
+func as(id string) client.StartWorkflowOptions {
+	return client.StartWorkflowOptions{ID: id, TaskQueue: TaskQueue}
+}
