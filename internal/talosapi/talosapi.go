@@ -68,8 +68,10 @@ func (Client) Bootstrap(ctx context.Context, address string, talosconfig invento
 	return false, wrap("bootstrapping Talos %q", address, err)
 }
 
-// Kubeconfig returns an administrator's kubeconfig of the node's cluster.
-func (Client) Kubeconfig(ctx context.Context, address string, talosconfig inventory.Secret) (inventory.Secret, error) {
+// Kubeconfig returns an administrator's kubeconfig of the node's cluster. What
+// it calls the server becomes server, unless that is "": the node's own answer
+// is the cluster's endpoint, which may be a name or a load balancer of later.
+func (Client) Kubeconfig(ctx context.Context, address string, talosconfig inventory.Secret, server string) (inventory.Secret, error) {
 	var packed bytes.Buffer
 	err := call(ctx, address, talosconfig, func(ctx context.Context, c machine.MachineServiceClient) error {
 		s, err := c.Kubeconfig(ctx, &emptypb.Empty{})
@@ -97,6 +99,9 @@ func (Client) Kubeconfig(ctx context.Context, address string, talosconfig invent
 		return inventory.Secret{}, wrap("fetching the kubeconfig of Talos %q", address, err)
 	}
 	text, err := unpack(&packed)
+	if err == nil && server != "" {
+		text, err = renamed(text, server)
+	}
 	if err != nil {
 		return inventory.Secret{}, wrap("fetching the kubeconfig of Talos %q", address, fmt.Errorf("%w: %w", err, inventory.ErrInvalid))
 	}
@@ -123,6 +128,23 @@ func unpack(r io.Reader) (string, error) {
 		b, err := io.ReadAll(io.LimitReader(t, maxKubeconfig))
 		return string(b), err
 	}
+}
+
+// renamed puts the server's address into every cluster of a kubeconfig.
+func renamed(text, server string) (string, error) {
+	var f map[string]any
+	if yaml.Unmarshal([]byte(text), &f) != nil {
+		return "", errors.New("the kubeconfig is no YAML") // the parser's words would quote it
+	}
+	clusters, _ := f["clusters"].([]any)
+	for _, c := range clusters {
+		named, _ := c.(map[string]any)
+		if inner, ok := named["cluster"].(map[string]any); ok {
+			inner["server"] = server
+		}
+	}
+	b, err := yaml.Marshal(f)
+	return string(b), err
 }
 
 // call makes one call, within its time.

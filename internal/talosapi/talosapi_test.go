@@ -167,12 +167,18 @@ func TestNode(t *testing.T) {
 	already, err = c.Bootstrap(t.Context(), address, conf)
 	require.NoError(t, err)
 	require.True(t, already)
-	k, err := c.Kubeconfig(t.Context(), address, conf)
+	k, err := c.Kubeconfig(t.Context(), address, conf, "")
 	require.NoError(t, err)
 	require.Equal(t, text, k.Reveal())
 
+	n.kubeconfig = packed(t, "kubeconfig", "clusters: [{name: lab, cluster: {server: 'https://lab:6443', certificate-authority-data: eA==}}]")
+	k, err = c.Kubeconfig(t.Context(), address, conf, "https://10.0.0.9:6443")
+	require.NoError(t, err)
+	require.Contains(t, k.Reveal(), "server: https://10.0.0.9:6443")
+	require.Contains(t, k.Reveal(), "certificate-authority-data: eA==")
+
 	n.kubeconfig = packed(t, "other", "x")
-	_, err = c.Kubeconfig(t.Context(), address, conf)
+	_, err = c.Kubeconfig(t.Context(), address, conf, "")
 	require.ErrorIs(t, err, inventory.ErrInvalid)
 
 	for code, want := range map[codes.Code]error{
