@@ -106,6 +106,7 @@ type Config struct {
 // A Server answers booting machines. New makes it; its handlers may be used
 // without Run.
 type Server struct {
+	relayed  relays
 	cfg      Config
 	machines Machines
 	rec      *recorder

@@ -133,6 +133,7 @@ func (s *Server) answer(ctx context.Context, p *dhcpv4.DHCPv4, in link) reply {
 			log.Warn("DHCP through a relay that is not listed: not answered")
 			return none
 		}
+		s.relayed.note(giaddr, s.now())
 	}
 	req := requestOf(p, mac)
 	m, _, d, err := s.lookup(ctx, req)

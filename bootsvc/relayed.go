@@ -9,14 +9,14 @@ import (
 // maxRelays bounds what is remembered of relays: they are listed by a person.
 const maxRelays = 256
 
-// relayed remembers when each listed relay was last heard: what proves that a
+// relays remembers when each listed relay was last heard: what proves that a
 // relay relays, and in whose network.
-type relayed struct {
+type relays struct {
 	mu   sync.Mutex
 	last map[netip.Addr]time.Time
 }
 
-func (r *relayed) note(giaddr netip.Addr, at time.Time) {
+func (r *relays) note(giaddr netip.Addr, at time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.last == nil {
