@@ -99,6 +99,7 @@ type Machines interface {
 	BMCPassword(ctx context.Context, name string) (inventory.Secret, error)
 	DisksWritten(ctx context.Context, machine string) (map[string]string, error)
 	DiskWritten(ctx context.Context, o inventory.Owner, d action.Disk) error
+	Retire(ctx context.Context, o inventory.Owner, s inventory.Standing, keepAddress bool) error
 }
 
 // Catalogue is where templates and images come from.

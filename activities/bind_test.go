@@ -37,7 +37,9 @@ func (c *crowded) AppendEvents(context.Context, []inventory.Event) error { retur
 // A disk that is protected is none: neither chosen for want of another, nor by
 // its serial number, nor by a person.
 func TestBindLeavesProtectedDisksAlone(t *testing.T) {
-	disk := func(n string) action.Disk { return action.Disk{Path: "/dev/" + n, Serial: n, Size: 1 << 30, Blank: true} }
+	disk := func(n string) action.Disk {
+		return action.Disk{Path: "/dev/" + n, Serial: n, Size: 1 << 30, Blank: true}
+	}
 	c := &crowded{facts: action.Facts{Disks: []action.Disk{disk("S1"), disk("S2")}}}
 	c.spared = []action.DiskID{{Serial: "S1"}}
 	a := &Activities{Machines: c, Agents: c, Grants: c, Records: c, Now: time.Now}

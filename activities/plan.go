@@ -24,6 +24,8 @@ type PlanRequest struct {
 	Template    string            `json:"template,omitempty"`
 	Image       string            `json:"image,omitempty"`
 	HardwareMap map[string]string `json:"hardwareMap,omitempty"`
+	// Wipe begins the plan with a wipe of the bound disk.
+	Wipe bool `json:"wipe,omitempty"`
 	// Resume is an earlier run whose plan is taken over from its failed step.
 	Resume string `json:"resume,omitempty"`
 }
@@ -76,6 +78,9 @@ func (a *Activities) plan(ctx context.Context, q PlanRequest) (Planned, error) {
 	if err != nil {
 		return Planned{}, err
 	}
+	if err := inService(m); err != nil {
+		return Planned{}, err
+	}
 	if err := a.Site.bootable(); err != nil {
 		return Planned{}, err
 	}
@@ -103,6 +108,17 @@ func (a *Activities) plan(ctx context.Context, q PlanRequest) (Planned, error) {
 		}
 	}
 	return out, a.Assignments.PutPlan(ctx, plan)
+}
+
+// inService refuses a machine that a decommissioning has left unusable.
+func inService(m inventory.Machine) error {
+	if m.Quarantined() {
+		return fmt.Errorf("it is quarantined: %s (when you have seen to it: ingot machine release %s): %w", m.Standing.Reason, m.Name, inventory.ErrConflict)
+	}
+	if nic, _ := m.Netboot(); m.Standing != nil && !nic.Address.IsValid() {
+		return fmt.Errorf("its address was released when it was decommissioned: give it one by storing it again (ingot machine push --replace): %w", inventory.ErrConflict)
+	}
+	return nil
 }
 
 // refers tells whether an action carries the nonce, or the address under
@@ -140,6 +156,13 @@ func (a *Activities) render(ctx context.Context, q PlanRequest, m inventory.Mach
 	}
 	if err := a.digests(ctx, r.Actions, out); err != nil {
 		return inventory.Plan{}, err
+	}
+	if q.Wipe {
+		wipe := wipeAction(action.WipeModes[0])
+		r.Actions = append([]action.Action{wipe}, r.Actions...)
+		if r.GlobalTimeout > 0 { // which the template gave its own actions
+			r.GlobalTimeout += wipe.Timeout
+		}
 	}
 	plan := inventory.Plan{Run: q.Run, Actions: r.Actions, GlobalTimeout: r.GlobalTimeout, DiskAlias: r.DiskAlias}
 	plan.Digest, err = digest(plan.Actions)

@@ -97,7 +97,12 @@ type ProvisionInput struct {
 // DecommissionInput starts Decommission under the id machine/<machine>.
 type DecommissionInput struct {
 	Machine string `json:"machine"`
-	Parent  string `json:"parent,omitempty"`
+	// Wipe is how its disks are wiped: quick (the whole disk, which is the
+	// default) or metadata.
+	Wipe string `json:"wipe,omitempty"`
+	// KeepAddress leaves its interfaces their addresses.
+	KeepAddress bool   `json:"keepAddress,omitempty"`
+	Parent      string `json:"parent,omitempty"`
 }
 
 // RecoverInput starts Recover under the id recover/<name>: many machines are

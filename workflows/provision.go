@@ -16,6 +16,7 @@ import (
 type provision struct {
 	*run
 	in    ProvisionInput
+	wipe  bool // before anything else
 	plan  activities.Planned
 	disk  *action.Disk
 	doing *action.Key // assigned and not known to have ended
@@ -25,12 +26,18 @@ type provision struct {
 
 // Provision installs the machine's template on it. Its id is
 // machine/<machine>; any other is refused before anything is touched.
-func Provision(ctx workflow.Context, in ProvisionInput) (out Outcome, err error) {
-	r, err := newRun(ctx, ProvisionType, MachineID(in.Machine), in.Machine, in)
+func Provision(ctx workflow.Context, in ProvisionInput) (Outcome, error) {
+	return provisionAs(ctx, ProvisionType, in, false)
+}
+
+// provisionAs is Provision under another name; with wipe, the bound disk is
+// wiped first, by the agent of the same boot.
+func provisionAs(ctx workflow.Context, typ string, in ProvisionInput, wipe bool) (out Outcome, err error) {
+	r, err := newRun(ctx, typ, MachineID(in.Machine), in.Machine, in)
 	if err != nil {
 		return Outcome{}, err
 	}
-	p := &provision{run: r, in: in}
+	p := &provision{run: r, in: in, wipe: wipe}
 	// The undo is registered before the do.
 	defer func() {
 		if err != nil {
@@ -96,6 +103,7 @@ func (p *provision) makePlan(ctx workflow.Context) error {
 	}
 	q := activities.PlanRequest{
 		Run: p.owner.Run, Machine: p.in.Machine, Template: p.in.Template, Image: p.in.Image, HardwareMap: p.in.HardwareMap, Resume: p.in.Resume,
+		Wipe: p.wipe,
 	}
 	if err := workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, planning), do.Plan, q).Get(ctx, &p.plan); err != nil {
 		return err

@@ -21,6 +21,8 @@ var (
 	errAborted = errors.New("aborted by a person")
 	// errRestart: a person wants the whole run again, under a grant of its own.
 	errRestart = errors.New("started again by a person")
+	// errSkipped: a person has the run go on without what it asked about.
+	errSkipped = errors.New("given up by a person")
 	errTaken   = temporal.NewNonRetryableApplicationError("somebody else has taken the machine: a forced job, or a person who disarmed it", activities.TypeFenced, nil)
 	errHeld    = temporal.NewNonRetryableApplicationError("this run was under way in the backup from which the server was restored: the machine may have moved on since, so nothing more is done to it; look at it, abort this run, and start another one if it is needed", activities.TypeHeld, nil)
 )
@@ -63,7 +65,10 @@ type run struct {
 	// budget is what is left of the global timeout; it rests while a person is
 	// awaited. Zero means none.
 	budget time.Duration
-	since  time.Time // when the budget began to run; zero while it rests
+	// skippable: a person who is asked may also have the run go on without the
+	// machine; see ask.
+	skippable bool
+	since     time.Time // when the budget began to run; zero while it rests
 }
 
 var (
@@ -360,6 +365,10 @@ func (r *run) ask(ctx workflow.Context, id, text string, choices []string, disks
 			return Decision{}, err
 		}
 	}
+	skip := r.skippable && slices.Contains(choices, Retry) && !slices.Contains(choices, Skip)
+	if skip {
+		choices = append(slices.Clone(choices), Skip)
+	}
 	before, message := r.record.Phase, r.record.Message
 	r.decision = nil
 	r.record.Question = &inventory.Question{ID: id, Text: text, Choices: choices, Disks: disks, Since: workflow.Now(ctx)}
@@ -376,8 +385,11 @@ func (r *run) ask(ctx workflow.Context, id, text string, choices []string, disks
 	if err := r.phase(ctx, before, "%s", message); err != nil {
 		return Decision{}, err
 	}
-	if d.Choice == Abort {
+	switch {
+	case d.Choice == Abort:
 		return d, errAborted
+	case skip && d.Choice == Skip:
+		return d, errSkipped
 	}
 	return d, nil
 }
@@ -669,7 +681,7 @@ func (r *run) end(ctx workflow.Context, err error) error {
 	default:
 		state, phase, message = inventory.StateFailed, inventory.PhaseFailed, cause(err)
 	}
-	if err != nil {
+	if err != nil && !is(err, typeQuarantined) {
 		r.record.Next = r.next()
 	}
 	// The grant first: whatever is written afterwards, nothing is open any more.

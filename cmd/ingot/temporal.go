@@ -236,6 +236,8 @@ func (t *temporal) work(ctx context.Context, do *activities.Activities, opts cli
 		OnFatalError:                 func(err error) { giveUp(fmt.Errorf("the worker gave up: %w", err)) },
 	})
 	w.RegisterWorkflowWithOptions(workflows.Provision, workflow.RegisterOptions{Name: workflows.ProvisionType})
+	w.RegisterWorkflowWithOptions(workflows.Reprovision, workflow.RegisterOptions{Name: workflows.ReprovisionType})
+	w.RegisterWorkflowWithOptions(workflows.Decommission, workflow.RegisterOptions{Name: workflows.DecommissionType})
 	w.RegisterWorkflowWithOptions(workflows.Inspect, workflow.RegisterOptions{Name: workflows.InspectType})
 	w.RegisterWorkflowWithOptions(workflows.BMCJob, workflow.RegisterOptions{Name: workflows.BMCJobType})
 	w.RegisterActivity(do)

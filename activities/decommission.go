@@ -1,0 +1,152 @@
+package activities
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// DecommissionRequest asks for the plan of a Decommission.
+type DecommissionRequest struct {
+	Run     string `json:"run"`
+	Machine string `json:"machine"`
+	Wipe    string `json:"wipe,omitempty"` // one of action.WipeModes; default quick
+}
+
+// Time-outs of a decommissioning's actions, in seconds. A big disk without
+// means of its own is written for more than a day.
+const (
+	wipeTimeout      action.Seconds = 72 * 3600
+	metadataTimeout  action.Seconds = 3600
+	bootEntryTimeout action.Seconds = 300
+	offTimeout       action.Seconds = 120
+)
+
+// PlanDecommission makes and stores the plan of a Decommission: wipe all disks,
+// delete the boot entries that then lead nowhere and, without a BMC, switch off.
+func (a *Activities) PlanDecommission(ctx context.Context, q DecommissionRequest) (Planned, error) {
+	p, err := a.planDecommission(ctx, q)
+	if err != nil {
+		return Planned{}, fail(fmt.Errorf("planning the decommissioning of %q: %w", q.Machine, err))
+	}
+	return p, nil
+}
+
+func (a *Activities) planDecommission(ctx context.Context, q DecommissionRequest) (Planned, error) {
+	m, err := a.Machines.Machine(ctx, q.Machine)
+	if err != nil {
+		return Planned{}, err
+	}
+	if err := a.Site.bootable(); err != nil {
+		return Planned{}, err
+	}
+	wipe := wipeAction(first(q.Wipe, "quick"))
+	wipe.Environment[action.AllDisksVariable] = "true"
+	if err := action.Check(action.Wipe, wipe.Environment); err != nil {
+		return Planned{}, fmt.Errorf("%w: %w", err, inventory.ErrInvalid)
+	}
+	plan := inventory.Plan{Run: q.Run, Actions: []action.Action{wipe, {
+		Name: "boot-entries", Image: action.EFIBoot, Timeout: bootEntryTimeout, Environment: map[string]string{"DELETE_STALE": "true"},
+	}}}
+	out := Planned{Manual: m.BMC.Manual(), Evidence: EvidenceWeak}
+	if out.Manual {
+		plan.Actions = append(plan.Actions, action.Action{Name: "power-off", Image: action.PowerOff, Timeout: offTimeout})
+	}
+	if plan.Digest, err = digest(plan.Actions); err != nil {
+		return Planned{}, err
+	}
+	out.Digest = plan.Digest
+	for _, x := range plan.Actions {
+		out.Actions = append(out.Actions, PlannedAction{Name: x.Name, Image: x.Image, Timeout: x.Timeout, Leaving: action.Leaves(x.Image)})
+	}
+	return out, a.Assignments.PutPlan(ctx, plan)
+}
+
+// wipeAction is a wipe as a workflow adds it to a plan.
+func wipeAction(mode string) action.Action {
+	x := action.Action{Name: "wipe", Image: action.Wipe, Timeout: wipeTimeout, Environment: map[string]string{action.WipeModeVariable: mode}}
+	if mode == action.WipeModes[0] {
+		x.Timeout = metadataTimeout
+	}
+	return x
+}
+
+// RetireRequest ends a machine's service.
+type RetireRequest struct {
+	Owner inventory.Owner `json:"owner"`
+	// Doubts is what could not be verified; one is enough for the quarantine.
+	Doubts []string `json:"doubts,omitempty"`
+	Notes  []string `json:"notes,omitempty"`
+	// KeepAddress leaves the machine its reserved addresses.
+	KeepAddress bool `json:"keepAddress,omitempty"`
+}
+
+// Retire purges what a decommissioned machine is not to leave behind, and
+// returns its standing from now on. A disk that Ingot wrote and the agent did
+// not find is a note: it may be in a drawer by now.
+func (a *Activities) Retire(ctx context.Context, q RetireRequest) (inventory.Standing, error) {
+	st, err := a.retire(ctx, q)
+	return st, fail(err)
+}
+
+func (a *Activities) retire(ctx context.Context, q RetireRequest) (inventory.Standing, error) {
+	if err := a.fence(ctx, q.Owner); err != nil {
+		return inventory.Standing{}, err
+	}
+	m, err := a.Machines.Machine(ctx, q.Owner.Machine)
+	if err != nil {
+		return inventory.Standing{}, err
+	}
+	if m.Standing != nil && m.Standing.Run == q.Owner.Run {
+		return *m.Standing, nil // an earlier attempt has done it
+	}
+	notes := q.Notes
+	for _, id := range m.ProtectedDisks {
+		notes = append(notes, "not wiped, because it is protected: "+strings.Join(Identities(action.Disk{Serial: id.Serial, WWN: id.WWN}), " "))
+	}
+	missing, err := a.missing(ctx, q.Owner)
+	if err != nil {
+		return inventory.Standing{}, err
+	}
+	st := inventory.Standing{State: inventory.StandingAvailable, Run: q.Owner.Run, Since: a.Now()}
+	if len(q.Doubts) > 0 {
+		st.State = inventory.StandingQuarantined
+	}
+	var all []string
+	for _, s := range [][]string{q.Doubts, notes, missing} {
+		all = append(all, s...)
+	}
+	st.Reason = clip(strings.Join(all, "; "))
+	return st, a.Machines.Retire(ctx, q.Owner, st, q.KeepAddress)
+}
+
+// missing names the disks that Ingot wrote and the run's agent did not find.
+func (a *Activities) missing(ctx context.Context, o inventory.Owner) ([]string, error) {
+	agent, err := a.Agents.Agent(ctx, o)
+	if errors.Is(err, inventory.ErrNotFound) {
+		return nil, nil // nobody has looked; then there is a doubt already
+	}
+	if err != nil {
+		return nil, err
+	}
+	written, err := a.Machines.DisksWritten(ctx, o.Machine)
+	if err != nil {
+		return nil, err
+	}
+	for _, d := range agent.Facts.Disks {
+		for _, id := range Identities(d) {
+			delete(written, id)
+		}
+	}
+	var out []string
+	for id := range written {
+		out = append(out, "written by Ingot once, and not found: "+id)
+	}
+	slices.Sort(out)
+	return out, nil
+}
