@@ -30,7 +30,10 @@ var may = map[string]string{
 	"internal/backup":      "inventory internal/dbcopy golang.org/x/crypto",
 	"internal/handover":    "inventory",
 
-	"genesis":          "inventory internal/strictyaml internal/machinefile internal/documents",
+	"genesis":                  "inventory internal/strictyaml internal/machinefile internal/documents",
+	"internal/documents":       "inventory internal/documents/talos internal/strictyaml go.yaml.in/yaml/v3",
+	"internal/documents/talos": "inventory github.com/hashicorp/go-multierror github.com/siderolabs/talos/pkg/machinery go.yaml.in/yaml/v3",
+
 	"template":         "action inventory internal/strictyaml github.com/Masterminds/sprig/v3 go.yaml.in/yaml/v3",
 	"inventory/sqlite": "action inventory internal/dbcopy github.com/jmoiron/sqlx github.com/mattn/go-sqlite3",
 	"bmc":              "inventory github.com/bmc-toolbox/bmclib/v2 github.com/go-logr/logr github.com/jacobweinstock/registrar golang.org/x/sys",
