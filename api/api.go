@@ -111,6 +111,10 @@ type Config struct {
 	RotateKeys func(ctx context.Context) (int, error)
 	// Backup copies what this server keeps; nil: it keeps nothing.
 	Backup func(ctx context.Context, q BackupRequest) (Archive, error)
+	// Site is this server among its peers; nil: it has none.
+	Site Site
+	// Intake tells why new runs are refused, "" when they are taken; nil: always.
+	Intake func(ctx context.Context) (why string, err error)
 	// Restored is what is known of the backup from which this site was restored.
 	Restored inventory.Restore
 	// NoSecretKey: the key file is missing, so that secrets cannot be opened.
@@ -242,6 +246,12 @@ func (s *Server) operator() *gin.Engine {
 	r.GET("/v1/secrets", s.secrets)
 	r.POST("/v1/secrets/rotate", s.rotateSecrets)
 	r.POST("/v1/backup", s.backup)
+	r.GET("/v1/site", s.getSite)
+	r.POST("/v1/site/decide", s.decideSite)
+	r.GET("/v1/peers", s.listPeers)
+	r.POST("/v1/peers", s.addPeer)
+	r.DELETE("/v1/peers/:name", s.removePeer)
+	r.POST("/v1/migrate", s.startMigrate)
 
 	r.GET("/v1/machines", s.listMachines)
 	r.POST("/v1/machines", s.pushMachines)

@@ -23,6 +23,7 @@ const (
 	codeUnavailable  = "unavailable"
 	codeNoSpace      = "no_space"
 	codeInternal     = "internal"
+	codeGone         = "gone"
 )
 
 // errUnavailable marks what cannot be answered now and may be asked again.
@@ -70,7 +71,7 @@ func status(err error) (int, string) {
 	case errors.Is(err, inventory.ErrConflict):
 		return http.StatusConflict, codeConflict
 	case errors.Is(err, inventory.ErrSealed), errors.Is(err, inventory.ErrUnreachable), errors.Is(err, inventory.ErrUnsupported),
-		errors.Is(err, errUnavailable), errors.Is(err, context.DeadlineExceeded),
+		errors.Is(err, errUnavailable), errors.Is(err, errMoving), errors.Is(err, context.DeadlineExceeded),
 		errors.As(err, &unavailable), errors.As(err, &exceeded), errors.As(err, &exhausted):
 		return http.StatusServiceUnavailable, codeUnavailable
 	}
@@ -88,6 +89,9 @@ func (s *Server) fail(c *gin.Context, err error) {
 	var h hint
 	if errors.As(err, &h) {
 		a.Next = h.next
+	}
+	if errors.Is(err, errMoving) {
+		c.Header("Retry-After", retryAfter)
 	}
 	if code == http.StatusInsufficientStorage && a.Next == "" {
 		// What was to be written is lost to nobody: the caller still has it, and an agent sends it again.

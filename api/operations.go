@@ -27,7 +27,7 @@ type operationStore interface {
 // startOperation starts a workflow that is about more than one machine. While
 // one of the same type is open, whatever its name, the answer names that one.
 func (s *Server) startOperation(ctx context.Context, kind, id, name string, input any) (Started, error) {
-	if err := s.room(); err != nil {
+	if err := s.room(ctx); err != nil {
 		return Started{}, err
 	}
 	tc, err := s.temporal()

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"syscall"
@@ -83,10 +84,13 @@ func (s *Server) spaces() ([]SpaceStatus, error) {
 	return out, nil
 }
 
-// room refuses new runs when the databases' disk has less than the minimum of
+// room refuses new runs while the site is about to move, and when the databases' disk has less than the minimum of
 // free space: DHCP, disarming and reports of runs that are under way need the
 // rest.
-func (s *Server) room() error {
+func (s *Server) room(ctx context.Context) error {
+	if err := s.moving(ctx); err != nil {
+		return err
+	}
 	all, err := s.spaces()
 	if err != nil || len(all) == 0 || s.cfg.DataDir == "" {
 		return err

@@ -51,6 +51,8 @@ type Status struct {
 	// Restored is the backup from which the site was restored, and Held which of
 	// the runs that it had under way wait for a person.
 	Restored *RestoredStatus `json:"restored,omitempty"`
+	// Site is this server among its peers, if it has any.
+	Site *SiteStatus `json:"site,omitempty"`
 	// Space is that of DataDir, and of ImageDir if it lies on another disk.
 	Space []SpaceStatus `json:"space"`
 	Time  time.Time     `json:"time"`
@@ -109,6 +111,15 @@ func (s *Server) statusNow(ctx context.Context) (Status, error) {
 			if len(st.Retrying) < 10 {
 				st.Retrying = append(st.Retrying, w.Machine+": "+r)
 			}
+		}
+	}
+	if s.cfg.Site != nil {
+		x, err := s.cfg.Site.SiteStatus(ctx)
+		if err != nil {
+			return st, err
+		}
+		if len(x.Peers) > 0 || x.Activated != "" || x.Intake != "" || x.HandOver != nil {
+			st.Site = &x
 		}
 	}
 	if st.Space, err = s.spaces(); err != nil {

@@ -285,7 +285,7 @@ func (s *Server) begin(c *gin.Context) func(Started, error) {
 
 // provision checks in and starts it.
 func (s *Server) provision(ctx context.Context, in workflows.ProvisionInput) (Started, error) {
-	if err := s.room(); err != nil {
+	if err := s.room(ctx); err != nil {
 		return Started{}, err
 	}
 	m, err := s.knownMachine(ctx, in.Machine)
@@ -344,7 +344,7 @@ func (s *Server) inspectMachine(c *gin.Context) {
 }
 
 func (s *Server) inspect(ctx context.Context, in workflows.InspectInput) (Started, error) {
-	if err := s.room(); err != nil {
+	if err := s.room(ctx); err != nil {
 		return Started{}, err
 	}
 	m, err := s.knownMachine(ctx, in.Machine)
