@@ -40,8 +40,8 @@ that has no interface on their network: no raw socket, no broadcast.`,
 	c.Flags().BoolVar(&relay.on, "relay-only", false, "answer machines through DHCP relays alone")
 	c.Flags().StringArrayVar(&relay.relays, "relay", nil, "with --relay-only: a relay's address on the machines' network, or a prefix; repeatable")
 	c.Flags().StringVar(&relay.address, "address", "", "with --relay-only: this host as relays and machines reach it; default: its only IPv4 address")
-	c.MarkFlagsMutuallyExclusive("interface", "relay-only")
 	c.Flags().StringArrayVar(&chosen, "interface", nil, "interface on which machines are answered; repeatable")
+	c.MarkFlagsMutuallyExclusive("interface", "relay-only")
 	yesFlag(c, &yes)
 	completeFlag(c, "interface", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 		var names []string
