@@ -3,6 +3,7 @@ package genesis
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/netip"
 	"net/url"
@@ -10,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/ingotmetal/ingot/internal/documents"
 	"github.com/ingotmetal/ingot/internal/strictyaml"
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -50,6 +52,7 @@ func (f *file) check() {
 	f.checkSeed()
 	f.checkImages()
 	roles := f.roles()
+	f.checkMigrate() // what machines fetch depends on it
 	f.checkMachines(roles)
 	f.checkRouter()
 	f.checkPlatform()
@@ -153,15 +156,15 @@ func (f *file) roles() map[string]role {
 		out[name] = r
 	}
 	if l.Router != nil {
-		give(l.Router.Machine, role{field: "router.machine", template: routerTemplate, kind: "vyos"})
+		give(l.Router.Machine, role{field: "router.machine", template: routerTemplate, kind: documents.KindVyOS})
 	}
 	if l.Platform != nil {
-		give(l.Platform.Machine, role{field: "platform.machine", template: platformTemplate, kind: "talos"})
+		give(l.Platform.Machine, role{field: "platform.machine", template: platformTemplate, kind: documents.KindTalos})
 	}
 	if c := l.Cluster; c != nil {
-		give(c.Create, role{field: "cluster.create", template: createTemplate, kind: "harvester", mode: "create"})
+		give(c.Create, role{field: "cluster.create", template: createTemplate, kind: documents.KindHarvester, mode: "create"})
 		for n, name := range c.Join {
-			give(name, role{field: fmt.Sprintf("cluster.join[%d]", n), template: joinTemplate, kind: "harvester", mode: "join"})
+			give(name, role{field: fmt.Sprintf("cluster.join[%d]", n), template: joinTemplate, kind: documents.KindHarvester, mode: "join"})
 		}
 	}
 	return out
@@ -269,7 +272,7 @@ func (f *file) checkPlace(prefix string, r role, m Machine) {
 	i, field := m.Interfaces[n], fmt.Sprintf("%sinterfaces[%d].address", prefix, n)
 	where := l.Network.Prefix
 	what := "the network behind the router"
-	if r.kind == "vyos" {
+	if r.kind == documents.KindVyOS {
 		where, what = l.Seed.Segment, "the server's own network: there is no relay before the router runs"
 	}
 	switch {
@@ -320,7 +323,11 @@ func (f *file) checkPlatform() {
 			f.add("platform.talosconfigFile", "name the talosconfig that talosctl gen config wrote", "there are no certificates for the Talos API")
 		}
 		p.Talosconfig = inventory.NewSecret(f.open("platform.talosconfigFile", p.TalosconfigFile))
-		if m, ok := l.Machine(p.Machine); ok && m.Address().IsValid() {
+		m, ok := l.Machine(p.Machine)
+		if ok {
+			f.checkTalosconfig(p, m)
+		}
+		if ok && m.Address().IsValid() {
 			if p.Talos == "" {
 				p.Talos = netip.AddrPortFrom(m.Address(), 50000).String()
 			}
@@ -335,6 +342,10 @@ func (f *file) checkPlatform() {
 		}
 		f.base("platform.kubernetes", p.Kubernetes)
 	}
+}
+
+func (f *file) checkMigrate() {
+	l := f.lab
 	g := l.Migrate
 	if g == nil {
 		return
@@ -426,23 +437,66 @@ func (f *file) checkBudgets() {
 
 // checkDocument checks a machine's document, by itself and against the lab.
 func (f *file) checkDocument(prefix string, r role, m Machine, token map[string]string) {
-	if r.kind == "harvester" {
-		f.checkHarvester(r, m, token)
+	b := []byte(m.UserData.Reveal())
+	var ps inventory.Problems
+	if err := documents.Check(r.kind, m.Config, b); err != nil && !errors.As(err, &ps) {
+		f.add(prefix+"config", "", "%v", err)
+		return
+	}
+	f.lab.warnings = append(f.lab.warnings, documents.Warnings(r.kind, m.Config, b)...)
+	var more inventory.Problems
+	switch r.kind {
+	case documents.KindHarvester:
+		more = f.checkHarvester(r, m, token)
+	case documents.KindVyOS:
+		more = f.checkVyOS(m)
+	}
+	for _, p := range more {
+		// What the document lacks by itself is said already.
+		if !slices.ContainsFunc(ps, func(q inventory.Problem) bool { return q.Field == p.Field || q.Field == "" }) {
+			ps = append(ps, p)
+		}
+	}
+	for _, p := range ps {
+		if !slices.Contains(f.named, p) { // one document may serve several machines
+			f.named = append(f.named, p)
+		}
 	}
 }
 
+// checkVyOS checks that the router relays to the server.
+func (f *file) checkVyOS(m Machine) (ps inventory.Problems) {
+	v, err := documents.ParseVyOS(m.Config, []byte(m.UserData.Reveal()))
+	if err != nil {
+		return nil // its own check says so
+	}
+	if a := f.lab.Seed.Address; a.IsValid() && !slices.Contains(v.All("service", "dhcp-relay", "server"), a.String()) {
+		ps = append(ps, inventory.Problem{
+			File: m.Config, Field: "service dhcp-relay server",
+			Line: line(v.At("service", "dhcp-relay"), v.At("service")),
+			What: "the relay does not pass packets on to the server " + a.String(), Remedy: "add inside service dhcp-relay: server " + a.String(),
+		})
+	}
+	return ps
+}
+
+// line is the line of the first node that exists, or 0.
+func line(nodes ...*documents.VyOSNode) int {
+	for _, n := range nodes {
+		if n != nil {
+			return n.Line
+		}
+	}
+	return 0
+}
+
 // checkHarvester checks what a node's configuration must share with the lab.
-func (f *file) checkHarvester(r role, m Machine, token map[string]string) {
-	b := []byte(m.UserData.Reveal())
-	docs, err := strictyaml.Documents(m.Config, b)
+func (f *file) checkHarvester(r role, m Machine, token map[string]string) (ps inventory.Problems) {
+	docs, err := strictyaml.Documents(m.Config, []byte(m.UserData.Reveal()))
 	if err != nil || len(docs) != 1 {
-		return // its own check says so
+		return nil // its own check says so
 	}
 	d := docs[0]
-	var ps inventory.Problems
-	if d.Text("install.iso_url") == "" {
-		ps.Add("install.iso_url", "give the address of Harvester's ISO: without it the node installs and never comes up", "is missing")
-	}
 	if mode := d.Text("install.mode"); mode != r.mode {
 		ps.Add("install.mode", "write "+r.mode+", or change "+r.field+" of the lab file", "is %q, but machine %q is %s", mode, m.Name, r.field)
 	}
@@ -451,7 +505,7 @@ func (f *file) checkHarvester(r role, m Machine, token map[string]string) {
 	if r.mode == "join" {
 		switch u, err := url.Parse(d.Text("server_url")); {
 		case d.Text("server_url") == "":
-			ps.Add("server_url", "write https://"+vip+":443", "is missing, and machine %q joins", m.Name)
+			ps.Add("server_url", "write server_url: https://"+vip+":443", "is missing, and machine %q joins", m.Name)
 		case err != nil || u.Hostname() != vip:
 			ps.Add("server_url", "write https://"+vip+":443", "%q does not lead to the cluster's VIP %s", d.Text("server_url"), vip)
 		}
@@ -463,6 +517,7 @@ func (f *file) checkHarvester(r role, m Machine, token map[string]string) {
 			ps.Add("server_url", "leave it out: machine "+m.Name+" creates the cluster", "is for nodes that join")
 		}
 	}
+	ps = append(ps, f.checkISO(d.Text("install.iso_url"))...)
 	switch t := d.Text("token"); {
 	case t == "":
 		ps.Add("token", "give all nodes the same", "is missing")
@@ -484,7 +539,58 @@ func (f *file) checkHarvester(r role, m Machine, token map[string]string) {
 			ps.Add(field, "correct it, or add the interface to machine "+m.Name, "%s is no interface of machine %q", hw, m.Name)
 		}
 	}
-	f.named = append(f.named, d.Locate(ps)...)
+	return d.Locate(ps)
+}
+
+// checkISO checks an address of an image of this server: after the migration it
+// is the new server that serves images.
+func (f *file) checkISO(iso string) (ps inventory.Problems) {
+	l := f.lab
+	u, err := url.Parse(iso)
+	if err != nil || iso == "" {
+		return nil
+	}
+	name, ours := strings.CutPrefix(u.Path, "/images/")
+	host, err := netip.ParseAddr(u.Hostname())
+	if err != nil || !ours || host != l.Seed.Address && (l.Migrate == nil || host != l.Migrate.Address) {
+		return nil // somebody else's
+	}
+	if l.Migrate != nil && l.Migrate.Address.IsValid() && host != l.Migrate.Address {
+		u.Host = strings.Replace(u.Host, host.String(), l.Migrate.Address.String(), 1)
+		ps.Add("install.iso_url", "write "+u.String(), "the server at %s has moved to %s before the cluster is installed", host, l.Migrate.Address)
+	}
+	if _, ok := l.Image(name); !ok {
+		ps.Add("install.iso_url", "add it to images of the lab file, or correct the name", "there is no image %q", name)
+	}
+	return ps
+}
+
+// checkTalosconfig checks that the certificates are those of the machine's
+// Talos: another cluster's would be refused when Talos is there already.
+func (f *file) checkTalosconfig(p *Platform, m Machine) {
+	if p.Talosconfig.IsZero() {
+		return
+	}
+	client, err := strictyaml.Documents(p.TalosconfigFile, []byte(p.Talosconfig.Reveal()))
+	if err != nil || len(client) != 1 || client[0].Text("context") == "" {
+		f.named = append(f.named, inventory.Problem{
+			File: p.TalosconfigFile, Field: "context", What: "this is no talosconfig, or no context is chosen in it", Remedy: "make it with: talosctl gen config",
+		})
+		return
+	}
+	ca := client[0].Text("contexts." + client[0].Text("context") + ".ca")
+	docs, err := strictyaml.Documents(m.Config, []byte(m.UserData.Reveal()))
+	if err != nil || ca == "" {
+		return
+	}
+	for _, d := range docs {
+		if own := d.Text("machine.ca.crt"); own != "" && own != ca {
+			f.named = append(f.named, inventory.Problem{
+				File: p.TalosconfigFile, Line: client[0].LineOf("contexts." + client[0].Text("context") + ".ca"), Field: "ca",
+				What: "its certificate authority is not that of " + m.Config, Remedy: "take both files from one run of: talosctl gen config",
+			})
+		}
+	}
 }
 
 // equal compares what two machines say by what they would store.

@@ -32,7 +32,8 @@ type Lab struct {
 	// that is over its budget fails, unless it waits for a person.
 	Budgets map[string]time.Duration `json:"budgets,omitempty"`
 
-	doc strictyaml.Document // as it was read, for the lines of problems
+	doc      strictyaml.Document // as it was read, for the lines of problems
+	warnings inventory.Problems
 }
 
 // A Seed is the host on which the first server runs (the NAS).
@@ -151,6 +152,9 @@ type Cluster struct {
 	// Password is the content of PasswordFile.
 	Password inventory.Secret `json:"-"`
 }
+
+// Warnings is what a document of the lab had better have otherwise.
+func (l Lab) Warnings() inventory.Problems { return l.warnings }
 
 // Machine returns the machine called name.
 func (l Lab) Machine(name string) (Machine, bool) {

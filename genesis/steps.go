@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ingotmetal/ingot/internal/strictyaml"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -152,7 +153,7 @@ func (l Lab) Steps() []Step {
 func (l Lab) install(kind, machine string) Step {
 	m, _ := l.Machine(machine)
 	return Step{
-		Kind: kind, Machine: machine, Template: m.Template, Disk: DiskText(m.Machine), Images: l.imagesOf(m), Waits: l.power(m),
+		Kind: kind, Machine: machine, Template: m.Template, Disk: m.disks(), Images: l.imagesOf(m), Waits: l.power(m),
 		Undo: "the machine is disarmed and switched off, and its window is closed; none for the disk: what was on it is gone, and a half-written one does not boot",
 	}
 }
@@ -241,6 +242,40 @@ func (l Lab) imagesOf(m Machine) []StepImage {
 		}
 	}
 	return out
+}
+
+// disks says what an installation overwrites: what the installer's document
+// names, and the disk that the inventory selects, which is wiped or written.
+func (m Machine) disks() string {
+	docs, err := strictyaml.Documents(m.Config, []byte(m.UserData.Reveal()))
+	if err != nil {
+		return DiskText(m.Machine) // VyOS's is no YAML
+	}
+	var named []string
+	for _, d := range docs {
+		for _, field := range []string{"install.device", "install.data_disk", "machine.install.disk"} {
+			if v := d.Text(field); v != "" {
+				named = append(named, v)
+			}
+		}
+		for n := 0; d.Text(fmt.Sprintf("install.wipe_disks_list[%d]", n)) != ""; n++ {
+			named = append(named, d.Text(fmt.Sprintf("install.wipe_disks_list[%d]", n)))
+		}
+		if d.Text("install.wipe_all_disks") == "true" {
+			named = append(named, "ALL ITS DISKS")
+		}
+		for _, field := range []string{"serial", "wwid", "model", "uuid", "name", "type", "busPath", "size"} {
+			if v := d.Text("machine.install.diskSelector." + field); v != "" {
+				named = append(named, "the disk of "+field+" "+v)
+			}
+		}
+	}
+	slices.Sort(named)
+	named = slices.Compact(named)
+	if len(named) == 0 {
+		return DiskText(m.Machine)
+	}
+	return DiskText(m.Machine) + "; its configuration names " + strings.Join(named, ", ")
 }
 
 // DiskText says which disk of a machine an installation overwrites.

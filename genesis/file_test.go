@@ -1,0 +1,313 @@
+package genesis
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// example reads the example lab; of each file what change returns is read.
+func example(t *testing.T, change func(name, content string) string) func(string) ([]byte, error) {
+	t.Helper()
+	return func(name string) ([]byte, error) {
+		b, err := os.ReadFile(filepath.Join("../deploy/genesis", name))
+		if err == nil && change != nil {
+			b = []byte(change(name, string(b)))
+		}
+		return b, err
+	}
+}
+
+// swap replaces text in one file, which must be there.
+func swap(t *testing.T, file string, pairs ...string) func(name, content string) string {
+	t.Helper()
+	return func(name, content string) string {
+		if name != file {
+			return content
+		}
+		for i := 0; i < len(pairs); i += 2 {
+			require.Contains(t, content, pairs[i])
+			content = strings.ReplaceAll(content, pairs[i], pairs[i+1])
+		}
+		return content
+	}
+}
+
+// load returns the problems of the changed example as "file:line: field".
+func load(t *testing.T, change func(name, content string) string) (map[string]inventory.Problem, Lab) {
+	t.Helper()
+	l, err := Load("lab.yaml", example(t, change))
+	out := map[string]inventory.Problem{}
+	var ps inventory.Problems
+	if err != nil {
+		require.ErrorAs(t, err, &ps)
+	}
+	for _, p := range ps {
+		require.NotEmpty(t, p.File, "%v", p)
+		require.NotZero(t, p.Line, "%v", p)
+		require.NotEmpty(t, p.Field, "%v", p)
+		out[p.File+" "+p.Field] = p
+	}
+	return out, l
+}
+
+func TestExample(t *testing.T) {
+	ps, l := load(t, nil)
+	require.Empty(t, ps)
+	var names []string
+	for _, s := range l.Steps() {
+		names = append(names, s.Name)
+		require.NotEmpty(t, s.Does, s.Name)
+		require.NotEmpty(t, s.Ready, s.Name)
+		require.NotEmpty(t, s.Undo, s.Name)
+		require.Positive(t, s.Budget, s.Name)
+	}
+	require.Equal(t, []string{"preflight", "router", "relay", "platform", "kubernetes", "migrate", "create", "vip", "join-ms-02-b", "join-ms-02-c", "proven"}, names)
+
+	router, _ := l.Machine("vp6630")
+	require.Equal(t, "vyos", router.Template)
+	require.Contains(t, router.UserData.Reveal(), "dhcp-relay")
+	require.Equal(t, "https://192.168.1.2", l.Router.API)
+	require.Equal(t, "EXAMPLE-make-your-own-with-openssl-rand-hex-32", l.Router.Key.Reveal())
+	require.Equal(t, "10.10.20.11:50000", l.Platform.Talos)
+	require.Equal(t, "https://10.10.20.11:6443", l.Platform.Kubernetes)
+	require.Equal(t, "10.10.20.11", l.Migrate.Address.String())
+	require.Equal(t, "https://10.10.20.30", l.Cluster.API)
+	node, _ := l.Machine("ms-02-c")
+	require.Equal(t, "harvester-join", node.Template)
+	require.Equal(t, "EXAMPLE-make-your-own", node.BMC.Password.Reveal())
+	for _, m := range l.Inventory() {
+		require.Empty(t, inventory.Validate(m))
+	}
+}
+
+// TestStepsSayWhatIsWritten: nothing but the machines' steps writes a disk,
+// and each says which, from which images.
+func TestStepsSayWhatIsWritten(t *testing.T) {
+	_, l := load(t, swap(t, "lab.yaml", "cluster:\n", "budgets: {vip: 90m}\ncluster:\n"))
+	for _, s := range l.Steps() {
+		writes := s.Kind == StepRouter || s.Kind == StepPlatform || s.Kind == StepCreate || s.Kind == StepJoin
+		require.Equal(t, writes, s.Writes(), s.Name)
+		require.Equal(t, writes, len(s.Images) > 0, s.Name)
+		if s.Name == StepVIP {
+			require.Equal(t, 90*time.Minute, s.Budget)
+		}
+		if s.Kind == StepRouter {
+			require.Equal(t, "serial EXAMPLE-VP6630-0001", s.Disk)
+			require.Equal(t, []StepImage{{Name: "vyos", SHA256: strings.Repeat("1", 64)}}, s.Images)
+			require.Contains(t, s.Waits, "a person")
+		}
+		if s.Kind == StepCreate {
+			require.Contains(t, s.Disk, "nvme-EXAMPLE_MS02_DATA_000A", "Harvester's second disk is overwritten, too")
+			require.Contains(t, s.Waits, "amt at 10.10.20.21")
+		}
+	}
+	require.Len(t, l.Destroys(), 5)
+}
+
+func TestSectionsMayBeAbsent(t *testing.T) {
+	b, err := os.ReadFile("../deploy/genesis/lab.yaml")
+	require.NoError(t, err)
+	text := string(b)
+	text = text[:strings.Index(text, "\nmigrate:")]
+	l, err := Load("lab.yaml", example(t, func(name, content string) string {
+		if name == "lab.yaml" {
+			return text
+		}
+		return content
+	}))
+	require.NoError(t, err)
+	require.Equal(t, []string{"preflight", "router", "relay", "platform", "kubernetes", "proven"}, l.stepNames())
+}
+
+// TestBadInput is the list of what a lab file can have wrong: each is told with
+// file, line and field.
+func TestBadInput(t *testing.T) {
+	for name, c := range map[string]struct {
+		file  string
+		swaps []string
+		want  map[string]string // "file field" → part of what is said
+	}{
+		"unknown keys": {"lab.yaml", []string{"  vlan: 20\n", "  vlann: 20\n", "labels: {role: router}\n", "lables: {role: router}\n"}, map[string]string{
+			"lab.yaml network.vlann": "unknown key", "lab.yaml machines[0].lables": "unknown key",
+		}},
+		"unknown machines": {"lab.yaml", []string{"machine: vp6630", "machine: vp6631", "join: [ms-02-b, ms-02-c]", "join: [ms-02-b, ms-02-d, ms-02-a]"}, map[string]string{
+			"lab.yaml router.machine": `no machine "vp6631"`, "lab.yaml cluster.join[1]": `no machine "ms-02-d"`, "lab.yaml cluster.join[2]": `"ms-02-a" is cluster.create already`,
+		}},
+		"two owners": {"lab.yaml", []string{
+			"02:00:00:02:0c:02", "02:00:00:02:0b:02", "address: 10.10.20.33", "address: 10.10.20.11", "name: ms-02-c", "name: ms-02-b", "host: 10.10.20.23", "host: 10.10.20.22",
+			"join: [ms-02-b, ms-02-c]", "join: [ms-02-b]",
+		}, map[string]string{
+			"lab.yaml machines[4].name": "is given at lab.yaml:", "lab.yaml machines[4].interfaces[0].mac": "MAC 02:00:00:02:0b:02 is given at lab.yaml:",
+			"lab.yaml machines[4].interfaces[1].address": "address 10.10.20.11 is given at lab.yaml:", "lab.yaml machines[4].bmc.host": "address 10.10.20.22 is given",
+			"lab.yaml machines[4].interfaces[1].hostname": "host name ms-02-b is given",
+		}},
+		"the VIP of a machine": {"lab.yaml", []string{"vip: 10.10.20.30", "vip: 10.10.20.11"}, map[string]string{
+			"lab.yaml cluster.vip": "address 10.10.20.11 is given at lab.yaml:", "harvester-create.yaml install.vip": "the cluster's VIP is 10.10.20.11",
+			"harvester-join.yaml server_url": "does not lead", "harvester-join-c.yaml server_url": "does not lead",
+		}},
+		"VIP inside the DHCP range": {"lab.yaml", []string{"from: 10.10.20.200", "from: 10.10.20.30"}, map[string]string{
+			"lab.yaml cluster.vip": "lies in the DHCP range", "lab.yaml machines[2].interfaces[1].address": "lies in the DHCP range",
+			"lab.yaml machines[3].interfaces[1].address": "lies in the DHCP range", "lab.yaml machines[4].interfaces[1].address": "lies in the DHCP range",
+		}},
+		"images": {"lab.yaml", []string{"sha256: 1111", "sha256: xyz", "image: vyos\n", "image: vyoss\n", "name: talos-kernel", "name: vyos"}, map[string]string{
+			"lab.yaml images[0].sha256": "is no SHA-256", "lab.yaml images[1].name": "image name vyos is given at lab.yaml:", "lab.yaml machines[0].image": `no image "vyoss"`,
+		}},
+		"two disks and no selector": {"lab.yaml", []string{"    diskSelector: {serial: EXAMPLE_MS02_SYSTEM_000A}\n", ""}, map[string]string{
+			"lab.yaml machines[2].diskSelector": `"ms-02-a" has 2 disks`,
+		}},
+		"missing files": {"lab.yaml", []string{"config: talos.yaml", "config: gone.yaml", "keyFile: vyos.key", "keyFile: ../../LICENSE", "talosconfigFile: talosconfig", "talosconfigFile: lab.yaml"}, map[string]string{
+			"lab.yaml machines[1].config": `no file "gone.yaml"`, "lab.yaml router.keyFile": "does not lie below", "lab.yaml platform.talosconfigFile": "the lab file itself",
+		}},
+		"secrets inline": {"lab.yaml", []string{"user: admin}\n    bmcPasswordFile: amt.password", "user: admin, password: canary}\n    userData: canary"}, map[string]string{
+			"lab.yaml machines[2].bmc.password": "secrets do not stand", "lab.yaml machines[2].userData": "secrets do not stand",
+			"lab.yaml machines[3].userData": "secrets do not stand", "lab.yaml machines[4].userData": "secrets do not stand",
+			"lab.yaml machines[2].bmcPasswordFile": "needs a password", "lab.yaml machines[3].bmcPasswordFile": "needs a password", "lab.yaml machines[4].bmcPasswordFile": "needs a password",
+		}},
+		"places": {"lab.yaml", []string{"address: 192.168.1.2,", "address: 10.10.20.2,", "prefix: 10.10.20.0/24", "prefix: 10.10.0.0/16", "gateway: 10.10.20.1            #", "gateway: 10.11.20.1            #"}, map[string]string{
+			"lab.yaml machines[0].interfaces[0].address": "does not lie in 192.168.1.0/24", "lab.yaml machines[0].interfaces[0].gateway": "lies outside",
+			"lab.yaml network.gateway": "does not lie in 10.10.0.0/16",
+		}},
+		"budgets": {"lab.yaml", []string{"cluster:\n", "budgets: {vipp: 1h, relay: -1m}\ncluster:\n"}, map[string]string{
+			"lab.yaml budgets.vipp": `no step "vipp"`, "lab.yaml budgets.relay": "is no time",
+		}},
+		"Harvester without ISO": {"harvester-create.yaml", []string{"  iso_url: ", "  # "}, map[string]string{"harvester-create.yaml install.iso_url": "missing"}},
+		"join without server":   {"harvester-join-c.yaml", []string{"server_url: ", "# "}, map[string]string{"harvester-join-c.yaml server_url": "missing"}},
+		"another ISO": {"harvester-join-c.yaml", []string{"10.10.20.11:7080/images/harvester-v1.4.0-amd64.iso", "192.168.1.10:7080/images/harvester-v1.4.1-amd64.iso"}, map[string]string{
+			"harvester-join-c.yaml install.iso_url": "has moved to 10.10.20.11",
+		}},
+		"another token":        {"harvester-join.yaml", []string{"token: EXAMPLE", "token: OTHER"}, map[string]string{"harvester-join.yaml token": "another than in harvester-create.yaml"}},
+		"a stranger's port":    {"harvester-join.yaml", []string{"02:00:00:02:0b:26", "02:00:00:02:0a:26"}, map[string]string{"harvester-join.yaml install.management_interface.interfaces[1].hwAddr": `no interface of machine "ms-02-b"`}},
+		"no relay to us":       {"config.boot", []string{"server \"192.168.1.10\"", "server \"192.168.1.11\""}, map[string]string{"config.boot service dhcp-relay server": "192.168.1.10"}},
+		"another talosconfig":  {"talosconfig", []string{"ca: LS0t", "ca: AAAA"}, map[string]string{"talosconfig ca": "not that of talos.yaml"}},
+		"Talos with a mistake": {"talos.yaml", []string{"kubelet:\n", "kublet:\n"}, map[string]string{"talos.yaml machine.kublet": "does not know this key"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, _ := load(t, swap(t, c.file, c.swaps...))
+			for field, what := range c.want {
+				require.Contains(t, got, field, "%v", got)
+				require.Contains(t, got[field].String(), what)
+			}
+			for field, p := range got {
+				require.Contains(t, c.want, field, "%v", p)
+				require.NotContains(t, p.String(), "canary", "secrets are not echoed")
+			}
+		})
+	}
+}
+
+// TestEverythingAtOnce: mistakes of several files are told together, the lab
+// file's by line.
+func TestEverythingAtOnce(t *testing.T) {
+	_, err := Load("lab.yaml", example(t, func(name, content string) string {
+		content = swap(t, "lab.yaml", "  vlan: 20", "  vlan: 20\n  vlann: 20", "create: ms-02-a", "create: ms-02-x")(name, content)
+		content = swap(t, "harvester-join.yaml", "server_url: ", "# ")(name, content)
+		return swap(t, "talos.yaml", "kubelet:\n", "kublet:\n")(name, content)
+	}))
+	var ps inventory.Problems
+	require.ErrorAs(t, err, &ps)
+	require.ErrorIs(t, err, inventory.ErrInvalid)
+	var files []string
+	for n, p := range ps {
+		files = append(files, p.File)
+		if n > 0 && ps[n-1].File == p.File && p.File == "lab.yaml" {
+			require.LessOrEqual(t, ps[n-1].Line, p.Line)
+		}
+	}
+	require.Equal(t, []string{"lab.yaml", "lab.yaml", "talos.yaml", "harvester-join.yaml"}, files, "%v", ps)
+}
+
+func TestNotALab(t *testing.T) {
+	for src, want := range map[string]string{"": "holds 0 documents", "a: [\n": "not valid YAML", "name: a\n---\nname: b\n": "holds 2 documents", "- a\n": "must be a mapping"} {
+		_, err := Load("lab.yaml", func(string) ([]byte, error) { return []byte(src), nil })
+		require.ErrorIs(t, err, inventory.ErrInvalid, src)
+		require.ErrorContains(t, err, want, src)
+	}
+	_, err := Load("lab.yaml", func(string) ([]byte, error) { return nil, fs.ErrNotExist })
+	require.ErrorIs(t, err, fs.ErrNotExist)
+}
+
+func TestCheckImages(t *testing.T) {
+	_, l := load(t, nil)
+	one, two := strings.Repeat("1", 64), strings.Repeat("2", 64)
+	stored := map[string]string{"vyos": one, "talos-initramfs": one}
+	ps := l.CheckImages(func(name string) string { return stored[name] }, func(i Image) (string, error) {
+		switch i.Name {
+		case "talos-kernel":
+			return two, nil
+		case "talos-initramfs":
+			return one, nil
+		case "harvester-v1.4.0-amd64.iso":
+			return "", errors.New("no power")
+		}
+		return "", fmt.Errorf("opening: %w", fs.ErrNotExist)
+	})
+	got := map[string]string{}
+	for _, p := range ps {
+		require.Equal(t, "lab.yaml", p.File)
+		require.NotZero(t, p.Line)
+		got[p.Field] = p.What
+	}
+	require.Equal(t, map[string]string{
+		"images[2].sha256": `"images/initramfs-amd64.xz" has the digest ` + one,
+		"images[3].file":   `there is no file "images/harvester-v1.4.0-vmlinuz-amd64"`,
+		"images[4].file":   `there is no file "images/harvester-v1.4.0-initrd-amd64"`,
+		"images[5].file":   `there is no file "images/harvester-v1.4.0-rootfs-amd64.squashfs"`,
+		"images[6].file":   "no power",
+	}, got)
+
+	// On the server there are no files: what it lacks it lacks.
+	ps = l.CheckImages(func(name string) string { return stored[name] }, nil)
+	require.Len(t, ps, 6)
+	require.Equal(t, "images[1].name", ps[0].Field)
+	require.Contains(t, ps[0].Remedy, "ingot image add talos-kernel")
+	require.Equal(t, "images[2].sha256", ps[1].Field)
+}
+
+func TestBundle(t *testing.T) {
+	b, l, err := Bundle("lab.yaml", example(t, nil))
+	require.NoError(t, err)
+	require.Equal(t, "home", b.Name)
+	require.NoError(t, b.Check())
+	require.Len(t, b.Files, 9)
+	again, err := Load(b.File, b.Read)
+	require.NoError(t, err)
+	require.Equal(t, l.Machines, again.Machines)
+}
+
+func TestDiffers(t *testing.T) {
+	_, l := load(t, nil)
+	m, _ := l.Machine("ms-02-a")
+	stored := m.Machine
+	stored.Created, stored.UserData, stored.HasUserData = time.Now(), inventory.Secret{}, true
+	stored.BMC = &inventory.BMC{Driver: "AMT", Host: "10.10.20.21", User: "admin", HasPassword: true}
+	require.Empty(t, Differs(stored, m.Machine), "how a thing is written, and secrets, make no difference")
+	stored.BMC = nil
+	stored.Template = "image"
+	require.Equal(t, []string{"bmc", "template"}, Differs(stored, m.Machine))
+}
+
+func FuzzLoad(f *testing.F) {
+	b, err := os.ReadFile("../deploy/genesis/lab.yaml")
+	require.NoError(f, err)
+	f.Add(b)
+	f.Fuzz(func(t *testing.T, b []byte) {
+		l, err := Load("lab.yaml", func(name string) ([]byte, error) {
+			if name == "lab.yaml" {
+				return b, nil
+			}
+			return nil, fs.ErrNotExist
+		})
+		require.True(t, err == nil || errors.Is(err, inventory.ErrInvalid), "%v", err)
+		l.Steps() // also of a lab with mistakes
+	})
+}
