@@ -75,17 +75,28 @@ func buildImage(ctx context.Context, name, key string, log io.Writer) (Image, er
 		h.Write(b)
 	}
 	h.Write([]byte(key))
-	root := filepath.Join(CacheDir(), "images")
-	dir := filepath.Join(root, name+"-"+hex.EncodeToString(h.Sum(nil))[:16])
-	if img, err := openImage(name, dir); err == nil {
-		return img, nil
+	dir := filepath.Join(CacheDir(), "images", name+"-"+hex.EncodeToString(h.Sum(nil))[:16])
+	var img Image
+	err := inCache(ctx, name, dir, func() (err error) {
+		img, err = openImage(name, dir)
+		return err
+	}, func(work, out string) error { return makeImage(ctx, name, work, out, log) })
+	return img, err
+}
+
+// inCache makes sure that folder dir of the cache is there: when open cannot read it, build fills the folder out, with a folder
+// work of its own, and out becomes dir when all is done. Two builders, also of two programs, do not collide.
+func inCache(ctx context.Context, name, dir string, open func() error, build func(work, out string) error) error {
+	if open() == nil {
+		return nil
 	}
+	root := filepath.Dir(dir)
 	if err := os.MkdirAll(root, 0o755); err != nil {
-		return Image{}, err
+		return err
 	}
 	lock, err := os.OpenFile(filepath.Join(root, name+".lock"), os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
-		return Image{}, err
+		return err
 	}
 	defer lock.Close() // gives the lock free, and nothing was written
 	err = poll(ctx, func() (bool, error) {
@@ -96,34 +107,20 @@ func buildImage(ctx context.Context, name, key string, log io.Writer) (Image, er
 		return err == nil, err
 	})
 	if err != nil {
-		return Image{}, fmt.Errorf("waiting for another builder of image %q: %w", name, err)
+		return fmt.Errorf("waiting for another builder of image %q: %w", name, err)
 	}
-	if img, err := openImage(name, dir); err == nil {
-		return img, nil
+	if open() == nil {
+		return nil
 	}
-	if err := makeImage(ctx, name, root, dir, log); err != nil {
-		return Image{}, fmt.Errorf("building image %q: %w", name, err)
+	if err := buildInto(name, dir, build); err != nil {
+		return fmt.Errorf("building image %q: %w", name, err)
 	}
-	return openImage(name, dir)
+	return open()
 }
 
-// openImage reads what makeImage left.
-func openImage(name, dir string) (Image, error) {
-	img := Image{Name: name, Raw: filepath.Join(dir, name+".raw"), Zst: filepath.Join(dir, name+".raw.zst")}
-	sum, err := os.ReadFile(filepath.Join(dir, "sha256"))
-	if err != nil {
-		return img, err
-	}
-	st, err := os.Stat(img.Raw)
-	if err != nil {
-		return img, err
-	}
-	img.SHA256, img.Size = strings.TrimSpace(string(sum)), st.Size()
-	return img, nil
-}
-
-// makeImage runs the recipe in a folder of its own and renames that to dir when all is done. The caller holds the lock.
-func makeImage(ctx context.Context, name, root, dir string, log io.Writer) error {
+// buildInto runs build in a folder of its own that has the recipes. The caller holds the lock.
+func buildInto(name, dir string, build func(work, out string) error) error {
+	root := filepath.Dir(dir)
 	left, err := filepath.Glob(filepath.Join(root, ".build-"+name+"-*"))
 	if err != nil {
 		return err
@@ -151,10 +148,38 @@ func makeImage(ctx context.Context, name, root, dir string, log io.Writer) error
 			return err
 		}
 	}
+	if err := build(work, out); err != nil {
+		return err
+	}
+	return os.Rename(out, dir)
+}
+
+// openImage reads what makeImage left.
+func openImage(name, dir string) (Image, error) {
+	img := Image{Name: name, Raw: filepath.Join(dir, name+".raw"), Zst: filepath.Join(dir, name+".raw.zst")}
+	sum, err := os.ReadFile(filepath.Join(dir, "sha256"))
+	if err != nil {
+		return img, err
+	}
+	st, err := os.Stat(img.Raw)
+	if err != nil {
+		return img, err
+	}
+	img.SHA256, img.Size = strings.TrimSpace(string(sum)), st.Size()
+	return img, nil
+}
+
+// makeImage runs the recipe of an image.
+func makeImage(ctx context.Context, name, work, out string, log io.Writer) error {
 	raw := filepath.Join(out, name+".raw")
 	if err := runBuild(ctx, log, filepath.Join(work, "images", name+".sh"), raw, filepath.Join(CacheDir(), "pkg")); err != nil {
 		return err
 	}
+	return finishImage(ctx, raw, log)
+}
+
+// finishImage packs an image and writes its digest beside it.
+func finishImage(ctx context.Context, raw string, log io.Writer) error {
 	if err := runBuild(ctx, log, "zstd", "-q", "-3", "-f", raw, "-o", raw+".zst"); err != nil {
 		return err
 	}
@@ -167,10 +192,7 @@ func makeImage(ctx context.Context, name, root, dir string, log io.Writer) error
 	if err := errors.Join(err, f.Close()); err != nil {
 		return err
 	}
-	if err := os.WriteFile(filepath.Join(out, "sha256"), []byte(hex.EncodeToString(h.Sum(nil))+"\n"), 0o644); err != nil {
-		return err
-	}
-	return os.Rename(out, dir)
+	return os.WriteFile(filepath.Join(filepath.Dir(raw), "sha256"), []byte(hex.EncodeToString(h.Sum(nil))+"\n"), 0o644)
 }
 
 // runBuild runs a program that ends with ctx and with this program.

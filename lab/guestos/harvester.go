@@ -1,0 +1,5 @@
+package main
+
+import "context"
+
+func harvesterMain(context.Context, *host) error { return nil }

@@ -1,0 +1,82 @@
+#!/usr/bin/env bash
+# standin.sh OUTDIR PKG GUESTOS PRODUCT : kernel, initramfs and loader of a stand-in guest (talos, harvester or vyos).
+#
+#   vmlinuz      the lab's kernel
+#   base         initramfs with GUESTOS as /init: what an installed system boots
+#   initramfs    base, and behind it an archive with /payload/esp.zst and /payload/mbr.bin: what an installer writes to a disk
+#   esp.zst      EFI system partition that boots BIOS (syslinux, behind gptmbr) and UEFI (GRUB, standalone) with kernel and base
+#   PRODUCT.raw  talos: the image of path B, with the partitions EFI, BIOS, BOOT, META and the platform nocloud
+#                vyos: the image, with BIOS boot, EFI and persistence; squashfs in OUTDIR/vyos.squashfs is put into it
+# PKG is the lab's folder of unpacked packages. Nothing is mounted.
+set -euo pipefail
+OUT=$1 PKG=$2 GUESTOS=$3 PRODUCT=$4
+TREE=$PKG/kernel
+T=$(mktemp -d "$OUT/standin.XXXXXX"); trap 'rm -rf "$T"' EXIT
+ver=$(basename "$TREE"/lib/modules/*)
+cp "$TREE"/boot/vmlinuz-* "$OUT/vmlinuz"
+
+# --- initramfs
+common="virtio_pci virtio_blk virtio_net virtio_rng nvme sd_mod ahci e1000e"
+case $PRODUCT in
+  talos) modules=$common ARGS="talos.platform=metal" ;;
+  harvester) modules="$common squashfs overlay loop" ARGS="root=LABEL=COS_STATE cos-img/filename=/cOS/active.img panic=0 net.ifnames=1" ;;
+  vyos) modules="$common ext4 squashfs overlay loop 8021q" ;;
+esac
+I=$T/initramfs
+mkdir -p "$I"/{proc,sys,dev,run,tmp,mnt,lib/mods}
+install -m755 "$GUESTOS" "$I/init"
+echo "$PRODUCT" > "$I/product"
+mkdir -p "$T/depmod/lib"; cp -as "$TREE/lib/modules" "$T/depmod/lib/"; depmod -b "$T/depmod" "$ver"
+: > "$I/lib/modules.order"
+for m in $modules; do
+  # "insmod FILE" in the order of loading; built-in modules give no such line
+  modprobe -d "$T/depmod" -S "$ver" --show-depends "$m" | awk '$1=="insmod"{print $2}' | while read -r f; do
+    b=$(basename "$f")
+    grep -qx "$b" "$I/lib/modules.order" || { echo "$b" >> "$I/lib/modules.order"; cp -L "$f" "$I/lib/mods/$b"; }
+  done
+done
+pack() { (cd "$1" && find . -print0 | LC_ALL=C sort -z | cpio --null -o -H newc --owner=0:0 --reproducible --quiet) | zstd -q -"$2" -T0 > "$3"; }
+pack "$I" 12 "$OUT/base"
+
+# esp FILE KERNEL_ARGS : the EFI system partition
+esp() {
+  local file=$1 args="console=tty0 console=ttyS0,115200 quiet $2" modules="part_gpt fat search search_label linux normal"
+  rm -f "$file"; truncate -s 48M "$file"
+  mkfs.vfat -F 32 -s 1 -n EFI "$file" >/dev/null
+  printf 'DEFAULT lab\nPROMPT 0\nTIMEOUT 1\nLABEL lab\n  LINUX /vmlinuz\n  INITRD /initrd\n  APPEND %s\n' "$args" > "$T/syslinux.cfg"
+  printf 'search --no-floppy --set=root --label EFI\nlinux /vmlinuz %s\ninitrd /initrd\nboot\n' "$args" > "$T/grub.cfg"
+  grub-mkstandalone -O x86_64-efi -o "$T/BOOTX64.EFI" --modules="$modules" --install-modules="$modules boot configfile echo test" \
+    --fonts= --locales= --themes= "boot/grub/grub.cfg=${3:-$T/grub.cfg}"
+  export MTOOLS_SKIP_CHECK=1
+  mmd -i "$file" ::/EFI ::/EFI/BOOT
+  mcopy -i "$file" "$T/BOOTX64.EFI" ::/EFI/BOOT/
+  mcopy -i "$file" "$OUT/vmlinuz" ::/vmlinuz
+  mcopy -i "$file" "$OUT/base" ::/initrd
+  mcopy -i "$file" "$T/syslinux.cfg" ::/
+  syslinux --install "$file"
+}
+MBR=/usr/lib/syslinux/mbr/gptmbr.bin
+if [ "$PRODUCT" != vyos ]; then
+  esp "$T/esp" "$ARGS"
+  zstd -q -3 -T0 "$T/esp" -o "$OUT/esp.zst"
+  mkdir -p "$T/payload/payload"
+  cp "$OUT/esp.zst" "$T/payload/payload/"; cp $MBR "$T/payload/payload/mbr.bin"
+  pack "$T/payload" 1 "$T/payload.cpio"
+  # Talos's installer image comes from a registry; here it travels with the initramfs. Harvester's is in the ISO.
+  cp "$OUT/base" "$OUT/initramfs"
+  if [ "$PRODUCT" = talos ]; then
+    truncate -s %4 "$OUT/initramfs" # archives begin at multiples of 4
+    cat "$T/payload.cpio" >> "$OUT/initramfs"
+  fi
+fi
+
+case $PRODUCT in
+talos)
+  esp "$T/esp" "talos.platform=nocloud"
+  rm -f "$OUT/talos.raw"; truncate -s 60M "$OUT/talos.raw"
+  sgdisk -o -n 1:2048:+48M -t 1:EF00 -c 1:EFI -A 1:set:2 -n 2:0:+1M -t 2:EF02 -c 2:BIOS -n 3:0:+4M -t 3:8300 -c 3:BOOT \
+    -n 4:0:+4M -t 4:8300 -c 4:META "$OUT/talos.raw" >/dev/null
+  dd if="$T/esp" of="$OUT/talos.raw" bs=1M seek=1 conv=notrunc,sparse status=none
+  dd if=$MBR of="$OUT/talos.raw" bs=440 count=1 conv=notrunc status=none
+  ;;
+esac

@@ -1,0 +1,398 @@
+package lab
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/base64"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"math/big"
+	"net"
+	"net/http"
+	"net/url"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/insomniacslk/dhcp/dhcpv4"
+	"github.com/insomniacslk/dhcp/dhcpv4/server4"
+	"github.com/siderolabs/talos/pkg/machinery/api/machine"
+	talosclient "github.com/siderolabs/talos/pkg/machinery/client"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/status"
+)
+
+// standinServer is a DHCP and HTTP server in the lab's Server: firmware with iPXE is sent to /script, other clients get addresses.
+type standinServer struct {
+	mu     sync.Mutex
+	script string
+	leases map[string]net.IP // by MAC
+	posts  chan string
+	http.ServeMux
+}
+
+func newStandinServer(t *testing.T, l *Lab) *standinServer {
+	t.Helper()
+	b := &standinServer{leases: map[string]net.IP{}, posts: make(chan string, 100)}
+	b.HandleFunc("GET /script", func(w http.ResponseWriter, _ *http.Request) {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		_, _ = io.WriteString(w, b.script)
+	})
+	b.HandleFunc("POST /report/{event}", func(_ http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		b.posts <- r.PathValue("event") + " " + string(body)
+	})
+	s, err := l.Listen(t.Context(), Server, ":80")
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv := &http.Server{Handler: b}
+	go func() { _ = srv.Serve(s) }()
+	t.Cleanup(func() { _ = srv.Close() })
+	var d *server4.Server
+	err = l.InNamespace(Server, func() (err error) {
+		d, err = server4.NewServer("eth0", &net.UDPAddr{IP: net.IPv4zero, Port: 67}, b.dhcp)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() { _ = d.Serve() }()
+	t.Cleanup(func() { _ = d.Close() })
+	return b
+}
+
+// lease fixes a machine's address.
+func (b *standinServer) lease(m *Machine, ip string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.leases[m.Spec().MAC] = net.ParseIP(ip)
+}
+
+func (b *standinServer) setScript(s string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.script = "#!ipxe\n" + s
+}
+
+func (b *standinServer) dhcp(c net.PacketConn, from net.Addr, p *dhcpv4.DHCPv4) {
+	b.mu.Lock()
+	ip := b.leases[p.ClientHWAddr.String()]
+	b.mu.Unlock()
+	if ip == nil {
+		return
+	}
+	kind := dhcpv4.MessageTypeOffer
+	if p.MessageType() == dhcpv4.MessageTypeRequest {
+		kind = dhcpv4.MessageTypeAck
+	}
+	gw := net.ParseIP(DirectGateway)
+	if p.GatewayIPAddr != nil && !p.GatewayIPAddr.IsUnspecified() {
+		gw = p.GatewayIPAddr
+	}
+	reply, err := dhcpv4.NewReplyFromRequest(p, dhcpv4.WithMessageType(kind), dhcpv4.WithYourIP(ip), dhcpv4.WithServerIP(net.ParseIP(ServerAddress)),
+		dhcpv4.WithOption(dhcpv4.OptServerIdentifier(net.ParseIP(ServerAddress))), dhcpv4.WithNetmask(net.CIDRMask(24, 32)),
+		dhcpv4.WithRouter(gw), dhcpv4.WithLeaseTime(3600))
+	if err != nil {
+		return
+	}
+	if len(p.UserClass()) > 0 || strings.HasPrefix(p.ClassIdentifier(), "PXEClient") {
+		reply.BootFileName = "http://" + ServerAddress + "/script"
+	}
+	if o := p.Options.Get(dhcpv4.OptionRelayAgentInformation); o != nil {
+		reply.Options.Update(dhcpv4.OptGeneric(dhcpv4.OptionRelayAgentInformation, o))
+	}
+	if p.GatewayIPAddr != nil && !p.GatewayIPAddr.IsUnspecified() {
+		from = &net.UDPAddr{IP: p.GatewayIPAddr, Port: 67}
+	} else if p.ClientIPAddr == nil || p.ClientIPAddr.IsUnspecified() {
+		from = &net.UDPAddr{IP: net.IPv4bcast, Port: 68}
+	}
+	_, _ = c.WriteTo(reply.ToBytes(), from)
+}
+
+// pair is a CA in the form of machine configurations.
+type pair struct{ crt, key string }
+
+func (p pair) sign(t *testing.T, org string) tls.Certificate {
+	t.Helper()
+	ca, err := tls.X509KeyPair(unbase(t, p.crt), unbase(t, p.key))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pub, key, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{SerialNumber: big.NewInt(2), Subject: pkix.Name{Organization: []string{org}},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}},
+		ca.Leaf, pub, ca.PrivateKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
+}
+
+func unbase(t *testing.T, s string) []byte {
+	t.Helper()
+	b, err := base64.StdEncoding.DecodeString(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func newPair(t *testing.T, kind string) pair {
+	t.Helper()
+	var key any
+	var pub any
+	var err error
+	if kind == "ED25519 PRIVATE KEY" {
+		pub, key, err = ed25519.GenerateKey(rand.Reader)
+	} else {
+		var k *ecdsa.PrivateKey
+		k, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+		key, pub = k, &k.PublicKey
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	tmpl := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{Organization: []string{"talos"}}, IsCA: true, BasicConstraintsValid: true,
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), KeyUsage: x509.KeyUsageCertSign}
+	der, err := x509.CreateCertificate(rand.Reader, tmpl, tmpl, pub, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var kb []byte
+	if k, ok := key.(*ecdsa.PrivateKey); ok {
+		kb, err = x509.MarshalECPrivateKey(k)
+	} else {
+		kb, err = x509.MarshalPKCS8PrivateKey(key)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	enc := func(kind string, b []byte) string {
+		return base64.StdEncoding.EncodeToString(pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: b}))
+	}
+	return pair{enc("CERTIFICATE", der), enc(kind, kb)}
+}
+
+// inLab is an HTTP client in a namespace of the lab.
+func inLab(l *Lab, ns Namespace, conf *tls.Config) *http.Client {
+	return &http.Client{Timeout: 20 * time.Second, Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: conf,
+		DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
+			return l.DialContext(ctx, ns, network, addr)
+		}}}
+}
+
+// get asks until the answer is of the wanted status and contains want.
+func get(t *testing.T, c *http.Client, at, want string) string {
+	t.Helper()
+	ctx := deadline(t, 2*time.Minute)
+	var last string
+	err := poll(ctx, func() (bool, error) {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, at, nil)
+		if err != nil {
+			return false, err
+		}
+		res, err := c.Do(req)
+		if err != nil {
+			last = err.Error()
+			return false, nil
+		}
+		defer res.Body.Close()
+		b, _ := io.ReadAll(res.Body)
+		last = res.Status + " " + string(b)
+		return res.StatusCode/100 == 2 && strings.Contains(string(b), want), nil
+	})
+	if err != nil {
+		t.Fatalf("%s: want %q: %v, last %s", at, want, err, last)
+	}
+	return last
+}
+
+func console(t *testing.T, m *Machine) {
+	t.Helper()
+	t.Cleanup(func() {
+		if t.Failed() {
+			s, err := m.Serial()
+			t.Logf("console of %s (%v):\n%s", m.Name(), err, strings.Join(tail(s, 60), "\n"))
+		}
+	})
+}
+
+// TestTalosStandin boots the stand-in for Talos from the network of a BIOS and of a UEFI machine, lets it install, and drives
+// the installed node with Talos's own client up to an applied manifest.
+func TestTalosStandin(t *testing.T) {
+	l := newLab(t)
+	files, err := TalosFiles(deadline(t, 5*time.Minute), t.Output())
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := newStandinServer(t, l)
+	b.HandleFunc("GET /vmlinuz", func(w http.ResponseWriter, r *http.Request) { http.ServeFile(w, r, files.Kernel) })
+	b.HandleFunc("GET /initramfs", func(w http.ResponseWriter, r *http.Request) { http.ServeFile(w, r, files.Initramfs) })
+	machineCA, clusterCA := newPair(t, "ED25519 PRIVATE KEY"), newPair(t, "EC PRIVATE KEY")
+	b.setScript("kernel /vmlinuz talos.platform=metal slab_nomerge pti=on init_on_alloc=1 console=tty0 printk.devkmsg=on talos.config=http://" +
+		ServerAddress + "/talos?serial=${serial} initrd=initramfs\ninitrd --name initramfs /initramfs\nboot\n")
+	b.HandleFunc("GET /talos", func(w http.ResponseWriter, r *http.Request) {
+		n := strings.TrimPrefix(r.FormValue("serial"), "SN-")
+		ip := map[string]string{"talos1": "10.10.20.50", "talos2": "10.10.20.51"}[n]
+		fmt.Fprintf(w, `version: v1alpha1
+machine:
+  type: controlplane
+  token: abcdef.0123456789abcdef
+  ca: {crt: %s, key: %s}
+  network: {hostname: %s}
+  install: {diskSelector: {serial: DISK-%s, size: ">= 1GB"}, image: "registry.lab/installer:v1.13.0", wipe: true}
+cluster:
+  controlPlane: {endpoint: "https://%s:6443"}
+  clusterName: lab
+  ca: {crt: %s, key: %s}
+`, machineCA.crt, machineCA.key, n, n, ip, clusterCA.crt, clusterCA.key)
+	})
+	for _, c := range []struct {
+		name, ip string
+		firmware Firmware
+		bus      Bus
+	}{{"talos1", "10.10.20.50", BIOS, Virtio}} {
+		t.Run(string(c.firmware), func(t *testing.T) {
+			m := newMachine(t, l, Spec{Name: c.name, Firmware: c.firmware, Bus: c.bus, Order: DiskFirst, NoBMC: true, MemoryMB: 768, Decoys: []string{"DECOY-" + c.name}})
+			console(t, m)
+			b.lease(m, c.ip)
+			if err := m.PowerOn(deadline(t, time.Minute)); err != nil {
+				t.Fatal(err)
+			}
+			wait := func(pattern string) {
+				t.Helper()
+				line, err := m.WaitSerial(deadline(t, 3*time.Minute), pattern)
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Log(line)
+			}
+			wait(`LAB-TALOS stage installed /dev/vd`)
+			wait(`LAB-TALOS stage running waiting for Bootstrap`)
+			talosNode(t, l, machineCA, c.ip)
+			// It keeps what it is.
+			m.MarkSerial()
+			if err := m.PowerCycle(deadline(t, time.Minute)); err != nil {
+				t.Fatal(err)
+			}
+			wait(`LAB-TALOS stage running Kubernetes`)
+			get(t, inLab(l, Server, nil), fmt.Sprintf("http://%s:%d/applied", c.ip, GuestHealthPort), `"bootstraps":2`)
+		})
+	}
+	_ = filepath.Join
+	_ = url.Parse
+}
+
+// talosNode drives an installed node.
+func talosNode(t *testing.T, l *Lab, ca pair, ip string) {
+	t.Helper()
+	pool := x509.NewCertPool()
+	pool.AppendCertsFromPEM(unbase(t, ca.crt))
+	conf := &tls.Config{RootCAs: pool, Certificates: []tls.Certificate{ca.sign(t, "os:admin")}}
+	dial := grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
+		return l.DialContext(ctx, Server, "tcp", addr)
+	})
+	c, err := talosclient.New(t.Context(), talosclient.WithEndpoints(ip), talosclient.WithTLSConfig(conf), talosclient.WithGRPCDialOptions(dial))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+	ctx := deadline(t, 2*time.Minute)
+	v, err := c.Version(ctx)
+	if err != nil || v.GetMessages()[0].GetVersion().GetTag() != "v1.13.0" {
+		t.Fatalf("Version: %v, %v", v, err)
+	}
+	if _, err := talosclient.New(t.Context(), talosclient.WithEndpoints(ip)); err != nil {
+		t.Log("a client without certificate:", err)
+	}
+	reader := &tls.Config{RootCAs: pool, Certificates: []tls.Certificate{ca.sign(t, "os:reader")}}
+	conn, err := grpc.NewClient("passthrough:///"+ip+":50000", grpc.WithTransportCredentials(credentials.NewTLS(reader)), dial)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	if _, err := machine.NewMachineServiceClient(conn).Bootstrap(ctx, &machine.BootstrapRequest{}); status.Code(err) != codes.PermissionDenied {
+		t.Errorf("Bootstrap by a reader: %v", err)
+	}
+	if err := c.Bootstrap(ctx, &machine.BootstrapRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Bootstrap(ctx, &machine.BootstrapRequest{}); talosclient.StatusCode(err) != codes.AlreadyExists {
+		t.Errorf("the second Bootstrap: %v", err)
+	}
+	text, err := c.Kubeconfig(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var k struct {
+		Clusters []struct {
+			Cluster struct {
+				Server string
+				CA     []byte `json:"certificate-authority-data"`
+			}
+		}
+		Users []struct {
+			User struct {
+				Crt []byte `json:"client-certificate-data"`
+				Key []byte `json:"client-key-data"`
+			}
+		}
+	}
+	if err := json.Unmarshal(text, &k); err != nil {
+		t.Fatal(err)
+	}
+	user, err := tls.X509KeyPair(k.Users[0].User.Crt, k.Users[0].User.Key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	kube := x509.NewCertPool()
+	kube.AppendCertsFromPEM(k.Clusters[0].Cluster.CA)
+	hc := inLab(l, Server, &tls.Config{RootCAs: kube, Certificates: []tls.Certificate{user}})
+	at := k.Clusters[0].Cluster.Server
+	get(t, hc, at+"/readyz", "ok")
+	get(t, hc, at+"/api/v1/nodes", `"reason":"KubeletReady"`)
+	apply := func(path, body string, want int) {
+		t.Helper()
+		req, err := http.NewRequestWithContext(ctx, http.MethodPatch, at+path+"?fieldManager=test&force=true", strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Content-Type", "application/apply-patch+yaml")
+		res, err := hc.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer res.Body.Close()
+		if b, _ := io.ReadAll(res.Body); res.StatusCode != want {
+			t.Errorf("applying %s: %s, want %d: %s", path, res.Status, want, b)
+		}
+	}
+	deployment := "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: ingot, namespace: ingot}\nspec: {replicas: 1}\n"
+	apply("/apis/apps/v1/namespaces/ingot/deployments/ingot", deployment, 404)
+	apply("/api/v1/namespaces/ingot", "apiVersion: v1\nkind: Namespace\nmetadata: {name: ingot}\n", 201)
+	apply("/apis/apps/v1/namespaces/ingot/deployments/ingot", deployment, 201)
+	apply("/apis/apps/v1/namespaces/ingot/deployments/ingot", deployment, 200)
+	get(t, inLab(l, Server, nil), fmt.Sprintf("http://%s:%d/applied", ip, GuestHealthPort), `"kind":"Deployment"`)
+	bare := inLab(l, Server, &tls.Config{RootCAs: kube})
+	res, err := bare.Get(at + "/api/v1/nodes")
+	if err != nil || res.StatusCode != http.StatusUnauthorized {
+		t.Errorf("without a certificate: %v, %v", res, err)
+	}
+}
