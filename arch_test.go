@@ -37,7 +37,7 @@ var may = map[string]string{
 	"template":         "action inventory internal/strictyaml github.com/Masterminds/sprig/v3 go.yaml.in/yaml/v3",
 	"inventory/sqlite": "action inventory internal/dbcopy github.com/jmoiron/sqlx github.com/mattn/go-sqlite3",
 	"bmc":              "inventory github.com/bmc-toolbox/bmclib/v2 github.com/go-logr/logr github.com/jacobweinstock/registrar golang.org/x/sys",
-	"activities":       "action genesis inventory template internal/seed go.temporal.io/sdk",
+	"activities":       "action genesis inventory template internal/documents internal/documents/talos internal/seed go.temporal.io/sdk",
 	"workflows":        "action activities inventory go.temporal.io/sdk",
 	"bootsvc":          "inventory internal/httpserve internal/quiet internal/seed github.com/insomniacslk/dhcp github.com/pin/tftp/v3 golang.org/x/net golang.org/x/sync golang.org/x/sys",
 	"metadatasvc":      "inventory internal/httpserve internal/quiet internal/seed",

@@ -33,6 +33,13 @@ type Activities struct {
 	Operations  Operations
 	BMC         BMC
 	Site        Site
+	Labs        Labs
+	Presence    Presence
+	Relays      Relays
+	Routers     Routers
+	Talos       TalosNodes
+	Kubernetes  Kubernetes
+	Clusters    Clusters
 	Log         *slog.Logger
 	// Now is what the wall clock shows; Clock is what has really passed.
 	Now   func() time.Time
@@ -41,6 +48,11 @@ type Activities struct {
 	// the agent of the owner's boot; false: never.
 	Heard func(o inventory.Owner, boot int) (time.Duration, bool)
 	// Troubles, if not nil, is told of each attempt by the worker.
+	// ProbeEvery is how often installed systems are asked whether they are
+	// ready; 0: every 5 s.
+	ProbeEvery time.Duration
+	// Dial reaches the network; nil: the host's.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 	Troubles *Troubles
 
 	// confirmed is the time, in Unix nanoseconds, of the newest event of which

@@ -163,6 +163,12 @@ type Event struct {
 }
 
 // ActionCompleted is the payload of SignalActionCompleted. It holds no log
+	// Resume does not do again what earlier runs of this name have done and
+	// what still works.
+	Resume bool `json:"resume,omitempty"`
+	// Again does all of it again. Without it and without Resume a Genesis of
+	// which machines are installed already is refused.
+	Again bool `json:"again,omitempty"`
 // and no output: the database does.
 type ActionCompleted struct {
 	Key      action.Key   `json:"key"`

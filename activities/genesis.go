@@ -1,0 +1,405 @@
+package activities
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"go.temporal.io/sdk/activity"
+	"go.temporal.io/sdk/temporal"
+
+	"github.com/ingotmetal/ingot/genesis"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// Labs is where lab files lie, and what operations have found out.
+type Labs interface {
+	Genesis(ctx context.Context, name string) (inventory.GenesisBundle, error)
+	PutMachines(ctx context.Context, ms []inventory.Machine, replace bool, by string) error
+	PutFact(ctx context.Context, operation, name string, value inventory.Secret) error
+	Fact(ctx context.Context, operation, name string) (inventory.Secret, error)
+}
+
+// Presence tells whether somebody answers at an address, and with which MAC
+// where that can be known.
+type Presence interface {
+	Answers(ctx context.Context, a netip.Addr) (found bool, mac string, err error)
+}
+
+// Relays tells when the relay with this giaddr was last heard; zero: never.
+type Relays interface {
+	Relayed(giaddr netip.Addr) time.Time
+}
+
+// Names of facts.
+const (
+	factKubeconfig   = "kubeconfig"
+	factBootstrapped = "bootstrapped" // of which run of the platform's machine
+	factRelayed      = "relayed"      // of which run of the router
+)
+
+// LabRequest names a lab file, the operation that carries it out, and the step.
+type LabRequest struct {
+	Name    string `json:"name"` // of the lab file
+	Run     string `json:"run,omitempty"`
+	Machine string `json:"machine,omitempty"`
+	// Resume lets steps that an earlier run has done stay done.
+	Resume bool `json:"resume,omitempty"`
+	// Again lets a run that does not resume do again what an earlier one has done.
+	Again bool `json:"again,omitempty"`
+	// Installed are machines that need not be free any more.
+	Installed []string `json:"installed,omitempty"`
+}
+
+func (q LabRequest) operation() string { return "genesis/" + q.Name }
+
+// LabStep is a row of the table with what carrying it out needs beside.
+type LabStep struct {
+	genesis.Step
+	HardwareMap map[string]string `json:"hardwareMap,omitempty"`
+	Manual      bool              `json:"manual,omitempty"`
+	Finished    bool              `json:"finished,omitempty"` // by an earlier run
+}
+
+// LabTable is what a lab file says that a workflow may know: no secrets.
+type LabTable struct {
+	SHA256 string    `json:"sha256"`
+	Steps  []LabStep `json:"steps"`
+	Target string    `json:"target,omitempty"` // peer of the migration
+}
+
+func (a *Activities) lab(ctx context.Context, name string) (genesis.Lab, inventory.GenesisBundle, error) {
+	b, err := a.Labs.Genesis(ctx, name)
+	if err != nil {
+		return genesis.Lab{}, b, err
+	}
+	lab, err := genesis.Load(b.File, b.Read)
+	return lab, b, err
+}
+
+// ReadLab reads the lab file and the table that it makes, and what of it
+// earlier runs of this name have done already. Whoever begins anew after a run
+// that has installed something is told so: that would be installed again.
+func (a *Activities) ReadLab(ctx context.Context, q LabRequest) (LabTable, error) {
+	lab, b, err := a.lab(ctx, q.Name)
+	if err != nil {
+		return LabTable{}, fail(err)
+	}
+	done, err := a.doneBefore(ctx, q)
+	if err != nil {
+		return LabTable{}, fail(err)
+	}
+	if !q.Resume {
+		for _, s := range lab.Steps() {
+			if s.Writes() && done[s.Name] && !q.Again {
+				return LabTable{}, fail(fmt.Errorf("an earlier run of genesis %q has done step %q, which would overwrite %s again: resume it (ingot genesis resume %s), or say that all is to be done again: %w",
+					q.Name, s.Name, s.Machine, q.Name, inventory.ErrConflict))
+			}
+		}
+		done = nil
+	}
+	t := LabTable{SHA256: b.SHA256}
+	if lab.Migrate != nil {
+		t.Target = lab.Migrate.Target
+	}
+	for _, s := range lab.Steps() {
+		m, _ := lab.Machine(s.Machine)
+		step := LabStep{Step: s, Manual: s.Machine != "" && m.BMC.Manual(), Finished: done[s.Name]}
+		if s.Writes() {
+			step.HardwareMap = m.HardwareMap
+		}
+		t.Steps = append(t.Steps, step)
+	}
+	return t, nil
+}
+
+// doneBefore tells which steps earlier runs of this name have done, by the
+// newest run that has tried each.
+func (a *Activities) doneBefore(ctx context.Context, q LabRequest) (map[string]bool, error) {
+	runs, err := a.Operations.Operations(ctx, inventory.OperationFilter{ID: q.operation()})
+	done := map[string]bool{}
+	for _, o := range runs {
+		for _, s := range o.Steps {
+			if _, known := done[s.Name]; !known && o.Run != q.Run && s.State != inventory.StepPending {
+				done[s.Name] = s.State == inventory.StepDone
+			}
+		}
+	}
+	return done, err
+}
+
+// Preflight checks everything that can be checked before anything is powered
+// on, tells all that is wrong at once, and stores the machines. It may run
+// again at any time.
+func (a *Activities) Preflight(ctx context.Context, q LabRequest) error {
+	defer heartbeat(ctx)()
+	lab, b, err := a.lab(ctx, q.Name)
+	if err != nil {
+		return fail(err)
+	}
+	if err := a.Grants.KeyCheck(ctx); err != nil {
+		return fail(err)
+	}
+	if off := a.Site.bootable(); off != nil {
+		return fail(off)
+	}
+	var ps inventory.Problems
+	if err := a.checkImages(ctx, lab, &ps); err != nil {
+		return fail(err)
+	}
+	if err := a.checkMachines(ctx, lab, b.Replace, &ps); err != nil {
+		return fail(err)
+	}
+	if err := a.checkFree(ctx, lab, q.Installed, &ps); err != nil {
+		return fail(err)
+	}
+	a.checkBMCs(ctx, lab, &ps)
+	if len(ps) == 0 {
+		// Names, MACs, addresses and BMCs that others have: the store compares.
+		err := a.Labs.PutMachines(ctx, lab.Inventory(), true, "genesis "+q.Name)
+		if !errors.As(err, &ps) {
+			return fail(err)
+		}
+	}
+	if err := lab.Locate(ps).Err(); err != nil {
+		return temporal.NewNonRetryableApplicationError(err.Error(), TypeInvalid, nil)
+	}
+	return nil
+}
+
+func (a *Activities) checkImages(ctx context.Context, lab genesis.Lab, ps *inventory.Problems) error {
+	images, err := a.Catalogue.Images(ctx)
+	if err != nil {
+		return err
+	}
+	have := map[string]string{}
+	for _, i := range images {
+		have[i.Name] = i.SHA256
+	}
+	for n, i := range lab.Images {
+		field := fmt.Sprintf("images[%d].", n)
+		switch got, ok := have[i.Name]; {
+		case !ok:
+			ps.Add(field+"name", "ingot image add "+i.Name, "the server has no image %q", i.Name)
+		case got != i.SHA256:
+			ps.Add(field+"sha256", "remove the stored one: ingot image delete "+i.Name+"; or correct the digest", "the stored image %q has the digest %s", i.Name, got)
+		}
+	}
+	return nil
+}
+
+func (a *Activities) checkMachines(ctx context.Context, lab genesis.Lab, replace bool, ps *inventory.Problems) error {
+	for n, m := range lab.Machines {
+		field := fmt.Sprintf("machines[%d]", n)
+		if m.Template != "" {
+			_, err := a.Catalogue.Template(ctx, m.Template)
+			if errors.Is(err, inventory.ErrNotFound) {
+				ps.Add(field+".template", "ingot template list", "there is no template %q", m.Template)
+			} else if err != nil {
+				return err
+			}
+		}
+		stored, err := a.Machines.Machine(ctx, m.Name)
+		if errors.Is(err, inventory.ErrNotFound) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if d := genesis.Differs(stored, m.Machine); len(d) > 0 && !replace {
+			ps.Add(field+".name", "correct one of them, or start with --replace", "the inventory has a machine %q that differs in %s", m.Name, strings.Join(d, ", "))
+		}
+		if stored.Quarantined() {
+			ps.Add(field+".name", "ingot machine release "+m.Name, "machine %q is quarantined: %s", m.Name, stored.Standing.Reason)
+		}
+	}
+	return nil
+}
+
+// checkFree finds out whether somebody else has an address that the lab gives
+// to a machine. A machine that runs what it ran before has its own.
+func (a *Activities) checkFree(ctx context.Context, lab genesis.Lab, installed []string, ps *inventory.Problems) error {
+	type wanted struct {
+		field, what string
+		addr        netip.Addr
+		macs        []string
+	}
+	var all []wanted
+	begun := false // a cluster's address is its own once a node was made for it
+	for n, m := range lab.Machines {
+		written, err := a.Machines.DisksWritten(ctx, m.Name)
+		if err != nil && !errors.Is(err, inventory.ErrNotFound) {
+			return err
+		}
+		if slices.Contains(installed, m.Name) || len(written) > 0 {
+			begun = begun || lab.Cluster != nil && m.Name == lab.Cluster.Create
+			continue
+		}
+		var macs []string
+		for _, i := range m.Interfaces {
+			macs = append(macs, i.MAC)
+		}
+		for k, i := range m.Interfaces {
+			if i.Address.IsValid() {
+				all = append(all, wanted{fmt.Sprintf("machines[%d].interfaces[%d].address", n, k), "machine " + m.Name, i.Address, macs})
+			}
+		}
+	}
+	if c := lab.Cluster; c != nil && !begun {
+		all = append(all, wanted{"cluster.vip", "the cluster", c.VIP, nil})
+	}
+	for _, w := range all {
+		found, mac, err := a.Presence.Answers(ctx, w.addr)
+		if err != nil {
+			return err
+		}
+		if !found || mac != "" && slices.Contains(w.macs, mac) {
+			continue
+		}
+		who := "somebody"
+		if mac != "" {
+			who = mac
+		}
+		ps.Add(w.field, "give it another address, or take that device off the network", "%s answers already at %s, which is for %s", who, w.addr, w.what)
+	}
+	return nil
+}
+
+func (a *Activities) checkBMCs(ctx context.Context, lab genesis.Lab, ps *inventory.Problems) {
+	for n, m := range lab.Machines {
+		if m.BMC.Manual() {
+			continue
+		}
+		if _, err := a.BMC.State(ctx, m.Controller(), m.BMC.Password); err != nil {
+			ps.Add(fmt.Sprintf("machines[%d].bmc", n), "ingot bmc status "+m.Name+" tells more", "the BMC of %q does not tell the power state: %v", m.Name, err)
+		}
+	}
+}
+
+// RelayProven waits until the router has relayed a packet from the machines'
+// network. That it has is remembered for as long as its installation lasts:
+// once all machines have their addresses nobody asks again.
+func (a *Activities) RelayProven(ctx context.Context, q LabRequest) error {
+	lab, _, err := a.lab(ctx, q.Name)
+	if err != nil {
+		return fail(err)
+	}
+	run, err := a.Operations.LatestWorkflow(ctx, q.Machine)
+	if err != nil {
+		return fail(err)
+	}
+	proof, err := a.Labs.Fact(ctx, q.operation(), factRelayed)
+	if err == nil && proof.Reveal() == run.Run {
+		return nil
+	}
+	if err != nil && !errors.Is(err, inventory.ErrNotFound) {
+		return fail(err)
+	}
+	err = a.until(ctx, func(context.Context) error {
+		// Heard before the router was installed anew, it was another router.
+		if at := a.Relays.Relayed(lab.Network.Gateway); at.IsZero() || at.Before(run.Started) {
+			return fmt.Errorf("no DHCP packet with giaddr %s has come: is a machine on that network switched on, and does the router relay to %s? %w",
+				lab.Network.Gateway, lab.Seed.Address, inventory.ErrUnreachable)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return fail(a.Labs.PutFact(ctx, q.operation(), factRelayed, inventory.NewSecret(run.Run)))
+}
+
+// Idle tells whether no run has the machine and its network boot is closed,
+// and is Conflict otherwise: what an undo begins with.
+func (a *Activities) Idle(ctx context.Context, machine string) error {
+	g, err := a.Grants.Grant(ctx, machine)
+	if errors.Is(err, inventory.ErrNotFound) {
+		return nil
+	}
+	if err == nil && (g.Run != "" || g.NetbootOpen(a.Now())) {
+		err = fmt.Errorf("machine %q is still held by run %s: %w", machine, g.Run, inventory.ErrConflict)
+	}
+	return fail(err)
+}
+
+// AwaitOperation returns when the operation is over by its record, as AwaitRun
+// does for a machine's run.
+func (a *Activities) AwaitOperation(ctx context.Context, id string) (Outcome, error) {
+	began := time.Now()
+	tick := time.NewTicker(outcomeEvery)
+	defer tick.Stop()
+	for {
+		list, err := a.Operations.Operations(ctx, inventory.OperationFilter{ID: id, Limit: 1})
+		switch {
+		case err != nil:
+			return Outcome{}, fail(err)
+		case len(list) > 0 && inventory.Final(list[0].State):
+			o := list[0]
+			return Outcome{Run: o.Run, State: o.State, Phase: o.Step, Message: o.Message}, nil
+		case len(list) == 0 && time.Since(began) > noRecord:
+			return Outcome{}, fail(fmt.Errorf("operation %q has recorded nothing: %w", id, inventory.ErrNotFound))
+		}
+		activity.RecordHeartbeat(ctx)
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return Outcome{}, ctx.Err()
+		}
+	}
+}
+
+const (
+	// probeEvery is how often an installed system is asked whether it is ready.
+	probeEvery = 5 * time.Second
+	// stubborn is how many answers in a row that no waiting mends (credentials
+	// refused, a request that is wrong) are taken for a system that starts.
+	stubborn = 24
+	// ahead is how long before its deadline a probe gives up, to say why.
+	ahead = 5 * time.Second
+)
+
+// until asks again and again, until ask has no error or the activity's time is
+// up; then the last answer is the error, and is not tried again.
+func (a *Activities) until(ctx context.Context, ask func(context.Context) error) error {
+	defer heartbeat(ctx)()
+	every := a.ProbeEvery
+	if every == 0 {
+		every = probeEvery
+	}
+	end := time.Now().Add(time.Hour)
+	if d, ok := ctx.Deadline(); ok {
+		end = d.Add(-min(ahead, time.Until(d)/2))
+	}
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for refusals := 0; ; {
+		err := ask(ctx)
+		if err == nil {
+			return nil
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if errors.Is(err, inventory.ErrUnreachable) {
+			refusals = 0
+		} else {
+			refusals++
+		}
+		if refusals == stubborn || !time.Now().Before(end) {
+			if e := fail(err); !errors.Is(err, inventory.ErrUnreachable) {
+				return e
+			}
+			return temporal.NewNonRetryableApplicationError(err.Error(), TypeUnreachable, nil)
+		}
+		select {
+		case <-tick.C:
+		case <-time.After(time.Until(end)):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}

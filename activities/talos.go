@@ -1,0 +1,87 @@
+package activities
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/ingotmetal/ingot/genesis"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// TalosNodes drives the API of a Talos node, as the administrator that the
+// talosconfig makes one. Errors are inventory.ErrUnreachable, ErrRefused or
+// ErrInvalid, wrapped.
+type TalosNodes interface {
+	Version(ctx context.Context, address string, talosconfig inventory.Secret) (string, error)
+	// Bootstrap is done once in the life of a cluster; already: it had been.
+	Bootstrap(ctx context.Context, address string, talosconfig inventory.Secret) (already bool, err error)
+	// Kubeconfig calls the API server by the given URL, or as Talos does.
+	Kubeconfig(ctx context.Context, address string, talosconfig inventory.Secret, server string) (inventory.Secret, error)
+}
+
+func (a *Activities) platform(ctx context.Context, name string) (genesis.Platform, error) {
+	lab, _, err := a.lab(ctx, name)
+	if err == nil && lab.Platform == nil {
+		err = fmt.Errorf("the lab file has no platform: %w", inventory.ErrInvalid)
+	}
+	if err != nil {
+		return genesis.Platform{}, err
+	}
+	return *lab.Platform, nil
+}
+
+// TalosReady waits until the platform's Talos answers with the certificate
+// authority of its machine configuration; another cluster's is refused.
+func (a *Activities) TalosReady(ctx context.Context, q LabRequest) error {
+	p, err := a.platform(ctx, q.Name)
+	if err != nil {
+		return fail(err)
+	}
+	return a.until(ctx, func(ctx context.Context) error {
+		_, err := a.Talos.Version(ctx, p.Talos, p.Talosconfig)
+		return err
+	})
+}
+
+// TalosBootstrap makes the platform's node a cluster, once for each time that
+// it was installed, and keeps the kubeconfig. That it was done is recorded
+// afterwards: whoever dies in between asks again, and Talos says that it was.
+func (a *Activities) TalosBootstrap(ctx context.Context, q LabRequest) error {
+	p, err := a.platform(ctx, q.Name)
+	if err != nil {
+		return fail(err)
+	}
+	run, err := a.Operations.LatestWorkflow(ctx, p.Machine)
+	if err != nil {
+		return fail(err)
+	}
+	done, err := a.Labs.Fact(ctx, q.operation(), factBootstrapped)
+	if err != nil && !errors.Is(err, inventory.ErrNotFound) {
+		return fail(err)
+	}
+	if done.Reveal() != run.Run {
+		err := a.until(ctx, func(ctx context.Context) error {
+			already, err := a.Talos.Bootstrap(ctx, p.Talos, p.Talosconfig)
+			if err == nil {
+				a.Log.Info("etcd bootstrapped", "machine", p.Machine, "already", already)
+			}
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		if err := a.Labs.PutFact(ctx, q.operation(), factBootstrapped, inventory.NewSecret(run.Run)); err != nil {
+			return fail(err)
+		}
+	}
+	var kubeconfig inventory.Secret
+	err = a.until(ctx, func(ctx context.Context) (err error) {
+		kubeconfig, err = a.Talos.Kubeconfig(ctx, p.Talos, p.Talosconfig, p.Kubernetes)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return fail(a.Labs.PutFact(ctx, q.operation(), factKubeconfig, kubeconfig))
+}
