@@ -12,10 +12,16 @@ import (
 //go:embed builtin/*.yaml
 var builtin embed.FS
 
-// Names of the templates that need no file.
+// Names of the templates that need no file. What those of installers need is
+// told at the top of each; the machine's user-data is their document.
 const (
-	BuiltinImage         = "image"          // writes the image; cloud-init reads a CIDATA partition
-	BuiltinImageMetadata = "image-metadata" // writes the image; cloud-init reads the metadata server
+	BuiltinImage           = "image"            // writes the image; cloud-init reads a CIDATA partition
+	BuiltinImageMetadata   = "image-metadata"   // writes the image; cloud-init reads the metadata server
+	BuiltinVyOS            = "vyos"             // writes a raw image of VyOS and its config.boot
+	BuiltinTalos           = "talos"            // boots Talos, which installs itself
+	BuiltinTalosImage      = "talos-image"      // writes a raw image of Talos and its configuration
+	BuiltinHarvesterCreate = "harvester-create" // boots Harvester's installer: the first node
+	BuiltinHarvesterJoin   = "harvester-join"   // boots Harvester's installer: further nodes
 )
 
 // Builtins returns the templates that need no file, by name.

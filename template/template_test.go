@@ -63,7 +63,10 @@ func TestGolden(t *testing.T) {
 			_, err := Parse(name, []byte(src))
 			require.NoError(t, err)
 			d := data()
-			d.HardwareMap = map[string]string{"bootstrap": "http://192.0.2.1:7172"}
+			d.HardwareMap = map[string]string{
+				"bootstrap": "http://192.0.2.1:7172", "kernel": "harvester-v1.4.0-vmlinuz-amd64", "initrd": "harvester-v1.4.0-initrd-amd64",
+				"rootfs": "harvester-v1.4.0-rootfs-amd64.squashfs", "initramfs": "talos-v1.13.0-initramfs-amd64.xz", "version": "1.5-rolling-202411",
+			}
 			r, err := Render(t.Context(), name, src, d)
 			require.NoError(t, err)
 			got, err := json.MarshalIndent(r, "", "  ")
@@ -343,10 +346,12 @@ func TestBuiltinsResolve(t *testing.T) {
 		names = append(names, b.Name)
 		require.True(t, b.Builtin)
 	}
-	require.Equal(t, []string{BuiltinImage, BuiltinImageMetadata}, names)
+	require.Equal(t, []string{
+		BuiltinHarvesterCreate, BuiltinHarvesterJoin, BuiltinImage, BuiltinImageMetadata, BuiltinTalos, BuiltinTalosImage, BuiltinVyOS,
+	}, names)
 	d := data()
 	d.Image = nil
-	_, err := Render(t.Context(), "image", Builtins()[0].Source, d)
+	_, err := Render(t.Context(), "image", Builtins()[2].Source, d)
 	require.ErrorContains(t, err, "the machine has no image")
 }
 
