@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"sync/atomic"
 	"time"
 
@@ -47,6 +48,8 @@ type Activities struct {
 	// Heard tells how long ago, by a clock that nobody sets, this process heard
 	// the agent of the owner's boot; false: never.
 	Heard func(o inventory.Owner, boot int) (time.Duration, bool)
+	// Dial reaches the network; nil: the host's.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 	// Troubles, if not nil, is told of each attempt by the worker.
 	// ProbeEvery is how often installed systems are asked whether they are
 	// ready; 0: every 5 s.
@@ -128,6 +131,7 @@ type Grants interface {
 	Grant(ctx context.Context, machine string) (inventory.Grant, error)
 	TakeGrant(ctx context.Context, machine, run, workflowID string, force bool) (inventory.Grant, error)
 	AllowBoot(ctx context.Context, o inventory.Owner, boot int, until time.Time) (inventory.Grant, error)
+	AllowInstaller(ctx context.Context, o inventory.Owner, boot int, until time.Time) (inventory.Grant, error)
 	MoreBoots(ctx context.Context, o inventory.Owner, n int) error
 	RenewNetboot(ctx context.Context, o inventory.Owner, until time.Time) error
 	CloseNetboot(ctx context.Context, o inventory.Owner) error

@@ -72,7 +72,7 @@ func (a *Activities) sign(q AssignRequest, plan inventory.Plan, payload action.A
 	if a.Site.PlanKey == nil {
 		return nil, nil
 	}
-	switch d, err := digest(plan.Actions); {
+	switch d, err := digestOf(plan); {
 	case err != nil:
 		return nil, err
 	case d != plan.Digest:

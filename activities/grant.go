@@ -71,11 +71,19 @@ func (a *Activities) inVain(ctx context.Context, q ArmRequest) error {
 type WindowRequest struct {
 	Owner inventory.Owner `json:"owner"`
 	For   time.Duration   `json:"for,omitempty"`
+	// Installer: the boot is that of the plan's installer, whose documents are
+	// served as long as it may boot.
+	Installer bool `json:"installer,omitempty"`
 }
 
 // RenewNetboot keeps the netboot window open.
 func (a *Activities) RenewNetboot(ctx context.Context, q WindowRequest) error {
-	return fail(a.Grants.RenewNetboot(ctx, q.Owner, a.Now().Add(q.For)))
+	until := a.Now().Add(q.For)
+	err := a.Grants.RenewNetboot(ctx, q.Owner, until)
+	if err == nil && q.Installer {
+		err = a.Grants.OpenSecrets(ctx, q.Owner, until)
+	}
+	return fail(err)
 }
 
 // Disarm closes the netboot window; a closed one stays closed. A window that

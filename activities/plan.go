@@ -39,7 +39,9 @@ type Planned struct {
 	Actions       []PlannedAction `json:"actions"`
 	GlobalTimeout action.Seconds  `json:"globalTimeout"`
 	Manual        bool            `json:"manual,omitempty"` // a person presses the button
-	Evidence      string          `json:"evidence"`         // phone-home | weak
+	Evidence      string          `json:"evidence"`         // phone-home | webhook | talos | weak
+	// Installer is what the machine boots after the actions, nil for none.
+	Installer *PlannedInstaller `json:"installer,omitempty"`
 	// From is the first action to carry out, and Disk the disk that the
 	// resumed run was bound to.
 	From     int          `json:"from,omitempty"`
@@ -60,6 +62,8 @@ type PlannedAction struct {
 // Evidence that a template leaves of its run.
 const (
 	EvidencePhoneHome = "phone-home"
+	EvidenceWebhook   = "webhook"
+	EvidenceTalos     = "talos"
 	EvidenceWeak      = "weak"
 )
 
@@ -100,13 +104,15 @@ func (a *Activities) plan(ctx context.Context, q PlanRequest) (Planned, error) {
 			Name: x.Name, Task: x.Task, Image: x.Image, Timeout: x.Timeout, Leaving: action.Leaves(native),
 			Writes: action.Writes(native, x.Environment),
 		})
-		if native == action.ConfigDrive || refers(x) {
+		// Whoever gives the seed vendor-data of his own takes the phone-home out of it.
+		if native == action.ConfigDrive && x.Environment["VENDOR_DATA"] == "" || refers(x) {
 			out.Evidence = EvidencePhoneHome
 		}
 		if native == action.PowerOff {
 			out.Evidence = EvidenceWeak
 		}
 	}
+	out.install(plan)
 	return out, a.Assignments.PutPlan(ctx, plan)
 }
 
@@ -140,6 +146,9 @@ func (a *Activities) render(ctx context.Context, q PlanRequest, m inventory.Mach
 		return inventory.Plan{}, fmt.Errorf("template %q: %w", out.Template, err)
 	}
 	d := template.Data{Machine: m, HardwareMap: q.HardwareMap}
+	if a.Site.ImageURL != nil {
+		d.ImagesURL = a.Site.ImageURL()
+	}
 	if out.Image != "" {
 		img, err := a.Catalogue.Image(ctx, out.Image)
 		if err != nil {
@@ -165,7 +174,10 @@ func (a *Activities) render(ctx context.Context, q PlanRequest, m inventory.Mach
 		}
 	}
 	plan := inventory.Plan{Run: q.Run, Actions: r.Actions, GlobalTimeout: r.GlobalTimeout, DiskAlias: r.DiskAlias}
-	plan.Digest, err = digest(plan.Actions)
+	if err := a.installer(ctx, m, r, &plan); err != nil {
+		return inventory.Plan{}, err
+	}
+	plan.Digest, err = digestOf(plan)
 	return plan, err
 }
 
@@ -233,7 +245,7 @@ func (a *Activities) resume(ctx context.Context, q PlanRequest, out *Planned) (i
 	for out.From < len(w.Actions) && w.Actions[out.From].State == action.Success {
 		out.From++
 	}
-	if out.From >= len(plan.Actions) {
+	if out.From >= len(plan.Actions) && plan.Installer == nil {
 		return inventory.Plan{}, fmt.Errorf("run %q has no step left to carry out: %w", q.Resume, inventory.ErrInvalid)
 	}
 	// What carried the earlier run's nonce or addresses onto the disk carries

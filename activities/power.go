@@ -24,6 +24,8 @@ type PowerRequest struct {
 	ResetBMC bool `json:"resetBMC,omitempty"`
 	// OtherPath: EFI instead of legacy, where the inventory leaves that open.
 	OtherPath bool `json:"otherPath,omitempty"`
+	// Installer: the boot is that of the plan's installer, not the agent's.
+	Installer bool `json:"installer,omitempty"`
 	// Unclaimed: the boot before this one was given up and its agent had not
 	// come. If it has come by now, it is left alone.
 	Unclaimed bool `json:"unclaimed,omitempty"`
@@ -58,7 +60,7 @@ func (a *Activities) Power(ctx context.Context, q PowerRequest) (Powered, error)
 		return Powered{}, fail(err)
 	}
 	if m.BMC.Manual() {
-		if _, err := a.Grants.AllowBoot(ctx, q.Owner, q.Boot, a.Now().Add(q.For)); err != nil || !m.BMC.Wakes() {
+		if err := a.allowBoot(ctx, q); err != nil || !m.BMC.Wakes() {
 			return Powered{}, fail(err)
 		}
 		done, err := a.wake(ctx, m, q)
@@ -67,6 +69,16 @@ func (a *Activities) Power(ctx context.Context, q PowerRequest) (Powered, error)
 	defer heartbeat(ctx)()
 	done, err := a.start(ctx, m, q)
 	return done, fail(err)
+}
+
+// allowBoot opens the netboot window for the boot, whosever it is.
+func (a *Activities) allowBoot(ctx context.Context, q PowerRequest) error {
+	allow := a.Grants.AllowBoot
+	if q.Installer {
+		allow = a.Grants.AllowInstaller
+	}
+	_, err := allow(ctx, q.Owner, q.Boot, a.Now().Add(q.For))
+	return err
 }
 
 // wake sends the machine its magic packet. That it could not be sent is no
@@ -91,7 +103,7 @@ func (a *Activities) start(ctx context.Context, m inventory.Machine, q PowerRequ
 	pxe := inventory.BootDevice{Device: "pxe", EFI: nic.UEFI}
 	allowed := false
 	allow := func() error {
-		_, err := a.Grants.AllowBoot(ctx, q.Owner, q.Boot, a.Now().Add(q.For))
+		err := a.allowBoot(ctx, q)
 		allowed = err == nil
 		return err
 	}

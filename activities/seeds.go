@@ -24,18 +24,15 @@ func (s seeds) phoneHomeURL() string {
 
 func (s seeds) resolve(ctx context.Context, ref string) (string, error) {
 	switch ref {
-	case template.RefNonce:
-		return inventory.Nonce(s.a.Site.ClaimKey, s.o), nil
-	case template.RefPhoneHomeURL:
-		return s.phoneHomeURL(), nil
-	case template.RefMetadataURL:
-		return seed.URL(s.a.Site.MetadataURL, s.a.Site.ClaimKey, s.o), nil
 	case template.RefUserData:
 		user, _, err := s.a.Machines.UserData(ctx, s.o.Machine)
 		return user.Reveal(), err
 	case template.RefVendorData:
 		_, vendor, err := s.a.Machines.UserData(ctx, s.o.Machine)
 		return vendor.Reveal(), err
+	}
+	if v, ok := seed.Reference(ref, s.a.Site.MetadataURL, s.a.Site.ClaimKey, s.o); ok {
+		return v, nil
 	}
 	return "", fmt.Errorf("secret reference %q: %w", ref, inventory.ErrInvalid)
 }

@@ -304,5 +304,8 @@ func signalOf(e inventory.Event) (string, any, error) {
 		}
 		out.Key = d.Key
 	}
+	if e.Kind == inventory.EventInstalled || e.Kind == inventory.EventInstallFailed {
+		out.Message = head(e.Message, maxSignal)
+	}
 	return workflows.SignalEvent, out, nil
 }

@@ -96,6 +96,11 @@ type Config struct {
 	ClaimKey []byte
 	// Images, if set, are served under /images/.
 	Images Images
+	// Installers, if set, are where the boots of other installers come from;
+	// their images are those of Images. MetadataURL is the base of the metadata
+	// server, which serves their documents.
+	Installers  Installers
+	MetadataURL string
 	// Fallback, if set, answers every HTTP path that is not of this package:
 	// port 80 is shared with the metadata server.
 	Fallback http.Handler

@@ -49,11 +49,12 @@ type Verdict string
 
 // Verdicts.
 const (
-	Unknown Verdict = "unknown" // no such machine: silence, or 404
-	Agent   Verdict = "agent"   // boot the agent OS, with a claim
-	Rescue  Verdict = "rescue"  // boot the agent OS, for a person; it carries nothing out
-	Disk    Verdict = "disk"    // not armed: boot from disk
-	Never   Verdict = "never"   // this interface is not for netboot
+	Unknown   Verdict = "unknown"   // no such machine: silence, or 404
+	Agent     Verdict = "agent"     // boot the agent OS, with a claim
+	Installer Verdict = "installer" // boot the installer of the run's plan
+	Rescue    Verdict = "rescue"    // boot the agent OS, for a person; it carries nothing out
+	Disk      Verdict = "disk"      // not armed: boot from disk
+	Never     Verdict = "never"     // this interface is not for netboot
 )
 
 // Methods of sending a client to its disk, as Machine.BootFromDisk names
@@ -88,7 +89,9 @@ type Decision struct {
 }
 
 // Armed tells whether boot assets (loader, kernel, initramfs) are served.
-func (d Decision) Armed() bool { return d.Verdict == Agent || d.Verdict == Rescue }
+func (d Decision) Armed() bool {
+	return d.Verdict == Agent || d.Verdict == Installer || d.Verdict == Rescue
+}
 
 func (d *Decision) because(format string, args ...any) {
 	d.Reasons = append(d.Reasons, fmt.Sprintf(format, args...))
@@ -152,6 +155,9 @@ func Decide(m inventory.Machine, g inventory.Grant, r Request, now time.Time) De
 	case g.Person():
 		d.Verdict = Rescue
 		d.because("armed by %s until %s: the agent OS, which carries nothing out", who, g.NetbootUntil.UTC().Format(time.RFC3339))
+	case g.Installer:
+		d.Verdict = Installer
+		d.because("armed: %s allows boot %d, of its installer, until %s", who, g.Boot, g.NetbootUntil.UTC().Format(time.RFC3339))
 	default:
 		d.Verdict = Agent
 		d.because("armed: %s allows boot %d until %s", who, g.Boot, g.NetbootUntil.UTC().Format(time.RFC3339))
@@ -310,6 +316,9 @@ func (s *Server) Why(ctx context.Context, mac string) (Explanation, error) {
 	}
 	if d.Armed() {
 		e.Reasons = e.Reasons[:len(e.Reasons)-1] // "does not ask for a boot file" is of this call alone
+	}
+	if d.Verdict == Installer {
+		e.Reasons = append(e.Reasons, s.installerReasons(ctx, d)...)
 	}
 	if d.Address {
 		e.Reasons = append(e.Reasons, s.relays(d.Interface)...)

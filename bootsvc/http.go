@@ -32,6 +32,7 @@ const (
 //	/autoexec.ipxe, /ipxe/binary/<file> the same, judged by source address
 //	/boot/<mac>/<token>/vmlinuz         kernel, while the boot is open
 //	/boot/<mac>/<token>/initramfs       initramfs, while the boot is open
+//	/boot/<mac>/<token>/<image>         what an installer boots, while its boot is open
 //	/images/<name>                      images
 //
 // and passes everything else to Config.Fallback. What is refused is 404 with
@@ -138,7 +139,7 @@ func (s *Server) serveScript(w http.ResponseWriter, r *http.Request, req Request
 		notFound(w)
 		return
 	}
-	script, ok, err := s.script(*m, d, name == autoexecName)
+	script, ok, err := s.script(r.Context(), *m, d, name == autoexecName)
 	if err != nil {
 		s.log.Error("rendering a boot script", "machine", m.Name, "error", err)
 		http.Error(w, "the boot script cannot be rendered, see the server's log", http.StatusInternalServerError)
@@ -178,13 +179,6 @@ func (s *Server) serveBinary(w http.ResponseWriter, r *http.Request, req Request
 }
 
 func (s *Server) serveBoot(w http.ResponseWriter, r *http.Request, macText, token, name string) {
-	file, kind := s.cfg.KernelPath, inventory.EventKernel
-	if name == "initramfs" {
-		file, kind = s.cfg.InitramfsPath, inventory.EventInitrd
-	} else if name != "vmlinuz" {
-		notFound(w)
-		return
-	}
 	mac, ok := ParseMAC(macText)
 	if !ok {
 		notFound(w)
@@ -192,6 +186,17 @@ func (s *Server) serveBoot(w http.ResponseWriter, r *http.Request, macText, toke
 	}
 	m, d := s.decided(r.Context(), Request{MAC: mac, Class: ClassIPXE, Arch: ArchUnknown})
 	if m == nil || !d.Armed() || !inventory.Equal(token, bootToken(s.cfg.ClaimKey, d.Owner, d.Boot)) {
+		notFound(w)
+		return
+	}
+	if d.Verdict == Installer {
+		s.serveInstaller(w, r, d, name)
+		return
+	}
+	file, kind := s.cfg.KernelPath, inventory.EventKernel
+	if name == "initramfs" {
+		file, kind = s.cfg.InitramfsPath, inventory.EventInitrd
+	} else if name != "vmlinuz" {
 		notFound(w)
 		return
 	}

@@ -1,6 +1,7 @@
 package bootsvc
 
 import (
+	"context"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/hex"
@@ -81,21 +82,30 @@ func (s *Server) bootScript(m inventory.Machine, d Decision, autoexec bool) (str
 	if err != nil {
 		return "", err
 	}
+	base := s.bootURL(d)
+	return s.netbootScript(d, "Ingot boots "+m.Name, fmt.Sprintf("kernel %svmlinuz %s || goto again\ninitrd --name initramfs %sinitramfs || goto again\n", base, line, base), autoexec), nil
+}
+
+// bootURL is where the files of d's boot lie, with a slash at its end.
+func (s *Server) bootURL(d Decision) string {
+	return s.Base() + "/boot/" + strings.ReplaceAll(d.Interface.MAC, ":", "-") + "/" + bootToken(s.cfg.ClaimKey, d.Owner, d.Boot) + "/"
+}
+
+// netbootScript says what, loads a kernel by the lines of load and boots it,
+// three times at the most.
+func (s *Server) netbootScript(d Decision, what, load string, autoexec bool) string {
 	// A boot that began just before it was counted has the addresses of the one
 	// before, which are dead by now: it asks again what to boot.
 	again := s.Base() + "/ipxe/script/" + d.Interface.MAC + "/auto.ipxe"
-	base := s.Base() + "/boot/" + strings.ReplaceAll(d.Interface.MAC, ":", "-") + "/" + bootToken(s.cfg.ClaimKey, d.Owner, d.Boot)
 	var b strings.Builder
 	b.WriteString("#!ipxe\n")
 	if autoexec {
 		b.WriteString(autoexecLines)
 	}
-	fmt.Fprintf(&b, `echo Ingot boots %s (${platform}, iPXE ${version})
+	fmt.Fprintf(&b, `echo %s (${platform}, iPXE ${version})
 isset ${tries} || set tries:int32 0
 :try
-kernel %s/vmlinuz %s || goto again
-initrd --name initramfs %s/initramfs || goto again
-boot || goto again
+%sboot || goto again
 :again
 imgfree
 inc tries
@@ -106,8 +116,8 @@ chain --replace --autofree %s || goto try
 :fail
 echo Ingot: giving up on the network, going on to the disk
 sleep 2
-%s`, m.Name, base, line, base, again, exitLines)
-	return b.String(), nil
+%s`, what, load, again, exitLines)
+	return b.String()
 }
 
 // diskScript returns the script that sends a known machine to its disk; ok is
@@ -127,12 +137,15 @@ func diskScript(d Decision) (script string, ok bool) {
 
 // script returns what iPXE is told: the boot script of an armed machine, the
 // disk script of a known one. ok is false when the answer is 404.
-func (s *Server) script(m inventory.Machine, d Decision, autoexec bool) (script string, ok bool, err error) {
+func (s *Server) script(ctx context.Context, m inventory.Machine, d Decision, autoexec bool) (script string, ok bool, err error) {
 	switch d.Verdict {
 	case Unknown:
 		return "", false, nil
 	case Agent, Rescue:
 		script, err = s.bootScript(m, d, autoexec)
+		return script, err == nil, err
+	case Installer:
+		script, err = s.installerScript(ctx, m, d, autoexec)
 		return script, err == nil, err
 	}
 	script, ok = diskScript(d)

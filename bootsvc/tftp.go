@@ -127,7 +127,7 @@ func (s *Server) readTFTP(ctx context.Context, name string, rf io.ReaderFrom) er
 		return errNoFile
 	}
 	if file == autoexecName {
-		return s.tftpScript(*m, d, rf)
+		return s.tftpScript(ctx, *m, d, rf)
 	}
 	if !d.Armed() {
 		s.log.Info("TFTP refused: the machine is not armed", "machine", d.Machine, "file", file, "reasons", d.Reasons)
@@ -149,8 +149,8 @@ func (s *Server) readTFTP(ctx context.Context, name string, rf io.ReaderFrom) er
 	return nil
 }
 
-func (s *Server) tftpScript(m inventory.Machine, d Decision, rf io.ReaderFrom) error {
-	script, ok, err := s.script(m, d, true)
+func (s *Server) tftpScript(ctx context.Context, m inventory.Machine, d Decision, rf io.ReaderFrom) error {
+	script, ok, err := s.script(ctx, m, d, true)
 	if err != nil {
 		s.log.Error("rendering a boot script", "machine", m.Name, "error", err)
 	}

@@ -25,6 +25,7 @@ const (
 	EventAgentIdle     = "agent-idle"
 	EventAgentLost     = "agent-lost"
 	EventPhoneHome     = "phone-home"
+	EventDocument      = "document"       // a document of the run was fetched under its capability path
 	EventPayload       = "payload"        // the last payload of an installer was delivered whole; the boot is spent
 	EventInstalled     = "installed"      // an installer says that it has succeeded
 	EventInstallFailed = "install-failed" // an installer says that it has failed; Message says why
@@ -76,7 +77,7 @@ type PhaseChange struct {
 func Signals(kind string) bool {
 	switch kind {
 	case EventDHCP, EventLoader, EventScript, EventKernel, EventInitrd, EventRebooted, EventHello, EventClaimConflict,
-		EventActionDone, EventAgentIdle, EventAgentLost, EventPhoneHome, EventPayload, EventInstalled, EventInstallFailed:
+		EventActionDone, EventAgentIdle, EventAgentLost, EventPhoneHome, EventDocument, EventPayload, EventInstalled, EventInstallFailed:
 		return true
 	}
 	return false

@@ -31,6 +31,8 @@ const (
 //	/metadata                                 rootio's document, by source address
 //	/c/<machine>/<capability>/…               the same with the secrets of the run
 //	/c/<machine>/<capability>/nocloud/…       NoCloud seed
+//	/c/<machine>/<capability>/documents/<name>  what the run's installer or system reads
+//	POST /c/<machine>/<capability>/webhook/<event>  an installer reports its end
 //	PUT /latest/api/token                     IMDSv2, supported and not required
 //	POST /phone-home/<machine>/<nonce>        the installed system reports
 //
@@ -47,8 +49,12 @@ func (s *Server) Handler() http.Handler {
 		seg := strings.FieldsFunc(r.URL.Path, func(c rune) bool { return c == '/' })
 		switch r.Method {
 		case http.MethodPost:
-			if len(seg) == 3 && seg[0] == "phone-home" {
+			switch {
+			case len(seg) == 3 && seg[0] == "phone-home":
 				s.servePhoneHome(w, r, seg[1], seg[2])
+				return
+			case len(seg) == 5 && seg[0] == "c" && seg[3] == "webhook":
+				s.serveWebhook(w, r, seg[1], seg[2], seg[4])
 				return
 			}
 		case http.MethodPut:
@@ -83,7 +89,18 @@ func (s *Server) serveGet(w http.ResponseWriter, r *http.Request, seg []string) 
 		notFound(w)
 		return
 	}
-	body, ok := s.document(p, seg)
+	var body []byte
+	if p.secret && len(seg) == 2 && seg[0] == "documents" {
+		var err error
+		if body, ok, err = s.runDocument(r.Context(), p, seg[1]); err != nil {
+			s.log.Error("reading a document", "machine", p.machine.Name, "document", seg[1], "error", err)
+			http.Error(w, "try again", http.StatusServiceUnavailable) // installers do
+			return
+		}
+		p.document = seg[1]
+	} else {
+		body, ok = s.document(p, seg)
+	}
 	if !ok {
 		notFound(w)
 		return

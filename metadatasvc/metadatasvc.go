@@ -56,6 +56,9 @@ type Config struct {
 	// Key derives capabilities, nonces and tokens, at least 16 bytes. Without
 	// one (a lost key file) only the non-secret profile is served.
 	Key []byte
+	// Installers, if set, is where the documents of plans come from, and where
+	// installers' reports go.
+	Installers Installers
 	// Proxies lists who is believed about X-Forwarded-For.
 	Proxies []netip.Prefix
 	Log     *slog.Logger
@@ -79,6 +82,7 @@ type Server struct {
 type fetch struct {
 	machine, run string
 	epoch        int64
+	document     string
 }
 
 // New checks cfg and returns a server.
@@ -167,6 +171,8 @@ type profile struct {
 	machine inventory.Machine
 	grant   inventory.Grant
 	secret  bool // user-data and vendor-data, which carries the nonce
+	// document is the name of the plan's document that was asked for, "" = none.
+	document string
 }
 
 // phoneHome returns the URL of the profile's run, "" when it has none or the
@@ -262,7 +268,7 @@ const recordEvery = time.Minute
 
 // record notes that p's machine fetched metadata. It is for display alone.
 func (s *Server) record(ctx context.Context, p profile) {
-	k := fetch{p.machine.Name, p.grant.Run, p.grant.Epoch}
+	k := fetch{p.machine.Name, p.grant.Run, p.grant.Epoch, p.document}
 	now := s.now()
 	s.mu.Lock()
 	last, ok := s.fetched[k]
@@ -280,6 +286,9 @@ func (s *Server) record(ctx context.Context, p profile) {
 	e := inventory.Event{Machine: k.machine, Run: k.run, Epoch: k.epoch, Boot: boot(p.grant), Kind: inventory.EventMetadata, At: now, Count: 1}
 	if p.secret {
 		e.Message = "with its secrets"
+	}
+	if p.document != "" {
+		e.Kind, e.Key, e.Message = inventory.EventDocument, p.document, ""
 	}
 	if err := s.journal.AppendEvents(ctx, []inventory.Event{e}); err != nil {
 		s.log.Warn("writing a metadata event", "machine", k.machine, "error", err)

@@ -160,6 +160,8 @@ type Event struct {
 	Boot  int    `json:"boot"`
 	// Key is the attempt that an agent-idle or agent-lost speaks of.
 	Key *action.Key `json:"key,omitempty"`
+	// Message is what an installer says of its end.
+	Message string `json:"message,omitempty"`
 }
 
 // ActionCompleted is the payload of SignalActionCompleted. It holds no log

@@ -38,6 +38,13 @@ var (
 		HeartbeatTimeout:    30 * time.Second,
 		RetryPolicy:         &temporal.RetryPolicy{InitialInterval: time.Second, MaximumInterval: 30 * time.Second},
 	}
+	// watching waits in the activity for something that happens outside, for as
+	// long as the workflow does not cancel it.
+	watching = workflow.ActivityOptions{
+		StartToCloseTimeout: 365 * 24 * time.Hour,
+		HeartbeatTimeout:    30 * time.Second,
+		RetryPolicy:         &temporal.RetryPolicy{InitialInterval: time.Second, MaximumInterval: 30 * time.Second},
+	}
 	// local writes a row beside the workflow; see the design on assignments. It
 	// goes on until it succeeds, as quick does: without the longer time-out all
 	// tries together would have that of one.
@@ -57,6 +64,8 @@ const (
 	untilScript = 5 * time.Minute
 	untilAgent  = 8 * time.Minute
 	untilReady  = 20 * time.Minute
+	// untilPayload is for the files of an installer, which may be gigabytes.
+	untilPayload = 20 * time.Minute
 	// untilStopped is what an agent gets to close its descriptors before the
 	// power is taken away.
 	untilStopped = time.Minute

@@ -80,6 +80,9 @@ func (p *provision) install(ctx workflow.Context) error {
 
 // carryOut is everything under one grant.
 func (p *provision) carryOut(ctx workflow.Context) error {
+	if p.plan.Installer != nil {
+		return p.handOver(ctx)
+	}
 	if err := p.begin(ctx); err != nil {
 		return err
 	}
@@ -555,7 +558,11 @@ func (p *provision) secrets(ctx workflow.Context, proven bool) error {
 // ready waits for the nonce that the run wrote to the disk.
 func (p *provision) ready(ctx workflow.Context) error {
 	home := func() bool { return p.heard[inventory.EventPhoneHome] || p.disputed() }
-	for n, wait, resumed := 0, untilReady, 0; ; {
+	patience := untilReady
+	if p.installer { // the first start of what it installed may take as long
+		patience = max(patience, p.plan.Installer.Timeout.Duration())
+	}
+	for n, wait, resumed := 0, patience, 0; ; {
 		if err := p.phase(ctx, inventory.PhaseReady, "waiting for the installed system to phone home"); err != nil {
 			return err
 		}
@@ -579,12 +586,12 @@ func (p *provision) ready(ctx workflow.Context) error {
 			// Neither a restart nor a person, before its time is really up.
 			wait = found.Left
 			resumed++
-		case n == 0 && !p.manual:
+		case n == 0 && !p.manual && !p.installer:
 			err := workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, bmc), do.ColdStart, p.owner).Get(ctx, nil)
 			if err != nil && !p.trouble(err) {
 				return err
 			}
-			n, wait, resumed = n+1, untilReady, 0
+			n, wait, resumed = n+1, patience, 0
 		default:
 			d, err := p.ask(ctx, fmt.Sprintf("%d.ready.%d", p.owner.Epoch, n),
 				"the installed system has not phoned home; look at its console", []string{Retry, Continue, Abort}, nil)
@@ -595,7 +602,7 @@ func (p *provision) ready(ctx workflow.Context) error {
 				p.record.Evidence = "person"
 				return p.beside(ctx, do.CloseSecrets, p.owner)
 			}
-			n, wait, resumed = n+1, untilReady, 0
+			n, wait, resumed = n+1, patience, 0
 		}
 		if err := p.secrets(ctx, true); err != nil {
 			return err

@@ -52,6 +52,8 @@ type run struct {
 	off       bool   // the power was taken from the agent
 	helloed   int    // newest boot whose agent redeemed its claim
 	poweredOn bool   // a person says so
+	installer bool   // what is booted now is the plan's installer, not the agent
+	said      string // by the installer, of its end
 	heard     map[string]bool
 	conflict  bool
 	fenced    bool // somebody else has taken the machine
@@ -197,6 +199,10 @@ func (r *run) hear(e Event) {
 		}
 	case inventory.EventPhoneHome:
 		r.heard[e.Kind] = true
+	case inventory.EventInstalled, inventory.EventInstallFailed:
+		if e.Boot == r.boot {
+			r.heard[e.Kind], r.said = true, e.Message
+		}
 	case inventory.EventFenced:
 		r.fenced = true
 	case inventory.EventHeld:
@@ -436,7 +442,7 @@ func (r *run) release(ctx workflow.Context) error {
 }
 
 func (r *run) renew(ctx workflow.Context, d time.Duration) error {
-	return r.beside(ctx, do.RenewNetboot, activities.WindowRequest{Owner: r.owner, For: d + beyond})
+	return r.beside(ctx, do.RenewNetboot, activities.WindowRequest{Owner: r.owner, For: d + beyond, Installer: r.installer})
 }
 
 // ladder is how a machine that does not show up is started, boot after boot.
@@ -550,7 +556,7 @@ func (r *run) power(ctx workflow.Context) error {
 	}
 	r.armed = true
 	for n := 1; ; n++ {
-		q := activities.PowerRequest{Owner: r.owner, Boot: r.boot, For: untilDHCP + beyond}
+		q := activities.PowerRequest{Owner: r.owner, Boot: r.boot, For: untilDHCP + beyond, Installer: r.installer}
 		if r.manual {
 			q.For = reminder + beyond
 		} else {
@@ -570,6 +576,9 @@ func (r *run) power(ctx workflow.Context) error {
 			r.boot--
 			r.allowance++
 			r.helloed = max(r.helloed, r.boot)
+			if r.installer {
+				r.heard[inventory.EventPayload] = true
+			}
 			return nil
 		case !r.trouble(err):
 			return err
@@ -584,9 +593,31 @@ func (r *run) power(ctx workflow.Context) error {
 // rung is where on the ladder the present boot stands.
 func (r *run) rung() int { return min(r.silent, len(ladder)-1) }
 
-// climb waits for the agent, rung by rung. False: silent.
+// rise is a step that a machine takes when it starts, and what tells of it.
+type rise struct {
+	phase, message string
+	wait           time.Duration
+	done           func() bool
+}
+
+// installing tells whether the installer of this boot has all it boots from,
+// or has been heard itself.
+func (r *run) installing() bool {
+	return r.heard[inventory.EventPayload] || r.heard[inventory.EventDocument] || r.reported()
+}
+
+// reported tells whether the installer, or what it installed, has spoken.
+func (r *run) reported() bool {
+	return r.heard[inventory.EventInstalled] || r.heard[inventory.EventInstallFailed] || r.heard[inventory.EventPhoneHome]
+}
+
+// climb waits for the agent or the installer, rung by rung. False: silent.
 func (r *run) climb(ctx workflow.Context) (bool, error) {
-	up := func() bool { return r.helloed >= r.boot || r.conflict }
+	last := rise{inventory.PhaseAgent, "waiting for the agent", untilAgent, func() bool { return r.helloed >= r.boot || r.conflict }}
+	if r.installer {
+		last = rise{inventory.PhaseInstall, "waiting for the installer to be loaded", untilPayload, r.installing}
+	}
+	up := last.done
 	kernel := func() bool { return r.heard[inventory.EventKernel] || r.heard[inventory.EventInitrd] || up() }
 	script := func() bool { return r.heard[inventory.EventScript] || kernel() }
 	dhcp := func() bool { return r.heard[inventory.EventDHCP] || r.heard[inventory.EventLoader] || script() }
@@ -610,14 +641,10 @@ func (r *run) climb(ctx workflow.Context) (bool, error) {
 		r.record.Next = ""
 		r.wake(ctx)
 	}
-	for _, rung := range []struct {
-		phase, message string
-		wait           time.Duration
-		done           func() bool
-	}{
+	for _, rung := range []rise{
 		{inventory.PhaseDHCP, "waiting for the firmware to ask for an address", untilDHCP, dhcp},
 		{inventory.PhaseLoader, "waiting for the loader to fetch the boot script", untilScript, script},
-		{inventory.PhaseAgent, "waiting for the agent", untilAgent, up},
+		last,
 	} {
 		if r.rules >= 2 && rung.done() {
 			continue

@@ -50,6 +50,8 @@ type world struct {
 	looked  bool
 	// holdFrom is the kind of event that comes held later, with all behind it.
 	holdFrom string
+	// installs is what a machine does that boots an installer.
+	installs func(g inventory.Grant)
 	held     time.Duration
 
 	messages   []string      // of the record, as it was written
@@ -235,6 +237,10 @@ func (w *world) boots() {
 	if !g.NetbootOpen(w.env.Now()) || g.Boot <= w.noPXEUntil {
 		return
 	}
+	if g.Installer {
+		w.installs(g)
+		return
+	}
 	delay := time.Duration(0)
 	for _, k := range []string{inventory.EventDHCP, inventory.EventScript, inventory.EventKernel, inventory.EventHello} {
 		if k == w.holdFrom {
@@ -339,6 +345,11 @@ func (w *world) TakeGrant(ctx context.Context, m, run, id string, force bool) (i
 
 func (w *world) AllowBoot(ctx context.Context, o inventory.Owner, boot int, until time.Time) (inventory.Grant, error) {
 	g, err := w.Store.AllowBoot(ctx, o, boot, until)
+	return g, w.effect(err)
+}
+
+func (w *world) AllowInstaller(ctx context.Context, o inventory.Owner, boot int, until time.Time) (inventory.Grant, error) {
+	g, err := w.Store.AllowInstaller(ctx, o, boot, until)
 	return g, w.effect(err)
 }
 

@@ -233,7 +233,7 @@ func (s *server) netboot() error {
 	if s.address, err = provisioningAddress(n); err != nil {
 		return err
 	}
-	m := metadatasvc.Config{Address: s.address, Key: key, Log: s.log.With("part", "metadata"), Now: time.Now}
+	m := metadatasvc.Config{Address: s.address, Key: key, Installers: s.store, Log: s.log.With("part", "metadata"), Now: time.Now}
 	for _, p := range n.Metadata {
 		m.Addrs = append(m.Addrs, config.Join(n.Bind(s.address), p))
 	}
@@ -252,6 +252,7 @@ func (s *server) netboot() error {
 		AgentURL: "https://" + config.Join(s.address.String(), n.Agent), AgentPin: agentPin,
 		LoaderDir: n.Loaders, KernelPath: agentFile(n.AgentOS, "vmlinuz"), InitramfsPath: agentFile(n.AgentOS, "initramfs"),
 		LinkLocal: n.LinkLocal, ClaimKey: key, Images: images{s.store, s.cfg.ImageDir()}, Fallback: s.metadata.Handler(),
+		Installers: s.store, MetadataURL: s.metadataURL(),
 		Log: s.log.With("part", "boot"), Now: time.Now,
 	}
 	if signer := s.keys.PlanSigner(); signer != nil {
@@ -272,6 +273,11 @@ func (s *server) netboot() error {
 	return err
 }
 
+// metadataURL is the base of what machines are told of the metadata server.
+func (s *server) metadataURL() string {
+	return "http://" + config.Join(s.address.String(), s.cfg.Netboot.Metadata[0])
+}
+
 // control makes activities and API.
 func (s *server) control() error {
 	key := s.claimKey()
@@ -290,7 +296,7 @@ func (s *server) control() error {
 	if s.address.IsValid() {
 		site.Bootable = s.bootable
 		site.ImageURL = func() string { return s.boot.Base() + "/images" }
-		site.MetadataURL = "http://" + config.Join(s.address.String(), s.cfg.Netboot.Metadata[0])
+		site.MetadataURL = s.metadataURL()
 	}
 	s.do = &activities.Activities{
 		Machines: s.store, Catalogue: s.store, Grants: s.store, Agents: s.store, Assignments: s.store, Records: s.store, Operations: s.store,

@@ -64,11 +64,12 @@ func printWhy(w io.Writer, e bootsvc.Explanation) error {
 		who += ", machine " + e.Machine
 	}
 	verdict := map[bootsvc.Verdict]string{
-		bootsvc.Unknown: "not answered: nobody knows it",
-		bootsvc.Agent:   "boots the agent's OS for its run",
-		bootsvc.Rescue:  "boots the agent's OS for a person",
-		bootsvc.Disk:    "boots from its disk",
-		bootsvc.Never:   "never boots from the network",
+		bootsvc.Unknown:   "not answered: nobody knows it",
+		bootsvc.Agent:     "boots the agent's OS for its run",
+		bootsvc.Installer: "boots the installer of its run",
+		bootsvc.Rescue:    "boots the agent's OS for a person",
+		bootsvc.Disk:      "boots from its disk",
+		bootsvc.Never:     "never boots from the network",
 	}[e.Verdict]
 	if verdict == "" {
 		verdict = string(e.Verdict)

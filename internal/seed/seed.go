@@ -113,6 +113,37 @@ func URL(base string, key []byte, o inventory.Owner) string {
 	return base + "/c/" + o.Machine + "/" + inventory.Capability(key, o) + "/nocloud/"
 }
 
+// DocumentsURL returns where the documents of o's run lie, with a slash at its
+// end: add the name of one.
+func DocumentsURL(base string, key []byte, o inventory.Owner) string {
+	return base + "/c/" + o.Machine + "/" + inventory.Capability(key, o) + "/documents/"
+}
+
+// WebhookURL returns where the installer of o's run reports, with a slash at
+// its end: add SUCCEEDED or FAILED.
+func WebhookURL(base string, key []byte, o inventory.Owner) string {
+	return base + "/c/" + o.Machine + "/" + inventory.Capability(key, o) + "/webhook/"
+}
+
+// Reference returns what one of the inventory's references stands for in o's
+// run, if it is made of the run alone: user-data, vendor-data and the address
+// of a boot's images are not.
+func Reference(ref, base string, key []byte, o inventory.Owner) (value string, ok bool) {
+	switch ref {
+	case inventory.RefNonce:
+		return inventory.Nonce(key, o), true
+	case inventory.RefPhoneHomeURL:
+		return PhoneHomeURL(base, key, o), true
+	case inventory.RefMetadataURL:
+		return URL(base, key, o), true
+	case inventory.RefDocumentsURL:
+		return DocumentsURL(base, key, o), true
+	case inventory.RefWebhookURL:
+		return WebhookURL(base, key, o), true
+	}
+	return "", false
+}
+
 // phoneHomeTries is how often cloud-init calls at the most, with 3 s between
 // two calls (cc_phone_home): for six minutes where calls are refused, longer
 // where nobody answers at all. cloud-init's own 10 tries are over in 27 s, in

@@ -1,0 +1,300 @@
+package activities
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"time"
+
+	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/internal/documents"
+	"github.com/ingotmetal/ingot/internal/documents/talos"
+	"github.com/ingotmetal/ingot/internal/seed"
+	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/template"
+)
+
+// PlannedInstaller is an installer as the workflow sees it.
+type PlannedInstaller struct {
+	Payload  string         `json:"payload"`
+	Complete string         `json:"complete"` // webhook | phone-home | talos
+	Timeout  action.Seconds `json:"timeout"`
+}
+
+// install says what of plan's installer enters the workflow.
+func (p *Planned) install(plan inventory.Plan) {
+	i := plan.Installer
+	if i == nil {
+		return
+	}
+	p.Installer = &PlannedInstaller{Payload: i.Payload, Complete: i.Complete, Timeout: i.Timeout}
+	p.Evidence = i.Complete
+	for _, d := range plan.Documents {
+		if inventory.Refers(d.Contents, inventory.RefNonce) || inventory.Refers(d.Contents, inventory.RefPhoneHomeURL) {
+			p.Evidence = EvidencePhoneHome // the installed system will say so itself
+		}
+	}
+}
+
+// installer fills in what plan has of documents and an installer, and checks
+// all of it: nothing is touched for a document that its program would refuse.
+// The documents stand in the sealed plan as they were checked, with nothing but
+// what a run alone knows left to be resolved.
+func (a *Activities) installer(ctx context.Context, m inventory.Machine, r template.Rendered, plan *inventory.Plan) error {
+	plan.Installer = r.Installer
+	var problems inventory.Problems
+	if i := r.Installer; i != nil {
+		if n := len(plan.Actions); n > 0 {
+			if native, _ := action.Native(plan.Actions[n-1].Image); !action.Leaves(native) {
+				plan.Actions = append(plan.Actions, action.Action{Name: "to-the-installer", Task: plan.Actions[n-1].Task, Image: action.Reboot, Timeout: template.DefaultActionTimeout})
+			}
+		}
+		// The installer itself chooses what it writes to.
+		if m.DiskSelector == nil && len(m.Disks) != 1 {
+			problems.Add("machine."+m.Name+".diskSelector", "give the machine a diskSelector (serial or wwn of the disk that its document names), or declare the one disk that it has",
+				"an installer other than the agent will write to a disk, and the machine declares %d disks and no selector", len(m.Disks))
+		}
+		for _, name := range slices.Compact(i.Images()) {
+			if err := a.served(ctx, name, &problems); err != nil {
+				return err
+			}
+		}
+	}
+	if len(r.Documents) > 0 {
+		user, vendor, err := a.Machines.UserData(ctx, m.Name)
+		if err != nil {
+			return err
+		}
+		for _, d := range r.Documents {
+			d, err := a.document(m, plan, d, user, vendor)
+			var p inventory.Problems
+			if errors.As(err, &p) {
+				problems = append(problems, p...)
+			} else if err != nil {
+				return err
+			}
+			plan.Documents = append(plan.Documents, d)
+		}
+	}
+	return problems.Err()
+}
+
+// served requires that this server has a copy of an image.
+func (a *Activities) served(ctx context.Context, name string, problems *inventory.Problems) error {
+	img, err := a.Catalogue.Image(ctx, name)
+	switch {
+	case errors.Is(err, inventory.ErrNotFound):
+		problems.Add("installer", fmt.Sprintf("add it with: ingot image add %s FILE (or URL)", name), "there is no image %q", name)
+		return nil
+	case err != nil:
+		return err
+	case img.File == "":
+		problems.Add("installer", fmt.Sprintf("fetch it with: ingot image add %s %s", name, img.URL), "this server has no copy of image %q", name)
+	case img.FirstSeen && a.Site.RequireDigest:
+		problems.Add("installer", "add it again with its digest", "nobody declared the digest of image %q, and require_digest is set", name)
+	}
+	return nil
+}
+
+// document completes and checks a document as it will be served.
+func (a *Activities) document(m inventory.Machine, plan *inventory.Plan, d inventory.Document, user, vendor inventory.Secret) (inventory.Document, error) {
+	file := fmt.Sprintf("document %s of machine %s", d.Name, m.Name)
+	if d.Contents == inventory.RefUserData && user.IsZero() {
+		var p inventory.Problems
+		p.Add("machine."+m.Name+".userData", "give the machine its document as user-data", "%s is the machine's user-data, and it has none", file)
+		return d, p
+	}
+	contents, err := inventory.Resolve(d.Contents, func(ref string) (string, error) {
+		switch ref {
+		case inventory.RefUserData:
+			return user.Reveal(), nil
+		case inventory.RefVendorData:
+			return vendor.Reveal(), nil
+		}
+		return ref, nil
+	})
+	if err != nil {
+		return d, err
+	}
+	// The epoch is not known before the machine is armed; its length does not
+	// matter to anybody.
+	stand := inventory.Owner{Machine: m.Name, Run: plan.Run, Epoch: 1}
+	if err := documents.Check(d.Kind, file, []byte(a.ofRun(contents, stand))); err != nil {
+		return d, err
+	}
+	if i := plan.Installer; i != nil && d.Kind == inventory.DocumentHarvester && i.Complete == inventory.CompleteWebhook {
+		var hooks []documents.Webhook
+		for _, event := range []string{"STARTED", "SUCCEEDED", "FAILED"} {
+			hooks = append(hooks, documents.Webhook{Event: event, URL: inventory.RefWebhookURL + event})
+		}
+		b, err := documents.Harvester([]byte(contents), hooks...)
+		if err != nil {
+			return d, fmt.Errorf("%s: %w", file, err)
+		}
+		contents = string(b)
+		if err := documents.Check(d.Kind, file, []byte(a.ofRun(contents, stand))); err != nil {
+			return d, err
+		}
+	}
+	if i := plan.Installer; i != nil && d.Kind == inventory.DocumentTalos && i.Complete == inventory.CompleteTalos {
+		if _, err := authority([]byte(a.ofRun(contents, stand))); err != nil {
+			var p inventory.Problems
+			p.Add("installer.complete", "use the machine's own configuration, or another way to complete", "%s has nothing to know the installed system by: %v", file, err)
+			return d, p
+		}
+		if nic, _ := m.Netboot(); !nic.Address.IsValid() {
+			var p inventory.Problems
+			p.Add("machine."+m.Name, "give its interface an address", "its Talos API is asked for at its address, and it has none")
+			return d, p
+		}
+	}
+	d.Contents = contents
+	return d, nil
+}
+
+// ofRun resolves what o's run alone knows.
+func (a *Activities) ofRun(text string, o inventory.Owner) string {
+	out, err := inventory.Resolve(text, func(ref string) (string, error) {
+		if v, ok := seed.Reference(ref, a.Site.MetadataURL, a.Site.ClaimKey, o); ok {
+			return v, nil
+		}
+		return ref, nil
+	})
+	if err != nil {
+		return text // this lookup has no error
+	}
+	return out
+}
+
+// digestOf is the digest of a plan: of its actions, and of its installer where
+// it has one. Of documents the names and kinds count: what they hold is
+// secret, and a digest in a history could tell of it.
+func digestOf(plan inventory.Plan) (string, error) {
+	if plan.Installer == nil && len(plan.Documents) == 0 {
+		return digest(plan.Actions)
+	}
+	named := slices.Clone(plan.Documents)
+	for i := range named {
+		named[i].Contents = ""
+	}
+	b, err := json.Marshal([]any{plan.Actions, plan.Installer, named})
+	if err != nil {
+		return "", err
+	}
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:]), nil
+}
+
+const (
+	talosPort  = "50000"
+	talosEvery = 5 * time.Second
+)
+
+// TalosInstalled waits until the Talos API of the owner's machine shows a
+// certificate of the authority in this run's document, and says so. Talos in
+// memory has no such API before it has installed itself, and in maintenance it
+// shows a certificate of its own making.
+func (a *Activities) TalosInstalled(ctx context.Context, o inventory.Owner) (string, error) {
+	defer heartbeat(ctx)()
+	said, err := a.talosInstalled(ctx, o)
+	return said, fail(err)
+}
+
+func (a *Activities) talosInstalled(ctx context.Context, o inventory.Owner) (string, error) {
+	plan, err := a.Assignments.Plan(ctx, o.Run)
+	if err != nil {
+		return "", fmt.Errorf("plan of run %q: %w", o.Run, err)
+	}
+	m, err := a.Machines.Machine(ctx, o.Machine)
+	if err != nil {
+		return "", err
+	}
+	n := slices.IndexFunc(plan.Documents, func(d inventory.Document) bool { return d.Kind == inventory.DocumentTalos })
+	if n < 0 {
+		return "", fmt.Errorf("plan of run %q: it has no Talos document: %w", o.Run, inventory.ErrInvalid)
+	}
+	pool, err := authority([]byte(a.ofRun(plan.Documents[n].Contents, o)))
+	if err != nil {
+		return "", err
+	}
+	nic, _ := m.Netboot()
+	address := net.JoinHostPort(nic.Address.String(), talosPort)
+	for {
+		if err := a.fence(ctx, o); err != nil {
+			return "", err
+		}
+		err := a.shows(ctx, address, pool)
+		if err == nil {
+			return "the Talos API at " + address + " shows the authority of this run's configuration", nil
+		}
+		a.Log.Debug("waiting for the Talos API", "machine", o.Machine, "address", address, "error", err)
+		select {
+		case <-time.After(talosEvery):
+		case <-ctx.Done():
+			return "", ctx.Err()
+		}
+	}
+}
+
+// authority returns the certificate authority of a Talos configuration.
+func authority(contents []byte) (*x509.CertPool, error) {
+	id, err := talos.Identify(contents)
+	if err != nil {
+		return nil, err
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(id.CA) {
+		return nil, fmt.Errorf("its machine.ca holds no certificate: %w", inventory.ErrInvalid)
+	}
+	return pool, nil
+}
+
+// shows tells whether a TLS server shows a certificate of an authority. It is
+// not asked for anything, and who it is otherwise does not matter.
+func (a *Activities) shows(ctx context.Context, address string, pool *x509.CertPool) error {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	dial := a.Dial
+	if dial == nil {
+		dial = (&net.Dialer{}).DialContext
+	}
+	conn, err := dial(ctx, "tcp", address)
+	if err != nil {
+		return err
+	}
+	defer conn.Close() // nothing was sent
+	var shown error
+	c := tls.Client(conn, &tls.Config{
+		MinVersion: tls.VersionTLS12,
+		// The chain is verified below: against this one authority, whatever name
+		// the certificate is for.
+		InsecureSkipVerify: true,
+		VerifyConnection: func(s tls.ConnectionState) error {
+			opts := x509.VerifyOptions{Roots: pool, Intermediates: x509.NewCertPool(), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}
+			for _, c := range s.PeerCertificates[1:] {
+				opts.Intermediates.AddCert(c)
+			}
+			_, shown = s.PeerCertificates[0].Verify(opts)
+			if shown == nil {
+				shown = errShown
+			}
+			return shown
+		},
+	})
+	err = c.HandshakeContext(ctx)
+	if errors.Is(shown, errShown) {
+		return nil // whether it lets us in is another matter
+	}
+	return cmp.Or(shown, err, errors.New("it showed no certificate"))
+}
+
+// errShown ends a handshake of which everything is known.
+var errShown = errors.New("the certificate is of the authority")

@@ -1,0 +1,202 @@
+package bootsvc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ingotmetal/ingot/internal/seed"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// Installers is where the boots of other installers come from.
+type Installers interface {
+	// Plan returns the plan of a run, of which the installer alone is read.
+	Plan(ctx context.Context, run string) (inventory.Plan, error)
+	// SpendBoot records that the last payload of a boot was delivered whole:
+	// from then on the machine is sent to its disk. inventory.ErrFenced: that
+	// boot is not the present one any more.
+	SpendBoot(ctx context.Context, o inventory.Owner, boot int, payload string) error
+}
+
+// installer returns the installer of d's run.
+func (s *Server) installer(ctx context.Context, d Decision) (inventory.Installer, error) {
+	if s.cfg.Installers == nil || s.cfg.Images == nil {
+		return inventory.Installer{}, fmt.Errorf("finding the installer of machine %q: this server serves none: %w", d.Machine, inventory.ErrUnsupported)
+	}
+	p, err := s.cfg.Installers.Plan(ctx, d.Owner.Run)
+	if err == nil && p.Installer == nil {
+		err = inventory.ErrNotFound
+	}
+	if err != nil {
+		return inventory.Installer{}, fmt.Errorf("finding the installer of machine %q: %w", d.Machine, err)
+	}
+	return *p.Installer, nil
+}
+
+// installerScript returns the script that boots the installer of d's run. The
+// one secret in it is the capability path (security S44).
+func (s *Server) installerScript(ctx context.Context, m inventory.Machine, d Decision, autoexec bool) (string, error) {
+	i, err := s.installer(ctx, d)
+	if err != nil {
+		return "", err
+	}
+	line, err := s.installerLine(m, d, i)
+	if err != nil {
+		return "", err
+	}
+	base := s.bootURL(d)
+	var load strings.Builder
+	fmt.Fprintf(&load, "kernel %s%s %s || goto again\n", base, i.Kernel, line)
+	for _, name := range i.Initrds {
+		fmt.Fprintf(&load, "initrd --name %s %s%s || goto again\n", name, base, name)
+	}
+	return s.netbootScript(d, "Ingot boots the installer of "+m.Name, load.String(), autoexec), nil
+}
+
+// installerLine returns the kernel command line of an installer.
+func (s *Server) installerLine(m inventory.Machine, d Decision, i inventory.Installer) (string, error) {
+	for _, name := range i.Images() {
+		if !fileName(name) || !kernelArg.MatchString(name) {
+			return "", fmt.Errorf("image %q cannot stand in a boot script: %w", name, inventory.ErrInvalid)
+		}
+	}
+	if _, ok := ParseMAC(d.Interface.MAC); !ok || !machineName.MatchString(m.Name) {
+		return "", fmt.Errorf("machine %q, MAC %q cannot stand in a boot script: %w", m.Name, d.Interface.MAC, inventory.ErrInvalid)
+	}
+	var args []string
+	for _, name := range i.Initrds {
+		args = append(args, "initrd="+name)
+	}
+	for _, a := range append(slices.Clone(i.Parameters), m.KernelArgs...) {
+		a, err := inventory.Resolve(a, func(ref string) (string, error) {
+			switch ref {
+			case inventory.RefBootURL:
+				return s.bootURL(d), nil
+			case inventory.RefDocumentsURL, inventory.RefWebhookURL, inventory.RefMetadataURL:
+				v, _ := seed.Reference(ref, s.cfg.MetadataURL, s.cfg.ClaimKey, d.Owner) // these it knows
+				return v, nil
+			}
+			return "", fmt.Errorf("it does not belong on a kernel command line: %w", inventory.ErrInvalid)
+		})
+		if err != nil {
+			return "", err
+		}
+		if !kernelArg.MatchString(a) || ourArg.MatchString(a) {
+			return "", fmt.Errorf("a kernel parameter of the installer of machine %s cannot stand in a boot script: %w", m.Name, inventory.ErrInvalid)
+		}
+		args = append(args, a)
+	}
+	line := strings.Join(args, " ")
+	if len(line) >= maxCommandLine {
+		return "", fmt.Errorf("the kernel command line of machine %s has %d characters, %d is the most: %w", m.Name, len(line), maxCommandLine-1, inventory.ErrInvalid)
+	}
+	return line, nil
+}
+
+// installerReasons says what the installer of d's run consists of.
+func (s *Server) installerReasons(ctx context.Context, d Decision) []string {
+	i, err := s.installer(ctx, d)
+	if err != nil {
+		return []string{"but it cannot be booted: " + err.Error()}
+	}
+	out := []string{fmt.Sprintf("the installer: kernel %s, initramfs %s; the boot is spent when %s was delivered whole", i.Kernel, strings.Join(i.Initrds, " and "), i.Payload)}
+	for _, name := range slices.Compact(i.Images()) {
+		f, _, err := s.cfg.Images.OpenImage(ctx, name)
+		if err != nil {
+			out = append(out, fmt.Sprintf("but image %s cannot be served: %v", name, err))
+			continue
+		}
+		_ = f.Close() // nothing was read
+	}
+	return out
+}
+
+// serveInstaller serves one of the images of d's installer.
+func (s *Server) serveInstaller(w http.ResponseWriter, r *http.Request, d Decision, name string) {
+	i, err := s.installer(r.Context(), d)
+	if err == nil && !slices.Contains(i.Images(), name) {
+		notFound(w)
+		return
+	}
+	var f io.ReadSeekCloser
+	var image inventory.Image
+	if err == nil {
+		f, image, err = s.cfg.Images.OpenImage(r.Context(), name)
+	}
+	var size int64
+	if err == nil {
+		defer f.Close() // only read from
+		if size, err = f.Seek(0, io.SeekEnd); err == nil {
+			_, err = f.Seek(0, io.SeekStart)
+		}
+	}
+	if err != nil {
+		s.log.Error("opening an image of an installer", "machine", d.Machine, "image", name, "error", err)
+		notFound(w)
+		return
+	}
+	w.Header().Set("Content-Type", "application/octet-stream")
+	w.Header().Set("Cache-Control", "no-store")
+	if sha256Form.MatchString(image.SHA256) {
+		w.Header().Set("ETag", `"`+image.SHA256+`"`)
+	}
+	if strings.Contains(r.Header.Get("Range"), ",") {
+		r.Header.Del("Range")
+	}
+	sw := &streamWriter{ResponseWriter: w, control: http.NewResponseController(w)}
+	http.ServeContent(sw, r, name, time.Time{}, f)
+	if r.Method != http.MethodGet || !toTheEnd(sw, size) {
+		return
+	}
+	kind := inventory.EventInitrd
+	if name == i.Kernel {
+		kind = inventory.EventKernel
+	}
+	s.rec.event(d, kind, fmt.Sprintf("%s, %d bytes by HTTP", name, size))
+	if name == i.Payload {
+		s.spend(context.WithoutCancel(r.Context()), d, name)
+	}
+}
+
+// toTheEnd tells whether a file of that size was delivered up to its last
+// byte. A stream that broke and was resumed is whole as well.
+func toTheEnd(w *streamWriter, size int64) bool {
+	switch w.status {
+	case 0, http.StatusOK:
+		return w.written == size
+	case http.StatusPartialContent:
+		var first, last, of int64
+		_, err := fmt.Sscanf(w.Header().Get("Content-Range"), "bytes %d-%d/%d", &first, &last, &of)
+		return err == nil && of == size && last == size-1 && w.written == last-first+1
+	}
+	return false
+}
+
+// lastSpend bounds the pauses between the attempts to record that a boot is
+// spent; together they are under a minute.
+const lastSpend = 15 * time.Second
+
+// spend records that d's boot is spent. The machine has everything by now and
+// waits for no answer, so that this may take its time: until it is recorded,
+// a machine that boots from the network first would boot the installer again.
+func (s *Server) spend(ctx context.Context, d Decision, payload string) {
+	for pause := 250 * time.Millisecond; ; pause *= 2 {
+		err := s.cfg.Installers.SpendBoot(ctx, d.Owner, d.Boot, payload)
+		switch {
+		case err == nil:
+			s.log.Info("the last payload of an installer was delivered", "machine", d.Machine, "boot", d.Boot, "payload", payload)
+			return
+		case errors.Is(err, inventory.ErrFenced), pause > lastSpend:
+			s.log.Error("recording that a boot is spent", "machine", d.Machine, "boot", d.Boot, "error", err)
+			return
+		}
+		s.log.Warn("recording that a boot is spent, will be tried again", "machine", d.Machine, "boot", d.Boot, "error", err)
+		time.Sleep(pause)
+	}
+}

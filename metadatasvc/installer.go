@@ -1,0 +1,146 @@
+package metadatasvc
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"mime"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/ingotmetal/ingot/internal/seed"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// Installers is what the metadata server knows of other installers.
+type Installers interface {
+	// Plan returns the plan of a run, of which the documents alone are read.
+	Plan(ctx context.Context, run string) (inventory.Plan, error)
+	// InstallerReported stores what the installer of o's present boot says of
+	// its end; the first report counts. inventory.ErrFenced: no installer of o is
+	// at work.
+	InstallerReported(ctx context.Context, o inventory.Owner, failed bool, message string) (fresh bool, err error)
+}
+
+// runDocument returns a document of p's plan; false when it has none of that
+// name. p must be secret.
+func (s *Server) runDocument(ctx context.Context, p profile, name string) ([]byte, bool, error) {
+	if s.cfg.Installers == nil || p.grant.Person() {
+		return nil, false, nil
+	}
+	plan, err := s.cfg.Installers.Plan(ctx, p.grant.Run)
+	if errors.Is(err, inventory.ErrNotFound) {
+		return nil, false, nil
+	}
+	if err != nil {
+		return nil, false, err
+	}
+	for _, d := range plan.Documents {
+		if d.Name != name {
+			continue
+		}
+		text, err := inventory.Resolve(d.Contents, func(ref string) (string, error) {
+			switch ref {
+			case inventory.RefUserData:
+				return p.machine.UserData.Reveal(), nil
+			case inventory.RefVendorData:
+				return p.machine.VendorData.Reveal(), nil
+			}
+			if v, ok := seed.Reference(ref, s.cfg.URL, s.cfg.Key, p.grant.Owner); ok {
+				return v, nil
+			}
+			return ref, nil // it only looks like one
+		})
+		return []byte(text), true, err
+	}
+	return nil, false, nil
+}
+
+// maxReport is how much of an installer's own words is kept, in bytes.
+const maxReport = 512
+
+// Events by which installers report, in Harvester's words.
+const (
+	eventStarted   = "STARTED"
+	eventSucceeded = "SUCCEEDED"
+	eventFailed    = "FAILED"
+)
+
+// serveWebhook takes an installer's report. It answers 200 only when the report
+// is stored. It is no part of the secrets window: a report that comes while a
+// person is asked still counts, and it shows nothing.
+func (s *Server) serveWebhook(w http.ResponseWriter, r *http.Request, machine, capability, event string) {
+	g, err := s.machines.Grant(r.Context(), machine)
+	if err != nil {
+		s.complain(err, "looking up a grant for a webhook")
+		g = inventory.Grant{}
+	}
+	event = strings.ToUpper(event)
+	right := len(s.cfg.Key) > 0 && inventory.Equal(capability, inventory.Capability(s.cfg.Key, g.Owner))
+	if !right || g.Run == "" || g.Machine != machine || !g.Installer || s.cfg.Installers == nil ||
+		event != eventStarted && event != eventSucceeded && event != eventFailed {
+		notFound(w)
+		return
+	}
+	message, status := report(w, r)
+	if status != http.StatusOK {
+		http.Error(w, "at most 64 KiB", status)
+		return
+	}
+	if event == eventStarted { // for display, as what the wire shows
+		err = s.journal.AppendEvents(r.Context(), []inventory.Event{{
+			Machine: g.Machine, Run: g.Run, Epoch: g.Epoch, Boot: g.Boot, Kind: inventory.EventMetadata, At: s.now(), Count: 1, Message: "the installer has begun",
+		}})
+	} else {
+		var fresh bool
+		fresh, err = s.cfg.Installers.InstallerReported(r.Context(), g.Owner, event == eventFailed, message)
+		if err == nil && fresh {
+			s.log.Info("an installer reported", "machine", g.Machine, "run", g.Run, "event", event)
+		}
+	}
+	switch {
+	case errors.Is(err, inventory.ErrFenced):
+		notFound(w)
+		return
+	case err != nil:
+		s.log.Error("writing an installer's report", "machine", g.Machine, "error", err)
+		http.Error(w, "try again", http.StatusServiceUnavailable)
+		return
+	}
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	_, _ = w.Write([]byte("ok\n")) // a repeat changes nothing
+}
+
+// report reads what an installer says, made harmless: the field message of a
+// JSON object or a form, otherwise the text as it is.
+func report(w http.ResponseWriter, r *http.Request) (message string, status int) {
+	b, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxPhoneHome))
+	if err != nil {
+		return "", http.StatusRequestEntityTooLarge
+	}
+	text := string(b)
+	// The type is not believed: installers send JSON as text and forms as
+	// nothing.
+	var said struct {
+		Message string `json:"message"`
+	}
+	if json.Unmarshal(b, &said) == nil {
+		text = said.Message
+	} else if t, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); t == "application/x-www-form-urlencoded" {
+		if form, err := url.ParseQuery(text); err == nil && form.Has("message") {
+			text = form.Get("message")
+		}
+	}
+	text = strings.Map(func(c rune) rune {
+		switch {
+		case c == '\n' || c == '\t':
+			return ' '
+		case c < ' ' || c > '~':
+			return -1
+		}
+		return c
+	}, text)
+	return strings.TrimSpace(text[:min(len(text), maxReport)]), http.StatusOK
+}

@@ -1,0 +1,351 @@
+package workflows_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/workflows"
+)
+
+const foreign = `version: "0.1"
+name: foreign
+documents: [{name: note, contents: "call {{ .webhook_url }}SUCCEEDED"}]
+installer:
+  kernel: vmlinuz-x
+  initrd: [initrd-x]
+  parameters: ["config={{ .documents_url }}note"]
+  complete: webhook
+  timeout: 3600
+`
+
+// newForeign is a world whose machine is installed by an installer that takes
+// ten minutes and says so.
+func newForeign(t *testing.T, source string, edit func(m *inventory.Machine)) *world {
+	t.Helper()
+	w := newWorld(t, func(m *inventory.Machine) {
+		m.Image, m.Template = "", "foreign"
+		m.Disks = []inventory.DeclaredDisk{{Device: "/dev/vda"}}
+		if edit != nil {
+			edit(m)
+		}
+	})
+	require.NoError(t, w.PutTemplate(t.Context(), inventory.Template{Name: "foreign", Source: source}, "test"))
+	for _, name := range []string{"vmlinuz-x", "initrd-x"} {
+		require.NoError(t, w.PutImage(t.Context(), inventory.Image{Name: name, File: name, Size: 1, SHA256: strings.Repeat("a", 64), Format: "raw"}, "test"))
+	}
+	w.installs = func(g inventory.Grant) {
+		w.loads(g)
+		w.after(10*time.Minute, func() { w.webhook(g, false, "") })
+	}
+	return w
+}
+
+// loads is the installer's way into memory.
+func (w *world) loads(g inventory.Grant) {
+	for _, k := range []string{inventory.EventDHCP, inventory.EventScript, inventory.EventKernel} {
+		w.signal(k, g.Epoch, g.Boot, nil)
+	}
+	require.NoError(w.t, w.SpendBoot(w.t.Context(), g.Owner, g.Boot, "initrd-x"))
+	w.signal(inventory.EventPayload, g.Epoch, g.Boot, nil)
+	w.signal(inventory.EventDocument, g.Epoch, g.Boot, nil)
+}
+
+// webhook is the installer's webhook.
+func (w *world) webhook(g inventory.Grant, failed bool, message string) {
+	now, err := w.Grant(w.t.Context(), machine)
+	require.NoError(w.t, err)
+	if now.Owner != g.Owner {
+		return // the run is over
+	}
+	_, err = w.InstallerReported(w.t.Context(), g.Owner, failed, message)
+	require.NoError(w.t, err)
+	kind := inventory.EventInstalled
+	if failed {
+		kind = inventory.EventInstallFailed
+	}
+	w.send(func() {
+		w.env.SignalWorkflow(workflows.SignalEvent, workflows.Event{Kind: kind, Epoch: g.Epoch, Boot: g.Boot, Message: message})
+	})
+}
+
+func (w *world) phases() []string {
+	var out []string
+	for _, m := range w.messages {
+		phase, _, _ := strings.Cut(m, ":")
+		if len(out) == 0 || out[len(out)-1] != phase {
+			out = append(out, phase)
+		}
+	}
+	return out
+}
+
+func TestAnotherInstaller(t *testing.T) {
+	w := newForeign(t, foreign, nil)
+	var open, spent bool
+	installs := w.installs
+	w.installs = func(g inventory.Grant) {
+		installs(g)
+		w.after(5*time.Minute, func() {
+			g, err := w.Grant(t.Context(), machine)
+			require.NoError(t, err)
+			open, spent = g.SecretsOpen(w.env.Now()), g.Spent
+		})
+	}
+	require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+	rec := w.record()
+	require.Equal(t, inventory.StateSuccess, rec.State)
+	require.Equal(t, "webhook", rec.Evidence)
+	require.Equal(t, "installed and ready (evidence: webhook)", rec.Message)
+	require.Empty(t, rec.Actions)
+	require.True(t, open, "it may read its documents while it installs")
+	require.True(t, spent, "it is not loaded twice")
+	require.Equal(t, 1, w.cycles, "one start, and no other")
+	require.Equal(t, []string{"plan", "arm", "power", "dhcp", "loader", "install", "disarm", "done"}, w.phases())
+	w.closed()
+}
+
+func TestTheAgentGoesBeforeTheInstaller(t *testing.T) {
+	const wipe = "tasks: [{name: clean, worker: '{{.device_1}}', actions: [{name: wipe, image: wipe}]}]\n"
+	t.Run("with a BMC", func(t *testing.T) {
+		w := newForeign(t, foreign+wipe, nil)
+		require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+		rec := w.record()
+		require.Equal(t, "D1", rec.Disk.Serial)
+		require.Equal(t, []action.Key{{Epoch: 1, Action: 0, Attempt: 1}}, w.assigned, "the BMC restarts it, no agent has to")
+		require.Equal(t, action.Success, rec.Actions[1].State)
+		require.Equal(t, 2, w.cycles)
+		w.closed()
+	})
+	t.Run("without a BMC", func(t *testing.T) {
+		w := newForeign(t, foreign+wipe, func(m *inventory.Machine) { m.BMC = nil })
+		w.noHome = true
+		w.after(time.Hour, w.boots)
+		agent := w.agentFor
+		w.agentFor = func(a inventory.Assignment) *action.Result {
+			if a.Payload.Leaving {
+				w.after(3*time.Minute, w.boots)
+			}
+			return agent(a)
+		}
+		require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+		require.Equal(t, []action.Key{{Epoch: 1, Action: 0, Attempt: 1}, {Epoch: 1, Action: 1, Attempt: 1}}, w.assigned)
+		require.Contains(t, w.messages, "power: power it on now, with network boot (boot 2)")
+		require.Equal(t, action.Success, w.record().Actions[1].State)
+		w.closed()
+	})
+}
+
+func TestAFailedInstallerFailsTheRun(t *testing.T) {
+	w := newForeign(t, foreign, nil)
+	w.installs = func(g inventory.Grant) {
+		w.loads(g)
+		w.after(10*time.Minute, func() { w.webhook(g, true, "no disk matches /dev/disk/by-id/x") })
+	}
+	require.ErrorContains(t, w.run(workflows.ProvisionInput{Machine: machine}), "no disk matches /dev/disk/by-id/x")
+	rec := w.record()
+	require.Equal(t, inventory.StateFailed, rec.State)
+	require.Equal(t, "the installer reported that it failed: no disk matches /dev/disk/by-id/x", rec.Message)
+	w.closed()
+}
+
+func TestAFailedInstallerWaitsUnderPolicyPause(t *testing.T) {
+	w := newForeign(t, foreign, nil)
+	tries := 0
+	w.installs = func(g inventory.Grant) {
+		tries++
+		w.loads(g)
+		w.after(10*time.Minute, func() { w.webhook(g, tries == 1, "once") })
+	}
+	w.answer = func(inventory.Question) *workflows.Decision { return &workflows.Decision{Choice: workflows.Restart} }
+	require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine, Policy: workflows.Pause}))
+	require.Len(t, w.asked, 1)
+	require.Contains(t, w.asked[0].Text, "once")
+	require.Equal(t, int64(2), w.record().Epoch)
+	w.closed()
+}
+
+// An overdue installer is never disturbed: a person is asked, network boot
+// being closed meanwhile, and its word still counts when it comes.
+func TestAnOverdueInstallerWaitsForAPerson(t *testing.T) {
+	t.Run("waits on", func(t *testing.T) {
+		w := newForeign(t, foreign, nil)
+		w.installs = func(g inventory.Grant) {
+			w.loads(g)
+			w.after(150*time.Minute, func() { w.webhook(g, false, "") })
+		}
+		w.answer = func(inventory.Question) *workflows.Decision { return &workflows.Decision{Choice: workflows.Retry} }
+		require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+		require.Len(t, w.asked, 1)
+		require.Equal(t, "1.install.1.0", w.asked[0].ID)
+		require.Equal(t, "the installer has not reported its end within 1h0m0s; it has fetched its document; look at the machine's console", w.asked[0].Text)
+		require.Equal(t, 1, w.cycles)
+		require.Equal(t, 1, w.offs)
+		w.closed()
+	})
+	t.Run("a person's word", func(t *testing.T) {
+		w := newForeign(t, foreign, nil)
+		w.installs = w.loads
+		w.answer = func(inventory.Question) *workflows.Decision { return &workflows.Decision{Choice: workflows.Continue} }
+		require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+		require.Equal(t, "person", w.record().Evidence)
+		w.closed()
+	})
+	t.Run("aborted", func(t *testing.T) {
+		w := newForeign(t, foreign, nil)
+		w.installs = w.loads
+		require.ErrorContains(t, w.run(workflows.ProvisionInput{Machine: machine}), "aborted")
+		require.Equal(t, 1, w.cycles, "no timer has switched anything")
+		w.closed()
+	})
+	t.Run("its word lay in the database", func(t *testing.T) {
+		w := newForeign(t, foreign, nil)
+		w.installs = func(g inventory.Grant) {
+			w.loads(g)
+			w.after(10*time.Minute, func() {
+				w.down = true // Temporal's outage
+				w.webhook(g, false, "")
+			})
+		}
+		require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+		require.Empty(t, w.asked)
+		require.True(t, w.drained)
+		w.closed()
+	})
+}
+
+func TestAnInstallerThatIsNotLoadedIsStartedAgain(t *testing.T) {
+	w := newForeign(t, foreign, nil)
+	installs := w.installs
+	w.installs = func(g inventory.Grant) {
+		if g.Boot == 1 {
+			w.signal(inventory.EventDHCP, g.Epoch, g.Boot, nil)
+			return
+		}
+		installs(g)
+	}
+	require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+	require.Equal(t, 1, w.warm, "the second start is a reset")
+	w.closed()
+}
+
+// The payload was delivered and its record came late: nobody is restarted.
+func TestAnInstallerThatWasLoadedAfterAllIsLeftAlone(t *testing.T) {
+	w := newForeign(t, foreign, nil)
+	w.installs = func(g inventory.Grant) {
+		w.signal(inventory.EventDHCP, g.Epoch, g.Boot, nil)
+		w.signal(inventory.EventScript, g.Epoch, g.Boot, nil)
+		w.atFence = func() {
+			require.NoError(w.t, w.SpendBoot(w.t.Context(), g.Owner, g.Boot, "initrd-x"))
+			w.after(time.Minute, func() { w.webhook(g, false, "") })
+			w.atFence = nil
+		}
+	}
+	require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+	require.Equal(t, 1, w.cycles)
+	require.Zero(t, w.warm)
+	w.closed()
+}
+
+func TestPhoneHomeProvesWhatAnInstallerInstalled(t *testing.T) {
+	t.Run("alone", func(t *testing.T) {
+		w := newForeign(t, strings.Replace(foreign, "complete: webhook", "complete: phone-home", 1), nil)
+		w.installs = func(g inventory.Grant) {
+			w.loads(g)
+			w.after(10*time.Minute, func() { w.signal(inventory.EventPhoneHome, g.Epoch, g.Boot, nil) })
+		}
+		require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+		require.Equal(t, "phone-home", w.record().Evidence)
+		require.NotContains(t, w.phases(), "ready")
+		w.closed()
+	})
+	t.Run("after the webhook", func(t *testing.T) {
+		w := newForeign(t, strings.Replace(foreign, "SUCCEEDED", "SUCCEEDED then {{ .phone_home_url }}", 1), nil)
+		installs := w.installs
+		armed := true
+		w.installs = func(g inventory.Grant) {
+			installs(g)
+			w.after(30*time.Minute, func() {
+				g, err := w.Grant(t.Context(), machine)
+				require.NoError(t, err)
+				armed = !g.NetbootUntil.IsZero()
+				w.signal(inventory.EventPhoneHome, g.Epoch, g.Boot, nil)
+			})
+		}
+		require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+		require.Equal(t, "phone-home", w.record().Evidence)
+		require.Contains(t, w.phases(), "ready")
+		require.False(t, armed, "the disarm came on the first of them")
+		require.Equal(t, 1, w.cycles)
+		w.closed()
+	})
+}
+
+func TestACancelledInstallationIsClosed(t *testing.T) {
+	w := newForeign(t, foreign, nil)
+	w.installs = func(g inventory.Grant) {
+		w.loads(g)
+		w.after(5*time.Minute, w.env.CancelWorkflow)
+	}
+	require.Error(t, w.run(workflows.ProvisionInput{Machine: machine}))
+	require.Equal(t, inventory.StateCancelled, w.record().State)
+	w.closed()
+}
+
+func TestAnInstallerIsRefusedBeforeThePower(t *testing.T) {
+	for name, x := range map[string]struct {
+		edit func(m *inventory.Machine)
+		want string
+	}{
+		"two disks and no selector": {func(m *inventory.Machine) {
+			m.Disks = append(m.Disks, inventory.DeclaredDisk{Device: "/dev/vdb"})
+		}, "give the machine a diskSelector"},
+		"no disk and no selector": {func(m *inventory.Machine) { m.Disks = nil }, "give the machine a diskSelector"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newForeign(t, foreign, x.edit)
+			require.ErrorContains(t, w.run(workflows.ProvisionInput{Machine: machine}), x.want)
+			require.Zero(t, w.cycles)
+			require.Zero(t, w.offs)
+		})
+	}
+	t.Run("a selector is enough", func(t *testing.T) {
+		w := newForeign(t, foreign, func(m *inventory.Machine) {
+			m.Disks, m.DiskSelector = nil, &inventory.DiskSelector{Serial: "D1"}
+		})
+		require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+	})
+	t.Run("a missing image", func(t *testing.T) {
+		w := newForeign(t, strings.Replace(foreign, "vmlinuz-x", "vmlinuz-y", 1), nil)
+		require.ErrorContains(t, w.run(workflows.ProvisionInput{Machine: machine}), `there is no image "vmlinuz-y"`)
+		require.Zero(t, w.offs)
+	})
+	t.Run("a document that its program would refuse", func(t *testing.T) {
+		w := newForeign(t, strings.Replace(foreign, `{name: note, contents: "call {{ .webhook_url }}SUCCEEDED"}`, `{name: config, kind: harvester}`, 1), func(m *inventory.Machine) {
+			m.UserData = inventory.NewSecret("scheme_version: 1\ntoken: geheim-geheim\nsurprise: yes\n")
+		})
+		err := w.run(workflows.ProvisionInput{Machine: machine})
+		require.ErrorContains(t, err, "surprise")
+		require.NotContains(t, err.Error(), "geheim")
+		require.Zero(t, w.offs)
+	})
+}
+
+// S44: what enters a history never holds what documents or parameters resolve to.
+func TestS44NoCapabilityInTheHistory(t *testing.T) {
+	w := newForeign(t, foreign, nil)
+	require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+	rec := w.record()
+	o := inventory.Owner{Machine: machine, Run: rec.Run, Epoch: rec.Epoch}
+	capability := inventory.Capability(w.do.Site.ClaimKey, o)
+	for _, m := range w.messages {
+		require.NotContains(t, m, capability)
+	}
+	plan, err := w.Plan(t.Context(), rec.Run)
+	require.NoError(t, err)
+	require.NotContains(t, plan.Documents[0].Contents, capability)
+}
