@@ -17,6 +17,7 @@ type Operations interface {
 	PutOperation(ctx context.Context, o inventory.Operation) error
 	Operations(ctx context.Context, f inventory.OperationFilter) ([]inventory.Operation, error)
 	LatestWorkflow(ctx context.Context, machine string) (inventory.Workflow, error)
+	Machines(ctx context.Context) ([]inventory.Machine, error)
 }
 
 // RecordOperation writes the record of an operation with its input, as Record
@@ -63,7 +64,7 @@ func (a *Activities) AwaitRun(ctx context.Context, q OutcomeRequest) (Outcome, e
 		w, err := a.Records.Workflow(ctx, q.Run)
 		switch {
 		case err == nil:
-			if inventory.Final(w.State) || q.Asking && w.Phase == inventory.PhaseWaiting {
+			if inventory.Final(w.State) || q.Asking && w.AwaitsPerson() {
 				return Outcome{Run: w.Run, State: w.State, Phase: w.Phase, Message: w.Message}, nil
 			}
 		case !errors.Is(err, inventory.ErrNotFound):

@@ -94,6 +94,12 @@ type Workflow struct {
 	Seq int64 `json:"seq,omitempty"`
 }
 
+// AwaitsPerson tells whether nothing goes on before a person has decided, or
+// pressed the machine's power button.
+func (w Workflow) AwaitsPerson() bool {
+	return w.Phase == PhaseWaiting || w.Phase == PhasePower && w.Next != ""
+}
+
 // An ActionRecord is where an action of a run stands.
 type ActionRecord struct {
 	Name      string            `json:"name"`

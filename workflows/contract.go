@@ -118,10 +118,37 @@ type RecoverInput struct {
 	// Concurrency is how many machines are under way at a time, 2 by default.
 	Concurrency int `json:"concurrency,omitempty"`
 	// AbortAfter ends the recovery when so many machines have failed or wait for
-	// a person: nothing more is begun; 0 is never.
+	// a person: nothing more is begun, what is under way goes on; 0 is never.
 	AbortAfter int `json:"abortAfter,omitempty"`
 	// Template instead of each machine's own.
 	Template string `json:"template,omitempty"`
+}
+
+// Recovered is the result of a Recover. The workflow completes with it however
+// its machines fared.
+type Recovered struct {
+	State    string             `json:"state"` // SUCCESS: all are installed
+	Message  string             `json:"message"`
+	Machines []RecoveredMachine `json:"machines"`
+}
+
+// Outcomes of a machine in a Recover.
+const (
+	OutcomeInstalled = "installed"
+	OutcomeFailed    = "failed"
+	// OutcomeWaiting: its run goes on, and asks a person, or waits for one at the
+	// power button.
+	OutcomeWaiting = "waiting-for-person"
+	// OutcomeNotBegun: the recovery was aborted before its turn.
+	OutcomeNotBegun = "not-begun"
+)
+
+// RecoveredMachine is what a Recover has come to with a machine.
+type RecoveredMachine struct {
+	Machine string `json:"machine"`
+	Run     string `json:"run,omitempty"`
+	Outcome string `json:"outcome"`
+	Message string `json:"message,omitempty"`
 }
 
 // MigrateInput starts Migrate under the id migrate/<name>.
@@ -136,6 +163,12 @@ type MigrateInput struct {
 // inventory under that name.
 type GenesisInput struct {
 	Name string `json:"name"`
+	// Resume does not do again what earlier runs of this name have done and
+	// what still works.
+	Resume bool `json:"resume,omitempty"`
+	// Again does all of it again. Without it and without Resume a Genesis of
+	// which machines are installed already is refused.
+	Again bool `json:"again,omitempty"`
 }
 
 // InspectInput starts Inspect under the id machine/<machine>.
@@ -165,12 +198,6 @@ type Event struct {
 }
 
 // ActionCompleted is the payload of SignalActionCompleted. It holds no log
-	// Resume does not do again what earlier runs of this name have done and
-	// what still works.
-	Resume bool `json:"resume,omitempty"`
-	// Again does all of it again. Without it and without Resume a Genesis of
-	// which machines are installed already is refused.
-	Again bool `json:"again,omitempty"`
 // and no output: the database does.
 type ActionCompleted struct {
 	Key      action.Key   `json:"key"`

@@ -111,7 +111,9 @@ func (o *operation) write(ctx workflow.Context) error {
 	o.record.Updated = workflow.Now(ctx)
 	o.record.Seq++
 	workflow.SetCurrentDetails(ctx, fmt.Sprintf("**%s** %s", o.record.Step, o.record.Message))
-	return workflow.ExecuteLocalActivity(workflow.WithLocalActivityOptions(ctx, local), do.RecordOperation, o.record, o.input).Get(ctx, nil)
+	rec := o.record
+	rec.Steps = slices.Clone(rec.Steps) // other coroutines may go on meanwhile
+	return workflow.ExecuteLocalActivity(workflow.WithLocalActivityOptions(ctx, local), do.RecordOperation, rec, o.input).Get(ctx, nil)
 }
 
 // at moves the display to a step or a phase.

@@ -26,6 +26,8 @@ type book struct {
 	mu         sync.Mutex
 	operations []inventory.Operation
 	runs       map[string]inventory.Workflow
+	machines   []inventory.Machine
+	read       func(w *inventory.Workflow) // a record was asked for; nil: nothing happens
 }
 
 func (b *book) PutOperation(_ context.Context, o inventory.Operation) error {
@@ -45,6 +47,8 @@ func (b *book) Operations(context.Context, inventory.OperationFilter) ([]invento
 	return nil, nil
 }
 
+func (b *book) Machines(context.Context) ([]inventory.Machine, error) { return b.machines, nil }
+
 func (b *book) last() inventory.Operation {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -61,6 +65,10 @@ func (b *book) Workflow(_ context.Context, run string) (inventory.Workflow, erro
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if w, ok := b.runs[run]; ok {
+		if b.read != nil {
+			b.read(&w)
+			b.runs[run] = w
+		}
 		return w, nil
 	}
 	return inventory.Workflow{}, inventory.ErrNotFound

@@ -1,0 +1,25 @@
+package activities
+
+import (
+	"context"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// RecoverRequest asks which machines a recovery means, and in which order.
+type RecoverRequest struct {
+	Machines []string          `json:"machines,omitempty"`
+	Selector map[string]string `json:"selector,omitempty"`
+	Order    [][]string        `json:"order,omitempty"`
+}
+
+// RecoverTargets returns groups of machines, one group after another; see
+// inventory.RecoverOrder.
+func (a *Activities) RecoverTargets(ctx context.Context, q RecoverRequest) ([][]string, error) {
+	all, err := a.Operations.Machines(ctx)
+	if err != nil {
+		return nil, fail(err)
+	}
+	groups, err := inventory.RecoverOrder(all, q.Machines, q.Selector, q.Order)
+	return groups, fail(err)
+}

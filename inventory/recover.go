@@ -1,0 +1,81 @@
+package inventory
+
+import (
+	"fmt"
+	"slices"
+)
+
+// RecoverOrder returns which machines a recovery takes, in groups, one after
+// another: those of names, or those that carry every label of selector. Those
+// that no group of order names come last, together, by name. All that is wrong
+// is told at once.
+func RecoverOrder(all []Machine, names []string, selector map[string]string, order [][]string) ([][]string, error) {
+	var ps Problems
+	known, chosen := map[string]bool{}, map[string]bool{}
+	for _, m := range all {
+		known[m.Name] = true
+		if len(selector) > 0 && carries(m, selector) {
+			chosen[m.Name] = true
+		}
+	}
+	switch {
+	case len(names) > 0 && len(selector) > 0:
+		ps.Add("selector", "give machines or a selector", "both are given")
+	case len(names) == 0 && len(selector) == 0:
+		ps.Add("machines", "name machines, or give a selector of labels", "no machine is meant")
+	case len(names) == 0 && len(chosen) == 0:
+		ps.Add("selector", "ingot machine list", "no machine carries these labels")
+	}
+	for n, name := range names {
+		field := fmt.Sprintf("machines[%d]", n)
+		switch {
+		case !known[name]:
+			ps.Add(field, "ingot machine list", "there is no machine %q", name)
+		case chosen[name] && len(selector) == 0:
+			ps.Add(field, "name it once", "machine %q is named twice", name)
+		}
+		chosen[name] = true
+	}
+	var groups [][]string
+	placed := map[string]bool{}
+	for g, group := range order {
+		for n, name := range group {
+			field := fmt.Sprintf("order[%d][%d]", g, n)
+			switch {
+			case !chosen[name]:
+				ps.Add(field, "take it out, or add it to the machines", "machine %q is none of those that are recovered", name)
+			case placed[name]:
+				ps.Add(field, "name it once", "machine %q has its place in the order already", name)
+			}
+			placed[name] = true
+		}
+		if len(group) > 0 {
+			groups = append(groups, slices.Clone(group))
+		}
+	}
+	var rest []string
+	for name := range chosen {
+		if !placed[name] {
+			rest = append(rest, name)
+		}
+	}
+	slices.Sort(rest)
+	if len(names) > 0 {
+		// As they were named: whoever lists machines means an order.
+		slices.SortStableFunc(rest, func(a, b string) int { return slices.Index(names, a) - slices.Index(names, b) })
+	}
+	if len(rest) > 0 {
+		groups = append(groups, rest)
+	}
+	return groups, ps.Err()
+}
+
+// carries tells whether m has every label of selector.
+func carries(m Machine, selector map[string]string) bool {
+	for k, v := range selector {
+		if have, ok := m.Labels[k]; !ok || have != v {
+			return false
+		}
+	}
+	return true
+}
