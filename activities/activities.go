@@ -42,6 +42,8 @@ type Activities struct {
 	Kubernetes  Kubernetes
 	Clusters    Clusters
 	Log         *slog.Logger
+	Peers       Peers
+	Site        Site
 	// Now is what the wall clock shows; Clock is what has really passed.
 	Now   func() time.Time
 	Clock Clock

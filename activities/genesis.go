@@ -20,6 +20,7 @@ import (
 type Labs interface {
 	Genesis(ctx context.Context, name string) (inventory.GenesisBundle, error)
 	PutMachines(ctx context.Context, ms []inventory.Machine, replace bool, by string) error
+	Operation(ctx context.Context, run string) (inventory.Operation, error)
 	PutFact(ctx context.Context, operation, name string, value inventory.Secret) error
 	Fact(ctx context.Context, operation, name string) (inventory.Secret, error)
 }
@@ -157,7 +158,9 @@ func (a *Activities) Preflight(ctx context.Context, q LabRequest) error {
 	if err := a.checkFree(ctx, lab, q.Installed, &ps); err != nil {
 		return fail(err)
 	}
-	a.checkBMCs(ctx, lab, &ps)
+	a.checkBMCs(ctx, lab, &ps, func(m genesis.Machine) bool {
+		return !behind(lab, m.BMC) || lab.Router == nil || slices.Contains(q.Installed, lab.Router.Machine)
+	})
 	if len(ps) == 0 {
 		// Names, MACs, addresses and BMCs that others have: the store compares.
 		err := a.Labs.PutMachines(ctx, lab.Inventory(), true, "genesis "+q.Name)
@@ -244,7 +247,8 @@ func (a *Activities) checkFree(ctx context.Context, lab genesis.Lab, installed [
 			macs = append(macs, i.MAC)
 		}
 		for k, i := range m.Interfaces {
-			if i.Address.IsValid() {
+			// Intel AMT answers at the address of its machine.
+			if i.Address.IsValid() && (m.BMC == nil || m.BMC.Host != i.Address.String()) {
 				all = append(all, wanted{fmt.Sprintf("machines[%d].interfaces[%d].address", n, k), "machine " + m.Name, i.Address, macs})
 			}
 		}
@@ -269,20 +273,33 @@ func (a *Activities) checkFree(ctx context.Context, lab genesis.Lab, installed [
 	return nil
 }
 
-func (a *Activities) checkBMCs(ctx context.Context, lab genesis.Lab, ps *inventory.Problems) {
+// behind tells whether a BMC lies in the machines' network, which is reached
+// through the router.
+func behind(lab genesis.Lab, b *inventory.BMC) bool {
+	if b == nil {
+		return false
+	}
+	at, err := netip.ParseAddr(b.Host)
+	return err == nil && lab.Network.Prefix.Contains(at)
+}
+
+// checkBMCs asks those BMCs for the power state that are reachable by now:
+// what lies behind the router is so once the router runs.
+func (a *Activities) checkBMCs(ctx context.Context, lab genesis.Lab, ps *inventory.Problems, reachable func(genesis.Machine) bool) {
 	for n, m := range lab.Machines {
-		if m.BMC.Manual() {
+		if m.BMC.Manual() || !reachable(m) {
 			continue
 		}
 		if _, err := a.BMC.State(ctx, m.Controller(), m.BMC.Password); err != nil {
-			ps.Add(fmt.Sprintf("machines[%d].bmc", n), "ingot bmc status "+m.Name+" tells more", "the BMC of %q does not tell the power state: %v", m.Name, err)
+			ps.Add(fmt.Sprintf("machines[%d].bmc", n), "ingot bmc check "+m.Name+" tells more", "the BMC of %q does not tell the power state: %v", m.Name, err)
 		}
 	}
 }
 
 // RelayProven waits until the router has relayed a packet from the machines'
-// network. That it has is remembered for as long as its installation lasts:
-// once all machines have their addresses nobody asks again.
+// network, and then checks the BMCs there. That it has relayed is remembered for
+// as long as its installation lasts: once all machines have their addresses
+// nobody asks again.
 func (a *Activities) RelayProven(ctx context.Context, q LabRequest) error {
 	lab, _, err := a.lab(ctx, q.Name)
 	if err != nil {
@@ -294,7 +311,7 @@ func (a *Activities) RelayProven(ctx context.Context, q LabRequest) error {
 	}
 	proof, err := a.Labs.Fact(ctx, q.operation(), factRelayed)
 	if err == nil && proof.Reveal() == run.Run {
-		return nil
+		return a.checkBehind(ctx, lab)
 	}
 	if err != nil && !errors.Is(err, inventory.ErrNotFound) {
 		return fail(err)
@@ -310,7 +327,21 @@ func (a *Activities) RelayProven(ctx context.Context, q LabRequest) error {
 	if err != nil {
 		return err
 	}
-	return fail(a.Labs.PutFact(ctx, q.operation(), factRelayed, inventory.NewSecret(run.Run)))
+	if err := a.Labs.PutFact(ctx, q.operation(), factRelayed, inventory.NewSecret(run.Run)); err != nil {
+		return fail(err)
+	}
+	return a.checkBehind(ctx, lab)
+}
+
+// checkBehind checks the BMCs that can be reached since the router runs.
+func (a *Activities) checkBehind(ctx context.Context, lab genesis.Lab) error {
+	defer heartbeat(ctx)()
+	var ps inventory.Problems
+	a.checkBMCs(ctx, lab, &ps, func(m genesis.Machine) bool { return behind(lab, m.BMC) })
+	if err := lab.Locate(ps).Err(); err != nil {
+		return temporal.NewNonRetryableApplicationError(err.Error(), TypeInvalid, nil)
+	}
+	return nil
 }
 
 // Idle tells whether no run has the machine and its network boot is closed,
@@ -328,20 +359,21 @@ func (a *Activities) Idle(ctx context.Context, machine string) error {
 
 // AwaitOperation returns when the operation is over by its record, as AwaitRun
 // does for a machine's run.
-func (a *Activities) AwaitOperation(ctx context.Context, id string) (Outcome, error) {
+func (a *Activities) AwaitOperation(ctx context.Context, q OutcomeRequest) (Outcome, error) {
 	began := time.Now()
 	tick := time.NewTicker(outcomeEvery)
 	defer tick.Stop()
 	for {
-		list, err := a.Operations.Operations(ctx, inventory.OperationFilter{ID: id, Limit: 1})
+		o, err := a.Labs.Operation(ctx, q.Run)
 		switch {
-		case err != nil:
+		case err == nil:
+			if inventory.Final(o.State) || q.tells(o.Question != nil, o.Message) {
+				return outcomeOfOperation(o), nil
+			}
+		case !errors.Is(err, inventory.ErrNotFound):
 			return Outcome{}, fail(err)
-		case len(list) > 0 && inventory.Final(list[0].State):
-			o := list[0]
-			return Outcome{Run: o.Run, State: o.State, Phase: o.Step, Message: o.Message}, nil
-		case len(list) == 0 && time.Since(began) > noRecord:
-			return Outcome{}, fail(fmt.Errorf("operation %q has recorded nothing: %w", id, inventory.ErrNotFound))
+		case time.Since(began) > noRecord:
+			return Outcome{}, fail(fmt.Errorf("operation %q has recorded nothing: %w", q.Run, inventory.ErrNotFound))
 		}
 		activity.RecordHeartbeat(ctx)
 		select {
@@ -350,6 +382,57 @@ func (a *Activities) AwaitOperation(ctx context.Context, id string) (Outcome, er
 			return Outcome{}, ctx.Err()
 		}
 	}
+}
+
+func outcomeOfOperation(o inventory.Operation) Outcome {
+	return Outcome{Run: o.Run, State: o.State, Phase: o.Step, Message: o.Message, Asks: o.Question != nil}
+}
+
+// RunNow tells how a machine's run stands.
+func (a *Activities) RunNow(ctx context.Context, run string) (Outcome, error) {
+	w, err := a.Records.Workflow(ctx, run)
+	return outcomeOf(w), fail(err)
+}
+
+// OperationNow tells how an operation stands.
+func (a *Activities) OperationNow(ctx context.Context, run string) (Outcome, error) {
+	o, err := a.Labs.Operation(ctx, run)
+	return outcomeOfOperation(o), fail(err)
+}
+
+// OpenOperation returns the run of the open operation with this workflow id.
+func (a *Activities) OpenOperation(ctx context.Context, id string) (string, error) {
+	list, err := a.Operations.Operations(ctx, inventory.OperationFilter{ID: id, Open: true, Limit: 1})
+	if err == nil && len(list) == 0 {
+		err = fmt.Errorf("operation %q is not open any more: %w", id, inventory.ErrUnreachable) // it has just ended
+	}
+	if err != nil {
+		return "", fail(err)
+	}
+	return list[0].Run, nil
+}
+
+// InstalledRequest asks whether an operation has installed a machine.
+type InstalledRequest struct {
+	Machine string    `json:"machine"`
+	Parent  string    `json:"parent"` // workflow id of the operation
+	Since   time.Time `json:"since,omitzero"`
+}
+
+// Installed returns the machine's latest run, if the operation started it, not
+// before the given time, and it has succeeded.
+func (a *Activities) Installed(ctx context.Context, q InstalledRequest) (OwnRun, error) {
+	w, err := a.Operations.LatestWorkflow(ctx, q.Machine)
+	if errors.Is(err, inventory.ErrNotFound) || err == nil && (w.State != inventory.StateSuccess || w.Started.Before(q.Since)) {
+		return OwnRun{}, nil
+	}
+	if err != nil {
+		return OwnRun{}, fail(err)
+	}
+	if mine, err := startedBy(w, q.Parent); err != nil || !mine {
+		return OwnRun{}, fail(err)
+	}
+	return OwnRun{Run: w.Run, Mine: true}, nil
 }
 
 const (

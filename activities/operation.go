@@ -35,6 +35,14 @@ type OutcomeRequest struct {
 	Run string `json:"run"`
 	// Asking makes a run that waits for a person count as an outcome.
 	Asking bool `json:"asking,omitempty"`
+	// Known is what the run waits for as the caller knows already: that is no
+	// outcome, but something else that it waits for is, and that it goes on.
+	Known string `json:"known,omitempty"`
+}
+
+// tells whether a run that is not over has come to something to tell.
+func (q OutcomeRequest) tells(asks bool, message string) bool {
+	return q.Asking && (asks && message != q.Known || !asks && q.Known != "")
 }
 
 // Outcome is how a machine's run stands, as its record tells.
@@ -43,6 +51,12 @@ type Outcome struct {
 	State   string `json:"state"`
 	Phase   string `json:"phase"` // waiting-for-person is an outcome only where it was asked for
 	Message string `json:"message,omitempty"`
+	// Asks tells whether nothing goes on before a person has done something.
+	Asks bool `json:"asks,omitempty"`
+}
+
+func outcomeOf(w inventory.Workflow) Outcome {
+	return Outcome{Run: w.Run, State: w.State, Phase: w.Phase, Message: w.Message, Asks: !inventory.Final(w.State) && w.AwaitsPerson()}
 }
 
 // outcomeEvery is how often a record is looked at. Reading it costs a
@@ -64,8 +78,8 @@ func (a *Activities) AwaitRun(ctx context.Context, q OutcomeRequest) (Outcome, e
 		w, err := a.Records.Workflow(ctx, q.Run)
 		switch {
 		case err == nil:
-			if inventory.Final(w.State) || q.Asking && w.AwaitsPerson() {
-				return Outcome{Run: w.Run, State: w.State, Phase: w.Phase, Message: w.Message}, nil
+			if inventory.Final(w.State) || q.tells(w.AwaitsPerson(), w.Message) {
+				return outcomeOf(w), nil
 			}
 		case !errors.Is(err, inventory.ErrNotFound):
 			return Outcome{}, fail(err)
@@ -103,6 +117,12 @@ func (a *Activities) OpenRun(ctx context.Context, q OpenRunRequest) (OwnRun, err
 	if err != nil {
 		return OwnRun{}, fail(err)
 	}
+	mine, err := startedBy(w, q.Parent)
+	return OwnRun{Run: w.Run, Mine: mine}, fail(err)
+}
+
+// startedBy tells whether the operation with this workflow id started the run.
+func startedBy(w inventory.Workflow, parent string) (bool, error) {
 	var in struct {
 		Parent string `json:"parent"`
 	}

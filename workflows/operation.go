@@ -45,6 +45,7 @@ type operation struct {
 	input  any
 	record inventory.Operation
 	asked  int
+	kept   string // what a cancellation leaves as it is, for its message
 	// decision answers the question of record.
 	decision *Decision
 }
@@ -305,7 +306,7 @@ func (o *operation) end(ctx workflow.Context, err error) error {
 	switch {
 	case err == nil:
 	case temporal.IsCanceledError(err):
-		state, phase, message = inventory.StateCancelled, inventory.PhaseCancelled, "cancelled"
+		state, phase, message = inventory.StateCancelled, inventory.PhaseCancelled, "cancelled"+o.kept
 	default:
 		state, phase, message = inventory.StateFailed, inventory.PhaseFailed, cause(err)
 	}

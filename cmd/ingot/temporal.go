@@ -247,6 +247,7 @@ func (t *temporal) work(ctx context.Context, do *activities.Activities, opts cli
 	t.set(c, nil)
 	t.log.Info("Temporal is ready", "address", opts.HostPort)
 	<-ctx.Done()
+	w.RegisterWorkflowWithOptions(workflows.Genesis, workflow.RegisterOptions{Name: workflows.GenesisType})
 	t.set(nil, nil)
 	w.Stop()
 	return context.Cause(ctx)

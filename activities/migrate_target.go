@@ -1,0 +1,139 @@
+package activities
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// Peers is what this server knows of other sites.
+type Peers interface {
+	// Known tells whether this server can hand over to the peer: it has its
+	// address, its key and a token.
+	Known(ctx context.Context, name string) (bool, error)
+	// Standby makes the identity of a standby that is called name and answers at
+	// url, once: the Secret of its manifest.
+	Standby(ctx context.Context, name, url string) (secret inventory.Secret, err error)
+	// Forget makes this server forget a peer that it has not handed over to.
+	Forget(ctx context.Context, name string) error
+}
+
+// DeployTarget starts the standby to which this server moves, by applying the
+// lab's manifest to its platform. A peer that this server knows already, which
+// a person has started, is left alone. It may be repeated.
+func (a *Activities) DeployTarget(ctx context.Context, q LabRequest) error {
+	defer heartbeat(ctx)()
+	lab, _, err := a.lab(ctx, q.Name)
+	if err != nil {
+		return fail(err)
+	}
+	if lab.Migrate == nil {
+		return fail(fmt.Errorf("the lab file has no migration: %w", inventory.ErrInvalid))
+	}
+	if a.Peers == nil {
+		return fail(fmt.Errorf("this server has no peers to move to: %w", inventory.ErrUnsupported))
+	}
+	known, err := a.Peers.Known(ctx, lab.Migrate.Target)
+	if err != nil || known && lab.Migrate.Manifest == "" {
+		return fail(err)
+	}
+	if lab.Migrate.Manifest == "" {
+		return fail(fmt.Errorf("no standby %q is known: start one on the platform (ingot standby), or name its manifest in migrate.manifestFile: %w", lab.Migrate.Target, inventory.ErrInvalid))
+	}
+	k, err := a.kubeconfig(ctx, q)
+	if err != nil {
+		return fail(err)
+	}
+	secret, err := a.Peers.Standby(ctx, lab.Migrate.Target, lab.Migrate.Address.String())
+	if err != nil {
+		return fail(err)
+	}
+	names, err := a.Kubernetes.Apply(ctx, k, inventory.NewSecret(secret.Reveal()+"\n---\n"+lab.Migrate.Manifest))
+	a.Log.Info("standby deployed", "peer", lab.Migrate.Target, "objects", names)
+	return fail(err)
+}
+
+// RemoveTarget takes DeployTarget back. A target that has become the server is
+// not removed: that is Conflict.
+func (a *Activities) RemoveTarget(ctx context.Context, q LabRequest) error {
+	defer heartbeat(ctx)()
+	lab, _, err := a.lab(ctx, q.Name)
+	if err != nil {
+		return fail(err)
+	}
+	if lab.Migrate == nil || lab.Migrate.Manifest == "" {
+		return nil
+	}
+	last, err := a.Operations.Operations(ctx, inventory.OperationFilter{ID: "migrate/" + lab.Migrate.Target, Limit: 1})
+	if err != nil {
+		return fail(err)
+	}
+	if len(last) > 0 && last[0].State == inventory.StateSuccess {
+		return fail(fmt.Errorf("the server has moved to %q: there is only a migration back: %w", lab.Migrate.Target, inventory.ErrConflict))
+	}
+	k, err := a.kubeconfig(ctx, q)
+	if err != nil {
+		return fail(err)
+	}
+	if _, err := a.Kubernetes.Delete(ctx, k, inventory.NewSecret(lab.Migrate.Manifest)); err != nil {
+		return fail(err)
+	}
+	return fail(a.Peers.Forget(ctx, lab.Migrate.Target))
+}
+
+// Migrated waits until the migration to the lab's target has succeeded by its
+// record, which moves along, and the lab's relay leads to the target alone.
+func (a *Activities) Migrated(ctx context.Context, q LabRequest) error {
+	lab, _, err := a.lab(ctx, q.Name)
+	if err != nil {
+		return fail(err)
+	}
+	if lab.Migrate == nil {
+		return fail(fmt.Errorf("the lab file has no migration: %w", inventory.ErrInvalid))
+	}
+	return a.until(ctx, func(ctx context.Context) error {
+		last, err := a.Operations.Operations(ctx, inventory.OperationFilter{ID: "migrate/" + lab.Migrate.Target, Limit: 1})
+		if err != nil {
+			return err
+		}
+		if len(last) == 0 || last[0].State != inventory.StateSuccess {
+			return fmt.Errorf("this server has not moved to %q: %w", lab.Migrate.Target, inventory.ErrInvalid)
+		}
+		if lab.Router == nil {
+			return nil
+		}
+		list, err := a.relayServers(ctx, pinned(lab.Router.API, lab.Router.Fingerprint), lab.Router.Key)
+		if err != nil {
+			return err
+		}
+		if want := []string{lab.Migrate.Address.String()}; !slices.Equal(list, want) {
+			return fmt.Errorf("the router relays to %v and not to %v alone: %w", list, want, inventory.ErrUnreachable)
+		}
+		return nil
+	})
+}
+
+// NodeAnswers waits until somebody answers at the address of the machine.
+func (a *Activities) NodeAnswers(ctx context.Context, q LabRequest) error {
+	lab, _, err := a.lab(ctx, q.Name)
+	if err != nil {
+		return fail(err)
+	}
+	m, ok := lab.Machine(q.Machine)
+	if !ok || !m.Address().IsValid() {
+		return fail(fmt.Errorf("machine %q has no address in the lab file: %w", q.Machine, inventory.ErrInvalid))
+	}
+	return a.until(ctx, func(ctx context.Context) error {
+		found, _, err := a.Presence.Answers(ctx, m.Address())
+		if err == nil && !found {
+			err = errors.New("nobody answers")
+		}
+		if err != nil {
+			return fmt.Errorf("asking for %q at %s: %w: %w", m.Name, m.Address(), err, inventory.ErrUnreachable)
+		}
+		return nil
+	})
+}
