@@ -19,6 +19,7 @@ type machineStore interface {
 	Machines(ctx context.Context) ([]inventory.Machine, error)
 	PutMachines(ctx context.Context, ms []inventory.Machine, replace bool, by string) error
 	DeleteMachine(ctx context.Context, name, by string) error
+	Release(ctx context.Context, machine, by string) error
 	DisksWritten(ctx context.Context, machine string) (map[string]string, error)
 	SeenUnknown(ctx context.Context) ([]inventory.Seen, error)
 	Grant(ctx context.Context, machine string) (inventory.Grant, error)
@@ -122,17 +123,7 @@ func (s *Server) putMachines(c *gin.Context, ms []inventory.Machine, replace boo
 		if len(ms) > 1 {
 			prefix = first(m.Name, fmt.Sprintf("machines[%d]", i)) + ": "
 		}
-		b := ms[i].BMC
-		if (!b.Manual() || b.Wakes()) && b.Host != "" && s.cfg.CheckBMCHost != nil {
-			if err := s.cfg.CheckBMCHost(b.Host); err != nil {
-				problems.Add(prefix+"bmc.host", "list its network under bmc.networks in the configuration", "%v", err)
-			}
-		}
-		if b != nil && b.Driver == inventory.DriverExec && b.Command != "" && s.cfg.CheckPowerCommand != nil {
-			if err := s.cfg.CheckPowerCommand(b.Command); err != nil {
-				problems.Add(prefix+"bmc.command", "name one that is there, or have it added on the server", "%v", err)
-			}
-		}
+		s.checkPower(&problems, prefix, ms[i].BMC)
 	}
 	if err := problems.Err(); err != nil {
 		return nil, err
@@ -149,6 +140,20 @@ func (s *Server) putMachines(c *gin.Context, ms []inventory.Machine, replace boo
 		stored[i] = got
 	}
 	return s.views(c.Request.Context(), stored)
+}
+
+// checkPower checks what b names of this server's configuration.
+func (s *Server) checkPower(problems *inventory.Problems, prefix string, b *inventory.BMC) {
+	if (!b.Manual() || b.Wakes()) && b.Host != "" && s.cfg.CheckBMCHost != nil {
+		if err := s.cfg.CheckBMCHost(b.Host); err != nil {
+			problems.Add(prefix+"bmc.host", "list its network under bmc.networks in the configuration", "%v", err)
+		}
+	}
+	if b != nil && b.Driver == inventory.DriverExec && b.Command != "" && s.cfg.CheckPowerCommand != nil {
+		if err := s.cfg.CheckPowerCommand(b.Command); err != nil {
+			problems.Add(prefix+"bmc.command", "name one that is there, or have it added on the server", "%v", err)
+		}
+	}
 }
 
 func (s *Server) getMachine(c *gin.Context) {

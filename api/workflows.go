@@ -267,7 +267,7 @@ func (s *Server) provisionMachine(c *gin.Context) {
 		s.fail(c, err)
 		return
 	}
-	s.begin(c)(s.provision(c.Request.Context(), workflows.ProvisionInput{
+	s.begin(c)(s.provision(c.Request.Context(), workflows.ProvisionType, workflows.ProvisionInput{
 		Machine: c.Param("name"), Template: in.Template, Image: in.Image, Retries: in.Retries, Policy: in.Policy, HardwareMap: in.HardwareMap,
 	}))
 }
@@ -283,13 +283,16 @@ func (s *Server) begin(c *gin.Context) func(Started, error) {
 	}
 }
 
-// provision checks in and starts it.
-func (s *Server) provision(ctx context.Context, in workflows.ProvisionInput) (Started, error) {
+// provision checks in and starts it, as a Provision or a Reprovision.
+func (s *Server) provision(ctx context.Context, kind string, in workflows.ProvisionInput) (Started, error) {
 	if err := s.room(ctx); err != nil {
 		return Started{}, err
 	}
 	m, err := s.knownMachine(ctx, in.Machine)
 	if err != nil {
+		return Started{}, err
+	}
+	if err := released(m); err != nil {
 		return Started{}, err
 	}
 	name, image := first(in.Template, m.Template, defaultTemplate), first(in.Image, m.Image)
@@ -321,7 +324,7 @@ func (s *Server) provision(ctx context.Context, in workflows.ProvisionInput) (St
 		return Started{}, err
 	}
 	return s.run(ctx, start{
-		id: workflows.MachineID(m.Name), kind: workflows.ProvisionType, machine: m.Name, template: name, image: image, input: in,
+		id: workflows.MachineID(m.Name), kind: kind, machine: m.Name, template: name, image: image, input: in,
 	})
 }
 
@@ -391,7 +394,7 @@ func (s *Server) createWorkflow(c *gin.Context) {
 		return
 	}
 	switch in.Type {
-	case workflows.ProvisionType:
+	case workflows.ProvisionType, workflows.ReprovisionType:
 		var p workflows.ProvisionInput
 		if err := strict(in.Input, &p, "input"); err != nil {
 			s.fail(c, err)
@@ -407,7 +410,21 @@ func (s *Server) createWorkflow(c *gin.Context) {
 				return
 			}
 		}
-		s.begin(c)(s.provision(c.Request.Context(), p))
+		s.begin(c)(s.provision(c.Request.Context(), in.Type, p))
+	case workflows.DecommissionType:
+		var p workflows.DecommissionInput
+		if err := strict(in.Input, &p, "input"); err != nil {
+			s.fail(c, err)
+			return
+		}
+		s.begin(c)(s.decommission(c.Request.Context(), p))
+	case workflows.RecoverType:
+		var p workflows.RecoverInput
+		if err := strict(in.Input, &p, "input"); err != nil {
+			s.fail(c, err)
+			return
+		}
+		s.begin(c)(s.recover(c.Request.Context(), p))
 	case workflows.InspectType:
 		var p workflows.InspectInput
 		if err := strict(in.Input, &p, "input"); err != nil {
@@ -423,7 +440,7 @@ func (s *Server) createWorkflow(c *gin.Context) {
 		}
 		s.begin(c)(s.bmcJob(c.Request.Context(), p))
 	default:
-		s.fail(c, invalid("type", "Provision, Inspect or BMCJob", "there is no workflow type %q", in.Type))
+		s.fail(c, invalid("type", "Provision, Reprovision, Decommission, Inspect, BMCJob or Recover", "there is no workflow type %q", in.Type))
 	}
 }
 
@@ -603,6 +620,17 @@ func (s *Server) retryWorkflow(c *gin.Context) {
 		s.begin(c)(s.inspect(c.Request.Context(), workflows.InspectInput{Machine: w.Machine}))
 		return
 	}
+	if w.Type == workflows.DecommissionType {
+		again := workflows.DecommissionInput{Machine: w.Machine}
+		if len(w.Input) > 0 {
+			if err := json.Unmarshal(w.Input, &again); err != nil {
+				s.fail(c, fmt.Errorf("reading the input of run %q: %w", w.Run, err))
+				return
+			}
+		}
+		s.begin(c)(s.decommission(c.Request.Context(), again))
+		return
+	}
 	again := workflows.ProvisionInput{Machine: w.Machine, Template: w.Template, Image: w.Image}
 	if len(w.Input) > 0 {
 		if err := json.Unmarshal(w.Input, &again); err != nil {
@@ -614,7 +642,7 @@ func (s *Server) retryWorkflow(c *gin.Context) {
 	if in.From == fromFailed {
 		again.Resume = w.Run
 	}
-	s.begin(c)(s.provision(c.Request.Context(), again))
+	s.begin(c)(s.provision(c.Request.Context(), w.Type, again))
 }
 
 // open returns the run that the path names when it is not over.
