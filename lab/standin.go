@@ -3,11 +3,18 @@ package lab
 import (
 	"context"
 	"crypto/sha256"
+	"encoding/binary"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
+
+	"github.com/diskfs/go-diskfs/backend/file"
+	"github.com/diskfs/go-diskfs/filesystem/iso9660"
+	"github.com/diskfs/go-diskfs/filesystem/squashfs"
 )
 
 // GuestHealthPort is where every stand-in guest (VyOS, Talos, Harvester) says what it does: GET / answers with JSON, POST
@@ -24,7 +31,7 @@ type Talos struct {
 // TalosFiles builds the stand-in for Talos when the cache does not have it (half a minute); what the build prints goes to log,
 // which may be nil.
 func TalosFiles(ctx context.Context, log io.Writer) (Talos, error) {
-	dir, err := standin(ctx, "talos", log, func(out string) error {
+	dir, err := standin(ctx, "talos", log, func(_, out, _ string) error {
 		return finishImage(ctx, filepath.Join(out, "talos.raw"), discard(log))
 	})
 	if err != nil {
@@ -32,6 +39,139 @@ func TalosFiles(ctx context.Context, log io.Writer) (Talos, error) {
 	}
 	img, err := openImage("talos", dir)
 	return Talos{Kernel: filepath.Join(dir, "vmlinuz"), Initramfs: filepath.Join(dir, "initramfs"), Image: img}, err
+}
+
+// Harvester are the files of the stand-in for Harvester's network installation, in the cache.
+type Harvester struct {
+	Kernel string // boots with Initrd and the command line of Harvester's documentation
+	Initrd string
+	RootFS string // root=live:URL
+	ISO    string // install.iso_url
+}
+
+// HarvesterFiles builds the stand-in for Harvester when the cache does not have it (half a minute); what the build prints goes
+// to log, which may be nil.
+func HarvesterFiles(ctx context.Context, log io.Writer) (Harvester, error) {
+	dir, err := standin(ctx, "harvester", log, func(work, out, program string) error {
+		root := filepath.Join(work, "root")
+		if err := liveRoot(root, "harvester", program, map[string]string{"etc/harvester-release.yaml": "harvester: v1.7.0\n"}); err != nil {
+			return err
+		}
+		if err := makeSquashFS(root, filepath.Join(out, "rootfs.squashfs")); err != nil {
+			return err
+		}
+		iso := filepath.Join(work, "iso")
+		if err := os.MkdirAll(filepath.Join(iso, "payload"), 0o755); err != nil {
+			return err
+		}
+		for _, f := range []string{"esp.zst", "mbr.bin"} {
+			if err := os.Rename(filepath.Join(out, f), filepath.Join(iso, "payload", f)); err != nil {
+				return err
+			}
+		}
+		return makeISO(iso, filepath.Join(out, "harvester.iso"), "COS_LIVE")
+	})
+	return Harvester{
+		Kernel: filepath.Join(dir, "vmlinuz"), Initrd: filepath.Join(dir, "initramfs"),
+		RootFS: filepath.Join(dir, "rootfs.squashfs"), ISO: filepath.Join(dir, "harvester.iso"),
+	}, err
+}
+
+// liveRoot makes the root file system of a guest's second stage.
+func liveRoot(root, product, program string, files map[string]string) error {
+	for _, d := range []string{"proc", "sys", "dev", "run", "tmp", "mnt", "sbin", "etc"} {
+		if err := os.MkdirAll(filepath.Join(root, d), 0o755); err != nil {
+			return err
+		}
+	}
+	b, err := os.ReadFile(program)
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(root, "sbin/init"), b, 0o755); err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(root, "product"), []byte(product+"\n"), 0o644); err != nil {
+		return err
+	}
+	for name, text := range files {
+		path := filepath.Join(root, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o644)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// makeSquashFS packs a folder; everything in it belongs to root.
+func makeSquashFS(root, out string) error {
+	b, err := file.CreateFromPath(out, 1<<30) // cut to its size below
+	if err != nil {
+		return err
+	}
+	fs, err := squashfs.Create(b, 1<<30, 0, 0)
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(fs.Workspace()) // a temporary folder
+	var root0 uint32
+	err = copyTree(fs.Workspace(), root)
+	if err == nil {
+		err = fs.Finalize(squashfs.FinalizeOptions{FileUID: &root0, FileGID: &root0})
+	}
+	if err := errors.Join(err, b.Close()); err != nil {
+		return fmt.Errorf("making a squashfs: %w", err)
+	}
+	// Its length stands in the superblock, at 40, and it is padded to 4 KiB.
+	f, err := os.OpenFile(out, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	head := make([]byte, 48)
+	if _, err = f.ReadAt(head, 0); err == nil {
+		used := int64(binary.LittleEndian.Uint64(head[40:]))
+		err = f.Truncate((used + 4095) / 4096 * 4096)
+	}
+	return errors.Join(err, f.Close())
+}
+
+// makeISO packs a folder into an ISO 9660 image with Rock Ridge names.
+func makeISO(root, out, label string) error {
+	b, err := file.CreateFromPath(out, 1<<30)
+	if err != nil {
+		return err
+	}
+	fs, err := iso9660.Create(b, 1<<30, 0, 2048, "")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(fs.Workspace()) // a temporary folder
+	err = copyTree(fs.Workspace(), root)
+	if err == nil {
+		err = fs.Finalize(iso9660.FinalizeOptions{RockRidge: true, VolumeIdentifier: label})
+	}
+	if err := errors.Join(err, b.Close()); err != nil {
+		return fmt.Errorf("making an ISO image: %w", err)
+	}
+	// The number of its blocks stands in the primary volume descriptor, at 80.
+	f, err := os.OpenFile(out, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	head := make([]byte, 84)
+	if _, err = f.ReadAt(head, 16*2048); err == nil {
+		err = f.Truncate(int64(binary.LittleEndian.Uint32(head[80:])) * 2048)
+	}
+	return errors.Join(err, f.Close())
+}
+
+// copyTree copies the content of a folder with modes and links.
+func copyTree(to, from string) error {
+	out, err := exec.Command("cp", "-a", from+"/.", to).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("copying %q: %w: %s", from, err, out)
+	}
+	return nil
 }
 
 func discard(log io.Writer) io.Writer {
@@ -49,8 +189,8 @@ func GuestProgram(ctx context.Context, dir string) (string, error) {
 	return path, err
 }
 
-// standin builds the files of a product; more is called with their folder before they count as built.
-func standin(ctx context.Context, product string, log io.Writer, more func(out string) error) (string, error) {
+// standin builds the files of a product; more is called before they count as built, with a folder to work in, theirs and the path of the guest's program.
+func standin(ctx context.Context, product string, log io.Writer, more func(work, out, program string) error) (string, error) {
 	tmp, err := os.MkdirTemp("", "ingot-lab-guestos-")
 	if err != nil {
 		return "", err
@@ -90,7 +230,7 @@ func standin(ctx context.Context, product string, log io.Writer, more func(out s
 		if err != nil {
 			return err
 		}
-		return more(out)
+		return more(work, out, program)
 	})
 	return dir, err
 }

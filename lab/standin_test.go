@@ -17,10 +17,10 @@ import (
 	"math/big"
 	"net"
 	"net/http"
-	"net/url"
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -50,6 +50,9 @@ func newStandinServer(t *testing.T, l *Lab) *standinServer {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		_, _ = io.WriteString(w, b.script)
+	})
+	b.HandleFunc("GET /ipxe.efi", func(w http.ResponseWriter, r *http.Request) {
+		http.ServeFile(w, r, filepath.Join(PackageDir("ipxe"), "usr/lib/ipxe/ipxe-amd64.efi"))
 	})
 	b.HandleFunc("POST /report/{event}", func(_ http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
@@ -111,6 +114,11 @@ func (b *standinServer) dhcp(c net.PacketConn, from net.Addr, p *dhcpv4.DHCPv4) 
 	}
 	if len(p.UserClass()) > 0 || strings.HasPrefix(p.ClassIdentifier(), "PXEClient") {
 		reply.BootFileName = "http://" + ServerAddress + "/script"
+	}
+	if strings.HasPrefix(p.ClassIdentifier(), "HTTPClient") && len(p.UserClass()) == 0 {
+		reply.BootFileName = "http://" + ServerAddress + "/ipxe.efi"
+		reply.UpdateOption(dhcpv4.OptClassIdentifier("HTTPClient"))
+		reply.UpdateOption(dhcpv4.OptBootFileName(reply.BootFileName))
 	}
 	if o := p.Options.Get(dhcpv4.OptionRelayAgentInformation); o != nil {
 		reply.Options.Update(dhcpv4.OptGeneric(dhcpv4.OptionRelayAgentInformation, o))
@@ -268,7 +276,7 @@ cluster:
 		name, ip string
 		firmware Firmware
 		bus      Bus
-	}{{"talos1", "10.10.20.50", BIOS, Virtio}} {
+	}{{"talos1", "10.10.20.50", BIOS, Virtio}, {"talos2", "10.10.20.51", UEFIHTTP, AHCI}} {
 		t.Run(string(c.firmware), func(t *testing.T) {
 			m := newMachine(t, l, Spec{Name: c.name, Firmware: c.firmware, Bus: c.bus, Order: DiskFirst, NoBMC: true, MemoryMB: 768, Decoys: []string{"DECOY-" + c.name}})
 			console(t, m)
@@ -284,7 +292,7 @@ cluster:
 				}
 				t.Log(line)
 			}
-			wait(`LAB-TALOS stage installed /dev/vd`)
+			wait(`LAB-TALOS stage installed /dev/[vs]da`)
 			wait(`LAB-TALOS stage running waiting for Bootstrap`)
 			talosNode(t, l, machineCA, c.ip)
 			// It keeps what it is.
@@ -296,8 +304,102 @@ cluster:
 			get(t, inLab(l, Server, nil), fmt.Sprintf("http://%s:%d/applied", c.ip, GuestHealthPort), `"bootstraps":2`)
 		})
 	}
-	_ = filepath.Join
-	_ = url.Parse
+}
+
+// TestHarvesterStandin installs two machines by Harvester's command line, one that creates the cluster and one that joins it,
+// first with a wrong token.
+func TestHarvesterStandin(t *testing.T) {
+	l := newLab(t)
+	files, err := HarvesterFiles(deadline(t, 5*time.Minute), t.Output())
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := newStandinServer(t, l)
+	for path, file := range map[string]string{"/vmlinuz": files.Kernel, "/initrd": files.Initrd, "/rootfs.squashfs": files.RootFS, "/harvester.iso": files.ISO} {
+		b.HandleFunc("GET "+path, func(w http.ResponseWriter, r *http.Request) { http.ServeFile(w, r, file) })
+	}
+	const base = "http://" + ServerAddress
+	b.setScript("kernel /vmlinuz initrd=initrd ip=dhcp rd.net.dhcp.retry=3 rd.cos.disable rd.noverifyssl net.ifnames=1 root=live:" + base +
+		"/rootfs.squashfs console=ttyS0,115200n8 console=tty1 harvester.install.automatic=true harvester.install.skipchecks=true " +
+		"harvester.install.config_url=" + base + "/config/${serial}\ninitrd --name initrd /initrd\nboot\n")
+	var join = "server_url: https://10.10.20.60:443\n"
+	var token atomic.Value
+	token.Store("wrong")
+	b.HandleFunc("GET /config/{serial}", func(w http.ResponseWriter, r *http.Request) {
+		name := strings.TrimPrefix(r.PathValue("serial"), "SN-")
+		mode, server, tok, mac := "create", "", "secret", "52:54:00:20:00:01"
+		if name == "node2" {
+			mode, server, tok, mac = "join", join, token.Load().(string), "52:54:00:20:00:02"
+		}
+		fmt.Fprintf(w, `scheme_version: 1
+token: %s
+%sos: {hostname: %s, password: rancher, ntp_servers: [0.pool.ntp.org]}
+install:
+  mode: %s
+  management_interface: {interfaces: [{hwAddr: "%s"}], method: dhcp, bond_options: {mode: balance-tlb, miimon: 100}}
+  device: /dev/disk/by-id/nvme-QEMU_NVMe_Ctrl_DISK-%s
+  iso_url: %s/harvester.iso
+  vip: 10.10.20.60
+  vip_mode: static
+  tty: ttyS0
+  webhooks:
+    - {event: STARTED, method: POST, url: "%s/report/STARTED", payload: "{{.Hostname}} {{.IPAddrV4}}"}
+    - {event: SUCCEEDED, method: POST, url: "%s/report/SUCCEEDED", payload: "{{.Hostname}} {{.MACAddr}}"}
+`, tok, server, name, mode, mac, name, base, base, base)
+	})
+	var machines []*Machine
+	for i, name := range []string{"node1", "node2"} {
+		firmware := BIOS
+		if i == 1 {
+			firmware = UEFIHTTP
+		}
+		m := newMachine(t, l, Spec{Name: name, Firmware: firmware, Bus: NVMe, NoBMC: true, MemoryMB: 1024, MAC: fmt.Sprintf("52:54:00:20:00:%02d", i+1)})
+		console(t, m)
+		b.lease(m, fmt.Sprintf("10.10.20.6%d", i+1))
+		machines = append(machines, m)
+		if err := m.PowerOn(deadline(t, time.Minute)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	report := func(want string) {
+		t.Helper()
+		for {
+			select {
+			case got := <-b.posts:
+				t.Log(got)
+				if got == want {
+					return
+				}
+			case <-deadline(t, 5*time.Minute).Done():
+				t.Fatalf("no report %q", want)
+			}
+		}
+	}
+	wait := func(m *Machine, pattern string) {
+		t.Helper()
+		line, err := m.WaitSerial(deadline(t, 5*time.Minute), pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Log(line)
+	}
+	report("SUCCEEDED node1 " + machines[0].Spec().MAC)
+	wait(machines[0], "LAB-HARVESTER stage running the cluster answers")
+	c := inLab(l, Server, &tls.Config{InsecureSkipVerify: true})
+	get(t, c, "https://10.10.20.60/ping", "pong")
+	get(t, c, "https://10.10.20.60/v1/harvester/cluster/local", `"nodeCount":1`)
+	wait(machines[1], "joining: the cluster answers 401")
+	token.Store("secret")
+	if err := machines[1].PowerOff(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	machines[1].SetNextBoot(NextNetwork)
+	if err := machines[1].PowerOn(deadline(t, time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	wait(machines[1], "stage running joined")
+	get(t, c, "http://10.10.20.60:8099/nodes", `"count":2`)
+	get(t, c, "https://10.10.20.62/ping", "pong")
 }
 
 // talosNode drives an installed node.

@@ -9,7 +9,7 @@ import (
 	"io"
 	"net"
 	"net/http"
-	urlpkg "net/url"
+	"net/url"
 	"os"
 	"sort"
 	"strings"
@@ -194,35 +194,31 @@ func client() *http.Client {
 }
 
 // fetch gets a document of at most limit bytes.
-func fetch(ctx context.Context, url string, limit int64) ([]byte, error) {
+func fetch(ctx context.Context, from string, limit int64) ([]byte, error) {
 	var b bytes.Buffer
-	_, err := fetchTo(ctx, url, limit, &b)
+	_, err := fetchTo(ctx, from, limit, &b)
 	return b.Bytes(), err
 }
 
 // fetchFile gets a large file.
-func fetchFile(ctx context.Context, url, path string) (int64, error) {
+func fetchFile(ctx context.Context, from, path string) (int64, error) {
 	f, err := os.Create(path)
 	if err != nil {
 		return 0, err
 	}
-	n, err := fetchTo(ctx, url, 1<<40, f)
+	n, err := fetchTo(ctx, from, 1<<40, f)
 	return n, errors.Join(err, f.Close())
 }
 
-func fetchTo(ctx context.Context, url string, limit int64, to io.Writer) (int64, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+func fetchTo(ctx context.Context, from string, limit int64, to io.Writer) (int64, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, from, nil)
 	if err != nil {
 		return 0, err
 	}
 	req.Header.Set("User-Agent", "ingot-lab-guest")
 	res, err := client().Do(req)
 	if err != nil {
-		var whole *urlpkg.Error
-		if errors.As(err, &whole) {
-			err = whole.Err // the URL may be a secret
-		}
-		return 0, err
+		return 0, plain(err)
 	}
 	defer res.Body.Close() // only read from
 	if res.StatusCode != http.StatusOK {
@@ -234,4 +230,13 @@ func fetchTo(ctx context.Context, url string, limit int64, to io.Writer) (int64,
 		err = fmt.Errorf("fetching: %d of %d bytes came", n, res.ContentLength)
 	}
 	return n, err
+}
+
+// plain takes the URL out of an error: it may be a secret.
+func plain(err error) error {
+	var whole *url.Error
+	if errors.As(err, &whole) {
+		return whole.Err
+	}
+	return err
 }

@@ -17,9 +17,10 @@ cp "$TREE"/boot/vmlinuz-* "$OUT/vmlinuz"
 
 # --- initramfs
 common="virtio_pci virtio_blk virtio_net virtio_rng nvme sd_mod ahci e1000e"
+LABEL=EFI # of the EFI system partition
 case $PRODUCT in
   talos) modules=$common ARGS="talos.platform=metal" ;;
-  harvester) modules="$common squashfs overlay loop" ARGS="root=LABEL=COS_STATE cos-img/filename=/cOS/active.img panic=0 net.ifnames=1" ;;
+  harvester) modules="$common squashfs overlay loop" ARGS="root=LABEL=COS_STATE cos-img/filename=/cOS/active.img panic=0 net.ifnames=1" LABEL=COS_GRUB ;;
   vyos) modules="$common ext4 squashfs overlay loop 8021q" ;;
 esac
 I=$T/initramfs
@@ -42,9 +43,9 @@ pack "$I" 12 "$OUT/base"
 esp() {
   local file=$1 args="console=tty0 console=ttyS0,115200 quiet $2" modules="part_gpt fat search search_label linux normal"
   rm -f "$file"; truncate -s 48M "$file"
-  mkfs.vfat -F 32 -s 1 -n EFI "$file" >/dev/null
+  mkfs.vfat -F 32 -s 1 -n "$LABEL" "$file" >/dev/null
   printf 'DEFAULT lab\nPROMPT 0\nTIMEOUT 1\nLABEL lab\n  LINUX /vmlinuz\n  INITRD /initrd\n  APPEND %s\n' "$args" > "$T/syslinux.cfg"
-  printf 'search --no-floppy --set=root --label EFI\nlinux /vmlinuz %s\ninitrd /initrd\nboot\n' "$args" > "$T/grub.cfg"
+  printf 'search --no-floppy --set=root --label %s\nlinux /vmlinuz %s\ninitrd /initrd\nboot\n' "$LABEL" "$args" > "$T/grub.cfg"
   grub-mkstandalone -O x86_64-efi -o "$T/BOOTX64.EFI" --modules="$modules" --install-modules="$modules boot configfile echo test" \
     --fonts= --locales= --themes= "boot/grub/grub.cfg=${3:-$T/grub.cfg}"
   export MTOOLS_SKIP_CHECK=1
@@ -59,6 +60,7 @@ MBR=/usr/lib/syslinux/mbr/gptmbr.bin
 if [ "$PRODUCT" != vyos ]; then
   esp "$T/esp" "$ARGS"
   zstd -q -3 -T0 "$T/esp" -o "$OUT/esp.zst"
+  cp $MBR "$OUT/mbr.bin"
   mkdir -p "$T/payload/payload"
   cp "$OUT/esp.zst" "$T/payload/payload/"; cp $MBR "$T/payload/payload/mbr.bin"
   pack "$T/payload" 1 "$T/payload.cpio"
