@@ -127,7 +127,7 @@ func startedBy(w inventory.Workflow, parent string) (bool, error) {
 		Parent string `json:"parent"`
 	}
 	if err := json.Unmarshal(w.Input, &in); err != nil {
-		return OwnRun{}, fail(fmt.Errorf("reading the input of run %q: %w: %w", w.Run, err, inventory.ErrInvalid))
+		return false, fmt.Errorf("reading the input of run %q: %w: %w", w.Run, err, inventory.ErrInvalid)
 	}
-	return OwnRun{Run: w.Run, Mine: in.Parent != "" && in.Parent == q.Parent}, nil
+	return in.Parent != "" && in.Parent == parent, nil
 }
