@@ -42,6 +42,7 @@ type Store interface {
 	imageStore
 	workflowStore
 	operationStore
+	genesisStore
 	bmcStore
 	agentStore
 	statusStore
@@ -263,6 +264,10 @@ func (s *Server) operator() *gin.Engine {
 	r.GET("/v1/machines/:name/workflow", s.machineWorkflow)
 	r.GET("/v1/machines/:name/why", s.whyMachine)
 	r.POST("/v1/machines/:name/provision", s.provisionMachine)
+	r.POST("/v1/machines/:name/reprovision", s.reprovisionMachine)
+	r.POST("/v1/machines/:name/decommission", s.decommissionMachine)
+	r.POST("/v1/machines/:name/release", s.releaseMachine)
+	r.POST("/v1/recover", s.startRecover)
 	r.POST("/v1/machines/:name/inspect", s.inspectMachine)
 	r.POST("/v1/machines/:name/netboot", s.netbootMachine)
 	r.POST("/v1/machines/:name/power", s.powerMachine)
@@ -300,6 +305,16 @@ func (s *Server) operator() *gin.Engine {
 	r.GET("/v1/operations/:run", s.getOperation)
 	r.POST("/v1/operations/:run/decide", s.decideOperation)
 	r.POST("/v1/operations/:run/cancel", s.cancelOperation)
+
+	r.GET("/v1/genesis", s.listGenesis)
+	r.GET("/v1/genesis/:name", s.getGenesis)
+	r.PUT("/v1/genesis/:name", s.putGenesis)
+	r.DELETE("/v1/genesis/:name", s.deleteGenesis)
+	r.GET("/v1/genesis/:name/status", s.genesisStatus)
+	r.POST("/v1/genesis/:name/plan", s.planGenesis)
+	r.POST("/v1/genesis/:name/start", s.startGenesis)
+	r.POST("/v1/genesis/:name/resume", s.resumeGenesis)
+	r.POST("/v1/genesis/:name/cancel", s.cancelGenesis)
 
 	r.GET("/v1/bmc/jobs", s.listBMCJobs)
 	r.POST("/v1/bmc/jobs", s.createBMCJob)

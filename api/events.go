@@ -28,11 +28,13 @@ const (
 	streamLife = time.Hour
 	// recentRuns is how many runs a stream shows beside each machine's latest.
 	recentRuns = 100
+	// recentOperations is how many operations a stream shows.
+	recentOperations = 20
 )
 
 // message is one event of a stream.
 type message struct {
-	event string // machine | workflow | progress | status | removed
+	event string // machine | workflow | progress | operation | status | removed
 	key   string
 	data  []byte
 	// body is data without what moves all the time: a workflow whose body is
@@ -117,6 +119,19 @@ func (s *Server) makeSnapshot(ctx context.Context) ([]message, error) {
 		if m.body, err = json.Marshal(still(w)); err != nil {
 			return nil, fmt.Errorf("encoding run %q: %w", w.Run, err)
 		}
+		out = append(out, m)
+	}
+	ops, err := s.cfg.Store.Operations(ctx, inventory.OperationFilter{Limit: recentOperations})
+	if err != nil {
+		return nil, err
+	}
+	for _, o := range ops {
+		o.Input = nil
+		m, err := newMessage("operation", o.Run, o)
+		if err != nil {
+			return nil, err
+		}
+		m.body = m.data
 		out = append(out, m)
 	}
 	st, err := s.statusNow(ctx)
@@ -273,9 +288,12 @@ func (o *sender) changes(ms []message, id int64) error {
 		}
 		kind, key, _ := strings.Cut(k, "\x00")
 		gone := gin.H{"name": key, "deleted": true}
-		if kind == "workflow" {
+		switch kind {
+		case "workflow":
 			gone = gin.H{"run": key, "deleted": true}
 			kind = "removed" // a record may also have become too old to be shown
+		case "operation":
+			gone = gin.H{"run": key, "deleted": true}
 		}
 		data, err := json.Marshal(gone)
 		if err != nil {

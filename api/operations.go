@@ -25,7 +25,8 @@ type operationStore interface {
 }
 
 // startOperation starts a workflow that is about more than one machine. While
-// one of the same type is open, whatever its name, the answer names that one.
+// one of the same type is open, whatever its name, the answer names that one. A
+// Genesis and a migration exclude each other: each moves the server.
 func (s *Server) startOperation(ctx context.Context, kind, id, name string, input any) (Started, error) {
 	if err := s.room(ctx); err != nil {
 		return Started{}, err
@@ -34,12 +35,21 @@ func (s *Server) startOperation(ctx context.Context, kind, id, name string, inpu
 	if err != nil {
 		return Started{}, err
 	}
-	open, err := s.cfg.Store.Operations(ctx, inventory.OperationFilter{Type: kind, Open: true, Limit: 1})
-	if err != nil {
-		return Started{}, err
+	kinds := []string{kind}
+	switch kind {
+	case workflows.GenesisType:
+		kinds = append(kinds, workflows.MigrateType)
+	case workflows.MigrateType:
+		kinds = append(kinds, workflows.GenesisType)
 	}
-	if len(open) > 0 {
-		return Started{}, busyOperation(open[0].ID, open[0].Run)
+	for _, k := range kinds {
+		open, err := s.cfg.Store.Operations(ctx, inventory.OperationFilter{Type: k, Open: true, Limit: 1})
+		if err != nil {
+			return Started{}, err
+		}
+		if len(open) > 0 {
+			return Started{}, busyOperation(open[0].ID, open[0].Run)
+		}
 	}
 	raw, err := json.Marshal(input)
 	if err != nil {

@@ -29,7 +29,6 @@ const defaultTarget = "platform"
 
 var (
 	dnsLabel    = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
-	pathSafe    = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._+-]{0,127}$`)
 	digest      = regexp.MustCompile(`^[0-9a-f]{64}$`)
 	fingerprint = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
 	reference   = regexp.MustCompile(`^[a-z0-9][A-Za-z0-9._:/@-]*$`)
@@ -111,8 +110,8 @@ func text(a netip.Addr) string {
 func (f *file) checkImages() {
 	for n, i := range f.lab.Images {
 		field := fmt.Sprintf("images[%d].", n)
-		if !pathSafe.MatchString(i.Name) || strings.Contains(i.Name, "..") {
-			f.add(field+"name", "use letters, digits and . _ + -", "%q is no name of an image", i.Name)
+		if len(inventory.ValidateImage(inventory.Image{Name: i.Name, File: "x"})) > 0 || strings.ToLower(i.Name) != i.Name {
+			f.add(field+"name", "use lower-case letters, digits and . _ -", "%q is no name of an image", i.Name)
 		} else {
 			f.owns.Add(&f.ps, field+"name", "image name", i.Name, f.at(field+"name"))
 		}

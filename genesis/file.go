@@ -140,10 +140,10 @@ func (f *file) line(field, name string) inventory.Secret {
 // when there is none.
 type Digester func(Image) (sha256 string, err error)
 
-// CheckImages returns what is wrong with the images of the lab: those that have
-// tells neither the server nor the given files have, and those with another
-// digest, each with file, line and field. stored says what the server has of a
-// name: its digest, or "".
+// CheckImages returns what is wrong with the images of the lab: those that
+// neither the server nor the given files have, and those with another digest,
+// each with file, line and field. stored says what the server has of a name: its
+// digest, or "". Without file, what only a file or an address has is missing.
 func (l Lab) CheckImages(stored func(name string) string, file Digester) inventory.Problems {
 	var ps inventory.Problems
 	for n, i := range l.Images {
@@ -167,7 +167,9 @@ func (l Lab) CheckImages(stored func(name string) string, file Digester) invento
 			}
 			continue
 		case i.URL != "" && have == "":
-			continue // fetched by preflight
+			if file == nil {
+				ps.Add(field+"name", "ingot image add "+i.Name+" "+i.URL, "the server has no image %q", i.Name)
+			}
 		case have != "":
 			ps.Add(field+"sha256", "remove the stored one: ingot image delete "+i.Name+"; or correct the digest", "the stored image %q has the digest %s", i.Name, have)
 		default:

@@ -60,7 +60,7 @@ func (b GenesisBundle) Digest() string {
 // Limits of a bundle.
 const (
 	maxBundleFiles = 100
-	maxBundleSize  = 8 << 20 // bytes
+	maxBundleSize  = 768 << 10 // bytes
 )
 
 // Check returns what is wrong with the bundle as such; what the files say

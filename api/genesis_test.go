@@ -1,0 +1,178 @@
+package api
+
+import (
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	enumspb "go.temporal.io/api/enums/v1"
+
+	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/workflows"
+)
+
+type bundleBody struct {
+	File    string            `json:"file"`
+	Files   map[string]string `json:"files"`
+	Replace bool              `json:"replace,omitempty"`
+	Only    bool              `json:"only,omitempty"`
+}
+
+// exampleLab is deploy/genesis as the command line sends it.
+func exampleLab(t *testing.T) bundleBody {
+	t.Helper()
+	b := bundleBody{File: "lab.yaml", Files: map[string]string{}}
+	entries, err := os.ReadDir("../deploy/genesis")
+	require.NoError(t, err)
+	for _, e := range entries {
+		text, err := os.ReadFile(filepath.Join("../deploy/genesis", e.Name()))
+		require.NoError(t, err)
+		b.Files[e.Name()] = string(text)
+	}
+	return b
+}
+
+// stock gives the store the images and templates that the lab needs.
+func (s *site) stock() {
+	s.t.Helper()
+	for n, name := range []string{
+		"vyos", "talos-kernel", "talos-initramfs", "harvester-v1.4.0-vmlinuz-amd64", "harvester-v1.4.0-initrd-amd64",
+		"harvester-v1.4.0-rootfs-amd64.squashfs", "harvester-v1.4.0-amd64.iso",
+	} {
+		require.NoError(s.t, s.store.PutImage(s.t.Context(), inventory.Image{Name: name, File: name, SHA256: strings.Repeat(string(rune('1'+n)), 64), Format: "raw"}, "test"))
+	}
+	for _, name := range []string{"vyos", "talos", "harvester-create", "harvester-join"} {
+		require.NoError(s.t, s.store.PutTemplate(s.t.Context(), inventory.Template{Name: name, Source: oneAction}, "test"))
+	}
+}
+
+func TestGenesis(t *testing.T) {
+	s := newSite(t)
+	c := checking(s)
+	lab := exampleLab(t)
+	c.op(http.StatusNotFound, http.MethodGet, "/v1/genesis/home", nil)
+	c.op(http.StatusNotFound, http.MethodPost, "/v1/genesis/home/start", nil)
+
+	// What only is sent with is told and not stored.
+	only := lab
+	only.Only = true
+	c.op(http.StatusOK, http.MethodPut, "/v1/genesis/home", only)
+	c.op(http.StatusNotFound, http.MethodGet, "/v1/genesis/home", nil)
+
+	p := decode[GenesisPlan](t, c.op(http.StatusOK, http.MethodPut, "/v1/genesis/home", lab), http.StatusOK)
+	require.Len(t, p.Steps, 11)
+	require.Len(t, p.Destroys, 5)
+	require.Len(t, p.Problems, 7+lacking(s, "vyos", "talos", "harvester-create", "harvester-join", "harvester-join"), "%v", p.Problems)
+	ms, err := s.store.Machines(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, ms, "storing the file changes nothing else")
+
+	// None of its secrets is shown again.
+	for _, r := range []struct{ method, path string }{{"GET", "/v1/genesis"}, {"GET", "/v1/genesis/home"}, {"POST", "/v1/genesis/home/plan"}} {
+		rec := c.op(http.StatusOK, r.method, r.path, nil)
+		require.NotContains(t, rec.Body.String(), "EXAMPLE-make-your-own", r.path)
+		require.NotContains(t, rec.Body.String(), "PRIVATE", r.path)
+	}
+
+	rec := c.op(http.StatusBadRequest, http.MethodPost, "/v1/genesis/home/start", nil)
+	require.Contains(t, rec.Body.String(), "images[6].name")
+	s.stock()
+	p = decode[GenesisPlan](t, c.op(http.StatusOK, http.MethodPost, "/v1/genesis/home/plan", nil), http.StatusOK)
+	require.Empty(t, p.Problems)
+
+	// A machine of the inventory that differs is not overwritten unless it is said.
+	other := inventory.Machine{Name: "um760", Interfaces: []inventory.Interface{{MAC: "02:00:00:00:07:61"}}}
+	require.NoError(t, s.store.PutMachines(t.Context(), []inventory.Machine{other}, false, "test"))
+	rec = c.op(http.StatusBadRequest, http.MethodPost, "/v1/genesis/home/start", nil)
+	require.Contains(t, rec.Body.String(), "differs in labels, interfaces, diskSelector, bmc, template")
+	lab.Replace = true
+	c.op(http.StatusOK, http.MethodPut, "/v1/genesis/home", lab)
+
+	run := decode[Started](t, c.op(http.StatusAccepted, http.MethodPost, "/v1/genesis/home/start", nil), http.StatusAccepted)
+	require.Equal(t, "genesis/home", run.Workflow)
+	require.Equal(t, workflows.GenesisInput{Name: "home"}, s.temporal.inputs[0])
+	c.op(http.StatusOK, http.MethodGet, "/v1/genesis/home/status", nil)
+	c.op(http.StatusConflict, http.MethodPost, "/v1/genesis/home/resume", nil) // it asks nothing
+
+	// While it runs, its file stays, and neither a second one nor a migration begins.
+	c.op(http.StatusConflict, http.MethodPut, "/v1/genesis/home", lab)
+	c.op(http.StatusConflict, http.MethodDelete, "/v1/genesis/home", nil)
+	second := exampleLab(t)
+	second.Files["lab.yaml"] = strings.Replace(second.Files["lab.yaml"], "name: home\n", "name: away\n", 1)
+	second.Replace = true
+	c.op(http.StatusOK, http.MethodPut, "/v1/genesis/away", second)
+	rec = c.op(http.StatusConflict, http.MethodPost, "/v1/genesis/away/start", nil)
+	require.Contains(t, rec.Body.String(), "genesis/home is running as run "+run.Run)
+	_, err = s.server.startOperation(t.Context(), workflows.MigrateType, workflows.MigrateID("platform"), "platform", workflows.MigrateInput{Name: "platform"})
+	require.ErrorIs(t, err, inventory.ErrConflict)
+	require.ErrorContains(t, err, "genesis/home")
+	c.op(http.StatusAccepted, http.MethodPost, "/v1/genesis/home/cancel", nil)
+	require.Equal(t, 1, s.temporal.runs[run.Run].cancels)
+}
+
+func lacking(s *site, names ...string) (n int) {
+	s.t.Helper()
+	for _, name := range names {
+		if _, err := s.server.template(s.t.Context(), name); err != nil {
+			n++
+		}
+	}
+	return n
+}
+
+func TestGenesisIsRefusedWithEverythingWrong(t *testing.T) {
+	s := newSite(t)
+	c := checking(s)
+	lab := exampleLab(t)
+	c.op(http.StatusBadRequest, http.MethodPut, "/v1/genesis/other", lab) // it is called home
+	lab.Files["lab.yaml"] = strings.NewReplacer("vlan: 20", "vlann: 20", "create: ms-02-a", "create: ms-02-x").Replace(lab.Files["lab.yaml"])
+	lab.Files["harvester-join.yaml"] = strings.Replace(lab.Files["harvester-join.yaml"], "server_url:", "#", 1)
+	rec := c.op(http.StatusBadRequest, http.MethodPut, "/v1/genesis/home", lab)
+	for _, what := range []string{"network.vlann", "cluster.create", "server_url"} {
+		require.Contains(t, rec.Body.String(), `"field":"`+what+`"`)
+	}
+	delete(lab.Files, "lab.yaml")
+	c.op(http.StatusBadRequest, http.MethodPut, "/v1/genesis/home", lab)
+}
+
+func TestGenesisResumes(t *testing.T) {
+	s := newSite(t)
+	c := checking(s)
+	s.stock()
+	c.op(http.StatusOK, http.MethodPut, "/v1/genesis/home", exampleLab(t))
+	c.op(http.StatusNotFound, http.MethodPost, "/v1/genesis/home/resume", nil)
+
+	// One that asks is told to try again.
+	s.operation("r1", "genesis/home", workflows.GenesisType, inventory.StateRunning)
+	s.temporal.open("genesis/home", "r1")
+	o, err := s.store.Operation(t.Context(), "r1")
+	require.NoError(t, err)
+	o.Question, o.Seq = &inventory.Question{ID: "router.1", Text: "step router: no answer", Choices: []string{workflows.Retry, workflows.Abort}, Since: time.Unix(2, 0)}, 2
+	require.NoError(t, s.store.PutOperation(t.Context(), o))
+	c.op(http.StatusAccepted, http.MethodPost, "/v1/genesis/home/resume", nil)
+	d := s.temporal.updates[0].Args[0].(workflows.Decision)
+	require.Equal(t, workflows.Decision{Question: "router.1", Choice: workflows.Retry, By: "admin"}, d)
+
+	// One that has failed begins again where it was.
+	o.Question, o.State, o.Seq = nil, inventory.StateFailed, 3
+	require.NoError(t, s.store.PutOperation(t.Context(), o))
+	s.temporal.mu.Lock()
+	delete(s.temporal.runs, "r1")
+	s.temporal.mu.Unlock()
+	run := decode[Started](t, c.op(http.StatusAccepted, http.MethodPost, "/v1/genesis/home/resume", nil), http.StatusAccepted)
+	require.Equal(t, workflows.GenesisInput{Name: "home", Resume: true}, s.temporal.inputs[0])
+
+	// One that is done is done.
+	o, err = s.store.Operation(t.Context(), run.Run)
+	require.NoError(t, err)
+	o.State = inventory.StateSuccess
+	o.Seq = 9
+	require.NoError(t, s.store.PutOperation(t.Context(), o))
+	s.temporal.end(run.Run, enumspb.WORKFLOW_EXECUTION_STATUS_COMPLETED, nil)
+	c.op(http.StatusConflict, http.MethodPost, "/v1/genesis/home/resume", nil)
+	c.op(http.StatusAccepted, http.MethodPost, "/v1/genesis/home/start", map[string]bool{"again": true})
+}
