@@ -67,7 +67,7 @@ const (
 // Spec describes a machine. Only Name is needed; Machine fills in the rest.
 type Spec struct {
 	Name       string    // letters, digits and dashes
-	VLAN       int       // DirectVLAN (default) or RelayedVLAN
+	VLAN       int       // DirectVLAN (default) or RelayedVLAN; HomeVLAN in a lab with Options.Home
 	MAC        string    // default 52:54:00:<vlan>:00:<number>
 	Firmware   Firmware  // default BIOS
 	Bus        Bus       // default Virtio; for the disk and the decoys
@@ -208,7 +208,7 @@ func (s Spec) complete(num int) (Spec, error) {
 	if s.VLAN == 0 {
 		s.VLAN = DirectVLAN
 	}
-	if s.VLAN != DirectVLAN && s.VLAN != RelayedVLAN && s.VLAN != BMCVLAN {
+	if s.VLAN != DirectVLAN && s.VLAN != RelayedVLAN && s.VLAN != BMCVLAN && s.VLAN != HomeVLAN {
 		return s, fmt.Errorf("there is no VLAN %d", s.VLAN)
 	}
 	def(&s.MAC, fmt.Sprintf("52:54:00:%02d:00:%02x", s.VLAN, num))
@@ -576,7 +576,7 @@ func (m *Machine) qemuArgs(first BootOrder, socket string) []string {
 	m.state.Unlock()
 	for i, serial := range serials {
 		drive := "drive" + strconv.Itoa(i)
-		a = append(a, "-drive", "if=none,id="+drive+",format=raw,cache=unsafe,discard=unmap,detect-zeroes=unmap,file="+m.DiskPathOf(serial))
+		a = append(a, "-drive", "if=none,id="+drive+",format=raw,cache=unsafe,discard=unmap,detect-zeroes=unmap,file="+m.worn(serial))
 		dev := "drive=" + drive + ",serial=" + serial
 		if serial == s.DiskSerial {
 			dev += ",id=" + diskDevice + ",bootindex=" + strconv.Itoa(disk)

@@ -28,7 +28,8 @@ import (
 func machineCmd(o *options) *cobra.Command {
 	c := group("machine", "Machines: what there is, and what happens to it", "  ingot machine list\n  ingot machine provision node-1 --image debian-12 --wait",
 		machinePushCmd(o), machineAddCmd(o), machineListCmd(o), machineGetCmd(o), machineDeleteCmd(o), machineSeenCmd(o), machineAcceptCmd(o),
-		machineDisksCmd(o), machinePowerCmd(o), machineBootDeviceCmd(o), machineProvisionCmd(o), machineInspectCmd(o))
+		machineDisksCmd(o), machinePowerCmd(o), machineBootDeviceCmd(o), machineProvisionCmd(o), machineReprovisionCmd(o), machineDecommissionCmd(o), machineReleaseCmd(o),
+		machineInspectCmd(o))
 	c.Aliases = []string{"hardware"}
 	return c
 }
@@ -500,7 +501,7 @@ func machineListCmd(o *options) *cobra.Command {
 					if i.Address.IsValid() {
 						address = i.Address.String()
 					}
-					t.row(m.Name, i.MAC, address, powerBy(m.BMC), m.Template, m.Image, netbootWord(m.Netboot), runWord(m.Workflow), ago(m.LastSeen))
+					t.row(m.Name, i.MAC, address, powerBy(m.BMC), m.Template, m.Image, netbootWord(m.Netboot), lastWord(m), ago(m.LastSeen))
 				}
 				return t.flush()
 			})
@@ -526,6 +527,14 @@ func netbootWord(n inventory.Netboot) string {
 		return "closed (run goes on)"
 	}
 	return "closed"
+}
+
+// lastWord is what became of a machine last.
+func lastWord(m api.MachineView) string {
+	if m.Standing != nil && (m.Workflow == nil || inventory.Final(m.Workflow.State)) {
+		return m.Standing.State
+	}
+	return runWord(m.Workflow)
 }
 
 func runWord(w *inventory.Workflow) string {
@@ -632,6 +641,10 @@ func printMachine(w io.Writer, m api.MachineView) error {
 	if m.DiskSelector != nil {
 		t.field("disk selector", selectorText(*m.DiskSelector))
 	}
+	for _, id := range m.ProtectedDisks {
+		t.field("protected disk", selectorText(inventory.DiskSelector{Serial: id.Serial, WWN: id.WWN}))
+	}
+	t.field("standing", standingText(m.Standing))
 	t.field("power", powerText(m.BMC))
 	t.field("template", m.Template)
 	t.field("image", m.Image)

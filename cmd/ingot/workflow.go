@@ -142,12 +142,18 @@ func workflowFile(cmd *cobra.Command, file string) (workflowBody, error) {
 	switch kind := docs[0].Text("type"); kind {
 	case workflows.ProvisionType:
 		return workflowOf[workflows.ProvisionInput](docs[0])
+	case workflows.ReprovisionType:
+		return workflowOf[workflows.ProvisionInput](docs[0])
+	case workflows.DecommissionType:
+		return workflowOf[workflows.DecommissionInput](docs[0])
+	case workflows.RecoverType:
+		return workflowOf[workflows.RecoverInput](docs[0])
 	case workflows.InspectType:
 		return workflowOf[workflows.InspectInput](docs[0])
 	case workflows.BMCJobType:
 		return workflowOf[workflows.BMCJobInput](docs[0])
 	default:
-		return out, docs[0].Locate(inventory.Problems{{Field: "type", What: fmt.Sprintf("there is no workflow type %q", kind), Remedy: "write Provision, Inspect or BMCJob"}})
+		return out, docs[0].Locate(inventory.Problems{{Field: "type", What: fmt.Sprintf("there is no workflow type %q", kind), Remedy: "write Provision, Reprovision, Decommission, Inspect, BMCJob or Recover"}})
 	}
 }
 
