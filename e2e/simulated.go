@@ -18,7 +18,6 @@ import (
 	"time"
 
 	"github.com/ingotmetal/ingot/action"
-	"github.com/ingotmetal/ingot/lab"
 )
 
 // Simulated is a machine without firmware: it fetches its boot script as iPXE
@@ -28,6 +27,7 @@ type Simulated struct {
 	Facts     action.Facts
 
 	plain, agent *http.Client
+	server       string // as machines see it
 	base         string // of the agent's routes
 	token        string
 }
@@ -35,10 +35,10 @@ type Simulated struct {
 // Simulate returns a machine that the inventory already knows under name and mac.
 func (s *Site) Simulate(name, mac string) *Simulated {
 	dial := func(ctx context.Context, network, addr string) (net.Conn, error) {
-		return s.DialContext(ctx, lab.Server, network, addr)
+		return s.DialContext(ctx, s.Namespace, network, addr)
 	}
 	return &Simulated{
-		Name: name, MAC: mac,
+		Name: name, MAC: mac, server: s.Address,
 		plain: &http.Client{Transport: &http.Transport{DialContext: dial}},
 		agent: &http.Client{Transport: &http.Transport{DialContext: dial}},
 	}
@@ -52,7 +52,7 @@ var ErrNotArmed = errors.New("the boot script has no claim")
 // Script fetches the boot script.
 func (m *Simulated) Script(ctx context.Context) (string, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet,
-		fmt.Sprintf("http://%s:7080/ipxe/script/%s/auto.ipxe", lab.ServerAddress, m.MAC), nil)
+		fmt.Sprintf("http://%s:7080/ipxe/script/%s/auto.ipxe", m.server, m.MAC), nil)
 	if err != nil {
 		return "", err
 	}

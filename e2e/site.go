@@ -37,6 +37,12 @@ type Site struct {
 	// API, Temporal and UI are addresses on the host's loopback.
 	API, Temporal, UI string
 
+	// Namespace is where the server runs, and Address the one at which
+	// machines reach it.
+	Namespace lab.Namespace
+	Address   string
+
+	shared bool   // the lab is somebody else's
 	root   string // of the repository
 	bin    string // where ingot lies
 	dir    string // config, state, logs
@@ -64,23 +70,45 @@ type Options struct {
 	// Disk gives the data directory a filesystem of its own, of that many
 	// bytes: one that a test can fill up.
 	Disk int64
+	// Lab places the site in a lab that there is already; Close leaves it.
+	// Name is then the site's folder in the lab's.
+	Lab  *lab.Lab
+	Name string
+	// Home makes a lab with the home network of lab.Options.Home.
+	Home bool
+	// Namespace is where the server runs: lab.Server (the same as lab.Target)
+	// by default, or lab.Seed.
+	Namespace lab.Namespace
+	// RelayOnly lets the server answer the router's relay alone.
+	RelayOnly bool
+	// NoStart only prepares the site; Start, or Launch, starts it.
+	NoStart bool
 	// Config is added to the server's configuration, under "netboot:" and at
 	// the top level.
 	Netboot, Top string
 }
 
-// NewSite makes a lab and starts Ingot in it. Close ends both.
+// NewSite makes a lab and starts Ingot in it. Close ends both. With
+// Options.Lab it only places one more installation in that lab.
 func NewSite(ctx context.Context, o Options) (_ *Site, err error) {
 	for _, f := range []string{"bin/ingot", "bin/worker-agent", "bin/agentos/vmlinuz", "bin/agentos/initramfs"} {
 		if _, err := os.Stat(filepath.Join(o.Root, f)); err != nil {
 			return nil, fmt.Errorf("the lab needs %s: run make build: %w", f, err)
 		}
 	}
-	l, err := lab.New(ctx, lab.Options{Dir: o.Dir})
-	if err != nil {
-		return nil, err
+	l := o.Lab
+	if l == nil {
+		if l, err = lab.New(ctx, lab.Options{Dir: o.Dir, Home: o.Home}); err != nil {
+			return nil, err
+		}
 	}
-	s := &Site{Lab: l, root: o.Root, bin: o.Programs, dir: l.Dir(), out: o.Out}
+	s := &Site{Lab: l, shared: o.Lab != nil, root: o.Root, bin: o.Programs, dir: filepath.Join(l.Dir(), o.Name), out: o.Out, Namespace: o.Namespace, Address: lab.ServerAddress}
+	switch s.Namespace {
+	case "":
+		s.Namespace = lab.Server
+	case lab.Seed:
+		s.Address = lab.SeedAddress
+	}
 	if s.bin == "" {
 		s.bin = filepath.Join(o.Root, "bin")
 	}
@@ -92,6 +120,9 @@ func NewSite(ctx context.Context, o Options) (_ *Site, err error) {
 			_ = s.Close() // the first error is the one that tells
 		}
 	}()
+	if err := os.MkdirAll(s.dir, 0o755); err != nil {
+		return nil, err
+	}
 	if s.log, err = os.Create(filepath.Join(s.dir, "ingot.log")); err != nil {
 		return nil, err
 	}
@@ -107,7 +138,11 @@ func NewSite(ctx context.Context, o Options) (_ *Site, err error) {
 			return nil, err
 		}
 	}
-	cfg := fmt.Sprintf("netboot:\n  interfaces: [%s]\n  loaders: %s\n  agent_os: %s\n%s\nmin_free_mib: 64\n%s\n", lab.ServerInterface,
+	where := fmt.Sprintf("interfaces: [%s]", lab.ServerInterface)
+	if o.RelayOnly {
+		where = fmt.Sprintf("relay_only: true\n  address: %s\n  relays: [%s, %s]", s.Address, lab.DirectGateway, lab.RelayedGateway)
+	}
+	cfg := fmt.Sprintf("netboot:\n  %s\n  loaders: %s\n  agent_os: %s\n%s\nmin_free_mib: 64\n%s\n", where,
 		filepath.Join(lab.PackageDir("ipxe"), "usr/lib/ipxe"), filepath.Join(o.Root, "bin/agentos"), o.Netboot, o.Top)
 	if err := os.MkdirAll(filepath.Join(s.dir, "etc/ingot"), 0o750); err != nil {
 		return nil, err
@@ -122,18 +157,24 @@ func NewSite(ctx context.Context, o Options) (_ *Site, err error) {
 		return s, s.startGuest(ctx)
 	}
 	for port, addr := range map[int]*string{apiPort: &s.API, temporalPort: &s.Temporal, uiPort: &s.UI} {
-		if *addr, err = l.Forward(ctx, "127.0.0.1:0", lab.Server, fmt.Sprintf("127.0.0.1:%d", port)); err != nil {
+		if *addr, err = l.Forward(ctx, "127.0.0.1:0", s.Namespace, fmt.Sprintf("127.0.0.1:%d", port)); err != nil {
 			return nil, err
 		}
+	}
+	if o.NoStart {
+		return s, nil
 	}
 	return s, s.Start(ctx)
 }
 
-// Close ends the server and the lab.
+// Close ends the server, and the lab if it is this site's own.
 func (s *Site) Close() error {
 	s.Stop()
 	if s.log != nil {
 		_ = s.log.Close() // everything has been written by processes that are gone
+	}
+	if s.shared {
+		return nil
 	}
 	return s.Lab.Close()
 }
@@ -152,7 +193,16 @@ func (s *Site) Upgrade(ctx context.Context, programs string) error {
 
 // Start starts "ingot serve" and waits until it and its Temporal answer.
 func (s *Site) Start(ctx context.Context) error {
-	c := s.Command(context.WithoutCancel(ctx), lab.Server, filepath.Join(s.bin, "ingot"), "serve", "--log-level", "debug")
+	if err := s.Launch(ctx); err != nil {
+		return err
+	}
+	return s.WaitReady(ctx)
+}
+
+// Launch starts "ingot serve" and does not wait for anything: a server that
+// stands by never has a Temporal that answers.
+func (s *Site) Launch(ctx context.Context) error {
+	c := s.Command(context.WithoutCancel(ctx), s.Namespace, filepath.Join(s.bin, "ingot"), "serve", "--log-level", "debug")
 	c.Env = s.env()
 	c.Stdout, c.Stderr = io.MultiWriter(s.log, s.out), s.log
 	if err := c.Start(); err != nil {
@@ -161,6 +211,17 @@ func (s *Site) Start(ctx context.Context) error {
 	s.mu.Lock()
 	s.server = c
 	s.mu.Unlock()
+	return nil
+}
+
+// WaitReady waits until the server that was launched and its Temporal answer.
+func (s *Site) WaitReady(ctx context.Context) error {
+	s.mu.Lock()
+	c := s.server
+	s.mu.Unlock()
+	if c == nil {
+		return errors.New("waiting for ingot serve: it was not started")
+	}
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
 	for {
@@ -267,7 +328,7 @@ func (s *Site) TemporalCLI(ctx context.Context, args ...string) (string, error) 
 }
 
 func (s *Site) run(ctx context.Context, name string, args ...string) (string, error) {
-	ns := lab.Server
+	ns := s.Namespace
 	if s.guest != nil {
 		ns = lab.Router // the guest is where Server was
 	}
@@ -336,19 +397,27 @@ func (s *Site) Add(ctx context.Context, spec lab.Spec, edit func(doc map[string]
 		return nil, err
 	}
 	spec = m.Spec()
-	vlan, gateway := 20, lab.DirectGateway
-	if spec.VLAN == lab.RelayedVLAN {
-		vlan, gateway = 30, lab.RelayedGateway
+	net, gateway := "10.10.20.%d", lab.DirectGateway
+	switch spec.VLAN {
+	case lab.RelayedVLAN:
+		net, gateway = "10.10.30.%d", lab.RelayedGateway
+	case lab.HomeVLAN: // its router has the addresses above 100
+		net, gateway = "192.168.1.%d", lab.RouterHomeAddress
 	}
 	mac := strings.Split(spec.MAC, ":")
 	var last int
 	if _, err := fmt.Sscanf(mac[len(mac)-1], "%x", &last); err != nil {
 		return nil, err
 	}
+	if spec.VLAN != lab.HomeVLAN {
+		last += 100
+	} else {
+		last += 20
+	}
 	doc := map[string]any{
 		"name": spec.Name,
 		"interfaces": []any{map[string]any{
-			"mac": spec.MAC, "address": fmt.Sprintf("10.10.%d.%d", vlan, 100+last), "netmask": "255.255.255.0", "gateway": gateway,
+			"mac": spec.MAC, "address": fmt.Sprintf(net, last), "netmask": "255.255.255.0", "gateway": gateway,
 			"hostname": spec.Name, "nameservers": []string{gateway}, "uefi": spec.Firmware != lab.BIOS,
 		}},
 	}

@@ -58,6 +58,9 @@ type Options struct {
 	Logger *slog.Logger
 	// NoRelay leaves the DHCP relay off; StartRelay starts it later.
 	NoRelay bool
+	// Home adds a second place for Ingot: a home network with Seed and a home router, behind Router. The relay then sends what
+	// comes from VLAN 20 to Seed; SetRelays changes that.
+	Home bool
 }
 
 // Lab is a running virtual data centre. Its methods may be called from several goroutines.
@@ -81,7 +84,10 @@ type Lab struct {
 	taken    int // machines made so far
 	closers  []func() error
 	relay    *Cmd
-	closed   bool
+	// Of the relay: the servers that it sends to, and the flags of its interfaces.
+	relays, relayFlags []string
+	home               *homeDHCP // nil without Options.Home
+	closed             bool
 }
 
 // New builds the network of a lab, after removing what labs of programs that died have left. It needs what Requirements
@@ -101,6 +107,7 @@ func New(ctx context.Context, opt Options) (*Lab, error) {
 	l := &Lab{
 		name: name, lock: lock, log: log.With("lab", name), run: filepath.Join(stateRoot, name), dir: opt.Dir,
 		spawn: make(chan func()), cmds: map[*Cmd]struct{}{}, machines: map[string]*Machine{},
+		relays: []string{ServerAddress}, relayFlags: []string{"-id", "eth30", "-iu", "eth20"},
 	}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	go l.spawner()
@@ -135,6 +142,11 @@ func (l *Lab) build(ctx context.Context, opt Options) error {
 	}
 	if err := l.buildNetwork(ctx); err != nil {
 		return err
+	}
+	if opt.Home {
+		if err := l.buildHome(ctx); err != nil {
+			return err
+		}
 	}
 	if err := l.serveChassis(); err != nil {
 		return err

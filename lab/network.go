@@ -29,14 +29,9 @@ func (l *Lab) buildNetwork(ctx context.Context) error {
 	}
 	var sw []string
 	for _, vlan := range []int{BMCVLAN, DirectVLAN, RelayedVLAN} {
-		// Without forward_delay 0 a port would drop a machine's first DHCP packets for 15 s.
-		sw = append(sw, fmt.Sprintf("link add br%d type bridge stp_state 0 forward_delay 0 mcast_snooping 0", vlan), fmt.Sprintf("link set br%d up", vlan))
+		sw = append(sw, bridge(vlan)...)
 	}
-	ports := []struct {
-		ns   Namespace
-		name string
-		vlan int
-	}{
+	ports := []port{
 		{Server, "eth0", DirectVLAN},
 		{Server, "eth10", BMCVLAN},
 		{Router, "eth20", DirectVLAN},
@@ -45,10 +40,7 @@ func (l *Lab) buildNetwork(ctx context.Context) error {
 		{BMCs, "eth0", BMCVLAN},
 	}
 	for _, p := range ports {
-		peer := fmt.Sprintf("p-%s-%s", p.ns, p.name)
-		sw = append(sw,
-			fmt.Sprintf("link add %s type veth peer name %s netns %s", peer, p.name, l.NamespaceName(p.ns)),
-			fmt.Sprintf("link set %s master br%d up", peer, p.vlan))
+		sw = append(sw, l.plug(p)...)
 	}
 	if err := l.ipBatch(ctx, Switch, sw...); err != nil {
 		return err
@@ -77,6 +69,28 @@ func (l *Lab) buildNetwork(ctx context.Context) error {
 	return l.InNamespace(Router, func() error { return sysctl("ipv4/ip_forward", "1") })
 }
 
+// A port is an interface of a namespace and the VLAN that it is plugged in.
+type port struct {
+	ns   Namespace
+	name string
+	vlan int
+}
+
+// bridge makes the switch of a VLAN.
+func bridge(vlan int) []string {
+	// Without forward_delay 0 a port would drop a machine's first DHCP packets for 15 s.
+	return []string{fmt.Sprintf("link add br%d type bridge stp_state 0 forward_delay 0 mcast_snooping 0", vlan), fmt.Sprintf("link set br%d up", vlan)}
+}
+
+// plug makes the cable of a port.
+func (l *Lab) plug(p port) []string {
+	peer := fmt.Sprintf("p-%s-%s", p.ns, p.name)
+	return []string{
+		fmt.Sprintf("link add %s type veth peer name %s netns %s", peer, p.name, l.NamespaceName(p.ns)),
+		fmt.Sprintf("link set %s master br%d up", peer, p.vlan),
+	}
+}
+
 // addNamespace makes a namespace with nothing but its loopback.
 func (l *Lab) addNamespace(ctx context.Context, ns Namespace) error {
 	if err := ip(ctx, "netns", "add", l.NamespaceName(ns)); err != nil {
@@ -92,10 +106,10 @@ func (l *Lab) addNamespace(ctx context.Context, ns Namespace) error {
 	return l.ipBatch(ctx, ns, "link set lo up")
 }
 
-// StartRelay starts ISC dhcrelay on the router, with the flags that VyOS gives it: from VLAN 30 to the server, option 82 added.
+// StartRelay starts the router's DHCP relay unless it runs: from VLAN 30 to the server, or as SetRelays has said.
 func (l *Lab) StartRelay() error {
 	l.mu.Lock()
-	running := l.relay
+	running, flags, servers := l.relay, l.relayFlags, l.relays
 	l.mu.Unlock()
 	if running != nil {
 		select {
@@ -104,15 +118,11 @@ func (l *Lab) StartRelay() error {
 			return nil
 		}
 	}
-	log, err := os.OpenFile(filepath.Join(l.dir, "dhcrelay.log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
-	if err != nil {
-		return err
+	if len(servers) == 0 {
+		return nil
 	}
-	defer log.Close() // the process has its own descriptor
-	c := l.Command(l.ctx, Router, filepath.Join(PackageDir("relay"), "usr/sbin/dhcrelay"),
-		"-4", "-d", "--no-pid", "-c", "10", "-a", "-m", "forward", "-A", "576", "-id", "eth30", "-iu", "eth20", ServerAddress)
-	c.Stdout, c.Stderr = log, log
-	if err := c.Start(); err != nil {
+	c, err := l.startRelay(flags, servers)
+	if err != nil {
 		return err
 	}
 	l.mu.Lock()

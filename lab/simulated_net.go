@@ -90,11 +90,52 @@ func (l *life) dhcp(ctx context.Context, class string, wait time.Duration, tries
 		return nil, fmt.Errorf("opening a socket for DHCP: %w", err)
 	}
 	defer func() { _ = c.Close() }() // nothing is lost with it
-	lease, err := c.Request(ctx, l.request(class)...)
+	offer, err := l.offer(ctx, c, class)
+	if err != nil {
+		return nil, fmt.Errorf("asking for an address: %w", err)
+	}
+	lease, err := c.RequestFromOffer(ctx, offer, l.request(class)...)
 	if err != nil {
 		return nil, fmt.Errorf("asking for an address: %w", err)
 	}
 	return lease.ACK, l.configure(lease.ACK)
+}
+
+// moreOffers is how long firmware waits for another offer than the first.
+const moreOffers = 2 * time.Second
+
+// offer takes the first offer; firmware beside a home router the first one with a boot file, as EDK2 and iPXE prefer it.
+func (l *life) offer(ctx context.Context, c *nclient4.Client, class string) (*dhcpv4.DHCPv4, error) {
+	if class == "" || l.sim.m.spec.VLAN != HomeVLAN {
+		return c.DiscoverOffer(ctx, l.request(class)...)
+	}
+	discover, err := dhcpv4.NewDiscovery(c.InterfaceAddr(), dhcpv4.PrependModifiers(l.request(class), dhcpv4.WithOption(dhcpv4.OptMaxMessageSize(nclient4.MaxMessageSize)))...)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	offers := make(chan *dhcpv4.DHCPv4, 1) // the first one
+	got, err := c.SendAndRead(ctx, nclient4.DefaultServers, discover, func(p *dhcpv4.DHCPv4) bool {
+		if p.MessageType() != dhcpv4.MessageTypeOffer {
+			return false
+		}
+		select {
+		case offers <- p:
+			time.AfterFunc(moreOffers, cancel)
+		default:
+		}
+		return bootFile(p) != ""
+	})
+	if err == nil {
+		return got, nil
+	}
+	select {
+	case first := <-offers:
+		return first, nil
+	default:
+		return nil, err
+	}
 }
 
 // lease is the DHCP of an operating system, again and again until it has an address, at most rounds times if that is not below 0.

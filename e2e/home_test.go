@@ -1,0 +1,94 @@
+package e2e
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/lab"
+	"github.com/ingotmetal/ingot/workflows"
+)
+
+// programs is where the tests find ingot; empty: bin of the repository.
+func programs() string { return os.Getenv("INGOT_E2E_PROGRAMS") }
+
+// TestSeed installs from a host that is on the home network alone: by itself
+// on that network, beside a home router whose DHCP answers everybody; and
+// through the relay, as an ordinary process that answers relays alone.
+func TestSeed(t *testing.T) {
+	ctx := needLab(t)
+	image, err := lab.SimImage(ctx, testWriter{t})
+	require.NoError(t, err)
+	for _, c := range []struct {
+		name      string
+		relayOnly bool
+		vlans     []int
+	}{
+		{"step 0 and the relay, with an interface", false, []int{lab.HomeVLAN, lab.DirectVLAN}},
+		{"relays alone", true, []int{lab.DirectVLAN}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s, err := NewSite(ctx, Options{Root: "..", Dir: keepDir(t), Programs: programs(), Home: true, Namespace: lab.Seed, RelayOnly: c.relayOnly})
+			require.NoError(t, err)
+			s.keep(t)
+			s.must(ctx, t, "image", "add", "sim", image.Zst)
+			g, gctx := errgroup.WithContext(ctx)
+			for i, vlan := range c.vlans {
+				m, err := s.Add(ctx, lab.Spec{Name: []string{"one", "two"}[i], VLAN: vlan, Firmware: lab.Simulated, Agent: filepath.Join(s.root, "bin/worker-agent")},
+					func(doc map[string]any) { doc["image"], doc["template"] = "sim", "image-metadata" })
+				require.NoError(t, err)
+				g.Go(func() error {
+					if _, err := s.Provision(gctx, workflows.ProvisionInput{Machine: m.Name()}); err != nil {
+						return err
+					}
+					_, err := s.Follow(gctx, m.Name(), func(w inventory.Workflow) bool { return w.State == inventory.StateSuccess })
+					return err
+				})
+			}
+			require.NoError(t, g.Wait())
+			why := s.must(ctx, t, "why", "one")
+			if c.relayOnly {
+				require.Contains(t, why, "through a relay alone: "+lab.DirectGateway)
+				require.Contains(t, s.must(ctx, t, "status"), "through the relays "+lab.DirectGateway)
+				out, _ := s.CLI(ctx, "doctor") // it ends with 1 here: nobody keeps the lab's clock
+				require.Contains(t, out, "replies to relay "+lab.DirectGateway+" have a way")
+			} else {
+				t.Logf("the home router gave %v", s.HomeLeases())
+			}
+		})
+	}
+}
+
+// TestTwoSites: two installations in one lab, each in its namespace with a
+// data directory of its own, and a relay that is switched from one to the
+// other.
+func TestTwoSites(t *testing.T) {
+	ctx := needLab(t)
+	image, err := lab.SimImage(ctx, testWriter{t})
+	require.NoError(t, err)
+	seed, err := NewSite(ctx, Options{Root: "..", Dir: keepDir(t), Programs: programs(), Home: true, Namespace: lab.Seed, RelayOnly: true})
+	require.NoError(t, err)
+	seed.keep(t)
+	target, err := NewSite(ctx, Options{Root: "..", Programs: programs(), Lab: seed.Lab, Name: "target", NoStart: true})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, target.Close()) })
+	require.Zero(t, target.Pid())
+	require.NoError(t, seed.SetRelays(lab.SeedAddress, lab.TargetAddress))
+	m, err := seed.Add(ctx, lab.Spec{Name: "one", Firmware: lab.Simulated, Agent: filepath.Join(seed.root, "bin/worker-agent")},
+		func(doc map[string]any) { doc["image"], doc["template"] = "sim", "image-metadata" })
+	require.NoError(t, err)
+	require.NoError(t, target.Start(ctx)) // it knows nobody, and is silent
+	seed.must(ctx, t, "image", "add", "sim", image.Zst)
+	_, err = seed.Provision(ctx, workflows.ProvisionInput{Machine: m.Name()})
+	require.NoError(t, err)
+	_, err = seed.Follow(ctx, m.Name(), func(w inventory.Workflow) bool { return w.State == inventory.StateSuccess })
+	require.NoError(t, err)
+	require.NotEqual(t, seed.Pid(), target.Pid())
+	require.NotContains(t, target.must(ctx, t, "machine", "list"), "one")
+	require.NoError(t, seed.SetRelays(lab.TargetAddress))
+	require.Equal(t, []string{lab.TargetAddress}, seed.Relays())
+}
