@@ -27,6 +27,7 @@ var may = map[string]string{
 	"internal/config":      "inventory internal/strictyaml",
 	"internal/dbcopy":      "",
 	"internal/reserve":     "golang.org/x/sys",
+	"internal/notify":      "inventory",
 	"internal/backup":      "inventory internal/dbcopy golang.org/x/crypto",
 	"internal/handover":    "inventory",
 

@@ -25,12 +25,19 @@ func (s *Store) PutOperation(ctx context.Context, o inventory.Operation) error {
 		return fmt.Errorf("%s: %w", what, err)
 	}
 	return s.write(ctx, what, func(tx *sqlx.Tx) error {
-		_, err := exec(ctx, tx, `INSERT INTO operation (run, id, kind, name, final, started, doc) VALUES (?,?,?,?,?,?,?)
+		was, err := s.operationBefore(ctx, tx, o.Run)
+		if err != nil {
+			return err
+		}
+		n, err := exec(ctx, tx, `INSERT INTO operation (run, id, kind, name, final, started, doc) VALUES (?,?,?,?,?,?,?)
 			ON CONFLICT (run) DO UPDATE SET final = excluded.final, doc = excluded.doc
 			WHERE NOT operation.final AND
 				(excluded.final OR coalesce(json_extract(operation.doc, '$.seq'), 0) <= coalesce(json_extract(excluded.doc, '$.seq'), 0))`,
 			o.Run, o.ID, o.Type, o.Name, inventory.Final(o.State), nanos(o.Started), doc)
-		return err
+		if err != nil || n == 0 {
+			return err
+		}
+		return s.tell(ctx, tx, o.NoticesOf(was))
 	})
 }
 

@@ -54,6 +54,8 @@ type Store struct {
 	full   func()                           // is told that the disk has no room; may be nil
 	bad    atomic.Pointer[map[string]error] // purposes that must not be sealed with, and why
 	now    func() time.Time
+	// notices are the events of which notices are written; none: nobody is told.
+	notices []string
 
 	mu   sync.Mutex
 	subs map[chan struct{}]string // the machine that each asks about; "" = everything

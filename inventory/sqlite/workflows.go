@@ -27,7 +27,7 @@ func (r workflowRow) workflow() (inventory.Workflow, error) {
 // PutWorkflow stores the record of a run. A record that is final stays in that
 // state: whoever comes late with another is ignored, and so is an open one whose
 // Seq is below that of the one that stands. Its start stays the first that was
-// given. With a change of phase goes an event.
+// given. With a change of phase goes an event, and with some of them a notice.
 func (s *Store) PutWorkflow(ctx context.Context, w inventory.Workflow) error {
 	what := fmt.Sprintf("storing the record of run %q", w.Run)
 	if w.Run == "" {
@@ -46,13 +46,20 @@ func (s *Store) PutWorkflow(ctx context.Context, w inventory.Workflow) error {
 		if err != nil && !errors.Is(err, inventory.ErrNotFound) {
 			return err
 		}
+		was, err := s.workflowBefore(ctx, tx, w.Run)
+		if err != nil {
+			return err
+		}
 		n, err := exec(ctx, tx, `INSERT INTO workflow (run, machine, state, final, started, ended, updated, doc) VALUES (?,?,?,?,?,?,?,?)
 			ON CONFLICT (run) DO UPDATE SET machine = excluded.machine, state = excluded.state, final = excluded.final,
 				started = iif(workflow.started = 0, excluded.started, workflow.started), ended = excluded.ended, updated = excluded.updated, doc = excluded.doc
 			WHERE iif(workflow.final, workflow.state = excluded.state,
 				excluded.final OR coalesce(json_extract(workflow.doc, '$.seq'), 0) <= coalesce(json_extract(excluded.doc, '$.seq'), 0))`,
 			w.Run, w.Machine, w.State, inventory.Final(w.State), nanos(w.Started), nanos(w.Ended), nanos(w.Updated), doc)
-		if err != nil || n == 0 || w.Phase == before || w.Phase == "" {
+		if err != nil || n == 0 {
+			return err
+		}
+		if err := s.tell(ctx, tx, w.NoticesOf(was)); err != nil || w.Phase == before || w.Phase == "" {
 			return err
 		}
 		return s.phase(ctx, tx, w, before)

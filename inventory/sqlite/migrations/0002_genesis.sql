@@ -44,3 +44,17 @@ CREATE TABLE handover (
     force      INTEGER NOT NULL, -- a person's word: although runs are open
     requested  INTEGER NOT NULL
 ) STRICT;
+
+-- What somebody who is not in the room is told: written with the record that
+-- it tells of, sent later.
+CREATE TABLE notice (
+    seq      INTEGER PRIMARY KEY,
+    id       TEXT NOT NULL UNIQUE,
+    state    TEXT NOT NULL,    -- open, sent, dropped
+    at       INTEGER NOT NULL, -- written; when sent: delivered
+    due      INTEGER NOT NULL, -- next attempt
+    attempts INTEGER NOT NULL,
+    error    TEXT NOT NULL,    -- of the last attempt
+    doc      TEXT NOT NULL     -- JSON
+) STRICT;
+CREATE INDEX notice_open ON notice (due) WHERE state = 'open';

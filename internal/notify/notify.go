@@ -1,0 +1,277 @@
+// Package notify tells somebody who is not in the room what needs a person: it
+// sends the notices of the inventory's outbox to a webhook, signed, until they
+// are taken.
+//
+// A notice is a POST of JSON (inventory.Notice, and the server's name) with
+//
+//	Ingot-Notice:    the id of the notice, the same at every attempt
+//	Ingot-Timestamp: seconds since 1970, of this attempt
+//	Ingot-Signature: v1= and, in hexadecimal, the HMAC-SHA256 under the shared
+//	                 secret of the timestamp, a full stop, and the body
+//
+// Any answer 2xx takes it. Delivery is at least once: whoever wants each once
+// remembers ids.
+package notify
+
+import (
+	"bytes"
+	"context"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// Names of the headers.
+const (
+	HeaderNotice    = "Ingot-Notice"
+	HeaderTimestamp = "Ingot-Timestamp"
+	HeaderSignature = "Ingot-Signature"
+)
+
+const (
+	// shortestSecret is what HMAC-SHA256 deserves, in characters.
+	shortestSecret = 32
+	// attemptTime is how long one attempt may take.
+	attemptTime = 15 * time.Second
+	// firstPause and longestPause are those between two attempts; it doubles.
+	firstPause   = 5 * time.Second
+	longestPause = 15 * time.Minute
+	// keepTrying is how often a notice is tried: a week of the longest pauses.
+	keepTrying = 700
+)
+
+// Outbox is where notices wait.
+type Outbox interface {
+	// NextNotice returns the one that is due; inventory.ErrNotFound: none is.
+	NextNotice(ctx context.Context) (inventory.OpenNotice, error)
+	NoticeSent(ctx context.Context, id string) error
+	// NoticeFailed: the next attempt is due then; zero: there is none.
+	NoticeFailed(ctx context.Context, id, why string, due time.Time) error
+}
+
+// Config of a Sender.
+type Config struct {
+	URL string // http or https; may hold a token, and so is shown nowhere
+	// SecretFile holds the shared secret, at least 32 characters. It is read at
+	// every attempt, so that it can be replaced.
+	SecretFile string
+	// CAFile holds the certificates of the authorities that may have signed the
+	// receiver's, in PEM; "" = the system's.
+	CAFile  string
+	Server  string // name of this server, for the receiver
+	Version string
+	Outbox  Outbox
+	Log     *slog.Logger
+	Now     func() time.Time
+	// Look is how often the outbox is looked into; 0 = 1 s.
+	Look time.Duration
+}
+
+// A Sender delivers notices.
+type Sender struct {
+	cfg    Config
+	client *http.Client
+}
+
+// New makes a sender. A CAFile without a certificate is an error; a secret
+// that cannot be read is one of each attempt.
+func New(cfg Config) (*Sender, error) {
+	t := http.DefaultTransport.(*http.Transport).Clone()
+	t.TLSClientConfig = &tls.Config{MinVersion: tls.VersionTLS12}
+	if cfg.CAFile != "" {
+		pem, err := os.ReadFile(cfg.CAFile)
+		if err != nil {
+			return nil, fmt.Errorf("reading notify.tls_ca: %w", err)
+		}
+		t.TLSClientConfig.RootCAs = x509.NewCertPool()
+		if !t.TLSClientConfig.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("reading notify.tls_ca: %q holds no certificate in PEM: %w", cfg.CAFile, inventory.ErrInvalid)
+		}
+	}
+	if cfg.Look == 0 {
+		cfg.Look = time.Second
+	}
+	return &Sender{cfg: cfg, client: &http.Client{
+		Transport: t, Timeout: attemptTime,
+		// What is signed for one receiver goes to no other.
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}}, nil
+}
+
+// Receiver is where notices go, as far as it may be shown.
+func (s *Sender) Receiver() string {
+	u, err := url.Parse(s.cfg.URL)
+	if err != nil {
+		return ""
+	}
+	return u.Scheme + "://" + u.Host
+}
+
+// Run sends what is due until ctx ends.
+func (s *Sender) Run(ctx context.Context) error {
+	timer := time.NewTicker(s.cfg.Look)
+	defer timer.Stop()
+	for {
+		for s.next(ctx) {
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-timer.C:
+		}
+	}
+}
+
+// next sends one notice, and tells whether there may be more that are due.
+func (s *Sender) next(ctx context.Context) bool {
+	n, err := s.cfg.Outbox.NextNotice(ctx)
+	if ctx.Err() != nil || errors.Is(err, inventory.ErrNotFound) {
+		return false
+	}
+	if err != nil {
+		s.cfg.Log.Warn("looking for notices", "error", err)
+		return false
+	}
+	if err = s.send(ctx, n.Notice); err == nil {
+		// When this cannot be written, the notice is sent once more; that the
+		// server ends now is no reason.
+		if err := s.cfg.Outbox.NoticeSent(context.WithoutCancel(ctx), n.ID); err != nil {
+			s.cfg.Log.Warn("a notice was sent and will be sent again", "notice", n.ID, "error", err)
+			return false
+		}
+		s.cfg.Log.Info("notice sent", "notice", n.ID, "event", n.Event, "machine", n.Machine, "attempts", n.Attempts+1)
+		return true
+	}
+	if ctx.Err() != nil {
+		return false // this server ends; that is nothing about the receiver
+	}
+	var due time.Time
+	if n.Attempts+1 < keepTrying {
+		due = s.cfg.Now().Add(pause(n.Attempts))
+	}
+	s.cfg.Log.Warn("notice not sent", "notice", n.ID, "event", n.Event, "machine", n.Machine, "attempts", n.Attempts+1, "error", err, "again", due)
+	if err := s.cfg.Outbox.NoticeFailed(ctx, n.ID, err.Error(), due); err != nil {
+		s.cfg.Log.Warn("noting that a notice was not sent", "notice", n.ID, "error", err)
+		return false
+	}
+	return true
+}
+
+// pause is how long to wait after so many attempts and one more.
+func pause(before int) time.Duration {
+	d := firstPause
+	for ; before > 0 && d < longestPause; before-- {
+		d *= 2
+	}
+	return min(d, longestPause)
+}
+
+// Test sends a notice of its own at once, past the outbox.
+func (s *Sender) Test(ctx context.Context) (id string, err error) {
+	var raw [16]byte
+	if _, err := rand.Read(raw[:]); err != nil {
+		return "", err
+	}
+	n := inventory.Notice{ID: hex.EncodeToString(raw[:]), Event: inventory.NoticeTest, Time: s.cfg.Now().UTC(), Text: "Somebody tries out whether notices arrive."}
+	if err := s.send(ctx, n); err != nil {
+		return n.ID, fmt.Errorf("sending a notice to %s: %w", s.Receiver(), err)
+	}
+	return n.ID, nil
+}
+
+// send makes one attempt. Its errors name neither the URL nor the secret.
+func (s *Sender) send(ctx context.Context, n inventory.Notice) error {
+	secret, err := s.secret()
+	if err != nil {
+		return err
+	}
+	body, err := json.Marshal(struct {
+		Server string `json:"server"`
+		inventory.Notice
+	}{s.cfg.Server, n})
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, attemptTime)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.cfg.URL, bytes.NewReader(body))
+	if err != nil {
+		return errors.New("notify.url is no URL")
+	}
+	at := strconv.FormatInt(s.cfg.Now().Unix(), 10)
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("User-Agent", "ingot/"+s.cfg.Version)
+	req.Header.Set(HeaderNotice, n.ID)
+	req.Header.Set(HeaderTimestamp, at)
+	req.Header.Set(HeaderSignature, Sign(secret, at, body))
+	resp, err := s.client.Do(req)
+	if err != nil {
+		var u *url.Error
+		if errors.As(err, &u) { // which has the whole URL in its text
+			err = u.Err
+		}
+		return err
+	}
+	defer resp.Body.Close()
+	// What it says is nobody's business; reading some keeps the connection.
+	_, _ = io.CopyN(io.Discard, resp.Body, 4<<10)
+	if resp.StatusCode < 200 || resp.StatusCode > 299 {
+		return fmt.Errorf("the receiver answers %d %s", resp.StatusCode, http.StatusText(resp.StatusCode))
+	}
+	return nil
+}
+
+func (s *Sender) secret() ([]byte, error) {
+	b, err := os.ReadFile(s.cfg.SecretFile)
+	if err != nil {
+		return nil, fmt.Errorf("reading notify.secret_file: %w", err)
+	}
+	b = bytes.TrimSpace(b)
+	if len(b) < shortestSecret {
+		return nil, fmt.Errorf("notify.secret_file holds fewer than %d characters (make one: openssl rand -hex 32): %w", shortestSecret, inventory.ErrInvalid)
+	}
+	return b, nil
+}
+
+// Sign returns the signature of a body that is sent at a time, as in
+// HeaderTimestamp.
+func Sign(secret []byte, timestamp string, body []byte) string {
+	h := hmac.New(sha256.New, secret)
+	h.Write([]byte(timestamp + "."))
+	h.Write(body)
+	return "v1=" + hex.EncodeToString(h.Sum(nil))
+}
+
+// Verify is what a receiver does: it tells whether the signature is that of
+// the body, and not older (or newer) than age. Seconds of HeaderTimestamp are
+// compared with now.
+func Verify(secret []byte, h http.Header, body []byte, now time.Time, age time.Duration) error {
+	at := h.Get(HeaderTimestamp)
+	seconds, err := strconv.ParseInt(at, 10, 64)
+	if err != nil {
+		return fmt.Errorf("reading %s: %w", HeaderTimestamp, inventory.ErrInvalid)
+	}
+	if d := now.Sub(time.Unix(seconds, 0)); d > age || d < -age {
+		return fmt.Errorf("%s is %s away: %w", HeaderTimestamp, d.Truncate(time.Second), inventory.ErrRefused)
+	}
+	if !hmac.Equal([]byte(strings.TrimSpace(h.Get(HeaderSignature))), []byte(Sign(secret, at, body))) {
+		return fmt.Errorf("%s is not that of the body: %w", HeaderSignature, inventory.ErrRefused)
+	}
+	return nil
+}

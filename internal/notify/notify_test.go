@@ -1,0 +1,435 @@
+package notify
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"log"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/inventory/sqlite"
+)
+
+const secret = "0123456789abcdef0123456789abcdef-CANARY-secret"
+
+// receiver is somebody's webhook: it takes a notice when told to.
+type receiver struct {
+	*httptest.Server
+	mu     sync.Mutex
+	answer func(n int) int // status of the nth request, from 1
+	got    []inventory.Notice
+	bodies []string
+	taken  chan inventory.Notice
+	bad    []error
+}
+
+func newReceiver(t *testing.T, answer func(n int) int) *receiver {
+	t.Helper()
+	r := &receiver{answer: answer, taken: make(chan inventory.Notice, 5000)}
+	r.Server = httptest.NewServer(r)
+	t.Cleanup(r.Close)
+	return r
+}
+
+func (r *receiver) ServeHTTP(w http.ResponseWriter, q *http.Request) {
+	body, err := io.ReadAll(q.Body)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err == nil {
+		err = Verify([]byte(secret), q.Header, body, time.Now(), time.Minute)
+	}
+	var n inventory.Notice
+	if err == nil {
+		err = json.Unmarshal(body, &n)
+	}
+	if err == nil && (q.Method != http.MethodPost || q.Header.Get(HeaderNotice) != n.ID || n.ID == "") {
+		err = fmt.Errorf("%s with id %q for %q", q.Method, q.Header.Get(HeaderNotice), n.ID)
+	}
+	if err != nil {
+		r.bad = append(r.bad, err)
+	}
+	r.got, r.bodies = append(r.got, n), append(r.bodies, string(body))
+	status := http.StatusNoContent
+	if r.answer != nil {
+		status = r.answer(len(r.got))
+	}
+	if status >= 300 && status < 400 {
+		w.Header().Set("Location", r.URL+"/elsewhere")
+	}
+	w.WriteHeader(status)
+	if status < 300 {
+		r.taken <- n
+	}
+}
+
+func (r *receiver) await(t *testing.T) inventory.Notice {
+	t.Helper()
+	select {
+	case n := <-r.taken:
+		return n
+	case <-time.After(30 * time.Second):
+		t.Fatal("no notice came")
+	}
+	return inventory.Notice{}
+}
+
+// clock is one that tests move.
+type clock struct {
+	mu sync.Mutex
+	at time.Time
+}
+
+func (c *clock) now() time.Time { c.mu.Lock(); defer c.mu.Unlock(); return c.at }
+
+func (c *clock) add(d time.Duration) { c.mu.Lock(); defer c.mu.Unlock(); c.at = c.at.Add(d) }
+
+type site struct {
+	t     *testing.T
+	file  string
+	clock *clock
+	store *sqlite.Store
+	log   *bytes.Buffer
+	cfg   Config
+}
+
+func newSite(t *testing.T, to string, events ...string) *site {
+	t.Helper()
+	dir := t.TempDir()
+	s := &site{t: t, file: filepath.Join(dir, "ingot.db"), clock: &clock{at: time.Now()}, log: &bytes.Buffer{}}
+	file := filepath.Join(dir, "secret")
+	require.NoError(t, os.WriteFile(file, []byte(secret+"\n"), 0o600))
+	s.cfg = Config{URL: to, SecretFile: file, Server: "nas", Version: "1", Log: slog.New(slog.NewTextHandler(s.log, nil)), Now: s.clock.now, Look: 5 * time.Millisecond}
+	s.open(events...)
+	return s
+}
+
+// open opens the inventory, as a server that starts does.
+func (s *site) open(events ...string) {
+	s.t.Helper()
+	var err error
+	s.store, err = sqlite.Open(s.t.Context(), s.file, nil, sqlite.WithNotices(events...), sqlite.WithClock(s.clock.now))
+	require.NoError(s.t, err)
+	s.cfg.Outbox = s.store
+	s.t.Cleanup(func() { _ = s.store.Close() }) // twice is harmless
+}
+
+// run delivers until the returned function is called.
+func (s *site) run() (stop func()) {
+	s.t.Helper()
+	sender, err := New(s.cfg)
+	require.NoError(s.t, err)
+	ctx, cancel := context.WithCancel(s.t.Context())
+	done := make(chan error, 1)
+	go func() { done <- sender.Run(ctx) }()
+	return func() {
+		cancel()
+		require.ErrorIs(s.t, <-done, context.Canceled)
+	}
+}
+
+func waiting(run, question string) inventory.Workflow {
+	return inventory.Workflow{
+		Run: run, ID: "machine/node-1", Type: "Provision", Machine: "node-1", State: inventory.StateRunning, Phase: inventory.PhaseWaiting, Seq: 3,
+		Message: "two disks match", Next: "ingot workflow decide node-1 --question " + question + " --choice retry",
+		Question: &inventory.Question{ID: question, Text: "two disks\n match\x1b[2J", Choices: []string{"retry", "abort"}},
+	}
+}
+
+func TestDeliversSigned(t *testing.T) {
+	r := newReceiver(t, nil)
+	s := newSite(t, r.URL)
+	require.NoError(t, s.store.PutWorkflow(t.Context(), waiting("r1", "1.bind.1")))
+	stop := s.run()
+	defer stop()
+	n := r.await(t)
+	require.Equal(t, inventory.NoticeWaiting, n.Event)
+	require.Equal(t, []string{"node-1", "Provision", "machine/node-1", "r1", "1.bind.1"}, []string{n.Machine, n.Type, n.Workflow, n.Run, n.Question})
+	require.Equal(t, "two disks match[2J", n.Text, "one line, nothing that moves a cursor")
+	require.Equal(t, []string{"retry", "abort"}, n.Choices)
+	require.Contains(t, n.Next, "ingot workflow decide")
+	require.Empty(t, r.bad)
+	require.Contains(t, r.bodies[0], `"server":"nas"`)
+}
+
+// What is told, and what is not told twice.
+func TestEvents(t *testing.T) {
+	r := newReceiver(t, nil)
+	s := newSite(t, r.URL)
+	put := func(w inventory.Workflow) { t.Helper(); require.NoError(t, s.store.PutWorkflow(t.Context(), w)) }
+	w := waiting("r1", "1.bind.1")
+	w.Phase, w.Question, w.Seq = inventory.PhasePlan, nil, 1
+	w.Next = ""
+	put(w)
+	put(waiting("r1", "1.bind.1"))
+	put(waiting("r1", "1.bind.1")) // the same once more
+	late := w
+	put(late) // older than what stands
+	again := waiting("r1", "1.bind.2")
+	again.Seq = 4
+	put(again)
+	button := again
+	button.Phase, button.Question, button.Next, button.Seq, button.Message = inventory.PhasePower, nil, "power it on", 5, "power it on now"
+	put(button)
+	button.Seq = 6
+	put(button)
+	power := waiting("r1", "1.power.1.1")
+	power.Seq = 7
+	put(power)
+	over := power
+	over.State, over.Phase, over.Question, over.Next, over.Seq, over.Message = inventory.StateFailed, inventory.PhaseFailed, nil, "", 8, "BMC unreachable"
+	put(over)
+	put(over)
+	for run, state := range map[string]string{"r2": inventory.StateCancelled, "r3": inventory.StateSuccess} {
+		fine := over
+		fine.Run, fine.State = run, state
+		put(fine)
+	}
+	o := inventory.Operation{Run: "o1", ID: "recover/all", Type: "Recover", Name: "all", State: inventory.StateRunning, Step: "x", Seq: 1}
+	require.NoError(t, s.store.PutOperation(t.Context(), o))
+	o.Seq, o.Question = 2, &inventory.Question{ID: "0.x.1", Text: "go on?"}
+	require.NoError(t, s.store.PutOperation(t.Context(), o))
+	require.NoError(t, s.store.PutOperation(t.Context(), o))
+	o.Seq, o.Question, o.State, o.Message = 3, nil, inventory.StateTimeout, "too late"
+	require.NoError(t, s.store.PutOperation(t.Context(), o))
+
+	stop := s.run()
+	var got []string
+	ids := map[string]bool{}
+	for range 7 {
+		n := r.await(t)
+		got = append(got, strings.TrimSpace(n.Run+" "+n.Event+" "+n.Question))
+		ids[n.ID] = true
+	}
+	require.Equal(t, []string{
+		"r1 waiting-for-person 1.bind.1", "r1 waiting-for-person 1.bind.2", "r1 waiting-for-person", "r1 bmc-given-up 1.power.1.1", "r1 failed",
+		"o1 waiting-for-person 0.x.1", "o1 failed",
+	}, got)
+	require.Len(t, ids, 7)
+	require.Eventually(t, func() bool {
+		counts, err := s.store.Notices(t.Context())
+		return err == nil && counts.Waiting == 0 && !counts.Sent.IsZero()
+	}, 30*time.Second, 5*time.Millisecond)
+	stop()
+	require.Len(t, r.got, 7)
+}
+
+func TestOnlyWhatIsAskedFor(t *testing.T) {
+	r := newReceiver(t, nil)
+	s := newSite(t, r.URL, inventory.NoticeWaiting)
+	failed := inventory.Workflow{Run: "r0", ID: "machine/a", Machine: "a", State: inventory.StateFailed, Phase: inventory.PhaseFailed}
+	require.NoError(t, s.store.PutWorkflow(t.Context(), failed))
+	require.NoError(t, s.store.PutWorkflow(t.Context(), waiting("r1", "1.power.1.1")))
+	defer s.run()()
+	n := r.await(t)
+	require.Equal(t, "r1 waiting-for-person", n.Run+" "+n.Event, "a BMC that was given up waits for a person, too")
+	counts, err := s.store.Notices(t.Context())
+	require.NoError(t, err)
+	require.LessOrEqual(t, counts.Waiting, 1)
+}
+
+// A receiver that fails, and a server that is restarted meanwhile: the notice
+// comes in the end, under the id of the first attempt.
+func TestAtLeastOnceOverRestarts(t *testing.T) {
+	r := newReceiver(t, func(n int) int { return map[bool]int{true: 503, false: 200}[n <= 3] })
+	s := newSite(t, r.URL)
+	require.NoError(t, s.store.PutWorkflow(t.Context(), waiting("r1", "1.bind.1")))
+	attempts := func() int { r.mu.Lock(); defer r.mu.Unlock(); return len(r.got) }
+	for n := 1; n <= 3; n++ {
+		stop := s.run()
+		require.Eventually(t, func() bool {
+			counts, err := s.store.Notices(t.Context())
+			return err == nil && attempts() == n && counts.Waiting == 1 && strings.Contains(counts.Error, "503")
+		}, 30*time.Second, 5*time.Millisecond)
+		stop()
+		require.NoError(t, s.store.Close())
+		s.open()
+		_, err := s.store.NextNotice(t.Context())
+		require.ErrorIs(t, err, inventory.ErrNotFound, "not before its time")
+		s.clock.add(pause(n - 1))
+	}
+	defer s.run()()
+	last := r.await(t)
+	require.Equal(t, 4, attempts())
+	for _, n := range r.got {
+		require.Equal(t, last.ID, n.ID)
+	}
+	require.Empty(t, r.bad)
+}
+
+// The word that it was sent is lost: it is sent again, and the receiver knows
+// it by its id.
+type forgetful struct {
+	Outbox
+	once sync.Once
+}
+
+func (f *forgetful) NoticeSent(ctx context.Context, id string) error {
+	err := error(nil)
+	f.once.Do(func() { err = inventory.ErrFull })
+	if err != nil {
+		return err
+	}
+	return f.Outbox.NoticeSent(ctx, id)
+}
+
+func TestSentTwiceRatherThanNever(t *testing.T) {
+	r := newReceiver(t, nil)
+	s := newSite(t, r.URL)
+	require.NoError(t, s.store.PutWorkflow(t.Context(), waiting("r1", "1.bind.1")))
+	s.cfg.Outbox = &forgetful{Outbox: s.store}
+	defer s.run()()
+	require.Equal(t, r.await(t).ID, r.await(t).ID)
+}
+
+// A receiver that is away must not fill the disk: the oldest are dropped, and
+// that is said.
+func TestQueueIsBounded(t *testing.T) {
+	s := newSite(t, "http://127.0.0.1:1/")
+	for i := range 1010 {
+		require.NoError(t, s.store.PutWorkflow(t.Context(), waiting(fmt.Sprintf("r%04d", i), "1.bind.1")))
+	}
+	counts, err := s.store.Notices(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, 1000, counts.Waiting)
+	require.Equal(t, 10, counts.Dropped)
+	n, err := s.store.NextNotice(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, "r0010", n.Run, "the oldest went")
+}
+
+func TestNobodyIsTold(t *testing.T) {
+	store, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "ingot.db"), nil)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, store.Close()) }()
+	require.NoError(t, store.PutWorkflow(t.Context(), waiting("r1", "1.bind.1")))
+	_, err = store.NextNotice(t.Context())
+	require.ErrorIs(t, err, inventory.ErrNotFound)
+}
+
+func TestPauses(t *testing.T) {
+	require.Equal(t, []time.Duration{5 * time.Second, 10 * time.Second, 20 * time.Second}, []time.Duration{pause(0), pause(1), pause(2)})
+	require.Equal(t, longestPause, pause(20))
+	require.Equal(t, longestPause, pause(keepTrying))
+}
+
+// A notice that is never taken is given up in the end, and so is none before.
+func TestGivesUp(t *testing.T) {
+	s := newSite(t, "http://127.0.0.1:1/")
+	require.NoError(t, s.store.PutWorkflow(t.Context(), waiting("r1", "1.bind.1")))
+	sender, err := New(s.cfg)
+	require.NoError(t, err)
+	n := 0
+	for ; n < 2*keepTrying; n++ {
+		counts, err := s.store.Notices(t.Context())
+		require.NoError(t, err)
+		if counts.Waiting == 0 {
+			require.Equal(t, 1, counts.Dropped)
+			break
+		}
+		sender.next(t.Context())
+		s.clock.add(longestPause)
+	}
+	require.Equal(t, keepTrying, n)
+}
+
+// S46: neither the secret, nor the token in the URL, nor anything of a
+// machine's secrets is in a payload, a log, a status or an error.
+func TestS46NothingSecretLeaves(t *testing.T) {
+	const token = "CANARY-url-token"
+	for name, answer := range map[string]int{"refused": 403, "redirected": 302, "gone": 0} {
+		t.Run(name, func(t *testing.T) {
+			r := newReceiver(t, func(int) int { return answer })
+			if answer == 0 {
+				r.Close()
+			}
+			s := newSite(t, r.URL+"/hook/"+token+"?key="+token)
+			require.NoError(t, s.store.PutWorkflow(t.Context(), waiting("r1", "1.bind.1")))
+			sender, err := New(s.cfg)
+			require.NoError(t, err)
+			require.True(t, sender.next(t.Context()))
+			_, err = sender.Test(t.Context())
+			require.Error(t, err)
+			counts, countErr := s.store.Notices(t.Context())
+			require.NoError(t, countErr)
+			require.NotEmpty(t, counts.Error)
+			seen := fmt.Sprint(s.log, counts, err, sender.Receiver(), r.bodies)
+			require.NotContains(t, seen, "CANARY")
+			require.Len(t, r.got, map[bool]int{true: 2, false: 0}[answer != 0], "a redirection is not followed")
+		})
+	}
+}
+
+func TestSecretFile(t *testing.T) {
+	r := newReceiver(t, nil)
+	s := newSite(t, r.URL)
+	sender, err := New(s.cfg)
+	require.NoError(t, err)
+	_, err = sender.Test(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, inventory.NoticeTest, r.got[0].Event)
+	require.NoError(t, os.WriteFile(s.cfg.SecretFile, []byte("short"), 0o600))
+	_, err = sender.Test(t.Context())
+	require.ErrorContains(t, err, "openssl rand -hex 32")
+	require.NoError(t, os.Remove(s.cfg.SecretFile))
+	_, err = sender.Test(t.Context())
+	require.ErrorIs(t, err, os.ErrNotExist)
+	require.Len(t, r.got, 1, "nothing unsigned is sent")
+}
+
+// TLS is verified: by the system's authorities, or by those of tls_ca alone.
+func TestTLSIsVerified(t *testing.T) {
+	r := newReceiver(t, nil)
+	tls := httptest.NewTLSServer(r)
+	defer tls.Close()
+	tls.Config.ErrorLog = log.New(io.Discard, "", 0)
+	s := newSite(t, tls.URL)
+	sender, err := New(s.cfg)
+	require.NoError(t, err)
+	_, err = sender.Test(t.Context())
+	require.ErrorContains(t, err, "certificate")
+	require.Empty(t, r.got)
+
+	s.cfg.CAFile = filepath.Join(t.TempDir(), "ca.pem")
+	_, err = New(s.cfg)
+	require.ErrorIs(t, err, os.ErrNotExist)
+	require.NoError(t, os.WriteFile(s.cfg.CAFile, []byte("no"), 0o600))
+	_, err = New(s.cfg)
+	require.ErrorIs(t, err, inventory.ErrInvalid)
+	require.NoError(t, os.WriteFile(s.cfg.CAFile, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: tls.Certificate().Raw}), 0o600))
+	sender, err = New(s.cfg)
+	require.NoError(t, err)
+	_, err = sender.Test(t.Context())
+	require.NoError(t, err)
+}
+
+func TestVerify(t *testing.T) {
+	now := time.Unix(1_800_000_000, 0)
+	body := []byte(`{"id":"x"}`)
+	h := http.Header{}
+	h.Set(HeaderTimestamp, "1800000000")
+	h.Set(HeaderSignature, Sign([]byte(secret), "1800000000", body))
+	require.NoError(t, Verify([]byte(secret), h, body, now.Add(time.Minute), 5*time.Minute))
+	require.ErrorIs(t, Verify([]byte(secret), h, body, now.Add(6*time.Minute), 5*time.Minute), inventory.ErrRefused)
+	require.ErrorIs(t, Verify([]byte(secret), h, []byte(`{"id":"y"}`), now, 5*time.Minute), inventory.ErrRefused)
+	require.ErrorIs(t, Verify([]byte(secret+"x"), h, body, now, 5*time.Minute), inventory.ErrRefused)
+	h.Set(HeaderTimestamp, "1800000001")
+	require.ErrorIs(t, Verify([]byte(secret), h, body, now, 5*time.Minute), inventory.ErrRefused, "the time is signed, too")
+	h.Del(HeaderTimestamp)
+	require.ErrorIs(t, Verify([]byte(secret), h, body, now, 5*time.Minute), inventory.ErrInvalid)
+	// printf '%s.%s' 1800000000 '{"id":"x"}' | openssl dgst -sha256 -hmac key
+	require.Equal(t, "v1=cc4a461f71b21229de3ee6440d476ffef0b457f706a750e452af6e06a486e03c", Sign([]byte("key"), "1800000000", body))
+}

@@ -1,0 +1,136 @@
+package inventory
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"strings"
+	"time"
+	"unicode"
+)
+
+// Events that somebody who is not in the room is told of.
+const (
+	NoticeWaiting = "waiting-for-person" // nothing goes on before a person decides, or presses a button
+	NoticeFailed  = "failed"             // a run or an operation has failed, or ran out of time
+	NoticeBMC     = "bmc-given-up"       // a machine could not be switched by its BMC; a person is asked
+	NoticeTest    = "test"               // somebody tries out whether notices arrive
+)
+
+// NoticeEvents lists the events that a configuration may choose from.
+func NoticeEvents() []string { return []string{NoticeWaiting, NoticeFailed, NoticeBMC} }
+
+// A Notice is one such word. It says what stands in the record of its run, and
+// so holds no secret; it says less than the record, because it leaves the site.
+type Notice struct {
+	// ID stays the same however often the notice is sent: who gets one twice
+	// knows it by that.
+	ID       string    `json:"id"`
+	Event    string    `json:"event"`
+	Time     time.Time `json:"time"`
+	Machine  string    `json:"machine,omitempty"`
+	Type     string    `json:"type,omitempty"`     // of the workflow: Provision, Recover …
+	Workflow string    `json:"workflow,omitempty"` // its id
+	Run      string    `json:"run,omitempty"`
+	// Question is the id of what is asked, Choices the answers to choose from.
+	Question string   `json:"question,omitempty"`
+	Choices  []string `json:"choices,omitempty"`
+	Text     string   `json:"text,omitempty"` // what is awaited, or what went wrong
+	Next     string   `json:"next,omitempty"` // the command that helps
+}
+
+// An OpenNotice is one that was not delivered yet.
+type OpenNotice struct {
+	Notice
+	Attempts int // so far
+}
+
+// NoticeCounts says how it stands with notices.
+type NoticeCounts struct {
+	Waiting int       // to be delivered
+	Oldest  time.Time // of these
+	Sent    time.Time // when one was delivered last
+	Error   string    // of the last attempt, when that failed
+	Dropped int       // of the last ones, because too many waited or for too long
+}
+
+// maxNoticeText bounds the texts of a notice, in characters.
+const maxNoticeText = 500
+
+// NoticesOf tells what there is to say of a record, given the one that stood
+// before it (zero: none). There may be several ways to say it, the most exact
+// first: the first one that is asked for is said.
+func (w Workflow) NoticesOf(before Workflow) []Notice {
+	n := Notice{Time: w.Updated, Machine: w.Machine, Type: w.Type, Workflow: w.ID, Run: w.Run, Text: w.Message, Next: w.Next}
+	switch {
+	case failed(w.State) && !Final(before.State):
+		return notices(n, "", NoticeFailed)
+	case Final(w.State) || !w.AwaitsPerson():
+		return nil
+	case w.Question != nil:
+		if before.AwaitsPerson() && before.Question != nil && before.Question.ID == w.Question.ID {
+			return nil
+		}
+		n = n.asking(*w.Question)
+		if parts := strings.Split(w.Question.ID, "."); len(parts) > 1 && parts[1] == PhasePower {
+			return notices(n, w.Question.ID, NoticeBMC, NoticeWaiting)
+		}
+		return notices(n, w.Question.ID, NoticeWaiting)
+	case before.AwaitsPerson() && before.Phase == w.Phase:
+		return nil
+	}
+	return notices(n, fmt.Sprintf("%s.%d", w.Phase, w.Seq), NoticeWaiting)
+}
+
+// NoticesOf is that of an operation.
+func (o Operation) NoticesOf(before Operation) []Notice {
+	n := Notice{Time: o.Updated, Type: o.Type, Workflow: o.ID, Run: o.Run, Text: o.Message, Next: o.Next}
+	switch {
+	case failed(o.State) && !Final(before.State):
+		return notices(n, "", NoticeFailed)
+	case Final(o.State) || o.Question == nil || before.Question != nil && before.Question.ID == o.Question.ID:
+		return nil
+	}
+	return notices(n.asking(*o.Question), o.Question.ID, NoticeWaiting)
+}
+
+func failed(state string) bool { return state == StateFailed || state == StateTimeout }
+
+func (n Notice) asking(q Question) Notice {
+	n.Question, n.Choices = q.ID, q.Choices
+	if q.Text != "" {
+		n.Text = q.Text
+	}
+	return n
+}
+
+// notices makes the same notice of each event. key tells what is said from
+// whatever else is said of the run.
+func notices(n Notice, key string, events ...string) []Notice {
+	n.Text, n.Next = oneLine(n.Text), oneLine(n.Next)
+	var out []Notice
+	for _, e := range events {
+		n.Event = e
+		sum := sha256.Sum256([]byte(n.Run + "\x00" + e + "\x00" + key))
+		n.ID = hex.EncodeToString(sum[:16])
+		out = append(out, n)
+	}
+	return out
+}
+
+// oneLine keeps what can be printed of a text: some of it comes from machines.
+func oneLine(s string) string {
+	var b strings.Builder
+	n := 0
+	for _, r := range strings.Join(strings.Fields(s), " ") {
+		if !unicode.IsPrint(r) {
+			continue
+		}
+		if n++; n > maxNoticeText {
+			b.WriteString("…")
+			break
+		}
+		b.WriteRune(r)
+	}
+	return b.String()
+}
