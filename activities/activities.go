@@ -32,8 +32,9 @@ type Activities struct {
 	Assignments Assignments
 	Records     Records
 	Operations  Operations
+	Mover       Mover // nil: this server cannot move
+	Moving      Moving
 	BMC         BMC
-	Site        Site
 	Labs        Labs
 	Presence    Presence
 	Relays      Relays
@@ -41,23 +42,24 @@ type Activities struct {
 	Talos       TalosNodes
 	Kubernetes  Kubernetes
 	Clusters    Clusters
-	Log         *slog.Logger
 	Peers       Peers
 	Site        Site
+	Log         *slog.Logger
 	// Now is what the wall clock shows; Clock is what has really passed.
 	Now   func() time.Time
 	Clock Clock
 	// Heard tells how long ago, by a clock that nobody sets, this process heard
 	// the agent of the owner's boot; false: never.
 	Heard func(o inventory.Owner, boot int) (time.Duration, bool)
-	// Dial reaches the network; nil: the host's.
-	Dial func(ctx context.Context, network, address string) (net.Conn, error)
-	// Troubles, if not nil, is told of each attempt by the worker.
 	// ProbeEvery is how often installed systems are asked whether they are
 	// ready; 0: every 5 s.
 	ProbeEvery time.Duration
 	// Dial reaches the network; nil: the host's.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+	// VerifySite looks at the site from outside and names what a person should
+	// see to; nil: not looked at.
+	VerifySite func(ctx context.Context) ([]string, error)
+	// Troubles, if not nil, is told of each attempt by the worker.
 	Troubles *Troubles
 
 	// confirmed is the time, in Unix nanoseconds, of the newest event of which

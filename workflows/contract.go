@@ -157,6 +157,9 @@ type MigrateInput struct {
 	// Target is the peer to move to, as this server's configuration or inventory
 	// knows it by name.
 	Target string `json:"target"`
+	// Genesis names the lab file that has the router whose relay is switched;
+	// without one, nobody's is.
+	Genesis string `json:"genesis,omitempty"`
 }
 
 // GenesisInput starts Genesis under the id genesis/<name>. The file lies in the

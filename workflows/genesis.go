@@ -182,7 +182,7 @@ func (g *bootstrap) migrate(ctx workflow.Context, row *inventory.OperationStep, 
 		WorkflowID: id, ParentClosePolicy: enums.PARENT_CLOSE_POLICY_ABANDON, WorkflowIDReusePolicy: enums.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE,
 	})
 	var begun workflow.Execution
-	err := workflow.ExecuteChildWorkflow(child, MigrateType, MigrateInput{Name: g.target, Target: g.target}).GetChildWorkflowExecution().Get(ctx, &begun)
+	err := workflow.ExecuteChildWorkflow(child, MigrateType, MigrateInput{Name: g.target, Target: g.target, Genesis: g.in.Name}).GetChildWorkflowExecution().Get(ctx, &begun)
 	var under *temporal.ChildWorkflowExecutionAlreadyStartedError
 	if errors.As(err, &under) { // begun by an earlier run of this Genesis, or by a person: it is the same house that moves
 		err = workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, quick), do.OpenOperation, id).Get(ctx, &begun.RunID)

@@ -241,7 +241,12 @@ func unpack(ctx context.Context, file, dir string, images bool) (u unpacked, err
 		return u, err
 	}
 	defer func() { _ = f.Close() }() // only read
-	u.m, err = backup.Read(f, func(_ backup.Manifest, p backup.Part, r io.Reader) error {
+	return unpackFrom(ctx, f, dir, images)
+}
+
+// unpackFrom is unpack of what somebody sends.
+func unpackFrom(ctx context.Context, from io.Reader, dir string, images bool) (u unpacked, err error) {
+	u.m, err = backup.Read(from, func(_ backup.Manifest, p backup.Part, r io.Reader) error {
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()

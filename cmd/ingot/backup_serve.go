@@ -108,7 +108,19 @@ func (s *server) backup(ctx context.Context, q api.BackupRequest) (_ api.Archive
 // roomForBackup refuses a backup whose copies would take the room that runs
 // under way need.
 func (s *server) roomForBackup(dir string) error {
-	var need int64
+	need, err := s.databases()
+	if err != nil {
+		return err
+	}
+	free, err := reserve.Free(dir)
+	if err == nil && free < need+s.cfg.MinFree<<20 {
+		err = fmt.Errorf("a backup needs %s in %s for as long as it takes, and %s are free: %w", size(need+s.cfg.MinFree<<20), s.cfg.DataDir, size(free), inventory.ErrFull)
+	}
+	return err
+}
+
+// databases is how many bytes both databases take.
+func (s *server) databases() (need int64, err error) {
 	db := filepath.Join(s.cfg.DataDir, "ingot.db")
 	temporal := temporalchild.DefaultConfig(filepath.Join(s.cfg.DataDir, "temporal")).File
 	for _, file := range []string{db, db + "-wal", temporal, temporal + "-wal"} {
@@ -116,14 +128,10 @@ func (s *server) roomForBackup(dir string) error {
 		if err == nil {
 			need += st.Size()
 		} else if !errors.Is(err, fs.ErrNotExist) {
-			return err
+			return 0, err
 		}
 	}
-	free, err := reserve.Free(dir)
-	if err == nil && free < need+s.cfg.MinFree<<20 {
-		err = fmt.Errorf("a backup needs %s in %s for as long as it takes, and %s are free: %w", size(need+s.cfg.MinFree<<20), s.cfg.DataDir, size(free), inventory.ErrFull)
-	}
-	return err
+	return need, nil
 }
 
 // add makes the file at path a part of the archive.

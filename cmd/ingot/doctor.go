@@ -236,8 +236,11 @@ func (d *doctor) clock() {
 }
 
 // ports tries every socket that ingot serve would bind.
-func (d *doctor) ports() {
-	type socket struct{ network, addr, key string }
+// socket is one on which the server listens, by its configuration.
+type socket struct{ network, addr, key string }
+
+// sockets are all of them; an error is one of the provisioning network.
+func (d *doctor) sockets() ([]socket, error) {
 	sockets := []socket{{"tcp", d.cfg.Listen, "listen"}}
 	if d.cfg.Temporal.Address == "" {
 		for n := range 4 {
@@ -246,21 +249,29 @@ func (d *doctor) ports() {
 		sockets = append(sockets, socket{"tcp", config.Join("127.0.0.1", d.cfg.Temporal.UIPort), "temporal.ui_port"})
 	}
 	if n := d.cfg.Netboot; n.On() {
-		if a, err := provisioningAddress(n); err == nil {
-			at, dhcp := n.Bind(a), "0.0.0.0"
-			if n.RelayOnly {
-				dhcp = at
-			}
-			for _, p := range n.HTTP {
-				sockets = append(sockets, socket{"tcp", config.Join(at, p), "netboot.http"})
-			}
-			for _, p := range n.Metadata {
-				sockets = append(sockets, socket{"tcp", config.Join(at, p), "netboot.metadata"})
-			}
-			sockets = append(sockets, socket{"tcp", config.Join(at, n.Agent), "netboot.agent"},
-				socket{"udp", config.Join(at, n.TFTP), "netboot.tftp"}, socket{"udp", config.Join(dhcp, 67), "DHCP"})
+		a, err := provisioningAddress(n)
+		if err != nil {
+			return sockets, err
 		}
+		at, dhcp := n.Bind(a), "0.0.0.0"
+		if n.RelayOnly {
+			dhcp = at
+		}
+		for _, p := range n.HTTP {
+			sockets = append(sockets, socket{"tcp", config.Join(at, p), "netboot.http"})
+		}
+		for _, p := range n.Metadata {
+			sockets = append(sockets, socket{"tcp", config.Join(at, p), "netboot.metadata"})
+		}
+		sockets = append(sockets, socket{"tcp", config.Join(at, n.Agent), "netboot.agent"},
+			socket{"udp", config.Join(at, n.TFTP), "netboot.tftp"}, socket{"udp", config.Join(dhcp, 67), "DHCP"})
 	}
+	return sockets, nil
+}
+
+func (d *doctor) ports() {
+	// What is wrong with the provisioning network is told with its interfaces.
+	sockets, _ := d.sockets()
 	good := 0
 	for _, s := range sockets {
 		err := bind(s.network, s.addr)

@@ -33,9 +33,11 @@ import (
 	"github.com/ingotmetal/ingot/bootsvc"
 	"github.com/ingotmetal/ingot/internal/clock"
 	"github.com/ingotmetal/ingot/internal/config"
+	"github.com/ingotmetal/ingot/internal/endpoint"
 	"github.com/ingotmetal/ingot/internal/httpserve"
 	"github.com/ingotmetal/ingot/internal/keyring"
 	"github.com/ingotmetal/ingot/internal/reserve"
+	"github.com/ingotmetal/ingot/internal/talosapi"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/inventory/sqlite"
 	"github.com/ingotmetal/ingot/metadatasvc"
@@ -103,20 +105,9 @@ type server struct {
 	configFile string
 	restored   inventory.Restore
 	backingUp  sync.Mutex // held while a backup is made
-}
 
-func serve(ctx context.Context, cfg config.Config, file string, log *slog.Logger, out io.Writer) error {
-	s, err := newServer(ctx, cfg, log)
-	if err != nil {
-		return err
-	}
-	s.configFile = file
-	defer func() {
-		if err := s.store.Close(); err != nil {
-			log.Error("closing the inventory", "error", err)
-		}
-	}()
-	return s.run(ctx, out)
+	host     *host        // nil in tests of the site alone
+	lastDeed func() error // ends the Temporal child
 }
 
 func newServer(ctx context.Context, cfg config.Config, log *slog.Logger) (_ *server, err error) {
@@ -191,6 +182,11 @@ func makeKeys(cfg config.Config) error {
 	if _, err := keyring.Create(cfg.KeyFile); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
+	return makeAdminToken(cfg)
+}
+
+// makeAdminToken makes one where there is none.
+func makeAdminToken(cfg config.Config) error {
 	var raw [32]byte
 	if _, err := rand.Read(raw[:]); err != nil {
 		return err
@@ -299,24 +295,22 @@ func (s *server) control() error {
 		site.MetadataURL = s.metadataURL()
 	}
 	s.do = &activities.Activities{
-		Machines: s.store, Catalogue: s.store, Grants: s.store, Agents: s.store, Assignments: s.store, Records: s.store, Operations: s.store,
+		Machines: s.store, Catalogue: s.store, Grants: s.store, Agents: s.store, Assignments: s.store, Records: s.store, Operations: s.store, Moving: s.store, Mover: s,
 		BMC: driver, Site: site, Log: s.log.With("part", "activities"), Now: time.Now, Clock: s.clock,
 		Heard:    func(o inventory.Owner, boot int) (time.Duration, bool) { return s.api.Heard(o, boot) },
 		Troubles: activities.NewTroubles(time.Now),
+		Labs:     s.store, Presence: endpoint.Presence{}, Relays: heardRelays{s.boot},
+		Routers: endpoint.VyOS{}, Talos: talosapi.Client{}, Kubernetes: endpoint.Kubernetes{}, Clusters: endpoint.Harvester{},
 	}
 	base := "http://" + s.cfg.Listen
 	if !config.Loopback(s.cfg.Listen) {
 		base = "https://" + s.cfg.Listen
 	}
-	hosts := append([]string{"localhost", "127.0.0.1", "::1"}, s.cfg.Hosts...)
-	if host, _, err := net.SplitHostPort(s.cfg.Listen); err == nil {
-		hosts = append(hosts, host)
-	}
 	s.api, err = api.New(api.Config{
 		Store: s.store, Temporal: s.temporal.Client, Namespace: s.cfg.Temporal.Namespace, TokenSHA256: sha256.Sum256([]byte(s.token)), ClaimKey: key,
-		AllowedHosts: hosts, BaseURL: base, Log: s.log.With("part", "api"), Version: build(), ImageDir: s.cfg.ImageDir(),
+		AllowedHosts: operatorHosts(s.cfg), BaseURL: base, Log: s.log.With("part", "api"), Version: build(), ImageDir: s.cfg.ImageDir(),
 		DataDir: s.cfg.DataDir, MinFree: max(s.cfg.MinFree<<20, 1), Reserve: s.reserve.State, FetchHosts: s.cfg.Images.FetchHosts, NoSecretKey: s.keys == nil, ImageURL: site.URLOf,
-		Retrying: s.do.Troubles.Of, Heartbeat: activities.Heartbeat, Status: s.status, CheckBMCHost: driver.CheckHost, RotateKeys: s.rotateKeys, Backup: s.backup, Restored: s.restored,
+		Retrying: s.do.Troubles.Of, Heartbeat: activities.Heartbeat, Status: s.status, CheckBMCHost: driver.CheckHost, RotateKeys: s.rotateKeys, Backup: s.backup, Site: s, Intake: s.store.Intake, Restored: s.restored,
 		Elapsed: s.clock.Elapsed, Up: s.clock.Up,
 		Why: func(ctx context.Context, mac string) (any, error) {
 			if s.boot == nil {
@@ -390,6 +384,8 @@ func (s *server) run(ctx context.Context, out io.Writer) error {
 	if err := os.RemoveAll(filepath.Join(s.cfg.DataDir, backupDir)); err != nil {
 		s.log.Warn("removing the rest of a backup that broke off", "error", err)
 	}
+	outer := ctx
+	stopChild := s.temporal.supervise(ctx)
 	g, ctx := errgroup.WithContext(ctx)
 	for _, l := range listeners {
 		g.Go(func() error { return l.serve(ctx) })
@@ -407,8 +403,19 @@ func (s *server) run(ctx context.Context, out io.Writer) error {
 		g.Go(func() error { return s.boot.Run(ctx) })
 		g.Go(func() error { return s.metadata.Run(ctx) })
 	}
+	if s.host != nil {
+		g.Go(func() error { return s.awaitHandOver(ctx) })
+		g.Go(func() error { return s.reKey(ctx) })
+	}
 	s.greet(out)
 	err = g.Wait()
+	var move *moveNow
+	if errors.As(err, &move) && outer.Err() == nil {
+		err = s.host.handOver(outer, s, move.row, stopChild)
+	}
+	if e := stopChild(); err == nil {
+		err = e
+	}
 	if errors.Is(err, context.Canceled) {
 		err = nil
 	}
@@ -468,40 +475,19 @@ func (s *server) listen() (out []listener, err error) {
 		}
 	}()
 	add := func(name, addr, key string, h http.Handler, cert *tls.Certificate) error {
-		n, err := net.Listen("tcp", addr)
-		if errors.Is(err, syscall.EADDRINUSE) {
-			return fmt.Errorf("%s: %s is in use by another program (ss -ltnp shows which; the address is %s in the configuration)", name, addr, key)
-		}
-		if err != nil {
-			return fmt.Errorf("%s: %w", name, err)
-		}
+		var pair *tls.Config
 		if cert != nil {
-			n = tls.NewListener(n, &tls.Config{Certificates: []tls.Certificate{*cert}, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}})
+			pair = serverTLS(*cert)
 		}
-		out = append(out, listener{name, n, &http.Server{
-			Handler: h, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 32 << 10,
-			ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
-		}})
-		return nil
+		l, err := bindHTTP(name, addr, key, h, pair, s.log)
+		if err == nil {
+			out = append(out, l)
+		}
+		return err
 	}
-	var cert *tls.Certificate
-	if s.cfg.TLSCert != "" {
-		c, err := tls.LoadX509KeyPair(s.cfg.TLSCert, s.cfg.TLSKey)
-		if err != nil {
-			return out, fmt.Errorf("tls_cert: %w", err)
-		}
-		cert = &c
-	} else if !config.Loopback(s.cfg.Listen) {
-		c, err := loadOrMakeCert(filepath.Join(filepath.Dir(s.cfg.KeyFile), "operator.pem"))
-		if err != nil {
-			return out, err
-		}
-		fingerprint, err := pin(c)
-		if err != nil {
-			return out, err
-		}
-		s.log.Info("operators are served with a self-signed certificate", "fingerprint", fingerprint)
-		cert = &c
+	cert, err := operatorCert(s.cfg, s.log)
+	if err != nil {
+		return out, err
 	}
 	if err := add("operator API", s.cfg.Listen, "listen", s.api.Operator(), cert); err != nil {
 		return out, err
@@ -513,6 +499,62 @@ func (s *server) listen() (out []listener, err error) {
 		return out, err
 	}
 	return out, nil
+}
+
+func serverTLS(cert tls.Certificate) *tls.Config {
+	return &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}}
+}
+
+// bindHTTP binds a socket and makes its server; without a TLS configuration it
+// is plain.
+func bindHTTP(name, addr, key string, h http.Handler, pair *tls.Config, log *slog.Logger) (listener, error) {
+	n, err := net.Listen("tcp", addr)
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return listener{}, fmt.Errorf("%s: %s is in use by another program (ss -ltnp shows which; the address is %s in the configuration)", name, addr, key)
+	}
+	if err != nil {
+		return listener{}, fmt.Errorf("%s: %w", name, err)
+	}
+	if pair != nil {
+		n = tls.NewListener(n, pair)
+	}
+	return listener{name, n, &http.Server{
+		Handler: h, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 32 << 10,
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+	}}, nil
+}
+
+// operatorCert is the certificate of the operator API; nil on loopback.
+func operatorCert(cfg config.Config, log *slog.Logger) (*tls.Certificate, error) {
+	if cfg.TLSCert != "" {
+		c, err := tls.LoadX509KeyPair(cfg.TLSCert, cfg.TLSKey)
+		if err != nil {
+			return nil, fmt.Errorf("tls_cert: %w", err)
+		}
+		return &c, nil
+	}
+	if config.Loopback(cfg.Listen) {
+		return nil, nil
+	}
+	c, err := loadOrMakeCert(filepath.Join(filepath.Dir(cfg.KeyFile), "operator.pem"))
+	if err != nil {
+		return nil, err
+	}
+	fingerprint, err := pin(c)
+	if err != nil {
+		return nil, err
+	}
+	log.Info("operators are served with a self-signed certificate", "fingerprint", fingerprint)
+	return &c, nil
+}
+
+// operatorHosts are the names under which operators reach this server.
+func operatorHosts(cfg config.Config) []string {
+	hosts := append([]string{"localhost", "127.0.0.1", "::1"}, cfg.Hosts...)
+	if host, _, err := net.SplitHostPort(cfg.Listen); err == nil {
+		hosts = append(hosts, host)
+	}
+	return hosts
 }
 
 // provisioningAddress is the configured address, or the first IPv4 address of

@@ -23,6 +23,15 @@ func statusCmd(o *options) *cobra.Command {
 			if err != nil {
 				return err
 			}
+			if x := a.v.Site; x != nil && a.v.Temporal == (api.TemporalStatus{}) {
+				// A server that is not the site knows of nothing else.
+				return show(cmd, o, a, func(w io.Writer, s api.Status) error {
+					t := newTable(w)
+					t.field("server", fmt.Sprintf("%s, version %s", c.base, s.Version))
+					siteFields(t, *s.Site)
+					return t.flush()
+				})
+			}
 			return show(cmd, o, a, func(w io.Writer, s api.Status) error { return printStatus(w, c, s) })
 		},
 	}
@@ -60,6 +69,9 @@ func printStatus(w io.Writer, c *remote, s api.Status) error {
 		for _, h := range r.Held {
 			t.field("held", fmt.Sprintf("%s: its run was under way in the backup; look at the machine, then: ingot workflow decide %s --choice abort", inert(h.Machine), inert(h.Machine)))
 		}
+	}
+	if s.Site != nil {
+		siteFields(t, *s.Site)
 	}
 	for _, r := range s.Retrying {
 		t.field("retrying", r)

@@ -47,7 +47,8 @@ type temporal struct {
 	// cluster returns the id of the cluster in which the site's runs live; the
 	// first one that is given is kept.
 	cluster func(ctx context.Context, id string) (string, error)
-	hold    *activities.Hold // of runs that a restore from a backup has left behind
+	effects activities.Effects // under way
+	hold    *activities.Hold   // of runs that a restore from a backup has left behind
 
 	mu     sync.Mutex
 	client client.Client
@@ -95,17 +96,28 @@ func (t *temporal) where() (frontend, ui, problem string) {
 	return config.Join("127.0.0.1", t.cfg.Temporal.Port), fmt.Sprintf("http://127.0.0.1:%d", t.cfg.Temporal.UIPort), problem
 }
 
-// Run supervises the child, if there is one, and works for as long as ctx
-// lives. The worker stops first, the child last.
+// supervise runs the child, if there is one, whatever becomes of ctx, until stop
+// is called; that returns when the child is gone, and may be called again. The
+// child goes last: it outlives the worker and everybody else.
+func (t *temporal) supervise(ctx context.Context) (stop func() error) {
+	if t.child == nil {
+		return func() error { return nil }
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	done := make(chan error, 1)
+	go func() { done <- t.child.Run(ctx) }()
+	return sync.OnceValue(func() error {
+		cancel()
+		return <-done
+	})
+}
+
+// Run works for as long as ctx lives, whenever the child, if there is one, does.
 func (t *temporal) Run(ctx context.Context, do *activities.Activities) error {
 	if t.child == nil {
 		return t.workAt(ctx, do)
 	}
-	// The child outlives ctx until the worker has let go of it.
-	childCtx, stopChild := context.WithCancel(context.WithoutCancel(ctx))
-	done := make(chan error, 1)
-	go func() { done <- t.child.Run(childCtx) }()
-	err := t.child.While(ctx, func(ctx context.Context, srv temporalchild.Server) error {
+	return t.child.While(ctx, func(ctx context.Context, srv temporalchild.Server) error {
 		return t.keepWorking(ctx, do, client.Options{
 			HostPort: srv.Frontend, Namespace: srv.Namespace,
 			ConnectionOptions: client.ConnectionOptions{
@@ -114,11 +126,6 @@ func (t *temporal) Run(ctx context.Context, do *activities.Activities) error {
 			},
 		}, srv.ClusterID)
 	})
-	stopChild()
-	if e := <-done; err == nil {
-		err = e
-	}
-	return err
 }
 
 func (t *temporal) workAt(ctx context.Context, do *activities.Activities) error {
@@ -232,13 +239,16 @@ func (t *temporal) work(ctx context.Context, do *activities.Activities, opts cli
 		// of 5 s. One that goes back after that is replayed from its run's first
 		// event, which makes the rush longer.
 		StickyScheduleToStartTimeout: 10 * time.Second,
-		Interceptors:                 []interceptor.WorkerInterceptor{do.Troubles, t.hold},
+		Interceptors:                 []interceptor.WorkerInterceptor{do.Troubles, t.hold, &t.effects},
 		OnFatalError:                 func(err error) { giveUp(fmt.Errorf("the worker gave up: %w", err)) },
 	})
 	w.RegisterWorkflowWithOptions(workflows.Provision, workflow.RegisterOptions{Name: workflows.ProvisionType})
 	w.RegisterWorkflowWithOptions(workflows.Reprovision, workflow.RegisterOptions{Name: workflows.ReprovisionType})
 	w.RegisterWorkflowWithOptions(workflows.Decommission, workflow.RegisterOptions{Name: workflows.DecommissionType})
+	w.RegisterWorkflowWithOptions(workflows.Recover, workflow.RegisterOptions{Name: workflows.RecoverType})
 	w.RegisterWorkflowWithOptions(workflows.Inspect, workflow.RegisterOptions{Name: workflows.InspectType})
+	w.RegisterWorkflowWithOptions(workflows.Genesis, workflow.RegisterOptions{Name: workflows.GenesisType})
+	w.RegisterWorkflowWithOptions(workflows.Migrate, workflow.RegisterOptions{Name: workflows.MigrateType})
 	w.RegisterWorkflowWithOptions(workflows.BMCJob, workflow.RegisterOptions{Name: workflows.BMCJobType})
 	w.RegisterActivity(do)
 	if err := w.Start(); err != nil {
@@ -247,7 +257,6 @@ func (t *temporal) work(ctx context.Context, do *activities.Activities, opts cli
 	t.set(c, nil)
 	t.log.Info("Temporal is ready", "address", opts.HostPort)
 	<-ctx.Done()
-	w.RegisterWorkflowWithOptions(workflows.Genesis, workflow.RegisterOptions{Name: workflows.GenesisType})
 	t.set(nil, nil)
 	w.Stop()
 	return context.Cause(ctx)

@@ -186,7 +186,7 @@ func (f *File) Change(change func(s *Site) error) (Site, error) {
 	}
 	text, err := json.MarshalIndent(s, "", "  ")
 	if err == nil {
-		err = replace(f.path, append(text, '\n'))
+		err = Replace(f.path, append(text, '\n'))
 	}
 	if err != nil {
 		return f.site.clone(), fmt.Errorf("writing what this server is: %w", err)
@@ -195,9 +195,9 @@ func (f *File) Change(change func(s *Site) error) (Site, error) {
 	return s.clone(), nil
 }
 
-// replace puts a file in the place of another, whole or not at all, and on the
+// Replace puts a file in the place of another, whole or not at all, and on the
 // disk. Both are for the owner alone.
-func replace(path string, text []byte) error {
+func Replace(path string, text []byte) error {
 	dir := filepath.Dir(path)
 	tmp, err := os.CreateTemp(dir, "."+filepath.Base(path)+"-*") // mode 0600
 	if err != nil {
@@ -280,7 +280,7 @@ func DestroyKeys(keyFile string, m Mark) error {
 	if err != nil {
 		return err
 	}
-	return replace(keyFile, append(text, '\n'))
+	return Replace(keyFile, append(text, '\n'))
 }
 
 // overwrite is what a program can do about what a disk remembers.

@@ -93,6 +93,9 @@ func (s *Source) HandOver(ctx context.Context, id string, peer Peer, epoch int64
 		if x.Role != Active {
 			return fmt.Errorf("this server is %s: %w", x.Role, inventory.ErrConflict)
 		}
+		if x.HandOver != nil && x.HandOver.ID == id {
+			return fmt.Errorf("hand-over %q was withdrawn: %w", id, inventory.ErrConflict)
+		}
 		x.Role, x.Epoch = HandingOver, epoch
 		x.HandOver = &HandOver{ID: id, Peer: peer.Name, Epoch: epoch, State: UnderWay, Since: s.Now().UTC()}
 		return nil

@@ -1,0 +1,296 @@
+package activities
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"go.temporal.io/sdk/activity"
+	"go.temporal.io/sdk/interceptor"
+	"go.temporal.io/sdk/temporal"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// Mover is the server's own state machine, which moves the site: whoever stops
+// Temporal cannot be run by it.
+type Mover interface {
+	// CheckTarget refuses a target that could not take over.
+	CheckTarget(ctx context.Context, target string) error
+	// SyncImages sends the image files that the target lacks.
+	SyncImages(ctx context.Context, target string, progress func(text string)) (sent int, err error)
+	// HandOverState tells what became of a hand-over; see inventory.HandOver….
+	HandOverState(ctx context.Context, id string) (state, why string, err error)
+	// WithdrawHandOver makes sure that one that was not begun never is.
+	WithdrawHandOver(ctx context.Context, id string) error
+}
+
+// Moving is what the store keeps of a migration.
+type Moving interface {
+	CloseIntake(ctx context.Context, why string) error
+	OpenIntake(ctx context.Context) error
+	RequestHandOver(ctx context.Context, h inventory.HandOver) error
+	Workflows(ctx context.Context, f inventory.WorkflowFilter) ([]inventory.Workflow, error)
+}
+
+// typeNoPeers is the error of a server that cannot move.
+const typeNoPeers = "NoPeers"
+
+func (a *Activities) mover() (Mover, error) {
+	if a.Mover == nil {
+		return nil, temporal.NewNonRetryableApplicationError("this server has no peers", typeNoPeers, nil)
+	}
+	return a.Mover, nil
+}
+
+// MigrateRequest names the target of a migration, and its workflow.
+type MigrateRequest struct {
+	Target string `json:"target"` // name of the peer
+	ID     string `json:"id"`     // of the migration's workflow
+}
+
+// CheckTarget refuses a target of another version, with too little room, with
+// its ports taken, or that owns a site epoch, and a second migration while one
+// runs.
+func (a *Activities) CheckTarget(ctx context.Context, q MigrateRequest) error {
+	m, err := a.mover()
+	if err != nil {
+		return err
+	}
+	open, err := a.Operations.Operations(ctx, inventory.OperationFilter{Type: migrateType, Open: true})
+	if err != nil {
+		return fail(err)
+	}
+	for _, o := range open {
+		if o.ID != q.ID {
+			return fail(fmt.Errorf("%s is running as run %s: %w", o.ID, o.Run, inventory.ErrConflict))
+		}
+	}
+	return fail(m.CheckTarget(ctx, q.Target))
+}
+
+// migrateType is the name of the workflow's type; package workflows has it, too.
+const migrateType = "Migrate"
+
+// RelaySwitchRequest is about the source's or the target's line in the relay of
+// the lab.
+type RelaySwitchRequest struct {
+	Genesis string `json:"genesis"` // name of the lab file
+	Source  bool   `json:"source,omitempty"`
+	Listed  bool   `json:"listed,omitempty"`
+}
+
+// RelaySwitch lists the target in the lab's relay, or removes the line of
+// either. It tells whether there is a relay at all.
+func (a *Activities) RelaySwitch(ctx context.Context, q RelaySwitchRequest) (bool, error) {
+	lab, _, err := a.lab(ctx, q.Genesis)
+	if err != nil {
+		return false, fail(err)
+	}
+	if lab.Router == nil || lab.Migrate == nil {
+		return false, nil
+	}
+	server := lab.Migrate.Address
+	if q.Source {
+		server = lab.Seed.Address
+	}
+	return true, a.relayTo(ctx, RelayRequest{Genesis: q.Genesis, Server: server}, q.Listed)
+}
+
+// SyncImages sends the files of the images to the target, by digest, each from
+// where it broke off. It returns how many it sent.
+func (a *Activities) SyncImages(ctx context.Context, q MigrateRequest) (int, error) {
+	m, err := a.mover()
+	if err != nil {
+		return 0, err
+	}
+	defer heartbeat(ctx)()
+	n, err := m.SyncImages(ctx, q.Target, func(text string) { activity.RecordHeartbeat(ctx, text) })
+	return n, fail(err)
+}
+
+// CloseIntake has new runs refused.
+func (a *Activities) CloseIntake(ctx context.Context, q MigrateRequest) error {
+	return fail(a.Moving.CloseIntake(ctx, fmt.Sprintf("%s moves this site to %s", q.ID, q.Target)))
+}
+
+// OpenIntake takes new runs again.
+func (a *Activities) OpenIntake(ctx context.Context) error { return fail(a.Moving.OpenIntake(ctx)) }
+
+// maxNamed is how many runs an error names.
+const maxNamed = 10
+
+// AwaitDrained waits until no run of a machine is open, for as long as its
+// context lets it; what is told of the last look is in its heartbeats.
+func (a *Activities) AwaitDrained(ctx context.Context) error {
+	tick := time.NewTicker(outcomeEvery)
+	defer tick.Stop()
+	for {
+		open, err := a.openRuns(ctx)
+		if err != nil {
+			return fail(err)
+		}
+		if len(open) == 0 {
+			return nil
+		}
+		activity.RecordHeartbeat(ctx, strings.Join(open, ", "))
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// OpenRuns names the runs of machines that are open, the first of them.
+func (a *Activities) OpenRuns(ctx context.Context) ([]string, error) {
+	open, err := a.openRuns(ctx)
+	return open, fail(err)
+}
+
+func (a *Activities) openRuns(ctx context.Context) ([]string, error) {
+	ws, err := a.Moving.Workflows(ctx, inventory.WorkflowFilter{Open: true, Limit: 1000})
+	if err != nil {
+		return nil, err
+	}
+	var out []string
+	for _, w := range ws {
+		if len(out) < maxNamed {
+			out = append(out, w.Machine)
+		}
+	}
+	if more := len(ws) - len(out); more > 0 {
+		out = append(out, fmt.Sprintf("and %d more", more))
+	}
+	return out, nil
+}
+
+// RequestHandOver writes the wish to move this site; the server does the rest.
+func (a *Activities) RequestHandOver(ctx context.Context, h inventory.HandOver) error {
+	return fail(a.Moving.RequestHandOver(ctx, h))
+}
+
+// WithdrawHandOver takes the wish back, as long as nothing was begun.
+func (a *Activities) WithdrawHandOver(ctx context.Context, id string) error {
+	m, err := a.mover()
+	if err != nil {
+		return err
+	}
+	return fail(m.WithdrawHandOver(ctx, id))
+}
+
+// HandedOver is what became of a hand-over.
+type HandedOver struct {
+	Moved bool   `json:"moved"`
+	Why   string `json:"why,omitempty"` // it did not
+}
+
+// AwaitHandOver waits until this server knows what became of a hand-over. It
+// only reads what this server is, so it may be cut off at any moment and begun
+// anew, here or where the site has moved to.
+func (a *Activities) AwaitHandOver(ctx context.Context, id string) (HandedOver, error) {
+	m, err := a.mover()
+	if err != nil {
+		return HandedOver{}, err
+	}
+	tick := time.NewTicker(200 * time.Millisecond)
+	defer tick.Stop()
+	for n := 0; ; n++ {
+		state, why, err := m.HandOverState(ctx, id)
+		switch {
+		case err != nil:
+			return HandedOver{}, fail(err)
+		case state != inventory.HandOverPending:
+			return HandedOver{Moved: state == inventory.HandOverMoved, Why: why}, nil
+		}
+		if n%10 == 0 {
+			activity.RecordHeartbeat(ctx)
+		}
+		select {
+		case <-tick.C:
+		case <-activity.GetWorkerStopChannel(ctx):
+			// The worker stops because the site moves: whoever goes on begins anew, and
+			// need not wait for this one's heartbeats.
+			return HandedOver{}, errors.New("the worker stops")
+		case <-ctx.Done():
+			return HandedOver{}, ctx.Err()
+		}
+	}
+}
+
+// VerifyMoved looks at the site where it has come to: its keys open, machines
+// can be booted, and which BMCs answer. It returns what is to be looked at.
+func (a *Activities) VerifyMoved(ctx context.Context) ([]string, error) {
+	defer heartbeat(ctx)()
+	if err := a.Grants.KeyCheck(ctx); err != nil {
+		return nil, fail(err)
+	}
+	if err := a.Site.bootable(); err != nil && !errors.Is(err, errOff) {
+		return nil, fail(err)
+	}
+	if a.VerifySite == nil {
+		return nil, nil
+	}
+	notes, err := a.VerifySite(ctx)
+	return notes, fail(err)
+}
+
+// An Effects counts the activities under way that do something to the world. It
+// is an interceptor of the worker, so that none can be forgotten.
+type Effects struct {
+	interceptor.WorkerInterceptorBase
+
+	mu  sync.Mutex
+	now map[string]int
+}
+
+// readOnly are the activities that only wait, or write down what happened.
+var readOnly = []string{"AwaitHandOver", "AwaitRun", "RunNow", "AwaitOperation", "OperationNow", "AwaitDrained", "OpenRun", "OpenRuns", "Record", "RecordOperation", "Evidence"}
+
+// UnderWay names the activities with effects that run now.
+func (e *Effects) UnderWay() []string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	var out []string
+	for name := range e.now {
+		out = append(out, name)
+	}
+	slices.Sort(out)
+	return out
+}
+
+func (e *Effects) count(name string, n int) {
+	if slices.Contains(readOnly, name) {
+		return
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.now == nil {
+		e.now = map[string]int{}
+	}
+	if e.now[name] += n; e.now[name] == 0 {
+		delete(e.now, name)
+	}
+}
+
+// InterceptActivity is called by the worker for each attempt.
+func (e *Effects) InterceptActivity(_ context.Context, next interceptor.ActivityInboundInterceptor) interceptor.ActivityInboundInterceptor {
+	return &counting{ActivityInboundInterceptorBase: interceptor.ActivityInboundInterceptorBase{Next: next}, effects: e}
+}
+
+type counting struct {
+	interceptor.ActivityInboundInterceptorBase
+	effects *Effects
+}
+
+// ExecuteActivity passes on.
+func (a *counting) ExecuteActivity(ctx context.Context, in *interceptor.ExecuteActivityInput) (any, error) {
+	name := activity.GetInfo(ctx).ActivityType.Name
+	a.effects.count(name, 1)
+	defer a.effects.count(name, -1)
+	return a.Next.ExecuteActivity(ctx, in)
+}

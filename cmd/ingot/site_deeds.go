@@ -1,0 +1,561 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/ingotmetal/ingot/internal/backup"
+	"github.com/ingotmetal/ingot/internal/config"
+	"github.com/ingotmetal/ingot/internal/handover"
+	"github.com/ingotmetal/ingot/internal/keyring"
+	"github.com/ingotmetal/ingot/internal/reserve"
+	"github.com/ingotmetal/ingot/internal/temporalchild"
+	"github.com/ingotmetal/ingot/internal/temporalserver"
+	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/inventory/sqlite"
+)
+
+// stagingDir is where a site is put together that is sent, or that lies ready
+// at its target, below the data directory.
+const stagingDir = "handover.tmp"
+
+// preparedKeys is where the keys of a site that lies ready are kept: beside
+// where they belong, and never in the data directory.
+func preparedKeys(cfg config.Config) string { return cfg.KeyFile + ".prepared" }
+
+// moveNow ends the life of the site, so that it is handed over.
+type moveNow struct{ row inventory.HandOver }
+
+func (m *moveNow) Error() string { return "the site is handed over to " + m.row.Target }
+
+// handOver moves the site that has just fallen silent, and whose Temporal child
+// alone still runs, until stopChild.
+func (h *host) handOver(ctx context.Context, s *server, row inventory.HandOver, stopChild func() error) error {
+	peer, err := h.file.Site().Peer(row.Target)
+	if err != nil {
+		return err
+	}
+	epoch, err := s.store.SiteEpoch(ctx)
+	if err != nil {
+		return err
+	}
+	s.lastDeed = stopChild
+	return h.quietly(ctx, "", func(ctx context.Context) error {
+		err := h.source.HandOver(ctx, row.ID, peer, epoch)
+		if errors.Is(err, inventory.ErrConflict) && h.file.Site().Role == handover.Active {
+			return nil // withdrawn in the last moment
+		}
+		return err
+	})
+}
+
+// Copy makes one archive of the site: Temporal's by its child, as that one's
+// last deed, then the inventory, the keys, and the list of the images.
+func (h *host) Copy(ctx context.Context, id string) (handover.Copy, error) {
+	s := h.site()
+	if s == nil {
+		return handover.Copy{}, errors.New("there is no site here to copy")
+	}
+	dir := filepath.Join(h.cfg.DataDir, stagingDir)
+	if err := errors.Join(os.RemoveAll(dir), os.Mkdir(dir, 0o700)); err != nil {
+		return handover.Copy{}, err
+	}
+	if err := s.roomForBackup(dir); err != nil {
+		return handover.Copy{}, err
+	}
+	a := &archive{paths: map[string]string{}, m: backup.Manifest{
+		Format: backup.Format, ID: id, Created: time.Now().UTC().Truncate(time.Second), Version: build(), Images: []backup.Image{},
+	}}
+	err := s.backUpTemporal(ctx, a, filepath.Join(dir, backup.TemporalName))
+	if err = errors.Join(err, s.lastDeed()); err != nil {
+		return handover.Copy{}, err
+	}
+	if err := s.backUpInventory(ctx, a, filepath.Join(dir, backup.InventoryName)); err != nil {
+		return handover.Copy{}, err
+	}
+	if err := s.store.Close(); err != nil {
+		return handover.Copy{}, err
+	}
+	if err := h.packKeys(a, filepath.Join(dir, backup.KeysName)); err != nil {
+		return handover.Copy{}, err
+	}
+	sum := sha256.New()
+	size, err := a.WriteTo(sum)
+	return handover.Copy{
+		Digest: hex.EncodeToString(sum.Sum(nil)), Size: size,
+		Open: func() (io.ReadCloser, error) {
+			r, w := io.Pipe()
+			go func() {
+				_, err := a.WriteTo(w)
+				_ = w.CloseWithError(err) // never fails
+			}()
+			return r, nil
+		},
+	}, err
+}
+
+// packKeys wraps the keys with what source and target both have of the token.
+// The way is TLS; the wrap is for what lies on the disk meanwhile.
+func (h *host) packKeys(a *archive, file string) error {
+	token, ok := h.tokens.of(h.file.Site().HandOver.Peer)
+	if !ok {
+		return fmt.Errorf("the token of the peer is not in %s: %w", h.tokens.path, inventory.ErrNotFound)
+	}
+	b, err := os.ReadFile(h.cfg.KeyFile)
+	if err != nil {
+		return fmt.Errorf("reading the keys: %w", err)
+	}
+	w, sealed, err := backup.Wrapped(inventory.NewSecret(hexSum(token)), a.m.ID, map[string][]byte{"keys.json": b})
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(file, sealed, 0o600); err != nil {
+		return err
+	}
+	a.m.Key = &w
+	return a.add(backup.KeysName, file)
+}
+
+// temporalFiles are Temporal's database and what lies beside it.
+func (h *host) temporalFiles() []string {
+	file := temporalchild.DefaultConfig(filepath.Join(h.cfg.DataDir, "temporal")).File
+	return []string{file, file + "-wal", file + "-shm"}
+}
+
+// aside ends the name of what was handed over.
+func aside(id string) string { return ".handed-over-" + id }
+
+// SetAside renames Temporal's file, the database first: without it nothing
+// starts on the rest.
+func (h *host) SetAside(id string) error {
+	for _, f := range h.temporalFiles() {
+		if err := os.Rename(f, f+aside(id)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return h.syncTemporal()
+}
+
+func (h *host) syncTemporal() error {
+	err := handover.SyncDir(filepath.Join(h.cfg.DataDir, "temporal"))
+	if errors.Is(err, fs.ErrNotExist) { // a cluster elsewhere
+		return nil
+	}
+	return err
+}
+
+// PutBack undoes SetAside, the database last.
+func (h *host) PutBack(id string) error {
+	files := h.temporalFiles()
+	for i := len(files) - 1; i >= 0; i-- {
+		if err := os.Rename(files[i]+aside(id), files[i]); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return errors.Join(h.syncTemporal(), os.RemoveAll(filepath.Join(h.cfg.DataDir, stagingDir)))
+}
+
+// Retire destroys the keys, and with them what the databases here still hold
+// sealed.
+func (h *host) Retire(m handover.Mark) error {
+	return errors.Join(handover.DestroyKeys(h.cfg.KeyFile, m), os.RemoveAll(filepath.Join(h.cfg.DataDir, stagingDir)))
+}
+
+// receiver is the target's side.
+type receiver struct{ *host }
+
+// Check looks at what would keep this host from being the site.
+func (h receiver) Check(context.Context) (free int64, problems []string) {
+	free, err := reserve.Free(h.cfg.DataDir)
+	if err != nil {
+		problems = append(problems, err.Error())
+	}
+	for _, file := range []string{h.cfg.KeyFile, filepath.Join(h.cfg.DataDir, "ingot.db"), filepath.Join(h.cfg.DataDir, "temporal")} {
+		if there, err := exists(file); err != nil {
+			problems = append(problems, err.Error())
+		} else if there {
+			problems = append(problems, file+" is there already, where the site's belongs")
+		}
+	}
+	return free, append(problems, h.portProblems()...)
+}
+
+// portProblems names the ports of the site that somebody else has.
+func (h receiver) portProblems() (problems []string) {
+	d := doctor{cfg: h.cfg}
+	sockets, err := d.sockets()
+	if err != nil {
+		return []string{err.Error()}
+	}
+	for _, s := range sockets {
+		if s.key == "listen" {
+			continue // this server's own, now
+		}
+		if err := bind(s.network, s.addr); err != nil {
+			text := fmt.Sprintf("%s %s (%s): %v", s.network, s.addr, s.key, err)
+			if errors.Is(err, syscall.EADDRINUSE) {
+				text = fmt.Sprintf("%s %s (%s) is in use by another program", s.network, s.addr, s.key)
+			}
+			problems = append(problems, text)
+		}
+	}
+	return problems
+}
+
+// Receive unpacks and proves a site, and makes it one of the epoch. Whatever is
+// there of an earlier one goes first.
+func (h receiver) Receive(ctx context.Context, id string, epoch int64, r io.Reader) error {
+	dir := filepath.Join(h.cfg.DataDir, stagingDir)
+	if err := h.Discard(id); err != nil {
+		return err
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return err
+	}
+	u, err := unpackFrom(ctx, r, dir, false)
+	if err != nil {
+		return err
+	}
+	// The digest is of all that was sent.
+	if _, err := io.Copy(io.Discard, r); err != nil {
+		return err
+	}
+	switch {
+	case u.m.ID != id:
+		return fmt.Errorf("it is hand-over %q: %w", u.m.ID, inventory.ErrInvalid)
+	case u.m.Version != build():
+		return fmt.Errorf("it comes from version %s, and this is %s: %w", u.m.Version, build(), inventory.ErrConflict)
+	case u.m.Key == nil:
+		return fmt.Errorf("the keys are not in it: %w", inventory.ErrInvalid)
+	case u.m.External != h.cfg.Temporal.Address:
+		return fmt.Errorf("its runs live in %s, and this host's configuration says otherwise (temporal.address): %w", orText(u.m.External, "an embedded Temporal"), inventory.ErrConflict)
+	}
+	files, err := u.m.Key.Unwrap(inventory.NewSecret(h.file.Site().Source.TokenSHA256), id, u.sealed)
+	if err != nil {
+		return err
+	}
+	if err := handover.Replace(preparedKeys(h.cfg), files["keys.json"]); err != nil {
+		return err
+	}
+	ring, err := keyring.Load(preparedKeys(h.cfg))
+	if err != nil {
+		return err
+	}
+	if err := h.own(ctx, u, ring, dir, epoch); err != nil {
+		return err
+	}
+	return handover.SyncDir(dir)
+}
+
+// own makes what was unpacked the databases of a site of that epoch.
+func (h receiver) own(ctx context.Context, u unpacked, ring *keyring.Ring, dir string, epoch int64) (err error) {
+	if u.m.Temporal != nil {
+		if err := temporalserver.Adopt(ctx, filepath.Join(dir, backup.TemporalName)); err != nil {
+			return err
+		}
+	}
+	s, err := sqlite.Open(ctx, filepath.Join(dir, backup.InventoryName), ring)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.Close()) }()
+	if err := s.KeyCheck(ctx); err != nil {
+		return err
+	}
+	return s.Owned(ctx, epoch)
+}
+
+// Discard removes what Receive has made.
+func (h receiver) Discard(string) error {
+	err := os.Remove(preparedKeys(h.cfg))
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	return errors.Join(err, os.RemoveAll(filepath.Join(h.cfg.DataDir, stagingDir)))
+}
+
+// install puts a site in its place that lies ready and is activated. It may
+// have been begun.
+func (h *host) install(p handover.Prepared) error {
+	dir := filepath.Join(h.cfg.DataDir, stagingDir)
+	temporal := filepath.Join(h.cfg.DataDir, "temporal")
+	for _, x := range []struct{ from, to string }{
+		{preparedKeys(h.cfg), h.cfg.KeyFile},
+		{filepath.Join(dir, backup.TemporalName), temporalchild.DefaultConfig(temporal).File},
+		{filepath.Join(dir, backup.InventoryName), filepath.Join(h.cfg.DataDir, "ingot.db")},
+	} {
+		there, err := exists(x.from)
+		if err != nil {
+			return err
+		}
+		if !there {
+			continue // it was put there before this server ended, or the runs live elsewhere
+		}
+		if err := os.MkdirAll(filepath.Dir(x.to), 0o700); err != nil {
+			return err
+		}
+		if err := os.Rename(x.from, x.to); err != nil {
+			return fmt.Errorf("putting the site in its place: %w", err)
+		}
+		if err := handover.SyncDir(filepath.Dir(x.to)); err != nil {
+			return err
+		}
+	}
+	if err := handover.SyncDir(h.cfg.DataDir); err != nil {
+		return err
+	}
+	_, err := h.file.Change(func(s *handover.Site) error { s.Prepared = nil; return nil })
+	if err == nil {
+		h.log.Info("the site is in its place", "handover", p.ID, "epoch", p.Epoch)
+		err = os.RemoveAll(dir)
+	}
+	return err
+}
+
+// partial is where the file of an image lies until it is whole.
+func (h receiver) partial(file string) string {
+	return filepath.Join(h.cfg.ImageDir(), ".upload-peer-"+file)
+}
+
+// Image tells how much of a file lies here; whole only if its digest is right.
+func (h receiver) Image(ctx context.Context, file, digest string) (handover.ImageState, error) {
+	whole := filepath.Join(h.cfg.ImageDir(), file)
+	st, err := os.Stat(whole)
+	if err == nil {
+		if sum, err := fileSum(ctx, whole); err != nil || sum == digest {
+			return handover.ImageState{Size: st.Size(), Done: err == nil}, err
+		}
+		return handover.ImageState{}, fmt.Errorf("image file %q is there and has another digest: %w", file, inventory.ErrConflict)
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		return handover.ImageState{}, err
+	}
+	st, err = os.Stat(h.partial(file))
+	if errors.Is(err, fs.ErrNotExist) {
+		return handover.ImageState{}, nil
+	}
+	if err != nil {
+		return handover.ImageState{}, err
+	}
+	return handover.ImageState{Size: st.Size()}, nil
+}
+
+func fileSum(ctx context.Context, path string) (string, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = f.Close() }() // only read
+	sum := sha256.New()
+	if _, err := io.Copy(sum, readerOf(ctx, f)); err != nil {
+		return "", err
+	}
+	return hex.EncodeToString(sum.Sum(nil)), nil
+}
+
+// readerOf reads as long as ctx lives.
+func readerOf(ctx context.Context, r io.Reader) io.Reader {
+	return readerFunc(func(p []byte) (int, error) {
+		if err := ctx.Err(); err != nil {
+			return 0, err
+		}
+		return r.Read(p)
+	})
+}
+
+type readerFunc func(p []byte) (int, error)
+
+func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
+
+// SendImage appends to a file; with its last byte it is proven and gets its name.
+func (h receiver) SendImage(ctx context.Context, file, digest string, offset, size int64, r io.Reader) (handover.ImageState, error) {
+	if err := os.MkdirAll(h.cfg.ImageDir(), 0o750); err != nil {
+		return handover.ImageState{}, err
+	}
+	free, err := reserve.Free(h.cfg.ImageDir())
+	if err != nil {
+		return handover.ImageState{}, err
+	}
+	if need := size - offset + h.cfg.MinFree<<20; free < need {
+		return handover.ImageState{}, fmt.Errorf("image file %q needs %s and %s are free: %w", file, size64(need), size64(free), inventory.ErrConflict)
+	}
+	part := h.partial(file)
+	f, err := os.OpenFile(part, os.O_WRONLY|os.O_CREATE, 0o600)
+	if err != nil {
+		return handover.ImageState{}, err
+	}
+	st, err := f.Stat()
+	if err == nil && st.Size() != offset {
+		err = fmt.Errorf("image file %q has %d bytes here, and what comes begins at %d: %w", file, st.Size(), offset, inventory.ErrConflict)
+	}
+	if err == nil {
+		_, err = f.Seek(offset, io.SeekStart)
+	}
+	var n int64
+	if err == nil {
+		n, err = io.Copy(f, io.LimitReader(r, size-offset))
+	}
+	if err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err != nil || offset+n < size {
+		return handover.ImageState{Size: offset + n}, err
+	}
+	sum, err := fileSum(ctx, part)
+	if err != nil {
+		return handover.ImageState{}, err
+	}
+	if sum != digest {
+		return handover.ImageState{}, errors.Join(fmt.Errorf("image file %q came with the digest %.12s and not %.12s: %w", file, sum, digest, inventory.ErrConflict), os.Remove(part))
+	}
+	if err := errors.Join(os.Chmod(part, 0o644), os.Rename(part, filepath.Join(h.cfg.ImageDir(), file)), handover.SyncDir(h.cfg.ImageDir())); err != nil {
+		return handover.ImageState{}, err
+	}
+	return handover.ImageState{Size: size, Done: true}, nil
+}
+
+// size64 is size, which a parameter of SendImage hides.
+func size64(n int64) string { return size(n) }
+
+// mover is what the workflow Migrate asks of this host.
+type mover struct{ *host }
+
+// CheckTarget refuses what can be refused before anything is done.
+func (h mover) CheckTarget(ctx context.Context, target string) error {
+	s, peer, err := h.moving(target)
+	if err != nil {
+		return err
+	}
+	c, err := h.client(peer)
+	if err != nil {
+		return err
+	}
+	r, err := c.Check(ctx)
+	if err != nil {
+		return strangers(err)
+	}
+	var problems []string
+	if r.Version != handover.Version || r.Program != build() {
+		problems = append(problems, fmt.Sprintf("it is version %s, and this is %s: both must be the same", r.Program, build()))
+	}
+	if r.Temporal != h.cfg.Temporal.Address {
+		problems = append(problems, fmt.Sprintf("its runs would live in %s, and those of this site live in %s (temporal.address)", orText(r.Temporal, "an embedded Temporal"), orText(h.cfg.Temporal.Address, "an embedded one")))
+	}
+	need, err := s.databases()
+	if err != nil {
+		return err
+	}
+	// They are unpacked, proven and put in their place.
+	if need = 2*need + h.cfg.MinFree<<20; r.Role == handover.Standby && r.Free < need {
+		problems = append(problems, fmt.Sprintf("%s are free there, and %s are needed", size(r.Free), size(need)))
+	}
+	problems = append(problems, r.Problems...)
+	if len(problems) > 0 {
+		return fmt.Errorf("%s cannot take over: %s: %w", target, strings.Join(problems, "; "), inventory.ErrConflict)
+	}
+	return nil
+}
+
+// moving is the site, and the peer to which it may go.
+func (h mover) moving(target string) (*server, handover.Peer, error) {
+	s := h.site()
+	if s == nil {
+		return nil, handover.Peer{}, fmt.Errorf("this server is %s: %w", h.file.Site().Role, inventory.ErrConflict)
+	}
+	p, err := h.file.Site().Peer(target)
+	return s, p, err
+}
+
+// SyncImages sends the files of the images that the target lacks, by digest,
+// each from where it broke off. Progress is told as often as something was sent.
+func (h mover) SyncImages(ctx context.Context, target string, progress func(text string)) (sent int, err error) {
+	s, peer, err := h.moving(target)
+	if err != nil {
+		return 0, err
+	}
+	c, err := h.client(peer)
+	if err != nil {
+		return 0, err
+	}
+	images, err := s.store.Images(ctx)
+	if err != nil {
+		return 0, err
+	}
+	for i, img := range images {
+		if img.File == "" {
+			continue
+		}
+		progress(fmt.Sprintf("image %d of %d, %s", i+1, len(images), img.Name))
+		did, err := sendImage(ctx, c, h.cfg.ImageDir(), img, progress)
+		if err != nil {
+			return sent, fmt.Errorf("image %q: %w", img.Name, err)
+		}
+		if did {
+			sent++
+		}
+	}
+	return sent, nil
+}
+
+func sendImage(ctx context.Context, c *handover.Client, dir string, img inventory.Image, progress func(string)) (bool, error) {
+	st, err := c.Image(ctx, img.File, img.SHA256)
+	if err != nil || st.Done {
+		return false, err
+	}
+	f, err := os.Open(filepath.Join(dir, img.File))
+	if err != nil {
+		return false, err
+	}
+	defer func() { _ = f.Close() }() // only read
+	if _, err := f.Seek(st.Size, io.SeekStart); err != nil {
+		return false, err
+	}
+	done := st.Size
+	told := time.Now()
+	r := readerFunc(func(p []byte) (int, error) {
+		n, err := f.Read(p)
+		if done += int64(n); time.Since(told) > time.Second {
+			told = time.Now()
+			progress(fmt.Sprintf("image %s: %s of %s", img.Name, size(done), size(img.Size)))
+		}
+		return n, err
+	})
+	st, err = c.SendImage(ctx, img.File, img.SHA256, st.Size, img.Size, r)
+	if err == nil && !st.Done {
+		err = fmt.Errorf("the peer has %d of %d bytes: %w", st.Size, img.Size, inventory.ErrUnreachable)
+	}
+	return true, err
+}
+
+// HandOverState tells whoever waits what became of a hand-over.
+func (h mover) HandOverState(_ context.Context, id string) (state, why string, err error) {
+	x := h.file.Site()
+	switch {
+	case x.Activated == id:
+		return inventory.HandOverMoved, "", nil
+	case x.HandOver != nil && x.HandOver.ID == id && x.HandOver.State == handover.Failed:
+		return inventory.HandOverFailed, x.HandOver.Why, nil
+	}
+	return inventory.HandOverPending, "", nil
+}
+
+// listenAddress is how a relay and machines reach a peer; its host alone.
+func listenAddress(u string) string {
+	_, rest, _ := strings.Cut(u, "://")
+	name, _, err := net.SplitHostPort(rest)
+	if err != nil {
+		return rest
+	}
+	return name
+}

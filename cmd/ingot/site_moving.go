@@ -1,0 +1,191 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/ingotmetal/ingot/api"
+	"github.com/ingotmetal/ingot/internal/handover"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// lookEvery is how often the inventory is asked for the wish to move.
+const lookEvery = 500 * time.Millisecond
+
+// effectsFor is how long a hand-over waits for activities under way. Nobody
+// begins new ones: no machine's run is open.
+const effectsFor = time.Minute
+
+// awaitHandOver returns a *moveNow when the site is to be handed over, and
+// nothing stands in the way.
+func (s *server) awaitHandOver(ctx context.Context) error {
+	for pause(ctx, lookEvery) {
+		row, err := s.store.LastHandOver(ctx)
+		if errors.Is(err, inventory.ErrNotFound) {
+			continue
+		}
+		if err != nil {
+			if ctx.Err() == nil {
+				s.log.Warn("looking for a hand-over", "error", err)
+			}
+			continue
+		}
+		if state, _, _ := s.HandOverState(ctx, row.ID); state != inventory.HandOverPending {
+			continue
+		}
+		err = s.mayHandOver(ctx, row)
+		switch {
+		case ctx.Err() != nil:
+		case err == nil:
+			return &moveNow{row}
+		default:
+			s.log.Error("the site is not handed over", "handover", row.ID, "error", err)
+			if err := s.failHandOver(row, err); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// mayHandOver looks once more at what the workflow has looked at, and waits for
+// what is under way.
+func (s *server) mayHandOver(ctx context.Context, row inventory.HandOver) error {
+	if err := (mover{s.host}).CheckTarget(ctx, row.Target); err != nil {
+		return err
+	}
+	if err := s.store.KeyCheck(ctx); err != nil {
+		return err
+	}
+	if err := s.store.CloseIntake(ctx, "this site moves to "+row.Target); err != nil {
+		return err
+	}
+	open, err := s.do.OpenRuns(ctx)
+	if err == nil && len(open) > 0 && !row.Force {
+		err = fmt.Errorf("runs are open: %s: %w", strings.Join(open, ", "), inventory.ErrConflict)
+	}
+	if err != nil {
+		return err
+	}
+	for deadline := time.Now().Add(effectsFor); ; {
+		busy := s.temporal.effects.UnderWay()
+		if len(busy) == 0 {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("activities are under way and do not end: %s: %w", strings.Join(busy, ", "), inventory.ErrConflict)
+		}
+		if !pause(ctx, lookEvery/5) {
+			return ctx.Err()
+		}
+	}
+}
+
+// failHandOver remembers that a hand-over was never begun, and never will be.
+func (s *server) failHandOver(row inventory.HandOver, why error) error {
+	_, err := s.host.file.Change(func(x *handover.Site) error {
+		if x.Role != handover.Active {
+			return fmt.Errorf("this server is %s: %w", x.Role, inventory.ErrConflict)
+		}
+		x.HandOver = &handover.HandOver{ID: row.ID, Peer: row.Target, Epoch: row.SiteEpoch - 1, State: handover.Failed, Why: why.Error(), Since: time.Now().UTC()}
+		return nil
+	})
+	return err
+}
+
+// reKey replaces the keys that came with the site: another host has known them.
+func (s *server) reKey(ctx context.Context) error {
+	if !s.host.file.Site().ReKey {
+		return nil
+	}
+	n, err := s.rotateKeys(ctx)
+	if err != nil {
+		s.log.Error("the keys that came with the site are not replaced yet: run ingot secret rotate", "error", err)
+		return nil
+	}
+	_, err = s.host.file.Change(func(x *handover.Site) error { x.ReKey = false; return nil })
+	if err == nil {
+		s.log.Info("the keys that came with the site are replaced", "secrets", n)
+	}
+	return err
+}
+
+// errAlone is a server that has no peers.
+var errAlone = fmt.Errorf("this server has no peers: %w", inventory.ErrUnsupported)
+
+// SiteStatus and what follows is this server among its peers.
+func (s *server) SiteStatus(ctx context.Context) (api.SiteStatus, error) {
+	if s.host == nil {
+		return api.SiteStatus{Role: handover.Active, Peers: []api.Peer{}}, nil
+	}
+	return s.host.SiteStatus(ctx)
+}
+
+// AddPeer is that of the host.
+func (s *server) AddPeer(ctx context.Context, p api.NewPeer) (api.Peer, error) {
+	if s.host == nil {
+		return api.Peer{}, errAlone
+	}
+	return s.host.AddPeer(ctx, p)
+}
+
+// RemovePeer is that of the host.
+func (s *server) RemovePeer(ctx context.Context, name string) error {
+	if s.host == nil {
+		return errAlone
+	}
+	return s.host.RemovePeer(ctx, name)
+}
+
+// Decide is that of the host.
+func (s *server) Decide(ctx context.Context, word string) error {
+	if s.host == nil {
+		return errAlone
+	}
+	return s.host.Decide(ctx, word)
+}
+
+// CheckTarget is that of the mover.
+func (s *server) CheckTarget(ctx context.Context, target string) error {
+	if s.host == nil {
+		return errAlone
+	}
+	return mover{s.host}.CheckTarget(ctx, target)
+}
+
+// SyncImages is that of the mover.
+func (s *server) SyncImages(ctx context.Context, target string, progress func(string)) (int, error) {
+	if s.host == nil {
+		return 0, errAlone
+	}
+	return mover{s.host}.SyncImages(ctx, target, progress)
+}
+
+// HandOverState is that of the mover.
+func (s *server) HandOverState(ctx context.Context, id string) (state, why string, err error) {
+	if s.host == nil {
+		return "", "", errAlone
+	}
+	return mover{s.host}.HandOverState(ctx, id)
+}
+
+// WithdrawHandOver makes sure that a hand-over that was not begun never is.
+func (s *server) WithdrawHandOver(ctx context.Context, id string) error {
+	if s.host == nil {
+		return errAlone
+	}
+	if state, _, err := s.HandOverState(ctx, id); err != nil || state != inventory.HandOverPending {
+		return err
+	}
+	row, err := s.store.LastHandOver(ctx)
+	if errors.Is(err, inventory.ErrNotFound) || err == nil && row.ID != id {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return s.failHandOver(row, errors.New("withdrawn"))
+}
