@@ -42,6 +42,9 @@ func (a *Activities) planDecommission(ctx context.Context, q DecommissionRequest
 	if err != nil {
 		return Planned{}, err
 	}
+	if err := addressed(m); err != nil {
+		return Planned{}, err
+	}
 	if err := a.Site.bootable(); err != nil {
 		return Planned{}, err
 	}
@@ -122,7 +125,9 @@ func (a *Activities) retire(ctx context.Context, q RetireRequest) (inventory.Sta
 		all = append(all, s...)
 	}
 	st.Reason = clip(strings.Join(all, "; "))
-	return st, a.Machines.Retire(ctx, q.Owner, st, q.KeepAddress)
+	// Without its address nobody could boot it again to make good what is missing.
+	keep := q.KeepAddress || st.State == inventory.StandingQuarantined
+	return st, a.Machines.Retire(ctx, q.Owner, st, keep)
 }
 
 // missing names the disks that Ingot wrote and the run's agent did not find.

@@ -121,6 +121,12 @@ func inService(m inventory.Machine) error {
 	if m.Quarantined() {
 		return fmt.Errorf("it is quarantined: %s (when you have seen to it: ingot machine release %s): %w", m.Standing.Reason, m.Name, inventory.ErrConflict)
 	}
+	return addressed(m)
+}
+
+// addressed refuses a machine that could not boot, because a decommissioning
+// has released its address.
+func addressed(m inventory.Machine) error {
 	if nic, _ := m.Netboot(); m.Standing != nil && !nic.Address.IsValid() {
 		return fmt.Errorf("its address was released when it was decommissioned: give it one by storing it again (ingot machine push --replace): %w", inventory.ErrConflict)
 	}

@@ -21,7 +21,10 @@ func (m *Machine) RefuseWrites(serial string, sector int64) (Undo, error) {
 		return nil, err
 	}
 	return m.lab.undoable(fmt.Sprintf("sector %d of disk %s of %s refuses to be written", sector, serial, m.spec.Name), func() error {
-		return os.Remove(m.rules(serial))
+		if err := os.Remove(m.rules(serial)); !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		return nil
 	})
 }
 

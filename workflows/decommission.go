@@ -32,7 +32,7 @@ type decommission struct {
 // firmware's boot entries; the power is switched off, verified; then its
 // secrets are purged and its addresses released. What could not be verified
 // puts the machine into quarantine, which only a person or another
-// decommissioning ends. Its id is machine/<machine>.
+// decommissioning ends; it keeps its addresses until then. Its id is machine/<machine>.
 //
 // Whoever is asked on the way may skip: the machine is dead or gone. Then all
 // the rest is done, and the machine is quarantined.

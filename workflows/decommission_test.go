@@ -93,7 +93,7 @@ func TestDecommissionOfADiskThatCannotBeWipedIsAQuarantine(t *testing.T) {
 		}
 		return &action.Result{Key: a.Key, State: action.Success}
 	}
-	err := w.runAs(workflows.Decommission, workflows.DecommissionInput{Machine: machine, KeepAddress: true})
+	err := w.runAs(workflows.Decommission, workflows.DecommissionInput{Machine: machine})
 	require.ErrorContains(t, err, "quarantined")
 	rec := w.record()
 	require.Equal(t, inventory.StateFailed, rec.State)
@@ -104,7 +104,7 @@ func TestDecommissionOfADiskThatCannotBeWipedIsAQuarantine(t *testing.T) {
 	require.True(t, m.Quarantined())
 	require.Contains(t, m.Standing.Reason, "sector 7")
 	require.False(t, m.HasUserData)
-	require.True(t, m.Interfaces[0].Address.IsValid())
+	require.True(t, m.Interfaces[0].Address.IsValid(), "it has to boot again to be wiped")
 	w.closed()
 
 	plan := activities.PlanRequest{Run: "r2", Machine: machine}

@@ -137,7 +137,8 @@ stays: it belongs to the hardware.
 
 The machine is then "available". Where anything of the wipe or the power could
 not be verified it is "quarantined" instead: no run writes to it before a person
-has released it, or another decommissioning has verified everything.
+has released it, or another decommissioning has verified everything. Until then
+it keeps its addresses.
 
 Whoever is asked on the way can skip: the machine is dead, or gone. Then the rest
 is done, and it is quarantined.`,
