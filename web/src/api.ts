@@ -13,6 +13,9 @@
 //   POST /v1/workflows/:run/retry            {"from": "failed-step" | "start"}
 //   POST /v1/workflows/:run/cancel           {"reason"}
 //   POST /v1/workflows/:run/powered-on       {}
+//   GET  /v1/operations?limit=n              {"items": [Operation]}, the newest first
+//   POST /v1/operations/:run/decide          {"question", "choice"}
+//   POST /v1/operations/:run/cancel          {}
 //
 // Errors are {"error", "next"?, "problems"?}. 401 anywhere means: not logged in.
 //
@@ -25,6 +28,7 @@
 //   progress  Workflow, whole, where the running action's done and total are
 //             fresh (about once a second); a Workflow of which only run,
 //             machine and actions are set is enough.
+//   operation Operation, whole: at each change of its record. {"run": …, "deleted": true} when it is too old to be shown.
 //   status    Status: on change, and at least every 15 s as a sign of life
 //             (the page asks /v1/status itself after 30 s of silence).
 //
@@ -148,6 +152,44 @@ export interface Workflow {
   updated?: string;
 }
 
+/** One row of an operation's table. */
+export interface OperationStep {
+  name: string;
+  machine?: string;
+  does: string;
+  /** What it waits for before the next step begins. */
+  waits?: string;
+  /** What taking it back does, or "none: " and why nothing can. */
+  undo: string;
+  state: string;
+  /** The machine's run that it has started. */
+  run?: string;
+  message?: string;
+  /** Nanoseconds. */
+  budget?: number;
+  since?: string;
+  ended?: string;
+}
+
+/** A Genesis, a migration or a recovery. */
+export interface Operation {
+  run: string;
+  deleted?: boolean;
+  id: string;
+  type: string;
+  name: string;
+  state: string;
+  step?: string;
+  message?: string;
+  next?: string;
+  question?: Question | null;
+  steps?: OperationStep[] | null;
+  started?: string;
+  ended?: string;
+  updated?: string;
+  seq?: number;
+}
+
 export interface Event {
   seq: number;
   machine: string;
@@ -229,6 +271,9 @@ export const api = {
     ask("POST", path("workflows", run, "decide"), { question, choice, diskSelector }),
   retry: (run: string, from: "failed-step" | "start") => ask("POST", path("workflows", run, "retry"), { from }),
   cancel: (run: string) => ask("POST", path("workflows", run, "cancel"), { reason: "cancelled in the page" }),
+  operations: async () => parse<{ items?: Operation[] | null }>(await ask("GET", "/v1/operations?limit=20")).items ?? [],
+  decideOperation: (run: string, question: string, choice: string) => ask("POST", path("operations", run, "decide"), { question, choice }),
+  cancelOperation: (run: string) => ask("POST", path("operations", run, "cancel"), {}),
   poweredOn: (run: string) => ask("POST", path("workflows", run, "powered-on"), {}),
 };
 
@@ -239,7 +284,7 @@ export interface Listener {
   event(name: string, data: string): void;
 }
 
-const names = ["machine", "workflow", "progress", "status"];
+const names = ["machine", "workflow", "progress", "operation", "status"];
 
 /**
  * Keeps a stream open until closed: after a loss it tries again, at once when

@@ -3,9 +3,11 @@ import type { MachineView } from "./api";
 import { Command } from "./command";
 import { Header } from "./header";
 import { MachineRow } from "./machines";
+import { OperationPanel, OperationRow } from "./operations";
 import { MachinePanel } from "./panel";
 import { tone } from "./phases";
 import type { Tone } from "./phases";
+import { standing } from "./steps";
 import type { Store } from "./store";
 import { ago, at, span } from "./text";
 
@@ -22,16 +24,21 @@ function useStore(store: Store): void {
   }, [store]);
 }
 
-function chosen(): string {
-  const m = /^#\/machines\/(.+)$/.exec(location.hash);
+interface Choice {
+  kind: "" | "machines" | "operations";
+  name: string;
+}
+
+function chosen(): Choice {
+  const m = /^#\/(machines|operations)\/(.+)$/.exec(location.hash);
   try {
-    return m ? decodeURIComponent(m[1]!) : "";
+    return m ? { kind: m[1] as Choice["kind"], name: decodeURIComponent(m[2]!) } : { kind: "", name: "" };
   } catch {
-    return "";
+    return { kind: "", name: "" };
   }
 }
 
-function useChosen(): string {
+function useChosen(): Choice {
   const [name, set] = useState(chosen);
   useEffect(() => {
     const f = () => set(chosen());
@@ -51,7 +58,7 @@ const filters: [Tone, string][] = [
 
 export function App({ store }: { store: Store }) {
   useStore(store);
-  const name = useChosen();
+  const { kind, name } = useChosen();
   const panel = useRef<HTMLDivElement>(null);
   useEffect(() => {
     // Where the panel is below the list, choosing a machine leads to it.
@@ -66,15 +73,19 @@ export function App({ store }: { store: Store }) {
   const waiting = all.filter((m) => tone(m) === "waiting");
   const find = text.trim().toLowerCase();
   const shown = all.filter((m) => (!only || tone(m) === only) && (!find || matches(m, find)));
+  const operations = [...store.operations.values()].sort((a, b) => at(b.started) - at(a.started));
+  const asking = operations.filter((o) => standing(o, store.machines) === "waiting");
   // Without a choice the panel shows what most likely matters.
-  const pick = store.machines.get(name) ?? (name ? undefined : (waiting[0] ?? all.find((m) => tone(m) === "working") ?? all[0]));
+  const operation = kind === "operations" ? store.operations.get(name) : kind === "" ? (asking[0] ?? operations.find((o) => standing(o, store.machines) === "working")) : undefined;
+  const pick = operation || kind === "operations" ? undefined : (store.machines.get(name) ?? (name ? undefined : (waiting[0] ?? all.find((m) => tone(m) === "working") ?? all[0])));
   const now = store.now();
 
-  const title = waiting.length > 0 ? `(${waiting.length}) waiting · Ingot` : "Ingot";
+  const awaited = new Set([...waiting.map((m) => m.name), ...asking.filter((o) => o.question).map((o) => o.id)]);
+  const title = awaited.size > 0 ? `(${awaited.size}) waiting · Ingot` : "Ingot";
   useEffect(() => {
     document.title = title;
   }, [title]);
-  const announcement = useMemo(() => waiting.map((m) => `${m.name} waits for you.`).join(" "), [waiting.map((m) => m.workflow?.question?.id ?? m.name).join()]);
+  const announcement = useMemo(() => [...awaited].map((n) => `${n} waits for you.`).join(" "), [[...waiting.map((m) => m.workflow?.question?.id ?? m.name), ...asking.map((o) => o.question?.id)].join()]);
 
   return (
     <div class="page" data-connection={store.link}>
@@ -87,11 +98,18 @@ export function App({ store }: { store: Store }) {
         <Denied />
       ) : !store.loaded ? (
         <p class="loading">Loading…</p>
-      ) : all.length === 0 ? (
+      ) : all.length === 0 && operations.length === 0 ? (
         <Empty store={store} />
       ) : (
         <main class="columns">
-          <section class="list" aria-label="Machines">
+          <section class="list" aria-label="Operations and machines">
+            {operations.length > 0 && (
+              <ul class="machines operations">
+                {operations.slice(0, 5).map((o) => (
+                  <OperationRow key={o.run} operation={o} store={store} now={now} chosen={o.run === operation?.run} />
+                ))}
+              </ul>
+            )}
             {all.length > 1 && (
               <div class="filters">
                 <button type="button" class="chip" aria-pressed={only === ""} onClick={() => setOnly("")}>
@@ -116,11 +134,13 @@ export function App({ store }: { store: Store }) {
             <SeenList store={store} now={now} />
           </section>
           <div ref={panel}>
-            {pick ? (
+            {operation ? (
+              <OperationPanel key={operation.run} operation={operation} store={store} now={now} />
+            ) : pick ? (
               <MachinePanel key={pick.name} machine={pick} store={store} now={now} />
             ) : (
               <section class="panel">
-                <p>There is no machine named “{name}”.</p>
+                <p>{kind === "operations" ? `There is no operation with the run “${name}” here any more.` : name ? `There is no machine named “${name}”.` : "Choose something on the left."}</p>
               </section>
             )}
           </div>

@@ -1,6 +1,5 @@
 import { useState } from "preact/hooks";
-import { api } from "./api";
-import type { Disk, Question, Selector, Workflow } from "./api";
+import type { Disk, Question, Selector } from "./api";
 import { Ask, RefusedNote, useDeeds } from "./deed";
 import { ago, at, bytes } from "./text";
 
@@ -26,10 +25,12 @@ const choices: Record<string, { label: string; sure?: string; note?: string; kin
   continue: { label: "Done, go on", kind: "primary" },
   skip: { label: "Skip it", sure: "Skip", note: "Go on as if it had succeeded?" },
   restart: { label: "Start over", sure: "Start over", note: "Begin again with power-on?" },
-  abort: { label: "Abort", sure: "Abort the run", note: "End this run as failed?" },
+  undo: { label: "Take it back", sure: "Take it back", note: "Undo what the step did?" },
+  abort: { label: "Abort", sure: "Abort", note: "End it as failed?" },
 };
 
-export function Decision({ workflow: w, question: q, now }: { workflow: Workflow; question: Question; now: number }) {
+/** Asks what is asked of a person; send carries the answer to whoever asks. */
+export function Decision({ question: q, now, send }: { question: Question; now: number; send: (choice: string, s?: Selector) => Promise<unknown> }) {
   const deeds = useDeeds();
   const [picked, setPicked] = useState(-1);
   const [answered, setAnswered] = useState("");
@@ -38,13 +39,13 @@ export function Decision({ workflow: w, question: q, now }: { workflow: Workflow
   const selector = disk && selectorOf(disk, disks);
   const decide = (choice: string, s?: Selector) =>
     deeds.run(choice, async () => {
-      await api.decide(w.run, q.id, choice, s);
+      await send(choice, s);
       setAnswered(s ? `write to ${disk?.serial ?? disk?.path ?? "the disk"}` : (choices[choice]?.label ?? choice));
     });
   const offered = q.choices ?? [];
   return (
-    <section class="decision" aria-labelledby="question" data-question={q.id}>
-      <h3 id="question">Waits for your decision</h3>
+    <section class="decision" aria-labelledby={`question-${q.id}`} data-question={q.id}>
+      <h3 id={`question-${q.id}`}>Waits for your decision</h3>
       <p class="text">{q.text}</p>
       {disks.length > 0 && (
         <fieldset class="disks">
@@ -68,7 +69,7 @@ export function Decision({ workflow: w, question: q, now }: { workflow: Workflow
       )}
       {answered ? (
         <div class="buttons">
-          <p role="status">Answered: {answered}. Waiting for the run…</p>
+          <p role="status">Answered: {answered}. Waiting for what comes of it…</p>
           <button type="button" onClick={() => setAnswered("")}>
             Answer again
           </button>
@@ -99,7 +100,7 @@ export function Decision({ workflow: w, question: q, now }: { workflow: Workflow
         </div>
       )}
       <RefusedNote deeds={deeds} />
-      {at(q.since) > 0 && <p class="quiet">asked {ago(at(q.since), now)}; the run's own time limit rests meanwhile</p>}
+      {at(q.since) > 0 && <p class="quiet">asked {ago(at(q.since), now)}; its time limit rests meanwhile</p>}
     </section>
   );
 }

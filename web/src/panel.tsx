@@ -106,7 +106,7 @@ export function MachinePanel({ machine: m, store, now }: { machine: MachineView;
           <Sign tone={t} /> {doing({ ...m, workflow: w }, now)}
         </p>
         {w?.message && t !== "waiting" && <p class={t === "failed" ? "text failure" : "text"} data-message>{w.message}</p>}
-        {w && t === "waiting" && (w.question ? <Decision key={w.question.id} workflow={w} question={w.question} now={now} /> : <p class="text">{w.message}</p>)}
+        {w && t === "waiting" && (w.question ? <Decision key={w.question.id} question={w.question} now={now} send={(choice, s) => api.decide(w.run, w.question!.id, choice, s)} /> : <p class="text">{w.message}</p>)}
         {w?.next && (
           <div class="next">
             <span class="quiet">Next</span> <Command text={w.next} />

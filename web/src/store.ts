@@ -1,7 +1,7 @@
 // What the page knows, kept fresh by the stream.
 
 import { api, parse, Refused, Stream } from "./api";
-import type { Event, MachineView, Seen, Status, Workflow } from "./api";
+import type { Event, MachineView, Operation, Seen, Status, Workflow } from "./api";
 import { over, runs } from "./phases";
 import { Meter } from "./progress";
 import { at } from "./text";
@@ -17,6 +17,11 @@ export function newer(old: Workflow | null | undefined, next: Workflow): Workflo
   return next.state ? next : { ...old, actions: next.actions ?? old.actions };
 }
 
+/** Returns the later one of two records of an operation. */
+export function later(old: Operation | undefined, next: Operation): Operation {
+  return old && (next.seq ?? 0) < (old.seq ?? 0) ? old : next;
+}
+
 /** Names an attempt for the meter. */
 export const attempt = (w: Workflow, index: number) => `${w.run}/${index}/${w.actions?.[index]?.attempt ?? 0}`;
 
@@ -26,6 +31,8 @@ export class Store {
   loaded = false;
   status?: Status;
   machines = new Map<string, MachineView>();
+  /** What is done with many machines or with the server, by run. */
+  operations = new Map<string, Operation>();
   seen: Seen[] = [];
   meter = new Meter();
   /** Server's clock minus the page's, ms. */
@@ -112,10 +119,14 @@ export class Store {
     }
     this.changed();
     try {
+      const operations = await api.operations();
+      const before = this.operations;
+      this.operations = new Map(operations.map((o) => [o.run, later(before.get(o.run), o)]));
+      this.changed();
       this.seen = await api.seen();
       this.changed();
     } catch {
-      // Only a hint of which machines could be added; the rest goes on without.
+      // The stream brings operations, too, and the rest is a hint of which machines could be added.
     }
   }
 
@@ -190,6 +201,10 @@ export class Store {
         const m = parse<MachineView>(data);
         if (m.deleted) this.machines.delete(m.name);
         else this.put(m, this.machines.get(m.name));
+      } else if (name === "operation") {
+        const o = parse<Operation>(data);
+        if (o.deleted) this.operations.delete(o.run);
+        else this.operations.set(o.run, later(this.operations.get(o.run), o));
       } else {
         const w = parse<Workflow>(data);
         const m = this.machines.get(w.machine);

@@ -8,7 +8,8 @@ const { clean, bytes, span, at } = await load("text.ts");
 const { parse } = await load("api.ts");
 const { Meter } = await load("progress.ts");
 const { stepsOf, tone, doing, current, tells } = await load("phases.ts");
-const { newer } = await load("store.ts");
+const { newer, later } = await load("store.ts");
+const { standing, stepTone, acting, took, late, saying, stateOf, progress } = await load("steps.ts");
 const { selectorOf } = await load("decision.tsx");
 
 test("machine-supplied text loses its control characters", () => {
@@ -97,4 +98,53 @@ test("a selector picks one disk alone, or there is none", () => {
   assert.deepEqual(selectorOf(a, [a, b, c, d]), { wwn: "1" });
   assert.deepEqual(selectorOf({ ...a, wwn: "" }, [{ ...a, wwn: "" }, b]), { serial: "X", model: "M" });
   assert.equal(selectorOf(d, [a, b, c, d]), undefined);
+});
+
+const genesis = (steps, more = {}) => ({ run: "r", id: "genesis/home", type: "Genesis", name: "home", state: "RUNNING", step: "router", started: "2026-01-01T00:00:00Z", steps, ...more });
+const row = (name, state, more = {}) => ({ name, does: `does ${name}`, undo: "none: it only looks", state, budget: 60e9, ...more });
+
+test("an operation waits when it asks, or when the machine of its step does", () => {
+  const steps = [row("preflight", "done"), row("router", "running", { machine: "m", run: "r1", waits: "the router's report", since: "2026-01-01T00:00:10Z" }), row("relay", "pending")];
+  const o = genesis(steps);
+  const none = new Map();
+  assert.equal(standing(o, none), "working");
+  assert.equal(progress(o), "1 of 3 steps done");
+  // Power by hand: a person is awaited, though nothing is asked.
+  const byHand = new Map([["m", { name: "m", workflow: run("power", "RUNNING", { run: "r1" }) }]]);
+  assert.equal(standing(o, byHand), "waiting");
+  assert.equal(stepTone(steps[1], o, byHand), "waiting");
+  // Another run of that machine is none of the step's business.
+  assert.equal(standing(o, new Map([["m", { name: "m", workflow: run("power", "RUNNING", { run: "r2" }) }]])), "working");
+  assert.equal(acting(steps[1], byHand).name, "m");
+  assert.equal(standing(genesis([row("router", "failed")], { question: { id: "router.1", text: "no answer" } }), none), "waiting");
+  assert.equal(standing(genesis([row("router", "failed")], { state: "FAILED" }), none), "failed");
+  assert.equal(standing(genesis([row("router", "done")], { state: "SUCCESS" }), none), "done");
+  assert.equal(stepTone(row("router", "running"), genesis([], { state: "FAILED" }), none), "idle");
+});
+
+test("a step says since when, for what, and when it is late", () => {
+  const s = row("router", "running", { waits: "the router's report", since: "2026-01-01T00:00:00Z" });
+  const minute = Date.parse("2026-01-01T00:01:00Z");
+  assert.equal(took(s, minute), 60);
+  assert.equal(late(s, minute), false);
+  assert.equal(late(s, minute + 1000), true);
+  assert.equal(saying(s), "does router Waits for: the router's report");
+  assert.equal(saying({ ...s, message: "no answer yet" }), "no answer yet");
+  assert.equal(stateOf(row("x", "undone")), "taken back");
+  assert.equal(took({ ...s, state: "done", ended: "2026-01-01T00:00:30Z" }, minute), 30);
+  assert.equal(took(row("x", "pending"), minute), undefined);
+});
+
+test("an older record of an operation never replaces a newer one", () => {
+  const old = genesis([], { seq: 5 });
+  assert.equal(later(old, genesis([], { seq: 4 })), old);
+  const next = genesis([], { seq: 6 });
+  assert.equal(later(old, next), next);
+  assert.equal(later(undefined, next), next);
+});
+
+test("S47: an operation's text is inert", () => {
+  const o = parse(JSON.stringify(genesis([row("router", "failed", { message: "\x1b]0;owned\x07\x1b[31mno\u202e answer" })], { message: "<img src=x onerror=alert(1)>\x00" })));
+  assert.equal(saying(o.steps[0]), "no answer");
+  assert.equal(o.message, "<img src=x onerror=alert(1)>"); // shown as text: nothing in the page takes HTML
 });

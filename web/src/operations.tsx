@@ -1,0 +1,173 @@
+import { api } from "./api";
+import type { Operation, OperationStep } from "./api";
+import { Command } from "./command";
+import { Decision } from "./decision";
+import { Ask, RefusedNote, useDeeds } from "./deed";
+import { web } from "./header";
+import { Sign } from "./machines";
+import { doing, manual, over } from "./phases";
+import type { Store } from "./store";
+import { acting, ended, late, progress, saying, standing, stateOf, stepTone, took } from "./steps";
+import { ago, at, clock, span } from "./text";
+
+const link = (o: Operation) => `#/operations/${encodeURIComponent(o.run)}`;
+
+export function OperationRow({ operation: o, store, now, chosen }: { operation: Operation; store: Store; now: number; chosen: boolean }) {
+  const t = standing(o, store.machines);
+  const detail = o.question?.text || (ended(o) && o.state === "SUCCESS" ? "" : o.message);
+  return (
+    <li data-operation={o.id} data-state={o.state} data-step={o.step ?? ""} data-tone={t}>
+      <a class={`row ${t}`} href={link(o)} aria-current={chosen ? "true" : undefined}>
+        <span class="row-top">
+          <Sign tone={t} />
+          <span class="name">
+            {o.type} {o.name}
+          </span>
+          <span class="quiet netboot">{progress(o)}</span>
+        </span>
+        <span class="now">{ended(o) ? `${outcome(o)} ${at(o.ended) ? ago(at(o.ended), now) : ""}` : t === "waiting" ? "Waits for you" : `Step ${o.step ?? ""}`}</span>
+        {detail && <span class={`detail ${t}`}>{detail}</span>}
+      </a>
+    </li>
+  );
+}
+
+function outcome(o: Operation): string {
+  return o.state === "SUCCESS" ? "Done" : o.state === "CANCELLED" ? "Cancelled" : "Failed";
+}
+
+export function OperationPanel({ operation: o, store, now }: { operation: Operation; store: Store; now: number }) {
+  const t = standing(o, store.machines);
+  const deeds = useDeeds();
+  const ui = web(store.status?.temporal?.ui);
+  return (
+    <section class="panel" aria-labelledby="panel-name" data-operation-panel={o.id} data-state={o.state}>
+      <div class="panel-head">
+        <h2 id="panel-name">
+          {o.type} {o.name}
+        </h2>
+        <span class="quiet netboot">{progress(o)}</span>
+      </div>
+      <div class={`state ${t}`}>
+        <p class="doing">
+          <Sign tone={t} /> {ended(o) ? outcome(o) : t === "waiting" ? "Waits for you" : `Step ${o.step ?? ""}`}
+        </p>
+        {o.message && !o.question && <p class={t === "failed" ? "text failure" : "text"} data-message>{o.message}</p>}
+        {o.question && !ended(o) && <Decision key={o.question.id} question={o.question} now={now} send={(choice) => api.decideOperation(o.run, o.question!.id, choice)} />}
+        {!o.question && !ended(o) && (o.steps ?? []).map((s) => <Awaited key={s.name} step={s} store={store} now={now} />)}
+        {o.next && (
+          <div class="next">
+            <span class="quiet">Next</span> <Command text={o.next} />
+          </div>
+        )}
+        {!ended(o) && (
+          <div class="buttons">
+            <Ask choice="cancel" label="Cancel" sure="End it" note="Steps that are done stay done." disabled={deeds.busy !== ""} onDo={() => deeds.run("cancel", () => api.cancelOperation(o.run))} />
+          </div>
+        )}
+        <RefusedNote deeds={deeds} />
+      </div>
+
+      {(o.steps?.length ?? 0) > 0 && (
+        <section aria-label="Steps">
+          <table class="table">
+            <thead>
+              <tr>
+                <th scope="col">#</th>
+                <th scope="col">Step</th>
+                <th scope="col">Machine</th>
+                <th scope="col">What it does, what it waits for</th>
+                <th scope="col">State</th>
+                <th scope="col">Since</th>
+              </tr>
+            </thead>
+            <tbody>
+              {o.steps!.map((s, i) => (
+                <StepRow key={s.name} number={i + 1} step={s} operation={o} store={store} now={now} />
+              ))}
+            </tbody>
+          </table>
+        </section>
+      )}
+
+      <footer class="links">
+        <p>
+          {ui && (
+            <a href={`${ui}/namespaces/default/workflows/${encodeURIComponent(o.id)}/${encodeURIComponent(o.run)}`} target="_blank" rel="noreferrer" data-temporal>
+              This operation in the Temporal UI ↗
+            </a>
+          )}
+        </p>
+        <p class="quiet">
+          {o.type} <code>{o.id}</code> run <code>{o.run}</code>
+          {at(o.started) > 0 && <> · started {clock(at(o.started), now)}</>}
+          {at(o.ended) > 0 && <> · took {span((at(o.ended) - at(o.started)) / 1000)}</>}
+        </p>
+        <Command text={`ingot operation get ${o.id}`} />
+      </footer>
+    </section>
+  );
+}
+
+function StepRow({ number, step: s, operation: o, store, now }: { number: number; step: OperationStep; operation: Operation; store: Store; now: number }) {
+  const t = stepTone(s, o, store.machines);
+  const m = acting(s, store.machines);
+  const time = took(s, now);
+  return (
+    <tr class={`${t} ${s.state}`} data-operation-step={s.name} data-step-state={s.state} data-tone={t} aria-current={s.state === "running" ? "step" : undefined}>
+      <td class="quiet">{number}</td>
+      <th scope="row">{s.name}</th>
+      <td>{s.machine && <a href={`#/machines/${encodeURIComponent(s.machine)}`}>{s.machine}</a>}</td>
+      <td>
+        <span class={s.state === "failed" ? "text failure" : "text"}>{saying(s)}</span>
+        {m && (s.state === "running" || s.state === "waiting") && (
+          <span class={`detail ${t}`}>
+            {s.machine}: {doing(m, now)}
+          </span>
+        )}
+        {(s.state === "failed" || s.state === "running") && <span class="quiet undo">Undo: {s.undo}</span>}
+      </td>
+      <td class="step-state">
+        <Sign tone={t} /> {stateOf(s)}
+      </td>
+      <td class="quiet when">
+        {at(s.since) > 0 && (
+          <time dateTime={s.since} title={clock(at(s.since), now)}>
+            {s.state === "running" || s.state === "waiting" ? ago(at(s.since), now) : time !== undefined ? `took ${span(time)}` : clock(at(s.since), now)}
+          </time>
+        )}
+        {late(s, now) && <span class="failure"> over {span((s.budget ?? 0) / 1e9)}</span>}
+        {!at(s.since) && (s.budget ?? 0) > 0 && <span>up to {span((s.budget ?? 0) / 1e9)}</span>}
+      </td>
+    </tr>
+  );
+}
+
+/** What the machine of a step asks a person, answered without leaving the operation. */
+function Awaited({ step: s, store, now }: { step: OperationStep; store: Store; now: number }) {
+  const deeds = useDeeds();
+  const m = acting(s, store.machines);
+  const w = m?.workflow;
+  if (!m || !w || over(w)) return null;
+  if (w.question)
+    return (
+      <div data-awaited={m.name}>
+        <p>
+          <b>{m.name}</b> asks:
+        </p>
+        <Decision key={w.question.id} question={w.question} now={now} send={(choice, d) => api.decide(w.run, w.question!.id, choice, d)} />
+      </div>
+    );
+  if (w.phase !== "power" || !manual(m)) return null;
+  return (
+    <div data-awaited={m.name}>
+      <p>
+        <b>{m.name}</b> has to be switched on, and to boot from the network.
+      </p>
+      <div class="buttons">
+        <Ask choice="powered-on" kind="primary" label="It is switched on" disabled={deeds.busy !== ""} onDo={() => deeds.run("on", () => api.poweredOn(w.run))} />
+      </div>
+      <RefusedNote deeds={deeds} />
+    </div>
+  );
+}

@@ -1,0 +1,85 @@
+// The story of an operation in words: a Genesis, a migration, a recovery.
+
+import type { MachineView, Operation, OperationStep } from "./api";
+import { tone } from "./phases";
+import type { Tone } from "./phases";
+import { at } from "./text";
+
+const final = new Set(["SUCCESS", "FAILED", "TIMEOUT", "CANCELLED"]);
+
+/** Tells whether an operation is over. */
+export function ended(o: Operation): boolean {
+  return final.has(o.state);
+}
+
+type Machines = ReadonlyMap<string, MachineView>;
+
+/** Returns the machine of a step that is under way there, if it is. */
+export function acting(s: OperationStep, machines: Machines): MachineView | undefined {
+  const m = s.machine ? machines.get(s.machine) : undefined;
+  // A step speaks of its own run; without one known, of what the machine does now.
+  return m?.workflow && (s.run ? m.workflow.run === s.run : s.state === "running") ? m : undefined;
+}
+
+/** How an operation stands: it waits for a person also when a machine of a step under way does. */
+export function standing(o: Operation, machines: Machines): Tone {
+  if (ended(o)) return o.state === "SUCCESS" ? "done" : o.state === "CANCELLED" ? "idle" : "failed";
+  if (o.question) return "waiting";
+  return (o.steps ?? []).some((s) => stepTone(s, o, machines) === "waiting") ? "waiting" : "working";
+}
+
+/** How a step stands. */
+export function stepTone(s: OperationStep, o: Operation, machines: Machines): Tone {
+  switch (s.state) {
+    case "running": {
+      if (ended(o)) return "idle";
+      const m = acting(s, machines);
+      return m && tone(m) === "waiting" ? "waiting" : "working";
+    }
+    case "waiting":
+      return ended(o) ? "failed" : "waiting";
+    case "failed":
+      // A question about it waits for an answer.
+      return o.question && !ended(o) ? "waiting" : "failed";
+    case "done":
+      return "done";
+  }
+  return "idle";
+}
+
+const words: Record<string, string> = { pending: "not yet", running: "under way", waiting: "waits for a person", done: "done", failed: "failed", undone: "taken back", skipped: "skipped" };
+
+/** Returns the state of a step in words. */
+export function stateOf(s: OperationStep): string {
+  return words[s.state] ?? s.state;
+}
+
+/** Returns how many seconds a step took, or takes until now (ms); undefined when it has not begun. */
+export function took(s: OperationStep, now: number): number | undefined {
+  const began = at(s.since);
+  if (!began) return undefined;
+  const end = at(s.ended);
+  if (end >= began) return (end - began) / 1000;
+  return s.state === "running" || s.state === "waiting" ? Math.max(0, (now - began) / 1000) : undefined;
+}
+
+/** Tells whether a step under way is over its budget. */
+export function late(s: OperationStep, now: number): boolean {
+  const t = took(s, now);
+  return t !== undefined && (s.state === "running" || s.state === "waiting") && (s.budget ?? 0) > 0 && t > s.budget! / 1e9;
+}
+
+/** Returns what is said of a step now: what it waits for or what became of it, and otherwise what it does. */
+export function saying(s: OperationStep): string {
+  if (s.message) return s.message;
+  if ((s.state === "running" || s.state === "waiting") && s.waits) return `${s.does} Waits for: ${s.waits}`;
+  return s.does;
+}
+
+/** Returns "3 of 11" for the step under way, or "" when the operation has no steps yet. */
+export function progress(o: Operation): string {
+  const all = o.steps ?? [];
+  if (all.length === 0) return "";
+  const done = all.filter((s) => s.state === "done" || s.state === "skipped").length;
+  return `${done} of ${all.length} steps done`;
+}
