@@ -13,6 +13,9 @@
 //   POST /v1/workflows/:run/retry            {"from": "failed-step" | "start"}
 //   POST /v1/workflows/:run/cancel           {"reason"}
 //   POST /v1/workflows/:run/powered-on       {}
+//   POST /v1/machines/:name/reprovision      {}
+//   POST /v1/machines/:name/decommission     {}
+//   POST /v1/machines/:name/release          {}
 //   GET  /v1/operations?limit=n              {"items": [Operation]}, the newest first
 //   POST /v1/operations/:run/decide          {"question", "choice"}
 //   POST /v1/operations/:run/cancel          {}
@@ -82,6 +85,9 @@ export interface MachineView {
   template?: string;
   image?: string;
   netboot?: Netboot;
+  /** What a decommissioning has left; none while the machine is in service. */
+  standing?: { state: string; reason?: string; run?: string; since?: string } | null;
+  protectedDisks?: { serial?: string; wwn?: string }[] | null;
   workflow?: Workflow | null;
   lastSeen?: string;
   lastEvent?: Event | null;
@@ -274,6 +280,9 @@ export const api = {
   operations: async () => parse<{ items?: Operation[] | null }>(await ask("GET", "/v1/operations?limit=20")).items ?? [],
   decideOperation: (run: string, question: string, choice: string) => ask("POST", path("operations", run, "decide"), { question, choice }),
   cancelOperation: (run: string) => ask("POST", path("operations", run, "cancel"), {}),
+  reprovision: (machine: string) => ask("POST", path("machines", machine, "reprovision"), {}),
+  decommission: (machine: string) => ask("POST", path("machines", machine, "decommission"), {}),
+  release: (machine: string) => ask("POST", path("machines", machine, "release"), {}),
   poweredOn: (run: string) => ask("POST", path("workflows", run, "powered-on"), {}),
 };
 

@@ -93,6 +93,12 @@ export function MachinePanel({ machine: m, store, now }: { machine: MachineView;
             </dd>
           </div>
         )}
+        {(m.protectedDisks ?? []).map((d) => (
+          <div key={`${d.serial}/${d.wwn}`}>
+            <dt>Protected disk</dt>
+            <dd>{d.serial || d.wwn}</dd>
+          </div>
+        ))}
         {Object.entries(m.labels ?? {}).map(([k, v]) => (
           <div key={k}>
             <dt>{k}</dt>
@@ -117,7 +123,13 @@ export function MachinePanel({ machine: m, store, now }: { machine: MachineView;
             <span class="quiet">Next</span> <Command text={`ingot machine provision ${m.name}${m.image ? "" : " --image debian-12"} --wait`} />
           </div>
         )}
+        {m.standing && m.standing.reason && m.standing.reason !== w?.message && (
+          <p class={m.standing.state === "quarantined" ? "text failure" : "text quiet"} data-standing={m.standing.state}>
+            {m.standing.reason}
+          </p>
+        )}
         {w && <Deeds machine={m} workflow={w} />}
+        <Service machine={m} workflow={w} />
         {w?.evidence === "weak" && <p class="quiet">Evidence: weak. The template has no phone-home of the installed system, so its start could not be proven.</p>}
       </div>
 
@@ -133,10 +145,10 @@ export function MachinePanel({ machine: m, store, now }: { machine: MachineView;
 function Deeds({ machine: m, workflow: w }: { machine: MachineView; workflow: Workflow }) {
   const deeds = useDeeds();
   const off = deeds.busy !== "";
-  const own = w.type === undefined || w.type === "Provision" || w.type === "Inspect";
+  const own = w.type === undefined || w.type !== "BMCJob";
   const power = !over(w) && w.phase === "power" && manual(m);
   const retry = over(w) && w.state !== "SUCCESS" && w.type !== "Inspect" && w.type !== "BMCJob";
-  const done = (w.actions ?? []).some((a) => a.state === "SUCCESS");
+  const done = w.type !== "Decommission" && (w.actions ?? []).some((a) => a.state === "SUCCESS");
   const cancel = !over(w) && own && w.phase !== "disarm";
   if (!power && !retry && !cancel) return null;
   return (
@@ -144,11 +156,30 @@ function Deeds({ machine: m, workflow: w }: { machine: MachineView; workflow: Wo
       <div class="buttons">
         {power && <Ask choice="powered-on" kind="primary" label="It is switched on" disabled={off} onDo={() => deeds.run("on", () => api.poweredOn(w.run))} />}
         {retry && done && <Ask choice="retry-failed-step" kind="primary" label="Retry from the failed step" sure="Retry" note={`Boots ${m.name} from the network again.`} disabled={off} onDo={() => deeds.run("retry", () => api.retry(w.run, "failed-step"))} />}
-        {retry && <Ask choice="retry-start" kind={done ? undefined : "primary"} label="Retry from the start" sure="Overwrite it" note={`Installs ${m.name} again: its disk is overwritten.`} disabled={off} onDo={() => deeds.run("retry", () => api.retry(w.run, "start"))} />}
+        {retry && <Ask choice="retry-start" kind={done ? undefined : "primary"} label="Retry from the start" sure={w.type === "Decommission" ? "Wipe it" : "Overwrite it"} note={w.type === "Decommission" ? `Wipes all disks of ${m.name} again.` : `Installs ${m.name} again: its disk is overwritten.`} disabled={off} onDo={() => deeds.run("retry", () => api.retry(w.run, "start"))} />}
         {cancel && <Ask choice="cancel" label="Cancel" sure="Cancel the run" note="Stop the agent and close netboot?" disabled={off} onDo={() => deeds.run("cancel", () => api.cancel(w.run))} />}
       </div>
       <RefusedNote deeds={deeds} />
     </>
+  );
+}
+
+/** What may be done to a machine that no run has: begin anew, or end its service. */
+function Service({ machine: m, workflow: w }: { machine: MachineView; workflow?: Workflow }) {
+  const deeds = useDeeds();
+  const off = deeds.busy !== "";
+  if (!w || !over(w)) return null;
+  const quarantined = m.standing?.state === "quarantined";
+  return (
+    <details class="service" open={quarantined}>
+      <summary class="quiet">Service</summary>
+      <div class="buttons">
+        {quarantined && <Ask choice="release" kind="primary" label="Release it" sure="It is in order" note={`You have seen to it yourself: runs may write to ${m.name} again.`} disabled={off} onDo={() => deeds.run("release", () => api.release(m.name))} />}
+        {!m.standing && <Ask choice="reprovision" label="Wipe and install again" sure="Wipe it" note={`What is on the disk of ${m.name} is lost; its own template is installed.`} disabled={off} onDo={() => deeds.run("reprovision", () => api.reprovision(m.name))} />}
+        {m.standing?.state !== "available" && <Ask choice="decommission" label="Decommission" sure="Wipe all disks" note={`Wipes every disk of ${m.name} that is not protected, purges its secrets, releases its addresses and switches it off.`} disabled={off} onDo={() => deeds.run("decommission", () => api.decommission(m.name))} />}
+      </div>
+      <RefusedNote deeds={deeds} />
+    </details>
   );
 }
 

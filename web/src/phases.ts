@@ -26,6 +26,7 @@ export function tone(m: MachineView): Tone {
 }
 
 const provision = ["plan", "arm", "power", "dhcp", "loader", "agent", "bind", "action", "disarm", "reboot", "ready"];
+const decommission = ["plan", "arm", "power", "dhcp", "loader", "agent", "action", "disarm"];
 const inspect = ["plan", "arm", "power", "dhcp", "loader", "agent", "disarm"];
 
 /** What each step is called, and what it means. */
@@ -86,7 +87,7 @@ export interface Step {
 /** Returns where a run stands among its phases, told by its record and, where it ended or waits, by its events. */
 export function stepsOf(w: Workflow, t: Tone, events: Event[], now: number): Step[] {
   if (w.type === "BMCJob") return [];
-  const order = w.type === "Inspect" ? inspect : provision;
+  const order = w.type === "Inspect" ? inspect : w.type === "Decommission" ? decommission : provision;
   let here = order.indexOf(w.phase ?? "");
   const actions = w.actions ?? [];
   if (here < 0) {
@@ -161,7 +162,8 @@ export function doing(m: MachineView, now: number): string {
     if (m.netboot?.allowPXE) return `Armed by hand${m.netboot.until ? ` until ${clock(at(m.netboot.until), now)}` : ""}`;
     return "Not provisioned yet";
   }
-  const what = w.type === "Inspect" ? "Inspection" : w.type === "BMCJob" ? "BMC job" : "Installation";
+  const what = w.type === "Inspect" ? "Inspection" : w.type === "BMCJob" ? "BMC job" : w.type === "Decommission" ? "Decommissioning" : "Installation";
+  if (over(w) && m.standing) return m.standing.state === "quarantined" ? "Quarantined" : "Decommissioned: wiped, off, available";
   if (over(w)) {
     const when = at(w.ended) ? `, ${span((now - at(w.ended)) / 1000)} ago` : "";
     if (w.state === "SUCCESS") return (w.type === "Inspect" ? "Inspected" : w.type === "BMCJob" ? "BMC job done" : "Installed and ready") + when;
@@ -227,6 +229,7 @@ const kinds: Record<string, string> = {
   assigned: "action assigned",
   stop: "agent told to stop",
   decision: "decided",
+  retired: "decommissioned",
   operator: "changed by a person",
 };
 

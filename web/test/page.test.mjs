@@ -78,6 +78,13 @@ test("a machine's state in words", () => {
   assert.equal(tells({ kind: "dhcp", count: 3 }), "asked for an address (PXE) (3 times)");
 });
 
+test("a machine that was decommissioned says what it is", () => {
+  const retired = (state) => ({ ...view(run("failed", state, { type: "Decommission", ended: "2026-01-01T00:00:00Z" })), standing: { state: state === "SUCCESS" ? "available" : "quarantined" } });
+  assert.equal(doing(retired("FAILED"), 0), "Quarantined");
+  assert.match(doing(retired("SUCCESS"), 0), /available/);
+  assert.equal(stepsOf(run("action", "RUNNING", { type: "Decommission" }), "working", [], 0).map((s) => s.id).includes("reboot"), false);
+});
+
 test("an older record never replaces a newer one", () => {
   const old = run("action", "RUNNING", { started: "2026-01-01T00:00:00Z", updated: "2026-01-01T00:01:00.5Z" });
   assert.equal(newer(old, { ...old, updated: "2026-01-01T00:01:00.25Z" }), old);
