@@ -14,6 +14,7 @@ import (
 
 	"github.com/ingotmetal/ingot/genesis"
 	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/template"
 )
 
 // Labs is where lab files lie, and what operations have found out.
@@ -71,6 +72,9 @@ type LabTable struct {
 	SHA256 string    `json:"sha256"`
 	Steps  []LabStep `json:"steps"`
 	Target string    `json:"target,omitempty"` // peer of the migration
+	// Installed are machines that an earlier run has installed: they have their
+	// addresses.
+	Installed []string `json:"installed,omitempty"`
 }
 
 func (a *Activities) lab(ctx context.Context, name string) (genesis.Lab, inventory.GenesisBundle, error) {
@@ -94,16 +98,19 @@ func (a *Activities) ReadLab(ctx context.Context, q LabRequest) (LabTable, error
 	if err != nil {
 		return LabTable{}, fail(err)
 	}
-	if !q.Resume {
-		for _, s := range lab.Steps() {
-			if s.Writes() && done[s.Name] && !q.Again {
+	t := LabTable{SHA256: b.SHA256}
+	for _, s := range lab.Steps() {
+		if s.Writes() && done[s.Name] {
+			if !q.Resume && !q.Again {
 				return LabTable{}, fail(fmt.Errorf("an earlier run of genesis %q has done step %q, which would overwrite %s again: resume it (ingot genesis resume %s), or say that all is to be done again: %w",
 					q.Name, s.Name, s.Machine, q.Name, inventory.ErrConflict))
 			}
+			t.Installed = append(t.Installed, s.Machine)
 		}
+	}
+	if !q.Resume {
 		done = nil
 	}
-	t := LabTable{SHA256: b.SHA256}
 	if lab.Migrate != nil {
 		t.Target = lab.Migrate.Target
 	}
@@ -200,6 +207,10 @@ func (a *Activities) checkMachines(ctx context.Context, lab genesis.Lab, replace
 		field := fmt.Sprintf("machines[%d]", n)
 		if m.Template != "" {
 			_, err := a.Catalogue.Template(ctx, m.Template)
+			builtin := slices.ContainsFunc(template.Builtins(), func(b inventory.Template) bool { return b.Name == m.Template })
+			if errors.Is(err, inventory.ErrNotFound) && builtin {
+				err = nil
+			}
 			if errors.Is(err, inventory.ErrNotFound) {
 				ps.Add(field+".template", "ingot template list", "there is no template %q", m.Template)
 			} else if err != nil {
@@ -361,7 +372,7 @@ func (a *Activities) Idle(ctx context.Context, machine string) error {
 // does for a machine's run.
 func (a *Activities) AwaitOperation(ctx context.Context, q OutcomeRequest) (Outcome, error) {
 	began := time.Now()
-	tick := time.NewTicker(outcomeEvery)
+	tick := time.NewTicker(a.lookEvery(outcomeEvery))
 	defer tick.Stop()
 	for {
 		o, err := a.Labs.Operation(ctx, q.Run)
@@ -445,19 +456,22 @@ const (
 	ahead = 5 * time.Second
 )
 
+func (a *Activities) lookEvery(otherwise time.Duration) time.Duration {
+	if a.ProbeEvery > 0 {
+		return a.ProbeEvery
+	}
+	return otherwise
+}
+
 // until asks again and again, until ask has no error or the activity's time is
 // up; then the last answer is the error, and is not tried again.
 func (a *Activities) until(ctx context.Context, ask func(context.Context) error) error {
 	defer heartbeat(ctx)()
-	every := a.ProbeEvery
-	if every == 0 {
-		every = probeEvery
-	}
 	end := time.Now().Add(time.Hour)
 	if d, ok := ctx.Deadline(); ok {
 		end = d.Add(-min(ahead, time.Until(d)/2))
 	}
-	tick := time.NewTicker(every)
+	tick := time.NewTicker(a.lookEvery(probeEvery))
 	defer tick.Stop()
 	for refusals := 0; ; {
 		err := ask(ctx)

@@ -72,7 +72,7 @@ const noRecord = 5 * time.Minute
 // inventory, because the completion of a child is lost with a reset parent.
 func (a *Activities) AwaitRun(ctx context.Context, q OutcomeRequest) (Outcome, error) {
 	began := time.Now()
-	tick := time.NewTicker(outcomeEvery)
+	tick := time.NewTicker(a.lookEvery(outcomeEvery))
 	defer tick.Stop()
 	for {
 		w, err := a.Records.Workflow(ctx, q.Run)

@@ -72,27 +72,21 @@ func Genesis(ctx workflow.Context, in GenesisInput) (out Outcome, err error) {
 func (g *bootstrap) rows(t activities.LabTable) ([]step, map[string]bool) {
 	var steps []step
 	finished := map[string]bool{}
-	var installed []string
 	for _, s := range t.Steps {
-		if s.Finished && s.Writes() {
-			installed = append(installed, s.Machine)
-		}
-	}
-	for i, s := range t.Steps {
 		r := step{name: s.Name, machine: s.Machine, does: s.Does, undoes: s.Undo, budget: s.Budget, waits: "until " + s.Ready}
 		if s.Waits != "" {
 			r.waits = s.Waits + ": " + r.waits
 		}
-		g.deeds(&r, s, installed, t.Steps)
+		g.deeds(&r, s, t)
 		steps = append(steps, r)
-		finished[s.Name] = t.Steps[i].Finished
+		finished[s.Name] = s.Finished
 	}
 	return steps, finished
 }
 
 // deeds says what each kind of step does, how it is proven, and how it is taken
 // back.
-func (g *bootstrap) deeds(r *step, s activities.LabStep, installed []string, all []activities.LabStep) {
+func (g *bootstrap) deeds(r *step, s activities.LabStep, t activities.LabTable) {
 	q := activities.LabRequest{Name: g.in.Name, Run: g.record.Run, Machine: s.Machine}
 	ready := func(activity any, q activities.LabRequest) func(workflow.Context, time.Duration) error {
 		return func(ctx workflow.Context, within time.Duration) error { return probe(ctx, within, activity, q, nil) }
@@ -103,7 +97,7 @@ func (g *bootstrap) deeds(r *step, s activities.LabStep, installed []string, all
 	}
 	switch s.Kind {
 	case genesis.StepPreflight:
-		q.Installed = installed
+		q.Installed = t.Installed
 		r.do = func(ctx workflow.Context, _ *inventory.OperationStep) error {
 			return workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, bmc), do.Preflight, q).Get(ctx, nil)
 		}
@@ -132,7 +126,7 @@ func (g *bootstrap) deeds(r *step, s activities.LabStep, installed []string, all
 		r.ready = ready(do.ClusterHas, q)
 	case genesis.StepProven:
 		q.Machine = ""
-		for _, x := range all {
+		for _, x := range t.Steps {
 			switch x.Kind {
 			case genesis.StepKubernetes:
 				r.ready = ready(do.KubernetesReady, q)
