@@ -58,7 +58,7 @@ type SiteStatus struct {
 type HandOverStatus struct {
 	ID    string    `json:"id"`
 	Peer  string    `json:"peer"`
-	State string    `json:"state"` // under-way | failed
+	State string    `json:"state"` // under-way | moved | failed
 	Why   string    `json:"why,omitempty"`
 	Since time.Time `json:"since"`
 }

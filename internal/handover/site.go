@@ -49,6 +49,7 @@ type Peer struct {
 // States of a HandOver.
 const (
 	UnderWay = "under-way"
+	Moved    = "moved"
 	Failed   = "failed" // it was taken back, and the target will never activate it
 )
 

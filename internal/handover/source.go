@@ -198,6 +198,9 @@ func (s *Source) activate(ctx context.Context, id string, peer Peer) error {
 func (s *Source) retire(id string, to Peer, why string) error {
 	_, err := s.File.Change(func(x *Site) error {
 		x.Role, x.Successor, x.Why = Retired, &to, why
+		if x.HandOver != nil && x.HandOver.ID == id {
+			x.HandOver.State = Moved
+		}
 		return nil
 	})
 	if err != nil {
