@@ -24,6 +24,15 @@ const (
 	joinTemplate     = "harvester-join"
 )
 
+// needs is what the built-in templates find by the hardware map or labels of a
+// machine; true: it names an image.
+var needs = map[string]map[string]bool{
+	routerTemplate:   {"version": false},
+	platformTemplate: {"kernel": true, "initramfs": true},
+	createTemplate:   {"kernel": true, "initrd": true, "rootfs": true},
+	joinTemplate:     {"kernel": true, "initrd": true, "rootfs": true},
+}
+
 // defaultTarget is the peer of a migration that names none.
 const defaultTarget = "platform"
 
@@ -207,12 +216,43 @@ func (f *file) checkMachines(roles map[string]role) {
 		if !hasRole {
 			continue
 		}
+		f.checkNeeds(prefix, *m)
 		if m.Config == "" {
 			f.add(prefix+"config", "name the file of its "+r.kind+" configuration", "machine %q has none, but is %s", m.Name, strings.TrimSuffix(strings.SplitN(r.field, ".", 2)[0], "."))
 		} else if m.UserData.Reveal() != "" {
 			f.checkDocument(prefix, r, *m, token)
 		}
 		f.checkPlace(prefix, r, *m)
+	}
+}
+
+// checkNeeds checks what the machine's template, if it is built in, looks for.
+func (f *file) checkNeeds(prefix string, m Machine) {
+	wanted := needs[m.Template]
+	keys := make([]string, 0, len(wanted))
+	for k := range wanted {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	for _, k := range keys {
+		field, v := prefix+"hardwareMap."+k, m.HardwareMap[k]
+		if v == "" {
+			field, v = prefix+"labels."+k, m.Labels[k]
+		}
+		if v == "" {
+			what := "a version"
+			if wanted[k] {
+				what = "an image"
+			}
+			f.add(prefix+"labels", "add the label "+k, "template %q needs %s as label %s: see ingot template get %s", m.Template, what, k, m.Template)
+			continue
+		}
+		if _, ok := f.lab.Image(v); wanted[k] && !ok {
+			f.add(field, "add it to images, or correct the name", "there is no image %q", v)
+		}
+	}
+	if _, own := wanted["version"]; own && m.Image == "" {
+		f.add(prefix+"image", "name the raw image of VyOS", "template %q writes the machine's image, and there is none", m.Template)
 	}
 }
 
@@ -310,7 +350,7 @@ func (f *file) base(field, v string) {
 	if v == "" {
 		return
 	}
-	if u, err := url.Parse(v); err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
+	if u, err := url.Parse(v); err != nil || u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
 		f.add(field, "write it as https://192.168.1.20", "%q is no base address", v)
 	}
 }

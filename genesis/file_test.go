@@ -137,8 +137,8 @@ func TestBadInput(t *testing.T) {
 		swaps []string
 		want  map[string]string // "file field" → part of what is said
 	}{
-		"unknown keys": {"lab.yaml", []string{"  vlan: 20\n", "  vlann: 20\n", "labels: {role: router}\n", "lables: {role: router}\n"}, map[string]string{
-			"lab.yaml network.vlann": "unknown key", "lab.yaml machines[0].lables": "unknown key",
+		"unknown keys": {"lab.yaml", []string{"  vlan: 20\n", "  vlann: 20\n", "labels: {role: router,", "lables: {role: router,"}, map[string]string{
+			"lab.yaml network.vlann": "unknown key", "lab.yaml machines[0].lables": "unknown key", "lab.yaml machines[0].labels": "needs a version as label version",
 		}},
 		"unknown machines": {"lab.yaml", []string{"machine: vp6630", "machine: vp6631", "join: [ms-02-b, ms-02-c]", "join: [ms-02-b, ms-02-d, ms-02-a]"}, map[string]string{
 			"lab.yaml router.machine": `no machine "vp6631"`, "lab.yaml cluster.join[1]": `no machine "ms-02-d"`, "lab.yaml cluster.join[2]": `"ms-02-a" is cluster.create already`,
@@ -160,7 +160,8 @@ func TestBadInput(t *testing.T) {
 			"lab.yaml machines[3].interfaces[1].address": "lies in the DHCP range", "lab.yaml machines[4].interfaces[1].address": "lies in the DHCP range",
 		}},
 		"images": {"lab.yaml", []string{"sha256: 1111", "sha256: xyz", "image: vyos\n", "image: vyoss\n", "name: talos-kernel", "name: vyos"}, map[string]string{
-			"lab.yaml images[0].sha256": "is no SHA-256", "lab.yaml images[1].name": "image name vyos is given at lab.yaml:", "lab.yaml machines[0].image": `no image "vyoss"`,
+			"lab.yaml machines[1].labels.kernel": `no image "talos-kernel"`,
+			"lab.yaml images[0].sha256":          "is no SHA-256", "lab.yaml images[1].name": "image name vyos is given at lab.yaml:", "lab.yaml machines[0].image": `no image "vyoss"`,
 		}},
 		"two disks and no selector": {"lab.yaml", []string{"    diskSelector: {serial: EXAMPLE_MS02_SYSTEM_000A}\n", ""}, map[string]string{
 			"lab.yaml machines[2].diskSelector": `"ms-02-a" has 2 disks`,

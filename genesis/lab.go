@@ -84,8 +84,9 @@ type Machine struct {
 	Config string `json:"config,omitempty"`
 	// BMCPasswordFile names the file whose first line is the BMC's password.
 	BMCPasswordFile string `json:"bmcPasswordFile,omitempty"`
-	// HardwareMap is given to the machine's template as ProvisionInput.HardwareMap.
-	// Values that name an image are images that the machine needs.
+	// HardwareMap is given to the machine's template as ProvisionInput.HardwareMap,
+	// by Genesis alone: what a later installation needs, too, are labels.
+	// Values of both that name an image are images that the machine needs.
 	HardwareMap map[string]string `json:"hardwareMap,omitempty"`
 }
 

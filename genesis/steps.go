@@ -2,6 +2,7 @@ package genesis
 
 import (
 	"fmt"
+	"path"
 	"slices"
 	"strings"
 	"time"
@@ -228,11 +229,21 @@ func (l Lab) power(m Machine) string {
 	return "its BMC (" + m.BMC.Driver + " at " + m.BMC.Host + ")"
 }
 
-// imagesOf returns the images that a machine is made of.
+// imagesOf returns the images that a machine is made of: its own, those that
+// its template finds by the hardware map and labels, and what its document
+// fetches.
 func (l Lab) imagesOf(m Machine) []StepImage {
 	names := []string{m.Image}
 	for _, v := range m.HardwareMap {
 		names = append(names, v)
+	}
+	for k, v := range m.Labels {
+		if m.HardwareMap[k] == "" {
+			names = append(names, v)
+		}
+	}
+	for _, d := range m.documents() {
+		names = append(names, path.Base(d.Text("install.iso_url")))
 	}
 	slices.Sort(names)
 	var out []StepImage
@@ -244,15 +255,21 @@ func (l Lab) imagesOf(m Machine) []StepImage {
 	return out
 }
 
+// documents returns the machine's document where it is YAML, which VyOS's is
+// not.
+func (m Machine) documents() []strictyaml.Document {
+	docs, err := strictyaml.Documents(m.Config, []byte(m.UserData.Reveal()))
+	if err != nil {
+		return nil
+	}
+	return docs
+}
+
 // disks says what an installation overwrites: what the installer's document
 // names, and the disk that the inventory selects, which is wiped or written.
 func (m Machine) disks() string {
-	docs, err := strictyaml.Documents(m.Config, []byte(m.UserData.Reveal()))
-	if err != nil {
-		return DiskText(m.Machine) // VyOS's is no YAML
-	}
 	var named []string
-	for _, d := range docs {
+	for _, d := range m.documents() {
 		for _, field := range []string{"install.device", "install.data_disk", "machine.install.disk"} {
 			if v := d.Text(field); v != "" {
 				named = append(named, v)
