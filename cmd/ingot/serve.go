@@ -36,6 +36,7 @@ import (
 	"github.com/ingotmetal/ingot/internal/endpoint"
 	"github.com/ingotmetal/ingot/internal/httpserve"
 	"github.com/ingotmetal/ingot/internal/keyring"
+	"github.com/ingotmetal/ingot/internal/notify"
 	"github.com/ingotmetal/ingot/internal/reserve"
 	"github.com/ingotmetal/ingot/internal/talosapi"
 	"github.com/ingotmetal/ingot/inventory"
@@ -97,7 +98,8 @@ type server struct {
 	metadata *metadatasvc.Server
 	api      *api.Server
 	do       *activities.Activities
-	address  netip.Addr // of this server on the provisioning network
+	notify   *notify.Sender // nil: nobody is told
+	address  netip.Addr     // of this server on the provisioning network
 	agentTLS tls.Certificate
 	token    string
 	rotating sync.Mutex // held while keys are replaced
@@ -116,7 +118,7 @@ func newServer(ctx context.Context, cfg config.Config, log *slog.Logger) (_ *ser
 		return nil, err
 	}
 	s.openReserve()
-	if s.store, err = sqlite.Open(ctx, filepath.Join(cfg.DataDir, "ingot.db"), sealer(s.keys), sqlite.WithFull(s.reserve.Release)); err != nil {
+	if s.store, err = sqlite.Open(ctx, filepath.Join(cfg.DataDir, "ingot.db"), sealer(s.keys), append(noticeOptions(cfg.Notify), sqlite.WithFull(s.reserve.Release))...); err != nil {
 		return nil, fmt.Errorf("opening the inventory: %w", err)
 	}
 	defer func() {
@@ -130,6 +132,9 @@ func newServer(ctx context.Context, cfg config.Config, log *slog.Logger) (_ *ser
 		s.resumeRotation(ctx)
 	}
 	if s.restored, err = s.store.LastRestore(ctx); err != nil {
+		return nil, err
+	}
+	if s.notify, err = s.notifier(); err != nil {
 		return nil, err
 	}
 	if s.temporal, err = newTemporal(cfg, log, s.store.TemporalCluster); err != nil {
@@ -294,8 +299,22 @@ func (s *server) control() error {
 		site.ImageURL = func() string { return s.boot.Base() + "/images" }
 		site.MetadataURL = s.metadataURL()
 	}
+	check := func(ctx context.Context, m inventory.Machine) (string, error) {
+		if m.BMC.Manual() {
+			return "", fmt.Errorf("machine %q has no BMC: %w", m.Name, inventory.ErrUnsupported)
+		}
+		password, err := s.store.BMCPassword(ctx, m.Name)
+		if err != nil {
+			return "", err
+		}
+		if m.BMC.Driver == inventory.DriverAMT { // it may let in and do nothing
+			r, err := driver.Check(ctx, m.Controller(), password)
+			return r.Power, err
+		}
+		return driver.State(ctx, m.Controller(), password)
+	}
 	s.do = &activities.Activities{
-		Machines: s.store, Catalogue: s.store, Grants: s.store, Agents: s.store, Assignments: s.store, Records: s.store, Operations: s.store, Moving: s.store, Mover: s,
+		Machines: s.store, Catalogue: s.store, Grants: s.store, Agents: s.store, Assignments: s.store, Records: s.store, Operations: s.store, Moving: s.store, Mover: s, Peers: s, VerifySite: func(ctx context.Context) ([]string, error) { return s.verifySite(ctx, check) },
 		BMC: driver, Site: site, Log: s.log.With("part", "activities"), Now: time.Now, Clock: s.clock,
 		Heard:    func(o inventory.Owner, boot int) (time.Duration, bool) { return s.api.Heard(o, boot) },
 		Troubles: activities.NewTroubles(time.Now),
@@ -310,7 +329,7 @@ func (s *server) control() error {
 		Store: s.store, Temporal: s.temporal.Client, Namespace: s.cfg.Temporal.Namespace, TokenSHA256: sha256.Sum256([]byte(s.token)), ClaimKey: key,
 		AllowedHosts: operatorHosts(s.cfg), BaseURL: base, Log: s.log.With("part", "api"), Version: build(), ImageDir: s.cfg.ImageDir(),
 		DataDir: s.cfg.DataDir, MinFree: max(s.cfg.MinFree<<20, 1), Reserve: s.reserve.State, FetchHosts: s.cfg.Images.FetchHosts, NoSecretKey: s.keys == nil, ImageURL: site.URLOf,
-		Retrying: s.do.Troubles.Of, Heartbeat: activities.Heartbeat, Status: s.status, CheckBMCHost: driver.CheckHost, RotateKeys: s.rotateKeys, Backup: s.backup, Site: s, Intake: s.store.Intake, Restored: s.restored,
+		Retrying: s.do.Troubles.Of, Heartbeat: activities.Heartbeat, Status: s.status, CheckBMCHost: driver.CheckHost, RotateKeys: s.rotateKeys, TestNotice: s.testNotice(), Backup: s.backup, Site: s, Intake: s.store.Intake, Restored: s.restored,
 		Elapsed: s.clock.Elapsed, Up: s.clock.Up,
 		Why: func(ctx context.Context, mac string) (any, error) {
 			if s.boot == nil {
@@ -318,20 +337,7 @@ func (s *server) control() error {
 			}
 			return s.boot.Why(ctx, mac)
 		},
-		CheckBMC: func(ctx context.Context, m inventory.Machine) (string, error) {
-			if m.BMC.Manual() {
-				return "", fmt.Errorf("machine %q has no BMC: %w", m.Name, inventory.ErrUnsupported)
-			}
-			password, err := s.store.BMCPassword(ctx, m.Name)
-			if err != nil {
-				return "", err
-			}
-			if m.BMC.Driver == inventory.DriverAMT { // it may let in and do nothing
-				r, err := driver.Check(ctx, m.Controller(), password)
-				return r.Power, err
-			}
-			return driver.State(ctx, m.Controller(), password)
-		},
+		CheckBMC:          check,
 		CheckPowerCommand: driver.CheckCommand,
 	})
 	return err
@@ -346,8 +352,8 @@ func agentFile(dir, name string) string {
 	return filepath.Join(dir, name)
 }
 
-func (s *server) status(context.Context) api.StatusExtra {
-	x := api.StatusExtra{Netboot: api.NetbootStatus{Interfaces: s.cfg.Netboot.Interfaces}}
+func (s *server) status(ctx context.Context) api.StatusExtra {
+	x := api.StatusExtra{Netboot: api.NetbootStatus{Interfaces: s.cfg.Netboot.Interfaces}, Notify: s.noticeStatus(ctx)}
 	if s.cfg.Netboot.RelayOnly {
 		x.Netboot.Relays, x.Netboot.Address = s.cfg.Netboot.Relays, s.cfg.Netboot.Address
 	}
@@ -399,6 +405,7 @@ func (s *server) run(ctx context.Context, out io.Writer) error {
 	g.Go(func() error { return s.temporal.Run(ctx, s.do) })
 	g.Go(func() error { return s.reserve.Run(ctx) })
 	g.Go(func() error { return s.keepRecords(ctx) })
+	g.Go(func() error { return s.sendNotices(ctx) })
 	if s.boot != nil {
 		g.Go(func() error { return s.boot.Run(ctx) })
 		g.Go(func() error { return s.metadata.Run(ctx) })

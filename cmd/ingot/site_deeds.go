@@ -433,7 +433,7 @@ type mover struct{ *host }
 
 // CheckTarget refuses what can be refused before anything is done.
 func (h mover) CheckTarget(ctx context.Context, target string) error {
-	s, peer, err := h.moving(target)
+	s, peer, err := h.moving(ctx, target)
 	if err != nil {
 		return err
 	}
@@ -468,19 +468,19 @@ func (h mover) CheckTarget(ctx context.Context, target string) error {
 }
 
 // moving is the site, and the peer to which it may go.
-func (h mover) moving(target string) (*server, handover.Peer, error) {
+func (h mover) moving(ctx context.Context, target string) (*server, handover.Peer, error) {
 	s := h.site()
 	if s == nil {
 		return nil, handover.Peer{}, fmt.Errorf("this server is %s: %w", h.file.Site().Role, inventory.ErrConflict)
 	}
-	p, err := h.file.Site().Peer(target)
+	p, err := h.paired(ctx, target)
 	return s, p, err
 }
 
 // SyncImages sends the files of the images that the target lacks, by digest,
 // each from where it broke off. Progress is told as often as something was sent.
 func (h mover) SyncImages(ctx context.Context, target string, progress func(text string)) (sent int, err error) {
-	s, peer, err := h.moving(target)
+	s, peer, err := h.moving(ctx, target)
 	if err != nil {
 		return 0, err
 	}

@@ -4,8 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
+	"sync"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/ingotmetal/ingot/api"
 	"github.com/ingotmetal/ingot/internal/handover"
@@ -148,6 +152,30 @@ func (s *server) Decide(ctx context.Context, word string) error {
 	return s.host.Decide(ctx, word)
 }
 
+// Known is that of the host.
+func (s *server) Known(ctx context.Context, name string) (bool, error) {
+	if s.host == nil {
+		return false, errAlone
+	}
+	return s.host.Known(ctx, name)
+}
+
+// Standby is that of the host.
+func (s *server) Standby(ctx context.Context, name, address string) (inventory.Secret, error) {
+	if s.host == nil {
+		return inventory.Secret{}, errAlone
+	}
+	return s.host.Standby(ctx, name, address)
+}
+
+// Forget is that of the host.
+func (s *server) Forget(ctx context.Context, name string) error {
+	if s.host == nil {
+		return errAlone
+	}
+	return s.host.Forget(ctx, name)
+}
+
 // CheckTarget is that of the mover.
 func (s *server) CheckTarget(ctx context.Context, target string) error {
 	if s.host == nil {
@@ -188,4 +216,47 @@ func (s *server) WithdrawHandOver(ctx context.Context, id string) error {
 		return err
 	}
 	return s.failHandOver(row, errors.New("withdrawn"))
+}
+
+// Limits of verifySite.
+const (
+	verifyAtOnce = 8
+	verifyFor    = 30 * time.Second // each BMC
+	verifyNamed  = 10
+)
+
+// verifySite looks at the site where it has come to: do the BMCs answer here?
+// It returns what a person should see to.
+func (s *server) verifySite(ctx context.Context, check func(context.Context, inventory.Machine) (string, error)) ([]string, error) {
+	ms, err := s.store.Machines(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var mu sync.Mutex
+	var notes []string
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(verifyAtOnce)
+	for _, m := range ms {
+		if m.BMC.Manual() {
+			continue
+		}
+		g.Go(func() error {
+			ctx, cancel := context.WithTimeout(ctx, verifyFor)
+			defer cancel()
+			if _, err := check(ctx, m); err != nil {
+				mu.Lock()
+				defer mu.Unlock()
+				notes = append(notes, fmt.Sprintf("the BMC of %s does not answer here: %v", m.Name, err))
+			}
+			return nil
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return nil, err
+	}
+	slices.Sort(notes)
+	if more := len(notes) - verifyNamed; more > 0 {
+		notes = append(notes[:verifyNamed], fmt.Sprintf("and %d more", more))
+	}
+	return notes, nil
 }
