@@ -41,6 +41,10 @@ func TestScripts(t *testing.T) {
 			e.Setenv("XDG_CONFIG_HOME", filepath.Join(e.WorkDir, "etc"))
 			e.Setenv("XDG_STATE_HOME", filepath.Join(e.WorkDir, "state"))
 			e.Setenv("LISTEN", config.Join("127.0.0.1", ports.listen))
+			// The example of a lab, as docs/genesis.md tells it.
+			if err := os.CopyFS(filepath.Join(e.WorkDir, "lab"), os.DirFS("../../deploy/genesis")); err != nil {
+				return err
+			}
 			// What init writes, with ports of this test's own.
 			return os.WriteFile(filepath.Join(e.WorkDir, "site.yaml"), fmt.Appendf(nil,
 				"listen: 127.0.0.1:%d\ntemporal: {port: %d, ui_port: %d}\nmin_free_mib: 1\n", ports.listen, ports.temporal, ports.ui), 0o600)
