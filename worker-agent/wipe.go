@@ -170,7 +170,11 @@ func (t *attempt) zero(ctx context.Context, path string, dev Device, spans []ext
 				return err
 			}
 			n := min(64*mib, s.at+s.n-at)
-			if err := dev.Zero(at, n); err != nil {
+			err := dev.Zero(at, n)
+			if err == nil {
+				err = dev.Sync() // piece by piece, so that an error is this one's
+			}
+			if err != nil {
 				if sector, e := refusing(dev, at, n, writeZero); e != nil {
 					return fmt.Errorf("zeroing %s: sector %d refuses to be written: %w", path, sector, e)
 				}
@@ -179,9 +183,6 @@ func (t *attempt) zero(ctx context.Context, path string, dev Device, spans []ext
 			at, *done = at+n, *done+n
 			t.progress(*done, total, "zeroing "+path)
 		}
-	}
-	if err := dev.Sync(); err != nil {
-		return fmt.Errorf("syncing %s: %w", path, err)
 	}
 	return nil
 }
@@ -255,10 +256,14 @@ func refusing(dev Device, off, n int64, do func(dev Device, p []byte, off int64)
 	return off / size, nil
 }
 
+// writeZero writes zeros that the disk has taken: what is too small for direct
+// I/O would otherwise lie in the page cache, where any sector takes it.
 func writeZero(dev Device, p []byte, off int64) error {
 	clear(p)
-	_, err := dev.WriteAt(p, off)
-	return err
+	if _, err := dev.WriteAt(p, off); err != nil {
+		return err
+	}
+	return dev.Sync()
 }
 
 func readSector(dev Device, p []byte, off int64) error {

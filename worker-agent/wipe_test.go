@@ -173,12 +173,13 @@ type faultyDisks struct {
 
 func (d faultyDisks) Open(path string) (Device, error) {
 	dev, err := d.FileDisks.Open(path)
-	return &faultyDevice{dev, d}, err
+	return &faultyDevice{Device: dev, of: d}, err
 }
 
 type faultyDevice struct {
 	Device
-	of faultyDisks
+	of    faultyDisks
+	dirty bool // the page cache holds the sector
 }
 
 func (d *faultyDevice) hit(p []byte, off int64) bool {
@@ -187,9 +188,21 @@ func (d *faultyDevice) hit(p []byte, off int64) bool {
 
 func (d *faultyDevice) WriteAt(p []byte, off int64) (int, error) {
 	if !d.of.read && d.hit(p, off) {
-		return 0, syscall.EIO
+		if len(p)%pageSize == 0 { // direct I/O
+			return 0, syscall.EIO
+		}
+		d.dirty = true
 	}
 	return d.Device.WriteAt(p, off)
+}
+
+// Sync is where the kernel tells that the page cache could not be written.
+func (d *faultyDevice) Sync() error {
+	if d.dirty {
+		d.dirty = false
+		return syscall.EIO
+	}
+	return d.Device.Sync()
 }
 
 func (d *faultyDevice) ReadAt(p []byte, off int64) (int, error) {
