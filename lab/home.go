@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -235,4 +236,21 @@ func (l *Lab) startRelay(flags, servers []string) (*Cmd, error) {
 	c := l.Command(l.ctx, Router, filepath.Join(PackageDir("relay"), "usr/sbin/dhcrelay"), args...)
 	c.Stdout, c.Stderr = log, log
 	return c, c.Start()
+}
+
+// RemoveRouter stops the relay and pulls all cables of Router: a machine of the lab that is a router takes its place, with its
+// addresses. What goes through Router's namespace (DirectGateway, RelayedGateway) ends with it.
+func (l *Lab) RemoveRouter(ctx context.Context) error {
+	l.StopRelay()
+	out, err := l.Command(ctx, Router, "ip", "-o", "-4", "addr", "show").Output()
+	if err != nil {
+		return err
+	}
+	var down []string
+	for line := range strings.Lines(string(out)) {
+		if f := strings.Fields(line); len(f) > 1 && f[1] != "lo" {
+			down = append(down, "link set "+f[1]+" down")
+		}
+	}
+	return l.ipBatch(ctx, Router, down...)
 }

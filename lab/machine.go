@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -69,6 +70,7 @@ type Spec struct {
 	Name       string    // letters, digits and dashes
 	VLAN       int       // DirectVLAN (default) or RelayedVLAN; HomeVLAN in a lab with Options.Home
 	MAC        string    // default 52:54:00:<vlan>:00:<number>
+	Cards      []Card    // further network cards, which nothing boots from; not of a simulated machine
 	Firmware   Firmware  // default BIOS
 	Bus        Bus       // default Virtio; for the disk and the decoys
 	DiskSize   int64     // bytes, default 4 GiB; the file is sparse
@@ -95,9 +97,17 @@ type Spec struct {
 	// Stage is called before each step; the machine goes on when it returns, or when the power is cut, which ends ctx. It may
 	// switch the machine itself. See Gate and Machine.SetStage.
 	Stage func(ctx context.Context, stage Stage)
+	// Installs is the raw image that an installer which the machine boots writes to the disk; see runInstaller.
+	Installs string
 	// Panic is how long the machine stays dead after its agent has died; then it boots again. 0: as the kernel command line
 	// says (panic=). Below 0: until somebody switches it.
 	Panic time.Duration
+}
+
+// Card is a network card beside the one that a machine boots from.
+type Card struct {
+	VLAN int
+	MAC  string // default 52:54:00:<vlan>:<number of the card, from 1>:<number of the machine>
 }
 
 // Machine is a computer of the lab. It is off at first. Its methods may be called from several goroutines.
@@ -167,7 +177,11 @@ func (l *Lab) Machine(ctx context.Context, spec Spec) (*Machine, error) {
 		}
 		port = fmt.Sprintf("link add %s type veth peer name %s address %s netns %s", m.tap(), simInterface, spec.MAC, l.NamespaceName(m.Namespace()))
 	}
-	if err := l.ipBatch(ctx, Switch, port, fmt.Sprintf("link set %s master br%d up", m.tap(), spec.VLAN)); err != nil {
+	ports := []string{port, fmt.Sprintf("link set %s master br%d up", m.tap(), spec.VLAN)}
+	for i, c := range spec.Cards {
+		ports = append(ports, fmt.Sprintf("tuntap add dev %s mode tap", m.cardTap(i)), fmt.Sprintf("link set %s master br%d up", m.cardTap(i), c.VLAN))
+	}
+	if err := l.ipBatch(ctx, Switch, ports...); err != nil {
 		return nil, err
 	}
 	l.mu.Lock()
@@ -212,6 +226,10 @@ func (s Spec) complete(num int) (Spec, error) {
 		return s, fmt.Errorf("there is no VLAN %d", s.VLAN)
 	}
 	def(&s.MAC, fmt.Sprintf("52:54:00:%02d:00:%02x", s.VLAN, num))
+	s.Cards = slices.Clone(s.Cards)
+	for i := range s.Cards {
+		def(&s.Cards[i].MAC, fmt.Sprintf("52:54:00:%02d:%02x:%02x", s.Cards[i].VLAN, i+1, num))
+	}
 	def((*string)(&s.Firmware), string(BIOS))
 	def((*string)(&s.Bus), string(Virtio))
 	def((*string)(&s.Order), string(DiskFirst))
@@ -249,6 +267,9 @@ func (s Spec) complete(num int) (Spec, error) {
 	default:
 		return s, fmt.Errorf("there is no disk bus %q", s.Bus)
 	}
+	if s.Firmware == Simulated && len(s.Cards) > 0 {
+		return s, errors.New("a simulated machine has one network card")
+	}
 	if s.Order != DiskFirst && s.Order != NetworkFirst {
 		return s, fmt.Errorf("there is no boot order %q", s.Order)
 	}
@@ -276,6 +297,7 @@ func makeDisk(path string, size int64) error {
 
 func (m *Machine) path(name string) string { return filepath.Join(m.dir, name) }
 func (m *Machine) tap() string             { return "tap" + strconv.Itoa(m.num) }
+func (m *Machine) cardTap(i int) string    { return m.tap() + "-" + strconv.Itoa(i+1) }
 
 // serials of all disks, the disk of the installation first.
 func (m *Machine) serials() []string { return append([]string{m.spec.DiskSerial}, m.spec.Decoys...) }
@@ -565,6 +587,10 @@ func (m *Machine) qemuArgs(first BootOrder, socket string) []string {
 		}
 	}
 	a = append(a, "-device", nic)
+	for i, c := range s.Cards {
+		id := "n" + strconv.Itoa(i+1)
+		a = append(a, "-netdev", "tap,id="+id+",ifname="+m.cardTap(i)+",script=no,downscript=no", "-device", "virtio-net-pci,netdev="+id+",romfile=,mac="+c.MAC)
+	}
 	if s.Bus == AHCI {
 		a = append(a, "-device", "ahci,id=ahci0")
 	}

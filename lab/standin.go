@@ -77,6 +77,45 @@ func HarvesterFiles(ctx context.Context, log io.Writer) (Harvester, error) {
 	}, err
 }
 
+// VyOSVersion is the version of the stand-in for VyOS: the folder below /boot of its image.
+const VyOSVersion = "1.5-lab"
+
+// VyOSFooter ends every configuration of that version; a config.boot that ends otherwise is taken for one of another version.
+const VyOSFooter = `// Warning: Do not remove the following line.
+// vyos-config-version: "dhcp-relay@2:https@7:interfaces@33:ntp@3:quagga@12:ssh@2:system@29"
+// Release version: 1.5-lab
+`
+
+// vyosDefault is the configuration of an image that nobody has configured.
+const vyosDefault = `system {
+    host-name "vyos"
+}
+
+
+` + VyOSFooter
+
+// VyOSImage is the raw image of the stand-in for VyOS, with VyOS's partitions. It is built when the cache does not have it (half
+// a minute); what the build prints goes to log, which may be nil. Its relay is ISC's; it needs 512 MB of memory.
+func VyOSImage(ctx context.Context, log io.Writer) (Image, error) {
+	dir, err := standin(ctx, "vyos", log, func(_, out, _ string) error { return finishImage(ctx, filepath.Join(out, "vyos.raw"), discard(log)) })
+	if err != nil {
+		return Image{}, err
+	}
+	return openImage("vyos", dir)
+}
+
+// vyosRoot packs the root file system of VyOS into the folder where the recipe of the image looks for it.
+func vyosRoot(ctx context.Context, work, out, program string, log io.Writer) error {
+	root := filepath.Join(work, "root")
+	if err := liveRoot(root, "vyos", program, map[string]string{"opt/vyatta/etc/config.boot.default": vyosDefault, "opt/vyatta/etc/config/scripts/README": "see /config\n"}); err != nil {
+		return err
+	}
+	if err := runBuild(ctx, log, filepath.Join(work, "images", "vyos-root.sh"), root, filepath.Join(CacheDir(), "pkg")); err != nil {
+		return err
+	}
+	return makeSquashFS(root, filepath.Join(out, "vyos.squashfs"))
+}
+
 // liveRoot makes the root file system of a guest's second stage.
 func liveRoot(root, product, program string, files map[string]string) error {
 	for _, d := range []string{"proc", "sys", "dev", "run", "tmp", "mnt", "sbin", "etc"} {
@@ -220,12 +259,17 @@ func standin(ctx context.Context, product string, log io.Writer, more func(work,
 		}
 		h.Write(b)
 	}
-	fmt.Fprint(h, key, standinRecipe) //nolint:errcheck // a hash takes all
+	fmt.Fprint(h, key, vyosDefault, standinRecipe) //nolint:errcheck // a hash takes all
 	dir := filepath.Join(CacheDir(), "images", product+"-"+hex.EncodeToString(h.Sum(nil))[:16])
 	err = inCache(ctx, product, dir, func() error {
 		_, err := os.Stat(dir)
 		return err
 	}, func(work, out string) error {
+		if product == "vyos" {
+			if err := vyosRoot(ctx, work, out, program, discard(log)); err != nil {
+				return err
+			}
+		}
 		err := runBuild(ctx, discard(log), filepath.Join(work, "images", "standin.sh"), out, filepath.Join(CacheDir(), "pkg"), program, product)
 		if err != nil {
 			return err

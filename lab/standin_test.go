@@ -17,7 +17,11 @@ import (
 	"math/big"
 	"net"
 	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -25,6 +29,7 @@ import (
 	"time"
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
+	"github.com/insomniacslk/dhcp/dhcpv4/nclient4"
 	"github.com/insomniacslk/dhcp/dhcpv4/server4"
 	"github.com/siderolabs/talos/pkg/machinery/api/machine"
 	talosclient "github.com/siderolabs/talos/pkg/machinery/client"
@@ -497,4 +502,225 @@ func talosNode(t *testing.T, l *Lab, ca pair, ip string) {
 	if err != nil || res.StatusCode != http.StatusUnauthorized {
 		t.Errorf("without a certificate: %v, %v", res, err)
 	}
+}
+
+// TestVyOSStandin puts the image of the stand-in for VyOS and a configuration on the disks of a BIOS and a UEFI machine with
+// cards on three networks, in the place of the lab's router: it routes, relays DHCP, and its API changes the relay.
+func TestVyOSStandin(t *testing.T) {
+	img, err := func() (Image, error) {
+		if !*realLab {
+			t.Skip("an image is made only with -lab")
+		}
+		return VyOSImage(deadline(t, 5*time.Minute), t.Output())
+	}()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, firmware := range []Firmware{BIOS, UEFI} {
+		t.Run(string(firmware), func(t *testing.T) {
+			l, err := New(t.Context(), Options{Home: true, NoRelay: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() {
+				if err := l.Close(); err != nil {
+					t.Error(err)
+				}
+			})
+			vyosRouter(t, l, img, firmware)
+		})
+	}
+}
+
+const vyosBoot = `interfaces {
+    ethernet eth0 {
+        address "192.168.1.2/24"
+        hw-id "52:54:00:01:00:01"
+    }
+    ethernet eth1 {
+        address "10.10.20.1/24"
+        hw-id "52:54:00:20:01:01"
+    }
+    ethernet eth2 {
+        address "10.10.10.1/24"
+        hw-id "52:54:00:10:02:01"
+    }
+}
+protocols {
+    static {
+        route 0.0.0.0/0 {
+            next-hop 192.168.1.1 {
+            }
+        }
+    }
+}
+service {
+    dhcp-relay {
+        listen-interface "eth1"
+        relay-options {
+            max-size "576"
+            relay-agents-packets "forward"
+        }
+        server "192.168.1.10"
+        upstream-interface "eth0"
+    }
+    https {
+        api {
+            keys {
+                id ingot {
+                    key "the-key"
+                }
+            }
+            rest {
+            }
+        }
+    }
+    ssh {
+        port "22"
+    }
+}
+system {
+    host-name "vp6630"
+}
+
+
+` + VyOSFooter
+
+func vyosRouter(t *testing.T, l *Lab, img Image, firmware Firmware) {
+	t.Helper()
+	m := newMachine(t, l, Spec{Name: "vp6630", VLAN: HomeVLAN, Firmware: firmware, NoBMC: true, Cards: []Card{{VLAN: DirectVLAN}, {VLAN: BMCVLAN}}})
+	console(t, m)
+	if out, err := exec.Command("dd", "if="+img.Raw, "of="+m.DiskPath(), "bs=1M", "conv=notrunc,sparse", "status=none").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	dir := t.TempDir()
+	script := "#!/bin/sh\n(n=0; while [ \"$n\" -lt 90 ]; do if curl -fsS --max-time 10 -X POST 'http://192.168.1.10/report'; then rm -f " +
+		"/opt/vyatta/etc/config/scripts/vyos-postconfig-bootup.script; exit 0; fi; n=$((n + 1)); sleep 1; done) >/dev/null 2>&1 &\n"
+	const etc = "/boot/" + VyOSVersion + "/rw/opt/vyatta/etc/config"
+	commands := ""
+	for d := ""; d != etc+"/scripts"; {
+		rest := strings.TrimPrefix(etc+"/scripts", d)
+		d += rest[:1+strings.IndexAny(rest[1:]+"/", "/")]
+		commands += "mkdir " + d + "\n"
+	}
+	for name, text := range map[string]string{"config.boot": vyosBoot, ".vyatta_config": "", "scripts/vyos-postconfig-bootup.script": script} {
+		file := filepath.Join(dir, filepath.Base(name))
+		if err := os.WriteFile(file, []byte(text), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		commands += fmt.Sprintf("write %s %s/%s\n", file, etc, name)
+	}
+	c := exec.Command("debugfs", "-w", "-f", "-", m.DiskPath()+"?offset="+strconv.Itoa(50<<20))
+	c.Stdin = strings.NewReader(commands)
+	if out, err := c.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if err := l.RemoveRouter(deadline(t, time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	called := make(chan struct{}, 10)
+	web, err := l.Listen(t.Context(), Seed, ":80")
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv := &http.Server{Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPost && r.URL.Path == "/report" {
+			called <- struct{}{}
+		}
+	})}
+	go func() { _ = srv.Serve(web) }()
+	t.Cleanup(func() { _ = srv.Close() })
+	if err := m.PowerOn(deadline(t, time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	wait := func(pattern string) {
+		t.Helper()
+		line, err := m.WaitSerial(deadline(t, 2*time.Minute), pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Log(line)
+	}
+	wait("LAB-VYOS stage running vp6630")
+	select {
+	case <-called:
+	case <-deadline(t, time.Minute).Done():
+		t.Fatal("it did not phone home")
+	}
+	hc := inLab(l, Seed, &tls.Config{InsecureSkipVerify: true})
+	api := func(path, key, data string, want int) string {
+		t.Helper()
+		res, err := hc.PostForm("https://192.168.1.2"+path, url.Values{"data": {data}, "key": {key}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer res.Body.Close()
+		b, err := io.ReadAll(res.Body)
+		if err != nil || res.StatusCode != want {
+			t.Errorf("%s %s: %s, want %d: %s", path, data, res.Status, want, b)
+		}
+		return string(b)
+	}
+	has := func(got, want string) {
+		t.Helper()
+		if !strings.Contains(got, want) {
+			t.Errorf("%s: want %s", got, want)
+		}
+	}
+	api("/retrieve", "wrong", `{"op":"showConfig","path":[]}`, 401)
+	has(api("/retrieve", "the-key", `{"op":"showConfig","path":[]}`, 200), `"host-name":"vp6630"`)
+	has(api("/retrieve", "the-key", `{"op":"showConfig","path":["service","dns"]}`, 400), "path is empty")
+
+	// What a machine on VLAN 20 asks comes to the seed through the relay.
+	var seed net.PacketConn
+	err = l.InNamespace(Seed, func() (err error) {
+		var lc net.ListenConfig
+		seed, err = lc.ListenPacket(t.Context(), "udp4", "0.0.0.0:67")
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = seed.Close() })
+	asked := func() {
+		t.Helper()
+		var n *nclient4.Client
+		err := l.InNamespace(Client, func() (err error) {
+			n, err = nclient4.New("eth0", nclient4.WithTimeout(time.Second), nclient4.WithRetry(30))
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(deadline(t, time.Minute))
+		defer cancel()
+		go func() { _, _ = n.DiscoverOffer(ctx) }()
+		if err := seed.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
+			t.Fatal(err)
+		}
+		buf := make([]byte, 2000)
+		k, from, err := seed.ReadFrom(buf)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, err := dhcpv4.FromBytes(buf[:k])
+		if err != nil || p.GatewayIPAddr.String() != "10.10.20.1" || p.Options.Get(dhcpv4.OptionRelayAgentInformation) == nil {
+			t.Errorf("from %s: %v, %v", from, p, err)
+		}
+	}
+	asked()
+	api("/configure", "the-key", `[{"op":"set","path":["service","dhcp-relay","server","10.10.20.2"]}]`, 200)
+	has(api("/retrieve", "the-key", `{"op":"showConfig","path":["service","dhcp-relay"]}`, 200), `"server":["192.168.1.10","10.10.20.2"]`)
+	get(t, inLab(l, Seed, nil), "http://192.168.1.2:8099/", `"192.168.1.10","10.10.20.2"]`)
+	api("/configure", "the-key", `{"op":"set","path":["service","dhcp-relay","nonsense","1"]}`, 400)
+	api("/configure", "the-key", `[{"op":"delete","path":["service","dhcp-relay","server"]}]`, 400)
+	api("/configure", "the-key", `{"op":"delete","path":["service","dhcp-relay","server","10.10.20.2"]}`, 200)
+	api("/config-file", "the-key", `{"op":"save"}`, 200)
+	m.MarkSerial()
+	if err := m.PowerCycle(deadline(t, time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	wait("LAB-VYOS stage running vp6630")
+	asked()
+	has(get(t, inLab(l, Seed, nil), "http://192.168.1.2:8099/", ""), `"migrated":false`)
 }

@@ -1,5 +1,661 @@
 package main
 
-import "context"
+import (
+	"context"
+	"crypto/subtle"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
 
-func vyosMain(context.Context, *host) error { return nil }
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Paths of the running system.
+const (
+	vyosEtc      = "/opt/vyatta/etc/config"
+	vyosConfig   = vyosEtc + "/config.boot"
+	vyosDefault  = "/opt/vyatta/etc/config.boot.default"
+	vyosScript   = vyosEtc + "/scripts/vyos-postconfig-bootup.script"
+	vyosFailures = "/var/lib/ingotlab-failures"
+	dhcrelay     = "/usr/sbin/dhcrelay"
+)
+
+// vyosMain is the initrd, which puts the root together, or the router.
+func vyosMain(ctx context.Context, h *host) error {
+	if _, err := os.Stat(vyosDefault); err == nil {
+		return (&router{h: h, has: map[string]string{}}).run(ctx)
+	}
+	h.stage("initrd", "looking for the persistence partition")
+	union := first(h.word("vyos-union"))
+	if !slices.Contains(h.words, "boot=live") || !regexp.MustCompile(`^/boot/[^/]+$`).MatchString(union) {
+		return errors.New("booting: the command line has no boot=live and vyos-union=/boot/VERSION")
+	}
+	const at = "/run/persistence"
+	dev, err := h.labelled(ctx, "persistence")
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(os.MkdirAll(at, 0o755), unix.Mount(dev, at, "ext4", 0, "")); err != nil {
+		return fmt.Errorf("mounting %q: %w", dev, err)
+	}
+	conf, err := os.ReadFile(filepath.Join(at, "persistence.conf"))
+	if err != nil || strings.TrimSpace(string(conf)) != "/ union" {
+		return fmt.Errorf("reading persistence.conf: it does not say / union (%w)", err)
+	}
+	dir := filepath.Join(at, union)
+	if err := mountSquash(filepath.Join(dir, filepath.Base(union)+".squashfs"), "/run/live"); err != nil {
+		return err
+	}
+	h.say("version %s on %s", filepath.Base(union), dev)
+	return switchRoot("/run/live", filepath.Join(dir, "rw"), filepath.Join(dir, "work"))
+}
+
+// labelled finds the partition whose ext4 file system has a label. Disks come a moment after their modules.
+func (h *host) labelled(ctx context.Context, label string) (string, error) {
+	for range 100 {
+		found, err := filepath.Glob("/sys/class/block/*/partition")
+		if err != nil {
+			return "", err
+		}
+		for _, p := range found {
+			dev := "/dev/" + filepath.Base(filepath.Dir(p))
+			f, err := os.Open(dev)
+			if err != nil {
+				continue
+			}
+			sb := make([]byte, 136) // of the superblock at 1024: the magic number at 56, the label at 120
+			_, err = f.ReadAt(sb, 1024)
+			_ = f.Close() // only read from
+			if err == nil && sb[56] == 0x53 && sb[57] == 0xef && strings.TrimRight(string(sb[120:136]), "\x00") == label {
+				return dev, nil
+			}
+		}
+		if !pause(ctx, 100*time.Millisecond) {
+			return "", ctx.Err()
+		}
+	}
+	return "", fmt.Errorf("booting: there is no file system %q", label)
+}
+
+// router is a running VyOS.
+type router struct {
+	h      *host
+	footer string
+	has    map[string]string // "eth0 10.0.0.1/24" and the like: what was configured, and what it is
+
+	mu     sync.Mutex
+	config *vnode
+	relay  *exec.Cmd
+	args   []string      // of the relay that runs
+	ended  chan struct{} // closed when relay has ended
+	keys   map[string]string
+	stops  map[string]func() // servers by what they listen on
+}
+
+func (r *router) run(ctx context.Context) error {
+	h := r.h
+	h.stage("booting", "mounting the configuration")
+	if err := link(); err != nil {
+		return err
+	}
+	r.stops = map[string]func(){}
+	text, err := os.ReadFile(vyosConfig)
+	if errors.Is(err, os.ErrNotExist) {
+		h.say("no config.boot: the default configuration")
+		text, err = os.ReadFile(vyosDefault)
+	}
+	if err != nil {
+		return err
+	}
+	std, err := os.ReadFile(vyosDefault)
+	if err != nil {
+		return err
+	}
+	_, want, err := parseVyOS(string(std))
+	if err != nil {
+		return err
+	}
+	config, footer, err := parseVyOS(string(text))
+	if err == nil && h.fails("config") {
+		err = errors.New("told to fail")
+	}
+	if err != nil {
+		h.say("config.boot: %v: the default configuration", err) // as VyOS: it boots and can be reached on its console only
+		h.detail("config", err.Error())
+		if config, footer, err = parseVyOS(string(std)); err != nil {
+			return err
+		}
+	}
+	line := func(s string) string {
+		return regexp.MustCompile(`(?m)^// vyos-config-version:.*$`).FindString(s)
+	}
+	migrated := line(footer) != line(want)
+	h.detail("migrated", migrated)
+	if migrated {
+		h.say("config.boot is of other versions: it is migrated")
+		footer = want
+	}
+	r.footer, r.config = footer, &vnode{}
+	kept, err := os.ReadFile(vyosFailures)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	if err := h.keepFailures(split(strings.TrimSpace(string(kept))), func(words []string) error {
+		return os.WriteFile(vyosFailures, []byte(strings.Join(words, ",")), 0o644)
+	}); err != nil {
+		return err
+	}
+	if err := r.renameCards(config); err != nil {
+		return err
+	}
+	if err := os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0o644); err != nil {
+		return err
+	}
+	r.serveHealth()
+	if err := r.commit(ctx, config); err != nil {
+		h.say("configuration: %v", err)
+		h.detail("config", err.Error())
+	}
+	h.stage("running", r.config.value("vyos", "system", "host-name"))
+	if h.fails("phone-home") {
+		h.say("no bootup script: told to fail")
+	} else if st, err := os.Stat(vyosScript); err == nil && st.Mode()&0o111 != 0 {
+		c := exec.Command(vyosScript)
+		c.Env = []string{"PATH=" + tools + ":/usr/sbin:/usr/bin:/sbin:/bin"}
+		out, err := c.CombinedOutput() // what it leaves in the background runs on
+		h.say("bootup script ended: %v %s", err, strings.TrimSpace(string(out)))
+	}
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// tools is where the shell's commands are.
+const tools = "/run/bin"
+
+// link makes the links that the root file system lacks: the commands of scripts, and /config.
+func link() error {
+	if err := os.MkdirAll(tools, 0o755); err != nil {
+		return err
+	}
+	var errs []error
+	for _, name := range strings.Fields("rm sleep echo cat touch mkdir test [ expr date hostname ip ls ping sed grep cut head tail tr logger true false kill chmod chown ln mv cp awk env id sync") {
+		errs = append(errs, os.Symlink("/bin/sh", filepath.Join(tools, name)))
+	}
+	errs = append(errs, os.Symlink("/sbin/init", filepath.Join(tools, "curl")))
+	if err := os.Symlink(vyosEtc, "/config"); err != nil && !errors.Is(err, os.ErrExist) {
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// renameCards gives the cards the names that the configuration has for their hardware addresses, and the rest those left over.
+func (r *router) renameCards(config *vnode) error {
+	all, err := cards()
+	if err != nil {
+		return err
+	}
+	want := map[string]string{} // by MAC
+	if e := config.at("interfaces", "ethernet"); e != nil {
+		for _, k := range e.kids {
+			if mac, err := net.ParseMAC(k.value("", "hw-id")); err == nil {
+				want[mac.String()] = k.name
+			}
+		}
+	}
+	taken := map[string]bool{}
+	for _, name := range want {
+		taken[name] = true
+	}
+	number := 0
+	names := make([]string, len(all))
+	for i, c := range all {
+		if names[i] = want[c.HardwareAddr.String()]; names[i] == "" {
+			for taken["eth"+strconv.Itoa(number)] {
+				number++
+			}
+			names[i] = "eth" + strconv.Itoa(number)
+			taken[names[i]] = true
+		}
+	}
+	links := make([]netlink.Link, len(all))
+	for i, c := range all {
+		if links[i], err = netlink.LinkByName(c.Name); err != nil {
+			return err
+		}
+		if err := errors.Join(netlink.LinkSetDown(links[i]), netlink.LinkSetName(links[i], "card"+strconv.Itoa(i))); err != nil {
+			return err
+		}
+	}
+	for i, l := range links {
+		if err := netlink.LinkSetName(l, names[i]); err != nil {
+			return fmt.Errorf("naming a card %q: %w", names[i], err)
+		}
+		r.h.say("%s is %s", names[i], all[i].HardwareAddr)
+	}
+	return nil
+}
+
+// commit checks a configuration and makes it the running one.
+func (r *router) commit(ctx context.Context, config *vnode) error {
+	if err := config.verify(); err != nil {
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.config = config
+	r.h.setHostname(config.value("vyos", "system", "host-name"))
+	return errors.Join(r.interfaces(ctx), r.routes(), r.relaying(), r.services(ctx))
+}
+
+// interfaces sets addresses and takes away those that are no longer configured.
+func (r *router) interfaces(ctx context.Context) error {
+	var errs []error
+	want := map[string]string{}
+	configure := func(name string, n *vnode) {
+		if n.at("disable") != nil {
+			if l, err := netlink.LinkByName(name); err == nil {
+				errs = append(errs, netlink.LinkSetDown(l))
+			}
+			return
+		}
+		if err := linkUp(name); err != nil {
+			errs = append(errs, fmt.Errorf("interface %q: %w", name, err))
+			return
+		}
+		for _, a := range n.all("address") {
+			key := "address " + name + " " + a
+			want[key] = a
+			switch {
+			case r.has[key] != "":
+			case a == "dhcp":
+				go func() { _ = r.h.lease(ctx, name, r.h.health.Hostname) }() // it ends with the machine
+			default:
+				if err := addAddress(name, a); err != nil {
+					errs = append(errs, err)
+				}
+			}
+		}
+	}
+	if e := r.config.at("interfaces", "ethernet"); e != nil {
+		for _, k := range e.kids {
+			configure(k.name, k)
+			vifs := k.at("vif")
+			if vifs == nil {
+				continue
+			}
+			for _, v := range vifs.kids {
+				name := k.name + "." + v.name
+				if _, err := netlink.LinkByName(name); err != nil {
+					parent, err := netlink.LinkByName(k.name)
+					id, err2 := strconv.Atoi(v.name)
+					if err := errors.Join(err, err2); err != nil {
+						errs = append(errs, err)
+						continue
+					}
+					err = netlink.LinkAdd(&netlink.Vlan{LinkAttrs: netlink.LinkAttrs{Name: name, ParentIndex: parent.Attrs().Index}, VlanId: id})
+					if err != nil {
+						errs = append(errs, fmt.Errorf("interface %q: %w", name, err))
+						continue
+					}
+				}
+				configure(name, v)
+			}
+		}
+	}
+	if l := r.config.at("interfaces", "loopback", "lo"); l != nil {
+		configure("lo", l)
+	}
+	for key := range r.has {
+		words := strings.Fields(key)
+		if words[0] != "address" || want[key] != "" || words[2] == "dhcp" {
+			continue
+		}
+		l, err := netlink.LinkByName(words[1])
+		if err == nil {
+			var a *netlink.Addr
+			if a, err = netlink.ParseAddr(words[2]); err == nil {
+				err = netlink.AddrDel(l, a)
+			}
+		}
+		errs = append(errs, err)
+		delete(r.has, key)
+	}
+	for k, v := range want {
+		r.has[k] = v
+	}
+	return errors.Join(errs...)
+}
+
+// routes sets the static ones.
+func (r *router) routes() error {
+	static := r.config.at("protocols", "static", "route")
+	if static == nil {
+		return nil
+	}
+	var errs []error
+	for _, dst := range static.kids {
+		hops := dst.at("next-hop")
+		if hops == nil {
+			continue
+		}
+		for _, hop := range hops.kids {
+			if err := addRoute(dst.name, hop.name); err != nil {
+				r.h.say("route %s via %s: %v", dst.name, hop.name, err) // its interface may be down
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// relaying runs ISC dhcrelay with the flags that VyOS gives it, or stops it.
+func (r *router) relaying() error {
+	var args []string
+	if n := r.config.at("service", "dhcp-relay"); n != nil && n.at("disable") == nil {
+		args = append(args, "-4", "-d", "--no-pid", "-c", n.value("10", "relay-options", "hop-count"), "-a", "-m", n.value("forward", "relay-options", "relay-agents-packets"),
+			"-A", n.value("576", "relay-options", "max-size"))
+		for _, i := range n.all("interface") {
+			args = append(args, "-i", i)
+		}
+		for _, i := range n.all("listen-interface") {
+			args = append(args, "-id", i)
+		}
+		for _, i := range n.all("upstream-interface") {
+			args = append(args, "-iu", i)
+		}
+		args = append(args, n.all("server")...)
+	}
+	if slices.Equal(args, r.args) {
+		return nil
+	}
+	r.stopRelay()
+	r.args = args
+	r.h.detail("relay", args)
+	r.h.say("dhcrelay %s", strings.Join(args, " "))
+	if args == nil {
+		return nil
+	}
+	if r.h.fails("relay") {
+		r.h.say("no relay: told to fail")
+		return nil
+	}
+	c := exec.Command(dhcrelay, args...)
+	if err := c.Start(); err != nil {
+		return fmt.Errorf("starting dhcrelay: %w", err)
+	}
+	done := make(chan struct{})
+	r.relay, r.ended = c, done
+	go func() {
+		err := c.Wait()
+		close(done)
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if r.relay == c {
+			r.relay, r.args = nil, nil
+			r.h.say("dhcrelay ended: %v", err)
+		}
+	}()
+	return nil
+}
+
+// stopRelay ends dhcrelay, if it runs, and waits until its port is free.
+func (r *router) stopRelay() {
+	if r.relay != nil {
+		_ = r.relay.Process.Kill() // it has ended by itself otherwise
+		<-r.ended
+	}
+	r.relay, r.args = nil, nil
+}
+
+// services opens and closes the ports of SSH and the API.
+func (r *router) services(ctx context.Context) error {
+	want := map[string]func() (func(), error){}
+	if n := r.config.at("service", "ssh"); n != nil {
+		ports := n.all("port")
+		if len(ports) == 0 {
+			ports = []string{"22"}
+		}
+		for _, p := range ports {
+			want["ssh "+p] = func() (func(), error) { return banner(ctx, ":"+p) }
+		}
+	}
+	r.keys = map[string]string{}
+	if n := r.config.at("service", "https", "api"); n != nil {
+		if ids := n.at("keys", "id"); ids != nil {
+			for _, id := range ids.kids {
+				if k := id.value("", "key"); k != "" {
+					r.keys[id.name] = k
+				}
+			}
+		}
+		port := r.config.value("443", "service", "https", "port")
+		want["https "+port] = func() (func(), error) {
+			s, err := serveTLS(ctx, "vyos", ":"+port, r.api(ctx), make(chan error, 1))
+			return func() { _ = s.Close() }, err
+		}
+	}
+	var errs []error
+	for k, stop := range r.stops {
+		if want[k] == nil {
+			stop()
+			delete(r.stops, k)
+		}
+	}
+	for k, start := range want {
+		if r.stops[k] != nil {
+			continue
+		}
+		stop, err := start()
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		r.stops[k] = stop
+		r.h.say("listening: %s", k)
+	}
+	return errors.Join(errs...)
+}
+
+// banner is an SSH server that says who it is and nobody can log in to.
+func banner(ctx context.Context, addr string) (func(), error) {
+	var lc net.ListenConfig
+	l, err := lc.Listen(ctx, "tcp4", addr)
+	if err != nil {
+		return nil, err
+	}
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return // closed
+			}
+			_, _ = c.Write([]byte("SSH-2.0-OpenSSH_9.2p1 Debian-2+deb12u3\r\n")) // the client has gone away otherwise
+			_ = c.Close()
+		}
+	}()
+	return func() { _ = l.Close() }, nil
+}
+
+// operation is one of the API's.
+type operation struct {
+	Op    string   `json:"op"`
+	Path  []string `json:"path"`
+	Value string   `json:"value"`
+	File  string   `json:"file"`
+}
+
+// api is the HTTP API: POST with the form fields data and key; see docs.vyos.io, VyOS API.
+func (r *router) api(ctx context.Context) http.Handler {
+	mux := http.NewServeMux()
+	handle := func(path string, f func(ops []operation) (any, int, error)) {
+		mux.HandleFunc("POST "+path, func(w http.ResponseWriter, q *http.Request) {
+			give := func(code int, data any, err error) {
+				o := object{"success": err == nil, "data": data, "error": nil}
+				if err != nil {
+					o["error"] = err.Error()
+				}
+				reply(w, code, o)
+			}
+			if err := q.ParseMultipartForm(mib); err != nil && !errors.Is(err, http.ErrNotMultipart) {
+				give(http.StatusBadRequest, nil, err)
+				return
+			}
+			allowed := false
+			r.mu.Lock()
+			for _, k := range r.keys {
+				allowed = allowed || subtle.ConstantTimeCompare([]byte(k), []byte(q.FormValue("key"))) == 1
+			}
+			r.mu.Unlock()
+			if !allowed {
+				give(http.StatusUnauthorized, nil, errors.New("Valid API key is required")) //nolint:staticcheck // VyOS's words
+				return
+			}
+			if r.h.fails("api") {
+				give(http.StatusInternalServerError, nil, errors.New("told to fail"))
+				return
+			}
+			data := []byte(q.FormValue("data"))
+			var ops []operation
+			if err := json.Unmarshal(data, &ops); err != nil {
+				ops = make([]operation, 1)
+				if err := json.Unmarshal(data, &ops[0]); err != nil {
+					give(http.StatusBadRequest, nil, errors.New("Failed to parse JSON: "+err.Error())) //nolint:staticcheck // VyOS's words
+					return
+				}
+			}
+			answer, code, err := f(ops)
+			give(code, answer, err)
+		})
+	}
+	handle("/retrieve", func(ops []operation) (any, int, error) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		n := r.config.at(ops[0].Path...)
+		switch ops[0].Op {
+		case "exists":
+			return n != nil, http.StatusOK, nil
+		case "showConfig":
+			if n == nil {
+				return nil, http.StatusBadRequest, errors.New("Configuration under specified path is empty\n") //nolint:staticcheck // VyOS's words
+			}
+			if n.leaf { // shown below its own name
+				return object{n.name: n.json()}, http.StatusOK, nil
+			}
+			return n.json(), http.StatusOK, nil
+		case "returnValue", "returnValues":
+			if n == nil || !n.leaf {
+				return nil, http.StatusBadRequest, errors.New("Path is not set or is not a leaf\n") //nolint:staticcheck // VyOS's words
+			}
+			if ops[0].Op == "returnValue" {
+				return n.value(""), http.StatusOK, nil
+			}
+			return n.values, http.StatusOK, nil
+		}
+		return nil, http.StatusBadRequest, fmt.Errorf("%q is not a valid operation", ops[0].Op)
+	})
+	handle("/configure", func(ops []operation) (any, int, error) {
+		r.mu.Lock()
+		config := r.config.clone()
+		r.mu.Unlock()
+		for _, op := range ops {
+			path := op.Path
+			if op.Value != "" {
+				path = append(slices.Clone(path), op.Value)
+			}
+			if len(path) == 0 {
+				return nil, http.StatusBadRequest, errors.New("Malformed command: empty path") //nolint:staticcheck // VyOS's words
+			}
+			switch op.Op {
+			case "set":
+				if err := config.set(path); err != nil {
+					return nil, http.StatusBadRequest, err
+				}
+			case "delete":
+				config.remove(path)
+			case "comment":
+			default:
+				return nil, http.StatusBadRequest, fmt.Errorf("%q is not a valid operation", op.Op)
+			}
+		}
+		if r.h.fails("commit") {
+			return nil, http.StatusBadRequest, errors.New("Commit failed: told to fail") //nolint:staticcheck // VyOS's words
+		}
+		if err := r.commit(ctx, config); err != nil {
+			return nil, http.StatusBadRequest, err
+		}
+		if r.h.fails("commit-answer") { // the effect without the answer
+			return nil, http.StatusInternalServerError, errors.New("told to lose the answer")
+		}
+		return nil, http.StatusOK, nil
+	})
+	handle("/config-file", func(ops []operation) (any, int, error) {
+		if ops[0].Op != "save" || ops[0].File != "" {
+			return nil, http.StatusBadRequest, fmt.Errorf("%q is not a valid operation here", ops[0].Op)
+		}
+		if err := r.save(); err != nil {
+			return nil, http.StatusInternalServerError, err
+		}
+		return "", http.StatusOK, nil
+	})
+	handle("/reboot", func([]operation) (any, int, error) {
+		go func() { pause(context.Background(), 500*time.Millisecond); r.h.reboot() }() // after the answer
+		return "", http.StatusOK, nil
+	})
+	return mux
+}
+
+// save writes the running configuration where the next boot reads it.
+func (r *router) save() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var b strings.Builder
+	r.config.write(&b, "")
+	b.WriteString("\n\n" + r.footer)
+	if err := os.MkdirAll(vyosEtc, 0o2775); err != nil {
+		return err
+	}
+	if err := os.WriteFile(vyosConfig+".new", []byte(b.String()), 0o660); err != nil {
+		return err
+	}
+	if err := os.Rename(vyosConfig+".new", vyosConfig); err != nil {
+		return err
+	}
+	unix.Sync()
+	r.h.say("configuration saved")
+	return nil
+}
+
+// serveHealth adds to the health port:
+//
+//	GET /config      the running configuration as config.boot
+//	POST /relay      the relay is killed (what=kill), or started anew by what is configured
+func (r *router) serveHealth() {
+	r.h.mux.HandleFunc("GET /config", func(w http.ResponseWriter, _ *http.Request) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		var b strings.Builder
+		r.config.write(&b, "")
+		_, _ = w.Write([]byte(b.String())) // the client has gone away otherwise
+	})
+	r.h.mux.HandleFunc("POST /relay", func(w http.ResponseWriter, q *http.Request) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.stopRelay()
+		var err error
+		if q.FormValue("what") != "kill" {
+			err = r.relaying()
+		}
+		answer(w, []byte("{}"), err)
+	})
+}

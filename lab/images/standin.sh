@@ -5,8 +5,8 @@
 #   base         initramfs with GUESTOS as /init: what an installed system boots
 #   initramfs    base, and behind it an archive with /payload/esp.zst and /payload/mbr.bin: what an installer writes to a disk
 #   esp.zst      EFI system partition that boots BIOS (syslinux, behind gptmbr) and UEFI (GRUB, standalone) with kernel and base
-#   PRODUCT.raw  talos: the image of path B, with the partitions EFI, BIOS, BOOT, META and the platform nocloud
-#                vyos: the image, with BIOS boot, EFI and persistence; squashfs in OUTDIR/vyos.squashfs is put into it
+#   talos.raw    the image of path B, with the partitions EFI, BIOS, BOOT, META and the platform nocloud
+#   vyos.raw     VyOS's image: BIOS boot, EFI, persistence; its squashfs is OUTDIR/vyos.squashfs, packed by the caller before
 # PKG is the lab's folder of unpacked packages. Nothing is mounted.
 set -euo pipefail
 OUT=$1 PKG=$2 GUESTOS=$3 PRODUCT=$4
@@ -21,7 +21,11 @@ LABEL=EFI # of the EFI system partition
 case $PRODUCT in
   talos) modules=$common ARGS="talos.platform=metal" ;;
   harvester) modules="$common squashfs overlay loop" ARGS="root=LABEL=COS_STATE cos-img/filename=/cOS/active.img panic=0 net.ifnames=1" LABEL=COS_GRUB ;;
-  vyos) modules="$common ext4 squashfs overlay loop 8021q" ;;
+  vyos)
+    VERSION=1.5-lab
+    modules="$common ext4 squashfs overlay loop 8021q"
+    ARGS="boot=live rootdelay=5 noautologin net.ifnames=0 biosdevname=0 vyos-union=/boot/$VERSION"
+    ;;
 esac
 I=$T/initramfs
 mkdir -p "$I"/{proc,sys,dev,run,tmp,mnt,lib/mods}
@@ -41,12 +45,12 @@ pack "$I" 12 "$OUT/base"
 
 # esp FILE KERNEL_ARGS : the EFI system partition
 esp() {
-  local file=$1 args="console=tty0 console=ttyS0,115200 quiet $2" modules="part_gpt fat search search_label linux normal"
+  local file=$1 args="console=tty0 console=ttyS0,115200 quiet $2" modules="part_gpt fat ext2 search search_label linux normal configfile"
   rm -f "$file"; truncate -s 48M "$file"
   mkfs.vfat -F 32 -s 1 -n "$LABEL" "$file" >/dev/null
   printf 'DEFAULT lab\nPROMPT 0\nTIMEOUT 1\nLABEL lab\n  LINUX /vmlinuz\n  INITRD /initrd\n  APPEND %s\n' "$args" > "$T/syslinux.cfg"
   printf 'search --no-floppy --set=root --label %s\nlinux /vmlinuz %s\ninitrd /initrd\nboot\n' "$LABEL" "$args" > "$T/grub.cfg"
-  grub-mkstandalone -O x86_64-efi -o "$T/BOOTX64.EFI" --modules="$modules" --install-modules="$modules boot configfile echo test" \
+  grub-mkstandalone -O x86_64-efi -o "$T/BOOTX64.EFI" --modules="$modules" --install-modules="$modules boot echo test" \
     --fonts= --locales= --themes= "boot/grub/grub.cfg=${3:-$T/grub.cfg}"
   export MTOOLS_SKIP_CHECK=1
   mmd -i "$file" ::/EFI ::/EFI/BOOT
@@ -80,5 +84,26 @@ talos)
     -n 4:0:+4M -t 4:8300 -c 4:META "$OUT/talos.raw" >/dev/null
   dd if="$T/esp" of="$OUT/talos.raw" bs=1M seek=1 conv=notrunc,sparse status=none
   dd if=$MBR of="$OUT/talos.raw" bs=440 count=1 conv=notrunc status=none
+  ;;
+vyos)
+  # p3 is what a person sees: the version's folder, and the loader's configuration, which the loader for UEFI reads. The one for
+  # BIOS has its own copies on p2: GRUB's would want grub-pc.
+  P=$T/persistence
+  mkdir -p "$P/boot/$VERSION"/{rw,work} "$P/boot/grub/grub.cfg.d/vyos-versions"
+  echo "/ union" > "$P/persistence.conf"
+  mv "$OUT/vyos.squashfs" "$P/boot/$VERSION/$VERSION.squashfs"
+  cp "$OUT/vmlinuz" "$P/boot/$VERSION/vmlinuz"; cp "$OUT/base" "$P/boot/$VERSION/initrd.img"
+  printf 'set default=0\nset timeout=0\nsource /boot/grub/grub.cfg.d/vyos-versions/%s.cfg\n' "$VERSION" > "$P/boot/grub/grub.cfg"
+  printf 'menuentry "%s" {\n  linux /boot/%s/vmlinuz console=tty0 console=ttyS0,115200 quiet %s\n  initrd /boot/%s/initrd.img\n}\n' \
+    "$VERSION" "$VERSION" "$ARGS" "$VERSION" > "$P/boot/grub/grub.cfg.d/vyos-versions/$VERSION.cfg"
+  printf 'search --no-floppy --set=root --label persistence\nconfigfile /boot/grub/grub.cfg\n' > "$T/uefi.cfg"
+  esp "$T/esp" "$ARGS" "$T/uefi.cfg"
+  truncate -s 96M "$T/p3"
+  mke2fs -q -t ext4 -L persistence -O ^metadata_csum_seed -d "$P" "$T/p3"
+  rm -f "$OUT/vyos.raw"; truncate -s 147M "$OUT/vyos.raw"
+  sgdisk -o -n 1:2048:4095 -t 1:EF02 -c 1:BIOS -n 2:4096:+48M -t 2:EF00 -c 2:EFI -A 2:set:2 -n 3:0:+96M -t 3:8300 -c 3:persistence "$OUT/vyos.raw" >/dev/null
+  dd if="$T/esp" of="$OUT/vyos.raw" bs=1M seek=2 conv=notrunc,sparse status=none
+  dd if="$T/p3" of="$OUT/vyos.raw" bs=1M seek=50 conv=notrunc,sparse status=none
+  dd if=$MBR of="$OUT/vyos.raw" bs=440 count=1 conv=notrunc status=none
   ;;
 esac
