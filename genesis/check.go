@@ -403,10 +403,11 @@ func (f *file) checkMigrate() {
 	if !dnsLabel.MatchString(g.Target) {
 		f.add("migrate.target", "use up to 63 of a–z, 0–9 and -", "%q is no name of a peer", g.Target)
 	}
-	if !reference.MatchString(g.Image) {
+	g.Manifest = f.open("migrate.manifestFile", g.ManifestFile)
+	if needs := strings.Contains(g.Manifest, "INGOT_IMAGE"); (needs || g.Image != "") && !reference.MatchString(g.Image) {
 		f.add("migrate.image", "name the container image, such as registry.example.org/ingot:1.0", "%q is no reference of an image", g.Image)
 	}
-	g.Manifest = f.open("migrate.manifestFile", g.ManifestFile)
+	g.Manifest = strings.NewReplacer("INGOT_IMAGE", g.Image, "INGOT_ADDRESS", text(g.Address)).Replace(g.Manifest)
 }
 
 func (f *file) checkCluster() {

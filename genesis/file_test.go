@@ -114,6 +114,18 @@ func TestStepsSayWhatIsWritten(t *testing.T) {
 	require.Len(t, l.Destroys(), 5)
 }
 
+func TestManifestIsFilledIn(t *testing.T) {
+	read := example(t, swap(t, "lab.yaml", "migrate: ", "migrate:\n  manifestFile: ingot.yaml #"))
+	l, err := Load("lab.yaml", func(name string) ([]byte, error) {
+		if name == "ingot.yaml" {
+			return []byte("image: INGOT_IMAGE\naddress: INGOT_ADDRESS\n"), nil
+		}
+		return read(name)
+	})
+	require.NoError(t, err)
+	require.Equal(t, "image: registry.example.org/ingot:latest\naddress: 10.10.20.11\n", l.Migrate.Manifest)
+}
+
 func TestSectionsMayBeAbsent(t *testing.T) {
 	b, err := os.ReadFile("../deploy/genesis/lab.yaml")
 	require.NoError(t, err)

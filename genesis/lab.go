@@ -130,11 +130,12 @@ type Migrate struct {
 	// machine.
 	Address netip.Addr `json:"address,omitzero"`
 	// Image is the reference of the container image that the manifest runs.
-	Image string `json:"image"`
-	// ManifestFile names a Kubernetes manifest instead of the built-in one
-	// (deploy/kubernetes).
+	Image string `json:"image,omitempty"`
+	// ManifestFile names the Kubernetes manifest that starts the standby. In it
+	// INGOT_IMAGE stands for Image and INGOT_ADDRESS for Address. Without it the
+	// target is a peer that the server knows: somebody has started it.
 	ManifestFile string `json:"manifestFile,omitempty"`
-	// Manifest is the content of ManifestFile.
+	// Manifest is the content of ManifestFile, filled in.
 	Manifest string `json:"-"`
 }
 

@@ -120,9 +120,13 @@ func (l Lab) Steps() []Step {
 		})
 	}
 	if g := l.Migrate; g != nil {
+		does := fmt.Sprintf("Copies images to the standby %s and hands this server over to it at %s.", g.Target, g.Address)
+		if g.ManifestFile != "" {
+			does = fmt.Sprintf("Starts a standby server on %s, copies images to it and hands this server over to it at %s.", l.platform(), g.Address)
+		}
 		add(Step{
 			Kind: StepMigrate, Machine: l.platform(),
-			Does:  fmt.Sprintf("Starts a standby server on %s, copies images to it and hands this server over to it at %s.", l.platform(), g.Address),
+			Does:  does,
 			Ready: "the target is active, the source is retired, and a DHCP client behind the relay is answered by " + g.Address.String(),
 			Undo:  "before the hand-over is committed: the standby and its line in the relay are removed, and this server goes on; after it: none, for the target is the server then",
 		})
