@@ -292,6 +292,9 @@ func (s *Server) record(ctx context.Context, p profile) {
 	}
 	if err := s.journal.AppendEvents(ctx, []inventory.Event{e}); err != nil {
 		s.log.Warn("writing a metadata event", "machine", k.machine, "error", err)
+		s.mu.Lock()
+		delete(s.fetched, k) // the next one is written
+		s.mu.Unlock()
 	}
 }
 

@@ -109,11 +109,11 @@ func (p *provision) watch(ctx workflow.Context) error {
 	p.record.State = inventory.StateRunning
 	i := p.plan.Installer
 	limit := i.Timeout.Duration()
-	watching, stop := workflow.WithCancel(workflow.WithActivityOptions(ctx, watching))
+	asking, stop := workflow.WithCancel(workflow.WithActivityOptions(ctx, outside))
 	defer stop()
 	var api workflow.Future // the proof that only the machine's own API gives
 	if i.Complete == inventory.CompleteTalos {
-		api = workflow.ExecuteActivity(watching, do.TalosInstalled, p.owner)
+		api = workflow.ExecuteActivity(asking, do.TalosInstalled, p.owner)
 	}
 	over := func() bool { return p.reported() || api != nil && api.IsReady() }
 	for n, wait, resumed := 0, limit, 0; ; {

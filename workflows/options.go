@@ -38,9 +38,9 @@ var (
 		HeartbeatTimeout:    30 * time.Second,
 		RetryPolicy:         &temporal.RetryPolicy{InitialInterval: time.Second, MaximumInterval: 30 * time.Second},
 	}
-	// watching waits in the activity for something that happens outside, for as
-	// long as the workflow does not cancel it.
-	watching = workflow.ActivityOptions{
+	// outside waits in the activity for something that happens in the world, for
+	// as long as the workflow does not cancel it.
+	outside = workflow.ActivityOptions{
 		StartToCloseTimeout: 365 * 24 * time.Hour,
 		HeartbeatTimeout:    30 * time.Second,
 		RetryPolicy:         &temporal.RetryPolicy{InitialInterval: time.Second, MaximumInterval: 30 * time.Second},

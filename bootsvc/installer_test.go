@@ -1,0 +1,206 @@
+package bootsvc
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// fakeInstallers is a run's plan and what became of its boot.
+type fakeInstallers struct {
+	mu    sync.Mutex
+	plan  inventory.Plan
+	err   error
+	fails int // of SpendBoot
+	spent []string
+	then  func()
+}
+
+func (f *fakeInstallers) Plan(context.Context, string) (inventory.Plan, error) { return f.plan, f.err }
+
+func (f *fakeInstallers) SpendBoot(_ context.Context, o inventory.Owner, boot int, payload string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.fails > 0 {
+		f.fails--
+		return errors.New("disk full")
+	}
+	f.spent = append(f.spent, payload)
+	if f.then != nil {
+		f.then()
+	}
+	return nil
+}
+
+// imageFiles are images in memory.
+type imageFiles map[string]string
+
+func (f imageFiles) OpenImage(_ context.Context, name string) (io.ReadSeekCloser, inventory.Image, error) {
+	text, ok := f[name]
+	if !ok {
+		return nil, inventory.Image{}, inventory.ErrNotFound
+	}
+	return nopCloser{bytes.NewReader([]byte(text))}, inventory.Image{Name: name, SHA256: strings.Repeat("ab", 32)}, nil
+}
+
+type nopCloser struct{ *bytes.Reader }
+
+func (nopCloser) Close() error { return nil }
+
+// withInstaller is a server whose machine is armed for an installer's boot.
+func withInstaller(t *testing.T) (*Server, *fakeInstallers) {
+	t.Helper()
+	f := &fakeInstallers{plan: inventory.Plan{Run: "run-7", Installer: &inventory.Installer{
+		Kernel: "vmlinuz-x", Initrds: []string{"initrd-x", "more-x"}, Payload: "rootfs-x", Complete: inventory.CompleteWebhook,
+		Parameters: []string{"ip=dhcp", "root=live:" + inventory.RefBootURL + "rootfs-x", "config=" + inventory.RefDocumentsURL + "doc"},
+	}}}
+	machines := &fakeMachines{machines: []inventory.Machine{machine(nil)}}
+	s, _ := newServer(t, machines, func(c *Config) {
+		c.Installers, c.MetadataURL = f, "http://10.10.20.2:7172"
+		c.Images = imageFiles{"vmlinuz-x": "kernel", "initrd-x": "initrd", "more-x": "more", "rootfs-x": "squashed", "debian": "other"}
+	})
+	g := armed("node1")
+	g.Installer = true
+	machines.setGrant(g)
+	f.then = func() { g.Spent = true; machines.setGrant(g) }
+	return s, f
+}
+
+func TestInstallerIsBootedAndSpent(t *testing.T) {
+	s, f := withInstaller(t)
+	h := s.Handler()
+	script := get(t, h, http.MethodGet, s.Base()+"/ipxe/script/"+testMAC+"/auto.ipxe", testAddr).Body.String()
+	g := armed("node1")
+	capability := inventory.Capability(testKey, g.Owner)
+	base := s.Base() + "/boot/" + strings.ReplaceAll(testMAC, ":", "-") + "/" + bootToken(testKey, g.Owner, g.Boot) + "/"
+	for _, want := range []string{
+		"kernel " + base + "vmlinuz-x initrd=initrd-x initrd=more-x ip=dhcp root=live:" + base + "rootfs-x config=http://10.10.20.2:7172/c/" + g.Machine + "/" + capability + "/documents/doc || goto again\n",
+		"initrd --name initrd-x " + base + "initrd-x || goto again\ninitrd --name more-x " + base + "more-x || goto again\nboot || goto again\n",
+	} {
+		if !strings.Contains(script, want) {
+			t.Errorf("the script lacks %q:\n%s", want, script)
+		}
+	}
+	for _, never := range []string{inventory.Nonce(testKey, g.Owner), inventory.Claim(testKey, g.Owner, g.Boot), "ingot."} {
+		if strings.Contains(script, never) {
+			t.Errorf("S44: the script holds %q", never)
+		}
+	}
+	for name, want := range map[string]int{"vmlinuz-x": 200, "initrd-x": 200, "more-x": 200, "debian": 404, "vmlinuz": 404, "initramfs": 404} {
+		if w := get(t, h, http.MethodGet, base+name, testAddr); w.Code != want {
+			t.Errorf("%s: %d, want %d", name, w.Code, want)
+		}
+	}
+	if w := get(t, h, http.MethodHead, base+"rootfs-x", testAddr); w.Code != 200 {
+		t.Errorf("HEAD: %d", w.Code)
+	}
+	if len(f.spent) > 0 {
+		t.Fatalf("spent by %v before the payload was delivered", f.spent)
+	}
+	if w := get(t, h, http.MethodGet, base+"rootfs-x", testAddr); w.Body.String() != "squashed" {
+		t.Errorf("payload %q", w.Body)
+	}
+	if len(f.spent) != 1 || f.spent[0] != "rootfs-x" {
+		t.Fatalf("spent by %v", f.spent)
+	}
+	for _, name := range []string{"vmlinuz-x", "initrd-x", "rootfs-x"} {
+		if w := get(t, h, http.MethodGet, base+name, testAddr); w.Code != 404 {
+			t.Errorf("%s is served after the boot was spent", name)
+		}
+	}
+	script = get(t, h, http.MethodGet, s.Base()+"/ipxe/script/"+testMAC+"/auto.ipxe", testAddr).Body.String()
+	if !strings.Contains(script, "booting from disk") || strings.Contains(script, capability) {
+		t.Errorf("after the boot was spent:\n%s", script)
+	}
+}
+
+// A stream that breaks is no delivery; one that is resumed to its end is.
+func TestPayloadInPieces(t *testing.T) {
+	s, f := withInstaller(t)
+	g := armed("node1")
+	url := "/boot/" + testMAC + "/" + bootToken(testKey, g.Owner, g.Boot) + "/rootfs-x"
+	part := func(bytes string) *httptest.ResponseRecorder {
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+		r.Header.Set("Range", bytes)
+		w := httptest.NewRecorder()
+		s.Handler().ServeHTTP(w, r)
+		return w
+	}
+	if w := part("bytes=0-3"); w.Body.String() != "squa" || len(f.spent) != 0 {
+		t.Fatalf("%q, spent by %v", w.Body, f.spent)
+	}
+	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+	s.Handler().ServeHTTP(&brokenPipe{ResponseRecorder: httptest.NewRecorder(), left: 3}, r)
+	if len(f.spent) != 0 {
+		t.Fatal("a broken stream has spent the boot")
+	}
+	f.fails = 1 // it is tried again
+	if w := part("bytes=3-"); w.Body.String() != "ashed" || len(f.spent) != 1 {
+		t.Fatalf("%q, spent by %v", w.Body, f.spent)
+	}
+}
+
+// brokenPipe takes some bytes and then none.
+type brokenPipe struct {
+	*httptest.ResponseRecorder
+	left int
+}
+
+func (b *brokenPipe) Write(p []byte) (int, error) {
+	n := min(b.left, len(p))
+	b.left -= n
+	if n < len(p) {
+		return n, errors.New("broken pipe")
+	}
+	return n, nil
+}
+
+func TestInstallerThatCannotBeBooted(t *testing.T) {
+	for name, edit := range map[string]func(p *inventory.Plan, err *error){
+		"no plan":             func(_ *inventory.Plan, err *error) { *err = inventory.ErrSealed },
+		"no installer":        func(p *inventory.Plan, _ *error) { p.Installer = nil },
+		"a secret":            func(p *inventory.Plan, _ *error) { p.Installer.Parameters = []string{"n=" + inventory.RefNonce} },
+		"script in parameter": func(p *inventory.Plan, _ *error) { p.Installer.Parameters = []string{"a\nshell"} },
+		"script in a name":    func(p *inventory.Plan, _ *error) { p.Installer.Kernel = "x || shell" },
+		"too long":            func(p *inventory.Plan, _ *error) { p.Installer.Parameters = []string{strings.Repeat("x", 2048)} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, f := withInstaller(t)
+			edit(&f.plan, &f.err)
+			w := get(t, s.Handler(), http.MethodGet, s.Base()+"/ipxe/script/"+testMAC+"/auto.ipxe", testAddr)
+			if w.Code != http.StatusInternalServerError || strings.Contains(w.Body.String(), "kernel ") {
+				t.Errorf("%d %s", w.Code, w.Body)
+			}
+		})
+	}
+}
+
+func TestWhyTellsOfTheInstaller(t *testing.T) {
+	s, f := withInstaller(t)
+	e, err := s.Why(t.Context(), testMAC)
+	if err != nil || e.Verdict != Installer {
+		t.Fatalf("%q %v", e.Verdict, err)
+	}
+	all := strings.Join(e.Reasons, "\n")
+	for _, want := range []string{"of its installer, until", "kernel vmlinuz-x, initramfs initrd-x and more-x; the boot is spent when rootfs-x was delivered whole"} {
+		if !strings.Contains(all, want) {
+			t.Errorf("%q is not in:\n%s", want, all)
+		}
+	}
+	delete(s.cfg.Images.(imageFiles), "rootfs-x")
+	if e, _ = s.Why(t.Context(), testMAC); !strings.Contains(strings.Join(e.Reasons, "\n"), "but image rootfs-x cannot be served") {
+		t.Errorf("%v", e.Reasons)
+	}
+	f.err = inventory.ErrSealed
+	if e, _ = s.Why(t.Context(), testMAC); !strings.Contains(strings.Join(e.Reasons, "\n"), "but it cannot be booted") {
+		t.Errorf("%v", e.Reasons)
+	}
+}

@@ -1,0 +1,172 @@
+package metadatasvc
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ingotmetal/ingot/internal/seed"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// fakeInstallers is a run's plan and what its installer said.
+type fakeInstallers struct {
+	plan  inventory.Plan
+	err   error
+	said  []string
+	owner inventory.Owner
+}
+
+func (f *fakeInstallers) Plan(context.Context, string) (inventory.Plan, error) { return f.plan, f.err }
+
+func (f *fakeInstallers) InstallerReported(_ context.Context, o inventory.Owner, failed bool, message string) (bool, error) {
+	if f.err != nil {
+		return false, f.err
+	}
+	f.owner = o
+	word := "installed: "
+	if failed {
+		word = "failed: "
+	}
+	f.said = append(f.said, word+message)
+	return len(f.said) == 1, nil
+}
+
+// withInstaller is a server of which node1 boots an installer.
+func withInstaller(t *testing.T) (*Server, *fakeMachines, *fakeJournal, *fakeInstallers) {
+	t.Helper()
+	s, f, j := newServer(t)
+	g := f.grants["node1"]
+	g.Installer = true
+	f.grants["node1"] = g
+	i := &fakeInstallers{plan: inventory.Plan{Documents: []inventory.Document{
+		{Name: "config", Kind: inventory.DocumentText, Contents: "hook: " + inventory.RefWebhookURL + "SUCCEEDED\nhome: " + inventory.RefPhoneHomeURL +
+			"\nuser: " + inventory.RefUserData + "\nodd: ingot@@something-else@@\n"},
+	}}}
+	s.cfg.Installers = i
+	return s, f, j, i
+}
+
+func TestDocumentsOfTheRun(t *testing.T) {
+	s, f, j, i := withInstaller(t)
+	o := f.grants["node1"].Owner
+	path := strings.TrimPrefix(seed.DocumentsURL("", testKey, o), "")
+	w := get(t, s, path+"config", "192.0.2.1")
+	if w.Code != http.StatusOK {
+		t.Fatalf("%d %s", w.Code, w.Body)
+	}
+	want := "hook: " + seed.WebhookURL(s.cfg.URL, testKey, o) + "SUCCEEDED\nhome: " + seed.PhoneHomeURL(s.cfg.URL, testKey, o) +
+		"\nuser: #cloud-config\npassword: " + canary + "\n\nodd: ingot@@something-else@@\n"
+	if w.Body.String() != want {
+		t.Errorf("%s\nwant\n%s", w.Body, want)
+	}
+	if len(j.events) != 1 || j.events[0].Kind != inventory.EventDocument || j.events[0].Key != "config" || j.events[0].Boot != 1 {
+		t.Errorf("%+v", j.events)
+	}
+	for name, p := range map[string]string{
+		"another name": path + "other", "the folder": path, "deeper": path + "config/x", "another machine": strings.Replace(path, "node1", "node2", 1) + "config",
+		"by address": "/documents/config", "wrong capability": "/c/node1/" + strings.Repeat("0", 64) + "/documents/config",
+	} {
+		if w := get(t, s, p, node1); w.Code != http.StatusNotFound || w.Body.String() != "not found\n" {
+			t.Errorf("%s: %d %s", name, w.Code, w.Body)
+		}
+	}
+	i.err = inventory.ErrSealed
+	if w := get(t, s, path+"config", node1); w.Code != http.StatusServiceUnavailable || strings.Contains(w.Body.String(), "seal") {
+		t.Errorf("sealed: %d %s", w.Code, w.Body)
+	}
+}
+
+// S5: a document is served while the secrets window is open, and no longer.
+func TestS5DocumentsAreServedInTheWindowAlone(t *testing.T) {
+	s, f, _, _ := withInstaller(t)
+	g := f.grants["node1"]
+	path := seed.DocumentsURL("", testKey, g.Owner) + "config"
+	for name, close := range map[string]func(g *inventory.Grant){
+		"expired": func(g *inventory.Grant) { g.SecretsUntil = testNow }, "closed": func(g *inventory.Grant) { g.SecretsUntil = time.Time{} },
+		"ended": func(g *inventory.Grant) { g.Run = "" }, "the next run": func(g *inventory.Grant) { g.Run, g.Epoch = "run-2", 4 },
+	} {
+		now := g
+		close(&now)
+		f.grants["node1"] = now
+		if w := get(t, s, path, node1); w.Code != http.StatusNotFound || strings.Contains(w.Body.String(), canary) {
+			t.Errorf("%s: %d %s", name, w.Code, w.Body)
+		}
+	}
+	f.grants["node1"] = g
+	if w := get(t, s, path, node1); w.Code != http.StatusOK {
+		t.Errorf("open: %d", w.Code)
+	}
+}
+
+func TestWebhook(t *testing.T) {
+	s, f, j, i := withInstaller(t)
+	g := f.grants["node1"]
+	g.SecretsUntil = time.Time{} // a report is heard while a person is asked
+	f.grants["node1"] = g
+	path := seed.WebhookURL("", testKey, g.Owner)
+	post := func(path, body string, header ...string) (int, string) {
+		t.Helper()
+		w := do(t, s, http.MethodPost, path, "192.0.2.1", body, header...)
+		return w.Code, w.Body.String()
+	}
+	if code, _ := post(path+"STARTED", ""); code != http.StatusOK || len(i.said) > 0 || len(j.events) != 1 || j.events[0].Kind != inventory.EventMetadata {
+		t.Errorf("STARTED: %d %v %+v", code, i.said, j.events)
+	}
+	for _, c := range []struct{ event, body, want string }{
+		{"FAILED", `{"message": "no disk\u001b[31m here", "event": "FAILED"}`, "failed: no disk[31m here"},
+		{"FAILED", "plain\ntext", "failed: plain text"},
+		{"failed", `{"event": "FAILED"}`, "failed: "},
+		{"SUCCEEDED", "", "installed: "},
+		{"FAILED", strings.Repeat("x", 4096), "failed: " + strings.Repeat("x", maxReport)},
+	} {
+		i.said = nil
+		if code, _ := post(path+c.event, c.body); code != http.StatusOK || len(i.said) != 1 || i.said[0] != c.want {
+			t.Errorf("%s %q: %d %q", c.event, c.body, code, i.said)
+		}
+	}
+	i.said = nil
+	if code, _ := post(path+"FAILED", "message=by+form", "Content-Type", "application/x-www-form-urlencoded"); code != http.StatusOK || i.said[0] != "failed: by form" {
+		t.Errorf("form: %d %q", code, i.said)
+	}
+	if i.owner != g.Owner {
+		t.Errorf("owner %+v", i.owner)
+	}
+	i.said = nil
+	for name, p := range map[string]string{
+		"another event": path + "DELETED", "no event": path, "wrong capability": "/c/node1/" + strings.Repeat("0", 64) + "/webhook/SUCCEEDED",
+		"another machine": strings.Replace(path, "node1", "node2", 1) + "SUCCEEDED", "the nonce": "/c/node1/" + inventory.Nonce(testKey, g.Owner) + "/webhook/SUCCEEDED",
+		"nobody's": "/c/node2/" + inventory.Capability(testKey, inventory.Owner{}) + "/webhook/SUCCEEDED",
+	} {
+		if code, body := post(p, ""); code != http.StatusNotFound || body != "not found\n" {
+			t.Errorf("%s: %d %s", name, code, body)
+		}
+	}
+	if w := get(t, s, path+"SUCCEEDED", node1); w.Code != http.StatusNotFound {
+		t.Errorf("GET: %d", w.Code)
+	}
+	if code, _ := post(path+"FAILED", strings.Repeat("x", maxPhoneHome+1)); code != http.StatusRequestEntityTooLarge {
+		t.Errorf("large: %d", code)
+	}
+	agents := g
+	agents.Installer = false
+	f.grants["node1"] = agents
+	if code, _ := post(path+"SUCCEEDED", ""); code != http.StatusNotFound {
+		t.Errorf("while the agent is at work: %d", code)
+	}
+	f.grants["node1"] = g
+	i.err = inventory.ErrFenced
+	if code, _ := post(path+"SUCCEEDED", ""); code != http.StatusNotFound {
+		t.Errorf("fenced: %d", code)
+	}
+	i.err = errors.New("disk full")
+	if code, _ := post(path+"SUCCEEDED", ""); code != http.StatusServiceUnavailable {
+		t.Errorf("not stored: %d", code)
+	}
+	if len(i.said) > 0 {
+		t.Errorf("%v", i.said)
+	}
+}
