@@ -25,6 +25,8 @@ const (
 	StageKernel    Stage = "kernel"     // the kernel by HTTP
 	StageInitrd    Stage = "initrd"     // the initramfs by HTTP
 	StageAgent     Stage = "agent"      // the agent's DHCP and process
+	StageInstaller Stage = "installer"  // an installer's DHCP, and what it fetches
+	StageWrite     Stage = "write"      // an installer writes the disk
 	StageDisk      Stage = "disk"       // the boot sector
 	StagePhoneHome Stage = "phone-home" // the installed system's call, after it has its address and its seed
 )
@@ -311,6 +313,9 @@ func (l *life) bootNetwork() ending {
 		return noBoot
 	case cmdline == "":
 		return noBoot
+	}
+	if !strings.Contains(cmdline, "ingot.server=") {
+		return l.runInstaller(cmdline)
 	}
 	return l.runAgent(cmdline)
 }

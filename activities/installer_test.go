@@ -1,0 +1,232 @@
+package activities
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"log/slog"
+	"math/big"
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// yard is a machine that an installer installs.
+type yard struct {
+	Machines
+	Catalogue
+	Assignments
+	Grants
+	machine  inventory.Machine
+	user     string
+	template string
+	images   []inventory.Image
+	plan     inventory.Plan
+	grant    inventory.Grant
+}
+
+func (y *yard) Machine(context.Context, string) (inventory.Machine, error) { return y.machine, nil }
+
+func (y *yard) UserData(context.Context, string) (user, vendor inventory.Secret, err error) {
+	return inventory.NewSecret(y.user), inventory.Secret{}, nil
+}
+
+func (y *yard) Template(context.Context, string) (inventory.Template, error) {
+	return inventory.Template{Name: "t", Source: y.template}, nil
+}
+
+func (y *yard) Images(context.Context) ([]inventory.Image, error) { return y.images, nil }
+
+func (y *yard) Image(_ context.Context, name string) (inventory.Image, error) {
+	for _, i := range y.images {
+		if i.Name == name {
+			return i, nil
+		}
+	}
+	return inventory.Image{}, inventory.ErrNotFound
+}
+
+func (y *yard) PutPlan(_ context.Context, p inventory.Plan) error { y.plan = p; return nil }
+
+func (y *yard) Plan(context.Context, string) (inventory.Plan, error) { return y.plan, nil }
+
+func (y *yard) Grant(context.Context, string) (inventory.Grant, error) { return y.grant, nil }
+
+const yardTemplate = `version: "0.1"
+name: t
+documents:
+  - {name: config, kind: harvester}
+installer:
+  kernel: vmlinuz
+  initrd: [initrd]
+  parameters: ["harvester.install.config_url={{ .documents_url }}config"]
+  complete: webhook
+`
+
+const yardDocument = `scheme_version: 1
+token: geheim-geheim-1
+os: {hostname: h, password: geheim-geheim-2}
+install:
+  mode: create
+  management_interface: {interfaces: [{name: eth0}], method: dhcp}
+  device: /dev/disk/by-id/x
+  vip: 10.0.0.30
+  vip_mode: static
+  iso_url: http://10.0.0.1/images/h.iso
+`
+
+func newYard() (*Activities, *yard) {
+	y := &yard{
+		machine: inventory.Machine{
+			Name: "m1", Disks: []inventory.DeclaredDisk{{Device: "/dev/sda"}},
+			Interfaces: []inventory.Interface{{MAC: "52:54:00:00:00:01", Address: netip.MustParseAddr("10.0.0.9"), Netmask: "255.255.255.0"}},
+		},
+		user: yardDocument, template: yardTemplate,
+		images: []inventory.Image{{Name: "vmlinuz", File: "vmlinuz", SHA256: "aa"}, {Name: "initrd", File: "initrd", SHA256: "bb"}},
+	}
+	a := &Activities{
+		Machines: y, Catalogue: y, Assignments: y, Grants: y, Now: time.Now, Log: slog.New(slog.DiscardHandler),
+		Site: Site{ClaimKey: []byte("0123456789abcdef"), ImageURL: func() string { return "http://10.0.0.1:7080/images" }, MetadataURL: "http://10.0.0.1:7172"},
+	}
+	return a, y
+}
+
+func TestPlanOfAnInstaller(t *testing.T) {
+	a, y := newYard()
+	p, err := a.Plan(t.Context(), PlanRequest{Run: "r1", Machine: "m1", Template: "t"})
+	require.NoError(t, err)
+	require.Equal(t, &PlannedInstaller{Payload: "initrd", Complete: "webhook", Timeout: 5400}, p.Installer)
+	require.Equal(t, EvidenceWebhook, p.Evidence)
+	require.Empty(t, p.Actions)
+	require.Equal(t, "vmlinuz", y.plan.Installer.Kernel)
+	doc := y.plan.Documents[0].Contents
+	require.Contains(t, doc, "token: geheim-geheim-1", "what was checked is what will be served")
+	for _, event := range []string{"STARTED", "SUCCEEDED", "FAILED"} {
+		require.Contains(t, doc, inventory.RefWebhookURL+event)
+	}
+	digest := p.Digest
+	y.user = strings.ReplaceAll(yardDocument, "geheim", "secret")
+	p, err = a.Plan(t.Context(), PlanRequest{Run: "r1", Machine: "m1", Template: "t"})
+	require.NoError(t, err)
+	require.Equal(t, digest, p.Digest, "the digest enters histories, and tells nothing of secrets")
+	y.images = append(y.images, inventory.Image{Name: "initrd-2", File: "initrd-2"})
+	y.template = strings.Replace(yardTemplate, "[initrd]", "[initrd-2]", 1)
+	p, err = a.Plan(t.Context(), PlanRequest{Run: "r1", Machine: "m1", Template: "t"})
+	require.NoError(t, err)
+	require.NotEqual(t, digest, p.Digest)
+}
+
+func TestPlanTakesThePhoneHomeOfADocument(t *testing.T) {
+	a, y := newYard()
+	y.user = yardDocument + "# its system calls ingot@@phone-home-url@@\n"
+	p, err := a.Plan(t.Context(), PlanRequest{Run: "r1", Machine: "m1", Template: "t"})
+	require.NoError(t, err)
+	require.Equal(t, EvidencePhoneHome, p.Evidence)
+}
+
+// All that is wrong comes at once, with its remedy, and no secret.
+func TestPlanRefusesAnInstaller(t *testing.T) {
+	a, y := newYard()
+	y.machine.Disks = append(y.machine.Disks, inventory.DeclaredDisk{Device: "/dev/sdb"})
+	y.images = []inventory.Image{{Name: "initrd", URL: "http://elsewhere/initrd"}}
+	y.user = strings.Replace(yardDocument, "  iso_url: http://10.0.0.1/images/h.iso\n", "", 1)
+	_, err := a.Plan(t.Context(), PlanRequest{Run: "r1", Machine: "m1", Template: "t"})
+	for _, want := range []string{
+		"machine.m1.diskSelector", "declares 2 disks and no selector", `there is no image "vmlinuz"`, "ingot image add initrd http://elsewhere/initrd",
+		"document config of machine m1", "iso_url",
+	} {
+		require.ErrorContains(t, err, want)
+	}
+	require.NotContains(t, err.Error(), "geheim")
+	require.Empty(t, y.plan.Run, "nothing was stored")
+
+	a, y = newYard()
+	y.user = ""
+	_, err = a.Plan(t.Context(), PlanRequest{Run: "r1", Machine: "m1", Template: "t"})
+	require.ErrorContains(t, err, "is the machine's user-data, and it has none")
+
+	a, y = newYard()
+	a.Site.RequireDigest = true
+	y.images[0].FirstSeen = true
+	_, err = a.Plan(t.Context(), PlanRequest{Run: "r1", Machine: "m1", Template: "t"})
+	require.ErrorContains(t, err, `nobody declared the digest of image "vmlinuz"`)
+}
+
+// authorityOf makes a certificate authority and a server's certificate of it.
+func authorityOf(t *testing.T, name string) (ca []byte, server tls.Certificate) {
+	t.Helper()
+	cert := func(of *x509.Certificate, by *ecdsa.PrivateKey, tmpl *x509.Certificate) (*x509.Certificate, *ecdsa.PrivateKey) {
+		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+		require.NoError(t, err)
+		tmpl.SerialNumber, tmpl.NotBefore, tmpl.NotAfter = big.NewInt(time.Now().UnixNano()), time.Now().Add(-time.Hour), time.Now().Add(time.Hour)
+		if of == nil {
+			of, by = tmpl, key
+		}
+		der, err := x509.CreateCertificate(rand.Reader, tmpl, of, &key.PublicKey, by)
+		require.NoError(t, err)
+		c, err := x509.ParseCertificate(der)
+		require.NoError(t, err)
+		return c, key
+	}
+	root, rootKey := cert(nil, nil, &x509.Certificate{Subject: pkix.Name{CommonName: name}, IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign})
+	leaf, leafKey := cert(root, rootKey, &x509.Certificate{Subject: pkix.Name{CommonName: "node"}, IPAddresses: []net.IP{net.IPv4(10, 0, 0, 9)}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}})
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: root.Raw}), tls.Certificate{Certificate: [][]byte{leaf.Raw}, PrivateKey: leafKey}
+}
+
+// The Talos API proves the run's system by its authority alone: not Talos in
+// maintenance, not the system of another cluster, not somebody else's port.
+func TestTheTalosAPIShowsWhoseItIs(t *testing.T) {
+	ours, ourServer := authorityOf(t, "ours")
+	_, foreign := authorityOf(t, "ours") // the name proves nothing
+	pool := x509.NewCertPool()
+	require.True(t, pool.AppendCertsFromPEM(ours))
+	serve := func(cfg *tls.Config) *Activities {
+		l, err := tls.Listen("tcp", "127.0.0.1:0", cfg)
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = l.Close() })
+		go func() {
+			for {
+				c, err := l.Accept()
+				if err != nil {
+					return
+				}
+				_ = c.(*tls.Conn).HandshakeContext(t.Context()) // the client ends it
+				_ = c.Close()
+			}
+		}()
+		a, _ := newYard()
+		a.Dial = func(ctx context.Context, network, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, network, l.Addr().String())
+		}
+		return a
+	}
+	for _, auth := range []tls.ClientAuthType{tls.NoClientCert, tls.RequireAnyClientCert} {
+		for _, version := range []uint16{tls.VersionTLS12, tls.VersionTLS13} {
+			a := serve(&tls.Config{Certificates: []tls.Certificate{ourServer}, ClientAuth: auth, MinVersion: version, MaxVersion: version})
+			require.NoError(t, a.shows(t.Context(), "10.0.0.9:50000", pool))
+		}
+	}
+	a := serve(&tls.Config{Certificates: []tls.Certificate{foreign}, MinVersion: tls.VersionTLS12})
+	require.ErrorContains(t, a.shows(t.Context(), "10.0.0.9:50000", pool), "certificate")
+	a.Dial = func(context.Context, string, string) (net.Conn, error) { return nil, errors.New("refused") }
+	require.ErrorContains(t, a.shows(t.Context(), "10.0.0.9:50000", pool), "refused")
+}
+
+func TestOnlyARunWithATalosDocumentWaitsForItsAPI(t *testing.T) {
+	a, y := newYard()
+	y.plan = inventory.Plan{Run: "r1", Documents: []inventory.Document{{Name: "note", Kind: inventory.DocumentText}}}
+	_, err := a.talosInstalled(t.Context(), inventory.Owner{Machine: "m1", Run: "r1", Epoch: 3})
+	require.ErrorIs(t, err, inventory.ErrInvalid)
+}
