@@ -107,6 +107,8 @@ type Config struct {
 	CheckBMC func(ctx context.Context, m inventory.Machine) (power string, err error)
 	// Status adds what only the process knows to GET /v1/status; may be nil.
 	Status func(ctx context.Context) StatusExtra
+	// TestNotice sends a notice at once and returns its id; nil: nobody is told.
+	TestNotice func(ctx context.Context) (id string, err error)
 	// RotateKeys replaces the keys of the stored secrets and tells how many
 	// were sealed again; nil: this server has none.
 	RotateKeys func(ctx context.Context) (int, error)
@@ -247,6 +249,7 @@ func (s *Server) operator() *gin.Engine {
 	r.GET("/v1/secrets", s.secrets)
 	r.POST("/v1/secrets/rotate", s.rotateSecrets)
 	r.POST("/v1/backup", s.backup)
+	r.POST("/v1/notices/test", s.testNotice)
 	r.GET("/v1/site", s.getSite)
 	r.POST("/v1/site/decide", s.decideSite)
 	r.GET("/v1/peers", s.listPeers)

@@ -24,6 +24,17 @@ type StatusExtra struct {
 	TemporalUI      string
 	TemporalError   string // why Temporal is not ready
 	Netboot         NetbootStatus
+	Notify          *NotifyStatus // nil: nobody is told of anything
+}
+
+// NotifyStatus says how it stands with notices.
+type NotifyStatus struct {
+	Receiver string    `json:"receiver"` // without path
+	Waiting  int       `json:"waiting"`  // to be delivered
+	Oldest   time.Time `json:"oldest,omitzero"`
+	Sent     time.Time `json:"sent,omitzero"` // the last one
+	Dropped  int       `json:"dropped,omitempty"`
+	Error    string    `json:"error,omitempty"` // of the last attempt
 }
 
 // NetbootStatus says where DHCP answers.
@@ -45,6 +56,7 @@ type Status struct {
 	Machines      int            `json:"machines"`
 	OpenWorkflows int            `json:"openWorkflows"`
 	Secrets       string         `json:"secrets"` // ok | missing | wrong
+	Notify        *NotifyStatus  `json:"notify,omitempty"`
 	Reconcile     Counts         `json:"reconcile"`
 	// Retrying is what of open runs fails and is tried again, at most ten.
 	Retrying []string `json:"retrying,omitempty"`
@@ -91,6 +103,7 @@ func (s *Server) statusNow(ctx context.Context) (Status, error) {
 	if !ready {
 		st.Temporal.Error = extra.TemporalError
 	}
+	st.Notify = extra.Notify
 	if st.Netboot = extra.Netboot; st.Netboot.Interfaces == nil {
 		st.Netboot.Interfaces = []string{}
 	}

@@ -49,6 +49,45 @@ type Config struct {
 	Reserve int64   `json:"reserve_mib,omitempty"`
 	Records Records `json:"records,omitempty"`
 	Site    Site    `json:"site,omitempty"`
+	Notify  Notify  `json:"notify,omitempty"`
+}
+
+// Notify says who is told of what needs a person.
+type Notify struct {
+	// URL is the webhook, http or https; "" = nobody is told.
+	URL string `json:"url,omitempty"`
+	// SecretFile holds what notices are signed with, 32 characters or more.
+	SecretFile string `json:"secret_file,omitempty"`
+	// Events are those that are told; empty: all.
+	Events []string `json:"events,omitempty"`
+	// TLSCA holds the certificates of the authorities of the receiver, in PEM;
+	// default: the system's.
+	TLSCA string `json:"tls_ca,omitempty"`
+}
+
+func (n Notify) check(p *inventory.Problems) {
+	if n.URL == "" {
+		for field, given := range map[string]bool{"secret_file": n.SecretFile != "", "events": len(n.Events) > 0, "tls_ca": n.TLSCA != ""} {
+			if given {
+				p.Add("notify."+field, "give notify.url, too", "there is nobody to tell")
+			}
+		}
+		return
+	}
+	switch u, err := url.Parse(n.URL); { // which may hold a token: it is not repeated
+	case err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https":
+		p.Add("notify.url", "write https://host/path", "this is no URL that a notice could be sent to")
+	case u.User != nil:
+		p.Add("notify.url", "remove user and password: notices are signed", "credentials do not belong into a URL")
+	}
+	if n.SecretFile == "" {
+		p.Add("notify.secret_file", "make one: openssl rand -hex 32 > FILE", "is missing: a receiver could not tell a notice from a forged one")
+	}
+	for i, e := range n.Events {
+		if !slices.Contains(inventory.NoticeEvents(), e) {
+			p.Add(fmt.Sprintf("notify.events[%d]", i), "use "+strings.Join(inventory.NoticeEvents(), ", "), "there is no event %q", e)
+		}
+	}
 }
 
 // Site says how another server reaches this one, from which the site moves
@@ -277,6 +316,7 @@ func (c *Config) check(p *inventory.Problems) {
 		}
 	}
 	c.Power.check(p)
+	c.Notify.check(p)
 	port := func(field string, n int) {
 		if n < 1 || n > 65535 {
 			p.Add(field, "write a number from 1 to 65535", "%d is no port", n)
@@ -476,6 +516,12 @@ netboot:
 #  name: ""                       # this server among its peers; default: the host's name
 #  listen: :7444                  # peer API of a server that ingot standby made; TLS, pinned keys
 #  url: ""                        # how peers reach it; default: made of listen
+
+#notify:
+#  url: https://example.com/hook  # who is told when a person is needed; nobody by default
+#  secret_file: /etc/ingot/notify # what notices are signed with; openssl rand -hex 32
+#  events: [waiting-for-person, failed, bmc-given-up]
+#  tls_ca: ""                     # authorities of the receiver; default: the system's
 
 #min_free_mib: 1024               # below this, new runs and uploads get 507
 #reserve_mib: 64                  # kept in data_dir for runs under way when the disk is full

@@ -333,8 +333,8 @@ func TestTalosIdentity(t *testing.T) {
 	}
 }
 
-// S46: whatever is wrong with a document, no message repeats a secret of it.
-func TestS46NoSecretInMessages(t *testing.T) {
+// S25: whatever is wrong with a document, no message repeats a secret of it.
+func TestS25NoSecretInMessages(t *testing.T) {
 	const canary = "CANARY-7f3a9c1e"
 	spoil := func(doc string) []string {
 		out := []string{doc}

@@ -346,9 +346,9 @@ func TestGivesUp(t *testing.T) {
 	require.Equal(t, keepTrying, n)
 }
 
-// S46: neither the secret, nor the token in the URL, nor anything of a
+// S25: neither the secret, nor the token in the URL, nor anything of a
 // machine's secrets is in a payload, a log, a status or an error.
-func TestS46NothingSecretLeaves(t *testing.T) {
+func TestS25NothingSecretLeaves(t *testing.T) {
 	const token = "CANARY-url-token"
 	for name, answer := range map[string]int{"refused": 403, "redirected": 302, "gone": 0} {
 		t.Run(name, func(t *testing.T) {
