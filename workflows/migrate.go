@@ -29,6 +29,7 @@ type migration struct {
 	in       MigrateInput
 	attempts int
 	moved    bool // past the commit point
+	force    bool // a person's word: although runs are open
 }
 
 // Migrate moves the site to a peer that stands by, and goes on there itself.
@@ -92,7 +93,7 @@ func (m *migration) steps() []step {
 	}
 	return []step{
 		{
-			name: stepPrecheck, budget: 5 * time.Minute,
+			name: stepPrecheck, budget: 5 * time.Minute, must: true,
 			does:   fmt.Sprintf("Asks %s whether it could take over: the same version, room, its ports free, a standby that owns no site epoch.", target),
 			undoes: "none: it only asks",
 			do: func(ctx workflow.Context, _ *inventory.OperationStep) error {
@@ -125,7 +126,7 @@ func (m *migration) steps() []step {
 		},
 		{
 			name: stepDrain, budget: 2 * time.Hour,
-			does: "Refuses new runs, and lets those under way end.", waits: "until no run of a machine is open; skip moves although some are",
+			does: "Refuses new runs, and lets those under way end.", waits: "until no run of a machine is open, or a person says that it moves although some are",
 			undoes: "takes new runs again",
 			do: func(ctx workflow.Context, _ *inventory.OperationStep) error {
 				return run(ctx, quick, do.CloseIntake, m.request())
@@ -134,7 +135,7 @@ func (m *migration) steps() []step {
 			undo:  func(ctx workflow.Context) error { return run(ctx, quick, do.OpenIntake) },
 		},
 		{
-			name: stepHandOver, budget: 30 * time.Minute,
+			name: stepHandOver, budget: 30 * time.Minute, must: true,
 			does:   fmt.Sprintf("Moves the site to %s: this server falls silent, its databases and keys are sent and proven, and %s activates them, which is the commit point.", target, target),
 			undoes: "before the commit point: the target refuses the hand-over for ever and this server goes on; after it: none, there is only a migration back",
 			do:     m.handOver,
@@ -167,31 +168,73 @@ var long = workflow.ActivityOptions{
 	RetryPolicy: &temporal.RetryPolicy{InitialInterval: time.Second, MaximumInterval: 30 * time.Second},
 }
 
-// drained waits until no run of a machine is open; its error names those that
-// are.
+// following is long for what is cut off when the site moves: it begins anew soon.
+var following = workflow.ActivityOptions{
+	StartToCloseTimeout: 365 * 24 * time.Hour, HeartbeatTimeout: 10 * time.Second,
+	RetryPolicy: &temporal.RetryPolicy{InitialInterval: time.Second, MaximumInterval: 5 * time.Second},
+}
+
+// drained waits until no run of a machine is open. Meanwhile a person may say
+// that the site moves although some are: they go on where it has moved to.
 func (m *migration) drained(ctx workflow.Context, within time.Duration) error {
-	err := workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, workflow.ActivityOptions{
-		ScheduleToCloseTimeout: within, HeartbeatTimeout: 30 * time.Second,
-		RetryPolicy: &temporal.RetryPolicy{InitialInterval: time.Second, MaximumInterval: 30 * time.Second},
-	}), do.AwaitDrained).Get(ctx, nil)
-	if err == nil || temporal.IsCanceledError(err) {
+	open, err := m.openRuns(ctx)
+	if err != nil || len(open) == 0 {
 		return err
 	}
-	var open []string
-	if e := workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, quick), do.OpenRuns).Get(ctx, &open); e != nil {
-		return e
-	}
-	if len(open) == 0 {
+	waiting, stop := workflow.WithCancel(ctx)
+	defer stop()
+	empty := workflow.ExecuteActivity(workflow.WithActivityOptions(waiting, workflow.ActivityOptions{
+		ScheduleToCloseTimeout: within, HeartbeatTimeout: 30 * time.Second,
+		RetryPolicy: &temporal.RetryPolicy{InitialInterval: time.Second, MaximumInterval: 30 * time.Second},
+	}), do.AwaitDrained)
+	d, err := m.unless(ctx, empty, stepDrain, fmt.Sprintf("runs are open: %s. Their end is awaited; skip moves the site although they are, and they go on there", strings.Join(open, ", ")), Skip, Abort)
+	switch {
+	case err != nil:
+		return err
+	case d != nil && d.Choice == Skip:
+		m.force = true
 		return nil
+	case d != nil:
+		return errAborted
+	}
+	if err := empty.Get(ctx, nil); err == nil || temporal.IsCanceledError(err) {
+		return err
+	}
+	if open, err = m.openRuns(ctx); err != nil || len(open) == 0 {
+		return err
 	}
 	return fmt.Errorf("runs are open: %s; retry waits on, skip moves although they are", strings.Join(open, ", "))
+}
+
+func (m *migration) openRuns(ctx workflow.Context) (open []string, err error) {
+	err = workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, quick), do.OpenRuns).Get(ctx, &open)
+	return open, err
+}
+
+// unless shows a question for as long as something is awaited; nil is nobody's
+// answer.
+func (m *migration) unless(ctx workflow.Context, until workflow.Future, step, text string, choices ...string) (*Decision, error) {
+	m.asked++
+	id := fmt.Sprintf("%s.%d", step, m.asked)
+	m.decision = nil
+	m.record.Question = &inventory.Question{ID: id, Text: text, Choices: choices, Since: workflow.Now(ctx)}
+	m.record.Next = fmt.Sprintf("ingot operation decide %s --question %s --choice %s", m.record.ID, id, choices[0])
+	if err := m.write(ctx); err != nil {
+		return nil, err
+	}
+	if err := workflow.Await(ctx, func() bool { return m.decision != nil || until.IsReady() }); err != nil {
+		return nil, err
+	}
+	d := m.decision
+	m.decision, m.record.Question, m.record.Next = nil, nil, ""
+	return d, m.write(ctx)
 }
 
 // handOver writes the wish and waits. The wait may begin here and end where the
 // site has moved to.
 func (m *migration) handOver(ctx workflow.Context, row *inventory.OperationStep) error {
 	m.attempts++
-	h := inventory.HandOver{ID: fmt.Sprintf("%s-%d", m.record.Run, m.attempts), Target: m.in.Target}
+	h := inventory.HandOver{ID: fmt.Sprintf("%s-%d", m.record.Run, m.attempts), Target: m.in.Target, Force: m.force}
 	for _, r := range m.record.Steps {
 		h.Force = h.Force || r.Name == stepDrain && r.State == inventory.StepSkipped
 	}
@@ -203,7 +246,7 @@ func (m *migration) handOver(ctx workflow.Context, row *inventory.OperationStep)
 		return err
 	}
 	var out activities.HandedOver
-	err := workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, long), do.AwaitHandOver, h.ID).Get(ctx, &out)
+	err := workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, following), do.AwaitHandOver, h.ID).Get(ctx, &out)
 	cancelled := temporal.IsCanceledError(err)
 	if cancelled {
 		// It may have happened: what is told next says so.
@@ -212,7 +255,7 @@ func (m *migration) handOver(ctx workflow.Context, row *inventory.OperationStep)
 		if err := workflow.ExecuteActivity(workflow.WithActivityOptions(rest, quick), do.WithdrawHandOver, h.ID).Get(rest, nil); err != nil {
 			return err
 		}
-		if err := workflow.ExecuteActivity(workflow.WithActivityOptions(rest, long), do.AwaitHandOver, h.ID).Get(rest, &out); err != nil {
+		if err := workflow.ExecuteActivity(workflow.WithActivityOptions(rest, following), do.AwaitHandOver, h.ID).Get(rest, &out); err != nil {
 			return err
 		}
 	} else if err != nil {

@@ -32,6 +32,8 @@ type step struct {
 	ready func(ctx workflow.Context, within time.Duration) error
 	// undo takes back what do did, wholly or in part; nil: see undoes.
 	undo func(ctx workflow.Context) error
+	// must: nobody may skip it, because the next steps would do harm without.
+	must bool
 }
 
 // lastLook is what a ready probe gets after its budget has passed: timers fire
@@ -170,6 +172,10 @@ func (o *operation) carry(ctx workflow.Context, i int, s step, finished bool) er
 			return o.write(ctx)
 		}
 		row.State, row.Message = inventory.StepFailed, cause(err)
+		if errors.Is(err, errAborted) { // the step has asked by itself
+			row.Message = cause(err)
+			return err
+		}
 		if temporal.IsCanceledError(err) {
 			row.Message = "cancelled"
 			return err
@@ -205,7 +211,7 @@ func (o *operation) try(ctx workflow.Context, s step, row *inventory.OperationSt
 		}
 	}
 	err := s.ready(ctx, max(s.budget-workflow.Now(ctx).Sub(began), lastLook))
-	if err == nil || temporal.IsCanceledError(err) {
+	if err == nil || temporal.IsCanceledError(err) || errors.Is(err, errAborted) {
 		return err
 	}
 	// Whatever the timer says, one more look, now that everything is up.
@@ -219,10 +225,14 @@ func (o *operation) try(ctx workflow.Context, s step, row *inventory.OperationSt
 // or go on when the step was skipped.
 func (o *operation) person(ctx workflow.Context, s step, row *inventory.OperationStep) error {
 	for undone := false; ; {
-		choices := []string{Retry, Skip, Abort}
+		choices := []string{Retry}
 		if s.undo != nil && !undone {
-			choices = []string{Retry, Undo, Skip, Abort}
+			choices = append(choices, Undo)
 		}
+		if !s.must {
+			choices = append(choices, Skip)
+		}
+		choices = append(choices, Abort)
 		d, err := o.ask(ctx, row, fmt.Sprintf("step %s: %s", s.name, row.Message), choices)
 		if err != nil {
 			return err

@@ -256,6 +256,15 @@ func TestOperationAsksAboutAStepThatFails(t *testing.T) {
 	}
 }
 
+func TestStepThatNobodyMaySkip(t *testing.T) {
+	p := newPlay(t)
+	p.answer = func(inventory.Question) string { return Abort }
+	s := p.act("a", times(1, "do"))
+	s.must = true
+	require.ErrorContains(t, p.run(func(*operation) []step { return []step{s, p.act("b", nil)} }, nil, false), "aborted")
+	require.Equal(t, []string{Retry, Undo, Abort}, p.questions[0].Choices)
+}
+
 func TestOperationProvesWhatIsDoneAlready(t *testing.T) {
 	p := newPlay(t)
 	gone := p.act("gone", times(1, "look at"))
