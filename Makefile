@@ -20,6 +20,9 @@ build: web bin/worker-agent ## build both programs and the agent's OS into bin/
 bin/worker-agent: FORCE
 	CGO_ENABLED=0 go build -ldflags '$(LDFLAGS)' -o bin/ ./cmd/worker-agent
 
+image: build ## one container image of it, bin/ingot.oci.tar, for a NAS or a platform node (deploy/compose.yaml, deploy/talos)
+	go run ./deploy/image -bin bin -version $(VERSION) -out bin/ingot.oci.tar
+
 previous: ## build the commit before this one into bin/previous, for the upgrade test
 	deploy/previous.sh bin/previous
 
@@ -61,5 +64,5 @@ help:
 
 # Prerequisites are steps in their order (deps before build), under make -j as well; go and npm use the cores themselves.
 .NOTPARALLEL:
-.PHONY: deps build previous web test lint e2e demo chaos bench check clean help FORCE
+.PHONY: deps build image previous web test lint e2e demo chaos bench check clean help FORCE
 FORCE:

@@ -45,6 +45,8 @@ type Site struct {
 	shared bool   // the lab is somebody else's
 	root   string // of the repository
 	bin    string // where ingot lies
+	image  string // root filesystem in which the server runs instead
+	caps   string // what the server may do there
 	dir    string // config, state, logs
 	out    io.Writer
 	mu     sync.Mutex
@@ -81,6 +83,11 @@ type Options struct {
 	Namespace lab.Namespace
 	// RelayOnly lets the server answer the router's relay alone.
 	RelayOnly bool
+	// Image is the root filesystem of the container image, unpacked by
+	// deploy/image -unpack: the server runs in it as deploy/compose.yaml (with
+	// RelayOnly) or deploy/talos/ingot.yaml let it: read-only, with the
+	// capabilities that they name.
+	Image string
 	// NoStart only prepares the site; Start, or Launch, starts it.
 	NoStart bool
 	// Config is added to the server's configuration, under "netboot:" and at
@@ -102,7 +109,7 @@ func NewSite(ctx context.Context, o Options) (_ *Site, err error) {
 			return nil, err
 		}
 	}
-	s := &Site{Lab: l, shared: o.Lab != nil, root: o.Root, bin: o.Programs, dir: filepath.Join(l.Dir(), o.Name), out: o.Out, Namespace: o.Namespace, Address: lab.ServerAddress}
+	s := &Site{Lab: l, shared: o.Lab != nil, root: o.Root, bin: o.Programs, dir: filepath.Join(l.Dir(), o.Name), out: o.Out, Namespace: o.Namespace, Address: lab.ServerAddress, image: o.Image}
 	switch s.Namespace {
 	case "":
 		s.Namespace = lab.Server
@@ -142,8 +149,19 @@ func NewSite(ctx context.Context, o Options) (_ *Site, err error) {
 	if o.RelayOnly {
 		where = fmt.Sprintf("relay_only: true\n  address: %s\n  relays: [%s, %s]", s.Address, lab.DirectGateway, lab.RelayedGateway)
 	}
-	cfg := fmt.Sprintf("netboot:\n  %s\n  loaders: %s\n  agent_os: %s\n%s\nmin_free_mib: 64\n%s\n", where,
-		filepath.Join(lab.PackageDir("ipxe"), "usr/lib/ipxe"), filepath.Join(o.Root, "bin/agentos"), o.Netboot, o.Top)
+	loaders, agentOS := filepath.Join(lab.PackageDir("ipxe"), "usr/lib/ipxe"), filepath.Join(o.Root, "bin/agentos")
+	if o.Image != "" {
+		loaders, agentOS, s.caps = "/usr/lib/ipxe", "/usr/share/ingot", "net_bind_service,+net_raw"
+		if o.RelayOnly {
+			s.caps = "net_bind_service"
+		}
+		for _, d := range []string{"etc/ingot", "state/ingot"} {
+			if err := os.MkdirAll(filepath.Join(s.dir, d), 0o750); err != nil {
+				return nil, err
+			}
+		}
+	}
+	cfg := fmt.Sprintf("netboot:\n  %s\n  loaders: %s\n  agent_os: %s\n%s\nmin_free_mib: 64\n%s\n", where, loaders, agentOS, o.Netboot, o.Top)
 	if err := os.MkdirAll(filepath.Join(s.dir, "etc/ingot"), 0o750); err != nil {
 		return nil, err
 	}
@@ -202,7 +220,12 @@ func (s *Site) Start(ctx context.Context) error {
 // Launch starts "ingot serve" and does not wait for anything: a server that
 // stands by never has a Temporal that answers.
 func (s *Site) Launch(ctx context.Context) error {
-	c := s.Command(context.WithoutCancel(ctx), s.Namespace, filepath.Join(s.bin, "ingot"), "serve", "--log-level", "debug")
+	args := []string{filepath.Join(s.bin, "ingot")}
+	if s.image != "" {
+		args = s.contained()
+	}
+	args = append(args, "serve", "--log-level", "debug")
+	c := s.Command(context.WithoutCancel(ctx), s.Namespace, args[0], args[1:]...)
 	c.Env = s.env()
 	c.Stdout, c.Stderr = io.MultiWriter(s.log, s.out), s.log
 	if err := c.Start(); err != nil {
@@ -212,6 +235,25 @@ func (s *Site) Launch(ctx context.Context) error {
 	s.server = c
 	s.mu.Unlock()
 	return nil
+}
+
+// contained is a command that runs ingot of the image as a container engine
+// would: a read-only root with two volumes, few capabilities, no environment.
+func (s *Site) contained() []string {
+	const script = `set -e; root=$1 etc=$2 data=$3 caps=$4; shift 4
+mount --bind "$root" "$root"
+mount --rbind /proc "$root/proc"
+mount -t tmpfs -o mode=755 tmpfs "$root/dev"
+for d in null zero random urandom; do : > "$root/dev/$d"; mount --bind "/dev/$d" "$root/dev/$d"; done
+mount -t tmpfs -o mode=1777 tmpfs "$root/tmp"
+mount --bind "$etc" "$root/etc/ingot"
+mount --bind "$data" "$root/var/lib/ingot"
+mount -o remount,bind,ro "$root"
+exec env -i PATH=/usr/bin HOME=/root "$(command -v setpriv)" --no-new-privs --bounding-set "-all,+sys_chroot,+$caps" --inh-caps -all "$(command -v chroot)" "$root" /usr/bin/ingot "$@"`
+	return []string{
+		"unshare", "--mount", "--propagation", "private", "sh", "-c", script, "contained",
+		s.image, filepath.Join(s.dir, "etc/ingot"), filepath.Join(s.dir, "state/ingot"), s.caps,
+	}
 }
 
 // WaitReady waits until the server that was launched and its Temporal answer.

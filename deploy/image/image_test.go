@@ -1,0 +1,96 @@
+package main
+
+import (
+	"bytes"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// made is a folder as make build leaves it, with a small program in place of
+// the server.
+func made(t *testing.T) string {
+	t.Helper()
+	program, err := os.ReadFile("/usr/bin/ipmitool")
+	require.NoError(t, err, "make deps installs it")
+	bin := t.TempDir()
+	for name, text := range map[string]string{
+		"ingot": string(program), "ipxe/undionly.kpxe": "undi", "ipxe/snponly.efi": "snp", "ipxe/ipxe.efi": "ipxe",
+		"agentos/vmlinuz": "kernel", "agentos/initramfs": strings.Repeat("initramfs", 5000),
+	} {
+		file := filepath.Join(bin, name)
+		require.NoError(t, os.MkdirAll(filepath.Dir(file), 0o755))
+		require.NoError(t, os.WriteFile(file, []byte(text), 0o700)) // not the mode that it gets
+	}
+	return bin
+}
+
+// TestSameBytes: two builds of the same files are the same image, and one
+// byte makes it another.
+func TestSameBytes(t *testing.T) {
+	s := source{Bin: made(t), Root: "/", Name: "ingot:latest", Version: "v1"}
+	one, err := build(s, t.TempDir())
+	require.NoError(t, err)
+	later := filepath.Join(s.Bin, "agentos/vmlinuz")
+	require.NoError(t, os.Chtimes(later, epoch.AddDate(60, 0, 0), epoch.AddDate(60, 0, 0)))
+	two, err := build(s, t.TempDir())
+	require.NoError(t, err)
+	require.Equal(t, one.Digest, two.Digest)
+	a, err := os.ReadFile(one.File)
+	require.NoError(t, err)
+	b, err := os.ReadFile(two.File)
+	require.NoError(t, err)
+	require.True(t, bytes.Equal(a, b))
+	require.NoError(t, os.WriteFile(later, []byte("kerneL"), 0o644))
+	three, err := build(s, t.TempDir())
+	require.NoError(t, err)
+	require.NotEqual(t, one.Digest, three.Digest)
+}
+
+// TestUnpack: what is in the image is enough for what it runs, with the modes
+// that it needs; and an image of which a byte was changed is refused.
+func TestUnpack(t *testing.T) {
+	bin := made(t)
+	out := filepath.Join(t.TempDir(), "image.tar")
+	require.NoError(t, run(source{Bin: bin, Root: "/", Name: "ingot:latest"}, out, "", nil))
+	to := filepath.Join(t.TempDir(), "root")
+	require.NoError(t, run(source{}, "", to, []string{out}))
+	for name, mode := range map[string]fs.FileMode{
+		"usr/bin/ingot": 0o755, "usr/bin/ipmitool": 0o755, "usr/lib/ipxe/snponly.efi": 0o644, "usr/share/ingot/initramfs": 0o644,
+		"etc/ssl/certs/ca-certificates.crt": 0o644, "etc/ingot": 0o750 | fs.ModeDir, "var/lib/ingot": 0o750 | fs.ModeDir, "tmp": 0o777 | fs.ModeSticky | fs.ModeDir,
+	} {
+		st, err := os.Stat(filepath.Join(to, name))
+		require.NoError(t, err)
+		require.Equal(t, mode, st.Mode(), name)
+	}
+	c := &closure{root: to, found: map[string]string{}}
+	require.NoError(t, c.add(filepath.Join(to, "usr/bin/ipmitool")))
+	require.NotEmpty(t, c.found)
+	for at, file := range c.found {
+		require.FileExists(t, filepath.Join(to, at))
+		require.True(t, strings.HasPrefix(file, to))
+	}
+	require.ErrorContains(t, run(source{}, "", to, []string{out}), "not empty")
+
+	b, err := os.ReadFile(out)
+	require.NoError(t, err)
+	at := bytes.Index(b, []byte("\x1f\x8b\x08")) // a layer
+	require.Positive(t, at)
+	b[at+2000] ^= 1
+	require.NoError(t, os.WriteFile(out, b, 0o644))
+	require.Error(t, unpack(out, filepath.Join(t.TempDir(), "root")))
+}
+
+func TestWhatIsMissing(t *testing.T) {
+	s := source{Bin: made(t), Root: "/", Name: "ingot:latest"}
+	require.NoError(t, os.Remove(filepath.Join(s.Bin, "agentos/vmlinuz")))
+	_, err := build(s, t.TempDir())
+	require.ErrorContains(t, err, "make build")
+	s.Root = t.TempDir() // a host without libraries
+	_, err = build(s, t.TempDir())
+	require.ErrorContains(t, err, "library lib")
+}

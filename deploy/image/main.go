@@ -1,0 +1,58 @@
+// Command image makes a container image of what "make build" has made, without
+// a network and without a container engine: the server, the libraries that it
+// and ipmitool load, ipmitool, certificates of authorities, boot loaders and
+// the agent's system. The same files give the same bytes.
+//
+//	go run ./deploy/image -bin bin -out bin/ingot.oci.tar      # an OCI layout that "docker load" takes, too
+//	go run ./deploy/image -unpack DIR bin/ingot.oci.tar        # its root filesystem, in an empty directory
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+)
+
+func main() {
+	s := source{Root: "/"}
+	out := flag.String("out", "bin/ingot.oci.tar", "the file to write")
+	unpackTo := flag.String("unpack", "", "unpack the root filesystem of the image that is named into this empty directory")
+	flag.StringVar(&s.Bin, "bin", "bin", "where make build has put programs and boot files")
+	flag.StringVar(&s.Version, "version", "unknown", "the version that the image's label names")
+	flag.StringVar(&s.Name, "name", "ingot:latest", "the name under which an engine loads it")
+	flag.Parse()
+	err := run(s, *out, *unpackTo, flag.Args())
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "image:", err)
+		os.Exit(1)
+	}
+}
+
+func run(s source, out, unpackTo string, args []string) error {
+	if unpackTo != "" {
+		if len(args) != 1 {
+			return errors.New("-unpack DIR needs one image")
+		}
+		return unpack(args[0], unpackTo)
+	}
+	if len(args) > 0 {
+		return fmt.Errorf("%q is too much", args)
+	}
+	// Complete or not there: nobody loads half an image.
+	tmp, err := os.MkdirTemp(filepath.Dir(out), ".image-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(tmp) // scratch
+	built, err := build(s, tmp)
+	if err != nil {
+		return err
+	}
+	if err := os.Rename(built.File, out); err != nil {
+		return err
+	}
+	fmt.Printf("%s: %s, %s, %d MB, digest %s\n", out, s.Name, built.Platform, built.Size>>20, built.Digest)
+	return nil
+}

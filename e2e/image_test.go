@@ -1,0 +1,63 @@
+package e2e
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/lab"
+	"github.com/ingotmetal/ingot/workflows"
+)
+
+// imageRoot makes the container image and unpacks its root filesystem.
+func imageRoot(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	for _, args := range [][]string{
+		{"-bin", "../bin", "-out", filepath.Join(dir, "ingot.oci.tar")},
+		{"-unpack", filepath.Join(dir, "root"), filepath.Join(dir, "ingot.oci.tar")},
+	} {
+		out, err := exec.CommandContext(t.Context(), "go", append([]string{"run", "../deploy/image"}, args...)...).CombinedOutput()
+		require.NoError(t, err, string(out))
+		t.Logf("%s", out)
+	}
+	return filepath.Join(dir, "root")
+}
+
+// TestImage installs a machine behind the relay by a server that runs from
+// the container image as it would on a NAS: a read-only root, one capability,
+// and nothing of this host but the kernel.
+func TestImage(t *testing.T) {
+	ctx := needLab(t)
+	root := imageRoot(t)
+	image, err := lab.SimImage(ctx, testWriter{t})
+	require.NoError(t, err)
+	s, err := NewSite(ctx, Options{Root: "..", Dir: keepDir(t), Programs: programs(), Home: true, Namespace: lab.Seed, RelayOnly: true, Image: root})
+	require.NoError(t, err)
+	s.keep(t)
+	res, err := http.Get("http://" + s.API + "/healthz")
+	require.NoError(t, err)
+	defer res.Body.Close()
+	b, err := io.ReadAll(res.Body)
+	require.NoError(t, err)
+	require.Equal(t, `{"ok":true}`, string(b))
+	exe, err := os.Readlink(fmt.Sprintf("/proc/%d/root", s.Pid()))
+	require.NoError(t, err)
+	require.Equal(t, root, exe, "the server does not run in the image")
+
+	s.must(ctx, t, "image", "add", "sim", image.Zst)
+	m, err := s.Add(ctx, lab.Spec{Name: "one", Firmware: lab.Simulated, Agent: filepath.Join(s.root, "bin/worker-agent")},
+		func(doc map[string]any) { doc["image"], doc["template"] = "sim", "image-metadata" })
+	require.NoError(t, err)
+	_, err = s.Provision(ctx, workflows.ProvisionInput{Machine: m.Name()})
+	require.NoError(t, err)
+	_, err = s.Follow(ctx, m.Name(), func(w inventory.Workflow) bool { return w.State == inventory.StateSuccess })
+	require.NoError(t, err)
+}
