@@ -406,8 +406,9 @@ func body(c *gin.Context, v any, optional bool) error {
 	return nil
 }
 
-// strict reads raw JSON like body does.
-func strict(raw json.RawMessage, v any, field string) error {
+// strict reads the input of a workflow, raw JSON, like body does.
+func strict(raw json.RawMessage, v any) error {
+	const field = "input"
 	if len(raw) == 0 {
 		return invalid(field, "", "is missing")
 	}

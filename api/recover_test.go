@@ -39,7 +39,7 @@ func TestReprovisionAndDecommissionStartRuns(t *testing.T) {
 func TestQuarantinedMachinesAreNotInstalled(t *testing.T) {
 	c := checking(newSite(t))
 	c.addMachine("m1", mac)
-	c.image("debian-12")
+	c.image("sim")
 	ctx := t.Context()
 	g, err := c.store.TakeGrant(ctx, "m1", "r1", "machine/m1", false)
 	require.NoError(t, err)
@@ -47,13 +47,13 @@ func TestQuarantinedMachinesAreNotInstalled(t *testing.T) {
 	require.NoError(t, c.store.EndGrant(ctx, g.Owner))
 	require.Contains(t, c.op(http.StatusOK, http.MethodGet, "/v1/machines/m1", nil).Body.String(), `"standing":{"state":"quarantined","reason":"sector 7 refuses"`)
 	for _, path := range []string{"provision", "reprovision"} {
-		a := decode[answer](t, c.do(http.MethodPost, "/v1/machines/m1/"+path, `{"image":"debian-12"}`), http.StatusConflict)
+		a := decode[answer](t, c.do(http.MethodPost, "/v1/machines/m1/"+path, `{"image":"sim"}`), http.StatusConflict)
 		require.Contains(t, a.Error, "sector 7 refuses")
 		require.Contains(t, a.Next, "ingot machine release m1")
 	}
 	require.Empty(t, c.temporal.inputs)
 	require.NotContains(t, c.op(http.StatusOK, http.MethodPost, "/v1/machines/m1/release", nil).Body.String(), "standing")
-	c.op(http.StatusAccepted, http.MethodPost, "/v1/machines/m1/provision", `{"image":"debian-12"}`)
+	c.op(http.StatusAccepted, http.MethodPost, "/v1/machines/m1/provision", `{"image":"sim"}`)
 	c.op(http.StatusNotFound, http.MethodPost, "/v1/machines/nobody/release", nil)
 }
 

@@ -396,7 +396,7 @@ func (s *Server) createWorkflow(c *gin.Context) {
 	switch in.Type {
 	case workflows.ProvisionType, workflows.ReprovisionType:
 		var p workflows.ProvisionInput
-		if err := strict(in.Input, &p, "input"); err != nil {
+		if err := strict(in.Input, &p); err != nil {
 			s.fail(c, err)
 			return
 		}
@@ -413,28 +413,28 @@ func (s *Server) createWorkflow(c *gin.Context) {
 		s.begin(c)(s.provision(c.Request.Context(), in.Type, p))
 	case workflows.DecommissionType:
 		var p workflows.DecommissionInput
-		if err := strict(in.Input, &p, "input"); err != nil {
+		if err := strict(in.Input, &p); err != nil {
 			s.fail(c, err)
 			return
 		}
 		s.begin(c)(s.decommission(c.Request.Context(), p))
 	case workflows.RecoverType:
 		var p workflows.RecoverInput
-		if err := strict(in.Input, &p, "input"); err != nil {
+		if err := strict(in.Input, &p); err != nil {
 			s.fail(c, err)
 			return
 		}
 		s.begin(c)(s.recover(c.Request.Context(), p))
 	case workflows.InspectType:
 		var p workflows.InspectInput
-		if err := strict(in.Input, &p, "input"); err != nil {
+		if err := strict(in.Input, &p); err != nil {
 			s.fail(c, err)
 			return
 		}
 		s.begin(c)(s.inspect(c.Request.Context(), p))
 	case workflows.BMCJobType:
 		var p workflows.BMCJobInput
-		if err := strict(in.Input, &p, "input"); err != nil {
+		if err := strict(in.Input, &p); err != nil {
 			s.fail(c, err)
 			return
 		}

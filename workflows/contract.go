@@ -52,8 +52,7 @@ func MachineID(machine string) string { return "machine/" + machine }
 // BMCJobID is the id of a person's BMC job.
 func BMCJobID(machine, job string) string { return "bmc/" + machine + "/" + job }
 
-// RecoverID, MigrateID and GenesisID are the ids of operations: one of a name
-// at a time.
+// RecoverID is the id of a recovery: of a name there is one operation at a time.
 func RecoverID(name string) string { return "recover/" + name }
 
 // MigrateID is the id of a migration.

@@ -198,8 +198,11 @@ func (r *recovery) summary() string {
 	n := r.counts()
 	text := fmt.Sprintf("%d of %d machines installed", n[inventory.StepDone], len(r.record.Steps))
 	for _, x := range []struct{ state, words string }{
-		{inventory.StepRunning, "under way"}, {inventory.StepPending, "to come"}, {inventory.StepFailed, "failed"},
-		{inventory.StepWaiting, "waiting for a person"}, {inventory.StepSkipped, "not begun"},
+		{inventory.StepRunning, "under way"},
+		{inventory.StepPending, "to come"},
+		{inventory.StepFailed, "failed"},
+		{inventory.StepWaiting, "waiting for a person"},
+		{inventory.StepSkipped, "not begun"},
 	} {
 		if n[x.state] > 0 {
 			text += fmt.Sprintf(", %d %s", n[x.state], x.words)

@@ -1,0 +1,138 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/lab"
+	"github.com/ingotmetal/ingot/workflows"
+)
+
+// TestRecover wipes and installs three machines at once, one of which has a BMC
+// that is dead: two are installed again, and the third asks a person, while the
+// recovery comes to its end. Another recovery is started by Temporal's own
+// command.
+func TestRecover(t *testing.T) {
+	ctx := needLab(t)
+	image, err := lab.SimImage(ctx, testWriter{t})
+	require.NoError(t, err)
+	s := site(ctx, t)
+	s.must(ctx, t, "image", "add", "sim", image.Zst)
+	names := []string{"one", "two", "three"}
+	machines := map[string]*lab.Machine{}
+	g, gctx := errgroup.WithContext(ctx)
+	for _, name := range names {
+		machines[name], err = s.Add(ctx, lab.Spec{Name: name, Firmware: lab.Simulated, Agent: filepath.Join(s.bin, "worker-agent")}, func(doc map[string]any) {
+			doc["image"], doc["labels"] = "sim", map[string]string{"rack": "a1"}
+		})
+		require.NoError(t, err)
+		g.Go(func() error {
+			if _, err := s.Provision(gctx, workflows.ProvisionInput{Machine: name}); err != nil {
+				return err
+			}
+			_, err := s.Follow(gctx, name, func(w inventory.Workflow) bool { return w.State == inventory.StateSuccess })
+			return err
+		})
+	}
+	require.NoError(t, g.Wait())
+
+	plug, err := machines["two"].BMC().Unreachable(ctx)
+	require.NoError(t, err)
+	_, err = s.CLI(ctx, "recover", "start", "flood", "--machine", "one,two,four")
+	require.ErrorContains(t, err, `there is no machine "four"`)
+	out := s.must(ctx, t, "recover", "start", "flood", "--selector", "rack=a1", "--concurrency", "3", "--yes")
+	require.Contains(t, out, "recover/flood has begun")
+	began := time.Now()
+	o := s.operationEnds(ctx, t, "recover.flood")
+	t.Logf("three machines, one with a dead BMC: %s in %.0f s", o.Message, time.Since(began).Seconds())
+	want := map[string]string{"one": inventory.StepDone, "two": inventory.StepWaiting, "three": inventory.StepDone}
+	require.Equal(t, want, states(o))
+	require.Equal(t, "2 of 3 machines installed, 1 waiting for a person", o.Message)
+	for name, n := range map[string]int{"one": 2, "two": 1, "three": 2} {
+		require.Equal(t, n, machines[name].PowerOns(), name)
+	}
+
+	// The result of the workflow, for whoever asks Temporal.
+	r := s.recovered(ctx, t, "flood")
+	require.Equal(t, inventory.StateFailed, r.State)
+	var outcomes []string
+	for _, m := range r.Machines {
+		outcomes = append(outcomes, m.Machine+" "+m.Outcome)
+	}
+	require.ElementsMatch(t, []string{"one installed", "three installed", "two waiting-for-person"}, outcomes)
+	status := s.must(ctx, t, "recover", "status", "flood")
+	require.Contains(t, status, "two waits for a person")
+	t.Log(status)
+
+	// What the page is made of: the machine's panel shows the question.
+	var views struct {
+		Items []struct {
+			Name     string
+			Workflow inventory.Workflow
+		}
+	}
+	require.NoError(t, s.REST(ctx, http.MethodGet, "/v1/machines", nil, &views))
+	for _, v := range views.Items {
+		require.Equal(t, workflows.ReprovisionType, v.Workflow.Type)
+		require.Equal(t, v.Name == "two", v.Workflow.Question != nil, v.Name)
+		require.Equal(t, "wipe", v.Workflow.Actions[0].Name)
+	}
+
+	// The operator has slept; the machine of the dead BMC goes on when it is
+	// answered, though its recovery is over.
+	require.NoError(t, plug())
+	s.must(ctx, t, "workflow", "decide", "two", "--choice", "retry")
+	s.ended(ctx, t, "two", inventory.StateSuccess)
+	for _, name := range names {
+		s.closed(ctx, t, name)
+	}
+
+	// By Temporal's own command, and one machine at a time.
+	input := `{"name":"again","machines":["one","three"],"order":[["three"]],"concurrency":1}`
+	_, err = s.TemporalCLI(ctx, "workflow", "start", "--type", workflows.RecoverType, "--task-queue", workflows.TaskQueue, "--workflow-id", workflows.RecoverID("again"), "--input", input)
+	require.NoError(t, err)
+	o = s.operationEnds(ctx, t, "recover.again")
+	require.Equal(t, inventory.StateSuccess, o.State)
+	require.Equal(t, map[string]string{"one": inventory.StepDone, "three": inventory.StepDone}, states(o))
+	require.False(t, o.Steps[1].Since.Before(o.Steps[0].Ended), "one at a time, and three first")
+	require.Equal(t, "three", o.Steps[0].Machine)
+}
+
+// operationEnds follows an operation until it is over.
+func (s *Site) operationEnds(ctx context.Context, t *testing.T, id string) inventory.Operation {
+	t.Helper()
+	var o inventory.Operation
+	require.Eventually(t, func() bool {
+		err := s.REST(ctx, http.MethodGet, "/v1/operations/"+id, nil, &o)
+		return err == nil && inventory.Final(o.State)
+	}, 14*time.Minute, 250*time.Millisecond, "%s has not ended", id)
+	return o
+}
+
+// states returns the state of each machine of an operation.
+func states(o inventory.Operation) map[string]string {
+	all := map[string]string{}
+	for _, step := range o.Steps {
+		all[step.Machine] = step.State
+	}
+	return all
+}
+
+// recovered is what Temporal says is the result of a recovery.
+func (s *Site) recovered(ctx context.Context, t *testing.T, name string) workflows.Recovered {
+	t.Helper()
+	out, err := s.TemporalCLI(ctx, "workflow", "result", "--workflow-id", workflows.RecoverID(name), "-o", "json")
+	require.NoError(t, err)
+	var doc struct{ Result workflows.Recovered }
+	require.NoError(t, json.NewDecoder(strings.NewReader(out)).Decode(&doc))
+	return doc.Result
+}
