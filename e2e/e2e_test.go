@@ -127,6 +127,11 @@ func (s *Site) histories(t *testing.T, dir string) {
 	defer cancel()
 	var list struct{ Items []inventory.Workflow }
 	require.NoError(t, s.REST(ctx, http.MethodGet, "/v1/workflows", nil, &list))
+	var operations struct{ Items []inventory.Operation }
+	require.NoError(t, s.REST(ctx, http.MethodGet, "/v1/operations", nil, &operations))
+	for _, o := range operations.Items {
+		list.Items = append(list.Items, inventory.Workflow{Run: o.Run, ID: o.ID, Type: o.Type, Machine: o.Name})
+	}
 	for _, w := range list.Items {
 		out, err := s.TemporalCLI(ctx, "workflow", "show", "--workflow-id", w.ID, "--run-id", w.Run, "-o", "json")
 		require.NoError(t, err)
