@@ -1,0 +1,598 @@
+package e2e
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ingotmetal/ingot/internal/dbcopy"
+	"github.com/ingotmetal/ingot/internal/handover"
+	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/lab"
+	"github.com/ingotmetal/ingot/workflows"
+)
+
+const (
+	peerPort = 7444
+	linkPort = 9444
+)
+
+// A house is two hosts: the site is on the first, and moves to the second. What
+// they say to one another goes through link.
+type house struct {
+	seed, target *Site
+	link         *peerLink
+}
+
+// newHouse makes both in l, or in a lab of its own, and pairs them.
+func newHouse(ctx context.Context, t *testing.T, l *lab.Lab, name string) *house {
+	t.Helper()
+	o := Options{Root: "..", Programs: programs(), Lab: l, Home: l == nil, Namespace: lab.Seed, RelayOnly: true, Name: name + "seed", Top: "site: {name: seed}\n"}
+	if l == nil {
+		o.Dir, o.Name = keepDir(t), ""
+	}
+	seed, err := NewSite(ctx, o)
+	require.NoError(t, err)
+	if l == nil {
+		seed.keep(t)
+	} else {
+		t.Cleanup(func() { require.NoError(t, seed.Close()) })
+	}
+	target, err := NewSite(ctx, Options{Root: "..", Programs: programs(), Lab: seed.Lab, Name: name + "target", NoStart: true, Top: "site: {name: target}\n"})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, target.Close()) })
+	h := &house{seed: seed, target: target}
+	if h.link, err = newPeerLink(ctx, h); err != nil {
+		require.NoError(t, err)
+	}
+	t.Cleanup(h.link.close)
+	out := target.must(ctx, t, "standby")
+	require.Contains(t, out, "fingerprint: sha256:")
+	again := target.must(ctx, t, "standby")
+	require.Contains(t, again, "nothing was changed")
+	require.NoError(t, target.Launch(ctx))
+	fingerprint := strings.Fields(out[strings.Index(out, "fingerprint:"):])[1]
+	url := fmt.Sprintf("https://127.0.0.1:%d", linkPort)
+	eventually(ctx, t, "the standby answers", func() bool {
+		_, err = seed.CLI(ctx, "peer", "add", "target", url, "--fingerprint", fingerprint, "--peer-token-file", filepath.Join(target.dir, "etc/ingot/standby.token"))
+		return err == nil
+	})
+	return h
+}
+
+// eventually waits for what another process brings about.
+func eventually(ctx context.Context, t *testing.T, what string, cond func() bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	defer cancel()
+	for !cond() {
+		select {
+		case <-ctx.Done():
+			t.Fatalf("waiting in vain for: %s", what)
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+// data is the data directory of a site.
+func (s *Site) data() string { return filepath.Join(s.dir, "state/ingot") }
+
+// is what the site's file says that it is.
+func (s *Site) is() handover.Site {
+	f, err := handover.Open(s.data())
+	if err != nil {
+		return handover.Site{Role: err.Error()}
+	}
+	return f.Site()
+}
+
+// quiet is what a server tells of itself that may not be the site.
+func (s *Site) quiet(ctx context.Context) (st struct {
+	Role, Silent, Why string
+	Successor         *struct{ Name, URL string }
+}, err error) {
+	out, err := s.CLI(ctx, "handover", "status", "-o", "json")
+	if err == nil {
+		err = json.Unmarshal([]byte(out), &st)
+	}
+	return st, err
+}
+
+// moves returns the newest migration by the record of a server.
+func (s *Site) moves(ctx context.Context) (inventory.Operation, error) {
+	var o inventory.Operation
+	out, err := s.CLI(ctx, "migrate", "status", "target", "-o", "json")
+	if err == nil {
+		err = json.Unmarshal([]byte(out), &o)
+	}
+	return o, err
+}
+
+// A peerLink is the way from source to target: one connection is one request.
+type peerLink struct {
+	house    *house
+	listener net.Listener
+	mu       sync.Mutex
+	cut      bool
+	// before is asked about a connection before the target hears of it; lost
+	// tells when the answer of a connection must not come back any more.
+	before func(stage string) (refuse bool)
+	lost   func(stage string) bool
+	seen   []string
+}
+
+func newPeerLink(ctx context.Context, h *house) (*peerLink, error) {
+	p := &peerLink{house: h}
+	var err error
+	p.listener, err = h.seed.Listen(ctx, lab.Seed, fmt.Sprintf("127.0.0.1:%d", linkPort))
+	if err != nil {
+		return nil, err
+	}
+	go func() {
+		for {
+			c, err := p.listener.Accept()
+			if err != nil {
+				return
+			}
+			go p.carry(c)
+		}
+	}()
+	return p, nil
+}
+
+func (p *peerLink) close() { _ = p.listener.Close() } // it may be closed already
+
+// stage is what a connection is about: the source asks for one thing after the
+// other.
+func (p *peerLink) stage() string {
+	if p.house.seed.is().Role != handover.HandingOver {
+		return "other"
+	}
+	if p.house.target.is().Prepared == nil {
+		return "prepare"
+	}
+	return "activate"
+}
+
+func (p *peerLink) carry(in net.Conn) {
+	defer in.Close()
+	stage := p.stage()
+	p.mu.Lock()
+	p.seen = append(p.seen, stage)
+	cut, before, lost := p.cut, p.before, p.lost
+	p.mu.Unlock()
+	if cut || before != nil && before(stage) {
+		return
+	}
+	// What connects in the namespace of the seed goes through its routes.
+	out, err := p.house.seed.DialContext(context.Background(), lab.Seed, "tcp", fmt.Sprintf("%s:%d", lab.TargetAddress, peerPort))
+	if err != nil {
+		return
+	}
+	defer out.Close()
+	go func() {
+		_, _ = io.Copy(out, in) // its end is the end of the request
+	}()
+	b := make([]byte, 32<<10)
+	for {
+		n, err := out.Read(b)
+		if n > 0 {
+			if lost != nil && lost(stage) {
+				return
+			}
+			if _, err := in.Write(b[:n]); err != nil {
+				return
+			}
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+func (p *peerLink) set(f func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	f()
+}
+
+func needIngot(t *testing.T, h *house, image string) {
+	t.Helper()
+	h.seed.must(t.Context(), t, "image", "add", "sim", image)
+}
+
+// copyTree copies a directory as it lies there.
+func copyTree(t *testing.T, from, to string) {
+	t.Helper()
+	require.NoError(t, os.CopyFS(to, os.DirFS(from)))
+	// CopyFS gives everything the same mode; keys are for their owner alone.
+	require.NoError(t, filepath.WalkDir(to, func(path string, d os.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		return os.Chmod(path, 0o600)
+	}))
+}
+
+// tables reads what a database holds.
+func tables(ctx context.Context, t *testing.T, file string) dbcopy.Content {
+	t.Helper()
+	db, err := sql.Open("sqlite3", "file:"+file+"?mode=ro")
+	require.NoError(t, err)
+	defer db.Close()
+	c, err := dbcopy.Read(ctx, db)
+	require.NoError(t, err)
+	return c
+}
+
+// TestMigrate moves a site with a run that waits for somebody, while machines
+// behind the relay ask both servers for addresses. The run goes on where the
+// site has moved to, and so does the migration itself. The old server is then
+// started again in all the ways in which that happens by mistake.
+func TestMigrate(t *testing.T) {
+	ctx := needLab(t)
+	image, err := lab.SimImage(ctx, testWriter{t})
+	require.NoError(t, err)
+	h := newHouse(ctx, t, nil, "")
+	seed, target := h.seed, h.target
+	needIngot(t, h, image.Zst)
+	require.NoError(t, seed.addLoad(ctx))
+	m, err := seed.Add(ctx, lab.Spec{Name: "one", VLAN: lab.DirectVLAN, Firmware: lab.Simulated, Agent: filepath.Join(seed.root, "bin/worker-agent")},
+		func(doc map[string]any) {
+			doc["image"], doc["template"] = "sim", "image-metadata"
+			delete(doc, "bmc") // a person presses its button
+		})
+	require.NoError(t, err)
+	require.NoError(t, seed.SetRelays(lab.SeedAddress, lab.TargetAddress))
+
+	// A standby answers nobody and does nothing.
+	_, err = target.CLI(ctx, "machine", "list")
+	require.ErrorContains(t, err, "is standby and answers nobody")
+	st, err := target.quiet(ctx)
+	require.NoError(t, err)
+	require.Equal(t, handover.Standby, st.Role)
+
+	// What can be refused is refused before anything is done.
+	_, err = seed.CLI(ctx, "migrate", "start", "nobody")
+	require.ErrorContains(t, err, "there is no peer")
+	taken, err := seed.Listen(ctx, lab.Target, "127.0.0.1:7235")
+	require.NoError(t, err)
+	seed.must(ctx, t, "migrate", "start", "target")
+	var refused inventory.Operation
+	eventually(ctx, t, "the refusal", func() bool {
+		refused, err = seed.moves(ctx)
+		return err == nil && inventory.Final(refused.State)
+	})
+	require.Equal(t, inventory.StateFailed, refused.State)
+	require.Contains(t, refused.Message, "127.0.0.1:7235 (temporal.port) is in use")
+	require.NoError(t, taken.Close())
+	require.Equal(t, handover.Active, seed.is().Role)
+
+	// A run that waits for a person at the power button.
+	w, err := seed.Provision(ctx, workflows.ProvisionInput{Machine: "one"})
+	require.NoError(t, err)
+	_, err = seed.Follow(ctx, "one", func(w inventory.Workflow) bool { return w.Phase == inventory.PhasePower })
+	require.NoError(t, err)
+
+	keep := t.TempDir()
+	copyTree(t, seed.data(), filepath.Join(keep, "state"))
+	copyTree(t, filepath.Join(seed.dir, "etc/ingot"), filepath.Join(keep, "etc"))
+
+	load, err := startLoad(ctx, seed.Lab, "moving")
+	require.NoError(t, err)
+	pause(ctx, t, 3*time.Second)
+	began := time.Now()
+	seed.must(ctx, t, "migrate", "start", "target")
+	_, err = seed.CLI(ctx, "migrate", "start", "target", "--name", "again")
+	require.ErrorContains(t, err, "migrate/target is running")
+	var asked inventory.Operation
+	eventually(ctx, t, "the question of the drain", func() bool {
+		asked, err = seed.moves(ctx)
+		return err == nil && asked.Question != nil
+	})
+	require.Contains(t, asked.Question.Text, "runs are open: one")
+	_, err = seed.CLI(ctx, "machine", "provision", "load-01", "--image", "sim")
+	require.ErrorContains(t, err, "new runs are refused")
+	seed.must(ctx, t, "operation", "decide", "migrate/target", "--choice", "skip")
+	eventually(ctx, t, "the site at the target", func() bool { return target.is().Role == handover.Active && seed.is().Role == handover.Retired })
+	t.Logf("moved %.1f s after the start", time.Since(began).Seconds())
+	require.NoError(t, target.WaitReady(ctx))
+	var done inventory.Operation
+	eventually(ctx, t, "the end of the migration, at the target", func() bool {
+		done, err = target.moves(ctx)
+		return err == nil && inventory.Final(done.State)
+	})
+	require.Equal(t, inventory.StateSuccess, done.State, done.Message)
+	require.Equal(t, asked.Run, done.Run, "the very run that began at the source")
+	pause(ctx, t, 2*time.Second)
+	v, err := load.stop()
+	require.NoError(t, err)
+	t.Logf("while the site moved: %s", v)
+	require.Empty(t, v.Twice)
+	require.GreaterOrEqual(t, v.PerSecond, 20.0)
+	require.Positive(t, v.By[lab.SeedAddress])
+	require.Positive(t, v.By[lab.TargetAddress])
+
+	history, err := target.TemporalCLI(ctx, "workflow", "describe", "--workflow-id", "migrate/target", "-o", "json")
+	require.NoError(t, err)
+	require.Contains(t, history, "WORKFLOW_EXECUTION_STATUS_COMPLETED")
+
+	// Nothing got lost. The keys are others by now, so what they seal differs.
+	was, is := tables(ctx, t, filepath.Join(seed.data(), "ingot.db")), tables(ctx, t, filepath.Join(target.data(), "ingot.db"))
+	require.NotZero(t, was["image"].Rows)
+	require.Equal(t, was["image"], is["image"], "content")
+	for _, name := range []string{"machine", "workflow", "grant_", "plan"} {
+		require.NotZero(t, was[name].Rows, name)
+		require.Equal(t, was[name].Rows, is[name].Rows, name)
+	}
+	require.Equal(t, handover.Site{}.ReKey, target.is().ReKey, "the keys that came are replaced")
+	_, marked, err := handover.ReadMark(filepath.Join(seed.dir, "etc/ingot/keys.json"))
+	require.NoError(t, err)
+	require.True(t, marked, "the source's keys are destroyed")
+
+	// The run goes on: somebody presses the button.
+	x, err := target.Workflow(ctx, "one")
+	require.NoError(t, err)
+	require.Equal(t, w, x.Run)
+	require.Equal(t, inventory.PhasePower, x.Phase)
+	require.NoError(t, m.PowerOn(ctx))
+	_, err = target.Follow(ctx, "one", func(w inventory.Workflow) bool { return inventory.Final(w.State) })
+	require.NoError(t, err)
+	x, err = target.Workflow(ctx, "one")
+	require.NoError(t, err)
+	require.Equal(t, inventory.StateSuccess, x.State, x.Message)
+	require.Equal(t, w, x.Run)
+
+	// The source again, as it is.
+	seed.Stop()
+	require.NoError(t, seed.Launch(ctx))
+	h.retired(ctx, t, "as it is")
+	res, err := http.Get("http://" + seed.API + "/v1/machines")
+	require.NoError(t, err)
+	body, err := io.ReadAll(res.Body)
+	require.NoError(t, errors.Join(err, res.Body.Close()))
+	require.Equal(t, http.StatusGone, res.StatusCode)
+	require.Contains(t, string(body), "has moved to target")
+
+	// From a copy of its data directory of before, the target unreachable.
+	target.Stop()
+	h.link.set(func() { h.link.cut = true })
+	seed.Stop()
+	h.replace(t, filepath.Join(keep, "state"), "")
+	require.NoError(t, seed.Launch(ctx))
+	h.retired(ctx, t, "copy of the data directory")
+
+	// And from a copy of everything, its keys, too.
+	seed.Stop()
+	h.replace(t, filepath.Join(keep, "state"), filepath.Join(keep, "etc"))
+	require.NoError(t, seed.Launch(ctx))
+	eventually(ctx, t, "the copy says why it is silent", func() bool {
+		st, err = seed.quiet(ctx)
+		return err == nil && st.Silent != ""
+	})
+	require.Equal(t, handover.Active, st.Role, "as far as the copy knows")
+	require.Contains(t, st.Silent, "peer target may be the site by now, and does not tell")
+	t.Logf("the copy: %s", st.Silent)
+	h.silent(ctx, t, "copy of everything")
+	log, err := os.ReadFile(filepath.Join(seed.dir, "ingot.log"))
+	require.NoError(t, err)
+	require.Contains(t, string(log), "answers nobody until a person decides")
+
+	// When the target is back, the copy finds out.
+	require.NoError(t, target.Launch(ctx))
+	h.link.set(func() { h.link.cut = false })
+	eventually(ctx, t, "the copy retires", func() bool { return seed.is().Role == handover.Retired })
+	require.NoError(t, target.WaitReady(ctx))
+	h.retired(ctx, t, "the copy, which was told")
+}
+
+// replace puts a copy in the place of the seed's data directory, and of its
+// configuration's.
+func (h *house) replace(t *testing.T, state, etc string) {
+	t.Helper()
+	require.NoError(t, os.RemoveAll(h.seed.data()))
+	copyTree(t, state, h.seed.data())
+	if etc != "" {
+		dir := filepath.Join(h.seed.dir, "etc/ingot")
+		require.NoError(t, os.RemoveAll(dir))
+		copyTree(t, etc, dir)
+	}
+}
+
+// retired expects that the seed says where the site is and answers nobody.
+func (h *house) retired(ctx context.Context, t *testing.T, what string) {
+	t.Helper()
+	eventually(ctx, t, what+" is retired", func() bool {
+		st, err := h.seed.quiet(ctx)
+		return err == nil && st.Role == handover.Retired && st.Successor != nil && st.Successor.Name == "target"
+	})
+	h.silent(ctx, t, what)
+}
+
+// silent expects no DHCP, no script, and no power from the seed.
+func (h *house) silent(ctx context.Context, t *testing.T, what string) {
+	t.Helper()
+	relays := h.seed.Relays()
+	require.NoError(t, h.seed.SetRelays(lab.SeedAddress))
+	load, err := startLoad(ctx, h.seed.Lab, "silent")
+	require.NoError(t, err)
+	pause(ctx, t, 2*time.Second)
+	v, err := load.stop()
+	require.NoError(t, err)
+	require.Positive(t, v.Discovers, what)
+	require.Zero(t, v.By[lab.SeedAddress], what)
+	for _, port := range []int{80, 7080, 7172} {
+		c, err := h.seed.DialContext(ctx, lab.Seed, "tcp", fmt.Sprintf("%s:%d", lab.SeedAddress, port))
+		if err == nil {
+			_ = c.Close() // it should not be there at all
+		}
+		require.Error(t, err, "%s: port %d answers", what, port)
+	}
+	require.Zero(t, temporalOf(h.seed), "%s: no workflows, so no power", what)
+	require.NoError(t, h.seed.SetRelays(relays...))
+}
+
+// temporalOf counts the Temporal children of a site's server.
+func temporalOf(s *Site) (n int) {
+	children, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", s.Pid(), s.Pid()))
+	if err != nil {
+		return 0
+	}
+	for _, pid := range strings.Fields(string(children)) {
+		comm, err := os.ReadFile("/proc/" + pid + "/comm")
+		if err == nil && strings.TrimSpace(string(comm)) == "ingot-temporal" {
+			n++
+		}
+	}
+	return n
+}
+
+// TestMigrateKilled kills each side, and cuts the link, at each step of the
+// hand-over. In the end exactly one side is the site; where neither may be,
+// nobody is answered and a person is asked. Then the migration is tried again,
+// and succeeds.
+func TestMigrateKilled(t *testing.T) {
+	ctx := needLab(t)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 40*time.Minute)
+	defer cancel()
+	l, err := lab.New(ctx, lab.Options{Dir: keepDir(t), Home: true})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, l.Close()) })
+	require.NoError(t, l.SetRelays(lab.SeedAddress, lab.TargetAddress))
+	for i, moment := range moments {
+		for _, kind := range []string{"kill source", "kill target", "cut link"} {
+			name := fmt.Sprintf("%s: %s", moment, kind)
+			t.Run(name, func(t *testing.T) {
+				h := newHouse(ctx, t, l, fmt.Sprintf("%d-%s-", i, strings.ReplaceAll(kind, " ", "-")))
+				h.disturbed(ctx, t, moment, kind)
+			})
+		}
+	}
+}
+
+// moments of a hand-over.
+var moments = []string{"silent", "prepare", "prepared", "activate", "activated", "retired"}
+
+func (h *house) disturbed(ctx context.Context, t *testing.T, moment, kind string) {
+	require.NoError(t, h.seed.addLoad(ctx))
+	load, err := startLoad(ctx, h.seed.Lab, "disturbed")
+	require.NoError(t, err)
+	struck := make(chan struct{})
+	strike := sync.OnceFunc(func() {
+		switch kind {
+		case "kill source":
+			h.seed.Kill()
+		case "kill target":
+			h.target.Kill()
+		case "cut link":
+			h.link.set(func() { h.link.cut = true })
+		}
+		close(struck)
+	})
+	id := func() string { // of the hand-over that the target knows
+		if p := h.target.is().Prepared; p != nil {
+			return p.ID
+		}
+		return ""
+	}
+	over := func() bool {
+		select {
+		case <-struck:
+			return true
+		default:
+			return false
+		}
+	}
+	h.link.set(func() {
+		h.link.before = func(stage string) bool {
+			if over() || stage != moment {
+				return false
+			}
+			strike()
+			return true
+		}
+		h.link.lost = func(stage string) bool {
+			switch {
+			case over():
+				return false
+			case moment == "prepared" && stage == "prepare" && id() != "",
+				moment == "activated" && stage == "activate" && h.target.is().Role == handover.Active:
+				strike()
+				return true
+			}
+			return false
+		}
+	})
+	h.seed.must(ctx, t, "migrate", "start", "target")
+	roles := map[string]string{"silent": handover.HandingOver, "retired": handover.Retired}
+	if role, ok := roles[moment]; ok {
+		eventually(ctx, t, "the source is "+role, func() bool { return h.seed.is().Role == role })
+		strike()
+	} else {
+		eventually(ctx, t, "the moment", over)
+	}
+
+	// Who was killed is started again; a source that cannot know is silent, and
+	// asks a person.
+	switch kind {
+	case "kill source":
+		require.NoError(t, h.seed.Launch(ctx))
+	default:
+		if moment != "retired" {
+			var why string
+			eventually(ctx, t, "the source asks a person", func() bool {
+				st, err := h.seed.quiet(ctx)
+				why = st.Silent
+				return err == nil && st.Silent != "" && st.Role == handover.HandingOver
+			})
+			t.Logf("silent: %s", why)
+			require.Zero(t, temporalOf(h.seed))
+		}
+		if kind == "kill target" {
+			require.NoError(t, h.target.Launch(ctx))
+		}
+		h.link.set(func() { h.link.cut = false })
+	}
+	eventually(ctx, t, "exactly one is the site", func() bool {
+		s, d := h.seed.is().Role, h.target.is().Role
+		return s == handover.Active && d == handover.Standby || s == handover.Retired && d == handover.Active
+	})
+	committed := moment == "activated" || moment == "retired"
+	require.Equal(t, committed, h.target.is().Role == handover.Active)
+	if !committed {
+		require.NoError(t, h.seed.WaitReady(ctx))
+		require.Contains(t, h.target.is().Refused, h.seed.is().HandOver.ID)
+		eventually(ctx, t, "the question", func() bool {
+			o, err := h.seed.moves(ctx)
+			return err == nil && o.Question != nil
+		})
+		h.seed.must(ctx, t, "operation", "decide", "migrate/target", "--choice", "retry")
+		eventually(ctx, t, "the second attempt", func() bool { return h.target.is().Role == handover.Active })
+	}
+	require.NoError(t, h.target.WaitReady(ctx))
+	eventually(ctx, t, "the end of the migration", func() bool {
+		o, err := h.target.moves(ctx)
+		return err == nil && o.State == inventory.StateSuccess
+	})
+	eventually(ctx, t, "the source is retired", func() bool { return h.seed.is().Role == handover.Retired })
+	epoch := h.target.is().Epoch
+	require.Equal(t, map[bool]int64{true: 2, false: 4}[committed], epoch, "site epoch")
+	v, err := load.stop()
+	require.NoError(t, err)
+	t.Logf("%s", v)
+	require.Empty(t, v.Twice)
+	require.Positive(t, v.By[lab.TargetAddress])
+}
