@@ -20,7 +20,7 @@ build: web bin/worker-agent ## build both programs and the agent's OS into bin/
 bin/worker-agent: FORCE
 	CGO_ENABLED=0 go build -ldflags '$(LDFLAGS)' -o bin/ ./cmd/worker-agent
 
-image: build ## one container image of it, bin/ingot.oci.tar, for a NAS or a platform node (deploy/compose.yaml, deploy/talos)
+image: build ## one container image of it, bin/ingot.oci.tar, for a NAS or a platform node (deploy/compose.yaml, deploy/genesis/ingot.yaml)
 	go run ./deploy/image -bin bin -version $(VERSION) -out bin/ingot.oci.tar
 
 previous: ## build the commit before this one into bin/previous, for the upgrade test

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.yaml.in/yaml/v3"
 
+	"github.com/ingotmetal/ingot/genesis"
 	"github.com/ingotmetal/ingot/internal/config"
 )
 
@@ -179,13 +180,13 @@ func lower(n *yaml.Node, within string) {
 	}
 }
 
-func documents(t *testing.T, file string) [][]byte {
+// manifest returns the objects of the platform as a genesis applies them.
+func manifest(t *testing.T) (out [][]byte) {
 	t.Helper()
-	f, err := os.Open(file)
+	lab, err := genesis.Load("lab.yaml", func(name string) ([]byte, error) { return os.ReadFile(filepath.Join("genesis", name)) })
 	require.NoError(t, err)
-	defer f.Close()
-	var out [][]byte
-	for d := yaml.NewDecoder(f); ; {
+	require.NotContains(t, lab.Migrate.Manifest, "INGOT_")
+	for d := yaml.NewDecoder(strings.NewReader(lab.Migrate.Manifest)); ; {
 		var n yaml.Node
 		err := d.Decode(&n)
 		if errors.Is(err, io.EOF) {
@@ -199,8 +200,8 @@ func documents(t *testing.T, file string) [][]byte {
 	}
 }
 
-func TestTalosManifest(t *testing.T) {
-	docs := documents(t, "talos/ingot.yaml")
+func TestManifest(t *testing.T) {
+	docs := manifest(t)
 	require.Len(t, docs, 3)
 	var ns namespace
 	var cm configMap
@@ -263,7 +264,5 @@ func TestTalosManifest(t *testing.T) {
 	for _, at := range []string{"/etc/ingot", "/var/lib/ingot", "/etc/ingot/ingot.yaml", "/etc/ingot/site.pem", "/etc/ingot/standby.token"} {
 		require.True(t, mounted[at], at)
 	}
-	lab, err := os.ReadFile("genesis/lab.yaml")
-	require.NoError(t, err)
-	require.Contains(t, string(lab), serve.Image, "the example of a genesis names another image")
+	require.Equal(t, "registry.example.org/ingot:latest", serve.Image)
 }

@@ -85,7 +85,7 @@ type Options struct {
 	RelayOnly bool
 	// Image is the root filesystem of the container image, unpacked by
 	// deploy/image -unpack: the server runs in it as deploy/compose.yaml (with
-	// RelayOnly) or deploy/talos/ingot.yaml let it: read-only, with the
+	// RelayOnly) or deploy/genesis/ingot.yaml let it: read-only, with the
 	// capabilities that they name.
 	Image string
 	// NoStart only prepares the site; Start, or Launch, starts it.

@@ -135,6 +135,11 @@ func (d *doctor) here(ctx context.Context, file string) {
 		d.warn("netboot", "ingot init, or netboot.interfaces in "+file, "no interface is configured: DHCP is off")
 		return
 	}
+	n, err := d.cfg.Netboot.Resolve()
+	if err != nil {
+		d.fail("interface", "ip address shows those that exist; correct netboot.address", "%v", err)
+	}
+	d.cfg.Netboot = n
 	d.capabilities()
 	d.interfaces(ctx)
 	d.relays(ctx)

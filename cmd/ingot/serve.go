@@ -58,6 +58,9 @@ Without a configuration it serves operators on 127.0.0.1:8080 and nothing else.`
 			if err != nil {
 				return err
 			}
+			if cfg.Netboot, err = cfg.Netboot.Resolve(); err != nil {
+				return err
+			}
 			var l slog.Level
 			if err := l.UnmarshalText([]byte(level)); err != nil {
 				return usage("--log-level %q is none of debug, info, warn, error", level)

@@ -113,7 +113,7 @@ type Records struct {
 type Netboot struct {
 	Interfaces []string `json:"interfaces,omitempty"`
 	// Address is the server as the machines see it; default: the first IPv4
-	// address of the first interface.
+	// address of the first interface. Alone it names the interface that has it.
 	Address string `json:"address,omitempty"`
 	// RelayOnly answers DHCP that Relays send to Address, in place of
 	// Interfaces: no raw socket, no broadcast.
@@ -142,7 +142,32 @@ type Netboot struct {
 }
 
 // On tells whether machines are answered at all.
-func (n Netboot) On() bool { return len(n.Interfaces) > 0 || n.RelayOnly }
+func (n Netboot) On() bool { return len(n.Interfaces) > 0 || n.RelayOnly || n.Address != "" }
+
+// Resolve returns n with the interface that holds Address where nothing but
+// Address says on which interface machines are.
+func (n Netboot) Resolve() (Netboot, error) {
+	if len(n.Interfaces) > 0 || n.RelayOnly || n.Address == "" {
+		return n, nil
+	}
+	all, err := net.Interfaces()
+	if err != nil {
+		return n, fmt.Errorf("listing the interfaces of this host: %w", err)
+	}
+	for _, i := range all {
+		addrs, err := i.Addrs()
+		if err != nil {
+			continue // it has just gone
+		}
+		for _, a := range addrs {
+			if p, err := netip.ParsePrefix(a.String()); err == nil && p.Addr().String() == n.Address {
+				n.Interfaces = []string{i.Name}
+				return n, nil
+			}
+		}
+	}
+	return n, fmt.Errorf("netboot.address: no interface of this host has %s; correct it, or name netboot.interfaces, or write relay_only where relays alone reach this host: %w", n.Address, inventory.ErrInvalid)
+}
 
 // Bind is the address that the listeners for machines bind, given that of the
 // server as the machines see it.

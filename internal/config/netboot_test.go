@@ -28,3 +28,22 @@ func TestRelayOnly(t *testing.T) {
 	require.True(t, c.Netboot.On())
 	require.False(t, Default().Netboot.On())
 }
+
+// TestAddressAlone: an address names its interface, and one that this host
+// has not is no reason to listen anywhere.
+func TestAddressAlone(t *testing.T) {
+	c, err := load(t, "netboot:\n  address: 127.0.0.1\n")
+	require.NoError(t, err)
+	require.True(t, c.Netboot.On())
+	n, err := c.Netboot.Resolve()
+	require.NoError(t, err)
+	require.Len(t, n.Interfaces, 1)
+	c.Netboot.Address = "192.0.2.77"
+	_, err = c.Netboot.Resolve()
+	require.ErrorIs(t, err, inventory.ErrInvalid)
+	require.ErrorContains(t, err, "no interface of this host has 192.0.2.77")
+	c.Netboot.RelayOnly = true
+	n, err = c.Netboot.Resolve()
+	require.NoError(t, err)
+	require.Empty(t, n.Interfaces)
+}
