@@ -51,7 +51,8 @@ func (a *Activities) DeployTarget(ctx context.Context, q LabRequest) error {
 	if err != nil {
 		return fail(err)
 	}
-	names, err := a.Kubernetes.Apply(ctx, k, inventory.NewSecret(secret.Reveal()+"\n---\n"+lab.Migrate.Manifest))
+	// The manifest first: the Secret lies in its namespace, and its pod waits for the Secret.
+	names, err := a.Kubernetes.Apply(ctx, k, inventory.NewSecret(lab.Migrate.Manifest+"\n---\n"+secret.Reveal()))
 	a.Log.Info("standby deployed", "peer", lab.Migrate.Target, "objects", names)
 	return fail(err)
 }
