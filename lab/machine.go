@@ -70,7 +70,7 @@ type Spec struct {
 	Name       string    // letters, digits and dashes
 	VLAN       int       // DirectVLAN (default) or RelayedVLAN; HomeVLAN in a lab with Options.Home
 	MAC        string    // default 52:54:00:<vlan>:00:<number>
-	Cards      []Card    // further network cards, which nothing boots from; not of a simulated machine
+	Cards      []Card    // further network cards, which nothing boots from
 	Firmware   Firmware  // default BIOS
 	Bus        Bus       // default Virtio; for the disk and the decoys
 	DiskSize   int64     // bytes, default 4 GiB; the file is sparse
@@ -97,6 +97,9 @@ type Spec struct {
 	// Stage is called before each step; the machine goes on when it returns, or when the power is cut, which ends ctx. It may
 	// switch the machine itself. See Gate and Machine.SetStage.
 	Stage func(ctx context.Context, stage Stage)
+	// Guest is the path of the stand-in guests' program (see GuestProgram): it runs when the kernel that the machine booted from
+	// the network is of Talos or Harvester, and when one of them or VyOS is on the disk.
+	Guest string
 	// Installs is the raw image that an installer which the machine boots writes to the disk; see runInstaller.
 	Installs string
 	// Panic is how long the machine stays dead after its agent has died; then it boots again. 0: as the kernel command line
@@ -179,7 +182,11 @@ func (l *Lab) Machine(ctx context.Context, spec Spec) (*Machine, error) {
 	}
 	ports := []string{port, fmt.Sprintf("link set %s master br%d up", m.tap(), spec.VLAN)}
 	for i, c := range spec.Cards {
-		ports = append(ports, fmt.Sprintf("tuntap add dev %s mode tap", m.cardTap(i)), fmt.Sprintf("link set %s master br%d up", m.cardTap(i), c.VLAN))
+		port := fmt.Sprintf("tuntap add dev %s mode tap", m.cardTap(i))
+		if m.sim != nil {
+			port = fmt.Sprintf("link add %s type veth peer name eth%d address %s netns %s", m.cardTap(i), i+1, c.MAC, l.NamespaceName(m.Namespace()))
+		}
+		ports = append(ports, port, fmt.Sprintf("link set %s master br%d up", m.cardTap(i), c.VLAN))
 	}
 	if err := l.ipBatch(ctx, Switch, ports...); err != nil {
 		return nil, err
@@ -251,7 +258,7 @@ func (s Spec) complete(num int) (Spec, error) {
 	switch s.Firmware {
 	case BIOS, UEFI, UEFIHTTP:
 	case Simulated:
-		if s.Agent == "" {
+		if s.Agent == "" && s.Guest == "" {
 			return s, errors.New("a simulated machine runs an agent: give its path")
 		}
 	default:
@@ -266,9 +273,6 @@ func (s Spec) complete(num int) (Spec, error) {
 	case Virtio, NVMe, AHCI:
 	default:
 		return s, fmt.Errorf("there is no disk bus %q", s.Bus)
-	}
-	if s.Firmware == Simulated && len(s.Cards) > 0 {
-		return s, errors.New("a simulated machine has one network card")
 	}
 	if s.Order != DiskFirst && s.Order != NetworkFirst {
 		return s, fmt.Errorf("there is no boot order %q", s.Order)

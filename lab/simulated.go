@@ -62,8 +62,13 @@ type life struct {
 
 // simulate gives a machine its namespace; the caller plugs in the cable.
 func (m *Machine) simulate(ctx context.Context) (*simulation, error) {
-	if _, err := os.Stat(m.spec.Agent); err != nil {
-		return nil, fmt.Errorf("finding the agent: %w", err)
+	for _, program := range []string{m.spec.Agent, m.spec.Guest} {
+		if program == "" {
+			continue
+		}
+		if _, err := os.Stat(program); err != nil {
+			return nil, fmt.Errorf("finding the agent: %w", err)
+		}
 	}
 	if err := m.lab.addNamespace(ctx, m.Namespace()); err != nil {
 		return nil, err
@@ -314,6 +319,12 @@ func (l *life) bootNetwork() ending {
 	case cmdline == "":
 		return noBoot
 	}
+	if product := productOf(cmdline); product != "" && l.sim.m.spec.Guest != "" {
+		if l.stage(StageInstaller) != nil {
+			return cutOff
+		}
+		return l.runGuest(product, cmdline)
+	}
 	if !strings.Contains(cmdline, "ingot.server=") {
 		return l.runInstaller(cmdline)
 	}
@@ -325,7 +336,7 @@ func (l *life) runAgent(cmdline string) ending {
 	if l.stage(StageAgent) != nil {
 		return cutOff
 	}
-	if err := l.lease(l.ctx, "", 2*time.Second, -1); err != nil {
+	if err := l.lease(l.ctx, 2*time.Second, -1); err != nil {
 		return cutOff // it asks for ever
 	}
 	args := append(agentFlags(cmdline), "-serial="+l.sim.m.spec.Serial)

@@ -18,17 +18,24 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// link switches the machine's card on and off. A dead card has no address.
+// link switches the machine's cards on and off. A dead card has no address.
 func (s *simulation) link(up bool) error {
 	return s.m.lab.InNamespace(s.m.Namespace(), func() error {
-		eth, err := netlink.LinkByName(simInterface)
-		if err != nil {
-			return err
+		for i := range len(s.m.spec.Cards) + 1 {
+			eth, err := netlink.LinkByName("eth" + strconv.Itoa(i))
+			if err != nil {
+				return err
+			}
+			if up && i == 0 {
+				err = netlink.LinkSetUp(eth)
+			} else if !up {
+				err = errors.Join(flush(eth), netlink.LinkSetDown(eth))
+			}
+			if err != nil {
+				return err
+			}
 		}
-		if up {
-			return netlink.LinkSetUp(eth)
-		}
-		return errors.Join(flush(eth), netlink.LinkSetDown(eth))
+		return nil
 	})
 }
 
@@ -139,10 +146,10 @@ func (l *life) offer(ctx context.Context, c *nclient4.Client, class string) (*dh
 }
 
 // lease is the DHCP of an operating system, again and again until it has an address, at most rounds times if that is not below 0.
-func (l *life) lease(ctx context.Context, class string, wait time.Duration, rounds int) error {
+func (l *life) lease(ctx context.Context, wait time.Duration, rounds int) error {
 	var err error
 	for n := 0; n != rounds; n++ {
-		if _, err = l.dhcp(ctx, class, wait, 1); err == nil || ctx.Err() != nil {
+		if _, err = l.dhcp(ctx, "", wait, 1); err == nil || ctx.Err() != nil {
 			return err
 		}
 		l.sleep(100 * time.Millisecond) // an error that comes at once must not spin
@@ -234,7 +241,7 @@ func (l *life) netboot() (cmdline string, err error) {
 	}
 	x := &ipxe{
 		load:  load,
-		vars:  map[string]string{"platform": "pcbios", "version": "2.0.0", "net0/ip": ack.YourIPAddr.String(), "net0/mac": l.sim.m.spec.MAC},
+		vars:  map[string]string{"platform": "pcbios", "version": "2.0.0", "net0/ip": ack.YourIPAddr.String(), "net0/mac": l.sim.m.spec.MAC, "serial": l.sim.m.spec.Serial},
 		say:   func(text string) { l.say("LAB-SIM iPXE: %s", text) },
 		pause: l.sleep,
 		fetch: func(kind, url string) error {

@@ -34,13 +34,16 @@ func (l *life) bootDisk() ending {
 	if l.stage(StageDisk) != nil {
 		return cutOff
 	}
+	if product, cmdline := productOn(l.sim.m.DiskPath()); product != "" && l.sim.m.spec.Guest != "" {
+		return l.runGuest(product, cmdline)
+	}
 	sys, err := readSystem(l.sim.m.DiskPath())
 	if err != nil {
 		l.say("LAB-SIM disk: %v", err)
 		return noBoot
 	}
 	// As images/mini.sh: -t 5 -T 1.
-	if err := l.lease(l.ctx, "", time.Second, 5); err != nil {
+	if err := l.lease(l.ctx, time.Second, 5); err != nil {
 		l.say("LAB-SIM system: %v", err)
 	}
 	sys.fetchSeed(l)
@@ -239,7 +242,7 @@ func (s *system) phone(l *life, to string) {
 	body := "instance_id=" + url.QueryEscape(s.instance) + "&hostname=" + url.QueryEscape(s.hostname) + "&fqdn=" + url.QueryEscape(s.hostname)
 	for try := 1; try <= 150; try++ {
 		if l.address() == "" {
-			if err := l.lease(l.ctx, "", time.Second, 3); err != nil {
+			if err := l.lease(l.ctx, time.Second, 3); err != nil {
 				l.say("LAB-SIM system: %v", err)
 			}
 		}

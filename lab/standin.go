@@ -259,7 +259,7 @@ func standin(ctx context.Context, product string, log io.Writer, more func(work,
 		}
 		h.Write(b)
 	}
-	fmt.Fprint(h, key, vyosDefault, standinRecipe) //nolint:errcheck // a hash takes all
+	fmt.Fprint(h, key, vyosDefault, standinRecipe) // a hash takes all
 	dir := filepath.Join(CacheDir(), "images", product+"-"+hex.EncodeToString(h.Sum(nil))[:16])
 	err = inCache(ctx, product, dir, func() error {
 		_, err := os.Stat(dir)

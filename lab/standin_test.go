@@ -31,6 +31,7 @@ import (
 	"github.com/insomniacslk/dhcp/dhcpv4"
 	"github.com/insomniacslk/dhcp/dhcpv4/nclient4"
 	"github.com/insomniacslk/dhcp/dhcpv4/server4"
+	"github.com/pin/tftp/v3"
 	"github.com/siderolabs/talos/pkg/machinery/api/machine"
 	talosclient "github.com/siderolabs/talos/pkg/machinery/client"
 	"google.golang.org/grpc"
@@ -70,6 +71,22 @@ func newStandinServer(t *testing.T, l *Lab) *standinServer {
 	srv := &http.Server{Handler: b}
 	go func() { _ = srv.Serve(s) }()
 	t.Cleanup(func() { _ = srv.Close() })
+	var c net.PacketConn
+	err = l.InNamespace(Server, func() (err error) {
+		var lc net.ListenConfig
+		c, err = lc.ListenPacket(t.Context(), "udp4", ServerAddress+":69")
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	loader := tftp.NewServer(func(_ string, rf io.ReaderFrom) error {
+		_, err := rf.ReadFrom(strings.NewReader("loader"))
+		return err
+	}, nil)
+	loader.EnableSinglePort() // another would be opened outside of the namespace
+	t.Cleanup(loader.Shutdown)
+	go func() { _ = loader.Serve(c.(*net.UDPConn)) }()
 	var d *server4.Server
 	err = l.InNamespace(Server, func() (err error) {
 		d, err = server4.NewServer("eth0", &net.UDPAddr{IP: net.IPv4zero, Port: 67}, b.dhcp)
@@ -117,10 +134,12 @@ func (b *standinServer) dhcp(c net.PacketConn, from net.Addr, p *dhcpv4.DHCPv4) 
 	if err != nil {
 		return
 	}
-	if len(p.UserClass()) > 0 || strings.HasPrefix(p.ClassIdentifier(), "PXEClient") {
+	switch {
+	case p.Options.Get(dhcpv4.OptionUserClassInformation) != nil:
 		reply.BootFileName = "http://" + ServerAddress + "/script"
-	}
-	if strings.HasPrefix(p.ClassIdentifier(), "HTTPClient") && len(p.UserClass()) == 0 {
+	case strings.HasPrefix(p.ClassIdentifier(), "PXEClient"): // of a simulated machine: the others have iPXE in their cards
+		reply.BootFileName = "loader"
+	case strings.HasPrefix(p.ClassIdentifier(), "HTTPClient"):
 		reply.BootFileName = "http://" + ServerAddress + "/ipxe.efi"
 		reply.UpdateOption(dhcpv4.OptClassIdentifier("HTTPClient"))
 		reply.UpdateOption(dhcpv4.OptBootFileName(reply.BootFileName))
@@ -149,8 +168,10 @@ func (p pair) sign(t *testing.T, org string) tls.Certificate {
 	if err != nil {
 		t.Fatal(err)
 	}
-	der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{SerialNumber: big.NewInt(2), Subject: pkix.Name{Organization: []string{org}},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}},
+	der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
+		SerialNumber: big.NewInt(2), Subject: pkix.Name{Organization: []string{org}},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	},
 		ca.Leaf, pub, ca.PrivateKey)
 	if err != nil {
 		t.Fatal(err)
@@ -182,8 +203,10 @@ func newPair(t *testing.T, kind string) pair {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tmpl := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{Organization: []string{"talos"}}, IsCA: true, BasicConstraintsValid: true,
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), KeyUsage: x509.KeyUsageCertSign}
+	tmpl := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{Organization: []string{"talos"}}, IsCA: true, BasicConstraintsValid: true,
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), KeyUsage: x509.KeyUsageCertSign,
+	}
 	der, err := x509.CreateCertificate(rand.Reader, tmpl, tmpl, pub, key)
 	if err != nil {
 		t.Fatal(err)
@@ -205,10 +228,12 @@ func newPair(t *testing.T, kind string) pair {
 
 // inLab is an HTTP client in a namespace of the lab.
 func inLab(l *Lab, ns Namespace, conf *tls.Config) *http.Client {
-	return &http.Client{Timeout: 20 * time.Second, Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: conf,
+	return &http.Client{Timeout: 20 * time.Second, Transport: &http.Transport{
+		DisableKeepAlives: true, TLSClientConfig: conf,
 		DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
 			return l.DialContext(ctx, ns, network, addr)
-		}}}
+		},
+	}}
 }
 
 // get asks until the answer is of the wanted status and contains want.
@@ -237,6 +262,16 @@ func get(t *testing.T, c *http.Client, at, want string) string {
 	return last
 }
 
+// guestProgram is the program that plays the guests of simulated machines.
+func guestProgram(t *testing.T) string {
+	t.Helper()
+	path, err := GuestProgram(deadline(t, 2*time.Minute), t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
 func console(t *testing.T, m *Machine) {
 	t.Helper()
 	t.Cleanup(func() {
@@ -259,18 +294,19 @@ func TestTalosStandin(t *testing.T) {
 	b.HandleFunc("GET /vmlinuz", func(w http.ResponseWriter, r *http.Request) { http.ServeFile(w, r, files.Kernel) })
 	b.HandleFunc("GET /initramfs", func(w http.ResponseWriter, r *http.Request) { http.ServeFile(w, r, files.Initramfs) })
 	machineCA, clusterCA := newPair(t, "ED25519 PRIVATE KEY"), newPair(t, "EC PRIVATE KEY")
-	b.setScript("kernel /vmlinuz talos.platform=metal slab_nomerge pti=on init_on_alloc=1 console=tty0 printk.devkmsg=on talos.config=http://" +
-		ServerAddress + "/talos?serial=${serial} initrd=initramfs\ninitrd --name initramfs /initramfs\nboot\n")
+	const base = "http://" + ServerAddress
+	b.setScript("kernel " + base + "/vmlinuz talos.platform=metal slab_nomerge pti=on init_on_alloc=1 console=tty0 printk.devkmsg=on talos.config=" +
+		base + "/talos?serial=${serial} initrd=initramfs\ninitrd --name initramfs " + base + "/initramfs\nboot\n")
 	b.HandleFunc("GET /talos", func(w http.ResponseWriter, r *http.Request) {
 		n := strings.TrimPrefix(r.FormValue("serial"), "SN-")
-		ip := map[string]string{"talos1": "10.10.20.50", "talos2": "10.10.20.51"}[n]
+		ip := map[string]string{"talos1": "10.10.20.50", "talos2": "10.10.20.51", "talos3": "10.10.20.52"}[n]
 		fmt.Fprintf(w, `version: v1alpha1
 machine:
   type: controlplane
   token: abcdef.0123456789abcdef
   ca: {crt: %s, key: %s}
   network: {hostname: %s}
-  install: {diskSelector: {serial: DISK-%s, size: ">= 1GB"}, image: "registry.lab/installer:v1.13.0", wipe: true}
+  install: {diskSelector: {serial: DISK-%s, size: ">= 60MB"}, image: "registry.lab/installer:v1.13.0", wipe: true}
 cluster:
   controlPlane: {endpoint: "https://%s:6443"}
   clusterName: lab
@@ -281,9 +317,9 @@ cluster:
 		name, ip string
 		firmware Firmware
 		bus      Bus
-	}{{"talos1", "10.10.20.50", BIOS, Virtio}, {"talos2", "10.10.20.51", UEFIHTTP, AHCI}} {
+	}{{"talos1", "10.10.20.50", BIOS, Virtio}, {"talos2", "10.10.20.51", UEFIHTTP, AHCI}, {"talos3", "10.10.20.52", Simulated, Virtio}} {
 		t.Run(string(c.firmware), func(t *testing.T) {
-			m := newMachine(t, l, Spec{Name: c.name, Firmware: c.firmware, Bus: c.bus, Order: DiskFirst, NoBMC: true, MemoryMB: 768, Decoys: []string{"DECOY-" + c.name}})
+			m := newMachine(t, l, Spec{Name: c.name, Firmware: c.firmware, Bus: c.bus, Order: DiskFirst, NoBMC: true, MemoryMB: 768, Decoys: []string{"DECOY-" + c.name}, Guest: guestProgram(t)})
 			console(t, m)
 			b.lease(m, c.ip)
 			if err := m.PowerOn(deadline(t, time.Minute)); err != nil {
@@ -300,11 +336,12 @@ cluster:
 			wait(`LAB-TALOS stage installed /dev/[vs]da`)
 			wait(`LAB-TALOS stage running waiting for Bootstrap`)
 			talosNode(t, l, machineCA, c.ip)
-			// It keeps what it is.
-			m.MarkSerial()
+			// It keeps what it is, also when it is booted from the network again.
+			m.SetNextBoot(NextNetwork)
 			if err := m.PowerCycle(deadline(t, time.Minute)); err != nil {
 				t.Fatal(err)
 			}
+			wait(`LAB-TALOS configuration from STATE`)
 			wait(`LAB-TALOS stage running Kubernetes`)
 			get(t, inLab(l, Server, nil), fmt.Sprintf("http://%s:%d/applied", c.ip, GuestHealthPort), `"bootstraps":2`)
 		})
@@ -314,6 +351,12 @@ cluster:
 // TestHarvesterStandin installs two machines by Harvester's command line, one that creates the cluster and one that joins it,
 // first with a wrong token.
 func TestHarvesterStandin(t *testing.T) {
+	t.Run("real", func(t *testing.T) { harvesterCluster(t, BIOS, UEFIHTTP) })
+	t.Run("simulated", func(t *testing.T) { harvesterCluster(t, Simulated, Simulated) })
+}
+
+func harvesterCluster(t *testing.T, firmware ...Firmware) {
+	t.Helper()
 	l := newLab(t)
 	files, err := HarvesterFiles(deadline(t, 5*time.Minute), t.Output())
 	if err != nil {
@@ -324,10 +367,10 @@ func TestHarvesterStandin(t *testing.T) {
 		b.HandleFunc("GET "+path, func(w http.ResponseWriter, r *http.Request) { http.ServeFile(w, r, file) })
 	}
 	const base = "http://" + ServerAddress
-	b.setScript("kernel /vmlinuz initrd=initrd ip=dhcp rd.net.dhcp.retry=3 rd.cos.disable rd.noverifyssl net.ifnames=1 root=live:" + base +
+	b.setScript("kernel " + base + "/vmlinuz initrd=initrd ip=dhcp rd.net.dhcp.retry=3 rd.cos.disable rd.noverifyssl net.ifnames=1 root=live:" + base +
 		"/rootfs.squashfs console=ttyS0,115200n8 console=tty1 harvester.install.automatic=true harvester.install.skipchecks=true " +
-		"harvester.install.config_url=" + base + "/config/${serial}\ninitrd --name initrd /initrd\nboot\n")
-	var join = "server_url: https://10.10.20.60:443\n"
+		"harvester.install.config_url=" + base + "/config/${serial}\ninitrd --name initrd " + base + "/initrd\nboot\n")
+	join := "server_url: https://10.10.20.60:443\n"
 	var token atomic.Value
 	token.Store("wrong")
 	b.HandleFunc("GET /config/{serial}", func(w http.ResponseWriter, r *http.Request) {
@@ -354,11 +397,7 @@ install:
 	})
 	var machines []*Machine
 	for i, name := range []string{"node1", "node2"} {
-		firmware := BIOS
-		if i == 1 {
-			firmware = UEFIHTTP
-		}
-		m := newMachine(t, l, Spec{Name: name, Firmware: firmware, Bus: NVMe, NoBMC: true, MemoryMB: 1024, MAC: fmt.Sprintf("52:54:00:20:00:%02d", i+1)})
+		m := newMachine(t, l, Spec{Name: name, Firmware: firmware[i], Bus: NVMe, NoBMC: true, Guest: guestProgram(t), MemoryMB: 1024, MAC: fmt.Sprintf("52:54:00:20:00:%02d", i+1)})
 		console(t, m)
 		b.lease(m, fmt.Sprintf("10.10.20.6%d", i+1))
 		machines = append(machines, m)
@@ -426,8 +465,13 @@ func talosNode(t *testing.T, l *Lab, ca pair, ip string) {
 	if err != nil || v.GetMessages()[0].GetVersion().GetTag() != "v1.13.0" {
 		t.Fatalf("Version: %v, %v", v, err)
 	}
-	if _, err := talosclient.New(t.Context(), talosclient.WithEndpoints(ip)); err != nil {
-		t.Log("a client without certificate:", err)
+	nobody, err := talosclient.New(t.Context(), talosclient.WithEndpoints(ip), talosclient.WithTLSConfig(&tls.Config{RootCAs: pool}), talosclient.WithGRPCDialOptions(dial))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = nobody.Close() }()
+	if _, err := nobody.Version(ctx); err == nil {
+		t.Error("a client without a certificate was answered")
 	}
 	reader := &tls.Config{RootCAs: pool, Certificates: []tls.Certificate{ca.sign(t, "os:reader")}}
 	conn, err := grpc.NewClient("passthrough:///"+ip+":50000", grpc.WithTransportCredentials(credentials.NewTLS(reader)), dial)
@@ -516,7 +560,7 @@ func TestVyOSStandin(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, firmware := range []Firmware{BIOS, UEFI} {
+	for _, firmware := range []Firmware{BIOS, UEFI, Simulated} {
 		t.Run(string(firmware), func(t *testing.T) {
 			l, err := New(t.Context(), Options{Home: true, NoRelay: true})
 			if err != nil {
@@ -588,7 +632,7 @@ system {
 
 func vyosRouter(t *testing.T, l *Lab, img Image, firmware Firmware) {
 	t.Helper()
-	m := newMachine(t, l, Spec{Name: "vp6630", VLAN: HomeVLAN, Firmware: firmware, NoBMC: true, Cards: []Card{{VLAN: DirectVLAN}, {VLAN: BMCVLAN}}})
+	m := newMachine(t, l, Spec{Name: "vp6630", VLAN: HomeVLAN, Firmware: firmware, NoBMC: true, Cards: []Card{{VLAN: DirectVLAN}, {VLAN: BMCVLAN}}, DiskSize: 1 << 30, Guest: guestProgram(t)})
 	console(t, m)
 	if out, err := exec.Command("dd", "if="+img.Raw, "of="+m.DiskPath(), "bs=1M", "conv=notrunc,sparse", "status=none").CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)

@@ -57,7 +57,7 @@ func curl(args []string, out, errs io.Writer) int {
 			if file, ok := strings.CutPrefix(v, "@"); ok && a != "--data-raw" {
 				b, err := os.ReadFile(file)
 				if err != nil {
-					fmt.Fprintln(errs, "curl: (26)", err) //nolint:errcheck // the console is gone otherwise
+					fmt.Fprintln(errs, "curl: (26)", err) // the console is gone otherwise
 					return 26
 				}
 				v = string(b)
@@ -79,7 +79,7 @@ func curl(args []string, out, errs io.Writer) int {
 			value()
 		default:
 			if strings.HasPrefix(a, "-") {
-				fmt.Fprintln(errs, "curl: (2) unknown option", a) //nolint:errcheck // the console is gone otherwise
+				fmt.Fprintln(errs, "curl: (2) unknown option", a) // the console is gone otherwise
 				return 2
 			}
 			at = append(at, a)
@@ -106,7 +106,7 @@ func curl(args []string, out, errs io.Writer) int {
 func curlOnce(method, u, body string, header http.Header, to string, failing bool, limit time.Duration, out, errs io.Writer, loud bool) int {
 	trouble := func(code int, err error) int {
 		if loud {
-			fmt.Fprintf(errs, "curl: (%d) %v\n", code, err) //nolint:errcheck // the console is gone otherwise
+			fmt.Fprintf(errs, "curl: (%d) %v\n", code, err) // the console is gone otherwise
 		}
 		return code
 	}

@@ -17,7 +17,6 @@ import (
 	"github.com/diskfs/go-diskfs/filesystem/ext4"
 	"github.com/diskfs/go-diskfs/partition/gpt"
 	"github.com/klauspost/compress/zstd"
-	"golang.org/x/sys/unix"
 )
 
 const (
@@ -257,14 +256,6 @@ func (d *disk) clear(p part) error {
 	return errors.Join(err, err2, f.Sync(), f.Close())
 }
 
-// reread tells the kernel of a new partition table; nothing of these guests needs it.
-func (d *disk) reread() {
-	if f, err := os.Open(d.path); err == nil {
-		_ = unix.IoctlSetInt(int(f.Fd()), unix.BLKRRPART, 0) // a file, or in use
-		_ = f.Close()                                        // only read from
-	}
-}
-
 // store keeps a value in a partition that has no file system: two slots, the newer one that is whole counts, so that a power cut
 // loses at most the last change.
 type store struct {
@@ -277,11 +268,11 @@ const slotSize = 2 * mib
 
 var storeMagic = []byte("ingotlab")
 
-// load reads the last value into v and reports whether there was one.
-func (s *store) load(v any) bool {
+// load reads the last value into v, which stays as it is when there is none.
+func (s *store) load(v any) {
 	f, err := os.Open(s.d.path)
 	if err != nil {
-		return false
+		return
 	}
 	defer f.Close() // only read from
 	found := false
@@ -305,7 +296,6 @@ func (s *store) load(v any) bool {
 			s.number, found = number, true
 		}
 	}
-	return found
 }
 
 // save writes v to the slot that is older.

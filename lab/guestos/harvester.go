@@ -770,8 +770,10 @@ func selfSigned(name string) (tls.Certificate, error) {
 	if err != nil {
 		return tls.Certificate{}, err
 	}
-	c := &x509.Certificate{SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name}, DNSNames: []string{name},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(365 * 24 * time.Hour)}
+	c := &x509.Certificate{
+		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name}, DNSNames: []string{name},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(365 * 24 * time.Hour),
+	}
 	der, err := x509.CreateCertificate(rand.Reader, c, c, &key.PublicKey, key)
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, err
 }
@@ -934,8 +936,10 @@ func (n *harvester) nodes() object {
 		}
 		data = append(data, object{
 			"id": name, "type": "node", "kind": "Node", "apiVersion": "v1",
-			"metadata": object{"name": name, "state": object{"name": state, "error": condition != "True"},
-				"labels": object{"harvesterhci.io/managed": "true", "node-role.kubernetes.io/control-plane": "true"}},
+			"metadata": object{
+				"name": name, "state": object{"name": state, "error": condition != "True"},
+				"labels": object{"harvesterhci.io/managed": "true", "node-role.kubernetes.io/control-plane": "true"},
+			},
 			"status": object{"conditions": []object{{"type": "Ready", "status": condition}}, "addresses": []object{{"type": "InternalIP", "address": node.Address}, {"type": "Hostname", "address": name}}},
 		})
 	}

@@ -29,6 +29,10 @@ type host struct {
 	disks   []*disk
 	real    bool
 	out     io.Writer // the console
+	serial  string
+	uuid    string
+	root    string // of a simulated router's files; "" = /
+	relay   string // dhcrelay of a simulated router
 
 	mu       sync.Mutex
 	health   health
@@ -203,7 +207,7 @@ func (h *host) reboot() { h.leave("reboot", unix.LINUX_REBOOT_CMD_RESTART) }
 func (h *host) powerOff() { h.leave("poweroff", unix.LINUX_REBOOT_CMD_POWER_OFF) }
 
 func (h *host) leave(how string, command int) {
-	h.say("leaving action=%s", how)
+	h.say("msg=leaving action=%s", how) // as the agent says it: simulated machines hear it
 	unix.Sync()
 	if !h.real {
 		os.Exit(0)
@@ -244,6 +248,7 @@ func (h *host) bringUp() error {
 			return err
 		}
 	}
+	h.serial, h.uuid = dmi("product_serial"), strings.ToLower(dmi("product_uuid"))
 	if err := linkUp("lo"); err != nil {
 		return err
 	}
@@ -268,10 +273,10 @@ func loadModules(list, dir string) error {
 	return nil
 }
 
-// serialNumber is that of the machine, "" when it has none.
-func (h *host) serialNumber() string {
-	b, err := os.ReadFile("/sys/class/dmi/id/product_serial")
-	if err != nil || !h.real {
+// dmi reads a value of the machine's firmware, "" when there is none.
+func dmi(name string) string {
+	b, err := os.ReadFile("/sys/class/dmi/id/" + name)
+	if err != nil {
 		return ""
 	}
 	return string(bytes.TrimSpace(b))

@@ -38,13 +38,27 @@ type resource struct {
 
 // resources by group and version, in the path's words.
 var resources = map[string][]resource{
-	"api/v1": {{"Namespace", "namespaces", true}, {"Node", "nodes", true}, {"PersistentVolume", "persistentvolumes", true},
-		{"PersistentVolumeClaim", "persistentvolumeclaims", false}, {"Pod", "pods", false}, {"Secret", "secrets", false}, {"ConfigMap", "configmaps", false},
-		{"Service", "services", false}, {"ServiceAccount", "serviceaccounts", false}, {"Endpoints", "endpoints", false}, {"Event", "events", false}},
+	"api/v1": {
+		{"Namespace", "namespaces", true},
+		{"Node", "nodes", true},
+		{"PersistentVolume", "persistentvolumes", true},
+		{"PersistentVolumeClaim", "persistentvolumeclaims", false},
+		{"Pod", "pods", false},
+		{"Secret", "secrets", false},
+		{"ConfigMap", "configmaps", false},
+		{"Service", "services", false},
+		{"ServiceAccount", "serviceaccounts", false},
+		{"Endpoints", "endpoints", false},
+		{"Event", "events", false},
+	},
 	"apis/apps/v1":  {{"Deployment", "deployments", false}, {"StatefulSet", "statefulsets", false}, {"DaemonSet", "daemonsets", false}},
 	"apis/batch/v1": {{"Job", "jobs", false}, {"CronJob", "cronjobs", false}},
-	"apis/rbac.authorization.k8s.io/v1": {{"Role", "roles", false}, {"RoleBinding", "rolebindings", false}, {"ClusterRole", "clusterroles", true},
-		{"ClusterRoleBinding", "clusterrolebindings", true}},
+	"apis/rbac.authorization.k8s.io/v1": {
+		{"Role", "roles", false},
+		{"RoleBinding", "rolebindings", false},
+		{"ClusterRole", "clusterroles", true},
+		{"ClusterRoleBinding", "clusterrolebindings", true},
+	},
 	"apis/policy/v1":            {{"PodDisruptionBudget", "poddisruptionbudgets", false}},
 	"apis/networking.k8s.io/v1": {{"Ingress", "ingresses", false}, {"NetworkPolicy", "networkpolicies", false}},
 	"apis/storage.k8s.io/v1":    {{"StorageClass", "storageclasses", true}},
@@ -185,8 +199,10 @@ func discover(w http.ResponseWriter, path string) bool {
 	}
 	var list []object
 	for _, r := range known {
-		list = append(list, object{"name": r.name, "singularName": strings.ToLower(r.kind), "kind": r.kind, "namespaced": !r.global,
-			"verbs": []string{"create", "delete", "get", "list", "patch", "update"}})
+		list = append(list, object{
+			"name": r.name, "singularName": strings.ToLower(r.kind), "kind": r.kind, "namespaced": !r.global,
+			"verbs": []string{"create", "delete", "get", "list", "patch", "update"},
+		})
 	}
 	reply(w, http.StatusOK, object{"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": target{group: strings.TrimPrefix(path, "/")}.apiVersion(), "resources": list})
 	return true
@@ -437,8 +453,10 @@ func (k *kubernetes) withStatus(o object) object {
 	if ready > 0 {
 		available = "True"
 	}
-	o["status"] = object{"replicas": n, "updatedReplicas": n, "readyReplicas": ready, "availableReplicas": ready,
-		"conditions": []object{{"type": "Available", "status": available}}}
+	o["status"] = object{
+		"replicas": n, "updatedReplicas": n, "readyReplicas": ready, "availableReplicas": ready,
+		"conditions": []object{{"type": "Available", "status": available}},
+	}
 	return o
 }
 

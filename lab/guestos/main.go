@@ -60,6 +60,10 @@ func asProcess(args []string) int {
 	flags := flag.NewFlagSet("guestos", flag.ContinueOnError)
 	flags.StringVar(&h.product, "product", "", "talos, harvester or vyos")
 	cmdline := flags.String("cmdline", "", "the kernel command line")
+	flags.StringVar(&h.serial, "serial", "", "the machine's serial number")
+	flags.StringVar(&h.uuid, "uuid", "", "the machine's UUID")
+	flags.StringVar(&h.root, "root", "", "vyos: the folder that plays the root file system")
+	flags.StringVar(&h.relay, "dhcrelay", "", "vyos: the DHCP relay, if it is elsewhere")
 	flags.Func("disk", "NAME=FILE,serial=SERIAL: a disk; may be given again", func(s string) error {
 		d, err := parseDisk(s)
 		h.disks = append(h.disks, d)
@@ -83,7 +87,7 @@ func (h *host) play(ctx context.Context) error {
 	if player == nil {
 		return fmt.Errorf("there is no product %q", h.product)
 	}
-	h.health.Product, h.health.Serial = h.product, h.serialNumber()
+	h.health.Product, h.health.Serial = h.product, h.serial
 	h.serveHealth(ctx)
 	return player(ctx, h)
 }

@@ -297,18 +297,11 @@ func (h *host) substitute(from string) (string, error) {
 	if len(q) == 0 {
 		return from, nil
 	}
-	read := func(name string) string {
-		b, err := os.ReadFile("/sys/class/dmi/id/" + name)
-		if err != nil {
-			return ""
-		}
-		return strings.TrimSpace(string(b))
-	}
 	mac := ""
 	if all, err := cards(); err == nil && len(all) > 0 {
 		mac = all[0].HardwareAddr.String()
 	}
-	values := map[string]string{"uuid": strings.ToLower(read("product_uuid")), "serial": read("product_serial"), "mac": mac, "hostname": ""}
+	values := map[string]string{"uuid": h.uuid, "serial": h.serial, "mac": mac, "hostname": ""}
 	for k := range q {
 		for i, v := range q[k] {
 			q[k][i] = regexp.MustCompile(`\$\{(\w+)\}`).ReplaceAllStringFunc(v, func(s string) string {
@@ -468,8 +461,10 @@ func (h *host) talosGrow(d *disk, doc []byte) error {
 	}
 	for _, p := range []part{{label: "STATE", start: at, size: talosStateSize}, {label: "EPHEMERAL", start: at + talosStateSize, size: (end - at - talosStateSize) / mib * mib}} {
 		index++
-		table.Partitions = append(table.Partitions, &gpt.Partition{Index: index, Start: uint64(p.start) / sector, End: uint64(p.start+p.size)/sector - 1,
-			Type: gpt.LinuxFilesystem, Name: p.label})
+		table.Partitions = append(table.Partitions, &gpt.Partition{
+			Index: index, Start: uint64(p.start) / sector, End: uint64(p.start+p.size)/sector - 1,
+			Type: gpt.LinuxFilesystem, Name: p.label,
+		})
 	}
 	if err := errors.Join(table.Write(f, d.size), f.Sync()); err != nil {
 		return err

@@ -194,8 +194,11 @@ func (a *talosAPI) ServiceList(context.Context, *emptypb.Empty) (*machine.Servic
 	}
 	running := &machine.ServiceHealth{Healthy: true}
 	return &machine.ServiceListResponse{Messages: []*machine.ServiceList{{Metadata: a.metadata(), Services: []*machine.ServiceInfo{
-		{Id: "apid", State: "Running", Health: running}, etcd, {Id: "kubelet", State: "Running", Health: running},
-		{Id: "machined", State: "Running", Health: running}, {Id: "trustd", State: "Running", Health: running},
+		{Id: "apid", State: "Running", Health: running},
+		etcd,
+		{Id: "kubelet", State: "Running", Health: running},
+		{Id: "machined", State: "Running", Health: running},
+		{Id: "trustd", State: "Running", Health: running},
 	}}}}, nil
 }
 
@@ -308,11 +311,14 @@ func (t *talos) kubeconfig() ([]byte, error) {
 	return json.MarshalIndent(map[string]any{ // JSON is YAML
 		"apiVersion": "v1", "kind": "Config", "current-context": "admin@" + name,
 		"clusters": []any{map[string]any{"name": name, "cluster": map[string]any{
-			"server": t.config.Cluster.ControlPlane.Endpoint, "certificate-authority-data": enc("CERTIFICATE", ca.cert.Raw)}}},
+			"server": t.config.Cluster.ControlPlane.Endpoint, "certificate-authority-data": enc("CERTIFICATE", ca.cert.Raw),
+		}}},
 		"users": []any{map[string]any{"name": "admin@" + name, "user": map[string]any{
-			"client-certificate-data": enc("CERTIFICATE", cert.Certificate[0]), "client-key-data": enc("PRIVATE KEY", der)}}},
+			"client-certificate-data": enc("CERTIFICATE", cert.Certificate[0]), "client-key-data": enc("PRIVATE KEY", der),
+		}}},
 		"contexts": []any{map[string]any{"name": "admin@" + name, "context": map[string]any{
-			"cluster": name, "user": "admin@" + name, "namespace": "default"}}},
+			"cluster": name, "user": "admin@" + name, "namespace": "default",
+		}}},
 	}, "", "  ")
 }
 

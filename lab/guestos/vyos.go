@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/subtle"
 	"encoding/json"
@@ -34,7 +35,7 @@ const (
 
 // vyosMain is the initrd, which puts the root together, or the router.
 func vyosMain(ctx context.Context, h *host) error {
-	if _, err := os.Stat(vyosDefault); err == nil {
+	if _, err := os.Stat(h.at(vyosDefault)); err == nil {
 		return (&router{h: h, has: map[string]string{}}).run(ctx)
 	}
 	h.stage("initrd", "looking for the persistence partition")
@@ -61,6 +62,9 @@ func vyosMain(ctx context.Context, h *host) error {
 	h.say("version %s on %s", filepath.Base(union), dev)
 	return switchRoot("/run/live", filepath.Join(dir, "rw"), filepath.Join(dir, "work"))
 }
+
+// at is where a file of the router is.
+func (h *host) at(path string) string { return filepath.Join(h.root, path) }
 
 // labelled finds the partition whose ext4 file system has a label. Disks come a moment after their modules.
 func (h *host) labelled(ctx context.Context, label string) (string, error) {
@@ -107,19 +111,23 @@ type router struct {
 func (r *router) run(ctx context.Context) error {
 	h := r.h
 	h.stage("booting", "mounting the configuration")
-	if err := link(); err != nil {
-		return err
+	path := os.Getenv("PATH")
+	if h.real {
+		path = tools + ":/usr/sbin:/usr/bin:/sbin:/bin"
+		if err := link(); err != nil {
+			return err
+		}
 	}
 	r.stops = map[string]func(){}
-	text, err := os.ReadFile(vyosConfig)
+	text, err := os.ReadFile(h.at(vyosConfig))
 	if errors.Is(err, os.ErrNotExist) {
 		h.say("no config.boot: the default configuration")
-		text, err = os.ReadFile(vyosDefault)
+		text, err = os.ReadFile(h.at(vyosDefault))
 	}
 	if err != nil {
 		return err
 	}
-	std, err := os.ReadFile(vyosDefault)
+	std, err := os.ReadFile(h.at(vyosDefault))
 	if err != nil {
 		return err
 	}
@@ -148,17 +156,19 @@ func (r *router) run(ctx context.Context) error {
 		footer = want
 	}
 	r.footer, r.config = footer, &vnode{}
-	kept, err := os.ReadFile(vyosFailures)
+	kept, err := os.ReadFile(h.at(vyosFailures))
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
 	if err := h.keepFailures(split(strings.TrimSpace(string(kept))), func(words []string) error {
-		return os.WriteFile(vyosFailures, []byte(strings.Join(words, ",")), 0o644)
+		return os.WriteFile(h.at(vyosFailures), []byte(strings.Join(words, ",")), 0o644)
 	}); err != nil {
 		return err
 	}
-	if err := r.renameCards(config); err != nil {
-		return err
+	if h.real { // the lab names the cards of a simulated machine
+		if err := r.renameCards(config); err != nil {
+			return err
+		}
 	}
 	if err := os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0o644); err != nil {
 		return err
@@ -171,9 +181,9 @@ func (r *router) run(ctx context.Context) error {
 	h.stage("running", r.config.value("vyos", "system", "host-name"))
 	if h.fails("phone-home") {
 		h.say("no bootup script: told to fail")
-	} else if st, err := os.Stat(vyosScript); err == nil && st.Mode()&0o111 != 0 {
-		c := exec.Command(vyosScript)
-		c.Env = []string{"PATH=" + tools + ":/usr/sbin:/usr/bin:/sbin:/bin"}
+	} else if st, err := os.Stat(h.at(vyosScript)); err == nil && st.Mode()&0o111 != 0 {
+		c := exec.Command(h.at(vyosScript))
+		c.Env = []string{"PATH=" + path}
 		out, err := c.CombinedOutput() // what it leaves in the background runs on
 		h.say("bootup script ended: %v %s", err, strings.TrimSpace(string(out)))
 	}
@@ -390,7 +400,7 @@ func (r *router) relaying() error {
 		r.h.say("no relay: told to fail")
 		return nil
 	}
-	c := exec.Command(dhcrelay, args...)
+	c := exec.Command(cmp.Or(r.h.relay, dhcrelay), args...)
 	if err := c.Start(); err != nil {
 		return fmt.Errorf("starting dhcrelay: %w", err)
 	}
@@ -518,7 +528,7 @@ func (r *router) api(ctx context.Context) http.Handler {
 			}
 			r.mu.Unlock()
 			if !allowed {
-				give(http.StatusUnauthorized, nil, errors.New("Valid API key is required")) //nolint:staticcheck // VyOS's words
+				give(http.StatusUnauthorized, nil, refusal("Valid API key is required"))
 				return
 			}
 			if r.h.fails("api") {
@@ -530,7 +540,7 @@ func (r *router) api(ctx context.Context) http.Handler {
 			if err := json.Unmarshal(data, &ops); err != nil {
 				ops = make([]operation, 1)
 				if err := json.Unmarshal(data, &ops[0]); err != nil {
-					give(http.StatusBadRequest, nil, errors.New("Failed to parse JSON: "+err.Error())) //nolint:staticcheck // VyOS's words
+					give(http.StatusBadRequest, nil, refusal("Failed to parse JSON: "+err.Error()))
 					return
 				}
 			}
@@ -547,7 +557,7 @@ func (r *router) api(ctx context.Context) http.Handler {
 			return n != nil, http.StatusOK, nil
 		case "showConfig":
 			if n == nil {
-				return nil, http.StatusBadRequest, errors.New("Configuration under specified path is empty\n") //nolint:staticcheck // VyOS's words
+				return nil, http.StatusBadRequest, refusal("Configuration under specified path is empty\n")
 			}
 			if n.leaf { // shown below its own name
 				return object{n.name: n.json()}, http.StatusOK, nil
@@ -555,7 +565,7 @@ func (r *router) api(ctx context.Context) http.Handler {
 			return n.json(), http.StatusOK, nil
 		case "returnValue", "returnValues":
 			if n == nil || !n.leaf {
-				return nil, http.StatusBadRequest, errors.New("Path is not set or is not a leaf\n") //nolint:staticcheck // VyOS's words
+				return nil, http.StatusBadRequest, refusal("Path is not set or is not a leaf\n")
 			}
 			if ops[0].Op == "returnValue" {
 				return n.value(""), http.StatusOK, nil
@@ -574,7 +584,7 @@ func (r *router) api(ctx context.Context) http.Handler {
 				path = append(slices.Clone(path), op.Value)
 			}
 			if len(path) == 0 {
-				return nil, http.StatusBadRequest, errors.New("Malformed command: empty path") //nolint:staticcheck // VyOS's words
+				return nil, http.StatusBadRequest, refusal("Malformed command: empty path")
 			}
 			switch op.Op {
 			case "set":
@@ -589,7 +599,7 @@ func (r *router) api(ctx context.Context) http.Handler {
 			}
 		}
 		if r.h.fails("commit") {
-			return nil, http.StatusBadRequest, errors.New("Commit failed: told to fail") //nolint:staticcheck // VyOS's words
+			return nil, http.StatusBadRequest, refusal("Commit failed: told to fail")
 		}
 		if err := r.commit(ctx, config); err != nil {
 			return nil, http.StatusBadRequest, err
@@ -622,13 +632,14 @@ func (r *router) save() error {
 	var b strings.Builder
 	r.config.write(&b, "")
 	b.WriteString("\n\n" + r.footer)
-	if err := os.MkdirAll(vyosEtc, 0o2775); err != nil {
+	config := r.h.at(vyosConfig)
+	if err := os.MkdirAll(filepath.Dir(config), 0o2775); err != nil {
 		return err
 	}
-	if err := os.WriteFile(vyosConfig+".new", []byte(b.String()), 0o660); err != nil {
+	if err := os.WriteFile(config+".new", []byte(b.String()), 0o660); err != nil {
 		return err
 	}
-	if err := os.Rename(vyosConfig+".new", vyosConfig); err != nil {
+	if err := os.Rename(config+".new", config); err != nil {
 		return err
 	}
 	unix.Sync()

@@ -9,6 +9,12 @@ import (
 	"strings"
 )
 
+// refusal is an error in VyOS's own words.
+type refusal string
+
+// Error implements error.
+func (r refusal) Error() string { return string(r) }
+
 // vnode is a node of a VyOS configuration. Of "ethernet eth0 { … }" the node ethernet is a tag node with the child eth0.
 type vnode struct {
 	name   string
@@ -250,7 +256,7 @@ func lookup(path []string) (known, tag bool, leaf string) {
 
 // set adds a path; its last word may be a leaf's value.
 func (n *vnode) set(path []string) error {
-	bad := func() error { return fmt.Errorf("Configuration path: [%s] is not valid", strings.Join(path, " ")) } //nolint:staticcheck // VyOS's words
+	bad := func() error { return refusal("Configuration path: [" + strings.Join(path, " ") + "] is not valid") }
 	for i := range path {
 		known, tag, leaf := lookup(path[:i+1])
 		if !known {
@@ -305,9 +311,9 @@ func (n *vnode) verify() error {
 	if r := n.at("service", "dhcp-relay"); r != nil && r.at("disable") == nil {
 		switch {
 		case len(r.all("server")) == 0:
-			return errors.New("No DHCP relay server(s) configured.\nAt least one DHCP relay server required.") //nolint:staticcheck // VyOS's words
+			return refusal("No DHCP relay server(s) configured.\nAt least one DHCP relay server required.")
 		case len(r.all("listen-interface"))+len(r.all("upstream-interface"))+len(r.all("interface")) == 0:
-			return errors.New("Interface(s) or listen and upstream interfaces must be specified") //nolint:staticcheck // VyOS's words
+			return refusal("Interface(s) or listen and upstream interfaces must be specified")
 		}
 		for _, s := range r.all("server") {
 			if net.ParseIP(s) == nil {

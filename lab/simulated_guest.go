@@ -1,0 +1,144 @@
+package lab
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/diskfs/go-diskfs/backend/file"
+	"github.com/diskfs/go-diskfs/filesystem/ext4"
+)
+
+// productOf tells by a kernel command line whose kernel it is: talos, harvester or "".
+func productOf(cmdline string) string {
+	switch {
+	case strings.Contains(cmdline, "talos.platform="):
+		return "talos"
+	case strings.Contains(cmdline, "harvester.install."):
+		return "harvester"
+	}
+	return ""
+}
+
+// productOn tells what is installed on a disk, and with which kernel command line its loader starts it.
+func productOn(path string) (product, cmdline string) {
+	f, err := os.Open(path)
+	if err != nil {
+		return "", ""
+	}
+	defer f.Close() // only read from
+	parts, err := partitions(f)
+	if err != nil {
+		return "", ""
+	}
+	has := map[string]bool{}
+	for _, p := range parts {
+		has[p.name] = true
+	}
+	switch {
+	case has["META"] && has["STATE"]:
+		return "talos", "talos.platform=metal"
+	case has["META"] && has["BOOT"]:
+		return "talos", "talos.platform=nocloud"
+	case has["oem"] && has["persistent"]:
+		return "harvester", "root=LABEL=COS_STATE"
+	case has["persistence"]:
+		return "vyos", "boot=live vyos-union=/boot/" + VyOSVersion
+	}
+	return "", ""
+}
+
+// runGuest runs a stand-in guest as a process on the machine's disks: the same program that is PID 1 of real ones.
+func (l *life) runGuest(product, cmdline string) ending {
+	m := l.sim.m
+	args := []string{"-product=" + product, "-cmdline=" + cmdline, "-serial=" + m.spec.Serial, "-uuid=" + m.spec.UUID}
+	for path, serial := range m.devices() {
+		args = append(args, "-disk="+path+"="+m.DiskPathOf(serial)+",serial="+serial)
+	}
+	if product == "vyos" {
+		root, err := m.vyosRoot()
+		if err != nil {
+			l.say("LAB-SIM system: %v", err)
+			return noBoot
+		}
+		args = append(args, "-root="+root, "-dhcrelay="+filepath.Join(PackageDir("relay"), "usr/sbin/dhcrelay"))
+	}
+	c := m.lab.Command(l.ctx, m.Namespace(), m.spec.Guest, args...)
+	out := &agentOutput{console: l.console}
+	c.Stdout, c.Stderr = out, out
+	if err := c.Start(); err != nil {
+		l.say("LAB-SIM starting the guest: %v", err)
+		<-l.ctx.Done()
+		return cutOff
+	}
+	err := c.Wait() // it is killed with the power
+	if l.ctx.Err() != nil {
+		return cutOff
+	}
+	switch end := out.ending(); {
+	case err == nil && end == "reboot":
+		return rebooted
+	case err == nil && end == "poweroff":
+		return switchedOff
+	}
+	l.say("LAB-SIM the guest ended: %v", err)
+	<-l.ctx.Done()
+	return cutOff
+}
+
+// vyosRoot is the folder that plays the root file system of a simulated router. It is made anew when the configuration that
+// was injected into the disk is another than before; what the router saved since then is in the folder alone.
+func (m *Machine) vyosRoot() (string, error) {
+	const etc = "opt/vyatta/etc/config"
+	from := "boot/" + VyOSVersion + "/rw/" + etc + "/"
+	found := map[string][]byte{}
+	f, err := os.Open(m.DiskPath())
+	if err != nil {
+		return "", err
+	}
+	defer f.Close() // only read from
+	parts, err := partitions(f)
+	if err != nil {
+		return "", err
+	}
+	for _, p := range parts {
+		if p.name != "persistence" {
+			continue
+		}
+		fs, err := ext4.Read(file.New(f, true), p.size, p.start, 512)
+		if err != nil {
+			return "", fmt.Errorf("reading the partition persistence: %w", err)
+		}
+		for _, name := range []string{"config.boot", "scripts/vyos-postconfig-bootup.script"} {
+			if b, err := fs.ReadFile(from + name); err == nil { // each may be missing
+				found[name] = b
+			}
+		}
+	}
+	h := sha256.New()
+	for _, name := range []string{"config.boot", "scripts/vyos-postconfig-bootup.script"} {
+		h.Write(append(found[name], 0))
+	}
+	sum := []byte(hex.EncodeToString(h.Sum(nil)))
+	root := m.path("vyos")
+	if b, err := os.ReadFile(filepath.Join(root, "sum")); err == nil && bytes.Equal(b, sum) {
+		return root, nil
+	}
+	if err := os.RemoveAll(root); err != nil {
+		return "", err
+	}
+	put := func(name string, b []byte) error {
+		path := filepath.Join(root, name)
+		return errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, b, 0o755))
+	}
+	err = errors.Join(put("opt/vyatta/etc/config.boot.default", []byte(vyosDefault)), os.MkdirAll(filepath.Join(root, "var/lib"), 0o755))
+	for name, b := range found {
+		err = errors.Join(err, put(filepath.Join(etc, name), b))
+	}
+	return root, errors.Join(err, put("sum", sum))
+}
