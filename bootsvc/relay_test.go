@@ -313,6 +313,7 @@ func within(t *testing.T, ns string, args ...string) string {
 // unprivileged copies this program where everybody may run it.
 func unprivileged(t *testing.T) string {
 	t.Helper()
+	//nolint:usetesting // another user has to reach it
 	dir, err := os.MkdirTemp("", "ingot-relay-")
 	if err != nil {
 		t.Fatal(err)

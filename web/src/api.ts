@@ -49,7 +49,7 @@ export interface Status {
   version?: string;
   uptimeSeconds?: number;
   temporal?: { ready: boolean; address?: string; ui?: string; error?: string };
-  netboot?: { interfaces?: unknown[] | null; off?: boolean; message?: string };
+  netboot?: { interfaces?: unknown[] | null; relays?: string[]; off?: boolean; message?: string };
   machines?: number;
   openWorkflows?: number;
   secrets?: string;

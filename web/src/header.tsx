@@ -17,7 +17,7 @@ export function web(u: string | undefined): string {
 export function Header({ store }: { store: Store }) {
   const s = store.status;
   const t = s?.temporal;
-  const off = s?.netboot?.off || (s?.netboot !== undefined && (s.netboot.interfaces?.length ?? 0) === 0);
+  const off = s?.netboot?.off || (s?.netboot !== undefined && (s.netboot.interfaces?.length ?? 0) + (s.netboot.relays?.length ?? 0) === 0);
   return (
     <>
       <header>
@@ -31,7 +31,7 @@ export function Header({ store }: { store: Store }) {
               {t?.ready ? "up" : "down"}
             </Pill>
             <Pill id="dhcp" good={!off} name="DHCP">
-              {off ? "off" : (s.netboot?.interfaces ?? []).map(face).filter(Boolean).join(", ") || "on"}
+              {off ? "off" : [...(s.netboot?.interfaces ?? []), ...(s.netboot?.relays ?? []).map((r) => `relay ${r}`)].map(face).filter(Boolean).join(", ") || "on"}
             </Pill>
             {web(t?.ui) && (
               <a href={web(t?.ui)} target="_blank" rel="noreferrer">
