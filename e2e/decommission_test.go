@@ -102,6 +102,8 @@ func TestDecommission(t *testing.T) {
 	require.Error(t, err, "Temporal's own command goes around the API, and not around this")
 	require.Contains(t, out+err.Error(), "quarantined")
 
+	s.walkPage(ctx, t, see(`[data-machine="worn"]`), click(`[data-machine="worn"] a`), see(`[data-panel="worn"] [data-choice="release"]`), see(`[data-panel="worn"] [data-choice="decommission"]`))
+
 	// A person has changed the disk.
 	require.NoError(t, undo())
 	s.must(ctx, t, "machine", "release", "worn", "--yes")

@@ -73,7 +73,10 @@ func TestRecover(t *testing.T) {
 	require.Contains(t, status, "two waits for a person")
 	t.Log(status)
 
-	// What the page is made of: the machine's panel shows the question.
+	// The page has the same in its table, and the question in the machine's panel.
+	s.walkPage(ctx, t, see(`[data-operation="recover/flood"]`), click(`[data-operation="recover/flood"] *`), see(`[data-operation-panel="recover/flood"]`),
+		see(`[data-operation-step="one"][data-step-state="done"]`), see(`[data-operation-step="three"][data-step-state="done"]`),
+		see(`[data-operation-step="two"][data-step-state="waiting"]`), click(`[data-machine="two"] a`), see(`[data-panel="two"] [data-question]`))
 	var views struct {
 		Items []struct {
 			Name     string
