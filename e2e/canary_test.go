@@ -28,6 +28,7 @@ import (
 	_ "github.com/mattn/go-sqlite3"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ingotmetal/ingot/internal/notify"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/lab"
 	"github.com/ingotmetal/ingot/workflows"
@@ -174,7 +175,12 @@ func TestS10S25S44Canaries(t *testing.T) {
 	watch := watchProcesses(t)
 	image, err := lab.SimImage(ctx, testWriter{t})
 	require.NoError(t, err)
-	s, err := NewSite(ctx, Options{Root: "..", Dir: keepDir(t), Top: "images: {fetch_hosts: [" + lab.DirectGateway + "]}\n"})
+	// Somebody outside is told what needs a person; the address holds a token.
+	told := &told{secret: newCanary() + newCanary(), token: newCanary()}
+	secretFile := filepath.Join(t.TempDir(), "notify")
+	require.NoError(t, os.WriteFile(secretFile, []byte(told.secret), 0o600))
+	s, err := NewSite(ctx, Options{Root: "..", Dir: keepDir(t), Top: "images: {fetch_hosts: [" + lab.DirectGateway + "]}\n" +
+		"notify: {url: \"http://" + toldAt + "/" + told.token + "\", secret_file: " + secretFile + "}\n"})
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		if t.Failed() {
@@ -183,8 +189,9 @@ func TestS10S25S44Canaries(t *testing.T) {
 		require.NoError(t, s.Close())
 	})
 	stream := s.stream(ctx, t)
+	s.listenForNotices(ctx, t, told)
 
-	secrets := map[string]string{}
+	secrets := map[string]string{"what notices are signed with": told.secret, "the token in the address of notices": told.token}
 	secret := func(what string) string { secrets[what] = newCanary(); return secrets[what] }
 	label, literal := newCanary(), canary{what: "a template's environment", text: []byte(newCanary())}
 
@@ -283,6 +290,7 @@ tasks:
 	}
 	require.Contains(t, string(found["serial/bad"]), "ommand line: ", "a kernel has printed its command line")
 	found["stream"] = stream()
+	found["notice"] = told.await(ctx, t, inventory.NoticeFailed, inventory.NoticeWaiting)
 	nonces := s.nonces(t)
 	require.NoError(t, bad.PowerOff(ctx))
 	s.files(t, found, "live")
@@ -303,7 +311,8 @@ tasks:
 			"history/", "raw-history/", "describe/", "list", "query/", "cli/", "rest/", "stream", "script/", "file/live/ingot.log", "file/live/state/ingot/ingot.db", "file/stopped/state/ingot/ingot.db",
 			"file/stopped/state/ingot/temporal", "dump/ingot.db", "dump/temporal", "vacuumed/ingot.db", "vacuumed/temporal", "serial/good", "argv/worker-agent",
 		}},
-		{canary{what: "machine name", text: []byte(names["bad"])}, []string{"serial/bad", "history/"}},
+		{canary{what: "machine name", text: []byte(names["bad"])}, []string{"serial/bad", "history/", "notice"}},
+		{canary{what: "machine name", text: []byte(names["refused"])}, []string{"notice"}},
 		{canary{what: "label", text: []byte(label)}, []string{"rest/", "cli/", "dump/ingot.db", "file/live/state/ingot/ingot.db"}},
 		{canary{what: "BMC user", text: []byte(good.Spec().BMCUser)}, []string{"argv/ipmitool"}},
 		{canary{what: "environment", text: []byte(env)}, []string{"environ/ingot", "environ/temporal"}},
@@ -422,6 +431,72 @@ func (s *Site) guarded(ctx context.Context, t *testing.T, file, password string)
 	go func() { _ = server.Serve(l) }() // ends with Close
 	return func(password string) string {
 		return fmt.Sprintf("http://ingot:%s@%s/%s", password, l.Addr(), filepath.Base(file))
+	}
+}
+
+// toldAt is where notices go.
+const toldAt = lab.DirectGateway + ":9099"
+
+// told is somebody who gets notices.
+type told struct {
+	secret, token string
+
+	mu     sync.Mutex
+	bodies []byte
+	events map[string]int
+	bad    []error
+}
+
+// listenForNotices takes them, and refuses the first: it is sent again.
+func (s *Site) listenForNotices(ctx context.Context, t *testing.T, x *told) {
+	t.Helper()
+	l, err := s.Listen(ctx, lab.Router, toldAt)
+	require.NoError(t, err)
+	x.events = map[string]int{}
+	server := &http.Server{ReadHeaderTimeout: 10 * time.Second, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		var n inventory.Notice
+		if err == nil {
+			err = notify.Verify([]byte(x.secret), r.Header, body, time.Now(), time.Minute)
+		}
+		if err == nil {
+			err = json.Unmarshal(body, &n)
+		}
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		if err != nil {
+			x.bad = append(x.bad, err)
+		}
+		first := len(x.bodies) == 0
+		if x.bodies = append(append(x.bodies, body...), '\n'); first {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return
+		}
+		x.events[n.Event]++
+	})}
+	t.Cleanup(func() { require.NoError(t, server.Close()) })
+	go func() { _ = server.Serve(l) }() // ends with Close
+}
+
+// await returns all that came, once each of the events has.
+func (x *told) await(ctx context.Context, t *testing.T, events ...string) []byte {
+	t.Helper()
+	for {
+		x.mu.Lock()
+		missing := slices.ContainsFunc(events, func(e string) bool {
+			return x.events[e] == 0 && (e != inventory.NoticeWaiting || x.events[inventory.NoticeBMC] == 0)
+		})
+		bodies, bad := slices.Clone(x.bodies), slices.Clone(x.bad)
+		x.mu.Unlock()
+		require.Empty(t, bad)
+		if !missing {
+			return bodies
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatalf("not all of %v was told: %s", events, bodies)
+		case <-time.After(100 * time.Millisecond):
+		}
 	}
 }
 

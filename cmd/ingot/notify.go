@@ -26,15 +26,14 @@ receiver and the secret stand under notify: in the server's configuration.`,
 			if err != nil {
 				return err
 			}
-			a, err := ask[struct {
+			type answer struct {
 				ID string `json:"id"`
-			}](cmd.Context(), c, "POST", path("notices", "test"), nil)
+			}
+			a, err := ask[answer](cmd.Context(), c, "POST", path("notices", "test"), nil)
 			if err != nil {
 				return err
 			}
-			return show(cmd, o, a, func(w io.Writer, x struct {
-				ID string `json:"id"`
-			}) error {
+			return show(cmd, o, a, func(w io.Writer, x answer) error {
 				_, err := fmt.Fprintf(w, "The receiver took notice %s.\n", x.ID)
 				return err
 			})

@@ -3,7 +3,6 @@ package documents
 import (
 	"crypto/x509"
 	"encoding/pem"
-	"errors"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -339,6 +338,9 @@ func TestS25NoSecretInMessages(t *testing.T) {
 	spoil := func(doc string) []string {
 		out := []string{doc}
 		for i, l := range strings.Split(doc, "\n") {
+			if len(doc) > 5000 && i%5 != 0 && !strings.Contains(l, canary) {
+				continue // Talos' is long, and its loader thorough
+			}
 			lines := strings.Split(doc, "\n")
 			for _, with := range []string{l + " spoiled", strings.Replace(l, ": ", ": [spoiled, ", 1), strings.Replace(l, ":", "x:", 1), "", l + "\n" + l, "token: {a: " + canary + "}"} {
 				lines[i] = with
@@ -362,27 +364,17 @@ func TestS25NoSecretInMessages(t *testing.T) {
 			require.Contains(t, doc, canary)
 			refused := 0
 			for _, bad := range spoil(doc) {
-				err := Check(c.kind, name, []byte(bad))
-				if err != nil {
+				p, warnings := check(c.kind, name, []byte(bad))
+				if len(p) > 0 {
 					refused++
-					var p inventory.Problems
-					require.True(t, errors.As(err, &p))
 				}
-				for _, p := range append(problemsOf(err), Warnings(c.kind, name, []byte(bad))...) {
+				for _, p := range append(p, warnings...) {
 					require.NotContains(t, p.String(), canary)
 				}
 			}
 			require.Greater(t, refused, 20)
 		})
 	}
-}
-
-func problemsOf(err error) inventory.Problems {
-	var p inventory.Problems
-	if err == nil || !errors.As(err, &p) {
-		return nil
-	}
-	return p
 }
 
 func FuzzVyOS(f *testing.F) {

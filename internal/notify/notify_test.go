@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"io"
 	"log"
@@ -252,7 +253,8 @@ func TestAtLeastOnceOverRestarts(t *testing.T) {
 		stop := s.run()
 		require.Eventually(t, func() bool {
 			counts, err := s.store.Notices(t.Context())
-			return err == nil && attempts() == n && counts.Waiting == 1 && strings.Contains(counts.Error, "503")
+			_, next := s.store.NextNotice(t.Context())
+			return err == nil && attempts() == n && counts.Waiting == 1 && strings.Contains(counts.Error, "503") && errors.Is(next, inventory.ErrNotFound)
 		}, 30*time.Second, 5*time.Millisecond)
 		stop()
 		require.NoError(t, s.store.Close())
