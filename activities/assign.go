@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/ingotmetal/ingot/action"
@@ -17,6 +19,9 @@ type AssignRequest struct {
 	Boot  int             `json:"boot"`
 	Key   action.Key      `json:"key"`
 	Disk  *action.Disk    `json:"disk,omitempty"`
+	// Next: the action takes the machine to the plan's installer, whose boot is
+	// allowed for so long when it reports success.
+	Next time.Duration `json:"next,omitempty"`
 }
 
 // Assign writes the assignment where the agent's long poll finds it. Writing
@@ -52,6 +57,7 @@ func (a *Activities) assign(ctx context.Context, q AssignRequest) error {
 	if err != nil {
 		return err
 	}
+	x = a.fromHere(x, plan.ImagesURL)
 	native, _ := action.Native(x.Image)
 	if q.Disk != nil && native == action.Image2Disk {
 		// From the first assignment on the disk may hold what this run wrote.
@@ -63,7 +69,33 @@ func (a *Activities) assign(ctx context.Context, q AssignRequest) error {
 	if payload.Signed, err = a.sign(q, plan, payload); err != nil {
 		return err
 	}
-	return a.Assignments.Assign(ctx, inventory.Assignment{Owner: q.Owner, Boot: q.Boot, Key: q.Key, State: action.Pending, Payload: payload})
+	row := inventory.Assignment{Owner: q.Owner, Boot: q.Boot, Key: q.Key, State: action.Pending, Payload: payload}
+	if q.Next > 0 {
+		row.NextUntil = a.Now().Add(q.Next)
+	}
+	return a.Assignments.Assign(ctx, row)
+}
+
+// fromHere has an action fetch its images where they lie now; then they lay at
+// an address that the site may have left.
+func (a *Activities) fromHere(x action.Action, then string) action.Action {
+	if a.Site.ImageURL == nil || then == "" || x.Environment == nil && x.Command == nil {
+		return x
+	}
+	now := a.Site.ImageURL()
+	if now == then {
+		return x
+	}
+	moved := func(s string) string { return strings.ReplaceAll(s, then+"/", now+"/") }
+	env := make(map[string]string, len(x.Environment))
+	for k, v := range x.Environment {
+		env[k] = moved(v)
+	}
+	x.Environment, x.Command = env, slices.Clone(x.Command)
+	for i, c := range x.Command {
+		x.Command[i] = moved(c)
+	}
+	return x
 }
 
 // sign makes the order that the agent checks before it carries payload out. A

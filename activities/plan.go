@@ -179,7 +179,7 @@ func (a *Activities) render(ctx context.Context, q PlanRequest, m inventory.Mach
 			r.GlobalTimeout += wipe.Timeout
 		}
 	}
-	plan := inventory.Plan{Run: q.Run, Actions: r.Actions, GlobalTimeout: r.GlobalTimeout, DiskAlias: r.DiskAlias}
+	plan := inventory.Plan{Run: q.Run, Actions: r.Actions, GlobalTimeout: r.GlobalTimeout, DiskAlias: r.DiskAlias, ImagesURL: d.ImagesURL}
 	if err := a.installer(ctx, m, r, &plan); err != nil {
 		return inventory.Plan{}, err
 	}

@@ -77,15 +77,17 @@ type Workflow struct {
 	Message string `json:"message,omitempty"`
 	Next    string `json:"next,omitempty"`
 	// Question is what a person is asked while Phase is waiting-for-person.
-	Question *Question       `json:"question,omitempty"`
-	Actions  []ActionRecord  `json:"actions"`
-	Disk     *action.Disk    `json:"disk,omitempty"`     // as bound
-	Digest   string          `json:"digest,omitempty"`   // of the plan
-	Evidence string          `json:"evidence,omitempty"` // phone-home | webhook | talos | person | weak
-	Input    json.RawMessage `json:"input,omitempty"`
-	Started  time.Time       `json:"started"`
-	Ended    time.Time       `json:"ended,omitzero"`
-	Updated  time.Time       `json:"updated"`
+	Question *Question      `json:"question,omitempty"`
+	Actions  []ActionRecord `json:"actions"`
+	Disk     *action.Disk   `json:"disk,omitempty"`     // as bound
+	Digest   string         `json:"digest,omitempty"`   // of the plan
+	Evidence string         `json:"evidence,omitempty"` // phone-home | webhook | talos | person | weak
+	// Installer: the machine boots another installer after the actions.
+	Installer bool            `json:"installer,omitempty"`
+	Input     json.RawMessage `json:"input,omitempty"`
+	Started   time.Time       `json:"started"`
+	Ended     time.Time       `json:"ended,omitzero"`
+	Updated   time.Time       `json:"updated"`
 	// Retrying is what fails and is tried again at this moment. The API fills it
 	// in; it is never stored, for it may be the store that fails.
 	Retrying []string `json:"retrying,omitempty"`
@@ -135,6 +137,9 @@ type Plan struct {
 	GlobalTimeout action.Seconds  `json:"globalTimeout"`
 	// DiskAlias is the path by which machine and template name the disk.
 	DiskAlias string `json:"diskAlias,omitempty"`
+	// ImagesURL is where images lay when it was made: the site may have moved to
+	// another address since.
+	ImagesURL string `json:"imagesURL,omitempty"`
 	// Installer is what the machine boots after the actions, nil for none, and
 	// Documents what it reads.
 	Installer *Installer `json:"installer,omitempty"`
@@ -144,11 +149,15 @@ type Plan struct {
 // An Assignment is an attempt at an action as the agent's poll reads it.
 type Assignment struct {
 	Owner
-	Boot      int
-	Key       action.Key
-	Payload   action.Assignment // sealed in the store
-	State     action.State
-	StopAt    time.Time // zero, or when the agent was told to stop
+	Boot    int
+	Key     action.Key
+	Payload action.Assignment // sealed in the store
+	State   action.State
+	StopAt  time.Time // zero, or when the agent was told to stop
+	// NextUntil: with its success the next boot begins, an installer's, and is
+	// allowed until then; zero: not so. Its agent restarts the machine as soon as
+	// the report is acknowledged, and nobody else could be quick enough.
+	NextUntil time.Time
 	Delivered time.Time
 }
 
