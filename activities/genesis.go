@@ -94,6 +94,17 @@ func (a *Activities) ReadLab(ctx context.Context, q LabRequest) (LabTable, error
 	if err != nil {
 		return LabTable{}, fail(err)
 	}
+	for _, typ := range []string{"Genesis", "Migrate"} {
+		open, err := a.Operations.Operations(ctx, inventory.OperationFilter{Type: typ, Open: true})
+		if err != nil {
+			return LabTable{}, fail(err)
+		}
+		for _, o := range open {
+			if o.Run != q.Run && o.ID != q.operation() && (lab.Migrate == nil || o.ID != "migrate/"+lab.Migrate.Target) {
+				return LabTable{}, fail(fmt.Errorf("%s is under way (ingot operation get %s): %w", o.ID, o.ID, inventory.ErrConflict))
+			}
+		}
+	}
 	done, err := a.doneBefore(ctx, q)
 	if err != nil {
 		return LabTable{}, fail(err)
@@ -402,12 +413,18 @@ func outcomeOfOperation(o inventory.Operation) Outcome {
 // RunNow tells how a machine's run stands.
 func (a *Activities) RunNow(ctx context.Context, run string) (Outcome, error) {
 	w, err := a.Records.Workflow(ctx, run)
+	if errors.Is(err, inventory.ErrNotFound) {
+		return Outcome{Run: run, Message: "it has recorded nothing"}, nil
+	}
 	return outcomeOf(w), fail(err)
 }
 
 // OperationNow tells how an operation stands.
 func (a *Activities) OperationNow(ctx context.Context, run string) (Outcome, error) {
 	o, err := a.Labs.Operation(ctx, run)
+	if errors.Is(err, inventory.ErrNotFound) {
+		return Outcome{Run: run, Message: "it has recorded nothing"}, nil
+	}
 	return outcomeOfOperation(o), fail(err)
 }
 
@@ -423,7 +440,8 @@ func (a *Activities) OpenOperation(ctx context.Context, id string) (string, erro
 	return list[0].Run, nil
 }
 
-// InstalledRequest asks whether an operation has installed a machine.
+// InstalledRequest asks whether an operation has installed a machine, or is
+// about to.
 type InstalledRequest struct {
 	Machine string    `json:"machine"`
 	Parent  string    `json:"parent"` // workflow id of the operation
@@ -431,10 +449,11 @@ type InstalledRequest struct {
 }
 
 // Installed returns the machine's latest run, if the operation started it, not
-// before the given time, and it has succeeded.
+// before the given time, and it has succeeded or goes on: one look, so that none
+// can end unseen between two.
 func (a *Activities) Installed(ctx context.Context, q InstalledRequest) (OwnRun, error) {
 	w, err := a.Operations.LatestWorkflow(ctx, q.Machine)
-	if errors.Is(err, inventory.ErrNotFound) || err == nil && (w.State != inventory.StateSuccess || w.Started.Before(q.Since)) {
+	if errors.Is(err, inventory.ErrNotFound) || err == nil && (inventory.Final(w.State) && w.State != inventory.StateSuccess || w.Started.Before(q.Since)) {
 		return OwnRun{}, nil
 	}
 	if err != nil {

@@ -52,6 +52,7 @@ func (a *Activities) DeployTarget(ctx context.Context, q LabRequest) error {
 		return fail(err)
 	}
 	// The manifest first: the Secret lies in its namespace, and its pod waits for the Secret.
+	// The manifest makes the namespace of the Secret, and its pod waits for it.
 	names, err := a.Kubernetes.Apply(ctx, k, inventory.NewSecret(lab.Migrate.Manifest+"\n---\n"+secret.Reveal()))
 	a.Log.Info("standby deployed", "peer", lab.Migrate.Target, "objects", names)
 	return fail(err)

@@ -138,7 +138,8 @@ func (g *bootstrap) deeds(r *step, s activities.LabStep, t activities.LabTable) 
 }
 
 // install has the step's machine installed by a run of its own. One that this
-// Genesis has installed already is left alone, unless the step was undone since.
+// Genesis has installed already is left alone, and one that is under way is
+// followed, unless the step was undone since.
 func (g *bootstrap) install(ctx workflow.Context, row *inventory.OperationStep, s activities.LabStep) error {
 	if !g.anew[s.Machine] {
 		var last activities.OwnRun
@@ -147,20 +148,23 @@ func (g *bootstrap) install(ctx workflow.Context, row *inventory.OperationStep, 
 			return err
 		}
 		if last.Run != "" {
-			row.Run = last.Run
-			return nil
+			return g.followRun(ctx, row, s, last.Run)
 		}
 	}
 	in := ProvisionInput{Machine: s.Machine, HardwareMap: s.HardwareMap, Parent: g.record.ID}
-	run, err := g.startChild(ctx, ProvisionType, s.Machine, in)
+	// A cancellation while it begins must not leave behind a run that nobody
+	// knows. This context is never cancelled: the run would be, with it.
+	rest, _ := workflow.NewDisconnectedContext(ctx)
+	run, err := g.startChild(rest, ProvisionType, s.Machine, in)
 	if err != nil {
 		return err
 	}
 	delete(g.anew, s.Machine)
+	return g.followRun(ctx, row, s, run)
+}
+
+func (g *bootstrap) followRun(ctx workflow.Context, row *inventory.OperationStep, s activities.LabStep, run string) error {
 	row.Run = run
-	if err := g.write(ctx); err != nil {
-		return err
-	}
 	return g.follow(ctx, row, s, follower{id: MachineID(s.Machine), run: run, look: "ingot workflow get " + s.Machine, await: do.AwaitRun, now: do.RunNow})
 }
 
@@ -172,22 +176,20 @@ func (g *bootstrap) migrate(ctx workflow.Context, row *inventory.OperationStep, 
 		return err
 	}
 	id := MigrateID(g.target)
-	child := workflow.WithChildOptions(ctx, workflow.ChildWorkflowOptions{
+	rest, _ := workflow.NewDisconnectedContext(ctx)
+	child := workflow.WithChildOptions(rest, workflow.ChildWorkflowOptions{
 		WorkflowID: id, ParentClosePolicy: enums.PARENT_CLOSE_POLICY_ABANDON, WorkflowIDReusePolicy: enums.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE,
 	})
 	var begun workflow.Execution
-	err := workflow.ExecuteChildWorkflow(child, MigrateType, MigrateInput{Name: g.target, Target: g.target, Genesis: g.in.Name}).GetChildWorkflowExecution().Get(ctx, &begun)
+	err := workflow.ExecuteChildWorkflow(child, MigrateType, MigrateInput{Name: g.target, Target: g.target, Genesis: g.in.Name}).GetChildWorkflowExecution().Get(rest, &begun)
 	var under *temporal.ChildWorkflowExecutionAlreadyStartedError
 	if errors.As(err, &under) { // begun by an earlier run of this Genesis, or by a person: it is the same house that moves
-		err = workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, quick), do.OpenOperation, id).Get(ctx, &begun.RunID)
+		err = workflow.ExecuteActivity(workflow.WithActivityOptions(rest, quick), do.OpenOperation, id).Get(rest, &begun.RunID)
 	}
 	if err != nil {
 		return err
 	}
 	row.Run = begun.RunID
-	if err := g.write(ctx); err != nil {
-		return err
-	}
 	return g.follow(ctx, row, s, follower{id: id, run: begun.RunID, look: "ingot operation get " + id, await: do.AwaitOperation, now: do.OperationNow})
 }
 
@@ -203,6 +205,12 @@ type follower struct {
 // When the budget has passed, its record is read once more before a person is
 // asked. A cancellation is passed on, and the end awaited.
 func (g *bootstrap) follow(ctx workflow.Context, row *inventory.OperationStep, s activities.LabStep, f follower) error {
+	if err := g.write(ctx); err != nil {
+		if temporal.IsCanceledError(err) {
+			err = errors.Join(err, g.stop(ctx, f))
+		}
+		return err
+	}
 	left, known := s.Budget, ""
 	for {
 		began := workflow.Now(ctx)

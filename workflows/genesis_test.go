@@ -15,7 +15,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/mock"
 	"github.com/stretchr/testify/require"
+	"go.temporal.io/api/enums/v1"
 	"go.temporal.io/sdk/client"
 	"go.temporal.io/sdk/temporal"
 	"go.temporal.io/sdk/testsuite"
@@ -53,6 +55,10 @@ type house struct {
 	asks      map[string]string // machines whose run asks a person first
 	events    map[string]func() // called when a thing is done, before it is recorded
 	runs      int
+	said      []string                                                                           // by rows that wait
+	silent    bool                                                                               // nobody asks for an address any more
+	slow      time.Duration                                                                      // an installation
+	await     func(ctx context.Context, q activities.OutcomeRequest) (activities.Outcome, error) // instead of AwaitRun
 }
 
 func newHouse(t *testing.T) *house {
@@ -62,7 +68,7 @@ func newHouse(t *testing.T) *house {
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, store.Close()) })
 	h := &house{
-		Store: store, t: t, installed: map[string]bool{}, broken: map[string]error{}, once: map[string]bool{}, asks: map[string]string{}, events: map[string]func(){},
+		Store: store, t: t, installed: map[string]bool{}, broken: map[string]error{}, once: map[string]bool{}, asks: map[string]string{}, events: map[string]func(){}, slow: 5 * time.Millisecond,
 		answer: func(q inventory.Question) string { return q.Choices[len(q.Choices)-1] },
 	}
 	dir := filepath.Join("..", "deploy", "genesis")
@@ -76,7 +82,7 @@ func newHouse(t *testing.T) *house {
 		require.NoError(t, store.PutImage(t.Context(), inventory.Image{Name: i.Name, File: i.Name, Size: 1, SHA256: i.SHA256, Format: "raw"}, "test"))
 	}
 	h.do = &activities.Activities{
-		Machines: store, Catalogue: store, Grants: store, Agents: store, Assignments: store, Records: h, Operations: h, Labs: h, BMC: bmcs{h},
+		Machines: h, Catalogue: store, Grants: store, Agents: store, Assignments: store, Records: h, Operations: h, Labs: h, BMC: bmcs{h},
 		Presence: h, Relays: h, Routers: routers{h}, Talos: nodes{h}, Kubernetes: kube{h}, Clusters: clusters{h}, Peers: peers{h},
 		Site:       activities.Site{ImageURL: func() string { return "http://10.0.0.1/images" }},
 		Log:        slog.New(slog.DiscardHandler),
@@ -100,6 +106,22 @@ func (h *house) fresh() {
 	h.env.RegisterWorkflowWithOptions(h.provision, workflow.RegisterOptions{Name: workflows.ProvisionType})
 	h.env.RegisterWorkflowWithOptions(h.migrate, workflow.RegisterOptions{Name: workflows.MigrateType})
 	h.env.RegisterWorkflowWithOptions(h.power, workflow.RegisterOptions{Name: workflows.BMCJobType})
+	// Whatever is waited for by the clock of this host fails at once here.
+	h.env.OnActivity(h.do.NodeAnswers, mock.Anything, mock.Anything).Return(func(ctx context.Context, q activities.LabRequest) error {
+		if found, _, err := h.Answers(ctx, h.address(q.Machine)); err != nil || !found {
+			return temporal.NewNonRetryableApplicationError("nobody answers", activities.TypeUnreachable, err)
+		}
+		return h.do.NodeAnswers(ctx, q)
+	})
+	if h.await != nil {
+		h.env.OnActivity(h.do.AwaitRun, mock.Anything, mock.Anything).Return(h.await)
+	}
+	h.env.OnActivity(h.do.RelayProven, mock.Anything, mock.Anything).Return(func(ctx context.Context, q activities.LabRequest) error {
+		if h.fails("relay") != nil {
+			return temporal.NewNonRetryableApplicationError("nobody was heard", activities.TypeUnreachable, nil)
+		}
+		return h.do.RelayProven(ctx, q)
+	})
 }
 
 func (h *house) run(in workflows.GenesisInput) (inventory.Operation, error) {
@@ -113,6 +135,11 @@ func (h *house) run(in workflows.GenesisInput) (inventory.Operation, error) {
 	require.NoError(h.t, err)
 	require.NotEmpty(h.t, list)
 	return list[0], h.env.GetWorkflowError()
+}
+
+func (h *house) address(machine string) netip.Addr {
+	m, _ := h.lab.Machine(machine)
+	return m.Address()
 }
 
 func (h *house) note(format string, args ...any) {
@@ -168,6 +195,12 @@ func (h *house) PutOperation(ctx context.Context, o inventory.Operation) error {
 			}, time.Minute)
 		}
 	}
+	for _, r := range o.Steps {
+		if r.State == inventory.StepWaiting && o.Question == nil {
+			h.said = append(h.said, fmt.Sprintf("%s %s %s %s", r.Name, r.State, r.Message, o.Next))
+			h.happens("waits " + r.Machine)
+		}
+	}
 	h.happens("at " + o.Step)
 	return nil
 }
@@ -187,10 +220,23 @@ func (h *house) provision(ctx workflow.Context, in workflows.ProvisionInput) (wo
 		w.Updated = workflow.Now(ctx)
 		return workflow.ExecuteLocalActivity(ctx, h.play, w).Get(ctx, nil)
 	}
-	if err := say(local); err != nil {
+	rest, done := workflow.NewDisconnectedContext(local)
+	defer done()
+	if err := say(rest); err != nil {
 		return workflows.Outcome{}, err
 	}
-	err := workflow.Sleep(ctx, 5*time.Millisecond)
+	if text := h.asks[in.Machine]; text != "" {
+		w.Message, w.Next = text, "ingot workflow powered-on "+in.Machine
+		if err := say(local); err != nil {
+			return workflows.Outcome{}, err
+		}
+		workflow.GetSignalChannel(ctx, workflows.SignalPoweredOn).Receive(ctx, nil)
+		w.Phase, w.Message, w.Next = inventory.PhaseDHCP, "waiting", ""
+		if err := say(local); err != nil {
+			return workflows.Outcome{}, err
+		}
+	}
+	err := workflow.Sleep(ctx, h.slow)
 	if err == nil {
 		err = h.fails("installing " + in.Machine)
 	}
@@ -202,8 +248,6 @@ func (h *house) provision(ctx workflow.Context, in workflows.ProvisionInput) (wo
 		w.State, w.Phase, w.Message = inventory.StateFailed, inventory.PhaseFailed, err.Error()
 	}
 	w.Ended = workflow.Now(ctx)
-	rest, done := workflow.NewDisconnectedContext(local)
-	defer done()
 	if e := say(rest); err == nil {
 		err = e
 	}
@@ -215,6 +259,7 @@ func (h *house) play(ctx context.Context, w inventory.Workflow) error {
 	// The clock of the test environment is not that of its activities.
 	if w.Seq == 1 {
 		h.note("install %s", w.Machine)
+		h.happens("installing " + w.Machine)
 	}
 	if inventory.Final(w.State) {
 		h.mu.Lock()
@@ -288,8 +333,18 @@ func (h *house) Answers(_ context.Context, a netip.Addr) (bool, string, error) {
 	return false, "", nil
 }
 
+// DisksWritten knows the disks of machines that were installed.
+func (h *house) DisksWritten(_ context.Context, machine string) (map[string]string, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if _, tried := h.installed[machine]; tried {
+		return map[string]string{"serial": "run"}, nil
+	}
+	return map[string]string{}, nil
+}
+
 func (h *house) Relayed(netip.Addr) time.Time {
-	if h.fails("relaying") != nil {
+	if h.silent {
 		return time.Time{}
 	}
 	return time.Now().Add(240 * time.Hour) // later than the router's installation by the skipping clock
@@ -365,9 +420,10 @@ func (k kube) Nodes(context.Context, inventory.Secret) ([]inventory.ClusterNode,
 	return []inventory.ClusterNode{{Name: "um760", Ready: true}}, nil
 }
 
-func (k kube) Apply(context.Context, inventory.Secret, inventory.Secret) ([]string, error) {
-	k.note("apply")
-	return nil, nil
+func (k kube) Apply(_ context.Context, _, manifest inventory.Secret) ([]string, error) {
+	require.Contains(k.t, manifest.Reveal(), "kind: Namespace")
+	require.Contains(k.t, manifest.Reveal(), "hush-standby")
+	return nil, k.fails("apply")
 }
 
 func (k kube) Delete(context.Context, inventory.Secret, inventory.Secret) ([]string, error) {
@@ -402,7 +458,7 @@ type peers struct{ *house }
 func (p peers) Known(context.Context, string) (bool, error) { return true, nil }
 
 func (p peers) Standby(context.Context, string, string) (inventory.Secret, error) {
-	return inventory.Secret{}, nil
+	return inventory.NewSecret("{apiVersion: v1, kind: Secret, metadata: {name: ingot-standby, namespace: ingot}, stringData: {token: hush-standby}}"), nil
 }
 
 func (p peers) Forget(context.Context, string) error { return nil }
@@ -472,11 +528,258 @@ func TestGenesisKeepsSecrets(t *testing.T) {
 	raw, err := json.Marshal([]any{o, table})
 	require.NoError(t, err)
 	var hush []string
-	hush = append(hush, h.lab.Router.Key.Reveal(), h.lab.Platform.Talosconfig.Reveal()[100:140], "hush-kubeconfig", "EXAMPLE-make-your-own")
+	hush = append(hush, h.lab.Router.Key.Reveal(), h.lab.Platform.Talosconfig.Reveal()[100:140], "hush-kubeconfig", "hush-standby", "EXAMPLE-make-your-own")
 	for _, m := range h.lab.Machines {
 		hush = append(hush, m.UserData.Reveal()[50:90])
 	}
 	for _, s := range hush {
 		require.NotContains(t, string(raw), s)
 	}
+}
+
+// Each step fails once: a person is asked, has it undone where it can be, and
+// has it tried again.
+func TestGenesisFailsAtEachStep(t *testing.T) {
+	for _, c := range []struct {
+		step, breaks string
+		undo         []string // what is seen of the undo; nil: none is offered
+		again        []string // what is done again
+	}{
+		{step: "preflight", breaks: "address 10.10.20.11"},
+		{"router", "installing vp6630", []string{}, []string{"install vp6630"}},
+		{"router", "router", []string{}, []string{"install vp6630"}},
+		{step: "relay", breaks: "BMC 10.10.20.22"},
+		{step: "relay", breaks: "relay"},
+		{"platform", "installing um760", []string{}, []string{"install um760"}},
+		{"platform", "talos", []string{}, []string{"install um760"}},
+		{step: "kubernetes", breaks: "bootstrap"},
+		{step: "kubernetes", breaks: "kubeconfig"},
+		{step: "kubernetes", breaks: "kubernetes"},
+		{"migrate", "migrating", []string{"delete"}, nil},
+		{"migrate", "apply", []string{"delete"}, nil},
+		{"create", "installing ms-02-a", []string{"ms-02-a off"}, []string{"install ms-02-a"}},
+		{step: "vip", breaks: "vip"},
+		{"join-ms-02-b", "installing ms-02-b", []string{"ms-02-b off"}, []string{"install ms-02-b"}},
+		{"join-ms-02-c", "cluster", []string{"ms-02-c off"}, []string{"install ms-02-c"}},
+		{step: "proven", breaks: "cluster"},
+	} {
+		t.Run(c.step+" "+c.breaks, func(t *testing.T) {
+			h := newHouse(t)
+			// The cluster answers from its first node on, and is asked in three steps.
+			h.events["at "+c.step] = func() { h.breaks(c.breaks, inventory.ErrRefused) }
+			if c.step == "preflight" {
+				h.breaks(c.breaks, inventory.ErrRefused)
+			}
+			h.answer = func(q inventory.Question) string {
+				h.mend(c.breaks)
+				if len(h.asked) == 1 && slices.Contains(q.Choices, workflows.Undo) {
+					return workflows.Undo
+				}
+				return workflows.Retry
+			}
+			o, err := h.run(workflows.GenesisInput{Name: "home"})
+			require.NoError(t, err)
+			require.Equal(t, all(inventory.StepDone), states(o))
+			require.Contains(t, h.asked[0].ID, c.step+".")
+			require.Contains(t, h.asked[0].Text, "step "+c.step+": ")
+			if c.undo == nil {
+				require.Len(t, h.asked, 1)
+				require.NotContains(t, h.asked[0].Choices, workflows.Undo)
+			} else {
+				require.Len(t, h.asked, 2, "once for the undo, once for what then")
+			}
+			rest := slices.Clone(h.did)
+			for _, x := range slices.Concat(c.undo, c.again) {
+				i := slices.Index(rest, x)
+				require.GreaterOrEqual(t, i, 0, "%q in %q", x, h.did)
+				rest = slices.Delete(rest, i, i+1)
+			}
+			require.ElementsMatch(t, deeds, rest)
+		})
+	}
+}
+
+// A step whose machine is installed and whose probe fails is not installed
+// again by a retry: the do looks first.
+func TestGenesisRetryLooksFirst(t *testing.T) {
+	h := newHouse(t)
+	h.breaks("talos", inventory.ErrRefused)
+	h.answer = func(inventory.Question) string {
+		h.mend("talos")
+		return workflows.Retry
+	}
+	o, err := h.run(workflows.GenesisInput{Name: "home"})
+	require.NoError(t, err)
+	require.Equal(t, all(inventory.StepDone), states(o))
+	require.Equal(t, deeds, h.did)
+	require.Len(t, h.asked, 1)
+}
+
+// The answer of a bootstrap was lost after it took effect: it is asked for
+// again, Talos says that it was done, and it was done once.
+func TestGenesisBootstrapsOnce(t *testing.T) {
+	h := newHouse(t)
+	h.once["answer of bootstrap"] = true
+	h.breaks("answer of bootstrap", inventory.ErrUnreachable)
+	_, err := h.run(workflows.GenesisInput{Name: "home"})
+	require.NoError(t, err)
+	require.Equal(t, deeds, h.did)
+	require.Equal(t, 2, h.boots)
+	require.Empty(t, h.asked)
+}
+
+// An operation that was aborted at a step is resumed there: what was done is
+// proven again and not done again, and the step itself goes on where it was.
+func TestGenesisResumesAfterAbort(t *testing.T) {
+	for _, step := range []struct{ name, breaks string }{
+		{"preflight", "address 10.10.20.11"},
+		{"router", "installing vp6630"},
+		{"platform", "talos"},
+		{"kubernetes", "bootstrap"},
+		{"migrate", "migrating"},
+		{"create", "installing ms-02-a"},
+		{"vip", "vip"},
+		{"join-ms-02-c", "installing ms-02-c"},
+	} {
+		t.Run(step.name, func(t *testing.T) {
+			h := newHouse(t)
+			h.breaks(step.breaks, inventory.ErrRefused)
+			h.answer = func(inventory.Question) string { return workflows.Abort }
+			o, err := h.run(workflows.GenesisInput{Name: "home"})
+			require.Error(t, err)
+			require.Equal(t, inventory.StateFailed, o.State)
+			at := slices.Index(whole, step.name)
+			require.Equal(t, step.name+" "+inventory.StepFailed, states(o)[at])
+			for _, s := range states(o)[at+1:] {
+				require.Contains(t, s, inventory.StepPending)
+			}
+			before := len(h.did)
+
+			h.mend(step.breaks)
+			o, err = h.run(workflows.GenesisInput{Name: "home", Resume: true})
+			require.NoError(t, err)
+			require.Equal(t, all(inventory.StepDone), states(o))
+			rest := slices.Clone(h.did)
+			if strings.HasPrefix(step.breaks, "installing ") {
+				rest = slices.Delete(rest, before-1, before) // the one that failed
+			}
+			require.Equal(t, deeds, rest)
+		})
+	}
+}
+
+// What was done and does not work any more is done again on resume.
+func TestGenesisResumeProvesAgain(t *testing.T) {
+	h := newHouse(t)
+	h.breaks("vip", inventory.ErrRefused)
+	h.answer = func(inventory.Question) string { return workflows.Abort }
+	_, err := h.run(workflows.GenesisInput{Name: "home"})
+	require.Error(t, err)
+	h.mend("vip")
+	h.mu.Lock()
+	h.installed["ms-02-a"] = false // it is dead
+	h.mu.Unlock()
+	h.silent = true
+	h.answer = func(q inventory.Question) string {
+		require.Contains(t, q.ID, "create.")
+		if len(h.asked) == 2 {
+			return workflows.Undo
+		}
+		return workflows.Retry
+	}
+	o, err := h.run(workflows.GenesisInput{Name: "home", Resume: true})
+	require.NoError(t, err)
+	require.Equal(t, all(inventory.StepDone), states(o))
+	require.Equal(t, append(deeds[:5:5], "ms-02-a off", "install ms-02-a", "install ms-02-b", "install ms-02-c"), h.did)
+}
+
+// While a machine's run waits for a person, the operation says so, and its
+// budget rests. When the run goes on, so does it.
+func TestGenesisSaysThatAMachineWaits(t *testing.T) {
+	h := newHouse(t)
+	h.asks["vp6630"] = "power it on now, with network boot (boot 1)"
+	h.events["waits vp6630"] = func() {
+		h.env.SignalWorkflowByID(workflows.MachineID("vp6630"), workflows.SignalPoweredOn, nil)
+	}
+	o, err := h.run(workflows.GenesisInput{Name: "home"})
+	require.NoError(t, err)
+	require.Equal(t, all(inventory.StepDone), states(o))
+	require.Contains(t, h.said, "router waiting power it on now, with network boot (boot 1) ingot workflow get vp6630")
+	require.Empty(t, o.Steps[1].Message)
+	require.Empty(t, o.Next)
+}
+
+// The budget of a step passes: the record of the run is read once more, and a
+// person is asked; a retry goes on with the run that is there.
+func TestGenesisBudgetPassed(t *testing.T) {
+	h := newHouse(t)
+	h.slow = 200 * time.Millisecond
+	late := temporal.NewTimeoutError(enums.TIMEOUT_TYPE_SCHEDULE_TO_CLOSE, nil)
+	h.await = func(ctx context.Context, q activities.OutcomeRequest) (activities.Outcome, error) {
+		if late != nil {
+			for {
+				if _, err := h.Workflow(ctx, q.Run); err == nil {
+					break
+				}
+			}
+			err := late
+			late = nil
+			return activities.Outcome{}, err
+		}
+		return h.do.AwaitRun(ctx, q)
+	}
+	h.answer = func(q inventory.Question) string {
+		require.Contains(t, q.Text, "step router: its budget of 45m0s has passed, and it is still in phase power: starting (ingot workflow get vp6630)")
+		return workflows.Retry
+	}
+	o, err := h.run(workflows.GenesisInput{Name: "home"})
+	require.NoError(t, err)
+	require.Equal(t, all(inventory.StepDone), states(o))
+	require.Len(t, h.asked, 1)
+	require.Equal(t, deeds, h.did, "the machine's run was not begun twice")
+}
+
+// A cancellation ends the run of the machine, takes the step back, and leaves
+// what is done.
+func TestGenesisCancelled(t *testing.T) {
+	h := newHouse(t)
+	// The environment does not let a child that was cancelled write its record.
+	h.await = func(ctx context.Context, q activities.OutcomeRequest) (activities.Outcome, error) {
+		if w, err := h.Workflow(ctx, q.Run); err == nil && !q.Asking {
+			w.State, w.Phase, w.Message, w.Seq = inventory.StateCancelled, inventory.PhaseCancelled, "cancelled", w.Seq+1
+			require.NoError(t, h.Store.PutWorkflow(ctx, w))
+		}
+		return h.do.AwaitRun(ctx, q)
+	}
+	h.events["installing ms-02-a"] = func() {
+		h.slow = time.Minute // of which 100 ms pass
+		h.env.RegisterDelayedCallback(h.env.CancelWorkflow, 100*time.Millisecond)
+	}
+	o, err := h.run(workflows.GenesisInput{Name: "home"})
+	var cancelled *temporal.CanceledError
+	require.ErrorAs(t, err, &cancelled)
+	require.Equal(t, inventory.StateCancelled, o.State)
+	require.Equal(t, "cancelled; what is done stays: preflight, router, relay, platform, kubernetes, migrate", o.Message)
+	require.Equal(t, "create "+inventory.StepUndone, states(o)[6])
+	require.Equal(t, "vip "+inventory.StepPending, states(o)[7])
+	require.Equal(t, "ms-02-a off", h.did[len(h.did)-1])
+	w, err := h.LatestWorkflow(t.Context(), "ms-02-a")
+	require.NoError(t, err)
+	require.Equal(t, inventory.StateCancelled, w.State)
+}
+
+// One Genesis at a time, whatever they are called, and by whatever way.
+func TestGenesisRefusesASecond(t *testing.T) {
+	h := newHouse(t)
+	require.NoError(t, h.Store.PutOperation(t.Context(), inventory.Operation{
+		Run: "other", ID: "genesis/other", Type: workflows.GenesisType, Name: "other", State: inventory.StateRunning, Started: time.Now(),
+	}))
+	_, err := h.run(workflows.GenesisInput{Name: "home"})
+	require.ErrorContains(t, err, "genesis/other is under way")
+	require.Empty(t, h.did)
+
+	h.fresh()
+	h.env.SetStartWorkflowOptions(client.StartWorkflowOptions{ID: "somewhere", TaskQueue: workflows.TaskQueue})
+	h.env.ExecuteWorkflow(workflows.Genesis, workflows.GenesisInput{Name: "home"})
+	require.ErrorContains(t, h.env.GetWorkflowError(), `must run under the id "genesis/home"`)
 }
