@@ -46,6 +46,9 @@ const (
 	EventOperator = "operator" // a write by a person
 )
 
+// ArmedForInstaller is the message of EventArmed when the boot is an installer's.
+const ArmedForInstaller = "for the installer"
+
 // An Event is what a machine or a workflow did, in order.
 type Event struct {
 	Seq     int64  `json:"seq" db:"seq"`

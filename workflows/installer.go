@@ -18,7 +18,7 @@ const typeInstallFailed = "InstallFailed"
 // handOver is carryOut for a plan with an installer: the agent carries out what
 // the plan has of actions, then the machine boots the installer.
 func (p *provision) handOver(ctx workflow.Context) error {
-	p.installer = false
+	p.installer, p.early = false, nil
 	if err := p.before(ctx); err != nil {
 		return err
 	}
@@ -79,8 +79,11 @@ func (p *provision) before(ctx workflow.Context) error {
 		return p.write(ctx)
 	}
 	a.State = action.Running
+	// The agent restarts the machine as soon as its report is stored; with the
+	// report the installer's boot is allowed, whatever this run is doing then.
 	k := p.key(last)
-	if err := p.assign(ctx, k); err != nil {
+	p.early = map[string]bool{}
+	if err := p.assignment(ctx, activities.AssignRequest{Owner: p.owner, Boot: p.boot, Key: k, Disk: p.disk, Next: reminder + beyond}); err != nil {
 		return err
 	}
 	if err := p.phase(ctx, inventory.PhaseReboot, "%s", a.Name); err != nil {
@@ -89,8 +92,17 @@ func (p *provision) before(ctx workflow.Context) error {
 	// The agent reports before it leaves. One that says nothing is left to
 	// whoever starts the machine by hand.
 	done := func() bool { _, ok := p.results[k]; return ok }
-	if _, err := p.await(ctx, a.Timeout.Duration()+grace, func() bool { return done() || p.conflict }); err != nil {
+	limit, began := a.Timeout.Duration()+grace, workflow.Now(ctx)
+	if ok, err := p.await(ctx, limit, func() bool { return done() || p.conflict }); err != nil {
 		return err
+	} else if !ok {
+		found, err := p.evidence(ctx, k, activities.Wait{Began: began, For: limit})
+		if err != nil {
+			return err
+		}
+		if found.Kind == activities.Report && !done() {
+			p.results[k] = ActionCompleted{Key: k, State: found.State, ExitCode: found.ExitCode, Message: found.Message}
+		}
 	}
 	if p.conflict {
 		return p.contested(ctx)

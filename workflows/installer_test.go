@@ -73,6 +73,15 @@ func (w *world) webhook(g inventory.Grant, failed bool, message string) {
 	})
 }
 
+// back ends Temporal's outage: what waits comes at once.
+func (w *world) back() {
+	w.down = false
+	for _, signal := range w.waiters {
+		signal()
+	}
+	w.waiters = nil
+}
+
 func (w *world) phases() []string {
 	var out []string
 	for _, m := range w.messages {
@@ -121,23 +130,37 @@ func TestTheAgentGoesBeforeTheInstaller(t *testing.T) {
 		require.Equal(t, 2, w.cycles)
 		w.closed()
 	})
-	t.Run("without a BMC", func(t *testing.T) {
-		w := newForeign(t, foreign+wipe, func(m *inventory.Machine) { m.BMC = nil })
-		w.noHome = true
-		w.after(time.Hour, w.boots)
-		agent := w.agentFor
-		w.agentFor = func(a inventory.Assignment) *action.Result {
-			if a.Payload.Leaving {
-				w.after(3*time.Minute, w.boots)
+	for name, x := range map[string]struct {
+		takes time.Duration // the machine, to restart
+		down  bool          // Temporal, for twenty minutes
+	}{
+		"without a BMC": {3 * time.Minute, false}, "without a BMC, by a quick machine": {0, false}, "without a BMC, all word of it at once": {0, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newForeign(t, foreign+wipe, func(m *inventory.Machine) { m.BMC = nil })
+			w.noHome = true
+			w.after(time.Hour, w.boots)
+			agent := w.agentFor
+			w.agentFor = func(a inventory.Assignment) *action.Result {
+				if a.Payload.Leaving {
+					w.after(time.Second, func() { // with its report
+						w.after(x.takes, w.boots)
+						if x.down {
+							w.down = true
+							w.after(20*time.Minute, w.back)
+						}
+					})
+				}
+				return agent(a)
 			}
-			return agent(a)
-		}
-		require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
-		require.Equal(t, []action.Key{{Epoch: 1, Action: 0, Attempt: 1}, {Epoch: 1, Action: 1, Attempt: 1}}, w.assigned)
-		require.Contains(t, w.messages, "power: power it on now, with network boot (boot 2)")
-		require.Equal(t, action.Success, w.record().Actions[1].State)
-		w.closed()
-	})
+			require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+			require.Equal(t, []action.Key{{Epoch: 1, Action: 0, Attempt: 1}, {Epoch: 1, Action: 1, Attempt: 1}}, w.assigned)
+			require.Contains(t, w.messages, "power: power it on now, with network boot (boot 2)")
+			require.Equal(t, action.Success, w.record().Actions[1].State)
+			require.Empty(t, w.asked)
+			w.closed()
+		})
+	}
 }
 
 func TestAFailedInstallerFailsTheRun(t *testing.T) {

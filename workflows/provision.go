@@ -115,6 +115,7 @@ func (p *provision) makePlan(ctx workflow.Context) error {
 	p.disk = p.plan.Disk
 	w := &p.record
 	w.Template, w.Image, w.Digest, w.Evidence = p.plan.Template, p.plan.Image, p.plan.Digest, p.plan.Evidence
+	w.Installer = p.plan.Installer != nil
 	for i, a := range p.plan.Actions {
 		rec := inventory.ActionRecord{Name: a.Name, Task: a.Task, Image: a.Image, Timeout: a.Timeout, State: action.Pending}
 		if i < p.plan.From {
@@ -375,8 +376,12 @@ func (p *provision) attempt(ctx workflow.Context, i int) (gone bool, err error) 
 }
 
 func (p *provision) assign(ctx workflow.Context, k action.Key) error {
+	return p.assignment(ctx, activities.AssignRequest{Owner: p.owner, Boot: p.boot, Key: k, Disk: p.disk})
+}
+
+func (p *provision) assignment(ctx workflow.Context, q activities.AssignRequest) error {
 	ctx = workflow.WithLocalActivityOptions(ctx, local)
-	return workflow.ExecuteLocalActivity(ctx, do.Assign, activities.AssignRequest{Owner: p.owner, Boot: p.boot, Key: k, Disk: p.disk}).Get(ctx, nil)
+	return workflow.ExecuteLocalActivity(ctx, do.Assign, q).Get(ctx, nil)
 }
 
 func (p *provision) completed(ctx workflow.Context, i int, d ActionCompleted) error {

@@ -54,15 +54,18 @@ type run struct {
 	poweredOn bool   // a person says so
 	installer bool   // what is booted now is the plan's installer, not the agent
 	said      string // by the installer, of its end
-	heard     map[string]bool
-	conflict  bool
-	fenced    bool // somebody else has taken the machine
-	held      bool // the server was restored from a backup in which this run was open
-	results   map[action.Key]ActionCompleted
-	idle      map[action.Key]bool
-	lost      map[action.Key]bool
-	decision  *Decision
-	deadline  time.Time
+	// early is what was heard of the boot after this one, nil where none can
+	// begin without the run.
+	early    map[string]bool
+	heard    map[string]bool
+	conflict bool
+	fenced   bool // somebody else has taken the machine
+	held     bool // the server was restored from a backup in which this run was open
+	results  map[action.Key]ActionCompleted
+	idle     map[action.Key]bool
+	lost     map[action.Key]bool
+	decision *Decision
+	deadline time.Time
 
 	// budget is what is left of the global timeout; it rests while a person is
 	// awaited. Zero means none.
@@ -200,8 +203,8 @@ func (r *run) hear(e Event) {
 	case inventory.EventPhoneHome:
 		r.heard[e.Kind] = true
 	case inventory.EventInstalled, inventory.EventInstallFailed:
-		if e.Boot == r.boot {
-			r.heard[e.Kind], r.said = true, e.Message
+		if r.ofThisBoot(e) {
+			r.said = e.Message
 		}
 	case inventory.EventFenced:
 		r.fenced = true
@@ -213,10 +216,22 @@ func (r *run) hear(e Event) {
 			r.pxe = true
 		}
 		// What anybody on the wire could forge, and what belongs to one boot.
-		if e.Boot == r.boot {
-			r.heard[e.Kind] = true
-		}
+		r.ofThisBoot(e)
 	}
+}
+
+// ofThisBoot takes in what belongs to the present boot, or to the next where
+// the agent begins it.
+func (r *run) ofThisBoot(e Event) bool {
+	switch {
+	case e.Boot == r.boot:
+		r.heard[e.Kind] = true
+	case e.Boot == r.boot+1 && r.early != nil:
+		r.early[e.Kind] = true
+	default:
+		return false
+	}
+	return true
 }
 
 func (r *run) validate(d Decision) error { return fits(r.record.Question, r.decision, d, "run") }
@@ -480,6 +495,9 @@ func (r *run) begin(ctx workflow.Context) error {
 		r.boot++
 		r.allowance--
 		r.heard, r.poweredOn = map[string]bool{}, false
+		if r.early != nil {
+			r.heard, r.early = r.early, nil
+		}
 		if err := r.power(ctx); err != nil {
 			return err
 		}

@@ -361,22 +361,31 @@ func (o *options) logTail(cmd *cobra.Command, c *remote, x inventory.Workflow, i
 	return strings.Join(lines, "\n")
 }
 
-// ladder is what a network boot shows on the wire, in order.
-func ladder() []struct{ kind, text string } {
-	return []struct{ kind, text string }{
+// rung is a step of a network boot as an event tells it.
+type rung struct{ kind, text string }
+
+// ladder is what a network boot shows on the wire, in order: the agent's, or
+// that of another installer.
+func ladder(installer bool) []rung {
+	last := rung{inventory.EventHello, "its agent said hello"}
+	if installer {
+		last = rung{inventory.EventPayload, "fetched all of its installer"}
+	}
+	return []rung{
 		{inventory.EventDHCP, "asked for an address and a boot file"},
 		{inventory.EventLoader, "fetched the boot loader"},
 		{inventory.EventScript, "fetched the boot script"},
 		{inventory.EventKernel, "fetched the kernel"},
 		{inventory.EventInitrd, "fetched the initramfs"},
-		{inventory.EventHello, "its agent said hello"},
+		last,
 	}
 }
 
 // seenAndMissing tells how far the boot of a run that has no agent came.
 func (o *options) seenAndMissing(cmd *cobra.Command, c *remote, x inventory.Workflow) string {
 	asksAboutBoot := x.Question != nil && len(x.Question.Disks) == 0 && len(x.Actions) > 0 && x.Actions[0].State == action.Pending
-	early := slices.Contains([]string{inventory.PhasePower, inventory.PhaseDHCP, inventory.PhaseLoader, inventory.PhaseAgent}, x.Phase)
+	early := slices.Contains([]string{inventory.PhasePower, inventory.PhaseDHCP, inventory.PhaseLoader, inventory.PhaseAgent}, x.Phase) ||
+		x.Phase == inventory.PhaseInstall && x.State == inventory.StatePending
 	if !early && !asksAboutBoot {
 		return ""
 	}
@@ -388,14 +397,15 @@ func (o *options) seenAndMissing(cmd *cobra.Command, c *remote, x inventory.Work
 	for _, e := range a.v.Items {
 		last = max(last, e.Boot)
 	}
-	counts := map[string]int64{}
+	counts, installer := map[string]int64{}, false
 	for _, e := range a.v.Items {
 		if e.Boot == last {
+			installer = installer || e.Kind == inventory.EventArmed && e.Message == inventory.ArmedForInstaller
 			counts[e.Kind] += max(e.Count, 1)
 		}
 	}
 	var seen, missing []string
-	for _, rung := range ladder() {
+	for _, rung := range ladder(installer) {
 		if n := counts[rung.kind]; n > 0 {
 			seen = append(seen, fmt.Sprintf("%s (%s)", rung.text, times(n)))
 		} else {

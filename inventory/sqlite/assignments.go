@@ -118,9 +118,9 @@ func (s *Store) Assign(ctx context.Context, a inventory.Assignment) error {
 			return err
 		}
 		var boot int
-		err = get(ctx, tx, &boot, `INSERT INTO assignment (machine, run, epoch, action, attempt, boot, sealed, state)
-			SELECT ?1, ?2, ?3, ?4, ?5, boot, ?7, ?8 FROM grant_ WHERE `+owns+` AND boot > 0 AND spent = 1 AND (?6 = 0 OR boot = ?6) ON CONFLICT DO NOTHING RETURNING boot`,
-			a.Machine, a.Run, a.Epoch, a.Key.Action, a.Key.Attempt, a.Boot, sealed, action.Pending)
+		err = get(ctx, tx, &boot, `INSERT INTO assignment (machine, run, epoch, action, attempt, boot, sealed, state, next_until)
+			SELECT ?1, ?2, ?3, ?4, ?5, boot, ?7, ?8, ?9 FROM grant_ WHERE `+owns+` AND boot > 0 AND spent = 1 AND (?6 = 0 OR boot = ?6) ON CONFLICT DO NOTHING RETURNING boot`,
+			a.Machine, a.Run, a.Epoch, a.Key.Action, a.Key.Attempt, a.Boot, sealed, action.Pending, nanos(a.NextUntil))
 		if errors.Is(err, inventory.ErrNotFound) {
 			return fencedOr(ctx, tx, a.Owner, assignedBefore(ctx, tx, a))
 		}
@@ -287,12 +287,34 @@ func (s *Store) Report(ctx context.Context, o inventory.Owner, boot int, r actio
 		if err := mergeLog(ctx, tx, o.Run, r.Key, text); err != nil {
 			return err
 		}
+		if r.State == action.Success {
+			if err := s.next(ctx, tx, o, r.Key); err != nil {
+				return err
+			}
+		}
 		return s.event(ctx, tx, inventory.Event{
 			Machine: o.Machine, Run: o.Run, Epoch: o.Epoch, Boot: boot, Kind: inventory.EventActionDone, Key: r.Key.String() + " " + clip(r.ID, 128),
 			Message: string(r.State), Detail: json.RawMessage(doc),
 		})
 	})
 	return fresh && err == nil, err
+}
+
+// next allows the boot that the success of an attempt leads to, if it does. A
+// run that has no boot left is told when it asks for one.
+func (s *Store) next(ctx context.Context, tx *sqlx.Tx, o inventory.Owner, k action.Key) error {
+	var row struct {
+		Boot  int   `db:"boot"`
+		Until int64 `db:"next_until"`
+	}
+	if err := get(ctx, tx, &row, "SELECT boot, next_until FROM assignment WHERE "+keyed, o.Machine, o.Run, o.Epoch, k.Action, k.Attempt); err != nil || row.Until == 0 {
+		return err
+	}
+	_, err := s.allowIn(ctx, tx, o, row.Boot+1, true, moment(row.Until))
+	if errors.Is(err, inventory.ErrConflict) {
+		return nil
+	}
+	return err
 }
 
 // Result returns what an attempt of a run ended with, without its log;

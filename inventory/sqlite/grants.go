@@ -264,39 +264,43 @@ func (s *Store) AllowInstaller(ctx context.Context, o inventory.Owner, boot int,
 
 func (s *Store) allow(ctx context.Context, o inventory.Owner, boot int, installer bool, until time.Time) (inventory.Grant, error) {
 	var g inventory.Grant
-	err := s.write(ctx, fmt.Sprintf("allowing boot %d of machine %q", boot, o.Machine), func(tx *sqlx.Tx) error {
-		if boot < 1 {
-			return inventory.ErrInvalid
-		}
-		var r grantRow
-		err := get(ctx, tx, &r, `UPDATE grant_ SET boots_left = boots_left - (boot <> ?4), spent = spent AND boot = ?4, boot = ?4, netboot_until = ?5,
-			installer = ?6, secrets_until = iif(?6, ?5, secrets_until)
-			WHERE `+owns+` AND (boot = ?4 OR (boot = ?4 - 1 AND boots_left > 0)) RETURNING `+grantColumns(""),
-			o.Machine, o.Run, o.Epoch, boot, nanos(until), installer)
-		if errors.Is(err, inventory.ErrNotFound) {
-			g, err := grantOf(ctx, tx, o.Machine)
-			if err != nil {
-				return err
-			}
-			if g.Boot == boot-1 {
-				return fencedOr(ctx, tx, o, fmt.Errorf("boots used up: %w", inventory.ErrConflict))
-			}
-			return fencedOr(ctx, tx, o, fmt.Errorf("the present boot is %d: %w", g.Boot, inventory.ErrConflict))
-		}
-		if err != nil {
-			return err
-		}
-		g = r.grant()
-		e := inventory.Event{Machine: o.Machine, Run: o.Run, Epoch: o.Epoch, Boot: boot, Kind: inventory.EventArmed}
-		if installer {
-			e.Message = "for the installer"
-		}
-		return s.event(ctx, tx, e)
+	err := s.write(ctx, fmt.Sprintf("allowing boot %d of machine %q", boot, o.Machine), func(tx *sqlx.Tx) (err error) {
+		g, err = s.allowIn(ctx, tx, o, boot, installer, until)
+		return err
 	})
 	if err != nil {
 		return inventory.Grant{}, err
 	}
 	return g, nil
+}
+
+func (s *Store) allowIn(ctx context.Context, tx *sqlx.Tx, o inventory.Owner, boot int, installer bool, until time.Time) (inventory.Grant, error) {
+	if boot < 1 {
+		return inventory.Grant{}, inventory.ErrInvalid
+	}
+	var r grantRow
+	err := get(ctx, tx, &r, `UPDATE grant_ SET boots_left = boots_left - (boot <> ?4), spent = spent AND boot = ?4, boot = ?4, netboot_until = ?5,
+		installer = ?6, secrets_until = iif(?6, ?5, secrets_until)
+		WHERE `+owns+` AND (boot = ?4 OR (boot = ?4 - 1 AND boots_left > 0)) RETURNING `+grantColumns(""),
+		o.Machine, o.Run, o.Epoch, boot, nanos(until), installer)
+	if errors.Is(err, inventory.ErrNotFound) {
+		g, err := grantOf(ctx, tx, o.Machine)
+		if err != nil {
+			return inventory.Grant{}, err
+		}
+		if g.Boot == boot-1 {
+			return inventory.Grant{}, fencedOr(ctx, tx, o, fmt.Errorf("boots used up: %w", inventory.ErrConflict))
+		}
+		return inventory.Grant{}, fencedOr(ctx, tx, o, fmt.Errorf("the present boot is %d: %w", g.Boot, inventory.ErrConflict))
+	}
+	if err != nil {
+		return inventory.Grant{}, err
+	}
+	e := inventory.Event{Machine: o.Machine, Run: o.Run, Epoch: o.Epoch, Boot: boot, Kind: inventory.EventArmed}
+	if installer {
+		e.Message = inventory.ArmedForInstaller
+	}
+	return r.grant(), s.event(ctx, tx, e)
 }
 
 // MoreBoots leaves o's run at least n boots, after a person said so.

@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -73,4 +74,55 @@ func TestTheFirstReportOfAnInstallerCounts(t *testing.T) {
 	n, err := w.PendingSignals(ctx, o)
 	require.NoError(t, err)
 	require.Equal(t, 2, n, "the run hears of both")
+}
+
+// The agent restarts the machine when its report is acknowledged, and may be
+// quicker than the run: with the report the installer's boot is allowed.
+func TestTheReportOfALeavingAgentAllowsTheInstaller(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		state action.State
+		until time.Duration
+		left  int
+		boot  int
+	}{
+		{"success", action.Success, time.Hour, 2, 2}, {"failure", action.Failed, time.Hour, 2, 1},
+		{"another action", action.Success, 0, 2, 1}, {"no boot left", action.Success, time.Hour, 0, 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := newWorld(t)
+			ctx := t.Context()
+			o := w.take("run-1")
+			_, err := w.AllowBoot(ctx, o, 1, w.in(time.Hour))
+			require.NoError(t, err)
+			_, err = w.redeem(o, 1, "n1")
+			require.NoError(t, err)
+			if c.left == 0 {
+				require.NoError(t, w.own(ctx, "using up boots", o, "boots_left = ?4", 0))
+			}
+			k := action.Key{Epoch: o.Epoch, Action: 0, Attempt: 1}
+			a := inventory.Assignment{Owner: o, Boot: 1, Key: k}
+			if c.until > 0 {
+				a.NextUntil = w.in(c.until)
+			}
+			require.NoError(t, w.Assign(ctx, a))
+			_, err = w.Report(ctx, o, 1, action.Result{Key: k, ID: "r", State: c.state})
+			require.NoError(t, err)
+			g, err := w.Grant(ctx, o.Machine)
+			require.NoError(t, err)
+			require.Equal(t, c.boot, g.Boot)
+			require.Equal(t, c.boot == 2, g.Installer)
+			require.Equal(t, c.boot == 2, g.NetbootOpen(w.clock.Now()))
+			if c.boot == 2 {
+				require.Equal(t, w.in(c.until), g.SecretsUntil)
+				// Sent again, it allows nothing again.
+				require.NoError(t, w.CloseNetboot(ctx, o))
+				_, err = w.Report(ctx, o, 1, action.Result{Key: k, ID: "r", State: c.state})
+				require.NoError(t, err)
+				g, err = w.Grant(ctx, o.Machine)
+				require.NoError(t, err)
+				require.False(t, g.NetbootOpen(w.clock.Now()))
+			}
+		})
+	}
 }

@@ -153,6 +153,7 @@ export interface Workflow {
   actions?: Action[] | null;
   disk?: Disk | null;
   evidence?: string;
+  installer?: boolean;
   started?: string;
   ended?: string;
   updated?: string;

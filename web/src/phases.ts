@@ -26,6 +26,9 @@ export function tone(m: MachineView): Tone {
 }
 
 const provision = ["plan", "arm", "power", "dhcp", "loader", "agent", "bind", "action", "disarm", "reboot", "ready"];
+// A template's installer comes after its actions, of which there may be none.
+const install = ["plan", "arm", "power", "dhcp", "loader", "install", "disarm", "ready"];
+const wipeAndInstall = ["plan", "arm", "power", "dhcp", "loader", "agent", "bind", "action", "install", "disarm", "ready"];
 const decommission = ["plan", "arm", "power", "dhcp", "loader", "agent", "action", "disarm"];
 const inspect = ["plan", "arm", "power", "dhcp", "loader", "agent", "disarm"];
 
@@ -39,6 +42,7 @@ const steps: Record<string, [label: string, means: string]> = {
   agent: ["Agent", "the agent on the machine says hello"],
   bind: ["Disk", "the disk to write is chosen by its serial"],
   action: ["Actions", "the template's actions are carried out"],
+  install: ["Install", "another installer is at work and reports its end"],
   disarm: ["Disarm", "netboot closed"],
   reboot: ["Reboot", "into the installed system"],
   ready: ["Ready", "the installed system has reported"],
@@ -59,6 +63,10 @@ const proof: Record<string, string> = {
   assigned: "action",
   "action-started": "action",
   "action-completed": "action",
+  document: "install",
+  payload: "install",
+  installed: "install",
+  "install-failed": "install",
   disarmed: "disarm",
   "phone-home": "reboot",
 };
@@ -87,7 +95,7 @@ export interface Step {
 /** Returns where a run stands among its phases, told by its record and, where it ended or waits, by its events. */
 export function stepsOf(w: Workflow, t: Tone, events: Event[], now: number): Step[] {
   if (w.type === "BMCJob") return [];
-  const order = w.type === "Inspect" ? inspect : w.type === "Decommission" ? decommission : provision;
+  const order = w.type === "Inspect" ? inspect : w.type === "Decommission" ? decommission : w.installer ? ((w.actions ?? []).length > 0 ? wipeAndInstall : install) : provision;
   let here = order.indexOf(w.phase ?? "");
   const actions = w.actions ?? [];
   if (here < 0) {
@@ -190,6 +198,8 @@ export function doing(m: MachineView, now: number): string {
       return "Choosing the disk";
     case "action":
       return a ? `Action ${a.index + 1} of ${w.actions!.length}: ${a.action.name}` : "Carrying out actions";
+    case "install":
+      return w.state === "RUNNING" ? "Its installer is at work" : "Loading the installer";
     case "stopping":
       return "Stopping the agent";
     case "disarm":
@@ -220,6 +230,10 @@ const kinds: Record<string, string> = {
   "agent-idle": "agent asks for work",
   "agent-lost": "agent is silent",
   "phone-home": "installed system phoned home",
+  document: "fetched a document",
+  payload: "the installer was delivered whole",
+  installed: "the installer has succeeded",
+  "install-failed": "the installer has failed",
   phase: "next phase",
   grant: "run took the machine",
   armed: "netboot opened",

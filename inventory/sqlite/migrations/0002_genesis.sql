@@ -19,6 +19,8 @@ CREATE TABLE standing (
 
 -- The boot that a grant allows is another installer's, not the agent's.
 ALTER TABLE grant_ ADD COLUMN installer INTEGER NOT NULL DEFAULT 0;
+-- Until when its success allows the next boot, an installer's; 0 = it does not.
+ALTER TABLE assignment ADD COLUMN next_until INTEGER NOT NULL DEFAULT 0;
 
 -- What an operation has found out and a later one of its id needs again: the
 -- kubeconfig of a cluster, for example.
