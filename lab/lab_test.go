@@ -241,15 +241,15 @@ func addCIDATA(t *testing.T, disk string, files map[string]string) {
 		}
 		run("mcopy", "-i", fat, path, "::/"+name)
 	}
-	run("sgdisk", "-e", "-n", "3:-16M:0", "-t", "3:0700", "-c", "3:CIDATA", disk)
+	run("sgdisk", "-e", "-n", "0:-16M:0", "-t", "0:0700", "-c", "0:CIDATA", disk)
 	var start int64
-	for line := range strings.Lines(run("sgdisk", "-i", "3", disk)) {
-		if rest, ok := strings.CutPrefix(line, "First sector: "); ok {
-			start, _ = strconv.ParseInt(strings.Fields(rest)[0], 10, 64) // 0 is caught below
+	for line := range strings.Lines(run("sgdisk", "-p", disk)) {
+		if f := strings.Fields(line); len(f) > 1 && f[len(f)-1] == "CIDATA" {
+			start, _ = strconv.ParseInt(f[1], 10, 64) // 0 is caught below
 		}
 	}
 	if start == 0 {
-		t.Fatal("there is no partition 3")
+		t.Fatal("there is no partition CIDATA")
 	}
 	run("dd", "if="+fat, "of="+disk, "bs=512", "seek="+strconv.FormatInt(start, 10), "conv=notrunc", "status=none")
 }

@@ -446,6 +446,48 @@ install:
 	get(t, c, "https://10.10.20.62/ping", "pong")
 }
 
+// TestTalosImageStandin boots the raw image (path B): its configuration lies on a CIDATA volume at the end of the disk, and it
+// makes its own partitions in the space before that.
+func TestTalosImageStandin(t *testing.T) {
+	for _, firmware := range []Firmware{UEFI, Simulated} {
+		t.Run(string(firmware), func(t *testing.T) {
+			l := newLab(t)
+			files, err := TalosFiles(deadline(t, 5*time.Minute), t.Output())
+			if err != nil {
+				t.Fatal(err)
+			}
+			b := newStandinServer(t, l)
+			m := newMachine(t, l, Spec{Name: "talos", Firmware: firmware, NoBMC: true, DiskSize: 256 << 20, Guest: guestProgram(t)})
+			console(t, m)
+			b.lease(m, "10.10.20.50")
+			machineCA, clusterCA := newPair(t, "ED25519 PRIVATE KEY"), newPair(t, "EC PRIVATE KEY")
+			writeDisk(t, files.Image, m.DiskPath())
+			addCIDATA(t, m.DiskPath(), map[string]string{"meta-data": "instance-id: i-1\n", "user-data": fmt.Sprintf(`version: v1alpha1
+machine: {type: controlplane, ca: {crt: %s, key: %s}}
+cluster: {controlPlane: {endpoint: "https://10.10.20.50:6443"}, ca: {crt: %s, key: %s}}
+---
+apiVersion: v1alpha1
+kind: HostnameConfig
+hostname: um760
+`, machineCA.crt, machineCA.key, clusterCA.crt, clusterCA.key)})
+			for range 2 { // the second time from STATE
+				if err := m.PowerCycle(deadline(t, time.Minute)); err != nil {
+					t.Fatal(err)
+				}
+				line, err := m.WaitSerial(deadline(t, 3*time.Minute), "LAB-TALOS stage running waiting for Bootstrap")
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Log(line)
+			}
+			talosNode(t, l, machineCA, "10.10.20.50")
+			if out, err := exec.Command("sgdisk", "-v", "-p", m.DiskPath()).CombinedOutput(); err != nil || !strings.Contains(string(out), "No problems found") {
+				t.Errorf("sgdisk: %v: %s", err, out)
+			}
+		})
+	}
+}
+
 // talosNode drives an installed node.
 func talosNode(t *testing.T, l *Lab, ca pair, ip string) {
 	t.Helper()
