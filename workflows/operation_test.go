@@ -307,7 +307,7 @@ func TestOperationAndTheRunsOfMachines(t *testing.T) {
 	}{
 		"success":                   {ends: inventory.Workflow{State: inventory.StateSuccess, Phase: inventory.PhaseDone}, want: activities.Outcome{State: inventory.StateSuccess, Phase: inventory.PhaseDone}},
 		"failure":                   {ends: inventory.Workflow{State: inventory.StateFailed, Phase: inventory.PhaseFailed, Message: "bad disk"}, want: activities.Outcome{State: inventory.StateFailed, Phase: inventory.PhaseFailed, Message: "bad disk"}},
-		"asking, where that counts": {asking: true, ends: inventory.Workflow{State: inventory.StateRunning, Phase: inventory.PhaseWaiting}, want: activities.Outcome{State: inventory.StateRunning, Phase: inventory.PhaseWaiting}},
+		"asking, where that counts": {asking: true, ends: inventory.Workflow{State: inventory.StateRunning, Phase: inventory.PhaseWaiting, Message: "which disk?"}, want: activities.Outcome{State: inventory.StateRunning, Phase: inventory.PhaseWaiting, Message: "which disk?", Asks: true}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := newPlay(t)
