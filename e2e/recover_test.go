@@ -52,6 +52,13 @@ func TestRecover(t *testing.T) {
 	out := s.must(ctx, t, "recover", "start", "flood", "--selector", "rack=a1", "--concurrency", "3", "--yes")
 	require.Contains(t, out, "recover/flood has begun")
 	began := time.Now()
+	// The server is killed while the recovery waits for the last machine.
+	s.operationIs(ctx, t, "recover.flood", func(o inventory.Operation) bool {
+		n := states(o)
+		return n["one"] == inventory.StepDone && n["three"] == inventory.StepDone
+	})
+	s.Kill()
+	require.NoError(t, s.Start(ctx))
 	o := s.operationEnds(ctx, t, "recover.flood")
 	t.Logf("three machines, one with a dead BMC: %s in %.0f s", o.Message, time.Since(began).Seconds())
 	want := map[string]string{"one": inventory.StepDone, "two": inventory.StepWaiting, "three": inventory.StepDone}
@@ -95,6 +102,7 @@ func TestRecover(t *testing.T) {
 	require.NoError(t, plug())
 	s.must(ctx, t, "workflow", "decide", "two", "--choice", "retry")
 	s.ended(ctx, t, "two", inventory.StateSuccess)
+	require.Contains(t, s.must(ctx, t, "recover", "status", "flood"), "two has waited for a person; now: SUCCESS")
 	for _, name := range names {
 		s.closed(ctx, t, name)
 	}
@@ -113,11 +121,18 @@ func TestRecover(t *testing.T) {
 // operationEnds follows an operation until it is over.
 func (s *Site) operationEnds(ctx context.Context, t *testing.T, id string) inventory.Operation {
 	t.Helper()
+	return s.operationIs(ctx, t, id, func(o inventory.Operation) bool { return inventory.Final(o.State) })
+}
+
+// operationIs follows an operation until is says so.
+func (s *Site) operationIs(ctx context.Context, t *testing.T, id string, is func(o inventory.Operation) bool) inventory.Operation {
+	t.Helper()
 	var o inventory.Operation
 	require.Eventually(t, func() bool {
+		o = inventory.Operation{}
 		err := s.REST(ctx, http.MethodGet, "/v1/operations/"+id, nil, &o)
-		return err == nil && inventory.Final(o.State)
-	}, 14*time.Minute, 250*time.Millisecond, "%s has not ended", id)
+		return err == nil && is(o)
+	}, 14*time.Minute, 250*time.Millisecond, id)
 	return o
 }
 

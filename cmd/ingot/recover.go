@@ -354,9 +354,16 @@ func recoverStatusCmd(o *options) *cobra.Command {
 					return err
 				}
 				for _, s := range x.Steps {
-					if s.State == inventory.StepWaiting {
-						fmt.Fprintf(w, "\n%s waits for a person since it was begun: ingot workflow get %s\n", s.Machine, s.Machine)
+					if s.State != inventory.StepWaiting {
+						continue
 					}
+					// The recovery may be over, and its run have been answered since.
+					now, err := ask[inventory.Workflow](cmd.Context(), c, "GET", path("workflows", s.Run), nil)
+					if err != nil || now.v.AwaitsPerson() {
+						fmt.Fprintf(w, "\n%s waits for a person: ingot workflow get %s\n", s.Machine, s.Machine)
+						continue
+					}
+					fmt.Fprintf(w, "\n%s has waited for a person; now: %s\n", s.Machine, runWord(&now.v))
 				}
 				return nil
 			})
