@@ -92,3 +92,35 @@ func TestTwoSites(t *testing.T) {
 	require.NoError(t, seed.SetRelays(lab.TargetAddress))
 	require.Equal(t, []string{lab.TargetAddress}, seed.Relays())
 }
+
+// TestSeedFirmware is step 0 with real firmware: SeaBIOS with iPXE and OVMF
+// have the offers of two servers before them, and follow the one with a boot
+// file.
+func TestSeedFirmware(t *testing.T) {
+	ctx := needLab(t)
+	if !*full {
+		t.Skip("two minutes: make e2e FULL=1")
+	}
+	image, err := lab.MiniImage(ctx, testWriter{t})
+	require.NoError(t, err)
+	s, err := NewSite(ctx, Options{Root: "..", Dir: keepDir(t), Programs: programs(), Home: true, Namespace: lab.Seed})
+	require.NoError(t, err)
+	s.keep(t)
+	s.must(ctx, t, "image", "add", "mini", image.Zst)
+	g, gctx := errgroup.WithContext(ctx)
+	for name, firmware := range map[string]lab.Firmware{"bios": lab.BIOS, "uefi": lab.UEFI} {
+		m, err := s.Add(ctx, lab.Spec{Name: name, VLAN: lab.HomeVLAN, Firmware: firmware, MemoryMB: 768}, func(doc map[string]any) {
+			doc["image"], doc["template"] = "mini", "image-metadata"
+		})
+		require.NoError(t, err)
+		g.Go(func() error {
+			if _, err := s.Provision(gctx, workflows.ProvisionInput{Machine: m.Name()}); err != nil {
+				return err
+			}
+			_, err := s.Follow(gctx, m.Name(), func(w inventory.Workflow) bool { return w.State == inventory.StateSuccess })
+			return err
+		})
+	}
+	require.NoError(t, g.Wait())
+	require.Len(t, s.HomeLeases(), 2, "the home router was not asked: nothing was shown")
+}
