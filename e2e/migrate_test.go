@@ -103,7 +103,8 @@ func (s *Site) is() handover.Site {
 func (s *Site) quiet(ctx context.Context) (st struct {
 	Role, Silent, Why string
 	Successor         *struct{ Name, URL string }
-}, err error) {
+}, err error,
+) {
 	out, err := s.CLI(ctx, "handover", "status", "-o", "json")
 	if err == nil {
 		err = json.Unmarshal([]byte(out), &st)

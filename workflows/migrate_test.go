@@ -53,7 +53,15 @@ func (r *removal) CloseIntake(_ context.Context, why string) error {
 	r.say("close: %s", why)
 	return nil
 }
-func (r *removal) OpenIntake(context.Context) error { r.say("open"); return nil }
+
+func (r *removal) OpenIntake(context.Context) error {
+	r.say("open")
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.open = nil // as in RequestHandOver
+	return nil
+}
+
 func (r *removal) RequestHandOver(_ context.Context, h inventory.HandOver) error {
 	r.say("request")
 	r.mu.Lock()

@@ -26,6 +26,7 @@ import (
 	"github.com/ingotmetal/ingot/api"
 	"github.com/ingotmetal/ingot/bootsvc"
 	"github.com/ingotmetal/ingot/internal/config"
+	"github.com/ingotmetal/ingot/internal/handover"
 	"github.com/ingotmetal/ingot/internal/keyring"
 	"github.com/ingotmetal/ingot/internal/reserve"
 	"github.com/ingotmetal/ingot/inventory"
@@ -117,6 +118,9 @@ func (d *doctor) here(ctx context.Context, file string) {
 	} else {
 		d.ok("configuration", "%s is right", file)
 	}
+	if !d.site() {
+		return
+	}
 	d.keys()
 	d.space(d.cfg.DataDir, "data")
 	d.reserve()
@@ -147,6 +151,30 @@ func (d *doctor) here(ctx context.Context, file string) {
 	if running {
 		d.reachable(ctx)
 	}
+}
+
+// site tells what this server is among its peers; false when it is not the
+// site, so that nothing else is asked of it.
+func (d *doctor) site() bool {
+	f, err := handover.Open(d.cfg.DataDir)
+	if err != nil {
+		d.fail("site", "put the file back, or move it away if you are sure that no other server is this site", "%v", err)
+		return false
+	}
+	_, marked, err := handover.ReadMark(d.cfg.KeyFile)
+	switch s := f.Site(); {
+	case err != nil:
+		d.fail("site", "run this as the user of ingot serve", "%v", err)
+		return false
+	case marked || s.Role != handover.Active:
+		role := s.Role
+		if marked {
+			role = handover.Retired
+		}
+		d.warn("site", "ingot handover status", "this server is %s: it answers no machine", role)
+		return false
+	}
+	return true
 }
 
 func (d *doctor) keys() {

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -548,14 +547,4 @@ func (h mover) HandOverState(_ context.Context, id string) (state, why string, e
 		return inventory.HandOverFailed, x.HandOver.Why, nil
 	}
 	return inventory.HandOverPending, "", nil
-}
-
-// listenAddress is how a relay and machines reach a peer; its host alone.
-func listenAddress(u string) string {
-	_, rest, _ := strings.Cut(u, "://")
-	name, _, err := net.SplitHostPort(rest)
-	if err != nil {
-		return rest
-	}
-	return name
 }

@@ -196,6 +196,7 @@ func (d targetDeeds) Discard(string) error {
 	}
 	return err
 }
+
 func (d targetDeeds) Image(context.Context, string, string) (ImageState, error) {
 	return ImageState{}, nil
 }
@@ -689,7 +690,7 @@ func TestStaleCopy(t *testing.T) {
 			require.Contains(t, w.asks(x), "is under way, and this server knows nothing of it")
 			require.Empty(t, w.speaking.now())
 			x.cancel()
-			<-x.done
+			require.ErrorIs(t, <-x.done, context.Canceled)
 			continue
 		}
 		require.NoError(t, err)
