@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/workflows"
 )
@@ -21,11 +22,12 @@ func TestReprovisionAndDecommissionStartRuns(t *testing.T) {
 	} {
 		n := len(c.temporal.inputs)
 		m := machine(x.machine, "52:54:00:00:01:0"+x.machine[1:])
-		m.Image = "debian-12"
+		m.Image, m.ProtectedDisks = "debian-12", []action.DiskID{{Serial: "KEEP"}, {WWN: "0x5"}}
 		if n == 0 {
 			c.image("debian-12")
 		}
 		require.NoError(t, c.store.PutMachines(t.Context(), []inventory.Machine{m}, false, "test"))
+		require.Contains(t, c.op(http.StatusOK, http.MethodGet, "/v1/machines/"+x.machine, nil).Body.String(), `"protectedDisks":[{"serial":"KEEP"},{"wwn":"0x5"}]`)
 		c.op(http.StatusAccepted, http.MethodPost, "/v1/machines/"+x.machine+"/"+x.path, x.body)
 		require.Equal(t, x.kind, c.temporal.types[n])
 		require.Equal(t, x.want, c.temporal.inputs[n])

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/ingotmetal/ingot/action"
 )
 
 func TestParseMAC(t *testing.T) {
@@ -153,6 +155,11 @@ func TestValidate(t *testing.T) {
 		{"diskSelector.byID", func(m *Machine) { m.DiskSelector.ByID = "a/b" }},
 		{"diskSelector.serial", func(m *Machine) { m.DiskSelector.Serial = "a\x1b[0m" }},
 		{"diskSelector.minSize", func(m *Machine) { m.DiskSelector.MinSize = -1 }},
+		{"protectedDisks[0]", func(m *Machine) { m.ProtectedDisks = []action.DiskID{{}} }},
+		{"protectedDisks[0].wwn", func(m *Machine) { m.ProtectedDisks = []action.DiskID{{WWN: "a\nb"}} }},
+		{"diskSelector", func(m *Machine) {
+			m.DiskSelector, m.ProtectedDisks = &DiskSelector{WWN: "0xAB"}, []action.DiskID{{Serial: "S1"}, {WWN: "0xab"}}
+		}},
 		{"diskSelector.maxSize", func(m *Machine) { m.DiskSelector.MaxSize = 4 }},
 		{"bmc.driver", bmc(func(b *BMC) { b.Driver = "ilo" })},
 		{"bmc.host", bmc(func(b *BMC) { b.Driver, b.Host = DriverAMT, "" })},
