@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -447,4 +448,22 @@ func TestSignsOfLifeSurviveAFailedFlush(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, a.Wrote)
 	require.Equal(t, s.clock.now(), a.LastSeen)
+}
+
+// What an installer says of its end reaches the run with its words; what was
+// merely seen does not.
+func TestAnInstallersWordsAreInTheSignal(t *testing.T) {
+	long := strings.Repeat("x", maxSignal+1)
+	for _, c := range []struct{ kind, message, want string }{
+		{inventory.EventInstallFailed, "no disk", "no disk"},
+		{inventory.EventInstalled, "done", "done"},
+		{inventory.EventInstallFailed, long, head(long, maxSignal)},
+		{inventory.EventPayload, "rootfs was delivered whole", ""},
+		{inventory.EventDHCP, "by hand", ""},
+	} {
+		name, out, err := signalOf(inventory.Event{Kind: c.kind, Epoch: 3, Boot: 2, Message: c.message})
+		require.NoError(t, err)
+		require.Equal(t, workflows.SignalEvent, name)
+		require.Equal(t, workflows.Event{Kind: c.kind, Epoch: 3, Boot: 2, Message: c.want}, out)
+	}
 }

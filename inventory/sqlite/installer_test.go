@@ -86,8 +86,10 @@ func TestTheReportOfALeavingAgentAllowsTheInstaller(t *testing.T) {
 		left  int
 		boot  int
 	}{
-		{"success", action.Success, time.Hour, 2, 2}, {"failure", action.Failed, time.Hour, 2, 1},
-		{"another action", action.Success, 0, 2, 1}, {"no boot left", action.Success, time.Hour, 0, 1},
+		{"success", action.Success, time.Hour, 2, 2},
+		{"failure", action.Failed, time.Hour, 2, 1},
+		{"another action", action.Success, 0, 2, 1},
+		{"no boot left", action.Success, time.Hour, 0, 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := newWorld(t)
