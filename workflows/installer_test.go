@@ -163,6 +163,22 @@ func TestTheAgentGoesBeforeTheInstaller(t *testing.T) {
 	}
 }
 
+// Each call fails once for good, after it took effect: whatever it was, the run
+// leaves nothing open.
+func TestUnwindOfAnInstaller(t *testing.T) {
+	for n := 1; ; n++ {
+		w := newForeign(t, foreign, nil)
+		w.failAt = n
+		err := w.run(workflows.ProvisionInput{Machine: machine})
+		if !w.failing {
+			require.NoError(t, err)
+			require.Greater(t, n, 15, "a run makes more calls than that")
+			return
+		}
+		w.closed()
+	}
+}
+
 func TestAFailedInstallerFailsTheRun(t *testing.T) {
 	w := newForeign(t, foreign, nil)
 	w.installs = func(g inventory.Grant) {
