@@ -1,13 +1,17 @@
 package workflows_test
 
 import (
+	"os"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/mock"
 	"github.com/stretchr/testify/require"
+	"go.temporal.io/sdk/temporal"
 
 	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/activities"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/workflows"
 )
@@ -321,6 +325,44 @@ func TestPhoneHomeProvesWhatAnInstallerInstalled(t *testing.T) {
 		require.False(t, armed, "the disarm came on the first of them")
 		require.Equal(t, 1, w.cycles)
 		w.closed()
+	})
+}
+
+// Talos does not call: its API is asked, and nothing else ends the wait.
+func TestTheTalosAPIProvesWhatTalosInstalled(t *testing.T) {
+	document, err := os.ReadFile("../deploy/genesis/talos.yaml")
+	require.NoError(t, err)
+	talos := strings.Replace(strings.Replace(foreign, "complete: webhook", "complete: talos", 1),
+		`{name: note, contents: "call {{ .webhook_url }}SUCCEEDED"}`, `{name: talos, kind: talos}`, 1)
+	start := func(t *testing.T) *world {
+		w := newForeign(t, talos, func(m *inventory.Machine) { m.UserData = inventory.NewSecret(string(document)) })
+		w.installs = w.loads
+		return w
+	}
+	t.Run("it shows the authority", func(t *testing.T) {
+		w := start(t)
+		w.env.OnActivity(w.do.TalosInstalled, mock.Anything, mock.Anything).After(10*time.Minute).Return("shown", nil)
+		require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+		require.Equal(t, "talos", w.record().Evidence)
+		require.Equal(t, 1, w.cycles)
+		require.Empty(t, w.asked)
+		w.closed()
+	})
+	t.Run("it never does", func(t *testing.T) {
+		w := start(t)
+		w.env.OnActivity(w.do.TalosInstalled, mock.Anything, mock.Anything).After(100*time.Hour).Return("", nil)
+		require.ErrorContains(t, w.run(workflows.ProvisionInput{Machine: machine}), "aborted")
+		require.Len(t, w.asked, 1)
+		require.Contains(t, w.asked[0].Text, "has not reported its end within 1h0m0s")
+		w.closed()
+	})
+	t.Run("the run loses its machine meanwhile", func(t *testing.T) {
+		w := start(t)
+		w.env.OnActivity(w.do.TalosInstalled, mock.Anything, mock.Anything).After(10*time.Minute).
+			Return("", temporal.NewNonRetryableApplicationError("taken", activities.TypeFenced, nil))
+		require.Error(t, w.run(workflows.ProvisionInput{Machine: machine}))
+		require.Len(t, w.asked, 1)
+		require.Equal(t, []string{workflows.Abort}, w.asked[0].Choices)
 	})
 }
 
