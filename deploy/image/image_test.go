@@ -11,28 +11,44 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// made is a folder as make build leaves it, with a small program in place of
-// the server.
-func made(t *testing.T) string {
+// made is a folder as make build leaves it, and a host: with a small program
+// in place of the server and of ipmitool, and what that loads.
+func made(t *testing.T) source {
 	t.Helper()
-	program, err := os.ReadFile("/usr/bin/ipmitool")
-	require.NoError(t, err, "make deps installs it")
-	bin := t.TempDir()
+	const small = "/usr/bin/true"
+	program, err := os.ReadFile(small)
+	require.NoError(t, err)
+	s := source{Bin: t.TempDir(), Root: t.TempDir(), Name: "ingot:latest", Version: "v1"}
+	files := map[string]string{}
 	for name, text := range map[string]string{
 		"ingot": string(program), "ipxe/undionly.kpxe": "undi", "ipxe/snponly.efi": "snp", "ipxe/ipxe.efi": "ipxe",
 		"agentos/vmlinuz": "kernel", "agentos/initramfs": strings.Repeat("initramfs", 5000),
 	} {
-		file := filepath.Join(bin, name)
+		files[filepath.Join(s.Bin, name)] = text
+	}
+	for name, text := range map[string]string{
+		"usr/bin/ipmitool": string(program), "usr/share/misc/enterprise-numbers.txt": "0 Reserved\n", "etc/ssl/certs/ca-certificates.crt": "certificates\n",
+	} {
+		files[filepath.Join(s.Root, name)] = text
+	}
+	here := &closure{root: "/", found: map[string]string{}}
+	require.NoError(t, here.add(small))
+	for at, file := range here.found {
+		b, err := os.ReadFile(file)
+		require.NoError(t, err)
+		files[filepath.Join(s.Root, at)] = string(b)
+	}
+	for file, text := range files {
 		require.NoError(t, os.MkdirAll(filepath.Dir(file), 0o755))
 		require.NoError(t, os.WriteFile(file, []byte(text), 0o700)) // not the mode that it gets
 	}
-	return bin
+	return s
 }
 
 // TestSameBytes: two builds of the same files are the same image, and one
 // byte makes it another.
 func TestSameBytes(t *testing.T) {
-	s := source{Bin: made(t), Root: "/", Name: "ingot:latest", Version: "v1"}
+	s := made(t)
 	one, err := build(s, t.TempDir())
 	require.NoError(t, err)
 	later := filepath.Join(s.Bin, "agentos/vmlinuz")
@@ -54,9 +70,8 @@ func TestSameBytes(t *testing.T) {
 // TestUnpack: what is in the image is enough for what it runs, with the modes
 // that it needs; and an image of which a byte was changed is refused.
 func TestUnpack(t *testing.T) {
-	bin := made(t)
 	out := filepath.Join(t.TempDir(), "image.tar")
-	require.NoError(t, run(source{Bin: bin, Root: "/", Name: "ingot:latest"}, out, "", nil))
+	require.NoError(t, run(made(t), out, "", nil))
 	to := filepath.Join(t.TempDir(), "root")
 	require.NoError(t, run(source{}, "", to, []string{out}))
 	for name, mode := range map[string]fs.FileMode{
@@ -86,7 +101,7 @@ func TestUnpack(t *testing.T) {
 }
 
 func TestWhatIsMissing(t *testing.T) {
-	s := source{Bin: made(t), Root: "/", Name: "ingot:latest"}
+	s := made(t)
 	require.NoError(t, os.Remove(filepath.Join(s.Bin, "agentos/vmlinuz")))
 	_, err := build(s, t.TempDir())
 	require.ErrorContains(t, err, "make build")
