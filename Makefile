@@ -43,10 +43,14 @@ lint: ## formatting, linters, workflow determinism
 	! grep -n '"resolved"' web/package-lock.json
 
 e2e: deps build previous ## the virtual lab: namespaces, QEMU, a real Temporal (FULL=1: the long form)
-	go test -v -count=1 -p 1 -timeout 80m -skip '^(TestBench|TestChaosMatrix$(if $(FULL),,|TestEveryPath|TestClockJump))$$' ./e2e -args -lab $(if $(FULL),-full) $(E2E)
+	go test -count=1 -run '^TestLab' ./bootsvc -args -lab
+	go test -v -count=1 -p 1 -timeout 80m -skip '^(TestBench|TestChaosMatrix$(if $(FULL),,|TestEveryPath|TestClockJump|TestSeedFirmware))$$' ./e2e -args -lab $(if $(FULL),-full) $(E2E)
 
 demo: deps build ## two machines from power-on to a running system (KEEP=1 leaves the page open)
 	go run ./e2e/demo $(if $(KEEP),-keep)
+
+genesis: deps build ## the evening of docs/genesis.md in the virtual lab (CHAOS=1: the server is killed, and something fails, at every step; QEMU=1: real firmware)
+	go test -v -count=1 -p 1 -timeout 80m -run '^TestGenesis$(if $(CHAOS),(Chaos|Faults),)$$' ./e2e -args -lab $(if $(QEMU),-qemu)
 
 chaos: deps build ## break every part in every phase; writes docs/reliability.md (half an hour; FULL=1: QEMU machines as well)
 	go test -v -count=1 -p 1 -parallel 3 -timeout 70m -run '^TestChaosMatrix$$' ./e2e -args -lab -report ../docs/reliability.md $(if $(FULL),-full)
@@ -64,5 +68,5 @@ help:
 
 # Prerequisites are steps in their order (deps before build), under make -j as well; go and npm use the cores themselves.
 .NOTPARALLEL:
-.PHONY: deps build image previous web test lint e2e demo chaos bench check clean help FORCE
+.PHONY: deps build image previous web test lint e2e demo genesis chaos bench check clean help FORCE
 FORCE:
