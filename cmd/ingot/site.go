@@ -43,6 +43,7 @@ type host struct {
 
 	mu      sync.Mutex
 	current *server // while this host is the site
+	leaving *server // while it is handed over
 }
 
 // serve runs this host until ctx ends.
@@ -287,7 +288,7 @@ func (h *host) active(ctx context.Context) (err error) {
 	s.configFile, s.host = h.configFile, h
 	defer func() {
 		h.mu.Lock()
-		h.current = nil
+		h.current, h.leaving = nil, nil
 		h.mu.Unlock()
 		if e := s.store.Close(); e != nil && err == nil {
 			h.log.Error("closing the inventory", "error", e)

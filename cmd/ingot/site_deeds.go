@@ -50,6 +50,9 @@ func (h *host) handOver(ctx context.Context, s *server, row inventory.HandOver, 
 		return err
 	}
 	s.lastDeed = stopChild
+	h.mu.Lock()
+	h.current, h.leaving = nil, s
+	h.mu.Unlock()
 	return h.quietly(ctx, "", func(ctx context.Context) error {
 		err := h.source.HandOver(ctx, row.ID, peer, epoch)
 		if errors.Is(err, inventory.ErrConflict) && h.file.Site().Role == handover.Active {
@@ -61,8 +64,10 @@ func (h *host) handOver(ctx context.Context, s *server, row inventory.HandOver, 
 
 // Copy makes one archive of the site: Temporal's by its child, as that one's
 // last deed, then the inventory, the keys, and the list of the images.
-func (h *host) Copy(ctx context.Context, id string) (handover.Copy, error) {
-	s := h.site()
+func (h *host) Copy(ctx context.Context, id string) (_ handover.Copy, err error) {
+	h.mu.Lock()
+	s := h.leaving
+	h.mu.Unlock()
 	if s == nil {
 		return handover.Copy{}, errors.New("there is no site here to copy")
 	}
@@ -76,10 +81,13 @@ func (h *host) Copy(ctx context.Context, id string) (handover.Copy, error) {
 	a := &archive{paths: map[string]string{}, m: backup.Manifest{
 		Format: backup.Format, ID: id, Created: time.Now().UTC().Truncate(time.Second), Version: build(), Images: []backup.Image{},
 	}}
-	err := s.backUpTemporal(ctx, a, filepath.Join(dir, backup.TemporalName))
-	if err = errors.Join(err, s.lastDeed()); err != nil {
-		return handover.Copy{}, err
+	if err := s.backUpTemporal(ctx, a, filepath.Join(dir, backup.TemporalName)); err != nil {
+		return handover.Copy{}, errors.Join(err, s.lastDeed())
 	}
+	// Its end takes a second, in which machines would wait for nothing.
+	ended := make(chan error, 1)
+	go func() { ended <- s.lastDeed() }()
+	defer func() { err = errors.Join(err, <-ended) }()
 	if err := s.backUpInventory(ctx, a, filepath.Join(dir, backup.InventoryName)); err != nil {
 		return handover.Copy{}, err
 	}
