@@ -2,6 +2,7 @@ package workflows_test
 
 import (
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -77,10 +78,12 @@ func (w *world) webhook(g inventory.Grant, failed bool, message string) {
 	})
 }
 
-// back ends Temporal's outage: what waits comes at once.
+// back ends Temporal's outage: what waits comes in one workflow task, where the
+// run goes on only after the last of it was taken in. Here each signal is a
+// task of its own, so the one that the run waits for comes last.
 func (w *world) back() {
 	w.down = false
-	for _, signal := range w.waiters {
+	for _, signal := range slices.Backward(w.waiters) {
 		signal()
 	}
 	w.waiters = nil
