@@ -28,6 +28,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ingotmetal/ingot/internal/endpoint"
+	"github.com/ingotmetal/ingot/internal/talosapi"
+	"github.com/ingotmetal/ingot/inventory"
 	"github.com/insomniacslk/dhcp/dhcpv4"
 	"github.com/insomniacslk/dhcp/dhcpv4/nclient4"
 	"github.com/insomniacslk/dhcp/dhcpv4/server4"
@@ -336,6 +339,11 @@ cluster:
 			wait(`LAB-TALOS stage installed /dev/[vs]da`)
 			wait(`LAB-TALOS stage running waiting for Bootstrap`)
 			talosNode(t, l, machineCA, c.ip)
+			bootstraps := `"bootstraps":2`
+			if c.firmware == Simulated { // our own clients fit; once is enough
+				ownClients(t, l, machineCA, c.ip)
+				bootstraps = `"bootstraps":3`
+			}
 			// It keeps what it is, also when it is booted from the network again.
 			m.SetNextBoot(NextNetwork)
 			if err := m.PowerCycle(deadline(t, time.Minute)); err != nil {
@@ -343,7 +351,7 @@ cluster:
 			}
 			wait(`LAB-TALOS configuration from STATE`)
 			wait(`LAB-TALOS stage running Kubernetes`)
-			get(t, inLab(l, Server, nil), fmt.Sprintf("http://%s:%d/applied", c.ip, GuestHealthPort), `"bootstraps":2`)
+			get(t, inLab(l, Server, nil), fmt.Sprintf("http://%s:%d/applied", c.ip, GuestHealthPort), bootstraps)
 		})
 	}
 }
@@ -442,6 +450,22 @@ install:
 		t.Fatal(err)
 	}
 	wait(machines[1], "stage running joined")
+	if firmware[0] == Simulated { // our own client fits; once is enough
+		e := inventory.Endpoint{URL: "https://" + forward(t, l, Server, "10.10.20.60:443"), Insecure: true}
+		if err := (endpoint.Harvester{}).Ping(t.Context(), e); err != nil {
+			t.Error(err)
+		}
+		if err := (endpoint.Harvester{}).Cluster(t.Context(), e); err != nil {
+			t.Error(err)
+		}
+		nodes, err := endpoint.Harvester{}.Nodes(t.Context(), e, "admin", inventory.NewSecret("first"))
+		if err != nil || len(nodes) != 2 || !nodes[0].Ready || !nodes[1].Ready {
+			t.Errorf("nodes: %v, %v", nodes, err)
+		}
+		if _, err := (endpoint.Harvester{}).Nodes(t.Context(), e, "admin", inventory.NewSecret("another")); err == nil {
+			t.Error("another password was accepted")
+		}
+	}
 	get(t, c, "http://10.10.20.60:8099/nodes", `"count":2`)
 	get(t, c, "https://10.10.20.62/ping", "pong")
 }
@@ -485,6 +509,60 @@ hostname: um760
 				t.Errorf("sgdisk: %v: %s", err, out)
 			}
 		})
+	}
+}
+
+// forward makes an address of the lab one of this host.
+func forward(t *testing.T, l *Lab, ns Namespace, target string) string {
+	t.Helper()
+	addr, err := l.Forward(t.Context(), "127.0.0.1:0", ns, target)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return addr
+}
+
+// ownClients drives an installed node by the product's own clients.
+func ownClients(t *testing.T, l *Lab, ca pair, ip string) {
+	t.Helper()
+	admin := ca.sign(t, "os:admin")
+	der, err := x509.MarshalPKCS8PrivateKey(admin.PrivateKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	enc := func(kind string, b []byte) string {
+		return base64.StdEncoding.EncodeToString(pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: b}))
+	}
+	conf := inventory.NewSecret(fmt.Sprintf("context: lab\ncontexts:\n  lab:\n    endpoints: [%s]\n    ca: %s\n    crt: %s\n    key: %s\n", ip, ca.crt,
+		enc("CERTIFICATE", admin.Certificate[0]), enc("ED25519 PRIVATE KEY", der)))
+	api := forward(t, l, Server, ip+":50000")
+	ctx := deadline(t, time.Minute)
+	if v, err := (talosapi.Client{}).Version(ctx, api, conf); err != nil || !strings.Contains(v, "v1.13.0") {
+		t.Errorf("Version: %q, %v", v, err)
+	}
+	if already, err := (talosapi.Client{}).Bootstrap(ctx, api, conf); err != nil || !already {
+		t.Errorf("Bootstrap: %v, %v", already, err)
+	}
+	kubeconfig, err := talosapi.Client{}.Kubeconfig(ctx, api, conf, "https://"+forward(t, l, Server, ip+":6443"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := endpoint.Kubernetes{}
+	if err := k.Ready(ctx, kubeconfig); err != nil {
+		t.Error(err)
+	}
+	if nodes, err := k.Nodes(ctx, kubeconfig); err != nil || len(nodes) != 1 || !nodes[0].Ready {
+		t.Errorf("nodes: %v, %v", nodes, err)
+	}
+	const manifest = "apiVersion: v1\nkind: Namespace\nmetadata: {name: own}\n---\napiVersion: v1\nkind: Secret\nmetadata: {name: s, namespace: own}\nstringData: {a: b}\n" +
+		"---\napiVersion: apps/v1\nkind: Deployment\nmetadata: {name: d, namespace: own}\nspec: {replicas: 1}\n"
+	for range 2 {
+		if names, err := k.Apply(ctx, kubeconfig, inventory.NewSecret(manifest)); err != nil || len(names) != 3 {
+			t.Errorf("Apply: %v, %v", names, err)
+		}
+	}
+	if names, err := k.Delete(ctx, kubeconfig, inventory.NewSecret(manifest)); err != nil {
+		t.Errorf("Delete: %v, %v", names, err)
 	}
 }
 
@@ -802,6 +880,25 @@ func vyosRouter(t *testing.T, l *Lab, img Image, firmware Firmware) {
 	api("/configure", "the-key", `[{"op":"delete","path":["service","dhcp-relay","server"]}]`, 400)
 	api("/configure", "the-key", `{"op":"delete","path":["service","dhcp-relay","server","10.10.20.2"]}`, 200)
 	api("/config-file", "the-key", `{"op":"save"}`, 200)
+	if firmware == Simulated { // our own client fits; once is enough
+		e, v := inventory.Endpoint{URL: "https://" + forward(t, l, Seed, "192.168.1.2:443"), Insecure: true}, endpoint.VyOS{}
+		key := inventory.NewSecret("the-key")
+		relay := []string{"service", "dhcp-relay", "server", "10.10.20.9"}
+		for _, c := range []inventory.RouterCommand{{Path: relay}, {Path: relay}, {Path: relay, Delete: true}, {Path: relay, Delete: true}} {
+			if err := v.Configure(t.Context(), e, key, c); err != nil {
+				t.Error(err)
+			}
+		}
+		if tree, err := v.Configuration(t.Context(), e, key, "service", "dhcp-relay"); err != nil || tree["server"] != "192.168.1.10" {
+			t.Errorf("%v, %v", tree, err)
+		}
+		if tree, err := v.Configuration(t.Context(), e, key, "service", "dns"); err != nil || len(tree) != 0 {
+			t.Errorf("what is not configured: %v, %v", tree, err)
+		}
+		if _, err := v.Configuration(t.Context(), e, inventory.NewSecret("wrong"), "service"); err == nil {
+			t.Error("a wrong key was accepted")
+		}
+	}
 	m.MarkSerial()
 	if err := m.PowerCycle(deadline(t, time.Minute)); err != nil {
 		t.Fatal(err)

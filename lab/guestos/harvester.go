@@ -12,6 +12,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/json"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
@@ -546,7 +547,9 @@ type harvesterState struct {
 	Images   bool                     `json:"images"`
 	Nodes    map[string]harvesterNode `json:"nodes"`    // of the cluster, on the node that created it
 	Password [32]byte                 `json:"password"` // digest of the administrator's, zero before the first log-in
-	Failures []string                 `json:"failures"`
+	// Certificate is that of port 443 with its key, as PEM.
+	Certificate []byte   `json:"certificate"`
+	Failures    []string `json:"failures"`
 }
 
 type harvesterNode struct {
@@ -764,26 +767,33 @@ func (n *harvester) register(ctx context.Context) error {
 	return nil
 }
 
-// selfSigned is a certificate that nobody knows, as products have at first.
-func selfSigned(name string) (tls.Certificate, error) {
+// selfSigned is a certificate that nobody knows, as products have at first: the one that is kept as PEM, or a new one.
+func selfSigned(name string, kept []byte) (cert tls.Certificate, keep []byte, err error) {
+	if cert, err := tls.X509KeyPair(kept, kept); err == nil {
+		return cert, kept, nil
+	}
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return tls.Certificate{}, err
+		return cert, nil, err
 	}
 	c := &x509.Certificate{
 		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name}, DNSNames: []string{name},
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(365 * 24 * time.Hour),
 	}
 	der, err := x509.CreateCertificate(rand.Reader, c, c, &key.PublicKey, key)
-	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, err
+	if err != nil {
+		return cert, nil, err
+	}
+	pkcs8, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return cert, nil, err
+	}
+	keep = append(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8})...)
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, keep, nil
 }
 
-// serveTLS serves a handler with a self-signed certificate; stopped gets the error that ends it.
-func serveTLS(ctx context.Context, name, addr string, handler http.Handler, stopped chan<- error) (*http.Server, error) {
-	cert, err := selfSigned(name)
-	if err != nil {
-		return nil, err
-	}
+// serveTLS serves a handler; stopped gets the error that ends it.
+func serveTLS(ctx context.Context, cert tls.Certificate, addr string, handler http.Handler, stopped chan<- error) (*http.Server, error) {
 	var lc net.ListenConfig
 	l, err := lc.Listen(ctx, "tcp4", addr)
 	if err != nil {
@@ -824,7 +834,14 @@ func (n *harvester) serve(ctx context.Context, stopped chan<- error) error {
 		n.h.mux.HandleFunc("GET /nodes", func(w http.ResponseWriter, _ *http.Request) { reply(w, http.StatusOK, n.nodes()) })
 		mux.HandleFunc("POST /v3/connect/join", n.joining)
 	}
-	_, err := serveTLS(ctx, n.config.OS.Hostname, ":443", &mux, stopped)
+	cert, keep, err := selfSigned(n.config.OS.Hostname, n.state.Certificate)
+	if err != nil {
+		return err
+	}
+	if err := n.update(func(s *harvesterState) { s.Certificate = keep }); err != nil {
+		return err
+	}
+	_, err = serveTLS(ctx, cert, ":443", &mux, stopped)
 	return err
 }
 

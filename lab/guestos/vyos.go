@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/subtle"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -451,7 +452,11 @@ func (r *router) services(ctx context.Context) error {
 		}
 		port := r.config.value("443", "service", "https", "port")
 		want["https "+port] = func() (func(), error) {
-			s, err := serveTLS(ctx, "vyos", ":"+port, r.api(ctx), make(chan error, 1))
+			cert, err := r.certificate()
+			if err != nil {
+				return nil, err
+			}
+			s, err := serveTLS(ctx, cert, ":"+port, r.api(ctx), make(chan error, 1))
 			return func() { _ = s.Close() }, err
 		}
 	}
@@ -475,6 +480,20 @@ func (r *router) services(ctx context.Context) error {
 		r.h.say("listening: %s", k)
 	}
 	return errors.Join(errs...)
+}
+
+// certificate is the API's, made at the first use and kept.
+func (r *router) certificate() (tls.Certificate, error) {
+	path := r.h.at("/etc/ssl/vyos.pem")
+	kept, err := os.ReadFile(path)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return tls.Certificate{}, err
+	}
+	cert, keep, err := selfSigned("vyos", kept)
+	if err != nil {
+		return cert, err
+	}
+	return cert, errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, keep, 0o600))
 }
 
 // banner is an SSH server that says who it is and nobody can log in to.
