@@ -62,6 +62,10 @@ func (a *Activities) installer(ctx context.Context, m inventory.Machine, r templ
 			problems.Add("machine."+m.Name+".diskSelector", "give the machine a diskSelector (serial or wwn of the disk that its document names), or declare the one disk that it has",
 				"an installer other than the agent will write to a disk, and the machine declares %d disks and no selector", len(m.Disks))
 		}
+		if len(m.ProtectedDisks) > 0 {
+			problems.Add("machine."+m.Name+".protectedDisks", "take those disks out of the machine and out of the list, or use a template whose agent writes the disk",
+				"an installer other than the agent knows of no protected disks, and the machine has %d", len(m.ProtectedDisks))
+		}
 		for _, name := range slices.Compact(i.Images()) {
 			if err := a.served(ctx, name, &problems); err != nil {
 				return err

@@ -20,6 +20,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -151,6 +152,11 @@ func TestPlanRefusesAnInstaller(t *testing.T) {
 	}
 	require.NotContains(t, err.Error(), "geheim")
 	require.Empty(t, y.plan.Run, "nothing was stored")
+
+	a, y = newYard()
+	y.machine.ProtectedDisks = []action.DiskID{{Serial: "KEEP"}}
+	_, err = a.Plan(t.Context(), PlanRequest{Run: "r1", Machine: "m1", Template: "t"})
+	require.ErrorContains(t, err, "knows of no protected disks")
 
 	a, y = newYard()
 	y.user = ""
