@@ -295,14 +295,14 @@ func (a *Activities) checkFree(ctx context.Context, lab genesis.Lab, installed [
 	return nil
 }
 
-// behind tells whether a BMC lies in the machines' network, which is reached
+// behind tells whether a BMC lies outside of the network of the server, and is reached
 // through the router.
 func behind(lab genesis.Lab, b *inventory.BMC) bool {
 	if b == nil {
 		return false
 	}
 	at, err := netip.ParseAddr(b.Host)
-	return err == nil && lab.Network.Prefix.Contains(at)
+	return err == nil && !lab.Seed.Segment.Contains(at)
 }
 
 // checkBMCs asks those BMCs for the power state that are reachable by now:

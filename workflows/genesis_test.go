@@ -3,7 +3,6 @@ package workflows_test
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -103,6 +102,7 @@ func (h *house) fresh() {
 	require.NoError(h.t, h.env.SetTypedSearchAttributesOnStart(temporal.NewSearchAttributes()))
 	h.env.RegisterActivity(h.do)
 	h.env.RegisterActivity(h.play)
+	h.env.RegisterActivity(h.move)
 	h.env.RegisterWorkflowWithOptions(h.provision, workflow.RegisterOptions{Name: workflows.ProvisionType})
 	h.env.RegisterWorkflowWithOptions(h.migrate, workflow.RegisterOptions{Name: workflows.MigrateType})
 	h.env.RegisterWorkflowWithOptions(h.power, workflow.RegisterOptions{Name: workflows.BMCJobType})
@@ -131,7 +131,7 @@ func (h *house) run(in workflows.GenesisInput) (inventory.Operation, error) {
 	h.runs++
 	h.env.ExecuteWorkflow(workflows.Genesis, in)
 	require.True(h.t, h.env.IsWorkflowCompleted())
-	list, err := h.Store.Operations(context.Background(), inventory.OperationFilter{ID: workflows.GenesisID(in.Name), Limit: 1})
+	list, err := h.Operations(context.Background(), inventory.OperationFilter{ID: workflows.GenesisID(in.Name), Limit: 1})
 	require.NoError(h.t, err)
 	require.NotEmpty(h.t, list)
 	return list[0], h.env.GetWorkflowError()
@@ -213,12 +213,11 @@ func (h *house) provision(ctx workflow.Context, in workflows.ProvisionInput) (wo
 		Run: info.WorkflowExecution.RunID, ID: info.WorkflowExecution.ID, Type: workflows.ProvisionType, Machine: in.Machine,
 		State: inventory.StateRunning, Phase: inventory.PhasePower, Message: "starting", Started: workflow.Now(ctx), Actions: []inventory.ActionRecord{},
 	}
-	w.Input, _ = json.Marshal(in)
 	local := workflow.WithLocalActivityOptions(ctx, workflow.LocalActivityOptions{StartToCloseTimeout: time.Minute})
 	say := func(ctx workflow.Context) error {
 		w.Seq++
 		w.Updated = workflow.Now(ctx)
-		return workflow.ExecuteLocalActivity(ctx, h.play, w).Get(ctx, nil)
+		return workflow.ExecuteLocalActivity(ctx, h.play, w, in).Get(ctx, nil)
 	}
 	rest, done := workflow.NewDisconnectedContext(local)
 	defer done()
@@ -255,7 +254,11 @@ func (h *house) provision(ctx workflow.Context, in workflows.ProvisionInput) (wo
 }
 
 // play records a machine's run.
-func (h *house) play(ctx context.Context, w inventory.Workflow) error {
+func (h *house) play(ctx context.Context, w inventory.Workflow, in workflows.ProvisionInput) error {
+	var err error
+	if w.Input, err = json.Marshal(in); err != nil {
+		return err
+	}
 	// The clock of the test environment is not that of its activities.
 	if w.Seq == 1 {
 		h.note("install %s", w.Machine)
@@ -273,7 +276,7 @@ func (h *house) play(ctx context.Context, w inventory.Workflow) error {
 		h.mu.Unlock()
 	}
 	w.Run = h.unique(w.Run)
-	return h.Store.PutWorkflow(ctx, w)
+	return h.PutWorkflow(ctx, w)
 }
 
 // unique makes a run id one of its own: each test environment begins to count
@@ -299,16 +302,22 @@ func (h *house) migrate(ctx workflow.Context, in workflows.MigrateInput) error {
 		Run: h.unique(info.WorkflowExecution.RunID), ID: info.WorkflowExecution.ID, Type: workflows.MigrateType, Name: in.Name,
 		State: inventory.StateSuccess, Step: inventory.PhaseDone, Message: "moved", Started: workflow.Now(ctx), Steps: []inventory.OperationStep{},
 	}
+	local := workflow.WithLocalActivityOptions(ctx, workflow.LocalActivityOptions{StartToCloseTimeout: time.Minute})
+	return workflow.ExecuteLocalActivity(local, h.move, o).Get(ctx, nil)
+}
+
+// move records a migration.
+func (h *house) move(ctx context.Context, o inventory.Operation) error {
 	err := h.fails("migrating")
 	if err != nil {
 		o.State, o.Step, o.Message = inventory.StateFailed, inventory.PhaseFailed, err.Error()
 	} else {
-		h.note("migrate to %s", in.Target)
+		h.note("migrate to %s", o.Name)
 		h.mu.Lock()
 		h.relay = []string{"10.10.20.11"}
 		h.mu.Unlock()
 	}
-	return errors.Join(err, h.Store.PutOperation(context.Background(), o))
+	return h.Store.PutOperation(ctx, o)
 }
 
 func (h *house) power(_ workflow.Context, in workflows.BMCJobInput) error {
@@ -474,10 +483,10 @@ func states(o inventory.Operation) []string {
 
 var whole = []string{"preflight", "router", "relay", "platform", "kubernetes", "migrate", "create", "vip", "join-ms-02-b", "join-ms-02-c", "proven"}
 
-func all(state string) []string {
+func allDone() []string {
 	var out []string
 	for _, s := range whole {
-		out = append(out, s+" "+state)
+		out = append(out, s+" "+inventory.StepDone)
 	}
 	return out
 }
@@ -490,7 +499,7 @@ func TestGenesis(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, inventory.StateSuccess, o.State)
 	require.Equal(t, "all 11 steps are done", o.Message)
-	require.Equal(t, all(inventory.StepDone), states(o))
+	require.Equal(t, allDone(), states(o))
 	require.Equal(t, deeds, h.did)
 	require.Empty(t, h.asked)
 	for _, s := range o.Steps {
@@ -510,11 +519,11 @@ func TestGenesis(t *testing.T) {
 	require.Equal(t, inventory.StateFailed, o.State)
 	o, err = h.run(workflows.GenesisInput{Name: "home", Resume: true})
 	require.NoError(t, err)
-	require.Equal(t, all(inventory.StepDone), states(o))
+	require.Equal(t, allDone(), states(o))
 	require.Equal(t, deeds, h.did)
 	o, err = h.run(workflows.GenesisInput{Name: "home", Again: true})
 	require.NoError(t, err)
-	require.Equal(t, all(inventory.StepDone), states(o))
+	require.Equal(t, allDone(), states(o))
 	require.Equal(t, append(slices.Clone(deeds), deeds...), h.did)
 }
 
@@ -579,7 +588,7 @@ func TestGenesisFailsAtEachStep(t *testing.T) {
 			}
 			o, err := h.run(workflows.GenesisInput{Name: "home"})
 			require.NoError(t, err)
-			require.Equal(t, all(inventory.StepDone), states(o))
+			require.Equal(t, allDone(), states(o))
 			require.Contains(t, h.asked[0].ID, c.step+".")
 			require.Contains(t, h.asked[0].Text, "step "+c.step+": ")
 			if c.undo == nil {
@@ -610,7 +619,7 @@ func TestGenesisRetryLooksFirst(t *testing.T) {
 	}
 	o, err := h.run(workflows.GenesisInput{Name: "home"})
 	require.NoError(t, err)
-	require.Equal(t, all(inventory.StepDone), states(o))
+	require.Equal(t, allDone(), states(o))
 	require.Equal(t, deeds, h.did)
 	require.Len(t, h.asked, 1)
 }
@@ -658,7 +667,7 @@ func TestGenesisResumesAfterAbort(t *testing.T) {
 			h.mend(step.breaks)
 			o, err = h.run(workflows.GenesisInput{Name: "home", Resume: true})
 			require.NoError(t, err)
-			require.Equal(t, all(inventory.StepDone), states(o))
+			require.Equal(t, allDone(), states(o))
 			rest := slices.Clone(h.did)
 			if strings.HasPrefix(step.breaks, "installing ") {
 				rest = slices.Delete(rest, before-1, before) // the one that failed
@@ -689,7 +698,7 @@ func TestGenesisResumeProvesAgain(t *testing.T) {
 	}
 	o, err := h.run(workflows.GenesisInput{Name: "home", Resume: true})
 	require.NoError(t, err)
-	require.Equal(t, all(inventory.StepDone), states(o))
+	require.Equal(t, allDone(), states(o))
 	require.Equal(t, append(deeds[:5:5], "ms-02-a off", "install ms-02-a", "install ms-02-b", "install ms-02-c"), h.did)
 }
 
@@ -699,11 +708,11 @@ func TestGenesisSaysThatAMachineWaits(t *testing.T) {
 	h := newHouse(t)
 	h.asks["vp6630"] = "power it on now, with network boot (boot 1)"
 	h.events["waits vp6630"] = func() {
-		h.env.SignalWorkflowByID(workflows.MachineID("vp6630"), workflows.SignalPoweredOn, nil)
+		require.NoError(t, h.env.SignalWorkflowByID(workflows.MachineID("vp6630"), workflows.SignalPoweredOn, nil))
 	}
 	o, err := h.run(workflows.GenesisInput{Name: "home"})
 	require.NoError(t, err)
-	require.Equal(t, all(inventory.StepDone), states(o))
+	require.Equal(t, allDone(), states(o))
 	require.Contains(t, h.said, "router waiting power it on now, with network boot (boot 1) ingot workflow get vp6630")
 	require.Empty(t, o.Steps[1].Message)
 	require.Empty(t, o.Next)
@@ -734,7 +743,7 @@ func TestGenesisBudgetPassed(t *testing.T) {
 	}
 	o, err := h.run(workflows.GenesisInput{Name: "home"})
 	require.NoError(t, err)
-	require.Equal(t, all(inventory.StepDone), states(o))
+	require.Equal(t, allDone(), states(o))
 	require.Len(t, h.asked, 1)
 	require.Equal(t, deeds, h.did, "the machine's run was not begun twice")
 }
@@ -747,7 +756,7 @@ func TestGenesisCancelled(t *testing.T) {
 	h.await = func(ctx context.Context, q activities.OutcomeRequest) (activities.Outcome, error) {
 		if w, err := h.Workflow(ctx, q.Run); err == nil && !q.Asking {
 			w.State, w.Phase, w.Message, w.Seq = inventory.StateCancelled, inventory.PhaseCancelled, "cancelled", w.Seq+1
-			require.NoError(t, h.Store.PutWorkflow(ctx, w))
+			require.NoError(t, h.PutWorkflow(ctx, w))
 		}
 		return h.do.AwaitRun(ctx, q)
 	}
