@@ -27,6 +27,10 @@
 // there what firmware, iPXE and the installed system do on the wire, and the real agent runs as a process on the disk's file. A
 // boot takes a fraction of a second; Spec.Stage holds it at any step, and Machine.Writers counts who wrote to the disk at once.
 //
+// What other installers install has its stand-ins: VyOSImage, TalosFiles and HarvesterFiles give images that boot real firmware,
+// obey the kernel arguments and documents of VyOS, Talos and Harvester, lay out disks as they do and answer on their ports (see
+// guestos). A simulated machine runs the same program as a process (Spec.Guest).
+//
 // Other machines are emulated (QEMU's TCG), never virtualised: a /dev/kvm that can be opened may be nested and hang a stock kernel,
 // and a lab that behaves the same everywhere is worth more than a fast one.
 package lab

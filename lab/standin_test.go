@@ -375,15 +375,19 @@ func harvesterCluster(t *testing.T, firmware ...Firmware) {
 		b.HandleFunc("GET "+path, func(w http.ResponseWriter, r *http.Request) { http.ServeFile(w, r, file) })
 	}
 	const base = "http://" + ServerAddress
-	b.setScript("kernel " + base + "/vmlinuz initrd=initrd ip=dhcp rd.net.dhcp.retry=3 rd.cos.disable rd.noverifyssl net.ifnames=1 root=live:" + base +
+	script := "kernel " + base + "/vmlinuz initrd=initrd ip=dhcp rd.net.dhcp.retry=3 rd.cos.disable rd.noverifyssl net.ifnames=1 root=live:" + base +
 		"/rootfs.squashfs console=ttyS0,115200n8 console=tty1 harvester.install.automatic=true harvester.install.skipchecks=true " +
-		"harvester.install.config_url=" + base + "/config/${serial}\ninitrd --name initrd " + base + "/initrd\nboot\n")
+		"harvester.install.config_url=" + base + "/config/${serial} ingotlab.fail=\ninitrd --name initrd " + base + "/initrd\nboot\n"
+	b.setScript(script)
 	join := "server_url: https://10.10.20.60:443\n"
 	var token atomic.Value
 	token.Store("wrong")
 	b.HandleFunc("GET /config/{serial}", func(w http.ResponseWriter, r *http.Request) {
 		name := strings.TrimPrefix(r.PathValue("serial"), "SN-")
 		mode, server, tok, mac := "create", "", "secret", "52:54:00:20:00:01"
+		if name == "node3" {
+			mac = "52:54:00:20:00:03"
+		}
 		if name == "node2" {
 			mode, server, tok, mac = "join", join, token.Load().(string), "52:54:00:20:00:02"
 		}
@@ -401,7 +405,8 @@ install:
   webhooks:
     - {event: STARTED, method: POST, url: "%s/report/STARTED", payload: "{{.Hostname}} {{.IPAddrV4}}"}
     - {event: SUCCEEDED, method: POST, url: "%s/report/SUCCEEDED", payload: "{{.Hostname}} {{.MACAddr}}"}
-`, tok, server, name, mode, mac, name, base, base, base)
+    - {event: FAILED, method: POST, url: "%s/report/FAILED", payload: "{{.Hostname}}"}
+`, tok, server, name, mode, mac, name, base, base, base, base)
 	})
 	var machines []*Machine
 	for i, name := range []string{"node1", "node2"} {
@@ -450,7 +455,17 @@ install:
 		t.Fatal(err)
 	}
 	wait(machines[1], "stage running joined")
-	if firmware[0] == Simulated { // our own client fits; once is enough
+	if firmware[0] == Simulated { // what follows is proven once
+		b.setScript(strings.Replace(script, "ingotlab.fail=", "ingotlab.fail=install", 1))
+		m := newMachine(t, l, Spec{Name: "node3", Firmware: Simulated, Bus: NVMe, NoBMC: true, Guest: guestProgram(t), MAC: "52:54:00:20:00:03"})
+		console(t, m)
+		b.lease(m, "10.10.20.63")
+		if err := m.PowerOn(deadline(t, time.Minute)); err != nil {
+			t.Fatal(err)
+		}
+		report("FAILED node3")
+		wait(m, "LAB-HARVESTER stage failed installing: told to fail")
+
 		e := inventory.Endpoint{URL: "https://" + forward(t, l, Server, "10.10.20.60:443"), Insecure: true}
 		if err := (endpoint.Harvester{}).Ping(t.Context(), e); err != nil {
 			t.Error(err)
@@ -602,6 +617,20 @@ func talosNode(t *testing.T, l *Lab, ca pair, ip string) {
 	if _, err := machine.NewMachineServiceClient(conn).Bootstrap(ctx, &machine.BootstrapRequest{}); status.Code(err) != codes.PermissionDenied {
 		t.Errorf("Bootstrap by a reader: %v", err)
 	}
+	tell := func(what string) {
+		t.Helper()
+		res, err := inLab(l, Server, nil).PostForm(fmt.Sprintf("http://%s:%d/fail", ip, GuestHealthPort), url.Values{"what": {what}})
+		if err != nil || res.StatusCode != http.StatusOK {
+			t.Fatalf("telling it to fail: %v, %v", res, err)
+		}
+		_ = res.Body.Close() // only read from
+	}
+	tell("bootstrap,node")
+	get(t, inLab(l, Server, nil), fmt.Sprintf("http://%s:%d/", ip, GuestHealthPort), `"failures":["bootstrap","node"]`)
+	if err := c.Bootstrap(ctx, &machine.BootstrapRequest{}); talosclient.StatusCode(err) != codes.Unavailable {
+		t.Errorf("Bootstrap of a node that is to fail: %v", err)
+	}
+	tell("")
 	if err := c.Bootstrap(ctx, &machine.BootstrapRequest{}); err != nil {
 		t.Fatal(err)
 	}
