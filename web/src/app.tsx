@@ -130,7 +130,7 @@ export function App({ store }: { store: Store }) {
                 <MachineRow key={m.name} machine={m} store={store} now={now} chosen={m.name === pick?.name} />
               ))}
             </ul>
-            {shown.length === 0 && <p class="quiet">No machine matches.</p>}
+            {shown.length === 0 && <p class="quiet">{all.length === 0 ? "No machines yet." : "No machine matches."}</p>}
             <SeenList store={store} now={now} />
           </section>
           <div ref={panel}>

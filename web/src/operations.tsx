@@ -117,7 +117,7 @@ function StepRow({ number, step: s, operation: o, store, now }: { number: number
     <tr class={`${t} ${s.state}`} data-operation-step={s.name} data-step-state={s.state} data-tone={t} aria-current={s.state === "running" ? "step" : undefined}>
       <td class="quiet">{number}</td>
       <th scope="row">{s.name}</th>
-      <td>{s.machine && <a href={`#/machines/${encodeURIComponent(s.machine)}`}>{s.machine}</a>}</td>
+      <td class="of-machine">{s.machine && <a href={`#/machines/${encodeURIComponent(s.machine)}`}>{s.machine}</a>}</td>
       <td>
         <span class={s.state === "failed" ? "text failure" : "text"}>{saying(s)}</span>
         {m && (s.state === "running" || s.state === "waiting") && (
@@ -128,7 +128,7 @@ function StepRow({ number, step: s, operation: o, store, now }: { number: number
         {(s.state === "failed" || s.state === "running") && <span class="quiet undo">Undo: {s.undo}</span>}
       </td>
       <td class="step-state">
-        <Sign tone={t} /> {stateOf(s)}
+        <Sign tone={t} /> {t === "waiting" ? "waits for a person" : stateOf(s)}
       </td>
       <td class="quiet when">
         {at(s.since) > 0 && (

@@ -1,0 +1,126 @@
+package e2e
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/chromedp/chromedp"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ingotmetal/ingot/lab"
+)
+
+// TestPageShowsGenesis walks through a Genesis as a person does who has the page
+// alone: what it asks, what it waits for, and the buttons that answer. With
+// INGOT_PICTURE it leaves a picture.
+func TestPageShowsGenesis(t *testing.T) {
+	ctx := needLab(t)
+	s := site(ctx, t)
+	file, router := s.exampleLab(t)
+	// Somebody has the address that the file gives to the router.
+	somebody := func(deed string) {
+		t.Helper()
+		require.NoError(t, s.Command(ctx, lab.Router, "ip", "addr", deed, router+"/24", "dev", "eth20").Run())
+	}
+	somebody("add")
+	s.must(ctx, t, "genesis", "start", file, "--yes")
+
+	runtime.LockOSThread() // as in watchPage
+	defer runtime.UnlockOSThread()
+	chromium, err := exec.LookPath("chromium")
+	require.NoError(t, err, "make deps installs it")
+	link := strings.Replace(strings.TrimSpace(s.must(ctx, t, "login-link")), fmt.Sprintf("127.0.0.1:%d", apiPort), s.API, 1)
+	opts := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(chromium), chromedp.NoSandbox,
+		chromedp.WindowSize(1440, 1100), chromedp.WSURLReadTimeout(3*time.Minute))
+	alloc, cancelAlloc := chromedp.NewExecAllocator(ctx, opts...)
+	defer cancelAlloc()
+	tab, cancelTab := chromedp.NewContext(alloc)
+	defer cancelTab()
+	do := func(what string, steps ...chromedp.Action) {
+		t.Helper()
+		within, cancel := context.WithTimeout(tab, time.Minute)
+		defer cancel()
+		if err := chromedp.Run(within, steps...); err != nil {
+			var text string
+			_ = chromedp.Run(tab, chromedp.Evaluate(`document.body.innerText`, &text)) // only for the message
+			t.Fatalf("%s: %v\n%s", what, err, text)
+		}
+	}
+	see := func(selector string) chromedp.Action { return chromedp.WaitVisible(selector, chromedp.ByQuery) }
+	click := func(selector string) chromedp.Action { return chromedp.Click(selector, chromedp.ByQuery) }
+
+	// The first command starts the browser, which would end with a time-out of
+	// that command alone.
+	require.NoError(t, chromedp.Run(tab, chromedp.Navigate(link)))
+	var rows int
+	do("the operation", see(`[data-operation="genesis/home"]`), click(`[data-operation="genesis/home"] *`), see(`[data-operation-panel="genesis/home"]`),
+		see(`[data-operation-step="join-ms-02-c"]`), chromedp.Evaluate(`document.querySelectorAll('[data-operation-step]').length`, &rows))
+	require.Equal(t, 11, rows)
+
+	// Preflight asks, and nothing was powered on.
+	var question, title string
+	do("the question", see(`[data-question^="preflight"]`), chromedp.Text(`[data-question^="preflight"]`, &question, chromedp.ByQuery), chromedp.Title(&title))
+	require.Contains(t, question, "answers already at "+router+", which is for machine vp6630")
+	require.Contains(t, title, "(1) waiting")
+	somebody("del")
+	// The host remembers for a while who had an address.
+	require.NoError(t, s.Command(ctx, s.Namespace, "ip", "neigh", "flush", "all").Run())
+	do("trying again", click(`[data-question^="preflight"] [data-choice="retry"]`), see(`[data-operation-step="preflight"][data-step-state="done"]`))
+
+	// A machine without a BMC waits for a person, who says so here.
+	var row string
+	var shot []byte
+	do("the router's power", see(`[data-awaited="vp6630"] [data-choice="powered-on"]`), see(`[data-operation-step="router"][data-tone="waiting"] time`),
+		chromedp.Text(`[data-operation-step="router"]`, &row, chromedp.ByQuery), chromedp.CaptureScreenshot(&shot))
+	require.Contains(t, row, "vp6630")
+	require.Contains(t, row, "switches vp6630 on")
+	if picture := os.Getenv("INGOT_PICTURE"); picture != "" {
+		require.NoError(t, os.WriteFile(picture, shot, 0o644))
+	}
+	do("saying that it is on", click(`[data-awaited="vp6630"] [data-choice="powered-on"]`), chromedp.WaitNotPresent(`[data-awaited="vp6630"] [data-choice="powered-on"]`, chromedp.ByQuery))
+	do("cancelling", click(`[data-operation-panel] [data-choice="cancel"]`), click(`[data-choice-sure="cancel"]`), see(`[data-operation="genesis/home"][data-state="CANCELLED"]`))
+	s.closed(ctx, t, "vp6630")
+}
+
+var imageOf = regexp.MustCompile(`(file: (images/[^,]+), sha256: )[0-9a-f]{64}`)
+
+// exampleLab writes the example lab, moved into the lab's own network and with
+// images that exist, and returns its file and the address of its router.
+func (s *Site) exampleLab(t *testing.T) (file, router string) {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "lab")
+	require.NoError(t, os.CopyFS(dir, os.DirFS("../deploy/genesis")))
+	require.NoError(t, os.Mkdir(filepath.Join(dir, "images"), 0o755))
+	server := netip.MustParseAddr(s.Address).As4()
+	net := fmt.Sprintf("%d.%d.%d.", server[0], server[1], server[2])
+	moved := strings.NewReplacer("10.10.20.", "10.99.20.", "192.168.1.10", s.Address, "192.168.1.2", net+"50", "192.168.1.", net)
+	entries, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	for _, e := range entries {
+		name := e.Name()
+		if e.IsDir() {
+			continue
+		}
+		b, err := os.ReadFile(filepath.Join(dir, name))
+		require.NoError(t, err)
+		text := imageOf.ReplaceAllStringFunc(moved.Replace(string(b)), func(m string) string {
+			part := imageOf.FindStringSubmatch(m)
+			require.NoError(t, os.WriteFile(filepath.Join(dir, part[2]), []byte(part[2]+strings.Repeat("\n", 4096)), 0o644))
+			sum := sha256.Sum256([]byte(part[2] + strings.Repeat("\n", 4096)))
+			return part[1] + hex.EncodeToString(sum[:])
+		})
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
+	}
+	return filepath.Join(dir, "lab.yaml"), net + "50"
+}
