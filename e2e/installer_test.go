@@ -97,7 +97,9 @@ func TestInstaller(t *testing.T) {
 		require.NoError(t, m.PowerOn(ctx)) // something to switch off
 		provision(t, workflows.ProvisionInput{Machine: "create", Template: "harvester-create", HardwareMap: images})
 		require.NoError(t, gate.Reached(ctx))
-		w, err := s.Follow(ctx, "create", func(w inventory.Workflow) bool { return w.Phase == inventory.PhaseInstall && w.State == inventory.StateRunning })
+		w, err := s.Follow(ctx, "create", func(w inventory.Workflow) bool {
+			return w.Phase == inventory.PhaseInstall && w.State == inventory.StateRunning
+		})
 		require.NoError(t, err)
 
 		line, err := m.WaitSerial(ctx, "LAB-SIM installer: .*config_url=")
@@ -162,6 +164,23 @@ func TestInstaller(t *testing.T) {
 		s.closed(ctx, t, "by-hand")
 		s.holds(t, m, image)
 	})
+
+	for _, stage := range []lab.Stage{lab.StageKernel, lab.StageInitrd, lab.StageInstaller} {
+		t.Run("the server killed before the machine's stage "+string(stage), func(t *testing.T) {
+			gate := lab.NewGate(stage)
+			name := "at-" + string(stage)
+			m := add(t, lab.Spec{Name: name, Stage: gate.Stage}, "DISK-"+name)
+			provision(t, workflows.ProvisionInput{Machine: name, Template: "harvester-create", HardwareMap: images})
+			require.NoError(t, gate.Reached(ctx))
+			s.Kill()
+			gate.Open()
+			require.NoError(t, s.Start(ctx))
+			s.ended(ctx, t, name, inventory.StateSuccess)
+			require.Equal(t, 1, m.PowerOns(), "it ends as it would have")
+			s.closed(ctx, t, name)
+			s.holds(t, m, image)
+		})
+	}
 
 	t.Run("an installer that fails", func(t *testing.T) {
 		m := add(t, lab.Spec{Name: "wrong"}, "DISK-of-another")

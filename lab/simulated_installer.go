@@ -31,11 +31,16 @@ func (l *life) runInstaller(cmdline string) ending {
 		words[key] = value
 	}
 	if from, ok := strings.CutPrefix(words["root"], "live:"); ok {
-		n, err := l.get(from, io.Discard)
-		if err != nil {
-			return l.stuck(err) // dracut drops into its shell
+		for try := 1; ; try++ { // curl --retry, in dracut
+			n, err := l.get(from, io.Discard)
+			if err == nil {
+				l.say("LAB-SIM installer: root file system of %d bytes", n)
+				break
+			}
+			if try == 10 || !l.sleep(2*time.Second) {
+				return l.stuck(err) // dracut drops into its shell
+			}
 		}
-		l.say("LAB-SIM installer: root file system of %d bytes", n)
 	}
 	cfg, err := l.installerConfig(words["harvester.install.config_url"])
 	if err != nil {
