@@ -1,0 +1,216 @@
+package activities
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.temporal.io/sdk/temporal"
+
+	"github.com/ingotmetal/ingot/genesis"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// labShelf holds the example lab, and facts.
+type labShelf struct {
+	Labs
+	bundle inventory.GenesisBundle
+	facts  map[string]string
+}
+
+func newLabShelf(t *testing.T) *labShelf {
+	t.Helper()
+	dir := filepath.Join("..", "deploy", "genesis")
+	b, _, err := genesis.Bundle("lab.yaml", func(name string) ([]byte, error) { return os.ReadFile(filepath.Join(dir, name)) })
+	require.NoError(t, err)
+	return &labShelf{bundle: b, facts: map[string]string{}}
+}
+
+func (s *labShelf) Genesis(context.Context, string) (inventory.GenesisBundle, error) {
+	return s.bundle, nil
+}
+
+func (s *labShelf) PutFact(_ context.Context, operation, name string, v inventory.Secret) error {
+	s.facts[operation+"#"+name] = v.Reveal()
+	return nil
+}
+
+func (s *labShelf) Fact(_ context.Context, operation, name string) (inventory.Secret, error) {
+	v, ok := s.facts[operation+"#"+name]
+	if !ok {
+		return inventory.Secret{}, inventory.ErrNotFound
+	}
+	return inventory.NewSecret(v), nil
+}
+
+// relayRouter is a VyOS with a list of servers.
+type relayRouter struct {
+	servers []string
+	changes int
+	err     error // of a change
+	effect  bool  // a change that fails has its effect
+}
+
+func (r *relayRouter) Configuration(_ context.Context, e inventory.Endpoint, key inventory.Secret, path ...string) (map[string]any, error) {
+	if e.URL != "https://192.168.1.2" || key.IsZero() || !slices.Equal(path, relayPath) {
+		return nil, fmt.Errorf("asked %s for %v: %w", e.URL, path, inventory.ErrInvalid)
+	}
+	switch len(r.servers) {
+	case 0:
+		return map[string]any{}, nil
+	case 1:
+		return map[string]any{"server": r.servers[0]}, nil
+	}
+	list := []any{}
+	for _, s := range r.servers {
+		list = append(list, s)
+	}
+	return map[string]any{"server": list}, nil
+}
+
+func (r *relayRouter) Configure(_ context.Context, _ inventory.Endpoint, _ inventory.Secret, changes ...inventory.RouterCommand) error {
+	r.changes++
+	if r.err == nil || r.effect {
+		for _, c := range changes {
+			s := c.Path[len(c.Path)-1]
+			r.servers = slices.DeleteFunc(r.servers, func(x string) bool { return x == s })
+			if !c.Delete {
+				r.servers = append(r.servers, s)
+			}
+		}
+	}
+	return r.err
+}
+
+func typeOf(t *testing.T, err error) string {
+	t.Helper()
+	var a *temporal.ApplicationError
+	require.ErrorAs(t, err, &a)
+	return a.Type()
+}
+
+func TestRelay(t *testing.T) {
+	r := &relayRouter{servers: []string{"192.168.1.10"}}
+	a := &Activities{Labs: newLabShelf(t), Routers: r, Log: slog.New(slog.DiscardHandler), ProbeEvery: time.Microsecond}
+	ctx := t.Context()
+	seed, target := netip.MustParseAddr("192.168.1.10"), netip.MustParseAddr("10.10.20.11")
+	list, err := a.RelayServers(ctx, "home")
+	require.NoError(t, err)
+	require.Equal(t, []string{"192.168.1.10"}, list)
+	require.NoError(t, a.RouterReady(ctx, LabRequest{Name: "home"}))
+
+	require.Equal(t, TypeConflict, typeOf(t, a.RelayDelete(ctx, RelayRequest{"home", seed})), "nobody would be answered")
+	require.NoError(t, a.RelayAdd(ctx, RelayRequest{"home", target}))
+	require.NoError(t, a.RelayAdd(ctx, RelayRequest{"home", target}))
+	require.Equal(t, 1, r.changes, "what is so is not done again")
+	require.Equal(t, []string{"192.168.1.10", "10.10.20.11"}, r.servers)
+	require.NoError(t, a.RelayDelete(ctx, RelayRequest{"home", seed}))
+	require.NoError(t, a.RelayDelete(ctx, RelayRequest{"home", seed}))
+	require.Equal(t, 2, r.changes)
+
+	r.err, r.effect = inventory.ErrUnreachable, true
+	require.Equal(t, TypeUnreachable, typeOf(t, a.RelayAdd(ctx, RelayRequest{"home", seed})))
+	require.NoError(t, a.RelayAdd(ctx, RelayRequest{"home", seed}), "it had its effect, though its answer was lost")
+	r.err, r.effect = inventory.ErrInvalid, false
+	require.Equal(t, TypeInvalid, typeOf(t, a.RelayDelete(ctx, RelayRequest{"home", seed})))
+
+	r.servers = []string{"10.0.0.9"}
+	err = a.RouterReady(ctx, LabRequest{Name: "home"})
+	require.Equal(t, TypeInvalid, typeOf(t, err), "a wrong config.boot is no reason to wait for the whole budget")
+	require.ErrorContains(t, err, "relays to [10.0.0.9] and not to 192.168.1.10")
+}
+
+func TestUntil(t *testing.T) {
+	a := &Activities{ProbeEvery: time.Microsecond}
+	n := 0
+	require.NoError(t, a.until(t.Context(), func(context.Context) error {
+		if n++; n < 100 {
+			return inventory.ErrUnreachable
+		}
+		return nil
+	}))
+	n = 0
+	err := a.until(t.Context(), func(context.Context) error {
+		if n++; n == 5 {
+			return inventory.ErrUnreachable // it counts anew
+		}
+		return inventory.ErrRefused
+	})
+	require.Equal(t, TypeRefused, typeOf(t, err))
+	require.Equal(t, 5+stubborn, n)
+
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	err = a.until(ctx, func(context.Context) error { return fmt.Errorf("it starts: %w", inventory.ErrUnreachable) })
+	require.Equal(t, TypeUnreachable, typeOf(t, err), "before the time is up it says why")
+	require.ErrorContains(t, err, "it starts")
+	stopped, stop := context.WithCancel(t.Context())
+	stop()
+	require.ErrorIs(t, a.until(stopped, func(context.Context) error { return errors.New("x") }), context.Canceled)
+}
+
+func TestAddressesThatAreTaken(t *testing.T) {
+	s := newLabShelf(t)
+	lab, err := genesis.Load(s.bundle.File, s.bundle.Read)
+	require.NoError(t, err)
+	for name, c := range map[string]struct {
+		taken     string
+		mac       string
+		written   bool
+		installed []string
+		want      string
+	}{
+		"nobody":              {},
+		"somebody":            {taken: "10.10.20.11", want: "somebody answers already at 10.10.20.11"},
+		"a device":            {taken: "10.10.20.11", mac: "02:00:00:00:00:99", want: "02:00:00:00:00:99 answers"},
+		"the machine itself":  {taken: "10.10.20.11", mac: "02:00:00:00:07:60"},
+		"installed before":    {taken: "10.10.20.11", written: true},
+		"installed by us":     {taken: "10.10.20.11", installed: []string{"um760"}},
+		"the cluster's":       {taken: "10.10.20.30", want: "which is for the cluster"},
+		"of our own cluster":  {taken: "10.10.20.30", installed: []string{"ms-02-a"}},
+		"of the BMC, its AMT": {taken: "10.10.20.21"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := &Activities{Machines: anyDisks(c.written), Presence: taken{c.taken, c.mac}}
+			var ps inventory.Problems
+			require.NoError(t, a.checkFree(t.Context(), lab, c.installed, &ps))
+			if c.want == "" {
+				require.Empty(t, ps)
+			} else {
+				require.Len(t, ps, 1)
+				require.Contains(t, ps[0].String(), c.want)
+			}
+		})
+	}
+}
+
+type taken struct{ addr, mac string }
+
+func (x taken) Answers(_ context.Context, a netip.Addr) (bool, string, error) {
+	if a.String() != x.addr {
+		return false, "", nil
+	}
+	return true, x.mac, nil
+}
+
+type someDisks struct {
+	Machines
+	written bool
+}
+
+func anyDisks(written bool) Machines { return someDisks{written: written} }
+
+func (d someDisks) DisksWritten(context.Context, string) (map[string]string, error) {
+	if d.written {
+		return map[string]string{"serial": "run"}, nil
+	}
+	return nil, inventory.ErrNotFound
+}

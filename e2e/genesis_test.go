@@ -1,0 +1,390 @@
+package e2e
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/lab"
+)
+
+var realFirmware = flag.Bool("qemu", false, "the machines of a Genesis are real ones, under QEMU (half an hour)")
+
+// firmware is what the machines of a Genesis boot by.
+func firmware() lab.Firmware {
+	if *realFirmware {
+		return lab.BIOS
+	}
+	return lab.Simulated
+}
+
+// genesisLab is the lab file of the test: the example of deploy/genesis, with
+// the hardware of the virtual lab.
+const genesisLab = `name: home
+seed: {address: 192.168.1.10, segment: 192.168.1.0/24}
+network: {prefix: 10.10.20.0/24, gateway: 10.10.20.1}
+images:
+%s
+machines:
+  - name: vp6630
+    image: vyos
+    config: config.boot
+    hardwareMap: {version: %s}
+    interfaces:
+      - {mac: "52:54:00:01:00:01", address: 192.168.1.2, netmask: 255.255.255.0, gateway: 192.168.1.1}
+      - {mac: "52:54:00:20:01:01", disableDHCP: true, disableNetboot: true}
+      - {mac: "52:54:00:10:02:01", disableDHCP: true, disableNetboot: true}
+    diskSelector: {serial: DISK-vp6630}
+  - name: um760
+    config: talos.yaml
+    hardwareMap: {kernel: talos-kernel, initramfs: talos-initramfs}
+    interfaces: [{mac: "52:54:00:20:00:02", address: 10.10.20.11, netmask: 255.255.255.0, gateway: 10.10.20.1}]
+    diskSelector: {serial: DISK-um760}
+%srouter: {machine: vp6630, keyFile: vyos.key}
+platform: {machine: um760, talosconfigFile: talosconfig}
+cluster: {vip: 10.10.20.30, create: ms-02-a, join: [ms-02-b, ms-02-c]}
+`
+
+const genesisNode = `  - name: ms-02-%[1]s
+    config: ms-02-%[1]s.yaml
+    hardwareMap: {kernel: harvester-kernel, initrd: harvester-initrd, rootfs: harvester-rootfs, iso: harvester-iso}
+    interfaces: [{mac: "52:54:00:20:00:0%[2]d", address: 10.10.20.2%[2]d, netmask: 255.255.255.0, gateway: 10.10.20.1}]
+    diskSelector: {serial: DISK-ms-02-%[1]s}
+    bmc: {driver: amt, host: 10.10.10.1%[2]d, user: admin}
+    bmcPasswordFile: amt.password
+`
+
+const genesisBoot = `interfaces {
+    ethernet eth0 {
+        address "192.168.1.2/24"
+        hw-id "52:54:00:01:00:01"
+    }
+    ethernet eth1 {
+        address "10.10.20.1/24"
+        hw-id "52:54:00:20:01:01"
+    }
+    ethernet eth2 {
+        address "10.10.10.1/24"
+        hw-id "52:54:00:10:02:01"
+    }
+}
+protocols {
+    static {
+        route 0.0.0.0/0 {
+            next-hop 192.168.1.1 {
+            }
+        }
+    }
+}
+service {
+    dhcp-relay {
+        listen-interface "eth1"
+        relay-options {
+            max-size "576"
+            relay-agents-packets "forward"
+        }
+        server "192.168.1.10"
+        upstream-interface "eth0"
+    }
+    https {
+        api {
+            keys {
+                id ingot {
+                    key "e2e-router-key-7f3a91"
+                }
+            }
+            rest {
+            }
+        }
+    }
+    ssh {
+        port "22"
+    }
+}
+system {
+    host-name "vp6630"
+}
+
+
+` + lab.VyOSFooter
+
+const genesisHarvester = `scheme_version: 1
+%stoken: e2e-cluster-token-7f3a91
+os: {hostname: %s, password: e2e-password-7f3a91}
+install:
+  mode: %s
+  management_interface: {interfaces: [{hwAddr: "%s"}], method: dhcp}
+  device: /dev/disk/by-id/ata-QEMU_DISK-%s
+%s  iso_url: http://192.168.1.10:7080/images/harvester-iso
+`
+
+// An evening is a Genesis in the lab: the server on the NAS, five machines, and
+// the person who stands beside those that have no BMC.
+type evening struct {
+	*Site
+	t        *testing.T
+	machines map[string]*lab.Machine
+	file     string // the lab file
+
+}
+
+func newEvening(ctx context.Context, t *testing.T) *evening {
+	t.Helper()
+	dir := keepDir(t)
+	s, err := NewSite(ctx, Options{Root: "..", Dir: dir, Programs: programs(), Home: true, Namespace: lab.Seed})
+	require.NoError(t, err)
+	s.keep(t)
+	e := &evening{Site: s, t: t, machines: map[string]*lab.Machine{}}
+	guest, err := lab.GuestProgram(ctx, t.TempDir())
+	require.NoError(t, err)
+	agent := filepath.Join(s.bin, "worker-agent")
+	specs := []lab.Spec{
+		{Name: "vp6630", VLAN: lab.HomeVLAN, MAC: "52:54:00:01:00:01", NoBMC: true, DiskSize: 1 << 30, Cards: []lab.Card{{VLAN: lab.DirectVLAN, MAC: "52:54:00:20:01:01"}, {VLAN: lab.BMCVLAN, MAC: "52:54:00:10:02:01"}}},
+		{Name: "um760", MAC: "52:54:00:20:00:02", NoBMC: true, MemoryMB: 768, DiskSize: 1 << 30},
+		{Name: "ms-02-a", MAC: "52:54:00:20:00:03", MemoryMB: 1024, Controller: lab.ControllerAMT, DiskSize: 1 << 30},
+		{Name: "ms-02-b", MAC: "52:54:00:20:00:04", MemoryMB: 1024, Controller: lab.ControllerAMT, DiskSize: 1 << 30},
+		{Name: "ms-02-c", MAC: "52:54:00:20:00:05", MemoryMB: 1024, Controller: lab.ControllerAMT, DiskSize: 1 << 30},
+	}
+	for _, spec := range specs {
+		spec.Firmware, spec.Agent, spec.Guest = firmware(), agent, guest
+		m, err := s.Machine(ctx, spec)
+		require.NoError(t, err)
+		e.machines[spec.Name] = m
+	}
+	e.write(ctx)
+	require.NoError(t, s.RemoveRouter(ctx))
+	go e.person(ctx)
+	return e
+}
+
+// write writes the lab file and all that it names.
+func (e *evening) write(ctx context.Context) {
+	e.t.Helper()
+	dir := e.t.TempDir()
+	put := func(name, text string) {
+		require.NoError(e.t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
+	}
+	example := func(name string) string {
+		b, err := os.ReadFile(filepath.Join("..", "deploy", "genesis", name))
+		require.NoError(e.t, err)
+		return string(b)
+	}
+	vyos, err := lab.VyOSImage(ctx, testWriter{e.t})
+	require.NoError(e.t, err)
+	talos, err := lab.TalosFiles(ctx, testWriter{e.t})
+	require.NoError(e.t, err)
+	harvester, err := lab.HarvesterFiles(ctx, testWriter{e.t})
+	require.NoError(e.t, err)
+	images := ""
+	for _, i := range [][2]string{
+		{"vyos", vyos.Zst}, {"talos-kernel", talos.Kernel}, {"talos-initramfs", talos.Initramfs},
+		{"harvester-kernel", harvester.Kernel}, {"harvester-initrd", harvester.Initrd}, {"harvester-rootfs", harvester.RootFS}, {"harvester-iso", harvester.ISO},
+	} {
+		file := i[0] + strings.TrimPrefix(filepath.Ext(i[1]), " ")
+		path, err := filepath.Abs(i[1])
+		require.NoError(e.t, err)
+		require.NoError(e.t, os.Symlink(path, filepath.Join(dir, file)))
+		f, err := os.Open(path)
+		require.NoError(e.t, err)
+		h := sha256.New()
+		_, err = io.Copy(h, f)
+		require.NoError(e.t, err)
+		require.NoError(e.t, f.Close())
+		images += fmt.Sprintf("  - {name: %s, file: %s, sha256: %x}\n", i[0], file, h.Sum(nil))
+	}
+	nodes := ""
+	for n, x := range []string{"a", "b", "c"} {
+		nodes += fmt.Sprintf(genesisNode, x, n+3)
+		server, mode, vip := "", "create", "  vip: 10.10.20.30\n  vip_mode: static\n"
+		if n > 0 {
+			server, mode, vip = "server_url: https://10.10.20.30:443\n", "join", ""
+		}
+		put("ms-02-"+x+".yaml", fmt.Sprintf(genesisHarvester, server, "ms-02-"+x, mode, e.machines["ms-02-"+x].Spec().MAC, "ms-02-"+x, vip))
+	}
+	put("config.boot", genesisBoot)
+	put("vyos.key", "e2e-router-key-7f3a91\n")
+	put("amt.password", "password\n")
+	put("talosconfig", example("talosconfig"))
+	put("talos.yaml", strings.Replace(example("talos.yaml"), "nvme-EXAMPLE_UM760_SSD_0001", "ata-QEMU_DISK-um760", 1))
+	put("lab.yaml", fmt.Sprintf(genesisLab, images, lab.VyOSVersion, nodes))
+	e.file = filepath.Join(dir, "lab.yaml")
+}
+
+// now is the operation as the server tells.
+func (e *evening) now(ctx context.Context) (inventory.Operation, error) {
+	var o inventory.Operation
+	out, err := e.CLI(ctx, "genesis", "status", "home", "-o", "json")
+	if err == nil {
+		err = json.Unmarshal([]byte(out), &o)
+	}
+	return o, err
+}
+
+// person presses the buttons of machines that have no BMC when the server says
+// that it waits for that.
+func (e *evening) person(ctx context.Context) {
+	pressed := map[string]bool{}
+	press := func(key, machine string) {
+		if pressed[key] {
+			return
+		}
+		m := e.machines[machine]
+		m.SetNextBoot(lab.NextNetwork)
+		if err := m.PowerCycle(ctx); err == nil {
+			pressed[key] = true
+		}
+	}
+	for ctx.Err() == nil {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(300 * time.Millisecond):
+		}
+		o, err := e.now(ctx)
+		if err != nil || inventory.Final(o.State) {
+			continue
+		}
+		for _, s := range o.Steps {
+			switch {
+			case s.State == inventory.StepWaiting && o.Question == nil && (s.Machine == "vp6630" || s.Machine == "um760"):
+				press(s.Run+s.Message, s.Machine)
+			case s.Name == "relay" && s.State == inventory.StepRunning:
+				press(o.Run+s.Since.String(), "um760") // it asks for an address, and is told to boot from its disk
+			}
+		}
+	}
+}
+
+// ends waits for the end of the operation.
+func (e *evening) ends(ctx context.Context) inventory.Operation {
+	e.t.Helper()
+	var o inventory.Operation
+	var err error
+	said := ""
+	for {
+		if o, err = e.now(ctx); err == nil && inventory.Final(o.State) {
+			return o
+		}
+		if err == nil && o.Step+o.Message != said {
+			said = o.Step + o.Message
+			e.t.Logf("%s: %s", o.Step, o.Message)
+		}
+		select {
+		case <-ctx.Done():
+			e.t.Fatalf("the Genesis did not end: %+v, %v", o, err)
+		case <-time.After(500 * time.Millisecond):
+		}
+	}
+}
+
+// whole checks that everything runs.
+func (e *evening) whole(ctx context.Context, o inventory.Operation) {
+	e.t.Helper()
+	for _, s := range o.Steps {
+		e.t.Logf("%-14s %-8s %6.1f s  %s", s.Name, s.State, s.Ended.Sub(s.Since).Seconds(), s.Message)
+	}
+	require.Equal(e.t, inventory.StateSuccess, o.State, o.Message)
+	for _, s := range o.Steps {
+		require.Equal(e.t, inventory.StepDone, s.State, s.Name)
+	}
+	history, err := e.TemporalCLI(ctx, "workflow", "show", "--workflow-id", "genesis/home", "--output", "json")
+	require.NoError(e.t, err)
+	for _, secret := range []string{"e2e-router-key", "e2e-cluster-token", "e2e-password", "BEGIN ", "LS0tLS1CRUdJTi"} {
+		require.NotContains(e.t, history, secret, "S44")
+	}
+}
+
+// TestGenesis builds the lab of the example, but for the migration, from
+// nothing to a cluster of three, on simulated machines with stand-in guests.
+func TestGenesis(t *testing.T) {
+	ctx := needLab(t)
+	e := newEvening(ctx, t)
+	plan := e.must(ctx, t, "genesis", "plan", e.file)
+	require.Contains(t, plan, "DISK-ms-02-c")
+	e.must(ctx, t, "genesis", "start", e.file, "--yes")
+	e.whole(ctx, e.ends(ctx))
+
+	// Once more: everything is looked at, nothing is done.
+	ons := e.machines["ms-02-a"].PowerOns()
+	e.must(ctx, t, "genesis", "resume", "home")
+	e.whole(ctx, e.ends(ctx))
+	require.Equal(t, ons, e.machines["ms-02-a"].PowerOns())
+}
+
+// TestGenesisChaos kills the server in every step of the table, as soon as the
+// step is seen to be under way, and once more when what it does has been done:
+// the loop takes the steps from the table itself.
+func TestGenesisChaos(t *testing.T) {
+	ctx := needLab(t)
+	e := newEvening(ctx, t)
+	e.must(ctx, t, "genesis", "start", e.file, "--yes")
+	var o inventory.Operation
+	e.until(ctx, "preflight", func(now inventory.Operation, _ inventory.OperationStep) bool {
+		o = now
+		return true
+	})
+	kills := 0
+	for _, s := range o.Steps {
+		// The effect of a step that installs is the end of its machine's run: the
+		// step's own record comes after it. Of any other it is that it runs.
+		e.until(ctx, s.Name, func(o inventory.Operation, row inventory.OperationStep) bool {
+			if inventory.Final(o.State) || row.State == inventory.StepDone {
+				return true
+			}
+			if row.State == inventory.StepPending {
+				return false
+			}
+			if row.Run == "" {
+				return true
+			}
+			w, err := e.runOf(ctx, row.Run)
+			return err == nil && inventory.Final(w.State)
+		})
+		e.Kill()
+		kills++
+		require.NoError(t, e.Start(ctx))
+	}
+	e.whole(ctx, e.ends(ctx))
+	require.Equal(t, len(o.Steps), kills)
+	for name, m := range e.machines {
+		if strings.HasPrefix(name, "ms-") {
+			require.LessOrEqual(t, m.PowerOns(), 1, "%s was installed once", name)
+		}
+	}
+}
+
+// until waits until a step is as cond wants it.
+func (e *evening) until(ctx context.Context, step string, cond func(o inventory.Operation, row inventory.OperationStep) bool) {
+	e.t.Helper()
+	for {
+		if o, err := e.now(ctx); err == nil {
+			for _, s := range o.Steps {
+				if s.Name == step && cond(o, s) {
+					return
+				}
+			}
+		}
+		select {
+		case <-ctx.Done():
+			e.t.Fatalf("waiting in vain for step %s", step)
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+// runOf is the record of a machine's run.
+func (e *evening) runOf(ctx context.Context, run string) (inventory.Workflow, error) {
+	var w inventory.Workflow
+	return w, e.REST(ctx, "GET", "/v1/workflows/"+run, nil, &w)
+}
