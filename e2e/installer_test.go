@@ -97,7 +97,7 @@ func TestInstaller(t *testing.T) {
 		require.NoError(t, m.PowerOn(ctx)) // something to switch off
 		provision(t, workflows.ProvisionInput{Machine: "create", Template: "harvester-create", HardwareMap: images})
 		require.NoError(t, gate.Reached(ctx))
-		w, err := s.Follow(ctx, "create", func(w inventory.Workflow) bool {
+		_, err := s.Follow(ctx, "create", func(w inventory.Workflow) bool {
 			return w.Phase == inventory.PhaseInstall && w.State == inventory.StateRunning
 		})
 		require.NoError(t, err)
@@ -128,7 +128,7 @@ func TestInstaller(t *testing.T) {
 		_, err = m.WaitSerial(ctx, "LAB-SIM installer: webhook SUCCEEDED try=1 answer=0")
 		require.NoError(t, err)
 		require.NoError(t, s.Start(ctx))
-		w = s.ended(ctx, t, "create", inventory.StateSuccess)
+		w := s.ended(ctx, t, "create", inventory.StateSuccess)
 		require.Equal(t, "webhook", w.Evidence)
 		_, err = m.WaitSerial(ctx, "LAB-MINI-BOOTED")
 		require.NoError(t, err)
