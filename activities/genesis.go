@@ -400,6 +400,8 @@ func (a *Activities) AwaitOperation(ctx context.Context, q OutcomeRequest) (Outc
 		activity.RecordHeartbeat(ctx)
 		select {
 		case <-tick.C:
+		case <-activity.GetWorkerStopChannel(ctx):
+			return Outcome{}, errWorkerStops
 		case <-ctx.Done():
 			return Outcome{}, ctx.Err()
 		}

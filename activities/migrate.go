@@ -140,6 +140,8 @@ func (a *Activities) AwaitDrained(ctx context.Context) error {
 		activity.RecordHeartbeat(ctx, strings.Join(open, ", "))
 		select {
 		case <-tick.C:
+		case <-activity.GetWorkerStopChannel(ctx):
+			return errWorkerStops
 		case <-ctx.Done():
 			return ctx.Err()
 		}
@@ -189,6 +191,11 @@ type HandedOver struct {
 	Why   string `json:"why,omitempty"` // it did not
 }
 
+// errWorkerStops ends an activity that only waits, because the server stops or
+// the site moves: whoever goes on begins it anew, and need not wait for its
+// heartbeats to stay away.
+var errWorkerStops = errors.New("the worker stops")
+
 // AwaitHandOver waits until this server knows what became of a hand-over. It
 // only reads what this server is, so it may be cut off at any moment and begun
 // anew, here or where the site has moved to.
@@ -213,9 +220,7 @@ func (a *Activities) AwaitHandOver(ctx context.Context, id string) (HandedOver, 
 		select {
 		case <-tick.C:
 		case <-activity.GetWorkerStopChannel(ctx):
-			// The worker stops because the site moves: whoever goes on begins anew, and
-			// need not wait for this one's heartbeats.
-			return HandedOver{}, errors.New("the worker stops")
+			return HandedOver{}, errWorkerStops
 		case <-ctx.Done():
 			return HandedOver{}, ctx.Err()
 		}

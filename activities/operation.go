@@ -89,6 +89,8 @@ func (a *Activities) AwaitRun(ctx context.Context, q OutcomeRequest) (Outcome, e
 		activity.RecordHeartbeat(ctx)
 		select {
 		case <-tick.C:
+		case <-activity.GetWorkerStopChannel(ctx):
+			return Outcome{}, errWorkerStops
 		case <-ctx.Done():
 			return Outcome{}, ctx.Err()
 		}

@@ -46,14 +46,20 @@ func newHouse(ctx context.Context, t *testing.T, l *lab.Lab, name string) *house
 	}
 	seed, err := NewSite(ctx, o)
 	require.NoError(t, err)
-	if l == nil {
-		seed.keep(t)
-	} else {
-		t.Cleanup(func() { require.NoError(t, seed.Close()) })
-	}
+	t.Cleanup(func() {
+		if t.Failed() && l == nil {
+			seed.evidence(t)
+		}
+		require.NoError(t, seed.Close())
+	})
 	target, err := NewSite(ctx, Options{Root: "..", Programs: programs(), Lab: seed.Lab, Name: name + "target", NoStart: true, Top: "site: {name: target}\n"})
 	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, target.Close()) })
+	t.Cleanup(func() {
+		if dir := os.Getenv("INGOT_HISTORIES"); dir != "" && l == nil && !t.Failed() {
+			target.histories(t, dir)
+		}
+		require.NoError(t, target.Close())
+	})
 	h := &house{seed: seed, target: target}
 	if h.link, err = newPeerLink(ctx, h); err != nil {
 		require.NoError(t, err)
@@ -307,6 +313,9 @@ func TestMigrate(t *testing.T) {
 	require.Contains(t, asked.Question.Text, "runs are open: one")
 	_, err = seed.CLI(ctx, "machine", "provision", "load-01", "--image", "sim")
 	require.ErrorContains(t, err, "new runs are refused")
+	_, err = seed.TemporalCLI(ctx, "workflow", "execute", "--type", "Migrate", "--task-queue", "ingot", "--workflow-id", "migrate/again",
+		"--id-conflict-policy", "Fail", "--fail-existing", "--input", `{"name":"again","target":"target"}`)
+	require.ErrorContains(t, err, "migrate/target is running")
 	seed.must(ctx, t, "operation", "decide", "migrate/target", "--choice", "skip")
 	eventually(ctx, t, "the site at the target", func() bool { return target.is().Role == handover.Active && seed.is().Role == handover.Retired })
 	t.Logf("moved %.1f s after the start", time.Since(began).Seconds())

@@ -405,7 +405,13 @@ func (s *server) run(ctx context.Context, out io.Writer) error {
 	g.Go(func() error {
 		return s.clock.Run(ctx, func(ctx context.Context, set clock.Step) { s.api.Reconciler().Stepped(ctx, set.From, set.To) })
 	})
-	g.Go(func() error { return s.temporal.Run(ctx, s.do) })
+	working, stopWorking := context.WithCancel(ctx)
+	defer stopWorking()
+	stopped := make(chan struct{})
+	g.Go(func() error {
+		defer close(stopped)
+		return s.temporal.Run(working, s.do)
+	})
 	g.Go(func() error { return s.reserve.Run(ctx) })
 	g.Go(func() error { return s.keepRecords(ctx) })
 	g.Go(func() error { return s.sendNotices(ctx) })
@@ -414,7 +420,12 @@ func (s *server) run(ctx context.Context, out io.Writer) error {
 		g.Go(func() error { return s.metadata.Run(ctx) })
 	}
 	if s.host != nil {
-		g.Go(func() error { return s.awaitHandOver(ctx) })
+		g.Go(func() error {
+			return s.awaitHandOver(ctx, func() {
+				stopWorking()
+				<-stopped
+			})
+		})
 		g.Go(func() error { return s.reKey(ctx) })
 	}
 	s.greet(out)

@@ -23,9 +23,10 @@ const lookEvery = 500 * time.Millisecond
 // begins new ones: no machine's run is open.
 const effectsFor = time.Minute
 
-// awaitHandOver returns a *moveNow when the site is to be handed over, and
-// nothing stands in the way.
-func (s *server) awaitHandOver(ctx context.Context) error {
+// awaitHandOver returns a *moveNow when the site is to be handed over, nothing
+// stands in the way, and the workers have stopped. Machines are answered until
+// then: what a worker still waits for may take seconds.
+func (s *server) awaitHandOver(ctx context.Context, stopWorkers func()) error {
 	for pause(ctx, lookEvery) {
 		row, err := s.store.LastHandOver(ctx)
 		if errors.Is(err, inventory.ErrNotFound) {
@@ -44,6 +45,7 @@ func (s *server) awaitHandOver(ctx context.Context) error {
 		switch {
 		case ctx.Err() != nil:
 		case err == nil:
+			stopWorkers()
 			return &moveNow{row}
 		default:
 			s.log.Error("the site is not handed over", "handover", row.ID, "error", err)
