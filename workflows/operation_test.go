@@ -219,7 +219,10 @@ func TestOperationAsksAboutAStepThatFails(t *testing.T) {
 		"undo, then abort": {times(1, "do"), []string{Undo, Abort}, []string{"do a", "undo a"}, []string{"a undone", "b pending"}, "aborted by a person"},
 		"an undo that fails is asked about": {
 			func(what string) error { return temporal.NewNonRetryableApplicationError(what+" broke", "Test", nil) },
-			[]string{Undo, Abort}, []string{"do a", "undo a"}, []string{"a failed", "b pending"}, "aborted by a person",
+			[]string{Undo, Abort},
+			[]string{"do a", "undo a"},
+			[]string{"a failed", "b pending"},
+			"aborted by a person",
 		},
 		"skip":  {times(1, "do"), []string{Skip}, []string{"do a", "do b"}, []string{"a skipped", "b done"}, ""},
 		"abort": {times(1, "do"), []string{Abort}, []string{"do a"}, []string{"a failed", "b pending"}, "aborted by a person"},

@@ -44,8 +44,9 @@ func newRescue(t *testing.T, fates ...string) *rescue {
 // reprovision stands for the run of a machine.
 func (r *rescue) reprovision(ctx workflow.Context, in ProvisionInput) error {
 	info := workflow.GetInfo(ctx)
-	require.Equal(r, MachineID(in.Machine), info.WorkflowExecution.ID)
-	require.Equal(r, "recover/flood", in.Parent)
+	if info.WorkflowExecution.ID != MachineID(in.Machine) || in.Parent != "recover/flood" {
+		return fmt.Errorf("run %q of machine %q has the parent %q", info.WorkflowExecution.ID, in.Machine, in.Parent)
+	}
 	w := inventory.Workflow{Run: info.WorkflowExecution.RunID, Machine: in.Machine, Template: in.Template, State: inventory.StateRunning, Phase: inventory.PhaseAction}
 	r.put(w)
 	r.mu.Lock()
