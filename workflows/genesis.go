@@ -98,6 +98,7 @@ func (g *bootstrap) deeds(r *step, s activities.LabStep, t activities.LabTable) 
 	switch s.Kind {
 	case genesis.StepPreflight:
 		q.Installed = t.Installed
+		r.must = true // it is what stores the machines
 		r.do = func(ctx workflow.Context, _ *inventory.OperationStep) error {
 			return workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, bmc), do.Preflight, q).Get(ctx, nil)
 		}
