@@ -25,6 +25,7 @@ import (
 // alone: what it asks, what it waits for, and the buttons that answer. With
 // INGOT_PICTURE it leaves a picture.
 func TestPageShowsGenesis(t *testing.T) {
+	t.Parallel()
 	ctx := needLab(t)
 	s := site(ctx, t)
 	file, router := s.exampleLab(t)
