@@ -52,7 +52,7 @@ type Activities struct {
 	// the agent of the owner's boot; false: never.
 	Heard func(o inventory.Owner, boot int) (time.Duration, bool)
 	// ProbeEvery is how often installed systems are asked whether they are
-	// ready; 0: every 5 s.
+	// ready, and records of runs whether they are over; 0: every 5 s and 1 s.
 	ProbeEvery time.Duration
 	// Dial reaches the network; nil: the host's.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
