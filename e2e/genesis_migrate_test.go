@@ -1,0 +1,203 @@
+package e2e
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ingotmetal/ingot/internal/handover"
+	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/lab"
+)
+
+// platformAddress is the node's own address, that of um760 in the lab file.
+const platformAddress = "10.10.20.11"
+
+// migrates adds the migration to the lab file: from then on the cluster fetches
+// its image from where the server has moved to.
+func (e *evening) migrates() {
+	e.t.Helper()
+	edit := func(file string, change func(text string) string) {
+		path := filepath.Join(filepath.Dir(e.file), file)
+		b, err := os.ReadFile(path)
+		require.NoError(e.t, err)
+		require.NoError(e.t, os.WriteFile(path, []byte(change(string(b))), 0o600))
+	}
+	manifest, err := os.ReadFile(filepath.Join("..", "deploy", "genesis", "ingot.yaml"))
+	require.NoError(e.t, err)
+	require.NoError(e.t, os.WriteFile(filepath.Join(filepath.Dir(e.file), "ingot.yaml"), manifest, 0o600))
+	edit("lab.yaml", func(text string) string {
+		return text + fmt.Sprintf("migrate: {target: platform, address: %s, image: registry.example.org/ingot:lab, manifestFile: ingot.yaml}\n", lab.TargetAddress)
+	})
+	for _, x := range []string{"a", "b", "c"} {
+		edit("ms-02-"+x+".yaml", func(text string) string {
+			return strings.Replace(text, "http://"+lab.SeedAddress+":7080/", "http://"+lab.TargetAddress+":7080/", 1)
+		})
+	}
+}
+
+// An applied object is what the platform was told to run.
+type applied struct {
+	Kind     string
+	Metadata struct{ Name, Namespace string }
+	Data     map[string]string
+}
+
+// guest asks the lab's port of a machine.
+func (e *evening) guest(ctx context.Context, method, address, path string) (string, error) {
+	client := &http.Client{Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
+			return e.DialContext(ctx, lab.Target, network, addr)
+		},
+	}}
+	req, err := http.NewRequestWithContext(ctx, method, fmt.Sprintf("http://%s:%d%s", address, lab.GuestHealthPort, path), nil)
+	if err != nil {
+		return "", err
+	}
+	res, err := client.Do(req)
+	if err != nil {
+		return "", err
+	}
+	defer res.Body.Close()
+	b, err := io.ReadAll(res.Body)
+	if err == nil && res.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s %s: %s: %s", method, path, res.Status, b)
+	}
+	return string(b), err
+}
+
+// runs is the container runtime of the platform: it waits for the Deployment
+// and its Secret, and starts what they say, on the host that is the target. It
+// returns what the Secret holds.
+func (e *evening) runs(ctx context.Context, target *Site) (secrets []string) {
+	e.t.Helper()
+	var secret applied
+	eventually(ctx, e.t, "the Secret and the Deployment of the standby", func() bool {
+		var now struct{ Objects []applied }
+		text, err := e.guest(ctx, http.MethodGet, platformAddress, "/applied")
+		if err != nil || json.Unmarshal([]byte(text), &now) != nil {
+			return false
+		}
+		deployed := false
+		for _, o := range now.Objects {
+			switch {
+			case o.Kind == "Secret" && o.Metadata.Name == "ingot-standby" && o.Metadata.Namespace == "ingot":
+				secret = o
+			case o.Kind == "Deployment" && o.Metadata.Name == "ingot" && o.Metadata.Namespace == "ingot":
+				deployed = true
+			}
+		}
+		return deployed && secret.Kind != ""
+	})
+	for _, name := range []string{"site.pem", "standby.token", "token"} { // the volumeMounts of the manifest
+		b, err := base64.StdEncoding.DecodeString(secret.Data[name])
+		require.NoError(e.t, err)
+		require.NotEmpty(e.t, b, name)
+		require.NoError(e.t, os.WriteFile(filepath.Join(target.dir, "etc/ingot", name), b, 0o600))
+		secrets = append(secrets, strings.TrimSpace(string(b)), secret.Data[name])
+	}
+	target.must(ctx, e.t, "standby")
+	require.NoError(e.t, target.Launch(ctx))
+	eventually(ctx, e.t, "the standby", func() bool {
+		st, err := target.quiet(ctx)
+		return err == nil && st.Role == handover.Standby
+	})
+	_, err := e.guest(ctx, http.MethodPost, platformAddress, "/ready?ready=1")
+	require.NoError(e.t, err)
+	return secrets
+}
+
+// TestGenesisMigrates is TestGenesis with the migration: the server on the NAS
+// installs the router and the platform, has the standby run there, moves to it,
+// and the Genesis that began on the NAS ends at the target, which installs the
+// cluster. The node that plays the target is a host beside the Talos node, with
+// the lab's address of the target.
+func TestGenesisMigrates(t *testing.T) {
+	t.Parallel()
+	ctx := needLab(t)
+	e := newEvening(ctx, t)
+	e.migrates()
+	target, err := NewSite(ctx, Options{Root: "..", Programs: programs(), Lab: e.Lab, Name: "target", NoStart: true, Top: "site: {name: platform}\n"})
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		if dir := os.Getenv("INGOT_HISTORIES"); dir != "" && !t.Failed() {
+			target.histories(t, dir)
+		}
+		require.NoError(t, target.Close())
+	})
+	e.must(ctx, t, "genesis", "start", e.file, "--yes")
+	begun, err := e.now(ctx)
+	require.NoError(t, err)
+	e.until(ctx, "migrate", func(o inventory.Operation, row inventory.OperationStep) bool {
+		require.False(t, inventory.Final(o.State), "%s: %s", o.Step, o.Message)
+		return row.State != inventory.StepPending
+	})
+	for name, m := range e.machines {
+		if strings.HasPrefix(name, "ms-") {
+			require.Zero(t, m.PowerOns(), "%s before the server has moved", name)
+		}
+	}
+	secrets := e.runs(ctx, target)
+	eventually(ctx, t, "the site at the target", func() bool {
+		return target.is().Role == handover.Active && e.is().Role == handover.Retired
+	})
+	require.NoError(t, target.WaitReady(ctx))
+
+	// The rest is told by the target alone.
+	at := &evening{Site: target, t: t, machines: e.machines, file: e.file}
+	o := at.ends(ctx)
+	at.whole(ctx, o)
+	require.Equal(t, begun.Run, o.Run, "the very run that began on the NAS")
+	for id, deeds := range map[string][]string{
+		"genesis/home":     {"RouterReady", "DeployTarget", "Migrated", "ClusterHas"}, // of both, in one history
+		"migrate/platform": {"SyncImages", "AwaitHandOver", "VerifyMoved"},
+	} {
+		said, err := target.TemporalCLI(ctx, "workflow", "describe", "--workflow-id", id, "-o", "json")
+		require.NoError(t, err)
+		require.Contains(t, said, "WORKFLOW_EXECUTION_STATUS_COMPLETED", id)
+		history, err := target.TemporalCLI(ctx, "workflow", "show", "--workflow-id", id, "-o", "json")
+		require.NoError(t, err)
+		for _, deed := range deeds {
+			require.Contains(t, history, `"`+deed+`"`, id)
+		}
+		for _, secret := range secrets {
+			require.NotContains(t, history, secret, "S44: %s", id)
+		}
+	}
+	for name, m := range e.machines {
+		if strings.HasPrefix(name, "ms-") {
+			require.Equal(t, 1, m.PowerOns(), "%s was installed once", name)
+		}
+	}
+
+	// It is the target that has served them, and the source says where it is.
+	asked, err := os.ReadFile(filepath.Join(target.dir, "ingot.log"))
+	require.NoError(t, err)
+	before, err := os.ReadFile(filepath.Join(e.dir, "ingot.log"))
+	require.NoError(t, err)
+	for _, x := range []string{"a", "b", "c"} {
+		mac := e.machines["ms-02-"+x].Spec().MAC
+		require.Contains(t, string(asked), mac, "the target's DHCP")
+		require.NotContains(t, string(before), mac, "the NAS's DHCP")
+	}
+	config, err := e.guest(ctx, http.MethodGet, lab.DirectGateway, "/config")
+	require.NoError(t, err)
+	require.Contains(t, config, lab.TargetAddress, "the router relays to the target")
+	require.NotContains(t, config, lab.SeedAddress, "and to it alone")
+	require.Zero(t, temporalOf(e.Site))
+	st, err := e.quiet(ctx)
+	require.NoError(t, err)
+	require.NotNil(t, st.Successor)
+	require.Equal(t, "platform", st.Successor.Name)
+}
