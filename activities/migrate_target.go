@@ -22,8 +22,9 @@ type Peers interface {
 }
 
 // DeployTarget starts the standby to which this server moves, by applying the
-// lab's manifest to its platform. A peer that this server knows already, which
-// a person has started, is left alone. It may be repeated.
+// lab's manifest to its platform, and waits until it answers. A peer that this
+// server knows already, which a person has started, is left alone. It may be
+// repeated.
 func (a *Activities) DeployTarget(ctx context.Context, q LabRequest) error {
 	defer heartbeat(ctx)()
 	lab, _, err := a.lab(ctx, q.Name)
@@ -51,11 +52,24 @@ func (a *Activities) DeployTarget(ctx context.Context, q LabRequest) error {
 	if err != nil {
 		return fail(err)
 	}
-	// The manifest first: the Secret lies in its namespace, and its pod waits for the Secret.
 	// The manifest makes the namespace of the Secret, and its pod waits for it.
 	names, err := a.Kubernetes.Apply(ctx, k, inventory.NewSecret(lab.Migrate.Manifest+"\n---\n"+secret.Reveal()))
+	if err != nil {
+		return fail(err)
+	}
 	a.Log.Info("standby deployed", "peer", lab.Migrate.Target, "objects", names)
-	return fail(err)
+	if a.Mover == nil {
+		return nil
+	}
+	// Its pod has an image to fetch first, for which the migration's own check,
+	// which comes next, has no patience. What else it may say is that check's.
+	return a.until(ctx, func(ctx context.Context) error {
+		err := a.Mover.CheckTarget(ctx, lab.Migrate.Target)
+		if errors.Is(err, inventory.ErrUnreachable) {
+			return err
+		}
+		return nil
+	})
 }
 
 // RemoveTarget takes DeployTarget back. A target that has become the server is
