@@ -50,7 +50,7 @@ demo: deps build ## two machines from power-on to a running system (KEEP=1 leave
 	go run ./e2e/demo $(if $(KEEP),-keep)
 
 genesis: deps build ## the evening of docs/genesis.md in the virtual lab (CHAOS=1: the server is killed in every step; QEMU=1: real firmware, half an hour)
-	go test -v -count=1 -p 1 -timeout 80m -run '^TestGenesis$(if $(CHAOS),Chaos)$$' ./e2e -args -lab $(if $(QEMU),-qemu)
+	go test -v -count=1 -p 1 -timeout 80m -run '^TestGenesis$(if $(CHAOS),Chaos,(Migrates)?)$$' ./e2e -args -lab $(if $(QEMU),-qemu)
 
 chaos: deps build ## break every part in every phase; writes docs/reliability.md (half an hour; FULL=1: QEMU machines as well)
 	go test -v -count=1 -p 1 -parallel 3 -timeout 70m -run '^TestChaosMatrix$$' ./e2e -args -lab -report ../docs/reliability.md $(if $(FULL),-full)

@@ -327,7 +327,7 @@ func (a *Activities) RelayProven(ctx context.Context, q LabRequest) error {
 	if err != nil {
 		return fail(err)
 	}
-	run, err := a.Operations.LatestWorkflow(ctx, q.Machine)
+	run, err := a.latestInstallation(ctx, q.Machine)
 	if err != nil {
 		return fail(err)
 	}
@@ -450,21 +450,55 @@ type InstalledRequest struct {
 	Since   time.Time `json:"since,omitzero"`
 }
 
-// Installed returns the machine's latest run, if the operation started it, not
-// before the given time, and it has succeeded or goes on: one look, so that none
-// can end unseen between two.
+// Installed returns the machine's latest installation, if the operation started
+// it, not before the given time, and it has succeeded or goes on: one look, so
+// that none can end unseen between two. What a BMC job or an inspection did in
+// between does not count. Conflict: somebody else has installed the machine
+// after the operation did, and nobody has said that this is to be overwritten.
 func (a *Activities) Installed(ctx context.Context, q InstalledRequest) (OwnRun, error) {
-	w, err := a.Operations.LatestWorkflow(ctx, q.Machine)
-	if errors.Is(err, inventory.ErrNotFound) || err == nil && (inventory.Final(w.State) && w.State != inventory.StateSuccess || w.Started.Before(q.Since)) {
-		return OwnRun{}, nil
-	}
+	list, err := a.installations(ctx, q.Machine)
 	if err != nil {
 		return OwnRun{}, fail(err)
 	}
-	if mine, err := startedBy(w, q.Parent); err != nil || !mine {
-		return OwnRun{}, fail(err)
+	foreign := ""
+	for _, w := range list {
+		if inventory.Final(w.State) && w.State != inventory.StateSuccess || w.Started.Before(q.Since) {
+			return OwnRun{}, nil
+		}
+		switch mine, err := startedBy(w, q.Parent); {
+		case err != nil:
+			return OwnRun{}, fail(err)
+		case !mine:
+			foreign = w.Run
+			continue
+		case foreign != "":
+			return OwnRun{}, fail(fmt.Errorf("machine %q was installed by %s and after that by run %s, which is none of its own: skip the step if that is right, or install the machine by hand: %w",
+				q.Machine, q.Parent, foreign, inventory.ErrConflict))
+		}
+		return OwnRun{Run: w.Run, Mine: true}, nil
 	}
-	return OwnRun{Run: w.Run, Mine: true}, nil
+	return OwnRun{}, nil
+}
+
+// installations are the machine's runs that install, the newest first.
+func (a *Activities) installations(ctx context.Context, machine string) ([]inventory.Workflow, error) {
+	list, err := a.Operations.Workflows(ctx, inventory.WorkflowFilter{Machine: machine})
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(list, func(w inventory.Workflow) bool { return w.Type != "Provision" && w.Type != "Reprovision" }), nil
+}
+
+// latestInstallation is the newest of them.
+func (a *Activities) latestInstallation(ctx context.Context, machine string) (inventory.Workflow, error) {
+	list, err := a.installations(ctx, machine)
+	if err == nil && len(list) == 0 {
+		err = fmt.Errorf("machine %q was never installed: %w", machine, inventory.ErrNotFound)
+	}
+	if err != nil {
+		return inventory.Workflow{}, err
+	}
+	return list[0], nil
 }
 
 const (

@@ -14,6 +14,8 @@ import (
 	"slices"
 	"time"
 
+	"go.temporal.io/sdk/activity"
+
 	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/internal/documents"
 	"github.com/ingotmetal/ingot/internal/documents/talos"
@@ -57,15 +59,7 @@ func (a *Activities) installer(ctx context.Context, m inventory.Machine, r templ
 				plan.Actions = append(plan.Actions, action.Action{Name: "to-the-installer", Task: plan.Actions[n-1].Task, Image: action.Reboot, Timeout: template.DefaultActionTimeout})
 			}
 		}
-		// The installer itself chooses what it writes to.
-		if m.DiskSelector == nil && len(m.Disks) != 1 {
-			problems.Add("machine."+m.Name+".diskSelector", "give the machine a diskSelector (serial or wwn of the disk that its document names), or declare the one disk that it has",
-				"an installer other than the agent will write to a disk, and the machine declares %d disks and no selector", len(m.Disks))
-		}
-		if len(m.ProtectedDisks) > 0 {
-			problems.Add("machine."+m.Name+".protectedDisks", "take those disks out of the machine and out of the list, or use a template whose agent writes the disk",
-				"an installer other than the agent knows of no protected disks, and the machine has %d", len(m.ProtectedDisks))
-		}
+		problems = append(problems, mayInstall(m)...)
 		for _, name := range slices.Compact(i.Images()) {
 			if err := a.served(ctx, name, &problems); err != nil {
 				return err
@@ -89,6 +83,20 @@ func (a *Activities) installer(ctx context.Context, m inventory.Machine, r templ
 		}
 	}
 	return problems.Err()
+}
+
+// mayInstall says why m is not given to an installer other than the agent,
+// which itself chooses what it writes to.
+func mayInstall(m inventory.Machine) (problems inventory.Problems) {
+	if m.DiskSelector == nil && len(m.Disks) != 1 {
+		problems.Add("machine."+m.Name+".diskSelector", "give the machine a diskSelector (serial or wwn of the disk that its document names), or declare the one disk that it has",
+			"an installer other than the agent will write to a disk, and the machine declares %d disks and no selector", len(m.Disks))
+	}
+	if len(m.ProtectedDisks) > 0 {
+		problems.Add("machine."+m.Name+".protectedDisks", "take those disks out of the machine and out of the list, or use a template whose agent writes the disk",
+			"an installer other than the agent knows of no protected disks, and the machine has %d", len(m.ProtectedDisks))
+	}
+	return problems
 }
 
 // served requires that this server has a copy of an image.
@@ -242,6 +250,8 @@ func (a *Activities) talosInstalled(ctx context.Context, o inventory.Owner) (str
 		a.Log.Debug("waiting for the Talos API", "machine", o.Machine, "address", address, "error", err)
 		select {
 		case <-time.After(talosEvery):
+		case <-activity.GetWorkerStopChannel(ctx):
+			return "", errWorkerStops
 		case <-ctx.Done():
 			return "", ctx.Err()
 		}

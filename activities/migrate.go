@@ -80,6 +80,7 @@ const migrateType = "Migrate"
 // the lab.
 type RelaySwitchRequest struct {
 	Genesis string `json:"genesis"` // name of the lab file
+	Target  string `json:"target"`  // of the migration
 	Source  bool   `json:"source,omitempty"`
 	Listed  bool   `json:"listed,omitempty"`
 }
@@ -93,6 +94,10 @@ func (a *Activities) RelaySwitch(ctx context.Context, q RelaySwitchRequest) (boo
 	}
 	if lab.Router == nil || lab.Migrate == nil {
 		return false, nil
+	}
+	if q.Target != lab.Migrate.Target {
+		// A migration back, for one: the lines of the lab file would be the wrong way round.
+		return false, fail(fmt.Errorf("lab %q moves to %q and not to %q: leave the lab out, and change the router's relay by hand: %w", q.Genesis, lab.Migrate.Target, q.Target, inventory.ErrInvalid))
 	}
 	server := lab.Migrate.Address
 	if q.Source {
@@ -254,7 +259,7 @@ type Effects struct {
 }
 
 // readOnly are the activities that only wait, or write down what happened.
-var readOnly = []string{"AwaitHandOver", "AwaitRun", "RunNow", "AwaitOperation", "OperationNow", "AwaitDrained", "OpenRun", "OpenRuns", "Record", "RecordOperation", "Evidence"}
+var readOnly = []string{"AwaitHandOver", "AwaitRun", "RunNow", "AwaitOperation", "OperationNow", "AwaitDrained", "TalosInstalled", "OpenRun", "OpenRuns", "Record", "RecordOperation", "Evidence"}
 
 // UnderWay names the activities with effects that run now.
 func (e *Effects) UnderWay() []string {

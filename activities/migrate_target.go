@@ -17,6 +17,9 @@ type Peers interface {
 	// Standby makes the identity of a standby that is called name and answers at
 	// url, once: the Secret of its manifest.
 	Standby(ctx context.Context, name, url string) (secret inventory.Secret, err error)
+	// Moved tells whether this server is the target of that name, to which the
+	// site has moved.
+	Moved(ctx context.Context, target string) (bool, error)
 	// Forget makes this server forget a peer that it has not handed over to.
 	Forget(ctx context.Context, name string) error
 }
@@ -36,6 +39,10 @@ func (a *Activities) DeployTarget(ctx context.Context, q LabRequest) error {
 	}
 	if a.Peers == nil {
 		return fail(fmt.Errorf("this server has no peers to move to: %w", inventory.ErrUnsupported))
+	}
+	// Another identity for the server that runs would lock everybody out.
+	if moved, err := a.Peers.Moved(ctx, lab.Migrate.Target); err != nil || moved {
+		return fail(err)
 	}
 	known, err := a.Peers.Known(ctx, lab.Migrate.Target)
 	if err != nil || known && lab.Migrate.Manifest == "" {
@@ -87,7 +94,17 @@ func (a *Activities) RemoveTarget(ctx context.Context, q LabRequest) error {
 	if err != nil {
 		return fail(err)
 	}
-	if len(last) > 0 && last[0].State == inventory.StateSuccess {
+	if len(last) > 0 && !inventory.Final(last[0].State) {
+		return fail(fmt.Errorf("%s is under way: cancel it first (ingot operation cancel %s): %w", last[0].ID, last[0].ID, inventory.ErrConflict))
+	}
+	moved := len(last) > 0 && last[0].State == inventory.StateSuccess
+	if a.Peers != nil && !moved {
+		// Whatever the record says: what is removed here must not be this server.
+		if moved, err = a.Peers.Moved(ctx, lab.Migrate.Target); err != nil {
+			return fail(err)
+		}
+	}
+	if moved {
 		return fail(fmt.Errorf("the server has moved to %q: there is only a migration back: %w", lab.Migrate.Target, inventory.ErrConflict))
 	}
 	k, err := a.kubeconfig(ctx, q)

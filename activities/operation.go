@@ -17,6 +17,7 @@ type Operations interface {
 	PutOperation(ctx context.Context, o inventory.Operation) error
 	Operations(ctx context.Context, f inventory.OperationFilter) ([]inventory.Operation, error)
 	LatestWorkflow(ctx context.Context, machine string) (inventory.Workflow, error)
+	Workflows(ctx context.Context, f inventory.WorkflowFilter) ([]inventory.Workflow, error)
 	Machines(ctx context.Context) ([]inventory.Machine, error)
 }
 

@@ -97,6 +97,11 @@ func (a *Activities) plan(ctx context.Context, q PlanRequest) (Planned, error) {
 	} else if plan, err = a.render(ctx, q, m, &out); err != nil {
 		return Planned{}, err
 	}
+	if q.Resume != "" && plan.Installer != nil {
+		if err := mayInstall(m).Err(); err != nil { // disks may have been protected since
+			return Planned{}, err
+		}
+	}
 	out.Digest, out.GlobalTimeout, out.Evidence = plan.Digest, plan.GlobalTimeout, EvidenceWeak
 	for _, x := range plan.Actions {
 		native, _ := action.Native(x.Image)

@@ -75,6 +75,13 @@ func (a *Activities) Power(ctx context.Context, q PowerRequest) (Powered, error)
 func (a *Activities) allowBoot(ctx context.Context, q PowerRequest) error {
 	allow := a.Grants.AllowBoot
 	if q.Installer {
+		m, err := a.Machines.Machine(ctx, q.Owner.Machine)
+		if err == nil {
+			err = mayInstall(m).Err() // disks may have been protected since the plan
+		}
+		if err != nil {
+			return err
+		}
 		allow = a.Grants.AllowInstaller
 	}
 	_, err := allow(ctx, q.Owner, q.Boot, a.Now().Add(q.For))

@@ -52,7 +52,7 @@ func (a *Activities) TalosBootstrap(ctx context.Context, q LabRequest) error {
 	if err != nil {
 		return fail(err)
 	}
-	run, err := a.Operations.LatestWorkflow(ctx, p.Machine)
+	run, err := a.latestInstallation(ctx, p.Machine)
 	if err != nil {
 		return fail(err)
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -204,6 +205,9 @@ func (r *Reconciler) operations(ctx context.Context, tc client.Client, open map[
 		return fmt.Errorf("reading open operations: %w", err)
 	}
 	var errs []error
+	if !slices.ContainsFunc(list, func(o inventory.Operation) bool { return o.Type == workflows.MigrateType }) {
+		errs = append(errs, r.reopen(ctx))
+	}
 	for _, o := range list {
 		open[o.Run] = true
 		e, err := r.look(ctx, tc, o.ID, o.Run)
@@ -225,4 +229,19 @@ func (r *Reconciler) operations(ctx context.Context, tc client.Client, open map[
 		r.count(func(c *Counts) { c.RecordsRepaired++ })
 	}
 	return errors.Join(errs...)
+}
+
+// reopen has new runs taken again after a migration that was ended from outside:
+// its own undo never ran.
+func (r *Reconciler) reopen(ctx context.Context) error {
+	why, err := r.Store.Intake(ctx)
+	if err != nil || why == "" {
+		return err
+	}
+	if err := r.Store.OpenIntake(ctx); err != nil {
+		return fmt.Errorf("taking new runs again: %w", err)
+	}
+	r.Log.Warn("new runs are taken again: no migration is open", "reason", why)
+	r.count(func(c *Counts) { c.RecordsRepaired++ })
+	return nil
 }

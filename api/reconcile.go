@@ -34,6 +34,8 @@ type reconcileStore interface {
 	AppendEvents(ctx context.Context, es []inventory.Event) error
 	Operations(ctx context.Context, f inventory.OperationFilter) ([]inventory.Operation, error)
 	PutOperation(ctx context.Context, o inventory.Operation) error
+	Intake(ctx context.Context) (why string, err error)
+	OpenIntake(ctx context.Context) error
 }
 
 // Reconciler repairs what runs that ended from outside left open, and notices

@@ -178,25 +178,29 @@ func toTheEnd(w *streamWriter, size int64) bool {
 	return false
 }
 
-// lastSpend bounds the pauses between the attempts to record that a boot is
-// spent; together they are under a minute.
-const lastSpend = 15 * time.Second
+// Attempts to record that a boot is spent go on for as long as a window may stay
+// open without its run.
+const (
+	longestSpend = 15 * time.Second // between two
+	spendFor     = 30 * time.Minute
+)
 
 // spend records that d's boot is spent. The machine has everything by now and
 // waits for no answer, so that this may take its time: until it is recorded,
 // a machine that boots from the network first would boot the installer again.
 func (s *Server) spend(ctx context.Context, d Decision, payload string) {
-	for pause := 250 * time.Millisecond; ; pause *= 2 {
+	for pause, waited := 250*time.Millisecond, time.Duration(0); ; pause = min(2*pause, longestSpend) {
 		err := s.cfg.Installers.SpendBoot(ctx, d.Owner, d.Boot, payload)
 		switch {
 		case err == nil:
 			s.log.Info("the last payload of an installer was delivered", "machine", d.Machine, "boot", d.Boot, "payload", payload)
 			return
-		case errors.Is(err, inventory.ErrFenced), pause > lastSpend:
+		case errors.Is(err, inventory.ErrFenced), waited > spendFor:
 			s.log.Error("recording that a boot is spent", "machine", d.Machine, "boot", d.Boot, "error", err)
 			return
 		}
 		s.log.Warn("recording that a boot is spent, will be tried again", "machine", d.Machine, "boot", d.Boot, "error", err)
 		time.Sleep(pause)
+		waited += pause
 	}
 }

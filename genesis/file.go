@@ -191,6 +191,7 @@ func Differs(stored, lab inventory.Machine) []string {
 		{"labels", equal(stored.Labels, lab.Labels)},
 		{"interfaces", equal(stored.Interfaces, lab.Interfaces)},
 		{"disks", equal(stored.Disks, lab.Disks)},
+		{"protectedDisks", equal(stored.ProtectedDisks, lab.ProtectedDisks)},
 		{"diskSelector", equal(stored.DiskSelector, lab.DiskSelector)},
 		{"bmc", equal(bare(stored.BMC), bare(lab.BMC))},
 		{"template", stored.Template == lab.Template},

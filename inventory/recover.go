@@ -14,7 +14,7 @@ func RecoverOrder(all []Machine, names []string, selector map[string]string, ord
 	known, chosen := map[string]bool{}, map[string]bool{}
 	for _, m := range all {
 		known[m.Name] = true
-		if len(selector) > 0 && carries(m, selector) {
+		if len(selector) > 0 && m.Standing == nil && carries(m, selector) { // what is out of service stays so
 			chosen[m.Name] = true
 		}
 	}
@@ -24,7 +24,7 @@ func RecoverOrder(all []Machine, names []string, selector map[string]string, ord
 	case len(names) == 0 && len(selector) == 0:
 		ps.Add("machines", "name machines, or give a selector of labels", "no machine is meant")
 	case len(names) == 0 && len(chosen) == 0:
-		ps.Add("selector", "ingot machine list", "no machine carries these labels")
+		ps.Add("selector", "ingot machine list", "no machine in service carries these labels")
 	}
 	for n, name := range names {
 		field := fmt.Sprintf("machines[%d]", n)

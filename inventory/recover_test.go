@@ -29,7 +29,7 @@ func TestRecoverOrder(t *testing.T) {
 		{names: []string{"a", "b"}, order: [][]string{{"b", "a"}}, want: [][]string{{"b", "a"}}},
 		{wrong: "no machine is meant"},
 		{names: []string{"a"}, selector: map[string]string{"rack": "1"}, wrong: "both are given"},
-		{selector: map[string]string{"rack": "9"}, wrong: "no machine carries these labels"},
+		{selector: map[string]string{"rack": "9"}, wrong: "no machine in service carries these labels"},
 		{names: []string{"x", "a", "a"}, wrong: `there is no machine "x"|machine "a" is named twice`},
 		{names: []string{"a", "b"}, order: [][]string{{"c"}, {"a"}, {"a"}}, wrong: `order[0][0]: machine "c" is none|order[2][0]: machine "a" has its place`},
 	} {

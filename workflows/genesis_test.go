@@ -470,6 +470,8 @@ func (p peers) Standby(context.Context, string, string) (inventory.Secret, error
 	return inventory.NewSecret("{apiVersion: v1, kind: Secret, metadata: {name: ingot-standby, namespace: ingot}, stringData: {token: hush-standby}}"), nil
 }
 
+func (p peers) Moved(context.Context, string) (bool, error) { return false, nil }
+
 func (p peers) Forget(context.Context, string) error { return nil }
 
 // states is the table as it ended.

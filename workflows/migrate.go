@@ -84,8 +84,9 @@ func (m *migration) steps() []step {
 			return nil
 		}
 		q.Genesis = m.in.Genesis
+		q.Target = target
 		var there bool
-		err := workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, patient), do.RelaySwitch, q).Get(ctx, &there)
+		err := workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, switching), do.RelaySwitch, q).Get(ctx, &there)
 		if err == nil && !there {
 			row.Message = "the lab has no router"
 		}
@@ -174,6 +175,13 @@ var following = workflow.ActivityOptions{
 	RetryPolicy: &temporal.RetryPolicy{InitialInterval: time.Second, MaximumInterval: 5 * time.Second},
 }
 
+// switching is for the relay: a router that does not answer is a matter for a
+// person in the end.
+var switching = workflow.ActivityOptions{
+	ScheduleToCloseTimeout: 10 * time.Minute, HeartbeatTimeout: 30 * time.Second,
+	RetryPolicy: &temporal.RetryPolicy{InitialInterval: time.Second, MaximumInterval: 30 * time.Second},
+}
+
 // drained waits until no run of a machine is open. Meanwhile a person may say
 // that the site moves although some are: they go on where it has moved to.
 func (m *migration) drained(ctx workflow.Context, within time.Duration) error {
@@ -242,11 +250,11 @@ func (m *migration) handOver(ctx workflow.Context, row *inventory.OperationStep)
 	if err := workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, quick), do.CloseIntake, m.request()).Get(ctx, nil); err != nil {
 		return err
 	}
-	if err := workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, quick), do.RequestHandOver, h).Get(ctx, nil); err != nil {
-		return err
-	}
 	var out activities.HandedOver
-	err := workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, following), do.AwaitHandOver, h.ID).Get(ctx, &out)
+	err := workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, quick), do.RequestHandOver, h).Get(ctx, nil)
+	if err == nil {
+		err = workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, following), do.AwaitHandOver, h.ID).Get(ctx, &out)
+	}
 	cancelled := temporal.IsCanceledError(err)
 	if cancelled {
 		// It may have happened: what is told next says so.

@@ -351,12 +351,15 @@ const typeBusy = "Busy"
 // and the run's end awaited.
 func (o *operation) child(ctx workflow.Context, row *inventory.OperationStep, typ, machine string, input any, asking bool) (activities.Outcome, error) {
 	var out activities.Outcome
-	run, err := o.startChild(ctx, typ, machine, input)
+	// A run that is started under ctx is cancelled with it, also one that waits
+	// for a person and is to be left alone. This context is never cancelled.
+	alone, _ := workflow.NewDisconnectedContext(ctx)
+	run, err := o.startChild(alone, typ, machine, input)
 	if err != nil {
 		return out, err
 	}
 	row.Run = run
-	if err := o.write(ctx); err != nil {
+	if err := o.write(alone); err != nil {
 		return out, err
 	}
 	forever := workflow.WithActivityOptions(ctx, workflow.ActivityOptions{

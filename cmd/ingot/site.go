@@ -137,7 +137,7 @@ func (h *host) run(ctx context.Context) error {
 		var err error
 		switch s := h.file.Site(); {
 		case s.Role == handover.Standby:
-			err = h.quietly(ctx, "a standby: the site comes here when it is migrated", h.untilChanged)
+			err = h.quietly(ctx, "a standby: the site comes here when it is migrated", h.untilNot(s.Role))
 		case s.Role == handover.Retired:
 			if err = h.source.EnsureRetired(); err == nil {
 				err = h.retired(ctx, s)
@@ -185,17 +185,19 @@ func (h *host) listenToPeers(ctx context.Context) (func(), error) {
 	return func() { cancel(); <-done }, nil
 }
 
-// untilChanged waits until the role may have changed.
-func (h *host) untilChanged(ctx context.Context) error {
-	was := h.file.Site().Role
-	for h.file.Site().Role == was {
-		select {
-		case <-h.changed:
-		case <-ctx.Done():
-			return ctx.Err()
+// untilNot waits until the role is another than was. Whoever calls has read was
+// before it began to listen: the change may have come by now.
+func (h *host) untilNot(was string) func(context.Context) error {
+	return func(ctx context.Context) error {
+		for h.file.Site().Role == was {
+			select {
+			case <-h.changed:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
 		}
+		return nil
 	}
-	return nil
 }
 
 // retired answers operators with the new address, and agents with "hold".
@@ -210,7 +212,7 @@ func (h *host) retired(ctx context.Context, s handover.Site) error {
 	}
 	return h.quietly(ctx, "retired: the site has moved to "+to+"; "+s.Why, func(ctx context.Context) error {
 		if agents == nil {
-			return h.untilChanged(ctx)
+			return h.untilNot(s.Role)(ctx)
 		}
 		return agents.serve(ctx)
 	})

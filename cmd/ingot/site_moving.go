@@ -66,6 +66,13 @@ func (s *server) mayHandOver(ctx context.Context, row inventory.HandOver) error 
 	if err := s.store.KeyCheck(ctx); err != nil {
 		return err
 	}
+	if err := s.roomForBackup(s.cfg.DataDir); err != nil {
+		return err // found before this server falls silent
+	}
+	// It may have been withdrawn meanwhile, and the intake opened again.
+	if state, _, err := s.HandOverState(ctx, row.ID); err != nil || state != inventory.HandOverPending {
+		return fmt.Errorf("hand-over %s was withdrawn: %w", row.ID, errors.Join(err, inventory.ErrConflict))
+	}
 	if err := s.store.CloseIntake(ctx, "this site moves to "+row.Target); err != nil {
 		return err
 	}
@@ -74,6 +81,10 @@ func (s *server) mayHandOver(ctx context.Context, row inventory.HandOver) error 
 		err = fmt.Errorf("runs are open: %s: %w", strings.Join(open, ", "), inventory.ErrConflict)
 	}
 	if err != nil {
+		return err
+	}
+	// Images that came since the workflow had them copied.
+	if _, err := s.SyncImages(ctx, row.Target, func(string) {}); err != nil {
 		return err
 	}
 	for deadline := time.Now().Add(effectsFor); ; {
@@ -170,6 +181,14 @@ func (s *server) Standby(ctx context.Context, name, address string) (inventory.S
 	return s.host.Standby(ctx, name, address)
 }
 
+// Moved is that of the host.
+func (s *server) Moved(ctx context.Context, target string) (bool, error) {
+	if s.host == nil {
+		return false, nil
+	}
+	return s.host.Moved(ctx, target)
+}
+
 // Forget is that of the host.
 func (s *server) Forget(ctx context.Context, name string) error {
 	if s.host == nil {
@@ -212,7 +231,8 @@ func (s *server) WithdrawHandOver(ctx context.Context, id string) error {
 	}
 	row, err := s.store.LastHandOver(ctx)
 	if errors.Is(err, inventory.ErrNotFound) || err == nil && row.ID != id {
-		return nil
+		// The wish is on its way, perhaps: when it comes, it is answered already.
+		row, err = inventory.HandOver{ID: id, SiteEpoch: 1}, nil
 	}
 	if err != nil {
 		return err

@@ -111,6 +111,13 @@ func (h *host) Standby(_ context.Context, name, address string) (secret inventor
 	return inventory.NewSecret(b.String()), nil
 }
 
+// Moved tells whether this host is the target of that name and has become the
+// site.
+func (h *host) Moved(_ context.Context, target string) (bool, error) {
+	x := h.file.Site()
+	return x.Role == handover.Active && x.Activated != "" && h.name(x) == target, nil
+}
+
 // Forget forgets a peer to which nothing was handed over, and its identity.
 func (h *host) Forget(ctx context.Context, name string) error {
 	if err := h.RemovePeer(ctx, name); err != nil && !errors.Is(err, inventory.ErrNotFound) {

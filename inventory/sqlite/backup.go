@@ -138,6 +138,7 @@ func (s *Store) Restored(ctx context.Context, backup string, taken time.Time, th
 			{`INSERT OR REPLACE INTO meta (name, value) SELECT 'epoch_floor', max(coalesce((SELECT value FROM meta WHERE name = 'epoch_floor'), 0),
 				coalesce((SELECT max(epoch) FROM grant_), 0), coalesce((SELECT max(epoch) FROM event), 0))`, nil},
 			{"DELETE FROM grant_", nil},
+			{"DELETE FROM meta WHERE name = 'intake_closed'", nil}, // by a migration that is held now
 			{"INSERT OR REPLACE INTO meta (name, value) VALUES ('restore', ?)", []any{doc}},
 		} {
 			if _, err := exec(ctx, tx, x.query, x.args...); err != nil {

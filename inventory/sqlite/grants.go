@@ -299,6 +299,10 @@ func (s *Store) allowIn(ctx context.Context, tx *sqlx.Tx, o inventory.Owner, boo
 	e := inventory.Event{Machine: o.Machine, Run: o.Run, Epoch: o.Epoch, Boot: boot, Kind: inventory.EventArmed}
 	if installer {
 		e.Message = inventory.ArmedForInstaller
+		// What it holds afterwards is no longer nothing.
+		if _, err := exec(ctx, tx, "DELETE FROM standing WHERE machine = ? AND state = ?", o.Machine, inventory.StandingAvailable); err != nil {
+			return inventory.Grant{}, err
+		}
 	}
 	return r.grant(), s.event(ctx, tx, e)
 }

@@ -50,9 +50,14 @@ func (s *Store) Retire(ctx context.Context, o inventory.Owner, st inventory.Stan
 		for _, stmt := range []string{
 			"DELETE FROM plan WHERE run <> ?2 AND run IN (SELECT run FROM workflow WHERE machine = ?1)",
 			"UPDATE assignment SET sealed = x'' WHERE machine = ?1 AND run <> ?2",
-			"DELETE FROM disk_written WHERE machine = ?1 AND ?2 <> ''",
 		} {
 			if _, err := exec(ctx, tx, stmt, o.Machine, o.Run); err != nil {
+				return err
+			}
+		}
+		// A disk that could not be looked at is still one that Ingot has written.
+		if st.State == inventory.StandingAvailable {
+			if _, err := exec(ctx, tx, "DELETE FROM disk_written WHERE machine = ?", o.Machine); err != nil {
 				return err
 			}
 		}
