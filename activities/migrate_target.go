@@ -17,9 +17,8 @@ type Peers interface {
 	// Standby makes the identity of a standby that is called name and answers at
 	// url, once: the Secret of its manifest.
 	Standby(ctx context.Context, name, url string) (secret inventory.Secret, err error)
-	// Moved tells whether this server is the target of that name, to which the
-	// site has moved.
-	Moved(ctx context.Context, target string) (bool, error)
+	// Moved tells whether a run of Migrate has made this server the site.
+	Moved(ctx context.Context, run string) (bool, error)
 	// Forget makes this server forget a peer that it has not handed over to.
 	Forget(ctx context.Context, name string) error
 }
@@ -40,8 +39,9 @@ func (a *Activities) DeployTarget(ctx context.Context, q LabRequest) error {
 	if a.Peers == nil {
 		return fail(fmt.Errorf("this server has no peers to move to: %w", inventory.ErrUnsupported))
 	}
-	// Another identity for the server that runs would lock everybody out.
-	if moved, err := a.Peers.Moved(ctx, lab.Migrate.Target); err != nil || moved {
+	// Another identity for the server that runs would lock everybody out, and one
+	// to which the site is moving right now has its own.
+	if moved, open, err := a.moved(ctx, lab.Migrate.Target); err != nil || moved || open != "" {
 		return fail(err)
 	}
 	known, err := a.Peers.Known(ctx, lab.Migrate.Target)
@@ -90,21 +90,13 @@ func (a *Activities) RemoveTarget(ctx context.Context, q LabRequest) error {
 	if lab.Migrate == nil || lab.Migrate.Manifest == "" {
 		return nil
 	}
-	last, err := a.Operations.Operations(ctx, inventory.OperationFilter{ID: "migrate/" + lab.Migrate.Target, Limit: 1})
-	if err != nil {
+	moved, open, err := a.moved(ctx, lab.Migrate.Target)
+	switch {
+	case err != nil:
 		return fail(err)
-	}
-	if len(last) > 0 && !inventory.Final(last[0].State) {
-		return fail(fmt.Errorf("%s is under way: cancel it first (ingot operation cancel %s): %w", last[0].ID, last[0].ID, inventory.ErrConflict))
-	}
-	moved := len(last) > 0 && last[0].State == inventory.StateSuccess
-	if a.Peers != nil && !moved {
-		// Whatever the record says: what is removed here must not be this server.
-		if moved, err = a.Peers.Moved(ctx, lab.Migrate.Target); err != nil {
-			return fail(err)
-		}
-	}
-	if moved {
+	case open != "":
+		return fail(fmt.Errorf("%s is under way: cancel it first (ingot operation cancel %s): %w", open, open, inventory.ErrConflict))
+	case moved:
 		return fail(fmt.Errorf("the server has moved to %q: there is only a migration back: %w", lab.Migrate.Target, inventory.ErrConflict))
 	}
 	k, err := a.kubeconfig(ctx, q)
@@ -115,6 +107,24 @@ func (a *Activities) RemoveTarget(ctx context.Context, q LabRequest) error {
 		return fail(err)
 	}
 	return fail(a.Peers.Forget(ctx, lab.Migrate.Target))
+}
+
+// moved tells whether the site has moved to the target, and names the migration
+// that is open. Whatever the record of a migration says of its end, this server
+// knows what it is.
+func (a *Activities) moved(ctx context.Context, target string) (moved bool, open string, err error) {
+	last, err := a.Operations.Operations(ctx, inventory.OperationFilter{ID: "migrate/" + target, Limit: 1})
+	if err != nil || len(last) == 0 {
+		return false, "", err
+	}
+	if !inventory.Final(last[0].State) {
+		open = last[0].ID
+	}
+	moved = last[0].State == inventory.StateSuccess
+	if !moved && a.Peers != nil {
+		moved, err = a.Peers.Moved(ctx, last[0].Run)
+	}
+	return moved, open, err
 }
 
 // Migrated waits until the migration to the lab's target has succeeded by its

@@ -17,6 +17,8 @@ type platformFake struct {
 	Kubernetes
 	Mover
 	applied string
+	deleted bool
+	moved   bool
 	asked   int
 	answers func(asked int) error
 }
@@ -33,7 +35,12 @@ func (p *platformFake) CheckTarget(context.Context, string) error {
 
 func (*platformFake) Known(context.Context, string) (bool, error) { return false, nil }
 
-func (*platformFake) Moved(context.Context, string) (bool, error) { return false, nil }
+func (p *platformFake) Delete(context.Context, inventory.Secret, inventory.Secret) ([]string, error) {
+	p.deleted = true
+	return nil, nil
+}
+
+func (p *platformFake) Moved(context.Context, string) (bool, error) { return p.moved, nil }
 
 func (*platformFake) Forget(context.Context, string) error { return nil }
 
@@ -66,7 +73,7 @@ func TestDeployTarget(t *testing.T) {
 			q := LabRequest{Name: "home"}
 			shelf.facts[q.operation()+"#"+factKubeconfig] = "kubeconfig"
 			p := &platformFake{answers: c.answers}
-			a := &Activities{Labs: shelf, Kubernetes: p, Mover: p, Peers: p, Log: slog.New(slog.DiscardHandler), ProbeEvery: time.Microsecond}
+			a := &Activities{Labs: shelf, Operations: &records{}, Kubernetes: p, Mover: p, Peers: p, Log: slog.New(slog.DiscardHandler), ProbeEvery: time.Microsecond}
 			require.NoError(t, a.DeployTarget(t.Context(), q))
 			require.Equal(t, c.asked, p.asked)
 			require.Contains(t, p.applied, "\n---\nsecret of platform at 10.10.20.11")
@@ -77,8 +84,45 @@ func TestDeployTarget(t *testing.T) {
 	shelf := newLabShelf(t)
 	q := LabRequest{Name: "home"}
 	shelf.facts[q.operation()+"#"+factKubeconfig] = "kubeconfig"
-	a := &Activities{Labs: shelf, Kubernetes: p, Mover: p, Peers: p, Log: slog.New(slog.DiscardHandler), ProbeEvery: time.Microsecond}
+	a := &Activities{Labs: shelf, Operations: &records{}, Kubernetes: p, Mover: p, Peers: p, Log: slog.New(slog.DiscardHandler), ProbeEvery: time.Microsecond}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	require.Equal(t, TypeUnreachable, typeOf(t, a.DeployTarget(ctx, q)))
+}
+
+// TestRemoveTarget takes a standby back, and never the server that the site has
+// moved to, whatever the migration's record says of its end.
+func TestRemoveTarget(t *testing.T) {
+	for name, c := range map[string]struct {
+		state   string // of the migration; "": none
+		moved   bool
+		removed bool
+		applied bool // by another DeployTarget
+	}{
+		"never begun":                  {"", false, true, true},
+		"failed":                       {inventory.StateFailed, false, true, true},
+		"succeeded":                    {inventory.StateSuccess, false, false, false},
+		"failed after it had moved":    {inventory.StateFailed, true, false, false},
+		"cancelled after it had moved": {inventory.StateCancelled, true, false, false},
+		"under way":                    {inventory.StateRunning, false, false, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			shelf := newLabShelf(t)
+			q := LabRequest{Name: "home"}
+			shelf.facts[q.operation()+"#"+factKubeconfig] = "kubeconfig"
+			p := &platformFake{answers: func(int) error { return nil }, moved: c.moved}
+			var last []inventory.Operation
+			if c.state != "" {
+				last = []inventory.Operation{{ID: "migrate/platform", Run: "r1", State: c.state}}
+			}
+			a := &Activities{Labs: shelf, Operations: &records{operations: last}, Kubernetes: p, Mover: p, Peers: p, Log: slog.New(slog.DiscardHandler), ProbeEvery: time.Microsecond}
+			err := a.RemoveTarget(t.Context(), q)
+			require.Equal(t, c.removed, p.deleted)
+			if !c.removed {
+				require.Equal(t, TypeConflict, typeOf(t, err))
+			}
+			require.NoError(t, a.DeployTarget(t.Context(), q))
+			require.Equal(t, c.applied, p.applied != "")
+		})
+	}
 }

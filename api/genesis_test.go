@@ -147,7 +147,7 @@ func TestGenesisResumes(t *testing.T) {
 	c.op(http.StatusNotFound, http.MethodPost, "/v1/genesis/home/resume", nil)
 
 	// One that asks is told to try again.
-	s.operation("r1", "genesis/home", workflows.GenesisType, inventory.StateRunning)
+	s.operation("genesis/home", workflows.GenesisType)
 	s.temporal.open("genesis/home", "r1")
 	o, err := s.store.Operation(t.Context(), "r1")
 	require.NoError(t, err)

@@ -14,16 +14,16 @@ import (
 	"github.com/ingotmetal/ingot/workflows"
 )
 
-func (s *site) operation(run, id, kind, state string, steps ...inventory.OperationStep) {
+func (s *site) operation(id, kind string, steps ...inventory.OperationStep) {
 	s.t.Helper()
-	o := inventory.Operation{Run: run, ID: id, Type: kind, Name: "lab", State: state, Step: "router", Steps: steps, Started: time.Unix(1, 0), Seq: 1}
+	o := inventory.Operation{Run: "r1", ID: id, Type: kind, Name: "lab", State: inventory.StateRunning, Step: "router", Steps: steps, Started: time.Unix(1, 0), Seq: 1}
 	require.NoError(s.t, s.store.PutOperation(s.t.Context(), o))
 }
 
 func TestOperations(t *testing.T) {
 	s := newSite(t)
 	c := checking(s)
-	s.operation("r1", "genesis/lab", workflows.GenesisType, inventory.StateRunning,
+	s.operation("genesis/lab", workflows.GenesisType,
 		inventory.OperationStep{Name: "router", Machine: "vp6630", Does: "installs the router", Undo: "none: it is wiped again", State: inventory.StepRunning, Budget: time.Hour})
 	s.temporal.open("genesis/lab", "r1")
 	for _, path := range []string{"/v1/operations", "/v1/operations?open=true&type=Genesis", "/v1/operations/r1", "/v1/operations/genesis.lab"} {
@@ -78,7 +78,7 @@ func TestReconcileEndsOperationsThatAreOver(t *testing.T) {
 	} {
 		t.Run(fmt.Sprint(status), func(t *testing.T) {
 			s := newSite(t)
-			s.operation("r1", "recover/rack", workflows.RecoverType, inventory.StateRunning)
+			s.operation("recover/rack", workflows.RecoverType)
 			s.temporal.open("recover/rack", "r1")
 			s.temporal.end("r1", status, nil)
 			require.NoError(t, s.server.Reconciler().Runs(t.Context()))
@@ -90,4 +90,23 @@ func TestReconcileEndsOperationsThatAreOver(t *testing.T) {
 			require.Equal(t, inventory.Final(want), !o.Ended.IsZero(), string(b))
 		})
 	}
+}
+
+// A migration that was ended from outside never ran its undo.
+func TestReconcileTakesNewRunsAgain(t *testing.T) {
+	s := newSite(t)
+	intake := func() string {
+		t.Helper()
+		require.NoError(t, s.server.Reconciler().Runs(t.Context()))
+		why, err := s.store.Intake(t.Context())
+		require.NoError(t, err)
+		return why
+	}
+	s.operation("migrate/um760", workflows.MigrateType)
+	s.temporal.open("migrate/um760", "r1")
+	require.NoError(t, s.store.CloseIntake(t.Context(), "migrate/um760 moves this site"))
+	require.NotEmpty(t, intake(), "as long as it is open")
+	s.temporal.end("r1", enumspb.WORKFLOW_EXECUTION_STATUS_TERMINATED, nil)
+	require.NotEmpty(t, intake(), "its record ends in this pass")
+	require.Empty(t, intake())
 }

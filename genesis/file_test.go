@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -307,6 +308,9 @@ func TestDiffers(t *testing.T) {
 	stored.BMC = nil
 	stored.Template = "image"
 	require.Equal(t, []string{"bmc", "template"}, Differs(stored, m.Machine))
+	stored = m.Machine
+	stored.ProtectedDisks = []action.DiskID{{Serial: "KEEP-0001"}}
+	require.Equal(t, []string{"protectedDisks"}, Differs(stored, m.Machine), "a protection is not lost by a lab file that does not know it")
 }
 
 func FuzzLoad(f *testing.F) {

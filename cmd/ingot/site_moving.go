@@ -182,11 +182,11 @@ func (s *server) Standby(ctx context.Context, name, address string) (inventory.S
 }
 
 // Moved is that of the host.
-func (s *server) Moved(ctx context.Context, target string) (bool, error) {
+func (s *server) Moved(ctx context.Context, run string) (bool, error) {
 	if s.host == nil {
 		return false, nil
 	}
-	return s.host.Moved(ctx, target)
+	return s.host.Moved(ctx, run)
 }
 
 // Forget is that of the host.

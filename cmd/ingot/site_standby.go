@@ -111,11 +111,10 @@ func (h *host) Standby(_ context.Context, name, address string) (secret inventor
 	return inventory.NewSecret(b.String()), nil
 }
 
-// Moved tells whether this host is the target of that name and has become the
-// site.
-func (h *host) Moved(_ context.Context, target string) (bool, error) {
-	x := h.file.Site()
-	return x.Role == handover.Active && x.Activated != "" && h.name(x) == target, nil
+// Moved tells whether a run of Migrate has made this host the site: the ids of
+// its hand-overs begin with the run.
+func (h *host) Moved(_ context.Context, run string) (bool, error) {
+	return strings.HasPrefix(h.file.Site().Activated, run+"-"), nil
 }
 
 // Forget forgets a peer to which nothing was handed over, and its identity.

@@ -1,0 +1,69 @@
+package activities
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// records is what operations and machines have recorded, the newest first.
+type records struct {
+	operations []inventory.Operation
+	runs       []inventory.Workflow
+}
+
+func (*records) PutOperation(context.Context, inventory.Operation) error { return nil }
+
+func (l *records) Operations(context.Context, inventory.OperationFilter) ([]inventory.Operation, error) {
+	return l.operations, nil
+}
+
+func (*records) Machines(context.Context) ([]inventory.Machine, error) { return nil, nil }
+
+func (l *records) LatestWorkflow(context.Context, string) (inventory.Workflow, error) {
+	return l.runs[0], nil
+}
+
+func (l *records) Workflows(context.Context, inventory.WorkflowFilter) ([]inventory.Workflow, error) {
+	return append([]inventory.Workflow{}, l.runs...), nil
+}
+
+// TestInstalled finds the operation's own installation again, whatever was done
+// with the machine since, and does not overwrite somebody else's.
+func TestInstalled(t *testing.T) {
+	at := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	run := func(name, typ, state, parent string, started time.Duration) inventory.Workflow {
+		return inventory.Workflow{Run: name, Type: typ, State: state, Started: at.Add(started), Input: []byte(`{"parent":"` + parent + `"}`)}
+	}
+	own := run("own", "Provision", inventory.StateSuccess, "genesis/home", time.Hour)
+	for name, c := range map[string]struct {
+		runs []inventory.Workflow
+		want string
+		err  string
+	}{
+		"nothing was done":          {nil, "", ""},
+		"installed":                 {[]inventory.Workflow{own}, "own", ""},
+		"before the operation":      {[]inventory.Workflow{run("old", "Provision", inventory.StateSuccess, "genesis/home", -time.Hour)}, "", ""},
+		"failed":                    {[]inventory.Workflow{run("bad", "Provision", inventory.StateFailed, "genesis/home", 2*time.Hour), own}, "", ""},
+		"a BMC job since":           {[]inventory.Workflow{run("job", "BMCJob", inventory.StateSuccess, "", 2*time.Hour), own}, "own", ""},
+		"an inspection since":       {[]inventory.Workflow{run("look", "Inspect", inventory.StateSuccess, "", 2*time.Hour), own}, "own", ""},
+		"somebody else's since":     {[]inventory.Workflow{run("theirs", "Reprovision", inventory.StateSuccess, "", 2*time.Hour), own}, "", "theirs"},
+		"somebody else's, no other": {[]inventory.Workflow{run("theirs", "Provision", inventory.StateSuccess, "", 2*time.Hour)}, "", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := &Activities{Operations: &records{runs: c.runs}}
+			got, err := a.Installed(t.Context(), InstalledRequest{Machine: "ms-02-a", Parent: "genesis/home", Since: at})
+			if c.err != "" {
+				require.Equal(t, TypeConflict, typeOf(t, err))
+				require.ErrorContains(t, err, c.err)
+				return
+			}
+			require.NoError(t, err)
+			require.Equal(t, c.want, got.Run)
+		})
+	}
+}
