@@ -280,7 +280,9 @@ func (e *evening) person(ctx context.Context) {
 			case s.State == inventory.StepWaiting && strings.Contains(s.Message, "(boot 1)") && (s.Machine == "vp6630" || s.Machine == "um760"):
 				press(s.Run+s.Message, s.Machine)
 			case s.Name == "relay" && s.State == inventory.StepRunning:
-				press(o.Run+s.Since.String(), "um760") // it asks for an address, and is told to boot from its disk
+				// It asks for an address, and is told to boot from its disk. A server that was
+				// killed has forgotten that: who sees nothing for half a minute presses again.
+				press(fmt.Sprintf("%s %d", o.Run+s.Since.String(), time.Since(s.Since)/(30*time.Second)), "um760")
 			}
 		}
 	}
