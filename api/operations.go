@@ -29,9 +29,6 @@ type operationStore interface {
 // one of the same type is open, whatever its name, the answer names that one. A
 // Genesis and a migration exclude each other: each moves the server.
 func (s *Server) startOperation(ctx context.Context, kind, id, name string, input any) (Started, error) {
-	if err := s.room(ctx); err != nil {
-		return Started{}, err
-	}
 	tc, err := s.temporal()
 	if err != nil {
 		return Started{}, err
@@ -51,6 +48,11 @@ func (s *Server) startOperation(ctx context.Context, kind, id, name string, inpu
 		if len(open) > 0 {
 			return Started{}, busyOperation(open[0].ID, open[0].Run)
 		}
+	}
+	// After that: whoever asks for a second migration is told of the first, which
+	// is why the intake is closed.
+	if err := s.room(ctx); err != nil {
+		return Started{}, err
 	}
 	raw, err := json.Marshal(input)
 	if err != nil {
