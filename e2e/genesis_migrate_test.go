@@ -9,7 +9,9 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -118,14 +120,32 @@ func (e *evening) runs(ctx context.Context, target *Site) (secrets []string) {
 	return secrets
 }
 
+// injected checks what a real router's disk has of the configuration: owner and
+// mode, the bit with them that gives new files the group of their directory. The
+// router has saved its configuration since: as a new file.
+func (e *evening) injected(ctx context.Context) {
+	e.t.Helper()
+	m := e.machines["vp6630"]
+	require.NoError(e.t, m.PowerOff(ctx))
+	const etc = "/boot/" + lab.VyOSVersion + "/rw/opt/vyatta/etc/config"
+	for file, want := range map[string]string{"": "02775 0 102", "/scripts": "02775 0 102", "/.vyatta_config": "0664 0 102", "/config.boot": `\d+ 0 102`} {
+		stat, err := exec.CommandContext(ctx, "debugfs", "-R", "stat "+etc+file, fmt.Sprintf("%s?offset=%d", m.DiskPath(), lab.VyOSPersistence)).CombinedOutput()
+		require.NoError(e.t, err)
+		has := regexp.MustCompile(`(?s)Mode: +(\d+) .*User: +(\d+) +Group: +(\d+) `).FindSubmatch(stat)
+		require.NotNil(e.t, has, "%s: %s", file, stat)
+		require.Regexp(e.t, "^"+want+"$", fmt.Sprintf("%s %s %s", has[1], has[2], has[3]), "%s: mode, owner, group", file)
+	}
+}
+
 // TestGenesisMigrates is TestGenesis with the migration: the server on the NAS
 // installs the router and the platform, has the standby run there, moves to it,
 // and the Genesis that began on the NAS ends at the target, which installs the
 // cluster. The node that plays the target is a host beside the Talos node, with
-// the lab's address of the target.
+// the lab's address of the target. With -qemu all machines are real ones; with
+// INGOT_PICTURE it leaves a picture of the page.
 func TestGenesisMigrates(t *testing.T) {
 	t.Parallel()
-	ctx := needLab(t)
+	ctx := needEvening(t)
 	e := newEvening(ctx, t)
 	e.migrates()
 	target, err := NewSite(ctx, Options{Root: "..", Programs: programs(), Lab: e.Lab, Name: "target", NoStart: true, Top: "site: {name: platform}\n"})
@@ -156,6 +176,9 @@ func TestGenesisMigrates(t *testing.T) {
 
 	// The rest is told by the target alone.
 	at := &evening{Site: target, t: t, machines: e.machines, file: e.file}
+	if file := os.Getenv("INGOT_PICTURE"); file != "" {
+		at.picture(ctx, file)
+	}
 	o := at.ends(ctx)
 	at.whole(ctx, o)
 	require.Equal(t, begun.Run, o.Run, "the very run that began on the NAS")
@@ -175,9 +198,15 @@ func TestGenesisMigrates(t *testing.T) {
 			require.NotContains(t, history, secret, "S44: %s", id)
 		}
 	}
+	list, err := target.TemporalCLI(ctx, "workflow", "list")
+	require.NoError(t, err)
+	t.Logf("at the target, temporal workflow list:\n%s", list)
 	for name, m := range e.machines {
 		if strings.HasPrefix(name, "ms-") {
 			require.Equal(t, 1, m.PowerOns(), "%s was installed once", name)
+			calls := m.AMT().Calls()
+			require.Contains(t, calls, "ChangeBootOrder CIM_BootConfigSetting")
+			require.Contains(t, calls, "RequestPowerStateChange 2")
 		}
 	}
 
@@ -200,4 +229,7 @@ func TestGenesisMigrates(t *testing.T) {
 	require.NoError(t, err)
 	require.NotNil(t, st.Successor)
 	require.Equal(t, "platform", st.Successor.Name)
+	if *realFirmware {
+		e.injected(ctx)
+	}
 }

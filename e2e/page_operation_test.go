@@ -18,12 +18,12 @@ import (
 	"github.com/chromedp/chromedp"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/lab"
 )
 
 // TestPageShowsGenesis walks through a Genesis as a person does who has the page
-// alone: what it asks, what it waits for, and the buttons that answer. With
-// INGOT_PICTURE it leaves a picture.
+// alone: what it asks, what it waits for, and the buttons that answer.
 func TestPageShowsGenesis(t *testing.T) {
 	t.Parallel()
 	ctx := needLab(t)
@@ -37,17 +37,7 @@ func TestPageShowsGenesis(t *testing.T) {
 	somebody("add")
 	s.must(ctx, t, "genesis", "start", file, "--yes")
 
-	runtime.LockOSThread() // as in watchPage
-	defer runtime.UnlockOSThread()
-	chromium, err := exec.LookPath("chromium")
-	require.NoError(t, err, "make deps installs it")
-	link := strings.Replace(strings.TrimSpace(s.must(ctx, t, "login-link")), fmt.Sprintf("127.0.0.1:%d", apiPort), s.API, 1)
-	opts := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(chromium), chromedp.NoSandbox,
-		chromedp.WindowSize(1440, 1100), chromedp.WSURLReadTimeout(3*time.Minute))
-	alloc, cancelAlloc := chromedp.NewExecAllocator(ctx, opts...)
-	defer cancelAlloc()
-	tab, cancelTab := chromedp.NewContext(alloc)
-	defer cancelTab()
+	tab := s.openPage(ctx, t)
 	do := func(what string, steps ...chromedp.Action) {
 		t.Helper()
 		within, cancel := context.WithTimeout(tab, time.Minute)
@@ -61,9 +51,6 @@ func TestPageShowsGenesis(t *testing.T) {
 	see := func(selector string) chromedp.Action { return chromedp.WaitVisible(selector, chromedp.ByQuery) }
 	click := func(selector string) chromedp.Action { return chromedp.Click(selector, chromedp.ByQuery) }
 
-	// The first command starts the browser, which would end with a time-out of
-	// that command alone.
-	require.NoError(t, chromedp.Run(tab, chromedp.Navigate(link)))
 	var rows int
 	do("the operation", see(`[data-operation="genesis/home"]`), click(`[data-operation="genesis/home"] *`), see(`[data-operation-panel="genesis/home"]`),
 		see(`[data-operation-step="join-ms-02-c"]`), chromedp.Evaluate(`document.querySelectorAll('[data-operation-step]').length`, &rows))
@@ -81,17 +68,50 @@ func TestPageShowsGenesis(t *testing.T) {
 
 	// A machine without a BMC waits for a person, who says so here.
 	var row string
-	var shot []byte
 	do("the router's power", see(`[data-awaited="vp6630"] [data-choice="powered-on"]`), see(`[data-operation-step="router"][data-tone="waiting"] time`),
-		chromedp.Text(`[data-operation-step="router"]`, &row, chromedp.ByQuery), chromedp.CaptureScreenshot(&shot))
+		chromedp.Text(`[data-operation-step="router"]`, &row, chromedp.ByQuery))
 	require.Contains(t, row, "vp6630")
 	require.Contains(t, row, "switches vp6630 on")
-	if picture := os.Getenv("INGOT_PICTURE"); picture != "" {
-		require.NoError(t, os.WriteFile(picture, shot, 0o644))
-	}
 	do("saying that it is on", click(`[data-awaited="vp6630"] [data-choice="powered-on"]`), chromedp.WaitNotPresent(`[data-awaited="vp6630"] [data-choice="powered-on"]`, chromedp.ByQuery))
 	do("cancelling", click(`[data-operation-panel] [data-choice="cancel"]`), click(`[data-choice-sure="cancel"]`), see(`[data-operation="genesis/home"][data-state="CANCELLED"]`))
 	s.closed(ctx, t, "vp6630")
+}
+
+// openPage starts a headless browser and opens the page in it, as the one-time
+// login link lets it. It ends with the test.
+func (s *Site) openPage(ctx context.Context, t *testing.T) (tab context.Context) {
+	t.Helper()
+	runtime.LockOSThread() // as in watchPage; clean-up is on this thread, too
+	t.Cleanup(runtime.UnlockOSThread)
+	chromium, err := exec.LookPath("chromium")
+	require.NoError(t, err, "make deps installs it")
+	link := strings.Replace(strings.TrimSpace(s.must(ctx, t, "login-link")), fmt.Sprintf("127.0.0.1:%d", apiPort), s.API, 1)
+	opts := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(chromium), chromedp.NoSandbox,
+		chromedp.WindowSize(1440, 1100), chromedp.WSURLReadTimeout(3*time.Minute))
+	alloc, cancelAlloc := chromedp.NewExecAllocator(ctx, opts...)
+	t.Cleanup(cancelAlloc)
+	tab, cancelTab := chromedp.NewContext(alloc)
+	t.Cleanup(cancelTab)
+	// The first command starts the browser, which would end with a time-out of
+	// that command alone.
+	require.NoError(t, chromedp.Run(tab, chromedp.Navigate(link)))
+	return tab
+}
+
+// picture leaves a picture of the page while the cluster's first node is being
+// installed.
+func (e *evening) picture(ctx context.Context, file string) {
+	e.t.Helper()
+	e.until(ctx, "create", func(o inventory.Operation, row inventory.OperationStep) bool {
+		require.False(e.t, inventory.Final(o.State), "%s: %s", o.Step, o.Message)
+		w, err := e.runOf(ctx, row.Run)
+		return row.Run != "" && err == nil && w.Phase == inventory.PhaseInstall
+	})
+	var shot []byte
+	require.NoError(e.t, chromedp.Run(e.openPage(ctx, e.t),
+		chromedp.WaitVisible(`[data-operation="genesis/home"]`, chromedp.ByQuery), chromedp.Click(`[data-operation="genesis/home"] *`, chromedp.ByQuery),
+		chromedp.WaitVisible(`[data-operation-step="create"][data-step-state="running"]`, chromedp.ByQuery), chromedp.CaptureScreenshot(&shot)))
+	require.NoError(e.t, os.WriteFile(file, shot, 0o644))
 }
 
 var imageOf = regexp.MustCompile(`(file: (images/[^,]+), sha256: )[0-9a-f]{64}`)

@@ -80,10 +80,74 @@ func HarvesterFiles(ctx context.Context, log io.Writer) (Harvester, error) {
 // VyOSVersion is the version of the stand-in for VyOS: the folder below /boot of its image.
 const VyOSVersion = "1.5-lab"
 
+// VyOSPersistence is where the partition persistence begins on a disk that holds the image, in bytes.
+const VyOSPersistence = 50 << 20
+
 // VyOSFooter ends every configuration of that version; a config.boot that ends otherwise is taken for one of another version.
 const VyOSFooter = `// Warning: Do not remove the following line.
 // vyos-config-version: "dhcp-relay@2:https@7:interfaces@33:ntp@3:quagga@12:ssh@2:system@29"
 // Release version: 1.5-lab
+`
+
+// VyOSConfig is a config.boot with which the stand-in takes the place of a home lab's router: cards of HomeVLAN, DirectVLAN and
+// BMCVLAN, with the hardware addresses 52:54:00:01:00:01, 52:54:00:20:01:01 and 52:54:00:10:02:01 that the first machine of a
+// lab has; a relay to Seed; and the HTTP API, which takes the given key.
+func VyOSConfig(key string) string {
+	return fmt.Sprintf(vyosConfig, RouterHomeAddress, DirectGateway, HomeGateway, SeedAddress, key) + VyOSFooter
+}
+
+const vyosConfig = `interfaces {
+    ethernet eth0 {
+        address "%s/24"
+        hw-id "52:54:00:01:00:01"
+    }
+    ethernet eth1 {
+        address "%s/24"
+        hw-id "52:54:00:20:01:01"
+    }
+    ethernet eth2 {
+        address "10.10.10.1/24"
+        hw-id "52:54:00:10:02:01"
+    }
+}
+protocols {
+    static {
+        route 0.0.0.0/0 {
+            next-hop %s {
+            }
+        }
+    }
+}
+service {
+    dhcp-relay {
+        listen-interface "eth1"
+        relay-options {
+            max-size "576"
+            relay-agents-packets "forward"
+        }
+        server "%s"
+        upstream-interface "eth0"
+    }
+    https {
+        api {
+            keys {
+                id ingot {
+                    key "%s"
+                }
+            }
+            rest {
+            }
+        }
+    }
+    ssh {
+        port "22"
+    }
+}
+system {
+    host-name "vp6630"
+}
+
+
 `
 
 // vyosDefault is the configuration of an image that nobody has configured.

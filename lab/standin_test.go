@@ -725,60 +725,6 @@ func TestVyOSStandin(t *testing.T) {
 	}
 }
 
-const vyosBoot = `interfaces {
-    ethernet eth0 {
-        address "192.168.1.2/24"
-        hw-id "52:54:00:01:00:01"
-    }
-    ethernet eth1 {
-        address "10.10.20.1/24"
-        hw-id "52:54:00:20:01:01"
-    }
-    ethernet eth2 {
-        address "10.10.10.1/24"
-        hw-id "52:54:00:10:02:01"
-    }
-}
-protocols {
-    static {
-        route 0.0.0.0/0 {
-            next-hop 192.168.1.1 {
-            }
-        }
-    }
-}
-service {
-    dhcp-relay {
-        listen-interface "eth1"
-        relay-options {
-            max-size "576"
-            relay-agents-packets "forward"
-        }
-        server "192.168.1.10"
-        upstream-interface "eth0"
-    }
-    https {
-        api {
-            keys {
-                id ingot {
-                    key "the-key"
-                }
-            }
-            rest {
-            }
-        }
-    }
-    ssh {
-        port "22"
-    }
-}
-system {
-    host-name "vp6630"
-}
-
-
-` + VyOSFooter
-
 func vyosRouter(t *testing.T, l *Lab, img Image, firmware Firmware) {
 	t.Helper()
 	m := newMachine(t, l, Spec{Name: "vp6630", VLAN: HomeVLAN, Firmware: firmware, NoBMC: true, Cards: []Card{{VLAN: DirectVLAN}, {VLAN: BMCVLAN}}, DiskSize: 1 << 30, Guest: guestProgram(t)})
@@ -796,14 +742,14 @@ func vyosRouter(t *testing.T, l *Lab, img Image, firmware Firmware) {
 		d += rest[:1+strings.IndexAny(rest[1:]+"/", "/")]
 		commands += "mkdir " + d + "\n"
 	}
-	for name, text := range map[string]string{"config.boot": vyosBoot, ".vyatta_config": "", "scripts/vyos-postconfig-bootup.script": script} {
+	for name, text := range map[string]string{"config.boot": VyOSConfig("the-key"), ".vyatta_config": "", "scripts/vyos-postconfig-bootup.script": script} {
 		file := filepath.Join(dir, filepath.Base(name))
 		if err := os.WriteFile(file, []byte(text), 0o755); err != nil {
 			t.Fatal(err)
 		}
 		commands += fmt.Sprintf("write %s %s/%s\n", file, etc, name)
 	}
-	c := exec.Command("debugfs", "-w", "-f", "-", m.DiskPath()+"?offset="+strconv.Itoa(50<<20))
+	c := exec.Command("debugfs", "-w", "-f", "-", m.DiskPath()+"?offset="+strconv.Itoa(VyOSPersistence))
 	c.Stdin = strings.NewReader(commands)
 	if out, err := c.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
