@@ -292,10 +292,10 @@ func (s *Site) namespace(ctx context.Context, t *testing.T, name string) client.
 	for _, a := range []string{workflows.AttrMachine, workflows.AttrTemplate, workflows.AttrPhase, workflows.AttrCluster} {
 		attrs[a] = enumspb.INDEXED_VALUE_TYPE_KEYWORD
 	}
-	require.Eventually(t, func() bool { // until the frontend has heard of the namespace
+	require.Eventually(t, func() bool { // until the frontend has heard of the namespace, and then of its attributes
 		_, err := c.OperatorService().AddSearchAttributes(ctx, &operatorservice.AddSearchAttributesRequest{Namespace: name, SearchAttributes: attrs})
 		if err == nil {
-			_, err = c.DescribeTaskQueue(ctx, workflows.TaskQueue, enumspb.TASK_QUEUE_TYPE_WORKFLOW)
+			_, err = c.CountWorkflow(ctx, &workflowservice.CountWorkflowExecutionsRequest{Namespace: name, Query: workflows.AttrMachine + " = 'none'"})
 		}
 		return err == nil
 	}, time.Minute, 100*time.Millisecond)

@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"go.temporal.io/server/common/authorization"
@@ -73,14 +74,15 @@ func Run(ctx context.Context, cfg temporalchild.Config, logger *slog.Logger, bus
 		return nil
 	}
 
-	srv, err := newServer(cfg, id, &serverLog{logger: logger, stopping: ctx})
+	var refresh atomic.Bool
+	srv, err := newServer(cfg, id, &serverLog{logger: logger, stopping: ctx}, &refresh)
 	if err != nil {
 		return fmt.Errorf("making the Temporal server: %w", err)
 	}
 	if err := srv.Start(); err != nil {
 		return fmt.Errorf("starting the Temporal server: %w", err)
 	}
-	runErr := whileStarted(ctx, cfg, id, logger, ready)
+	runErr := whileStarted(ctx, cfg, id, &refresh, logger, ready)
 	if err := srv.Stop(); err != nil {
 		return errors.Join(runErr, fmt.Errorf("stopping the Temporal server: %w", err))
 	}
@@ -88,8 +90,8 @@ func Run(ctx context.Context, cfg temporalchild.Config, logger *slog.Logger, bus
 }
 
 // whileStarted is what happens between the server's start and its stop.
-func whileStarted(ctx context.Context, cfg temporalchild.Config, id identity, logger *slog.Logger, ready func(temporalchild.Server)) error {
-	if err := settle(ctx, cfg, id); err != nil {
+func whileStarted(ctx context.Context, cfg temporalchild.Config, id identity, refresh *atomic.Bool, logger *slog.Logger, ready func(temporalchild.Server)) error {
+	if err := settle(ctx, cfg, id, refresh); err != nil {
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -114,7 +116,7 @@ func whileStarted(ctx context.Context, cfg temporalchild.Config, id identity, lo
 	return nil
 }
 
-func newServer(cfg temporalchild.Config, id identity, logger *serverLog) (temporal.Server, error) {
+func newServer(cfg temporalchild.Config, id identity, logger *serverLog, refresh *atomic.Bool) (temporal.Server, error) {
 	frontend := hostPort(cfg.Host, cfg.Ports.Frontend)
 	service := func(port int) config.Service {
 		var s config.Service
@@ -165,26 +167,43 @@ func newServer(cfg temporalchild.Config, id identity, logger *serverLog) (tempor
 		temporal.WithLogger(logger),
 		temporal.WithAuthorizer(authorizer),
 		temporal.WithClaimMapper(func(*config.Config) authorization.ClaimMapper { return authorization.NewNoopClaimMapper() }),
-		temporal.WithDynamicConfigClient(dynamicConfig()),
+		temporal.WithDynamicConfigClient(dynamicConfig(refresh)),
 	)
 }
 
 // dynamicConfig makes a server for thousands of machines into one for a box beside DHCP. The caches are
 // limited because their defaults are counted for gigabytes; the measured speed is the same.
-func dynamicConfig() dynamicconfig.StaticClient {
-	return dynamicconfig.StaticClient{
+//
+// refresh tells whether search attributes are read from the database each time that one is used, which makes
+// those that were added to a namespace that exists usable at once instead of after a minute.
+func dynamicConfig(refresh *atomic.Bool) dynamicconfig.Client {
+	return &settings{refresh: refresh, fixed: dynamicconfig.StaticClient{
 		dynamicconfig.MakeKey("history.hostLevelCacheMaxSize"):            512,
 		dynamicconfig.MakeKey("history.enableHostLevelEventsCache"):       true,
 		dynamicconfig.MakeKey("history.eventsHostLevelCacheMaxSizeBytes"): 16 << 20,
 		dynamicconfig.MakeKey("frontend.persistenceMaxQPS"):               10000,
 		dynamicconfig.MakeKey("history.persistenceMaxQPS"):                45000,
 		dynamicconfig.MakeKey("frontend.namespaceRPS.visibility"):         100,
-		// New search attributes are usable at once instead of after a minute.
-		dynamicconfig.MakeKey("system.forceSearchAttributesCacheRefreshOnRead"): true,
 		// Nothing here calls home.
 		dynamicconfig.MakeKey("frontend.enableServerVersionCheck"): false,
-	}
+	}}
 }
+
+// settings are the server's, all but one of them the same for its whole life.
+type settings struct {
+	fixed   dynamicconfig.StaticClient
+	refresh *atomic.Bool
+}
+
+// GetValue implements dynamicconfig.Client.
+func (s *settings) GetValue(key dynamicconfig.Key) []dynamicconfig.ConstrainedValue {
+	if key == refreshAttributes {
+		return []dynamicconfig.ConstrainedValue{{Value: s.refresh.Load()}}
+	}
+	return s.fixed.GetValue(key)
+}
+
+var refreshAttributes = dynamicconfig.MakeKey("system.forceSearchAttributesCacheRefreshOnRead")
 
 // sqlConfig names the database file. Attributes that are no URI parameters become pragmas, in
 // alphabetical order: auto_vacuum has to come before anything writes the file's first page.
@@ -202,6 +221,7 @@ func sqlConfig(cfg temporalchild.Config) *config.SQL {
 			// A write-ahead log that has grown is cut when its content is in the file.
 			"journal_size_limit": strconv.Itoa(maxJournal),
 			"wal_autocheckpoint": strconv.Itoa(checkpointEvery),
+			"cache_size":         "-16384", // KiB; the default of 2 MiB reads the same pages again and again
 		},
 		// More than one gives "database is locked", and is slower.
 		MaxConns:     1,

@@ -378,7 +378,11 @@ func TestUIShowsAndChangesNothing(t *testing.T) {
 		}
 		req.Header.Set("Content-Type", "application/json")
 		for {
-			resp, err := http.DefaultClient.Do(req.Clone(testContext(t)))
+			again := req.Clone(testContext(t))
+			if again.Body, err = req.GetBody(); err != nil { // an earlier try has read it
+				t.Fatal(err)
+			}
+			resp, err := http.DefaultClient.Do(again)
 			if errors.Is(err, syscall.ECONNREFUSED) && req.Context().Err() == nil {
 				continue // the UI starts beside the server
 			}

@@ -3,6 +3,7 @@ package temporalserver
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	enumspb "go.temporal.io/api/enums/v1"
@@ -22,7 +23,7 @@ const settleTime = 30 * time.Second
 
 // settle waits until the frontend answers with our identity, and brings the namespace up to date: an
 // existing one is never changed by its creation.
-func settle(ctx context.Context, cfg temporalchild.Config, id identity) (err error) {
+func settle(ctx context.Context, cfg temporalchild.Config, id identity, refresh *atomic.Bool) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, settleTime)
 	defer cancel()
 	conn, err := grpc.NewClient(hostPort(cfg.Host, cfg.Ports.Frontend),
@@ -37,7 +38,7 @@ func settle(ctx context.Context, cfg temporalchild.Config, id identity) (err err
 	for _, step := range []func(context.Context) error{
 		func(ctx context.Context) error { return temporalchild.Verify(ctx, frontend, id.ClusterID) },
 		func(ctx context.Context) error { return setRetention(ctx, frontend, cfg) },
-		func(ctx context.Context) error { return addSearchAttributes(ctx, operator, cfg) },
+		func(ctx context.Context) error { return addSearchAttributes(ctx, operator, cfg, refresh) },
 	} {
 		if err := untilAvailable(ctx, step); err != nil {
 			return err
@@ -84,7 +85,7 @@ func setRetention(ctx context.Context, frontend workflowservice.WorkflowServiceC
 	return nil
 }
 
-func addSearchAttributes(ctx context.Context, operator operatorservice.OperatorServiceClient, cfg temporalchild.Config) error {
+func addSearchAttributes(ctx context.Context, operator operatorservice.OperatorServiceClient, cfg temporalchild.Config, refresh *atomic.Bool) error {
 	have, err := operator.ListSearchAttributes(ctx, &operatorservice.ListSearchAttributesRequest{Namespace: cfg.Namespace})
 	if err != nil {
 		return fmt.Errorf("listing the search attributes of namespace %q: %w", cfg.Namespace, err)
@@ -105,6 +106,7 @@ func addSearchAttributes(ctx context.Context, operator operatorservice.OperatorS
 	if len(missing) == 0 {
 		return nil
 	}
+	refresh.Store(true) // for as long as this server runs: all parts of it have read the namespace
 	_, err = operator.AddSearchAttributes(ctx, &operatorservice.AddSearchAttributesRequest{Namespace: cfg.Namespace, SearchAttributes: missing})
 	if err != nil {
 		return fmt.Errorf("adding search attributes to namespace %q: %w", cfg.Namespace, err)
