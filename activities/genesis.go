@@ -32,16 +32,16 @@ type Presence interface {
 	Answers(ctx context.Context, a netip.Addr) (found bool, mac string, err error)
 }
 
-// Relays tells when the relay with this giaddr was last heard; zero: never.
+// Relays tells when the relay with this giaddr was last heard; zero: never. What
+// was heard outlives the server that has heard it.
 type Relays interface {
-	Relayed(giaddr netip.Addr) time.Time
+	Relayed(ctx context.Context, giaddr netip.Addr) (time.Time, error)
 }
 
 // Names of facts.
 const (
 	factKubeconfig   = "kubeconfig"
 	factBootstrapped = "bootstrapped" // of which run of the platform's machine
-	factRelayed      = "relayed"      // of which run of the router
 )
 
 // LabRequest names a lab file, the operation that carries it out, and the step.
@@ -55,6 +55,8 @@ type LabRequest struct {
 	Again bool `json:"again,omitempty"`
 	// Installed are machines that need not be free any more.
 	Installed []string `json:"installed,omitempty"`
+	// Ours are machines of LabTable.Ours.
+	Ours []string `json:"ours,omitempty"`
 }
 
 func (q LabRequest) operation() string { return "genesis/" + q.Name }
@@ -75,6 +77,9 @@ type LabTable struct {
 	// Installed are machines that an earlier run has installed: they have their
 	// addresses.
 	Installed []string `json:"installed,omitempty"`
+	// Ours are machines that may answer although their steps are not done: an
+	// earlier run has begun to install them, or somebody has by this server.
+	Ours []string `json:"ours,omitempty"`
 }
 
 func (a *Activities) lab(ctx context.Context, name string) (genesis.Lab, inventory.GenesisBundle, error) {
@@ -94,7 +99,7 @@ func (a *Activities) ReadLab(ctx context.Context, q LabRequest) (LabTable, error
 	if err != nil {
 		return LabTable{}, fail(err)
 	}
-	for _, typ := range []string{"Genesis", "Migrate"} {
+	for _, typ := range []string{inventory.TypeGenesis, inventory.TypeMigrate} {
 		open, err := a.Operations.Operations(ctx, inventory.OperationFilter{Type: typ, Open: true})
 		if err != nil {
 			return LabTable{}, fail(err)
@@ -117,6 +122,14 @@ func (a *Activities) ReadLab(ctx context.Context, q LabRequest) (LabTable, error
 					q.Name, s.Name, s.Machine, q.Name, inventory.ErrConflict))
 			}
 			t.Installed = append(t.Installed, s.Machine)
+		} else if s.Writes() && (q.Resume || q.Again) {
+			ours, err := a.ours(ctx, s.Machine, q.operation())
+			if err != nil {
+				return LabTable{}, fail(err)
+			}
+			if ours {
+				t.Ours = append(t.Ours, s.Machine)
+			}
 		}
 	}
 	if !q.Resume {
@@ -134,6 +147,20 @@ func (a *Activities) ReadLab(ctx context.Context, q LabRequest) (LabTable, error
 		t.Steps = append(t.Steps, step)
 	}
 	return t, nil
+}
+
+// ours tells whether a machine has been given its address by this server: the
+// operation has begun to install it, or the last installation has succeeded,
+// whoever began that.
+func (a *Activities) ours(ctx context.Context, machine, operation string) (bool, error) {
+	list, err := a.installations(ctx, machine)
+	if err != nil || len(list) == 0 {
+		return false, err
+	}
+	if list[0].State == inventory.StateSuccess {
+		return true, nil
+	}
+	return startedBy(list[0], operation)
 }
 
 // doneBefore tells which steps earlier runs of this name have done, by the
@@ -173,7 +200,7 @@ func (a *Activities) Preflight(ctx context.Context, q LabRequest) error {
 	if err := a.checkMachines(ctx, lab, b.Replace, &ps); err != nil {
 		return fail(err)
 	}
-	if err := a.checkFree(ctx, lab, q.Installed, &ps); err != nil {
+	if err := a.checkFree(ctx, lab, slices.Concat(q.Installed, q.Ours), &ps); err != nil {
 		return fail(err)
 	}
 	a.checkBMCs(ctx, lab, &ps, func(m genesis.Machine) bool {
@@ -205,10 +232,13 @@ func (a *Activities) checkImages(ctx context.Context, lab genesis.Lab, ps *inven
 		field := fmt.Sprintf("images[%d].", n)
 		switch got, ok := have[i.Name]; {
 		case !ok:
-			ps.Add(field+"name", "ingot image add "+i.Name, "the server has no image %q", i.Name)
+			ps.Add(field+"name", strings.TrimSpace("ingot image add "+i.Name+" "+i.URL), "the server has no image %q", i.Name)
 		case got != i.SHA256:
 			ps.Add(field+"sha256", "remove the stored one: ingot image delete "+i.Name+"; or correct the digest", "the stored image %q has the digest %s", i.Name, got)
 		}
+	}
+	if a.ProbeImage != nil {
+		*ps = append(*ps, lab.CheckSources(func(name string) string { return have[name] }, func(address string) error { return a.ProbeImage(ctx, address) })...)
 	}
 	return nil
 }
@@ -246,12 +276,14 @@ func (a *Activities) checkMachines(ctx context.Context, lab genesis.Lab, replace
 }
 
 // checkFree finds out whether somebody else has an address that the lab gives
-// to a machine. A machine that runs what it ran before has its own.
-func (a *Activities) checkFree(ctx context.Context, lab genesis.Lab, installed []string, ps *inventory.Problems) error {
+// to a machine. A machine that runs what it ran before, and one of ours, has its
+// own: only somebody whose MAC is known to be none of its is a stranger there.
+func (a *Activities) checkFree(ctx context.Context, lab genesis.Lab, ours []string, ps *inventory.Problems) error {
 	type wanted struct {
 		field, what string
 		addr        netip.Addr
 		macs        []string
+		taken       bool // by the machine itself
 	}
 	var all []wanted
 	begun := false // a cluster's address is its own once a node was made for it
@@ -260,10 +292,8 @@ func (a *Activities) checkFree(ctx context.Context, lab genesis.Lab, installed [
 		if err != nil && !errors.Is(err, inventory.ErrNotFound) {
 			return err
 		}
-		if slices.Contains(installed, m.Name) || len(written) > 0 {
-			begun = begun || lab.Cluster != nil && m.Name == lab.Cluster.Create
-			continue
-		}
+		taken := slices.Contains(ours, m.Name) || len(written) > 0
+		begun = begun || taken && lab.Cluster != nil && m.Name == lab.Cluster.Create
 		var macs []string
 		for _, i := range m.Interfaces {
 			macs = append(macs, i.MAC)
@@ -271,19 +301,19 @@ func (a *Activities) checkFree(ctx context.Context, lab genesis.Lab, installed [
 		for k, i := range m.Interfaces {
 			// Intel AMT answers at the address of its machine.
 			if i.Address.IsValid() && (m.BMC == nil || m.BMC.Host != i.Address.String()) {
-				all = append(all, wanted{fmt.Sprintf("machines[%d].interfaces[%d].address", n, k), "machine " + m.Name, i.Address, macs})
+				all = append(all, wanted{fmt.Sprintf("machines[%d].interfaces[%d].address", n, k), "machine " + m.Name, i.Address, macs, taken})
 			}
 		}
 	}
 	if c := lab.Cluster; c != nil && !begun {
-		all = append(all, wanted{"cluster.vip", "the cluster", c.VIP, nil})
+		all = append(all, wanted{field: "cluster.vip", what: "the cluster", addr: c.VIP})
 	}
 	for _, w := range all {
 		found, mac, err := a.Presence.Answers(ctx, w.addr)
 		if err != nil {
 			return err
 		}
-		if !found || mac != "" && slices.Contains(w.macs, mac) {
+		if !found || mac != "" && slices.Contains(w.macs, mac) || mac == "" && w.taken {
 			continue
 		}
 		who := "somebody"
@@ -319,9 +349,9 @@ func (a *Activities) checkBMCs(ctx context.Context, lab genesis.Lab, ps *invento
 }
 
 // RelayProven waits until the router has relayed a packet from the machines'
-// network, and then checks the BMCs there. That it has relayed is remembered for
-// as long as its installation lasts: once all machines have their addresses
-// nobody asks again.
+// network, and then checks the BMCs there. That it has relayed holds for as long
+// as its installation lasts: once all machines have their addresses nobody asks
+// again.
 func (a *Activities) RelayProven(ctx context.Context, q LabRequest) error {
 	lab, _, err := a.lab(ctx, q.Name)
 	if err != nil {
@@ -331,16 +361,13 @@ func (a *Activities) RelayProven(ctx context.Context, q LabRequest) error {
 	if err != nil {
 		return fail(err)
 	}
-	proof, err := a.Labs.Fact(ctx, q.operation(), factRelayed)
-	if err == nil && proof.Reveal() == run.Run {
-		return a.checkBehind(ctx, lab)
-	}
-	if err != nil && !errors.Is(err, inventory.ErrNotFound) {
-		return fail(err)
-	}
-	err = a.until(ctx, func(context.Context) error {
+	err = a.until(ctx, func(ctx context.Context) error {
+		at, err := a.Relays.Relayed(ctx, lab.Network.Gateway)
+		if err != nil {
+			return err
+		}
 		// Heard before the router was installed anew, it was another router.
-		if at := a.Relays.Relayed(lab.Network.Gateway); at.IsZero() || at.Before(run.Started) {
+		if at.Before(run.Started) {
 			return fmt.Errorf("no DHCP packet with giaddr %s has come: is a machine on that network switched on, and does the router relay to %s? %w",
 				lab.Network.Gateway, lab.Seed.Address, inventory.ErrUnreachable)
 		}
@@ -348,9 +375,6 @@ func (a *Activities) RelayProven(ctx context.Context, q LabRequest) error {
 	})
 	if err != nil {
 		return err
-	}
-	if err := a.Labs.PutFact(ctx, q.operation(), factRelayed, inventory.NewSecret(run.Run)); err != nil {
-		return fail(err)
 	}
 	return a.checkBehind(ctx, lab)
 }
@@ -486,7 +510,9 @@ func (a *Activities) installations(ctx context.Context, machine string) ([]inven
 	if err != nil {
 		return nil, err
 	}
-	return slices.DeleteFunc(list, func(w inventory.Workflow) bool { return w.Type != "Provision" && w.Type != "Reprovision" }), nil
+	return slices.DeleteFunc(list, func(w inventory.Workflow) bool {
+		return w.Type != inventory.TypeProvision && w.Type != inventory.TypeReprovision
+	}), nil
 }
 
 // latestInstallation is the newest of them.
@@ -531,6 +557,10 @@ func (a *Activities) until(ctx context.Context, ask func(context.Context) error)
 	for refusals := 0; ; {
 		err := ask(ctx)
 		if err == nil {
+			if activity.IsActivity(ctx) {
+				i := activity.GetInfo(ctx)
+				a.Log.Info("what was waited for is there", "activity", i.ActivityType.Name, "attempt", i.Attempt, "workflow", i.WorkflowExecution.ID)
+			}
 			return nil
 		}
 		if ctx.Err() != nil {

@@ -40,10 +40,12 @@ type Machines interface {
 }
 
 // Journal takes what was seen on the wire. It is called in batches from one
-// goroutine, never while a packet waits for its answer.
+// goroutine, never while a packet waits for its answer, but for PutRelay, which
+// is called now and then for each relay.
 type Journal interface {
 	AppendEvents(ctx context.Context, events []inventory.Event) error
 	PutSeen(ctx context.Context, seen []inventory.Seen) error
+	PutRelay(ctx context.Context, giaddr netip.Addr, at time.Time) error
 }
 
 // Config says what to serve and where.
@@ -112,9 +114,11 @@ type Config struct {
 // without Run.
 type Server struct {
 	relayed  relays
+	checks   checks
 	cfg      Config
 	machines Machines
 	rec      *recorder
+	unspent  chan unspent // boots whose delivery is not recorded yet
 	log      *slog.Logger
 	now      func() time.Time
 	httpPort atomic.Uint32
@@ -201,7 +205,7 @@ func New(cfg Config, machines Machines, journal Journal) (*Server, error) {
 		cfg.HTTPAddr = []string{":80", ":7080"}
 	}
 	cfg.TFTPAddr = cmp.Or(cfg.TFTPAddr, ":69")
-	s := &Server{cfg: cfg, machines: machines, log: cfg.Log, now: cfg.Now, rec: newRecorder(journal, cfg.Log, cfg.Now)}
+	s := &Server{cfg: cfg, machines: machines, log: cfg.Log, now: cfg.Now, rec: newRecorder(journal, cfg.Log, cfg.Now), unspent: make(chan unspent, maxUnspent)}
 	if _, port, err := net.SplitHostPort(cfg.HTTPAddr[0]); err == nil {
 		if n, err := strconv.ParseUint(port, 10, 16); err == nil {
 			s.httpPort.Store(uint32(n))
@@ -297,6 +301,7 @@ func (s *Server) Run(ctx context.Context) error {
 		return errors.Join(err, tftpConn.Close())
 	}
 	g.Go(func() error { return s.rec.run(ctx) })
+	g.Go(func() error { return s.spendLate(ctx) })
 	for _, l := range https {
 		g.Go(func() error { return s.serveHTTP(ctx, l) })
 	}

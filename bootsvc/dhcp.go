@@ -113,6 +113,10 @@ func (s *Server) mayRelay(giaddr netip.Addr) bool {
 // sends nothing and waits for nothing but the inventory.
 func (s *Server) answer(ctx context.Context, p *dhcpv4.DHCPv4, in link) reply {
 	none := reply{}
+	if p.OpCode == dhcpv4.OpcodeBootReply {
+		s.checks.hear(p)
+		return none
+	}
 	if p.OpCode != dhcpv4.OpcodeBootRequest || p.HWType != iana.HWTypeEthernet || len(p.ClientHWAddr) != 6 || p.HopCount > maxHops {
 		return none
 	}
@@ -122,6 +126,9 @@ func (s *Server) answer(ctx context.Context, p *dhcpv4.DHCPv4, in link) reply {
 		return none
 	}
 	giaddr := addr4(p.GatewayIPAddr)
+	if mac == CheckMAC && giaddr.IsValid() && giaddr == s.cfg.Address { // this server's own, see CheckClient
+		return s.answerCheck(p, requestOf(p, mac), giaddr)
+	}
 	if s.cfg.RelayOnly && !giaddr.IsValid() {
 		s.stats.dhcpDirect.Add(1) // a client's renewal by unicast, or somebody who is no relay; clients ask again by broadcast
 		return none
@@ -133,13 +140,16 @@ func (s *Server) answer(ctx context.Context, p *dhcpv4.DHCPv4, in link) reply {
 			log.Warn("DHCP through a relay that is not listed: not answered")
 			return none
 		}
-		s.relayed.note(giaddr, s.now())
+		s.hear(ctx, giaddr, log)
 	}
 	req := requestOf(p, mac)
 	m, _, d, err := s.lookup(ctx, req)
 	if err != nil {
 		log.Error("looking up a machine for DHCP", "error", err)
 		return none
+	}
+	if d.Verdict == Unknown && mac == CheckMAC {
+		return s.answerCheck(p, req, giaddr)
 	}
 	if d.Verdict == Unknown {
 		s.stats.dhcpUnknown.Add(1)

@@ -76,6 +76,7 @@ type fakeJournal struct {
 	mu     sync.Mutex
 	events []inventory.Event
 	seen   []inventory.Seen
+	relays []netip.Addr // each time that one was heard
 	err    error
 }
 
@@ -96,6 +97,16 @@ func (f *fakeJournal) PutSeen(_ context.Context, s []inventory.Seen) error {
 		return f.err
 	}
 	f.seen = append(f.seen, s...)
+	return nil
+}
+
+func (f *fakeJournal) PutRelay(_ context.Context, giaddr netip.Addr, _ time.Time) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.err != nil {
+		return f.err
+	}
+	f.relays = append(f.relays, giaddr)
 	return nil
 }
 

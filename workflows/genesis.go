@@ -84,6 +84,9 @@ func (g *bootstrap) rows(t activities.LabTable) ([]step, map[string]bool) {
 	return steps, finished
 }
 
+// deed is bmc for what an operation does itself.
+var deed = workflow.ActivityOptions{StartToCloseTimeout: bmc.StartToCloseTimeout, HeartbeatTimeout: workerLost, RetryPolicy: bmc.RetryPolicy}
+
 // deeds says what each kind of step does, how it is proven, and how it is taken
 // back.
 func (g *bootstrap) deeds(r *step, s activities.LabStep, t activities.LabTable) {
@@ -97,10 +100,10 @@ func (g *bootstrap) deeds(r *step, s activities.LabStep, t activities.LabTable) 
 	}
 	switch s.Kind {
 	case genesis.StepPreflight:
-		q.Installed = t.Installed
+		q.Installed, q.Ours = t.Installed, t.Ours
 		r.must = true // it is what stores the machines
 		r.do = func(ctx workflow.Context, _ *inventory.OperationStep) error {
-			return workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, bmc), do.Preflight, q).Get(ctx, nil)
+			return workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, deed), do.Preflight, q).Get(ctx, nil)
 		}
 	case genesis.StepRouter:
 		r.ready = ready(do.RouterReady, q)
@@ -117,7 +120,7 @@ func (g *bootstrap) deeds(r *step, s activities.LabStep, t activities.LabTable) 
 		r.do = func(ctx workflow.Context, row *inventory.OperationStep) error { return g.migrate(ctx, row, s) }
 		r.ready = ready(do.Migrated, q)
 		r.undo = func(ctx workflow.Context) error {
-			return workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, bmc), do.RemoveTarget, q).Get(ctx, nil)
+			return workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, deed), do.RemoveTarget, q).Get(ctx, nil)
 		}
 	case genesis.StepCreate:
 		r.ready = ready(do.NodeAnswers, q)
@@ -173,7 +176,7 @@ func (g *bootstrap) followRun(ctx workflow.Context, row *inventory.OperationStep
 // first. The operation that does it goes on at the target, and so does this one.
 func (g *bootstrap) migrate(ctx workflow.Context, row *inventory.OperationStep, s activities.LabStep) error {
 	q := activities.LabRequest{Name: g.in.Name, Machine: s.Machine}
-	if err := workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, bmc), do.DeployTarget, q).Get(ctx, nil); err != nil {
+	if err := workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, deed), do.DeployTarget, q).Get(ctx, nil); err != nil {
 		return err
 	}
 	id := MigrateID(g.target)
@@ -216,7 +219,7 @@ func (g *bootstrap) follow(ctx workflow.Context, row *inventory.OperationStep, s
 	for {
 		began := workflow.Now(ctx)
 		options := workflow.ActivityOptions{
-			ScheduleToCloseTimeout: max(left, lastLook), HeartbeatTimeout: 30 * time.Second,
+			ScheduleToCloseTimeout: max(left, lastLookOf(s.Budget)), HeartbeatTimeout: workerLost,
 			RetryPolicy: &temporal.RetryPolicy{InitialInterval: time.Second, MaximumInterval: 30 * time.Second},
 		}
 		if known != "" {
@@ -274,7 +277,7 @@ func (g *bootstrap) stop(ctx workflow.Context, f follower) error {
 		g.log.Info("passing on the cancellation", "workflow", f.id, "run", f.run, "error", err)
 	}
 	forever := workflow.WithActivityOptions(ctx, workflow.ActivityOptions{
-		StartToCloseTimeout: 365 * 24 * time.Hour, HeartbeatTimeout: 30 * time.Second,
+		StartToCloseTimeout: 365 * 24 * time.Hour, HeartbeatTimeout: workerLost,
 		RetryPolicy: &temporal.RetryPolicy{InitialInterval: time.Second, MaximumInterval: 30 * time.Second},
 	})
 	return workflow.ExecuteActivity(forever, f.await, activities.OutcomeRequest{Run: f.run}).Get(ctx, nil)

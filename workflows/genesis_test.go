@@ -55,7 +55,6 @@ type house struct {
 	events    map[string]func() // called when a thing is done, before it is recorded
 	runs      int
 	said      []string                                                                           // by rows that wait
-	silent    bool                                                                               // nobody asks for an address any more
 	slow      time.Duration                                                                      // an installation
 	await     func(ctx context.Context, q activities.OutcomeRequest) (activities.Outcome, error) // instead of AwaitRun
 }
@@ -352,11 +351,8 @@ func (h *house) DisksWritten(_ context.Context, machine string) (map[string]stri
 	return map[string]string{}, nil
 }
 
-func (h *house) Relayed(netip.Addr) time.Time {
-	if h.silent {
-		return time.Time{}
-	}
-	return time.Now().Add(240 * time.Hour) // later than the router's installation by the skipping clock
+func (h *house) Relayed(context.Context, netip.Addr) (time.Time, error) {
+	return time.Now().Add(240 * time.Hour), nil // later than the router's installation by the skipping clock
 }
 
 type bmcs struct{ *house }
@@ -446,8 +442,18 @@ func (c clusters) Ping(context.Context, inventory.Endpoint) error { return c.fai
 
 func (c clusters) Cluster(context.Context, inventory.Endpoint) error { return nil }
 
-func (c clusters) Nodes(_ context.Context, _ inventory.Endpoint, user string, password inventory.Secret) ([]inventory.ClusterNode, error) {
+func (c clusters) LogIn(_ context.Context, _ inventory.Endpoint, user string, password inventory.Secret) (inventory.Secret, error) {
 	require.Equal(c.t, []string{"admin", "admin"}, []string{user, password.Reveal()})
+	return inventory.NewSecret("hush-token"), nil
+}
+
+func (c clusters) LogOut(_ context.Context, _ inventory.Endpoint, token inventory.Secret) error {
+	require.Equal(c.t, "hush-token", token.Reveal())
+	return nil
+}
+
+func (c clusters) Nodes(_ context.Context, _ inventory.Endpoint, token inventory.Secret) ([]inventory.ClusterNode, error) {
+	require.Equal(c.t, "hush-token", token.Reveal())
 	if err := c.fails("cluster"); err != nil {
 		return nil, err
 	}
@@ -690,7 +696,6 @@ func TestGenesisResumeProvesAgain(t *testing.T) {
 	h.mu.Lock()
 	h.installed["ms-02-a"] = false // it is dead
 	h.mu.Unlock()
-	h.silent = true
 	h.answer = func(q inventory.Question) string {
 		require.Contains(t, q.ID, "create.")
 		if len(h.asked) == 2 {

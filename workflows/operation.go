@@ -36,9 +36,23 @@ type step struct {
 	must bool
 }
 
-// lastLook is what a ready probe gets after its budget has passed: timers fire
-// late and all at once after an outage, so a deadline alone proves nothing.
+// lastLook is what a ready probe gets after its budget has passed, or the budget
+// where that is shorter: timers fire late and all at once after an outage, so a
+// deadline alone proves nothing.
 const lastLook = time.Minute
+
+// workerLost is how long an operation's activity that waits may be silent until
+// it is begun anew: its worker has died. Whatever begins anew looks first.
+const workerLost = 15 * time.Second
+
+func (s step) last() time.Duration { return lastLookOf(s.budget) }
+
+func lastLookOf(budget time.Duration) time.Duration {
+	if budget <= 0 {
+		return lastLook
+	}
+	return min(lastLook, budget)
+}
 
 // An operation is what every workflow that is about more than one machine has
 // in common: its record, its steps, and the questions it asks.
@@ -192,7 +206,7 @@ func (o *operation) carry(ctx workflow.Context, i int, s step, finished bool) er
 // try does one step and waits until it is seen to work.
 func (o *operation) try(ctx workflow.Context, s step, row *inventory.OperationStep, finished bool) error {
 	if finished && s.ready != nil {
-		if err := s.ready(ctx, lastLook); err == nil || temporal.IsCanceledError(err) {
+		if err := s.ready(ctx, s.last()); err == nil || temporal.IsCanceledError(err) {
 			return err
 		}
 	}
@@ -210,12 +224,12 @@ func (o *operation) try(ctx workflow.Context, s step, row *inventory.OperationSt
 			return err
 		}
 	}
-	err := s.ready(ctx, max(s.budget-workflow.Now(ctx).Sub(began), lastLook))
+	err := s.ready(ctx, max(s.budget-workflow.Now(ctx).Sub(began), s.last()))
 	if err == nil || temporal.IsCanceledError(err) || errors.Is(err, errAborted) {
 		return err
 	}
 	// Whatever the timer says, one more look, now that everything is up.
-	if again := s.ready(ctx, lastLook); again == nil || temporal.IsCanceledError(again) {
+	if again := s.ready(ctx, s.last()); again == nil || temporal.IsCanceledError(again) {
 		return again
 	}
 	return err
@@ -337,7 +351,7 @@ func (o *operation) end(ctx workflow.Context, err error) error {
 // worker dies meanwhile. It is a ready.
 func probe(ctx workflow.Context, within time.Duration, activity any, arg, result any) error {
 	return workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, workflow.ActivityOptions{
-		ScheduleToCloseTimeout: within, HeartbeatTimeout: 30 * time.Second,
+		ScheduleToCloseTimeout: within, HeartbeatTimeout: workerLost,
 		RetryPolicy: &temporal.RetryPolicy{InitialInterval: time.Second, MaximumInterval: 30 * time.Second},
 	}), activity, arg).Get(ctx, result)
 }
@@ -363,7 +377,7 @@ func (o *operation) child(ctx workflow.Context, row *inventory.OperationStep, ty
 		return out, err
 	}
 	forever := workflow.WithActivityOptions(ctx, workflow.ActivityOptions{
-		StartToCloseTimeout: 365 * 24 * time.Hour, HeartbeatTimeout: 30 * time.Second,
+		StartToCloseTimeout: 365 * 24 * time.Hour, HeartbeatTimeout: workerLost,
 		RetryPolicy: &temporal.RetryPolicy{InitialInterval: time.Second, MaximumInterval: 30 * time.Second},
 	})
 	err = workflow.ExecuteActivity(forever, do.AwaitRun, activities.OutcomeRequest{Run: run, Asking: asking}).Get(ctx, &out)

@@ -6,12 +6,9 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"net/netip"
 	"os"
-	"time"
 
 	"github.com/ingotmetal/ingot/activities"
-	"github.com/ingotmetal/ingot/bootsvc"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -39,14 +36,4 @@ func (i images) OpenImage(ctx context.Context, name string) (io.ReadSeekCloser, 
 		return nil, img, fmt.Errorf("image %q: its file is gone: %w", name, inventory.ErrNotFound)
 	}
 	return f, img, err
-}
-
-// heardRelays is when relays were heard by a server that may hear nobody.
-type heardRelays struct{ boot *bootsvc.Server }
-
-func (h heardRelays) Relayed(giaddr netip.Addr) time.Time {
-	if h.boot == nil {
-		return time.Time{}
-	}
-	return h.boot.Relayed(giaddr)
 }

@@ -140,6 +140,7 @@ func newServer(ctx context.Context, cfg config.Config, log *slog.Logger) (_ *ser
 	if s.notify, err = s.notifier(); err != nil {
 		return nil, err
 	}
+	s.closeNotices(ctx)
 	if s.temporal, err = newTemporal(cfg, log, s.store.TemporalCluster); err != nil {
 		return nil, err
 	}
@@ -237,7 +238,8 @@ func (s *server) netboot() error {
 	if s.address, err = provisioningAddress(n); err != nil {
 		return err
 	}
-	m := metadatasvc.Config{Address: s.address, Key: key, Installers: s.store, Log: s.log.With("part", "metadata"), Now: time.Now}
+	m := metadatasvc.Config{Address: s.address, Key: key, Installers: s.store, Log: s.log.With("part", "metadata"), Now: time.Now,
+		ImageURL: func() string { return s.boot.Base() + "/images" }} // which is made below
 	for _, p := range n.Metadata {
 		m.Addrs = append(m.Addrs, config.Join(n.Bind(s.address), p))
 	}
@@ -319,9 +321,10 @@ func (s *server) control() error {
 	s.do = &activities.Activities{
 		Machines: s.store, Catalogue: s.store, Grants: s.store, Agents: s.store, Assignments: s.store, Records: s.store, Operations: s.store, Moving: s.store, Mover: s, Peers: s, VerifySite: func(ctx context.Context) ([]string, error) { return s.verifySite(ctx, check) },
 		BMC: driver, Site: site, Log: s.log.With("part", "activities"), Now: time.Now, Clock: s.clock,
-		Heard:    func(o inventory.Owner, boot int) (time.Duration, bool) { return s.api.Heard(o, boot) },
-		Troubles: activities.NewTroubles(time.Now),
-		Labs:     s.store, Presence: endpoint.Presence{}, Relays: heardRelays{s.boot},
+		Heard:      func(o inventory.Owner, boot int) (time.Duration, bool) { return s.api.Heard(o, boot) },
+		Troubles:   activities.NewTroubles(time.Now),
+		ProbeImage: func(ctx context.Context, address string) error { return s.api.ProbeImage(ctx, address) },
+		Labs:       s.store, Presence: endpoint.Presence{}, Relays: s.store, ProbeEvery: s.cfg.ProbeEvery,
 		Routers: endpoint.VyOS{}, Talos: talosapi.Client{}, Kubernetes: endpoint.Kubernetes{}, Clusters: endpoint.Harvester{},
 	}
 	base := "http://" + s.cfg.Listen

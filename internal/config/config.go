@@ -42,6 +42,9 @@ type Config struct {
 	BMC      BMC      `json:"bmc,omitempty"`
 	Power    Power    `json:"power,omitempty"`
 	Temporal Temporal `json:"temporal,omitempty"`
+	// ProbeEvery is how often a Genesis asks what it has installed whether that
+	// is ready; 0: every 5 s.
+	ProbeEvery time.Duration `json:"probe_every,omitempty"`
 	// MinFree is the free space, in MiB, below which new runs and uploads are refused.
 	MinFree int64 `json:"min_free_mib,omitempty"`
 	// Reserve is the space, in MiB, that is kept in DataDir for the case that
@@ -373,6 +376,9 @@ func (c *Config) check(p *inventory.Problems) {
 	}
 	if c.Temporal.Retention < 24*time.Hour {
 		p.Add("temporal.retention", "write 24h or more", "%s is too short: closed runs have to be looked at", c.Temporal.Retention)
+	}
+	if c.ProbeEvery != 0 && c.ProbeEvery < 100*time.Millisecond {
+		p.Add("probe_every", "write 5s, or leave it out", "%s is no pause between two questions", c.ProbeEvery)
 	}
 	if c.MinFree < 0 {
 		p.Add("min_free_mib", "", "must not be negative")

@@ -1,0 +1,44 @@
+package sqlite
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/jmoiron/sqlx"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// maxRelays bounds the rows that packets can make: who forges giaddrs only
+// pushes out those that were not heard for the longest time.
+const maxRelays = 256
+
+// PutRelay records that the relay with this giaddr was heard. An older time
+// than the one that is known changes nothing.
+func (s *Store) PutRelay(ctx context.Context, giaddr netip.Addr, at time.Time) error {
+	return s.write(ctx, fmt.Sprintf("recording that relay %s was heard", giaddr), func(tx *sqlx.Tx) error {
+		_, err := exec(ctx, tx, `INSERT INTO relay (giaddr, heard) VALUES (?, ?)
+			ON CONFLICT (giaddr) DO UPDATE SET heard = max(heard, excluded.heard)`, giaddr.String(), nanos(at))
+		if err != nil {
+			return err
+		}
+		_, err = exec(ctx, tx, "DELETE FROM relay WHERE giaddr IN (SELECT giaddr FROM relay ORDER BY heard DESC LIMIT -1 OFFSET ?)", maxRelays)
+		return err
+	})
+}
+
+// Relayed tells when the relay with this giaddr was last heard; zero: never.
+func (s *Store) Relayed(ctx context.Context, giaddr netip.Addr) (time.Time, error) {
+	var n int64
+	err := get(ctx, s.ro, &n, "SELECT heard FROM relay WHERE giaddr = ?", giaddr.String())
+	if errors.Is(err, inventory.ErrNotFound) {
+		return time.Time{}, nil
+	}
+	if err != nil {
+		return time.Time{}, fmt.Errorf("asking when relay %s was heard: %w", giaddr, err)
+	}
+	return moment(n), nil
+}
