@@ -29,6 +29,7 @@ import (
 	"github.com/ingotmetal/ingot/internal/reserve"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/web"
+	"github.com/ingotmetal/ingot/workflows"
 )
 
 //go:embed openapi.yaml
@@ -266,8 +267,8 @@ func (s *Server) operator() *gin.Engine {
 	r.GET("/v1/machines/:name/events", s.machineEvents)
 	r.GET("/v1/machines/:name/workflow", s.machineWorkflow)
 	r.GET("/v1/machines/:name/why", s.whyMachine)
-	r.POST("/v1/machines/:name/provision", s.provisionMachine)
-	r.POST("/v1/machines/:name/reprovision", s.reprovisionMachine)
+	r.POST("/v1/machines/:name/provision", s.install(workflows.ProvisionType))
+	r.POST("/v1/machines/:name/reprovision", s.install(workflows.ReprovisionType))
 	r.POST("/v1/machines/:name/decommission", s.decommissionMachine)
 	r.POST("/v1/machines/:name/release", s.releaseMachine)
 	r.POST("/v1/recover", s.startRecover)

@@ -295,6 +295,5 @@ func (s *Server) cancelGenesis(c *gin.Context) {
 		s.fail(c, err)
 		return
 	}
-	c.Params = append(gin.Params{{Key: "run", Value: o.Run}}, c.Params...)
-	s.cancelOperation(c)
+	s.endOperation(c, o)
 }

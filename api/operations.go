@@ -170,13 +170,17 @@ func (s *Server) decideOperation(c *gin.Context) {
 	c.JSON(http.StatusOK, gin.H{"question": d.Question, "choice": d.Choice})
 }
 
-// cancelOperation asks an operation to end. It may be asked again.
 func (s *Server) cancelOperation(c *gin.Context) {
 	o, err := s.operation(c.Request.Context(), c.Param("run"))
 	if err != nil {
 		s.fail(c, err)
 		return
 	}
+	s.endOperation(c, o)
+}
+
+// endOperation asks an operation to end. It may be asked again.
+func (s *Server) endOperation(c *gin.Context, o inventory.Operation) {
 	done := Started{Workflow: o.ID, Run: o.Run}
 	if inventory.Final(o.State) {
 		c.JSON(http.StatusAccepted, done)
@@ -187,11 +191,7 @@ func (s *Server) cancelOperation(c *gin.Context) {
 		s.fail(c, err)
 		return
 	}
-	ctx, cancel := context.WithTimeout(c.Request.Context(), asked)
-	defer cancel()
-	err = tc.CancelWorkflow(ctx, o.ID, o.Run)
-	var gone *serviceerror.NotFound
-	if err != nil && !errors.As(err, &gone) { // over: reconcile repairs the record
+	if err := cancel(c.Request.Context(), tc, o.ID, o.Run); err != nil {
 		s.fail(c, fmt.Errorf("cancelling %q: %w", o.ID, err))
 		return
 	}

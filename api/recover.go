@@ -14,24 +14,6 @@ import (
 	"github.com/ingotmetal/ingot/workflows"
 )
 
-// reprovisionMachine wipes a machine's disk and installs it anew.
-func (s *Server) reprovisionMachine(c *gin.Context) {
-	var in struct {
-		Template    string            `json:"template"`
-		Image       string            `json:"image"`
-		Retries     workflows.Retries `json:"retries"`
-		Policy      string            `json:"policy"`
-		HardwareMap map[string]string `json:"hardwareMap"`
-	}
-	if err := body(c, &in, true); err != nil {
-		s.fail(c, err)
-		return
-	}
-	s.begin(c)(s.provision(c.Request.Context(), workflows.ReprovisionType, workflows.ProvisionInput{
-		Machine: c.Param("name"), Template: in.Template, Image: in.Image, Retries: in.Retries, Policy: in.Policy, HardwareMap: in.HardwareMap,
-	}))
-}
-
 // decommissionMachine ends a machine's service.
 func (s *Server) decommissionMachine(c *gin.Context) {
 	var in struct {

@@ -106,13 +106,16 @@ func (s *Server) siteOf() (Site, error) {
 	return s.cfg.Site, nil
 }
 
-func (s *Server) getSite(c *gin.Context) {
+func (s *Server) siteStatus(ctx context.Context) (SiteStatus, error) {
 	x, err := s.siteOf()
 	if err != nil {
-		s.fail(c, err)
-		return
+		return SiteStatus{}, err
 	}
-	st, err := x.SiteStatus(c.Request.Context())
+	return x.SiteStatus(ctx)
+}
+
+func (s *Server) getSite(c *gin.Context) {
+	st, err := s.siteStatus(c.Request.Context())
 	if err != nil {
 		s.fail(c, err)
 		return
@@ -143,12 +146,7 @@ func (s *Server) decideSite(c *gin.Context) {
 }
 
 func (s *Server) listPeers(c *gin.Context) {
-	x, err := s.siteOf()
-	if err != nil {
-		s.fail(c, err)
-		return
-	}
-	st, err := x.SiteStatus(c.Request.Context())
+	st, err := s.siteStatus(c.Request.Context())
 	if err != nil {
 		s.fail(c, err)
 		return

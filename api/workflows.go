@@ -255,21 +255,29 @@ func (s *Server) busy(machine, id, run string) error {
 	}
 }
 
-func (s *Server) provisionMachine(c *gin.Context) {
-	var in struct {
-		Template    string            `json:"template"`
-		Image       string            `json:"image"`
-		Retries     workflows.Retries `json:"retries"`
-		Policy      string            `json:"policy"`
-		HardwareMap map[string]string `json:"hardwareMap"`
+// Installation is the body of the routes that install a machine: what of the
+// machine's own is replaced for this run.
+type Installation struct {
+	Template    string            `json:"template,omitempty"`
+	Image       string            `json:"image,omitempty"`
+	Retries     workflows.Retries `json:"retries,omitzero"`
+	Policy      string            `json:"policy,omitempty"`
+	HardwareMap map[string]string `json:"hardwareMap,omitempty"`
+}
+
+// install begins a run of the given type, Provision or Reprovision, on the
+// machine that the path names.
+func (s *Server) install(kind string) gin.HandlerFunc {
+	return func(c *gin.Context) {
+		var in Installation
+		if err := body(c, &in, true); err != nil {
+			s.fail(c, err)
+			return
+		}
+		s.begin(c)(s.provision(c.Request.Context(), kind, workflows.ProvisionInput{
+			Machine: c.Param("name"), Template: in.Template, Image: in.Image, Retries: in.Retries, Policy: in.Policy, HardwareMap: in.HardwareMap,
+		}))
 	}
-	if err := body(c, &in, true); err != nil {
-		s.fail(c, err)
-		return
-	}
-	s.begin(c)(s.provision(c.Request.Context(), workflows.ProvisionType, workflows.ProvisionInput{
-		Machine: c.Param("name"), Template: in.Template, Image: in.Image, Retries: in.Retries, Policy: in.Policy, HardwareMap: in.HardwareMap,
-	}))
 }
 
 // begin answers with a run that was started, or with why not.
@@ -760,16 +768,25 @@ func (s *Server) cancelWorkflow(c *gin.Context) {
 		s.fail(c, err)
 		return
 	}
-	ctx, cancel := context.WithTimeout(c.Request.Context(), asked)
-	defer cancel()
-	err = tc.CancelWorkflow(ctx, w.ID, w.Run)
-	var gone *serviceerror.NotFound
-	if err != nil && !errors.As(err, &gone) { // over: reconcile repairs the record
+	if err := cancel(c.Request.Context(), tc, w.ID, w.Run); err != nil {
 		s.fail(c, fmt.Errorf("cancelling run %q: %w", w.Run, err))
 		return
 	}
 	s.note(c, w, inventory.EventOperator, "cancel", in)
 	c.JSON(http.StatusAccepted, done)
+}
+
+// cancel asks a run to end. One that Temporal calls over needs no asking:
+// reconcile repairs its record.
+func cancel(ctx context.Context, tc client.Client, id, run string) error {
+	ctx, stop := context.WithTimeout(ctx, asked)
+	defer stop()
+	err := tc.CancelWorkflow(ctx, id, run)
+	var gone *serviceerror.NotFound
+	if errors.As(err, &gone) {
+		return nil
+	}
+	return err
 }
 
 func (s *Server) poweredOn(c *gin.Context) {

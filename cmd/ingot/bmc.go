@@ -278,15 +278,7 @@ func bmcJobListCmd(o *options) *cobra.Command {
 	c := &cobra.Command{
 		Use: "list", Short: "List BMC jobs", Args: cobra.NoArgs, Aliases: []string{"ls"}, Example: "  ingot bmc job list --machine node-1",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := o.client()
-			if err != nil {
-				return err
-			}
-			a, err := ask[list[inventory.BMCJob]](cmd.Context(), c, "GET", path("bmc", "jobs")+"?"+url.Values{"machine": {machine}}.Encode(), nil)
-			if err != nil {
-				return err
-			}
-			return show(cmd, o, a, func(w io.Writer, l list[inventory.BMCJob]) error {
+			return askAndShow(cmd, o, "GET", path("bmc", "jobs")+"?"+url.Values{"machine": {machine}}.Encode(), nil, func(w io.Writer, l list[inventory.BMCJob]) error {
 				if len(l.Items) == 0 {
 					say(cmd, "no BMC jobs")
 					return nil
@@ -316,15 +308,7 @@ func bmcJobGetCmd(o *options) *cobra.Command {
 	return &cobra.Command{
 		Use: "get MACHINE JOB", Short: "Show a BMC job", Args: cobra.ExactArgs(2), ValidArgsFunction: o.machineNames, Example: "  ingot bmc job get node-1 power-on-1a2b3c4d",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := o.client()
-			if err != nil {
-				return err
-			}
-			a, err := ask[inventory.BMCJob](cmd.Context(), c, "GET", path("bmc", "jobs", args[0], args[1]), nil)
-			if err != nil {
-				return err
-			}
-			return show(cmd, o, a, func(w io.Writer, j inventory.BMCJob) error {
+			return askAndShow(cmd, o, "GET", path("bmc", "jobs", args[0], args[1]), nil, func(w io.Writer, j inventory.BMCJob) error {
 				fmt.Fprintf(w, "job %s of %s: %s\n", j.Name, j.Machine, j.State)
 				return printJob(w, j)
 			})

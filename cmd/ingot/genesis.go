@@ -185,15 +185,7 @@ the images is told at once. The server is asked what it has and knows;
 		Example: "  ingot genesis plan lab.yaml\n  ingot genesis plan deploy/genesis/lab.yaml --offline\n  ingot genesis plan home --output json",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if !isFile(args[0]) {
-				c, err := o.client()
-				if err != nil {
-					return err
-				}
-				a, err := ask[api.GenesisPlan](cmd.Context(), c, "POST", path("genesis", args[0], "plan"), nil)
-				if err != nil {
-					return err
-				}
-				return show(cmd, o, a, printPlan)
+				return askAndShow(cmd, o, "POST", path("genesis", args[0], "plan"), nil, printPlan)
 			}
 			f, err := readLab(args[0])
 			if err != nil {
@@ -446,15 +438,7 @@ func genesisCancelCmd(o *options) *cobra.Command {
 		Use: "cancel NAME", Short: "End a Genesis; steps that are done stay done", Args: cobra.ExactArgs(1), ValidArgsFunction: o.genesisNames,
 		Example: "  ingot genesis cancel home",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := o.client()
-			if err != nil {
-				return err
-			}
-			a, err := ask[api.Started](cmd.Context(), c, "POST", path("genesis", args[0], "cancel"), nil)
-			if err != nil {
-				return err
-			}
-			return show(cmd, o, a, func(w io.Writer, x api.Started) error {
+			return askAndShow(cmd, o, "POST", path("genesis", args[0], "cancel"), nil, func(w io.Writer, x api.Started) error {
 				_, err := fmt.Fprintf(w, "%s was asked to end\nnext: ingot genesis status %s\n", x.Workflow, args[0])
 				return err
 			})
@@ -466,15 +450,7 @@ func genesisListCmd(o *options) *cobra.Command {
 	return &cobra.Command{
 		Use: "list", Short: "List stored labs", Args: cobra.NoArgs, Aliases: []string{"ls"}, Example: "  ingot genesis list",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := o.client()
-			if err != nil {
-				return err
-			}
-			a, err := ask[list[inventory.GenesisBundle]](cmd.Context(), c, "GET", path("genesis"), nil)
-			if err != nil {
-				return err
-			}
-			return show(cmd, o, a, func(w io.Writer, l list[inventory.GenesisBundle]) error {
+			return askAndShow(cmd, o, "GET", path("genesis"), nil, func(w io.Writer, l list[inventory.GenesisBundle]) error {
 				if len(l.Items) == 0 {
 					say(cmd, "no labs; begin with: ingot genesis plan FILE")
 					return nil

@@ -316,15 +316,7 @@ func imageListCmd(o *options) *cobra.Command {
 	return &cobra.Command{
 		Use: "list", Short: "List images", Args: cobra.NoArgs, Aliases: []string{"ls"}, Example: "  ingot image list",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := o.client()
-			if err != nil {
-				return err
-			}
-			a, err := ask[list[inventory.Image]](cmd.Context(), c, "GET", path("images"), nil)
-			if err != nil {
-				return err
-			}
-			return show(cmd, o, a, func(w io.Writer, l list[inventory.Image]) error {
+			return askAndShow(cmd, o, "GET", path("images"), nil, func(w io.Writer, l list[inventory.Image]) error {
 				if len(l.Items) == 0 {
 					say(cmd, "no images; add one: ingot image add NAME FILE")
 					return nil

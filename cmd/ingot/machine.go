@@ -481,15 +481,7 @@ func machineListCmd(o *options) *cobra.Command {
 		Use: "list", Short: "List machines", Args: cobra.NoArgs, Aliases: []string{"ls"},
 		Example: "  ingot machine list\n  ingot machine list --output json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := o.client()
-			if err != nil {
-				return err
-			}
-			a, err := ask[list[api.MachineView]](cmd.Context(), c, "GET", path("machines"), nil)
-			if err != nil {
-				return err
-			}
-			return show(cmd, o, a, func(w io.Writer, l list[api.MachineView]) error {
+			return askAndShow(cmd, o, "GET", path("machines"), nil, func(w io.Writer, l list[api.MachineView]) error {
 				if len(l.Items) == 0 {
 					say(cmd, "no machines; add one: ingot machine add --help")
 					return nil
@@ -552,15 +544,7 @@ func machineGetCmd(o *options) *cobra.Command {
 		Use: "get NAME", Short: "Show a machine", Args: cobra.ExactArgs(1), ValidArgsFunction: o.machineNames,
 		Example: "  ingot machine get node-1\n  ingot machine get node-1 --output yaml",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := o.client()
-			if err != nil {
-				return err
-			}
-			a, err := ask[api.MachineView](cmd.Context(), c, "GET", path("machines", args[0]), nil)
-			if err != nil {
-				return err
-			}
-			return show(cmd, o, a, printMachine)
+			return askAndShow(cmd, o, "GET", path("machines", args[0]), nil, printMachine)
 		},
 	}
 }
@@ -728,15 +712,7 @@ func machineSeenCmd(o *options) *cobra.Command {
 	return &cobra.Command{
 		Use: "seen", Short: "List unknown machines that asked for an address", Args: cobra.NoArgs, Example: "  ingot machine seen",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := o.client()
-			if err != nil {
-				return err
-			}
-			a, err := ask[list[inventory.Seen]](cmd.Context(), c, "GET", path("seen"), nil)
-			if err != nil {
-				return err
-			}
-			return show(cmd, o, a, func(w io.Writer, l list[inventory.Seen]) error {
+			return askAndShow(cmd, o, "GET", path("seen"), nil, func(w io.Writer, l list[inventory.Seen]) error {
 				if len(l.Items) == 0 {
 					say(cmd, "no unknown machine has asked for an address; is DHCP on? ingot status")
 					return nil

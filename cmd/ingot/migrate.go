@@ -7,7 +7,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ingotmetal/ingot/api"
-	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/workflows"
 )
 
@@ -26,18 +25,10 @@ machine is open, the site moves in one moment. Its runs, this migration among
 them, go on there. Until that moment everything can be taken back.`,
 		Example: "  ingot migrate start um760\n  ingot migrate status um760",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := o.client()
-			if err != nil {
-				return err
-			}
 			if name == "" {
 				name = args[0]
 			}
-			a, err := ask[api.Started](cmd.Context(), c, "POST", path("migrate"), workflows.MigrateInput{Name: name, Target: args[0]})
-			if err != nil {
-				return err
-			}
-			return show(cmd, o, a, func(w io.Writer, s api.Started) error {
+			return askAndShow(cmd, o, "POST", path("migrate"), workflows.MigrateInput{Name: name, Target: args[0]}, func(w io.Writer, s api.Started) error {
 				_, err := fmt.Fprintf(w, "started %s as run %s\nnext: ingot migrate status %s\n", s.Workflow, s.Run, name)
 				return err
 			})
@@ -51,15 +42,7 @@ func migrateStatusCmd(o *options) *cobra.Command {
 	return &cobra.Command{
 		Use: "status NAME", Short: "Show a migration: its steps, what it waits for", Args: cobra.ExactArgs(1), Example: "  ingot migrate status um760",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := o.client()
-			if err != nil {
-				return err
-			}
-			a, err := ask[inventory.Operation](cmd.Context(), c, "GET", operationPath(workflows.MigrateID(args[0])), nil)
-			if err != nil {
-				return err
-			}
-			return show(cmd, o, a, printOperation)
+			return askAndShow(cmd, o, "GET", operationPath(workflows.MigrateID(args[0])), nil, printOperation)
 		},
 	}
 }
@@ -68,15 +51,7 @@ func migrateCancelCmd(o *options) *cobra.Command {
 	return &cobra.Command{
 		Use: "cancel NAME", Short: "Ask a migration to end, and take back what it did", Args: cobra.ExactArgs(1), Example: "  ingot migrate cancel um760",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := o.client()
-			if err != nil {
-				return err
-			}
-			a, err := ask[api.Started](cmd.Context(), c, "POST", operationPath(workflows.MigrateID(args[0]), "cancel"), nil)
-			if err != nil {
-				return err
-			}
-			return show(cmd, o, a, func(w io.Writer, s api.Started) error {
+			return askAndShow(cmd, o, "POST", operationPath(workflows.MigrateID(args[0]), "cancel"), nil, func(w io.Writer, s api.Started) error {
 				_, err := fmt.Fprintf(w, "%s is asked to end\n", s.Workflow)
 				return err
 			})

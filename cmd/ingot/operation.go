@@ -240,15 +240,7 @@ func operationCancelCmd(o *options) *cobra.Command {
 taken back where the step can; steps that are done stay done.`,
 		Example: "  ingot operation cancel genesis/lab",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := o.client()
-			if err != nil {
-				return err
-			}
-			x, err := ask[api.Started](cmd.Context(), c, "POST", operationPath(args[0], "cancel"), nil)
-			if err != nil {
-				return err
-			}
-			return show(cmd, o, x, func(w io.Writer, x api.Started) error {
+			return askAndShow(cmd, o, "POST", operationPath(args[0], "cancel"), nil, func(w io.Writer, x api.Started) error {
 				_, err := fmt.Fprintf(w, "%s was asked to end\nnext: ingot operation get %s\n", x.Workflow, x.Workflow)
 				return err
 			})

@@ -102,6 +102,19 @@ func show[T any](cmd *cobra.Command, o *options, a answer[T], table func(w io.Wr
 	return o.print(cmd.OutOrStdout(), a.raw, func(w io.Writer) error { return table(w, a.v) })
 }
 
+// askAndShow is what most commands do: one request, and its answer shown.
+func askAndShow[T any](cmd *cobra.Command, o *options, method, path string, in any, table func(w io.Writer, v T) error) error {
+	c, err := o.client()
+	if err != nil {
+		return err
+	}
+	a, err := ask[T](cmd.Context(), c, method, path, in)
+	if err != nil {
+		return err
+	}
+	return show(cmd, o, a, table)
+}
+
 // showValue is show for what this program made itself.
 func showValue(cmd *cobra.Command, o *options, v any, table func(w io.Writer) error) error {
 	raw, err := json.Marshal(v)

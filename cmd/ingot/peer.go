@@ -57,15 +57,7 @@ func peerListCmd(o *options) *cobra.Command {
 	return &cobra.Command{
 		Use: "list", Short: "List peers", Args: cobra.NoArgs, Aliases: []string{"ls"}, Example: "  ingot peer list",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := o.client()
-			if err != nil {
-				return err
-			}
-			a, err := ask[list[api.Peer]](cmd.Context(), c, "GET", path("peers"), nil)
-			if err != nil {
-				return err
-			}
-			return show(cmd, o, a, func(w io.Writer, l list[api.Peer]) error {
+			return askAndShow(cmd, o, "GET", path("peers"), nil, func(w io.Writer, l list[api.Peer]) error {
 				if len(l.Items) == 0 {
 					say(cmd, "no peers")
 					return nil
@@ -113,15 +105,7 @@ func handoverStatusCmd(o *options) *cobra.Command {
 	return &cobra.Command{
 		Use: "status", Short: "Tell what this server is, and why it is silent", Args: cobra.NoArgs, Example: "  ingot handover status",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := o.client()
-			if err != nil {
-				return err
-			}
-			a, err := ask[api.SiteStatus](cmd.Context(), c, "GET", path("site"), nil)
-			if err != nil {
-				return err
-			}
-			return show(cmd, o, a, printSite)
+			return askAndShow(cmd, o, "GET", path("site"), nil, printSite)
 		},
 	}
 }
@@ -165,15 +149,7 @@ func siteFields(t *table, s api.SiteStatus) {
 
 // word says a person's word.
 func (o *options) word(cmd *cobra.Command, word string) error {
-	c, err := o.client()
-	if err != nil {
-		return err
-	}
-	a, err := ask[api.SiteStatus](cmd.Context(), c, "POST", path("site", "decide"), map[string]string{"word": word})
-	if err != nil {
-		return err
-	}
-	return show(cmd, o, a, printSite)
+	return askAndShow(cmd, o, "POST", path("site", "decide"), map[string]string{"word": word}, printSite)
 }
 
 func takeOverCmd(o *options) *cobra.Command {

@@ -8,17 +8,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ingotmetal/ingot/api"
-	"github.com/ingotmetal/ingot/workflows"
 )
 
 func machineProvisionCmd(o *options) *cobra.Command {
-	var in struct {
-		Template    string            `json:"template,omitempty"`
-		Image       string            `json:"image,omitempty"`
-		Retries     workflows.Retries `json:"retries,omitzero"`
-		Policy      string            `json:"policy,omitempty"`
-		HardwareMap map[string]string `json:"hardwareMap,omitempty"`
-	}
+	var in api.Installation
 	var wait, yes bool
 	c := &cobra.Command{
 		Use: "provision NAME", Short: "Install a machine: what is on its disk is lost", Args: cobra.ExactArgs(1), ValidArgsFunction: o.machineNames,
@@ -41,20 +34,25 @@ Without, and after Ctrl-C, it goes on by itself.`,
 			return o.begin(cmd, c, path("machines", args[0], "provision"), in, wait)
 		},
 	}
+	installationFlags(c, o, &in)
+	c.Flags().StringVar(&in.Retries.From, "from", "", "where a retry begins: failed-step (default) or start")
+	waitFlag(c, &wait)
+	yesFlag(c, &yes)
+	cobra.CheckErr(c.Flags().MarkHidden("yes")) // the verb says it already; scripts that give --yes everywhere may
+	completeFlag(c, "from", cobra.FixedCompletions([]string{"failed-step", "start"}, cobra.ShellCompDirectiveNoFileComp))
+	return c
+}
+
+// installationFlags are those of all commands that install a machine.
+func installationFlags(c *cobra.Command, o *options, in *api.Installation) {
 	x := c.Flags()
 	x.StringVar(&in.Template, "template", "", "template (default: the machine's, or image)")
 	x.StringVar(&in.Image, "image", "", "image (default: the machine's)")
 	x.StringToStringVar(&in.HardwareMap, "hardware-map", nil, "further data for the template, key=value; repeatable")
 	x.IntVar(&in.Retries.Count, "retries", 0, "how often failed actions begin again inside this run")
 	x.StringVar(&in.Policy, "policy", "", "after a failed action without retries left: fail (default), or pause, which asks a person")
-	x.StringVar(&in.Retries.From, "from", "", "where a retry begins: failed-step (default) or start")
-	waitFlag(c, &wait)
-	yesFlag(c, &yes)
-	cobra.CheckErr(x.MarkHidden("yes")) // the verb says it already; scripts that give --yes everywhere may
 	completeFlag(c, "template", o.templateNames)
 	completeFlag(c, "image", o.imageNames)
-	completeFlag(c, "from", cobra.FixedCompletions([]string{"failed-step", "start"}, cobra.ShellCompDirectiveNoFileComp))
-	return c
 }
 
 func waitFlag(c *cobra.Command, wait *bool) {

@@ -18,13 +18,7 @@ import (
 )
 
 func machineReprovisionCmd(o *options) *cobra.Command {
-	var in struct {
-		Template    string            `json:"template,omitempty"`
-		Image       string            `json:"image,omitempty"`
-		Retries     workflows.Retries `json:"retries,omitzero"`
-		Policy      string            `json:"policy,omitempty"`
-		HardwareMap map[string]string `json:"hardwareMap,omitempty"`
-	}
+	var in api.Installation
 	var wait, yes bool
 	c := &cobra.Command{
 		Use: "reprovision NAME", Short: "Wipe a machine's disk and install it anew", Args: cobra.ExactArgs(1), ValidArgsFunction: o.machineNames,
@@ -52,16 +46,9 @@ Ingot has not written is not touched before a person has said so.`,
 			return o.begin(cmd, c, path("machines", m.Name, "reprovision"), in, wait)
 		},
 	}
-	x := c.Flags()
-	x.StringVar(&in.Template, "template", "", "template (default: the machine's, or image)")
-	x.StringVar(&in.Image, "image", "", "image (default: the machine's)")
-	x.StringToStringVar(&in.HardwareMap, "hardware-map", nil, "further data for the template, key=value; repeatable")
-	x.IntVar(&in.Retries.Count, "retries", 0, "how often failed actions begin again inside this run")
-	x.StringVar(&in.Policy, "policy", "", "after a failed action without retries left: fail (default), or pause, which asks a person")
+	installationFlags(c, o, &in)
 	waitFlag(c, &wait)
 	yesFlag(c, &yes)
-	completeFlag(c, "template", o.templateNames)
-	completeFlag(c, "image", o.imageNames)
 	return c
 }
 
@@ -379,16 +366,7 @@ func recoverCancelCmd(o *options) *cobra.Command {
 		Long:    "Cancel a recovery. Its runs that are under way are cancelled, too; those that\nwait for a person are left as they are.",
 		Example: "  ingot recover cancel flood",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := o.client()
-			if err != nil {
-				return err
-			}
-			id := workflows.RecoverID(args[0])
-			a, err := ask[api.Started](cmd.Context(), c, "POST", operationPath(id, "cancel"), nil)
-			if err != nil {
-				return err
-			}
-			return show(cmd, o, a, func(w io.Writer, x api.Started) error {
+			return askAndShow(cmd, o, "POST", operationPath(workflows.RecoverID(args[0]), "cancel"), nil, func(w io.Writer, x api.Started) error {
 				_, err := fmt.Fprintf(w, "%s was asked to end\nnext: ingot recover status %s\n", x.Workflow, args[0])
 				return err
 			})

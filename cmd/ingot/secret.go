@@ -75,15 +75,7 @@ other: destroy those that may have leaked, and change the passwords in them. The
 key of claims and the signer of plans stay.`,
 		Example: "  ingot secret rotate",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := o.client()
-			if err != nil {
-				return err
-			}
-			a, err := ask[rotated](cmd.Context(), c, "POST", path("secrets", "rotate"), nil)
-			if err != nil {
-				return err
-			}
-			return show(cmd, o, a, func(w io.Writer, v rotated) error {
+			return askAndShow(cmd, o, "POST", path("secrets", "rotate"), nil, func(w io.Writer, v rotated) error {
 				_, err := fmt.Fprintf(w, "keys replaced, %s sealed again\nnext: back up the key file, apart from the data\n", count(v.Sealed, "secret"))
 				return err
 			})

@@ -36,15 +36,7 @@ func templateCreateCmd(o *options) *cobra.Command {
 			if _, err := template.Parse(from, b); err != nil {
 				return err
 			}
-			c, err := o.client()
-			if err != nil {
-				return err
-			}
-			a, err := ask[inventory.Template](cmd.Context(), c, "POST", path("templates"), map[string]string{"name": name, "source": string(b)})
-			if err != nil {
-				return err
-			}
-			return show(cmd, o, a, func(w io.Writer, t inventory.Template) error {
+			return askAndShow(cmd, o, "POST", path("templates"), map[string]string{"name": name, "source": string(b)}, func(w io.Writer, t inventory.Template) error {
 				_, err := fmt.Fprintf(w, "template %s stored\nnext: ingot template render %s --machine NAME\n", t.Name, t.Name)
 				return err
 			})
@@ -60,15 +52,7 @@ func templateListCmd(o *options) *cobra.Command {
 	return &cobra.Command{
 		Use: "list", Short: "List templates", Args: cobra.NoArgs, Aliases: []string{"ls"}, Example: "  ingot template list",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := o.client()
-			if err != nil {
-				return err
-			}
-			a, err := ask[list[inventory.Template]](cmd.Context(), c, "GET", path("templates"), nil)
-			if err != nil {
-				return err
-			}
-			return show(cmd, o, a, func(w io.Writer, l list[inventory.Template]) error {
+			return askAndShow(cmd, o, "GET", path("templates"), nil, func(w io.Writer, l list[inventory.Template]) error {
 				t := newTable(w, "NAME", "FROM", "UPDATED")
 				for _, x := range l.Items {
 					from := "a file"
@@ -88,15 +72,7 @@ func templateGetCmd(o *options) *cobra.Command {
 		Use: "get NAME", Short: "Print a template as it was entered", Args: cobra.ExactArgs(1), ValidArgsFunction: o.templateNames,
 		Example: "  ingot template get image > my-template.yaml",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := o.client()
-			if err != nil {
-				return err
-			}
-			a, err := ask[inventory.Template](cmd.Context(), c, "GET", path("templates", args[0]), nil)
-			if err != nil {
-				return err
-			}
-			return show(cmd, o, a, func(w io.Writer, t inventory.Template) error {
+			return askAndShow(cmd, o, "GET", path("templates", args[0]), nil, func(w io.Writer, t inventory.Template) error {
 				_, err := fmt.Fprintln(w, strings.TrimRight(t.Source, "\n"))
 				return err
 			})
