@@ -29,6 +29,9 @@ type PlannedInstaller struct {
 	Payload  string         `json:"payload"`
 	Complete string         `json:"complete"` // webhook | phone-home | talos
 	Timeout  action.Seconds `json:"timeout"`
+	// Loaded: the payload is in memory before the installer begins. Whoever
+	// hears of an installer at work knows then that it was delivered whole.
+	Loaded bool `json:"loaded,omitempty"`
 }
 
 // install says what of plan's installer enters the workflow.
@@ -37,7 +40,7 @@ func (p *Planned) install(plan inventory.Plan) {
 	if i == nil {
 		return
 	}
-	p.Installer = &PlannedInstaller{Payload: i.Payload, Complete: i.Complete, Timeout: i.Timeout}
+	p.Installer = &PlannedInstaller{Payload: i.Payload, Complete: i.Complete, Timeout: i.Timeout, Loaded: slices.Contains(i.Initrds, i.Payload)}
 	p.Evidence = i.Complete
 	for _, d := range plan.Documents {
 		if inventory.Refers(d.Contents, inventory.RefNonce) || inventory.Refers(d.Contents, inventory.RefPhoneHomeURL) {
@@ -51,9 +54,11 @@ func (p *Planned) install(plan inventory.Plan) {
 // The documents stand in the sealed plan as they were checked, with nothing but
 // what a run alone knows left to be resolved.
 func (a *Activities) installer(ctx context.Context, m inventory.Machine, r template.Rendered, plan *inventory.Plan) error {
-	plan.Installer = r.Installer
 	var problems inventory.Problems
-	if i := r.Installer; i != nil {
+	if r.Installer != nil {
+		i := *r.Installer
+		i.Digests = map[string]string{}
+		plan.Installer = &i
 		if n := len(plan.Actions); n > 0 {
 			if native, _ := action.Native(plan.Actions[n-1].Image); !action.Leaves(native) {
 				plan.Actions = append(plan.Actions, action.Action{Name: "to-the-installer", Task: plan.Actions[n-1].Task, Image: action.Reboot, Timeout: template.DefaultActionTimeout})
@@ -61,9 +66,11 @@ func (a *Activities) installer(ctx context.Context, m inventory.Machine, r templ
 		}
 		problems = append(problems, mayInstall(m)...)
 		for _, name := range slices.Compact(i.Images()) {
-			if err := a.served(ctx, name, &problems); err != nil {
+			sum, err := a.served(ctx, name, &problems)
+			if err != nil {
 				return err
 			}
+			i.Digests[name] = sum
 		}
 	}
 	if len(r.Documents) > 0 {
@@ -99,19 +106,40 @@ func mayInstall(m inventory.Machine) (problems inventory.Problems) {
 	return problems
 }
 
-// served requires that this server has a copy of an image.
-func (a *Activities) served(ctx context.Context, name string, problems *inventory.Problems) error {
+// served requires that this server has a copy of an image, and returns its
+// digest.
+func (a *Activities) served(ctx context.Context, name string, problems *inventory.Problems) (sha256 string, err error) {
 	img, err := a.Catalogue.Image(ctx, name)
 	switch {
 	case errors.Is(err, inventory.ErrNotFound):
 		problems.Add("installer", fmt.Sprintf("add it with: ingot image add %s FILE (or URL)", name), "there is no image %q", name)
-		return nil
+		return "", nil
 	case err != nil:
-		return err
+		return "", err
 	case img.File == "":
 		problems.Add("installer", fmt.Sprintf("fetch it with: ingot image add %s %s", name, img.URL), "this server has no copy of image %q", name)
+	case img.SHA256 == "":
+		problems.Add("installer", "add it again", "the digest of image %q is not known", name)
 	case img.FirstSeen && a.Site.RequireDigest:
 		problems.Add("installer", "add it again with its digest", "nobody declared the digest of image %q, and require_digest is set", name)
+	}
+	return img.SHA256, nil
+}
+
+// unchanged requires that the images of m's installer are those of its plan: no
+// machine is switched on for what it would not be given.
+func (a *Activities) unchanged(ctx context.Context, machine string, i inventory.Installer) error {
+	for _, name := range slices.Compact(i.Images()) {
+		img, err := a.Catalogue.Image(ctx, name)
+		if errors.Is(err, inventory.ErrNotFound) {
+			img, err = inventory.Image{Name: name}, nil
+		}
+		if err != nil {
+			return err
+		}
+		if err := i.Replaced(machine, img); err != nil {
+			return err
+		}
 	}
 	return nil
 }

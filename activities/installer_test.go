@@ -108,10 +108,11 @@ func TestPlanOfAnInstaller(t *testing.T) {
 	a, y := newYard()
 	p, err := a.Plan(t.Context(), PlanRequest{Run: "r1", Machine: "m1", Template: "t"})
 	require.NoError(t, err)
-	require.Equal(t, &PlannedInstaller{Payload: "initrd", Complete: "webhook", Timeout: 5400}, p.Installer)
+	require.Equal(t, &PlannedInstaller{Payload: "initrd", Complete: "webhook", Timeout: 5400, Loaded: true}, p.Installer)
 	require.Equal(t, EvidenceWebhook, p.Evidence)
 	require.Empty(t, p.Actions)
 	require.Equal(t, "vmlinuz", y.plan.Installer.Kernel)
+	require.Equal(t, map[string]string{"vmlinuz": "aa", "initrd": "bb"}, y.plan.Installer.Digests)
 	doc := y.plan.Documents[0].Contents
 	require.Contains(t, doc, "token: geheim-geheim-1", "what was checked is what will be served")
 	for _, event := range []string{"STARTED", "SUCCEEDED", "FAILED"} {
@@ -122,7 +123,7 @@ func TestPlanOfAnInstaller(t *testing.T) {
 	p, err = a.Plan(t.Context(), PlanRequest{Run: "r1", Machine: "m1", Template: "t"})
 	require.NoError(t, err)
 	require.Equal(t, digest, p.Digest, "the digest enters histories, and tells nothing of secrets")
-	y.images = append(y.images, inventory.Image{Name: "initrd-2", File: "initrd-2"})
+	y.images = append(y.images, inventory.Image{Name: "initrd-2", File: "initrd-2", SHA256: "cc"})
 	y.template = strings.Replace(yardTemplate, "[initrd]", "[initrd-2]", 1)
 	p, err = a.Plan(t.Context(), PlanRequest{Run: "r1", Machine: "m1", Template: "t"})
 	require.NoError(t, err)
@@ -235,4 +236,45 @@ func TestOnlyARunWithATalosDocumentWaitsForItsAPI(t *testing.T) {
 	y.plan = inventory.Plan{Run: "r1", Documents: []inventory.Document{{Name: "note", Kind: inventory.DocumentText}}}
 	_, err := a.talosInstalled(t.Context(), inventory.Owner{Machine: "m1", Run: "r1", Epoch: 3})
 	require.ErrorIs(t, err, inventory.ErrInvalid)
+}
+
+// The plan pins its images. Another one under the same name is another plan.
+func TestImagesOfAnInstallerArePinned(t *testing.T) {
+	a, y := newYard()
+	planned, err := a.Plan(t.Context(), PlanRequest{Run: "r1", Machine: "m1", Template: "t"})
+	require.NoError(t, err)
+	y.grant = inventory.Grant{Owner: inventory.Owner{Machine: "m1", Run: "r1", Epoch: 1}}
+	boot := PowerRequest{Owner: y.grant.Owner, Boot: 1, Installer: true}
+	require.NoError(t, a.asPlanned(t.Context(), boot))
+
+	y.images[0].SHA256 = "ee"
+	_, err = a.Power(t.Context(), boot)
+	require.Equal(t, TypeConflict, typeOf(t, err))
+	require.ErrorContains(t, err, `image "vmlinuz" was replaced after the run was planned (its sha256 was aa and is ee)`)
+	require.ErrorContains(t, err, "ingot workflow retry m1 --from start")
+	y.grant.Spent = true
+	boot.Unclaimed = true
+	require.NoError(t, a.asPlanned(t.Context(), boot), "the installer that was given up has come: it needs nothing more")
+
+	a.Records = ended{}
+	_, err = a.Plan(t.Context(), PlanRequest{Run: "r2", Machine: "m1", Resume: "r1"})
+	require.Equal(t, TypeConflict, typeOf(t, err))
+	y.images = y.images[1:]
+	_, err = a.Plan(t.Context(), PlanRequest{Run: "r2", Machine: "m1", Resume: "r1"})
+	require.ErrorContains(t, err, `image "vmlinuz" is gone, with which the run was planned (sha256 aa)`)
+
+	y.images = append(y.images, inventory.Image{Name: "vmlinuz", File: "vmlinuz", SHA256: "ee"})
+	again, err := a.Plan(t.Context(), PlanRequest{Run: "r3", Machine: "m1", Template: "t"})
+	require.NoError(t, err)
+	require.NotEqual(t, planned.Digest, again.Digest)
+	y.images[1].SHA256 = ""
+	_, err = a.Plan(t.Context(), PlanRequest{Run: "r3", Machine: "m1", Template: "t"})
+	require.ErrorContains(t, err, `the digest of image "vmlinuz" is not known`)
+}
+
+// ended knows that every run has failed.
+type ended struct{ Records }
+
+func (ended) Workflow(_ context.Context, run string) (inventory.Workflow, error) {
+	return inventory.Workflow{Run: run, Machine: "m1", State: inventory.StateFailed}, nil
 }

@@ -61,7 +61,7 @@ func (a *Activities) CheckTarget(ctx context.Context, q MigrateRequest) error {
 	if err != nil {
 		return err
 	}
-	open, err := a.Operations.Operations(ctx, inventory.OperationFilter{Type: migrateType, Open: true})
+	open, err := a.Operations.Operations(ctx, inventory.OperationFilter{Type: inventory.TypeMigrate, Open: true})
 	if err != nil {
 		return fail(err)
 	}
@@ -72,9 +72,6 @@ func (a *Activities) CheckTarget(ctx context.Context, q MigrateRequest) error {
 	}
 	return fail(m.CheckTarget(ctx, q.Target))
 }
-
-// migrateType is the name of the workflow's type; package workflows has it, too.
-const migrateType = "Migrate"
 
 // RelaySwitchRequest is about the source's or the target's line in the relay of
 // the lab.

@@ -101,6 +101,9 @@ func (a *Activities) plan(ctx context.Context, q PlanRequest) (Planned, error) {
 		if err := mayInstall(m).Err(); err != nil { // disks may have been protected since
 			return Planned{}, err
 		}
+		if err := a.unchanged(ctx, m.Name, *plan.Installer); err != nil {
+			return Planned{}, err
+		}
 	}
 	out.Digest, out.GlobalTimeout, out.Evidence = plan.Digest, plan.GlobalTimeout, EvidenceWeak
 	for _, x := range plan.Actions {

@@ -56,6 +56,9 @@ var (
 // off again, or a repetition would kill the agent that just came up.
 func (a *Activities) Power(ctx context.Context, q PowerRequest) (Powered, error) {
 	m, err := a.Machines.Machine(ctx, q.Owner.Machine)
+	if err == nil && q.Installer {
+		err = a.asPlanned(ctx, q)
+	}
 	if err != nil {
 		return Powered{}, fail(err)
 	}
@@ -69,6 +72,21 @@ func (a *Activities) Power(ctx context.Context, q PowerRequest) (Powered, error)
 	defer heartbeat(ctx)()
 	done, err := a.start(ctx, m, q)
 	return done, fail(err)
+}
+
+// asPlanned requires, before anything is done to the machine, that the run's
+// installer can still be served as it was planned. One that has come after all
+// needs nothing more.
+func (a *Activities) asPlanned(ctx context.Context, q PowerRequest) error {
+	g, err := a.owned(ctx, q.Owner)
+	if err != nil || q.Unclaimed && g.Spent {
+		return err
+	}
+	plan, err := a.Assignments.Plan(ctx, q.Owner.Run)
+	if err != nil || plan.Installer == nil {
+		return err
+	}
+	return a.unchanged(ctx, q.Owner.Machine, *plan.Installer)
 }
 
 // allowBoot opens the netboot window for the boot, whosever it is.

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/ingotmetal/ingot/internal/seed"
@@ -36,7 +37,13 @@ func (s *Server) installer(ctx context.Context, d Decision) (inventory.Installer
 	if err != nil {
 		return inventory.Installer{}, fmt.Errorf("finding the installer of machine %q: %w", d.Machine, err)
 	}
-	return *p.Installer, nil
+	i := *p.Installer
+	// The plan may have been made before the site moved.
+	i.Parameters = slices.Clone(i.Parameters)
+	for n, a := range i.Parameters {
+		i.Parameters[n] = inventory.Rebase(a, p.ImagesURL, s.Base()+"/images")
+	}
+	return i, nil
 }
 
 // installerScript returns the script that boots the installer of d's run. The
@@ -45,6 +52,13 @@ func (s *Server) installerScript(ctx context.Context, m inventory.Machine, d Dec
 	i, err := s.installer(ctx, d)
 	if err != nil {
 		return "", err
+	}
+	for _, name := range slices.Compact(i.Images()) {
+		f, err := s.openPlanned(ctx, d, i, name)
+		if err != nil {
+			return "", err
+		}
+		_ = f.Close() // nothing was read
 	}
 	line, err := s.installerLine(m, d, i)
 	if err != nil {
@@ -107,7 +121,7 @@ func (s *Server) installerReasons(ctx context.Context, d Decision) []string {
 	}
 	out := []string{fmt.Sprintf("the installer: kernel %s, initramfs %s; the boot is spent when %s was delivered whole", i.Kernel, strings.Join(i.Initrds, " and "), i.Payload)}
 	for _, name := range slices.Compact(i.Images()) {
-		f, _, err := s.cfg.Images.OpenImage(ctx, name)
+		f, err := s.openPlanned(ctx, d, i, name)
 		if err != nil {
 			out = append(out, fmt.Sprintf("but image %s cannot be served: %v", name, err))
 			continue
@@ -117,6 +131,25 @@ func (s *Server) installerReasons(ctx context.Context, d Decision) []string {
 	return out
 }
 
+// planned is an open image, and the record that it was opened by.
+type planned struct {
+	io.ReadSeekCloser
+	inventory.Image
+}
+
+// openPlanned opens an image of d's installer: the one of the plan, and none
+// that was stored under its name since.
+func (s *Server) openPlanned(ctx context.Context, d Decision, i inventory.Installer, name string) (planned, error) {
+	f, image, err := s.cfg.Images.OpenImage(ctx, name)
+	if err != nil {
+		return planned{}, err
+	}
+	if err := i.Replaced(d.Machine, image); err != nil {
+		return planned{}, errors.Join(err, f.Close())
+	}
+	return planned{f, image}, nil
+}
+
 // serveInstaller serves one of the images of d's installer.
 func (s *Server) serveInstaller(w http.ResponseWriter, r *http.Request, d Decision, name string) {
 	i, err := s.installer(r.Context(), d)
@@ -124,10 +157,9 @@ func (s *Server) serveInstaller(w http.ResponseWriter, r *http.Request, d Decisi
 		notFound(w)
 		return
 	}
-	var f io.ReadSeekCloser
-	var image inventory.Image
+	var f planned
 	if err == nil {
-		f, image, err = s.cfg.Images.OpenImage(r.Context(), name)
+		f, err = s.openPlanned(r.Context(), d, i, name)
 	}
 	var size int64
 	if err == nil {
@@ -143,8 +175,8 @@ func (s *Server) serveInstaller(w http.ResponseWriter, r *http.Request, d Decisi
 	}
 	w.Header().Set("Content-Type", "application/octet-stream")
 	w.Header().Set("Cache-Control", "no-store")
-	if sha256Form.MatchString(image.SHA256) {
-		w.Header().Set("ETag", `"`+image.SHA256+`"`)
+	if sha256Form.MatchString(f.SHA256) {
+		w.Header().Set("ETag", `"`+f.SHA256+`"`)
 	}
 	if strings.Contains(r.Header.Get("Range"), ",") {
 		r.Header.Del("Range")
@@ -181,26 +213,69 @@ func toTheEnd(w *streamWriter, size int64) bool {
 // Attempts to record that a boot is spent go on for as long as a window may stay
 // open without its run.
 const (
-	longestSpend = 15 * time.Second // between two
+	firstSpend   = 250 * time.Millisecond // before the second attempt
+	longestSpend = 15 * time.Second       // between two
 	spendFor     = 30 * time.Minute
+	maxUnspent   = 256 // boots that wait for their first second attempt
 )
 
-// spend records that d's boot is spent. The machine has everything by now and
-// waits for no answer, so that this may take its time: until it is recorded,
-// a machine that boots from the network first would boot the installer again.
+// unspent is a boot that is spent, and not by its record.
+type unspent struct {
+	Decision
+	payload string
+}
+
+// spend records that d's boot is spent: until that is recorded, a machine that
+// boots from the network first would boot the installer again. The machine has
+// all it wants by now and may be gone, so that this does not end with its
+// request; further attempts are spendLate's, which ends with the server.
 func (s *Server) spend(ctx context.Context, d Decision, payload string) {
-	for pause, waited := 250*time.Millisecond, time.Duration(0); ; pause = min(2*pause, longestSpend) {
-		err := s.cfg.Installers.SpendBoot(ctx, d.Owner, d.Boot, payload)
-		switch {
-		case err == nil:
-			s.log.Info("the last payload of an installer was delivered", "machine", d.Machine, "boot", d.Boot, "payload", payload)
-			return
-		case errors.Is(err, inventory.ErrFenced), waited > spendFor:
-			s.log.Error("recording that a boot is spent", "machine", d.Machine, "boot", d.Boot, "error", err)
+	u := unspent{d, payload}
+	if s.spendOnce(ctx, u) {
+		return
+	}
+	select {
+	case s.unspent <- u:
+	default:
+		s.log.Error("recording that a boot is spent, too many others wait for that", "machine", d.Machine, "boot", d.Boot)
+	}
+}
+
+// spendOnce tells whether there is nothing more to do about a boot.
+func (s *Server) spendOnce(ctx context.Context, u unspent) bool {
+	err := s.cfg.Installers.SpendBoot(ctx, u.Owner, u.Boot, u.payload)
+	switch {
+	case err == nil:
+		s.log.Info("the last payload of an installer was delivered", "machine", u.Machine, "boot", u.Boot, "payload", u.payload)
+	case errors.Is(err, inventory.ErrFenced):
+		s.log.Error("recording that a boot is spent", "machine", u.Machine, "boot", u.Boot, "error", err)
+	default:
+		s.log.Warn("recording that a boot is spent, will be tried again", "machine", u.Machine, "boot", u.Boot, "error", err)
+		return false
+	}
+	return true
+}
+
+// spendLate repeats what spend could not record, until ctx ends.
+func (s *Server) spendLate(ctx context.Context) error {
+	var waiting sync.WaitGroup
+	defer waiting.Wait()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case u := <-s.unspent:
+			waiting.Go(func() { s.spendAgain(ctx, u) })
+		}
+	}
+}
+
+func (s *Server) spendAgain(ctx context.Context, u unspent) {
+	for wait, waited := firstSpend, time.Duration(0); waited <= spendFor; wait = min(2*wait, longestSpend) {
+		if !pause(ctx, wait) || s.spendOnce(ctx, u) {
 			return
 		}
-		s.log.Warn("recording that a boot is spent, will be tried again", "machine", d.Machine, "boot", d.Boot, "error", err)
-		time.Sleep(pause)
-		waited += pause
+		waited += wait
 	}
+	s.log.Error("recording that a boot is spent, given up", "machine", u.Machine, "boot", u.Boot)
 }

@@ -142,9 +142,76 @@ func TestPayloadInPieces(t *testing.T) {
 	if len(f.spent) != 0 {
 		t.Fatal("a broken stream has spent the boot")
 	}
-	f.fails = 1 // it is tried again
 	if w := part("bytes=3-"); w.Body.String() != "ashed" || len(f.spent) != 1 {
 		t.Fatalf("%q, spent by %v", w.Body, f.spent)
+	}
+}
+
+// A delivery that cannot be recorded holds up no request: the machine has gone,
+// and with it the request's context. It is recorded later, unless the server
+// ends.
+func TestDeliveryThatIsRecordedLate(t *testing.T) {
+	s, f := withInstaller(t)
+	spent := make(chan struct{})
+	f.fails, f.then = 2, func() { close(spent) }
+	ctx, hangUp := context.WithCancel(t.Context())
+	g := armed("node1")
+	r := httptest.NewRequestWithContext(ctx, http.MethodGet, "/boot/"+testMAC+"/"+bootToken(testKey, g.Owner, g.Boot)+"/rootfs-x", nil)
+	s.Handler().ServeHTTP(httptest.NewRecorder(), r)
+	hangUp()
+	f.mu.Lock()
+	if len(f.spent) > 0 || f.fails != 1 {
+		t.Errorf("spent by %v, %d failures to come: the request waited", f.spent, f.fails)
+	}
+	f.mu.Unlock()
+	serving, stop := context.WithCancel(t.Context())
+	stopped := make(chan error)
+	go func() { stopped <- s.spendLate(serving) }()
+	<-spent
+	f.mu.Lock()
+	f.fails = 1 << 30
+	f.mu.Unlock()
+	s.unspent <- unspent{Decision{Machine: "node1", Owner: g.Owner, Boot: g.Boot}, "rootfs-x"}
+	stop()
+	if err := <-stopped; err != nil {
+		t.Error(err)
+	}
+}
+
+// What is served under the boot's address is what the plan named by digest: an
+// image that was stored under the same name since boots nobody.
+func TestInstallerImagesArePinned(t *testing.T) {
+	s, f := withInstaller(t)
+	g := armed("node1")
+	base := s.Base() + "/boot/" + testMAC + "/" + bootToken(testKey, g.Owner, g.Boot) + "/"
+	pins := map[string]string{}
+	for _, name := range f.plan.Installer.Images() {
+		pins[name] = strings.Repeat("ab", 32)
+	}
+	f.plan.Installer.Digests = pins
+	script := s.Base() + "/ipxe/script/" + testMAC + "/auto.ipxe"
+	if w := get(t, s.Handler(), http.MethodGet, script, testAddr); w.Code != 200 {
+		t.Fatalf("as planned: %d %s", w.Code, w.Body)
+	}
+	pins["more-x"] = strings.Repeat("cd", 32)
+	w := get(t, s.Handler(), http.MethodGet, script, testAddr)
+	if w.Code != http.StatusInternalServerError || strings.Contains(w.Body.String(), "kernel ") {
+		t.Errorf("the script: %d %s", w.Code, w.Body)
+	}
+	for name, want := range map[string]int{"vmlinuz-x": 200, "initrd-x": 200, "more-x": 404} {
+		if w := get(t, s.Handler(), http.MethodGet, base+name, testAddr); w.Code != want {
+			t.Errorf("%s: %d, want %d", name, w.Code, want)
+		}
+	}
+	e, err := s.Why(t.Context(), testMAC)
+	want := `but image more-x cannot be served: image "more-x" was replaced after the run was planned (its sha256 was cdcdcdcdcdcd and is abababababab): ` +
+		"end this run and start it again (ingot workflow retry node1 --from start), or store the planned image under its name again"
+	if all := strings.Join(e.Reasons, "\n"); err != nil || !strings.Contains(all, want) {
+		t.Errorf("%v:\n%s", err, all)
+	}
+	delete(pins, "vmlinuz-x")
+	if w := get(t, s.Handler(), http.MethodGet, base+"vmlinuz-x", testAddr); w.Code != 404 {
+		t.Errorf("an image without a digest: %d", w.Code)
 	}
 }
 

@@ -7,6 +7,19 @@ import (
 	"github.com/ingotmetal/ingot/action"
 )
 
+// Types of workflows, as their records and Temporal have them: those of a
+// machine, and operations.
+const (
+	TypeProvision    = "Provision"
+	TypeReprovision  = "Reprovision"
+	TypeDecommission = "Decommission"
+	TypeInspect      = "Inspect"
+	TypeBMCJob       = "BMCJob"
+	TypeRecover      = "Recover"
+	TypeMigrate      = "Migrate"
+	TypeGenesis      = "Genesis"
+)
+
 // Phases of a run.
 const (
 	PhasePlan      = "plan"

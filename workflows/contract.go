@@ -12,16 +12,16 @@ import (
 // TaskQueue is the queue that provisioning workers serve.
 const TaskQueue = "ingot"
 
-// Names of the workflow types.
+// Names of the workflow types: those that stand in records.
 const (
-	ProvisionType    = "Provision"
-	ReprovisionType  = "Reprovision"
-	DecommissionType = "Decommission"
-	InspectType      = "Inspect"
-	BMCJobType       = "BMCJob"
-	RecoverType      = "Recover"
-	MigrateType      = "Migrate"
-	GenesisType      = "Genesis"
+	ProvisionType    = inventory.TypeProvision
+	ReprovisionType  = inventory.TypeReprovision
+	DecommissionType = inventory.TypeDecommission
+	InspectType      = inventory.TypeInspect
+	BMCJobType       = inventory.TypeBMCJob
+	RecoverType      = inventory.TypeRecover
+	MigrateType      = inventory.TypeMigrate
+	GenesisType      = inventory.TypeGenesis
 )
 
 // Names of signals, queries and updates.

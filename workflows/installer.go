@@ -83,6 +83,7 @@ func (p *provision) before(ctx workflow.Context) error {
 	// report the installer's boot is allowed, whatever this run is doing then.
 	k := p.key(last)
 	p.early = map[string]bool{}
+	p.armed = p.armed || p.rules >= 4
 	if err := p.assignment(ctx, activities.AssignRequest{Owner: p.owner, Boot: p.boot, Key: k, Disk: p.disk, Next: reminder + beyond}); err != nil {
 		return err
 	}
@@ -121,6 +122,14 @@ func (p *provision) watch(ctx workflow.Context) error {
 	p.record.State = inventory.StateRunning
 	i := p.plan.Installer
 	limit := i.Timeout.Duration()
+	if p.rules >= 4 && i.Loaded && !p.heard[inventory.EventPayload] {
+		// It is at work, so it was delivered whole, and nobody recorded that (this
+		// server was killed just then): the next network boot would be of the
+		// installer again.
+		if err := p.disarm(ctx); err != nil {
+			return err
+		}
+	}
 	asking, stop := workflow.WithCancel(workflow.WithActivityOptions(ctx, outside))
 	defer stop()
 	var api workflow.Future // the proof that only the machine's own API gives
@@ -156,10 +165,12 @@ func (p *provision) watch(ctx workflow.Context) error {
 		if ok {
 			return p.proof(ctx, api)
 		}
-		d, err := p.ask(ctx, fmt.Sprintf("%d.install.%d.%d", p.owner.Epoch, p.boot, n), p.silence(limit), []string{Retry, Restart, Continue, Abort}, nil)
+		d, moot, err := p.askUnless(ctx, over, fmt.Sprintf("%d.install.%d.%d", p.owner.Epoch, p.boot, n), p.silence(limit), []string{Retry, Restart, Continue, Abort}, nil)
 		switch {
 		case err != nil:
 			return err
+		case moot:
+			return p.proof(ctx, api)
 		case d.Choice == Restart:
 			return errRestart
 		case d.Choice == Continue: // a person's word

@@ -264,6 +264,201 @@ func TestAnOverdueInstallerWaitsForAPerson(t *testing.T) {
 	})
 }
 
+// A question about an installer, or about what it installed, is over when the
+// word comes that it asks for: nobody has to answer it.
+func TestALateWordWithdrawsTheQuestion(t *testing.T) {
+	const late = 90 * time.Minute // the question stands since an hour, and is answered in another half
+	withdrawn := func(t *testing.T, w *world, id string) {
+		t.Helper()
+		require.Len(t, w.asked, 1)
+		require.Equal(t, id, w.asked[0].ID)
+		require.Nil(t, w.record().Question)
+		w.closed()
+	}
+	t.Run("webhook", func(t *testing.T) {
+		w := newForeign(t, foreign, nil)
+		w.installs = func(g inventory.Grant) {
+			w.loads(g)
+			w.after(late, func() { w.webhook(g, false, "") })
+		}
+		require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+		require.Equal(t, "webhook", w.record().Evidence)
+		require.Equal(t, 1, w.cycles)
+		withdrawn(t, w, "1.install.1.0")
+	})
+	t.Run("webhook of a failure", func(t *testing.T) {
+		w := newForeign(t, foreign, nil)
+		w.installs = func(g inventory.Grant) {
+			w.loads(g)
+			w.after(late, func() { w.webhook(g, true, "no disk") })
+		}
+		require.ErrorContains(t, w.run(workflows.ProvisionInput{Machine: machine}), "the installer reported that it failed: no disk")
+		withdrawn(t, w, "1.install.1.0")
+	})
+	t.Run("phone-home", func(t *testing.T) {
+		w := newForeign(t, strings.Replace(foreign, "SUCCEEDED", "SUCCEEDED then {{ .phone_home_url }}", 1), nil)
+		installs := w.installs
+		w.installs = func(g inventory.Grant) {
+			installs(g)
+			w.after(late, func() { w.signal(inventory.EventPhoneHome, g.Epoch, g.Boot, nil) })
+		}
+		require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+		require.Equal(t, "phone-home", w.record().Evidence)
+		withdrawn(t, w, "1.ready.0")
+	})
+	t.Run("phone-home of what the agent installed", func(t *testing.T) {
+		w := newWorld(t, nil)
+		w.noHome = true
+		w.after(70*time.Minute, func() { w.signal(inventory.EventPhoneHome, 1, 1, nil) })
+		require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+		require.Equal(t, "phone-home", w.record().Evidence)
+		withdrawn(t, w, "1.ready.1")
+	})
+	t.Run("Talos", func(t *testing.T) {
+		document, err := os.ReadFile("../deploy/genesis/talos.yaml")
+		require.NoError(t, err)
+		w := newForeign(t, strings.Replace(strings.Replace(foreign, "complete: webhook", "complete: talos", 1),
+			`{name: note, contents: "call {{ .webhook_url }}SUCCEEDED"}`, `{name: talos, kind: talos}`, 1),
+			func(m *inventory.Machine) { m.UserData = inventory.NewSecret(string(document)) })
+		w.installs = w.loads
+		w.env.OnActivity(w.do.TalosInstalled, mock.Anything, mock.Anything).After(late).Return("shown", nil)
+		require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+		require.Equal(t, "talos", w.record().Evidence)
+		withdrawn(t, w, "1.install.1.0")
+	})
+	t.Run("of an installer that seemed never to boot", func(t *testing.T) {
+		w := newForeign(t, foreign, nil)
+		w.installs = func(g inventory.Grant) {
+			w.signal(inventory.EventDHCP, g.Epoch, g.Boot, nil)
+			if g.Boot == inventory.MaxBoots {
+				w.after(30*time.Minute, func() { w.webhook(g, false, "") })
+			}
+		}
+		require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+		withdrawn(t, w, "1.boot.3")
+	})
+	t.Run("a decision that was taken before counts", func(t *testing.T) {
+		w := newForeign(t, foreign, nil)
+		w.installs = func(g inventory.Grant) {
+			w.loads(g)
+			w.after(150*time.Minute, func() { w.webhook(g, false, "") })
+		}
+		require.ErrorContains(t, w.run(workflows.ProvisionInput{Machine: machine}), "aborted")
+		withdrawn(t, w, "1.install.1.0")
+	})
+}
+
+// An installer reports while the power is about to be taken from it: the boot
+// that was given up goes on, and what it has said counts.
+func TestAnInstallerThatWasGivenUpReports(t *testing.T) {
+	w := newForeign(t, foreign, nil)
+	w.installs = func(g inventory.Grant) {
+		w.signal(inventory.EventDHCP, g.Epoch, g.Boot, nil)
+		w.signal(inventory.EventScript, g.Epoch, g.Boot, nil)
+		w.atFence = func() {
+			w.webhook(g, false, "")
+			w.atFence = nil
+		}
+	}
+	require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+	require.Equal(t, "webhook", w.record().Evidence)
+	require.Equal(t, 1, w.cycles)
+	require.Zero(t, w.warm)
+	require.Empty(t, w.asked)
+	w.closed()
+}
+
+// The server was killed between the delivery of the payload and its record. An
+// installer that fetches its document was delivered: it is booted no second time.
+func TestAnInstallerAtWorkIsNotBootedAgain(t *testing.T) {
+	w := newForeign(t, foreign, nil)
+	var at inventory.Grant
+	var netboot, secrets bool
+	w.installs = func(g inventory.Grant) {
+		for _, k := range []string{inventory.EventDHCP, inventory.EventScript, inventory.EventKernel, inventory.EventDocument} {
+			w.signal(k, g.Epoch, g.Boot, nil)
+		}
+		w.after(5*time.Minute, func() {
+			var err error
+			at, err = w.Grant(t.Context(), machine)
+			require.NoError(t, err)
+			netboot, secrets = at.NetbootOpen(w.env.Now()), at.SecretsOpen(w.env.Now())
+		})
+		w.after(10*time.Minute, func() { w.webhook(g, false, "") })
+	}
+	require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+	require.Equal(t, 1, at.Boot)
+	require.False(t, netboot, "the next network boot would be of the installer")
+	require.True(t, secrets, "it may still read its documents")
+	w.closed()
+}
+
+// With its report that it restarts the machine the agent allows the installer's
+// boot. That window is closed as well while a person is asked, whatever was
+// asked and closed before.
+func TestABootThatTheAgentAllowedIsClosedForAQuestion(t *testing.T) {
+	w := newForeign(t, foreign+"tasks: [{name: clean, worker: '{{.device_1}}', actions: [{name: wipe, image: wipe}]}]\n", func(m *inventory.Machine) { m.BMC = nil })
+	w.disks = append(w.disks, action.Disk{Path: "/dev/vdb", Serial: "D2", Size: 1 << 30, Blank: true})
+	w.noHome = true
+	w.after(time.Hour, w.boots)
+	agent, contested, open := w.agentFor, false, false
+	w.agentFor = func(a inventory.Assignment) *action.Result {
+		if a.Payload.Leaving {
+			w.down = true // its report is stored, and the run does not hear of it yet
+			w.after(2*time.Second, func() {
+				w.env.SignalWorkflow(workflows.SignalEvent, workflows.Event{Kind: inventory.EventClaimConflict, Epoch: a.Epoch, Boot: a.Boot})
+			})
+		}
+		return agent(a)
+	}
+	w.answer = func(q inventory.Question) *workflows.Decision {
+		if strings.Contains(q.ID, ".bind.") {
+			return &workflows.Decision{Choice: workflows.Retry, DiskSelector: &inventory.DiskSelector{Serial: "D1"}}
+		}
+		contested = true
+		g, err := w.Grant(t.Context(), machine)
+		require.NoError(t, err)
+		require.Equal(t, 2, g.Boot, "the agent has allowed it")
+		open = g.NetbootOpen(w.env.Now())
+		return &workflows.Decision{Choice: workflows.Abort}
+	}
+	require.Error(t, w.run(workflows.ProvisionInput{Machine: machine}))
+	require.Len(t, w.asked, 2)
+	require.True(t, contested)
+	require.False(t, open, "nobody boots while a person is asked")
+	w.closed()
+}
+
+// The plan names images by digest. One that was stored under its name since is
+// not booted, and nothing is switched for it.
+func TestAReplacedImageIsNotBooted(t *testing.T) {
+	w := newForeign(t, foreign, nil)
+	put := func(digit string) {
+		require.NoError(t, w.PutImage(t.Context(), inventory.Image{Name: "initrd-x", File: "initrd-x", Size: 1, SHA256: strings.Repeat(digit, 64), Format: "raw"}, "test"))
+	}
+	installs := w.installs
+	w.installs = func(g inventory.Grant) {
+		if g.Boot == 1 {
+			w.signal(inventory.EventDHCP, g.Epoch, g.Boot, nil)
+			put("b")
+			return
+		}
+		installs(g)
+	}
+	switched := 0
+	w.answer = func(inventory.Question) *workflows.Decision {
+		switched = w.cycles + w.warm
+		put("a")
+		return &workflows.Decision{Choice: workflows.Retry}
+	}
+	require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+	require.Len(t, w.asked, 1)
+	require.Contains(t, w.asked[0].Text, `image "initrd-x" was replaced after the run was planned (its sha256 was aaaaaaaaaaaa and is bbbbbbbbbbbb): `+
+		"end this run and start it again (ingot workflow retry um760 --from start), or store the planned image under its name again")
+	require.Equal(t, 1, switched)
+	w.closed()
+}
+
 func TestAnInstallerThatIsNotLoadedIsStartedAgain(t *testing.T) {
 	w := newForeign(t, foreign, nil)
 	installs := w.installs

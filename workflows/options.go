@@ -90,7 +90,11 @@ const resumes = 2
 // after a claim conflict begins anew under another epoch. Rules 3: a phase that
 // is over at once is not said in the search attribute, which costs Temporal's
 // visibility store a write, and the grant is given back beside the workflow.
-const rulesNow = 3
+// Rules 4: a question about an installer, or about what was installed, is
+// withdrawn when the word comes that it asks for; an installer that is at work
+// is booted no second time, whatever became of the record of its delivery; the
+// boot is taken back beside the workflow, as the grant is.
+const rulesNow = 4
 
 // brief are the phases that wait for nothing outside this server.
 var brief = []string{inventory.PhaseArm, inventory.PhaseBind, inventory.PhaseDisarm}

@@ -56,8 +56,11 @@ type run struct {
 	said      string // by the installer, of its end
 	// early is what was heard of the boot after this one, nil where none can
 	// begin without the run.
-	early    map[string]bool
-	heard    map[string]bool
+	early map[string]bool
+	heard map[string]bool
+	// prior is what was heard of the boot before this one, since rules 4: of an
+	// installer that was given up and has come after all.
+	prior    map[string]bool
 	conflict bool
 	fenced   bool // somebody else has taken the machine
 	held     bool // the server was restored from a backup in which this run was open
@@ -228,6 +231,8 @@ func (r *run) ofThisBoot(e Event) bool {
 		r.heard[e.Kind] = true
 	case e.Boot == r.boot+1 && r.early != nil:
 		r.early[e.Kind] = true
+	case e.Boot == r.boot-1 && r.prior != nil:
+		r.prior[e.Kind] = true
 	default:
 		return false
 	}
@@ -373,6 +378,17 @@ func (r *run) evidence(ctx workflow.Context, k action.Key, w activities.Wait) (a
 // ask stops until a person has decided. The netboot window is closed
 // meanwhile and the global timeout rests.
 func (r *run) ask(ctx workflow.Context, id, text string, choices []string, disks []action.Disk) (Decision, error) {
+	d, _, err := r.askUnless(ctx, nil, id, text, choices, disks)
+	return d, err
+}
+
+// askUnless is ask about something that may settle itself: since rules 4 the
+// question is withdrawn, and moot, once over says that it has. A decision that
+// was taken before counts.
+func (r *run) askUnless(ctx workflow.Context, over func() bool, id, text string, choices []string, disks []action.Disk) (d Decision, moot bool, err error) {
+	if over == nil || r.rules < 4 {
+		over = func() bool { return false }
+	}
 	if left, limited := r.left(ctx); r.rules >= 1 && limited && left <= 0 {
 		// What is written off here would be gone, and the clock may have been set.
 		if found, err := r.evidence(ctx, action.Key{}, activities.Wait{Began: r.since, For: r.budget}); err == nil && found.Left > 0 {
@@ -383,8 +399,11 @@ func (r *run) ask(ctx workflow.Context, id, text string, choices []string, disks
 	defer r.wake(ctx)
 	if r.armed {
 		if err := r.disarm(ctx); err != nil && !lost(err) {
-			return Decision{}, err
+			return Decision{}, false, err
 		}
+	}
+	if over() {
+		return Decision{}, true, nil
 	}
 	skip := r.skippable && slices.Contains(choices, Retry) && !slices.Contains(choices, Skip)
 	if skip {
@@ -395,24 +414,28 @@ func (r *run) ask(ctx workflow.Context, id, text string, choices []string, disks
 	r.record.Question = &inventory.Question{ID: id, Text: text, Choices: choices, Disks: disks, Since: workflow.Now(ctx)}
 	r.record.Next = fmt.Sprintf("ingot workflow decide %s --question %s --choice %s", r.owner.Machine, id, choices[0])
 	if err := r.phase(ctx, inventory.PhaseWaiting, "%s", text); err != nil {
-		return Decision{}, err
+		return Decision{}, false, err
 	}
-	if err := workflow.Await(ctx, func() bool { return r.decision != nil }); err != nil {
-		return Decision{}, err
+	if err := workflow.Await(ctx, func() bool { return r.decision != nil || over() }); err != nil {
+		return Decision{}, false, err
 	}
-	d := *r.decision
-	r.log.Info("decided", "question", id, "choice", d.Choice, "by", d.By)
+	if moot = r.decision == nil; moot {
+		r.log.Info("withdrawn: what was waited for has come", "question", id)
+	} else {
+		d = *r.decision
+		r.log.Info("decided", "question", id, "choice", d.Choice, "by", d.By)
+	}
 	r.decision, r.record.Question, r.record.Next = nil, nil, ""
 	if err := r.phase(ctx, before, "%s", message); err != nil {
-		return Decision{}, err
+		return Decision{}, false, err
 	}
 	switch {
 	case d.Choice == Abort:
-		return d, errAborted
+		return d, false, errAborted
 	case skip && d.Choice == Skip:
-		return d, errSkipped
+		return d, false, errSkipped
 	}
-	return d, nil
+	return d, moot, nil
 }
 
 // arm takes the grant. Its undo is end, which the caller has registered before.
@@ -441,7 +464,12 @@ func (r *run) arm(ctx workflow.Context, force bool) error {
 }
 
 func (r *run) disarm(ctx workflow.Context) error {
-	err := r.quickly(ctx, do.Disarm, r.owner, nil)
+	var err error
+	if r.rules < 4 {
+		err = r.quickly(ctx, do.Disarm, r.owner, nil)
+	} else {
+		err = r.beside(ctx, do.Disarm, r.owner)
+	}
 	if err == nil {
 		r.armed = false
 	}
@@ -482,9 +510,10 @@ func (r *run) begin(ctx workflow.Context) error {
 	r.silent, r.off = 0, false
 	for {
 		if r.allowance == 0 {
-			if _, err := r.ask(ctx, fmt.Sprintf("%d.boot.%d", r.owner.Epoch, r.boot),
+			late := func() bool { return r.installer && r.installing() }
+			if _, moot, err := r.askUnless(ctx, late, fmt.Sprintf("%d.boot.%d", r.owner.Epoch, r.boot),
 				fmt.Sprintf("the run has used up its boots (%d%s); look at the machine's console and at: ingot why %s", r.boot, r.last(), r.owner.Machine),
-				[]string{Retry, Abort}, nil); err != nil {
+				[]string{Retry, Abort}, nil); err != nil || moot {
 				return err
 			}
 			if err := r.beside(ctx, do.MoreBoots, r.owner); err != nil {
@@ -494,6 +523,9 @@ func (r *run) begin(ctx workflow.Context) error {
 		}
 		r.boot++
 		r.allowance--
+		if r.rules >= 4 && r.installer {
+			r.prior = r.heard
+		}
 		r.heard, r.poweredOn = map[string]bool{}, false
 		if r.early != nil {
 			r.heard, r.early = r.early, nil
@@ -554,7 +586,7 @@ func (r *run) rearm(ctx workflow.Context) error {
 		return err
 	}
 	r.armed, r.boot, r.helloed, r.silent, r.allowance = false, 0, 0, 0, inventory.MaxBoots
-	r.heard, r.pxe = map[string]bool{}, false
+	r.heard, r.prior, r.pxe = map[string]bool{}, nil, false
 	r.record.State = inventory.StatePreparing
 	if err := r.arm(ctx, false); err != nil {
 		return err
@@ -594,6 +626,9 @@ func (r *run) power(ctx workflow.Context) error {
 			r.boot--
 			r.allowance++
 			r.helloed = max(r.helloed, r.boot)
+			if r.prior != nil {
+				r.heard, r.prior = r.prior, nil
+			}
 			if r.installer {
 				r.heard[inventory.EventPayload] = true
 			}

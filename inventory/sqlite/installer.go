@@ -34,11 +34,13 @@ func (s *Store) SpendBoot(ctx context.Context, o inventory.Owner, boot int, payl
 // InstallerReported stores what the installer of o's present boot says of its
 // end: inventory.EventInstalled or EventInstallFailed with its message. The
 // first report of a boot counts, whatever another one says; fresh tells
-// whether this was it.
+// whether this was it. Who reports has booted: its boot is spent, also where
+// SpendBoot never was, or the restart that follows would boot the installer
+// again before the run has taken the report in.
 func (s *Store) InstallerReported(ctx context.Context, o inventory.Owner, failed bool, message string) (fresh bool, err error) {
 	err = s.write(ctx, fmt.Sprintf("recording what the installer of machine %q says", o.Machine), func(tx *sqlx.Tx) error {
 		var boot int
-		err := get(ctx, tx, &boot, "SELECT boot FROM grant_ WHERE "+owns+" AND boot > 0 AND installer = 1", o.Machine, o.Run, o.Epoch)
+		err := get(ctx, tx, &boot, "UPDATE grant_ SET spent = 1 WHERE "+owns+" AND boot > 0 AND installer = 1 RETURNING boot", o.Machine, o.Run, o.Epoch)
 		if errors.Is(err, inventory.ErrNotFound) {
 			return fmt.Errorf("run %q at epoch %d: %w", o.Run, o.Epoch, inventory.ErrFenced)
 		}
