@@ -2,9 +2,11 @@ package activities
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/ingotmetal/ingot/genesis"
 	"github.com/ingotmetal/ingot/inventory"
@@ -15,7 +17,11 @@ import (
 type Clusters interface {
 	Ping(ctx context.Context, e inventory.Endpoint) error
 	Cluster(ctx context.Context, e inventory.Endpoint) error
-	Nodes(ctx context.Context, e inventory.Endpoint, user string, password inventory.Secret) ([]inventory.ClusterNode, error)
+	// LogIn begins a session, and LogOut ends it. The token of one that is over
+	// is ErrRefused.
+	LogIn(ctx context.Context, e inventory.Endpoint, user string, password inventory.Secret) (token inventory.Secret, err error)
+	LogOut(ctx context.Context, e inventory.Endpoint, token inventory.Secret) error
+	Nodes(ctx context.Context, e inventory.Endpoint, token inventory.Secret) ([]inventory.ClusterNode, error)
 }
 
 // clusterUser is who asks a cluster for its nodes.
@@ -59,8 +65,14 @@ func (a *Activities) ClusterHas(ctx context.Context, q LabRequest) error {
 	if q.Machine != "" {
 		want = 2 + slices.Index(c.Join, q.Machine)
 	}
+	s := &clusterSession{clusters: a.Clusters, at: e, password: c.Password}
+	defer func() {
+		if err := s.end(ctx); err != nil {
+			a.Log.Warn("ending a session with the cluster; it ends by itself", "cluster", e.URL, "error", err)
+		}
+	}()
 	return a.until(ctx, func(ctx context.Context) error {
-		nodes, err := a.Clusters.Nodes(ctx, e, clusterUser, c.Password)
+		nodes, err := s.nodes(ctx)
 		if err != nil {
 			return err
 		}
@@ -80,4 +92,43 @@ func (a *Activities) ClusterHas(ctx context.Context, q LabRequest) error {
 		}
 		return fmt.Errorf("%s: %w", text, inventory.ErrUnreachable)
 	})
+}
+
+// logOutTime bounds the end of a session, which nobody waits for gladly.
+const logOutTime = 10 * time.Second
+
+// clusterSession is one log-in for as many questions as there are: clusters
+// keep each token for hours. Its token is nowhere but here.
+type clusterSession struct {
+	clusters Clusters
+	at       inventory.Endpoint
+	password inventory.Secret
+	token    inventory.Secret // zero: not logged in
+}
+
+// nodes lists the cluster's nodes. A session that the cluster has ended is
+// begun anew with the next question.
+func (s *clusterSession) nodes(ctx context.Context) ([]inventory.ClusterNode, error) {
+	if s.token.IsZero() {
+		token, err := s.clusters.LogIn(ctx, s.at, clusterUser, s.password)
+		if err != nil {
+			return nil, err
+		}
+		s.token = token
+	}
+	nodes, err := s.clusters.Nodes(ctx, s.at, s.token)
+	if errors.Is(err, inventory.ErrRefused) {
+		s.token = inventory.Secret{}
+	}
+	return nodes, err
+}
+
+// end logs out, also when the time of ctx is up.
+func (s *clusterSession) end(ctx context.Context) error {
+	if s.token.IsZero() {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), logOutTime)
+	defer cancel()
+	return s.clusters.LogOut(ctx, s.at, s.token)
 }

@@ -37,10 +37,9 @@ var needs = map[string]map[string]bool{
 const defaultTarget = "platform"
 
 var (
-	dnsLabel    = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
-	digest      = regexp.MustCompile(`^[0-9a-f]{64}$`)
-	fingerprint = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
-	reference   = regexp.MustCompile(`^[a-z0-9][A-Za-z0-9._:/@-]*$`)
+	dnsLabel  = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
+	digest    = regexp.MustCompile(`^[0-9a-f]{64}$`)
+	reference = regexp.MustCompile(`^[a-z0-9][A-Za-z0-9._:/@-]*$`)
 )
 
 // A role is what a machine becomes.
@@ -340,8 +339,11 @@ func (f *file) checkRouter() {
 
 // pin checks the fingerprint of a key.
 func (f *file) pin(field string, v *string) {
-	if *v = strings.ToLower(*v); *v != "" && !fingerprint.MatchString(*v) {
-		f.add(field, "write sha256: and 64 hexadecimal digits", "%q is no fingerprint of a key", *v)
+	if *v = strings.ToLower(*v); *v == "" {
+		return
+	}
+	if what := inventory.PinProblem(*v); what != "" {
+		f.add(field, "write sha256: and 64 hexadecimal digits", "%q %s", *v, what)
 	}
 }
 
@@ -350,8 +352,8 @@ func (f *file) base(field, v string) {
 	if v == "" {
 		return
 	}
-	if u, err := url.Parse(v); err != nil || u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
-		f.add(field, "write it as https://192.168.1.20", "%q is no base address", v)
+	if what := inventory.BaseProblem(v); what != "" {
+		f.add(field, "write it as https://192.168.1.20", "%q %s", v, what)
 	}
 }
 

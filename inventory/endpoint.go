@@ -1,11 +1,18 @@
 package inventory
 
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"net/url"
+	"strings"
+)
+
 // Endpoint is where an installed system answers over TLS, and how it proves
 // who it is. Systems that were installed a minute ago have certificates that
 // they made themselves, so exactly one of CA, Fingerprint and Insecure says
 // what is trusted; none of them means the authorities of this host.
 type Endpoint struct {
-	URL string `json:"url"` // https://10.10.20.1, without a path
+	URL string `json:"url"` // https://10.10.20.1; see BaseProblem
 	// CA is PEM.
 	CA string `json:"ca,omitempty"`
 	// Fingerprint is "sha256:" and the digest of the SubjectPublicKeyInfo of the
@@ -14,6 +21,32 @@ type Endpoint struct {
 	// Insecure trusts whoever answers: for probes that carry no secret, and
 	// where nobody can know the certificate beforehand.
 	Insecure bool `json:"insecure,omitempty"`
+}
+
+// BaseProblem says what keeps base from being the base URL of such a system's
+// API, "" if nothing does. This is the one rule for all of them, VyOS, Kubernetes
+// and Harvester: keys, passwords and tokens travel there, so it is https.
+func BaseProblem(base string) string {
+	u, err := url.Parse(base)
+	switch {
+	case err != nil || u.Host == "" || u.Hostname() == "":
+		return "is no address"
+	case u.Scheme != "https":
+		return "is not https"
+	case u.User != nil || u.RawQuery != "" || u.ForceQuery || u.Fragment != "":
+		return "has more than a host, a port and a path"
+	}
+	return ""
+}
+
+// PinProblem says what keeps fingerprint from being one of Endpoint, "" if
+// nothing does.
+func PinProblem(fingerprint string) string {
+	digits, prefixed := strings.CutPrefix(fingerprint, "sha256:")
+	if b, err := hex.DecodeString(digits); err != nil || !prefixed || len(b) != sha256.Size {
+		return "is not sha256: and 64 hexadecimal digits"
+	}
+	return ""
 }
 
 // RouterCommand is one change of a router's configuration.

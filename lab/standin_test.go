@@ -473,11 +473,21 @@ install:
 		if err := (endpoint.Harvester{}).Cluster(t.Context(), e); err != nil {
 			t.Error(err)
 		}
-		nodes, err := endpoint.Harvester{}.Nodes(t.Context(), e, "admin", inventory.NewSecret("first"))
+		token, err := endpoint.Harvester{}.LogIn(t.Context(), e, "admin", inventory.NewSecret("first"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		nodes, err := endpoint.Harvester{}.Nodes(t.Context(), e, token)
 		if err != nil || len(nodes) != 2 || !nodes[0].Ready || !nodes[1].Ready {
 			t.Errorf("nodes: %v, %v", nodes, err)
 		}
-		if _, err := (endpoint.Harvester{}).Nodes(t.Context(), e, "admin", inventory.NewSecret("another")); err == nil {
+		if err := (endpoint.Harvester{}).LogOut(t.Context(), e, token); err != nil {
+			t.Error(err)
+		}
+		if _, err := (endpoint.Harvester{}).Nodes(t.Context(), e, token); err == nil {
+			t.Error("the token lives after the log-out")
+		}
+		if _, err := (endpoint.Harvester{}).LogIn(t.Context(), e, "admin", inventory.NewSecret("another")); err == nil {
 			t.Error("another password was accepted")
 		}
 	}

@@ -21,7 +21,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/url"
 	"strings"
 	"time"
 
@@ -56,10 +55,10 @@ func tlsConfig(e inventory.Endpoint) (*tls.Config, error) {
 			return nil, fmt.Errorf("endpoint %q: its CA holds no certificate: %w", e.URL, inventory.ErrInvalid)
 		}
 	case e.Fingerprint != "":
-		digest, prefixed := strings.CutPrefix(e.Fingerprint, "sha256:")
-		want, err := hex.DecodeString(digest)
-		if err != nil || !prefixed || len(want) != sha256.Size {
-			return nil, fmt.Errorf("endpoint %q: fingerprint %q is not sha256: and 64 hexadecimal digits: %w", e.URL, e.Fingerprint, inventory.ErrInvalid)
+		what := inventory.PinProblem(e.Fingerprint)
+		want, err := hex.DecodeString(strings.TrimPrefix(e.Fingerprint, "sha256:"))
+		if what != "" || err != nil {
+			return nil, fmt.Errorf("endpoint %q: fingerprint %q %s: %w", e.URL, e.Fingerprint, what, inventory.ErrInvalid)
 		}
 		c.InsecureSkipVerify = true // the pin is stricter than any chain
 		c.VerifyConnection = func(s tls.ConnectionState) error {
@@ -83,9 +82,8 @@ type link struct {
 }
 
 func dial(e inventory.Endpoint, conf *tls.Config) (*link, error) {
-	u, err := url.Parse(e.URL)
-	if err != nil || u.Scheme != "https" || u.Host == "" {
-		return nil, fmt.Errorf("endpoint %q is no https URL: %w", e.URL, inventory.ErrInvalid)
+	if what := inventory.BaseProblem(e.URL); what != "" {
+		return nil, fmt.Errorf("endpoint %q %s: %w", e.URL, what, inventory.ErrInvalid)
 	}
 	t := &http.Transport{
 		TLSClientConfig: conf, TLSHandshakeTimeout: 15 * time.Second, Proxy: nil,

@@ -179,30 +179,55 @@ const nodes = `[{"metadata":{"name":"b"},"status":{"conditions":[{"type":"Memory
 	{"metadata":{"name":"a"},"status":{"conditions":[{"type":"Ready","status":"Unknown"}]}}]`
 
 func TestHarvesterNodes(t *testing.T) {
+	tokens := map[string]bool{}
 	e, _ := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		token := r.Header.Get("Authorization")
 		switch r.URL.Path {
 		case "/v3-public/localProviders/local":
 			require.Equal(t, "login", r.URL.Query().Get("action"))
-			var q map[string]string
+			var q struct {
+				Username, Password string
+				TTL                int64
+			}
 			require.NoError(t, json.NewDecoder(r.Body).Decode(&q))
-			if q["username"] != "admin" || q["password"] != "s3cret" {
+			require.Equal(t, int64(3_600_000), q.TTL, "milliseconds")
+			if q.Username != "admin" || q.Password != "s3cret" {
 				say(401, `{"type":"error","message":"authentication failed"}`)(w, r)
 				return
 			}
+			tokens["Bearer token-x:y"] = true
 			say(201, `{"token":"token-x:y"}`)(w, r)
 		case "/v1/harvester/nodes":
-			if r.Header.Get("Authorization") != "Bearer token-x:y" {
+			if !tokens[token] {
 				say(401, "")(w, r)
 				return
 			}
 			say(200, `{"type":"collection","data":`+nodes+`}`)(w, r)
+		case "/v3/tokens":
+			require.Equal(t, http.MethodPost, r.Method)
+			require.Equal(t, "logout", r.URL.Query().Get("action"))
+			if !tokens[token] {
+				say(401, "")(w, r)
+			}
+			delete(tokens, token)
 		}
 	})
-	got, err := Harvester{}.Nodes(t.Context(), e, "admin", inventory.NewSecret("s3cret"))
+	token, err := Harvester{}.LogIn(t.Context(), e, "admin", inventory.NewSecret("s3cret"))
 	require.NoError(t, err)
-	require.Equal(t, []inventory.ClusterNode{{Name: "a"}, {Name: "b", Ready: true}}, got)
-	_, err = Harvester{}.Nodes(t.Context(), e, "admin", inventory.NewSecret("wrong"))
+	require.NotContains(t, fmt.Sprintf("%v %+v %#v", token, token, token), "token-x")
+	for range 2 {
+		got, err := Harvester{}.Nodes(t.Context(), e, token)
+		require.NoError(t, err)
+		require.Equal(t, []inventory.ClusterNode{{Name: "a"}, {Name: "b", Ready: true}}, got)
+	}
+	require.NoError(t, Harvester{}.LogOut(t.Context(), e, token))
+	require.Empty(t, tokens)
+	_, err = Harvester{}.Nodes(t.Context(), e, token)
 	require.ErrorIs(t, err, inventory.ErrRefused)
+	require.NotContains(t, err.Error(), "token-x")
+	_, err = Harvester{}.LogIn(t.Context(), e, "admin", inventory.NewSecret("wrong"))
+	require.ErrorIs(t, err, inventory.ErrRefused)
+	require.NotContains(t, err.Error(), "wrong")
 }
 
 type authority struct {

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -36,26 +37,51 @@ func (Harvester) Cluster(ctx context.Context, e inventory.Endpoint) error {
 	return nil
 }
 
-// Nodes logs in and lists the nodes, by name.
-func (Harvester) Nodes(ctx context.Context, e inventory.Endpoint, user string, password inventory.Secret) ([]inventory.ClusterNode, error) {
-	fault := func(err error) error { return fmt.Errorf("listing the nodes of cluster %q: %w", e.URL, err) }
-	header := http.Header{"Content-Type": {"application/json"}, "Accept": {"application/json"}}
-	login, err := json.Marshal(map[string]string{"username": user, "password": password.Reveal(), "responseType": "json"})
+// sessionTime bounds how long a session may live that nobody ended. Rancher's
+// own setting (16 h as it comes) overrules it, so whoever logs in logs out.
+const sessionTime = time.Hour
+
+func asJSON() http.Header {
+	return http.Header{"Content-Type": {"application/json"}, "Accept": {"application/json"}}
+}
+
+// LogIn begins a session and returns its token. A cluster keeps a token as long
+// as it lives: log in once for many questions, and LogOut after them.
+func (Harvester) LogIn(ctx context.Context, e inventory.Endpoint, user string, password inventory.Secret) (token inventory.Secret, err error) {
+	fault := func(err error) error { return fmt.Errorf("logging in to cluster %q: %w", e.URL, err) }
+	login, err := json.Marshal(map[string]any{
+		"username": user, "password": password.Reveal(), "responseType": "json", "description": "ingot", "ttl": sessionTime.Milliseconds(),
+	})
 	if err != nil {
-		return nil, fault(err)
+		return token, fault(err)
 	}
-	b, err := harvester(ctx, e, http.MethodPost, "/v3-public/localProviders/local?action=login", header, login)
+	b, err := harvester(ctx, e, http.MethodPost, "/v3-public/localProviders/local?action=login", asJSON(), login)
 	if err != nil {
-		return nil, fault(err)
+		return token, fault(err)
 	}
 	var session struct {
 		Token string `json:"token"`
 	}
 	if err := json.Unmarshal(b, &session); err != nil || session.Token == "" {
-		return nil, fault(fmt.Errorf("the log-in gave no token: %w", inventory.ErrInvalid))
+		return token, fault(fmt.Errorf("it gave no token: %w", inventory.ErrInvalid))
 	}
-	header.Set("Authorization", "Bearer "+session.Token)
-	if b, err = harvester(ctx, e, http.MethodGet, "/v1/harvester/nodes", header, nil); err != nil {
+	return inventory.NewSecret(session.Token), nil
+}
+
+// LogOut ends the session of a token, which is worth nothing from then on.
+func (Harvester) LogOut(ctx context.Context, e inventory.Endpoint, token inventory.Secret) error {
+	if _, err := harvester(ctx, e, http.MethodPost, "/v3/tokens?action=logout", bearer(token), []byte("{}")); err != nil {
+		return fmt.Errorf("logging out of cluster %q: %w", e.URL, err)
+	}
+	return nil
+}
+
+// Nodes lists the nodes, by name. A token that is worth nothing any more is
+// inventory.ErrRefused.
+func (Harvester) Nodes(ctx context.Context, e inventory.Endpoint, token inventory.Secret) ([]inventory.ClusterNode, error) {
+	fault := func(err error) error { return fmt.Errorf("listing the nodes of cluster %q: %w", e.URL, err) }
+	b, err := harvester(ctx, e, http.MethodGet, "/v1/harvester/nodes", bearer(token), nil)
+	if err != nil {
 		return nil, fault(err)
 	}
 	var list struct {
@@ -65,6 +91,12 @@ func (Harvester) Nodes(ctx context.Context, e inventory.Endpoint, user string, p
 		return nil, fault(fmt.Errorf("%w: %w", err, inventory.ErrInvalid))
 	}
 	return clusterNodes(list.Data), nil
+}
+
+func bearer(token inventory.Secret) http.Header {
+	h := asJSON()
+	h.Set("Authorization", "Bearer "+token.Reveal())
+	return h
 }
 
 // node is what Kubernetes says of a node, alone or through Rancher.

@@ -557,6 +557,7 @@ type harvesterNode struct {
 	Address string    `json:"address"`
 	Role    string    `json:"role"`
 	Created bool      `json:"created"`
+	Down    bool      `json:"down"` // by its own word
 	Seen    time.Time `json:"-"`
 }
 
@@ -747,7 +748,7 @@ func (n *harvester) join(ctx context.Context) {
 func (n *harvester) register(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
-	b, err := json.Marshal(harvesterNode{Name: n.config.OS.Hostname, Address: n.address(), Role: n.config.Install.Role})
+	b, err := json.Marshal(harvesterNode{Name: n.config.OS.Hostname, Address: n.address(), Role: n.config.Install.Role, Down: n.h.fails("node")})
 	if err != nil {
 		return err
 	}
@@ -831,6 +832,7 @@ func (n *harvester) serve(ctx context.Context, stopped chan<- error) error {
 			})
 		}
 		mux.HandleFunc("POST /v3-public/localProviders/local", n.login)
+		mux.HandleFunc("POST /v3/tokens", n.logout)
 		n.h.mux.HandleFunc("GET /nodes", func(w http.ResponseWriter, _ *http.Request) { reply(w, http.StatusOK, n.nodes()) })
 		mux.HandleFunc("POST /v3/connect/join", n.joining)
 	}
@@ -892,6 +894,23 @@ func (n *harvester) login(w http.ResponseWriter, r *http.Request) {
 	reply(w, http.StatusCreated, object{"type": "token", "token": token})
 }
 
+// logout ends a session.
+func (n *harvester) logout(w http.ResponseWriter, r *http.Request) {
+	token, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+	n.mu.Lock()
+	known := n.tokens[token]
+	delete(n.tokens, token)
+	n.mu.Unlock()
+	switch {
+	case !known:
+		refuse(w, http.StatusUnauthorized, "Unauthorized", "must authenticate")
+	case r.URL.Query().Get("action") != "logout":
+		refuse(w, http.StatusBadRequest, "BadRequest", "no log-out")
+	default:
+		reply(w, http.StatusOK, object{})
+	}
+}
+
 // joining lets a node in that has the cluster's token.
 func (n *harvester) joining(w http.ResponseWriter, r *http.Request) {
 	token, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
@@ -926,7 +945,7 @@ func (n *harvester) joining(w http.ResponseWriter, r *http.Request) {
 
 // ready tells whether a node has called within the time in which Kubernetes gives one up.
 func (n *harvester) ready(node harvesterNode) bool {
-	return node.Created || time.Since(n.seen[node.Name]) < 40*time.Second
+	return node.Created || !node.Down && time.Since(n.seen[node.Name]) < 40*time.Second
 }
 
 // cluster is GET /v1/harvester/cluster/local.
