@@ -59,6 +59,9 @@ type Activities struct {
 	// VerifySite looks at the site from outside and names what a person should
 	// see to; nil: not looked at.
 	VerifySite func(ctx context.Context) ([]string, error)
+	// ProbeImage tells whether this server can fetch an image from an address,
+	// and fetches nothing; nil: it fetches none.
+	ProbeImage func(ctx context.Context, address string) error
 	// Troubles, if not nil, is told of each attempt by the worker.
 	Troubles *Troubles
 

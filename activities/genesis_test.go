@@ -177,6 +177,10 @@ func TestAddressesThatAreTaken(t *testing.T) {
 		"the cluster's":       {taken: "10.10.20.30", want: "which is for the cluster"},
 		"of our own cluster":  {taken: "10.10.20.30", installed: []string{"ms-02-a"}},
 		"of the BMC, its AMT": {taken: "10.10.20.21"},
+		"a stranger's, of ours": {
+			taken: "10.10.20.11", mac: "02:00:00:00:00:99", installed: []string{"um760"}, want: "02:00:00:00:00:99 answers already at 10.10.20.11, which is for machine um760",
+		},
+		"a stranger's, of one installed before": {taken: "10.10.20.11", mac: "02:00:00:00:00:99", written: true, want: "02:00:00:00:00:99 answers"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := &Activities{Machines: anyDisks(c.written), Presence: taken{c.taken, c.mac}}
@@ -213,4 +217,51 @@ func (d someDisks) DisksWritten(context.Context, string) (map[string]string, err
 		return map[string]string{"serial": "run"}, nil
 	}
 	return nil, inventory.ErrNotFound
+}
+
+// logbook is what the inventory has of runs and operations.
+type logbook struct{ *records }
+
+func (l logbook) Operations(_ context.Context, f inventory.OperationFilter) ([]inventory.Operation, error) {
+	if f.Open {
+		return nil, nil
+	}
+	return l.operations, nil
+}
+
+func (l logbook) Workflows(_ context.Context, f inventory.WorkflowFilter) (out []inventory.Workflow, err error) {
+	for _, w := range l.runs {
+		if w.Machine == f.Machine {
+			out = append(out, w)
+		}
+	}
+	return out, nil
+}
+
+// Who resumes finds machines up that it has begun to install itself: they
+// answer, and are no strangers. Who begins for the first time knows none.
+func TestWhoMayAnswerWhenAGenesisIsResumed(t *testing.T) {
+	mine, other := []byte(`{"parent":"genesis/home"}`), []byte(`{"machine":"x"}`)
+	run := func(machine, state string, input []byte) inventory.Workflow {
+		return inventory.Workflow{Run: "r-" + machine, Type: inventory.TypeProvision, Machine: machine, State: state, Input: input}
+	}
+	a := &Activities{Labs: newLabShelf(t), Operations: logbook{&records{
+		operations: []inventory.Operation{{Run: "first", Steps: []inventory.OperationStep{
+			{Name: "router", State: inventory.StepDone}, {Name: "platform", State: inventory.StepFailed}, {Name: "create", State: inventory.StepFailed},
+		}}},
+		runs: []inventory.Workflow{
+			run("vp6630", inventory.StateSuccess, mine), run("um760", inventory.StateRunning, mine), // it goes on by itself
+			run("ms-02-a", inventory.StateSuccess, other), // a person has done it
+			run("ms-02-b", inventory.StateFailed, other),
+		},
+	}}}
+	table, err := a.ReadLab(t.Context(), LabRequest{Name: "home", Run: "second", Resume: true})
+	require.NoError(t, err)
+	require.Equal(t, []string{"vp6630"}, table.Installed)
+	require.Equal(t, []string{"um760", "ms-02-a"}, table.Ours)
+	a.Operations = logbook{&records{}}
+	table, err = a.ReadLab(t.Context(), LabRequest{Name: "home", Run: "first"})
+	require.NoError(t, err)
+	require.Empty(t, table.Ours)
+	require.Empty(t, table.Installed)
 }

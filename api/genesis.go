@@ -51,7 +51,8 @@ func (s *Server) lab(ctx context.Context, name string) (inventory.GenesisBundle,
 	return b, l, err
 }
 
-// plan tells what b would do on this server as it is now.
+// plan tells what b would do on this server as it is now. Images that would be
+// fetched are asked for where they lie.
 func (s *Server) plan(ctx context.Context, b inventory.GenesisBundle, l genesis.Lab) (GenesisPlan, error) {
 	p := GenesisPlan{
 		Name: b.Name, SHA256: b.SHA256, Files: slices.Sorted(maps.Keys(b.Files)), Steps: l.Steps(), Destroys: l.Destroys(),
@@ -65,7 +66,9 @@ func (s *Server) plan(ctx context.Context, b inventory.GenesisBundle, l genesis.
 	for _, i := range images {
 		sums[i.Name] = i.SHA256
 	}
-	p.Problems = append(p.Problems, l.CheckImages(func(name string) string { return sums[name] }, nil)...)
+	stored := func(name string) string { return sums[name] }
+	p.Problems = append(p.Problems, l.CheckImages(stored, nil)...)
+	p.Problems = append(p.Problems, l.CheckSources(stored, func(address string) error { return s.ProbeImage(ctx, address) })...)
 	var ps inventory.Problems
 	for n, m := range l.Machines {
 		field := fmt.Sprintf("machines[%d].", n)

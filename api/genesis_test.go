@@ -2,6 +2,7 @@ package api
 
 import (
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -112,6 +113,38 @@ func TestGenesis(t *testing.T) {
 	require.ErrorContains(t, err, "genesis/home")
 	c.op(http.StatusAccepted, http.MethodPost, "/v1/genesis/home/cancel", nil)
 	require.Equal(t, 1, s.temporal.runs[run.Run].cancels)
+}
+
+// An image that nobody can fetch is told by plan, with the line of the file, and
+// not by the hour-long start.
+func TestGenesisAsksForWhatItWouldFetch(t *testing.T) {
+	here := http.HandlerFunc(http.NotFound)
+	target := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { here.ServeHTTP(w, r) }))
+	t.Cleanup(target.Close)
+	s := newSite(t, func(c *Config) { c.FetchHosts = []string{"127.0.0.1"} })
+	c := checking(s)
+	lab := exampleLab(t)
+	lab.Files["lab.yaml"] = strings.Replace(lab.Files["lab.yaml"], "file: images/kernel-amd64", "url: "+target.URL+"/kernel", 1)
+	lab.Only = true
+	of := func() (out []string) {
+		p := decode[GenesisPlan](t, c.op(http.StatusOK, http.MethodPut, "/v1/genesis/home", lab), http.StatusOK)
+		for _, x := range p.Problems {
+			if strings.HasSuffix(x.Field, "].url") {
+				require.NotZero(t, x.Line)
+				out = append(out, x.File+" "+x.Field+" "+x.What)
+			}
+		}
+		return out
+	}
+	got := of()
+	require.Len(t, got, 1)
+	require.Contains(t, got[0], `lab.yaml images[1].url image "talos-kernel" cannot be fetched: asking for`)
+	require.Contains(t, got[0], "404 Not Found")
+	here = func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) }
+	require.Empty(t, of())
+	require.NoError(t, s.store.PutImage(t.Context(), inventory.Image{Name: "talos-kernel", File: "x", SHA256: strings.Repeat("2", 64), Format: "raw"}, "test"))
+	here = http.NotFound
+	require.Empty(t, of(), "the server has it")
 }
 
 func lacking(s *site, names ...string) (n int) {

@@ -563,12 +563,8 @@ func (s *Server) fetchImage(c *gin.Context) {
 		return
 	}
 	defer unlock()
-	resp, err := s.get(c.Request.Context(), in.URL)
+	resp, err := s.get(c.Request.Context(), in.URL, "")
 	if err != nil {
-		var dialled *url.Error // repeats the whole URL
-		if errors.As(err, &dialled) {
-			err = dialled.Err
-		}
 		s.fail(c, invalid("url", "", "fetching %q: %v", source(u), err))
 		return
 	}
@@ -604,12 +600,47 @@ func (s *Server) mayFetch(u *url.URL) error {
 	return fmt.Errorf("%s from %q is not allowed", u.Scheme, u.Hostname())
 }
 
+// probeTime bounds the question whether a file can be fetched.
+const probeTime = 30 * time.Second
+
+// ProbeImage tells whether this server may and can fetch an image from target,
+// and has the room for it. It asks for the first byte: not every server answers
+// HEAD, and a signed address is for GET alone.
+func (s *Server) ProbeImage(ctx context.Context, target string) error {
+	u, err := url.Parse(target)
+	if err != nil {
+		return fmt.Errorf("reading the address: %w", inventory.ErrInvalid)
+	}
+	if err := s.mayFetch(u); err != nil {
+		return fmt.Errorf("asking for %q: %w: %w", source(u), err, inventory.ErrInvalid)
+	}
+	ctx, cancel := context.WithTimeout(ctx, probeTime)
+	defer cancel()
+	resp, err := s.get(ctx, target, "bytes=0-0")
+	if err != nil {
+		return fmt.Errorf("asking for %q: %w: %w", source(u), err, inventory.ErrUnreachable)
+	}
+	size := resp.ContentLength
+	if resp.StatusCode == http.StatusPartialContent {
+		size = -1
+		if m := contentRange.FindStringSubmatch(resp.Header.Get("Content-Range")); m != nil && m[3] != "*" {
+			size, _ = strconv.ParseInt(m[3], 10, 64) // the form admits 18 digits
+		}
+	}
+	_ = resp.Body.Close() // the rest is not wanted
+	spare, err := s.spare()
+	if err == nil && size > spare {
+		err = fmt.Errorf("%d MiB of %q do not fit, %d MiB are left for images: %w", size>>20, source(u), spare>>20, errNoSpace)
+	}
+	return err
+}
+
 // fetchStall is how long a server may send nothing.
 const fetchStall = time.Minute
 
-// get fetches a URL. Addresses are judged when they are dialled, so that a
+// get fetches a URL, or a range of it. Addresses are judged when they are dialled, so that a
 // name that resolves differently the second time gains nothing.
-func (s *Server) get(ctx context.Context, target string) (*http.Response, error) {
+func (s *Server) get(ctx context.Context, target, span string) (*http.Response, error) {
 	client := http.Client{
 		// No proxy: it would dial for us, and judge nothing.
 		Transport: &http.Transport{
@@ -642,11 +673,18 @@ func (s *Server) get(ctx context.Context, target string) (*http.Response, error)
 	if err != nil {
 		return nil, err
 	}
+	if span != "" {
+		req.Header.Set("Range", span)
+	}
 	resp, err := client.Do(req)
 	if err != nil {
+		var dialled *url.Error // repeats the whole URL
+		if errors.As(err, &dialled) {
+			err = dialled.Err
+		}
 		return nil, err
 	}
-	if resp.StatusCode != http.StatusOK {
+	if resp.StatusCode != http.StatusOK && (span == "" || resp.StatusCode != http.StatusPartialContent) {
 		return nil, errors.Join(fmt.Errorf("the answer is %s", resp.Status), resp.Body.Close())
 	}
 	return resp, nil

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -11,6 +12,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -116,6 +118,43 @@ func TestVerifySeesAFlippedBit(t *testing.T) {
 	require.True(t, decode[found](t, s.do(http.MethodPost, "/v1/images/debian-12/verify", nil), http.StatusOK).OK)
 	require.NoError(t, os.WriteFile(s.server.cfg.ImageDir+"/"+i.File, []byte("tezt"), 0o600))
 	require.False(t, decode[found](t, s.do(http.MethodPost, "/v1/images/debian-12/verify", nil), http.StatusOK).OK)
+}
+
+// Whether an image can be fetched is known before it is.
+func TestProbeImage(t *testing.T) {
+	sent := 0
+	target := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		require.Equal(t, "bytes=0-0", r.Header.Get("Range"))
+		switch r.URL.Path {
+		case "/ranges":
+			http.ServeContent(w, r, "", time.Time{}, strings.NewReader("text"))
+		case "/huge":
+			w.Header().Set("Content-Range", "bytes 0-0/99999999999999999")
+			w.WriteHeader(http.StatusPartialContent)
+			sent, _ = w.Write([]byte("t"))
+		case "/unknown":
+			w.Header().Set("Content-Range", "bytes 0-0/*")
+			w.WriteHeader(http.StatusPartialContent)
+			_, _ = w.Write([]byte("t")) // the client asked for it
+		case "/none":
+			_, _ = w.Write([]byte("text"))
+		default:
+			http.NotFound(w, r)
+		}
+	}))
+	t.Cleanup(target.Close)
+	s := newSite(t, func(c *Config) { c.FetchHosts = []string{"127.0.0.1"} })
+	for _, path := range []string{"/ranges", "/none", "/unknown"} {
+		require.NoError(t, s.server.ProbeImage(t.Context(), target.URL+path), path)
+	}
+	err := s.server.ProbeImage(t.Context(), strings.Replace(target.URL, "http://", "http://user:pass@", 1)+"/nothing?token=s3cret")
+	require.ErrorIs(t, err, inventory.ErrUnreachable)
+	require.EqualError(t, err, fmt.Sprintf("asking for %q: the answer is 404 Not Found: unreachable", target.URL+"/nothing"))
+	err = s.server.ProbeImage(t.Context(), target.URL+"/huge")
+	require.ErrorIs(t, err, errNoSpace)
+	require.Equal(t, 1, sent)
+	require.ErrorIs(t, newSite(t).server.ProbeImage(t.Context(), target.URL+"/none"), inventory.ErrInvalid)
+	require.Empty(t, s.files())
 }
 
 func TestFetchDialsOnlyWhatIsAllowed(t *testing.T) {

@@ -179,6 +179,21 @@ func (l Lab) CheckImages(stored func(name string) string, file Digester) invento
 	return l.Locate(ps)
 }
 
+// CheckSources returns what keeps the images from being fetched that the server
+// lacks and that have an address: ask is called with each, and fetches nothing.
+func (l Lab) CheckSources(stored func(name string) string, ask func(address string) error) inventory.Problems {
+	var ps inventory.Problems
+	for n, i := range l.Images {
+		if i.URL == "" || stored(i.Name) != "" {
+			continue
+		}
+		if err := ask(i.URL); err != nil {
+			ps.Add(fmt.Sprintf("images[%d].url", n), "correct the address, or store the image with: ingot image add "+i.Name+" FILE", "image %q cannot be fetched: %v", i.Name, err)
+		}
+	}
+	return l.Locate(ps)
+}
+
 // Differs returns the fields in which a stored machine differs from the one of
 // the lab file, secrets aside, in order.
 func Differs(stored, lab inventory.Machine) []string {

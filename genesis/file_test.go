@@ -287,6 +287,24 @@ func TestCheckImages(t *testing.T) {
 	require.Equal(t, "images[2].sha256", ps[1].Field)
 }
 
+// What has to be fetched first is asked for before anybody is told that all is well.
+func TestCheckSources(t *testing.T) {
+	_, l := load(t, swap(t, "lab.yaml", "file: images/kernel-amd64", "url: https://factory.example.org/kernel-amd64", "file: images/vyos.raw.zst", "url: https://example.org/vyos"))
+	var asked []string
+	ask := func(address string) error {
+		asked = append(asked, address)
+		return errors.New("the answer is 404 Not Found")
+	}
+	ps := l.CheckSources(func(name string) string { return map[string]string{"vyos": "aa"}[name] }, ask)
+	require.Equal(t, []string{"https://factory.example.org/kernel-amd64"}, asked)
+	require.Len(t, ps, 1)
+	require.Equal(t, "images[1].url", ps[0].Field)
+	require.Equal(t, "lab.yaml", ps[0].File)
+	require.NotZero(t, ps[0].Line)
+	require.Equal(t, `image "talos-kernel" cannot be fetched: the answer is 404 Not Found`, ps[0].What)
+	require.Empty(t, l.CheckSources(func(string) string { return "" }, func(string) error { return nil }))
+}
+
 func TestBundle(t *testing.T) {
 	b, l, err := Bundle("lab.yaml", example(t, nil))
 	require.NoError(t, err)
