@@ -1,6 +1,7 @@
 package ingot
 
 import (
+	"go/ast"
 	"go/parser"
 	"go/token"
 	"io/fs"
@@ -21,7 +22,7 @@ var may = map[string]string{
 	"internal/httpserve":   "",
 	"internal/strictyaml":  "inventory go.yaml.in/yaml/v3",
 	"internal/machinefile": "inventory internal/strictyaml",
-	"internal/seed":        "inventory go.yaml.in/yaml/v3",
+	"internal/seed":        "inventory",
 	"internal/quiet":       "",
 	"internal/keyring":     "inventory",
 	"internal/config":      "inventory internal/strictyaml",
@@ -37,20 +38,20 @@ var may = map[string]string{
 
 	"template":         "action inventory internal/strictyaml github.com/Masterminds/sprig/v3 go.yaml.in/yaml/v3",
 	"inventory/sqlite": "action inventory internal/dbcopy github.com/jmoiron/sqlx github.com/mattn/go-sqlite3",
-	"bmc":              "inventory github.com/bmc-toolbox/bmclib/v2 github.com/go-logr/logr github.com/jacobweinstock/registrar golang.org/x/sys",
+	"bmc":              "inventory github.com/bmc-toolbox/bmclib/v2 github.com/jacobweinstock/registrar",
 	"activities":       "action genesis inventory template internal/documents internal/documents/talos internal/seed go.temporal.io/sdk",
 	"workflows":        "action activities genesis inventory go.temporal.io/api go.temporal.io/sdk",
 	"bootsvc":          "inventory internal/httpserve internal/quiet internal/seed github.com/insomniacslk/dhcp github.com/pin/tftp/v3 golang.org/x/net golang.org/x/sync golang.org/x/sys",
 	"metadatasvc":      "inventory internal/httpserve internal/quiet internal/seed",
 	"web":              "",
-	"api":              "action genesis internal/quiet internal/reserve inventory template web workflows go.temporal.io/api go.temporal.io/sdk github.com/gin-gonic/gin google.golang.org/grpc google.golang.org/protobuf golang.org/x/sync golang.org/x/sys",
-	"worker-agent":     "action github.com/diskfs/go-diskfs github.com/insomniacslk/dhcp github.com/klauspost/compress github.com/mikelolasagasti/xz github.com/vishvananda/netlink golang.org/x/sys golang.org/x/sync",
+	"api":              "action genesis internal/quiet internal/reserve inventory template web workflows go.temporal.io/api go.temporal.io/sdk github.com/gin-gonic/gin",
+	"worker-agent":     "action github.com/diskfs/go-diskfs github.com/klauspost/compress github.com/mikelolasagasti/xz golang.org/x/sys",
 
 	"internal/endpoint": "inventory go.yaml.in/yaml/v3",
 	"internal/talosapi": "inventory go.yaml.in/yaml/v3 github.com/siderolabs/talos/pkg/machinery/api google.golang.org/grpc google.golang.org/protobuf",
 
-	"internal/temporalchild":  "go.temporal.io/api go.temporal.io/sdk google.golang.org/grpc google.golang.org/protobuf golang.org/x/sys",
-	"internal/temporalserver": "internal/temporalchild internal/dbcopy go.temporal.io/server go.temporal.io/api go.temporal.io/sdk github.com/temporalio/ui-server/v2 google.golang.org/grpc google.golang.org/protobuf golang.org/x/sys",
+	"internal/temporalchild":  "go.temporal.io/api google.golang.org/grpc",
+	"internal/temporalserver": "internal/temporalchild internal/dbcopy go.temporal.io/server go.temporal.io/api github.com/temporalio/ui-server/v2 google.golang.org/grpc google.golang.org/protobuf",
 }
 
 // free may import everything: where the parts are put together.
@@ -59,6 +60,7 @@ var free = []string{"cmd/", "lab", "e2e", "deploy/"}
 const module = "github.com/ingotmetal/ingot/"
 
 func TestImports(t *testing.T) {
+	used := map[string]bool{} // "package import" of those that the list allows
 	err := filepath.WalkDir(".", func(file string, d fs.DirEntry, err error) error {
 		if d != nil && d.IsDir() && (strings.HasPrefix(d.Name(), ".") && file != "." || d.Name() == "node_modules") {
 			return fs.SkipDir
@@ -92,6 +94,7 @@ func TestImports(t *testing.T) {
 			}
 			for _, a := range strings.Fields(allowed) {
 				if path == a || strings.HasPrefix(path, a+"/") && strings.Contains(a, ".") {
+					used[pkg+" "+a] = true
 					continue imports
 				}
 			}
@@ -101,5 +104,61 @@ func TestImports(t *testing.T) {
 	})
 	if err != nil {
 		t.Fatal(err)
+	}
+	for pkg, allowed := range may {
+		for _, a := range strings.Fields(allowed) {
+			if !used[pkg+" "+a] {
+				t.Errorf("%s: nothing in it imports %s any more, take that off the list", pkg, a)
+			}
+		}
+	}
+}
+
+// TestWorkflowTypesStandOnce: the name of a workflow's type is written in one
+// place, which records, activities and workflows share.
+func TestWorkflowTypesStandOnce(t *testing.T) {
+	const home = "inventory/workflow.go"
+	types := map[string]string{}
+	found := map[string]bool{}
+	literals := func(file string, each func(value string)) {
+		f, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ast.Inspect(f, func(n ast.Node) bool {
+			if l, ok := n.(*ast.BasicLit); ok && l.Kind == token.STRING {
+				if v, err := strconv.Unquote(l.Value); err == nil {
+					each(v)
+				}
+			}
+			return true
+		})
+	}
+	for _, name := range []string{"Provision", "Reprovision", "Decommission", "Inspect", "BMCJob", "Recover", "Migrate", "Genesis"} {
+		types[name] = home
+	}
+	for _, pkg := range []string{"inventory", "activities", "workflows", "api", "cmd/ingot"} {
+		files, err := filepath.Glob(pkg + "/*.go")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range files {
+			if strings.HasSuffix(file, "_test.go") {
+				continue
+			}
+			literals(file, func(v string) {
+				switch where, known := types[v]; {
+				case known && where == file && !found[v]:
+					found[v] = true
+				case known:
+					t.Errorf("%s: %q is written here, too: use what %s calls it", file, v, where)
+				}
+			})
+		}
+	}
+	for name := range types {
+		if !found[name] {
+			t.Errorf("%s: the type %s is not there", home, name)
+		}
 	}
 }
