@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/ingotmetal/ingot/action"
@@ -86,7 +85,7 @@ func (a *Activities) fromHere(x action.Action, then string) action.Action {
 	if now == then {
 		return x
 	}
-	moved := func(s string) string { return strings.ReplaceAll(s, then+"/", now+"/") }
+	moved := func(s string) string { return inventory.Rebase(s, then, now) }
 	env := make(map[string]string, len(x.Environment))
 	for k, v := range x.Environment {
 		env[k] = moved(v)

@@ -76,8 +76,9 @@ type Site interface {
 	AddPeer(ctx context.Context, p NewPeer) (Peer, error)
 	RemovePeer(ctx context.Context, name string) error
 	// Decide passes on a person's word; inventory.ErrConflict when there is
-	// nothing to decide.
-	Decide(ctx context.Context, word string) error
+	// nothing to decide. peer is the one that is the site, by WordGiveUp; "" where
+	// only one can be.
+	Decide(ctx context.Context, word, peer string) error
 }
 
 // errMoving marks a refusal while the site is about to move.
@@ -127,6 +128,7 @@ func (s *Server) decideSite(c *gin.Context) {
 	x, err := s.siteOf()
 	var q struct {
 		Word string `json:"word"`
+		Peer string `json:"peer"`
 	}
 	if err == nil {
 		err = body(c, &q, false)
@@ -135,7 +137,7 @@ func (s *Server) decideSite(c *gin.Context) {
 		err = invalid("word", "write take-over or give-up", "%q is neither", q.Word)
 	}
 	if err == nil {
-		err = x.Decide(c.Request.Context(), q.Word)
+		err = x.Decide(c.Request.Context(), q.Word, q.Peer)
 	}
 	if err != nil {
 		s.fail(c, err)
@@ -337,6 +339,7 @@ func (q Quiet) site(w http.ResponseWriter, r *http.Request) {
 func (q Quiet) decide(w http.ResponseWriter, r *http.Request) {
 	var in struct {
 		Word string `json:"word"`
+		Peer string `json:"peer"`
 	}
 	d := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody))
 	d.DisallowUnknownFields()
@@ -347,7 +350,7 @@ func (q Quiet) decide(w http.ResponseWriter, r *http.Request) {
 	case in.Word != WordTakeOver && in.Word != WordGiveUp:
 		err = invalid("word", "write take-over or give-up", "%q is neither", in.Word)
 	default:
-		err = q.Site.Decide(r.Context(), in.Word)
+		err = q.Site.Decide(r.Context(), in.Word, in.Peer)
 	}
 	if err != nil {
 		replyError(w, err)

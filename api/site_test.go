@@ -35,8 +35,8 @@ func (p *peers) RemovePeer(_ context.Context, name string) error {
 	return p.err
 }
 
-func (p *peers) Decide(_ context.Context, word string) error {
-	p.words = append(p.words, word)
+func (p *peers) Decide(_ context.Context, word, peer string) error {
+	p.words = append(p.words, strings.TrimSpace(word+" "+peer))
 	return p.err
 }
 
@@ -106,8 +106,8 @@ func TestQuiet(t *testing.T) {
 	require.Equal(t, http.StatusServiceUnavailable, r.Code)
 	require.NotEmpty(t, r.Header().Get("Retry-After"))
 	require.Equal(t, http.StatusUnauthorized, send(t, h, http.MethodPost, "/v1/site/decide", map[string]string{"word": "give-up"}).Code)
-	require.Equal(t, http.StatusOK, send(t, h, http.MethodPost, "/v1/site/decide", map[string]string{"word": "give-up"}, admin).Code)
-	require.Equal(t, []string{"give-up"}, p.words)
+	require.Equal(t, http.StatusOK, send(t, h, http.MethodPost, "/v1/site/decide", map[string]string{"word": "give-up", "peer": "um760"}, admin).Code)
+	require.Equal(t, []string{"give-up um760"}, p.words)
 	p.err = fmt.Errorf("nothing is to be decided: %w", inventory.ErrConflict)
 	require.Equal(t, http.StatusConflict, send(t, h, http.MethodPost, "/v1/site/decide", map[string]string{"word": "take-over"}, admin).Code)
 

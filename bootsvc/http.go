@@ -135,7 +135,15 @@ func (s *Server) decided(ctx context.Context, req Request) (*inventory.Machine, 
 
 func (s *Server) serveScript(w http.ResponseWriter, r *http.Request, req Request, name string) {
 	m, d := s.decided(r.Context(), req)
-	if m == nil || name != scriptName && name != autoexecName {
+	if name != scriptName && name != autoexecName {
+		notFound(w)
+		return
+	}
+	if m == nil {
+		if req.MAC == CheckMAC {
+			writeScript(w, r, s.checkScript())
+			return
+		}
 		notFound(w)
 		return
 	}
@@ -152,6 +160,10 @@ func (s *Server) serveScript(w http.ResponseWriter, r *http.Request, req Request
 		notFound(w)
 		return
 	}
+	writeScript(w, r, script)
+}
+
+func writeScript(w http.ResponseWriter, r *http.Request, script string) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.Header().Set("Cache-Control", "no-store")
 	w.Header().Set("Content-Length", strconv.Itoa(len(script)))

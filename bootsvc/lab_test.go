@@ -219,3 +219,75 @@ func probed(t *testing.T) {
 		t.Errorf("%+v, %v", servers, err)
 	}
 }
+
+// CheckClient over real sockets: this server alone, beside a home router, beside
+// another server of Ingot, and with nobody; and that of a server of relays.
+func TestLabCheckClient(t *testing.T) {
+	if !inNamespaces(t) {
+		return
+	}
+	ip(t, "-n", clientNS, "addr", "add", "10.10.20.1/24", "dev", "cli0")
+	// run serves until the returned function is called.
+	run := func(s *Server) func() {
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- s.Run(ctx) }()
+		deadline := time.Now().Add(20 * time.Second)
+		for s.fetchCheck(ctx) != nil {
+			if time.Now().After(deadline) {
+				t.Fatal("the server does not come up")
+			}
+		}
+		return func() {
+			cancel()
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	on := func(c *Config) { c.Interfaces, c.HTTPAddr = []string{"srv0"}, []string{":80"} }
+	s, _ := newServer(t, &fakeMachines{}, on)
+	_, err := s.CheckClient(t.Context())
+	if !errors.Is(err, inventory.ErrUnreachable) || !strings.Contains(err.Error(), "gets nothing from 10.10.20.2") {
+		t.Errorf("nobody serves: %v", err)
+	}
+	stop := run(s)
+	notes, err := s.CheckClient(t.Context())
+	if err != nil || len(notes) != 2 || !strings.Contains(notes[0], "answered by 10.10.20.2 alone") {
+		t.Errorf("alone: %v %v", notes, err)
+	}
+
+	// Another one hears the same broadcast, as it would behind a relay.
+	twin, _ := newServer(t, &fakeMachines{}, func(c *Config) { c.Address = netip.MustParseAddr("10.10.20.1") })
+	var at *dhcpConn
+	atClient(t, func() (err error) {
+		at, err = listenDHCP(t.Context(), "cli0", netip.MustParseAddr("10.10.20.1"))
+		return err
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- twin.serveDHCP(ctx, at) }()
+	_, err = s.CheckClient(t.Context())
+	if !errors.Is(err, inventory.ErrConflict) || !strings.Contains(err.Error(), "another server of Ingot, too, 10.10.20.1") {
+		t.Errorf("two servers: %v", err)
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	stop()
+
+	relays, _ := newServer(t, &fakeMachines{}, func(c *Config) {
+		relayOnly(c)
+		c.Address, c.HTTPAddr = testSelf, []string{":80"}
+	})
+	stop = run(relays)
+	notes, err = relays.CheckClient(t.Context())
+	if err != nil || len(notes) != 2 || !strings.Contains(notes[0], "as a relay is answered by 10.10.20.2 alone") {
+		t.Errorf("a server of relays: %v %v", notes, err)
+	}
+	stop()
+	if _, err = relays.CheckClient(t.Context()); !errors.Is(err, inventory.ErrUnreachable) {
+		t.Errorf("a server of relays that does not serve: %v", err)
+	}
+}

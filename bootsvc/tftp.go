@@ -123,6 +123,12 @@ func (s *Server) readTFTP(ctx context.Context, name string, rf io.ReaderFrom) er
 	lookup, cancel := context.WithTimeout(ctx, dhcpLookup)
 	m, d := s.decided(lookup, req)
 	cancel()
+	if m == nil && mac == CheckMAC && file == autoexecName {
+		script := s.checkScript()
+		rf.(tftp.OutgoingTransfer).SetSize(int64(len(script)))
+		_, err := rf.ReadFrom(strings.NewReader(script))
+		return err
+	}
 	if m == nil {
 		return errNoFile
 	}

@@ -1,6 +1,9 @@
 package inventory
 
-import "time"
+import (
+	"strings"
+	"time"
+)
 
 // A HandOver is the wish to move this site to a peer. What became of it is not
 // the inventory's to know: it may have moved meanwhile.
@@ -20,3 +23,31 @@ const (
 	HandOverMoved   = "moved"   // this server is where it has moved to
 	HandOverFailed  = "failed"  // taken back
 )
+
+// Rebase replaces the address under which a site served its images when text
+// was made by the one under which it serves them now, wherever from stands for
+// itself: followed by a slash, or by nothing that could belong to a URL. "" for
+// either changes nothing.
+func Rebase(text, from, to string) string {
+	if from == "" || to == "" || from == to || !strings.Contains(text, from) {
+		return text
+	}
+	var b strings.Builder
+	for {
+		before, rest, found := strings.Cut(text, from)
+		b.WriteString(before)
+		if !found {
+			return b.String()
+		}
+		whole := rest == "" || rest[0] == '/' || !strings.ContainsRune(urlRunes, rune(rest[0]))
+		if whole {
+			b.WriteString(to)
+		} else {
+			b.WriteString(from)
+		}
+		text = rest
+	}
+}
+
+// urlRunes may follow in a URL (RFC 3986).
+const urlRunes = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~:?#@!$&*+=%"

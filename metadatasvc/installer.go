@@ -53,6 +53,9 @@ func (s *Server) runDocument(ctx context.Context, p profile, name string) ([]byt
 			}
 			return ref, nil // it only looks like one
 		})
+		if s.cfg.ImageURL != nil {
+			text = inventory.Rebase(text, plan.ImagesURL, s.cfg.ImageURL())
+		}
 		return []byte(text), true, err
 	}
 	return nil, false, nil

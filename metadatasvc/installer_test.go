@@ -66,6 +66,13 @@ func TestDocumentsOfTheRun(t *testing.T) {
 	if len(j.events) != 1 || j.events[0].Kind != inventory.EventDocument || j.events[0].Key != "config" || j.events[0].Boot != 1 {
 		t.Errorf("%+v", j.events)
 	}
+	// A plan that was made before the site moved: images lie elsewhere now.
+	i.plan.ImagesURL = "http://192.0.2.1/images"
+	i.plan.Documents[0].Contents = "iso: http://192.0.2.1/images/x.iso\nbase: http://192.0.2.1/images\nother: http://192.0.2.1/images-of-others/x\n"
+	s.cfg.ImageURL = func() string { return "http://198.51.100.1:7080/images" }
+	if w := get(t, s, path+"config", "192.0.2.1"); w.Body.String() != "iso: http://198.51.100.1:7080/images/x.iso\nbase: http://198.51.100.1:7080/images\nother: http://192.0.2.1/images-of-others/x\n" {
+		t.Errorf("after a move: %s", w.Body)
+	}
 	for name, p := range map[string]string{
 		"another name": path + "other", "the folder": path, "deeper": path + "config/x", "another machine": strings.Replace(path, "node1", "node2", 1) + "config",
 		"by address": "/documents/config", "wrong capability": "/c/node1/" + strings.Repeat("0", 64) + "/documents/config",

@@ -59,6 +59,10 @@ type Config struct {
 	// Installers, if set, is where the documents of plans come from, and where
 	// installers' reports go.
 	Installers Installers
+	// ImageURL answers where machines fetch images now, without a slash at its
+	// end: documents of a plan that was made before the site moved hold where
+	// that was then. Nil leaves them as they are.
+	ImageURL func() string
 	// Proxies lists who is believed about X-Forwarded-For.
 	Proxies []netip.Prefix
 	Log     *slog.Logger

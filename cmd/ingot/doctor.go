@@ -28,6 +28,7 @@ import (
 	"github.com/ingotmetal/ingot/internal/config"
 	"github.com/ingotmetal/ingot/internal/handover"
 	"github.com/ingotmetal/ingot/internal/keyring"
+	"github.com/ingotmetal/ingot/internal/notify"
 	"github.com/ingotmetal/ingot/internal/reserve"
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -68,9 +69,9 @@ func doctorCmd(o *options) *cobra.Command {
 	return &cobra.Command{
 		Use: "doctor", Short: "Look for whatever stands in the way", Args: cobra.NoArgs,
 		Long: `Look for whatever stands in the way of this host's server: configuration, keys,
-space, clock, capabilities, ports, interfaces, other DHCP servers, boot files;
-and, through the server when it runs, Temporal, secrets, images, their URLs and
-the log-in of every BMC. One line each, with a remedy. Exits 1 if anything
+space, clock, capabilities, ports, interfaces, other DHCP servers, boot files,
+who is told when a person is needed; and, through the server when it runs,
+Temporal, notices, secrets, images, their URLs and the log-in of every BMC. One line each, with a remedy. Exits 1 if anything
 fails.`,
 		Example: "  ingot doctor\n  ingot doctor --output json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -125,6 +126,7 @@ func (d *doctor) here(ctx context.Context, file string) {
 	d.space(d.cfg.DataDir, "data")
 	d.reserve()
 	d.powerCommands()
+	d.notify()
 	if dir := d.cfg.ImageDir(); !strings.HasPrefix(dir, d.cfg.DataDir+"/") {
 		d.space(dir, "images")
 	}
@@ -539,6 +541,7 @@ func (d *doctor) server(ctx context.Context, o *options) {
 	default:
 		d.fail("Temporal", "the log of ingot serve; an occupied port: temporal.port in the configuration", "not ready: %s", orText(t.Error, "it starts"))
 	}
+	d.notices(st.v.Notify)
 	d.secrets(ctx, c)
 	d.images(ctx, c)
 	d.bmcs(ctx, c)
@@ -608,6 +611,48 @@ func (d *doctor) powerCommands() {
 		if !bad {
 			d.ok("power command", "%s can be run", name)
 		}
+	}
+}
+
+// notify looks whether anybody is told when a person is needed.
+func (d *doctor) notify() {
+	n := d.cfg.Notify
+	if n.URL == "" {
+		d.warn("notify", "notify.url and notify.secret_file in the configuration; then: ingot notify test", "nobody is told when a person is needed: who waits is seen by ingot status alone")
+		return
+	}
+	s, err := notify.New(notify.Config{URL: n.URL, SecretFile: n.SecretFile, CAFile: n.TLSCA})
+	if err == nil {
+		err = s.Check()
+	}
+	if err != nil {
+		d.fail("notify", "correct notify in the configuration; then: ingot notify test", "%v", err)
+		return
+	}
+	d.ok("notify", "%s is told when a person is needed", s.Receiver())
+}
+
+// notices tells how the server that runs gets rid of its notices.
+func (d *doctor) notices(n *api.NotifyStatus) {
+	if n == nil {
+		if d.cfg.Notify.URL != "" {
+			d.warn("notices", "restart ingot serve", "the server that runs tells nobody: it was started with another configuration")
+		}
+		return
+	}
+	last := "none was taken yet (ingot notify test sends one)"
+	if !n.Sent.IsZero() {
+		last = "the last one was taken " + ago(n.Sent)
+	}
+	switch {
+	case n.Error != "":
+		d.fail("notices", "ingot notify test; the receiver, and notify in the configuration", "%s not taken, the oldest since %s: %s; %s", count(n.Waiting, "notice"), when(n.Oldest), n.Error, last)
+	case n.Dropped > 0:
+		d.warn("notices", "ingot status shows who waits for a person", "%s given up; %s", count(n.Dropped, "notice"), last)
+	case n.Waiting > 0:
+		d.ok("notices", "%s on the way; %s", count(n.Waiting, "notice"), last)
+	default:
+		d.ok("notices", "none waits; %s", last)
 	}
 }
 

@@ -68,6 +68,22 @@ func (s *server) notifier() (*notify.Sender, error) {
 	})
 }
 
+// closeNotices gives up what waits of a server that told somebody, when this
+// one tells nobody: it would wait for ever. What is lost stands in the log and
+// among the events.
+func (s *server) closeNotices(ctx context.Context) {
+	if s.notify != nil {
+		return
+	}
+	n, err := s.store.CloseNotices(ctx, "notify.url is not set here")
+	switch {
+	case err != nil:
+		s.log.Warn("closing notices that nobody can send", "error", err)
+	case n > 0:
+		s.log.Warn("notices that waited were given up: notify.url is not set here", "notices", n)
+	}
+}
+
 // sendNotices sends them until ctx ends; without a receiver there is nothing
 // to do.
 func (s *server) sendNotices(ctx context.Context) error {

@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ingotmetal/ingot/api"
+	"github.com/ingotmetal/ingot/internal/config"
 	"github.com/ingotmetal/ingot/internal/notify"
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -82,4 +83,80 @@ func TestNoticesInWords(t *testing.T) {
 	text := noticeText(api.NotifyStatus{Receiver: "https://example.com", Error: "the receiver\x1b[2J answers 503", Dropped: 3})
 	require.Contains(t, text, "3 were given up")
 	require.NotContains(t, text, "\x1b")
+}
+
+// What waits of a server that told somebody is given up where nobody is told,
+// and leaves an event, once.
+func TestNoticesThatNobodySendsAreClosed(t *testing.T) {
+	cfg := testConfig(t)
+	cfg.Notify.URL, cfg.Notify.SecretFile = "https://example.com/x", filepath.Join(t.TempDir(), "secret")
+	s, err := newServer(t.Context(), cfg, slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+	require.NoError(t, s.store.PutWorkflow(t.Context(), inventory.Workflow{
+		Run: "r1", ID: "machine/m1", Machine: "m1", State: inventory.StateRunning, Phase: inventory.PhaseWaiting,
+		Question: &inventory.Question{ID: "1.bind.1", Text: "which disk?"},
+	}))
+	require.NoError(t, s.store.PutOperation(t.Context(), inventory.Operation{
+		Run: "r2", ID: "migrate/x", Name: "x", State: inventory.StateRunning, Question: &inventory.Question{ID: "drain.1", Text: "wait on?"},
+	}))
+	require.Equal(t, 2, s.noticeStatus(t.Context()).Waiting)
+	require.NoError(t, s.store.Close())
+
+	cfg.Notify.URL = ""
+	for range 2 {
+		s, err = newServer(t.Context(), cfg, slog.New(slog.DiscardHandler))
+		require.NoError(t, err)
+		n, err := s.store.Notices(t.Context())
+		require.NoError(t, err)
+		require.Zero(t, n.Waiting)
+		require.Equal(t, 2, n.Dropped)
+		told := 0
+		for run, text := range map[string]string{"r1": "which disk?", "r2": "wait on?"} {
+			events, err := s.store.Events(t.Context(), inventory.EventFilter{Run: run})
+			require.NoError(t, err)
+			for _, e := range events {
+				if e.Kind == inventory.EventOperator {
+					require.Contains(t, e.Message, "nobody was told of waiting-for-person (notify.url is not set here): "+text)
+					told++
+				}
+			}
+		}
+		require.Equal(t, 2, told)
+		require.NoError(t, s.store.Close())
+	}
+}
+
+func TestDoctorLooksAtNotices(t *testing.T) {
+	found := func(url, secret string, n *api.NotifyStatus) []finding {
+		d := &doctor{cfg: config.Config{Notify: config.Notify{URL: url, SecretFile: secret}}}
+		d.notify()
+		d.notices(n)
+		for _, f := range d.findings {
+			require.NotContains(t, f.Text, "TOKEN")
+		}
+		return d.findings
+	}
+	f := found("", "", nil)
+	require.Len(t, f, 1)
+	require.Equal(t, isWarn, f[0].State)
+	require.Contains(t, f[0].Text, "nobody is told")
+
+	const url = "https://example.com/TOKEN"
+	secret := filepath.Join(t.TempDir(), "secret")
+	f = found(url, secret, &api.NotifyStatus{})
+	require.Equal(t, isFail, f[0].State, "there is no secret")
+	require.NoError(t, os.WriteFile(secret, []byte("0123456789abcdef0123456789abcdef"), 0o600))
+	for want, n := range map[string]*api.NotifyStatus{
+		isOK:   {Sent: time.Now()},
+		isWarn: {Dropped: 2},
+		isFail: {Waiting: 3, Oldest: time.Now().Add(-time.Hour), Error: "the receiver answers 503"},
+	} {
+		f = found(url, secret, n)
+		require.Len(t, f, 2)
+		require.Equal(t, finding{State: isOK, What: "notify", Text: "https://example.com is told when a person is needed"}, f[0])
+		require.Equal(t, want, f[1].State, f[1].Text)
+	}
+	require.Contains(t, found(url, secret, &api.NotifyStatus{Waiting: 3, Oldest: time.Now(), Error: "503"})[1].Text, "3 notices not taken")
+	require.Contains(t, found(url, secret, &api.NotifyStatus{})[1].Text, "none was taken yet")
+	require.Equal(t, isWarn, found(url, secret, nil)[1].State, "the server does not know of it")
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ingotmetal/ingot/api"
+	"github.com/ingotmetal/ingot/internal/handover"
 )
 
 func peerCmd(o *options) *cobra.Command {
@@ -125,7 +126,11 @@ func siteFields(t *table, s api.SiteStatus) {
 	t.field("role", text)
 	if s.Silent != "" {
 		t.field("silent", inert(s.Silent))
-		t.field("next", "wait until the peer answers; or, if its host is off: ingot handover take-over --peer-is-off; or, if it is the site: ingot handover give-up")
+		next := "wait until the peer answers; or, if its host is off: ingot handover take-over --peer-is-off; or, if it is the site: ingot handover give-up"
+		if s.Role == handover.Active && s.Prepared != "" {
+			next = "put the file back; or stop this server, move its data and its keys away, and make one of a backup: ingot restore"
+		}
+		t.field("next", next)
 	}
 	if p := s.Successor; p != nil {
 		t.field("moved to", inert(p.Name+"  "+p.URL))
@@ -147,9 +152,21 @@ func siteFields(t *table, s api.SiteStatus) {
 	}
 }
 
-// word says a person's word.
-func (o *options) word(cmd *cobra.Command, word string) error {
-	return askAndShow(cmd, o, "POST", path("site", "decide"), map[string]string{"word": word}, printSite)
+// word says a person's word, with the peer that it is about, if it names one.
+func (o *options) word(cmd *cobra.Command, word, peer string) error {
+	c, err := o.client()
+	if err != nil {
+		return err
+	}
+	q := map[string]string{"word": word}
+	if peer != "" {
+		q["peer"] = peer
+	}
+	a, err := ask[api.SiteStatus](cmd.Context(), c, "POST", path("site", "decide"), q)
+	if err != nil {
+		return err
+	}
+	return show(cmd, o, a, printSite)
 }
 
 func takeOverCmd(o *options) *cobra.Command {
@@ -165,7 +182,7 @@ peers are forgotten; at a standby, it takes what lies ready there.`,
 			if !off {
 				return usage("say --peer-is-off, and be sure that it is: two servers would answer the same machines")
 			}
-			return o.word(cmd, api.WordTakeOver)
+			return o.word(cmd, api.WordTakeOver, "")
 		},
 	}
 	c.Flags().BoolVar(&off, "peer-is-off", false, "the other host is off, by your word")
@@ -174,17 +191,20 @@ peers are forgotten; at a standby, it takes what lies ready there.`,
 
 func giveUpCmd(o *options) *cobra.Command {
 	var yes bool
+	var peer string
 	c := &cobra.Command{
 		Use: "give-up", Short: "Retire this server, because the other one is the site", Args: cobra.NoArgs,
-		Long:    "Retire this server, because the other one is the site: its keys are destroyed, and it never answers a machine again.",
-		Example: "  ingot handover give-up --yes",
+		Long: `Retire this server, because the other one is the site: its keys are destroyed, and
+it never answers a machine again. --peer says which one, when several may be.`,
+		Example: "  ingot handover give-up --yes\n  ingot handover give-up --peer um760 --yes",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := confirm(cmd, yes, "destroys the keys of this server: it is never the site again", "give-up"); err != nil {
 				return err
 			}
-			return o.word(cmd, api.WordGiveUp)
+			return o.word(cmd, api.WordGiveUp, peer)
 		},
 	}
+	c.Flags().StringVar(&peer, "peer", "", "the one that is the site")
 	yesFlag(c, &yes)
 	return c
 }

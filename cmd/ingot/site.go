@@ -15,13 +15,17 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/ingotmetal/ingot/api"
 	"github.com/ingotmetal/ingot/internal/config"
 	"github.com/ingotmetal/ingot/internal/handover"
+	"github.com/ingotmetal/ingot/internal/quiet"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -42,8 +46,11 @@ type host struct {
 	changed    chan struct{}     // has an element when the role may have changed under a life
 
 	mu      sync.Mutex
-	current *server // while this host is the site
-	leaving *server // while it is handed over
+	current *server      // while this host is the site
+	leaving *server      // while it is handed over
+	forward http.Handler // while it is retired: the metadata server that is asked instead
+	lacks   string       // what is missing of a site that was activated here
+	since   time.Time    // of lacks
 }
 
 // serve runs this host until ctx ends.
@@ -70,7 +77,7 @@ func newHost(cfg config.Config, file string, log *slog.Logger, out io.Writer) (*
 	part := log.With("part", "site")
 	h.source = &handover.Source{File: h.file, Deeds: h, Dial: h.dial, Log: part, Now: time.Now}
 	h.target = &handover.Target{
-		File: h.file, Deeds: receiver{h}, Program: build(), Temporal: cfg.Temporal.Address, Log: part, Now: time.Now, Activated: h.poke,
+		File: h.file, Deeds: receiver{h}, Program: build(), Temporal: cfg.Temporal.Address, Notify: cfg.Notify.URL != "", Log: part, Now: time.Now, Activated: h.poke, Metadata: h.metadata,
 	}
 	return h, h.believeMark()
 }
@@ -87,7 +94,7 @@ func (h *host) believeMark() error {
 	}
 	_, err = h.file.Change(func(s *handover.Site) error {
 		s.Role, s.Why = handover.Retired, fmt.Sprintf("the mark in %s says so", h.cfg.KeyFile)
-		s.Successor = &handover.Peer{Name: m.Retired.To, URL: m.Retired.URL}
+		s.Successor = &handover.Peer{Name: m.Retired.To, URL: m.Retired.URL, Fingerprint: m.Retired.Fingerprint}
 		return nil
 	})
 	return err
@@ -145,7 +152,7 @@ func (h *host) run(ctx context.Context) error {
 		case s.Role == handover.HandingOver:
 			err = h.quietly(ctx, "in the midst of a hand-over, and asks its target how that ended", h.source.Resume)
 		case s.Prepared != nil:
-			err = h.install(*s.Prepared)
+			err = h.settle(ctx, *s.Prepared)
 		default:
 			if len(s.Peers) > 0 {
 				if err = h.quietly(ctx, "", h.source.Guard); err != nil {
@@ -163,6 +170,39 @@ func (h *host) run(ctx context.Context) error {
 	}
 	return nil
 }
+
+// settle puts a site in its place that was activated here. While it is not
+// whole, nobody is answered, and a person is told what is missing.
+func (h *host) settle(ctx context.Context, p handover.Prepared) error {
+	err := h.install(ctx, p)
+	if err == nil || ctx.Err() != nil {
+		return err
+	}
+	say := func(err error) {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		if h.lacks = ""; err == nil {
+			return
+		}
+		h.lacks = "the site that was handed over here cannot be put in its place: " + err.Error()
+		if h.since.IsZero() {
+			h.since = time.Now()
+		}
+	}
+	say(err)
+	return h.quietly(ctx, "the site that was handed over here cannot be put in its place: "+err.Error(), func(ctx context.Context) error {
+		for pause(ctx, settleEvery) {
+			err := h.install(ctx, p)
+			if say(err); err == nil {
+				return nil
+			}
+		}
+		return ctx.Err()
+	})
+}
+
+// settleEvery is how often it is tried again.
+const settleEvery = time.Second
 
 // listenToPeers serves the peer API in all roles, until the returned function
 // is called.
@@ -200,22 +240,80 @@ func (h *host) untilNot(was string) func(context.Context) error {
 	}
 }
 
-// retired answers operators with the new address, and agents with "hold".
+// retired answers operators with the new address and agents with "hold", and
+// hands on what machines ask of a metadata server. It answers nothing by itself.
 func (h *host) retired(ctx context.Context, s handover.Site) error {
 	to := "elsewhere"
 	if s.Successor != nil {
 		to = s.Successor.Name + " (" + s.Successor.URL + ")"
 	}
-	agents, err := h.holdAgents()
-	if err != nil {
+	var serving []listener
+	if agents, err := h.holdAgents(); err != nil {
 		h.log.Warn("agents cannot be told to hold", "error", err)
+	} else if agents != nil {
+		serving = append(serving, *agents)
 	}
+	forward, err := h.handOn(s)
+	if err != nil {
+		h.log.Warn("machines that were installed before the migration get no metadata here", "error", err)
+	}
+	serving = append(serving, forward...)
 	return h.quietly(ctx, "retired: the site has moved to "+to+"; "+s.Why, func(ctx context.Context) error {
-		if agents == nil {
-			return h.untilNot(s.Role)(ctx)
+		g, ctx := errgroup.WithContext(ctx)
+		g.Go(func() error { return h.untilNot(s.Role)(ctx) })
+		for _, l := range serving {
+			g.Go(func() error { return l.serve(ctx) })
 		}
-		return agents.serve(ctx)
+		return g.Wait()
 	})
+}
+
+// handOn listens where machines know the metadata server, and hands on what
+// they ask to where the site has moved. A port that cannot be bound is left out.
+func (h *host) handOn(s handover.Site) (out []listener, err error) {
+	if !h.cfg.Netboot.On() || s.Successor == nil {
+		return nil, nil
+	}
+	address, err := provisioningAddress(h.cfg.Netboot)
+	if err != nil {
+		return nil, err
+	}
+	if err := h.peered(); err != nil {
+		return nil, err
+	}
+	token, ok := h.tokens.of(s.Successor.Name)
+	if !ok {
+		return nil, fmt.Errorf("the token of peer %q is not in %s: %w", s.Successor.Name, h.tokens.path, inventory.ErrNotFound)
+	}
+	forward, err := handover.Forward(*s.Successor, h.cert, token, slog.New(quiet.Handler(h.log.With("part", "metadata").Handler(), time.Now)))
+	if err != nil {
+		return nil, err
+	}
+	h.mu.Lock()
+	h.forward = forward
+	h.mu.Unlock()
+	ports := slices.Concat(h.cfg.Netboot.HTTP, h.cfg.Netboot.Metadata)
+	slices.Sort(ports)
+	for _, p := range slices.Compact(ports) {
+		l, err := bindHTTP("metadata", config.Join(h.cfg.Netboot.Bind(address), p), "netboot.metadata", forward, nil, h.log)
+		if err != nil {
+			h.log.Warn("a port of the metadata server cannot be bound", "error", err)
+			continue
+		}
+		out = append(out, l)
+	}
+	return out, nil
+}
+
+// metadata is what answers machines whose requests a retired peer hands on: this
+// site's, or, where it has moved on in its turn, that of where it is now.
+func (h *host) metadata() http.Handler {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.current != nil && h.current.metadata != nil {
+		return h.current.metadata.Handler()
+	}
+	return h.forward
 }
 
 // holdAgents listens where the site's agents call; nil when no interface is
@@ -319,6 +417,11 @@ func (h *host) SiteStatus(ctx context.Context) (api.SiteStatus, error) {
 	x := h.file.Site()
 	out := api.SiteStatus{Name: h.name(x), Role: x.Role, Epoch: x.Epoch, Activated: x.Activated, Why: x.Why, Peers: []api.Peer{}}
 	out.Silent, out.Since = h.source.Waiting()
+	h.mu.Lock()
+	if h.lacks != "" {
+		out.Silent, out.Since = h.lacks, h.since
+	}
+	h.mu.Unlock()
 	for _, p := range x.Peers {
 		out.Peers = append(out.Peers, peerView(p))
 	}
@@ -436,7 +539,7 @@ func (h *host) RemovePeer(_ context.Context, name string) error {
 }
 
 // Decide passes on a person's word.
-func (h *host) Decide(ctx context.Context, word string) error {
+func (h *host) Decide(ctx context.Context, word, peer string) error {
 	x := h.file.Site()
 	if x.Role == handover.Standby {
 		if word == api.WordGiveUp {
@@ -448,7 +551,7 @@ func (h *host) Decide(ctx context.Context, word string) error {
 	if word == api.WordGiveUp {
 		w = handover.GiveUp
 	}
-	return h.source.Say(ctx, w)
+	return h.source.Say(ctx, w, peer)
 }
 
 // peerTokens are the tokens by which peers know this server, beside its keys

@@ -222,7 +222,24 @@ func (h receiver) portProblems() (problems []string) {
 
 // Receive unpacks and proves a site, and makes it one of the epoch. Whatever is
 // there of an earlier one goes first.
-func (h receiver) Receive(ctx context.Context, id string, epoch int64, r io.Reader) error {
+func (h receiver) Receive(ctx context.Context, id string, epoch int64, r io.Reader) (map[string]string, error) {
+	if err := h.receive(ctx, id, epoch, r); err != nil {
+		return nil, err
+	}
+	files := map[string]string{}
+	for _, p := range h.places() {
+		there, err := exists(p.from)
+		if err == nil && there {
+			files[p.name], err = fileSum(ctx, p.from)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return files, nil
+}
+
+func (h receiver) receive(ctx context.Context, id string, epoch int64, r io.Reader) error {
 	dir := filepath.Join(h.cfg.DataDir, stagingDir)
 	if err := h.Discard(id); err != nil {
 		return err
@@ -292,23 +309,42 @@ func (h receiver) Discard(string) error {
 	return errors.Join(err, os.RemoveAll(filepath.Join(h.cfg.DataDir, stagingDir)))
 }
 
-// install puts a site in its place that lies ready and is activated. It may
-// have been begun.
-func (h *host) install(p handover.Prepared) error {
+// A place is where a part of a site lies ready, and where it belongs.
+type place struct{ name, from, to string }
+
+// places are those of all parts: the keys first, and the inventory, without
+// which nothing starts, last.
+func (h *host) places() []place {
 	dir := filepath.Join(h.cfg.DataDir, stagingDir)
-	temporal := filepath.Join(h.cfg.DataDir, "temporal")
-	for _, x := range []struct{ from, to string }{
-		{preparedKeys(h.cfg), h.cfg.KeyFile},
-		{filepath.Join(dir, backup.TemporalName), temporalchild.DefaultConfig(temporal).File},
-		{filepath.Join(dir, backup.InventoryName), filepath.Join(h.cfg.DataDir, "ingot.db")},
-	} {
-		there, err := exists(x.from)
+	return []place{
+		{"keys.json", preparedKeys(h.cfg), h.cfg.KeyFile},
+		{backup.TemporalName, filepath.Join(dir, backup.TemporalName), temporalchild.DefaultConfig(filepath.Join(h.cfg.DataDir, "temporal")).File},
+		{backup.InventoryName, filepath.Join(dir, backup.InventoryName), filepath.Join(h.cfg.DataDir, "ingot.db")},
+	}
+}
+
+// install puts a site in its place that lies ready and is activated. It may
+// have been begun: what is in its place already is what was proven, and is known
+// by its digest. Anything else that is missing, or is another, is an error, and
+// nothing of it is touched: a server that began with half a site would be none.
+func (h *host) install(ctx context.Context, p handover.Prepared) error {
+	var todo []place
+	for _, x := range h.places() {
+		want, proven := p.Files[x.name]
+		if part, err := h.partOf(p, x); err != nil {
+			return err
+		} else if !proven && !part {
+			continue // its runs live elsewhere
+		}
+		put, err := inPlace(ctx, x, want)
 		if err != nil {
 			return err
 		}
-		if !there {
-			continue // it was put there before this server ended, or the runs live elsewhere
+		if !put {
+			todo = append(todo, x)
 		}
+	}
+	for _, x := range todo {
 		if err := os.MkdirAll(filepath.Dir(x.to), 0o700); err != nil {
 			return err
 		}
@@ -325,14 +361,74 @@ func (h *host) install(p handover.Prepared) error {
 	_, err := h.file.Change(func(s *handover.Site) error { s.Prepared = nil; return nil })
 	if err == nil {
 		h.log.Info("the site is in its place", "handover", p.ID, "epoch", p.Epoch)
-		err = os.RemoveAll(dir)
+		err = os.RemoveAll(filepath.Join(h.cfg.DataDir, stagingDir))
 	}
 	return err
 }
 
-// partial is where the file of an image lies until it is whole.
-func (h receiver) partial(file string) string {
-	return filepath.Join(h.cfg.ImageDir(), ".upload-peer-"+file)
+// partOf tells whether a site that lies ready has a part, where its digests do
+// not say so: a release without them has received it.
+func (h *host) partOf(p handover.Prepared, x place) (bool, error) {
+	if len(p.Files) > 0 || x.name != backup.TemporalName {
+		return len(p.Files) == 0, nil
+	}
+	ready, err := exists(x.from)
+	if err != nil || ready {
+		return ready, err
+	}
+	return exists(x.to)
+}
+
+// inPlace tells whether a part of the site is where it belongs; false: it lies
+// ready. want is the SHA-256 that it had when it was proven.
+func inPlace(ctx context.Context, x place, want string) (bool, error) {
+	for _, at := range []string{x.from, x.to} {
+		there, err := exists(at)
+		if err != nil {
+			return false, err
+		}
+		if !there {
+			continue
+		}
+		sum, err := fileSum(ctx, at)
+		if err != nil {
+			return false, err
+		}
+		if want != "" && sum != want {
+			return false, fmt.Errorf("%s has the digest %.12s and not %.12s, as it was when it was proven: %w", at, sum, want, inventory.ErrConflict)
+		}
+		return at == x.to, nil
+	}
+	return false, fmt.Errorf("%s is missing: it lies neither in %s nor in %s: %w", x.name, x.from, x.to, inventory.ErrNotFound)
+}
+
+// partial is where the file of an image lies until it is whole. The digest is in
+// its name: what was begun of another image under that name is not gone on with.
+func (h receiver) partial(file, digest string) string {
+	return filepath.Join(h.cfg.ImageDir(), partialPrefix+digest[:16]+"-"+file)
+}
+
+const partialPrefix = ".upload-peer-"
+
+// forget removes what was begun of a file with other digests, and by releases
+// that did not have it in the name.
+func (h receiver) forget(file, but string) error {
+	all, err := os.ReadDir(h.cfg.ImageDir())
+	if err != nil {
+		return err
+	}
+	for _, e := range all {
+		rest, ours := strings.CutPrefix(e.Name(), partialPrefix)
+		if !ours || rest != file && (len(rest) < 17 || rest[17:] != file) {
+			continue
+		}
+		if path := filepath.Join(h.cfg.ImageDir(), e.Name()); path != but {
+			if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // Image tells how much of a file lies here; whole only if its digest is right.
@@ -343,12 +439,12 @@ func (h receiver) Image(ctx context.Context, file, digest string) (handover.Imag
 		if sum, err := fileSum(ctx, whole); err != nil || sum == digest {
 			return handover.ImageState{Size: st.Size(), Done: err == nil}, err
 		}
-		return handover.ImageState{}, fmt.Errorf("image file %q is there and has another digest: %w", file, inventory.ErrConflict)
-	}
-	if !errors.Is(err, fs.ErrNotExist) {
+		// Another image had that name when it was sent. It goes when the new one is
+		// whole and proven.
+	} else if !errors.Is(err, fs.ErrNotExist) {
 		return handover.ImageState{}, err
 	}
-	st, err = os.Stat(h.partial(file))
+	st, err = os.Stat(h.partial(file, digest))
 	if errors.Is(err, fs.ErrNotExist) {
 		return handover.ImageState{}, nil
 	}
@@ -385,7 +481,8 @@ type readerFunc func(p []byte) (int, error)
 
 func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
 
-// SendImage appends to a file; with its last byte it is proven and gets its name.
+// SendImage appends to a file, or begins anew at offset 0; with its last byte it
+// is proven and gets its name.
 func (h receiver) SendImage(ctx context.Context, file, digest string, offset, size int64, r io.Reader) (handover.ImageState, error) {
 	if err := os.MkdirAll(h.cfg.ImageDir(), 0o750); err != nil {
 		return handover.ImageState{}, err
@@ -397,8 +494,15 @@ func (h receiver) SendImage(ctx context.Context, file, digest string, offset, si
 	if need := size - offset + h.cfg.MinFree<<20; free < need {
 		return handover.ImageState{}, fmt.Errorf("image file %q needs %s and %s are free: %w", file, size64(need), size64(free), inventory.ErrConflict)
 	}
-	part := h.partial(file)
-	f, err := os.OpenFile(part, os.O_WRONLY|os.O_CREATE, 0o600)
+	part := h.partial(file, digest)
+	if err := h.forget(file, part); err != nil {
+		return handover.ImageState{}, err
+	}
+	flags := os.O_WRONLY | os.O_CREATE
+	if offset == 0 {
+		flags |= os.O_TRUNC
+	}
+	f, err := os.OpenFile(part, flags, 0o600)
 	if err != nil {
 		return handover.ImageState{}, err
 	}
@@ -459,6 +563,9 @@ func (h mover) CheckTarget(ctx context.Context, target string) error {
 	if r.Temporal != h.cfg.Temporal.Address {
 		problems = append(problems, fmt.Sprintf("its runs would live in %s, and those of this site live in %s (temporal.address)", orText(r.Temporal, "an embedded Temporal"), orText(h.cfg.Temporal.Address, "an embedded one")))
 	}
+	if h.cfg.Notify.URL != "" && !r.Notify {
+		problems = append(problems, "nobody would be told any more when a person is needed, and notices that wait would never be sent: it has no notify.url, and this server has one (configure it there, or take it out here)")
+	}
 	need, err := s.databases()
 	if err != nil {
 		return err
@@ -515,20 +622,47 @@ func (h mover) SyncImages(ctx context.Context, target string, progress func(text
 	return sent, nil
 }
 
-func sendImage(ctx context.Context, c *handover.Client, dir string, img inventory.Image, progress func(string)) (bool, error) {
+func sendImage(ctx context.Context, c imagePeer, dir string, img inventory.Image, progress func(string)) (bool, error) {
 	st, err := c.Image(ctx, img.File, img.SHA256)
 	if err != nil || st.Done {
 		return false, err
 	}
+	from := st.Size
+	if from > img.Size {
+		from = 0 // that is of something else
+	}
+	err = sendFrom(ctx, c, dir, img, from, progress)
+	if from > 0 && errors.Is(err, inventory.ErrConflict) {
+		// What lay there was not the beginning of this file. From its first byte on
+		// it is, or the file here is not what the inventory says.
+		err = sendFrom(ctx, c, dir, img, 0, progress)
+	}
+	return true, err
+}
+
+// imagePeer is where images are sent.
+type imagePeer interface {
+	Image(ctx context.Context, file, digest string) (handover.ImageState, error)
+	SendImage(ctx context.Context, file, digest string, offset, size int64, r io.Reader) (handover.ImageState, error)
+}
+
+func sendFrom(ctx context.Context, c imagePeer, dir string, img inventory.Image, from int64, progress func(string)) error {
 	f, err := os.Open(filepath.Join(dir, img.File))
 	if err != nil {
-		return false, err
+		return err
 	}
 	defer func() { _ = f.Close() }() // only read
-	if _, err := f.Seek(st.Size, io.SeekStart); err != nil {
-		return false, err
+	here, err := f.Stat()
+	if err != nil {
+		return err
 	}
-	done := st.Size
+	if here.Size() != img.Size {
+		return fmt.Errorf("its file has %d bytes and the inventory says %d (ingot image verify %s): %w", here.Size(), img.Size, img.Name, inventory.ErrInvalid)
+	}
+	if _, err := f.Seek(from, io.SeekStart); err != nil {
+		return err
+	}
+	done := from
 	told := time.Now()
 	r := readerFunc(func(p []byte) (int, error) {
 		n, err := f.Read(p)
@@ -538,11 +672,11 @@ func sendImage(ctx context.Context, c *handover.Client, dir string, img inventor
 		}
 		return n, err
 	})
-	st, err = c.SendImage(ctx, img.File, img.SHA256, st.Size, img.Size, r)
+	st, err := c.SendImage(ctx, img.File, img.SHA256, from, img.Size, r)
 	if err == nil && !st.Done {
 		err = fmt.Errorf("the peer has %d of %d bytes: %w", st.Size, img.Size, inventory.ErrUnreachable)
 	}
-	return true, err
+	return err
 }
 
 // HandOverState tells whoever waits what became of a hand-over.

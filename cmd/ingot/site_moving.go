@@ -158,11 +158,11 @@ func (s *server) RemovePeer(ctx context.Context, name string) error {
 }
 
 // Decide is that of the host.
-func (s *server) Decide(ctx context.Context, word string) error {
+func (s *server) Decide(ctx context.Context, word, peer string) error {
 	if s.host == nil {
 		return errAlone
 	}
-	return s.host.Decide(ctx, word)
+	return s.host.Decide(ctx, word, peer)
 }
 
 // Known is that of the host.
@@ -247,9 +247,22 @@ const (
 	verifyNamed  = 10
 )
 
-// verifySite looks at the site where it has come to: do the BMCs answer here?
-// It returns what a person should see to.
+// verifySite looks at the site where it has come to: is a client answered, by
+// this server alone, and do the BMCs answer here? It returns what was seen and
+// what a person should see to; an error is what machines would run into.
 func (s *server) verifySite(ctx context.Context, check func(context.Context, inventory.Machine) (string, error)) ([]string, error) {
+	seen := []string{"no interface is configured here: machines are answered by nobody"}
+	if s.boot != nil {
+		var err error
+		if seen, err = s.boot.CheckClient(ctx); err != nil {
+			return nil, err
+		}
+	}
+	notes, err := s.verifyBMCs(ctx, check)
+	return append(seen, notes...), err
+}
+
+func (s *server) verifyBMCs(ctx context.Context, check func(context.Context, inventory.Machine) (string, error)) ([]string, error) {
 	ms, err := s.store.Machines(ctx)
 	if err != nil {
 		return nil, err

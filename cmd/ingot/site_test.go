@@ -10,10 +10,12 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ingotmetal/ingot/api"
 	"github.com/ingotmetal/ingot/internal/config"
 	"github.com/ingotmetal/ingot/internal/handover"
 	"github.com/ingotmetal/ingot/internal/keyring"
@@ -144,19 +146,199 @@ func TestImagesOfAPeer(t *testing.T) {
 	st, err = r.Image(ctx, "debian.zst", digest)
 	require.NoError(t, err)
 	require.Equal(t, int64(6), st.Size)
-	_, err = r.SendImage(ctx, "debian.zst", digest, 0, size, strings.NewReader(text))
-	require.ErrorIs(t, err, inventory.ErrConflict, "it does not begin anew")
+	_, err = r.SendImage(ctx, "debian.zst", digest, 3, size, strings.NewReader(text[3:]))
+	require.ErrorIs(t, err, inventory.ErrConflict, "nothing is written over")
 	st, err = r.SendImage(ctx, "debian.zst", digest, 6, size, strings.NewReader(text[6:]))
 	require.NoError(t, err)
 	require.True(t, st.Done)
 	st, err = r.Image(ctx, "debian.zst", digest)
 	require.NoError(t, err)
 	require.Equal(t, handover.ImageState{Size: size, Done: true}, st)
-	_, err = r.Image(ctx, "debian.zst", strings.Repeat("0", 64))
-	require.ErrorIs(t, err, inventory.ErrConflict)
+	st, err = r.Image(ctx, "debian.zst", strings.Repeat("0", 64))
+	require.NoError(t, err)
+	require.Equal(t, handover.ImageState{}, st, "of another image by that name there is nothing")
 	_, err = r.SendImage(ctx, "other.zst", digest, 0, size, strings.NewReader("all of the imagE"))
 	require.ErrorIs(t, err, inventory.ErrConflict)
 	st, err = r.Image(ctx, "other.zst", digest)
 	require.NoError(t, err)
 	require.Zero(t, st.Size, "what was wrong is not kept")
+}
+
+// An image that has become another one under the same name, or whose first
+// bytes at the peer are not its own, is sent anew and does not stick.
+func TestImageThatHasChanged(t *testing.T) {
+	ctx, from := t.Context(), t.TempDir()
+	image := func(text string) inventory.Image {
+		require.NoError(t, os.WriteFile(filepath.Join(from, "debian.zst"), []byte(text), 0o600))
+		return inventory.Image{Name: "debian", File: "debian.zst", Size: int64(len(text)), SHA256: hexSum(text)}
+	}
+	peer := func() receiver {
+		cfg := ownDirs(t)
+		cfg.MinFree = 1
+		h, err := newHost(cfg, "", slog.New(slog.DiscardHandler), nil)
+		require.NoError(t, err)
+		require.NoError(t, os.MkdirAll(cfg.ImageDir(), 0o750))
+		return receiver{h}
+	}
+	arrives := func(r receiver, img inventory.Image, text string) {
+		sent, err := sendImage(ctx, r, from, img, func(string) {})
+		require.NoError(t, err)
+		require.True(t, sent)
+		b, err := os.ReadFile(filepath.Join(r.cfg.ImageDir(), "debian.zst"))
+		require.NoError(t, err)
+		require.Equal(t, text, string(b))
+		left, err := os.ReadDir(r.cfg.ImageDir())
+		require.NoError(t, err)
+		require.Len(t, left, 1, "what was begun is gone")
+		sent, err = sendImage(ctx, r, from, img, func(string) {})
+		require.NoError(t, err)
+		require.False(t, sent)
+	}
+	const long, short = "a long image, of which half was sent", "another one"
+
+	// Half of the long one lies there when the short one takes its name: the
+	// offset to go on from is beyond its end.
+	r, img := peer(), image(long)
+	st, err := r.SendImage(ctx, img.File, img.SHA256, 0, img.Size, strings.NewReader(long[:20]))
+	require.NoError(t, err)
+	require.False(t, st.Done)
+	require.NoError(t, os.WriteFile(filepath.Join(r.cfg.ImageDir(), ".upload-peer-debian.zst"), []byte(long[:20]), 0o600)) // as an earlier release named it
+	arrives(r, image(short), short)
+
+	// The whole of the long one was sent before.
+	r = peer()
+	arrives(r, image(long), long)
+	arrives(r, image(short), short)
+
+	// What lies there under the right name is more than the file, or not its beginning.
+	for _, wrong := range []string{long, "anot", "xxxxxxxxxxx"} {
+		r = peer()
+		img = image(short)
+		require.NoError(t, os.WriteFile(r.partial(img.File, img.SHA256), []byte(wrong), 0o600))
+		arrives(r, img, short)
+	}
+
+	// A file that is not what the inventory says is told of, and not tried for ever.
+	r, img = peer(), image(long)
+	require.NoError(t, os.WriteFile(filepath.Join(from, "debian.zst"), []byte(short), 0o600))
+	_, err = sendImage(ctx, r, from, img, func(string) {})
+	require.ErrorIs(t, err, inventory.ErrInvalid)
+	require.ErrorContains(t, err, "11 bytes and the inventory says 36")
+	img.Size = int64(len(short))
+	_, err = sendImage(ctx, r, from, img, func(string) {})
+	require.ErrorIs(t, err, inventory.ErrConflict, "another digest")
+}
+
+// laidReady is a host at which a site lies ready that was activated.
+func laidReady(t *testing.T) (*host, handover.Prepared) {
+	t.Helper()
+	h, err := newHost(ownDirs(t), "", slog.New(slog.DiscardHandler), nil)
+	require.NoError(t, err)
+	p := handover.Prepared{ID: "h1", Epoch: 2, Files: map[string]string{}}
+	for _, x := range h.places() {
+		require.NoError(t, os.MkdirAll(filepath.Dir(x.from), 0o750))
+		require.NoError(t, os.WriteFile(x.from, []byte("proven "+x.name), 0o600))
+		p.Files[x.name] = hexSum("proven " + x.name)
+	}
+	_, err = h.file.Change(func(s *handover.Site) error {
+		s.Role, s.Epoch, s.Activated, s.Prepared = handover.Active, p.Epoch, p.ID, &p
+		return nil
+	})
+	require.NoError(t, err)
+	return h, p
+}
+
+// A server that ends while a site is put in its place goes on where it was. What
+// was put there already is known by what it is; what is missing is not taken for
+// it, and nothing starts on the rest.
+func TestInstallTellsPutFromMissing(t *testing.T) {
+	ctx := t.Context()
+	for cut := range 4 { // so many parts were put in their places
+		h, p := laidReady(t)
+		for _, x := range h.places()[:cut] {
+			require.NoError(t, os.MkdirAll(filepath.Dir(x.to), 0o750))
+			require.NoError(t, os.Rename(x.from, x.to))
+		}
+		require.NoError(t, h.install(ctx, p))
+		require.Nil(t, h.file.Site().Prepared)
+		for _, x := range h.places() {
+			b, err := os.ReadFile(x.to)
+			require.NoError(t, err)
+			require.Equal(t, "proven "+x.name, string(b))
+		}
+	}
+	for n := range 3 {
+		h, p := laidReady(t)
+		gone := h.places()[n]
+		refused := func(is error, why string) {
+			t.Helper()
+			err := h.install(ctx, p)
+			require.ErrorIs(t, err, is)
+			require.ErrorContains(t, err, why)
+			require.NotNil(t, h.file.Site().Prepared)
+			for _, x := range h.places() {
+				if x != gone {
+					require.FileExists(t, x.from, "nothing was begun")
+				}
+			}
+		}
+		require.NoError(t, os.Remove(gone.from))
+		refused(inventory.ErrNotFound, gone.name+" is missing")
+		// Something else lies where it belongs.
+		require.NoError(t, os.MkdirAll(filepath.Dir(gone.to), 0o750))
+		require.NoError(t, os.WriteFile(gone.to, []byte("of another site"), 0o600))
+		refused(inventory.ErrConflict, "has the digest")
+		require.NoError(t, os.Remove(gone.to))
+		require.NoError(t, os.WriteFile(gone.from, []byte("spoilt"), 0o600))
+		refused(inventory.ErrConflict, "has the digest")
+		require.NoError(t, os.WriteFile(gone.from, []byte("proven "+gone.name), 0o600))
+		require.NoError(t, h.install(ctx, p))
+	}
+	// Runs that live elsewhere are no part of it.
+	h, p := laidReady(t)
+	temporal := h.places()[1]
+	require.NoError(t, os.Remove(temporal.from))
+	delete(p.Files, temporal.name)
+	require.NoError(t, h.install(ctx, p))
+	require.NoFileExists(t, temporal.to)
+	// What an earlier release has received has no digests.
+	h, p = laidReady(t)
+	p.Files = nil
+	require.NoError(t, h.install(ctx, p))
+	require.FileExists(t, temporalOfHost(h))
+	h, p = laidReady(t)
+	p.Files = nil
+	require.NoError(t, os.Remove(h.places()[2].from))
+	require.ErrorIs(t, h.install(ctx, p), inventory.ErrNotFound)
+}
+
+func temporalOfHost(h *host) string { return h.places()[1].to }
+
+// While the site is not whole the host answers operators with what is missing,
+// and goes on when it is there again.
+func TestSettleAsks(t *testing.T) {
+	h, p := laidReady(t)
+	h.cfg.Listen = "127.0.0.1:0"
+	require.NoError(t, os.WriteFile(h.cfg.TokenFile, []byte(strings.Repeat("t", 64)), 0o600))
+	missing := h.places()[2]
+	require.NoError(t, os.Remove(missing.from))
+	done := make(chan error, 1)
+	go func() { done <- h.settle(t.Context(), p) }()
+	var st api.SiteStatus
+	require.Eventually(t, func() bool {
+		var err error
+		st, err = h.SiteStatus(t.Context())
+		return err == nil && st.Silent != ""
+	}, 30*time.Second, 10*time.Millisecond)
+	require.Contains(t, st.Silent, "inventory.db is missing")
+	require.False(t, st.Since.IsZero())
+	require.ErrorIs(t, h.Decide(t.Context(), api.WordTakeOver, ""), inventory.ErrConflict, "no word mends it")
+	var out bytes.Buffer
+	require.NoError(t, printSite(&out, st))
+	require.Contains(t, out.String(), "put the file back")
+	require.NoError(t, os.WriteFile(missing.from, []byte("proven "+missing.name), 0o600))
+	require.NoError(t, <-done)
+	st, err := h.SiteStatus(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, st.Silent)
 }

@@ -181,12 +181,12 @@ func (w *world) killTarget() {
 type targetDeeds struct{ *world }
 
 func (d targetDeeds) Check(context.Context) (int64, []string) { return 1 << 40, nil }
-func (d targetDeeds) Receive(_ context.Context, id string, epoch int64, r io.Reader) error {
+func (d targetDeeds) Receive(_ context.Context, id string, epoch int64, r io.Reader) (map[string]string, error) {
 	b, err := io.ReadAll(r)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	return os.WriteFile(filepath.Join(d.dst, "staged"), fmt.Appendf(nil, "%s %d %s", id, epoch, b), 0o600)
+	return nil, os.WriteFile(filepath.Join(d.dst, "staged"), fmt.Appendf(nil, "%s %d %s", id, epoch, b), 0o600)
 }
 
 func (d targetDeeds) Discard(string) error {
@@ -627,7 +627,7 @@ func TestWordOfAPerson(t *testing.T) {
 		}
 		x := w.begin("h1")
 		w.asks(x)
-		require.NoError(t, w.source.Say(t.Context(), word))
+		require.NoError(t, w.source.Say(t.Context(), word, ""))
 		require.NoError(t, <-x.done)
 		f, err := Open(w.src)
 		require.NoError(t, err)
@@ -641,8 +641,101 @@ func TestWordOfAPerson(t *testing.T) {
 		}
 		require.Empty(t, w.speaking.now())
 		require.Equal(t, Retired, s.Role)
-		require.ErrorIs(t, w.source.Say(t.Context(), word), inventory.ErrConflict)
+		require.ErrorIs(t, w.source.Say(t.Context(), word, ""), inventory.ErrConflict)
 	}
+}
+
+// TestGiveUpNamesThePeer: whoever gives up with several peers retires in favour
+// of the one that is in question, and not of the first of the list.
+func TestGiveUpNamesThePeer(t *testing.T) {
+	t.Parallel()
+	gone := func(name string) Peer {
+		return Peer{Name: name, URL: "https://127.0.0.1:1", Fingerprint: "sha256:" + strings.Repeat("0", 64)}
+	}
+	with := func(w *world, peers ...Peer) {
+		f, err := Open(w.src)
+		require.NoError(t, err)
+		_, err = f.Change(func(s *Site) error { s.Peers = peers; return nil })
+		require.NoError(t, err)
+	}
+	retired := func(w *world, to string) {
+		f, err := Open(w.src)
+		require.NoError(t, err)
+		require.Equal(t, Retired, f.Site().Role)
+		require.Equal(t, to, f.Site().Successor.Name)
+		m, marked, err := ReadMark(w.keys)
+		require.NoError(t, err)
+		require.True(t, marked)
+		require.Equal(t, to, m.Retired.To)
+		require.Empty(t, w.speaking.now())
+	}
+
+	// The first peer answers and is none; the other is silent.
+	w := newWorld(t)
+	with(w, w.peer, gone("other"))
+	x := w.begin("")
+	require.Contains(t, w.asks(x), "peer other may be the site")
+	require.ErrorContains(t, w.source.Say(t.Context(), GiveUp, "dst"), "not in question")
+	require.NoError(t, w.source.Say(t.Context(), GiveUp, ""))
+	require.NoError(t, <-x.done)
+	retired(w, "other")
+
+	// Both are silent: a person has to name one.
+	w = newWorld(t)
+	with(w, gone("first"), gone("other"))
+	x = w.begin("")
+	why := w.asks(x)
+	require.Contains(t, why, "peer first")
+	require.Contains(t, why, "peer other")
+	err := w.source.Say(t.Context(), GiveUp, "")
+	require.ErrorIs(t, err, inventory.ErrInvalid)
+	require.ErrorContains(t, err, "first, other")
+	require.NoError(t, w.source.Say(t.Context(), GiveUp, "other"))
+	require.NoError(t, <-x.done)
+	retired(w, "other")
+
+	// The first is silent, and at the second a hand-over lies ready of which this
+	// copy knows nothing: that one is in question.
+	w = newWorld(t)
+	old := t.TempDir()
+	w.reached = func(s string) error {
+		if s == StepPrepared {
+			return errKilled
+		}
+		return nil
+	}
+	require.NoError(t, os.CopyFS(old, os.DirFS(w.src)))
+	require.ErrorIs(t, w.life(t.Context(), "h1"), errKilled)
+	w.src = old
+	with(w, gone("first"), w.peer)
+	x = w.begin("")
+	require.Contains(t, w.asks(x), "hand-over h1 to dst is under way")
+	require.NoError(t, w.source.Say(t.Context(), GiveUp, ""))
+	require.NoError(t, <-x.done)
+	retired(w, "dst")
+}
+
+// TestOneThatKnowsSettlesIt: a peer that says that it is the site is believed,
+// although another one before it in the list does not answer.
+func TestOneThatKnowsSettlesIt(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	old := t.TempDir()
+	require.NoError(t, os.CopyFS(old, os.DirFS(w.src)))
+	require.NoError(t, w.life(t.Context(), "h1"))
+	w.src = old
+	f, err := Open(old)
+	require.NoError(t, err)
+	_, err = f.Change(func(s *Site) error {
+		s.Peers = []Peer{{Name: "gone", URL: "https://127.0.0.1:1", Fingerprint: "sha256:" + strings.Repeat("0", 64)}, w.peer}
+		return nil
+	})
+	require.NoError(t, err)
+	require.NoError(t, w.life(t.Context(), ""))
+	f, err = Open(old)
+	require.NoError(t, err)
+	require.Equal(t, Retired, f.Site().Role)
+	require.Equal(t, "dst", f.Site().Successor.Name)
 }
 
 // TestTakeOverByTarget is a source that died for good with everything ready.

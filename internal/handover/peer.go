@@ -46,6 +46,7 @@ type Report struct {
 	Temporal string   `json:"temporal,omitempty"` // address of a cluster elsewhere
 	Free     int64    `json:"free"`               // bytes for the databases
 	Problems []string `json:"problems"`           // why it could not take over
+	Notify   bool     `json:"notify,omitempty"`   // it tells somebody when a person is needed
 }
 
 // refusal is the body of every error of the peer API. Its code tells a word of

@@ -69,6 +69,9 @@ type Prepared struct {
 	Epoch  int64     `json:"epoch"`  // that the target will own
 	Digest string    `json:"digest"` // of what was sent
 	At     time.Time `json:"at"`
+	// Files are the parts that lie ready, by name, with the SHA-256 (hex) of
+	// each: what is in its place already is told from what is missing by that.
+	Files map[string]string `json:"files,omitempty"`
 }
 
 // A Giver is the server that may hand its site to this one.
@@ -230,10 +233,11 @@ func SyncDir(dir string) error {
 // of its data directory makes this host the site again.
 type Mark struct {
 	Retired struct {
-		To  string    `json:"to"`
-		URL string    `json:"url,omitempty"`
-		ID  string    `json:"id"`
-		At  time.Time `json:"at"`
+		To          string    `json:"to"`
+		URL         string    `json:"url,omitempty"`
+		Fingerprint string    `json:"fingerprint,omitempty"` // of the key of the server there
+		ID          string    `json:"id"`
+		At          time.Time `json:"at"`
 	} `json:"retired"`
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"strings"
 	"sync"
 	"time"
 
@@ -77,7 +78,14 @@ type Source struct {
 	mu      sync.Mutex
 	waiting string // why nothing is answered
 	since   time.Time
-	word    chan Word // of a person, while there is a question
+	asked   []Peer      // that may be the site instead, while there is a question
+	word    chan spoken // of a person, while there is a question
+}
+
+// spoken is a person's word, with the peer that it is about.
+type spoken struct {
+	word Word
+	peer Peer
 }
 
 // tries is how often a request whose answer did not come is sent again.
@@ -207,7 +215,8 @@ func (s *Source) retire(id string, to Peer, why string) error {
 		return err
 	}
 	var m Mark
-	m.Retired.To, m.Retired.URL, m.Retired.ID, m.Retired.At = to.Name, to.URL, id, s.Now().UTC()
+	m.Retired.To, m.Retired.URL, m.Retired.Fingerprint = to.Name, to.URL, to.Fingerprint
+	m.Retired.ID, m.Retired.At = id, s.Now().UTC()
 	if err := s.Deeds.Retire(m); err != nil {
 		return fmt.Errorf("retiring: %w", err)
 	}
@@ -220,7 +229,7 @@ func (s *Source) EnsureRetired() error {
 	x := s.File.Site()
 	var m Mark
 	if x.Successor != nil {
-		m.Retired.To, m.Retired.URL = x.Successor.Name, x.Successor.URL
+		m.Retired.To, m.Retired.URL, m.Retired.Fingerprint = x.Successor.Name, x.Successor.URL, x.Successor.Fingerprint
 	}
 	m.Retired.ID, m.Retired.At = "unknown", s.Now().UTC()
 	if x.HandOver != nil {
@@ -263,13 +272,13 @@ func (s *Source) resolve(ctx context.Context, id string, peer Peer, why error) e
 			s.quiet("")
 			return s.goOn(id, why.Error(), nil)
 		}
-		w, err := s.ask(ctx, fmt.Sprintf("hand-over %s to %s: whether it happened is known to %s alone, which does not tell: %v", id, peer.Name, peer.Name, err))
+		w, err := s.ask(ctx, fmt.Sprintf("hand-over %s to %s: whether it happened is known to %s alone, which does not tell: %v", id, peer.Name, peer.Name, err), peer)
 		switch {
 		case err != nil:
 			return err
-		case w == TakeOver:
+		case w.word == TakeOver:
 			return s.goOn(id, "taken back by a person, by whose word "+peer.Name+" is off", &peer)
-		case w == GiveUp:
+		case w.word == GiveUp:
 			return s.retire(id, peer, "given up by a person, by whose word "+peer.Name+" is the site")
 		}
 	}
@@ -341,28 +350,33 @@ func (s *Source) Guard(ctx context.Context) error {
 		if x.Role != Active {
 			return nil
 		}
-		trouble, done, err := s.askPeers(ctx, x)
+		trouble, which, done, err := s.askPeers(ctx, x)
 		if err != nil || done {
 			s.quiet("")
 			return err
 		}
-		w, err := s.ask(ctx, trouble)
+		w, err := s.ask(ctx, trouble, which...)
 		switch {
 		case err != nil:
 			return err
-		case w == TakeOver:
+		case w.word == TakeOver:
 			_, err := s.File.Change(func(x *Site) error {
 				x.Peers, x.Why = nil, "taken over by a person, by whose word every peer is off"
 				return nil
 			})
 			return err
-		case w == GiveUp:
-			return s.retire("unknown", x.Peers[0], "given up by a person")
+		case w.word == GiveUp:
+			return s.retire("unknown", w.peer, "given up by a person, by whose word "+w.peer.Name+" is the site")
 		}
 	}
 }
 
-func (s *Source) askPeers(ctx context.Context, x Site) (trouble string, done bool, err error) {
+// askPeers asks all of them: one that says that it is the site settles it,
+// whoever else does not answer. which are the peers of the trouble: the ones of
+// which a person may say that they are the site.
+func (s *Source) askPeers(ctx context.Context, x Site) (trouble string, which []Peer, done bool, err error) {
+	var prepared *Peer
+	var doubts []string
 	for _, p := range x.Peers {
 		var st State
 		api, err := s.Dial(p)
@@ -371,43 +385,48 @@ func (s *Source) askPeers(ctx context.Context, x Site) (trouble string, done boo
 		}
 		switch {
 		case ctx.Err() != nil:
-			return "", false, ctx.Err()
+			return "", nil, false, ctx.Err()
 		case err != nil:
-			return fmt.Sprintf("peer %s may be the site by now, and does not tell: %v", p.Name, err), false, nil
+			doubts, which = append(doubts, fmt.Sprintf("peer %s may be the site by now, and does not tell: %v", p.Name, err)), append(which, p)
 		case st.Role == Standby && st.Prepared == "":
 		case st.Role == Standby:
-			return fmt.Sprintf("hand-over %s to %s is under way, and this server knows nothing of it: is this a copy of the site?", st.Prepared, p.Name), false, nil
+			trouble, prepared = fmt.Sprintf("hand-over %s to %s is under way, and this server knows nothing of it: is this a copy of the site?", st.Prepared, p.Name), &p
 		case st.Role == Retired && st.Successor != nil:
-			return "", true, s.retire(st.Activated, *st.Successor, fmt.Sprintf("%s was the site and has moved to %s", p.Name, st.Successor.Name))
+			return "", nil, true, s.retire(st.Activated, *st.Successor, fmt.Sprintf("%s was the site and has moved to %s", p.Name, st.Successor.Name))
 		default:
-			return "", true, s.retire(st.Activated, p, fmt.Sprintf("%s is the site, in site epoch %d", p.Name, st.Epoch))
+			return "", nil, true, s.retire(st.Activated, p, fmt.Sprintf("%s is the site, in site epoch %d", p.Name, st.Epoch))
 		}
 	}
-	return "", true, nil
+	if prepared != nil {
+		return trouble, []Peer{*prepared}, false, nil
+	}
+	return strings.Join(doubts, "; "), which, len(doubts) == 0, nil
 }
 
-// ask waits for a moment, or for a person's word; 0 is the moment.
-func (s *Source) ask(ctx context.Context, why string) (Word, error) {
-	word := s.quiet(why)
+// ask waits for a moment, or for a person's word about one of the peers; the
+// zero word is the moment.
+func (s *Source) ask(ctx context.Context, why string, peers ...Peer) (spoken, error) {
+	word := s.quiet(why, peers...)
 	again := s.Again
 	if again <= 0 {
 		again = 2 * time.Second
 	}
 	select {
 	case <-time.After(again):
-		return 0, nil
+		return spoken{}, nil
 	case w := <-word:
 		s.quiet("")
 		return w, nil
 	case <-ctx.Done():
-		return 0, ctx.Err()
+		return spoken{}, ctx.Err()
 	}
 }
 
 // quiet remembers why nothing is answered; "" is over.
-func (s *Source) quiet(why string) <-chan Word {
+func (s *Source) quiet(why string, peers ...Peer) <-chan spoken {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.asked = peers
 	if why == "" {
 		s.waiting, s.word = "", nil
 		return nil
@@ -418,7 +437,7 @@ func (s *Source) quiet(why string) <-chan Word {
 	}
 	s.waiting = why
 	if s.word == nil {
-		s.word = make(chan Word)
+		s.word = make(chan spoken)
 	}
 	return s.word
 }
@@ -431,20 +450,46 @@ func (s *Source) Waiting() (why string, since time.Time) {
 	return s.waiting, s.since
 }
 
-// Say passes on a person's word; inventory.ErrConflict when nothing is asked.
-func (s *Source) Say(ctx context.Context, w Word) error {
+// Say passes on a person's word. With GiveUp it is about the peer that is the
+// site, which may be left out where only one can be: otherwise it is
+// inventory.ErrInvalid. inventory.ErrConflict when nothing is asked.
+func (s *Source) Say(ctx context.Context, w Word, peer string) error {
 	s.mu.Lock()
-	word := s.word
+	word, about, err := s.word, Peer{}, error(nil)
+	if w == GiveUp && word != nil {
+		about, err = oneOf(s.asked, peer)
+	}
 	s.mu.Unlock()
-	if word == nil {
+	switch {
+	case word == nil:
 		return fmt.Errorf("nothing is to be decided: %w", inventory.ErrConflict)
+	case err != nil:
+		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	select {
-	case word <- w:
+	case word <- spoken{w, about}:
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+}
+
+// oneOf is the peer of that name, or the only one there is.
+func oneOf(peers []Peer, name string) (Peer, error) {
+	if name == "" && len(peers) == 1 {
+		return peers[0], nil
+	}
+	var names []string
+	for _, p := range peers {
+		if p.Name == name {
+			return p, nil
+		}
+		names = append(names, p.Name)
+	}
+	if name == "" {
+		return Peer{}, fmt.Errorf("say which peer is the site, with --peer: one of %s: %w", strings.Join(names, ", "), inventory.ErrInvalid)
+	}
+	return Peer{}, fmt.Errorf("peer %q is not in question, %s is: %w", name, strings.Join(names, ", "), inventory.ErrInvalid)
 }

@@ -27,11 +27,12 @@ type TargetDeeds interface {
 	// would keep this server from being the site.
 	Check(ctx context.Context) (free int64, problems []string)
 	// Receive proves what r holds, and has it lie ready as a site of that epoch,
-	// in the place of whatever lay there.
-	Receive(ctx context.Context, id string, epoch int64, r io.Reader) error
+	// in the place of whatever lay there. It returns Prepared.Files.
+	Receive(ctx context.Context, id string, epoch int64, r io.Reader) (map[string]string, error)
 	// Discard removes what Receive has made.
 	Discard(id string) error
-	// Image tells how much of a file there is; SendImage appends to it.
+	// Image tells how much of a file there is; SendImage appends to it, or
+	// begins anew at offset 0.
 	Image(ctx context.Context, file, digest string) (ImageState, error)
 	SendImage(ctx context.Context, file, digest string, offset, size int64, r io.Reader) (ImageState, error)
 }
@@ -43,10 +44,14 @@ type Target struct {
 	Deeds    TargetDeeds
 	Program  string // version of the program
 	Temporal string // address of a cluster elsewhere; "": embedded
+	Notify   bool   // it would tell somebody when a person is needed
 	Log      *slog.Logger
 	Now      func() time.Time
 	// Activated is called after the commit point.
 	Activated func()
+	// Metadata returns what answers the requests of machines that the retired
+	// source hands on; nil, or of nil: nothing does now.
+	Metadata func() http.Handler
 
 	preparing sync.Mutex // one site is received at a time
 }
@@ -62,6 +67,7 @@ func (t *Target) Handler() http.Handler {
 	m.HandleFunc("POST /site/v1/handovers/{id}/refuse", answer(t, t.known(t.refuse)))
 	m.HandleFunc("GET /site/v1/images/{file}", answer(t, t.known(t.image)))
 	m.HandleFunc("PUT /site/v1/images/{file}", answer(t, t.known(t.sendImage)))
+	m.HandleFunc(routeMetadata, t.metadata)
 	return m
 }
 
@@ -164,7 +170,7 @@ func (t *Target) stateOf(id string) State {
 }
 
 func (t *Target) check(r *http.Request) (any, error) {
-	out := Report{State: t.stateOf(""), Temporal: t.Temporal, Problems: []string{}}
+	out := Report{State: t.stateOf(""), Temporal: t.Temporal, Notify: t.Notify, Problems: []string{}}
 	if out.Role != Standby {
 		out.Problems = append(out.Problems, fmt.Sprintf("it is %s and owns site epoch %d: only a standby takes over", out.Role, out.Epoch))
 		return out, nil
@@ -204,7 +210,8 @@ func (t *Target) prepare(r *http.Request) (any, error) {
 		return nil, err
 	}
 	h := sha256.New()
-	if err := t.Deeds.Receive(r.Context(), id, epoch+1, io.TeeReader(r.Body, h)); err != nil {
+	files, err := t.Deeds.Receive(r.Context(), id, epoch+1, io.TeeReader(r.Body, h))
+	if err != nil {
 		return nil, fmt.Errorf("receiving hand-over %q: %w", id, err)
 	}
 	if got := hex.EncodeToString(h.Sum(nil)); got != digest {
@@ -214,7 +221,7 @@ func (t *Target) prepare(r *http.Request) (any, error) {
 		if slices.Contains(s.Refused, id) { // meanwhile
 			return fmt.Errorf("hand-over %q was refused: %w", id, inventory.ErrConflict)
 		}
-		s.Prepared = &Prepared{ID: id, Epoch: epoch + 1, Digest: digest, At: t.Now().UTC()}
+		s.Prepared = &Prepared{ID: id, Epoch: epoch + 1, Digest: digest, At: t.Now().UTC(), Files: files}
 		return nil
 	})
 	if err != nil {

@@ -123,6 +123,16 @@ func (s *Sender) Receiver() string {
 	return u.Scheme + "://" + u.Host
 }
 
+// Check tells what would keep every notice from being sent, as far as it can be
+// told without sending one.
+func (s *Sender) Check() error {
+	if u, err := url.Parse(s.cfg.URL); err != nil || u.Host == "" {
+		return fmt.Errorf("notify.url is no URL: %w", inventory.ErrInvalid)
+	}
+	_, err := s.secret()
+	return err
+}
+
 // Run sends what is due until ctx ends.
 func (s *Sender) Run(ctx context.Context) error {
 	timer := time.NewTicker(s.cfg.Look)

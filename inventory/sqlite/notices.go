@@ -134,6 +134,36 @@ func (s *Store) NoticeFailed(ctx context.Context, id, why string, due time.Time)
 	})
 }
 
+// CloseNotices gives up the notices that wait, because there is nobody to tell
+// any more, and leaves an event of each where its machine or operation is. It
+// returns how many.
+func (s *Store) CloseNotices(ctx context.Context, why string) (int, error) {
+	closed := 0
+	err := s.write(ctx, "closing notices", func(tx *sqlx.Tx) error {
+		var docs []string
+		if err := tx.SelectContext(ctx, &docs, "SELECT doc FROM notice WHERE state = 'open' ORDER BY seq"); err != nil {
+			return err
+		}
+		closed = len(docs)
+		for _, doc := range docs {
+			var n inventory.Notice
+			if err := json.Unmarshal([]byte(doc), &n); err != nil {
+				return err
+			}
+			e := inventory.Event{
+				Machine: n.Machine, Run: n.Run, Kind: inventory.EventOperator, Key: "notice " + n.ID, By: "ingot",
+				Message: fmt.Sprintf("nobody was told of %s (%s): %s", n.Event, why, n.Text),
+			}
+			if err := s.event(ctx, tx, e); err != nil {
+				return err
+			}
+		}
+		_, err := exec(ctx, tx, "UPDATE notice SET state = 'dropped', error = ? WHERE state = 'open'", why)
+		return err
+	})
+	return closed, err
+}
+
 // Notices says how it stands with the outbox.
 func (s *Store) Notices(ctx context.Context) (inventory.NoticeCounts, error) {
 	var r struct {

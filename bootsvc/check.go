@@ -1,0 +1,299 @@
+package bootsvc
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/insomniacslk/dhcp/dhcpv4"
+	"github.com/insomniacslk/dhcp/iana"
+	"github.com/pin/tftp/v3"
+	"golang.org/x/sys/unix"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// CheckMAC belongs to no machine ("ingot" after the locally administered
+// prefix). Every server that answers machines answers a DISCOVER of PXE class
+// from it: with no address and no loader, only the URL of a script that leads
+// to the disk. So each of them can be found from a client's side without
+// anything being done to a machine, whether it ought to answer or not.
+const CheckMAC = "02:69:6e:67:6f:74"
+
+// checkURL is what the answer to a check names, after the server's base.
+const checkURL = "/ipxe/script/" + CheckMAC + "/" + scriptName
+
+// answerCheck answers a DISCOVER of CheckMAC, and nothing else of it.
+func (s *Server) answerCheck(p *dhcpv4.DHCPv4, req Request, giaddr netip.Addr) reply {
+	if p.MessageType() != dhcpv4.MessageTypeDiscover || req.Class != ClassPXE {
+		return reply{}
+	}
+	r := s.base(p, dhcpv4.MessageTypeOffer)
+	r.SetBroadcast() // who asks has no address, and takes none
+	r.ServerIPAddr = s.cfg.Address.AsSlice()
+	r.UpdateOption(dhcpv4.OptClassIdentifier("PXEClient"))
+	r.UpdateOption(dhcpv4.OptBootFileName(s.Base() + checkURL))
+	s.stats.dhcpAnswered.Add(1)
+	return s.send(r, giaddr, netip.Addr{})
+}
+
+// checkScript is what CheckMAC is told, by HTTP and TFTP.
+func (s *Server) checkScript() string {
+	return "#!ipxe\necho Ingot at " + s.cfg.Address.String() + ": this address is of no machine, booting from disk\n" + exitLines
+}
+
+// checks are those under way that wait for what relays would be sent.
+type checks struct {
+	mu   sync.Mutex
+	wait map[dhcpv4.TransactionID]chan *dhcpv4.DHCPv4
+}
+
+func (c *checks) begin(id dhcpv4.TransactionID) (<-chan *dhcpv4.DHCPv4, func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.wait == nil {
+		c.wait = map[dhcpv4.TransactionID]chan *dhcpv4.DHCPv4{}
+	}
+	ch := make(chan *dhcpv4.DHCPv4, 16)
+	c.wait[id] = ch
+	return ch, func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		delete(c.wait, id)
+	}
+}
+
+// hear takes a reply that came to port 67.
+func (c *checks) hear(p *dhcpv4.DHCPv4) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	select {
+	case c.wait[p.TransactionID] <- p: // nil: nobody waits for it
+	default:
+	}
+}
+
+// Limits of a check.
+const (
+	checkTries = 5
+	checkWait  = time.Second // for others, too, when this server has answered
+)
+
+// CheckClient asks as the firmware of a machine asks that wants to boot from
+// the network, and returns an error unless this server answers, no other server
+// of Ingot does, and the script that the answer names is served by HTTP and
+// TFTP. notes say what was seen, and what was not: other DHCP servers, and a
+// way that could not be tried.
+//
+// With interfaces the DISCOVER is broadcast on each of them, so it is heard by
+// whoever hears machines there, relays and what is behind them included. A
+// server that answers relays alone has no such network: it sends to its own
+// port 67 what a relay would, and sees no other server.
+func (s *Server) CheckClient(ctx context.Context) (notes []string, err error) {
+	if s.cfg.Listen.IsValid() {
+		return []string{"not checked from a client's side: " + s.cfg.Address.String() + " is not of this host, ask from outside"}, nil
+	}
+	where := s.cfg.Interfaces
+	if s.cfg.RelayOnly {
+		where = []string{""}
+	}
+	for _, name := range where {
+		at := "on " + name
+		if name == "" {
+			at = "as a relay"
+		}
+		found, err := s.discover(ctx, name)
+		if errors.Is(err, syscall.EADDRINUSE) {
+			notes = append(notes, "DHCP was not asked for "+at+": another program has UDP port 68")
+			continue
+		}
+		if err != nil {
+			return notes, fmt.Errorf("asking for DHCP %s: %w", at, err)
+		}
+		others, err := judgeCheck(found, s.cfg.Address, at)
+		if err != nil {
+			return notes, err
+		}
+		notes = append(append(notes, fmt.Sprintf("DHCP asked for %s is answered by %s alone of all servers of Ingot", at, s.cfg.Address)), others...)
+	}
+	if err := s.fetchCheck(ctx); err != nil {
+		return notes, err
+	}
+	return append(notes, "the boot script of a client is served by HTTP and TFTP"), nil
+}
+
+// judgeCheck says whether self alone of all servers of Ingot has answered, and
+// names the others.
+func judgeCheck(found []ForeignServer, self netip.Addr, at string) (notes []string, err error) {
+	ours := false
+	var twins []string
+	for _, f := range found {
+		switch {
+		case f.Server == self:
+			ours = true
+		case strings.HasSuffix(f.BootFile, checkURL):
+			twins = append(twins, f.Server.String())
+		default:
+			notes = append(notes, fmt.Sprintf("another DHCP server answers %s: %s", at, f.Server))
+		}
+	}
+	if len(twins) > 0 {
+		return nil, fmt.Errorf("machines are answered %s by another server of Ingot, too, %s: end it first: %w", at, strings.Join(twins, ", "), inventory.ErrConflict)
+	}
+	if !ours {
+		return nil, fmt.Errorf("machines are not answered %s: a DISCOVER of PXE class gets nothing from %s: %w", at, self, inventory.ErrUnreachable)
+	}
+	return notes, nil
+}
+
+// discover sends DISCOVERs of CheckMAC until this server has answered, and
+// returns who has. iface "": as a relay with this server's own address.
+func (s *Server) discover(ctx context.Context, iface string) ([]ForeignServer, error) {
+	mac, err := net.ParseMAC(CheckMAC)
+	if err != nil {
+		return nil, err
+	}
+	p, err := dhcpv4.NewDiscovery(mac, dhcpv4.WithBroadcast(true),
+		dhcpv4.WithOption(dhcpv4.OptClassIdentifier("PXEClient:Arch:00007:UNDI:003016")),
+		dhcpv4.WithOption(dhcpv4.OptClientArch(iana.EFI_X86_64)),
+		dhcpv4.WithRequestedOptions(dhcpv4.OptionSubnetMask, dhcpv4.OptionRouter, dhcpv4.OptionTFTPServerName, dhcpv4.OptionBootfileName))
+	if err != nil {
+		return nil, err
+	}
+	answers, end := s.checks.begin(p.TransactionID)
+	defer end()
+	local, to := ":68", netip.AddrPortFrom(netip.AddrFrom4([4]byte{255, 255, 255, 255}), 67)
+	if iface == "" {
+		p.GatewayIPAddr = s.cfg.Address.AsSlice()
+		local, to = netip.AddrPortFrom(s.cfg.Address, 0).String(), netip.AddrPortFrom(s.cfg.Address, 67)
+	}
+	conn, err := clientSocket(ctx, local, iface)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	var reading sync.WaitGroup
+	defer reading.Wait()
+	defer conn.Close() // ends the reader
+	if iface != "" {
+		reading.Add(1)
+		go func() {
+			defer reading.Done()
+			s.readAnswers(conn)
+		}()
+	}
+	var found []ForeignServer
+	for range checkTries {
+		if _, err := conn.WriteToUDPAddrPort(p.ToBytes(), to); err != nil {
+			return found, err
+		}
+		for wait := time.After(checkWait); wait != nil; {
+			select {
+			case <-ctx.Done():
+				return found, ctx.Err()
+			case <-wait:
+				wait = nil
+			case r := <-answers:
+				if f, ok := offer(r.ToBytes(), p.TransactionID); ok && !slices.ContainsFunc(found, func(x ForeignServer) bool { return x.Server == f.Server }) {
+					found = append(found, f)
+				}
+			}
+		}
+		if slices.ContainsFunc(found, func(x ForeignServer) bool { return x.Server == s.cfg.Address }) {
+			return found, nil
+		}
+	}
+	return found, nil
+}
+
+// readAnswers passes on what comes to a client's port until it is closed.
+func (s *Server) readAnswers(conn *net.UDPConn) {
+	buf := make([]byte, maxDatagram)
+	for {
+		n, _, err := conn.ReadFromUDPAddrPort(buf)
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil {
+			continue // of an earlier packet of ours
+		}
+		if p, err := dhcpv4.FromBytes(bytes.Clone(buf[:n])); err == nil {
+			s.checks.hear(p)
+		}
+	}
+}
+
+// clientSocket is the one of a DHCP client on an interface, "" = any. What is
+// broadcast from an ordinary socket is heard by this host's own server, too.
+func clientSocket(ctx context.Context, local, iface string) (*net.UDPConn, error) {
+	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
+		if iface == "" {
+			return nil
+		}
+		var opt error
+		err := c.Control(func(fd uintptr) {
+			opt = errors.Join(
+				unix.BindToDevice(int(fd), iface),
+				unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_BROADCAST, 1),
+				unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1), // of a DHCP client that has it so
+			)
+		})
+		return errors.Join(err, opt)
+	}}
+	pc, err := lc.ListenPacket(ctx, "udp4", local)
+	if err != nil {
+		return nil, err
+	}
+	return pc.(*net.UDPConn), nil
+}
+
+// fetchCheck fetches the script of CheckMAC as firmware and loader would.
+func (s *Server) fetchCheck(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.Base()+checkURL, nil)
+	if err != nil {
+		return err
+	}
+	t := &http.Transport{DisableKeepAlives: true}
+	resp, err := t.RoundTrip(req)
+	var script []byte
+	if err == nil {
+		script, err = io.ReadAll(io.LimitReader(resp.Body, maxHTTPBody))
+		err = errors.Join(err, resp.Body.Close())
+	}
+	if err == nil && string(script) != s.checkScript() {
+		err = fmt.Errorf("the answer (%s) is another server's", resp.Status)
+	}
+	if err != nil {
+		return fmt.Errorf("fetching the boot script of a client, %s: %w: %w", req.URL, err, inventory.ErrUnreachable)
+	}
+	addr := withHost(s.cfg.TFTPAddr, s.cfg.bind())
+	var b bytes.Buffer
+	c, err := tftp.NewClient(addr)
+	if err == nil {
+		c.SetTimeout(tftpTimeout)
+		c.SetRetries(tftpRetries)
+		var from io.WriterTo
+		if from, err = c.Receive(CheckMAC+"/"+autoexecName, "octet"); err == nil {
+			_, err = from.WriteTo(&b)
+		}
+	}
+	if err == nil && b.String() != s.checkScript() {
+		err = errors.New("the answer is another server's")
+	}
+	if err != nil {
+		return fmt.Errorf("fetching the boot script of a client by TFTP from %s: %w: %w", addr, err, inventory.ErrUnreachable)
+	}
+	return nil
+}

@@ -1,0 +1,131 @@
+package bootsvc
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/insomniacslk/dhcp/dhcpv4"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+func checking(t *testing.T, kind dhcpv4.MessageType, mods ...dhcpv4.Modifier) *dhcpv4.DHCPv4 {
+	t.Helper()
+	mac, err := net.ParseMAC(CheckMAC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := packet(t, kind, append([]dhcpv4.Modifier{dhcpv4.WithOption(dhcpv4.OptClassIdentifier("PXEClient:Arch:00007:UNDI:003016"))}, mods...)...)
+	p.ClientHWAddr = mac
+	return p
+}
+
+// The MAC of checks is answered by every server, with nothing that anybody
+// could boot or use, and only where it asks as firmware does.
+func TestCheckIsAnswered(t *testing.T) {
+	s, j := newServer(t, &fakeMachines{machines: []inventory.Machine{machine(nil)}}, nil)
+	r := s.answer(t.Context(), checking(t, dhcpv4.MessageTypeDiscover), link{name: "eth0"})
+	if r.route != routeBroadcast {
+		t.Fatalf("it leaves by %s", r.route)
+	}
+	f, ok := offer(r.packet.ToBytes(), r.packet.TransactionID)
+	if !ok || f.Server != s.cfg.Address || f.BootFile != s.Base()+checkURL || !f.Proxy || !r.packet.YourIPAddr.IsUnspecified() {
+		t.Errorf("%+v", f)
+	}
+	for name, p := range map[string]*dhcpv4.DHCPv4{
+		"a REQUEST": checking(t, dhcpv4.MessageTypeRequest),
+		"an INFORM": checking(t, dhcpv4.MessageTypeInform),
+		"a system":  checking(t, dhcpv4.MessageTypeDiscover, dhcpv4.WithOption(dhcpv4.OptClassIdentifier("udhcp"))),
+	} {
+		if s.answer(t.Context(), p, link{name: "eth0"}).route != routeNone {
+			t.Errorf("%s is answered", name)
+		}
+	}
+	if len(j.relays) != 0 {
+		t.Errorf("relays heard: %v", j.relays)
+	}
+	for _, path := range []string{checkURL, "/ipxe/binary/" + CheckMAC + "/autoexec.ipxe"} {
+		w := get(t, s.Handler(), http.MethodGet, s.Base()+path, testAddr)
+		if w.Code != http.StatusOK || w.Body.String() != s.checkScript() || strings.Contains(w.Body.String(), "kernel") {
+			t.Errorf("%s: %d %s", path, w.Code, w.Body)
+		}
+	}
+	for _, path := range []string{"/ipxe/binary/" + CheckMAC + "/snponly.efi", "/boot/" + CheckMAC + "/x/vmlinuz", "/ipxe/script/02:69:6e:67:6f:75/auto.ipxe"} {
+		if w := get(t, s.Handler(), http.MethodGet, s.Base()+path, testAddr); w.Code != http.StatusNotFound {
+			t.Errorf("%s: %d", path, w.Code)
+		}
+	}
+}
+
+// A server of relays answers its own check alone beside what relays ask that
+// are listed, and a reply that comes back to its port is heard by whoever waits.
+func TestCheckThroughARelay(t *testing.T) {
+	s, j := newServer(t, &fakeMachines{}, relayOnly)
+	in := (&dhcpConn{}).link()
+	for giaddr, want := range map[string]route{s.cfg.Address.String(): routeRelay, "10.10.20.1": routeRelay, "10.10.20.254": routeNone, "0.0.0.0": routeNone} {
+		p := checking(t, dhcpv4.MessageTypeDiscover, dhcpv4.WithGatewayIP(net.ParseIP(giaddr)))
+		r := s.answer(t.Context(), p, in)
+		if r.route != want || want == routeRelay && r.to.String() != giaddr {
+			t.Errorf("giaddr %s: %s to %s", giaddr, r.route, r.to)
+		}
+	}
+	for _, heard := range j.relays {
+		if heard == s.cfg.Address {
+			t.Error("the server takes itself for a relay")
+		}
+	}
+	p := checking(t, dhcpv4.MessageTypeDiscover, dhcpv4.WithGatewayIP(s.cfg.Address.AsSlice()))
+	answers, end := s.checks.begin(p.TransactionID)
+	r := s.answer(t.Context(), p, in)
+	if x := s.answer(t.Context(), r.packet, in); x.route != routeNone {
+		t.Errorf("a reply is answered by %s", x.route)
+	}
+	select {
+	case x := <-answers:
+		if x.TransactionID != p.TransactionID {
+			t.Error("of another transaction")
+		}
+	default:
+		t.Error("the reply was not heard")
+	}
+	end()
+	for range 100 { // nobody waits any more
+		s.answer(t.Context(), r.packet, in)
+	}
+}
+
+func TestJudgeCheck(t *testing.T) {
+	self := netip.MustParseAddr("10.10.20.2")
+	me := ForeignServer{Server: self, BootFile: "http://10.10.20.2" + checkURL}
+	twin := ForeignServer{Server: netip.MustParseAddr("192.168.1.10"), BootFile: "http://192.168.1.10:7080" + checkURL}
+	router := ForeignServer{Server: netip.MustParseAddr("10.10.20.1"), Offered: netip.MustParseAddr("10.10.20.150")}
+	if notes, err := judgeCheck([]ForeignServer{me}, self, "on eth0"); err != nil || len(notes) != 0 {
+		t.Errorf("alone: %v %v", notes, err)
+	}
+	if notes, err := judgeCheck([]ForeignServer{router, me}, self, "on eth0"); err != nil || len(notes) != 1 || !strings.Contains(notes[0], "10.10.20.1") {
+		t.Errorf("beside a router: %v %v", notes, err)
+	}
+	if _, err := judgeCheck([]ForeignServer{me, twin}, self, "on eth0"); !errors.Is(err, inventory.ErrConflict) || !strings.Contains(err.Error(), "192.168.1.10") {
+		t.Errorf("two of Ingot: %v", err)
+	}
+	for _, found := range [][]ForeignServer{nil, {router}} {
+		if _, err := judgeCheck(found, self, "on eth0"); !errors.Is(err, inventory.ErrUnreachable) {
+			t.Errorf("%v: %v", found, err)
+		}
+	}
+}
+
+// A client is told over real sockets, of this host alone.
+func TestCheckClient(t *testing.T) {
+	s, _ := newServer(t, &fakeMachines{}, relayOnly)
+	s.cfg.Listen = netip.MustParseAddr("0.0.0.0")
+	notes, err := s.CheckClient(context.Background())
+	if err != nil || len(notes) != 1 || !strings.Contains(notes[0], "ask from outside") {
+		t.Errorf("a server behind published ports: %v %v", notes, err)
+	}
+}
