@@ -44,13 +44,13 @@ lint: ## formatting, linters, workflow determinism
 
 e2e: deps build previous ## the virtual lab: namespaces, QEMU, a real Temporal (FULL=1: the long form)
 	go test -count=1 -run '^TestLab' ./bootsvc -args -lab
-	go test -v -count=1 -p 1 -parallel 3 -timeout 80m -skip '^(TestBench|TestChaosMatrix$(if $(FULL),,|TestEveryPath|TestClockJump|TestSeedFirmware|TestGenesisChaos))$$' ./e2e -args -lab $(if $(FULL),-full) $(E2E)
+	go test -v -count=1 -p 1 -parallel 64 -timeout 80m -skip '^(TestBench|TestChaosMatrix$(if $(FULL),,|TestEveryPath|TestClockJump|TestSeedFirmware|TestGenesisChaos))$$' ./e2e -args -lab $(if $(FULL),-full) $(E2E)
 
 demo: deps build ## two machines from power-on to a running system (KEEP=1 leaves the page open)
 	go run ./e2e/demo $(if $(KEEP),-keep)
 
 genesis: deps build ## the evening of docs/genesis.md in the virtual lab (CHAOS=1: the server is killed in every step; QEMU=1: real firmware, half an hour)
-	go test -v -count=1 -p 1 -timeout 80m -run '^TestGenesis$(if $(CHAOS),Chaos,(Migrates)?)$$' ./e2e -args -lab $(if $(QEMU),-qemu)
+	go test -v -count=1 -p 1 -parallel 1 -timeout 80m -run '^TestGenesis$(if $(CHAOS),Chaos,(Migrates)?)$$' ./e2e -args -lab $(if $(QEMU),-qemu)
 
 chaos: deps build ## break every part in every phase; writes docs/reliability.md (half an hour; FULL=1: QEMU machines as well)
 	go test -v -count=1 -p 1 -parallel 3 -timeout 70m -run '^TestChaosMatrix$$' ./e2e -args -lab -report ../docs/reliability.md $(if $(FULL),-full)

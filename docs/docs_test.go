@@ -3,6 +3,7 @@ package docs_test
 import (
 	"fmt"
 	"os"
+	"path"
 	"path/filepath"
 	"reflect"
 	"regexp"
@@ -71,6 +72,20 @@ var (
 	heading = regexp.MustCompile(`(?m)^#+ (.+)$`)
 	fence   = regexp.MustCompile("(?s)```.*?```")
 )
+
+// TestDecisionsNameEveryLibrary: whoever adds one says why.
+func TestDecisionsNameEveryLibrary(t *testing.T) {
+	words := map[string]bool{}
+	for _, w := range regexp.MustCompile(`[A-Za-z0-9-]+`).FindAllString(read(t, "decisions.md"), -1) {
+		words[w] = true
+	}
+	for _, m := range regexp.MustCompile(`(?m)^\t(\S+) v\S+$`).FindAllStringSubmatch(read(t, "../go.mod"), -1) {
+		name := path.Base(regexp.MustCompile(`/v\d+$`).ReplaceAllString(m[1], ""))
+		if name, _, _ = strings.Cut(name, "."); !words[name] {
+			t.Errorf("decisions.md does not say what %s is for", m[1])
+		}
+	}
+}
 
 // TestLinksResolve follows every link between the documents, to its heading.
 func TestLinksResolve(t *testing.T) {

@@ -33,6 +33,7 @@ import (
 // answered with anything but its disk, an agent of before is told to hold, and
 // the runs ask a person. Then a machine is installed anew.
 func TestBackupAndRestore(t *testing.T) {
+	beside(t, 14, 8)
 	ctx := needLab(t)
 	image, err := lab.SimImage(ctx, testWriter{t})
 	require.NoError(t, err)

@@ -144,7 +144,7 @@ func (e *evening) injected(ctx context.Context) {
 // the lab's address of the target. With -qemu all machines are real ones; with
 // INGOT_PICTURE it leaves a picture of the page.
 func TestGenesisMigrates(t *testing.T) {
-	t.Parallel()
+	beside(t, 76, 12)
 	ctx := needEvening(t)
 	e := newEvening(ctx, t)
 	e.migrates()

@@ -300,6 +300,7 @@ func (e *evening) whole(ctx context.Context, o inventory.Operation) {
 // TestGenesis builds the lab of the example, but for the migration, from
 // nothing to a cluster of three, on simulated machines with stand-in guests.
 func TestGenesis(t *testing.T) {
+	beside(t, 57, 10)
 	ctx := needEvening(t)
 	e := newEvening(ctx, t)
 	plan := e.must(ctx, t, "genesis", "plan", e.file)

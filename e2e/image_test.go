@@ -35,7 +35,7 @@ func imageRoot(t *testing.T) string {
 // the container image as it would on a NAS: a read-only root, one capability,
 // and nothing of this host but the kernel.
 func TestImage(t *testing.T) {
-	t.Parallel()
+	beside(t, 41, 8)
 	ctx := needLab(t)
 	root := imageRoot(t)
 	image, err := lab.SimImage(ctx, testWriter{t})

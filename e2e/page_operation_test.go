@@ -7,13 +7,10 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
-	"runtime"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/chromedp/chromedp"
 	"github.com/stretchr/testify/require"
@@ -25,7 +22,7 @@ import (
 // TestPageShowsGenesis walks through a Genesis as a person does who has the page
 // alone: what it asks, what it waits for, and the buttons that answer.
 func TestPageShowsGenesis(t *testing.T) {
-	t.Parallel()
+	beside(t, 25, 8)
 	ctx := needLab(t)
 	s := site(ctx, t)
 	file, router := s.exampleLab(t)
@@ -40,16 +37,8 @@ func TestPageShowsGenesis(t *testing.T) {
 	tab := s.openPage(ctx, t)
 	do := func(what string, steps ...chromedp.Action) {
 		t.Helper()
-		within, cancel := context.WithTimeout(tab, time.Minute)
-		defer cancel()
-		if err := chromedp.Run(within, steps...); err != nil {
-			var text string
-			_ = chromedp.Run(tab, chromedp.Evaluate(`document.body.innerText`, &text)) // only for the message
-			t.Fatalf("%s: %v\n%s", what, err, text)
-		}
+		onPage(tab, t, what, steps...)
 	}
-	see := func(selector string) chromedp.Action { return chromedp.WaitVisible(selector, chromedp.ByQuery) }
-	click := func(selector string) chromedp.Action { return chromedp.Click(selector, chromedp.ByQuery) }
 
 	var rows int
 	do("the operation", see(`[data-operation="genesis/home"]`), click(`[data-operation="genesis/home"] *`), see(`[data-operation-panel="genesis/home"]`),
@@ -77,27 +66,6 @@ func TestPageShowsGenesis(t *testing.T) {
 	s.closed(ctx, t, "vp6630")
 }
 
-// openPage starts a headless browser and opens the page in it, as the one-time
-// login link lets it. It ends with the test.
-func (s *Site) openPage(ctx context.Context, t *testing.T) (tab context.Context) {
-	t.Helper()
-	runtime.LockOSThread() // as in watchPage; clean-up is on this thread, too
-	t.Cleanup(runtime.UnlockOSThread)
-	chromium, err := exec.LookPath("chromium")
-	require.NoError(t, err, "make deps installs it")
-	link := strings.Replace(strings.TrimSpace(s.must(ctx, t, "login-link")), fmt.Sprintf("127.0.0.1:%d", apiPort), s.API, 1)
-	opts := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(chromium), chromedp.NoSandbox,
-		chromedp.WindowSize(1440, 1100), chromedp.WSURLReadTimeout(3*time.Minute))
-	alloc, cancelAlloc := chromedp.NewExecAllocator(ctx, opts...)
-	t.Cleanup(cancelAlloc)
-	tab, cancelTab := chromedp.NewContext(alloc)
-	t.Cleanup(cancelTab)
-	// The first command starts the browser, which would end with a time-out of
-	// that command alone.
-	require.NoError(t, chromedp.Run(tab, chromedp.Navigate(link)))
-	return tab
-}
-
 // picture leaves a picture of the page while the cluster's first node is being
 // installed.
 func (e *evening) picture(ctx context.Context, file string) {
@@ -108,7 +76,7 @@ func (e *evening) picture(ctx context.Context, file string) {
 		return row.Run != "" && err == nil && w.Phase == inventory.PhaseInstall
 	})
 	var shot []byte
-	require.NoError(e.t, chromedp.Run(e.openPage(ctx, e.t),
+	require.NoError(e.t, chromedp.Run(e.openPage(ctx, e.t), chromedp.EmulateViewport(1440, 1240),
 		chromedp.WaitVisible(`[data-operation="genesis/home"]`, chromedp.ByQuery), chromedp.Click(`[data-operation="genesis/home"] *`, chromedp.ByQuery),
 		chromedp.WaitVisible(`[data-operation-step="create"][data-step-state="running"]`, chromedp.ByQuery), chromedp.CaptureScreenshot(&shot)))
 	require.NoError(e.t, os.WriteFile(file, shot, 0o644))

@@ -13,31 +13,47 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// walkPage opens the page as a person who was given a link does, and carries out
-// steps there.
-func (s *Site) walkPage(ctx context.Context, t *testing.T, steps ...chromedp.Action) {
+// openPage starts a headless browser and opens the page in it, as the one-time
+// login link lets it. It ends with the test.
+func (s *Site) openPage(ctx context.Context, t *testing.T) (tab context.Context) {
 	t.Helper()
-	runtime.LockOSThread() // as in watchPage
-	defer runtime.UnlockOSThread()
+	runtime.LockOSThread() // as in watchPage; clean-up is on this thread, too
+	t.Cleanup(runtime.UnlockOSThread)
 	chromium, err := exec.LookPath("chromium")
 	require.NoError(t, err, "make deps installs it")
 	link := strings.Replace(strings.TrimSpace(s.must(ctx, t, "login-link")), fmt.Sprintf("127.0.0.1:%d", apiPort), s.API, 1)
 	opts := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(chromium), chromedp.NoSandbox,
 		chromedp.WindowSize(1440, 1100), chromedp.WSURLReadTimeout(3*time.Minute))
 	alloc, cancelAlloc := chromedp.NewExecAllocator(ctx, opts...)
-	defer cancelAlloc()
+	t.Cleanup(cancelAlloc)
 	tab, cancelTab := chromedp.NewContext(alloc)
-	defer cancelTab()
+	t.Cleanup(cancelTab)
 	// The first command starts the browser, which would end with a time-out of
 	// that command alone.
 	require.NoError(t, chromedp.Run(tab, chromedp.Navigate(link)))
+	return tab
+}
+
+// onPage carries out steps on the page; what says which, when they do not come
+// to an end.
+func onPage(tab context.Context, t *testing.T, what string, steps ...chromedp.Action) {
+	t.Helper()
 	within, cancel := context.WithTimeout(tab, 2*time.Minute)
 	defer cancel()
 	if err := chromedp.Run(within, steps...); err != nil {
 		var text string
 		_ = chromedp.Run(tab, chromedp.Evaluate(`document.body.innerText`, &text)) // only for the message
-		t.Fatalf("the page: %v\n%s", err, text)
+		t.Fatalf("%s: %v\n%s", what, err, text)
 	}
+}
+
+// walkPage opens the page as a person who was given a link does, and carries out
+// steps there.
+func (s *Site) walkPage(ctx context.Context, t *testing.T, steps ...chromedp.Action) {
+	t.Helper()
+	tab := s.openPage(ctx, t)
+	onPage(tab, t, "the page", steps...)
+	require.NoError(t, chromedp.Cancel(tab), "closing the browser")
 }
 
 // see waits until the page shows what selector names.
