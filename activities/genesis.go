@@ -406,30 +406,10 @@ func (a *Activities) Idle(ctx context.Context, machine string) error {
 // AwaitOperation returns when the operation is over by its record, as AwaitRun
 // does for a machine's run.
 func (a *Activities) AwaitOperation(ctx context.Context, q OutcomeRequest) (Outcome, error) {
-	began := time.Now()
-	tick := time.NewTicker(a.lookEvery(outcomeEvery))
-	defer tick.Stop()
-	for {
+	return a.outcome(ctx, q, "operation", func() (Outcome, error) {
 		o, err := a.Labs.Operation(ctx, q.Run)
-		switch {
-		case err == nil:
-			if inventory.Final(o.State) || q.tells(o.Question != nil, o.Message) {
-				return outcomeOfOperation(o), nil
-			}
-		case !errors.Is(err, inventory.ErrNotFound):
-			return Outcome{}, fail(err)
-		case time.Since(began) > noRecord:
-			return Outcome{}, fail(fmt.Errorf("operation %q has recorded nothing: %w", q.Run, inventory.ErrNotFound))
-		}
-		activity.RecordHeartbeat(ctx)
-		select {
-		case <-tick.C:
-		case <-activity.GetWorkerStopChannel(ctx):
-			return Outcome{}, errWorkerStops
-		case <-ctx.Done():
-			return Outcome{}, ctx.Err()
-		}
-	}
+		return outcomeOfOperation(o), err
+	})
 }
 
 func outcomeOfOperation(o inventory.Operation) Outcome {

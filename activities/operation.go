@@ -72,20 +72,29 @@ const noRecord = 5 * time.Minute
 // and begins anew wherever its worker dies: parents read outcomes from the
 // inventory, because the completion of a child is lost with a reset parent.
 func (a *Activities) AwaitRun(ctx context.Context, q OutcomeRequest) (Outcome, error) {
+	return a.outcome(ctx, q, "run", func() (Outcome, error) {
+		w, err := a.Records.Workflow(ctx, q.Run)
+		return outcomeOf(w), err
+	})
+}
+
+// outcome looks at a record until it has what q asks for. kind is what the
+// record is of.
+func (a *Activities) outcome(ctx context.Context, q OutcomeRequest, kind string, look func() (Outcome, error)) (Outcome, error) {
 	began := time.Now()
 	tick := time.NewTicker(a.lookEvery(outcomeEvery))
 	defer tick.Stop()
 	for {
-		w, err := a.Records.Workflow(ctx, q.Run)
+		o, err := look()
 		switch {
 		case err == nil:
-			if inventory.Final(w.State) || q.tells(w.AwaitsPerson(), w.Message) {
-				return outcomeOf(w), nil
+			if inventory.Final(o.State) || q.tells(o.Asks, o.Message) {
+				return o, nil
 			}
 		case !errors.Is(err, inventory.ErrNotFound):
 			return Outcome{}, fail(err)
 		case time.Since(began) > noRecord:
-			return Outcome{}, fail(fmt.Errorf("run %q has recorded nothing: %w", q.Run, inventory.ErrNotFound))
+			return Outcome{}, fail(fmt.Errorf("%s %q has recorded nothing: %w", kind, q.Run, inventory.ErrNotFound))
 		}
 		activity.RecordHeartbeat(ctx)
 		select {
