@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/gin-gonic/gin"
@@ -112,24 +111,15 @@ func (s *Server) operation(ctx context.Context, name string) (inventory.Operatio
 func (s *Server) listOperations(c *gin.Context) {
 	f := inventory.OperationFilter{Type: c.Query("type")}
 	var err error
-	if v := c.Query("open"); v != "" {
-		if f.Open, err = strconv.ParseBool(v); err != nil {
-			s.fail(c, invalid("open", "true or false", "%q is neither", v))
-			return
-		}
+	var list []inventory.Operation
+	if f.Open, f.Limit, err = openAndLimit(c); err == nil {
+		list, err = s.cfg.Store.Operations(c.Request.Context(), f)
 	}
-	limit, err := intQuery(c, "limit", 100)
 	if err != nil {
 		s.fail(c, err)
 		return
 	}
-	f.Limit = int(min(max(limit, 1), 1000))
-	list, err := s.cfg.Store.Operations(c.Request.Context(), f)
-	if err != nil {
-		s.fail(c, err)
-		return
-	}
-	c.JSON(http.StatusOK, gin.H{"items": list})
+	c.JSON(http.StatusOK, items(list))
 }
 
 func (s *Server) getOperation(c *gin.Context) {

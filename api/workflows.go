@@ -368,19 +368,10 @@ func (s *Server) inspect(ctx context.Context, in workflows.InspectInput) (Starte
 func (s *Server) listWorkflows(c *gin.Context) {
 	f := inventory.WorkflowFilter{Machine: c.Query("machine"), State: c.Query("state")}
 	var err error
-	if v := c.Query("open"); v != "" {
-		if f.Open, err = strconv.ParseBool(v); err != nil {
-			s.fail(c, invalid("open", "true or false", "%q is neither", v))
-			return
-		}
+	var ws []inventory.Workflow
+	if f.Open, f.Limit, err = openAndLimit(c); err == nil {
+		ws, err = s.cfg.Store.Workflows(c.Request.Context(), f)
 	}
-	limit, err := intQuery(c, "limit", 100)
-	if err != nil {
-		s.fail(c, err)
-		return
-	}
-	f.Limit = int(min(max(limit, 1), 1000))
-	ws, err := s.cfg.Store.Workflows(c.Request.Context(), f)
 	if err != nil {
 		s.fail(c, err)
 		return
@@ -389,6 +380,18 @@ func (s *Server) listWorkflows(c *gin.Context) {
 		ws[i] = s.summary(ws[i])
 	}
 	c.JSON(http.StatusOK, items(ws))
+}
+
+// openAndLimit reads what lists of runs and operations have in common: whether
+// only those that are not over are wanted, and how many at the most.
+func openAndLimit(c *gin.Context) (open bool, limit int, err error) {
+	if v := c.Query("open"); v != "" {
+		if open, err = strconv.ParseBool(v); err != nil {
+			return false, 0, invalid("open", "true or false", "%q is neither", v)
+		}
+	}
+	n, err := intQuery(c, "limit", 100)
+	return open, int(min(max(n, 1), 1000)), err
 }
 
 // createWorkflow is the trigger of every type of workflow.
