@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/ingotmetal/ingot/internal/machinefile"
 	"github.com/ingotmetal/ingot/internal/strictyaml"
@@ -180,15 +181,22 @@ func (l Lab) CheckImages(stored func(name string) string, file Digester) invento
 }
 
 // CheckSources returns what keeps the images from being fetched that the server
-// lacks and that have an address: ask is called with each, and fetches nothing.
+// lacks and that have an address: ask is called with each, with all at a time,
+// and fetches nothing.
 func (l Lab) CheckSources(stored func(name string) string, ask func(address string) error) inventory.Problems {
-	var ps inventory.Problems
+	errs := make([]error, len(l.Images))
+	var asking sync.WaitGroup
 	for n, i := range l.Images {
-		if i.URL == "" || stored(i.Name) != "" {
-			continue
+		if i.URL != "" && stored(i.Name) == "" {
+			asking.Go(func() { errs[n] = ask(i.URL) })
 		}
-		if err := ask(i.URL); err != nil {
-			ps.Add(fmt.Sprintf("images[%d].url", n), "correct the address, or store the image with: ingot image add "+i.Name+" FILE", "image %q cannot be fetched: %v", i.Name, err)
+	}
+	asking.Wait()
+	var ps inventory.Problems
+	for n, err := range errs {
+		if err != nil {
+			name := l.Images[n].Name
+			ps.Add(fmt.Sprintf("images[%d].url", n), "correct the address, or store the image with: ingot image add "+name+" FILE", "image %q cannot be fetched: %v", name, err)
 		}
 	}
 	return l.Locate(ps)
