@@ -238,8 +238,8 @@ func (s *server) netboot() error {
 	if s.address, err = provisioningAddress(n); err != nil {
 		return err
 	}
-	m := metadatasvc.Config{Address: s.address, Key: key, Installers: s.store, Log: s.log.With("part", "metadata"), Now: time.Now,
-		ImageURL: func() string { return s.boot.Base() + "/images" }} // which is made below
+	m := metadatasvc.Config{Address: s.address, Key: key, Installers: s.store, Log: s.log.With("part", "metadata"), Now: time.Now}
+	m.ImageURL = func() string { return s.boot.Base() + "/images" } // of what is made below
 	for _, p := range n.Metadata {
 		m.Addrs = append(m.Addrs, config.Join(n.Bind(s.address), p))
 	}

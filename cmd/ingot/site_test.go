@@ -5,7 +5,9 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"fmt"
 	"log/slog"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -341,4 +343,42 @@ func TestSettleAsks(t *testing.T) {
 	st, err := h.SiteStatus(t.Context())
 	require.NoError(t, err)
 	require.Empty(t, st.Silent)
+}
+
+// A server that tells somebody does not move to one that tells nobody: what
+// waits would never be sent, and the next question be asked of no one.
+func TestMigrationKeepsNotices(t *testing.T) {
+	ctx := t.Context()
+	standby := ownDirs(t)
+	require.NoError(t, makeStandby(&cobra.Command{}, standby, "um760"))
+	there, err := newHost(standby, "", slog.New(slog.DiscardHandler), nil)
+	require.NoError(t, err)
+	require.NoError(t, there.peered())
+	listener := httptest.NewUnstartedServer(there.target.Handler())
+	listener.TLS = handover.ServerTLS(there.cert)
+	listener.StartTLS()
+	defer listener.Close()
+	token, err := os.ReadFile(standbyToken(standby))
+	require.NoError(t, err)
+
+	cfg := testConfig(t)
+	here, err := newHost(cfg, "", slog.New(slog.DiscardHandler), nil)
+	require.NoError(t, err)
+	s := testServer(t, cfg)
+	s.host, here.current = here, s
+	_, err = here.AddPeer(ctx, api.NewPeer{
+		Peer:  api.Peer{Name: "um760", URL: listener.URL, Fingerprint: handover.Fingerprint(listener.Certificate())},
+		Token: inventory.NewSecret(strings.TrimSpace(string(token))),
+	})
+	require.NoError(t, err)
+	for _, c := range []struct{ here, there, refused bool }{{false, false, false}, {false, true, false}, {true, true, false}, {true, false, true}} {
+		here.cfg.Notify.URL, there.target.Notify = "", c.there
+		if c.here {
+			here.cfg.Notify.URL = "https://example.com/x"
+		}
+		err := mover{here}.CheckTarget(ctx, "um760") // which may have something to say of this host's ports
+		text := fmt.Sprint(err)
+		require.Equal(t, c.refused, strings.Contains(text, "it has no notify.url"), "%+v: %s", c, text)
+		require.NotContains(t, text, "example.com")
+	}
 }
