@@ -102,28 +102,25 @@ func TestRelay(t *testing.T) {
 	a := &Activities{Labs: newLabShelf(t), Routers: r, Log: slog.New(slog.DiscardHandler), ProbeEvery: time.Microsecond}
 	ctx := t.Context()
 	seed, target := netip.MustParseAddr("192.168.1.10"), netip.MustParseAddr("10.10.20.11")
-	list, err := a.RelayServers(ctx, "home")
-	require.NoError(t, err)
-	require.Equal(t, []string{"192.168.1.10"}, list)
 	require.NoError(t, a.RouterReady(ctx, LabRequest{Name: "home"}))
 
-	require.Equal(t, TypeConflict, typeOf(t, a.RelayDelete(ctx, RelayRequest{"home", seed})), "nobody would be answered")
-	require.NoError(t, a.RelayAdd(ctx, RelayRequest{"home", target}))
-	require.NoError(t, a.RelayAdd(ctx, RelayRequest{"home", target}))
+	require.Equal(t, TypeConflict, typeOf(t, a.relayTo(ctx, RelayRequest{"home", seed}, false)), "nobody would be answered")
+	require.NoError(t, a.relayTo(ctx, RelayRequest{"home", target}, true))
+	require.NoError(t, a.relayTo(ctx, RelayRequest{"home", target}, true))
 	require.Equal(t, 1, r.changes, "what is so is not done again")
 	require.Equal(t, []string{"192.168.1.10", "10.10.20.11"}, r.servers)
-	require.NoError(t, a.RelayDelete(ctx, RelayRequest{"home", seed}))
-	require.NoError(t, a.RelayDelete(ctx, RelayRequest{"home", seed}))
+	require.NoError(t, a.relayTo(ctx, RelayRequest{"home", seed}, false))
+	require.NoError(t, a.relayTo(ctx, RelayRequest{"home", seed}, false))
 	require.Equal(t, 2, r.changes)
 
 	r.err, r.effect = inventory.ErrUnreachable, true
-	require.Equal(t, TypeUnreachable, typeOf(t, a.RelayAdd(ctx, RelayRequest{"home", seed})))
-	require.NoError(t, a.RelayAdd(ctx, RelayRequest{"home", seed}), "it had its effect, though its answer was lost")
+	require.Equal(t, TypeUnreachable, typeOf(t, a.relayTo(ctx, RelayRequest{"home", seed}, true)))
+	require.NoError(t, a.relayTo(ctx, RelayRequest{"home", seed}, true), "it had its effect, though its answer was lost")
 	r.err, r.effect = inventory.ErrInvalid, false
-	require.Equal(t, TypeInvalid, typeOf(t, a.RelayDelete(ctx, RelayRequest{"home", seed})))
+	require.Equal(t, TypeInvalid, typeOf(t, a.relayTo(ctx, RelayRequest{"home", seed}, false)))
 
 	r.servers = []string{"10.0.0.9"}
-	err = a.RouterReady(ctx, LabRequest{Name: "home"})
+	err := a.RouterReady(ctx, LabRequest{Name: "home"})
 	require.Equal(t, TypeInvalid, typeOf(t, err), "a wrong config.boot is no reason to wait for the whole budget")
 	require.ErrorContains(t, err, "relays to [10.0.0.9] and not to 192.168.1.10")
 }
@@ -165,6 +162,7 @@ func TestAddressesThatAreTaken(t *testing.T) {
 		taken     string
 		mac       string
 		written   bool
+		given     string // kind of an event of its DHCP
 		installed []string
 		want      string
 	}{
@@ -173,6 +171,8 @@ func TestAddressesThatAreTaken(t *testing.T) {
 		"a device":            {taken: "10.10.20.11", mac: "02:00:00:00:00:99", want: "02:00:00:00:00:99 answers"},
 		"the machine itself":  {taken: "10.10.20.11", mac: "02:00:00:00:07:60"},
 		"installed before":    {taken: "10.10.20.11", written: true},
+		"given by us":         {taken: "10.10.20.11", given: inventory.EventOS},
+		"not given by us":     {taken: "10.10.20.11", given: inventory.EventOperator, want: "somebody answers"},
 		"installed by us":     {taken: "10.10.20.11", installed: []string{"um760"}},
 		"the cluster's":       {taken: "10.10.20.30", want: "which is for the cluster"},
 		"of our own cluster":  {taken: "10.10.20.30", installed: []string{"ms-02-a"}},
@@ -183,7 +183,7 @@ func TestAddressesThatAreTaken(t *testing.T) {
 		"a stranger's, of one installed before": {taken: "10.10.20.11", mac: "02:00:00:00:00:99", written: true, want: "02:00:00:00:00:99 answers"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			a := &Activities{Machines: anyDisks(c.written), Presence: taken{c.taken, c.mac}}
+			a := &Activities{Machines: anyDisks(c.written), Presence: taken{c.taken, c.mac}, Records: given{kind: c.given}}
 			var ps inventory.Problems
 			require.NoError(t, a.checkFree(t.Context(), lab, c.installed, &ps))
 			if c.want == "" {
@@ -194,6 +194,16 @@ func TestAddressesThatAreTaken(t *testing.T) {
 			}
 		})
 	}
+}
+
+// given has seen one event of each machine.
+type given struct {
+	Records
+	kind string
+}
+
+func (g given) Events(context.Context, inventory.EventFilter) ([]inventory.Event, error) {
+	return []inventory.Event{{Kind: g.kind}}, nil
 }
 
 type taken struct{ addr, mac string }

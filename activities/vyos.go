@@ -73,16 +73,6 @@ func (a *Activities) RouterReady(ctx context.Context, q LabRequest) error {
 	})
 }
 
-// RelayServers returns to which servers the lab's router relays DHCP.
-func (a *Activities) RelayServers(ctx context.Context, genesisName string) ([]string, error) {
-	r, e, err := a.router(ctx, genesisName)
-	if err != nil {
-		return nil, fail(err)
-	}
-	list, err := a.relayServers(ctx, e, r.Key)
-	return list, fail(err)
-}
-
 // relayServers reads the list. VyOS shows a value that is set once as a
 // string, and more of them as a list.
 func (a *Activities) relayServers(ctx context.Context, e inventory.Endpoint, key inventory.Secret) ([]string, error) {
@@ -104,18 +94,11 @@ func (a *Activities) relayServers(ctx context.Context, e inventory.Endpoint, key
 	return out, nil
 }
 
-// RelayAdd lists a server in the lab's relay, beside those that are there.
-func (a *Activities) RelayAdd(ctx context.Context, q RelayRequest) error {
-	return a.relayTo(ctx, q, true)
-}
-
-// RelayDelete removes a server from the lab's relay. The last one is not
-// removed: nobody behind the relay would be answered any more.
-func (a *Activities) RelayDelete(ctx context.Context, q RelayRequest) error {
-	return a.relayTo(ctx, q, false)
-}
-
-// relayTo looks first, so that repeating it changes nothing, and afterwards,
+// relayTo lists a server in the lab's relay, beside those that are there, or
+// removes it. The last one is not removed: nobody behind the relay would be
+// answered any more.
+//
+// It looks first, so that repeating it changes nothing, and afterwards,
 // because what VyOS answers is about the commit and not about the outcome.
 func (a *Activities) relayTo(ctx context.Context, q RelayRequest, listed bool) error {
 	defer heartbeat(ctx)()

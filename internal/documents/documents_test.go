@@ -1,14 +1,11 @@
 package documents
 
 import (
-	"crypto/x509"
-	"encoding/pem"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -210,15 +207,6 @@ func TestHarvesterRefuses(t *testing.T) {
 	require.Empty(t, problems(t, KindHarvester, one))
 	require.Contains(t, Warnings(KindHarvester, "doc", []byte(one)).Error(), "install.device", "the only disk is warned of")
 	require.Empty(t, problems(t, KindHarvester, isoLine.ReplaceAllString(create, "  iso_url: "+inventory.RefBootURL+"x.iso\n")), "a reference becomes a URL")
-
-	info, err := ReadHarvester("x", []byte(join))
-	require.NoError(t, err)
-	require.Regexp(t, `^http://.*\.iso$`, info.ISO)
-	info.ISO = ""
-	require.Equal(t, HarvesterInfo{
-		Mode: "join", Hostname: "ms-02-b", Server: "https://10.10.20.30:443",
-		Device: "/dev/disk/by-id/nvme-EXAMPLE_MS02_SYSTEM_000B",
-	}, info)
 }
 
 func TestHarvesterWebhooks(t *testing.T) {
@@ -306,26 +294,6 @@ func TestTalosIdentity(t *testing.T) {
 	require.Equal(t, "um760", id.Hostname)
 	require.Equal(t, "https://10.10.20.11:6443", id.Endpoint)
 	require.Contains(t, id.Image, "metal-installer")
-
-	now := time.Date(2026, 2, 3, 4, 5, 6, 0, time.UTC)
-	cert, err := talos.AdminCertificate(doc, now, time.Hour)
-	require.NoError(t, err)
-	leaf, err := x509.ParseCertificate(cert.Certificate[0])
-	require.NoError(t, err)
-	roots := x509.NewCertPool()
-	require.True(t, roots.AppendCertsFromPEM(id.CA))
-	_, err = leaf.Verify(x509.VerifyOptions{Roots: roots, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
-	require.NoError(t, err)
-	require.Equal(t, []string{"os:admin"}, leaf.Subject.Organization)
-	require.True(t, leaf.NotAfter.Equal(now.Add(time.Hour)) && leaf.NotBefore.Before(now), "%s %s", leaf.NotBefore, leaf.NotAfter)
-	block, _ := pem.Decode(id.CA)
-	require.Equal(t, "CERTIFICATE", block.Type)
-
-	keyless := string(doc)
-	at := strings.Index(keyless, "        key: ")
-	keyless = keyless[:at] + keyless[at+strings.Index(keyless[at:], "\n")+1:]
-	_, err = talos.AdminCertificate([]byte(keyless), now, time.Hour)
-	require.ErrorIs(t, err, inventory.ErrUnsupported)
 	for _, bad := range []string{"", "a: b", "machine: [", string(doc[:200])} {
 		_, err = talos.Identify([]byte(bad))
 		require.Error(t, err, "%q", bad)

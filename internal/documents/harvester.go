@@ -132,30 +132,6 @@ type harvesterAddon struct {
 	ValuesContent string `json:"values_content"`
 }
 
-// HarvesterInfo is what others need to know of a Harvester document.
-type HarvesterInfo struct {
-	Mode     string // create | join
-	Hostname string
-	VIP      string // of a node that creates a cluster; "" when it is not said
-	Server   string // of a node that joins: the URL of the cluster
-	ISO      string // the URL of the installation image
-	Device   string
-}
-
-// ReadHarvester checks a Harvester document and returns what it says.
-func ReadHarvester(file string, contents []byte) (HarvesterInfo, error) {
-	if err := Check(KindHarvester, file, contents); err != nil {
-		return HarvesterInfo{}, err
-	}
-	var h harvester
-	if err := strictyaml.Decode(file, contents, &h); err != nil {
-		return HarvesterInfo{}, err
-	}
-	return HarvesterInfo{
-		Mode: h.Install.Mode, Hostname: h.OS.Hostname, VIP: h.Install.VIP, Server: h.ServerURL, ISO: h.Install.ISOURL, Device: h.Install.Device,
-	}, nil
-}
-
 // A Webhook is called by Harvester's installer.
 type Webhook struct {
 	Event string // STARTED | SUCCEEDED | FAILED

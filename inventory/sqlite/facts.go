@@ -37,13 +37,4 @@ func (s *Store) Fact(ctx context.Context, operation, name string) (inventory.Sec
 	return inventory.Secret{}, fmt.Errorf("reading %q: %w", key, err)
 }
 
-// ForgetFact removes what was kept; nothing there is no error.
-func (s *Store) ForgetFact(ctx context.Context, operation, name string) error {
-	key := factKey(operation, name)
-	return s.write(ctx, fmt.Sprintf("forgetting %q", key), func(tx *sqlx.Tx) error {
-		_, err := exec(ctx, tx, "DELETE FROM fact WHERE run = ?", key)
-		return err
-	})
-}
-
 func factKey(operation, name string) string { return operation + "#" + name }

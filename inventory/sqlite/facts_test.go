@@ -35,11 +35,6 @@ func TestFacts(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "second-kubeconfig-text", got.Reveal())
 
-	require.NoError(t, w.ForgetFact(t.Context(), "genesis/lab", "kubeconfig"))
-	require.NoError(t, w.ForgetFact(t.Context(), "genesis/lab", "kubeconfig"))
-	_, err = w.Fact(t.Context(), "genesis/lab", "kubeconfig")
-	require.ErrorIs(t, err, inventory.ErrNotFound)
-
 	require.NoError(t, w.PutFact(t.Context(), "genesis/lab", "kubeconfig", inventory.NewSecret("third-kubeconfig-text")))
 	w.reopen(keyring.New())
 	_, err = w.Fact(t.Context(), "genesis/lab", "kubeconfig")

@@ -5,7 +5,6 @@
 package talos
 
 import (
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"net/url"
@@ -14,15 +13,12 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/hashicorp/go-multierror"
 	"github.com/siderolabs/talos/pkg/machinery/config"
 	"github.com/siderolabs/talos/pkg/machinery/config/configloader"
-	"github.com/siderolabs/talos/pkg/machinery/config/generate/secrets"
 	"github.com/siderolabs/talos/pkg/machinery/config/types/v1alpha1"
 	"github.com/siderolabs/talos/pkg/machinery/config/validation"
-	"github.com/siderolabs/talos/pkg/machinery/role"
 	"go.yaml.in/yaml/v3"
 
 	"github.com/ingotmetal/ingot/inventory"
@@ -379,30 +375,6 @@ func Identify(contents []byte) (Identity, error) {
 		id.CA = ca.Crt
 	}
 	return id, nil
-}
-
-// AdminCertificate makes a client certificate that may do everything at the
-// Talos API of the machine that has this configuration, valid from a minute
-// before now and for ttl. The configuration must be that of a control plane:
-// only it holds the key of the authority.
-func AdminCertificate(contents []byte, now time.Time, ttl time.Duration) (tls.Certificate, error) {
-	c, err := load(contents)
-	if err != nil {
-		return tls.Certificate{}, err
-	}
-	ca := c.Machine().Security().IssuingCA()
-	if ca == nil || len(ca.Key) == 0 {
-		return tls.Certificate{}, fmt.Errorf("making a client certificate: the configuration has no key of the Talos authority (machine.ca.key): %w", inventory.ErrUnsupported)
-	}
-	p, err := secrets.NewAdminCertificateAndKey(now.Add(-time.Minute), ca, role.MakeSet(role.Admin), ttl+time.Minute)
-	if err != nil {
-		return tls.Certificate{}, errors.New("making a client certificate: the authority in the configuration (machine.ca) cannot be used")
-	}
-	cert, err := tls.X509KeyPair(p.Crt, p.Key)
-	if err != nil {
-		return tls.Certificate{}, errors.New("making a client certificate: the authority in the configuration (machine.ca) cannot be used")
-	}
-	return cert, nil
 }
 
 // load reads a configuration that was checked before.
