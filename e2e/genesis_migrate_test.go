@@ -141,14 +141,15 @@ func (e *evening) injected(ctx context.Context) {
 // installs the router and the platform, has the standby run there, moves to it,
 // and the Genesis that began on the NAS ends at the target, which installs the
 // cluster. The node that plays the target is a host beside the Talos node, with
-// the lab's address of the target. With -qemu all machines are real ones; with
-// INGOT_PICTURE it leaves a picture of the page.
+// the lab's address of the target. With -qemu all machines are real ones, and
+// both servers run in the container image; with INGOT_PICTURE it leaves a picture
+// of the page.
 func TestGenesisMigrates(t *testing.T) {
 	beside(t, 76, 12)
 	ctx := needEvening(t)
 	e := newEvening(ctx, t)
 	e.migrates()
-	target, err := NewSite(ctx, Options{Root: "..", Programs: programs(), Lab: e.Lab, Name: "target", NoStart: true, Top: "site: {name: platform}\n"})
+	target, err := NewSite(ctx, Options{Root: "..", Programs: programs(), Lab: e.Lab, Name: "target", NoStart: true, Image: e.image, Top: "site: {name: platform}\n"})
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		if dir := os.Getenv("INGOT_HISTORIES"); dir != "" && !t.Failed() {
@@ -215,6 +216,7 @@ func TestGenesisMigrates(t *testing.T) {
 	require.NoError(t, err)
 	before, err := os.ReadFile(filepath.Join(e.dir, "ingot.log"))
 	require.NoError(t, err)
+	e.without("the log on the NAS", string(before))
 	for _, x := range []string{"a", "b", "c"} {
 		mac := e.machines["ms-02-"+x].Spec().MAC
 		require.Contains(t, string(asked), mac, "the target's DHCP")
@@ -231,5 +233,6 @@ func TestGenesisMigrates(t *testing.T) {
 	require.Equal(t, "platform", st.Successor.Name)
 	if *realFirmware {
 		e.injected(ctx)
+		require.Contains(t, e.HomeLeases(), e.machines["vp6630"].Spec().MAC, "the home router has offered an address as well")
 	}
 }

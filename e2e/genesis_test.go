@@ -3,13 +3,14 @@ package e2e
 import (
 	"context"
 	"crypto/sha256"
-	"encoding/json"
 	"flag"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -88,17 +89,24 @@ install:
 type evening struct {
 	*Site
 	t        *testing.T
+	image    string // root filesystem in which the servers run; empty: in this host's
 	machines map[string]*lab.Machine
-	file     string // the lab file
+	file     string      // the lab file
+	absent   atomic.Bool // nobody makes a machine ask for an address to prove the relay
 }
 
-func newEvening(ctx context.Context, t *testing.T) *evening {
+// newEvening prepares one; config is added to the server's configuration.
+func newEvening(ctx context.Context, t *testing.T, config ...string) *evening {
 	t.Helper()
+	root := ""
+	if *realFirmware {
+		root = imageRoot(t)
+	}
 	dir := keepDir(t)
-	s, err := NewSite(ctx, Options{Root: "..", Dir: dir, Programs: programs(), Home: true, Namespace: lab.Seed})
+	s, err := NewSite(ctx, Options{Root: "..", Dir: dir, Programs: programs(), Home: true, Namespace: lab.Seed, Image: root, Top: strings.Join(config, "")})
 	require.NoError(t, err)
 	s.keep(t)
-	e := &evening{Site: s, t: t, machines: map[string]*lab.Machine{}}
+	e := &evening{Site: s, t: t, image: root, machines: map[string]*lab.Machine{}}
 	guest, err := lab.GuestProgram(ctx, t.TempDir())
 	require.NoError(t, err)
 	agent := filepath.Join(s.bin, "worker-agent")
@@ -208,10 +216,7 @@ func (e *evening) vyosTemplate(ctx context.Context) string {
 // now is the operation as the server tells.
 func (e *evening) now(ctx context.Context) (inventory.Operation, error) {
 	var o inventory.Operation
-	out, err := e.CLI(ctx, "genesis", "status", "home", "-o", "json")
-	if err == nil {
-		err = json.Unmarshal([]byte(out), &o)
-	}
+	err := e.REST(ctx, http.MethodGet, "/v1/genesis/home/status", nil, &o)
 	return o, err
 }
 
@@ -245,14 +250,9 @@ func (e *evening) person(ctx context.Context) {
 			// would take it from what it does.
 			case s.State == inventory.StepWaiting && strings.Contains(s.Message, "(boot 1)") && (s.Machine == "vp6630" || s.Machine == "um760"):
 				press(s.Run+s.Message, s.Machine)
-			case s.Name == "relay" && s.State == inventory.StepRunning:
-				// It asks for an address, and is told to boot from its disk. A server that was
-				// killed has forgotten that: who sees nothing for a while presses again.
-				patience := 30 * time.Second
-				if *realFirmware {
-					patience = 3 * time.Minute
-				}
-				press(fmt.Sprintf("%s %d", o.Run+s.Since.String(), time.Since(s.Since)/patience), "um760")
+			case s.Name == "relay" && s.State == inventory.StepRunning && !e.absent.Load():
+				// It asks for an address, and is told to boot from its disk.
+				press(o.Run+s.Since.String(), "um760")
 			}
 		}
 	}
@@ -292,8 +292,22 @@ func (e *evening) whole(ctx context.Context, o inventory.Operation) {
 	}
 	history, err := e.TemporalCLI(ctx, "workflow", "show", "--workflow-id", "genesis/home", "--output", "json")
 	require.NoError(e.t, err)
-	for _, secret := range []string{"e2e-router-key", "e2e-cluster-token", "e2e-password", "BEGIN ", "LS0tLS1CRUdJTi"} {
-		require.NotContains(e.t, history, secret, "S44")
+	e.without("history", history)
+	log, err := os.ReadFile(filepath.Join(e.dir, "ingot.log"))
+	require.NoError(e.t, err)
+	e.without("the server's log", string(log))
+	for name, m := range e.machines { // the kernel's command line is the first that a console shows
+		console, err := m.Serial()
+		require.NoError(e.t, err)
+		e.without("console of "+name, console)
+	}
+}
+
+// without checks that no secret of the lab file is in text.
+func (e *evening) without(what, text string) {
+	e.t.Helper()
+	for _, secret := range []string{genesisKey, "e2e-cluster-token", "e2e-password", "BEGIN ", "LS0tLS1CRUdJTi"} {
+		require.False(e.t, strings.Contains(text, secret), "S44: %s: %s", what, secret)
 	}
 }
 
