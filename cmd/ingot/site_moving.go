@@ -244,6 +244,7 @@ func (s *server) WithdrawHandOver(ctx context.Context, id string) error {
 const (
 	verifyAtOnce = 8
 	verifyFor    = 30 * time.Second // each BMC
+	clientFor    = 20 * time.Second
 	verifyNamed  = 10
 )
 
@@ -254,12 +255,31 @@ func (s *server) verifySite(ctx context.Context, check func(context.Context, inv
 	seen := []string{"no interface is configured here: machines are answered by nobody"}
 	if s.boot != nil {
 		var err error
-		if seen, err = s.boot.CheckClient(ctx); err != nil {
+		if seen, err = asClient(ctx, s.boot.CheckClient); err != nil {
 			return nil, err
 		}
 	}
 	notes, err := s.verifyBMCs(ctx, check)
 	return append(seen, notes...), err
+}
+
+// asClient asks as a client for as long as what is missing may still come up, and
+// then has a person look: that machines are not answered mends itself no more.
+func asClient(ctx context.Context, check func(context.Context) ([]string, error)) ([]string, error) {
+	for began := time.Now(); ; {
+		seen, err := check(ctx)
+		switch {
+		case err == nil || ctx.Err() != nil:
+			return seen, err
+		case !errors.Is(err, inventory.ErrUnreachable):
+			return nil, err
+		case time.Since(began) > clientFor:
+			return nil, fmt.Errorf("%w: %w", err, inventory.ErrConflict)
+		}
+		if !pause(ctx, lookEvery) {
+			return nil, ctx.Err()
+		}
+	}
 }
 
 func (s *server) verifyBMCs(ctx context.Context, check func(context.Context, inventory.Machine) (string, error)) ([]string, error) {

@@ -382,3 +382,24 @@ func TestMigrationKeepsNotices(t *testing.T) {
 		require.NotContains(t, text, "example.com")
 	}
 }
+
+// What is not up yet is waited for; a second server is a matter for a person at
+// once.
+func TestAsClient(t *testing.T) {
+	tries := 0
+	seen, err := asClient(t.Context(), func(context.Context) ([]string, error) {
+		if tries++; tries < 3 {
+			return nil, fmt.Errorf("nothing: %w", inventory.ErrUnreachable)
+		}
+		return []string{"answered"}, nil
+	})
+	require.NoError(t, err)
+	require.Equal(t, []string{"answered"}, seen)
+	tries = 0
+	_, err = asClient(t.Context(), func(context.Context) ([]string, error) {
+		tries++
+		return nil, fmt.Errorf("two servers: %w", inventory.ErrConflict)
+	})
+	require.ErrorIs(t, err, inventory.ErrConflict)
+	require.Equal(t, 1, tries)
+}
