@@ -59,6 +59,20 @@ installer:
   complete: webhook
 `
 
+// impatient asks a person about its installer at once.
+const impatient = `version: "0.1"
+name: impatient
+documents:
+  - {name: config, kind: harvester}
+installer:
+  kernel: kernel-h
+  initrd: [initrd-h]
+  payload: rootfs-h
+  parameters: ["root=live:{{ .boot_url }}rootfs-h", "harvester.install.config_url={{ .documents_url }}config"]
+  complete: webhook
+  timeout: 1
+`
+
 // TestInstaller has machines installed by another installer than the agent: a
 // stand-in that follows Harvester's kernel arguments, configuration and
 // webhooks. The server is killed while one of them writes.
@@ -68,13 +82,19 @@ func TestInstaller(t *testing.T) {
 	image, err := lab.SimImage(ctx, testWriter{t})
 	require.NoError(t, err)
 	s := site(ctx, t)
-	for name, size := range map[string]int{"kernel-h": 1 << 20, "initrd-h": 2 << 20, "rootfs-h": 6 << 20} {
-		file, b := filepath.Join(t.TempDir(), name), make([]byte, size)
-		_, _ = rand.Read(b) // never returns an error: it ends the program instead
-		require.NoError(t, os.WriteFile(file, b, 0o600))
+	store := func(t *testing.T, name string, content []byte) {
+		t.Helper()
+		file := filepath.Join(t.TempDir(), name)
+		require.NoError(t, os.WriteFile(file, content, 0o600))
 		s.must(ctx, t, "image", "add", name, file)
 	}
+	contents := map[string][]byte{"kernel-h": make([]byte, 1<<20), "initrd-h": make([]byte, 2<<20), "rootfs-h": make([]byte, 6<<20)}
+	for name, b := range contents {
+		_, _ = rand.Read(b) // never returns an error: it ends the program instead
+		store(t, name, b)
+	}
 	s.template(ctx, t, "wiped-first", wipedFirst)
+	s.template(ctx, t, "impatient", impatient)
 	images := map[string]string{"kernel": "kernel-h", "initrd": "initrd-h", "rootfs": "rootfs-h"}
 	add := func(t *testing.T, spec lab.Spec, device string) *lab.Machine {
 		t.Helper()
@@ -190,6 +210,32 @@ func TestInstaller(t *testing.T) {
 		require.Equal(t, "the installer reported that it failed: there is no disk /dev/disk/by-id/virtio-DISK-of-another", w.Message)
 		s.closed(ctx, t, "wrong")
 		require.Equal(t, 1, m.PowerOns())
+	})
+
+	t.Run("an image that was replaced, and a word that comes late", func(t *testing.T) {
+		gate := lab.NewGate(lab.StageWrite)
+		m := add(t, lab.Spec{Name: "late", NoBMC: true, Stage: gate.Stage}, "DISK-late")
+		provision(t, workflows.ProvisionInput{Machine: "late", Template: "impatient"})
+		_, err := s.Follow(ctx, "late", func(w inventory.Workflow) bool { return w.Phase == inventory.PhasePower })
+		require.NoError(t, err)
+		store(t, "initrd-h", []byte("another one"))
+		sim := s.Simulate("late", m.Spec().MAC)
+		script, err := sim.Script(ctx)
+		require.NoError(t, err)
+		require.NotContains(t, script, "kernel ", "it is not what was planned")
+		require.Contains(t, s.must(ctx, t, "why", "late"), `image "initrd-h" was replaced after the run was planned`)
+		store(t, "initrd-h", contents["initrd-h"])
+
+		require.NoError(t, m.PowerOn(ctx))
+		require.NoError(t, gate.Reached(ctx))
+		_, err = s.Follow(ctx, "late", func(w inventory.Workflow) bool { return w.Question != nil })
+		require.NoError(t, err)
+		gate.Open()
+		w := s.ended(ctx, t, "late", inventory.StateSuccess)
+		require.Equal(t, "webhook", w.Evidence, "nobody had to answer")
+		require.Equal(t, 1, m.PowerOns())
+		s.closed(ctx, t, "late")
+		s.holds(t, m, image)
 	})
 
 	t.Run("refused before the power", func(t *testing.T) {
