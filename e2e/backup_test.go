@@ -28,16 +28,28 @@ import (
 )
 
 // TestBackupAndRestore backs a server up in the midst of installations, lets
-// them end, and restores the backup into an empty host. Everything is there
-// again, and nothing of before goes on: no BMC is written to, no machine is
+// them end, and restores the backup on another host: a network namespace, an
+// address and directories of its own, on another network even. Everything is
+// there again, and nothing of before goes on: no BMC is written to, no machine is
 // answered with anything but its disk, an agent of before is told to hold, and
-// the runs ask a person. Then a machine is installed anew.
+// the runs ask a person. Then the machines are installed again from there. They
+// are simulated: what boots them is no firmware, and the agent is the real one.
 func TestBackupAndRestore(t *testing.T) {
 	beside(t, 14, 8)
 	ctx := needLab(t)
 	image, err := lab.SimImage(ctx, testWriter{t})
 	require.NoError(t, err)
-	s := site(ctx, t)
+	s, err := NewSite(ctx, Options{Root: "..", Programs: programs(), Dir: keepDir(t), Home: true, Namespace: lab.Seed, RelayOnly: true})
+	require.NoError(t, err)
+	s.keep(t)
+	o, err := NewSite(ctx, Options{Root: "..", Programs: programs(), Lab: s.Lab, Name: "another-host", NoStart: true})
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		if dir := os.Getenv("INGOT_HISTORIES"); dir != "" && !t.Failed() {
+			o.histories(t, dir)
+		}
+		require.NoError(t, o.Close())
+	})
 	s.must(ctx, t, "image", "add", "sim", image.Zst)
 	passphrase := filepath.Join(s.dir, "passphrase")
 	require.NoError(t, os.WriteFile(passphrase, []byte("correct horse battery\n"), 0o600))
@@ -95,62 +107,73 @@ tasks:
 	out = s.must(ctx, t, "backup", "verify", first)
 	t.Log(out)
 
-	// The host is lost: its data, its keys, its token.
+	// The host is lost. The other one has a configuration of its own, and nothing
+	// else; the router's relay is told of it.
 	s.Stop()
-	require.NoError(t, os.Rename(filepath.Join(s.dir, "state"), filepath.Join(s.dir, "state.lost")))
-	for _, file := range []string{"keys.json", "token", "agent.pem"} {
-		require.NoError(t, os.Rename(filepath.Join(s.dir, "etc/ingot", file), filepath.Join(s.dir, file+".lost")))
-	}
-	before := s.tree(t)
+	require.NoError(t, s.SetRelays(lab.TargetAddress))
+	require.NotEqual(t, s.Address, o.Address)
+	require.NotEqual(t, s.Namespace, o.Namespace)
+	before := o.tree(t)
+	require.Len(t, before, 4, "etc, its configuration, and no state")
 	for file, says := range map[string]string{s.damaged(t, first): "is damaged", s.cut(t, first): "is damaged", s.mixed(t, first, second): "is mixed"} {
-		_, err := s.CLI(ctx, "restore", file, "--yes", "--passphrase-file", passphrase)
+		_, err := o.CLI(ctx, "restore", file, "--yes", "--passphrase-file", passphrase)
 		require.ErrorContains(t, err, says, file)
-		require.Equal(t, before, s.tree(t), "%s was refused and changed something", file)
+		require.Equal(t, before, o.tree(t), "%s was refused and changed something", file)
 	}
 	wrong := filepath.Join(s.dir, "wrong")
 	require.NoError(t, os.WriteFile(wrong, []byte("correct horse batterx\n"), 0o600))
-	before = s.tree(t)
-	_, err = s.CLI(ctx, "restore", first, "--yes", "--passphrase-file", wrong)
+	before = o.tree(t)
+	_, err = o.CLI(ctx, "restore", first, "--yes", "--passphrase-file", wrong)
 	require.ErrorContains(t, err, "passphrase")
-	require.Equal(t, before, s.tree(t), "a wrong passphrase changed something")
+	require.Equal(t, before, o.tree(t), "a wrong passphrase changed something")
 
 	touched := map[string][]any{}
 	for name, m := range machines {
 		touched[name] = []any{m.PowerOns(), m.Resets(), m.PowerState(), m.NextBoot(), m.Writers(), digestOf(t, m.DiskPath())}
 	}
-	out = s.must(ctx, t, "restore", first, "--yes", "--passphrase-file", passphrase)
+	out = o.must(ctx, t, "restore", first, "--yes", "--passphrase-file", passphrase)
 	t.Log(out)
-	_, err = s.CLI(ctx, "restore", first, "--yes", "--passphrase-file", passphrase)
+	_, err = o.CLI(ctx, "restore", first, "--yes", "--passphrase-file", passphrase)
 	require.ErrorContains(t, err, "not empty")
-	s.same(ctx, t, first)
+	o.same(ctx, t, first)
+	images, err := filepath.Glob(filepath.Join(s.data(), "images", "*"))
+	require.NoError(t, err)
+	require.NotEmpty(t, images)
+	for _, file := range images {
+		require.Equal(t, digestOf(t, file), digestOf(t, filepath.Join(o.data(), "images", filepath.Base(file))), file)
+	}
 	restored := time.Now()
-	require.NoError(t, s.Start(ctx))
+	require.NoError(t, o.Start(ctx))
 
 	for _, name := range []string{"booting", "leaving", "acting"} {
-		w, err := s.Follow(ctx, name, func(w inventory.Workflow) bool { return w.Phase == inventory.PhaseWaiting })
+		w, err := o.Follow(ctx, name, func(w inventory.Workflow) bool { return w.Phase == inventory.PhaseWaiting })
 		require.NoError(t, err)
 		require.NotNil(t, w.Question)
 		require.Contains(t, w.Question.Text, "from which the server was restored", name)
 		require.Equal(t, []string{workflows.Abort}, w.Question.Choices)
 	}
 	t.Logf("all runs had asked %.1f s after the start", time.Since(restored).Seconds())
-	status := s.must(ctx, t, "status")
+	status := o.must(ctx, t, "status")
 	require.Equal(t, 3, strings.Count(status, "its run was under way in the backup"), status)
 	for name, m := range machines {
-		_, err := s.Simulate(name, m.Spec().MAC).Arguments(ctx)
+		_, err := o.Simulate(name, m.Spec().MAC).Arguments(ctx)
 		require.ErrorIs(t, err, ErrNotArmed, "%s is answered with more than its disk", name)
-		s.closed(ctx, t, name)
+		o.closed(ctx, t, name)
 	}
+	// The agent of before, if the address moves with the server: it knows the key.
+	agent = o.Simulate("acting", agent.MAC)
+	agent.meet(map[string]string{"server": "https://" + o.Address + ":7443", "pin": args["pin"]})
+	agent.Use(welcome.Token)
 	for path, method := range map[string]string{"/agent/v1/next": http.MethodGet, "/agent/v1/heartbeat": http.MethodPost} {
 		a, err := agent.Ask(ctx, method, path, map[string]any{})
 		require.NoError(t, err)
 		require.Equal(t, http.StatusUnauthorized, a.Status, "an agent of before is to hold: %s", a)
 	}
 	for _, name := range []string{"booting", "leaving", "acting"} {
-		s.must(ctx, t, "workflow", "decide", name, "--choice", "abort")
-		_, err := s.Follow(ctx, name, func(w inventory.Workflow) bool { return w.State == inventory.StateFailed })
+		o.must(ctx, t, "workflow", "decide", name, "--choice", "abort")
+		_, err := o.Follow(ctx, name, func(w inventory.Workflow) bool { return w.State == inventory.StateFailed })
 		require.NoError(t, err)
-		s.untouched(ctx, t, name, restored)
+		o.untouched(ctx, t, name, restored)
 	}
 	for name, m := range machines {
 		require.Equal(t, touched[name], []any{m.PowerOns(), m.Resets(), m.PowerState(), m.NextBoot(), m.Writers(), digestOf(t, m.DiskPath())}, "%s was touched", name)
@@ -159,22 +182,22 @@ tasks:
 	// Who wrote to the one disk was known to the backup; of the other it is a
 	// stranger now, and is asked for.
 	for name := range machines {
-		s.must(ctx, t, "machine", "provision", name)
+		o.must(ctx, t, "machine", "reprovision", name, "--yes")
 	}
-	w, err := s.Follow(ctx, "booting", func(w inventory.Workflow) bool { return w.Phase == inventory.PhaseWaiting })
+	w, err := o.Follow(ctx, "booting", func(w inventory.Workflow) bool { return w.Phase == inventory.PhaseWaiting })
 	require.NoError(t, err)
 	require.Contains(t, w.Question.Text, "which Ingot did not write")
-	s.must(ctx, t, "workflow", "decide", "booting", "--choice", workflows.Retry, "--disk-serial", machines["booting"].Spec().DiskSerial)
+	o.must(ctx, t, "workflow", "decide", "booting", "--choice", workflows.Retry, "--disk-serial", machines["booting"].Spec().DiskSerial)
 	for name, m := range machines {
-		w := s.ended(ctx, t, name, inventory.StateSuccess)
+		w := o.ended(ctx, t, name, inventory.StateSuccess)
 		require.Equal(t, touched[name][0].(int)+1, m.PowerOns(), name)
 		require.Greater(t, w.Epoch, int64(1), "epochs only ever grow")
-		s.closed(ctx, t, name)
+		o.closed(ctx, t, name)
 	}
 	a, err = agent.Ask(ctx, http.MethodGet, "/agent/v1/next", nil)
 	require.NoError(t, err)
 	require.Equal(t, http.StatusUnauthorized, a.Status, "nobody has taken its machine since: %s", a)
-	require.NotContains(t, s.must(ctx, t, "status"), "its run was under way")
+	require.NotContains(t, o.must(ctx, t, "status"), "its run was under way")
 }
 
 // tree is what lies in the site's configuration and state, by digest.
