@@ -35,7 +35,7 @@ import (
 // the runs ask a person. Then the machines are installed again from there. They
 // are simulated: what boots them is no firmware, and the agent is the real one.
 func TestBackupAndRestore(t *testing.T) {
-	beside(t, 14, 8)
+	beside(t, 14, 6)
 	ctx := needLab(t)
 	image, err := lab.SimImage(ctx, testWriter{t})
 	require.NoError(t, err)

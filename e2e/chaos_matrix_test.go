@@ -27,7 +27,7 @@ var (
 // TestChaos is the short form of the matrix: eight cells of eight faults, on two
 // sites. None of them loses a boot, which takes minutes to be noticed.
 func TestChaos(t *testing.T) {
-	beside(t, 58, 12)
+	beside(t, 58, 4)
 	ctx := needLab(t)
 	image, err := lab.SimImage(ctx, testWriter{t})
 	require.NoError(t, err)

@@ -20,7 +20,7 @@ import (
 // older than the signal. Nobody that had reported in time is switched. The
 // deadlines that are minutes away are in workflows, under a clock that skips.
 func TestTemporalDownAcrossDeadlines(t *testing.T) {
-	beside(t, 55, 3)
+	beside(t, 55, 2)
 	ctx := needLab(t)
 	image, err := lab.SimImage(ctx, testWriter{t})
 	require.NoError(t, err)

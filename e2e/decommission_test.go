@@ -25,7 +25,7 @@ import (
 // was. The disk of the other refuses to be written at one sector: it is
 // quarantined, and installed again only when a person has released it.
 func TestDecommission(t *testing.T) {
-	beside(t, 243, 15)
+	beside(t, 180, 9)
 	ctx := needLab(t)
 	image := mini(ctx, t)
 	s := site(ctx, t)

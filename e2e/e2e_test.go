@@ -182,7 +182,7 @@ func (s *Site) closed(ctx context.Context, t *testing.T, machine string) {
 // real Debian, both ways of configuring it, seen by the unmodified temporal
 // command and by a browser.
 func TestDemo(t *testing.T) {
-	beside(t, 164, 20)
+	beside(t, 150, 14)
 	ctx := needLab(t)
 	image, err := lab.DebianImage(ctx, testWriter{t})
 	require.NoError(t, err)
@@ -222,7 +222,7 @@ func TestDemo(t *testing.T) {
 // TestDrivenByTheTemporalCommand starts a run with "temporal workflow start",
 // drives it by a signal, lets an action fail and resumes from that step.
 func TestDrivenByTheTemporalCommand(t *testing.T) {
-	beside(t, 65, 10)
+	beside(t, 60, 9)
 	ctx := needLab(t)
 	image := mini(ctx, t)
 	s := site(ctx, t)
@@ -286,7 +286,7 @@ tasks:
 // TestCancelAndTerminate starts runs over REST, cancels one and terminates the
 // next from outside: network boot is closed both times.
 func TestCancelAndTerminate(t *testing.T) {
-	beside(t, 65, 10)
+	beside(t, 62, 9)
 	ctx := needLab(t)
 	image := mini(ctx, t)
 	s := site(ctx, t)
@@ -341,7 +341,7 @@ tasks:
 // TestFlippedBit serves an image with one wrong bit: the run fails, the disk
 // does not boot, and a start under a wrong workflow id touches nothing.
 func TestFlippedBit(t *testing.T) {
-	beside(t, 27, 10)
+	beside(t, 25, 9)
 	ctx := needLab(t)
 	image := mini(ctx, t)
 	s := site(ctx, t)
@@ -384,7 +384,7 @@ func TestFlippedBit(t *testing.T) {
 // TestKilledInMidWrite kills the server while the image is being written and
 // starts it again: the installation ends right, and the decoy keeps its hash.
 func TestKilledInMidWrite(t *testing.T) {
-	beside(t, 65, 10)
+	beside(t, 65, 8)
 	ctx := needLab(t)
 	image := mini(ctx, t)
 	s := site(ctx, t)
@@ -436,7 +436,7 @@ tasks:
 // TestNetworkFirst power-cycles an installed machine whose firmware boots from
 // the network first, once with Ingot stopped: it boots its disk each time.
 func TestNetworkFirst(t *testing.T) {
-	beside(t, 130, 10)
+	beside(t, 125, 9)
 	firmwares := []lab.Firmware{lab.BIOS}
 	if *full {
 		firmwares = append(firmwares, lab.UEFI)

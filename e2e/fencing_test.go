@@ -33,7 +33,7 @@ import (
 // TestBetweenRuns is about what is left of an earlier run, or comes twice: it
 // harms nobody. Every part runs on a machine of its own, beside the others.
 func TestBetweenRuns(t *testing.T) {
-	beside(t, 46, 8)
+	beside(t, 32, 7)
 	ctx := needLab(t)
 	s := site(ctx, t)
 	s.template(ctx, t, "two-empty", `version: "0.1"

@@ -145,7 +145,7 @@ func (e *evening) injected(ctx context.Context) {
 // both servers run in the container image; with INGOT_PICTURE it leaves a picture
 // of the page.
 func TestGenesisMigrates(t *testing.T) {
-	beside(t, 76, 12)
+	beside(t, 76, 8)
 	ctx := needEvening(t)
 	e := newEvening(ctx, t)
 	e.migrates()

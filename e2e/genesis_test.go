@@ -314,7 +314,7 @@ func (e *evening) without(what, text string) {
 // TestGenesis builds the lab of the example, but for the migration, from
 // nothing to a cluster of three, on simulated machines with stand-in guests.
 func TestGenesis(t *testing.T) {
-	beside(t, 57, 10)
+	beside(t, 57, 7)
 	ctx := needEvening(t)
 	e := newEvening(ctx, t)
 	plan := e.must(ctx, t, "genesis", "plan", e.file)

@@ -20,7 +20,7 @@ func programs() string { return os.Getenv("INGOT_E2E_PROGRAMS") }
 // on that network, beside a home router whose DHCP answers everybody; and
 // through the relay, as an ordinary process that answers relays alone.
 func TestSeed(t *testing.T) {
-	beside(t, 16, 8)
+	beside(t, 16, 6)
 	ctx := needLab(t)
 	image, err := lab.SimImage(ctx, testWriter{t})
 	require.NoError(t, err)
@@ -68,7 +68,7 @@ func TestSeed(t *testing.T) {
 // data directory of its own, and a relay that is switched from one to the
 // other.
 func TestTwoSites(t *testing.T) {
-	beside(t, 14, 8)
+	beside(t, 14, 5)
 	ctx := needLab(t)
 	image, err := lab.SimImage(ctx, testWriter{t})
 	require.NoError(t, err)

@@ -30,7 +30,7 @@ const hostile = `%s<img src=x onerror="window.pwned=1"><script>window.pwned=1</s
 // may speak (facts, messages, logs, DHCP), and opens the page in a real browser
 // and the command line on the same.
 func TestS47HostileMachineInTheBrowser(t *testing.T) {
-	beside(t, 7, 10)
+	beside(t, 7, 6)
 	ctx := needLab(t)
 	s := site(ctx, t)
 	s.template(ctx, t, "tell", "version: \"0.1\"\nname: tell\ntasks:\n- name: t\n  worker: \"{{.device_1}}\"\n  actions:\n  - {name: tell, image: noop, timeout: 600}\n")

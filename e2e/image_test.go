@@ -35,7 +35,7 @@ func imageRoot(t *testing.T) string {
 // the container image as it would on a NAS: a read-only root, one capability,
 // and nothing of this host but the kernel.
 func TestImage(t *testing.T) {
-	beside(t, 41, 8)
+	beside(t, 40, 4)
 	ctx := needLab(t)
 	root := imageRoot(t)
 	image, err := lab.SimImage(ctx, testWriter{t})

@@ -77,7 +77,7 @@ installer:
 // stand-in that follows Harvester's kernel arguments, configuration and
 // webhooks. The server is killed while one of them writes.
 func TestInstaller(t *testing.T) {
-	beside(t, 64, 6)
+	beside(t, 64, 2)
 	ctx := needLab(t)
 	image, err := lab.SimImage(ctx, testWriter{t})
 	require.NoError(t, err)

@@ -250,7 +250,7 @@ func tables(ctx context.Context, t *testing.T, file string) dbcopy.Content {
 // site has moved to, and so does the migration itself. The old server is then
 // started again in all the ways in which that happens by mistake.
 func TestMigrate(t *testing.T) {
-	beside(t, 32, 10)
+	beside(t, 32, 5)
 	ctx := needLab(t)
 	image, err := lab.SimImage(ctx, testWriter{t})
 	require.NoError(t, err)
@@ -481,7 +481,7 @@ func temporalOf(s *Site) (n int) {
 // nobody is answered and a person is asked. Then the migration is tried again,
 // and succeeds.
 func TestMigrateKilled(t *testing.T) {
-	beside(t, 266, 5)
+	beside(t, 266, 4)
 	ctx := needLab(t)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 40*time.Minute)
 	defer cancel()

@@ -22,7 +22,7 @@ import (
 // TestPageShowsGenesis walks through a Genesis as a person does who has the page
 // alone: what it asks, what it waits for, and the buttons that answer.
 func TestPageShowsGenesis(t *testing.T) {
-	beside(t, 25, 8)
+	beside(t, 25, 6)
 	ctx := needLab(t)
 	s := site(ctx, t)
 	file, router := s.exampleLab(t)

@@ -28,7 +28,7 @@ case $1 in status) echo "${out##* }" ;; esac
 // TestEveryPower installs machines that are switched by Intel AMT, by AMT over TLS, by a command and by wake-on-LAN, all at
 // once.
 func TestEveryPower(t *testing.T) {
-	beside(t, 7, 10)
+	beside(t, 7, 9)
 	ctx := needLab(t)
 	image, err := lab.SimImage(ctx, testWriter{t})
 	require.NoError(t, err)

@@ -22,7 +22,7 @@ import (
 // recovery comes to its end. Another recovery is started by Temporal's own
 // command.
 func TestRecover(t *testing.T) {
-	beside(t, 350, 2)
+	beside(t, 350, 1)
 	ctx := needLab(t)
 	image, err := lab.SimImage(ctx, testWriter{t})
 	require.NoError(t, err)

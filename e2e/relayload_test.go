@@ -297,7 +297,7 @@ func TestJudgeRelay(t *testing.T) {
 // then the other: nobody gets two answers. That the judge would see it is
 // shown last, with two servers that both know the machines.
 func TestRelayLoad(t *testing.T) {
-	beside(t, 28, 8)
+	beside(t, 25, 3)
 	ctx := needLab(t)
 	seed, err := NewSite(ctx, Options{Root: "..", Dir: keepDir(t), Programs: programs(), Home: true, Namespace: lab.Seed, RelayOnly: true})
 	require.NoError(t, err)

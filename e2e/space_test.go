@@ -29,7 +29,7 @@ import (
 // ends, over a kill of the server; then the reserve, too. When there is room
 // again the second one ends, and nothing was lost.
 func TestFullDisk(t *testing.T) {
-	beside(t, 29, 5)
+	beside(t, 29, 4)
 	ctx := needLab(t)
 	s := smallSite(ctx, t, 192<<20, "reserve_mib: 32\n")
 	data := filepath.Join(s.dir, "state/ingot")

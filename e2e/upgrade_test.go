@@ -21,7 +21,7 @@ import (
 // the workflows replay, the agents of the old build are served on (protocol
 // N−1), and the databases migrate (security S13).
 func TestUpgradeUnderLoad(t *testing.T) {
-	beside(t, 20, 5)
+	beside(t, 19, 3)
 	ctx := needLab(t)
 	previous := filepath.Join("..", "bin", "previous")
 	for _, f := range []string{"ingot", "worker-agent"} {
