@@ -292,7 +292,11 @@ func (a *Activities) checkFree(ctx context.Context, lab genesis.Lab, ours []stri
 		if err != nil && !errors.Is(err, inventory.ErrNotFound) {
 			return err
 		}
-		taken := slices.Contains(ours, m.Name) || len(written) > 0
+		given, err := a.gaveAddress(ctx, m.Name)
+		if err != nil {
+			return err
+		}
+		taken := slices.Contains(ours, m.Name) || len(written) > 0 || given
 		begun = begun || taken && lab.Cluster != nil && m.Name == lab.Cluster.Create
 		var macs []string
 		for _, i := range m.Interfaces {
@@ -323,6 +327,16 @@ func (a *Activities) checkFree(ctx context.Context, lab genesis.Lab, ours []stri
 		ps.Add(w.field, "give it another address, or take that device off the network", "%s answers already at %s, which is for %s", who, w.addr, w.what)
 	}
 	return nil
+}
+
+// gaveAddress tells whether the machine has its address from this server's DHCP:
+// one that was switched on to prove the relay, for example, and runs what it ran
+// before.
+func (a *Activities) gaveAddress(ctx context.Context, machine string) (bool, error) {
+	list, err := a.Records.Events(ctx, inventory.EventFilter{Machine: machine})
+	return slices.ContainsFunc(list, func(e inventory.Event) bool {
+		return slices.Contains([]string{inventory.EventDHCP, inventory.EventRebooted, inventory.EventDisk, inventory.EventOS}, e.Kind)
+	}), err
 }
 
 // behind tells whether a BMC lies outside of the network of the server, and is reached

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/ingotmetal/ingot/bootsvc"
 	"github.com/ingotmetal/ingot/internal/dbcopy"
 	"github.com/ingotmetal/ingot/internal/handover"
 	"github.com/ingotmetal/ingot/inventory"
@@ -264,6 +266,10 @@ func TestMigrate(t *testing.T) {
 			delete(doc, "bmc") // a person presses its button
 		})
 	require.NoError(t, err)
+	// One that was installed long ago and knows the seed's metadata server alone.
+	require.NoError(t, seed.REST(ctx, http.MethodPost, "/v1/machines", map[string]any{"machines": []any{map[string]any{
+		"name": "of-before", "interfaces": []any{map[string]any{"mac": "52:54:02:00:00:77", "address": lab.RouterHomeAddress, "netmask": "255.255.255.0"}},
+	}}}, nil))
 	require.NoError(t, seed.SetRelays(lab.SeedAddress, lab.TargetAddress))
 
 	// A standby answers nobody and does nothing.
@@ -328,6 +334,11 @@ func TestMigrate(t *testing.T) {
 	})
 	require.Equal(t, inventory.StateSuccess, done.State, done.Message)
 	require.Equal(t, asked.Run, done.Run, "the very run that began at the source")
+	verified := done.Steps[len(done.Steps)-1]
+	require.Equal(t, "verify", verified.Name)
+	require.Contains(t, verified.Message, "DHCP asked for on eth0 is answered by "+lab.TargetAddress+" alone of all servers of Ingot")
+	require.Contains(t, verified.Message, "the boot script of a client is served by HTTP and TFTP")
+	t.Logf("verified: %s", verified.Message)
 	pause(ctx, t, 2*time.Second)
 	v, err := load.stop()
 	require.NoError(t, err)
@@ -376,6 +387,14 @@ func TestMigrate(t *testing.T) {
 	seed.Stop()
 	require.NoError(t, seed.Launch(ctx))
 	h.retired(ctx, t, "as it is")
+	for _, port := range []int{80, 7080, 7172} {
+		status, body := h.asks(ctx, t, port, "/2009-04-04/meta-data/instance-id")
+		require.Equal(t, http.StatusOK, status, "port %d", port)
+		require.Equal(t, "i-of-before", strings.TrimSpace(body))
+	}
+	var events struct{ Items []inventory.Event }
+	require.NoError(t, target.REST(ctx, http.MethodGet, "/v1/machines/of-before/events", nil, &events))
+	require.NotEmpty(t, events.Items, "it is the target that has answered")
 	res, err := http.Get("http://" + seed.API + "/v1/machines")
 	require.NoError(t, err)
 	body, err := io.ReadAll(res.Body)
@@ -390,6 +409,9 @@ func TestMigrate(t *testing.T) {
 	h.replace(t, filepath.Join(keep, "state"), "")
 	require.NoError(t, seed.Launch(ctx))
 	h.retired(ctx, t, "copy of the data directory")
+	status, told := h.asks(ctx, t, 7172, "/2009-04-04/meta-data/instance-id")
+	require.Equal(t, http.StatusServiceUnavailable, status, "it has nothing of its own to answer with")
+	require.NotContains(t, told, "of-before")
 
 	// And from a copy of everything, its keys, too.
 	seed.Stop()
@@ -451,6 +473,13 @@ func (h *house) silent(ctx context.Context, t *testing.T, what string) {
 	require.Positive(t, v.Discovers, what)
 	require.Zero(t, v.By[lab.SeedAddress], what)
 	for _, port := range []int{80, 7080, 7172} {
+		if h.seed.is().Role == handover.Retired { // it hands on what is the metadata server's
+			for _, path := range []string{"/ipxe/script/" + loadMAC(1).String() + "/auto.ipxe", "/ipxe/script/" + bootsvc.CheckMAC + "/auto.ipxe", "/images/sim"} {
+				status, _ := h.asks(ctx, t, port, path)
+				require.Contains(t, []int{http.StatusNotFound, http.StatusServiceUnavailable}, status, "%s: port %d, %s", what, port, path)
+			}
+			continue
+		}
 		c, err := h.seed.DialContext(ctx, lab.Seed, "tcp", fmt.Sprintf("%s:%d", lab.SeedAddress, port))
 		if err == nil {
 			_ = c.Close() // it should not be there at all
@@ -461,19 +490,45 @@ func (h *house) silent(ctx context.Context, t *testing.T, what string) {
 	require.NoError(t, h.seed.SetRelays(relays...))
 }
 
+// asks asks the seed for something, with the router's address.
+func (h *house) asks(ctx context.Context, t *testing.T, port int, path string) (status int, body string) {
+	t.Helper()
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
+		return h.seed.DialContext(ctx, lab.Router, network, addr)
+	}}}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://%s:%d%s", lab.SeedAddress, port, path), nil)
+	require.NoError(t, err)
+	res, err := client.Do(req)
+	require.NoError(t, err, "port %d", port)
+	b, err := io.ReadAll(res.Body)
+	require.NoError(t, errors.Join(err, res.Body.Close()))
+	return res.StatusCode, string(b)
+}
+
 // temporalOf counts the Temporal children of a site's server.
-func temporalOf(s *Site) (n int) {
-	children, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", s.Pid(), s.Pid()))
+func temporalOf(s *Site) int { return len(s.temporals()) }
+
+// temporals are the Temporal servers that the server has started, by whichever
+// of its threads.
+func (s *Site) temporals() (pids []int) {
+	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", s.Pid()))
 	if err != nil {
-		return 0
+		return nil
 	}
-	for _, pid := range strings.Fields(string(children)) {
-		comm, err := os.ReadFile("/proc/" + pid + "/comm")
-		if err == nil && strings.TrimSpace(string(comm)) == "ingot-temporal" {
-			n++
+	for _, t := range threads {
+		children, err := os.ReadFile(t)
+		if err != nil {
+			continue // the thread has ended
+		}
+		for _, child := range strings.Fields(string(children)) {
+			comm, err := os.ReadFile("/proc/" + child + "/comm")
+			pid, e := strconv.Atoi(child)
+			if err == nil && e == nil && strings.TrimSpace(string(comm)) == "ingot-temporal" {
+				pids = append(pids, pid)
+			}
 		}
 	}
-	return n
+	return pids
 }
 
 // TestMigrateKilled kills each side, and cuts the link, at each step of the

@@ -133,7 +133,8 @@ type Machine struct {
 	qmp         *qmp
 	powerOns    int
 	resets      int
-	mark        int64 // where WaitSerial begins to read
+	mark        int64   // where WaitSerial begins to read
+	failures    *string // what its guests are told to fail at; nil: nothing was said
 }
 
 var machineName = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,30}$`)

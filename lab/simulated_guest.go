@@ -53,9 +53,23 @@ func productOn(path string) (product, cmdline string) {
 	return "", ""
 }
 
+// SetFailures tells the guests of a simulated machine what to fail at, from its next boot on: the words of POST /fail, in place
+// of those that they have kept.
+func (m *Machine) SetFailures(words ...string) {
+	m.state.Lock()
+	defer m.state.Unlock()
+	all := strings.Join(words, ",")
+	m.failures = &all
+}
+
 // runGuest runs a stand-in guest as a process on the machine's disks: the same program that is PID 1 of real ones.
 func (l *life) runGuest(product, cmdline string) ending {
 	m := l.sim.m
+	m.state.Lock()
+	if m.failures != nil {
+		cmdline += " ingotlab.fail=" + *m.failures
+	}
+	m.state.Unlock()
 	args := []string{"-product=" + product, "-cmdline=" + cmdline, "-serial=" + m.spec.Serial, "-uuid=" + m.spec.UUID}
 	for path, serial := range m.devices() {
 		args = append(args, "-disk="+path+"="+m.DiskPathOf(serial)+",serial="+serial)

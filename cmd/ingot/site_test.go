@@ -93,6 +93,27 @@ func TestStandby(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, f.Site(), again.Site())
 	require.Error(t, restoringInto(cfg).empty(), "a backup is not restored over it")
+
+	// Made anew, with the data directory of before: it knows the new source alone,
+	// unless it holds the site of the old one ready.
+	require.NoError(t, os.WriteFile(standbyToken(cfg), []byte(strings.Repeat("7", 64)+"\n"), 0o600))
+	held, err := again.Change(func(s *handover.Site) error {
+		s.Source.Fingerprint, s.Source.Name, s.Prepared = "sha256:00", "nas", &handover.Prepared{ID: "1"}
+		return nil
+	})
+	require.NoError(t, err)
+	require.ErrorIs(t, makeStandby(cmd, cfg, ""), inventory.ErrConflict)
+	_, err = again.Change(func(s *handover.Site) error {
+		s.Prepared = nil
+		return nil
+	})
+	require.NoError(t, err)
+	require.NoError(t, makeStandby(cmd, cfg, ""))
+	if again, err = handover.Open(cfg.DataDir); err != nil {
+		t.Fatal(err)
+	}
+	require.Equal(t, &handover.Giver{TokenSHA256: hexSum(strings.Repeat("7", 64))}, again.Site().Source)
+	require.Equal(t, held.Name, again.Site().Name)
 }
 
 func restoringInto(cfg config.Config) *restoring { return &restoring{cfg: cfg} }

@@ -33,7 +33,8 @@ token that is good for one source. "ingot serve" then stands by: no DHCP, no
 workflows, no power; it answers its source alone (site.listen, TLS).
 
 Where a standby was made already, it says so and changes nothing, so that it may
-be run before each start. A token or key that lies in its place is taken:
+be run before each start; one with another token in its place awaits another
+source. A token or key that lies in its place is taken:
 "ingot standby files" makes them elsewhere, for a Kubernetes Secret.`,
 		Example: "  ingot standby && ingot serve\n  ingot peer add um760 https://10.10.20.5:7444 --fingerprint sha256:… --peer-token-file standby.token   # at the source",
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -95,6 +96,17 @@ func makeStandby(cmd *cobra.Command, cfg config.Config, name string) error {
 		return err
 	}
 	if s := f.Site(); s.Source != nil {
+		given, err := another(cfg, s)
+		if err != nil {
+			return err
+		}
+		if given != "" {
+			if s, err = awaitSource(f, given); err != nil {
+				return err
+			}
+			cmd.Printf("this server was made a standby already; it has another token now, for another source\n")
+			return printStandby(cmd, cfg, s)
+		}
 		cmd.Printf("this server was made a standby already, and is %s now; nothing was changed\n", s.Role)
 		if s.Role != handover.Standby {
 			return nil
@@ -133,6 +145,37 @@ func makeStandby(cmd *cobra.Command, cfg config.Config, name string) error {
 		return err
 	}
 	return printStandby(cmd, cfg, s)
+}
+
+// another returns the token that lies in the place of a standby's, if it is
+// another than that by which the standby knows its source: who takes a standby
+// away and makes it anew, as a Genesis whose migration was undone does, leaves
+// its data directory there.
+func another(cfg config.Config, s handover.Site) (string, error) {
+	if s.Role != handover.Standby {
+		return "", nil
+	}
+	there, err := exists(standbyToken(cfg))
+	if err != nil || !there {
+		return "", err
+	}
+	token, err := loadOrMakeToken(standbyToken(cfg))
+	if err != nil || hexSum(token) == s.Source.TokenSHA256 {
+		return "", err
+	}
+	return token, nil
+}
+
+// awaitSource makes a standby one of whoever comes with the token first. One
+// that holds a site that is ready belongs to who has sent it.
+func awaitSource(f *handover.File, token string) (handover.Site, error) {
+	return f.Change(func(s *handover.Site) error {
+		if s.Role != handover.Standby || s.Prepared != nil {
+			return fmt.Errorf("the token in its place is another, and this standby holds the site of %q ready: put the token back, or let that hand-over end: %w", s.Source.Name, inventory.ErrConflict)
+		}
+		s.Source = &handover.Giver{TokenSHA256: hexSum(token)}
+		return nil
+	})
 }
 
 func printStandby(cmd *cobra.Command, cfg config.Config, s handover.Site) error {
