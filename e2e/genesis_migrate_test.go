@@ -195,6 +195,7 @@ func TestGenesisMigrates(t *testing.T) {
 		for _, deed := range deeds {
 			require.Contains(t, history, `"`+deed+`"`, id)
 		}
+		t.Logf("at the target, temporal workflow show: %s, %d events", id, strings.Count(history, `"eventId"`))
 		for _, secret := range secrets {
 			require.NotContains(t, history, secret, "S44: %s", id)
 		}
