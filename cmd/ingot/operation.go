@@ -160,7 +160,7 @@ func stepMessage(s inventory.OperationStep) string {
 	case s.Message != "":
 		return s.Message
 	case s.State == inventory.StepRunning && s.Waits != "":
-		return s.Does + "; then: " + s.Waits
+		return strings.TrimSuffix(s.Does, ".") + "; then: " + s.Waits
 	case s.State == inventory.StepDone:
 		return ""
 	}
