@@ -42,6 +42,7 @@ type Relays interface {
 const (
 	factKubeconfig   = "kubeconfig"
 	factBootstrapped = "bootstrapped" // of which run of the platform's machine
+	factTakenBack    = "taken-back/"  // and a machine: which of its runs
 )
 
 // LabRequest names a lab file, the operation that carries it out, and the step.
@@ -469,17 +470,24 @@ type InstalledRequest struct {
 }
 
 // Installed returns the machine's latest installation, if the operation started
-// it, not before the given time, and it has succeeded or goes on: one look, so
-// that none can end unseen between two. What a BMC job or an inspection did in
-// between does not count. Conflict: somebody else has installed the machine
+// it, not before the given time, has not taken it back, and it has succeeded or
+// goes on: one look, so that none can end unseen between two. What a BMC job or
+// an inspection did in between does not count. Conflict: somebody else has installed the machine
 // after the operation did, and nobody has said that this is to be overwritten.
 func (a *Activities) Installed(ctx context.Context, q InstalledRequest) (OwnRun, error) {
 	list, err := a.installations(ctx, q.Machine)
 	if err != nil {
 		return OwnRun{}, fail(err)
 	}
+	gone, err := a.Labs.Fact(ctx, q.Parent, factTakenBack+q.Machine)
+	if err != nil && !errors.Is(err, inventory.ErrNotFound) {
+		return OwnRun{}, fail(err)
+	}
 	foreign := ""
 	for _, w := range list {
+		if w.Run == gone.Reveal() {
+			return OwnRun{}, nil
+		}
 		if inventory.Final(w.State) && w.State != inventory.StateSuccess || w.Started.Before(q.Since) {
 			return OwnRun{}, nil
 		}

@@ -44,18 +44,26 @@ func TestInstalled(t *testing.T) {
 		runs []inventory.Workflow
 		want string
 		err  string
+		back bool // the operation has taken its installation back
 	}{
-		"nothing was done":          {nil, "", ""},
-		"installed":                 {[]inventory.Workflow{own}, "own", ""},
-		"before the operation":      {[]inventory.Workflow{run("old", "Provision", inventory.StateSuccess, "genesis/home", -time.Hour)}, "", ""},
-		"failed":                    {[]inventory.Workflow{run("bad", "Provision", inventory.StateFailed, "genesis/home", 2*time.Hour), own}, "", ""},
-		"a BMC job since":           {[]inventory.Workflow{run("job", "BMCJob", inventory.StateSuccess, "", 2*time.Hour), own}, "own", ""},
-		"an inspection since":       {[]inventory.Workflow{run("look", "Inspect", inventory.StateSuccess, "", 2*time.Hour), own}, "own", ""},
-		"somebody else's since":     {[]inventory.Workflow{run("theirs", "Reprovision", inventory.StateSuccess, "", 2*time.Hour), own}, "", "theirs"},
-		"somebody else's, no other": {[]inventory.Workflow{run("theirs", "Provision", inventory.StateSuccess, "", 2*time.Hour)}, "", ""},
+		"nothing was done":          {nil, "", "", false},
+		"installed":                 {[]inventory.Workflow{own}, "own", "", false},
+		"before the operation":      {[]inventory.Workflow{run("old", "Provision", inventory.StateSuccess, "genesis/home", -time.Hour)}, "", "", false},
+		"failed":                    {[]inventory.Workflow{run("bad", "Provision", inventory.StateFailed, "genesis/home", 2*time.Hour), own}, "", "", false},
+		"a BMC job since":           {[]inventory.Workflow{run("job", "BMCJob", inventory.StateSuccess, "", 2*time.Hour), own}, "own", "", false},
+		"an inspection since":       {[]inventory.Workflow{run("look", "Inspect", inventory.StateSuccess, "", 2*time.Hour), own}, "own", "", false},
+		"somebody else's since":     {[]inventory.Workflow{run("theirs", "Reprovision", inventory.StateSuccess, "", 2*time.Hour), own}, "", "theirs", false},
+		"taken back":                {[]inventory.Workflow{own}, "", "", true},
+		"taken back, a job since":   {[]inventory.Workflow{run("job", "BMCJob", inventory.StateSuccess, "", 2*time.Hour), own}, "", "", true},
+		"theirs is not taken back":  {[]inventory.Workflow{run("theirs", "Reprovision", inventory.StateSuccess, "", 2*time.Hour), own}, "", "theirs", true},
+		"somebody else's, no other": {[]inventory.Workflow{run("theirs", "Provision", inventory.StateSuccess, "", 2*time.Hour)}, "", "", false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			a := &Activities{Operations: &records{runs: c.runs}}
+			a := &Activities{Operations: &records{runs: c.runs}, Labs: newLabShelf(t)}
+			if c.back {
+				_, err := a.OpenRun(t.Context(), OpenRunRequest{Machine: "ms-02-a", Parent: "genesis/home", TakeBack: true})
+				require.NoError(t, err)
+			}
 			got, err := a.Installed(t.Context(), InstalledRequest{Machine: "ms-02-a", Parent: "genesis/home", Since: at})
 			if c.err != "" {
 				require.Equal(t, TypeConflict, typeOf(t, err))

@@ -118,10 +118,18 @@ type OwnRun struct {
 type OpenRunRequest struct {
 	Machine string `json:"machine"`
 	Parent  string `json:"parent"` // workflow id of who asks
+	// TakeBack is for an operation that undoes what it has installed: its latest
+	// installation of the machine counts as none from then on.
+	TakeBack bool `json:"takeBack,omitempty"`
 }
 
 // OpenRun tells which run has a machine now, and whether the parent started it.
 func (a *Activities) OpenRun(ctx context.Context, q OpenRunRequest) (OwnRun, error) {
+	if q.TakeBack {
+		if err := a.takeBack(ctx, q); err != nil {
+			return OwnRun{}, fail(err)
+		}
+	}
 	w, err := a.Operations.LatestWorkflow(ctx, q.Machine)
 	if errors.Is(err, inventory.ErrNotFound) || err == nil && inventory.Final(w.State) {
 		return OwnRun{}, nil
@@ -131,6 +139,22 @@ func (a *Activities) OpenRun(ctx context.Context, q OpenRunRequest) (OwnRun, err
 	}
 	mine, err := startedBy(w, q.Parent)
 	return OwnRun{Run: w.Run, Mine: mine}, fail(err)
+}
+
+// takeBack remembers which installation is no more, for whoever resumes. One that
+// somebody else has made since stays one.
+func (a *Activities) takeBack(ctx context.Context, q OpenRunRequest) error {
+	last, err := a.latestInstallation(ctx, q.Machine)
+	if errors.Is(err, inventory.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if mine, err := startedBy(last, q.Parent); err != nil || !mine {
+		return err
+	}
+	return a.Labs.PutFact(ctx, q.Parent, factTakenBack+q.Machine, inventory.NewSecret(last.Run))
 }
 
 // startedBy tells whether the operation with this workflow id started the run.

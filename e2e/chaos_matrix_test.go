@@ -359,6 +359,8 @@ protocol, real DHCP, TFTP, HTTP and disks (files), against an unmodified ` + "`i
 - The machine was switched on as often as expected at most: once, and once more where a boot or a power supply was lost.
 - There is one run in the inventory for each that was started, and Temporal's latest is the one that ended.
 - Nobody was asked, unless the table says so.
+
+What becomes of a whole Genesis whose server is killed, or whose steps fail, in every step: ` + "`make genesis CHAOS=1`, [genesis.md](genesis.md)" + `.
 `)
 	return b.String()
 }

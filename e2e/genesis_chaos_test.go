@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"net/url"
 	"os"
 	"slices"
 	"strings"
@@ -128,12 +127,11 @@ func (w *wrecked) logged(from int64, words ...string) bool {
 }
 
 // mend tells a guest that runs, and all later ones of its machine, to fail no
-// more at what it did.
-func (w *wrecked) mend(ctx context.Context, machine string, words ...string) {
+// more.
+func (w *wrecked) mend(ctx context.Context, machine string) {
 	w.t.Helper()
-	m := w.machines[machine]
-	m.SetFailures(words...)
-	_, err := w.guest(ctx, http.MethodPost, address(machine), "/fail?what="+url.QueryEscape(strings.Join(words, ",")))
+	w.machines[machine].SetFailures()
+	_, err := w.guest(ctx, http.MethodPost, address(machine), "/fail?what=")
 	require.NoError(w.t, err)
 }
 

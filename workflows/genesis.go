@@ -289,7 +289,7 @@ func (g *bootstrap) stop(ctx workflow.Context, f follower) error {
 func (g *bootstrap) switchOff(ctx workflow.Context, s activities.LabStep) error {
 	g.anew[s.Machine] = true
 	var open activities.OwnRun
-	q := activities.OpenRunRequest{Machine: s.Machine, Parent: g.record.ID}
+	q := activities.OpenRunRequest{Machine: s.Machine, Parent: g.record.ID, TakeBack: true}
 	if err := workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, quick), do.OpenRun, q).Get(ctx, &open); err != nil {
 		return err
 	}

@@ -685,6 +685,28 @@ func TestGenesisResumesAfterAbort(t *testing.T) {
 	}
 }
 
+// What was installed and undone is installed again by whoever resumes.
+func TestGenesisResumesWhatWasUndone(t *testing.T) {
+	h := newHouse(t)
+	h.events["at join-ms-02-c"] = func() { h.breaks("cluster", inventory.ErrRefused) }
+	h.answer = func(q inventory.Question) string {
+		if slices.Contains(q.Choices, workflows.Undo) {
+			return workflows.Undo
+		}
+		return workflows.Abort
+	}
+	o, err := h.run(workflows.GenesisInput{Name: "home"})
+	require.Error(t, err)
+	require.Contains(t, states(o), "join-ms-02-c "+inventory.StepUndone)
+	require.Equal(t, append(slices.Clone(deeds), "ms-02-c off"), h.did)
+
+	h.mend("cluster")
+	o, err = h.run(workflows.GenesisInput{Name: "home", Resume: true})
+	require.NoError(t, err)
+	require.Equal(t, allDone(), states(o))
+	require.Equal(t, append(slices.Clone(deeds), "ms-02-c off", "install ms-02-c"), h.did)
+}
+
 // What was done and does not work any more is done again on resume.
 func TestGenesisResumeProvesAgain(t *testing.T) {
 	h := newHouse(t)

@@ -67,6 +67,7 @@ func replayer(t *testing.T) worker.WorkflowReplayer {
 	r.RegisterWorkflowWithOptions(workflows.Provision, workflow.RegisterOptions{Name: workflows.ProvisionType})
 	r.RegisterWorkflowWithOptions(workflows.Reprovision, workflow.RegisterOptions{Name: workflows.ReprovisionType})
 	r.RegisterWorkflowWithOptions(workflows.Decommission, workflow.RegisterOptions{Name: workflows.DecommissionType})
+	r.RegisterWorkflowWithOptions(workflows.Genesis, workflow.RegisterOptions{Name: workflows.GenesisType})
 	r.RegisterWorkflowWithOptions(workflows.Migrate, workflow.RegisterOptions{Name: workflows.MigrateType})
 	r.RegisterWorkflowWithOptions(workflows.Recover, workflow.RegisterOptions{Name: workflows.RecoverType})
 	r.RegisterWorkflowWithOptions(workflows.Inspect, workflow.RegisterOptions{Name: workflows.InspectType})
