@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -300,20 +301,10 @@ func aligned(n int) []byte {
 	return b[skip : skip+n : skip+n]
 }
 
-// allZero tells whether b holds zero bytes only.
+// allZero tells whether b holds zero bytes only: its first is zero, and each is
+// as the one before it.
 func allZero(b []byte) bool {
-	for len(b) >= 8 {
-		if b[0]|b[1]|b[2]|b[3]|b[4]|b[5]|b[6]|b[7] != 0 {
-			return false
-		}
-		b = b[8:]
-	}
-	for _, c := range b {
-		if c != 0 {
-			return false
-		}
-	}
-	return true
+	return len(b) == 0 || b[0] == 0 && bytes.Equal(b[1:], b[:len(b)-1])
 }
 
 // Facts lists the disks with what is on them.
