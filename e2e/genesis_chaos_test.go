@@ -390,13 +390,30 @@ type failure struct {
 	mend   func()
 }
 
+// undo is what the table says of the undo of the step that installs a machine.
+func (w *wrecked) undo(machine string) string {
+	for _, s := range w.steps {
+		if s.Machine == machine && !strings.HasPrefix(s.Undo, "none: ") {
+			return s.Undo
+		}
+	}
+	return ""
+}
+
 // breaks prepares what fails in each step, before anything begins.
 func (w *wrecked) breaks(ctx context.Context) map[string]failure {
 	t := w.t
 	off := func(machine string) func() {
 		return func() {
 			w.closed(ctx, t, machine)
+			require.Contains(t, w.undo(machine), "disarmed and switched off")
 			require.Equal(t, lab.Off, w.machines[machine].PowerState(), "the power of %s", machine)
+		}
+	}
+	disarmed := func(machine string) func() { // nothing can switch it off
+		return func() {
+			w.closed(ctx, t, machine)
+			require.Contains(t, w.undo(machine), "disarmed; a person switches it off")
 		}
 	}
 	ip := func(ns lab.Namespace, args ...string) {
@@ -417,11 +434,11 @@ func (w *wrecked) breaks(ctx context.Context) map[string]failure {
 			ip(lab.HomeRouter, "addr", "del", lab.RouterHomeAddress+"/24", "dev", "eth0")
 			ip(lab.Seed, "neigh", "flush", "all")
 		}},
-		genesis.StepRouter: {says: "its budget of", undone: func() { w.closed(ctx, t, "vp6630") }, mend: next("vp6630")},
+		genesis.StepRouter: {says: "its budget of", undone: disarmed("vp6630"), mend: next("vp6630")},
 		genesis.StepRelay: {says: "the BMC of \"ms-02-c\" does not tell the power state", mend: func() {
 			w.machines["ms-02-c"].AMT().Pretend(lab.AMTFaults{})
 		}},
-		genesis.StepPlatform:        {says: "its budget of", undone: func() { w.closed(ctx, t, "um760") }, mend: next("um760")},
+		genesis.StepPlatform:        {says: "its budget of", undone: disarmed("um760"), mend: next("um760")},
 		genesis.StepKubernetes:      {says: "told to fail", mend: func() { w.mend(ctx, "um760") }},
 		genesis.StepCreate:          {says: "the installer reported that it failed", undone: off("ms-02-a"), mend: next("ms-02-a")},
 		genesis.StepVIP:             {says: "10.10.20.30", mend: func() { w.mend(ctx, "ms-02-a") }},

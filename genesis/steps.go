@@ -157,9 +157,13 @@ func (l Lab) Steps() []Step {
 // install is a step that installs a machine.
 func (l Lab) install(kind, machine string) Step {
 	m, _ := l.Machine(machine)
+	undo := "the machine is disarmed and switched off"
+	if m.BMC.Manual() {
+		undo = "the machine is disarmed; a person switches it off"
+	}
 	return Step{
 		Kind: kind, Machine: machine, Template: m.Template, Disk: m.disks(), Images: l.imagesOf(m), Waits: l.power(m),
-		Undo: "the machine is disarmed and switched off, and its window is closed; none for the disk: what was on it is gone, and a half-written one does not boot",
+		Undo: undo + "; its window is closed; none for the disk: what was on it is gone, and a half-written one does not boot",
 	}
 }
 
