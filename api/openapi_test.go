@@ -2,6 +2,7 @@ package api
 
 import (
 	"bytes"
+	"encoding/json"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -82,6 +83,21 @@ func (c checker) check(h http.Handler, status int, method, path string, in any, 
 	req := httptest.NewRequestWithContext(c.t.Context(), method, path, nil)
 	route, params, err := c.router.FindRoute(req)
 	require.NoError(c.t, err)
+	if in != nil && status < http.StatusBadRequest { // what was taken must be what the document lets people send
+		b, isText := in.(string)
+		if !isText {
+			raw, err := json.Marshal(in)
+			require.NoError(c.t, err)
+			b = string(raw)
+		}
+		asked := httptest.NewRequestWithContext(c.t.Context(), method, path, strings.NewReader(b))
+		for kind := range route.Operation.RequestBody.Value.Content { // there is one
+			asked.Header.Set("Content-Type", kind)
+		}
+		require.NoError(c.t, openapi3filter.ValidateRequest(c.t.Context(), &openapi3filter.RequestValidationInput{
+			Request: asked, PathParams: params, Route: route, Options: &openapi3filter.Options{AuthenticationFunc: openapi3filter.NoopAuthenticationFunc},
+		}), "%s %s", method, path)
+	}
 	require.NoError(c.t, openapi3filter.ValidateResponse(c.t.Context(), &openapi3filter.ResponseValidationInput{
 		RequestValidationInput: &openapi3filter.RequestValidationInput{Request: req, PathParams: params, Route: route},
 		Status:                 rec.Code, Header: rec.Header(), Body: io.NopCloser(bytes.NewReader(rec.Body.Bytes())),
