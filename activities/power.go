@@ -79,7 +79,7 @@ func (a *Activities) Power(ctx context.Context, q PowerRequest) (Powered, error)
 // needs nothing more.
 func (a *Activities) asPlanned(ctx context.Context, q PowerRequest) error {
 	g, err := a.owned(ctx, q.Owner)
-	if err != nil || q.Unclaimed && g.Spent {
+	if err != nil || g.Spent && (q.Unclaimed || g.Boot >= q.Boot) {
 		return err
 	}
 	plan, err := a.Assignments.Plan(ctx, q.Owner.Run)

@@ -122,10 +122,11 @@ func (p *provision) watch(ctx workflow.Context) error {
 	p.record.State = inventory.StateRunning
 	i := p.plan.Installer
 	limit := i.Timeout.Duration()
-	if p.rules >= 4 && i.Loaded && !p.heard[inventory.EventPayload] {
+	if p.rules >= 4 && i.Loaded && !p.heard[inventory.EventPayload] && (p.heard[inventory.EventKernel] || p.heard[inventory.EventInitrd]) {
 		// It is at work, so it was delivered whole, and nobody recorded that (this
 		// server was killed just then): the next network boot would be of the
-		// installer again.
+		// installer again. Where no file of this boot was fetched, it is one of an
+		// earlier boot that a reset is about to end.
 		if err := p.disarm(ctx); err != nil {
 			return err
 		}

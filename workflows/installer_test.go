@@ -368,6 +368,49 @@ func TestAnInstallerThatWasGivenUpReports(t *testing.T) {
 	w.closed()
 }
 
+// The one that was given up is delivered late, and what it installed phones home
+// while the machine's power is under way: that word counts, whichever boot it is of.
+func TestAPhoneHomeOfABootThatWasGivenUp(t *testing.T) {
+	w := newForeign(t, strings.Replace(foreign, "complete: webhook", "complete: phone-home", 1), nil)
+	w.installs = func(g inventory.Grant) {
+		w.signal(inventory.EventDHCP, g.Epoch, g.Boot, nil)
+		w.signal(inventory.EventScript, g.Epoch, g.Boot, nil)
+		w.atFence = func() {
+			require.NoError(t, w.SpendBoot(t.Context(), g.Owner, g.Boot, "initrd-x"))
+			w.signal(inventory.EventPhoneHome, g.Epoch, g.Boot, nil)
+			w.atFence = nil
+		}
+	}
+	require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+	require.Equal(t, 1, w.cycles)
+	require.Empty(t, w.asked)
+	w.closed()
+}
+
+// The BMC does not answer when the machine is to be started again, and a person
+// is asked. The installer that was given up has come meanwhile: nobody needs to
+// answer any more.
+func TestAPowerQuestionIsWithdrawn(t *testing.T) {
+	w := newForeign(t, foreign, nil)
+	w.installs = func(g inventory.Grant) {
+		w.signal(inventory.EventDHCP, g.Epoch, g.Boot, nil)
+		w.signal(inventory.EventScript, g.Epoch, g.Boot, nil)
+		w.bmcDown = inventory.ErrUnreachable
+	}
+	w.answer = func(q inventory.Question) *workflows.Decision {
+		require.Contains(t, q.ID, ".power.")
+		g, err := w.Grant(t.Context(), machine)
+		require.NoError(t, err)
+		w.after(time.Hour, func() { w.webhook(g, false, "") })
+		return nil
+	}
+	require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+	require.Equal(t, "webhook", w.record().Evidence)
+	require.Len(t, w.asked, 1)
+	require.Zero(t, w.warm)
+	w.closed()
+}
+
 // The server was killed between the delivery of the payload and its record. An
 // installer that fetches its document was delivered: it is booted no second time.
 func TestAnInstallerAtWorkIsNotBootedAgain(t *testing.T) {

@@ -203,8 +203,11 @@ func (r *run) hear(e Event) {
 		if e.Key != nil {
 			r.lost[*e.Key] = true
 		}
-	case inventory.EventPhoneHome:
+	case inventory.EventPhoneHome: // of whichever boot: its nonce is this run's
 		r.heard[e.Kind] = true
+		if r.prior != nil {
+			r.prior[e.Kind] = true
+		}
 	case inventory.EventInstalled, inventory.EventInstallFailed:
 		if r.ofThisBoot(e) {
 			r.said = e.Message
@@ -636,8 +639,19 @@ func (r *run) power(ctx workflow.Context) error {
 		case !r.trouble(err):
 			return err
 		}
-		if _, err := r.ask(ctx, fmt.Sprintf("%d.power.%d.%d", r.owner.Epoch, r.boot, n), cause(err), []string{Retry, Abort}, nil); err != nil {
+		late := func() bool { return r.installer && (r.installing() || installing(r.prior)) }
+		_, moot, err := r.askUnless(ctx, late, fmt.Sprintf("%d.power.%d.%d", r.owner.Epoch, r.boot, n), cause(err), []string{Retry, Abort}, nil)
+		if err != nil {
 			return err
+		}
+		if moot {
+			// The installer of the boot that was given up has come after all; which of
+			// the two boots the rest of its words bear depends on how far the power came.
+			for _, kind := range installers {
+				r.heard[kind] = r.heard[kind] || r.prior[kind]
+			}
+			r.prior = r.heard
+			return nil
 		}
 		r.armed = true
 	}
@@ -655,13 +669,20 @@ type rise struct {
 
 // installing tells whether the installer of this boot has all it boots from,
 // or has been heard itself.
-func (r *run) installing() bool {
-	return r.heard[inventory.EventPayload] || r.heard[inventory.EventDocument] || r.reported()
+func (r *run) installing() bool { return installing(r.heard) }
+
+// installers are the kinds of event that tell of an installer.
+var installers = []string{inventory.EventPayload, inventory.EventDocument, inventory.EventInstalled, inventory.EventInstallFailed, inventory.EventPhoneHome}
+
+func installing(heard map[string]bool) bool {
+	return slices.ContainsFunc(installers, func(kind string) bool { return heard[kind] })
 }
 
 // reported tells whether the installer, or what it installed, has spoken.
-func (r *run) reported() bool {
-	return r.heard[inventory.EventInstalled] || r.heard[inventory.EventInstallFailed] || r.heard[inventory.EventPhoneHome]
+func (r *run) reported() bool { return reported(r.heard) }
+
+func reported(heard map[string]bool) bool {
+	return heard[inventory.EventInstalled] || heard[inventory.EventInstallFailed] || heard[inventory.EventPhoneHome]
 }
 
 // climb waits for the agent or the installer, rung by rung. False: silent.

@@ -79,6 +79,11 @@ func (s *Store) event(ctx context.Context, tx *sqlx.Tx, e inventory.Event) error
 	_, err := exec(ctx, tx, `INSERT INTO event (machine, run, epoch, boot, kind, key, at, count, message, detail, by, signalled)
 		VALUES (?,?,?,?,?,?,?,?,?,?,?,?) `+conflict,
 		e.Machine, e.Run, e.Epoch, e.Boot, e.Kind, e.Key, nanos(e.At), e.Count, e.Message, detail, e.By, !signal)
+	if err == nil && e.Kind == inventory.EventPhoneHome {
+		// What reports was delivered whole, whether or not that was recorded: its
+		// restart boots the installer no second time.
+		_, err = exec(ctx, tx, "UPDATE grant_ SET spent = 1 WHERE "+owns+" AND boot = ?4 AND installer = 1", e.Machine, e.Run, e.Epoch, e.Boot)
+	}
 	return err
 }
 
