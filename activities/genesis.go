@@ -201,7 +201,7 @@ func (a *Activities) Preflight(ctx context.Context, q LabRequest) error {
 	if err := a.checkMachines(ctx, lab, b.Replace, &ps); err != nil {
 		return fail(err)
 	}
-	if err := a.checkFree(ctx, lab, slices.Concat(q.Installed, q.Ours), &ps); err != nil {
+	if err := a.checkFree(ctx, lab, q.Installed, q.Ours, &ps); err != nil {
 		return fail(err)
 	}
 	a.checkBMCs(ctx, lab, &ps, func(m genesis.Machine) bool {
@@ -233,7 +233,7 @@ func (a *Activities) checkImages(ctx context.Context, lab genesis.Lab, ps *inven
 		field := fmt.Sprintf("images[%d].", n)
 		switch got, ok := have[i.Name]; {
 		case !ok:
-			ps.Add(field+"name", strings.TrimSpace("ingot image add "+i.Name+" "+i.URL), "the server has no image %q", i.Name)
+			ps.Add(field+"name", strings.TrimSpace("ingot image add "+i.Name+" "+i.Source()), "the server has no image %q", i.Name)
 		case got != i.SHA256:
 			ps.Add(field+"sha256", "remove the stored one: ingot image delete "+i.Name+"; or correct the digest", "the stored image %q has the digest %s", i.Name, got)
 		}
@@ -277,9 +277,11 @@ func (a *Activities) checkMachines(ctx context.Context, lab genesis.Lab, replace
 }
 
 // checkFree finds out whether somebody else has an address that the lab gives
-// to a machine. A machine that runs what it ran before, and one of ours, has its
-// own: only somebody whose MAC is known to be none of its is a stranger there.
-func (a *Activities) checkFree(ctx context.Context, lab genesis.Lab, ours []string, ps *inventory.Problems) error {
+// to a machine. One whose step is done has its own, and may have made a bond or a
+// bridge with a MAC that the file does not know. A machine that runs what it ran
+// before, and one of ours, has its own as well: only somebody whose MAC is known
+// to be none of its is a stranger there.
+func (a *Activities) checkFree(ctx context.Context, lab genesis.Lab, installed, ours []string, ps *inventory.Problems) error {
 	type wanted struct {
 		field, what string
 		addr        netip.Addr
@@ -297,8 +299,13 @@ func (a *Activities) checkFree(ctx context.Context, lab genesis.Lab, ours []stri
 		if err != nil {
 			return err
 		}
-		taken := slices.Contains(ours, m.Name) || len(written) > 0 || given
-		begun = begun || taken && lab.Cluster != nil && m.Name == lab.Cluster.Create
+		done := slices.Contains(installed, m.Name)
+		made := done || slices.Contains(ours, m.Name) || len(written) > 0
+		begun = begun || made && lab.Cluster != nil && m.Name == lab.Cluster.Create
+		if done {
+			continue
+		}
+		taken := made || given
 		var macs []string
 		for _, i := range m.Interfaces {
 			macs = append(macs, i.MAC)
@@ -332,7 +339,9 @@ func (a *Activities) checkFree(ctx context.Context, lab genesis.Lab, ours []stri
 
 // gaveAddress tells whether the machine has its address from this server's DHCP:
 // one that was switched on to prove the relay, for example, and runs what it ran
-// before.
+// before. One forged PXE request with its MAC is enough for that. Then, where no
+// MAC is seen because a router lies between, a stranger at that address passes
+// for the machine: this check finds mistakes, not attackers.
 func (a *Activities) gaveAddress(ctx context.Context, machine string) (bool, error) {
 	list, err := a.Records.Events(ctx, inventory.EventFilter{Machine: machine})
 	return slices.ContainsFunc(list, func(e inventory.Event) bool {

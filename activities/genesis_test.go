@@ -154,6 +154,27 @@ func TestUntil(t *testing.T) {
 	require.ErrorIs(t, a.until(stopped, func(context.Context) error { return errors.New("x") }), context.Canceled)
 }
 
+// S25: what preflight says is kept in the history of its workflow, and an
+// image's address may be signed.
+func TestS25PreflightRepeatsNoSignature(t *testing.T) {
+	s := newLabShelf(t)
+	lab, err := genesis.Load(s.bundle.File, s.bundle.Read)
+	require.NoError(t, err)
+	lab.Images = []genesis.Image{{Name: "vyos", URL: "https://canary:canary@example.org/vyos.zst?X-Signature=canary#canary", SHA256: "aa"}}
+	var asked string
+	a := &Activities{Catalogue: noImages{}, ProbeImage: func(_ context.Context, address string) error { asked = address; return inventory.ErrUnreachable }}
+	var ps inventory.Problems
+	require.NoError(t, a.checkImages(t.Context(), lab, &ps))
+	require.Equal(t, lab.Images[0].URL, asked)
+	require.Len(t, ps, 2)
+	require.ErrorContains(t, lab.Locate(ps).Err(), "ingot image add vyos https://example.org/vyos.zst")
+	require.NotContains(t, lab.Locate(ps).Err().Error(), "canary")
+}
+
+type noImages struct{ Catalogue }
+
+func (noImages) Images(context.Context) ([]inventory.Image, error) { return nil, nil }
+
 func TestAddressesThatAreTaken(t *testing.T) {
 	s := newLabShelf(t)
 	lab, err := genesis.Load(s.bundle.File, s.bundle.Read)
@@ -164,6 +185,7 @@ func TestAddressesThatAreTaken(t *testing.T) {
 		written   bool
 		given     string // kind of an event of its DHCP
 		installed []string
+		ours      []string
 		want      string
 	}{
 		"nobody":              {},
@@ -173,19 +195,22 @@ func TestAddressesThatAreTaken(t *testing.T) {
 		"installed before":    {taken: "10.10.20.11", written: true},
 		"given by us":         {taken: "10.10.20.11", given: inventory.EventOS},
 		"not given by us":     {taken: "10.10.20.11", given: inventory.EventOperator, want: "somebody answers"},
-		"installed by us":     {taken: "10.10.20.11", installed: []string{"um760"}},
+		"installed by us":     {taken: "10.10.20.11", ours: []string{"um760"}},
+		"a bond of one done":  {taken: "10.10.20.11", mac: "02:00:00:00:00:99", installed: []string{"um760"}},
 		"the cluster's":       {taken: "10.10.20.30", want: "which is for the cluster"},
-		"of our own cluster":  {taken: "10.10.20.30", installed: []string{"ms-02-a"}},
+		"of our own cluster":  {taken: "10.10.20.30", ours: []string{"ms-02-a"}},
+		"of a cluster made":   {taken: "10.10.20.30", installed: []string{"ms-02-a"}},
+		"a VIP, node seen":    {taken: "10.10.20.30", given: inventory.EventDHCP, want: "which is for the cluster"},
 		"of the BMC, its AMT": {taken: "10.10.20.21"},
 		"a stranger's, of ours": {
-			taken: "10.10.20.11", mac: "02:00:00:00:00:99", installed: []string{"um760"}, want: "02:00:00:00:00:99 answers already at 10.10.20.11, which is for machine um760",
+			taken: "10.10.20.11", mac: "02:00:00:00:00:99", ours: []string{"um760"}, want: "02:00:00:00:00:99 answers already at 10.10.20.11, which is for machine um760",
 		},
 		"a stranger's, of one installed before": {taken: "10.10.20.11", mac: "02:00:00:00:00:99", written: true, want: "02:00:00:00:00:99 answers"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := &Activities{Machines: anyDisks(c.written), Presence: taken{c.taken, c.mac}, Records: given{kind: c.given}}
 			var ps inventory.Problems
-			require.NoError(t, a.checkFree(t.Context(), lab, c.installed, &ps))
+			require.NoError(t, a.checkFree(t.Context(), lab, c.installed, c.ours, &ps))
 			if c.want == "" {
 				require.Empty(t, ps)
 			} else {

@@ -43,7 +43,7 @@ const lastLook = time.Minute
 
 // workerLost is how long an operation's activity that waits may be silent until
 // it is begun anew: its worker has died. Whatever begins anew looks first.
-const workerLost = 15 * time.Second
+const workerLost = 20 * time.Second
 
 func (s step) last() time.Duration { return lastLookOf(s.budget) }
 

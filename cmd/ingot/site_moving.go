@@ -271,7 +271,7 @@ func asClient(ctx context.Context, check func(context.Context) ([]string, error)
 		switch {
 		case err == nil || ctx.Err() != nil:
 			return seen, err
-		case !errors.Is(err, inventory.ErrUnreachable):
+		case errors.Is(err, inventory.ErrConflict) || errors.Is(err, inventory.ErrInvalid):
 			return nil, err
 		case time.Since(began) > clientFor:
 			return nil, fmt.Errorf("%w: %w", err, inventory.ErrConflict)

@@ -398,7 +398,8 @@ func (s *Source) askPeers(ctx context.Context, x Site) (trouble string, which []
 		}
 	}
 	if prepared != nil {
-		return trouble, []Peer{*prepared}, false, nil
+		// Who takes over says of the others, too, that they are off.
+		return strings.Join(append([]string{trouble}, doubts...), "; "), []Peer{*prepared}, false, nil
 	}
 	return strings.Join(doubts, "; "), which, len(doubts) == 0, nil
 }
