@@ -37,6 +37,8 @@ type Machines interface {
 	MachineByMAC(ctx context.Context, mac string) (inventory.Machine, inventory.Grant, error)
 	// MachineByAddress finds the machine by the reservation of an interface.
 	MachineByAddress(ctx context.Context, addr netip.Addr) (inventory.Machine, inventory.Grant, error)
+	// Machines returns all of them. It is asked now and then.
+	Machines(ctx context.Context) ([]inventory.Machine, error)
 }
 
 // Journal takes what was seen on the wire. It is called in batches from one
@@ -114,6 +116,7 @@ type Config struct {
 // without Run.
 type Server struct {
 	relayed  relays
+	networks networks
 	checks   checks
 	cfg      Config
 	machines Machines

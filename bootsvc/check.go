@@ -112,7 +112,8 @@ func (s *Server) CheckClient(ctx context.Context) (notes []string, err error) {
 		if name == "" {
 			at = "as a relay"
 		}
-		found, err := s.discover(ctx, name)
+		found := answered{self: s.cfg.Address}
+		err := s.discover(ctx, name, &found)
 		if errors.Is(err, syscall.EADDRINUSE) {
 			notes = append(notes, "DHCP was not asked for "+at+": another program has UDP port 68")
 			continue
@@ -120,7 +121,7 @@ func (s *Server) CheckClient(ctx context.Context) (notes []string, err error) {
 		if err != nil {
 			return notes, fmt.Errorf("asking for DHCP %s: %w", at, err)
 		}
-		others, err := judgeCheck(found, s.cfg.Address, at)
+		others, err := found.judge(at)
 		if err != nil {
 			return notes, err
 		}
@@ -132,43 +133,81 @@ func (s *Server) CheckClient(ctx context.Context) (notes []string, err error) {
 	return append(notes, "the boot script of a client is served by HTTP and TFTP"), nil
 }
 
-// judgeCheck says whether self alone of all servers of Ingot has answered, and
-// names the others.
-func judgeCheck(found []ForeignServer, self netip.Addr, at string) (notes []string, err error) {
-	ours := false
-	var twins []string
-	for _, f := range found {
-		switch {
-		case f.Server == self:
-			ours = true
-		case strings.HasSuffix(f.BootFile, checkURL):
-			twins = append(twins, f.Server.String())
-		default:
-			notes = append(notes, fmt.Sprintf("another DHCP server answers %s: %s", at, f.Server))
+// maxNamed bounds the servers of each kind that are kept and named: anybody on
+// the segment can make up answers to a check (security S48), and what is said of
+// them goes into a workflow's history.
+const maxNamed = 8
+
+// answered is who has answered a check.
+type answered struct {
+	self   netip.Addr
+	ours   bool         // self did
+	twins  []netip.Addr // other servers of Ingot
+	others []netip.Addr
+	// more of them were not kept.
+	moreTwins, moreOthers bool
+}
+
+// add takes an answer, each server's once.
+func (a *answered) add(f ForeignServer) {
+	switch {
+	case f.Server == a.self:
+		a.ours = true
+	case strings.HasSuffix(f.BootFile, checkURL):
+		keep(&a.twins, &a.moreTwins, f.Server)
+	default:
+		keep(&a.others, &a.moreOthers, f.Server)
+	}
+}
+
+func keep(named *[]netip.Addr, more *bool, server netip.Addr) {
+	switch {
+	case slices.Contains(*named, server):
+	case len(*named) < maxNamed:
+		*named = append(*named, server)
+	default:
+		*more = true
+	}
+}
+
+// judge says whether self alone of all servers of Ingot has answered, and names
+// the others.
+func (a *answered) judge(at string) (notes []string, err error) {
+	if len(a.twins) > 0 {
+		var names []string
+		for _, t := range a.twins {
+			names = append(names, t.String())
 		}
+		if a.moreTwins {
+			names = append(names, "and more")
+		}
+		return nil, fmt.Errorf("machines are answered %s by another server of Ingot, too, %s: end it first: %w", at, strings.Join(names, ", "), inventory.ErrConflict)
 	}
-	if len(twins) > 0 {
-		return nil, fmt.Errorf("machines are answered %s by another server of Ingot, too, %s: end it first: %w", at, strings.Join(twins, ", "), inventory.ErrConflict)
+	if !a.ours {
+		return nil, fmt.Errorf("machines are not answered %s: a DISCOVER of PXE class gets nothing from %s: %w", at, a.self, inventory.ErrUnreachable)
 	}
-	if !ours {
-		return nil, fmt.Errorf("machines are not answered %s: a DISCOVER of PXE class gets nothing from %s: %w", at, self, inventory.ErrUnreachable)
+	for _, o := range a.others {
+		notes = append(notes, fmt.Sprintf("another DHCP server answers %s: %s", at, o))
+	}
+	if a.moreOthers {
+		notes = append(notes, "and more DHCP servers answer "+at)
 	}
 	return notes, nil
 }
 
 // discover sends DISCOVERs of CheckMAC until this server has answered, and
-// returns who has. iface "": as a relay with this server's own address.
-func (s *Server) discover(ctx context.Context, iface string) ([]ForeignServer, error) {
+// adds to found who has. iface "": as a relay with this server's own address.
+func (s *Server) discover(ctx context.Context, iface string, found *answered) error {
 	mac, err := net.ParseMAC(CheckMAC)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	p, err := dhcpv4.NewDiscovery(mac, dhcpv4.WithBroadcast(true),
 		dhcpv4.WithOption(dhcpv4.OptClassIdentifier("PXEClient:Arch:00007:UNDI:003016")),
 		dhcpv4.WithOption(dhcpv4.OptClientArch(iana.EFI_X86_64)),
 		dhcpv4.WithRequestedOptions(dhcpv4.OptionSubnetMask, dhcpv4.OptionRouter, dhcpv4.OptionTFTPServerName, dhcpv4.OptionBootfileName))
 	if err != nil {
-		return nil, err
+		return err
 	}
 	answers, end := s.checks.begin(p.TransactionID)
 	defer end()
@@ -179,7 +218,7 @@ func (s *Server) discover(ctx context.Context, iface string) ([]ForeignServer, e
 	}
 	conn, err := clientSocket(ctx, local, iface)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer conn.Close()
 	var reading sync.WaitGroup
@@ -192,28 +231,27 @@ func (s *Server) discover(ctx context.Context, iface string) ([]ForeignServer, e
 			s.readAnswers(conn)
 		}()
 	}
-	var found []ForeignServer
 	for range checkTries {
 		if _, err := conn.WriteToUDPAddrPort(p.ToBytes(), to); err != nil {
-			return found, err
+			return err
 		}
 		for wait := time.After(checkWait); wait != nil; {
 			select {
 			case <-ctx.Done():
-				return found, ctx.Err()
+				return ctx.Err()
 			case <-wait:
 				wait = nil
 			case r := <-answers:
-				if f, ok := offer(r.ToBytes(), p.TransactionID); ok && !slices.ContainsFunc(found, func(x ForeignServer) bool { return x.Server == f.Server }) {
-					found = append(found, f)
+				if f, ok := offer(r.ToBytes(), p.TransactionID); ok {
+					found.add(f)
 				}
 			}
 		}
-		if slices.ContainsFunc(found, func(x ForeignServer) bool { return x.Server == s.cfg.Address }) {
-			return found, nil
+		if found.ours {
+			return nil
 		}
 	}
-	return found, nil
+	return nil
 }
 
 // readAnswers passes on what comes to a client's port until it is closed.

@@ -28,7 +28,8 @@ func checking(t *testing.T, kind dhcpv4.MessageType, mods ...dhcpv4.Modifier) *d
 // The MAC of checks is answered by every server, with nothing that anybody
 // could boot or use, and only where it asks as firmware does.
 func TestCheckIsAnswered(t *testing.T) {
-	s, j := newServer(t, &fakeMachines{machines: []inventory.Machine{machine(nil)}}, nil)
+	machines := &fakeMachines{machines: []inventory.Machine{machine(nil)}}
+	s, j := newServer(t, machines, nil)
 	r := s.answer(t.Context(), checking(t, dhcpv4.MessageTypeDiscover), link{name: "eth0"})
 	if r.route != routeBroadcast {
 		t.Fatalf("it leaves by %s", r.route)
@@ -48,6 +49,20 @@ func TestCheckIsAnswered(t *testing.T) {
 	}
 	if len(j.relays) != 0 {
 		t.Errorf("relays heard: %v", j.relays)
+	}
+	// S30: where no relay is listed, a giaddr that anybody may have written is
+	// answered in the network of a reservation and in the interface's own.
+	in := link{name: "eth0", prefixes: []netip.Prefix{netip.MustParsePrefix("10.99.0.2/24")}}
+	for range 100 {
+		for giaddr, want := range map[string]route{"192.0.2.1": routeNone, "10.10.21.1": routeNone, "8.8.8.8": routeNone, "10.10.20.1": routeRelay, "10.99.0.1": routeRelay} {
+			r := s.answer(t.Context(), checking(t, dhcpv4.MessageTypeDiscover, dhcpv4.WithGatewayIP(net.ParseIP(giaddr))), in)
+			if r.route != want || want == routeRelay && r.to.String() != giaddr {
+				t.Errorf("giaddr %s: %s to %s", giaddr, r.route, r.to)
+			}
+		}
+	}
+	if len(j.relays) != 1 || j.relays[0].String() != "10.10.20.1" || machines.listed != 1 {
+		t.Errorf("relays heard: %v; the machines were listed %d times", j.relays, machines.listed)
 	}
 	for _, path := range []string{checkURL, "/ipxe/binary/" + CheckMAC + "/autoexec.ipxe"} {
 		w := get(t, s.Handler(), http.MethodGet, s.Base()+path, testAddr)
@@ -99,24 +114,54 @@ func TestCheckThroughARelay(t *testing.T) {
 	}
 }
 
+// judged is what is said of these answers.
+func judged(self netip.Addr, found ...ForeignServer) (notes []string, err error) {
+	a := answered{self: self}
+	for _, f := range found {
+		a.add(f)
+	}
+	return a.judge("on eth0")
+}
+
 func TestJudgeCheck(t *testing.T) {
 	self := netip.MustParseAddr("10.10.20.2")
 	me := ForeignServer{Server: self, BootFile: "http://10.10.20.2" + checkURL}
 	twin := ForeignServer{Server: netip.MustParseAddr("192.168.1.10"), BootFile: "http://192.168.1.10:7080" + checkURL}
 	router := ForeignServer{Server: netip.MustParseAddr("10.10.20.1"), Offered: netip.MustParseAddr("10.10.20.150")}
-	if notes, err := judgeCheck([]ForeignServer{me}, self, "on eth0"); err != nil || len(notes) != 0 {
+	if notes, err := judged(self, me); err != nil || len(notes) != 0 {
 		t.Errorf("alone: %v %v", notes, err)
 	}
-	if notes, err := judgeCheck([]ForeignServer{router, me}, self, "on eth0"); err != nil || len(notes) != 1 || !strings.Contains(notes[0], "10.10.20.1") {
+	if notes, err := judged(self, router, me, router); err != nil || len(notes) != 1 || !strings.Contains(notes[0], "10.10.20.1") {
 		t.Errorf("beside a router: %v %v", notes, err)
 	}
-	if _, err := judgeCheck([]ForeignServer{me, twin}, self, "on eth0"); !errors.Is(err, inventory.ErrConflict) || !strings.Contains(err.Error(), "192.168.1.10") {
+	if _, err := judged(self, me, twin, twin); !errors.Is(err, inventory.ErrConflict) || !strings.Contains(err.Error(), "too, 192.168.1.10: end") {
 		t.Errorf("two of Ingot: %v", err)
 	}
 	for _, found := range [][]ForeignServer{nil, {router}} {
-		if _, err := judgeCheck(found, self, "on eth0"); !errors.Is(err, inventory.ErrUnreachable) {
+		if _, err := judged(self, found...); !errors.Is(err, inventory.ErrUnreachable) {
 			t.Errorf("%v: %v", found, err)
 		}
+	}
+}
+
+// TestS48ForgedOffersAreBounded: who makes up OFFERs fills neither memory nor a
+// workflow's history, and hides neither this server nor another of Ingot.
+func TestS48ForgedOffersAreBounded(t *testing.T) {
+	self := netip.MustParseAddr("10.10.20.2")
+	me := ForeignServer{Server: self, BootFile: "http://10.10.20.2" + checkURL}
+	var routers, twins []ForeignServer
+	for n := range 5000 {
+		at := netip.AddrFrom4([4]byte{10, 30, byte(n >> 8), byte(n)})
+		routers = append(routers, ForeignServer{Server: at})
+		twins = append(twins, ForeignServer{Server: at, BootFile: "http://10.30.0.1" + checkURL})
+	}
+	notes, err := judged(self, append(routers, me)...)
+	if err != nil || len(notes) != maxNamed+1 || !strings.Contains(notes[maxNamed], "and more") {
+		t.Errorf("forged servers: %d notes, %v", len(notes), err)
+	}
+	_, err = judged(self, append(routers, append(twins, me)...)...)
+	if !errors.Is(err, inventory.ErrConflict) || len(err.Error()) > 300 || !strings.Contains(err.Error(), "10.30.0.0, ") || !strings.Contains(err.Error(), "and more") {
+		t.Errorf("forged twins: %v", err)
 	}
 }
 

@@ -110,7 +110,7 @@ func (s *Server) mayRelay(giaddr netip.Addr) bool {
 }
 
 // answer returns the reply to a packet, with routeNone when there is none. It
-// sends nothing and waits for nothing but the inventory.
+// sends nothing and waits for nothing but the inventory and the record of a relay.
 func (s *Server) answer(ctx context.Context, p *dhcpv4.DHCPv4, in link) reply {
 	none := reply{}
 	if p.OpCode == dhcpv4.OpcodeBootReply {
@@ -140,13 +140,26 @@ func (s *Server) answer(ctx context.Context, p *dhcpv4.DHCPv4, in link) reply {
 			log.Warn("DHCP through a relay that is not listed: not answered")
 			return none
 		}
-		s.hear(ctx, giaddr, log)
+		if len(s.cfg.Relays) > 0 { // any other proves itself by what it asks for
+			s.hear(ctx, giaddr, log)
+		}
 	}
 	req := requestOf(p, mac)
 	m, _, d, err := s.lookup(ctx, req)
 	if err != nil {
 		log.Error("looking up a machine for DHCP", "error", err)
 		return none
+	}
+	if d.Verdict == Unknown && giaddr.IsValid() && len(s.cfg.Relays) == 0 {
+		// It asks for no reservation against which its giaddr could be held, and
+		// an answer to any giaddr would go wherever its sender points (S30).
+		reserved := s.reserved(ctx, giaddr, log)
+		if reserved {
+			s.hear(ctx, giaddr, log)
+		}
+		if mac == CheckMAC && !reserved && !local(in, giaddr) {
+			return none
+		}
 	}
 	if d.Verdict == Unknown && mac == CheckMAC {
 		return s.answerCheck(p, req, giaddr)
@@ -171,6 +184,9 @@ func (s *Server) answer(ctx context.Context, p *dhcpv4.DHCPv4, in link) reply {
 		log.Error("DHCP not answered: the reservation is not in the relay's subnet, correct the machine's address or move the cable",
 			"reservation", subnet.String())
 		return none
+	}
+	if giaddr.IsValid() && len(s.cfg.Relays) == 0 {
+		s.hear(ctx, giaddr, log)
 	}
 	r := s.answerKnown(p, m, d, req, subnet, giaddr, in, log)
 	if r.route == routeNone {

@@ -34,6 +34,7 @@ type fakeMachines struct {
 	machines []inventory.Machine
 	grants   map[string]inventory.Grant
 	err      error
+	listed   int // how often all of them were asked for
 }
 
 func (f *fakeMachines) MachineByMAC(_ context.Context, mac string) (inventory.Machine, inventory.Grant, error) {
@@ -49,6 +50,13 @@ func (f *fakeMachines) MachineByAddress(_ context.Context, a netip.Addr) (invent
 		}
 		return false
 	})
+}
+
+func (f *fakeMachines) Machines(context.Context) ([]inventory.Machine, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.listed++
+	return slices.Clone(f.machines), f.err
 }
 
 func (f *fakeMachines) find(is func(inventory.Machine) bool) (inventory.Machine, inventory.Grant, error) {
@@ -78,6 +86,8 @@ type fakeJournal struct {
 	seen   []inventory.Seen
 	relays []netip.Addr // each time that one was heard
 	err    error
+	// stall, if set, is called while a relay is being recorded.
+	stall func(ctx context.Context, giaddr netip.Addr) error
 }
 
 func (f *fakeJournal) AppendEvents(_ context.Context, e []inventory.Event) error {
@@ -100,7 +110,12 @@ func (f *fakeJournal) PutSeen(_ context.Context, s []inventory.Seen) error {
 	return nil
 }
 
-func (f *fakeJournal) PutRelay(_ context.Context, giaddr netip.Addr, _ time.Time) error {
+func (f *fakeJournal) PutRelay(ctx context.Context, giaddr netip.Addr, _ time.Time) error {
+	if f.stall != nil {
+		if err := f.stall(ctx, giaddr); err != nil {
+			return err
+		}
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.err != nil {

@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"sync"
 	"time"
+
+	"github.com/ingotmetal/ingot/inventory"
 )
 
 const (
@@ -19,36 +21,136 @@ const (
 	hearTry, hearWait = time.Second, 500 * time.Millisecond
 )
 
-// relays remembers until when each relay need not be recorded again.
+// relays remembers the relays that were heard.
 type relays struct {
-	mu  sync.Mutex
-	due map[netip.Addr]time.Time
+	mu    sync.Mutex // of the map alone, never held while something is written
+	known map[netip.Addr]*relay
+}
+
+// A relay is one that was heard.
+type relay struct {
+	due     time.Time     // until then it need not be recorded again
+	writing chan struct{} // closed when it is recorded; nil: nobody is about it
+}
+
+// rests tells whether x need not be recorded at now. A time further ahead than
+// any that is ever set is of a clock that was set back.
+func (x *relay) rests(now time.Time) bool {
+	return now.Before(x.due) && x.due.Sub(now) <= hearAgain
+}
+
+// begin says what a packet of a relay has to do before it is answered: record
+// the relay, and call end; wait for another packet that does; nothing.
+func (r *relays) begin(giaddr netip.Addr, now time.Time) (end func(due time.Time), wait <-chan struct{}, first bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	x, known := r.known[giaddr]
+	switch {
+	case known && x.writing != nil:
+		return nil, x.writing, false
+	case known && x.rests(now), !known && !r.room(now):
+		return nil, nil, false
+	case !known:
+		x = &relay{}
+		r.known[giaddr] = x
+	}
+	x.writing = make(chan struct{})
+	return func(due time.Time) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		close(x.writing)
+		x.due, x.writing = due, nil
+	}, nil, !known
+}
+
+// room makes room for one more relay: the one that has been due for the longest
+// time is forgotten. None that rests is, or every forged giaddr would be a write.
+func (r *relays) room(now time.Time) bool {
+	if r.known == nil {
+		r.known = map[netip.Addr]*relay{}
+	}
+	if len(r.known) < maxRelays {
+		return true
+	}
+	var oldest netip.Addr
+	for a, x := range r.known {
+		if x.writing == nil && !x.rests(now) && (!oldest.IsValid() || x.due.Before(r.known[oldest].due)) {
+			oldest = a
+		}
+	}
+	delete(r.known, oldest)
+	return oldest.IsValid()
 }
 
 // hear records that a relay was heard: what proves that it relays, and in whose
 // network. That is written before the packet is answered, because nobody asks
-// again who has got an answer, and the server may die at any moment.
+// again who has got an answer, and the server may die at any moment. Packets of
+// a relay wait while it is recorded; those of others do not.
 func (s *Server) hear(ctx context.Context, giaddr netip.Addr, log *slog.Logger) {
-	r := &s.relayed
-	r.mu.Lock() // while it is written, too: no other packet of it is answered before
-	defer r.mu.Unlock()
-	now := s.now()
-	due, known := r.due[giaddr]
-	if known && now.Before(due) && due.Sub(now) <= hearAgain || !known && len(r.due) >= maxRelays {
+	end, wait, first := s.relayed.begin(giaddr, s.now())
+	if end == nil && wait == nil {
 		return
-	}
-	if r.due == nil {
-		r.due = map[netip.Addr]time.Time{}
 	}
 	ctx, cancel := context.WithTimeout(ctx, hearWait)
 	defer cancel()
-	if err := s.rec.journal.PutRelay(ctx, giaddr, now); err != nil {
-		r.due[giaddr] = now.Add(hearTry)
+	if end == nil {
+		select {
+		case <-wait:
+		case <-ctx.Done():
+		}
+		return
+	}
+	again := hearTry
+	defer func() { end(s.now().Add(again)) }() // also when the journal panics: others wait
+	if err := s.rec.journal.PutRelay(ctx, giaddr, s.now()); err != nil {
 		log.Warn("recording that a relay was heard", "error", err)
 		return
 	}
-	r.due[giaddr] = now.Add(hearAgain)
-	if !known {
+	again = hearAgain
+	if first {
 		log.Info("relay heard")
 	}
+}
+
+// networks are those of the reservations, as they were read last.
+type networks struct {
+	mu   sync.Mutex
+	read time.Time
+	of   map[netip.Prefix]struct{}
+}
+
+// reserved tells whether an address lies in the network of a reservation. The
+// inventory is read once in hearAgain at most, whoever asks: its caller is
+// anybody on the wire.
+func (s *Server) reserved(ctx context.Context, a netip.Addr, log *slog.Logger) bool {
+	n := &s.networks
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if now := s.now(); n.read.IsZero() || now.Before(n.read) || now.Sub(n.read) >= hearAgain {
+		ms, err := s.machines.Machines(ctx)
+		if err != nil {
+			log.Error("reading the networks of the reservations", "error", err)
+		} else {
+			n.of = networksOf(ms)
+		}
+		n.read = now
+	}
+	for p := range n.of {
+		if p.Contains(a) {
+			return true
+		}
+	}
+	return false
+}
+
+func networksOf(ms []inventory.Machine) map[netip.Prefix]struct{} {
+	out := map[netip.Prefix]struct{}{}
+	for _, m := range ms {
+		for _, i := range m.Interfaces {
+			if i.Address.Is4() {
+				out[reservationPrefix(i, link{}).Masked()] = struct{}{}
+			}
+		}
+	}
+	return out
 }

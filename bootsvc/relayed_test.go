@@ -1,11 +1,14 @@
 package bootsvc
 
 import (
+	"context"
 	"errors"
 	"net"
 	"net/netip"
 	"slices"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
@@ -56,11 +59,100 @@ func TestRelayed(t *testing.T) {
 	ask("10.10.20.1")
 	heard(4)
 
-	// S46: who makes up relays fills no memory.
-	for n := range 2 * maxRelays {
+	// S48: who makes up relays fills no memory, makes so many writes in a while,
+	// and keeps none from being recorded when the while is over.
+	j.relays, j.stall = nil, func(context.Context, netip.Addr) error { now = now.Add(time.Millisecond); return nil }
+	for n := range 4 * maxRelays {
 		s.hear(t.Context(), netip.AddrFrom4([4]byte{10, 0, byte(n >> 8), byte(n)}), s.log)
 	}
-	if n := len(s.relayed.due); n != maxRelays {
-		t.Errorf("%d relays are remembered, want %d", n, maxRelays)
+	if n := len(s.relayed.known); n != maxRelays || len(j.relays) >= maxRelays {
+		t.Errorf("%d relays are remembered, want %d; %d writes", n, maxRelays, len(j.relays))
 	}
+	j.relays, now = nil, now.Add(hearAgain)
+	fresh := netip.MustParseAddr("10.10.20.3")
+	s.hear(t.Context(), fresh, s.log)
+	if n := len(s.relayed.known); n != maxRelays || !slices.Equal(j.relays, []netip.Addr{fresh}) {
+		t.Errorf("after a flood %v was recorded, want %s; %d are remembered", j.relays, fresh, n)
+	}
+	if _, kept := s.relayed.known[netip.MustParseAddr("10.10.20.1")]; kept {
+		t.Error("the one that had been due for the longest time was not the one that was forgotten")
+	}
+}
+
+// TestS48ForgedRelaysWriteNothing: where no relay is listed, a giaddr is
+// recorded that lies in the network of a reservation, whoever asks there.
+func TestS48ForgedRelaysWriteNothing(t *testing.T) {
+	f := &fakeMachines{machines: []inventory.Machine{machine(nil)}}
+	s, j := newServer(t, f, nil)
+	stranger := dhcpv4.WithHwAddr(net.HardwareAddr{2, 0, 0, 0, 0, 9})
+	for n := range 2 * maxRelays {
+		giaddr := dhcpv4.WithGatewayIP(net.IPv4(192, 0, byte(n>>8), byte(n)))
+		s.answer(t.Context(), packet(t, dhcpv4.MessageTypeDiscover, giaddr), link{name: "eth0"})
+		s.answer(t.Context(), packet(t, dhcpv4.MessageTypeDiscover, giaddr, stranger), link{name: "eth0"})
+	}
+	if len(j.relays) != 0 || f.listed != 1 {
+		t.Errorf("%d relays were recorded, the machines listed %d times", len(j.relays), f.listed)
+	}
+	for _, c := range []struct {
+		giaddr string
+		by     dhcpv4.Modifier
+	}{{"10.10.20.1", func(*dhcpv4.DHCPv4) {}}, {"10.10.20.3", stranger}} {
+		s.answer(t.Context(), packet(t, dhcpv4.MessageTypeDiscover, dhcpv4.WithGatewayIP(net.ParseIP(c.giaddr)), c.by), link{name: "eth0"})
+		if n := len(j.relays); n == 0 || j.relays[n-1].String() != c.giaddr {
+			t.Errorf("%s was not recorded: %v", c.giaddr, j.relays)
+		}
+	}
+}
+
+// Packets of a relay that is being recorded wait for that, and no others do.
+func TestRelayedWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, j := newServer(t, &fakeMachines{}, relayOnly)
+		slow, other := netip.MustParseAddr("10.10.20.1"), netip.MustParseAddr("10.10.20.3")
+		release := make(chan struct{})
+		j.stall = func(_ context.Context, giaddr netip.Addr) error {
+			if giaddr == slow {
+				<-release
+			}
+			return nil
+		}
+		var waiting atomic.Int32
+		hear := func() {
+			s.hear(t.Context(), slow, s.log)
+			waiting.Add(-1)
+			if !slices.Contains(j.relays, slow) {
+				t.Error("a packet goes on before its relay was recorded")
+			}
+		}
+		for range 4 {
+			waiting.Add(1)
+			go hear()
+		}
+		synctest.Wait()
+		s.hear(t.Context(), other, s.log)
+		if !slices.Equal(j.relays, []netip.Addr{other}) || waiting.Load() != 4 {
+			t.Errorf("recorded: %v; %d wait", j.relays, waiting.Load())
+		}
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		s.hear(ended, slow, s.log) // its server ends: it does not wait
+		close(release)
+		synctest.Wait()
+		if !slices.Equal(j.relays, []netip.Addr{other, slow}) || waiting.Load() != 0 {
+			t.Errorf("recorded: %v; %d wait", j.relays, waiting.Load())
+		}
+
+		// One that takes too long keeps nobody from being answered.
+		s.now = func() time.Time { return testNow.Add(hearAgain) }
+		release = make(chan struct{})
+		go s.hear(t.Context(), slow, s.log)
+		synctest.Wait()
+		began := time.Now()
+		s.hear(t.Context(), slow, s.log)
+		if d := time.Since(began); d != hearWait { // of the clock in here
+			t.Errorf("a packet waited %s", d)
+		}
+		close(release)
+		synctest.Wait()
+	})
 }

@@ -13,19 +13,23 @@ import (
 )
 
 // maxRelays bounds the rows that packets can make: who forges giaddrs only
-// pushes out those that were not heard for the longest time.
+// pushes out those that were not heard for the longest time, and they are
+// recorded again when they are heard again.
 const maxRelays = 256
 
 // PutRelay records that the relay with this giaddr was heard. An older time
-// than the one that is known changes nothing.
+// than the one that is known changes nothing, unless that one is of a clock that
+// stood ahead.
 func (s *Store) PutRelay(ctx context.Context, giaddr netip.Addr, at time.Time) error {
 	return s.write(ctx, fmt.Sprintf("recording that relay %s was heard", giaddr), func(tx *sqlx.Tx) error {
+		now := nanos(s.now())
 		_, err := exec(ctx, tx, `INSERT INTO relay (giaddr, heard) VALUES (?, ?)
-			ON CONFLICT (giaddr) DO UPDATE SET heard = max(heard, excluded.heard)`, giaddr.String(), nanos(at))
+			ON CONFLICT (giaddr) DO UPDATE SET heard = CASE WHEN heard > ? THEN excluded.heard ELSE max(heard, excluded.heard) END`,
+			giaddr.String(), nanos(at), now)
 		if err != nil {
 			return err
 		}
-		_, err = exec(ctx, tx, "DELETE FROM relay WHERE giaddr IN (SELECT giaddr FROM relay ORDER BY heard DESC LIMIT -1 OFFSET ?)", maxRelays)
+		_, err = exec(ctx, tx, "DELETE FROM relay WHERE giaddr IN (SELECT giaddr FROM relay ORDER BY heard > ?, heard DESC LIMIT -1 OFFSET ?)", now, maxRelays)
 		return err
 	})
 }

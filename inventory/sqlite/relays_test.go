@@ -10,7 +10,7 @@ import (
 
 func TestRelays(t *testing.T) {
 	w := newWorld(t)
-	gateway, began := netip.MustParseAddr("10.10.20.1"), time.Date(2026, 11, 22, 1, 0, 0, 0, time.UTC)
+	gateway, began := netip.MustParseAddr("10.10.20.1"), w.in(-2*time.Hour)
 	at, err := w.Relayed(t.Context(), gateway)
 	require.NoError(t, err)
 	require.True(t, at.IsZero())
@@ -19,6 +19,13 @@ func TestRelays(t *testing.T) {
 	at, err = w.Relayed(t.Context(), gateway)
 	require.NoError(t, err)
 	require.True(t, began.Add(time.Minute).Equal(at), "%s: what was heard later stays", at)
+
+	// What a clock wrote that stood ahead is no later than anything.
+	require.NoError(t, w.PutRelay(t.Context(), gateway, w.in(24*time.Hour)))
+	require.NoError(t, w.PutRelay(t.Context(), gateway, began.Add(time.Minute)))
+	at, err = w.Relayed(t.Context(), gateway)
+	require.NoError(t, err)
+	require.True(t, began.Add(time.Minute).Equal(at), "%s: a time that is still to come stays", at)
 
 	// S48: who forges giaddrs pushes out the oldest.
 	for n := range maxRelays {
@@ -30,4 +37,15 @@ func TestRelays(t *testing.T) {
 	at, err = w.Relayed(t.Context(), gateway)
 	require.NoError(t, err)
 	require.True(t, at.IsZero())
+
+	// It is recorded again when it is heard again, and keeps its place by that; one
+	// of a clock that stood ahead goes first.
+	require.NoError(t, w.PutRelay(t.Context(), netip.MustParseAddr("10.9.9.9"), w.in(24*time.Hour)))
+	require.NoError(t, w.PutRelay(t.Context(), gateway, w.in(0)))
+	at, err = w.Relayed(t.Context(), gateway)
+	require.NoError(t, err)
+	require.True(t, w.in(0).Equal(at), at)
+	at, err = w.Relayed(t.Context(), netip.MustParseAddr("10.9.9.9"))
+	require.NoError(t, err)
+	require.True(t, at.IsZero(), at)
 }
