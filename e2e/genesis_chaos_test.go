@@ -573,7 +573,7 @@ func (w *wrecked) fails(ctx context.Context, s inventory.OperationStep, f failur
 // the steps from the table itself. What must not be done twice is done once, and
 // no person is needed.
 func TestGenesisKilled(t *testing.T) {
-	t.Parallel()
+	beside(t, 230, 10)
 	ctx := needLab(t)
 	w := newWrecked(ctx, t, true, nil)
 	w.absent.Store(true)
@@ -602,7 +602,7 @@ func shortBudgets() map[string]time.Duration {
 // taken back, which is seen at the far side, or the table gives the reason why
 // it cannot be; then the Genesis is given up, and resumed, eleven times.
 func TestGenesisFails(t *testing.T) {
-	t.Parallel()
+	beside(t, 300, 10)
 	ctx := needLab(t)
 	w := newWrecked(ctx, t, true, shortBudgets())
 	all := w.breaks(ctx)
