@@ -26,7 +26,7 @@ func checking(t *testing.T, kind dhcpv4.MessageType, mods ...dhcpv4.Modifier) *d
 }
 
 // The MAC of checks is answered by every server, with nothing that anybody
-// could boot or use, and only where it asks as firmware does.
+// could boot or use, and only where it asks as firmware does (S30).
 func TestCheckIsAnswered(t *testing.T) {
 	machines := &fakeMachines{machines: []inventory.Machine{machine(nil)}}
 	s, j := newServer(t, machines, nil)

@@ -814,7 +814,7 @@ func TestGuardWithoutPeers(t *testing.T) {
 	require.NoFileExists(t, filepath.Join(w.src, FileName))
 }
 
-// TestStrangers: neither a wrong token nor another key is heard.
+// TestStrangers (S6): neither a wrong token nor another key is heard.
 func TestStrangers(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

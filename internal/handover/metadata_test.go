@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestForward: what machines ask a retired server is answered by the one that
+// TestForward (S4): what machines ask a retired server is answered by the one that
 // the site has moved to, as if they had asked there, and by nobody else.
 func TestForward(t *testing.T) {
 	t.Parallel()
