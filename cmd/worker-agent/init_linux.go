@@ -200,22 +200,28 @@ func (realHost) Kexec() error { return leave(unix.LINUX_REBOOT_CMD_KEXEC) }
 func leave(how int) error {
 	fmt.Printf("ingot: up=%s memory %s\n", uptime(), memory())
 	// A disk that hangs makes sync hang, too: the machine goes all the same.
-	within(syncLimit, unix.Sync)
+	within(syncLimit, "a disk", unix.Sync)
+	if how != unix.LINUX_REBOOT_CMD_POWER_OFF { // a card that is down may not wake its machine
+		within(unplugLimit, "a network card", unplug)
+	}
 	return unix.Reboot(how)
 }
+
+// unplugLimit is how long the network cards may take to go down.
+const unplugLimit = 5 * time.Second
 
 // syncLimit is how long what was written may take to reach the disks when the
 // machine goes. Every action has synced its disk before it was reported.
 const syncLimit = 30 * time.Second
 
-// within calls f and returns when f does, or after limit.
-func within(limit time.Duration, f func()) {
+// within calls f and returns when f does, or after limit: then what hangs.
+func within(limit time.Duration, what string, f func()) {
 	done := make(chan struct{})
 	go func() { defer close(done); f() }()
 	select {
 	case <-done:
 	case <-time.After(limit):
-		fmt.Println("ingot: a disk hangs: going without it")
+		fmt.Printf("ingot: %s hangs: going without it\n", what)
 	}
 }
 

@@ -85,9 +85,9 @@ func TestAnOpticalDriveIsNoDiskToWaitFor(t *testing.T) {
 func TestWithin(t *testing.T) {
 	hang := make(chan struct{})
 	defer close(hang)
-	within(time.Millisecond, func() { <-hang })
+	within(time.Millisecond, "a disk", func() { <-hang })
 	ran := false
-	within(time.Hour, func() { ran = true })
+	within(time.Hour, "a disk", func() { ran = true })
 	if !ran {
 		t.Error("it was not called")
 	}

@@ -54,6 +54,21 @@ func configure(ctx context.Context, log *slog.Logger, mac string) (netlink.Link,
 	return link, lease, nil
 }
 
+// unplug takes all network cards down before the kernel shuts its devices
+// down. Linux 6.1 was seen to hang in that: the ring of a virtio card that
+// still got packets was broken already, and was waited for.
+func unplug() {
+	links, err := netlink.LinkList()
+	if err != nil {
+		return
+	}
+	for _, l := range links {
+		if l.Attrs().Flags&net.FlagLoopback == 0 {
+			_ = netlink.LinkSetDown(l) // then it goes with it up
+		}
+	}
+}
+
 func findLink(mac string) (netlink.Link, error) {
 	links, err := netlink.LinkList()
 	if err != nil {

@@ -212,6 +212,7 @@ func (h *host) leave(how string, command int) {
 	if !h.real {
 		os.Exit(0)
 	}
+	unplug()
 	err := unix.Reboot(command)
 	h.say("leaving: %v", err)
 	select {}

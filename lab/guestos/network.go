@@ -37,6 +37,20 @@ func cards() ([]net.Interface, error) {
 	return eth, nil
 }
 
+// unplug takes all cards down before the kernel shuts its devices down. Linux 6.1 was seen to hang in that: the ring of a virtio
+// card that still got packets was broken already, and was waited for.
+func unplug() {
+	all, err := cards()
+	if err != nil {
+		return
+	}
+	for _, c := range all {
+		if l, err := netlink.LinkByName(c.Name); err == nil {
+			_ = netlink.LinkSetDown(l) // then it goes with it up
+		}
+	}
+}
+
 func linkUp(name string) error {
 	l, err := netlink.LinkByName(name)
 	if err != nil {
