@@ -604,7 +604,7 @@ func (s *Server) mayFetch(u *url.URL) error {
 const probeTime = 30 * time.Second
 
 // ProbeImage tells whether this server may and can fetch an image from target,
-// and has the room for it. It asks for the first byte: not every server answers
+// and has the room for it, if it fetches no other. It asks for the first byte: not every server answers
 // HEAD, and a signed address is for GET alone.
 func (s *Server) ProbeImage(ctx context.Context, target string) error {
 	u, err := url.Parse(target)

@@ -169,7 +169,7 @@ func (l Lab) CheckImages(stored func(name string) string, file Digester) invento
 			continue
 		case i.URL != "" && have == "":
 			if file == nil {
-				ps.Add(field+"name", "ingot image add "+i.Name+" "+i.URL, "the server has no image %q", i.Name)
+				ps.Add(field+"name", "ingot image add "+i.Name+" "+i.Source(), "the server has no image %q", i.Name)
 			}
 		case have != "":
 			ps.Add(field+"sha256", "remove the stored one: ingot image delete "+i.Name+"; or correct the digest", "the stored image %q has the digest %s", i.Name, have)
@@ -180,15 +180,23 @@ func (l Lab) CheckImages(stored func(name string) string, file Digester) invento
 	return l.Locate(ps)
 }
 
+// askAtOnce is how many addresses are asked at a time.
+const askAtOnce = 8
+
 // CheckSources returns what keeps the images from being fetched that the server
-// lacks and that have an address: ask is called with each, with all at a time,
-// and fetches nothing.
+// lacks and that have an address: ask is called with each, with a few at a
+// time, and fetches nothing.
 func (l Lab) CheckSources(stored func(name string) string, ask func(address string) error) inventory.Problems {
 	errs := make([]error, len(l.Images))
 	var asking sync.WaitGroup
+	free := make(chan struct{}, askAtOnce)
 	for n, i := range l.Images {
 		if i.URL != "" && stored(i.Name) == "" {
-			asking.Go(func() { errs[n] = ask(i.URL) })
+			free <- struct{}{}
+			asking.Go(func() {
+				defer func() { <-free }()
+				errs[n] = ask(i.URL)
+			})
 		}
 	}
 	asking.Wait()

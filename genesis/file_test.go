@@ -7,7 +7,9 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -287,6 +289,20 @@ func TestCheckImages(t *testing.T) {
 	require.Equal(t, "images[2].sha256", ps[1].Field)
 }
 
+// S25: an address may hold a credential, and is never shown again with it.
+func TestS25SourceOfAnImage(t *testing.T) {
+	for address, shown := range map[string]string{
+		"": "", "https://example.org/a%2Fb": "https://example.org/a%2Fb", "%": "",
+		"https://canary:canary@example.org:8443/vyos.zst?X-Signature=canary#canary": "https://example.org:8443/vyos.zst",
+	} {
+		require.Equal(t, shown, Image{URL: address}.Source())
+	}
+	_, l := load(t, swap(t, "lab.yaml", "file: images/kernel-amd64", `url: "https://canary:canary@example.org/kernel?X-Signature=canary"`))
+	ps := l.CheckImages(func(string) string { return "" }, nil)
+	require.ErrorContains(t, ps.Err(), "ingot image add talos-kernel https://example.org/kernel")
+	require.NotContains(t, ps.Err().Error(), "canary")
+}
+
 // What has to be fetched first is asked for before anybody is told that all is well.
 func TestCheckSources(t *testing.T) {
 	_, l := load(t, swap(t, "lab.yaml", "file: images/kernel-amd64", "url: https://factory.example.org/kernel-amd64", "file: images/vyos.raw.zst", "url: https://example.org/vyos"))
@@ -303,6 +319,31 @@ func TestCheckSources(t *testing.T) {
 	require.NotZero(t, ps[0].Line)
 	require.Equal(t, `image "talos-kernel" cannot be fetched: the answer is 404 Not Found`, ps[0].What)
 	require.Empty(t, l.CheckSources(func(string) string { return "" }, func(string) error { return nil }))
+}
+
+// However many images a file names, few questions are open at once.
+func TestCheckSourcesAFewAtATime(t *testing.T) {
+	var l Lab
+	for n := range 4 * askAtOnce {
+		l.Images = append(l.Images, Image{Name: fmt.Sprint("i", n), URL: "https://example.org/x"})
+	}
+	var mu sync.Mutex
+	open, most := 0, 0
+	count := func(by int) {
+		mu.Lock()
+		defer mu.Unlock()
+		open += by
+		most = max(most, open)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		require.Empty(t, l.CheckSources(func(string) string { return "" }, func(string) error {
+			count(1)
+			defer count(-1)
+			time.Sleep(time.Second) // of the test's clock: ends once all wait
+			return nil
+		}))
+	})
+	require.Equal(t, askAtOnce, most)
 }
 
 func TestBundle(t *testing.T) {

@@ -7,6 +7,7 @@ package genesis
 
 import (
 	"net/netip"
+	"net/url"
 	"time"
 
 	"github.com/ingotmetal/ingot/internal/strictyaml"
@@ -74,6 +75,16 @@ type Image struct {
 	URL  string `json:"url,omitempty"` // the server fetches it
 	// SHA256 is the digest of the file as it is served, in hex; required.
 	SHA256 string `json:"sha256"`
+}
+
+// Source is the address without what may be a credential: user and password,
+// query and fragment. "" without an address. Messages name it, never URL.
+func (i Image) Source() string {
+	u, err := url.Parse(i.URL)
+	if err != nil {
+		return ""
+	}
+	return (&url.URL{Scheme: u.Scheme, Host: u.Host, Path: u.Path, RawPath: u.RawPath}).String()
 }
 
 // A Machine is a machine of the inventory with what only Genesis reads.

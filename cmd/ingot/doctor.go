@@ -71,8 +71,8 @@ func doctorCmd(o *options) *cobra.Command {
 		Long: `Look for whatever stands in the way of this host's server: configuration, keys,
 space, clock, capabilities, ports, interfaces, other DHCP servers, boot files,
 who is told when a person is needed; and, through the server when it runs,
-Temporal, notices, secrets, images, their URLs and the log-in of every BMC. One line each, with a remedy. Exits 1 if anything
-fails.`,
+Temporal, notices, secrets, images, their URLs and the log-in of every BMC.
+One line each, with a remedy. Exits 1 if anything fails.`,
 		Example: "  ingot doctor\n  ingot doctor --output json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			d := &doctor{}

@@ -180,8 +180,9 @@ what the step waits for, when it is done, how long that may take and how it is
 taken back. It touches nothing.
 
 Everything that is wrong with the file, with the files that it names and with
-the images is told at once. The server is asked what it has and knows;
---offline leaves that out.`,
+the images is told at once. The server is asked what it has and knows, and
+itself asks whether it can fetch those images of the lab that have an address;
+--offline leaves all that out.`,
 		Example: "  ingot genesis plan lab.yaml\n  ingot genesis plan deploy/genesis/lab.yaml --offline\n  ingot genesis plan home --output json",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if !isFile(args[0]) {

@@ -126,7 +126,7 @@ func siteFields(t *table, s api.SiteStatus) {
 	t.field("role", text)
 	if s.Silent != "" {
 		t.field("silent", inert(s.Silent))
-		next := "wait until the peer answers; or, if its host is off: ingot handover take-over --peer-is-off; or, if it is the site: ingot handover give-up"
+		next := "wait until the peer answers; or, if its host is off: ingot handover take-over --peer-is-off; or, if it is the site: ingot handover give-up [--peer NAME]"
 		if s.Role == handover.Active && s.Prepared != "" {
 			next = "put the file back; or stop this server, move its data and its keys away, and make one of a backup: ingot restore"
 		}

@@ -77,7 +77,8 @@ func newHost(cfg config.Config, file string, log *slog.Logger, out io.Writer) (*
 	part := log.With("part", "site")
 	h.source = &handover.Source{File: h.file, Deeds: h, Dial: h.dial, Log: part, Now: time.Now}
 	h.target = &handover.Target{
-		File: h.file, Deeds: receiver{h}, Program: build(), Temporal: cfg.Temporal.Address, Notify: cfg.Notify.URL != "", Log: part, Now: time.Now, Activated: h.poke, Metadata: h.metadata,
+		File: h.file, Deeds: receiver{h}, Program: build(), Temporal: cfg.Temporal.Address, Notify: cfg.Notify.URL != "",
+		Log: slog.New(quiet.Handler(part.Handler(), time.Now)), Now: time.Now, Activated: h.poke, Metadata: h.metadata,
 	}
 	return h, h.believeMark()
 }

@@ -7,6 +7,8 @@ import (
 	"encoding/hex"
 	"fmt"
 	"log/slog"
+	"net"
+	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
@@ -63,8 +65,10 @@ func TestMarkCountsForEveryCopy(t *testing.T) {
 
 func TestStandby(t *testing.T) {
 	cfg := ownDirs(t)
+	cfg.Listen = "127.0.0.1:1" // nobody answers there
 	var out bytes.Buffer
 	cmd := &cobra.Command{}
+	cmd.SetContext(t.Context())
 	cmd.SetOut(&out)
 	for _, file := range []string{filepath.Join(cfg.DataDir, "ingot.db"), cfg.KeyFile} {
 		require.NoError(t, os.WriteFile(file, nil, 0o600))
@@ -108,12 +112,38 @@ func TestStandby(t *testing.T) {
 		return nil
 	})
 	require.NoError(t, err)
+	// A server that runs would write what it knows over another's change.
+	running, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer running.Close()
+	cfg.Listen = running.Addr().String()
+	err = makeStandby(cmd, cfg, "")
+	require.ErrorIs(t, err, inventory.ErrConflict)
+	require.ErrorContains(t, err, "stop ingot serve first")
+	require.NoError(t, running.Close())
 	require.NoError(t, makeStandby(cmd, cfg, ""))
 	if again, err = handover.Open(cfg.DataDir); err != nil {
 		t.Fatal(err)
 	}
 	require.Equal(t, &handover.Giver{TokenSHA256: hexSum(strings.Repeat("7", 64))}, again.Site().Source)
 	require.Equal(t, held.Name, again.Site().Name)
+}
+
+// S48: whoever reaches the peer API without a token does not fill the log.
+func TestStrangersAtThePeerAPI(t *testing.T) {
+	cfg := ownDirs(t)
+	require.NoError(t, makeStandby(&cobra.Command{}, cfg, "um760"))
+	var out bytes.Buffer
+	h, err := newHost(cfg, "", slog.New(slog.NewTextHandler(&out, nil)), nil)
+	require.NoError(t, err)
+	peers := h.target.Handler()
+	for range 1000 {
+		rec := httptest.NewRecorder()
+		peers.ServeHTTP(rec, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/site/v1/state", nil))
+		require.Equal(t, http.StatusUnauthorized, rec.Code)
+	}
+	require.Contains(t, out.String(), "a peer is refused")
+	require.Less(t, strings.Count(out.String(), "\n"), 300)
 }
 
 func restoringInto(cfg config.Config) *restoring { return &restoring{cfg: cfg} }

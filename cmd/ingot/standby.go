@@ -34,7 +34,7 @@ workflows, no power; it answers its source alone (site.listen, TLS).
 
 Where a standby was made already, it says so and changes nothing, so that it may
 be run before each start; one with another token in its place awaits another
-source. A token or key that lies in its place is taken:
+source, once "ingot serve" is stopped. A token or key that lies in its place is taken:
 "ingot standby files" makes them elsewhere, for a Kubernetes Secret.`,
 		Example: "  ingot standby && ingot serve\n  ingot peer add um760 https://10.10.20.5:7444 --fingerprint sha256:… --peer-token-file standby.token   # at the source",
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -101,6 +101,10 @@ func makeStandby(cmd *cobra.Command, cfg config.Config, name string) error {
 			return err
 		}
 		if given != "" {
+			// It has read the file of before, and would write it over this change.
+			if ctx := cmd.Context(); answers(ctx, cfg) {
+				return fmt.Errorf("the token in its place is another, and a server answers at %s: stop ingot serve first: %w", cfg.Listen, inventory.ErrConflict)
+			}
 			if s, err = awaitSource(f, given); err != nil {
 				return err
 			}

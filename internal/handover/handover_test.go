@@ -880,3 +880,29 @@ func TestMark(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, names, 1)
 }
+
+// A change that is refused changes nothing, not even what was read before.
+func TestRefusedChange(t *testing.T) {
+	t.Parallel()
+	f, err := Open(t.TempDir())
+	require.NoError(t, err)
+	_, err = f.Change(func(s *Site) error {
+		s.Source, s.Peers, s.Refused = &Giver{Name: "nas"}, []Peer{{Name: "um760"}}, []string{"1"}
+		s.Prepared = &Prepared{ID: "2", Files: map[string]string{"a": "b"}}
+		return nil
+	})
+	require.NoError(t, err)
+	before := f.Site()
+	_, err = f.Change(func(s *Site) error {
+		s.Source.Name, s.Peers[0].Name, s.Refused[0], s.Prepared.ID, s.Prepared.Files["a"] = "x", "x", "x", "x", "x"
+		return errCut
+	})
+	require.ErrorIs(t, err, errCut)
+	for _, s := range []Site{before, f.Site()} {
+		require.Equal(t, "nas", s.Source.Name)
+		require.Equal(t, "um760", s.Peers[0].Name)
+		require.Equal(t, []string{"1"}, s.Refused)
+		require.Equal(t, "2", s.Prepared.ID)
+		require.Equal(t, map[string]string{"a": "b"}, s.Prepared.Files)
+	}
+}

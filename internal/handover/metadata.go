@@ -1,6 +1,7 @@
 package handover
 
 import (
+	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"net/http/httputil"
 	"net/netip"
 	"net/url"
+	"strings"
 	"time"
 
 	"github.com/ingotmetal/ingot/inventory"
@@ -29,9 +31,17 @@ const (
 // routeMetadata takes every method: what may be asked, the metadata server says.
 const routeMetadata = "/site/v1/metadata"
 
-// maxHandedOn limits the body of a request that is handed on, bytes: a
-// phone-home has that many.
-const maxHandedOn = 64 << 10
+const (
+	// maxHandedOn limits the body of a request that is handed on, bytes: a
+	// phone-home has that many.
+	maxHandedOn = 64 << 10
+	// connections is how many there are to the metadata server at once, and no
+	// handshake more: anybody may ask. Who finds all of them taken waits.
+	connections = 64
+	// handedOnWithin bounds a request with its answer, so that whoever reads
+	// slowly does not keep a connection from others.
+	handedOnWithin = time.Minute
+)
 
 // Forward returns the handler by which a retired server hands requests of
 // machines on to p, the server that the site has moved to. It proves itself with
@@ -80,12 +90,21 @@ func Forward(p Peer, cert tls.Certificate, token string, log *slog.Logger) (http
 		},
 		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 		Transport: &http.Transport{
-			TLSClientConfig: PinnedTLS(p.Fingerprint, cert), DisableKeepAlives: true, DisableCompression: true,
+			TLSClientConfig: PinnedTLS(p.Fingerprint, cert), DisableCompression: true,
+			MaxConnsPerHost: connections, MaxIdleConnsPerHost: connections, IdleConnTimeout: quickly, // the server's is longer
 			DialContext:         (&net.Dialer{Timeout: 5 * time.Second}).DialContext,
 			TLSHandshakeTimeout: 5 * time.Second, ResponseHeaderTimeout: quickly,
 		},
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		// "GET http:x" and "*" have no path that could be handed on.
+		if !strings.HasPrefix(r.URL.Path, "/") {
+			http.Error(w, "ask for a path", http.StatusBadRequest)
+			return
+		}
+		ctx, cancel := context.WithTimeout(r.Context(), handedOnWithin)
+		defer cancel()
+		r = r.WithContext(ctx)
 		if r.ContentLength != 0 {
 			r.Body = http.MaxBytesReader(w, r.Body, maxHandedOn)
 			// A writer without deadlines (a test's recorder) has none to set.

@@ -6,7 +6,10 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -65,6 +68,19 @@ func TestForward(t *testing.T) {
 	}, asked)
 	require.Equal(t, http.StatusRequestEntityTooLarge, ask(f, http.MethodPost, "/phone-home/m1/abc", strings.Repeat("x", maxHandedOn+1)).Code)
 
+	// What is no path is not worth a question.
+	for _, uri := range []string{"http:foo", "*"} {
+		n := len(asked)
+		bad := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil)
+		bad.URL, err = url.ParseRequestURI(uri)
+		require.NoError(t, err)
+		bad.RequestURI, bad.RemoteAddr = uri, "10.10.20.107:40000"
+		rec := httptest.NewRecorder()
+		f.ServeHTTP(rec, bad)
+		require.Equal(t, http.StatusBadRequest, rec.Code, uri)
+		require.Len(t, asked, n, uri)
+	}
+
 	// Nothing is answered by anybody but the pinned server to the known source.
 	stranger, err := Forward(w.peer, certificate(t), token, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
@@ -87,4 +103,54 @@ func TestForward(t *testing.T) {
 
 	_, err = Forward(Peer{Name: "dst", URL: w.peer.URL}, w.cert, token, slog.New(slog.DiscardHandler))
 	require.ErrorContains(t, err, "its key is not known")
+}
+
+// TestForwardHandshakes: anybody may ask a retired server, and each handshake
+// with its target costs both.
+func TestForwardHandshakes(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	const asking = 2 * connections
+	full, open := make(chan struct{}), make(chan struct{})
+	var inside atomic.Int64
+	w.target.Metadata = func() http.Handler {
+		return http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
+			if inside.Add(1) == connections {
+				close(full)
+			}
+			<-open
+			_, _ = io.WriteString(rw, "of the target")
+		})
+	}
+	var made sync.Map // remote addresses
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		made.Store(r.RemoteAddr, true)
+		w.target.Handler().ServeHTTP(rw, r)
+	}))
+	server.TLS = ServerTLS(certificate(t))
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	peer := Peer{Name: "dst", URL: server.URL, Fingerprint: Fingerprint(server.Certificate())}
+	f, err := Forward(peer, w.cert, token, slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+	codes := make([]int, asking)
+	var all sync.WaitGroup
+	for n := range asking {
+		all.Go(func() {
+			r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/latest/meta-data/", nil)
+			r.RemoteAddr = "10.10.20.107:40000"
+			rec := httptest.NewRecorder()
+			f.ServeHTTP(rec, r)
+			codes[n] = rec.Code
+		})
+	}
+	<-full
+	close(open)
+	all.Wait()
+	for _, code := range codes {
+		require.Equal(t, http.StatusOK, code)
+	}
+	n := 0
+	made.Range(func(any, any) bool { n++; return true })
+	require.LessOrEqual(t, n, connections)
 }

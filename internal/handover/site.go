@@ -168,15 +168,15 @@ func (f *File) Site() Site {
 }
 
 // clone shares nothing that change could write to.
-func (s Site) clone() Site {
+func (s Site) clone() (out Site) {
 	b, err := json.Marshal(s)
 	if err == nil {
-		err = json.Unmarshal(b, &s)
+		err = json.Unmarshal(b, &out) // into s it would write to what its pointers point to
 	}
 	if err != nil {
 		panic(err) // it is made of what JSON knows
 	}
-	return s
+	return out
 }
 
 // Change writes what change makes of the site. When it returns nil that is on

@@ -45,8 +45,10 @@ type Target struct {
 	Program  string // version of the program
 	Temporal string // address of a cluster elsewhere; "": embedded
 	Notify   bool   // it would tell somebody when a person is needed
-	Log      *slog.Logger
-	Now      func() time.Time
+	// Log gets a line for each refusal, which strangers can cause: it should
+	// write a bounded number of them.
+	Log *slog.Logger
+	Now func() time.Time
 	// Activated is called after the commit point.
 	Activated func()
 	// Metadata returns what answers the requests of machines that the retired
