@@ -296,7 +296,8 @@ func (w *wrecked) kill(ctx context.Context, s inventory.OperationStep) {
 		return ok && (d.let != nil || d.done())
 	})
 	require.Len(w.t, w.temporals(), 1)
-	undo, err := w.Freeze(ctx, w.temporals()[0])
+	temporal := w.temporals()[0]
+	undo, err := w.Freeze(ctx, temporal)
 	require.NoError(w.t, err)
 	if d.let != nil {
 		d.let()
@@ -310,6 +311,7 @@ func (w *wrecked) kill(ctx context.Context, s inventory.OperationStep) {
 		before = w.secret(ctx)
 	}
 	w.Kill()
+	lab.Kill(temporal) // let run on, it would write down what it was sent before it sees that its parent has died
 	require.NoError(w.t, undo())
 	w.t.Logf("%s: killed in %s, attempt %d", s.Name, k.activity, k.attempt)
 	require.NoError(w.t, w.Start(ctx))
@@ -499,12 +501,14 @@ func (w *wrecked) prepare(ctx context.Context, all map[string]failure) {
 // that a busy host has overrun is given once more.
 func (w *wrecked) asks(ctx context.Context, step string, says string) inventory.Operation {
 	w.t.Helper()
-	for {
+	for unasked := 0; ; {
 		o, err := w.record(ctx)
 		if q := o.Question; err == nil && q != nil {
 			if strings.HasPrefix(q.ID, step+".") && strings.Contains(q.Text, says) {
 				return o
 			}
+			unasked++
+			require.LessOrEqual(w.t, unasked, 3, q.Text)
 			require.Contains(w.t, q.Text, "its budget of", "in step %s", step)
 			w.t.Logf("unasked for: %s", q.Text)
 			w.decide(ctx, o, workflows.Retry)
