@@ -93,8 +93,8 @@ const resumes = 2
 // Rules 4: a question about an installer, or about what was installed, is
 // withdrawn when the word comes that it asks for; an installer that is at work
 // is booted no second time, whatever became of the record of its delivery; the
-// boot is taken back beside the workflow, as the grant is.
-const rulesNow = 4
+// boot is taken back beside the workflow. Rules 5: the grant is not, see release.
+const rulesNow = 5
 
 // brief are the phases that wait for nothing outside this server.
 var brief = []string{inventory.PhaseArm, inventory.PhaseBind, inventory.PhaseDisarm}

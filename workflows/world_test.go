@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.temporal.io/sdk/activity"
 	"go.temporal.io/sdk/client"
 	"go.temporal.io/sdk/temporal"
 	"go.temporal.io/sdk/testsuite"
@@ -366,6 +367,9 @@ func (w *world) CloseSecrets(ctx context.Context, o inventory.Owner) error {
 }
 
 func (w *world) EndGrant(ctx context.Context, o inventory.Owner) error {
+	// In a task that Temporal refuses, local activities are carried out twice, and
+	// whatever came before this would be fenced.
+	require.False(w.t, activity.GetInfo(ctx).IsLocalActivity, "the grant is given back by a step of its own")
 	return w.effect(w.Store.EndGrant(ctx, o))
 }
 
