@@ -369,7 +369,9 @@ func (w *world) CloseSecrets(ctx context.Context, o inventory.Owner) error {
 func (w *world) EndGrant(ctx context.Context, o inventory.Owner) error {
 	// In a task that Temporal refuses, local activities are carried out twice, and
 	// whatever came before this would be fenced.
-	require.False(w.t, activity.GetInfo(ctx).IsLocalActivity, "the grant is given back by a step of its own")
+	if activity.IsActivity(ctx) && activity.GetInfo(ctx).IsLocalActivity {
+		w.t.Error("the grant is given back by a local activity")
+	}
 	return w.effect(w.Store.EndGrant(ctx, o))
 }
 
