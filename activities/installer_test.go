@@ -255,6 +255,10 @@ func TestImagesOfAnInstallerArePinned(t *testing.T) {
 	y.grant.Spent = true
 	boot.Unclaimed = true
 	require.NoError(t, a.asPlanned(t.Context(), boot), "the installer that was given up has come: it needs nothing more")
+	boot.Unclaimed, y.grant.Boot = false, 1
+	require.NoError(t, a.asPlanned(t.Context(), boot), "the worker died when this boot's installer was at work already")
+	y.grant.Boot = 0
+	require.Error(t, a.asPlanned(t.Context(), boot), "an earlier boot's was")
 
 	a.Records = ended{}
 	_, err = a.Plan(t.Context(), PlanRequest{Run: "r2", Machine: "m1", Resume: "r1"})

@@ -220,7 +220,6 @@ func (s *Server) discover(ctx context.Context, iface string, found *answered) er
 	if err != nil {
 		return err
 	}
-	defer conn.Close()
 	var reading sync.WaitGroup
 	defer reading.Wait()
 	defer conn.Close() // ends the reader

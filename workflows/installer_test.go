@@ -436,6 +436,25 @@ func TestAnInstallerAtWorkIsNotBootedAgain(t *testing.T) {
 	w.closed()
 }
 
+// A boot of which no file was fetched is about to come: a document that is asked
+// for meanwhile is asked for by the installer of the boot that is being ended.
+func TestALateDocumentClosesNoOtherBoot(t *testing.T) {
+	w := newForeign(t, foreign, nil)
+	open := false
+	w.installs = func(g inventory.Grant) {
+		w.signal(inventory.EventDocument, g.Epoch, g.Boot, nil)
+		w.after(5*time.Minute, func() {
+			now, err := w.Grant(t.Context(), machine)
+			require.NoError(t, err)
+			open = now.NetbootOpen(w.env.Now())
+		})
+		w.after(10*time.Minute, func() { w.webhook(g, false, "") })
+	}
+	require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+	require.True(t, open)
+	w.closed()
+}
+
 // With its report that it restarts the machine the agent allows the installer's
 // boot. That window is closed as well while a person is asked, whatever was
 // asked and closed before.

@@ -328,7 +328,7 @@ func (h *host) places() []place {
 // by its digest. Anything else that is missing, or is another, is an error, and
 // nothing of it is touched: a server that began with half a site would be none.
 func (h *host) install(ctx context.Context, p handover.Prepared) error {
-	var todo []place
+	var missing []place
 	for _, x := range h.places() {
 		want, proven := p.Files[x.name]
 		if part, err := h.partOf(p, x); err != nil {
@@ -341,10 +341,10 @@ func (h *host) install(ctx context.Context, p handover.Prepared) error {
 			return err
 		}
 		if !put {
-			todo = append(todo, x)
+			missing = append(missing, x)
 		}
 	}
-	for _, x := range todo {
+	for _, x := range missing {
 		if err := os.MkdirAll(filepath.Dir(x.to), 0o700); err != nil {
 			return err
 		}

@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -446,6 +447,15 @@ func TestAsClient(t *testing.T) {
 	})
 	require.NoError(t, err)
 	require.Equal(t, []string{"answered"}, seen)
+	tries = 0
+	_, err = asClient(t.Context(), func(context.Context) ([]string, error) {
+		if tries++; tries < 2 {
+			return nil, syscall.ENETDOWN // an interface that may come back
+		}
+		return nil, nil
+	})
+	require.NoError(t, err)
+	require.Equal(t, 2, tries)
 	tries = 0
 	_, err = asClient(t.Context(), func(context.Context) ([]string, error) {
 		tries++

@@ -709,7 +709,9 @@ func TestGiveUpNamesThePeer(t *testing.T) {
 	w.src = old
 	with(w, gone("first"), w.peer)
 	x = w.begin("")
-	require.Contains(t, w.asks(x), "hand-over h1 to dst is under way")
+	why = w.asks(x)
+	require.Contains(t, why, "hand-over h1 to dst is under way")
+	require.Contains(t, why, "peer first may be the site", "whoever takes over says that it is off, too")
 	require.NoError(t, w.source.Say(t.Context(), GiveUp, ""))
 	require.NoError(t, <-x.done)
 	retired(w, "dst")

@@ -26,6 +26,7 @@ import (
 	"go.temporal.io/api/workflowservice/v1"
 	"go.temporal.io/sdk/client"
 	sdklog "go.temporal.io/sdk/log"
+	"go.temporal.io/sdk/temporal"
 	"go.temporal.io/sdk/worker"
 	"go.temporal.io/sdk/workflow"
 	"go.temporal.io/server/schema"
@@ -122,6 +123,13 @@ func TestFirstAndSecondStart(t *testing.T) {
 		t.Errorf("retention is %s, want %s", retention, cfg.Retention)
 	}
 	wantKeywords(t, attributes, cfg.SearchAttributes)
+	// At once, and not after the minute for which the server would believe what it has read before.
+	_, err = dial(t, s, cfg).ExecuteWorkflow(testContext(t), client.StartWorkflowOptions{
+		TaskQueue: "none", TypedSearchAttributes: temporal.NewSearchAttributes(temporal.NewSearchAttributeKeyKeyword("IngotExtra").ValueSet("x")),
+	}, "Nothing")
+	if err != nil {
+		t.Errorf("using an attribute that was added at this start: %v", err)
+	}
 }
 
 func logMemory(t *testing.T, pid int) {

@@ -69,15 +69,26 @@ func TestTheFirstReportOfAnInstallerCounts(t *testing.T) {
 	require.Equal(t, "no disk", failed[0].Message)
 	require.Equal(t, 2, failed[0].Boot)
 
-	// Another boot is asked anew.
+	// So has what phones home, of its own boot.
 	_, err = w.AllowInstaller(ctx, o, 3, w.in(time.Hour))
+	require.NoError(t, err)
+	for _, boot := range []int{2, 3} {
+		require.NoError(t, w.AppendEvents(ctx, []inventory.Event{{Machine: o.Machine, Run: o.Run, Epoch: o.Epoch, Boot: boot, Kind: inventory.EventPhoneHome, Key: "phone-home"}}))
+		g, err = w.Grant(ctx, o.Machine)
+		require.NoError(t, err)
+		require.Equal(t, boot == 3, g.Spent)
+	}
+
+	// Another boot is asked anew.
+	require.NoError(t, w.MoreBoots(ctx, o, inventory.MaxBoots))
+	_, err = w.AllowInstaller(ctx, o, 4, w.in(time.Hour))
 	require.NoError(t, err)
 	fresh, err = w.InstallerReported(ctx, o, false, "")
 	require.NoError(t, err)
 	require.True(t, fresh)
 	n, err := w.PendingSignals(ctx, o)
 	require.NoError(t, err)
-	require.Equal(t, 2, n, "the run hears of both")
+	require.Equal(t, 4, n, "the run hears of each")
 }
 
 // The agent restarts the machine when its report is acknowledged, and may be
