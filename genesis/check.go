@@ -63,6 +63,7 @@ func (f *file) check() {
 	f.checkMachines(roles)
 	f.checkRouter()
 	f.checkPlatform()
+	f.checkTarget()
 	f.checkCluster()
 	f.checkRange()
 	f.checkBudgets()
@@ -354,6 +355,16 @@ func (f *file) base(field, v string) {
 	}
 	if what := inventory.BaseProblem(v); what != "" {
 		f.add(field, "write it as https://192.168.1.20", "%q %s", v, what)
+	} else if u, err := url.Parse(v); err == nil {
+		f.host(field, u.Hostname())
+	}
+}
+
+// host checks a host that the server will ask whether it is ready, and send
+// credentials to.
+func (f *file) host(field, v string) {
+	if what := inventory.HostProblem(v); what != "" {
+		f.add(field, "give the address of the system that was installed", "%q %s", v, what)
 	}
 }
 
@@ -379,6 +390,8 @@ func (f *file) checkPlatform() {
 		if p.Talos != "" {
 			if u, err := url.Parse("tcp://" + p.Talos); err != nil || u.Port() == "" || u.Hostname() == "" || u.Path != "" {
 				f.add("platform.talos", "write it as 10.10.20.11:50000", "%q is not host and port", p.Talos)
+			} else {
+				f.host("platform.talos", u.Hostname())
 			}
 		}
 		f.base("platform.kubernetes", p.Kubernetes)
@@ -410,6 +423,23 @@ func (f *file) checkMigrate() {
 		f.add("migrate.image", "name the container image, such as registry.example.org/ingot:1.0", "%q is no reference of an image", g.Image)
 	}
 	g.Manifest = strings.NewReplacer("INGOT_IMAGE", g.Image, "INGOT_ADDRESS", text(g.Address)).Replace(g.Manifest)
+}
+
+// checkTarget claims the address to which the server moves, unless it is the
+// platform's own, which is claimed already.
+func (f *file) checkTarget() {
+	l := f.lab
+	if l.Migrate == nil || l.Platform == nil || !l.Migrate.Address.Is4() || l.Migrate.Address == l.Seed.Address {
+		return
+	}
+	if m, ok := l.Machine(l.Platform.Machine); ok && !has(m, l.Migrate.Address) {
+		f.owns.Add(&f.ps, "migrate.address", "address", l.Migrate.Address.String(), f.at("migrate.address"))
+	}
+}
+
+// has tells whether an interface of m has the address a.
+func has(m Machine, a netip.Addr) bool {
+	return slices.ContainsFunc(m.Interfaces, func(i inventory.Interface) bool { return i.Address == a })
 }
 
 func (f *file) checkCluster() {
@@ -558,6 +588,10 @@ func (f *file) checkHarvester(r role, m Machine, token map[string]string) (ps in
 		if u := d.Text("server_url"); u != "" {
 			ps.Add("server_url", "leave it out: machine "+m.Name+" creates the cluster", "is for nodes that join")
 		}
+	}
+	const ip = "install.management_interface.ip"
+	if a, err := netip.ParseAddr(d.Text(ip)); err == nil && d.Text("install.management_interface.method") == "static" && !has(m, a) {
+		f.owns.Add(&ps, ip, "address", a.String(), fmt.Sprintf("%s:%d", m.Config, d.LineOf(ip)))
 	}
 	ps = append(ps, f.checkISO(d.Text("install.iso_url"))...)
 	switch t := d.Text("token"); {

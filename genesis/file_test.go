@@ -144,6 +144,9 @@ func TestSectionsMayBeAbsent(t *testing.T) {
 	require.Equal(t, []string{"preflight", "router", "relay", "platform", "kubernetes", "proven"}, l.stepNames())
 }
 
+// static is what a Harvester document says of a node's own address, up to that.
+const static = "method: static\n    subnet_mask: 255.255.255.0\n    gateway: 10.10.20.1\n    ip: "
+
 // TestBadInput is the list of what a lab file can have wrong: each is told with
 // file, line and field.
 func TestBadInput(t *testing.T) {
@@ -170,6 +173,22 @@ func TestBadInput(t *testing.T) {
 			"lab.yaml cluster.vip": "address 10.10.20.11 is given at lab.yaml:", "harvester-create.yaml install.vip": "the cluster's VIP is 10.10.20.11",
 			"harvester-join.yaml server_url": "does not lead", "harvester-join-c.yaml server_url": "does not lead",
 		}},
+		"the new server at a machine's address": {"lab.yaml", []string{"manifestFile: ingot.yaml", "address: 10.10.20.22\n  manifestFile: ingot.yaml"}, map[string]string{
+			"lab.yaml migrate.address": "address 10.10.20.22 is given at lab.yaml:",
+		}},
+		"the VIP of the new server": {"lab.yaml", []string{"manifestFile: ingot.yaml", "address: 10.10.20.30\n  manifestFile: ingot.yaml"}, map[string]string{
+			"lab.yaml cluster.vip": "address 10.10.20.30 is given at lab.yaml:",
+		}},
+		"a node at another's address": {"harvester-join.yaml", []string{"method: dhcp", static + "10.10.20.21"}, map[string]string{
+			"harvester-join.yaml install.management_interface.ip": "address 10.10.20.21 is given at lab.yaml:",
+		}},
+		"a node at a later one's address": {"harvester-join.yaml", []string{"method: dhcp", static + "10.10.20.23"}, map[string]string{
+			"lab.yaml machines[4].interfaces[0].address": "address 10.10.20.23 is given at harvester-join.yaml:23",
+		}},
+		"the VIP of a node": {"harvester-join.yaml", []string{"method: dhcp", static + "10.10.20.30"}, map[string]string{
+			"lab.yaml cluster.vip": "address 10.10.20.30 is given at harvester-join.yaml:23",
+		}},
+		"a node at its own address": {"harvester-join.yaml", []string{"method: dhcp", static + "10.10.20.32"}, nil},
 		"VIP inside the DHCP range": {"lab.yaml", []string{"from: 10.10.20.200", "from: 10.10.20.30"}, map[string]string{
 			"lab.yaml cluster.vip": "lies in the DHCP range", "lab.yaml machines[2].interfaces[1].address": "lies in the DHCP range",
 			"lab.yaml machines[3].interfaces[1].address": "lies in the DHCP range", "lab.yaml machines[4].interfaces[1].address": "lies in the DHCP range",
@@ -219,6 +238,20 @@ func TestBadInput(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestS17HostsThatAreProbed: what the server would ask, with keys and passwords, is
+// neither the server's own host nor what lies beside it.
+func TestS17HostsThatAreProbed(t *testing.T) {
+	got, _ := load(t, swap(t, "lab.yaml",
+		"keyFile: vyos.key", "api: https://127.0.0.1:8443\n  keyFile: vyos.key",
+		"talosconfigFile: talosconfig", "talos: localhost:50000\n  kubernetes: https://[::1]:6443\n  talosconfigFile: talosconfig",
+		"vip: 10.10.20.30", "vip: 10.10.20.30\n  api: https://169.254.169.254"))
+	for _, field := range []string{"router.api", "platform.talos", "platform.kubernetes"} {
+		require.Contains(t, got["lab.yaml "+field].String(), "is this host itself", field)
+	}
+	require.Contains(t, got["lab.yaml cluster.api"].String(), "is no address of one system")
+	require.Len(t, got, 4, "%v", got)
 }
 
 // TestEverythingAtOnce: mistakes of several files are told together, the lab

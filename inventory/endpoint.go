@@ -3,6 +3,8 @@ package inventory
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"fmt"
+	"net/netip"
 	"net/url"
 	"strings"
 )
@@ -37,6 +39,50 @@ func BaseProblem(base string) string {
 		return "has more than a host, a port and a path"
 	}
 	return ""
+}
+
+// HostProblem says what keeps host, an address or a name, from being that of
+// such a system, "" if nothing does: this host itself is none, and what is
+// link-local is reached by whoever lies beside it (security S17). Names are
+// judged by their addresses when they are dialled: AddrProblem.
+func HostProblem(host string) string {
+	host = strings.ToLower(strings.Trim(host, "[]"))
+	a, err := netip.ParseAddr(host)
+	switch {
+	case err == nil:
+		return AddrProblem(a)
+	case host == "localhost", strings.HasSuffix(host, ".localhost"):
+		return "is this host itself"
+	}
+	return ""
+}
+
+// AddrProblem is HostProblem for an address.
+func AddrProblem(a netip.Addr) string {
+	switch a = a.Unmap(); {
+	case a.IsLoopback(), a.IsUnspecified():
+		return "is this host itself"
+	case a.IsLinkLocalUnicast(), a.IsMulticast(), a == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
+		return "is no address of one system in a network"
+	}
+	return ""
+}
+
+// MayDial tells whether a system that somebody gave as host may be dialled at
+// the IP address and port to which that has led, else ErrInvalid: a name gains
+// nothing by leading inside. An address was judged when it was entered.
+func MayDial(host, address string) error {
+	if _, err := netip.ParseAddr(strings.Trim(host, "[]")); err == nil {
+		return nil
+	}
+	a, err := netip.ParseAddrPort(address)
+	if err != nil {
+		return fmt.Errorf("dialling %q: %w: %w", host, err, ErrInvalid)
+	}
+	if what := AddrProblem(a.Addr()); what != "" {
+		return fmt.Errorf("dialling %q: %s %s: %w", host, a.Addr(), what, ErrInvalid)
+	}
+	return nil
 }
 
 // PinProblem says what keeps fingerprint from being one of Endpoint, "" if

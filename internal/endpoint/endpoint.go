@@ -22,6 +22,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/ingotmetal/ingot/inventory"
@@ -87,7 +88,14 @@ func dial(e inventory.Endpoint, conf *tls.Config) (*link, error) {
 	}
 	t := &http.Transport{
 		TLSClientConfig: conf, TLSHandshakeTimeout: 15 * time.Second, Proxy: nil,
-		DialContext: (&net.Dialer{Timeout: 10 * time.Second}).DialContext,
+		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+			host, _, err := net.SplitHostPort(address)
+			if err != nil {
+				return nil, err
+			}
+			d := net.Dialer{Timeout: 10 * time.Second, Control: func(_, at string, _ syscall.RawConn) error { return inventory.MayDial(host, at) }}
+			return d.DialContext(ctx, network, address)
+		},
 	}
 	return &link{base: strings.TrimSuffix(e.URL, "/"), http: &http.Client{
 		Transport: t, Timeout: timeout,

@@ -19,6 +19,7 @@ import (
 	"math/big"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 	"time"
 
@@ -76,6 +77,15 @@ func TestTrust(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestS17ANameGainsNothing: a name that leads to this host reaches nothing of it.
+func TestS17ANameGainsNothing(t *testing.T) {
+	asked := false
+	e, _ := serve(t, func(http.ResponseWriter, *http.Request) { asked = true })
+	e.URL = strings.Replace(e.URL, "127.0.0.1", "localhost", 1)
+	require.ErrorContains(t, Harvester{}.Ping(t.Context(), e), "is this host itself")
+	require.False(t, asked)
 }
 
 func TestStatuses(t *testing.T) {

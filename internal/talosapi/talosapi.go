@@ -15,6 +15,7 @@ import (
 	"io"
 	"net"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/siderolabs/talos/pkg/machinery/api/machine"
@@ -153,12 +154,17 @@ func call(ctx context.Context, address string, talosconfig inventory.Secret, f f
 	if err != nil {
 		return err
 	}
-	if _, _, err := net.SplitHostPort(address); err != nil {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
 		return fmt.Errorf("%w: %w", err, inventory.ErrInvalid)
 	}
-	// The address is dialled as it stands: no resolver, and no proxy of the
-	// environment, between us and the node.
-	c, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(credentials.NewTLS(conf)), grpc.WithNoProxy(), grpc.WithDisableServiceConfig())
+	dialer := net.Dialer{Control: func(_, at string, _ syscall.RawConn) error { return inventory.MayDial(host, at) }}
+	// The address is dialled as it stands: no resolver of gRPC, and no proxy of
+	// the environment, between us and the node.
+	c, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(credentials.NewTLS(conf)), grpc.WithNoProxy(), grpc.WithDisableServiceConfig(),
+		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
+			return dialer.DialContext(ctx, "tcp", address)
+		}))
 	if err != nil {
 		return fmt.Errorf("%w: %w", err, inventory.ErrInvalid)
 	}
