@@ -44,12 +44,7 @@ func TestBackupAndRestore(t *testing.T) {
 	s.keep(t)
 	o, err := NewSite(ctx, Options{Root: "..", Programs: programs(), Lab: s.Lab, Name: "another-host", NoStart: true})
 	require.NoError(t, err)
-	t.Cleanup(func() {
-		if dir := os.Getenv("INGOT_HISTORIES"); dir != "" && !t.Failed() {
-			o.histories(t, dir)
-		}
-		require.NoError(t, o.Close())
-	})
+	o.keep(t)
 	s.must(ctx, t, "image", "add", "sim", image.Zst)
 	passphrase := filepath.Join(s.dir, "passphrase")
 	require.NoError(t, os.WriteFile(passphrase, []byte("correct horse battery\n"), 0o600))

@@ -182,12 +182,7 @@ func TestS10S25S44Canaries(t *testing.T) {
 	s, err := NewSite(ctx, Options{Root: "..", Dir: keepDir(t), Top: "images: {fetch_hosts: [" + lab.DirectGateway + "]}\n" +
 		"notify: {url: \"http://" + toldAt + "/" + told.token + "\", secret_file: " + secretFile + "}\n"})
 	require.NoError(t, err)
-	t.Cleanup(func() {
-		if t.Failed() {
-			s.evidence(t)
-		}
-		require.NoError(t, s.Close())
-	})
+	s.keep(t)
 	stream := s.stream(ctx, t)
 	s.listenForNotices(ctx, t, told)
 

@@ -69,17 +69,10 @@ func newChaos(ctx context.Context, t *testing.T, image lab.Image) *chaos {
 		t.Fatal(err)
 	}
 	c := &chaos{Site: s, t: t, image: image, runUp: make(chan struct{}, 4)}
+	s.keep(t)
 	t.Cleanup(func() {
 		if c.ask != nil {
 			c.ask.Close()
-		}
-		if t.Failed() {
-			c.evidence(t)
-		} else if dir := os.Getenv("INGOT_HISTORIES"); dir != "" {
-			c.histories(t, dir)
-		}
-		if err := s.Close(); err != nil {
-			t.Error(err)
 		}
 	})
 	s.must(ctx, t, "image", "add", "sim", image.Zst)

@@ -14,7 +14,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/ingotmetal/ingot/internal/handover"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/lab"
 	"github.com/ingotmetal/ingot/workflows"
@@ -49,16 +48,20 @@ func site(ctx context.Context, t *testing.T) *Site {
 	return s
 }
 
-// keep closes the site after the test, and leaves what a failed one is looked
-// at with.
+// keep closes the site after the test. What its runs have left must replay; of a
+// failed test it leaves what that is looked at with.
 func (s *Site) keep(t *testing.T) {
 	t.Cleanup(func() {
-		if t.Failed() {
-			s.evidence(t)
-		} else if dir := os.Getenv("INGOT_HISTORIES"); dir != "" {
-			s.histories(t, dir)
+		// Deferred: a requirement that is not met ends the goroutine.
+		defer func() { require.NoError(t, s.Close()) }()
+		defer func() {
+			if t.Failed() {
+				s.evidence(t)
+			}
+		}()
+		if !t.Failed() {
+			s.replay(t)
 		}
-		require.NoError(t, s.Close())
 	})
 }
 
@@ -117,30 +120,6 @@ func (s *Site) evidence(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(s.dir, m.Name+"-history.json"), []byte(out), 0o600); err != nil {
 			t.Log(err)
 		}
-	}
-}
-
-// histories leaves the history of every run in dir: what workflows/testdata
-// holds for the replay test was recorded this way.
-func (s *Site) histories(t *testing.T, dir string) {
-	t.Helper()
-	if s.is().Role == handover.Retired {
-		return // they have moved
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	var list struct{ Items []inventory.Workflow }
-	require.NoError(t, s.REST(ctx, http.MethodGet, "/v1/workflows", nil, &list))
-	var operations struct{ Items []inventory.Operation }
-	require.NoError(t, s.REST(ctx, http.MethodGet, "/v1/operations", nil, &operations))
-	for n, o := range operations.Items { // runs of one name are told apart by their place in the list
-		list.Items = append(list.Items, inventory.Workflow{Run: o.Run, ID: o.ID, Type: o.Type, Machine: o.Name, Epoch: int64(n)})
-	}
-	for _, w := range list.Items {
-		out, err := s.TemporalCLI(ctx, "workflow", "show", "--workflow-id", w.ID, "--run-id", w.Run, "-o", "json")
-		require.NoError(t, err)
-		name := fmt.Sprintf("%s-%s-%s-%d.json", t.Name(), w.Type, w.Machine, w.Epoch)
-		require.NoError(t, os.WriteFile(filepath.Join(dir, strings.ReplaceAll(name, "/", "-")), []byte(out), 0o644))
 	}
 }
 

@@ -49,13 +49,7 @@ func newWrecked(ctx context.Context, t *testing.T, migrates bool, budgets map[st
 		var err error
 		w.target, err = NewSite(ctx, Options{Root: "..", Programs: programs(), Lab: w.Lab, Name: "target", NoStart: true, Top: "site: {name: platform}\n" + quickProbes})
 		require.NoError(t, err)
-		target := w.target
-		t.Cleanup(func() {
-			if dir := os.Getenv("INGOT_HISTORIES"); dir != "" && !t.Failed() {
-				target.histories(t, dir)
-			}
-			require.NoError(t, target.Close())
-		})
+		w.target.keep(t)
 	}
 	if len(budgets) > 0 {
 		f, err := os.OpenFile(w.file, os.O_APPEND|os.O_WRONLY, 0)

@@ -151,12 +151,7 @@ func TestGenesisMigrates(t *testing.T) {
 	e.migrates()
 	target, err := NewSite(ctx, Options{Root: "..", Programs: programs(), Lab: e.Lab, Name: "target", NoStart: true, Image: e.image, Top: "site: {name: platform}\n"})
 	require.NoError(t, err)
-	t.Cleanup(func() {
-		if dir := os.Getenv("INGOT_HISTORIES"); dir != "" && !t.Failed() {
-			target.histories(t, dir)
-		}
-		require.NoError(t, target.Close())
-	})
+	target.keep(t)
 	e.must(ctx, t, "genesis", "start", e.file, "--yes")
 	begun, err := e.now(ctx)
 	require.NoError(t, err)

@@ -77,7 +77,7 @@ func TestTwoSites(t *testing.T) {
 	seed.keep(t)
 	target, err := NewSite(ctx, Options{Root: "..", Programs: programs(), Lab: seed.Lab, Name: "target", NoStart: true})
 	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, target.Close()) })
+	target.keep(t)
 	require.Zero(t, target.Pid())
 	require.NoError(t, seed.SetRelays(lab.SeedAddress, lab.TargetAddress))
 	m, err := seed.Add(ctx, lab.Spec{Name: "one", Firmware: lab.Simulated, Agent: filepath.Join(seed.root, "bin/worker-agent")},

@@ -48,20 +48,10 @@ func newHouse(ctx context.Context, t *testing.T, l *lab.Lab, name string) *house
 	}
 	seed, err := NewSite(ctx, o)
 	require.NoError(t, err)
-	t.Cleanup(func() {
-		if t.Failed() && l == nil {
-			seed.evidence(t)
-		}
-		require.NoError(t, seed.Close())
-	})
+	seed.keep(t)
 	target, err := NewSite(ctx, Options{Root: "..", Programs: programs(), Lab: seed.Lab, Name: name + "target", NoStart: true, Top: "site: {name: target}\n"})
 	require.NoError(t, err)
-	t.Cleanup(func() {
-		if dir := os.Getenv("INGOT_HISTORIES"); dir != "" && l == nil && !t.Failed() {
-			target.histories(t, dir)
-		}
-		require.NoError(t, target.Close())
-	})
+	target.keep(t)
 	h := &house{seed: seed, target: target}
 	if h.link, err = newPeerLink(ctx, h); err != nil {
 		require.NoError(t, err)
@@ -351,11 +341,6 @@ func TestMigrate(t *testing.T) {
 	history, err := target.TemporalCLI(ctx, "workflow", "describe", "--workflow-id", "migrate/target", "-o", "json")
 	require.NoError(t, err)
 	require.Contains(t, history, "WORKFLOW_EXECUTION_STATUS_COMPLETED")
-	if dir := os.Getenv("INGOT_HISTORIES"); dir != "" { // of two runs of one name, histories keeps one
-		history, err = target.TemporalCLI(ctx, "workflow", "show", "--workflow-id", "migrate/target", "--run-id", done.Run, "-o", "json")
-		require.NoError(t, err)
-		require.NoError(t, os.WriteFile(filepath.Join(dir, "TestMigrate-Migrate-moved-0.json"), []byte(history), 0o644))
-	}
 
 	// Nothing got lost. The keys are others by now, so what they seal differs.
 	was, is := tables(ctx, t, filepath.Join(seed.data(), "ingot.db")), tables(ctx, t, filepath.Join(target.data(), "ingot.db"))

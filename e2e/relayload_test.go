@@ -304,7 +304,7 @@ func TestRelayLoad(t *testing.T) {
 	seed.keep(t)
 	target, err := NewSite(ctx, Options{Root: "..", Programs: programs(), Lab: seed.Lab, Name: "target"})
 	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, target.Close()) })
+	target.keep(t)
 	require.NoError(t, seed.SetRelays(lab.SeedAddress, lab.TargetAddress))
 	require.NoError(t, seed.addLoad(ctx))
 

@@ -29,6 +29,8 @@ const (
 	apiPort      = 8080
 	temporalPort = 7233
 	uiPort       = 8233
+	// guestPort is where a guest hands on what comes for its Temporal.
+	guestPort = 17233
 )
 
 // Site is one installation of Ingot in a lab of its own.
@@ -67,7 +69,6 @@ type Options struct {
 	// Out gets what the server and the lab say; nil discards it.
 	Out io.Writer
 	// Guest runs the server in a virtual machine with a clock of its own.
-	// TemporalCLI does not reach it.
 	Guest bool
 	// Disk gives the data directory a filesystem of its own, of that many
 	// bytes: one that a test can fill up.
@@ -170,6 +171,9 @@ func NewSite(ctx context.Context, o Options) (_ *Site, err error) {
 	}
 	if o.Guest {
 		if s.API, err = l.Forward(ctx, "127.0.0.1:0", lab.Router, fmt.Sprintf("%s:%d", lab.ServerAddress, apiPort)); err != nil {
+			return nil, err
+		}
+		if s.Temporal, err = l.Forward(ctx, "127.0.0.1:0", lab.Router, fmt.Sprintf("%s:%d", lab.ServerAddress, guestPort)); err != nil {
 			return nil, err
 		}
 		return s, s.startGuest(ctx)
@@ -306,7 +310,9 @@ func (s *Site) startGuest(ctx context.Context) error {
 		var st json.RawMessage
 		err := s.REST(ctx, http.MethodGet, "/v1/status", nil, &st)
 		if err == nil && ready(string(st)) {
-			return nil
+			// Temporal listens on the guest's loopback alone.
+			_, err := s.guest.Shell(ctx, fmt.Sprintf("/bin/busybox nc -ll -p %d -e /bin/busybox nc 127.0.0.1 %d < /dev/null > /dev/null 2>&1 &", guestPort, temporalPort))
+			return err
 		}
 		select {
 		case <-s.guest.Done():
@@ -357,6 +363,28 @@ func (s *Site) Pid() int {
 	return s.server.Pid()
 }
 
+// serves tells whether the server runs.
+func (s *Site) serves() bool {
+	s.mu.Lock()
+	c := s.server
+	s.mu.Unlock()
+	var done <-chan struct{}
+	switch {
+	case s.guest != nil:
+		done = s.guest.Done()
+	case c != nil:
+		done = c.Done()
+	default:
+		return false
+	}
+	select {
+	case <-done:
+		return false
+	default:
+		return true
+	}
+}
+
 // CLI runs an ingot command beside the server and returns what it printed.
 func (s *Site) CLI(ctx context.Context, args ...string) (string, error) {
 	return s.run(ctx, filepath.Join(s.bin, "ingot"), args...)
@@ -366,7 +394,11 @@ func (s *Site) CLI(ctx context.Context, args ...string) (string, error) {
 // The address is the command's own default, as a number: in a namespace
 // without a name server it would wait for the TXT record of "localhost".
 func (s *Site) TemporalCLI(ctx context.Context, args ...string) (string, error) {
-	return s.run(ctx, filepath.Join(s.root, ".tools/temporal"), append(args, "--address", fmt.Sprintf("127.0.0.1:%d", temporalPort))...)
+	address := fmt.Sprintf("127.0.0.1:%d", temporalPort)
+	if s.guest != nil {
+		address = fmt.Sprintf("%s:%d", lab.ServerAddress, guestPort)
+	}
+	return s.run(ctx, filepath.Join(s.root, ".tools/temporal"), append(args, "--address", address)...)
 }
 
 func (s *Site) run(ctx context.Context, name string, args ...string) (string, error) {

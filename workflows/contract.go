@@ -5,6 +5,8 @@ package workflows
 import (
 	"time"
 
+	"go.temporal.io/sdk/workflow"
+
 	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -23,6 +25,18 @@ const (
 	MigrateType      = inventory.TypeMigrate
 	GenesisType      = inventory.TypeGenesis
 )
+
+// Register registers all workflows under their names.
+func Register(r interface {
+	RegisterWorkflowWithOptions(w any, o workflow.RegisterOptions)
+}) {
+	for name, w := range map[string]any{
+		ProvisionType: Provision, ReprovisionType: Reprovision, DecommissionType: Decommission, InspectType: Inspect, BMCJobType: BMCJob,
+		RecoverType: Recover, MigrateType: Migrate, GenesisType: Genesis,
+	} {
+		r.RegisterWorkflowWithOptions(w, workflow.RegisterOptions{Name: name})
+	}
+}
 
 // Names of signals, queries and updates.
 const (

@@ -64,14 +64,7 @@ func TestReplayTellsAnotherHistory(t *testing.T) {
 func replayer(t *testing.T) worker.WorkflowReplayer {
 	t.Helper()
 	r := worker.NewWorkflowReplayer()
-	r.RegisterWorkflowWithOptions(workflows.Provision, workflow.RegisterOptions{Name: workflows.ProvisionType})
-	r.RegisterWorkflowWithOptions(workflows.Reprovision, workflow.RegisterOptions{Name: workflows.ReprovisionType})
-	r.RegisterWorkflowWithOptions(workflows.Decommission, workflow.RegisterOptions{Name: workflows.DecommissionType})
-	r.RegisterWorkflowWithOptions(workflows.Genesis, workflow.RegisterOptions{Name: workflows.GenesisType})
-	r.RegisterWorkflowWithOptions(workflows.Migrate, workflow.RegisterOptions{Name: workflows.MigrateType})
-	r.RegisterWorkflowWithOptions(workflows.Recover, workflow.RegisterOptions{Name: workflows.RecoverType})
-	r.RegisterWorkflowWithOptions(workflows.Inspect, workflow.RegisterOptions{Name: workflows.InspectType})
-	r.RegisterWorkflowWithOptions(workflows.BMCJob, workflow.RegisterOptions{Name: workflows.BMCJobType})
+	workflows.Register(r)
 	return r
 }
 

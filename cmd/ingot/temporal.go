@@ -18,7 +18,6 @@ import (
 	"go.temporal.io/sdk/interceptor"
 	sdklog "go.temporal.io/sdk/log"
 	"go.temporal.io/sdk/worker"
-	"go.temporal.io/sdk/workflow"
 	"google.golang.org/grpc"
 
 	"github.com/ingotmetal/ingot/activities"
@@ -242,14 +241,7 @@ func (t *temporal) work(ctx context.Context, do *activities.Activities, opts cli
 		Interceptors:                 []interceptor.WorkerInterceptor{do.Troubles, t.hold, &t.effects},
 		OnFatalError:                 func(err error) { giveUp(fmt.Errorf("the worker gave up: %w", err)) },
 	})
-	w.RegisterWorkflowWithOptions(workflows.Provision, workflow.RegisterOptions{Name: workflows.ProvisionType})
-	w.RegisterWorkflowWithOptions(workflows.Reprovision, workflow.RegisterOptions{Name: workflows.ReprovisionType})
-	w.RegisterWorkflowWithOptions(workflows.Decommission, workflow.RegisterOptions{Name: workflows.DecommissionType})
-	w.RegisterWorkflowWithOptions(workflows.Recover, workflow.RegisterOptions{Name: workflows.RecoverType})
-	w.RegisterWorkflowWithOptions(workflows.Inspect, workflow.RegisterOptions{Name: workflows.InspectType})
-	w.RegisterWorkflowWithOptions(workflows.Genesis, workflow.RegisterOptions{Name: workflows.GenesisType})
-	w.RegisterWorkflowWithOptions(workflows.Migrate, workflow.RegisterOptions{Name: workflows.MigrateType})
-	w.RegisterWorkflowWithOptions(workflows.BMCJob, workflow.RegisterOptions{Name: workflows.BMCJobType})
+	workflows.Register(w)
 	w.RegisterActivity(do)
 	if err := w.Start(); err != nil {
 		return fmt.Errorf("starting the worker: %w", err)
