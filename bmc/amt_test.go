@@ -358,10 +358,10 @@ func TestAMTSimulatorServesBmclibsOwnClient(t *testing.T) {
 	require.NoError(t, c.Close(ctx))
 }
 
-// TestAMTInTheLab drives a machine of the lab.
-func TestAMTInTheLab(t *testing.T) {
+// TestLabAMT drives a machine of the lab.
+func TestLabAMT(t *testing.T) {
 	if !*lab {
-		t.Skip("needs root and what make deps provides: go test ./bmc -run AMT -args -lab")
+		t.Skip("needs root and what make deps provides: go test ./bmc -run TestLabAMT -args -lab")
 	}
 	l, err := vlab.New(t.Context(), vlab.Options{NoRelay: true})
 	require.NoError(t, err)

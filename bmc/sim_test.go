@@ -19,9 +19,9 @@ import (
 var lab = flag.Bool("lab", false, "run against OpenIPMI's ipmi_sim and the real ipmitool, which make deps provides")
 
 // The driver against components that others wrote.
-func TestAgainstSimulator(t *testing.T) {
+func TestLabSimulator(t *testing.T) {
 	if !*lab {
-		t.Skip("needs ipmi_sim and ipmitool: make deps, then go test ./bmc -lab")
+		t.Skip("needs ipmi_sim and ipmitool: make deps, then go test ./bmc -args -lab")
 	}
 	b := simulator(t)
 	d := New(Config{Home: t.TempDir(), Step: 50 * time.Millisecond, Hard: 5 * time.Second, Soft: 5 * time.Second, Settle: time.Second, Networks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, PerMinute: 100_000})

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -76,11 +77,16 @@ func (l *Lab) Stall(link Link, port int, after int64) (Undo, error) {
 
 var counted = regexp.MustCompile(`counter packets (\d+)`)
 
-// Lost is how many frames the faults that there are now on the switch have lost so far.
-func (l *Lab) Lost() (int, error) {
+// Lost is how many frames the faults that there are now on the switch have lost so far; of links alone when some are given, for
+// faults that were made on these.
+func (l *Lab) Lost(links ...Link) (int, error) {
 	out, err := l.outside(Switch, "", "nft", "list", "ruleset", "bridge")
 	sum := 0
-	for _, m := range counted.FindAllStringSubmatch(out, -1) {
+	for line := range strings.Lines(out) {
+		m := counted.FindStringSubmatch(line)
+		if m == nil || len(links) > 0 && !slices.ContainsFunc(links, func(k Link) bool { return strings.Contains(line, strconv.Quote(string(k))) }) {
+			continue
+		}
 		n, e := strconv.Atoi(m[1])
 		err = errors.Join(err, e)
 		sum += n

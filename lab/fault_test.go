@@ -119,7 +119,7 @@ func undo(t *testing.T, u Undo) {
 	}
 }
 
-func TestFreezeAndKill(t *testing.T) {
+func TestLabFreezeAndKill(t *testing.T) {
 	l := newLab(t)
 	ctx := deadline(t, time.Minute)
 	c := l.Command(ctx, Server, "cat")
@@ -149,8 +149,8 @@ func TestFreezeAndKill(t *testing.T) {
 	Kill(c.Pid())
 }
 
-// TestRoles finds programs by what they were started as, and in this lab only.
-func TestRoles(t *testing.T) {
+// TestLabRoles finds programs by what they were started as, and in this lab only.
+func TestLabRoles(t *testing.T) {
 	l, other := newLab(t), newLab(t)
 	ctx := deadline(t, time.Minute)
 	dir := t.TempDir()
@@ -247,7 +247,7 @@ func lost(t *testing.T, l *Lab, n int) {
 // links of the router on VLAN 20, which stands for a machine in the tests of the network's faults.
 const routerLink Link = "p-rtr-eth20"
 
-func TestCutAndLose(t *testing.T) {
+func TestLabCutAndLose(t *testing.T) {
 	l := newLab(t)
 	server, router := ear(t, l, Server, ServerAddress+":9"), ear(t, l, Router, DirectGateway+":9")
 	up, down := mouth(t, l, Router, ServerAddress+":9"), mouth(t, l, Server, DirectGateway+":9")
@@ -264,6 +264,11 @@ func TestCutAndLose(t *testing.T) {
 		say(t, up, "lost")
 		say(t, down, "lost")
 		lost(t, l, 2)
+		for _, other := range []Link{ServerLink, routerLink} {
+			if n, err := l.Lost(other); err != nil || n > 0 != (other == link) {
+				t.Errorf("%d frames of link %q were lost by a cut of %q (%v)", n, other, link, err)
+			}
+		}
 		undo(t, cut)
 		say(t, up, "1")
 		say(t, down, "1")
@@ -293,7 +298,7 @@ func TestCutAndLose(t *testing.T) {
 	}
 }
 
-func TestDelay(t *testing.T) {
+func TestLabDelay(t *testing.T) {
 	l := newLab(t)
 	server := ear(t, l, Server, ServerAddress+":9")
 	up := mouth(t, l, Router, ServerAddress+":9")
@@ -347,7 +352,7 @@ func transfer(t *testing.T, l *Lab, size int) {
 	}
 }
 
-func TestStallAndReset(t *testing.T) {
+func TestLabStallAndReset(t *testing.T) {
 	l := newLab(t)
 	ctx := deadline(t, time.Minute)
 	s, err := l.Listen(ctx, Server, ServerAddress+":7080")
@@ -421,8 +426,8 @@ func TestStallAndReset(t *testing.T) {
 	}
 }
 
-// TestSever cuts one process off from a port that everybody else reaches.
-func TestSever(t *testing.T) {
+// TestLabSever cuts one process off from a port that everybody else reaches.
+func TestLabSever(t *testing.T) {
 	l := newLab(t)
 	ctx := deadline(t, time.Minute)
 	s, err := l.Listen(ctx, Server, "127.0.0.1:7233")
@@ -478,7 +483,7 @@ exec 3<>/dev/tcp/127.0.0.1/7233; read -r line <&3; echo "connected $line"; read 
 	}
 }
 
-func TestSmallDisk(t *testing.T) {
+func TestLabSmallDisk(t *testing.T) {
 	l := newLab(t)
 	dir, err := l.SmallDisk(4 << 20)
 	if err != nil {
@@ -544,11 +549,11 @@ func TestSmallDisk(t *testing.T) {
 	undo(t, fill)
 }
 
-// TestDatabaseWriter is no test: TestLockDatabase runs it as the other program that has the database open.
+// TestDatabaseWriter is no test: TestLabLockDatabase runs it as the other program that has the database open.
 func TestDatabaseWriter(t *testing.T) {
 	path := os.Getenv("LAB_TEST_DATABASE")
 	if path == "" {
-		t.Skip("only a part of TestLockDatabase")
+		t.Skip("only a part of TestLabLockDatabase")
 	}
 	db, err := sql.Open("sqlite3", "file:"+path+"?_journal_mode=WAL&_busy_timeout=1&_txlock=immediate")
 	if err != nil {
@@ -577,7 +582,7 @@ func TestDatabaseWriter(t *testing.T) {
 	}
 }
 
-func TestLockDatabase(t *testing.T) {
+func TestLabLockDatabase(t *testing.T) {
 	l := newLab(t)
 	path := filepath.Join(t.TempDir(), "test.db")
 	if _, err := l.LockDatabase(path); err == nil {
@@ -600,7 +605,7 @@ func TestLockDatabase(t *testing.T) {
 	expect(t, out, "written")
 }
 
-func TestBMCLies(t *testing.T) {
+func TestLabBMCLies(t *testing.T) {
 	l := newLab(t)
 	ctx := deadline(t, 3*time.Minute)
 	m := newMachine(t, l, Spec{Name: "bmc"})

@@ -631,8 +631,8 @@ func TestNetwork(t *testing.T) {
 	}
 }
 
-// TestBMCFaults: a stopped BMC and an unplugged one do not answer, and do again afterwards.
-func TestBMCFaults(t *testing.T) {
+// TestLabBMCFaults: a stopped BMC and an unplugged one do not answer, and do again afterwards.
+func TestLabBMCFaults(t *testing.T) {
 	l := newLab(t)
 	m := newMachine(t, l, Spec{Name: "faulty"})
 	b := m.BMC()
@@ -694,9 +694,9 @@ func victim(dir string) {
 	select {}
 }
 
-// TestKilledOwner: when the program that owns a lab is killed with -9, its machines and simulators end with it, and the next lab
+// TestLabKilledOwner: when the program that owns a lab is killed with -9, its machines and simulators end with it, and the next lab
 // removes the rest.
-func TestKilledOwner(t *testing.T) {
+func TestLabKilledOwner(t *testing.T) {
 	if !*realLab {
 		t.Skip("a lab is made only with -lab")
 	}
