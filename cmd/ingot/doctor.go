@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"crypto/tls"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -148,7 +149,10 @@ func (d *doctor) here(ctx context.Context, file string) {
 	d.cfg.Netboot = n
 	d.capabilities()
 	d.interfaces(ctx)
-	d.relays(ctx)
+	d.ownAddress()
+	// What cannot be read is no table: the way is then looked for by the kernel alone.
+	routes, _ := os.ReadFile("/proc/net/route")
+	d.relays(ctx, string(routes))
 	d.bootFiles()
 	if running {
 		d.reachable(ctx)
@@ -389,9 +393,8 @@ func capabilityNames(relayOnly bool) string {
 	return "cap_net_bind_service,cap_net_raw"
 }
 
-// relays looks at a server that answers relays alone: at its own address, and
-// at the way to each relay.
-func (d *doctor) relays(ctx context.Context) {
+// ownAddress looks at the address of a server that answers relays alone.
+func (d *doctor) ownAddress() {
 	n := d.cfg.Netboot
 	if !n.RelayOnly {
 		return
@@ -407,8 +410,16 @@ func (d *doctor) relays(ctx context.Context) {
 	default:
 		d.fail("relay", "correct netboot.address; in a container whose ports are published: netboot.listen: 0.0.0.0", "%s is no address of this host", n.Address)
 	}
+}
+
+// relays looks at the way to each relay, by the kernel's table of routes. A
+// default route is a way, and mostly the wrong one: the router that it names
+// has to know the machines' network.
+func (d *doctor) relays(ctx context.Context, routes string) {
+	n := d.cfg.Netboot
 	for _, r := range n.Relays {
-		if _, err := netip.ParseAddr(r); err != nil {
+		a, err := netip.ParseAddr(r)
+		if err != nil {
 			continue // a prefix: one of its relays has to be asked
 		}
 		// Connecting a UDP socket sends nothing: the kernel only looks for the way.
@@ -419,8 +430,71 @@ func (d *doctor) relays(ctx context.Context) {
 			continue
 		}
 		_ = c.Close() // nothing was sent
-		d.ok("relay", "replies to relay %s have a way", r)
+		way, known := wayTo(routes, a)
+		switch {
+		case known && way.to.Bits() == 0 && n.Listen != "":
+			d.ok("relay", "replies to relay %s leave this container; its host needs a route to that network", r)
+		case known && way.to.Bits() == 0:
+			d.warn("relay", "ip route add NETWORK/BITS via ROUTER (DSM: Control Panel → Network → Static Route), unless that gateway has this route",
+				"only the default route leads to relay %s, by %s: is the machines' network known there?", r, way)
+		default:
+			d.ok("relay", "replies to relay %s have a way", r)
+		}
 	}
+}
+
+// A way is a route of the kernel's main table.
+type way struct {
+	to     netip.Prefix
+	via    netip.Addr // not valid: the network is connected
+	device string
+}
+
+func (w way) String() string {
+	if w.via.IsValid() {
+		return w.via.String()
+	}
+	return w.device
+}
+
+// wayTo finds the route that leads to an address in what /proc/net/route says;
+// false when there is none, or when only another table has it.
+func wayTo(routes string, a netip.Addr) (best way, known bool) {
+	const up, gateway, reject = 0x1, 0x2, 0x200
+	for line := range strings.Lines(routes) {
+		f := strings.Fields(line)
+		if len(f) < 8 {
+			continue
+		}
+		to, err1 := hexAddr(f[1])
+		via, err2 := hexAddr(f[2])
+		mask, err3 := hexAddr(f[7])
+		flags, err4 := strconv.ParseUint(f[3], 16, 32)
+		if errors.Join(err1, err2, err3, err4) != nil || flags&up == 0 || flags&reject != 0 {
+			continue // the head of the table, or nothing that leads anywhere
+		}
+		ones, _ := net.IPMask(mask.AsSlice()).Size()
+		w := way{to: netip.PrefixFrom(to, ones), device: f[0]}
+		if flags&gateway != 0 {
+			w.via = via
+		}
+		if w.to.Contains(a) && (!known || w.to.Bits() > best.to.Bits()) {
+			best, known = w, true
+		}
+	}
+	return best, known
+}
+
+// hexAddr reads an address as /proc/net/route has it: in hexadecimal, as the
+// processor keeps it in memory.
+func hexAddr(s string) (netip.Addr, error) {
+	n, err := strconv.ParseUint(s, 16, 32)
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	var b [4]byte
+	binary.NativeEndian.PutUint32(b[:], uint32(n))
+	return netip.AddrFrom4(b), nil
 }
 
 func (d *doctor) interfaces(ctx context.Context) {
