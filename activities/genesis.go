@@ -106,7 +106,15 @@ func (a *Activities) ReadLab(ctx context.Context, q LabRequest) (LabTable, error
 			return LabTable{}, fail(err)
 		}
 		for _, o := range open {
-			if o.Run != q.Run && o.ID != q.operation() && (lab.Migrate == nil || o.ID != "migrate/"+lab.Migrate.Target) {
+			own := o.Run == q.Run || o.ID == q.operation()
+			if lab.Migrate != nil && o.ID == "migrate/"+lab.Migrate.Target {
+				of, err := labOf(o) // begun by an earlier run of this name, or for it by a person
+				if err != nil {
+					return LabTable{}, fail(err)
+				}
+				own = of == q.Name
+			}
+			if !own {
 				return LabTable{}, fail(fmt.Errorf("%s is under way (ingot operation get %s): %w", o.ID, o.ID, inventory.ErrConflict))
 			}
 		}

@@ -2,6 +2,7 @@ package activities
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -54,23 +55,43 @@ type MigrateRequest struct {
 }
 
 // CheckTarget refuses a target of another version, with too little room, with
-// its ports taken, or that owns a site epoch, and a second migration while one
-// runs.
+// its ports taken, or that owns a site epoch; and a second migration, or one
+// that is none of a Genesis, while that runs.
 func (a *Activities) CheckTarget(ctx context.Context, q MigrateRequest) error {
 	m, err := a.mover()
 	if err != nil {
 		return err
 	}
-	open, err := a.Operations.Operations(ctx, inventory.OperationFilter{Type: inventory.TypeMigrate, Open: true})
-	if err != nil {
-		return fail(err)
-	}
-	for _, o := range open {
-		if o.ID != q.ID {
-			return fail(fmt.Errorf("%s is running as run %s: %w", o.ID, o.Run, inventory.ErrConflict))
+	lab := "" // of the migration
+	for _, typ := range []string{inventory.TypeMigrate, inventory.TypeGenesis} {
+		open, err := a.Operations.Operations(ctx, inventory.OperationFilter{Type: typ, Open: true})
+		if err != nil {
+			return fail(err)
+		}
+		for _, o := range open {
+			if o.ID == q.ID {
+				lab, err = labOf(o)
+			} else if typ == inventory.TypeMigrate || o.Name != lab {
+				err = fmt.Errorf("%s is running as run %s: %w", o.ID, o.Run, inventory.ErrConflict)
+			}
+			if err != nil {
+				return fail(err)
+			}
 		}
 	}
 	return fail(m.CheckTarget(ctx, q.Target))
+}
+
+// labOf tells for which lab file a migration moves the server: that of the
+// Genesis whose step it is, if it is one.
+func labOf(o inventory.Operation) (string, error) {
+	var in struct {
+		Genesis string `json:"genesis"`
+	}
+	if err := json.Unmarshal(o.Input, &in); err != nil {
+		return "", fmt.Errorf("reading the input of %s: %w: %w", o.ID, err, inventory.ErrInvalid)
+	}
+	return in.Genesis, nil
 }
 
 // RelaySwitchRequest is about the source's or the target's line in the relay of

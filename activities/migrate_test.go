@@ -1,6 +1,8 @@
 package activities
 
 import (
+	"context"
+	"regexp"
 	"testing"
 	"time"
 
@@ -47,4 +49,103 @@ func TestEffectsUnderWay(t *testing.T) {
 	require.Equal(t, []string{"PowerOn"}, e.UnderWay())
 	e.count("PowerOn", -1)
 	require.Empty(t, e.UnderWay())
+}
+
+// openOperations are those under way.
+type openOperations struct {
+	*records
+	open []inventory.Operation
+}
+
+func (l openOperations) Operations(_ context.Context, f inventory.OperationFilter) (out []inventory.Operation, err error) {
+	for _, o := range l.open {
+		if f.Open && (f.Type == "" || o.Type == f.Type) {
+			out = append(out, o)
+		}
+	}
+	return out, nil
+}
+
+// A Genesis and a migration exclude each other, whoever starts them: but for the
+// migration that is a step of the Genesis.
+func TestAGenesisAndAMigrationAtATime(t *testing.T) {
+	operation := func(typ, id, name, input string) inventory.Operation {
+		return inventory.Operation{Type: typ, ID: id, Name: name, Run: "run of " + id, Input: []byte(input)}
+	}
+	genesis := operation(inventory.TypeGenesis, "genesis/home", "home", `{"name":"home"}`)
+	other := operation(inventory.TypeGenesis, "genesis/other", "other", `{"name":"other"}`)
+	child := operation(inventory.TypeMigrate, "migrate/platform", "platform", `{"name":"platform","target":"platform","genesis":"home"}`)
+	persons := operation(inventory.TypeMigrate, "migrate/platform", "platform", `{"name":"platform","target":"platform"}`)
+	elsewhere := operation(inventory.TypeMigrate, "migrate/nas", "nas", `{"name":"nas","target":"nas","genesis":"home"}`)
+	for name, c := range map[string]struct {
+		open             []inventory.Operation
+		migrate, genesis string // what migrate/platform, and genesis/home, are told
+	}{
+		"a step of the Genesis":          {[]inventory.Operation{genesis, child}, "", ""},
+		"a Genesis, and a person's":      {[]inventory.Operation{genesis, persons}, "genesis/home is running", "migrate/platform is under way"},
+		"a step, and another Genesis":    {[]inventory.Operation{genesis, child, other}, "genesis/other is running", "genesis/other is under way"},
+		"two migrations":                 {[]inventory.Operation{child, elsewhere}, "migrate/nas is running", "migrate/nas is under way"},
+		"a migration that nobody reads":  {[]inventory.Operation{operation(inventory.TypeMigrate, "migrate/platform", "platform", "")}, "reading the input of migrate/platform", "reading the input of migrate/platform"},
+		"a migration, and no Genesis":    {[]inventory.Operation{persons}, "", "migrate/platform is under way"},
+		"of an earlier run of this name": {[]inventory.Operation{child}, "", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := &platformFake{answers: func(int) error { return nil }}
+			a := &Activities{Labs: newLabShelf(t), Operations: openOperations{&records{}, c.open}, Mover: p}
+			told := func(want string, err error) {
+				t.Helper()
+				if want == "" {
+					require.NoError(t, err)
+					return
+				}
+				require.ErrorContains(t, err, want)
+			}
+			told(c.migrate, a.CheckTarget(t.Context(), MigrateRequest{Target: "platform", ID: "migrate/platform"}))
+			require.Equal(t, c.migrate == "", p.asked == 1, "the target is asked after that")
+			_, err := a.ReadLab(t.Context(), LabRequest{Name: "home", Run: genesis.Run})
+			told(c.genesis, err)
+		})
+	}
+}
+
+// TestRelaySwitch lists the target beside the server, which comes first, then
+// leaves it alone there; or takes its line away again.
+func TestRelaySwitch(t *testing.T) {
+	const seed, target = "192.168.1.10", "10.10.20.11"
+	q := RelaySwitchRequest{Genesis: "home", Target: "platform"}
+	listed, retired := q, q
+	listed.Listed, retired.Source = true, true
+	r := &relayRouter{servers: []string{seed}}
+	shelf := newLabShelf(t)
+	a := &Activities{Labs: shelf, Routers: r}
+	switches := func(q RelaySwitchRequest, want ...string) {
+		t.Helper()
+		for range 2 { // it may be carried out again
+			there, err := a.RelaySwitch(t.Context(), q)
+			require.NoError(t, err)
+			require.True(t, there)
+			require.Equal(t, want, r.servers)
+		}
+	}
+	switches(q, seed) // undone before it was done
+	switches(listed, seed, target)
+	switches(q, seed)
+	switches(listed, seed, target)
+	switches(retired, target)
+	require.Equal(t, 4, r.changes)
+	_, err := a.RelaySwitch(t.Context(), q)
+	require.Equal(t, TypeConflict, typeOf(t, err), "nobody would be answered")
+
+	back := listed
+	back.Target = "nas"
+	_, err = a.RelaySwitch(t.Context(), back)
+	require.ErrorContains(t, err, "leave the lab out")
+	require.Equal(t, []string{target}, r.servers)
+
+	file := shelf.bundle.Files[shelf.bundle.File].Reveal()
+	shelf.bundle.Files[shelf.bundle.File] = inventory.NewSecret(regexp.MustCompile(`(?m)^migrate:.*\n( .*\n)+`).ReplaceAllString(file, ""))
+	there, err := a.RelaySwitch(t.Context(), listed)
+	require.NoError(t, err)
+	require.False(t, there, "a lab that does not move has no relay to switch")
+	require.Equal(t, []string{target}, r.servers)
 }

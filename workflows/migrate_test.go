@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/mock"
 	"github.com/stretchr/testify/require"
 	"go.temporal.io/sdk/testsuite"
 
@@ -26,6 +29,8 @@ type removal struct {
 	requests  []inventory.HandOver
 	withdrawn string
 	open      []string // runs of machines
+	genesis   string   // lab file of the migration; "": none
+	relay     []string // servers of the lab's router
 
 	refuse  error
 	outcome func(h inventory.HandOver) string // what becomes of a hand-over; "": pending
@@ -106,6 +111,25 @@ func (r *removal) Workflows(context.Context, inventory.WorkflowFilter) ([]invent
 }
 func (r *removal) KeyCheck(context.Context) error { return r.keys }
 
+// relaySwitch is the activity, for the server nas and a router that lists it.
+func (r *removal) relaySwitch(_ context.Context, q activities.RelaySwitchRequest) (bool, error) {
+	if q.Genesis != r.genesis || q.Target != "um760" {
+		return false, fmt.Errorf("asked for %+v", q)
+	}
+	server := q.Target
+	if q.Source {
+		server = "nas"
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.relay = slices.DeleteFunc(r.relay, func(x string) bool { return x == server })
+	if q.Listed {
+		r.relay = append(r.relay, server)
+	}
+	r.said = append(r.said, "relay: "+strings.Join(r.relay, ", "))
+	return true, nil
+}
+
 // migrate runs Migrate; answer tells what a person says to a question, "" is
 // nothing.
 func (r *removal) migrate(t *testing.T, answer func(q inventory.Question) string, later func(env *testsuite.TestWorkflowEnvironment)) error {
@@ -116,6 +140,7 @@ func (r *removal) migrate(t *testing.T, answer func(q inventory.Question) string
 	env.SetStartWorkflowOptions(as("migrate/um760"))
 	env.SetTestTimeout(30 * time.Second)
 	env.RegisterActivity(&activities.Activities{Operations: r.book, Records: r.book, Mover: r, Moving: r, Grants: r})
+	env.OnActivity(do.RelaySwitch, mock.Anything, mock.Anything).Return(r.relaySwitch)
 	answered := map[string]bool{}
 	var watch func()
 	watch = func() {
@@ -138,7 +163,7 @@ func (r *removal) migrate(t *testing.T, answer func(q inventory.Question) string
 	if later != nil {
 		later(env)
 	}
-	env.ExecuteWorkflow(Migrate, MigrateInput{Name: "um760", Target: "um760"})
+	env.ExecuteWorkflow(Migrate, MigrateInput{Name: "um760", Target: "um760", Genesis: r.genesis})
 	require.True(t, env.IsWorkflowCompleted())
 	return env.GetWorkflowError()
 }
@@ -169,6 +194,33 @@ func TestMigrateGoesThroughItsTable(t *testing.T) {
 		names = append(names, s.Name)
 	}
 	require.Equal(t, []string{"precheck", "images", "relay-add", "drain", "hand-over", "relay-remove", "verify"}, names)
+}
+
+// TestMigrateSwitchesTheRelay of the lab: both are listed while the site moves,
+// the target alone at the end; whoever gives up before takes its line back.
+func TestMigrateSwitchesTheRelay(t *testing.T) {
+	r := &removal{outcome: moved, genesis: "home", relay: []string{"nas"}}
+	require.NoError(t, r.migrate(t, nil, nil))
+	require.Equal(t, []string{
+		"check um760", "check um760", "images um760", "relay: nas, um760", "close: migrate/um760 moves this site to um760", "close: migrate/um760 moves this site to um760", "request", "relay: um760",
+	}, r.said)
+
+	r = &removal{outcome: moved, genesis: "home", relay: []string{"nas"}, open: []string{"node-1"}}
+	err := r.migrate(t, func(q inventory.Question) string {
+		require.Contains(t, q.ID, stepDrain)
+		require.Equal(t, []string{"nas", "um760"}, r.relay)
+		return Abort
+	}, nil)
+	require.ErrorContains(t, err, "aborted by a person")
+	require.Equal(t, []string{"check um760", "check um760", "images um760", "relay: nas, um760", "close: migrate/um760 moves this site to um760", "open", "relay: nas"}, r.said)
+	for _, row := range r.last().Steps {
+		switch row.Name {
+		case stepRelayAdd, stepDrain:
+			require.Equal(t, inventory.StepUndone, row.State, row.Name)
+		case stepRelayRemove:
+			require.Equal(t, inventory.StepPending, row.State)
+		}
+	}
 }
 
 func TestMigrateRefusedBeforeTheDrain(t *testing.T) {

@@ -397,10 +397,10 @@ func TestSettleAsks(t *testing.T) {
 	require.Empty(t, st.Silent)
 }
 
-// A server that tells somebody does not move to one that tells nobody: what
-// waits would never be sent, and the next question be asked of no one.
-func TestMigrationKeepsNotices(t *testing.T) {
-	ctx := t.Context()
+// beside makes a standby that answers, and a server that has paired with it as
+// the peer um760.
+func beside(t *testing.T) (here, there *host, peer api.NewPeer) {
+	t.Helper()
 	standby := ownDirs(t)
 	require.NoError(t, makeStandby(&cobra.Command{}, standby, "um760"))
 	there, err := newHost(standby, "", slog.New(slog.DiscardHandler), nil)
@@ -409,30 +409,81 @@ func TestMigrationKeepsNotices(t *testing.T) {
 	listener := httptest.NewUnstartedServer(there.target.Handler())
 	listener.TLS = handover.ServerTLS(there.cert)
 	listener.StartTLS()
-	defer listener.Close()
+	t.Cleanup(listener.Close)
 	token, err := os.ReadFile(standbyToken(standby))
 	require.NoError(t, err)
 
 	cfg := testConfig(t)
-	here, err := newHost(cfg, "", slog.New(slog.DiscardHandler), nil)
+	here, err = newHost(cfg, "", slog.New(slog.DiscardHandler), nil)
 	require.NoError(t, err)
 	s := testServer(t, cfg)
 	s.host, here.current = here, s
-	_, err = here.AddPeer(ctx, api.NewPeer{
+	peer = api.NewPeer{
 		Peer:  api.Peer{Name: "um760", URL: listener.URL, Fingerprint: handover.Fingerprint(listener.Certificate())},
 		Token: inventory.NewSecret(strings.TrimSpace(string(token))),
-	})
+	}
+	_, err = here.AddPeer(t.Context(), peer)
 	require.NoError(t, err)
+	return here, there, peer
+}
+
+// A server that tells somebody does not move to one that tells nobody: what
+// waits would never be sent, and the next question be asked of no one.
+func TestMigrationKeepsNotices(t *testing.T) {
+	here, there, _ := beside(t)
 	for _, c := range []struct{ here, there, refused bool }{{false, false, false}, {false, true, false}, {true, true, false}, {true, false, true}} {
 		here.cfg.Notify.URL, there.target.Notify = "", c.there
 		if c.here {
 			here.cfg.Notify.URL = "https://example.com/x"
 		}
-		err := mover{here}.CheckTarget(ctx, "um760") // which may have something to say of this host's ports
+		err := mover{here}.CheckTarget(t.Context(), "um760") // which may have something to say of this host's ports
 		text := fmt.Sprint(err)
 		require.Equal(t, c.refused, strings.Contains(text, "it has no notify.url"), "%+v: %s", c, text)
 		require.NotContains(t, text, "example.com")
 	}
+}
+
+// A target that could not be the site is told so before anything is done.
+func TestTargetsThatAreRefused(t *testing.T) {
+	for _, c := range []struct {
+		name, says string
+		change     func(here, there *host)
+	}{
+		{"another version", "it is version other, and this is " + build(), func(_, there *host) { there.target.Program = "other" }},
+		{"runs elsewhere", "its runs would live in 192.0.2.1:7233", func(_, there *host) { there.target.Temporal = "192.0.2.1:7233" }},
+		{"too little room", "are free there, and 1.0 PiB are needed", func(here, _ *host) { here.cfg.MinFree = 1 << 30 }},
+		{"keys of a site", "keys.json is there already", func(_, there *host) {
+			require.NoError(t, os.WriteFile(there.cfg.KeyFile, []byte("{}"), 0o600))
+		}},
+		{"a site", "it is active and owns site epoch 3: only a standby takes over", func(_, there *host) {
+			_, err := there.file.Change(func(s *handover.Site) error { s.Role, s.Epoch = handover.Active, 3; return nil })
+			require.NoError(t, err)
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			here, there, _ := beside(t)
+			// Ports of this host may be in use: that is another reason.
+			require.NotContains(t, fmt.Sprint(mover{here}.CheckTarget(t.Context(), "um760")), c.says)
+			c.change(here, there)
+			err := mover{here}.CheckTarget(t.Context(), "um760")
+			require.ErrorIs(t, err, inventory.ErrConflict)
+			require.ErrorContains(t, err, c.says)
+			require.Equal(t, handover.Active, here.file.Site().Role)
+			require.Nil(t, there.file.Site().Prepared)
+		})
+	}
+}
+
+// Who owns an epoch already is nobody's peer.
+func TestOnlyAStandbyIsAPeer(t *testing.T) {
+	here, there, peer := beside(t)
+	_, err := there.file.Change(func(s *handover.Site) error { s.Role, s.Epoch = handover.Active, 3; return nil })
+	require.NoError(t, err)
+	peer.Name = "another"
+	_, err = here.AddPeer(t.Context(), peer)
+	require.ErrorIs(t, err, inventory.ErrConflict)
+	require.ErrorContains(t, err, "another is active and owns site epoch 3: only a standby can be a peer")
+	require.Len(t, here.file.Site().Peers, 1)
 }
 
 // What is not up yet is waited for; a second server is a matter for a person at
