@@ -90,13 +90,6 @@ func (n *VyOSNode) walkAt(path []string, f func([]string, *VyOSNode)) {
 	}
 }
 
-// vyosTrees are the top-level nodes of VyOS 1.3 to 1.5 (cluster, traffic-policy
-// and zone-policy are of 1.3 alone).
-var vyosTrees = []string{
-	"cluster", "container", "firewall", "high-availability", "interfaces", "load-balancing", "nat", "nat64", "nat66", "netns", "pki",
-	"policy", "protocols", "qos", "service", "system", "traffic-policy", "vpn", "vpp", "vrf", "zone-policy",
-}
-
 var (
 	ethernet   = regexp.MustCompile(`^((eth|lan)[0-9]+|(eno|ens|enp|enx).+)$`)
 	component  = regexp.MustCompile(`^[a-z0-9-]+@[0-9]+$`)
@@ -111,11 +104,8 @@ func checkVyOS(contents []byte) (problems, warnings inventory.Problems) {
 	add := func(line int, field, remedy, format string, args ...any) {
 		problems = append(problems, inventory.Problem{Line: line, Field: field, What: fmt.Sprintf(format, args...), Remedy: remedy})
 	}
-	for _, n := range v.Children {
-		if !slices.Contains(vyosTrees, n.Name) {
-			add(n.Line, n.Name, "", "VyOS has no such part of its configuration")
-		}
-	}
+	unknown, warnings := checkKeys(&v.VyOSNode, "", "")
+	problems = append(problems, unknown...)
 	macs := map[string]string{}
 	if eth := v.At("interfaces", "ethernet"); eth != nil {
 		for _, c := range eth.Children {
@@ -130,7 +120,7 @@ func checkVyOS(contents []byte) (problems, warnings inventory.Problems) {
 		add(line, "interfaces ethernet", "give at least one: ethernet eth0 { hw-id … }", "no Ethernet interface is configured, so nothing would reach the router")
 	}
 	if n := v.At("service", "dhcp-relay"); n != nil {
-		checkRelay(n, add)
+		checkRelay(n, unknown, add)
 	}
 	warn := func(line int, field, remedy, what string) {
 		warnings = append(warnings, inventory.Problem{Line: line, Field: field, What: what, Remedy: remedy})
@@ -176,8 +166,15 @@ func checkEthernet(c *VyOSNode, macs map[string]string, add func(int, string, st
 }
 
 // checkRelay checks the part that machines behind the router are booted by.
-func checkRelay(n *VyOSNode, add func(int, string, string, string, ...any)) {
+// unknown are keys of which one may be meant for one that is missed here.
+func checkRelay(n *VyOSNode, unknown inventory.Problems, add func(int, string, string, string, ...any)) {
 	const field = "service dhcp-relay"
+	if n.At("disable") != nil {
+		return
+	}
+	if slices.ContainsFunc(unknown, func(p inventory.Problem) bool { return strings.HasPrefix(p.Field, field+" ") }) {
+		return
+	}
 	if len(n.All("server")) == 0 {
 		add(n.Line, field+" server", "name the server that provisions: server 192.0.2.10", "the relay has nobody to pass requests to")
 	}
@@ -188,7 +185,14 @@ func checkRelay(n *VyOSNode, add func(int, string, string, string, ...any)) {
 			}
 		}
 	}
-	if len(n.All("listen-interface"))+len(n.All("upstream-interface"))+len(n.All("interface")) == 0 {
+	listen, upstream := len(n.All("listen-interface")) > 0, len(n.All("upstream-interface")) > 0
+	switch {
+	case len(n.All("interface")) > 0 && !listen && !upstream, listen && upstream:
+	case len(n.All("interface")) > 0:
+		add(n.Line, field+" interface", "give listen-interface and upstream-interface alone", "VyOS refuses it beside listen-interface and upstream-interface")
+	case listen:
+		add(n.Line, field+" upstream-interface", "name the interface towards the server", "the relay has no way to the server")
+	default:
 		add(n.Line, field+" listen-interface", "name the interface of the machines, and upstream-interface towards the server", "the relay listens nowhere")
 	}
 }

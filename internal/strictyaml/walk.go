@@ -5,10 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"net/netip"
 	"reflect"
-	"sort"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -308,7 +309,7 @@ func (w *walker) structure(n *yaml.Node, v reflect.Value, path string, depth int
 	for _, p := range pairs {
 		index, ok := fields[p.key.Value]
 		if !ok {
-			w.add(p.key, join(path, p.key.Value), suggest(p.key.Value, fields), "unknown key")
+			w.add(p.key, join(path, p.key.Value), Suggest(p.key.Value, slices.Collect(maps.Keys(fields))), "unknown key")
 			continue
 		}
 		if err := w.value(p.value, v.FieldByIndex(index), join(path, p.key.Value), depth+1); err != nil {
@@ -427,26 +428,27 @@ func clip(s string) string {
 	return s
 }
 
-// suggest names the known key that is nearest to key, or all when they are few.
-func suggest(key string, fields map[string][]int) string {
-	known := make([]string, 0, len(fields))
-	for name := range fields {
-		known = append(known, name)
-	}
-	sort.Strings(known)
-	best, distance := "", len(key)/2+1
-	for _, name := range known {
-		if d := levenshtein(fold(key), fold(name)); d < distance {
-			best, distance = name, d
-		}
-	}
-	if best != "" {
+// Suggest is the remedy for an unknown key: the nearest of those that are
+// known, or all of them.
+func Suggest(key string, known []string) string {
+	if best := Nearest(key, known); best != "" {
 		return fmt.Sprintf("did you mean %q?", best)
 	}
 	if len(known) == 0 {
 		return "no keys are known here"
 	}
-	return "known keys: " + strings.Join(known, ", ")
+	return "known keys: " + strings.Join(slices.Sorted(slices.Values(known)), ", ")
+}
+
+// Nearest returns the known key that key may be meant for, or "".
+func Nearest(key string, known []string) string {
+	best, distance := "", len(key)/2+1
+	for _, name := range slices.Sorted(slices.Values(known)) {
+		if d := levenshtein(fold(key), fold(name)); d < distance {
+			best, distance = name, d
+		}
+	}
+	return best
 }
 
 // fold makes lease_time, lease-time and leaseTime equal.
