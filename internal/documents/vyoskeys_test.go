@@ -39,15 +39,15 @@ func TestVyOSKeys(t *testing.T) {
 	for path, meant := range map[string]string{
 		"interfces ethernet =eth1 address":                             "interfaces", // at its first word
 		"interfaces ethrnet =eth1 address":                             "ethernet",
-		"interfaces ethernet =eth1 adress":                             "address",
+		"interfaces ethernet =eth1 addrress":                             "address",
 		"interfaces ethernet =eth1 hwid":                               "hw-id",
-		"interfaces ethernet =eth1 vif =20 adress":                     "address",
+		"interfaces ethernet =eth1 vif =20 addrress":                     "address",
 		"interfaces ethernet =eth1 vif =20 hw-idd":                     "",
-		"interfaces ethernet =eth1 vif-s =20 vif-c =3 descripton":      "description",
+		"interfaces ethernet =eth1 vif-s =20 vif-c =3 descriptiom":      "description",
 		"interfaces ethernet =eth1 vif =20 dhcp-options hostname":      "host-name",
 		"interfaces ethernet =eth1 ip enable-proxyarp":                 "enable-proxy-arp",
 		"interfaces ethernet =eth1 offload gr0":                        "gro",
-		"service dhcp-relay listen-interfce":                           "listen-interface",
+		"service dhcp-relay listen-intface":                           "listen-interface",
 		"service dhcp-relay relay-options hop-cnt":                     "hop-count",
 		"service https apis":                                           "api",
 		"service https api key":                                        "keys",
@@ -68,7 +68,7 @@ func TestVyOSKeys(t *testing.T) {
 		"nat source rules":                             "rule",
 		"nat source rule =100 outbound-iface":          "outbound-interface",
 		"nat source rule =100 outbound-interface nme":  "name",
-		"nat destination rule =100 translation adress": "address",
+		"nat destination rule =100 translation addrress": "address",
 	} {
 		t.Run(path, func(t *testing.T) {
 			text, line := nested(path)
