@@ -37,18 +37,36 @@ type GenesisPlan struct {
 	Warnings inventory.Problems `json:"warnings"`
 }
 
-// lab returns a stored lab file and what it says.
-func (s *Server) lab(ctx context.Context, name string) (inventory.GenesisBundle, genesis.Lab, error) {
+// lab returns a stored lab file, and the plan of it as look has it.
+func (s *Server) lab(ctx context.Context, name string) (inventory.GenesisBundle, GenesisPlan, error) {
 	b, err := s.cfg.Store.Genesis(ctx, name)
 	if errors.Is(err, inventory.ErrNotFound) {
-		return b, genesis.Lab{}, hint{fmt.Errorf("lab file %q: %w", name, inventory.ErrNotFound), "ingot genesis plan FILE"}
+		return b, GenesisPlan{}, hint{fmt.Errorf("lab file %q: %w", name, inventory.ErrNotFound), "ingot genesis plan FILE"}
 	}
 	if err != nil {
-		return b, genesis.Lab{}, err
+		return b, GenesisPlan{}, err
 	}
 	// A newer server may know more to be wrong.
+	p, err := s.look(ctx, b)
+	return b, p, err
+}
+
+// look reads b and plans it. A lab file with mistakes is an inventory.Problems,
+// in which stands, too, what the plan finds.
+func (s *Server) look(ctx context.Context, b inventory.GenesisBundle) (GenesisPlan, error) {
 	l, err := genesis.Load(b.File, b.Read)
-	return b, l, err
+	var wrong inventory.Problems
+	if err != nil && !errors.As(err, &wrong) {
+		return GenesisPlan{}, err
+	}
+	if l.Name != b.Name && !slices.ContainsFunc(wrong, func(p inventory.Problem) bool { return p.Field == "name" || p.Field == "" && p.File == b.File }) {
+		wrong = append(wrong, l.Locate(inventory.Problems{{Field: "name", What: fmt.Sprintf("is %q, but was sent as %q", l.Name, b.Name), Remedy: "send it under its own name"}})...)
+	}
+	p, err := s.plan(ctx, b, l)
+	if err == nil && len(wrong) > 0 {
+		err = l.Together(wrong, p.Problems)
+	}
+	return p, err
 }
 
 // plan tells what b would do on this server as it is now. Images that would be
@@ -108,11 +126,7 @@ func (s *Server) listGenesis(c *gin.Context) {
 func (s *Server) getGenesis(c *gin.Context) { s.planGenesis(c) }
 
 func (s *Server) planGenesis(c *gin.Context) {
-	b, l, err := s.lab(c.Request.Context(), c.Param("name"))
-	var p GenesisPlan
-	if err == nil {
-		p, err = s.plan(c.Request.Context(), b, l)
-	}
+	_, p, err := s.lab(c.Request.Context(), c.Param("name"))
 	if err != nil {
 		s.fail(c, err)
 		return
@@ -151,14 +165,11 @@ func (s *Server) storeGenesis(c *gin.Context, b inventory.GenesisBundle, only bo
 	if err := b.Check(); err != nil {
 		return GenesisPlan{}, err
 	}
-	l, err := genesis.Load(b.File, b.Read)
+	b.SHA256 = b.Digest()
+	p, err := s.look(ctx, b)
 	if err != nil {
 		return GenesisPlan{}, err
 	}
-	if l.Name != b.Name {
-		return GenesisPlan{}, l.Locate(inventory.Problems{{Field: "name", What: fmt.Sprintf("is %q, but was sent as %q", l.Name, b.Name), Remedy: "send it under its own name"}})
-	}
-	b.SHA256 = b.Digest()
 	if !only {
 		// Steps read it while they run: it must not change under them.
 		if err := s.notRunning(ctx, b.Name); err != nil {
@@ -170,7 +181,7 @@ func (s *Server) storeGenesis(c *gin.Context, b inventory.GenesisBundle, only bo
 		}
 		s.cfg.Log.Info("lab file stored", "name", b.Name, "sha256", stored.SHA256, "by", by(c))
 	}
-	return s.plan(ctx, b, l)
+	return p, nil
 }
 
 // notRunning is a conflict while a Genesis of that name is open.
@@ -209,13 +220,9 @@ func (s *Server) startGenesis(c *gin.Context) {
 // beginGenesis starts it unless something would keep it from coming far.
 func (s *Server) beginGenesis(c *gin.Context, in workflows.GenesisInput) {
 	ctx := c.Request.Context()
-	b, l, err := s.lab(ctx, in.Name)
-	var p GenesisPlan
+	b, p, err := s.lab(ctx, in.Name)
 	if err == nil {
 		err = s.cfg.Store.KeyCheck(ctx)
-	}
-	if err == nil {
-		p, err = s.plan(ctx, b, l)
 	}
 	if err == nil && !in.Resume {
 		// What a run has begun it looks at again itself.

@@ -168,8 +168,59 @@ func TestGenesisIsRefusedWithEverythingWrong(t *testing.T) {
 	for _, what := range []string{"network.vlann", "cluster.create", "server_url"} {
 		require.Contains(t, rec.Body.String(), `"field":"`+what+`"`)
 	}
+	c.op(http.StatusNotFound, http.MethodGet, "/v1/genesis/home", nil)
 	delete(lab.Files, "lab.yaml")
 	c.op(http.StatusBadRequest, http.MethodPut, "/v1/genesis/home", lab)
+}
+
+// TestGenesisTellsMistakesAndWhatIsLackingTogether: what is wrong with the file
+// hides nothing of what the server knows, and brings nothing that is not so.
+func TestGenesisTellsMistakesAndWhatIsLackingTogether(t *testing.T) {
+	s := newSite(t)
+	c := checking(s)
+	s.stock()
+	require.NoError(t, s.store.DeleteImage(t.Context(), "talos-kernel", "test"))
+	for _, m := range []inventory.Machine{
+		{Name: "um760", Interfaces: []inventory.Interface{{MAC: "02:00:00:00:07:61"}}},
+		{Name: "ms-02-b", Interfaces: []inventory.Interface{{MAC: "02:00:00:02:0b:03"}}},
+	} {
+		require.NoError(t, s.store.PutMachines(t.Context(), []inventory.Machine{m}, false, "test"))
+	}
+	for name, x := range map[string]struct {
+		swaps []string
+		name  string
+		want  []string
+	}{
+		"a key": {[]string{"  vlan: 20", "  vlann: 20"}, "home", []string{
+			"network.vlann", "images[1].name", "machines[1].name", "machines[3].name",
+		}},
+		"a machine that is not read as meant": {[]string{"labels: {role: platform,", "lables: {role: platform,"}, "home", []string{
+			"images[1].name", "machines[1].labels", "machines[1].labels", "machines[1].lables", "machines[3].name",
+		}},
+		"an image": {[]string{"name: talos-kernel, file: images/kernel-amd64,", "name: talos-kernel, fil: images/kernel-amd64,"}, "home", []string{
+			"images[1].fil", "machines[1].name", "machines[3].name",
+		}},
+		"a role, and so a template": {[]string{"create: ms-02-a", "create: ms-02-x"}, "home", []string{"images[1].name", "cluster.create"}},
+		"all images":                {[]string{"images:  ", "images: nil\nimagess:  "}, "home", []string{"images", "imagess", "machines[1].name", "machines[3].name"}},
+		"all machines":              {[]string{"machines:\n", "machines: nil\nmachiness:\n"}, "home", []string{"images[1].name", "machines", "machiness"}},
+		"another name":              {[]string{"  vlan: 20", "  vlann: 20"}, "away", []string{"name", "network.vlann", "images[1].name", "machines[1].name", "machines[3].name"}},
+		"not YAML":                  {[]string{"name: home", "name: [home"}, "home", []string{""}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			lab := exampleLab(t)
+			text := strings.NewReplacer(x.swaps...).Replace(lab.Files["lab.yaml"])
+			require.NotEqual(t, lab.Files["lab.yaml"], text)
+			lab.Files["lab.yaml"] = text
+			a := decode[answer](t, c.op(http.StatusBadRequest, http.MethodPut, "/v1/genesis/"+x.name, lab), http.StatusBadRequest)
+			var got []string
+			for _, p := range a.Problems {
+				require.Equal(t, "lab.yaml", p.File)
+				got = append(got, p.Field)
+			}
+			require.Equal(t, x.want, got, "%v", a.Problems)
+			c.op(http.StatusNotFound, http.MethodGet, "/v1/genesis/"+x.name, nil)
+		})
+	}
 }
 
 func TestGenesisResumes(t *testing.T) {

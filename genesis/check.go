@@ -154,7 +154,9 @@ func (f *file) roles() map[string]role {
 			return
 		}
 		if _, ok := l.Machine(name); !ok {
-			f.add(r.field, "add it to machines, or correct the name", "there is no machine %q", name)
+			if !f.lost("machines") {
+				f.add(r.field, "add it to machines, or correct the name", "there is no machine %q", name)
+			}
 			return
 		}
 		if other, ok := out[name]; ok {
@@ -210,7 +212,7 @@ func (f *file) checkMachines(roles map[string]role) {
 			f.add(prefix+"diskSelector", "name the disk's serial or wwn: ingot machine disks "+m.Name+", or the label on the disk",
 				"machine %q has %d disks, and nothing says which one template %q may overwrite", m.Name, len(m.Disks), m.Template)
 		}
-		if _, ok := l.Image(m.Image); m.Image != "" && !ok {
+		if m.Image != "" && !f.hasImage(m.Image) {
 			f.add(prefix+"image", "add it to images, or correct the name", "there is no image %q", m.Image)
 		}
 		if !hasRole {
@@ -247,13 +249,19 @@ func (f *file) checkNeeds(prefix string, m Machine) {
 			f.add(prefix+"labels", "add the label "+k, "template %q needs %s as label %s: see ingot template get %s", m.Template, what, k, m.Template)
 			continue
 		}
-		if _, ok := f.lab.Image(v); wanted[k] && !ok {
+		if wanted[k] && !f.hasImage(v) {
 			f.add(field, "add it to images, or correct the name", "there is no image %q", v)
 		}
 	}
 	if _, own := wanted["version"]; own && m.Image == "" {
 		f.add(prefix+"image", "name the raw image of VyOS", "template %q writes the machine's image, and there is none", m.Template)
 	}
+}
+
+// hasImage tells whether there is an image called name, or may be.
+func (f *file) hasImage(name string) bool {
+	_, ok := f.lab.Image(name)
+	return ok || f.lost("images")
 }
 
 // checkPassword reads the password of a BMC, which stands in a file of its own.
@@ -542,6 +550,9 @@ func (f *file) checkVyOS(m Machine) (ps inventory.Problems) {
 	if err != nil {
 		return nil // its own check says so
 	}
+	if n := v.At("service", "dhcp-relay", "disable"); n != nil {
+		ps = append(ps, inventory.Problem{File: m.Config, Field: "service dhcp-relay disable", Line: n.Line, What: "the relay is switched off", Remedy: "remove it"})
+	}
 	if a := f.lab.Seed.Address; a.IsValid() && !slices.Contains(v.All("service", "dhcp-relay", "server"), a.String()) {
 		ps = append(ps, inventory.Problem{
 			File: m.Config, Field: "service dhcp-relay server",
@@ -573,16 +584,19 @@ func (f *file) checkHarvester(r role, m Machine, token map[string]string) (ps in
 		ps.Add("install.mode", "write "+r.mode+", or change "+r.field+" of the lab file", "is %q, but machine %q is %s", mode, m.Name, r.field)
 	}
 	c := f.lab.Cluster
-	vip := c.VIP.String()
+	known, vip := c.VIP.IsValid(), "VIP"
+	if known {
+		vip = c.VIP.String()
+	}
 	if r.mode == "join" {
 		switch u, err := url.Parse(d.Text("server_url")); {
 		case d.Text("server_url") == "":
 			ps.Add("server_url", "write server_url: https://"+vip+":443", "is missing, and machine %q joins", m.Name)
-		case err != nil || u.Hostname() != vip:
+		case known && (err != nil || u.Hostname() != vip):
 			ps.Add("server_url", "write https://"+vip+":443", "%q does not lead to the cluster's VIP %s", d.Text("server_url"), vip)
 		}
 	} else {
-		if v := d.Text("install.vip"); v != vip {
+		if v := d.Text("install.vip"); known && v != vip {
 			ps.Add("install.vip", "write "+vip+", or change cluster.vip", "is %q, but the cluster's VIP is %s", v, vip)
 		}
 		if u := d.Text("server_url"); u != "" {
@@ -635,7 +649,7 @@ func (f *file) checkISO(iso string) (ps inventory.Problems) {
 		u.Host = strings.Replace(u.Host, host.String(), l.Migrate.Address.String(), 1)
 		ps.Add("install.iso_url", "write "+u.String(), "the server at %s has moved to %s before the cluster is installed", host, l.Migrate.Address)
 	}
-	if _, ok := l.Image(name); !ok {
+	if !f.hasImage(name) {
 		ps.Add("install.iso_url", "add it to images of the lab file, or correct the name", "there is no image %q", name)
 	}
 	return ps

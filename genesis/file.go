@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -21,14 +22,15 @@ const maxNamed = 1 << 20
 // A file is the lab file while it is read: what it says, what is wrong with
 // it, and who owns what.
 type file struct {
-	name  string
-	doc   strictyaml.Document
-	read  func(string) ([]byte, error)
-	lab   *Lab
-	ps    inventory.Problems // of the lab file
-	named inventory.Problems // of the files that it names
-	owns  machinefile.Claims
-	text  map[string][]byte // the named files
+	name   string
+	doc    strictyaml.Document
+	read   func(string) ([]byte, error)
+	lab    *Lab
+	unread inventory.Problems // of the lab file: what is no field or has no value of its kind
+	ps     inventory.Problems // of the lab file as it was read
+	named  inventory.Problems // of the files that it names
+	owns   machinefile.Claims
+	text   map[string][]byte // the named files
 }
 
 // Load reads the lab file called file and the files that it names, all by read.
@@ -52,16 +54,69 @@ func Load(name string, read func(name string) ([]byte, error)) (Lab, error) {
 		return l, ps
 	}
 	f := &file{name: name, doc: docs[0], read: read, lab: &l, owns: machinefile.Claims{}, text: map[string][]byte{}}
-	var unread inventory.Problems
-	if err := f.doc.Decode(&l); err != nil && !errors.As(err, &unread) {
+	if err := f.doc.Decode(&l); err != nil && !errors.As(err, &f.unread) {
 		return l, err
 	}
 	l.doc = f.doc
 	f.check()
-	all := machinefile.Undisputed(unread, f.ps)
+	all := machinefile.Undisputed(f.unread, f.ps)
 	all = f.doc.Locate(all)
 	machinefile.SortByLine(all)
 	return l, append(all, f.named...).Err()
+}
+
+// Together returns wrong, what Load said of the lab, and what somebody found
+// besides in the Lab that came with it: those of more that are no consequence
+// of wrong. The problems of the lab file come first, by line.
+func (l Lab) Together(wrong, more inventory.Problems) inventory.Problems {
+	out := slices.Clone(wrong)
+	for _, p := range more {
+		if !slices.ContainsFunc(wrong, func(q inventory.Problem) bool { return q.File == p.File && explains(q.Field, p.Field) }) {
+			out = append(out, p)
+		}
+	}
+	slices.SortStableFunc(out, func(a, b inventory.Problem) int {
+		first := func(p inventory.Problem) bool { return p.File == l.doc.File }
+		switch {
+		case first(a) && first(b):
+			return a.Line - b.Line
+		case first(a):
+			return -1
+		case first(b):
+			return 1
+		}
+		return 0
+	})
+	return out
+}
+
+// given are the fields by which a machine becomes something, and so gets a
+// template.
+var given = regexp.MustCompile(`^(machines|router(\.machine)?|platform(\.machine)?|cluster(\.create|\.join.*)?)$`)
+
+// explains tells whether a problem with field a may be the cause of one with
+// field b. Whether an image can be had is asked of one that is described
+// rightly, and so is whether a machine is the one of the inventory.
+func explains(a, b string) bool {
+	entry := func(field string) string { return field[:strings.IndexByte(field, ']')+1] }
+	switch {
+	case machinefile.Touches(a, b):
+		return true
+	case strings.HasPrefix(b, "images["):
+		return entry(a) == entry(b)
+	case strings.HasPrefix(b, "machines[") && strings.HasSuffix(b, "].name"):
+		return entry(a) == entry(b) || given.MatchString(a)
+	}
+	return false
+}
+
+// lost tells whether a section could not be read, or which entries it has: then
+// what others say of it cannot be judged.
+func (f *file) lost(section string) bool {
+	return slices.ContainsFunc(f.unread, func(p inventory.Problem) bool {
+		rest, ok := strings.CutPrefix(p.Field, section)
+		return p.Field == "" || ok && (rest == "" || rest[0] == '[' && (strings.HasSuffix(rest, "]") || strings.HasSuffix(rest, "].name")))
+	})
 }
 
 // Locate adds file and line to problems that somebody else found with fields of

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -223,6 +224,8 @@ func TestBadInput(t *testing.T) {
 		"another token":        {"harvester-join.yaml", []string{"token: EXAMPLE", "token: OTHER"}, map[string]string{"harvester-join.yaml token": "another than in harvester-create.yaml"}},
 		"a stranger's port":    {"harvester-join.yaml", []string{"02:00:00:02:0b:26", "02:00:00:02:0a:26"}, map[string]string{"harvester-join.yaml install.management_interface.interfaces[1].hwAddr": `no interface of machine "ms-02-b"`}},
 		"no relay to us":       {"config.boot", []string{"server \"192.168.1.10\"", "server \"192.168.1.11\""}, map[string]string{"config.boot service dhcp-relay server": "192.168.1.10"}},
+		"relay switched off":   {"config.boot", []string{"    dhcp-relay {\n", "    dhcp-relay {\n        disable\n"}, map[string]string{"config.boot service dhcp-relay disable": "switched off"}},
+		"a key of VyOS":        {"config.boot", []string{"listen-interface ", "listen-intface "}, map[string]string{"config.boot service dhcp-relay listen-intface": `did you mean "listen-interface"?`}},
 		"another talosconfig":  {"talosconfig", []string{"ca: LS0t", "ca: AAAA"}, map[string]string{"talosconfig ca": "not that of talos.yaml"}},
 		"Talos with a mistake": {"talos.yaml", []string{"kubelet:\n", "kublet:\n"}, map[string]string{"talos.yaml machine.kublet": "does not know this key"}},
 	} {
@@ -273,6 +276,34 @@ func TestEverythingAtOnce(t *testing.T) {
 		}
 	}
 	require.Equal(t, []string{"lab.yaml", "lab.yaml", "talos.yaml", "harvester-join.yaml"}, files, "%v", ps)
+}
+
+// TestWhatIsLost: a section that cannot be read is one mistake; what refers to
+// it is not called wrong as well.
+func TestWhatIsLost(t *testing.T) {
+	for section, swaps := range map[string][]string{
+		"images":      {"images:  ", "images: nil\n#"},
+		"machines":    {"machines:\n", "machines: nil\nmachinesx:\n"},
+		"platform":    {"platform:\n  machine: um760\n  talosconfigFile: talosconfig\n", "platform: nil\n"},
+		"router":      {"router:\n  machine: vp6630\n", "router: nil\nrouterx:\n"},
+		"cluster.vip": {"vip: 10.10.20.30", "vip: [10.10.20.30]"},
+	} {
+		t.Run(section, func(t *testing.T) {
+			got, _ := load(t, func(name, content string) string {
+				content = swap(t, "lab.yaml", swaps...)(name, content)
+				if section == "images" {
+					content = regexp.MustCompile(`(?m)^  - \{name: .*sha256.*\n`).ReplaceAllString(content, "")
+				}
+				return swap(t, "lab.yaml", "cluster:\n", "budgets: {platform: 1h, router: 1h}\ncluster:\n")(name, content)
+			})
+			require.Contains(t, got, "lab.yaml "+section)
+			for field, p := range got {
+				if !strings.HasPrefix(field, "lab.yaml "+section) {
+					t.Errorf("%v", p)
+				}
+			}
+		})
+	}
 }
 
 func TestNotALab(t *testing.T) {

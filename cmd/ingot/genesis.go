@@ -37,35 +37,27 @@ type labFile struct {
 	path   string
 	bundle inventory.GenesisBundle
 	lab    genesis.Lab
+	wrong  inventory.Problems // with what could be read
 }
 
-// readLab reads a lab file and all that it names. Its problems say where they
-// are as seen from here.
+// readLab reads a lab file and all that it names. Mistakes in them are no
+// error: there may be more to tell.
 func readLab(file string) (labFile, error) {
 	f := labFile{path: file}
 	var err error
 	f.bundle, f.lab, err = genesis.Bundle(filepath.Base(file), func(name string) ([]byte, error) {
 		return os.ReadFile(filepath.Join(filepath.Dir(file), filepath.FromSlash(name)))
 	})
-	if errors.Is(err, fs.ErrNotExist) {
+	switch {
+	case errors.As(err, &f.wrong):
+		return f, nil
+	case errors.Is(err, fs.ErrNotExist):
 		return f, usage("%v", err)
 	}
-	return f, f.here(err)
+	return f, err
 }
 
-// here names the files of problems by their paths.
-func (f labFile) here(err error) error {
-	var ps inventory.Problems
-	var e *apiError
-	switch {
-	case errors.As(err, &e):
-		e.Problems = f.placed(e.Problems)
-	case errors.As(err, &ps):
-		return f.placed(ps)
-	}
-	return err
-}
-
+// placed names the files of problems by their paths as seen from here.
 func (f labFile) placed(ps inventory.Problems) inventory.Problems {
 	out := make(inventory.Problems, len(ps))
 	for i, p := range ps {
@@ -116,27 +108,53 @@ func (f labFile) sum(cmd *cobra.Command, i genesis.Image) (string, error) {
 
 // checkImages compares the images of the lab with those of the server and with
 // the files here. lacking are those that have to be sent there.
-func (f labFile) checkImages(cmd *cobra.Command, c *remote) (lacking []genesis.Image, err error) {
+func (f labFile) checkImages(cmd *cobra.Command, c *remote) (lacking []genesis.Image, ps inventory.Problems, err error) {
 	stored := map[string]string{}
-	if c != nil {
-		a, err := ask[list[inventory.Image]](cmd.Context(), c, "GET", path("images"), nil)
-		if err != nil {
-			return nil, err
-		}
-		for _, i := range a.v.Items {
-			stored[i.Name] = i.SHA256
-		}
+	a, err := ask[list[inventory.Image]](cmd.Context(), c, "GET", path("images"), nil)
+	if err != nil {
+		return nil, nil, err
 	}
-	ps := f.lab.CheckImages(func(name string) string { return stored[name] }, func(i genesis.Image) (string, error) { return f.sum(cmd, i) })
-	if cmd.Context().Err() != nil {
-		return nil, cmd.Context().Err()
+	for _, i := range a.v.Items {
+		stored[i.Name] = i.SHA256
 	}
+	ps = f.lab.CheckImages(func(name string) string { return stored[name] }, func(i genesis.Image) (string, error) { return f.sum(cmd, i) })
 	for _, i := range f.lab.Images {
 		if stored[i.Name] != i.SHA256 {
 			lacking = append(lacking, i)
 		}
 	}
-	return lacking, f.placed(ps).Err()
+	return lacking, ps, cmd.Context().Err()
+}
+
+// check tells everything that is wrong with the lab, here and on the server, as
+// one inventory.Problems; nothing is stored. lacking are the images that the
+// server has yet to get. What only keeps the lab from starting now is in the
+// plan.
+func (f labFile) check(cmd *cobra.Command, c *remote, replace bool) (plan answer[api.GenesisPlan], lacking []genesis.Image, err error) {
+	lacking, ps, err := f.checkImages(cmd, c)
+	wrong := f.lab.Together(f.wrong, ps)
+	if err == nil && (len(wrong) == 0 || f.bundle.Check() == nil) { // without a name it cannot be sent
+		plan, err = f.send(cmd, c, replace, true)
+	}
+	found := plan.v.Problems
+	var refused *apiError
+	if errors.As(err, &refused) {
+		found = refused.Problems
+	}
+	found = f.unsent(found)
+	switch {
+	case cmd.Context().Err() != nil:
+		return plan, nil, cmd.Context().Err()
+	case len(wrong) > 0 || err != nil && len(found) > 0:
+		if err != nil && len(found) == 0 {
+			say(cmd, "the server has not been asked: %v", err)
+		}
+		return plan, nil, f.placed(f.lab.Together(wrong, found))
+	case err != nil:
+		return plan, nil, err
+	}
+	plan.v.Problems, plan.v.Warnings = f.placed(found), f.placed(plan.v.Warnings)
+	return plan, lacking, nil
 }
 
 type genesisBody struct {
@@ -152,12 +170,7 @@ func (f labFile) send(cmd *cobra.Command, c *remote, replace, only bool) (answer
 	for name, text := range f.bundle.Files {
 		b.Files[name] = text.Reveal()
 	}
-	a, err := ask[api.GenesisPlan](cmd.Context(), c, "PUT", path("genesis", f.bundle.Name), b)
-	if err != nil {
-		return a, f.here(err)
-	}
-	a.v.Problems, a.v.Warnings = f.placed(a.v.Problems), f.placed(a.v.Warnings)
-	return a, nil
+	return ask[api.GenesisPlan](cmd.Context(), c, "PUT", path("genesis", f.bundle.Name), b)
 }
 
 // isFile tells whether an argument is a lab file rather than the name of one
@@ -193,6 +206,9 @@ itself asks whether it can fetch those images of the lab that have an address;
 				return err
 			}
 			if offline {
+				if err := f.placed(f.wrong).Err(); err != nil {
+					return err
+				}
 				p := api.GenesisPlan{
 					Name: f.lab.Name, SHA256: f.bundle.Digest(), Steps: f.lab.Steps(), Destroys: f.lab.Destroys(),
 					Problems: inventory.Problems{}, Warnings: f.placed(f.lab.Warnings()),
@@ -203,18 +219,16 @@ itself asks whether it can fetch those images of the lab that have an address;
 				return showValue(cmd, o, p, func(w io.Writer) error { return printPlan(w, p) })
 			}
 			c, err := o.client()
+			if err != nil && len(f.wrong) > 0 {
+				return f.placed(f.wrong)
+			}
 			if err != nil {
 				return advice{err, "ingot genesis plan " + args[0] + " --offline"}
 			}
-			if _, err := f.checkImages(cmd, c); err != nil {
-				return err
-			}
-			a, err := f.send(cmd, c, replace, true)
+			a, _, err := f.check(cmd, c, replace)
 			if err != nil {
 				return err
 			}
-			// Images that start sends along are no problem.
-			a.v.Problems = f.unsent(a.v.Problems)
 			return showValue(cmd, o, a.v, func(w io.Writer) error { return printPlan(w, a.v) })
 		},
 	}
@@ -224,7 +238,8 @@ itself asks whether it can fetch those images of the lab that have an address;
 	return c
 }
 
-// unsent leaves out problems of images that only are not on the server yet.
+// unsent leaves out problems of images that only are not on the server yet:
+// start sends them along.
 func (f labFile) unsent(ps inventory.Problems) inventory.Problems {
 	out := inventory.Problems{}
 	for _, p := range ps {
@@ -341,15 +356,11 @@ func (o *options) prepareLab(cmd *cobra.Command, c *remote, arg string, yes, rep
 	if err != nil {
 		return "", err
 	}
-	lacking, err := f.checkImages(cmd, c)
+	a, lacking, err := f.check(cmd, c, replace)
 	if err != nil {
 		return "", err
 	}
-	a, err := f.send(cmd, c, replace, true)
-	if err != nil {
-		return "", err
-	}
-	if err := f.unsent(a.v.Problems).Err(); err != nil {
+	if err := a.v.Problems.Err(); err != nil {
 		return "", err
 	}
 	if err := ask1(f.lab.Name, f.lab.Destroys()); err != nil {
@@ -361,6 +372,10 @@ func (o *options) prepareLab(cmd *cobra.Command, c *remote, arg string, yes, rep
 		}
 	}
 	_, err = f.send(cmd, c, replace, false)
+	var refused *apiError
+	if errors.As(err, &refused) {
+		refused.Problems = f.placed(refused.Problems)
+	}
 	return f.lab.Name, err
 }
 

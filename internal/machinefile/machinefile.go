@@ -68,16 +68,16 @@ func Read(file string, docs []strictyaml.Document) (_ []inventory.Machine, notes
 func Undisputed(unread, found inventory.Problems) inventory.Problems {
 	out := slices.Clone(unread)
 	for _, p := range found {
-		if !slices.ContainsFunc(unread, func(q inventory.Problem) bool { return touches(q.Field, p.Field) }) {
+		if !slices.ContainsFunc(unread, func(q inventory.Problem) bool { return Touches(q.Field, p.Field) }) {
 			out = append(out, p)
 		}
 	}
 	return out
 }
 
-// touches tells whether a problem with field a may be the cause of one with
+// Touches tells whether a problem with field a may be the cause of one with
 // field b: one lies in the other, or b is judged by an interface's address.
-func touches(a, b string) bool {
+func Touches(a, b string) bool {
 	if i, ok := strings.CutSuffix(a, ".address"); ok && (b == i+".netmask" || b == i+".gateway") {
 		return true
 	}
