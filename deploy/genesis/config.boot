@@ -27,6 +27,9 @@ interfaces {
 nat {
     source {
         rule 100 {
+            destination {
+                address "!192.168.1.10"
+            }
             outbound-interface {
                 name "eth0"
             }
