@@ -5,9 +5,11 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"errors"
+	"maps"
 	"net/http"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"testing"
 
@@ -65,6 +67,14 @@ func TestDecommission(t *testing.T) {
 	parts := partitions(t, whole.DiskPath())
 	require.NotEmpty(t, parts)
 
+	// As the installer of an operating system leaves one.
+	require.NoError(t, whole.PowerOff(ctx))
+	stale, err := whole.AddBootEntry("Lab OS")
+	require.NoError(t, err)
+	entries, err := whole.BootEntries()
+	require.NoError(t, err)
+	require.Equal(t, "Lab OS", entries[stale])
+
 	undo, err := worn.RefuseWrites(worn.Spec().DiskSerial, 4096)
 	require.NoError(t, err)
 	require.NoError(t, worn.PowerOff(ctx)) // the fault begins with the next power-on
@@ -78,6 +88,15 @@ func TestDecommission(t *testing.T) {
 	}
 	require.Contains(t, w.Message, "not wiped, because it is protected: serial:KEEP-1")
 	require.Equal(t, lab.Off, whole.PowerState())
+	left, err := whole.BootEntries()
+	require.NoError(t, err)
+	require.NotContains(t, slices.Collect(maps.Values(left)), "Lab OS", "the firmware still has the entry of the system that was wiped")
+	delete(entries, stale)
+	require.NotEmpty(t, entries)
+	for name, label := range entries {
+		require.Equal(t, label, left[name], "the firmware's own entry %s", name)
+	}
+	require.Contains(t, s.must(ctx, t, "workflow", "logs", w.Run), stale+` "Lab OS" is deleted`, "it was the agent, not the firmware by itself")
 	require.Empty(t, recognised(ctx, t, whole.DiskPath()), "wipefs and blkid find something")
 	for _, at := range parts {
 		require.Empty(t, recognisedAt(ctx, t, whole.DiskPath(), at), "blkid finds something where a partition was, at byte %d", at)
