@@ -124,7 +124,8 @@ tasks:
 
 	touched := map[string][]any{}
 	for name, m := range machines {
-		touched[name] = []any{m.PowerOns(), m.Resets(), m.PowerState(), m.NextBoot(), m.Writers(), digestOf(t, m.DiskPath())}
+		touched[name] = []any{m.PowerOns(), m.Resets(), m.PowerState(), m.NextBoot(), m.Writers(), digestOf(t, m.DiskPath()), m.BMC().Told()}
+		require.Contains(t, m.BMC().Told(), "power 1", "its BMC's log of before")
 	}
 	out = o.must(ctx, t, "restore", first, "--yes", "--passphrase-file", passphrase)
 	t.Log(out)
@@ -171,7 +172,7 @@ tasks:
 		o.untouched(ctx, t, name, restored)
 	}
 	for name, m := range machines {
-		require.Equal(t, touched[name], []any{m.PowerOns(), m.Resets(), m.PowerState(), m.NextBoot(), m.Writers(), digestOf(t, m.DiskPath())}, "%s was touched", name)
+		require.Equal(t, touched[name], []any{m.PowerOns(), m.Resets(), m.PowerState(), m.NextBoot(), m.Writers(), digestOf(t, m.DiskPath()), m.BMC().Told()}, "%s was touched", name)
 	}
 
 	// Who wrote to the one disk was known to the backup; of the other it is a

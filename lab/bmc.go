@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"text/template"
@@ -30,6 +31,15 @@ type BMC struct {
 	machine *Machine
 	mu      sync.Mutex
 	sim     *Cmd
+	told    []string
+}
+
+// Told is all that the BMC was ever told to change of power and boot device, in ipmi_sim's words ("power 1", "boot pxe"): also
+// what changed nothing, such as a power-on of a machine that is on.
+func (b *BMC) Told() []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Clone(b.told)
 }
 
 // chassisScript is called by ipmi_sim for everything about power and boot device. ipmi_sim waits for its end.
@@ -248,6 +258,11 @@ func (m *Machine) chassis(ctx context.Context, args []string) (string, error) {
 		return out.String(), nil
 	case "set":
 		for i := 1; i+1 < len(args); i += 2 {
+			if m.bmc != nil {
+				m.bmc.mu.Lock()
+				m.bmc.told = append(m.bmc.told, args[i]+" "+args[i+1])
+				m.bmc.mu.Unlock()
+			}
 			if err := m.chassisSet(ctx, args[i], args[i+1]); err != nil {
 				return "", err
 			}
