@@ -16,7 +16,8 @@ import (
 	"github.com/ingotmetal/ingot/workflows"
 )
 
-// imageRoot makes the container image and unpacks its root filesystem.
+// imageRoot makes the container image, with no network but for a loopback that
+// is down, and unpacks its root filesystem.
 func imageRoot(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -24,7 +25,7 @@ func imageRoot(t *testing.T) string {
 		{"-bin", "../bin", "-out", filepath.Join(dir, "ingot.oci.tar")},
 		{"-unpack", filepath.Join(dir, "root"), filepath.Join(dir, "ingot.oci.tar")},
 	} {
-		out, err := exec.CommandContext(t.Context(), "go", append([]string{"run", "../deploy/image"}, args...)...).CombinedOutput()
+		out, err := exec.CommandContext(t.Context(), "unshare", append([]string{"--net", "go", "run", "../deploy/image"}, args...)...).CombinedOutput()
 		require.NoError(t, err, string(out))
 		t.Logf("%s", out)
 	}
