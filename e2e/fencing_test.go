@@ -65,6 +65,8 @@ tasks:
 		{"a decision sent twice, and one for an old question", oldDecisions},
 		{"S11 starters at once", startersAtOnce},
 		{"S12 terminated with the window open", terminatedWhileOpen},
+		{"S12 cancelled with the window open", cancelledWhileOpen},
+		{"S12 cancelled under an agent's action", cancelledInAction},
 		{"terminated in mid-write, and started again at once", terminatedInMidWrite},
 		{"reset in mid-write, aborted, and started again", resetInMidWrite},
 		{"power-on of a terminated run arrives during the next", latePowerOn},
@@ -564,6 +566,57 @@ func terminatedWhileOpen(ctx context.Context, t *testing.T, s *Site) {
 	w := s.of(ctx, t, run, final)
 	require.Equal(t, inventory.StateFailed, w.State)
 	t.Logf("terminated while the window was open: closed after %.1f s", took.Seconds())
+}
+
+func cancelledWhileOpen(ctx context.Context, t *testing.T, s *Site) {
+	m := s.bare(ctx, t, "opened", 10)
+	run, args := s.begun(ctx, t, m, workflows.ProvisionInput{Template: "two-empty"})
+	s.cancelled(ctx, t, m, run)
+	m.gone(ctx, t, args, Nonce())
+}
+
+// cancelledInAction cancels while the agent works: it is told to stop, and
+// says that it has.
+func cancelledInAction(ctx context.Context, t *testing.T, s *Site) {
+	m := s.bare(ctx, t, "busy", 11)
+	run, _ := s.begun(ctx, t, m, workflows.ProvisionInput{Template: "two-empty"})
+	_, err := m.Boot(ctx)
+	require.NoError(t, err)
+	a := m.assigned(ctx, t)
+	over := make(chan error, 1)
+	go func() { over <- m.stopped(ctx, a) }()
+	s.cancelled(ctx, t, m, run)
+	require.NoError(t, <-over)
+}
+
+// stopped waits until the agent is ordered to stop an attempt, and obeys.
+func (m *Simulated) stopped(ctx context.Context, a *action.Assignment) error {
+	for {
+		o, err := m.Heartbeat(ctx, action.Heartbeat{})
+		if err != nil {
+			return err
+		}
+		if slices.Contains(o.Stop, a.Key) {
+			now := time.Now()
+			return m.Report(ctx, action.Result{Key: a.Key, ID: m.Name + "-" + a.Key.String(), State: action.Stopped, Started: now, Ended: now})
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(time.Second):
+		}
+	}
+}
+
+// cancelled cancels a run and requires that network boot is closed in time.
+func (s *Site) cancelled(ctx context.Context, t *testing.T, m *Simulated, run string) {
+	t.Helper()
+	began := time.Now()
+	s.must(ctx, t, "workflow", "cancel", m.Name)
+	took := s.shut(ctx, t, m, began)
+	w := s.of(ctx, t, run, final)
+	require.Equal(t, inventory.StateCancelled, w.State, w.Message)
+	t.Logf("cancelled: network boot was closed after %.1f s", took.Seconds())
 }
 
 // drip serves one image of random content, slowly until it is let go.
