@@ -1,8 +1,14 @@
 package e2e
 
 import (
+	"errors"
+	"maps"
+	"os"
+	"regexp"
 	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/workflows"
@@ -48,6 +54,13 @@ var (
 var phases = []string{
 	inventory.PhasePlan, inventory.PhaseArm, inventory.PhasePower, inventory.PhaseDHCP, inventory.PhaseLoader, inventory.PhaseAgent,
 	inventory.PhaseBind, inventory.PhaseAction, inventory.PhaseDisarm, inventory.PhaseReboot, inventory.PhaseReady,
+}
+
+// leftOut are the phases in which nothing is struck, and why.
+var leftOut = map[string]string{
+	inventory.PhaseInstall: "another installer than the agent is at work. `TestInstaller` kills the server in it, and has installers fail and be late.",
+	inventory.PhaseStopping: "an attempt that was cancelled, is overdue or has lost its agent must end before anybody else writes. Runs of the table that lose their " +
+		"agent in an action go through it; `TestBetweenRuns` cancels, terminates and resets in mid-write.",
 }
 
 // shortly is what the machines of a fault's cells are called.
@@ -157,6 +170,55 @@ var expectations = map[strike]row{
 	lyingBMC:   {inventory.PhasePower: right(1)},
 	brokenBMC:  {inventory.PhasePower: right(1)},
 	refusedBMC: {inventory.PhasePower: asked(workflows.Retry, 1)},
+}
+
+// TestChaosNamesEveryPhase: what the inventory calls a phase, and is no end and no wait for a person, is struck or left out with a
+// reason.
+func TestChaosNamesEveryPhase(t *testing.T) {
+	source, err := os.ReadFile("../inventory/workflow.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	known := slices.Concat(phases, slices.Collect(maps.Keys(leftOut)), []string{inventory.PhaseDone, inventory.PhaseFailed, inventory.PhaseCancelled, inventory.PhaseWaiting})
+	found := regexp.MustCompile(`\tPhase\w+ += "([^"]+)"`).FindAllStringSubmatch(string(source), -1)
+	for _, m := range found {
+		if !slices.Contains(known, m[1]) {
+			t.Errorf("nothing is said of phase %s", m[1])
+		}
+	}
+	if len(found) != len(known) {
+		t.Errorf("the inventory has %d phases, the matrix knows %d", len(found), len(known))
+	}
+}
+
+// TestChaosReport: a cell whose fault nobody met is told apart, and so is the long form.
+func TestChaosReport(t *testing.T) {
+	made := func(s strike, phase string, felt bool) *cell {
+		return &cell{strike: s, phase: phase, felt: felt, took: 3 * time.Second}
+	}
+	wrong := made(killServe, inventory.PhaseArm, true)
+	wrong.err = errors.New("bad")
+	person := made(refusedBMC, inventory.PhasePower, true)
+	person.asked = "q"
+	done := map[strike]map[string]*cell{
+		killServe:  {inventory.PhasePlan: made(killServe, inventory.PhasePlan, true), inventory.PhaseArm: wrong},
+		cutBMC:     {inventory.PhaseReady: made(cutBMC, inventory.PhaseReady, false)},
+		refusedBMC: {inventory.PhasePower: person},
+	}
+	defer func(was bool) { *full = was }(*full)
+	for long, command := range map[bool]string{false: "make chaos", true: "make chaos FULL=1"} {
+		*full = long
+		text := report(done, nil, time.Now(), time.Minute)
+		for _, want := range []string{
+			"Written by `" + command + "`;", "\n" + command + "    # commit ",
+			"\n4 cells: 2 ended right by themselves, 1 ended right after the answer", ", 1 ended in another way", "by themselves, 1 say *not felt*",
+			"| ingot serve | right, 3 s | WRONG |", "| right; not felt, 3 s |", "| BMC refusing | power | person, then right, 3 s |", "- `install`: ", "- `stopping`: ",
+		} {
+			if !strings.Contains(text, want) {
+				t.Errorf("long form %t: no %q in\n%s", long, want, text)
+			}
+		}
+	}
 }
 
 // TestChaosExpectations holds the tables of the matrix against each other: every

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"slices"
@@ -54,6 +55,7 @@ func TestChaos(t *testing.T) {
 				c.strike(ctx, x)
 				t.Logf("%-32s %-20s %s", x, x.result(), x.was)
 				require.NoError(t, x.err)
+				require.True(t, x.felt, "the fault was never felt")
 			}
 		})
 	}
@@ -77,6 +79,9 @@ func (x *cell) result() string {
 		return "WRONG"
 	case x.asked != "":
 		return fmt.Sprintf("person, then right, %s", short(x.took))
+	}
+	if !x.felt {
+		return "right; not felt, " + short(x.took)
 	}
 	return "right, " + short(x.took)
 }
@@ -273,7 +278,7 @@ func TestChaosMatrix(t *testing.T) {
 func report(done map[strike]map[string]*cell, emulated []*cell, begun time.Time, took time.Duration) string {
 	var b strings.Builder
 	pf := func(format string, args ...any) { fmt.Fprintf(&b, format, args...) }
-	var cells, right, persons, nothing int
+	var cells, right, persons, unfelt, nothing int
 	count := func(x *cell) string {
 		if x == nil {
 			return "not run"
@@ -282,6 +287,9 @@ func report(done map[strike]map[string]*cell, emulated []*cell, begun time.Time,
 		switch {
 		case x.err == nil && x.asked == "":
 			right++
+			if !x.felt {
+				unfelt++
+			}
 		case x.err == nil:
 			persons++
 		}
@@ -329,11 +337,21 @@ func report(done map[strike]map[string]*cell, emulated []*cell, begun time.Time,
 	if out, err := exec.Command("git", "describe", "--always", "--dirty").Output(); err == nil {
 		commit = strings.TrimSpace(string(out))
 	}
-	pf("# Reliability\n\nWritten by `make chaos`; do not edit.\n\n")
-	pf("Every part is broken on purpose, in every phase of `Provision`, and every installation must end as `e2e/chaos_expect_test.go` says, which was\nwritten down before.\n\n")
-	pf("```\nmake chaos    # commit %s, %s, took %s on 2 cores\n```\n\n", commit, begun.UTC().Format("2006-01-02"), took.Round(time.Second))
+	command := "make chaos"
+	if *full {
+		command += " FULL=1"
+	}
+	pf("# Reliability\n\nWritten by `%s`; do not edit.\n\n", command)
+	pf("Every part is broken on purpose, in every phase of `Provision` from plan to ready, and every installation must end as\n`e2e/chaos_expect_test.go` says, which was written down before. Left out are:\n\n")
+	for _, p := range slices.Sorted(maps.Keys(leftOut)) {
+		pf("- `%s`: %s\n", p, leftOut[p])
+	}
+	pf("\n```\n%s    # commit %s, %s, took %s on 2 cores\n```\n\n", command, commit, begun.UTC().Format("2006-01-02"), took.Round(time.Second))
 	pf("%d cells: %d ended right by themselves, %d ended right after the answer of a person whom the design has asked, %d ended in another way than\nexpected. In %d the fault has nothing to strike.\n\n",
 		cells, right, persons, cells-right-persons, nothing)
+	if unfelt > 0 {
+		pf("Of those that ended right by themselves, %d say *not felt*: the fault was made, and the run did not meet it, because it had no need of that part\nwhile it was broken. Such a cell shows no more than that.\n\n", unfelt)
+	}
 	pf("Each cell says how long it took from the strike to the end of the run. Where it is minutes, a boot was lost, and the time is the patience of a\nrun: servers take minutes before they first touch their network card.\n\n")
 	b.WriteString(tables)
 	pf("## What the faults do\n\n| fault | what, and until when |\n|---|---|\n")
@@ -350,10 +368,17 @@ hits one machine in each phase that lasts, with one blow.
 Each cell has a machine of its own: simulated firmware, iPXE and installed system in a network namespace, with the real agent, the real IPMI
 protocol, real DHCP, TFTP, HTTP and disks (files), against an unmodified ` + "`ingot serve`" + ` with its Temporal.
 
+## When a fault counts as felt
+
+A process that was killed had the run or the agent; the machine was on when its power was cut; a BMC task of this run failed, or took as long as the
+BMC was slow; a frame of this machine was lost; its firmware, its agent or its system noticed. What all machines share (worker, database, disk, a
+frozen server) is felt when one of those that are struck together has met it.
+
 ## What is checked after each cell
 
 - The run has succeeded, and its evidence is the call of the installed system with the run's own nonce.
-- The disk holds the image, by SHA-256, and it is the bound one.
+- The disk holds the image, by SHA-256, and it is the bound one. The first and the last MiB of the image are not compared: they hold the partition
+  tables, to which the run adds the partition of its configuration, and the second table moves to the end of the disk.
 - Network boot is closed; no run owns the machine; the machine is on.
 - Never was the disk open for writing in two processes at once (every open is counted).
 - The machine was switched on as often as expected at most: once, and once more where a boot or a power supply was lost.

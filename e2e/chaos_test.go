@@ -111,6 +111,7 @@ type cell struct {
 	led     func() // called when the cell was struck, may be nil
 	began   time.Time
 	struck  time.Time
+	felt    bool          // it was seen that the run, or what serves it, met the fault
 	took    time.Duration // from the strike to the end
 	ons     int           // power-ons since the run began
 	final   inventory.Workflow
@@ -471,8 +472,9 @@ func (x *cell) check(ctx context.Context) error {
 	if w.Disk == nil || w.Disk.Serial != x.m.Spec().DiskSerial {
 		bad("the run wrote to %+v", w.Disk)
 	}
-	// Behind the first MiB is all that is in the image, up to the tables' end:
-	// the configuration's partition is added behind it.
+	// Left out are the first and the last MiB of the image, which hold the
+	// partition tables: the configuration's partition is added to them, and the
+	// second table moves to the end of the disk.
 	want, err := section(x.image.Raw, 1<<20, x.image.Size-2<<20)
 	if err != nil {
 		bad("%w", err)
@@ -558,7 +560,12 @@ func (c *chaos) hit(ctx context.Context, cells []*cell) (heal func() error, err 
 			defer x.led()
 		}
 	}
-	none := func() error { return nil }
+	felt := func() {
+		for _, x := range cells {
+			x.felt = true
+		}
+	}
+	atOnce := func() error { felt(); return nil } // for faults that need no proof and no undo
 	// over is closed when all cells have ended: what was never seen then need not
 	// be waited for any more.
 	over := make(chan struct{})
@@ -568,45 +575,60 @@ func (c *chaos) hit(ctx context.Context, cells []*cell) (heal func() error, err 
 			<-x.over
 		}
 	}()
+	// seen waits until f has seen what the fault does. What all cells share (the
+	// worker, the database, the disk) need have been met by one of them.
 	seen := func(what string, undo lab.Undo, f func() (bool, error)) func() error {
 		return func() error {
-			return errors.Join(waitFor(ctx, what, func() (bool, error) {
+			err := waitFor(ctx, what, func() (bool, error) {
+				ended := false
 				select {
 				case <-over:
-					return true, nil
+					ended = true
 				default:
-					return f()
 				}
-			}), undo())
+				ok, err := f()
+				if ok {
+					felt()
+					return true, err
+				}
+				if ended {
+					err = nil // nobody is there any more to whom it could matter
+				}
+				return ended, err
+			})
+			return errors.Join(err, undo())
 		}
 	}
-	untilOver := func(undo lab.Undo) func() error {
+	// untilOver leaves the fault to the end, and asks then whether it was met.
+	untilOver := func(undo lab.Undo, met func() (bool, error)) func() error {
 		return func() error {
 			select {
 			case <-over:
 			case <-ctx.Done():
 			}
-			return undo()
-		}
-	}
-	failedTask := func() (bool, error) {
-		var jobs struct{ Items []inventory.BMCJob }
-		if err := c.REST(ctx, http.MethodGet, "/v1/bmc/jobs?machine="+first.m.Name(), nil, &jobs); err != nil {
-			return false, err
-		}
-		for _, j := range jobs.Items {
-			if j.Run == first.run && j.State == inventory.StateFailed {
-				return true, nil
+			ok, err := met()
+			if ok {
+				felt()
 			}
+			return errors.Join(err, undo())
 		}
-		return false, nil
 	}
+	always := func() (bool, error) { return true, nil }
+	// job asks whether the run had a BMC job of that kind.
+	job := func(is func(inventory.BMCJob) bool) func() (bool, error) {
+		return func() (bool, error) {
+			var jobs struct{ Items []inventory.BMCJob }
+			err := c.REST(ctx, http.MethodGet, "/v1/bmc/jobs?machine="+first.m.Name(), nil, &jobs)
+			return slices.ContainsFunc(jobs.Items, func(j inventory.BMCJob) bool { return j.Run == first.run && is(j) }), err
+		}
+	}
+	failedTask := job(func(j inventory.BMCJob) bool { return j.State == inventory.StateFailed })
 	bmcFault := func(undo lab.Undo, err error) (func() error, error) {
 		if err != nil {
 			return nil, err
 		}
 		if after(first.phase, inventory.PhasePower) {
-			return untilOver(undo), nil
+			return untilOver(undo, failedTask), nil
 		}
 		return seen("a BMC task that failed", undo, failedTask), nil
 	}
@@ -614,13 +636,13 @@ func (c *chaos) hit(ctx context.Context, cells []*cell) (heal func() error, err 
 	switch first.strike {
 	case killServe:
 		c.Kill()
-		return func() error { return c.Start(ctx) }, nil
+		return func() error { felt(); return c.Start(ctx) }, nil
 	case killTemporal:
 		n, err := c.KillRole(lab.RoleTemporal)
 		if err == nil && n != 1 {
 			err = fmt.Errorf("%d Temporal servers were killed", n)
 		}
-		return none, err
+		return atOnce, err
 	case killWorker:
 		undo, err := c.Sever(lab.Server, c.Pid(), temporalPort)
 		return seen("Temporal to give the worker up", undo, func() (bool, error) { return c.givenUp(ctx, cells) }), err
@@ -631,11 +653,18 @@ func (c *chaos) hit(ctx context.Context, cells []*cell) (heal func() error, err 
 		undo, err := c.KeepFull(filepath.Join(c.dir, "state"))
 		return seen("a write that failed", undo, func() (bool, error) { return c.logged(at, `disk is full|no space left`) }), err
 	case cutImages:
-		undo, err := c.Stall(lab.ServerLink, imagePort, 0)
+		var undos []lab.Undo
+		for _, x := range cells { // each machine by itself, so that its losses can be told
+			undo, e := c.Stall(x.m.Link(), imagePort, 0)
+			if e == nil {
+				undos = append(undos, undo)
+			}
+			err = errors.Join(err, e)
+		}
 		if err == nil {
 			_, err = c.ResetTransfers(imagePort, "")
 		}
-		return seen("ten lost frames", undo, func() (bool, error) { n, err := c.Lost(); return n >= 10, err }), err
+		return c.starved(ctx, cells, over, undos), err
 	case killAgent:
 		a := first.m.Agent()
 		if a == nil {
@@ -643,9 +672,12 @@ func (c *chaos) hit(ctx context.Context, cells []*cell) (heal func() error, err 
 		}
 		a.Kill()
 		<-a.Done()
-		return none, nil
+		return atOnce, nil
 	case cutPower:
-		return none, first.m.PowerOff(ctx)
+		if first.m.PowerState() == lab.On {
+			felt()
+		}
+		return func() error { return nil }, first.m.PowerOff(ctx)
 	case cutLink:
 		undo, err := c.Cut(first.m.Link())
 		text, e := first.m.Serial()
@@ -670,18 +702,19 @@ func (c *chaos) hit(ctx context.Context, cells []*cell) (heal func() error, err 
 		}
 		undo, err := c.Freeze(ctx, a.Pid())
 		if first.strike == frozenAgent {
-			return untilOver(undo), err
+			return untilOver(undo, func() (bool, error) { return first.lost(ctx) }), err
 		}
 		return seen("the loss of the agent", undo, func() (bool, error) { return first.lost(ctx) }), err
 	case lossyLink:
 		undo, err := c.Lose(first.m.Link(), 5)
-		return untilOver(undo), err
+		return untilOver(undo, func() (bool, error) { n, err := c.Lost(first.m.Link()); return n > 0, err }), err
 	case slowLink:
 		undo, err := c.Delay(first.m.Link(), 200*time.Millisecond)
-		return untilOver(undo), err
+		return untilOver(undo, always), err // no frame is quicker
 	case slowBMC:
-		undo, err := bmc.Slow(3 * time.Second)
-		return untilOver(undo), err
+		const slow = 3 * time.Second
+		undo, err := bmc.Slow(slow)
+		return untilOver(undo, job(func(j inventory.BMCJob) bool { return j.Ended.Sub(j.Started) >= slow })), err
 	case idleBMC:
 		return bmcFault(bmc.Idle())
 	case lyingBMC:
@@ -690,9 +723,37 @@ func (c *chaos) hit(ctx context.Context, cells []*cell) (heal func() error, err 
 		return bmcFault(bmc.Broken())
 	case refusedBMC:
 		undo, err := bmc.Refuse(ctx)
-		return undo, err
+		return func() error { felt(); return undo() }, err // called when a person was asked
 	}
 	return nil, fmt.Errorf("there is no fault %q", first.strike)
+}
+
+// starved gives the machines their image server back when ten frames to them
+// were lost, and says which of them have lost any.
+func (c *chaos) starved(ctx context.Context, cells []*cell, over <-chan struct{}, undos []lab.Undo) func() error {
+	return func() error {
+		err := waitFor(ctx, "ten lost frames", func() (bool, error) {
+			sum := 0
+			for _, x := range cells {
+				n, err := c.Lost(x.m.Link())
+				if err != nil {
+					return false, err
+				}
+				x.felt = x.felt || n > 0
+				sum += n
+			}
+			select {
+			case <-over:
+				return true, nil
+			default:
+				return sum >= 10, nil
+			}
+		})
+		for _, undo := range undos {
+			err = errors.Join(err, undo())
+		}
+		return err
+	}
 }
 
 // suffers reports whether a cut link has cost the machine or its run something.
