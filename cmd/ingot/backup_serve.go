@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -99,7 +100,7 @@ func (s *server) backup(ctx context.Context, q api.BackupRequest) (_ api.Archive
 	if err := s.backUpKeys(ctx, a, q, filepath.Join(dir, backup.KeysName)); err != nil {
 		return nil, err
 	}
-	if err := s.backUpConfig(a); err != nil {
+	if err := s.backUpConfig(a, filepath.Join(dir, backup.ConfigName)); err != nil {
 		return nil, err
 	}
 	return a, s.backUpImages(ctx, a, q.Images)
@@ -216,15 +217,44 @@ func (s *server) backUpKeys(ctx context.Context, a *archive, q api.BackupRequest
 
 // backUpConfig takes the configuration along, for whoever sets up the next
 // host; one that is not there was never needed.
-func (s *server) backUpConfig(a *archive) error {
+func (s *server) backUpConfig(a *archive, file string) error {
 	if s.configFile == "" {
 		return nil
 	}
-	err := a.add(backup.ConfigName, s.configFile)
+	b, err := os.ReadFile(s.configFile)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	text, ok := withoutCredential(string(b), s.cfg.Notify.URL)
+	if !ok {
+		s.log.Warn("the configuration is not in the backup: notify.url cannot be found in it, and may hold a credential", "file", s.configFile)
+		return nil
+	}
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		return err
+	}
+	return a.add(backup.ConfigName, file)
+}
+
+// withoutCredential cuts a webhook's address down to its host wherever it
+// stands in text: whoever knows the rest may post there. It is false where there
+// is a rest that cannot be found.
+func withoutCredential(text, webhook string) (string, bool) {
+	u, err := url.Parse(webhook)
+	if err != nil {
+		return "", false
+	}
+	host := u.Scheme + "://" + u.Host
+	if webhook == "" || webhook == host {
+		return text, true
+	}
+	if !strings.Contains(text, webhook) {
+		return "", false
+	}
+	return strings.ReplaceAll(text, webhook, host+"/LEFT-OUT"), true
 }
 
 func (s *server) backUpImages(ctx context.Context, a *archive, include bool) error {

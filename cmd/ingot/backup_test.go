@@ -66,3 +66,24 @@ func TestARestoreThatFailsChangesNothing(t *testing.T) {
 		}
 	}
 }
+
+func TestABackupHasNoAddressThatIsACredential(t *testing.T) {
+	t.Parallel()
+	for webhook, want := range map[string]string{
+		"":                                 "notify: {url: X}",
+		"https://example.org":              "notify: {url: https://example.org}",
+		"https://example.org/hook/t0ken":   "notify: {url: https://example.org/LEFT-OUT}",
+		"https://example.org:8443?k=t0ken": "notify: {url: https://example.org:8443/LEFT-OUT}",
+		"https://me:t0ken@example.org/":    "notify: {url: https://example.org/LEFT-OUT}",
+	} {
+		is := webhook
+		if is == "" {
+			is = "X"
+		}
+		got, ok := withoutCredential("notify: {url: "+is+"}", webhook)
+		require.True(t, ok)
+		require.Equal(t, want, got)
+	}
+	_, ok := withoutCredential(`notify: {url: "https://example.org/hook/t0k\u0065n"}`, "https://example.org/hook/t0ken")
+	require.False(t, ok, "it is there in other words")
+}
