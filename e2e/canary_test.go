@@ -17,7 +17,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -145,31 +144,19 @@ func watchProcesses(t *testing.T) *processWatch {
 	return w
 }
 
-// secretFields are the paths of all fields of type Secret below a type.
-func secretFields(t reflect.Type, path string) (found []string) {
-	switch t.Kind() {
-	case reflect.Pointer, reflect.Slice, reflect.Array, reflect.Map:
-		return secretFields(t.Elem(), path)
-	case reflect.Struct:
-		if t == reflect.TypeFor[inventory.Secret]() {
-			return []string{path}
-		}
-		for f := range t.Fields() {
-			name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
-			found = append(found, secretFields(f.Type, strings.TrimPrefix(path+"."+name, "."))...)
-		}
-	}
-	return found
-}
-
 // TestS10S25S44Canaries puts a text that exists nowhere else into every field
-// that may hold a secret, lets one run succeed, two fail and one find its BMC's
-// password refused, and looks for these texts in all that is left behind.
+// that may hold a secret, lets one run succeed, one fail, one find its BMC's
+// password refused and a Genesis fail at its first machine, pairs with a
+// standby, makes a backup, and looks for these texts in all that is left behind.
 func TestS10S25S44Canaries(t *testing.T) {
 	ctx, cancel := context.WithTimeout(needLab(t), 5*time.Minute)
 	defer cancel()
-	require.ElementsMatch(t, []string{"userData", "vendorData", "bmc.password"}, secretFields(reflect.TypeFor[inventory.Machine](), ""),
-		"a new secret field needs a canary here")
+	require.ElementsMatch(t, []string{
+		"inventory.UserData", "inventory.VendorData", "inventory.Password", // of machines, and of those of the lab file
+		"inventory.Files", "genesis.Key", "genesis.Talosconfig", "genesis.Password", // canaryFiles
+		"api.Token",      // pair
+		"api.Passphrase", // backUp
+	}, secretFields(t, ".."), "a new secret field needs a canary here")
 	env := newCanary()
 	t.Setenv("INGOT_CANARY", env) // of every process of the site: the look into /proc works
 	watch := watchProcesses(t)
@@ -179,7 +166,7 @@ func TestS10S25S44Canaries(t *testing.T) {
 	told := &told{secret: newCanary() + newCanary(), token: newCanary()}
 	secretFile := filepath.Join(t.TempDir(), "notify")
 	require.NoError(t, os.WriteFile(secretFile, []byte(told.secret), 0o600))
-	s, err := NewSite(ctx, Options{Root: "..", Dir: keepDir(t), Top: "images: {fetch_hosts: [" + lab.DirectGateway + "]}\n" +
+	s, err := NewSite(ctx, Options{Root: "..", Programs: programs(), Dir: keepDir(t), Home: true, Top: "images: {fetch_hosts: [" + lab.DirectGateway + "]}\n" +
 		"notify: {url: \"http://" + toldAt + "/" + told.token + "\", secret_file: " + secretFile + "}\n"})
 	require.NoError(t, err)
 	s.keep(t)
@@ -198,7 +185,7 @@ func TestS10S25S44Canaries(t *testing.T) {
 	refusal := s.REST(ctx, http.MethodPost, "/v1/images", map[string]any{"name": "wrong", "url": server(wrong)}, nil)
 	require.ErrorContains(t, refusal, "401")
 
-	names := map[string]string{"good": "g" + newCanary(), "bad": "b" + newCanary(), "refused": "r" + newCanary()}
+	names := map[string]string{"good": "g" + newCanary(), "bad": "b" + newCanary(), "refused": "r" + newCanary(), "router": "v" + newCanary()}
 	machine := func(name string, spec lab.Spec, imageName string) *lab.Machine {
 		spec.Name, spec.BMCPassword, spec.BMCUser = names[name], secret("BMC password of "+name), "u"+newCanary()[:8]
 		spec.Agent, spec.DiskSerial = filepath.Join(s.root, "bin/worker-agent"), "D-"+name
@@ -230,8 +217,16 @@ tasks:
   - {name: fails, image: image2disk, timeout: 60, environment: {IMG_URL: "`+server(string(literal.text))+`", IMG_SHA256: "`+image.SHA256+`", DEST_DISK: /dev/vda}}
 `)
 
-	// While the runs are under way.
+	// A lab, and a standby to which the site could move.
 	found := places{}
+	router, err := s.Machine(ctx, lab.Spec{Name: names["router"], Firmware: lab.Simulated, DiskSerial: "D-router", Agent: filepath.Join(s.root, "bin/worker-agent"), BMCUser: "admin", BMCPassword: secret("lab file: BMC password")})
+	require.NoError(t, err)
+	var sim inventory.Image
+	require.NoError(t, s.REST(ctx, http.MethodGet, "/v1/images/sim", nil, &sim))
+	s.beginGenesis(ctx, t, found, canaryFiles(t, router, sim.SHA256, secret), secret("lab file: a password in an address"))
+	standby := s.pair(ctx, t, found, secret("a peer's token")+secret("the rest of a peer's token"))
+
+	// While the runs are under way.
 	runs := map[string]string{}
 	for name, in := range map[string]workflows.ProvisionInput{"good": {}, "bad": {Template: "fails"}, "refused": {}} {
 		in.Machine = names[name]
@@ -271,6 +266,10 @@ tasks:
 	require.Contains(t, end.Message, "fails", "it failed where it was meant to: %s", end.Message)
 	s.must(ctx, t, "workflow", "cancel", names["refused"])
 	s.of(ctx, t, runs["refused"], final)
+	runs["router"] = s.endGenesis(ctx, t)
+	end = s.of(ctx, t, runs["router"], final)
+	require.Equal(t, inventory.StateFailed, end.State)
+	require.Contains(t, end.Message, "fails", "it failed where it was meant to: %s", end.Message)
 
 	// S44: a claim that stands on a kernel's command line is worth nothing any more.
 	for name := range claims {
@@ -278,7 +277,7 @@ tasks:
 		sim.gone(ctx, t, claims[name], Nonce())
 	}
 	s.snapshot(ctx, t, found, "after", names, runs)
-	for name, m := range map[string]*lab.Machine{"good": good, "bad": bad} {
+	for name, m := range map[string]*lab.Machine{"good": good, "bad": bad, "router": router} {
 		console, err := m.Serial()
 		require.NoError(t, err)
 		found["serial/"+name] = []byte(console)
@@ -288,7 +287,9 @@ tasks:
 	found["notice"] = told.await(ctx, t, inventory.NoticeFailed, inventory.NoticeWaiting)
 	nonces := s.nonces(t)
 	require.NoError(t, bad.PowerOff(ctx))
+	s.backUp(ctx, t, found, secret("a backup's passphrase"))
 	s.files(t, found, "live")
+	standby.Stop()
 	s.Stop()
 	s.files(t, found, "stopped")
 	for _, name := range []string{"ingot.db", "temporal"} {
@@ -305,13 +306,19 @@ tasks:
 		{canary{what: "machine name", text: []byte(names["good"])}, []string{
 			"history/", "raw-history/", "describe/", "list", "query/", "cli/", "rest/", "stream", "script/", "file/live/ingot.log", "file/live/state/ingot/ingot.db", "file/stopped/state/ingot/ingot.db",
 			"file/stopped/state/ingot/temporal", "dump/ingot.db", "dump/temporal", "vacuumed/ingot.db", "vacuumed/temporal", "serial/good", "argv/worker-agent",
+			"backup.tar", "backup/inventory.db", "backup/temporal.db",
 		}},
+		{canary{what: "router's name", text: []byte(names["router"])}, []string{
+			"rest/stored/genesis", "rest/after/genesis", "cli/after/genesis", "history/after/genesis/canary", "raw-history/after/genesis/canary", "history/after/machine/",
+			"rest/after/operations", "stream", "dump/ingot.db", "dump/temporal", "backup/temporal.db", "file/live/ingot.log",
+		}},
+		{canary{what: "peer's address", text: []byte(lab.SeedAddress + ":7444")}, []string{"rest/after/peers", "cli/after/peer", "cli/standby", "file/live/state/ingot/site.json"}},
 		{canary{what: "machine name", text: []byte(names["bad"])}, []string{"serial/bad", "history/", "notice"}},
 		{canary{what: "machine name", text: []byte(names["refused"])}, []string{"notice"}},
 		{canary{what: "label", text: []byte(label)}, []string{"rest/", "cli/", "dump/ingot.db", "file/live/state/ingot/ingot.db"}},
 		{canary{what: "BMC user", text: []byte(good.Spec().BMCUser)}, []string{"argv/ipmitool"}},
 		{canary{what: "environment", text: []byte(env)}, []string{"environ/ingot", "environ/temporal"}},
-		{literal, []string{"dump/ingot.db"}},
+		{literal, []string{"dump/ingot.db", "backup.tar"}},
 	} {
 		for _, place := range c.places {
 			require.True(t, slices.ContainsFunc(slices.Collect(maps.Keys(found)), func(p string) bool {
@@ -330,7 +337,7 @@ tasks:
 	// A template is what people write and read; a secret belongs into user-data.
 	literal.where = []string{
 		"dump/ingot.db/template", "vacuumed/ingot.db", "file/live/state/ingot/ingot.db", "file/stopped/state/ingot/ingot.db",
-		"rest/during/templates", "rest/after/templates", "cli/during/template ", "cli/after/template ",
+		"backup.tar", "backup/inventory.db", "rest/during/templates", "rest/after/templates", "cli/during/template ", "cli/after/template ",
 	}
 	hunted = append(hunted, literal)
 	for name, n := range runs {
@@ -345,8 +352,9 @@ tasks:
 			hunted = append(hunted, canary{what: "agent's token of " + name, text: []byte(agentToken(key, o, 1, nonces[n]))})
 		}
 	}
-	require.Len(t, nonces, 2, "two agents have had a token")
+	require.Len(t, nonces, 3, "three agents have had a token")
 	hunted = append(hunted, s.siteSecrets(t)...)
+	hunted = append(hunted, privateKey(t, filepath.Join(s.dir, "etc/ingot/site.pem")), privateKey(t, filepath.Join(standby.dir, "etc/ingot/site.pem")))
 	total, hits := 0, 0
 	for _, place := range slices.Sorted(maps.Keys(found)) {
 		total += len(found[place])
@@ -396,17 +404,28 @@ func (s *Site) siteSecrets(t *testing.T) (found []canary) {
 	token, err := os.ReadFile(filepath.Join(s.dir, "etc/ingot/token"))
 	require.NoError(t, err)
 	found = append(found, canary{what: "the admin token", text: bytes.TrimSpace(token)})
-	b, err := os.ReadFile(filepath.Join(s.dir, "etc/ingot/agent.pem"))
-	require.NoError(t, err)
-	block, _ := pem.Decode(b)
-	require.Contains(t, block.Type, "PRIVATE KEY")
-	found = append(found, canary{what: "the agents' TLS key", text: block.Bytes[len(block.Bytes)/4 : len(block.Bytes)/2]})
+	found = append(found, privateKey(t, filepath.Join(s.dir, "etc/ingot/agent.pem")))
 	for _, name := range []string{"keys.json", "token", "agent.pem", "ingot.yaml"} {
 		st, err := os.Stat(filepath.Join(s.dir, "etc/ingot", name))
 		require.NoError(t, err)
 		require.Equal(t, os.FileMode(0o600), st.Mode().Perm(), name)
 	}
 	return found
+}
+
+// privateKey is a part of the key in a file, that no certificate has.
+func privateKey(t *testing.T, file string) canary {
+	t.Helper()
+	b, err := os.ReadFile(file)
+	require.NoError(t, err)
+	for len(b) > 0 {
+		var block *pem.Block
+		if block, b = pem.Decode(b); strings.Contains(block.Type, "PRIVATE KEY") {
+			return canary{what: "the key of " + file, text: block.Bytes[len(block.Bytes)/4 : len(block.Bytes)/2]}
+		}
+	}
+	t.Fatalf("%s holds no key", file)
+	return canary{}
 }
 
 // guarded serves a file to whoever knows the password. The returned function
@@ -559,37 +578,52 @@ func (s *Site) snapshot(ctx context.Context, t *testing.T, found places, when st
 	paths := []string{
 		"/v1/status", "/v1/secrets", "/v1/machines", "/v1/templates", "/v1/templates/fails", "/v1/templates/image", "/v1/images", "/v1/images/sim",
 		"/v1/workflows", "/v1/bmc/jobs", "/v1/seen", "/v1/openapi.yaml",
+		"/v1/genesis", "/v1/genesis/canary", "/v1/genesis/canary/status", "/v1/operations", "/v1/peers", "/v1/site",
 	}
 	commands := [][]string{
-		{"status"}, {"secret", "status"}, {"machine", "list"}, {"workflow", "list"}, {"image", "list"}, {"template", "list"}, {"template", "get", "fails"}, {"bmc", "job", "list"}, {"doctor"},
+		{"status"},
+		{"secret", "status"},
+		{"machine", "list"},
+		{"workflow", "list"},
+		{"image", "list"},
+		{"template", "list"},
+		{"template", "get", "fails"},
+		{"bmc", "job", "list"},
+		{"doctor"},
+		{"genesis", "list"},
+		{"genesis", "plan", "canary"},
+		{"genesis", "status", "canary"},
+		{"operation", "list"},
+		{"operation", "get", "genesis/canary"},
+		{"peer", "list"},
+		{"handover", "status"},
 	}
 	for name, machine := range names {
 		for _, p := range []string{"", "/disks", "/events", "/workflow", "/why"} {
 			paths = append(paths, "/v1/machines/"+machine+p)
 		}
 		for _, p := range []string{"", "/events", "/logs"} {
-			paths = append(paths, "/v1/workflows/"+runs[name]+p)
+			if runs[name] != "" {
+				paths = append(paths, "/v1/workflows/"+runs[name]+p)
+			}
 		}
 		paths = append(paths, "/v1/bmc/jobs/"+machine+"/netboot-1-1")
 		for _, c := range [][]string{{"machine", "get"}, {"workflow", "get"}, {"workflow", "events"}, {"workflow", "logs"}, {"why"}} {
 			commands = append(commands, append(c, machine))
 		}
-		id := workflows.MachineID(machine)
-		for _, args := range [][]string{{"show"}, {"show", "--no-json-shorthand-payloads"}, {"describe"}, {"metadata"}, {"stack"}, {"query", "--type", workflows.QueryStatus}} {
-			out, err := s.TemporalCLI(ctx, append(append([]string{"workflow"}, args...), "--workflow-id", id, "--run-id", runs[name], "-o", "json")...)
-			if err != nil && (args[0] == "show" || args[0] == "describe") {
-				require.NoError(t, err)
-			}
-			kind := map[string]string{"show": "history/", "describe": "describe/", "query": "query/"}[args[0]]
-			if len(args) > 1 && args[0] == "show" {
-				kind = "raw-history/"
-			}
-			if kind == "" {
-				kind = "temporal-" + args[0] + "/"
+		if runs[name] == "" {
+			continue
+		}
+		for _, args := range [][]string{{"metadata"}, {"stack"}, {"query", "--type", workflows.QueryStatus}} {
+			out, err := s.TemporalCLI(ctx, append(append([]string{"workflow"}, args...), "--workflow-id", workflows.MachineID(machine), "--run-id", runs[name], "-o", "json")...)
+			kind := "temporal-" + args[0] + "/"
+			if args[0] == "query" {
+				kind = "query/"
 			}
 			found[kind+when+"/"+name] = []byte(out + fmt.Sprint(err))
 		}
 	}
+	s.allHistories(ctx, t, found, when)
 	for _, p := range paths {
 		res := s.asAdmin(ctx, t, http.MethodGet, p)
 		b, err := io.ReadAll(res.Body)
@@ -608,9 +642,6 @@ func (s *Site) snapshot(ctx context.Context, t *testing.T, found places, when st
 			found["cli/"+when+"/"+strings.Join(args, " ")] = []byte(out + fmt.Sprint(err))
 		}
 	}
-	out, err := s.TemporalCLI(ctx, "workflow", "list", "-o", "json")
-	require.NoError(t, err)
-	found["list/"+when] = []byte(out)
 }
 
 // files takes in logs and databases as they lie on the disk: everything below
@@ -623,7 +654,7 @@ func (s *Site) files(t *testing.T, found places, when string) {
 		switch {
 		case err != nil:
 			return err
-		case rel == "etc" || rel == "state/ingot/images" || d.IsDir() && d.Name() == "bmc":
+		case d.IsDir() && d.Name() == "etc" || rel == "state/ingot/images" || d.IsDir() && d.Name() == "bmc":
 			return filepath.SkipDir // the BMC's own configuration holds its password
 		case !d.Type().IsRegular() || strings.HasSuffix(path, ".raw") || strings.HasSuffix(path, ".fd"):
 			return nil
