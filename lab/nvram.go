@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"regexp"
-	"strings"
 	"unicode/utf16"
 )
 
@@ -113,7 +112,7 @@ func (m *Machine) AddBootEntry(label string) (string, error) {
 	option = append(append(option, toUTF16(label)...), path...)
 	for _, v := range []nvVar{{name: name, value: option}, {name: "BootOrder", value: binary.LittleEndian.AppendUint16(bytes.Clone(order), number)}} {
 		b := v.bytes()
-		if end+len(b) > len(all) || strings.Trim(string(all[end:end+len(b)]), "\xff") != "" {
+		if end+len(b) > len(all) || bytes.Count(all[end:end+len(b)], []byte{0xff}) < len(b) {
 			return "", fmt.Errorf("adding a boot entry to %q: the firmware's memory is full", m.spec.Name)
 		}
 		copy(all[end:], b)
