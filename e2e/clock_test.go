@@ -8,16 +8,20 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	historypb "go.temporal.io/api/history/v1"
+	"go.temporal.io/sdk/client"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/lab"
+	"github.com/ingotmetal/ingot/workflows"
 )
 
 // TestClockJump sets the server's clock a day forward while machines stand in
 // each kind of wait. All of Temporal's timers fire at once; nothing is switched
-// off for it, and every installation ends right. The server runs in a guest,
-// because no namespace has a wall clock of its own.
+// off for it, and every installation ends right. No machine goes on before the
+// deadline of its run has passed, and the run has asked for evidence. The server
+// runs in a guest, because no namespace has a wall clock of its own.
 func TestClockJump(t *testing.T) {
 	if !*full {
 		t.Skip("the long form: make e2e FULL=1")
@@ -64,16 +68,29 @@ tasks:
 	})
 	require.NoError(t, err)
 
+	c, err := client.NewLazyClient(client.Options{HostPort: s.Temporal, Logger: silent()})
+	require.NoError(t, err)
+	defer c.Close()
+	before := map[string]int64{}
+	for name := range machines {
+		h := historyOf(ctx, t, c, workflows.MachineID(name), "").Events
+		before[name] = h[len(h)-1].EventId
+	}
 	require.NoError(t, s.guest.SetClock(ctx, time.Now().Add(24*time.Hour)))
-	// The timers have fired when a run has heard of it: each asks for evidence
-	// before it acts, and the server has said that its clock was set.
+	jumped := time.Now()
 	until(ctx, t, "the server to notice", func() bool {
 		b, err := os.ReadFile(s.log.Name())
 		require.NoError(t, err)
 		return strings.Contains(string(b), "the clock was set")
 	})
-	for _, g := range gates {
-		g.Open()
+	for name := range machines {
+		eventually(ctx, t, "the deadline of "+name+" passes", func() bool {
+			return consulted(historyOf(ctx, t, c, workflows.MachineID(name), "").Events, before[name])
+		})
+		t.Logf("%s: its deadline has passed, and the run was told what is known, %.1f s after the jump", name, time.Since(jumped).Seconds())
+		if g := gates[name]; g != nil {
+			g.Open()
+		}
 	}
 	g, gctx := errgroup.WithContext(ctx)
 	for name := range machines {
@@ -91,4 +108,24 @@ tasks:
 		require.Equal(t, 1, m.Writers(), "%s had several writers", name)
 		require.Equal(t, 1, m.Resets(), "%s was reset by more than its own reboot", name)
 	}
+}
+
+// consulted tells whether, after event number after, a timer has fired upon which
+// the run has asked what is known, and was answered: that is what it does first
+// when a deadline has passed.
+func consulted(events []*historypb.HistoryEvent, after int64) bool {
+	fired := false
+	questions := map[int64]bool{}
+	for _, e := range events {
+		switch {
+		case e.EventId <= after:
+		case e.GetTimerFiredEventAttributes() != nil:
+			fired = true
+		case fired && e.GetActivityTaskScheduledEventAttributes().GetActivityType().GetName() == "Evidence":
+			questions[e.EventId] = true
+		case questions[e.GetActivityTaskCompletedEventAttributes().GetScheduledEventId()]:
+			return true
+		}
+	}
+	return false
 }

@@ -3,11 +3,14 @@ package e2e
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	historypb "go.temporal.io/api/history/v1"
+	"go.temporal.io/sdk/client"
 
 	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/inventory"
@@ -78,6 +81,7 @@ tasks:
 		require.NoError(t, ctx.Err())
 	}
 	require.NoError(t, syscall.Flock(int(lock.Fd()), syscall.LOCK_UN))
+	back := time.Now()
 
 	for _, m := range machines {
 		s.ended(ctx, t, m.Name(), inventory.StateSuccess)
@@ -86,4 +90,14 @@ tasks:
 		require.Equal(t, 1, m.Writers())
 		s.closed(ctx, t, m.Name())
 	}
+	// Before it heard of the report, the run that waited for it was told by its
+	// timer that the time was up. (The call of the other has twenty minutes.)
+	c, err := client.NewLazyClient(client.Options{HostPort: s.Temporal, Logger: silent()})
+	require.NoError(t, err)
+	defer c.Close()
+	events := historyOf(ctx, t, c, workflows.MachineID("acting"), acting).Events
+	first := slices.IndexFunc(events, func(e *historypb.HistoryEvent) bool { return e.EventTime.AsTime().After(back) })
+	require.Positive(t, first)
+	require.NotNil(t, events[first].GetTimerFiredEventAttributes(), "the first event after Temporal's return is %s", events[first].EventType)
+	require.True(t, consulted(events, events[first-1].EventId), "the run asked what is known")
 }
