@@ -17,6 +17,7 @@ import (
 	"go.temporal.io/sdk/client"
 
 	"github.com/ingotmetal/ingot/genesis"
+	"github.com/ingotmetal/ingot/internal/endpoint"
 	"github.com/ingotmetal/ingot/internal/handover"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/lab"
@@ -156,13 +157,18 @@ type deed struct {
 	let func()
 }
 
-// deed of a step: every kind has one.
+// agrees tells whether a probe has agreed from now on.
+func (w *wrecked) agrees(activity string) func() bool {
+	st, err := os.Stat(w.log.Name())
+	require.NoError(w.t, err)
+	return func() bool { return w.logged(st.Size(), "what was waited for is there", "activity="+activity) }
+}
+
+// deed of a step: every kind has one. That of the migration is its beginning,
+// see migrated for its end.
 func (w *wrecked) deed(ctx context.Context, s inventory.OperationStep) deed {
 	st, err := os.Stat(w.log.Name())
 	require.NoError(w.t, err)
-	agrees := func(activity string) func() bool {
-		return func() bool { return w.logged(st.Size(), "what was waited for is there", "activity="+activity) }
-	}
 	switch kindOf(s.Name) {
 	case genesis.StepPreflight:
 		// It knocks at addresses for a while, and stores the machines in the end.
@@ -190,9 +196,9 @@ func (w *wrecked) deed(ctx context.Context, s inventory.OperationStep) deed {
 	case genesis.StepMigrate:
 		return deed{activity: "DeployTarget", done: func() bool { return w.secret(ctx) != "" }}
 	case genesis.StepVIP:
-		return deed{activity: "ClusterReady", let: func() { w.mend(ctx, "ms-02-a") }, done: agrees("ClusterReady")}
+		return deed{activity: "ClusterReady", let: func() { w.mend(ctx, "ms-02-a") }, done: w.agrees("ClusterReady")}
 	case genesis.StepProven:
-		return deed{activity: "ClusterHas", let: func() { w.mend(ctx, "ms-02-c") }, done: agrees("ClusterHas")}
+		return deed{activity: "ClusterHas", let: func() { w.mend(ctx, "ms-02-c") }, done: w.agrees("ClusterHas")}
 	}
 	w.t.Fatalf("step %s has no effect that this test could see", s.Name)
 	return deed{}
@@ -268,12 +274,11 @@ func (w *wrecked) underway(ctx context.Context, ask client.Client, step, activit
 // kill kills the server in a step, after the step's effect and before its
 // record: Temporal stands still from before the one until the server is dead.
 // Whether it was so is seen in the history, see recorded.
-func (w *wrecked) kill(ctx context.Context, s inventory.OperationStep) {
+func (w *wrecked) kill(ctx context.Context, s inventory.OperationStep, d deed) {
 	w.t.Helper()
 	ask, err := client.NewLazyClient(client.Options{HostPort: w.Temporal, Logger: quiet{}})
 	require.NoError(w.t, err)
 	defer ask.Close()
-	d := w.deed(ctx, s)
 	wait := func(what string, cond func() bool) {
 		w.t.Helper()
 		for !cond() {
@@ -300,20 +305,50 @@ func (w *wrecked) kill(ctx context.Context, s inventory.OperationStep) {
 	o, err := w.record(ctx)
 	require.NoError(w.t, err)
 	require.NotEqual(w.t, inventory.StepDone, rowOf(o, s.Name).State, "step %s: the effect was recorded", s.Name)
-	before := ""
-	if s.Name == genesis.StepMigrate {
-		before = w.secret(ctx)
-	}
 	w.Kill()
 	lab.Kill(temporal) // let run on, it would write down what it was sent before it sees that its parent has died
 	require.NoError(w.t, undo())
 	w.t.Logf("%s: killed in %s, attempt %d", s.Name, k.activity, k.attempt)
 	require.NoError(w.t, w.Start(ctx))
 	w.kills = append(w.kills, k)
-	if s.Name == genesis.StepMigrate {
-		w.moves(ctx)
-		w.served = append(w.served, [2]string{before, w.secret(ctx)})
+}
+
+// killMigration kills the server twice in the step that moves it: here, when the
+// standby was deployed, and at the target, when the migration is over.
+func (w *wrecked) killMigration(ctx context.Context, s inventory.OperationStep) {
+	w.t.Helper()
+	w.relays(ctx, noServer, true)
+	d, before := w.deed(ctx, s), ""
+	d.done = func() bool {
+		before = w.secret(ctx)
+		return before != ""
 	}
+	w.kill(ctx, s, d)
+	w.moves(ctx)
+	w.served = append(w.served, [2]string{before, w.secret(ctx)})
+	eventually(ctx, w.t, "the end of the migration", func() bool {
+		out, err := w.TemporalCLI(ctx, "workflow", "describe", "--workflow-id", workflows.MigrateID("platform"), "-o", "json")
+		return err == nil && strings.Contains(out, "WORKFLOW_EXECUTION_STATUS_COMPLETED")
+	})
+	w.kill(ctx, s, w.migrated(ctx))
+}
+
+// migrated is the deed of the migration as a whole: the site is at the target
+// and its workflow is over, but the relay lists one server too many.
+func (w *wrecked) migrated(ctx context.Context) deed {
+	return deed{activity: "Migrated", let: func() { w.relays(ctx, noServer, false) }, done: w.agrees("Migrated")}
+}
+
+// noServer is an address that nobody has.
+const noServer = "10.10.20.99"
+
+// relays adds a server to the router's relay, or removes it.
+func (w *wrecked) relays(ctx context.Context, server string, listed bool) {
+	w.t.Helper()
+	at, err := w.Forward(ctx, "127.0.0.1:0", lab.Seed, lab.RouterHomeAddress+":443")
+	require.NoError(w.t, err)
+	require.NoError(w.t, endpoint.VyOS{}.Configure(ctx, inventory.Endpoint{URL: "https://" + at, Insecure: true}, inventory.NewSecret(genesisKey),
+		inventory.RouterCommand{Path: []string{"service", "dhcp-relay", "server", server}, Delete: !listed}))
 }
 
 // moves runs the standby, waits until the site is there, and goes on there.
@@ -566,9 +601,9 @@ func (w *wrecked) fails(ctx context.Context, s inventory.OperationStep, f failur
 	})
 }
 
-// TestGenesisKilled kills the server once in every step of the table, the
-// migration's as well, between the step's effect and its record: the loop takes
-// the steps from the table itself. What must not be done twice is done once, and
+// TestGenesisKilled kills the server in every step of the table, between the
+// step's effect and its record, and in the migration's once at either end: the
+// loop takes the steps from the table itself. What must not be done twice is done once, and
 // no person is needed.
 func TestGenesisKilled(t *testing.T) {
 	beside(t, 230, 10)
@@ -580,12 +615,16 @@ func TestGenesisKilled(t *testing.T) {
 	w.machines["ms-02-c"].SetFailures("node")
 	w.begin(ctx)
 	for _, s := range w.steps {
-		w.kill(ctx, s)
+		if s.Name == genesis.StepMigrate {
+			w.killMigration(ctx, s)
+			continue
+		}
+		w.kill(ctx, s, w.deed(ctx, s))
 	}
 	w.whole(ctx, w.ends(ctx))
 	w.recorded(ctx)
 	w.once(ctx)
-	require.Len(t, w.kills, len(w.steps))
+	require.Len(t, w.kills, len(w.steps)+1)
 }
 
 // shortBudgets are enough for simulated machines.
@@ -643,7 +682,7 @@ func TestGenesisChaos(t *testing.T) {
 				w.machines["ms-02-a"].SetFailures()
 			}
 		} else if slices.Contains([]string{genesis.StepRelay, genesis.StepKubernetes, genesis.JoinStep("ms-02-b")}, s.Name) {
-			w.kill(ctx, s)
+			w.kill(ctx, s, w.deed(ctx, s))
 		}
 	}
 	w.whole(ctx, w.ends(ctx))
