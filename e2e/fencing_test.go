@@ -69,6 +69,7 @@ tasks:
 		{"S12 cancelled under an agent's action", cancelledInAction},
 		{"terminated in mid-write, and started again at once", terminatedInMidWrite},
 		{"reset in mid-write, aborted, and started again", resetInMidWrite},
+		{"terminated in mid-write with a BMC, and started again at once", terminatedUnderBMC},
 		{"power-on of a terminated run arrives during the next", latePowerOn},
 		{"power-off of a terminated run arrives during the next", latePowerOff},
 	} {
@@ -978,10 +979,11 @@ func (s *Site) jobEnd(ctx context.Context, t *testing.T, machine, name string) i
 }
 
 // latePowerOff freezes the BMC under run 1, which is about to switch a machine
-// off that is on. By the time the BMC thaws, somebody else owns the machine and
-// wants it on.
+// off that is on. By the time the BMC thaws, run 2 has the machine: it is switched
+// off and on for run 2, and stays on.
 func latePowerOff(ctx context.Context, t *testing.T, s *Site) {
-	m, err := s.Add(ctx, lab.Spec{Name: "stays-on"}, nil)
+	gate := lab.NewGate(lab.StageDHCP)
+	m, err := s.Add(ctx, lab.Spec{Name: "stays-on", Firmware: lab.Simulated, Agent: filepath.Join(s.bin, "worker-agent"), Stage: gate.Stage}, nil)
 	require.NoError(t, err)
 	require.NoError(t, m.PowerOn(ctx))
 	thaw, err := s.Freeze(ctx, s.controller(t, m))
@@ -990,21 +992,28 @@ func latePowerOff(ctx context.Context, t *testing.T, s *Site) {
 	require.NoError(t, err)
 	until(ctx, t, "run 1 waits for its BMC", func() bool { return s.talking(t, m.BMC().Address) })
 	s.terminate(ctx, t, m.Name(), run)
-	var next struct{ Run string }
-	require.NoError(t, s.REST(ctx, http.MethodPost, "/v1/bmc/jobs", map[string]any{
-		"machine": m.Name(), "job": "next", "force": true, "tasks": []any{map[string]any{"bootDevice": map[string]any{"device": "disk"}}},
-	}, &next))
+	second, err := s.Provision(ctx, workflows.ProvisionInput{Machine: m.Name(), Template: "two-empty"})
+	require.NoError(t, err)
 	s.owned(ctx, t, m.Name(), run)
 	require.NoError(t, thaw())
 	late := s.jobEnd(ctx, t, m.Name(), "netboot-1-1")
 	require.Equal(t, inventory.StateFailed, late.State)
 	require.Contains(t, late.Message, "fenced", "run 1's power-off was refused before the BMC heard of it")
-	own := s.jobEnd(ctx, t, m.Name(), "next")
+	own := s.jobEnd(ctx, t, m.Name(), "netboot-2-1")
 	require.Equal(t, inventory.StateSuccess, own.State, own.Message)
-	require.Equal(t, lab.On, m.PowerState())
-	require.Equal(t, 1, m.PowerOns(), "the machine was never switched off")
-	require.Equal(t, lab.NextDisk, m.NextBoot())
+	// Run 2 is past its power-on, and waits for a machine that does not come yet.
+	s.of(ctx, t, second, func(w inventory.Workflow) bool { return w.Phase == inventory.PhaseDHCP })
+	require.Empty(t, s.eventsOfKind(ctx, t, run, inventory.EventPower))
+	for range 30 {
+		require.Equal(t, lab.On, m.PowerState(), "nobody switches off what run 2 has switched on")
+		require.Equal(t, 2, m.PowerOns(), "for this test, and for run 2")
+		pause(ctx, t, 100*time.Millisecond)
+	}
+	require.Equal(t, []string{"power 0", "boot pxe", "power 1"}, m.BMC().Told(), "the BMC was told what run 2 wants, and nothing else")
 	t.Logf("run 1, late: %s", late.Message)
+	s.must(ctx, t, "workflow", "cancel", m.Name())
+	s.of(ctx, t, second, final)
+	s.closed(ctx, t, m.Name())
 	require.NoError(t, m.PowerOff(ctx))
 }
 
