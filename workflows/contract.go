@@ -26,10 +26,13 @@ const (
 	GenesisType      = inventory.TypeGenesis
 )
 
-// Register registers all workflows under their names.
-func Register(r interface {
+// A Registry takes workflows: a worker, or what replays histories.
+type Registry interface {
 	RegisterWorkflowWithOptions(w any, o workflow.RegisterOptions)
-}) {
+}
+
+// Register registers all workflows under their names.
+func Register(r Registry) {
 	for name, w := range map[string]any{
 		ProvisionType: Provision, ReprovisionType: Reprovision, DecommissionType: Decommission, InspectType: Inspect, BMCJobType: BMCJob,
 		RecoverType: Recover, MigrateType: Migrate, GenesisType: Genesis,
