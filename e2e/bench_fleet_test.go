@@ -65,6 +65,7 @@ func (s *Site) benchFleet(ctx context.Context, t *testing.T, n, k int) {
 	t.Logf("%-34s %7.2f s", "  last report acknowledged after", ours.acked.Seconds())
 	show("bare Temporal, the same histories", bare)
 	t.Logf("%-34s %7.2f (goal: at most 2)", "ratio of the walls", ours.wall.Seconds()/bare.wall.Seconds())
+	require.InEpsilon(t, ours.events, bare.events, 0.1, "the histories are not the same: the walls cannot be compared")
 }
 
 func (s *Site) benchRuns(ctx context.Context, t *testing.T, n, k int) (fleet, model) {
