@@ -3,12 +3,15 @@ package e2e
 import (
 	"context"
 	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
 	"flag"
 	"fmt"
 	"io"
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -19,6 +22,7 @@ import (
 
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/lab"
+	"github.com/ingotmetal/ingot/workflows"
 )
 
 var realFirmware = flag.Bool("qemu", false, "the machines of a Genesis are real ones, under QEMU (make genesis)")
@@ -291,9 +295,23 @@ func (e *evening) whole(ctx context.Context, o inventory.Operation) {
 	for _, s := range o.Steps {
 		require.Equal(e.t, inventory.StepDone, s.State, s.Name)
 	}
-	history, err := e.TemporalCLI(ctx, "workflow", "show", "--workflow-id", "genesis/home", "--output", "json")
+	text, err := e.TemporalCLI(ctx, "workflow", "list", "--output", "json")
 	require.NoError(e.t, err)
-	e.without("history", history)
+	var list []struct {
+		Execution struct{ WorkflowID, RunID string }
+	}
+	require.NoError(e.t, json.Unmarshal([]byte(text), &list))
+	var ids []string
+	for _, x := range list {
+		ids = append(ids, x.Execution.WorkflowID)
+		history, err := e.TemporalCLI(ctx, "workflow", "show", "--workflow-id", x.Execution.WorkflowID, "--run-id", x.Execution.RunID, "--output", "json")
+		require.NoError(e.t, err)
+		e.without("history of "+x.Execution.WorkflowID, readable(e.t, history))
+	}
+	require.Contains(e.t, ids, "genesis/home")
+	for name := range e.machines {
+		require.Contains(e.t, ids, "machine/"+name)
+	}
 	log, err := os.ReadFile(filepath.Join(e.dir, "ingot.log"))
 	require.NoError(e.t, err)
 	e.without("the server's log", string(log))
@@ -332,16 +350,38 @@ func (e *evening) sealed() {
 // genesisSecrets stand in the files that the lab file names.
 var genesisSecrets = []string{genesisKey, "e2e-cluster-token", "e2e-password"}
 
+// readable adds to a history what its payloads hold, which Temporal shows in
+// base64.
+func readable(t *testing.T, history string) string {
+	t.Helper()
+	all := regexp.MustCompile(`"data": *"([^"]+)"`).FindAllStringSubmatch(history, -1)
+	require.NotEmpty(t, all, "a run has at least its input")
+	for _, x := range all {
+		b, err := base64.StdEncoding.DecodeString(x[1])
+		require.NoError(t, err)
+		history += "\n" + string(b)
+	}
+	return history
+}
+
 // without checks that no secret of the lab file is in text.
 func (e *evening) without(what, text string) {
 	e.t.Helper()
-	for _, secret := range append(slices.Clone(genesisSecrets), "BEGIN ", "LS0tLS1CRUdJTi") {
+	talos, err := os.ReadFile(filepath.Join(filepath.Dir(e.file), "talos.yaml"))
+	require.NoError(e.t, err)
+	secrets := append(slices.Clone(genesisSecrets), "BEGIN ", "LS0tLS1CRUdJTi")
+	for _, x := range regexp.MustCompile(`(?m)^ +(?:token|secret|secretboxEncryptionSecret): (\S+)$`).FindAllStringSubmatch(string(talos), -1) {
+		secrets = append(secrets, x[1])
+	}
+	require.Len(e.t, secrets, len(genesisSecrets)+2+4, "of the node, of the cluster, of those who join, and of what etcd holds")
+	for _, secret := range secrets {
 		require.False(e.t, strings.Contains(text, secret), "S44: %s: %s", what, secret)
 	}
 }
 
 // TestGenesis builds the lab of the example, but for the migration, from
-// nothing to a cluster of three, on simulated machines with stand-in guests.
+// nothing to a cluster of three, on simulated machines with stand-in guests. Then
+// it is proven again by Temporal's own command alone.
 func TestGenesis(t *testing.T) {
 	beside(t, 57, 7)
 	ctx := needEvening(t)
@@ -359,6 +399,30 @@ func TestGenesis(t *testing.T) {
 		o, err := e.now(ctx)
 		return err == nil && o.State == inventory.StateFailed && strings.Contains(o.Message, "would overwrite vp6630 again")
 	})
+	require.Equal(t, 1, e.machines["ms-02-a"].PowerOns())
+
+	// Temporal's own command starts one that resumes, asks it, and answers it.
+	e.absent.Store(true)
+	e.machines["ms-02-c"].AMT().Pretend(lab.AMTFaults{OtherPassword: true})
+	_, err = e.TemporalCLI(ctx, "workflow", "start", "--type", workflows.GenesisType, "--task-queue", workflows.TaskQueue, "--workflow-id", workflows.GenesisID("home"),
+		"--id-conflict-policy", "Fail", "--input", `{"name":"home","resume":true}`)
+	require.NoError(t, err)
+	var q inventory.Question
+	eventually(ctx, t, "a question, by a query", func() bool {
+		text, err := e.TemporalCLI(ctx, "workflow", "query", "--workflow-id", workflows.GenesisID("home"), "--type", workflows.QueryStatus, "--output", "json")
+		var now struct{ QueryResult []inventory.Operation }
+		if err != nil || json.Unmarshal([]byte(text), &now) != nil || len(now.QueryResult) != 1 || now.QueryResult[0].Question == nil {
+			return false
+		}
+		q = *now.QueryResult[0].Question
+		return true
+	})
+	require.Contains(t, q.Text, `the BMC of "ms-02-c" does not tell the power state`)
+	e.machines["ms-02-c"].AMT().Pretend(lab.AMTFaults{})
+	_, err = e.TemporalCLI(ctx, "workflow", "signal", "--workflow-id", workflows.GenesisID("home"), "--name", workflows.SignalDecide,
+		"--input", fmt.Sprintf(`{"question":%q,"choice":%q}`, q.ID, workflows.Retry))
+	require.NoError(t, err)
+	e.whole(ctx, e.ends(ctx))
 	require.Equal(t, 1, e.machines["ms-02-a"].PowerOns())
 }
 
