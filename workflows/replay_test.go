@@ -2,15 +2,21 @@ package workflows_test
 
 import (
 	"bytes"
+	"log/slog"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.temporal.io/api/enums/v1"
 	"go.temporal.io/api/history/v1"
 	"go.temporal.io/sdk/client"
+	"go.temporal.io/sdk/converter"
+	"go.temporal.io/sdk/log"
+	"go.temporal.io/sdk/testsuite"
 	"go.temporal.io/sdk/worker"
 	"go.temporal.io/sdk/workflow"
 
@@ -75,4 +81,66 @@ func execution(t *testing.T, h *history.History) workflow.Execution {
 	require.Equal(t, enums.EVENT_TYPE_WORKFLOW_EXECUTION_STARTED, first.EventType)
 	a := first.GetWorkflowExecutionStartedEventAttributes()
 	return workflow.Execution{ID: a.GetWorkflowId(), RunID: a.GetOriginalExecutionRunId()}
+}
+
+// TestReplayKnowsTheRules: the corpus holds, for each type of workflow that has
+// rules, a history of a run under those that new runs are started under. Whoever
+// writes new rules records some.
+func TestReplayKnowsTheRules(t *testing.T) {
+	recorded := map[string]workflow.Version{} // the highest of each type
+	files, err := filepath.Glob(filepath.Join("testdata", "histories", "*.json"))
+	require.NoError(t, err)
+	for _, f := range files {
+		b, err := os.ReadFile(f)
+		require.NoError(t, err)
+		h, err := client.HistoryFromJSON(bytes.NewReader(b), client.HistoryJSONOptions{})
+		require.NoError(t, err)
+		name := h.Events[0].GetWorkflowExecutionStartedEventAttributes().GetWorkflowType().GetName()
+		for _, e := range h.Events {
+			var change string
+			var version workflow.Version
+			m := e.GetMarkerRecordedEventAttributes()
+			if m.GetMarkerName() != "Version" {
+				continue
+			}
+			require.NoError(t, converter.GetDefaultDataConverter().FromPayloads(m.Details["change-id"], &change))
+			require.NoError(t, converter.GetDefaultDataConverter().FromPayloads(m.Details["version"], &version))
+			if change == "rules" {
+				recorded[name] = max(recorded[name], version)
+			}
+		}
+	}
+	workflows.Register(registered(func(w any, name string) {
+		now, has := rulesOf(w)
+		if !has {
+			return
+		}
+		assert.Equal(t, now, recorded[name], `no %s in testdata/histories was run under the rules %d: record some with
+	make build && INGOT_HISTORIES=DIR go test -v -run '^(TestBetweenRuns|TestCancelAndTerminate|TestDecommission|TestRecover|TestMigrate|TestGenesis)$' ./e2e -args -lab
+and add a choice of them here, as rules%d-….json`, name, now, now)
+	}))
+	require.NotEmpty(t, recorded)
+}
+
+// registered is a registry that calls a function.
+type registered func(w any, name string)
+
+func (f registered) RegisterWorkflowWithOptions(w any, o workflow.RegisterOptions) { f(w, o.Name) }
+
+// rulesOf starts a workflow, to be told the highest rules that it knows.
+func rulesOf(w any) (now workflow.Version, has bool) {
+	for _, id := range []string{workflows.MachineID(""), workflows.BMCJobID("", ""), workflows.RecoverID(""), workflows.MigrateID(""), workflows.GenesisID("")} {
+		var suite testsuite.WorkflowTestSuite
+		suite.SetLogger(log.NewStructuredLogger(slog.New(slog.DiscardHandler)))
+		env := suite.NewTestWorkflowEnvironment()
+		env.SetStartWorkflowOptions(client.StartWorkflowOptions{ID: id})
+		for v := range workflow.Version(100) {
+			env.OnGetVersion("rules", workflow.DefaultVersion, v).Return(func(string, workflow.Version, workflow.Version) workflow.Version {
+				now, has = v, true
+				panic("that is all")
+			})
+		}
+		env.ExecuteWorkflow(w, reflect.Zero(reflect.TypeOf(w).In(1)).Interface()) // fails: there are no activities
+	}
+	return now, has
 }
