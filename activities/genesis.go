@@ -470,7 +470,8 @@ func (a *Activities) OperationNow(ctx context.Context, run string) (Outcome, err
 func (a *Activities) OpenOperation(ctx context.Context, id string) (string, error) {
 	list, err := a.Operations.Operations(ctx, inventory.OperationFilter{ID: id, Open: true, Limit: 1})
 	if err == nil && len(list) == 0 {
-		err = fmt.Errorf("operation %q is not open any more: %w", id, inventory.ErrUnreachable) // it has just ended
+		// It has just ended, and Temporal is about to learn of it.
+		err = fmt.Errorf("operation %q ended as it was to be followed; retry begins it again: %w", id, inventory.ErrConflict)
 	}
 	if err != nil {
 		return "", fail(err)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.temporal.io/sdk/temporal"
 
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -74,4 +75,20 @@ func TestInstalled(t *testing.T) {
 			require.Equal(t, c.want, got.Run)
 		})
 	}
+}
+
+// Whoever would wait for an operation that is over would wait for ever: nobody
+// can be asked before the activity returns.
+func TestOpenOperationThatHasEnded(t *testing.T) {
+	l := &records{operations: []inventory.Operation{{Run: "r1"}}}
+	a := &Activities{Operations: l}
+	run, err := a.OpenOperation(t.Context(), "migrate/platform")
+	require.NoError(t, err)
+	require.Equal(t, "r1", run)
+	l.operations = nil
+	_, err = a.OpenOperation(t.Context(), "migrate/platform")
+	var app *temporal.ApplicationError
+	require.ErrorAs(t, err, &app)
+	require.True(t, app.NonRetryable())
+	require.ErrorContains(t, err, "migrate/platform")
 }

@@ -272,22 +272,24 @@ func (a *Activities) during(o inventory.Owner, boot int) Fence {
 
 // PowerOff takes the power away and verifies it: the last resort of stopping.
 func (a *Activities) PowerOff(ctx context.Context, o inventory.Owner) error {
-	return a.switchTo(ctx, o, "off")
+	return a.switchTo(ctx, o, "power-off", "off")
 }
 
 // ColdStart switches off and on without touching the boot device: the machine
-// follows its own boot order.
+// follows its own boot order. These are two tasks, for an attempt that goes on
+// where a dead worker stopped must not take the power from what has started.
 func (a *Activities) ColdStart(ctx context.Context, o inventory.Owner) error {
-	return a.switchTo(ctx, o, "cycle")
+	return a.switchTo(ctx, o, "power-cycle", "off", "on")
 }
 
-func (a *Activities) switchTo(ctx context.Context, o inventory.Owner, power string) error {
+// switchTo takes the machine through states of its power, each of them verified.
+func (a *Activities) switchTo(ctx context.Context, o inventory.Owner, name string, powers ...string) error {
 	m, err := a.Machines.Machine(ctx, o.Machine)
 	if err != nil {
 		return fail(err)
 	}
 	if m.BMC.Manual() {
-		return fail(fmt.Errorf("switching %q %s: it has no BMC: %w", o.Machine, power, inventory.ErrUnsupported))
+		return fail(fmt.Errorf("switching %q %s: it has no BMC: %w", o.Machine, strings.Join(powers, " and "), inventory.ErrUnsupported))
 	}
 	defer heartbeat(ctx)()
 	g, err := a.owned(ctx, o)
@@ -295,7 +297,10 @@ func (a *Activities) switchTo(ctx context.Context, o inventory.Owner, power stri
 		return fail(err)
 	}
 	// The same name on a retry: what was done is not done again.
-	job := inventory.BMCJob{Name: fmt.Sprintf("power-%s-%d-%s", power, o.Epoch, activity.GetInfo(ctx).ActivityID), Inline: true, Tasks: []inventory.BMCTask{{Power: power}}}
+	job := inventory.BMCJob{Name: fmt.Sprintf("%s-%d-%s", name, o.Epoch, activity.GetInfo(ctx).ActivityID), Inline: true}
+	for _, p := range powers {
+		job.Tasks = append(job.Tasks, inventory.BMCTask{Power: p})
+	}
 	return fail(a.tasks(ctx, m, taskList{owner: o, job: job, fence: a.during(o, g.Boot)}))
 }
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.temporal.io/sdk/testsuite"
 
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -105,5 +106,21 @@ func TestWhatABMCDidIsNotDoneAgain(t *testing.T) {
 		l.record = nil
 		require.NoError(t, a.keep(ctx, inventory.BMCJob{Machine: "node-1", Name: "j"}))
 		require.NotNil(t, l.record)
+	})
+	t.Run("the worker dies when the machine has started", func(t *testing.T) {
+		l, a := site(0)
+		var suite testsuite.WorkflowTestSuite
+		env := suite.NewTestActivityEnvironment()
+		env.RegisterActivity(a)
+		start := func() {
+			l.steps = nil
+			_, err := env.ExecuteActivity(a.ColdStart, o)
+			require.NoError(t, err)
+		}
+		start()
+		require.Equal(t, []string{"off", "on"}, l.steps)
+		l.record.State, l.record.Tasks[1].State = inventory.StateRunning, inventory.StateRunning
+		start()
+		require.Equal(t, []string{"on"}, l.steps, "it keeps its power")
 	})
 }

@@ -18,7 +18,10 @@ const typeInstallFailed = "InstallFailed"
 // handOver is carryOut for a plan with an installer: the agent carries out what
 // the plan has of actions, then the machine boots the installer.
 func (p *provision) handOver(ctx workflow.Context) error {
-	p.installer, p.early = false, nil
+	p.installer = false
+	if p.rules < 6 {
+		p.early = nil
+	}
 	if err := p.before(ctx); err != nil {
 		return err
 	}
@@ -82,7 +85,9 @@ func (p *provision) before(ctx workflow.Context) error {
 	// The agent restarts the machine as soon as its report is stored; with the
 	// report the installer's boot is allowed, whatever this run is doing then.
 	k := p.key(last)
-	p.early = map[string]bool{}
+	if p.rules < 6 {
+		p.early = map[string]bool{}
+	}
 	p.armed = p.armed || p.rules >= 4
 	if err := p.assignment(ctx, activities.AssignRequest{Owner: p.owner, Boot: p.boot, Key: k, Disk: p.disk, Next: reminder + beyond}); err != nil {
 		return err

@@ -401,7 +401,7 @@ func TestAPowerQuestionIsWithdrawn(t *testing.T) {
 		require.Contains(t, q.ID, ".power.")
 		g, err := w.Grant(t.Context(), machine)
 		require.NoError(t, err)
-		w.after(time.Hour, func() { w.webhook(g, false, "") })
+		w.after(59*time.Minute, func() { w.webhook(g, false, "") })
 		return nil
 	}
 	require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
@@ -453,6 +453,38 @@ func TestALateDocumentClosesNoOtherBoot(t *testing.T) {
 	require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
 	require.True(t, open)
 	w.closed()
+}
+
+// A workflow task that is carried out again hears, with the words that it was
+// about, all that has come since: the agent has left, and the installer has
+// begun and ended. A phone-home is heard of whichever boot.
+func TestWhatTheNextBootSaysIsKeptHoweverEarly(t *testing.T) {
+	for _, complete := range []string{"webhook", "phone-home"} {
+		t.Run(complete, func(t *testing.T) {
+			source := strings.Replace(foreign, "complete: webhook", "complete: "+complete, 1)
+			w := newForeign(t, source+"tasks: [{name: clean, worker: '{{.device_1}}', actions: [{name: wipe, image: wipe}]}]\n", func(m *inventory.Machine) { m.BMC = nil })
+			w.noHome = true
+			w.after(time.Hour, w.boots)
+			agent := w.agentFor
+			w.agentFor = func(a inventory.Assignment) *action.Result {
+				kinds := []string{inventory.EventDHCP, inventory.EventScript, inventory.EventKernel, inventory.EventPayload, inventory.EventInstalled}
+				boot := a.Boot + 1
+				if complete == "phone-home" {
+					kinds, boot = []string{inventory.EventPhoneHome}, a.Boot
+				}
+				if !a.Payload.Leaving {
+					for _, k := range kinds {
+						w.signal(k, a.Epoch, boot, nil)
+					}
+				}
+				return agent(a)
+			}
+			require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+			require.Equal(t, complete, w.record().Evidence)
+			require.Empty(t, w.asked)
+			w.closed()
+		})
+	}
 }
 
 // With its report that it restarts the machine the agent allows the installer's

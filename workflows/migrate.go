@@ -235,7 +235,10 @@ func (m *migration) unless(ctx workflow.Context, until workflow.Future, step, te
 	}
 	d := m.decision
 	m.decision, m.record.Question, m.record.Next = nil, nil, ""
-	return d, m.write(ctx)
+	if d != nil {
+		return d, m.commit(ctx)
+	}
+	return nil, m.write(ctx)
 }
 
 // handOver writes the wish and waits. The wait may begin here and end where the

@@ -151,6 +151,7 @@ func (r *removal) migrate(t *testing.T, answer func(q inventory.Question) string
 			if q := r.last().Question; q != nil && answer != nil && !answered[q.ID] {
 				answered[q.ID] = true
 				if choice := answer(*q); choice != "" {
+					r.decided = true
 					env.UpdateWorkflow(UpdateDecide, "update-"+q.ID, taken{t}, Decision{Question: q.ID, Choice: choice})
 				}
 			}

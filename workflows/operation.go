@@ -61,7 +61,8 @@ type operation struct {
 	input  any
 	record inventory.Operation
 	asked  int
-	kept   string // what a cancellation leaves as it is, for its message
+	kept   string           // what a cancellation leaves as it is, for its message
+	rules  workflow.Version // see operationRules
 	// decision answers the question of record.
 	decision *Decision
 }
@@ -76,6 +77,7 @@ func newOperation(ctx workflow.Context, typ, id, name string, input any) (*opera
 	}
 	o := &operation{
 		log: workflow.GetLogger(ctx), input: input,
+		rules: workflow.GetVersion(ctx, "rules", workflow.DefaultVersion, operationRules),
 		record: inventory.Operation{
 			Run: info.WorkflowExecution.RunID, ID: id, Type: typ, Name: name,
 			State: inventory.StateRunning, Started: workflow.Now(ctx), Steps: []inventory.OperationStep{},
@@ -125,24 +127,46 @@ func fits(q *inventory.Question, taken *Decision, d Decision, who string) error 
 
 // write records the operation.
 func (o *operation) write(ctx workflow.Context) error {
+	return workflow.ExecuteLocalActivity(workflow.WithLocalActivityOptions(ctx, local), do.RecordOperation, o.next(ctx), o.input).Get(ctx, nil)
+}
+
+// commit is write as a step of its own: of what a task that is carried out again
+// may decide in another way. That is a person's answer, as in run.decided, and
+// the end, which no record leaves again.
+func (o *operation) commit(ctx workflow.Context) error {
+	if o.rules < 1 {
+		return o.write(ctx)
+	}
+	return workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, quick), do.RecordOperation, o.next(ctx), o.input).Get(ctx, nil)
+}
+
+// next makes the record newer than any before, and returns a copy of it: other
+// coroutines may go on meanwhile.
+func (o *operation) next(ctx workflow.Context) inventory.Operation {
 	o.record.Updated = workflow.Now(ctx)
 	o.record.Seq++
 	workflow.SetCurrentDetails(ctx, fmt.Sprintf("**%s** %s", o.record.Step, o.record.Message))
 	rec := o.record
-	rec.Steps = slices.Clone(rec.Steps) // other coroutines may go on meanwhile
-	return workflow.ExecuteLocalActivity(workflow.WithLocalActivityOptions(ctx, local), do.RecordOperation, rec, o.input).Get(ctx, nil)
+	rec.Steps = slices.Clone(rec.Steps)
+	return rec
 }
 
 // at moves the display to a step or a phase.
 func (o *operation) at(ctx workflow.Context, name, format string, args ...any) error {
-	same := o.record.Step == name
-	o.record.Step, o.record.Message = name, fmt.Sprintf(format, args...)
-	if !same {
-		if err := workflow.UpsertTypedSearchAttributes(ctx, attrPhase.ValueSet(name)); err != nil {
-			return err
-		}
+	if err := o.show(ctx, name, format, args...); err != nil {
+		return err
 	}
 	return o.write(ctx)
+}
+
+// show is at, still without the record.
+func (o *operation) show(ctx workflow.Context, name, format string, args ...any) error {
+	same := o.record.Step == name
+	o.record.Step, o.record.Message = name, fmt.Sprintf(format, args...)
+	if same {
+		return nil
+	}
+	return workflow.UpsertTypedSearchAttributes(ctx, attrPhase.ValueSet(name))
 }
 
 // table enters steps into the record. Those that finished names are done
@@ -289,7 +313,10 @@ func (o *operation) ask(ctx workflow.Context, row *inventory.OperationStep, text
 	o.log.Info("decided", "question", id, "choice", d.Choice, "by", d.By)
 	o.decision, o.record.Question, o.record.Next = nil, nil, ""
 	row.State = state
-	if err := o.at(ctx, before, "%s", message); err != nil {
+	if err := o.show(ctx, before, "%s", message); err != nil {
+		return Decision{}, err
+	}
+	if err := o.commit(ctx); err != nil {
 		return Decision{}, err
 	}
 	if d.Choice == Abort {
@@ -335,7 +362,7 @@ func (o *operation) end(ctx workflow.Context, err error) error {
 		state, phase, message = inventory.StateFailed, inventory.PhaseFailed, cause(err)
 	}
 	o.record.State, o.record.Question, o.record.Next, o.record.Ended = state, nil, "", workflow.Now(ctx)
-	if e := o.at(ctx, phase, "%s", message); err == nil {
+	if e := o.final(ctx, phase, message); err == nil {
 		err = e
 	}
 	if e := workflow.Await(ctx, func() bool { return workflow.AllHandlersFinished(ctx) }); err == nil {
@@ -347,6 +374,14 @@ func (o *operation) end(ctx workflow.Context, err error) error {
 	return temporal.NewNonRetryableApplicationError(message, state, nil)
 }
 
+// final is at for the last time.
+func (o *operation) final(ctx workflow.Context, phase, message string) error {
+	if err := o.show(ctx, phase, "%s", message); err != nil {
+		return err
+	}
+	return o.commit(ctx)
+}
+
 // probe runs an activity that waits by itself, within a time, however often its
 // worker dies meanwhile. It is a ready.
 func probe(ctx workflow.Context, within time.Duration, activity any, arg, result any) error {
@@ -356,8 +391,11 @@ func probe(ctx workflow.Context, within time.Duration, activity any, arg, result
 	}), activity, arg).Get(ctx, result)
 }
 
-// errBusy: somebody else's run has the machine.
+// typeBusy: somebody else's run has the machine.
 const typeBusy = "Busy"
+
+// closing is how often a run that ends is waited for: half a minute in all.
+const closing = 5
 
 // child starts the workflow of a machine, or finds the one again that this
 // operation has started, and waits until its record is final. With asking, a
@@ -401,16 +439,26 @@ func (o *operation) startChild(ctx workflow.Context, typ, machine string, input 
 		WorkflowID: MachineID(machine), ParentClosePolicy: enums.PARENT_CLOSE_POLICY_ABANDON,
 		WorkflowIDReusePolicy: enums.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE,
 	})
-	var begun workflow.Execution
-	err := workflow.ExecuteChildWorkflow(child, typ, input).GetChildWorkflowExecution().Get(ctx, &begun)
-	var busy *temporal.ChildWorkflowExecutionAlreadyStartedError
-	if !errors.As(err, &busy) {
-		return begun.RunID, err
-	}
 	var open activities.OwnRun
-	q := activities.OpenRunRequest{Machine: machine, Parent: o.record.ID}
-	if err := workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, quick), do.OpenRun, q).Get(ctx, &open); err != nil {
-		return "", err
+	for n := 0; ; n++ {
+		var begun workflow.Execution
+		err := workflow.ExecuteChildWorkflow(child, typ, input).GetChildWorkflowExecution().Get(ctx, &begun)
+		var busy *temporal.ChildWorkflowExecutionAlreadyStartedError
+		if !errors.As(err, &busy) {
+			return begun.RunID, err
+		}
+		q := activities.OpenRunRequest{Machine: machine, Parent: o.record.ID}
+		if err := workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, quick), do.OpenRun, q).Get(ctx, &open); err != nil {
+			return "", err
+		}
+		// By its record no run is open: one has just ended, and Temporal is about to
+		// learn of it.
+		if open.Run != "" || o.rules < 1 || n == closing {
+			break
+		}
+		if err := workflow.Sleep(ctx, time.Second<<n); err != nil {
+			return "", err
+		}
 	}
 	if !open.Mine {
 		return "", temporal.NewNonRetryableApplicationError(

@@ -5,14 +5,18 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.temporal.io/sdk/activity"
 	"go.temporal.io/sdk/client"
+	"go.temporal.io/sdk/interceptor"
 	"go.temporal.io/sdk/temporal"
 	"go.temporal.io/sdk/testsuite"
+	"go.temporal.io/sdk/worker"
 	"go.temporal.io/sdk/workflow"
 
 	"github.com/ingotmetal/ingot/activities"
@@ -28,11 +32,18 @@ type book struct {
 	runs       map[string]inventory.Workflow
 	machines   []inventory.Machine
 	read       func(w *inventory.Workflow) // a record was asked for; nil: nothing happens
+	decided    bool                        // the question of the last record is answered
 }
 
-func (b *book) PutOperation(_ context.Context, o inventory.Operation) error {
+func (b *book) PutOperation(ctx context.Context, o inventory.Operation) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.decided && o.Question == nil || inventory.Final(o.State) {
+		b.decided = false
+		if activity.GetInfo(ctx).IsLocalActivity {
+			return fmt.Errorf("%s: a task that is carried out again may decide in another way than this record tells", o.Message)
+		}
+	}
 	// As a store does: what is kept shares nothing with the workflow.
 	raw, err := json.Marshal(o)
 	var kept inventory.Operation
@@ -122,6 +133,7 @@ func (p *play) run(steps func(o *operation) []step, finished map[string]bool, ro
 				p.questions = append(p.questions, *q)
 				asked++
 				if choice := p.answer(*q); choice != "" {
+					p.decided = true
 					p.env.UpdateWorkflow(UpdateDecide, fmt.Sprint("update-", asked), updates{p}, Decision{Question: q.ID, Choice: choice})
 				}
 			} else if q == nil {
@@ -341,6 +353,70 @@ func TestOperationAndTheRunsOfMachines(t *testing.T) {
 			require.Equal(t, c.want, got)
 		})
 	}
+}
+
+// Between a run's last record and its end in Temporal nobody has the machine,
+// and no other run of it can begin.
+func TestARunThatIsAboutToEndIsAwaited(t *testing.T) {
+	p := newPlay(t)
+	p.env.SetWorkerOptions(worker.Options{Interceptors: []interceptor.WorkerInterceptor{&existing{}}})
+	p.answer = func(q inventory.Question) string { t.Error(q.Text); return Abort }
+	began := 0
+	p.env.RegisterWorkflowWithOptions(func(ctx workflow.Context, in ProvisionInput) error {
+		began++
+		p.put(inventory.Workflow{Run: workflow.GetInfo(ctx).WorkflowExecution.RunID, Machine: in.Machine, State: inventory.StateSuccess})
+		return workflow.Sleep(ctx, 10*time.Second)
+	}, workflow.RegisterOptions{Name: ProvisionType})
+	require.NoError(t, p.run(func(o *operation) []step {
+		install := step{name: "install", does: "installs", undoes: "none: test", budget: time.Hour, do: func(ctx workflow.Context, s *inventory.OperationStep) error {
+			_, err := o.child(ctx, s, ProvisionType, "m1", ProvisionInput{Machine: "m1", Parent: o.record.ID}, false)
+			return err
+		}}
+		return []step{install, install}
+	}, nil, false))
+	require.Equal(t, 2, began)
+	require.Empty(t, p.questions)
+}
+
+// existing has the test environment say in a worker's words that a run exists.
+type existing struct {
+	interceptor.WorkerInterceptorBase
+}
+
+func (*existing) InterceptWorkflow(_ workflow.Context, next interceptor.WorkflowInboundInterceptor) interceptor.WorkflowInboundInterceptor {
+	return &existingInbound{interceptor.WorkflowInboundInterceptorBase{Next: next}}
+}
+
+type existingInbound struct {
+	interceptor.WorkflowInboundInterceptorBase
+}
+
+func (e *existingInbound) Init(next interceptor.WorkflowOutboundInterceptor) error {
+	return e.Next.Init(&existingOutbound{interceptor.WorkflowOutboundInterceptorBase{Next: next}})
+}
+
+type existingOutbound struct {
+	interceptor.WorkflowOutboundInterceptorBase
+}
+
+func (e *existingOutbound) ExecuteChildWorkflow(ctx workflow.Context, typ string, args ...any) workflow.ChildWorkflowFuture {
+	return existingChild{e.Next.ExecuteChildWorkflow(ctx, typ, args...)}
+}
+
+type existingChild struct{ workflow.ChildWorkflowFuture }
+
+func (c existingChild) GetChildWorkflowExecution() workflow.Future {
+	return existingStart{c.ChildWorkflowFuture.GetChildWorkflowExecution()}
+}
+
+type existingStart struct{ workflow.Future }
+
+func (s existingStart) Get(ctx workflow.Context, v any) error {
+	err := s.Future.Get(ctx, v)
+	if err != nil && strings.Contains(err.Error(), "already started") {
+		return &temporal.ChildWorkflowExecutionAlreadyStartedError{}
+	}
+	return err
 }
 
 func as(id string) client.StartWorkflowOptions {

@@ -94,7 +94,15 @@ const resumes = 2
 // withdrawn when the word comes that it asks for; an installer that is at work
 // is booted no second time, whatever became of the record of its delivery; the
 // boot is taken back beside the workflow. Rules 5: the grant is not, see release.
-const rulesNow = 5
+// Rules 6: that a question was answered is written down by a step of its own,
+// see decided; what is heard of the next boot is kept, however early it comes;
+// the secrets are closed while a person is asked about a claim.
+const rulesNow = 6
+
+// operationRules is the same for operations. Before rules 1 they had none.
+// Rules 1: decisions, as above; the end is recorded by a step of its own as well;
+// a run that is over by its record while Temporal has it still is awaited.
+const operationRules = 1
 
 // brief are the phases that wait for nothing outside this server.
 var brief = []string{inventory.PhaseArm, inventory.PhaseBind, inventory.PhaseDisarm}

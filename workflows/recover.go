@@ -225,7 +225,7 @@ func (r *recovery) finish(ctx workflow.Context) error {
 		phase, r.record.State = inventory.PhaseFailed, inventory.StateFailed
 		r.record.Next = "ingot recover status " + r.in.Name
 	}
-	if err := r.at(ctx, phase, "%s", r.summary()); err != nil {
+	if err := r.final(ctx, phase, r.summary()); err != nil {
 		return err
 	}
 	return workflow.Await(ctx, func() bool { return workflow.AllHandlersFinished(ctx) })

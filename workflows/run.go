@@ -54,8 +54,9 @@ type run struct {
 	poweredOn bool   // a person says so
 	installer bool   // what is booted now is the plan's installer, not the agent
 	said      string // by the installer, of its end
-	// early is what was heard of the boot after this one, nil where none can
-	// begin without the run.
+	// early is what was heard of the boot after this one. Before rules 6 it is nil
+	// where none can begin without the run; but a task that is carried out again
+	// hears of all that has come of its own assignments meanwhile.
 	early map[string]bool
 	heard map[string]bool
 	// prior is what was heard of the boot before this one, since rules 4: of an
@@ -245,15 +246,20 @@ func (r *run) ofThisBoot(e Event) bool {
 func (r *run) validate(d Decision) error { return fits(r.record.Question, r.decision, d, "run") }
 
 // phase moves the display: record, search attribute, current details.
-// Since rules 3 the search attribute leaves brief phases out.
 func (r *run) phase(ctx workflow.Context, phase, format string, args ...any) error {
+	if err := r.show(ctx, phase, format, args...); err != nil {
+		return err
+	}
+	return r.write(ctx)
+}
+
+// show is phase, still without the record. Since rules 3 the search attribute
+// leaves brief phases out.
+func (r *run) show(ctx workflow.Context, phase, format string, args ...any) error {
 	same := r.record.Phase == phase
 	r.record.Phase, r.record.Message = phase, fmt.Sprintf(format, args...)
-	if same && r.rules >= 2 {
-		return r.write(ctx)
-	}
-	if r.rules >= 3 && slices.Contains(brief, phase) {
-		return r.write(ctx)
+	if same && r.rules >= 2 || r.rules >= 3 && slices.Contains(brief, phase) {
+		return nil
 	}
 	say := []temporal.SearchAttributeUpdate{attrPhase.ValueSet(phase)}
 	if r.rules >= 2 && !r.named {
@@ -264,15 +270,29 @@ func (r *run) phase(ctx workflow.Context, phase, format string, args ...any) err
 		say = append(say, attrTemplate.ValueSet(r.record.Template))
 		r.template = r.record.Template
 	}
-	if err := workflow.UpsertTypedSearchAttributes(ctx, say...); err != nil {
-		return err
-	}
-	return r.write(ctx)
+	return workflow.UpsertTypedSearchAttributes(ctx, say...)
 }
 
 // write records the run. A record that comes late cannot overtake a later one:
 // the store compares Seq.
 func (r *run) write(ctx workflow.Context) error {
+	r.stamp(ctx)
+	return workflow.ExecuteLocalActivity(workflow.WithLocalActivityOptions(ctx, local), do.Record, r.record, r.input).Get(ctx, nil)
+}
+
+// decided is write after a decision: since rules 6 a step of its own. An update
+// is in no history before Temporal has recorded the task that took it. If that
+// task is lost, so is the decision, and the question has to stand as it stood.
+func (r *run) decided(ctx workflow.Context) error {
+	if r.rules < 6 {
+		return r.write(ctx)
+	}
+	r.stamp(ctx)
+	return workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, quick), do.Record, r.record, r.input).Get(ctx, nil)
+}
+
+// stamp makes the record newer than any before.
+func (r *run) stamp(ctx workflow.Context) {
 	r.record.Updated = workflow.Now(ctx)
 	r.record.Seq++
 	r.record.Epoch = r.owner.Epoch
@@ -283,7 +303,6 @@ func (r *run) write(ctx workflow.Context) error {
 		}
 	}
 	workflow.SetCurrentDetails(ctx, details)
-	return workflow.ExecuteLocalActivity(workflow.WithLocalActivityOptions(ctx, local), do.Record, r.record, r.input).Get(ctx, nil)
 }
 
 // quickly runs an activity of our own database.
@@ -429,7 +448,14 @@ func (r *run) askUnless(ctx workflow.Context, over func() bool, id, text string,
 		r.log.Info("decided", "question", id, "choice", d.Choice, "by", d.By)
 	}
 	r.decision, r.record.Question, r.record.Next = nil, nil, ""
-	if err := r.phase(ctx, before, "%s", message); err != nil {
+	if err := r.show(ctx, before, "%s", message); err != nil {
+		return Decision{}, false, err
+	}
+	record := r.decided
+	if moot { // what made it so is a signal, which is never lost
+		record = r.write
+	}
+	if err := record(ctx); err != nil {
 		return Decision{}, false, err
 	}
 	switch {
@@ -532,9 +558,16 @@ func (r *run) begin(ctx workflow.Context) error {
 		if r.rules >= 4 && r.installer {
 			r.prior = r.heard
 		}
+		home := r.rules >= 6 && r.installer && r.heard[inventory.EventPhoneHome]
 		r.heard, r.poweredOn = map[string]bool{}, false
 		if r.early != nil {
 			r.heard, r.early = r.early, nil
+		}
+		if r.rules >= 6 {
+			r.early = map[string]bool{}
+		}
+		if home { // it is heard of whichever boot, and comes once
+			r.heard[inventory.EventPhoneHome] = true
 		}
 		if err := r.power(ctx); err != nil {
 			return err
@@ -571,6 +604,11 @@ func (r *run) last() string {
 // to go on begins anew, with errRestart; see rearm. (Before rules 2 nil meant
 // that the machine is to be started again.)
 func (r *run) contested(ctx workflow.Context) error {
+	if r.rules >= 6 { // the secrets may have been opened in the very task that learnt of it
+		if err := r.beside(ctx, do.CloseSecrets, r.owner); err != nil {
+			return err
+		}
+	}
 	text := "somebody else presented the claim of this boot: another machine answers to this MAC, or an attacker does"
 	if r.manual {
 		text += "; switch the machine off before you choose " + Restart + ", for its agent may still be writing"
@@ -592,7 +630,7 @@ func (r *run) rearm(ctx workflow.Context) error {
 		return err
 	}
 	r.armed, r.boot, r.helloed, r.silent, r.allowance = false, 0, 0, 0, inventory.MaxBoots
-	r.heard, r.prior, r.pxe = map[string]bool{}, nil, false
+	r.heard, r.prior, r.early, r.pxe = map[string]bool{}, nil, nil, false
 	r.record.State = inventory.StatePreparing
 	if err := r.arm(ctx, false); err != nil {
 		return err

@@ -92,6 +92,7 @@ type world struct {
 	answer   func(q inventory.Question) *workflows.Decision
 	assigned []action.Key
 	last     inventory.Workflow
+	decided  bool // the question of last is answered
 }
 
 func newWorld(t *testing.T, edit func(m *inventory.Machine)) *world {
@@ -321,9 +322,12 @@ func (w *world) PutWorkflow(ctx context.Context, rec inventory.Workflow) error {
 		}
 	}
 	w.mu.Lock()
+	lossy := w.decided && rec.Question == nil && activity.GetInfo(ctx).IsLocalActivity
+	w.decided = w.decided && rec.Question != nil
 	w.last = rec
 	w.messages = append(w.messages, rec.Phase+": "+rec.Message)
 	w.mu.Unlock()
+	require.False(w.t, lossy, "a decision is lost with the task that took it; the record of it is not: %s", rec.Message)
 	if q := rec.Question; q != nil && (len(w.asked) == 0 || w.asked[len(w.asked)-1].ID != q.ID) {
 		w.asked = append(w.asked, *q)
 		d := w.answer(*q)
@@ -331,7 +335,13 @@ func (w *world) PutWorkflow(ctx context.Context, rec inventory.Workflow) error {
 			d = &workflows.Decision{Choice: q.Choices[len(q.Choices)-1]}
 		}
 		d.Question = q.ID
-		w.after(time.Hour, func() { w.env.SignalWorkflow(workflows.SignalDecide, *d) })
+		w.after(time.Hour, func() {
+			w.mu.Lock()
+			now := w.last.Question
+			w.decided = now != nil && now.ID == d.Question
+			w.mu.Unlock()
+			w.env.SignalWorkflow(workflows.SignalDecide, *d)
+		})
 	}
 	return w.effect(w.Store.PutWorkflow(ctx, rec))
 }

@@ -24,7 +24,8 @@ const keyed = "machine = ?1 AND run = ?2 AND epoch = ?3 AND action = ?4 AND atte
 
 func runBinding(run string) string { return "run=" + run }
 
-// PutPlan stores the plan of a run, sealed. A run that has one keeps it.
+// PutPlan stores the plan of a run, sealed. A run that has one keeps it: another
+// one is ErrConflict, for the run has to go by what is carried out.
 func (s *Store) PutPlan(ctx context.Context, p inventory.Plan) error {
 	what := fmt.Sprintf("storing the plan of run %q", p.Run)
 	doc, err := toJSON(p)
@@ -37,8 +38,17 @@ func (s *Store) PutPlan(ctx context.Context, p inventory.Plan) error {
 		if err != nil {
 			return err
 		}
-		_, err = exec(ctx, tx, "INSERT OR IGNORE INTO plan (run, digest, sealed) VALUES (?, ?, ?)", p.Run, p.Digest, sealed)
-		return err
+		if _, err = exec(ctx, tx, "INSERT OR IGNORE INTO plan (run, digest, sealed) VALUES (?, ?, ?)", p.Run, p.Digest, sealed); err != nil {
+			return err
+		}
+		var stands string
+		if err := get(ctx, tx, &stands, "SELECT digest FROM plan WHERE run = ?", p.Run); err != nil {
+			return err
+		}
+		if stands != p.Digest {
+			return fmt.Errorf("its template, its image or its machine was changed while it was planned; start it again: %w", inventory.ErrConflict)
+		}
+		return nil
 	})
 }
 

@@ -16,7 +16,8 @@ func TestPlanIsWrittenOnce(t *testing.T) {
 	w := newWorld(t)
 	p := inventory.Plan{Run: "run-1", Digest: "d1", Actions: []action.Action{{Name: "a", Image: "noop", Timeout: 5}}, GlobalTimeout: 60, DiskAlias: "/dev/sda"}
 	require.NoError(t, w.PutPlan(t.Context(), p))
-	require.NoError(t, w.PutPlan(t.Context(), inventory.Plan{Run: "run-1", Digest: "d2"}))
+	require.ErrorIs(t, w.PutPlan(t.Context(), inventory.Plan{Run: "run-1", Digest: "d2"}), inventory.ErrConflict)
+	require.NoError(t, w.PutPlan(t.Context(), p), "the answer was lost")
 	got, err := w.Plan(t.Context(), "run-1")
 	require.NoError(t, err)
 	require.Equal(t, p, got)
