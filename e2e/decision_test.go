@@ -1,0 +1,93 @@
+package e2e
+
+import (
+	"context"
+	"database/sql"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/workflows"
+)
+
+// TestKilledAsAPersonDecides kills the server as soon as its record of a run
+// shows that a question was answered. Whether the decision was taken or is lost:
+// afterwards the run asks what its record says that it asks, and somebody can
+// answer that. It takes a minute whenever the record's own step was cut off.
+func TestKilledAsAPersonDecides(t *testing.T) {
+	beside(t, 60, 1)
+	ctx := needLab(t)
+	s := site(ctx, t)
+	s.template(ctx, t, "writes", `version: "0.1"
+name: writes
+tasks:
+- name: t
+  worker: "{{.device_1}}"
+  actions:
+  - {name: write, image: image2disk, timeout: 600, environment: {IMG_URL: "http://192.0.2.1/", IMG_SHA256: "{{.sum}}", DEST_DISK: /dev/vda}}
+`)
+	m := s.bare(ctx, t, "undecided", 9)
+	m.Facts.Disks = []action.Disk{{Path: "/dev/vda", Serial: "A", Size: 64 << 20, Blank: true}, {Path: "/dev/vdb", Serial: "B", Size: 64 << 20, Blank: true}}
+	run, _ := s.begun(ctx, t, m, workflows.ProvisionInput{Template: "writes", HardwareMap: map[string]string{"sum": strings.Repeat("0", 64)}})
+	_, err := m.Boot(ctx)
+	require.NoError(t, err)
+	asks := func(not string) string {
+		return s.of(ctx, t, run, func(w inventory.Workflow) bool { return w.Question != nil && w.Question.ID != not }).Question.ID
+	}
+
+	db, err := sql.Open("sqlite3", "file:"+filepath.Join(s.dir, "state/ingot/ingot.db")+"?mode=ro&_busy_timeout=10000")
+	require.NoError(t, err)
+	defer func() { require.NoError(t, db.Close()) }()
+	record := func() (doc string) {
+		require.NoError(t, db.QueryRowContext(ctx, "SELECT doc FROM workflow WHERE run = ?", run).Scan(&doc))
+		return doc
+	}
+
+	const rounds = 3
+	taken := 0
+	for range rounds {
+		asked := asks("")
+		before := record()
+		deciding, forget := context.WithCancel(ctx)
+		decided := make(chan error, 1)
+		go func() {
+			decided <- s.decides(deciding, m.Name, workflows.Decision{Question: asked, Choice: workflows.Retry})
+		}()
+		for record() == before {
+			require.NoError(t, ctx.Err())
+			if len(decided) > 0 { // the record may be written after the answer
+				require.NoError(t, <-decided)
+				decided <- nil
+			}
+		}
+		s.Kill()
+		forget()  // whoever decided need not learn what became of it
+		<-decided //nolint:errcheck // see above
+		require.NoError(t, s.Start(ctx))
+		var says, shows string
+		until(ctx, t, "the run asks what its record shows", func() bool {
+			says, shows = "", ""
+			if q := s.asks(ctx, t, m.Name).Question; q != nil {
+				says = q.ID
+			}
+			if _, doc, ok := strings.Cut(record(), `"question":{"id":"`); ok {
+				shows, _, _ = strings.Cut(doc, `"`)
+			}
+			return says != "" && says == shows
+		})
+		if says != asked {
+			taken++
+		}
+	}
+	t.Logf("of %d decisions %d were taken", rounds, taken)
+
+	last := asks("")
+	require.NoError(t, s.decides(ctx, m.Name, workflows.Decision{Question: last, Choice: workflows.Abort}))
+	w := s.of(ctx, t, run, final)
+	require.Equal(t, inventory.StateFailed, w.State, w.Message)
+	s.closed(ctx, t, m.Name)
+}
