@@ -766,7 +766,13 @@ func (x *cell) suffers(ctx context.Context, at int) (bool, error) {
 		text, err := x.m.Serial()
 		return strings.Contains(text[at:], "LAB-MINI-PHONE-HOME-AGAIN"), err
 	}
-	return x.lost(ctx)
+	if ok, err := x.lost(ctx); ok || err != nil {
+		return ok, err
+	}
+	// Its last word may have passed the cable just before: then it is the
+	// installed system that calls in vain.
+	text, err := x.m.Serial()
+	return strings.Contains(text[at:], "LAB-MINI-PHONE-HOME-AGAIN"), err
 }
 
 // lost reports whether the run has been told that its agent is lost.
