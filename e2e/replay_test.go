@@ -73,7 +73,7 @@ func (s *Site) runs(ctx context.Context, t *testing.T, c client.Client) (runs []
 	for {
 		page, err := c.ListWorkflow(ctx, req)
 		if err != nil && ctx.Err() == nil { // it has been killed a moment ago, perhaps
-			time.Sleep(time.Second)
+			pause(ctx, t, time.Second)
 			continue
 		}
 		require.NoError(t, err, "asking the Temporal of %s what has run", s.dir)
