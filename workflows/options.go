@@ -97,12 +97,15 @@ const resumes = 2
 // Rules 6: that a question was answered is written down by a step of its own,
 // see decided; what is heard of the next boot is kept, however early it comes;
 // the secrets are closed while a person is asked about a claim.
-const rulesNow = 6
+//
+// Rules 7 are the fixes of outside testing; each branch on them says what changed.
+const rulesNow = 7
 
 // operationRules is the same for operations. Before rules 1 they had none.
 // Rules 1: decisions, as above; the end is recorded by a step of its own as well;
 // a run that is over by its record while Temporal has it still is awaited.
-const operationRules = 1
+// Rules 2: the fixes of outside testing; each branch on them says what changed.
+const operationRules = 2
 
 // brief are the phases that wait for nothing outside this server.
 var brief = []string{inventory.PhaseArm, inventory.PhaseBind, inventory.PhaseDisarm}
