@@ -358,7 +358,7 @@ func (s *Server) lease(p *dhcpv4.DHCPv4, m inventory.Machine, d Decision, req Re
 	if i.Domain != "" {
 		r.UpdateOption(dhcpv4.OptDomainName(i.Domain))
 	}
-	lease := i.LeaseTime
+	lease := time.Duration(i.LeaseTime)
 	if lease <= 0 {
 		lease = defaultLease
 	}

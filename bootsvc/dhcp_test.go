@@ -323,7 +323,7 @@ func TestAnswers(t *testing.T) {
 		{name: "DHCP disabled", p: packet(t, discover), edit: func(m *inventory.Machine) { m.Interfaces[0].DisableDHCP = true }},
 		{name: "no netboot", p: packet(t, discover, pxeClient(7)), edit: func(m *inventory.Machine) { m.Interfaces[0].DisableNetboot = true }},
 		{name: "lease of an hour, NTP, own hostname", p: packet(t, discover), edit: func(m *inventory.Machine) {
-			m.Interfaces[0].LeaseTime, m.Interfaces[0].Hostname = time.Hour, "web1"
+			m.Interfaces[0].LeaseTime, m.Interfaces[0].Hostname = inventory.Lease(time.Hour), "web1"
 			m.Interfaces[0].TimeServers = []netip.Addr{netip.MustParseAddr("10.10.20.3")}
 		}},
 		{name: "link-local route", p: packet(t, discover), cfg: func(c *Config) { c.LinkLocal = true }},

@@ -134,6 +134,24 @@ func (p Problems) Err() error {
 	return p
 }
 
+// Conflicts are problems with what is stored or under way, where the input by
+// itself is right: an ErrConflict, whose problems errors.As finds.
+type Conflicts Problems
+
+func (c Conflicts) Error() string { return Problems(c).Error() }
+
+// Is makes errors.Is(err, ErrConflict) true.
+func (c Conflicts) Is(target error) bool { return target == ErrConflict }
+
+// As lets errors.As read c as Problems.
+func (c Conflicts) As(target any) bool {
+	p, ok := target.(*Problems)
+	if ok {
+		*p = Problems(c)
+	}
+	return ok
+}
+
 // Add appends a problem.
 func (p *Problems) Add(field, remedy, format string, args ...any) {
 	*p = append(*p, Problem{Field: field, What: fmt.Sprintf(format, args...), Remedy: remedy})

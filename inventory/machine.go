@@ -1,8 +1,11 @@
 package inventory
 
 import (
+	"encoding/json"
+	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/ingotmetal/ingot/action"
@@ -63,6 +66,23 @@ type Standing struct {
 	Since  time.Time `json:"since"`
 }
 
+// Installed is what the run that wrote to a machine's disk last has left there.
+type Installed struct {
+	Run string `json:"run"`
+	// Type, Template, Image and State are of that run's record; empty when the
+	// record was pruned.
+	Type     string    `json:"type,omitempty"`
+	Template string    `json:"template,omitempty"`
+	Image    string    `json:"image,omitempty"`
+	State    string    `json:"state,omitempty"`
+	At       time.Time `json:"at"` // when it began to write, or had succeeded
+}
+
+// System tells whether a whole system was installed.
+func (i *Installed) System() bool {
+	return i != nil && (i.State == StateSuccess || i.State == "") && i.Type != TypeDecommission
+}
+
 // Quarantined tells whether no run may write to m.
 func (m Machine) Quarantined() bool {
 	return m.Standing != nil && m.Standing.State == StandingQuarantined
@@ -96,22 +116,64 @@ func (m Machine) InterfaceByMAC(mac string) (Interface, bool) {
 
 // An Interface is a network interface with its reservation.
 type Interface struct {
-	MAC         string        `json:"mac"` // lower case, colons
-	Address     netip.Addr    `json:"address,omitzero"`
-	Netmask     string        `json:"netmask,omitempty"` // dotted quad
-	Gateway     netip.Addr    `json:"gateway,omitzero"`
-	Hostname    string        `json:"hostname,omitempty"`
-	Domain      string        `json:"domain,omitempty"`
-	Nameservers []netip.Addr  `json:"nameservers,omitempty"`
-	TimeServers []netip.Addr  `json:"timeServers,omitempty"`
-	LeaseTime   time.Duration `json:"leaseTime,omitempty"` // nanoseconds in JSON; 0 = 7 days
-	VLAN        int           `json:"vlan,omitempty"`      // 1–4094, 0 = untagged
-	Arch        string        `json:"arch,omitempty"`      // x86_64 (default) | aarch64
-	UEFI        bool          `json:"uefi,omitempty"`
+	MAC         string       `json:"mac"` // lower case, colons
+	Address     netip.Addr   `json:"address,omitzero"`
+	Netmask     string       `json:"netmask,omitempty"` // dotted quad
+	Gateway     netip.Addr   `json:"gateway,omitzero"`
+	Hostname    string       `json:"hostname,omitempty"`
+	Domain      string       `json:"domain,omitempty"`
+	Nameservers []netip.Addr `json:"nameservers,omitempty"`
+	TimeServers []netip.Addr `json:"timeServers,omitempty"`
+	LeaseTime   Lease        `json:"leaseTime,omitempty"` // 0 = 7 days
+	VLAN        int          `json:"vlan,omitempty"`      // 1–4094, 0 = untagged
+	Arch        string       `json:"arch,omitempty"`      // x86_64 (default) | aarch64
+	UEFI        bool         `json:"uefi,omitempty"`
 	// DisableDHCP: never answered. DisableNetboot: addressed, never booted.
 	DisableDHCP    bool   `json:"disableDHCP,omitempty"`
 	DisableNetboot bool   `json:"disableNetboot,omitempty"`
 	Loader         string `json:"loader,omitempty"` // overrides the loader by architecture
+}
+
+// Lease is how long a DHCP lease lasts. JSON has it as text, "24h0m0s"; a
+// number is read as seconds, or as nanoseconds where it is more seconds than
+// DHCP can say (RFC 2131, 32 bit): earlier versions wrote nanoseconds.
+type Lease time.Duration
+
+const maxLeaseSeconds = 1<<32 - 1
+
+// String returns l as time.Duration writes it.
+func (l Lease) String() string { return time.Duration(l).String() }
+
+// MarshalJSON writes l as text.
+func (l Lease) MarshalJSON() ([]byte, error) { return json.Marshal(l.String()) }
+
+// UnmarshalJSON reads what MarshalJSON writes, and numbers.
+func (l *Lease) UnmarshalJSON(b []byte) error {
+	var text string
+	if err := json.Unmarshal(b, &text); err != nil {
+		text = string(b)
+	}
+	v, err := ParseLease(text)
+	if err == nil {
+		*l = v
+	}
+	return err
+}
+
+// ParseLease reads a lease time: "24h", a number of seconds, or nanoseconds
+// that are no number of seconds. Anything else is ErrInvalid.
+func ParseLease(s string) (Lease, error) {
+	if d, err := time.ParseDuration(s); err == nil {
+		return Lease(d), nil
+	}
+	n, err := strconv.ParseInt(s, 10, 64)
+	switch {
+	case err != nil:
+		return 0, fmt.Errorf("reading lease time %q: write for example 24h, or a number of seconds: %w", s, ErrInvalid)
+	case n >= 0 && n <= maxLeaseSeconds:
+		return Lease(n * int64(time.Second)), nil
+	}
+	return Lease(n), nil
 }
 
 // DeclaredDisk is a disk that the inventory names; a path is no identity.

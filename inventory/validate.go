@@ -214,12 +214,12 @@ func checkInterface(ps *Problems, field string, i Interface) {
 			}
 		}
 	}
-	const longest = (1<<32 - 1) * int64(time.Second)
+	const longest = maxLeaseSeconds * int64(time.Second)
 	switch {
 	case i.LeaseTime < 0 || int64(i.LeaseTime) > longest:
 		ps.Add(field+".leaseTime", "leave it out for 7 days", "a lease of %s cannot be given", i.LeaseTime)
-	case i.LeaseTime%time.Second != 0:
-		ps.Add(field+".leaseTime", "give whole seconds, in nanoseconds: 1 h is 3600000000000", "a lease of %s cannot be given", i.LeaseTime)
+	case time.Duration(i.LeaseTime)%time.Second != 0:
+		ps.Add(field+".leaseTime", "give whole seconds, for example 1h", "a lease of %s cannot be given", i.LeaseTime)
 	}
 	if i.VLAN < 0 || i.VLAN > 4094 {
 		ps.Add(field+".vlan", "use 1–4094, or leave it out for untagged", "there is no VLAN %d", i.VLAN)

@@ -60,7 +60,7 @@ func good() Machine {
 		Name: "ms-02-a", Labels: map[string]string{"rack": "a1", "example.org/zone": ""},
 		Interfaces: []Interface{{
 			MAC: "52-54-00-AB-CD-0E", Address: netip.MustParseAddr("10.0.0.5"), Netmask: "255.255.255.0", Gateway: netip.MustParseAddr("10.0.0.1"),
-			Hostname: "MS-02-a.", Domain: "example.org", Nameservers: []netip.Addr{netip.MustParseAddr("2001:db8::1")}, LeaseTime: 4294967294 * time.Second,
+			Hostname: "MS-02-a.", Domain: "example.org", Nameservers: []netip.Addr{netip.MustParseAddr("2001:db8::1")}, LeaseTime: Lease(4294967294 * time.Second),
 			VLAN: 4094, Arch: "arm64", Loader: "snp-arm64.efi",
 		}, {MAC: "525400abcd0f", Address: netip.MustParseAddr("10.0.1.0"), Netmask: "255.255.255.254", Gateway: netip.MustParseAddr("10.0.1.1")}},
 		Disks: []DeclaredDisk{{Device: "/dev/disk/by-id/nvme-X.Y:Z"}}, DiskSelector: &DiskSelector{ByID: "/dev/disk/by-id/ata-1", MinSize: 5, MaxSize: 5},

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
+	"time"
 
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -139,7 +140,7 @@ func hardwareInterface(i inventory.Interface, n naming) map[string]any {
 			n.of("DomainName", "domain_name"):   i.Domain,
 			n.of("Arch", "arch"):                arch,
 			n.of("UEFI", "uefi"):                i.UEFI,
-			n.of("LeaseTime", "lease_time"):     int64(i.LeaseTime.Seconds()),
+			n.of("LeaseTime", "lease_time"):     int64(time.Duration(i.LeaseTime).Seconds()),
 			n.of("NameServers", "name_servers"): addresses(i.Nameservers),
 			n.of("TimeServers", "time_servers"): addresses(i.TimeServers),
 			n.of("VLANID", "vlan_id"):           vlan(i.VLAN),

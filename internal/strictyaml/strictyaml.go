@@ -123,6 +123,12 @@ func (d Document) Text(path string) string {
 	return n.Value
 }
 
+// Has tells whether there is a value at a field path.
+func (d Document) Has(path string) bool {
+	n, whole := d.find(path)
+	return whole && n != nil && !isNull(n)
+}
+
 // LineOf returns the line of a field path such as "interfaces[0].mac", of the
 // deepest part of it that exists, or 0.
 func (d Document) LineOf(path string) int {

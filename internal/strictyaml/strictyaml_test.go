@@ -44,10 +44,10 @@ created: 2026-01-02T03:04:05Z
 `), &m))
 	require.Equal(t, map[string]string{"rack": "7", "prod": "true"}, m.Labels)
 	require.Equal(t, netip.MustParseAddr("2001:db8::1"), m.Interfaces[0].Nameservers[1])
-	require.Equal(t, 24*time.Hour, m.Interfaces[0].LeaseTime)
+	require.Equal(t, inventory.Lease(24*time.Hour), m.Interfaces[0].LeaseTime)
 	require.Equal(t, "02:00:00:00:00:02", m.Interfaces[1].MAC)
 	require.Equal(t, netip.MustParseAddr("192.0.2.10"), m.Interfaces[1].Address)
-	require.Equal(t, time.Hour, m.Interfaces[1].LeaseTime)
+	require.Equal(t, inventory.Lease(time.Hour), m.Interfaces[1].LeaseTime)
 	require.True(t, m.Interfaces[1].UEFI)
 	require.EqualValues(t, 1e12, m.DiskSelector.MinSize)
 	require.Equal(t, "1234", m.BMC.Password.Reveal())
@@ -58,7 +58,7 @@ created: 2026-01-02T03:04:05Z
 func TestJSONIsYAMLToo(t *testing.T) {
 	var m inventory.Machine
 	require.NoError(t, Decode("m.json", []byte(`{"name": "a", "interfaces": [{"mac": "02:00:00:00:00:01", "leaseTime": 86400000000000}]}`), &m))
-	require.Equal(t, 24*time.Hour, m.Interfaces[0].LeaseTime, "JSON has nanoseconds")
+	require.Equal(t, inventory.Lease(24*time.Hour), m.Interfaces[0].LeaseTime, "earlier versions wrote nanoseconds")
 }
 
 func TestReportsEverything(t *testing.T) {

@@ -10,7 +10,6 @@ import (
 	"net/netip"
 	"reflect"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -26,9 +25,6 @@ const (
 	maxDepth    = 100
 	maxProblems = 50
 )
-
-// maxLeaseSeconds is the greatest number that DHCP can say (RFC 2131, 32 bit).
-const maxLeaseSeconds = math.MaxUint32
 
 type walker struct {
 	file     string
@@ -84,7 +80,7 @@ func (w *walker) value(n *yaml.Node, v reflect.Value, path string, depth int) er
 		}
 		return w.value(n, v.Elem(), path, depth+1)
 	}
-	if v.Type() == reflect.TypeFor[time.Duration]() {
+	if v.Type() == reflect.TypeFor[time.Duration]() || v.Type() == reflect.TypeFor[inventory.Lease]() {
 		w.duration(n, v, path)
 		return nil
 	}
@@ -160,28 +156,19 @@ func (w *walker) scalar(n *yaml.Node, v reflect.Value, path string) {
 	}
 }
 
-// duration accepts "1h30m", a number of seconds, and the number of
-// nanoseconds that JSON has: no lease is long enough in seconds, nor short
-// enough in nanoseconds, for the two to meet.
+// duration accepts "1h30m" and numbers, as inventory.ParseLease does.
 func (w *walker) duration(n *yaml.Node, v reflect.Value, path string) {
 	const remedy = `write for example "1h" or "24h", or a number of seconds`
 	if n.Kind != yaml.ScalarNode {
 		w.add(n, path, remedy, "must be a duration, but is %s", kindName(n))
 		return
 	}
-	if d, err := time.ParseDuration(n.Value); err == nil {
-		v.SetInt(int64(d))
+	d, err := inventory.ParseLease(n.Value)
+	if err != nil {
+		w.add(n, path, remedy, "must be a duration, but is %q", clip(n.Value))
 		return
 	}
-	i, err := strconv.ParseInt(n.Value, 10, 64)
-	switch {
-	case err != nil:
-		w.add(n, path, remedy, "must be a duration, but is %q", clip(n.Value))
-	case i >= 0 && i <= maxLeaseSeconds:
-		v.SetInt(i * int64(time.Second))
-	default:
-		v.SetInt(i)
-	}
+	v.SetInt(int64(d))
 }
 
 func (w *walker) unmarshalJSON(n *yaml.Node, u json.Unmarshaler, path string, depth int) error {

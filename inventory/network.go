@@ -1,0 +1,86 @@
+package inventory
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// A Network is what this server knows of the provisioning network: what no
+// machine may have there, and where DHCP is answered.
+type Network struct {
+	Own      []netip.Addr   // this server's addresses
+	Gateways []netip.Addr   // this server's routers
+	Subnets  []netip.Prefix // of the interfaces on which DHCP is answered
+	Relays   []netip.Prefix // the relays that are listed
+	On       bool           // DHCP is answered at all
+}
+
+// Taken says whose address a is, "" if it may be a machine's.
+func (n Network) Taken(a netip.Addr) string {
+	switch {
+	case slices.Contains(n.Own, a):
+		return "this server's own address"
+	case slices.Contains(n.Gateways, a):
+		return "this server's gateway"
+	}
+	return ""
+}
+
+// Unserved returns the subnet of i's reservation, and true if its packets
+// cannot arrive: no interface is in it, and no listed relay.
+func (n Network) Unserved(i Interface) (netip.Prefix, bool) {
+	bits, ok := maskBits(i.Netmask)
+	if !n.On || !ok || !i.Address.Is4() || i.DisableDHCP {
+		return netip.Prefix{}, false
+	}
+	subnet := netip.PrefixFrom(i.Address, bits).Masked()
+	served := slices.ContainsFunc(n.Subnets, func(p netip.Prefix) bool { return p.Contains(i.Address) }) ||
+		slices.ContainsFunc(n.Relays, func(p netip.Prefix) bool { return p.Overlaps(subnet) })
+	return subnet, !served
+}
+
+// Reason says why machines of a subnet that Unserved returned get no answer, or
+// on what it depends.
+func (n Network) Reason(subnet netip.Prefix) string {
+	text := fmt.Sprintf("no interface of this server is in %s", subnet)
+	if len(n.Relays) > 0 {
+		return text + ", and none of netboot.relays: DHCP is not answered there"
+	}
+	return text + ": DHCP is answered there only through a relay with an address in it"
+}
+
+// Warnings returns one line for each subnet of ms that is not served.
+func (n Network) Warnings(ms []Machine) []string {
+	type group struct {
+		subnet netip.Prefix
+		names  []string
+	}
+	var groups []group
+	for _, m := range ms {
+		for _, i := range m.Interfaces {
+			subnet, unserved := n.Unserved(i)
+			if !unserved {
+				continue
+			}
+			at := slices.IndexFunc(groups, func(g group) bool { return g.subnet == subnet })
+			if at < 0 {
+				at, groups = len(groups), append(groups, group{subnet: subnet})
+			}
+			if names := groups[at].names; len(names) == 0 || names[len(names)-1] != m.Name {
+				groups[at].names = append(groups[at].names, m.Name)
+			}
+		}
+	}
+	var out []string
+	for _, g := range groups {
+		const most = 3
+		names := strings.Join(g.names[:min(len(g.names), most)], ", ")
+		if more := len(g.names) - most; more > 0 {
+			names += fmt.Sprintf(" and %d more", more)
+		}
+		out = append(out, names+": "+n.Reason(g.subnet))
+	}
+	return out
+}
