@@ -118,7 +118,8 @@ func (s *Store) machineBy(ctx context.Context, column, value string) (inventory.
 //
 // Without replace an existing name is inventory.ErrConflict. Names, MACs,
 // addresses, host names and BMCs that two machines would share are
-// inventory.Problems, all at once. A secret that is zero while its Has field
+// inventory.Problems, all at once; inventory.Conflicts if one of the two is
+// stored already, or if a run is open that relies on what would change. A secret that is zero while its Has field
 // is set stays as stored; but a BMC whose driver, host, port or TLS mode
 // changes loses its password, or a new address would be told the old one's.
 func (s *Store) PutMachines(ctx context.Context, ms []inventory.Machine, replace bool, by string) error {
@@ -138,6 +139,9 @@ func (s *Store) PutMachines(ctx context.Context, ms []inventory.Machine, replace
 		if err := clashes(ms, rows, replace); err != nil {
 			return err
 		}
+		if err := s.keepForRuns(ctx, tx, ms, stored, by); err != nil {
+			return err
+		}
 		for _, m := range ms {
 			// All of them go first: machines of one batch may swap addresses.
 			if _, err := exec(ctx, tx, "DELETE FROM interface WHERE machine = ?", m.Name); err != nil {
@@ -155,6 +159,102 @@ func (s *Store) PutMachines(ctx context.Context, ms []inventory.Machine, replace
 		}
 		return nil
 	})
+}
+
+// keepForRuns refuses changes of what an open run relies on, in the transaction
+// that would make them. A person's window closes instead: it was opened for
+// other hardware.
+func (s *Store) keepForRuns(ctx context.Context, tx *sqlx.Tx, ms []inventory.Machine, stored map[string]secretRow, by string) error {
+	var ps inventory.Problems
+	for _, m := range ms {
+		old, exists := stored[m.Name]
+		if !exists {
+			continue
+		}
+		var before inventory.Machine
+		if err := json.Unmarshal([]byte(old.Doc), &before); err != nil {
+			return fmt.Errorf("reading machine %q: %w", m.Name, err)
+		}
+		field, err := changesForRuns(before, m)
+		if err != nil {
+			return err
+		}
+		if field == "" {
+			continue
+		}
+		run, err := openRun(ctx, tx, m.Name)
+		if err != nil {
+			return err
+		}
+		if run != "" {
+			ps.Add(field, "wait for its end, or: ingot workflow cancel "+m.Name,
+				"machine %q: run %s is open; MACs, addresses and disks change only after it", m.Name, run)
+			continue
+		}
+		g, err := grantOf(ctx, tx, m.Name)
+		if err != nil {
+			return err
+		}
+		if !g.Person() {
+			continue
+		}
+		if err := end(ctx, tx, g.Owner); err != nil {
+			return err
+		}
+		if err := s.operator(ctx, tx, m.Name, by, "netboot closed: the machine is to have other MACs, addresses or disks"); err != nil {
+			return err
+		}
+	}
+	if len(ps) > 0 {
+		return inventory.Conflicts(ps)
+	}
+	return nil
+}
+
+// changesForRuns returns the first field in which two versions of a machine
+// differ and which a run relies on from its plan to its end; "" = none.
+func changesForRuns(a, b inventory.Machine) (string, error) {
+	nics := func(m inventory.Machine) any {
+		out := []inventory.Interface{}
+		for _, i := range m.Interfaces {
+			out = append(out, inventory.Interface{MAC: i.MAC, Address: i.Address, Netmask: i.Netmask, Gateway: i.Gateway, DisableNetboot: i.DisableNetboot})
+		}
+		return out
+	}
+	for _, f := range []struct {
+		name string
+		of   func(m inventory.Machine) any
+	}{
+		{"interfaces", nics},
+		{"disks", func(m inventory.Machine) any { return append([]inventory.DeclaredDisk{}, m.Disks...) }},
+		{"diskSelector", func(m inventory.Machine) any { return m.DiskSelector }},
+		{"protectedDisks", func(m inventory.Machine) any { return append([]action.DiskID{}, m.ProtectedDisks...) }},
+	} {
+		x, err := toJSON(f.of(a))
+		if err != nil {
+			return "", err
+		}
+		y, err := toJSON(f.of(b))
+		if err != nil {
+			return "", err
+		}
+		if x != y {
+			return f.name, nil
+		}
+	}
+	return "", nil
+}
+
+// openRun returns the run of a machine that is not over: it holds the grant, or
+// its record is open. "" = none.
+func openRun(ctx context.Context, tx *sqlx.Tx, machine string) (string, error) {
+	var run string
+	err := get(ctx, tx, &run, `SELECT run FROM grant_ WHERE machine = ?1 AND run <> '' AND substr(run, 1, 7) <> 'person:'
+		UNION ALL SELECT run FROM workflow WHERE machine = ?1 AND final = 0 LIMIT 1`, machine)
+	if errors.Is(err, inventory.ErrNotFound) {
+		return "", nil
+	}
+	return run, err
 }
 
 func (s *Store) putMachine(ctx context.Context, tx *sqlx.Tx, m inventory.Machine, old secretRow, exists bool, by string) error {
@@ -276,25 +376,35 @@ func clashes(ms []inventory.Machine, stored []secretRow, replace bool) error {
 	for _, m := range ms {
 		batch[m.Name] = true
 	}
-	owner := map[string]string{} // thing → machine
+	owner := map[string]string{}    // thing → machine
+	gateways := map[string]string{} // address → machine that names it
+	had := map[string]bool{}        // address, of a machine that is replaced
 	var existing []string
 	for _, r := range stored {
-		if batch[r.Name] {
-			existing = append(existing, strconv.Quote(r.Name))
-			continue
-		}
 		var m inventory.Machine
 		if err := json.Unmarshal([]byte(r.Doc), &m); err != nil {
 			return fmt.Errorf("reading machine %q: %w", r.Name, err)
 		}
+		if batch[r.Name] {
+			existing = append(existing, strconv.Quote(r.Name))
+			for _, i := range m.Interfaces {
+				had[m.Name+" "+i.Address.String()] = true
+			}
+			continue
+		}
 		for _, t := range things(m) {
 			owner[t.key] = m.Name
 		}
+		addGateways(gateways, m)
 	}
 	if !replace && len(existing) > 0 {
 		return fmt.Errorf("machine %s exists already: %w", strings.Join(existing, ", "), inventory.ErrConflict)
 	}
+	for _, m := range ms {
+		addGateways(gateways, m)
+	}
 	var ps inventory.Problems
+	conflict := false
 	named := map[string]bool{}
 	for _, m := range ms {
 		if named[m.Name] {
@@ -308,13 +418,32 @@ func clashes(ms []inventory.Machine, stored []secretRow, replace bool) error {
 			case !taken:
 				owner[t.key] = m.Name
 			case other != m.Name:
+				conflict = conflict || !batch[other]
 				ps.Add(t.field, "change one of the two", "machine %q: %s belongs to machine %q already", m.Name, t.text, other)
 			case !t.repeats:
 				ps.Add(t.field, "remove one of the two", "machine %q: %s is given twice", m.Name, t.text)
 			}
 		}
+		for n, i := range m.Interfaces {
+			a := i.Address.String()
+			if other, ok := gateways[a]; ok && other != m.Name && !had[m.Name+" "+a] {
+				ps.Add(fmt.Sprintf("interfaces[%d].address", n), "reserve another address; if this machine is that router, store it before those that name it",
+					"machine %q: address %s is the gateway of machine %q", m.Name, a, other)
+			}
+		}
+	}
+	if conflict {
+		return inventory.Conflicts(ps)
 	}
 	return ps.Err()
+}
+
+func addGateways(to map[string]string, m inventory.Machine) {
+	for _, i := range m.Interfaces {
+		if i.Gateway.IsValid() {
+			to[i.Gateway.String()] = m.Name
+		}
+	}
 }
 
 // A thing belongs to one machine only.
@@ -343,23 +472,21 @@ func things(m inventory.Machine) []thing {
 }
 
 // DeleteMachine removes a machine with all its secrets, those of its runs
-// included. A run that holds its grant is inventory.ErrConflict; a person's
-// grant ends. Records and events of its runs stay, and so does its epoch.
+// included. An open run is inventory.ErrConflict; a person's grant ends. Records and events of its runs stay, and so does its epoch.
 func (s *Store) DeleteMachine(ctx context.Context, name, by string) error {
 	return s.write(ctx, fmt.Sprintf("deleting machine %q", name), func(tx *sqlx.Tx) error {
-		n, err := exec(ctx, tx, `DELETE FROM machine WHERE name = ?1
-			AND NOT EXISTS (SELECT 1 FROM grant_ WHERE machine = ?1 AND run <> '' AND substr(run, 1, 7) <> 'person:')`, name)
+		run, err := openRun(ctx, tx, name)
+		if err != nil {
+			return err
+		}
+		if run != "" {
+			return fmt.Errorf("run %q is open: cancel it first: %w", run, inventory.ErrConflict)
+		}
+		n, err := exec(ctx, tx, "DELETE FROM machine WHERE name = ?", name)
 		if err != nil {
 			return err
 		}
 		if n == 0 {
-			g, err := grantOf(ctx, tx, name)
-			if err != nil {
-				return err
-			}
-			if g.Run != "" && !g.Person() {
-				return fmt.Errorf("run %q owns it: cancel it first: %w", g.Run, inventory.ErrConflict)
-			}
 			return inventory.ErrNotFound
 		}
 		for _, stmt := range []string{
@@ -518,8 +645,8 @@ func (s *Store) SeenUnknown(ctx context.Context) ([]inventory.Seen, error) {
 	return out, nil
 }
 
-// PutSeen adds to what is known of unknown MACs; counts add up. The newest
-// 1000 are kept, and none of a machine's own.
+// PutSeen adds to what is known of unknown MACs; counts add up. 1000 are kept,
+// the newest of each relay first, and none of a machine's own.
 func (s *Store) PutSeen(ctx context.Context, seen []inventory.Seen) error {
 	if len(seen) == 0 {
 		return nil
@@ -534,7 +661,8 @@ func (s *Store) PutSeen(ctx context.Context, seen []inventory.Seen) error {
 				return err
 			}
 		}
-		_, err := exec(ctx, tx, "DELETE FROM seen WHERE mac NOT IN (SELECT mac FROM seen ORDER BY last DESC LIMIT ?)", maxSeen)
+		_, err := exec(ctx, tx, `DELETE FROM seen WHERE mac IN (SELECT mac FROM
+			(SELECT mac, last, row_number() OVER (PARTITION BY giaddr ORDER BY last DESC) AS place FROM seen) ORDER BY place, last DESC LIMIT -1 OFFSET ?)`, maxSeen)
 		return err
 	})
 }

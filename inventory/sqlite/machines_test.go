@@ -22,7 +22,7 @@ func full() inventory.Machine {
 		Interfaces: []inventory.Interface{{
 			MAC: "52:54:00:00:01:01", Address: netip.MustParseAddr("10.1.0.5"), Netmask: "255.255.255.0", Gateway: netip.MustParseAddr("10.1.0.1"),
 			Hostname: "full", Domain: "example.org", Nameservers: []netip.Addr{netip.MustParseAddr("10.1.0.1")}, TimeServers: []netip.Addr{netip.MustParseAddr("10.1.0.2")},
-			LeaseTime: time.Hour, VLAN: 12, Arch: "x86_64", UEFI: true, Loader: "snp.efi",
+			LeaseTime: inventory.Lease(time.Hour), VLAN: 12, Arch: "x86_64", UEFI: true, Loader: "snp.efi",
 		}, {MAC: "52:54:00:00:01:02", DisableDHCP: true, DisableNetboot: true}},
 		Disks: []inventory.DeclaredDisk{{Device: "/dev/sda"}}, DiskSelector: &inventory.DiskSelector{Serial: "S1", MinSize: 1 << 30},
 		BMC: &inventory.BMC{
@@ -147,7 +147,7 @@ func TestClashesAreReportedAllAtOnce(t *testing.T) {
 	b.Interfaces[0].Hostname = "a"
 	b.Interfaces = append(b.Interfaces, a.Interfaces[0], inventory.Interface{MAC: "52:54:00:00:00:03"})
 	err := put(t, w.Store, false, a, b, machine("a", 9))
-	require.ErrorIs(t, err, inventory.ErrInvalid)
+	require.ErrorIs(t, err, inventory.ErrConflict)
 	var ps inventory.Problems
 	require.ErrorAs(t, err, &ps)
 	text := err.Error()
@@ -196,6 +196,7 @@ func TestDeleteMachine(t *testing.T) {
 	require.ErrorIs(t, err, inventory.ErrConflict)
 	require.ErrorContains(t, err, "run-1")
 	require.NoError(t, w.EndGrant(ctx, g.Owner))
+	require.NoError(t, w.PutWorkflow(ctx, inventory.Workflow{Run: "run-1", Machine: "full", State: inventory.StateFailed}))
 	_, err = w.ArmByHand(ctx, "full", "ann", w.in(time.Hour))
 	require.NoError(t, err)
 	require.NoError(t, w.DeleteMachine(ctx, "full", "ann"))

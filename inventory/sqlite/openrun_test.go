@@ -1,0 +1,153 @@
+package sqlite
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// What a run was planned with stays as it is until the run ends, whether or
+// not it has taken the grant yet. Its BMC may be corrected meanwhile.
+func TestOpenRunKeepsMACsAddressesAndDisks(t *testing.T) {
+	for name, change := range map[string]func(m *inventory.Machine){
+		"MAC": func(m *inventory.Machine) { m.Interfaces[0].MAC = "52:54:00:00:00:aa" },
+		"one more interface": func(m *inventory.Machine) {
+			m.Interfaces = append([]inventory.Interface{{MAC: "52:54:00:00:00:ab"}}, m.Interfaces...)
+		},
+		"address":         func(m *inventory.Machine) { m.Interfaces[0].Address = netip.MustParseAddr("10.0.0.200") },
+		"gateway":         func(m *inventory.Machine) { m.Interfaces[0].Gateway = netip.MustParseAddr("10.0.0.254") },
+		"first interface": func(m *inventory.Machine) { m.Interfaces[0].DisableNetboot = true },
+		"disk":            func(m *inventory.Machine) { m.Disks = []inventory.DeclaredDisk{{Device: "/dev/sdb"}} },
+		"selector":        func(m *inventory.Machine) { m.DiskSelector = &inventory.DiskSelector{Serial: "OTHER"} },
+		"protected":       func(m *inventory.Machine) { m.ProtectedDisks = []action.DiskID{{Serial: "S1"}} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			ctx := t.Context()
+			moved := machine("m1", 1)
+			change(&moved)
+
+			planned := inventory.Workflow{Run: "run-1", Machine: "m1", Type: inventory.TypeProvision, State: inventory.StatePreparing, Phase: inventory.PhasePlan}
+			require.NoError(t, w.PutWorkflow(ctx, planned))
+			require.ErrorIs(t, put(t, w.Store, true, moved), inventory.ErrConflict, "planned, and not armed yet")
+			o := w.armed()
+			err := put(t, w.Store, true, machine("other", 9), moved)
+			require.ErrorIs(t, err, inventory.ErrConflict)
+			require.ErrorContains(t, err, `machine "m1": run run-1 is open`)
+			var ps inventory.Problems
+			require.ErrorAs(t, err, &ps)
+			require.Contains(t, ps[0].Remedy, "ingot workflow cancel m1")
+			m, g, err := w.MachineByMAC(ctx, "52:54:00:00:00:01")
+			require.NoError(t, err)
+			require.Equal(t, "m1", m.Name)
+			require.Equal(t, o, g.Owner)
+			_, err = w.Machine(ctx, "other")
+			require.ErrorIs(t, err, inventory.ErrNotFound, "all or none")
+
+			same := machine("m1", 1)
+			same.BMC = &inventory.BMC{Driver: inventory.DriverIPMI, Host: "10.0.9.1", User: "admin", Password: inventory.NewSecret("right")}
+			same.Labels = map[string]string{"rack": "7"}
+			require.NoError(t, put(t, w.Store, true, same), "access to its BMC may be corrected")
+
+			require.NoError(t, w.EndGrant(ctx, o))
+			require.ErrorIs(t, put(t, w.Store, true, moved), inventory.ErrConflict, "the record is open")
+			planned.State = inventory.StateFailed
+			require.NoError(t, w.PutWorkflow(ctx, planned))
+			require.NoError(t, put(t, w.Store, true, moved), "after the run")
+		})
+	}
+}
+
+// A person's window belongs to the hardware for which it was opened.
+func TestPersonsWindowDoesNotMoveToAnotherMAC(t *testing.T) {
+	w := newWorld(t)
+	ctx := t.Context()
+	_, err := w.ArmByHand(ctx, "m1", "ann", w.in(time.Hour))
+	require.NoError(t, err)
+	same := machine("m1", 1)
+	same.Labels = map[string]string{"rack": "7"}
+	require.NoError(t, put(t, w.Store, true, same))
+	g, err := w.Grant(ctx, "m1")
+	require.NoError(t, err)
+	require.True(t, g.NetbootOpen(w.clock.Now()))
+	moved := machine("m1", 1)
+	moved.Interfaces[0].MAC = "52:54:00:00:00:aa"
+	require.NoError(t, put(t, w.Store, true, moved))
+	g, err = w.Grant(ctx, "m1")
+	require.NoError(t, err)
+	require.False(t, g.NetbootOpen(w.clock.Now()))
+	require.True(t, slices.ContainsFunc(w.events(inventory.EventOperator), func(e inventory.Event) bool {
+		return e.By == "ann" && strings.HasPrefix(e.Message, "netboot closed")
+	}))
+}
+
+// A machine that is not there any more cannot be armed; so it is not deleted
+// between the plan of a run and its grant.
+func TestPlannedRunKeepsItsMachine(t *testing.T) {
+	w := newWorld(t)
+	require.NoError(t, w.PutWorkflow(t.Context(), inventory.Workflow{Run: "run-1", Machine: "m1", State: inventory.StatePreparing}))
+	err := w.DeleteMachine(t.Context(), "m1", "ann")
+	require.ErrorIs(t, err, inventory.ErrConflict)
+	require.ErrorContains(t, err, "run-1")
+}
+
+// What another machine has is a conflict; what one request says twice is wrong
+// input.
+func TestClashWithWhatIsStoredIsAConflict(t *testing.T) {
+	w := newWorld(t)
+	err := put(t, w.Store, false, machine("other", 1))
+	require.ErrorIs(t, err, inventory.ErrConflict)
+	require.NotErrorIs(t, err, inventory.ErrInvalid)
+	var ps inventory.Problems
+	require.ErrorAs(t, err, &ps)
+	require.Equal(t, "interfaces[0].mac", ps[0].Field)
+	err = put(t, w.Store, false, machine("a", 5), machine("a", 6))
+	require.ErrorIs(t, err, inventory.ErrInvalid)
+	require.NotErrorIs(t, err, inventory.ErrConflict)
+}
+
+// The gateway of other machines is nobody's reservation; a router that had the
+// address before keeps it.
+func TestGatewayIsNoMachinesAddress(t *testing.T) {
+	w := newWorld(t)
+	router, node := machine("router", 254), machine("node", 5)
+	node.Interfaces[0].Gateway = router.Interfaces[0].Address
+	err := put(t, w.Store, false, node, router)
+	require.ErrorIs(t, err, inventory.ErrInvalid)
+	require.ErrorContains(t, err, `machine "router": address 10.0.0.254 is the gateway of machine "node"`)
+	require.NoError(t, put(t, w.Store, false, router))
+	require.NoError(t, put(t, w.Store, false, node))
+	router.Labels = map[string]string{"rack": "7"}
+	require.NoError(t, put(t, w.Store, true, router))
+	require.NoError(t, put(t, w.Store, true, router, node))
+	twin := machine("twin", 6)
+	twin.Interfaces[0].Gateway = netip.MustParseAddr("10.0.0.253")
+	require.NoError(t, put(t, w.Store, false, twin))
+	require.Error(t, put(t, w.Store, false, machine("late", 253)))
+}
+
+// A flood through one port leaves the rows of another in their place.
+func TestSeenKeepsTheNewestOfEachRelay(t *testing.T) {
+	w := newWorld(t)
+	ctx := t.Context()
+	at := w.clock.Now()
+	require.NoError(t, w.PutSeen(ctx, []inventory.Seen{{MAC: "02:00:00:00:00:01", First: at, Last: at, Count: 1, Giaddr: "10.0.7.1"}}))
+	var flood []inventory.Seen
+	for n := range 2 * maxSeen {
+		at = at.Add(time.Second)
+		flood = append(flood, inventory.Seen{MAC: netip.AddrFrom4([4]byte{2, 0, byte(n >> 8), byte(n)}).String(), First: at, Last: at, Count: 1})
+	}
+	require.NoError(t, w.PutSeen(ctx, flood))
+	got, err := w.SeenUnknown(ctx)
+	require.NoError(t, err)
+	require.Len(t, got, maxSeen)
+	require.Equal(t, flood[len(flood)-1].MAC, got[0].MAC)
+	require.Equal(t, "10.0.7.1", got[len(got)-1].Giaddr)
+}
