@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"strings"
 	"time"
@@ -322,6 +323,10 @@ func (s *Server) Why(ctx context.Context, mac string) (Explanation, error) {
 	}
 	if d.Address {
 		e.Reasons = append(e.Reasons, s.relays(d.Interface)...)
+		n := s.network()
+		if subnet, unserved := n.Unserved(d.Interface); unserved {
+			e.Reasons = append(e.Reasons, "but "+n.Reason(subnet))
+		}
 	}
 	for _, c := range []struct {
 		name  string
@@ -360,10 +365,25 @@ func (s *Server) relays(i inventory.Interface) []string {
 		return []string{"DHCP is answered through a relay alone: " + who}
 	case len(ours) > 0:
 		return []string{"a relay may ask for it: " + who}
-	case s.cfg.RelayOnly:
-		return []string{fmt.Sprintf("but DHCP is not answered: none of netboot.relays is in its network %s", subnet.Masked())}
 	}
 	return nil
+}
+
+// network is what is known of where DHCP is answered.
+func (s *Server) network() inventory.Network {
+	return inventory.Network{Subnets: Subnets(s.cfg.Interfaces), Relays: s.cfg.Relays, On: len(s.cfg.Interfaces) > 0 || s.cfg.RelayOnly}
+}
+
+// Subnets returns the IPv4 subnets that interfaces have; one that does not exist
+// has none.
+func Subnets(interfaces []string) []netip.Prefix {
+	var out []netip.Prefix
+	for _, name := range interfaces {
+		if i, err := net.InterfaceByName(name); err == nil {
+			out = append(out, interfacePrefixes(i)...)
+		}
+	}
+	return out
 }
 
 // bootFile returns the name or URL that DHCP hands out for d, and why there

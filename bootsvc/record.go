@@ -1,15 +1,17 @@
 package bootsvc
 
 import (
+	"container/list"
 	"context"
 	"log/slog"
 	"maps"
-	"net/netip"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -17,11 +19,11 @@ import (
 // Bounds of what unauthenticated packets can make us keep and write
 // (security S46, S48).
 const (
-	maxPendingEvents = 4096 // distinct events between two flushes
-	maxPendingSeen   = 512  // distinct unknown MACs between two flushes
-	maxSeenPerPort   = 256  // distinct unknown MACs per relay or interface and hour
-	maxPorts         = 64
+	maxPendingEvents = 4096                   // distinct events between two flushes
+	maxSeenPerPort   = 64                     // distinct unknown MACs of a relay or an interface between two writes
+	maxSeenRelayed   = 256                    // of all relays together: their addresses can be made up
 	flushEvery       = 500 * time.Millisecond // at the most
+	seenEvery        = 5 * time.Second        // unknown MACs
 	flushSoon        = 20 * time.Millisecond  // after the first event
 )
 
@@ -31,12 +33,12 @@ type recorder struct {
 	journal Journal
 	log     *slog.Logger
 	now     func() time.Time
-	wake    chan struct{}
+	// A value of these says that there is something to write.
+	wakeEvents, wakeSeen chan struct{}
 
 	mu     sync.Mutex
 	events map[eventKey]inventory.Event
-	seen   map[string]inventory.Seen
-	ports  map[string]*portSeen
+	seen   *pendingSeen
 
 	droppedEvents, droppedSeen atomic.Int64
 }
@@ -48,16 +50,72 @@ type eventKey struct {
 	kind         string
 }
 
-// portSeen is who was admitted at a port in the hour that began at since.
-type portSeen struct {
-	since time.Time
-	macs  map[string]struct{}
+// pendingSeen are unknown MACs that are to be written.
+type pendingSeen struct {
+	order   *list.List // of seenMAC, the one that asked last at the end
+	byMAC   map[string]*list.Element
+	ports   map[string]int // how many MACs each port has
+	relayed int            // how many were seen through relays
+}
+
+type seenMAC struct {
+	inventory.Seen
+	port string // the relay's address, or the interface
+}
+
+func newPendingSeen() *pendingSeen {
+	return &pendingSeen{order: list.New(), byMAC: map[string]*list.Element{}, ports: map[string]int{}}
+}
+
+// add puts m at the end, with what is known of its MAC already, and returns what
+// was dropped for it: the oldest of its port, or, where all relays together have
+// too many, the oldest of the relay that has most.
+func (p *pendingSeen) add(m seenMAC) (dropped int64) {
+	if known := p.byMAC[m.MAC]; known != nil {
+		old := p.remove(known)
+		m.First, m.Count = old.First, m.Count+old.Count
+	}
+	p.byMAC[m.MAC] = p.order.PushBack(m)
+	p.ports[m.port]++
+	if m.Giaddr != "" {
+		p.relayed++
+	}
+	port := m.port
+	switch {
+	case p.ports[port] > maxSeenPerPort:
+	case m.Giaddr != "" && p.relayed > maxSeenRelayed:
+		for e := p.order.Front(); e != nil; e = e.Next() { // of two that have as many, the one that was silent for longer
+			if x := e.Value.(seenMAC); x.Giaddr != "" && (port == m.port || p.ports[x.port] > p.ports[port]) {
+				port = x.port
+			}
+		}
+	default:
+		return 0
+	}
+	for e := p.order.Front(); e != nil; e = e.Next() {
+		if e.Value.(seenMAC).port == port {
+			return p.remove(e).Count
+		}
+	}
+	return 0
+}
+
+func (p *pendingSeen) remove(e *list.Element) seenMAC {
+	m := p.order.Remove(e).(seenMAC)
+	delete(p.byMAC, m.MAC)
+	if p.ports[m.port]--; p.ports[m.port] == 0 {
+		delete(p.ports, m.port)
+	}
+	if m.Giaddr != "" {
+		p.relayed--
+	}
+	return m
 }
 
 func newRecorder(j Journal, log *slog.Logger, now func() time.Time) *recorder {
 	return &recorder{
-		journal: j, log: log, now: now, wake: make(chan struct{}, 1),
-		events: map[eventKey]inventory.Event{}, seen: map[string]inventory.Seen{}, ports: map[string]*portSeen{},
+		journal: j, log: log, now: now, wakeEvents: make(chan struct{}, 1), wakeSeen: make(chan struct{}, 1),
+		events: map[eventKey]inventory.Event{}, seen: newPendingSeen(),
 	}
 }
 
@@ -80,74 +138,51 @@ func (r *recorder) event(d Decision, kind, message string) {
 	e.Message = message
 	r.events[k] = e
 	r.mu.Unlock()
-	r.signal()
+	signal(r.wakeEvents)
 }
 
-// unknown records a MAC that nobody knows, seen at port (the relay's address,
-// or the interface).
+// unknown records a MAC that is in no machine, seen at port (the relay's
+// address, or the interface). Where there are too many, the newest stay.
 func (r *recorder) unknown(mac, port, giaddr, class string) {
 	now := r.now()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	s, ok := r.seen[mac]
-	if !ok {
-		if len(r.seen) >= maxPendingSeen || !r.admit(mac, port, now) {
-			r.droppedSeen.Add(1)
-			return
-		}
-		s = inventory.Seen{MAC: mac, First: now}
-	}
-	s.Last, s.Giaddr, s.Class = now, giaddr, clean(class)
-	s.Count++
-	r.seen[mac] = s
-	r.signal()
+	r.droppedSeen.Add(r.seen.add(seenMAC{inventory.Seen{MAC: mac, First: now, Last: now, Count: 1, Giaddr: giaddr, Class: clean(class)}, port}))
+	signal(r.wakeSeen)
 }
 
-// admit tells whether port may add mac to what is stored.
-func (r *recorder) admit(mac, port string, now time.Time) bool {
-	p := r.ports[port]
-	if p == nil || now.Sub(p.since) > time.Hour {
-		// Relays can be made up, interfaces cannot: the flood of one leaves the
-		// other its place.
-		if _, err := netip.ParseAddr(port); err == nil && p == nil && len(r.ports) >= maxPorts {
-			maps.DeleteFunc(r.ports, func(_ string, p *portSeen) bool { return now.Sub(p.since) > time.Hour })
-			if len(r.ports) >= maxPorts {
-				return false
-			}
-		}
-		p = &portSeen{since: now, macs: map[string]struct{}{}}
-		r.ports[port] = p
-	}
-	if _, ok := p.macs[mac]; !ok && len(p.macs) >= maxSeenPerPort {
-		return false
-	}
-	p.macs[mac] = struct{}{}
-	return true
-}
-
-func (r *recorder) signal() {
+func signal(wake chan<- struct{}) {
 	select {
-	case r.wake <- struct{}{}:
+	case wake <- struct{}{}:
 	default:
 	}
 }
 
 // run writes what was recorded until ctx ends, and then once more.
 func (r *recorder) run(ctx context.Context) error {
+	var g errgroup.Group
+	g.Go(func() error { r.every(ctx, flushEvery, r.wakeEvents, r.flushEvents); return nil })
+	g.Go(func() error { r.every(ctx, seenEvery, r.wakeSeen, r.flushSeen); return nil })
+	return g.Wait()
+}
+
+// every writes soon after the first signal, and then not before the time has
+// passed.
+func (r *recorder) every(ctx context.Context, d time.Duration, wake <-chan struct{}, flush func(context.Context)) {
 	for {
 		select {
 		case <-ctx.Done():
 			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 			defer cancel()
-			r.flush(last)
-			return nil
-		case <-r.wake:
+			flush(last)
+			return
+		case <-wake:
 		}
 		if !pause(ctx, flushSoon) {
 			continue
 		}
-		r.flush(ctx)
-		pause(ctx, flushEvery)
+		flush(ctx)
+		pause(ctx, d)
 	}
 }
 
@@ -162,59 +197,72 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// flush writes what is pending. What cannot be written is kept, merged with
-// what came since, within the same bounds.
+// flush writes all that is pending.
 func (r *recorder) flush(ctx context.Context) {
-	r.mu.Lock()
-	events, seen := r.events, r.seen
-	r.events, r.seen = map[eventKey]inventory.Event{}, map[string]inventory.Seen{}
-	r.mu.Unlock()
-	if len(events) > 0 {
-		batch := slices.SortedFunc(maps.Values(events), func(a, b inventory.Event) int { return a.At.Compare(b.At) })
-		if err := r.journal.AppendEvents(ctx, batch); err != nil {
-			r.log.Warn("writing boot events, they are kept for the next try", "error", err, "events", len(batch))
-			r.restore(events, nil)
-		}
-	}
-	if len(seen) > 0 {
-		batch := slices.SortedFunc(maps.Values(seen), func(a, b inventory.Seen) int { return strings.Compare(a.MAC, b.MAC) })
-		if err := r.journal.PutSeen(ctx, batch); err != nil {
-			r.log.Warn("writing unknown MACs, they are kept for the next try", "error", err, "macs", len(batch))
-			r.restore(nil, seen)
-		}
-	}
+	r.flushEvents(ctx)
+	r.flushSeen(ctx)
 }
 
-func (r *recorder) restore(events map[eventKey]inventory.Event, seen map[string]inventory.Seen) {
+// flushEvents writes events. What cannot be written is kept, merged with what
+// came since, within the same bounds.
+func (r *recorder) flushEvents(ctx context.Context) {
+	r.mu.Lock()
+	events := r.events
+	r.events = map[eventKey]inventory.Event{}
+	r.mu.Unlock()
+	if len(events) == 0 {
+		return
+	}
+	batch := slices.SortedFunc(maps.Values(events), func(a, b inventory.Event) int { return a.At.Compare(b.At) })
+	err := r.journal.AppendEvents(ctx, batch)
+	if err == nil {
+		return
+	}
+	r.log.Warn("writing boot events, they are kept for the next try", "error", err, "events", len(batch))
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for k, old := range events {
 		e, ok := r.events[k]
-		if !ok {
-			if len(r.events) >= maxPendingEvents {
-				r.droppedEvents.Add(old.Count)
-				continue
-			}
+		switch {
+		case ok:
+			e.At, e.Count = old.At, e.Count+old.Count
+			r.events[k] = e
+		case len(r.events) >= maxPendingEvents:
+			r.droppedEvents.Add(old.Count)
+		default:
 			r.events[k] = old
-			continue
 		}
-		e.At, e.Count = old.At, e.Count+old.Count
-		r.events[k] = e
 	}
-	for mac, old := range seen {
-		s, ok := r.seen[mac]
-		if !ok {
-			if len(r.seen) >= maxPendingSeen {
-				r.droppedSeen.Add(old.Count)
-				continue
-			}
-			r.seen[mac] = old
-			continue
-		}
-		s.First, s.Count = old.First, s.Count+old.Count
-		r.seen[mac] = s
+	signal(r.wakeEvents)
+}
+
+// flushSeen writes unknown MACs, as flushEvents does.
+func (r *recorder) flushSeen(ctx context.Context) {
+	r.mu.Lock()
+	seen := r.seen
+	r.seen = newPendingSeen()
+	r.mu.Unlock()
+	if seen.order.Len() == 0 {
+		return
 	}
-	r.signal()
+	var batch []inventory.Seen
+	for e := seen.order.Front(); e != nil; e = e.Next() {
+		batch = append(batch, e.Value.(seenMAC).Seen)
+	}
+	err := r.journal.PutSeen(ctx, batch)
+	if err == nil {
+		return
+	}
+	r.log.Warn("writing unknown MACs, they are kept for the next try", "error", err, "macs", len(batch))
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	// What came since is newer.
+	since := r.seen
+	r.seen = seen
+	for e := since.order.Front(); e != nil; e = e.Next() {
+		r.droppedSeen.Add(r.seen.add(e.Value.(seenMAC)))
+	}
+	signal(r.wakeSeen)
 }
 
 // clean makes text of a packet harmless in a page and a terminal, and short.

@@ -117,7 +117,7 @@ func TestWhyRelayOnly(t *testing.T) {
 	for relays, want := range map[string]string{
 		"10.10.20.1/32": "DHCP is answered through a relay alone: 10.10.20.1",
 		"10.10.0.0/16":  "DHCP is answered through a relay alone: 10.10.0.0/16",
-		"10.10.30.1/32": "DHCP is not answered: none of netboot.relays is in its network 10.10.20.0/24",
+		"10.10.30.1/32": "no interface of this server is in 10.10.20.0/24, and none of netboot.relays: DHCP is not answered there",
 	} {
 		s, _ := newServer(t, f, func(c *Config) {
 			relayOnly(c)

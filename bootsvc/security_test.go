@@ -338,7 +338,7 @@ func TestS30MalformedPackets(t *testing.T) {
 		t.Errorf("of %d packets %d were answered: %+v", sent, answered, s.Stats())
 	}
 	s.rec.flush(t.Context())
-	if len(j.events) > 16 || len(j.seen) > maxPendingSeen {
+	if len(j.events) > 16 || len(j.seen) > maxSeenPerPort+maxSeenRelayed {
 		t.Errorf("%d events and %d unknown MACs were written", len(j.events), len(j.seen))
 	}
 	// Each of the few messages at most 60 times a minute, whatever came.
@@ -491,15 +491,15 @@ func (noKeys) Open(_, _ string, sealed []byte) ([]byte, error) { return sealed, 
 // TestS48AFloodOfRelaysLeavesInterfacesTheirPlace: relays can be made up.
 func TestS48AFloodOfRelaysLeavesInterfacesTheirPlace(t *testing.T) {
 	s, j := newServer(t, &fakeMachines{}, nil)
-	for n := range 4 * maxPorts {
-		s.rec.unknown(fmt.Sprintf("02:00:00:00:00:%02x", n%256), fmt.Sprintf("10.0.%d.1", n), "", "")
+	for n := range 4 * maxSeenRelayed {
+		s.rec.unknown(fmt.Sprintf("02:00:00:02:%02x:%02x", n>>8, n&255), fmt.Sprintf("10.%d.%d.1", n>>8, n&255), fmt.Sprintf("10.%d.%d.1", n>>8, n&255), "")
 	}
 	s.rec.unknown("02:00:00:00:01:00", "eth0", "", "PXEClient")
 	s.rec.flush(t.Context())
 	if !slices.ContainsFunc(j.seen, func(x inventory.Seen) bool { return x.MAC == "02:00:00:00:01:00" }) {
 		t.Error("an honest machine is not seen any more")
 	}
-	if len(j.seen) > maxPorts+1 {
+	if len(j.seen) > maxSeenRelayed+1 {
 		t.Errorf("%d rows", len(j.seen))
 	}
 }
