@@ -371,6 +371,7 @@ func (c *Config) check(p *inventory.Problems) {
 		}
 		port("temporal.ui_port", c.Temporal.UIPort)
 	}
+	c.checkPorts(p)
 	if rel, err := filepath.Rel(c.DataDir, c.KeyFile); err == nil && filepath.IsLocal(rel) {
 		p.Add("key_file", "put it where a copy of data_dir does not contain it, for example /etc/ingot/keys.json", "the key file lies inside data_dir")
 	}
@@ -397,6 +398,69 @@ func (c *Config) check(p *inventory.Problems) {
 	}
 	if c.Records.Keep < 1 {
 		p.Add("records.keep", "write 1 or more", "the newest run of a machine has to stay: it says what is on its disk")
+	}
+}
+
+// A listener is a TCP port, or several that follow one another, of the key that
+// sets it.
+type listener struct {
+	key, host   string
+	first, last int
+}
+
+// tcpListeners returns those of this server, in the order of their claim.
+func (c *Config) tcpListeners() []listener {
+	var out []listener
+	add := func(key, host string, port, count int) {
+		out = append(out, listener{key, host, port, port + count - 1})
+	}
+	if c.Temporal.Address == "" {
+		const loopback = "127.0.0.1"
+		add("temporal.port", loopback, c.Temporal.Port, 4)
+		add("temporal.ui_port", loopback, c.Temporal.UIPort, 1)
+	}
+	if host, text, err := net.SplitHostPort(c.Listen); err == nil {
+		if port, err := strconv.Atoi(text); err == nil {
+			add("listen", host, port, 1)
+		}
+	}
+	if !c.Netboot.On() {
+		return out
+	}
+	host := c.Netboot.Address
+	switch {
+	case c.Netboot.Listen != "":
+		host = c.Netboot.Listen
+	case host == "":
+		host = "the first interface's"
+	}
+	add("netboot.agent", host, c.Netboot.Agent, 1)
+	for i, n := range c.Netboot.HTTP {
+		add(fmt.Sprintf("netboot.http[%d]", i), host, n, 1)
+	}
+	for i, n := range c.Netboot.Metadata {
+		add(fmt.Sprintf("netboot.metadata[%d]", i), host, n, 1)
+	}
+	return out
+}
+
+// checkPorts finds ports that two listeners of this server would bind.
+func (c *Config) checkPorts(p *inventory.Problems) {
+	wild := func(host string) bool { return host == "" || host == "0.0.0.0" || host == "::" }
+	local := func(host string) string { return strings.Replace(host, "localhost", "127.0.0.1", 1) }
+	all := c.tcpListeners()
+	for i, b := range all {
+		for _, a := range all[:i] {
+			if b.first > a.last || a.first > b.last || !wild(a.host) && !wild(b.host) && local(a.host) != local(b.host) {
+				continue
+			}
+			what := a.key
+			if a.last > a.first {
+				what += fmt.Sprintf(", which is %d to %d", a.first, a.last)
+			}
+			p.Add(b.key, "choose another port", "port %d is taken by %s", max(a.first, b.first), what)
+			break
+		}
 	}
 }
 
@@ -493,13 +557,15 @@ func Join(host string, port int) string { return net.JoinHostPort(host, strconv.
 
 // Example is the commented file that "ingot init" writes; %s are the lines of
 // the interfaces.
-const Example = `# Ingot's configuration. Every line shown commented out is the default.
+const Example = `# Ingot's configuration. A value that is commented out is the default, or an example where the default is none.
 # ingot config check FILE tells what is wrong with it; ingot doctor what is wrong around it.
 
 #data_dir: /var/lib/ingot          # databases and images; a local disk, never NFS
 #key_file: /etc/ingot/keys.json    # keys of the stored secrets; back it up, apart from data_dir
 #token_file: /etc/ingot/token      # the admin token
 #listen: 127.0.0.1:8080            # API and page; beyond loopback with TLS only
+#tls_cert: /etc/ingot/tls.pem      # certificate of listen, with tls_key; beyond loopback one is made if there is none
+#tls_key: /etc/ingot/tls.key
 #hosts: [ingot.example.com]        # further names under which operators reach it
 
 netboot:
@@ -537,6 +603,9 @@ netboot:
 #  ui_port: 8233
 #  address: ""                    # use this cluster instead
 #  namespace: default
+#  tls_cert: ""                   # for address; with tls_key, and tls_ca for its authority
+#  tls_key: ""
+#  tls_ca: ""
 #  retention: 720h
 
 #records:
@@ -554,6 +623,7 @@ netboot:
 #  events: [waiting-for-person, failed, bmc-given-up]
 #  tls_ca: ""                     # authorities of the receiver; default: the system's
 
+#probe_every: 5s                   # how often a Genesis asks whether what it installed is ready
 #min_free_mib: 1024               # below this, new runs and uploads get 507
 #reserve_mib: 64                  # kept in data_dir for runs under way when the disk is full
 `
