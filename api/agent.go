@@ -74,7 +74,7 @@ func agentBody(c *gin.Context, v any, limit int64) error {
 	if err := json.NewDecoder(http.MaxBytesReader(c.Writer, c.Request.Body, limit)).Decode(v); err != nil {
 		var tooLarge *http.MaxBytesError
 		if errors.As(err, &tooLarge) {
-			return fmt.Errorf("reading the body: %w", err)
+			return err
 		}
 		return invalid("", "", "reading the body: %v", err)
 	}

@@ -99,6 +99,12 @@ type Config struct {
 	// CheckBMCHost tells whether a BMC may be addressed there; nil = anywhere.
 	// Names are judged when they are dialled.
 	CheckBMCHost func(host string) error
+	// Network is what this server knows now of the provisioning network, against
+	// which reservations are checked; nil = nothing.
+	Network func() inventory.Network
+	// UnknownDropped counts the packets of unknown MACs that GET /v1/seen does
+	// not list, since the server started; nil = none.
+	UnknownDropped func() int64
 	// CheckPowerCommand tells whether the configuration has a power command of
 	// that name; nil = not asked.
 	CheckPowerCommand func(name string) error
@@ -381,13 +387,20 @@ func (s *Server) healthz(c *gin.Context) { c.JSON(http.StatusOK, gin.H{"ok": tru
 
 func (s *Server) openapi(c *gin.Context) { c.Data(http.StatusOK, "application/yaml", openapi) }
 
-// maxBody is how long the body of a request may be, in bytes.
-const maxBody = 1 << 20
+// How long the body of a request may be, in bytes: of any, and of one that
+// stores machines, which holds all machines of a site at once.
+const (
+	maxBody = 1 << 20
+	maxPush = 64 << 20
+)
 
 // body reads the request's JSON into v; unknown fields and trailing text are
 // refused. An empty body leaves v as it is when optional.
-func body(c *gin.Context, v any, optional bool) error {
-	dec := json.NewDecoder(http.MaxBytesReader(c.Writer, c.Request.Body, maxBody))
+func body(c *gin.Context, v any, optional bool) error { return bodyWithin(c, v, optional, maxBody) }
+
+// bodyWithin is body with a limit of its own.
+func bodyWithin(c *gin.Context, v any, optional bool, limit int64) error {
+	dec := json.NewDecoder(http.MaxBytesReader(c.Writer, c.Request.Body, limit))
 	dec.DisallowUnknownFields()
 	err := dec.Decode(v)
 	var tooLarge *http.MaxBytesError
@@ -395,7 +408,7 @@ func body(c *gin.Context, v any, optional bool) error {
 	case optional && errors.Is(err, io.EOF):
 		return nil
 	case errors.As(err, &tooLarge):
-		return fmt.Errorf("reading the body: %w", err)
+		return err
 	case errors.Is(err, io.EOF):
 		return invalid("", "send JSON", "the body is empty")
 	case err != nil:

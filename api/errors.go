@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"syscall"
 
@@ -82,6 +83,10 @@ func status(err error) (int, string) {
 func (s *Server) fail(c *gin.Context, err error) {
 	code, word := status(err)
 	a := answer{Error: err.Error(), Code: word}
+	var tooLarge *http.MaxBytesError
+	if errors.As(err, &tooLarge) {
+		a.Error = fmt.Sprintf("the body is larger than %s, which this route takes at most", limitText(tooLarge.Limit))
+	}
 	var problems inventory.Problems
 	if errors.As(err, &problems) {
 		a.Problems = problems
@@ -104,6 +109,17 @@ func (s *Server) fail(c *gin.Context, err error) {
 		s.cfg.Log.Error("answering a request", "method", c.Request.Method, "route", c.FullPath(), "error", err)
 	}
 	c.AbortWithStatusJSON(code, a)
+}
+
+// limitText writes a number of bytes in the unit in which it is whole.
+func limitText(n int64) string {
+	switch {
+	case n%(1<<20) == 0:
+		return fmt.Sprintf("%d MiB", n>>20)
+	case n%(1<<10) == 0:
+		return fmt.Sprintf("%d KiB", n>>10)
+	}
+	return fmt.Sprintf("%d bytes", n)
 }
 
 // refuse answers with an error of the listener itself.

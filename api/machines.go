@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -21,6 +22,7 @@ type machineStore interface {
 	DeleteMachine(ctx context.Context, name, by string) error
 	Release(ctx context.Context, machine, by string) error
 	DisksWritten(ctx context.Context, machine string) (map[string]string, error)
+	Installed(ctx context.Context, machine string) (map[string]inventory.Installed, error)
 	SeenUnknown(ctx context.Context) ([]inventory.Seen, error)
 	Grant(ctx context.Context, machine string) (inventory.Grant, error)
 	ArmByHand(ctx context.Context, machine, by string, until time.Time) (inventory.Grant, error)
@@ -32,7 +34,10 @@ type MachineView struct {
 	inventory.Machine
 	Netboot  inventory.Netboot   `json:"netboot"`
 	Workflow *inventory.Workflow `json:"workflow"` // its latest run, or null
-	LastSeen time.Time           `json:"lastSeen,omitzero"`
+	// Installed is what the last run that wrote to its disk has left; nil: none
+	// has, as far as the inventory knows.
+	Installed *inventory.Installed `json:"installed,omitempty"`
+	LastSeen  time.Time            `json:"lastSeen,omitzero"`
 }
 
 // view adds to m what is going on there.
@@ -62,11 +67,22 @@ func (s *Server) view(ctx context.Context, m inventory.Machine) (MachineView, er
 }
 
 func (s *Server) views(ctx context.Context, ms []inventory.Machine) ([]MachineView, error) {
+	machine := "" // all of them
+	if len(ms) == 1 {
+		machine = ms[0].Name
+	}
+	installed, err := s.cfg.Store.Installed(ctx, machine)
+	if err != nil {
+		return nil, err
+	}
 	vs := make([]MachineView, len(ms))
 	for i, m := range ms {
 		v, err := s.view(ctx, m)
 		if err != nil {
 			return nil, fmt.Errorf("looking at machine %q: %w", m.Name, err)
+		}
+		if x, ok := installed[m.Name]; ok {
+			v.Installed = &x
 		}
 		vs[i] = v
 	}
@@ -92,7 +108,7 @@ func (s *Server) pushMachines(c *gin.Context) {
 		Machines []inventory.Machine `json:"machines"`
 		Replace  bool                `json:"replace"`
 	}
-	if err := body(c, &in, false); err != nil {
+	if err := bodyWithin(c, &in, false, maxPush); err != nil {
 		s.fail(c, err)
 		return
 	}
@@ -105,41 +121,81 @@ func (s *Server) pushMachines(c *gin.Context) {
 		s.fail(c, err)
 		return
 	}
-	c.JSON(http.StatusCreated, items(vs))
+	c.JSON(http.StatusCreated, struct {
+		list[MachineView]
+		Warnings []string `json:"warnings,omitempty"`
+	}{items(vs), s.network().Warnings(in.Machines)})
+}
+
+// network is what is known of the provisioning network now.
+func (s *Server) network() inventory.Network {
+	if s.cfg.Network == nil {
+		return inventory.Network{}
+	}
+	return s.cfg.Network()
 }
 
 // putMachines validates and stores ms, all or nothing.
 func (s *Server) putMachines(c *gin.Context, ms []inventory.Machine, replace bool) ([]MachineView, error) {
+	ctx := c.Request.Context()
+	stored, err := s.cfg.Store.Machines(ctx)
+	if err != nil {
+		return nil, err
+	}
+	before := make(map[string]inventory.Machine, len(stored))
+	for _, m := range stored {
+		before[m.Name] = m
+	}
+	network := s.network()
 	var problems inventory.Problems
 	for i, m := range ms {
 		ms[i] = inventory.Canonical(m)
-		for _, p := range inventory.Validate(ms[i]) {
+		found := inventory.Validate(ms[i])
+		s.checkPower(&found, "", ms[i].BMC)
+		checkNetwork(&found, network, ms[i], before[m.Name])
+		for _, p := range found {
 			if len(ms) > 1 {
 				p.Field = strings.TrimSuffix(first(m.Name, fmt.Sprintf("machines[%d]", i))+": "+p.Field, ": ")
 			}
 			problems = append(problems, p)
 		}
-		prefix := ""
-		if len(ms) > 1 {
-			prefix = first(m.Name, fmt.Sprintf("machines[%d]", i)) + ": "
-		}
-		s.checkPower(&problems, prefix, ms[i].BMC)
 	}
 	if err := problems.Err(); err != nil {
 		return nil, err
 	}
-	if err := s.cfg.Store.PutMachines(c.Request.Context(), ms, replace, by(c)); err != nil {
+	if err := s.cfg.Store.PutMachines(ctx, ms, replace, by(c)); err != nil {
 		return nil, err
 	}
-	stored := make([]inventory.Machine, len(ms))
-	for i, m := range ms {
-		got, err := s.cfg.Store.Machine(c.Request.Context(), m.Name)
-		if err != nil {
-			return nil, err
-		}
-		stored[i] = got
+	if stored, err = s.cfg.Store.Machines(ctx); err != nil {
+		return nil, err
 	}
-	return s.views(c.Request.Context(), stored)
+	after := make(map[string]inventory.Machine, len(stored))
+	for _, m := range stored {
+		after[m.Name] = m
+	}
+	out := make([]inventory.Machine, len(ms))
+	for i, m := range ms {
+		out[i] = after[m.Name]
+	}
+	return s.views(ctx, out)
+}
+
+// checkNetwork refuses reservations that this server could not keep: its own
+// addresses, and subnets that none of the listed relays serves. An address that
+// the machine has already stays: the server may have moved there.
+func checkNetwork(problems *inventory.Problems, n inventory.Network, m, before inventory.Machine) {
+	for at, i := range m.Interfaces {
+		has := slices.ContainsFunc(before.Interfaces, func(x inventory.Interface) bool { return x.Address == i.Address && x.Netmask == i.Netmask })
+		if !i.Address.IsValid() || has {
+			continue
+		}
+		field := fmt.Sprintf("interfaces[%d].address", at)
+		if whose := n.Taken(i.Address); whose != "" {
+			problems.Add(field, "reserve another address", "%s is %s", i.Address, whose)
+		} else if subnet, unserved := n.Unserved(i); unserved && len(n.Relays) > 0 {
+			problems.Add(field, "correct the address, or list that subnet's relay under netboot.relays in the configuration", "%s", n.Reason(subnet))
+		}
+	}
 }
 
 // checkPower checks what b names of this server's configuration.
@@ -162,12 +218,12 @@ func (s *Server) getMachine(c *gin.Context) {
 		s.fail(c, err)
 		return
 	}
-	v, err := s.view(c.Request.Context(), m)
+	vs, err := s.views(c.Request.Context(), []inventory.Machine{m})
 	if err != nil {
 		s.fail(c, err)
 		return
 	}
-	c.JSON(http.StatusOK, v)
+	c.JSON(http.StatusOK, vs[0])
 }
 
 // machine returns the machine that the path names.
@@ -216,12 +272,12 @@ func (s *Server) patchMachine(c *gin.Context) {
 		s.fail(c, err)
 		return
 	}
-	v, err := s.view(c.Request.Context(), m)
+	vs, err := s.views(c.Request.Context(), []inventory.Machine{m})
 	if err != nil {
 		s.fail(c, err)
 		return
 	}
-	c.JSON(http.StatusOK, v)
+	c.JSON(http.StatusOK, vs[0])
 }
 
 func (s *Server) netbootMachine(c *gin.Context) {
@@ -402,7 +458,14 @@ func (s *Server) listSeen(c *gin.Context) {
 		s.fail(c, err)
 		return
 	}
-	c.JSON(http.StatusOK, items(seen))
+	var dropped int64
+	if s.cfg.UnknownDropped != nil {
+		dropped = s.cfg.UnknownDropped()
+	}
+	c.JSON(http.StatusOK, struct {
+		list[inventory.Seen]
+		Dropped int64 `json:"dropped"`
+	}{items(seen), dropped})
 }
 
 func (s *Server) acceptSeen(c *gin.Context) {

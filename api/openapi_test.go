@@ -130,7 +130,7 @@ func TestAnswersFitDocument(t *testing.T) {
 	c.op(204, "POST", "/v1/logout", nil)
 
 	full := `{"machines":[{"name":"m1","labels":{"rack":"a1"},"interfaces":[{"mac":"52:54:00:00:00:0A","address":"192.0.2.21","netmask":"255.255.255.0",
-		"gateway":"192.0.2.1","hostname":"m1","nameservers":["192.0.2.1"],"leaseTime":3600000000000,"uefi":true}],"disks":[{"device":"/dev/sda"}],
+		"gateway":"192.0.2.1","hostname":"m1","nameservers":["192.0.2.1"],"leaseTime":"1h0m0s","uefi":true}],"disks":[{"device":"/dev/sda"}],
 		"diskSelector":{"serial":"S1"},"bmc":{"driver":"ipmi","host":"192.0.2.10","user":"admin","password":"hunter2"},"image":"debian-12",
 		"sshKeys":["ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGFzZGZhc2RmYXNkZmFzZGZhc2RmYXNkZmFzZGZhc2Rm test"],"userData":"#cloud-config\n"}]}`
 	rec := c.op(201, "POST", "/v1/machines", full)

@@ -210,11 +210,11 @@ func TestPushIsAllOrNothing(t *testing.T) {
 	require.GreaterOrEqual(t, len(a.Problems), 2, "all problems at once")
 	a = decode[answer](t, s.do(http.MethodPost, "/v1/machines", `{"machines":[
 		{"name":"m2","interfaces":[{"mac":"52:54:00:00:00:0b"}]},
-		{"name":"m5","interfaces":[{"mac":"`+mac+`"}]}]}`), http.StatusBadRequest)
+		{"name":"m5","interfaces":[{"mac":"`+mac+`"}]}]}`), http.StatusConflict)
 	require.Contains(t, a.Error, "m1")
 	require.Equal(t, http.StatusNotFound, s.do(http.MethodGet, "/v1/machines/m2", nil).Code)
 	require.Equal(t, http.StatusBadRequest, s.do(http.MethodPost, "/v1/machines", `{"machines":[]} trailing`).Code)
-	require.Equal(t, http.StatusRequestEntityTooLarge, s.do(http.MethodPost, "/v1/machines", `{"machines":["`+strings.Repeat("x", maxBody)+`"]}`).Code)
+	require.Equal(t, http.StatusRequestEntityTooLarge, s.do(http.MethodPost, "/v1/machines", `{"machines":["`+strings.Repeat("x", maxPush)+`"]}`).Code)
 	require.Equal(t, http.StatusMethodNotAllowed, s.do(http.MethodPut, "/v1/machines", nil).Code)
 }
 

@@ -115,7 +115,7 @@ func TestDecommission(t *testing.T) {
 	require.True(t, m.Quarantined())
 	require.False(t, m.HasUserData, "its secrets are purged all the same")
 	require.Equal(t, lab.Off, worn.PowerState())
-	_, err = s.CLI(ctx, "machine", "provision", "worn")
+	_, err = s.CLI(ctx, "machine", "provision", "worn", "--yes")
 	require.ErrorContains(t, err, "is quarantined")
 	out, err := s.TemporalCLI(ctx, "workflow", "execute", "--type", workflows.ProvisionType, "--task-queue", workflows.TaskQueue,
 		"--workflow-id", workflows.MachineID("worn"), "--input", `{"machine":"worn"}`)

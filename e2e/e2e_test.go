@@ -350,7 +350,7 @@ func TestFlippedBit(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, f.Close())
 
-	s.must(ctx, t, "machine", "provision", "bios")
+	s.must(ctx, t, "machine", "provision", "bios", "--yes")
 	w := s.ended(ctx, t, "bios", inventory.StateFailed)
 	require.Contains(t, w.Message, "SHA-256")
 	s.closed(ctx, t, "bios")

@@ -308,7 +308,7 @@ func TestMigrate(t *testing.T) {
 		return err == nil && asked.Question != nil
 	})
 	require.Contains(t, asked.Question.Text, "runs are open: one")
-	_, err = seed.CLI(ctx, "machine", "provision", "load-01", "--image", "sim")
+	_, err = seed.CLI(ctx, "machine", "provision", "load-01", "--image", "sim", "--yes")
 	require.ErrorContains(t, err, "new runs are refused")
 	_, err = seed.TemporalCLI(ctx, "workflow", "execute", "--type", "Migrate", "--task-queue", "ingot", "--workflow-id", "migrate/again",
 		"--id-conflict-policy", "Fail", "--fail-existing", "--input", `{"name":"again","target":"target"}`)

@@ -94,7 +94,7 @@ func TestEveryPower(t *testing.T) {
 	amt := machines["amt"].AMT()
 	amt.Pretend(lab.AMTFaults{OtherPassword: true})
 	amt.Refused()
-	s.must(ctx, t, "machine", "provision", "amt")
+	s.must(ctx, t, "machine", "provision", "amt", "--yes")
 	_, err = s.Follow(ctx, "amt", func(w inventory.Workflow) bool { return w.Question != nil })
 	require.NoError(t, err)
 	require.Contains(t, s.asks(ctx, t, "amt").Question.Text, "check user and password of AMT")

@@ -46,8 +46,8 @@ type apiError struct {
 	Status   int                `json:"-"`
 	Text     string             `json:"error"`
 	Code     string             `json:"code"`
-	Problems inventory.Problems `json:"problems"`
-	Next     string             `json:"next"`
+	Problems inventory.Problems `json:"problems,omitempty"`
+	Next     string             `json:"next,omitempty"`
 }
 
 func (e *apiError) Error() string {
@@ -311,7 +311,7 @@ func (b both) Unwrap() []error { return []error{b.err, b.kind} }
 // refused reads the server's error.
 func (c *remote) refused(resp *http.Response) error {
 	e := &apiError{Status: resp.StatusCode}
-	b, err := io.ReadAll(io.LimitReader(resp.Body, 4<<20))
+	b, err := io.ReadAll(io.LimitReader(resp.Body, 64<<20)) // problems of every machine of a push
 	if err == nil {
 		err = json.Unmarshal(b, e)
 	}

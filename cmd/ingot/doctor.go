@@ -460,25 +460,8 @@ func (w way) String() string {
 // wayTo finds the route that leads to an address in what /proc/net/route says;
 // false when there is none, or when only another table has it.
 func wayTo(routes string, a netip.Addr) (best way, known bool) {
-	const up, gateway, reject = 0x1, 0x2, 0x200
 	for line := range strings.Lines(routes) {
-		f := strings.Fields(line)
-		if len(f) < 8 {
-			continue
-		}
-		to, err1 := hexAddr(f[1])
-		via, err2 := hexAddr(f[2])
-		mask, err3 := hexAddr(f[7])
-		flags, err4 := strconv.ParseUint(f[3], 16, 32)
-		if errors.Join(err1, err2, err3, err4) != nil || flags&up == 0 || flags&reject != 0 {
-			continue // the head of the table, or nothing that leads anywhere
-		}
-		ones, _ := net.IPMask(mask.AsSlice()).Size()
-		w := way{to: netip.PrefixFrom(to, ones), device: f[0]}
-		if flags&gateway != 0 {
-			w.via = via
-		}
-		if w.to.Contains(a) && (!known || w.to.Bits() > best.to.Bits()) {
+		if w, ok := parseRoute(line); ok && w.to.Contains(a) && (!known || w.to.Bits() > best.to.Bits()) {
 			best, known = w, true
 		}
 	}
@@ -618,7 +601,29 @@ func (d *doctor) server(ctx context.Context, o *options) {
 	d.notices(st.v.Notify)
 	d.secrets(ctx, c)
 	d.images(ctx, c)
-	d.bmcs(ctx, c)
+	ms, err := ask[list[inventory.Machine]](ctx, c, "GET", path("machines"), nil)
+	if err != nil {
+		d.fail("machines", "the log of ingot serve", "%v", err)
+		return
+	}
+	if d.isHere(c) {
+		d.reservations(networkOf(d.cfg.Netboot), ms.v.Items)
+	}
+	d.bmcs(ctx, c, ms.v.Items)
+}
+
+// reservations looks whether machines can be answered where their addresses are.
+func (d *doctor) reservations(n inventory.Network, ms []inventory.Machine) {
+	for _, m := range ms {
+		for _, i := range m.Interfaces {
+			if whose := n.Taken(i.Address); whose != "" {
+				d.warn("reservation", "unless this server runs on that machine: ingot machine push --replace, with another address", "%s: %s is %s", m.Name, i.Address, whose)
+			}
+		}
+	}
+	for _, w := range n.Warnings(ms) {
+		d.warn("reservation", "correct the addresses, or netboot.interfaces, or list the relay under netboot.relays", "%s", w)
+	}
 }
 
 func (d *doctor) secrets(ctx context.Context, c *remote) {
@@ -734,16 +739,11 @@ func (d *doctor) notices(n *api.NotifyStatus) {
 func (d *doctor) isHere(c *remote) bool { return c.base.String() == localURL(d.cfg) }
 
 // bmcs logs in to every BMC, a few at a time.
-func (d *doctor) bmcs(ctx context.Context, c *remote) {
-	ms, err := ask[list[inventory.Machine]](ctx, c, "GET", path("machines"), nil)
-	if err != nil {
-		d.fail("machines", "the log of ingot serve", "%v", err)
-		return
-	}
-	found := make([]finding, len(ms.v.Items))
+func (d *doctor) bmcs(ctx context.Context, c *remote, ms []inventory.Machine) {
+	found := make([]finding, len(ms))
 	var g errgroup.Group
 	g.SetLimit(8)
-	for n, m := range ms.v.Items {
+	for n, m := range ms {
 		if m.BMC.Manual() {
 			continue
 		}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -89,37 +90,61 @@ type said struct{ error }
 
 func (s said) Unwrap() error { return s.error }
 
-// report writes err for a person: problems one per line with their place
-// first, so that an editor finds it, and what helps last.
+// report writes err to standard error. A person reads problems one per line with
+// their place first, so that an editor finds it, and what helps last; with
+// --output json or yaml it has the form of the API's errors.
 func report(cmd *cobra.Command, err error) {
 	var ran commandError
 	var done said
 	if errors.As(err, &done) {
 		return
 	}
-	var problems inventory.Problems
 	var answer *apiError
 	var hint advice
-	var b strings.Builder
+	e := apiError{Text: err.Error(), Code: exitWord(exitCode(err))}
 	if errors.As(err, &answer) {
-		problems = answer.Problems
+		e.Code, e.Problems, e.Next = answer.Code, answer.Problems, answer.Next
 	}
-	if len(problems) == 0 && !errors.As(err, &problems) {
-		fmt.Fprintf(&b, "ingot: %s\n", err)
-	} else {
-		for _, p := range problems {
-			fmt.Fprintln(&b, inert(p.String()))
-		}
-		fmt.Fprintf(&b, "ingot: %s; nothing was changed\n", count(len(problems), "problem"))
+	if len(e.Problems) == 0 {
+		errors.As(err, &e.Problems)
 	}
 	if errors.As(err, &hint) && hint.next != "" {
-		fmt.Fprintf(&b, "next: %s\n", hint.next)
-	} else if answer != nil && answer.Next != "" {
-		fmt.Fprintf(&b, "next: %s\n", answer.Next)
+		e.Next = hint.next
 	} else if !errors.As(err, &ran) {
-		fmt.Fprintf(&b, "next: %s --help\n", cmd.CommandPath())
+		e.Next = cmd.CommandPath() + " --help"
 	}
-	_, _ = io.WriteString(cmd.ErrOrStderr(), b.String()) // there is nobody left to tell
+	o := options{}
+	if f := cmd.Flag("output"); f != nil && (f.Value.String() == "json" || f.Value.String() == "yaml") {
+		o.output = f.Value.String()
+	}
+	raw, err := json.Marshal(e)
+	if err == nil {
+		err = o.print(cmd.ErrOrStderr(), raw, func(w io.Writer) error { return e.write(w) })
+	}
+	_ = err // there is no one left to tell
+}
+
+// exitWord is the code of an error, in the words of the API.
+func exitWord(code int) string {
+	return map[int]string{exitFailure: "failed", exitUsage: "invalid", exitNotFound: "not_found", exitConflict: "conflict", exitUnavailable: "unavailable"}[code]
+}
+
+// write prints e for a person.
+func (e *apiError) write(w io.Writer) error {
+	var b strings.Builder
+	if len(e.Problems) == 0 {
+		fmt.Fprintf(&b, "ingot: %s\n", e.Text)
+	} else {
+		for _, p := range e.Problems {
+			fmt.Fprintln(&b, inert(p.String()))
+		}
+		fmt.Fprintf(&b, "ingot: %s; nothing was changed\n", count(len(e.Problems), "problem"))
+	}
+	if e.Next != "" {
+		fmt.Fprintf(&b, "next: %s\n", e.Next)
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
 }
 
 // group is a command that only holds others.

@@ -45,7 +45,7 @@ that has no interface on their network: no raw socket, no broadcast.`,
 	yesFlag(c, &yes)
 	completeFlag(c, "interface", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 		var names []string
-		for _, i := range interfaces() {
+		for _, i := range answerable() {
 			names = append(names, i.name)
 		}
 		return names, cobra.ShellCompDirectiveNoFileComp
@@ -133,6 +133,20 @@ func interfaces() []iface {
 	return out
 }
 
+// answerable returns those on which machines could be answered: members of
+// bridges and bonds have no packets of their own.
+func answerable() []iface {
+	return slices.DeleteFunc(interfaces(), func(i iface) bool { return controllerOf(sysClassNet, i.name) != "" })
+}
+
+// holds tells whether a configuration has what init was asked to write already.
+func holds(n config.Netboot, chosen []string, relay relayOnly) bool {
+	if !relay.on {
+		return slices.Equal(n.Interfaces, chosen)
+	}
+	return n.RelayOnly && slices.Equal(n.Relays, relay.relays) && (relay.address == "" || n.Address == relay.address)
+}
+
 func (o *options) initialize(cmd *cobra.Command, chosen []string, relay relayOnly, yes bool) error {
 	relayed, err := relay.lines()
 	if err != nil {
@@ -143,7 +157,13 @@ func (o *options) initialize(cmd *cobra.Command, chosen []string, relay relayOnl
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if exists && (len(chosen) > 0 || relay.on) {
+	var before config.Config
+	if exists {
+		if before, err = config.Load(o.config, true); err != nil {
+			return err
+		}
+	}
+	if exists && (len(chosen) > 0 || relay.on) && !holds(before.Netboot, chosen, relay) {
 		what := fmt.Sprintf("\"interfaces: [%s]\"", strings.Join(chosen, ", "))
 		if relay.on {
 			what = "\"" + strings.Join(relayed, "\", \"") + "\""
@@ -204,7 +224,7 @@ func (o *options) initialize(cmd *cobra.Command, chosen []string, relay relayOnl
 		cmd.Printf("DHCP stays off: netboot.interfaces in %s names no interface\n", o.config)
 		if exists {
 			var names []string
-			for _, i := range interfaces() {
+			for _, i := range answerable() {
 				names = append(names, i.name)
 			}
 			cmd.Printf("to switch it on: write below netboot: in it \"interfaces: [NAME]\", NAME one of %s; then start ingot serve again\n", strings.Join(names, ", "))
@@ -220,7 +240,7 @@ func (o *options) initialize(cmd *cobra.Command, chosen []string, relay relayOnl
 
 // chooseInterfaces checks those that were named, or asks.
 func (o *options) chooseInterfaces(cmd *cobra.Command, chosen []string, yes bool) ([]string, error) {
-	all := interfaces()
+	all := answerable()
 	t := newTable(cmd.OutOrStdout(), "INTERFACE", "STATE", "MAC", "IPV4")
 	for _, i := range all {
 		t.row(i.name, i.state, i.mac, strings.Join(i.addresses, ", "))
@@ -242,6 +262,8 @@ func (o *options) chooseInterfaces(cmd *cobra.Command, chosen []string, yes bool
 	for n, name := range chosen {
 		i := slices.IndexFunc(all, func(x iface) bool { return x.name == name })
 		switch {
+		case i < 0 && controllerOf(sysClassNet, name) != "":
+			ps.Add("--interface", "--interface "+controllerOf(sysClassNet, name), "%q is a member of %s, which has its packets", name, controllerOf(sysClassNet, name))
 		case i < 0:
 			ps.Add("--interface", "one of those listed above", "there is no interface %q", name)
 		case len(all[i].addresses) == 0 && n == 0:

@@ -115,8 +115,9 @@ type pushBody struct {
 	Replace  bool              `json:"replace,omitempty"`
 }
 
-func (o *options) push(cmd *cobra.Command, ms []inventory.Machine, replace bool) (answer[list[api.MachineView]], error) {
-	var none answer[list[api.MachineView]]
+// push stores machines, and says what the server warns of.
+func (o *options) push(cmd *cobra.Command, ms []inventory.Machine, replace bool) (answer[pushed], error) {
+	var none answer[pushed]
 	body := pushBody{Replace: replace}
 	for _, m := range ms {
 		b, err := wire(m)
@@ -129,7 +130,24 @@ func (o *options) push(cmd *cobra.Command, ms []inventory.Machine, replace bool)
 	if err != nil {
 		return none, err
 	}
-	return ask[list[api.MachineView]](cmd.Context(), c, "POST", path("machines"), body)
+	a, err := ask[pushed](cmd.Context(), c, "POST", path("machines"), body)
+	for _, w := range a.v.Warnings {
+		say(cmd, "warn: %s", inert(w))
+	}
+	return a, err
+}
+
+// pushed is the answer to a push.
+type pushed struct {
+	list[api.MachineView]
+	Warnings []string `json:"warnings"`
+}
+
+// nameIsTaken tells whether the server refused a push only because a machine of
+// that name is stored already.
+func nameIsTaken(err error) bool {
+	var e *apiError
+	return errors.Is(err, inventory.ErrConflict) && errors.As(err, &e) && len(e.Problems) == 0
 }
 
 func machinePushCmd(o *options) *cobra.Command {
@@ -144,11 +162,29 @@ line, and then nothing is stored.
 A secret stays as it is stored where the file has hasPassword (hasUserData,
 hasVendorData) in its place, as "ingot machine get NAME --output yaml" writes it:
 what that prints can be edited and pushed back. Netboot is no part of a file:
-pushing one arms nothing.`,
+pushing one arms nothing. MACs, addresses and disks of a machine with an open
+run change only after the run; access to its BMC can be corrected meanwhile.
+
+A machine is written so, with "---" between two:
+
+  name: node-1
+  image: debian-12
+  interfaces:
+    - mac: "02:00:00:00:00:01"
+      address: 10.0.0.11
+      netmask: 255.255.255.0
+      gateway: 10.0.0.1
+  bmc: {driver: ipmi, host: 10.0.9.11, user: admin, password: secret}
+
+Documents of Tinkerbell and CSV files of EKS Anywhere cannot be read by this
+version.`,
 		Example: "  ingot machine push --file hardware.yaml\n  ingot machine push --file hardware.yaml --replace   # changes machines that exist",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			name, b, err := readInput(cmd, file)
 			if err != nil {
+				return err
+			}
+			if err := machinefile.Foreign(name, b); err != nil {
 				return err
 			}
 			docs, err := strictyaml.Documents(name, b)
@@ -165,12 +201,12 @@ pushing one arms nothing.`,
 			a, err := o.push(cmd, ms, replace)
 			if err != nil {
 				err = locate(err, docs, ms)
-				if errors.Is(err, inventory.ErrConflict) && !replace {
+				if nameIsTaken(err) && !replace {
 					err = advice{err, "ingot machine push --replace --file " + file + "   # changes those that exist"}
 				}
 				return err
 			}
-			return show(cmd, o, a, func(w io.Writer, l list[api.MachineView]) error {
+			return show(cmd, o, a, func(w io.Writer, l pushed) error {
 				for _, m := range l.Items {
 					fmt.Fprintf(w, "machine %s stored\n", m.Name)
 				}
@@ -265,12 +301,12 @@ asked for: an argument would be seen by everybody on this host.`,
 						e.Problems[i].Field = flagOf(e.Problems[i].Field)
 					}
 				}
-				if errors.Is(err, inventory.ErrConflict) {
+				if nameIsTaken(err) {
 					err = advice{err, "ingot machine get " + m.Name}
 				}
 				return err
 			}
-			return show(cmd, o, a, func(w io.Writer, _ list[api.MachineView]) error {
+			return show(cmd, o, a, func(w io.Writer, _ pushed) error {
 				next := "ingot machine provision " + m.Name
 				if m.Image == "" {
 					next += " --image IMAGE"
@@ -486,14 +522,14 @@ func machineListCmd(o *options) *cobra.Command {
 					say(cmd, "no machines; add one: ingot machine add --help")
 					return nil
 				}
-				t := newTable(w, "NAME", "MAC", "ADDRESS", "POWER BY", "TEMPLATE", "IMAGE", "NETBOOT", "LAST RUN", "SEEN")
+				t := newTable(w, "NAME", "MAC", "ADDRESS", "POWER BY", "TEMPLATE", "IMAGE", "INSTALLED", "NETBOOT", "LAST RUN", "SEEN")
 				for _, m := range l.Items {
 					i, _ := m.Machine.Netboot()
 					address := ""
 					if i.Address.IsValid() {
 						address = i.Address.String()
 					}
-					t.row(m.Name, i.MAC, address, powerBy(m.BMC), m.Template, m.Image, netbootWord(m.Netboot), lastWord(m), ago(m.LastSeen))
+					t.row(m.Name, i.MAC, address, powerBy(m.BMC), m.Template, m.Image, installedWord(m.Installed), netbootWord(m.Netboot), lastWord(m), ago(m.LastSeen))
 				}
 				return t.flush()
 			})
@@ -511,14 +547,35 @@ func powerBy(b *inventory.BMC) string {
 	return b.Driver
 }
 
+// netbootWord says whether netboot is open, and until when.
 func netbootWord(n inventory.Netboot) string {
 	switch {
 	case n.AllowPXE:
-		return "open until " + n.Until.Local().Format("15:04:05")
+		until := n.Until.Local()
+		form := "15:04:05"
+		if time.Until(until) > 12*time.Hour {
+			form = "2006-01-02 15:04:05"
+		}
+		return "open until " + until.Format(form)
 	case n.AllowWorkflow:
 		return "closed (run goes on)"
 	}
 	return "closed"
+}
+
+// installedWord says what is on a machine's disk, as far as Ingot has written it.
+func installedWord(i *inventory.Installed) string {
+	if i == nil {
+		return ""
+	}
+	what := firstWord(i.Image, i.Template, "by run "+i.Run)
+	if i.System() {
+		return what
+	}
+	if i.Type == inventory.TypeDecommission {
+		what = "wiped"
+	}
+	return what + " (" + i.State + ")"
 }
 
 // lastWord is what became of a machine last.
@@ -641,12 +698,12 @@ func printMachine(w io.Writer, m api.MachineView) error {
 	if n := len(m.SSHKeys); n > 0 {
 		t.field("SSH keys", n)
 	}
-	netboot := fmt.Sprintf("{allowPXE: %t, allowWorkflow: %t}", m.Netboot.AllowPXE, m.Netboot.AllowWorkflow)
+	if m.Installed != nil {
+		t.field("installed", fmt.Sprintf("%s  by run %s, %s", installedWord(m.Installed), m.Installed.Run, ago(m.Installed.At)))
+	}
+	netboot := netbootWord(m.Netboot)
 	if m.Netboot.Run != "" {
 		netboot += "  held by " + m.Netboot.Run
-	}
-	if m.Netboot.AllowPXE {
-		netboot += " until " + when(m.Netboot.Until)
 	}
 	t.field("netboot", netboot)
 	for _, k := range slices.Sorted(maps.Keys(m.Notes)) {
@@ -708,11 +765,20 @@ func yesFlag(c *cobra.Command, yes *bool) {
 	c.Flags().BoolVarP(yes, "yes", "y", false, "do not ask")
 }
 
+// seenList is the answer to machine seen.
+type seenList struct {
+	list[inventory.Seen]
+	Dropped int64 `json:"dropped"`
+}
+
 func machineSeenCmd(o *options) *cobra.Command {
 	return &cobra.Command{
 		Use: "seen", Short: "List unknown machines that asked for an address", Args: cobra.NoArgs, Example: "  ingot machine seen",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return askAndShow(cmd, o, "GET", path("seen"), nil, func(w io.Writer, l list[inventory.Seen]) error {
+			return askAndShow(cmd, o, "GET", path("seen"), nil, func(w io.Writer, l seenList) error {
+				if l.Dropped > 0 {
+					say(cmd, "note: the newest are listed; since the server started, %s of others came that are not", count(int(l.Dropped), "packet"))
+				}
 				if len(l.Items) == 0 {
 					say(cmd, "no unknown machine has asked for an address; is DHCP on? ingot status")
 					return nil

@@ -72,7 +72,7 @@ not answer now.`,
 	f.StringVar(&o.server, "server", "", "the server's URL (or INGOT_SERVER; default: where this host logged in, or its own configuration)")
 	f.StringVar(&o.tokenFile, "token-file", "", "file with the admin token (or the token itself in INGOT_TOKEN)")
 	f.StringVar(&o.config, "config", config.DefaultFile(), "configuration file of this host")
-	f.StringVarP(&o.output, "output", "o", "table", "table, json or yaml")
+	f.StringVarP(&o.output, "output", "o", "table", "table, json or yaml; of errors, too")
 	root.AddCommand(serveCmd(), temporalChildCmd(), initCmd(o), doctorCmd(o), statusCmd(o),
 		machineCmd(o), templateCmd(o), imageCmd(o), workflowCmd(o), operationCmd(o), genesisCmd(o), recoverCmd(o), bmcCmd(o), netbootCmd(o), whyCmd(o),
 		configCmd(o), secretCmd(o), notifyCmd(o), backupCmd(o), restoreCmd(o), standbyCmd(o), peerCmd(o), migrateCmd(o), handoverCmd(o), loginCmd(o), loginLinkCmd(o), versionCmd(o))

@@ -19,6 +19,9 @@ func machineProvisionCmd(o *options) *cobra.Command {
 disk selector only a single disk is chosen, and only if it is blank or was
 written by Ingot. Otherwise a person is asked.
 
+A machine that Ingot has installed already is installed again only after it is
+confirmed, or with --yes.
+
 With --wait the run is shown as it goes, and the exit code says how it ended.
 Without, and after Ctrl-C, it goes on by itself.`,
 		Example: `  ingot machine provision node-1 --image debian-12 --wait
@@ -31,6 +34,16 @@ Without, and after Ctrl-C, it goes on by itself.`,
 			if in.Retries.From != "" && in.Retries.Count == 0 {
 				return usage("--from says where a retry begins, but --retries is 0")
 			}
+			a, err := ask[api.MachineView](cmd.Context(), c, "GET", path("machines", args[0]), nil)
+			if err != nil {
+				return err
+			}
+			if m := a.v; m.Installed.System() {
+				what := fmt.Sprintf("installs machine %s again, over %s, which run %s has installed", m.Name, installedWord(m.Installed), m.Installed.Run)
+				if err := confirm(cmd, yes, what, m.Name); err != nil {
+					return err
+				}
+			}
 			return o.begin(cmd, c, path("machines", args[0], "provision"), in, wait)
 		},
 	}
@@ -38,7 +51,6 @@ Without, and after Ctrl-C, it goes on by itself.`,
 	c.Flags().StringVar(&in.Retries.From, "from", "", "where a retry begins: failed-step (default) or start")
 	waitFlag(c, &wait)
 	yesFlag(c, &yes)
-	cobra.CheckErr(c.Flags().MarkHidden("yes")) // the verb says it already; scripts that give --yes everywhere may
 	completeFlag(c, "from", cobra.FixedCompletions([]string{"failed-step", "start"}, cobra.ShellCompDirectiveNoFileComp))
 	return c
 }

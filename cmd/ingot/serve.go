@@ -337,6 +337,13 @@ func (s *server) control() error {
 		DataDir: s.cfg.DataDir, MinFree: max(s.cfg.MinFree<<20, 1), Reserve: s.reserve.State, FetchHosts: s.cfg.Images.FetchHosts, NoSecretKey: s.keys == nil, ImageURL: site.URLOf,
 		Retrying: s.do.Troubles.Of, Heartbeat: activities.Heartbeat, Status: s.status, CheckBMCHost: driver.CheckHost, RotateKeys: s.rotateKeys, TestNotice: s.testNotice(), Backup: s.backup, Site: s, Intake: s.store.Intake, Restored: s.restored,
 		Elapsed: s.clock.Elapsed, Up: s.clock.Up,
+		Network: func() inventory.Network { return networkOf(s.cfg.Netboot) },
+		UnknownDropped: func() int64 {
+			if s.boot == nil {
+				return 0
+			}
+			return s.boot.Stats().SeenDropped
+		},
 		Why: func(ctx context.Context, mac string) (any, error) {
 			if s.boot == nil {
 				return whyOff(ctx, s.store, mac)

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ingotmetal/ingot/api"
+	"github.com/ingotmetal/ingot/internal/machinefile"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/template"
 )
@@ -30,6 +31,9 @@ func templateCreateCmd(o *options) *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			from, b, err := readInput(cmd, file)
 			if err != nil {
+				return err
+			}
+			if err := machinefile.Foreign(from, b); err != nil {
 				return err
 			}
 			// The server reads it, too, but does not know the file's name.

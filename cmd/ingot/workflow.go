@@ -16,6 +16,7 @@ import (
 
 	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/api"
+	"github.com/ingotmetal/ingot/internal/machinefile"
 	"github.com/ingotmetal/ingot/internal/strictyaml"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/workflows"
@@ -130,6 +131,9 @@ func workflowFile(cmd *cobra.Command, file string) (workflowBody, error) {
 	var out workflowBody
 	name, b, err := readInput(cmd, file)
 	if err != nil {
+		return out, err
+	}
+	if err := machinefile.Foreign(name, b); err != nil {
 		return out, err
 	}
 	docs, err := strictyaml.Documents(name, b)

@@ -1,0 +1,96 @@
+package api
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// Ten thousand machines are one request, and one transaction.
+func TestPushOfTenThousandMachines(t *testing.T) {
+	s := newSite(t)
+	ms := make([]inventory.Machine, 10_000)
+	for n := range ms {
+		ms[n] = machine(fmt.Sprintf("node-%d", n), fmt.Sprintf("02:00:00:00:%02x:%02x", n>>8, n&255))
+		ms[n].Labels = map[string]string{"rack": fmt.Sprint(n / 40), "row": "between-the-second-and-the-third", "site": "example"}
+	}
+	rec := s.do(http.MethodPost, "/v1/machines", map[string]any{"machines": ms})
+	require.Equal(t, http.StatusCreated, rec.Code, rec.Body.String()[:min(rec.Body.Len(), 200)])
+	stored, err := s.store.Machines(t.Context())
+	require.NoError(t, err)
+	require.Len(t, stored, len(ms))
+
+	// All that is wrong is told at once.
+	for n := range ms {
+		ms[n].Name, ms[n].Interfaces[0].MAC = ms[n].Name+"-new", fmt.Sprintf("02:00:00:01:%02x:%02x", n>>8, n&255)
+	}
+	ms[7].Interfaces[0].MAC, ms[9_999].Image = "zz", "a/b"
+	e := decode[answer](t, s.do(http.MethodPost, "/v1/machines", map[string]any{"machines": ms}), http.StatusBadRequest)
+	require.Len(t, e.Problems, 2)
+}
+
+// What is too large says how large it may be.
+func TestTooLargeABodyNamesItsLimit(t *testing.T) {
+	s := newSite(t)
+	e := decode[answer](t, s.do(http.MethodPost, "/v1/templates", `{"name":"x","source":"`+strings.Repeat("x", maxBody)+`"}`), http.StatusRequestEntityTooLarge)
+	require.Contains(t, e.Error, "larger than 1 MiB")
+}
+
+// An address that another machine has is a conflict.
+func TestAddressOfAnotherMachineIsAConflict(t *testing.T) {
+	s := newSite(t)
+	in := func(name, mac string) map[string]any {
+		return map[string]any{"machines": []any{map[string]any{"name": name, "interfaces": []any{map[string]any{"mac": mac, "address": "192.0.2.9", "netmask": "255.255.255.0"}}}}}
+	}
+	require.Equal(t, http.StatusCreated, s.do(http.MethodPost, "/v1/machines", in("a", "02:00:00:00:00:01")).Code)
+	e := decode[answer](t, s.do(http.MethodPost, "/v1/machines", in("b", "02:00:00:00:00:02")), http.StatusConflict)
+	require.Equal(t, codeConflict, e.Code)
+	require.Equal(t, "interfaces[0].address", e.Problems[0].Field)
+}
+
+// The server's own address, its gateway, and a subnet that no listed relay
+// serves are refused; a subnet that a relay might serve is told.
+func TestPushChecksTheNetwork(t *testing.T) {
+	s := newSite(t)
+	n := inventory.Network{
+		Own: []netip.Addr{netip.MustParseAddr("192.0.2.1")}, Gateways: []netip.Addr{netip.MustParseAddr("192.0.2.254")},
+		Subnets: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}, On: true,
+	}
+	s.server.cfg.Network = func() inventory.Network { return n }
+	push := func(name, mac, address string, replace bool) *httptest.ResponseRecorder {
+		return s.do(http.MethodPost, "/v1/machines", map[string]any{"replace": replace, "machines": []any{
+			map[string]any{"name": name, "interfaces": []any{map[string]any{"mac": mac, "address": address, "netmask": "255.255.255.0"}}},
+		}})
+	}
+	e := decode[answer](t, push("a", "02:00:00:00:00:01", "192.0.2.1", false), http.StatusBadRequest)
+	require.Equal(t, "interfaces[0].address", e.Problems[0].Field)
+	require.Contains(t, e.Error, "192.0.2.1 is this server's own address")
+	e = decode[answer](t, push("a", "02:00:00:00:00:01", "192.0.2.254", false), http.StatusBadRequest)
+	require.Contains(t, e.Error, "192.0.2.254 is this server's gateway")
+	e = decode[answer](t, s.do(http.MethodPost, "/v1/seen/02:00:00:00:00:01/accept", map[string]any{"name": "a", "address": "192.0.2.1", "netmask": "255.255.255.0"}), http.StatusBadRequest)
+	require.Contains(t, e.Error, "own address")
+
+	type pushed struct {
+		Warnings []string `json:"warnings"`
+	}
+	require.Empty(t, decode[pushed](t, push("a", "02:00:00:00:00:01", "192.0.2.7", false), http.StatusCreated).Warnings)
+	far := decode[pushed](t, push("b", "02:00:00:00:00:02", "198.51.100.7", false), http.StatusCreated)
+	require.Len(t, far.Warnings, 1)
+	require.Contains(t, far.Warnings[0], "b: no interface of this server is in 198.51.100.0/24")
+
+	n.Relays = []netip.Prefix{netip.MustParsePrefix("203.0.113.1/32")}
+	e = decode[answer](t, push("c", "02:00:00:00:00:03", "198.51.100.8", false), http.StatusBadRequest)
+	require.Contains(t, e.Error, "none of netboot.relays")
+	require.Equal(t, http.StatusCreated, push("c", "02:00:00:00:00:03", "203.0.113.8", false).Code)
+
+	// The server has moved to a machine that it had installed.
+	n.Own = append(n.Own, netip.MustParseAddr("192.0.2.7"))
+	require.Equal(t, http.StatusCreated, push("a", "02:00:00:00:00:01", "192.0.2.7", true).Code)
+}
