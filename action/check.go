@@ -1,7 +1,6 @@
 package action
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -75,38 +74,4 @@ func MiB(env map[string]string, name string) (int64, error) {
 		return 0, fmt.Errorf("reading %s=%q: want a number of MiB", name, env[name])
 	}
 	return int64(n) << 20, nil
-}
-
-// Check tells what of a native action's environment can be seen to be wrong
-// without the machine. It shows no value of which a secret could be part.
-func Check(native string, env map[string]string) error {
-	var errs []error
-	flags := func(names ...string) {
-		for _, name := range names {
-			_, err := Bool(env, name, false)
-			errs = append(errs, err)
-		}
-	}
-	switch native {
-	case WriteFile, Inject, GrowPart, Kexec:
-		_, err := ParsePartition(env[PartitionVariable])
-		errs = append(errs, err)
-	}
-	switch native {
-	case Inject:
-		_, err := Files(env)
-		errs = append(errs, err)
-	case GrowPart:
-		_, err := MiB(env, ReserveVariable)
-		errs = append(errs, err)
-		flags("FILESYSTEM")
-	case EFIBoot:
-		flags("DELETE_STALE", "REQUIRED")
-	case Wipe:
-		flags(AllDisksVariable)
-		if mode := env[WipeModeVariable]; mode != "" && !slices.Contains(WipeModes[:], mode) {
-			errs = append(errs, fmt.Errorf("reading %s=%q: want %s", WipeModeVariable, mode, strings.Join(WipeModes[:], " or ")))
-		}
-	}
-	return errors.Join(errs...)
 }

@@ -376,7 +376,9 @@ func (a *Activities) tasks(ctx context.Context, m inventory.Machine, l taskList)
 		begun := a.Now()
 		t.Message, err = a.task(ctx, m, l.fence, *t)
 		if err == nil && l.after != nil {
-			err = l.after(i)
+			if err = l.after(i); err != nil {
+				err = fmt.Errorf("after %s: %w", describe(*t), err)
+			}
 		}
 		t.Seconds, t.State = a.Now().Sub(begun).Seconds(), inventory.StateSuccess
 		if err != nil {
@@ -386,7 +388,7 @@ func (a *Activities) tasks(ctx context.Context, m inventory.Machine, l taskList)
 			if e := a.Records.PutBMCJob(context.WithoutCancel(ctx), job); e != nil {
 				a.Log.Error("recording a BMC job", "machine", m.Name, "job", job.Name, "error", e)
 			}
-			return failedTask{fmt.Errorf("bmc of %q: %s: %w", m.Name, describe(*t), err)}
+			return failedTask{fmt.Errorf("bmc of %q: %w", m.Name, err)}
 		}
 		if err := a.keep(ctx, job); err != nil {
 			return err
@@ -452,7 +454,7 @@ func describe(t inventory.BMCTask) string {
 func (a *Activities) task(ctx context.Context, m inventory.Machine, fence Fence, t inventory.BMCTask) (string, error) {
 	password, err := a.Machines.BMCPassword(ctx, m.Name)
 	if err != nil {
-		return "", err
+		return "", fmt.Errorf("%s: %w", describe(t), err)
 	}
 	switch {
 	case t.BootDevice != nil:

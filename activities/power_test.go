@@ -3,6 +3,7 @@ package activities
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"testing"
 	"testing/synctest"
@@ -123,4 +124,19 @@ func TestWhatABMCDidIsNotDoneAgain(t *testing.T) {
 		start()
 		require.Equal(t, []string{"on"}, l.steps, "it keeps its power")
 	})
+}
+
+// deadBMC answers nothing, in the words of package bmc.
+type deadBMC struct{ *ledger }
+
+func (deadBMC) Set(_ context.Context, _ inventory.BMC, _ inventory.Secret, power string, _ Fence) error {
+	return fmt.Errorf("power %s: BMC 10.0.0.9: %w", power, inventory.ErrUnreachable)
+}
+
+func TestErrorOfATaskNamesItOnce(t *testing.T) {
+	o := inventory.Owner{Machine: "node-1", Run: "r", Epoch: 3}
+	l := &ledger{sleeper: sleeper{grant: inventory.Grant{Owner: o}, machine: inventory.Machine{Name: "node-1", BMC: &inventory.BMC{Driver: inventory.DriverIPMI}}}}
+	a := &Activities{Machines: l, Grants: l, Records: l, BMC: deadBMC{l}, Now: time.Now, Log: slog.New(slog.DiscardHandler)}
+	err := a.tasks(t.Context(), l.machine, taskList{owner: o, job: Job("off", []inventory.BMCTask{{Power: "off"}})})
+	require.EqualError(t, err, `bmc of "node-1": power off: BMC 10.0.0.9: unreachable`)
 }

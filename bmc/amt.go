@@ -77,8 +77,6 @@ func (p *amt) Close(context.Context) error {
 	return nil
 }
 
-func (p *amt) limit() time.Duration { return amtTime }
-
 // run carries out one command within its time.
 func (p *amt) run(ctx context.Context, command func(context.Context) error) error {
 	return p.do(ctx, func() error {

@@ -58,6 +58,9 @@ type Config struct {
 	PerMinute int
 	// Commands are those of driver exec, by name.
 	Commands map[string]Command
+	// LockFile is a file that this server's commands hold locked while they run,
+	// so that the next server can wait for their end; "" = none.
+	LockFile string
 	// WakeFrom is the address from which magic packets are sent; the zero
 	// address: the one that the routing table chooses.
 	WakeFrom netip.Addr
@@ -66,15 +69,21 @@ type Config struct {
 	sleep func(context.Context, time.Duration) error
 }
 
-// lookupTime is how long a name may take to resolve.
-const lookupTime = 10 * time.Second
+const (
+	// lookupTime is how long a name may take to resolve.
+	lookupTime = 10 * time.Second
+	// operationTime is what bmclib gives one call. It is out of the way: each
+	// provider limits its own commands, and what they wait for does not count.
+	operationTime = time.Hour
+)
 
 // Driver talks to BMCs. Its methods return errors that wrap
 // inventory.ErrUnreachable (wait and try again), inventory.ErrRefused (the
 // credentials: trying again may lock them), inventory.ErrUnsupported (this BMC
 // cannot, or this version has no such driver) or inventory.ErrInvalid.
 type Driver struct {
-	cfg Config
+	cfg       Config
+	processes *processes
 
 	mu      sync.Mutex
 	targets map[string]*target // by address
@@ -116,8 +125,16 @@ func New(cfg Config) *Driver {
 			cfg.Home = ""
 		}
 	}
-	return &Driver{cfg: cfg, targets: map[string]*target{}}
+	p := &processes{log: cfg.Log, slots: make(chan struct{}, maxProcesses), file: cfg.LockFile, patience: commandTime}
+	for _, c := range cfg.Commands {
+		p.patience = max(p.patience, c.Timeout)
+	}
+	return &Driver{cfg: cfg, processes: p, targets: map[string]*target{}}
 }
+
+// Close ends the Driver: no command starts after it. It lets go of LockFile,
+// which commands that still run keep locked until they end.
+func (d *Driver) Close() error { return d.processes.close() }
 
 // State reads the power state: on, off, transitional or unknown.
 func (d *Driver) State(ctx context.Context, b inventory.BMC, password inventory.Secret) (string, error) {
@@ -259,7 +276,7 @@ func (d *Driver) with(ctx context.Context, b inventory.BMC, password inventory.S
 	// The password stays out of bmclib's client: the provider has it.
 	registry := registrar.NewRegistry()
 	registry.Register(p.Name(), b.Driver, features, nil, p)
-	client := bmclib.NewClient(b.Host, b.User, "", bmclib.WithRegistry(registry), bmclib.WithPerProviderTimeout(p.limit()+time.Second))
+	client := bmclib.NewClient(b.Host, b.User, "", bmclib.WithRegistry(registry), bmclib.WithPerProviderTimeout(operationTime))
 	if err := client.Open(ctx); err != nil {
 		return fmt.Errorf("%s: %s: %w", what, name, p.cause(err))
 	}
@@ -284,7 +301,7 @@ func (d *Driver) provider(l link, b, dialled inventory.BMC, password inventory.S
 	case inventory.DriverExec:
 		return d.newCommand(l, dialled, password)
 	}
-	return newIPMI(l, d.cfg.Ipmitool, d.cfg.Home, dialled, password), nil
+	return newIPMI(l, d.processes, d.cfg.Ipmitool, d.cfg.Home, dialled, password), nil
 }
 
 // lock waits until nobody else uses the BMC at address. Who has it takes the

@@ -48,9 +48,10 @@ func (d *Driver) CheckCommand(name string) error {
 // command is a provider that runs an administrator's programs.
 type command struct {
 	link
-	cmd      Command
-	bmc      inventory.BMC
-	password inventory.Secret
+	processes *processes
+	cmd       Command
+	bmc       inventory.BMC
+	password  inventory.Secret
 }
 
 var _ provider = (*command)(nil)
@@ -66,7 +67,7 @@ func (d *Driver) newCommand(l link, b inventory.BMC, password inventory.Secret) 
 	if c.Timeout <= 0 {
 		c.Timeout = powerTime
 	}
-	return &command{link: l, cmd: c, bmc: b, password: password}, nil
+	return &command{link: l, processes: d.processes, cmd: c, bmc: b, password: password}, nil
 }
 
 // Name names the provider in bmclib's errors.
@@ -77,8 +78,6 @@ func (p *command) Open(context.Context) error { return nil }
 
 // Close has nothing to close.
 func (p *command) Close(context.Context) error { return nil }
-
-func (p *command) limit() time.Duration { return p.cmd.Timeout }
 
 // PowerStateGet returns the last line of what status says.
 func (p *command) PowerStateGet(ctx context.Context) (string, error) {
@@ -140,6 +139,11 @@ func (p *command) exec(ctx context.Context, what string, argv []string) (string,
 		}
 		filled[n] = strings.NewReplacer("{machine}", p.bmc.Machine, "{host}", p.bmc.Host).Replace(a)
 	}
+	leave, err := p.processes.enter(ctx)
+	if err != nil {
+		return "", err
+	}
+	defer leave()
 	limited, cancel := context.WithTimeout(ctx, p.cmd.Timeout)
 	defer cancel()
 	cmd := exec.CommandContext(limited, filled[0], filled[1:]...)
@@ -153,7 +157,7 @@ func (p *command) exec(ctx context.Context, what string, argv []string) (string,
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = 2 * time.Second
-	err := cmd.Run()
+	err = p.processes.run(cmd)
 	var exit *exec.ExitError
 	switch {
 	case ctx.Err() != nil:

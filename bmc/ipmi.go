@@ -59,10 +59,11 @@ func port(b inventory.BMC) int {
 // logs in twice and can run a command twice; and flags are read back.
 type ipmi struct {
 	link
-	path     string
-	home     string // "" = none
-	bmc      inventory.BMC
-	password inventory.Secret
+	processes *processes
+	path      string
+	home      string // "" = none
+	bmc       inventory.BMC
+	password  inventory.Secret
 	// flagsValid is whether the boot flags that were last read are marked as
 	// in force.
 	flagsValid bool
@@ -73,11 +74,9 @@ var (
 	_ flagKeeper = (*ipmi)(nil)
 )
 
-func newIPMI(l link, path, home string, b inventory.BMC, password inventory.Secret) *ipmi {
-	return &ipmi{link: l, path: path, home: home, bmc: b, password: password}
+func newIPMI(l link, x *processes, path, home string, b inventory.BMC, password inventory.Secret) *ipmi {
+	return &ipmi{link: l, processes: x, path: path, home: home, bmc: b, password: password}
 }
-
-func (p *ipmi) limit() time.Duration { return commandTime }
 
 // Name names the provider in bmclib's errors.
 func (p *ipmi) Name() string { return providerName }
@@ -214,6 +213,11 @@ func (p *ipmi) exec(ctx context.Context, command []string) (string, error) {
 	case strings.ContainsAny(text, "\n\r\x00"):
 		return "", fmt.Errorf("the BMC's password holds a line end, which ipmitool cannot read: %w", inventory.ErrInvalid)
 	}
+	leave, err := p.processes.enter(ctx)
+	if err != nil {
+		return "", err
+	}
+	defer leave()
 	// The password travels through a pipe that is full and closed before
 	// ipmitool starts: it stands in no argument, no environment and no file,
 	// and is gone from the pipe when ipmitool has read it.
@@ -242,7 +246,7 @@ func (p *ipmi) exec(ctx context.Context, command []string) (string, error) {
 	cmd.WaitDelay = 2 * time.Second
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
-	err = cmd.Run()
+	err = p.processes.run(cmd)
 	if closeErr := r.Close(); err == nil && closeErr != nil {
 		err = closeErr
 	}
@@ -252,6 +256,8 @@ func (p *ipmi) exec(ctx context.Context, command []string) (string, error) {
 		return text, ctx.Err()
 	case limited.Err() != nil:
 		return text, fmt.Errorf("ipmitool took longer than %s: %w", commandTime, inventory.ErrUnreachable)
+	case err != nil && noIPMI2.MatchString(text):
+		return text, judgeIPMI2(ctx, p.bmc.Host, port(p.bmc), clip(meaning(text)))
 	case err != nil:
 		return text, classify(text, err)
 	}
@@ -290,7 +296,7 @@ var kinds = []struct {
 		inventory.ErrRefused, "check user and password of the BMC",
 	},
 	{
-		regexp.MustCompile(`(?i)invalid (authentication|integrity|confidentiality) algorithm|no cipher suite match|unsupported cipher suite|does not support IPMI v2`),
+		regexp.MustCompile(`(?i)invalid (authentication|integrity|confidentiality) algorithm|no cipher suite match|unsupported cipher suite`),
 		inventory.ErrUnsupported, "set the BMC's cipherSuite to 17 or 3",
 	},
 	{regexp.MustCompile(`(?i)unable to read password`), inventory.ErrRefused, "the BMC has no password: set one"},

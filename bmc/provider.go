@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	bmclibbmc "github.com/bmc-toolbox/bmclib/v2/bmc"
 
@@ -22,8 +21,6 @@ type provider interface {
 	bmclibbmc.BMCResetter
 	// Name names it in bmclib's errors.
 	Name() string
-	// limit is how long one of its commands may take.
-	limit() time.Duration
 	// cause returns the provider's own error in place of bmclib's text of it.
 	cause(error) error
 	// dropped names the flags of a boot device that were read back otherwise.

@@ -136,3 +136,80 @@ set_working_mc 0x20
 	})
 	return inventory.BMC{Driver: inventory.DriverIPMI, Host: "127.0.0.1", Port: addr.Port, User: "admin", CipherSuite: "3"}
 }
+
+// A BMC whose first packets are lost is tried again, and never called
+// unsupported: ipmitool's words for both are the same.
+func TestLabLostPackets(t *testing.T) {
+	if !*lab {
+		t.Skip("needs ipmi_sim and ipmitool: make deps, then go test ./bmc -args -lab")
+	}
+	b := simulator(t)
+	d := New(Config{Home: t.TempDir(), Networks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, PerMinute: 100_000})
+	pw := inventory.NewSecret("pa55w0rd")
+	require.Eventually(t, func() bool { _, err := d.State(t.Context(), b, pw); return err == nil }, 60*time.Second, 50*time.Millisecond)
+	for lost := 1; lost <= 3; lost++ {
+		t.Run(fmt.Sprint(lost), func(t *testing.T) {
+			t.Parallel()
+			lossy := b
+			lossy.Port = lossyProxy(t, b.Port, lost)
+			var err error
+			for range lost + 1 { // each loses one packet at least
+				if _, err = d.State(t.Context(), lossy, pw); err == nil {
+					break
+				}
+				require.ErrorIs(t, err, inventory.ErrUnreachable)
+			}
+			require.NoError(t, err)
+		})
+	}
+}
+
+// lossyProxy passes packets to and from a port of loopback, except for the
+// first ones towards it. It returns its own port.
+func lossyProxy(t *testing.T, port, lose int) int {
+	t.Helper()
+	loopback := net.IPv4(127, 0, 0, 1)
+	front, err := net.ListenUDP("udp4", &net.UDPAddr{IP: loopback})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, front.Close()) })
+	go func() {
+		backs := map[string]*net.UDPConn{} // by client
+		buffer := make([]byte, 2048)
+		for n := 0; ; n++ {
+			size, from, err := front.ReadFromUDP(buffer)
+			if err != nil {
+				for _, back := range backs {
+					_ = back.Close()
+				}
+				return
+			}
+			back := backs[from.String()]
+			if back == nil {
+				if back, err = net.DialUDP("udp4", nil, &net.UDPAddr{IP: loopback, Port: port}); err != nil {
+					t.Error(err)
+					return
+				}
+				backs[from.String()] = back
+				go answers(front, back, from)
+			}
+			if n >= lose {
+				_, _ = back.Write(buffer[:size])
+			}
+		}
+	}()
+	address, ok := front.LocalAddr().(*net.UDPAddr)
+	require.True(t, ok)
+	return address.Port
+}
+
+// answers passes packets from back to the client, until back is closed.
+func answers(front, back *net.UDPConn, client *net.UDPAddr) {
+	buffer := make([]byte, 2048)
+	for {
+		size, err := back.Read(buffer)
+		if err != nil {
+			return
+		}
+		_, _ = front.WriteToUDP(buffer[:size], client)
+	}
+}

@@ -189,6 +189,9 @@ func (t *attempt) perform(ctx context.Context, as action.Assignment) (err error)
 	if !ok {
 		return fmt.Errorf("carrying out %q: it names no action that this agent knows, and it runs no containers", as.Action.Image)
 	}
+	if err := action.Check(native, t.env); err != nil {
+		return err
+	}
 	if action.Writes(native, t.env) {
 		if err := t.present(ctx); err != nil {
 			return err

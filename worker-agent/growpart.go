@@ -267,7 +267,7 @@ func (t *attempt) growFilesystem(ctx context.Context, disk action.Disk, p span) 
 		}
 	}
 	kind := deviceFS(part)
-	if !slices.Contains(mountable, kind) || kind == "vfat" {
+	if !slices.Contains(action.FileSystems, kind) || kind == "vfat" {
 		return left("it holds %q", kind)
 	}
 	t.agent.markWrote()

@@ -46,7 +46,7 @@ const (
 // Output: sha256 (as served), contentSHA256 (as written), bytes, readback,
 // and firstSeen=true when no digest was declared.
 func (t *attempt) image2disk(ctx context.Context) error {
-	want, err := declaredDigest(t.env)
+	want, err := action.ImageDigest(t.env)
 	if err != nil {
 		return err
 	}
@@ -63,21 +63,6 @@ func (t *attempt) image2disk(ctx context.Context) error {
 			return err
 		}
 	}
-}
-
-// declaredDigest returns IMG_SHA256 in lower-case hex, or "".
-func declaredDigest(env map[string]string) (string, error) {
-	s := strings.ToLower(strings.TrimPrefix(strings.TrimSpace(env["IMG_SHA256"]), "sha256:"))
-	if s == "" {
-		if env["IMG_SHA512"] != "" {
-			return "", errors.New("reading IMG_SHA512: this agent checks SHA-256: give IMG_SHA256")
-		}
-		return "", nil
-	}
-	if b, err := hex.DecodeString(s); err != nil || len(b) != sha256.Size {
-		return "", fmt.Errorf("reading IMG_SHA256=%q: want 64 hex digits", env["IMG_SHA256"])
-	}
-	return s, nil
 }
 
 // writeImage is one go at the whole image.

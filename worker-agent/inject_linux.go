@@ -190,16 +190,13 @@ func (t *attempt) pick(parts []Partition, n int) (Partition, string, error) {
 		if fstype == "" && t.env["FS_TYPE"] == "" {
 			return p, "", fmt.Errorf("finding a file system on %s: %w", p.Path, errNotYet)
 		}
-		if !slices.Contains(mountable, fstype) {
-			return p, fstype, fmt.Errorf("mounting %s: it holds %q, not one of %s", p.Path, fstype, strings.Join(mountable, ", "))
+		if !slices.Contains(action.FileSystems, fstype) {
+			return p, fstype, fmt.Errorf("mounting %s: it holds %q, not one of %s", p.Path, fstype, strings.Join(action.FileSystems, ", "))
 		}
 		return p, fstype, nil
 	}
 	return Partition{}, "", fmt.Errorf("finding partition %d among %d: %w", n, len(parts), errNotYet)
 }
-
-// mountable are the file systems that the agent's kernel has drivers for.
-var mountable = []string{"ext4", "xfs", "btrfs", "vfat"}
 
 // deviceFS names what is on p.
 func deviceFS(p Partition) string {
@@ -249,41 +246,15 @@ type fileSpec struct {
 	mode, dirMode uint32
 }
 
+// readFileSpec reads writefile's environment, which action.Check has passed.
 func readFileSpec(env map[string]string) (fileSpec, error) {
 	s := fileSpec{path: path.Clean(env["DEST_PATH"]), contents: env["CONTENTS"]}
-	if !path.IsAbs(s.path) || s.path == "/" || strings.HasSuffix(env["DEST_PATH"], "/") {
-		return s, fmt.Errorf("reading DEST_PATH=%q: want the absolute path of a file", env["DEST_PATH"])
-	}
-	if _, ok := env["CONTENTS"]; !ok {
-		for _, other := range []string{"BOOTCONFIG_CONTENTS", "HEGEL_URLS", "STATIC_NETPLAN", "STATIC_BOTTLEROCKET"} {
-			if env[other] != "" {
-				return s, fmt.Errorf("reading the environment: %s is not supported: give CONTENTS", other)
-			}
-		}
-		return s, errors.New("reading the environment: CONTENTS is missing")
-	}
-	var errs []error
-	number := func(name string) int {
-		v := env[name]
-		if v == "" {
-			return 0
-		}
-		n, err := strconv.ParseUint(v, 10, 31)
-		if err != nil {
-			errs = append(errs, fmt.Errorf("reading %s=%q: want a number", name, v))
-		}
-		return int(n)
-	}
-	mode := func(name string, otherwise uint32) uint32 {
-		n, err := action.Octal(env[name], otherwise)
-		if err != nil {
-			errs = append(errs, fmt.Errorf("reading %s: %w", name, err))
-		}
-		return n
-	}
-	s.uid, s.gid = number("UID"), number("GID")
-	s.mode, s.dirMode = mode("MODE", 0o644), mode("DIRMODE", 0o755)
-	return s, errors.Join(errs...)
+	var errs [4]error
+	s.uid, errs[0] = action.Number(env, "UID")
+	s.gid, errs[1] = action.Number(env, "GID")
+	s.mode, errs[2] = action.Octal(env["MODE"], 0o644)
+	s.dirMode, errs[3] = action.Octal(env["DIRMODE"], 0o755)
+	return s, errors.Join(errs[:]...)
 }
 
 // resolve makes numbers of the names of s's owner and group.

@@ -92,7 +92,7 @@ func (t *attempt) separateBoot(ctx context.Context, disk action.Disk, root Parti
 	}
 	for _, p := range parts {
 		kind := deviceFS(p)
-		if p.Number == root.Number || !slices.Contains(mountable, kind) {
+		if p.Number == root.Number || !slices.Contains(action.FileSystems, kind) {
 			continue
 		}
 		err := t.mounted(ctx, p, kind, true, func(fs tree) error { return k.load(ctx, t.env, fs) })

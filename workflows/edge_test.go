@@ -6,9 +6,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.temporal.io/sdk/interceptor"
 	"go.temporal.io/sdk/temporal"
-	"go.temporal.io/sdk/worker"
 
 	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/activities"
@@ -204,7 +202,7 @@ func TestResumeAsksWhenTheSelectorNamesAnotherDisk(t *testing.T) {
 func TestWhatFailsAndIsTriedAgainIsKnown(t *testing.T) {
 	w := newWorld(t, nil)
 	troubles := activities.NewTroubles(time.Now)
-	w.env.SetWorkerOptions(worker.Options{Interceptors: []interceptor.WorkerInterceptor{troubles}})
+	workflows.Intercept(w.env, troubles)
 	const run = "default-test-run-id"
 	var seen [][]string
 	w.full = func() error {

@@ -325,7 +325,7 @@ func TestRunThatWasResetAsksAndANewRunGoesOn(t *testing.T) {
 func (w *world) act(activity any, args ...any) (any, error) {
 	env := w.suite.NewTestActivityEnvironment()
 	env.RegisterActivity(w.do)
-	env.SetTestTimeout(time.Minute)
+	env.SetTestTimeout(workflows.Hung)
 	out, err := env.ExecuteActivity(activity, args...)
 	return out, err
 }

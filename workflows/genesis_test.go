@@ -93,10 +93,9 @@ func newHouse(t *testing.T) *house {
 // fresh is another worker: the next workflow runs in it.
 func (h *house) fresh() {
 	h.suite.SetLogger(slog.New(slog.DiscardHandler))
-	h.env = h.suite.NewTestWorkflowEnvironment()
+	h.env = workflows.NewEnvironment(&h.suite)
 	h.begun = time.Now()
 	h.env.SetStartTime(h.begun)
-	h.env.SetTestTimeout(time.Minute)
 	h.do.Now = h.env.Now
 	require.NoError(h.t, h.env.SetTypedSearchAttributesOnStart(temporal.NewSearchAttributes()))
 	h.env.RegisterActivity(h.do)

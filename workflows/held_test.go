@@ -7,7 +7,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.temporal.io/sdk/interceptor"
-	"go.temporal.io/sdk/worker"
 
 	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/activities"
@@ -27,7 +26,7 @@ type restored struct {
 
 func restoredAt(w *world, at int) *restored {
 	r := &restored{w: w, at: at, hold: activities.NewHold(inventory.Restore{Taken: w.env.Now(), Held: []inventory.HeldRun{{Run: "default-test-run-id"}}})}
-	w.env.SetWorkerOptions(worker.Options{Interceptors: []interceptor.WorkerInterceptor{r}})
+	workflows.Intercept(w.env, r)
 	return r
 }
 

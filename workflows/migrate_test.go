@@ -136,9 +136,8 @@ func (r *removal) migrate(t *testing.T, answer func(q inventory.Question) string
 	t.Helper()
 	r.book = &book{runs: map[string]inventory.Workflow{}}
 	var suite testsuite.WorkflowTestSuite
-	env := suite.NewTestWorkflowEnvironment()
+	env := NewEnvironment(&suite)
 	env.SetStartWorkflowOptions(as("migrate/um760"))
-	env.SetTestTimeout(30 * time.Second)
 	env.RegisterActivity(&activities.Activities{Operations: r.book, Records: r.book, Mover: r, Moving: r, Grants: r})
 	env.OnActivity(do.RelaySwitch, mock.Anything, mock.Anything).Return(r.relaySwitch)
 	answered := map[string]bool{}

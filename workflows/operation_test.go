@@ -16,7 +16,6 @@ import (
 	"go.temporal.io/sdk/interceptor"
 	"go.temporal.io/sdk/temporal"
 	"go.temporal.io/sdk/testsuite"
-	"go.temporal.io/sdk/worker"
 	"go.temporal.io/sdk/workflow"
 
 	"github.com/ingotmetal/ingot/activities"
@@ -115,9 +114,8 @@ type play struct {
 func newPlay(t *testing.T) *play {
 	t.Helper()
 	p := &play{T: t, book: &book{runs: map[string]inventory.Workflow{}}}
-	p.env = p.suite.NewTestWorkflowEnvironment()
+	p.env = NewEnvironment(&p.suite)
 	p.env.SetStartWorkflowOptions(as("genesis/lab"))
-	p.env.SetTestTimeout(30 * time.Second)
 	p.env.RegisterActivity(&activities.Activities{Operations: p.book, Records: p.book})
 	return p
 }
@@ -359,7 +357,7 @@ func TestOperationAndTheRunsOfMachines(t *testing.T) {
 // and no other run of it can begin.
 func TestARunThatIsAboutToEndIsAwaited(t *testing.T) {
 	p := newPlay(t)
-	p.env.SetWorkerOptions(worker.Options{Interceptors: []interceptor.WorkerInterceptor{&existing{}}})
+	Intercept(p.env, &existing{})
 	p.answer = func(q inventory.Question) string { t.Error(q.Text); return Abort }
 	began := 0
 	p.env.RegisterWorkflowWithOptions(func(ctx workflow.Context, in ProvisionInput) error {

@@ -130,7 +130,7 @@ func rulesOf(w any) (now workflow.Version, has bool) {
 	for _, id := range []string{workflows.MachineID("x"), workflows.BMCJobID("x", "x"), workflows.RecoverID("x"), workflows.MigrateID("x"), workflows.GenesisID("x")} {
 		var suite testsuite.WorkflowTestSuite
 		suite.SetLogger(log.NewStructuredLogger(slog.New(slog.DiscardHandler)))
-		env := suite.NewTestWorkflowEnvironment()
+		env := workflows.NewEnvironment(&suite)
 		env.SetStartWorkflowOptions(client.StartWorkflowOptions{ID: id})
 		for v := range workflow.Version(100) {
 			env.OnGetVersion("rules", workflow.DefaultVersion, v).Return(func(string, workflow.Version, workflow.Version) workflow.Version {

@@ -122,9 +122,8 @@ func newWorld(t *testing.T, edit func(m *inventory.Machine)) *world {
 	}
 	w.heard, w.bootDelay = map[int]time.Duration{}, time.Minute
 	w.suite.SetLogger(slog.New(slog.DiscardHandler))
-	w.env = w.suite.NewTestWorkflowEnvironment()
+	w.env = workflows.NewEnvironment(&w.suite)
 	w.env.SetStartTime(time.Now())
-	w.env.SetTestTimeout(time.Minute)
 	require.NoError(t, w.env.SetTypedSearchAttributesOnStart(temporal.NewSearchAttributes()))
 	w.do = &activities.Activities{
 		Machines: w, Catalogue: w, Grants: w, Agents: w, Assignments: w, Records: w, BMC: w,

@@ -101,6 +101,7 @@ type server struct {
 	metadata *metadatasvc.Server
 	api      *api.Server
 	do       *activities.Activities
+	bmc      *bmc.Driver
 	notify   *notify.Sender // nil: nobody is told
 	address  netip.Addr     // of this server on the provisioning network
 	agentTLS tls.Certificate
@@ -295,8 +296,8 @@ func (s *server) control() error {
 	for name, c := range s.cfg.Power.Commands {
 		commands[name] = bmc.Command{On: c.On, Off: c.Off, Status: c.Status, Timeout: c.Timeout}
 	}
-	driver := bmc.New(bmc.Config{
-		Log: s.log.With("part", "bmc"), Networks: networks, Home: filepath.Join(s.cfg.DataDir, "ipmitool"), Commands: commands, WakeFrom: s.address,
+	s.bmc = bmc.New(bmc.Config{
+		Log: s.log.With("part", "bmc"), Networks: networks, Home: filepath.Join(s.cfg.DataDir, "ipmitool"), LockFile: filepath.Join(s.cfg.DataDir, "bmc.lock"), Commands: commands, WakeFrom: s.address,
 	})
 	site := activities.Site{ClaimKey: key, PlanKey: s.keys.PlanSigner(), RequireDigest: s.cfg.Images.RequireDigest}
 	if s.address.IsValid() {
@@ -313,14 +314,14 @@ func (s *server) control() error {
 			return "", err
 		}
 		if m.BMC.Driver == inventory.DriverAMT { // it may let in and do nothing
-			r, err := driver.Check(ctx, m.Controller(), password)
+			r, err := s.bmc.Check(ctx, m.Controller(), password)
 			return r.Power, err
 		}
-		return driver.State(ctx, m.Controller(), password)
+		return s.bmc.State(ctx, m.Controller(), password)
 	}
 	s.do = &activities.Activities{
 		Machines: s.store, Catalogue: s.store, Grants: s.store, Agents: s.store, Assignments: s.store, Records: s.store, Operations: s.store, Moving: s.store, Mover: s, Peers: s, VerifySite: func(ctx context.Context) ([]string, error) { return s.verifySite(ctx, check) },
-		BMC: driver, Site: site, Log: s.log.With("part", "activities"), Now: time.Now, Clock: s.clock,
+		BMC: s.bmc, Site: site, Log: s.log.With("part", "activities"), Now: time.Now, Clock: s.clock,
 		Heard:      func(o inventory.Owner, boot int) (time.Duration, bool) { return s.api.Heard(o, boot) },
 		Troubles:   activities.NewTroubles(time.Now),
 		ProbeImage: func(ctx context.Context, address string) error { return s.api.ProbeImage(ctx, address) },
@@ -335,7 +336,7 @@ func (s *server) control() error {
 		Store: s.store, Temporal: s.temporal.Client, Namespace: s.cfg.Temporal.Namespace, TokenSHA256: sha256.Sum256([]byte(s.token)), ClaimKey: key,
 		AllowedHosts: operatorHosts(s.cfg), BaseURL: base, Log: s.log.With("part", "api"), Version: build(), ImageDir: s.cfg.ImageDir(),
 		DataDir: s.cfg.DataDir, MinFree: max(s.cfg.MinFree<<20, 1), Reserve: s.reserve.State, FetchHosts: s.cfg.Images.FetchHosts, NoSecretKey: s.keys == nil, ImageURL: site.URLOf,
-		Retrying: s.do.Troubles.Of, Heartbeat: activities.Heartbeat, Status: s.status, CheckBMCHost: driver.CheckHost, RotateKeys: s.rotateKeys, TestNotice: s.testNotice(), Backup: s.backup, Site: s, Intake: s.store.Intake, Restored: s.restored,
+		Retrying: s.do.Troubles.Of, Heartbeat: activities.Heartbeat, Status: s.status, CheckBMCHost: s.bmc.CheckHost, RotateKeys: s.rotateKeys, TestNotice: s.testNotice(), Backup: s.backup, Site: s, Intake: s.store.Intake, Restored: s.restored,
 		Elapsed: s.clock.Elapsed, Up: s.clock.Up,
 		Network: func() inventory.Network { return networkOf(s.cfg.Netboot) },
 		UnknownDropped: func() int64 {
@@ -351,7 +352,7 @@ func (s *server) control() error {
 			return s.boot.Why(ctx, mac)
 		},
 		CheckBMC:          check,
-		CheckPowerCommand: driver.CheckCommand,
+		CheckPowerCommand: s.bmc.CheckCommand,
 	})
 	return err
 }

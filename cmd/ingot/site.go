@@ -391,8 +391,8 @@ func (h *host) active(ctx context.Context) (err error) {
 		h.mu.Lock()
 		h.current, h.leaving = nil, nil
 		h.mu.Unlock()
-		if e := s.store.Close(); e != nil && err == nil {
-			h.log.Error("closing the inventory", "error", e)
+		if e := errors.Join(s.bmc.Close(), s.store.Close()); e != nil && err == nil {
+			h.log.Error("closing the site", "error", e)
 		}
 	}()
 	if epoch := h.file.Site().Epoch; epoch > 0 {

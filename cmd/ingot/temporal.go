@@ -212,6 +212,10 @@ func (t *temporal) prove(ctx context.Context, c client.Client, childID string) e
 	return nil
 }
 
+// deadlockTimeout is how long workflow code may run without yielding before the
+// SDK calls it a deadlock. It does no I/O; the processor may be elsewhere.
+const deadlockTimeout = time.Minute
+
 // work dials, proves the server's identity when it is known, and carries out
 // workflows until ctx ends.
 func (t *temporal) work(ctx context.Context, do *activities.Activities, opts client.Options, clusterID string) error {
@@ -234,6 +238,11 @@ func (t *temporal) work(ctx context.Context, do *activities.Activities, opts cli
 		// pollers, which is the default, stand idle for most of the time.
 		MaxConcurrentWorkflowTaskPollers: 8,
 		MaxConcurrentActivityTaskPollers: 8,
+		// What waits for slow BMCs must not take all the memory; the rest waits at
+		// Temporal, where no time-out of it has begun.
+		MaxConcurrentActivityExecutionSize: 400,
+		// The deadlock detector's one second is not much for a NAS that is busy.
+		DeadlockDetectionTimeout: deadlockTimeout,
 		// In a rush of two hundred runs a task waits for longer than the default
 		// of 5 s. One that goes back after that is replayed from its run's first
 		// event, which makes the rush longer.

@@ -1,0 +1,95 @@
+package bmc
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"regexp"
+	"strconv"
+	"time"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// noIPMI2 is what ipmitool says of a BMC that speaks IPMI 1.5 only. It says so
+// as well when its first packet was lost: it then asks again in the form of
+// IPMI 1.5, whose answer does not mention 2.0.
+var noIPMI2 = regexp.MustCompile(`(?i)does not support IPMI v2`)
+
+const (
+	capabilityTries = 3
+	capabilityTime  = time.Second
+)
+
+// authCapabilities is the request Get Channel Authentication Capabilities
+// (IPMI v2.0, section 22.13) outside of a session: of this channel, for
+// privilege administrator, with the extended data of IPMI 2.0.
+var authCapabilities = []byte{
+	0x06, 0x00, 0xff, 0x07, // RMCP, class IPMI
+	0x00, 0, 0, 0, 0, 0, 0, 0, 0, 9, // no authentication, no session, 9 bytes
+	0x20, 0x06 << 2, 0xc8, 0x81, 0x00, 0x38, 0x80 | 0x0e, 0x04, 0xb5,
+}
+
+// judgeIPMI2 decides about a BMC of which ipmitool said noIPMI2:
+// inventory.ErrUnsupported needs the BMC's own word, inventory.ErrUnreachable
+// is everything else.
+func judgeIPMI2(ctx context.Context, host string, port int, said string) error {
+	for range capabilityTries {
+		if v2, err := askIPMI2(ctx, net.JoinHostPort(host, strconv.Itoa(port))); err == nil {
+			if !v2 {
+				return fmt.Errorf("%s, and it says so itself (enable IPMI over LAN 2.0 in the BMC, or use another driver): %w", said, inventory.ErrUnsupported)
+			}
+			break
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+	}
+	return fmt.Errorf("the BMC did not answer ipmitool's first packet: %w", inventory.ErrUnreachable)
+}
+
+// askIPMI2 returns whether the BMC at address speaks IPMI 2.0.
+func askIPMI2(ctx context.Context, address string) (v2 bool, err error) {
+	conn, err := (&net.Dialer{}).DialContext(ctx, "udp", address)
+	if err != nil {
+		return false, err
+	}
+	defer func() { _ = conn.Close() }() // UDP
+	deadline := time.Now().Add(capabilityTime)
+	if d, ok := ctx.Deadline(); ok && d.Before(deadline) {
+		deadline = d
+	}
+	if err := conn.SetDeadline(deadline); err != nil {
+		return false, err
+	}
+	if _, err := conn.Write(authCapabilities); err != nil {
+		return false, err
+	}
+	answer := make([]byte, 256)
+	for {
+		n, err := conn.Read(answer)
+		if err != nil {
+			return false, err
+		}
+		if v2, ok := readCapabilities(answer[:n]); ok {
+			return v2, nil
+		}
+	}
+}
+
+// readCapabilities reads the answer (IPMI v2.0, table 22-15). A BMC of IPMI 1.5
+// refuses the request for extended data, or leaves their bit clear.
+func readCapabilities(b []byte) (v2, ok bool) {
+	const header = 4 + 10
+	if len(b) < header+8 || b[3] != 0x07 || b[4] != 0 || b[header+1]>>2 != 0x07 || b[header+5] != 0x38 {
+		return false, false
+	}
+	data := b[header+6 : len(b)-1] // from the completion code on, without the checksum
+	if data[0] != 0 {
+		return false, true
+	}
+	if len(data) < 5 {
+		return false, false
+	}
+	return data[2]&0x80 != 0 && data[4]&0x02 != 0, true
+}

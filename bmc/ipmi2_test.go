@@ -1,0 +1,72 @@
+package bmc
+
+import (
+	"net"
+	"net/netip"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// answers of BMCs to authCapabilities.
+var (
+	ipmi20  = []byte{6, 0, 0xff, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 16, 0x81, 0x1c, 0x63, 0x20, 0, 0x38, 0, 1, 0x86, 4, 2, 0, 0, 0, 0, 0x1b}
+	ipmi15  = []byte{6, 0, 0xff, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 16, 0x81, 0x1c, 0x63, 0x20, 0, 0x38, 0, 1, 0x06, 4, 0, 0, 0, 0, 0, 0x9d}
+	refuses = []byte{6, 0, 0xff, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 8, 0x81, 0x1c, 0x63, 0x20, 0, 0x38, 0xcc, 0xdc}
+)
+
+// What ipmitool says of a lost packet and of IPMI 1.5 is the same. Only what
+// the BMC says itself makes it unsupported.
+func TestLostPacketIsNotUnsupported(t *testing.T) {
+	for name, c := range map[string]struct {
+		answer []byte
+		want   error
+	}{
+		"away":            {nil, inventory.ErrUnreachable},
+		"speaks IPMI 2.0": {ipmi20, inventory.ErrUnreachable},
+		"answers rubbish": {[]byte("rubbish"), inventory.ErrUnreachable},
+		"speaks IPMI 1.5": {ipmi15, inventory.ErrUnsupported},
+		"refuses the bit": {refuses, inventory.ErrUnsupported},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			conn, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+			require.NoError(t, err)
+			defer func() { require.NoError(t, conn.Close()) }()
+			go func() {
+				buffer := make([]byte, 256)
+				for {
+					_, from, err := conn.ReadFromUDPAddrPort(buffer)
+					if err != nil {
+						return
+					}
+					if c.answer != nil {
+						_, _ = conn.WriteToUDPAddrPort(c.answer, from)
+					}
+				}
+			}()
+			b := newBench(t)
+			b.cfg.Networks = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
+			address, err := netip.ParseAddrPort(conn.LocalAddr().String())
+			require.NoError(t, err)
+			b.bmc.Host, b.bmc.Port = address.Addr().String(), int(address.Port())
+			b.set("fail-chassis-power-status", "This BMC does not support IPMI v2 / RMCP+\nError: Unable to establish IPMI v2 / RMCP+ session")
+			_, err = b.State(t.Context(), b.bmc, password())
+			require.ErrorIs(t, err, c.want)
+			require.NotContains(t, err.Error(), "cipherSuite")
+		})
+	}
+}
+
+func FuzzReadCapabilities(f *testing.F) {
+	f.Add(ipmi20)
+	f.Add(ipmi15)
+	f.Add(refuses)
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if v2, ok := readCapabilities(b); v2 && !ok {
+			t.Error("2.0 without an answer")
+		}
+	})
+}

@@ -1,0 +1,163 @@
+package bmc
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// serverDir is set in the process that plays a server that is killed.
+const serverDir = "INGOT_TEST_SERVER_DIR"
+
+// slow is a power command that works after its fifo was written to: "on" itself,
+// "late" by a process that it leaves behind.
+const slow = `#!/bin/sh
+cd "$(dirname "$0")" || exit 1
+effect() { read -r _ <fifo && echo effect >>log; }
+case $1 in
+  status) echo status >>log; echo off ;;
+  on) echo $$ >>begun; effect ;;
+  late) (echo $$ >>begun; effect) & wait ;;
+esac
+`
+
+func slowDriver(dir string, log slog.Handler) *Driver {
+	command := filepath.Join(dir, "command")
+	status := []string{command, "status"}
+	return New(Config{
+		Log: slog.New(log), LockFile: filepath.Join(dir, "bmc.lock"), Step: time.Millisecond, Hard: time.Millisecond,
+		Commands: map[string]Command{
+			"on":   {On: []string{command, "on"}, Off: status, Status: status, Timeout: time.Minute},
+			"late": {On: []string{command, "late"}, Off: status, Status: status, Timeout: time.Minute},
+		},
+	})
+}
+
+// TestServerThatIsKilled is no test of its own: it is the server of
+// TestCommandDiesWithServer.
+func TestServerThatIsKilled(t *testing.T) {
+	dir, command, _ := strings.Cut(os.Getenv(serverDir), ":")
+	if dir == "" {
+		return
+	}
+	b := inventory.BMC{Driver: inventory.DriverExec, Command: command, Machine: "m"}
+	t.Log(slowDriver(dir, slog.DiscardHandler).Set(context.Background(), b, inventory.Secret{}, "on", nil))
+}
+
+// A command of a killed server takes effect before the next server's first
+// command, or never.
+func TestCommandDiesWithServer(t *testing.T) {
+	for command, want := range map[string]string{"on": "status\nstatus\n", "late": "status\neffect\nstatus\n"} {
+		t.Run(command, func(t *testing.T) {
+			dir := t.TempDir()
+			file := func(name string) string { return filepath.Join(dir, name) }
+			require.NoError(t, os.WriteFile(file("command"), []byte(slow), 0o755))
+			require.NoError(t, syscall.Mkfifo(file("fifo"), 0o600))
+			// Held open for reading as well, so that writing never waits.
+			fifo, err := os.OpenFile(file("fifo"), os.O_RDWR, 0)
+			require.NoError(t, err)
+			defer func() { require.NoError(t, fifo.Close()) }()
+
+			server := exec.Command(os.Args[0], "-test.run=^TestServerThatIsKilled$")
+			server.Env = append(os.Environ(), serverDir+"="+dir+":"+command)
+			require.NoError(t, server.Start())
+			var pid []byte
+			require.Eventually(t, func() bool {
+				pid, _ = os.ReadFile(file("begun"))
+				return len(pid) > 0
+			}, time.Minute, time.Millisecond)
+			require.NoError(t, server.Process.Kill())
+			_ = server.Wait() // "signal: killed"
+
+			heard := &waitingHandler{waiting: make(chan struct{})}
+			next := slowDriver(dir, heard)
+			done := make(chan error, 1)
+			go func() {
+				_, err := next.State(t.Context(), inventory.BMC{Driver: inventory.DriverExec, Command: command, Machine: "m"}, inventory.Secret{})
+				done <- err
+			}()
+			if command == "late" {
+				<-heard.waiting
+			} else {
+				require.NoError(t, <-done)
+				done <- nil
+				args, err := os.ReadFile("/proc/" + strings.TrimSpace(string(pid)) + "/cmdline") // of a zombie: empty
+				require.True(t, err != nil || len(args) == 0, "the command lives on: %q", args)
+			}
+			_, err = fmt.Fprintln(fifo, "go")
+			require.NoError(t, err)
+			require.NoError(t, <-done)
+			require.NoError(t, next.Close())
+			log, err := os.ReadFile(file("log"))
+			require.NoError(t, err)
+			require.Equal(t, want, string(log))
+		})
+	}
+}
+
+// waitingHandler closes waiting when the driver says that it waits.
+type waitingHandler struct {
+	slog.Handler
+	once    sync.Once
+	waiting chan struct{}
+}
+
+func (h *waitingHandler) Enabled(context.Context, slog.Level) bool { return true }
+
+func (h *waitingHandler) Handle(_ context.Context, r slog.Record) error {
+	if strings.Contains(r.Message, "earlier server") {
+		h.once.Do(func() { close(h.waiting) })
+	}
+	return nil
+}
+
+// However many BMCs are switched, no more than maxProcesses programs run.
+func TestProcessesAreLimited(t *testing.T) {
+	const extra = 40
+	dir := t.TempDir()
+	command := filepath.Join(dir, "command")
+	require.NoError(t, os.WriteFile(command, []byte("#!/bin/sh\ncd \"$(dirname \"$0\")\"\necho >>begun\nread -r _ <fifo\necho off\n"), 0o755))
+	require.NoError(t, syscall.Mkfifo(filepath.Join(dir, "fifo"), 0o600))
+	fifo, err := os.OpenFile(filepath.Join(dir, "fifo"), os.O_RDWR, 0)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, fifo.Close()) }()
+	status := []string{command}
+	d := New(Config{Networks: []netip.Prefix{}, Commands: map[string]Command{"c": {On: status, Off: status, Status: status, Timeout: time.Minute}}})
+	var all sync.WaitGroup
+	for i := range maxProcesses + extra {
+		all.Go(func() {
+			_, err := d.State(t.Context(), inventory.BMC{Driver: inventory.DriverExec, Command: "c", Machine: fmt.Sprint("m", i)}, inventory.Secret{})
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	begun := func() int {
+		b, err := os.ReadFile(filepath.Join(dir, "begun"))
+		if err != nil {
+			return 0
+		}
+		return len(b)
+	}
+	for ended := range maxProcesses + extra {
+		want := min(ended+maxProcesses, maxProcesses+extra)
+		require.Eventually(t, func() bool { return begun() >= want }, time.Minute, time.Millisecond)
+		require.LessOrEqual(t, begun(), want)
+		_, err := fmt.Fprintln(fifo)
+		require.NoError(t, err)
+	}
+	all.Wait()
+}

@@ -1,0 +1,41 @@
+package workflows
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.temporal.io/sdk/interceptor"
+	"go.temporal.io/sdk/testsuite"
+	"go.temporal.io/sdk/worker"
+	"go.temporal.io/sdk/workflow"
+)
+
+// Hung is how long a test may take before it counts as Hung.
+const Hung = 5 * time.Minute
+
+// NewEnvironment returns a test environment in which time on a busy machine
+// decides nothing: the SDK would call workflow code that was not scheduled for a
+// second a deadlock.
+func NewEnvironment(suite *testsuite.WorkflowTestSuite, interceptors ...interceptor.WorkerInterceptor) *testsuite.TestWorkflowEnvironment {
+	env := suite.NewTestWorkflowEnvironment()
+	env.SetTestTimeout(Hung)
+	Intercept(env, interceptors...)
+	return env
+}
+
+// Intercept replaces the environment's interceptors.
+func Intercept(env *testsuite.TestWorkflowEnvironment, interceptors ...interceptor.WorkerInterceptor) {
+	env.SetWorkerOptions(worker.Options{Interceptors: interceptors, DeadlockDetectionTimeout: Hung})
+}
+
+func TestBusyMachineIsNotADeadlock(t *testing.T) {
+	var suite testsuite.WorkflowTestSuite
+	env := NewEnvironment(&suite)
+	env.ExecuteWorkflow(func(workflow.Context) error {
+		for began := time.Now(); time.Since(began) < 1500*time.Millisecond; { //workflowcheck:ignore
+		}
+		return nil
+	})
+	require.NoError(t, env.GetWorkflowError())
+}
