@@ -47,7 +47,7 @@ var small = map[string]string{
 var scans = map[string]string{
 	`SELECT doc, started FROM workflow WHERE true( AND state = \?)? ORDER BY started DESC, rowid DESC LIMIT \?`: "by an index, the newest first, and ends at its limit",
 	`SELECT doc FROM bmc_job ORDER BY started DESC, rowid DESC LIMIT 200`:                                       "by an index, the newest first, and ends at its limit",
-	`SELECT w\.run FROM \(.* FROM workflow\) AS w .*`:                                                           "once an hour, outside the connection that writes: ranks the runs of each machine",
+	`SELECT w\.run FROM \(.* FROM workflow\) AS w\s.*`:                                                          "once an hour, outside the connection that writes: ranks the runs of each machine",
 	`SELECT m\.name AS name, .* FROM machine m ORDER BY m\.name`:                                                "all machines are asked for",
 	`SELECT name, doc, user_data, .* FROM machine( ORDER BY name)?`:                                             "compares new machines with all others; or looks at all secrets",
 	`SELECT rowid, run, sealed FROM (plan|assignment) WHERE length\(sealed\) > 0`:                               "looks at all secrets",
@@ -132,7 +132,14 @@ func judgeStatements() error {
 	}
 	var errs []error
 	used := map[string]bool{}
+	source, err := sourceStatements()
+	if err != nil {
+		return err
+	}
 	for _, query := range slices.Sorted(maps.Keys(all.seen)) {
+		if !slices.ContainsFunc(slices.Collect(maps.Values(source)), func(p *regexp.Regexp) bool { return p.MatchString(query) }) {
+			continue // a test's own
+		}
 		found, err := fullScans(s.rw, query)
 		if err != nil {
 			errs = append(errs, err)
@@ -155,11 +162,13 @@ func judgeStatements() error {
 			errs = append(errs, fmt.Errorf("no statement that scans is like %q any more: take that off the list", pattern))
 		}
 	}
-	missing, err := notCarriedOut(append(slices.Collect(maps.Keys(all.seen)), elsewhere...))
-	for _, x := range missing {
-		errs = append(errs, fmt.Errorf("no test carries it out: %s", x))
+	recorded := append(slices.Collect(maps.Keys(all.seen)), elsewhere...)
+	for text, p := range source {
+		if !slices.ContainsFunc(recorded, p.MatchString) {
+			errs = append(errs, fmt.Errorf("no test carries it out: %s", text))
+		}
 	}
-	return errors.Join(append(errs, err, s.Close(), os.RemoveAll(dir))...)
+	return errors.Join(append(errs, s.Close(), os.RemoveAll(dir))...)
 }
 
 var (
@@ -218,9 +227,10 @@ func tableOf(query, alias string) string {
 	return m[1]
 }
 
-// notCarriedOut returns the statements of the source that were not recorded.
-// What a statement is put together of at run time matches anything.
-func notCarriedOut(recorded []string) (out []string, err error) {
+// sourceStatements returns the statements of the source, and a pattern of how
+// each begins. What a statement is put together of at run time matches anything.
+func sourceStatements() (map[string]*regexp.Regexp, error) {
+	out := map[string]*regexp.Regexp{}
 	files, err := filepath.Glob("*.go")
 	if err != nil {
 		return nil, err
@@ -243,10 +253,7 @@ func notCarriedOut(recorded []string) (out []string, err error) {
 				return true
 			}
 			// "SELECT " alone is the beginning of an expression that was looked at.
-			p := regexp.MustCompile("(?s)^" + pattern)
-			if !slices.ContainsFunc(recorded, p.MatchString) {
-				out = append(out, file+": "+text)
-			}
+			out[file+": "+text] = regexp.MustCompile("(?s)^" + pattern)
 			return false
 		})
 	}
@@ -290,7 +297,7 @@ func TestFullScansAreSeen(t *testing.T) {
 		require.NoError(t, err, query)
 		require.Equal(t, want, got, query)
 	}
-	missing, err := notCarriedOut(nil)
+	source, err := sourceStatements()
 	require.NoError(t, err)
-	require.Greater(t, len(missing), 100, "the statements of the source are found")
+	require.Greater(t, len(source), 100, "the statements of the source are found")
 }
