@@ -25,6 +25,13 @@ type StatusExtra struct {
 	TemporalError   string // why Temporal is not ready
 	Netboot         NetbootStatus
 	Notify          *NotifyStatus // nil: nobody is told of anything
+	Inventory       InventoryStatus
+}
+
+// InventoryStatus says what a check of the whole database found.
+type InventoryStatus struct {
+	Checked time.Time `json:"checked,omitzero"` // zero: the check is under way
+	Error   string    `json:"error,omitempty"`  // what is damaged, and what to do
 }
 
 // NotifyStatus says how it stands with notices.
@@ -56,8 +63,10 @@ type Status struct {
 	Machines      int            `json:"machines"`
 	OpenWorkflows int            `json:"openWorkflows"`
 	Secrets       string         `json:"secrets"` // ok | missing | wrong
-	Notify        *NotifyStatus  `json:"notify,omitempty"`
-	Reconcile     Counts         `json:"reconcile"`
+	// Inventory is what the check of the database found at the start.
+	Inventory InventoryStatus `json:"inventory"`
+	Notify    *NotifyStatus   `json:"notify,omitempty"`
+	Reconcile Counts          `json:"reconcile"`
 	// Retrying is what of open runs fails and is tried again, at most ten.
 	Retrying []string `json:"retrying,omitempty"`
 	// Restored is the backup from which the site was restored, and Held which of
@@ -103,7 +112,7 @@ func (s *Server) statusNow(ctx context.Context) (Status, error) {
 	if !ready {
 		st.Temporal.Error = extra.TemporalError
 	}
-	st.Notify = extra.Notify
+	st.Notify, st.Inventory = extra.Notify, extra.Inventory
 	if st.Netboot = extra.Netboot; st.Netboot.Interfaces == nil {
 		st.Netboot.Interfaces = []string{}
 	}

@@ -110,7 +110,7 @@ tasks:
 	require.NotEqual(t, s.Namespace, o.Namespace)
 	before := o.tree(t)
 	require.Len(t, before, 4, "etc, its configuration, and no state")
-	for file, says := range map[string]string{s.damaged(t, first): "is damaged", s.cut(t, first): "is damaged", s.mixed(t, first, second): "is mixed"} {
+	for file, says := range map[string]string{s.damaged(t, first): "is damaged", s.cut(t, first): "is damaged", s.mixed(t, first, second): "was changed"} {
 		_, err := o.CLI(ctx, "restore", file, "--yes", "--passphrase-file", passphrase)
 		require.ErrorContains(t, err, says, file)
 		require.Equal(t, before, o.tree(t), "%s was refused and changed something", file)
@@ -252,7 +252,7 @@ func (s *Site) unpack(t *testing.T, archive string) (backup.Manifest, map[string
 	dir, paths := t.TempDir(), map[string]string{}
 	f, err := os.Open(archive)
 	require.NoError(t, err)
-	m, err := backup.Read(f, func(_ backup.Manifest, p backup.Part, r io.Reader) error {
+	m, _, err := backup.Read(f, func(_ backup.Manifest, p backup.Part, r io.Reader) error {
 		b, err := io.ReadAll(r)
 		if err != nil {
 			return err
@@ -264,8 +264,8 @@ func (s *Site) unpack(t *testing.T, archive string) (backup.Manifest, map[string
 	return m, paths
 }
 
-// mixed is the first archive with the other's Temporal, by somebody who has
-// corrected every digest.
+// mixed is the first archive with the other's Temporal, by someone who has
+// corrected every digest and has no key.
 func (s *Site) mixed(t *testing.T, first, second string) string {
 	t.Helper()
 	m, paths := s.unpack(t, first)
@@ -279,7 +279,7 @@ func (s *Site) mixed(t *testing.T, first, second string) string {
 	to := filepath.Join(s.dir, "mixed.tar")
 	f, err := os.Create(to)
 	require.NoError(t, err)
-	require.NoError(t, errors.Join(backup.Write(f, m, paths), f.Close()))
+	require.NoError(t, errors.Join(backup.Write(f, m, paths, nil), f.Close()))
 	return to
 }
 

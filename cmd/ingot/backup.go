@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ingotmetal/ingot/internal/backup"
+	"github.com/ingotmetal/ingot/internal/keyring"
 	"github.com/ingotmetal/ingot/internal/temporalserver"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/inventory/sqlite"
@@ -37,7 +38,9 @@ func backupCmd(o *options) *cobra.Command {
 		Use: "backup", Short: "Back up a whole server while it runs", Args: cobra.NoArgs,
 		Long: `Back up a whole server while it runs: both databases, each copied whole and
 proven by counts and hashes, under one id, and the list of the images. The
-archive is read back before this succeeds.
+archive is read back before this succeeds. Its manifest, which has the digest
+of every part, is authenticated with the server's keys: a restore refuses what
+was changed since.
 
 ` + aboutKeys + `
 
@@ -164,7 +167,7 @@ func take(cmd *cobra.Command, to string, r io.Reader) (backup.Manifest, error) {
 		if t, ok := out.(*terminal); ok {
 			out = t.file // which changes what is not text
 		}
-		m, err := backup.Read(io.TeeReader(r, out), nil)
+		m, _, err := backup.Read(io.TeeReader(r, out), nil)
 		if err == nil {
 			_, err = io.Copy(out, r) // the empty end of a tar file
 		}
@@ -194,7 +197,8 @@ func backupVerifyCmd(o *options) *cobra.Command {
 		Use: "verify FILE", Short: "Prove that a backup is whole", Args: cobra.ExactArgs(1),
 		Long: `Prove that a backup is whole: the digest of each part, and that each database
 is sound, holds the rows and the content that were written, and belongs to the
-same backup. Needs no server and no passphrase.`,
+same backup. Needs no server and no passphrase. That nobody changed the backup
+on purpose is proven by ingot restore, which has the keys.`,
 		Example: "  ingot backup verify /backup/ingot.tar",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			m, err := verifyBackup(cmd.Context(), args[0])
@@ -220,21 +224,27 @@ func verifyBackup(ctx context.Context, file string) (_ backup.Manifest, err erro
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	u, err := unpack(ctx, file, dir, false)
+	if err == nil {
+		err = u.judge(ctx)
+	}
 	return u.m, err
 }
 
-// unpacked is a proven archive whose databases lie in a directory.
+// unpacked is a complete archive whose databases lie in a directory. Before
+// authenticate, anybody may have made it; before judge, no database is proven.
 type unpacked struct {
 	m      backup.Manifest
-	sealed []byte // the keys
-	open   []temporalserver.OpenRun
+	seal   backup.Seal
+	dir    string
+	sealed []byte                   // the keys
+	open   []temporalserver.OpenRun // after judge
 }
 
 // maxKeys limits what is read into memory, bytes.
 const maxKeys = 1 << 20
 
-// unpack reads the archive into dir and proves it. Whatever is in dir after an
-// error is worth nothing.
+// unpack reads the archive into dir and compares every digest. Whatever is in
+// dir after an error is worth nothing.
 func unpack(ctx context.Context, file, dir string, images bool) (u unpacked, err error) {
 	f, err := os.Open(file)
 	if err != nil {
@@ -246,7 +256,8 @@ func unpack(ctx context.Context, file, dir string, images bool) (u unpacked, err
 
 // unpackFrom is unpack of what somebody sends.
 func unpackFrom(ctx context.Context, from io.Reader, dir string, images bool) (u unpacked, err error) {
-	u.m, err = backup.Read(from, func(_ backup.Manifest, p backup.Part, r io.Reader) error {
+	u.dir = dir
+	u.m, u.seal, err = backup.Read(from, func(_ backup.Manifest, p backup.Part, r io.Reader) error {
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
@@ -258,23 +269,34 @@ func unpackFrom(ctx context.Context, from io.Reader, dir string, images bool) (u
 		}
 		return nil
 	})
-	if err != nil {
-		return u, err
+	return u, err
+}
+
+// authenticate refuses an archive that no holder of the site's keys has made.
+// Origin says where ring comes from.
+func (u *unpacked) authenticate(ring *keyring.Ring, origin string) error {
+	if u.seal.MadeWith(ring.BackupKeys()) {
+		return nil
 	}
-	inv, err := sqlite.ReadCopy(ctx, filepath.Join(dir, backup.InventoryName))
+	return fmt.Errorf("authenticating the backup with %s: it was changed after it was made, or made with other keys: use an untouched copy of it: %w", origin, inventory.ErrInvalid)
+}
+
+// judge opens both databases and compares them with the manifest.
+func (u *unpacked) judge(ctx context.Context) error {
+	inv, err := sqlite.ReadCopy(ctx, filepath.Join(u.dir, backup.InventoryName))
 	if err != nil {
-		return u, err
+		return err
 	}
 	var temporal *backup.Found
 	if u.m.Temporal != nil {
-		c, err := temporalserver.ReadCopy(ctx, filepath.Join(dir, backup.TemporalName))
+		c, err := temporalserver.ReadCopy(ctx, filepath.Join(u.dir, backup.TemporalName))
 		if err != nil {
-			return u, err
+			return err
 		}
 		u.open = c.Open
 		temporal = &backup.Found{ID: c.ID, Database: backup.Database{Schema: c.Schema, Cluster: c.ClusterID, Tables: c.Content}}
 	}
-	return u, u.m.Judge(backup.Found{ID: inv.ID, Database: backup.Database{Schema: inv.Schema, Cluster: inv.Cluster, Tables: inv.Content}}, temporal)
+	return u.m.Judge(backup.Found{ID: inv.ID, Database: backup.Database{Schema: inv.Schema, Cluster: inv.Cluster, Tables: inv.Content}}, temporal)
 }
 
 func extract(to string, r io.Reader) error {

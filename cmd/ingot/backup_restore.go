@@ -46,8 +46,12 @@ func restoreCmd(o *options) *cobra.Command {
 		Use: "restore FILE", Short: "Make a server of a backup, in an empty data directory", Args: cobra.ExactArgs(1),
 		Long: `Make a server of a backup, in an empty data directory of this host (images may
 lie in it) while no ingot serve runs here. The backup is proven first; one that
-is damaged, mixed of two, or of a newer release is refused, and whenever this
-refuses, nothing was changed.
+is damaged, mixed of two, of a newer release, or was changed by someone without
+the keys is refused, and whenever this refuses, nothing was changed.
+
+The keys prove who made the backup: those that the passphrase opens, or the key
+file of that server, if it lies on this host already. Without either, the
+restore needs --without-key, and believes whatever is in the file.
 
 Nothing of before the backup goes on by itself: no machine is armed, agents of
 before are told to hold, and every run that was under way is held and asks a
@@ -69,6 +73,7 @@ backup is off: two would answer the same machines.
 			if err := confirm(cmd, yes, fmt.Sprintf("makes %s the server of the backup of %s, made on %s; that one must be off", cfg.DataDir, when(m.Created), inert(m.Host)), "restore"); err != nil {
 				return err
 			}
+			r.withoutKey = k.without
 			if m.Key != nil && !k.without {
 				if r.passphrase, err = k.passphrase(cmd, false); err != nil {
 					return err
@@ -119,6 +124,7 @@ type restoring struct {
 	cfg        config.Config
 	file       string
 	passphrase inventory.Secret // zero: the keys are not taken from the backup
+	withoutKey bool             // the operator restores although nothing may prove who made the backup
 
 	undo []func() error // of what was made, in order
 }
@@ -140,7 +146,7 @@ func (r *restoring) look(ctx context.Context) (backup.Manifest, error) {
 		return backup.Manifest{}, err
 	}
 	defer func() { _ = f.Close() }() // only read
-	m, err := backup.Read(f, nil)
+	m, _, err := backup.Read(f, nil)
 	if err == nil && (m.Temporal == nil) != (r.cfg.Temporal.Address != "") {
 		err = fmt.Errorf("the runs of the backup live in %s, and this host's configuration says otherwise (temporal.address): %w", orText(m.External, "an embedded Temporal"), inventory.ErrInvalid)
 	}
@@ -194,6 +200,13 @@ func (r *restoring) do(ctx context.Context) (out restored, err error) {
 	}
 	ring, files, err := r.keys(u, staging)
 	if err != nil {
+		return out, err
+	}
+	// Its databases are not opened before this.
+	if err := r.authenticate(u, ring, files["keys.json"] != nil); err != nil {
+		return out, err
+	}
+	if err := u.judge(ctx); err != nil {
 		return out, err
 	}
 	out.DataDir = r.cfg.DataDir
@@ -277,6 +290,20 @@ func (r *restoring) keys(u unpacked, staging string) (*keyring.Ring, map[string]
 	}
 	ring, err := keyring.Load(r.cfg.KeyFile)
 	return ring, files, err
+}
+
+// authenticate refuses a backup that the site's own keys do not vouch for. When
+// neither the passphrase nor this host gives a key, the operator has to say so.
+func (r *restoring) authenticate(u unpacked, ring *keyring.Ring, unwrapped bool) error {
+	switch {
+	case unwrapped:
+		return u.authenticate(ring, "the keys that the passphrase opens")
+	case ring != nil:
+		return u.authenticate(ring, r.cfg.KeyFile+" (move it away if it is not the key file of this backup)")
+	case r.withoutKey:
+		return nil
+	}
+	return fmt.Errorf("no key proves who made this backup: put the key file of that server at %s, or give --without-key if you know that the file was never out of your hands: %w", r.cfg.KeyFile, inventory.ErrInvalid)
 }
 
 // revive makes the copies databases that a server runs on.

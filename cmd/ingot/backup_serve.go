@@ -16,6 +16,7 @@ import (
 
 	"github.com/ingotmetal/ingot/api"
 	"github.com/ingotmetal/ingot/internal/backup"
+	"github.com/ingotmetal/ingot/internal/keyring"
 	"github.com/ingotmetal/ingot/internal/reserve"
 	"github.com/ingotmetal/ingot/internal/temporalchild"
 	"github.com/ingotmetal/ingot/internal/temporalserver"
@@ -31,6 +32,7 @@ const backupDir = "backup.tmp"
 type archive struct {
 	m     backup.Manifest
 	paths map[string]string
+	key   []byte // authenticates m; nil: the site has no key file
 	done  func() error
 }
 
@@ -39,7 +41,7 @@ func (a *archive) Close() error { return a.done() }
 
 func (a *archive) WriteTo(w io.Writer) (int64, error) {
 	c := &tally{w: w}
-	err := backup.Write(c, a.m, a.paths)
+	err := backup.Write(c, a.m, a.paths, a.key)
 	return c.n, err
 }
 
@@ -187,9 +189,25 @@ func secretFiles(keyFile, tokenFile string) map[string]string {
 	}
 }
 
+// authenticate makes the archive one that the keys in the file vouch for, which
+// are those that a restore has.
+func (a *archive) authenticate(keyFile string) error {
+	ring, err := keyring.Load(keyFile)
+	if err != nil {
+		return err
+	}
+	if keys := ring.BackupKeys(); len(keys) > 0 {
+		a.key = keys[0]
+	}
+	return nil
+}
+
 func (s *server) backUpKeys(ctx context.Context, a *archive, q api.BackupRequest, file string) error {
+	err := a.authenticate(s.cfg.KeyFile)
+	if err != nil && !(q.Passphrase.IsZero() && errors.Is(err, fs.ErrNotExist)) {
+		return fmt.Errorf("reading the keys, which a backup without them would leave out: %w", err)
+	}
 	if q.Passphrase.IsZero() {
-		var err error
 		a.m.Lost, err = s.store.Sealed(ctx)
 		return err
 	}

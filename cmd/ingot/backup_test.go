@@ -2,14 +2,19 @@ package main
 
 import (
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/ingotmetal/ingot/api"
+	"github.com/ingotmetal/ingot/internal/backup"
+	"github.com/ingotmetal/ingot/internal/config"
 	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/inventory/sqlite"
 )
 
 // A backup is refused before it is begun when its copies would take the room
@@ -64,6 +69,108 @@ func TestARestoreThatFailsChangesNothing(t *testing.T) {
 			require.NoError(t, (&restoring{cfg: cfg}).empty(), name)
 			require.ErrorIs(t, restoreBrokeOff(cfg.DataDir), inventory.ErrConflict)
 		}
+	}
+}
+
+// writeBackup backs a site up whose runs live elsewhere, and returns the archive.
+func writeBackup(t *testing.T, s *server, passphrase string) string {
+	t.Helper()
+	a, err := s.backup(t.Context(), api.BackupRequest{Passphrase: inventory.NewSecret(passphrase)})
+	require.NoError(t, err)
+	file := filepath.Join(t.TempDir(), "backup.tar")
+	f, err := os.Create(file)
+	require.NoError(t, err)
+	_, err = a.WriteTo(f)
+	require.NoError(t, errors.Join(err, f.Close(), a.Close()))
+	return file
+}
+
+// swapped is an archive with another server's inventory, of which every digest is
+// right, as anyone makes it who has the file and no key. Strip leaves the keys
+// out, too.
+func swapped(t *testing.T, file string, other *server, key []byte, strip bool) string {
+	t.Helper()
+	dir, paths := t.TempDir(), map[string]string{}
+	f, err := os.Open(file)
+	require.NoError(t, err)
+	m, _, err := backup.Read(f, func(_ backup.Manifest, p backup.Part, r io.Reader) error {
+		paths[p.Name] = filepath.Join(dir, p.Name)
+		return extract(paths[p.Name], r)
+	})
+	require.NoError(t, errors.Join(err, f.Close()))
+	paths[backup.InventoryName] = filepath.Join(dir, "other.db")
+	require.NoError(t, other.store.Copy(t.Context(), paths[backup.InventoryName], m.ID))
+	c, err := sqlite.ReadCopy(t.Context(), paths[backup.InventoryName])
+	require.NoError(t, err)
+	m.Inventory = backup.Database{Schema: c.Schema, Cluster: c.Cluster, Tables: c.Content}
+	if strip {
+		m.Key = nil
+		m.Parts = slices.DeleteFunc(m.Parts, func(p backup.Part) bool { return p.Name == backup.KeysName })
+	}
+	for i, p := range m.Parts {
+		m.Parts[i], err = backup.Describe(p.Name, paths[p.Name])
+		require.NoError(t, err)
+	}
+	to := filepath.Join(dir, "swapped.tar")
+	w, err := os.Create(to)
+	require.NoError(t, err)
+	require.NoError(t, errors.Join(backup.Write(w, m, paths, key), w.Close()))
+	return to
+}
+
+// TestSwappedInventoryIsRefused (S58): the digests prove that a backup is complete, the
+// keys that it is this site's. Nothing is opened, and nothing is left.
+func TestSwappedInventoryIsRefused(t *testing.T) {
+	t.Parallel()
+	elsewhere := func() config.Config {
+		cfg := testConfig(t)
+		cfg.Temporal.Address = "127.0.0.1:7233"
+		return cfg
+	}
+	const passphrase = "correct horse battery"
+	s, other := testServer(t, elsewhere()), testServer(t, elsewhere())
+	secretsOf(t, s.store, "m1", 1)
+	secretsOf(t, other.store, "evil", 1)
+	whole, bare := writeBackup(t, s, passphrase), writeBackup(t, s, "")
+	// restore restores on a host, on which the key file lies or not.
+	restore := func(file, passphrase string, keyFile, withoutKey bool) (config.Config, error) {
+		cfg := elsewhere()
+		if keyFile {
+			b, err := os.ReadFile(s.cfg.KeyFile)
+			require.NoError(t, err)
+			require.NoError(t, os.MkdirAll(filepath.Dir(cfg.KeyFile), 0o700))
+			require.NoError(t, os.WriteFile(cfg.KeyFile, b, 0o600))
+		}
+		r := restoring{cfg: cfg, file: file, passphrase: inventory.NewSecret(passphrase), withoutKey: withoutKey}
+		_, err := r.do(t.Context())
+		return cfg, err
+	}
+	for name, x := range map[string]struct {
+		file, passphrase    string
+		keyFile, withoutKey bool
+		says                string
+	}{
+		"whole":                             {whole, passphrase, false, false, ""},
+		"whole, by the key file":            {whole, "", true, true, ""},
+		"bare":                              {bare, "", false, false, "no key proves who made this backup"},
+		"bare, by the operator's word":      {bare, "", false, true, ""},
+		"bare, by the key file":             {bare, "", true, false, ""},
+		"swapped":                           {swapped(t, whole, other, nil, false), passphrase, false, false, "was changed after it was made"},
+		"swapped, sealed with another key":  {swapped(t, whole, other, other.keys.BackupKeys()[0], false), passphrase, false, false, "was changed after it was made"},
+		"swapped, by the key file":          {swapped(t, whole, other, other.keys.BackupKeys()[0], false), "", true, true, "was changed after it was made"},
+		"swapped, without keys":             {swapped(t, whole, other, nil, true), passphrase, false, false, "no key proves who made this backup"},
+		"swapped, without keys, but a file": {swapped(t, whole, other, nil, true), "", true, true, "was changed after it was made"},
+	} {
+		cfg, err := restore(x.file, x.passphrase, x.keyFile, x.withoutKey)
+		if x.says == "" {
+			require.NoError(t, err, name)
+			continue
+		}
+		require.ErrorIs(t, err, inventory.ErrInvalid, name)
+		require.ErrorContains(t, err, x.says, name)
+		left, err := os.ReadDir(cfg.DataDir)
+		require.NoError(t, err, name)
+		require.Empty(t, left, name)
 	}
 }
 

@@ -32,6 +32,7 @@ import (
 	"github.com/ingotmetal/ingot/internal/notify"
 	"github.com/ingotmetal/ingot/internal/reserve"
 	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/inventory/sqlite"
 )
 
 // A finding is what doctor says about one thing.
@@ -70,9 +71,10 @@ func doctorCmd(o *options) *cobra.Command {
 	return &cobra.Command{
 		Use: "doctor", Short: "Look for whatever stands in the way", Args: cobra.NoArgs,
 		Long: `Look for whatever stands in the way of this host's server: configuration, keys,
-space, clock, capabilities, ports, interfaces, other DHCP servers, boot files,
-who is told when a person is needed; and, through the server when it runs,
-Temporal, notices, secrets, images, their URLs and the log-in of every BMC.
+the inventory's file, space, clock, capabilities, ports, interfaces, other DHCP
+servers, boot files, who is told when a person is needed; and, through the
+server when it runs, Temporal, notices, secrets, images, their URLs and the
+log-in of every BMC.
 One line each, with a remedy. Exits 1 if anything fails.`,
 		Example: "  ingot doctor\n  ingot doctor --output json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -124,6 +126,7 @@ func (d *doctor) here(ctx context.Context, file string) {
 		return
 	}
 	d.keys()
+	d.inventory(ctx)
 	d.space(d.cfg.DataDir, "data")
 	d.reserve()
 	d.powerCommands()
@@ -205,6 +208,21 @@ func (d *doctor) keys() {
 		d.fail("token", "remove the file, then: ingot init", "the token in %s is shorter than 32 characters", d.cfg.TokenFile)
 	default:
 		d.ok("token", "%s is there", d.cfg.TokenFile)
+	}
+}
+
+// inventory reads the whole database, whether or not a server has it open.
+func (d *doctor) inventory(ctx context.Context) {
+	file := inventoryFile(d.cfg)
+	switch err := sqlite.Check(ctx, file); {
+	case err == nil:
+		d.ok("inventory", "%s is sound", file)
+	case errors.Is(err, fs.ErrNotExist):
+		// Before the first ingot serve there is none.
+	case errors.Is(err, sqlite.ErrDamaged):
+		d.fail("inventory", "stop ingot serve, move "+d.cfg.DataDir+" away, then: ingot restore FILE", "%v", err)
+	default:
+		d.warn("inventory", "run this as the user of ingot serve", "%v", err)
 	}
 }
 

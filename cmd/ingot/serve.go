@@ -111,6 +111,7 @@ type server struct {
 	configFile string
 	restored   inventory.Restore
 	backingUp  sync.Mutex // held while a backup is made
+	checked    inventoryCheck
 
 	host     *host        // nil in tests of the site alone
 	lastDeed func() error // ends the Temporal child
@@ -121,9 +122,8 @@ func newServer(ctx context.Context, cfg config.Config, log *slog.Logger) (_ *ser
 	if err := s.prepare(); err != nil {
 		return nil, err
 	}
-	s.openReserve()
-	if s.store, err = sqlite.Open(ctx, filepath.Join(cfg.DataDir, "ingot.db"), sealer(s.keys), append(noticeOptions(cfg.Notify), sqlite.WithFull(s.reserve.Release))...); err != nil {
-		return nil, fmt.Errorf("opening the inventory: %w", err)
+	if err := s.openInventory(ctx); err != nil {
+		return nil, err
 	}
 	defer func() {
 		if err != nil {
@@ -146,10 +146,31 @@ func newServer(ctx context.Context, cfg config.Config, log *slog.Logger) (_ *ser
 		return nil, err
 	}
 	s.temporal.hold = activities.NewHold(s.restored)
+	s.temporal.neverRan = s.store.NeverRan
 	if err := s.netboot(); err != nil {
 		return nil, err
 	}
 	return s, s.control()
+}
+
+// openInventory opens the database, after it was checked. One that is damaged, or
+// has taken the place of a lost one, is refused.
+func (s *server) openInventory(ctx context.Context) error {
+	err := s.checkFile(ctx)
+	if err == nil {
+		s.openReserve()
+		s.store, err = sqlite.Open(ctx, inventoryFile(s.cfg), sealer(s.keys), append(noticeOptions(s.cfg.Notify), sqlite.WithFull(s.reserve.Release))...)
+	}
+	if errors.Is(err, sqlite.ErrDamaged) {
+		return restoreInstead(s.cfg, err)
+	}
+	if err != nil {
+		return fmt.Errorf("opening the inventory: %w", err)
+	}
+	if err := s.refuseLost(ctx); err != nil {
+		return restoreInstead(s.cfg, errors.Join(err, s.store.Close()))
+	}
+	return nil
 }
 
 // prepare makes what a first start needs, in an empty data directory only,
@@ -367,7 +388,7 @@ func agentFile(dir, name string) string {
 }
 
 func (s *server) status(ctx context.Context) api.StatusExtra {
-	x := api.StatusExtra{Netboot: api.NetbootStatus{Interfaces: s.cfg.Netboot.Interfaces}, Notify: s.noticeStatus(ctx)}
+	x := api.StatusExtra{Netboot: api.NetbootStatus{Interfaces: s.cfg.Netboot.Interfaces}, Notify: s.noticeStatus(ctx), Inventory: s.checked.status()}
 	if s.cfg.Netboot.RelayOnly {
 		x.Netboot.Relays, x.Netboot.Address = s.cfg.Netboot.Relays, s.cfg.Netboot.Address
 	}
@@ -423,6 +444,7 @@ func (s *server) run(ctx context.Context, out io.Writer) error {
 		defer close(stopped)
 		return s.temporal.Run(working, s.do)
 	})
+	g.Go(func() error { return s.checkLarge(ctx) })
 	g.Go(func() error { return s.reserve.Run(ctx) })
 	g.Go(func() error { return s.keepRecords(ctx) })
 	g.Go(func() error { return s.sendNotices(ctx) })

@@ -120,6 +120,9 @@ func (h *host) packKeys(a *archive, file string) error {
 		return fmt.Errorf("the token of the peer is not in %s: %w", h.tokens.path, inventory.ErrNotFound)
 	}
 	b, err := os.ReadFile(h.cfg.KeyFile)
+	if err == nil {
+		err = a.authenticate(h.cfg.KeyFile)
+	}
 	if err != nil {
 		return fmt.Errorf("reading the keys: %w", err)
 	}
@@ -274,6 +277,12 @@ func (h receiver) receive(ctx context.Context, id string, epoch int64, r io.Read
 	}
 	ring, err := keyring.Load(preparedKeys(h.cfg))
 	if err != nil {
+		return err
+	}
+	if err := u.authenticate(ring, "the keys of the hand-over"); err != nil {
+		return err
+	}
+	if err := u.judge(ctx); err != nil {
 		return err
 	}
 	if err := h.own(ctx, u, ring, dir, epoch); err != nil {

@@ -59,6 +59,9 @@ func printStatus(w io.Writer, c *remote, s api.Status) error {
 	t.field("secrets", map[string]string{
 		"ok": "ok", "missing": "the key file is missing: ingot secret status", "wrong": "the key file is another's: ingot secret status",
 	}[s.Secrets])
+	if s.Inventory.Error != "" {
+		t.field("inventory", inert(s.Inventory.Error))
+	}
 	if s.Notify != nil {
 		t.field("notices", noticeText(*s.Notify))
 	}

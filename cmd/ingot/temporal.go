@@ -24,6 +24,7 @@ import (
 	"github.com/ingotmetal/ingot/internal/config"
 	"github.com/ingotmetal/ingot/internal/temporalchild"
 	"github.com/ingotmetal/ingot/internal/temporalserver"
+	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/workflows"
 )
 
@@ -46,8 +47,10 @@ type temporal struct {
 	// cluster returns the id of the cluster in which the site's runs live; the
 	// first one that is given is kept.
 	cluster func(ctx context.Context, id string) (string, error)
-	effects activities.Effects // under way
-	hold    *activities.Hold   // of runs that a restore from a backup has left behind
+	// neverRan reports whether the inventory knows of no cluster yet.
+	neverRan func(ctx context.Context) (bool, error)
+	effects  activities.Effects // under way
+	hold     *activities.Hold   // of runs that a restore from a backup has left behind
 
 	mu     sync.Mutex
 	client client.Client
@@ -202,6 +205,11 @@ func (t *temporal) prove(ctx context.Context, c client.Client, childID string) e
 			return err
 		}
 	}
+	if t.child == nil {
+		if err := t.refuseUsed(ctx, c); err != nil {
+			return err
+		}
+	}
 	kept, err := t.cluster(ctx, info.GetClusterId())
 	if err != nil {
 		return err
@@ -215,6 +223,24 @@ func (t *temporal) prove(ctx context.Context, c client.Client, childID string) e
 // deadlockTimeout is how long workflow code may run without yielding before the
 // SDK calls it a deadlock. It does no I/O; the processor may be elsewhere.
 const deadlockTimeout = time.Minute
+
+// refuseUsed refuses a cluster that has runs of a site while the inventory knows
+// of none: it took the place of one that was lost.
+func (t *temporal) refuseUsed(ctx context.Context, c client.Client) error {
+	fresh, err := t.neverRan(ctx)
+	if err != nil || !fresh {
+		return err
+	}
+	runs, err := c.CountWorkflow(ctx, &workflowservice.CountWorkflowExecutionsRequest{Query: "TaskQueue = '" + workflows.TaskQueue + "'"})
+	if err != nil {
+		return fmt.Errorf("counting the site's runs: %w", err)
+	}
+	if n := runs.GetCount(); n > 0 {
+		return fmt.Errorf("the inventory is empty, and namespace %q here has %s of a site: bring the inventory back with ingot restore, or set temporal.namespace to begin a new site: %w",
+			t.cfg.Temporal.Namespace, count(int(n), "run"), inventory.ErrConflict)
+	}
+	return nil
+}
 
 // work dials, proves the server's identity when it is known, and carries out
 // workflows until ctx ends.

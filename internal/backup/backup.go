@@ -1,11 +1,13 @@
-// Package backup is the format of Ingot's backups: a tar file that says first
-// what is in it, with the SHA-256 of each part, and ends with the digest of what
-// it said. It knows neither the databases nor where they lie.
+// Package backup is the format of Ingot's backups: a tar file that starts with a
+// manifest, which has the SHA-256 of each part, and ends with the seal of the
+// manifest: its digest, and a MAC under a key that only the site has. It knows
+// neither the databases nor where they lie.
 package backup
 
 import (
 	"archive/tar"
 	"bytes"
+	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -25,7 +27,7 @@ import (
 // Names in the archive. Images lie below ImagePrefix.
 const (
 	manifestName  = "manifest.json"
-	sealName      = "manifest.sha256"
+	sealName      = "manifest.seal"
 	InventoryName = "inventory.db"
 	TemporalName  = "temporal.db"
 	KeysName      = "keys.sealed"
@@ -34,7 +36,8 @@ const (
 )
 
 // Format is the version of the archive that this program writes and reads.
-const Format = 1
+// Format 1 had no MAC and was never released.
+const Format = 2
 
 // maxManifest limits what is believed before it is proven, bytes.
 const maxManifest = 64 << 20
@@ -102,10 +105,45 @@ func Describe(name, path string) (Part, error) {
 	return Part{name, n, hex.EncodeToString(h.Sum(nil))}, err
 }
 
-// Write writes the archive that m describes; paths tells where its parts lie. A
-// part that is not as m says is an error, and what was written by then is no
-// archive.
-func Write(w io.Writer, m Manifest, paths map[string]string) error {
+// A Seal ends an archive. The digest shows that the archive is complete; the MAC
+// shows who wrote the manifest, and with it every part.
+type Seal struct {
+	SHA256 string `json:"sha256"`         // of the manifest
+	HMAC   string `json:"hmac,omitempty"` // "" = the site had no key file when the backup was made
+}
+
+func sealOf(text, key []byte) Seal {
+	s := Seal{SHA256: hex.EncodeToString(sum(text))}
+	if key != nil {
+		s.HMAC = hex.EncodeToString(s.mac(key))
+	}
+	return s
+}
+
+func (s Seal) mac(key []byte) []byte {
+	m := hmac.New(sha256.New, key)
+	_, _ = m.Write([]byte("ingot backup manifest\x00" + s.SHA256)) // a hash never returns an error
+	return m.Sum(nil)
+}
+
+// MadeWith reports whether the manifest was written by a holder of one of keys.
+func (s Seal) MadeWith(keys [][]byte) bool {
+	have, err := hex.DecodeString(s.HMAC)
+	if err != nil {
+		return false
+	}
+	for _, key := range keys {
+		if hmac.Equal(have, s.mac(key)) {
+			return true
+		}
+	}
+	return false
+}
+
+// Write writes the archive that m describes, sealed with key; paths maps each
+// part to its file. A part that is not as m says is an error, and what was
+// written by then is no archive.
+func Write(w io.Writer, m Manifest, paths map[string]string, key []byte) error {
 	text, err := json.MarshalIndent(m, "", "  ")
 	if err != nil {
 		return err
@@ -119,8 +157,11 @@ func Write(w io.Writer, m Manifest, paths map[string]string) error {
 			return fmt.Errorf("writing %q into the backup: %w", p.Name, err)
 		}
 	}
-	seal := hex.EncodeToString(sum(text)) + "\n"
-	if err := write(t, sealName, m.Created, int64(len(seal)), strings.NewReader(seal)); err != nil {
+	seal, err := json.Marshal(sealOf(text, key))
+	if err != nil {
+		return err
+	}
+	if err := write(t, sealName, m.Created, int64(len(seal)), bytes.NewReader(seal)); err != nil {
 		return err
 	}
 	return t.Close()
@@ -168,43 +209,58 @@ func (refused) Is(target error) bool { return target == inventory.ErrInvalid }
 func refuse(format string, args ...any) error { return refused{fmt.Errorf(format, args...)} }
 
 // Read reads an archive to its end. Take gets each part and may read it, whole
-// or not at all; nil: nobody wants them. What take was given is proven only
-// when Read returns without an error. One that is damaged, cut short or of a
-// newer format is inventory.ErrInvalid.
-func Read(r io.Reader, take func(m Manifest, p Part, r io.Reader) error) (Manifest, error) {
+// or not at all; nil: nobody wants them. What take was given is proven complete
+// only when Read returns without an error, and proven to be the site's own only
+// by [Seal.MadeWith]. An archive that is damaged, cut short or of another format
+// is inventory.ErrInvalid.
+func Read(r io.Reader, take func(m Manifest, p Part, r io.Reader) error) (Manifest, Seal, error) {
 	t := tar.NewReader(r)
 	text, err := entry(t, manifestName, maxManifest)
 	if err != nil {
-		return Manifest{}, err
+		return Manifest{}, Seal{}, err
 	}
 	m, err := parse(text)
 	if err != nil {
-		return Manifest{}, err
+		return Manifest{}, Seal{}, err
 	}
 	for _, p := range m.Parts {
 		h, err := t.Next()
 		if err != nil {
-			return m, damaged("%q is missing: %v", p.Name, err)
+			return m, Seal{}, damaged("%q is missing: %v", p.Name, err)
 		}
 		if h.Name != p.Name || h.Size != p.Size || h.Typeflag != tar.TypeReg {
-			return m, damaged("%q stands where %q of %d bytes belongs", h.Name, p.Name, p.Size)
+			return m, Seal{}, damaged("%q stands where %q of %d bytes belongs", h.Name, p.Name, p.Size)
 		}
 		d := sha256.New()
 		if err := pass(m, p, io.TeeReader(t, d), d, take); err != nil {
-			return m, err
+			return m, Seal{}, err
 		}
 	}
-	seal, err := entry(t, sealName, 1<<10)
+	seal, err := readSeal(t, text)
 	if err != nil {
-		return m, err
-	}
-	if strings.TrimSpace(string(seal)) != hex.EncodeToString(sum(text)) {
-		return m, damaged("its description was changed")
+		return m, Seal{}, err
 	}
 	if _, err := t.Next(); !errors.Is(err, io.EOF) {
-		return m, damaged("it does not end where it should")
+		return m, Seal{}, damaged("it does not end where it should")
 	}
-	return m, nil
+	return m, seal, nil
+}
+
+// readSeal reads the seal, which must be that of the manifest.
+func readSeal(t *tar.Reader, manifest []byte) (s Seal, err error) {
+	text, err := entry(t, sealName, 1<<10)
+	if err != nil {
+		return s, err
+	}
+	dec := json.NewDecoder(bytes.NewReader(text))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(&s); err != nil {
+		return s, damaged("reading %q: %v", sealName, err)
+	}
+	if s.SHA256 != hex.EncodeToString(sum(manifest)) {
+		return s, damaged("its description was changed")
+	}
+	return s, nil
 }
 
 // pass hands a part to take and compares it with its digest.
@@ -247,8 +303,11 @@ func parse(text []byte) (m Manifest, err error) {
 	if err := json.Unmarshal(text, &v); err != nil {
 		return m, damaged("reading its description: %v", err)
 	}
-	if v.Format > Format {
+	switch {
+	case v.Format > Format:
 		return m, refuse("the backup has format %d and this program knows formats up to %d: use the newer ingot that wrote it", v.Format, Format)
+	case v.Format < Format:
+		return m, refuse("the backup has format %d, which nothing authenticates and no release has written: make a backup again with this ingot", v.Format)
 	}
 	dec := json.NewDecoder(bytes.NewReader(text))
 	dec.DisallowUnknownFields()

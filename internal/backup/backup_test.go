@@ -15,6 +15,8 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
+var siteKey = []byte("the key of the site, of 32 bytes")
+
 // archive returns one of small parts, and what it describes.
 func archive(t *testing.T) ([]byte, Manifest) {
 	t.Helper()
@@ -38,7 +40,7 @@ func archive(t *testing.T) ([]byte, Manifest) {
 		m.Parts = append(m.Parts, p)
 	}
 	var b bytes.Buffer
-	if err := Write(&b, m, paths); err != nil {
+	if err := Write(&b, m, paths, siteKey); err != nil {
 		t.Fatal(err)
 	}
 	return b.Bytes(), m
@@ -46,7 +48,7 @@ func archive(t *testing.T) ([]byte, Manifest) {
 
 func read(b []byte) (Manifest, map[string]string, error) {
 	parts := map[string]string{}
-	m, err := Read(bytes.NewReader(b), func(_ Manifest, p Part, r io.Reader) error {
+	m, _, err := Read(bytes.NewReader(b), func(_ Manifest, p Part, r io.Reader) error {
 		text, err := io.ReadAll(r)
 		parts[p.Name] = string(text)
 		return err
@@ -67,8 +69,46 @@ func TestReadsWhatItWrote(t *testing.T) {
 	if parts[TemporalName] != "temporal" || parts[InventoryName] != "inventory" || parts[ImagePrefix+"debian.zst"] != "image" {
 		t.Errorf("parts: %v", parts)
 	}
-	if _, err := Read(bytes.NewReader(b), nil); err != nil {
+	_, seal, err := Read(bytes.NewReader(b), nil)
+	if err != nil {
 		t.Errorf("without anybody who wants the parts: %v", err)
+	}
+	if !seal.MadeWith([][]byte{siteKey}) {
+		t.Error("the site does not know its own backup")
+	}
+}
+
+// TestOnlyTheSiteSeals (S58): whoever corrects every digest still lacks the key.
+func TestOnlyTheSiteSeals(t *testing.T) {
+	t.Parallel()
+	_, m := archive(t)
+	paths := map[string]string{}
+	for i, p := range m.Parts {
+		file := filepath.Join(t.TempDir(), "part")
+		if err := os.WriteFile(file, []byte("swapped"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		part, err := Describe(p.Name, file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.Parts[i], paths[p.Name] = part, file
+	}
+	for name, key := range map[string][]byte{"no key": nil, "another key": []byte("the key of another, of 32 bytes!")} {
+		var b bytes.Buffer
+		if err := Write(&b, m, paths, key); err != nil {
+			t.Fatal(err)
+		}
+		_, seal, err := Read(&b, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if seal.MadeWith([][]byte{siteKey}) {
+			t.Errorf("%s: a swapped archive passes for the site's", name)
+		}
+		if seal.MadeWith(nil) {
+			t.Errorf("%s: no key proves everything", name)
+		}
 	}
 }
 
@@ -112,6 +152,7 @@ func TestRefusesWhatItDoesNotKnow(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(*Manifest){
 		"newer format":  func(m *Manifest) { m.Format = Format + 1 },
+		"older format":  func(m *Manifest) { m.Format = Format - 1 },
 		"no id":         func(m *Manifest) { m.ID = "" },
 		"outside":       func(m *Manifest) { m.Parts[2].Name = ImagePrefix + "../../etc/passwd" },
 		"image outside": func(m *Manifest) { m.Images = []Image{{Name: "x", File: "../../etc/passwd"}} },
@@ -135,10 +176,10 @@ func TestRefusesWhatItDoesNotKnow(t *testing.T) {
 			m.Parts[i], paths[p.Name] = p, file
 		}
 		var w bytes.Buffer
-		if err := Write(&w, m, paths); err != nil {
+		if err := Write(&w, m, paths, siteKey); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := Read(&w, nil); !errors.Is(err, inventory.ErrInvalid) {
+		if _, _, err := Read(&w, nil); !errors.Is(err, inventory.ErrInvalid) {
 			t.Errorf("%s: %v", name, err)
 		}
 		_ = b
@@ -154,7 +195,7 @@ func TestWriteNoticesAPartThatChanges(t *testing.T) {
 			t.Fatal(err)
 		}
 		m.Parts = m.Parts[:1]
-		err := Write(io.Discard, m, map[string]string{TemporalName: file})
+		err := Write(io.Discard, m, map[string]string{TemporalName: file}, siteKey)
 		if text == "temporal and more" {
 			continue // what was described is still its beginning
 		}

@@ -236,6 +236,18 @@ func (r *Ring) PlanSigner() ed25519.PrivateKey {
 	return ed25519.NewKeyFromSeed(m.Sum(nil))
 }
 
+// BackupKeys returns the keys that authenticate backups of the site, the present
+// one first: those derived from each Plan key that the ring holds. A backup and
+// the keys that open its plans thus prove one another.
+func (r *Ring) BackupKeys() (out [][]byte) {
+	for _, key := range r.candidates(Plan) {
+		m := hmac.New(sha256.New, key)
+		_, _ = m.Write([]byte("ingot: backup manifest, 1")) // a hash never returns an error
+		out = append(out, m.Sum(nil))
+	}
+	return out
+}
+
 // Seal encrypts plain under the key of purpose, bound to binding: only Open
 // with both the same returns it. Without that key: inventory.ErrSealed.
 func (r *Ring) Seal(purpose, binding string, plain []byte) ([]byte, error) {

@@ -30,8 +30,12 @@ func (s *Store) PutBMCJob(ctx context.Context, j inventory.BMCJob) error {
 // BMCJobs returns the newest 200 jobs of a machine, or of all when machine is
 // "", the newest first.
 func (s *Store) BMCJobs(ctx context.Context, machine string) ([]inventory.BMCJob, error) {
+	query, args := "SELECT doc FROM bmc_job", []any{}
+	if machine != "" {
+		query, args = query+" WHERE machine = ?", append(args, machine)
+	}
 	var docs []string
-	err := s.ro.SelectContext(ctx, &docs, "SELECT doc FROM bmc_job WHERE ?1 = '' OR machine = ?1 ORDER BY started DESC, rowid DESC LIMIT 200", machine)
+	err := s.ro.SelectContext(ctx, &docs, query+" ORDER BY started DESC, rowid DESC LIMIT 200", args...)
 	if err != nil {
 		return nil, fmt.Errorf("listing BMC jobs: %w", err)
 	}

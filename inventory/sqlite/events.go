@@ -56,7 +56,7 @@ func (s *Store) event(ctx context.Context, tx *sqlx.Tx, e inventory.Event) error
 		e.At = s.now()
 	}
 	e.Count = max(e.Count, 1)
-	s.touch(e.Machine)
+	s.touch(tx, e.Machine)
 	conflict := "ON CONFLICT DO NOTHING"
 	e.Message = clip(e.Message, maxMessage)
 	if wire(e.Kind) {

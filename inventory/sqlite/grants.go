@@ -236,7 +236,7 @@ func (s *Store) DisarmByHand(ctx context.Context, machine, by string, force bool
 		case !g.Person() && !force:
 			return fmt.Errorf("%s: %w", holder(g), inventory.ErrConflict)
 		}
-		s.touch(machine)
+		s.touch(tx, machine)
 		if err := end(ctx, tx, g.Owner); err != nil {
 			return err
 		}
@@ -393,7 +393,7 @@ func (s *Store) EndGrant(ctx context.Context, o inventory.Owner) error {
 		if err != nil {
 			return err
 		}
-		s.touch(o.Machine)
+		s.touch(tx, o.Machine)
 		if err := end(ctx, tx, o); err != nil {
 			return err
 		}

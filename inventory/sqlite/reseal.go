@@ -18,7 +18,8 @@ import (
 // with the keys of before, and Reseal begins again. Everything that seals does
 // so inside its transaction, of which there is one at a time; so whatever was
 // sealed with the keys of before is in its table when Reseal comes to it. The
-// ciphertexts of before are overwritten in the file, not merely let go of.
+// ciphertexts of before are overwritten in the file (secure_delete), not merely
+// let go of.
 //
 // Keys that are not those of this database are inventory.ErrSealed, and nothing
 // is done. What opens with no key at all is left as it is and named in an error
@@ -40,11 +41,6 @@ func (s *Store) reseal(ctx context.Context) (total int, err error) {
 		if err := s.checkKey(ctx, p); err != nil {
 			return 0, err
 		}
-	}
-	// It stays set: this is the one connection that writes, and a secret that
-	// is replaced or deleted later is gone from the file, too.
-	if _, err := s.rw.ExecContext(ctx, "PRAGMA secure_delete = ON"); err != nil {
-		return 0, err
 	}
 	var shut []string
 	for _, table := range []func(context.Context, *sqlx.Tx) (int, []string, error){s.resealMachines, s.resealPlans, s.resealAssignments, s.resealFacts, s.resealGenesis, s.resealChecks} {

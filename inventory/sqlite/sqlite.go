@@ -59,9 +59,12 @@ type Store struct {
 
 	mu   sync.Mutex
 	subs map[chan struct{}]string // the machine that each asks about; "" = everything
-	// touched is what the transaction under way has done to machines' grants
-	// and assignments. It belongs to whoever has the one writing connection.
-	touched map[string]bool
+	// touched has, for each transaction under way, the machines whose grants,
+	// assignments or events it changes. There may be two: database/sql gives the
+	// connection to the next transaction as soon as the context of one has ended,
+	// which the code between its statements notices later.
+	touched map[*sqlx.Tx]map[string]bool
+	driver  driver.Driver // of both pools
 }
 
 // An Option changes how a Store is opened.
@@ -80,7 +83,7 @@ func WithFull(f func()) Option { return func(s *Store) { s.full = f } }
 //
 // Keys may be nil or wrong: then everything is served that is not secret, and
 // what is secret answers inventory.ErrSealed. A database of a newer schema is
-// refused.
+// refused; one that cannot be read for damage is [ErrDamaged].
 func Open(ctx context.Context, path string, keys Sealer, opts ...Option) (*Store, error) {
 	migrations, err := fs.Sub(embedded, "migrations")
 	if err != nil {
@@ -88,7 +91,7 @@ func Open(ctx context.Context, path string, keys Sealer, opts ...Option) (*Store
 	}
 	s, err := open(ctx, path, keys, migrations, opts...)
 	if err != nil {
-		return nil, fmt.Errorf("opening inventory %q: %w", path, err)
+		return nil, fmt.Errorf("opening inventory %q: %w", path, judged(err))
 	}
 	return s, nil
 }
@@ -105,7 +108,7 @@ func open(ctx context.Context, path string, keys Sealer, migrations fs.FS, opts 
 	if err := f.Close(); err != nil {
 		return nil, err
 	}
-	s = &Store{path: path, keys: keys, now: time.Now, subs: map[chan struct{}]string{}}
+	s = &Store{path: path, keys: keys, now: time.Now, subs: map[chan struct{}]string{}, touched: map[*sqlx.Tx]map[string]bool{}, driver: sqliteDriver()}
 	for _, o := range opts {
 		o(s)
 	}
@@ -122,9 +125,12 @@ func open(ctx context.Context, path string, keys Sealer, migrations fs.FS, opts 
 	if err := look(ctx, path, len(names)); err != nil {
 		return s, err
 	}
-	// The driver compiles WAL with synchronous NORMAL, with which acknowledged
-	// reports die with the power. auto_vacuum counts for a new file only.
-	s.rw = sqlx.NewDb(sql.OpenDB(connector{dsn(path, "_auto_vacuum=incremental&_txlock=immediate&_synchronous=FULL&_journal_mode=WAL&_busy_timeout=10000&_foreign_keys=on&_stmt_cache_size=128")}), "sqlite3")
+	// Every setting belongs to the connection, and the pool may open another one at
+	// any time: it closes the one whose transaction was cancelled. The driver
+	// compiles WAL with synchronous NORMAL, with which acknowledged reports die with
+	// the power. secure_delete overwrites secrets that are replaced or deleted.
+	// auto_vacuum counts for a new file only.
+	s.rw = s.pool("_auto_vacuum=incremental&_txlock=immediate&_synchronous=FULL&_journal_mode=WAL&_secure_delete=on&_busy_timeout=10000&_foreign_keys=on&_stmt_cache_size=128")
 	s.rw.SetMaxOpenConns(1)
 	if err := s.migrate(ctx, migrations, names); err != nil {
 		return s, s.noRoom(err)
@@ -132,10 +138,7 @@ func open(ctx context.Context, path string, keys Sealer, migrations fs.FS, opts 
 	if err := s.giveBack(ctx); err != nil {
 		return s, err
 	}
-	s.ro, err = sqlx.Open("sqlite3", dsn(path, "_query_only=on&_busy_timeout=10000&_stmt_cache_size=128"))
-	if err != nil {
-		return s, err
-	}
+	s.ro = s.pool("_query_only=on&_busy_timeout=10000&_stmt_cache_size=128")
 	s.ro.SetMaxOpenConns(8)
 	s.ro.SetMaxIdleConns(8)
 	return s, s.checkKeys(ctx)
@@ -149,19 +152,29 @@ const (
 	checkpointEvery = 1000
 )
 
-// connector opens connections that write.
-type connector struct{ dsn string }
-
-// Driver returns the driver.
-func (connector) Driver() driver.Driver {
+func sqliteDriver() driver.Driver {
 	return &sqlite3.SQLiteDriver{ConnectHook: func(c *sqlite3.SQLiteConn) error {
 		_, err := c.Exec(fmt.Sprintf("PRAGMA journal_size_limit = %d; PRAGMA wal_autocheckpoint = %d", maxJournal, checkpointEvery), nil)
 		return err
 	}}
 }
 
+// pool returns a pool of connections with these parameters of the driver.
+func (s *Store) pool(params string) *sqlx.DB {
+	return sqlx.NewDb(sql.OpenDB(connector{s.driver, dsn(s.path, params)}), "sqlite3")
+}
+
+// connector opens the connections of a pool.
+type connector struct {
+	driver driver.Driver
+	dsn    string
+}
+
+// Driver returns the driver.
+func (c connector) Driver() driver.Driver { return c.driver }
+
 // Connect opens a connection.
-func (c connector) Connect(context.Context) (driver.Conn, error) { return c.Driver().Open(c.dsn) }
+func (c connector) Connect(context.Context) (driver.Conn, error) { return c.driver.Open(c.dsn) }
 
 func dsn(path, params string) string {
 	return (&url.URL{Scheme: "file", Path: path}).String() + "?" + params
@@ -329,16 +342,15 @@ func (s *Store) write(ctx context.Context, what string, do func(tx *sqlx.Tx) err
 	if err != nil {
 		return fmt.Errorf("%s: %w", what, s.noRoom(err))
 	}
+	defer s.forgetTouched(tx)
 	defer tx.Rollback()
-	s.touched = map[string]bool{}
 	if err := do(tx); err != nil {
 		return fmt.Errorf("%s: %w", what, s.noRoom(err))
 	}
-	touched := s.touched // the next transaction's from the commit on
 	if err := tx.Commit(); err != nil {
 		return fmt.Errorf("%s: %w", what, s.noRoom(err))
 	}
-	s.fire(touched)
+	s.fire(tx)
 	return nil
 }
 
@@ -383,15 +395,28 @@ func (s *Store) subscribe(machine string) (ch <-chan struct{}, cancel func()) {
 	}
 }
 
-// touch makes the commit of the transaction under way wake those who watch the
-// machine.
-func (s *Store) touch(machine string) { s.touched[machine] = true }
+// touch makes the commit of tx wake those who watch the machine.
+func (s *Store) touch(tx *sqlx.Tx, machine string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.touched[tx] == nil {
+		s.touched[tx] = map[string]bool{}
+	}
+	s.touched[tx][machine] = true
+}
 
-func (s *Store) fire(touched map[string]bool) {
+func (s *Store) forgetTouched(tx *sqlx.Tx) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.touched, tx)
+}
+
+// fire wakes the subscribers after the commit of tx.
+func (s *Store) fire(tx *sqlx.Tx) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for c, machine := range s.subs {
-		if machine != "" && !touched[machine] {
+		if machine != "" && !s.touched[tx][machine] {
 			continue
 		}
 		select {

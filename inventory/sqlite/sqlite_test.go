@@ -65,7 +65,7 @@ func (w *world) reopen(keys Sealer) {
 	if w.Store != nil {
 		require.NoError(w.t, w.Close())
 	}
-	s, err := Open(w.t.Context(), w.path, keys, WithClock(w.clock.Now))
+	s, err := Open(w.t.Context(), w.path, keys, WithClock(w.clock.Now), recorded)
 	require.NoError(w.t, err)
 	w.Store = s
 	w.t.Cleanup(func() { _ = s.Close() }) // may be closed already

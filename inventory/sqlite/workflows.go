@@ -120,10 +120,20 @@ func (s *Store) Workflows(ctx context.Context, f inventory.WorkflowFilter) ([]in
 	if limit <= 0 {
 		limit = 100
 	}
+	// Conditions that are not asked for are left out: an index serves no condition
+	// that a parameter switches off.
+	query, args := "SELECT doc, started FROM workflow WHERE true", []any{}
+	if f.Machine != "" {
+		query, args = query+" AND machine = ?", append(args, f.Machine)
+	}
+	if f.State != "" {
+		query, args = query+" AND state = ?", append(args, f.State)
+	}
+	if f.Open {
+		query += " AND final = 0"
+	}
 	var rows []workflowRow
-	err := s.ro.SelectContext(ctx, &rows, `SELECT doc, started FROM workflow
-		WHERE (?1 = '' OR machine = ?1) AND (?2 = '' OR state = ?2) AND (NOT ?3 OR final = 0) ORDER BY started DESC, rowid DESC LIMIT ?4`,
-		f.Machine, f.State, f.Open, limit)
+	err := s.ro.SelectContext(ctx, &rows, query+" ORDER BY started DESC, rowid DESC LIMIT ?", append(args, limit)...)
 	if err != nil {
 		return nil, fmt.Errorf("listing workflows: %w", err)
 	}

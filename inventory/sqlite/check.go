@@ -1,0 +1,69 @@
+package sqlite
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/jmoiron/sqlx"
+	"github.com/mattn/go-sqlite3"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// ErrDamaged is a file whose content SQLite does not accept: a backup has to
+// replace it.
+var ErrDamaged = errors.New("the database is damaged, and ingot restore makes a server of a backup")
+
+// Check reads the whole database at path, which others may have open, and
+// compares its structure (PRAGMA quick_check). What is wrong is ErrDamaged; no
+// file is fs.ErrNotExist.
+func Check(ctx context.Context, path string) error {
+	if err := check(ctx, path); err != nil {
+		return fmt.Errorf("checking the inventory %q: %w", path, judged(err))
+	}
+	return nil
+}
+
+func check(ctx context.Context, path string) (err error) {
+	if _, err := os.Stat(path); err != nil {
+		return err
+	}
+	db, err := sqlx.Open("sqlite3", dsn(path, "_busy_timeout=10000&_query_only=on"))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, db.Close()) }()
+	var verdict string
+	if err := db.GetContext(ctx, &verdict, "PRAGMA quick_check(1)"); err != nil {
+		return err
+	}
+	if verdict != "ok" {
+		return fmt.Errorf("%w: %s", ErrDamaged, verdict)
+	}
+	return nil
+}
+
+// judged makes an error of the driver that means damage an ErrDamaged.
+func judged(err error) error {
+	var e sqlite3.Error
+	if errors.As(err, &e) && (e.Code == sqlite3.ErrCorrupt || e.Code == sqlite3.ErrNotADB) {
+		return fmt.Errorf("%w: %w", ErrDamaged, err)
+	}
+	return err
+}
+
+// NeverRan reports whether the inventory is that of a site that has never had a
+// run: it knows of no Temporal cluster.
+func (s *Store) NeverRan(ctx context.Context) (bool, error) {
+	var id string
+	err := get(ctx, s.ro, &id, "SELECT value FROM meta WHERE name = 'temporal_cluster'")
+	if errors.Is(err, inventory.ErrNotFound) {
+		return true, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("reading the id of the Temporal cluster: %w", err)
+	}
+	return false, nil
+}

@@ -1,0 +1,72 @@
+package sqlite
+
+import (
+	"context"
+	"testing"
+
+	"github.com/jmoiron/sqlx"
+	"github.com/stretchr/testify/require"
+)
+
+// abandon runs a transaction whose context ends in mid-transaction: database/sql
+// rolls it back and lets the next one begin while the first caller is still at
+// work. After calls back between the two.
+func abandon(t *testing.T, w *world, after func(tx *sqlx.Tx)) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	err := w.write(ctx, "test", func(tx *sqlx.Tx) error {
+		cancel()
+		after(tx)
+		return ctx.Err()
+	})
+	require.ErrorIs(t, err, context.Canceled)
+}
+
+// TestAbandonedTransactionSharesNothing: what an abandoned transaction still
+// touches wakes no one, and is no data race with the transaction after it.
+func TestAbandonedTransactionSharesNothing(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	mine, cancel := w.Watch("m1")
+	defer cancel()
+	other, cancelOther := w.Watch("m2")
+	defer cancelOther()
+	begun, touched, ended := make(chan struct{}), make(chan struct{}), make(chan error)
+	abandon(t, w, func(tx *sqlx.Tx) {
+		go func() {
+			ended <- w.write(context.WithoutCancel(t.Context()), "test", func(tx *sqlx.Tx) error {
+				w.touch(tx, "m2")
+				close(begun)
+				<-touched
+				return nil
+			})
+		}()
+		<-begun
+		w.touch(tx, "m1")
+		close(touched)
+		require.NoError(t, <-ended)
+	})
+	require.Empty(t, mine, "its transaction was rolled back")
+	require.Len(t, other, 1)
+	require.Empty(t, w.touched, "nothing is kept of transactions that are over")
+}
+
+// TestEveryConnectionThatWritesDeletesSecurely (S24), from the first on and also after
+// an abandoned transaction, with which database/sql closes the connection.
+func TestEveryConnectionThatWritesDeletesSecurely(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	secure := func() (on int) {
+		require.NoError(t, w.rw.GetContext(t.Context(), &on, "PRAGMA secure_delete"))
+		return on
+	}
+	_, err := w.Reseal(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, 1, secure())
+	abandon(t, w, func(*sqlx.Tx) {
+		require.NoError(t, w.write(context.WithoutCancel(t.Context()), "test", func(*sqlx.Tx) error { return nil }))
+	})
+	require.Equal(t, 1, secure(), "another connection took its place")
+	w.reopen(w.keys)
+	require.Equal(t, 1, secure(), "a server that was started again deletes secrets, too")
+}
