@@ -15,6 +15,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -57,8 +58,9 @@ type Store struct {
 	// notices are the events of which notices are written; none: nobody is told.
 	notices []string
 
-	mu   sync.Mutex
-	subs map[chan struct{}]string // the machine that each asks about; "" = everything
+	mu        sync.Mutex
+	subs      map[chan struct{}]string // the machine that each asks about; "" = everything
+	followers map[*follower]bool
 	// touched is what the transaction under way has done to machines' grants
 	// and assignments. It belongs to whoever has the one writing connection.
 	touched map[string]bool
@@ -105,7 +107,7 @@ func open(ctx context.Context, path string, keys Sealer, migrations fs.FS, opts 
 	if err := f.Close(); err != nil {
 		return nil, err
 	}
-	s = &Store{path: path, keys: keys, now: time.Now, subs: map[chan struct{}]string{}}
+	s = &Store{path: path, keys: keys, now: time.Now, subs: map[chan struct{}]string{}, followers: map[*follower]bool{}}
 	for _, o := range opts {
 		o(s)
 	}
@@ -384,12 +386,15 @@ func (s *Store) subscribe(machine string) (ch <-chan struct{}, cancel func()) {
 }
 
 // touch makes the commit of the transaction under way wake those who watch the
-// machine.
+// machine, and tells followers of it.
 func (s *Store) touch(machine string) { s.touched[machine] = true }
 
 func (s *Store) fire(touched map[string]bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	for f := range s.followers {
+		maps.Copy(f.touched, touched)
+	}
 	for c, machine := range s.subs {
 		if machine != "" && !touched[machine] {
 			continue

@@ -1,5 +1,5 @@
 import { useState } from "preact/hooks";
-import type { Disk, Question, Selector } from "./api";
+import type { Disk, Question, Selector } from "./types";
 import { Ask, RefusedNote, useDeeds } from "./deed";
 import { ago, at, bytes } from "./text";
 

@@ -1,10 +1,10 @@
 import { api } from "./api";
-import type { Operation, OperationStep } from "./api";
+import type { Operation, OperationStep } from "./types";
 import { Command } from "./command";
 import { Decision } from "./decision";
 import { Ask, RefusedNote, useDeeds } from "./deed";
 import { web } from "./header";
-import { Sign } from "./machines";
+import { linkTo, Sign } from "./machines";
 import { doing, manual, over } from "./phases";
 import type { Store } from "./store";
 import { acting, ended, late, progress, saying, standing, stateOf, stepTone, took } from "./steps";
@@ -117,7 +117,7 @@ function StepRow({ number, step: s, operation: o, store, now }: { number: number
     <tr class={`${t} ${s.state}`} data-operation-step={s.name} data-step-state={s.state} data-tone={t} aria-current={s.state === "running" ? "step" : undefined}>
       <td class="quiet">{number}</td>
       <th scope="row">{s.name}</th>
-      <td class="of-machine">{s.machine && <a href={`#/machines/${encodeURIComponent(s.machine)}`}>{s.machine}</a>}</td>
+      <td class="of-machine">{s.machine && <a href={linkTo(s.machine)}>{s.machine}</a>}</td>
       <td>
         <span class={s.state === "failed" ? "text failure" : "text"}>{saying(s)}</span>
         {m && (s.state === "running" || s.state === "waiting") && (
