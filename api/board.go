@@ -364,7 +364,7 @@ const maxRowText = 300
 // row is v without what only the panel of a machine shows.
 func row(v MachineView) MachineView {
 	v.Disks, v.DiskSelector, v.ProtectedDisks, v.SSHKeys, v.KernelArgs, v.Notes = nil, nil, nil, nil, nil, nil
-	v.BootFromDisk, v.HasUserData, v.HasVendorData, v.Created, v.Updated = "", false, false, time.Time{}, time.Time{}
+	v.BootFromDisk, v.HasUserData, v.HasVendorData, v.Created = "", false, false, time.Time{}
 	// A sign of life is worth sending once a minute.
 	v.LastSeen = v.LastSeen.Truncate(time.Minute)
 	interfaces := make([]inventory.Interface, len(v.Interfaces))

@@ -60,7 +60,7 @@ func TestBenchPage(t *testing.T) {
 		t.Logf("server, %d viewers: %.1f %% of a core without changes, %.1f %% at 20 changes/s", viewers, idle, busy)
 	}
 
-	tab := browser(t.Context(), t, 1440, 1000)
+	tab := browser(t.Context(), t)
 	require.NoError(t, chromedp.Run(tab, performance.Enable(), chromedp.ActionFunc(func(ctx context.Context) error {
 		_, err := page.AddScriptToEvaluateOnNewDocument(`window.longest = 0
 			const look = () => { if (document.querySelector("[data-machine]")) window.firstRow = performance.now(); else requestAnimationFrame(look) }
@@ -71,7 +71,7 @@ func TestBenchPage(t *testing.T) {
 		return err
 	})))
 	for _, what := range []string{"first load", "second load"} {
-		first := s.firstRow(t, tab)
+		first := s.firstRow(tab, t)
 		if first < 0 {
 			t.Logf("page, %s: no row in %v", what, pagePatience)
 			return
@@ -80,10 +80,10 @@ func TestBenchPage(t *testing.T) {
 	}
 	time.Sleep(3 * time.Second)
 	const rate = 60
-	before := metrics(t, tab)
+	before := metrics(tab, t)
 	require.NoError(t, chromedp.Run(tab, chromedp.Evaluate(`window.longest = 0`, nil)))
 	changes := s.change(t, pageMeasured, rate)
-	after := metrics(t, tab)
+	after := metrics(tab, t)
 	var longest float64
 	require.NoError(t, chromedp.Run(tab, chromedp.Evaluate(`window.longest`, &longest)))
 	of := func(name string) float64 { return (after[name] - before[name]) * 1000 / float64(changes) }
@@ -229,7 +229,7 @@ func (s *bareServer) cpu(t *testing.T) time.Duration {
 }
 
 // firstRow opens the page and returns after how many ms it shows a machine; negative: it does not.
-func (s *bareServer) firstRow(t *testing.T, tab context.Context) float64 {
+func (s *bareServer) firstRow(tab context.Context, t *testing.T) float64 {
 	t.Helper()
 	res := s.ask(t.Context(), t, http.MethodPost, "/v1/login-links", "")
 	var link struct{ URL string }
@@ -245,7 +245,7 @@ func (s *bareServer) firstRow(t *testing.T, tab context.Context) float64 {
 	return first
 }
 
-func metrics(t *testing.T, tab context.Context) map[string]float64 {
+func metrics(tab context.Context, t *testing.T) map[string]float64 {
 	t.Helper()
 	out := map[string]float64{}
 	require.NoError(t, chromedp.Run(tab, chromedp.ActionFunc(func(ctx context.Context) error {
@@ -308,6 +308,10 @@ func sampleRun(n int, machine string, now time.Time) inventory.Workflow {
 		w.Actions[1].State = action.Failed
 	case 19:
 		w.State, w.Phase, w.Ended, w.Message = inventory.StateRunning, inventory.PhaseWaiting, time.Time{}, "no answer from the BMC"
+		for i := range w.Actions {
+			w.Actions[i] = inventory.ActionRecord{Name: w.Actions[i].Name, Image: w.Actions[i].Name, State: action.Pending, Timeout: 600}
+		}
+		w.Disk = nil
 		w.Question = &inventory.Question{ID: "1.power.1", Text: "The BMC does not answer. Switch the machine on by hand, or try again.", Choices: []string{"retry", "abort"}, Since: now.Add(-time.Minute)}
 	}
 	return w

@@ -138,7 +138,7 @@ func TestPageWithManyMachines(t *testing.T) {
 	s := newPageSite(t)
 	axe, err := os.ReadFile("../web/node_modules/axe-core/axe.min.js")
 	require.NoError(t, err, "make web installs it")
-	tab := browser(t.Context(), t, 1440, 900)
+	tab := browser(t.Context(), t)
 	do := func(what string, steps ...chromedp.Action) {
 		t.Helper()
 		onPage(tab, t, what, steps...)
@@ -163,7 +163,7 @@ func TestPageWithManyMachines(t *testing.T) {
 		return emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: name}, {Name: "prefers-reduced-motion", Value: "reduce"}})
 	}
 
-	do("the log-in page", scheme("light"), chromedp.Navigate(s.URL+"/"), see(`input[name="token"]`))
+	do("the log-in page", chromedp.EmulateViewport(1440, 900), scheme("light"), chromedp.Navigate(s.URL+"/"), see(`input[name="token"]`))
 	check("the log-in page")
 	do("a wrong token", chromedp.SendKeys(`input[name="token"]`, "wrong\r", chromedp.ByQuery), see(`[role="alert"]`))
 	do("the token", chromedp.SendKeys(`input[name="token"]`, pageToken+"\r", chromedp.ByQuery), see(`[data-machine]`))
@@ -225,7 +225,7 @@ func TestPageWithManyMachines(t *testing.T) {
 
 	// Light, dark and phone.
 	waiting := s.URL + "/#/machines/node-69"
-	do("a question", chromedp.Navigate(waiting), see(`[data-panel="node-69"] [data-question]`))
+	do("a question", click(`[data-bulk] summary`), chromedp.Navigate(waiting), see(`[data-panel="node-69"] [data-question]`))
 	check("light")
 	picture("page")
 	do("dark", scheme("dark"))

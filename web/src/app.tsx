@@ -128,7 +128,7 @@ export function App({ store }: { store: Store }) {
             {list.rows.length > 0 ? <MachineTable rows={list.rows} now={now} chosen={shown.machine?.name ?? ""} /> : <p class="quiet">{all === 0 ? "No machines yet." : "No machine matches."}</p>}
             <SeenList store={store} now={now} />
           </section>
-          <div class="side">
+          <section class="side" aria-label="Details" tabIndex={0}>
             <a class="back" href="#/">
               ← All machines
             </a>
@@ -143,7 +143,7 @@ export function App({ store }: { store: Store }) {
                 </section>
               )}
             </fieldset>
-          </div>
+          </section>
         </main>
       )}
     </div>

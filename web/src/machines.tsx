@@ -78,11 +78,11 @@ export function MachineTable({ rows, now, chosen }: { rows: MachineView[]; now: 
   );
 }
 
-/** Takes the place of rows that are out of view. */
+/** Takes the place of rows that are out of view. It spans the columns that are always there: more would take room. */
 function Space({ height }: { height: number }) {
   return (
     <tr class="space" aria-hidden="true">
-      <td colSpan={5} style={{ height: `${height}px` }} />
+      <td colSpan={2} style={{ height: `${height}px` }} />
     </tr>
   );
 }
@@ -117,7 +117,7 @@ function MachineRow({ machine: m, now, chosen, index }: { machine: MachineView; 
         <Sign tone={t} /> <a href={linkTo(m.name)}>{m.name}</a>
       </th>
       <td class="of-doing" title={more}>
-        {doing(m, now)}
+        {doing(m, now).replace(/, [^,]* ago$/, "")}
         {percent}
         {more && <span class="more"> · {more}</span>}
       </td>

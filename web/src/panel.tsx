@@ -46,7 +46,7 @@ function useStory(row: MachineView, store: Store): { machine: MachineView; workf
       gone = true;
       clearTimeout(timer);
     };
-  }, [row.name, run, open, live, row.workflow?.updated, row.workflow?.phase]);
+  }, [row.name, row.updated, run, open, live, row.workflow?.updated, row.workflow?.phase]);
   // Of the run the row has the newest state, and the record that was loaded the rest.
   const w = row.workflow ?? undefined;
   const workflow = w && full?.run === w.run ? merged(full, w) : w;
@@ -55,7 +55,10 @@ function useStory(row: MachineView, store: Store): { machine: MachineView; workf
 
 /** The complete record of a run with what its row says that is newer. */
 function merged(full: Workflow, row: Workflow): Workflow {
-  const actions = (row.actions ?? []).length > 0 ? (full.actions ?? []).map((a, i) => ({ ...a, ...row.actions![i] })) : full.actions;
+  const actions = (full.actions ?? []).map((a, i) => {
+    const r = row.actions?.[i];
+    return r ? { ...a, state: r.state, attempt: r.attempt, startedAt: r.startedAt, done: r.done, total: r.total } : a;
+  });
   // The row's message is cut short.
   const message = full.updated === row.updated ? full.message : row.message;
   return { ...full, ...row, message, actions, disk: full.disk, evidence: full.evidence, next: full.updated === row.updated ? full.next : undefined };

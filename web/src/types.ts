@@ -44,7 +44,11 @@ export interface MachineView {
   standing?: { state: string; reason?: string; run?: string; since?: string } | null;
   protectedDisks?: { serial?: string; wwn?: string }[] | null;
   workflow?: Workflow | null;
+  /** What the last run that wrote to its disk has left; the panel's machine alone has it. */
+  installed?: { image?: string; template?: string } | null;
   lastSeen?: string;
+  /** When it was stored last. */
+  updated?: string;
 }
 
 export interface Disk {
