@@ -18,8 +18,8 @@ const (
 	// statusEvery is how often the status is sent, and how often rows are looked at that change without a write:
 	// windows expire, and agents are heard.
 	statusEvery = 5 * time.Second
-	// reloadEvery is how often everything is read again: retention and a step of the clock name no machine.
-	reloadEvery = 2 * time.Minute
+	// reloadEvery is how often everything is read again: what retention deletes names no machine.
+	reloadEvery = 15 * time.Minute
 	// recentOperations is how many operations a stream shows.
 	recentOperations = 20
 	// maxBatches is how many changes are kept for viewers; a slower one gets everything again.
@@ -27,13 +27,18 @@ const (
 )
 
 // board is what event streams show: one row for each machine, the newest operations and the status. It is kept encoded,
-// and brought up to date by what was touched since, once for all viewers. It runs while somebody watches.
+// and brought up to date by what was touched since, once for all viewers. It runs while somebody watches; in between it
+// remembers what was touched, so that the next viewer need not wait until everything was read.
 type board struct {
 	changed notifier // after each version, and when the board could not be made
 
+	refreshing sync.Mutex // one refresh at a time; guards take and loaded
+
 	mu      sync.Mutex
 	viewers int
-	stop    func() // ends keep, and waits for that
+	stop    func() // ends keepBoard, and waits for that
+	take    func() (machines []string, operations bool)
+	loaded  time.Time // when everything was read
 	err     error
 	version int64
 	cells   map[cellKey][]byte
@@ -59,16 +64,17 @@ func (s *Server) join() (leave func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.viewers++; b.viewers == 1 {
-		// Nothing has brought it up to date since the last viewer left.
-		b.version, b.cells, b.batches, b.err = 0, nil, nil, nil
+		// Nothing has brought it up to date since the last viewer left: there is no version yet.
+		b.version, b.batches, b.err = 0, nil, nil
+		if b.take == nil {
+			b.take, _ = s.cfg.Store.Follow() // as long as there is this server
+		}
 		ctx, cancel := context.WithCancel(context.Background())
 		done := make(chan struct{})
 		b.stop = func() { cancel(); <-done }
-		take, unfollow := s.cfg.Store.Follow()
 		go func() {
 			defer close(done)
-			defer unfollow()
-			s.keepBoard(ctx, take)
+			s.keepBoard(ctx)
 		}()
 	}
 	return func() {
@@ -85,7 +91,7 @@ func (s *Server) join() (leave func()) {
 }
 
 // keepBoard brings the board up to date until ctx is done.
-func (s *Server) keepBoard(ctx context.Context, take func() (machines []string, operations bool)) {
+func (s *Server) keepBoard(ctx context.Context) {
 	b := &s.board
 	stored, cancelStored := s.cfg.Store.Subscribe()
 	defer cancelStored()
@@ -94,19 +100,13 @@ func (s *Server) keepBoard(ctx context.Context, take func() (machines []string, 
 	tick := time.NewTicker(statusEvery)
 	defer tick.Stop()
 
-	var loaded time.Time
-	all, ticked := true, true
-	for {
-		machines, operations := take()
-		names := append(machines, b.takePending()...)
-		err := s.refresh(ctx, all, ticked, operations, names)
-		switch {
-		case ctx.Err() != nil:
+	for ticked := true; ; {
+		err := s.refresh(ctx, ticked)
+		if ctx.Err() != nil {
 			return
-		case err != nil:
+		}
+		if err != nil {
 			s.cfg.Log.Warn("reading what pages show", "error", err)
-		case all:
-			loaded = time.Now()
 		}
 
 		select {
@@ -123,7 +123,6 @@ func (s *Server) keepBoard(ctx context.Context, take func() (machines []string, 
 		case <-ctx.Done():
 			return
 		}
-		all = err != nil || time.Since(loaded) > reloadEvery
 	}
 }
 
@@ -148,10 +147,21 @@ func (b *board) takePending() []string {
 	return names
 }
 
-// refresh reads what was touched and publishes what differs: all reads everything, ticked also what changes without a
-// write.
-func (s *Server) refresh(ctx context.Context, all, ticked, operations bool, names []string) error {
+// refresh reads what was touched, or everything when that is due, and publishes what differs; ticked: also what changes
+// without a write.
+func (s *Server) refresh(ctx context.Context, ticked bool) error {
 	b := &s.board
+	b.refreshing.Lock()
+	defer b.refreshing.Unlock()
+	names, operations := b.take()
+	names = append(names, b.takePending()...)
+	loaded := b.loaded
+	all := time.Since(loaded) > reloadEvery
+	if all {
+		loaded = time.Now()
+	}
+	b.loaded = time.Time{} // what was taken is known nowhere else: an error reads everything again
+
 	cells := map[cellKey][]byte{} // nil = it is gone
 	states, err := s.touchedStates(ctx, all, names)
 	if err == nil && (all || operations) {
@@ -203,6 +213,7 @@ func (s *Server) refresh(ctx context.Context, all, ticked, operations bool, name
 		cells[cellKey{"machine", st.Name}] = data
 	}
 	b.publish(cells)
+	b.loaded = loaded
 	return nil
 }
 

@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	enumspb "go.temporal.io/api/enums/v1"
@@ -346,13 +347,16 @@ func TestBoardSendsChangesAlone(t *testing.T) {
 		s.addMachine(fmt.Sprintf("m%d", n), fmt.Sprintf("52:54:00:00:01:%02x", n))
 	}
 	b := &s.server.board
-	take, cancel := s.store.Follow()
+	var cancel func()
+	b.take, cancel = s.store.Follow()
 	defer cancel()
 	refresh := func(all bool) string {
 		t.Helper()
-		names, operations := take()
+		if all {
+			b.loaded = time.Time{}
+		}
 		before := b.version
-		require.NoError(t, s.server.refresh(t.Context(), all, false, operations, names))
+		require.NoError(t, s.server.refresh(t.Context(), false))
 		text, _, err := b.since(before)
 		require.NoError(t, err)
 		return string(text)
@@ -368,8 +372,15 @@ func TestBoardSendsChangesAlone(t *testing.T) {
 	require.NoError(t, s.store.DeleteMachine(t.Context(), "m3", "test"))
 	require.Equal(t, 1, strings.Count(refresh(false), `"deleted":true`))
 	require.NoError(t, s.store.DeleteMachine(t.Context(), "m4", "test"))
-	take() // a deletion that was not told
+	b.take() // a deletion that was not told
 	require.Equal(t, 1, strings.Count(refresh(true), `"deleted":true`))
+
+	// What was taken when reading failed is read again.
+	s.armed("m5", "r5")
+	ended, end := context.WithCancel(t.Context())
+	end()
+	require.Error(t, s.server.refresh(ended, false))
+	require.Equal(t, 1, strings.Count(refresh(false), "event: machine\n"))
 
 	// A viewer that is too slow for the changes that are kept gets everything.
 	old := b.version
