@@ -27,8 +27,8 @@ const (
 )
 
 // board is what event streams show: one row for each machine, the newest operations and the status. It is kept encoded,
-// and brought up to date by what was touched since, once for all viewers. It runs while somebody watches; in between it
-// remembers what was touched, so that the next viewer need not wait until everything was read.
+// and brought up to date by what was touched since, once for all viewers. It runs while there are viewers; in
+// between it remembers what was touched, so that the next viewer need not wait until everything is read.
 type board struct {
 	changed notifier // after each version, and when the board could not be made
 

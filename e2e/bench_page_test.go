@@ -284,7 +284,7 @@ func fillInventory(t *testing.T, database string, machines int) {
 	}
 }
 
-// sampleRun is the record of a run; the first fifty have none that is open, so that a person can arm them.
+// sampleRun is the record of a run; the first fifty are installed, so that they can be armed by hand.
 func sampleRun(n int, machine string, now time.Time) inventory.Workflow {
 	w := inventory.Workflow{
 		Run: fmt.Sprintf("00000000-0000-4000-8000-%012d", n), ID: "machine/" + machine, Type: "Provision", Machine: machine, Template: "image", Image: "debian-12",

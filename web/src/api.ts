@@ -51,7 +51,7 @@ export class Refused extends Error {
   }
 }
 
-// What clean would remove, in JSON: as it stands there, or as an escape. Found in vain it only costs time.
+// What clean would remove, in JSON: the character or its escape. A match without need only costs time.
 const suspicious = /[\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]|\\(?:u(?:00[0189]|007f|061c|20[0-6]|feff)|[bfr])/i;
 
 /** Parses JSON whose every string is cleaned on the way in. */

@@ -1,7 +1,7 @@
 import { useEffect, useReducer, useRef, useState } from "preact/hooks";
 import { login, Refused } from "./api";
 import { Command } from "./command";
-import { RefusedNote, useDeeds } from "./deed";
+import { RefusedNote, useRequests } from "./request";
 import { Header } from "./header";
 import { arrange } from "./list";
 import { MachineTable } from "./machines";
@@ -181,7 +181,7 @@ function Banner({ store }: { store: Store }) {
 }
 
 function Denied({ store }: { store: Store }) {
-  const deeds = useDeeds();
+  const requests = useRequests();
   const [token, setToken] = useState("");
   return (
     <main class="alone">
@@ -190,7 +190,7 @@ function Denied({ store }: { store: Store }) {
         class="install"
         onSubmit={(e) => {
           e.preventDefault();
-          deeds.run("login", async () => {
+          requests.run("login", async () => {
             if (!(await login(token.trim()))) throw new Refused(0, "This is not the admin token.");
             store.again();
           });
@@ -200,11 +200,11 @@ function Denied({ store }: { store: Store }) {
           Admin token <input name="token" type="password" autocomplete="current-password" value={token} onInput={(e) => setToken(e.currentTarget.value)} />
         </label>
         <div class="buttons">
-          <button class="primary" disabled={deeds.busy !== ""}>
+          <button class="primary" disabled={requests.busy !== ""}>
             Log in
           </button>
         </div>
-        <RefusedNote deeds={deeds} />
+        <RefusedNote requests={requests} />
       </form>
       <p>Or make a one-time link on the server and open it here:</p>
       <Command text="ingot login-link" />

@@ -1,7 +1,7 @@
 import { useEffect, useState } from "preact/hooks";
 import { api } from "./api";
 import { Command } from "./command";
-import { RefusedNote, useDeeds } from "./deed";
+import { RefusedNote, useRequests } from "./request";
 import { bytes } from "./text";
 import type { Disk, MachineView } from "./types";
 
@@ -37,7 +37,7 @@ function useOffer(machine: string) {
 
 /** Installs a machine with the image and the template that are chosen. What is there has to be given up by name. */
 export function Install({ machine: m }: { machine: MachineView }) {
-  const deeds = useDeeds();
+  const requests = useRequests();
   const offer = useOffer(m.name);
   const [template, setTemplate] = useState(m.template || usual);
   const [image, setImage] = useState(m.image ?? "");
@@ -53,7 +53,7 @@ export function Install({ machine: m }: { machine: MachineView }) {
   );
   const some = (names: string[], own: string | undefined) => [...new Set([...(own ? [own] : []), ...names])];
   const begin = () =>
-    deeds.run("install", async () => {
+    requests.run("install", async () => {
       await api.install(m.name, stake ? "reprovision" : "provision", { template, ...(image ? { image } : {}) });
       setTyped("");
       setStarted(true);
@@ -96,12 +96,12 @@ export function Install({ machine: m }: { machine: MachineView }) {
         </>
       )}
       <div class="buttons">
-        <button class={stake ? "danger" : "primary"} data-choice="install" disabled={missing || (stake !== "" && typed !== m.name) || deeds.busy !== ""}>
+        <button class={stake ? "danger" : "primary"} data-choice="install" disabled={missing || (stake !== "" && typed !== m.name) || requests.busy !== ""}>
           {stake ? "Wipe and install" : "Install"}
         </button>
         {started && <span role="status">Started.</span>}
       </div>
-      <RefusedNote deeds={deeds} />
+      <RefusedNote requests={requests} />
     </form>
   );
 }

@@ -5,7 +5,7 @@ import type { Tone } from "./phases";
 import type { MachineView } from "./types";
 
 export interface List {
-  /** What is shown: who waits for a person first, then what is tried again, what failed, what is at work, the rest. */
+  /** What is shown: machines that wait for the operator, then those that are retried, failed, at work, and the rest. */
   rows: MachineView[];
   /** How many there are of each kind, shown or not. */
   counts: Record<Tone, number>;
@@ -32,7 +32,7 @@ export function arrange(names: readonly string[], machines: ReadonlyMap<string, 
   return { rows: [...order.flatMap((t) => parts.get(t)!), ...rest], counts, toPower };
 }
 
-/** Tells whether a run waits until a person has switched m on. */
+/** Tells whether a run waits until the operator has switched m on. */
 export function needsPower(m: MachineView): boolean {
   const w = m.workflow;
   return !!w && !over(w) && !w.question && w.phase === "power" && manual(m);

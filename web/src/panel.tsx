@@ -3,7 +3,7 @@ import { api } from "./api";
 import type { Event, MachineView, Workflow } from "./types";
 import { Command } from "./command";
 import { Decision } from "./decision";
-import { Ask, RefusedNote, useDeeds } from "./deed";
+import { Ask, RefusedNote, useRequests } from "./request";
 import { Install } from "./install";
 import { Log } from "./log";
 import { Sign, Window } from "./machines";
@@ -144,7 +144,7 @@ export function MachinePanel({ machine: row, store, now }: { machine: MachineVie
             {m.standing.reason}
           </p>
         )}
-        {w && <Deeds machine={m} workflow={w} />}
+        {w && <RunButtons machine={m} workflow={w} />}
         <Service machine={m} workflow={w} />
         {w?.evidence === "weak" && <p class="quiet">Evidence: weak. The template has no phone-home of the installed system, so its start could not be proven.</p>}
       </div>
@@ -158,9 +158,9 @@ export function MachinePanel({ machine: row, store, now }: { machine: MachineVie
   );
 }
 
-function Deeds({ machine: m, workflow: w }: { machine: MachineView; workflow: Workflow }) {
-  const deeds = useDeeds();
-  const off = deeds.busy !== "";
+function RunButtons({ machine: m, workflow: w }: { machine: MachineView; workflow: Workflow }) {
+  const requests = useRequests();
+  const off = requests.busy !== "";
   const own = w.type === undefined || w.type !== "BMCJob";
   const power = !over(w) && w.phase === "power" && manual(m);
   const retry = over(w) && w.state !== "SUCCESS" && w.type !== "Inspect" && w.type !== "BMCJob";
@@ -170,30 +170,30 @@ function Deeds({ machine: m, workflow: w }: { machine: MachineView; workflow: Wo
   return (
     <>
       <div class="buttons">
-        {power && <Ask choice="powered-on" kind="primary" label="It is switched on" disabled={off} onDo={() => deeds.run("on", () => api.poweredOn(w.run))} />}
-        {retry && done && <Ask choice="retry-failed-step" kind="primary" label="Retry from the failed step" sure="Retry" note={`Boots ${m.name} from the network again.`} disabled={off} onDo={() => deeds.run("retry", () => api.retry(w.run, "failed-step"))} />}
-        {retry && <Ask choice="retry-start" kind={done ? undefined : "primary"} label="Retry from the start" sure={w.type === "Decommission" ? "Wipe it" : "Overwrite it"} note={w.type === "Decommission" ? `Wipes all disks of ${m.name} again.` : `Installs ${m.name} again: its disk is overwritten.`} disabled={off} onDo={() => deeds.run("retry", () => api.retry(w.run, "start"))} />}
-        {cancel && <Ask choice="cancel" label="Cancel" sure="Cancel the run" note="Stop the agent and close netboot?" disabled={off} onDo={() => deeds.run("cancel", () => api.cancel(w.run))} />}
+        {power && <Ask choice="powered-on" kind="primary" label="It is switched on" disabled={off} onDo={() => requests.run("on", () => api.poweredOn(w.run))} />}
+        {retry && done && <Ask choice="retry-failed-step" kind="primary" label="Retry from the failed step" sure="Retry" note={`Boots ${m.name} from the network again.`} disabled={off} onDo={() => requests.run("retry", () => api.retry(w.run, "failed-step"))} />}
+        {retry && <Ask choice="retry-start" kind={done ? undefined : "primary"} label="Retry from the start" sure={w.type === "Decommission" ? "Wipe it" : "Overwrite it"} note={w.type === "Decommission" ? `Wipes all disks of ${m.name} again.` : `Installs ${m.name} again: its disk is overwritten.`} disabled={off} onDo={() => requests.run("retry", () => api.retry(w.run, "start"))} />}
+        {cancel && <Ask choice="cancel" label="Cancel" sure="Cancel the run" note="Stop the agent and close netboot?" disabled={off} onDo={() => requests.run("cancel", () => api.cancel(w.run))} />}
       </div>
-      <RefusedNote deeds={deeds} />
+      <RefusedNote requests={requests} />
     </>
   );
 }
 
 /** What may be done to a machine that no run has: begin anew, or end its service. */
 function Service({ machine: m, workflow: w }: { machine: MachineView; workflow?: Workflow }) {
-  const deeds = useDeeds();
-  const off = deeds.busy !== "";
+  const requests = useRequests();
+  const off = requests.busy !== "";
   if (!w || !over(w)) return null;
   const quarantined = m.standing?.state === "quarantined";
   return (
     <details class="service" open={quarantined}>
       <summary>Install again, or end its service</summary>
       <div class="buttons">
-        {quarantined && <Ask choice="release" kind="primary" label="Release it" sure="It is in order" note={`You have seen to it yourself: runs may write to ${m.name} again.`} disabled={off} onDo={() => deeds.run("release", () => api.release(m.name))} />}
-        {m.standing?.state !== "available" && <Ask choice="decommission" label="Decommission" sure="Wipe all disks" note={`Wipes every disk of ${m.name} that is not protected, purges its secrets, releases its addresses and switches it off.`} disabled={off} onDo={() => deeds.run("decommission", () => api.decommission(m.name))} />}
+        {quarantined && <Ask choice="release" kind="primary" label="Release it" sure="It is in order" note={`You have seen to it yourself: runs may write to ${m.name} again.`} disabled={off} onDo={() => requests.run("release", () => api.release(m.name))} />}
+        {m.standing?.state !== "available" && <Ask choice="decommission" label="Decommission" sure="Wipe all disks" note={`Wipes every disk of ${m.name} that is not protected, purges its secrets, releases its addresses and switches it off.`} disabled={off} onDo={() => requests.run("decommission", () => api.decommission(m.name))} />}
       </div>
-      <RefusedNote deeds={deeds} />
+      <RefusedNote requests={requests} />
       {!quarantined && <Install key={m.name} machine={m} />}
     </details>
   );

@@ -1,6 +1,6 @@
 import { useState } from "preact/hooks";
 import { api, Refused } from "./api";
-import { Ask, RefusedNote, useDeeds } from "./deed";
+import { Ask, RefusedNote, useRequests } from "./request";
 import { linkTo } from "./machines";
 import type { MachineView } from "./types";
 
@@ -9,7 +9,7 @@ const atOnce = 4;
 
 /** Reports many machines as switched on, where power is by hand. */
 export function PowerOn({ machines }: { machines: MachineView[] }) {
-  const deeds = useDeeds();
+  const requests = useRequests();
   const [left, setLeft] = useState<ReadonlySet<string>>(new Set());
   if (machines.length < 2) return null;
   const picked = machines.filter((m) => !left.has(m.name));
@@ -66,11 +66,11 @@ export function PowerOn({ machines }: { machines: MachineView[] }) {
           label={`${picked.length} are switched on`}
           sure={`Yes, all ${picked.length}`}
           note="Their runs go on."
-          disabled={picked.length === 0 || deeds.busy !== ""}
-          onDo={() => deeds.run("on", report)}
+          disabled={picked.length === 0 || requests.busy !== ""}
+          onDo={() => requests.run("on", report)}
         />
       </div>
-      <RefusedNote deeds={deeds} />
+      <RefusedNote requests={requests} />
     </details>
   );
 }

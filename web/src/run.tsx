@@ -7,7 +7,7 @@ import type { Store } from "./store";
 import { ago, at, clock, span } from "./text";
 import type { Event, MachineView, Workflow } from "./types";
 
-const words: Record<Step["state"], string> = { done: "done", now: "now", waiting: "waits for a person", failed: "stopped here", todo: "not yet" };
+const words: Record<Step["state"], string> = { done: "done", now: "now", waiting: "waits for you", failed: "stopped here", todo: "not yet" };
 const marks: Record<Step["state"], string> = { done: "✓", now: "", waiting: "?", failed: "✕", todo: "" };
 
 export function Steps({ steps }: { steps: Step[] }) {
