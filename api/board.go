@@ -92,7 +92,6 @@ func (s *Server) join() (leave func()) {
 
 // keepBoard brings the board up to date until ctx is done.
 func (s *Server) keepBoard(ctx context.Context) {
-	b := &s.board
 	stored, cancelStored := s.cfg.Store.Subscribe()
 	defer cancelStored()
 	moved, cancelMoved := s.agents.changed.Subscribe()
