@@ -27,7 +27,7 @@ previous: ## build the commit before this one into bin/previous, for the upgrade
 	deploy/previous.sh bin/previous
 
 web: web/dist/index.html ## build the page (needs node)
-web/dist/index.html: $(wildcard web/src/* web/public/*) web/index.html web/package-lock.json web/vite.config.ts
+web/dist/index.html: $(wildcard web/src/*.ts web/src/*.tsx web/src/style/* web/public/*) web/index.html web/package-lock.json web/vite.config.ts
 	cd web && npm ci --no-audit --no-fund --loglevel=error && npm run build
 
 test: deps build ## all tests that need no machine: race detector on
@@ -58,6 +58,9 @@ chaos: deps build ## break every part in every phase; writes docs/reliability.md
 bench: deps build ## the figures of the README
 	go test -count=1 -p 1 -timeout 30m -run '^TestBench$$' -v ./e2e -args -lab -bench
 
+bench-page: deps build ## the page with 5,000 machines in a headless browser, and what a viewer costs the server
+	go test -count=1 -timeout 30m -run '^TestBenchPage$$' -v ./e2e -args -bench
+
 check: test lint e2e ## everything that CI runs
 
 clean: ## remove what was built, not what was downloaded
@@ -68,5 +71,5 @@ help:
 
 # Prerequisites are steps in their order (deps before build), under make -j as well; go and npm use the cores themselves.
 .NOTPARALLEL:
-.PHONY: deps build image previous web test lint e2e demo genesis chaos bench check clean help FORCE
+.PHONY: deps build image previous web test lint e2e demo genesis chaos bench bench-page check clean help FORCE
 FORCE:

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -34,6 +35,7 @@ type agents struct {
 
 	mu       sync.Mutex
 	machines map[string]*alive
+	moved    map[string]bool // machines whose agent made progress since takeMoved
 	// flushing keeps two flushes from writing log lines in the wrong order.
 	flushing sync.Mutex
 }
@@ -57,7 +59,7 @@ type pendingLog struct {
 }
 
 func newAgents(store agentStore, log *slog.Logger, elapsed func() time.Duration) *agents {
-	return &agents{store: store, log: log, elapsed: elapsed, machines: map[string]*alive{}}
+	return &agents{store: store, log: log, elapsed: elapsed, machines: map[string]*alive{}, moved: map[string]bool{}}
 }
 
 // of returns the entry of a's machine, new when a is of a later boot or
@@ -111,10 +113,22 @@ func (g *agents) beat(a inventory.Agent, h action.Heartbeat, now time.Time) {
 	} else if l.running != nil {
 		l.running, moved = nil, true
 	}
+	if moved {
+		g.moved[a.Machine] = true
+	}
 	g.mu.Unlock()
 	if moved {
 		g.changed.notify()
 	}
+}
+
+// takeMoved returns the machines whose agents made progress since it was called last.
+func (g *agents) takeMoved() []string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	names := slices.Sorted(maps.Keys(g.moved))
+	clear(g.moved)
+	return names
 }
 
 // keep adds text to what waits for the next flush; of too much the end stays.

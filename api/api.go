@@ -155,7 +155,7 @@ type Server struct {
 	fresh    freshRuns
 	told     told
 	uploads  sync.Map // image name → struct{}, while somebody writes it
-	shots    snapshots
+	board    board
 	streams  chan struct{} // one element per open SSE stream
 	pump     *Pump
 	recon    *Reconciler
@@ -247,6 +247,7 @@ func (s *Server) operator() *gin.Engine {
 	r.Use(s.headers, s.checkHost)
 	r.GET("/healthz", s.healthz)
 	r.GET("/login/:code", s.login)
+	r.POST("/login", s.loginByToken)
 
 	r.Use(s.authenticate, s.checkOrigin)
 	r.POST("/v1/login-links", s.createLoginLink)

@@ -70,7 +70,7 @@ func (s *Server) backup(c *gin.Context) {
 }
 
 // heldOpen returns those of the open runs that are held.
-func (s *Server) heldOpen(open []inventory.Workflow) []inventory.HeldRun {
+func (s *Server) heldOpen(open []inventory.OpenRun) []inventory.HeldRun {
 	held := map[string]inventory.HeldRun{}
 	for _, h := range s.cfg.Restored.Held {
 		held[h.Run] = h

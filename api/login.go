@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"crypto/subtle"
+	_ "embed"
 	"encoding/base64"
 	"encoding/binary"
 	"net/http"
@@ -84,10 +85,15 @@ func (l *logins) redeem(code string) (string, bool) {
 	if !ok || !l.now().Before(until) {
 		return "", false
 	}
+	return l.open(), true
+}
+
+// open returns the cookie of a new session.
+func (l *logins) open() string {
 	var b [24]byte
 	binary.BigEndian.PutUint64(b[:8], uint64(l.now().Add(sessionLife).Unix()))
-	rand.Read(b[8:])
-	return base64.RawURLEncoding.EncodeToString(append(b[:], l.mac(b[:])...)), true
+	rand.Read(b[8:]) // never returns an error
+	return base64.RawURLEncoding.EncodeToString(append(b[:], l.mac(b[:])...))
 }
 
 func (l *logins) mac(b []byte) []byte {
@@ -130,7 +136,7 @@ func (s *Server) headers(c *gin.Context) {
 	h.Set("Content-Security-Policy", "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'")
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Referrer-Policy", "no-referrer")
-	if p := c.Request.URL.Path; strings.HasPrefix(p, "/v1/") || strings.HasPrefix(p, "/login/") {
+	if p := c.Request.URL.Path; strings.HasPrefix(p, "/v1/") || strings.HasPrefix(p, "/login") {
 		h.Set("Cache-Control", "no-store")
 	}
 }
@@ -159,16 +165,40 @@ func (s *Server) authenticate(c *gin.Context) {
 	}
 	if c.Request.Method == http.MethodGet && !strings.HasPrefix(c.Request.URL.Path, "/v1/") && strings.Contains(c.GetHeader("Accept"), "text/html") {
 		c.Abort()
-		c.Data(http.StatusUnauthorized, "text/html; charset=utf-8", []byte(loginPage))
+		showLogin(c, http.StatusUnauthorized, "")
 		return
 	}
 	c.Header("WWW-Authenticate", "Bearer")
 	refuse(c, http.StatusUnauthorized, codeUnauthorized, "the admin token or a session is needed", "ingot login")
 }
 
-const loginPage = `<!doctype html><html lang="en"><meta charset="utf-8"><title>Ingot</title>
-<h1>Ingot</h1><p>You are not logged in. Run <code>ingot login</code> on the server and open the link that it prints.</p></html>
-`
+//go:embed login.html
+var loginPage string
+
+// loginPolicy lets the log-in page load nothing: its one style is named by its digest.
+var loginPolicy = func() string {
+	_, style, _ := strings.Cut(loginPage, "<style>")
+	style, _, _ = strings.Cut(style, "</style>")
+	sum := sha256.Sum256([]byte(style))
+	return "default-src 'none'; style-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+}()
+
+// Why the log-in page is shown again.
+const (
+	problemLink  = "This link was used, or is older than five minutes."
+	problemToken = "This is not the admin token."
+)
+
+// showLogin answers with the log-in page; problem is "" or one of the sentences above.
+func showLogin(c *gin.Context, status int, problem string) {
+	c.Header("Content-Security-Policy", loginPolicy)
+	// With "no-referrer" browsers send the form with "Origin: null".
+	c.Header("Referrer-Policy", "same-origin")
+	if problem != "" {
+		problem = `<p class="failed" role="alert">` + problem + "</p>"
+	}
+	c.Data(status, "text/html; charset=utf-8", []byte(strings.Replace(loginPage, "<!--problem-->", problem, 1)))
+}
 
 // by returns who asks.
 func by(c *gin.Context) string { return c.GetString(byKey) }
@@ -206,9 +236,31 @@ func (s *Server) createLoginLink(c *gin.Context) {
 func (s *Server) login(c *gin.Context) {
 	cookie, ok := s.logins.redeem(c.Param("code"))
 	if !ok {
-		c.Data(http.StatusNotFound, "text/html; charset=utf-8", []byte(strings.Replace(loginPage, "You are not logged in.", "This link was used or is older than five minutes.", 1)))
+		showLogin(c, http.StatusNotFound, problemLink)
 		return
 	}
+	s.openPage(c, cookie)
+}
+
+// maxLoginForm is how long the form of the log-in page may be, in bytes.
+const maxLoginForm = 4 << 10
+
+// loginByToken opens a session for who sends the admin token, as the form of the log-in page does.
+func (s *Server) loginByToken(c *gin.Context) {
+	if s.checkOrigin(c); c.IsAborted() {
+		return
+	}
+	c.Request.Body = http.MaxBytesReader(c.Writer, c.Request.Body, maxLoginForm)
+	if !s.logins.isAdmin(strings.TrimSpace(c.PostForm("token"))) {
+		s.cfg.Log.Warn("a log-in with a wrong token", "from", c.ClientIP())
+		showLogin(c, http.StatusUnauthorized, problemToken)
+		return
+	}
+	s.openPage(c, s.logins.open())
+}
+
+// openPage gives the browser its session and leads it to the page.
+func (s *Server) openPage(c *gin.Context, cookie string) {
 	http.SetCookie(c.Writer, s.cookie(cookie, int(sessionLife/time.Second)))
 	c.Redirect(http.StatusSeeOther, "/")
 }

@@ -2,6 +2,7 @@ package api
 
 import (
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"strings"
 	"testing"
@@ -35,6 +36,8 @@ func TestEveryRouteNeedsATokenOrSession(t *testing.T) {
 			require.Equal(t, http.StatusOK, rec.Code, r)
 		case "/login/{code}":
 			require.Equal(t, http.StatusNotFound, rec.Code, r)
+		case "/login":
+			require.Equal(t, http.StatusForbidden, rec.Code, r) // no browser sends it without an origin
 		default:
 			require.Equal(t, http.StatusUnauthorized, rec.Code, r)
 			require.Equal(t, http.StatusUnauthorized, send(t, s.operator, method, path, nil, bearer("wrong")).Code, r)
@@ -43,6 +46,45 @@ func TestEveryRouteNeedsATokenOrSession(t *testing.T) {
 	page := send(t, s.operator, http.MethodGet, "/", nil, header{"Accept", "text/html"})
 	require.Equal(t, http.StatusUnauthorized, page.Code)
 	require.Contains(t, page.Body.String(), "ingot login")
+	require.Contains(t, page.Body.String(), `name="token"`)
+}
+
+// TestS49LoginByToken: the form of the log-in page opens a session for the admin token alone.
+func TestS49LoginByToken(t *testing.T) {
+	s := newSite(t)
+	post := func(token string, hs ...header) *httptest.ResponseRecorder {
+		return send(t, s.operator, http.MethodPost, "/login", "token="+url.QueryEscape(token),
+			append([]header{{"Content-Type", "application/x-www-form-urlencoded"}}, hs...)...)
+	}
+	own := header{"Origin", "http://127.0.0.1:8080"}
+	for _, token := range []string{"", "wrong", strings.Repeat("x", maxLoginForm)} {
+		rec := post(token, own)
+		require.Equal(t, http.StatusUnauthorized, rec.Code)
+		require.Empty(t, rec.Result().Cookies())
+		require.Contains(t, rec.Body.String(), problemToken)
+	}
+	require.Equal(t, http.StatusForbidden, post(adminToken, header{"Origin", "http://evil.example"}).Code)
+	require.Equal(t, http.StatusForbidden, post(adminToken).Code, "every browser names the origin of a form")
+	rec := post(adminToken+"\n", own)
+	require.Equal(t, http.StatusSeeOther, rec.Code)
+	require.Equal(t, "/", rec.Header().Get("Location"))
+	require.Len(t, rec.Result().Cookies(), 1)
+	c := rec.Result().Cookies()[0]
+	require.True(t, c.HttpOnly)
+	require.Equal(t, http.StatusOK, send(t, s.operator, http.MethodGet, "/v1/machines", nil, header{"Cookie", c.Name + "=" + c.Value}).Code)
+}
+
+// TestLoginPageLoadsNothing: the page has its style within, and the policy lets nothing else in.
+func TestLoginPageLoadsNothing(t *testing.T) {
+	s := newSite(t)
+	rec := send(t, s.operator, http.MethodGet, "/login/wrong", nil)
+	require.Contains(t, rec.Body.String(), problemLink)
+	policy := rec.Header().Get("Content-Security-Policy")
+	require.Contains(t, policy, "default-src 'none'; style-src 'sha256-")
+	require.NotContains(t, policy, "unsafe")
+	for _, loads := range []string{"<script", " src=", "<link", "url(", " style=", "@import"} {
+		require.NotContains(t, rec.Body.String(), loads)
+	}
 }
 
 func TestSession(t *testing.T) {

@@ -18,6 +18,8 @@ import (
 type machineStore interface {
 	Machine(ctx context.Context, name string) (inventory.Machine, error)
 	Machines(ctx context.Context) ([]inventory.Machine, error)
+	MachineStates(ctx context.Context, names []string) ([]inventory.MachineState, error)
+	Follow() (take func() (machines []string, operations bool), cancel func())
 	PutMachines(ctx context.Context, ms []inventory.Machine, replace bool, by string) error
 	DeleteMachine(ctx context.Context, name, by string) error
 	Release(ctx context.Context, machine, by string) error
@@ -42,63 +44,102 @@ type MachineView struct {
 
 // view adds to m what is going on there.
 func (s *Server) view(ctx context.Context, m inventory.Machine) (MachineView, error) {
-	v := MachineView{Machine: m, LastSeen: s.agents.lastSeen(m.Name)}
-	g, err := s.cfg.Store.Grant(ctx, m.Name)
+	vs, err := s.views(ctx, []inventory.Machine{m})
 	if err != nil {
-		return v, err
+		return MachineView{Machine: m}, err
 	}
-	v.Netboot = g.View(s.cfg.Now())
-	w, err := s.latest(ctx, m.Name)
-	switch {
-	case err == nil:
-		w = s.summary(w)
-		v.Workflow = &w
-	case !errors.Is(err, inventory.ErrNotFound):
-		return v, err
-	}
-	if v.LastSeen.IsZero() {
-		a, err := s.cfg.Store.MachineAgent(ctx, m.Name)
-		if err != nil && !errors.Is(err, inventory.ErrNotFound) {
-			return v, err
-		}
-		v.LastSeen = a.LastSeen
-	}
-	return v, nil
+	return vs[0], nil
 }
 
+// views is view for many, with one query for all of them.
 func (s *Server) views(ctx context.Context, ms []inventory.Machine) ([]MachineView, error) {
-	machine := "" // all of them
-	if len(ms) == 1 {
-		machine = ms[0].Name
+	names := make([]string, len(ms))
+	for i, m := range ms {
+		names[i] = m.Name
 	}
-	installed, err := s.cfg.Store.Installed(ctx, machine)
+	states, err := s.states(ctx, names)
 	if err != nil {
 		return nil, err
 	}
+	only := "" // all of them
+	if len(ms) == 1 {
+		only = ms[0].Name
+	}
+	installed, err := s.cfg.Store.Installed(ctx, only)
+	if err != nil {
+		return nil, err
+	}
+	byName := make(map[string]inventory.MachineState, len(states))
+	for _, st := range states {
+		byName[st.Name] = st
+	}
 	vs := make([]MachineView, len(ms))
 	for i, m := range ms {
-		v, err := s.view(ctx, m)
-		if err != nil {
-			return nil, fmt.Errorf("looking at machine %q: %w", m.Name, err)
-		}
-		if x, ok := installed[m.Name]; ok {
-			v.Installed = &x
-		}
-		vs[i] = v
+		st := byName[m.Name] // nothing is going on at one that has just been deleted
+		st.Machine = m
+		vs[i] = s.viewOf(st)
+		vs[i].install(installed)
 	}
 	return vs, nil
 }
 
+// viewOf adds to st what only this process knows.
+func (s *Server) viewOf(st inventory.MachineState) MachineView {
+	v := MachineView{Machine: st.Machine, Netboot: st.Grant.View(s.cfg.Now()), LastSeen: s.agents.lastSeen(st.Name)}
+	if v.LastSeen.IsZero() {
+		v.LastSeen = st.LastSeen
+	}
+	if st.Workflow != nil {
+		w := s.summary(*st.Workflow)
+		v.Workflow = &w
+	}
+	return v
+}
+
+// states reads machines (nil = all) with what is going on there. A run that has only just been started has no record
+// yet.
+func (s *Server) states(ctx context.Context, names []string) ([]inventory.MachineState, error) {
+	states, err := s.cfg.Store.MachineStates(ctx, names)
+	if err != nil {
+		return nil, err
+	}
+	fresh := s.fresh.newest()
+	for i, st := range states {
+		f, ok := fresh[st.Name]
+		if !ok || st.Workflow != nil && !f.Started.After(st.Workflow.Started) {
+			continue
+		}
+		w, err := s.latest(ctx, st.Name)
+		if err != nil {
+			return nil, fmt.Errorf("looking at machine %q: %w", st.Name, err)
+		}
+		states[i].Workflow = &w
+	}
+	return states, nil
+}
+
+// install adds what is installed, of what is installed on machines by name.
+func (v *MachineView) install(on map[string]inventory.Installed) {
+	if x, ok := on[v.Name]; ok {
+		v.Installed = &x
+	}
+}
+
 func (s *Server) listMachines(c *gin.Context) {
-	ms, err := s.cfg.Store.Machines(c.Request.Context())
+	states, err := s.states(c.Request.Context(), nil)
 	if err != nil {
 		s.fail(c, err)
 		return
 	}
-	vs, err := s.views(c.Request.Context(), ms)
+	installed, err := s.cfg.Store.Installed(c.Request.Context(), "")
 	if err != nil {
 		s.fail(c, err)
 		return
+	}
+	vs := make([]MachineView, len(states))
+	for i, st := range states {
+		vs[i] = s.viewOf(st)
+		vs[i].install(installed)
 	}
 	c.JSON(http.StatusOK, items(vs))
 }

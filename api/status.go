@@ -14,6 +14,8 @@ import (
 )
 
 type statusStore interface {
+	MachineCount(ctx context.Context) (int, error)
+	OpenRuns(ctx context.Context) ([]inventory.OpenRun, error)
 	KeyCheck(ctx context.Context) error
 	SecretsUnreadable(ctx context.Context) ([]string, error)
 }
@@ -95,7 +97,7 @@ type TemporalStatus struct {
 	Error   string `json:"error,omitempty"`
 }
 
-// maxOpen is how many open workflows a count or a snapshot looks at.
+// maxOpen is how many open workflows a list looks at.
 const maxOpen = 10000
 
 func (s *Server) statusNow(ctx context.Context) (Status, error) {
@@ -116,24 +118,20 @@ func (s *Server) statusNow(ctx context.Context) (Status, error) {
 	if st.Netboot = extra.Netboot; st.Netboot.Interfaces == nil {
 		st.Netboot.Interfaces = []string{}
 	}
-	ms, err := s.cfg.Store.Machines(ctx)
+	var err error
+	if st.Machines, err = s.cfg.Store.MachineCount(ctx); err != nil {
+		return st, err
+	}
+	open, err := s.cfg.Store.OpenRuns(ctx)
 	if err != nil {
 		return st, err
 	}
-	ws, err := s.cfg.Store.Workflows(ctx, inventory.WorkflowFilter{Open: true, Limit: maxOpen})
-	if err != nil {
-		return st, err
-	}
-	st.Machines, st.OpenWorkflows = len(ms), len(ws)
+	st.OpenWorkflows = len(open)
 	if r := s.cfg.Restored; r.Backup != "" {
-		st.Restored = &RestoredStatus{Backup: r.Backup, Taken: r.Taken, At: r.At, Held: append([]inventory.HeldRun{}, s.heldOpen(ws)...)}
+		st.Restored = &RestoredStatus{Backup: r.Backup, Taken: r.Taken, At: r.At, Held: append([]inventory.HeldRun{}, s.heldOpen(open)...)}
 	}
-	for _, w := range ws {
-		for _, r := range s.retrying(w) {
-			if len(st.Retrying) < 10 {
-				st.Retrying = append(st.Retrying, w.Machine+": "+r)
-			}
-		}
+	if st.Retrying, err = s.retried(ctx, open); err != nil {
+		return st, err
 	}
 	if s.cfg.Site != nil {
 		x, err := s.cfg.Site.SiteStatus(ctx)
@@ -149,6 +147,32 @@ func (s *Server) statusNow(ctx context.Context) (Status, error) {
 	}
 	st.Secrets, err = s.keyState(ctx)
 	return st, err
+}
+
+// maxRetrying is how much the status says of what is tried again.
+const maxRetrying = 10
+
+// retried returns what of open runs fails and is tried again. Only their records are read: there are few.
+func (s *Server) retried(ctx context.Context, open []inventory.OpenRun) ([]string, error) {
+	var out []string
+	for _, r := range open {
+		if s.cfg.Retrying == nil || len(s.cfg.Retrying(r.Run)) == 0 {
+			continue
+		}
+		w, err := s.cfg.Store.Workflow(ctx, r.Run)
+		if errors.Is(err, inventory.ErrNotFound) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		for _, what := range s.retrying(w) {
+			if out = append(out, w.Machine+": "+what); len(out) == maxRetrying {
+				return out, nil
+			}
+		}
+	}
+	return out, nil
 }
 
 // keyState tells whether stored secrets can be opened.

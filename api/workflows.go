@@ -108,6 +108,19 @@ func (f *freshRuns) of(machine string) (newest inventory.Workflow, ok bool) {
 	return newest, ok
 }
 
+// newest returns the run of each machine that started last.
+func (f *freshRuns) newest() map[string]inventory.Workflow {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	out := map[string]inventory.Workflow{}
+	for _, w := range f.runs {
+		if old, ok := out[w.Machine]; w.Type != workflows.BMCJobType && (!ok || w.Started.After(old.Started)) {
+			out[w.Machine] = w
+		}
+	}
+	return out
+}
+
 // withID returns the run that was started last under a workflow id.
 func (f *freshRuns) withID(id string) (newest inventory.Workflow, ok bool) {
 	f.mu.Lock()
@@ -243,6 +256,9 @@ func (s *Server) run(ctx context.Context, w start) (Started, error) {
 		State: inventory.StatePreparing, Phase: inventory.PhasePlan, Message: "waiting for a worker",
 		Actions: []inventory.ActionRecord{}, Input: raw, Started: begun, Updated: begun,
 	})
+	if w.machine != "" {
+		s.board.touch(w.machine)
+	}
 	s.agents.changed.notify()
 	return Started{Workflow: w.id, Run: run.GetRunID()}, nil
 }

@@ -4,10 +4,12 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	enumspb "go.temporal.io/api/enums/v1"
@@ -282,30 +284,114 @@ func TestStreamShowsEverythingThenChanges(t *testing.T) {
 	s.addMachine("m1", mac)
 	o := s.armed("m1", "r1")
 	frames := s.watch()
-	for _, event := range []string{"machine", "workflow", "status"} {
-		until(t, frames, func(f frame) bool { return f.event == event })
+	f := until(t, frames, func(f frame) bool { return f.event == "machines" })
+	var all struct{ Items []MachineView }
+	require.NoError(t, json.Unmarshal([]byte(f.data), &all))
+	require.Len(t, all.Items, 1)
+	require.Equal(t, "r1", all.Items[0].Workflow.Run)
+	until(t, frames, func(f frame) bool { return f.event == "status" })
+
+	of := func(name, text string) func(frame) bool {
+		return func(f frame) bool {
+			return f.event == "machine" && strings.Contains(f.data, `"name":"`+name+`"`) && strings.Contains(f.data, text)
+		}
 	}
 	w := s.welcome(o, nonceA)
 	k := s.assign(o)
 	for done := int64(1); done <= 3; done++ {
 		require.Equal(t, http.StatusOK, send(t, s.agent, http.MethodPost, "/agent/v1/heartbeat", action.Heartbeat{Running: &action.Progress{Key: k, Done: done, Total: 3}}, bearer(w.Token)).Code)
 	}
-	f := until(t, frames, func(f frame) bool { return f.event == "progress" && strings.Contains(f.data, `"done":3`) })
-	var got inventory.Workflow
-	require.NoError(t, json.Unmarshal([]byte(f.data), &got))
-	require.Equal(t, "m1", got.Machine)
+	until(t, frames, of("m1", `"done":3`))
 
 	s.addMachine("m2", "52:54:00:00:00:0b")
-	until(t, frames, func(f frame) bool { return f.event == "machine" && strings.Contains(f.data, `"m2"`) })
+	until(t, frames, of("m2", ""))
+	second := s.watch() // another viewer gets what the first was told, at once
+	f = until(t, second, func(f frame) bool { return f.event == "machines" })
+	require.Contains(t, f.data, `"m2"`)
+	require.Contains(t, f.data, `"done":3`)
 	require.NoError(t, s.store.DeleteMachine(t.Context(), "m2", "test"))
-	f = until(t, frames, func(f frame) bool { return f.event == "machine" && strings.Contains(f.data, `"m2"`) })
-	require.JSONEq(t, `{"name":"m2","deleted":true}`, f.data)
+	for _, viewer := range []<-chan frame{frames, second} {
+		f = until(t, viewer, func(f frame) bool { return strings.Contains(f.data, `"deleted":true`) })
+		require.JSONEq(t, `{"name":"m2","deleted":true}`, f.data)
+	}
+	require.NoError(t, s.store.PutOperation(t.Context(), inventory.Operation{Run: "op", ID: "recover/x", Type: "Recover", Name: "x", State: inventory.StateRunning}))
+	until(t, frames, func(f frame) bool { return f.event == "operation" && strings.Contains(f.data, `"recover/x"`) })
 
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	require.NoError(t, s.server.Run(ctx)) // a server that stops ends its streams
 	for range frames {
 	}
+	for range second {
+	}
+}
+
+// TestStreamShowsAFreshRun: a run that has no record yet is shown, and so is what it tries again.
+func TestStreamShowsAFreshRun(t *testing.T) {
+	s := newSite(t, func(c *Config) {
+		c.Retrying = func(string) []string { return []string{"PowerOff failed 2 times: no answer"} }
+	})
+	s.addMachine("m1", mac)
+	frames := s.watch()
+	until(t, frames, func(f frame) bool { return f.event == "machines" })
+	decode[Started](t, s.do(http.MethodPost, "/v1/machines/m1/inspect", nil), http.StatusAccepted)
+	f := until(t, frames, func(f frame) bool { return f.event == "machine" && strings.Contains(f.data, `"PREPARING"`) })
+	require.Contains(t, f.data, `"retrying":["PowerOff failed 2 times: no answer"]`)
+}
+
+// TestBoardSendsChangesAlone: a write that changes one machine sends one row, and one that changes nothing that is shown
+// sends none.
+func TestBoardSendsChangesAlone(t *testing.T) {
+	s := newSite(t)
+	for n := range 9 {
+		s.addMachine(fmt.Sprintf("m%d", n), fmt.Sprintf("52:54:00:00:01:%02x", n))
+	}
+	b := &s.server.board
+	var cancel func()
+	b.take, cancel = s.store.Follow()
+	defer cancel()
+	refresh := func(all bool) string {
+		t.Helper()
+		if all {
+			b.loaded = time.Time{}
+		}
+		before := b.version
+		require.NoError(t, s.server.refresh(t.Context(), false))
+		text, _, err := b.since(before)
+		require.NoError(t, err)
+		return string(text)
+	}
+	require.Equal(t, 9, strings.Count(refresh(true), `"mac"`))
+	require.Empty(t, refresh(false))
+	require.Empty(t, refresh(true), "reading everything again")
+	s.armed("m7", "r7")
+	require.Equal(t, 1, strings.Count(refresh(false), "event: machine\n"))
+	seen := inventory.Event{Machine: "m7", Kind: inventory.EventOS}
+	require.NoError(t, s.store.AppendEvents(t.Context(), []inventory.Event{seen}))
+	require.Empty(t, refresh(false), "a packet of the machine changes nothing that is shown")
+	require.NoError(t, s.store.DeleteMachine(t.Context(), "m3", "test"))
+	require.Equal(t, 1, strings.Count(refresh(false), `"deleted":true`))
+	require.NoError(t, s.store.DeleteMachine(t.Context(), "m4", "test"))
+	b.take() // a deletion that was not told
+	require.Equal(t, 1, strings.Count(refresh(true), `"deleted":true`))
+
+	// What was taken when reading failed is read again.
+	s.armed("m5", "r5")
+	ended, end := context.WithCancel(t.Context())
+	end()
+	require.Error(t, s.server.refresh(ended, false))
+	require.Equal(t, 1, strings.Count(refresh(false), "event: machine\n"))
+
+	// A viewer that is too slow for the changes that are kept gets everything.
+	old := b.version
+	for range maxBatches + 1 {
+		b.mu.Lock()
+		b.publish(map[cellKey][]byte{{"status", ""}: []byte(fmt.Sprint(b.version))})
+		b.mu.Unlock()
+	}
+	text, _, err := b.since(old)
+	require.NoError(t, err)
+	require.Contains(t, string(text), "event: machines\n")
 }
 
 func TestStreamsAreBounded(t *testing.T) {

@@ -115,7 +115,8 @@ func (s *Site) browse(ctx context.Context, t *testing.T, marks map[string][]stri
 	chromium, err := exec.LookPath("chromium")
 	require.NoError(t, err, "make deps installs it")
 	link := strings.Replace(strings.TrimSpace(s.must(ctx, t, "login-link")), fmt.Sprintf("127.0.0.1:%d", apiPort), s.API, 1)
-	opts := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(chromium), chromedp.NoSandbox, chromedp.WSURLReadTimeout(3*time.Minute))
+	opts := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(chromium), chromedp.NoSandbox,
+		chromedp.WindowSize(1440, 1100), chromedp.WSURLReadTimeout(3*time.Minute))
 	alloc, cancelAlloc := chromedp.NewExecAllocator(ctx, opts...)
 	defer cancelAlloc()
 	tab, cancelTab := chromedp.NewContext(alloc)

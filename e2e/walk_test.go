@@ -17,20 +17,27 @@ import (
 // login link lets it. It ends with the test.
 func (s *Site) openPage(ctx context.Context, t *testing.T) (tab context.Context) {
 	t.Helper()
+	tab = browser(ctx, t)
+	link := strings.Replace(strings.TrimSpace(s.must(ctx, t, "login-link")), fmt.Sprintf("127.0.0.1:%d", apiPort), s.API, 1)
+	require.NoError(t, chromedp.Run(tab, chromedp.Navigate(link)))
+	return tab
+}
+
+// browser starts a headless browser. It ends with the test.
+func browser(ctx context.Context, t *testing.T) (tab context.Context) {
+	t.Helper()
 	runtime.LockOSThread() // as in watchPage; clean-up is on this thread, too
 	t.Cleanup(runtime.UnlockOSThread)
 	chromium, err := exec.LookPath("chromium")
 	require.NoError(t, err, "make deps installs it")
-	link := strings.Replace(strings.TrimSpace(s.must(ctx, t, "login-link")), fmt.Sprintf("127.0.0.1:%d", apiPort), s.API, 1)
 	opts := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(chromium), chromedp.NoSandbox,
 		chromedp.WindowSize(1440, 1100), chromedp.WSURLReadTimeout(3*time.Minute))
 	alloc, cancelAlloc := chromedp.NewExecAllocator(ctx, opts...)
 	t.Cleanup(cancelAlloc)
 	tab, cancelTab := chromedp.NewContext(alloc)
 	t.Cleanup(cancelTab)
-	// The first command starts the browser, which would end with a time-out of
-	// that command alone.
-	require.NoError(t, chromedp.Run(tab, chromedp.Navigate(link)))
+	// The first command starts the browser, which would end with a time-out of that command alone.
+	require.NoError(t, chromedp.Run(tab))
 	return tab
 }
 

@@ -11,9 +11,9 @@ import (
 	"fmt"
 	"hash"
 	"io"
-	"strings"
 	"time"
 
+	"github.com/ingotmetal/ingot/action"
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
 	"github.com/mikelolasagasti/xz"

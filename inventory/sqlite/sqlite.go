@@ -15,6 +15,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -57,8 +58,9 @@ type Store struct {
 	// notices are the events of which notices are written; none: nobody is told.
 	notices []string
 
-	mu   sync.Mutex
-	subs map[chan struct{}]string // the machine that each asks about; "" = everything
+	mu        sync.Mutex
+	subs      map[chan struct{}]string // the machine that each asks about; "" = everything
+	followers map[*follower]bool
 	// touched has, for each transaction under way, the machines whose grants,
 	// assignments or events it changes. There may be two: database/sql gives the
 	// connection to the next transaction as soon as the context of one has ended,
@@ -108,7 +110,7 @@ func open(ctx context.Context, path string, keys Sealer, migrations fs.FS, opts 
 	if err := f.Close(); err != nil {
 		return nil, err
 	}
-	s = &Store{path: path, keys: keys, now: time.Now, subs: map[chan struct{}]string{}, touched: map[*sqlx.Tx]map[string]bool{}, driver: sqliteDriver()}
+	s = &Store{path: path, keys: keys, now: time.Now, subs: map[chan struct{}]string{}, touched: map[*sqlx.Tx]map[string]bool{}, followers: map[*follower]bool{}, driver: sqliteDriver()}
 	for _, o := range opts {
 		o(s)
 	}
@@ -395,7 +397,8 @@ func (s *Store) subscribe(machine string) (ch <-chan struct{}, cancel func()) {
 	}
 }
 
-// touch makes the commit of tx wake those who watch the machine.
+// touch makes the commit of tx wake those who watch the machine, and
+// names the machine to followers.
 func (s *Store) touch(tx *sqlx.Tx, machine string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -415,6 +418,9 @@ func (s *Store) forgetTouched(tx *sqlx.Tx) {
 func (s *Store) fire(tx *sqlx.Tx) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	for f := range s.followers {
+		maps.Copy(f.touched, s.touched[tx])
+	}
 	for c, machine := range s.subs {
 		if machine != "" && !s.touched[tx][machine] {
 			continue

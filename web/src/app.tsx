@@ -1,15 +1,18 @@
-import { useEffect, useMemo, useReducer, useRef, useState } from "preact/hooks";
-import type { MachineView } from "./api";
+import { useEffect, useReducer, useRef, useState } from "preact/hooks";
+import { login, Refused } from "./api";
 import { Command } from "./command";
+import { RefusedNote, useRequests } from "./request";
 import { Header } from "./header";
-import { MachineRow } from "./machines";
+import { arrange } from "./list";
+import { MachineTable } from "./machines";
 import { OperationPanel, OperationRow } from "./operations";
 import { MachinePanel } from "./panel";
-import { tone } from "./phases";
 import type { Tone } from "./phases";
+import { PowerOn } from "./power";
 import { standing } from "./steps";
 import type { Store } from "./store";
-import { ago, at, span } from "./text";
+import { ago, at, clock, span } from "./text";
+import type { MachineView, Operation } from "./types";
 
 /** Draws again at each change of the store, and each second for the clocks. */
 function useStore(store: Store): void {
@@ -50,110 +53,116 @@ function useChosen(): Choice {
 
 const filters: [Tone, string][] = [
   ["waiting", "Waiting"],
-  ["working", "Working"],
+  ["retrying", "Trying again"],
   ["failed", "Failed"],
+  ["working", "Working"],
   ["done", "Ready"],
   ["idle", "Idle"],
 ];
 
+/** Where only the list or only the panel has room. */
+const narrow = () => matchMedia("(max-width: 60rem)").matches;
+
 export function App({ store }: { store: Store }) {
   useStore(store);
   const { kind, name } = useChosen();
-  const panel = useRef<HTMLDivElement>(null);
-  useEffect(() => {
-    // Where the panel is below the list, choosing a machine leads to it.
-    if (name && matchMedia("(max-width: 60rem)").matches) panel.current?.scrollIntoView();
-  }, [name, store.loaded]);
   const [only, setOnly] = useState<Tone | "">("");
   const [text, setText] = useState("");
-
-  const all = [...store.machines.values()].sort((a, b) => a.name.localeCompare(b.name, undefined, { numeric: true }));
-  const counts = new Map<Tone, number>();
-  for (const m of all) counts.set(tone(m), (counts.get(tone(m)) ?? 0) + 1);
-  const waiting = all.filter((m) => tone(m) === "waiting");
-  const find = text.trim().toLowerCase();
-  const shown = all.filter((m) => (!only || tone(m) === only) && (!find || matches(m, find)));
-  const operations = [...store.operations.values()].sort((a, b) => at(b.started) - at(a.started));
-  const asking = operations.filter((o) => standing(o, store.machines) === "waiting");
-  // Without a choice the panel shows what most likely matters.
-  const operation = kind === "operations" ? store.operations.get(name) : kind === "" ? (asking[0] ?? operations.find((o) => standing(o, store.machines) === "working")) : undefined;
-  const pick = operation || kind === "operations" ? undefined : (store.machines.get(name) ?? (name ? undefined : (waiting[0] ?? all.find((m) => tone(m) === "working") ?? all[0])));
+  const lost = store.link === "lost";
   const now = store.now();
 
-  const awaited = new Set([...waiting.map((m) => m.name), ...asking.filter((o) => o.question).map((o) => o.id)]);
-  const title = awaited.size > 0 ? `(${awaited.size}) waiting · Ingot` : "Ingot";
+  const list = arrange(store.names, store.machines, store.tones, only, text.trim().toLowerCase());
+  const operations = [...store.operations.values()].sort((a, b) => at(b.started) - at(a.started));
+  const asking = operations.filter((o) => standing(o, store.machines) === "waiting");
+  const shown = usePick(store, kind, name, operations, asking, list.rows);
+  const all = store.machines.size;
+
+  const questions = asking.filter((o) => o.question).length;
+  const awaited = list.counts.waiting + questions;
+  const title = awaited > 0 ? `(${awaited}) waiting · Ingot` : "Ingot";
   useEffect(() => {
     document.title = title;
   }, [title]);
-  const announcement = useMemo(() => [...awaited].map((n) => `${n} waits for you.`).join(" "), [[...waiting.map((m) => m.workflow?.question?.id ?? m.name), ...asking.map((o) => o.question?.id)].join()]);
 
   return (
-    <div class="page" data-connection={store.link}>
+    <div class="page" data-connection={store.link} data-chosen={kind}>
       <Header store={store} />
       <Banner store={store} />
       <div class="sr" role="status">
-        {announcement}
+        {awaited > 0 && `${awaited} ${awaited === 1 ? "waits" : "wait"} for you.`}
       </div>
       {store.link === "denied" ? (
-        <Denied />
+        <Denied store={store} />
       ) : !store.loaded ? (
         <p class="loading">Loading…</p>
-      ) : all.length === 0 && operations.length === 0 ? (
+      ) : all === 0 && operations.length === 0 ? (
         <Empty store={store} />
       ) : (
         <main class="columns">
           <section class="list" aria-label="Operations and machines">
             {operations.length > 0 && (
-              <ul class="machines operations">
+              <ul class="operations">
                 {operations.slice(0, 5).map((o) => (
-                  <OperationRow key={o.run} operation={o} store={store} now={now} chosen={o.run === operation?.run} />
+                  <OperationRow key={o.run} operation={o} store={store} now={now} chosen={o.run === shown.operation?.run} />
                 ))}
               </ul>
             )}
-            {all.length > 1 && (
+            <fieldset class="all-of-it" disabled={lost}>
+              <PowerOn machines={list.toPower} />
+            </fieldset>
+            {all > 1 && (
               <div class="filters">
                 <button type="button" class="chip" aria-pressed={only === ""} onClick={() => setOnly("")}>
-                  All <b>{all.length}</b>
+                  All <b>{all}</b>
                 </button>
                 {filters
-                  .filter(([t]) => counts.get(t) || only === t)
+                  .filter(([t]) => list.counts[t] || only === t)
                   .map(([t, label]) => (
                     <button key={t} type="button" class={`chip ${t}`} aria-pressed={only === t} onClick={() => setOnly(only === t ? "" : t)}>
-                      {label} <b>{counts.get(t) ?? 0}</b>
+                      {label} <b>{list.counts[t]}</b>
                     </button>
                   ))}
-                {all.length > 8 && <input type="search" aria-label="Find a machine" placeholder="name, address, label" value={text} onInput={(e) => setText(e.currentTarget.value)} />}
+                {all > 8 && <input type="search" aria-label="Find a machine" placeholder="name, address, label" value={text} onInput={(e) => setText(e.currentTarget.value)} />}
               </div>
             )}
-            <ul class="machines">
-              {shown.map((m) => (
-                <MachineRow key={m.name} machine={m} store={store} now={now} chosen={m.name === pick?.name} />
-              ))}
-            </ul>
-            {shown.length === 0 && <p class="quiet">{all.length === 0 ? "No machines yet." : "No machine matches."}</p>}
+            {list.rows.length > 0 ? <MachineTable rows={list.rows} now={now} chosen={shown.machine?.name ?? ""} /> : <p class="quiet">{all === 0 ? "No machines yet." : "No machine matches."}</p>}
             <SeenList store={store} now={now} />
           </section>
-          <div ref={panel}>
-            {operation ? (
-              <OperationPanel key={operation.run} operation={operation} store={store} now={now} />
-            ) : pick ? (
-              <MachinePanel key={pick.name} machine={pick} store={store} now={now} />
-            ) : (
-              <section class="panel">
-                <p>{kind === "operations" ? `There is no operation with the run “${name}” here any more.` : name ? `There is no machine named “${name}”.` : "Choose something on the left."}</p>
-              </section>
-            )}
-          </div>
+          <section class="side" aria-label="Details" tabIndex={0}>
+            <a class="back" href="#/">
+              ← All machines
+            </a>
+            <fieldset class="all-of-it" disabled={lost}>
+              {shown.operation ? (
+                <OperationPanel key={shown.operation.run} operation={shown.operation} store={store} now={now} />
+              ) : shown.machine ? (
+                <MachinePanel key={shown.machine.name} machine={shown.machine} store={store} now={now} />
+              ) : (
+                <section class="panel">
+                  <p>{kind === "operations" ? `There is no operation with the run “${name}” here any more.` : name ? `There is no machine named “${name}”.` : "Choose something on the left."}</p>
+                </section>
+              )}
+            </fieldset>
+          </section>
         </main>
       )}
     </div>
   );
 }
 
-function matches(m: MachineView, find: string): boolean {
-  const words = [m.name, m.template, m.image, m.workflow?.phase, ...Object.entries(m.labels ?? {}).map(([k, v]) => `${k}=${v}`)];
-  for (const i of m.interfaces ?? []) words.push(i.mac, i.address, i.hostname);
-  return words.some((w) => w?.toLowerCase().includes(find));
+/** What the panel shows: what was chosen, or else what most likely matters when the page is opened, and that stays. */
+function usePick(store: Store, kind: Choice["kind"], name: string, operations: Operation[], asking: Operation[], rows: MachineView[]): { operation?: Operation; machine?: MachineView } {
+  const first = useRef<Choice | undefined>(undefined);
+  if (kind === "operations") return { operation: store.operations.get(name) };
+  if (kind === "machines") return { machine: store.machines.get(name) };
+  if (narrow()) return {};
+  const there = (c: Choice) => (c.kind === "operations" ? store.operations.has(c.name) : store.machines.has(c.name));
+  if (!first.current || !there(first.current)) {
+    const o = asking[0] ?? operations.find((x) => standing(x, store.machines) === "working");
+    first.current = o ? { kind: "operations", name: o.run } : rows[0] ? { kind: "machines", name: rows[0].name } : undefined;
+  }
+  const c = first.current;
+  return c?.kind === "operations" ? { operation: store.operations.get(c.name) } : { machine: c && store.machines.get(c.name) };
 }
 
 function Banner({ store }: { store: Store }) {
@@ -162,7 +171,7 @@ function Banner({ store }: { store: Store }) {
   return (
     <div class="banner" role="alert">
       <span>
-        <b>Connection lost.</b> {store.loaded ? "What is shown may be old. " : ""}Installations go on without this page. {left > 0.5 ? `Trying again in ${span(left)}.` : "Trying again…"}
+        <b>Connection lost.</b> {store.loaded ? `What is shown was true at ${clock(store.now(), store.now())}. ` : ""}Installations go on without this page. {left > 0.5 ? `Trying again in ${span(left)}.` : "Trying again…"}
       </span>
       <button type="button" onClick={() => store.again()}>
         Try now
@@ -171,13 +180,34 @@ function Banner({ store }: { store: Store }) {
   );
 }
 
-function Denied() {
+function Denied({ store }: { store: Store }) {
+  const requests = useRequests();
+  const [token, setToken] = useState("");
   return (
     <main class="alone">
       <h2>Log in first</h2>
-      <p>This browser has no session. Make a one-time link on the server and open it here:</p>
+      <form
+        class="install"
+        onSubmit={(e) => {
+          e.preventDefault();
+          requests.run("login", async () => {
+            if (!(await login(token.trim()))) throw new Refused(0, "This is not the admin token.");
+            store.again();
+          });
+        }}
+      >
+        <label>
+          Admin token <input name="token" type="password" autocomplete="current-password" value={token} onInput={(e) => setToken(e.currentTarget.value)} />
+        </label>
+        <div class="buttons">
+          <button class="primary" disabled={requests.busy !== ""}>
+            Log in
+          </button>
+        </div>
+        <RefusedNote requests={requests} />
+      </form>
+      <p>Or make a one-time link on the server and open it here:</p>
       <Command text="ingot login-link" />
-      <p class="quiet">Or open the link that “ingot serve” printed, if it has not been used. This page goes on by itself as soon as you are logged in.</p>
     </main>
   );
 }

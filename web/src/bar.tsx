@@ -1,4 +1,4 @@
-import type { Workflow } from "./api";
+import type { Workflow } from "./types";
 import { runs } from "./phases";
 import { attempt } from "./store";
 import type { Store } from "./store";

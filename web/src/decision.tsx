@@ -1,6 +1,6 @@
 import { useState } from "preact/hooks";
-import type { Disk, Question, Selector } from "./api";
-import { Ask, RefusedNote, useDeeds } from "./deed";
+import type { Disk, Question, Selector } from "./types";
+import { Ask, RefusedNote, useRequests } from "./request";
 import { ago, at, bytes } from "./text";
 
 /** Returns the selector that picks d and no other of disks, or undefined. */
@@ -31,14 +31,14 @@ const choices: Record<string, { label: string; sure?: string; note?: string; kin
 
 /** Asks what is asked of a person; send carries the answer to whoever asks. */
 export function Decision({ question: q, now, send }: { question: Question; now: number; send: (choice: string, s?: Selector) => Promise<unknown> }) {
-  const deeds = useDeeds();
+  const requests = useRequests();
   const [picked, setPicked] = useState(-1);
   const [answered, setAnswered] = useState("");
   const disks = q.disks ?? [];
   const disk = disks[picked];
   const selector = disk && selectorOf(disk, disks);
   const decide = (choice: string, s?: Selector) =>
-    deeds.run(choice, async () => {
+    requests.run(choice, async () => {
       await send(choice, s);
       setAnswered(s ? `write to ${disk?.serial ?? disk?.path ?? "the disk"}` : (choices[choice]?.label ?? choice));
     });
@@ -81,7 +81,7 @@ export function Decision({ question: q, now, send }: { question: Question; now: 
             // To go on from the choice of a disk means to write to it.
             // Where one can go on with a disk, to retry is to look again.
             if (disks.length > 0 && c === "retry" && (!disk || offered.includes("continue")))
-              return <Ask key="again" choice={c} label="Look at the disks again" disabled={deeds.busy !== ""} onDo={() => decide(c)} />;
+              return <Ask key="again" choice={c} label="Look at the disks again" disabled={requests.busy !== ""} onDo={() => decide(c)} />;
             if (disks.length > 0 && (c === "continue" || c === "retry"))
               return (
                 <Ask
@@ -89,17 +89,17 @@ export function Decision({ question: q, now, send }: { question: Question; now: 
                   choice={c}
                   kind="primary"
                   label="Write to this disk"
-                  disabled={!selector || deeds.busy !== ""}
+                  disabled={!selector || requests.busy !== ""}
                   sure={disk?.blank ? undefined : "Overwrite it"}
                   note={disk ? `Everything on ${disk.serial ?? disk.path} (${holds(disk)}) will be lost.` : ""}
                   onDo={() => decide(c, selector)}
                 />
               );
-            return <Ask key={c} choice={c} {...look} disabled={deeds.busy !== ""} onDo={() => decide(c)} />;
+            return <Ask key={c} choice={c} {...look} disabled={requests.busy !== ""} onDo={() => decide(c)} />;
           })}
         </div>
       )}
-      <RefusedNote deeds={deeds} />
+      <RefusedNote requests={requests} />
       {at(q.since) > 0 && <p class="quiet">asked {ago(at(q.since), now)}; its time limit rests meanwhile</p>}
     </section>
   );

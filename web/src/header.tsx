@@ -45,7 +45,7 @@ export function Header({ store }: { store: Store }) {
         )}
       </header>
       {s && store.link !== "denied" && (
-        <div class="notices">
+        <section class="notices" aria-label="Notices">
           {t && !t.ready && (
             <p class="notice" data-notice="temporal">
               <b>Temporal is down.</b> Runs rest and go on when it is back; DHCP, boot files and metadata are served. {t.error}
@@ -61,7 +61,7 @@ export function Header({ store }: { store: Store }) {
               <b>The secret key is {s.secrets}.</b> No machine can be armed until it is back. Put the key file back, or run: ingot secret reset
             </p>
           )}
-        </div>
+        </section>
       )}
     </>
   );

@@ -1,6 +1,6 @@
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { api, Refused } from "./api";
-import type { Workflow } from "./api";
+import type { Workflow } from "./types";
 import { current, over, runs } from "./phases";
 
 /** The end of an action's log: of the one that runs, or of the one picked. */

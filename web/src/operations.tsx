@@ -1,10 +1,10 @@
 import { api } from "./api";
-import type { Operation, OperationStep } from "./api";
+import type { Operation, OperationStep } from "./types";
 import { Command } from "./command";
 import { Decision } from "./decision";
-import { Ask, RefusedNote, useDeeds } from "./deed";
+import { Ask, RefusedNote, useRequests } from "./request";
 import { web } from "./header";
-import { Sign } from "./machines";
+import { linkTo, Sign } from "./machines";
 import { doing, manual, over } from "./phases";
 import type { Store } from "./store";
 import { acting, ended, late, progress, saying, standing, stateOf, stepTone, took } from "./steps";
@@ -38,7 +38,7 @@ function outcome(o: Operation): string {
 
 export function OperationPanel({ operation: o, store, now }: { operation: Operation; store: Store; now: number }) {
   const t = standing(o, store.machines);
-  const deeds = useDeeds();
+  const requests = useRequests();
   const ui = web(store.status?.temporal?.ui);
   return (
     <section class="panel" aria-labelledby="panel-name" data-operation-panel={o.id} data-state={o.state}>
@@ -62,10 +62,10 @@ export function OperationPanel({ operation: o, store, now }: { operation: Operat
         )}
         {!ended(o) && (
           <div class="buttons">
-            <Ask choice="cancel" label="Cancel" sure="End it" note="Steps that are done stay done." disabled={deeds.busy !== ""} onDo={() => deeds.run("cancel", () => api.cancelOperation(o.run))} />
+            <Ask choice="cancel" label="Cancel" sure="End it" note="Steps that are done stay done." disabled={requests.busy !== ""} onDo={() => requests.run("cancel", () => api.cancelOperation(o.run))} />
           </div>
         )}
-        <RefusedNote deeds={deeds} />
+        <RefusedNote requests={requests} />
       </div>
 
       {(o.steps?.length ?? 0) > 0 && (
@@ -117,7 +117,7 @@ function StepRow({ number, step: s, operation: o, store, now }: { number: number
     <tr class={`${t} ${s.state}`} data-operation-step={s.name} data-step-state={s.state} data-tone={t} aria-current={s.state === "running" ? "step" : undefined}>
       <td class="quiet">{number}</td>
       <th scope="row">{s.name}</th>
-      <td class="of-machine">{s.machine && <a href={`#/machines/${encodeURIComponent(s.machine)}`}>{s.machine}</a>}</td>
+      <td class="of-machine">{s.machine && <a href={linkTo(s.machine)}>{s.machine}</a>}</td>
       <td>
         <span class={s.state === "failed" ? "text failure" : "text"}>{saying(s)}</span>
         {m && (s.state === "running" || s.state === "waiting") && (
@@ -145,7 +145,7 @@ function StepRow({ number, step: s, operation: o, store, now }: { number: number
 
 /** What the machine of a step asks a person, answered without leaving the operation. */
 function Awaited({ step: s, store, now }: { step: OperationStep; store: Store; now: number }) {
-  const deeds = useDeeds();
+  const requests = useRequests();
   const m = acting(s, store.machines);
   const w = m?.workflow;
   if (!m || !w || over(w)) return null;
@@ -165,9 +165,9 @@ function Awaited({ step: s, store, now }: { step: OperationStep; store: Store; n
         <b>{m.name}</b> has to be switched on, and to boot from the network.
       </p>
       <div class="buttons">
-        <Ask choice="powered-on" kind="primary" label="It is switched on" disabled={deeds.busy !== ""} onDo={() => deeds.run("on", () => api.poweredOn(w.run))} />
+        <Ask choice="powered-on" kind="primary" label="It is switched on" disabled={requests.busy !== ""} onDo={() => requests.run("on", () => api.poweredOn(w.run))} />
       </div>
-      <RefusedNote deeds={deeds} />
+      <RefusedNote requests={requests} />
     </div>
   );
 }

@@ -1,10 +1,10 @@
 // The story of a run in words.
 
-import type { Action, Event, MachineView, Workflow } from "./api";
+import type { Action, Event, MachineView, Workflow } from "./types";
 import { at, clock, span } from "./text";
 
 /** How a machine stands, for colour, filter and sign. */
-export type Tone = "idle" | "working" | "waiting" | "failed" | "done";
+export type Tone = "idle" | "working" | "retrying" | "waiting" | "failed" | "done";
 
 const final = new Set(["SUCCESS", "FAILED", "TIMEOUT", "CANCELLED"]);
 
@@ -22,7 +22,8 @@ export function tone(m: MachineView): Tone {
   const w = m.workflow;
   if (!w) return "idle";
   if (over(w)) return w.state === "SUCCESS" ? "done" : w.state === "CANCELLED" ? "idle" : "failed";
-  return w.question || w.phase === "waiting-for-person" || (w.phase === "power" && manual(m)) ? "waiting" : "working";
+  if (w.question || w.phase === "waiting-for-person" || (w.phase === "power" && manual(m))) return "waiting";
+  return (w.retrying ?? []).length > 0 ? "retrying" : "working";
 }
 
 const provision = ["plan", "arm", "power", "dhcp", "loader", "agent", "bind", "action", "disarm", "reboot", "ready"];
@@ -180,6 +181,10 @@ export function doing(m: MachineView, now: number): string {
     return `${what} failed${when}`;
   }
   if (w.question || w.phase === "waiting-for-person") return "Waits for your decision";
+  return (tone(m) === "retrying" ? "Trying again: " : "") + doingNow(m, w);
+}
+
+function doingNow(m: MachineView, w: Workflow): string {
   const a = running(w);
   switch (w.phase) {
     case "plan":

@@ -1,6 +1,6 @@
 // The story of an operation in words: a Genesis, a migration, a recovery.
 
-import type { MachineView, Operation, OperationStep } from "./api";
+import type { MachineView, Operation, OperationStep } from "./types";
 import { tone } from "./phases";
 import type { Tone } from "./phases";
 import { at } from "./text";
@@ -25,7 +25,8 @@ export function acting(s: OperationStep, machines: Machines): MachineView | unde
 export function standing(o: Operation, machines: Machines): Tone {
   if (ended(o)) return o.state === "SUCCESS" ? "done" : o.state === "CANCELLED" ? "idle" : "failed";
   if (o.question) return "waiting";
-  return (o.steps ?? []).some((s) => stepTone(s, o, machines) === "waiting") ? "waiting" : "working";
+  const tones = (o.steps ?? []).map((s) => stepTone(s, o, machines));
+  return tones.includes("waiting") ? "waiting" : tones.includes("retrying") ? "retrying" : "working";
 }
 
 /** How a step stands. */
@@ -34,7 +35,8 @@ export function stepTone(s: OperationStep, o: Operation, machines: Machines): To
     case "running": {
       if (ended(o)) return "idle";
       const m = acting(s, machines);
-      return m && tone(m) === "waiting" ? "waiting" : "working";
+      const t = m && tone(m);
+      return t === "waiting" || t === "retrying" ? t : "working";
     }
     case "waiting":
       return ended(o) ? "failed" : "waiting";

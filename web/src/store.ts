@@ -1,10 +1,11 @@
 // What the page knows, kept fresh by the stream.
 
 import { api, parse, Refused, Stream } from "./api";
-import type { Event, MachineView, Operation, Seen, Status, Workflow } from "./api";
-import { over, runs } from "./phases";
+import { runs, tone } from "./phases";
+import type { Tone } from "./phases";
 import { Meter } from "./progress";
 import { at } from "./text";
+import type { MachineView, Operation, Seen, Status, Workflow } from "./types";
 
 export type Link = "connecting" | "live" | "lost" | "denied";
 
@@ -12,9 +13,7 @@ export type Link = "connecting" | "live" | "lost" | "denied";
 export function newer(old: Workflow | null | undefined, next: Workflow): Workflow {
   if (!old) return next;
   if (old.run !== next.run) return at(next.started) >= at(old.started) ? next : old;
-  if (next.updated && at(next.updated) < at(old.updated)) return old;
-  // A progress event may be a fragment: what it does not say stays.
-  return next.state ? next : { ...old, actions: next.actions ?? old.actions };
+  return next.updated && at(next.updated) < at(old.updated) ? old : next;
 }
 
 /** Returns the later one of two records of an operation. */
@@ -25,30 +24,39 @@ export function later(old: Operation | undefined, next: Operation): Operation {
 /** Names an attempt for the meter. */
 export const attempt = (w: Workflow, index: number) => `${w.run}/${index}/${w.actions?.[index]?.attempt ?? 0}`;
 
+// One comparison of many: "node-2" comes before "node-10".
+const byName = new Intl.Collator(undefined, { numeric: true }).compare;
+
+/** Silence after which the connection is looked at, ms: the server sends its status every 5 s. */
+const silence = 20_000;
+/** Pause between a change and what is drawn of it, ms: changes come in bursts. */
+const settle = 40;
+
 export class Store {
   link: Link = "connecting";
-  /** False until the machines were loaded once. */
+  /** False until the machines came for the first time. */
   loaded = false;
   status?: Status;
-  machines = new Map<string, MachineView>();
+  readonly machines = new Map<string, MachineView>();
+  /** How each machine stands. */
+  readonly tones = new Map<string, Tone>();
   /** What is done with many machines or with the server, by run. */
-  operations = new Map<string, Operation>();
+  readonly operations = new Map<string, Operation>();
   seen: Seen[] = [];
-  meter = new Meter();
+  readonly meter = new Meter();
+  private sorted?: string[];
   /** Server's clock minus the page's, ms. */
   private skew = 0;
-  private heard = 0;
-  private loading?: Promise<void>;
-  /** The newest event of a run by machine, where the server does not tell it. */
-  private readonly last = new Map<string, Event>();
-  private readonly asking = new Set<string>();
+  /** When the server was heard last, ms of the page's clock. */
+  heard = 0;
+  private timer?: ReturnType<typeof setTimeout>;
   private readonly listeners = new Set<() => void>();
   private stream?: Stream;
 
   /** Begins, and returns how to end. */
   run(): () => void {
     this.stream = new Stream({
-      open: () => void this.load(),
+      open: () => undefined, // what matters is that machines come
       lost: () => {
         if (this.link === "live") this.link = "lost";
         this.changed();
@@ -58,7 +66,7 @@ export class Store {
     });
     const watch = setInterval(() => {
       // A connection whose other end is gone says nothing for ever.
-      if (this.link === "live" && Date.now() - this.heard > 30_000) void this.check();
+      if (this.link === "live" && Date.now() - this.heard > silence) void this.check();
     }, 5_000);
     const awake = () => {
       if (document.visibilityState === "visible" && this.link !== "live") this.again();
@@ -71,15 +79,15 @@ export class Store {
     };
   }
 
-  /** Calls f after each change; returns how to stop that. */
+  /** Calls f after changes; returns how to stop that. */
   subscribe(f: () => void): () => void {
     this.listeners.add(f);
     return () => this.listeners.delete(f);
   }
 
-  /** The server's time in ms. */
+  /** The server's time in ms. It stands still while the connection is lost. */
   now(): number {
-    return Date.now() + this.skew;
+    return (this.link === "lost" && this.heard ? this.heard : Date.now()) + this.skew;
   }
 
   /** When the connection is tried next, ms of the page's clock, 0 = now. */
@@ -87,66 +95,33 @@ export class Store {
     return this.stream?.due ?? 0;
   }
 
+  /** The names of all machines, in order. */
+  get names(): readonly string[] {
+    return (this.sorted ??= [...this.machines.keys()].sort(byName));
+  }
+
   again(): void {
     this.stream?.again();
   }
 
+  // A frame of the browser would be the better moment, but there are none while the page is in the background.
   private changed(): void {
-    for (const f of this.listeners) f();
-  }
-
-  // Loads everything; calls while it runs are one call.
-  private load(): Promise<void> {
-    this.loading ??= this.fetch().finally(() => (this.loading = undefined));
-    return this.loading;
-  }
-
-  private async fetch(): Promise<void> {
-    try {
-      const [status, machines] = await Promise.all([api.status(), api.machines()]);
-      this.heard = Date.now();
-      this.setStatus(status);
-      const before = this.machines;
-      this.machines = new Map();
-      for (const m of machines) this.put(m, before.get(m.name));
-      const keys = new Set<string>();
-      for (const m of machines) m.workflow?.actions?.forEach((_, i) => keys.add(attempt(m.workflow!, i)));
-      this.meter.keep(keys);
-      this.loaded = true;
-      this.link = "live";
-    } catch (e) {
-      this.failed(e);
-    }
-    this.changed();
-    try {
-      const operations = await api.operations();
-      const before = this.operations;
-      this.operations = new Map(operations.map((o) => [o.run, later(before.get(o.run), o)]));
-      this.changed();
-      this.seen = await api.seen();
-      this.changed();
-    } catch {
-      // The stream brings operations, too, and the rest is a hint of which machines could be added.
-    }
+    this.timer ??= setTimeout(() => {
+      this.timer = undefined;
+      for (const f of this.listeners) f();
+    }, settle);
   }
 
   // Finds out why the stream is gone, or whether it is.
   private async check(): Promise<void> {
     try {
       this.setStatus(await api.status());
-      if (this.link === "live" && Date.now() - this.heard > 30_000) {
-        this.heard = Date.now();
-        void this.load();
-      } else if (this.link === "denied") this.again();
+      if (this.link === "denied" || (this.link === "live" && Date.now() - this.heard > silence)) this.again();
     } catch (e) {
-      this.failed(e);
+      this.link = e instanceof Refused && e.status === 401 ? "denied" : "lost";
+      if (this.due === 0 && this.link === "lost") setTimeout(() => this.link === "lost" && this.again(), 2_000);
     }
     this.changed();
-  }
-
-  private failed(e: unknown): void {
-    this.link = e instanceof Refused && e.status === 401 ? "denied" : "lost";
-    if (this.due === 0 && this.link === "lost") setTimeout(() => this.link === "lost" && this.again(), 2_000);
   }
 
   private setStatus(s: Status): void {
@@ -154,68 +129,62 @@ export class Store {
     if (at(s.time)) this.skew = at(s.time) - Date.now();
   }
 
-  private put(m: MachineView, before: MachineView | undefined): void {
+  private put(m: MachineView): void {
+    const before = this.machines.get(m.name);
     if (m.workflow) m.workflow = newer(before?.workflow, m.workflow);
+    if (!before) this.sorted = undefined;
     this.machines.set(m.name, m);
-    if (m.workflow) this.measure(m.workflow);
-    this.trace(m);
-  }
-
-  /** Returns what m did last. */
-  lastEvent(m: MachineView): Event | undefined {
-    return m.lastEvent ?? this.last.get(m.name);
-  }
-
-  // Asks for the newest event of an open run, at most every 2 s.
-  private trace(m: MachineView): void {
-    const w = m.workflow;
-    const had = this.last.get(m.name);
-    if (had && had.run && had.run !== w?.run) this.last.delete(m.name);
-    if (m.lastEvent || !w || over(w) || this.asking.has(m.name)) return;
-    this.asking.add(m.name);
-    setTimeout(() => {
-      const after = this.last.get(m.name)?.seq ?? 0;
-      api
-        .runEvents(w.run, after)
-        .then((e) => {
-          const newest = e[e.length - 1];
-          if (newest) this.last.set(m.name, newest);
-          this.changed();
-        })
-        .catch(() => undefined) // only a line of text; the next change asks again
-        .finally(() => this.asking.delete(m.name));
-    }, 2_000);
-  }
-
-  private measure(w: Workflow): void {
-    w.actions?.forEach((a, i) => {
-      if (runs(a) && a.done) this.meter.note(attempt(w, i), a.done, Date.now());
+    this.tones.set(m.name, tone(m));
+    m.workflow?.actions?.forEach((a, i) => {
+      if (runs(a) && a.done) this.meter.note(attempt(m.workflow!, i), a.done, Date.now());
     });
+  }
+
+  private forget(name: string): void {
+    this.machines.delete(name);
+    this.tones.delete(name);
+    this.sorted = undefined;
+  }
+
+  // All machines: what is not among them is gone.
+  private putAll(all: MachineView[]): void {
+    const names = new Set(all.map((m) => m.name));
+    for (const name of this.machines.keys()) if (!names.has(name)) this.forget(name);
+    const attempts = new Set<string>();
+    for (const m of all) {
+      this.put(m);
+      m.workflow?.actions?.forEach((_, i) => attempts.add(attempt(m.workflow!, i)));
+    }
+    this.meter.keep(attempts);
+    this.operations.clear(); // they follow
+    this.loaded = true;
+    this.link = "live";
+    // A hint of which machines could be added.
+    api.seen().then(
+      (seen) => {
+        this.seen = seen;
+        this.changed();
+      },
+      () => undefined,
+    );
   }
 
   private take(name: string, data: string): void {
     this.heard = Date.now();
     try {
       if (name === "status") this.setStatus(parse<Status>(data));
+      else if (name === "machines") this.putAll(parse<{ items?: MachineView[] | null }>(data).items ?? []);
       else if (name === "machine") {
         const m = parse<MachineView>(data);
-        if (m.deleted) this.machines.delete(m.name);
-        else this.put(m, this.machines.get(m.name));
+        if (m.deleted) this.forget(m.name);
+        else this.put(m);
       } else if (name === "operation") {
         const o = parse<Operation>(data);
         if (o.deleted) this.operations.delete(o.run);
         else this.operations.set(o.run, later(this.operations.get(o.run), o));
-      } else {
-        const w = parse<Workflow>(data);
-        const m = this.machines.get(w.machine);
-        // A person's BMC job does not hide what was installed.
-        if (!m || (m.workflow?.run !== w.run && w.id && !w.id.startsWith("machine/"))) return;
-        this.machines.set(m.name, { ...m, workflow: newer(m.workflow, w) });
-        this.measure(this.machines.get(m.name)!.workflow!);
-        this.trace(this.machines.get(m.name)!);
       }
     } catch {
-      // One frame that cannot be read must not end the stream; the next load repairs.
+      // One frame that cannot be read must not end the stream; the next one repairs.
       return;
     }
     this.changed();

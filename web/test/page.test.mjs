@@ -11,6 +11,8 @@ const { stepsOf, tone, doing, current, tells } = await load("phases.ts");
 const { newer, later } = await load("store.ts");
 const { standing, stepTone, acting, took, late, saying, stateOf, progress } = await load("steps.ts");
 const { selectorOf } = await load("decision.tsx");
+const { arrange, matches, visible } = await load("list.ts");
+const { atStake } = await load("install.tsx");
 
 test("machine-supplied text loses its control characters", () => {
   for (const [given, want] of [
@@ -25,6 +27,13 @@ test("machine-supplied text loses its control characters", () => {
     ["<b>Grüße 漢字</b>", "<b>Grüße 漢字</b>"],
   ]) assert.equal(clean(given), want);
   assert.deepEqual(parse('{"a":["\\u001b[1mx"],"n":1,"z":null}'), { a: ["x"], n: 1, z: null });
+  // Whatever way JSON has to write a character, it is found.
+  for (let c = 0; c <= 0xffff; c++) {
+    const text = String.fromCharCode(c);
+    if (clean(text) === text || c === 0x0d) continue;
+    for (const json of [JSON.stringify(text), `"\\u${c.toString(16).padStart(4, "0")}"`, `"\\u${c.toString(16).padStart(4, "0").toUpperCase()}"`]) assert.equal(parse(json), clean(text), json);
+  }
+  assert.deepEqual(parse('["a\\rb", "\\b", "\\f", "C:\\\\bin", "\\u003cb\\u003e\\n"]'), ["ab", "", "", "C:\\bin", "<b>\n"]);
 });
 
 test("quantities", () => {
@@ -78,6 +87,58 @@ test("a machine's state in words", () => {
   assert.equal(tells({ kind: "dhcp", count: 3 }), "asked for an address (PXE) (3 times)");
 });
 
+test("a BMC that does not answer does not look calm", () => {
+  const w = run("power", "RUNNING", { retrying: ["PowerOff failed 2 times: no answer"] });
+  assert.equal(tone(view(w)), "retrying");
+  assert.equal(doing(view(w), 0), "Trying again: Power: off, network boot, on");
+  assert.equal(tone(view({ ...w, state: "FAILED" })), "failed");
+  assert.equal(tone(view({ ...w, question: { id: "1", text: "" } })), "waiting");
+});
+
+const fleet = (...ms) => {
+  const machines = new Map(ms.map((m) => [m.name, m]));
+  return [[...machines.keys()], machines, new Map(ms.map((m) => [m.name, tone(m)]))];
+};
+
+test("who waits comes first, and the rest by name", () => {
+  const at = (name, phase, state, more) => ({ name, bmc: { driver: "ipmi" }, workflow: run(phase, state, more) });
+  const all = fleet(
+    at("a", "done", "SUCCESS"),
+    at("b", "action", "RUNNING"),
+    at("c", "failed", "FAILED"),
+    at("d", "power", "RUNNING", { retrying: ["x"] }),
+    at("e", "waiting-for-person", "RUNNING"),
+    { name: "f", labels: { rack: "r7" }, interfaces: [{ mac: "02:00:00:00:00:0F", address: "10.0.0.9" }] },
+    { name: "g", workflow: run("power", "RUNNING") },
+  );
+  const list = arrange(...all, "", "");
+  assert.equal(list.rows.map((m) => m.name).join(""), "egdcbaf");
+  assert.deepEqual(list.counts, { waiting: 2, retrying: 1, failed: 1, working: 1, idle: 1, done: 1 });
+  assert.deepEqual(list.toPower.map((m) => m.name), ["g"]);
+  assert.equal(arrange(...all, "failed", "").rows.map((m) => m.name).join(""), "c");
+  assert.deepEqual(arrange(...all, "failed", "").counts, list.counts);
+  for (const find of ["rack=r7", "0.0.9", "00:0f"]) assert.equal(arrange(...all, "", find).rows.map((m) => m.name).join(""), "f", find);
+  assert.equal(matches({ name: "x" }, "y"), false);
+});
+
+test("only rows in view are drawn", () => {
+  assert.deepEqual(visible(5000, 34, 0, 680), { from: 0, to: 32 });
+  assert.deepEqual(visible(5000, 34, 34_000, 680), { from: 988, to: 1032 });
+  assert.deepEqual(visible(5, 34, 34_000, 680), { from: 0, to: 5 }); // the list has become short while it was scrolled down
+  assert.deepEqual(visible(0, 34, 0, 680), { from: 0, to: 0 });
+});
+
+test("what an installation would overwrite is named", () => {
+  const m = { name: "m" };
+  assert.equal(atStake(m, []), "");
+  assert.equal(atStake(m, [{ path: "/dev/sda", size: 1e12, blank: true }]), "");
+  assert.match(atStake(m, [{ path: "/dev/sda", size: 1e12, serial: "S1", written: "run" }]), /S1: written by Ingot/);
+  assert.match(atStake(m, [{ path: "/dev/sda", size: 1e12, signatures: ["ext4"] }]), /ext4/);
+  assert.match(atStake({ ...m, workflow: run("done", "SUCCESS", { image: "debian-12" }) }, []), /debian-12 is installed/);
+  assert.equal(atStake({ ...m, workflow: run("done", "SUCCESS", { type: "Inspect" }) }, []), "");
+  assert.equal(atStake({ ...m, workflow: run("done", "SUCCESS", { type: "Decommission" }) }, []), "");
+});
+
 test("a machine that was decommissioned says what it is", () => {
   const retired = (state) => ({ ...view(run("failed", state, { type: "Decommission", ended: "2026-01-01T00:00:00Z" })), standing: { state: state === "SUCCESS" ? "available" : "quarantined" } });
   assert.equal(doing(retired("FAILED"), 0), "Quarantined");
@@ -91,9 +152,6 @@ test("an older record never replaces a newer one", () => {
   const next = { ...old, run: "s", started: "2026-01-02T00:00:00Z" };
   assert.equal(newer(old, next), next);
   assert.equal(newer(next, old), next);
-  // A progress event that holds its actions alone keeps the rest.
-  const actions = [{ name: "a", state: "RUNNING", done: 5 }];
-  assert.deepEqual(newer(old, { run: "r", machine: "m", actions }), { ...old, actions });
 });
 
 test("a selector picks one disk alone, or there is none", () => {

@@ -2,15 +2,15 @@ import { useState } from "preact/hooks";
 import { Refused } from "./api";
 import { Command } from "./command";
 
-/** What became of the last deed: none, under way, or refused. */
-export interface Deeds {
+/** What became of the last request: none, under way, or refused. */
+export interface Requests {
   busy: string;
   refused?: Refused;
-  /** Runs f under a name unless another deed is under way. */
+  /** Sends f under a name unless another request is under way. */
   run(name: string, f: () => Promise<unknown>): void;
 }
 
-export function useDeeds(): Deeds {
+export function useRequests(): Requests {
   const [busy, setBusy] = useState("");
   const [refused, setRefused] = useState<Refused>();
   return {
@@ -27,8 +27,8 @@ export function useDeeds(): Deeds {
   };
 }
 
-export function RefusedNote({ deeds }: { deeds: Deeds }) {
-  const r = deeds.refused;
+export function RefusedNote({ requests }: { requests: Requests }) {
+  const r = requests.refused;
   if (!r) return null;
   return (
     <div class="refused" role="alert">

@@ -1,0 +1,402 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+const (
+	// coalesce is how often the board is brought up to date at the most.
+	coalesce = 200 * time.Millisecond
+	// statusEvery is how often the status is sent, and how often rows are looked at that change without a write:
+	// windows expire, and agents are heard.
+	statusEvery = 5 * time.Second
+	// reloadEvery is how often everything is read again: what retention deletes names no machine.
+	reloadEvery = 15 * time.Minute
+	// recentOperations is how many operations a stream shows.
+	recentOperations = 20
+	// maxBatches is how many changes are kept for viewers; a slower one gets everything again.
+	maxBatches = 50
+)
+
+// board is what event streams show: one row for each machine, the newest operations and the status. It is kept encoded,
+// and brought up to date by what was touched since, once for all viewers. It runs while there are viewers; in
+// between it remembers what was touched, so that the next viewer need not wait until everything is read.
+type board struct {
+	changed notifier // after each version, and when the board could not be made
+
+	refreshing sync.Mutex // one refresh at a time; guards take and loaded
+
+	mu      sync.Mutex
+	viewers int
+	stop    func() // ends keepBoard, and waits for that
+	take    func() (machines []string, operations bool)
+	loaded  time.Time // when everything was read
+	err     error
+	version int64
+	cells   map[cellKey][]byte
+	moving  map[string]inventory.MachineState // machines whose row changes without a write
+	batches []batch
+
+	pendingMu sync.Mutex
+	pending   map[string]bool // machines to be read again, beside those that the store names
+}
+
+// cellKey names what a stream shows: the event, and the machine's name or the operation's run.
+type cellKey struct{ event, key string }
+
+// batch is the text of the changes that led to a version.
+type batch struct {
+	version int64
+	text    []byte
+}
+
+// join makes sure that the board is kept until leave is called.
+func (s *Server) join() (leave func()) {
+	b := &s.board
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.viewers++; b.viewers == 1 {
+		// Nothing has brought it up to date since the last viewer left: there is no version yet.
+		b.version, b.batches, b.err = 0, nil, nil
+		if b.take == nil {
+			b.take, _ = s.cfg.Store.Follow() // as long as there is this server
+		}
+		ctx, cancel := context.WithCancel(context.Background())
+		done := make(chan struct{})
+		b.stop = func() { cancel(); <-done }
+		go func() {
+			defer close(done)
+			s.keepBoard(ctx)
+		}()
+	}
+	return func() {
+		b.mu.Lock()
+		var stop func()
+		if b.viewers--; b.viewers == 0 {
+			stop = b.stop
+		}
+		b.mu.Unlock()
+		if stop != nil {
+			stop()
+		}
+	}
+}
+
+// keepBoard brings the board up to date until ctx is done.
+func (s *Server) keepBoard(ctx context.Context) {
+	stored, cancelStored := s.cfg.Store.Subscribe()
+	defer cancelStored()
+	moved, cancelMoved := s.agents.changed.Subscribe()
+	defer cancelMoved()
+	tick := time.NewTicker(statusEvery)
+	defer tick.Stop()
+
+	for ticked := true; ; {
+		err := s.refresh(ctx, ticked)
+		if ctx.Err() != nil {
+			return
+		}
+		if err != nil {
+			s.cfg.Log.Warn("reading what pages show", "error", err)
+		}
+
+		select {
+		case <-time.After(coalesce):
+		case <-ctx.Done():
+			return
+		}
+		ticked = false
+		select {
+		case <-stored:
+		case <-moved:
+		case <-tick.C:
+			ticked = true
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// touch makes the board read a machine again.
+func (b *board) touch(machine string) {
+	b.pendingMu.Lock()
+	defer b.pendingMu.Unlock()
+	if b.pending == nil {
+		b.pending = map[string]bool{}
+	}
+	b.pending[machine] = true
+}
+
+func (b *board) takePending() []string {
+	b.pendingMu.Lock()
+	defer b.pendingMu.Unlock()
+	names := make([]string, 0, len(b.pending))
+	for name := range b.pending {
+		names = append(names, name)
+	}
+	clear(b.pending)
+	return names
+}
+
+// refresh reads what was touched, or everything when that is due, and publishes what differs; ticked: also what changes
+// without a write.
+func (s *Server) refresh(ctx context.Context, ticked bool) error {
+	b := &s.board
+	b.refreshing.Lock()
+	defer b.refreshing.Unlock()
+	names, operations := b.take()
+	names = append(names, b.takePending()...)
+	loaded := b.loaded
+	all := time.Since(loaded) > reloadEvery
+	if all {
+		loaded = time.Now()
+	}
+	b.loaded = time.Time{} // what was taken is known nowhere else: an error reads everything again
+
+	cells := map[cellKey][]byte{} // nil = it is gone
+	states, err := s.touchedStates(ctx, all, names)
+	if err == nil && (all || operations) {
+		err = s.operationCells(ctx, cells)
+	}
+	if err == nil && ticked {
+		var st Status
+		if st, err = s.statusNow(ctx); err == nil {
+			cells[cellKey{"status", ""}], err = encode("the status", st)
+		}
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	defer b.changed.notify()
+	if b.err = err; err != nil {
+		return err
+	}
+
+	if all {
+		b.reset(cells)
+	}
+	for _, name := range names {
+		cells[cellKey{"machine", name}] = nil
+		delete(b.moving, name)
+	}
+	for _, st := range states {
+		if st.Workflow != nil && !inventory.Final(st.Workflow.State) || st.Grant.Run != "" {
+			b.moving[st.Name] = st
+		}
+	}
+	for _, name := range s.agents.takeMoved() {
+		if st, ok := b.moving[name]; ok {
+			states = append(states, st)
+		}
+	}
+	if ticked {
+		for _, st := range b.moving {
+			states = append(states, st)
+		}
+	}
+	for _, st := range states {
+		data, err := encode("machine "+st.Name, row(s.viewOf(st)))
+		if err != nil {
+			return err
+		}
+		cells[cellKey{"machine", st.Name}] = data
+	}
+	b.publish(cells)
+	b.loaded = loaded
+	return nil
+}
+
+// touchedStates reads the machines of names, or all, with runs that have no record yet.
+func (s *Server) touchedStates(ctx context.Context, all bool, names []string) ([]inventory.MachineState, error) {
+	switch {
+	case all:
+		return s.states(ctx, nil)
+	case len(names) == 0:
+		return nil, nil
+	}
+	return s.states(ctx, names)
+}
+
+// reset plans the removal of every machine that is shown; what is there is read again.
+func (b *board) reset(cells map[cellKey][]byte) {
+	b.moving = map[string]inventory.MachineState{}
+	for k := range b.cells {
+		if _, ok := cells[k]; !ok && k.event == "machine" {
+			cells[k] = nil
+		}
+	}
+}
+
+// publish makes a version of the cells that differ, and the text of the change.
+func (b *board) publish(cells map[cellKey][]byte) {
+	if b.cells == nil {
+		b.cells = map[cellKey][]byte{}
+	}
+	version := max(b.version+1, time.Now().UnixMilli()) // grows over restarts, too
+	var text bytes.Buffer
+	for k, data := range cells {
+		old, had := b.cells[k]
+		switch {
+		case data == nil && !had, data != nil && had && bytes.Equal(old, data):
+			continue
+		case data == nil:
+			delete(b.cells, k)
+			data = gone(k)
+		default:
+			b.cells[k] = data
+		}
+		writeFrame(&text, version, k.event, data)
+	}
+	if text.Len() == 0 && b.version != 0 {
+		return
+	}
+	b.version = version
+	b.batches = append(b.batches, batch{version, text.Bytes()})
+	if n := len(b.batches) - maxBatches; n > 0 {
+		b.batches = slices.Delete(b.batches, 0, n)
+	}
+}
+
+// gone is the data of a machine or an operation that is not shown any more.
+func gone(k cellKey) []byte {
+	field := "name"
+	if k.event == "operation" {
+		field = "run"
+	}
+	data, err := json.Marshal(map[string]any{field: k.key, "deleted": true})
+	if err != nil {
+		panic(err) // a string and a bool
+	}
+	return data
+}
+
+// since returns the text that leads from a viewer's version to the newest one: everything for version 0 and for one
+// that is too old. Nothing is there yet while the board was not made for the first time.
+func (b *board) since(version int64) ([]byte, int64, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch {
+	case b.err != nil:
+		return nil, version, b.err
+	case b.version == version:
+		return nil, version, nil
+	case version == 0 || version < b.batches[0].version:
+		return b.everything(), b.version, nil
+	}
+	var text []byte
+	for _, x := range b.batches {
+		if x.version > version {
+			text = append(text, x.text...)
+		}
+	}
+	return text, b.version, nil
+}
+
+// everything is the text of a new stream: all rows as one event, then the rest.
+func (b *board) everything() []byte {
+	names := make([]string, 0, len(b.cells))
+	size := 0
+	for k, data := range b.cells {
+		if size += len(data) + 64; k.event == "machine" {
+			names = append(names, k.key)
+		}
+	}
+	slices.Sort(names)
+	var rows, text bytes.Buffer
+	rows.Grow(size)
+	rows.WriteString(`{"items":[`)
+	for i, name := range names {
+		if i > 0 {
+			rows.WriteByte(',')
+		}
+		rows.Write(b.cells[cellKey{"machine", name}])
+	}
+	rows.WriteString("]}")
+	text.Grow(size)
+	writeFrame(&text, b.version, "machines", rows.Bytes())
+	for k, data := range b.cells {
+		if k.event != "machine" {
+			writeFrame(&text, b.version, k.event, data)
+		}
+	}
+	return text.Bytes()
+}
+
+func writeFrame(b *bytes.Buffer, id int64, event string, data []byte) {
+	fmt.Fprintf(b, "id: %d\nevent: %s\ndata: ", id, event)
+	b.Write(data)
+	b.WriteString("\n\n")
+}
+
+func encode(what string, v any) ([]byte, error) {
+	data, err := json.Marshal(v)
+	if err != nil {
+		return nil, fmt.Errorf("encoding %s: %w", what, err)
+	}
+	return data, nil
+}
+
+// operationCells adds the newest operations, and what is not among them any more.
+func (s *Server) operationCells(ctx context.Context, cells map[cellKey][]byte) error {
+	ops, err := s.cfg.Store.Operations(ctx, inventory.OperationFilter{Limit: recentOperations})
+	if err != nil {
+		return err
+	}
+	s.board.mu.Lock()
+	for k := range s.board.cells {
+		if k.event == "operation" {
+			cells[k] = nil
+		}
+	}
+	s.board.mu.Unlock()
+	for _, o := range ops {
+		o.Input = nil
+		if cells[cellKey{"operation", o.Run}], err = encode("operation "+o.Run, o); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// maxRowText is how much of a message a row holds, in bytes.
+const maxRowText = 300
+
+// row is v without what only the panel of a machine shows.
+func row(v MachineView) MachineView {
+	v.Disks, v.DiskSelector, v.ProtectedDisks, v.SSHKeys, v.KernelArgs, v.Notes = nil, nil, nil, nil, nil, nil
+	v.BootFromDisk, v.HasUserData, v.HasVendorData, v.Created = "", false, false, time.Time{}
+	// A sign of life is worth sending once a minute.
+	v.LastSeen = v.LastSeen.Truncate(time.Minute)
+	interfaces := make([]inventory.Interface, len(v.Interfaces))
+	for i, x := range v.Interfaces {
+		interfaces[i] = inventory.Interface{MAC: x.MAC, Address: x.Address, Hostname: x.Hostname}
+	}
+	v.Interfaces = interfaces
+	if v.BMC != nil {
+		v.BMC = &inventory.BMC{Driver: v.BMC.Driver}
+	}
+	if v.Workflow == nil {
+		return v
+	}
+	w := *v.Workflow
+	w.Disk, w.Digest, w.Evidence, w.Next, w.Message = nil, "", "", "", head(w.Message, maxRowText)
+	actions := []inventory.ActionRecord{}
+	if !inventory.Final(w.State) {
+		for _, a := range w.Actions {
+			actions = append(actions, inventory.ActionRecord{Name: a.Name, State: a.State, Attempt: a.Attempt, StartedAt: a.StartedAt, Done: a.Done, Total: a.Total})
+		}
+	}
+	w.Actions = actions
+	v.Workflow = &w
+	return v
+}

@@ -1,0 +1,103 @@
+package sqlite
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// TestMachineStates compares the one statement for many machines with the reads of each.
+func TestMachineStates(t *testing.T) {
+	w := newWorld(t)
+	ctx := t.Context()
+	require.NoError(t, w.PutMachines(ctx, []inventory.Machine{machine("m2", 2), machine("m3", 3)}, false, "test"))
+	o := w.take("run-1")
+	_, err := w.AllowBoot(ctx, o, 1, w.in(time.Hour))
+	require.NoError(t, err)
+	for n, state := range []string{inventory.StateSuccess, inventory.StateRunning} {
+		require.NoError(t, w.PutWorkflow(ctx, inventory.Workflow{Run: fmt.Sprintf("run-%d", n), ID: "machine/m1", Machine: "m1", State: state, Phase: "agent", Started: w.in(time.Duration(n) * time.Minute)}))
+	}
+	require.NoError(t, w.PutWorkflow(ctx, inventory.Workflow{Run: "other", ID: "machine/m2", Machine: "m2", State: inventory.StateFailed, Phase: "failed", Started: w.in(0)}))
+
+	all, err := w.MachineStates(ctx, nil)
+	require.NoError(t, err)
+	require.Len(t, all, 3)
+	for _, got := range all {
+		m, err := w.Machine(ctx, got.Name)
+		require.NoError(t, err)
+		require.Equal(t, m, got.Machine)
+		g, err := w.Grant(ctx, got.Name)
+		require.NoError(t, err)
+		require.Equal(t, g, got.Grant)
+		if got.Name == "m3" {
+			require.Nil(t, got.Workflow)
+			continue
+		}
+		latest, err := w.LatestWorkflow(ctx, got.Name)
+		require.NoError(t, err)
+		require.Equal(t, latest, *got.Workflow)
+	}
+	some, err := w.MachineStates(ctx, []string{"m3", "m1", "unknown"})
+	require.NoError(t, err)
+	require.Equal(t, []inventory.MachineState{all[0], all[2]}, some)
+	none, err := w.MachineStates(ctx, []string{})
+	require.NoError(t, err)
+	require.Empty(t, none)
+
+	n, err := w.MachineCount(ctx)
+	require.NoError(t, err)
+	require.Equal(t, 3, n)
+	open, err := w.OpenRuns(ctx)
+	require.NoError(t, err)
+	require.Equal(t, []inventory.OpenRun{{Run: "run-1", Machine: "m1"}}, open)
+}
+
+// TestFollow calls everything that changes what a page shows of a machine.
+func TestFollow(t *testing.T) {
+	w := newWorld(t)
+	ctx := t.Context()
+	take, cancel := w.Follow()
+	told := func(what string, do func() error) {
+		t.Helper()
+		require.NoError(t, do(), what)
+		machines, operations := take()
+		require.Equal(t, []string{"m1"}, machines, what)
+		require.False(t, operations, what)
+		machines, _ = take()
+		require.Empty(t, machines, "%s: twice", what)
+	}
+	var o inventory.Owner
+	told("storing it", func() error { return w.PutMachines(ctx, []inventory.Machine{machine("m1", 1)}, true, "test") })
+	told("taking the grant", func() error { o = w.take("run-1"); return nil })
+	told("opening netboot", func() error { _, err := w.AllowBoot(ctx, o, 1, w.in(time.Hour)); return err })
+	told("renewing netboot", func() error { return w.RenewNetboot(ctx, o, w.in(2*time.Hour)) })
+	told("allowing more boots", func() error { return w.MoreBoots(ctx, o, 5) })
+	told("closing netboot", func() error { return w.CloseNetboot(ctx, o) })
+	record := inventory.Workflow{Run: "run-1", ID: "machine/m1", Machine: "m1", State: inventory.StateRunning, Phase: "agent", Seq: 1, Started: w.in(0)}
+	told("a phase", func() error { return w.PutWorkflow(ctx, record) })
+	record.Message, record.Seq = "a message in the same phase", 2
+	told("a record in the same phase", func() error { return w.PutWorkflow(ctx, record) })
+	told("a written disk", func() error { return w.DiskWritten(ctx, o, action.Disk{Path: "/dev/sda", Serial: "X"}) })
+	told("the end of the grant", func() error { return w.EndGrant(ctx, o) })
+	told("arming it by hand", func() error { _, err := w.ArmByHand(ctx, "m1", "test", w.in(time.Hour)); return err })
+	told("disarming it by hand", func() error { return w.DisarmByHand(ctx, "m1", "test", false) })
+	record.State, record.Ended = inventory.StateFailed, w.in(0)
+	told("the end of the run", func() error { return w.PutWorkflow(ctx, record) })
+	told("deleting the record", func() error { return w.DeleteWorkflow(ctx, "run-1", "test") })
+	told("deleting it", func() error { return w.DeleteMachine(ctx, "m1", "test") })
+
+	require.NoError(t, w.PutOperation(ctx, inventory.Operation{Run: "r", ID: "recover/x", Type: "Recover", Name: "x", State: inventory.StateRunning, Started: w.in(0)}))
+	machines, operations := take()
+	require.Empty(t, machines)
+	require.True(t, operations)
+
+	cancel()
+	require.NoError(t, w.PutMachines(ctx, []inventory.Machine{machine("m1", 1)}, false, "test"))
+	machines, _ = take()
+	require.Empty(t, machines, "after cancel")
+}

@@ -1,0 +1,107 @@
+import { useEffect, useState } from "preact/hooks";
+import { api } from "./api";
+import { Command } from "./command";
+import { RefusedNote, useRequests } from "./request";
+import { bytes } from "./text";
+import type { Disk, MachineView } from "./types";
+
+/** The template that is used when neither machine nor operator names one. */
+const usual = "image";
+
+/** Says what an installation would overwrite; "" when nothing is known to be there. */
+export function atStake(m: MachineView, disks: Disk[]): string {
+  const kept = disks.filter((d) => d.written || !d.blank);
+  if (kept.length > 0) return kept.map((d) => `${bytes(d.size)} ${d.serial || d.path}: ${d.written ? "written by Ingot" : (d.signatures ?? []).join(", ") || "not blank"}`).join("; ");
+  if (m.installed) return `${m.installed.image || m.installed.template || "a system"} is installed`;
+  const w = m.workflow;
+  return w && (w.type === undefined || w.type === "Provision" || w.type === "Reprovision") && w.state === "SUCCESS" ? `${w.image || w.template || "a system"} is installed` : "";
+}
+
+/** What can be chosen, loaded once for a machine. */
+function useOffer(machine: string) {
+  const [offer, set] = useState<{ images: string[]; templates: string[]; disks: Disk[] }>();
+  useEffect(() => {
+    let gone = false;
+    const names = (all: { name: string }[]) => all.map((x) => x.name);
+    void Promise.all([
+      api.images().then(names, () => []),
+      api.templates().then(names, () => []),
+      api.disks(machine).catch(() => []), // no agent has looked yet
+    ]).then(([images, templates, disks]) => !gone && set({ images, templates, disks }));
+    return () => {
+      gone = true;
+    };
+  }, [machine]);
+  return offer;
+}
+
+/** Installs a machine with the image and the template that are chosen. What is there has to be given up by name. */
+export function Install({ machine: m }: { machine: MachineView }) {
+  const requests = useRequests();
+  const offer = useOffer(m.name);
+  const [template, setTemplate] = useState(m.template || usual);
+  const [image, setImage] = useState(m.image ?? "");
+  const [typed, setTyped] = useState("");
+  const [started, setStarted] = useState(false);
+  if (!offer) return null;
+  const stake = atStake(m, offer.disks);
+  const missing = template === usual && !image;
+  const option = (name: string) => (
+    <option key={name} value={name}>
+      {name}
+    </option>
+  );
+  const some = (names: string[], own: string | undefined) => [...new Set([...(own ? [own] : []), ...names])];
+  const begin = () =>
+    requests.run("install", async () => {
+      await api.install(m.name, stake ? "reprovision" : "provision", { template, ...(image ? { image } : {}) });
+      setTyped("");
+      setStarted(true);
+    });
+  return (
+    <form
+      class="install"
+      data-install={m.name}
+      onSubmit={(e) => {
+        e.preventDefault();
+        begin();
+      }}
+    >
+      <label>
+        Template{" "}
+        <select name="template" value={template} onChange={(e) => setTemplate(e.currentTarget.value)}>
+          {some(offer.templates, m.template || usual).map(option)}
+        </select>
+      </label>
+      <label>
+        Image{" "}
+        <select name="image" value={image} onChange={(e) => setImage(e.currentTarget.value)}>
+          <option value="">{template === usual ? "choose one" : "that of the template"}</option>
+          {some(offer.images, m.image).map(option)}
+        </select>
+      </label>
+      {offer.images.length === 0 && template === usual && (
+        <p class="quiet">
+          There is no image yet. <Command text="ingot image add debian-12 FILE" />
+        </p>
+      )}
+      {stake && (
+        <>
+          <p class="failure" data-stake>
+            This wipes what is there: {stake}.
+          </p>
+          <label>
+            Type <code>{m.name}</code> to give it up <input name="confirm" autocomplete="off" value={typed} onInput={(e) => setTyped(e.currentTarget.value)} />
+          </label>
+        </>
+      )}
+      <div class="buttons">
+        <button class={stake ? "danger" : "primary"} data-choice="install" disabled={missing || (stake !== "" && typed !== m.name) || requests.busy !== ""}>
+          {stake ? "Wipe and install" : "Install"}
+        </button>
+        {started && <span role="status">Started.</span>}
+      </div>
+      <RefusedNote requests={requests} />
+    </form>
+  );
+}

@@ -1,0 +1,60 @@
+// Which machines the table shows, and in what order.
+
+import { manual, over } from "./phases";
+import type { Tone } from "./phases";
+import type { MachineView } from "./types";
+
+export interface List {
+  /** What is shown: machines that wait for the operator, then those that are retried, failed, at work, and the rest. */
+  rows: MachineView[];
+  /** How many there are of each kind, shown or not. */
+  counts: Record<Tone, number>;
+  /** Those that have to be switched on by hand. */
+  toPower: MachineView[];
+}
+
+const order: Tone[] = ["waiting", "retrying", "failed", "working"];
+
+/** Arranges machines, whose names come in order; only and find leave out others. */
+export function arrange(names: readonly string[], machines: ReadonlyMap<string, MachineView>, tones: ReadonlyMap<string, Tone>, only: Tone | "", find: string): List {
+  const counts: Record<Tone, number> = { waiting: 0, retrying: 0, failed: 0, working: 0, idle: 0, done: 0 };
+  const parts = new Map<Tone, MachineView[]>(order.map((t) => [t, []]));
+  const rest: MachineView[] = [];
+  const toPower: MachineView[] = [];
+  for (const name of names) {
+    const m = machines.get(name)!;
+    const t = tones.get(name)!;
+    counts[t]++;
+    if (t === "waiting" && needsPower(m)) toPower.push(m);
+    if ((only && t !== only) || (find && !matches(m, find))) continue;
+    (parts.get(t) ?? rest).push(m);
+  }
+  return { rows: [...order.flatMap((t) => parts.get(t)!), ...rest], counts, toPower };
+}
+
+/** Tells whether a run waits until the operator has switched m on. */
+export function needsPower(m: MachineView): boolean {
+  const w = m.workflow;
+  return !!w && !over(w) && !w.question && w.phase === "power" && manual(m);
+}
+
+// What a search looks at; a row that changes is another object.
+const texts = new WeakMap<MachineView, string>();
+
+/** Tells whether name, address, label, image, template or phase of m contain find, which is in lower case. */
+export function matches(m: MachineView, find: string): boolean {
+  let text = texts.get(m);
+  if (text === undefined) {
+    const words = [m.name, m.template, m.image, m.workflow?.image, m.workflow?.phase, ...Object.entries(m.labels ?? {}).map(([k, v]) => `${k}=${v}`)];
+    for (const i of m.interfaces ?? []) words.push(i.mac, i.address, i.hostname);
+    texts.set(m, (text = words.filter(Boolean).join("\n").toLowerCase()));
+  }
+  return text.includes(find);
+}
+
+/** Returns which of count rows of one height are drawn in a window of the given height, with some more on both sides. */
+export function visible(count: number, rowHeight: number, top: number, height: number): { from: number; to: number } {
+  const spare = 12;
+  const from = Math.max(0, Math.min(Math.floor(top / rowHeight), count) - spare);
+  return { from, to: Math.min(count, Math.ceil((top + height) / rowHeight) + spare) };
+}

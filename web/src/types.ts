@@ -1,0 +1,179 @@
+// The records of the server as JSON.
+
+export interface Status {
+  version?: string;
+  uptimeSeconds?: number;
+  temporal?: { ready: boolean; address?: string; ui?: string; error?: string };
+  netboot?: { interfaces?: unknown[] | null; relays?: string[]; off?: boolean; message?: string };
+  machines?: number;
+  openWorkflows?: number;
+  secrets?: string;
+  time?: string;
+}
+
+export interface Netboot {
+  allowPXE: boolean;
+  allowWorkflow: boolean;
+  run?: string;
+  epoch?: number;
+  boot?: number;
+  bootsLeft?: number;
+  until?: string;
+}
+
+export interface Interface {
+  mac: string;
+  address?: string;
+  hostname?: string;
+  arch?: string;
+  uefi?: boolean;
+  vlan?: number;
+  disableNetboot?: boolean;
+}
+
+export interface MachineView {
+  name: string;
+  deleted?: boolean;
+  labels?: Record<string, string> | null;
+  interfaces?: Interface[] | null;
+  bmc?: { driver: string; host?: string; port?: number } | null;
+  template?: string;
+  image?: string;
+  netboot?: Netboot;
+  /** What a decommissioning has left; none while the machine is in service. */
+  standing?: { state: string; reason?: string; run?: string; since?: string } | null;
+  protectedDisks?: { serial?: string; wwn?: string }[] | null;
+  workflow?: Workflow | null;
+  /** What the last run that wrote to its disk has left; the panel's machine alone has it. */
+  installed?: { image?: string; template?: string } | null;
+  lastSeen?: string;
+  /** When it was stored last. */
+  updated?: string;
+}
+
+export interface Disk {
+  path: string;
+  serial?: string;
+  wwn?: string;
+  model?: string;
+  byID?: string[] | null;
+  size: number;
+  rotational?: boolean;
+  removable?: boolean;
+  readOnly?: boolean;
+  transport?: string;
+  signatures?: string[] | null;
+  written?: string;
+  blank?: boolean;
+}
+
+export interface Selector {
+  serial?: string;
+  wwn?: string;
+  byID?: string;
+  model?: string;
+}
+
+export interface Question {
+  id: string;
+  text: string;
+  choices?: string[] | null;
+  disks?: Disk[] | null;
+  since?: string;
+}
+
+export interface Action {
+  name: string;
+  task?: string;
+  image?: string;
+  state: string;
+  attempt?: number;
+  startedAt?: string;
+  seconds?: number;
+  message?: string;
+  timeout?: number;
+  done?: number;
+  total?: number;
+}
+
+export interface Workflow {
+  run: string;
+  id?: string;
+  type?: string;
+  machine: string;
+  template?: string;
+  image?: string;
+  state?: string;
+  phase?: string;
+  message?: string;
+  next?: string;
+  question?: Question | null;
+  actions?: Action[] | null;
+  disk?: Disk | null;
+  evidence?: string;
+  installer?: boolean;
+  /** What fails and is tried again at this moment. */
+  retrying?: string[] | null;
+  started?: string;
+  ended?: string;
+  updated?: string;
+}
+
+/** One row of an operation's table. */
+export interface OperationStep {
+  name: string;
+  machine?: string;
+  does: string;
+  /** What it waits for before the next step begins. */
+  waits?: string;
+  /** What taking it back does, or "none: " and why nothing can. */
+  undo: string;
+  state: string;
+  /** The machine's run that it has started. */
+  run?: string;
+  message?: string;
+  /** Nanoseconds. */
+  budget?: number;
+  since?: string;
+  ended?: string;
+}
+
+/** A Genesis, a migration or a recovery. */
+export interface Operation {
+  run: string;
+  deleted?: boolean;
+  id: string;
+  type: string;
+  name: string;
+  state: string;
+  step?: string;
+  message?: string;
+  next?: string;
+  question?: Question | null;
+  steps?: OperationStep[] | null;
+  started?: string;
+  ended?: string;
+  updated?: string;
+  seq?: number;
+}
+
+export interface Event {
+  seq: number;
+  machine: string;
+  run?: string;
+  boot?: number;
+  kind: string;
+  key?: string;
+  at: string;
+  count?: number;
+  message?: string;
+  detail?: unknown;
+  by?: string;
+}
+
+export interface Seen {
+  mac: string;
+  first: string;
+  last: string;
+  count: number;
+}
