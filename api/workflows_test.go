@@ -177,7 +177,6 @@ func TestRetryFromTheFailedStepIsRefused(t *testing.T) {
 	w := decode[inventory.Workflow](t, s.do(http.MethodGet, "/v1/workflows/r2", nil), http.StatusOK)
 	require.Contains(t, w.Next, "--from failed-step")
 	o := s.armed("m1", "r3")
-	s.clock.move(time.Second)
 	require.NoError(t, s.store.DiskWritten(t.Context(), o, action.Disk{Path: "/dev/vda", Serial: "D1"}))
 	require.NoError(t, s.store.EndGrant(t.Context(), o))
 	refused("r2", `run "r3" has written to machine "m1" since`)

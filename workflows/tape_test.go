@@ -21,6 +21,8 @@ type Tape struct {
 	run string
 
 	mu      sync.Mutex
+	begun   map[string]int    // activities by name
+	keys    map[string]string // of activities by id
 	Ended   []Ended
 	signals []signal
 
@@ -32,9 +34,9 @@ type Tape struct {
 
 // Ended is an activity that is over.
 type Ended struct {
-	id, Name string
-	result   any
-	err      error
+	key, Name string
+	result    any
+	err       error
 }
 
 // signal came after so many activities had ended.
@@ -46,7 +48,7 @@ type signal struct {
 
 // NewTape returns the tape of the run that env carries out next.
 func NewTape(env *testsuite.TestWorkflowEnvironment, run string) *Tape {
-	t := &Tape{env: env, run: run}
+	t := &Tape{env: env, run: run, begun: map[string]int{}, keys: map[string]string{}}
 	env.SetWorkerOptions(worker.Options{Interceptors: []interceptor.WorkerInterceptor{t}})
 	return t
 }
@@ -101,20 +103,33 @@ type taped struct {
 
 func (a *taped) ExecuteActivity(ctx context.Context, in *interceptor.ExecuteActivityInput) (any, error) {
 	info := activity.GetInfo(ctx)
-	id := fmt.Sprint(info.ActivityID, info.IsLocalActivity)
-	if e, ok := a.t.replayed(id); ok {
+	key := a.t.key(info)
+	if e, ok := a.t.replayed(key); ok {
 		return e.result, e.err
 	}
 	out, err := a.Next.ExecuteActivity(ctx, in)
 	a.t.mu.Lock()
 	defer a.t.mu.Unlock()
-	a.t.Ended = append(a.t.Ended, Ended{id, info.ActivityType.Name, out, err})
+	a.t.Ended = append(a.t.Ended, Ended{key, info.ActivityType.Name, out, err})
 	return out, err
+}
+
+// key names an activity by its type and number: ids are shared with timers, which
+// a run does not need whose signals are there already.
+func (t *Tape) key(info activity.Info) string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	id, name := fmt.Sprint(info.ActivityID, info.IsLocalActivity), info.ActivityType.Name
+	if t.keys[id] == "" { // not another attempt
+		t.begun[name]++
+		t.keys[id] = fmt.Sprint(name, t.begun[name])
+	}
+	return t.keys[id]
 }
 
 // replayed returns how an activity ended before the reset. With it come the
 // signals of that time; Temporal applies those after the reset point again.
-func (t *Tape) replayed(id string) (Ended, bool) {
+func (t *Tape) replayed(key string) (Ended, bool) {
 	if t.of == nil {
 		return Ended{}, false
 	}
@@ -122,7 +137,7 @@ func (t *Tape) replayed(id string) (Ended, bool) {
 	defer t.mu.Unlock()
 	var found *Ended
 	for i := range t.of.Ended[:t.to] { // the last attempt counts
-		if t.of.Ended[i].id == id {
+		if t.of.Ended[i].key == key {
 			found = &t.of.Ended[i]
 		}
 	}
