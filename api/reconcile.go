@@ -353,7 +353,7 @@ func (r *Reconciler) repair(ctx context.Context, tc client.Client, w inventory.W
 func (r *Reconciler) nextAfter(ctx context.Context, w inventory.Workflow) string {
 	attempted := slices.ContainsFunc(w.Actions, func(a inventory.ActionRecord) bool { return a.Attempt > 0 })
 	switch {
-	case w.Type == workflows.BMCJobType: // is not retried
+	case w.State == inventory.StateSuccess || w.Type == workflows.BMCJobType: // which are not retried
 		return ""
 	case attempted && r.Store.Resumable(ctx, w.Run) == nil:
 		return "ingot workflow retry " + w.Run + " --from " + fromFailed

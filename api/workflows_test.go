@@ -182,6 +182,32 @@ func TestRetryFromTheFailedStepIsRefused(t *testing.T) {
 	refused("r2", `run "r3" has written to machine "m1" since`)
 }
 
+// TestNextAfterATerminatedRun: the rest of a run is suggested only where it can be
+// carried out.
+func TestNextAfterATerminatedRun(t *testing.T) {
+	for name, c := range map[string]struct {
+		planned bool
+		next    string
+	}{
+		"with a plan":    {true, "ingot workflow retry r1 --from failed-step"},
+		"without a plan": {false, "ingot workflow retry r1 --from start"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newSite(t)
+			s.addMachine("m1", mac)
+			s.armed("m1", "r1")
+			if c.planned {
+				require.NoError(t, s.store.PutPlan(t.Context(), inventory.Plan{Run: "r1", Digest: "d"}))
+			}
+			s.temporal.end("r1", enumspb.WORKFLOW_EXECUTION_STATUS_TERMINATED, nil)
+			require.NoError(t, s.server.Reconciler().Runs(t.Context()))
+			w, err := s.store.Workflow(t.Context(), "r1")
+			require.NoError(t, err)
+			require.Equal(t, c.next, w.Next)
+		})
+	}
+}
+
 func TestDecideIsAnUpdateThatMayBeRefused(t *testing.T) {
 	s := newSite(t)
 	s.addMachine("m1", mac)

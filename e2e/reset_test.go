@@ -17,7 +17,7 @@ import (
 // temporal command: no command reaches the BMC, the disk stays as it is, and the
 // machine can be provisioned afterwards.
 func TestResetLeavesTheMachineAlone(t *testing.T) {
-	beside(t, 50, 5)
+	beside(t, 15, 5)
 	ctx := needLab(t)
 	image, err := lab.SimImage(ctx, testWriter{t})
 	require.NoError(t, err)

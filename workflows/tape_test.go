@@ -63,6 +63,7 @@ func (t *Tape) Tell(name string, payload any) {
 	t.signals = append(t.signals, signal{len(t.Ended), name, payload})
 }
 
+// InterceptWorkflow gives the run its id.
 func (t *Tape) InterceptWorkflow(_ workflow.Context, next interceptor.WorkflowInboundInterceptor) interceptor.WorkflowInboundInterceptor {
 	return &withRunID{WorkflowInboundInterceptorBase: interceptor.WorkflowInboundInterceptorBase{Next: next}, t: t}
 }
@@ -92,6 +93,7 @@ func (o *infoWithRunID) GetInfo(ctx workflow.Context) *workflow.Info {
 	return &info
 }
 
+// InterceptActivity records or plays activities.
 func (t *Tape) InterceptActivity(_ context.Context, next interceptor.ActivityInboundInterceptor) interceptor.ActivityInboundInterceptor {
 	return &taped{interceptor.ActivityInboundInterceptorBase{Next: next}, t}
 }
