@@ -40,7 +40,7 @@ var may = map[string]string{
 	"inventory/sqlite": "action inventory internal/dbcopy github.com/jmoiron/sqlx github.com/mattn/go-sqlite3",
 	"bmc":              "inventory github.com/bmc-toolbox/bmclib/v2 github.com/jacobweinstock/registrar",
 	"activities":       "action genesis inventory template internal/documents internal/documents/talos internal/seed go.temporal.io/sdk",
-	"workflows":        "action activities genesis inventory go.temporal.io/api go.temporal.io/sdk",
+	"workflows":        "action activities genesis inventory internal/strictyaml go.temporal.io/api go.temporal.io/sdk",
 	"bootsvc":          "inventory internal/httpserve internal/quiet internal/seed github.com/insomniacslk/dhcp github.com/pin/tftp/v3 golang.org/x/net golang.org/x/sync golang.org/x/sys",
 	"metadatasvc":      "inventory internal/httpserve internal/quiet internal/seed",
 	"web":              "",

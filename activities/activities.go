@@ -156,6 +156,7 @@ type Agents interface {
 type Assignments interface {
 	PutPlan(ctx context.Context, p inventory.Plan) error
 	Plan(ctx context.Context, run string) (inventory.Plan, error)
+	Resumable(ctx context.Context, run string) error
 	Assign(ctx context.Context, a inventory.Assignment) error
 	StopAssignment(ctx context.Context, o inventory.Owner, k action.Key, at time.Time) error
 	Result(ctx context.Context, run string, k action.Key) (action.Result, error)

@@ -56,7 +56,7 @@ func (a *Activities) planDecommission(ctx context.Context, q DecommissionRequest
 	plan := inventory.Plan{Run: q.Run, Actions: []action.Action{wipe, {
 		Name: "boot-entries", Image: action.EFIBoot, Timeout: bootEntryTimeout, Environment: map[string]string{"DELETE_STALE": "true"},
 	}}}
-	out := Planned{Manual: m.BMC.Manual(), Evidence: EvidenceWeak}
+	out := Planned{Run: q.Run, Manual: m.BMC.Manual(), Evidence: EvidenceWeak}
 	if out.Manual {
 		plan.Actions = append(plan.Actions, action.Action{Name: "power-off", Image: action.PowerOff, Timeout: offTimeout})
 	}

@@ -2,6 +2,7 @@ package activities
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -22,6 +23,8 @@ type ArmRequest struct {
 	Run        string `json:"run"`
 	WorkflowID string `json:"workflowID"`
 	Force      bool   `json:"force,omitempty"`
+	// Plan is the digest of the plan that the run goes by; empty if it needs none.
+	Plan string `json:"plan,omitempty"`
 	// ClockRight: a person says that the clock is right and its newest event wrong.
 	ClockRight bool `json:"clockRight,omitempty"`
 }
@@ -31,6 +34,9 @@ type ArmRequest struct {
 func (a *Activities) Arm(ctx context.Context, q ArmRequest) (inventory.Owner, error) {
 	if err := a.Grants.KeyCheck(ctx); err != nil {
 		return inventory.Owner{}, fail(fmt.Errorf("arming %q: %w (ingot secret status tells more)", q.Machine, err))
+	}
+	if err := a.planStands(ctx, q); err != nil {
+		return inventory.Owner{}, fail(fmt.Errorf("arming %q: %w", q.Machine, err))
 	}
 	if err := a.inVain(ctx, q); err != nil {
 		return inventory.Owner{}, fail(fmt.Errorf("arming %q: %w", q.Machine, err))
@@ -51,6 +57,26 @@ func (a *Activities) Arm(ctx context.Context, q ArmRequest) (inventory.Owner, er
 		return inventory.Owner{}, fail(fmt.Errorf("taking the grant of %q: %w", q.Machine, err))
 	}
 	return g.Owner, nil
+}
+
+// planStands refuses a run whose plan is not stored: its machine would be
+// started for nothing. A run that was reset from outside has another id than the
+// run that planned, and a run that resumes an earlier one loses its plan when
+// another run writes to the machine first.
+func (a *Activities) planStands(ctx context.Context, q ArmRequest) error {
+	if q.Plan == "" {
+		return nil
+	}
+	plan, err := a.Assignments.Plan(ctx, q.Run)
+	switch {
+	case errors.Is(err, inventory.ErrNotFound):
+		return fmt.Errorf("the plan of run %q is not stored: the run was reset from outside, or another run has written to the machine since it was planned; start another one: %w", q.Run, err)
+	case err != nil:
+		return err
+	case plan.Digest != q.Plan:
+		return fmt.Errorf("the plan of run %q has the digest %s, not %s: start another one: %w", q.Run, plan.Digest, q.Plan, inventory.ErrConflict)
+	}
+	return nil
 }
 
 // inVain refuses to start a machine over the network by its BMC, which takes

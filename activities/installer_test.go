@@ -63,6 +63,8 @@ func (y *yard) PutPlan(_ context.Context, p inventory.Plan) error { y.plan = p; 
 
 func (y *yard) Plan(context.Context, string) (inventory.Plan, error) { return y.plan, nil }
 
+func (y *yard) Resumable(context.Context, string) error { return nil }
+
 func (y *yard) Grant(context.Context, string) (inventory.Grant, error) { return y.grant, nil }
 
 const yardTemplate = `version: "0.1"

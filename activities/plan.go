@@ -33,6 +33,8 @@ type PlanRequest struct {
 // Planned is what enters the workflow of a plan: names, time-outs, policies
 // and the digest, never an environment.
 type Planned struct {
+	// Run is the run under which the plan is stored; before rules 7 it is empty.
+	Run           string          `json:"run,omitempty"`
 	Template      string          `json:"template"`
 	Image         string          `json:"image,omitempty"`
 	Digest        string          `json:"digest"`
@@ -88,7 +90,7 @@ func (a *Activities) plan(ctx context.Context, q PlanRequest) (Planned, error) {
 	if err := a.Site.bootable(); err != nil {
 		return Planned{}, err
 	}
-	out := Planned{Template: first(q.Template, m.Template, DefaultTemplate), Image: first(q.Image, m.Image), Manual: m.BMC.Manual()}
+	out := Planned{Run: q.Run, Template: first(q.Template, m.Template, DefaultTemplate), Image: first(q.Image, m.Image), Manual: m.BMC.Manual()}
 	var plan inventory.Plan
 	if q.Resume != "" {
 		if plan, err = a.resume(ctx, q, &out); err != nil {
@@ -251,6 +253,9 @@ func (a *Activities) resume(ctx context.Context, q PlanRequest, out *Planned) (i
 	}
 	if !inventory.Final(w.State) {
 		return inventory.Plan{}, fmt.Errorf("run %q has not ended: %w", q.Resume, inventory.ErrConflict)
+	}
+	if err := a.Assignments.Resumable(ctx, q.Resume); err != nil {
+		return inventory.Plan{}, err
 	}
 	plan, err := a.Assignments.Plan(ctx, q.Resume)
 	if err != nil {

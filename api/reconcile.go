@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -27,6 +28,7 @@ type reconcileStore interface {
 	EndGrant(ctx context.Context, o inventory.Owner) error
 	Workflow(ctx context.Context, run string) (inventory.Workflow, error)
 	Workflows(ctx context.Context, f inventory.WorkflowFilter) ([]inventory.Workflow, error)
+	Resumable(ctx context.Context, run string) error
 	PutWorkflow(ctx context.Context, w inventory.Workflow) error
 	ShiftWindows(ctx context.Context, from, to time.Time) (int, error)
 	Agent(ctx context.Context, o inventory.Owner) (inventory.Agent, error)
@@ -332,7 +334,7 @@ func (r *Reconciler) repair(ctx context.Context, tc client.Client, w inventory.W
 	}
 	now := r.Now()
 	w.Question, w.Ended, w.Updated = nil, now, now
-	w.Next = "ingot workflow retry " + w.Run
+	w.Next = r.nextAfter(ctx, w)
 	w.Actions = append([]inventory.ActionRecord(nil), w.Actions...)
 	for i := range w.Actions {
 		if w.Actions[i].State == action.Running {
@@ -345,6 +347,18 @@ func (r *Reconciler) repair(ctx context.Context, tc client.Client, w inventory.W
 	r.Log.Warn("repaired the record of a run that is over", "machine", w.Machine, "run", w.Run, "as", e.String())
 	r.count(func(c *Counts) { c.RecordsRepaired++ })
 	return nil
+}
+
+// nextAfter is the command that helps after a run that was ended from outside.
+func (r *Reconciler) nextAfter(ctx context.Context, w inventory.Workflow) string {
+	attempted := slices.ContainsFunc(w.Actions, func(a inventory.ActionRecord) bool { return a.Attempt > 0 })
+	switch {
+	case w.State == inventory.StateSuccess || w.Type == workflows.BMCJobType: // which are not retried
+		return ""
+	case attempted && r.Store.Resumable(ctx, w.Run) == nil:
+		return "ingot workflow retry " + w.Run + " --from " + fromFailed
+	}
+	return retryFromStart(w.Run)
 }
 
 // stuck counts runs whose workflow code fails.

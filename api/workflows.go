@@ -29,6 +29,7 @@ type workflowStore interface {
 	LatestWorkflow(ctx context.Context, machine string) (inventory.Workflow, error)
 	Workflows(ctx context.Context, f inventory.WorkflowFilter) ([]inventory.Workflow, error)
 	DeleteWorkflow(ctx context.Context, run, by string) error
+	Resumable(ctx context.Context, run string) error
 	Events(ctx context.Context, f inventory.EventFilter) ([]inventory.Event, error)
 	AppendEvents(ctx context.Context, es []inventory.Event) error
 	Log(ctx context.Context, run string, actionIndex, attempt int) (string, error)
@@ -319,6 +320,12 @@ func (s *Server) provision(ctx context.Context, kind string, in workflows.Provis
 	if err := released(m); err != nil {
 		return Started{}, err
 	}
+	if in.Resume != "" {
+		// The run itself asks again, where it takes the machine.
+		if err := s.cfg.Store.Resumable(ctx, in.Resume); err != nil {
+			return Started{}, hint{err, retryFromStart(in.Resume)}
+		}
+	}
 	name, image := first(in.Template, m.Template, defaultTemplate), first(in.Image, m.Image)
 	var problems inventory.Problems
 	if _, err := s.template(ctx, name); errors.Is(err, inventory.ErrNotFound) {
@@ -483,6 +490,9 @@ func (s *Server) getWorkflow(c *gin.Context) {
 // showWorkflow answers with w, in the old words when ?legacy=1.
 func (s *Server) showWorkflow(c *gin.Context, w inventory.Workflow) {
 	w = s.withProgress(w)
+	if w.Resumes() && errors.Is(s.cfg.Store.Resumable(c.Request.Context(), w.Run), inventory.ErrConflict) {
+		w.Next = retryFromStart(w.Run)
+	}
 	if old, err := strconv.ParseBool(c.DefaultQuery("legacy", "0")); err != nil {
 		s.fail(c, invalid("legacy", "0 or 1", "%q is neither", c.Query("legacy")))
 	} else if old {
@@ -612,6 +622,8 @@ const (
 	fromStart  = "start"
 )
 
+func retryFromStart(run string) string { return "ingot workflow retry " + run + " --from " + fromStart }
+
 // retryWorkflow starts a new run with a new grant.
 func (s *Server) retryWorkflow(c *gin.Context) {
 	var in struct {
@@ -635,7 +647,7 @@ func (s *Server) retryWorkflow(c *gin.Context) {
 	case !inventory.Final(w.State):
 		err = s.busy(w.Machine, w.ID, w.Run)
 	case in.From == fromFailed && w.State == inventory.StateSuccess:
-		err = hint{fmt.Errorf("run %q succeeded, there is no failed step: %w", w.Run, inventory.ErrConflict), "ingot workflow retry --from start " + w.Run}
+		err = hint{fmt.Errorf("run %q succeeded, there is no failed step: %w", w.Run, inventory.ErrConflict), retryFromStart(w.Run)}
 	case w.Type == workflows.BMCJobType:
 		err = hint{fmt.Errorf("run %q is a BMC job, create it again: %w", w.Run, inventory.ErrConflict), "ingot bmc job create"}
 	}

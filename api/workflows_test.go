@@ -128,6 +128,7 @@ func TestRetryIsANewRun(t *testing.T) {
 	s.image("debian-12")
 	in := workflows.ProvisionInput{Machine: "m1", Image: "debian-12", HardwareMap: map[string]string{"a": "b"}, Resume: "r0"}
 	s.failed("r1", in)
+	require.NoError(t, s.store.PutPlan(t.Context(), inventory.Plan{Run: "r1", Digest: "d"}))
 	st := decode[Started](t, s.do(http.MethodPost, "/v1/workflows/r1/retry", nil), http.StatusAccepted)
 	require.NotEqual(t, "r1", st.Run)
 	in.Resume = "r1"
@@ -139,6 +140,74 @@ func TestRetryIsANewRun(t *testing.T) {
 	require.Equal(t, http.StatusBadRequest, s.do(http.MethodPost, "/v1/workflows/r1/retry", `{"from":"middle"}`).Code)
 	require.Equal(t, http.StatusNotFound, s.do(http.MethodPost, "/v1/workflows/r9/retry", nil).Code)
 	require.Equal(t, http.StatusNoContent, s.do(http.MethodDelete, "/v1/workflows/r1", nil).Code)
+}
+
+// TestRetryFromTheFailedStepIsRefused: without the plan there is no rest to carry
+// out, and after another run has written there is nothing to carry it out on.
+func TestRetryFromTheFailedStepIsRefused(t *testing.T) {
+	s := newSite(t)
+	s.addMachine("m1", mac)
+	s.image("debian-12")
+	in := workflows.ProvisionInput{Machine: "m1", Image: "debian-12"}
+	refused := func(run, why string) {
+		t.Helper()
+		resume, err := json.Marshal(map[string]any{"type": workflows.ProvisionType, "input": workflows.ProvisionInput{Machine: "m1", Resume: run}})
+		require.NoError(t, err)
+		for path, body := range map[string]any{"/v1/workflows/" + run + "/retry": nil, "/v1/workflows": string(resume)} {
+			a := decode[answer](t, s.do(http.MethodPost, path, body), http.StatusConflict)
+			require.Contains(t, a.Error, why)
+			require.Equal(t, "ingot workflow retry "+run+" --from start", a.Next)
+		}
+		require.Empty(t, s.temporal.options)
+		w := decode[inventory.Workflow](t, s.do(http.MethodGet, "/v1/workflows/"+run, nil), http.StatusOK)
+		require.Equal(t, "ingot workflow retry "+run+" --from start", w.Next)
+	}
+	suggest := func(run string) {
+		t.Helper()
+		w, err := s.store.Workflow(t.Context(), run)
+		require.NoError(t, err)
+		w.Next = "ingot workflow logs m1; ingot workflow retry m1 --from failed-step"
+		require.NoError(t, s.store.PutWorkflow(t.Context(), w))
+	}
+	s.failed("r1", in)
+	suggest("r1")
+	refused("r1", "its plan is not stored")
+
+	s.failed("r2", in)
+	suggest("r2")
+	require.NoError(t, s.store.PutPlan(t.Context(), inventory.Plan{Run: "r2", Digest: "d"}))
+	w := decode[inventory.Workflow](t, s.do(http.MethodGet, "/v1/workflows/r2", nil), http.StatusOK)
+	require.Contains(t, w.Next, "--from failed-step")
+	o := s.armed("m1", "r3")
+	require.NoError(t, s.store.DiskWritten(t.Context(), o, action.Disk{Path: "/dev/vda", Serial: "D1"}))
+	require.NoError(t, s.store.EndGrant(t.Context(), o))
+	refused("r2", `run "r3" has written to machine "m1" since`)
+}
+
+// TestNextAfterATerminatedRun: the rest of a run is suggested only where it can be
+// carried out.
+func TestNextAfterATerminatedRun(t *testing.T) {
+	for name, c := range map[string]struct {
+		planned bool
+		next    string
+	}{
+		"with a plan":    {true, "ingot workflow retry r1 --from failed-step"},
+		"without a plan": {false, "ingot workflow retry r1 --from start"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newSite(t)
+			s.addMachine("m1", mac)
+			s.armed("m1", "r1")
+			if c.planned {
+				require.NoError(t, s.store.PutPlan(t.Context(), inventory.Plan{Run: "r1", Digest: "d"}))
+			}
+			s.temporal.end("r1", enumspb.WORKFLOW_EXECUTION_STATUS_TERMINATED, nil)
+			require.NoError(t, s.server.Reconciler().Runs(t.Context()))
+			w, err := s.store.Workflow(t.Context(), "r1")
+			require.NoError(t, err)
+			require.Equal(t, c.next, w.Next)
+		})
+	}
 }
 
 func TestDecideIsAnUpdateThatMayBeRefused(t *testing.T) {

@@ -2,6 +2,7 @@ package inventory
 
 import (
 	"encoding/json"
+	"strings"
 	"time"
 
 	"github.com/ingotmetal/ingot/action"
@@ -113,6 +114,11 @@ type Workflow struct {
 // pressed the machine's power button.
 func (w Workflow) AwaitsPerson() bool {
 	return w.Phase == PhaseWaiting || w.Phase == PhasePower && w.Next != ""
+}
+
+// Resumes tells whether the run is over and its Next carries out the rest of it.
+func (w Workflow) Resumes() bool {
+	return Final(w.State) && strings.Contains(w.Next, "--from failed-step")
 }
 
 // An ActionRecord is where an action of a run stands.

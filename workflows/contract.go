@@ -34,8 +34,9 @@ type Registry interface {
 // Register registers all workflows under their names.
 func Register(r Registry) {
 	for name, w := range map[string]any{
-		ProvisionType: Provision, ReprovisionType: Reprovision, DecommissionType: Decommission, InspectType: Inspect, BMCJobType: BMCJob,
-		RecoverType: Recover, MigrateType: Migrate, GenesisType: Genesis,
+		ProvisionType: strict(Provision, runRules), ReprovisionType: strict(Reprovision, runRules),
+		DecommissionType: strict(Decommission, runRules), InspectType: strict(Inspect, runRules), BMCJobType: strict(BMCJob, runRules),
+		RecoverType: strict(Recover, opRules), MigrateType: strictWithoutResult(Migrate, opRules), GenesisType: strict(Genesis, opRules),
 	} {
 		r.RegisterWorkflowWithOptions(w, workflow.RegisterOptions{Name: name})
 	}

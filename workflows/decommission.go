@@ -65,7 +65,7 @@ func (d *decommission) carryOut(ctx workflow.Context) error {
 	if err := workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, planning), do.PlanDecommission, q).Get(ctx, &d.plan); err != nil {
 		return err
 	}
-	d.manual = d.plan.Manual
+	d.manual, d.plannedAs = d.plan.Manual, d.plan.Run
 	d.record.Digest = d.plan.Digest
 	for _, a := range d.plan.Actions {
 		d.record.Actions = append(d.record.Actions, inventory.ActionRecord{Name: a.Name, Task: a.Task, Image: a.Image, Timeout: a.Timeout, State: action.Pending})

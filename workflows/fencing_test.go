@@ -310,10 +310,7 @@ func TestRunThatWasResetAsksAndANewRunGoesOn(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, before.Owner, g.Owner, "what it does not own it does not end")
 
-	next := newWorld(t, nil)
-	next.Store = w.Store
-	next.do.Grants = next // on the same inventory
-	next.env.SetStartTime(w.env.Now())
+	next := w.another("next")
 	require.NoError(t, next.run(workflows.ProvisionInput{Machine: machine}))
 	g, err = next.Grant(ctx, machine)
 	require.NoError(t, err)

@@ -1,6 +1,7 @@
 package workflows
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"time"
@@ -245,7 +246,9 @@ func (m *migration) unless(ctx workflow.Context, until workflow.Future, step, te
 // site has moved to.
 func (m *migration) handOver(ctx workflow.Context, row *inventory.OperationStep) error {
 	m.attempts++
-	h := inventory.HandOver{ID: fmt.Sprintf("%s-%d", m.record.Run, m.attempts), Target: m.in.Target, Force: m.force}
+	// A reset from outside changes the run id, and must not move the site again.
+	run := cmp.Or(workflow.GetInfo(ctx).FirstRunID, m.record.Run)
+	h := inventory.HandOver{ID: fmt.Sprintf("%s-%d", run, m.attempts), Target: m.in.Target, Force: m.force}
 	for _, r := range m.record.Steps {
 		h.Force = h.Force || r.Name == stepDrain && r.State == inventory.StepSkipped
 	}

@@ -406,7 +406,10 @@ func (o *operation) child(ctx workflow.Context, row *inventory.OperationStep, ty
 	// A run that is started under ctx is cancelled with it, also one that waits
 	// for a person and is to be left alone. This context is never cancelled.
 	alone, _ := workflow.NewDisconnectedContext(ctx)
-	run, err := o.startChild(alone, typ, machine, input)
+	run, err := o.installed(alone, machine)
+	if err == nil && run == "" {
+		run, err = o.startChild(alone, typ, machine, input)
+	}
 	if err != nil {
 		return out, err
 	}
@@ -432,6 +435,19 @@ func (o *operation) child(ctx workflow.Context, row *inventory.OperationStep, ty
 		return out, e
 	}
 	return out, err
+}
+
+// installed returns the run by which this operation has installed the machine
+// already, since rules 2: one that was reset from outside does not know of it,
+// and would install the machine again.
+func (o *operation) installed(ctx workflow.Context, machine string) (string, error) {
+	if o.rules < 2 {
+		return "", nil
+	}
+	var last activities.OwnRun
+	q := activities.InstalledRequest{Machine: machine, Parent: o.record.ID, Since: o.record.Started}
+	err := workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, quick), do.Installed, q).Get(ctx, &last)
+	return last.Run, err
 }
 
 func (o *operation) startChild(ctx workflow.Context, typ, machine string, input any) (string, error) {

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/mock"
 	"github.com/stretchr/testify/require"
 	"go.temporal.io/sdk/activity"
 	"go.temporal.io/sdk/client"
@@ -109,6 +110,8 @@ type play struct {
 	answer func(q inventory.Question) string
 	// questions are those that were asked.
 	questions []inventory.Question
+	// have answers which run of an operation has installed a machine; nil: none.
+	have func(q activities.InstalledRequest) activities.OwnRun
 }
 
 func newPlay(t *testing.T) *play {
@@ -117,6 +120,12 @@ func newPlay(t *testing.T) *play {
 	p.env = NewEnvironment(&p.suite)
 	p.env.SetStartWorkflowOptions(as("genesis/lab"))
 	p.env.RegisterActivity(&activities.Activities{Operations: p.book, Records: p.book})
+	p.env.OnActivity(do.Installed, mock.Anything, mock.Anything).Return(func(_ context.Context, q activities.InstalledRequest) (activities.OwnRun, error) {
+		if p.have == nil {
+			return activities.OwnRun{}, nil
+		}
+		return p.have(q), nil
+	}).Maybe()
 	return p
 }
 

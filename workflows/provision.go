@@ -104,6 +104,14 @@ func (p *provision) makePlan(ctx workflow.Context) error {
 	default:
 		return temporal.NewNonRetryableApplicationError(fmt.Sprintf("policy %q is neither %s nor %s", p.in.Policy, Fail, Pause), activities.TypeInvalid, nil)
 	}
+	switch p.in.Retries.From {
+	case "", "failed-step", "start":
+	default:
+		if p.rules >= 7 { // it meant the failed step
+			return temporal.NewNonRetryableApplicationError(
+				fmt.Sprintf("retries.from %q: write failed-step or start", p.in.Retries.From), activities.TypeInvalid, nil)
+		}
+	}
 	q := activities.PlanRequest{
 		Run: p.owner.Run, Machine: p.in.Machine, Template: p.in.Template, Image: p.in.Image, HardwareMap: p.in.HardwareMap, Resume: p.in.Resume,
 		Wipe: p.wipe,
@@ -111,7 +119,7 @@ func (p *provision) makePlan(ctx workflow.Context) error {
 	if err := workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, planning), do.Plan, q).Get(ctx, &p.plan); err != nil {
 		return err
 	}
-	p.manual = p.plan.Manual
+	p.manual, p.plannedAs = p.plan.Manual, p.plan.Run
 	p.disk = p.plan.Disk
 	w := &p.record
 	w.Template, w.Image, w.Digest, w.Evidence = p.plan.Template, p.plan.Image, p.plan.Digest, p.plan.Evidence

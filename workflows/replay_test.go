@@ -5,7 +5,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"reflect"
 	"strings"
 	"testing"
 
@@ -125,9 +124,13 @@ type registered func(w any, name string)
 
 func (f registered) RegisterWorkflowWithOptions(w any, o workflow.RegisterOptions) { f(w, o.Name) }
 
-// rulesOf starts a workflow, with names that fit its id, to be told the highest rules that it knows.
+// rulesOf starts a registered workflow, with an input that fits its id, to be told the highest rules that it knows.
 func rulesOf(w any) (now workflow.Version, has bool) {
-	for _, id := range []string{workflows.MachineID("x"), workflows.BMCJobID("x", "x"), workflows.RecoverID("x"), workflows.MigrateID("x"), workflows.GenesisID("x")} {
+	name := map[string]string{"name": "x"}
+	for id, in := range map[string]map[string]string{
+		workflows.MachineID("x"): {"machine": "x"}, workflows.BMCJobID("x", "x"): {"machine": "x", "job": "x"},
+		workflows.RecoverID("x"): name, workflows.MigrateID("x"): name, workflows.GenesisID("x"): name,
+	} {
 		var suite testsuite.WorkflowTestSuite
 		suite.SetLogger(log.NewStructuredLogger(slog.New(slog.DiscardHandler)))
 		env := workflows.NewEnvironment(&suite)
@@ -138,13 +141,11 @@ func rulesOf(w any) (now workflow.Version, has bool) {
 				panic("that is all")
 			})
 		}
-		in := reflect.New(reflect.TypeOf(w).In(1)).Elem()
-		for _, field := range []string{"Machine", "Name", "Job"} {
-			if f := in.FieldByName(field); f.IsValid() {
-				f.SetString("x")
-			}
+		raw, err := converter.GetDefaultDataConverter().ToPayload(in)
+		if err != nil {
+			panic(err)
 		}
-		env.ExecuteWorkflow(w, in.Interface()) // fails: there are no activities
+		env.ExecuteWorkflow(w, converter.NewRawValue(raw), converter.RawValue{}) // fails: there are no activities
 	}
 	return now, has
 }

@@ -40,6 +40,9 @@ type run struct {
 	armed  bool // netboot may be open
 	// rules is which behaviour the run was started under; see rulesNow.
 	rules workflow.Version
+	// plannedAs is the run under which the plan is stored; empty: not known. In a run
+	// that was reset from outside it is another one than owner.Run.
+	plannedAs string
 	// named and template are what search attributes say already.
 	named    bool
 	template string
@@ -474,7 +477,7 @@ func (r *run) arm(ctx workflow.Context, force bool) error {
 	}
 	info := workflow.GetInfo(ctx)
 	var o inventory.Owner
-	q := activities.ArmRequest{Machine: r.owner.Machine, Run: r.owner.Run, WorkflowID: info.WorkflowExecution.ID, Force: force}
+	q := activities.ArmRequest{Machine: r.owner.Machine, Run: r.owner.Run, WorkflowID: info.WorkflowExecution.ID, Force: force, Plan: r.record.Digest}
 	for n := 1; ; n++ {
 		err := r.quickly(ctx, do.Arm, q, &o)
 		if err == nil {
@@ -851,8 +854,9 @@ func (r *run) end(ctx workflow.Context, err error) error {
 
 // next is the command that helps after a run that ended badly.
 func (r *run) next() string {
+	planned := r.plannedAs == "" || r.plannedAs == r.owner.Run
 	for _, a := range r.record.Actions {
-		if a.Attempt > 0 {
+		if planned && a.Attempt > 0 {
 			return fmt.Sprintf("ingot workflow logs %s; ingot workflow retry %s --from failed-step", r.owner.Machine, r.owner.Machine)
 		}
 	}

@@ -38,6 +38,7 @@ type world struct {
 	t     *testing.T
 	suite testsuite.WorkflowTestSuite
 	env   *testsuite.TestWorkflowEnvironment
+	tape  *workflows.Tape // nil unless the run has an id of its own; see runID
 	// replayed is the grant that a history says was taken, for a run that was reset.
 	replayed *inventory.Grant
 	keys     *keyring.Ring
@@ -214,8 +215,16 @@ func (w *world) after(d time.Duration, f func()) { w.env.RegisterDelayedCallback
 func (w *world) signal(kind string, epoch int64, boot int, k *action.Key) {
 	w.signals++
 	w.send(func() {
-		w.env.SignalWorkflow(workflows.SignalEvent, workflows.Event{Kind: kind, Epoch: epoch, Boot: boot, Key: k})
+		w.tell(workflows.SignalEvent, workflows.Event{Kind: kind, Epoch: epoch, Boot: boot, Key: k})
 	})
+}
+
+// tell signals the run.
+func (w *world) tell(name string, payload any) {
+	if w.tape != nil {
+		w.tape.Tell(name, payload)
+	}
+	w.env.SignalWorkflow(name, payload)
 }
 
 // send is the pump.
@@ -307,7 +316,7 @@ func (w *world) reports(a inventory.Assignment, r action.Result) {
 		return
 	}
 	w.send(func() {
-		w.env.SignalWorkflow(workflows.SignalActionCompleted, workflows.ActionCompleted{Key: r.Key, State: r.State, Message: r.Message})
+		w.tell(workflows.SignalActionCompleted, workflows.ActionCompleted{Key: r.Key, State: r.State, Message: r.Message})
 	})
 	if a.Payload.Leaving && r.State == action.Success && !w.noHome {
 		w.after(time.Minute, func() { w.signal(inventory.EventPhoneHome, a.Epoch, a.Boot, nil) })
@@ -339,7 +348,7 @@ func (w *world) PutWorkflow(ctx context.Context, rec inventory.Workflow) error {
 			now := w.last.Question
 			w.decided = now != nil && now.ID == d.Question
 			w.mu.Unlock()
-			w.env.SignalWorkflow(workflows.SignalDecide, *d)
+			w.tell(workflows.SignalDecide, *d)
 		})
 	}
 	return w.effect(w.Store.PutWorkflow(ctx, rec))

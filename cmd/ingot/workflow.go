@@ -609,7 +609,9 @@ func workflowRetryCmd(o *options) *cobra.Command {
 	var wait bool
 	c := &cobra.Command{
 		Use: "retry {MACHINE | RUN}", Short: "Run again, from the failed step or from the start", Args: cobra.ExactArgs(1), ValidArgsFunction: o.machineNames,
-		Long:    "Start a new run with the input of one that is over: from its failed step, with\nthe plan that it had, or from the start.",
+		Long: `Start a new run with the input of one that is over: from its failed step, with
+the plan that it had, or from the start. From the failed step is refused once
+another run has written to the machine, or when the plan is not stored.`,
 		Example: "  ingot workflow retry node-1 --from failed-step --wait\n  ingot workflow retry node-1 --from start",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if from != "failed-step" && from != "start" {

@@ -66,6 +66,42 @@ func (s *Store) Plan(ctx context.Context, run string) (inventory.Plan, error) {
 	return p, nil
 }
 
+// forgetOtherPlans deletes the plans of all other runs of o's machine: from the
+// moment o may write to its disks, the rest of an earlier run must not be carried
+// out there any more.
+func forgetOtherPlans(ctx context.Context, tx *sqlx.Tx, o inventory.Owner) error {
+	_, err := exec(ctx, tx, "DELETE FROM plan WHERE run <> ?2 AND run IN (SELECT run FROM workflow WHERE machine = ?1)", o.Machine, o.Run)
+	return err
+}
+
+// Resumable returns nil while another run may carry out what is left of the plan
+// of a run ("retry --from failed-step"). inventory.ErrConflict: the plan is not
+// stored, or another run has written to the machine since.
+func (s *Store) Resumable(ctx context.Context, run string) error {
+	const again = "it can only be retried from the start"
+	what := fmt.Sprintf("resuming run %q", run)
+	var found struct {
+		Machine string `db:"machine"`
+		Planned bool   `db:"planned"`
+		Writer  string `db:"writer"`
+	}
+	// Databases of before hold plans of runs after which others have written.
+	err := get(ctx, s.ro, &found, `SELECT machine, EXISTS (SELECT 1 FROM plan WHERE plan.run = w.run) AS planned,
+		coalesce((SELECT d.run FROM disk_written d JOIN workflow later ON later.run = d.run
+			WHERE d.machine = w.machine AND later.rowid > w.rowid ORDER BY later.rowid DESC LIMIT 1), '') AS writer
+		FROM workflow w WHERE w.run = ?`, run)
+	switch {
+	case err != nil:
+		return fmt.Errorf("%s: %w", what, err)
+	case found.Writer != "":
+		return fmt.Errorf("%s: run %q has written to machine %q since, so %s: %w", what, found.Writer, found.Machine, again, inventory.ErrConflict)
+	case !found.Planned:
+		return fmt.Errorf("%s: its plan is not stored (it ended before it had one or was reset from outside, or a later run has written to machine %q), so %s: %w",
+			what, found.Machine, again, inventory.ErrConflict)
+	}
+	return nil
+}
+
 // unseal reads what belongs to a run into v.
 func (s *Store) unseal(run string, sealed []byte, v any) error {
 	plain, err := s.open(sealPlan, runBinding(run), sealed)
@@ -137,8 +173,14 @@ func (s *Store) Assign(ctx context.Context, a inventory.Assignment) error {
 		if err != nil {
 			return err
 		}
+		x := a.Payload.Action
+		if native, _ := action.Native(x.Image); native == action.Wipe || action.Writes(native, x.Environment) {
+			if err := forgetOtherPlans(ctx, tx, a.Owner); err != nil {
+				return err
+			}
+		}
 		return s.event(ctx, tx, inventory.Event{
-			Machine: a.Machine, Run: a.Run, Epoch: a.Epoch, Boot: boot, Kind: inventory.EventAssigned, Key: a.Key.String(), Message: a.Payload.Action.Name,
+			Machine: a.Machine, Run: a.Run, Epoch: a.Epoch, Boot: boot, Kind: inventory.EventAssigned, Key: a.Key.String(), Message: x.Name,
 		})
 	})
 }

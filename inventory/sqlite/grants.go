@@ -110,10 +110,12 @@ func (s *Store) Grants(ctx context.Context) ([]inventory.Grant, error) {
 
 // take is the compare-and-set by which a grant changes hands. Parameters:
 // machine, run, workflow, boot, boots left, now, netboot until. It returns no
-// row when the machine is unknown or the condition does not hold.
+// row when the machine is unknown, the run is over by its record, or the
+// condition does not hold.
 func take(condition string) string {
 	return `INSERT INTO grant_ (machine, run, epoch, site_epoch, workflow, boot, boots_left, spent, netboot_until, secrets_until, taken)
-		SELECT name, ?2, 1 + coalesce((SELECT value FROM meta WHERE name = 'epoch_floor'), 0), (SELECT value FROM meta WHERE name = 'site_epoch'), ?3, ?4, ?5, 0, ?7, 0, ?6 FROM machine WHERE name = ?1
+		SELECT name, ?2, 1 + coalesce((SELECT value FROM meta WHERE name = 'epoch_floor'), 0), (SELECT value FROM meta WHERE name = 'site_epoch'), ?3, ?4, ?5, 0, ?7, 0, ?6 FROM machine
+			WHERE name = ?1 AND NOT EXISTS (SELECT 1 FROM workflow WHERE workflow.run = ?2 AND final = 1)
 		ON CONFLICT (machine) DO UPDATE SET run = excluded.run, epoch = grant_.epoch + 1, site_epoch = excluded.site_epoch, workflow = excluded.workflow,
 			boot = excluded.boot, boots_left = excluded.boots_left, spent = 0, installer = 0, netboot_until = excluded.netboot_until, secrets_until = 0, taken = excluded.taken
 		WHERE ` + condition + ` RETURNING ` + grantColumns("")
@@ -127,6 +129,11 @@ func take(condition string) string {
 // is dead then, as Temporal allows one; a run that had lost the grant cannot
 // take it back this way), or force be given. If not: inventory.ErrConflict,
 // naming the holder. An unknown machine is inventory.ErrNotFound.
+//
+// An activity outlives its run. A run that is over by its record takes nothing,
+// and one that began before the run that holds the grant does not take it from
+// that run, not even by force: both are inventory.ErrConflict. The order of
+// their records tells which began first, because clocks are set.
 func (s *Store) TakeGrant(ctx context.Context, machine, run, workflowID string, force bool) (inventory.Grant, error) {
 	var g inventory.Grant
 	what := fmt.Sprintf("taking the grant of machine %q", machine)
@@ -135,20 +142,16 @@ func (s *Store) TakeGrant(ctx context.Context, machine, run, workflowID string, 
 	}
 	err := s.write(ctx, what, func(tx *sqlx.Tx) error {
 		var r grantRow
-		err := get(ctx, tx, &r, take(`grant_.run <> ?2 AND (grant_.run = '' OR substr(grant_.run, 1, 7) = 'person:' OR ?8
+		err := get(ctx, tx, &r, take(`grant_.run <> ?2
+			AND NOT EXISTS (SELECT 1 FROM workflow mine, workflow held WHERE mine.run = ?2 AND held.run = grant_.run AND mine.rowid < held.rowid)
+			AND (grant_.run = '' OR substr(grant_.run, 1, 7) = 'person:' OR ?8
 			OR (grant_.workflow = ?3 AND ?3 <> '' AND NOT EXISTS (SELECT 1 FROM event WHERE machine = ?1 AND run = ?2 AND kind = 'grant')))`),
 			machine, run, workflowID, 0, inventory.MaxBoots, nanos(s.now()), 0, force)
 		if errors.Is(err, inventory.ErrNotFound) {
-			g, err = grantOf(ctx, tx, machine)
-			switch {
-			case err != nil:
+			if g, err = grantOf(ctx, tx, machine); err != nil || g.Run == run {
 				return err
-			case g.Run == run:
-				return nil
-			case g.Run == "":
-				return inventory.ErrNotFound
 			}
-			return fmt.Errorf("%s: %w", holder(g), inventory.ErrConflict)
+			return notTaken(ctx, tx, g, run)
 		}
 		if err != nil {
 			return err
@@ -163,6 +166,28 @@ func (s *Store) TakeGrant(ctx context.Context, machine, run, workflowID string, 
 		return inventory.Grant{}, err
 	}
 	return g, nil
+}
+
+// notTaken explains why run did not get the grant g of a machine.
+func notTaken(ctx context.Context, tx *sqlx.Tx, g inventory.Grant, run string) error {
+	var mine struct {
+		State   string `db:"state"`
+		Final   bool   `db:"final"`
+		Earlier bool   `db:"earlier"`
+	}
+	err := get(ctx, tx, &mine, `SELECT state, final, EXISTS (SELECT 1 FROM workflow held WHERE held.run = ?2 AND mine.rowid < held.rowid) AS earlier
+		FROM workflow mine WHERE run = ?1`, run, g.Run)
+	switch {
+	case err != nil && !errors.Is(err, inventory.ErrNotFound):
+		return err
+	case mine.Final:
+		return fmt.Errorf("run %q is over: %s: %w", run, mine.State, inventory.ErrConflict)
+	case g.Run == "":
+		return inventory.ErrNotFound
+	case mine.Earlier:
+		return fmt.Errorf("%s, and run %q began before it: %w", holder(g), run, inventory.ErrConflict)
+	}
+	return fmt.Errorf("%s: %w", holder(g), inventory.ErrConflict)
 }
 
 func holder(g inventory.Grant) string {
@@ -301,6 +326,9 @@ func (s *Store) allowIn(ctx context.Context, tx *sqlx.Tx, o inventory.Owner, boo
 		e.Message = inventory.ArmedForInstaller
 		// What it holds afterwards is no longer nothing.
 		if _, err := exec(ctx, tx, "DELETE FROM standing WHERE machine = ? AND state = ?", o.Machine, inventory.StandingAvailable); err != nil {
+			return inventory.Grant{}, err
+		}
+		if err := forgetOtherPlans(ctx, tx, o); err != nil {
 			return inventory.Grant{}, err
 		}
 	}

@@ -121,6 +121,52 @@ func TestConcurrentTakers(t *testing.T) {
 	}
 }
 
+// TestGrantIsRefusedToADeadRun: an activity outlives its run, and may ask for the
+// grant when another run of the same workflow has it.
+func TestGrantIsRefusedToADeadRun(t *testing.T) {
+	record := func(w *world, run, state string) {
+		t.Helper()
+		require.NoError(t, w.PutWorkflow(t.Context(), inventory.Workflow{Run: run, Machine: "m1", State: state, Started: w.clock.Now()}))
+	}
+	take := func(w *world, run string, force bool) error {
+		_, err := w.TakeGrant(t.Context(), "m1", run, "machine/m1", force)
+		return err
+	}
+	owner := func(w *world) string {
+		g, err := w.Grant(t.Context(), "m1")
+		require.NoError(t, err)
+		return g.Run
+	}
+	for _, force := range []bool{false, true} {
+		w := newWorld(t)
+		record(w, "dead", inventory.StatePreparing)
+		record(w, "live", inventory.StatePreparing)
+		require.NoError(t, take(w, "live", false))
+		// Its end is not recorded yet, but it began before the run that holds the grant.
+		require.ErrorIs(t, take(w, "dead", force), inventory.ErrConflict)
+		require.ErrorContains(t, take(w, "dead", force), "began before")
+		require.Equal(t, "live", owner(w))
+
+		record(w, "dead", inventory.StateFailed)
+		require.ErrorIs(t, take(w, "dead", force), inventory.ErrConflict)
+		require.ErrorContains(t, take(w, "dead", force), "is over: FAILED")
+		require.Equal(t, "live", owner(w))
+
+		// A later run takes over, whatever the clock shows by then.
+		w.clock.Add(-24 * time.Hour)
+		record(w, "later", inventory.StatePreparing)
+		require.NoError(t, take(w, "later", force))
+		require.NoError(t, take(w, "later", force), "the answer was lost")
+	}
+
+	// Nor does a run that is over take a grant that is free, or the first one.
+	w := newWorld(t)
+	record(w, "dead", inventory.StateCancelled)
+	require.ErrorIs(t, take(w, "dead", false), inventory.ErrConflict)
+	require.Empty(t, owner(w))
+	require.NoError(t, take(w, "unrecorded", false))
+}
+
 // effects are all methods that name an owner and cause something.
 func effects(w *world, o inventory.Owner) map[string]func(ctx context.Context) error {
 	k := action.Key{Epoch: o.Epoch, Action: 0, Attempt: 1}

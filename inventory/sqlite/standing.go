@@ -47,13 +47,11 @@ func (s *Store) Retire(ctx context.Context, o inventory.Owner, st inventory.Stan
 		if _, err := exec(ctx, tx, "UPDATE machine SET doc = ?, user_data = NULL, vendor_data = NULL, updated = ? WHERE name = ?", doc, nanos(s.now()), o.Machine); err != nil {
 			return err
 		}
-		for _, stmt := range []string{
-			"DELETE FROM plan WHERE run <> ?2 AND run IN (SELECT run FROM workflow WHERE machine = ?1)",
-			"UPDATE assignment SET sealed = x'' WHERE machine = ?1 AND run <> ?2",
-		} {
-			if _, err := exec(ctx, tx, stmt, o.Machine, o.Run); err != nil {
-				return err
-			}
+		if err := forgetOtherPlans(ctx, tx, o); err != nil {
+			return err
+		}
+		if _, err := exec(ctx, tx, "UPDATE assignment SET sealed = x'' WHERE machine = ?1 AND run <> ?2", o.Machine, o.Run); err != nil {
+			return err
 		}
 		// A disk that could not be looked at is still one that Ingot has written.
 		if st.State == inventory.StandingAvailable {

@@ -1,0 +1,106 @@
+package workflows
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"strings"
+
+	"go.temporal.io/sdk/converter"
+	"go.temporal.io/sdk/temporal"
+	"go.temporal.io/sdk/workflow"
+
+	"github.com/ingotmetal/ingot/activities"
+	"github.com/ingotmetal/ingot/internal/strictyaml"
+)
+
+// inputRules says which rules a type of workflow is started under now, and since
+// which of them its input is read strictly.
+type inputRules struct{ now, strict workflow.Version }
+
+var (
+	runRules = inputRules{rulesNow, 7}
+	opRules  = inputRules{operationRules, 2}
+)
+
+// strict returns the workflow w as it is registered: with one input, read
+// strictly. A key that is not known ends the run before its first activity, or
+// the machine would get the default of what was misspelt. Signals and recorded
+// results are read as before, so that versions can differ in their keys.
+func strict[In, Out any](w func(workflow.Context, In) (Out, error), rules inputRules) any {
+	return func(ctx workflow.Context, raw, extra converter.RawValue) (out Out, err error) {
+		var in In
+		if err := readInput(ctx, raw, extra, &in, rules); err != nil {
+			return out, err
+		}
+		return w(ctx, in)
+	}
+}
+
+// strictWithoutResult is strict for a workflow that has no result.
+func strictWithoutResult[In any](w func(workflow.Context, In) error, rules inputRules) any {
+	return func(ctx workflow.Context, raw, extra converter.RawValue) error {
+		var in In
+		if err := readInput(ctx, raw, extra, &in, rules); err != nil {
+			return err
+		}
+		return w(ctx, in)
+	}
+}
+
+// readInput decodes raw into in, a pointer to a struct. Each error is non-retryable.
+func readInput(ctx workflow.Context, raw, extra converter.RawValue, in any, rules inputRules) error {
+	refuse := func(format string, args ...any) error {
+		return temporal.NewNonRetryableApplicationError("reading the input: "+fmt.Sprintf(format, args...), activities.TypeInvalid, nil)
+	}
+	var problem error
+	if p := raw.Payload(); p != nil {
+		if err := converter.GetDefaultDataConverter().FromPayload(p, in); err != nil {
+			return refuse("%v", err)
+		}
+		if key := unknownKey(p.GetData(), in); key != "" {
+			problem = refuse("unknown key %q: %s", key, strictyaml.Suggest(key, keysOf(reflect.TypeOf(in), nil)))
+		}
+	}
+	if extra.Payload() != nil {
+		problem = refuse("the workflow takes one input")
+	}
+	// A run that began when such inputs were ignored goes on.
+	if problem != nil && workflow.GetVersion(ctx, "rules", workflow.DefaultVersion, rules.now) >= rules.strict {
+		return problem
+	}
+	return nil
+}
+
+// unknownKey returns the first key of a JSON document that the type of v, a
+// pointer, does not have; "" when all are known.
+func unknownKey(doc []byte, v any) string {
+	d := json.NewDecoder(bytes.NewReader(doc))
+	d.DisallowUnknownFields()
+	err := d.Decode(reflect.New(reflect.TypeOf(v).Elem()).Interface())
+	if err == nil {
+		return ""
+	}
+	key, unknown := strings.CutPrefix(err.Error(), "json: unknown field ")
+	if !unknown {
+		return "" // of another encoding, and decoded already
+	}
+	return strings.Trim(key, `"`)
+}
+
+// keysOf adds to keys the JSON keys of a struct and of the structs in it.
+func keysOf(t reflect.Type, keys []string) []string {
+	switch t.Kind() {
+	case reflect.Pointer, reflect.Slice:
+		return keysOf(t.Elem(), keys)
+	case reflect.Struct:
+		for f := range t.Fields() {
+			name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+			if name != "" && name != "-" {
+				keys = keysOf(f.Type, append(keys, name))
+			}
+		}
+	}
+	return keys
+}

@@ -1,0 +1,126 @@
+package workflows_test
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+	"maps"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"go.temporal.io/sdk/activity"
+	"go.temporal.io/sdk/client"
+	"go.temporal.io/sdk/interceptor"
+	"go.temporal.io/sdk/temporal"
+	"go.temporal.io/sdk/testsuite"
+	"go.temporal.io/sdk/worker"
+	"go.temporal.io/sdk/workflow"
+
+	"github.com/ingotmetal/ingot/activities"
+	"github.com/ingotmetal/ingot/workflows"
+)
+
+// startRaw runs a registered workflow with inputs as "temporal workflow start
+// --input" gives them, and returns how it ended and which activities it asked for.
+func startRaw(t *testing.T, typ, id string, rules workflow.Version, inputs ...string) (did []string, err error) {
+	t.Helper()
+	var suite testsuite.WorkflowTestSuite
+	suite.SetLogger(slog.New(slog.DiscardHandler))
+	env := suite.NewTestWorkflowEnvironment()
+	workflows.Register(env)
+	env.SetStartWorkflowOptions(client.StartWorkflowOptions{ID: id})
+	require.NoError(t, env.SetTypedSearchAttributesOnStart(temporal.NewSearchAttributes()))
+	if rules != workflow.DefaultVersion {
+		for newest := range workflow.Version(100) {
+			env.OnGetVersion("rules", workflow.DefaultVersion, newest).Return(rules)
+		}
+	}
+	env.RegisterActivity(&activities.Activities{})
+	env.SetWorkerOptions(worker.Options{Interceptors: []interceptor.WorkerInterceptor{&refusing{did: &did}}})
+	args := make([]any, len(inputs))
+	for i, in := range inputs {
+		args[i] = json.RawMessage(in)
+	}
+	env.ExecuteWorkflow(typ, args...)
+	require.True(t, env.IsWorkflowCompleted())
+	return did, env.GetWorkflowError()
+}
+
+// refusing is a worker on which every activity fails.
+type refusing struct {
+	interceptor.WorkerInterceptorBase
+	did *[]string
+}
+
+func (r *refusing) InterceptActivity(_ context.Context, next interceptor.ActivityInboundInterceptor) interceptor.ActivityInboundInterceptor {
+	return &refused{interceptor.ActivityInboundInterceptorBase{Next: next}, r.did}
+}
+
+type refused struct {
+	interceptor.ActivityInboundInterceptorBase
+	did *[]string
+}
+
+func (r *refused) ExecuteActivity(ctx context.Context, _ *interceptor.ExecuteActivityInput) (any, error) {
+	*r.did = append(*r.did, activity.GetInfo(ctx).ActivityType.Name)
+	return nil, temporal.NewNonRetryableApplicationError("refused", "test", nil)
+}
+
+// TestInputsAreReadStrictly: what is misspelt would be replaced by a default, and
+// the machine would get something else than was asked for.
+func TestInputsAreReadStrictly(t *testing.T) {
+	registered := map[string]bool{}
+	workflows.Register(registry(func(name string) { registered[name] = true }))
+	for name, c := range map[string]struct{ typ, id, in, want string }{
+		"image":          {workflows.ProvisionType, "machine/n1", `{"machine":"n1","imge":"debian-13"}`, `unknown key "imge": did you mean "image"?`},
+		"template":       {workflows.ReprovisionType, "machine/n1", `{"machine":"n1","templte":"x"}`, `unknown key "templte": did you mean "template"?`},
+		"nested":         {workflows.ProvisionType, "machine/n1", `{"machine":"n1","retries":{"cuont":2}}`, `unknown key "cuont": did you mean "count"?`},
+		"wipe":           {workflows.DecommissionType, "machine/n1", `{"machine":"n1","wip":"metadata"}`, `unknown key "wip": did you mean "wipe"?`},
+		"inspect":        {workflows.InspectType, "machine/n1", `{"machine":"n1","image":"x"}`, `unknown key "image"`},
+		"a task":         {workflows.BMCJobType, "bmc/n1/j", `{"machine":"n1","job":"j","tasks":[{"powerAction":"on"},{"powerActon":"off"}]}`, `unknown key "powerActon": did you mean "powerAction"?`},
+		"a boot device":  {workflows.BMCJobType, "bmc/n1/j", `{"machine":"n1","job":"j","tasks":[{"bootDevice":{"device":"pxe","persistant":true}}]}`, `unknown key "persistant": did you mean "persistent"?`},
+		"recover":        {workflows.RecoverType, "recover/r", `{"name":"r","machine":["n1"]}`, `unknown key "machine": did you mean "machines"?`},
+		"migrate":        {workflows.MigrateType, "migrate/m", `{"name":"m","targt":"nas"}`, `unknown key "targt": did you mean "target"?`},
+		"genesis":        {workflows.GenesisType, "genesis/g", `{"name":"g","resum":true}`, `unknown key "resum": did you mean "resume"?`},
+		"no JSON object": {workflows.InspectType, "machine/n1", `"n1"`, "reading the input"},
+	} {
+		delete(registered, c.typ)
+		t.Run(name, func(t *testing.T) {
+			did, err := startRaw(t, c.typ, c.id, workflow.DefaultVersion, c.in)
+			require.ErrorContains(t, err, c.want)
+			var app *temporal.ApplicationError
+			require.ErrorAs(t, err, &app)
+			require.True(t, app.NonRetryable())
+			require.Equal(t, activities.TypeInvalid, app.Type())
+			require.Empty(t, did)
+		})
+	}
+	require.Empty(t, slices.Collect(maps.Keys(registered)), "types without a case")
+
+	_, err := startRaw(t, workflows.ProvisionType, "machine/n1", workflow.DefaultVersion, `{"machine":"n1"}`, `{"image":"debian-13"}`)
+	require.ErrorContains(t, err, "takes one input", "the second would be ignored")
+
+	// A run that began when such a key was ignored goes on as it began.
+	did, err := startRaw(t, workflows.ProvisionType, "machine/n1", 6, `{"machine":"n1","imge":"debian-13"}`)
+	require.NotContains(t, err.Error(), "unknown key")
+	require.NotEmpty(t, did)
+
+	// What is right is read, nested keys included.
+	did, err = startRaw(t, workflows.ProvisionType, "machine/n1", workflow.DefaultVersion,
+		`{"machine":"n1","template":"t","image":"i","hardwareMap":{"any":"key"},"retries":{"count":1,"from":"start"},"policy":"pause","resume":"r","parent":"p"}`)
+	require.NotContains(t, err.Error(), "unknown key")
+	require.NotEmpty(t, did)
+}
+
+// registry is told which workflows there are.
+type registry func(name string)
+
+func (f registry) RegisterWorkflowWithOptions(_ any, o workflow.RegisterOptions) { f(o.Name) }
+
+// TestMisspeltRetriesAreRefused: any value but "start" meant the failed step.
+func TestMisspeltRetriesAreRefused(t *testing.T) {
+	w := newWorld(t, nil)
+	require.ErrorContains(t, w.run(workflows.ProvisionInput{Machine: machine, Retries: workflows.Retries{Count: 1, From: "strat"}}), `retries.from "strat"`)
+	require.Zero(t, w.cycles)
+}
