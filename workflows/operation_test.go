@@ -118,7 +118,7 @@ func newPlay(t *testing.T) *play {
 	p.env = p.suite.NewTestWorkflowEnvironment()
 	p.env.SetStartWorkflowOptions(as("genesis/lab"))
 	p.env.SetTestTimeout(30 * time.Second)
-	p.env.RegisterActivity(&activities.Activities{Operations: p.book, Records: p.book})
+	p.env.RegisterActivity(&activities.Activities{Operations: p.book, Records: p.book, ProbeEvery: time.Millisecond})
 	return p
 }
 
