@@ -52,6 +52,13 @@ func (a *Activities) assign(ctx context.Context, q AssignRequest) error {
 	if q.Disk != nil && m.Protects(*q.Disk) { // since it was bound
 		return fmt.Errorf("disk %s (serial %q, wwn %q) is protected: no run writes to it: %w", q.Disk.Path, q.Disk.Serial, q.Disk.WWN, inventory.ErrInvalid)
 	}
+	writes := slices.ContainsFunc(plan.Actions[:q.Key.Action+1], func(x action.Action) bool {
+		native, _ := action.Native(x.Image)
+		return action.Writes(native, x.Environment)
+	})
+	if writes { // the seed of this boot says so before the inventory does
+		m.Installation = &inventory.Installation{Owner: q.Owner, Boot: q.Boot}
+	}
 	x, err := a.secrets(ctx, q.Owner, m, plan.Actions[q.Key.Action])
 	if err != nil {
 		return err
@@ -68,7 +75,7 @@ func (a *Activities) assign(ctx context.Context, q AssignRequest) error {
 	if payload.Signed, err = a.sign(q, plan, payload); err != nil {
 		return err
 	}
-	row := inventory.Assignment{Owner: q.Owner, Boot: q.Boot, Key: q.Key, State: action.Pending, Payload: payload}
+	row := inventory.Assignment{Owner: q.Owner, Boot: q.Boot, Key: q.Key, State: action.Pending, Payload: payload, Writes: writes}
 	if q.Next > 0 {
 		row.NextUntil = a.Now().Add(q.Next)
 	}

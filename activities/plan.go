@@ -59,6 +59,8 @@ type PlannedAction struct {
 	Timeout action.Seconds `json:"timeout"`
 	Leaving bool           `json:"leaving,omitempty"`
 	Writes  bool           `json:"writes,omitempty"` // needs the bound disk
+	// Seed: it writes the instance id of its boot to the disk.
+	Seed bool `json:"seed,omitempty"`
 }
 
 // Evidence that a template leaves of its run.
@@ -112,7 +114,7 @@ func (a *Activities) plan(ctx context.Context, q PlanRequest) (Planned, error) {
 		native, _ := action.Native(x.Image)
 		out.Actions = append(out.Actions, PlannedAction{
 			Name: x.Name, Task: x.Task, Image: x.Image, Timeout: x.Timeout, Leaving: action.Leaves(native),
-			Writes: action.Writes(native, x.Environment),
+			Writes: action.Writes(native, x.Environment), Seed: native == action.ConfigDrive && x.Environment["META_DATA"] == "",
 		})
 		// Whoever gives the seed vendor-data of his own takes the phone-home out of it.
 		if native == action.ConfigDrive && x.Environment["VENDOR_DATA"] == "" || refers(x) {

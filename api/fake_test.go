@@ -2,6 +2,7 @@ package api
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/json"
@@ -17,6 +18,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	commonpb "go.temporal.io/api/common/v1"
 	enumspb "go.temporal.io/api/enums/v1"
 	"go.temporal.io/api/serviceerror"
 	workflowpb "go.temporal.io/api/workflow/v1"
@@ -57,6 +59,7 @@ type fakeTemporal struct {
 
 type fakeRun struct {
 	id, run string
+	first   string // the run of which this one is the continuation; "" = itself
 	status  enumspb.WorkflowExecutionStatus
 	result  any
 	cancels int
@@ -119,10 +122,17 @@ func (f *fakeTemporal) DescribeWorkflowExecution(_ context.Context, id, run stri
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	r, err := f.find(id, run)
+	for _, x := range f.runs { // without a run: the one that is open
+		if run == "" && x.id == id && x.status == enumspb.WORKFLOW_EXECUTION_STATUS_RUNNING {
+			r, err = x, nil
+		}
+	}
 	if err != nil {
 		return nil, err
 	}
-	return &workflowservice.DescribeWorkflowExecutionResponse{WorkflowExecutionInfo: &workflowpb.WorkflowExecutionInfo{Status: r.status}}, nil
+	return &workflowservice.DescribeWorkflowExecutionResponse{WorkflowExecutionInfo: &workflowpb.WorkflowExecutionInfo{
+		Execution: &commonpb.WorkflowExecution{WorkflowId: id, RunId: r.run}, FirstRunId: cmp.Or(r.first, r.run), Status: r.status,
+	}}, nil
 }
 
 func (f *fakeTemporal) CheckHealth(context.Context, *client.CheckHealthRequest) (*client.CheckHealthResponse, error) {

@@ -150,7 +150,10 @@ func (s *Server) decideOperation(c *gin.Context) {
 	}
 	if err == nil {
 		d.By = by(c)
-		err = s.tell(c.Request.Context(), tc, o.ID, o.Run, d, "ingot operation get "+o.Run)
+		var run string
+		if run, err = currentRun(c.Request.Context(), tc, o.ID, o.Run); err == nil {
+			err = s.tell(c.Request.Context(), tc, o.ID, run, d, "ingot operation get "+o.Run)
+		}
 	}
 	if err != nil {
 		s.fail(c, err)
@@ -181,12 +184,36 @@ func (s *Server) endOperation(c *gin.Context, o inventory.Operation) {
 		s.fail(c, err)
 		return
 	}
-	if err := cancel(c.Request.Context(), tc, o.ID, o.Run); err != nil {
+	run, err := currentRun(c.Request.Context(), tc, o.ID, o.Run)
+	if err == nil {
+		err = cancel(c.Request.Context(), tc, o.ID, run)
+	}
+	if err != nil {
 		s.fail(c, fmt.Errorf("cancelling %q: %w", o.ID, err))
 		return
 	}
 	s.cfg.Log.Info("cancelled", "operation", o.ID, "by", by(c))
 	c.JSON(http.StatusAccepted, done)
+}
+
+// currentRun returns the execution in which an operation that was started as run
+// is now. A recovery goes on in another one when its history is full; its record
+// keeps the run that it was started as.
+func currentRun(ctx context.Context, tc client.Client, id, run string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, asked)
+	defer cancel()
+	d, err := tc.DescribeWorkflowExecution(ctx, id, "")
+	var gone *serviceerror.NotFound
+	if errors.As(err, &gone) {
+		return run, nil // the caller's own request says so
+	}
+	if err != nil {
+		return "", fmt.Errorf("asking Temporal for the run of %q: %w", id, err)
+	}
+	if i := d.GetWorkflowExecutionInfo(); i.GetFirstRunId() == run {
+		return i.GetExecution().GetRunId(), nil
+	}
+	return run, nil
 }
 
 // operations gives records whose workflow is over without a final state one,
@@ -203,6 +230,13 @@ func (r *Reconciler) operations(ctx context.Context, tc client.Client, open map[
 	for _, o := range list {
 		open[o.Run] = true
 		e, err := r.look(ctx, tc, o.ID, o.Run)
+		if err == nil && (!e.known || e.status == enumspb.WORKFLOW_EXECUTION_STATUS_CONTINUED_AS_NEW) {
+			// Temporal forgets an execution that is over while those after it go on.
+			var now string
+			if now, err = currentRun(ctx, tc, o.ID, o.Run); err == nil {
+				e, err = r.look(ctx, tc, o.ID, now)
+			}
+		}
 		if err != nil || !r.over(o.Run, e) {
 			errs = append(errs, err)
 			continue

@@ -92,6 +92,44 @@ func TestReconcileEndsOperationsThatAreOver(t *testing.T) {
 	}
 }
 
+// The history of a recovery was full: it goes on in another execution, under the
+// record of the first, which is where decisions and cancellations go.
+func TestOperationThatContinuesKeepsItsRecord(t *testing.T) {
+	s := newSite(t)
+	s.operation("recover/rack", workflows.RecoverType)
+	s.temporal.open("recover/rack", "r1")
+	s.temporal.end("r1", enumspb.WORKFLOW_EXECUTION_STATUS_CONTINUED_AS_NEW, nil)
+	s.temporal.open("recover/rack", "r2")
+	s.temporal.runs["r2"].first = "r1"
+	require.NoError(t, s.server.Reconciler().Runs(t.Context()))
+	o, err := s.store.Operation(t.Context(), "r1")
+	require.NoError(t, err)
+	require.Equal(t, inventory.StateRunning, o.State, "it goes on")
+	checking(s).op(http.StatusAccepted, http.MethodPost, "/v1/operations/r1/cancel", nil)
+	require.Equal(t, 0, s.temporal.runs["r1"].cancels)
+	require.Equal(t, 1, s.temporal.runs["r2"].cancels)
+	checking(s).op(http.StatusOK, http.MethodPost, "/v1/operations/recover.rack/decide", workflows.Decision{Question: "q.1", Choice: workflows.Retry})
+	require.Equal(t, "r2", s.temporal.updates[0].RunID)
+
+	// Temporal has forgotten the first execution.
+	delete(s.temporal.runs, "r1")
+	for range 2 {
+		require.NoError(t, s.server.Reconciler().Runs(t.Context()))
+	}
+	o, err = s.store.Operation(t.Context(), "r1")
+	require.NoError(t, err)
+	require.Equal(t, inventory.StateRunning, o.State)
+
+	// Another recovery of that name is none of its business.
+	s.temporal.open("recover/rack", "r1")
+	s.temporal.end("r1", enumspb.WORKFLOW_EXECUTION_STATUS_CONTINUED_AS_NEW, nil)
+	s.temporal.runs["r2"].first = ""
+	require.NoError(t, s.server.Reconciler().Runs(t.Context()))
+	o, err = s.store.Operation(t.Context(), "r1")
+	require.NoError(t, err)
+	require.Equal(t, inventory.StateFailed, o.State)
+}
+
 // A migration that was ended from outside never ran its undo.
 func TestReconcileTakesNewRunsAgain(t *testing.T) {
 	s := newSite(t)

@@ -99,6 +99,9 @@ func (s *Server) recover(ctx context.Context, in workflows.RecoverInput) (Starte
 			problems.Add("template", "ingot template list", "there is no template %q", in.Template)
 		}
 	}
+	if in.Continued != nil {
+		problems.Add("continued", "leave it out", "a recovery hands it to itself")
+	}
 	all, err := s.cfg.Store.Machines(ctx)
 	if err != nil {
 		return Started{}, err

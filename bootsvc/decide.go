@@ -55,6 +55,7 @@ const (
 	Installer Verdict = "installer" // boot the installer of the run's plan
 	Rescue    Verdict = "rescue"    // boot the agent OS, for a person; it carries nothing out
 	Disk      Verdict = "disk"      // not armed: boot from disk
+	Hold      Verdict = "hold"      // not armed, and the disk is half written: wait at the loader
 	Never     Verdict = "never"     // this interface is not for netboot
 )
 
@@ -93,6 +94,9 @@ type Decision struct {
 func (d Decision) Armed() bool {
 	return d.Verdict == Agent || d.Verdict == Installer || d.Verdict == Rescue
 }
+
+// ServesLoader tells whether a boot loader is served. Its script says what follows.
+func (d Decision) ServesLoader() bool { return d.Armed() || d.Verdict == Hold }
 
 func (d *Decision) because(format string, args ...any) {
 	d.Reasons = append(d.Reasons, fmt.Sprintf(format, args...))
@@ -163,7 +167,13 @@ func Decide(m inventory.Machine, g inventory.Grant, r Request, now time.Time) De
 		d.Verdict = Agent
 		d.because("armed: %s allows boot %d until %s", who, g.Boot, g.NetbootUntil.UTC().Format(time.RFC3339))
 	}
-	if !d.Armed() {
+	if d.Verdict == Disk && d.Owner.Run != "" && g.Acting {
+		// The agent is gone. Its boot is not repeated, and what it has left of a
+		// system must not be booted: the run is about to start the machine again.
+		d.Verdict = Hold
+		d.because("not sent to its disk: the actions of %s are not done, and the disk may hold half a system; the machine waits at its loader until the run goes on", who)
+	}
+	if d.Verdict == Disk {
 		// No boot file is what makes most firmware go on soonest. A client that
 		// is iPXE already gets a script where the machine's method asks for one.
 		switch d.Method {
@@ -263,7 +273,7 @@ func (s *Server) decide(m inventory.Machine, g inventory.Grant, r Request) Decis
 		g.NetbootUntil = time.Time{}
 	}
 	d := Decide(m, g, r, s.now())
-	if keyless && d.Verdict == Disk {
+	if keyless && !d.Armed() {
 		d.because("this server's key of claims is missing: nothing is armed (ingot doctor)")
 	}
 	return d
@@ -315,7 +325,7 @@ func (s *Server) Why(ctx context.Context, mac string) (Explanation, error) {
 	if d.Verdict == Unknown {
 		return e, nil
 	}
-	if d.Armed() {
+	if d.ServesLoader() {
 		e.Reasons = e.Reasons[:len(e.Reasons)-1] // "does not ask for a boot file" is of this call alone
 	}
 	if d.Verdict == Installer {

@@ -27,6 +27,7 @@ const (
 // Handler answers the provisioning listeners:
 //
 //	/ipxe/script/<mac>/auto.ipxe        boot script, or boot-from-disk script
+//	/ipxe/script/<mac>/hold.ipxe        the same, for a machine that waits in a script
 //	/ipxe/binary/<mac>/<loader>         loader of an armed machine
 //	/ipxe/binary/<mac>/autoexec.ipxe    the script, as iPXE 2.0 asks for it
 //	/autoexec.ipxe, /ipxe/binary/<file> the same, judged by source address
@@ -76,6 +77,7 @@ func (s *Server) Handler() http.Handler {
 const (
 	autoexecName = "autoexec.ipxe"
 	scriptName   = "auto.ipxe"
+	holdName     = "hold.ipxe"
 )
 
 // split returns the elements of a path without empty ones; backslashes count
@@ -135,7 +137,7 @@ func (s *Server) decided(ctx context.Context, req Request) (*inventory.Machine, 
 
 func (s *Server) serveScript(w http.ResponseWriter, r *http.Request, req Request, name string) {
 	m, d := s.decided(r.Context(), req)
-	if name != scriptName && name != autoexecName {
+	if name != scriptName && name != autoexecName && name != holdName {
 		notFound(w)
 		return
 	}
@@ -148,6 +150,10 @@ func (s *Server) serveScript(w http.ResponseWriter, r *http.Request, req Request
 		return
 	}
 	script, ok, err := s.script(r.Context(), *m, d, name == autoexecName)
+	if err == nil && !ok && name == holdName {
+		// 404 would leave it in its script: this is the failure that it goes on after.
+		script, ok = "#!ipxe\nexit 1\n", true
+	}
 	if err != nil {
 		s.log.Error("rendering a boot script", "machine", m.Name, "error", err)
 		http.Error(w, "the boot script cannot be rendered, see the server's log", http.StatusInternalServerError)
@@ -178,7 +184,7 @@ func (s *Server) serveBinary(w http.ResponseWriter, r *http.Request, req Request
 		return
 	}
 	m, d := s.decided(r.Context(), req)
-	if m == nil || !d.Armed() {
+	if m == nil || !d.ServesLoader() {
 		notFound(w)
 		return
 	}

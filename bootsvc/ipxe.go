@@ -120,6 +120,23 @@ sleep 2
 	return b.String()
 }
 
+// holdScript keeps a machine at its loader, and has it ask again what to boot. The
+// script ends only when the server answers: a server that restarts must not send
+// the machine to a disk that is half written.
+func (s *Server) holdScript(d Decision, autoexec bool) string {
+	var b strings.Builder
+	b.WriteString("#!ipxe\n")
+	if autoexec {
+		b.WriteString(autoexecLines)
+	}
+	fmt.Fprintf(&b, `echo Ingot: the installation of %s is not finished, waiting for its run
+:hold
+sleep 15
+chain --replace --autofree %s/ipxe/script/%s/%s || goto hold
+`, d.Machine, s.Base(), d.Interface.MAC, holdName)
+	return b.String()
+}
+
 // diskScript returns the script that sends a known machine to its disk; ok is
 // false when its method is to answer 404.
 func diskScript(d Decision) (script string, ok bool) {
@@ -136,7 +153,7 @@ func diskScript(d Decision) (script string, ok bool) {
 }
 
 // script returns what iPXE is told: the boot script of an armed machine, the
-// disk script of a known one. ok is false when the answer is 404.
+// script that waits of one that is held, the disk script of any other known one. ok is false when the answer is 404.
 func (s *Server) script(ctx context.Context, m inventory.Machine, d Decision, autoexec bool) (script string, ok bool, err error) {
 	switch d.Verdict {
 	case Unknown:
@@ -147,6 +164,8 @@ func (s *Server) script(ctx context.Context, m inventory.Machine, d Decision, au
 	case Installer:
 		script, err = s.installerScript(ctx, m, d, autoexec)
 		return script, err == nil, err
+	case Hold:
+		return s.holdScript(d, autoexec), true, nil
 	}
 	script, ok = diskScript(d)
 	return script, ok, nil
@@ -160,9 +179,9 @@ func scriptEvent(d Decision) string {
 	return diskEvent(d)
 }
 
-// diskEvent is the kind of event of a client that was sent to its disk.
+// diskEvent is the kind of event of a client that is not armed.
 func diskEvent(d Decision) string {
-	if d.Spent {
+	if d.Spent || d.Verdict == Hold {
 		return inventory.EventRebooted
 	}
 	return inventory.EventDisk

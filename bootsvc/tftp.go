@@ -135,7 +135,7 @@ func (s *Server) readTFTP(ctx context.Context, name string, rf io.ReaderFrom) er
 	if file == autoexecName {
 		return s.tftpScript(ctx, *m, d, rf)
 	}
-	if !d.Armed() {
+	if !d.ServesLoader() {
 		s.log.Info("TFTP refused: the machine is not armed", "machine", d.Machine, "file", file, "reasons", d.Reasons)
 		return errNoFile
 	}

@@ -13,7 +13,7 @@ const (
 	EventScript   = "script"   // iPXE script fetched
 	EventKernel   = "kernel"   // agent OS kernel fetched
 	EventInitrd   = "initrd"   // agent OS initramfs fetched whole
-	EventRebooted = "rebooted" // PXE of a machine whose boot is spent, answered with disk
+	EventRebooted = "rebooted" // PXE of a machine whose boot is spent, answered with disk or, in mid-run, with a wait
 	EventDisk     = "disk"     // PXE of a machine that is not armed, answered with disk
 	EventOS       = "os"       // DHCP without PXE class
 	EventMetadata = "metadata" // metadata fetched
@@ -24,6 +24,9 @@ const (
 	EventActionDone    = "action-completed" // Detail is an action.Result without its log
 	EventAgentIdle     = "agent-idle"
 	EventAgentLost     = "agent-lost"
+	// EventBootLost: while a boot was allowed and not claimed, a system on the machine's
+	// disk phoned home with the nonce of the run that wrote it. The boot did not happen.
+	EventBootLost      = "boot-lost"
 	EventPhoneHome     = "phone-home"
 	EventDocument      = "document"       // a document of the run was fetched under its capability path
 	EventPayload       = "payload"        // the last payload of an installer was delivered whole; the boot is spent
@@ -80,7 +83,7 @@ type PhaseChange struct {
 func Signals(kind string) bool {
 	switch kind {
 	case EventDHCP, EventLoader, EventScript, EventKernel, EventInitrd, EventRebooted, EventHello, EventClaimConflict,
-		EventActionDone, EventAgentIdle, EventAgentLost, EventPhoneHome, EventDocument, EventPayload, EventInstalled, EventInstallFailed:
+		EventActionDone, EventAgentIdle, EventAgentLost, EventBootLost, EventPhoneHome, EventDocument, EventPayload, EventInstalled, EventInstallFailed:
 		return true
 	}
 	return false

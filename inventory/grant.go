@@ -27,7 +27,10 @@ type Grant struct {
 	// delivered; PXE is answered with disk.
 	Spent bool `json:"spent"`
 	// Installer: the boot is another installer's, not the agent's.
-	Installer    bool      `json:"installer,omitempty"`
+	Installer bool `json:"installer,omitempty"`
+	// Acting: the run's agent was given an action, and not yet its last one, which leaves
+	// the agent. What the disk holds may be half of an installation.
+	Acting       bool      `json:"acting,omitempty"`
 	NetbootUntil time.Time `json:"netbootUntil,omitzero"`
 	SecretsUntil time.Time `json:"secretsUntil,omitzero"`
 	Taken        time.Time `json:"taken,omitzero"`

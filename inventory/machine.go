@@ -43,6 +43,9 @@ type Machine struct {
 	// Standing is what a decommissioning has left; nil: the machine is in
 	// service. Storing a machine does not change it.
 	Standing *Standing `json:"standing,omitempty"`
+	// Installation is the run that wrote the machine's disks last; nil: none is known.
+	// Storing a machine does not change it.
+	Installation *Installation `json:"-"`
 	// Notes keeps what an import said and Ingot does not follow (allowPXE …).
 	Notes   map[string]string `json:"notes,omitempty"`
 	Created time.Time         `json:"created,omitzero"`
@@ -81,6 +84,13 @@ type Installed struct {
 // System tells whether a whole system was installed.
 func (i *Installed) System() bool {
 	return i != nil && (i.State == StateSuccess || i.State == "") && i.Type != TypeDecommission
+}
+
+// An Installation names the run that wrote a machine's disks last, and the boot
+// of its agent. A Boot of 0 is from a server that did not record boots.
+type Installation struct {
+	Owner
+	Boot int
 }
 
 // Quarantined tells whether no run may write to m.

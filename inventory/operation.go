@@ -57,6 +57,41 @@ type OperationStep struct {
 	Budget  time.Duration `json:"budget"` // nanoseconds in JSON; how long the step may take before a person is asked
 	Since   time.Time     `json:"since,omitzero"`
 	Ended   time.Time     `json:"ended,omitzero"`
+	// Asked is since when an operator is awaited, and Waited, in nanoseconds, for how
+	// long one was before. Neither is work; see Worked.
+	Asked  time.Time     `json:"asked,omitzero"`
+	Waited time.Duration `json:"waited,omitempty"`
+}
+
+// Wait notes that from now on nothing goes on before an operator has acted.
+func (s *OperationStep) Wait(now time.Time) {
+	s.State = StepWaiting
+	if s.Asked.IsZero() {
+		s.Asked = now
+	}
+}
+
+// Resume ends a Wait, if there is one.
+func (s *OperationStep) Resume(now time.Time) {
+	if !s.Asked.IsZero() {
+		s.Waited += max(now.Sub(s.Asked), 0)
+		s.Asked = time.Time{}
+	}
+}
+
+// Worked returns how long the step has been under way at now, without the time in
+// which an operator was awaited; zero when it has not begun.
+func (s OperationStep) Worked(now time.Time) time.Duration {
+	until := now
+	for _, t := range []time.Time{s.Ended, s.Asked} {
+		if !t.IsZero() && t.Before(until) {
+			until = t
+		}
+	}
+	if s.Since.IsZero() {
+		return 0
+	}
+	return max(until.Sub(s.Since)-s.Waited, 0)
 }
 
 // OperationFilter narrows a list of operations; zero fields do not count.

@@ -171,8 +171,11 @@ type Assignment struct {
 	Boot    int
 	Key     action.Key
 	Payload action.Assignment // sealed in the store
-	State   action.State
-	StopAt  time.Time // zero, or when the agent was told to stop
+	// Writes: this action or one before it in the plan writes to the machine's disks.
+	// From here on they are this boot's; see Installation.
+	Writes bool
+	State  action.State
+	StopAt time.Time // zero, or when the agent was told to stop
 	// NextUntil: with its success the next boot begins, an installer's, and is
 	// allowed until then; zero: not so. Its agent restarts the machine as soon as
 	// the report is acknowledged, and nobody else could be quick enough.

@@ -5,15 +5,11 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
-	"encoding/json"
-	"errors"
 	"net/http"
 	"net/netip"
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/ingotmetal/ingot/inventory"
 )
 
 const (
@@ -34,7 +30,7 @@ const (
 //	/c/<machine>/<capability>/documents/<name>  what the run's installer or system reads
 //	POST /c/<machine>/<capability>/webhook/<event>  an installer reports its end
 //	PUT /latest/api/token                     IMDSv2, supported and not required
-//	POST /phone-home/<machine>/<nonce>        the installed system reports
+//	POST /phone-home/<machine>/<nonce>        a system that a run has written reports
 //
 // A path with and without a slash at its end is the same. Everybody who is
 // refused, for whatever reason, gets the same 404.
@@ -162,53 +158,6 @@ func (s *Server) serveToken(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("X-Aws-Ec2-Metadata-Token-Ttl-Seconds", strconv.Itoa(ttl))
 	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
 	_, _ = w.Write([]byte(body)) // a client that went away asks again
-}
-
-// servePhoneHome records that the installed system of the current run
-// reported: the nonce is the evidence, the rest is for display. It answers
-// 200 only when the event is stored, so that the client tries again.
-func (s *Server) servePhoneHome(w http.ResponseWriter, r *http.Request, machine, nonce string) {
-	g, err := s.machines.Grant(r.Context(), machine)
-	if err != nil {
-		s.complain(err, "looking up a grant for phone-home")
-		g = inventory.Grant{}
-	}
-	right := len(s.cfg.Key) > 0 && inventory.Equal(nonce, inventory.Nonce(s.cfg.Key, g.Owner))
-	if !right || g.Run == "" || g.Machine != machine {
-		notFound(w)
-		return
-	}
-	r.Body = http.MaxBytesReader(w, r.Body, maxPhoneHome)
-	if err := r.ParseForm(); err != nil {
-		var tooLarge *http.MaxBytesError
-		if errors.As(err, &tooLarge) {
-			http.Error(w, "at most 64 KiB", http.StatusRequestEntityTooLarge)
-			return
-		}
-		http.Error(w, "the form cannot be read", http.StatusBadRequest)
-		return
-	}
-	said := map[string]string{}
-	for _, k := range []string{"instance_id", "hostname", "fqdn"} {
-		if v := clean(r.PostForm.Get(k)); v != "" {
-			said[k] = v
-		}
-	}
-	detail, err := json.Marshal(said)
-	if err != nil {
-		detail = nil // a map of strings always encodes
-	}
-	e := inventory.Event{
-		Machine: g.Machine, Run: g.Run, Epoch: g.Epoch, Boot: g.Boot, Kind: inventory.EventPhoneHome, Key: "phone-home",
-		At: s.now(), Count: 1, Message: "the installed system reported", Detail: detail,
-	}
-	if err := s.journal.AppendEvents(r.Context(), []inventory.Event{e}); err != nil {
-		s.log.Error("writing a phone-home", "machine", g.Machine, "error", err)
-		http.Error(w, "try again", http.StatusServiceUnavailable)
-		return
-	}
-	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	_, _ = w.Write([]byte("ok\n")) // a repeat changes nothing
 }
 
 // clean makes text that a machine supplies harmless, and short.

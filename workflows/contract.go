@@ -139,6 +139,31 @@ type RecoverInput struct {
 	AbortAfter int `json:"abortAfter,omitempty"`
 	// Template instead of each machine's own.
 	Template string `json:"template,omitempty"`
+	// Continued is what the execution before this one has come to, whose history was
+	// full. Nothing else sets it.
+	Continued *RecoverState `json:"continued,omitempty"`
+}
+
+// RecoverState is a Recover as one execution hands it to the next.
+type RecoverState struct {
+	Run     string    `json:"run"` // of the first execution, which names the record
+	Started time.Time `json:"started"`
+	Seq     int64     `json:"seq"` // of the newest record
+	// Groups are the sizes of the groups of Machines, one after another.
+	Groups   []int            `json:"groups"`
+	Machines []RecoverMachine `json:"machines"`
+}
+
+// RecoverMachine is a row of the record without what is the same in all rows.
+type RecoverMachine struct {
+	Machine string        `json:"machine"`
+	State   string        `json:"state"` // of a step
+	Run     string        `json:"run,omitempty"`
+	Message string        `json:"message,omitempty"`
+	Since   time.Time     `json:"since,omitzero"`
+	Ended   time.Time     `json:"ended,omitzero"`
+	Asked   time.Time     `json:"asked,omitzero"`
+	Waited  time.Duration `json:"waited,omitempty"`
 }
 
 // Recovered is the result of a Recover. The workflow completes with it however

@@ -83,10 +83,7 @@ func (d *decommission) carryOut(ctx workflow.Context) error {
 				return err
 			}
 			d.doing, d.doubts, d.notes = nil, nil, nil
-			for i := range d.record.Actions {
-				a := &d.record.Actions[i]
-				a.State, a.Message, a.Seconds = action.Pending, "", 0
-			}
+			d.resetActions(0)
 			continue
 		case errors.Is(err, errSkipped):
 			if err := d.halt(ctx, nil); err != nil {

@@ -247,20 +247,24 @@ func (g *bootstrap) follow(ctx workflow.Context, row *inventory.OperationStep, s
 		}
 		switch {
 		case out.State == inventory.StateSuccess:
+			row.Resume(workflow.Now(ctx))
 			row.Message, g.record.Next = "", ""
 			return nil
 		case inventory.Final(out.State):
+			row.Resume(workflow.Now(ctx))
 			g.record.Next = ""
 			return temporal.NewNonRetryableApplicationError(fmt.Sprintf("%s ended as %s: %s", f.id, out.State, out.Message), typeActionFailed, nil)
 		case out.Asks:
 			known = out.Message
-			row.State, row.Message, g.record.Next = inventory.StepWaiting, out.Message, f.look
+			row.Message, g.record.Next = out.Message, f.look
+			row.Wait(workflow.Now(ctx))
 			if err := g.at(ctx, s.Name, "%s", out.Message); err != nil {
 				return err
 			}
 		default:
 			known = ""
 			row.State, row.Message, g.record.Next = inventory.StepRunning, "", ""
+			row.Resume(workflow.Now(ctx))
 			if err := g.at(ctx, s.Name, "%s", s.Does); err != nil {
 				return err
 			}

@@ -199,6 +199,7 @@ func (o *operation) carry(ctx workflow.Context, i int, s step, finished bool) er
 	row := &o.record.Steps[i]
 	for {
 		row.State, row.Since, row.Ended, row.Message = inventory.StepRunning, workflow.Now(ctx), time.Time{}, ""
+		row.Asked, row.Waited = time.Time{}, 0
 		if err := o.at(ctx, s.name, "%s", s.does); err != nil {
 			return err
 		}
@@ -302,7 +303,7 @@ func (o *operation) ask(ctx workflow.Context, row *inventory.OperationStep, text
 	o.decision = nil
 	o.record.Question = &inventory.Question{ID: id, Text: text, Choices: choices, Since: workflow.Now(ctx)}
 	o.record.Next = fmt.Sprintf("ingot operation decide %s --question %s --choice %s", o.record.ID, id, choices[0])
-	row.State = inventory.StepWaiting
+	row.Wait(workflow.Now(ctx))
 	if err := o.at(ctx, inventory.PhaseWaiting, "%s", text); err != nil {
 		return Decision{}, err
 	}
@@ -313,6 +314,7 @@ func (o *operation) ask(ctx workflow.Context, row *inventory.OperationStep, text
 	o.log.Info("decided", "question", id, "choice", d.Choice, "by", d.By)
 	o.decision, o.record.Question, o.record.Next = nil, nil, ""
 	row.State = state
+	row.Resume(workflow.Now(ctx))
 	if err := o.show(ctx, before, "%s", message); err != nil {
 		return Decision{}, err
 	}
@@ -417,11 +419,17 @@ func (o *operation) child(ctx workflow.Context, row *inventory.OperationStep, ty
 	if err := o.write(alone); err != nil {
 		return out, err
 	}
+	return o.awaitChild(ctx, machine, run, asking)
+}
+
+// awaitChild is child for a run that was started before.
+func (o *operation) awaitChild(ctx workflow.Context, machine, run string, asking bool) (activities.Outcome, error) {
+	var out activities.Outcome
 	forever := workflow.WithActivityOptions(ctx, workflow.ActivityOptions{
 		StartToCloseTimeout: 365 * 24 * time.Hour, HeartbeatTimeout: workerLost,
 		RetryPolicy: &temporal.RetryPolicy{InitialInterval: time.Second, MaximumInterval: 30 * time.Second},
 	})
-	err = workflow.ExecuteActivity(forever, do.AwaitRun, activities.OutcomeRequest{Run: run, Asking: asking}).Get(ctx, &out)
+	err := workflow.ExecuteActivity(forever, do.AwaitRun, activities.OutcomeRequest{Run: run, Asking: asking}).Get(ctx, &out)
 	if !temporal.IsCanceledError(err) {
 		return out, err
 	}

@@ -3,6 +3,7 @@ package workflows
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"go.temporal.io/sdk/temporal"
 	"go.temporal.io/sdk/workflow"
@@ -71,10 +72,7 @@ func (p *provision) install(ctx workflow.Context) error {
 			return err
 		}
 		p.doing, p.disk, p.record.Disk = nil, p.plan.Disk, nil
-		for i := range p.record.Actions[p.plan.From:] {
-			a := &p.record.Actions[p.plan.From+i]
-			a.State, a.Message, a.Seconds = action.Pending, "", 0
-		}
+		p.resetActions(p.plan.From)
 	}
 }
 
@@ -176,7 +174,12 @@ func (p *provision) actions(ctx workflow.Context) error {
 	p.record.State = inventory.StateRunning
 	for i := p.plan.From; i < len(p.plan.Actions); i++ {
 		if p.plan.Actions[i].Leaving {
-			return nil
+			if i = p.firstUndone(i); i < 0 {
+				return nil
+			}
+		}
+		if p.rules >= 7 && p.record.Actions[i].State == action.Success {
+			continue // only a seed is carried out again
 		}
 		err := p.act(ctx, i)
 		if err == nil {
@@ -201,10 +204,39 @@ func (p *provision) actions(ctx workflow.Context) error {
 		case Retry:
 			i-- // the same step again
 		case Restart:
+			p.resetActions(0)
 			i = -1
 		}
 	}
 	return nil
+}
+
+// firstUndone returns the first action before the last one that has to be carried out
+// again, see reseedLater; -1: none.
+func (p *provision) firstUndone(last int) int {
+	if p.rules < 7 {
+		return -1
+	}
+	return slices.IndexFunc(p.record.Actions[:last], func(a inventory.ActionRecord) bool { return a.State != action.Success })
+}
+
+// reseedLater has what an earlier boot wrote of the instance id written again by the
+// present one. The agent of that boot is gone, and its machine may have booted
+// from the disk since: for cloud-init that instance is used up.
+func (p *provision) reseedLater() {
+	for i, planned := range p.plan.Actions {
+		if a := &p.record.Actions[i]; planned.Seed && a.State == action.Success && p.rules >= 7 {
+			a.State, a.Message = action.Pending, fmt.Sprintf("again, by the agent of boot %d", p.boot)
+		}
+	}
+}
+
+// resetActions makes the actions from an index on pending again.
+func (p *provision) resetActions(from int) {
+	for i := range p.record.Actions[from:] {
+		a := &p.record.Actions[from+i]
+		a.State, a.Message, a.Seconds = action.Pending, "", 0
+	}
 }
 
 // failed decides what follows a failed action: Retry, Skip, Restart, or an
@@ -252,6 +284,7 @@ func (p *provision) again(ctx workflow.Context) error {
 	if err := p.begin(ctx); err != nil {
 		return err
 	}
+	p.reseedLater()
 	if err := p.bind(ctx); err != nil {
 		return err
 	}

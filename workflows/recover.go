@@ -2,6 +2,7 @@ package workflows
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"go.temporal.io/sdk/temporal"
@@ -18,21 +19,27 @@ const defaultConcurrency = 2
 // of which are under way at a time.
 type recovery struct {
 	*operation
-	in    RecoverInput
-	limit int
-	busy  int // machines that hold one of limit places
-	open  int // coroutines
+	in     RecoverInput
+	groups []int // sizes, in the order of the rows
+	limit  int
+	// busy counts machines that are at work: they hold the places of limit. One
+	// that goes on after an operator was awaited is at work whether or not a place
+	// is free.
+	busy int
+	open int // coroutines
 }
 
 // Recover wipes many machines and installs each by its own template: group
 // after group, a few at a time, and no further once too many have gone wrong.
 // Each is a Reprovision of its own, which outlives this workflow.
 //
-// A machine that waits for a person gives its place to the next one. The
-// recovery ends when each machine has an outcome, of which waiting for a person
-// is one: its run stays open and asks, and nobody has to stay up for the rest.
-// Its id is recover/<name>.
+// A machine that waits for an operator gives its place to the next one, and the
+// recovery waits until each machine is installed or has failed. When its history is
+// full it goes on in another execution, under the same record. Its id is
+// recover/<name>.
 func Recover(ctx workflow.Context, in RecoverInput) (out Recovered, err error) {
+	before := in.Continued
+	in.Continued = nil
 	o, err := newOperation(ctx, RecoverType, RecoverID(in.Name), in.Name, in)
 	if err != nil {
 		return out, err
@@ -42,17 +49,31 @@ func Recover(ctx workflow.Context, in RecoverInput) (out Recovered, err error) {
 		r.limit = defaultConcurrency
 	}
 	defer func() {
-		if err != nil {
+		switch {
+		case workflow.IsContinueAsNewError(err):
+			return
+		case err != nil:
 			err = r.end(ctx, err)
-		} else {
+		default:
 			err = r.finish(ctx)
 		}
 		out = r.result()
 	}()
+	if before != nil {
+		if workflow.GetInfo(ctx).ContinuedExecutionRunID == "" {
+			return out, temporal.NewNonRetryableApplicationError("continued is not given: a recovery hands it to itself", activities.TypeInvalid, nil)
+		}
+		if err := r.restoreState(ctx, *before); err != nil {
+			return out, err
+		}
+	} else if err := r.planMachines(ctx); err != nil {
+		return out, err
+	}
 	return out, r.carryOut(ctx)
 }
 
-func (r *recovery) carryOut(ctx workflow.Context) error {
+// planMachines finds the machines, and makes a row of each.
+func (r *recovery) planMachines(ctx workflow.Context) error {
 	if err := r.at(ctx, inventory.PhasePlan, "finding the machines"); err != nil {
 		return err
 	}
@@ -65,41 +86,106 @@ func (r *recovery) carryOut(ctx workflow.Context) error {
 		return err
 	}
 	for _, g := range groups {
+		r.groups = append(r.groups, len(g))
 		for _, m := range g {
-			r.record.Steps = append(r.record.Steps, inventory.OperationStep{
-				Name: m, Machine: m, Does: "wipe the machine and install it", Waits: "until the installed system has phoned home, or a person is asked",
-				Undo: "none: what was on the disk is gone", State: inventory.StepPending,
-			})
+			r.record.Steps = append(r.record.Steps, recoverRow(m))
 		}
 	}
-	if err := r.say(ctx); err != nil {
-		return err
+	return r.say(ctx)
+}
+
+// recoverRow is a machine that was not begun.
+func recoverRow(machine string) inventory.OperationStep {
+	return inventory.OperationStep{
+		Name: machine, Machine: machine, Does: "wipe the machine and install it", Waits: "until the installed system has phoned home",
+		Undo: "none: what was on the disk is gone", State: inventory.StepPending,
 	}
+}
+
+// restoreState goes on where the execution before has stopped.
+func (r *recovery) restoreState(ctx workflow.Context, s RecoverState) error {
+	r.groups = s.Groups
+	r.record.Run, r.record.Started, r.record.Seq, r.record.Step = s.Run, s.Started, s.Seq, inventory.PhaseAction
+	for _, m := range s.Machines {
+		row := recoverRow(m.Machine)
+		row.State, row.Run, row.Message, row.Since, row.Ended, row.Asked, row.Waited = m.State, m.Run, m.Message, m.Since, m.Ended, m.Asked, m.Waited
+		r.record.Steps = append(r.record.Steps, row)
+	}
+	return r.say(ctx)
+}
+
+// historyFull tells, since rules 2, whether the history has no room for much more.
+func (r *recovery) historyFull(ctx workflow.Context) bool {
+	return r.rules >= 2 && ctx.Err() == nil && workflow.GetInfo(ctx).GetContinueAsNewSuggested()
+}
+
+// continueAsNew ends this execution and begins the next one with what this one has come
+// to. The runs of machines outlive both, and are found again by their rows.
+func (r *recovery) continueAsNew(ctx workflow.Context) error {
+	begun := func() bool {
+		return !slices.ContainsFunc(r.record.Steps, func(s inventory.OperationStep) bool { return s.State == inventory.StepRunning && s.Run == "" })
+	}
+	if err := workflow.Await(ctx, func() bool { return begun() && workflow.AllHandlersFinished(ctx) }); err != nil {
+		return r.drain(ctx, err)
+	}
+	s := RecoverState{Run: r.record.Run, Started: r.record.Started, Seq: r.record.Seq, Groups: r.groups}
+	for _, row := range r.record.Steps {
+		s.Machines = append(s.Machines, RecoverMachine{
+			Machine: row.Machine, State: row.State, Run: row.Run, Message: row.Message, Since: row.Since, Ended: row.Ended, Asked: row.Asked, Waited: row.Waited,
+		})
+	}
+	in := r.in
+	in.Continued = &s
+	return workflow.NewContinueAsNewError(ctx, RecoverType, in)
+}
+
+func (r *recovery) carryOut(ctx workflow.Context) error {
 	row := 0
-	for _, g := range groups {
-		for range g {
+	for _, size := range r.groups {
+		for range size {
 			s := &r.record.Steps[row]
 			row++
-			if err := workflow.Await(ctx, func() bool { return r.busy < r.limit }); err != nil {
+			if s.Run != "" && (s.State == inventory.StepRunning || s.State == inventory.StepWaiting) {
+				r.followMachine(ctx, s) // begun by the execution before
+				continue
+			}
+			if s.State != inventory.StepPending {
+				continue
+			}
+			if err := workflow.Await(ctx, func() bool { return r.busy < r.limit || r.historyFull(ctx) }); err != nil {
 				return r.drain(ctx, err)
+			}
+			if r.historyFull(ctx) {
+				return r.continueAsNew(ctx)
 			}
 			if bad := r.bad(); r.in.AbortAfter > 0 && bad >= r.in.AbortAfter {
 				s.State, s.Message = inventory.StepSkipped, fmt.Sprintf("not begun: %d machines had gone wrong before its turn", bad)
 				continue
 			}
-			r.busy++
-			r.open++
-			workflow.Go(ctx, func(ctx workflow.Context) {
-				r.one(ctx, s)
-				r.busy--
-				r.open--
-			})
+			r.followMachine(ctx, s)
 		}
-		if err := workflow.Await(ctx, func() bool { return r.open == 0 }); err != nil {
+		if err := workflow.Await(ctx, func() bool { return r.busy == 0 || r.historyFull(ctx) }); err != nil {
 			return r.drain(ctx, err)
 		}
 	}
-	// Who waited may have been answered meanwhile.
+	if r.rules < 2 {
+		return r.lookAgain(ctx)
+	}
+	if r.open > 0 {
+		r.note(ctx) // from here on it may be that nothing but operators is awaited
+	}
+	if err := workflow.Await(ctx, func() bool { return r.open == 0 || r.historyFull(ctx) }); err != nil {
+		return r.drain(ctx, err)
+	}
+	if r.open > 0 {
+		return r.continueAsNew(ctx)
+	}
+	return nil
+}
+
+// lookAgain is how recoveries before rules 2 end: what waits for a person is
+// looked at once more.
+func (r *recovery) lookAgain(ctx workflow.Context) error {
 	for i := range r.record.Steps {
 		if s := &r.record.Steps[i]; s.State == inventory.StepWaiting {
 			r.open++
@@ -125,13 +211,58 @@ func (r *recovery) drain(ctx workflow.Context, err error) error {
 	return err
 }
 
-// one takes a machine to its outcome.
+// followMachine takes a machine to its end, beside others.
+func (r *recovery) followMachine(ctx workflow.Context, s *inventory.OperationStep) {
+	r.open++
+	if s.State != inventory.StepWaiting {
+		r.busy++
+	}
+	workflow.Go(ctx, func(ctx workflow.Context) {
+		r.one(ctx, s)
+		r.open--
+	})
+}
+
+// one takes a machine to its end; before rules 2, waiting for a person is one. It
+// gives the machine's place back whenever the machine is not at work.
 func (r *recovery) one(ctx workflow.Context, s *inventory.OperationStep) {
-	s.State, s.Since = inventory.StepRunning, workflow.Now(ctx)
-	r.note(ctx)
-	in := ProvisionInput{Machine: s.Machine, Template: r.in.Template, Parent: r.record.ID}
-	found, err := r.child(ctx, s, ReprovisionType, s.Machine, in, true)
-	r.outcome(ctx, s, found, err)
+	for {
+		var found activities.Outcome
+		var err error
+		switch {
+		case s.State == inventory.StepWaiting:
+			found, err = r.awaitAnswer(ctx, s)
+			if temporal.IsCanceledError(err) {
+				return // it is left alone, and asks on
+			}
+			r.busy++
+		case s.Run != "":
+			found, err = r.awaitChild(ctx, s.Machine, s.Run, true)
+		default:
+			s.State, s.Since = inventory.StepRunning, workflow.Now(ctx)
+			r.note(ctx)
+			in := ProvisionInput{Machine: s.Machine, Template: r.in.Template, Parent: r.record.ID}
+			found, err = r.child(ctx, s, ReprovisionType, s.Machine, in, true)
+		}
+		r.outcome(ctx, s, found, err)
+		if s.State != inventory.StepRunning {
+			r.busy--
+		}
+		if s.State != inventory.StepRunning && s.State != inventory.StepWaiting || r.rules < 2 {
+			return
+		}
+	}
+}
+
+// awaitAnswer waits until a machine does not wait any more for what it waited for.
+func (r *recovery) awaitAnswer(ctx workflow.Context, s *inventory.OperationStep) (activities.Outcome, error) {
+	var found activities.Outcome
+	forever := workflow.WithActivityOptions(ctx, workflow.ActivityOptions{
+		StartToCloseTimeout: 365 * 24 * time.Hour, HeartbeatTimeout: workerLost,
+		RetryPolicy: &temporal.RetryPolicy{InitialInterval: time.Second, MaximumInterval: 30 * time.Second},
+	})
+	err := workflow.ExecuteActivity(forever, do.AwaitRun, activities.OutcomeRequest{Run: s.Run, Asking: true, Known: s.Message}).Get(ctx, &found)
+	return found, err
 }
 
 // again looks once more at a machine that waited for a person: nothing is
@@ -151,7 +282,9 @@ func (r *recovery) again(ctx workflow.Context, s *inventory.OperationStep) {
 
 // outcome writes down what has become of a machine.
 func (r *recovery) outcome(ctx workflow.Context, s *inventory.OperationStep, found activities.Outcome, err error) {
-	s.Message, s.Ended = found.Message, workflow.Now(ctx)
+	now := workflow.Now(ctx)
+	s.Message, s.Ended = found.Message, now
+	s.Resume(now)
 	switch {
 	case err != nil:
 		s.State, s.Message = inventory.StepFailed, cause(err)
@@ -162,8 +295,11 @@ func (r *recovery) outcome(ctx workflow.Context, s *inventory.OperationStep, fou
 		s.State = inventory.StepDone
 	case inventory.Final(found.State):
 		s.State = inventory.StepFailed
+	case found.Asks || r.rules < 2:
+		s.Ended = time.Time{}
+		s.Wait(now)
 	default:
-		s.State, s.Ended = inventory.StepWaiting, time.Time{}
+		s.State, s.Ended, s.Message = inventory.StepRunning, time.Time{}, ""
 	}
 	ctx, cancel := workflow.NewDisconnectedContext(ctx)
 	defer cancel()
@@ -201,7 +337,7 @@ func (r *recovery) summary() string {
 		{inventory.StepRunning, "under way"},
 		{inventory.StepPending, "to come"},
 		{inventory.StepFailed, "failed"},
-		{inventory.StepWaiting, "waiting for a person"},
+		{inventory.StepWaiting, "waiting for an operator"},
 		{inventory.StepSkipped, "not begun"},
 	} {
 		if n[x.state] > 0 {
@@ -211,8 +347,15 @@ func (r *recovery) summary() string {
 	return text
 }
 
+// say records how far the recovery is. When nothing but operators is awaited, it
+// waits for them, too.
 func (r *recovery) say(ctx workflow.Context) error {
-	return r.at(ctx, inventory.PhaseAction, "%s", r.summary())
+	step, next := inventory.PhaseAction, ""
+	if n := r.counts(); r.rules >= 2 && n[inventory.StepWaiting] > 0 && n[inventory.StepRunning]+n[inventory.StepPending] == 0 {
+		step, next = inventory.PhaseWaiting, "ingot recover status "+r.in.Name
+	}
+	r.record.Next = next
+	return r.at(ctx, step, "%s", r.summary())
 }
 
 // finish gives the record of a recovery that came to its end its final state.

@@ -4,9 +4,11 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/mock"
 	"github.com/stretchr/testify/require"
+	"go.temporal.io/sdk/converter"
 	"go.temporal.io/sdk/temporal"
 	"go.temporal.io/sdk/workflow"
 
@@ -14,7 +16,7 @@ import (
 )
 
 // rescue is a test of Recover over machines m1 … mn, whose runs do as fates say:
-// "ok", "bad", "asks", "asks then ok", "asks then bad". A run goes on whenever
+// "ok", "bad", "asks", "works", or several: "asks then ok". A run goes on whenever
 // its record is looked at, because a clock that skips does not while somebody
 // looks.
 type rescue struct {
@@ -24,6 +26,10 @@ type rescue struct {
 	began        []string
 	now, atATime int
 	cancelAt     int // a look at any run, from 1; 0: never
+	// unanswered tells whether a machine that asks goes on asking; nil: it is answered
+	// when it is looked at again.
+	unanswered func() bool
+	atStart    func(machine string) // called when a run begins
 }
 
 func newRescue(t *testing.T, fates ...string) *rescue {
@@ -54,6 +60,9 @@ func (r *rescue) reprovision(ctx workflow.Context, in ProvisionInput) error {
 	r.now++
 	r.atATime = max(r.atATime, r.now)
 	r.mu.Unlock()
+	if r.atStart != nil {
+		r.atStart(in.Machine)
+	}
 	return nil
 }
 
@@ -81,16 +90,25 @@ func (r *rescue) goOn(w *inventory.Workflow) {
 	if look == 2 {
 		r.now--
 	}
-	if rest, asks := strings.CutPrefix(fate, "asks"); asks {
-		w.Phase, w.Message = inventory.PhaseWaiting, "its BMC does not answer"
-		if look == 2 || rest == "" {
-			return
-		}
-		fate = strings.TrimPrefix(rest, " then ")
+	if w.Phase == inventory.PhaseWaiting && r.unanswered != nil && r.unanswered() {
+		r.looks[w.Machine]--
+		return
 	}
-	w.State, w.Phase, w.Message = inventory.StateSuccess, inventory.PhaseDone, "installed and ready"
-	if fate == "bad" {
+	for step := range strings.SplitSeq(fate, " then ") {
+		if fate = step; look == 2 {
+			break
+		}
+		look--
+	}
+	switch fate {
+	case "asks":
+		w.Phase, w.Message = inventory.PhaseWaiting, "its BMC does not answer"
+	case "works":
+		w.Phase, w.Message = inventory.PhaseAction, ""
+	case "bad":
 		w.State, w.Phase, w.Message = inventory.StateFailed, inventory.PhaseFailed, "disk on fire"
+	default:
+		w.State, w.Phase, w.Message = inventory.StateSuccess, inventory.PhaseDone, "installed and ready"
 	}
 }
 
@@ -115,19 +133,18 @@ func outcomes(out Recovered) (all []string) {
 }
 
 func TestRecoverTellsTheOutcomeOfEachMachine(t *testing.T) {
-	r := newRescue(t, "ok", "asks", "ok", "bad")
+	r := newRescue(t, "ok", "asks then ok", "ok", "bad")
 	out, err := r.run(RecoverInput{Selector: map[string]string{"rack": "1"}})
 	require.NoError(t, err, "the workflow completes with its result")
-	require.Equal(t, []string{"m1 installed", "m2 waiting-for-person", "m3 installed", "m4 failed"}, outcomes(out))
+	require.Equal(t, []string{"m1 installed", "m2 installed", "m3 installed", "m4 failed"}, outcomes(out))
 	require.Equal(t, inventory.StateFailed, out.State)
-	require.Equal(t, "2 of 4 machines installed, 1 failed, 1 waiting for a person", out.Message)
-	require.Equal(t, "its BMC does not answer", out.Machines[1].Message)
+	require.Equal(t, "3 of 4 machines installed, 1 failed", out.Message)
 	require.Equal(t, "disk on fire", out.Machines[3].Message)
 	require.Equal(t, 2, r.atATime, "two at a time, unless it is said otherwise")
 	last := r.last()
 	require.Equal(t, inventory.StateFailed, last.State)
 	require.Equal(t, out.Message, last.Message)
-	require.Equal(t, []string{"m1 done", "m2 waiting", "m3 done", "m4 failed"}, r.states())
+	require.Equal(t, []string{"m1 done", "m2 done", "m3 done", "m4 failed"}, r.states())
 	for i, s := range last.Steps {
 		require.Equal(t, out.Machines[i].Run, s.Run)
 		require.NotEmpty(t, s.Run)
@@ -148,22 +165,134 @@ func TestRecoverGoesGroupByGroup(t *testing.T) {
 }
 
 func TestRecoverStopsWhenTooManyGoWrong(t *testing.T) {
-	r := newRescue(t, "bad", "asks", "ok", "ok")
+	r := newRescue(t, "bad", "asks then bad", "ok", "ok")
 	out, err := r.run(RecoverInput{Machines: []string{"m1", "m2", "m3", "m4"}, Concurrency: 1, AbortAfter: 2})
 	require.NoError(t, err)
-	require.Equal(t, []string{"m1 failed", "m2 waiting-for-person", "m3 not-begun", "m4 not-begun"}, outcomes(out))
+	require.Equal(t, []string{"m1 failed", "m2 failed", "m3 not-begun", "m4 not-begun"}, outcomes(out))
 	require.Equal(t, []string{"m1", "m2"}, r.began)
 	require.Contains(t, out.Machines[3].Message, "2 machines had gone wrong")
 }
 
-// Who was waited for may have come while others were installed. A run that a
-// person ended is not begun again.
-func TestRecoverLooksAgainAtWhatWaited(t *testing.T) {
+// A machine that waits for an operator gives its place to the next one, and the
+// recovery waits with it: that is neither an end nor a failure, and no work.
+func TestRecoverWaitsForAnOperator(t *testing.T) {
 	r := newRescue(t, "asks then ok", "asks then bad", "ok", "ok", "ok")
+	r.unanswered = func() bool { return r.operations[len(r.operations)-1].Step != inventory.PhaseWaiting }
 	out, err := r.run(RecoverInput{Selector: map[string]string{"rack": "1"}, Concurrency: 1})
 	require.NoError(t, err)
 	require.Equal(t, []string{"m1 installed", "m2 failed", "m3 installed", "m4 installed", "m5 installed"}, outcomes(out))
-	require.Equal(t, []string{"m1", "m2", "m3", "m4", "m5"}, r.began)
+	require.Equal(t, []string{"m1", "m2", "m3", "m4", "m5"}, r.began, "nothing is begun a second time")
+	var waited []inventory.Operation
+	for _, o := range r.operations {
+		if o.Step == inventory.PhaseWaiting {
+			waited = append(waited, o)
+		}
+	}
+	require.NotEmpty(t, waited)
+	o := waited[0]
+	require.Equal(t, inventory.StateRunning, o.State)
+	require.Equal(t, "3 of 5 machines installed, 2 waiting for an operator", o.Message)
+	require.Equal(t, "ingot recover status flood", o.Next)
+	for _, s := range o.Steps[:2] {
+		require.Equal(t, inventory.StepWaiting, s.State)
+		require.False(t, s.Asked.IsZero(), "since when the operator is awaited")
+		require.Equal(t, s.Worked(s.Asked), s.Worked(s.Asked.Add(time.Hour)), "waiting is no work")
+	}
+	for i, s := range r.last().Steps {
+		require.Zero(t, s.Asked)
+		require.False(t, s.Ended.IsZero(), "%d: %s", i, s.Machine)
+	}
+}
+
+// A machine whose operator has answered is at work again, and may ask again.
+func TestRecoverFollowsAMachineThatGoesOn(t *testing.T) {
+	r := newRescue(t, "asks then works then asks then ok")
+	out, err := r.run(RecoverInput{Machines: []string{"m1"}})
+	require.NoError(t, err)
+	require.Equal(t, []string{"m1 installed"}, outcomes(out))
+	var states []string
+	for _, o := range r.operations {
+		if len(o.Steps) > 0 && (len(states) == 0 || states[len(states)-1] != o.Steps[0].State) {
+			states = append(states, o.Steps[0].State)
+		}
+	}
+	require.Equal(t, []string{"pending", "running", "waiting", "running", "waiting", "done"}, states)
+}
+
+// A cancellation ends what is under way, and leaves alone what waits for a person.
+func TestRecoverCancelledWhileAMachineWaits(t *testing.T) {
+	r := newRescue(t, "ok", "asks")
+	r.unanswered = func() bool {
+		if r.operations[len(r.operations)-1].Step == inventory.PhaseWaiting {
+			r.env.CancelWorkflow()
+		}
+		return true
+	}
+	_, err := r.run(RecoverInput{Machines: []string{"m1", "m2"}})
+	var cancelled *temporal.CanceledError
+	require.ErrorAs(t, err, &cancelled)
+	require.Equal(t, inventory.StateCancelled, r.last().State)
+	require.Equal(t, []string{"m1 done", "m2 waiting"}, r.states())
+	for _, w := range r.runs {
+		require.NotEqual(t, inventory.StateCancelled, w.State)
+	}
+}
+
+// A recovery of many machines fills its history. It goes on in another one:
+// under the same record, with what is under way and what is to come.
+func TestRecoverContinuesWhenItsHistoryIsFull(t *testing.T) {
+	first := newRescue(t, "asks then ok", "ok", "ok", "ok", "ok")
+	first.unanswered = func() bool { return true }
+	first.atStart = func(machine string) {
+		if machine == "m4" {
+			first.env.SetContinueAsNewSuggested(true)
+		}
+	}
+	in := RecoverInput{Selector: map[string]string{"rack": "1"}, Order: [][]string{{"m1"}, {"m2", "m3", "m4"}}}
+	_, err := first.run(in)
+	var full *workflow.ContinueAsNewError
+	require.ErrorAs(t, err, &full)
+	require.ElementsMatch(t, []string{"m1", "m2", "m3", "m4"}, first.began)
+	require.Equal(t, inventory.StepWaiting, first.last().Steps[0].State)
+	kept := first.last()
+	require.Equal(t, inventory.StateRunning, kept.State, "the record is not over")
+
+	var next RecoverInput
+	require.NoError(t, converter.GetDefaultDataConverter().FromPayloads(full.Input, &next))
+	require.NotNil(t, next.Continued)
+	require.Equal(t, kept.Run, next.Continued.Run)
+	next.Continued.Machines[0].Asked = next.Continued.Machines[0].Asked.Add(-time.Hour)
+
+	second := newRescue(t, "asks then ok", "ok", "ok", "ok", "ok")
+	second.book.runs = first.runs // the inventory is one
+	second.env.SetContinuedExecutionRunID("the-first")
+	out, err := second.run(next)
+	require.NoError(t, err)
+	require.Equal(t, []string{"m5"}, second.began, "what is under way is not begun again")
+	require.Equal(t, []string{"m1 installed", "m2 installed", "m3 installed", "m4 installed", "m5 installed"}, outcomes(out))
+	require.Equal(t, "5 of 5 machines installed", out.Message)
+	require.Greater(t, second.operations[0].Seq, kept.Seq, "no record of before is newer")
+	last := second.last()
+	require.Equal(t, kept.Run, last.Run)
+	require.Equal(t, kept.Started.UnixNano(), last.Started.UnixNano())
+	require.JSONEq(t, string(kept.Input), string(last.Input), "what was asked for, and nothing of the state")
+	for i, s := range last.Steps {
+		require.Equal(t, kept.Steps[i].Name, s.Name)
+		require.Equal(t, kept.Steps[i].Does, s.Does)
+		if s.Machine != "m5" {
+			require.Equal(t, next.Continued.Machines[i].Run, s.Run)
+			require.Equal(t, next.Continued.Machines[i].Since.UnixNano(), s.Since.UnixNano())
+		}
+	}
+	require.GreaterOrEqual(t, last.Steps[0].Waited, time.Hour, "the wait of before counts")
+}
+
+// The state of a recovery comes from an execution before it, and from nobody else.
+func TestRecoverRefusesAStateThatSomebodyMadeUp(t *testing.T) {
+	r := newRescue(t, "ok")
+	_, err := r.run(RecoverInput{Machines: []string{"m1"}, Continued: &RecoverState{}})
+	require.ErrorContains(t, err, "continued")
+	require.Empty(t, r.began)
 }
 
 func TestRecoverPassesACancellationOn(t *testing.T) {

@@ -53,6 +53,7 @@ type run struct {
 	how       string // how the present boot was started, if in another way than the first
 	pxe       bool   // the firmware asked for network boot at least once
 	off       bool   // the power was taken from the agent
+	strayed   bool   // the last boot was lost: the machine has booted its disk instead
 	helloed   int    // newest boot whose agent redeemed its claim
 	poweredOn bool   // a person says so
 	installer bool   // what is booted now is the plan's installer, not the agent
@@ -542,7 +543,7 @@ var ladder = []struct {
 // power, dhcp, loader, agent. What stays silent is started again, rung by rung
 // of the ladder, and a person is asked when the run's boots are used up.
 func (r *run) begin(ctx workflow.Context) error {
-	r.silent, r.off = 0, false
+	r.silent, r.off, r.strayed = 0, false, false
 	for {
 		if r.allowance == 0 {
 			late := func() bool { return r.installer && r.installing() }
@@ -588,6 +589,10 @@ func (r *run) begin(ctx workflow.Context) error {
 		}
 		if up {
 			return nil
+		}
+		if r.strayed = r.bootLost(); r.strayed {
+			r.log.Info("the boot was lost; starting the machine again", "boot", r.boot)
+			continue
 		}
 		r.silent++
 		r.log.Info("no agent; starting the machine again", "boot", r.boot)
@@ -658,7 +663,7 @@ func (r *run) power(ctx workflow.Context) error {
 			q.For = reminder + beyond
 		} else {
 			rung := ladder[r.rung()]
-			q.Warm, q.ResetBMC, q.OtherPath, q.Unclaimed = rung.warm, rung.resetBMC, rung.otherPath && !r.pxe, r.silent > 0
+			q.Warm, q.ResetBMC, q.OtherPath, q.Unclaimed = rung.warm, rung.resetBMC, rung.otherPath && !r.pxe, r.silent > 0 || r.strayed
 		}
 		var done activities.Powered
 		err := workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, bmc), do.Power, q).Get(ctx, &done)
@@ -699,6 +704,15 @@ func (r *run) power(ctx workflow.Context) error {
 		}
 		r.armed = true
 	}
+}
+
+// bootLost tells, since rules 7, whether the system on the disk has spoken under
+// the present boot: the machine has booted that instead (a server that was killed
+// while it delivered the loader). It is no fault of the machine's, so the ladder is
+// not climbed; the start takes one of the run's boots, as any other. Without a BMC
+// that system may have run all the time, and the person at the button is awaited.
+func (r *run) bootLost() bool {
+	return r.rules >= 7 && !r.manual && r.heard[inventory.EventBootLost]
 }
 
 // rung is where on the ladder the present boot stands.
@@ -783,12 +797,15 @@ func (r *run) climb(ctx workflow.Context) (bool, error) {
 		}
 		for wait, again := rung.wait, 0; ; again++ {
 			began := workflow.Now(ctx)
-			ok, err := r.await(ctx, wait, rung.done)
+			ok, err := r.await(ctx, wait, func() bool { return rung.done() || r.bootLost() })
 			if err != nil {
 				return false, err
 			}
-			if ok {
+			if rung.done() {
 				break
+			}
+			if ok {
+				return false, nil
 			}
 			found, err := r.evidence(ctx, action.Key{}, activities.Wait{Began: began, For: wait, Served: true})
 			if err != nil {

@@ -52,6 +52,8 @@ type world struct {
 	looked  bool
 	// holdFrom is the kind of event that comes held later, with all behind it.
 	holdFrom string
+	// stray tells whether the machine boots its disk instead of the network.
+	stray func(g inventory.Grant) bool
 	// installs is what a machine does that boots an installer.
 	installs func(g inventory.Grant)
 	held     time.Duration
@@ -245,6 +247,9 @@ func (w *world) boots() {
 	g, err := w.Grant(w.t.Context(), machine)
 	require.NoError(w.t, err)
 	if !g.NetbootOpen(w.env.Now()) || g.Boot <= w.noPXEUntil {
+		return
+	}
+	if w.stray != nil && w.stray(g) {
 		return
 	}
 	if g.Installer {

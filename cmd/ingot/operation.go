@@ -130,7 +130,7 @@ func printOperation(w io.Writer, x inventory.Operation) error {
 		t = newTable(w, "#", "STEP", "MACHINE", "STATE", "TOOK", "MESSAGE")
 		for i, s := range x.Steps {
 			message, _, _ := strings.Cut(stepMessage(s), "\n")
-			t.row(i+1, s.Name, s.Machine, s.State, lasted(s.Since, s.Ended), shorten(message, 90))
+			t.row(i+1, s.Name, s.Machine, s.State, worked(s), shorten(message, 90))
 		}
 		if err := t.flush(); err != nil {
 			return err
@@ -165,6 +165,15 @@ func stepMessage(s inventory.OperationStep) string {
 		return ""
 	}
 	return s.Does
+}
+
+// worked is how long a step was at work, without the time in which an operator was
+// awaited.
+func worked(s inventory.OperationStep) string {
+	if s.Since.IsZero() {
+		return ""
+	}
+	return span(s.Worked(time.Now()))
 }
 
 // lasted is how long something took, or takes.

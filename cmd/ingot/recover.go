@@ -235,12 +235,12 @@ func recoverStartCmd(o *options) *cobra.Command {
 "ingot machine reprovision".
 
 Machines of one --order come before those of the next, and machines that none
-names come last. A machine that waits for a person gives its place to the next
-one, and the recovery ends when each machine is installed, has failed, or waits
-for a person: those runs stay open, and go on when they are answered.
+names come last. A machine that waits for an operator gives its place to the next
+one, and goes on when it is answered. The recovery ends when each machine is
+installed or has failed.
 
 With --abort-after N nothing more is begun once N machines have failed or wait
-for a person; what is under way goes on.`,
+for an operator; what is under way goes on.`,
 		Example: `  ingot recover start flood --machine node-1,node-2,node-3
   ingot recover start rack-a1 --selector rack=a1 --order router,storage-1 --order storage-2 --concurrency 4 --abort-after 3 --yes --wait
   temporal workflow start --type Recover --task-queue ingot --workflow-id recover/flood --input '{"name":"flood","machines":["node-1"]}'`,

@@ -69,6 +69,7 @@ func printWhy(w io.Writer, e bootsvc.Explanation) error {
 		bootsvc.Installer: "boots the installer of its run",
 		bootsvc.Rescue:    "boots the agent's OS for a person",
 		bootsvc.Disk:      "boots from its disk",
+		bootsvc.Hold:      "waits at its loader until its run goes on",
 		bootsvc.Never:     "never boots from the network",
 	}[e.Verdict]
 	if verdict == "" {

@@ -22,12 +22,21 @@ import (
 // CloudConfig is the first line by which cloud-init knows a cloud-config.
 const CloudConfig = "#cloud-config\n"
 
-// InstanceID returns the instance id of m. It depends on the machine's name
-// alone: cloud-init compares it with what lies on the disk, a new
-// installation brings a new disk content anyway, and an id that changed with
-// every grant would make a running system configure itself again (new host
-// keys included) after a mere BMC job.
-func InstanceID(m inventory.Machine) string { return "i-" + m.Name }
+// InstanceID returns the instance id of m's system: it names the run that wrote
+// the disk, and the boot of its agent. cloud-init does its once-per-instance work
+// again when the id is another one. So a system that boots half finished, because
+// its agent died, does not use up the id of the one that the next agent finishes.
+// And the id of a running system stays: only a run that writes to the disk
+// changes it, and no BMC job or inspection does.
+//
+// A machine of which no such boot is known has the id that earlier versions gave.
+func InstanceID(m inventory.Machine) string {
+	i := m.Installation
+	if i == nil || i.Boot == 0 {
+		return "i-" + m.Name
+	}
+	return fmt.Sprintf("i-%s-%s-%d-%d", m.Name, i.Run[:min(8, len(i.Run))], i.Epoch, i.Boot)
+}
 
 // Hostname returns the name that m's system is given: the hostname of its
 // netboot interface, or the machine's name.

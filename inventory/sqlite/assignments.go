@@ -170,6 +170,9 @@ func (s *Store) Assign(ctx context.Context, a inventory.Assignment) error {
 		if errors.Is(err, inventory.ErrNotFound) {
 			return fencedOr(ctx, tx, a.Owner, assignedBefore(ctx, tx, a))
 		}
+		if err == nil {
+			err = recordActing(ctx, tx, a, boot)
+		}
 		if err != nil {
 			return err
 		}
@@ -183,6 +186,18 @@ func (s *Store) Assign(ctx context.Context, a inventory.Assignment) error {
 			Machine: a.Machine, Run: a.Run, Epoch: a.Epoch, Boot: boot, Kind: inventory.EventAssigned, Key: a.Key.String(), Message: x.Name,
 		})
 	})
+}
+
+// recordActing stores what holds as soon as the agent of a boot may carry a out:
+// the run is in its actions until the one that leaves the agent, and the disks, once
+// written to, are this boot's.
+func recordActing(ctx context.Context, tx *sqlx.Tx, a inventory.Assignment, boot int) error {
+	if _, err := exec(ctx, tx, "UPDATE grant_ SET acting = ?4 WHERE "+owns, a.Machine, a.Run, a.Epoch, !a.Payload.Leaving); err != nil || !a.Writes {
+		return err
+	}
+	_, err := exec(ctx, tx, `INSERT INTO installation (machine, run, epoch, boot) VALUES (?,?,?,?)
+		ON CONFLICT (machine) DO UPDATE SET run = excluded.run, epoch = excluded.epoch, boot = excluded.boot`, a.Machine, a.Run, a.Epoch, boot)
+	return err
 }
 
 // assignedBefore returns nil when the attempt stands as a wants it, or is over.

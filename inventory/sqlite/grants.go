@@ -27,7 +27,7 @@ const personPrefix = "person:"
 // grantRow; in joins with a prefix.
 func grantColumns(prefix string) string {
 	var b strings.Builder
-	for i, c := range []string{"machine", "run", "epoch", "site_epoch", "workflow", "boot", "boots_left", "spent", "installer", "netboot_until", "secrets_until", "taken"} {
+	for i, c := range []string{"machine", "run", "epoch", "site_epoch", "workflow", "boot", "boots_left", "spent", "installer", "acting", "netboot_until", "secrets_until", "taken"} {
 		zero := "0"
 		if c == "machine" || c == "run" || c == "workflow" {
 			zero = "''"
@@ -50,6 +50,7 @@ type grantRow struct {
 	BootsLeft    int    `db:"boots_left"`
 	Spent        bool   `db:"spent"`
 	Installer    bool   `db:"installer"`
+	Acting       bool   `db:"acting"`
 	NetbootUntil int64  `db:"netboot_until"`
 	SecretsUntil int64  `db:"secrets_until"`
 	Taken        int64  `db:"taken"`
@@ -58,7 +59,7 @@ type grantRow struct {
 func (r grantRow) grant() inventory.Grant {
 	return inventory.Grant{
 		Owner:     inventory.Owner{Machine: r.Machine, Run: r.Run, Epoch: r.Epoch},
-		SiteEpoch: r.SiteEpoch, Workflow: r.Workflow, Boot: r.Boot, BootsLeft: r.BootsLeft, Spent: r.Spent, Installer: r.Installer,
+		SiteEpoch: r.SiteEpoch, Workflow: r.Workflow, Boot: r.Boot, BootsLeft: r.BootsLeft, Spent: r.Spent, Installer: r.Installer, Acting: r.Acting,
 		NetbootUntil: moment(r.NetbootUntil), SecretsUntil: moment(r.SecretsUntil), Taken: moment(r.Taken),
 	}
 }
@@ -117,7 +118,7 @@ func take(condition string) string {
 		SELECT name, ?2, 1 + coalesce((SELECT value FROM meta WHERE name = 'epoch_floor'), 0), (SELECT value FROM meta WHERE name = 'site_epoch'), ?3, ?4, ?5, 0, ?7, 0, ?6 FROM machine
 			WHERE name = ?1 AND NOT EXISTS (SELECT 1 FROM workflow WHERE workflow.run = ?2 AND final = 1)
 		ON CONFLICT (machine) DO UPDATE SET run = excluded.run, epoch = grant_.epoch + 1, site_epoch = excluded.site_epoch, workflow = excluded.workflow,
-			boot = excluded.boot, boots_left = excluded.boots_left, spent = 0, installer = 0, netboot_until = excluded.netboot_until, secrets_until = 0, taken = excluded.taken
+			boot = excluded.boot, boots_left = excluded.boots_left, spent = 0, installer = 0, acting = 0, netboot_until = excluded.netboot_until, secrets_until = 0, taken = excluded.taken
 		WHERE ` + condition + ` RETURNING ` + grantColumns("")
 }
 
@@ -305,7 +306,7 @@ func (s *Store) allowIn(ctx context.Context, tx *sqlx.Tx, o inventory.Owner, boo
 	}
 	var r grantRow
 	err := get(ctx, tx, &r, `UPDATE grant_ SET boots_left = boots_left - (boot <> ?4), spent = spent AND boot = ?4, boot = ?4, netboot_until = ?5,
-		installer = ?6, secrets_until = iif(?6, ?5, secrets_until)
+		installer = ?6, acting = acting AND NOT ?6, secrets_until = iif(?6, ?5, secrets_until)
 		WHERE `+owns+` AND (boot = ?4 OR (boot = ?4 - 1 AND boots_left > 0)) RETURNING `+grantColumns(""),
 		o.Machine, o.Run, o.Epoch, boot, nanos(until), installer)
 	if errors.Is(err, inventory.ErrNotFound) {
@@ -438,7 +439,7 @@ func (s *Store) EndGrant(ctx context.Context, o inventory.Owner) error {
 }
 
 func end(ctx context.Context, tx *sqlx.Tx, o inventory.Owner) error {
-	n, err := exec(ctx, tx, "UPDATE grant_ SET run = '', workflow = '', netboot_until = 0, secrets_until = 0 WHERE "+owns, o.Machine, o.Run, o.Epoch)
+	n, err := exec(ctx, tx, "UPDATE grant_ SET run = '', workflow = '', acting = 0, netboot_until = 0, secrets_until = 0 WHERE "+owns, o.Machine, o.Run, o.Epoch)
 	if err != nil || n == 0 {
 		return err
 	}

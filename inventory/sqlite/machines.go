@@ -24,7 +24,8 @@ const maxSeen = 1000
 
 const machineColumns = `m.name AS name, m.doc AS doc, m.created AS created, m.updated AS updated,
 	m.user_data IS NOT NULL AS has_user, m.vendor_data IS NOT NULL AS has_vendor, m.bmc_password IS NOT NULL AS has_password,
-	coalesce((SELECT doc FROM standing WHERE standing.machine = m.name), '') AS standing`
+	coalesce((SELECT doc FROM standing WHERE standing.machine = m.name), '') AS standing,
+	coalesce((SELECT json_object('machine', machine, 'run', run, 'epoch', epoch, 'boot', boot) FROM installation WHERE installation.machine = m.name), '') AS installation`
 
 type machineRow struct {
 	Name        string `db:"name"`
@@ -35,6 +36,8 @@ type machineRow struct {
 	HasVendor   bool   `db:"has_vendor"`
 	HasPassword bool   `db:"has_password"`
 	Standing    string `db:"standing"`
+	// Installation is JSON, as Standing is; "" = none.
+	Installation string `db:"installation"`
 }
 
 func (r machineRow) machine() (inventory.Machine, error) {
@@ -48,7 +51,12 @@ func (r machineRow) machine() (inventory.Machine, error) {
 		m.BMC.HasPassword = r.HasPassword
 	}
 	if r.Standing != "" {
-		return m, json.Unmarshal([]byte(r.Standing), &m.Standing)
+		if err := json.Unmarshal([]byte(r.Standing), &m.Standing); err != nil {
+			return m, err
+		}
+	}
+	if r.Installation != "" {
+		return m, json.Unmarshal([]byte(r.Installation), &m.Installation)
 	}
 	return m, nil
 }
@@ -329,7 +337,7 @@ func (s *Store) putMachine(ctx context.Context, tx *sqlx.Tx, m inventory.Machine
 // bare returns m without what has columns of its own, first of all secrets.
 func bare(m inventory.Machine) inventory.Machine {
 	m.UserData, m.VendorData, m.HasUserData, m.HasVendorData = inventory.Secret{}, inventory.Secret{}, false, false
-	m.Created, m.Updated, m.Standing = moment(0), moment(0), nil
+	m.Created, m.Updated, m.Standing, m.Installation = moment(0), moment(0), nil, nil
 	if m.BMC != nil {
 		b := *m.BMC
 		b.Password, b.HasPassword = inventory.Secret{}, false

@@ -14,7 +14,7 @@ import (
 
 // Retire ends the service of o's machine, all of it or nothing: its user data
 // and vendor data go, and so do the plans of its other runs, what their agents
-// were told, and the memory of which disks Ingot wrote. Its reserved addresses
+// were told, and the memory of which run wrote which disks. Its reserved addresses
 // are released unless keepAddress. The BMC's password stays: it belongs to the
 // hardware. Doing it again changes nothing but the standing.
 func (s *Store) Retire(ctx context.Context, o inventory.Owner, st inventory.Standing, keepAddress bool) error {
@@ -55,8 +55,10 @@ func (s *Store) Retire(ctx context.Context, o inventory.Owner, st inventory.Stan
 		}
 		// A disk that could not be looked at is still one that Ingot has written.
 		if st.State == inventory.StandingAvailable {
-			if _, err := exec(ctx, tx, "DELETE FROM disk_written WHERE machine = ?", o.Machine); err != nil {
-				return err
+			for _, table := range []string{"disk_written", "installation"} {
+				if _, err := exec(ctx, tx, "DELETE FROM "+table+" WHERE machine = ?", o.Machine); err != nil {
+					return err
+				}
 			}
 		}
 		_, err = exec(ctx, tx, `INSERT INTO standing (machine, state, doc) VALUES (?,?,?)

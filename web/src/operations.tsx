@@ -133,7 +133,7 @@ function StepRow({ number, step: s, operation: o, store, now }: { number: number
       <td class="quiet when">
         {at(s.since) > 0 && (
           <time dateTime={s.since} title={clock(at(s.since), now)}>
-            {s.state === "running" || s.state === "waiting" ? ago(at(s.since), now) : time !== undefined ? `took ${span(time)}` : clock(at(s.since), now)}
+            {s.state === "running" || s.state === "waiting" ? ago(at(s.asked) || at(s.since), now) : time !== undefined ? `took ${span(time)}` : clock(at(s.since), now)}
           </time>
         )}
         {late(s, now) && <span class="failure"> over {span((s.budget ?? 0) / 1e9)}</span>}

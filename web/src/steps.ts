@@ -56,13 +56,12 @@ export function stateOf(s: OperationStep): string {
   return words[s.state] ?? s.state;
 }
 
-/** Returns how many seconds a step took, or takes until now (ms); undefined when it has not begun. */
+/** Returns how many seconds a step was at work until now (ms), without those in which an operator was awaited; undefined when it has not begun. */
 export function took(s: OperationStep, now: number): number | undefined {
   const began = at(s.since);
   if (!began) return undefined;
-  const end = at(s.ended);
-  if (end >= began) return (end - began) / 1000;
-  return s.state === "running" || s.state === "waiting" ? Math.max(0, (now - began) / 1000) : undefined;
+  const until = [at(s.ended), at(s.asked)].find((t) => t >= began) ?? (s.state === "running" || s.state === "waiting" ? now : undefined);
+  return until === undefined ? undefined : Math.max(0, (until - began) / 1000 - (s.waited ?? 0) / 1e9);
 }
 
 /** Tells whether a step under way is over its budget. */

@@ -136,6 +136,10 @@ export interface OperationStep {
   budget?: number;
   since?: string;
   ended?: string;
+  /** Since when an operator is awaited. */
+  asked?: string;
+  /** Nanoseconds for which an operator was awaited before. */
+  waited?: number;
 }
 
 /** A Genesis, a migration or a recovery. */
