@@ -29,6 +29,7 @@ var may = map[string]string{
 	"internal/dbcopy":      "",
 	"internal/reserve":     "golang.org/x/sys",
 	"internal/notify":      "inventory",
+	"internal/diskimage":   "github.com/klauspost/compress github.com/mikelolasagasti/xz",
 	"internal/backup":      "inventory internal/dbcopy golang.org/x/crypto",
 	"internal/handover":    "inventory",
 
@@ -44,8 +45,8 @@ var may = map[string]string{
 	"bootsvc":          "inventory internal/httpserve internal/quiet internal/seed github.com/insomniacslk/dhcp github.com/pin/tftp/v3 golang.org/x/net golang.org/x/sync golang.org/x/sys",
 	"metadatasvc":      "inventory internal/httpserve internal/quiet internal/seed",
 	"web":              "",
-	"api":              "action genesis internal/quiet internal/reserve inventory template web workflows go.temporal.io/api go.temporal.io/sdk github.com/gin-gonic/gin",
-	"worker-agent":     "action github.com/diskfs/go-diskfs github.com/klauspost/compress github.com/mikelolasagasti/xz golang.org/x/sys",
+	"api":              "action genesis internal/diskimage internal/quiet internal/reserve inventory template web workflows go.temporal.io/api go.temporal.io/sdk github.com/gin-gonic/gin",
+	"worker-agent":     "action internal/diskimage github.com/diskfs/go-diskfs golang.org/x/sys",
 
 	"internal/endpoint": "inventory go.yaml.in/yaml/v3",
 	"internal/talosapi": "inventory go.yaml.in/yaml/v3 github.com/siderolabs/talos/pkg/machinery/api google.golang.org/grpc google.golang.org/protobuf",

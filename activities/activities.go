@@ -62,6 +62,9 @@ type Activities struct {
 	// ProbeImage tells whether this server can fetch an image from an address,
 	// and fetches nothing; nil: it fetches none.
 	ProbeImage func(ctx context.Context, address string) error
+	// ImageStored is inventory.ErrNotFound when this server has not got the file of a planned
+	// image; nil: not asked.
+	ImageStored func(i inventory.PlannedImage) error
 	// Troubles, if not nil, is told of each attempt by the worker.
 	Troubles *Troubles
 

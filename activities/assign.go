@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"regexp"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/ingotmetal/ingot/action"
@@ -82,27 +85,26 @@ func (a *Activities) assign(ctx context.Context, q AssignRequest) error {
 	return a.Assignments.Assign(ctx, row)
 }
 
-// fromHere has an action fetch its images where they lie now; then they lay at
-// an address that the site may have left.
+// fromHere has an action fetch its images where they lie now: then they lay at
+// an address that the site may have left. Plans of servers that did not pin addresses get the file of
+// their digest.
 func (a *Activities) fromHere(x action.Action, then string) action.Action {
-	if a.Site.ImageURL == nil || then == "" || x.Environment == nil && x.Command == nil {
+	if a.Site.ImageURL == nil || then == "" {
 		return x
+	}
+	if name, ours := strings.CutPrefix(x.Environment["IMG_URL"], then+"/"); ours && !strings.Contains(name, "/") && imageDigest.MatchString(x.Environment["IMG_SHA256"]) {
+		pinned := inventory.Image{Name: name, SHA256: x.Environment["IMG_SHA256"]}
+		x.Environment = maps.Clone(x.Environment)
+		x.Environment["IMG_URL"] = then + "/" + pinned.PinnedPath()
 	}
 	now := a.Site.ImageURL()
 	if now == then {
 		return x
 	}
-	moved := func(s string) string { return inventory.Rebase(s, then, now) }
-	env := make(map[string]string, len(x.Environment))
-	for k, v := range x.Environment {
-		env[k] = moved(v)
-	}
-	x.Environment, x.Command = env, slices.Clone(x.Command)
-	for i, c := range x.Command {
-		x.Command[i] = moved(c)
-	}
-	return x
+	return rewrite(x, func(s string) string { return inventory.Rebase(s, then, now) })
 }
+
+var imageDigest = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
 // sign makes the order that the agent checks before it carries payload out. A
 // plan whose actions are not those of its digest is not signed.

@@ -126,24 +126,6 @@ func (a *Activities) served(ctx context.Context, name string, problems *inventor
 	return img.SHA256, nil
 }
 
-// unchanged requires that the images of m's installer are those of its plan: no
-// machine is switched on for what it would not be given.
-func (a *Activities) unchanged(ctx context.Context, machine string, i inventory.Installer) error {
-	for _, name := range slices.Compact(i.Images()) {
-		img, err := a.Catalogue.Image(ctx, name)
-		if errors.Is(err, inventory.ErrNotFound) {
-			img, err = inventory.Image{Name: name}, nil
-		}
-		if err != nil {
-			return err
-		}
-		if err := i.Replaced(machine, img); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // document completes and checks a document as it will be served.
 func (a *Activities) document(m inventory.Machine, plan *inventory.Plan, d inventory.Document, user, vendor inventory.Secret) (inventory.Document, error) {
 	file := fmt.Sprintf("document %s of machine %s", d.Name, m.Name)

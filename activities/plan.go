@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/inventory"
@@ -105,9 +106,6 @@ func (a *Activities) plan(ctx context.Context, q PlanRequest) (Planned, error) {
 		if err := mayInstall(m).Err(); err != nil { // disks may have been protected since
 			return Planned{}, err
 		}
-		if err := a.unchanged(ctx, m.Name, *plan.Installer); err != nil {
-			return Planned{}, err
-		}
 	}
 	out.Digest, out.GlobalTimeout, out.Evidence = plan.Digest, plan.GlobalTimeout, EvidenceWeak
 	for _, x := range plan.Actions {
@@ -125,7 +123,30 @@ func (a *Activities) plan(ctx context.Context, q PlanRequest) (Planned, error) {
 		}
 	}
 	out.install(plan)
-	return out, a.Assignments.PutPlan(ctx, plan)
+	if err := a.Assignments.PutPlan(ctx, plan); err != nil {
+		return out, err
+	}
+	// From here on the stored plan keeps its files; one that is there now stays.
+	return out, a.imagesStored(m.Name, plan, out.From)
+}
+
+// imagesStored requires the files that a plan needs from action number from
+// on: no machine is touched for an image that it would not get.
+func (a *Activities) imagesStored(machine string, plan inventory.Plan, from int) error {
+	if a.ImageStored == nil {
+		return nil
+	}
+	for _, i := range plan.Images(from) {
+		err := a.ImageStored(i)
+		if errors.Is(err, inventory.ErrNotFound) {
+			err = fmt.Errorf("image %q (sha256 %.12s) is not there any more: it was replaced or deleted after the plan was made: start again (ingot workflow retry %s --from start): %w",
+				i.Name, i.SHA256, machine, inventory.ErrConflict)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // inService refuses a machine that a decommissioning has left unusable.
@@ -181,7 +202,11 @@ func (a *Activities) render(ctx context.Context, q PlanRequest, m inventory.Mach
 	if err != nil {
 		return inventory.Plan{}, err
 	}
-	if err := a.digests(ctx, r.Actions, out); err != nil {
+	images, err := a.Catalogue.Images(ctx)
+	if err != nil {
+		return inventory.Plan{}, err
+	}
+	if err := a.digests(images, r.Actions, out); err != nil {
 		return inventory.Plan{}, err
 	}
 	if q.Wipe {
@@ -195,8 +220,52 @@ func (a *Activities) render(ctx context.Context, q PlanRequest, m inventory.Mach
 	if err := a.installer(ctx, m, r, &plan); err != nil {
 		return inventory.Plan{}, err
 	}
+	pin(&plan, images)
 	plan.Digest, err = digestOf(plan)
 	return plan, err
+}
+
+// pin puts the digest into every address of an image of this server, so that
+// the run gets the file that it was planned with, whatever image has the name later.
+func pin(plan *inventory.Plan, images []inventory.Image) {
+	if plan.ImagesURL == "" {
+		return
+	}
+	pinned := func(text string) string {
+		for _, i := range images {
+			if i.File != "" {
+				text = inventory.Rebase(text, plan.ImagesURL+"/"+i.Name, plan.ImagesURL+"/"+i.PinnedPath())
+			}
+		}
+		return text
+	}
+	for n, x := range plan.Actions {
+		plan.Actions[n] = rewrite(x, pinned)
+	}
+	if plan.Installer != nil {
+		for n, v := range plan.Installer.Parameters {
+			plan.Installer.Parameters[n] = pinned(v)
+		}
+	}
+	for n, d := range plan.Documents {
+		plan.Documents[n].Contents = pinned(d.Contents)
+	}
+}
+
+// rewrite changes what an action is given.
+func rewrite(x action.Action, change func(string) string) action.Action {
+	if x.Environment != nil {
+		env := make(map[string]string, len(x.Environment))
+		for k, v := range x.Environment {
+			env[k] = change(v)
+		}
+		x.Environment = env
+	}
+	x.Command = slices.Clone(x.Command)
+	for i, c := range x.Command {
+		x.Command[i] = change(c)
+	}
+	return x
 }
 
 // declared refuses or warns of an image whose digest nobody but this server
@@ -216,28 +285,34 @@ func (a *Activities) declared(img inventory.Image, out *Planned) error {
 }
 
 // digests gives each image2disk its sha256. A URL that is none of ours and
-// declares no digest is refused: what is written must be known beforehand.
-func (a *Activities) digests(ctx context.Context, actions []action.Action, out *Planned) error {
-	images, err := a.Catalogue.Images(ctx)
-	if err != nil {
-		return err
-	}
+// declares no digest is refused: what is written must be known before. So is
+// an image of ours that has another digest, or is not for disks.
+func (a *Activities) digests(images []inventory.Image, actions []action.Action, out *Planned) error {
 	var problems inventory.Problems
 	for i, x := range actions {
-		if native, _ := action.Native(x.Image); native != action.Image2Disk || x.Environment["IMG_SHA256"] != "" {
+		if native, _ := action.Native(x.Image); native != action.Image2Disk {
 			continue
 		}
+		field := fmt.Sprintf("actions[%d] %s: ", i, x.Name)
 		for _, img := range images {
-			if x.Environment["IMG_URL"] == a.Site.URLOf(img) {
-				// A template may name an image that is not the machine's own.
-				if err := a.declared(img, out); err != nil {
-					return err
-				}
-				actions[i].Environment["IMG_SHA256"] = img.SHA256
+			if x.Environment["IMG_URL"] != a.Site.URLOf(img) {
+				continue
 			}
+			// A template may name an image that is not the machine's own.
+			if err := a.declared(img, out); err != nil {
+				return err
+			}
+			want := strings.ToLower(strings.TrimPrefix(strings.TrimSpace(x.Environment["IMG_SHA256"]), "sha256:"))
+			switch {
+			case img.Use == inventory.UseInstaller:
+				problems.Add(field+"IMG_URL", "name a disk image", "image %s is for installers (%s), not for disks", img.Name, first(img.Contents, "stored with --installer"))
+			case want != "" && want != img.SHA256:
+				problems.Add(field+"IMG_SHA256", "correct it, or store that image again: ingot image add "+img.Name+" FILE", "is %.12s, and image %s has the digest %.12s", want, img.Name, img.SHA256)
+			}
+			actions[i].Environment["IMG_SHA256"] = img.SHA256
 		}
 		if actions[i].Environment["IMG_SHA256"] == "" {
-			problems.Add(fmt.Sprintf("actions[%d] %s: IMG_SHA256", i, x.Name), "set IMG_SHA256, or add the image with: ingot image add NAME URL",
+			problems.Add(field+"IMG_SHA256", "set IMG_SHA256, or add the image with: ingot image add NAME URL",
 				"no digest is known for %s", x.Environment["IMG_URL"])
 		}
 	}
@@ -276,7 +351,6 @@ func (a *Activities) resume(ctx context.Context, q PlanRequest, out *Planned) (i
 			out.From = i
 		}
 	}
-	// An image that was replaced since is noticed by the agent: the plan names its digest.
 	out.Template, out.Image, out.Disk = w.Template, w.Image, w.Disk
 	plan.Run = q.Run
 	return plan, nil

@@ -86,7 +86,7 @@ func (a *Activities) asPlanned(ctx context.Context, q PowerRequest) error {
 	if err != nil || plan.Installer == nil {
 		return err
 	}
-	return a.unchanged(ctx, q.Owner.Machine, *plan.Installer)
+	return a.imagesStored(q.Owner.Machine, plan, len(plan.Actions))
 }
 
 // allowBoot opens the netboot window for the boot, whosever it is.

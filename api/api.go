@@ -154,11 +154,13 @@ type Server struct {
 	stopping chan struct{}
 	fresh    freshRuns
 	told     told
-	uploads  sync.Map // image name → struct{}, while somebody writes it
-	board    board
-	streams  chan struct{} // one element per open SSE stream
-	pump     *Pump
-	recon    *Reconciler
+	uploads  sync.Map // image name → *atomic.Int64: how much was checked, while it is written
+	// publishing is held while the file of an image gets its place or loses it.
+	publishing sync.Mutex
+	board      board
+	streams    chan struct{} // one element per open SSE stream
+	pump       *Pump
+	recon      *Reconciler
 }
 
 // New returns a Server. Nothing runs until Run, Pump().Run and

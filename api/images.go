@@ -31,6 +31,8 @@ type imageStore interface {
 	Images(ctx context.Context) ([]inventory.Image, error)
 	PutImage(ctx context.Context, i inventory.Image, by string) error
 	DeleteImage(ctx context.Context, name, by string) error
+	PlannedImages(ctx context.Context) ([]inventory.PlannedImage, error)
+	UnusedImageFiles(ctx context.Context, digests []string, remove func(digest string) error) error
 }
 
 var safe = regexp.MustCompile(`^[a-z0-9]([a-z0-9._-]{0,126}[a-z0-9])?$`)
@@ -41,10 +43,10 @@ func safeName(name string) bool { return safe.MatchString(name) && !strings.Cont
 var digest = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
 // declaredSum reads a declared SHA-256; "" means that none was.
-func declaredSum(v string) (string, error) {
+func declaredSum(field, v string) (string, error) {
 	v = strings.ToLower(strings.TrimPrefix(v, "sha256:"))
 	if v != "" && !digest.MatchString(v) {
-		return "", invalid("sha256", "64 hex digits", "%q is no SHA-256", v)
+		return "", invalid(field, "64 hex digits", "invalid SHA-256 %q", v)
 	}
 	return v, nil
 }
@@ -94,300 +96,72 @@ func (s *Server) dir() (*os.Root, error) {
 	return r, nil
 }
 
-// partName is the file of an upload that is not complete.
-func partName(name string) string { return ".upload-" + name }
-
-// received returns how many bytes of an upload are there.
-func received(dir *os.Root, name string) (int64, error) {
-	st, err := dir.Stat(partName(name))
-	if errors.Is(err, fs.ErrNotExist) {
-		return 0, nil
+func (s *Server) deleteImage(c *gin.Context) {
+	ctx := c.Request.Context()
+	i, err := s.image(ctx, c.Param("name"))
+	if err == nil {
+		err = s.imageFree(ctx, i, c.Query("force") == "true")
+	}
+	if err == nil {
+		err = s.cfg.Store.DeleteImage(ctx, i.Name, by(c))
 	}
 	if err != nil {
-		return 0, fmt.Errorf("looking at the upload of %q: %w", name, err)
+		s.fail(c, err)
+		return
 	}
-	return st.Size(), nil
+	s.RemoveUnusedImages(ctx)
+	c.Status(http.StatusNoContent)
 }
 
-// uploadOffset is the header that tells how many bytes of an upload are there.
-const uploadOffset = "Upload-Offset"
-
-func (s *Server) uploadState(c *gin.Context) {
-	name := c.Param("name")
-	if !safeName(name) {
-		c.Status(http.StatusBadRequest)
-		return
+// imageFree refuses to delete an image that is needed: by an open run, and,
+// unless that does not matter, by a machine or a stored template.
+func (s *Server) imageFree(ctx context.Context, i inventory.Image, force bool) error {
+	inRun := func(run, machine string) error {
+		return hint{fmt.Errorf("run %s of machine %q uses image %q: %w", run, machine, i.Name, inventory.ErrConflict), "ingot workflow get " + run}
 	}
-	dir, err := s.dir()
-	if err != nil {
-		s.fail(c, err)
-		return
-	}
-	defer dir.Close()
-	n, err := received(dir, name)
-	if err != nil {
-		s.fail(c, err)
-		return
-	}
-	c.Header(uploadOffset, strconv.FormatInt(n, 10))
-	c.Header("Content-Length", strconv.FormatInt(n, 10))
-	c.Status(http.StatusOK)
-}
-
-var contentRange = regexp.MustCompile(`^bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)$`)
-
-// uploadRange reads where the body begins and how long the whole file is, -1
-// when that is not said.
-func uploadRange(c *gin.Context) (offset, total int64, err error) {
-	total = -1
-	if v := c.GetHeader("Content-Range"); v != "" {
-		m := contentRange.FindStringSubmatch(v)
-		if m == nil {
-			return 0, 0, invalid("Content-Range", "bytes FIRST-LAST/TOTAL", "%q is no range", v)
-		}
-		offset, err = strconv.ParseInt(m[1], 10, 64)
-		if err == nil && m[3] != "*" {
-			total, err = strconv.ParseInt(m[3], 10, 64)
-		}
-		return offset, total, err
-	}
-	offset, err = intQuery(c, "offset", 0)
-	if err == nil && c.Query("size") != "" {
-		total, err = intQuery(c, "size", 0)
-	}
-	return offset, total, err
-}
-
-// uploadImage takes the bytes of an image from offset on. A body that breaks
-// off leaves what came; HEAD …/upload tells how much, and another PUT goes on
-// there. Offset 0 begins again. With size (or Content-Range) the upload is
-// complete when that many bytes are there, without it when the body ends.
-func (s *Server) uploadImage(c *gin.Context) {
-	name := c.Param("name")
-	if !safeName(name) {
-		s.fail(c, invalid("name", "small letters, digits, dots, dashes, underscores; at most 128", "%q is no name of an image", name))
-		return
-	}
-	sum, err := declaredSum(c.Query("sha256"))
-	if err != nil {
-		s.fail(c, err)
-		return
-	}
-	offset, total, err := uploadRange(c)
-	if err != nil {
-		s.fail(c, err)
-		return
-	}
-	dir, err := s.dir()
-	if err != nil {
-		s.fail(c, err)
-		return
-	}
-	defer dir.Close()
-	unlock, err := s.lockUpload(name)
-	if err != nil {
-		s.fail(c, err)
-		return
-	}
-	defer unlock()
-	have, err := received(dir, name)
-	if err != nil {
-		s.fail(c, err)
-		return
-	}
-	if offset != 0 && offset != have {
-		c.Header(uploadOffset, strconv.FormatInt(have, 10))
-		s.fail(c, fmt.Errorf("the upload of %q goes on at %d, not at %d: %w", name, have, offset, inventory.ErrConflict))
-		return
-	}
-	n, err := s.receive(dir, name, offset, max(c.Request.ContentLength, total-offset), c.Request.Body)
-	c.Header(uploadOffset, strconv.FormatInt(offset+n, 10))
-	if err != nil {
-		s.fail(c, err)
-		return
-	}
-	switch {
-	case total >= 0 && offset+n < total:
-		c.JSON(http.StatusAccepted, gin.H{"received": offset + n, "size": total})
-		return
-	case total >= 0 && offset+n > total:
-		err = errors.Join(invalid("size", "", "%d bytes came and %d were announced", offset+n, total), dir.Remove(partName(name)))
-		s.fail(c, err)
-		return
-	}
-	s.keepImage(c, dir, inventory.Image{Name: name, SHA256: sum})
-}
-
-// lockUpload makes the caller the only writer of an image.
-func (s *Server) lockUpload(name string) (func(), error) {
-	if _, busy := s.uploads.LoadOrStore(name, struct{}{}); busy {
-		return nil, fmt.Errorf("somebody else is uploading image %q: %w", name, inventory.ErrConflict)
-	}
-	return func() { s.uploads.Delete(name) }, nil
-}
-
-// checkEvery is how many bytes are written between two looks at free space.
-const checkEvery = 64 << 20
-
-// receive appends r to the upload at offset and returns how many bytes came.
-// size is what is known of r's length, -1 for nothing.
-func (s *Server) receive(dir *os.Root, name string, offset, size int64, r io.Reader) (n int64, err error) {
-	spare, err := s.spare()
-	if err != nil {
-		return 0, err
-	}
-	if size > spare {
-		return 0, hint{fmt.Errorf("%d MiB do not fit, %d MiB are left for images: %w", size>>20, spare>>20, errNoSpace), "ingot image prune"}
-	}
-	flags := os.O_WRONLY | os.O_CREATE
-	if offset == 0 {
-		flags |= os.O_TRUNC
-	}
-	f, err := dir.OpenFile(partName(name), flags, 0o644)
-	if err != nil {
-		return 0, fmt.Errorf("opening the upload of %q: %w", name, err)
-	}
-	defer func() {
-		if e := f.Close(); e != nil && err == nil {
-			err = fmt.Errorf("writing the upload of %q: %w", name, e)
-		}
-	}()
-	if _, err := f.Seek(offset, io.SeekStart); err != nil {
-		return 0, fmt.Errorf("writing the upload of %q: %w", name, err)
-	}
-	for {
-		m, err := io.CopyN(f, r, checkEvery)
-		n += m
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			return n, interrupted{fmt.Errorf("receiving image %q: %w", name, err)}
-		}
-		if _, err := s.spare(); err != nil {
-			return n, err
-		}
-	}
-	if err := f.Sync(); err != nil {
-		return n, fmt.Errorf("writing the upload of %q: %w", name, err)
-	}
-	return n, nil
-}
-
-// interrupted is a body that broke off: the sender's fault, not this server's.
-type interrupted struct{ error }
-
-func (i interrupted) Unwrap() error { return i.error }
-
-// Is makes it an ErrInvalid, unless the disk is full.
-func (i interrupted) Is(target error) bool {
-	return target == inventory.ErrInvalid && !errors.Is(i.error, syscall.ENOSPC)
-}
-
-// keepImage makes a complete upload the image i and answers with it. i.SHA256
-// is what was declared, or "".
-func (s *Server) keepImage(c *gin.Context, dir *os.Root, i inventory.Image) {
-	i, err := s.examine(c.Request.Context(), dir, i)
-	if err != nil {
-		if e := dir.Remove(partName(i.Name)); e != nil && !errors.Is(e, fs.ErrNotExist) {
-			err = errors.Join(err, fmt.Errorf("removing the upload of %q: %w", i.Name, e))
-		}
-		s.fail(c, err)
-		return
-	}
-	// The name holds the digest: a run that reads the image of before goes on
-	// reading it, and a crash between the two writes leaves no image whose
-	// file is another's.
-	i.File, i.Created = i.Name+"."+i.SHA256[:16], s.cfg.Now().UTC()
-	old, err := s.cfg.Store.Image(c.Request.Context(), i.Name)
-	if err != nil && !errors.Is(err, inventory.ErrNotFound) {
-		s.fail(c, err)
-		return
-	}
-	if err := dir.Rename(partName(i.Name), i.File); err != nil {
-		s.fail(c, fmt.Errorf("keeping image %q: %w", i.Name, err))
-		return
-	}
-	if err := syncDir(dir); err != nil {
-		s.fail(c, fmt.Errorf("keeping image %q: %w", i.Name, err))
-		return
-	}
-	if err := s.cfg.Store.PutImage(c.Request.Context(), i, by(c)); err != nil {
-		s.fail(c, err)
-		return
-	}
-	if old.File != "" && old.File != i.File {
-		s.removeFile(dir, old)
-	}
-	c.JSON(http.StatusCreated, i)
-}
-
-func syncDir(dir *os.Root) error {
-	d, err := dir.Open(".")
+	planned, err := s.cfg.Store.PlannedImages(ctx)
 	if err != nil {
 		return err
 	}
-	return errors.Join(d.Sync(), d.Close())
-}
-
-// removeFile removes the file of an image that is no more. A file that stays
-// costs space and nothing else.
-func (s *Server) removeFile(dir *os.Root, i inventory.Image) {
-	if err := dir.Remove(i.File); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		s.cfg.Log.Warn("removing an image's file", "image", i.Name, "error", err)
+	for _, p := range planned {
+		if p.SHA256 == i.SHA256 {
+			return inRun(p.Run, p.Machine)
+		}
 	}
-}
-
-// examine reads a complete upload: its size, digest and format.
-func (s *Server) examine(ctx context.Context, dir *os.Root, i inventory.Image) (inventory.Image, error) {
-	f, err := dir.Open(partName(i.Name))
+	ws, err := s.cfg.Store.Workflows(ctx, inventory.WorkflowFilter{Open: true, Limit: maxOpen})
 	if err != nil {
-		return i, fmt.Errorf("reading the upload of %q: %w", i.Name, err)
+		return err
 	}
-	defer f.Close()
-	magic := make([]byte, 8)
-	n, err := io.ReadFull(f, magic)
-	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
-		return i, fmt.Errorf("reading the upload of %q: %w", i.Name, err)
+	for _, w := range ws {
+		if w.Image == i.Name {
+			return inRun(w.Run, w.Machine)
+		}
 	}
-	if n == 0 {
-		return i, invalid("", "", "the image is empty")
+	if force {
+		return nil
 	}
-	if i.Format, err = format(magic[:n]); err != nil {
-		return i, err
+	named := func(what, name string) error {
+		return hint{fmt.Errorf("%s %q names image %q: %w", what, name, i.Name, inventory.ErrConflict), "change it, or: ingot image delete " + i.Name + " --force"}
 	}
-	sum, size, err := digestOf(ctx, f)
+	ts, err := s.cfg.Store.Templates(ctx)
 	if err != nil {
-		return i, fmt.Errorf("reading the upload of %q: %w", i.Name, err)
+		return err
 	}
-	if i.Size = size; i.Format == "raw" {
-		i.DiskSize = size
+	for _, t := range ts {
+		if inventory.NamesImage(t.Source, i.Name) {
+			return named("template", t.Name)
+		}
 	}
-	if i.SHA256 != "" && i.SHA256 != sum {
-		return i, invalid("sha256", "send the file again", "the file's SHA-256 is %s and %s was declared; nothing was kept", sum, i.SHA256)
+	ms, err := s.cfg.Store.Machines(ctx)
+	if err != nil {
+		return err
 	}
-	i.FirstSeen, i.SHA256 = i.SHA256 == "", sum
-	return i, nil
-}
-
-// format tells what a file is by its first bytes.
-func format(magic []byte) (string, error) {
-	at := func(m string) bool { return strings.HasPrefix(string(magic), m) }
-	switch {
-	case at("\x1f\x8b"):
-		return "gz", nil
-	case at("\x28\xb5\x2f\xfd"):
-		return "zst", nil
-	case at("\xfd7zXZ\x00"):
-		return "xz", nil
-	case at("QFI\xfb"):
-		return "", invalid("", "qemu-img convert -O raw", "this is a qcow2 image, which agents do not write")
-	case at("BZh"):
-		return "", invalid("", "recompress it with zstd, gzip or xz", "this is a bzip2 file, which agents do not read")
-	case at("<!DOCTYP"), at("<!doctyp"), at("<html"):
-		return "", invalid("", "fetch the image itself", "this is a web page")
+	for _, m := range ms {
+		if m.Image == i.Name {
+			return named("machine", m.Name)
+		}
 	}
-	return "raw", nil
+	return nil
 }
 
 // digestOf reads f from its start.
@@ -409,39 +183,6 @@ func digestOf(ctx context.Context, f *os.File) (sum string, size int64, err erro
 			return "", 0, ctx.Err()
 		}
 	}
-}
-
-func (s *Server) deleteImage(c *gin.Context) {
-	i, err := s.image(c.Request.Context(), c.Param("name"))
-	if err != nil {
-		s.fail(c, err)
-		return
-	}
-	ws, err := s.cfg.Store.Workflows(c.Request.Context(), inventory.WorkflowFilter{Open: true, Limit: maxOpen})
-	if err != nil {
-		s.fail(c, err)
-		return
-	}
-	for _, w := range ws {
-		if w.Image == i.Name {
-			s.fail(c, hint{fmt.Errorf("run %s of machine %q uses image %q: %w", w.Run, w.Machine, i.Name, inventory.ErrConflict), "ingot workflow get " + w.Run})
-			return
-		}
-	}
-	if err := s.cfg.Store.DeleteImage(c.Request.Context(), i.Name, by(c)); err != nil {
-		s.fail(c, err)
-		return
-	}
-	if i.File != "" && s.cfg.ImageDir != "" {
-		dir, err := s.dir()
-		if err != nil {
-			s.cfg.Log.Warn("removing an image's file", "image", i.Name, "error", err)
-		} else {
-			defer dir.Close()
-			s.removeFile(dir, i)
-		}
-	}
-	c.Status(http.StatusNoContent)
 }
 
 // verifyImage reads the file again and compares.
@@ -527,18 +268,16 @@ func (s *Server) fetchImage(c *gin.Context) {
 		Name   string `json:"name"`
 		URL    string `json:"url"`
 		SHA256 string `json:"sha256"`
+		Use    string `json:"use"`
 	}
 	if err := body(c, &in, false); err != nil {
 		s.fail(c, err)
 		return
 	}
-	var problems inventory.Problems
-	if !safeName(in.Name) {
-		problems.Add("name", "small letters, digits, dots, dashes, underscores; at most 128", "%q is no name of an image", in.Name)
-	}
-	sum, err := declaredSum(in.SHA256)
+	problems := append(inventory.ValidateImageName(in.Name), inventory.ValidateImageUse(in.Use)...)
+	sum, err := declaredSum("sha256", in.SHA256)
 	if err != nil {
-		problems.Add("sha256", "64 hex digits", "%q is no SHA-256", in.SHA256)
+		problems.Add("sha256", "64 hex digits", "invalid SHA-256 %q", in.SHA256)
 	}
 	u, err := url.Parse(in.URL)
 	if err == nil {
@@ -557,7 +296,8 @@ func (s *Server) fetchImage(c *gin.Context) {
 		return
 	}
 	defer dir.Close()
-	unlock, err := s.lockUpload(in.Name)
+	up := upload{image: inventory.Image{Name: in.Name, URL: source(u), SHA256: sum, Use: in.Use}}
+	checked, unlock, err := s.lockUpload(in.Name)
 	if err != nil {
 		s.fail(c, err)
 		return
@@ -569,14 +309,15 @@ func (s *Server) fetchImage(c *gin.Context) {
 		return
 	}
 	defer resp.Body.Close()
-	if _, err := s.receive(dir, in.Name, 0, resp.ContentLength, resp.Body); err != nil {
-		if e := dir.Remove(partName(in.Name)); e != nil && !errors.Is(e, fs.ErrNotExist) {
-			err = errors.Join(err, e)
-		}
-		s.fail(c, err)
+	err = up.discardOthers(dir)
+	if err == nil {
+		_, err = s.receive(dir, up, 0, resp.ContentLength, resp.Body)
+	}
+	if err != nil {
+		s.fail(c, errors.Join(err, up.discard(dir)))
 		return
 	}
-	s.keepImage(c, dir, inventory.Image{Name: in.Name, URL: source(u), SHA256: sum})
+	s.keepImage(c, dir, up, checked)
 }
 
 // source is a URL without what may be a credential: user and password, and the

@@ -48,7 +48,7 @@ func (b broken) Read(p []byte) (int, error) {
 
 func TestUploadGoesOnAfterALoss(t *testing.T) {
 	s := newSite(t)
-	text := "\x1f\x8b" + strings.Repeat("compressed ", 1000)
+	text := gz(t, []byte(strings.Repeat("not much of a disk ", 1000)+noise(9000)))
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodPut, "/v1/images/debian-12?sha256="+sumOf(text), broken{strings.NewReader(text[:5000])})
 	r.Host = "127.0.0.1:8080"
 	r.Header.Set("Authorization", "Bearer "+adminToken)
@@ -56,17 +56,17 @@ func TestUploadGoesOnAfterALoss(t *testing.T) {
 	s.operator.ServeHTTP(rec, r)
 	require.Equal(t, http.StatusBadRequest, rec.Code, rec.Body)
 	require.Equal(t, http.StatusNotFound, s.do(http.MethodGet, "/v1/images/debian-12", nil).Code)
-	at := s.do(http.MethodHead, "/v1/images/debian-12/upload", nil).Header().Get(uploadOffset)
+	at := s.do(http.MethodHead, "/v1/images/debian-12/upload?sha256="+sumOf(text), nil).Header().Get(uploadOffset)
 	require.Equal(t, "5000", at)
 
-	require.Equal(t, http.StatusConflict, s.do(http.MethodPut, "/v1/images/debian-12?offset=4000", text[4000:]).Code)
+	require.Equal(t, http.StatusConflict, s.do(http.MethodPut, "/v1/images/debian-12?offset=4000&sha256="+sumOf(text), text[4000:]).Code)
 	i := decode[inventory.Image](t, s.do(http.MethodPut, "/v1/images/debian-12?sha256="+sumOf(text)+"&offset="+at, text[5000:]), http.StatusCreated)
 	require.Equal(t, sumOf(text), i.SHA256)
 	require.Equal(t, int64(len(text)), i.Size)
 	require.Equal(t, "gz", i.Format)
 	require.False(t, i.FirstSeen)
 	require.Equal(t, []string{i.File}, s.files())
-	require.Equal(t, "0", s.do(http.MethodHead, "/v1/images/debian-12/upload", nil).Header().Get(uploadOffset))
+	require.Equal(t, "0", s.do(http.MethodHead, "/v1/images/debian-12/upload?sha256="+sumOf(text), nil).Header().Get(uploadOffset))
 
 	// Another upload of the same name replaces the file.
 	j := decode[inventory.Image](t, s.do(http.MethodPut, "/v1/images/debian-12", "raw bytes", header{"Content-Range", "bytes 0-8/9"}), http.StatusCreated)

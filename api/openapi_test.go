@@ -170,7 +170,7 @@ func TestAnswersFitDocument(t *testing.T) {
 	c.op(200, "GET", "/v1/images", nil)
 	c.op(200, "GET", "/v1/images/debian-12", nil)
 	c.op(200, "POST", "/v1/images/debian-12/verify", nil)
-	c.op(202, "PUT", "/v1/images/half?size=10", "12345")
+	c.op(202, "PUT", "/v1/images/half?size=10&content="+sumOf("1234567890"), "12345")
 	c.op(200, "HEAD", "/v1/images/half/upload", nil)
 	c.op(400, "POST", "/v1/images", `{"name":"x","url":"file:///etc/passwd"}`)
 

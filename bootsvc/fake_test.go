@@ -147,8 +147,8 @@ type fakeImages struct {
 	image inventory.Image
 }
 
-func (f fakeImages) OpenImage(_ context.Context, name string) (io.ReadSeekCloser, inventory.Image, error) {
-	if name != f.image.Name {
+func (f fakeImages) OpenImage(_ context.Context, name, sum string) (io.ReadSeekCloser, inventory.Image, error) {
+	if name != f.image.Name || sum != "" && sum != f.image.SHA256 {
 		return nil, inventory.Image{}, inventory.ErrNotFound
 	}
 	r, err := os.Open(f.file)

@@ -34,7 +34,8 @@ const (
 //	/boot/<mac>/<token>/vmlinuz         kernel, while the boot is open
 //	/boot/<mac>/<token>/initramfs       initramfs, while the boot is open
 //	/boot/<mac>/<token>/<image>         what an installer boots, while its boot is open
-//	/images/<name>                      images
+//	/images/<name>                      images, as they are now
+//	/images/<sha256>/<name>             images, as they were planned
 //
 // and passes everything else to Config.Fallback. What is refused is 404 with
 // one body, whatever the reason.
@@ -61,7 +62,7 @@ func (s *Server) Handler() http.Handler {
 			notFound(w)
 			return
 		}
-		if segments[0] == "images" && len(segments) == 2 && images != nil {
+		if segments[0] == "images" && (len(segments) == 2 || len(segments) == 3 && sha256Form.MatchString(segments[1])) && images != nil {
 			images.ServeHTTP(w, r)
 			return
 		}

@@ -14,16 +14,17 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Images opens what the image server serves. inventory.ErrNotFound: there is
+// Images opens what the image server serves: the file with that SHA-256, or, with "", what the
+// image called name is now. inventory.ErrNotFound: there is
 // no such image, or this server has no copy of it.
 type Images interface {
-	OpenImage(ctx context.Context, name string) (io.ReadSeekCloser, inventory.Image, error)
+	OpenImage(ctx context.Context, name, sha256 string) (io.ReadSeekCloser, inventory.Image, error)
 }
 
 var sha256Form = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
 // ImageHandler serves images by GET and HEAD: the last element of the path is
-// the image's name. The entity tag is strong and is the file's sha256, so
+// the image's name; a digest before it names the file whatever image has the name now. The entity tag is strong and is the file's sha256, so
 // that a broken stream resumes by Range and If-Range, or starts again when
 // the image was replaced. Ranges are single; a list of them gets the whole
 // file, as RFC 9110 §14.2 allows.
@@ -41,7 +42,11 @@ func ImageHandler(images Images, log *slog.Logger) http.Handler {
 			notFound(w)
 			return
 		}
-		f, image, err := images.OpenImage(r.Context(), name)
+		sum := path.Base(path.Dir(r.URL.Path))
+		if !sha256Form.MatchString(sum) {
+			sum = ""
+		}
+		f, image, err := images.OpenImage(r.Context(), name, sum)
 		if err != nil {
 			if !errors.Is(err, inventory.ErrNotFound) {
 				log.Error("opening an image", "image", name, "error", err)

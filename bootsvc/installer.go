@@ -54,7 +54,7 @@ func (s *Server) installerScript(ctx context.Context, m inventory.Machine, d Dec
 		return "", err
 	}
 	for _, name := range slices.Compact(i.Images()) {
-		f, err := s.openPlanned(ctx, d, i, name)
+		f, err := s.openPlanned(ctx, i, name)
 		if err != nil {
 			return "", err
 		}
@@ -121,7 +121,7 @@ func (s *Server) installerReasons(ctx context.Context, d Decision) []string {
 	}
 	out := []string{fmt.Sprintf("the installer: kernel %s, initramfs %s; the boot is spent when %s was delivered whole", i.Kernel, strings.Join(i.Initrds, " and "), i.Payload)}
 	for _, name := range slices.Compact(i.Images()) {
-		f, err := s.openPlanned(ctx, d, i, name)
+		f, err := s.openPlanned(ctx, i, name)
 		if err != nil {
 			out = append(out, fmt.Sprintf("but image %s cannot be served: %v", name, err))
 			continue
@@ -137,17 +137,15 @@ type planned struct {
 	inventory.Image
 }
 
-// openPlanned opens an image of d's installer: the one of the plan, and none
-// that was stored under its name since.
-func (s *Server) openPlanned(ctx context.Context, d Decision, i inventory.Installer, name string) (planned, error) {
-	f, image, err := s.cfg.Images.OpenImage(ctx, name)
-	if err != nil {
-		return planned{}, err
+// openPlanned opens an image of an installer: the one of the plan, by its
+// digest, and none that was stored under its name since.
+func (s *Server) openPlanned(ctx context.Context, i inventory.Installer, name string) (planned, error) {
+	sum, pinned := i.Digests[name]
+	if !pinned && i.Digests != nil {
+		return planned{}, fmt.Errorf("image %q is not one of the plan: %w", name, inventory.ErrNotFound)
 	}
-	if err := i.Replaced(d.Machine, image); err != nil {
-		return planned{}, errors.Join(err, f.Close())
-	}
-	return planned{f, image}, nil
+	f, image, err := s.cfg.Images.OpenImage(ctx, name, sum)
+	return planned{f, image}, err
 }
 
 // serveInstaller serves one of the images of d's installer.
@@ -159,7 +157,7 @@ func (s *Server) serveInstaller(w http.ResponseWriter, r *http.Request, d Decisi
 	}
 	var f planned
 	if err == nil {
-		f, err = s.openPlanned(r.Context(), d, i, name)
+		f, err = s.openPlanned(r.Context(), i, name)
 	}
 	var size int64
 	if err == nil {

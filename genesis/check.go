@@ -119,7 +119,7 @@ func text(a netip.Addr) string {
 func (f *file) checkImages() {
 	for n, i := range f.lab.Images {
 		field := fmt.Sprintf("images[%d].", n)
-		if len(inventory.ValidateImage(inventory.Image{Name: i.Name, File: "x"})) > 0 || strings.ToLower(i.Name) != i.Name {
+		if len(inventory.ValidateImageName(i.Name)) > 0 {
 			f.add(field+"name", "use lower-case letters, digits and . _ -", "%q is no name of an image", i.Name)
 		} else {
 			f.owns.Add(&f.ps, field+"name", "image name", i.Name, f.at(field+"name"))

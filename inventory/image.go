@@ -1,18 +1,107 @@
 package inventory
 
-import "time"
+import (
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+)
 
 // An Image is a file that the image server serves.
 type Image struct {
-	Name   string `json:"name"`          // path-safe, unique
-	File   string `json:"file"`          // path below the image directory
+	Name string `json:"name"` // path-safe, unique
+	// File is its path below the image directory: its SHA256, so that two images never share a path by their names.
+	File   string `json:"file"`
 	URL    string `json:"url,omitempty"` // where it came from, or is fetched from by the agent when File is empty
 	Size   int64  `json:"size"`          // bytes of the file as served
 	SHA256 string `json:"sha256"`        // hex, of the file as served
 	// FirstSeen: the digest was computed by this server from its own copy and
 	// not declared by anybody (security S18).
-	FirstSeen bool      `json:"firstSeen,omitempty"`
-	Format    string    `json:"format"`             // raw | gz | zst | xz, by magic bytes
-	DiskSize  int64     `json:"diskSize,omitempty"` // bytes when unpacked, if known
-	Created   time.Time `json:"created,omitzero"`
+	FirstSeen bool   `json:"firstSeen,omitempty"`
+	Format    string `json:"format"`             // raw | gz | zst | xz | bz2, by magic bytes
+	DiskSize  int64  `json:"diskSize,omitempty"` // bytes when unpacked, if known
+	// Contents says what was found in it when it was stored; "" for images that were stored before that was looked for.
+	Contents string    `json:"contents,omitempty"`
+	Warning  string    `json:"warning,omitempty"` // why a machine will hardly boot from it
+	Use      string    `json:"use,omitempty"`     // UseInstaller, or "" for a disk image
+	Created  time.Time `json:"created,omitzero"`
+}
+
+// UseInstaller marks a file that installers boot or fetch: a kernel, an initramfs, an ISO. It is never written to a disk.
+const UseInstaller = "installer"
+
+// PinnedPath is where the file of an image is served, below the address of all
+// images: it stays the same file when another image gets the name.
+func (i Image) PinnedPath() string { return i.SHA256 + "/" + i.Name }
+
+// A PlannedImage is a file of this server that an open run has planned.
+type PlannedImage struct {
+	Run, Machine string
+	Name         string // which its image had then
+	SHA256       string
+}
+
+var (
+	digestForm = regexp.MustCompile(`^[0-9a-f]{64}$`)
+	pinnedForm = regexp.MustCompile(`^/([0-9a-f]{64})/([A-Za-z0-9._+-]+)`)
+)
+
+// Images returns the files of this server that the plan needs from action
+// number from on, each once.
+func (p Plan) Images(from int) []PlannedImage {
+	var out []PlannedImage
+	add := func(name, sum string) {
+		sum = strings.ToLower(strings.TrimPrefix(strings.TrimSpace(sum), "sha256:"))
+		if digestForm.MatchString(sum) && !slices.ContainsFunc(out, func(i PlannedImage) bool { return i.SHA256 == sum }) {
+			out = append(out, PlannedImage{Run: p.Run, Name: name, SHA256: sum})
+		}
+	}
+	pinned := func(text string) {
+		for p.ImagesURL != "" {
+			_, rest, found := strings.Cut(text, p.ImagesURL)
+			if !found {
+				return
+			}
+			if m := pinnedForm.FindStringSubmatch(rest); m != nil {
+				add(m[2], m[1])
+			}
+			text = rest
+		}
+	}
+	for _, x := range p.Actions[min(from, len(p.Actions)):] {
+		for _, v := range x.Environment {
+			pinned(v)
+		}
+		for _, v := range x.Command {
+			pinned(v)
+		}
+		// Plans of servers that did not pin addresses have the digest beside.
+		if u := x.Environment["IMG_URL"]; p.ImagesURL != "" && strings.HasPrefix(u, p.ImagesURL+"/") {
+			add(path.Base(u), x.Environment["IMG_SHA256"])
+		}
+	}
+	if p.Installer != nil {
+		for name, sum := range p.Installer.Digests {
+			add(name, sum)
+		}
+		for _, v := range p.Installer.Parameters {
+			pinned(v)
+		}
+	}
+	for _, d := range p.Documents {
+		pinned(d.Contents)
+	}
+	slices.SortFunc(out, func(a, b PlannedImage) int { return strings.Compare(a.SHA256, b.SHA256) })
+	return out
+}
+
+// NamesImage tells whether text contains name as a word of its own, the way
+// image names stand in URLs and quotes.
+func NamesImage(text, name string) bool {
+	part := func(r rune) bool {
+		return r == '-' || r == '_' || r == '.' || unicode.IsLetter(r) || unicode.IsDigit(r)
+	}
+	return slices.Contains(strings.FieldsFunc(text, func(r rune) bool { return !part(r) }), name)
 }

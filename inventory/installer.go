@@ -43,25 +43,6 @@ func (i Installer) Images() []string {
 	return append(append([]string{i.Kernel}, i.Initrds...), i.Payload)
 }
 
-// Replaced says why an image that is there now cannot be served to machine's
-// installer: it is not the planned one any more. A zero SHA256 is an image that
-// is gone. It wraps ErrConflict; nil: all is as planned, or nothing was pinned.
-func (i Installer) Replaced(machine string, image Image) error {
-	want, pinned := i.Digests[image.Name]
-	if i.Digests == nil || pinned && want == image.SHA256 {
-		return nil
-	}
-	what := fmt.Sprintf("was replaced after the run was planned (its sha256 was %s and is %s)", short(want), short(image.SHA256))
-	if image.SHA256 == "" {
-		what = fmt.Sprintf("is gone, with which the run was planned (sha256 %s)", short(want))
-	}
-	return fmt.Errorf("image %q %s: end this run and start it again (ingot workflow retry %s --from start), or store the planned image under its name again: %w",
-		image.Name, what, machine, ErrConflict)
-}
-
-// short is enough of a digest to tell two apart.
-func short(sha256 string) string { return sha256[:min(12, len(sha256))] }
-
 // ParameterProblem says why a kernel parameter cannot stand in a boot script,
 // "" when it can: the rule of Machine.KernelArgs.
 func ParameterProblem(parameter string) string { return badKernelArg(parameter) }

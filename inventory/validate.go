@@ -4,7 +4,6 @@ import (
 	"encoding/hex"
 	"fmt"
 	"net/netip"
-	"net/url"
 	"path"
 	"regexp"
 	"slices"
@@ -481,36 +480,21 @@ func checkPathSafe(ps *Problems, field, name string) {
 	}
 }
 
-// ValidateImage returns everything that is wrong with i. A digest may be
-// missing: the store's owner computes it from the file.
-func ValidateImage(i Image) Problems {
-	var ps Problems
-	checkPathSafe(&ps, "name", i.Name)
-	if i.File == "" && i.URL == "" {
-		ps.Add("file", "give a file or a URL", "there is nothing to serve")
+var imageName = regexp.MustCompile(`^[a-z0-9]([a-z0-9._-]{0,126}[a-z0-9])?$`)
+
+// ValidateImageName returns what is wrong with the name of an image. It stands
+// in addresses and boot scripts, and a digest is served in its place.
+func ValidateImageName(name string) (ps Problems) {
+	if !imageName.MatchString(name) || strings.Contains(name, "..") || digestForm.MatchString(name) {
+		ps.Add("name", "use up to 128 lower-case letters, digits and . _ -, beginning and ending with a letter or digit", "invalid image name %q", name)
 	}
-	if i.File != "" && (!plain(i.File) || strings.Contains(i.File, "\\") || path.IsAbs(i.File) || path.Clean(i.File) != i.File || i.File == "." || i.File == ".." || strings.HasPrefix(i.File, "../")) {
-		ps.Add("file", "give a path below the image directory", "%q leaves the image directory or is no plain path", i.File)
-	}
-	if i.URL != "" {
-		u, err := url.Parse(i.URL)
-		switch {
-		case err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http" || !plain(i.URL) || strings.Contains(i.URL, " "):
-			ps.Add("url", "use https://… or http://…", "this is no URL that an image can be fetched from")
-		case u.User != nil:
-			ps.Add("url", "remove user and password", "credentials do not belong into a URL")
-		}
-	}
-	if d, err := hex.DecodeString(i.SHA256); i.SHA256 != "" && (err != nil || len(d) != 32 || strings.ToLower(i.SHA256) != i.SHA256) {
-		ps.Add("sha256", "give 64 hexadecimal digits in lower case, as sha256sum prints them", "%q is no SHA-256 digest", i.SHA256)
-	}
-	if i.Size < 0 || i.DiskSize < 0 {
-		ps.Add("size", "give bytes", "a size cannot be negative")
-	}
-	switch i.Format {
-	case "", "raw", "gz", "zst", "xz":
-	default:
-		ps.Add("format", "use raw, gz, zst or xz", "there is no format %q", i.Format)
+	return ps
+}
+
+// ValidateImageUse returns what is wrong with the use of an image.
+func ValidateImageUse(use string) (ps Problems) {
+	if use != "" && use != UseInstaller {
+		ps.Add("use", "leave it out for a disk image, or write "+UseInstaller, "invalid use %q", use)
 	}
 	return ps
 }

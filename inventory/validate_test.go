@@ -236,32 +236,15 @@ func TestValidateReportsAllAtOnce(t *testing.T) {
 	require.NotContains(t, ps.Error(), "canary")
 }
 
-func TestValidateImage(t *testing.T) {
-	ok := Image{Name: "debian-12_a+b", File: "debian/12.raw.zst", Size: 1, SHA256: strings.Repeat("0a", 32), Format: "zst"}
-	require.Empty(t, ValidateImage(ok))
-	require.Empty(t, ValidateImage(Image{Name: "a", URL: "https://example.org/a.raw"}))
-	for field, changes := range map[string][]func(i *Image){
-		"name": {func(i *Image) { i.Name = "" }, func(i *Image) { i.Name = ".." }, func(i *Image) { i.Name = "a/b" }, func(i *Image) { i.Name = "a..b" }, func(i *Image) { i.Name = "-a" }},
-		"file": {
-			func(i *Image) { i.File = "" }, func(i *Image) { i.File = "/etc/shadow" }, func(i *Image) { i.File = "../a" }, func(i *Image) { i.File = "a/../../b" },
-			func(i *Image) { i.File = ".." }, func(i *Image) { i.File = `a\b` }, func(i *Image) { i.File = "a\x00b" },
-		},
-		"url": {
-			func(i *Image) { i.URL = "file:///dev/zero" }, func(i *Image) { i.URL = "https://u:p@example.org/" }, func(i *Image) { i.URL = "https:///a" },
-			func(i *Image) { i.URL = "https://a/\nb" },
-		},
-		"sha256": {func(i *Image) { i.SHA256 = "abc" }, func(i *Image) { i.SHA256 = strings.Repeat("0A", 32) }, func(i *Image) { i.SHA256 = strings.Repeat("zz", 32) }},
-		"size":   {func(i *Image) { i.Size = -1 }},
-		"format": {func(i *Image) { i.Format = "qcow2" }},
-	} {
-		for _, change := range changes {
-			i := ok
-			change(&i)
-			ps := ValidateImage(i)
-			require.Len(t, ps, 1, "%s: %v", field, ps)
-			require.Equal(t, field, ps[0].Field)
-		}
+func TestValidateImageName(t *testing.T) {
+	for _, name := range []string{"a", "debian-12", "harvester-v1.4.0-amd64.iso", "a_b.raw", strings.Repeat("a", 63)} {
+		require.Empty(t, ValidateImageName(name), name)
 	}
+	for _, name := range []string{"", "..", "a/b", "a..b", "-a", "a-", ".a", "Debian-12", "a+b", "a b", "ä", strings.Repeat("a", 64), strings.Repeat("x", 129)} {
+		require.Len(t, ValidateImageName(name), 1, name)
+	}
+	require.Empty(t, ValidateImageUse(UseInstaller))
+	require.Len(t, ValidateImageUse("disk"), 1)
 }
 
 // TestController is what drivers are told of the machine.

@@ -1,9 +1,7 @@
 package agent
 
 import (
-	"bufio"
 	"bytes"
-	"compress/bzip2"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -14,9 +12,7 @@ import (
 	"time"
 
 	"github.com/ingotmetal/ingot/action"
-	"github.com/klauspost/compress/gzip"
-	"github.com/klauspost/compress/zstd"
-	"github.com/mikelolasagasti/xz"
+	"github.com/ingotmetal/ingot/internal/diskimage"
 )
 
 const (
@@ -25,9 +21,6 @@ const (
 	// held is how much of each end of the disk is zero until all else is right:
 	// boot sectors, both partition tables.
 	held = mib
-	// maxWindow bounds what a compressed image may make the agent remember:
-	// zstd --long=27, xz -9 and a little.
-	maxWindow = 128 * mib
 )
 
 // image2disk writes an image to the bound disk.
@@ -76,12 +69,12 @@ func (t *attempt) writeImage(ctx context.Context, want string) (err error) {
 		return err
 	}
 	defer src.Close()
-	in := bufio.NewReaderSize(src, 256<<10)
-	content, format, err := decompress(in)
+	content, head, err := openImage(src)
 	if err != nil {
-		return fmt.Errorf("reading %s: %w", src.shown, err)
+		return fmt.Errorf("reading image %s: %w", src.shown, err)
 	}
 	defer content.Close()
+	format := content.Format
 
 	disk, dev, err := t.open(ctx, "DEST_DISK")
 	if err != nil {
@@ -95,8 +88,8 @@ func (t *attempt) writeImage(ctx context.Context, want string) (err error) {
 	if dev.Size() < 4*held {
 		return fmt.Errorf("writing %s: a disk of %d bytes is too small", disk.Path, dev.Size())
 	}
-	if format == "raw" && src.total > dev.Size() {
-		return fmt.Errorf("writing %s: the image has %d bytes, the disk %d", disk.Path, src.total, dev.Size())
+	if format == diskimage.Raw && src.total > dev.Size() {
+		return fmt.Errorf("writing image %s to %s: the image has %d bytes, the disk %d: use a smaller image or a larger disk", src.shown, disk.Path, src.total, dev.Size())
 	}
 	t.logf("%s: %s, %d bytes", src.shown, format, src.total)
 
@@ -105,22 +98,16 @@ func (t *attempt) writeImage(ctx context.Context, want string) (err error) {
 	if err := w.zeroEnds(); err != nil {
 		return fmt.Errorf("zeroing both ends of %s: %w", disk.Path, err)
 	}
-	if format == "raw" {
+	if format == diskimage.Raw {
 		w.sum = nil // what is written is what is served: one digest does
 	}
 	t.track(max(src.total, 0), "writing", src.read.Load)
-	if err := w.copy(ctx, cancel, content); err != nil {
+	if err := w.copy(ctx, cancel, io.MultiReader(bytes.NewReader(head), content)); err != nil {
 		// A decompressor may call an end by order a damaged image.
 		if asked.Err() != nil {
 			err = context.Cause(asked)
 		}
-		return fmt.Errorf("writing %s after %d bytes: %w", disk.Path, w.off, err)
-	}
-	// The decompressor stops at the end of its data: nothing else may follow.
-	if n, err := trailing(in); err != nil {
-		return fmt.Errorf("reading %s to its end: %w", src.shown, err)
-	} else if n > 0 {
-		return fmt.Errorf("reading %s to its end: %d bytes follow the %s data", src.shown, n, format)
+		return fmt.Errorf("writing image %s to %s, at byte %d: %w", src.shown, disk.Path, w.off, err)
 	}
 	served := hex.EncodeToString(src.sum.Sum(nil))
 	written := served
@@ -129,11 +116,10 @@ func (t *attempt) writeImage(ctx context.Context, want string) (err error) {
 	}
 	switch {
 	case src.total >= 0 && src.read.Load() != src.total:
-		return fmt.Errorf("reading %s: %d bytes came, %d were announced", src.shown, src.read.Load(), src.total)
+		return fmt.Errorf("reading image %s: %d bytes came, %d were announced", src.shown, src.read.Load(), src.total)
 	case want != "" && served != want:
-		return fmt.Errorf("verifying %s: its SHA-256 is %s, not %s", src.shown, served, want)
-	case w.off == 0:
-		return fmt.Errorf("reading %s: the image is empty", src.shown)
+		return fmt.Errorf("verifying image %s: its SHA-256 is %s, not %s as planned: if it is on the Ingot server, compare it there (ingot image verify); "+
+			"otherwise the file was replaced, or the declared digest is wrong", src.shown, served, want)
 	}
 	if err := dev.Sync(); err != nil {
 		return fmt.Errorf("syncing %s: %w", disk.Path, err)
@@ -170,62 +156,27 @@ func (t *attempt) writeImage(ctx context.Context, want string) (err error) {
 	return nil
 }
 
-// decompress tells the format of r's content by its first bytes.
-func decompress(r *bufio.Reader) (io.ReadCloser, string, error) {
-	magic, err := r.Peek(16)
-	if err != nil && !errors.Is(err, io.EOF) {
-		return nil, "", err
+// openImage begins to decompress an image, and refuses what is none before
+// the disk is touched. head is what was read of the content for that.
+func openImage(src io.Reader) (content *diskimage.Content, head []byte, err error) {
+	if content, err = diskimage.Open(src); err != nil {
+		return nil, nil, err
 	}
-	starts := func(s string) bool { return bytes.HasPrefix(magic, []byte(s)) }
-	switch {
-	case starts("\x1f\x8b"):
-		z, err := gzip.NewReader(r)
-		if err != nil {
-			return nil, "", fmt.Errorf("reading gzip data: %w", err)
-		}
-		return z, "gzip", nil
-	case starts("\x28\xb5\x2f\xfd"), len(magic) >= 4 && magic[0]&0xf0 == 0x50 && string(magic[1:4]) == "\x2a\x4d\x18":
-		z, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(maxWindow))
-		if err != nil {
-			return nil, "", fmt.Errorf("reading zstd data: %w", err)
-		}
-		return z.IOReadCloser(), "zstd", nil
-	case starts("\xfd7zXZ\x00"):
-		z, err := xz.NewReader(r, maxWindow)
-		if err != nil {
-			return nil, "", fmt.Errorf("reading xz data: %w", err)
-		}
-		return io.NopCloser(z), "xz", nil
-	case starts("BZh"):
-		return io.NopCloser(bzip2.NewReader(r)), "bzip2", nil
+	head = make([]byte, diskimage.HeadSize)
+	n, err := fill(content, head)
+	if errors.Is(err, io.EOF) {
+		err = nil // a short image; the next read says so again
 	}
-	for prefix, what := range map[string]string{
-		"QFI\xfb": "a qcow2 image", "KDMV": "a VMDK image", "vhdxfile": "a VHDX image", "PK\x03\x04": "a zip archive",
-		"\x04\x22\x4d\x18": "lz4 data", "LZIP": "lzip data", "<!DOCTYPE": "a web page", "<!doctype": "a web page", "<html": "a web page",
-	} {
-		if starts(prefix) {
-			return nil, "", fmt.Errorf("it is %s, not a disk image: give a raw image, or one packed by gzip, zstd, xz or bzip2", what)
-		}
+	if head = head[:n]; err == nil && n == 0 {
+		err = errors.New("the image is empty")
 	}
-	return io.NopCloser(r), "raw", nil
-}
-
-// trailing counts the bytes left in r that are no zero padding.
-func trailing(r io.Reader) (int64, error) {
-	var n int64
-	buf := make([]byte, 64<<10)
-	for {
-		k, err := r.Read(buf)
-		if !allZero(buf[:k]) {
-			n += int64(k)
-		}
-		if errors.Is(err, io.EOF) {
-			return n, nil
-		}
-		if err != nil {
-			return n, err
-		}
+	if err == nil {
+		err = diskimage.Identify(head).Refusal()
 	}
+	if err != nil {
+		return nil, nil, errors.Join(err, content.Close())
+	}
+	return content, head, nil
 }
 
 // imageWriter writes a stream to a disk from its beginning, except for the
@@ -321,7 +272,7 @@ func (w *imageWriter) take(ctx context.Context, p []byte) error {
 		return err
 	}
 	if w.off+int64(len(p)) > w.dev.Size() {
-		return fmt.Errorf("the image is larger than the disk of %d bytes", w.dev.Size())
+		return fmt.Errorf("the image is larger than the disk of %d bytes: use a smaller image or a larger disk", w.dev.Size())
 	}
 	if w.sum != nil {
 		w.sum.Write(p)

@@ -355,8 +355,34 @@ func TestAnswersThatAreNoImage(t *testing.T) {
 			runInstall(t, &mirror{data: []byte(data + strings.Repeat(" ", 100))}, diskSize, nil).mustNotTouch(t, what)
 		})
 	}
+	// What is packed is looked at before the first write, too.
+	for what, data := range map[string]string{
+		"a qcow2 image":        "QFI\xfb\x00\x00\x00\x03",
+		"a tar archive":        strings.Repeat("\x00", 257) + "ustar",
+		"an ISO 9660 image":    strings.Repeat("\x00", 0x8001) + "CD001",
+		"compressed twice":     string(pack(t, image, "gz")),
+		"an initramfs (cpio a": "070701",
+	} {
+		t.Run(what+" in gzip", func(t *testing.T) {
+			i := runInstall(t, &mirror{data: pack(t, []byte(data+strings.Repeat(" ", 100)), "gz")}, diskSize, nil)
+			i.mustNotTouch(t, what)
+			if !strings.Contains(i.res.Message, "/image:") {
+				t.Fatalf("the message does not name the image: %s", i.res.Message)
+			}
+		})
+	}
+	t.Run("a cut image names itself and the remedy", func(t *testing.T) {
+		data := pack(t, image, "gz")
+		i := runInstall(t, &mirror{data: data[:len(data)-1]}, diskSize, nil)
+		i.mustFail(t, "the gz data is cut short or damaged")
+		for _, want := range []string{"/image to ", "get the file again", "ingot image add"} {
+			if !strings.Contains(i.res.Message, want) {
+				t.Fatalf("no %q in %q", want, i.res.Message)
+			}
+		}
+	})
 	t.Run("nothing at all", func(t *testing.T) {
-		runInstall(t, &mirror{}, diskSize, nil).mustFail(t, "the image is empty")
+		runInstall(t, &mirror{}, diskSize, nil).mustNotTouch(t, "the image is empty")
 	})
 	t.Run("bad words", func(t *testing.T) {
 		for _, env := range []map[string]string{

@@ -523,18 +523,23 @@ func TestABootThatTheAgentAllowedIsClosedForAQuestion(t *testing.T) {
 	w.closed()
 }
 
-// The plan names images by digest. One that was stored under its name since is
-// not booted, and nothing is switched for it.
-func TestAReplacedImageIsNotBooted(t *testing.T) {
+// The plan names images by digest. A file that is gone is noticed before
+// anything is switched for it, and an image that was stored under the name since changes nothing.
+func TestAnImageThatIsGoneIsNotBooted(t *testing.T) {
 	w := newForeign(t, foreign, nil)
-	put := func(digit string) {
-		require.NoError(t, w.PutImage(t.Context(), inventory.Image{Name: "initrd-x", File: "initrd-x", Size: 1, SHA256: strings.Repeat(digit, 64), Format: "raw"}, "test"))
+	gone := false
+	w.do.ImageStored = func(i inventory.PlannedImage) error {
+		if gone && i.Name == "initrd-x" {
+			return inventory.ErrNotFound
+		}
+		return nil
 	}
 	installs := w.installs
 	w.installs = func(g inventory.Grant) {
 		if g.Boot == 1 {
 			w.signal(inventory.EventDHCP, g.Epoch, g.Boot, nil)
-			put("b")
+			require.NoError(t, w.PutImage(t.Context(), inventory.Image{Name: "initrd-x", File: "initrd-x", Size: 1, SHA256: strings.Repeat("b", 64), Format: "raw"}, "test"))
+			gone = true
 			return
 		}
 		installs(g)
@@ -542,13 +547,13 @@ func TestAReplacedImageIsNotBooted(t *testing.T) {
 	switched := 0
 	w.answer = func(inventory.Question) *workflows.Decision {
 		switched = w.cycles + w.warm
-		put("a")
+		gone = false
 		return &workflows.Decision{Choice: workflows.Retry}
 	}
 	require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
 	require.Len(t, w.asked, 1)
-	require.Contains(t, w.asked[0].Text, `image "initrd-x" was replaced after the run was planned (its sha256 was aaaaaaaaaaaa and is bbbbbbbbbbbb): `+
-		"end this run and start it again (ingot workflow retry um760 --from start), or store the planned image under its name again")
+	require.Contains(t, w.asked[0].Text, `image "initrd-x" (sha256 aaaaaaaaaaaa) is not there any more`)
+	require.Contains(t, w.asked[0].Text, "ingot workflow retry um760 --from start")
 	require.Equal(t, 1, switched)
 	w.closed()
 }

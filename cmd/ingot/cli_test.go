@@ -20,10 +20,12 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/inventory/sqlite"
 )
 
 // every calls do for each command that a person can call.
@@ -310,24 +312,21 @@ func TestUploadGoesOn(t *testing.T) {
 		name    string
 		had     []byte // of an earlier upload
 		offsets []string
-		wrong   bool
 	}{
 		{name: "at once twice", offsets: []string{"0", "300000"}},
 		{name: "by an earlier command", had: image[:500], offsets: []string{"500", "300500"}},
-		{name: "longer than this file", had: make([]byte, len(image)+1), offsets: []string{"0", "300000"}},
-		{name: "of another file", had: []byte("something else"), offsets: []string{"14", "300014"}, wrong: true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			have := c.had
 			var offsets []string
-			deleted := false
+			sum := sha256.Sum256(image)
+			content := hex.EncodeToString(sum[:])
 			o, r := site(t, func(w http.ResponseWriter, r *http.Request) {
+				assert.Equal(t, content, r.URL.Query().Get("content"), "each request names the file")
+				assert.Empty(t, r.URL.Query().Get("sha256"), "nothing was declared")
 				switch r.Method {
 				case http.MethodHead:
 					w.Header().Set("Upload-Offset", strconv.Itoa(len(have)))
-				case http.MethodDelete:
-					deleted = true
-					w.WriteHeader(http.StatusNoContent)
 				case http.MethodPut:
 					at := r.URL.Query().Get("offset")
 					offsets = append(offsets, at)
@@ -341,24 +340,102 @@ func TestUploadGoesOn(t *testing.T) {
 					}
 					part, _ := io.ReadAll(r.Body)
 					have = append(bytes.Clone(have), part...)
-					sum := sha256.Sum256(have)
 					w.WriteHeader(http.StatusCreated)
-					_, _ = fmt.Fprintf(w, `{"name":"i","size":%d,"sha256":"%s"}`, len(have), hex.EncodeToString(sum[:]))
+					_, _ = fmt.Fprintf(w, `{"name":"i","size":%d,"sha256":"%s"}`, len(have), content)
 				}
 			})
 			cmd, _, errs := command(t.Context())
-			_, err := o.upload(cmd, r, "i", file, "")
+			_, err := o.upload(cmd, r, sentImage{name: "i"}, file)
+			require.NoError(t, err)
 			require.Equal(t, c.offsets, offsets)
 			require.Contains(t, errs.String(), "going on")
-			if c.wrong {
-				require.ErrorContains(t, err, "of another file")
-				require.True(t, deleted)
-				return
-			}
-			require.NoError(t, err)
 			require.Equal(t, image, have)
 		})
 	}
+}
+
+// What is refused for good is not advised to be sent again.
+func TestARefusedUploadIsNotRepeated(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "image")
+	require.NoError(t, os.WriteFile(file, []byte("an archive"), 0o600))
+	for status, again := range map[int]bool{http.StatusBadRequest: false, http.StatusForbidden: false, http.StatusInsufficientStorage: true, http.StatusServiceUnavailable: true} {
+		puts := 0
+		o, r := site(t, func(w http.ResponseWriter, r *http.Request) {
+			if r.Method == http.MethodHead {
+				return
+			}
+			puts++
+			_, _ = io.Copy(io.Discard, r.Body)
+			w.WriteHeader(status)
+			_, _ = io.WriteString(w, `{"error":"this is a tar archive","code":"invalid"}`)
+		})
+		cmd, _, errs := command(t.Context())
+		_, err := o.upload(cmd, r, sentImage{name: "i"}, file)
+		require.ErrorContains(t, err, "tar archive")
+		require.Equal(t, 1, puts)
+		report(cmd, err)
+		require.Equal(t, again, strings.Contains(errs.String(), "run the same command again"), "%d: %s", status, errs)
+	}
+	cmd, _, _ := command(t.Context())
+	o, r := site(t, func(http.ResponseWriter, *http.Request) { t.Error("the server was asked") })
+	_, err := o.upload(cmd, r, sentImage{name: "i", sha256: strings.Repeat("0", 64)}, file)
+	require.ErrorContains(t, err, "nothing was sent")
+}
+
+func TestImageNamesAreCheckedBeforeAnyRequest(t *testing.T) {
+	o, _ := site(t, func(http.ResponseWriter, *http.Request) { t.Error("the server was asked") })
+	for _, name := range []string{"Debian-12", "a/b", "a..b", ".hidden", strings.Repeat("a", 64), "x+y"} {
+		c := imageAddCmd(o)
+		c.SetContext(t.Context())
+		c.SetArgs([]string{name, "/dev/null"})
+		c.SilenceErrors, c.SilenceUsage = true, true
+		require.ErrorContains(t, c.Execute(), fmt.Sprintf("invalid image name %q", name))
+	}
+}
+
+// Files that an earlier version stored get the names that they have now.
+func TestImagesOfAnEarlierVersionAreAdopted(t *testing.T) {
+	dir, a, b := t.TempDir(), strings.Repeat("a", 64), strings.Repeat("b", 64)
+	store, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "ingot.db"), nil)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, store.Close()) })
+	put := func(name, file, sum string) {
+		require.NoError(t, store.PutImage(t.Context(), inventory.Image{Name: name, File: file, SHA256: sum, Size: 1, Format: "raw"}, "test"))
+	}
+	put("old", "old."+a[:16], a)
+	put("twin", "twin."+a[:16], a)
+	put("crashed", "crashed."+b[:16], b) // after its file was renamed
+	put("gone", "gone.raw", strings.Repeat("c", 64))
+	for _, name := range []string{"old." + a[:16], "twin." + a[:16], b} {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(name), 0o600))
+	}
+	for range 2 {
+		require.NoError(t, adoptImages(t.Context(), store, dir))
+		for name, file := range map[string]string{"old": a, "twin": a, "crashed": b, "gone": "gone.raw"} {
+			i, err := store.Image(t.Context(), name)
+			require.NoError(t, err)
+			require.Equal(t, file, i.File)
+		}
+		all, err := os.ReadDir(dir)
+		require.NoError(t, err)
+		require.Len(t, all, 2)
+	}
+	files := images{store, dir}
+	for _, sum := range []string{"", a} {
+		f, i, err := files.OpenImage(t.Context(), "old", sum)
+		require.NoError(t, err)
+		require.Equal(t, a, i.SHA256)
+		require.NoError(t, f.Close())
+	}
+	put("old", b, b)
+	f, i, err := files.OpenImage(t.Context(), "old", a)
+	require.NoError(t, err, "the digest counts, not the name")
+	require.Equal(t, a, i.SHA256)
+	require.NoError(t, f.Close())
+	require.NoError(t, files.stored(inventory.PlannedImage{SHA256: a}))
+	require.ErrorIs(t, files.stored(inventory.PlannedImage{SHA256: strings.Repeat("d", 64)}), inventory.ErrNotFound)
+	_, _, err = files.OpenImage(t.Context(), "old", "../"+filepath.Base(dir)+"/"+a)
+	require.Error(t, err)
 }
 
 func TestTokenStaysWithItsServer(t *testing.T) {

@@ -7,8 +7,10 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -380,13 +382,26 @@ func (o *options) prepareLab(cmd *cobra.Command, c *remote, arg string, yes, rep
 }
 
 func (o *options) sendImage(cmd *cobra.Command, c *remote, f labFile, i genesis.Image) error {
+	sent := sentImage{name: i.Name, sha256: i.SHA256}
+	if slices.ContainsFunc(f.lab.Machines, func(m genesis.Machine) bool { return installs(m, i.Name) }) {
+		sent.use = inventory.UseInstaller
+	}
 	if i.URL != "" {
-		_, err := o.fetch(cmd, c, i.Name, i.URL, i.SHA256)
+		_, err := o.fetch(cmd, c, sent, i.URL)
 		return err
 	}
 	say(cmd, "image %s: %s is sent to the server", i.Name, f.image(i))
-	_, err := o.upload(cmd, c, i.Name, f.image(i), i.SHA256)
+	_, err := o.upload(cmd, c, sent, f.image(i))
 	return err
+}
+
+// installs tells whether an installer of m boots or fetches an image: its
+// template is given the name, or its document names it, as Harvester's does its ISO.
+func installs(m genesis.Machine, image string) bool {
+	is := func(values map[string]string) bool {
+		return slices.Contains(slices.Collect(maps.Values(values)), image)
+	}
+	return m.Image != image && (is(m.HardwareMap) || is(m.Labels) || inventory.NamesImage(m.UserData.Reveal(), image))
 }
 
 // begun tells that a Genesis has begun, or shows it until it ends.

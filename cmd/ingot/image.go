@@ -6,7 +6,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"hash"
 	"io"
 	"net/http"
 	"net/url"
@@ -14,8 +13,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
-	"unicode"
 
 	"github.com/spf13/cobra"
 
@@ -29,30 +28,37 @@ func imageCmd(o *options) *cobra.Command {
 
 func imageAddCmd(o *options) *cobra.Command {
 	var sum string
+	var installer bool
 	c := &cobra.Command{
 		Use: "add NAME {FILE | URL}", Short: "Store an image on the server", Args: cobra.ExactArgs(2),
 		Long: `Store an image on the server: a disk image as it is (raw), or compressed by
-gzip, zstd or xz. An image of that name is replaced; runs that read it go on
-reading the old one.
+gzip, zstd, xz or bzip2. The server reads it to its end, refuses what is
+damaged or cannot be written to a disk, and says what is in it.
+
+An image of that name is replaced when the new one is proven; runs that have
+planned the old one go on with it.
 
 A file is uploaded. An upload that breaks off goes on where it was when the
-command runs again. A URL is fetched by the server itself.`,
+command runs again with the same file. A URL is fetched by the server itself.`,
 		Example: "  ingot image add debian-12 debian-12.raw.zst\n  ingot image add debian-12 https://images.example.com/debian-12.raw.xz --sha256 9f86d08…",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			// A name that is no part of a path would ask another route.
-			if ps := inventory.ValidateImage(inventory.Image{Name: args[0], File: "x"}); len(ps) > 0 {
-				return ps.Err()
+			if err := inventory.ValidateImageName(args[0]).Err(); err != nil {
+				return err
+			}
+			i := sentImage{name: args[0], sha256: strings.ToLower(strings.TrimPrefix(sum, "sha256:"))}
+			if installer {
+				i.use = inventory.UseInstaller
 			}
 			c, err := o.client()
 			if err != nil {
 				return err
 			}
-			sum = strings.ToLower(strings.TrimPrefix(sum, "sha256:"))
 			var a answer[inventory.Image]
 			if u, e := url.Parse(args[1]); e == nil && (u.Scheme == "http" || u.Scheme == "https") {
-				a, err = o.fetch(cmd, c, args[0], args[1], sum)
+				a, err = o.fetch(cmd, c, i, args[1])
 			} else {
-				a, err = o.upload(cmd, c, args[0], args[1], sum)
+				a, err = o.upload(cmd, c, i, args[1])
 			}
 			if err != nil {
 				return err
@@ -60,7 +66,17 @@ command runs again. A URL is fetched by the server itself.`,
 			return show(cmd, o, a, func(w io.Writer, i inventory.Image) error {
 				fmt.Fprintf(w, "image %s stored: %s, %s, sha256 %s", i.Name, i.Format, size(i.Size), i.SHA256)
 				if i.FirstSeen {
-					fmt.Fprint(w, " (as computed here: nobody declared one)")
+					fmt.Fprint(w, " (computed by the server: none was declared)")
+				}
+				fmt.Fprintf(w, "\ncontents: %s", orText(i.Contents, "not looked at"))
+				if i.DiskSize > 0 {
+					fmt.Fprintf(w, ", %s on a disk", size(i.DiskSize))
+				}
+				if i.Use == inventory.UseInstaller {
+					fmt.Fprint(w, "; for installers, never written to a disk")
+				}
+				if i.Warning != "" {
+					fmt.Fprintf(w, "\nwarning: %s", i.Warning)
 				}
 				_, err := fmt.Fprintln(w)
 				return err
@@ -68,57 +84,100 @@ command runs again. A URL is fetched by the server itself.`,
 		},
 	}
 	c.Flags().StringVar(&sum, "sha256", "", "digest of the file as it is; anything else is refused")
+	c.Flags().BoolVar(&installer, "installer", false, "the file is a kernel, an initramfs or an ISO that an installer boots or fetches")
 	return c
 }
 
-// received asks how much of an upload the server has.
-func received(ctx context.Context, c *remote, name string) (int64, error) {
-	resp, err := c.request(ctx, http.MethodHead, path("images", name, "upload"), nil, 0)
+// sentImage is an image on its way to the server.
+type sentImage struct {
+	name, use string
+	sha256    string // as declared, or ""
+	content   string // digest of the file at hand, or ""
+}
+
+// query is what each request about the upload says of it.
+func (i sentImage) query() url.Values {
+	q := url.Values{}
+	for k, v := range map[string]string{"use": i.use, "sha256": i.sha256, "content": i.content} {
+		if v != "" {
+			q.Set(k, v)
+		}
+	}
+	return q
+}
+
+// received asks how much of an upload the server has, and how much of the
+// complete file it has checked.
+func received(ctx context.Context, c *remote, i sentImage) (have, checked int64, err error) {
+	resp, err := c.request(ctx, http.MethodHead, path("images", i.name, "upload")+"?"+i.query().Encode(), nil, 0)
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	defer resp.Body.Close()
-	n, err := strconv.ParseInt(resp.Header.Get("Upload-Offset"), 10, 64)
-	if err != nil {
-		return 0, nil // then it is sent from the start
+	// A header that is missing or wrong is 0: then it is sent from the start.
+	have, _ = strconv.ParseInt(resp.Header.Get("Upload-Offset"), 10, 64)
+	checked, _ = strconv.ParseInt(resp.Header.Get("Upload-Checked"), 10, 64)
+	return have, checked, nil
+}
+
+// watchCheck shows how far the server is with an image until done is closed.
+// sent tells whether its bytes are still on their way from here, where their progress is shown.
+func (o *options) watchCheck(cmd *cobra.Command, c *remote, i sentImage, p *progress, sent, done <-chan struct{}) {
+	tick := time.NewTicker(o.poll)
+	defer tick.Stop()
+	select {
+	case <-sent:
+	case <-done:
+		return
 	}
-	return n, nil
+	for checking := false; ; {
+		select {
+		case <-done:
+			return
+		case <-tick.C:
+		}
+		have, checked, err := received(cmd.Context(), c, i)
+		switch {
+		case err != nil:
+		case checked > 0:
+			if !checking {
+				checking = true
+				p.end()
+				*p = *newProgress(cmd, have)
+				p.verb = "checked "
+			}
+			p.at(checked)
+		case have > 0:
+			p.at(have)
+		}
+	}
 }
 
 // fetch lets the server fetch an image, and shows how far it is.
-func (o *options) fetch(cmd *cobra.Command, c *remote, name, from, sum string) (answer[inventory.Image], error) {
-	type result struct {
-		a   answer[inventory.Image]
-		err error
-	}
-	done := make(chan result, 1)
-	go func() {
-		a, err := ask[inventory.Image](cmd.Context(), c, "POST", path("images"), map[string]string{"name": name, "url": from, "sha256": sum})
-		done <- result{a, err}
-	}()
+func (o *options) fetch(cmd *cobra.Command, c *remote, i sentImage, from string) (answer[inventory.Image], error) {
 	say(cmd, "the server fetches %s", from)
 	p := newProgress(cmd, 0)
 	defer p.end()
-	tick := time.NewTicker(o.poll)
-	defer tick.Stop()
-	for {
-		select {
-		case r := <-done:
-			return r.a, r.err
-		case <-tick.C:
-			if n, err := received(cmd.Context(), c, name); err == nil && n > 0 {
-				p.at(n)
-			}
-		}
-	}
+	now := make(chan struct{})
+	close(now)
+	defer o.watching(cmd, c, sentImage{name: i.name}, p, now)()
+	return ask[inventory.Image](cmd.Context(), c, "POST", path("images"), map[string]string{"name": i.name, "url": from, "sha256": i.sha256, "use": i.use})
+}
+
+// watching runs watchCheck until its result is called.
+func (o *options) watching(cmd *cobra.Command, c *remote, i sentImage, p *progress, sent <-chan struct{}) (stop func()) {
+	var w sync.WaitGroup
+	done := make(chan struct{})
+	w.Go(func() { o.watchCheck(cmd, c, i, p, sent, done) })
+	return func() { close(done); w.Wait() }
 }
 
 // maxBreaks is how often in a row an upload may break off without progress.
 const maxBreaks = 5
 
 // upload sends a file. It goes on where an earlier upload of the same file
-// broke off: that it was the same, the digest proves at the end.
-func (o *options) upload(cmd *cobra.Command, c *remote, name, file, sum string) (none answer[inventory.Image], err error) {
+// broke off, which its digest tells; the server publishes nothing else.
+func (o *options) upload(cmd *cobra.Command, c *remote, i sentImage, file string) (none answer[inventory.Image], err error) {
 	f, err := os.Open(file)
 	if err != nil {
 		return none, usage("%v", err)
@@ -129,36 +188,38 @@ func (o *options) upload(cmd *cobra.Command, c *remote, name, file, sum string) 
 		return none, err
 	}
 	if !st.Mode().IsRegular() {
-		return none, usage("%q is no file", file)
+		return none, usage("%q is not a file", file)
 	}
 	total := st.Size()
-	have, err := received(cmd.Context(), c, name)
+	if i.content, err = fileDigest(cmd, f, total); err != nil {
+		return none, fmt.Errorf("reading %q: %w", file, err)
+	}
+	if i.sha256 != "" && i.sha256 != i.content {
+		return none, usage("%s has the SHA-256 %s, and %s was declared; nothing was sent: correct --sha256, or get the file again", file, i.content, i.sha256)
+	}
+	have, _, err := received(cmd.Context(), c, i)
 	if err != nil {
 		return none, err
 	}
-	if have > total {
-		have = 0 // of something else
-	}
-	s := sending{file: f, total: total, sum: sha256.New()}
 	if have > 0 {
 		say(cmd, "going on at %s of %s", size(have), size(total))
 	}
 	p := newProgress(cmd, total)
 	defer p.end()
 	for breaks := 0; ; breaks++ {
-		if err := s.hashTo(cmd.Context(), have); err != nil {
-			return none, err
-		}
-		a, err := s.send(cmd.Context(), c, name, sum, have, p)
+		a, err := o.send(cmd, c, i, f, have, total, p)
 		if err == nil {
-			return a, s.same(cmd, c, name, a.v)
+			return a, nil
 		}
 		var e *apiError
-		if cmd.Context().Err() != nil || errors.As(err, &e) && e.Status != http.StatusConflict || breaks == maxBreaks {
+		refused := errors.As(err, &e)
+		switch {
+		case refused && e.Status < 500 && e.Status != http.StatusConflict && e.Status != http.StatusTooManyRequests:
+			return none, err // the same file would be refused again
+		case refused && e.Next != "":
+			return none, err
+		case refused && (e.Status != http.StatusConflict || breaks > 0), cmd.Context().Err() != nil, breaks == maxBreaks:
 			return none, advice{err, "run the same command again; it goes on where it was"}
-		}
-		if e != nil && breaks > 0 {
-			return none, err // somebody else uploads it
 		}
 		p.line("the upload broke off (%v), going on", err)
 		select {
@@ -166,92 +227,74 @@ func (o *options) upload(cmd *cobra.Command, c *remote, name, file, sum string) 
 		case <-cmd.Context().Done():
 			return none, cmd.Context().Err()
 		}
-		now, err := received(cmd.Context(), c, name)
+		now, _, err := received(cmd.Context(), c, i)
 		if err != nil {
 			continue // the next attempt tells
 		}
 		if now > have {
 			breaks = 0
 		}
-		if have = now; have > total {
-			have = 0
+		have = now
+	}
+}
+
+// fileDigest returns the SHA-256 of a file, and shows how far it is.
+func fileDigest(cmd *cobra.Command, f *os.File, total int64) (string, error) {
+	p := newProgress(cmd, total)
+	p.verb = "read "
+	defer p.end()
+	sum := sha256.New()
+	for at := int64(0); ; {
+		n, err := io.CopyN(sum, f, 16<<20)
+		if at += n; errors.Is(err, io.EOF) {
+			return hex.EncodeToString(sum.Sum(nil)), nil
 		}
-	}
-}
-
-// sending is a file on its way, hashed as it goes.
-type sending struct {
-	file   *os.File
-	total  int64
-	sum    hash.Hash
-	hashed int64
-}
-
-// hashTo hashes what the server has already.
-func (s *sending) hashTo(ctx context.Context, offset int64) error {
-	if offset < s.hashed {
-		s.sum.Reset()
-		s.hashed = 0
-	}
-	for s.hashed < offset {
-		n, err := io.Copy(s.sum, io.NewSectionReader(s.file, s.hashed, min(offset-s.hashed, 64<<20)))
-		s.hashed += n
-		switch {
-		case err != nil:
-			return fmt.Errorf("reading %q: %w", s.file.Name(), err)
-		case n == 0:
-			return fmt.Errorf("reading %q: it has become shorter", s.file.Name())
-		case ctx.Err() != nil:
-			return ctx.Err()
+		if err == nil {
+			err = cmd.Context().Err()
 		}
+		if err != nil {
+			return "", err
+		}
+		p.at(at)
 	}
-	return nil
 }
 
-func (s *sending) send(ctx context.Context, c *remote, name, sum string, offset int64, p *progress) (answer[inventory.Image], error) {
-	q := url.Values{"offset": {strconv.FormatInt(offset, 10)}, "size": {strconv.FormatInt(s.total, 10)}}
-	if sum != "" {
-		q.Set("sha256", sum)
-	}
-	body := io.Reader(&counted{io.NewSectionReader(s.file, offset, s.total-offset), s, p, offset})
-	if s.total == offset {
+// send sends the file from offset on.
+func (o *options) send(cmd *cobra.Command, c *remote, i sentImage, f *os.File, offset, total int64, p *progress) (answer[inventory.Image], error) {
+	q := i.query()
+	q.Set("offset", strconv.FormatInt(offset, 10))
+	q.Set("size", strconv.FormatInt(total, 10))
+	sent := make(chan struct{})
+	body := io.Reader(&counted{r: io.NewSectionReader(f, offset, total-offset), p: p, at: offset, total: total, sent: sent})
+	if total == offset {
 		body = http.NoBody
+		close(sent)
 	}
-	resp, err := c.request(ctx, http.MethodPut, path("images", name)+"?"+q.Encode(), body, s.total-offset)
+	defer o.watching(cmd, c, i, p, sent)()
+	resp, err := c.request(cmd.Context(), http.MethodPut, path("images", i.name)+"?"+q.Encode(), body, total-offset)
 	if err != nil {
 		return answer[inventory.Image]{}, err
 	}
 	return decode[inventory.Image](resp)
 }
 
-// same tells whether the server stored this file and no mixture of two.
-func (s *sending) same(cmd *cobra.Command, c *remote, name string, i inventory.Image) error {
-	if err := s.hashTo(cmd.Context(), s.total); err != nil {
-		return err
-	}
-	if got := hex.EncodeToString(s.sum.Sum(nil)); got != i.SHA256 {
-		_, err := ask[struct{}](cmd.Context(), c, "DELETE", path("images", name), nil)
-		return errors.Join(fmt.Errorf("the server stored sha256 %s and the file has %s: the earlier upload was of another file, and the image was removed; run the command again", i.SHA256, got), err)
-	}
-	return nil
-}
-
-// counted is the body of an upload.
+// counted is the body of an upload. It closes sent when all of it was read.
 type counted struct {
-	r  io.Reader
-	s  *sending
-	p  *progress
-	at int64
+	r         io.Reader
+	p         *progress
+	at, total int64
+	sent      chan struct{}
 }
 
 func (c *counted) Read(b []byte) (int, error) {
 	n, err := c.r.Read(b)
-	if c.s.hashed == c.at {
-		_, _ = c.s.sum.Write(b[:n]) // a hash returns no error
-		c.s.hashed += int64(n)
+	if n > 0 {
+		c.at += int64(n)
+		c.p.at(c.at)
+		if c.at == c.total {
+			close(c.sent)
+		}
 	}
-	c.at += int64(n)
-	c.p.at(c.at)
 	return n, err
 }
 
@@ -261,6 +304,7 @@ type progress struct {
 	cmd   *cobra.Command
 	raw   *os.File // the terminal
 	total int64
+	verb  string // what is being done, with a space at its end; "": sent
 
 	begun, told time.Time
 	first       int64 // bytes that were there at the beginning
@@ -287,7 +331,7 @@ func (p *progress) at(n int64) {
 		return
 	}
 	p.told = now
-	text := size(n)
+	text := p.verb + size(n)
 	if p.total > 0 {
 		text += fmt.Sprintf(" of %s, %d %%", size(p.total), n*100/p.total)
 	}
@@ -321,7 +365,7 @@ func imageListCmd(o *options) *cobra.Command {
 					say(cmd, "no images; add one: ingot image add NAME FILE")
 					return nil
 				}
-				t := newTable(w, "NAME", "FORMAT", "SIZE", "UNPACKED", "SHA256", "DIGEST", "ADDED", "FROM")
+				t := newTable(w, "NAME", "FORMAT", "SIZE", "UNPACKED", "CONTENTS", "SHA256", "DIGEST", "ADDED", "FROM")
 				for _, i := range l.Items {
 					unpacked := ""
 					if i.DiskSize > 0 {
@@ -331,7 +375,7 @@ func imageListCmd(o *options) *cobra.Command {
 					if i.FirstSeen {
 						by = "first seen"
 					}
-					t.row(i.Name, i.Format, size(i.Size), unpacked, shorten(i.SHA256, 13), by, when(i.Created), i.URL)
+					t.row(i.Name, i.Format, size(i.Size), unpacked, i.Contents, shorten(i.SHA256, 13), by, when(i.Created), i.URL)
 				}
 				return t.flush()
 			})
@@ -400,9 +444,11 @@ func imageVerifyCmd(o *options) *cobra.Command {
 }
 
 func imageDeleteCmd(o *options) *cobra.Command {
-	var yes bool
+	var yes, force bool
 	c := &cobra.Command{
-		Use: "delete NAME", Short: "Delete an image and its file", Args: cobra.ExactArgs(1), ValidArgsFunction: o.imageNames,
+		Use: "delete NAME", Short: "Delete an image and its file",
+		Long: `Delete an image and its file. It is refused while an open run has planned the
+image, and while a machine or a template names it.`, Args: cobra.ExactArgs(1), ValidArgsFunction: o.imageNames,
 		Example: "  ingot image delete debian-11 --yes",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := o.client()
@@ -413,10 +459,14 @@ func imageDeleteCmd(o *options) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if err := confirm(cmd, yes, fmt.Sprintf("deletes image %s (%s) and its file", args[0], size(a.v.Size)), args[0]); err != nil {
+			if err := confirm(cmd, yes, fmt.Sprintf("deletes image %s (%s)", args[0], size(a.v.Size)), args[0]); err != nil {
 				return err
 			}
-			if _, err := ask[struct{}](cmd.Context(), c, "DELETE", path("images", args[0]), nil); err != nil {
+			route := path("images", args[0])
+			if force {
+				route += "?force=true"
+			}
+			if _, err := ask[struct{}](cmd.Context(), c, "DELETE", route, nil); err != nil {
 				return err
 			}
 			say(cmd, "image %s deleted", args[0])
@@ -424,6 +474,7 @@ func imageDeleteCmd(o *options) *cobra.Command {
 		},
 	}
 	yesFlag(c, &yes)
+	c.Flags().BoolVar(&force, "force", false, "although a machine or a template names it")
 	return c
 }
 
@@ -486,16 +537,7 @@ func unusedImages(ctx context.Context, c *remote) ([]inventory.Image, error) {
 	}
 	return slices.DeleteFunc(is.v.Items, func(i inventory.Image) bool {
 		return slices.ContainsFunc(ms.v.Items, func(m inventory.Machine) bool { return m.Image == i.Name }) ||
-			slices.ContainsFunc(ts.v.Items, func(t inventory.Template) bool { return mentions(t.Source, i.Name) }) ||
+			slices.ContainsFunc(ts.v.Items, func(t inventory.Template) bool { return inventory.NamesImage(t.Source, i.Name) }) ||
 			slices.ContainsFunc(ws.v.Items, func(w inventory.Workflow) bool { return w.Image == i.Name })
 	}), nil
-}
-
-// mentions tells whether text contains name as a word of its own, the way image
-// names stand in URLs and quotes.
-func mentions(text, name string) bool {
-	part := func(r rune) bool {
-		return r == '-' || r == '_' || r == '.' || unicode.IsLetter(r) || unicode.IsDigit(r)
-	}
-	return slices.Contains(strings.FieldsFunc(text, func(r rune) bool { return !part(r) }), name)
 }

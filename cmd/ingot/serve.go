@@ -130,6 +130,9 @@ func newServer(ctx context.Context, cfg config.Config, log *slog.Logger) (_ *ser
 			err = errors.Join(err, s.store.Close())
 		}
 	}()
+	if err := adoptImages(ctx, s.store, cfg.ImageDir()); err != nil {
+		return nil, err
+	}
 	if err := s.store.KeyCheck(ctx); err != nil {
 		log.Error("secrets cannot be opened: DHCP goes on, arming is refused; ingot secret status tells more", "key_file", cfg.KeyFile, "error", err)
 	} else {
@@ -343,10 +346,11 @@ func (s *server) control() error {
 	s.do = &activities.Activities{
 		Machines: s.store, Catalogue: s.store, Grants: s.store, Agents: s.store, Assignments: s.store, Records: s.store, Operations: s.store, Moving: s.store, Mover: s, Peers: s, VerifySite: func(ctx context.Context) ([]string, error) { return s.verifySite(ctx, check) },
 		BMC: s.bmc, Site: site, Log: s.log.With("part", "activities"), Now: time.Now, Clock: s.clock,
-		Heard:      func(o inventory.Owner, boot int) (time.Duration, bool) { return s.api.Heard(o, boot) },
-		Troubles:   activities.NewTroubles(time.Now),
-		ProbeImage: func(ctx context.Context, address string) error { return s.api.ProbeImage(ctx, address) },
-		Labs:       s.store, Presence: endpoint.Presence{}, Relays: s.store, ProbeEvery: s.cfg.ProbeEvery,
+		Heard:       func(o inventory.Owner, boot int) (time.Duration, bool) { return s.api.Heard(o, boot) },
+		Troubles:    activities.NewTroubles(time.Now),
+		ProbeImage:  func(ctx context.Context, address string) error { return s.api.ProbeImage(ctx, address) },
+		ImageStored: images{dir: s.cfg.ImageDir()}.stored,
+		Labs:        s.store, Presence: endpoint.Presence{}, Relays: s.store, ProbeEvery: s.cfg.ProbeEvery,
 		Routers: endpoint.VyOS{}, Talos: talosapi.Client{}, Kubernetes: endpoint.Kubernetes{}, Clusters: endpoint.Harvester{},
 	}
 	base := "http://" + s.cfg.Listen

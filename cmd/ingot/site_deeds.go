@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -611,14 +612,11 @@ func (h mover) SyncImages(ctx context.Context, target string, progress func(text
 	if err != nil {
 		return 0, err
 	}
-	images, err := s.store.Images(ctx)
+	images, err := s.movingImages(ctx)
 	if err != nil {
 		return 0, err
 	}
 	for i, img := range images {
-		if img.File == "" {
-			continue
-		}
 		progress(fmt.Sprintf("image %d of %d, %s", i+1, len(images), img.Name))
 		did, err := sendImage(ctx, c, h.cfg.ImageDir(), img, progress)
 		if err != nil {
@@ -629,6 +627,34 @@ func (h mover) SyncImages(ctx context.Context, target string, progress func(text
 		}
 	}
 	return sent, nil
+}
+
+// movingImages returns the images that have a file, and the files that open runs have planned
+// and no image has any more.
+func (s *server) movingImages(ctx context.Context) ([]inventory.Image, error) {
+	all, err := s.store.Images(ctx)
+	if err != nil {
+		return nil, err
+	}
+	all = slices.DeleteFunc(all, func(i inventory.Image) bool { return i.File == "" })
+	planned, err := s.store.PlannedImages(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range planned {
+		if slices.ContainsFunc(all, func(i inventory.Image) bool { return i.SHA256 == p.SHA256 }) {
+			continue
+		}
+		st, err := os.Stat(filepath.Join(s.cfg.ImageDir(), p.SHA256))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // its run will say so
+		}
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, inventory.Image{Name: p.Name, File: p.SHA256, SHA256: p.SHA256, Size: st.Size()})
+	}
+	return all, nil
 }
 
 func sendImage(ctx context.Context, c imagePeer, dir string, img inventory.Image, progress func(string)) (bool, error) {

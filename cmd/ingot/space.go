@@ -64,6 +64,9 @@ func (s *server) forget(ctx context.Context) {
 	s.inSteps(ctx, "forgetting old BMC jobs", pruneEvents, func() (int, error) {
 		return s.store.PruneBMCJobs(ctx, before, pruneEvents)
 	})
+	if s.api != nil { // not in tests of the records alone
+		s.api.RemoveUnusedImages(ctx) // those of runs that are over by now
+	}
 	s.inSteps(ctx, "giving unused space back", 1, func() (int, error) { return s.store.Shrink(ctx, shrinkPages) })
 	if runs+events > 0 {
 		s.log.Info("old records are forgotten", "runs", runs, "events", events, "before", before.UTC().Format(time.RFC3339))

@@ -1,0 +1,98 @@
+package activities
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+const imagesAt = "http://10.0.0.1:7080/images"
+
+var (
+	sumA = strings.Repeat("a", 64)
+	sumB = strings.Repeat("b", 64)
+)
+
+// A plan names files by digest: another image of the same name is another file.
+func TestS18APlanNamesFilesByDigest(t *testing.T) {
+	a, y := newYard()
+	y.images = append(y.images,
+		inventory.Image{Name: "debian", File: sumA, SHA256: sumA, Format: "raw"},
+		inventory.Image{Name: "harvester.iso", File: sumB, SHA256: sumB, Format: "raw", Use: inventory.UseInstaller})
+	y.user = strings.Replace(yardDocument, "http://10.0.0.1/images/h.iso", imagesAt+"/harvester.iso", 1)
+	y.template = strings.Replace(yardTemplate, "installer:", "tasks:\n- name: t\n  worker: m1\n  actions:\n  - {name: w, image: image2disk, timeout: 9, environment: {IMG_URL: \"{{ .images_url }}/debian\"}}\ninstaller:", 1)
+	_, err := a.Plan(t.Context(), PlanRequest{Run: "r1", Machine: "m1", Template: "t"})
+	require.NoError(t, err)
+	require.Equal(t, imagesAt+"/"+sumA+"/debian", y.plan.Actions[0].Environment["IMG_URL"])
+	require.Equal(t, sumA, y.plan.Actions[0].Environment["IMG_SHA256"])
+	require.Contains(t, y.plan.Documents[0].Contents, imagesAt+"/"+sumB+"/harvester.iso")
+	var sums []string
+	for _, i := range y.plan.Images(0) {
+		sums = append(sums, i.SHA256)
+	}
+	require.Subset(t, sums, []string{sumA, sumB})
+	require.NotContains(t, y.plan.Images(len(y.plan.Actions)), inventory.PlannedImage{Run: "r1", Name: "debian", SHA256: sumA}, "no action needs it any more")
+}
+
+func writing(env map[string]string) inventory.Plan {
+	return inventory.Plan{Run: "r1", ImagesURL: imagesAt, Actions: []action.Action{{Name: "w", Image: action.Image2Disk, Environment: env}}}
+}
+
+// A plan of a server that did not pin addresses gets the file of its digest, too.
+func TestAnEarlierPlanGetsItsFile(t *testing.T) {
+	plan := writing(map[string]string{"IMG_URL": imagesAt + "/debian", "IMG_SHA256": sumA})
+	require.Equal(t, []inventory.PlannedImage{{Run: "r1", Name: "debian", SHA256: sumA}}, plan.Images(0))
+	a, _ := newYard()
+	x := a.fromHere(plan.Actions[0], plan.ImagesURL)
+	require.Equal(t, imagesAt+"/"+sumA+"/debian", x.Environment["IMG_URL"])
+	require.Equal(t, imagesAt+"/debian", plan.Actions[0].Environment["IMG_URL"], "the plan is as it was approved")
+	x = a.fromHere(x, plan.ImagesURL)
+	require.Equal(t, imagesAt+"/"+sumA+"/debian", x.Environment["IMG_URL"])
+	a.Site.ImageURL = func() string { return "http://10.0.0.2/images" }
+	x = a.fromHere(plan.Actions[0], plan.ImagesURL)
+	require.Equal(t, "http://10.0.0.2/images/"+sumA+"/debian", x.Environment["IMG_URL"])
+	require.Empty(t, writing(map[string]string{"IMG_URL": "https://elsewhere/debian", "IMG_SHA256": sumA}).Images(0), "not ours to keep")
+}
+
+// A plan whose file is gone ends before any machine is touched.
+func TestAPlanNeedsItsFiles(t *testing.T) {
+	s := &shelf{template: "version: \"0.1\"\nname: t\ntasks:\n- name: t\n  worker: \"{{.device_1}}\"\n  actions:\n  - {name: w, image: image2disk, timeout: 9}\n", image: "declared"}
+	s.images = []inventory.Image{{Name: "declared", File: sumA, SHA256: sumA, Format: "raw"}}
+	gone := false
+	a := &Activities{
+		Machines: s, Catalogue: s, Assignments: s, Now: time.Now, Site: Site{ClaimKey: make([]byte, 32), ImageURL: func() string { return imagesAt }},
+		ImageStored: func(i inventory.PlannedImage) error {
+			require.Equal(t, sumA, i.SHA256)
+			require.NotNil(t, s.plan, "it is asked for when the plan keeps it already")
+			if gone {
+				return inventory.ErrNotFound
+			}
+			return nil
+		},
+	}
+	_, err := a.Plan(t.Context(), PlanRequest{Machine: "m1", Run: "r1"})
+	require.NoError(t, err)
+	gone = true
+	_, err = a.Plan(t.Context(), PlanRequest{Machine: "m1", Run: "r1"})
+	require.Equal(t, TypeConflict, typeOf(t, err))
+	require.ErrorContains(t, err, `image "declared" (sha256 aaaaaaaaaaaa) is not there any more`)
+}
+
+func TestAPlanRefusesAnImageThatIsNotForDisks(t *testing.T) {
+	s := &shelf{template: "version: \"0.1\"\nname: t\ntasks:\n- name: t\n  worker: \"{{.device_1}}\"\n  actions:\n  - {name: w, image: image2disk, timeout: 9}\n", image: "cd"}
+	s.images = []inventory.Image{{Name: "cd", File: sumA, SHA256: sumA, Format: "raw", Use: inventory.UseInstaller, Contents: "an ISO 9660 image"}}
+	a := &Activities{Machines: s, Catalogue: s, Assignments: s, Now: time.Now, Site: Site{ClaimKey: make([]byte, 32), ImageURL: func() string { return imagesAt }}}
+	_, err := a.Plan(t.Context(), PlanRequest{Machine: "m1", Run: "r1"})
+	require.ErrorContains(t, err, "image cd is for installers (an ISO 9660 image), not for disks")
+
+	s.images[0].Use = ""
+	s.template = strings.Replace(s.template, "timeout: 9", "timeout: 9, environment: {IMG_URL: \""+imagesAt+"/cd\", IMG_SHA256: "+sumB+"}", 1)
+	_, err = a.Plan(t.Context(), PlanRequest{Machine: "m1", Run: "r1"})
+	require.ErrorContains(t, err, "is bbbbbbbbbbbb, and image cd has the digest aaaaaaaaaaaa")
+	require.Nil(t, s.plan)
+}

@@ -1,0 +1,219 @@
+package diskimage
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"strings"
+)
+
+// A Description says what a file is.
+type Description struct {
+	Format string
+	// Size is that of the content, in bytes.
+	Size int64
+	// Contents says what was found: "GPT, 2 partitions (FAT, ext4)". It is for people.
+	Contents string
+	// Installer: the content is for an installer's boot, and not for a disk.
+	Installer bool
+	// Warning says why a machine will hardly boot from it, "" when nothing speaks against it.
+	Warning string
+}
+
+// Describe reads a file to its end and says what it is. What is not whole, or
+// cannot be written to a disk, is a *Refusal. Kernels and the like that cannot be mistaken for
+// disk images are described as an installer's; an ISO is refused, because it can.
+func Describe(ctx context.Context, file io.Reader) (d Description, err error) {
+	c, err := Open(reader{ctx, file})
+	if err != nil {
+		return d, err
+	}
+	defer c.Close()
+	d.Format = c.Format
+	head := make([]byte, HeadSize)
+	n, err := io.ReadFull(c, head)
+	if head = head[:n]; err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
+		return d, err
+	}
+	if n == 0 {
+		return d, refuse(againRemedy, "the image is empty")
+	}
+	kind := Identify(head)
+	if d.Installer = kind.Installer && !strings.Contains(kind.Name, "ISO"); !d.Installer {
+		if err := kind.Refusal(); err != nil {
+			return d, err
+		}
+	}
+	var t table
+	if !d.Installer {
+		t = readTable(head) // a disk may hold at its beginning what a file system begins with
+	}
+	if d.Size, err = t.look(head, c); err != nil {
+		return d, err
+	}
+	for i, p := range t.parts {
+		if p.end > d.Size {
+			return d, refuse(againRemedy, "the image is cut short: partition %d ends at byte %d, and the image at byte %d", i+1, p.end, d.Size)
+		}
+	}
+	switch {
+	case t.name != "":
+		d.Contents = t.String()
+	case kind.FileSystem:
+		d.Contents = kind.Name + " file system, no partition table"
+		d.Warning = "it has no partition table: most machines do not boot from such a disk"
+	case kind.Name != "":
+		d.Contents = kind.Name
+	default:
+		d.Contents = "unknown"
+		d.Warning = "neither a partition table nor a file system is in it: no machine will boot from it unless it brings a loader of its own"
+	}
+	return d, nil
+}
+
+// DescribeInstaller says what a file is that an installer boots or fetches, by its first HeadSize bytes. Only a web
+// page is refused: an installer's files are of every kind, and not each of them can be decompressed by itself.
+func DescribeInstaller(head []byte) (Description, error) {
+	d := Description{Format: Format(head), Installer: true}
+	kind := Identify(head)
+	if kind.webPage {
+		return d, kind.Refusal()
+	}
+	if d.Format == Raw {
+		d.Contents = kind.Name
+	}
+	return d, nil
+}
+
+// table is a partition table.
+type table struct {
+	name  string // GPT or MBR; "" = none
+	parts []partition
+}
+
+// partition is a byte range of the image.
+type partition struct {
+	start, end int64
+	head       []byte // its first bytes, as far as they were read
+}
+
+// maxParts bounds of how many partitions the beginning is kept.
+const maxParts = 32
+
+func (t table) String() string {
+	var kinds []string
+	for _, p := range t.parts {
+		if k := Identify(p.head); k.FileSystem {
+			kinds = append(kinds, k.Name)
+		}
+	}
+	text := fmt.Sprintf("%s, %d partitions", t.name, len(t.parts))
+	if len(t.parts) == 1 {
+		text = t.name + ", 1 partition"
+	}
+	if len(kinds) > 0 {
+		text += " (" + strings.Join(kinds, ", ") + ")"
+	}
+	return text
+}
+
+// look reads the rest of a content that begins with head, keeps what the
+// partitions begin with, and returns the content's size.
+func (t table) look(head []byte, rest io.Reader) (size int64, err error) {
+	keep := func(b []byte) {
+		for i := range t.parts {
+			p := &t.parts[i]
+			from := max(p.start+int64(len(p.head))-size, 0)
+			if want := HeadSize - len(p.head); want > 0 && from < int64(len(b)) && size+from == p.start+int64(len(p.head)) {
+				p.head = append(p.head, b[from:min(from+int64(want), int64(len(b)))]...)
+			}
+		}
+		size += int64(len(b))
+	}
+	keep(head)
+	buf := make([]byte, 1<<20)
+	for {
+		n, err := rest.Read(buf)
+		keep(buf[:n])
+		if errors.Is(err, io.EOF) {
+			return size, nil
+		}
+		if err != nil {
+			return size, err
+		}
+	}
+}
+
+// readTable finds a partition table in the first bytes of a disk.
+func readTable(head []byte) table {
+	for _, sector := range []int{512, 4096} {
+		if t, ok := readGPT(head, sector); ok {
+			return t
+		}
+	}
+	return readMBR(head)
+}
+
+func readGPT(head []byte, sector int) (t table, ok bool) {
+	if len(head) < 3*sector || string(head[sector:sector+8]) != "EFI PART" {
+		return t, false
+	}
+	h := head[sector : 2*sector]
+	entries, count, size := binary.LittleEndian.Uint64(h[72:]), binary.LittleEndian.Uint32(h[80:]), binary.LittleEndian.Uint32(h[84:])
+	length, sum := binary.LittleEndian.Uint32(h[12:]), binary.LittleEndian.Uint32(h[16:])
+	if length < 92 || int(length) > sector || size < 128 || size > 4096 || count > 1024 || entries > HeadSize {
+		return t, false
+	}
+	plain := append([]byte{}, h[:length]...)
+	copy(plain[16:20], make([]byte, 4))
+	if crc32.ChecksumIEEE(plain) != sum {
+		return t, false
+	}
+	t.name = "GPT"
+	for n := range int(count) {
+		at := int(entries)*sector + n*int(size)
+		if at+128 > len(head) || len(t.parts) == maxParts {
+			break
+		}
+		e := head[at : at+128]
+		if [16]byte(e[:16]) == ([16]byte{}) {
+			continue
+		}
+		first, last := binary.LittleEndian.Uint64(e[32:]), binary.LittleEndian.Uint64(e[40:])
+		if first > last || last > 1<<50 {
+			continue
+		}
+		t.parts = append(t.parts, partition{start: int64(first) * int64(sector), end: (int64(last) + 1) * int64(sector)})
+	}
+	return t, true
+}
+
+// readMBR reads the four entries of a boot sector. Boot sectors of file
+// systems look alike but for the entries.
+func readMBR(head []byte) (t table) {
+	if len(head) < 512 || head[510] != 0x55 || head[511] != 0xaa {
+		return t
+	}
+	for n := range 4 {
+		e := head[446+16*n : 462+16*n]
+		start, count := int64(binary.LittleEndian.Uint32(e[8:])), int64(binary.LittleEndian.Uint32(e[12:]))
+		switch {
+		case e[0] != 0 && e[0] != 0x80:
+			return table{} // program code
+		case e[4] == 0 || count == 0:
+			continue
+		}
+		p := partition{start: start * 512, end: (start + count) * 512}
+		if e[4] == 0xee { // stands for the whole disk, whatever its size
+			p.end = 0
+		}
+		t.parts = append(t.parts, p)
+	}
+	if len(t.parts) > 0 {
+		t.name = "MBR"
+	}
+	return t
+}

@@ -1,0 +1,133 @@
+package diskimage
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"hash/crc32"
+	"io"
+	"testing"
+
+	"github.com/klauspost/compress/gzip"
+	"github.com/stretchr/testify/require"
+)
+
+// gpt is a disk of size bytes with a GPT of two partitions: FAT from 1 MiB on, ext4 from 2 MiB to end.
+func gpt(size, sector, end int) []byte {
+	b := make([]byte, size)
+	h := b[sector : 2*sector]
+	copy(h, "EFI PART")
+	binary.LittleEndian.PutUint32(h[12:], 92)
+	binary.LittleEndian.PutUint64(h[72:], 2)
+	binary.LittleEndian.PutUint32(h[80:], 128)
+	binary.LittleEndian.PutUint32(h[84:], 128)
+	for n, span := range [][2]int{{1 << 20, 2 << 20}, {2 << 20, end}} {
+		e := b[2*sector+128*n:]
+		e[0], e[16] = 1, 1
+		binary.LittleEndian.PutUint64(e[32:], uint64(span[0]/sector))
+		binary.LittleEndian.PutUint64(e[40:], uint64(span[1]/sector-1))
+	}
+	binary.LittleEndian.PutUint32(h[16:], crc32.ChecksumIEEE(h[:92]))
+	copy(b[1<<20+0x52:], "FAT32   ")
+	copy(b[2<<20+0x438:], "\x53\xef")
+	return b
+}
+
+func TestDescribe(t *testing.T) {
+	part := func(at int, text string) []byte {
+		b := make([]byte, 128<<10)
+		copy(b[at:], text)
+		return b
+	}
+	for name, c := range map[string]struct {
+		content []byte
+		want    Description
+		refused string
+	}{
+		"GPT":               {content: gpt(4<<20, 512, 4<<20), want: Description{Contents: "GPT, 2 partitions (FAT, ext4)"}},
+		"GPT, 4096":         {content: gpt(4<<20, 4096, 4<<20), want: Description{Contents: "GPT, 2 partitions (FAT, ext4)"}},
+		"GPT, cut":          {content: gpt(3<<20, 512, 4<<20), refused: "the image is cut short: partition 2 ends at byte 4194304, and the image at byte 3145728"},
+		"a bare XFS":        {content: part(0, "XFSB"), want: Description{Contents: "XFS file system, no partition table", Warning: "it has no partition table: most machines do not boot from such a disk"}},
+		"a kernel":          {content: part(0x202, "HdrS"), want: Description{Contents: "a Linux kernel", Installer: true}},
+		"nothing":           {content: nil, refused: "the image is empty"},
+		"a VHD":             {content: part(0, "conectix"), refused: "this is a VHD image, not a disk image"},
+		"a page of someone": {content: []byte("\xef\xbb\xbf <!-- x --> <html lang=en>"), refused: "this is a web page"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, format := range []string{Raw, Gzip} {
+				file := c.content
+				if format == Gzip {
+					var out bytes.Buffer
+					w := gzip.NewWriter(&out)
+					_, err := w.Write(file)
+					require.NoError(t, errors.Join(err, w.Close()))
+					file = out.Bytes()
+				}
+				d, err := Describe(t.Context(), bytes.NewReader(file))
+				if c.refused != "" {
+					var r *Refusal
+					require.ErrorAs(t, err, &r)
+					require.Contains(t, r.What, c.refused)
+					require.NotEmpty(t, r.Remedy)
+					continue
+				}
+				require.NoError(t, err)
+				want := c.want
+				want.Format, want.Size = format, int64(len(c.content))
+				require.Equal(t, want, d)
+			}
+		})
+	}
+}
+
+// An error of the file's reader, or of the caller, is no judgement of the image.
+func TestAReadErrorIsNotARefusal(t *testing.T) {
+	var out bytes.Buffer
+	w := gzip.NewWriter(&out)
+	_, err := w.Write(gpt(4<<20, 512, 4<<20))
+	require.NoError(t, errors.Join(err, w.Close()))
+	broken := errors.New("the disk is broken")
+	for _, file := range [][]byte{out.Bytes()[:out.Len()/2], gpt(4<<20, 512, 4<<20)[:3<<20]} {
+		_, err = Describe(t.Context(), io.MultiReader(bytes.NewReader(file), failing{broken}))
+		require.ErrorIs(t, err, broken)
+		var r *Refusal
+		require.False(t, errors.As(err, &r), "%v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err = Describe(ctx, bytes.NewReader(out.Bytes()))
+	require.ErrorIs(t, err, context.Canceled)
+}
+
+type failing struct{ err error }
+
+func (f failing) Read([]byte) (int, error) { return 0, f.err }
+
+func FuzzDescribe(f *testing.F) {
+	f.Add(gpt(2<<20+4096, 512, 4<<20)[:64<<10])
+	f.Add([]byte("\x1f\x8b\x08\x00"))
+	f.Add([]byte("\x28\xb5\x2f\xfd\x00"))
+	f.Add([]byte("\xfd7zXZ\x00\x00"))
+	f.Add([]byte("BZh91AY"))
+	f.Fuzz(func(t *testing.T, file []byte) {
+		if len(file) > 64<<10 {
+			return
+		}
+		// Bounded: a few bytes may stand for gigabytes.
+		c, err := Open(bytes.NewReader(file))
+		if err == nil {
+			_, _ = io.CopyN(io.Discard, c, 1<<20) // whatever it is, it neither panics nor hangs
+			_ = c.Close()
+		}
+		_ = Identify(file)
+		for _, p := range readTable(file).parts {
+			if p.start < 0 || p.end < 0 {
+				t.Fatalf("partition %d to %d", p.start, p.end)
+			}
+		}
+		if c != nil && c.Format == Raw {
+			_, _ = Describe(t.Context(), bytes.NewReader(file))
+		}
+	})
+}

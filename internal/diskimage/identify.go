@@ -1,0 +1,109 @@
+package diskimage
+
+import (
+	"bytes"
+	"regexp"
+)
+
+// HeadSize is how much of the beginning of a content Identify needs.
+const HeadSize = 128 << 10
+
+// A Kind is what a content is by its first bytes.
+type Kind struct {
+	Name string // "ext4", "ISO 9660 image"; "" when nothing known was found
+	// FileSystem: it is a file system, or what may stand in a partition in its place.
+	FileSystem bool
+	// Installer: it is for an installer's boot, and not for a disk.
+	Installer bool
+	// Remedy says what to do instead of writing it to a disk; "" when it may be written.
+	Remedy string
+
+	webPage bool
+}
+
+// Refusal returns why a content of this kind is not written to a disk, nil when it is.
+func (k Kind) Refusal() error {
+	if k.Remedy == "" {
+		return nil
+	}
+	return refuse(k.Remedy, "this is %s, not a disk image", k.Name)
+}
+
+const (
+	convertRemedy   = "convert it first: qemu-img convert -O raw FILE disk.raw"
+	unpackRemedy    = "unpack it first, and store the disk image that is in it"
+	archiveRemedy   = "a disk image is needed, with a partition table and a boot loader: take the distribution's raw (\"cloud\") image"
+	installerRemedy = "take the distribution's disk image (raw or \"cloud\" image); a file that an installer boots or fetches is stored with: ingot image add --installer"
+	decodeRemedy    = "decompress it once, so that one compression is left"
+)
+
+// signature is a kind with the bytes that show it.
+type signature struct {
+	at   int
+	text string
+	Kind
+}
+
+// signatures are looked at in this order. Content of another kind may begin
+// with a boot sector, so what stands deeper in the file comes first.
+func signatures() []signature {
+	fs := func(name string) Kind { return Kind{Name: name, FileSystem: true} }
+	convert := func(name string) Kind { return Kind{Name: name, Remedy: convertRemedy} }
+	unpack := func(name string) Kind { return Kind{Name: name, Remedy: unpackRemedy} }
+	twice := func(name string) Kind { return Kind{Name: name + " data, compressed twice", Remedy: decodeRemedy} }
+	installer := func(name string) Kind { return Kind{Name: name, Installer: true, Remedy: installerRemedy} }
+	return []signature{
+		{0x8001, "CD001", installer("an ISO 9660 image")},
+		{0, "QFI\xfb", convert("a qcow2 image")},
+		{0, "KDMV", convert("a VMDK image")},
+		{0, "# Disk DescriptorFile", convert("a VMDK descriptor")},
+		{0, "vhdxfile", convert("a VHDX image")},
+		{0, "conectix", convert("a VHD image")},
+		{0x40, "\x7f\x10\xda\xbe", convert("a VDI image")},
+		{0, "PK\x03\x04", unpack("a zip archive")},
+		{0, "7z\xbc\xaf\x27\x1c", unpack("a 7z archive")},
+		{0, "Rar!\x1a\x07", unpack("a rar archive")},
+		{0, "\x04\x22\x4d\x18", unpack("lz4 data")},
+		{0, "LZIP", unpack("lzip data")},
+		{0, "\x1f\x8b\x08", twice("gzip")},
+		{0, "\x28\xb5\x2f\xfd", twice("zstd")},
+		{0, "\xfd7zXZ\x00", twice("xz")},
+		{0, "BZh", twice("bzip2")},
+		{257, "ustar", Kind{Name: "a tar archive", Remedy: archiveRemedy}},
+		{0, "!<arch>\n", Kind{Name: "a package or ar archive", Remedy: archiveRemedy}},
+		{0, "070701", installer("an initramfs (cpio archive)")},
+		{0, "070702", installer("an initramfs (cpio archive)")},
+		{0x202, "HdrS", installer("a Linux kernel")},
+		{0x38, "ARM\x64", installer("a Linux kernel")},
+		{0, "\x7fELF", installer("an ELF program")},
+		{0, "hsqs", installer("a squashfs image")},
+		{0x438, "\x53\xef", fs("ext4")}, // ext2 and ext3, too
+		{0, "XFSB", fs("XFS")},
+		{0x10040, "_BHRfS_M", fs("btrfs")},
+		{0x400, "\x10\x20\xf5\xf2", fs("F2FS")},
+		{3, "NTFS    ", fs("NTFS")},
+		{3, "EXFAT   ", fs("exFAT")},
+		{0x36, "FAT1", fs("FAT")},
+		{0x52, "FAT32", fs("FAT")},
+		{0x218, "LVM2 001", fs("LVM")},
+		{0, "LUKS\xba\xbe", fs("LUKS")},
+		{0xff6, "SWAPSPACE2", fs("swap")},
+		{0x1000, "\xfc\x4e\x2b\xa9", fs("Linux RAID")},
+	}
+}
+
+var webPage = regexp.MustCompile(`(?i)^\x{FEFF}?\s*(<!--.*-->\s*)?<(!doctype|html|head|\?xml)\b`)
+
+// Identify returns the kind of a content by its first bytes: HeadSize of them,
+// or all when there are fewer.
+func Identify(head []byte) Kind {
+	if webPage.Match(head[:min(len(head), 512)]) {
+		return Kind{Name: "a web page", webPage: true, Remedy: "the address or a log-in page was saved in its place: fetch the image itself"}
+	}
+	for _, s := range signatures() {
+		if len(head) >= s.at && bytes.HasPrefix(head[s.at:], []byte(s.text)) {
+			return s.Kind
+		}
+	}
+	return Kind{}
+}
