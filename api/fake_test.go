@@ -60,6 +60,7 @@ type fakeRun struct {
 	status  enumspb.WorkflowExecutionStatus
 	result  any
 	cancels int
+	busy    string // with a workflow task, or with an activity
 }
 
 func newFake() *fakeTemporal {
@@ -122,7 +123,14 @@ func (f *fakeTemporal) DescribeWorkflowExecution(_ context.Context, id, run stri
 	if err != nil {
 		return nil, err
 	}
-	return &workflowservice.DescribeWorkflowExecutionResponse{WorkflowExecutionInfo: &workflowpb.WorkflowExecutionInfo{Status: r.status}}, nil
+	d := &workflowservice.DescribeWorkflowExecutionResponse{WorkflowExecutionInfo: &workflowpb.WorkflowExecutionInfo{Status: r.status}}
+	switch r.busy {
+	case "task":
+		d.PendingWorkflowTask = &workflowpb.PendingWorkflowTaskInfo{}
+	case "activity":
+		d.PendingActivities = []*workflowpb.PendingActivityInfo{{}}
+	}
+	return d, nil
 }
 
 func (f *fakeTemporal) CheckHealth(context.Context, *client.CheckHealthRequest) (*client.CheckHealthResponse, error) {
