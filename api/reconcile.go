@@ -207,11 +207,12 @@ func (r *Reconciler) Runs(ctx context.Context) error {
 		judge = append(judge, func(ctx context.Context) error { return r.judgeOperation(ctx, tc, o) })
 	}
 
-	errs := []error{expired, r.reopen(ctx), each(ctx, judge)}
+	reopened, judged := r.reopen(ctx), each(ctx, judge)
 	r.mu.Lock()
 	maps.DeleteFunc(r.lately, func(run string, _ time.Duration) bool { return !open[run] })
 	r.mu.Unlock()
-	if !errors.Is(errs[2], errHangs) {
+	errs := []error{expired, reopened, judged}
+	if !errors.Is(judged, errHangs) {
 		errs = append(errs, r.settle(ctx, tc))
 		if len(open) > 0 {
 			errs = append(errs, r.stuck(ctx, tc))
@@ -244,7 +245,7 @@ const (
 )
 
 // errHangs is a Temporal that answers nothing.
-var errHangs = errors.New("Temporal does not answer")
+var errHangs = errors.New("no answer from Temporal")
 
 // each calls all functions, askedAtOnce at a time, and joins their errors. When
 // hungAfter of them in a row fail because Temporal is away, it skips the rest
