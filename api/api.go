@@ -49,6 +49,7 @@ type Store interface {
 	statusStore
 	pumpStore
 	reconcileStore
+	sessionStore
 }
 
 // Temporal returns a connected client, or false while Temporal is not ready.
@@ -213,7 +214,11 @@ func New(cfg Config) (*Server, error) {
 		s.hosts[hostname(h)] = true
 	}
 	s.agents = newAgents(cfg.Store, cfg.Log, cfg.Elapsed)
-	s.logins = newLogins(cfg)
+	ended, err := cfg.Store.EndedSessions(context.Background())
+	if err != nil {
+		return nil, fmt.Errorf("making the API: %w", err)
+	}
+	s.logins = newLogins(cfg, ended)
 	s.pump = &Pump{Store: cfg.Store, Temporal: cfg.Temporal, Namespace: cfg.Namespace, Log: cfg.Log}
 	s.recon = &Reconciler{
 		Store: cfg.Store, Temporal: cfg.Temporal, Log: cfg.Log, Now: cfg.Now, Elapsed: cfg.Elapsed, Up: cfg.Up,

@@ -8,6 +8,7 @@ import (
 	"strconv"
 
 	"github.com/gin-gonic/gin"
+	"go.temporal.io/sdk/client"
 
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -87,11 +88,7 @@ func (s *Server) heldOpen(open []inventory.OpenRun) []inventory.HeldRun {
 // settle cancels runs that are held and over by their record: Temporal's copy
 // is a little older than the inventory's. They would ask about a machine whose
 // run has ended, and keep its name from the next one.
-func (r *Reconciler) settle(ctx context.Context) error {
-	tc, ok := r.Temporal()
-	if !ok {
-		return nil
-	}
+func (r *Reconciler) settle(ctx context.Context, tc client.Client) error {
 	for _, h := range r.Held {
 		if r.settled[h.Run] {
 			continue
@@ -105,7 +102,7 @@ func (r *Reconciler) settle(ctx context.Context) error {
 			return err
 		}
 		if e.known && !r.over(h.Run, e) {
-			if err := tc.CancelWorkflow(ctx, h.Workflow, h.Run); err != nil {
+			if err := cancel(ctx, tc, h.Workflow, h.Run); err != nil {
 				return fmt.Errorf("cancelling run %q, which is over: %w", h.Run, err)
 			}
 			r.Log.Warn("cancelled a held run that was over when the backup was made", "machine", h.Machine, "run", h.Run)

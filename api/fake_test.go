@@ -63,6 +63,7 @@ type fakeRun struct {
 	status  enumspb.WorkflowExecutionStatus
 	result  any
 	cancels int
+	busy    string // with a workflow task, or with an activity
 }
 
 func newFake() *fakeTemporal {
@@ -130,9 +131,16 @@ func (f *fakeTemporal) DescribeWorkflowExecution(_ context.Context, id, run stri
 	if err != nil {
 		return nil, err
 	}
-	return &workflowservice.DescribeWorkflowExecutionResponse{WorkflowExecutionInfo: &workflowpb.WorkflowExecutionInfo{
+	d := &workflowservice.DescribeWorkflowExecutionResponse{WorkflowExecutionInfo: &workflowpb.WorkflowExecutionInfo{
 		Execution: &commonpb.WorkflowExecution{WorkflowId: id, RunId: r.run}, FirstRunId: cmp.Or(r.first, r.run), Status: r.status,
-	}}, nil
+	}}
+	switch r.busy {
+	case "task":
+		d.PendingWorkflowTask = &workflowpb.PendingWorkflowTaskInfo{}
+	case "activity":
+		d.PendingActivities = []*workflowpb.PendingActivityInfo{{}}
+	}
+	return d, nil
 }
 
 func (f *fakeTemporal) CheckHealth(context.Context, *client.CheckHealthRequest) (*client.CheckHealthResponse, error) {

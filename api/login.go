@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
@@ -8,6 +9,7 @@ import (
 	_ "embed"
 	"encoding/base64"
 	"encoding/binary"
+	"encoding/hex"
 	"net/http"
 	"net/url"
 	"strings"
@@ -15,7 +17,14 @@ import (
 	"time"
 
 	"github.com/gin-gonic/gin"
+
+	"github.com/ingotmetal/ingot/inventory"
 )
+
+type sessionStore interface {
+	EndSession(ctx context.Context, id string, until time.Time) error
+	EndedSessions(ctx context.Context) (map[string]time.Time, error)
+}
 
 const (
 	cookieName  = "ingot_session"
@@ -28,22 +37,25 @@ const (
 //
 // A session needs no memory: the cookie carries its expiry under a MAC whose
 // key depends on the admin token, so that it outlives a restart and dies with
-// the token.
+// the token. Sessions that were ended before their expiry are in the store, so
+// that they stay ended after a restart.
 type logins struct {
+	store sessionStore
 	key   []byte
 	token [sha256.Size]byte
 	now   func() time.Time
 
-	mu    sync.Mutex
-	links map[[sha256.Size]byte]time.Time // hash of the code → expiry
-	ended map[string]time.Time            // cookie → expiry
+	ending sync.Mutex // held while the end of a session is stored
+	mu     sync.Mutex
+	links  map[[sha256.Size]byte]time.Time // hash of the code → expiry
+	ended  map[string]time.Time            // id of a session → when it would end by itself
 }
 
-func newLogins(cfg Config) *logins {
+func newLogins(cfg Config, ended map[string]time.Time) *logins {
 	m := hmac.New(sha256.New, cfg.ClaimKey)
 	m.Write([]byte("session\x00"))
 	m.Write(cfg.TokenSHA256[:])
-	return &logins{key: m.Sum(nil), token: cfg.TokenSHA256, now: cfg.Now, links: map[[sha256.Size]byte]time.Time{}, ended: map[string]time.Time{}}
+	return &logins{store: cfg.Store, key: m.Sum(nil), token: cfg.TokenSHA256, now: cfg.Now, links: map[[sha256.Size]byte]time.Time{}, ended: ended}
 }
 
 // isAdmin tells whether text is the admin token, in constant time.
@@ -108,26 +120,41 @@ func (l *logins) session(cookie string) bool {
 	if err != nil || len(b) != 24+sha256.Size || !hmac.Equal(l.mac(b[:24]), b[24:]) {
 		return false
 	}
+	until := time.Unix(int64(binary.BigEndian.Uint64(b[:8])), 0)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	_, over := l.ended[cookie]
-	return !over && l.now().Before(time.Unix(int64(binary.BigEndian.Uint64(b[:8])), 0))
+	_, ended := l.ended[sessionID(cookie)]
+	return !ended && until.After(l.ended[inventory.AllSessions]) && l.now().Before(until)
 }
 
-// end closes a session for good.
-func (l *logins) end(cookie string) {
+// sessionID is the digest of the cookie: who reads it cannot use the session.
+func sessionID(cookie string) string {
+	sum := sha256.Sum256([]byte(cookie))
+	return hex.EncodeToString(sum[:])
+}
+
+// end closes a session permanently. When that cannot be stored it is closed
+// until this server is started again.
+func (l *logins) end(ctx context.Context, cookie string) error {
 	if !l.session(cookie) {
-		return
+		return nil
 	}
+	l.ending.Lock()
+	defer l.ending.Unlock()
+	id, until := sessionID(cookie), l.now().Add(sessionLife)
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	now := l.now()
-	for c, until := range l.ended {
-		if !now.Before(until) {
-			delete(l.ended, c)
-		}
+	l.ended[id] = until
+	l.mu.Unlock()
+	if err := l.store.EndSession(ctx, id, until); err != nil {
+		return err
 	}
-	l.ended[cookie] = now.Add(sessionLife)
+	ended, err := l.store.EndedSessions(ctx)
+	if err == nil {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.ended = ended
+	}
+	return err
 }
 
 // headers are those that every answer to a browser carries.
@@ -266,10 +293,13 @@ func (s *Server) openPage(c *gin.Context, cookie string) {
 }
 
 func (s *Server) logout(c *gin.Context) {
-	if cookie, err := c.Cookie(cookieName); err == nil {
-		s.logins.end(cookie)
-	}
 	http.SetCookie(c.Writer, s.cookie("", -1))
+	if cookie, err := c.Cookie(cookieName); err == nil {
+		if err := s.logins.end(c.Request.Context(), cookie); err != nil {
+			s.fail(c, err)
+			return
+		}
+	}
 	c.Status(http.StatusNoContent)
 }
 

@@ -87,6 +87,8 @@ func TestLoginPageLoadsNothing(t *testing.T) {
 	}
 }
 
+// TestSession (S49): it is over at its expiry, at its end, whatever is started
+// again, and when the admin token changes.
 func TestSession(t *testing.T) {
 	s := newSite(t)
 	c := s.session()
@@ -115,6 +117,9 @@ func TestSession(t *testing.T) {
 	require.Equal(t, http.StatusNoContent, out.Code)
 	require.Negative(t, out.Result().Cookies()[0].MaxAge)
 	require.Equal(t, http.StatusUnauthorized, get(cookie))
+	again, err = New(s.server.cfg)
+	require.NoError(t, err)
+	require.Equal(t, http.StatusUnauthorized, send(t, again.Operator(), http.MethodGet, "/v1/machines", nil, cookie).Code, "it is over after a restart, too")
 
 	c = s.session()
 	s.clock.move(sessionLife + time.Second)

@@ -216,52 +216,48 @@ func currentRun(ctx context.Context, tc client.Client, id, run string) (string, 
 	return run, nil
 }
 
-// operations gives records whose workflow is over without a final state one,
-// and adds the runs that are open to open.
-func (r *Reconciler) operations(ctx context.Context, tc client.Client, open map[string]bool) error {
-	list, err := r.Store.Operations(ctx, inventory.OperationFilter{Open: true, Limit: maxOpen})
-	if err != nil {
-		return fmt.Errorf("reading open operations: %w", err)
+// judgeOperation gives the record of an operation whose workflow is over a
+// final state. It reads the record again first: an operation writes its last
+// one before Temporal closes it.
+func (r *Reconciler) judgeOperation(ctx context.Context, tc client.Client, o inventory.Operation) error {
+	e, err := r.look(ctx, tc, o.ID, o.Run)
+	if err == nil && (!e.known || e.status == enumspb.WORKFLOW_EXECUTION_STATUS_CONTINUED_AS_NEW) {
+		// Temporal forgets an execution that is over while those after it go on.
+		var now string
+		if now, err = currentRun(ctx, tc, o.ID, o.Run); err == nil {
+			e, err = r.look(ctx, tc, o.ID, now)
+		}
 	}
-	var errs []error
-	if !slices.ContainsFunc(list, func(o inventory.Operation) bool { return o.Type == workflows.MigrateType }) {
-		errs = append(errs, r.reopen(ctx))
+	if err != nil || !r.over(o.Run, e) {
+		return err
 	}
-	for _, o := range list {
-		open[o.Run] = true
-		e, err := r.look(ctx, tc, o.ID, o.Run)
-		if err == nil && (!e.known || e.status == enumspb.WORKFLOW_EXECUTION_STATUS_CONTINUED_AS_NEW) {
-			// Temporal forgets an execution that is over while those after it go on.
-			var now string
-			if now, err = currentRun(ctx, tc, o.ID, o.Run); err == nil {
-				e, err = r.look(ctx, tc, o.ID, now)
-			}
-		}
-		if err != nil || !r.over(o.Run, e) {
-			errs = append(errs, err)
-			continue
-		}
-		now := r.Now()
-		o.State, o.Step, o.Message = inventory.StateFailed, inventory.PhaseFailed, "ended from outside: "+e.String()
-		if e.status == enumspb.WORKFLOW_EXECUTION_STATUS_CANCELED {
-			o.State, o.Step, o.Message = inventory.StateCancelled, inventory.PhaseCancelled, "cancelled"
-		}
-		o.Question, o.Next, o.Ended, o.Updated = nil, "", now, now
-		if err := r.Store.PutOperation(ctx, o); err != nil {
-			errs = append(errs, fmt.Errorf("repairing the record of %q: %w", o.ID, err))
-			continue
-		}
-		r.Log.Warn("repaired the record of an operation that is over", "operation", o.ID, "run", o.Run, "as", e.String())
-		r.count(func(c *Counts) { c.RecordsRepaired++ })
+	if o, err = r.Store.Operation(ctx, o.Run); err != nil || inventory.Final(o.State) {
+		return err
 	}
-	return errors.Join(errs...)
+	now := r.Now()
+	o.State, o.Step, o.Message = inventory.StateFailed, inventory.PhaseFailed, "ended from outside: "+e.String()
+	if e.status == enumspb.WORKFLOW_EXECUTION_STATUS_CANCELED {
+		o.State, o.Step, o.Message = inventory.StateCancelled, inventory.PhaseCancelled, "cancelled"
+	}
+	o.Question, o.Next, o.Ended, o.Updated = nil, "", now, now
+	if err := r.Store.PutOperation(ctx, o); err != nil {
+		return fmt.Errorf("repairing the record of %q: %w", o.ID, err)
+	}
+	r.Log.Warn("repaired the record of an operation that is over", "operation", o.ID, "run", o.Run, "as", e.String())
+	r.count(func(c *Counts) { c.RecordsRepaired++ })
+	return nil
 }
 
 // reopen has new runs taken again after a migration that was ended from outside:
-// its own undo never ran.
+// its own undo never ran. The operations are read second, because a migration
+// is recorded before it closes the intake.
 func (r *Reconciler) reopen(ctx context.Context) error {
 	why, err := r.Store.Intake(ctx)
 	if err != nil || why == "" {
+		return err
+	}
+	open, err := r.Store.Operations(ctx, inventory.OperationFilter{Open: true, Limit: maxOpen})
+	if err != nil || slices.ContainsFunc(open, func(o inventory.Operation) bool { return o.Type == workflows.MigrateType }) {
 		return err
 	}
 	if err := r.Store.OpenIntake(ctx); err != nil {

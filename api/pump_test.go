@@ -264,10 +264,10 @@ func TestReconcileRepairsARecordWithoutGrant(t *testing.T) {
 	o := s.armed("m1", "r1")
 	require.NoError(t, s.store.EndGrant(t.Context(), o))
 	require.NoError(t, s.server.Reconciler().Runs(t.Context()))
-	require.Zero(t, s.server.Reconciler().Counts(), "it is running yet")
+	require.Equal(t, Counts{RunsFenced: 1}, s.server.Reconciler().Counts(), "it is running yet")
 	s.temporal.end("r1", enumspb.WORKFLOW_EXECUTION_STATUS_FAILED, nil)
 	require.NoError(t, s.server.Reconciler().Runs(t.Context()))
-	require.Equal(t, Counts{RecordsRepaired: 1}, s.server.Reconciler().Counts())
+	require.Equal(t, Counts{RunsFenced: 1, RecordsRepaired: 1}, s.server.Reconciler().Counts())
 }
 
 // TestReconcileTellsARunThatLostItsMachine: somebody took the machine from a
@@ -409,6 +409,7 @@ func TestIdleAgentIsToldAtGrowingIntervals(t *testing.T) {
 	idle := func(d time.Duration) int {
 		s.clock.move(d)
 		require.Equal(t, http.StatusOK, send(t, s.agent, http.MethodPost, "/agent/v1/heartbeat", action.Heartbeat{Idle: true}, bearer(w.Token)).Code)
+		s.hears()
 		require.NoError(t, s.server.Reconciler().Agents(t.Context()))
 		return s.events(inventory.EventFilter{Run: "r1"})[inventory.EventAgentIdle]
 	}

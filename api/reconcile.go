@@ -34,6 +34,8 @@ type reconcileStore interface {
 	Agent(ctx context.Context, o inventory.Owner) (inventory.Agent, error)
 	NextAssignment(ctx context.Context, o inventory.Owner) (inventory.Assignment, error)
 	AppendEvents(ctx context.Context, es []inventory.Event) error
+	PendingSignals(ctx context.Context, o inventory.Owner) (int, error)
+	Operation(ctx context.Context, run string) (inventory.Operation, error)
 	Operations(ctx context.Context, f inventory.OperationFilter) ([]inventory.Operation, error)
 	PutOperation(ctx context.Context, o inventory.Operation) error
 	Intake(ctx context.Context) (why string, err error)
@@ -41,8 +43,13 @@ type reconcileStore interface {
 }
 
 // Reconciler repairs what runs that ended from outside left open, and notices
-// agents that fell silent. It is a loop of the server and not a workflow: it
-// must work when workers or Temporal do not.
+// agents that fell silent. These are two loops of the server and not workflows:
+// they must work when workers or Temporal do not. The one that watches agents
+// never asks Temporal, so that it keeps its time when Temporal hangs.
+//
+// A pass over many runs takes seconds, and the event pump and the workers may
+// lag behind. What a pass read at its beginning is therefore read again before
+// anything is repaired; see judgeGrant and judgeRecord for the order.
 type Reconciler struct {
 	Store                reconcileStore
 	Temporal             Temporal
@@ -84,6 +91,8 @@ type Counts struct {
 	ClockSteps int64 `json:"clockSteps"`
 	// SignalsRefused is how many events Temporal would not take.
 	SignalsRefused int64 `json:"signalsRefused"`
+	// RunsFenced is how often a run was told that its machine is not its own.
+	RunsFenced int64 `json:"runsFenced"`
 	// Stuck is how many runs' workflow code fails again and again now.
 	Stuck int64 `json:"stuck"`
 }
@@ -119,37 +128,103 @@ func (r *Reconciler) count(f func(c *Counts)) {
 // Run looks at all grants and open records at start and every 15 s, and at
 // agents every 5 s, until ctx is done.
 func (r *Reconciler) Run(ctx context.Context) error {
-	whole, often := time.NewTicker(reconcileEvery), time.NewTicker(agentsEvery)
-	defer whole.Stop()
-	defer often.Stop()
-	pass := func(what string, f func(context.Context) error) {
-		if err := f(ctx); err != nil && ctx.Err() == nil {
-			r.Log.Warn("reconciling", "what", what, "error", err)
-		}
-	}
-	pass("runs", r.Runs)
-	for {
-		select {
-		case <-whole.C:
-			pass("runs", r.Runs)
-		case <-often.C:
-			pass("agents", r.Agents)
+	var loops sync.WaitGroup
+	loops.Go(func() {
+		for {
+			r.pass(ctx, "runs", r.Runs)
+			pause := reconcileEvery
 			if len(r.settled) < len(r.Held) {
-				pass("runs", r.Runs) // those that are held are told soon
+				pause = agentsEvery // those that are held are told soon
 			}
-		case <-ctx.Done():
-			return nil
+			if !sleep(ctx, pause) {
+				return
+			}
 		}
+	})
+	loops.Go(func() {
+		for sleep(ctx, agentsEvery) {
+			r.pass(ctx, "agents", r.Agents)
+		}
+	})
+	loops.Wait()
+	return nil
+}
+
+func (r *Reconciler) pass(ctx context.Context, what string, f func(context.Context) error) {
+	if err := f(ctx); err != nil && ctx.Err() == nil {
+		r.Log.Warn("reconciling", "what", what, "error", err)
+	}
+}
+
+// sleep waits for d; false: ctx ended first.
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
 	}
 }
 
 // Runs makes one pass over grants and open records. Without Temporal only
-// what people armed and let expire is closed.
+// what people armed and let expire is closed. When Temporal hangs, the pass
+// ends after a few time-outs, however many runs there are.
 func (r *Reconciler) Runs(ctx context.Context) error {
 	gs, err := r.Store.Grants(ctx)
 	if err != nil {
 		return fmt.Errorf("reading grants: %w", err)
 	}
+	expired := r.expirePersons(ctx, gs)
+	tc, ok := r.Temporal()
+	if !ok {
+		return expired
+	}
+	ws, err := r.Store.Workflows(ctx, inventory.WorkflowFilter{Open: true, Limit: maxOpen})
+	if err != nil {
+		return errors.Join(expired, fmt.Errorf("reading open workflows: %w", err))
+	}
+	ops, err := r.Store.Operations(ctx, inventory.OperationFilter{Open: true, Limit: maxOpen})
+	if err != nil {
+		return errors.Join(expired, fmt.Errorf("reading open operations: %w", err))
+	}
+
+	open := map[string]bool{}
+	var judge []func(context.Context) error
+	for _, g := range gs {
+		if !g.Person() {
+			open[g.Run] = true
+			judge = append(judge, func(ctx context.Context) error { return r.judgeGrant(ctx, tc, g) })
+		}
+	}
+	for _, w := range ws {
+		if !open[w.Run] {
+			open[w.Run] = true
+			judge = append(judge, func(ctx context.Context) error { return r.judgeRecord(ctx, tc, w) })
+		}
+	}
+	for _, o := range ops {
+		open[o.Run] = true
+		judge = append(judge, func(ctx context.Context) error { return r.judgeOperation(ctx, tc, o) })
+	}
+
+	reopened, judged := r.reopen(ctx), each(ctx, judge)
+	r.mu.Lock()
+	maps.DeleteFunc(r.lately, func(run string, _ time.Duration) bool { return !open[run] })
+	r.mu.Unlock()
+	errs := []error{expired, reopened, judged}
+	if !errors.Is(judged, errHangs) {
+		errs = append(errs, r.settle(ctx, tc))
+		if len(open) > 0 {
+			errs = append(errs, r.stuck(ctx, tc))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// expirePersons ends the grants of people whose netboot windows have expired.
+func (r *Reconciler) expirePersons(ctx context.Context, gs []inventory.Grant) error {
 	var errs []error
 	now := r.Now()
 	for _, g := range gs {
@@ -163,92 +238,118 @@ func (r *Reconciler) Runs(ctx context.Context) error {
 		r.Log.Info("closed a netboot window that expired", "machine", g.Machine, "by", g.Run)
 		r.count(func(c *Counts) { c.PersonsExpired++ })
 	}
-	tc, ok := r.Temporal()
-	if !ok {
-		return errors.Join(errs...)
+	return errors.Join(errs...)
+}
+
+const (
+	askedAtOnce = 16 // questions to Temporal
+	hungAfter   = 16 // of them one after another without an answer
+)
+
+// errHangs is a Temporal that answers nothing.
+var errHangs = errors.New("no answer from Temporal")
+
+// each calls all functions, askedAtOnce at a time, and joins their errors. When
+// hungAfter of them in a row fail because Temporal is away, it skips the rest
+// and returns errHangs.
+func each(ctx context.Context, all []func(context.Context) error) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	var (
+		mu     sync.Mutex
+		errs   []error
+		silent int
+		looked int
+		wg     sync.WaitGroup
+		slots  = make(chan struct{}, askedAtOnce)
+	)
+	for _, f := range all {
+		slots <- struct{}{}
+		if ctx.Err() != nil {
+			break
+		}
+		wg.Go(func() {
+			defer func() { <-slots }()
+			err := f(ctx)
+			mu.Lock()
+			defer mu.Unlock()
+			if err == nil || !away(err) {
+				silent, looked = 0, looked+1
+			} else if silent++; silent == hungAfter {
+				stop()
+			}
+			if err != nil && silent <= 1 { // the first of many says it all
+				errs = append(errs, err)
+			}
+		})
 	}
-	done, open := map[string]bool{}, map[string]bool{}
-	for _, g := range gs {
-		if g.Person() {
-			continue
-		}
-		done[g.Run], open[g.Run] = true, true
-		e, err := r.look(ctx, tc, g.Workflow, g.Run)
-		if err != nil {
-			errs = append(errs, err)
-			continue
-		}
-		if !r.over(g.Run, e) {
-			continue
-		}
-		if err := r.Store.EndGrant(ctx, g.Owner); err != nil {
-			errs = append(errs, fmt.Errorf("ending the grant of %q: %w", g.Machine, err))
-			continue
-		}
-		r.Log.Warn("ended the grant of a run that is over", "machine", g.Machine, "run", g.Run, "as", e.String())
-		r.count(func(c *Counts) { c.GrantsEnded++ })
-		w, err := r.Store.Workflow(ctx, g.Run)
-		if errors.Is(err, inventory.ErrNotFound) {
-			continue
-		}
-		if err == nil {
-			err = r.repair(ctx, tc, w, e)
-		}
-		errs = append(errs, err)
-	}
-	ws, err := r.Store.Workflows(ctx, inventory.WorkflowFilter{Open: true, Limit: maxOpen})
-	if err != nil {
-		return errors.Join(append(errs, fmt.Errorf("reading open workflows: %w", err))...)
-	}
-	for _, w := range ws {
-		if done[w.Run] {
-			continue
-		}
-		open[w.Run] = true
-		e, err := r.look(ctx, tc, w.ID, w.Run)
-		switch {
-		case err != nil:
-		case r.over(w.Run, e):
-			err = r.repair(ctx, tc, w, e)
-		case e.status == enumspb.WORKFLOW_EXECUTION_STATUS_RUNNING:
-			err = r.fenced(ctx, tc, w)
-		}
-		errs = append(errs, err)
-	}
-	errs = append(errs, r.operations(ctx, tc, open))
-	maps.DeleteFunc(r.lately, func(run string, _ time.Duration) bool { return !open[run] })
-	errs = append(errs, r.settle(ctx))
-	if len(open) > 0 || len(gs) > 0 {
-		errs = append(errs, r.stuck(ctx, tc))
+	wg.Wait()
+	if silent >= hungAfter {
+		errs = append(errs, fmt.Errorf("%w: %d of %d runs were looked at", errHangs, looked, len(all)))
 	}
 	return errors.Join(errs...)
 }
 
-// fenced tells a run that holds no grant any more that this is so; by itself
-// it would notice at its next effect, or at its next deadline. One that waits
-// for a person has noticed, and one of epoch 0 never took a grant.
-func (r *Reconciler) fenced(ctx context.Context, tc client.Client, w inventory.Workflow) error {
-	if w.Epoch == 0 || w.Phase == inventory.PhaseWaiting {
-		return nil
-	}
-	// Asked now: the pass has read the grants before it read the runs, and
-	// this one may have taken its own in between.
-	g, err := r.Store.Grant(ctx, w.Machine)
-	if err != nil || g.Run == w.Run {
+// judgeGrant ends the grant of a run that is over, and repairs its record. A
+// run returns its grant before Temporal closes it. A grant that is still held
+// when it is read after Temporal's answer was left behind.
+func (r *Reconciler) judgeGrant(ctx context.Context, tc client.Client, g inventory.Grant) error {
+	e, err := r.look(ctx, tc, g.Workflow, g.Run)
+	if err != nil || !r.over(g.Run, e) {
 		return err
 	}
+	now, err := r.Store.Grant(ctx, g.Machine)
+	if err != nil {
+		return err
+	}
+	if now.Owner == g.Owner {
+		if err := r.Store.EndGrant(ctx, g.Owner); err != nil {
+			return fmt.Errorf("ending the grant of %q: %w", g.Machine, err)
+		}
+		r.Log.Warn("ended the grant of a run that is over", "machine", g.Machine, "run", g.Run, "as", e.String())
+		r.count(func(c *Counts) { c.GrantsEnded++ })
+	}
+	return r.repair(ctx, tc, g.Run, e)
+}
+
+// judgeRecord repairs the record of a run that is over. It signals a running
+// run that has lost its grant, which would otherwise notice at its next effect
+// or deadline. A run that waits for an operator has noticed already, and one of
+// epoch 0 never took a grant.
+//
+// A run that is ending has returned its grant, too, and has a workflow task or
+// an activity pending until it is closed. Only a run that has neither, as seen
+// after its grant was gone, waits for events that cannot come.
+func (r *Reconciler) judgeRecord(ctx context.Context, tc client.Client, w inventory.Workflow) error {
+	g, err := r.Store.Grant(ctx, w.Machine)
+	if err != nil {
+		return err
+	}
+	e, err := r.look(ctx, tc, w.ID, w.Run)
+	switch {
+	case err != nil:
+		return err
+	case r.over(w.Run, e):
+		return r.repair(ctx, tc, w.Run, e)
+	case !e.resting || g.Run == w.Run || w.Epoch == 0 || w.Phase == inventory.PhaseWaiting:
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, asked)
+	defer cancel()
 	err = tc.SignalWorkflow(ctx, w.ID, w.Run, workflows.SignalEvent, workflows.Event{Kind: r.lostKind(w.Run), Epoch: w.Epoch})
 	if err != nil {
 		return fmt.Errorf("telling run %q that its machine was taken: %w", w.Run, err)
 	}
 	r.Log.Warn("told a run that its machine is not its own any more", "machine", w.Machine, "run", w.Run, "because", r.lostKind(w.Run))
+	r.count(func(c *Counts) { c.RunsFenced++ })
 	return nil
 }
 
 // end is how Temporal sees a run.
 type end struct {
-	known  bool
-	status enumspb.WorkflowExecutionStatus
+	known   bool
+	status  enumspb.WorkflowExecutionStatus
+	resting bool // running, with neither a workflow task nor an activity pending
 }
 
 func (e end) String() string {
@@ -261,6 +362,8 @@ func (e end) String() string {
 // over tells whether a run is over. One that Temporal does not know counts as
 // over when that has been so for a while.
 func (r *Reconciler) over(run string, e end) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	if !e.known {
 		now := r.Elapsed()
 		since, seen := r.lately[run]
@@ -297,11 +400,21 @@ func (r *Reconciler) look(ctx context.Context, tc client.Client, id, run string)
 	if err != nil {
 		return end{}, fmt.Errorf("asking Temporal for run %q of %q: %w", run, id, err)
 	}
-	return end{true, d.GetWorkflowExecutionInfo().GetStatus()}, nil
+	status := d.GetWorkflowExecutionInfo().GetStatus()
+	resting := status == enumspb.WORKFLOW_EXECUTION_STATUS_RUNNING && d.GetPendingWorkflowTask() == nil && len(d.GetPendingActivities()) == 0
+	return end{true, status, resting}, nil
 }
 
-// repair gives a record whose run is over its final state.
-func (r *Reconciler) repair(ctx context.Context, tc client.Client, w inventory.Workflow, e end) error {
+// repair gives the record of a run that is over its final state. It reads the
+// record first: a run writes its last one before Temporal closes it.
+func (r *Reconciler) repair(ctx context.Context, tc client.Client, run string, e end) error {
+	w, err := r.Store.Workflow(ctx, run)
+	if errors.Is(err, inventory.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("reading the record of run %q: %w", run, err)
+	}
 	if inventory.Final(w.State) {
 		return nil
 	}
@@ -501,6 +614,16 @@ func (r *Reconciler) idling(ctx context.Context, g inventory.Grant, a inventory.
 	}
 	now := r.Now()
 	if now.Before(i.next) {
+		return i, nil
+	}
+	// The run assigns more work only after it has received the events of the
+	// work before. While the pump is behind, agent-idle would only add to them.
+	behind, err := r.Store.PendingSignals(ctx, g.Owner)
+	if err != nil {
+		return i, err
+	}
+	if behind > 0 {
+		i.next = now.Add(r.IdleAfter)
 		return i, nil
 	}
 	w, err := r.Store.Workflow(ctx, g.Run)

@@ -130,6 +130,7 @@ func (d *doctor) here(ctx context.Context, file string) {
 	d.space(d.cfg.DataDir, "data")
 	d.reserve()
 	d.powerCommands()
+	d.loopback()
 	d.notify()
 	if dir := d.cfg.ImageDir(); !strings.HasPrefix(dir, d.cfg.DataDir+"/") {
 		d.space(dir, "images")
@@ -278,6 +279,20 @@ func (d *doctor) reserve() {
 	}
 }
 
+// loopback warns when other programs of this host can use the embedded
+// Temporal: on a NAS behind relays, or on a Kubernetes node.
+func (d *doctor) loopback() {
+	t := d.cfg.Temporal
+	shared := d.cfg.Netboot.RelayOnly || os.Getenv("KUBERNETES_SERVICE_HOST") != ""
+	switch {
+	case t.Address != "":
+	case t.MutualTLS:
+		d.ok("Temporal", "requires the certificate %s; its UI is off", d.cfg.TemporalIdentity())
+	case shared:
+		d.warn("Temporal", "temporal.mutual_tls: true", "every program of this host can start and end workflows at %s", config.Join("127.0.0.1", t.Port))
+	}
+}
+
 // clock asks the kernel whether somebody keeps the time.
 func (d *doctor) clock() {
 	var tx unix.Timex
@@ -303,7 +318,9 @@ func (d *doctor) sockets() ([]socket, error) {
 		for n := range 4 {
 			sockets = append(sockets, socket{"tcp", config.Join("127.0.0.1", d.cfg.Temporal.Port+n), "temporal.port"})
 		}
-		sockets = append(sockets, socket{"tcp", config.Join("127.0.0.1", d.cfg.Temporal.UIPort), "temporal.ui_port"})
+		if !d.cfg.Temporal.MutualTLS {
+			sockets = append(sockets, socket{"tcp", config.Join("127.0.0.1", d.cfg.Temporal.UIPort), "temporal.ui_port"})
+		}
 	}
 	if n := d.cfg.Netboot; n.On() {
 		a, err := provisioningAddress(n)

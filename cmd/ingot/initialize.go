@@ -31,7 +31,9 @@ stored secrets and the admin token. Nothing that exists is overwritten.
 Without an interface DHCP stays off; the API, the page and workflows work.
 
 With --relay-only machines are answered through DHCP relays alone, from a host
-that has no interface on their network: no raw socket, no broadcast.`,
+that has no interface on their network: no raw socket, no broadcast. Other
+programs run on such a host, so Temporal asks for a certificate there
+(temporal.mutual_tls).`,
 		Example: "  ingot init\n  ingot init --interface eth1\n  ingot init --relay-only --relay 10.0.20.1 --address 192.168.1.10\n  ingot init --yes       # asks nothing, DHCP stays off",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return o.initialize(cmd, chosen, relay, yes)
@@ -186,7 +188,12 @@ func (o *options) initialize(cmd *cobra.Command, chosen []string, relay relayOnl
 		if len(chosen) > 0 || relay.on {
 			loaders, agentOS = findBootFiles(cmd)
 		}
-		if err := writeConfig(o.config, exampleConfig(chosen, loaders, agentOS, relayed...)); err != nil {
+		text := exampleConfig(chosen, loaders, agentOS, relayed...)
+		if relay.on {
+			// Such a host does other things as well: its loopback is not this server's alone.
+			text = strings.Replace(text, "\n#temporal:\n", "\ntemporal:\n  mutual_tls: true               # ingot temporal env prints what the temporal command needs\n", 1)
+		}
+		if err := writeConfig(o.config, text); err != nil {
 			return err
 		}
 		cmd.Printf("wrote %s\n", o.config)

@@ -75,7 +75,7 @@ not answer now.`,
 	f.StringVarP(&o.output, "output", "o", "table", "table, json or yaml; of errors, too")
 	root.AddCommand(serveCmd(), temporalChildCmd(), initCmd(o), doctorCmd(o), statusCmd(o),
 		machineCmd(o), templateCmd(o), imageCmd(o), workflowCmd(o), operationCmd(o), genesisCmd(o), recoverCmd(o), bmcCmd(o), netbootCmd(o), whyCmd(o),
-		configCmd(o), secretCmd(o), notifyCmd(o), backupCmd(o), restoreCmd(o), standbyCmd(o), peerCmd(o), migrateCmd(o), handoverCmd(o), loginCmd(o), loginLinkCmd(o), versionCmd(o))
+		configCmd(o), secretCmd(o), notifyCmd(o), backupCmd(o), restoreCmd(o), standbyCmd(o), peerCmd(o), migrateCmd(o), handoverCmd(o), loginCmd(o), loginLinkCmd(o), temporalCmd(o), versionCmd(o))
 	cobra.CheckErr(root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "json", "yaml"}, cobra.ShellCompDirectiveNoFileComp)))
 	markRuns(root)
 	return root

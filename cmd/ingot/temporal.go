@@ -51,6 +51,8 @@ type temporal struct {
 	neverRan func(ctx context.Context) (bool, error)
 	effects  activities.Effects // under way
 	hold     *activities.Hold   // of runs that a restore from a backup has left behind
+	// tlsConfig is how the child is spoken to; nil: without TLS.
+	tlsConfig *tls.Config
 
 	mu     sync.Mutex
 	client client.Client
@@ -68,10 +70,29 @@ func newTemporal(cfg config.Config, log *slog.Logger, cluster func(context.Conte
 	c := temporalchild.DefaultConfig(filepath.Join(cfg.DataDir, "temporal"))
 	c.Ports = temporalchild.PortsFrom(cfg.Temporal.Port, cfg.Temporal.UIPort)
 	c.Namespace, c.Retention = cfg.Temporal.Namespace, cfg.Temporal.Retention
-	c.SearchAttributes = []string{workflows.AttrMachine, workflows.AttrTemplate, workflows.AttrPhase, workflows.AttrCluster}
 	var err error
+	if c.Identity = cfg.TemporalIdentity(); c.Identity != "" {
+		if t.tlsConfig, err = embeddedTLS(c.Identity); err != nil {
+			return nil, err
+		}
+		c.Ports.UI = 0
+		log.Info("Temporal requires the site's certificate, and its UI is off; ingot temporal env prints what the temporal command needs", "certificate", c.Identity)
+	}
+	c.SearchAttributes = []string{workflows.AttrMachine, workflows.AttrTemplate, workflows.AttrPhase, workflows.AttrCluster}
 	t.child, err = temporalchild.New(c, temporalchild.Options{Logger: log.With("part", "temporal")})
 	return t, err
+}
+
+// embeddedTLS returns the TLS configuration of clients of the embedded server.
+// It makes the certificate if there is none, with mode 0600.
+func embeddedTLS(file string) (*tls.Config, error) {
+	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+		return nil, err
+	}
+	if _, err := loadOrMakeCert(file); err != nil {
+		return nil, err
+	}
+	return temporalchild.ClientTLS(file)
 }
 
 // Client returns the connected client, or false while there is none.
@@ -95,7 +116,10 @@ func (t *temporal) where() (frontend, ui, problem string) {
 	if s.Err != nil {
 		problem = s.Err.Error()
 	}
-	return config.Join("127.0.0.1", t.cfg.Temporal.Port), fmt.Sprintf("http://127.0.0.1:%d", t.cfg.Temporal.UIPort), problem
+	if t.cfg.TemporalIdentity() == "" {
+		ui = fmt.Sprintf("http://127.0.0.1:%d", t.cfg.Temporal.UIPort)
+	}
+	return config.Join("127.0.0.1", t.cfg.Temporal.Port), ui, problem
 }
 
 // supervise runs the child, if there is one, whatever becomes of ctx, until stop
@@ -123,6 +147,7 @@ func (t *temporal) Run(ctx context.Context, do *activities.Activities) error {
 		return t.keepWorking(ctx, do, client.Options{
 			HostPort: srv.Frontend, Namespace: srv.Namespace,
 			ConnectionOptions: client.ConnectionOptions{
+				TLS:             t.tlsConfig,
 				DialOptions:     []grpc.DialOption{grpc.WithContextDialer(t.child.DialContext)},
 				GrpcCompression: &client.GrpcCompressionNone{}, // the way is loopback
 			},

@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"io/fs"
 	"math/big"
+	"net"
 	"os"
 	"path/filepath"
 	"time"
@@ -21,7 +22,8 @@ import (
 
 // loadOrMakeCert returns the certificate kept in file (key and certificate,
 // PEM, mode 0600); it makes a self-signed one if there is none. Peers pin its
-// public key, so that its names and dates do not matter.
+// public key, so that its names and dates do not matter. The embedded Temporal
+// server and its clients show it to each other.
 func loadOrMakeCert(file string) (tls.Certificate, error) {
 	b, err := os.ReadFile(file)
 	if err == nil {
@@ -43,10 +45,10 @@ func loadOrMakeCert(file string) (tls.Certificate, error) {
 		return tls.Certificate{}, err
 	}
 	t := &x509.Certificate{
-		SerialNumber: serial, Subject: pkix.Name{CommonName: "ingot"}, DNSNames: []string{"ingot", "localhost"},
+		SerialNumber: serial, Subject: pkix.Name{CommonName: "ingot"}, DNSNames: []string{"ingot", "localhost"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
 		// A machine without a battery believes in 1970 until its agent was told the time.
 		NotBefore: time.Unix(0, 0), NotAfter: time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC),
-		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, BasicConstraintsValid: true,
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}, BasicConstraintsValid: true,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, t, t, key.Public(), key)
 	if err != nil {

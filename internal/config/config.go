@@ -238,6 +238,9 @@ type PowerCommand struct {
 type Temporal struct {
 	Port   int `json:"port,omitempty"`
 	UIPort int `json:"ui_port,omitempty"`
+	// MutualTLS makes the embedded server refuse every process that does not
+	// hold the certificate in DataDir, and switches its UI off.
+	MutualTLS bool `json:"mutual_tls,omitempty"`
 	// Address makes Ingot use that cluster instead of its own.
 	Address   string `json:"address,omitempty"`
 	Namespace string `json:"namespace,omitempty"`
@@ -364,6 +367,9 @@ func (c *Config) check(p *inventory.Problems) {
 	}
 	port("netboot.tftp", c.Netboot.TFTP)
 	port("netboot.agent", c.Netboot.Agent)
+	if c.Temporal.MutualTLS && c.Temporal.Address != "" {
+		p.Add("temporal.mutual_tls", "leave it out; temporal.tls_cert, tls_key and tls_ca are for temporal.address", "there is no embedded server beside temporal.address")
+	}
 	if c.Temporal.Address == "" {
 		port("temporal.port", c.Temporal.Port)
 		if c.Temporal.Port > 65535-3 && c.Temporal.Port <= 65535 {
@@ -531,6 +537,15 @@ func Prefixes(list []string) ([]netip.Prefix, error) {
 	return out, nil
 }
 
+// TemporalIdentity returns the file with key and certificate of the embedded
+// Temporal server and its clients; "" without mutual TLS.
+func (c Config) TemporalIdentity() string {
+	if !c.Temporal.MutualTLS || c.Temporal.Address != "" {
+		return ""
+	}
+	return filepath.Join(c.DataDir, "temporal", "identity.pem")
+}
+
 // ImageDir returns where images lie.
 func (c Config) ImageDir() string {
 	if c.Images.Dir != "" {
@@ -601,6 +616,7 @@ netboot:
 #temporal:
 #  port: 7233                     # the embedded server, on loopback
 #  ui_port: 8233
+#  mutual_tls: false              # true on a host whose loopback others share (a NAS, a Kubernetes node): no UI; ingot temporal env
 #  address: ""                    # use this cluster instead
 #  namespace: default
 #  tls_cert: ""                   # for address; with tls_key, and tls_ca for its authority

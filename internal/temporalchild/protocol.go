@@ -54,6 +54,9 @@ type Config struct {
 	File  string `json:"file"` // the SQLite file; its directory is made, a lock file lies beside it
 	Host  string `json:"host"` // a loopback address
 	Ports Ports  `json:"ports"`
+	// Identity is the path of a PEM file with a private key and its self-signed certificate; see [ClientTLS].
+	// With it every port of the server requires that certificate of its clients, and there is no UI. Empty: no TLS.
+	Identity string `json:"identity,omitempty"`
 
 	Namespace        string        `json:"namespace"`
 	Retention        time.Duration `json:"retention"`        // how long finished runs are kept
@@ -101,6 +104,14 @@ func (c Config) Validate() error {
 		bad("temporal.host", "%q is not a loopback address; the embedded Temporal server and its UI have no login and listen on loopback only. "+
 			"Use 127.0.0.1, or an external Temporal (temporal.address) with TLS", c.Host)
 	}
+	if c.Identity != "" {
+		if !filepath.IsAbs(c.Identity) {
+			bad("data_dir", "the certificate %q is not an absolute path", c.Identity)
+		}
+		if c.Ports.UI != 0 {
+			bad("temporal.mutual_tls", "the UI has no login and would show everything to every process of this host; with a certificate its port must be 0")
+		}
+	}
 	used := map[int]string{}
 	for _, p := range c.Ports.named() {
 		switch other, taken := used[p.port]; {
@@ -145,7 +156,8 @@ type Server struct {
 	Frontend    string `json:"frontend"`     // host:port for clients
 	UI          string `json:"ui,omitempty"` // host:port of the web UI, empty without one
 	Namespace   string `json:"namespace"`
-	ClusterID   string `json:"clusterID"` // fixed at the first boot of the database
+	Identity    string `json:"identity,omitempty"` // as in Config
+	ClusterID   string `json:"clusterID"`          // fixed at the first boot of the database
 	ClusterName string `json:"clusterName"`
 	PID         int    `json:"pid"`
 }

@@ -487,6 +487,8 @@ func TestValidate(t *testing.T) {
 		"no namespace":    {func(c *Config) { c.Namespace = "" }, "temporal.namespace"},
 		"short retention": {func(c *Config) { c.Retention = time.Hour }, "temporal.retention"},
 		"negative limit":  {func(c *Config) { c.MemoryLimit = -1 }, "temporal.memory_limit"},
+		"relative cert":   {func(c *Config) { c.Identity, c.Ports.UI = "identity.pem", 0 }, "data_dir"},
+		"TLS and a UI":    {func(c *Config) { c.Identity = "/identity.pem" }, "temporal.mutual_tls"},
 	} {
 		c := DefaultConfig("/var/lib/ingot")
 		test.change(&c)

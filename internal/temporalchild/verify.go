@@ -8,14 +8,17 @@ import (
 	"go.temporal.io/api/workflowservice/v1"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 )
 
 // probe asks a server for its cluster. Any answer will do, a refusal too: what counts is that somebody is there who
 // answers. Only silence and a connection that cannot be made are errors.
 func probe(ctx context.Context, srv Server) (err error) {
-	conn, err := grpc.NewClient("passthrough:///"+srv.Frontend, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	creds, err := Credentials(srv.Identity)
+	if err != nil {
+		return err
+	}
+	conn, err := grpc.NewClient("passthrough:///"+srv.Frontend, grpc.WithTransportCredentials(creds))
 	if err != nil {
 		return fmt.Errorf("connecting to the Temporal server: %w", err)
 	}

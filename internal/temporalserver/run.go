@@ -98,7 +98,7 @@ func whileStarted(ctx context.Context, cfg temporalchild.Config, id identity, re
 		return err
 	}
 	srv := temporalchild.Server{
-		Frontend: hostPort(cfg.Host, cfg.Ports.Frontend), Namespace: cfg.Namespace,
+		Frontend: hostPort(cfg.Host, cfg.Ports.Frontend), Namespace: cfg.Namespace, Identity: cfg.Identity,
 		ClusterID: id.ClusterID, ClusterName: id.ClusterName, PID: os.Getpid(),
 	}
 	if cfg.Ports.UI != 0 {
@@ -149,6 +149,9 @@ func newServer(cfg temporalchild.Config, id identity, logger *serverLog, refresh
 	c.Archival.History.State, c.Archival.Visibility.State = "disabled", "disabled"
 	c.NamespaceDefaults.Archival.History.State, c.NamespaceDefaults.Archival.Visibility.State = "disabled", "disabled"
 	c.PublicClient.HostPort = frontend
+	if cfg.Identity != "" {
+		c.Global.TLS = mutualTLS(cfg.Identity)
+	}
 
 	authorizer, err := authorization.GetAuthorizerFromConfig(&c.Global.Authorization)
 	if err != nil {
@@ -169,6 +172,18 @@ func newServer(cfg temporalchild.Config, id identity, logger *serverLog, refresh
 		temporal.WithClaimMapper(func(*config.Config) authorization.ClaimMapper { return authorization.NewNoopClaimMapper() }),
 		temporal.WithDynamicConfigClient(dynamicConfig(refresh)),
 	)
+}
+
+// mutualTLS makes every port of the server, and every client inside it, present the certificate in file and accept
+// only that one.
+func mutualTLS(file string) config.RootTLS {
+	server := config.ServerTLS{CertFile: file, KeyFile: file, ClientCAFiles: []string{file}, RequireClientAuth: true}
+	client := config.ClientTLS{ServerName: temporalchild.ServerName, RootCAFiles: []string{file}}
+	return config.RootTLS{
+		Internode:    config.GroupTLS{Server: server, Client: client},
+		Frontend:     config.GroupTLS{Server: server},
+		SystemWorker: config.WorkerTLS{CertFile: file, KeyFile: file, Client: client},
+	}
 }
 
 // dynamicConfig makes a server for thousands of machines into one for a box beside DHCP. The caches are

@@ -12,7 +12,6 @@ import (
 	"go.temporal.io/api/serviceerror"
 	"go.temporal.io/api/workflowservice/v1"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/ingotmetal/ingot/internal/temporalchild"
@@ -26,8 +25,12 @@ const settleTime = 30 * time.Second
 func settle(ctx context.Context, cfg temporalchild.Config, id identity, refresh *atomic.Bool) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, settleTime)
 	defer cancel()
+	creds, err := temporalchild.Credentials(cfg.Identity)
+	if err != nil {
+		return err
+	}
 	conn, err := grpc.NewClient(hostPort(cfg.Host, cfg.Ports.Frontend),
-		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithTransportCredentials(creds),
 		grpc.WithDefaultCallOptions(grpc.WaitForReady(true)),
 		grpc.WithUnaryInterceptor(typedErrors))
 	if err != nil {

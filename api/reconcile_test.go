@@ -1,0 +1,261 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	enumspb "go.temporal.io/api/enums/v1"
+	"go.temporal.io/api/workflowservice/v1"
+	"go.temporal.io/sdk/client"
+
+	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/workflows"
+)
+
+// hungTemporal takes every question and answers none.
+type hungTemporal struct{ client.Client }
+
+func (hungTemporal) DescribeWorkflowExecution(ctx context.Context, _, _ string) (*workflowservice.DescribeWorkflowExecutionResponse, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+func (hungTemporal) CountWorkflow(ctx context.Context, _ *workflowservice.CountWorkflowExecutionsRequest) (*workflowservice.CountWorkflowExecutionsResponse, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+// busyStore is an inventory with so many runs, of whose agents the first has
+// work and is silent.
+type busyStore struct {
+	reconcileStore
+	runs int
+
+	mu     sync.Mutex
+	passes int
+	lost   []inventory.Event
+}
+
+func (b *busyStore) grant(i int) inventory.Grant {
+	name := fmt.Sprintf("m%03d", i)
+	return inventory.Grant{Owner: inventory.Owner{Machine: name, Run: "r-" + name, Epoch: 1}, Workflow: workflows.MachineID(name)}
+}
+
+func (b *busyStore) Grants(context.Context) (gs []inventory.Grant, err error) {
+	for i := range b.runs {
+		gs = append(gs, b.grant(i))
+	}
+	return gs, nil
+}
+
+func (b *busyStore) Workflows(context.Context, inventory.WorkflowFilter) ([]inventory.Workflow, error) {
+	return nil, nil
+}
+
+func (b *busyStore) Operations(context.Context, inventory.OperationFilter) ([]inventory.Operation, error) {
+	return nil, nil
+}
+
+func (b *busyStore) Intake(context.Context) (string, error) { return "", nil }
+
+func (b *busyStore) Agent(_ context.Context, o inventory.Owner) (inventory.Agent, error) {
+	if o != b.grant(0).Owner {
+		return inventory.Agent{}, inventory.ErrNotFound
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.passes++
+	return inventory.Agent{Owner: o, Boot: 1}, nil
+}
+
+func (b *busyStore) NextAssignment(_ context.Context, o inventory.Owner) (inventory.Assignment, error) {
+	return inventory.Assignment{Owner: o, Key: action.Key{Epoch: 1, Attempt: 1}}, nil
+}
+
+func (b *busyStore) AppendEvents(_ context.Context, es []inventory.Event) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.lost = append(b.lost, es...)
+	return nil
+}
+
+func (b *busyStore) reconciler(t *testing.T, tc client.Client) *Reconciler {
+	t.Helper()
+	began := time.Now()
+	up := func() time.Duration { return time.Since(began) }
+	log := slog.New(slog.NewTextHandler(t.Output(), nil))
+	return &Reconciler{
+		Store: b, Temporal: func() (client.Client, bool) { return tc, true }, Log: log, Now: time.Now, Elapsed: up, Up: up,
+		LostAfter: time.Minute, IdleAfter: 10 * time.Second, agents: newAgents(nil, log, up), pump: &Pump{},
+	}
+}
+
+// TestReconcileGivesUpOnAHungTemporal: a pass over 500 grants ends after about
+// one time-out, and not after one for each of them.
+func TestReconcileGivesUpOnAHungTemporal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &busyStore{runs: 500}
+		began := time.Now()
+		err := b.reconciler(t, hungTemporal{}).Runs(t.Context())
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.LessOrEqual(t, time.Since(began), reconcileEvery)
+	})
+}
+
+// TestAgentsAreWatchedWhileTemporalHangs: that an agent is lost is noticed as
+// fast as ever.
+func TestAgentsAreWatchedWhileTemporalHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &busyStore{runs: 500}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute+2*agentsEvery)
+		defer cancel()
+		require.NoError(t, b.reconciler(t, hungTemporal{}).Run(ctx))
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		require.GreaterOrEqual(t, b.passes, int(time.Minute/agentsEvery))
+		require.Len(t, b.lost, 1)
+		require.Equal(t, inventory.EventAgentLost, b.lost[0].Kind)
+	})
+}
+
+// earlierView answers with grants and open records as they were a while ago,
+// as those that a long pass has read at its beginning.
+type earlierView struct {
+	reconcileStore
+	grants  []inventory.Grant
+	records []inventory.Workflow
+	ops     []inventory.Operation
+}
+
+func viewNow(t *testing.T, s reconcileStore) earlierView {
+	t.Helper()
+	gs, err := s.Grants(t.Context())
+	require.NoError(t, err)
+	ws, err := s.Workflows(t.Context(), inventory.WorkflowFilter{Open: true, Limit: maxOpen})
+	require.NoError(t, err)
+	ops, err := s.Operations(t.Context(), inventory.OperationFilter{Open: true, Limit: maxOpen})
+	require.NoError(t, err)
+	return earlierView{s, gs, ws, ops}
+}
+
+func (v earlierView) Grants(context.Context) ([]inventory.Grant, error) { return v.grants, nil }
+
+func (v earlierView) Workflows(context.Context, inventory.WorkflowFilter) ([]inventory.Workflow, error) {
+	return v.records, nil
+}
+
+func (v earlierView) Operations(context.Context, inventory.OperationFilter) ([]inventory.Operation, error) {
+	return v.ops, nil
+}
+
+// TestReconcileLeavesRunsThatEndedDuringThePass: with a thousand runs at work,
+// many end in order between the moment in which a pass reads the inventory and
+// the one in which it asks Temporal about them.
+func TestReconcileLeavesRunsThatEndedDuringThePass(t *testing.T) {
+	for name, endedBefore := range map[string]func(earlierView) earlierView{
+		"with its grant":    func(v earlierView) earlierView { return v },
+		"without its grant": func(v earlierView) earlierView { v.grants = nil; return v },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newSite(t)
+			s.addMachine("m1", mac)
+			o := s.armed("m1", "r1")
+			require.NoError(t, s.store.PutOperation(t.Context(), inventory.Operation{
+				Run: "o1", ID: "recover/x", Type: workflows.RecoverType, Name: "x", State: inventory.StateRunning, Started: s.clock.now(),
+			}))
+			s.temporal.open("recover/x", "o1")
+			r := s.server.Reconciler()
+			r.Store = endedBefore(viewNow(t, s.store))
+
+			require.NoError(t, s.store.EndGrant(t.Context(), o))
+			rec, err := s.store.Workflow(t.Context(), "r1")
+			require.NoError(t, err)
+			rec.State, rec.Phase, rec.Message, rec.Ended = inventory.StateSuccess, inventory.PhaseDone, "installed", s.clock.now()
+			rec.Seq++
+			require.NoError(t, s.store.PutWorkflow(t.Context(), rec))
+			s.temporal.end("r1", enumspb.WORKFLOW_EXECUTION_STATUS_COMPLETED, workflows.Outcome{State: inventory.StateSuccess})
+			op, err := s.store.Operation(t.Context(), "o1")
+			require.NoError(t, err)
+			op.State, op.Message, op.Ended = inventory.StateSuccess, "all are installed", s.clock.now()
+			op.Seq++
+			require.NoError(t, s.store.PutOperation(t.Context(), op))
+			s.temporal.end("o1", enumspb.WORKFLOW_EXECUTION_STATUS_COMPLETED, nil)
+
+			require.NoError(t, r.Runs(t.Context()))
+			require.Zero(t, r.Counts())
+			after, err := s.store.Workflow(t.Context(), "r1")
+			require.NoError(t, err)
+			require.Equal(t, "installed", after.Message)
+			require.Empty(t, after.Next)
+			again, err := s.store.Operation(t.Context(), "o1")
+			require.NoError(t, err)
+			require.Equal(t, "all are installed", again.Message)
+		})
+	}
+}
+
+// TestReconcileLeavesARunThatIsEnding: it has given its grant back, and its
+// last record waits behind the tasks of a thousand other runs.
+func TestReconcileLeavesARunThatIsEnding(t *testing.T) {
+	s := newSite(t)
+	s.addMachine("m1", mac)
+	o := s.armed("m1", "r1")
+	require.NoError(t, s.store.EndGrant(t.Context(), o))
+	for _, busy := range []string{"task", "activity"} {
+		s.temporal.mu.Lock()
+		s.temporal.runs["r1"].busy = busy
+		s.temporal.mu.Unlock()
+		require.NoError(t, s.server.Reconciler().Runs(t.Context()))
+		require.Empty(t, s.temporal.signals, busy)
+		require.Zero(t, s.server.Reconciler().Counts(), busy)
+	}
+	s.temporal.mu.Lock()
+	s.temporal.runs["r1"].busy = ""
+	s.temporal.mu.Unlock()
+	require.NoError(t, s.server.Reconciler().Runs(t.Context()))
+	require.Equal(t, []string{workflows.SignalEvent}, s.temporal.signals, "it waits, and has no grant")
+	require.Equal(t, Counts{RunsFenced: 1}, s.server.Reconciler().Counts())
+}
+
+// TestIdleAgentOfARunThatIsBehindIsNotTold: its run has not heard yet what the
+// agent has done, because the pump is behind, and cannot have given it more.
+func TestIdleAgentOfARunThatIsBehindIsNotTold(t *testing.T) {
+	s := newSite(t)
+	s.addMachine("m1", mac)
+	o := s.armed("m1", "r1")
+	w := s.welcome(o, nonceA)
+	idle := func() int {
+		require.Equal(t, http.StatusOK, send(t, s.agent, http.MethodPost, "/agent/v1/heartbeat", action.Heartbeat{Idle: true}, bearer(w.Token)).Code)
+		require.NoError(t, s.server.Reconciler().Agents(t.Context()))
+		return s.events(inventory.EventFilter{Run: "r1"})[inventory.EventAgentIdle]
+	}
+	for range 10 {
+		require.Zero(t, idle(), "hello waits for the pump")
+		s.clock.move(10 * time.Second)
+	}
+	require.Zero(t, idle())
+	require.NotZero(t, s.hears())
+	s.clock.move(9 * time.Second)
+	require.Zero(t, idle(), "it has heard just now")
+	s.clock.move(time.Second)
+	require.Equal(t, 1, idle())
+}
+
+// hears does what the pump does when runs listen, and counts the events.
+func (s *site) hears() (n int) {
+	s.t.Helper()
+	es, err := s.store.Unsignalled(s.t.Context(), 100)
+	require.NoError(s.t, err)
+	for _, e := range es {
+		require.NoError(s.t, s.store.MarkSignalled(s.t.Context(), []int64{e.Seq}))
+	}
+	return len(es)
+}

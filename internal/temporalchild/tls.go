@@ -1,0 +1,51 @@
+package temporalchild
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"os"
+
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+)
+
+// ServerName is the name in the certificate of an embedded server.
+const ServerName = "localhost"
+
+// ClientTLS returns the TLS configuration of clients of a server with that identity, nil for the empty path: no TLS.
+//
+// Client and server present the same self-signed certificate and trust only that one. It is not a certificate
+// authority, so no other certificate can be issued from it. A process that cannot read the file is refused by every
+// port of the server.
+func ClientTLS(identity string) (*tls.Config, error) {
+	if identity == "" {
+		return nil, nil
+	}
+	text, err := os.ReadFile(identity)
+	if err != nil {
+		return nil, fmt.Errorf("reading the certificate of the Temporal server: %w", err)
+	}
+	pair, err := tls.X509KeyPair(text, text)
+	roots := x509.NewCertPool()
+	if err == nil && !roots.AppendCertsFromPEM(text) {
+		err = errors.New("no certificate in it")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("certificate of the Temporal server %q: %w", identity, err)
+	}
+	return &tls.Config{MinVersion: tls.VersionTLS13, ServerName: ServerName, RootCAs: roots, Certificates: []tls.Certificate{pair}}, nil
+}
+
+// Credentials is [ClientTLS] for gRPC.
+func Credentials(identity string) (credentials.TransportCredentials, error) {
+	c, err := ClientTLS(identity)
+	if err != nil {
+		return nil, err
+	}
+	if c == nil {
+		return insecure.NewCredentials(), nil
+	}
+	return credentials.NewTLS(c), nil
+}
