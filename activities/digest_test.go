@@ -2,6 +2,7 @@ package activities
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
@@ -99,7 +100,7 @@ func TestS18DigestsAreDeclaredOrRecorded(t *testing.T) {
 	foreign := head + "      IMG_URL: https://mirror.example/x.raw\n"
 	_, _, err := plan(foreign, "", false)
 	require.ErrorContains(t, err, "IMG_SHA256")
-	_, stored, err := plan(foreign+"      IMG_SHA256: abc\n", "", true)
+	_, stored, err := plan(foreign+"      IMG_SHA256: "+strings.Repeat("a", 64)+"\n", "", true)
 	require.NoError(t, err, "its digest is declared where it is named")
-	require.Equal(t, "abc", stored.Actions[0].Environment["IMG_SHA256"])
+	require.Equal(t, strings.Repeat("a", 64), stored.Actions[0].Environment["IMG_SHA256"])
 }

@@ -7,6 +7,6 @@ CREATE INDEX event_run ON event (run, seq);
 CREATE INDEX agent_run ON agent (run);
 CREATE INDEX grant_run ON grant_ (run);
 
--- Open runs are few beside those that are over.
+-- Open runs are few beside those that are over. They are counted for every status.
 CREATE INDEX workflow_open ON workflow (started) WHERE final = 0;
 CREATE INDEX bmc_job_started ON bmc_job (started);
