@@ -345,7 +345,7 @@ func (s *Store) MoreBoots(ctx context.Context, o inventory.Owner, n int) error {
 // again. Before the first AllowBoot it is inventory.ErrConflict.
 func (s *Store) RenewNetboot(ctx context.Context, o inventory.Owner, until time.Time) error {
 	return s.write(ctx, fmt.Sprintf("renewing the netboot window of machine %q", o.Machine), func(tx *sqlx.Tx) error {
-		s.touch(tx, o.Machine)
+		s.show(tx, o.Machine)
 		n, err := exec(ctx, tx, "UPDATE grant_ SET netboot_until = ?4 WHERE "+owns+" AND boot > 0", o.Machine, o.Run, o.Epoch, nanos(until))
 		if err == nil && n == 0 {
 			err = fencedOr(ctx, tx, o, fmt.Errorf("no boot was allowed yet: %w", inventory.ErrConflict))
@@ -382,7 +382,7 @@ func (s *Store) CloseSecrets(ctx context.Context, o inventory.Owner) error {
 // own sets a column of o's grant to v, parameter 4.
 func (s *Store) own(ctx context.Context, what string, o inventory.Owner, set string, v any) error {
 	return s.write(ctx, fmt.Sprintf("%s of machine %q", what, o.Machine), func(tx *sqlx.Tx) error {
-		s.touch(tx, o.Machine)
+		s.show(tx, o.Machine)
 		n, err := exec(ctx, tx, "UPDATE grant_ SET "+set+" WHERE "+owns, o.Machine, o.Run, o.Epoch, v)
 		if err == nil && n == 0 {
 			err = fencedOr(ctx, tx, o, errors.New("nothing was changed"))
@@ -408,7 +408,7 @@ func (s *Store) ShiftWindows(ctx context.Context, from, to time.Time) (int, erro
 		err := tx.SelectContext(ctx, &machines, "UPDATE grant_ SET "+set("netboot_until")+", "+set("secrets_until")+` WHERE run <> '' AND max(netboot_until, secrets_until) > min(?1, ?2)
 			RETURNING machine`, nanos(from), nanos(to))
 		for _, m := range machines {
-			s.touch(tx, m)
+			s.show(tx, m)
 		}
 		return err
 	})

@@ -20,12 +20,17 @@ func (s *Store) Installed(ctx context.Context, machine string) (map[string]inven
 		At      int64          `db:"at"`
 		Doc     sql.NullString `db:"doc"`
 	}
+	where := ""
+	if machine != "" {
+		where = " WHERE name = ?1"
+	}
 	// With max(), the other columns are those of the row that has the greatest.
 	err := s.ro.SelectContext(ctx, &rows, `SELECT d.machine, d.run, max(d.at) AS at, w.doc FROM disk_written d LEFT JOIN workflow w ON w.run = d.run
-			WHERE (?1 = '' OR d.machine = ?1) GROUP BY d.machine
+			WHERE d.machine IN (SELECT name FROM machine`+where+`) GROUP BY d.machine
 		UNION ALL
 		SELECT w.machine, w.run, max(w.ended) AS at, w.doc FROM workflow w
-			WHERE w.machine IN (SELECT name FROM machine WHERE ?1 = '' OR name = ?1 EXCEPT SELECT machine FROM disk_written EXCEPT SELECT machine FROM standing)
+			WHERE w.machine IN (SELECT name FROM machine`+where+` EXCEPT SELECT machine FROM standing)
+			AND NOT EXISTS (SELECT 1 FROM disk_written d WHERE d.machine = w.machine)
 			AND w.state = ?2 AND json_extract(w.doc, '$.type') IN (?3, ?4, ?5) GROUP BY w.machine`,
 		machine, inventory.StateSuccess, inventory.TypeProvision, inventory.TypeReprovision, inventory.TypeDecommission)
 	if err != nil {

@@ -612,7 +612,7 @@ func (s *Store) DiskWritten(ctx context.Context, o inventory.Owner, d action.Dis
 			}
 		}
 		// It is in service again, and what it holds is no longer nothing.
-		s.touch(tx, o.Machine)
+		s.show(tx, o.Machine)
 		_, err := exec(ctx, tx, "DELETE FROM standing WHERE machine = ? AND state = ?", o.Machine, inventory.StandingAvailable)
 		return err
 	})

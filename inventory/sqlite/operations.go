@@ -37,7 +37,7 @@ func (s *Store) PutOperation(ctx context.Context, o inventory.Operation) error {
 		if err != nil || n == 0 {
 			return err
 		}
-		s.touch(tx, touchedOperations)
+		s.show(tx, touchedOperations)
 		return s.tell(ctx, tx, o.NoticesOf(was))
 	})
 }

@@ -15,7 +15,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -61,8 +60,8 @@ type Store struct {
 	mu        sync.Mutex
 	subs      map[chan struct{}]string // the machine that each asks about; "" = everything
 	followers map[*follower]bool
-	// touched has, for each transaction under way, the machines whose grants,
-	// assignments or events it changes. There may be two: database/sql gives the
+	// touched has, for each transaction under way, the machines of which it changes
+	// something; true: grants, assignments or events, which agents wait for. There may be two: database/sql gives the
 	// connection to the next transaction as soon as the context of one has ended,
 	// which the code between its statements notices later.
 	touched map[*sqlx.Tx]map[string]bool
@@ -408,6 +407,17 @@ func (s *Store) touch(tx *sqlx.Tx, machine string) {
 	s.touched[tx][machine] = true
 }
 
+// show makes the commit of tx name the machine to followers alone: what changes
+// is nothing that an agent waits for.
+func (s *Store) show(tx *sqlx.Tx, machine string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.touched[tx] == nil {
+		s.touched[tx] = map[string]bool{}
+	}
+	s.touched[tx][machine] = s.touched[tx][machine]
+}
+
 func (s *Store) forgetTouched(tx *sqlx.Tx) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -419,7 +429,9 @@ func (s *Store) fire(tx *sqlx.Tx) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for f := range s.followers {
-		maps.Copy(f.touched, s.touched[tx])
+		for machine := range s.touched[tx] {
+			f.touched[machine] = true
+		}
 	}
 	for c, machine := range s.subs {
 		if machine != "" && !s.touched[tx][machine] {

@@ -41,6 +41,7 @@ var small = map[string]string{
 	"notice":    "bounded by maxNotices and keepNotices",
 	"standing":  "machines out of service alone",
 	"operation": "started by hand: Genesis, Migrate and Recover",
+	"json_each": "what the caller has listed",
 }
 
 // scans are the statements that read a table that grows, on purpose, and why.
@@ -48,7 +49,10 @@ var scans = map[string]string{
 	`SELECT doc, started FROM workflow WHERE true( AND state = \?)? ORDER BY started DESC, rowid DESC LIMIT \?`: "by an index, the newest first, and ends at its limit",
 	`SELECT doc FROM bmc_job ORDER BY started DESC, rowid DESC LIMIT 200`:                                       "by an index, the newest first, and ends at its limit",
 	`SELECT w\.run FROM \(.* FROM workflow\) AS w\s.*`:                                                          "once an hour, outside the connection that writes: ranks the runs of each machine",
-	`SELECT m\.name AS name, .* FROM machine m ORDER BY m\.name`:                                                "all machines are asked for",
+	`SELECT m\.name AS name, .*\sFROM machine m( LEFT JOIN grant_ .*\))? ORDER BY m\.name`:                      "all machines are asked for",
+	`SELECT d\.machine, .* IN \(SELECT name FROM machine\) GROUP BY .*`:                                         "all machines are asked for",
+	`SELECT p\.run, .*\sFROM plan p LEFT JOIN workflow w .*`:                                                     "once an hour, and when an image loses its file: an open run may have no record yet",
+	`SELECT count\(\*\) FROM machine`:                                                                           "reads no rows, only their number in an index",
 	`SELECT name, doc, user_data, .* FROM machine( ORDER BY name)?`:                                             "compares new machines with all others; or looks at all secrets",
 	`SELECT rowid, run, sealed FROM (plan|assignment) WHERE length\(sealed\) > 0`:                               "looks at all secrets",
 	`SELECT rowid, run, sealed FROM fact WHERE length\(sealed\) > 0`:                                            "looks at all secrets",

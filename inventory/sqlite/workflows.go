@@ -59,7 +59,7 @@ func (s *Store) PutWorkflow(ctx context.Context, w inventory.Workflow) error {
 		if err != nil || n == 0 {
 			return err
 		}
-		s.touch(tx, w.Machine)
+		s.show(tx, w.Machine)
 		if err := s.tell(ctx, tx, w.NoticesOf(was)); err != nil || w.Phase == before || w.Phase == "" {
 			return err
 		}

@@ -9,4 +9,5 @@ CREATE INDEX grant_run ON grant_ (run);
 
 -- Open runs are few beside those that are over. They are counted for every status.
 CREATE INDEX workflow_open ON workflow (started) WHERE final = 0;
+CREATE INDEX workflow_open_machine ON workflow (machine, run) WHERE final = 0;
 CREATE INDEX bmc_job_started ON bmc_job (started);
