@@ -215,7 +215,7 @@ func New(cfg Config) (*Server, error) {
 	s.logins = newLogins(cfg)
 	s.pump = &Pump{Store: cfg.Store, Temporal: cfg.Temporal, Namespace: cfg.Namespace, Guard: cfg.Guard, Log: cfg.Log}
 	s.recon = &Reconciler{
-		Store: cfg.Store, Temporal: cfg.Temporal, Log: cfg.Log, Now: cfg.Now, Elapsed: cfg.Elapsed, Up: cfg.Up,
+		Store: cfg.Store, Temporal: cfg.Temporal, Guard: cfg.Guard, Log: cfg.Log, Now: cfg.Now, Elapsed: cfg.Elapsed, Up: cfg.Up,
 		LostAfter: cfg.LostAfter, IdleAfter: cfg.IdleAfter, agents: s.agents, pump: s.pump, Held: cfg.Restored.Held,
 	}
 	// gin prints its routes unless told not to; there is no other way to say so.

@@ -17,6 +17,7 @@ import (
 	"go.temporal.io/sdk/client"
 
 	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/internal/guard"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/workflows"
 )
@@ -44,6 +45,7 @@ type reconcileStore interface {
 type Reconciler struct {
 	Store                reconcileStore
 	Temporal             Temporal
+	Guard                *guard.Guard // of what agents and Temporal have said
 	Log                  *slog.Logger
 	Now                  func() time.Time
 	Elapsed              func() time.Duration // by a clock that nobody sets
@@ -121,6 +123,7 @@ func (r *Reconciler) Run(ctx context.Context) error {
 	defer whole.Stop()
 	defer often.Stop()
 	pass := func(what string, f func(context.Context) error) {
+		defer r.Guard.Recover("reconciling " + what)
 		if err := f(ctx); err != nil && ctx.Err() == nil {
 			r.Log.Warn("reconciling", "what", what, "error", err)
 		}

@@ -217,7 +217,7 @@ func New(cfg Config, machines Machines, journal Journal) (*Server, error) {
 		cfg.HTTPAddr = []string{":80", ":7080"}
 	}
 	cfg.TFTPAddr = cmp.Or(cfg.TFTPAddr, ":69")
-	s := &Server{cfg: cfg, machines: machines, guard: cfg.Guard, log: cfg.Log, now: cfg.Now, rec: newRecorder(journal, cfg.Log, cfg.Now), unspent: make(chan unspent, maxUnspent)}
+	s := &Server{cfg: cfg, machines: machines, guard: cfg.Guard, log: cfg.Log, now: cfg.Now, rec: newRecorder(journal, cfg.Guard, cfg.Log, cfg.Now), unspent: make(chan unspent, maxUnspent)}
 	if _, port, err := net.SplitHostPort(cfg.HTTPAddr[0]); err == nil {
 		if n, err := strconv.ParseUint(port, 10, 16); err == nil {
 			s.httpPort.Store(uint32(n))

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/ingotmetal/ingot/internal/guard"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -29,6 +30,7 @@ const (
 // coalesces equal ones and writes them in batches.
 type recorder struct {
 	journal Journal
+	guard   *guard.Guard
 	log     *slog.Logger
 	now     func() time.Time
 	wake    chan struct{}
@@ -54,9 +56,9 @@ type portSeen struct {
 	macs  map[string]struct{}
 }
 
-func newRecorder(j Journal, log *slog.Logger, now func() time.Time) *recorder {
+func newRecorder(j Journal, g *guard.Guard, log *slog.Logger, now func() time.Time) *recorder {
 	return &recorder{
-		journal: j, log: log, now: now, wake: make(chan struct{}, 1),
+		journal: j, guard: g, log: log, now: now, wake: make(chan struct{}, 1),
 		events: map[eventKey]inventory.Event{}, seen: map[string]inventory.Seen{}, ports: map[string]*portSeen{},
 	}
 }
@@ -165,6 +167,7 @@ func pause(ctx context.Context, d time.Duration) bool {
 // flush writes what is pending. What cannot be written is kept, merged with
 // what came since, within the same bounds.
 func (r *recorder) flush(ctx context.Context) {
+	defer r.guard.Recover("events of packets")
 	r.mu.Lock()
 	events, seen := r.events, r.seen
 	r.events, r.seen = map[eventKey]inventory.Event{}, map[string]inventory.Seen{}

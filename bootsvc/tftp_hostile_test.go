@@ -103,6 +103,33 @@ func TestTFTPIsNotStarved(t *testing.T) {
 	}
 }
 
+// TestTFTPForgetsLostRequests: requests that the library has dropped do not take
+// the place of others for good.
+func TestTFTPForgetsLostRequests(t *testing.T) {
+	c := newTFTPConn(nil, &fakeWire{})
+	peer := func(n int) netip.AddrPort {
+		return netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, byte(n >> 8), byte(n)}), 1069)
+	}
+	for n := range tftpUndecided {
+		if !c.admit(peer(n), nil) {
+			t.Fatalf("request %d is refused", n)
+		}
+	}
+	if c.admit(peer(tftpUndecided), nil) || c.admit(peer(0), nil) {
+		t.Fatal("more requests are let in than may be undecided")
+	}
+	late := c.session(peer(1))
+	for _, s := range c.live {
+		s.last = s.last.Add(-2 * tftpLost)
+	}
+	if !c.admit(peer(0), nil) || !c.admit(peer(tftpUndecided), nil) {
+		t.Error("lost requests keep their place")
+	}
+	if c.serve(late, rankOwn) || c.undecided != 2 || c.transfers != 0 {
+		t.Errorf("%d undecided, %d transfers", c.undecided, c.transfers)
+	}
+}
+
 // A fakeWire is a tftpConn's socket in memory: it keeps what is sent, and
 // delivers what is put into in.
 type fakeWire struct {

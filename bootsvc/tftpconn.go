@@ -26,6 +26,7 @@ const (
 	tftpWindow    = 10 * time.Second
 	tftpSources   = 4096
 	tftpStalled   = 5 * time.Second // without an ACK that was waited for
+	tftpLost      = 3 * tftpStalled // undecided, or over: the library does not have it
 	tftpBuffer    = 2 << 20         // bytes
 	maxTFTPError  = 128             // bytes of a client's error that the library is given
 )
@@ -238,11 +239,20 @@ func (c *tftpConn) admit(peer netip.AddrPort, local net.IP) bool {
 	defer c.mu.Unlock()
 	now := time.Now()
 	crowded := !c.count(peer.Addr(), now)
-	if s := c.live[peer]; s != nil {
+	if s := c.live[peer]; s != nil && !s.lost(now) {
 		if !crowded {
 			s.asked++
 		}
 		return false
+	} else if s != nil {
+		c.forget(s)
+	}
+	if c.undecided >= tftpUndecided || len(c.live) >= 2*tftpSessions {
+		for _, s := range c.live {
+			if s.lost(now) {
+				c.forget(s)
+			}
+		}
 	}
 	if c.closed || c.undecided >= tftpUndecided || crowded && c.crowd >= tftpCrowd || len(c.live) >= 2*tftpSessions {
 		return false
@@ -253,6 +263,12 @@ func (c *tftpConn) admit(peer netip.AddrPort, local net.IP) bool {
 	}
 	c.live[peer] = &tftpSession{peer: peer, local: local, crowded: crowded, last: now, asked: 1, waits: -1}
 	return true
+}
+
+// lost tells whether the library has no transfer for s. It drops a request that
+// comes while it is just ending the transfer before, of the same port.
+func (s *tftpSession) lost(now time.Time) bool {
+	return (s.over || s.rank == rankUndecided) && now.Sub(s.last) > tftpLost
 }
 
 // session returns the transfer with peer; nil: it is over already.
@@ -351,19 +367,18 @@ func (c *tftpConn) prove(s *tftpSession) {
 	s.proven = true
 }
 
-// ended tells whether there is a transfer with peer, which its client has ended.
+// ended tells whether the library has to hear that the client of a transfer has
+// ended it. If it misses that, it hears so from WriteTo.
 func (c *tftpConn) ended(peer netip.AddrPort) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s := c.live[peer]
-	if s == nil {
+	if s == nil || s.over {
 		return false
 	}
-	if !s.over {
-		c.prove(s)
-		c.uncount(s)
-		s.over = true
-	}
+	c.prove(s)
+	c.uncount(s)
+	s.over = true
 	return true
 }
 
@@ -390,6 +405,7 @@ func (c *tftpConn) forget(s *tftpSession) {
 	if c.live[s.peer] == s {
 		delete(c.live, s.peer)
 		c.uncount(s)
+		s.over = true // should the library have it all the same
 	}
 }
 
