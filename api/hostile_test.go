@@ -51,8 +51,10 @@ func TestNoEventEndsThePump(t *testing.T) {
 		}
 		return nil
 	}
-	s.welcome(o1, nonceA)
-	s.welcome(o2, nonceA)
+	for _, o := range []inventory.Owner{o1, o2} {
+		require.NoError(t, s.store.AppendEvents(t.Context(), []inventory.Event{{Machine: o.Machine, Run: o.Run, Epoch: o.Epoch, Boot: 1, Kind: inventory.EventDHCP, At: s.clock.now(), Count: 1}}))
+	}
+	s.server.pump.waits = map[string]retryAt{}
 	_, err := s.server.pump.pass(t.Context(), s.temporal)
 	require.NoError(t, err)
 	_, kept := s.temporal.requests()
