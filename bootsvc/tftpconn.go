@@ -295,9 +295,7 @@ func (c *tftpConn) serve(s *tftpSession, rank tftpRank) bool {
 		return true
 	}
 	worst := c.leastValuable(s, time.Now())
-	c.uncount(worst)
-	worst.over = true
-	if worst != s {
+	if c.finish(worst) {
 		c.evicted = append(c.evicted, worst.peer)
 	}
 	return worst != s
@@ -368,7 +366,7 @@ func (c *tftpConn) prove(s *tftpSession) {
 }
 
 // ended tells whether the library has to hear that the client of a transfer has
-// ended it. If it misses that, it hears so from WriteTo.
+// ended it.
 func (c *tftpConn) ended(peer netip.AddrPort) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -377,9 +375,18 @@ func (c *tftpConn) ended(peer netip.AddrPort) bool {
 		return false
 	}
 	c.prove(s)
+	return c.finish(s)
+}
+
+// finish takes s out of the numbers, and tells whether the library waits for a
+// packet of it. While it does, it does not close the channel on which its loop
+// hands packets over: sending on a closed one panics. When it does not wait, it
+// hears from WriteTo that the transfer is over.
+func (c *tftpConn) finish(s *tftpSession) (waits bool) {
 	c.uncount(s)
-	s.over = true
-	return true
+	waits = s.waits >= 0
+	s.over, s.waits = true, -1
+	return waits
 }
 
 // nextEvicted returns a transfer that was evicted, once.
@@ -436,7 +443,9 @@ func (c *tftpConn) shut() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.closed = true
-	for peer := range c.live {
-		c.evicted = append(c.evicted, peer)
+	for peer, s := range c.live {
+		if c.finish(s) {
+			c.evicted = append(c.evicted, peer)
+		}
 	}
 }

@@ -51,6 +51,7 @@ func TestHostileInputs(t *testing.T) {
 		require.NoError(t, err)
 	}
 
+	cpu, began := s.cpu(t), time.Now()
 	flood := &hostility{s: s, b: b, forger: newForger(ctx, t, s.Lab), sent: map[string]*atomic.Int64{}, dials: make(chan func())}
 	flooding, stop := context.WithTimeout(ctx, lasts)
 	defer stop()
@@ -68,6 +69,9 @@ func TestHostileInputs(t *testing.T) {
 	slices.Sort(under)
 	before, during := usual[len(usual)/2], under[len(under)/2]
 	t.Logf("usual time of a boot up to its script: %s; under %s of hostile inputs: %s (median of %d, slowest %s), %.2f times", before, lasts, during, len(under), under[len(under)-1], float64(during)/float64(before))
+	for name, used := range s.cpu(t) {
+		t.Logf("%s: %.0f %% of a processor", name, 100*(used-cpu[name])/time.Since(began).Seconds())
+	}
 	for what, n := range flood.sent {
 		t.Logf("%s: %d", what, n.Load())
 		require.Positive(t, n.Load(), what)
