@@ -17,7 +17,8 @@ import (
 type panicking struct{ Store }
 
 func (panicking) AgentByToken(context.Context, []byte) (inventory.Agent, error) { panic("a test's") }
-func (panicking) Machines(context.Context) ([]inventory.Machine, error)         { panic("a test's") }
+
+func (panicking) Machines(context.Context) ([]inventory.Machine, error) { panic("a test's") }
 
 // TestNoRequestEndsTheProcess: a request of an agent or an operator that panics
 // is answered with status 500, and is counted (security S35).
