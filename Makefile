@@ -35,6 +35,10 @@ test: deps build ## all tests that need no machine: race detector on
 	go test -race -p 2 ./...
 	cd web && npm test --silent
 
+fuzz: ## a million hostile inputs each for what parses packets of strangers (FUZZ=10000x: fewer)
+	go test ./bootsvc -run '^$$' -fuzz '^FuzzTFTPOptions$$' -fuzztime $(or $(FUZZ),1000000x)
+	go test ./bootsvc -run '^$$' -fuzz '^FuzzTFTPTransfer$$' -fuzztime $(or $(FUZZ),1000000x)
+
 lint: ## formatting, linters, workflow determinism
 	$(TOOLS)/golangci-lint run ./...
 	$(TOOLS)/golangci-lint fmt --diff
@@ -71,5 +75,5 @@ help:
 
 # Prerequisites are steps in their order (deps before build), under make -j as well; go and npm use the cores themselves.
 .NOTPARALLEL:
-.PHONY: deps build image previous web test lint e2e demo genesis chaos bench bench-page check clean help FORCE
+.PHONY: deps build image previous web test fuzz lint e2e demo genesis chaos bench bench-page check clean help FORCE
 FORCE:

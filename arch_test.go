@@ -19,6 +19,7 @@ var may = map[string]string{
 	"inventory": "action",
 
 	"internal/clock":       "",
+	"internal/guard":       "",
 	"internal/httpserve":   "",
 	"internal/strictyaml":  "inventory go.yaml.in/yaml/v3",
 	"internal/machinefile": "inventory internal/strictyaml",
@@ -42,10 +43,10 @@ var may = map[string]string{
 	"bmc":              "inventory github.com/bmc-toolbox/bmclib/v2 github.com/jacobweinstock/registrar",
 	"activities":       "action genesis inventory template internal/documents internal/documents/talos internal/seed go.temporal.io/sdk",
 	"workflows":        "action activities genesis inventory internal/strictyaml go.temporal.io/api go.temporal.io/sdk",
-	"bootsvc":          "inventory internal/httpserve internal/quiet internal/seed github.com/insomniacslk/dhcp github.com/pin/tftp/v3 golang.org/x/net golang.org/x/sync golang.org/x/sys",
-	"metadatasvc":      "inventory internal/httpserve internal/quiet internal/seed",
+	"bootsvc":          "inventory internal/guard internal/httpserve internal/quiet internal/seed github.com/insomniacslk/dhcp github.com/pin/tftp/v3 golang.org/x/net golang.org/x/sync golang.org/x/sys",
+	"metadatasvc":      "inventory internal/guard internal/httpserve internal/quiet internal/seed",
 	"web":              "",
-	"api":              "action genesis internal/diskimage internal/quiet internal/reserve inventory template web workflows go.temporal.io/api go.temporal.io/sdk github.com/gin-gonic/gin",
+	"api":              "action genesis internal/diskimage internal/guard internal/httpserve internal/quiet internal/reserve inventory template web workflows go.temporal.io/api go.temporal.io/sdk github.com/gin-gonic/gin",
 	"worker-agent":     "action internal/diskimage github.com/diskfs/go-diskfs golang.org/x/sys",
 
 	"internal/endpoint": "inventory go.yaml.in/yaml/v3",

@@ -19,6 +19,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/internal/httpserve"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -247,6 +248,7 @@ func (s *Server) agent(c *gin.Context) (inventory.Agent, bool) {
 			return a, false
 		}
 	}
+	httpserve.Prefer(c.Request.Context())
 	s.agents.saw(a, s.cfg.Now())
 	return a, true
 }

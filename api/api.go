@@ -25,6 +25,7 @@ import (
 	"github.com/gin-gonic/gin"
 	"go.temporal.io/sdk/client"
 
+	"github.com/ingotmetal/ingot/internal/guard"
 	"github.com/ingotmetal/ingot/internal/quiet"
 	"github.com/ingotmetal/ingot/internal/reserve"
 	"github.com/ingotmetal/ingot/inventory"
@@ -72,8 +73,11 @@ type Config struct {
 	// BaseURL begins login links; "" = http://127.0.0.1:8080. With https the
 	// session cookie is Secure.
 	BaseURL string
-	Log     *slog.Logger
-	Now     func() time.Time // nil = time.Now
+	// Guard counts what panics while it handles input of the network; nil = one
+	// of this server's own.
+	Guard *guard.Guard
+	Log   *slog.Logger
+	Now   func() time.Time // nil = time.Now
 	// Elapsed is the time since some moment by a clock that nobody sets, by
 	// which silence is judged; nil = by Now, which is right for time.Now.
 	Elapsed func() time.Duration
@@ -188,6 +192,9 @@ func New(cfg Config) (*Server, error) {
 	}
 	// Agents and their network are strangers until they have proven something.
 	cfg.Log = slog.New(quiet.Handler(cfg.Log.Handler(), cfg.Now))
+	if cfg.Guard == nil {
+		cfg.Guard = guard.New(cfg.Log)
+	}
 	if cfg.Namespace == "" {
 		cfg.Namespace = client.DefaultNamespace
 	}
@@ -219,9 +226,9 @@ func New(cfg Config) (*Server, error) {
 		return nil, fmt.Errorf("making the API: %w", err)
 	}
 	s.logins = newLogins(cfg, ended)
-	s.pump = &Pump{Store: cfg.Store, Temporal: cfg.Temporal, Namespace: cfg.Namespace, Log: cfg.Log}
+	s.pump = &Pump{Store: cfg.Store, Temporal: cfg.Temporal, Namespace: cfg.Namespace, Guard: cfg.Guard, Log: cfg.Log}
 	s.recon = &Reconciler{
-		Store: cfg.Store, Temporal: cfg.Temporal, Log: cfg.Log, Now: cfg.Now, Elapsed: cfg.Elapsed, Up: cfg.Up,
+		Store: cfg.Store, Temporal: cfg.Temporal, Guard: cfg.Guard, Log: cfg.Log, Now: cfg.Now, Elapsed: cfg.Elapsed, Up: cfg.Up,
 		LostAfter: cfg.LostAfter, IdleAfter: cfg.IdleAfter, agents: s.agents, pump: s.pump, Held: cfg.Restored.Held,
 	}
 	// gin prints its routes unless told not to; there is no other way to say so.
@@ -381,7 +388,7 @@ func (s *Server) recoverAndLog(c *gin.Context) {
 			if err, ok := v.(error); ok && errors.Is(err, http.ErrAbortHandler) {
 				panic(v)
 			}
-			s.cfg.Log.Error("serving a request panicked", "method", c.Request.Method, "route", c.FullPath(), "panic", fmt.Sprint(v))
+			s.cfg.Guard.Caught(c.Request.Method+" "+c.FullPath(), v)
 			if !c.Writer.Written() {
 				refuse(c, http.StatusInternalServerError, codeInternal, "internal error", "")
 			}

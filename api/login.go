@@ -18,6 +18,7 @@ import (
 
 	"github.com/gin-gonic/gin"
 
+	"github.com/ingotmetal/ingot/internal/httpserve"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -181,12 +182,14 @@ const byKey = "by"
 
 // authenticate lets the admin token and open sessions through.
 func (s *Server) authenticate(c *gin.Context) {
+	proven := false
 	if token, ok := strings.CutPrefix(c.GetHeader("Authorization"), "Bearer "); ok {
-		if s.logins.isAdmin(token) {
-			c.Set(byKey, "admin")
-			return
-		}
-	} else if cookie, err := c.Cookie(cookieName); err == nil && s.logins.session(cookie) {
+		proven = s.logins.isAdmin(token)
+	} else if cookie, err := c.Cookie(cookieName); err == nil {
+		proven = s.logins.session(cookie)
+	}
+	if proven {
+		httpserve.Prefer(c.Request.Context())
 		c.Set(byKey, "admin")
 		return
 	}

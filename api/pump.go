@@ -19,6 +19,7 @@ import (
 	"go.temporal.io/sdk/converter"
 
 	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/internal/guard"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/workflows"
 )
@@ -41,6 +42,7 @@ type Pump struct {
 	Store     pumpStore
 	Temporal  Temporal
 	Namespace string
+	Guard     *guard.Guard // of events that packets and agents cause
 	Log       *slog.Logger
 
 	waits   map[string]retryAt // run → when to try again
@@ -171,6 +173,14 @@ func (p *Pump) send(ctx context.Context, tc client.Client, due map[string][]inve
 		slot <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-slot }()
+			defer func() {
+				if v := recover(); v != nil {
+					p.Guard.Caught("the events of a run", v)
+					mu.Lock()
+					defer mu.Unlock()
+					p.later(run, 1) // or it would be the next one, too
+				}
+			}()
 			g, err := p.Store.Grant(ctx, es[0].Machine)
 			if err != nil {
 				mu.Lock()

@@ -18,6 +18,7 @@ import (
 	"go.temporal.io/sdk/client"
 
 	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/internal/guard"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/workflows"
 )
@@ -53,6 +54,7 @@ type reconcileStore interface {
 type Reconciler struct {
 	Store                reconcileStore
 	Temporal             Temporal
+	Guard                *guard.Guard // of what agents and Temporal have said
 	Log                  *slog.Logger
 	Now                  func() time.Time
 	Elapsed              func() time.Duration // by a clock that nobody sets
@@ -151,6 +153,7 @@ func (r *Reconciler) Run(ctx context.Context) error {
 }
 
 func (r *Reconciler) pass(ctx context.Context, what string, f func(context.Context) error) {
+	defer r.Guard.Recover("reconciling " + what)
 	if err := f(ctx); err != nil && ctx.Err() == nil {
 		r.Log.Warn("reconciling", "what", what, "error", err)
 	}

@@ -69,6 +69,9 @@ type Status struct {
 	Inventory InventoryStatus `json:"inventory"`
 	Notify    *NotifyStatus   `json:"notify,omitempty"`
 	Reconcile Counts          `json:"reconcile"`
+	// Panics counts since the start what input of the network has made panic: a
+	// packet or a request each, and a defect of this program.
+	Panics int64 `json:"panics,omitempty"`
 	// Retrying is what of open runs fails and is tried again, at most ten.
 	Retrying []string `json:"retrying,omitempty"`
 	// Restored is the backup from which the site was restored, and Held which of
@@ -102,7 +105,7 @@ const maxOpen = 10000
 
 func (s *Server) statusNow(ctx context.Context) (Status, error) {
 	now := s.cfg.Now()
-	st := Status{Version: s.cfg.Version, UptimeSeconds: int64(now.Sub(s.started) / time.Second), Time: now.UTC(), Reconcile: s.recon.Counts()}
+	st := Status{Version: s.cfg.Version, UptimeSeconds: int64(now.Sub(s.started) / time.Second), Time: now.UTC(), Reconcile: s.recon.Counts(), Panics: s.cfg.Guard.Panics()}
 	var extra StatusExtra
 	if s.cfg.Status != nil {
 		extra = s.cfg.Status(ctx)

@@ -25,6 +25,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/ingotmetal/ingot/internal/guard"
 	"github.com/ingotmetal/ingot/internal/quiet"
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -108,8 +109,11 @@ type Config struct {
 	// Fallback, if set, answers every HTTP path that is not of this package:
 	// port 80 is shared with the metadata server.
 	Fallback http.Handler
-	Log      *slog.Logger
-	Now      func() time.Time
+	// Guard counts what panics while it handles input of the network; nil: one
+	// of this server's own.
+	Guard *guard.Guard
+	Log   *slog.Logger
+	Now   func() time.Time
 }
 
 // A Server answers booting machines. New makes it; its handlers may be used
@@ -122,6 +126,7 @@ type Server struct {
 	machines Machines
 	rec      *recorder
 	unspent  chan unspent // boots whose delivery is not recorded yet
+	guard    *guard.Guard
 	log      *slog.Logger
 	now      func() time.Time
 	httpPort atomic.Uint32
@@ -146,6 +151,7 @@ type Stats struct {
 	TFTPRefused   int64 `json:"tftpRefused"`
 	EventsDropped int64 `json:"eventsDropped"`
 	SeenDropped   int64 `json:"seenDropped"`
+	Panics        int64 `json:"panics"` // while input of the network was handled
 }
 
 // Stats returns the counters.
@@ -155,7 +161,7 @@ func (s *Server) Stats() Stats {
 		DHCPDropped: s.stats.dhcpDropped.Load(), DHCPMalformed: s.stats.dhcpMalformed.Load(),
 		DHCPUnknown: s.stats.dhcpUnknown.Load(), DHCPDirect: s.stats.dhcpDirect.Load(), TFTPServed: s.stats.tftpServed.Load(),
 		TFTPRefused: s.stats.tftpRefused.Load(), EventsDropped: s.rec.droppedEvents.Load(),
-		SeenDropped: s.rec.droppedSeen.Load(),
+		SeenDropped: s.rec.droppedSeen.Load(), Panics: s.guard.Panics(),
 	}
 }
 
@@ -176,6 +182,9 @@ func New(cfg Config, machines Machines, journal Journal) (*Server, error) {
 	}
 	// Most of what is logged here, anybody on the wire can cause.
 	cfg.Log = slog.New(quiet.Handler(cfg.Log.Handler(), cfg.Now))
+	if cfg.Guard == nil {
+		cfg.Guard = guard.New(cfg.Log)
+	}
 	cfg.relayOnly(&p)
 	if len(cfg.Interfaces) > 0 || cfg.RelayOnly {
 		if !cfg.Address.IsValid() && len(cfg.Interfaces) > 0 {
@@ -208,7 +217,7 @@ func New(cfg Config, machines Machines, journal Journal) (*Server, error) {
 		cfg.HTTPAddr = []string{":80", ":7080"}
 	}
 	cfg.TFTPAddr = cmp.Or(cfg.TFTPAddr, ":69")
-	s := &Server{cfg: cfg, machines: machines, log: cfg.Log, now: cfg.Now, rec: newRecorder(journal, cfg.Log, cfg.Now), unspent: make(chan unspent, maxUnspent)}
+	s := &Server{cfg: cfg, machines: machines, guard: cfg.Guard, log: cfg.Log, now: cfg.Now, rec: newRecorder(journal, cfg.Guard, cfg.Log, cfg.Now), unspent: make(chan unspent, maxUnspent)}
 	if _, port, err := net.SplitHostPort(cfg.HTTPAddr[0]); err == nil {
 		if n, err := strconv.ParseUint(port, 10, 16); err == nil {
 			s.httpPort.Store(uint32(n))

@@ -264,9 +264,14 @@ func (s *Server) readAnswers(conn *net.UDPConn) {
 		if err != nil {
 			continue // of an earlier packet of ours
 		}
-		if p, err := dhcpv4.FromBytes(bytes.Clone(buf[:n])); err == nil {
-			s.checks.hear(p)
-		}
+		s.readAnswer(bytes.Clone(buf[:n]))
+	}
+}
+
+func (s *Server) readAnswer(b []byte) {
+	defer s.guard.Recover("an answer to a check of DHCP")
+	if p, err := dhcpv4.FromBytes(b); err == nil {
+		s.checks.hear(p)
 	}
 }
 

@@ -229,6 +229,7 @@ func (s *Server) readDHCP(ctx context.Context, c *dhcpConn, queue chan<- []byte)
 }
 
 func (s *Server) handleDHCP(ctx context.Context, c *dhcpConn, b []byte) {
+	defer s.guard.Recover("an answer by DHCP")
 	ctx, cancel := context.WithTimeout(ctx, dhcpLookup)
 	defer cancel()
 	r := s.handlePacket(ctx, b, c.link())
@@ -244,9 +245,9 @@ func (s *Server) handleDHCP(ctx context.Context, c *dhcpConn, b []byte) {
 // The library is fed by anybody on the wire: a panic of it costs one packet.
 func (s *Server) handlePacket(ctx context.Context, b []byte, in link) (r reply) {
 	defer func() {
-		if p := recover(); p != nil {
+		if v := recover(); v != nil {
 			s.stats.dhcpMalformed.Add(1)
-			s.log.Error("a DHCP packet could not be handled", "panic", fmt.Sprint(p))
+			s.guard.Caught("a DHCP packet", v)
 			r = reply{}
 		}
 	}()

@@ -22,6 +22,7 @@ const (
 	maxHTTPConns  = 1024
 	maxHTTPHeader = 16 << 10
 	maxHTTPBody   = 64 << 10 // phone-home of the metadata server, which shares port 80
+	awaitedLookup = 200 * time.Millisecond
 )
 
 // Handler answers the provisioning listeners:
@@ -132,6 +133,9 @@ func (s *Server) decided(ctx context.Context, req Request) (*inventory.Machine, 
 	}
 	if d.Verdict == Unknown {
 		return nil, d
+	}
+	if d.Armed() {
+		httpserve.Prefer(ctx)
 	}
 	return &m, d
 }
@@ -297,13 +301,23 @@ func portRemedy(err error, what string) string {
 
 func (s *Server) serveHTTP(ctx context.Context, l net.Listener) error {
 	srv := &http.Server{
-		Handler:           http.MaxBytesHandler(s.Handler(), maxHTTPBody),
+		Handler:           s.guard.Handler(http.MaxBytesHandler(s.Handler(), maxHTTPBody)),
 		ReadHeaderTimeout: 10 * time.Second, // no ReadTimeout: it would end the context of a long stream
 		IdleTimeout:       60 * time.Second,
 		MaxHeaderBytes:    maxHTTPHeader,
 		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),
 	}
-	httpserve.Limit(srv, maxHTTPConns, maxHTTPConns/2)
+	httpserve.Limit(srv, maxHTTPConns, func(source netip.Addr) bool { return s.awaited(ctx, source) })
 	// Streams may last an hour; who is cut off resumes by Range, or retries.
-	return httpserve.Run(ctx, "HTTP", srv, l, 2*time.Second)
+	return httpserve.Run(ctx, "HTTP", srv, httpserve.Track(l), 2*time.Second)
+}
+
+// awaited tells whether an address is reserved for a machine with an open
+// window, whose connections come before others. It is asked when a connection
+// is accepted and there is no room.
+func (s *Server) awaited(ctx context.Context, source netip.Addr) bool {
+	ctx, cancel := context.WithTimeout(ctx, awaitedLookup)
+	defer cancel()
+	_, g, d, err := s.lookup(ctx, Request{Address: source, Class: ClassIPXE, Arch: ArchUnknown})
+	return err == nil && (d.Armed() || d.Owner.Run != "" && s.now().Before(g.SecretsUntil))
 }

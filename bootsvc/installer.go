@@ -263,7 +263,10 @@ func (s *Server) spendLate(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case u := <-s.unspent:
-			waiting.Go(func() { s.spendAgain(ctx, u) })
+			waiting.Go(func() {
+				defer s.guard.Recover("a delivered payload")
+				s.spendAgain(ctx, u)
+			})
 		}
 	}
 }

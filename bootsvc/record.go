@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/ingotmetal/ingot/internal/guard"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -31,6 +32,7 @@ const (
 // coalesces equal ones and writes them in batches.
 type recorder struct {
 	journal Journal
+	guard   *guard.Guard
 	log     *slog.Logger
 	now     func() time.Time
 	// A value of these says that there is something to write.
@@ -112,9 +114,9 @@ func (p *pendingSeen) remove(e *list.Element) seenMAC {
 	return m
 }
 
-func newRecorder(j Journal, log *slog.Logger, now func() time.Time) *recorder {
+func newRecorder(j Journal, g *guard.Guard, log *slog.Logger, now func() time.Time) *recorder {
 	return &recorder{
-		journal: j, log: log, now: now, wakeEvents: make(chan struct{}, 1), wakeSeen: make(chan struct{}, 1),
+		journal: j, guard: g, log: log, now: now, wakeEvents: make(chan struct{}, 1), wakeSeen: make(chan struct{}, 1),
 		events: map[eventKey]inventory.Event{}, seen: newPendingSeen(),
 	}
 }
@@ -206,6 +208,7 @@ func (r *recorder) flush(ctx context.Context) {
 // flushEvents writes events. What cannot be written is kept, merged with what
 // came since, within the same bounds.
 func (r *recorder) flushEvents(ctx context.Context) {
+	defer r.guard.Recover("events of packets")
 	r.mu.Lock()
 	events := r.events
 	r.events = map[eventKey]inventory.Event{}
@@ -238,6 +241,7 @@ func (r *recorder) flushEvents(ctx context.Context) {
 
 // flushSeen writes unknown MACs, as flushEvents does.
 func (r *recorder) flushSeen(ctx context.Context) {
+	defer r.guard.Recover("unknown MACs")
 	r.mu.Lock()
 	seen := r.seen
 	r.seen = newPendingSeen()

@@ -5,53 +5,39 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/pin/tftp/v3"
-	"golang.org/x/net/ipv4"
 
 	"github.com/ingotmetal/ingot/inventory"
 )
 
 const (
-	tftpBlock       = 1428 // fits an MTU of 1500 with room for a VLAN tag and a tunnel
-	tftpTimeout     = 2 * time.Second
-	tftpRetries     = 5
-	tftpSessions    = 256 // at once
-	tftpPerSource   = 8   // at once, of one address
-	tftpPerWindow   = 100 // requests of one address in tftpWindow
-	tftpWindow      = 10 * time.Second
-	tftpSources     = 4096
-	tftpSessionLife = 30 * time.Second // without a packet
+	tftpBlock   = 1428 // fits an MTU of 1500 with room for a VLAN tag and a tunnel
+	tftpTimeout = 2 * time.Second
+	tftpRetries = 5
 )
 
 // Operation codes (RFC 1350, 2347).
 const (
 	opRRQ   = 1
 	opWRQ   = 2
+	opData  = 3
+	opACK   = 4
 	opError = 5
+	opOACK  = 6
 )
 
 // serveTFTP serves until ctx ends. It uses one port: a transfer from a fresh
 // port needs connection tracking in every router between relay and server.
 func (s *Server) serveTFTP(ctx context.Context, c *tftpConn) error {
 	defer c.Close()
-	srv := tftp.NewServer(func(name string, rf io.ReaderFrom) error {
-		remote := rf.(tftp.OutgoingTransfer).RemoteAddr()
-		defer c.end(peerOf(&remote))
-		err := s.readTFTP(ctx, name, rf)
-		if err != nil {
-			s.stats.tftpRefused.Add(1)
-		} else {
-			s.stats.tftpServed.Add(1)
-		}
-		return err
-	}, nil)
+	c.guard = s.guard
+	srv := tftp.NewServer(func(name string, rf io.ReaderFrom) error { return s.transferTFTP(ctx, c, name, rf) }, nil)
 	srv.SetBlockSize(tftpBlock)
 	srv.SetBlockSizeNegotiation(false) // it would clamp to 512: the library does not know our connection's MTU
 	srv.SetTimeout(tftpTimeout)
@@ -71,13 +57,13 @@ func (s *Server) serveTFTP(ctx context.Context, c *tftpConn) error {
 }
 
 // serveOnce runs the library's loop. In single-port mode it may send on a
-// channel that the end of a transfer is just closing (a duplicate of the last
-// ACK is enough): that panic must not take DHCP down with it. The loop holds
-// no lock there and is simply started again.
+// channel that the end of a transfer is just closing (an ACK that comes with the
+// time-out is enough): that panic must not take DHCP down with it. The loop
+// holds no lock there and is simply started again.
 func (s *Server) serveOnce(srv *tftp.Server, c *tftpConn) (done bool, err error) {
 	defer func() {
-		if p := recover(); p != nil {
-			s.log.Warn("the TFTP loop is started again", "panic", fmt.Sprint(p))
+		if v := recover(); v != nil {
+			s.guard.Caught("a TFTP packet", v)
 			done, err = false, nil
 		}
 	}()
@@ -86,6 +72,63 @@ func (s *Server) serveOnce(srv *tftp.Server, c *tftpConn) (done bool, err error)
 	}
 	return true, nil
 }
+
+// transferTFTP carries out one read request, in a goroutine of the library that
+// does not recover from a panic.
+func (s *Server) transferTFTP(ctx context.Context, c *tftpConn, name string, rf io.ReaderFrom) (err error) {
+	remote := rf.(tftp.OutgoingTransfer).RemoteAddr()
+	session := c.session(peerOf(&remote))
+	if session == nil {
+		return errNoFile // which is not sent, because the session is missing
+	}
+	defer func() {
+		if v := recover(); v != nil {
+			s.guard.Caught("a TFTP transfer", v)
+			err = errBrokeOff
+		}
+		if err == nil {
+			s.stats.tftpServed.Add(1)
+		} else {
+			s.stats.tftpRefused.Add(1)
+		}
+		if !errors.Is(err, errNoFile) || session.crowded {
+			c.end(session) // and nothing more is sent
+		}
+	}()
+	return s.readTFTP(ctx, name, rf, askTFTP{session.peer.Addr(), session.local, func(rank tftpRank) bool { return c.serve(session, rank) }})
+}
+
+// askTFTP is who has sent a request, and to which of our addresses.
+type askTFTP struct {
+	from  netip.Addr
+	local net.IP
+	// serve makes room for a transfer; false: there is none.
+	serve func(rank tftpRank) bool
+}
+
+// ourself tells whether this host has asked itself: a packet from the wire with
+// one of our addresses as its source is dropped by the kernel.
+func (a askTFTP) ourself() bool {
+	return a.from.IsLoopback() || a.from == addr4(a.local)
+}
+
+// rank returns the rank of a request for a file of m.
+func (a askTFTP) rank(m inventory.Machine, d Decision) tftpRank {
+	switch {
+	case !d.Armed():
+		return rankKnown
+	case slices.ContainsFunc(m.Interfaces, func(i inventory.Interface) bool { return i.Address == a.from }):
+		return rankOwn
+	}
+	return rankArmed
+}
+
+var (
+	// errBusy: more valuable transfers are under way. The client is told nothing
+	// and asks again.
+	errBusy     = errors.New("too many transfers")
+	errBrokeOff = errors.New("the transfer broke off")
+)
 
 // errNoFile is what a client is told, whatever the reason.
 var errNoFile = errors.New("file not found")
@@ -110,20 +153,22 @@ func tftpPath(name string) (mac, file string, ok bool) {
 }
 
 // readTFTP answers one read request.
-func (s *Server) readTFTP(ctx context.Context, name string, rf io.ReaderFrom) error {
-	remote := rf.(tftp.OutgoingTransfer).RemoteAddr()
+func (s *Server) readTFTP(ctx context.Context, name string, rf io.ReaderFrom, ask askTFTP) error {
 	mac, file, ok := tftpPath(name)
 	if !ok {
 		return errNoFile
 	}
 	req := Request{MAC: mac, Class: ClassIPXE, Arch: ArchUnknown}
 	if mac == "" {
-		req.Address = unmap(remote.AddrPort().Addr())
+		req.Address = ask.from
 	}
 	lookup, cancel := context.WithTimeout(ctx, dhcpLookup)
 	m, d := s.decided(lookup, req)
 	cancel()
-	if m == nil && mac == CheckMAC && file == autoexecName {
+	if m == nil && mac == CheckMAC && file == autoexecName && ask.ourself() {
+		if !ask.serve(rankOwn) {
+			return errBusy
+		}
 		script := s.checkScript()
 		rf.(tftp.OutgoingTransfer).SetSize(int64(len(script)))
 		_, err := rf.ReadFrom(strings.NewReader(script))
@@ -133,7 +178,7 @@ func (s *Server) readTFTP(ctx context.Context, name string, rf io.ReaderFrom) er
 		return errNoFile
 	}
 	if file == autoexecName {
-		return s.tftpScript(ctx, *m, d, rf)
+		return s.tftpScript(ctx, *m, d, rf, ask)
 	}
 	if !d.ServesLoader() {
 		s.log.Info("TFTP refused: the machine is not armed", "machine", d.Machine, "file", file, "reasons", d.Reasons)
@@ -145,6 +190,9 @@ func (s *Server) readTFTP(ctx context.Context, name string, rf io.ReaderFrom) er
 		return errNoFile
 	}
 	defer f.Close()
+	if !ask.serve(ask.rank(*m, d)) {
+		return errBusy
+	}
 	rf.(tftp.OutgoingTransfer).SetSize(info.Size())
 	if _, err := rf.ReadFrom(f); err != nil {
 		// UEFI asks for the size first, aborts, and then downloads.
@@ -155,7 +203,7 @@ func (s *Server) readTFTP(ctx context.Context, name string, rf io.ReaderFrom) er
 	return nil
 }
 
-func (s *Server) tftpScript(ctx context.Context, m inventory.Machine, d Decision, rf io.ReaderFrom) error {
+func (s *Server) tftpScript(ctx context.Context, m inventory.Machine, d Decision, rf io.ReaderFrom, ask askTFTP) error {
 	script, ok, err := s.script(ctx, m, d, true)
 	if err != nil {
 		s.log.Error("rendering a boot script", "machine", m.Name, "error", err)
@@ -163,195 +211,13 @@ func (s *Server) tftpScript(ctx context.Context, m inventory.Machine, d Decision
 	if err != nil || !ok {
 		return errNoFile
 	}
+	if !ask.serve(ask.rank(m, d)) {
+		return errBusy
+	}
 	rf.(tftp.OutgoingTransfer).SetSize(int64(len(script)))
 	if _, err := rf.ReadFrom(strings.NewReader(script)); err != nil {
 		return err
 	}
 	s.rec.event(d, scriptEvent(d), autoexecName+" by TFTP")
 	return nil
-}
-
-// A tftpConn stands between the library and the socket. It admits read
-// requests within bounds, answers from the address that was asked, and sends
-// to a source that has not answered yet no more packets than came from it:
-// the source of a request is easily forged (security S34).
-type tftpConn struct {
-	*net.UDPConn
-	p4     *ipv4.PacketConn
-	mu     sync.Mutex
-	live   map[netip.AddrPort]*tftpSession
-	recent map[netip.Addr]*tftpSource
-	closed bool
-}
-
-type tftpSession struct {
-	local  net.IP
-	last   time.Time
-	asked  int // requests seen
-	sent   int // packets sent before the first ACK
-	proven bool
-}
-
-type tftpSource struct {
-	since time.Time
-	count int
-}
-
-func listenTFTP(ctx context.Context, addr string, self netip.Addr) (*tftpConn, error) {
-	full := withHost(addr, self)
-	var lc net.ListenConfig
-	pc, err := lc.ListenPacket(ctx, "udp4", full)
-	if err != nil {
-		return nil, fmt.Errorf("binding UDP %s for TFTP: %w (%s)", full, err, portRemedy(err, "TFTP address"))
-	}
-	conn := pc.(*net.UDPConn)
-	p4 := ipv4.NewPacketConn(conn)
-	if err := p4.SetControlMessage(ipv4.FlagDst, true); err != nil {
-		return nil, errors.Join(fmt.Errorf("asking for packet information: %w", err), conn.Close())
-	}
-	return &tftpConn{UDPConn: conn, p4: p4, live: map[netip.AddrPort]*tftpSession{}, recent: map[netip.Addr]*tftpSource{}}, nil
-}
-
-// ReadFrom returns the next packet that belongs to an admitted transfer.
-func (c *tftpConn) ReadFrom(b []byte) (int, net.Addr, error) {
-	for {
-		n, cm, from, err := c.p4.ReadFrom(b)
-		if err != nil {
-			c.mu.Lock()
-			closed := c.closed
-			c.mu.Unlock()
-			if closed {
-				time.Sleep(10 * time.Millisecond) // the library reads on until its transfers have ended
-			}
-			return n, from, err
-		}
-		src, ok := from.(*net.UDPAddr)
-		if !ok || n < 4 || b[0] != 0 {
-			continue
-		}
-		var local net.IP
-		if cm != nil && cm.Dst != nil && !cm.Dst.IsMulticast() && !cm.Dst.Equal(net.IPv4bcast) {
-			local = cm.Dst
-		}
-		switch peer := peerOf(src); b[1] {
-		case opWRQ:
-			if c.rate(peer.Addr()) {
-				_, _ = c.p4.WriteTo([]byte("\x00\x05\x00\x02read-only\x00"), &ipv4.ControlMessage{Src: local}, src) // a lost error costs the client a time-out
-			}
-		case opRRQ:
-			if c.admit(peer, local) {
-				return n, from, nil
-			}
-		default:
-			if c.known(peer, b[1]) {
-				return n, from, nil
-			}
-		}
-	}
-}
-
-// WriteTo sends what the library has for a transfer.
-func (c *tftpConn) WriteTo(b []byte, to net.Addr) (int, error) {
-	dst, ok := to.(*net.UDPAddr)
-	if !ok {
-		return 0, net.ErrClosed
-	}
-	c.mu.Lock()
-	session := c.live[peerOf(dst)]
-	if c.closed || session == nil && b[1] != opError {
-		c.mu.Unlock()
-		return 0, io.ErrClosedPipe // not a net.Error: the library gives up instead of trying again
-	}
-	cm := &ipv4.ControlMessage{}
-	if session != nil {
-		if !session.proven && session.sent >= session.asked {
-			c.mu.Unlock()
-			return len(b), nil
-		}
-		session.sent++
-		cm.Src = session.local
-	}
-	c.mu.Unlock()
-	return c.p4.WriteTo(b, cm, to)
-}
-
-// rate counts a request of an address; false: too many.
-func (c *tftpConn) rate(a netip.Addr) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.rateLocked(a, time.Now())
-}
-
-func (c *tftpConn) rateLocked(a netip.Addr, now time.Time) bool {
-	src := c.recent[a]
-	if src == nil || now.Sub(src.since) > tftpWindow {
-		if src == nil && len(c.recent) >= tftpSources {
-			maps.DeleteFunc(c.recent, func(_ netip.Addr, s *tftpSource) bool { return now.Sub(s.since) > tftpWindow })
-			if len(c.recent) >= tftpSources {
-				return false
-			}
-		}
-		src = &tftpSource{since: now}
-		c.recent[a] = src
-	}
-	src.count++
-	return src.count <= tftpPerWindow
-}
-
-func (c *tftpConn) admit(peer netip.AddrPort, local net.IP) bool {
-	now := time.Now()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if !c.rateLocked(peer.Addr(), now) {
-		return false
-	}
-	if session := c.live[peer]; session != nil {
-		session.asked++
-		session.last = now
-		return true
-	}
-	of := 0
-	for p, session := range c.live {
-		if now.Sub(session.last) > tftpSessionLife {
-			delete(c.live, p)
-		} else if p.Addr() == peer.Addr() {
-			of++
-		}
-	}
-	if len(c.live) >= tftpSessions || of >= tftpPerSource {
-		return false
-	}
-	c.live[peer] = &tftpSession{local: local, last: now, asked: 1}
-	return true
-}
-
-func (c *tftpConn) known(peer netip.AddrPort, op byte) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	session := c.live[peer]
-	if session == nil {
-		return false
-	}
-	session.last = time.Now()
-	session.proven = session.proven || op != opError
-	return true
-}
-
-// end forgets a transfer. The library may still send an error for it, which
-// needs no session.
-func (c *tftpConn) end(peer netip.AddrPort) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	delete(c.live, peer)
-}
-
-func peerOf(a *net.UDPAddr) netip.AddrPort {
-	p := a.AddrPort()
-	return netip.AddrPortFrom(unmap(p.Addr()), p.Port())
-}
-
-func (c *tftpConn) shut() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.closed = true
 }

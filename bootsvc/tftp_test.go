@@ -122,37 +122,44 @@ func TestTFTPRefusals(t *testing.T) {
 	}
 }
 
-// Whoever never answers gets one packet for each of its own, and a source has
-// a limited number of transfers.
+// Whoever never answers gets one packet for each of its own, and its address
+// has a limited number of requests (security S34).
 func TestTFTPDoesNotAmplify(t *testing.T) {
-	c := &tftpConn{live: map[netip.AddrPort]*tftpSession{}, recent: map[netip.Addr]*tftpSource{}}
-	admitted := 0
-	for port := range 100 {
-		if c.admit(netip.AddrPortFrom(netip.MustParseAddr("192.0.2.1"), uint16(1000+port)), nil) {
-			admitted++
+	wire := &fakeWire{}
+	c := newTFTPConn(nil, wire)
+	a := netip.MustParseAddr("192.0.2.1")
+	for port := range tftpPerWindow {
+		if !c.admit(netip.AddrPortFrom(a, uint16(1000+port)), nil) {
+			t.Fatalf("request %d is refused", port)
 		}
 	}
-	if admitted != tftpPerSource {
-		t.Errorf("%d transfers of one source", admitted)
+	if p := netip.AddrPortFrom(a, 9); !c.admit(p, nil) || c.serve(c.session(p), rankArmed) {
+		t.Error("more requests than the limit are served")
 	}
-	if c.rate(netip.MustParseAddr("192.0.2.1")) {
-		t.Error("more requests than the limit were let in")
+	if c.mayAsk(a) {
+		t.Error("more requests than the limit are answered")
 	}
+
 	peer := &net.UDPAddr{IP: net.IPv4(192, 0, 2, 2), Port: 7}
-	if !c.admit(peerOf(peer), nil) {
+	if !c.admit(peerOf(peer), nil) || !c.serve(c.session(peerOf(peer)), rankArmed) {
 		t.Fatal("not admitted")
 	}
-	c.live[peerOf(peer)].sent = 1 // the OACK left
 	for range 5 {
-		if n, err := c.WriteTo([]byte{0, 6, 0, 0}, peer); n != 4 || err != nil { // without a socket: a packet that left would panic
+		if n, err := c.WriteTo([]byte{0, opOACK, 0, 0}, peer); n != 4 || err != nil {
 			t.Errorf("%d, %v", n, err)
 		}
 	}
-	for i := range 2 * tftpSessions {
-		c.admit(netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)}), 9), nil)
+	if len(wire.sent) != 1 {
+		t.Errorf("%d packets for one request", len(wire.sent))
 	}
-	if len(c.live) > tftpSessions {
-		t.Errorf("%d transfers", len(c.live))
+	c.take([]byte{0, opACK, 0, 0}, 4, peer, nil)
+	for range 5 {
+		if _, err := c.WriteTo([]byte{0, opData, 0, 1}, peer); err != nil {
+			t.Error(err)
+		}
+	}
+	if len(wire.sent) != 6 {
+		t.Errorf("%d packets for a client that answers", len(wire.sent))
 	}
 }
 

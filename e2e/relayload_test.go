@@ -114,11 +114,17 @@ func discover(ctx context.Context, fd, index int) error {
 
 // frame puts Ethernet, IPv4 and UDP 68 to 67 around a broadcast.
 func frame(from net.HardwareAddr, payload []byte) []byte {
-	b := slices.Concat([]byte{255, 255, 255, 255, 255, 255}, from, []byte{8, 0}, make([]byte, 28), payload)
+	return udpFrame(from, netip.MustParseAddrPort("0.0.0.0:68"), netip.MustParseAddrPort("255.255.255.255:67"), payload)
+}
+
+// udpFrame puts Ethernet, as a broadcast, IPv4 and UDP around payload.
+func udpFrame(mac net.HardwareAddr, from, to netip.AddrPort, payload []byte) []byte {
+	b := slices.Concat([]byte{255, 255, 255, 255, 255, 255}, mac, []byte{8, 0}, make([]byte, 28), payload)
 	ip := b[14:34]
 	ip[0], ip[8], ip[9] = 0x45, 64, 17
 	binary.BigEndian.PutUint16(ip[2:], uint16(28+len(payload)))
-	copy(ip[16:], []byte{255, 255, 255, 255})
+	copy(ip[12:], from.Addr().AsSlice())
+	copy(ip[16:], to.Addr().AsSlice())
 	var sum uint32
 	for i := 0; i < 20; i += 2 {
 		sum += uint32(binary.BigEndian.Uint16(ip[i:]))
@@ -128,8 +134,8 @@ func frame(from net.HardwareAddr, payload []byte) []byte {
 	}
 	binary.BigEndian.PutUint16(ip[10:], ^uint16(sum))
 	udp := b[34:42] // no checksum: IPv4 does without
-	binary.BigEndian.PutUint16(udp, 68)
-	binary.BigEndian.PutUint16(udp[2:], 67)
+	binary.BigEndian.PutUint16(udp, from.Port())
+	binary.BigEndian.PutUint16(udp[2:], to.Port())
 	binary.BigEndian.PutUint16(udp[4:], uint16(8+len(payload)))
 	return b
 }

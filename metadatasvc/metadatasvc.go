@@ -21,6 +21,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/ingotmetal/ingot/internal/guard"
 	"github.com/ingotmetal/ingot/internal/httpserve"
 	"github.com/ingotmetal/ingot/internal/quiet"
 	"github.com/ingotmetal/ingot/internal/seed"
@@ -65,8 +66,11 @@ type Config struct {
 	ImageURL func() string
 	// Proxies lists who is believed about X-Forwarded-For.
 	Proxies []netip.Prefix
-	Log     *slog.Logger
-	Now     func() time.Time
+	// Guard counts what panics while it handles input of the network; nil: one
+	// of this server's own.
+	Guard *guard.Guard
+	Log   *slog.Logger
+	Now   func() time.Time
 }
 
 // A Server answers installed systems. New makes it; Handler may be used
@@ -98,6 +102,9 @@ func New(cfg Config, machines Machines, journal Journal) (*Server, error) {
 	}
 	// Most of what is logged here, anybody on the wire can cause.
 	cfg.Log = slog.New(quiet.Handler(cfg.Log.Handler(), cfg.Now))
+	if cfg.Guard == nil {
+		cfg.Guard = guard.New(cfg.Log)
+	}
 	if n := len(cfg.Key); n > 0 && n < 16 {
 		p.Add("key", "run ingot init", "the key of capabilities has %d bytes, 16 are the least", n)
 	}
@@ -162,12 +169,27 @@ func remedy(err error) string {
 
 func (s *Server) serve(ctx context.Context, l net.Listener) error {
 	srv := &http.Server{
-		Handler:           s.Handler(),
+		Handler:           s.cfg.Guard.Handler(s.Handler()),
 		ReadHeaderTimeout: 10 * time.Second, ReadTimeout: 30 * time.Second, WriteTimeout: 30 * time.Second, IdleTimeout: 60 * time.Second,
 		MaxHeaderBytes: 16 << 10, ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),
 	}
-	httpserve.Limit(srv, 1024, 512)
-	return httpserve.Run(ctx, "metadata", srv, l, 2*time.Second)
+	httpserve.Limit(srv, maxConns, func(source netip.Addr) bool { return s.awaited(ctx, source) })
+	return httpserve.Run(ctx, "metadata", srv, httpserve.Track(l), 2*time.Second)
+}
+
+const (
+	maxConns      = 1024
+	awaitedLookup = 200 * time.Millisecond
+)
+
+// awaited tells whether an address is reserved for a machine that a run owns,
+// whose connections come before others. It is asked when a connection is
+// accepted and there is no room.
+func (s *Server) awaited(ctx context.Context, source netip.Addr) bool {
+	ctx, cancel := context.WithTimeout(ctx, awaitedLookup)
+	defer cancel()
+	_, g, err := s.machines.MachineByAddress(ctx, source)
+	return err == nil && g.Run != ""
 }
 
 // profile is what one caller is shown.

@@ -34,9 +34,11 @@ import (
 	"github.com/ingotmetal/ingot/internal/clock"
 	"github.com/ingotmetal/ingot/internal/config"
 	"github.com/ingotmetal/ingot/internal/endpoint"
+	"github.com/ingotmetal/ingot/internal/guard"
 	"github.com/ingotmetal/ingot/internal/httpserve"
 	"github.com/ingotmetal/ingot/internal/keyring"
 	"github.com/ingotmetal/ingot/internal/notify"
+	"github.com/ingotmetal/ingot/internal/quiet"
 	"github.com/ingotmetal/ingot/internal/reserve"
 	"github.com/ingotmetal/ingot/internal/talosapi"
 	"github.com/ingotmetal/ingot/inventory"
@@ -105,6 +107,7 @@ type server struct {
 	notify   *notify.Sender // nil: nobody is told
 	address  netip.Addr     // of this server on the provisioning network
 	agentTLS tls.Certificate
+	guard    *guard.Guard // of all listeners
 	token    string
 	rotating sync.Mutex // held while keys are replaced
 
@@ -117,8 +120,13 @@ type server struct {
 	lastDeed func() error // ends the Temporal child
 }
 
+// newGuard returns a Guard whose log strangers cannot fill.
+func newGuard(log *slog.Logger) *guard.Guard {
+	return guard.New(slog.New(quiet.Handler(log.Handler(), time.Now)))
+}
+
 func newServer(ctx context.Context, cfg config.Config, log *slog.Logger) (_ *server, err error) {
-	s := &server{cfg: cfg, log: log, clock: clock.New()}
+	s := &server{cfg: cfg, log: log, clock: clock.New(), guard: newGuard(log)}
 	if err := s.prepare(); err != nil {
 		return nil, err
 	}
@@ -263,7 +271,7 @@ func (s *server) netboot() error {
 	if s.address, err = provisioningAddress(n); err != nil {
 		return err
 	}
-	m := metadatasvc.Config{Address: s.address, Key: key, Installers: s.store, Log: s.log.With("part", "metadata"), Now: time.Now}
+	m := metadatasvc.Config{Address: s.address, Key: key, Installers: s.store, Guard: s.guard, Log: s.log.With("part", "metadata"), Now: time.Now}
 	m.ImageURL = func() string { return s.boot.Base() + "/images" } // of what is made below
 	for _, p := range n.Metadata {
 		m.Addrs = append(m.Addrs, config.Join(n.Bind(s.address), p))
@@ -284,7 +292,7 @@ func (s *server) netboot() error {
 		LoaderDir: n.Loaders, KernelPath: agentFile(n.AgentOS, "vmlinuz"), InitramfsPath: agentFile(n.AgentOS, "initramfs"),
 		LinkLocal: n.LinkLocal, ClaimKey: key, Images: images{s.store, s.cfg.ImageDir()}, Fallback: s.metadata.Handler(),
 		Installers: s.store, MetadataURL: s.metadataURL(),
-		Log: s.log.With("part", "boot"), Now: time.Now,
+		Guard: s.guard, Log: s.log.With("part", "boot"), Now: time.Now,
 	}
 	if signer := s.keys.PlanSigner(); signer != nil {
 		cfg.PlanKey = action.FormatPlanKey(signer.Public().(ed25519.PublicKey))
@@ -358,6 +366,7 @@ func (s *server) control() error {
 		base = "https://" + s.cfg.Listen
 	}
 	s.api, err = api.New(api.Config{
+		Guard: s.guard,
 		Store: s.store, Temporal: s.temporal.Client, Namespace: s.cfg.Temporal.Namespace, TokenSHA256: sha256.Sum256([]byte(s.token)), ClaimKey: key,
 		AllowedHosts: operatorHosts(s.cfg), BaseURL: base, Log: s.log.With("part", "api"), Version: build(), ImageDir: s.cfg.ImageDir(),
 		DataDir: s.cfg.DataDir, MinFree: max(s.cfg.MinFree<<20, 1), Reserve: s.reserve.State, FetchHosts: s.cfg.Images.FetchHosts, NoSecretKey: s.keys == nil, ImageURL: site.URLOf,
@@ -513,12 +522,12 @@ type listener struct {
 	http *http.Server
 }
 
-// maxConns is what one listener holds; of one source, half of it: agents behind
-// a router that rewrites addresses share theirs.
+// maxConns is what one listener holds. Operators and agents that have proven
+// themselves keep their connections.
 const maxConns = 4096
 
 func (l listener) serve(ctx context.Context) error {
-	httpserve.Limit(l.http, maxConns, maxConns/2)
+	httpserve.Limit(l.http, maxConns, nil)
 	return httpserve.Run(ctx, l.name, l.http, l.net, 5*time.Second)
 }
 
@@ -537,7 +546,7 @@ func (s *server) listen() (out []listener, err error) {
 		if cert != nil {
 			pair = serverTLS(*cert)
 		}
-		l, err := bindHTTP(name, addr, key, h, pair, s.log)
+		l, err := bindHTTP(name, addr, key, h, pair, s.log, s.guard)
 		if err == nil {
 			out = append(out, l)
 		}
@@ -565,7 +574,7 @@ func serverTLS(cert tls.Certificate) *tls.Config {
 
 // bindHTTP binds a socket and makes its server; without a TLS configuration it
 // is plain.
-func bindHTTP(name, addr, key string, h http.Handler, pair *tls.Config, log *slog.Logger) (listener, error) {
+func bindHTTP(name, addr, key string, h http.Handler, pair *tls.Config, log *slog.Logger, g *guard.Guard) (listener, error) {
 	n, err := net.Listen("tcp", addr)
 	if errors.Is(err, syscall.EADDRINUSE) {
 		return listener{}, fmt.Errorf("%s: %s is in use by another program (ss -ltnp shows which; the address is %s in the configuration)", name, addr, key)
@@ -573,11 +582,11 @@ func bindHTTP(name, addr, key string, h http.Handler, pair *tls.Config, log *slo
 	if err != nil {
 		return listener{}, fmt.Errorf("%s: %w", name, err)
 	}
-	if pair != nil {
+	if n = httpserve.Track(n); pair != nil {
 		n = tls.NewListener(n, pair)
 	}
 	return listener{name, n, &http.Server{
-		Handler: h, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 32 << 10,
+		Handler: g.Handler(h), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 32 << 10,
 		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}}, nil
 }

@@ -24,6 +24,7 @@ import (
 
 	"github.com/ingotmetal/ingot/api"
 	"github.com/ingotmetal/ingot/internal/config"
+	"github.com/ingotmetal/ingot/internal/guard"
 	"github.com/ingotmetal/ingot/internal/handover"
 	"github.com/ingotmetal/ingot/internal/quiet"
 	"github.com/ingotmetal/ingot/inventory"
@@ -43,6 +44,7 @@ type host struct {
 	target     *handover.Target
 	tokens     *peerTokens
 	token      [sha256.Size]byte // of operators
+	guard      *guard.Guard      // of all listeners
 	changed    chan struct{}     // has an element when the role may have changed under a life
 
 	mu      sync.Mutex
@@ -66,7 +68,7 @@ func serve(ctx context.Context, cfg config.Config, file string, log *slog.Logger
 func sitePEM(cfg config.Config) string { return filepath.Join(filepath.Dir(cfg.KeyFile), "site.pem") }
 
 func newHost(cfg config.Config, file string, log *slog.Logger, out io.Writer) (*host, error) {
-	h := &host{cfg: cfg, configFile: file, log: log, out: out, changed: make(chan struct{}, 1)}
+	h := &host{cfg: cfg, configFile: file, log: log, out: out, changed: make(chan struct{}, 1), guard: newGuard(log)}
 	var err error
 	if h.file, err = handover.Open(cfg.DataDir); err != nil {
 		return nil, err
@@ -211,7 +213,7 @@ func (h *host) listenToPeers(ctx context.Context) (func(), error) {
 	if err := h.peered(); err != nil {
 		return nil, err
 	}
-	l, err := bindHTTP("peer API", h.cfg.Site.Listen, "site.listen", h.target.Handler(), handover.ServerTLS(h.cert), h.log)
+	l, err := bindHTTP("peer API", h.cfg.Site.Listen, "site.listen", h.target.Handler(), handover.ServerTLS(h.cert), h.log, h.guard)
 	if err != nil {
 		return nil, err
 	}
@@ -296,7 +298,7 @@ func (h *host) handOn(s handover.Site) (out []listener, err error) {
 	ports := slices.Concat(h.cfg.Netboot.HTTP, h.cfg.Netboot.Metadata)
 	slices.Sort(ports)
 	for _, p := range slices.Compact(ports) {
-		l, err := bindHTTP("metadata", config.Join(h.cfg.Netboot.Bind(address), p), "netboot.metadata", forward, nil, h.log)
+		l, err := bindHTTP("metadata", config.Join(h.cfg.Netboot.Bind(address), p), "netboot.metadata", forward, nil, h.log, h.guard)
 		if err != nil {
 			h.log.Warn("a port of the metadata server cannot be bound", "error", err)
 			continue
@@ -335,7 +337,7 @@ func (h *host) holdAgents() (*listener, error) {
 		w.Header().Set("Content-Type", "application/json; charset=utf-8")
 		w.WriteHeader(http.StatusUnauthorized)
 		_, _ = io.WriteString(w, `{"error":"the site has moved: hold","code":"unauthorized"}`) // who has gone needs none
-	}), &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}}, h.log)
+	}), &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}}, h.log, h.guard)
 	return &l, err
 }
 
@@ -356,7 +358,7 @@ func (h *host) quietly(ctx context.Context, why string, what func(context.Contex
 		pair = &tls.Config{Certificates: []tls.Certificate{*cert}, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}}
 	}
 	q := api.Quiet{Site: h, TokenSHA256: h.token, AllowedHosts: operatorHosts(h.cfg), Version: build()}
-	l, err := bindHTTP("operator API", h.cfg.Listen, "listen", q.Handler(), pair, h.log)
+	l, err := bindHTTP("operator API", h.cfg.Listen, "listen", q.Handler(), pair, h.log, h.guard)
 	if err != nil {
 		return err
 	}

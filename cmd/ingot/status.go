@@ -82,6 +82,9 @@ func printStatus(w io.Writer, c *remote, s api.Status) error {
 	for _, r := range s.Retrying {
 		t.field("retrying", r)
 	}
+	if s.Panics > 0 {
+		t.field("panics", fmt.Sprintf("%d, each at a packet or request that the log names: report this defect", s.Panics))
+	}
 	return t.flush()
 }
 

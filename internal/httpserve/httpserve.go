@@ -7,39 +7,8 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"sync"
 	"time"
 )
-
-// Limit makes srv close new connections beyond total, and those of one source
-// address beyond each, so that one host does not take the place of all others.
-// Whoever is closed may try again. The listener stays as it is: one that
-// counted would lose sendfile. It replaces srv.ConnState.
-func Limit(srv *http.Server, total, each int) {
-	var mu sync.Mutex
-	all, from := 0, map[string]int{}
-	srv.ConnState = func(c net.Conn, state http.ConnState) {
-		source, _, err := net.SplitHostPort(c.RemoteAddr().String())
-		if err != nil {
-			source = c.RemoteAddr().String()
-		}
-		mu.Lock()
-		defer mu.Unlock()
-		switch state {
-		case http.StateNew:
-			all++
-			from[source]++
-			if all > total || from[source] > each {
-				_ = c.Close() // StateClosed follows, and counts down
-			}
-		case http.StateClosed, http.StateHijacked:
-			all--
-			if from[source]--; from[source] == 0 {
-				delete(from, source)
-			}
-		}
-	}
-}
 
 // Run serves l with srv until ctx ends, and closes it. Requests that are under
 // way then keep their context and get grace to end; after that they are cut

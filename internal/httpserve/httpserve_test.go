@@ -2,9 +2,13 @@ package httpserve_test
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
+	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -64,41 +68,96 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// One source has its share of the connections and no more; when one of them
-// ends, the next has its place.
-func TestLimit(t *testing.T) {
+// A limited server, and what a test knows of it.
+type limited struct {
+	t    *testing.T
+	addr string
+	held chan struct{} // one element per request of /hold
+}
+
+func limit(t *testing.T, total int, first func(netip.Addr) bool) limited {
+	t.Helper()
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	srv := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})}
-	httpserve.Limit(srv, 3, 2)
+	held, end := make(chan struct{}, 100), make(chan struct{})
+	srv := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/proven":
+			httpserve.Prefer(r.Context())
+		case "/hold":
+			held <- struct{}{}
+			<-end
+		}
+	})}
+	httpserve.Limit(srv, total, first)
 	ctx, cancel := context.WithCancel(t.Context())
 	ran := make(chan error, 1)
-	go func() { ran <- httpserve.Run(ctx, "a test", srv, l, time.Second) }()
-	dial := func(from string) net.Conn {
-		c, err := (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}).DialContext(t.Context(), "tcp", l.Addr().String())
-		require.NoError(t, err)
-		t.Cleanup(func() { _ = c.Close() }) // ended by the server otherwise
-		return c
+	go func() { ran <- httpserve.Run(ctx, "a test", srv, httpserve.Track(l), time.Second) }()
+	t.Cleanup(func() {
+		close(end)
+		cancel()
+		require.NoError(t, <-ran)
+	})
+	return limited{t, l.Addr().String(), held}
+}
+
+func (l limited) dial(from string) net.Conn {
+	l.t.Helper()
+	c, err := (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}).DialContext(l.t.Context(), "tcp", l.addr)
+	require.NoError(l.t, err)
+	l.t.Cleanup(func() { _ = c.Close() }) // ended by the server otherwise
+	return c
+}
+
+// served tells whether the server answers on the connection, or has closed it.
+func (l limited) served(c net.Conn, path string) bool {
+	if _, err := io.WriteString(c, "GET "+path+" HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
+		return false
 	}
-	// served tells whether the server answers on the connection, or has closed it.
-	served := func(c net.Conn) bool {
-		if _, err := io.WriteString(c, "GET / HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
-			return false
-		}
-		b := make([]byte, 12)
-		_, err := io.ReadFull(c, b)
-		return err == nil && string(b) == "HTTP/1.1 200"
+	b := make([]byte, 256)
+	n, err := io.ReadAtLeast(c, b, 12)
+	return err == nil && strings.HasPrefix(string(b[:n]), "HTTP/1.1 200")
+}
+
+// gone tells whether the server has closed the connection, on which it sends nothing.
+func (l limited) gone(c net.Conn) bool {
+	require.NoError(l.t, c.SetReadDeadline(time.Now().Add(time.Minute)))
+	_, err := c.Read(make([]byte, 1))
+	return err != nil && !errors.Is(err, os.ErrDeadlineExceeded)
+}
+
+// One source has all the room that others leave. When another comes, the first
+// gives way, and its connection that is idle before one that is served (security S35).
+func TestLimitSharesBySource(t *testing.T) {
+	l := limit(t, 3, nil)
+	busy, idle, silent := l.dial("127.0.0.1"), l.dial("127.0.0.1"), l.dial("127.0.0.1")
+	_, err := io.WriteString(busy, "GET /hold HTTP/1.1\r\nHost: x\r\n\r\n")
+	require.NoError(t, err)
+	<-l.held
+	require.True(t, l.served(idle, "/"), "three of one source")
+	require.True(t, l.served(l.dial("127.0.0.2"), "/"), "another source")
+	require.True(t, l.gone(silent), "the one that never asked")
+	require.True(t, l.served(l.dial("127.0.0.3"), "/"))
+	require.True(t, l.gone(idle))
+	require.True(t, l.gone(l.dial("127.0.0.1")), "a source with its share takes nothing from others")
+}
+
+// A source that comes first, and a connection that has proven itself, are not
+// closed for others (security S35).
+func TestLimitPrefers(t *testing.T) {
+	l := limit(t, 2, func(source netip.Addr) bool { return source == netip.MustParseAddr("127.0.0.9") })
+	proven := l.dial("127.0.0.1")
+	require.True(t, l.served(proven, "/proven"))
+	stranger := l.dial("127.0.0.1")
+	require.True(t, l.served(stranger, "/"))
+	first := l.dial("127.0.0.9")
+	require.True(t, l.served(first, "/"))
+	require.True(t, l.gone(stranger))
+	for range 3 {
+		require.True(t, l.gone(l.dial("127.0.0.2")))
 	}
-	first, second := dial("127.0.0.1"), dial("127.0.0.1")
-	require.True(t, served(first))
-	require.True(t, served(second))
-	require.False(t, served(dial("127.0.0.1")), "a third one of the same source")
-	require.True(t, served(dial("127.0.0.2")), "another source")
-	require.False(t, served(dial("127.0.0.3")), "a fourth one of all")
-	require.NoError(t, first.Close())
-	require.Eventually(t, func() bool { return served(dial("127.0.0.1")) }, time.Minute, time.Millisecond, "the place of one that ended")
-	cancel()
-	require.NoError(t, <-ran)
+	require.True(t, l.served(proven, "/"))
+	require.True(t, l.served(first, "/"))
 }
 
 // A socket that cannot be served is an error that names it.

@@ -1,0 +1,134 @@
+package bootsvc
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/insomniacslk/dhcp/dhcpv4"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// startHTTP serves s on a loopback port.
+func startHTTP(t *testing.T, s *Server) string {
+	t.Helper()
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- s.serveHTTP(ctx, l) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	return l.Addr().String()
+}
+
+func dialFrom(t *testing.T, from, to string) net.Conn {
+	t.Helper()
+	c, err := (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}).DialContext(t.Context(), "tcp4", to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// attack opens a connection, and keeps it if the server lets it.
+func attack(t *testing.T, from, to, request string) {
+	t.Helper()
+	c, err := (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}).DialContext(t.Context(), "tcp4", to)
+	if err != nil {
+		return
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	_, _ = io.WriteString(c, request)
+}
+
+// TestHTTPIsNotStarved: connections that read nothing, or ask nothing, of a few
+// addresses do not close HTTP to a machine with an open window, nor to one that
+// asks for metadata (security S35).
+func TestHTTPIsNotStarved(t *testing.T) {
+	image := filepath.Join(t.TempDir(), "big.raw")
+	write(t, image, "")
+	if err := os.Truncate(image, 64<<20); err != nil {
+		t.Fatal(err)
+	}
+	for name, request := range map[string]string{
+		"ask nothing":  "",
+		"read nothing": "GET /images/big.raw HTTP/1.1\r\nHost: x\r\n\r\n",
+		"stay":         "GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := &fakeMachines{machines: []inventory.Machine{machine(func(m *inventory.Machine) { m.Interfaces[0].Address = netip.MustParseAddr("127.0.0.1") })}}
+			s, _ := newServer(t, f, func(c *Config) { c.Images = fakeImages{image, inventory.Image{Name: "big.raw"}} })
+			f.setGrant(armed("node1"))
+			addr := startHTTP(t, s)
+			for n := range maxHTTPConns + 100 {
+				attack(t, fmt.Sprintf("127.1.0.%d", 1+n%3), addr, request)
+			}
+			for _, from := range []string{"127.0.0.1", "127.9.9.9"} {
+				c := dialFrom(t, from, addr)
+				if _, err := io.WriteString(c, "GET /ipxe/script/"+testMAC+"/auto.ipxe HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"); err != nil {
+					t.Fatal(err)
+				}
+				body, err := io.ReadAll(c)
+				if !strings.HasPrefix(string(body), "HTTP/1.1 200 ") {
+					t.Errorf("%s is answered with %.40q, %v", from, body, err)
+				}
+			}
+		})
+	}
+}
+
+// panicking is an inventory whose look-ups panic.
+type panicking struct{ *fakeMachines }
+
+func (panicking) MachineByMAC(context.Context, string) (inventory.Machine, inventory.Grant, error) {
+	panic("a test's")
+}
+
+func (panicking) MachineByAddress(context.Context, netip.Addr) (inventory.Machine, inventory.Grant, error) {
+	panic("a test's")
+}
+
+// TestNoInputEndsTheProcess: a panic while input of DHCP, TFTP or HTTP is
+// handled costs that one packet or request, and is counted (security S35).
+func TestNoInputEndsTheProcess(t *testing.T) {
+	known := &fakeMachines{machines: []inventory.Machine{machine(nil)}}
+	s, _ := newServer(t, known, nil)
+	s.machines = panicking{known}
+	addr, wire := startHTTP(t, s), serveWire(t, s)
+	for n := range 3 {
+		want := 3 * int64(n)
+		s.handleDHCP(t.Context(), &dhcpConn{}, packet(t, dhcpv4.MessageTypeDiscover, pxeClient(0)).ToBytes())
+		if got := s.guard.Panics(); got != want+1 {
+			t.Errorf("DHCP: %d panics were counted, not %d", got, want+1)
+		}
+
+		res, err := http.Get("http://" + addr + "/ipxe/script/" + testMAC + "/auto.ipxe")
+		if err == nil {
+			_ = res.Body.Close()
+			t.Errorf("HTTP: %s", res.Status)
+		}
+
+		peer := netip.AddrPortFrom(netip.MustParseAddr(testAddr), uint16(1000+n))
+		wire.in <- datagram{peer, testSelf.AsSlice(), []byte("\x00\x01snponly.efi\x00octet\x00")}
+		waitFor(t, func() bool { return s.guard.Panics() == want+3 })
+	}
+	if got := s.Stats().Panics; got != 9 {
+		t.Errorf("%d panics in the counters", got)
+	}
+}

@@ -1,0 +1,95 @@
+package bootsvc
+
+import (
+	"net/netip"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// fuzzTFTP returns a server with an armed machine, and its wire. Each use of
+// the returned address is another client of that machine.
+func fuzzTFTP(f *testing.F) (*Server, *fakeWire, func() netip.AddrPort) {
+	f.Helper()
+	machines := &fakeMachines{machines: []inventory.Machine{machine(nil)}}
+	s, _ := newServer(f, machines, nil)
+	machines.setGrant(armed("node1"))
+	port := uint16(0)
+	return s, serveWire(f, s), func() netip.AddrPort {
+		port++
+		return netip.AddrPortFrom(netip.MustParseAddr(testAddr), max(port, 1))
+	}
+}
+
+// finish ends the transfer with peer as its client does, until the server has
+// ended it, and checks what was sent.
+func (w *fakeWire) finish(t *testing.T, s *Server, peer netip.AddrPort) {
+	t.Helper()
+	// That the second is taken says that the first was handled.
+	for range 2 {
+		w.in <- datagram{peer, testSelf.AsSlice(), []byte("\x00\x05\x00\x00enough\x00")}
+	}
+	for w.conn.session(peer) != nil {
+		runtime.Gosched()
+	}
+	if n := s.guard.Panics(); n > 0 {
+		t.Fatalf("%d panics", n)
+	}
+	for _, d := range w.take() {
+		switch {
+		case d.peer != peer:
+			t.Fatalf("%s was sent %q", d.peer, d.b)
+		case len(d.b) > tftpBlock+4:
+			t.Fatalf("%d bytes were sent", len(d.b))
+		case d.b[1] == opOACK:
+			options := strings.Split(strings.TrimSuffix(string(d.b[2:]), "\x00"), "\x00")
+			if len(options)%2 != 0 || len(options) > 4 || len(d.b) > 64 {
+				t.Fatalf("options %q", d.b)
+			}
+		}
+	}
+}
+
+// FuzzTFTPOptions: whatever follows the mode of a request, the transfer begins,
+// with no more options than two of our own numbers, and ends (security S34).
+func FuzzTFTPOptions(f *testing.F) {
+	for _, options := range []string{
+		"", "blksize\x001428\x00tsize\x000\x00", "blksize\x00" + strings.Repeat("0", 470) + "512\x00", "BLKSIZE\x008\x00", "tsize\x00-1\x00windowsize\x0064\x00",
+		strings.Repeat("blksize\x00512\x00", 30), "\x00\x00\x00", "blksize", "blksize\x00", "timeout\x00255\x00multicast\x00\x00", strings.Repeat("x", 1400),
+	} {
+		f.Add("octet\x00" + options)
+	}
+	f.Add("netascii\x00tsize\x000\x00")
+	s, w, next := fuzzTFTP(f)
+	f.Fuzz(func(t *testing.T, options string) {
+		peer := next()
+		w.in <- datagram{peer, testSelf.AsSlice(), []byte("\x00\x01snponly.efi\x00" + options)}
+		w.finish(t, s, peer)
+	})
+}
+
+// FuzzTFTPTransfer: whatever packets a client sends in mid-transfer, the
+// transfer ends. Each is one byte of length, in units of six bytes, and that
+// many bytes (security S34).
+func FuzzTFTPTransfer(f *testing.F) {
+	const oack = "\x01\x00\x04\x00\x00\x00\x00"
+	for _, packets := range []string{
+		"", oack, oack + "\x01\x00\x04\x00\x01\x00\x00" + "\x01\x00\x04\x00\x02\x00\x00", "\x78\x00\x03" + strings.Repeat("x", 718), "\xff\x00\x06" + strings.Repeat("blksize\x0065464\x00", 110),
+		oack + oack + oack, "\xc8\x00\x01snponly.efi\x00octet\x00" + strings.Repeat("x", 1200), "\x01\x00\x05\x00\x00\x00\x00" + oack, "\x00\x00\x00", "\x01\x00\x02\x00\x00\x00\x00",
+	} {
+		f.Add(packets)
+	}
+	s, w, next := fuzzTFTP(f)
+	f.Fuzz(func(t *testing.T, packets string) {
+		peer := next()
+		w.in <- datagram{peer, testSelf.AsSlice(), []byte("\x00\x01snponly.efi\x00octet\x00tsize\x000\x00")}
+		for len(packets) > 0 {
+			n := min(6*int(packets[0]), len(packets)-1)
+			w.in <- datagram{peer, testSelf.AsSlice(), []byte(packets[1 : 1+n])}
+			packets = packets[1+n:]
+		}
+		w.finish(t, s, peer)
+	})
+}
