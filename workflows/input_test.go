@@ -79,7 +79,7 @@ func TestInputsAreReadStrictly(t *testing.T) {
 		"wipe":           {workflows.DecommissionType, "machine/n1", `{"machine":"n1","wip":"metadata"}`, `unknown key "wip": did you mean "wipe"?`},
 		"inspect":        {workflows.InspectType, "machine/n1", `{"machine":"n1","image":"x"}`, `unknown key "image"`},
 		"a task":         {workflows.BMCJobType, "bmc/n1/j", `{"machine":"n1","job":"j","tasks":[{"powerAction":"on"},{"powerActon":"off"}]}`, `unknown key "powerActon": did you mean "powerAction"?`},
-		"a boot device":  {workflows.BMCJobType, "bmc/n1/j", `{"machine":"n1","job":"j","tasks":[{"bootDevice":{"device":"pxe","persistant":true}}]}`, `unknown key "persistant": did you mean "persistent"?`},
+		"a boot device":  {workflows.BMCJobType, "bmc/n1/j", `{"machine":"n1","job":"j","tasks":[{"bootDevice":{"device":"pxe","persistnt":true}}]}`, `unknown key "persistnt": did you mean "persistent"?`},
 		"recover":        {workflows.RecoverType, "recover/r", `{"name":"r","machine":["n1"]}`, `unknown key "machine": did you mean "machines"?`},
 		"migrate":        {workflows.MigrateType, "migrate/m", `{"name":"m","targt":"nas"}`, `unknown key "targt": did you mean "target"?`},
 		"genesis":        {workflows.GenesisType, "genesis/g", `{"name":"g","resum":true}`, `unknown key "resum": did you mean "resume"?`},
@@ -121,6 +121,6 @@ func (f registry) RegisterWorkflowWithOptions(_ any, o workflow.RegisterOptions)
 // TestMisspeltRetriesAreRefused: any value but "start" meant the failed step.
 func TestMisspeltRetriesAreRefused(t *testing.T) {
 	w := newWorld(t, nil)
-	require.ErrorContains(t, w.run(workflows.ProvisionInput{Machine: machine, Retries: workflows.Retries{Count: 1, From: "strat"}}), `retries.from "strat"`)
+	require.ErrorContains(t, w.run(workflows.ProvisionInput{Machine: machine, Retries: workflows.Retries{Count: 1, From: "sart"}}), `retries.from "sart"`)
 	require.Zero(t, w.cycles)
 }

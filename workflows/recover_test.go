@@ -264,7 +264,7 @@ func TestRecoverContinuesWhenItsHistoryIsFull(t *testing.T) {
 	next.Continued.Machines[0].Asked = next.Continued.Machines[0].Asked.Add(-time.Hour)
 
 	second := newRescue(t, "asks then ok", "ok", "ok", "ok", "ok")
-	second.book.runs = first.runs // the inventory is one
+	second.runs = first.runs // the inventory is one
 	second.env.SetContinuedExecutionRunID("the-first")
 	out, err := second.run(next)
 	require.NoError(t, err)

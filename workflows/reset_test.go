@@ -14,9 +14,8 @@ import (
 )
 
 // runID gives the world's next run an id, and records it.
-func (w *world) runID(run string) *workflows.Tape {
+func (w *world) runID(run string) {
 	w.tape = workflows.NewTape(w.env, run)
-	return w.tape
 }
 
 // another is a later run on the same machine and inventory.

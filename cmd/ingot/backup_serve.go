@@ -204,7 +204,7 @@ func (a *archive) authenticate(keyFile string) error {
 
 func (s *server) backUpKeys(ctx context.Context, a *archive, q api.BackupRequest, file string) error {
 	err := a.authenticate(s.cfg.KeyFile)
-	if err != nil && !(q.Passphrase.IsZero() && errors.Is(err, fs.ErrNotExist)) {
+	if err != nil && (!q.Passphrase.IsZero() || !errors.Is(err, fs.ErrNotExist)) {
 		return fmt.Errorf("reading the keys, which a backup without them would leave out: %w", err)
 	}
 	if q.Passphrase.IsZero() {

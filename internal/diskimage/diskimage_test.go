@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// gpt is a disk of size bytes with a GPT of two partitions: FAT from 1 MiB on, ext4 from 2 MiB to end.
-func gpt(size, sector, end int) []byte {
+// gpt is a disk of size bytes with a GPT of two partitions: FAT from 1 MiB on, ext4 from 2 MiB to 4 MiB.
+func gpt(size, sector int) []byte {
 	b := make([]byte, size)
 	h := b[sector : 2*sector]
 	copy(h, "EFI PART")
@@ -22,7 +22,7 @@ func gpt(size, sector, end int) []byte {
 	binary.LittleEndian.PutUint64(h[72:], 2)
 	binary.LittleEndian.PutUint32(h[80:], 128)
 	binary.LittleEndian.PutUint32(h[84:], 128)
-	for n, span := range [][2]int{{1 << 20, 2 << 20}, {2 << 20, end}} {
+	for n, span := range [][2]int{{1 << 20, 2 << 20}, {2 << 20, 4 << 20}} {
 		e := b[2*sector+128*n:]
 		e[0], e[16] = 1, 1
 		binary.LittleEndian.PutUint64(e[32:], uint64(span[0]/sector))
@@ -45,9 +45,9 @@ func TestDescribe(t *testing.T) {
 		want    Description
 		refused string
 	}{
-		"GPT":               {content: gpt(4<<20, 512, 4<<20), want: Description{Contents: "GPT, 2 partitions (FAT, ext4)"}},
-		"GPT, 4096":         {content: gpt(4<<20, 4096, 4<<20), want: Description{Contents: "GPT, 2 partitions (FAT, ext4)"}},
-		"GPT, cut":          {content: gpt(3<<20, 512, 4<<20), refused: "the image is cut short: partition 2 ends at byte 4194304, and the image at byte 3145728"},
+		"GPT":               {content: gpt(4<<20, 512), want: Description{Contents: "GPT, 2 partitions (FAT, ext4)"}},
+		"GPT, 4096":         {content: gpt(4<<20, 4096), want: Description{Contents: "GPT, 2 partitions (FAT, ext4)"}},
+		"GPT, cut":          {content: gpt(3<<20, 512), refused: "the image is cut short: partition 2 ends at byte 4194304, and the image at byte 3145728"},
 		"a bare XFS":        {content: part(0, "XFSB"), want: Description{Contents: "XFS file system, no partition table", Warning: "it has no partition table: most machines do not boot from such a disk"}},
 		"a kernel":          {content: part(0x202, "HdrS"), want: Description{Contents: "a Linux kernel", Installer: true}},
 		"nothing":           {content: nil, refused: "the image is empty"},
@@ -85,10 +85,10 @@ func TestDescribe(t *testing.T) {
 func TestAReadErrorIsNotARefusal(t *testing.T) {
 	var out bytes.Buffer
 	w := gzip.NewWriter(&out)
-	_, err := w.Write(gpt(4<<20, 512, 4<<20))
+	_, err := w.Write(gpt(4<<20, 512))
 	require.NoError(t, errors.Join(err, w.Close()))
 	broken := errors.New("the disk is broken")
-	for _, file := range [][]byte{out.Bytes()[:out.Len()/2], gpt(4<<20, 512, 4<<20)[:3<<20]} {
+	for _, file := range [][]byte{out.Bytes()[:out.Len()/2], gpt(4<<20, 512)[:3<<20]} {
 		_, err = Describe(t.Context(), io.MultiReader(bytes.NewReader(file), failing{broken}))
 		require.ErrorIs(t, err, broken)
 		var r *Refusal
@@ -105,7 +105,7 @@ type failing struct{ err error }
 func (f failing) Read([]byte) (int, error) { return 0, f.err }
 
 func FuzzDescribe(f *testing.F) {
-	f.Add(gpt(2<<20+4096, 512, 4<<20)[:64<<10])
+	f.Add(gpt(2<<20+4096, 512)[:64<<10])
 	f.Add([]byte("\x1f\x8b\x08\x00"))
 	f.Add([]byte("\x28\xb5\x2f\xfd\x00"))
 	f.Add([]byte("\xfd7zXZ\x00\x00"))

@@ -415,7 +415,9 @@ func (s *Store) show(tx *sqlx.Tx, machine string) {
 	if s.touched[tx] == nil {
 		s.touched[tx] = map[string]bool{}
 	}
-	s.touched[tx][machine] = s.touched[tx][machine]
+	if _, known := s.touched[tx][machine]; !known {
+		s.touched[tx][machine] = false
+	}
 }
 
 func (s *Store) forgetTouched(tx *sqlx.Tx) {

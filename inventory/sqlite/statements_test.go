@@ -51,7 +51,7 @@ var scans = map[string]string{
 	`SELECT w\.run FROM \(.* FROM workflow\) AS w\s.*`:                                                          "once an hour, outside the connection that writes: ranks the runs of each machine",
 	`SELECT m\.name AS name, .*\sFROM machine m( LEFT JOIN grant_ .*\))? ORDER BY m\.name`:                      "all machines are asked for",
 	`SELECT d\.machine, .* IN \(SELECT name FROM machine\) GROUP BY .*`:                                         "all machines are asked for",
-	`SELECT p\.run, .*\sFROM plan p LEFT JOIN workflow w .*`:                                                     "once an hour, and when an image loses its file: an open run may have no record yet",
+	`SELECT p\.run, .*\sFROM plan p LEFT JOIN workflow w .*`:                                                    "once an hour, and when an image loses its file: an open run may have no record yet",
 	`SELECT count\(\*\) FROM machine`:                                                                           "reads no rows, only their number in an index",
 	`SELECT name, doc, user_data, .* FROM machine( ORDER BY name)?`:                                             "compares new machines with all others; or looks at all secrets",
 	`SELECT rowid, run, sealed FROM (plan|assignment) WHERE length\(sealed\) > 0`:                               "looks at all secrets",

@@ -36,7 +36,7 @@ func (s *Store) MachineStates(ctx context.Context, names []string) ([]inventory.
 
 	out := make([]inventory.MachineState, len(rows))
 	for i, r := range rows {
-		m, err := r.machineRow.machine()
+		m, err := r.machine()
 		if err != nil {
 			return nil, fmt.Errorf("reading machine %q: %w", r.Name, err)
 		}
