@@ -48,7 +48,7 @@ lint: ## formatting, linters, workflow determinism
 
 e2e: deps build previous ## the virtual lab: namespaces, QEMU, a real Temporal (FULL=1: the long form)
 	go test -count=1 -p 1 -run '^TestLab' ./bootsvc ./bmc ./lab -args -lab
-	go test -v -count=1 -p 1 -parallel 64 -timeout 80m -skip '^(TestBench|TestChaosMatrix$(if $(FULL),,|TestEveryPath|TestClockJump|TestSeedFirmware|TestGenesisKilled|TestGenesisFails|TestKilledAsAPersonDecides))$$' ./e2e -args -lab $(if $(FULL),-full) $(E2E)
+	go test -v -count=1 -p 1 -parallel 64 -timeout 80m -skip '^(TestBench|TestBenchPage|TestChaosMatrix$(if $(FULL),,|TestHostileInputs|TestEveryPath|TestClockJump|TestSeedFirmware|TestGenesisKilled|TestGenesisFails|TestKilledAsAPersonDecides))$$' ./e2e -args -lab $(if $(FULL),-full) $(E2E)
 
 demo: deps build ## two machines from power-on to a running system (KEEP=1 leaves the page open)
 	go run ./e2e/demo $(if $(KEEP),-keep)
