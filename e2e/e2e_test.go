@@ -225,7 +225,7 @@ tasks:
 	require.NoError(t, err)
 
 	// The image's file is away: the agent's action fails.
-	file := s.imageFile(t, "mini")
+	file := s.imageFile(ctx, t, "mini")
 	require.NoError(t, os.Rename(file, file+".away"))
 	in, err := json.Marshal(workflows.ProvisionInput{Machine: "nvme", Template: "two-steps", Image: "mini"})
 	require.NoError(t, err)
@@ -340,7 +340,7 @@ func TestFlippedBit(t *testing.T) {
 	require.Zero(t, m.PowerOns())
 	s.closed(ctx, t, "bios")
 
-	f, err := os.OpenFile(s.imageFile(t, "mini"), os.O_RDWR, 0)
+	f, err := os.OpenFile(s.imageFile(ctx, t, "mini"), os.O_RDWR, 0)
 	require.NoError(t, err)
 	var b [1]byte
 	_, err = f.ReadAt(b[:], image.Size/2)
@@ -463,12 +463,13 @@ func TestNetworkFirst(t *testing.T) {
 }
 
 // imageFile is the server's copy of an image.
-func (s *Site) imageFile(t *testing.T, name string) string {
+func (s *Site) imageFile(ctx context.Context, t *testing.T, name string) string {
 	t.Helper()
-	files, err := filepath.Glob(filepath.Join(s.dir, "state/ingot/images", name+".*"))
-	require.NoError(t, err)
-	require.Len(t, files, 1)
-	return files[0]
+	var image inventory.Image
+	require.NoError(t, s.REST(ctx, http.MethodGet, "/v1/images/"+name, nil, &image))
+	file := filepath.Join(s.dir, "state/ingot/images", image.File)
+	require.FileExists(t, file)
+	return file
 }
 
 func (s *Site) template(ctx context.Context, t *testing.T, name, source string) {

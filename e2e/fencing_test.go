@@ -88,7 +88,7 @@ func (s *Site) bare(ctx context.Context, t *testing.T, name string, n int) *Simu
 	t.Helper()
 	m := s.Simulate(name, fmt.Sprintf("52:54:02:00:00:%02x", n))
 	doc := map[string]any{"name": name, "interfaces": []any{map[string]any{
-		"mac": m.MAC, "address": fmt.Sprintf("10.10.98.%d", n), "netmask": "255.255.255.0",
+		"mac": m.MAC, "address": fmt.Sprintf("10.10.20.%d", 230+n), "netmask": "255.255.255.0",
 	}}}
 	require.NoError(t, s.REST(ctx, http.MethodPost, "/v1/machines", map[string]any{"machines": []any{doc}}, nil))
 	return m

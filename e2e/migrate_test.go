@@ -42,7 +42,7 @@ type house struct {
 // newHouse makes both in l, or in a lab of its own, and pairs them.
 func newHouse(ctx context.Context, t *testing.T, l *lab.Lab, name string) *house {
 	t.Helper()
-	o := Options{Root: "..", Programs: programs(), Lab: l, Home: l == nil, Namespace: lab.Seed, RelayOnly: true, Name: name + "seed", Top: "site: {name: seed}\n"}
+	o := Options{Root: "..", Programs: programs(), Lab: l, Home: l == nil, Namespace: lab.Seed, RelayOnly: true, Relays: []string{lab.RouterHomeAddress}, Name: name + "seed", Top: "site: {name: seed}\n"}
 	if l == nil {
 		o.Dir, o.Name = keepDir(t), ""
 	}

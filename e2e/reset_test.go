@@ -73,5 +73,5 @@ func TestResetLeavesTheMachineAlone(t *testing.T) {
 	require.Equal(t, []any{ons, resets, lab.On}, []any{m.PowerOns(), m.Resets(), m.PowerState()})
 	require.Equal(t, disk, digestOf(t, m.DiskPath()))
 
-	s.must(ctx, t, "machine", "provision", m.Name(), "--wait")
+	s.must(ctx, t, "machine", "provision", m.Name(), "--yes", "--wait")
 }

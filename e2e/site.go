@@ -84,6 +84,8 @@ type Options struct {
 	Namespace lab.Namespace
 	// RelayOnly lets the server answer the router's relay alone.
 	RelayOnly bool
+	// Relays are listed beside those of the lab's networks.
+	Relays []string
 	// Image is the root filesystem of the container image, unpacked by
 	// deploy/image -unpack: the server runs in it as deploy/compose.yaml (with
 	// RelayOnly) or deploy/genesis/ingot.yaml let it: read-only, with the
@@ -148,7 +150,8 @@ func NewSite(ctx context.Context, o Options) (_ *Site, err error) {
 	}
 	where := fmt.Sprintf("interfaces: [%s]", lab.ServerInterface)
 	if o.RelayOnly {
-		where = fmt.Sprintf("relay_only: true\n  address: %s\n  relays: [%s, %s]", s.Address, lab.DirectGateway, lab.RelayedGateway)
+		relays := append([]string{lab.DirectGateway, lab.RelayedGateway}, o.Relays...)
+		where = fmt.Sprintf("relay_only: true\n  address: %s\n  relays: [%s]", s.Address, strings.Join(relays, ", "))
 	}
 	loaders, agentOS := filepath.Join(lab.PackageDir("ipxe"), "usr/lib/ipxe"), filepath.Join(o.Root, "bin/agentos")
 	if o.Image != "" {
