@@ -224,9 +224,6 @@ tasks:
 	m, err := s.Add(ctx, lab.Spec{Name: "nvme", Firmware: lab.UEFI, Bus: lab.NVMe, NoBMC: true}, nil)
 	require.NoError(t, err)
 
-	// The image's file is away: the agent's action fails.
-	file := s.imageFile(ctx, t, "mini")
-	require.NoError(t, os.Rename(file, file+".away"))
 	in, err := json.Marshal(workflows.ProvisionInput{Machine: "nvme", Template: "two-steps", Image: "mini"})
 	require.NoError(t, err)
 	start := []string{
@@ -240,6 +237,9 @@ tasks:
 
 	_, err = s.Follow(ctx, "nvme", func(w inventory.Workflow) bool { return w.Phase == inventory.PhasePower })
 	require.NoError(t, err)
+	// The image's file goes away after the plan was made: the agent's action fails.
+	file := s.imageFile(ctx, t, "mini")
+	require.NoError(t, os.Rename(file, file+".away"))
 	m.SetNextBoot(lab.NextNetwork)
 	require.NoError(t, m.PowerOn(ctx))
 	_, err = s.TemporalCLI(ctx, "workflow", "signal", "--workflow-id", workflows.MachineID("nvme"), "--name", workflows.SignalPoweredOn)
