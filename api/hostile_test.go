@@ -18,7 +18,9 @@ type panicking struct{ Store }
 
 func (panicking) AgentByToken(context.Context, []byte) (inventory.Agent, error) { panic("a test's") }
 
-func (panicking) Machines(context.Context) ([]inventory.Machine, error) { panic("a test's") }
+func (panicking) MachineStates(context.Context, []string) ([]inventory.MachineState, error) {
+	panic("a test's")
+}
 
 // TestNoRequestEndsTheProcess: a request of an agent or an operator that panics
 // is answered with status 500, and is counted (security S35).
