@@ -16,6 +16,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -317,6 +318,7 @@ func TestUploadGoesOn(t *testing.T) {
 		{name: "by an earlier command", had: image[:500], offsets: []string{"500", "300500"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			var mu sync.Mutex // the request that breaks off may end after the next has begun
 			have := c.had
 			var offsets []string
 			sum := sha256.Sum256(image)
@@ -324,6 +326,8 @@ func TestUploadGoesOn(t *testing.T) {
 			o, r := site(t, func(w http.ResponseWriter, r *http.Request) {
 				assert.Equal(t, content, r.URL.Query().Get("content"), "each request names the file")
 				assert.Empty(t, r.URL.Query().Get("sha256"), "nothing was declared")
+				mu.Lock()
+				defer mu.Unlock()
 				switch r.Method {
 				case http.MethodHead:
 					w.Header().Set("Upload-Offset", strconv.Itoa(len(have)))
@@ -347,6 +351,8 @@ func TestUploadGoesOn(t *testing.T) {
 			cmd, _, errs := command(t.Context())
 			_, err := o.upload(cmd, r, sentImage{name: "i"}, file)
 			require.NoError(t, err)
+			mu.Lock()
+			defer mu.Unlock()
 			require.Equal(t, c.offsets, offsets)
 			require.Contains(t, errs.String(), "going on")
 			require.Equal(t, image, have)
