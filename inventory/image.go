@@ -1,6 +1,7 @@
 package inventory
 
 import (
+	"maps"
 	"path"
 	"regexp"
 	"slices"
@@ -49,7 +50,7 @@ var (
 )
 
 // Images returns the files of this server that the plan needs from action
-// number from on, each once.
+// number from on, each digest once, under the first of its names.
 func (p Plan) Images(from int) []PlannedImage {
 	var out []PlannedImage
 	add := func(name, sum string) {
@@ -71,8 +72,8 @@ func (p Plan) Images(from int) []PlannedImage {
 		}
 	}
 	for _, x := range p.Actions[min(from, len(p.Actions)):] {
-		for _, v := range x.Environment {
-			pinned(v)
+		for _, k := range slices.Sorted(maps.Keys(x.Environment)) {
+			pinned(x.Environment[k])
 		}
 		for _, v := range x.Command {
 			pinned(v)
@@ -83,8 +84,8 @@ func (p Plan) Images(from int) []PlannedImage {
 		}
 	}
 	if p.Installer != nil {
-		for name, sum := range p.Installer.Digests {
-			add(name, sum)
+		for _, name := range slices.Sorted(maps.Keys(p.Installer.Digests)) {
+			add(name, p.Installer.Digests[name])
 		}
 		for _, v := range p.Installer.Parameters {
 			pinned(v)

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 
 	"go.temporal.io/sdk/converter"
@@ -60,7 +61,8 @@ func readInput(ctx workflow.Context, raw, extra converter.RawValue, in any, rule
 			return refuse("%v", err)
 		}
 		if key := unknownKey(p.GetData(), in); key != "" {
-			problem = refuse("unknown key %q: %s", key, strictyaml.Suggest(key, keysOf(reflect.TypeOf(in), nil)))
+			others := slices.DeleteFunc(keysOf(reflect.TypeOf(in), nil), func(k string) bool { return k == key }) // known elsewhere in the input
+			problem = refuse("unknown key %q: %s", key, strictyaml.Suggest(key, others))
 		}
 	}
 	if extra.Payload() != nil {

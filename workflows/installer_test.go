@@ -40,8 +40,8 @@ func newForeign(t *testing.T, source string, edit func(m *inventory.Machine)) *w
 		}
 	})
 	require.NoError(t, w.PutTemplate(t.Context(), inventory.Template{Name: "foreign", Source: source}, "test"))
-	for _, name := range []string{"vmlinuz-x", "initrd-x"} {
-		require.NoError(t, w.PutImage(t.Context(), inventory.Image{Name: name, File: name, Size: 1, SHA256: strings.Repeat("a", 64), Format: "raw"}, "test"))
+	for name, digit := range map[string]string{"vmlinuz-x": "c", "initrd-x": "a"} {
+		require.NoError(t, w.PutImage(t.Context(), inventory.Image{Name: name, File: name, Size: 1, SHA256: strings.Repeat(digit, 64), Format: "raw"}, "test"))
 	}
 	w.installs = func(g inventory.Grant) {
 		w.loads(g)

@@ -180,6 +180,10 @@ func (r *recovery) carryOut(ctx workflow.Context) error {
 	if r.open > 0 {
 		return r.continueAsNew(ctx)
 	}
+	// A cancellation that came while the record was written has ended the last waits already.
+	if err := ctx.Err(); err != nil && r.counts()[inventory.StepWaiting] > 0 {
+		return err
+	}
 	return nil
 }
 

@@ -2,6 +2,7 @@ package workflows
 
 import (
 	"fmt"
+	"maps"
 	"strings"
 	"testing"
 	"time"
@@ -233,6 +234,8 @@ func TestRecoverCancelledWhileAMachineWaits(t *testing.T) {
 	require.ErrorAs(t, err, &cancelled)
 	require.Equal(t, inventory.StateCancelled, r.last().State)
 	require.Equal(t, []string{"m1 done", "m2 waiting"}, r.states())
+	r.mu.Lock() // an activity that was cancelled may still be looking
+	defer r.mu.Unlock()
 	for _, w := range r.runs {
 		require.NotEqual(t, inventory.StateCancelled, w.State)
 	}
@@ -264,7 +267,9 @@ func TestRecoverContinuesWhenItsHistoryIsFull(t *testing.T) {
 	next.Continued.Machines[0].Asked = next.Continued.Machines[0].Asked.Add(-time.Hour)
 
 	second := newRescue(t, "asks then ok", "ok", "ok", "ok", "ok")
-	second.runs = first.runs // the inventory is one
+	first.mu.Lock()
+	second.runs = maps.Clone(first.runs) // what is left of the first execution goes on with its own
+	first.mu.Unlock()
 	second.env.SetContinuedExecutionRunID("the-first")
 	out, err := second.run(next)
 	require.NoError(t, err)
