@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/inventory"
@@ -302,7 +301,10 @@ func (a *Activities) digests(images []inventory.Image, actions []action.Action, 
 			if err := a.declared(img, out); err != nil {
 				return err
 			}
-			want := strings.ToLower(strings.TrimPrefix(strings.TrimSpace(x.Environment["IMG_SHA256"]), "sha256:"))
+			want, err := action.ImageDigest(x.Environment)
+			if err != nil {
+				return err
+			}
 			switch {
 			case img.Use == inventory.UseInstaller:
 				problems.Add(field+"IMG_URL", "name a disk image", "image %s is for installers (%s), not for disks", img.Name, first(img.Contents, "stored with --installer"))

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 	"unicode"
+
+	"github.com/ingotmetal/ingot/action"
 )
 
 // An Image is a file that the image server serves.
@@ -54,8 +56,8 @@ var (
 func (p Plan) Images(from int) []PlannedImage {
 	var out []PlannedImage
 	add := func(name, sum string) {
-		sum = strings.ToLower(strings.TrimPrefix(strings.TrimSpace(sum), "sha256:"))
-		if digestForm.MatchString(sum) && !slices.ContainsFunc(out, func(i PlannedImage) bool { return i.SHA256 == sum }) {
+		sum, err := action.ImageDigest(map[string]string{"IMG_SHA256": sum})
+		if err == nil && sum != "" && !slices.ContainsFunc(out, func(i PlannedImage) bool { return i.SHA256 == sum }) {
 			out = append(out, PlannedImage{Run: p.Run, Name: name, SHA256: sum})
 		}
 	}
