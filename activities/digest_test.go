@@ -35,8 +35,8 @@ func (s *shelf) Images(context.Context) ([]inventory.Image, error) {
 		return s.images, nil
 	}
 	return []inventory.Image{
-		{Name: "declared", File: "declared.raw", SHA256: "d1", Format: "raw"},
-		{Name: "seen", File: "seen.raw", SHA256: "5e", Format: "raw", FirstSeen: true},
+		{Name: "declared", File: "declared.raw", SHA256: declaredDigest, Format: "raw"},
+		{Name: "seen", File: "seen.raw", SHA256: seenDigest, Format: "raw", FirstSeen: true},
 	}, nil
 }
 
@@ -55,6 +55,9 @@ func (s *shelf) PutPlan(_ context.Context, p inventory.Plan) error {
 	return nil
 }
 
+// The digests of the two images of a shelf.
+var declaredDigest, seenDigest = strings.Repeat("d1", 32), strings.Repeat("5e", 32)
+
 // TestS18DigestsAreDeclaredOrRecorded: every image that a plan writes has a
 // digest; one that nobody declared is warned of, and with require_digest it is
 // refused, whichever way a template names it.
@@ -70,17 +73,17 @@ func TestS18DigestsAreDeclaredOrRecorded(t *testing.T) {
 	}
 	site := Site{ImageURL: func() string { return "http://192.0.2.1/images" }}
 	url := func(name string) string {
-		return site.URLOf(inventory.Image{Name: name, File: name + ".raw", SHA256: map[string]string{"declared": "d1", "seen": "5e"}[name]})
+		return site.URLOf(inventory.Image{Name: name, File: name + ".raw", SHA256: map[string]string{"declared": declaredDigest, "seen": seenDigest}[name]})
 	}
 	for _, c := range []struct {
 		name, template, image, digest string
 		seen                          bool
 	}{
-		{"the machine's, declared", head, "declared", "d1", false},
-		{"the machine's, first seen", head, "seen", "5e", true},
-		{"by URL, declared", head + "      IMG_URL: " + url("declared") + "\n", "", "d1", false},
-		{"by URL, first seen", head + "      IMG_URL: " + url("seen") + "\n", "", "5e", true},
-		{"by URL, first seen, on a machine whose own is declared", head + "      IMG_URL: " + url("seen") + "\n", "declared", "5e", true},
+		{"the machine's, declared", head, "declared", declaredDigest, false},
+		{"the machine's, first seen", head, "seen", seenDigest, true},
+		{"by URL, declared", head + "      IMG_URL: " + url("declared") + "\n", "", declaredDigest, false},
+		{"by URL, first seen", head + "      IMG_URL: " + url("seen") + "\n", "", seenDigest, true},
+		{"by URL, first seen, on a machine whose own is declared", head + "      IMG_URL: " + url("seen") + "\n", "declared", seenDigest, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			p, stored, err := plan(c.template, c.image, false)
