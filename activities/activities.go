@@ -45,6 +45,8 @@ type Activities struct {
 	Peers       Peers
 	Site        Site
 	Log         *slog.Logger
+
+	read readLab
 	// Now is what the wall clock shows; Clock is what has really passed.
 	Now   func() time.Time
 	Clock Clock

@@ -150,7 +150,7 @@ const maxNamed = 10
 // AwaitDrained waits until no run of a machine is open, for as long as its
 // context lets it; what is told of the last look is in its heartbeats.
 func (a *Activities) AwaitDrained(ctx context.Context) error {
-	tick := time.NewTicker(outcomeEvery)
+	tick := time.NewTicker(a.lookEvery(outcomeEvery))
 	defer tick.Stop()
 	for {
 		open, err := a.openRuns(ctx)

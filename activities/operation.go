@@ -64,6 +64,9 @@ func outcomeOf(w inventory.Workflow) Outcome {
 // millisecond; an event for each change of phase would cost Temporal more.
 const outcomeEvery = time.Second
 
+// answerEvery is the same for a run that waits for an operator: there may be thousands.
+const answerEvery = 5 * time.Second
+
 // noRecord is how long a run may take to write its first record. The worker
 // that runs this activity would have run the workflow, too.
 const noRecord = 5 * time.Minute
@@ -82,7 +85,11 @@ func (a *Activities) AwaitRun(ctx context.Context, q OutcomeRequest) (Outcome, e
 // record is of.
 func (a *Activities) outcome(ctx context.Context, q OutcomeRequest, kind string, look func() (Outcome, error)) (Outcome, error) {
 	began := time.Now()
-	tick := time.NewTicker(a.lookEvery(outcomeEvery))
+	every := outcomeEvery
+	if q.Known != "" {
+		every = answerEvery
+	}
+	tick := time.NewTicker(a.lookEvery(every))
 	defer tick.Stop()
 	for {
 		o, err := look()

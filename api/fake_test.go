@@ -2,7 +2,6 @@ package api
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/json"
@@ -45,6 +44,7 @@ type fakeTemporal struct {
 	mu       sync.Mutex
 	down     bool
 	runs     map[string]*fakeRun // by run id
+	latest   map[string]string   // run id by workflow id
 	options  []client.StartWorkflowOptions
 	types    []string
 	inputs   []any
@@ -59,7 +59,6 @@ type fakeTemporal struct {
 
 type fakeRun struct {
 	id, run string
-	first   string // the run of which this one is the continuation; "" = itself
 	status  enumspb.WorkflowExecutionStatus
 	result  any
 	cancels int
@@ -67,7 +66,7 @@ type fakeRun struct {
 }
 
 func newFake() *fakeTemporal {
-	return &fakeTemporal{runs: map[string]*fakeRun{}, arrived: make(chan struct{}, 1000)}
+	return &fakeTemporal{runs: map[string]*fakeRun{}, latest: map[string]string{}, arrived: make(chan struct{}, 1000)}
 }
 
 func (f *fakeTemporal) provider() (client.Client, bool) {
@@ -80,6 +79,7 @@ func (f *fakeTemporal) provider() (client.Client, bool) {
 func (f *fakeTemporal) open(id, run string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.latest[id] = run
 	f.runs[run] = &fakeRun{id: id, run: run, status: enumspb.WORKFLOW_EXECUTION_STATUS_RUNNING}
 }
 
@@ -108,11 +108,14 @@ func (f *fakeTemporal) ExecuteWorkflow(_ context.Context, o client.StartWorkflow
 		}
 	}
 	r := &fakeRun{id: o.ID, run: fmt.Sprintf("run-%d", len(f.runs)+1), status: enumspb.WORKFLOW_EXECUTION_STATUS_RUNNING}
-	f.runs[r.run] = r
+	f.runs[r.run], f.latest[o.ID] = r, r.run
 	return fakeHandle{f, r}, nil
 }
 
 func (f *fakeTemporal) find(id, run string) (*fakeRun, error) {
+	if run == "" {
+		run = f.latest[id]
+	}
 	if r := f.runs[run]; r != nil && r.id == id {
 		return r, nil
 	}
@@ -123,16 +126,11 @@ func (f *fakeTemporal) DescribeWorkflowExecution(_ context.Context, id, run stri
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	r, err := f.find(id, run)
-	for _, x := range f.runs { // without a run: the one that is open
-		if run == "" && x.id == id && x.status == enumspb.WORKFLOW_EXECUTION_STATUS_RUNNING {
-			r, err = x, nil
-		}
-	}
 	if err != nil {
 		return nil, err
 	}
 	d := &workflowservice.DescribeWorkflowExecutionResponse{WorkflowExecutionInfo: &workflowpb.WorkflowExecutionInfo{
-		Execution: &commonpb.WorkflowExecution{WorkflowId: id, RunId: r.run}, FirstRunId: cmp.Or(r.first, r.run), Status: r.status,
+		Execution: &commonpb.WorkflowExecution{WorkflowId: id, RunId: r.run}, Status: r.status,
 	}}
 	switch r.busy {
 	case "task":

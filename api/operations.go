@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -150,10 +151,7 @@ func (s *Server) decideOperation(c *gin.Context) {
 	}
 	if err == nil {
 		d.By = by(c)
-		var run string
-		if run, err = currentRun(c.Request.Context(), tc, o.ID, o.Run); err == nil {
-			err = s.tell(c.Request.Context(), tc, o.ID, run, d, "ingot operation get "+o.Run)
-		}
+		err = s.tell(c.Request.Context(), tc, o.ID, execution(o), d, "ingot operation get "+o.Run)
 	}
 	if err != nil {
 		s.fail(c, err)
@@ -180,13 +178,8 @@ func (s *Server) endOperation(c *gin.Context, o inventory.Operation) {
 		return
 	}
 	tc, err := s.temporal()
-	if err != nil {
-		s.fail(c, err)
-		return
-	}
-	run, err := currentRun(c.Request.Context(), tc, o.ID, o.Run)
 	if err == nil {
-		err = cancel(c.Request.Context(), tc, o.ID, run)
+		err = cancelExecution(c.Request.Context(), tc, o)
 	}
 	if err != nil {
 		s.fail(c, fmt.Errorf("cancelling %q: %w", o.ID, err))
@@ -196,42 +189,46 @@ func (s *Server) endOperation(c *gin.Context, o inventory.Operation) {
 	c.JSON(http.StatusAccepted, done)
 }
 
-// currentRun returns the execution in which an operation that was started as run
-// is now. A recovery goes on in another one when its history is full; its record
-// keeps the run that it was started as.
-func currentRun(ctx context.Context, tc client.Client, id, run string) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, asked)
-	defer cancel()
-	d, err := tc.DescribeWorkflowExecution(ctx, id, "")
+// cancelExecution asks the execution in which an operation is now to end.
+func cancelExecution(ctx context.Context, tc client.Client, o inventory.Operation) error {
+	if err := cancel(ctx, tc, o.ID, execution(o)); err != nil {
+		return err
+	}
+	ctx, stop := context.WithTimeout(ctx, asked)
+	defer stop()
+	d, err := tc.DescribeWorkflowExecution(ctx, o.ID, execution(o))
 	var gone *serviceerror.NotFound
 	if errors.As(err, &gone) {
-		return run, nil // the caller's own request says so
+		return nil
 	}
-	if err != nil {
-		return "", fmt.Errorf("asking Temporal for the run of %q: %w", id, err)
+	if err == nil && d.GetWorkflowExecutionInfo().GetStatus() == enumspb.WORKFLOW_EXECUTION_STATUS_CONTINUED_AS_NEW {
+		// It ended before the request came, and the next execution has not been recorded yet.
+		return cancel(ctx, tc, o.ID, "")
 	}
-	if i := d.GetWorkflowExecutionInfo(); i.GetFirstRunId() == run {
-		return i.GetExecution().GetRunId(), nil
-	}
-	return run, nil
+	return err
 }
+
+// execution returns the execution in which an operation is now. A recovery goes on
+// in another one when its history is full; its record keeps the run of the first.
+func execution(o inventory.Operation) string { return cmp.Or(o.Execution, o.Run) }
 
 // judgeOperation gives the record of an operation whose workflow is over a
 // final state. It reads the record again first: an operation writes its last
 // one before Temporal closes it.
 func (r *Reconciler) judgeOperation(ctx context.Context, tc client.Client, o inventory.Operation) error {
-	e, err := r.look(ctx, tc, o.ID, o.Run)
-	if err == nil && (!e.known || e.status == enumspb.WORKFLOW_EXECUTION_STATUS_CONTINUED_AS_NEW) {
-		// Temporal forgets an execution that is over while those after it go on.
-		var now string
-		if now, err = currentRun(ctx, tc, o.ID, o.Run); err == nil {
-			e, err = r.look(ctx, tc, o.ID, now)
+	e, err := r.look(ctx, tc, o.ID, execution(o))
+	if err == nil && e.status == enumspb.WORKFLOW_EXECUTION_STATUS_CONTINUED_AS_NEW {
+		// The next execution has not recorded anything yet; unless it was reset or
+		// terminated, it will.
+		if e, err = r.look(ctx, tc, o.ID, ""); e.status == enumspb.WORKFLOW_EXECUTION_STATUS_CONTINUED_AS_NEW {
+			return err
 		}
 	}
 	if err != nil || !r.over(o.Run, e) {
 		return err
 	}
-	if o, err = r.Store.Operation(ctx, o.Run); err != nil || inventory.Final(o.State) {
+	was := execution(o)
+	if o, err = r.Store.Operation(ctx, o.Run); err != nil || inventory.Final(o.State) || execution(o) != was {
 		return err
 	}
 	now := r.Now()

@@ -97,35 +97,50 @@ func TestReconcileEndsOperationsThatAreOver(t *testing.T) {
 func TestOperationThatContinuesKeepsItsRecord(t *testing.T) {
 	s := newSite(t)
 	s.operation("recover/rack", workflows.RecoverType)
+	judged := func() inventory.Operation {
+		t.Helper()
+		require.NoError(t, s.server.Reconciler().Runs(t.Context()))
+		o, err := s.store.Operation(t.Context(), "r1")
+		require.NoError(t, err)
+		return o
+	}
 	s.temporal.open("recover/rack", "r1")
 	s.temporal.end("r1", enumspb.WORKFLOW_EXECUTION_STATUS_CONTINUED_AS_NEW, nil)
 	s.temporal.open("recover/rack", "r2")
-	s.temporal.runs["r2"].first = "r1"
-	require.NoError(t, s.server.Reconciler().Runs(t.Context()))
-	o, err := s.store.Operation(t.Context(), "r1")
-	require.NoError(t, err)
-	require.Equal(t, inventory.StateRunning, o.State, "it goes on")
+	o := judged()
+	require.Equal(t, inventory.StateRunning, o.State, "r2 will record that it goes on")
 	checking(s).op(http.StatusAccepted, http.MethodPost, "/v1/operations/r1/cancel", nil)
-	require.Equal(t, 0, s.temporal.runs["r1"].cancels)
-	require.Equal(t, 1, s.temporal.runs["r2"].cancels)
+	require.Equal(t, 1, s.temporal.runs["r2"].cancels, "before it has recorded anything")
+
+	o.Execution = "r2"
+	o.Seq++
+	require.NoError(t, s.store.PutOperation(t.Context(), o))
+	delete(s.temporal.runs, "r1") // Temporal forgets the first execution
+	for range 2 {
+		require.Equal(t, inventory.StateRunning, judged().State)
+	}
+	checking(s).op(http.StatusAccepted, http.MethodPost, "/v1/operations/r1/cancel", nil)
+	require.Equal(t, 2, s.temporal.runs["r2"].cancels)
 	checking(s).op(http.StatusOK, http.MethodPost, "/v1/operations/recover.rack/decide", workflows.Decision{Question: "q.1", Choice: workflows.Retry})
 	require.Equal(t, "r2", s.temporal.updates[0].RunID)
 
-	// Temporal has forgotten the first execution.
-	delete(s.temporal.runs, "r1")
-	for range 2 {
-		require.NoError(t, s.server.Reconciler().Runs(t.Context()))
-	}
-	o, err = s.store.Operation(t.Context(), "r1")
-	require.NoError(t, err)
-	require.Equal(t, inventory.StateRunning, o.State)
+	// r2 was reset from outside, which gives it a record of its own.
+	s.temporal.end("r2", enumspb.WORKFLOW_EXECUTION_STATUS_TERMINATED, nil)
+	s.temporal.open("recover/rack", "r3")
+	require.Equal(t, inventory.StateFailed, judged().State)
+	require.Zero(t, s.temporal.runs["r3"].cancels)
+}
 
-	// Another recovery of that name is none of its business.
+// The execution that follows has ended before it recorded anything.
+func TestOperationWhoseContinuationEndedIsOver(t *testing.T) {
+	s := newSite(t)
+	s.operation("recover/rack", workflows.RecoverType)
 	s.temporal.open("recover/rack", "r1")
 	s.temporal.end("r1", enumspb.WORKFLOW_EXECUTION_STATUS_CONTINUED_AS_NEW, nil)
-	s.temporal.runs["r2"].first = ""
+	s.temporal.open("recover/rack", "r2")
+	s.temporal.end("r2", enumspb.WORKFLOW_EXECUTION_STATUS_TERMINATED, nil)
 	require.NoError(t, s.server.Reconciler().Runs(t.Context()))
-	o, err = s.store.Operation(t.Context(), "r1")
+	o, err := s.store.Operation(t.Context(), "r1")
 	require.NoError(t, err)
 	require.Equal(t, inventory.StateFailed, o.State)
 }

@@ -3,7 +3,6 @@ package genesis
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/netip"
 	"net/url"
@@ -518,12 +517,10 @@ func (f *file) checkBudgets() {
 // checkDocument checks a machine's document, by itself and against the lab.
 func (f *file) checkDocument(prefix string, r role, m Machine, token map[string]string) {
 	b := []byte(m.UserData.Reveal())
-	var ps inventory.Problems
-	if err := documents.Check(r.kind, m.Config, b); err != nil && !errors.As(err, &ps) {
-		f.add(prefix+"config", "", "%v", err)
-		return
+	ps, warnings := documents.Review(r.kind, m.Config, b)
+	if len(ps) == 0 {
+		f.lab.warnings = append(f.lab.warnings, warnings...)
 	}
-	f.lab.warnings = append(f.lab.warnings, documents.Warnings(r.kind, m.Config, b)...)
 	var more inventory.Problems
 	switch r.kind {
 	case documents.KindHarvester:

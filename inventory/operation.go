@@ -19,11 +19,14 @@ const (
 // An Operation is the record of a durable process that is about more than one
 // machine, or about this server itself: a bootstrap, a migration, a recovery.
 type Operation struct {
-	Run   string `json:"run"`  // Temporal's RunID
-	ID    string `json:"id"`   // workflow id
-	Type  string `json:"type"` // Genesis, Migrate, Recover
-	Name  string `json:"name"`
-	State string `json:"state"` // as of a Workflow
+	Run string `json:"run"` // Temporal's RunID, of the first execution
+	// Execution is the RunID of the execution that goes on under this record after the
+	// first one's history was full; "": the first.
+	Execution string `json:"execution,omitempty"`
+	ID        string `json:"id"`   // workflow id
+	Type      string `json:"type"` // Genesis, Migrate, Recover
+	Name      string `json:"name"`
+	State     string `json:"state"` // as of a Workflow
 	// Step is the step under way, or a phase once the operation is over.
 	Step string `json:"step"`
 	// Message says what is awaited, or why the operation ended; Next the command

@@ -92,3 +92,37 @@ func TestPowerThatCannotBeTakenIsAsked(t *testing.T) {
 		})
 	}
 }
+
+// TestRestartAfterAConflictOfAResumedRun: a resumed run that has begun again from
+// the start writes the image again; a restart must not begin behind that.
+func TestRestartAfterAConflictOfAResumedRun(t *testing.T) {
+	w := newWorld(t, nil)
+	w.runID("r1")
+	w.fails(1)
+	require.Error(t, w.run(workflows.ProvisionInput{Machine: machine}))
+
+	w = w.another("r2")
+	failed, told := false, false
+	w.agentFor = func(a inventory.Assignment) *action.Result {
+		switch {
+		case a.Key.Action == 1 && !failed:
+			failed = true
+			return &action.Result{Key: a.Key, State: action.Failed, Message: "disk on fire"}
+		case a.Key.Action == 0 && !told:
+			told = true
+			w.after(time.Minute, func() { w.signal(inventory.EventClaimConflict, a.Epoch, a.Boot, nil) })
+			return nil
+		}
+		return &action.Result{Key: a.Key, State: action.Success}
+	}
+	w.answer = func(inventory.Question) *workflows.Decision { return &workflows.Decision{Choice: workflows.Restart} }
+	require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine, Resume: "r1", Retries: workflows.Retries{Count: 1, From: "start"}}))
+	last := w.assigned[len(w.assigned)-1].Epoch
+	var order []int
+	for _, k := range w.assigned {
+		if k.Epoch == last {
+			order = append(order, k.Action)
+		}
+	}
+	require.Equal(t, []int{0, 1, 2}, order, "%v", w.assigned)
+}

@@ -14,6 +14,10 @@ import (
 // TaskQueue is the queue that provisioning workers serve.
 const TaskQueue = "ingot"
 
+// WaitQueue is the queue of activities that only wait for another workflow's record.
+// There may be as many as machines, so they take no places from those that act.
+const WaitQueue = "ingot-wait"
+
 // Names of the workflow types: those that stand in records.
 const (
 	ProvisionType    = inventory.TypeProvision

@@ -218,12 +218,9 @@ func (g *bootstrap) follow(ctx workflow.Context, row *inventory.OperationStep, s
 	left, known := s.Budget, ""
 	for {
 		began := workflow.Now(ctx)
-		options := workflow.ActivityOptions{
-			ScheduleToCloseTimeout: max(left, lastLookOf(s.Budget)), HeartbeatTimeout: workerLost,
-			RetryPolicy: &temporal.RetryPolicy{InitialInterval: time.Second, MaximumInterval: 30 * time.Second},
-		}
-		if known != "" {
-			options.ScheduleToCloseTimeout = 365 * 24 * time.Hour
+		options := awaiting
+		if known == "" {
+			options.ScheduleToCloseTimeout = max(left, lastLookOf(s.Budget))
 		}
 		var out activities.Outcome
 		err := workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, options), f.await, activities.OutcomeRequest{Run: f.run, Asking: true, Known: known}).Get(ctx, &out)
@@ -280,10 +277,7 @@ func (g *bootstrap) stop(ctx workflow.Context, f follower) error {
 	if err := workflow.RequestCancelExternalWorkflow(ctx, f.id, f.run).Get(ctx, nil); err != nil {
 		g.log.Info("passing on the cancellation", "workflow", f.id, "run", f.run, "error", err)
 	}
-	forever := workflow.WithActivityOptions(ctx, workflow.ActivityOptions{
-		StartToCloseTimeout: 365 * 24 * time.Hour, HeartbeatTimeout: workerLost,
-		RetryPolicy: &temporal.RetryPolicy{InitialInterval: time.Second, MaximumInterval: 30 * time.Second},
-	})
+	forever := workflow.WithActivityOptions(ctx, awaiting)
 	return workflow.ExecuteActivity(forever, f.await, activities.OutcomeRequest{Run: f.run}).Get(ctx, nil)
 }
 

@@ -75,12 +75,14 @@ func newOperation(ctx workflow.Context, typ, id, name string, input any) (*opera
 		return nil, temporal.NewNonRetryableApplicationError(
 			fmt.Sprintf("workflow id %q: a %s named %q must run under the id %q", info.WorkflowExecution.ID, typ, name, id), activities.TypeInvalid, nil)
 	}
+	// The time at which the workflow was started stays the same in an execution that was
+	// reset to its first task: what it installed before the reset counts as installed.
 	o := &operation{
 		log: workflow.GetLogger(ctx), input: input,
 		rules: workflow.GetVersion(ctx, "rules", workflow.DefaultVersion, operationRules),
 		record: inventory.Operation{
 			Run: info.WorkflowExecution.RunID, ID: id, Type: typ, Name: name,
-			State: inventory.StateRunning, Started: workflow.Now(ctx), Steps: []inventory.OperationStep{},
+			State: inventory.StateRunning, Started: info.WorkflowStartTime, Steps: []inventory.OperationStep{},
 		},
 	}
 	if err := workflow.SetQueryHandlerWithOptions(ctx, QueryStatus, func() (inventory.Operation, error) { return o.record, nil },
@@ -425,10 +427,7 @@ func (o *operation) child(ctx workflow.Context, row *inventory.OperationStep, ty
 // awaitChild is child for a run that was started before.
 func (o *operation) awaitChild(ctx workflow.Context, machine, run string, asking bool) (activities.Outcome, error) {
 	var out activities.Outcome
-	forever := workflow.WithActivityOptions(ctx, workflow.ActivityOptions{
-		StartToCloseTimeout: 365 * 24 * time.Hour, HeartbeatTimeout: workerLost,
-		RetryPolicy: &temporal.RetryPolicy{InitialInterval: time.Second, MaximumInterval: 30 * time.Second},
-	})
+	forever := workflow.WithActivityOptions(ctx, awaiting)
 	err := workflow.ExecuteActivity(forever, do.AwaitRun, activities.OutcomeRequest{Run: run, Asking: asking}).Get(ctx, &out)
 	if !temporal.IsCanceledError(err) {
 		return out, err

@@ -45,6 +45,13 @@ var (
 		HeartbeatTimeout:    30 * time.Second,
 		RetryPolicy:         &temporal.RetryPolicy{InitialInterval: time.Second, MaximumInterval: 30 * time.Second},
 	}
+	// awaiting waits for another workflow's record, for as long as it takes.
+	awaiting = workflow.ActivityOptions{
+		TaskQueue:           WaitQueue,
+		StartToCloseTimeout: 365 * 24 * time.Hour,
+		HeartbeatTimeout:    workerLost,
+		RetryPolicy:         &temporal.RetryPolicy{InitialInterval: time.Second, MaximumInterval: 30 * time.Second},
+	}
 	// local writes a row beside the workflow; see the design on assignments. It
 	// goes on until it succeeds, as quick does: without the longer time-out all
 	// tries together would have that of one.

@@ -204,6 +204,9 @@ func (p *provision) actions(ctx workflow.Context) error {
 		case Retry:
 			i-- // the same step again
 		case Restart:
+			// Also the actions that an earlier run did: the image is written again, and
+			// whatever interrupts it must not go on behind it.
+			p.plan.From = 0
 			p.resetActions(0)
 			i = -1
 		}

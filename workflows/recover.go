@@ -3,6 +3,7 @@ package workflows
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"go.temporal.io/sdk/temporal"
@@ -105,7 +106,12 @@ func recoverRow(machine string) inventory.OperationStep {
 // restoreState goes on where the execution before has stopped.
 func (r *recovery) restoreState(ctx workflow.Context, s RecoverState) error {
 	r.groups = s.Groups
-	r.record.Run, r.record.Started, r.record.Seq, r.record.Step = s.Run, s.Started, s.Seq, inventory.PhaseAction
+	r.record.Started, r.record.Step = s.Started, inventory.PhaseAction
+	// An execution that was reset from outside has a record of its own: the first
+	// one's may be final already.
+	if info := workflow.GetInfo(ctx); info.OriginalRunID == "" || info.OriginalRunID == info.WorkflowExecution.RunID {
+		r.record.Run, r.record.Seq, r.record.Execution = s.Run, s.Seq, info.WorkflowExecution.RunID
+	}
 	for _, m := range s.Machines {
 		row := recoverRow(m.Machine)
 		row.State, row.Run, row.Message, row.Since, row.Ended, row.Asked, row.Waited = m.State, m.Run, m.Message, m.Since, m.Ended, m.Asked, m.Waited
@@ -119,6 +125,10 @@ func (r *recovery) historyFull(ctx workflow.Context) bool {
 	return r.rules >= 2 && ctx.Err() == nil && workflow.GetInfo(ctx).GetContinueAsNewSuggested()
 }
 
+// maxCarried is how many bytes of a machine's message go to the next execution, whose
+// input Temporal limits to 2 MiB. A machine that waits says the whole message again.
+const maxCarried = 200
+
 // continueAsNew ends this execution and begins the next one with what this one has come
 // to. The runs of machines outlive both, and are found again by their rows.
 func (r *recovery) continueAsNew(ctx workflow.Context) error {
@@ -130,8 +140,12 @@ func (r *recovery) continueAsNew(ctx workflow.Context) error {
 	}
 	s := RecoverState{Run: r.record.Run, Started: r.record.Started, Seq: r.record.Seq, Groups: r.groups}
 	for _, row := range r.record.Steps {
+		message := row.Message[:min(len(row.Message), maxCarried)]
+		if row.State == inventory.StepDone {
+			message = ""
+		}
 		s.Machines = append(s.Machines, RecoverMachine{
-			Machine: row.Machine, State: row.State, Run: row.Run, Message: row.Message, Since: row.Since, Ended: row.Ended, Asked: row.Asked, Waited: row.Waited,
+			Machine: row.Machine, State: row.State, Run: row.Run, Message: strings.ToValidUTF8(message, ""), Since: row.Since, Ended: row.Ended, Asked: row.Asked, Waited: row.Waited,
 		})
 	}
 	in := r.in
@@ -261,10 +275,7 @@ func (r *recovery) one(ctx workflow.Context, s *inventory.OperationStep) {
 // awaitAnswer waits until a machine does not wait any more for what it waited for.
 func (r *recovery) awaitAnswer(ctx workflow.Context, s *inventory.OperationStep) (activities.Outcome, error) {
 	var found activities.Outcome
-	forever := workflow.WithActivityOptions(ctx, workflow.ActivityOptions{
-		StartToCloseTimeout: 365 * 24 * time.Hour, HeartbeatTimeout: workerLost,
-		RetryPolicy: &temporal.RetryPolicy{InitialInterval: time.Second, MaximumInterval: 30 * time.Second},
-	})
+	forever := workflow.WithActivityOptions(ctx, awaiting)
 	err := workflow.ExecuteActivity(forever, do.AwaitRun, activities.OutcomeRequest{Run: s.Run, Asking: true, Known: s.Message}).Get(ctx, &found)
 	return found, err
 }
@@ -273,10 +284,7 @@ func (r *recovery) awaitAnswer(ctx workflow.Context, s *inventory.OperationStep)
 // started, whatever has become of its run. One that asks still is left alone,
 // also by a cancellation.
 func (r *recovery) again(ctx workflow.Context, s *inventory.OperationStep) {
-	forever := workflow.WithActivityOptions(ctx, workflow.ActivityOptions{
-		StartToCloseTimeout: 365 * 24 * time.Hour, HeartbeatTimeout: 30 * time.Second,
-		RetryPolicy: &temporal.RetryPolicy{InitialInterval: time.Second, MaximumInterval: 30 * time.Second},
-	})
+	forever := workflow.WithActivityOptions(ctx, awaiting)
 	var found activities.Outcome
 	err := workflow.ExecuteActivity(forever, do.AwaitRun, activities.OutcomeRequest{Run: s.Run, Asking: true}).Get(ctx, &found)
 	if err == nil {

@@ -30,7 +30,8 @@ type rescue struct {
 	// unanswered tells whether a machine that asks goes on asking; nil: it is answered
 	// when it is looked at again.
 	unanswered func() bool
-	atStart    func(machine string) // called when a run begins
+	atStart    func(machine string)      // called when a run begins
+	hold       func(machine string) bool // whether a run stays where it is
 }
 
 func newRescue(t *testing.T, fates ...string) *rescue {
@@ -82,6 +83,9 @@ func (r *rescue) goOn(w *inventory.Workflow) {
 	r.looks[""]++
 	if r.looks[""] == r.cancelAt {
 		r.env.CancelWorkflow()
+	}
+	if r.hold != nil && r.hold(w.Machine) {
+		return
 	}
 	r.looks[w.Machine]++
 	look, fate := r.looks[w.Machine], r.fates[w.Machine]
@@ -135,6 +139,7 @@ func outcomes(out Recovered) (all []string) {
 
 func TestRecoverTellsTheOutcomeOfEachMachine(t *testing.T) {
 	r := newRescue(t, "ok", "asks then ok", "ok", "bad")
+	r.hold = func(string) bool { return len(r.began) < 2 }
 	out, err := r.run(RecoverInput{Selector: map[string]string{"rack": "1"}})
 	require.NoError(t, err, "the workflow completes with its result")
 	require.Equal(t, []string{"m1 installed", "m2 installed", "m3 installed", "m4 failed"}, outcomes(out))
@@ -154,6 +159,7 @@ func TestRecoverTellsTheOutcomeOfEachMachine(t *testing.T) {
 
 func TestRecoverGoesGroupByGroup(t *testing.T) {
 	r := newRescue(t, "ok", "ok", "ok")
+	r.hold = func(machine string) bool { return machine != "m3" && len(r.began) < 3 }
 	out, err := r.run(RecoverInput{Machines: []string{"m1", "m2", "m3"}, Order: [][]string{{"m3"}}, Concurrency: 3, Template: "t"})
 	require.NoError(t, err)
 	require.Equal(t, inventory.StateSuccess, out.State)

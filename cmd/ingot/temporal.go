@@ -283,6 +283,8 @@ func (t *temporal) work(ctx context.Context, do *activities.Activities, opts cli
 	// or everything would wait for it until somebody restarts this server.
 	ctx, giveUp := context.WithCancelCause(ctx)
 	defer giveUp(nil)
+	failed := func(err error) { giveUp(fmt.Errorf("the worker gave up: %w", err)) }
+	interceptors := []interceptor.WorkerInterceptor{do.Troubles, t.hold, &t.effects}
 	w := worker.New(c, workflows.TaskQueue, worker.Options{
 		WorkerStopTimeout: 5 * time.Second,
 		// The answer to a poll comes after the server has written to its disk: two
@@ -298,18 +300,30 @@ func (t *temporal) work(ctx context.Context, do *activities.Activities, opts cli
 		// of 5 s. One that goes back after that is replayed from its run's first
 		// event, which makes the rush longer.
 		StickyScheduleToStartTimeout: 10 * time.Second,
-		Interceptors:                 []interceptor.WorkerInterceptor{do.Troubles, t.hold, &t.effects},
-		OnFatalError:                 func(err error) { giveUp(fmt.Errorf("the worker gave up: %w", err)) },
+		Interceptors:                 interceptors,
+		OnFatalError:                 failed,
 	})
 	workflows.Register(w)
 	w.RegisterActivity(do)
-	if err := w.Start(); err != nil {
-		return fmt.Errorf("starting the worker: %w", err)
+	// What waits for a record costs little memory. The limit is above Temporal's, of
+	// pending activities per workflow.
+	waits := worker.New(c, workflows.WaitQueue, worker.Options{
+		WorkerStopTimeout:                  5 * time.Second,
+		DisableWorkflowWorker:              true,
+		MaxConcurrentActivityExecutionSize: 20_000,
+		Interceptors:                       interceptors,
+		OnFatalError:                       failed,
+	})
+	waits.RegisterActivity(do)
+	for _, x := range []worker.Worker{w, waits} {
+		if err := x.Start(); err != nil {
+			return fmt.Errorf("starting the worker: %w", err)
+		}
+		defer x.Stop()
 	}
 	t.set(c, nil)
 	t.log.Info("Temporal is ready", "address", opts.HostPort)
 	<-ctx.Done()
 	t.set(nil, nil)
-	w.Stop()
 	return context.Cause(ctx)
 }

@@ -42,21 +42,13 @@ const maxProblems = 50
 // everything that would keep it from being installed with, each with the file
 // as it was given, line, field and remedy; nil when there is nothing.
 func Check(kind, file string, contents []byte) error {
-	problems, _ := check(kind, file, contents)
+	problems, _ := Review(kind, file, contents)
 	return problems.Err()
 }
 
-// Warnings returns what a document that Check accepts had better have
-// otherwise. A document that cannot be read has none.
-func Warnings(kind, file string, contents []byte) inventory.Problems {
-	problems, warnings := check(kind, file, contents)
-	if len(problems) > 0 {
-		return nil
-	}
-	return warnings
-}
-
-func check(kind, file string, contents []byte) (problems, warnings inventory.Problems) {
+// Review is Check that also returns warnings: what would better be otherwise. They
+// mean something only where there are no problems.
+func Review(kind, file string, contents []byte) (problems, warnings inventory.Problems) {
 	switch {
 	case len(contents) > maxDocument:
 		problems.Add("", "let it fetch what is big", "%d bytes are more than %d", len(contents), maxDocument)

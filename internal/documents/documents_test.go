@@ -46,7 +46,7 @@ func TestExamplesAreRight(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			require.NoError(t, Check(kind, name, example(t, name)))
-			require.Empty(t, Warnings(kind, name, example(t, name)))
+			require.Empty(t, warningsOf(t, kind, name, example(t, name)))
 		})
 	}
 }
@@ -208,7 +208,7 @@ func TestHarvesterRefuses(t *testing.T) {
 
 	one := strings.NewReplacer("/dev/disk/by-id/nvme-EXAMPLE_MS02_SYSTEM_000A", "/dev/sda", "  data_disk: /dev/disk/by-id/nvme-EXAMPLE_MS02_DATA_000A\n", "").Replace(create)
 	require.Empty(t, problems(t, KindHarvester, one))
-	require.Contains(t, Warnings(KindHarvester, "doc", []byte(one)).Error(), "install.device", "the only disk is warned of")
+	require.Contains(t, warningsOf(t, KindHarvester, "doc", []byte(one)).Error(), "install.device", "the only disk is warned of")
 	require.Empty(t, problems(t, KindHarvester, isoLine.ReplaceAllString(create, "  iso_url: "+inventory.RefBootURL+"x.iso\n")), "a reference becomes a URL")
 }
 
@@ -285,7 +285,7 @@ func TestTalosRefuses(t *testing.T) {
 		})
 	}
 	require.Len(t, problems(t, KindTalos, strings.NewReplacer("wipe:", "wipee:", "hostname: um760", "hostnam: um760", "certSANs:", "certs:").Replace(good)), 3, "all at once, over documents")
-	require.Contains(t, Warnings(KindTalos, "doc", []byte(replace("/dev/disk/by-id/nvme-EXAMPLE_UM760_SSD_0001", "/dev/nvme0n1"))).Error(), "another disk")
+	require.Contains(t, warningsOf(t, KindTalos, "doc", []byte(replace("/dev/disk/by-id/nvme-EXAMPLE_UM760_SSD_0001", "/dev/nvme0n1"))).Error(), "another disk")
 	require.Empty(t, problems(t, KindTalos, replace("disk: /dev/disk/by-id/nvme-EXAMPLE_UM760_SSD_0001", "diskSelector: {type: nvme}")))
 }
 
@@ -335,7 +335,7 @@ func TestS25NoSecretInMessages(t *testing.T) {
 			require.Contains(t, doc, canary)
 			refused := 0
 			for _, bad := range spoil(doc) {
-				p, warnings := check(c.kind, name, []byte(bad))
+				p, warnings := Review(c.kind, name, []byte(bad))
 				if len(p) > 0 {
 					refused++
 				}
@@ -384,4 +384,12 @@ func FuzzHarvester(f *testing.F) {
 			t.Fatalf("%s of: %s", err, out)
 		}
 	})
+}
+
+// warningsOf returns the warnings about a document that has no problems.
+func warningsOf(t *testing.T, kind, file string, contents []byte) inventory.Problems {
+	t.Helper()
+	problems, warnings := Review(kind, file, contents)
+	require.Empty(t, problems)
+	return warnings
 }

@@ -350,7 +350,7 @@ vpp {
 	} {
 		t.Run(name, func(t *testing.T) {
 			require.Empty(t, problems(t, KindVyOS, vyosStart+text+vyosEnd))
-			require.Empty(t, Warnings(KindVyOS, "doc", []byte(vyosStart+text+vyosEnd)))
+			require.Empty(t, warningsOf(t, KindVyOS, "doc", []byte(vyosStart+text+vyosEnd)))
 		})
 	}
 }
@@ -360,7 +360,7 @@ vpp {
 func TestVyOSKeysThatMayBeNew(t *testing.T) {
 	text := vyosStart + "service {\n    htps {\n        api 1\n    }\n}\nsystem {\n    nameserver 192.0.2.1\n}\n" + vyosEnd
 	require.Empty(t, problems(t, KindVyOS, text))
-	got := Warnings(KindVyOS, "doc", []byte(text))
+	got := warningsOf(t, KindVyOS, "doc", []byte(text))
 	require.Len(t, got, 2, "%v", got)
 	for n, want := range []string{`doc:10: service htps: is no key that is known here (did you mean "https"?)`, `doc:15: system nameserver: is no key that is known here (did you mean "name-server"?)`} {
 		require.Equal(t, want, got[n].String())

@@ -196,6 +196,8 @@ func dynamicConfig(refresh *atomic.Bool) dynamicconfig.Client {
 		dynamicconfig.MakeKey("history.hostLevelCacheMaxSize"):            512,
 		dynamicconfig.MakeKey("history.enableHostLevelEventsCache"):       true,
 		dynamicconfig.MakeKey("history.eventsHostLevelCacheMaxSizeBytes"): 16 << 20,
+		// A recovery waits by an activity for each machine that asks its operator.
+		dynamicconfig.MakeKey("limit.numPendingActivities.error"):         10000,
 		dynamicconfig.MakeKey("frontend.persistenceMaxQPS"):               10000,
 		dynamicconfig.MakeKey("history.persistenceMaxQPS"):                45000,
 		dynamicconfig.MakeKey("frontend.namespaceRPS.visibility"):         100,

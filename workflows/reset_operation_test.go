@@ -1,0 +1,139 @@
+package workflows_test
+
+import (
+	"bytes"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	commonpb "go.temporal.io/api/common/v1"
+	"go.temporal.io/api/enums/v1"
+	"go.temporal.io/api/history/v1"
+	taskqueuepb "go.temporal.io/api/taskqueue/v1"
+	"go.temporal.io/sdk/client"
+	"go.temporal.io/sdk/converter"
+	"go.temporal.io/sdk/interceptor"
+	"go.temporal.io/sdk/worker"
+	"go.temporal.io/sdk/workflow"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/ingotmetal/ingot/activities"
+	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/workflows"
+)
+
+// requests collects what a workflow asks of its activities.
+type requests struct {
+	interceptor.WorkerInterceptorBase
+	installed []activities.InstalledRequest
+	records   []inventory.Operation
+	queues    map[string]string // task queue by type of activity
+}
+
+func (r *requests) InterceptWorkflow(_ workflow.Context, next interceptor.WorkflowInboundInterceptor) interceptor.WorkflowInboundInterceptor {
+	return &inbound{WorkflowInboundInterceptorBase: interceptor.WorkflowInboundInterceptorBase{Next: next}, r: r}
+}
+
+type inbound struct {
+	interceptor.WorkflowInboundInterceptorBase
+	r *requests
+}
+
+func (i *inbound) Init(next interceptor.WorkflowOutboundInterceptor) error {
+	return i.Next.Init(&outbound{WorkflowOutboundInterceptorBase: interceptor.WorkflowOutboundInterceptorBase{Next: next}, r: i.r})
+}
+
+type outbound struct {
+	interceptor.WorkflowOutboundInterceptorBase
+	r *requests
+}
+
+func (o *outbound) ExecuteActivity(ctx workflow.Context, kind string, args ...any) workflow.Future {
+	if o.r.queues == nil {
+		o.r.queues = map[string]string{}
+	}
+	o.r.queues[kind] = workflow.GetActivityOptions(ctx).TaskQueue
+	if q, is := args[0].(activities.InstalledRequest); is {
+		o.r.installed = append(o.r.installed, q)
+	}
+	return o.Next.ExecuteActivity(ctx, kind, args...)
+}
+
+func (o *outbound) ExecuteLocalActivity(ctx workflow.Context, kind string, args ...any) workflow.Future {
+	if rec, is := args[0].(inventory.Operation); is {
+		o.r.records = append(o.r.records, rec)
+	}
+	return o.Next.ExecuteLocalActivity(ctx, kind, args...)
+}
+
+// TestResetKeepsTheTimeOfTheStart: Temporal copies the start event into the
+// execution that a reset makes, and carries out the first task now. What the
+// operation installed before the reset must count as installed.
+func TestResetKeepsTheTimeOfTheStart(t *testing.T) {
+	b, err := os.ReadFile("testdata/histories/rules7-recover.json")
+	require.NoError(t, err)
+	h, err := client.HistoryFromJSON(bytes.NewReader(b), client.HistoryJSONOptions{})
+	require.NoError(t, err)
+	for _, e := range h.Events[1:] {
+		e.EventTime = timestamppb.New(e.EventTime.AsTime().Add(time.Hour))
+	}
+	seen := &requests{}
+	require.NoError(t, intercepted(t, seen).ReplayWorkflowHistoryWithOptions(nil, h, worker.ReplayWorkflowHistoryOptions{OriginalExecution: execution(t, h)}))
+	require.NotEmpty(t, seen.installed)
+	for _, q := range seen.installed {
+		require.WithinDuration(t, h.Events[0].EventTime.AsTime(), q.Since, 0)
+	}
+	require.Equal(t, workflows.WaitQueue, seen.queues["AwaitRun"], "what waits takes no place from what acts")
+}
+
+// TestResetOfAContinuedRecovery: the record of the first execution may be final,
+// and would take nothing any more. A reset one has its own.
+func TestResetOfAContinuedRecovery(t *testing.T) {
+	for name, c := range map[string]struct {
+		original, record string
+	}{
+		"continued": {original: "this", record: "first"},
+		"reset":     {original: "another", record: "this"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in, err := converter.GetDefaultDataConverter().ToPayloads(workflows.RecoverInput{Name: "rack", Machines: []string{"m1"}, Continued: &workflows.RecoverState{
+				Run: "first", Seq: 7, Groups: []int{1}, Machines: []workflows.RecoverMachine{{Machine: "m1", State: inventory.StepPending}},
+			}})
+			require.NoError(t, err)
+			seen := &requests{}
+			h := &history.History{Events: []*history.HistoryEvent{
+				{EventId: 1, EventType: enums.EVENT_TYPE_WORKFLOW_EXECUTION_STARTED, EventTime: timestamppb.Now(), Attributes: &history.HistoryEvent_WorkflowExecutionStartedEventAttributes{
+					WorkflowExecutionStartedEventAttributes: &history.WorkflowExecutionStartedEventAttributes{
+						WorkflowType: &commonpb.WorkflowType{Name: workflows.RecoverType}, WorkflowId: workflows.RecoverID("rack"), Input: in,
+						TaskQueue: &taskqueuepb.TaskQueue{Name: workflows.TaskQueue}, OriginalExecutionRunId: c.original, ContinuedExecutionRunId: "before",
+					},
+				}},
+				{EventId: 2, EventType: enums.EVENT_TYPE_WORKFLOW_TASK_SCHEDULED, EventTime: timestamppb.Now(), Attributes: &history.HistoryEvent_WorkflowTaskScheduledEventAttributes{
+					WorkflowTaskScheduledEventAttributes: &history.WorkflowTaskScheduledEventAttributes{TaskQueue: &taskqueuepb.TaskQueue{Name: workflows.TaskQueue}},
+				}},
+				{EventId: 3, EventType: enums.EVENT_TYPE_WORKFLOW_TASK_STARTED, EventTime: timestamppb.Now(), Attributes: &history.HistoryEvent_WorkflowTaskStartedEventAttributes{
+					WorkflowTaskStartedEventAttributes: &history.WorkflowTaskStartedEventAttributes{ScheduledEventId: 2},
+				}},
+				{EventId: 4, EventType: enums.EVENT_TYPE_WORKFLOW_TASK_COMPLETED, EventTime: timestamppb.Now(), Attributes: &history.HistoryEvent_WorkflowTaskCompletedEventAttributes{
+					WorkflowTaskCompletedEventAttributes: &history.WorkflowTaskCompletedEventAttributes{ScheduledEventId: 2, StartedEventId: 3},
+				}},
+			}}
+			// The replay ends at the first record, which it cannot write.
+			_ = intercepted(t, seen).ReplayWorkflowHistoryWithOptions(nil, h, worker.ReplayWorkflowHistoryOptions{
+				OriginalExecution: workflow.Execution{ID: workflows.RecoverID("rack"), RunID: "this"},
+			})
+			require.NotEmpty(t, seen.records)
+			require.Equal(t, c.record, seen.records[0].Run)
+			require.Equal(t, c.record == "first", seen.records[0].Execution == "this")
+		})
+	}
+}
+
+func intercepted(t *testing.T, i interceptor.WorkerInterceptor) worker.WorkflowReplayer {
+	t.Helper()
+	r, err := worker.NewWorkflowReplayerWithOptions(worker.WorkflowReplayerOptions{Interceptors: []interceptor.WorkerInterceptor{i}})
+	require.NoError(t, err)
+	workflows.Register(r)
+	return r
+}
