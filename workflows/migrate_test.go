@@ -156,7 +156,7 @@ func (r *removal) migrate(t *testing.T, answer func(q inventory.Question) string
 			}
 		}
 		if !env.IsWorkflowCompleted() {
-			env.RegisterDelayedCallback(watch, 10*time.Second)
+			env.RegisterDelayedCallback(watch, 200*time.Millisecond)
 		}
 	}
 	env.RegisterDelayedCallback(watch, 0)
