@@ -22,11 +22,8 @@ type checkVariable func(env map[string]string, name string) error
 var environments = map[string]map[string]checkVariable{
 	Image2Disk: {"IMG_SHA256": sha256Digest, "IMG_SHA512": onlyBeside("IMG_SHA256")},
 	WriteFile: {
-		PartitionVariable: partition, "FS_TYPE": oneOf(FileSystems...), "DEST_PATH": filePath, "CONTENTS": present,
+		PartitionVariable: partition, "FS_TYPE": oneOf(FileSystems...), "DEST_PATH": filePath, "CONTENTS": contents,
 		"UID": number, "GID": number, "MODE": octal, "DIRMODE": octal,
-		// Variables of EKS Anywhere's action, which write something else.
-		"BOOTCONFIG_CONTENTS": unsupported("CONTENTS"), "HEGEL_URLS": unsupported("CONTENTS"),
-		"STATIC_NETPLAN": unsupported("CONTENTS"), "STATIC_BOTTLEROCKET": unsupported("CONTENTS"),
 	},
 	Inject:   {PartitionVariable: partition, "FS_TYPE": oneOf(FileSystems...), FilesVariable: files},
 	GrowPart: {PartitionVariable: partition, ReserveVariable: mebibytes, "FILESYSTEM": boolean},
@@ -111,11 +108,19 @@ func filePath(env map[string]string, name string) error {
 	return nil
 }
 
-func present(env map[string]string, name string) error {
-	if _, ok := env[name]; !ok {
-		return fmt.Errorf("reading %s: it is missing", name)
+// contents refuses a missing CONTENTS. If the variables have another source of
+// the file, which EKS Anywhere's action reads, the error names it. Beside
+// CONTENTS these sources are ignored.
+func contents(env map[string]string, name string) error {
+	if _, ok := env[name]; ok {
+		return nil
 	}
-	return nil
+	for _, other := range []string{"BOOTCONFIG_CONTENTS", "HEGEL_URLS", "STATIC_NETPLAN", "STATIC_BOTTLEROCKET"} {
+		if env[other] != "" {
+			return unsupported(other, name)
+		}
+	}
+	return fmt.Errorf("reading %s: it is missing", name)
 }
 
 func oneOf(words ...string) checkVariable {
@@ -127,25 +132,18 @@ func oneOf(words ...string) checkVariable {
 	}
 }
 
-// unsupported refuses a variable that would change what is done; instead is
-// the one to give.
-func unsupported(instead string) checkVariable {
+// onlyBeside refuses a variable that does nothing without another one.
+func onlyBeside(other string) checkVariable {
 	return func(env map[string]string, name string) error {
-		if env[name] != "" {
-			return fmt.Errorf("reading %s: it is not supported: give %s", name, instead)
+		if env[other] == "" && env[name] != "" {
+			return unsupported(name, other)
 		}
 		return nil
 	}
 }
 
-// onlyBeside refuses a variable that does nothing without another one.
-func onlyBeside(other string) checkVariable {
-	return func(env map[string]string, name string) error {
-		if env[other] != "" {
-			return nil
-		}
-		return unsupported(other)(env, name)
-	}
+func unsupported(name, instead string) error {
+	return fmt.Errorf("reading %s: it is not supported: give %s", name, instead)
 }
 
 func sha256Digest(env map[string]string, _ string) error {

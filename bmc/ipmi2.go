@@ -30,9 +30,9 @@ var authCapabilities = []byte{
 	0x20, 0x06 << 2, 0xc8, 0x81, 0x00, 0x38, 0x80 | 0x0e, 0x04, 0xb5,
 }
 
-// judgeIPMI2 decides about a BMC of which ipmitool said noIPMI2:
-// inventory.ErrUnsupported needs the BMC's own word, inventory.ErrUnreachable
-// is everything else.
+// judgeIPMI2 asks a BMC about which ipmitool said noIPMI2; said is ipmitool's
+// text. It returns inventory.ErrUnsupported only if the BMC itself reports no
+// IPMI 2.0, otherwise inventory.ErrUnreachable.
 func judgeIPMI2(ctx context.Context, host string, port int, said string) error {
 	for range capabilityTries {
 		if v2, err := askIPMI2(ctx, net.JoinHostPort(host, strconv.Itoa(port))); err == nil {
@@ -45,7 +45,7 @@ func judgeIPMI2(ctx context.Context, host string, port int, said string) error {
 			return ctx.Err()
 		}
 	}
-	return fmt.Errorf("the BMC did not answer ipmitool's first packet: %w", inventory.ErrUnreachable)
+	return fmt.Errorf("the BMC did not answer ipmitool's first packet (ipmitool: %s): %w", said, inventory.ErrUnreachable)
 }
 
 // askIPMI2 returns whether the BMC at address speaks IPMI 2.0.
@@ -77,16 +77,21 @@ func askIPMI2(ctx context.Context, address string) (v2 bool, err error) {
 	}
 }
 
-// readCapabilities reads the answer (IPMI v2.0, table 22-15). A BMC of IPMI 1.5
-// refuses the request for extended data, or leaves their bit clear.
+// readCapabilities reads the answer (IPMI v2.0, table 22-15). ok is whether b
+// is one and says whether the BMC speaks IPMI 2.0. A BMC of IPMI 1.5 refuses the
+// request for extended data, or leaves their bit clear.
 func readCapabilities(b []byte) (v2, ok bool) {
 	const header = 4 + 10
 	if len(b) < header+8 || b[3] != 0x07 || b[4] != 0 || b[header+1]>>2 != 0x07 || b[header+5] != 0x38 {
 		return false, false
 	}
 	data := b[header+6 : len(b)-1] // from the completion code on, without the checksum
-	if data[0] != 0 {
+	switch data[0] {
+	case 0:
+	case 0xc1, 0xc7, 0xc8, 0xcc: // command, length or field invalid (table 5-2)
 		return false, true
+	default: // for instance busy (0xc0) or starting (0xd2)
+		return false, false
 	}
 	if len(data) < 5 {
 		return false, false

@@ -1,8 +1,10 @@
 package bmc
 
 import (
+	"bytes"
 	"net"
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -56,7 +58,20 @@ func TestLostPacketIsNotUnsupported(t *testing.T) {
 			_, err = b.State(t.Context(), b.bmc, password())
 			require.ErrorIs(t, err, c.want)
 			require.NotContains(t, err.Error(), "cipherSuite")
+			require.ErrorContains(t, err, "does not support IPMI v2", "ipmitool's own words")
 		})
+	}
+}
+
+// A BMC that is still starting answers with other completion codes than one
+// that does not know the extended data.
+func TestOnlyRefusalsOfExtendedDataMeanIPMI15(t *testing.T) {
+	for code := 1; code < 256; code++ {
+		answer := bytes.Clone(refuses)
+		answer[20] = byte(code)
+		v2, ok := readCapabilities(answer)
+		require.False(t, v2)
+		require.Equal(t, slices.Contains([]byte{0xc1, 0xc7, 0xc8, 0xcc}, byte(code)), ok, "completion code %#x", code)
 	}
 }
 

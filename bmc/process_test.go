@@ -12,6 +12,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -46,8 +47,8 @@ func slowDriver(dir string, log slog.Handler) *Driver {
 	})
 }
 
-// TestServerThatIsKilled is no test of its own: it is the server of
-// TestCommandDiesWithServer.
+// TestServerThatIsKilled is the server process of TestCommandDiesWithServer. In
+// an ordinary test run it does nothing.
 func TestServerThatIsKilled(t *testing.T) {
 	dir, command, _ := strings.Cut(os.Getenv(serverDir), ":")
 	if dir == "" {
@@ -122,6 +123,85 @@ func (h *waitingHandler) Handle(_ context.Context, r slog.Record) error {
 		h.once.Do(func() { close(h.waiting) })
 	}
 	return nil
+}
+
+// lockFile returns the name of a file, and that file locked as a program of an
+// earlier server locks it.
+func lockFile(t *testing.T) (name string, earlier *os.File) {
+	t.Helper()
+	name = filepath.Join(t.TempDir(), "bmc.lock")
+	earlier, err := os.Create(name)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = earlier.Close() })
+	require.NoError(t, syscall.Flock(int(earlier.Fd()), syscall.LOCK_EX))
+	return name, earlier
+}
+
+func waitingProcesses(file string) *processes {
+	return &processes{log: slog.New(slog.DiscardHandler), slots: make(chan struct{}, maxProcesses), file: file, patience: time.Minute}
+}
+
+// A lock that was not free in time is taken when it becomes free: it also
+// covers the programs that were started without it.
+func TestLockIsTakenAfterPatience(t *testing.T) {
+	name, earlier := lockFile(t)
+	synctest.Test(t, func(t *testing.T) {
+		p := waitingProcesses(name)
+		leave, err := p.enter(t.Context())
+		require.NoError(t, err)
+		leave()
+		require.NoError(t, earlier.Close())
+		leave, err = p.enter(t.Context())
+		require.NoError(t, err)
+		leave()
+		next, err := os.Open(name)
+		require.NoError(t, err)
+		require.ErrorIs(t, syscall.Flock(int(next.Fd()), syscall.LOCK_EX|syscall.LOCK_NB), syscall.EWOULDBLOCK, "the next server does not wait")
+		require.NoError(t, next.Close())
+		require.NoError(t, p.close())
+	})
+}
+
+// Callers that each give up before patience has passed wait for it together.
+func TestPatienceIsSharedByCallers(t *testing.T) {
+	name, _ := lockFile(t)
+	synctest.Test(t, func(t *testing.T) {
+		p := waitingProcesses(name)
+		enter := func() error {
+			ctx, cancel := context.WithTimeout(t.Context(), 25*time.Second)
+			defer cancel()
+			leave, err := p.enter(ctx)
+			if err == nil {
+				leave()
+			}
+			return err
+		}
+		require.ErrorIs(t, enter(), context.DeadlineExceeded)
+		require.ErrorIs(t, enter(), context.DeadlineExceeded)
+		require.NoError(t, enter())
+		require.NoError(t, p.close())
+	})
+}
+
+// While one caller waits for the lock, another caller's context still counts,
+// and close ends all waiting.
+func TestWaitingForLockDelaysNoOther(t *testing.T) {
+	name, _ := lockFile(t)
+	synctest.Test(t, func(t *testing.T) {
+		p := waitingProcesses(name)
+		done := make(chan error, 1)
+		go func() {
+			_, err := p.enter(t.Context())
+			done <- err
+		}()
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err := p.enter(ctx)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.NoError(t, p.close())
+		require.ErrorIs(t, <-done, errClosed)
+	})
 }
 
 // However many BMCs are switched, no more than maxProcesses programs run.
