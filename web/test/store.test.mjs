@@ -1,10 +1,11 @@
 // Tests of how the page keeps up with the server: a stream, a server and a clock that the test holds.
 import assert from "node:assert/strict";
-import { beforeEach, mock, test } from "node:test";
+import { afterEach, beforeEach, mock, test } from "node:test";
 import { runnerImport } from "vite";
 
 const { Store } = (await runnerImport(new URL("../src/store.ts", import.meta.url).pathname, { logLevel: "silent" })).module;
 
+let stop; // ends the store of the test
 let streams; // every connection that the page began, the newest last
 let status; // what GET /v1/status answers with
 const json = (code, body) => async () => new Response(JSON.stringify(body), { status: code });
@@ -33,10 +34,13 @@ beforeEach(() => {
   status = json(200, {});
   mock.timers.enable({ apis: ["setTimeout", "setInterval", "Date"], now: Date.parse("2026-01-01T00:00:00Z") });
 });
-const begin = (t) => {
+afterEach(() => {
+  stop();
+  mock.timers.reset();
+});
+const begin = () => {
   const store = new Store();
-  const stop = store.run();
-  t.after(() => (stop(), mock.timers.reset()));
+  stop = store.run();
   return store;
 };
 /** Lets the clock go on second by second, and what was asked for be answered in between. */
@@ -49,8 +53,8 @@ const pass = async (seconds) => {
 const newest = () => streams[streams.length - 1];
 const row = (run, started, more = {}) => ({ name: "m", workflow: { run, machine: "m", state: "SUCCESS", started, actions: [], ...more } });
 
-test("a stream that fell silent is opened again once, and greys until the machines have come", async (t) => {
-  const store = begin(t);
+test("a stream that fell silent is opened again once, and greys until the machines have come", async () => {
+  const store = begin();
   newest().say("machines", { items: [{ name: "m" }] });
   const heard = store.now();
   assert.equal(store.link, "live");
@@ -66,16 +70,16 @@ test("a stream that fell silent is opened again once, and greys until the machin
   assert.equal(store.link, "live");
 });
 
-test("a connection that never brings the machines is given up", async (t) => {
-  begin(t);
+test("a connection that never brings the machines is given up", async () => {
+  begin();
   await pass(110);
   assert.equal(streams.length, 1);
   await pass(20);
   assert.equal(streams.length, 2);
 });
 
-test("a status that is not answered does not break off the stream that has come back", async (t) => {
-  const store = begin(t);
+test("a status that is not answered does not break off the stream that has come back", async () => {
+  const store = begin();
   newest().say("machines", { items: [] });
   let fail;
   status = () => new Promise((_, reject) => (fail = reject));
@@ -89,8 +93,8 @@ test("a status that is not answered does not break off the stream that has come 
   assert.equal(streams.length, 2);
 });
 
-test("statuses that are not answered open a silent stream again once", async (t) => {
-  begin(t);
+test("statuses that are not answered open a silent stream again once", async () => {
+  begin();
   newest().say("machines", { items: [] });
   const failures = [];
   status = () => new Promise((_, reject) => failures.push(reject));
@@ -100,8 +104,8 @@ test("statuses that are not answered open a silent stream again once", async (t)
   assert.equal(streams.length, 2);
 });
 
-test("the row that the server sends last is shown, whatever its run", async (t) => {
-  const store = begin(t);
+test("the row that the server sends last is shown, whatever its run", async () => {
+  const store = begin();
   const shown = () => store.machines.get("m").workflow?.run;
   newest().say("machines", { items: [row("late", "2026-01-02T00:00:00Z", { updated: "2026-01-02T00:05:00Z" })] });
   newest().say("machine", row("early", "2026-01-01T00:00:00Z")); // the record of the later run was deleted
@@ -112,8 +116,8 @@ test("the row that the server sends last is shown, whatever its run", async (t) 
   assert.equal(shown(), undefined);
 });
 
-test("an operation is what the server sent last, and those of the stream before are gone", async (t) => {
-  const store = begin(t);
+test("an operation is what the server sent last, and those of the stream before are gone", async () => {
+  const store = begin();
   newest().say("operation", { run: "r", seq: 5, state: "RUNNING" });
   newest().say("operation", { run: "r", seq: 1, state: "FAILED" });
   assert.equal(store.operations.get("r").state, "FAILED");
