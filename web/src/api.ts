@@ -143,6 +143,8 @@ export class Stream {
   private closed = false;
   /** When the next attempt is due, ms; 0 while connected. */
   due = 0;
+  /** When the newest attempt began, ms. */
+  began = 0;
 
   constructor(private readonly to: Listener) {
     this.connect();
@@ -169,6 +171,7 @@ export class Stream {
   private connect(): void {
     this.drop();
     this.due = 0;
+    this.began = Date.now();
     const s = new EventSource("/v1/events/stream");
     this.source = s;
     s.onopen = () => {

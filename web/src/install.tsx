@@ -1,5 +1,5 @@
 import { useEffect, useState } from "preact/hooks";
-import { api } from "./api";
+import { api, Refused } from "./api";
 import { Command } from "./command";
 import { RefusedNote, useRequests } from "./request";
 import { bytes } from "./text";
@@ -17,34 +17,50 @@ export function atStake(m: MachineView, disks: Disk[]): string {
   return w && (w.type === undefined || w.type === "Provision" || w.type === "Reprovision") && w.state === "SUCCESS" ? `${w.image || w.template || "a system"} is installed` : "";
 }
 
-/** What can be chosen, loaded once for a machine. */
-function useOffer(machine: string) {
-  const [offer, set] = useState<{ images: string[]; templates: string[]; disks: Disk[] }>();
-  useEffect(() => {
-    let gone = false;
-    const names = (all: { name: string }[]) => all.map((x) => x.name);
-    void Promise.all([
-      api.images().then(names, () => []),
-      api.templates().then(names, () => []),
-      api.disks(machine).catch(() => []), // no agent has looked yet
-    ]).then(([images, templates, disks]) => !gone && set({ images, templates, disks }));
-    return () => {
-      gone = true;
-    };
-  }, [machine]);
-  return offer;
+interface Offer {
+  images: string[];
+  templates: string[];
+  disks: Disk[];
+  installed: MachineView["installed"];
+}
+
+/** Loads what can be chosen for a machine, and what is there. Without all of it nothing is offered. */
+async function offerOf(machine: string): Promise<Offer> {
+  const names = (all: { name: string }[]) => all.map((x) => x.name);
+  const [images, templates, disks, whole] = await Promise.all([
+    api.images().then(names),
+    api.templates().then(names),
+    api.disks(machine).catch((e: unknown) => {
+      if (e instanceof Refused && e.status === 404) return []; // no agent has looked yet
+      throw e;
+    }),
+    api.machine(machine),
+  ]);
+  return { images, templates, disks, installed: whole.installed };
 }
 
 /** Installs a machine with the image and the template that are chosen. What is there has to be given up by name. */
 export function Install({ machine: m }: { machine: MachineView }) {
   const requests = useRequests();
-  const offer = useOffer(m.name);
+  const [offer, setOffer] = useState<Offer>();
   const [template, setTemplate] = useState(m.template || usual);
   const [image, setImage] = useState(m.image ?? "");
   const [typed, setTyped] = useState("");
   const [started, setStarted] = useState(false);
-  if (!offer) return null;
-  const stake = atStake(m, offer.disks);
+  const look = () => requests.run("look", async () => setOffer(await offerOf(m.name)));
+  useEffect(look, [m.name]);
+  if (!offer)
+    return requests.refused ? (
+      <>
+        <RefusedNote requests={requests} />
+        <div class="buttons">
+          <button type="button" data-choice="load-again" onClick={look}>
+            Try again
+          </button>
+        </div>
+      </>
+    ) : null;
+  const stake = atStake({ ...m, installed: offer.installed }, offer.disks);
   const missing = template === usual && !image;
   const option = (name: string) => (
     <option key={name} value={name}>

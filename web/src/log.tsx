@@ -24,13 +24,15 @@ export function Log({ workflow: w }: { workflow: Workflow }) {
     let gone = false;
     let timer: ReturnType<typeof setTimeout> | undefined;
     const load = async () => {
+      let failed = false;
       try {
         const t = await api.log(w.run, index);
         if (!gone) setText(t);
       } catch (e) {
-        if (!gone && e instanceof Refused && e.status === 404) setText("");
+        failed = !(e instanceof Refused && e.status === 404);
+        if (!gone && !failed) setText("");
       }
-      if (!gone && active) timer = setTimeout(() => void load(), 2000);
+      if (!gone && (active || failed)) timer = setTimeout(() => void load(), 2000);
     };
     void load();
     return () => {

@@ -25,6 +25,7 @@ function useStory(row: MachineView, store: Store): { machine: MachineView; workf
     let gone = false;
     let timer: ReturnType<typeof setTimeout> | undefined;
     const load = async () => {
+      let failed = false;
       try {
         const m = await api.machine(row.name);
         if (!gone) setWhole(m);
@@ -36,9 +37,10 @@ function useStory(row: MachineView, store: Store): { machine: MachineView; workf
         if (!gone) setEvents(e);
       } catch {
         // The stream tells of a lost server; what was loaded stays in view.
+        failed = true;
       }
       // What the wire saw is no change of the record.
-      if (!gone && open) timer = setTimeout(() => void load(), 4000);
+      if (!gone && (open || failed)) timer = setTimeout(() => void load(), 4000);
     };
     // Changes come in bursts.
     timer = setTimeout(() => void load(), 150);
@@ -194,7 +196,7 @@ function Service({ machine: m, workflow: w }: { machine: MachineView; workflow?:
         {m.standing?.state !== "available" && <Ask choice="decommission" label="Decommission" sure="Wipe all disks" note={`Wipes every disk of ${m.name} that is not protected, purges its secrets, releases its addresses and switches it off.`} disabled={off} onDo={() => requests.run("decommission", () => api.decommission(m.name))} />}
       </div>
       <RefusedNote requests={requests} />
-      {!quarantined && <Install key={m.name} machine={m} />}
+      {!quarantined && <Install key={w.run} machine={m} />}
     </details>
   );
 }

@@ -1,4 +1,4 @@
-import { useState } from "preact/hooks";
+import { useEffect, useState } from "preact/hooks";
 import { api, Refused } from "./api";
 import { Ask, RefusedNote, useRequests } from "./request";
 import { linkTo } from "./machines";
@@ -7,19 +7,28 @@ import type { MachineView } from "./types";
 /** How many requests are under way at once. */
 const atOnce = 4;
 
+const runOf = (m: MachineView) => m.workflow!.run;
+
 /** Reports many machines as switched on, where power is by hand. */
 export function PowerOn({ machines }: { machines: MachineView[] }) {
   const requests = useRequests();
-  const [left, setLeft] = useState<ReadonlySet<string>>(new Set());
+  // The runs of the machines that are ticked: those in the list when it was opened. One that joins has not been looked at.
+  const [ticked, setTicked] = useState<ReadonlySet<string>>(new Set());
+  const runs = machines.map(runOf);
+  useEffect(() => {
+    // A run that leaves the list and comes back waits for another press of the button.
+    setTicked((was) => ([...was].every((r) => runs.includes(r)) ? was : new Set(runs.filter((r) => was.has(r)))));
+  }, [runs.join()]);
   if (machines.length < 2) return null;
-  const picked = machines.filter((m) => !left.has(m.name));
+  const picked = machines.filter((m) => ticked.has(runOf(m)));
+  const all = picked.length === machines.length;
   const report = async () => {
     const queue = [...picked];
     const failed: string[] = [];
     const next = async () => {
       for (let m = queue.shift(); m; m = queue.shift()) {
         try {
-          await api.poweredOn(m.workflow!.run);
+          await api.poweredOn(runOf(m));
         } catch (e) {
           failed.push(`${m.name}: ${e instanceof Error ? e.message : String(e)}`);
         }
@@ -29,7 +38,7 @@ export function PowerOn({ machines }: { machines: MachineView[] }) {
     if (failed.length > 0) throw new Refused(0, failed.join("\n"));
   };
   return (
-    <details class="power-on" data-bulk="powered-on">
+    <details class="power-on" data-bulk="powered-on" onToggle={(e) => e.currentTarget.open && setTicked(new Set(runs))}>
       <summary>
         <b>{machines.length} machines</b> have to be switched on by hand
       </summary>
@@ -41,12 +50,12 @@ export function PowerOn({ machines }: { machines: MachineView[] }) {
               <label>
                 <input
                   type="checkbox"
-                  checked={!left.has(m.name)}
+                  checked={ticked.has(runOf(m))}
                   onChange={(e) => {
-                    const now = new Set(left);
-                    if (e.currentTarget.checked) now.delete(m.name);
-                    else now.add(m.name);
-                    setLeft(now);
+                    const now = new Set(ticked);
+                    if (e.currentTarget.checked) now.add(runOf(m));
+                    else now.delete(runOf(m));
+                    setTicked(now);
                   }}
                 />{" "}
                 {m.name}
@@ -57,8 +66,8 @@ export function PowerOn({ machines }: { machines: MachineView[] }) {
         </ul>
       </fieldset>
       <div class="buttons">
-        <button type="button" onClick={() => setLeft(left.size === 0 ? new Set(machines.map((m) => m.name)) : new Set())}>
-          {left.size === 0 ? "None of them" : "All of them"}
+        <button type="button" onClick={() => setTicked(new Set(all ? [] : runs))}>
+          {all ? "None of them" : "All of them"}
         </button>
         <Ask
           choice="powered-on-many"

@@ -9,18 +9,6 @@ import type { MachineView, Operation, Seen, Status, Workflow } from "./types";
 
 export type Link = "connecting" | "live" | "lost" | "denied";
 
-/** Returns the newer one of two records of runs of the same machine. */
-export function newer(old: Workflow | null | undefined, next: Workflow): Workflow {
-  if (!old) return next;
-  if (old.run !== next.run) return at(next.started) >= at(old.started) ? next : old;
-  return next.updated && at(next.updated) < at(old.updated) ? old : next;
-}
-
-/** Returns the later one of two records of an operation. */
-export function later(old: Operation | undefined, next: Operation): Operation {
-  return old && (next.seq ?? 0) < (old.seq ?? 0) ? old : next;
-}
-
 /** Names an attempt for the meter. */
 export const attempt = (w: Workflow, index: number) => `${w.run}/${index}/${w.actions?.[index]?.attempt ?? 0}`;
 
@@ -29,6 +17,8 @@ const byName = new Intl.Collator(undefined, { numeric: true }).compare;
 
 /** Silence after which the connection is looked at, ms: the server sends its status every 5 s. */
 const silence = 20_000;
+/** How long a new connection may take until the machines have come, ms: thousands of rows over a slow line. */
+const patience = 120_000;
 /** Pause between a change and what is drawn of it, ms: changes come in bursts. */
 const settle = 40;
 
@@ -66,7 +56,9 @@ export class Store {
     });
     const watch = setInterval(() => {
       // A connection whose other end is gone says nothing for ever.
-      if (this.link === "live" && Date.now() - this.heard > silence) void this.check();
+      if (this.link === "live") {
+        if (Date.now() - this.heard > silence) void this.check();
+      } else if (Date.now() - this.stream!.began > patience) this.again();
     }, 5_000);
     const awake = () => {
       if (document.visibilityState === "visible" && this.link !== "live") this.again();
@@ -114,12 +106,25 @@ export class Store {
 
   // Finds out why the stream is gone, or whether it is.
   private async check(): Promise<void> {
+    const heard = this.heard;
+    let status: Status | undefined;
+    let denied = false;
     try {
-      this.setStatus(await api.status());
-      if (this.link === "denied" || (this.link === "live" && Date.now() - this.heard > silence)) this.again();
+      status = await api.status();
     } catch (e) {
-      this.link = e instanceof Refused && e.status === 401 ? "denied" : "lost";
-      if (this.due === 0 && this.link === "lost") setTimeout(() => this.link === "lost" && this.again(), 2_000);
+      denied = e instanceof Refused && e.status === 401;
+    }
+    if (this.heard !== heard) return; // the stream has come back meanwhile
+
+    const was = this.link;
+    if (status) {
+      this.setStatus(status);
+      if (was === "live") this.link = "lost"; // until the machines have come again
+      if (was === "live" || was === "denied") this.again();
+    } else {
+      this.link = denied ? "denied" : "lost";
+      // A stream that has failed tries again by itself; this one has not noticed.
+      if (was === "live") setTimeout(() => this.link === "lost" && this.again(), 2_000);
     }
     this.changed();
   }
@@ -129,10 +134,9 @@ export class Store {
     if (at(s.time)) this.skew = at(s.time) - Date.now();
   }
 
+  // The stream is in order: what it says last is what holds, also when it is about an earlier run.
   private put(m: MachineView): void {
-    const before = this.machines.get(m.name);
-    if (m.workflow) m.workflow = newer(before?.workflow, m.workflow);
-    if (!before) this.sorted = undefined;
+    if (!this.machines.has(m.name)) this.sorted = undefined;
     this.machines.set(m.name, m);
     this.tones.set(m.name, tone(m));
     m.workflow?.actions?.forEach((a, i) => {
@@ -181,7 +185,7 @@ export class Store {
       } else if (name === "operation") {
         const o = parse<Operation>(data);
         if (o.deleted) this.operations.delete(o.run);
-        else this.operations.set(o.run, later(this.operations.get(o.run), o));
+        else this.operations.set(o.run, o);
       }
     } catch {
       // One frame that cannot be read must not end the stream; the next one repairs.

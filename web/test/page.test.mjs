@@ -8,7 +8,6 @@ const { clean, bytes, span, at } = await load("text.ts");
 const { parse } = await load("api.ts");
 const { Meter } = await load("progress.ts");
 const { stepsOf, tone, doing, current, tells } = await load("phases.ts");
-const { newer, later } = await load("store.ts");
 const { standing, stepTone, acting, took, late, saying, stateOf, progress } = await load("steps.ts");
 const { selectorOf } = await load("decision.tsx");
 const { arrange, matches, visible } = await load("list.ts");
@@ -146,14 +145,6 @@ test("a machine that was decommissioned says what it is", () => {
   assert.equal(stepsOf(run("action", "RUNNING", { type: "Decommission" }), "working", [], 0).map((s) => s.id).includes("reboot"), false);
 });
 
-test("an older record never replaces a newer one", () => {
-  const old = run("action", "RUNNING", { started: "2026-01-01T00:00:00Z", updated: "2026-01-01T00:01:00.5Z" });
-  assert.equal(newer(old, { ...old, updated: "2026-01-01T00:01:00.25Z" }), old);
-  const next = { ...old, run: "s", started: "2026-01-02T00:00:00Z" };
-  assert.equal(newer(old, next), next);
-  assert.equal(newer(next, old), next);
-});
-
 test("a selector picks one disk alone, or there is none", () => {
   const a = { path: "/dev/sda", size: 1, serial: "X", wwn: "1", model: "M" };
   const b = { path: "/dev/sdb", size: 1, serial: "X", wwn: "2", model: "N" };
@@ -198,14 +189,6 @@ test("a step says since when, for what, and when it is late", () => {
   assert.equal(stateOf(row("x", "undone")), "taken back");
   assert.equal(took({ ...s, state: "done", ended: "2026-01-01T00:00:30Z" }, minute), 30);
   assert.equal(took(row("x", "pending"), minute), undefined);
-});
-
-test("an older record of an operation never replaces a newer one", () => {
-  const old = genesis([], { seq: 5 });
-  assert.equal(later(old, genesis([], { seq: 4 })), old);
-  const next = genesis([], { seq: 6 });
-  assert.equal(later(old, next), next);
-  assert.equal(later(undefined, next), next);
 });
 
 test("S47: an operation's text is inert", () => {
