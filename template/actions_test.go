@@ -80,3 +80,13 @@ func TestNativeActionsAreCheckedBeforeTheMachineIsTouched(t *testing.T) {
 		require.ErrorContains(t, err, "tasks[0].actions[0]", env)
 	}
 }
+
+// A checksum that the agent does not know is no obstacle where the catalogue has one that it knows.
+func TestOtherChecksumBesideTheCatalogues(t *testing.T) {
+	const text = "version: \"0.1\"\nname: t\ntasks:\n- name: t\n  worker: \"{{.device_1}}\"\n  actions:\n" +
+		"  - {name: write, image: image2disk, environment: {IMG_SHA512: abc}}\n"
+	d := data()
+	r, err := Render(t.Context(), "t", text, d)
+	require.NoError(t, err)
+	require.Equal(t, d.Image.SHA256, r.Actions[0].Environment["IMG_SHA256"])
+}

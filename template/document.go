@@ -254,9 +254,6 @@ func (c *checker) action(path string, t task, s step, disk string) action.Action
 	maps.Copy(env, t.Environment)
 	maps.Copy(env, s.Environment)
 	native, _ := action.Native(s.Image)
-	if err := action.Check(native, env); err != nil {
-		c.add(path+".environment", "see "+actionsPage, "%v", err)
-	}
 	switch native {
 	case action.Image2Disk:
 		c.image(path, env)
@@ -265,6 +262,9 @@ func (c *checker) action(path string, t task, s step, disk string) action.Action
 		setDefault(env, "DEST_DISK", disk)
 	case action.Wipe, action.Kexec:
 		setDefault(env, "BLOCK_DEVICE", disk)
+	}
+	if err := action.Check(native, env); err != nil {
+		c.add(path+".environment", "see "+actionsPage, "%v", err)
 	}
 	if len(env) > 0 {
 		a.Environment = env
