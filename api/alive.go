@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/internal/guard"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -29,6 +30,7 @@ const maxPendingAttempts = 4
 // life, new lines of log.
 type agents struct {
 	store   agentStore
+	guard   *guard.Guard
 	log     *slog.Logger
 	elapsed func() time.Duration
 	changed notifier
@@ -58,8 +60,8 @@ type pendingLog struct {
 	text string
 }
 
-func newAgents(store agentStore, log *slog.Logger, elapsed func() time.Duration) *agents {
-	return &agents{store: store, log: log, elapsed: elapsed, machines: map[string]*alive{}, moved: map[string]bool{}}
+func newAgents(store agentStore, guard *guard.Guard, log *slog.Logger, elapsed func() time.Duration) *agents {
+	return &agents{store: store, guard: guard, log: log, elapsed: elapsed, machines: map[string]*alive{}, moved: map[string]bool{}}
 }
 
 // of returns the entry of a's machine, new when a is of a later boot or
@@ -309,17 +311,21 @@ func (g *agents) run(ctx context.Context) error {
 	for {
 		select {
 		case <-tick.C:
-			if err := g.flush(ctx); err != nil {
-				g.log.Warn("writing what agents said", "error", err)
-			}
+			g.flushOrLog(ctx)
 			g.forget(time.Hour)
 		case <-ctx.Done():
 			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushEvery/2)
 			defer cancel()
-			if err := g.flush(last); err != nil {
-				g.log.Warn("writing what agents said", "error", err)
-			}
+			g.flushOrLog(last)
 			return nil
 		}
+	}
+}
+
+// flushOrLog is flush with its error, or its panic, logged.
+func (g *agents) flushOrLog(ctx context.Context) {
+	defer g.guard.Recover("what agents said")
+	if err := g.flush(ctx); err != nil {
+		g.log.Warn("writing what agents said", "error", err)
 	}
 }

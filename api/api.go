@@ -220,7 +220,7 @@ func New(cfg Config) (*Server, error) {
 	for _, h := range cfg.AllowedHosts {
 		s.hosts[hostname(h)] = true
 	}
-	s.agents = newAgents(cfg.Store, cfg.Log, cfg.Elapsed)
+	s.agents = newAgents(cfg.Store, cfg.Guard, cfg.Log, cfg.Elapsed)
 	ended, err := cfg.Store.EndedSessions(context.Background())
 	if err != nil {
 		return nil, fmt.Errorf("making the API: %w", err)

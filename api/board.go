@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -100,13 +101,14 @@ func (s *Server) keepBoard(ctx context.Context) {
 	defer tick.Stop()
 
 	for ticked := true; ; {
-		err := s.refresh(ctx, ticked)
+		err := s.tryRefresh(ctx, ticked)
 		if ctx.Err() != nil {
 			return
 		}
 		if err != nil {
 			s.cfg.Log.Warn("reading what pages show", "error", err)
 		}
+		s.board.finish(err)
 
 		select {
 		case <-time.After(coalesce):
@@ -123,6 +125,28 @@ func (s *Server) keepBoard(ctx context.Context) {
 			return
 		}
 	}
+}
+
+// errPanicked is what streams end with after a panic, which was logged.
+var errPanicked = errors.New("reading what pages show panicked")
+
+// tryRefresh is refresh; a panic is an error.
+func (s *Server) tryRefresh(ctx context.Context, ticked bool) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			s.cfg.Guard.Caught("what pages show", v)
+			err = errPanicked
+		}
+	}()
+	return s.refresh(ctx, ticked)
+}
+
+// finish tells viewers how a refresh ended.
+func (b *board) finish(err error) {
+	b.mu.Lock()
+	b.err = err
+	b.mu.Unlock()
+	b.changed.notify()
 }
 
 // touch makes the board read a machine again.
@@ -152,34 +176,30 @@ func (s *Server) refresh(ctx context.Context, ticked bool) error {
 	b := &s.board
 	b.refreshing.Lock()
 	defer b.refreshing.Unlock()
+	loaded := b.loaded
+	b.loaded = time.Time{} // what is taken is known nowhere else: an error reads everything again
 	names, operations := b.take()
 	names = append(names, b.takePending()...)
-	loaded := b.loaded
 	all := time.Since(loaded) > reloadEvery
 	if all {
 		loaded = time.Now()
 	}
-	b.loaded = time.Time{} // what was taken is known nowhere else: an error reads everything again
 
 	cells := map[cellKey][]byte{} // nil = it is gone
 	states, err := s.touchedStates(ctx, all, names)
 	if err == nil && (all || operations) {
 		err = s.operationCells(ctx, cells)
 	}
-	if err == nil && ticked {
-		var st Status
-		if st, err = s.statusNow(ctx); err == nil {
-			cells[cellKey{"status", ""}], err = encode("the status", st)
-		}
+	if err != nil {
+		return err
+	}
+	if ticked {
+		s.statusCell(ctx, cells)
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if ctx.Err() != nil {
 		return ctx.Err()
-	}
-	defer b.changed.notify()
-	if b.err = err; err != nil {
-		return err
 	}
 
 	if all {
@@ -344,6 +364,20 @@ func encode(what string, v any) ([]byte, error) {
 		return nil, fmt.Errorf("encoding %s: %w", what, err)
 	}
 	return data, nil
+}
+
+// statusCell adds the status. One that cannot be read is logged, and the last one stays.
+func (s *Server) statusCell(ctx context.Context, cells map[cellKey][]byte) {
+	st, err := s.statusNow(ctx)
+	var data []byte
+	if err == nil {
+		data, err = encode("the status", st)
+	}
+	if err != nil {
+		s.cfg.Log.Warn("reading the status for pages", "error", err)
+		return
+	}
+	cells[cellKey{"status", ""}] = data
 }
 
 // operationCells adds the newest operations, and what is not among them any more.

@@ -5,9 +5,11 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	enumspb "go.temporal.io/api/enums/v1"
 	"go.temporal.io/api/workflowservice/v1"
 
 	"github.com/ingotmetal/ingot/inventory"
@@ -64,4 +66,87 @@ func TestNoEventEndsThePump(t *testing.T) {
 	require.Len(t, kept, 1)
 	require.Equal(t, "r2", kept[0].WorkflowExecution.RunId)
 	require.EqualValues(t, 1, s.server.cfg.Guard.Panics())
+}
+
+// spoiled is a store that panics while spoil is set.
+type spoiled struct {
+	Store
+	spoil atomic.Bool
+}
+
+func (s *spoiled) panics() {
+	if s.spoil.Load() {
+		panic("a test's")
+	}
+}
+
+func (s *spoiled) Grant(ctx context.Context, machine string) (inventory.Grant, error) {
+	if machine == "m1" {
+		s.panics()
+	}
+	return s.Store.Grant(ctx, machine)
+}
+
+func (s *spoiled) TouchAgents(ctx context.Context, seen []inventory.AgentSeen) error {
+	s.panics()
+	return s.Store.TouchAgents(ctx, seen)
+}
+
+func (s *spoiled) Follow() (func() ([]string, bool), func()) {
+	take, cancel := s.Store.Follow()
+	return func() ([]string, bool) { s.panics(); return take() }, cancel
+}
+
+func spoiledSite(t *testing.T) (*site, *spoiled) {
+	var store *spoiled
+	s := newSite(t, func(c *Config) {
+		store = &spoiled{Store: c.Store}
+		c.Store, c.Log = store, slog.New(slog.DiscardHandler)
+	})
+	return s, store
+}
+
+// TestNoRunEndsTheReconciler: a run whose judgement panics is left as it is, and
+// the others are repaired (security S35).
+func TestNoRunEndsTheReconciler(t *testing.T) {
+	s, store := spoiledSite(t)
+	s.addMachine("m1", mac)
+	s.addMachine("m2", "52:54:00:00:00:0b")
+	for machine, run := range map[string]string{"m1": "r1", "m2": "r2"} {
+		s.armed(machine, run)
+		s.temporal.end(run, enumspb.WORKFLOW_EXECUTION_STATUS_TERMINATED, nil)
+	}
+	store.spoil.Store(true)
+	require.NoError(t, s.server.recon.Runs(t.Context()))
+	require.EqualValues(t, 1, s.server.cfg.Guard.Panics())
+	g, err := store.Store.Grant(t.Context(), "m2")
+	require.NoError(t, err)
+	require.Empty(t, g.Run)
+}
+
+// TestNoFlushEndsTheServer: writing what agents said may panic (security S35).
+func TestNoFlushEndsTheServer(t *testing.T) {
+	s, store := spoiledSite(t)
+	s.addMachine("m1", mac)
+	o := s.armed("m1", "r1")
+	s.welcome(o, nonceA)
+	store.spoil.Store(true)
+	ended, end := context.WithCancel(t.Context())
+	end()
+	require.NoError(t, s.server.Run(ended))
+	require.EqualValues(t, 1, s.server.cfg.Guard.Panics())
+}
+
+// TestNoRowEndsTheBoard: when reading what pages show panics, their streams end,
+// and later ones get everything (security S35).
+func TestNoRowEndsTheBoard(t *testing.T) {
+	s, store := spoiledSite(t)
+	s.addMachine("m1", mac)
+	store.spoil.Store(true)
+	for range s.watch() {
+	}
+	require.NotZero(t, s.server.cfg.Guard.Panics())
+	store.spoil.Store(false)
+	f := until(t, s.watch(), func(f frame) bool { return f.event == "machines" })
+	require.Contains(t, f.data, `"m1"`)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -62,4 +63,65 @@ func TestListsDoNotReadEachMachine(t *testing.T) {
 	require.Equal(t, 9, st.Machines)
 	require.Equal(t, 1, st.OpenWorkflows)
 	require.Zero(t, store.all.Load(), "reads of all machines")
+}
+
+// forgetful is a store in which the fresh run of machine m1 is forgotten while a
+// list looks at it, and whose count of machines fails if told so.
+type forgetful struct {
+	Store
+	fresh *freshRuns
+	err   error
+}
+
+func (f *forgetful) LatestWorkflow(ctx context.Context, machine string) (inventory.Workflow, error) {
+	f.fresh.drop("run-1")
+	return f.Store.LatestWorkflow(ctx, machine)
+}
+
+func (f *forgetful) MachineCount(ctx context.Context) (int, error) {
+	if f.err != nil {
+		return 0, f.err
+	}
+	return f.Store.MachineCount(ctx)
+}
+
+func forgetfulSite(t *testing.T) (*site, *forgetful) {
+	store := &forgetful{}
+	s := newSite(t, func(c *Config) { store.Store, c.Store = c.Store, store })
+	store.fresh = &s.server.fresh
+	return s, store
+}
+
+// TestListOutlivesAFreshRun: a run that is gone by the time it is looked up is
+// left out, and the list is complete.
+func TestListOutlivesAFreshRun(t *testing.T) {
+	s, _ := forgetfulSite(t)
+	s.addMachine("m1", mac)
+	s.addMachine("m2", "52:54:00:00:00:0b")
+	require.Equal(t, "run-1", decode[Started](t, s.do(http.MethodPost, "/v1/machines/m1/inspect", nil), http.StatusAccepted).Run)
+	got := decode[struct{ Items []MachineView }](t, s.do(http.MethodGet, "/v1/machines", nil), http.StatusOK)
+	require.Len(t, got.Items, 2)
+	require.Nil(t, got.Items[0].Workflow)
+}
+
+// TestBoardOutlivesTheStatus: when the status cannot be read, its last one
+// stays, and machines are shown as they are now.
+func TestBoardOutlivesTheStatus(t *testing.T) {
+	s, store := forgetfulSite(t)
+	b := &s.server.board
+	var cancel func()
+	b.take, cancel = s.store.Follow()
+	defer cancel()
+	require.NoError(t, s.server.refresh(t.Context(), true))
+	status := b.cells[cellKey{"status", ""}]
+	require.NotEmpty(t, status)
+
+	store.err = inventory.ErrFull
+	s.addMachine("m1", mac)
+	before := b.version
+	require.NoError(t, s.server.refresh(t.Context(), true))
+	text, _, err := b.since(before)
+	require.NoError(t, err)
+	require.Equal(t, 1, strings.Count(string(text), "event: machine\n"))
+	require.Equal(t, status, b.cells[cellKey{"status", ""}])
 }

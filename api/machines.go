@@ -97,7 +97,7 @@ func (s *Server) viewOf(st inventory.MachineState) MachineView {
 }
 
 // states reads machines (nil = all) with what is going on there. A run that has only just been started has no record
-// yet.
+// yet, and may be forgotten meanwhile.
 func (s *Server) states(ctx context.Context, names []string) ([]inventory.MachineState, error) {
 	states, err := s.cfg.Store.MachineStates(ctx, names)
 	if err != nil {
@@ -110,6 +110,9 @@ func (s *Server) states(ctx context.Context, names []string) ([]inventory.Machin
 			continue
 		}
 		w, err := s.latest(ctx, st.Name)
+		if errors.Is(err, inventory.ErrNotFound) {
+			continue
+		}
 		if err != nil {
 			return nil, fmt.Errorf("looking at machine %q: %w", st.Name, err)
 		}

@@ -67,14 +67,14 @@ type Reconciler struct {
 	pump    *Pump
 	blind   bool // Temporal is too old to know the search attribute of stuckQuery
 
-	mu     sync.Mutex
-	counts Counts
-	idle   map[string]idleness
-	lately map[string]time.Duration // run → since when Temporal does not know it
-	silent map[string]string        // machine → key of the last agent-lost
+	mu              sync.Mutex
+	counts          Counts
+	idle            map[string]idleness
+	recentlyUnknown map[string]time.Duration // run → since when Temporal does not know it
+	silent          map[string]string        // machine → key of the last agent-lost
 }
 
-// idleness is what an agent that asks in vain was already told about.
+// idleness records which agent-idle events a run was sent.
 type idleness struct {
 	owner inventory.Owner
 	since time.Time
@@ -212,9 +212,9 @@ func (r *Reconciler) Runs(ctx context.Context) error {
 		judge = append(judge, func(ctx context.Context) error { return r.judgeOperation(ctx, tc, o) })
 	}
 
-	reopened, judged := r.reopen(ctx), each(ctx, judge)
+	reopened, judged := r.reopen(ctx), r.each(ctx, judge)
 	r.mu.Lock()
-	maps.DeleteFunc(r.lately, func(run string, _ time.Duration) bool { return !open[run] })
+	maps.DeleteFunc(r.recentlyUnknown, func(run string, _ time.Duration) bool { return !open[run] })
 	r.mu.Unlock()
 	errs := []error{expired, reopened, judged}
 	if !errors.Is(judged, errHangs) {
@@ -252,10 +252,11 @@ const (
 // errHangs is a Temporal that answers nothing.
 var errHangs = errors.New("no answer from Temporal")
 
-// each calls all functions, askedAtOnce at a time, and joins their errors. When
+// each calls all functions, askedAtOnce at a time, and joins their errors. One that
+// panics is counted, and the others are called. When
 // hungAfter of them in a row fail because Temporal is away, it skips the rest
 // and returns errHangs.
-func each(ctx context.Context, all []func(context.Context) error) error {
+func (r *Reconciler) each(ctx context.Context, all []func(context.Context) error) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	var (
@@ -273,6 +274,7 @@ func each(ctx context.Context, all []func(context.Context) error) error {
 		}
 		wg.Go(func() {
 			defer func() { <-slots }()
+			defer r.Guard.Recover("reconciling a run")
 			err := f(ctx)
 			mu.Lock()
 			defer mu.Unlock()
@@ -369,16 +371,16 @@ func (r *Reconciler) over(run string, e end) bool {
 	defer r.mu.Unlock()
 	if !e.known {
 		now := r.Elapsed()
-		since, seen := r.lately[run]
+		since, seen := r.recentlyUnknown[run]
 		if !seen {
-			if r.lately == nil {
-				r.lately = map[string]time.Duration{}
+			if r.recentlyUnknown == nil {
+				r.recentlyUnknown = map[string]time.Duration{}
 			}
-			r.lately[run] = now
+			r.recentlyUnknown[run] = now
 		}
 		return seen && now-since > unknownAfter
 	}
-	delete(r.lately, run)
+	delete(r.recentlyUnknown, run)
 	switch e.status {
 	case enumspb.WORKFLOW_EXECUTION_STATUS_COMPLETED, enumspb.WORKFLOW_EXECUTION_STATUS_FAILED, enumspb.WORKFLOW_EXECUTION_STATUS_CANCELED,
 		enumspb.WORKFLOW_EXECUTION_STATUS_TERMINATED, enumspb.WORKFLOW_EXECUTION_STATUS_TIMED_OUT, enumspb.WORKFLOW_EXECUTION_STATUS_CONTINUED_AS_NEW:

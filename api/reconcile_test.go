@@ -94,7 +94,7 @@ func (b *busyStore) reconciler(t *testing.T, tc client.Client) *Reconciler {
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
 	return &Reconciler{
 		Store: b, Temporal: func() (client.Client, bool) { return tc, true }, Log: log, Now: time.Now, Elapsed: up, Up: up,
-		LostAfter: time.Minute, IdleAfter: 10 * time.Second, agents: newAgents(nil, log, up), pump: &Pump{},
+		LostAfter: time.Minute, IdleAfter: 10 * time.Second, agents: newAgents(nil, nil, log, up), pump: &Pump{},
 	}
 }
 

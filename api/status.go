@@ -69,8 +69,8 @@ type Status struct {
 	Inventory InventoryStatus `json:"inventory"`
 	Notify    *NotifyStatus   `json:"notify,omitempty"`
 	Reconcile Counts          `json:"reconcile"`
-	// Panics counts since the start what input of the network has made panic: a
-	// packet or a request each, and a defect of this program.
+	// Panics counts packets and requests whose handling panicked since the start.
+	// Each is a bug in Ingot.
 	Panics int64 `json:"panics,omitempty"`
 	// Retrying is what of open runs fails and is tried again, at most ten.
 	Retrying []string `json:"retrying,omitempty"`

@@ -580,9 +580,7 @@ func (s *Server) workflowLogs(c *gin.Context) {
 		return
 	}
 	// What the agent said since the last flush belongs to the log, too.
-	if err := s.agents.flush(c.Request.Context()); err != nil {
-		s.cfg.Log.Warn("writing what agents said", "error", err)
-	}
+	s.agents.flushOrLog(c.Request.Context())
 	text, err := s.cfg.Store.Log(c.Request.Context(), w.Run, index, int(min(attempt, 1<<20)))
 	if err != nil && !errors.Is(err, inventory.ErrNotFound) {
 		s.fail(c, err)

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -134,14 +135,27 @@ func (s *Server) decided(ctx context.Context, req Request) (*inventory.Machine, 
 	if d.Verdict == Unknown {
 		return nil, d
 	}
-	if d.Armed() {
-		httpserve.Prefer(ctx)
-	}
 	return &m, d
 }
 
-func (s *Server) serveScript(w http.ResponseWriter, r *http.Request, req Request, name string) {
+// decidedHTTP is decided, and keeps the connection of an armed machine when all
+// are in use. Its address tells it from others: anyone on the network knows its
+// MAC.
+func (s *Server) decidedHTTP(r *http.Request, req Request) (*inventory.Machine, Decision) {
 	m, d := s.decided(r.Context(), req)
+	if m != nil && d.Armed() && reserved(*m, bySource(r).Address) {
+		httpserve.Prefer(r.Context())
+	}
+	return m, d
+}
+
+// reserved tells whether an interface of m has that address.
+func reserved(m inventory.Machine, a netip.Addr) bool {
+	return a.IsValid() && slices.ContainsFunc(m.Interfaces, func(i inventory.Interface) bool { return i.Address == a })
+}
+
+func (s *Server) serveScript(w http.ResponseWriter, r *http.Request, req Request, name string) {
+	m, d := s.decidedHTTP(r, req)
 	if name != scriptName && name != autoexecName && name != holdName {
 		notFound(w)
 		return
@@ -156,7 +170,7 @@ func (s *Server) serveScript(w http.ResponseWriter, r *http.Request, req Request
 	}
 	script, ok, err := s.script(r.Context(), *m, d, name == autoexecName)
 	if err == nil && !ok && name == holdName {
-		// 404 would leave it in its script: this is the failure that it goes on after.
+		// A 404 keeps iPXE in its hold loop; `exit 1` makes the firmware try the next boot device.
 		script, ok = "#!ipxe\nexit 1\n", true
 	}
 	if err != nil {
@@ -188,7 +202,7 @@ func (s *Server) serveBinary(w http.ResponseWriter, r *http.Request, req Request
 		s.serveScript(w, r, req, name)
 		return
 	}
-	m, d := s.decided(r.Context(), req)
+	m, d := s.decidedHTTP(r, req)
 	if m == nil || !d.ServesLoader() {
 		notFound(w)
 		return
@@ -212,6 +226,7 @@ func (s *Server) serveBoot(w http.ResponseWriter, r *http.Request, macText, toke
 		notFound(w)
 		return
 	}
+	httpserve.Prefer(r.Context())
 	if d.Verdict == Installer {
 		s.serveInstaller(w, r, d, name)
 		return
@@ -316,6 +331,7 @@ func (s *Server) serveHTTP(ctx context.Context, l net.Listener) error {
 // window, whose connections come before others. It is asked when a connection
 // is accepted and there is no room.
 func (s *Server) awaited(ctx context.Context, source netip.Addr) bool {
+	defer s.guard.Recover("the source of a connection")
 	ctx, cancel := context.WithTimeout(ctx, awaitedLookup)
 	defer cancel()
 	_, g, d, err := s.lookup(ctx, Request{Address: source, Class: ClassIPXE, Arch: ArchUnknown})

@@ -1,7 +1,9 @@
 package bootsvc
 
 import (
+	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -70,10 +72,15 @@ func TestHTTPIsNotStarved(t *testing.T) {
 		"ask nothing":  "",
 		"read nothing": "GET /images/big.raw HTTP/1.1\r\nHost: x\r\n\r\n",
 		"stay":         "GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+		// The MAC of a machine that boots is known to the whole segment.
+		"name the machine": "GET /ipxe/binary/" + testMAC + "/snponly.efi HTTP/1.1\r\nHost: x\r\n\r\n",
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := &fakeMachines{machines: []inventory.Machine{machine(func(m *inventory.Machine) { m.Interfaces[0].Address = netip.MustParseAddr("127.0.0.1") })}}
 			s, _ := newServer(t, f, func(c *Config) { c.Images = fakeImages{image, inventory.Image{Name: "big.raw"}} })
+			if err := os.Truncate(filepath.Join(s.cfg.LoaderDir, "snponly.efi"), 64<<20); err != nil {
+				t.Fatal(err)
+			}
 			f.setGrant(armed("node1"))
 			addr := startHTTP(t, s)
 			for n := range maxHTTPConns + 100 {
@@ -90,6 +97,71 @@ func TestHTTPIsNotStarved(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestHTTPKeepsWhatIsProven: connections of an armed machine outlive a flood if
+// they come from its reserved address, or name its boot's token (security S35).
+func TestHTTPKeepsWhatIsProven(t *testing.T) {
+	const own, other = "127.0.0.1", "127.0.0.2"
+	g := armed("node1")
+	boot := "/boot/" + testMAC + "/" + bootToken(testKey, g.Owner, g.Boot) + "/vmlinuz"
+	for name, c := range map[string]struct {
+		from, path string
+		kept       bool
+	}{
+		"its own address": {own, "/ipxe/script/" + testMAC + "/auto.ipxe", true},
+		"its token":       {other, boot, true},
+		"its MAC":         {other, "/ipxe/script/" + testMAC + "/auto.ipxe", false},
+		"a wrong token":   {other, "/boot/" + testMAC + "/00/vmlinuz", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := &fakeMachines{machines: []inventory.Machine{machine(func(m *inventory.Machine) { m.Interfaces[0].Address = netip.MustParseAddr(own) })}}
+			s, _ := newServer(t, f, nil)
+			f.setGrant(g)
+			addr := startHTTP(t, s)
+			request := func(conn net.Conn) error {
+				if _, err := io.WriteString(conn, "GET "+c.path+" HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
+					return err
+				}
+				res, err := http.ReadResponse(bufio.NewReader(conn), nil)
+				if err != nil {
+					return err
+				}
+				_, err = io.Copy(io.Discard, res.Body)
+				return errors.Join(err, res.Body.Close())
+			}
+			var conns []net.Conn
+			for range 3 {
+				conn := dialFrom(t, c.from, addr)
+				if err := request(conn); err != nil {
+					t.Fatal(err)
+				}
+				conns = append(conns, conn)
+			}
+			for n := range maxHTTPConns + 100 {
+				attack(t, fmt.Sprintf("127.1.%d.%d", 1+n/200, 1+n%200), addr, "")
+			}
+			// It is accepted after all others, and comes first.
+			if err := request(dialFrom(t, own, addr)); err != nil {
+				t.Fatal(err)
+			}
+			for _, conn := range conns[:2] { // any source may keep one, as the others do
+				if err := request(conn); (err == nil) != c.kept {
+					t.Errorf("kept: %v, want %v (%v)", err == nil, c.kept, err)
+				}
+			}
+		})
+	}
+}
+
+// TestNoSourceEndsTheProcess: the look-up of a source that connects may panic,
+// too (security S35).
+func TestNoSourceEndsTheProcess(t *testing.T) {
+	s, _ := newServer(t, &fakeMachines{}, nil)
+	s.machines = panicking{}
+	if s.awaited(t.Context(), netip.MustParseAddr(testAddr)) || s.guard.Panics() != 1 {
+		t.Errorf("%d panics were counted", s.guard.Panics())
 	}
 }
 

@@ -7,7 +7,6 @@ import (
 	"io"
 	"net"
 	"net/netip"
-	"slices"
 	"strings"
 	"time"
 
@@ -79,7 +78,7 @@ func (s *Server) transferTFTP(ctx context.Context, c *tftpConn, name string, rf 
 	remote := rf.(tftp.OutgoingTransfer).RemoteAddr()
 	session := c.session(peerOf(&remote))
 	if session == nil {
-		return errNoFile // which is not sent, because the session is missing
+		return errNoFile // WriteTo sends nothing without a session
 	}
 	defer func() {
 		if v := recover(); v != nil {
@@ -117,7 +116,7 @@ func (a askTFTP) rank(m inventory.Machine, d Decision) tftpRank {
 	switch {
 	case !d.Armed():
 		return rankKnown
-	case slices.ContainsFunc(m.Interfaces, func(i inventory.Interface) bool { return i.Address == a.from }):
+	case reserved(m, a.from):
 		return rankOwn
 	}
 	return rankArmed

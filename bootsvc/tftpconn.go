@@ -38,7 +38,7 @@ const (
 	rankUndecided tftpRank = iota // not looked up yet
 	rankKnown                     // a file that is served to whoever names its machine
 	rankArmed                     // a file of a machine with an open window
-	rankOwn                       // the same, and it is asked for from the machine's own address
+	rankOwn                       // as rankArmed, requested from the machine's reserved address
 )
 
 // packets is how a tftpConn reads and writes: *ipv4.PacketConn.
@@ -378,8 +378,8 @@ func (c *tftpConn) ended(peer netip.AddrPort) bool {
 	return c.finish(s)
 }
 
-// finish takes s out of the numbers, and tells whether the library waits for a
-// packet of it. While it does, it does not close the channel on which its loop
+// finish marks s as ended and reports whether the library is waiting for a packet
+// from its client. While it is, it does not close the channel on which its loop
 // hands packets over: sending on a closed one panics. When it does not wait, it
 // hears from WriteTo that the transfer is over.
 func (c *tftpConn) finish(s *tftpSession) (waits bool) {

@@ -186,6 +186,7 @@ const (
 // whose connections come before others. It is asked when a connection is
 // accepted and there is no room.
 func (s *Server) awaited(ctx context.Context, source netip.Addr) bool {
+	defer s.cfg.Guard.Recover("the source of a connection")
 	ctx, cancel := context.WithTimeout(ctx, awaitedLookup)
 	defer cancel()
 	_, g, err := s.machines.MachineByAddress(ctx, source)

@@ -14,10 +14,10 @@ import (
 type speaker int
 
 const (
-	stranger speaker = iota // wrong nonce, or no run that would want to know
-	finished                // the system that the present run has installed
-	halfway                 // a system that the present run has not finished
-	strayed                 // the system of an earlier run, while a boot is allowed
+	unknownSystem    speaker = iota // wrong nonce, or no run that would want to know
+	installedSystem                 // the system that the present run has installed
+	unfinishedSystem                // a system that the present run has not finished
+	earlierSystem                   // the system of an earlier run, while a boot is allowed
 )
 
 // speakerOf tells who knows nonce. m is zero for a machine that nobody knows. The
@@ -32,13 +32,13 @@ func (s *Server) speakerOf(m inventory.Machine, g inventory.Grant, nonce string,
 	switch {
 	case len(s.cfg.Key) == 0 || g.Run == "" || g.Machine != m.Name:
 	case present && g.Acting:
-		return halfway
+		return unfinishedSystem
 	case present:
-		return finished
+		return installedSystem
 	case earlier && installation.Machine == g.Machine && g.NetbootOpen(now) && !g.Person():
-		return strayed
+		return earlierSystem
 	}
-	return stranger
+	return unknownSystem
 }
 
 // servePhoneHome records that a system reported: the nonce is the evidence, the
@@ -61,7 +61,7 @@ func (s *Server) servePhoneHome(w http.ResponseWriter, r *http.Request, machine,
 		g = inventory.Grant{}
 	}
 	who := s.speakerOf(m, g, nonce, s.now())
-	if who == stranger {
+	if who == unknownSystem {
 		notFound(w)
 		return
 	}
@@ -71,14 +71,14 @@ func (s *Server) servePhoneHome(w http.ResponseWriter, r *http.Request, machine,
 	}
 	e := inventory.Event{Machine: g.Machine, Run: g.Run, Epoch: g.Epoch, Boot: g.Boot, Kind: inventory.EventPhoneHome, Key: "phone-home", At: s.now(), Count: 1, Detail: detail}
 	switch {
-	case who == finished:
+	case who == installedSystem:
 		e.Message = "the installed system reported"
 	case g.NetbootOpen(s.now()):
 		e.Kind, e.Message = inventory.EventBootLost, "the system on the disk phoned home: this boot was lost"
 	default: // as its request for network boot would be: it wakes the run, and proves nothing
 		e.Kind, e.Message = inventory.EventRebooted, "a system that is not finished phoned home: that does not count"
 	}
-	if !s.appendEvent(r.Context(), e) || who == halfway {
+	if !s.appendEvent(r.Context(), e) || who == unfinishedSystem {
 		http.Error(w, "try again", http.StatusServiceUnavailable)
 		return
 	}

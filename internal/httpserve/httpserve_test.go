@@ -3,6 +3,7 @@ package httpserve_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -147,7 +148,8 @@ func (l limited) gone(c net.Conn) bool {
 }
 
 // One source has all the room that others leave. When another comes, the first
-// gives way, and its connection that is idle before one that is served (security S35).
+// gives way, and its connections that ask nothing before one that is served
+// (security S35).
 func TestLimitSharesBySource(t *testing.T) {
 	l := limit(t, 3, nil)
 	busy, idle, silent := l.dial("127.0.0.1"), l.dial("127.0.0.1"), l.dial("127.0.0.1")
@@ -156,9 +158,9 @@ func TestLimitSharesBySource(t *testing.T) {
 	<-l.held
 	require.True(t, l.served(idle, "/"), "three of one source")
 	require.True(t, l.served(l.dial("127.0.0.2"), "/"), "another source")
-	require.True(t, l.gone(silent), "the one that never asked")
 	require.True(t, l.served(l.dial("127.0.0.3"), "/"))
 	require.True(t, l.gone(idle))
+	require.True(t, l.gone(silent), "the one that never asked")
 	require.True(t, l.refused("127.0.0.1"), "a source with its share takes nothing from others")
 }
 
@@ -178,6 +180,19 @@ func TestLimitPrefers(t *testing.T) {
 	}
 	require.True(t, l.served(proven, "/"))
 	require.True(t, l.served(first, "/"))
+}
+
+// One source does not close the listener to others, whatever its connections have
+// proven (security S35).
+func TestLimitSharesWhatIsPreferred(t *testing.T) {
+	l := limit(t, 4, nil)
+	for range 4 {
+		require.True(t, l.served(l.dial("127.0.0.1"), "/proven"))
+	}
+	for n := range 3 {
+		require.True(t, l.served(l.dial(fmt.Sprintf("127.0.0.%d", 2+n)), "/proven"), "another source that has proven nothing yet")
+	}
+	require.True(t, l.refused("127.0.0.9"), "all have their share, and have proven something")
 }
 
 // A socket that cannot be served is an error that names it.

@@ -16,18 +16,26 @@ import (
 // counts as one that does not read.
 const stalled = 5 * time.Second
 
-// Limit makes srv hold at most total connections. One more takes the place of
-// another, of the source with the most connections: one that is idle, or whose
-// client does not read, before one that is served. So a source has all the
-// room that others leave, and no more. Whoever is closed may try again.
+const (
+	lookupFor  = time.Second // how long an answer of isPriority is kept
+	maxLookups = 4096        // how many are kept
+)
+
+// Limit makes srv hold at most total connections. When all are in use, a new
+// connection replaces one of the source that holds the most: first an idle one,
+// then one whose client does not read. A client whose connection was closed may
+// try again.
 //
-// first tells whether a source comes before others, as Prefer does for a
-// connection; it is asked only when there is no room. nil: none does.
+// isPriority tells whether a source comes before others, as Prefer does for a
+// connection. The accept loop waits for it, so it is called only when all
+// connections are in use, and at most once a second for each source. nil: none
+// does. A source with more than an eighth of all connections preferred loses its
+// precedence: no source closes the listener to others.
 //
 // srv must serve a listener of Track. Limit sets srv.ConnState and
 // srv.ConnContext.
-func Limit(srv *http.Server, total int, first func(source netip.Addr) bool) {
-	l := &limiter{total: total, first: first, conns: map[net.Conn]*member{}, from: map[netip.Addr]int{}}
+func Limit(srv *http.Server, total int, isPriority func(source netip.Addr) bool) {
+	l := newLimiter(total, isPriority)
 	srv.ConnState = l.changed
 	srv.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
 		return context.WithValue(ctx, preferKey{}, func() { l.prefer(c) })
@@ -36,8 +44,9 @@ func Limit(srv *http.Server, total int, first func(source netip.Addr) bool) {
 
 type preferKey struct{}
 
-// Prefer makes the connection of a request's context come before those that
-// have proven nothing: its client is one that has a right to an answer.
+// Prefer makes the connection of a request's context come before those that have
+// proven nothing. Call it only for what others cannot know or have: a token, or a
+// reserved address.
 func Prefer(ctx context.Context) {
 	if f, ok := ctx.Value(preferKey{}).(func()); ok {
 		f()
@@ -45,21 +54,41 @@ func Prefer(ctx context.Context) {
 }
 
 type limiter struct {
-	total int
-	first func(netip.Addr) bool
+	total      int
+	share      int // of one source: up to so many of its connections come first
+	isPriority func(netip.Addr) bool
 
-	mu    sync.Mutex
-	conns map[net.Conn]*member
-	from  map[netip.Addr]int // connections that are not preferred
+	mu      sync.Mutex
+	conns   map[net.Conn]*member
+	from    map[group]int // connections
+	lookups map[netip.Addr]lookup
 }
 
 // A member is an open connection.
 type member struct {
-	conn      net.Conn
+	group
+	conn  net.Conn
+	state http.ConnState
+	since time.Time // in that state
+}
+
+// A group is what connections are counted by.
+type group struct {
 	source    netip.Addr
-	state     http.ConnState
-	since     time.Time // in that state
 	preferred bool
+}
+
+// A lookup is an answer of isPriority.
+type lookup struct {
+	priority bool
+	at       time.Time
+}
+
+func newLimiter(total int, isPriority func(netip.Addr) bool) *limiter {
+	return &limiter{
+		total: total, share: max(1, total/8), isPriority: isPriority,
+		conns: map[net.Conn]*member{}, from: map[group]int{}, lookups: map[netip.Addr]lookup{},
+	}
 }
 
 func (l *limiter) changed(c net.Conn, state http.ConnState) {
@@ -84,19 +113,14 @@ func (l *limiter) add(c net.Conn) {
 	if a, err := netip.ParseAddrPort(c.RemoteAddr().String()); err == nil {
 		m.source = a.Addr().Unmap()
 	}
-	l.mu.Lock()
-	full := len(l.conns) >= l.total
-	l.mu.Unlock()
-	m.preferred = full && l.first != nil && l.first(m.source)
+	m.preferred = l.sourceIsPriority(m.source, m.since)
 
 	l.mu.Lock()
 	l.conns[c] = m
-	if !m.preferred {
-		l.from[m.source]++
-	}
+	l.count(m, 1)
 	var out *member
 	if len(l.conns) > l.total {
-		out = l.worst(m)
+		out = l.connectionToClose(m)
 		l.remove(out)
 	}
 	l.mu.Unlock()
@@ -105,20 +129,43 @@ func (l *limiter) add(c net.Conn) {
 	}
 }
 
+// sourceIsPriority tells whether a new connection of source is preferred. A
+// source that has its share already is not looked up.
+func (l *limiter) sourceIsPriority(source netip.Addr, now time.Time) bool {
+	l.mu.Lock()
+	has := l.from[group{source, false}] + l.from[group{source, true}]
+	ask := l.isPriority != nil && len(l.conns) >= l.total && has < l.share
+	known, ok := l.lookups[source]
+	l.mu.Unlock()
+	if !ask {
+		return false
+	}
+	if ok && now.Sub(known.at) < lookupFor {
+		return known.priority
+	}
+
+	found := lookup{l.isPriority(source), now}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.lookups) >= maxLookups {
+		clear(l.lookups)
+	}
+	l.lookups[source] = found
+	return found.priority
+}
+
 // remove forgets m, which may be nil.
 func (l *limiter) remove(m *member) {
 	if m == nil || l.conns[m.conn] != m {
 		return
 	}
 	delete(l.conns, m.conn)
-	if !m.preferred {
-		l.leave(m.source)
-	}
+	l.count(m, -1)
 }
 
-func (l *limiter) leave(source netip.Addr) {
-	if l.from[source]--; l.from[source] == 0 {
-		delete(l.from, source)
+func (l *limiter) count(m *member, by int) {
+	if l.from[m.group] += by; l.from[m.group] == 0 {
+		delete(l.from, m.group)
 	}
 }
 
@@ -126,50 +173,58 @@ func (l *limiter) prefer(c net.Conn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if m := l.conns[c]; m != nil && !m.preferred {
+		l.count(m, -1)
 		m.preferred = true
-		l.leave(m.source)
+		l.count(m, 1)
 	}
 }
 
-// worst returns the connection that has to go when newest has come.
-func (l *limiter) worst(newest *member) *member {
+// connectionToClose returns the connection to close when newest is one too many.
+// It may be newest itself.
+func (l *limiter) connectionToClose(newest *member) *member {
 	now := time.Now()
-	worst := newest
+	out := newest
 	for _, m := range l.conns {
-		if l.before(m, worst, now) {
-			worst = m
+		if l.closesBefore(m, out, now) {
+			out = m
 		}
 	}
-	return worst
+	return out
 }
 
-// before tells whether a has to go before b.
-func (l *limiter) before(a, b *member, now time.Time) bool {
-	if a.preferred != b.preferred {
-		return b.preferred
+// closesBefore tells whether a is closed before b.
+func (l *limiter) closesBefore(a, b *member, now time.Time) bool {
+	if first := l.comesFirst(b); first != l.comesFirst(a) {
+		return first
 	}
-	if n, m := l.from[a.source], l.from[b.source]; !a.preferred && n != m {
+	if n, m := l.from[a.group], l.from[b.group]; n != m {
 		return n > m
 	}
-	if v, w := a.value(now), b.value(now); v != w {
+	if v, w := a.priority(now), b.priority(now); v != w {
 		return v < w
 	}
 	return a.since.Before(b.since)
 }
 
-// value orders connections of one source by what is lost with them.
-func (m *member) value(now time.Time) int {
-	switch t := tracked(m.conn); {
-	case m.state != http.StateActive:
-		return 0
-	case t != nil && t.waits(now) > stalled:
+// comesFirst tells whether m is preferred and its source within its share.
+func (l *limiter) comesFirst(m *member) bool { return m.preferred && l.from[m.group] <= l.share }
+
+// priority orders the connections of a source: the lowest is closed first.
+func (m *member) priority(now time.Time) int {
+	t := tracked(m.conn)
+	switch reads := t == nil || t.waits(now) <= stalled; {
+	case m.state == http.StateActive && reads:
+		return 3
+	case m.state == http.StateNew && now.Sub(m.since) < stalled:
+		return 2 // its client has had no time to send a request
+	case m.state == http.StateActive:
 		return 1
 	}
-	return 2
+	return 0
 }
 
-// drop closes a connection at once, with what was not read from it yet: a client
-// that reads nothing would keep that in the kernel.
+// drop closes a connection at once and discards unsent data; otherwise the kernel
+// keeps it for a client that never reads.
 func drop(c net.Conn) {
 	if t := tracked(c); t != nil {
 		_ = t.SetLinger(0) // of a connection that has just ended
