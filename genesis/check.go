@@ -221,7 +221,7 @@ func (f *file) checkMachines(roles map[string]role) {
 		if m.Config == "" {
 			f.add(prefix+"config", "name the file of its "+r.kind+" configuration", "machine %q has none, but is %s", m.Name, strings.TrimSuffix(strings.SplitN(r.field, ".", 2)[0], "."))
 		} else if m.UserData.Reveal() != "" {
-			f.checkDocument(prefix, r, *m, token)
+			f.checkDocument(r, *m, token)
 		}
 		f.checkPlace(prefix, r, *m)
 	}
@@ -515,7 +515,7 @@ func (f *file) checkBudgets() {
 }
 
 // checkDocument checks a machine's document, by itself and against the lab.
-func (f *file) checkDocument(prefix string, r role, m Machine, token map[string]string) {
+func (f *file) checkDocument(r role, m Machine, token map[string]string) {
 	b := []byte(m.UserData.Reveal())
 	ps, warnings := documents.Review(r.kind, m.Config, b)
 	if len(ps) == 0 {

@@ -197,10 +197,10 @@ func dynamicConfig(refresh *atomic.Bool) dynamicconfig.Client {
 		dynamicconfig.MakeKey("history.enableHostLevelEventsCache"):       true,
 		dynamicconfig.MakeKey("history.eventsHostLevelCacheMaxSizeBytes"): 16 << 20,
 		// A recovery waits by an activity for each machine that asks its operator.
-		dynamicconfig.MakeKey("limit.numPendingActivities.error"):         10000,
-		dynamicconfig.MakeKey("frontend.persistenceMaxQPS"):               10000,
-		dynamicconfig.MakeKey("history.persistenceMaxQPS"):                45000,
-		dynamicconfig.MakeKey("frontend.namespaceRPS.visibility"):         100,
+		dynamicconfig.MakeKey("limit.numPendingActivities.error"): 10000,
+		dynamicconfig.MakeKey("frontend.persistenceMaxQPS"):       10000,
+		dynamicconfig.MakeKey("history.persistenceMaxQPS"):        45000,
+		dynamicconfig.MakeKey("frontend.namespaceRPS.visibility"): 100,
 		// Nothing here calls home.
 		dynamicconfig.MakeKey("frontend.enableServerVersionCheck"): false,
 	}}
