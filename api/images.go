@@ -29,10 +29,11 @@ import (
 type imageStore interface {
 	Image(ctx context.Context, name string) (inventory.Image, error)
 	Images(ctx context.Context) ([]inventory.Image, error)
+	ExpectImageFile(ctx context.Context, digest string) error
 	PutImage(ctx context.Context, i inventory.Image, by string) error
 	DeleteImage(ctx context.Context, name, by string) error
 	PlannedImages(ctx context.Context) ([]inventory.PlannedImage, error)
-	UnusedImageFiles(ctx context.Context, digests []string, remove func(digest string) error) error
+	UnusedImageFiles(ctx context.Context, remove func(digest string) error) error
 }
 
 var safe = regexp.MustCompile(`^[a-z0-9]([a-z0-9._-]{0,126}[a-z0-9])?$`)
