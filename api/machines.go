@@ -20,6 +20,7 @@ type machineStore interface {
 	Machines(ctx context.Context) ([]inventory.Machine, error)
 	MachineStates(ctx context.Context, names []string) ([]inventory.MachineState, error)
 	Follow() (take func() (machines []string, operations bool), cancel func())
+	UserData(ctx context.Context, name string) (user, vendor inventory.Secret, err error)
 	PutMachines(ctx context.Context, ms []inventory.Machine, replace bool, by string) error
 	DeleteMachine(ctx context.Context, name, by string) error
 	Release(ctx context.Context, machine, by string) error
