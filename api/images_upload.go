@@ -30,8 +30,8 @@ type upload struct {
 	// image has the name, where it comes from, its use, and in SHA256 the
 	// digest that a person declared, if one did.
 	image inventory.Image
-	// content is the digest of the file as the sender has it; "" when the sender does not say. Only with it can an upload
-	// be continued: it tells one file from another.
+	// content is the digest of the file as the sender has it; "" when the sender does not say. The digest identifies the
+	// file. Only with it can an upload be continued.
 	content string
 }
 
@@ -70,7 +70,7 @@ func (u upload) part() string {
 	return uploadPrefix + u.content[:16] + "-" + u.image.Name
 }
 
-var partForm = regexp.MustCompile(`^\.upload-(?:(?:[0-9a-f]{16}|once)-)?(.+)$`)
+var partialUploadName = regexp.MustCompile(`^\.upload-(?:(?:[0-9a-f]{16}|once)-)?(.+)$`)
 
 // received returns how many bytes of an upload are there.
 func (u upload) received(dir *os.Root) (int64, error) {
@@ -96,7 +96,7 @@ func (u upload) discard(dir *os.Root) error {
 func (u upload) discardOthers(dir *os.Root) error {
 	names, err := fileNames(dir)
 	for _, name := range names {
-		if m := partForm.FindStringSubmatch(name); m != nil && m[1] == u.image.Name && name != u.part() {
+		if m := partialUploadName.FindStringSubmatch(name); m != nil && m[1] == u.image.Name && name != u.part() {
 			if e := dir.Remove(name); e != nil && !errors.Is(e, fs.ErrNotExist) {
 				err = errors.Join(err, e)
 			}
@@ -157,7 +157,7 @@ func uploadRange(c *gin.Context) (offset, total int64, err error) {
 	if v := c.GetHeader("Content-Range"); v != "" {
 		m := contentRange.FindStringSubmatch(v)
 		if m == nil {
-			return 0, 0, invalid("Content-Range", "bytes FIRST-LAST/TOTAL", "%q is no range", v)
+			return 0, 0, invalid("Content-Range", "bytes FIRST-LAST/TOTAL", "invalid range %q", v)
 		}
 		offset, err = strconv.ParseInt(m[1], 10, 64)
 		if err == nil && m[3] != "*" {

@@ -73,7 +73,7 @@ func readCopy(ctx context.Context, path string) (c Copied, err error) {
 		return c, err
 	}
 	defer func() { err = errors.Join(err, db.Close()) }()
-	if err := judge(ctx, db, len(known)); err != nil {
+	if err := refuseForeignSchema(ctx, db, len(known)); err != nil {
 		return c, err
 	}
 	if c.Content, err = dbcopy.Sound(ctx, db.DB); err != nil {

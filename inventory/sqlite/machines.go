@@ -170,8 +170,7 @@ func (s *Store) PutMachines(ctx context.Context, ms []inventory.Machine, replace
 }
 
 // keepForRuns refuses changes of what an open run relies on, in the transaction
-// that would make them. A person's window closes instead: it was opened for
-// other hardware.
+// that would make them. An operator's netboot window is closed.
 func (s *Store) keepForRuns(ctx context.Context, tx *sqlx.Tx, ms []inventory.Machine, stored map[string]secretRow, by string) error {
 	var ps inventory.Problems
 	for _, m := range ms {
