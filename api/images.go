@@ -72,7 +72,7 @@ func (s *Server) listImages(c *gin.Context) {
 	is, err := s.cfg.Store.Images(c.Request.Context())
 	if err == nil && c.Query("unused") == "true" {
 		var users imageUsers
-		users, err = s.imageUsers(c.Request.Context(), false)
+		users, err = s.readImageUsers(c.Request.Context(), false)
 		is = slices.DeleteFunc(is, func(i inventory.Image) bool { return users.free(i) != nil })
 	}
 	if err != nil {
@@ -108,7 +108,7 @@ func (s *Server) deleteImage(c *gin.Context) {
 	i, err := s.image(ctx, c.Param("name"))
 	var users imageUsers
 	if err == nil {
-		users, err = s.imageUsers(ctx, c.Query("force") == "true")
+		users, err = s.readImageUsers(ctx, c.Query("force") == "true")
 	}
 	if err == nil {
 		err = users.free(i)
@@ -133,9 +133,9 @@ type imageUsers struct {
 	labs      []genesis.Lab
 }
 
-// imageUsers reads what needs images: open runs, and, unless runsOnly, what
+// readImageUsers reads what needs images: open runs, and, unless runsOnly, what
 // names images for a later installation.
-func (s *Server) imageUsers(ctx context.Context, runsOnly bool) (u imageUsers, err error) {
+func (s *Server) readImageUsers(ctx context.Context, runsOnly bool) (u imageUsers, err error) {
 	if u.planned, err = s.cfg.Store.PlannedImages(ctx); err != nil {
 		return u, err
 	}

@@ -106,7 +106,7 @@ func TestDescribeInstallerRefusesWebPagesAlone(t *testing.T) {
 func TestALargeZstdSegmentIsNotCalledDamaged(t *testing.T) {
 	for name, header := range map[string]string{
 		"segment": "\xe0\x00\x00\x00\x10\x00\x00\x00\x00", // content of 256 MiB
-		"window":  "\x00\x90",                                 // of 256 MiB
+		"window":  "\x00\x90",                             // of 256 MiB
 	} {
 		file := "\x28\xb5\x2f\xfd" + header + strings.Repeat("\x03\x00\x10\x00", 8)
 		_, err := Describe(t.Context(), strings.NewReader(file))

@@ -93,8 +93,8 @@ func signatures() []signature {
 }
 
 var (
-	webPage = regexp.MustCompile(`(?is)^\x{FEFF}?\s*(<\?xml\b[^>]*>\s*)?(<!--.*-->\s*)?<(!doctype\s+html|html|head)\b`)
-	xml     = regexp.MustCompile(`(?i)^\x{FEFF}?\s*<(\?xml|!doctype)\b`)
+	webPage     = regexp.MustCompile(`(?is)^\x{FEFF}?\s*(<\?xml\b[^>]*>\s*)?(<!--.*-->\s*)?<(!doctype\s+html|html|head)\b`)
+	xmlDocument = regexp.MustCompile(`(?i)^\x{FEFF}?\s*<(\?xml|!doctype)\b`)
 )
 
 // Identify returns the kind of a content by its first bytes: HeadSize of them,
@@ -104,7 +104,7 @@ func Identify(head []byte) Kind {
 	switch text := head[:min(len(head), 512)]; {
 	case webPage.Match(text):
 		return Kind{Name: "a web page", webPage: true, Remedy: remedy}
-	case xml.Match(text):
+	case xmlDocument.Match(text):
 		return Kind{Name: "an XML document", Remedy: remedy}
 	}
 	for _, s := range signatures() {
