@@ -23,16 +23,18 @@ import (
 
 	"github.com/gin-gonic/gin"
 
+	"github.com/ingotmetal/ingot/genesis"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
 type imageStore interface {
 	Image(ctx context.Context, name string) (inventory.Image, error)
 	Images(ctx context.Context) ([]inventory.Image, error)
+	ExpectImageFile(ctx context.Context, digest string) error
 	PutImage(ctx context.Context, i inventory.Image, by string) error
 	DeleteImage(ctx context.Context, name, by string) error
 	PlannedImages(ctx context.Context) ([]inventory.PlannedImage, error)
-	UnusedImageFiles(ctx context.Context, digests []string, remove func(digest string) error) error
+	UnusedImageFiles(ctx context.Context, remove func(digest string) error) error
 }
 
 var safe = regexp.MustCompile(`^[a-z0-9]([a-z0-9._-]{0,126}[a-z0-9])?$`)
@@ -68,6 +70,11 @@ func (s *Server) imageURL(i inventory.Image) string {
 
 func (s *Server) listImages(c *gin.Context) {
 	is, err := s.cfg.Store.Images(c.Request.Context())
+	if err == nil && c.Query("unused") == "true" {
+		var users imageUsers
+		users, err = s.readImageUsers(c.Request.Context(), false)
+		is = slices.DeleteFunc(is, func(i inventory.Image) bool { return users.free(i) != nil })
+	}
 	if err != nil {
 		s.fail(c, err)
 		return
@@ -99,8 +106,12 @@ func (s *Server) dir() (*os.Root, error) {
 func (s *Server) deleteImage(c *gin.Context) {
 	ctx := c.Request.Context()
 	i, err := s.image(ctx, c.Param("name"))
+	var users imageUsers
 	if err == nil {
-		err = s.imageFree(ctx, i, c.Query("force") == "true")
+		users, err = s.readImageUsers(ctx, c.Query("force") == "true")
+	}
+	if err == nil {
+		err = users.free(i)
 	}
 	if err == nil {
 		err = s.cfg.Store.DeleteImage(ctx, i.Name, by(c))
@@ -113,52 +124,96 @@ func (s *Server) deleteImage(c *gin.Context) {
 	c.Status(http.StatusNoContent)
 }
 
-// imageFree refuses to delete an image that is needed: by an open run, and,
-// unless that does not matter, by a machine or a stored template.
-func (s *Server) imageFree(ctx context.Context, i inventory.Image, force bool) error {
+// imageUsers is all that may need an image.
+type imageUsers struct {
+	planned   []inventory.PlannedImage
+	runs      []inventory.Workflow // open ones
+	templates []inventory.Template
+	machines  []inventory.Machine // with their user data
+	labs      []genesis.Lab
+}
+
+// readImageUsers reads what needs images: open runs, and, unless runsOnly, what
+// names images for a later installation.
+func (s *Server) readImageUsers(ctx context.Context, runsOnly bool) (u imageUsers, err error) {
+	if u.planned, err = s.cfg.Store.PlannedImages(ctx); err != nil {
+		return u, err
+	}
+	if u.runs, err = s.cfg.Store.Workflows(ctx, inventory.WorkflowFilter{Open: true, Limit: maxOpen}); err != nil {
+		return u, err
+	}
+	if runsOnly {
+		return u, nil
+	}
+	if u.templates, err = s.cfg.Store.Templates(ctx); err != nil {
+		return u, err
+	}
+	if u.machines, err = s.cfg.Store.Machines(ctx); err != nil {
+		return u, err
+	}
+	for n, m := range u.machines {
+		if !m.HasUserData {
+			continue
+		}
+		if u.machines[n].UserData, _, err = s.cfg.Store.UserData(ctx, m.Name); err != nil {
+			return u, err
+		}
+	}
+	bundles, err := s.cfg.Store.GenesisList(ctx)
+	if err != nil {
+		return u, err
+	}
+	for _, b := range bundles {
+		b, err := s.cfg.Store.Genesis(ctx, b.Name)
+		if errors.Is(err, inventory.ErrNotFound) {
+			continue // forgotten with its key, or deleted by now
+		}
+		if err != nil {
+			return u, err
+		}
+		l, err := genesis.Load(b.File, b.Read)
+		var wrong inventory.Problems // to this version; what could be read counts
+		if err != nil && !errors.As(err, &wrong) {
+			return u, err
+		}
+		l.Name = b.Name
+		u.labs = append(u.labs, l)
+	}
+	return u, nil
+}
+
+// free refuses to delete an image that something needs.
+func (u imageUsers) free(i inventory.Image) error {
 	inRun := func(run, machine string) error {
 		return hint{fmt.Errorf("run %s of machine %q uses image %q: %w", run, machine, i.Name, inventory.ErrConflict), "ingot workflow get " + run}
 	}
-	planned, err := s.cfg.Store.PlannedImages(ctx)
-	if err != nil {
-		return err
-	}
-	for _, p := range planned {
+	for _, p := range u.planned {
 		if p.SHA256 == i.SHA256 {
 			return inRun(p.Run, p.Machine)
 		}
 	}
-	ws, err := s.cfg.Store.Workflows(ctx, inventory.WorkflowFilter{Open: true, Limit: maxOpen})
-	if err != nil {
-		return err
-	}
-	for _, w := range ws {
+	for _, w := range u.runs {
 		if w.Image == i.Name {
 			return inRun(w.Run, w.Machine)
 		}
 	}
-	if force {
-		return nil
-	}
 	named := func(what, name string) error {
 		return hint{fmt.Errorf("%s %q names image %q: %w", what, name, i.Name, inventory.ErrConflict), "change it, or: ingot image delete " + i.Name + " --force"}
 	}
-	ts, err := s.cfg.Store.Templates(ctx)
-	if err != nil {
-		return err
-	}
-	for _, t := range ts {
+	for _, t := range u.templates {
 		if inventory.NamesImage(t.Source, i.Name) {
 			return named("template", t.Name)
 		}
 	}
-	ms, err := s.cfg.Store.Machines(ctx)
-	if err != nil {
-		return err
-	}
-	for _, m := range ms {
-		if m.Image == i.Name {
+	for _, m := range u.machines {
+		// A document names what its installer fetches. Names of disk images, such as "debian", stand there for something else.
+		if m.NamesImage(i.Name) || i.Use == inventory.UseInstaller && inventory.NamesImage(m.UserData.Reveal(), i.Name) {
 			return named("machine", m.Name)
+		}
+	}
+	for _, l := range u.labs {
+		if _, found := l.Image(i.Name); found {
+			return named("lab file", l.Name)
 		}
 	}
 	return nil

@@ -30,8 +30,8 @@ type upload struct {
 	// image has the name, where it comes from, its use, and in SHA256 the
 	// digest that a person declared, if one did.
 	image inventory.Image
-	// content is the digest of the file as the sender has it; "" when the sender does not say. Only with it can an upload
-	// be continued: it tells one file from another.
+	// content is the digest of the file as the sender has it; "" when the sender does not say. The digest identifies the
+	// file. Only with it can an upload be continued.
 	content string
 }
 
@@ -70,7 +70,7 @@ func (u upload) part() string {
 	return uploadPrefix + u.content[:16] + "-" + u.image.Name
 }
 
-var partForm = regexp.MustCompile(`^\.upload-(?:(?:[0-9a-f]{16}|once)-)?(.+)$`)
+var partialUploadName = regexp.MustCompile(`^\.upload-(?:(?:[0-9a-f]{16}|once)-)?(.+)$`)
 
 // received returns how many bytes of an upload are there.
 func (u upload) received(dir *os.Root) (int64, error) {
@@ -96,7 +96,7 @@ func (u upload) discard(dir *os.Root) error {
 func (u upload) discardOthers(dir *os.Root) error {
 	names, err := fileNames(dir)
 	for _, name := range names {
-		if m := partForm.FindStringSubmatch(name); m != nil && m[1] == u.image.Name && name != u.part() {
+		if m := partialUploadName.FindStringSubmatch(name); m != nil && m[1] == u.image.Name && name != u.part() {
 			if e := dir.Remove(name); e != nil && !errors.Is(e, fs.ErrNotExist) {
 				err = errors.Join(err, e)
 			}
@@ -157,7 +157,7 @@ func uploadRange(c *gin.Context) (offset, total int64, err error) {
 	if v := c.GetHeader("Content-Range"); v != "" {
 		m := contentRange.FindStringSubmatch(v)
 		if m == nil {
-			return 0, 0, invalid("Content-Range", "bytes FIRST-LAST/TOTAL", "%q is no range", v)
+			return 0, 0, invalid("Content-Range", "bytes FIRST-LAST/TOTAL", "invalid range %q", v)
 		}
 		offset, err = strconv.ParseInt(m[1], 10, 64)
 		if err == nil && m[3] != "*" {
@@ -324,11 +324,15 @@ func (s *Server) keepImage(c *gin.Context, dir *os.Root, u upload, checked *atom
 	c.JSON(http.StatusCreated, i)
 }
 
-// publish puts a proven file in its place and stores its image. Nobody removes
-// unused files in between.
+// publish puts a proven file in its place and stores its image, whether or not
+// the client still waits. No unused file is removed in between.
 func (s *Server) publish(ctx context.Context, dir *os.Root, u upload, i inventory.Image, by string) error {
 	s.publishing.Lock()
 	defer s.publishing.Unlock()
+	ctx = context.WithoutCancel(ctx)
+	if err := s.cfg.Store.ExpectImageFile(ctx, i.File); err != nil {
+		return err
+	}
 	if err := dir.Rename(u.part(), i.File); err != nil {
 		return err
 	}
@@ -428,8 +432,8 @@ func drain(ctx context.Context, r io.Reader) error {
 // removedPrefix marks files that nothing needs any more and that are being removed.
 const removedPrefix = ".removed-"
 
-// RemoveUnusedImages removes the files that neither an image nor the plan of
-// an open run needs.
+// RemoveUnusedImages removes the files of images that were replaced or deleted
+// and that no plan of an open run needs. Files that this inventory has never known stay.
 func (s *Server) RemoveUnusedImages(ctx context.Context) {
 	if s.cfg.ImageDir == "" {
 		return
@@ -447,20 +451,15 @@ func (s *Server) RemoveUnusedImages(ctx context.Context) {
 func (s *Server) removeUnused(ctx context.Context, dir *os.Root) {
 	s.publishing.Lock()
 	defer s.publishing.Unlock()
-	names, err := fileNames(dir)
-	var digests []string
-	for _, name := range names {
-		if digest.MatchString(name) {
-			digests = append(digests, name)
+	// Renamed only, while the store lets no plan in: removing a large file takes long.
+	err := s.cfg.Store.UnusedImageFiles(ctx, func(digest string) error {
+		if err := dir.Rename(digest, removedPrefix+digest); !errors.Is(err, fs.ErrNotExist) {
+			return err
 		}
-	}
-	if err == nil {
-		// Renamed only, while the store lets no plan in: removing a large file takes long.
-		err = s.cfg.Store.UnusedImageFiles(ctx, digests, func(digest string) error {
-			names = append(names, removedPrefix+digest)
-			return dir.Rename(digest, removedPrefix+digest)
-		})
-	}
+		return nil
+	})
+	names, e := fileNames(dir)
+	err = errors.Join(err, e)
 	for _, name := range names {
 		if !strings.HasPrefix(name, removedPrefix) {
 			continue

@@ -5,6 +5,7 @@ import (
 	"archive/zip"
 	"bytes"
 	"compress/gzip"
+	"context"
 	"encoding/base64"
 	"encoding/binary"
 	"net/http"
@@ -102,6 +103,58 @@ func TestAnOpenPlanKeepsTheFileOfAReplacedImage(t *testing.T) {
 	require.ElementsMatch(t, []string{"B", "C"}, s.contents())
 }
 
+// An inventory removes the files of its own images alone: the image directory
+// may be older than it, or newer (another data directory, a restored backup).
+func TestFilesThatTheInventoryNeverKnewStay(t *testing.T) {
+	s := newSite(t)
+	foreign := filepath.Join(s.server.cfg.ImageDir, sumOf("of another inventory"))
+	require.NoError(t, os.WriteFile(foreign, []byte("of another inventory"), 0o600))
+	s.server.RemoveUnusedImages(t.Context())
+	decode[inventory.Image](t, s.do(http.MethodPut, "/v1/images/prod", "A"), http.StatusCreated)
+	decode[inventory.Image](t, s.do(http.MethodPut, "/v1/images/prod", "B"), http.StatusCreated)
+	require.ElementsMatch(t, []string{"B", "of another inventory"}, s.contents())
+}
+
+// interruptedStore ends the request before it stores an image.
+type interruptedStore struct {
+	Store
+	end context.CancelFunc
+}
+
+func (s interruptedStore) PutImage(ctx context.Context, i inventory.Image, by string) error {
+	s.end()
+	return s.Store.PutImage(ctx, i, by)
+}
+
+// A client that disconnects when its file is in its place has stored the image.
+func TestADisconnectAfterTheRenameKeepsTheImage(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	s := newSite(t, func(c *Config) { c.Store = interruptedStore{c.Store, cancel} })
+	r := httptest.NewRequestWithContext(ctx, http.MethodPut, "/v1/images/prod", strings.NewReader("A"))
+	r.Host = "127.0.0.1:8080"
+	r.Header.Set("Authorization", "Bearer "+adminToken)
+	s.operator.ServeHTTP(httptest.NewRecorder(), r)
+	i, err := s.store.Image(t.Context(), "prod")
+	require.NoError(t, err)
+	require.Equal(t, []string{i.SHA256}, s.files())
+}
+
+// refusingStore stores no image.
+type refusingStore struct{ Store }
+
+func (refusingStore) PutImage(context.Context, inventory.Image, string) error {
+	return inventory.ErrFull
+}
+
+// A file whose image could not be stored does not stay for ever.
+func TestAFileWithoutItsImageIsRemoved(t *testing.T) {
+	s := newSite(t, func(c *Config) { c.Store = refusingStore{c.Store} })
+	require.Equal(t, http.StatusInsufficientStorage, s.do(http.MethodPut, "/v1/images/prod", "A").Code)
+	require.Equal(t, []string{"A"}, s.contents())
+	s.server.RemoveUnusedImages(t.Context())
+	require.Empty(t, s.contents())
+}
+
 // Two images may be one file.
 func TestAFileStaysForItsOtherImage(t *testing.T) {
 	s := newSite(t)
@@ -136,6 +189,41 @@ func TestDeleteLooksAtPlansTemplatesAndMachines(t *testing.T) {
 	require.Equal(t, http.StatusNoContent, s.do(http.MethodDelete, "/v1/images/free", nil).Code)
 	require.Equal(t, http.StatusNoContent, s.do(http.MethodDelete, "/v1/images/written?force=true", nil).Code, "the word may stand there for something else")
 	require.Equal(t, http.StatusConflict, s.do(http.MethodDelete, "/v1/images/planned?force=true", nil).Code, "a run needs it")
+}
+
+// unused is what a prune would delete.
+func (s *site) unused() (names []string) {
+	s.t.Helper()
+	for _, i := range decode[list[inventory.Image]](s.t, s.do(http.MethodGet, "/v1/images?unused=true", nil), http.StatusOK).Items {
+		names = append(names, i.Name)
+	}
+	return names
+}
+
+// What installers boot and fetch is named by labels, by documents, and by a
+// stored lab file.
+func TestDeleteLooksAtLabelsDocumentsAndLabs(t *testing.T) {
+	s := newSite(t)
+	s.stock()
+	require.Len(t, s.unused(), 7)
+	decode[GenesisPlan](t, s.do(http.MethodPut, "/v1/genesis/home", exampleLab(t)), http.StatusOK)
+	require.Empty(t, s.unused())
+	a := decode[answer](t, s.do(http.MethodDelete, "/v1/images/talos-initramfs", nil), http.StatusConflict)
+	require.Contains(t, a.Error, `lab file "home" names image`)
+
+	m := machine("m1", mac)
+	m.Labels = map[string]string{"kernel": "linux-1"}
+	m.UserData = inventory.NewSecret("install:\n  iso_url: http://10.0.0.1:7080/images/iso-1\n")
+	require.NoError(t, s.store.PutMachines(t.Context(), []inventory.Machine{m}, false, "test"))
+	for name, query := range map[string]string{"linux-1": "?use=installer", "iso-1": "?use=installer", "install": ""} {
+		decode[inventory.Image](t, s.do(http.MethodPut, "/v1/images/"+name+query, "image "+name), http.StatusCreated)
+	}
+	require.Equal(t, []string{"install"}, s.unused(), "a word of a document is not the name of a disk image")
+	for _, name := range []string{"linux-1", "iso-1"} {
+		a := decode[answer](t, s.do(http.MethodDelete, "/v1/images/"+name, nil), http.StatusConflict)
+		require.Contains(t, a.Error, `machine "m1" names image`)
+	}
+	require.Equal(t, http.StatusNoContent, s.do(http.MethodDelete, "/v1/images/linux-1?force=true", nil).Code)
 }
 
 // noise is text of n bytes that cannot be compressed much.

@@ -20,6 +20,7 @@ type machineStore interface {
 	Machines(ctx context.Context) ([]inventory.Machine, error)
 	MachineStates(ctx context.Context, names []string) ([]inventory.MachineState, error)
 	Follow() (take func() (machines []string, operations bool), cancel func())
+	UserData(ctx context.Context, name string) (user, vendor inventory.Secret, err error)
 	PutMachines(ctx context.Context, ms []inventory.Machine, replace bool, by string) error
 	DeleteMachine(ctx context.Context, name, by string) error
 	Release(ctx context.Context, machine, by string) error
@@ -160,7 +161,7 @@ func (s *Server) pushMachines(c *gin.Context) {
 		s.fail(c, invalid("machines", "", "no machine was given"))
 		return
 	}
-	vs, err := s.putMachines(c, in.Machines, in.Replace)
+	vs, warnings, err := s.putMachines(c, in.Machines, in.Replace)
 	if err != nil {
 		s.fail(c, err)
 		return
@@ -168,7 +169,7 @@ func (s *Server) pushMachines(c *gin.Context) {
 	c.JSON(http.StatusCreated, struct {
 		list[MachineView]
 		Warnings []string `json:"warnings,omitempty"`
-	}{items(vs), s.network().Warnings(in.Machines)})
+	}{items(vs), warnings})
 }
 
 // network is what is known of the provisioning network now.
@@ -179,12 +180,13 @@ func (s *Server) network() inventory.Network {
 	return s.cfg.Network()
 }
 
-// putMachines validates and stores ms, all or nothing.
-func (s *Server) putMachines(c *gin.Context, ms []inventory.Machine, replace bool) ([]MachineView, error) {
+// putMachines validates and stores ms, all or nothing, and returns them with
+// what may be wrong with them all the same.
+func (s *Server) putMachines(c *gin.Context, ms []inventory.Machine, replace bool) (vs []MachineView, warnings []string, err error) {
 	ctx := c.Request.Context()
 	stored, err := s.cfg.Store.Machines(ctx)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	before := make(map[string]inventory.Machine, len(stored))
 	for _, m := range stored {
@@ -205,13 +207,13 @@ func (s *Server) putMachines(c *gin.Context, ms []inventory.Machine, replace boo
 		}
 	}
 	if err := problems.Err(); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if err := s.cfg.Store.PutMachines(ctx, ms, replace, by(c)); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if stored, err = s.cfg.Store.Machines(ctx); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	after := make(map[string]inventory.Machine, len(stored))
 	for _, m := range stored {
@@ -221,7 +223,8 @@ func (s *Server) putMachines(c *gin.Context, ms []inventory.Machine, replace boo
 	for i, m := range ms {
 		out[i] = after[m.Name]
 	}
-	return s.views(ctx, out)
+	vs, err = s.views(ctx, out)
+	return vs, append(network.Warnings(ms), inventory.GatewayWarnings(ms, stored)...), err
 }
 
 // checkNetwork refuses reservations that this server could not keep: its own
@@ -530,7 +533,7 @@ func (s *Server) acceptSeen(c *gin.Context) {
 		return
 	}
 	in.MAC = mac
-	vs, err := s.putMachines(c, []inventory.Machine{{Name: in.Name, Interfaces: []inventory.Interface{in.Interface}}}, false)
+	vs, _, err := s.putMachines(c, []inventory.Machine{{Name: in.Name, Interfaces: []inventory.Interface{in.Interface}}}, false)
 	if err != nil {
 		s.fail(c, err)
 		return

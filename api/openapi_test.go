@@ -168,6 +168,7 @@ func TestAnswersFitDocument(t *testing.T) {
 	c.op(200, "POST", "/v1/templates/t1/render", `{"machine":"m1"}`)
 	c.op(204, "DELETE", "/v1/templates/t1", nil)
 	c.op(200, "GET", "/v1/images", nil)
+	c.op(200, "GET", "/v1/images?unused=true", nil)
 	c.op(200, "GET", "/v1/images/debian-12", nil)
 	c.op(200, "POST", "/v1/images/debian-12/verify", nil)
 	c.op(202, "PUT", "/v1/images/half?size=10&content="+sumOf("1234567890"), "12345")

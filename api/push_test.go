@@ -55,6 +55,18 @@ func TestAddressOfAnotherMachineIsAConflict(t *testing.T) {
 	require.Equal(t, "interfaces[0].address", e.Problems[0].Field)
 }
 
+// A router comes with the machines that use it, and is told of.
+func TestPushWarnsOfAGateway(t *testing.T) {
+	s := newSite(t)
+	nic := func(mac, address, gateway string) []any {
+		return []any{map[string]any{"mac": mac, "address": address, "netmask": "255.255.255.0", "gateway": gateway}}
+	}
+	router := map[string]any{"name": "router", "interfaces": nic("02:00:00:00:00:01", "192.0.2.254", "")}
+	node := map[string]any{"name": "node", "interfaces": nic("02:00:00:00:00:02", "192.0.2.5", "192.0.2.254")}
+	a := decode[struct{ Warnings []string }](t, s.do(http.MethodPost, "/v1/machines", map[string]any{"machines": []any{router, node}}), http.StatusCreated)
+	require.Equal(t, []string{"router: 192.0.2.254 is the gateway of node: right only if this machine is their router"}, a.Warnings)
+}
+
 // The server's own address, its gateway, and a subnet that no listed relay
 // serves are refused; a subnet that a relay might serve is told.
 func TestPushChecksTheNetwork(t *testing.T) {

@@ -100,6 +100,12 @@ func (p Plan) Images(from int) []PlannedImage {
 	return out
 }
 
+// NamesImage tells whether the machine is installed with the image called name:
+// as its image, or by a label from which an installer's template takes it.
+func (m Machine) NamesImage(name string) bool {
+	return m.Image == name || slices.Contains(slices.Collect(maps.Values(m.Labels)), name)
+}
+
 // NamesImage tells whether text contains name as a word of its own, the way
 // image names stand in URLs and quotes.
 func NamesImage(text, name string) bool {

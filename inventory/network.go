@@ -75,12 +75,39 @@ func (n Network) Warnings(ms []Machine) []string {
 	}
 	var out []string
 	for _, g := range groups {
-		const most = 3
-		names := strings.Join(g.names[:min(len(g.names), most)], ", ")
-		if more := len(g.names) - most; more > 0 {
-			names += fmt.Sprintf(" and %d more", more)
-		}
-		out = append(out, names+": "+n.Reason(g.subnet))
+		out = append(out, someNames(g.names)+": "+n.Reason(g.subnet))
 	}
 	return out
+}
+
+// GatewayWarnings returns one line for each of ms at an address that other
+// machines of all name as their gateway.
+func GatewayWarnings(ms, all []Machine) []string {
+	users := map[netip.Addr][]string{}
+	for _, m := range all {
+		for _, i := range m.Interfaces {
+			if i.Gateway.IsValid() {
+				users[i.Gateway] = append(users[i.Gateway], m.Name)
+			}
+		}
+	}
+	var out []string
+	for _, m := range ms {
+		for _, i := range m.Interfaces {
+			if names := users[i.Address]; len(names) > 0 {
+				out = append(out, fmt.Sprintf("%s: %s is the gateway of %s: right only if this machine is their router", m.Name, i.Address, someNames(names)))
+			}
+		}
+	}
+	return out
+}
+
+// someNames lists the first few names and counts the rest.
+func someNames(names []string) string {
+	const most = 3
+	text := strings.Join(names[:min(len(names), most)], ", ")
+	if more := len(names) - most; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
 }

@@ -65,3 +65,19 @@ func TestLeaseTimeInJSON(t *testing.T) {
 	}
 	require.ErrorIs(t, json.Unmarshal([]byte(`{"leaseTime":"soon"}`), &Interface{}), ErrInvalid)
 }
+
+func TestGatewayWarnings(t *testing.T) {
+	at := func(name, address, gateway string) Machine {
+		m := Machine{Name: name, Interfaces: []Interface{{Address: netip.MustParseAddr(address)}}}
+		if gateway != "" {
+			m.Interfaces[0].Gateway = netip.MustParseAddr(gateway)
+		}
+		return m
+	}
+	router := at("router", "10.0.0.1", "")
+	nodes := []Machine{at("n1", "10.0.0.5", "10.0.0.1"), at("n2", "10.0.0.6", "10.0.0.1"), at("n3", "10.0.0.7", "10.0.0.1"), at("n4", "10.0.0.8", "10.0.0.1")}
+	unreserved := Machine{Name: "u", Interfaces: []Interface{{}}}
+	require.Empty(t, GatewayWarnings(append(nodes, unreserved), append(nodes, router, unreserved)))
+	require.Equal(t, []string{"router: 10.0.0.1 is the gateway of n1, n2, n3 and 1 more: right only if this machine is their router"},
+		GatewayWarnings([]Machine{router}, append(nodes, router)))
+}

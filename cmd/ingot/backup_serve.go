@@ -56,8 +56,8 @@ func (c *tally) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// backup copies Temporal first and the inventory second, which so knows at
-// least as much, while everything goes on.
+// backup copies a server while everything goes on. The inventory is copied last, so it
+// is never older than Temporal's copy.
 func (s *server) backup(ctx context.Context, q api.BackupRequest) (_ api.Archive, err error) {
 	if !s.backingUp.TryLock() {
 		return nil, fmt.Errorf("a backup is being made already: %w", inventory.ErrConflict)

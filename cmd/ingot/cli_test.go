@@ -171,6 +171,31 @@ func command(ctx context.Context) (*cobra.Command, *bytes.Buffer, *bytes.Buffer)
 	return cmd, &out, &errs
 }
 
+// TestPruneGoesOnPastAConflict: an image that has come into use since it was
+// listed stays, and the others go.
+func TestPruneGoesOnPastAConflict(t *testing.T) {
+	var deleted []string
+	o, _ := site(t, func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.Method == http.MethodGet:
+			_, _ = io.WriteString(w, `{"items":[{"name":"a"},{"name":"b"},{"name":"c"}]}`)
+		case r.URL.Path == "/v1/images/b":
+			w.WriteHeader(http.StatusConflict)
+			_, _ = io.WriteString(w, `{"error":"run r1 uses image \"b\"","code":"conflict"}`)
+		default:
+			deleted = append(deleted, r.URL.Path)
+			w.WriteHeader(http.StatusNoContent)
+		}
+	})
+	c := imagePruneCmd(o)
+	var errs bytes.Buffer
+	c.SetErr(&errs)
+	c.SetArgs([]string{"--yes"})
+	require.NoError(t, c.ExecuteContext(t.Context()))
+	require.Equal(t, []string{"/v1/images/a", "/v1/images/c"}, deleted)
+	require.Contains(t, errs.String(), `image b stays: run r1 uses image "b"`)
+}
+
 // runs answers a workflow's records one after the other, the last one forever.
 func runs(t *testing.T, records ...any) http.HandlerFunc {
 	t.Helper()

@@ -212,14 +212,17 @@ func (d *doctor) keys() {
 	}
 }
 
-// inventory reads the whole database, whether or not a server has it open.
+// inventory reads the whole database, for checkTime at most, whether or not a
+// server has it open.
 func (d *doctor) inventory(ctx context.Context) {
 	file := inventoryFile(d.cfg)
-	switch err := sqlite.Check(ctx, file); {
+	switch err := checkWithin(ctx, checkTime, file); {
 	case err == nil:
 		d.ok("inventory", "%s is sound", file)
 	case errors.Is(err, fs.ErrNotExist):
 		// Before the first ingot serve there is none.
+	case errors.Is(err, errUnchecked):
+		d.warn("inventory", "ingot backup", "%v", err)
 	case errors.Is(err, sqlite.ErrDamaged):
 		d.fail("inventory", "stop ingot serve, move "+d.cfg.DataDir+" away, then: ingot restore FILE", "%v", err)
 	default:

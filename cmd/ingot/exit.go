@@ -117,11 +117,9 @@ func report(cmd *cobra.Command, err error) {
 	if f := cmd.Flag("output"); f != nil && (f.Value.String() == "json" || f.Value.String() == "yaml") {
 		o.output = f.Value.String()
 	}
-	raw, err := json.Marshal(e)
-	if err == nil {
-		err = o.print(cmd.ErrOrStderr(), raw, func(w io.Writer) error { return e.write(w) })
+	if raw, err := json.Marshal(e); err == nil {
+		_ = o.print(cmd.ErrOrStderr(), raw, func(w io.Writer) error { return e.write(w) }) // standard error is where errors are shown
 	}
-	_ = err // there is no one left to tell
 }
 
 // exitWord is the code of an error, in the words of the API.

@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"net/url"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -448,7 +447,8 @@ func imageDeleteCmd(o *options) *cobra.Command {
 	c := &cobra.Command{
 		Use: "delete NAME", Short: "Delete an image and its file",
 		Long: `Delete an image and its file. It is refused while an open run has planned the
-image, and while a machine or a template names it.`, Args: cobra.ExactArgs(1), ValidArgsFunction: o.imageNames,
+image, and while a machine (by its image, a label or its user data), a template
+or a stored lab file names it.`, Args: cobra.ExactArgs(1), ValidArgsFunction: o.imageNames,
 		Example: "  ingot image delete debian-11 --yes",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := o.client()
@@ -474,7 +474,7 @@ image, and while a machine or a template names it.`, Args: cobra.ExactArgs(1), V
 		},
 	}
 	yesFlag(c, &yes)
-	c.Flags().BoolVar(&force, "force", false, "although a machine or a template names it")
+	c.Flags().BoolVar(&force, "force", false, "although a machine, a template or a lab file names it")
 	return c
 }
 
@@ -482,19 +482,21 @@ func imagePruneCmd(o *options) *cobra.Command {
 	var yes bool
 	c := &cobra.Command{
 		Use: "prune", Short: "Delete the images that nothing names", Args: cobra.NoArgs,
-		Long:    "Delete the images that no machine, no template and no run that is not over\nnames.",
+		Long: `Delete the images that no open run, no machine (by its image, a label or its
+user data), no template and no stored lab file names.`,
 		Example: "  ingot image prune",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := o.client()
 			if err != nil {
 				return err
 			}
-			unused, err := unusedImages(cmd.Context(), c)
+			a, err := ask[list[inventory.Image]](cmd.Context(), c, "GET", path("images")+"?unused=true", nil)
 			if err != nil {
 				return err
 			}
+			unused := a.v.Items
 			if len(unused) == 0 {
-				say(cmd, "every image is named by a machine, a template or a run")
+				say(cmd, "every image is named by a machine, a template, a lab file or a run")
 				return nil
 			}
 			var names []string
@@ -506,7 +508,12 @@ func imagePruneCmd(o *options) *cobra.Command {
 				return err
 			}
 			for _, name := range names {
-				if _, err := ask[struct{}](cmd.Context(), c, "DELETE", path("images", name), nil); err != nil {
+				_, err := ask[struct{}](cmd.Context(), c, "DELETE", path("images", name), nil)
+				if errors.Is(err, inventory.ErrConflict) { // since it was listed
+					say(cmd, "image %s stays: %v", name, err)
+					continue
+				}
+				if err != nil {
 					return err
 				}
 				say(cmd, "image %s deleted", name)
@@ -516,28 +523,4 @@ func imagePruneCmd(o *options) *cobra.Command {
 	}
 	yesFlag(c, &yes)
 	return c
-}
-
-func unusedImages(ctx context.Context, c *remote) ([]inventory.Image, error) {
-	is, err := ask[list[inventory.Image]](ctx, c, "GET", path("images"), nil)
-	if err != nil {
-		return nil, err
-	}
-	ms, err := ask[list[inventory.Machine]](ctx, c, "GET", path("machines"), nil)
-	if err != nil {
-		return nil, err
-	}
-	ts, err := ask[list[inventory.Template]](ctx, c, "GET", path("templates"), nil)
-	if err != nil {
-		return nil, err
-	}
-	ws, err := ask[list[inventory.Workflow]](ctx, c, "GET", path("workflows")+"?open=true&limit=1000", nil)
-	if err != nil {
-		return nil, err
-	}
-	return slices.DeleteFunc(is.v.Items, func(i inventory.Image) bool {
-		return slices.ContainsFunc(ms.v.Items, func(m inventory.Machine) bool { return m.Image == i.Name }) ||
-			slices.ContainsFunc(ts.v.Items, func(t inventory.Template) bool { return inventory.NamesImage(t.Source, i.Name) }) ||
-			slices.ContainsFunc(ws.v.Items, func(w inventory.Workflow) bool { return w.Image == i.Name })
-	}), nil
 }

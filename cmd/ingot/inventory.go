@@ -53,6 +53,24 @@ func (c *inventoryCheck) status() api.InventoryStatus {
 	return st
 }
 
+// checkTime bounds a check beside a server at work. The check reads one state of
+// the database, and all that is written meanwhile stays in the write-ahead log.
+const checkTime = 5 * time.Minute
+
+// errUnchecked is an inventory that was not read to its end in time.
+var errUnchecked = errors.New("the inventory was not checked to its end; a backup checks a copy of it: ingot backup")
+
+// checkWithin is sqlite.Check for so long, then errUnchecked.
+func checkWithin(ctx context.Context, limit time.Duration, file string) error {
+	within, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	err := sqlite.Check(within, file)
+	if err != nil && within.Err() != nil && ctx.Err() == nil {
+		return fmt.Errorf("checking the inventory %q within %s: %w", file, limit, errUnchecked)
+	}
+	return err
+}
+
 // checkFile refuses a damaged inventory before it is opened, unless it is large.
 func (s *server) checkFile(ctx context.Context) error {
 	file := inventoryFile(s.cfg)
@@ -78,12 +96,15 @@ func (s *server) checkLarge(ctx context.Context) error {
 	if s.checked.size <= checkAtStart {
 		return nil
 	}
-	err := sqlite.Check(ctx, inventoryFile(s.cfg))
+	err := checkWithin(ctx, checkTime, inventoryFile(s.cfg))
 	if ctx.Err() != nil {
 		return nil
 	}
 	s.checked.set(err)
-	if err != nil {
+	switch {
+	case errors.Is(err, errUnchecked):
+		s.log.Warn("the inventory was not checked to its end", "error", err)
+	case err != nil:
 		s.log.Error("the inventory cannot be trusted", "error", err)
 	}
 	return nil

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -95,6 +96,16 @@ func TestLargeInventoryIsCheckedBesideTheWork(t *testing.T) {
 	overwritePageType(t, inventoryFile(cfg))
 	require.NoError(t, s.checkLarge(t.Context()))
 	require.Contains(t, s.status(t.Context()).Inventory.Error, "ingot restore")
+}
+
+// TestCheckEndsInTime: a check that takes too long finds no damage.
+func TestCheckEndsInTime(t *testing.T) {
+	t.Parallel()
+	file := inventoryFile(usedInventory(t))
+	require.NoError(t, checkWithin(t.Context(), time.Hour, file))
+	err := checkWithin(t.Context(), 0, file)
+	require.ErrorIs(t, err, errUnchecked)
+	require.NotErrorIs(t, err, sqlite.ErrDamaged)
 }
 
 // usedTemporal makes a database of the embedded Temporal that has a run.

@@ -124,8 +124,7 @@ func (c *Content) Read(p []byte) (int, error) {
 // Close implements io.Closer.
 func (c *Content) Close() error { return c.open.Close() }
 
-// judge tells an error of the decompressor, which is the file's, from an error
-// of reading the file.
+// judge classifies err: damaged file (*Refusal), or failed read.
 func (c *Content) judge(err error) error {
 	var refusal *Refusal
 	switch {
@@ -133,7 +132,7 @@ func (c *Content) judge(err error) error {
 		return err
 	case c.file.err != nil && !errors.Is(c.file.err, io.EOF):
 		return c.file.err
-	case errors.Is(err, zstd.ErrWindowSizeExceeded), errors.Is(err, xz.ErrMemlimit):
+	case errors.Is(err, zstd.ErrWindowSizeExceeded), errors.Is(err, zstd.ErrDecoderSizeExceeded), errors.Is(err, xz.ErrMemlimit):
 		return refuse("compress it again with a smaller window, for example: zstd -19", "the %s data needs more than %d MiB of memory to decompress", c.Format, maxWindow>>20)
 	case c.file.err != nil: // the decompressor wanted more than there is
 		return refuse(againRemedy, "the %s data is cut short or damaged (%v)", c.Format, err)

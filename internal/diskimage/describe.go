@@ -23,10 +23,19 @@ type Description struct {
 	Warning string
 }
 
-// Describe reads a file to its end and says what it is. What is not whole, or
+// maxSize is how large the content of an image may be, in bytes. A file of
+// some megabytes could otherwise stand for petabytes that are read to their end.
+const maxSize = 2 << 40
+
+// Describe reads a file to its end and says what it is. What is not whole, is larger than maxSize, or
 // cannot be written to a disk, is a *Refusal. Kernels and the like that cannot be mistaken for
-// disk images are described as an installer's; an ISO is refused, because it can.
-func Describe(ctx context.Context, file io.Reader) (d Description, err error) {
+// disk images are described as an installer's. An ISO is refused without --installer, because it
+// can be mistaken for a disk image.
+func Describe(ctx context.Context, file io.Reader) (Description, error) {
+	return describe(ctx, file, maxSize)
+}
+
+func describe(ctx context.Context, file io.Reader, most int64) (d Description, err error) {
 	c, err := Open(reader{ctx, file})
 	if err != nil {
 		return d, err
@@ -51,7 +60,7 @@ func Describe(ctx context.Context, file io.Reader) (d Description, err error) {
 	if !d.Installer {
 		t = readTable(head) // a disk may hold at its beginning what a file system begins with
 	}
-	if d.Size, err = t.look(head, c); err != nil {
+	if d.Size, err = t.look(head, c, most); err != nil {
 		return d, err
 	}
 	for i, p := range t.parts {
@@ -121,8 +130,9 @@ func (t table) String() string {
 }
 
 // look reads the rest of a content that begins with head, keeps what the
-// partitions begin with, and returns the content's size.
-func (t table) look(head []byte, rest io.Reader) (size int64, err error) {
+// partitions begin with, and returns the content's size. A content of more than
+// most bytes is a *Refusal.
+func (t table) look(head []byte, rest io.Reader, most int64) (size int64, err error) {
 	keep := func(b []byte) {
 		for i := range t.parts {
 			p := &t.parts[i]
@@ -137,7 +147,9 @@ func (t table) look(head []byte, rest io.Reader) (size int64, err error) {
 	buf := make([]byte, 1<<20)
 	for {
 		n, err := rest.Read(buf)
-		keep(buf[:n])
+		if keep(buf[:n]); size > most {
+			return size, refuse("store an image that grows to its disk when it first boots", "the image is larger than %d GiB", most>>30)
+		}
 		if errors.Is(err, io.EOF) {
 			return size, nil
 		}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"hash/crc32"
 	"io"
+	"strings"
 	"testing"
 
 	"github.com/klauspost/compress/gzip"
@@ -79,6 +80,49 @@ func TestDescribe(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Installers' files are of every kind, XML among them; only what was saved in
+// the place of a file is refused.
+func TestDescribeInstallerRefusesWebPagesAlone(t *testing.T) {
+	const declaration = `<?xml version="1.0" encoding="UTF-8"?>` + "\n"
+	for _, file := range []string{
+		declaration + "<!DOCTYPE profile>\n<profile xmlns=\"http://www.suse.com/1.0/yast2ns\"/>",
+		declaration + "<unattend xmlns=\"urn:schemas-microsoft-com:unattend\"/>",
+		"<unattend/>", "#cloud-config\n", "\x1f\x8b\x08",
+	} {
+		_, err := DescribeInstaller([]byte(file))
+		require.NoError(t, err, file)
+	}
+	for _, file := range []string{"<!doctype html>", declaration + "<!DOCTYPE html PUBLIC>", declaration + "<!-- x -->\n<html>", "\n<head>"} {
+		_, err := DescribeInstaller([]byte(file))
+		require.ErrorContains(t, err, "this is a web page", file)
+	}
+	_, err := Describe(t.Context(), strings.NewReader(declaration+"<Error/>"))
+	require.ErrorContains(t, err, "this is an XML document")
+}
+
+// A frame of one segment has no window of its own: the decoder holds all of it.
+func TestALargeZstdSegmentIsNotCalledDamaged(t *testing.T) {
+	for name, header := range map[string]string{
+		"segment": "\xe0\x00\x00\x00\x10\x00\x00\x00\x00", // content of 256 MiB
+		"window":  "\x00\x90",                             // of 256 MiB
+	} {
+		file := "\x28\xb5\x2f\xfd" + header + strings.Repeat("\x03\x00\x10\x00", 8)
+		_, err := Describe(t.Context(), strings.NewReader(file))
+		require.ErrorContains(t, err, "needs more than 128 MiB of memory", name)
+	}
+}
+
+// A few bytes may stand for more than any disk holds.
+func TestAnImageLargerThanADiskIsRefused(t *testing.T) {
+	image := gpt(4<<20, 512)
+	_, err := describe(t.Context(), bytes.NewReader(image), int64(len(image)))
+	require.NoError(t, err)
+	_, err = describe(t.Context(), bytes.NewReader(image), int64(len(image))-1)
+	var r *Refusal
+	require.ErrorAs(t, err, &r)
+	require.Contains(t, r.What, "larger than")
 }
 
 // An error of the file's reader, or of the caller, is no judgement of the image.

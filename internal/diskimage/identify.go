@@ -92,13 +92,20 @@ func signatures() []signature {
 	}
 }
 
-var webPage = regexp.MustCompile(`(?i)^\x{FEFF}?\s*(<!--.*-->\s*)?<(!doctype|html|head|\?xml)\b`)
+var (
+	webPage     = regexp.MustCompile(`(?is)^\x{FEFF}?\s*(<\?xml\b[^>]*>\s*)?(<!--.*-->\s*)?<(!doctype\s+html|html|head)\b`)
+	xmlDocument = regexp.MustCompile(`(?i)^\x{FEFF}?\s*<(\?xml|!doctype)\b`)
+)
 
 // Identify returns the kind of a content by its first bytes: HeadSize of them,
 // or all when there are fewer.
 func Identify(head []byte) Kind {
-	if webPage.Match(head[:min(len(head), 512)]) {
-		return Kind{Name: "a web page", webPage: true, Remedy: "the address or a log-in page was saved in its place: fetch the image itself"}
+	const remedy = "the address or a log-in page was saved in its place: fetch the image itself"
+	switch text := head[:min(len(head), 512)]; {
+	case webPage.Match(text):
+		return Kind{Name: "a web page", webPage: true, Remedy: remedy}
+	case xmlDocument.Match(text):
+		return Kind{Name: "an XML document", Remedy: remedy}
 	}
 	for _, s := range signatures() {
 		if len(head) >= s.at && bytes.HasPrefix(head[s.at:], []byte(s.text)) {

@@ -96,7 +96,7 @@ func (s *Store) Resumable(ctx context.Context, run string) error {
 	case found.Writer != "":
 		return fmt.Errorf("%s: run %q has written to machine %q since, so %s: %w", what, found.Writer, found.Machine, again, inventory.ErrConflict)
 	case !found.Planned:
-		return fmt.Errorf("%s: its plan is not stored (it ended before it had one or was reset from outside, or a later run has written to machine %q), so %s: %w",
+		return fmt.Errorf("%s: its plan is not stored (it ended before it had one or was reset from outside, a later run has written to machine %q, or the server was restored from a backup), so %s: %w",
 			what, found.Machine, again, inventory.ErrConflict)
 	}
 	return nil

@@ -73,7 +73,7 @@ func readCopy(ctx context.Context, path string) (c Copied, err error) {
 		return c, err
 	}
 	defer func() { err = errors.Join(err, db.Close()) }()
-	if err := judge(ctx, db, len(known)); err != nil {
+	if err := refuseForeignSchema(ctx, db, len(known)); err != nil {
 		return c, err
 	}
 	if c.Content, err = dbcopy.Sound(ctx, db.DB); err != nil {
@@ -107,7 +107,7 @@ func (s *Store) Sealed(ctx context.Context) ([]string, error) {
 }
 
 // Restored makes the database of a backup that of a living site again: another
-// site epoch, no grant, and every run held that is open here or, by the word of
+// site epoch, no grant, no plan, and every run held that is open here or, by the word of
 // Temporal's copy, there. Epochs of grants go on above all that the backup knows.
 func (s *Store) Restored(ctx context.Context, backup string, taken time.Time, there []inventory.HeldRun) (inventory.Restore, error) {
 	r := inventory.Restore{Backup: backup, Taken: taken.UTC(), At: s.now().UTC(), Held: []inventory.HeldRun{}}
@@ -138,6 +138,10 @@ func (s *Store) Restored(ctx context.Context, backup string, taken time.Time, th
 			{`INSERT OR REPLACE INTO meta (name, value) SELECT 'epoch_floor', max(coalesce((SELECT value FROM meta WHERE name = 'epoch_floor'), 0),
 				coalesce((SELECT max(epoch) FROM grant_), 0), coalesce((SELECT max(epoch) FROM event), 0))`, nil},
 			{"DELETE FROM grant_", nil},
+			// Of what was written to disks after the backup nothing is known: no rest of a run may be carried out on it.
+			{"DELETE FROM plan", nil},
+			// A digest that waited for removal then may be that of an image that was stored after the backup.
+			{"DELETE FROM image_unused", nil},
 			{"DELETE FROM meta WHERE name = 'intake_closed'", nil}, // by a migration that is held now
 			{"INSERT OR REPLACE INTO meta (name, value) VALUES ('restore', ?)", []any{doc}},
 		} {

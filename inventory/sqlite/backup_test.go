@@ -80,6 +80,26 @@ func TestCopyAndRestore(t *testing.T) {
 	require.Equal(t, now, g.SiteEpoch)
 }
 
+// What was written after the backup is not known here: the rest of an earlier
+// run must not be carried out on it, whether that run had ended or was held.
+func TestNoRunIsResumedAfterARestore(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	ctx := t.Context()
+	for run, state := range map[string]string{"ended": inventory.StateFailed, "open": inventory.StateRunning} {
+		require.NoError(t, w.PutWorkflow(ctx, inventory.Workflow{Run: run, Machine: "m1", State: state}))
+		require.NoError(t, w.PutPlan(ctx, inventory.Plan{Run: run}))
+	}
+	_, err := w.Restored(ctx, "b1", w.in(-time.Hour), nil)
+	require.NoError(t, err)
+	for _, run := range []string{"ended", "open"} {
+		err := w.Resumable(ctx, run)
+		require.ErrorIs(t, err, inventory.ErrConflict, run)
+		require.ErrorContains(t, err, "restored from a backup")
+		require.ErrorContains(t, err, "can only be retried from the start")
+	}
+}
+
 func TestNeverRestored(t *testing.T) {
 	t.Parallel()
 	r, err := newWorld(t).LastRestore(t.Context())

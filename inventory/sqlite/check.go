@@ -21,7 +21,7 @@ var ErrDamaged = errors.New("the database is damaged, and ingot restore makes a 
 // file is fs.ErrNotExist.
 func Check(ctx context.Context, path string) error {
 	if err := check(ctx, path); err != nil {
-		return fmt.Errorf("checking the inventory %q: %w", path, judged(err))
+		return fmt.Errorf("checking the inventory %q: %w", path, asDamaged(err))
 	}
 	return nil
 }
@@ -45,8 +45,8 @@ func check(ctx context.Context, path string) (err error) {
 	return nil
 }
 
-// judged makes an error of the driver that means damage an ErrDamaged.
-func judged(err error) error {
+// asDamaged makes an error of the driver that means damage an ErrDamaged.
+func asDamaged(err error) error {
 	var e sqlite3.Error
 	if errors.As(err, &e) && (e.Code == sqlite3.ErrCorrupt || e.Code == sqlite3.ErrNotADB) {
 		return fmt.Errorf("%w: %w", ErrDamaged, err)

@@ -110,7 +110,9 @@ func (s *Store) GenesisList(ctx context.Context) ([]inventory.GenesisBundle, err
 
 // DeleteGenesis removes the lab file called name.
 func (s *Store) DeleteGenesis(ctx context.Context, name, by string) error {
-	return s.deleteNamed(ctx, "genesis", name, by)
+	return s.write(ctx, fmt.Sprintf("deleting lab file %q", name), func(tx *sqlx.Tx) error {
+		return s.deleteNamed(ctx, tx, "genesis", name, by)
+	})
 }
 
 func (s *Store) resealGenesis(ctx context.Context, tx *sqlx.Tx) (int, []string, error) {

@@ -62,6 +62,9 @@ func (s *Store) PutImage(ctx context.Context, i inventory.Image, by string) erro
 		return fmt.Errorf("%s: %w", what, err)
 	}
 	return s.write(ctx, what, func(tx *sqlx.Tx) error {
+		if err := recordUnused(ctx, tx, i.Name); err != nil {
+			return err
+		}
 		_, err := exec(ctx, tx, `INSERT INTO image (name, doc, created) VALUES (?,?,?)
 			ON CONFLICT (name) DO UPDATE SET doc = excluded.doc`, i.Name, doc, nanos(s.now()))
 		if err != nil {
@@ -71,10 +74,31 @@ func (s *Store) PutImage(ctx context.Context, i inventory.Image, by string) erro
 	})
 }
 
-// DeleteImage removes the record of the image called name; its file is the
-// caller's to remove.
+// DeleteImage removes the record of the image called name. UnusedImageFiles
+// names its file from then on, unless something else needs it.
 func (s *Store) DeleteImage(ctx context.Context, name, by string) error {
-	return s.deleteNamed(ctx, "image", name, by)
+	return s.write(ctx, fmt.Sprintf("deleting image %q", name), func(tx *sqlx.Tx) error {
+		if err := recordUnused(ctx, tx, name); err != nil {
+			return err
+		}
+		return s.deleteNamed(ctx, tx, "image", name, by)
+	})
+}
+
+// ExpectImageFile announces a file that is about to be put in its place for
+// PutImage. If that never happens, UnusedImageFiles names it.
+func (s *Store) ExpectImageFile(ctx context.Context, digest string) error {
+	return s.write(ctx, "announcing an image file", func(tx *sqlx.Tx) error {
+		_, err := exec(ctx, tx, "INSERT OR IGNORE INTO image_unused (sha256) VALUES (?)", digest)
+		return err
+	})
+}
+
+// recordUnused records the digest that the image called name has, before it loses it.
+func recordUnused(ctx context.Context, tx *sqlx.Tx, name string) error {
+	_, err := exec(ctx, tx, `INSERT OR IGNORE INTO image_unused (sha256)
+		SELECT json_extract(doc, '$.sha256') FROM image WHERE name = ? AND json_extract(doc, '$.sha256') <> ''`, name)
+	return err
 }
 
 // SetImageFile changes where the file of an image lies, which is no change of the image.
@@ -94,8 +118,8 @@ func (s *Store) PlannedImages(ctx context.Context) ([]inventory.PlannedImage, er
 	return out, nil
 }
 
-// plannedImages counts a run without a record as open: its plan may be older
-// than its record.
+// plannedImages counts a run without a record as open. A run reset from outside stores its plan before
+// its first record.
 func (s *Store) plannedImages(ctx context.Context, q sqlx.QueryerContext) ([]inventory.PlannedImage, error) {
 	var rows []struct {
 		Run     string `db:"run"`
@@ -118,30 +142,44 @@ func (s *Store) plannedImages(ctx context.Context, q sqlx.QueryerContext) ([]inv
 	return out, err
 }
 
-// UnusedImageFiles calls remove for those of digests that neither an image nor
-// the plan of an open run needs. No plan and no image is stored meanwhile, so
-// that a plan that is stored finds its file, or finds it gone.
-func (s *Store) UnusedImageFiles(ctx context.Context, digests []string, remove func(digest string) error) error {
-	if len(digests) == 0 {
+// UnusedImageFiles calls remove with each digest that an image has had and that
+// neither an image nor the plan of an open run needs. The digest is forgotten
+// when remove returns nil; otherwise it is tried again by the next call. No plan
+// and no image is stored in between. A plan stored afterwards therefore sees the final
+// state of its file.
+func (s *Store) UnusedImageFiles(ctx context.Context, remove func(digest string) error) error {
+	what := "removing unused image files"
+	var some bool
+	if err := get(ctx, s.ro, &some, "SELECT EXISTS (SELECT 1 FROM image_unused)"); err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	if !some {
 		return nil
 	}
-	return s.write(ctx, "looking for unused image files", func(tx *sqlx.Tx) error {
-		var used []string
-		if err := tx.SelectContext(ctx, &used, "SELECT coalesce(json_extract(doc, '$.sha256'), '') FROM image"); err != nil {
+	// When a context ends, database/sql rolls back at once and lets the next writer
+	// begin, while remove would go on with what this transaction has read.
+	ctx = context.WithoutCancel(ctx)
+	return s.write(ctx, what, func(tx *sqlx.Tx) error {
+		_, err := exec(ctx, tx, "DELETE FROM image_unused WHERE sha256 IN (SELECT json_extract(doc, '$.sha256') FROM image)")
+		if err != nil {
+			return err
+		}
+		var digests []string
+		if err := tx.SelectContext(ctx, &digests, "SELECT sha256 FROM image_unused ORDER BY sha256"); err != nil {
 			return err
 		}
 		planned, err := s.plannedImages(ctx, tx)
 		if err != nil {
 			return err
 		}
-		for _, p := range planned {
-			used = append(used, p.SHA256)
-		}
 		for _, d := range digests {
-			if slices.Contains(used, d) {
+			if slices.ContainsFunc(planned, func(p inventory.PlannedImage) bool { return p.SHA256 == d }) {
 				continue
 			}
 			if err := remove(d); err != nil {
+				return err
+			}
+			if _, err := exec(ctx, tx, "DELETE FROM image_unused WHERE sha256 = ?", d); err != nil {
 				return err
 			}
 		}

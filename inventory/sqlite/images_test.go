@@ -1,6 +1,8 @@
 package sqlite
 
 import (
+	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -10,7 +12,8 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// A file is unused when no image has it and no plan of an open run names it.
+// A file is unused when an image has had it, no image has it and no plan of an
+// open run names it. It is named until it was removed.
 func TestUnusedImageFiles(t *testing.T) {
 	w := newWorld(t)
 	digest := func(c string) string {
@@ -21,6 +24,9 @@ func TestUnusedImageFiles(t *testing.T) {
 		return out
 	}
 	stored, planned, over, unused := digest("a"), digest("b"), digest("c"), digest("d")
+	for _, sum := range []string{planned, over, stored, unused} {
+		require.NoError(t, w.PutImage(t.Context(), inventory.Image{Name: "x", SHA256: sum}, "test"))
+	}
 	require.NoError(t, w.PutImage(t.Context(), inventory.Image{Name: "x", File: "old", Size: 1, SHA256: stored, Format: "raw"}, "test"))
 	require.NoError(t, w.SetImageFile(t.Context(), "x", stored))
 	image, err := w.Image(t.Context(), "x")
@@ -41,12 +47,38 @@ func TestUnusedImageFiles(t *testing.T) {
 	require.Equal(t, planned, found[0].SHA256)
 	require.Equal(t, "open", found[0].Run)
 
+	broken := errors.New("the disk is broken")
+	require.ErrorIs(t, w.UnusedImageFiles(t.Context(), func(string) error { return broken }), broken)
 	var removed []string
-	require.NoError(t, w.UnusedImageFiles(t.Context(), []string{stored, planned, over, unused}, func(d string) error {
+	remove := func(d string) error {
+		removed = append(removed, d)
+		return nil
+	}
+	require.NoError(t, w.UnusedImageFiles(t.Context(), remove))
+	require.Equal(t, []string{over, unused}, removed)
+	require.NoError(t, w.ExpectImageFile(t.Context(), stored))
+	require.NoError(t, w.DeleteImage(t.Context(), "x", "test"))
+	require.NoError(t, w.UnusedImageFiles(t.Context(), remove))
+	require.Equal(t, []string{over, unused, stored}, removed)
+}
+
+// A caller that goes away ends nothing half way: what is renamed in the
+// transaction is of what the transaction has read.
+func TestUnusedImageFilesOutlivesItsCaller(t *testing.T) {
+	w := newWorld(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	var removed []string
+	for _, d := range []string{"a", "b", ""} {
+		require.NoError(t, w.PutImage(t.Context(), inventory.Image{Name: "x", SHA256: d}, "test"))
+	}
+	require.NoError(t, w.PutImage(t.Context(), inventory.Image{Name: "x", SHA256: "c"}, "test"))
+	require.NoError(t, w.UnusedImageFiles(ctx, func(d string) error {
+		cancel()
 		removed = append(removed, d)
 		return nil
 	}))
-	require.Equal(t, []string{over, unused}, removed)
+	require.Equal(t, []string{"a", "b"}, removed)
+	require.NoError(t, w.UnusedImageFiles(t.Context(), func(d string) error { return errors.New("asked again for " + d) }))
 }
 
 // A run is resumed if its plan is stored and no later run has written.

@@ -170,8 +170,7 @@ func (s *Store) PutMachines(ctx context.Context, ms []inventory.Machine, replace
 }
 
 // keepForRuns refuses changes of what an open run relies on, in the transaction
-// that would make them. A person's window closes instead: it was opened for
-// other hardware.
+// that would make them. An operator's netboot window is closed.
 func (s *Store) keepForRuns(ctx context.Context, tx *sqlx.Tx, ms []inventory.Machine, stored map[string]secretRow, by string) error {
 	var ps inventory.Problems
 	for _, m := range ms {
@@ -236,7 +235,10 @@ func changesForRuns(a, b inventory.Machine) (string, error) {
 		{"interfaces", nics},
 		{"disks", func(m inventory.Machine) any { return append([]inventory.DeclaredDisk{}, m.Disks...) }},
 		{"diskSelector", func(m inventory.Machine) any { return m.DiskSelector }},
-		{"protectedDisks", func(m inventory.Machine) any { return append([]action.DiskID{}, m.ProtectedDisks...) }},
+		// Those of a that are gone. More of them only narrow what the run may write to: Bind and Assign read them again.
+		{"protectedDisks", func(m inventory.Machine) any {
+			return slices.DeleteFunc(slices.Clone(a.ProtectedDisks), func(d action.DiskID) bool { return slices.Contains(m.ProtectedDisks, d) })
+		}},
 	} {
 		x, err := toJSON(f.of(a))
 		if err != nil {
@@ -385,8 +387,7 @@ func clashes(ms []inventory.Machine, stored []secretRow, replace bool) error {
 		batch[m.Name] = true
 	}
 	owner := map[string]string{}    // thing → machine
-	gateways := map[string]string{} // address → machine that names it
-	had := map[string]bool{}        // address, of a machine that is replaced
+	gateways := map[string]string{} // address → stored machine that names it
 	var existing []string
 	for _, r := range stored {
 		var m inventory.Machine
@@ -395,21 +396,23 @@ func clashes(ms []inventory.Machine, stored []secretRow, replace bool) error {
 		}
 		if batch[r.Name] {
 			existing = append(existing, strconv.Quote(r.Name))
-			for _, i := range m.Interfaces {
-				had[m.Name+" "+i.Address.String()] = true
-			}
 			continue
 		}
 		for _, t := range things(m) {
 			owner[t.key] = m.Name
 		}
-		addGateways(gateways, m)
+		for _, i := range m.Interfaces {
+			gateways[i.Gateway.String()] = m.Name
+		}
 	}
 	if !replace && len(existing) > 0 {
 		return fmt.Errorf("machine %s exists already: %w", strings.Join(existing, ", "), inventory.ErrConflict)
 	}
+	// A router may come in one batch with the machines that use it.
 	for _, m := range ms {
-		addGateways(gateways, m)
+		for _, i := range m.Interfaces {
+			delete(gateways, i.Gateway.String())
+		}
 	}
 	var ps inventory.Problems
 	conflict := false
@@ -432,11 +435,14 @@ func clashes(ms []inventory.Machine, stored []secretRow, replace bool) error {
 				ps.Add(t.field, "remove one of the two", "machine %q: %s is given twice", m.Name, t.text)
 			}
 		}
+		if slices.Contains(existing, strconv.Quote(m.Name)) {
+			continue // it may be that router, and have had the address before
+		}
 		for n, i := range m.Interfaces {
-			a := i.Address.String()
-			if other, ok := gateways[a]; ok && other != m.Name && !had[m.Name+" "+a] {
-				ps.Add(fmt.Sprintf("interfaces[%d].address", n), "reserve another address; if this machine is that router, store it before those that name it",
-					"machine %q: address %s is the gateway of machine %q", m.Name, a, other)
+			if other, ok := gateways[i.Address.String()]; ok && i.Address.IsValid() {
+				conflict = true
+				ps.Add(fmt.Sprintf("interfaces[%d].address", n), "reserve another address; if this machine is that router, store it together with machine "+strconv.Quote(other),
+					"machine %q: address %s is the gateway of machine %q", m.Name, i.Address, other)
 			}
 		}
 	}
@@ -444,14 +450,6 @@ func clashes(ms []inventory.Machine, stored []secretRow, replace bool) error {
 		return inventory.Conflicts(ps)
 	}
 	return ps.Err()
-}
-
-func addGateways(to map[string]string, m inventory.Machine) {
-	for _, i := range m.Interfaces {
-		if i.Gateway.IsValid() {
-			to[i.Gateway.String()] = m.Name
-		}
-	}
 }
 
 // A thing belongs to one machine only.

@@ -26,7 +26,6 @@ func TestOpenRunKeepsMACsAddressesAndDisks(t *testing.T) {
 		"first interface": func(m *inventory.Machine) { m.Interfaces[0].DisableNetboot = true },
 		"disk":            func(m *inventory.Machine) { m.Disks = []inventory.DeclaredDisk{{Device: "/dev/sdb"}} },
 		"selector":        func(m *inventory.Machine) { m.DiskSelector = &inventory.DiskSelector{Serial: "OTHER"} },
-		"protected":       func(m *inventory.Machine) { m.ProtectedDisks = []action.DiskID{{Serial: "S1"}} },
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
@@ -63,6 +62,20 @@ func TestOpenRunKeepsMACsAddressesAndDisks(t *testing.T) {
 			require.NoError(t, put(t, w.Store, true, moved), "after the run")
 		})
 	}
+}
+
+// A protected disk may be added while a run asks which disk it may write: that
+// only narrows the choice.
+func TestOpenRunTakesMoreProtectedDisks(t *testing.T) {
+	w := newWorld(t)
+	m := machine("m1", 1)
+	m.ProtectedDisks = []action.DiskID{{Serial: "S1"}}
+	require.NoError(t, put(t, w.Store, true, m))
+	w.armed()
+	m.ProtectedDisks = []action.DiskID{{Serial: "S2"}, {Serial: "S1"}}
+	require.NoError(t, put(t, w.Store, true, m))
+	m.ProtectedDisks = []action.DiskID{{Serial: "S2"}, {Serial: "S3"}}
+	require.ErrorContains(t, put(t, w.Store, true, m), "run-1 is open")
 }
 
 // A person's window belongs to the hardware for which it was opened.
@@ -113,24 +126,29 @@ func TestClashWithWhatIsStoredIsAConflict(t *testing.T) {
 	require.NotErrorIs(t, err, inventory.ErrConflict)
 }
 
-// The gateway of other machines is nobody's reservation; a router that had the
-// address before keeps it.
-func TestGatewayIsNoMachinesAddress(t *testing.T) {
+// A new machine does not get the address that stored machines use as their
+// gateway, unless it comes with one of them; a stored machine may be that router.
+func TestGatewayIsNoNewMachinesAddress(t *testing.T) {
 	w := newWorld(t)
 	router, node := machine("router", 254), machine("node", 5)
 	node.Interfaces[0].Gateway = router.Interfaces[0].Address
-	err := put(t, w.Store, false, node, router)
-	require.ErrorIs(t, err, inventory.ErrInvalid)
-	require.ErrorContains(t, err, `machine "router": address 10.0.0.254 is the gateway of machine "node"`)
-	require.NoError(t, put(t, w.Store, false, router))
-	require.NoError(t, put(t, w.Store, false, node))
-	router.Labels = map[string]string{"rack": "7"}
+	require.NoError(t, put(t, w.Store, false, node, router), "an inventory is imported")
+	require.NoError(t, put(t, w.Store, true, node, router), "again")
 	require.NoError(t, put(t, w.Store, true, router))
-	require.NoError(t, put(t, w.Store, true, router, node))
+
+	retired := router
+	retired.Interfaces = slices.Clone(router.Interfaces)
+	retired.Interfaces[0].Address, retired.Interfaces[0].Netmask = netip.Addr{}, ""
+	require.NoError(t, put(t, w.Store, true, retired), "as a decommissioning leaves it")
+	require.NoError(t, put(t, w.Store, true, router))
+
 	twin := machine("twin", 6)
 	twin.Interfaces[0].Gateway = netip.MustParseAddr("10.0.0.253")
 	require.NoError(t, put(t, w.Store, false, twin))
-	require.Error(t, put(t, w.Store, false, machine("late", 253)))
+	err := put(t, w.Store, false, machine("late", 253))
+	require.ErrorIs(t, err, inventory.ErrConflict)
+	require.ErrorContains(t, err, `machine "late": address 10.0.0.253 is the gateway of machine "twin"`)
+	require.NoError(t, put(t, w.Store, true, machine("late", 253), twin), "together with one of those that use it")
 }
 
 // A flood through one port leaves the rows of another in their place.

@@ -92,7 +92,7 @@ func Open(ctx context.Context, path string, keys Sealer, opts ...Option) (*Store
 	}
 	s, err := open(ctx, path, keys, migrations, opts...)
 	if err != nil {
-		return nil, fmt.Errorf("opening inventory %q: %w", path, judged(err))
+		return nil, fmt.Errorf("opening inventory %q: %w", path, asDamaged(err))
 	}
 	return s, nil
 }
@@ -146,8 +146,9 @@ func open(ctx context.Context, path string, keys Sealer, migrations fs.FS, opts 
 }
 
 // Limits of the write-ahead log: what it is cut back to, bytes, and after how
-// many pages its content goes into the database. Readers see one statement at a
-// time, so none of them holds that up.
+// many pages its content goes into the database. The log grows beyond while a
+// reader holds an older state: readers see one statement at a time, most of them for
+// milliseconds, but Copy and Check hold theirs until all of it is read.
 const (
 	maxJournal      = 8 << 20
 	checkpointEvery = 1000
@@ -200,10 +201,10 @@ func look(ctx context.Context, path string, known int) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, db.Close()) }()
-	return judge(ctx, db, known)
+	return refuseForeignSchema(ctx, db, known)
 }
 
-func judge(ctx context.Context, db *sqlx.DB, known int) error {
+func refuseForeignSchema(ctx context.Context, db *sqlx.DB, known int) error {
 	var have, app, tables int
 	for pragma, dest := range map[string]*int{"PRAGMA user_version": &have, "PRAGMA application_id": &app, "SELECT count(*) FROM sqlite_master": &tables} {
 		if err := db.GetContext(ctx, dest, pragma); err != nil {

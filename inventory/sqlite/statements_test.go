@@ -31,17 +31,18 @@ import (
 
 // small are the tables that may be read whole: they stay small.
 var small = map[string]string{
-	"meta":      "a dozen settings",
-	"template":  "written by hand",
-	"image":     "written by hand",
-	"genesis":   "one row for each lab file",
-	"handover":  "one row for each migration of the site",
-	"relay":     "bounded by maxRelays",
-	"seen":      "bounded by maxSeen",
-	"notice":    "bounded by maxNotices and keepNotices",
-	"standing":  "machines out of service alone",
-	"operation": "started by hand: Genesis, Migrate and Recover",
-	"json_each": "what the caller has listed",
+	"meta":         "a dozen settings",
+	"template":     "written by hand",
+	"image":        "written by hand",
+	"image_unused": "files that await removal",
+	"genesis":      "one row for each lab file",
+	"handover":     "one row for each migration of the site",
+	"relay":        "bounded by maxRelays",
+	"seen":         "bounded by maxSeen",
+	"notice":       "bounded by maxNotices and keepNotices",
+	"standing":     "machines out of service alone",
+	"operation":    "started by hand: Genesis, Migrate and Recover",
+	"json_each":    "what the caller has listed",
 }
 
 // scans are the statements that read a table that grows, on purpose, and why.

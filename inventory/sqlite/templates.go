@@ -61,19 +61,19 @@ func (s *Store) PutTemplate(ctx context.Context, t inventory.Template, by string
 
 // DeleteTemplate removes the template called name.
 func (s *Store) DeleteTemplate(ctx context.Context, name, by string) error {
-	return s.deleteNamed(ctx, "template", name, by)
+	return s.write(ctx, fmt.Sprintf("deleting template %q", name), func(tx *sqlx.Tx) error {
+		return s.deleteNamed(ctx, tx, "template", name, by)
+	})
 }
 
 // deleteNamed removes the row of table called name.
-func (s *Store) deleteNamed(ctx context.Context, table, name, by string) error {
-	return s.write(ctx, fmt.Sprintf("deleting %s %q", table, name), func(tx *sqlx.Tx) error {
-		n, err := exec(ctx, tx, "DELETE FROM "+table+" WHERE name = ?", name)
-		if err != nil {
-			return err
-		}
-		if n == 0 {
-			return inventory.ErrNotFound
-		}
-		return s.operator(ctx, tx, "", by, table+" "+name+" deleted")
-	})
+func (s *Store) deleteNamed(ctx context.Context, tx *sqlx.Tx, table, name, by string) error {
+	n, err := exec(ctx, tx, "DELETE FROM "+table+" WHERE name = ?", name)
+	if err != nil {
+		return err
+	}
+	if n == 0 {
+		return inventory.ErrNotFound
+	}
+	return s.operator(ctx, tx, "", by, table+" "+name+" deleted")
 }
