@@ -107,14 +107,7 @@ func TestConfigDrive(t *testing.T) {
 			s := newFakeServer(t)
 			files, disk, file := testDisk(t, size)
 			image := gptImage(t, int64(sector))
-			content, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			copy(content, image)
-			if err := os.WriteFile(file, content, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			write(t, file, 0, image)
 			cfg := s.config()
 			cfg.Disks = sectorDisks{files, sector}
 			s.start(cfg)
@@ -135,11 +128,8 @@ func TestConfigDrive(t *testing.T) {
 			if res.State != action.Success || res.Output["partition"] != "2" {
 				t.Fatalf("the third time: %+v", res)
 			}
-			after, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if !bytes.Equal(after[mib:9*mib], content[mib:9*mib]) {
+			after := mapFile(t, file)
+			if !bytes.Equal(after[mib:9*mib], image[mib:9*mib]) {
 				t.Fatal("the root partition changed")
 			}
 			table, err := readTable(bytes.NewReader(after), size, sector)
@@ -177,14 +167,7 @@ func TestConfigDriveOfAnySize(t *testing.T) {
 	t.Parallel()
 	s := newFakeServer(t)
 	files, disk, file := testDisk(t, 64*mib)
-	content, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	copy(content, gptImage(t, 512))
-	if err := os.WriteFile(file, content, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	write(t, file, 0, gptImage(t, 512))
 	cfg := s.config()
 	cfg.Disks = files
 	s.start(cfg)
@@ -218,10 +201,7 @@ func TestConfigDriveRefuses(t *testing.T) {
 		cfg.Disks = files
 		s.start(cfg)
 		res := s.result(s.give(0, action.ConfigDrive, disk, seedEnv))
-		after, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		after := mapFile(t, file)
 		if res.State != action.Failed || !strings.Contains(res.Message, c.text) || !bytes.Equal(after, c.content) {
 			t.Errorf("%s: %s %q", name, res.State, res.Message)
 		}
@@ -234,12 +214,7 @@ func TestWipe(t *testing.T) {
 	for _, mode := range []string{"", "quick"} {
 		s := newFakeServer(t)
 		files, disk, file := testDisk(t, size)
-		content := oldData(size)
-		copy(content, gptImage(t, 512))
-		copy(content[9*mib:], oldData(size-9*mib))
-		if err := os.WriteFile(file, content, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		write(t, file, 0, gptImage(t, 512)[:9*mib])
 		cfg := s.config()
 		cfg.Disks = files
 		s.start(cfg)
@@ -247,14 +222,11 @@ func TestWipe(t *testing.T) {
 		if res.State != action.Success {
 			t.Fatalf("%+v", res)
 		}
-		after, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		after := mapFile(t, file)
 		zero := [][2]int{{0, 10 * mib}, {64 * mib, 65 * mib}, {size - 10*mib, size}}
 		if mode == "quick" {
 			zero = [][2]int{{0, size}}
-		} else if !bytes.Equal(after[20*mib:60*mib], content[20*mib:60*mib]) {
+		} else if !bytes.Equal(after[20*mib:60*mib], oldData(size)[20*mib:60*mib]) {
 			t.Error("a metadata wipe wiped data")
 		}
 		for _, z := range zero {

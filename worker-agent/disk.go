@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"unsafe"
 
 	"github.com/ingotmetal/ingot/action"
@@ -275,11 +276,13 @@ func (d *fileDevice) WriteAt(p []byte, off int64) (int, error) {
 
 func (d *fileDevice) Zero(off, n int64) error { return zeroByWriting(d, off, n) }
 
+// zeros are a MiB of zero bytes that nothing writes to.
+var zeros = sync.OnceValue(func() []byte { return aligned(mib) })
+
 // zeroByWriting writes n zero bytes at off.
 func zeroByWriting(w io.WriterAt, off, n int64) error {
-	buf := aligned(int(min(n, mib)))
 	for n > 0 {
-		k, err := w.WriteAt(buf[:min(n, int64(len(buf)))], off)
+		k, err := w.WriteAt(zeros()[:min(n, mib)], off)
 		if err != nil {
 			return err
 		}

@@ -24,8 +24,8 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// testImage is what is installed: 5 MiB and a bit, noise, text and zeros.
-func testImage() []byte {
+// testImage is what is installed: 5 MiB and a bit, noise, text and zeros. All tests share it: none writes to it.
+var testImage = sync.OnceValue(func() []byte {
 	rnd := rand.New(rand.NewChaCha8([32]byte{1}))
 	b := make([]byte, 5*mib+12345)
 	for i := range b[:2*mib] {
@@ -34,6 +34,22 @@ func testImage() []byte {
 	copy(b[2*mib:], bytes.Repeat([]byte("an operating system "), 50000))
 	b[len(b)-1] = 0xee
 	return b
+})
+
+var (
+	packedMu sync.Mutex
+	packed   = map[string][]byte{}
+)
+
+// packedImage returns testImage in format. All tests share it, too.
+func packedImage(t *testing.T, format string) []byte {
+	t.Helper()
+	packedMu.Lock()
+	defer packedMu.Unlock()
+	if packed[format] == nil {
+		packed[format] = pack(t, testImage(), format)
+	}
+	return packed[format]
 }
 
 // pack returns image in format. The packed forms come from the ordinary
@@ -144,10 +160,7 @@ func runInstall(t *testing.T, m *mirror, size int64, env map[string]string) inst
 		full[k] = v
 	}
 	res := s.result(s.give(0, action.Image2Disk, disk, full))
-	content, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	content := mapFile(t, file)
 	if open, _ := w.counts(); open != 0 {
 		t.Error("the disk is still open")
 	}
@@ -216,7 +229,7 @@ func TestImages(t *testing.T) {
 	t.Parallel()
 	image := testImage()
 	for _, format := range []string{"raw", "gz", "zst", "xz", "bzip2"} {
-		data := pack(t, image, format)
+		data := packedImage(t, format)
 		half := len(data) / 2
 		digest := map[string]string{"IMG_SHA256": "sha256:" + strings.ToUpper(sha(data))}
 		t.Run(format, func(t *testing.T) {
@@ -360,7 +373,7 @@ func TestAnswersThatAreNoImage(t *testing.T) {
 		"a qcow2 image":        "QFI\xfb\x00\x00\x00\x03",
 		"a tar archive":        strings.Repeat("\x00", 257) + "ustar",
 		"an ISO 9660 image":    strings.Repeat("\x00", 0x8001) + "CD001",
-		"compressed twice":     string(pack(t, image, "gz")),
+		"compressed twice":     string(packedImage(t, "gz")),
 		"an initramfs (cpio a": "070701",
 	} {
 		t.Run(what+" in gzip", func(t *testing.T) {
@@ -372,7 +385,7 @@ func TestAnswersThatAreNoImage(t *testing.T) {
 		})
 	}
 	t.Run("a cut image names itself and the remedy", func(t *testing.T) {
-		data := pack(t, image, "gz")
+		data := packedImage(t, "gz")
 		i := runInstall(t, &mirror{data: data[:len(data)-1]}, diskSize, nil)
 		i.mustFail(t, "the gz data is cut short or damaged")
 		for _, want := range []string{"/image to ", "get the file again", "ingot image add"} {
@@ -401,7 +414,7 @@ func TestAnswersThatAreNoImage(t *testing.T) {
 func TestBzip2IsWhatTheJudgeSays(t *testing.T) {
 	t.Parallel()
 	image := testImage()
-	b, err := io.ReadAll(bzip2.NewReader(bytes.NewReader(pack(t, image, "bzip2"))))
+	b, err := io.ReadAll(bzip2.NewReader(bytes.NewReader(packedImage(t, "bzip2"))))
 	if err != nil || !bytes.Equal(b, image) {
 		t.Fatalf("bzip2 is of no use here: %v", err)
 	}
@@ -410,7 +423,7 @@ func TestBzip2IsWhatTheJudgeSays(t *testing.T) {
 func TestTheServersOwnImages(t *testing.T) {
 	t.Parallel()
 	image := testImage()
-	m := &mirror{data: pack(t, image, "zst")}
+	m := &mirror{data: packedImage(t, "zst")}
 	s := newFakeServer(t)
 	s.files = m.ServeHTTP
 	files, disk, file := testDisk(t, diskSize)
@@ -419,10 +432,7 @@ func TestTheServersOwnImages(t *testing.T) {
 	s.start(cfg)
 	// By the pinned key and with the token: this server is in no CA's book.
 	res := s.result(s.give(0, action.Image2Disk, disk, map[string]string{"IMG_URL": s.http.URL + "/agent/v1/images/debian.zst", "DEST_DISK": "/dev/alias"}))
-	content, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	content := mapFile(t, file)
 	install{res: res, disk: content, mirror: m}.mustHold(t, image)
 	// Another server by https has to prove its name.
 	other := httptest.NewTLSServer(m)
@@ -482,10 +492,7 @@ func TestStopInMidWrite(t *testing.T) {
 	if res := s.result(key); res.State != action.Stopped {
 		t.Fatalf("%+v", res)
 	}
-	content, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	content := mapFile(t, file)
 	if !allZero(content[:mib]) || !allZero(content[diskSize-mib:]) {
 		t.Fatal("an end of the disk is not zero")
 	}
@@ -535,10 +542,7 @@ func TestADiskThatLiesIsFoundOut(t *testing.T) {
 		cfg.Disks = forgetfulDisks{files, at}
 		s.start(cfg)
 		res := s.result(s.give(0, action.Image2Disk, disk, map[string]string{"IMG_URL": web.URL, "DEST_DISK": "/dev/alias"}))
-		content, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		content := mapFile(t, file)
 		if res.State != action.Failed {
 			t.Fatalf("a bit lost at %d: %+v", at, res)
 		}
@@ -587,10 +591,7 @@ func TestADiskThatTookTheNameIsNotWritten(t *testing.T) {
 		cfg.Disks = &swappedDisks{FileDisks: append(bound, other...)}
 		s.start(cfg)
 		res := s.result(s.give(0, native, disk, map[string]string{"IMG_URL": web.URL, "DEST_DISK": "/dev/alias"}))
-		content, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		content := mapFile(t, file)
 		if res.State != action.Failed || !bytes.Equal(content, oldData(diskSize)) {
 			t.Fatalf("%s: %+v", native, res)
 		}
@@ -624,9 +625,9 @@ func (b broken) WriteAt(p []byte, off int64) (int, error) {
 
 func TestABrokenDiskIsNamed(t *testing.T) {
 	t.Parallel()
-	image := bytes.Repeat(testImage(), 8)
 	for _, format := range []string{"raw", "gz", "zst"} {
-		web := httptest.NewServer(&mirror{data: pack(t, image, format)})
+		// Eight parts, of which the format makes one image.
+		web := httptest.NewServer(&mirror{data: bytes.Repeat(packedImage(t, format), 8)})
 		t.Cleanup(web.Close)
 		s := newFakeServer(t)
 		files, disk, _ := testDisk(t, 64*mib)

@@ -280,9 +280,7 @@ func TestInjectIntoRealFileSystems(t *testing.T) {
 			files, disk, file := sparse(t, n+4*mib)
 			newGPT(t, file, span{start: mib, size: mib, name: "first"}, span{start: 2 * mib, size: n, name: "vyos"})
 			part := filepath.Join(t.TempDir(), "fs")
-			if err := errors.Join(os.WriteFile(part, nil, 0o600), os.Truncate(part, n)); err != nil {
-				t.Fatal(err)
-			}
+			newFile(t, part, n)
 			sh(t, mkfs[0], append(mkfs[1:], part)...)
 			put(t, part, file, 2*mib)
 			loops := newLoopFiles(t, file, fstype)

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"math/rand/v2"
 	"net/http/httptest"
-	"os"
 	"strings"
 	"testing"
 
@@ -149,10 +148,7 @@ func TestS8ForgedOrdersWriteNothing(t *testing.T) {
 					t.Errorf("%s: %s %q, want %q", as.Action.Name, res.State, res.Message, c.text)
 				}
 			}
-			content, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
+			content := mapFile(t, file)
 			if _, opened := disks.counts(); opened != 0 || !bytes.Equal(content, oldData(diskSize)) {
 				t.Errorf("the disk was opened %d times", opened)
 			}

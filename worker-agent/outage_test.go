@@ -5,7 +5,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"os"
 	"strconv"
 	"sync"
 	"testing"
@@ -90,7 +89,7 @@ func TestTheServerDiesInMidImage(t *testing.T) {
 			t.Parallel()
 			s := newFakeServer(t)
 			line := newWire(t, s.http.Listener.Addr().String())
-			data := pack(t, image, format)
+			data := packedImage(t, format)
 			half := len(data) / 2
 			sent := make(chan struct{})
 			m := &mirror{data: data, etag: `"digest"`}
@@ -126,10 +125,7 @@ func TestTheServerDiesInMidImage(t *testing.T) {
 			line.cut()
 			line.mend()
 			res := s.result(key)
-			content, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
+			content := mapFile(t, file)
 			install{res: res, disk: content, mirror: m}.mustHold(t, image)
 			if len(m.requests) != 2 || m.requests[1] == "" {
 				t.Fatalf("it asked for %q", m.requests)

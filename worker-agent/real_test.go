@@ -53,65 +53,27 @@ func sh(t *testing.T, name string, args ...string) string {
 func sparse(t *testing.T, size int64) (FileDisks, *action.Disk, string) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "disk")
-	if err := errors.Join(os.WriteFile(file, nil, 0o600), os.Truncate(file, size)); err != nil {
-		t.Fatal(err)
-	}
+	newFile(t, file, size)
 	d := action.Disk{Path: "/dev/sda", Serial: "S1", Size: size}
 	return FileDisks{{Disk: d, File: file}}, &d, file
 }
 
-// put copies a file into another one at off, leaving out what is zero.
+// put copies a file into another one at off, leaving out its holes.
 func put(t *testing.T, from, to string, off int64) {
 	t.Helper()
-	b, err := os.ReadFile(from)
+	st, err := os.Stat(from)
 	if err != nil {
 		t.Fatal(err)
 	}
-	f, err := os.OpenFile(to, os.O_WRONLY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for at := 0; at < len(b); at += mib {
-		if p := b[at:min(at+mib, len(b))]; !allZero(p) {
-			if _, err := f.WriteAt(p, off+int64(at)); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	if err := f.Close(); err != nil {
-		t.Fatal(err)
-	}
+	copyData(t, from, 0, st.Size(), to, off)
 }
 
 // cut copies the n bytes at off of a file into a new one.
 func cut(t *testing.T, from string, off, n int64) string {
 	t.Helper()
 	to := filepath.Join(t.TempDir(), "part")
-	src, err := os.Open(from)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer src.Close()
-	dst, err := os.Create(to)
-	if err != nil {
-		t.Fatal(err)
-	}
-	buf := make([]byte, mib)
-	for at := int64(0); at < n; at += mib {
-		p := buf[:min(mib, n-at)]
-		if _, err := src.ReadAt(p, off+at); err != nil {
-			t.Fatal(err)
-		}
-		if allZero(p) {
-			continue
-		}
-		if _, err := dst.WriteAt(p, at); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := errors.Join(dst.Truncate(n), dst.Close()); err != nil {
-		t.Fatal(err)
-	}
+	newFile(t, to, n)
+	copyData(t, from, off, n, to, 0)
 	return to
 }
 
@@ -307,10 +269,7 @@ func newGPT(t *testing.T, file string, parts ...span) {
 // readSpans returns the partitions of a disk that is a file.
 func readSpans(t *testing.T, file string) []span {
 	t.Helper()
-	b, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := mapFile(t, file)
 	table, err := readTable(bytes.NewReader(b), int64(len(b)), 512)
 	if err != nil {
 		t.Fatal(err)

@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"bytes"
 	"context"
 	"crypto/ed25519"
 	"crypto/sha256"
@@ -367,9 +366,6 @@ func testDisk(t *testing.T, size int64) (FileDisks, *action.Disk, string) {
 	d := action.Disk{Path: "/dev/sda", Serial: "S1", Size: size}
 	return FileDisks{{Disk: d, File: file}}, &d, file
 }
-
-// oldData is what was on the disk before.
-func oldData(n int) []byte { return bytes.Repeat([]byte("old data "), n/9+1)[:n] }
 
 // watchedDisks counts what is open.
 type watchedDisks struct {

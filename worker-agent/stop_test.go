@@ -44,7 +44,7 @@ func TestStoppedInASlowSource(t *testing.T) {
 		for _, format := range []string{"raw", "gz", "zst", "xz"} {
 			t.Run(name+" "+format, func(t *testing.T) {
 				t.Parallel()
-				data := pack(t, testImage(), format)
+				data := packedImage(t, format)
 				web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 					w.Header().Set("Content-Length", fmt.Sprint(len(data)))
 					_, _ = w.Write(data[:len(data)/2])

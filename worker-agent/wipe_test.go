@@ -90,11 +90,7 @@ func TestWipeLeavesNothingToRecognise(t *testing.T) {
 	}
 	for name, mark := range handMade {
 		all = append(all, disk{name, 80 * mib, func(t *testing.T, file string) {
-			b := make([]byte, 80*mib)
-			mark(b)
-			if err := os.WriteFile(file, b, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			mark(mapFile(t, file))
 		}})
 	}
 	for _, c := range all {
@@ -102,12 +98,7 @@ func TestWipeLeavesNothingToRecognise(t *testing.T) {
 			t.Run(c.name+" "+where, func(t *testing.T) {
 				t.Parallel()
 				part := filepath.Join(t.TempDir(), "part")
-				if err := os.WriteFile(part, nil, 0o600); err != nil {
-					t.Fatal(err)
-				}
-				if err := os.Truncate(part, c.size); err != nil {
-					t.Fatal(err)
-				}
+				newFile(t, part, c.size)
 				c.make(t, part)
 				if marks(t, part) == "" {
 					t.Fatal("wipefs and blkid do not recognise what was made: this test would prove nothing")
@@ -242,10 +233,7 @@ func TestWipeAfterAnInterruptedOne(t *testing.T) {
 		if _, log, err := try(t, Config{Disks: files}, action.Wipe, bound, nil); err != nil {
 			t.Fatalf("after %v: %v\n%s", first, err, log)
 		}
-		b, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := mapFile(t, file)
 		if what := probeFS(bytes.NewReader(b[16*mib:28*mib]), 12*mib); what != "" {
 			t.Errorf("after %v a %s is left", first, what)
 		}
@@ -265,10 +253,7 @@ func TestWipeAllDisks(t *testing.T) {
 	}
 	blank := func(n int) bool {
 		t.Helper()
-		b, err := os.ReadFile(files[n].File)
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := mapFile(t, files[n].File)
 		_, blank := Signatures(bytes.NewReader(b), int64(len(b)), 512)
 		return blank
 	}

@@ -46,7 +46,10 @@ func oldFile(t *testing.T, cfg temporalchild.Config, stamp int) {
 	if err := f.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := openDatabase(t, cfg.File).Exec(fmt.Sprintf("PRAGMA user_version = %d", stamp)); err != nil {
+	// The server has set timers for the file's retention of a day and for its own cron jobs, which are in the past now:
+	// they are moved to where no test sees them fire.
+	const timers = "UPDATE timer_tasks SET visibility_timestamp = '2200' || substr(visibility_timestamp, 5)"
+	if _, err := openDatabase(t, cfg.File).Exec(fmt.Sprintf("%s; PRAGMA user_version = %d", timers, stamp)); err != nil {
 		t.Fatal(err)
 	}
 }
