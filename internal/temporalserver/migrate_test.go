@@ -173,27 +173,64 @@ func TestMigratesTheFileOfAnEarlierServer(t *testing.T) {
 	}
 }
 
-// What the first Ingot stamped has the present schema under another number.
-func TestMigratesTheFirstStamp(t *testing.T) {
+// The file of an earlier start has its mode and its pragmas. What the first Ingot stamped has the present schema under
+// another number; a file from before auto_vacuum is written anew, once, and can give pages back then.
+func TestFileOfAnEarlierStart(t *testing.T) {
 	t.Parallel()
 	cfg := testConfig(t)
-	s, stop := supervise(t, cfg)
-	before := await(t, s)
-	stop()
-	db := openDatabase(t, cfg.File)
-	if _, err := db.Exec("PRAGMA user_version = 1"); err != nil {
+	start := func() temporalchild.Server {
+		s, stop := supervise(t, cfg)
+		srv := await(t, s)
+		stop()
+		return srv
+	}
+	// A connection of its own each time: one that is open goes on with the auto_vacuum that it found.
+	use := func(f func(db *sql.DB) error) {
+		t.Helper()
+		db, err := sql.Open("sqlite", "file:"+cfg.File)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(f(db), db.Close()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	change := func(statement string) {
+		t.Helper()
+		use(func(db *sql.DB) error { _, err := db.Exec(statement); return err })
+	}
+	check := func(pragma, want string) {
+		t.Helper()
+		var got string
+		use(func(db *sql.DB) error { return db.QueryRow("PRAGMA " + pragma).Scan(&got) })
+		if got != want {
+			t.Errorf("%s is %s, want %s", pragma, got, want)
+		}
+	}
+	before := start()
+	info, err := os.Stat(cfg.File)
+	if err != nil {
 		t.Fatal(err)
 	}
-	if err := db.Close(); err != nil {
-		t.Fatal(err)
+	if info.Mode().Perm() != 0o600 {
+		t.Errorf("the database is %s, want it for its owner alone", info.Mode())
 	}
-	s, _ = supervise(t, cfg)
-	if after := await(t, s); after.ClusterID != before.ClusterID {
+	for pragma, want := range map[string]string{"journal_mode": "wal", "auto_vacuum": "2", "user_version": "1101", "integrity_check": "ok"} {
+		check(pragma, want)
+	}
+
+	change("PRAGMA user_version = 1")
+	if after := start(); after.ClusterID != before.ClusterID {
 		t.Errorf("the cluster is %s, it was %s", after.ClusterID, before.ClusterID)
 	}
 	if got := backups(t, cfg); len(got) != 1 {
 		t.Errorf("the backups are %q", got)
 	}
+
+	change("PRAGMA auto_vacuum = 0; VACUUM")
+	check("auto_vacuum", "0") // or the next start would show nothing
+	start()
+	check("auto_vacuum", "2")
 }
 
 // A migration that does not end in the schema of a new file changes nothing.
@@ -230,31 +267,6 @@ func TestBackupsAreFew(t *testing.T) {
 	got := backups(t, cfg)
 	if len(got) != 3 || !strings.Contains(got[0], "schema-902.") {
 		t.Errorf("the backups are %q, want those of 902, 903 and 904", got)
-	}
-}
-
-// A file from before that mode is written anew, once, and can give pages back then.
-func TestFileWithoutAutoVacuum(t *testing.T) {
-	t.Parallel()
-	cfg := testConfig(t)
-	s, stop := supervise(t, cfg)
-	await(t, s)
-	stop()
-	db := openDatabase(t, cfg.File)
-	if _, err := db.Exec("PRAGMA auto_vacuum = 0; VACUUM"); err != nil {
-		t.Fatal(err)
-	}
-	if got := number(t, db, "PRAGMA auto_vacuum"); got != 0 {
-		t.Fatalf("auto_vacuum is %d: this test shows nothing", got)
-	}
-	if err := db.Close(); err != nil {
-		t.Fatal(err)
-	}
-	s, stop = supervise(t, cfg)
-	await(t, s)
-	stop()
-	if got := number(t, openDatabase(t, cfg.File), "PRAGMA auto_vacuum"); got != 2 {
-		t.Errorf("auto_vacuum is %d", got)
 	}
 }
 

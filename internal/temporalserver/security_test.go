@@ -43,6 +43,7 @@ func TestS49TemporalUIAnswersNamesOfThisHostAlone(t *testing.T) {
 			return resp.StatusCode, string(body)
 		}
 	}
+	uiShowsAndChangesNothing(t, srv)
 	paths := []string{"/", "/api/v1/namespaces/default", "/api/v1/settings", "/api/v1/namespaces/default/workflows", "/healthz"}
 	for _, path := range paths {
 		for _, host := range []string{srv.UI, "localhost:8233", "LOCALHOST", "127.0.0.1", "[::1]:8233"} {

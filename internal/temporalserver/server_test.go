@@ -145,11 +145,14 @@ func logMemory(t *testing.T, pid int) {
 	}
 }
 
-func TestTwoSitesAreDistinct(t *testing.T) {
+// A second server in a place of its own is another site; one on a file that is in use is refused.
+func TestTwoServers(t *testing.T) {
 	t.Parallel()
 	var servers [2]temporalchild.Server
+	var cfg temporalchild.Config
 	for i := range servers {
-		r := runChild(t, testConfig(t))
+		cfg = testConfig(t)
+		r := runChild(t, cfg)
 		if r.Ready == nil {
 			t.Fatal(r.Failure)
 		}
@@ -157,6 +160,15 @@ func TestTwoSitesAreDistinct(t *testing.T) {
 	}
 	if servers[0].ClusterID == servers[1].ClusterID || servers[0].ClusterName == servers[1].ClusterName {
 		t.Errorf("two sites share an identity: %+v", servers)
+	}
+	other := testConfig(t)
+	other.File, other.LockWait = cfg.File, 300*time.Millisecond
+	third := runChild(t, other)
+	if third.Failure == nil {
+		t.Fatalf("a second server on one file is ready: %+v", third.Ready)
+	}
+	if third.Failure.Kind != temporalchild.KindLock || !strings.Contains(third.Failure.Message, fmt.Sprintf("(pid %d)", servers[1].PID)) {
+		t.Errorf("the failure is %+v, want the holder %d named", third.Failure, servers[1].PID)
 	}
 }
 
@@ -170,12 +182,22 @@ func collect(ctx workflow.Context) (string, error) {
 }
 
 // A run that is going on when the child is killed continues in the next child, with client and worker
-// staying as they are.
+// staying as they are. While gives its function a context for each life of the child.
 func TestRunContinuesAfterKilledChild(t *testing.T) {
 	t.Parallel()
 	cfg := testConfig(t)
 	s, _ := supervise(t, cfg)
-	before := await(t, s)
+	lives := make(chan temporalchild.Server)
+	following, stopFollowing := context.WithCancel(testContext(t))
+	followed := make(chan error, 1)
+	go func() {
+		followed <- s.While(following, func(ctx context.Context, srv temporalchild.Server) error {
+			lives <- srv
+			<-ctx.Done()
+			return errors.New("not returned, for the life is over")
+		})
+	}()
+	before := <-lives
 	c := dial(t, s, cfg)
 	w := worker.New(c, "queue", worker.Options{WorkerStopTimeout: time.Second})
 	w.RegisterWorkflowWithOptions(collect, workflow.RegisterOptions{Name: "Collect"})
@@ -196,6 +218,13 @@ func TestRunContinuesAfterKilledChild(t *testing.T) {
 	st := awaitState(t, s, "the next child", func(st temporalchild.State) bool { return st.Up && st.Server.PID != before.PID })
 	if st.Restarts != 1 || st.Server.ClusterID != before.ClusterID {
 		t.Errorf("after one kill the state is %+v", st)
+	}
+	if second := <-lives; second.PID != st.Server.PID {
+		t.Errorf("the second life is %+v, want %+v", second, st.Server)
+	}
+	stopFollowing()
+	if err := <-followed; err != nil {
+		t.Error(err)
 	}
 	if err := c.SignalWorkflow(ctx, run.GetID(), run.GetRunID(), "word", "after"); err != nil {
 		t.Fatal(err)
@@ -373,11 +402,9 @@ func TestOccupiedUIPort(t *testing.T) {
 	}
 }
 
-func TestUIShowsAndChangesNothing(t *testing.T) {
-	t.Parallel()
-	cfg := testConfig(t)
-	s, _ := supervise(t, cfg)
-	srv := await(t, s)
+// uiShowsAndChangesNothing checks the UI of a server as its users see it.
+func uiShowsAndChangesNothing(t *testing.T, srv temporalchild.Server) {
+	t.Helper()
 	get := func(method, path string) (int, string) {
 		t.Helper()
 		req, err := http.NewRequestWithContext(testContext(t), method, "http://"+srv.UI+path, strings.NewReader("{}"))
@@ -428,24 +455,6 @@ func TestUIShowsAndChangesNothing(t *testing.T) {
 	}
 }
 
-func TestSecondServerOnOneFile(t *testing.T) {
-	t.Parallel()
-	cfg := testConfig(t)
-	first := runChild(t, cfg)
-	if first.Ready == nil {
-		t.Fatal(first.Failure)
-	}
-	other := testConfig(t)
-	other.File, other.LockWait = cfg.File, 300*time.Millisecond
-	second := runChild(t, other)
-	if second.Failure == nil {
-		t.Fatalf("a second server on one file is ready: %+v", second.Ready)
-	}
-	if second.Failure.Kind != temporalchild.KindLock || !strings.Contains(second.Failure.Message, fmt.Sprintf("(pid %d)", first.Ready.PID)) {
-		t.Errorf("the failure is %+v, want the holder %d named", second.Failure, first.Ready.PID)
-	}
-}
-
 func openDatabase(t *testing.T, file string) *sql.DB {
 	t.Helper()
 	db, err := sql.Open("sqlite", "file:"+file)
@@ -491,31 +500,6 @@ func TestForeignAndNewerFilesAreRefused(t *testing.T) {
 	}
 }
 
-func TestFileAndPragmas(t *testing.T) {
-	t.Parallel()
-	cfg := testConfig(t)
-	s, stop := supervise(t, cfg)
-	await(t, s)
-	stop()
-	info, err := os.Stat(cfg.File)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if info.Mode().Perm() != 0o600 {
-		t.Errorf("the database is %s, want it for its owner alone", info.Mode())
-	}
-	db := openDatabase(t, cfg.File)
-	for pragma, want := range map[string]string{"journal_mode": "wal", "auto_vacuum": "2", "user_version": "1101", "integrity_check": "ok"} {
-		var got string
-		if err := db.QueryRow("PRAGMA " + pragma).Scan(&got); err != nil {
-			t.Fatal(err)
-		}
-		if got != want {
-			t.Errorf("%s is %s, want %s", pragma, got, want)
-		}
-	}
-}
-
 // The server's SQLite schema has no version that is checked. This fails when an upgrade of the server
 // changes it: then raise temporalSchema or
 // visibilitySchema; migrations of the first are the server's own scripts.
@@ -546,30 +530,5 @@ func TestBeyondLoopbackIsRefused(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(filepath.Dir(cfg.File), "temporal.db")); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a refused configuration left a file: %v", err)
-	}
-}
-
-// While gives its function a context for each life of the child.
-func TestWhileFollowsTheChild(t *testing.T) {
-	t.Parallel()
-	s, _ := supervise(t, testConfig(t))
-	lives := make(chan temporalchild.Server)
-	ctx, cancel := context.WithCancel(testContext(t))
-	done := make(chan error, 1)
-	go func() {
-		done <- s.While(ctx, func(ctx context.Context, srv temporalchild.Server) error {
-			lives <- srv
-			<-ctx.Done()
-			return errors.New("not returned, for the life is over")
-		})
-	}()
-	first := <-lives
-	kill9(t, first.PID)
-	if second := <-lives; second.PID == first.PID {
-		t.Errorf("the second life is the first: %+v", second)
-	}
-	cancel()
-	if err := <-done; err != nil {
-		t.Error(err)
 	}
 }
