@@ -284,7 +284,7 @@ func (s *Site) mixed(t *testing.T, first, second string) string {
 }
 
 // same requires that the restored databases hold what the backup says, but for
-// what the restore itself changes: no grant, and an event for each held run.
+// what the restore itself changes: no grant, no plan, and an event for each held run.
 func (s *Site) same(ctx context.Context, t *testing.T, archive string) {
 	t.Helper()
 	m, _ := s.unpack(t, archive)
@@ -302,8 +302,9 @@ func (s *Site) same(ctx context.Context, t *testing.T, archive string) {
 	got, want = read("sqlite3", filepath.Join(s.dir, "state/ingot/ingot.db")), m.Inventory.Tables
 	require.Zero(t, got["grant_"].Rows)
 	require.Equal(t, int64(3), want["grant_"].Rows)
+	require.Zero(t, got["plan"].Rows)
 	require.Equal(t, want["event"].Rows+3, got["event"].Rows)
-	for _, changed := range []string{"grant_", "event", "meta", "sqlite_sequence"} {
+	for _, changed := range []string{"grant_", "plan", "event", "meta", "sqlite_sequence"} {
 		delete(got, changed)
 		delete(want, changed)
 	}

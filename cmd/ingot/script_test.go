@@ -37,6 +37,9 @@ func TestScripts(t *testing.T) {
 			if err != nil {
 				return err
 			}
+			// A program with the race detector sleeps for a second before it exits, to
+			// hear of the last races. The scripts start some hundreds.
+			e.Setenv("GORACE", "atexit_sleep_ms=20")
 			e.Setenv("HOME", e.WorkDir)
 			e.Setenv("XDG_CONFIG_HOME", filepath.Join(e.WorkDir, "etc"))
 			e.Setenv("XDG_STATE_HOME", filepath.Join(e.WorkDir, "state"))
