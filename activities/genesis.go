@@ -59,6 +59,8 @@ type LabRequest struct {
 	Installed []string `json:"installed,omitempty"`
 	// Ours are machines of LabTable.Ours.
 	Ours []string `json:"ours,omitempty"`
+	// Since is when this Genesis began; zero for one that goes on with an earlier one.
+	Since time.Time `json:"since,omitzero"`
 }
 
 func (q LabRequest) operation() string { return "genesis/" + q.Name }

@@ -25,52 +25,59 @@ type Peers interface {
 
 // DeployTarget starts the standby to which this server moves, by applying the
 // lab's manifest to its platform, and waits until it answers. A peer that this
-// server knows already, which a person has started, is left alone. It may be
-// repeated.
-func (a *Activities) DeployTarget(ctx context.Context, q LabRequest) error {
+// server knows already, which an operator has started, is left alone. It may be
+// repeated. When a migration that began after q.Since has moved the site there
+// already, it returns that migration.
+func (a *Activities) DeployTarget(ctx context.Context, q LabRequest) (OwnRun, error) {
 	defer heartbeat(ctx)()
 	lab, _, err := a.lab(ctx, q.Name)
 	if err != nil {
-		return fail(err)
+		return OwnRun{}, fail(err)
 	}
 	if lab.Migrate == nil {
-		return fail(fmt.Errorf("the lab file has no migration: %w", inventory.ErrInvalid))
+		return OwnRun{}, fail(fmt.Errorf("the lab file has no migration: %w", inventory.ErrInvalid))
 	}
 	if a.Peers == nil {
-		return fail(fmt.Errorf("this server has no peers to move to: %w", inventory.ErrUnsupported))
+		return OwnRun{}, fail(fmt.Errorf("this server has no peers to move to: %w", inventory.ErrUnsupported))
 	}
 	// Another identity for the server that runs would lock everybody out, and one
 	// to which the site is moving right now has its own.
-	if moved, open, err := a.moved(ctx, lab.Migrate.Target); err != nil || moved || open != "" {
-		return fail(err)
+	last, moved, err := a.moved(ctx, lab.Migrate.Target)
+	switch {
+	case err != nil:
+		return OwnRun{}, fail(err)
+	case last.State == inventory.StateSuccess && !last.Started.Before(q.Since):
+		return OwnRun{Run: last.Run}, nil
+	case moved || last.Run != "" && !inventory.Final(last.State):
+		return OwnRun{}, nil
 	}
 	known, err := a.Peers.Known(ctx, lab.Migrate.Target)
 	if err != nil || known && lab.Migrate.Manifest == "" {
-		return fail(err)
+		return OwnRun{}, fail(err)
 	}
 	if lab.Migrate.Manifest == "" {
-		return fail(fmt.Errorf("no standby %q is known: start one on the platform (ingot standby), or name its manifest in migrate.manifestFile: %w", lab.Migrate.Target, inventory.ErrInvalid))
+		return OwnRun{}, fail(fmt.Errorf("no standby %q is known: start one on the platform (ingot standby), or name its manifest in migrate.manifestFile: %w", lab.Migrate.Target, inventory.ErrInvalid))
 	}
 	k, err := a.kubeconfig(ctx, q)
 	if err != nil {
-		return fail(err)
+		return OwnRun{}, fail(err)
 	}
 	secret, err := a.Peers.Standby(ctx, lab.Migrate.Target, lab.Migrate.Address.String())
 	if err != nil {
-		return fail(err)
+		return OwnRun{}, fail(err)
 	}
 	// The manifest makes the namespace of the Secret, and its pod waits for it.
 	names, err := a.Kubernetes.Apply(ctx, k, inventory.NewSecret(lab.Migrate.Manifest+"\n---\n"+secret.Reveal()))
 	if err != nil {
-		return fail(err)
+		return OwnRun{}, fail(err)
 	}
 	a.Log.Info("standby deployed", "peer", lab.Migrate.Target, "objects", names)
 	if a.Mover == nil {
-		return nil
+		return OwnRun{}, nil
 	}
 	// Its pod has an image to fetch first, for which the migration's own check,
 	// which comes next, has no patience. What else it may say is that check's.
-	return a.until(ctx, func(ctx context.Context) error {
+	return OwnRun{}, a.until(ctx, func(ctx context.Context) error {
 		err := a.Mover.CheckTarget(ctx, lab.Migrate.Target)
 		if errors.Is(err, inventory.ErrUnreachable) {
 			return err
@@ -90,12 +97,12 @@ func (a *Activities) RemoveTarget(ctx context.Context, q LabRequest) error {
 	if lab.Migrate == nil || lab.Migrate.Manifest == "" {
 		return nil
 	}
-	moved, open, err := a.moved(ctx, lab.Migrate.Target)
+	last, moved, err := a.moved(ctx, lab.Migrate.Target)
 	switch {
 	case err != nil:
 		return fail(err)
-	case open != "":
-		return fail(fmt.Errorf("%s is under way: cancel it first (ingot operation cancel %s): %w", open, open, inventory.ErrConflict))
+	case last.Run != "" && !inventory.Final(last.State):
+		return fail(fmt.Errorf("%s is under way: cancel it first (ingot operation cancel %s): %w", last.ID, last.ID, inventory.ErrConflict))
 	case moved:
 		return fail(fmt.Errorf("the server has moved to %q: there is only a migration back: %w", lab.Migrate.Target, inventory.ErrConflict))
 	}
@@ -109,22 +116,20 @@ func (a *Activities) RemoveTarget(ctx context.Context, q LabRequest) error {
 	return fail(a.Peers.Forget(ctx, lab.Migrate.Target))
 }
 
-// moved tells whether the site has moved to the target, and names the migration
-// that is open. Whatever the record of a migration says of its end, this server
-// knows what it is.
-func (a *Activities) moved(ctx context.Context, target string) (moved bool, open string, err error) {
-	last, err := a.Operations.Operations(ctx, inventory.OperationFilter{ID: "migrate/" + target, Limit: 1})
-	if err != nil || len(last) == 0 {
-		return false, "", err
+// moved returns the latest migration to the target, the zero Operation if there was
+// none, and whether the site has moved there. Whatever the record of a migration
+// says of its end, this server knows what it is.
+func (a *Activities) moved(ctx context.Context, target string) (last inventory.Operation, moved bool, err error) {
+	all, err := a.Operations.Operations(ctx, inventory.OperationFilter{ID: "migrate/" + target, Limit: 1})
+	if err != nil || len(all) == 0 {
+		return last, false, err
 	}
-	if !inventory.Final(last[0].State) {
-		open = last[0].ID
-	}
-	moved = last[0].State == inventory.StateSuccess
+	last = all[0]
+	moved = last.State == inventory.StateSuccess
 	if !moved && a.Peers != nil {
-		moved, err = a.Peers.Moved(ctx, last[0].Run)
+		moved, err = a.Peers.Moved(ctx, last.Run)
 	}
-	return moved, open, err
+	return last, moved, err
 }
 
 // Migrated waits until the migration to the lab's target has succeeded by its

@@ -74,7 +74,8 @@ func TestDeployTarget(t *testing.T) {
 			shelf.facts[q.operation()+"#"+factKubeconfig] = "kubeconfig"
 			p := &platformFake{answers: c.answers}
 			a := &Activities{Labs: shelf, Operations: &records{}, Kubernetes: p, Mover: p, Peers: p, Log: slog.New(slog.DiscardHandler), ProbeEvery: time.Microsecond}
-			require.NoError(t, a.DeployTarget(t.Context(), q))
+			_, err := a.DeployTarget(t.Context(), q)
+			require.NoError(t, err)
 			require.Equal(t, c.asked, p.asked)
 			require.Contains(t, p.applied, "\n---\nsecret of platform at 10.10.20.11")
 		})
@@ -87,7 +88,8 @@ func TestDeployTarget(t *testing.T) {
 	a := &Activities{Labs: shelf, Operations: &records{}, Kubernetes: p, Mover: p, Peers: p, Log: slog.New(slog.DiscardHandler), ProbeEvery: time.Microsecond}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
-	require.Equal(t, TypeUnreachable, typeOf(t, a.DeployTarget(ctx, q)))
+	_, err := a.DeployTarget(ctx, q)
+	require.Equal(t, TypeUnreachable, typeOf(t, err))
 }
 
 // TestRemoveTarget takes a standby back, and never the server that the site has
@@ -121,7 +123,8 @@ func TestRemoveTarget(t *testing.T) {
 			if !c.removed {
 				require.Equal(t, TypeConflict, typeOf(t, err))
 			}
-			require.NoError(t, a.DeployTarget(t.Context(), q))
+			_, err = a.DeployTarget(t.Context(), q)
+			require.NoError(t, err)
 			require.Equal(t, c.applied, p.applied != "")
 		})
 	}

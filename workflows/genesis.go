@@ -175,11 +175,15 @@ func (g *bootstrap) followRun(ctx workflow.Context, row *inventory.OperationStep
 // migrate has this server moved to the lab's platform, which gets a standby
 // first. The operation that does it goes on at the target, and so does this one.
 func (g *bootstrap) migrate(ctx workflow.Context, row *inventory.OperationStep, s activities.LabStep) error {
-	q := activities.LabRequest{Name: g.in.Name, Machine: s.Machine}
-	if err := workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, deed), do.DeployTarget, q).Get(ctx, nil); err != nil {
+	var moved activities.OwnRun
+	q := activities.LabRequest{Name: g.in.Name, Machine: s.Machine, Since: g.since}
+	if err := workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, deed), do.DeployTarget, q).Get(ctx, &moved); err != nil {
 		return err
 	}
 	id := MigrateID(g.target)
+	if moved.Run != "" { // before this Genesis was reset from outside
+		return g.followMigration(ctx, row, s, id, moved.Run)
+	}
 	rest, _ := workflow.NewDisconnectedContext(ctx)
 	child := workflow.WithChildOptions(rest, workflow.ChildWorkflowOptions{
 		WorkflowID: id, ParentClosePolicy: enums.PARENT_CLOSE_POLICY_ABANDON, WorkflowIDReusePolicy: enums.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE,
@@ -193,8 +197,12 @@ func (g *bootstrap) migrate(ctx workflow.Context, row *inventory.OperationStep, 
 	if err != nil {
 		return err
 	}
-	row.Run = begun.RunID
-	return g.follow(ctx, row, s, follower{id: id, run: begun.RunID, look: "ingot operation get " + id, await: do.AwaitOperation, now: do.OperationNow})
+	return g.followMigration(ctx, row, s, id, begun.RunID)
+}
+
+func (g *bootstrap) followMigration(ctx workflow.Context, row *inventory.OperationStep, s activities.LabStep, id, run string) error {
+	row.Run = run
+	return g.follow(ctx, row, s, follower{id: id, run: run, look: "ingot operation get " + id, await: do.AwaitOperation, now: do.OperationNow})
 }
 
 // follower is how the outcome of another workflow is learnt.

@@ -54,6 +54,7 @@ type house struct {
 	asks      map[string]string // machines whose run asks a person first
 	events    map[string]func() // called when a thing is done, before it is recorded
 	runs      int
+	before    func(*testsuite.TestWorkflowEnvironment) // called before each run
 	said      []string                                                                           // by rows that wait
 	slow      time.Duration                                                                      // an installation
 	await     func(ctx context.Context, q activities.OutcomeRequest) (activities.Outcome, error) // instead of AwaitRun
@@ -125,6 +126,9 @@ func (h *house) fresh() {
 func (h *house) run(in workflows.GenesisInput) (inventory.Operation, error) {
 	h.t.Helper()
 	h.fresh()
+	if h.before != nil {
+		h.before(h.env)
+	}
 	h.env.SetStartWorkflowOptions(client.StartWorkflowOptions{ID: workflows.GenesisID(in.Name), TaskQueue: workflows.TaskQueue})
 	h.runs++
 	h.env.ExecuteWorkflow(workflows.Genesis, in)

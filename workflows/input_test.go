@@ -14,7 +14,6 @@ import (
 	"go.temporal.io/sdk/interceptor"
 	"go.temporal.io/sdk/temporal"
 	"go.temporal.io/sdk/testsuite"
-	"go.temporal.io/sdk/worker"
 	"go.temporal.io/sdk/workflow"
 
 	"github.com/ingotmetal/ingot/activities"
@@ -27,7 +26,7 @@ func startRaw(t *testing.T, typ, id string, rules workflow.Version, inputs ...st
 	t.Helper()
 	var suite testsuite.WorkflowTestSuite
 	suite.SetLogger(slog.New(slog.DiscardHandler))
-	env := suite.NewTestWorkflowEnvironment()
+	env := workflows.NewEnvironment(&suite, &refusing{did: &did})
 	workflows.Register(env)
 	env.SetStartWorkflowOptions(client.StartWorkflowOptions{ID: id})
 	require.NoError(t, env.SetTypedSearchAttributesOnStart(temporal.NewSearchAttributes()))
@@ -37,7 +36,6 @@ func startRaw(t *testing.T, typ, id string, rules workflow.Version, inputs ...st
 		}
 	}
 	env.RegisterActivity(&activities.Activities{})
-	env.SetWorkerOptions(worker.Options{Interceptors: []interceptor.WorkerInterceptor{&refusing{did: &did}}})
 	args := make([]any, len(inputs))
 	for i, in := range inputs {
 		args[i] = json.RawMessage(in)

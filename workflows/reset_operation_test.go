@@ -2,6 +2,7 @@ package workflows_test
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"testing"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"go.temporal.io/sdk/client"
 	"go.temporal.io/sdk/converter"
 	"go.temporal.io/sdk/interceptor"
+	"go.temporal.io/sdk/testsuite"
 	"go.temporal.io/sdk/worker"
 	"go.temporal.io/sdk/workflow"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -136,4 +138,30 @@ func intercepted(t *testing.T, i interceptor.WorkerInterceptor) worker.WorkflowR
 	require.NoError(t, err)
 	workflows.Register(r)
 	return r
+}
+
+// TestResetOfAGenesisInstallsNothingAgain resets a Genesis that is over to points
+// all over its table: it looks at what is there, and nothing is done again. Before
+// its table was read it is as a new one, which is refused.
+func TestResetOfAGenesisInstallsNothingAgain(t *testing.T) {
+	h := newHouse(t)
+	var first *workflows.Tape
+	var began time.Time
+	h.before = func(env *testsuite.TestWorkflowEnvironment) {
+		first, began = workflows.NewTape(env, "before"), env.Now()
+	}
+	_, err := h.run(workflows.GenesisInput{Name: "home"})
+	require.NoError(t, err)
+	require.Equal(t, deeds, h.did)
+	require.Greater(t, len(first.Ended), 50)
+	for to := first.Index("ReadLab"); to <= len(first.Ended); to += 10 {
+		h.before = func(env *testsuite.TestWorkflowEnvironment) {
+			env.SetStartTime(began) // a reset copies the start event
+			workflows.NewTape(env, fmt.Sprint("after-", to)).ResetTo(first, to)
+		}
+		o, err := h.run(workflows.GenesisInput{Name: "home"})
+		require.NoError(t, err, "after %d activities", to)
+		require.Equal(t, allDone(), states(o))
+		require.Equal(t, deeds, h.did, "after %d activities", to)
+	}
 }

@@ -8,7 +8,6 @@ import (
 	"go.temporal.io/sdk/activity"
 	"go.temporal.io/sdk/interceptor"
 	"go.temporal.io/sdk/testsuite"
-	"go.temporal.io/sdk/worker"
 	"go.temporal.io/sdk/workflow"
 )
 
@@ -49,7 +48,7 @@ type signal struct {
 // NewTape returns the tape of the run that env carries out next.
 func NewTape(env *testsuite.TestWorkflowEnvironment, run string) *Tape {
 	t := &Tape{env: env, run: run, begun: map[string]int{}, keys: map[string]string{}}
-	env.SetWorkerOptions(worker.Options{Interceptors: []interceptor.WorkerInterceptor{t}})
+	Intercept(env, t)
 	return t
 }
 
