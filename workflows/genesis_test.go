@@ -54,7 +54,7 @@ type house struct {
 	asks      map[string]string // machines whose run asks a person first
 	events    map[string]func() // called when a thing is done, before it is recorded
 	runs      int
-	before    func(*testsuite.TestWorkflowEnvironment) // called before each run
+	before    func(*testsuite.TestWorkflowEnvironment)                                           // called before each run
 	said      []string                                                                           // by rows that wait
 	slow      time.Duration                                                                      // an installation
 	await     func(ctx context.Context, q activities.OutcomeRequest) (activities.Outcome, error) // instead of AwaitRun
