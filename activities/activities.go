@@ -46,7 +46,6 @@ type Activities struct {
 	Site        Site
 	Log         *slog.Logger
 
-	read readLab
 	// Now is what the wall clock shows; Clock is what has really passed.
 	Now   func() time.Time
 	Clock Clock
@@ -58,6 +57,8 @@ type Activities struct {
 	ProbeEvery time.Duration
 	// Dial reaches the network; nil: the host's.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+
+	lastLab labCache
 	// VerifySite looks at the site from outside and names what a person should
 	// see to; nil: not looked at.
 	VerifySite func(ctx context.Context) ([]string, error)

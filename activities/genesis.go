@@ -91,21 +91,21 @@ func (a *Activities) lab(ctx context.Context, name string) (genesis.Lab, invento
 	if err != nil {
 		return genesis.Lab{}, b, err
 	}
-	a.read.mu.Lock()
-	defer a.read.mu.Unlock()
-	if b.SHA256 == "" || a.read.sha256 != b.SHA256 {
+	a.lastLab.mu.Lock()
+	defer a.lastLab.mu.Unlock()
+	if b.SHA256 == "" || a.lastLab.sha256 != b.SHA256 {
 		lab, err := genesis.Load(b.File, b.Read)
 		if err != nil {
 			return genesis.Lab{}, b, err
 		}
-		a.read.lab, a.read.sha256 = lab, b.SHA256
+		a.lastLab.lab, a.lastLab.sha256 = lab, b.SHA256
 	}
-	return a.read.lab, b, nil
+	return a.lastLab.lab, b, nil
 }
 
-// readLab is the lab file that was read last: reading and checking it with its
-// documents takes as long as everything else that most activities do.
-type readLab struct {
+// labCache holds the lab file that was read last: reading and checking it with
+// its documents takes as long as everything else that most activities do.
+type labCache struct {
 	mu     sync.Mutex
 	sha256 string // "": none was read
 	lab    genesis.Lab

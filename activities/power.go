@@ -499,8 +499,9 @@ func heartbeat(ctx context.Context) (stop func()) {
 	if !activity.IsActivity(ctx) {
 		return func() {}
 	}
-	done := make(chan struct{})
+	done, ended := make(chan struct{}), make(chan struct{})
 	go func() {
+		defer close(ended)
 		t := time.NewTicker(5 * time.Second)
 		defer t.Stop()
 		for {
@@ -514,7 +515,10 @@ func heartbeat(ctx context.Context) (stop func()) {
 			}
 		}
 	}()
-	return func() { close(done) }
+	return func() {
+		close(done)
+		<-ended
+	}
 }
 
 // HasBMC tells whether the machine can be switched without a person.

@@ -518,8 +518,8 @@ func (s *Site) temporals() (pids []int) {
 
 // TestMigrateKilled kills each side, and cuts the link, at each step of the
 // hand-over. In the end exactly one side is the site; where neither may be,
-// nobody is answered and an operator is asked. Then the migration is tried again,
-// and succeeds. The short form does one of the three at each step.
+// neither side answers machines, and an operator is asked. Then the migration is
+// tried again, and succeeds. The short form does one of the three at each step.
 func TestMigrateKilled(t *testing.T) {
 	kinds := []string{"kill source", "kill target", "cut link"}
 	if *full {

@@ -81,7 +81,7 @@ func TestNativeActionsAreCheckedBeforeTheMachineIsTouched(t *testing.T) {
 	}
 }
 
-// A checksum that the agent does not know is no obstacle where the catalogue has one that it knows.
+// A checksum that the agent does not know is accepted where the catalogue has one that it knows.
 func TestOtherChecksumBesideTheCatalogues(t *testing.T) {
 	const text = "version: \"0.1\"\nname: t\ntasks:\n- name: t\n  worker: \"{{.device_1}}\"\n  actions:\n" +
 		"  - {name: write, image: image2disk, environment: {IMG_SHA512: abc}}\n"

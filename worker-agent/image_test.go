@@ -626,7 +626,7 @@ func (b broken) WriteAt(p []byte, off int64) (int, error) {
 func TestABrokenDiskIsNamed(t *testing.T) {
 	t.Parallel()
 	for _, format := range []string{"raw", "gz", "zst"} {
-		// Eight parts, of which the format makes one image.
+		// Eight parts; the format joins them to one image.
 		web := httptest.NewServer(&mirror{data: bytes.Repeat(packedImage(t, format), 8)})
 		t.Cleanup(web.Close)
 		s := newFakeServer(t)

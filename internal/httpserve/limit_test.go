@@ -39,8 +39,8 @@ func TestPriority(t *testing.T) {
 	}
 }
 
-// The look-up of a source holds up all that connect: it is made only when there
-// is no room, once a second for each source, and not for one that has its share
+// The look-up of a source delays all connections: it is made only when the server
+// is full, once a second for each source, and not for a source that has its share
 // (security S35).
 func TestLookupsAreBounded(t *testing.T) {
 	priority := netip.MustParseAddr("192.0.2.1")

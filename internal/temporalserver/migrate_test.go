@@ -174,7 +174,7 @@ func TestMigratesTheFileOfAnEarlierServer(t *testing.T) {
 }
 
 // The file of an earlier start has its mode and its pragmas. What the first Ingot stamped has the present schema under
-// another number; a file from before auto_vacuum is written anew, once, and can give pages back then.
+// another number; a file from before auto_vacuum is rewritten once and can give pages back from then on.
 func TestFileOfAnEarlierStart(t *testing.T) {
 	t.Parallel()
 	cfg := testConfig(t)
