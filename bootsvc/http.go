@@ -328,8 +328,8 @@ func (s *Server) serveHTTP(ctx context.Context, l net.Listener) error {
 }
 
 // awaited tells whether an address is reserved for a machine with an open
-// window, whose connections come before others. It is asked when a connection
-// is accepted and there is no room.
+// window, whose connections come before others. It is called when a connection
+// was accepted and all are in use.
 func (s *Server) awaited(ctx context.Context, source netip.Addr) bool {
 	defer s.guard.Recover("the source of a connection")
 	ctx, cancel := context.WithTimeout(ctx, awaitedLookup)

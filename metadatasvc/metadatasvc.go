@@ -183,8 +183,8 @@ const (
 )
 
 // awaited tells whether an address is reserved for a machine that a run owns,
-// whose connections come before others. It is asked when a connection is
-// accepted and there is no room.
+// whose connections come before others. It is called when a connection was
+// accepted and all are in use.
 func (s *Server) awaited(ctx context.Context, source netip.Addr) bool {
 	defer s.cfg.Guard.Recover("the source of a connection")
 	ctx, cancel := context.WithTimeout(ctx, awaitedLookup)

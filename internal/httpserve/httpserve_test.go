@@ -75,13 +75,14 @@ type limited struct {
 	t    *testing.T
 	addr string
 	held chan struct{} // one element per request of /hold
+	idle chan string   // addresses of clients whose connections have become idle, or are closed
 }
 
 func limit(t *testing.T, total int, first func(netip.Addr) bool) limited {
 	t.Helper()
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	held, end := make(chan struct{}, 100), make(chan struct{})
+	held, end, idle := make(chan struct{}, 100), make(chan struct{}), make(chan string, 100)
 	srv := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case "/proven":
@@ -92,6 +93,12 @@ func limit(t *testing.T, total int, first func(netip.Addr) bool) limited {
 		}
 	})}
 	httpserve.Limit(srv, total, first)
+	changed := srv.ConnState
+	srv.ConnState = func(c net.Conn, state http.ConnState) {
+		if changed(c, state); state == http.StateIdle || state == http.StateClosed {
+			idle <- c.RemoteAddr().String()
+		}
+	}
 	ctx, cancel := context.WithCancel(t.Context())
 	ran := make(chan error, 1)
 	go func() { ran <- httpserve.Run(ctx, "a test", srv, httpserve.Track(l), time.Second) }()
@@ -100,7 +107,7 @@ func limit(t *testing.T, total int, first func(netip.Addr) bool) limited {
 		cancel()
 		require.NoError(t, <-ran)
 	})
-	return limited{t, l.Addr().String(), held}
+	return limited{t, l.Addr().String(), held, idle}
 }
 
 func (l limited) tryDial(from string) (net.Conn, error) {
@@ -137,7 +144,15 @@ func (l limited) served(c net.Conn, path string) bool {
 	}
 	b := make([]byte, 256)
 	n, err := io.ReadAtLeast(c, b, 12)
-	return err == nil && strings.HasPrefix(string(b[:n]), "HTTP/1.1 200")
+	if err != nil || !strings.HasPrefix(string(b[:n]), "HTTP/1.1 200") {
+		return false
+	}
+	for address := range l.idle { // the server knows that the request is over
+		if address == c.LocalAddr().String() {
+			break
+		}
+	}
+	return true
 }
 
 // gone tells whether the server has closed the connection, on which it sends nothing.
@@ -175,6 +190,13 @@ func TestLimitPrefers(t *testing.T) {
 	first := l.dial("127.0.0.9")
 	require.True(t, l.served(first, "/"))
 	require.True(t, l.gone(stranger))
+	require.Eventually(t, func() bool { // its source is being looked up
+		if l.refused("127.0.0.2") && l.served(first, "/") {
+			return true
+		}
+		first = l.dial("127.0.0.9")
+		return false
+	}, time.Minute, time.Millisecond)
 	for range 3 {
 		require.True(t, l.refused("127.0.0.2"))
 	}

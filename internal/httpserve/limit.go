@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/netip"
@@ -19,6 +20,7 @@ const stalled = 5 * time.Second
 const (
 	lookupFor  = time.Second // how long an answer of isPriority is kept
 	maxLookups = 4096        // how many are kept
+	lookupsAt  = 16          // how many are under way at a time
 )
 
 // Limit makes srv hold at most total connections. When all are in use, a new
@@ -27,10 +29,10 @@ const (
 // try again.
 //
 // isPriority tells whether a source comes before others, as Prefer does for a
-// connection. The accept loop waits for it, so it is called only when all
-// connections are in use, and at most once a second for each source. nil: none
-// does. A source with more than an eighth of all connections preferred loses its
-// precedence: no source closes the listener to others.
+// connection. It is called in a goroutine of its own, only when all connections
+// are in use, and at most once a second for each source. nil: none does. A source
+// with more than an eighth of all connections preferred loses its precedence: no
+// source closes the listener to others.
 //
 // srv must serve a listener of Track. Limit sets srv.ConnState and
 // srv.ConnContext.
@@ -62,14 +64,16 @@ type limiter struct {
 	conns   map[net.Conn]*member
 	from    map[group]int // connections
 	lookups map[netip.Addr]lookup
+	pending int // look-ups
 }
 
 // A member is an open connection.
 type member struct {
 	group
-	conn  net.Conn
-	state http.ConnState
-	since time.Time // in that state
+	conn    net.Conn
+	pending bool // its source is being looked up
+	state   http.ConnState
+	since   time.Time // in that state
 }
 
 // A group is what connections are counted by.
@@ -78,8 +82,9 @@ type group struct {
 	preferred bool
 }
 
-// A lookup is an answer of isPriority.
+// A lookup is an answer of isPriority, or one that is awaited.
 type lookup struct {
+	pending  bool
 	priority bool
 	at       time.Time
 }
@@ -113,9 +118,10 @@ func (l *limiter) add(c net.Conn) {
 	if a, err := netip.ParseAddrPort(c.RemoteAddr().String()); err == nil {
 		m.source = a.Addr().Unmap()
 	}
-	m.preferred = l.sourceIsPriority(m.source, m.since)
 
 	l.mu.Lock()
+	known, ask := l.priorityOf(m.source, m.since)
+	m.preferred, m.pending = known.priority, known.pending
 	l.conns[c] = m
 	l.count(m, 1)
 	var out *member
@@ -124,34 +130,57 @@ func (l *limiter) add(c net.Conn) {
 		l.remove(out)
 	}
 	l.mu.Unlock()
+
+	if ask {
+		go l.lookUp(m.source)
+	}
 	if out != nil {
 		drop(out.conn)
 	}
 }
 
-// sourceIsPriority tells whether a new connection of source is preferred. A
-// source that has its share already is not looked up.
-func (l *limiter) sourceIsPriority(source netip.Addr, now time.Time) bool {
-	l.mu.Lock()
+// priorityOf returns what is known of a source that connects, and whether to look
+// it up. The accept loop does not wait for a look-up: until it ends, the source's
+// connections come before those that have proven nothing.
+func (l *limiter) priorityOf(source netip.Addr, now time.Time) (known lookup, ask bool) {
 	has := l.from[group{source, false}] + l.from[group{source, true}]
-	ask := l.isPriority != nil && len(l.conns) >= l.total && has < l.share
-	known, ok := l.lookups[source]
-	l.mu.Unlock()
-	if !ask {
-		return false
-	}
-	if ok && now.Sub(known.at) < lookupFor {
-		return known.priority
+	if l.isPriority == nil || len(l.conns) < l.total || has >= l.share {
+		return lookup{}, false
 	}
 
-	found := lookup{l.isPriority(source), now}
+	known, ok := l.lookups[source]
+	if ok && (known.pending || now.Sub(known.at) < lookupFor) {
+		return known, false
+	}
+	if l.pending == lookupsAt {
+		return lookup{}, false
+	}
+	if len(l.lookups) >= maxLookups {
+		maps.DeleteFunc(l.lookups, func(_ netip.Addr, x lookup) bool { return !x.pending })
+	}
+	known = lookup{pending: true}
+	l.lookups[source] = known
+	l.pending++
+	return known, true
+}
+
+// lookUp asks for a source's priority and prefers its connections if it has one.
+func (l *limiter) lookUp(source netip.Addr) {
+	found := l.isPriority(source)
+
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if len(l.lookups) >= maxLookups {
-		clear(l.lookups)
+	l.pending--
+	l.lookups[source] = lookup{priority: found, at: time.Now()}
+	for _, m := range l.conns {
+		if m.source != source {
+			continue
+		}
+		m.pending = false
+		if found {
+			l.preferMember(m)
+		}
 	}
-	l.lookups[source] = found
-	return found.priority
 }
 
 // remove forgets m, which may be nil.
@@ -172,11 +201,18 @@ func (l *limiter) count(m *member, by int) {
 func (l *limiter) prefer(c net.Conn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if m := l.conns[c]; m != nil && !m.preferred {
-		l.count(m, -1)
-		m.preferred = true
-		l.count(m, 1)
+	if m := l.conns[c]; m != nil {
+		l.preferMember(m)
 	}
+}
+
+func (l *limiter) preferMember(m *member) {
+	if m.preferred {
+		return
+	}
+	l.count(m, -1)
+	m.preferred = true
+	l.count(m, 1)
 }
 
 // connectionToClose returns the connection to close when newest is one too many.
@@ -194,8 +230,8 @@ func (l *limiter) connectionToClose(newest *member) *member {
 
 // closesBefore tells whether a is closed before b.
 func (l *limiter) closesBefore(a, b *member, now time.Time) bool {
-	if first := l.comesFirst(b); first != l.comesFirst(a) {
-		return first
+	if r, s := l.rank(a), l.rank(b); r != s {
+		return r < s
 	}
 	if n, m := l.from[a.group], l.from[b.group]; n != m {
 		return n > m
@@ -206,8 +242,17 @@ func (l *limiter) closesBefore(a, b *member, now time.Time) bool {
 	return a.since.Before(b.since)
 }
 
-// comesFirst tells whether m is preferred and its source within its share.
-func (l *limiter) comesFirst(m *member) bool { return m.preferred && l.from[m.group] <= l.share }
+// rank is 2 for a preferred connection whose source is within its share, 1 for one
+// whose source is being looked up, and 0 for others.
+func (l *limiter) rank(m *member) int {
+	switch {
+	case m.preferred && l.from[m.group] <= l.share:
+		return 2
+	case m.pending:
+		return 1
+	}
+	return 0
+}
 
 // priority orders the connections of a source: the lowest is closed first.
 func (m *member) priority(now time.Time) int {

@@ -2,6 +2,7 @@ package httpserve
 
 import (
 	"fmt"
+	"net"
 	"net/http"
 	"net/netip"
 	"testing"
@@ -39,33 +40,95 @@ func TestPriority(t *testing.T) {
 	}
 }
 
-// The look-up of a source delays all connections: it is made only when the server
-// is full, once a second for each source, and not for a source that has its share
-// (security S35).
+// A source is looked up only when the server is full, once a second, and not when
+// it has its share; a few look-ups are under way at a time (security S35).
 func TestLookupsAreBounded(t *testing.T) {
-	priority := netip.MustParseAddr("192.0.2.1")
-	asked := 0
-	l := newLimiter(16, func(source netip.Addr) bool { asked++; return source == priority })
+	priority, busy := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
+	l := newLimiter(16, func(source netip.Addr) bool { return source == priority })
 	now := time.Now()
-	require.False(t, l.sourceIsPriority(priority, now), "there is room")
-	require.Zero(t, asked)
+	known, ask := l.priorityOf(priority, now)
+	require.Zero(t, known)
+	require.False(t, ask, "there is room")
 
-	busy := netip.MustParseAddr("192.0.2.2")
 	for range 16 {
 		m := &member{conn: &trackedConn{}, group: group{source: busy}}
 		l.conns[m.conn] = m
 		l.count(m, 1)
 	}
-	require.False(t, l.sourceIsPriority(busy, now))
-	require.Zero(t, asked, "a source with more than its share")
-	for range 9 {
-		require.True(t, l.sourceIsPriority(priority, now))
-	}
-	require.Equal(t, 1, asked)
-	require.True(t, l.sourceIsPriority(priority, now.Add(2*lookupFor)))
-	require.Equal(t, 2, asked)
+	known, ask = l.priorityOf(busy, now)
+	require.Zero(t, known)
+	require.False(t, ask, "a source with more than its share")
+
+	_, ask = l.priorityOf(priority, now)
+	require.True(t, ask)
+	_, ask = l.priorityOf(priority, now)
+	require.False(t, ask, "its look-up is under way")
+	l.lookUp(priority)
+	known, ask = l.priorityOf(priority, now)
+	require.True(t, known.priority)
+	require.False(t, ask)
+	_, ask = l.priorityOf(priority, now.Add(2*lookupFor))
+	require.True(t, ask, "the answer is old")
+
+	asked := 1
 	for n := range 2 * maxLookups {
-		l.sourceIsPriority(netip.MustParseAddr(fmt.Sprintf("10.0.%d.%d", n>>8, n&255)), now)
+		if _, ask := l.priorityOf(netip.MustParseAddr(fmt.Sprintf("10.0.%d.%d", n>>8, n&255)), now); ask {
+			asked++
+		}
+	}
+	require.Equal(t, lookupsAt, asked)
+	for n := range 2 * maxLookups {
+		a := netip.MustParseAddr(fmt.Sprintf("10.1.%d.%d", n>>8, n&255))
+		if l.pending = 0; !asks(l.priorityOf(a, now)) {
+			t.Fatal("not looked up")
+		}
+		l.lookUp(a)
 	}
 	require.LessOrEqual(t, len(l.lookups), maxLookups)
+}
+
+func asks(_ lookup, ask bool) bool { return ask }
+
+// A look-up that takes long delays no connection, and what it finds counts for the
+// connections that its source has by then.
+func TestSlowLookupDelaysNoConnection(t *testing.T) {
+	answer, done := make(chan bool), make(chan struct{})
+	l := newLimiter(8, func(netip.Addr) bool { return <-answer })
+	conns := make([]net.Conn, 0, 16)
+	accept := func(source string) {
+		c := &trackedConn{TCPConn: dialled(t, source)}
+		conns = append(conns, c)
+		l.changed(c, http.StateNew)
+	}
+	for range 8 {
+		accept("127.0.0.2")
+	}
+	accept("127.0.0.3") // returns while its look-up waits
+	require.Len(t, l.conns, 8)
+	require.False(t, l.conns[conns[8]].preferred)
+	accept("127.0.0.2")
+	require.Contains(t, l.conns, conns[8], "it is not closed for others meanwhile")
+
+	go func() { answer <- true; close(done) }()
+	<-done
+	require.Eventually(t, func() bool {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return l.conns[conns[8]].preferred
+	}, time.Minute, time.Millisecond)
+}
+
+// dialled returns the server's end of a connection from source.
+func dialled(t *testing.T, source string) *net.TCPConn {
+	t.Helper()
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer func() { require.NoError(t, l.Close()) }()
+	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(source)}}
+	client, err := d.DialContext(t.Context(), "tcp4", l.Addr().String())
+	require.NoError(t, err)
+	server, err := l.Accept()
+	require.NoError(t, err)
+	t.Cleanup(func() { _, _ = client.Close(), server.Close() })
+	return server.(*net.TCPConn)
 }
