@@ -1,7 +1,7 @@
 package e2e
 
 import (
-	"context"
+	"cmp"
 	"flag"
 	"runtime"
 	"slices"
@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sync/semaphore"
 )
 
 // core is the load of one processor that is busy all the time.
@@ -22,15 +21,15 @@ const core = 10
 var besides queue
 
 // A queue is where tests that may run beside others wait for their turn. Go
-// starts parallel tests in an order of its own. Here those that take longest
-// begin first, so that none of them is left over at the end, and as many run at
-// a time as the processors carry: a machine in QEMU keeps one busy, what waits
-// for a time-out does not.
+// starts parallel tests in an order of its own. Here the largest begin first, so
+// that none of them is left over at the end, and as many run at a time as the
+// processors carry: a machine in QEMU keeps one busy, what waits for a time-out
+// does not. A test for which there is no room yet is overtaken by smaller ones.
 type queue struct {
-	mu    sync.Mutex
-	turns []turn
-	begin sync.Once
-	free  *semaphore.Weighted
+	mu      sync.Mutex
+	waiting []turn
+	free    int64 // tenths of a processor
+	begin   sync.Once
 }
 
 type turn struct {
@@ -38,6 +37,9 @@ type turn struct {
 	load    int64
 	came    chan struct{}
 }
+
+// work is how much of the processors a test takes in all.
+func (t turn) work() int64 { return int64(t.seconds) * t.load }
 
 // beside is t.Parallel for a test of the lab. On idle processors it takes about
 // so many seconds, and load on the average. Tests that do not call it run before
@@ -56,26 +58,30 @@ func beside(t *testing.T, seconds int, load int64) {
 	carry := int64(runtime.NumCPU() * core)
 	mine := turn{seconds, min(load, carry), make(chan struct{})}
 	besides.mu.Lock()
-	besides.turns = append(besides.turns, mine)
+	besides.waiting = append(besides.waiting, mine)
 	besides.mu.Unlock()
 	t.Parallel() // returns when the tests that run alone are over, and all others stand in the queue
 	began := time.Now()
-	besides.begin.Do(func() {
-		besides.free = semaphore.NewWeighted(carry)
-		go besides.call()
-	})
+	besides.begin.Do(func() { besides.release(carry) })
 	<-mine.came
-	t.Cleanup(func() { besides.free.Release(mine.load) })
+	t.Cleanup(func() { besides.release(mine.load) })
 	if waited := time.Since(began); waited > time.Second {
 		t.Logf("%.0f s of its time it has waited for its turn", waited.Seconds())
 	}
 }
 
-// call calls one after the other, until all have come.
-func (q *queue) call() {
-	slices.SortStableFunc(q.turns, func(a, b turn) int { return b.seconds - a.seconds })
-	for _, next := range q.turns {
-		_ = q.free.Acquire(context.Background(), next.load) // ends without an error: this context is never done
+// release gives a load back and starts the tests for which there is room now.
+func (q *queue) release(load int64) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.free += load
+	slices.SortStableFunc(q.waiting, func(a, b turn) int { return cmp.Compare(b.work(), a.work()) })
+	q.waiting = slices.DeleteFunc(q.waiting, func(next turn) bool {
+		if next.load > q.free {
+			return false
+		}
+		q.free -= next.load
 		close(next.came)
-	}
+		return true
+	})
 }
