@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -240,11 +239,9 @@ func TestBombs(t *testing.T) {
 		"functions and only": `{{ range 100000 }}{{ $_ := sha256sum "x" }}{{ end }}`,
 	} {
 		t.Run(name, func(t *testing.T) {
-			began := time.Now()
 			_, err := execute(t.Context(), "t", src, map[string]any{"text": strings.Repeat("a", 5000)})
 			require.Error(t, err)
 			require.NotErrorIs(t, err, context.DeadlineExceeded)
-			require.Less(t, time.Since(began), renderTime, "a bound far above what a limit takes")
 		})
 	}
 	ctx, cancel := context.WithCancel(t.Context())
