@@ -32,7 +32,7 @@ var may = map[string]string{
 	"internal/notify":      "inventory",
 	"internal/diskimage":   "github.com/klauspost/compress github.com/mikelolasagasti/xz",
 	"internal/backup":      "inventory internal/dbcopy golang.org/x/crypto",
-	"internal/handover":    "inventory",
+	"internal/site":        "inventory",
 
 	"genesis":                  "inventory internal/strictyaml internal/machinefile internal/documents",
 	"internal/documents":       "inventory internal/documents/talos internal/strictyaml go.yaml.in/yaml/v3",
@@ -52,8 +52,13 @@ var may = map[string]string{
 	"internal/endpoint": "inventory go.yaml.in/yaml/v3",
 	"internal/talosapi": "inventory go.yaml.in/yaml/v3 github.com/siderolabs/talos/pkg/machinery/api google.golang.org/grpc google.golang.org/protobuf",
 
-	"internal/temporalchild":  "go.temporal.io/api google.golang.org/grpc",
+	"internal/temporalchild": "go.temporal.io/api google.golang.org/grpc",
+	"internal/archive":       "inventory inventory/sqlite internal/config internal/dbcopy internal/hostnet internal/human internal/identity internal/keyring internal/temporalchild internal/temporalserver golang.org/x/crypto",
+	"internal/site":          "inventory internal/config internal/hostnet internal/identity",
+
 	"internal/temporalserver": "internal/temporalchild internal/dbcopy go.temporal.io/server go.temporal.io/api github.com/temporalio/ui-server/v2 google.golang.org/grpc google.golang.org/protobuf",
+
+	"internal/server": "action activities api bmc bootsvc inventory inventory/sqlite metadatasvc workflows internal/archive internal/clock internal/config internal/endpoint internal/guard internal/hostnet internal/httpserve internal/human internal/identity internal/keyring internal/notify internal/quiet internal/reserve internal/site internal/talosapi internal/temporalchild internal/temporalserver go.temporal.io/api go.temporal.io/sdk golang.org/x/sync google.golang.org/grpc",
 }
 
 // free may import everything: where the parts are put together.
@@ -139,7 +144,7 @@ func TestWorkflowTypesStandOnce(t *testing.T) {
 	for _, name := range []string{"Provision", "Reprovision", "Decommission", "Inspect", "BMCJob", "Recover", "Migrate", "Genesis"} {
 		types[name] = home
 	}
-	for _, pkg := range []string{"inventory", "activities", "workflows", "api", "cmd/ingot"} {
+	for _, pkg := range []string{"inventory", "activities", "workflows", "api", "internal/server", "internal/site", "cmd/ingot"} {
 		files, err := filepath.Glob(pkg + "/*.go")
 		if err != nil {
 			t.Fatal(err)

@@ -20,7 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 	_ "modernc.org/sqlite" // the driver "sqlite" of Temporal
 
-	"github.com/ingotmetal/ingot/internal/backup"
+	"github.com/ingotmetal/ingot/internal/archive"
 	"github.com/ingotmetal/ingot/internal/dbcopy"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/lab"
@@ -227,9 +227,9 @@ func digestOf(t *testing.T, file string) string {
 }
 
 // damaged is the archive with one bit of its middle changed.
-func (s *Site) damaged(t *testing.T, archive string) string {
+func (s *Site) damaged(t *testing.T, file string) string {
 	t.Helper()
-	b, err := os.ReadFile(archive)
+	b, err := os.ReadFile(file)
 	require.NoError(t, err)
 	b[len(b)/2] ^= 0x10
 	to := filepath.Join(s.dir, "damaged.tar")
@@ -237,9 +237,9 @@ func (s *Site) damaged(t *testing.T, archive string) string {
 	return to
 }
 
-func (s *Site) cut(t *testing.T, archive string) string {
+func (s *Site) cut(t *testing.T, file string) string {
 	t.Helper()
-	b, err := os.ReadFile(archive)
+	b, err := os.ReadFile(file)
 	require.NoError(t, err)
 	to := filepath.Join(s.dir, "cut.tar")
 	require.NoError(t, os.WriteFile(to, b[:len(b)*9/10], 0o600))
@@ -247,12 +247,12 @@ func (s *Site) cut(t *testing.T, archive string) string {
 }
 
 // unpack returns what the archive says of itself, and its parts.
-func (s *Site) unpack(t *testing.T, archive string) (backup.Manifest, map[string]string) {
+func (s *Site) unpack(t *testing.T, file string) (archive.Manifest, map[string]string) {
 	t.Helper()
 	dir, paths := t.TempDir(), map[string]string{}
-	f, err := os.Open(archive)
+	f, err := os.Open(file)
 	require.NoError(t, err)
-	m, _, err := backup.Read(f, func(_ backup.Manifest, p backup.Part, r io.Reader) error {
+	m, _, err := archive.Read(f, func(_ archive.Manifest, p archive.Part, r io.Reader) error {
 		b, err := io.ReadAll(r)
 		if err != nil {
 			return err
@@ -270,24 +270,24 @@ func (s *Site) mixed(t *testing.T, first, second string) string {
 	t.Helper()
 	m, paths := s.unpack(t, first)
 	other, others := s.unpack(t, second)
-	paths[backup.TemporalName], m.Temporal = others[backup.TemporalName], other.Temporal
+	paths[archive.TemporalName], m.Temporal = others[archive.TemporalName], other.Temporal
 	for i, p := range m.Parts {
 		var err error
-		m.Parts[i], err = backup.Describe(p.Name, paths[p.Name])
+		m.Parts[i], err = archive.Describe(p.Name, paths[p.Name])
 		require.NoError(t, err)
 	}
 	to := filepath.Join(s.dir, "mixed.tar")
 	f, err := os.Create(to)
 	require.NoError(t, err)
-	require.NoError(t, errors.Join(backup.Write(f, m, paths, nil), f.Close()))
+	require.NoError(t, errors.Join(archive.Write(f, m, paths, nil), f.Close()))
 	return to
 }
 
 // same requires that the restored databases hold what the backup says, but for
 // what the restore itself changes: no grant, no plan, and an event for each held run.
-func (s *Site) same(ctx context.Context, t *testing.T, archive string) {
+func (s *Site) same(ctx context.Context, t *testing.T, file string) {
 	t.Helper()
-	m, _ := s.unpack(t, archive)
+	m, _ := s.unpack(t, file)
 	read := func(driver, file string) dbcopy.Content {
 		db, err := sql.Open(driver, "file:"+file+"?mode=ro&immutable=1")
 		require.NoError(t, err)

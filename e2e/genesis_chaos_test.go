@@ -18,7 +18,7 @@ import (
 
 	"github.com/ingotmetal/ingot/genesis"
 	"github.com/ingotmetal/ingot/internal/endpoint"
-	"github.com/ingotmetal/ingot/internal/handover"
+	handover "github.com/ingotmetal/ingot/internal/site"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/lab"
 	"github.com/ingotmetal/ingot/workflows"

@@ -17,7 +17,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/ingotmetal/ingot/internal/handover"
+	handover "github.com/ingotmetal/ingot/internal/site"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/lab"
 )

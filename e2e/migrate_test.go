@@ -21,7 +21,7 @@ import (
 
 	"github.com/ingotmetal/ingot/bootsvc"
 	"github.com/ingotmetal/ingot/internal/dbcopy"
-	"github.com/ingotmetal/ingot/internal/handover"
+	handover "github.com/ingotmetal/ingot/internal/site"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/lab"
 	"github.com/ingotmetal/ingot/workflows"

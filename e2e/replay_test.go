@@ -17,7 +17,7 @@ import (
 	"go.temporal.io/sdk/worker"
 	"go.temporal.io/sdk/workflow"
 
-	"github.com/ingotmetal/ingot/internal/handover"
+	handover "github.com/ingotmetal/ingot/internal/site"
 	"github.com/ingotmetal/ingot/workflows"
 )
 

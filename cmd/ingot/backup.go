@@ -2,25 +2,19 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"net/http"
 	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/ingotmetal/ingot/internal/backup"
-	"github.com/ingotmetal/ingot/internal/keyring"
-	"github.com/ingotmetal/ingot/internal/temporalserver"
+	"github.com/ingotmetal/ingot/internal/archive"
 	"github.com/ingotmetal/ingot/inventory"
-	"github.com/ingotmetal/ingot/inventory/sqlite"
 )
 
 // aboutKeys is said in the help of both directions.
@@ -150,24 +144,24 @@ func (k *keyFlags) passphrase(cmd *cobra.Command, fresh bool) (inventory.Secret,
 }
 
 func checked(passphrase string) (inventory.Secret, error) {
-	if len(passphrase) < backup.MinPassphrase {
-		return inventory.Secret{}, usage("the passphrase is shorter than %d characters", backup.MinPassphrase)
+	if len(passphrase) < archive.MinPassphrase {
+		return inventory.Secret{}, usage("the passphrase is shorter than %d characters", archive.MinPassphrase)
 	}
 	return inventory.NewSecret(passphrase), nil
 }
 
 // take writes the archive to a file that appears whole and proven or not at
 // all, or to standard output.
-func take(cmd *cobra.Command, to string, r io.Reader) (backup.Manifest, error) {
+func take(cmd *cobra.Command, to string, r io.Reader) (archive.Manifest, error) {
 	if to == "-" {
 		if _, ok := tty(cmd.OutOrStdout()); ok {
-			return backup.Manifest{}, usage("a backup is not for the terminal: give --to FILE, or pipe it")
+			return archive.Manifest{}, usage("a backup is not for the terminal: give --to FILE, or pipe it")
 		}
 		out := cmd.OutOrStdout()
 		if t, ok := out.(*terminal); ok {
 			out = t.file // which changes what is not text
 		}
-		m, _, err := backup.Read(io.TeeReader(r, out), nil)
+		m, _, err := archive.Read(io.TeeReader(r, out), nil)
 		if err == nil {
 			_, err = io.Copy(out, r) // the empty end of a tar file
 		}
@@ -176,15 +170,15 @@ func take(cmd *cobra.Command, to string, r io.Reader) (backup.Manifest, error) {
 	part := to + ".part"
 	f, err := os.OpenFile(part, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
-		return backup.Manifest{}, err
+		return archive.Manifest{}, err
 	}
 	_, err = io.Copy(f, r)
 	if err == nil {
 		err = f.Sync()
 	}
-	var m backup.Manifest
+	var m archive.Manifest
 	if err = errors.Join(err, f.Close()); err == nil {
-		m, err = verifyBackup(cmd.Context(), part)
+		m, err = archive.Verify(cmd.Context(), part)
 	}
 	if err == nil {
 		err = os.Link(part, to) // refuses an existing name
@@ -201,7 +195,7 @@ same backup. Needs no server and no passphrase. That nobody changed the backup
 on purpose is proven by ingot restore, which has the keys.`,
 		Example: "  ingot backup verify /backup/ingot.tar",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			m, err := verifyBackup(cmd.Context(), args[0])
+			m, err := archive.Verify(cmd.Context(), args[0])
 			if err != nil {
 				return err
 			}
@@ -216,119 +210,21 @@ on purpose is proven by ingot restore, which has the keys.`,
 	}
 }
 
-// verifyBackup proves an archive in a temporary directory.
-func verifyBackup(ctx context.Context, file string) (_ backup.Manifest, err error) {
-	dir, err := os.MkdirTemp("", "ingot-verify-*")
-	if err != nil {
-		return backup.Manifest{}, err
-	}
-	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	u, err := unpack(ctx, file, dir, false)
-	if err == nil {
-		err = u.judge(ctx)
-	}
-	return u.m, err
-}
-
-// unpacked is a complete archive whose databases lie in a directory. Before
-// authenticate, anybody may have made it; before judge, no database is proven.
-type unpacked struct {
-	m      backup.Manifest
-	seal   backup.Seal
-	dir    string
-	sealed []byte                   // the keys
-	open   []temporalserver.OpenRun // after judge
-}
-
-// maxKeys limits what is read into memory, bytes.
-const maxKeys = 1 << 20
-
-// unpack reads the archive into dir and compares every digest. Whatever is in
-// dir after an error is worth nothing.
-func unpack(ctx context.Context, file, dir string, images bool) (u unpacked, err error) {
-	f, err := os.Open(file)
-	if err != nil {
-		return u, err
-	}
-	defer func() { _ = f.Close() }() // only read
-	return unpackFrom(ctx, f, dir, images)
-}
-
-// unpackFrom is unpack of what somebody sends.
-func unpackFrom(ctx context.Context, from io.Reader, dir string, images bool) (u unpacked, err error) {
-	u.dir = dir
-	u.m, u.seal, err = backup.Read(from, func(_ backup.Manifest, p backup.Part, r io.Reader) error {
-		switch {
-		case ctx.Err() != nil:
-			return ctx.Err()
-		case p.Name == backup.KeysName:
-			u.sealed, err = io.ReadAll(io.LimitReader(r, maxKeys))
-			return err
-		case p.Name == backup.InventoryName, p.Name == backup.TemporalName, images && strings.HasPrefix(p.Name, backup.ImagePrefix):
-			return extract(filepath.Join(dir, p.Name), r)
-		}
-		return nil
-	})
-	return u, err
-}
-
-// authenticate refuses an archive that no holder of the site's keys has made.
-// Origin says where ring comes from.
-func (u *unpacked) authenticate(ring *keyring.Ring, origin string) error {
-	if u.seal.MadeWith(ring.BackupKeys()) {
-		return nil
-	}
-	return fmt.Errorf("authenticating the backup with %s: it was changed after it was made, or made with other keys: use an untouched copy of it: %w", origin, inventory.ErrInvalid)
-}
-
-// judge opens both databases and compares them with the manifest.
-func (u *unpacked) judge(ctx context.Context) error {
-	inv, err := sqlite.ReadCopy(ctx, filepath.Join(u.dir, backup.InventoryName))
-	if err != nil {
-		return err
-	}
-	var temporal *backup.Found
-	if u.m.Temporal != nil {
-		c, err := temporalserver.ReadCopy(ctx, filepath.Join(u.dir, backup.TemporalName))
-		if err != nil {
-			return err
-		}
-		u.open = c.Open
-		temporal = &backup.Found{ID: c.ID, Database: backup.Database{Schema: c.Schema, Cluster: c.ClusterID, Tables: c.Content}}
-	}
-	return u.m.Judge(backup.Found{ID: inv.ID, Database: backup.Database{Schema: inv.Schema, Cluster: inv.Cluster, Tables: inv.Content}}, temporal)
-}
-
-func extract(to string, r io.Reader) error {
-	if err := os.MkdirAll(filepath.Dir(to), 0o700); err != nil {
-		return err
-	}
-	f, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = io.Copy(f, r)
-	if err == nil {
-		err = f.Sync()
-	}
-	return errors.Join(err, f.Close())
-}
-
 // backupSummary is a manifest for programs.
 type backupSummary struct {
-	ID            string         `json:"id"`
-	Created       time.Time      `json:"created"`
-	Version       string         `json:"version"`
-	Host          string         `json:"host,omitempty"`
-	InventoryRows int64          `json:"inventoryRows"`
-	TemporalRows  int64          `json:"temporalRows"`
-	External      string         `json:"externalTemporal,omitempty"`
-	Keys          bool           `json:"keys"`
-	Lost          []string       `json:"lost,omitempty"`
-	Images        []backup.Image `json:"images"`
+	ID            string          `json:"id"`
+	Created       time.Time       `json:"created"`
+	Version       string          `json:"version"`
+	Host          string          `json:"host,omitempty"`
+	InventoryRows int64           `json:"inventoryRows"`
+	TemporalRows  int64           `json:"temporalRows"`
+	External      string          `json:"externalTemporal,omitempty"`
+	Keys          bool            `json:"keys"`
+	Lost          []string        `json:"lost,omitempty"`
+	Images        []archive.Image `json:"images"`
 }
 
-func summary(m backup.Manifest) backupSummary {
+func summary(m archive.Manifest) backupSummary {
 	s := backupSummary{
 		ID: m.ID, Created: m.Created, Version: m.Version, Host: m.Host, InventoryRows: m.Inventory.Rows(),
 		External: m.External, Keys: m.Key != nil, Lost: m.Lost, Images: m.Images,
@@ -339,7 +235,7 @@ func summary(m backup.Manifest) backupSummary {
 	return s
 }
 
-func printBackup(w io.Writer, m backup.Manifest) error {
+func printBackup(w io.Writer, m archive.Manifest) error {
 	t := newTable(w)
 	t.field("backup", inert(m.ID))
 	t.field("made", fmt.Sprintf("%s by ingot %s on %s", when(m.Created), inert(m.Version), inert(m.Host)))
@@ -363,13 +259,4 @@ func printBackup(w io.Writer, m backup.Manifest) error {
 	}
 	t.field("images", fmt.Sprintf("%d listed, %d in it (%s)", len(m.Images), in, size(size64)))
 	return t.flush()
-}
-
-// exists tells whether there is something at path.
-func exists(path string) (bool, error) {
-	_, err := os.Lstat(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil
-	}
-	return err == nil, err
 }

@@ -26,7 +26,6 @@ import (
 
 	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/inventory"
-	"github.com/ingotmetal/ingot/inventory/sqlite"
 )
 
 // every calls do for each command that a person can call.
@@ -150,7 +149,7 @@ func TestWireRevealsSecrets(t *testing.T) {
 }
 
 // site is a fake server with a client for it.
-func site(t *testing.T, h http.HandlerFunc) (*options, *remote) {
+func testSite(t *testing.T, h http.HandlerFunc) (*options, *remote) {
 	t.Helper()
 	s := httptest.NewServer(h)
 	t.Cleanup(s.Close)
@@ -175,7 +174,7 @@ func command(ctx context.Context) (*cobra.Command, *bytes.Buffer, *bytes.Buffer)
 // listed stays, and the others go.
 func TestPruneGoesOnPastAConflict(t *testing.T) {
 	var deleted []string
-	o, _ := site(t, func(w http.ResponseWriter, r *http.Request) {
+	o, _ := testSite(t, func(w http.ResponseWriter, r *http.Request) {
 		switch {
 		case r.Method == http.MethodGet:
 			_, _ = io.WriteString(w, `{"items":[{"name":"a"},{"name":"b"},{"name":"c"}]}`)
@@ -227,7 +226,7 @@ func TestWaitShowsARunUntilItSucceeds(t *testing.T) {
 	writing.Actions = []inventory.ActionRecord{{Name: "write-image", State: action.Running, Attempt: 1, Done: 1 << 30, Total: 2 << 30}, {Name: "reboot", State: action.Pending}}
 	done := x
 	done.State, done.Phase, done.Message, done.Ended = inventory.StateSuccess, inventory.PhaseDone, "it phoned home", x.Started.Add(time.Minute)
-	o, c := site(t, runs(t, x, x, http.StatusServiceUnavailable, http.StatusServiceUnavailable, writing, writing, done))
+	o, c := testSite(t, runs(t, x, x, http.StatusServiceUnavailable, http.StatusServiceUnavailable, writing, writing, done))
 	cmd, out, _ := command(t.Context())
 	require.NoError(t, o.wait(cmd, c, "r"))
 	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
@@ -244,7 +243,7 @@ func TestWaitForPrograms(t *testing.T) {
 	x := inventory.Workflow{Run: "r", Machine: "node-1", State: inventory.StateRunning}
 	over := x
 	over.State = inventory.StateTimeout
-	o, c := site(t, runs(t, x, http.StatusBadGateway, over))
+	o, c := testSite(t, runs(t, x, http.StatusBadGateway, over))
 	o.output = "json"
 	cmd, out, _ := command(t.Context())
 	require.Equal(t, endedError{"r", inventory.StateTimeout}, o.wait(cmd, c, "r"))
@@ -264,7 +263,7 @@ func TestWaitTellsWhyARunFailed(t *testing.T) {
 		Run: "r", Machine: "node-1", State: inventory.StateFailed, Phase: inventory.PhaseFailed, Message: "action write-image failed", Next: "ingot workflow logs node-1",
 		Actions: []inventory.ActionRecord{{Name: "write-image", State: action.Failed, Attempt: 2, Message: "write /dev/sda: no space left"}},
 	}
-	o, c := site(t, runs(t, x))
+	o, c := testSite(t, runs(t, x))
 	cmd, out, _ := command(t.Context())
 	err := o.wait(cmd, c, "r")
 	require.Equal(t, exitFailure, exitCode(commandError{err}))
@@ -283,7 +282,7 @@ func TestWaitAsks(t *testing.T) {
 	}
 	over := x
 	over.State, over.Question = inventory.StateCancelled, nil
-	o, c := site(t, runs(t, x, x, over))
+	o, c := testSite(t, runs(t, x, x, over))
 	cmd, out, _ := command(t.Context())
 	require.Error(t, o.wait(cmd, c, "r"))
 	for _, want := range []string{
@@ -295,7 +294,7 @@ func TestWaitAsks(t *testing.T) {
 	require.Equal(t, 1, strings.Count(out.String(), "SELECT WITH"), "a question is shown once")
 
 	x.Question.Disks, x.Actions = nil, []inventory.ActionRecord{{Name: "a", State: action.Pending}}
-	o, c = site(t, runs(t, x, over))
+	o, c = testSite(t, runs(t, x, over))
 	cmd, out, _ = command(t.Context())
 	require.Error(t, o.wait(cmd, c, "r"))
 	require.Contains(t, out.String(), "seen:    asked for an address and a boot file (3 times), fetched the boot loader (once)")
@@ -313,7 +312,7 @@ func TestInterruptedWaitSaysThatTheRunGoesOn(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			n := 0
-			o, c := site(t, func(w http.ResponseWriter, r *http.Request) {
+			o, c := testSite(t, func(w http.ResponseWriter, r *http.Request) {
 				if n++; n == 3 {
 					cancel()
 				}
@@ -348,7 +347,7 @@ func TestUploadGoesOn(t *testing.T) {
 			var offsets []string
 			sum := sha256.Sum256(image)
 			content := hex.EncodeToString(sum[:])
-			o, r := site(t, func(w http.ResponseWriter, r *http.Request) {
+			o, r := testSite(t, func(w http.ResponseWriter, r *http.Request) {
 				assert.Equal(t, content, r.URL.Query().Get("content"), "each request names the file")
 				assert.Empty(t, r.URL.Query().Get("sha256"), "nothing was declared")
 				mu.Lock()
@@ -391,7 +390,7 @@ func TestARefusedUploadIsNotRepeated(t *testing.T) {
 	require.NoError(t, os.WriteFile(file, []byte("an archive"), 0o600))
 	for status, again := range map[int]bool{http.StatusBadRequest: false, http.StatusForbidden: false, http.StatusInsufficientStorage: true, http.StatusServiceUnavailable: true} {
 		puts := 0
-		o, r := site(t, func(w http.ResponseWriter, r *http.Request) {
+		o, r := testSite(t, func(w http.ResponseWriter, r *http.Request) {
 			if r.Method == http.MethodHead {
 				return
 			}
@@ -408,13 +407,13 @@ func TestARefusedUploadIsNotRepeated(t *testing.T) {
 		require.Equal(t, again, strings.Contains(errs.String(), "run the same command again"), "%d: %s", status, errs)
 	}
 	cmd, _, _ := command(t.Context())
-	o, r := site(t, func(http.ResponseWriter, *http.Request) { t.Error("the server was asked") })
+	o, r := testSite(t, func(http.ResponseWriter, *http.Request) { t.Error("the server was asked") })
 	_, err := o.upload(cmd, r, sentImage{name: "i", sha256: strings.Repeat("0", 64)}, file)
 	require.ErrorContains(t, err, "nothing was sent")
 }
 
 func TestImageNamesAreCheckedBeforeAnyRequest(t *testing.T) {
-	o, _ := site(t, func(http.ResponseWriter, *http.Request) { t.Error("the server was asked") })
+	o, _ := testSite(t, func(http.ResponseWriter, *http.Request) { t.Error("the server was asked") })
 	for _, name := range []string{"Debian-12", "a/b", "a..b", ".hidden", strings.Repeat("a", 64), "x+y"} {
 		c := imageAddCmd(o)
 		c.SetContext(t.Context())
@@ -422,51 +421,6 @@ func TestImageNamesAreCheckedBeforeAnyRequest(t *testing.T) {
 		c.SilenceErrors, c.SilenceUsage = true, true
 		require.ErrorContains(t, c.Execute(), fmt.Sprintf("invalid image name %q", name))
 	}
-}
-
-// Files that an earlier version stored get the names that they have now.
-func TestImagesOfAnEarlierVersionAreAdopted(t *testing.T) {
-	dir, a, b := t.TempDir(), strings.Repeat("a", 64), strings.Repeat("b", 64)
-	store, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "ingot.db"), nil)
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, store.Close()) })
-	put := func(name, file, sum string) {
-		require.NoError(t, store.PutImage(t.Context(), inventory.Image{Name: name, File: file, SHA256: sum, Size: 1, Format: "raw"}, "test"))
-	}
-	put("old", "old."+a[:16], a)
-	put("twin", "twin."+a[:16], a)
-	put("crashed", "crashed."+b[:16], b) // after its file was renamed
-	put("gone", "gone.raw", strings.Repeat("c", 64))
-	for _, name := range []string{"old." + a[:16], "twin." + a[:16], b} {
-		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(name), 0o600))
-	}
-	for range 2 {
-		require.NoError(t, adoptImages(t.Context(), store, dir))
-		for name, file := range map[string]string{"old": a, "twin": a, "crashed": b, "gone": "gone.raw"} {
-			i, err := store.Image(t.Context(), name)
-			require.NoError(t, err)
-			require.Equal(t, file, i.File)
-		}
-		all, err := os.ReadDir(dir)
-		require.NoError(t, err)
-		require.Len(t, all, 2)
-	}
-	files := images{store, dir}
-	for _, sum := range []string{"", a} {
-		f, i, err := files.OpenImage(t.Context(), "old", sum)
-		require.NoError(t, err)
-		require.Equal(t, a, i.SHA256)
-		require.NoError(t, f.Close())
-	}
-	put("old", b, b)
-	f, i, err := files.OpenImage(t.Context(), "old", a)
-	require.NoError(t, err, "the digest counts, not the name")
-	require.Equal(t, a, i.SHA256)
-	require.NoError(t, f.Close())
-	require.NoError(t, files.stored(inventory.PlannedImage{SHA256: a}))
-	require.ErrorIs(t, files.stored(inventory.PlannedImage{SHA256: strings.Repeat("d", 64)}), inventory.ErrNotFound)
-	_, _, err = files.OpenImage(t.Context(), "old", "../"+filepath.Base(dir)+"/"+a)
-	require.Error(t, err)
 }
 
 func TestTokenStaysWithItsServer(t *testing.T) {

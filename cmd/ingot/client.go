@@ -16,7 +16,6 @@ import (
 	"io/fs"
 	"net"
 	"net/http"
-	"net/netip"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -24,6 +23,8 @@ import (
 	"time"
 
 	"github.com/ingotmetal/ingot/internal/config"
+	"github.com/ingotmetal/ingot/internal/hostnet"
+	"github.com/ingotmetal/ingot/internal/identity"
 	"github.com/ingotmetal/ingot/internal/strictyaml"
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -122,12 +123,12 @@ func (o *options) client() (*remote, error) {
 		if local, err = config.Load(o.config, false); err != nil {
 			return nil, err
 		}
-		isLocal, s = true, session{Server: localURL(local)}
+		isLocal, s = true, session{Server: hostnet.LocalURL(local)}
 	case given == "" || given == login.Server:
 		s = login
 	default:
 		// The server of this host, named by its address, is still itself.
-		if local, err = config.Load(o.config, false); err == nil && strings.TrimSuffix(given, "/") == localURL(local) {
+		if local, err = config.Load(o.config, false); err == nil && strings.TrimSuffix(given, "/") == hostnet.LocalURL(local) {
 			isLocal = true
 		}
 	}
@@ -167,31 +168,16 @@ func (o *options) findToken(stored string, isLocal bool, localFile string) (stri
 	return strings.TrimSpace(string(b)), nil
 }
 
-// localURL is where this host's server answers.
-func localURL(c config.Config) string {
-	host, port, err := net.SplitHostPort(c.Listen)
-	if err != nil {
-		return "http://" + c.Listen
-	}
-	if a, err := netip.ParseAddr(host); host == "" || err == nil && a.IsUnspecified() {
-		host = "127.0.0.1"
-	}
-	if config.Loopback(c.Listen) {
-		return "http://" + net.JoinHostPort(host, port)
-	}
-	return "https://" + net.JoinHostPort(host, port)
-}
-
 // localPin reads the pin of the certificate that this host's server made.
 func localPin(c config.Config) (string, error) {
 	file := filepath.Join(filepath.Dir(c.KeyFile), "operator.pem")
 	b, err := os.ReadFile(file)
 	if err != nil {
-		return "", advice{fmt.Errorf("reading this server's certificate: %w", err), "ingot login " + localURL(c) + " --fingerprint sha256:…"}
+		return "", advice{fmt.Errorf("reading this server's certificate: %w", err), "ingot login " + hostnet.LocalURL(c) + " --fingerprint sha256:…"}
 	}
 	for block, rest := pem.Decode(b); block != nil; block, rest = pem.Decode(rest) {
 		if block.Type == "CERTIFICATE" {
-			return pin(tls.Certificate{Certificate: [][]byte{block.Bytes}})
+			return identity.Pin(tls.Certificate{Certificate: [][]byte{block.Bytes}})
 		}
 	}
 	return "", fmt.Errorf("certificate %q holds none", file)

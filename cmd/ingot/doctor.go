@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"crypto/tls"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -27,10 +26,12 @@ import (
 	"github.com/ingotmetal/ingot/api"
 	"github.com/ingotmetal/ingot/bootsvc"
 	"github.com/ingotmetal/ingot/internal/config"
-	"github.com/ingotmetal/ingot/internal/handover"
+	"github.com/ingotmetal/ingot/internal/hostnet"
 	"github.com/ingotmetal/ingot/internal/keyring"
 	"github.com/ingotmetal/ingot/internal/notify"
 	"github.com/ingotmetal/ingot/internal/reserve"
+	"github.com/ingotmetal/ingot/internal/server"
+	"github.com/ingotmetal/ingot/internal/site"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/inventory/sqlite"
 )
@@ -136,7 +137,7 @@ func (d *doctor) here(ctx context.Context, file string) {
 		d.space(dir, "images")
 	}
 	d.clock()
-	running := answers(ctx, d.cfg)
+	running := hostnet.ServerAnswers(ctx, d.cfg)
 	if running {
 		d.ok("ports", "a server answers at %s", d.cfg.Listen)
 	} else {
@@ -154,9 +155,7 @@ func (d *doctor) here(ctx context.Context, file string) {
 	d.capabilities()
 	d.interfaces(ctx)
 	d.ownAddress()
-	// What cannot be read is no table: the way is then looked for by the kernel alone.
-	routes, _ := os.ReadFile("/proc/net/route")
-	d.relays(ctx, string(routes))
+	d.relays(ctx, hostnet.Routes())
 	d.bootFiles()
 	if running {
 		d.reachable(ctx)
@@ -166,20 +165,20 @@ func (d *doctor) here(ctx context.Context, file string) {
 // site tells what this server is among its peers; false when it is not the
 // site, so that nothing else is asked of it.
 func (d *doctor) site() bool {
-	f, err := handover.Open(d.cfg.DataDir)
+	f, err := site.Open(d.cfg.DataDir)
 	if err != nil {
 		d.fail("site", "put the file back, or move it away if you are sure that no other server is this site", "%v", err)
 		return false
 	}
-	_, marked, err := handover.ReadMark(d.cfg.KeyFile)
+	_, marked, err := site.ReadMark(d.cfg.KeyFile)
 	switch s := f.Site(); {
 	case err != nil:
 		d.fail("site", "run this as the user of ingot serve", "%v", err)
 		return false
-	case marked || s.Role != handover.Active:
+	case marked || s.Role != site.Active:
 		role := s.Role
 		if marked {
-			role = handover.Retired
+			role = site.Retired
 		}
 		d.warn("site", "ingot handover status", "this server is %s: it answers no machine", role)
 		return false
@@ -212,16 +211,16 @@ func (d *doctor) keys() {
 	}
 }
 
-// inventory reads the whole database, for checkTime at most, whether or not a
+// inventory reads the whole database, whether or not a
 // server has it open.
 func (d *doctor) inventory(ctx context.Context) {
-	file := inventoryFile(d.cfg)
-	switch err := checkWithin(ctx, checkTime, file); {
+	file := server.InventoryFile(d.cfg)
+	switch err := server.CheckInventory(ctx, d.cfg); {
 	case err == nil:
 		d.ok("inventory", "%s is sound", file)
 	case errors.Is(err, fs.ErrNotExist):
 		// Before the first ingot serve there is none.
-	case errors.Is(err, errUnchecked):
+	case errors.Is(err, server.ErrUnchecked):
 		d.warn("inventory", "ingot backup", "%v", err)
 	case errors.Is(err, sqlite.ErrDamaged):
 		d.fail("inventory", "stop ingot serve, move "+d.cfg.DataDir+" away, then: ingot restore FILE", "%v", err)
@@ -311,76 +310,26 @@ func (d *doctor) clock() {
 }
 
 // ports tries every socket that ingot serve would bind.
-// socket is one on which the server listens, by its configuration.
-type socket struct{ network, addr, key string }
-
-// sockets are all of them; an error is one of the provisioning network.
-func (d *doctor) sockets() ([]socket, error) {
-	sockets := []socket{{"tcp", d.cfg.Listen, "listen"}}
-	if d.cfg.Temporal.Address == "" {
-		for n := range 4 {
-			sockets = append(sockets, socket{"tcp", config.Join("127.0.0.1", d.cfg.Temporal.Port+n), "temporal.port"})
-		}
-		if !d.cfg.Temporal.MutualTLS {
-			sockets = append(sockets, socket{"tcp", config.Join("127.0.0.1", d.cfg.Temporal.UIPort), "temporal.ui_port"})
-		}
-	}
-	if n := d.cfg.Netboot; n.On() {
-		a, err := provisioningAddress(n)
-		if err != nil {
-			return sockets, err
-		}
-		at, dhcp := n.Bind(a), "0.0.0.0"
-		if n.RelayOnly {
-			dhcp = at
-		}
-		for _, p := range n.HTTP {
-			sockets = append(sockets, socket{"tcp", config.Join(at, p), "netboot.http"})
-		}
-		for _, p := range n.Metadata {
-			sockets = append(sockets, socket{"tcp", config.Join(at, p), "netboot.metadata"})
-		}
-		sockets = append(sockets, socket{"tcp", config.Join(at, n.Agent), "netboot.agent"},
-			socket{"udp", config.Join(at, n.TFTP), "netboot.tftp"}, socket{"udp", config.Join(dhcp, 67), "DHCP"})
-	}
-	return sockets, nil
-}
-
 func (d *doctor) ports() {
 	// What is wrong with the provisioning network is told with its interfaces.
-	sockets, _ := d.sockets()
+	sockets, _ := hostnet.Sockets(d.cfg)
 	good := 0
 	for _, s := range sockets {
-		err := bind(s.network, s.addr)
+		err := s.Try()
 		switch {
 		case err == nil:
 			good++
 		case errors.Is(err, syscall.EADDRINUSE):
-			d.fail("ports", "ss -l"+s.network[:1]+"np shows whose it is; stop that program or change "+s.key, "%s %s (%s) is in use by another program", s.network, s.addr, s.key)
+			d.fail("ports", "ss -l"+s.Network[:1]+"np shows whose it is; stop that program or change "+s.Key, "%s %s (%s) is in use by another program", s.Network, s.Addr, s.Key)
 		case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM):
-			d.fail("ports", "setcap "+capabilityNames(d.cfg.Netboot.RelayOnly)+"+ep "+program(), "%s %s (%s) needs a capability", s.network, s.addr, s.key)
+			d.fail("ports", "setcap "+capabilityNames(d.cfg.Netboot.RelayOnly)+"+ep "+program(), "%s %s (%s) needs a capability", s.Network, s.Addr, s.Key)
 		default:
-			d.fail("ports", "correct "+s.key+" in the configuration", "%s %s (%s): %v", s.network, s.addr, s.key, err)
+			d.fail("ports", "correct "+s.Key+" in the configuration", "%s %s (%s): %v", s.Network, s.Addr, s.Key, err)
 		}
 	}
 	if good == len(sockets) {
 		d.ok("ports", "all %d are free", good)
 	}
-}
-
-func bind(network, addr string) error {
-	if network == "udp" {
-		c, err := net.ListenPacket(network, addr)
-		if err != nil {
-			return err
-		}
-		return c.Close()
-	}
-	l, err := net.Listen(network, addr)
-	if err != nil {
-		return err
-	}
-	return l.Close()
 }
 
 func program() string {
@@ -437,8 +386,8 @@ func (d *doctor) ownAddress() {
 	if !n.RelayOnly {
 		return
 	}
-	here := slices.ContainsFunc(interfaces(), func(i iface) bool {
-		return slices.ContainsFunc(i.addresses, func(a string) bool { return strings.HasPrefix(a, n.Address+"/") })
+	here := slices.ContainsFunc(hostnet.Interfaces(), func(i hostnet.Interface) bool {
+		return slices.ContainsFunc(i.Addresses, func(a string) bool { return strings.HasPrefix(a, n.Address+"/") })
 	})
 	switch {
 	case here:
@@ -468,11 +417,11 @@ func (d *doctor) relays(ctx context.Context, routes string) {
 			continue
 		}
 		_ = c.Close() // nothing was sent
-		way, known := wayTo(routes, a)
+		way, known := hostnet.RouteTo(routes, a)
 		switch {
-		case known && way.to.Bits() == 0 && n.Listen != "":
+		case known && way.To.Bits() == 0 && n.Listen != "":
 			d.ok("relay", "replies to relay %s leave this container; its host needs a route to that network", r)
-		case known && way.to.Bits() == 0:
+		case known && way.To.Bits() == 0:
 			d.warn("relay", "ip route add NETWORK/BITS via ROUTER (DSM: Control Panel → Network → Static Route), unless that gateway has this route",
 				"only the default route leads to relay %s, by %s: is the machines' network known there?", r, way)
 		default:
@@ -481,58 +430,21 @@ func (d *doctor) relays(ctx context.Context, routes string) {
 	}
 }
 
-// A way is a route of the kernel's main table.
-type way struct {
-	to     netip.Prefix
-	via    netip.Addr // not valid: the network is connected
-	device string
-}
-
-func (w way) String() string {
-	if w.via.IsValid() {
-		return w.via.String()
-	}
-	return w.device
-}
-
-// wayTo finds the route that leads to an address in what /proc/net/route says;
-// false when there is none, or when only another table has it.
-func wayTo(routes string, a netip.Addr) (best way, known bool) {
-	for line := range strings.Lines(routes) {
-		if w, ok := parseRoute(line); ok && w.to.Contains(a) && (!known || w.to.Bits() > best.to.Bits()) {
-			best, known = w, true
-		}
-	}
-	return best, known
-}
-
-// hexAddr reads an address as /proc/net/route has it: in hexadecimal, as the
-// processor keeps it in memory.
-func hexAddr(s string) (netip.Addr, error) {
-	n, err := strconv.ParseUint(s, 16, 32)
-	if err != nil {
-		return netip.Addr{}, err
-	}
-	var b [4]byte
-	binary.NativeEndian.PutUint32(b[:], uint32(n))
-	return netip.AddrFrom4(b), nil
-}
-
 func (d *doctor) interfaces(ctx context.Context) {
-	all := interfaces()
+	all := hostnet.Interfaces()
 	for _, name := range d.cfg.Netboot.Interfaces {
-		i := slices.IndexFunc(all, func(x iface) bool { return x.name == name })
+		i := slices.IndexFunc(all, func(x hostnet.Interface) bool { return x.Name == name })
 		switch {
 		case i < 0:
 			d.fail("interface", "ip link shows those that exist; correct netboot.interfaces", "%s does not exist", name)
 			continue
-		case all[i].state != "up":
+		case !all[i].Up:
 			d.fail("interface", "ip link set "+name+" up", "%s is down", name)
 			continue
-		case len(all[i].addresses) == 0:
+		case len(all[i].Addresses) == 0:
 			d.fail("interface", "ip address add ADDRESS/BITS dev "+name, "%s has no IPv4 address", name)
 		default:
-			d.ok("interface", "%s is up with %s", name, strings.Join(all[i].addresses, ", "))
+			d.ok("interface", "%s is up with %s", name, strings.Join(all[i].Addresses, ", "))
 		}
 		found, err := bootsvc.ProbeDHCP(ctx, name)
 		if err != nil && len(found) == 0 {
@@ -574,7 +486,7 @@ func (d *doctor) bootFiles() {
 // reachable dials what machines dial.
 func (d *doctor) reachable(ctx context.Context) {
 	n := d.cfg.Netboot
-	a, err := provisioningAddress(n)
+	a, err := hostnet.ProvisioningAddress(n)
 	if err != nil || n.Listen != "" {
 		return // interfaces has told; what another host hands on is seen from the machines' side alone
 	}
@@ -645,7 +557,7 @@ func (d *doctor) server(ctx context.Context, o *options) {
 		return
 	}
 	if d.isHere(c) {
-		d.reservations(networkOf(d.cfg.Netboot), ms.v.Items)
+		d.reservations(server.NetworkOf(d.cfg.Netboot), ms.v.Items)
 	}
 	d.bmcs(ctx, c, ms.v.Items)
 }
@@ -774,7 +686,7 @@ func (d *doctor) notices(n *api.NotifyStatus) {
 }
 
 // isHere tells whether c talks to the server of this host's configuration.
-func (d *doctor) isHere(c *remote) bool { return c.base.String() == localURL(d.cfg) }
+func (d *doctor) isHere(c *remote) bool { return c.base.String() == hostnet.LocalURL(d.cfg) }
 
 // bmcs logs in to every BMC, a few at a time.
 func (d *doctor) bmcs(ctx context.Context, c *remote, ms []inventory.Machine) {

@@ -85,6 +85,9 @@ type advice struct {
 
 func (a advice) Unwrap() error { return a.error }
 
+// Next is the command that helps.
+func (a advice) Next() string { return a.next }
+
 // said is an error whose text the person has already read.
 type said struct{ error }
 
@@ -100,7 +103,7 @@ func report(cmd *cobra.Command, err error) {
 		return
 	}
 	var answer *apiError
-	var hint advice
+	var hint interface{ Next() string }
 	e := apiError{Text: err.Error(), Code: exitWord(exitCode(err))}
 	if errors.As(err, &answer) {
 		e.Code, e.Problems, e.Next = answer.Code, answer.Problems, answer.Next
@@ -108,8 +111,8 @@ func report(cmd *cobra.Command, err error) {
 	if len(e.Problems) == 0 {
 		errors.As(err, &e.Problems)
 	}
-	if errors.As(err, &hint) && hint.next != "" {
-		e.Next = hint.next
+	if errors.As(err, &hint) && hint.Next() != "" {
+		e.Next = hint.Next()
 	} else if !errors.As(err, &ran) {
 		e.Next = cmd.CommandPath() + " --help"
 	}

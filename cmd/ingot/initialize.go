@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -15,6 +14,8 @@ import (
 
 	"github.com/ingotmetal/ingot/bootsvc"
 	"github.com/ingotmetal/ingot/internal/config"
+	"github.com/ingotmetal/ingot/internal/hostnet"
+	"github.com/ingotmetal/ingot/internal/server"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -48,7 +49,7 @@ programs run on such a host, so Temporal asks for a certificate there
 	completeFlag(c, "interface", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 		var names []string
 		for _, i := range answerable() {
-			names = append(names, i.name)
+			names = append(names, i.Name)
 		}
 		return names, cobra.ShellCompDirectiveNoFileComp
 	})
@@ -81,8 +82,8 @@ func (r relayOnly) lines() ([]string, error) {
 	}
 	if r.address == "" {
 		var all []string
-		for _, i := range interfaces() {
-			for _, a := range i.addresses {
+		for _, i := range hostnet.Interfaces() {
+			for _, a := range i.Addresses {
 				if p, err := netip.ParsePrefix(a); err == nil && !p.Addr().IsLinkLocalUnicast() {
 					all = append(all, p.Addr().String())
 				}
@@ -100,45 +101,10 @@ func (r relayOnly) lines() ([]string, error) {
 	return []string{"relay_only: true", "address: " + r.address, "relays: [" + strings.Join(r.relays, ", ") + "]"}, ps.Err()
 }
 
-// an iface is an interface that machines could be on.
-type iface struct {
-	name, mac, state string
-	addresses        []string // IPv4, with prefix length
-}
-
-// interfaces returns what this host has, but for loopback.
-func interfaces() []iface {
-	all, err := net.Interfaces()
-	if err != nil {
-		return nil
-	}
-	var out []iface
-	for _, i := range all {
-		if i.Flags&net.FlagLoopback != 0 {
-			continue
-		}
-		x := iface{name: i.Name, mac: i.HardwareAddr.String(), state: "down"}
-		if i.Flags&net.FlagUp != 0 {
-			x.state = "up"
-		}
-		addrs, err := i.Addrs()
-		if err != nil {
-			continue // it has just gone
-		}
-		for _, a := range addrs {
-			if n, ok := a.(*net.IPNet); ok && n.IP.To4() != nil {
-				x.addresses = append(x.addresses, n.String())
-			}
-		}
-		out = append(out, x)
-	}
-	return out
-}
-
 // answerable returns those on which machines could be answered: members of
 // bridges and bonds have no packets of their own.
-func answerable() []iface {
-	return slices.DeleteFunc(interfaces(), func(i iface) bool { return controllerOf(sysClassNet, i.name) != "" })
+func answerable() []hostnet.Interface {
+	return slices.DeleteFunc(hostnet.Interfaces(), func(i hostnet.Interface) bool { return hostnet.Controller(i.Name) != "" })
 }
 
 // holds tells whether a configuration has what init was asked to write already.
@@ -217,7 +183,7 @@ func (o *options) initialize(cmd *cobra.Command, chosen []string, relay relayOnl
 			"put the key file back; if it is lost: ingot secret reset",
 		}
 	}
-	if err := makeKeys(cfg); err != nil {
+	if err := server.MakeKeys(cfg); err != nil {
 		return err
 	}
 	for _, f := range []struct{ file, what string }{{cfg.KeyFile, "the keys of stored secrets: back this file up, apart from " + cfg.DataDir}, {cfg.TokenFile, "the admin token"}} {
@@ -232,7 +198,7 @@ func (o *options) initialize(cmd *cobra.Command, chosen []string, relay relayOnl
 		if exists {
 			var names []string
 			for _, i := range answerable() {
-				names = append(names, i.name)
+				names = append(names, i.Name)
 			}
 			cmd.Printf("to switch it on: write below netboot: in it \"interfaces: [NAME]\", NAME one of %s; then start ingot serve again\n", strings.Join(names, ", "))
 		}
@@ -250,7 +216,7 @@ func (o *options) chooseInterfaces(cmd *cobra.Command, chosen []string, yes bool
 	all := answerable()
 	t := newTable(cmd.OutOrStdout(), "INTERFACE", "STATE", "MAC", "IPV4")
 	for _, i := range all {
-		t.row(i.name, i.state, i.mac, strings.Join(i.addresses, ", "))
+		t.row(i.Name, i.State(), i.MAC, strings.Join(i.Addresses, ", "))
 	}
 	if err := t.flush(); err != nil {
 		return nil, err
@@ -267,13 +233,13 @@ func (o *options) chooseInterfaces(cmd *cobra.Command, chosen []string, yes bool
 	}
 	var ps inventory.Problems
 	for n, name := range chosen {
-		i := slices.IndexFunc(all, func(x iface) bool { return x.name == name })
+		i := slices.IndexFunc(all, func(x hostnet.Interface) bool { return x.Name == name })
 		switch {
-		case i < 0 && controllerOf(sysClassNet, name) != "":
-			ps.Add("--interface", "--interface "+controllerOf(sysClassNet, name), "%q is a member of %s, which has its packets", name, controllerOf(sysClassNet, name))
+		case i < 0 && hostnet.Controller(name) != "":
+			ps.Add("--interface", "--interface "+hostnet.Controller(name), "%q is a member of %s, which has its packets", name, hostnet.Controller(name))
 		case i < 0:
 			ps.Add("--interface", "one of those listed above", "there is no interface %q", name)
-		case len(all[i].addresses) == 0 && n == 0:
+		case len(all[i].Addresses) == 0 && n == 0:
 			ps.Add("--interface", "ip address add ADDRESS/BITS dev "+name, "%q has no IPv4 address, at which machines would reach this server", name)
 		}
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ingotmetal/ingot/api"
+	"github.com/ingotmetal/ingot/internal/identity"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -104,12 +105,12 @@ func (o *options) remember(s session) error {
 		return err
 	}
 	file := o.sessionFile()
-	if err := writePrivate(file+".new", append(b, '\n')); err != nil {
+	if err := identity.WritePrivate(file+".new", append(b, '\n')); err != nil {
 		if !errors.Is(err, fs.ErrExist) {
 			return err
 		}
 		// Left behind by a log-in that was killed.
-		if err := errors.Join(os.Remove(file+".new"), writePrivate(file+".new", append(b, '\n'))); err != nil {
+		if err := errors.Join(os.Remove(file+".new"), identity.WritePrivate(file+".new", append(b, '\n'))); err != nil {
 			return err
 		}
 	}

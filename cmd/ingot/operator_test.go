@@ -82,7 +82,7 @@ func TestProvisionAsksBeforeItWritesOverASystem(t *testing.T) {
 		"a run that failed on its way": {inventory.StateFailed, nil, true},
 	} {
 		started := false
-		o, _ := site(t, func(w http.ResponseWriter, r *http.Request) {
+		o, _ := testSite(t, func(w http.ResponseWriter, r *http.Request) {
 			if r.Method == http.MethodPost {
 				started = true
 				_, _ = io.WriteString(w, `{"workflow":"machine/node-1","run":"run-2"}`)
@@ -109,7 +109,7 @@ func TestProvisionAsksBeforeItWritesOverASystem(t *testing.T) {
 // The list says what is installed, and until when netboot is open.
 func TestMachineListShowsWhatIsInstalled(t *testing.T) {
 	for state, want := range map[string]string{inventory.StateSuccess: "debian-12 ", inventory.StateFailed: "debian-12 (FAILED)"} {
-		o, _ := site(t, func(w http.ResponseWriter, _ *http.Request) {
+		o, _ := testSite(t, func(w http.ResponseWriter, _ *http.Request) {
 			if err := json.NewEncoder(w).Encode(map[string]any{"items": []any{installed(state)}}); err != nil {
 				t.Error(err)
 			}
@@ -127,7 +127,7 @@ func TestMachineListShowsWhatIsInstalled(t *testing.T) {
 
 // Who looks for an unknown machine is told that there were more than are listed.
 func TestMachineSeenCountsWhatIsNotListed(t *testing.T) {
-	o, _ := site(t, func(w http.ResponseWriter, _ *http.Request) {
+	o, _ := testSite(t, func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w, `{"items":[{"mac":"02:00:00:00:00:09","first":"2026-01-01T00:00:00Z","last":"2026-01-01T00:00:00Z","count":1}],"dropped":7000}`)
 	})
 	var errs bytes.Buffer

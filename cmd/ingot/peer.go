@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ingotmetal/ingot/api"
-	"github.com/ingotmetal/ingot/internal/handover"
+	"github.com/ingotmetal/ingot/internal/site"
 )
 
 func peerCmd(o *options) *cobra.Command {
@@ -127,7 +127,7 @@ func siteFields(t *table, s api.SiteStatus) {
 	if s.Silent != "" {
 		t.field("silent", inert(s.Silent))
 		next := "wait until the peer answers; or, if its host is off: ingot handover take-over --peer-is-off; or, if it is the site: ingot handover give-up [--peer NAME]"
-		if s.Role == handover.Active && s.Prepared != "" {
+		if s.Role == site.Active && s.Prepared != "" {
 			next = "put the file back; or stop this server, move its data and its keys away, and make one of a backup: ingot restore"
 		}
 		t.field("next", next)

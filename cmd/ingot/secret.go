@@ -6,15 +6,13 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"net"
-	"net/url"
 	"os"
 	"path/filepath"
-	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/ingotmetal/ingot/internal/config"
+	"github.com/ingotmetal/ingot/internal/hostnet"
 	"github.com/ingotmetal/ingot/internal/keyring"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/inventory/sqlite"
@@ -100,7 +98,7 @@ there is none. Works on this host's data directory while ingot serve is stopped.
 			if _, err := os.Stat(db); err != nil {
 				return fmt.Errorf("there is no inventory in %s: %w", cfg.DataDir, inventory.ErrNotFound)
 			}
-			if answers(cmd.Context(), cfg) {
+			if hostnet.ServerAnswers(cmd.Context(), cfg) {
 				return fmt.Errorf("a server answers at %s: stop ingot serve first: %w", cfg.Listen, inventory.ErrConflict)
 			}
 			keys, err := keyring.Load(cfg.KeyFile)
@@ -156,24 +154,10 @@ there is none. Works on this host's data directory while ingot serve is stopped.
 
 // withStore opens the inventory for one deed.
 func withStore(ctx context.Context, db string, keys *keyring.Ring, do func(*sqlite.Store, context.Context) ([]string, error)) (_ []string, err error) {
-	s, err := sqlite.Open(ctx, db, sealer(keys))
+	s, err := sqlite.Open(ctx, db, keys.Sealer())
 	if err != nil {
 		return nil, fmt.Errorf("opening the inventory: %w", err)
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
 	return do(s, ctx)
-}
-
-// answers tells whether a server of cfg runs.
-func answers(ctx context.Context, cfg config.Config) bool {
-	u, err := url.Parse(localURL(cfg))
-	if err != nil {
-		return false
-	}
-	conn, err := (&net.Dialer{Timeout: 3 * time.Second}).DialContext(ctx, "tcp", u.Host)
-	if err != nil {
-		return false
-	}
-	_ = conn.Close() // nothing was sent
-	return true
 }

@@ -191,6 +191,20 @@ func resolve(path string) (string, error) {
 	return filepath.Join(dir, filepath.Base(path)), nil
 }
 
+// A Sealer encrypts and decrypts what is stored; see [Ring.Seal] and [Ring.Open].
+type Sealer interface {
+	Seal(purpose, binding string, plain []byte) ([]byte, error)
+	Open(purpose, binding string, sealed []byte) ([]byte, error)
+}
+
+// Sealer returns the ring, or a nil interface for a nil ring.
+func (r *Ring) Sealer() Sealer {
+	if r == nil {
+		return nil
+	}
+	return r
+}
+
 // Only returns a ring with the keys of the given purposes alone, for a node
 // that must not hold the others.
 func (r *Ring) Only(purposes ...string) *Ring {

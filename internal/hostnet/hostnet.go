@@ -1,0 +1,146 @@
+// Package hostnet reads the network of this host: interfaces, routes, and the
+// sockets that the server of a configuration listens on.
+package hostnet
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"net/url"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/ingotmetal/ingot/internal/config"
+)
+
+// An Interface is one that machines could be on.
+type Interface struct {
+	Name      string
+	MAC       string
+	Up        bool
+	Addresses []string // IPv4, with prefix length
+}
+
+// State is "up" or "down".
+func (i Interface) State() string {
+	if i.Up {
+		return "up"
+	}
+	return "down"
+}
+
+// Interfaces returns the interfaces of this host without loopback.
+func Interfaces() []Interface {
+	all, err := net.Interfaces()
+	if err != nil {
+		return nil
+	}
+
+	var out []Interface
+	for _, i := range all {
+		if i.Flags&net.FlagLoopback != 0 {
+			continue
+		}
+		addrs, err := i.Addrs()
+		if err != nil {
+			continue // it has just gone
+		}
+		x := Interface{Name: i.Name, MAC: i.HardwareAddr.String(), Up: i.Flags&net.FlagUp != 0}
+		for _, a := range addrs {
+			if n, ok := a.(*net.IPNet); ok && n.IP.To4() != nil {
+				x.Addresses = append(x.Addresses, n.String())
+			}
+		}
+		out = append(out, x)
+	}
+	return out
+}
+
+// sysClassNet is where the kernel shows network interfaces.
+const sysClassNet = "/sys/class/net"
+
+// Controller returns the bridge or bond that interface name is a member of; "" =
+// none. A member has no packets of its own.
+func Controller(name string) string { return controllerIn(sysClassNet, name) }
+
+func controllerIn(sys, name string) string {
+	for _, member := range []string{"brport", "bonding_slave"} {
+		if _, err := os.Stat(filepath.Join(sys, name, member)); err != nil {
+			continue
+		}
+		if to, err := os.Readlink(filepath.Join(sys, name, "master")); err == nil {
+			return filepath.Base(to)
+		}
+	}
+	return ""
+}
+
+// Addresses returns the addresses of this host without loopback.
+func Addresses() (out []netip.Addr) {
+	addrs, err := net.InterfaceAddrs()
+	if err != nil {
+		return nil
+	}
+	for _, a := range addrs {
+		if p, err := netip.ParsePrefix(a.String()); err == nil && !p.Addr().IsLoopback() {
+			out = append(out, p.Addr())
+		}
+	}
+	return out
+}
+
+// ProvisioningAddress is the configured address of the server on the network of
+// the machines, or the first IPv4 address of the first interface.
+func ProvisioningAddress(n config.Netboot) (netip.Addr, error) {
+	if n.Address != "" {
+		return netip.ParseAddr(n.Address)
+	}
+
+	name := n.Interfaces[0]
+	i, err := net.InterfaceByName(name)
+	var addrs []net.Addr
+	if err == nil {
+		addrs, err = i.Addrs()
+	}
+	if err != nil {
+		return netip.Addr{}, fmt.Errorf("netboot.interfaces[0] %q: %w", name, err)
+	}
+	for _, a := range addrs {
+		if p, err := netip.ParsePrefix(a.String()); err == nil && p.Addr().Is4() {
+			return p.Addr(), nil
+		}
+	}
+	return netip.Addr{}, fmt.Errorf(
+		"netboot.interfaces[0] %q has no IPv4 address: give it one, or set netboot.address", name)
+}
+
+// LocalURL is where the server of this host answers operators.
+func LocalURL(c config.Config) string {
+	host, port, err := net.SplitHostPort(c.Listen)
+	if err != nil {
+		return "http://" + c.Listen
+	}
+	if a, err := netip.ParseAddr(host); host == "" || err == nil && a.IsUnspecified() {
+		host = "127.0.0.1"
+	}
+	if config.Loopback(c.Listen) {
+		return "http://" + net.JoinHostPort(host, port)
+	}
+	return "https://" + net.JoinHostPort(host, port)
+}
+
+// ServerAnswers reports whether a server of the configuration runs.
+func ServerAnswers(ctx context.Context, c config.Config) bool {
+	u, err := url.Parse(LocalURL(c))
+	if err != nil {
+		return false
+	}
+	conn, err := (&net.Dialer{Timeout: 3 * time.Second}).DialContext(ctx, "tcp", u.Host)
+	if err != nil {
+		return false
+	}
+	_ = conn.Close() // nothing was sent
+	return true
+}

@@ -1,0 +1,93 @@
+package hostnet
+
+import (
+	"encoding/binary"
+	"net"
+	"net/netip"
+	"os"
+	"strconv"
+	"strings"
+)
+
+// Routes returns the kernel's main table of IPv4 routes, in the form of
+// /proc/net/route; "" when it cannot be read.
+func Routes() string {
+	routes, err := os.ReadFile("/proc/net/route")
+	if err != nil {
+		return ""
+	}
+	return string(routes)
+}
+
+// A Route is one of the kernel's main table.
+type Route struct {
+	To     netip.Prefix
+	Via    netip.Addr // not valid: the network is connected
+	Device string
+}
+
+// String is the router, or the interface of a connected network.
+func (r Route) String() string {
+	if r.Via.IsValid() {
+		return r.Via.String()
+	}
+	return r.Device
+}
+
+// Gateways returns the routers of the default routes in a table of [Routes].
+func Gateways(routes string) (out []netip.Addr) {
+	for line := range strings.Lines(routes) {
+		if r, ok := parseRoute(line); ok && r.To.Bits() == 0 && r.Via.IsValid() {
+			out = append(out, r.Via)
+		}
+	}
+	return out
+}
+
+// RouteTo finds the route to an address in a table of [Routes]; false when there
+// is none, or when only another table has it.
+func RouteTo(routes string, a netip.Addr) (best Route, known bool) {
+	for line := range strings.Lines(routes) {
+		if r, ok := parseRoute(line); ok && r.To.Contains(a) && (!known || r.To.Bits() > best.To.Bits()) {
+			best, known = r, true
+		}
+	}
+	return best, known
+}
+
+// parseRoute reads a line of the table; false: its head, or a route that leads
+// nowhere.
+func parseRoute(line string) (Route, bool) {
+	const up, gateway, reject = 0x1, 0x2, 0x200
+	f := strings.Fields(line)
+	if len(f) < 8 {
+		return Route{}, false
+	}
+
+	to, err1 := hexAddr(f[1])
+	via, err2 := hexAddr(f[2])
+	mask, err3 := hexAddr(f[7])
+	flags, err4 := strconv.ParseUint(f[3], 16, 32)
+	if err1 != nil || err2 != nil || err3 != nil || err4 != nil || flags&up == 0 || flags&reject != 0 {
+		return Route{}, false
+	}
+
+	ones, _ := net.IPMask(mask.AsSlice()).Size()
+	r := Route{To: netip.PrefixFrom(to, ones), Device: f[0]}
+	if flags&gateway != 0 {
+		r.Via = via
+	}
+	return r, true
+}
+
+// hexAddr reads an address of the table: in hexadecimal, in the byte order of the
+// processor.
+func hexAddr(s string) (netip.Addr, error) {
+	n, err := strconv.ParseUint(s, 16, 32)
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	var b [4]byte
+	binary.NativeEndian.PutUint32(b[:], uint32(n))
+	return netip.AddrFrom4(b), nil
+}

@@ -1,0 +1,64 @@
+package hostnet
+
+import (
+	"net"
+
+	"github.com/ingotmetal/ingot/internal/config"
+)
+
+// A Socket is one that the server listens on, with its key in the configuration.
+type Socket struct{ Network, Addr, Key string }
+
+// Sockets are those of the server of a configuration. The error is one of the
+// provisioning network; the sockets outside of it are returned all the same.
+func Sockets(c config.Config) ([]Socket, error) {
+	out := []Socket{{"tcp", c.Listen, "listen"}}
+	tcp := func(key, host string, ports ...int) {
+		for _, p := range ports {
+			out = append(out, Socket{"tcp", config.Join(host, p), key})
+		}
+	}
+
+	if t := c.Temporal; t.Address == "" {
+		tcp("temporal.port", "127.0.0.1", t.Port, t.Port+1, t.Port+2, t.Port+3)
+		if !t.MutualTLS {
+			tcp("temporal.ui_port", "127.0.0.1", t.UIPort)
+		}
+	}
+
+	n := c.Netboot
+	if !n.On() {
+		return out, nil
+	}
+	a, err := ProvisioningAddress(n)
+	if err != nil {
+		return out, err
+	}
+	at, dhcp := n.Bind(a), "0.0.0.0"
+	if n.RelayOnly {
+		dhcp = at
+	}
+	tcp("netboot.http", at, n.HTTP...)
+	tcp("netboot.metadata", at, n.Metadata...)
+	tcp("netboot.agent", at, n.Agent)
+	return append(out,
+		Socket{"udp", config.Join(at, n.TFTP), "netboot.tftp"},
+		Socket{"udp", config.Join(dhcp, 67), "DHCP"},
+	), nil
+}
+
+// Try binds the socket and closes it again.
+func (s Socket) Try() error {
+	if s.Network == "udp" {
+		c, err := net.ListenPacket(s.Network, s.Addr)
+		if err != nil {
+			return err
+		}
+		return c.Close()
+	}
+	l, err := net.Listen(s.Network, s.Addr)
+	if err != nil {
+		return err
+	}
+	return l.Close()
+}

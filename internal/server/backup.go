@@ -1,0 +1,220 @@
+package server
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/ingotmetal/ingot/api"
+	"github.com/ingotmetal/ingot/internal/archive"
+	"github.com/ingotmetal/ingot/internal/human"
+	"github.com/ingotmetal/ingot/internal/reserve"
+	"github.com/ingotmetal/ingot/internal/temporalchild"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// backupDir is where a backup is put together, below the data directory. There is
+// one at a time; what a crash leaves is removed at the next start.
+const backupDir = "backup.tmp"
+
+// finishedBackup is an archive that is ready to be sent. Close removes its parts.
+type finishedBackup struct {
+	*archive.Draft
+	remove func() error
+}
+
+func (b *finishedBackup) ID() string   { return b.Draft.ID }
+func (b *finishedBackup) Close() error { return b.remove() }
+
+// backup copies a server while it goes on working. The inventory is copied last, so
+// it is never older than Temporal's copy.
+func (s *server) backup(ctx context.Context, q api.BackupRequest) (_ api.Archive, err error) {
+	if !s.backingUp.TryLock() {
+		return nil, fmt.Errorf("another backup is being made: %w", inventory.ErrConflict)
+	}
+	dir := filepath.Join(s.cfg.DataDir, backupDir)
+	remove := func() error {
+		defer s.backingUp.Unlock()
+		return os.RemoveAll(dir)
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, remove())
+		}
+	}()
+
+	if err := errors.Join(os.RemoveAll(dir), os.Mkdir(dir, 0o700)); err != nil {
+		return nil, err
+	}
+	if err := s.roomForBackup(dir); err != nil {
+		return nil, err
+	}
+
+	id := time.Now().UTC().Format("20060102T150405Z") + "-" + strings.ToLower(rand.Text()[:8])
+	d := archive.NewDraft(id, s.version)
+	if d.Host, err = os.Hostname(); err != nil {
+		d.Host = "" // it only informs the operator
+	}
+	if err := s.backUpTemporal(ctx, d, dir); err != nil {
+		return nil, err
+	}
+
+	// The keys and the secrets that they seal belong together.
+	s.rotating.Lock()
+	defer s.rotating.Unlock()
+	if err := s.backUpInventory(ctx, d, dir); err != nil {
+		return nil, err
+	}
+	if err := s.backUpKeys(ctx, d, q.Passphrase, filepath.Join(dir, archive.KeysName)); err != nil {
+		return nil, err
+	}
+	if err := s.backUpConfig(d, filepath.Join(dir, archive.ConfigName)); err != nil {
+		return nil, err
+	}
+	return &finishedBackup{d, remove}, s.backUpImages(ctx, d, q.Images)
+}
+
+// roomForBackup refuses a backup whose copies would take the room that runs need.
+func (s *server) roomForBackup(dir string) error {
+	size, err := s.databaseSize()
+	if err != nil {
+		return err
+	}
+	need := size + s.cfg.MinFree<<20
+	free, err := reserve.Free(dir)
+	if err == nil && free < need {
+		err = fmt.Errorf("a backup needs %s in %s for as long as it takes, and %s are free: %w",
+			human.Size(need), s.cfg.DataDir, human.Size(free), inventory.ErrFull)
+	}
+	return err
+}
+
+// databaseSize is how many bytes both databases take.
+func (s *server) databaseSize() (size int64, err error) {
+	db := InventoryFile(s.cfg)
+	temporal := temporalchild.DefaultConfig(filepath.Join(s.cfg.DataDir, "temporal")).File
+	for _, file := range []string{db, db + "-wal", temporal, temporal + "-wal"} {
+		st, err := os.Stat(file)
+		if err == nil {
+			size += st.Size()
+		} else if !errors.Is(err, fs.ErrNotExist) {
+			return 0, err
+		}
+	}
+	return size, nil
+}
+
+func (s *server) backUpTemporal(ctx context.Context, d *archive.Draft, dir string) error {
+	if s.temporal.child == nil {
+		d.External = s.cfg.Temporal.Address
+		return nil
+	}
+	if st := s.temporal.child.State(); !st.Up {
+		return fmt.Errorf("a backup needs Temporal, which is not ready: %w", inventory.ErrUnreachable)
+	}
+
+	file := filepath.Join(dir, archive.TemporalName)
+	if err := s.temporal.child.Backup(ctx, file, d.ID); err != nil {
+		return err
+	}
+	return d.AddTemporal(ctx, file)
+}
+
+func (s *server) backUpInventory(ctx context.Context, d *archive.Draft, dir string) error {
+	file := filepath.Join(dir, archive.InventoryName)
+	if err := s.store.Copy(ctx, file, d.ID); err != nil {
+		return err
+	}
+	return d.AddInventory(ctx, file)
+}
+
+func (s *server) backUpKeys(ctx context.Context, d *archive.Draft, passphrase inventory.Secret, to string) error {
+	incomplete := func(err error) error {
+		return fmt.Errorf("reading the keys, which would be missing from the backup: %w", err)
+	}
+	err := d.Authenticate(s.cfg.KeyFile)
+	if err != nil && (!passphrase.IsZero() || !errors.Is(err, fs.ErrNotExist)) {
+		return incomplete(err)
+	}
+	if passphrase.IsZero() {
+		d.Lost, err = s.store.Sealed(ctx)
+		return err
+	}
+
+	files := map[string][]byte{}
+	for name, path := range archive.SecretFiles(s.cfg) {
+		b, err := os.ReadFile(path)
+		switch {
+		case errors.Is(err, fs.ErrNotExist) && path != s.cfg.KeyFile:
+			continue // not every site has one
+		case err != nil:
+			return incomplete(err)
+		}
+		files[name] = b
+	}
+	return d.AddKeys(passphrase, files, to)
+}
+
+// backUpConfig adds the configuration, if there is one: the operator needs it to
+// set up the next host.
+func (s *server) backUpConfig(d *archive.Draft, to string) error {
+	if s.configFile == "" {
+		return nil
+	}
+	b, err := os.ReadFile(s.configFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+
+	text, ok := withoutCredential(string(b), s.cfg.Notify.URL)
+	if !ok {
+		s.log.Warn("the configuration is not in the backup: notify.url is not found in it, and may hold a credential",
+			"file", s.configFile)
+		return nil
+	}
+	if err := os.WriteFile(to, []byte(text), 0o600); err != nil {
+		return err
+	}
+	return d.Add(archive.ConfigName, to)
+}
+
+// withoutCredential cuts the address of a webhook down to its host wherever it
+// stands in text: anyone who knows the rest may post there. It is false when the
+// address has more than a host and is not found.
+func withoutCredential(text, webhook string) (string, bool) {
+	u, err := url.Parse(webhook)
+	if err != nil {
+		return "", false
+	}
+	host := u.Scheme + "://" + u.Host
+	if webhook == "" || webhook == host {
+		return text, true
+	}
+	if !strings.Contains(text, webhook) {
+		return "", false
+	}
+	return strings.ReplaceAll(text, webhook, host+"/LEFT-OUT"), true
+}
+
+func (s *server) backUpImages(ctx context.Context, d *archive.Draft, include bool) error {
+	images, err := s.store.Images(ctx)
+	if err != nil {
+		return err
+	}
+	for _, i := range images {
+		if err := d.AddImage(i, s.cfg.ImageDir(), include); err != nil {
+			return err
+		}
+	}
+	return ctx.Err()
+}

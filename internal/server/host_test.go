@@ -1,0 +1,426 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ingotmetal/ingot/api"
+	"github.com/ingotmetal/ingot/internal/config"
+	"github.com/ingotmetal/ingot/internal/identity"
+	"github.com/ingotmetal/ingot/internal/keyring"
+	"github.com/ingotmetal/ingot/internal/site"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+func ownDirs(t *testing.T) config.Config {
+	t.Helper()
+	cfg := config.Default()
+	dir := t.TempDir()
+	cfg.DataDir, cfg.KeyFile, cfg.TokenFile = filepath.Join(dir, "state"), filepath.Join(dir, "etc/keys.json"), filepath.Join(dir, "etc/token")
+	require.NoError(t, os.MkdirAll(cfg.DataDir, 0o750))
+	require.NoError(t, os.MkdirAll(filepath.Dir(cfg.KeyFile), 0o750))
+	return cfg
+}
+
+// A copy of a data directory that is older than every peer finds the mark where
+// its keys were, and is no site.
+func TestMarkCountsForEveryCopy(t *testing.T) {
+	cfg := ownDirs(t)
+	h, err := newHost(testOptions(cfg))
+	require.NoError(t, err)
+	require.Equal(t, site.Active, h.file.Site().Role)
+	require.NoFileExists(t, filepath.Join(cfg.DataDir, site.FileName), "a server without peers has no file")
+
+	_, err = keyring.Create(cfg.KeyFile)
+	require.NoError(t, err)
+	var m site.Mark
+	m.Retired.To, m.Retired.URL, m.Retired.ID = "um760", "https://10.0.0.2:7444", "h1"
+	require.NoError(t, h.Retire(m))
+	_, err = keyring.Load(cfg.KeyFile)
+	require.ErrorContains(t, err, "not a key file of Ingot")
+	h, err = newHost(testOptions(cfg))
+	require.NoError(t, err)
+	s := h.file.Site()
+	require.Equal(t, site.Retired, s.Role)
+	require.Equal(t, "um760", s.Successor.Name)
+	st, err := h.SiteStatus(t.Context())
+	require.NoError(t, err)
+	require.Contains(t, st.Why, "the mark in "+cfg.KeyFile)
+}
+
+// S48: whoever reaches the peer API without a token does not fill the log.
+func TestStrangersAtThePeerAPI(t *testing.T) {
+	cfg := ownDirs(t)
+	require.NoError(t, made(site.MakeStandby(t.Context(), cfg, "um760")))
+	var out bytes.Buffer
+	o := testOptions(cfg)
+	o.Log = slog.New(slog.NewTextHandler(&out, nil))
+	h, err := newHost(o)
+	require.NoError(t, err)
+	peers := h.target.Handler()
+	for range 1000 {
+		rec := httptest.NewRecorder()
+		peers.ServeHTTP(rec, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/site/v1/state", nil))
+		require.Equal(t, http.StatusUnauthorized, rec.Code)
+	}
+	require.Contains(t, out.String(), "a peer is refused")
+	require.Less(t, strings.Count(out.String(), "\n"), 300)
+}
+
+// Image files arrive in pieces, are proven, and are there only then.
+func TestImagesOfAPeer(t *testing.T) {
+	cfg := ownDirs(t)
+	cfg.MinFree = 1
+	h, err := newHost(testOptions(cfg))
+	require.NoError(t, err)
+	r, ctx := receiver{h}, t.Context()
+	text := "all of the image"
+	sum := sha256.Sum256([]byte(text))
+	digest := hex.EncodeToString(sum[:])
+	size := int64(len(text))
+	st, err := r.Image(ctx, "debian.zst", digest)
+	require.NoError(t, err)
+	require.Equal(t, site.ImageState{}, st)
+	st, err = r.SendImage(ctx, "debian.zst", digest, 0, size, strings.NewReader(text[:6]))
+	require.NoError(t, err)
+	require.False(t, st.Done)
+	require.NoFileExists(t, filepath.Join(cfg.ImageDir(), "debian.zst"))
+	st, err = r.Image(ctx, "debian.zst", digest)
+	require.NoError(t, err)
+	require.Equal(t, int64(6), st.Size)
+	_, err = r.SendImage(ctx, "debian.zst", digest, 3, size, strings.NewReader(text[3:]))
+	require.ErrorIs(t, err, inventory.ErrConflict, "nothing is written over")
+	st, err = r.SendImage(ctx, "debian.zst", digest, 6, size, strings.NewReader(text[6:]))
+	require.NoError(t, err)
+	require.True(t, st.Done)
+	st, err = r.Image(ctx, "debian.zst", digest)
+	require.NoError(t, err)
+	require.Equal(t, site.ImageState{Size: size, Done: true}, st)
+	st, err = r.Image(ctx, "debian.zst", strings.Repeat("0", 64))
+	require.NoError(t, err)
+	require.Equal(t, site.ImageState{}, st, "of another image by that name there is nothing")
+	_, err = r.SendImage(ctx, "other.zst", digest, 0, size, strings.NewReader("all of the imagE"))
+	require.ErrorIs(t, err, inventory.ErrConflict)
+	st, err = r.Image(ctx, "other.zst", digest)
+	require.NoError(t, err)
+	require.Zero(t, st.Size, "what was wrong is not kept")
+}
+
+// An image that has become another one under the same name, or whose first
+// bytes at the peer are not its own, is sent anew and does not stick.
+func TestImageThatHasChanged(t *testing.T) {
+	ctx, from := t.Context(), t.TempDir()
+	image := func(text string) inventory.Image {
+		require.NoError(t, os.WriteFile(filepath.Join(from, "debian.zst"), []byte(text), 0o600))
+		return inventory.Image{Name: "debian", File: "debian.zst", Size: int64(len(text)), SHA256: identity.Digest(text)}
+	}
+	peer := func() receiver {
+		cfg := ownDirs(t)
+		cfg.MinFree = 1
+		h, err := newHost(testOptions(cfg))
+		require.NoError(t, err)
+		require.NoError(t, os.MkdirAll(cfg.ImageDir(), 0o750))
+		return receiver{h}
+	}
+	arrives := func(r receiver, img inventory.Image, text string) {
+		sent, err := sendImage(ctx, r, from, img, func(string) {})
+		require.NoError(t, err)
+		require.True(t, sent)
+		b, err := os.ReadFile(filepath.Join(r.cfg.ImageDir(), "debian.zst"))
+		require.NoError(t, err)
+		require.Equal(t, text, string(b))
+		left, err := os.ReadDir(r.cfg.ImageDir())
+		require.NoError(t, err)
+		require.Len(t, left, 1, "what was begun is gone")
+		sent, err = sendImage(ctx, r, from, img, func(string) {})
+		require.NoError(t, err)
+		require.False(t, sent)
+	}
+	const long, short = "a long image, of which half was sent", "another one"
+
+	// Half of the long one lies there when the short one takes its name: the
+	// offset to go on from is beyond its end.
+	r, img := peer(), image(long)
+	st, err := r.SendImage(ctx, img.File, img.SHA256, 0, img.Size, strings.NewReader(long[:20]))
+	require.NoError(t, err)
+	require.False(t, st.Done)
+	require.NoError(t, os.WriteFile(filepath.Join(r.cfg.ImageDir(), ".upload-peer-debian.zst"), []byte(long[:20]), 0o600)) // as an earlier release named it
+	arrives(r, image(short), short)
+
+	// The whole of the long one was sent before.
+	r = peer()
+	arrives(r, image(long), long)
+	arrives(r, image(short), short)
+
+	// What lies there under the right name is more than the file, or not its beginning.
+	for _, wrong := range []string{long, "anot", "xxxxxxxxxxx"} {
+		r = peer()
+		img = image(short)
+		require.NoError(t, os.WriteFile(r.partial(img.File, img.SHA256), []byte(wrong), 0o600))
+		arrives(r, img, short)
+	}
+
+	// A file that is not what the inventory says is told of, and not tried for ever.
+	r, img = peer(), image(long)
+	require.NoError(t, os.WriteFile(filepath.Join(from, "debian.zst"), []byte(short), 0o600))
+	_, err = sendImage(ctx, r, from, img, func(string) {})
+	require.ErrorIs(t, err, inventory.ErrInvalid)
+	require.ErrorContains(t, err, "11 bytes and the inventory says 36")
+	img.Size = int64(len(short))
+	_, err = sendImage(ctx, r, from, img, func(string) {})
+	require.ErrorIs(t, err, inventory.ErrConflict, "another digest")
+}
+
+// laidReady is a host at which a site lies ready that was activated.
+func laidReady(t *testing.T) (*host, site.Prepared) {
+	t.Helper()
+	h, err := newHost(testOptions(ownDirs(t)))
+	require.NoError(t, err)
+	p := site.Prepared{ID: "h1", Epoch: 2, Files: map[string]string{}}
+	for _, x := range h.places() {
+		require.NoError(t, os.MkdirAll(filepath.Dir(x.from), 0o750))
+		require.NoError(t, os.WriteFile(x.from, []byte("proven "+x.name), 0o600))
+		p.Files[x.name] = identity.Digest("proven " + x.name)
+	}
+	_, err = h.file.Change(func(s *site.Site) error {
+		s.Role, s.Epoch, s.Activated, s.Prepared = site.Active, p.Epoch, p.ID, &p
+		return nil
+	})
+	require.NoError(t, err)
+	return h, p
+}
+
+// A server that ends while a site is put in its place goes on where it was. What
+// was put there already is known by what it is; what is missing is not taken for
+// it, and nothing starts on the rest.
+func TestInstallTellsPutFromMissing(t *testing.T) {
+	ctx := t.Context()
+	for cut := range 4 { // so many parts were put in their places
+		h, p := laidReady(t)
+		for _, x := range h.places()[:cut] {
+			require.NoError(t, os.MkdirAll(filepath.Dir(x.to), 0o750))
+			require.NoError(t, os.Rename(x.from, x.to))
+		}
+		require.NoError(t, h.install(ctx, p))
+		require.Nil(t, h.file.Site().Prepared)
+		for _, x := range h.places() {
+			b, err := os.ReadFile(x.to)
+			require.NoError(t, err)
+			require.Equal(t, "proven "+x.name, string(b))
+		}
+	}
+	for n := range 3 {
+		h, p := laidReady(t)
+		gone := h.places()[n]
+		refused := func(is error, why string) {
+			t.Helper()
+			err := h.install(ctx, p)
+			require.ErrorIs(t, err, is)
+			require.ErrorContains(t, err, why)
+			require.NotNil(t, h.file.Site().Prepared)
+			for _, x := range h.places() {
+				if x != gone {
+					require.FileExists(t, x.from, "nothing was begun")
+				}
+			}
+		}
+		require.NoError(t, os.Remove(gone.from))
+		refused(inventory.ErrNotFound, gone.name+" is missing")
+		// Something else lies where it belongs.
+		require.NoError(t, os.MkdirAll(filepath.Dir(gone.to), 0o750))
+		require.NoError(t, os.WriteFile(gone.to, []byte("of another site"), 0o600))
+		refused(inventory.ErrConflict, "has the digest")
+		require.NoError(t, os.Remove(gone.to))
+		require.NoError(t, os.WriteFile(gone.from, []byte("spoilt"), 0o600))
+		refused(inventory.ErrConflict, "has the digest")
+		require.NoError(t, os.WriteFile(gone.from, []byte("proven "+gone.name), 0o600))
+		require.NoError(t, h.install(ctx, p))
+	}
+	// Runs that live elsewhere are no part of it.
+	h, p := laidReady(t)
+	temporal := h.places()[1]
+	require.NoError(t, os.Remove(temporal.from))
+	delete(p.Files, temporal.name)
+	require.NoError(t, h.install(ctx, p))
+	require.NoFileExists(t, temporal.to)
+	// What an earlier release has received has no digests.
+	h, p = laidReady(t)
+	p.Files = nil
+	require.NoError(t, h.install(ctx, p))
+	require.FileExists(t, temporalOfHost(h))
+	h, p = laidReady(t)
+	p.Files = nil
+	require.NoError(t, os.Remove(h.places()[2].from))
+	require.ErrorIs(t, h.install(ctx, p), inventory.ErrNotFound)
+}
+
+func temporalOfHost(h *host) string { return h.places()[1].to }
+
+// While the site is not whole the host answers operators with what is missing,
+// and goes on when it is there again.
+func TestSettleAsks(t *testing.T) {
+	h, p := laidReady(t)
+	h.cfg.Listen = "127.0.0.1:0"
+	require.NoError(t, os.WriteFile(h.cfg.TokenFile, []byte(strings.Repeat("t", 64)), 0o600))
+	missing := h.places()[2]
+	require.NoError(t, os.Remove(missing.from))
+	done := make(chan error, 1)
+	go func() { done <- h.settle(t.Context(), p) }()
+	var st api.SiteStatus
+	require.Eventually(t, func() bool {
+		var err error
+		st, err = h.SiteStatus(t.Context())
+		return err == nil && st.Silent != ""
+	}, 30*time.Second, 10*time.Millisecond)
+	require.Contains(t, st.Silent, "inventory.db is missing")
+	require.False(t, st.Since.IsZero())
+	require.ErrorIs(t, h.Decide(t.Context(), api.WordTakeOver, ""), inventory.ErrConflict, "no word mends it")
+	require.Equal(t, site.Active, st.Role)
+	require.Equal(t, p.ID, st.Prepared)
+	require.NoError(t, os.WriteFile(missing.from, []byte("proven "+missing.name), 0o600))
+	require.NoError(t, <-done)
+	st, err := h.SiteStatus(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, st.Silent)
+}
+
+// beside makes a standby that answers, and a server that has paired with it as
+// the peer um760.
+func beside(t *testing.T) (here, there *host, peer api.NewPeer) {
+	t.Helper()
+	standby := ownDirs(t)
+	require.NoError(t, made(site.MakeStandby(t.Context(), standby, "um760")))
+	there, err := newHost(testOptions(standby))
+	require.NoError(t, err)
+	require.NoError(t, there.peered())
+	listener := httptest.NewUnstartedServer(there.target.Handler())
+	listener.TLS = site.ServerTLS(there.cert)
+	listener.StartTLS()
+	t.Cleanup(listener.Close)
+	token, err := os.ReadFile(filepath.Join(filepath.Dir(standby.KeyFile), "standby.token"))
+	require.NoError(t, err)
+
+	cfg := testConfig(t)
+	here, err = newHost(testOptions(cfg))
+	require.NoError(t, err)
+	s := testServer(t, cfg)
+	s.host, here.current = here, s
+	peer = api.NewPeer{
+		Peer:  api.Peer{Name: "um760", URL: listener.URL, Fingerprint: site.Fingerprint(listener.Certificate())},
+		Token: inventory.NewSecret(strings.TrimSpace(string(token))),
+	}
+	_, err = here.AddPeer(t.Context(), peer)
+	require.NoError(t, err)
+	return here, there, peer
+}
+
+// A server that tells somebody does not move to one that tells nobody: what
+// waits would never be sent, and the next question be asked of no one.
+func TestMigrationKeepsNotices(t *testing.T) {
+	here, there, _ := beside(t)
+	for _, c := range []struct{ here, there, refused bool }{{false, false, false}, {false, true, false}, {true, true, false}, {true, false, true}} {
+		here.cfg.Notify.URL, there.target.Notify = "", c.there
+		if c.here {
+			here.cfg.Notify.URL = "https://example.com/x"
+		}
+		err := mover{here}.CheckTarget(t.Context(), "um760") // which may have something to say of this host's ports
+		text := fmt.Sprint(err)
+		require.Equal(t, c.refused, strings.Contains(text, "it has no notify.url"), "%+v: %s", c, text)
+		require.NotContains(t, text, "example.com")
+	}
+}
+
+// A target that could not be the site is told so before anything is done.
+func TestTargetsThatAreRefused(t *testing.T) {
+	for _, c := range []struct {
+		name, says string
+		change     func(here, there *host)
+	}{
+		{"another version", "it is version other, and this is test", func(_, there *host) { there.target.Program = "other" }},
+		{"runs elsewhere", "its runs would live in 192.0.2.1:7233", func(_, there *host) { there.target.Temporal = "192.0.2.1:7233" }},
+		{"too little room", "are free there, and 1.0 PiB are needed", func(here, _ *host) { here.cfg.MinFree = 1 << 30 }},
+		{"keys of a site", "keys.json is there already", func(_, there *host) {
+			require.NoError(t, os.WriteFile(there.cfg.KeyFile, []byte("{}"), 0o600))
+		}},
+		{"a site", "it is active and owns site epoch 3: only a standby takes over", func(_, there *host) {
+			_, err := there.file.Change(func(s *site.Site) error { s.Role, s.Epoch = site.Active, 3; return nil })
+			require.NoError(t, err)
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			here, there, _ := beside(t)
+			// Ports of this host may be in use: that is another reason.
+			require.NotContains(t, fmt.Sprint(mover{here}.CheckTarget(t.Context(), "um760")), c.says)
+			c.change(here, there)
+			err := mover{here}.CheckTarget(t.Context(), "um760")
+			require.ErrorIs(t, err, inventory.ErrConflict)
+			require.ErrorContains(t, err, c.says)
+			require.Equal(t, site.Active, here.file.Site().Role)
+			require.Nil(t, there.file.Site().Prepared)
+		})
+	}
+}
+
+// Who owns an epoch already is nobody's peer.
+func TestOnlyAStandbyIsAPeer(t *testing.T) {
+	here, there, peer := beside(t)
+	_, err := there.file.Change(func(s *site.Site) error { s.Role, s.Epoch = site.Active, 3; return nil })
+	require.NoError(t, err)
+	peer.Name = "another"
+	_, err = here.AddPeer(t.Context(), peer)
+	require.ErrorIs(t, err, inventory.ErrConflict)
+	require.ErrorContains(t, err, "another is active and owns site epoch 3: only a standby can be a peer")
+	require.Len(t, here.file.Site().Peers, 1)
+}
+
+// What is not up yet is waited for; a second server is a matter for a person at
+// once.
+func TestAsClient(t *testing.T) {
+	tries := 0
+	seen, err := asClient(t.Context(), func(context.Context) ([]string, error) {
+		if tries++; tries < 3 {
+			return nil, fmt.Errorf("nothing: %w", inventory.ErrUnreachable)
+		}
+		return []string{"answered"}, nil
+	})
+	require.NoError(t, err)
+	require.Equal(t, []string{"answered"}, seen)
+	tries = 0
+	_, err = asClient(t.Context(), func(context.Context) ([]string, error) {
+		if tries++; tries < 2 {
+			return nil, syscall.ENETDOWN // an interface that may come back
+		}
+		return nil, nil
+	})
+	require.NoError(t, err)
+	require.Equal(t, 2, tries)
+	tries = 0
+	_, err = asClient(t.Context(), func(context.Context) ([]string, error) {
+		tries++
+		return nil, fmt.Errorf("two servers: %w", inventory.ErrConflict)
+	})
+	require.ErrorIs(t, err, inventory.ErrConflict)
+	require.Equal(t, 1, tries)
+}
+
+func testOptions(cfg config.Config) Options {
+	return Options{Config: cfg, Version: "test", Log: slog.New(slog.DiscardHandler), Out: io.Discard}
+}
+
+// made drops the description of a standby.
+func made(_ site.StandbyResult, err error) error { return err }

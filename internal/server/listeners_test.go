@@ -1,0 +1,66 @@
+package server
+
+import (
+	"context"
+	"crypto/tls"
+	"io"
+	"log/slog"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ingotmetal/ingot/internal/guard"
+	"github.com/ingotmetal/ingot/internal/identity"
+	"github.com/ingotmetal/ingot/internal/site"
+)
+
+// TestListenersOutlivePanics: whatever a request to operators, agents or peers
+// makes panic, it costs that connection and is counted (security S35).
+func TestListenersOutlivePanics(t *testing.T) {
+	cert, err := identity.LoadCertificate(filepath.Join(t.TempDir(), "test.pem"))
+	require.NoError(t, err)
+	for name, pair := range map[string]*tls.Config{"operators on loopback": nil, "agents": serverTLS(cert), "peers": site.ServerTLS(cert)} {
+		t.Run(name, func(t *testing.T) {
+			g := guard.New(slog.New(slog.DiscardHandler))
+			l, err := bindHTTP("a test", "127.0.0.1:0", "listen", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if r.URL.Path == "/panic" {
+					panic("a test's")
+				}
+				_, _ = io.WriteString(w, "well")
+			}), pair, slog.New(slog.DiscardHandler), g)
+			require.NoError(t, err)
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan error, 1)
+			go func() { done <- l.serve(ctx) }()
+			defer func() {
+				cancel()
+				require.NoError(t, <-done)
+			}()
+			scheme := "http://"
+			if pair != nil {
+				scheme = "https://"
+			}
+			client := &http.Client{Transport: &http.Transport{
+				DisableKeepAlives: true,
+				TLSClientConfig:   &tls.Config{InsecureSkipVerify: true, Certificates: []tls.Certificate{cert}}, //nolint:gosec // a test's own server
+			}}
+			for range 3 {
+				res, err := client.Get(scheme + l.net.Addr().String() + "/panic")
+				if err == nil {
+					_ = res.Body.Close()
+				}
+				require.Error(t, err)
+			}
+			require.EqualValues(t, 3, g.Panics())
+			res, err := client.Get(scheme + l.net.Addr().String())
+			require.NoError(t, err)
+			body, err := io.ReadAll(res.Body)
+			require.NoError(t, err)
+			require.NoError(t, res.Body.Close())
+			require.Equal(t, "well", strings.TrimSpace(string(body)))
+		})
+	}
+}

@@ -1,0 +1,22 @@
+package server
+
+import (
+	"net/netip"
+
+	"github.com/ingotmetal/ingot/bootsvc"
+	"github.com/ingotmetal/ingot/internal/config"
+	"github.com/ingotmetal/ingot/internal/hostnet"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// NetworkOf returns what this host knows now of the network of the machines.
+func NetworkOf(n config.Netboot) inventory.Network {
+	out := inventory.Network{On: n.On(), Subnets: bootsvc.Subnets(n.Interfaces)}
+	if a, err := netip.ParseAddr(n.Address); err == nil {
+		out.Own = append(out.Own, a) // in a container, the address of its host
+	}
+	out.Own = append(out.Own, hostnet.Addresses()...)
+	out.Relays, _ = config.Prefixes(n.Relays) // checked when the configuration was read
+	out.Gateways = hostnet.Gateways(hostnet.Routes())
+	return out
+}

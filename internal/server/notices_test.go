@@ -1,0 +1,116 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ingotmetal/ingot/internal/notify"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// The server as it is configured: a run that waits for a person is told of,
+// signed, and the status says so; neither secret nor the URL's path is shown.
+func TestS25ServerTellsSomebody(t *testing.T) {
+	const secret, token = "CANARY-secret-0123456789abcdef0123456789", "CANARY-token"
+	took := make(chan inventory.Notice, 10)
+	receiver := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		var n inventory.Notice
+		if err != nil || notify.Verify([]byte(secret), r.Header, body, time.Now(), time.Minute) != nil || json.Unmarshal(body, &n) != nil {
+			w.WriteHeader(http.StatusForbidden)
+			return
+		}
+		took <- n
+	}))
+	defer receiver.Close()
+	cfg := testConfig(t)
+	cfg.Notify.URL, cfg.Notify.SecretFile = receiver.URL+"/"+token, filepath.Join(t.TempDir(), "secret")
+	var log bytes.Buffer
+	s, err := newServer(t.Context(), cfg, "test", slog.New(slog.NewTextHandler(&log, nil)))
+	require.NoError(t, err)
+	defer func() { require.NoError(t, s.store.Close()) }()
+
+	r := s.post(t, "/v1/notices/test", "")
+	require.Equal(t, http.StatusServiceUnavailable, r.Code, "there is no secret yet: %s", r.Body)
+	require.NoError(t, os.WriteFile(cfg.Notify.SecretFile, []byte(secret), 0o600))
+	r = s.post(t, "/v1/notices/test", "")
+	require.Equal(t, http.StatusOK, r.Code, "%s", r.Body)
+	require.Equal(t, inventory.NoticeTest, (<-took).Event)
+
+	require.NoError(t, s.store.PutWorkflow(t.Context(), inventory.Workflow{
+		Run: "r1", ID: "machine/m1", Machine: "m1", State: inventory.StateRunning, Phase: inventory.PhaseWaiting,
+		Question: &inventory.Question{ID: "1.bind.1", Text: "which disk?"},
+	}))
+	st := s.status(t.Context()).Notify
+	require.Equal(t, 1, st.Waiting)
+	require.Equal(t, receiver.URL, st.Receiver)
+
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- s.sendNotices(ctx) }()
+	require.Equal(t, "1.bind.1", (<-took).Question)
+	require.Eventually(t, func() bool { st := s.noticeStatus(t.Context()); return st.Waiting == 0 && !st.Sent.IsZero() }, 30*time.Second, 10*time.Millisecond)
+	cancel()
+	require.ErrorIs(t, <-done, context.Canceled)
+	require.NotContains(t, fmt.Sprint(st, log.String(), r.Body), "CANARY")
+}
+
+func TestNobodyIsToldByDefault(t *testing.T) {
+	s := testServer(t, testConfig(t))
+	require.Equal(t, http.StatusServiceUnavailable, s.post(t, "/v1/notices/test", "").Code)
+	require.Nil(t, s.status(t.Context()).Notify)
+	require.NoError(t, s.sendNotices(t.Context()))
+}
+
+// What waits of a server that told somebody is given up where nobody is told,
+// and leaves an event, once.
+func TestNoticesThatNobodySendsAreClosed(t *testing.T) {
+	cfg := testConfig(t)
+	cfg.Notify.URL, cfg.Notify.SecretFile = "https://example.com/x", filepath.Join(t.TempDir(), "secret")
+	s, err := newServer(t.Context(), cfg, "test", slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+	require.NoError(t, s.store.PutWorkflow(t.Context(), inventory.Workflow{
+		Run: "r1", ID: "machine/m1", Machine: "m1", State: inventory.StateRunning, Phase: inventory.PhaseWaiting,
+		Question: &inventory.Question{ID: "1.bind.1", Text: "which disk?"},
+	}))
+	require.NoError(t, s.store.PutOperation(t.Context(), inventory.Operation{
+		Run: "r2", ID: "migrate/x", Name: "x", State: inventory.StateRunning, Question: &inventory.Question{ID: "drain.1", Text: "wait on?"},
+	}))
+	require.Equal(t, 2, s.noticeStatus(t.Context()).Waiting)
+	require.NoError(t, s.store.Close())
+
+	cfg.Notify.URL = ""
+	for range 2 {
+		s, err = newServer(t.Context(), cfg, "test", slog.New(slog.DiscardHandler))
+		require.NoError(t, err)
+		n, err := s.store.Notices(t.Context())
+		require.NoError(t, err)
+		require.Zero(t, n.Waiting)
+		require.Equal(t, 2, n.Dropped)
+		told := 0
+		for run, text := range map[string]string{"r1": "which disk?", "r2": "wait on?"} {
+			events, err := s.store.Events(t.Context(), inventory.EventFilter{Run: run})
+			require.NoError(t, err)
+			for _, e := range events {
+				if e.Kind == inventory.EventOperator {
+					require.Contains(t, e.Message, "nobody was told of waiting-for-person (notify.url is not set here): "+text)
+					told++
+				}
+			}
+		}
+		require.Equal(t, 2, told)
+		require.NoError(t, s.store.Close())
+	}
+}

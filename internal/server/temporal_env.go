@@ -1,0 +1,48 @@
+package server
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/ingotmetal/ingot/internal/config"
+	"github.com/ingotmetal/ingot/internal/human"
+	"github.com/ingotmetal/ingot/internal/temporalchild"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// TemporalEnv returns the variables by which Temporal's own clients find the
+// Temporal of a site. certificate is named in place of that in the data
+// directory; "": that one, which must be there.
+func TemporalEnv(cfg config.Config, certificate string) (map[string]string, error) {
+	t := cfg.Temporal
+	env := map[string]string{"TEMPORAL_ADDRESS": t.Address, "TEMPORAL_NAMESPACE": t.Namespace}
+	cert, key, ca := t.TLSCert, t.TLSKey, t.TLSCA
+	if t.Address == "" {
+		env["TEMPORAL_ADDRESS"] = config.Join("127.0.0.1", t.Port)
+	}
+
+	identity := cfg.TemporalIdentity()
+	switch {
+	case identity == "" && certificate != "":
+		return nil, fmt.Errorf("--certificate belongs to temporal.mutual_tls, which is off: %w", inventory.ErrInvalid)
+	case identity != "":
+		if certificate == "" {
+			certificate = identity
+			if _, err := os.Stat(identity); err != nil {
+				return nil, human.Advise(fmt.Errorf("looking for the certificate of Temporal: %w", err), "ingot serve makes it at its first start")
+			}
+		}
+		cert, key, ca = certificate, certificate, certificate
+		env["TEMPORAL_TLS_SERVER_NAME"] = temporalchild.ServerName
+	}
+
+	if cert != "" || ca != "" {
+		env["TEMPORAL_TLS"] = "true"
+	}
+	for name, file := range map[string]string{"CLIENT_CERT": cert, "CLIENT_KEY": key, "SERVER_CA_CERT": ca} {
+		if file != "" {
+			env["TEMPORAL_TLS_"+name+"_PATH"] = file
+		}
+	}
+	return env, nil
+}

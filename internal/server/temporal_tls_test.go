@@ -1,0 +1,148 @@
+package server
+
+import (
+	"context"
+	"crypto/tls"
+	"io/fs"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	enumspb "go.temporal.io/api/enums/v1"
+	taskqueuepb "go.temporal.io/api/taskqueue/v1"
+	"go.temporal.io/api/workflowservice/v1"
+	"go.temporal.io/sdk/client"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
+
+	"github.com/ingotmetal/ingot/internal/config"
+	"github.com/ingotmetal/ingot/workflows"
+)
+
+// TestS57TemporalAsksForACertificate: on a host whose loopback others share, no
+// program without the certificate in the data directory reaches any port of
+// the embedded server. Its own parts, this server and the temporal command do.
+func TestS57TemporalAsksForACertificate(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute) // ends a test that hangs
+	defer cancel()
+	ports, err := freePorts()
+	require.NoError(t, err)
+	cfg := testConfig(t)
+	cfg.Temporal.MutualTLS, cfg.Temporal.Port, cfg.Temporal.UIPort = true, ports.temporal, ports.ui
+	c := startedTemporal(ctx, t, cfg)
+
+	identity := cfg.TemporalIdentity()
+	for path, want := range map[string]fs.FileMode{identity: 0o600, filepath.Dir(identity): 0o700} {
+		info, err := os.Stat(path)
+		require.NoError(t, err)
+		require.Equal(t, want, info.Mode().Perm(), path)
+	}
+
+	strange, err := embeddedTLS(filepath.Join(t.TempDir(), "strange.pem"))
+	require.NoError(t, err)
+	strange.InsecureSkipVerify = true
+	own, err := embeddedTLS(identity)
+	require.NoError(t, err)
+	for port := ports.temporal; port < ports.temporal+4; port++ {
+		for name, creds := range map[string]credentials.TransportCredentials{
+			"without TLS":                      insecure.NewCredentials(),
+			"with TLS and no certificate":      credentials.NewTLS(&tls.Config{InsecureSkipVerify: true}),
+			"with a certificate of its own":    credentials.NewTLS(strange),
+			"with the certificate of the site": credentials.NewTLS(own),
+		} {
+			conn, err := grpc.NewClient(config.Join("127.0.0.1", port), grpc.WithTransportCredentials(creds))
+			require.NoError(t, err)
+			_, err = healthpb.NewHealthClient(conn).Check(ctx, &healthpb.HealthCheckRequest{})
+			require.NoError(t, conn.Close())
+			if strings.HasSuffix(name, "of the site") {
+				require.NotEqual(t, codes.Unavailable, status.Code(err), "port %d, %s: %v", port, name, err)
+			} else {
+				require.Equal(t, codes.Unavailable, status.Code(err), "port %d, %s: %v", port, name, err)
+			}
+		}
+	}
+	_, err = net.Dial("tcp", config.Join("127.0.0.1", ports.ui))
+	require.Error(t, err, "the UI would show everything to everybody")
+
+	// History, matching and the worker of this site work.
+	run, err := c.ExecuteWorkflow(ctx, client.StartWorkflowOptions{ID: "elsewhere", TaskQueue: workflows.TaskQueue}, workflows.InspectType, workflows.InspectInput{Machine: "m1"})
+	require.NoError(t, err)
+	require.ErrorContains(t, run.Get(ctx, nil), "must run under the id")
+	// So does the server's own worker, which deletes namespaces and more.
+	for polled := false; !polled; {
+		d, err := c.WorkflowService().DescribeTaskQueue(ctx, &workflowservice.DescribeTaskQueueRequest{
+			Namespace: "temporal-system", TaskQueue: &taskqueuepb.TaskQueue{Name: "default-worker-tq"}, TaskQueueType: enumspb.TASK_QUEUE_TYPE_WORKFLOW,
+		})
+		require.NoError(t, err)
+		polled = len(d.GetPollers()) > 0
+	}
+
+	program, err := filepath.Abs("../../.tools/temporal")
+	require.NoError(t, err)
+	require.FileExists(t, program, "run make deps")
+	list := func(env map[string]string) (string, error) {
+		c := exec.CommandContext(ctx, program, "workflow", "list", "--command-timeout", "20s")
+		c.Env = []string{"HOME=" + t.TempDir()}
+		for name, value := range env {
+			c.Env = append(c.Env, name+"="+value)
+		}
+		out, err := c.CombinedOutput()
+		return string(out), err
+	}
+	out, err := list(map[string]string{"TEMPORAL_ADDRESS": config.Join("127.0.0.1", ports.temporal)})
+	require.Error(t, err, out)
+	copied := filepath.Join(t.TempDir(), "a copy.pem")
+	key, err := os.ReadFile(identity)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(copied, key, 0o600))
+	for certificate, file := range map[string]string{"": identity, copied: copied} {
+		env, err := TemporalEnv(cfg, certificate)
+		require.NoError(t, err)
+		require.Equal(t, map[string]string{
+			"TEMPORAL_ADDRESS": config.Join("127.0.0.1", ports.temporal), "TEMPORAL_NAMESPACE": "default", "TEMPORAL_TLS": "true",
+			"TEMPORAL_TLS_SERVER_NAME": "localhost", "TEMPORAL_TLS_CLIENT_CERT_PATH": file, "TEMPORAL_TLS_CLIENT_KEY_PATH": file,
+			"TEMPORAL_TLS_SERVER_CA_CERT_PATH": file,
+		}, env)
+		out, err := list(env)
+		require.NoError(t, err, out)
+		require.Contains(t, out, "elsewhere")
+	}
+}
+
+// startedTemporal runs the child and the worker of a server until the test
+// ends, and returns the server's own client.
+func startedTemporal(ctx context.Context, t *testing.T, cfg config.Config) client.Client {
+	t.Helper()
+	s := testServer(t, cfg)
+	stop := s.temporal.supervise(ctx)
+	working, stopWorking := context.WithCancel(ctx)
+	done := make(chan error, 1)
+	go func() { done <- s.temporal.Run(working, s.do) }()
+	t.Cleanup(func() {
+		stopWorking()
+		require.NoError(t, <-done)
+		require.NoError(t, stop())
+	})
+	again := time.NewTicker(50 * time.Millisecond)
+	defer again.Stop()
+	for {
+		if c, ok := s.temporal.Client(); ok {
+			return c
+		}
+		select {
+		case <-again.C:
+		case <-ctx.Done():
+			_, _, problem := s.temporal.where()
+			t.Fatal("Temporal is not ready: " + problem)
+		}
+	}
+}

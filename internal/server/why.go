@@ -1,0 +1,32 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ingotmetal/ingot/bootsvc"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// whyOff explains a server whose DHCP is off: nobody is answered, and then
+// what the same decision would be if it were on.
+func whyOff(ctx context.Context, store byMAC, mac string) (bootsvc.Explanation, error) {
+	e := bootsvc.Explanation{MAC: mac, Verdict: bootsvc.Unknown, Reasons: []string{"DHCP is off: neither an interface nor relay_only is configured; nobody is answered (ingot init)"}}
+	m, g, err := store.MachineByMAC(ctx, mac)
+	if err != nil && !errors.Is(err, inventory.ErrNotFound) {
+		return e, fmt.Errorf("looking up %q: %w", mac, err)
+	}
+	d := bootsvc.Decide(m, g, bootsvc.Request{MAC: mac, Arch: bootsvc.ArchUnknown}, time.Now())
+	e.Machine, e.Verdict, e.Reasons = d.Machine, d.Verdict, append(e.Reasons, d.Reasons...)
+	if g.Run != "" {
+		e.Run, e.Epoch, e.Boot, e.Spent, e.Until = g.Run, g.Epoch, g.Boot, g.Spent, g.NetbootUntil
+	}
+	return e, nil
+}
+
+// byMAC finds machines for why.
+type byMAC interface {
+	MachineByMAC(ctx context.Context, mac string) (inventory.Machine, inventory.Grant, error)
+}

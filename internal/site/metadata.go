@@ -1,0 +1,150 @@
+package site
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/netip"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// A retired source hands on what machines ask it for as a metadata server:
+// those that were installed before the migration know no other address. It has
+// nothing of its own to answer with, and what it cannot hand on it refuses.
+
+// Headers of a request that is handed on, and of its answer.
+const (
+	headerClient = "Ingot-Client"   // address of the machine that asks
+	headerPath   = "Ingot-Path"     // path and query as they came
+	headerServed = "Ingot-Metadata" // the metadata server has answered, whatever it said
+)
+
+// routeMetadata takes every method: what may be asked, the metadata server says.
+const routeMetadata = "/site/v1/metadata"
+
+const (
+	// maxHandedOn limits the body of a request that is handed on, bytes: a
+	// phone-home has that many.
+	maxHandedOn = 64 << 10
+	// connections is how many there are to the metadata server at once, and no
+	// handshake more: anybody may ask. Who finds all of them taken waits.
+	connections = 64
+	// handedOnWithin bounds a request with its answer, so that whoever reads
+	// slowly does not keep a connection from others.
+	handedOnWithin = time.Minute
+)
+
+// Forward returns the handler by which a retired server hands requests of
+// machines on to p, the server that the site has moved to. It proves itself with
+// cert and token and believes p's pinned key alone. Where p does not answer as a
+// metadata server, machines get 503 and ask again.
+func Forward(p Peer, cert tls.Certificate, token string, log *slog.Logger) (http.Handler, error) {
+	base, err := url.Parse(p.URL)
+	if err != nil || base.Scheme != "https" || base.Host == "" {
+		return nil, fmt.Errorf("peer %q: %q is no https://host:port: %w", p.Name, p.URL, inventory.ErrInvalid)
+	}
+	if p.Fingerprint == "" {
+		return nil, fmt.Errorf("peer %q: its key is not known: %w", p.Name, inventory.ErrInvalid)
+	}
+	proxy := &httputil.ReverseProxy{
+		Rewrite: func(r *httputil.ProxyRequest) {
+			client, _, err := net.SplitHostPort(r.In.RemoteAddr)
+			if err != nil {
+				client = ""
+			}
+			r.Out.URL = &url.URL{Scheme: base.Scheme, Host: base.Host, Path: routeMetadata}
+			r.Out.Host = ""
+			r.Out.Header.Set("Authorization", "Bearer "+token)
+			r.Out.Header.Set(headerClient, client)
+			r.Out.Header.Set(headerPath, r.In.URL.RequestURI())
+			// Whose word about the client counts, the metadata server decides.
+			if x := r.In.Header.Values("X-Forwarded-For"); len(x) > 0 {
+				r.Out.Header["X-Forwarded-For"] = x
+			}
+		},
+		ModifyResponse: func(r *http.Response) error {
+			if r.Header.Get(headerServed) == "" {
+				return fmt.Errorf("it answers %s, and not as a metadata server", r.Status)
+			}
+			r.Header.Del(headerServed)
+			return nil
+		},
+		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
+			var large *http.MaxBytesError
+			if errors.As(err, &large) {
+				http.Error(w, "at most 64 KiB", http.StatusRequestEntityTooLarge)
+				return
+			}
+			log.Warn("a machine's request cannot be handed on", "peer", p.Name, "remote", r.RemoteAddr, "error", err)
+			w.Header().Set("Retry-After", "5")
+			http.Error(w, "the server has moved, and does not answer from there: try again", http.StatusServiceUnavailable)
+		},
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+		Transport: &http.Transport{
+			TLSClientConfig: PinnedTLS(p.Fingerprint, cert), DisableCompression: true,
+			MaxConnsPerHost: connections, MaxIdleConnsPerHost: connections, IdleConnTimeout: quickly, // the server's is longer
+			DialContext:         (&net.Dialer{Timeout: 5 * time.Second}).DialContext,
+			TLSHandshakeTimeout: 5 * time.Second, ResponseHeaderTimeout: quickly,
+		},
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		// "GET http:x" and "*" have no path that could be handed on.
+		if !strings.HasPrefix(r.URL.Path, "/") {
+			http.Error(w, "ask for a path", http.StatusBadRequest)
+			return
+		}
+		ctx, cancel := context.WithTimeout(r.Context(), handedOnWithin)
+		defer cancel()
+		r = r.WithContext(ctx)
+		if r.ContentLength != 0 {
+			r.Body = http.MaxBytesReader(w, r.Body, maxHandedOn)
+			// A writer without deadlines (a test's recorder) has none to set.
+			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(quickly))
+		}
+		proxy.ServeHTTP(w, r)
+	}), nil
+}
+
+// metadata answers what the retired source hands on, as if the machine had
+// asked here.
+func (t *Target) metadata(w http.ResponseWriter, r *http.Request) {
+	var serve http.Handler
+	var client netip.Addr
+	var at *url.URL
+	_, err := t.known(func(r *http.Request) (any, error) {
+		var bad error
+		if client, bad = netip.ParseAddr(r.Header.Get(headerClient)); bad == nil {
+			at, bad = url.ParseRequestURI(r.Header.Get(headerPath))
+		}
+		if bad != nil {
+			return nil, fmt.Errorf("handing on a request: %w: %w", bad, inventory.ErrInvalid)
+		}
+		if t.Metadata != nil {
+			serve = t.Metadata()
+		}
+		if serve == nil {
+			return nil, fmt.Errorf("this server has no machines: %w", errBusy)
+		}
+		return nil, nil
+	})(r)
+	if err != nil {
+		answer(t, func(*http.Request) (any, error) { return nil, err })(w, r)
+		return
+	}
+	in := r.Clone(r.Context())
+	in.URL, in.RequestURI, in.RemoteAddr, in.TLS = at, at.RequestURI(), netip.AddrPortFrom(client, 0).String(), nil
+	for _, h := range []string{"Authorization", headerClient, headerPath} {
+		in.Header.Del(h)
+	}
+	w.Header().Set(headerServed, "yes")
+	serve.ServeHTTP(w, in)
+}

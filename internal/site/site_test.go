@@ -1,0 +1,910 @@
+package site
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"math/big"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+const (
+	token     = "0123456789abcdef0123456789abcdef"
+	siteText  = "all that the site is"
+	startAt   = int64(7) // site epoch of the source
+	temporals = "temporal.db"
+)
+
+var (
+	errKilled = errors.New("killed")
+	errCut    = errors.New("the link is cut")
+)
+
+func certificate(t *testing.T) tls.Certificate {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	x := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour)}
+	der, err := x509.CreateCertificate(rand.Reader, x, x, key.Public(), key)
+	require.NoError(t, err)
+	leaf, err := x509.ParseCertificate(der)
+	require.NoError(t, err)
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}
+}
+
+// world is two hosts with a link between them. Everything that a host knows
+// after a kill lies in its directory.
+type world struct {
+	t         *testing.T
+	src, dst  string // data directories
+	keys      string // key file of the source
+	cert      tls.Certificate
+	server    *httptest.Server
+	peer      Peer
+	speaking  speakers
+	mu        sync.Mutex
+	target    *Target // nil: its process is dead
+	cut       bool
+	fault     func(r *http.Request) fault
+	requests  []string
+	reached   func(step string) error
+	source    *Source // of the life that was begun last
+	copies    int
+	spoilOnce bool // the copy fails
+}
+
+// speakers makes sure that never two speak.
+type speakers struct {
+	mu  sync.Mutex
+	who map[string]bool
+	bad string
+}
+
+func (s *speakers) set(name string, speaks bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.who == nil {
+		s.who = map[string]bool{}
+	}
+	s.who[name] = speaks
+	if s.who["source"] && s.who["target"] {
+		s.bad = "source and target speak"
+	}
+}
+
+func (s *speakers) now() (out []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, name := range []string{"source", "target"} {
+		if s.who[name] {
+			out = append(out, name)
+		}
+	}
+	return out
+}
+
+// What may become of a request.
+type fault int
+
+const (
+	pass fault = iota
+	loseRequest
+	loseAnswer
+	halfBody
+	killBefore // the target dies before it does anything
+	killAfter  // … when all is done and nothing is answered
+)
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	w := &world{t: t, src: t.TempDir(), dst: t.TempDir(), keys: filepath.Join(t.TempDir(), "keys.json"), cert: certificate(t)}
+	require.NoError(t, os.WriteFile(w.keys, []byte(`{"version":1,"keys":{}}`), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(w.src, temporals), []byte("runs"), 0o600))
+	f, err := Open(w.dst)
+	require.NoError(t, err)
+	sum := sha256.Sum256([]byte(token))
+	_, err = f.Change(func(s *Site) error {
+		s.Role, s.Name, s.Source = Standby, "dst", &Giver{TokenSHA256: hex.EncodeToString(sum[:])}
+		return nil
+	})
+	require.NoError(t, err)
+	w.server = httptest.NewUnstartedServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		w.mu.Lock()
+		target := w.target
+		w.mu.Unlock()
+		if target == nil {
+			panic(http.ErrAbortHandler)
+		}
+		target.Handler().ServeHTTP(rw, r)
+	}))
+	w.server.TLS = ServerTLS(certificate(t))
+	w.server.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug)
+	w.server.StartTLS()
+	t.Cleanup(w.server.Close)
+	w.peer = Peer{Name: "dst", URL: w.server.URL, Fingerprint: Fingerprint(w.server.Certificate())}
+	w.startTarget()
+	c, err := NewClient(w.peer, w.cert, token, nil)
+	require.NoError(t, err)
+	_, err = c.Pair(t.Context(), "src")
+	require.NoError(t, err)
+	g, err := Open(w.src)
+	require.NoError(t, err)
+	_, err = g.Change(func(s *Site) error { s.Peers = append(s.Peers, w.peer); return nil })
+	require.NoError(t, err)
+	return w
+}
+
+// startTarget begins a life of the target, from what lies on its disk.
+func (w *world) startTarget() {
+	w.t.Helper()
+	f, err := Open(w.dst)
+	require.NoError(w.t, err)
+	if f.Site().Role == Active {
+		w.speaking.set("target", true)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.target = &Target{
+		File: f, Deeds: targetDeeds{w}, Program: "test", Log: slog.New(slog.DiscardHandler), Now: time.Now,
+		Activated: func() { w.speaking.set("target", true) },
+	}
+}
+
+func (w *world) killTarget() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.target = nil
+	w.speaking.set("target", false)
+}
+
+type targetDeeds struct{ *world }
+
+func (d targetDeeds) Check(context.Context) (int64, []string) { return 1 << 40, nil }
+func (d targetDeeds) Receive(_ context.Context, id string, epoch int64, r io.Reader) (map[string]string, error) {
+	b, err := io.ReadAll(r)
+	if err != nil {
+		return nil, err
+	}
+	return nil, os.WriteFile(filepath.Join(d.dst, "staged"), fmt.Appendf(nil, "%s %d %s", id, epoch, b), 0o600)
+}
+
+func (d targetDeeds) Discard(string) error {
+	err := os.Remove(filepath.Join(d.dst, "staged"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+func (d targetDeeds) Image(context.Context, string, string) (ImageState, error) {
+	return ImageState{}, nil
+}
+
+func (d targetDeeds) SendImage(context.Context, string, string, int64, int64, io.Reader) (ImageState, error) {
+	return ImageState{}, nil
+}
+
+type sourceDeeds struct{ *world }
+
+func (d sourceDeeds) Copy(context.Context, string) (Copy, error) {
+	d.copies++
+	if d.spoilOnce {
+		d.spoilOnce = false
+		return Copy{}, errors.New("the disk is full")
+	}
+	sum := sha256.Sum256([]byte(siteText))
+	return Copy{Digest: hex.EncodeToString(sum[:]), Size: int64(len(siteText)), Open: func() (io.ReadCloser, error) {
+		return io.NopCloser(strings.NewReader(siteText)), nil
+	}}, nil
+}
+
+func (d sourceDeeds) rename(from, to string) error {
+	err := os.Rename(filepath.Join(d.src, from), filepath.Join(d.src, to))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+func (d sourceDeeds) SetAside(string) error { return d.rename(temporals, temporals+".aside") }
+func (d sourceDeeds) PutBack(string) error  { return d.rename(temporals+".aside", temporals) }
+func (d sourceDeeds) Retire(m Mark) error   { return DestroyKeys(d.keys, m) }
+
+// RoundTrip is the link.
+func (w *world) wrap(rt http.RoundTripper) http.RoundTripper { return roundTrip{w, rt} }
+
+type roundTrip struct {
+	*world
+	rt http.RoundTripper
+}
+
+// what names a request: state, prepare, activate, refuse.
+func what(r *http.Request) string {
+	switch p := r.URL.Path; {
+	case strings.HasSuffix(p, "/activate"):
+		return "activate"
+	case strings.HasSuffix(p, "/refuse"):
+		return "refuse"
+	case r.Method == http.MethodPut:
+		return "prepare"
+	}
+	return "state"
+}
+
+func (l roundTrip) RoundTrip(r *http.Request) (*http.Response, error) {
+	l.mu.Lock()
+	l.requests = append(l.requests, what(r))
+	f, dead := pass, l.cut || l.target == nil
+	if !dead && l.fault != nil {
+		f = l.fault(r)
+	}
+	l.mu.Unlock()
+	if dead || f == loseRequest {
+		return nil, errCut
+	}
+	if f == killBefore {
+		l.killTarget()
+		return nil, errCut
+	}
+	if f == halfBody && r.Body != nil {
+		r = r.Clone(r.Context())
+		r.Body = io.NopCloser(io.MultiReader(io.LimitReader(r.Body, 5), brokenReader{}))
+	}
+	resp, err := l.rt.RoundTrip(r)
+	if err != nil || f == pass || f == halfBody {
+		return resp, err
+	}
+	_ = resp.Body.Close() // it is lost on its way
+	if f == killAfter {
+		l.killTarget()
+	}
+	return nil, errCut
+}
+
+type brokenReader struct{}
+
+func (brokenReader) Read([]byte) (int, error) { return 0, errCut }
+
+// life is one process of the source, from its start until it is killed, ctx
+// ends, or its role is settled. With id it hands over.
+func (w *world) life(ctx context.Context, id string) error {
+	f, err := Open(w.src)
+	if err != nil {
+		return err
+	}
+	s := &Source{
+		File: f, Deeds: sourceDeeds{w}, Log: slog.New(slog.DiscardHandler), Now: time.Now, Again: time.Millisecond,
+		Dial: func(p Peer) (TargetAPI, error) { return NewClient(p, w.cert, token, w.wrap) },
+		Reached: func(step string) error {
+			if w.reached == nil {
+				return nil
+			}
+			return w.reached(step)
+		},
+	}
+	w.mu.Lock()
+	w.source = s
+	w.mu.Unlock()
+	for {
+		x := f.Site()
+		switch x.Role {
+		case HandingOver:
+			if err := s.Resume(ctx); err != nil {
+				return err
+			}
+		case Retired:
+			return s.EnsureRetired()
+		case Active:
+			if err := s.Guard(ctx); err != nil {
+				return err
+			}
+			if f.Site().Role != Active {
+				continue
+			}
+			w.speaking.set("source", true)
+			if id == "" || x.HandOver != nil && x.HandOver.ID == id {
+				return nil
+			}
+			w.speaking.set("source", false)
+			if err := s.HandOver(ctx, id, w.peer, max(startAt, x.Epoch)); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// waiting is a life of the source that goes on in the background.
+type waiting struct {
+	done   chan error
+	cancel context.CancelFunc
+}
+
+func (w *world) begin(id string) *waiting {
+	ctx, cancel := context.WithCancel(w.t.Context())
+	x := &waiting{done: make(chan error, 1), cancel: cancel}
+	w.mu.Lock()
+	w.source = nil
+	w.mu.Unlock()
+	go func() { x.done <- w.life(ctx, id) }()
+	return x
+}
+
+// until waits for something that another goroutine brings about.
+func until(t *testing.T, what string, cond func() bool) {
+	t.Helper()
+	deadline := time.After(20 * time.Second)
+	for !cond() {
+		select {
+		case <-deadline:
+			t.Fatalf("waiting in vain for: %s", what)
+		case <-time.After(time.Millisecond):
+		}
+	}
+}
+
+// asks waits until the source asks a person, and tells why.
+func (w *world) asks(x *waiting) string {
+	w.t.Helper()
+	var why string
+	until(w.t, "a question", func() bool {
+		select {
+		case err := <-x.done:
+			w.t.Fatalf("it ended instead of asking: %v", err)
+		default:
+		}
+		w.mu.Lock()
+		s := w.source
+		w.mu.Unlock()
+		if s != nil {
+			why, _ = s.Waiting()
+		}
+		return why != ""
+	})
+	return why
+}
+
+// settled brings everything up again and looks at what has become of it.
+func (w *world) settled(name string) string {
+	w.t.Helper()
+	w.mu.Lock()
+	w.cut, w.fault, w.reached = false, nil, nil
+	dead := w.target == nil
+	w.mu.Unlock()
+	if dead {
+		w.startTarget()
+	}
+	w.speaking.set("source", false) // its process was dead
+	require.NoError(w.t, w.life(w.t.Context(), ""), name)
+	return w.judge(name)
+}
+
+// judge says who is the site, and that nothing contradicts it.
+func (w *world) judge(name string) string {
+	w.t.Helper()
+	require.Empty(w.t, w.speaking.bad, name)
+	now := w.speaking.now()
+	require.Len(w.t, now, 1, name)
+	f, err := Open(w.src)
+	require.NoError(w.t, err)
+	g, err := Open(w.dst)
+	require.NoError(w.t, err)
+	src, dst := f.Site(), g.Site()
+	_, marked, err := ReadMark(w.keys)
+	require.NoError(w.t, err)
+	if now[0] == "target" {
+		require.Equal(w.t, Retired, src.Role, name)
+		require.Equal(w.t, "dst", src.Successor.Name, name)
+		require.True(w.t, marked, name)
+		require.Equal(w.t, Active, dst.Role, name)
+		require.NotContains(w.t, dst.Refused, dst.Activated, name)
+		staged, err := os.ReadFile(filepath.Join(w.dst, "staged"))
+		require.NoError(w.t, err, name)
+		require.Equal(w.t, fmt.Sprintf("%s %d %s", dst.Activated, dst.Epoch, siteText), string(staged), name)
+		require.NoFileExists(w.t, filepath.Join(w.src, temporals), name)
+		return "target"
+	}
+	require.Equal(w.t, Active, src.Role, name)
+	require.False(w.t, marked, name)
+	require.Equal(w.t, Standby, dst.Role, name)
+	require.Nil(w.t, dst.Prepared, name)
+	require.FileExists(w.t, filepath.Join(w.src, temporals), name)
+	if src.HandOver != nil {
+		require.Equal(w.t, Failed, src.HandOver.State, name)
+		require.Contains(w.t, dst.Refused, src.HandOver.ID, name)
+		require.Equal(w.t, startAt+2, src.Epoch, "no target of that hand-over can own it: %s", name)
+	}
+	return "source"
+}
+
+// S33: only the holder of the site epoch answers, before and after.
+func TestHandOver(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	var steps []string
+	w.reached = func(step string) error { steps = append(steps, step); return nil }
+	require.NoError(t, w.life(t.Context(), "h1"))
+	require.Equal(t, []string{StepSilent, StepCopied, StepPrepared, StepSetAside, StepActive, StepRetired}, steps)
+	require.Equal(t, "target", w.judge("whole"))
+	g, err := Open(w.dst)
+	require.NoError(t, err)
+	require.Equal(t, startAt+1, g.Site().Epoch)
+	require.True(t, g.Site().ReKey)
+	require.NoError(t, w.life(t.Context(), "h2"), "a retired server hands nothing over")
+	require.Equal(t, "target", w.judge("again"))
+}
+
+// TestKilledSource kills the source after each step. Then the link is there at
+// once, or only after the source has asked a person.
+func TestKilledSource(t *testing.T) {
+	t.Parallel()
+	for _, step := range []string{StepSilent, StepCopied, StepPrepared, StepSetAside, StepActive, StepRetired} {
+		for _, cut := range []bool{false, true} {
+			name := fmt.Sprintf("%s, link cut %v", step, cut)
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				w := newWorld(t)
+				w.reached = func(s string) error {
+					if s == step {
+						return errKilled
+					}
+					return nil
+				}
+				require.ErrorIs(t, w.life(t.Context(), "h1"), errKilled)
+				if cut && step != StepRetired {
+					w.cut = true
+					x := w.begin("")
+					require.Contains(t, w.asks(x), "dst alone")
+					speaks := w.speaking.now()
+					if step == StepActive {
+						require.Equal(t, []string{"target"}, speaks)
+					} else {
+						require.Empty(t, speaks, "nobody answers until a person decides")
+					}
+					x.cancel()
+					require.ErrorIs(t, <-x.done, context.Canceled)
+				}
+				want := "source"
+				if step == StepActive || step == StepRetired {
+					want = "target"
+				}
+				require.Equal(t, want, w.settled(name))
+			})
+		}
+	}
+}
+
+// TestFaultyLink loses each kind of request and of answer, once and until the
+// source asks a person, the target dying with it or not.
+func TestFaultyLink(t *testing.T) {
+	t.Parallel()
+	for _, request := range []string{"prepare", "activate"} {
+		for f, label := range map[fault]string{loseRequest: "request lost", loseAnswer: "answer lost", halfBody: "cut in its midst", killBefore: "target dies before", killAfter: "target dies after"} {
+			if request == "activate" && f == halfBody {
+				continue
+			}
+			for _, times := range []int{1, 1000} {
+				name := fmt.Sprintf("%s: %s, %d times", request, label, times)
+				t.Run(name, func(t *testing.T) { t.Parallel(); faulty(t, name, request, f, times) })
+			}
+		}
+	}
+}
+
+func faulty(t *testing.T, name, request string, f fault, times int) {
+	w := newWorld(t)
+	n := 0
+	w.fault = func(r *http.Request) fault {
+		if what(r) != request && n == 0 || n >= times {
+			return pass
+		}
+		if n++; times > 1 && n > 1 {
+			return loseRequest // the link is gone for good
+		}
+		return f
+	}
+	x := w.begin("h1")
+	silent := times > 1 || f == killBefore || f == killAfter
+	if !silent {
+		require.NoError(t, <-x.done, name)
+		require.Equal(t, "target", w.judge(name), "sent again, it works")
+		return
+	}
+	w.asks(x)
+	committed := request == "activate" && (f == loseAnswer || f == killAfter)
+	if f != killAfter && committed {
+		require.Equal(t, []string{"target"}, w.speaking.now())
+	} else {
+		require.Empty(t, w.speaking.now())
+	}
+	// The source is killed, too, and everything comes up again.
+	x.cancel()
+	require.ErrorIs(t, <-x.done, context.Canceled)
+	want := "source"
+	if committed {
+		want = "target"
+	}
+	require.Equal(t, want, w.settled(name))
+}
+
+// TestLinkComesBack is a source that is not killed: it asks until it is told.
+func TestLinkComesBack(t *testing.T) {
+	t.Parallel()
+	for _, f := range []fault{loseRequest, loseAnswer} {
+		w := newWorld(t)
+		hit := false
+		w.fault = func(r *http.Request) fault {
+			if what(r) == "activate" && !hit {
+				hit = true
+				return f
+			}
+			if hit {
+				return loseRequest
+			}
+			return pass
+		}
+		x := w.begin("h1")
+		w.asks(x)
+		w.mu.Lock()
+		w.fault = nil
+		w.mu.Unlock()
+		require.NoError(t, <-x.done)
+		want := map[fault]string{loseRequest: "source", loseAnswer: "target"}[f]
+		require.Equal(t, want, w.judge(want))
+	}
+}
+
+// TestLateActivate: an activate that was under way when the hand-over was taken
+// back has no effect.
+func TestLateActivate(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.reached = func(s string) error {
+		if s == StepSetAside {
+			return errKilled
+		}
+		return nil
+	}
+	require.ErrorIs(t, w.life(t.Context(), "h1"), errKilled)
+	require.Equal(t, "source", w.settled("taken back"))
+	c, err := NewClient(w.peer, w.cert, token, nil)
+	require.NoError(t, err)
+	_, err = c.Activate(t.Context(), "h1")
+	require.ErrorIs(t, err, inventory.ErrConflict)
+	_, err = c.Prepare(t.Context(), "h1", startAt, strings.Repeat("0", 64), 0, strings.NewReader(""))
+	require.ErrorIs(t, err, inventory.ErrConflict)
+	require.Equal(t, "source", w.judge("late"))
+	// A new one may succeed.
+	require.NoError(t, w.life(t.Context(), "h2"))
+	require.Equal(t, "target", w.judge("second"))
+	g, err := Open(w.dst)
+	require.NoError(t, err)
+	require.Equal(t, startAt+3, g.Site().Epoch)
+}
+
+func TestCopyFails(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.spoilOnce = true
+	require.NoError(t, w.life(t.Context(), "h1"))
+	require.Equal(t, "source", w.judge("the disk is full"))
+	f, err := Open(w.src)
+	require.NoError(t, err)
+	require.Contains(t, f.Site().HandOver.Why, "the disk is full")
+}
+
+// TestWordOfAPerson ends the silence of a source whose target is gone.
+func TestWordOfAPerson(t *testing.T) {
+	t.Parallel()
+	for _, word := range []Word{TakeOver, GiveUp} {
+		w := newWorld(t)
+		w.reached = func(s string) error {
+			if s == StepSetAside {
+				w.mu.Lock()
+				w.cut = true
+				w.mu.Unlock()
+			}
+			return nil
+		}
+		x := w.begin("h1")
+		w.asks(x)
+		require.NoError(t, w.source.Say(t.Context(), word, ""))
+		require.NoError(t, <-x.done)
+		f, err := Open(w.src)
+		require.NoError(t, err)
+		s := f.Site()
+		if word == TakeOver {
+			require.Equal(t, []string{"source"}, w.speaking.now())
+			require.Equal(t, startAt+2, s.Epoch)
+			require.Empty(t, s.Peers, "it would be asked at the next start")
+			require.NoError(t, w.life(t.Context(), ""), "the next start asks nobody")
+			continue
+		}
+		require.Empty(t, w.speaking.now())
+		require.Equal(t, Retired, s.Role)
+		require.ErrorIs(t, w.source.Say(t.Context(), word, ""), inventory.ErrConflict)
+	}
+}
+
+// TestGiveUpNamesThePeer: whoever gives up with several peers retires in favour
+// of the one that is in question, and not of the first of the list.
+func TestGiveUpNamesThePeer(t *testing.T) {
+	t.Parallel()
+	gone := func(name string) Peer {
+		return Peer{Name: name, URL: "https://127.0.0.1:1", Fingerprint: "sha256:" + strings.Repeat("0", 64)}
+	}
+	with := func(w *world, peers ...Peer) {
+		f, err := Open(w.src)
+		require.NoError(t, err)
+		_, err = f.Change(func(s *Site) error { s.Peers = peers; return nil })
+		require.NoError(t, err)
+	}
+	retired := func(w *world, to string) {
+		f, err := Open(w.src)
+		require.NoError(t, err)
+		require.Equal(t, Retired, f.Site().Role)
+		require.Equal(t, to, f.Site().Successor.Name)
+		m, marked, err := ReadMark(w.keys)
+		require.NoError(t, err)
+		require.True(t, marked)
+		require.Equal(t, to, m.Retired.To)
+		require.Empty(t, w.speaking.now())
+	}
+
+	// The first peer answers and is none; the other is silent.
+	w := newWorld(t)
+	with(w, w.peer, gone("other"))
+	x := w.begin("")
+	require.Contains(t, w.asks(x), "peer other may be the site")
+	require.ErrorContains(t, w.source.Say(t.Context(), GiveUp, "dst"), "not in question")
+	require.NoError(t, w.source.Say(t.Context(), GiveUp, ""))
+	require.NoError(t, <-x.done)
+	retired(w, "other")
+
+	// Both are silent: a person has to name one.
+	w = newWorld(t)
+	with(w, gone("first"), gone("other"))
+	x = w.begin("")
+	why := w.asks(x)
+	require.Contains(t, why, "peer first")
+	require.Contains(t, why, "peer other")
+	err := w.source.Say(t.Context(), GiveUp, "")
+	require.ErrorIs(t, err, inventory.ErrInvalid)
+	require.ErrorContains(t, err, "first, other")
+	require.NoError(t, w.source.Say(t.Context(), GiveUp, "other"))
+	require.NoError(t, <-x.done)
+	retired(w, "other")
+
+	// The first is silent, and at the second a hand-over lies ready of which this
+	// copy knows nothing: that one is in question.
+	w = newWorld(t)
+	old := t.TempDir()
+	w.reached = func(s string) error {
+		if s == StepPrepared {
+			return errKilled
+		}
+		return nil
+	}
+	require.NoError(t, os.CopyFS(old, os.DirFS(w.src)))
+	require.ErrorIs(t, w.life(t.Context(), "h1"), errKilled)
+	w.src = old
+	with(w, gone("first"), w.peer)
+	x = w.begin("")
+	why = w.asks(x)
+	require.Contains(t, why, "hand-over h1 to dst is under way")
+	require.Contains(t, why, "peer first may be the site", "whoever takes over says that it is off, too")
+	require.NoError(t, w.source.Say(t.Context(), GiveUp, ""))
+	require.NoError(t, <-x.done)
+	retired(w, "dst")
+}
+
+// TestOneThatKnowsSettlesIt: a peer that says that it is the site is believed,
+// although another one before it in the list does not answer.
+func TestOneThatKnowsSettlesIt(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	old := t.TempDir()
+	require.NoError(t, os.CopyFS(old, os.DirFS(w.src)))
+	require.NoError(t, w.life(t.Context(), "h1"))
+	w.src = old
+	f, err := Open(old)
+	require.NoError(t, err)
+	_, err = f.Change(func(s *Site) error {
+		s.Peers = []Peer{{Name: "gone", URL: "https://127.0.0.1:1", Fingerprint: "sha256:" + strings.Repeat("0", 64)}, w.peer}
+		return nil
+	})
+	require.NoError(t, err)
+	require.NoError(t, w.life(t.Context(), ""))
+	f, err = Open(old)
+	require.NoError(t, err)
+	require.Equal(t, Retired, f.Site().Role)
+	require.Equal(t, "dst", f.Site().Successor.Name)
+}
+
+// TestTakeOverByTarget is a source that died for good with everything ready.
+func TestTakeOverByTarget(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	require.ErrorIs(t, w.target.TakeOver("anna"), inventory.ErrConflict, "nothing lies ready")
+	w.reached = func(s string) error {
+		if s == StepPrepared {
+			return errKilled
+		}
+		return nil
+	}
+	require.ErrorIs(t, w.life(t.Context(), "h1"), errKilled)
+	require.NoError(t, w.target.TakeOver("anna"))
+	require.Equal(t, []string{"target"}, w.speaking.now())
+	// It was not dead: it finds out.
+	w.reached = nil
+	require.NoError(t, w.life(t.Context(), ""))
+	require.Equal(t, []string{"target"}, w.speaking.now())
+	f, err := Open(w.src)
+	require.NoError(t, err)
+	require.Equal(t, Retired, f.Site().Role)
+}
+
+// TestStaleCopy starts a copy of the source's data directory that was made
+// before the migration: with the target unreachable, and then with it.
+func TestStaleCopy(t *testing.T) {
+	t.Parallel()
+	for _, when := range []string{"before", "prepared"} {
+		w := newWorld(t)
+		old := t.TempDir()
+		require.NoError(t, os.CopyFS(old, os.DirFS(w.src)))
+		w.reached = func(s string) error {
+			if when == "prepared" && s == StepPrepared {
+				return errKilled
+			}
+			return nil
+		}
+		err := w.life(t.Context(), "h1")
+		w.src = old
+		if when == "prepared" {
+			require.ErrorIs(t, err, errKilled)
+			x := w.begin("")
+			require.Contains(t, w.asks(x), "is under way, and this server knows nothing of it")
+			require.Empty(t, w.speaking.now())
+			x.cancel()
+			require.ErrorIs(t, <-x.done, context.Canceled)
+			continue
+		}
+		require.NoError(t, err)
+		w.mu.Lock()
+		w.cut = true
+		w.mu.Unlock()
+		x := w.begin("")
+		require.Contains(t, w.asks(x), "may be the site by now, and does not tell")
+		require.Equal(t, []string{"target"}, w.speaking.now())
+		w.mu.Lock()
+		w.cut = false
+		w.mu.Unlock()
+		require.NoError(t, <-x.done)
+		f, err := Open(old)
+		require.NoError(t, err)
+		require.Equal(t, Retired, f.Site().Role)
+		require.Equal(t, []string{"target"}, w.speaking.now())
+	}
+}
+
+func TestGuardWithoutPeers(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.src = t.TempDir()
+	w.cut = true
+	require.NoError(t, w.life(t.Context(), ""), "a single site asks nobody")
+	require.Empty(t, w.requests)
+	require.NoFileExists(t, filepath.Join(w.src, FileName))
+}
+
+// TestStrangers (S6): neither a wrong token nor another key is heard.
+func TestStrangers(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	for name, c := range map[string]struct {
+		cert  tls.Certificate
+		token string
+		is    error
+	}{
+		"another key":   {certificate(t), token, ErrStranger},
+		"another token": {w.cert, strings.Repeat("x", 32), ErrStranger},
+		"no key":        {tls.Certificate{}, token, inventory.ErrUnreachable},
+	} {
+		client, err := NewClient(w.peer, c.cert, c.token, nil)
+		require.NoError(t, err)
+		_, err = client.State(t.Context(), "")
+		require.ErrorIs(t, err, c.is, name)
+		_, err = client.Activate(t.Context(), "h1")
+		require.ErrorIs(t, err, c.is, name)
+		_, err = client.Pair(t.Context(), "thief")
+		require.ErrorIs(t, err, c.is, "%s: the token is bound to the first key", name)
+	}
+	wrong := w.peer
+	wrong.Fingerprint = "sha256:" + strings.Repeat("0", 64)
+	client, err := NewClient(wrong, w.cert, token, nil)
+	require.NoError(t, err)
+	_, err = client.State(t.Context(), "")
+	require.ErrorIs(t, err, inventory.ErrUnreachable)
+	require.ErrorContains(t, err, "not the one that was pinned")
+}
+
+func TestFileIsNeverGuessed(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{"", "{", `{"format":2,"role":"active"}`, `{"format":1,"role":"king"}`} {
+		dir := t.TempDir()
+		require.NoError(t, os.WriteFile(filepath.Join(dir, FileName), []byte(text), 0o600))
+		_, err := Open(dir)
+		require.Error(t, err, "%q", text)
+	}
+}
+
+func TestMark(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	keys := filepath.Join(dir, "keys.json")
+	_, marked, err := ReadMark(keys)
+	require.NoError(t, err)
+	require.False(t, marked)
+	require.NoError(t, os.WriteFile(keys, []byte(`{"version":1,"keys":{"bmc":"AAAA"}}`), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, ".key-left"), []byte("of a crash"), 0o600))
+	_, marked, err = ReadMark(keys)
+	require.NoError(t, err)
+	require.False(t, marked)
+	var m Mark
+	m.Retired.To, m.Retired.ID = "um760", "h1"
+	for range 2 {
+		require.NoError(t, DestroyKeys(keys, m))
+		got, marked, err := ReadMark(keys)
+		require.NoError(t, err)
+		require.True(t, marked)
+		require.Equal(t, m, got)
+	}
+	names, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	require.Len(t, names, 1)
+}
+
+// A change that is refused changes nothing, not even what was read before.
+func TestRefusedChange(t *testing.T) {
+	t.Parallel()
+	f, err := Open(t.TempDir())
+	require.NoError(t, err)
+	_, err = f.Change(func(s *Site) error {
+		s.Source, s.Peers, s.Refused = &Giver{Name: "nas"}, []Peer{{Name: "um760"}}, []string{"1"}
+		s.Prepared = &Prepared{ID: "2", Files: map[string]string{"a": "b"}}
+		return nil
+	})
+	require.NoError(t, err)
+	before := f.Site()
+	_, err = f.Change(func(s *Site) error {
+		s.Source.Name, s.Peers[0].Name, s.Refused[0], s.Prepared.ID, s.Prepared.Files["a"] = "x", "x", "x", "x", "x"
+		return errCut
+	})
+	require.ErrorIs(t, err, errCut)
+	for _, s := range []Site{before, f.Site()} {
+		require.Equal(t, "nas", s.Source.Name)
+		require.Equal(t, "um760", s.Peers[0].Name)
+		require.Equal(t, []string{"1"}, s.Refused)
+		require.Equal(t, "2", s.Prepared.ID)
+		require.Equal(t, map[string]string{"a": "b"}, s.Prepared.Files)
+	}
+}

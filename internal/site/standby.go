@@ -1,0 +1,223 @@
+package site
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/ingotmetal/ingot/internal/config"
+	"github.com/ingotmetal/ingot/internal/hostnet"
+	"github.com/ingotmetal/ingot/internal/identity"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// tokenFileName is the file of the token that a standby expects from its source.
+const tokenFileName = "standby.token"
+
+func tokenFile(cfg config.Config) string {
+	return filepath.Join(filepath.Dir(cfg.KeyFile), tokenFileName)
+}
+
+// CertificateFile holds the key by which peers know this server.
+func CertificateFile(cfg config.Config) string {
+	return filepath.Join(filepath.Dir(cfg.KeyFile), identity.PeerFile)
+}
+
+// What MakeStandby did.
+const (
+	StandbyMade       = "made"
+	StandbyReassigned = "reassigned" // it was a standby; a new token is there, for another source
+	StandbyUnchanged  = "unchanged"
+)
+
+// A StandbyResult describes a standby to its operator.
+type StandbyResult struct {
+	Outcome     string // StandbyMade, StandbyReassigned or StandbyUnchanged
+	Role        string // no longer Standby once a site was moved here
+	Name        string // among its peers
+	URL         string // of its peer API
+	Fingerprint string // of its key
+	TokenFile   string // the source needs a copy
+}
+
+// MakeStandby makes the host of a configuration one to which a site can be moved.
+// It may be repeated. A host that is a site is inventory.ErrConflict. Name: "" is
+// that of the configuration.
+func MakeStandby(ctx context.Context, cfg config.Config, name string) (StandbyResult, error) {
+	f, err := Open(cfg.DataDir)
+	if err != nil {
+		return StandbyResult{}, err
+	}
+	s := f.Site()
+	if s.Source == nil {
+		if s, err = newStandby(f, cfg, name); err != nil {
+			return StandbyResult{}, err
+		}
+		return describeStandby(cfg, s, StandbyMade)
+	}
+
+	token, err := newSourceToken(cfg, s)
+	if err != nil || token == "" {
+		return describeStandby(cfg, s, StandbyUnchanged, err)
+	}
+	// A running server has read the file, and would overwrite this change.
+	if hostnet.ServerAnswers(ctx, cfg) {
+		return StandbyResult{}, fmt.Errorf("%s holds another token, and a server answers at %s: stop ingot serve first: %w",
+			tokenFile(cfg), cfg.Listen, inventory.ErrConflict)
+	}
+	s, err = awaitSource(f, token)
+	return describeStandby(cfg, s, StandbyReassigned, err)
+}
+
+func newStandby(f *File, cfg config.Config, name string) (Site, error) {
+	for _, file := range []string{
+		filepath.Join(cfg.DataDir, "ingot.db"), filepath.Join(cfg.DataDir, "temporal"),
+		filepath.Join(cfg.DataDir, FileName), cfg.KeyFile,
+	} {
+		if there, err := exists(file); err != nil {
+			return Site{}, err
+		} else if there {
+			return Site{}, fmt.Errorf("%s exists: this host is a site, or was one; "+
+				"move it away, or name another data_dir and key_file: %w", file, inventory.ErrConflict)
+		}
+	}
+
+	if err := os.MkdirAll(cfg.ImageDir(), 0o750); err != nil {
+		return Site{}, err
+	}
+	if _, err := identity.LoadCertificate(CertificateFile(cfg)); err != nil {
+		return Site{}, err
+	}
+	if err := identity.WritePrivate(cfg.TokenFile, identity.NewToken()); err != nil && !errors.Is(err, fs.ErrExist) {
+		return Site{}, err
+	}
+	token, err := identity.LoadToken(tokenFile(cfg))
+	if err != nil {
+		return Site{}, err
+	}
+
+	return f.Change(func(s *Site) error {
+		s.Name = name
+		s.Name = ServerName(cfg, *s)
+		s.Role, s.Source = Standby, &Giver{TokenSHA256: identity.Digest(token)}
+		s.Why = "made a standby on " + time.Now().UTC().Format(time.RFC3339)
+		return nil
+	})
+}
+
+// newSourceToken returns the token in the file of a standby, if it is another one
+// than that by which the standby knows its source; "" if not. A Genesis run whose
+// migration was undone leaves such a data directory.
+func newSourceToken(cfg config.Config, s Site) (string, error) {
+	if s.Role != Standby {
+		return "", nil
+	}
+	token, err := identity.ReadToken(tokenFile(cfg))
+	if errors.Is(err, fs.ErrNotExist) || err == nil && identity.Digest(token) == s.Source.TokenSHA256 {
+		return "", nil
+	}
+	return token, err
+}
+
+// awaitSource makes a standby wait for the first source that has the token. A
+// standby with a prepared site belongs to the source that has sent it.
+func awaitSource(f *File, token string) (Site, error) {
+	return f.Change(func(s *Site) error {
+		if s.Role != Standby || s.Prepared != nil {
+			return fmt.Errorf("the token file holds another token, and this standby holds the prepared site of %q: "+
+				"put the token back, or let that hand-over end: %w", s.Source.Name, inventory.ErrConflict)
+		}
+		s.Source = &Giver{TokenSHA256: identity.Digest(token)}
+		return nil
+	})
+}
+
+func describeStandby(cfg config.Config, s Site, outcome string, errs ...error) (StandbyResult, error) {
+	if err := errors.Join(errs...); err != nil {
+		return StandbyResult{}, err
+	}
+	cert, err := identity.LoadCertificate(CertificateFile(cfg))
+	if err != nil {
+		return StandbyResult{}, err
+	}
+	fingerprint, err := identity.Pin(cert)
+	return StandbyResult{
+		Outcome: outcome, Role: s.Role, Name: s.Name, URL: peerURL(cfg), Fingerprint: fingerprint, TokenFile: tokenFile(cfg),
+	}, err
+}
+
+// MakeStandbyFiles makes the certificate and the token of a standby in dir, and
+// returns their paths and the fingerprint of the key.
+func MakeStandbyFiles(dir string) (certFile, token, fingerprint string, err error) {
+	certFile, token = filepath.Join(dir, identity.PeerFile), filepath.Join(dir, tokenFileName)
+	cert, err := identity.LoadCertificate(certFile)
+	if err == nil {
+		_, err = identity.LoadToken(token)
+	}
+	if err != nil {
+		return "", "", "", err
+	}
+	fingerprint, err = identity.Pin(cert)
+	return certFile, token, fingerprint, err
+}
+
+// ServerName is the name of a server among its peers.
+func ServerName(cfg config.Config, s Site) string {
+	if cfg.Site.Name != "" {
+		return cfg.Site.Name
+	}
+	if s.Name != "" {
+		return s.Name
+	}
+	name, err := os.Hostname()
+	if err != nil {
+		return "ingot" // it only informs the operator
+	}
+	return name
+}
+
+// peerURL is how peers reach this server, as far as this host can tell.
+func peerURL(cfg config.Config) string {
+	if cfg.Site.URL != "" {
+		return strings.TrimSuffix(cfg.Site.URL, "/")
+	}
+	name, port, err := net.SplitHostPort(cfg.Site.Listen)
+	if err != nil {
+		return "https://" + cfg.Site.Listen
+	}
+	if name == "" || name == "0.0.0.0" || name == "::" {
+		name = firstAddress(cfg)
+	}
+	return "https://" + net.JoinHostPort(name, port)
+}
+
+func firstAddress(cfg config.Config) string {
+	if cfg.Netboot.On() {
+		if a, err := hostnet.ProvisioningAddress(cfg.Netboot); err == nil {
+			return a.String()
+		}
+	}
+	for _, i := range hostnet.Interfaces() {
+		for _, a := range i.Addresses {
+			if ip, _, err := net.ParseCIDR(a); err == nil {
+				return ip.String()
+			}
+		}
+	}
+	return "127.0.0.1"
+}
+
+// exists reports whether there is something at path.
+func exists(path string) (bool, error) {
+	_, err := os.Lstat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return err == nil, err
+}

@@ -1,0 +1,97 @@
+package site
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ingotmetal/ingot/internal/config"
+	"github.com/ingotmetal/ingot/internal/identity"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+func ownDirs(t *testing.T) config.Config {
+	t.Helper()
+	cfg := config.Default()
+	dir := t.TempDir()
+	cfg.DataDir, cfg.KeyFile, cfg.TokenFile = filepath.Join(dir, "state"), filepath.Join(dir, "etc/keys.json"), filepath.Join(dir, "etc/token")
+	require.NoError(t, os.MkdirAll(cfg.DataDir, 0o750))
+	require.NoError(t, os.MkdirAll(filepath.Dir(cfg.KeyFile), 0o750))
+	return cfg
+}
+
+func TestStandby(t *testing.T) {
+	cfg := ownDirs(t)
+	cfg.Listen = "127.0.0.1:1" // nobody answers there
+	ctx := t.Context()
+	for _, file := range []string{filepath.Join(cfg.DataDir, "ingot.db"), cfg.KeyFile} {
+		require.NoError(t, os.WriteFile(file, nil, 0o600))
+		_, err := MakeStandby(ctx, cfg, "")
+		require.ErrorIs(t, err, inventory.ErrConflict)
+		require.NoError(t, os.Remove(file))
+		require.NoFileExists(t, filepath.Join(cfg.DataDir, FileName))
+	}
+	made, err := MakeStandby(ctx, cfg, "um760")
+	require.NoError(t, err)
+	require.Equal(t, StandbyMade, made.Outcome)
+	require.Equal(t, "um760", made.Name)
+	require.NoFileExists(t, cfg.KeyFile, "the keys come with the site")
+	token, err := os.ReadFile(made.TokenFile)
+	require.NoError(t, err)
+	text := strings.TrimSpace(string(token))
+	require.NotContains(t, fmt.Sprint(made), text)
+	f, err := Open(cfg.DataDir)
+	require.NoError(t, err)
+	sum := sha256.Sum256([]byte(text))
+	require.Equal(t, hex.EncodeToString(sum[:]), f.Site().Source.TokenSHA256)
+	b, err := os.ReadFile(filepath.Join(cfg.DataDir, FileName))
+	require.NoError(t, err)
+	require.NotContains(t, string(b), text, "who copies the data does not take the token along")
+
+	made, err = MakeStandby(ctx, cfg, "another")
+	require.NoError(t, err)
+	require.Equal(t, StandbyUnchanged, made.Outcome)
+	again, err := Open(cfg.DataDir)
+	require.NoError(t, err)
+	require.Equal(t, f.Site(), again.Site())
+
+	// Made anew, with the data directory of before: it knows the new source alone,
+	// unless it holds the site of the old one ready.
+	require.NoError(t, os.WriteFile(made.TokenFile, []byte(strings.Repeat("7", 64)+"\n"), 0o600))
+	held, err := again.Change(func(s *Site) error {
+		s.Source.Fingerprint, s.Source.Name, s.Prepared = "sha256:00", "nas", &Prepared{ID: "1"}
+		return nil
+	})
+	require.NoError(t, err)
+	_, err = MakeStandby(ctx, cfg, "")
+	require.ErrorIs(t, err, inventory.ErrConflict)
+	_, err = again.Change(func(s *Site) error {
+		s.Prepared = nil
+		return nil
+	})
+	require.NoError(t, err)
+	// A server that runs would write what it knows over another's change.
+	running, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer running.Close()
+	cfg.Listen = running.Addr().String()
+	_, err = MakeStandby(ctx, cfg, "")
+	require.ErrorIs(t, err, inventory.ErrConflict)
+	require.ErrorContains(t, err, "stop ingot serve first")
+	require.NoError(t, running.Close())
+	made, err = MakeStandby(ctx, cfg, "")
+	require.NoError(t, err)
+	require.Equal(t, StandbyReassigned, made.Outcome)
+	if again, err = Open(cfg.DataDir); err != nil {
+		t.Fatal(err)
+	}
+	require.Equal(t, &Giver{TokenSHA256: identity.Digest(strings.Repeat("7", 64))}, again.Site().Source)
+	require.Equal(t, held.Name, again.Site().Name)
+}
