@@ -31,8 +31,9 @@ var may = map[string]string{
 	"internal/reserve":     "golang.org/x/sys",
 	"internal/notify":      "inventory",
 	"internal/diskimage":   "github.com/klauspost/compress github.com/mikelolasagasti/xz",
-	"internal/backup":      "inventory internal/dbcopy golang.org/x/crypto",
-	"internal/site":        "inventory",
+	"internal/human":       "",
+	"internal/identity":    "inventory",
+	"internal/hostnet":     "internal/config",
 
 	"genesis":                  "inventory internal/strictyaml internal/machinefile internal/documents",
 	"internal/documents":       "inventory internal/documents/talos internal/strictyaml go.yaml.in/yaml/v3",
