@@ -23,7 +23,7 @@ bin/worker-agent: FORCE
 image: build ## one container image of it, bin/ingot.oci.tar, for a NAS or a platform node (deploy/compose.yaml, deploy/genesis/ingot.yaml)
 	go run ./deploy/image -bin bin -version $(VERSION) -out bin/ingot.oci.tar
 
-previous: ## build the commit before this one into bin/previous, for the upgrade test
+previous: ## build the baseline commit (e2e/baseline) into bin/previous, for the upgrade test
 	deploy/previous.sh bin/previous
 
 web: web/dist/index.html ## build the page (needs node)

@@ -277,7 +277,7 @@ type Effects struct {
 }
 
 // readOnly are the activities that only wait, or write down what happened.
-var readOnly = []string{"AwaitHandOver", "AwaitRun", "RunNow", "AwaitOperation", "OperationNow", "AwaitDrained", "TalosInstalled", "OpenRun", "OpenRuns", "Record", "RecordOperation", "Evidence"}
+var readOnly = []string{"AwaitHandOver", "AwaitRun", "RunNow", "AwaitOperation", "OperationNow", "AwaitDrained", "TalosInstalled", "OpenRun", "OpenRuns", "Installed", "MovedTo", "Record", "RecordOperation", "Evidence"}
 
 // UnderWay names the activities with effects that run now.
 func (e *Effects) UnderWay() []string {

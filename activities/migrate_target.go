@@ -23,67 +23,85 @@ type Peers interface {
 	Forget(ctx context.Context, name string) error
 }
 
+var errNoMigration = fmt.Errorf("the lab file has no migration: %w", inventory.ErrInvalid)
+
 // DeployTarget starts the standby to which this server moves, by applying the
 // lab's manifest to its platform, and waits until it answers. A peer that this
 // server knows already, which an operator has started, is left alone. It may be
-// repeated. When a migration that began after q.Since has moved the site there
-// already, it returns that migration.
-func (a *Activities) DeployTarget(ctx context.Context, q LabRequest) (OwnRun, error) {
+// repeated, and does nothing once the site has moved there.
+func (a *Activities) DeployTarget(ctx context.Context, q LabRequest) error {
 	defer heartbeat(ctx)()
 	lab, _, err := a.lab(ctx, q.Name)
 	if err != nil {
-		return OwnRun{}, fail(err)
+		return fail(err)
 	}
 	if lab.Migrate == nil {
-		return OwnRun{}, fail(fmt.Errorf("the lab file has no migration: %w", inventory.ErrInvalid))
+		return fail(errNoMigration)
 	}
 	if a.Peers == nil {
-		return OwnRun{}, fail(fmt.Errorf("this server has no peers to move to: %w", inventory.ErrUnsupported))
+		return fail(fmt.Errorf("this server has no peers to move to: %w", inventory.ErrUnsupported))
 	}
 	// Another identity for the server that runs would lock everybody out, and one
 	// to which the site is moving right now has its own.
 	last, moved, err := a.moved(ctx, lab.Migrate.Target)
 	switch {
 	case err != nil:
-		return OwnRun{}, fail(err)
+		return fail(err)
 	case last.State == inventory.StateSuccess && !last.Started.Before(q.Since):
-		return OwnRun{Run: last.Run}, nil
+		return nil
 	case moved || last.Run != "" && !inventory.Final(last.State):
-		return OwnRun{}, nil
+		return nil
 	}
 	known, err := a.Peers.Known(ctx, lab.Migrate.Target)
 	if err != nil || known && lab.Migrate.Manifest == "" {
-		return OwnRun{}, fail(err)
+		return fail(err)
 	}
 	if lab.Migrate.Manifest == "" {
-		return OwnRun{}, fail(fmt.Errorf("no standby %q is known: start one on the platform (ingot standby), or name its manifest in migrate.manifestFile: %w", lab.Migrate.Target, inventory.ErrInvalid))
+		return fail(fmt.Errorf("no standby %q is known: start one on the platform (ingot standby), or name its manifest in migrate.manifestFile: %w", lab.Migrate.Target, inventory.ErrInvalid))
 	}
 	k, err := a.kubeconfig(ctx, q)
 	if err != nil {
-		return OwnRun{}, fail(err)
+		return fail(err)
 	}
 	secret, err := a.Peers.Standby(ctx, lab.Migrate.Target, lab.Migrate.Address.String())
 	if err != nil {
-		return OwnRun{}, fail(err)
+		return fail(err)
 	}
 	// The manifest makes the namespace of the Secret, and its pod waits for it.
 	names, err := a.Kubernetes.Apply(ctx, k, inventory.NewSecret(lab.Migrate.Manifest+"\n---\n"+secret.Reveal()))
 	if err != nil {
-		return OwnRun{}, fail(err)
+		return fail(err)
 	}
 	a.Log.Info("standby deployed", "peer", lab.Migrate.Target, "objects", names)
 	if a.Mover == nil {
-		return OwnRun{}, nil
+		return nil
 	}
 	// Its pod has an image to fetch first, for which the migration's own check,
 	// which comes next, has no patience. What else it may say is that check's.
-	return OwnRun{}, a.until(ctx, func(ctx context.Context) error {
+	return a.until(ctx, func(ctx context.Context) error {
 		err := a.Mover.CheckTarget(ctx, lab.Migrate.Target)
 		if errors.Is(err, inventory.ErrUnreachable) {
 			return err
 		}
 		return nil
 	})
+}
+
+// MovedTo returns the migration that has moved the site to the lab's target and
+// began after q.Since, if there is one.
+func (a *Activities) MovedTo(ctx context.Context, q LabRequest) (OwnRun, error) {
+	lab, _, err := a.lab(ctx, q.Name)
+	if err != nil {
+		return OwnRun{}, fail(err)
+	}
+	if lab.Migrate == nil {
+		return OwnRun{}, fail(errNoMigration)
+	}
+	last, _, err := a.moved(ctx, lab.Migrate.Target)
+	if err != nil || last.State != inventory.StateSuccess || last.Started.Before(q.Since) {
+		return OwnRun{}, fail(err)
+	}
+	return OwnRun{Run: last.Run, Mine: true}, nil
 }
 
 // RemoveTarget takes DeployTarget back. A target that has become the server is
@@ -140,7 +158,7 @@ func (a *Activities) Migrated(ctx context.Context, q LabRequest) error {
 		return fail(err)
 	}
 	if lab.Migrate == nil {
-		return fail(fmt.Errorf("the lab file has no migration: %w", inventory.ErrInvalid))
+		return fail(errNoMigration)
 	}
 	return a.until(ctx, func(ctx context.Context) error {
 		last, err := a.Operations.Operations(ctx, inventory.OperationFilter{ID: "migrate/" + lab.Migrate.Target, Limit: 1})

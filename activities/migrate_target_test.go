@@ -74,7 +74,7 @@ func TestDeployTarget(t *testing.T) {
 			shelf.facts[q.operation()+"#"+factKubeconfig] = "kubeconfig"
 			p := &platformFake{answers: c.answers}
 			a := &Activities{Labs: shelf, Operations: &records{}, Kubernetes: p, Mover: p, Peers: p, Log: slog.New(slog.DiscardHandler), ProbeEvery: time.Microsecond}
-			_, err := a.DeployTarget(t.Context(), q)
+			err := a.DeployTarget(t.Context(), q)
 			require.NoError(t, err)
 			require.Equal(t, c.asked, p.asked)
 			require.Contains(t, p.applied, "\n---\nsecret of platform at 10.10.20.11")
@@ -88,7 +88,7 @@ func TestDeployTarget(t *testing.T) {
 	a := &Activities{Labs: shelf, Operations: &records{}, Kubernetes: p, Mover: p, Peers: p, Log: slog.New(slog.DiscardHandler), ProbeEvery: time.Microsecond}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
-	_, err := a.DeployTarget(ctx, q)
+	err := a.DeployTarget(ctx, q)
 	require.Equal(t, TypeUnreachable, typeOf(t, err))
 }
 
@@ -123,7 +123,7 @@ func TestRemoveTarget(t *testing.T) {
 			if !c.removed {
 				require.Equal(t, TypeConflict, typeOf(t, err))
 			}
-			_, err = a.DeployTarget(t.Context(), q)
+			err = a.DeployTarget(t.Context(), q)
 			require.NoError(t, err)
 			require.Equal(t, c.applied, p.applied != "")
 		})

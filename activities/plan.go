@@ -33,7 +33,7 @@ type PlanRequest struct {
 // Planned is what enters the workflow of a plan: names, time-outs, policies
 // and the digest, never an environment.
 type Planned struct {
-	// Run is the run under which the plan is stored; before rules 7 it is empty.
+	// Run is the run under which the plan is stored.
 	Run           string          `json:"run,omitempty"`
 	Template      string          `json:"template"`
 	Image         string          `json:"image,omitempty"`

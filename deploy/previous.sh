@@ -1,15 +1,13 @@
 #!/usr/bin/env bash
-# Builds both programs of the commit before this one into the folder $1. The
-# upgrade test starts its runs on them and finishes them on today's.
-# With uncommitted changes, "the commit before" is the last commit. A clone
-# without history has none: then it is this very commit, and that is said.
+# Builds both programs of the baseline commit, which e2e/baseline names, into the
+# folder $1. The upgrade test starts its runs on them and finishes them on today's.
+# The word HEAD stands for the last commit: then nothing is promised to an older one.
 set -euo pipefail
 out=$1
-commit=HEAD
-git diff --quiet HEAD -- '*.go' go.mod go.sum && commit=HEAD^
-if ! commit=$(git rev-parse --verify --quiet "$commit^{commit}"); then
-  echo "deploy/previous.sh: this clone has no commit before HEAD; the upgrade is one to the same commit" >&2
-  commit=$(git rev-parse HEAD)
+baseline=$(<e2e/baseline)
+if ! commit=$(git rev-parse --verify --quiet "$baseline^{commit}"); then
+  echo "deploy/previous.sh: this clone lacks the baseline commit $baseline (e2e/baseline): fetch it with: git fetch --unshallow" >&2
+  exit 1
 fi
 mkdir -p "$out" && out=$(cd "$out" && pwd)
 [[ -x $out/ingot && -x $out/worker-agent && $(cat "$out/commit" 2>/dev/null) == "$commit" ]] && exit 0

@@ -16,13 +16,11 @@ import (
 	"github.com/ingotmetal/ingot/workflows"
 )
 
-// TestUpgradeUnderLoad starts runs on the build of the commit before this one
-// (make previous), one in each kind of wait, and finishes them on this build:
-// the workflows replay, the old build's agents are served on, and what it has
-// stored is read. A change of the agent's protocol or of the database is gone
-// through only by the commit that makes it; in between TestMigrationBacksUpFirst
-// and TestAServerOfAnotherProtocolIsLeftAlone stand for it, and recorded
-// histories of older releases are replayed in workflows (security S13).
+// TestUpgradeUnderLoad starts runs on the build of the baseline commit, which the
+// file e2e/baseline names (make previous), one in each kind of wait, and finishes
+// them on this build: the workflows replay, the baseline's agents are served on,
+// and the database of the baseline is read. TestReplay in workflows replays
+// recorded histories (security S13).
 func TestUpgradeUnderLoad(t *testing.T) {
 	beside(t, 19, 3)
 	ctx := needLab(t)

@@ -19,9 +19,6 @@ func BMCJob(ctx workflow.Context, in BMCJobInput) (out Outcome, err error) {
 		err = r.end(ctx, err)
 		out = Outcome{State: r.record.State, Message: r.record.Message}
 	}()
-	if err = r.attributes(ctx, ""); err != nil {
-		return out, err
-	}
 	if writes(in.Tasks) {
 		if err = r.arm(ctx, in.Force); err != nil {
 			return out, err

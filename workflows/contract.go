@@ -38,9 +38,9 @@ type Registry interface {
 // Register registers all workflows under their names.
 func Register(r Registry) {
 	for name, w := range map[string]any{
-		ProvisionType: strict(Provision, runRules), ReprovisionType: strict(Reprovision, runRules),
-		DecommissionType: strict(Decommission, runRules), InspectType: strict(Inspect, runRules), BMCJobType: strict(BMCJob, runRules),
-		RecoverType: strict(Recover, opRules), MigrateType: strictWithoutResult(Migrate, opRules), GenesisType: strict(Genesis, opRules),
+		ProvisionType: strict(Provision), ReprovisionType: strict(Reprovision),
+		DecommissionType: strict(Decommission), InspectType: strict(Inspect), BMCJobType: strict(BMCJob),
+		RecoverType: strict(Recover), MigrateType: strictWithoutResult(Migrate), GenesisType: strict(Genesis),
 	} {
 		r.RegisterWorkflowWithOptions(w, workflow.RegisterOptions{Name: name})
 	}

@@ -23,9 +23,9 @@ type bootstrap struct {
 	// since is when installations of this Genesis begin to count: those of
 	// earlier runs do only for one that resumes.
 	since time.Time
-	// anew names machines whose step was undone: they are installed again,
-	// whatever was installed before.
-	anew map[string]bool
+	// undone is when the step of a machine was undone: what was installed before
+	// does not count.
+	undone map[string]time.Time
 }
 
 // Genesis makes a running lab of what one lab file describes: it carries out
@@ -40,7 +40,7 @@ func Genesis(ctx workflow.Context, in GenesisInput) (out Outcome, err error) {
 	if err != nil {
 		return Outcome{}, err
 	}
-	g := &bootstrap{operation: o, in: in, anew: map[string]bool{}}
+	g := &bootstrap{operation: o, in: in, undone: map[string]time.Time{}}
 	if !in.Resume {
 		g.since = o.record.Started
 	}
@@ -145,25 +145,21 @@ func (g *bootstrap) deeds(r *step, s activities.LabStep, t activities.LabTable) 
 // Genesis has installed already is left alone, and one that is under way is
 // followed, unless the step was undone since.
 func (g *bootstrap) install(ctx workflow.Context, row *inventory.OperationStep, s activities.LabStep) error {
-	if !g.anew[s.Machine] {
-		var last activities.OwnRun
-		q := activities.InstalledRequest{Machine: s.Machine, Parent: g.record.ID, Since: g.since}
-		if err := workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, quick), do.Installed, q).Get(ctx, &last); err != nil {
-			return err
-		}
-		if last.Run != "" {
-			return g.followRun(ctx, row, s, last.Run)
-		}
+	since := g.since
+	if at, ok := g.undone[s.Machine]; ok {
+		since = at
 	}
-	in := ProvisionInput{Machine: s.Machine, HardwareMap: s.HardwareMap, Parent: g.record.ID}
-	// A cancellation while it begins must not leave behind a run that nobody
-	// knows. This context is never cancelled: the run would be, with it.
-	rest, _ := workflow.NewDisconnectedContext(ctx)
-	run, err := g.startChild(rest, ProvisionType, s.Machine, in)
+	run, err := g.installed(ctx, s.Machine, since)
+	if err == nil && run == "" {
+		in := ProvisionInput{Machine: s.Machine, HardwareMap: s.HardwareMap, Parent: g.record.ID}
+		// A cancellation while it begins must not leave behind a run that nobody
+		// knows. This context is never cancelled: the run would be, with it.
+		rest, _ := workflow.NewDisconnectedContext(ctx)
+		run, err = g.startChild(rest, ProvisionType, s.Machine, in)
+	}
 	if err != nil {
 		return err
 	}
-	delete(g.anew, s.Machine)
 	return g.followRun(ctx, row, s, run)
 }
 
@@ -175,13 +171,17 @@ func (g *bootstrap) followRun(ctx workflow.Context, row *inventory.OperationStep
 // migrate has this server moved to the lab's platform, which gets a standby
 // first. The operation that does it goes on at the target, and so does this one.
 func (g *bootstrap) migrate(ctx workflow.Context, row *inventory.OperationStep, s activities.LabStep) error {
-	var moved activities.OwnRun
 	q := activities.LabRequest{Name: g.in.Name, Machine: s.Machine, Since: g.since}
-	if err := workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, deed), do.DeployTarget, q).Get(ctx, &moved); err != nil {
+	if err := workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, deed), do.DeployTarget, q).Get(ctx, nil); err != nil {
 		return err
 	}
 	id := MigrateID(g.target)
-	if moved.Run != "" { // before this Genesis was reset from outside
+	// As in installed: a Genesis that was reset from outside does not know of it.
+	var moved activities.OwnRun
+	if err := workflow.ExecuteLocalActivity(workflow.WithLocalActivityOptions(ctx, local), do.MovedTo, q).Get(ctx, &moved); err != nil {
+		return err
+	}
+	if moved.Run != "" {
 		return g.followMigration(ctx, row, s, id, moved.Run)
 	}
 	rest, _ := workflow.NewDisconnectedContext(ctx)
@@ -293,7 +293,7 @@ func (g *bootstrap) stop(ctx workflow.Context, f follower) error {
 // the run is stopped, which closes its windows, and the power is off, verified,
 // where that needs no person. What was on the disk is gone.
 func (g *bootstrap) switchOff(ctx workflow.Context, s activities.LabStep) error {
-	g.anew[s.Machine] = true
+	g.undone[s.Machine] = workflow.Now(ctx)
 	var open activities.OwnRun
 	q := activities.OpenRunRequest{Machine: s.Machine, Parent: g.record.ID, TakeBack: true}
 	if err := workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, quick), do.OpenRun, q).Get(ctx, &open); err != nil {

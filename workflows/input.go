@@ -16,23 +16,14 @@ import (
 	"github.com/ingotmetal/ingot/internal/strictyaml"
 )
 
-// inputRules says which rules a type of workflow is started under now, and since
-// which of them its input is read strictly.
-type inputRules struct{ now, strict workflow.Version }
-
-var (
-	runRules = inputRules{rulesNow, 7}
-	opRules  = inputRules{operationRules, 2}
-)
-
 // strict returns the workflow w as it is registered: with one input, read
 // strictly. A key that is not known ends the run before its first activity, or
 // the machine would get the default of what was misspelt. Signals and recorded
 // results are read as before, so that versions can differ in their keys.
-func strict[In, Out any](w func(workflow.Context, In) (Out, error), rules inputRules) any {
+func strict[In, Out any](w func(workflow.Context, In) (Out, error)) any {
 	return func(ctx workflow.Context, raw, extra converter.RawValue) (out Out, err error) {
 		var in In
-		if err := readInput(ctx, raw, extra, &in, rules); err != nil {
+		if err := readInput(raw, extra, &in); err != nil {
 			return out, err
 		}
 		return w(ctx, in)
@@ -40,10 +31,10 @@ func strict[In, Out any](w func(workflow.Context, In) (Out, error), rules inputR
 }
 
 // strictWithoutResult is strict for a workflow that has no result.
-func strictWithoutResult[In any](w func(workflow.Context, In) error, rules inputRules) any {
+func strictWithoutResult[In any](w func(workflow.Context, In) error) any {
 	return func(ctx workflow.Context, raw, extra converter.RawValue) error {
 		var in In
-		if err := readInput(ctx, raw, extra, &in, rules); err != nil {
+		if err := readInput(raw, extra, &in); err != nil {
 			return err
 		}
 		return w(ctx, in)
@@ -51,26 +42,21 @@ func strictWithoutResult[In any](w func(workflow.Context, In) error, rules input
 }
 
 // readInput decodes raw into in, a pointer to a struct. Each error is non-retryable.
-func readInput(ctx workflow.Context, raw, extra converter.RawValue, in any, rules inputRules) error {
+func readInput(raw, extra converter.RawValue, in any) error {
 	refuse := func(format string, args ...any) error {
 		return temporal.NewNonRetryableApplicationError("reading the input: "+fmt.Sprintf(format, args...), activities.TypeInvalid, nil)
 	}
-	var problem error
 	if p := raw.Payload(); p != nil {
 		if err := converter.GetDefaultDataConverter().FromPayload(p, in); err != nil {
 			return refuse("%v", err)
 		}
 		if key := unknownKey(p.GetData(), in); key != "" {
 			others := slices.DeleteFunc(keysOf(reflect.TypeOf(in), nil), func(k string) bool { return k == key }) // known elsewhere in the input
-			problem = refuse("unknown key %q: %s", key, strictyaml.Suggest(key, others))
+			return refuse("unknown key %q: %s", key, strictyaml.Suggest(key, others))
 		}
 	}
 	if extra.Payload() != nil {
-		problem = refuse("the workflow takes one input")
-	}
-	// A run that began when such inputs were ignored goes on.
-	if problem != nil && workflow.GetVersion(ctx, "rules", workflow.DefaultVersion, rules.now) >= rules.strict {
-		return problem
+		return refuse("the workflow takes one input")
 	}
 	return nil
 }

@@ -29,9 +29,6 @@ func Inspect(ctx workflow.Context, in InspectInput) (out Outcome, err error) {
 }
 
 func (r *run) inspect(ctx workflow.Context) error {
-	if err := r.attributes(ctx, ""); err != nil {
-		return err
-	}
 	if err := r.quickly(ctx, do.HasBMC, r.owner.Machine, &r.manual); err != nil {
 		return err
 	}

@@ -19,9 +19,6 @@ const typeInstallFailed = "InstallFailed"
 // the plan has of actions, then the machine boots the installer.
 func (p *provision) handOver(ctx workflow.Context) error {
 	p.installer = false
-	if p.rules < 6 {
-		p.early = nil
-	}
 	if err := p.before(ctx); err != nil {
 		return err
 	}
@@ -85,10 +82,7 @@ func (p *provision) before(ctx workflow.Context) error {
 	// The agent restarts the machine as soon as its report is stored; with the
 	// report the installer's boot is allowed, whatever this run is doing then.
 	k := p.key(last)
-	if p.rules < 6 {
-		p.early = map[string]bool{}
-	}
-	p.armed = p.armed || p.rules >= 4
+	p.armed = true
 	if err := p.assignment(ctx, activities.AssignRequest{Owner: p.owner, Boot: p.boot, Key: k, Disk: p.disk, Next: reminder + beyond}); err != nil {
 		return err
 	}
@@ -127,7 +121,7 @@ func (p *provision) watch(ctx workflow.Context) error {
 	p.record.State = inventory.StateRunning
 	i := p.plan.Installer
 	limit := i.Timeout.Duration()
-	if p.rules >= 4 && i.Loaded && !p.heard[inventory.EventPayload] && (p.heard[inventory.EventKernel] || p.heard[inventory.EventInitrd]) {
+	if i.Loaded && !p.heard[inventory.EventPayload] && (p.heard[inventory.EventKernel] || p.heard[inventory.EventInitrd]) {
 		// It is at work, so it was delivered whole, and nobody recorded that (this
 		// server was killed just then): the next network boot would be of the
 		// installer again. Where no file of this boot was fetched, it is one of an

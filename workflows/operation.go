@@ -61,8 +61,7 @@ type operation struct {
 	input  any
 	record inventory.Operation
 	asked  int
-	kept   string           // what a cancellation leaves as it is, for its message
-	rules  workflow.Version // see operationRules
+	kept   string // what a cancellation leaves as it is, for its message
 	// decision answers the question of record.
 	decision *Decision
 }
@@ -79,7 +78,6 @@ func newOperation(ctx workflow.Context, typ, id, name string, input any) (*opera
 	// reset to its first task: what it installed before the reset counts as installed.
 	o := &operation{
 		log: workflow.GetLogger(ctx), input: input,
-		rules: workflow.GetVersion(ctx, "rules", workflow.DefaultVersion, operationRules),
 		record: inventory.Operation{
 			Run: info.WorkflowExecution.RunID, ID: id, Type: typ, Name: name,
 			State: inventory.StateRunning, Started: info.WorkflowStartTime, Steps: []inventory.OperationStep{},
@@ -136,9 +134,6 @@ func (o *operation) write(ctx workflow.Context) error {
 // may decide in another way. That is a person's answer, as in run.decided, and
 // the end, which no record leaves again.
 func (o *operation) commit(ctx workflow.Context) error {
-	if o.rules < 1 {
-		return o.write(ctx)
-	}
 	return workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, quick), do.RecordOperation, o.next(ctx), o.input).Get(ctx, nil)
 }
 
@@ -410,7 +405,7 @@ func (o *operation) child(ctx workflow.Context, row *inventory.OperationStep, ty
 	// A run that is started under ctx is cancelled with it, also one that waits
 	// for a person and is to be left alone. This context is never cancelled.
 	alone, _ := workflow.NewDisconnectedContext(ctx)
-	run, err := o.installed(alone, machine)
+	run, err := o.installed(alone, machine, o.record.Started)
 	if err == nil && run == "" {
 		run, err = o.startChild(alone, typ, machine, input)
 	}
@@ -445,15 +440,13 @@ func (o *operation) awaitChild(ctx workflow.Context, machine, run string, asking
 }
 
 // installed returns the run by which this operation has installed the machine
-// already, since rules 2: one that was reset from outside does not know of it,
-// and would install the machine again.
-func (o *operation) installed(ctx workflow.Context, machine string) (string, error) {
-	if o.rules < 2 {
-		return "", nil
-	}
+// already: one that was reset from outside does not know of it, and would install
+// the machine again. A local activity is carried out in the task that starts the
+// run, so a reset to that very task repeats it.
+func (o *operation) installed(ctx workflow.Context, machine string, since time.Time) (string, error) {
 	var last activities.OwnRun
-	q := activities.InstalledRequest{Machine: machine, Parent: o.record.ID, Since: o.record.Started}
-	err := workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, quick), do.Installed, q).Get(ctx, &last)
+	q := activities.InstalledRequest{Machine: machine, Parent: o.record.ID, Since: since}
+	err := workflow.ExecuteLocalActivity(workflow.WithLocalActivityOptions(ctx, local), do.Installed, q).Get(ctx, &last)
 	return last.Run, err
 }
 
@@ -476,7 +469,7 @@ func (o *operation) startChild(ctx workflow.Context, typ, machine string, input 
 		}
 		// By its record no run is open: one has just ended, and Temporal is about to
 		// learn of it.
-		if open.Run != "" || o.rules < 1 || n == closing {
+		if open.Run != "" || n == closing {
 			break
 		}
 		if err := workflow.Sleep(ctx, time.Second<<n); err != nil {

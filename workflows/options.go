@@ -88,32 +88,6 @@ const (
 // somebody had set.
 const resumes = 2
 
-// rulesNow is what runs that start now are started under. A run keeps its
-// rules until it ends: its history must replay. Rules 1: whoever does not stop
-// is asked for before the power goes, and failed actions are retried at growing
-// intervals. Rules 2: what is over is not waited for, nothing is written twice,
-// what is no step of its own is written beside the workflow, a person is asked
-// about everything that keeps the power from being switched, and who goes on
-// after a claim conflict begins anew under another epoch. Rules 3: a phase that
-// is over at once is not said in the search attribute, which costs Temporal's
-// visibility store a write, and the grant is given back beside the workflow.
-// Rules 4: a question about an installer, or about what was installed, is
-// withdrawn when the word comes that it asks for; an installer that is at work
-// is booted no second time, whatever became of the record of its delivery; the
-// boot is taken back beside the workflow. Rules 5: the grant is not, see release.
-// Rules 6: that a question was answered is written down by a step of its own,
-// see decided; what is heard of the next boot is kept, however early it comes;
-// the secrets are closed while a person is asked about a claim.
-//
-// Rules 7 are the fixes of outside testing; each branch on them says what changed.
-const rulesNow = 7
-
-// operationRules is the same for operations. Before rules 1 they had none.
-// Rules 1: decisions, as above; the end is recorded by a step of its own as well;
-// a run that is over by its record while Temporal has it still is awaited.
-// Rules 2: the fixes of outside testing; each branch on them says what changed.
-const operationRules = 2
-
 // brief are the phases that wait for nothing outside this server.
 var brief = []string{inventory.PhaseArm, inventory.PhaseBind, inventory.PhaseDisarm}
 

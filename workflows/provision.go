@@ -105,10 +105,8 @@ func (p *provision) makePlan(ctx workflow.Context) error {
 	switch p.in.Retries.From {
 	case "", "failed-step", "start":
 	default:
-		if p.rules >= 7 { // it meant the failed step
-			return temporal.NewNonRetryableApplicationError(
-				fmt.Sprintf("retries.from %q: write failed-step or start", p.in.Retries.From), activities.TypeInvalid, nil)
-		}
+		return temporal.NewNonRetryableApplicationError(
+			fmt.Sprintf("retries.from %q: write failed-step or start", p.in.Retries.From), activities.TypeInvalid, nil)
 	}
 	q := activities.PlanRequest{
 		Run: p.owner.Run, Machine: p.in.Machine, Template: p.in.Template, Image: p.in.Image, HardwareMap: p.in.HardwareMap, Resume: p.in.Resume,
@@ -129,7 +127,7 @@ func (p *provision) makePlan(ctx workflow.Context) error {
 		}
 		w.Actions = append(w.Actions, rec)
 	}
-	return p.attributes(ctx, p.plan.Template)
+	return nil
 }
 
 // bind settles which disk is written. The agent stays up while a person is asked.
@@ -178,12 +176,12 @@ func (p *provision) actions(ctx workflow.Context) error {
 				return nil
 			}
 		}
-		if p.rules >= 7 && p.record.Actions[i].State == action.Success {
+		if p.record.Actions[i].State == action.Success {
 			continue // only a seed is carried out again
 		}
 		err := p.act(ctx, i)
 		if err == nil {
-			if p.off && p.rules >= 2 {
+			if p.off {
 				// Its success came while its power was being taken.
 				if err := p.again(ctx); err != nil {
 					return err
@@ -195,7 +193,7 @@ func (p *provision) actions(ctx workflow.Context) error {
 		if err != nil {
 			return err
 		}
-		if choice == Restart || p.off && p.rules >= 1 {
+		if choice == Restart || p.off {
 			if err := p.again(ctx); err != nil {
 				return err
 			}
@@ -217,9 +215,6 @@ func (p *provision) actions(ctx workflow.Context) error {
 // firstUndone returns the first action before the last one that has to be carried out
 // again, see reseedLater; -1: none.
 func (p *provision) firstUndone(last int) int {
-	if p.rules < 7 {
-		return -1
-	}
 	return slices.IndexFunc(p.record.Actions[:last], func(a inventory.ActionRecord) bool { return a.State != action.Success })
 }
 
@@ -228,7 +223,7 @@ func (p *provision) firstUndone(last int) int {
 // from the disk since: for cloud-init that instance is used up.
 func (p *provision) reseedLater() {
 	for i, planned := range p.plan.Actions {
-		if a := &p.record.Actions[i]; planned.Seed && a.State == action.Success && p.rules >= 7 {
+		if a := &p.record.Actions[i]; planned.Seed && a.State == action.Success {
 			a.State, a.Message = action.Pending, fmt.Sprintf("again, by the agent of boot %d", p.boot)
 		}
 	}
@@ -249,14 +244,12 @@ func (p *provision) failed(ctx workflow.Context, i int, err error) (string, erro
 	failed := is(err, typeActionFailed)
 	if failed && p.tries < p.in.Retries.Count {
 		p.tries++
-		if p.rules >= 1 {
-			pause := min(firstPause<<min(p.tries-1, 10), lastPause)
-			if err := p.phase(ctx, inventory.PhaseAction, "%s failed: %s; again in %s", a.Name, a.Message, pause); err != nil {
-				return "", err
-			}
-			if _, err := p.await(ctx, pause, func() bool { return false }); err != nil {
-				return "", err
-			}
+		pause := min(firstPause<<min(p.tries-1, 10), lastPause)
+		if err := p.phase(ctx, inventory.PhaseAction, "%s failed: %s; again in %s", a.Name, a.Message, pause); err != nil {
+			return "", err
+		}
+		if _, err := p.await(ctx, pause, func() bool { return false }); err != nil {
+			return "", err
 		}
 		if p.in.Retries.From == "start" {
 			return Restart, nil
@@ -432,7 +425,7 @@ func (p *provision) completed(ctx workflow.Context, i int, d ActionCompleted) er
 	p.doing = nil
 	a := &p.record.Actions[i]
 	a.State, a.Message, a.Seconds = d.State, d.Message, workflow.Now(ctx).Sub(a.StartedAt).Seconds()
-	if d.State == action.Success && p.rules >= 2 {
+	if d.State == action.Success {
 		return nil // the next action, or the disarm, writes the record at once
 	}
 	if err := p.write(ctx); err != nil {
@@ -462,9 +455,6 @@ func (p *provision) stop(ctx workflow.Context, k action.Key) error {
 		began := workflow.Now(ctx)
 		if ok, err := workflow.AwaitWithTimeout(ctx, wait, stopped); ok || err != nil {
 			return err
-		}
-		if p.rules < 1 {
-			break
 		}
 		// Its word may lie in the database, and the order travels in an answer
 		// of this server.
@@ -545,7 +535,7 @@ func (p *provision) leave(ctx workflow.Context) error {
 		began := workflow.Now(ctx)
 		if ok, err := p.await(ctx, wait, left); err != nil {
 			return err
-		} else if ok || proven && p.rules < 1 {
+		} else if ok {
 			break
 		}
 		// Without evidence to come the agent's word is all there is.
@@ -593,7 +583,7 @@ func (p *provision) leave(ctx workflow.Context) error {
 
 // disputed tells whether a second claimant has come after the last action:
 // whom the machine was handed to is open then, whatever it reported.
-func (p *provision) disputed() bool { return p.conflict && p.rules >= 2 }
+func (p *provision) disputed() bool { return p.conflict }
 
 // secrets opens the secrets window for the installed system, if it will say so
 // when it needs them no more.

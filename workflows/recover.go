@@ -120,9 +120,9 @@ func (r *recovery) restoreState(ctx workflow.Context, s RecoverState) error {
 	return r.say(ctx)
 }
 
-// historyFull tells, since rules 2, whether the history has no room for much more.
+// historyFull tells whether the history has no room for much more.
 func (r *recovery) historyFull(ctx workflow.Context) bool {
-	return r.rules >= 2 && ctx.Err() == nil && workflow.GetInfo(ctx).GetContinueAsNewSuggested()
+	return ctx.Err() == nil && workflow.GetInfo(ctx).GetContinueAsNewSuggested()
 }
 
 // maxCarried is how many bytes of a machine's message go to the next execution, whose
@@ -182,9 +182,6 @@ func (r *recovery) carryOut(ctx workflow.Context) error {
 			return r.drain(ctx, err)
 		}
 	}
-	if r.rules < 2 {
-		return r.lookAgain(ctx)
-	}
 	if r.open > 0 {
 		r.note(ctx) // from here on it may be that nothing but operators is awaited
 	}
@@ -197,24 +194,6 @@ func (r *recovery) carryOut(ctx workflow.Context) error {
 	// A cancellation that came while the record was written has ended the last waits already.
 	if err := ctx.Err(); err != nil && r.counts()[inventory.StepWaiting] > 0 {
 		return err
-	}
-	return nil
-}
-
-// lookAgain is how recoveries before rules 2 end: what waits for a person is
-// looked at once more.
-func (r *recovery) lookAgain(ctx workflow.Context) error {
-	for i := range r.record.Steps {
-		if s := &r.record.Steps[i]; s.State == inventory.StepWaiting {
-			r.open++
-			workflow.Go(ctx, func(ctx workflow.Context) {
-				r.again(ctx, s)
-				r.open--
-			})
-		}
-	}
-	if err := workflow.Await(ctx, func() bool { return r.open == 0 }); err != nil {
-		return r.drain(ctx, err)
 	}
 	return nil
 }
@@ -241,8 +220,7 @@ func (r *recovery) followMachine(ctx workflow.Context, s *inventory.OperationSte
 	})
 }
 
-// one takes a machine to its end; before rules 2, waiting for a person is one. It
-// gives the machine's place back whenever the machine is not at work.
+// one takes a machine to its end. It gives the machine's place back whenever the machine is not at work.
 func (r *recovery) one(ctx workflow.Context, s *inventory.OperationStep) {
 	for {
 		var found activities.Outcome
@@ -266,7 +244,7 @@ func (r *recovery) one(ctx workflow.Context, s *inventory.OperationStep) {
 		if s.State != inventory.StepRunning {
 			r.busy--
 		}
-		if s.State != inventory.StepRunning && s.State != inventory.StepWaiting || r.rules < 2 {
+		if s.State != inventory.StepRunning && s.State != inventory.StepWaiting {
 			return
 		}
 	}
@@ -278,18 +256,6 @@ func (r *recovery) awaitAnswer(ctx workflow.Context, s *inventory.OperationStep)
 	forever := workflow.WithActivityOptions(ctx, awaiting)
 	err := workflow.ExecuteActivity(forever, do.AwaitRun, activities.OutcomeRequest{Run: s.Run, Asking: true, Known: s.Message}).Get(ctx, &found)
 	return found, err
-}
-
-// again looks once more at a machine that waited for a person: nothing is
-// started, whatever has become of its run. One that asks still is left alone,
-// also by a cancellation.
-func (r *recovery) again(ctx workflow.Context, s *inventory.OperationStep) {
-	forever := workflow.WithActivityOptions(ctx, awaiting)
-	var found activities.Outcome
-	err := workflow.ExecuteActivity(forever, do.AwaitRun, activities.OutcomeRequest{Run: s.Run, Asking: true}).Get(ctx, &found)
-	if err == nil {
-		r.outcome(ctx, s, found, nil)
-	}
 }
 
 // outcome writes down what has become of a machine.
@@ -307,7 +273,7 @@ func (r *recovery) outcome(ctx workflow.Context, s *inventory.OperationStep, fou
 		s.State = inventory.StepDone
 	case inventory.Final(found.State):
 		s.State = inventory.StepFailed
-	case found.Asks || r.rules < 2:
+	case found.Asks:
 		s.Ended = time.Time{}
 		s.Wait(now)
 	default:
@@ -363,7 +329,7 @@ func (r *recovery) summary() string {
 // waits for them, too.
 func (r *recovery) say(ctx workflow.Context) error {
 	step, next := inventory.PhaseAction, ""
-	if n := r.counts(); r.rules >= 2 && n[inventory.StepWaiting] > 0 && n[inventory.StepRunning]+n[inventory.StepPending] == 0 {
+	if n := r.counts(); n[inventory.StepWaiting] > 0 && n[inventory.StepRunning]+n[inventory.StepPending] == 0 {
 		step, next = inventory.PhaseWaiting, "ingot recover status "+r.in.Name
 	}
 	r.record.Next = next

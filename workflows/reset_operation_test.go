@@ -1,9 +1,7 @@
 package workflows_test
 
 import (
-	"bytes"
 	"fmt"
-	"os"
 	"testing"
 	"time"
 
@@ -12,7 +10,6 @@ import (
 	"go.temporal.io/api/enums/v1"
 	"go.temporal.io/api/history/v1"
 	taskqueuepb "go.temporal.io/api/taskqueue/v1"
-	"go.temporal.io/sdk/client"
 	"go.temporal.io/sdk/converter"
 	"go.temporal.io/sdk/interceptor"
 	"go.temporal.io/sdk/testsuite"
@@ -56,15 +53,15 @@ func (o *outbound) ExecuteActivity(ctx workflow.Context, kind string, args ...an
 		o.r.queues = map[string]string{}
 	}
 	o.r.queues[kind] = workflow.GetActivityOptions(ctx).TaskQueue
-	if q, is := args[0].(activities.InstalledRequest); is {
-		o.r.installed = append(o.r.installed, q)
-	}
 	return o.Next.ExecuteActivity(ctx, kind, args...)
 }
 
 func (o *outbound) ExecuteLocalActivity(ctx workflow.Context, kind string, args ...any) workflow.Future {
-	if rec, is := args[0].(inventory.Operation); is {
-		o.r.records = append(o.r.records, rec)
+	switch x := args[0].(type) {
+	case inventory.Operation:
+		o.r.records = append(o.r.records, x)
+	case activities.InstalledRequest:
+		o.r.installed = append(o.r.installed, x)
 	}
 	return o.Next.ExecuteLocalActivity(ctx, kind, args...)
 }
@@ -73,10 +70,7 @@ func (o *outbound) ExecuteLocalActivity(ctx workflow.Context, kind string, args 
 // execution that a reset makes, and carries out the first task now. What the
 // operation installed before the reset must count as installed.
 func TestResetKeepsTheTimeOfTheStart(t *testing.T) {
-	b, err := os.ReadFile("testdata/histories/rules7-recover.json")
-	require.NoError(t, err)
-	h, err := client.HistoryFromJSON(bytes.NewReader(b), client.HistoryJSONOptions{})
-	require.NoError(t, err)
+	h := readHistory(t, "testdata/histories/recover-success.json")
 	for _, e := range h.Events[1:] {
 		e.EventTime = timestamppb.New(e.EventTime.AsTime().Add(time.Hour))
 	}
@@ -141,8 +135,8 @@ func intercepted(t *testing.T, i interceptor.WorkerInterceptor) worker.WorkflowR
 }
 
 // TestResetOfAGenesisInstallsNothingAgain resets a Genesis that is over to where its
-// table was read, and to its end: it looks at what is there, and nothing is done
-// again. Before its table was read it is as a new one, which is refused.
+// table was read, to each task that started a child, and to its end: it looks at
+// what is there, and nothing is done again. Before its table was read it is as a new one, which is refused.
 func TestResetOfAGenesisInstallsNothingAgain(t *testing.T) {
 	h := newHouse(t)
 	var first *workflows.Tape
@@ -153,7 +147,14 @@ func TestResetOfAGenesisInstallsNothingAgain(t *testing.T) {
 	_, err := h.run(workflows.GenesisInput{Name: "home"})
 	require.NoError(t, err)
 	require.Equal(t, deeds, h.did)
-	for _, to := range []int{first.Index("ReadLab"), len(first.Ended)} {
+	points := []int{first.Index("ReadLab"), len(first.Ended)}
+	for i, e := range first.Ended {
+		if e.Name == "Installed" || e.Name == "MovedTo" {
+			points = append(points, i) // the task that started a child is carried out again
+		}
+	}
+	require.Len(t, points, 2+len(deeds)-1)
+	for _, to := range points {
 		h.before = func(env *testsuite.TestWorkflowEnvironment) {
 			env.SetStartTime(began) // a reset copies the start event
 			workflows.NewTape(env, fmt.Sprint("after-", to)).ResetTo(first, to)
@@ -162,5 +163,34 @@ func TestResetOfAGenesisInstallsNothingAgain(t *testing.T) {
 		require.NoError(t, err, "after %d activities", to)
 		require.Equal(t, allDone(), states(o))
 		require.Equal(t, deeds, h.did, "after %d activities", to)
+	}
+}
+
+// TestChildStartsInTheTaskThatChecks: a reset to a task carries out its local
+// activities again, but not activities that had ended before it. So whether an
+// operation has started a child already is asked by a local activity of the task
+// that starts it.
+func TestChildStartsInTheTaskThatChecks(t *testing.T) {
+	for _, name := range []string{"recover-success", "genesis-success", "genesis-undone"} {
+		h := readHistory(t, "testdata/histories/"+name+".json")
+		checks := map[int64]int{} // by workflow task
+		children := 0
+		for _, e := range h.Events {
+			if m := e.GetMarkerRecordedEventAttributes(); m.GetMarkerName() == "LocalActivity" {
+				var la struct{ ActivityType string }
+				require.NoError(t, converter.GetDefaultDataConverter().FromPayloads(m.Details["data"], &la))
+				if la.ActivityType == "Installed" || la.ActivityType == "MovedTo" {
+					checks[m.WorkflowTaskCompletedEventId]++
+				}
+			}
+			child := e.GetStartChildWorkflowExecutionInitiatedEventAttributes()
+			if child == nil || child.WorkflowType.Name == workflows.BMCJobType {
+				continue
+			}
+			children++
+			checks[child.WorkflowTaskCompletedEventId]--
+			require.GreaterOrEqual(t, checks[child.WorkflowTaskCompletedEventId], 0, "%s: %s was started without a check", name, child.WorkflowId)
+		}
+		require.GreaterOrEqual(t, children, 2)
 	}
 }

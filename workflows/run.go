@@ -38,8 +38,6 @@ type run struct {
 	owner  inventory.Owner
 	manual bool
 	armed  bool // netboot may be open
-	// rules is which behaviour the run was started under; see rulesNow.
-	rules workflow.Version
 	// plannedAs is the run under which the plan is stored; empty: not known. In a run
 	// that was reset from outside it is another one than owner.Run.
 	plannedAs string
@@ -58,13 +56,13 @@ type run struct {
 	poweredOn bool   // a person says so
 	installer bool   // what is booted now is the plan's installer, not the agent
 	said      string // by the installer, of its end
-	// early is what was heard of the boot after this one. Before rules 6 it is nil
-	// where none can begin without the run; but a task that is carried out again
-	// hears of all that has come of its own assignments meanwhile.
+	// early is what was heard of the boot after this one: the agent may begin it
+	// without the run, and a task that is carried out again hears of all that has
+	// come of its own assignments meanwhile.
 	early map[string]bool
 	heard map[string]bool
-	// prior is what was heard of the boot before this one, since rules 4: of an
-	// installer that was given up and has come after all.
+	// prior is what was heard of the boot before this one: of an installer that was
+	// given up and has come after all.
 	prior    map[string]bool
 	conflict bool
 	fenced   bool // somebody else has taken the machine
@@ -101,11 +99,11 @@ func newRun(ctx workflow.Context, typ, id, machine string, input any) (*run, err
 	}
 	r := &run{
 		log:       workflow.GetLogger(ctx),
-		rules:     workflow.GetVersion(ctx, "rules", workflow.DefaultVersion, rulesNow),
 		input:     input,
 		owner:     inventory.Owner{Machine: machine, Run: info.WorkflowExecution.RunID},
 		allowance: inventory.MaxBoots,
 		heard:     map[string]bool{},
+		early:     map[string]bool{},
 		results:   map[action.Key]ActionCompleted{},
 		idle:      map[action.Key]bool{},
 		lost:      map[action.Key]bool{},
@@ -125,15 +123,6 @@ func newRun(ctx workflow.Context, typ, id, machine string, input any) (*run, err
 	}
 	workflow.Go(ctx, r.listen)
 	return r, nil
-}
-
-// attributes makes the run findable by machine and template. Since rules 2 the
-// next phase does so in the same event.
-func (r *run) attributes(ctx workflow.Context, template string) error {
-	if r.rules >= 2 {
-		return nil
-	}
-	return workflow.UpsertTypedSearchAttributes(ctx, attrMachine.ValueSet(r.owner.Machine), attrTemplate.ValueSet(template))
 }
 
 func (r *run) status() (Status, error) {
@@ -237,7 +226,7 @@ func (r *run) ofThisBoot(e Event) bool {
 	switch {
 	case e.Boot == r.boot:
 		r.heard[e.Kind] = true
-	case e.Boot == r.boot+1 && r.early != nil:
+	case e.Boot == r.boot+1:
 		r.early[e.Kind] = true
 	case e.Boot == r.boot-1 && r.prior != nil:
 		r.prior[e.Kind] = true
@@ -257,20 +246,20 @@ func (r *run) phase(ctx workflow.Context, phase, format string, args ...any) err
 	return r.write(ctx)
 }
 
-// show is phase, still without the record. Since rules 3 the search attribute
-// leaves brief phases out.
+// show is phase, still without the record. The search attribute leaves brief
+// phases out.
 func (r *run) show(ctx workflow.Context, phase, format string, args ...any) error {
 	same := r.record.Phase == phase
 	r.record.Phase, r.record.Message = phase, fmt.Sprintf(format, args...)
-	if same && r.rules >= 2 || r.rules >= 3 && slices.Contains(brief, phase) {
+	if same || slices.Contains(brief, phase) {
 		return nil
 	}
 	say := []temporal.SearchAttributeUpdate{attrPhase.ValueSet(phase)}
-	if r.rules >= 2 && !r.named {
+	if !r.named {
 		say = append(say, attrMachine.ValueSet(r.owner.Machine))
 		r.named = true
 	}
-	if r.rules >= 2 && r.template != r.record.Template {
+	if r.template != r.record.Template {
 		say = append(say, attrTemplate.ValueSet(r.record.Template))
 		r.template = r.record.Template
 	}
@@ -284,13 +273,10 @@ func (r *run) write(ctx workflow.Context) error {
 	return workflow.ExecuteLocalActivity(workflow.WithLocalActivityOptions(ctx, local), do.Record, r.record, r.input).Get(ctx, nil)
 }
 
-// decided is write after a decision: since rules 6 a step of its own. An update
+// decided is write after a decision: a step of its own. An update
 // is in no history before Temporal has recorded the task that took it. If that
 // task is lost, so is the decision, and the question has to stand as it stood.
 func (r *run) decided(ctx workflow.Context) error {
-	if r.rules < 6 {
-		return r.write(ctx)
-	}
 	r.stamp(ctx)
 	return workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, quick), do.Record, r.record, r.input).Get(ctx, nil)
 }
@@ -314,12 +300,8 @@ func (r *run) quickly(ctx workflow.Context, activity any, arg, result any) error
 	return workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, quick), activity, arg).Get(ctx, result)
 }
 
-// beside is quickly for what is no step of its own: since rules 2 a local
-// activity, which is one event instead of six.
+// beside is quickly as a local activity, which is one event instead of six.
 func (r *run) beside(ctx workflow.Context, activity any, arg any) error {
-	if r.rules < 2 {
-		return r.quickly(ctx, activity, arg, nil)
-	}
 	return workflow.ExecuteLocalActivity(workflow.WithLocalActivityOptions(ctx, local), activity, arg).Get(ctx, nil)
 }
 
@@ -382,8 +364,7 @@ func (r *run) await(ctx workflow.Context, d time.Duration, done func() bool) (bo
 }
 
 // evidence asks what is known before a deadline acts, and how much of the wait
-// that ended has not really been waited: the answers of older servers say
-// nothing of that. Whatever the question took, the signals that came meanwhile
+// that ended has not really been waited. Whatever the question took, the signals that came meanwhile
 // have been taken in when it returns.
 func (r *run) evidence(ctx workflow.Context, k action.Key, w activities.Wait) (activities.EvidenceFound, error) {
 	var found activities.EvidenceFound
@@ -408,14 +389,13 @@ func (r *run) ask(ctx workflow.Context, id, text string, choices []string, disks
 	return d, err
 }
 
-// askUnless is ask about something that may settle itself: since rules 4 the
-// question is withdrawn, and moot, once over says that it has. A decision that
+// askUnless is ask about something that may settle itself: the question is withdrawn, and moot, once over says that it has. A decision that
 // was taken before counts.
 func (r *run) askUnless(ctx workflow.Context, over func() bool, id, text string, choices []string, disks []action.Disk) (d Decision, moot bool, err error) {
-	if over == nil || r.rules < 4 {
+	if over == nil {
 		over = func() bool { return false }
 	}
-	if left, limited := r.left(ctx); r.rules >= 1 && limited && left <= 0 {
+	if left, limited := r.left(ctx); limited && left <= 0 {
 		// What is written off here would be gone, and the clock may have been set.
 		if found, err := r.evidence(ctx, action.Key{}, activities.Wait{Began: r.since, For: r.budget}); err == nil && found.Left > 0 {
 			r.budget, r.since = found.Left, workflow.Now(ctx)
@@ -497,27 +477,19 @@ func (r *run) arm(ctx workflow.Context, force bool) error {
 }
 
 func (r *run) disarm(ctx workflow.Context) error {
-	var err error
-	if r.rules < 4 {
-		err = r.quickly(ctx, do.Disarm, r.owner, nil)
-	} else {
-		err = r.beside(ctx, do.Disarm, r.owner)
-	}
+	err := r.beside(ctx, do.Disarm, r.owner)
 	if err == nil {
 		r.armed = false
 	}
 	return err
 }
 
-// release gives the grant back and closes both windows. Since rules 5 that is a
-// step of its own again: Temporal refuses the end of a run while a signal comes
+// release gives the grant back and closes both windows. That is a regular
+// activity: Temporal refuses the end of a run while a signal comes
 // in, and the task is carried out anew with its local activities, of which those
 // before this one would find that the machine is not theirs any more.
 func (r *run) release(ctx workflow.Context) error {
-	if r.rules < 3 || r.rules >= 5 {
-		return r.quickly(ctx, do.End, r.owner, nil)
-	}
-	return r.beside(ctx, do.End, r.owner)
+	return r.quickly(ctx, do.End, r.owner, nil)
 }
 
 func (r *run) renew(ctx workflow.Context, d time.Duration) error {
@@ -559,17 +531,11 @@ func (r *run) begin(ctx workflow.Context) error {
 		}
 		r.boot++
 		r.allowance--
-		if r.rules >= 4 && r.installer {
+		if r.installer {
 			r.prior = r.heard
 		}
-		home := r.rules >= 6 && r.installer && r.heard[inventory.EventPhoneHome]
-		r.heard, r.poweredOn = map[string]bool{}, false
-		if r.early != nil {
-			r.heard, r.early = r.early, nil
-		}
-		if r.rules >= 6 {
-			r.early = map[string]bool{}
-		}
+		home := r.installer && r.heard[inventory.EventPhoneHome]
+		r.heard, r.early, r.poweredOn = r.early, map[string]bool{}, false
 		if home { // it is heard of whichever boot, and comes once
 			r.heard[inventory.EventPhoneHome] = true
 		}
@@ -581,11 +547,7 @@ func (r *run) begin(ctx workflow.Context) error {
 			return err
 		}
 		if r.conflict {
-			if err := r.contested(ctx); err != nil {
-				return err
-			}
-			r.silent = 0
-			continue
+			return r.contested(ctx)
 		}
 		if up {
 			return nil
@@ -609,13 +571,11 @@ func (r *run) last() string {
 
 // contested stops a run whose claim two have presented. What the first of them
 // reported proves nothing, and what it was told is known to it: whoever wants
-// to go on begins anew, with errRestart; see rearm. (Before rules 2 nil meant
-// that the machine is to be started again.)
+// to go on begins anew, with errRestart; see rearm.
 func (r *run) contested(ctx workflow.Context) error {
-	if r.rules >= 6 { // the secrets may have been opened in the very task that learnt of it
-		if err := r.beside(ctx, do.CloseSecrets, r.owner); err != nil {
-			return err
-		}
+	// The secrets may have been opened in the very task that learnt of it.
+	if err := r.beside(ctx, do.CloseSecrets, r.owner); err != nil {
+		return err
 	}
 	text := "somebody else presented the claim of this boot: another machine answers to this MAC, or an attacker does"
 	if r.manual {
@@ -625,10 +585,7 @@ func (r *run) contested(ctx workflow.Context) error {
 		return err
 	}
 	r.conflict = false
-	if r.rules >= 2 {
-		return errRestart
-	}
-	return nil
+	return errRestart
 }
 
 // rearm gives the grant back and takes it again: the epoch grows, and with it
@@ -638,7 +595,7 @@ func (r *run) rearm(ctx workflow.Context) error {
 		return err
 	}
 	r.armed, r.boot, r.helloed, r.silent, r.allowance = false, 0, 0, 0, inventory.MaxBoots
-	r.heard, r.prior, r.early, r.pxe = map[string]bool{}, nil, nil, false
+	r.heard, r.prior, r.early, r.pxe = map[string]bool{}, nil, map[string]bool{}, false
 	r.record.State = inventory.StatePreparing
 	if err := r.arm(ctx, false); err != nil {
 		return err
@@ -706,13 +663,13 @@ func (r *run) power(ctx workflow.Context) error {
 	}
 }
 
-// bootLost tells, since rules 7, whether the system on the disk has spoken under
+// bootLost tells whether the system on the disk has spoken under
 // the present boot: the machine has booted that instead (a server that was killed
 // while it delivered the loader). It is no fault of the machine's, so the ladder is
 // not climbed; the start takes one of the run's boots, as any other. Without a BMC
 // that system may have run all the time, and the person at the button is awaited.
 func (r *run) bootLost() bool {
-	return r.rules >= 7 && !r.manual && r.heard[inventory.EventBootLost]
+	return !r.manual && r.heard[inventory.EventBootLost]
 }
 
 // rung is where on the ladder the present boot stands.
@@ -778,7 +735,7 @@ func (r *run) climb(ctx workflow.Context) (bool, error) {
 		{inventory.PhaseLoader, "waiting for the loader to fetch the boot script", untilScript, script},
 		last,
 	} {
-		if r.rules >= 2 && rung.done() {
+		if rung.done() {
 			continue
 		}
 		r.record.State = inventory.StatePending
@@ -912,17 +869,10 @@ func is(err error, typ string) bool {
 }
 
 // trouble tells errors of a power operation that a person can do something
-// about from those that end the run. Since rules 2 that is every one but the
-// loss of the machine and a cancellation: a key that is missing, an address
-// that is not allowed, a database that could not be written for minutes.
-func (r *run) trouble(err error) bool {
-	if r.rules >= 2 {
-		return !lost(err) && !temporal.IsCanceledError(err)
-	}
-	var timeout *temporal.TimeoutError
-	return is(err, activities.TypeUnreachable) || is(err, activities.TypeRefused) || is(err, activities.TypeUnsupported) ||
-		errors.As(err, &timeout)
-}
+// about from those that end the run, which are the loss of the machine and a
+// cancellation: a key that is missing, an address that is not allowed, a database
+// that could not be written for minutes are for a person.
+func (r *run) trouble(err error) bool { return !lost(err) && !temporal.IsCanceledError(err) }
 
 // cause returns the text that a person should read: the innermost one.
 func cause(err error) string {

@@ -1,0 +1,315 @@
+package workflows_test
+
+import (
+	"context"
+	"flag"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.temporal.io/api/enums/v1"
+	"go.temporal.io/api/history/v1"
+	"go.temporal.io/sdk/client"
+	"go.temporal.io/sdk/interceptor"
+	"go.temporal.io/sdk/temporal"
+	"go.temporal.io/sdk/testsuite"
+	"go.temporal.io/sdk/worker"
+	"google.golang.org/protobuf/encoding/protojson"
+
+	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/activities"
+	"github.com/ingotmetal/ingot/genesis"
+	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/workflows"
+)
+
+var recordHistories = flag.Bool("record", false, "record testdata/histories again; needs the Temporal command line of make deps")
+
+// suggestedHistory is the length at which the recorder's Temporal suggests to
+// continue as new.
+const suggestedHistory = 100
+
+// A recording is a run of one workflow type to one ending. Its history is the
+// file testdata/histories/NAME.json.
+type recording struct {
+	name, typ, id string
+	input         any
+	closes        enums.EventType
+	// script changes what a machine and the operator do; nil: all goes well.
+	script func(s *script)
+}
+
+// Ways in which an execution closes.
+const (
+	completed = enums.EVENT_TYPE_WORKFLOW_EXECUTION_COMPLETED
+	failed    = enums.EVENT_TYPE_WORKFLOW_EXECUTION_FAILED
+	cancelled = enums.EVENT_TYPE_WORKFLOW_EXECUTION_CANCELED
+	continued = enums.EVENT_TYPE_WORKFLOW_EXECUTION_CONTINUED_AS_NEW
+)
+
+func provision(name string, closes enums.EventType, in workflows.ProvisionInput, script func(s *script)) recording {
+	in.Machine = machine
+	return recording{"provision-" + name, workflows.ProvisionType, workflows.MachineID(machine), in, closes, script}
+}
+
+func recovery(name string, closes enums.EventType, in workflows.RecoverInput, script func(s *script)) recording {
+	in.Name = "rack"
+	return recording{"recover-" + name, workflows.RecoverType, workflows.RecoverID("rack"), in, closes, script}
+}
+
+func migration(name string, closes enums.EventType, script func(s *script)) recording {
+	in := workflows.MigrateInput{Name: "nas", Target: "nas", Genesis: "home"}
+	return recording{"migrate-" + name, workflows.MigrateType, workflows.MigrateID("nas"), in, closes, script}
+}
+
+func bootstrap(name string, closes enums.EventType, in workflows.GenesisInput, script func(s *script)) recording {
+	in.Name = "home"
+	return recording{"genesis-" + name, workflows.GenesisType, workflows.GenesisID("home"), in, closes, script}
+}
+
+func recordings() []recording {
+	pause := workflows.ProvisionInput{Policy: workflows.Pause}
+	installer := func(s *script) {
+		s.plan.Installer = &activities.PlannedInstaller{Payload: "kernel", Complete: inventory.CompleteWebhook, Timeout: 1800}
+		s.plan.Actions, s.plan.Evidence = nil, activities.EvidenceWebhook
+	}
+	job := workflows.BMCJobInput{Machine: machine, Job: "j", Tasks: []inventory.BMCTask{{Power: "off"}}}
+	bmcJob := workflows.BMCJobID(machine, "j")
+	two := workflows.RecoverInput{Machines: []string{"m1", "m2"}}
+	var rack workflows.RecoverInput
+	for i := range 9 {
+		rack.Machines = append(rack.Machines, "m"+string(rune('1'+i)))
+	}
+	return []recording{
+		provision("success", completed, workflows.ProvisionInput{}, nil),
+		provision("action-failed", failed, workflows.ProvisionInput{}, func(s *script) { s.fail(0) }),
+		provision("skipped", completed, pause, func(s *script) { s.fail(0); s.answers = []string{workflows.Skip} }),
+		provision("aborted", failed, pause, func(s *script) { s.fail(0); s.answers = []string{workflows.Abort} }),
+		provision("restarted", completed, pause, func(s *script) { s.fail(0); s.answers = []string{workflows.Restart} }),
+		provision("retried", completed, workflows.ProvisionInput{Retries: workflows.Retries{Count: 1}}, func(s *script) { s.fail(0) }),
+		provision("timeout", failed, workflows.ProvisionInput{}, func(s *script) { s.plan.GlobalTimeout = 2; s.silent = true }),
+		provision("cancelled", cancelled, workflows.ProvisionInput{}, func(s *script) { s.silent = true; s.cancelAt = "Assign" }),
+		provision("agent-lost", completed, workflows.ProvisionInput{}, func(s *script) { s.lost = true }),
+		provision("fenced", failed, workflows.ProvisionInput{}, func(s *script) {
+			s.refuse("Bind", activities.TypeFenced)
+			s.answers = []string{workflows.Abort}
+		}),
+		provision("held", failed, workflows.ProvisionInput{}, func(s *script) { s.says = inventory.EventHeld; s.answers = []string{workflows.Abort} }),
+		provision("claim-conflict", completed, workflows.ProvisionInput{}, func(s *script) {
+			s.says = inventory.EventClaimConflict
+			s.answers = []string{workflows.Restart}
+		}),
+		provision("resumed", completed, workflows.ProvisionInput{Resume: "earlier"}, func(s *script) { s.plan.From = 1 }),
+		provision("disk-asked", completed, workflows.ProvisionInput{}, func(s *script) { s.noDisk = true; s.answers = []string{workflows.Retry} }),
+		provision("manual", completed, workflows.ProvisionInput{}, func(s *script) { s.plan.Manual = true }),
+		provision("installer", completed, workflows.ProvisionInput{}, installer),
+		provision("installer-failed", failed, workflows.ProvisionInput{}, func(s *script) { installer(s); s.installFails = true }),
+		provision("invalid", failed, workflows.ProvisionInput{}, func(s *script) { s.refuse("Plan", activities.TypeInvalid) }),
+		{"reprovision-success", workflows.ReprovisionType, workflows.MachineID(machine), workflows.ProvisionInput{Machine: machine}, completed, nil},
+		{"decommission-success", workflows.DecommissionType, workflows.MachineID(machine), workflows.DecommissionInput{Machine: machine}, completed, nil},
+		{
+			"decommission-quarantined", workflows.DecommissionType, workflows.MachineID(machine), workflows.DecommissionInput{Machine: machine}, failed,
+			func(s *script) { s.fail(0) },
+		},
+		{"inspect-success", workflows.InspectType, workflows.MachineID(machine), workflows.InspectInput{Machine: machine}, completed, nil},
+		{"bmcjob-success", workflows.BMCJobType, bmcJob, job, completed, nil},
+		{"bmcjob-failed", workflows.BMCJobType, bmcJob, job, failed, func(s *script) { s.refuse("BMCTasks", activities.TypeRefused) }},
+		recovery("success", completed, two, nil),
+		recovery("waiting", completed, two, func(s *script) { s.noDisk = true; s.answers = []string{workflows.Retry}; s.thinks = 2 * time.Second }),
+		recovery("aborted", completed, workflows.RecoverInput{Machines: two.Machines, Concurrency: 1, AbortAfter: 1}, func(s *script) {
+			s.refuse("Plan", activities.TypeInvalid)
+		}),
+		recovery("cancelled", cancelled, two, func(s *script) { s.silent = true; s.cancelAt = "Assign" }),
+		recovery("continued", continued, rack, nil),
+		migration("success", completed, nil),
+		migration("rolled-back", failed, func(s *script) { s.stays = true; s.answers = []string{workflows.Abort} }),
+		migration("cancelled", cancelled, func(s *script) { s.stays = true; s.cancelAt = "RequestHandOver" }),
+		bootstrap("success", completed, workflows.GenesisInput{}, nil),
+		bootstrap("skipped", completed, workflows.GenesisInput{}, func(s *script) {
+			s.refuse("RouterReady", activities.TypeRefused)
+			s.answers = []string{workflows.Skip}
+		}),
+		bootstrap("undone", completed, workflows.GenesisInput{}, func(s *script) {
+			s.refuseTimes("ClusterHas", activities.TypeRefused, 2)
+			s.answers = []string{workflows.Undo, workflows.Retry}
+		}),
+		bootstrap("resumed", completed, workflows.GenesisInput{Resume: true}, func(s *script) { s.finished = 4 }),
+		bootstrap("cancelled", cancelled, workflows.GenesisInput{}, func(s *script) { s.silent = true; s.cancelAt = "Assign" }),
+	}
+}
+
+// TestRecordHistories records what TestReplay replays: each recording is run by
+// a real worker on a real Temporal server. Only the activities are scripted.
+// Run it after a change of the recorded commands, until the first release:
+//
+//	go test -run TestRecordHistories ./workflows -record
+func TestRecordHistories(t *testing.T) {
+	if !*recordHistories {
+		t.Skip("records only with -record")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+	defer cancel()
+	args := []string{"--dynamic-config-value", "limit.historyCount.suggestContinueAsNew=" + itoa(suggestedHistory)}
+	for _, name := range []string{workflows.AttrMachine, workflows.AttrTemplate, workflows.AttrPhase, workflows.AttrCluster} {
+		args = append(args, "--search-attribute", name+"=Keyword")
+	}
+	server, err := testsuite.StartDevServer(ctx, testsuite.DevServerOptions{
+		ExistingPath: filepath.Join("..", ".tools", "temporal"), LogLevel: "error", ExtraArgs: args,
+		ClientOptions: &client.Options{Identity: "recorder"},
+	})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, server.Stop()) }()
+	c := server.Client()
+	dir := filepath.Join("testdata", "histories")
+	require.NoError(t, os.RemoveAll(dir))
+	require.NoError(t, os.MkdirAll(dir, 0o755))
+	for _, r := range recordings() {
+		s := newScript(c)
+		if r.script != nil {
+			r.script(s)
+		}
+		stop := s.work(t)
+		run, err := c.ExecuteWorkflow(ctx, client.StartWorkflowOptions{
+			ID: r.id, TaskQueue: workflows.TaskQueue, WorkflowIDReusePolicy: enums.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE,
+		}, r.typ, r.input)
+		require.NoError(t, err)
+		s.mu.Lock()
+		s.recorded = run
+		s.mu.Unlock()
+		first := run.GetRunID() // Get changes it to that of the last execution
+		result := run.Get(ctx, nil)
+		require.NoError(t, ctx.Err(), "%s has not ended", r.name)
+		h := historyOf(ctx, t, c, r.id, first)
+		t.Logf("%s: %d events, %v", r.name, len(h.Events), result)
+		require.Equal(t, r.closes, h.Events[len(h.Events)-1].EventType, r.name)
+		save(t, r.name, h)
+		if r.closes == continued {
+			next := h.Events[len(h.Events)-1].GetWorkflowExecutionContinuedAsNewEventAttributes().GetNewExecutionRunId()
+			save(t, r.name+"-next", historyOf(ctx, t, c, r.id, next))
+		}
+		stop()
+	}
+}
+
+func historyOf(ctx context.Context, t *testing.T, c client.Client, id, run string) *history.History {
+	t.Helper()
+	h := &history.History{}
+	for it := c.GetWorkflowHistory(ctx, id, run, false, enums.HISTORY_EVENT_FILTER_TYPE_ALL_EVENT); it.HasNext(); {
+		e, err := it.Next()
+		require.NoError(t, err)
+		h.Events = append(h.Events, e)
+	}
+	return h
+}
+
+func save(t *testing.T, name string, h *history.History) {
+	t.Helper()
+	b, err := protojson.MarshalOptions{Indent: " "}.Marshal(h)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(filepath.Join("testdata", "histories", name+".json"), append(b, '\n'), 0o644))
+}
+
+func (s *script) work(t *testing.T) (stop func()) {
+	t.Helper()
+	var workers []worker.Worker
+	for _, queue := range []string{workflows.TaskQueue, workflows.WaitQueue} {
+		w := worker.New(s.c, queue, worker.Options{
+			Identity: "recorder", Interceptors: []interceptor.WorkerInterceptor{s}, DeadlockDetectionTimeout: workflows.Hung,
+		})
+		workflows.Register(w)
+		w.RegisterActivity(&activities.Activities{})
+		require.NoError(t, w.Start())
+		workers = append(workers, w)
+	}
+	return func() {
+		for _, w := range workers {
+			w.Stop()
+		}
+	}
+}
+
+func newScript(c client.Client) *script {
+	return &script{
+		c: c, refused: map[string]refusal{}, runs: map[string]inventory.Workflow{}, operations: map[string]inventory.Operation{},
+		asked: map[string]bool{}, failing: map[int]bool{}, thinks: 50 * time.Millisecond,
+		plan: activities.Planned{
+			Template: "image", Image: "debian-12", Digest: "d1gest", GlobalTimeout: 1800, Evidence: activities.EvidencePhoneHome,
+			Actions: []activities.PlannedAction{
+				{Name: "stream", Task: "os", Image: action.Image2Disk, Timeout: 600, Writes: true},
+				{Name: "seed", Task: "os", Image: action.ConfigDrive, Timeout: 60, Writes: true, Seed: true},
+				{Name: "reboot", Task: "os", Image: action.Reboot, Timeout: 60, Leaving: true},
+			},
+		},
+	}
+}
+
+// labTable is a lab with a step of each kind that does something of its own.
+func labTable(finished int) activities.LabTable {
+	t := activities.LabTable{SHA256: "1ab", Target: "nas"}
+	for i, s := range []genesis.Step{
+		{Name: "preflight", Kind: genesis.StepPreflight},
+		{Name: "router", Kind: genesis.StepRouter, Machine: "router", Disk: "smallest"},
+		{Name: "relay", Kind: genesis.StepRelay, Machine: "router"},
+		{Name: "platform", Kind: genesis.StepPlatform, Machine: "platform", Disk: "smallest"},
+		{Name: "kubernetes", Kind: genesis.StepKubernetes, Machine: "platform"},
+		{Name: "migrate", Kind: genesis.StepMigrate, Machine: "platform"},
+		{Name: "create", Kind: genesis.StepCreate, Machine: "node-1", Disk: "smallest"},
+		{Name: "vip", Kind: genesis.StepVIP, Machine: "node-1"},
+		{Name: "join-node-2", Kind: genesis.StepJoin, Machine: "node-2", Disk: "smallest"},
+		{Name: "proven", Kind: genesis.StepProven},
+	} {
+		s.Does, s.Ready, s.Undo, s.Budget = "does "+s.Name, s.Name+" is proven", "none: recorded", 10*time.Minute
+		t.Steps = append(t.Steps, activities.LabStep{Step: s, Finished: i < finished})
+	}
+	return t
+}
+
+// refusal is an error that an activity answers with.
+type refusal struct {
+	typ   string
+	times int
+}
+
+func (s *script) fail(actionIndex int) { s.failing[actionIndex] = true }
+
+func (s *script) refuse(activity, typ string) { s.refuseTimes(activity, typ, 1000) }
+
+func (s *script) refuseTimes(activity, typ string, times int) { s.refused[activity] = refusal{typ, times} }
+
+// refusalOf returns the error of an activity that is to fail.
+func (s *script) refusalOf(activity string) error {
+	r := s.refused[activity]
+	if r.times == 0 {
+		return nil
+	}
+	r.times--
+	s.refused[activity] = r
+	return temporal.NewNonRetryableApplicationError("refused by the script", r.typ, nil)
+}
+
+// endings are the recordings' names and what they are of, with the second half of one that continues.
+func endings() map[string]recording {
+	all := map[string]recording{}
+	for _, r := range recordings() {
+		all[r.name] = r
+		if r.closes == continued {
+			r.closes = completed
+			all[r.name+"-next"] = r
+		}
+	}
+	return all
+}
+
+// TestEachTypeIsRecorded: a type without a recording would be changed unseen.
+func TestEachTypeIsRecorded(t *testing.T) {
+	var types []string
+	for _, r := range recordings() {
+		types = append(types, r.typ)
+	}
+	workflows.Register(registry(func(name string) {
+		require.True(t, slices.Contains(types, name), "no recording of %s", name)
+	}))
+}
