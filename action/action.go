@@ -11,16 +11,10 @@ import (
 	"time"
 )
 
-// Protocol is the version of the agent's conversation with the server that
-// this build speaks: 1 began it, since 2 every assignment is signed. An agent
-// speaks one version; a server serves Protocol and OldestProtocol, because the
-// agents of machines that booted before an upgrade live on during it.
-//
-// Fields that a reader does not know are ignored, on both sides.
-const (
-	Protocol       = 2
-	OldestProtocol = Protocol - 1
-)
+// Protocol is the version of the protocol between agent and server. Each speaks
+// this version only, and refuses any other. Both ignore fields that they do not
+// know, so that fields can be added without another version.
+const Protocol = 2
 
 // An Action is one step carried out on the machine, rendered and ready.
 type Action struct {
@@ -124,7 +118,7 @@ type Hello struct {
 // Welcome answers Hello. The same (claim, nonce) gets the same answer until
 // its token was first used.
 type Welcome struct {
-	Protocol  int       `json:"protocol"` // of the conversation: the Hello's; an agent leaves any other alone
+	Protocol  int       `json:"protocol"` // an agent refuses another than its own
 	Token     string    `json:"token"`    // bearer token of all further requests
 	Run       string    `json:"run"`
 	Epoch     int64     `json:"epoch"`
@@ -149,8 +143,8 @@ type Assignment struct {
 	// Leaving: the action takes the machine away from the agent (reboot,
 	// kexec, poweroff). The agent reports success before it leaves.
 	Leaving bool `json:"leaving,omitempty"`
-	// Signed holds all of the above as the server signed it. Agents of
-	// protocol 1 get none and read the fields above.
+	// Signed holds all of the above as the server signed it. The agent carries out
+	// Signed alone.
 	Signed *Signed `json:"signed,omitempty"`
 }
 

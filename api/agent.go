@@ -142,7 +142,7 @@ func (s *Server) claim(c *gin.Context) {
 	}
 	s.agents.saw(a, now)
 	c.JSON(http.StatusOK, action.Welcome{
-		Protocol: h.Protocol, Token: s.token(a.Owner, a.Boot, a.Nonce), Run: a.Run, Epoch: a.Epoch, Boot: a.Boot,
+		Protocol: action.Protocol, Token: s.token(a.Owner, a.Boot, a.Nonce), Run: a.Run, Epoch: a.Epoch, Boot: a.Boot,
 		Heartbeat: action.Seconds(max(s.cfg.Heartbeat/time.Second, 1)), Time: now.UTC(),
 	})
 }
@@ -170,16 +170,15 @@ func (t *told) first(g inventory.Grant, what string) bool {
 	return !known
 }
 
-// speaks refuses agents whose protocol this server does not serve, and says
-// which of the two is the old one.
+// speaks refuses an agent of another protocol, and says which of the two is older.
 func speaks(protocol int) error {
 	switch {
-	case protocol < action.OldestProtocol:
+	case protocol < action.Protocol:
 		return invalid("protocol", "put the agent OS of this release into the configured directory and boot the machine again",
-			"the agent speaks protocol %d, this server serves %d and %d: the agent OS is too old", protocol, action.OldestProtocol, action.Protocol)
+			"the agent speaks protocol %d, this server protocol %d: the agent OS is too old", protocol, action.Protocol)
 	case protocol > action.Protocol:
 		return invalid("protocol", "upgrade the server, or boot the agent OS of its release",
-			"the agent speaks protocol %d, this server serves %d and %d: the agent OS is newer than the server", protocol, action.OldestProtocol, action.Protocol)
+			"the agent speaks protocol %d, this server protocol %d: the agent OS is newer than the server", protocol, action.Protocol)
 	}
 	return nil
 }
@@ -297,9 +296,6 @@ func (s *Server) next(c *gin.Context) {
 			}
 			s.agents.assigned(a)
 			as.Payload.Key, as.Payload.Run = as.Key, a.Run
-			if a.Protocol < 2 {
-				as.Payload.Signed = nil // it would not know what to do with it
-			}
 			c.JSON(http.StatusOK, as.Payload)
 			return
 		}

@@ -171,11 +171,7 @@ func (m *Simulated) meet(args map[string]string) {
 }
 
 func (m *Simulated) hello(args map[string]string, nonce string) action.Hello {
-	protocol := action.Protocol
-	if args["plan"] == "" {
-		protocol = 1 // a server of before orders were signed
-	}
-	return action.Hello{Protocol: protocol, Machine: m.Name, Claim: args["claim"], Nonce: nonce, MAC: m.MAC, Facts: m.Facts}
+	return action.Hello{Protocol: action.Protocol, Machine: m.Name, Claim: args["claim"], Nonce: nonce, MAC: m.MAC, Facts: m.Facts}
 }
 
 // Use makes the token that of all further requests, and returns the one before.

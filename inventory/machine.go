@@ -87,7 +87,7 @@ func (i *Installed) System() bool {
 }
 
 // An Installation names the run that wrote a machine's disks last, and the boot
-// of its agent. A Boot of 0 is from a server that did not record boots.
+// of its agent.
 type Installation struct {
 	Owner
 	Boot int
@@ -144,11 +144,11 @@ type Interface struct {
 	Loader         string `json:"loader,omitempty"` // overrides the loader by architecture
 }
 
-// Lease is how long a DHCP lease lasts. JSON has it as text, "24h0m0s"; a
-// number is read as seconds, or as nanoseconds where it is more seconds than
-// DHCP can say (RFC 2131, 32 bit): earlier versions wrote nanoseconds.
+// Lease is how long a DHCP lease lasts. JSON has it as text, "24h0m0s"; a number
+// is read as seconds.
 type Lease time.Duration
 
+// maxLeaseSeconds is what DHCP can express (RFC 2131, 32 bit).
 const maxLeaseSeconds = 1<<32 - 1
 
 // String returns l as time.Duration writes it.
@@ -176,14 +176,11 @@ func ParseLease(s string) (Lease, error) {
 	if d, err := time.ParseDuration(s); err == nil {
 		return Lease(d), nil
 	}
-	n, err := strconv.ParseInt(s, 10, 64)
-	switch {
-	case err != nil:
+	n, err := strconv.ParseUint(s, 10, 32)
+	if err != nil {
 		return 0, fmt.Errorf("reading lease time %q: write for example 24h, or a number of seconds: %w", s, ErrInvalid)
-	case n >= 0 && n <= maxLeaseSeconds:
-		return Lease(n * int64(time.Second)), nil
 	}
-	return Lease(n), nil
+	return Lease(n) * Lease(time.Second), nil
 }
 
 // DeclaredDisk is a disk that the inventory names; a path is no identity.

@@ -51,19 +51,21 @@ func TestNetwork(t *testing.T) {
 	require.Empty(t, n.Warnings(ms), "DHCP is off")
 }
 
-// A lease time is text in JSON; what earlier versions stored is still read.
+// A lease time is text in JSON; a number is read as seconds.
 func TestLeaseTimeInJSON(t *testing.T) {
 	b, err := json.Marshal(Interface{MAC: "02:00:00:00:00:01", LeaseTime: Lease(24 * time.Hour)})
 	require.NoError(t, err)
 	require.JSONEq(t, `{"mac":"02:00:00:00:00:01","leaseTime":"24h0m0s"}`, string(b))
 	for text, want := range map[string]time.Duration{
-		`"24h0m0s"`: 24 * time.Hour, `"90m"`: 90 * time.Minute, `3600`: time.Hour, `"3600"`: time.Hour, `86400000000000`: 24 * time.Hour, `4294967294`: 4294967294 * time.Second,
+		`"24h0m0s"`: 24 * time.Hour, `"90m"`: 90 * time.Minute, `3600`: time.Hour, `"3600"`: time.Hour, `4294967294`: 4294967294 * time.Second,
 	} {
 		var i Interface
 		require.NoError(t, json.Unmarshal([]byte(`{"leaseTime":`+text+`}`), &i), text)
 		require.Equal(t, Lease(want), i.LeaseTime, text)
 	}
-	require.ErrorIs(t, json.Unmarshal([]byte(`{"leaseTime":"soon"}`), &Interface{}), ErrInvalid)
+	for _, text := range []string{`"soon"`, `-1`, `86400000000000`} {
+		require.ErrorIs(t, json.Unmarshal([]byte(`{"leaseTime":`+text+`}`), &Interface{}), ErrInvalid, text)
+	}
 }
 
 func TestGatewayWarnings(t *testing.T) {

@@ -188,7 +188,6 @@ type Agent struct {
 	Owner
 	Boot     int
 	Nonce    string
-	Protocol int
 	Facts    action.Facts
 	Hello    time.Time
 	LastSeen time.Time

@@ -35,9 +35,9 @@ const (
 	ImagePrefix   = "images/"
 )
 
-// Format is the version of the archive that this program writes and reads.
-// Format 1 had no MAC and was never released.
-const Format = 2
+// Format is the version of the archive that this program writes and reads. Archives
+// of lower formats hold inventories from before the first release.
+const Format = 3
 
 // maxManifest limits what is believed before it is proven, bytes.
 const maxManifest = 64 << 20
@@ -307,7 +307,8 @@ func parse(text []byte) (m Manifest, err error) {
 	case v.Format > Format:
 		return m, refuse("the backup has format %d and this program knows formats up to %d: use the newer ingot that wrote it", v.Format, Format)
 	case v.Format < Format:
-		return m, refuse("the backup has format %d, which nothing authenticates and no release has written: make a backup again with this ingot", v.Format)
+		return m, refuse("the backup has format %d, from before the first release, and this program reads format %d: "+
+			"start with an empty data directory and add machines, templates and images again", v.Format, Format)
 	}
 	dec := json.NewDecoder(bytes.NewReader(text))
 	dec.DisallowUnknownFields()

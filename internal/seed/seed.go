@@ -29,10 +29,10 @@ const CloudConfig = "#cloud-config\n"
 // And the id of a running system stays: only a run that writes to the disk
 // changes it, and no BMC job or inspection does.
 //
-// A machine of which no such boot is known has the id that earlier versions gave.
+// A machine of which no such boot is known has an id made of its name.
 func InstanceID(m inventory.Machine) string {
 	i := m.Installation
-	if i == nil || i.Boot == 0 {
+	if i == nil {
 		return "i-" + m.Name
 	}
 	return fmt.Sprintf("i-%s-%s-%d-%d", m.Name, i.Run[:min(8, len(i.Run))], i.Epoch, i.Boot)

@@ -32,15 +32,9 @@ const (
 // later.
 const schemaStamp = temporalSchema*100 + visibilitySchema
 
-// firstStamp is what the first Ingot wrote into files of schema 0.11.
-const firstStamp = 1
-
 // schemaOf returns which of the server's versioned schemas (the 11 of 0.11) a
 // file of this stamp has.
 func schemaOf(stamp int) (int, bool) {
-	if stamp == firstStamp {
-		return 11, true
-	}
 	return stamp / 100, stamp >= 100
 }
 

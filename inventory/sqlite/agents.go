@@ -14,7 +14,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-const agentColumns = "a.machine, a.run, a.epoch, a.boot, a.nonce, a.protocol, a.facts, a.hello, a.last_seen, a.used, a.conflict, a.wrote, a.revoked"
+const agentColumns = "a.machine, a.run, a.epoch, a.boot, a.nonce, a.facts, a.hello, a.last_seen, a.used, a.conflict, a.wrote, a.revoked"
 
 type agentRow struct {
 	Machine  string `db:"machine"`
@@ -22,7 +22,6 @@ type agentRow struct {
 	Epoch    int64  `db:"epoch"`
 	Boot     int    `db:"boot"`
 	Nonce    string `db:"nonce"`
-	Protocol int    `db:"protocol"`
 	Facts    string `db:"facts"`
 	Hello    int64  `db:"hello"`
 	LastSeen int64  `db:"last_seen"`
@@ -34,7 +33,7 @@ type agentRow struct {
 
 func (r agentRow) agent() (inventory.Agent, error) {
 	a := inventory.Agent{
-		Owner: inventory.Owner{Machine: r.Machine, Run: r.Run, Epoch: r.Epoch}, Boot: r.Boot, Nonce: r.Nonce, Protocol: r.Protocol,
+		Owner: inventory.Owner{Machine: r.Machine, Run: r.Run, Epoch: r.Epoch}, Boot: r.Boot, Nonce: r.Nonce,
 		Hello: moment(r.Hello), LastSeen: moment(r.LastSeen), Used: r.Used, Conflict: r.Conflict, Wrote: r.Wrote, Revoked: r.Revoked,
 	}
 	return a, json.Unmarshal([]byte(r.Facts), &a.Facts)
@@ -107,9 +106,9 @@ func (s *Store) Redeem(ctx context.Context, o inventory.Owner, boot int, h actio
 		}
 		token := sha256.Sum256([]byte(tokenFor(h.Nonce)))
 		var r agentRow
-		err = get(ctx, tx, &r, `INSERT OR REPLACE INTO agent AS a (machine, run, epoch, boot, token, nonce, protocol, facts, hello, last_seen)
-			VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?9) RETURNING machine, run, epoch, boot, nonce, protocol, facts, hello, last_seen, used, conflict, wrote, revoked`,
-			o.Machine, o.Run, o.Epoch, boot, token[:], h.Nonce, h.Protocol, facts, nanos(now))
+		err = get(ctx, tx, &r, `INSERT OR REPLACE INTO agent AS a (machine, run, epoch, boot, token, nonce, facts, hello, last_seen)
+			VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?8) RETURNING machine, run, epoch, boot, nonce, facts, hello, last_seen, used, conflict, wrote, revoked`,
+			o.Machine, o.Run, o.Epoch, boot, token[:], h.Nonce, facts, nanos(now))
 		if err != nil {
 			return err
 		}

@@ -85,7 +85,8 @@ func (s *Store) Resumable(ctx context.Context, run string) error {
 		Planned bool   `db:"planned"`
 		Writer  string `db:"writer"`
 	}
-	// Databases of before hold plans of runs after which others have written.
+	// A later run's disk is recorded before its first write is assigned, which is
+	// what deletes this run's plan.
 	err := get(ctx, s.ro, &found, `SELECT machine, EXISTS (SELECT 1 FROM plan WHERE plan.run = w.run) AS planned,
 		coalesce((SELECT d.run FROM disk_written d JOIN workflow later ON later.run = d.run
 			WHERE d.machine = w.machine AND later.rowid > w.rowid ORDER BY later.rowid DESC LIMIT 1), '') AS writer

@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"slices"
 	"strings"
@@ -54,7 +53,7 @@ type Copied struct {
 }
 
 // ReadCopy reads a copy that nothing has open. One that is damaged, of another
-// program or of a newer schema is an error.
+// program, or of a schema that this program cannot migrate is an error.
 func ReadCopy(ctx context.Context, path string) (Copied, error) {
 	c, err := readCopy(ctx, path)
 	if err != nil {
@@ -64,7 +63,7 @@ func ReadCopy(ctx context.Context, path string) (Copied, error) {
 }
 
 func readCopy(ctx context.Context, path string) (c Copied, err error) {
-	known, err := fs.Glob(embedded, "migrations/*.sql")
+	known, err := embeddedSchema()
 	if err != nil {
 		return c, err
 	}
@@ -73,7 +72,7 @@ func readCopy(ctx context.Context, path string) (c Copied, err error) {
 		return c, err
 	}
 	defer func() { err = errors.Join(err, db.Close()) }()
-	if err := refuseForeignSchema(ctx, db, len(known)); err != nil {
+	if err := known.check(ctx, db); err != nil {
 		return c, err
 	}
 	if c.Content, err = dbcopy.Sound(ctx, db.DB); err != nil {

@@ -42,7 +42,7 @@ func TestCopyAndRestore(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "b1", c.ID)
 	require.Equal(t, "cluster-1", c.Cluster)
-	require.Equal(t, schema(t), c.Schema)
+	require.Equal(t, currentSchema(t).version(), c.Schema)
 	require.Equal(t, before["meta"].Rows+1, c.Content["meta"].Rows)
 	delete(before, "meta")
 	delete(c.Content, "meta")
@@ -122,6 +122,7 @@ func TestReadCopyRefuses(t *testing.T) {
 	t.Parallel()
 	for name, spoil := range map[string]string{
 		"newer schema":    "PRAGMA user_version = 999",
+		"older schema":    "PRAGMA user_version = 6",
 		"another program": "PRAGMA application_id = 7",
 	} {
 		w := newWorld(t)

@@ -369,15 +369,8 @@ func bmcBinding(machine string, b *inventory.BMC) string {
 	if b == nil {
 		return ""
 	}
-	out := fmt.Sprintf("machine=%s driver=%s host=%s port=%d tls=%t", machine, b.Driver, b.Host, b.Port, !b.InsecureTLS)
-	// Later fields only where they are set: what was sealed before stays so.
-	if b.Fingerprint != "" {
-		out += " key=" + b.Fingerprint
-	}
-	if b.Command != "" {
-		out += " command=" + b.Command
-	}
-	return out
+	return fmt.Sprintf("machine=%s driver=%s host=%s port=%d tls=%t key=%s command=%s",
+		machine, b.Driver, b.Host, b.Port, !b.InsecureTLS, b.Fingerprint, b.Command)
 }
 
 // clashes tells what ms would share with one another or with what is stored.

@@ -125,7 +125,7 @@ func (s *Store) Shrink(ctx context.Context, pages int) (left int, err error) {
 	if err != nil {
 		return 0, fmt.Errorf("giving unused pages back: %w", s.noRoom(err))
 	}
-	// A file that giveBack could not write anew keeps its pages.
+	// Nothing was given back, so another call would give nothing back either.
 	if left >= before {
 		return 0, nil
 	}

@@ -2,8 +2,6 @@ package sqlite
 
 import (
 	"crypto/rand"
-	"database/sql"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -224,32 +222,25 @@ func TestFullDisk(t *testing.T) {
 	require.True(t, fresh, "the one before was not stored")
 }
 
-// A database of before that mode is written anew, once, and can give pages
-// back then; a backup comes first.
-func TestOpenMakesOldFilesShrinkable(t *testing.T) {
+// A database, and a copy of it, can give unused pages back.
+func TestFilesCanShrink(t *testing.T) {
 	w := newWorld(t)
-	var mode int
-	require.NoError(t, w.rw.GetContext(t.Context(), &mode, "PRAGMA auto_vacuum"))
-	require.Equal(t, incremental, mode, "of a new one")
-	_, err := w.rw.ExecContext(t.Context(), "PRAGMA auto_vacuum = 0; VACUUM")
-	require.NoError(t, err)
-	for range 2 {
+	ctx := t.Context()
+	copied := filepath.Join(t.TempDir(), "copy.db")
+	require.NoError(t, w.Copy(ctx, copied, "b1"))
+	require.NoError(t, w.Close())
+
+	for _, path := range []string{w.path, copied} {
+		w.path = path
 		w.reopen(w.keys)
-		require.NoError(t, w.rw.GetContext(t.Context(), &mode, "PRAGMA auto_vacuum"))
-		require.Equal(t, incremental, mode)
-		_, err = w.Machine(t.Context(), "m1")
-		require.NoError(t, err)
-		backups, err := filepath.Glob(w.path + ".schema-*.backup")
-		require.NoError(t, err)
-		require.Len(t, backups, 1)
+		var mode int
+		require.NoError(t, w.rw.GetContext(ctx, &mode, "PRAGMA auto_vacuum"))
+		require.Equal(t, 2, mode, "incremental")
 	}
-	require.True(t, errors.Is(w.noRoom(os.ErrNotExist), os.ErrNotExist))
 }
 
-// A file that could not be written anew, because the disk was full, keeps its
-// unused pages: whoever shrinks it is told that there is nothing more to do, and
-// the copy that was made for it does not stay.
-func TestFilesThatStayUnshrinkable(t *testing.T) {
+// Shrinking a file that keeps its unused pages ends, instead of being tried forever.
+func TestFilesThatCannotShrink(t *testing.T) {
 	w := newWorld(t)
 	ctx := t.Context()
 	_, err := w.rw.ExecContext(ctx, "PRAGMA auto_vacuum = 0; VACUUM")
@@ -263,24 +254,4 @@ func TestFilesThatStayUnshrinkable(t *testing.T) {
 	left, err := w.Shrink(ctx, 10)
 	require.NoError(t, err)
 	require.Zero(t, left)
-
-	_, err = w.rw.ExecContext(ctx, "PRAGMA busy_timeout = 0")
-	require.NoError(t, err)
-	other, err := sql.Open("sqlite3", dsn(w.path, "_txlock=immediate"))
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, other.Close()) })
-	tx, err := other.BeginTx(ctx, nil)
-	require.NoError(t, err)
-	require.Error(t, w.giveBack(ctx), "somebody writes")
-	require.NoError(t, tx.Rollback())
-	backups, err := filepath.Glob(w.path + ".schema-*")
-	require.NoError(t, err)
-	require.Empty(t, backups)
-	require.NoError(t, w.giveBack(ctx))
-	left, err = w.Shrink(ctx, 10)
-	require.NoError(t, err)
-	require.Zero(t, left, "written anew, it has none")
-	backups, err = filepath.Glob(w.path + ".schema-*")
-	require.NoError(t, err)
-	require.Len(t, backups, 1)
 }

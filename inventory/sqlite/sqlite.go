@@ -10,11 +10,9 @@ import (
 	"context"
 	"database/sql"
 	"database/sql/driver"
-	"embed"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -26,16 +24,8 @@ import (
 	"github.com/jmoiron/sqlx"
 	"github.com/mattn/go-sqlite3"
 
-	"github.com/ingotmetal/ingot/internal/dbcopy"
 	"github.com/ingotmetal/ingot/inventory"
 )
-
-//go:embed migrations/*.sql
-var embedded embed.FS
-
-// applicationID is "Ingo": it tells our files from those of others, such as
-// Temporal's, which may lie beside them.
-const applicationID = 0x496e676f
 
 // A Sealer encrypts and decrypts under the key of a purpose, bound to what the
 // plain text belongs to. A key that is missing or wrong is
@@ -83,21 +73,22 @@ func WithFull(f func()) Option { return func(s *Store) { s.full = f } }
 // the last few are kept.
 //
 // Keys may be nil or wrong: then everything is served that is not secret, and
-// what is secret answers inventory.ErrSealed. A database of a newer schema is
-// refused; one that cannot be read for damage is [ErrDamaged].
+// what is secret answers inventory.ErrSealed. A database of a newer schema, or of
+// one before the baseline, is refused; one that cannot be read for damage is
+// [ErrDamaged].
 func Open(ctx context.Context, path string, keys Sealer, opts ...Option) (*Store, error) {
-	migrations, err := fs.Sub(embedded, "migrations")
+	schema, err := embeddedSchema()
 	if err != nil {
 		return nil, fmt.Errorf("opening inventory %q: %w", path, err)
 	}
-	s, err := open(ctx, path, keys, migrations, opts...)
+	s, err := open(ctx, path, keys, schema, opts...)
 	if err != nil {
 		return nil, fmt.Errorf("opening inventory %q: %w", path, asDamaged(err))
 	}
 	return s, nil
 }
 
-func open(ctx context.Context, path string, keys Sealer, migrations fs.FS, opts ...Option) (s *Store, err error) {
+func open(ctx context.Context, path string, keys Sealer, schema schema, opts ...Option) (s *Store, err error) {
 	if path, err = filepath.Abs(path); err != nil {
 		return nil, err
 	}
@@ -118,12 +109,8 @@ func open(ctx context.Context, path string, keys Sealer, migrations fs.FS, opts 
 			err = errors.Join(err, s.Close())
 		}
 	}()
-	names, err := fs.Glob(migrations, "*.sql")
-	if err != nil {
-		return s, err
-	}
-	// Without the pragmas, which would already change a file that is not for us.
-	if err := look(ctx, path, len(names)); err != nil {
+	// Without the pragmas, which would already change a file that is refused.
+	if err := schema.checkFile(ctx, path); err != nil {
 		return s, err
 	}
 	// Every setting belongs to the connection, and the pool may open another one at
@@ -133,11 +120,8 @@ func open(ctx context.Context, path string, keys Sealer, migrations fs.FS, opts 
 	// auto_vacuum counts for a new file only.
 	s.rw = s.pool("_auto_vacuum=incremental&_txlock=immediate&_synchronous=FULL&_journal_mode=WAL&_secure_delete=on&_busy_timeout=10000&_foreign_keys=on&_stmt_cache_size=128")
 	s.rw.SetMaxOpenConns(1)
-	if err := s.migrate(ctx, migrations, names); err != nil {
+	if err := s.migrate(ctx, schema); err != nil {
 		return s, s.noRoom(err)
-	}
-	if err := s.giveBack(ctx); err != nil {
-		return s, err
 	}
 	s.ro = s.pool("_query_only=on&_busy_timeout=10000&_stmt_cache_size=128")
 	s.ro.SetMaxOpenConns(8)
@@ -191,130 +175,6 @@ func (s *Store) Close() error {
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// look refuses the file of another program, and one whose schema is newer than
-// this program knows.
-func look(ctx context.Context, path string, known int) (err error) {
-	db, err := sqlx.Open("sqlite3", dsn(path, "_busy_timeout=10000&_query_only=on"))
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, db.Close()) }()
-	return refuseForeignSchema(ctx, db, known)
-}
-
-func refuseForeignSchema(ctx context.Context, db *sqlx.DB, known int) error {
-	var have, app, tables int
-	for pragma, dest := range map[string]*int{"PRAGMA user_version": &have, "PRAGMA application_id": &app, "SELECT count(*) FROM sqlite_master": &tables} {
-		if err := db.GetContext(ctx, dest, pragma); err != nil {
-			return err
-		}
-	}
-	switch {
-	case tables > 0 && app != applicationID:
-		return errors.New("the file is the database of another program: name another path")
-	case have > known:
-		return fmt.Errorf("its schema is version %d and this program knows versions up to %d: start the newer ingot that wrote it, or restore the backup that it made beside the file before it migrated", have, known)
-	}
-	return nil
-}
-
-// migrate applies the migrations that user_version says are missing, all in
-// one transaction.
-func (s *Store) migrate(ctx context.Context, migrations fs.FS, names []string) error {
-	var have int
-	if err := s.rw.GetContext(ctx, &have, "PRAGMA user_version"); err != nil {
-		return err
-	}
-	switch {
-	case have >= len(names):
-		return nil
-	case have > 0:
-		_, err := s.backupSchema(ctx, have)
-		if err == nil {
-			err = s.pruneBackups()
-		}
-		if err != nil {
-			return fmt.Errorf("before migrating from schema %d: %w", have, err)
-		}
-	}
-	return s.write(ctx, "migrating", func(tx *sqlx.Tx) error {
-		// Another process may have been faster.
-		if err := tx.GetContext(ctx, &have, "PRAGMA user_version"); err != nil {
-			return err
-		}
-		if have >= len(names) {
-			return nil
-		}
-		for _, name := range names[have:] {
-			text, err := fs.ReadFile(migrations, name)
-			if err != nil {
-				return err
-			}
-			if _, err := tx.ExecContext(ctx, string(text)); err != nil {
-				return fmt.Errorf("applying %q: %w", name, err)
-			}
-		}
-		_, err := tx.ExecContext(ctx, fmt.Sprintf("PRAGMA application_id = %d; PRAGMA user_version = %d", applicationID, len(names)))
-		return err
-	})
-}
-
-// backupSchema makes a verified copy beside the database, which has this schema,
-// and returns its path.
-func (s *Store) backupSchema(ctx context.Context, schema int) (string, error) {
-	// What a kill left of an earlier attempt takes room.
-	if err := s.pruneBackups(); err != nil {
-		return "", err
-	}
-	to := dbcopy.Name(s.path, schema, s.now())
-	reading := func(path string) (*sql.DB, error) { return sql.Open("sqlite3", dsn(path, "mode=ro")) }
-	if err := dbcopy.Make(ctx, s.rw.DB, reading, to); err != nil {
-		return "", fmt.Errorf("backing up the inventory to %q: %w", to, err)
-	}
-	return to, nil
-}
-
-// pruneBackups removes all but the last few of what backupSchema made.
-func (s *Store) pruneBackups() error {
-	if err := dbcopy.Prune(s.path, dbcopy.Keep); err != nil {
-		return fmt.Errorf("removing old backups: %w", err)
-	}
-	return nil
-}
-
-// incremental is the number of that mode of PRAGMA auto_vacuum.
-const incremental = 2
-
-// giveBack makes a database that cannot give pages back one that can, by
-// writing it anew, once. That takes its size in free space; without that it
-// stays as it is, which is no reason to be without it.
-func (s *Store) giveBack(ctx context.Context) error {
-	var mode, schema int
-	if err := s.rw.GetContext(ctx, &mode, "PRAGMA auto_vacuum"); err != nil {
-		return err
-	}
-	if mode == incremental {
-		return nil
-	}
-	if err := s.rw.GetContext(ctx, &schema, "PRAGMA user_version"); err != nil {
-		return err
-	}
-	backup, err := s.backupSchema(ctx, schema)
-	if err == nil {
-		if _, err = s.rw.ExecContext(ctx, fmt.Sprintf("PRAGMA auto_vacuum = %d; VACUUM", incremental)); err == nil {
-			return s.pruneBackups()
-		}
-		// Nothing changed: one more copy at each start would take the place of those that are of use.
-		if err := os.Remove(backup); err != nil {
-			return err
-		}
-	}
-	if isFull(err) {
-		return nil
-	}
-	return err
 }
 
 // isFull tells whether an error of the driver or of the file system means that
@@ -372,79 +232,6 @@ func get(ctx context.Context, q sqlx.QueryerContext, dest any, query string, arg
 		return inventory.ErrNotFound
 	}
 	return err
-}
-
-// Subscribe returns a channel that gets a value after a write of this process
-// was committed. Writes that the receiver was too slow for are told once; the
-// store never waits. Call cancel when done.
-func (s *Store) Subscribe() (ch <-chan struct{}, cancel func()) { return s.subscribe("") }
-
-// Watch is Subscribe for what becomes of one machine's grant and assignments,
-// and for its events: of a thousand agents that wait, a write wakes one.
-func (s *Store) Watch(machine string) (ch <-chan struct{}, cancel func()) {
-	return s.subscribe(machine)
-}
-
-func (s *Store) subscribe(machine string) (ch <-chan struct{}, cancel func()) {
-	c := make(chan struct{}, 1)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.subs[c] = machine
-	return c, func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		delete(s.subs, c)
-	}
-}
-
-// touch makes the commit of tx wake those who watch the machine, and
-// names the machine to followers.
-func (s *Store) touch(tx *sqlx.Tx, machine string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.touched[tx] == nil {
-		s.touched[tx] = map[string]bool{}
-	}
-	s.touched[tx][machine] = true
-}
-
-// show makes the commit of tx name the machine to followers alone: what changes
-// is nothing that an agent waits for.
-func (s *Store) show(tx *sqlx.Tx, machine string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.touched[tx] == nil {
-		s.touched[tx] = map[string]bool{}
-	}
-	if _, known := s.touched[tx][machine]; !known {
-		s.touched[tx][machine] = false
-	}
-}
-
-func (s *Store) forgetTouched(tx *sqlx.Tx) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.touched, tx)
-}
-
-// fire wakes the subscribers after the commit of tx.
-func (s *Store) fire(tx *sqlx.Tx) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for f := range s.followers {
-		for machine := range s.touched[tx] {
-			f.touched[machine] = true
-		}
-	}
-	for c, machine := range s.subs {
-		if machine != "" && !s.touched[tx][machine] {
-			continue
-		}
-		select {
-		case c <- struct{}{}:
-		default: // it has one waiting already
-		}
-	}
 }
 
 // nanos is how a time is stored: 0 for the zero time.

@@ -1,9 +1,7 @@
 package sqlite
 
 import (
-	"bytes"
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -13,7 +11,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/fstest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -115,7 +112,7 @@ func machine(name string, n int) inventory.Machine {
 }
 
 func hello(nonce string) action.Hello {
-	return action.Hello{Protocol: 1, Machine: "m1", Nonce: nonce, MAC: "52:54:00:00:00:01", Facts: action.Facts{Serial: "S" + nonce}}
+	return action.Hello{Protocol: action.Protocol, Machine: "m1", Nonce: nonce, MAC: "52:54:00:00:00:01", Facts: action.Facts{Serial: "S" + nonce}}
 }
 
 func token(nonce string) string { return "token of " + nonce }
@@ -123,93 +120,6 @@ func token(nonce string) string { return "token of " + nonce }
 func assignment(o inventory.Owner, n, attempt int) inventory.Assignment {
 	k := action.Key{Epoch: o.Epoch, Action: n, Attempt: attempt}
 	return inventory.Assignment{Owner: o, Key: k, Payload: action.Assignment{Key: k, Run: o.Run, Action: action.Action{Name: fmt.Sprintf("step %d", n), Image: "noop", Timeout: 60}}}
-}
-
-func TestOpenRefusesNewerSchema(t *testing.T) {
-	w := newWorld(t)
-	require.NoError(t, w.Close())
-	db, err := sql.Open("sqlite3", dsn(w.path, ""))
-	require.NoError(t, err)
-	_, err = db.Exec("PRAGMA user_version = 99; PRAGMA journal_mode = DELETE")
-	require.NoError(t, err)
-	require.NoError(t, db.Close())
-	before, err := os.ReadFile(w.path)
-	require.NoError(t, err)
-	_, err = Open(t.Context(), w.path, nil)
-	require.ErrorContains(t, err, w.path)
-	require.ErrorContains(t, err, fmt.Sprintf("schema is version 99 and this program knows versions up to %d", schema(t)))
-	require.ErrorContains(t, err, "restore the backup")
-	after, err := os.ReadFile(w.path)
-	require.NoError(t, err)
-	require.True(t, bytes.Equal(before, after), "it was not touched")
-}
-
-func TestOpenRefusesForeignDatabase(t *testing.T) {
-	w := newWorld(t)
-	_, err := w.rw.ExecContext(t.Context(), "PRAGMA application_id = 0")
-	require.NoError(t, err)
-	require.NoError(t, w.Close())
-	_, err = Open(t.Context(), w.path, nil)
-	require.ErrorContains(t, err, "database of another program")
-}
-
-// schema is the version that this program writes.
-func schema(t *testing.T) int {
-	t.Helper()
-	files, err := fs.Glob(embedded, "migrations/*.sql")
-	require.NoError(t, err)
-	return len(files)
-}
-
-func TestMigrationBacksUpFirst(t *testing.T) {
-	w := newWorld(t)
-	require.NoError(t, w.Close())
-	known, err := fs.Sub(embedded, "migrations")
-	require.NoError(t, err)
-	files, err := fs.Glob(known, "*.sql")
-	require.NoError(t, err)
-	// with returns the migrations of this program and one more.
-	with := func(more string) fstest.MapFS {
-		all := fstest.MapFS{"9999_more.sql": {Data: []byte(more)}}
-		for _, name := range files {
-			text, err := fs.ReadFile(known, name)
-			require.NoError(t, err)
-			all[name] = &fstest.MapFile{Data: text}
-		}
-		return all
-	}
-	next := with("ALTER TABLE template ADD COLUMN more TEXT; DELETE FROM machine;")
-
-	s, err := open(t.Context(), w.path, w.keys, with("DELETE FROM machine; DELETE FROM nothing;"))
-	require.ErrorContains(t, err, "9999_more.sql")
-	require.Error(t, s.rw.PingContext(t.Context()), "the store is closed")
-	s, err = Open(t.Context(), w.path, w.keys)
-	require.NoError(t, err, "a failed migration changes nothing")
-	_, err = s.Machine(t.Context(), "m1")
-	require.NoError(t, err)
-	require.NoError(t, s.Close())
-
-	s, err = open(t.Context(), w.path, w.keys, next)
-	require.NoError(t, err)
-	_, err = s.Machine(t.Context(), "m1")
-	require.ErrorIs(t, err, inventory.ErrNotFound)
-	require.NoError(t, s.Close())
-	_, err = Open(t.Context(), w.path, w.keys)
-	require.ErrorContains(t, err, fmt.Sprintf("schema is version %d", len(next)))
-
-	backups, err := filepath.Glob(fmt.Sprintf("%s.schema-%d.*.backup", w.path, schema(t)))
-	require.NoError(t, err)
-	require.Len(t, backups, 2)
-	for _, b := range backups {
-		st, err := os.Stat(b)
-		require.NoError(t, err)
-		require.Equal(t, os.FileMode(0o600), st.Mode().Perm())
-		s, err := Open(t.Context(), b, w.keys)
-		require.NoError(t, err)
-		_, err = s.Machine(t.Context(), "m1")
-		require.NoError(t, err)
-		require.NoError(t, s.Close())
-	}
 }
 
 func TestPathWithOddCharacters(t *testing.T) {

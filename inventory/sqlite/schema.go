@@ -1,0 +1,171 @@
+package sqlite
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/jmoiron/sqlx"
+
+	"github.com/ingotmetal/ingot/internal/dbcopy"
+)
+
+//go:embed migrations/*.sql
+var embedded embed.FS
+
+// applicationID is "Ingo". It distinguishes inventories from other databases,
+// such as Temporal's, which may lie beside them.
+const applicationID = 0x496e676f
+
+// A schema is the migrations that this program knows, in their order. The first
+// one, the baseline, makes all tables; each of the others changes the schema
+// before it.
+type schema []migration
+
+// A migration is a file NNNN_subject.sql. Its number becomes the user_version of
+// the database.
+type migration struct {
+	version int
+	name    string
+	text    string
+}
+
+func (s schema) baseline() int { return s[0].version }
+func (s schema) version() int  { return s[len(s)-1].version }
+
+// embeddedSchema returns the migrations that were compiled in.
+func embeddedSchema() (schema, error) {
+	dir, err := fs.Sub(embedded, "migrations")
+	if err != nil {
+		return nil, err
+	}
+	return readSchema(dir)
+}
+
+// readSchema reads the migrations of a folder.
+func readSchema(dir fs.FS) (schema, error) {
+	names, err := fs.Glob(dir, "*.sql")
+	if err != nil {
+		return nil, err
+	}
+
+	var out schema
+	for _, name := range names {
+		text, err := fs.ReadFile(dir, name)
+		if err != nil {
+			return nil, err
+		}
+		number, _, _ := strings.Cut(name, "_")
+		version, err := strconv.Atoi(number)
+		if err != nil {
+			return nil, fmt.Errorf("reading the number of migration %q: %w", name, err)
+		}
+		out = append(out, migration{version, name, string(text)})
+	}
+	slices.SortFunc(out, func(a, b migration) int { return cmp.Compare(a.version, b.version) })
+	return out, nil
+}
+
+// checkFile refuses what check refuses, without changing the file.
+func (s schema) checkFile(ctx context.Context, path string) (err error) {
+	db, err := sqlx.Open("sqlite3", dsn(path, "_busy_timeout=10000&_query_only=on"))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, db.Close()) }()
+	return s.check(ctx, db)
+}
+
+// check refuses the database of another program, and a schema that this program
+// cannot migrate. An empty database is accepted.
+func (s schema) check(ctx context.Context, db *sqlx.DB) error {
+	var have, app, tables int
+	for query, dest := range map[string]*int{
+		"PRAGMA user_version":                &have,
+		"PRAGMA application_id":              &app,
+		"SELECT count(*) FROM sqlite_master": &tables,
+	} {
+		if err := db.GetContext(ctx, dest, query); err != nil {
+			return err
+		}
+	}
+
+	switch {
+	case tables > 0 && app != applicationID:
+		return errors.New("the file is the database of another program: name another path")
+	case have > s.version():
+		return fmt.Errorf("its schema is version %d and this program knows versions up to %d: "+
+			"start the newer ingot that wrote it, or restore the backup that it made beside the file before it migrated",
+			have, s.version())
+	case have > 0 && have < s.baseline():
+		return fmt.Errorf("its schema is version %d, from before the first release, and this program migrates from version %d on: "+
+			"start with an empty data directory and add machines, templates and images again", have, s.baseline())
+	}
+	return nil
+}
+
+// migrate applies the migrations that user_version says are missing, all in one
+// transaction, after a backup.
+func (s *Store) migrate(ctx context.Context, known schema) error {
+	var have int
+	if err := s.rw.GetContext(ctx, &have, "PRAGMA user_version"); err != nil {
+		return err
+	}
+	if have >= known.version() {
+		return nil
+	}
+	if have > 0 {
+		if err := s.backupSchema(ctx, have); err != nil {
+			return fmt.Errorf("before migrating from schema %d: %w", have, err)
+		}
+	}
+
+	return s.write(ctx, "migrating", func(tx *sqlx.Tx) error {
+		// Another process may have migrated since.
+		if err := tx.GetContext(ctx, &have, "PRAGMA user_version"); err != nil {
+			return err
+		}
+		for _, m := range known {
+			if m.version <= have {
+				continue
+			}
+			if _, err := tx.ExecContext(ctx, m.text); err != nil {
+				return fmt.Errorf("applying %q: %w", m.name, err)
+			}
+			have = m.version
+		}
+		_, err := tx.ExecContext(ctx, fmt.Sprintf("PRAGMA application_id = %d; PRAGMA user_version = %d", applicationID, have))
+		return err
+	})
+}
+
+// backupSchema makes a verified copy beside the database, which has this schema,
+// and keeps the last few of them.
+func (s *Store) backupSchema(ctx context.Context, version int) error {
+	// What a kill left of an earlier attempt takes room.
+	if err := s.pruneBackups(); err != nil {
+		return err
+	}
+
+	to := dbcopy.Name(s.path, version, s.now())
+	reading := func(path string) (*sql.DB, error) { return sql.Open("sqlite3", dsn(path, "mode=ro")) }
+	if err := dbcopy.Make(ctx, s.rw.DB, reading, to); err != nil {
+		return fmt.Errorf("backing up the inventory to %q: %w", to, err)
+	}
+	return s.pruneBackups()
+}
+
+// pruneBackups removes all but the last few of what backupSchema made.
+func (s *Store) pruneBackups() error {
+	if err := dbcopy.Prune(s.path, dbcopy.Keep); err != nil {
+		return fmt.Errorf("removing old backups: %w", err)
+	}
+	return nil
+}

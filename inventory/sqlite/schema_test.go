@@ -1,0 +1,158 @@
+package sqlite
+
+import (
+	"bytes"
+	"database/sql"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"testing"
+	"testing/fstest"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ingotmetal/ingot/internal/keyring"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// currentSchema is what this program migrates to.
+func currentSchema(t *testing.T) schema {
+	t.Helper()
+	s, err := embeddedSchema()
+	require.NoError(t, err)
+	return s
+}
+
+// schemaWith returns the migrations of this program and one more.
+func schemaWith(t *testing.T, text string) schema {
+	t.Helper()
+	dir, err := fs.Sub(embedded, "migrations")
+	require.NoError(t, err)
+
+	all := fstest.MapFS{}
+	for _, m := range currentSchema(t) {
+		b, err := fs.ReadFile(dir, m.name)
+		require.NoError(t, err)
+		all[m.name] = &fstest.MapFile{Data: b}
+	}
+	next := currentSchema(t).version() + 1
+	all[fmt.Sprintf("%04d_more.sql", next)] = &fstest.MapFile{Data: []byte(text)}
+	s, err := readSchema(all)
+	require.NoError(t, err)
+	require.Equal(t, next, s.version())
+	return s
+}
+
+func TestMigrationsAreNumberedWithoutGaps(t *testing.T) {
+	s := currentSchema(t)
+	require.Positive(t, s.baseline())
+	for i, m := range s {
+		require.Equal(t, s.baseline()+i, m.version, m.name)
+	}
+}
+
+func TestOpenRefusesOtherSchemas(t *testing.T) {
+	for version, want := range map[int][]string{
+		99: {fmt.Sprintf("schema is version 99 and this program knows versions up to %d", currentSchema(t).version()), "restore the backup"},
+		currentSchema(t).baseline() - 1: {
+			fmt.Sprintf("from before the first release, and this program migrates from version %d on", currentSchema(t).baseline()), "empty data directory",
+		},
+	} {
+		w := newWorld(t)
+		require.NoError(t, w.Close())
+		db, err := sql.Open("sqlite3", dsn(w.path, ""))
+		require.NoError(t, err)
+		_, err = db.Exec(fmt.Sprintf("PRAGMA user_version = %d; PRAGMA journal_mode = DELETE", version))
+		require.NoError(t, err)
+		require.NoError(t, db.Close())
+		before, err := os.ReadFile(w.path)
+		require.NoError(t, err)
+
+		_, err = Open(t.Context(), w.path, nil)
+		for _, text := range append(want, w.path) {
+			require.ErrorContains(t, err, text)
+		}
+		after, err := os.ReadFile(w.path)
+		require.NoError(t, err)
+		require.True(t, bytes.Equal(before, after), "the file was not touched")
+	}
+}
+
+func TestOpenRefusesForeignDatabase(t *testing.T) {
+	w := newWorld(t)
+	_, err := w.rw.ExecContext(t.Context(), "PRAGMA application_id = 0")
+	require.NoError(t, err)
+	require.NoError(t, w.Close())
+	_, err = Open(t.Context(), w.path, nil)
+	require.ErrorContains(t, err, "database of another program")
+}
+
+// A database of the baseline keeps its rows when it migrates, and gets the schema
+// of a new one.
+func TestMigrationFromTheBaseline(t *testing.T) {
+	baseline := currentSchema(t)[:1]
+	path, keys := filepath.Join(t.TempDir(), "inventory.db"), keyring.New()
+	s, err := open(t.Context(), path, keys, baseline)
+	require.NoError(t, err)
+	require.NoError(t, s.PutMachines(t.Context(), []inventory.Machine{machine("m1", 1)}, false, "test"))
+	require.NoError(t, s.Close())
+
+	known := schemaWith(t, "ALTER TABLE template ADD COLUMN more TEXT")
+	s, err = open(t.Context(), path, keys, known)
+	require.NoError(t, err)
+	defer s.Close()
+	_, err = s.Machine(t.Context(), "m1")
+	require.NoError(t, err)
+	fresh, err := open(t.Context(), filepath.Join(t.TempDir(), "new.db"), keys, known)
+	require.NoError(t, err)
+	defer fresh.Close()
+
+	describe := func(s *Store) (version int, tables []string) {
+		require.NoError(t, s.ro.Get(&version, "PRAGMA user_version"))
+		require.NoError(t, s.ro.Select(&tables, "SELECT name || coalesce(sql, '') FROM sqlite_master ORDER BY name"))
+		return version, tables
+	}
+	migratedVersion, migrated := describe(s)
+	version, tables := describe(fresh)
+	require.Equal(t, known.version(), version)
+	require.Equal(t, version, migratedVersion)
+	require.Equal(t, tables, migrated)
+}
+
+func TestMigrationBacksUpFirst(t *testing.T) {
+	w := newWorld(t)
+	require.NoError(t, w.Close())
+
+	s, err := open(t.Context(), w.path, w.keys, schemaWith(t, "DELETE FROM machine; DELETE FROM nothing;"))
+	require.ErrorContains(t, err, "_more.sql")
+	require.Error(t, s.rw.PingContext(t.Context()), "the store is closed")
+	s, err = Open(t.Context(), w.path, w.keys)
+	require.NoError(t, err, "a failed migration changes nothing")
+	_, err = s.Machine(t.Context(), "m1")
+	require.NoError(t, err)
+	require.NoError(t, s.Close())
+
+	next := schemaWith(t, "ALTER TABLE template ADD COLUMN more TEXT; DELETE FROM machine;")
+	s, err = open(t.Context(), w.path, w.keys, next)
+	require.NoError(t, err)
+	_, err = s.Machine(t.Context(), "m1")
+	require.ErrorIs(t, err, inventory.ErrNotFound)
+	require.NoError(t, s.Close())
+	_, err = Open(t.Context(), w.path, w.keys)
+	require.ErrorContains(t, err, fmt.Sprintf("schema is version %d", next.version()))
+
+	backups, err := filepath.Glob(fmt.Sprintf("%s.schema-%d.*.backup", w.path, currentSchema(t).version()))
+	require.NoError(t, err)
+	require.Len(t, backups, 2)
+	for _, b := range backups {
+		st, err := os.Stat(b)
+		require.NoError(t, err)
+		require.Equal(t, os.FileMode(0o600), st.Mode().Perm())
+		s, err := Open(t.Context(), b, w.keys)
+		require.NoError(t, err)
+		_, err = s.Machine(t.Context(), "m1")
+		require.NoError(t, err)
+		require.NoError(t, s.Close())
+	}
+}

@@ -1,0 +1,76 @@
+package sqlite
+
+import "github.com/jmoiron/sqlx"
+
+// Subscribe returns a channel that gets a value after a write of this process
+// was committed. Writes that the receiver was too slow for are told once; the
+// store never waits. Call cancel when done.
+func (s *Store) Subscribe() (ch <-chan struct{}, cancel func()) { return s.subscribe("") }
+
+// Watch is Subscribe for what becomes of one machine's grant and assignments,
+// and for its events: of a thousand agents that wait, a write wakes one.
+func (s *Store) Watch(machine string) (ch <-chan struct{}, cancel func()) {
+	return s.subscribe(machine)
+}
+
+func (s *Store) subscribe(machine string) (ch <-chan struct{}, cancel func()) {
+	c := make(chan struct{}, 1)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.subs[c] = machine
+	return c, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.subs, c)
+	}
+}
+
+// touch makes the commit of tx wake those who watch the machine, and
+// names the machine to followers.
+func (s *Store) touch(tx *sqlx.Tx, machine string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.touched[tx] == nil {
+		s.touched[tx] = map[string]bool{}
+	}
+	s.touched[tx][machine] = true
+}
+
+// show makes the commit of tx name the machine to followers alone: what changes
+// is nothing that an agent waits for.
+func (s *Store) show(tx *sqlx.Tx, machine string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.touched[tx] == nil {
+		s.touched[tx] = map[string]bool{}
+	}
+	if _, known := s.touched[tx][machine]; !known {
+		s.touched[tx][machine] = false
+	}
+}
+
+func (s *Store) forgetTouched(tx *sqlx.Tx) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.touched, tx)
+}
+
+// fire wakes the subscribers after the commit of tx.
+func (s *Store) fire(tx *sqlx.Tx) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for f := range s.followers {
+		for machine := range s.touched[tx] {
+			f.touched[machine] = true
+		}
+	}
+	for c, machine := range s.subs {
+		if machine != "" && !s.touched[tx][machine] {
+			continue
+		}
+		select {
+		case c <- struct{}{}:
+		default: // it has one waiting already
+		}
+	}
+}
