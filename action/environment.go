@@ -1,174 +1,77 @@
 package action
 
 import (
-	"encoding/hex"
-	"errors"
 	"fmt"
-	"path"
 	"slices"
 	"strconv"
 	"strings"
 )
 
-// FileSystems are those that the agent can mount: the values of FS_TYPE.
-var FileSystems = []string{"ext4", "xfs", "btrfs", "vfat"}
+// Variables of the environment of several native actions, or that a plan can
+// check.
+const (
+	PartitionVariable = "PARTITION"   // see ParsePartition
+	ReserveVariable   = "RESERVE_MIB" // see MiB
+	WipeModeVariable  = "WIPE_MODE"   // one of WipeModes
+	AllDisksVariable  = "ALL_DISKS"   // true: a wipe is of every fixed disk
+)
 
-// checkVariable returns what is wrong with the variable name of env.
-type checkVariable func(env map[string]string, name string) error
+// WipeModes are the ways of a wipe, the default first.
+var WipeModes = [...]string{"metadata", "quick"}
 
-// environments holds, per native action, the variables whose values have a
-// form. A variable that is not listed may hold any text, because a task gives
-// its environment to all of its actions.
-var environments = map[string]map[string]checkVariable{
-	Image2Disk: {"IMG_SHA256": sha256Digest, "IMG_SHA512": onlyBeside("IMG_SHA256")},
-	WriteFile: {
-		PartitionVariable: partition, "FS_TYPE": oneOf(FileSystems...), "DEST_PATH": filePath, "CONTENTS": contents,
-		"UID": number, "GID": number, "MODE": octal, "DIRMODE": octal,
-	},
-	Inject:   {PartitionVariable: partition, "FS_TYPE": oneOf(FileSystems...), FilesVariable: files},
-	GrowPart: {PartitionVariable: partition, ReserveVariable: mebibytes, "FILESYSTEM": boolean},
-	EFIBoot:  {"DELETE_STALE": boolean, "REQUIRED": boolean},
-	Wipe:     {AllDisksVariable: boolean, WipeModeVariable: oneOf(WipeModes[:]...)},
-	Kexec:    {PartitionVariable: partition, "FS_TYPE": oneOf(FileSystems...), "CMD_LINE": oneLine},
-	Noop:     {"SLEEP": seconds, "EXIT": number},
-}
+// Ways to say which partition of a disk is meant, in the words of fstab(5) and
+// blkid(8).
+const (
+	ByNumber = "NUMBER"
+	ByLabel  = "LABEL"     // of the file system
+	ByUUID   = "UUID"      // of the file system
+	ByName   = "PARTLABEL" // of the partition, in a GPT
+	ByGUID   = "PARTUUID"
+	ByType   = "PARTTYPE" // GUID, or 0x83 of an MBR
+)
 
-// Check returns everything in a native action's environment that is wrong
-// whatever the machine is, joined and in the order of the variables' names.
-// The plan and the agent both call it. Errors show no value that could be part
-// of a secret.
-func Check(native string, env map[string]string) error {
-	variables := environments[native]
-	names := make([]string, 0, len(variables))
-	for name := range variables {
-		names = append(names, name)
+// Partition is one of these ways with its value; the zero value says nothing.
+type Partition struct{ By, Value string }
+
+func (p Partition) String() string { return p.By + "=" + p.Value }
+
+// ParsePartition reads a number from 1, or one of the words above, "=" and a
+// value. "" gives the zero value.
+func ParsePartition(text string) (Partition, error) {
+	if text == "" {
+		return Partition{}, nil
 	}
-	slices.Sort(names)
-
-	var errs []error
-	for _, name := range names {
-		errs = append(errs, variables[name](env, name))
+	if n, err := strconv.Atoi(text); err == nil && n > 0 {
+		return Partition{ByNumber, strconv.Itoa(n)}, nil
 	}
-	return errors.Join(errs...)
-}
-
-func partition(env map[string]string, name string) error {
-	_, err := ParsePartition(env[name])
-	return err
-}
-
-func files(env map[string]string, _ string) error {
-	_, err := Files(env)
-	return err
-}
-
-func mebibytes(env map[string]string, name string) error {
-	_, err := MiB(env, name)
-	return err
-}
-
-func boolean(env map[string]string, name string) error {
-	_, err := Bool(env, name, false)
-	return err
-}
-
-func octal(env map[string]string, name string) error {
-	if _, err := Octal(env[name], 0); err != nil {
-		return fmt.Errorf("reading %s: %w", name, err)
+	by, value, ok := strings.Cut(text, "=")
+	by = strings.ToUpper(by)
+	if !ok || value == "" || !slices.Contains([]string{ByLabel, ByUUID, ByName, ByGUID, ByType}, by) {
+		return Partition{}, fmt.Errorf("reading %s=%q: want a number from 1, or LABEL=, UUID=, PARTLABEL=, PARTUUID= or PARTTYPE= and a value", PartitionVariable, text)
 	}
-	return nil
+	return Partition{by, value}, nil
 }
 
-func number(env map[string]string, name string) error {
-	if _, err := Number(env, name); err != nil {
-		return err
+// Bool reads a variable that is true or false; one that is empty is otherwise.
+func Bool(env map[string]string, name string, otherwise bool) (bool, error) {
+	if env[name] == "" {
+		return otherwise, nil
 	}
-	return nil
-}
-
-func seconds(env map[string]string, name string) error {
-	if n, err := strconv.ParseFloat(env[name], 64); env[name] != "" && (err != nil || !(n >= 0)) {
-		return fmt.Errorf("reading %s=%q: want seconds", name, env[name])
+	b, err := strconv.ParseBool(env[name])
+	if err != nil {
+		return otherwise, fmt.Errorf("reading %s=%q: want true or false", name, env[name])
 	}
-	return nil
+	return b, nil
 }
 
-func oneLine(env map[string]string, name string) error {
-	if strings.ContainsAny(env[name], "\x00\n") {
-		return fmt.Errorf("reading %s: it has more than one line", name)
-	}
-	return nil
-}
-
-func filePath(env map[string]string, name string) error {
-	v := env[name]
-	if !path.IsAbs(v) || path.Clean(v) == "/" || strings.HasSuffix(v, "/") {
-		return fmt.Errorf("reading %s=%q: want the absolute path of a file", name, v)
-	}
-	return nil
-}
-
-// contents refuses a missing CONTENTS. If the variables have another source of
-// the file, which EKS Anywhere's action reads, the error names it. Beside
-// CONTENTS these sources are ignored.
-func contents(env map[string]string, name string) error {
-	if _, ok := env[name]; ok {
-		return nil
-	}
-	for _, other := range []string{"BOOTCONFIG_CONTENTS", "HEGEL_URLS", "STATIC_NETPLAN", "STATIC_BOTTLEROCKET"} {
-		if env[other] != "" {
-			return unsupported(other, name)
-		}
-	}
-	return fmt.Errorf("reading %s: it is missing", name)
-}
-
-func oneOf(words ...string) checkVariable {
-	return func(env map[string]string, name string) error {
-		if v := env[name]; v != "" && !slices.Contains(words, v) {
-			return fmt.Errorf("reading %s=%q: want one of %s", name, v, strings.Join(words, ", "))
-		}
-		return nil
-	}
-}
-
-// onlyBeside refuses a variable that does nothing without another one.
-func onlyBeside(other string) checkVariable {
-	return func(env map[string]string, name string) error {
-		if env[other] == "" && env[name] != "" {
-			return unsupported(name, other)
-		}
-		return nil
-	}
-}
-
-func unsupported(name, instead string) error {
-	return fmt.Errorf("reading %s: it is not supported: give %s", name, instead)
-}
-
-func sha256Digest(env map[string]string, _ string) error {
-	_, err := ImageDigest(env)
-	return err
-}
-
-// ImageDigest returns IMG_SHA256, with or without the prefix "sha256:", as 64
-// lower-case hex digits; "" if it is not set.
-func ImageDigest(env map[string]string) (string, error) {
-	s := strings.ToLower(strings.TrimPrefix(strings.TrimSpace(env["IMG_SHA256"]), "sha256:"))
-	if b, err := hex.DecodeString(s); s != "" && (err != nil || len(b) != 32) {
-		return "", fmt.Errorf("reading IMG_SHA256=%q: want 64 hex digits", env["IMG_SHA256"])
-	}
-	return s, nil
-}
-
-// Number reads a variable that is a number from 0 to 2^31-1; "" is 0.
-func Number(env map[string]string, name string) (int, error) {
+// MiB reads a variable that is a number of MiB, and returns bytes.
+func MiB(env map[string]string, name string) (int64, error) {
 	if env[name] == "" {
 		return 0, nil
 	}
 	n, err := strconv.ParseUint(env[name], 10, 31)
 	if err != nil {
-		return 0, fmt.Errorf("reading %s=%q: want a number", name, env[name])
+		return 0, fmt.Errorf("reading %s=%q: want a number of MiB", name, env[name])
 	}
-	return int(n), nil
+	return int64(n) << 20, nil
 }

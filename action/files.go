@@ -52,21 +52,14 @@ func Files(env map[string]string) ([]File, error) {
 	if strings.TrimSpace(env[FilesVariable]) == "" {
 		return nil, fmt.Errorf("reading %s: it is missing: give a JSON array of {path, contents, owner, group, mode}", FilesVariable)
 	}
-	var files []File
-	d := json.NewDecoder(strings.NewReader(env[FilesVariable]))
-	d.DisallowUnknownFields()
-	err := d.Decode(&files)
-	if err == nil {
-		if _, e := d.Token(); !errors.Is(e, io.EOF) {
-			err = errors.New("something follows the array")
-		}
-	}
+	files, err := decodeFiles(env[FilesVariable])
 	if err != nil {
 		return nil, fmt.Errorf("reading %s as a JSON array of files: %w", FilesVariable, err)
 	}
 	if len(files) == 0 || len(files) > maxFiles {
 		return nil, fmt.Errorf("reading %s: %d files, want 1 to %d", FilesVariable, len(files), maxFiles)
 	}
+
 	var errs []error
 	seen := map[string]bool{}
 	for i := range files {
@@ -74,6 +67,7 @@ func Files(env map[string]string) ([]File, error) {
 		wrong := func(format string, args ...any) {
 			errs = append(errs, fmt.Errorf("reading %s[%d] %q: %s", FilesVariable, i, f.Path, fmt.Sprintf(format, args...)))
 		}
+
 		if !path.IsAbs(f.Path) || path.Clean(f.Path) == "/" || strings.HasSuffix(f.Path, "/") || strings.ContainsRune(f.Path, 0) {
 			wrong("path must be absolute and that of a file or directory")
 		}
@@ -82,19 +76,35 @@ func Files(env map[string]string) ([]File, error) {
 			wrong("it is listed twice")
 		}
 		seen[f.Path] = true
+
 		f.fill(env, wrong)
 		for _, v := range [][2]string{{"owner", f.Owner}, {"group", f.Group}} {
 			if v[1] != "" && !accountName.MatchString(v[1]) {
-				wrong("%s %q is neither a number nor a name", v[0], v[1])
+				wrong("invalid %s %q: want a number or a name", v[0], v[1])
 			}
 		}
 		for _, v := range [][2]string{{"mode", f.Mode}, {"dirMode", f.DirMode}} {
 			if _, err := Octal(v[1], 0); err != nil {
-				wrong("%s %q is no octal mode", v[0], v[1])
+				wrong("invalid %s %q: want an octal mode", v[0], v[1])
 			}
 		}
 	}
 	return files, errors.Join(errs...)
+}
+
+// decodeFiles reads a JSON array strictly: unknown fields, and anything after the
+// array, are errors.
+func decodeFiles(text string) ([]File, error) {
+	d := json.NewDecoder(strings.NewReader(text))
+	d.DisallowUnknownFields()
+	var files []File
+	if err := d.Decode(&files); err != nil {
+		return nil, err
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return nil, errors.New("something follows the array")
+	}
+	return files, nil
 }
 
 // fill puts into f.Contents what the file holds.
@@ -113,13 +123,13 @@ func (f *File) fill(env map[string]string, wrong func(string, ...any)) {
 	case f.From != "":
 		text, ok := env[f.From]
 		if !ok {
-			wrong("from names %q, which is no variable of the environment", f.From)
+			wrong("from names %q, which the environment does not have", f.From)
 		}
 		f.Contents = text
 	case f.Base64 != "":
 		b, err := base64.StdEncoding.DecodeString(string(bytes.Join(bytes.Fields([]byte(f.Base64)), nil)))
 		if err != nil {
-			wrong("base64 is not base64")
+			wrong("invalid base64")
 		}
 		f.Contents = string(b)
 	}

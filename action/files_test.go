@@ -41,7 +41,7 @@ func TestNatives(t *testing.T) {
 			t.Errorf("%s: %q %v", image, got, ok)
 		}
 	}
-	all := Natives()
+	all := Names()
 	if !slices.IsSorted(all) || !slices.Contains(all, "disk-wipe") {
 		t.Errorf("%v", all)
 	}

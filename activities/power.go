@@ -215,7 +215,7 @@ func (a *Activities) prepare(ctx context.Context, m inventory.Machine, q PowerRe
 	}
 	if q.OtherPath {
 		switch {
-		case m.BMC.Driver != inventory.DriverIPMI:
+		case !m.BMC.Capabilities().EFI:
 			how = append(how, "no other boot path, because "+m.BMC.Driver+" cannot choose it")
 		case nic.UEFI:
 			how = append(how, "no other boot path, because the inventory says UEFI")

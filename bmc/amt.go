@@ -56,9 +56,13 @@ type amt struct {
 	*wsman
 }
 
-var _ provider = (*amt)(nil)
+var (
+	_ provider    = (*amt)(nil)
+	_ bootChooser = (*amt)(nil)
+	_ selfTester  = (*amt)(nil)
+)
 
-func newAMT(l link, name string, b inventory.BMC, password inventory.Secret) (*amt, error) {
+func newAMT(_ *Driver, l link, name string, b inventory.BMC, password inventory.Secret) (provider, error) {
 	if password.IsZero() {
 		return nil, fmt.Errorf("AMT has no password: set one: %w", inventory.ErrRefused)
 	}
@@ -189,14 +193,10 @@ func (p *amt) ready(ctx context.Context) error { return p.run(ctx, p.mayChoose) 
 // BootDeviceSet chooses the boot source of the next start: the old choice is
 // taken back, which some versions do not do by themselves, then the settings,
 // the role and the source are set, in this order.
-func (p *amt) BootDeviceSet(ctx context.Context, device string, persistent, _ bool) (bool, error) {
+func (p *amt) BootDeviceSet(ctx context.Context, device string, _, _ bool) (bool, error) {
 	source, ok := bootSources[device]
-	switch {
-	case device == "none":
-	case !ok:
+	if !ok && device != "none" {
 		return false, p.cannot("AMT cannot boot %s", device)
-	case persistent:
-		return false, p.cannot("AMT chooses what boots once only")
 	}
 	err := p.run(ctx, func(ctx context.Context) error {
 		if err := p.mayChoose(ctx); err != nil {
@@ -323,13 +323,4 @@ func (p *amt) isNext(ctx context.Context) (bool, error) {
 		return next == "1" || next == "3", nil
 	}
 	return false, blindError{"it was set, but this AMT does not tell whether it is in force"}
-}
-
-// dropped knows no flag: AMT boots once, and by EFI or not as the firmware is
-// set up.
-func (p *amt) dropped(inventory.BootDevice, bmclibbmc.BootDeviceOverride) []string { return nil }
-
-// BmcReset has no counterpart in AMT.
-func (p *amt) BmcReset(context.Context, string) (bool, error) {
-	return false, p.cannot("AMT cannot be restarted by itself")
 }

@@ -151,7 +151,7 @@ func TestAMTPower(t *testing.T) {
 
 	err := b.ResetBMC(ctx, b.bmc, password(), nil)
 	require.ErrorIs(t, err, inventory.ErrUnsupported)
-	require.ErrorContains(t, err, "AMT cannot be restarted")
+	require.ErrorContains(t, err, "cannot restart the controller")
 	require.Eventually(t, func() bool { return b.conns.Load() == 0 }, 10*time.Second, time.Millisecond, "no connection is left behind")
 	require.NotContains(t, b.log.String(), canary)
 }

@@ -10,8 +10,6 @@ import (
 	"syscall"
 	"time"
 
-	bmclibbmc "github.com/bmc-toolbox/bmclib/v2/bmc"
-
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -56,7 +54,7 @@ type command struct {
 
 var _ provider = (*command)(nil)
 
-func (d *Driver) newCommand(l link, b inventory.BMC, password inventory.Secret) (*command, error) {
+func newCommand(d *Driver, l link, _ string, b inventory.BMC, password inventory.Secret) (provider, error) {
 	if err := d.CheckCommand(b.Command); err != nil {
 		return nil, err
 	}
@@ -91,35 +89,12 @@ func (p *command) PowerStateGet(ctx context.Context) (string, error) {
 
 // PowerSet runs on or off.
 func (p *command) PowerSet(ctx context.Context, state string) (bool, error) {
-	argv := map[string][]string{"on": p.cmd.On, "off": p.cmd.Off}[state]
-	if argv == nil {
-		return false, p.cannot("power commands have no %s", state)
+	argv := p.cmd.Off
+	if state == "on" {
+		argv = p.cmd.On
 	}
 	_, err := p.run(ctx, state, argv)
 	return err == nil, err
-}
-
-// BootDeviceSet cannot choose. It lets pass what the machine's own boot order
-// may do as well.
-func (p *command) BootDeviceSet(_ context.Context, device string, persistent, _ bool) (bool, error) {
-	p.last = nil
-	if device != "none" && (device != "pxe" || persistent) {
-		return false, p.cannot("power commands cannot choose what boots")
-	}
-	return true, nil
-}
-
-// BootDeviceOverrideGet cannot tell.
-func (p *command) BootDeviceOverrideGet(context.Context) (bmclibbmc.BootDeviceOverride, error) {
-	p.last = blindError{"power commands cannot choose it, so the machine's own boot order must have the network first"}
-	return bmclibbmc.BootDeviceOverride{}, p.last
-}
-
-func (p *command) dropped(inventory.BootDevice, bmclibbmc.BootDeviceOverride) []string { return nil }
-
-// BmcReset has nothing to reset.
-func (p *command) BmcReset(context.Context, string) (bool, error) {
-	return false, p.cannot("there is no BMC to reset behind power commands")
 }
 
 // run runs one program and returns what it wrote to its standard output.

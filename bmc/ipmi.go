@@ -14,8 +14,6 @@ import (
 	"time"
 
 	bmclibbmc "github.com/bmc-toolbox/bmclib/v2/bmc"
-	"github.com/bmc-toolbox/bmclib/v2/providers"
-	"github.com/jacobweinstock/registrar"
 
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -29,9 +27,6 @@ const (
 	defaultCipher = "17"
 )
 
-// features are those of bmclib that all our providers have.
-var features = registrar.Features{providers.FeaturePowerState, providers.FeaturePowerSet, providers.FeatureBootDeviceSet, providers.FeatureBmcReset}
-
 func cipher(b inventory.BMC) string {
 	if b.CipherSuite == "" {
 		return defaultCipher
@@ -39,17 +34,16 @@ func cipher(b inventory.BMC) string {
 	return b.CipherSuite
 }
 
-// port returns where the controller listens.
-func port(b inventory.BMC) int {
-	switch {
-	case b.Port != 0:
-		return b.Port
-	case b.Driver == inventory.DriverAMT:
-		return amtPort
-	case b.Driver == inventory.DriverWOL:
-		return wakePort
+// checkCipher refuses suites that protect nothing: 1, 2, 6, 7, 11, 15 and 16 do
+// not encrypt, 0 does not even authenticate (IPMI v2.0, table 22-20).
+func checkCipher(b inventory.BMC) error {
+	switch n, err := strconv.Atoi(cipher(b)); {
+	case err != nil || n < 0 || n > 255:
+		return fmt.Errorf("invalid cipher suite %q: %w", b.CipherSuite, inventory.ErrInvalid)
+	case n == 0:
+		return fmt.Errorf("cipher suite 0 accepts any password and is not used; choose 17 or 3, and disable 0 in the BMC: %w", inventory.ErrUnsupported)
 	}
-	return 623
+	return nil
 }
 
 // ipmi is a provider of bmclib for one operation on one BMC. It differs from
@@ -70,12 +64,18 @@ type ipmi struct {
 }
 
 var (
-	_ provider   = (*ipmi)(nil)
-	_ flagKeeper = (*ipmi)(nil)
+	_ provider              = (*ipmi)(nil)
+	_ bootChooser           = (*ipmi)(nil)
+	_ bmclibbmc.BMCResetter = (*ipmi)(nil)
+	_ flagKeeper            = (*ipmi)(nil)
+	_ flagReader            = (*ipmi)(nil)
 )
 
-func newIPMI(l link, x *processes, path, home string, b inventory.BMC, password inventory.Secret) *ipmi {
-	return &ipmi{link: l, processes: x, path: path, home: home, bmc: b, password: password}
+func newIPMI(d *Driver, l link, _ string, b inventory.BMC, password inventory.Secret) (provider, error) {
+	if err := checkCipher(b); err != nil {
+		return nil, err
+	}
+	return &ipmi{link: l, processes: d.processes, path: d.cfg.Ipmitool, home: d.cfg.Home, bmc: b, password: password}, nil
 }
 
 // Name names the provider in bmclib's errors.
@@ -114,11 +114,6 @@ func (p *ipmi) PowerStateGet(ctx context.Context) (string, error) {
 
 // PowerSet gives one command, whatever the state is: the caller has read it.
 func (p *ipmi) PowerSet(ctx context.Context, state string) (bool, error) {
-	switch state {
-	case "on", "off", "soft", "cycle", "reset":
-	default:
-		return false, fmt.Errorf("power state %q is unknown", state)
-	}
 	out, err := p.run(ctx, "chassis", "power", state)
 	return err == nil && strings.Contains(out, "Chassis Power Control:"), err
 }
@@ -183,6 +178,12 @@ func (p *ipmi) BootDeviceOverrideGet(ctx context.Context) (bmclibbmc.BootDeviceO
 	return o, nil
 }
 
+// BmcReset restarts the BMC: ipmitool knows warm and cold.
+func (p *ipmi) BmcReset(ctx context.Context, resetType string) (bool, error) {
+	out, err := p.run(ctx, "mc", "reset", resetType)
+	return err == nil && strings.Contains(out, "Sent "+resetType+" reset command to MC"), err
+}
+
 // run runs one command of ipmitool and returns all that it wrote.
 func (p *ipmi) run(ctx context.Context, command ...string) (out string, err error) {
 	err = p.do(ctx, func() error {
@@ -234,7 +235,7 @@ func (p *ipmi) exec(ctx context.Context, command []string) (string, error) {
 	// -v makes ipmitool say why a session could not be opened, without which
 	// a wrong password looks like a BMC that is off.
 	args := []string{
-		"-v", "-I", "lanplus", "-H", p.bmc.Host, "-p", strconv.Itoa(port(p.bmc)), "-U", p.bmc.User,
+		"-v", "-I", "lanplus", "-H", p.bmc.Host, "-p", strconv.Itoa(p.bmc.ListenPort()), "-U", p.bmc.User,
 		"-f", "/proc/self/fd/3", "-C", cipher(p.bmc), "-N", "5", "-R", "1",
 	}
 	cmd := exec.CommandContext(limited, p.path, append(args, command...)...)
@@ -257,7 +258,7 @@ func (p *ipmi) exec(ctx context.Context, command []string) (string, error) {
 	case limited.Err() != nil:
 		return text, fmt.Errorf("ipmitool took longer than %s: %w", commandTime, inventory.ErrUnreachable)
 	case err != nil && noIPMI2.MatchString(text):
-		return text, judgeIPMI2(ctx, p.bmc.Host, port(p.bmc), clip(meaning(text)))
+		return text, judgeIPMI2(ctx, p.bmc.Host, p.bmc.ListenPort(), clip(meaning(text)))
 	case err != nil:
 		return text, classify(text, err)
 	}

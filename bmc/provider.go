@@ -10,20 +10,29 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// provider is one way to switch a machine, for one operation on one machine.
+// provider is one way to switch a machine, for one operation on one machine. Where
+// the driver's capabilities say so, it is a bootChooser and a
+// bmclibbmc.BMCResetter, too.
 type provider interface {
 	bmclibbmc.Opener
 	bmclibbmc.Closer
 	bmclibbmc.PowerStateGetter
 	bmclibbmc.PowerSetter
-	bmclibbmc.BootDeviceSetter
-	bmclibbmc.BootDeviceOverrideGetter
-	bmclibbmc.BMCResetter
 	// Name names it in bmclib's errors.
 	Name() string
 	// cause returns the provider's own error in place of bmclib's text of it.
 	cause(error) error
-	// dropped names the flags of a boot device that were read back otherwise.
+}
+
+// bootChooser is a provider that can choose what boots next.
+type bootChooser interface {
+	bmclibbmc.BootDeviceSetter
+	bmclibbmc.BootDeviceOverrideGetter
+}
+
+// flagReader is a bootChooser that reads flags of the boot device back, too.
+type flagReader interface {
+	// dropped names the flags that were read back otherwise.
 	dropped(want inventory.BootDevice, got bmclibbmc.BootDeviceOverride) []string
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/ingotmetal/ingot/inventory"
@@ -16,6 +15,9 @@ import (
 // is inventory.ErrUnsupported. fence is as in Set.
 func (d *Driver) ResetBMC(ctx context.Context, b inventory.BMC, password inventory.Secret, fence func(context.Context) error) error {
 	return d.with(ctx, b, password, "resetting the BMC", func(s *session) error {
+		if !b.Capabilities().ResetsBMC {
+			return fmt.Errorf("the driver %s cannot restart the controller: %w", b.Driver, inventory.ErrUnsupported)
+		}
 		s.fence = fence
 		return s.resetBMC(ctx)
 	})
@@ -52,10 +54,4 @@ func (s *session) resetBMC(ctx context.Context) error {
 			gone = true // also when it refuses: it may have no users yet
 		}
 	}
-}
-
-// BmcReset restarts the BMC: ipmitool knows warm and cold.
-func (p *ipmi) BmcReset(ctx context.Context, resetType string) (bool, error) {
-	out, err := p.run(ctx, "mc", "reset", resetType)
-	return err == nil && strings.Contains(out, "Sent "+resetType+" reset command to MC"), err
 }

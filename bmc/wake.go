@@ -14,8 +14,6 @@ import (
 )
 
 const (
-	// wakePort is the discard port, to which magic packets are mostly sent.
-	wakePort = 9
 	// wakes is how many packets are sent, wakePause apart: a switch that has
 	// just changed the speed of a sleeping card's link loses the first.
 	wakes     = 3
@@ -51,7 +49,7 @@ func (d *Driver) wake(ctx context.Context, b inventory.BMC, power string, fence 
 		}
 	}
 	if !to.Is4() {
-		return fmt.Errorf("waking %s: %s is no IPv4 address to send to: %w", b.MAC, to, inventory.ErrInvalid)
+		return fmt.Errorf("waking %s: invalid IPv4 address %s: %w", b.MAC, to, inventory.ErrInvalid)
 	}
 	t, err := d.lock(ctx, "wol/"+b.MAC)
 	if err != nil {
@@ -68,7 +66,7 @@ func (d *Driver) wake(ctx context.Context, b inventory.BMC, power string, fence 
 	if d.cfg.WakeFrom.IsValid() {
 		dialer.LocalAddr = net.UDPAddrFromAddrPort(netip.AddrPortFrom(d.cfg.WakeFrom, 0))
 	}
-	c, err := dialer.DialContext(ctx, "udp4", net.JoinHostPort(to.String(), strconv.Itoa(port(b))))
+	c, err := dialer.DialContext(ctx, "udp4", net.JoinHostPort(to.String(), strconv.Itoa(b.ListenPort())))
 	if err != nil {
 		return fmt.Errorf("waking %s: %w: %w", b.MAC, inventory.ErrUnreachable, err)
 	}

@@ -37,7 +37,6 @@ const (
 )
 
 const (
-	amtPort    = 16992
 	amtTLSPort = 16993
 	// maxAnswer bounds what a controller may answer, maxPulls how many parts
 	// an enumeration may have.
@@ -62,9 +61,9 @@ type wsman struct {
 // newWSMan returns a client of the controller at b.Host, an address, which is
 // known to people and in certificates as name.
 func newWSMan(name string, b inventory.BMC, password inventory.Secret) *wsman {
-	u := url.URL{Scheme: "http", Host: net.JoinHostPort(b.Host, strconv.Itoa(port(b))), Path: "/wsman"}
+	u := url.URL{Scheme: "http", Host: net.JoinHostPort(b.Host, strconv.Itoa(b.ListenPort())), Path: "/wsman"}
 	transport := &http.Transport{MaxIdleConnsPerHost: 1, DisableCompression: true, MaxResponseHeaderBytes: 16 << 10}
-	if port(b) == amtTLSPort || b.Fingerprint != "" {
+	if b.ListenPort() == amtTLSPort || b.Fingerprint != "" {
 		u.Scheme = "https"
 		transport.TLSClientConfig = tlsConfig(name, b)
 	}

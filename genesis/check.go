@@ -278,7 +278,7 @@ func (f *file) checkPassword(prefix string, m *Machine) {
 		b := *m.BMC
 		b.Password = f.line(prefix+"bmcPasswordFile", m.BMCPasswordFile)
 		m.BMC = &b
-	case m.BMC != nil && (m.BMC.Driver == inventory.DriverAMT || m.BMC.Driver == inventory.DriverIPMI):
+	case m.BMC != nil && m.BMC.Capabilities().NeedsPassword:
 		f.add(prefix+"bmcPasswordFile", "name the file that holds the BMC's password", "the driver %s needs a password", m.BMC.Driver)
 	}
 }
@@ -295,7 +295,7 @@ func (f *file) checkOwners(prefix string, m inventory.Machine) {
 	if m.BMC == nil || m.BMC.Manual() || m.BMC.Host == "" {
 		return
 	}
-	if m.BMC.Driver == inventory.DriverExec {
+	if m.BMC.Capabilities().Shared {
 		return // one plug strip switches many
 	}
 	a, err := netip.ParseAddr(m.BMC.Host)

@@ -22,11 +22,9 @@ var (
 	labelName = regexp.MustCompile(`^[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$`)
 	// What bootsvc lets into a boot script, too: an argument that is refused
 	// there would be refused when the machine boots.
-	kernelArg   = regexp.MustCompile(`^[A-Za-z0-9_.][A-Za-z0-9_.,:=/@%+-]*$`)
-	ourArg      = regexp.MustCompile(`^(ingot\..*|r?dinit|init|initrd)(=.*)?$`)
-	cipherSuite = regexp.MustCompile(`^([1-9]|1[0-7])$`)
-	fingerprint = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
-	macDigits   = regexp.MustCompile(`^(?:([0-9a-f]{2}(?::[0-9a-f]{2}){5})|([0-9a-f]{2}(?:-[0-9a-f]{2}){5})|([0-9a-f]{4}(?:\.[0-9a-f]{4}){2})|([0-9a-f]{12}))$`)
+	kernelArg = regexp.MustCompile(`^[A-Za-z0-9_.][A-Za-z0-9_.,:=/@%+-]*$`)
+	ourArg    = regexp.MustCompile(`^(ingot\..*|r?dinit|init|initrd)(=.*)?$`)
+	macDigits = regexp.MustCompile(`^(?:([0-9a-f]{2}(?::[0-9a-f]{2}){5})|([0-9a-f]{2}(?:-[0-9a-f]{2}){5})|([0-9a-f]{4}(?:\.[0-9a-f]{4}){2})|([0-9a-f]{12}))$`)
 )
 
 // ParseMAC returns the canonical form of an Ethernet address (lower case,
@@ -324,96 +322,6 @@ func checkProtected(ps *Problems, m Machine) {
 		}
 		if s := m.DiskSelector; s != nil && id.Is(action.Disk{Serial: s.Serial, WWN: s.WWN}) {
 			ps.Add("diskSelector", "select another disk, or take it out of protectedDisks", "it selects a disk that is protected")
-		}
-	}
-}
-
-func checkBMC(ps *Problems, b BMC) {
-	switch b.Driver {
-	case DriverIPMI, DriverAMT:
-		if b.Host == "" {
-			ps.Add("bmc.host", "give its address or name", "the driver %s needs a host", b.Driver)
-		}
-	case DriverExec:
-		if b.Command == "" {
-			ps.Add("bmc.command", "name an entry under power.commands in the server's configuration", "the driver %s needs a command", b.Driver)
-		} else {
-			checkPathSafe(ps, "bmc.command", b.Command)
-		}
-	case DriverWOL:
-		checkWOL(ps, b)
-	case DriverRedfish:
-		ps.Add("bmc.driver", "use ipmi if the BMC speaks it as well, or manual", "this version cannot drive Redfish")
-	case DriverManual:
-	default:
-		ps.Add("bmc.driver", "use ipmi, amt, exec, wol or manual", "there is no driver %q", b.Driver)
-	}
-	for _, x := range []struct{ field, value, driver string }{
-		{"bmc.command", b.Command, DriverExec}, {"bmc.fingerprint", b.Fingerprint, DriverAMT}, {"bmc.mac", b.MAC, DriverWOL},
-	} {
-		if x.value != "" && b.Driver != x.driver {
-			ps.Add(x.field, "leave it out", "only the driver %s has it", x.driver)
-		}
-	}
-	if b.Fingerprint != "" && !fingerprint.MatchString(b.Fingerprint) {
-		ps.Add("bmc.fingerprint", "write sha256: and 64 hexadecimal digits", "%q is no fingerprint of a key", b.Fingerprint)
-	}
-	if b.Fingerprint != "" && b.InsecureTLS {
-		ps.Add("bmc.insecureTLS", "leave it out: the fingerprint says which key is the right one", "it contradicts the fingerprint")
-	}
-	if b.Host != "" && !hostName(b.Host) {
-		ps.Add("bmc.host", "give an address or a name; the port goes into bmc.port", "%q is no host", b.Host)
-	}
-	if b.Port < 0 || b.Port > 65535 {
-		ps.Add("bmc.port", "use 1–65535, or leave it out for the default", "there is no port %d", b.Port)
-	}
-	if !plain(b.User) || len(b.User) > 64 || strings.HasPrefix(b.User, "-") {
-		ps.Add("bmc.user", "give the BMC's user name, which does not begin with -", "this cannot be a user name")
-	}
-	password := b.Password.Reveal()
-	if strings.ContainsAny(password, "\r\n\x00") {
-		ps.Add("bmc.password", "remove the line break", "a password is one line")
-	}
-	if b.Driver == DriverAMT {
-		if b.User == "" {
-			ps.Add("bmc.user", "give it, mostly admin", "AMT needs a user name")
-		}
-		if len(b.User) > 16 {
-			ps.Add("bmc.user", "use a shorter one", "AMT knows user names of up to 16 bytes")
-		}
-		if len(password) > 32 {
-			ps.Add("bmc.password", "use a shorter one", "AMT knows passwords of up to 32 bytes")
-		}
-	}
-	if b.Driver == DriverIPMI {
-		if len(b.User) > 16 {
-			ps.Add("bmc.user", "use a shorter one", "IPMI knows user names of up to 16 bytes")
-		}
-		if len(password) > 20 {
-			ps.Add("bmc.password", "use a shorter one", "IPMI knows passwords of up to 20 bytes")
-		}
-	}
-	if b.CipherSuite != "" && !cipherSuite.MatchString(b.CipherSuite) {
-		ps.Add("bmc.cipherSuite", "leave it out for 17; 0 means no password and is refused", "there is no cipher suite %q", b.CipherSuite)
-	}
-	if b.SystemName != "" && (!plain(b.SystemName) || strings.ContainsAny(b.SystemName, "/?#%") || strings.Trim(b.SystemName, ".") == "") {
-		ps.Add("bmc.systemName", "give the system's id as Redfish lists it", "%q is no system name", b.SystemName)
-	}
-}
-
-// checkWOL checks what only wake-on-LAN has: no log-in, an address of IPv4.
-func checkWOL(ps *Problems, b BMC) {
-	if b.User != "" || !b.Password.IsZero() {
-		ps.Add("bmc.user", "leave user and password out", "a magic packet carries no credentials")
-	}
-	if b.MAC != "" {
-		if mac, err := ParseMAC(b.MAC); err != nil || groupMAC(mac) || mac == "00:00:00:00:00:00" {
-			ps.Add("bmc.mac", "write it as aa:bb:cc:dd:ee:ff", "%q is no MAC address of one interface", b.MAC)
-		}
-	}
-	if b.Host != "" {
-		if a, err := netip.ParseAddr(b.Host); err != nil || !a.Is4() {
-			ps.Add("bmc.host", "give an IPv4 address, mostly the broadcast address of the machine's subnet, or leave it out", "%q is none", b.Host)
 		}
 	}
 }

@@ -53,7 +53,7 @@ func TestNativeActionsAreCheckedBeforeTheMachineIsTouched(t *testing.T) {
 	for env, want := range map[string]string{
 		`image: inject`: "FILES: it is missing",
 		`image: inject, environment: {FILES: '[{"path": "x"}]'}`:                                           "path must be absolute",
-		`image: inject, environment: {FILES: '[{"path": "/x", "from": "Y"}]'}`:                             `"Y", which is no variable`,
+		`image: inject, environment: {FILES: '[{"path": "/x", "from": "Y"}]'}`:                             `"Y", which the environment does not have`,
 		`image: inject, environment: {FILES: '[{"path": "/x"}]', PARTITION: root}`:                         "want a number from 1",
 		`image: growpart, environment: {RESERVE_MIB: some}`:                                                "number of MiB",
 		`image: growpart, environment: {FILESYSTEM: some}`:                                                 "true or false",

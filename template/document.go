@@ -188,7 +188,7 @@ func (c *checker) step(path string, a step, names map[string]bool, last bool) {
 // actionsPage describes every native action's environment.
 const actionsPage = "docs/actions.md"
 
-func knownActions() string { return strings.Join(action.Natives(), ", ") }
+func knownActions() string { return strings.Join(action.Names(), ", ") }
 
 // actions makes the actions of the run, and checks what the machine decides.
 func (c *checker) actions() Rendered {
@@ -254,14 +254,11 @@ func (c *checker) action(path string, t task, s step, disk string) action.Action
 	maps.Copy(env, t.Environment)
 	maps.Copy(env, s.Environment)
 	native, _ := action.Native(s.Image)
-	switch native {
-	case action.Image2Disk:
+	if native == action.Image2Disk {
 		c.image(path, env)
-		setDefault(env, "DEST_DISK", disk)
-	case action.WriteFile, action.Inject, action.ConfigDrive, action.GrowPart:
-		setDefault(env, "DEST_DISK", disk)
-	case action.Wipe, action.Kexec:
-		setDefault(env, "BLOCK_DEVICE", disk)
+	}
+	if variable := action.DiskVariable(native); variable != "" {
+		setDefault(env, variable, disk)
 	}
 	if err := action.Check(native, env); err != nil {
 		c.add(path+".environment", "see "+actionsPage, "%v", err)
@@ -305,7 +302,7 @@ func (c *checker) diskAlias() string {
 	alias := ""
 	for i, t := range c.doc.Tasks {
 		for j, s := range t.Actions {
-			for _, key := range []string{"DEST_DISK", "BLOCK_DEVICE"} {
+			for _, key := range action.DiskVariables() {
 				value := s.Environment[key]
 				if value == "" {
 					value = t.Environment[key]

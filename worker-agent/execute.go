@@ -3,7 +3,6 @@ package agent
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"runtime/debug"
@@ -197,56 +196,26 @@ func (t *attempt) perform(ctx context.Context, as action.Assignment) (err error)
 			return err
 		}
 	}
-	switch native {
-	case action.Image2Disk:
-		return t.image2disk(ctx)
-	case action.WriteFile:
-		return t.writeFile(ctx)
-	case action.Inject:
-		return t.inject(ctx)
-	case action.ConfigDrive:
-		return t.configDrive(ctx)
-	case action.GrowPart:
-		return t.growPart(ctx)
-	case action.Wipe:
-		return t.wipe(ctx)
-	case action.EFIBoot:
-		return t.efiBoot(ctx)
-	case action.Kexec:
-		return t.kexec(ctx)
-	case action.Inspect:
-		return t.inspect(ctx)
-	case action.Noop:
-		return t.noop(ctx)
-	case action.Reboot, action.PowerOff:
-		return nil // the deed is done when this success was acknowledged
+	if perform := performers[native]; perform != nil {
+		return perform(t, ctx)
+	}
+	if action.Leaves(native) {
+		return nil // the agent leaves when this success was acknowledged
 	}
 	return fmt.Errorf("carrying out %q: native action %q is not in this agent", as.Action.Image, native)
 }
 
-// maxInspection is how long the facts may be in an inspection's report, in
-// bytes: the server takes reports of 256 KiB.
-const maxInspection = 128 << 10
-
-// inspect reports the machine's facts, as JSON, in Output["facts"].
-func (t *attempt) inspect(ctx context.Context) error {
-	if t.agent.cfg.Finder == nil {
-		return errors.New("inspecting: this agent cannot look at its machine")
-	}
-	facts, err := t.agent.cfg.Finder.Facts(ctx)
-	if err != nil {
-		return fmt.Errorf("inspecting: %w", err)
-	}
-	facts = fit(facts, func(f action.Facts) int { return jsonSize(string(jsonOf(f))) }, maxInspection)
-	if facts.Truncated != "" {
-		t.logf("too long for one report, left out: %s", facts.Truncated)
-	}
-	b, err := json.Marshal(facts)
-	if err != nil {
-		return fmt.Errorf("encoding the facts: %w", err)
-	}
-	t.output["facts"] = string(b)
-	t.output["disks"] = fmt.Sprint(len(facts.Disks) + facts.DisksOmitted)
-	t.logf("%d disks, %d interfaces, %d MiB of memory", len(facts.Disks), len(facts.NICs), facts.Memory>>20)
-	return nil
+// performers has the implementation of each native action. One that only leaves
+// the agent has none.
+var performers = map[string]func(*attempt, context.Context) error{
+	action.Image2Disk:  (*attempt).image2disk,
+	action.WriteFile:   (*attempt).writeFile,
+	action.Inject:      (*attempt).inject,
+	action.ConfigDrive: (*attempt).configDrive,
+	action.GrowPart:    (*attempt).growPart,
+	action.Wipe:        (*attempt).wipe,
+	action.EFIBoot:     (*attempt).efiBoot,
+	action.Kexec:       (*attempt).kexec,
+	action.Inspect:     (*attempt).inspect,
+	action.Noop:        (*attempt).noop,
 }

@@ -304,7 +304,7 @@ func (s *server) control() error {
 		if err != nil {
 			return "", err
 		}
-		if m.BMC.Driver == inventory.DriverAMT { // it may let in and do nothing
+		if m.BMC.Capabilities().SelfTest { // it may let in and do nothing
 			r, err := s.bmc.Check(ctx, m.Controller(), password)
 			return r.Power, err
 		}

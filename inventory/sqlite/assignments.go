@@ -178,7 +178,7 @@ func (s *Store) Assign(ctx context.Context, a inventory.Assignment) error {
 			return err
 		}
 		x := a.Payload.Action
-		if native, _ := action.Native(x.Image); native == action.Wipe || action.Writes(native, x.Environment) {
+		if native, _ := action.Native(x.Image); action.WritesAny(native) {
 			if err := forgetOtherPlans(ctx, tx, a.Owner); err != nil {
 				return err
 			}

@@ -353,14 +353,10 @@ func null(s string) sql.NullString { return sql.NullString{String: s, Valid: s !
 // bmcKey tells BMCs apart: one host may carry several by port, one Redfish
 // service several systems. "" = manual.
 func bmcKey(b *inventory.BMC) string {
-	if b.Address() == "" || b.Driver == inventory.DriverExec { // one host may switch many machines
+	if b.Address() == "" || b.Capabilities().Shared {
 		return ""
 	}
-	port := b.Port
-	if b.Driver == inventory.DriverIPMI && port == 623 || b.Driver == inventory.DriverRedfish && port == 443 || b.Driver == inventory.DriverAMT && port == 16992 {
-		port = 0
-	}
-	return strings.ToLower(b.Host) + " " + strconv.Itoa(port) + " " + b.SystemName
+	return strings.ToLower(b.Host) + " " + strconv.Itoa(b.ListenPort()) + " " + b.SystemName
 }
 
 func userBinding(machine, which string) string { return "machine=" + machine + " " + which }

@@ -1,0 +1,50 @@
+package bmc
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// Report is what Check found.
+type Report struct {
+	Power string        `json:"power"`
+	Boot  string        `json:"boot"` // what boots next, as read
+	Took  time.Duration `json:"took"` // nanoseconds in JSON
+}
+
+// Check logs in and reads the power state, whether the controller's orders
+// have an effect (AMT) and the boot device; it writes nothing.
+func (d *Driver) Check(ctx context.Context, b inventory.BMC, password inventory.Secret) (Report, error) {
+	var r Report
+	began := time.Now()
+	err := d.with(ctx, b, password, "checking", func(s *session) (err error) {
+		if r.Power, err = s.state(ctx); err != nil {
+			return err
+		}
+		if p, ok := s.provider.(selfTester); ok {
+			if err := p.ready(ctx); err != nil {
+				return err
+			}
+		}
+		if !b.Capabilities().BootDevice {
+			r.Boot = Unknown
+			return nil
+		}
+
+		over, err := s.override(ctx)
+		if blind := (blindError{}); errors.As(err, &blind) {
+			r.Boot = Unknown
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		r.Boot = describe(over)
+		return nil
+	})
+	r.Took = time.Since(began)
+	return r, err
+}

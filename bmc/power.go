@@ -1,0 +1,147 @@
+package bmc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// State reads the power state: on, off, transitional or unknown.
+func (d *Driver) State(ctx context.Context, b inventory.BMC, password inventory.Secret) (string, error) {
+	state := Unknown
+	err := d.with(ctx, b, password, "reading power state", func(s *session) (err error) {
+		state, err = s.state(ctx)
+		return err
+	})
+	return state, err
+}
+
+// Set does what power says: on, off, soft (the system shuts itself down),
+// cycle (off, then on) or reset (of a machine that is on). It returns when a
+// read shows the state. What is so already is no error and writes nothing.
+// Wake-on-LAN alone has no such read: its on is done when the packets are sent,
+// and what the machine asks for over the network shows the rest.
+//
+// fence, if not nil, is asked immediately before each write, while no other
+// operation of this Driver on the same BMC can run; its error stops the write
+// and is returned.
+func (d *Driver) Set(ctx context.Context, b inventory.BMC, password inventory.Secret, power string, fence func(context.Context) error) error {
+	switch power {
+	case "on", "off", "soft", "cycle", "reset":
+	default:
+		return fmt.Errorf("invalid power %q; must be on, off, soft, cycle or reset: %w", power, inventory.ErrInvalid)
+	}
+	if b.Wakes() {
+		return d.wake(ctx, b, power, fence)
+	}
+	return d.with(ctx, b, password, "power "+power, func(s *session) error {
+		if (power == "soft" || power == "reset") && !b.Capabilities().Soft {
+			return fmt.Errorf("the driver %s only switches on and off: %w", b.Driver, inventory.ErrUnsupported)
+		}
+		s.fence = fence
+		switch power {
+		case "cycle":
+			if err := s.turn(ctx, "off", Off, d.cfg.Hard); err != nil {
+				return err
+			}
+			return s.turn(ctx, "on", On, d.cfg.Hard)
+		case "reset":
+			return s.reset(ctx)
+		case "soft":
+			return s.turn(ctx, "soft", Off, d.cfg.Soft)
+		}
+		return s.turn(ctx, power, power, d.cfg.Hard)
+	})
+}
+
+func (s *session) state(ctx context.Context) (string, error) {
+	text, err := s.client.GetPowerState(ctx)
+	if err != nil {
+		return Unknown, s.provider.cause(err)
+	}
+	return normalise(text), nil
+}
+
+// normalise makes one word of what providers say: "Chassis Power is on", "On",
+// "PoweringOff".
+func normalise(text string) string {
+	text = strings.ToLower(strings.TrimSpace(text))
+	text = strings.TrimSpace(strings.TrimPrefix(text, "chassis power is"))
+	switch text {
+	case "on":
+		return On
+	case "off":
+		return Off
+	case "poweringon", "poweringoff", "paused", "sleeping":
+		return Transitional
+	}
+	return Unknown
+}
+
+// turn brings the machine into a state and sees it there.
+func (s *session) turn(ctx context.Context, power, want string, within time.Duration) error {
+	// A read that fails must stop the write: soft to a machine of which
+	// nothing is known would be reported as done.
+	now, err := s.state(ctx)
+	if err != nil {
+		return err
+	}
+	if now == want {
+		return nil
+	}
+	wrote := s.write(ctx, func() (bool, error) { return s.client.SetPowerState(ctx, power) })
+	if wrote != nil && final(wrote) {
+		return wrote
+	}
+	// The answer to a write can get lost on the way (UDP): the state decides.
+	if err := s.await(ctx, want, within); err != nil {
+		return errors.Join(wrote, err)
+	}
+	return nil
+}
+
+// reset restarts a machine that is on. It is on before and after, so that
+// only the BMC's word says that it happened.
+func (s *session) reset(ctx context.Context) error {
+	now, err := s.state(ctx)
+	if err != nil {
+		return err
+	}
+	if now != On {
+		return fmt.Errorf("the machine is %s, and only one that is on can be reset (use: on): %w", now, inventory.ErrUnsupported)
+	}
+	if err := s.write(ctx, func() (bool, error) { return s.client.SetPowerState(ctx, "reset") }); err != nil {
+		return err
+	}
+	return s.await(ctx, On, s.d.cfg.Hard)
+}
+
+// await reads the state until it is as wanted.
+func (s *session) await(ctx context.Context, want string, within time.Duration) error {
+	began := time.Now()
+	tick := time.NewTicker(s.d.cfg.Step)
+	defer tick.Stop()
+	for {
+		now, err := s.state(ctx)
+		switch {
+		case err == nil && now == want:
+			return nil
+		case err != nil && !errors.Is(err, inventory.ErrUnreachable):
+			return err
+		case time.Since(began) >= within:
+			if err != nil {
+				return err
+			}
+			return fmt.Errorf("power is %s and not %s after %s: %w", now, want, within, inventory.ErrUnreachable)
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}

@@ -1,0 +1,171 @@
+package inventory
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+)
+
+// Drivers of BMC.
+const (
+	DriverIPMI    = "ipmi"
+	DriverAMT     = "amt" // Intel Active Management Technology
+	DriverRedfish = "redfish"
+	DriverExec    = "exec" // commands that the server's configuration names
+	DriverWOL     = "wol"  // wake-on-LAN switches on; an operator switches off
+	DriverManual  = "manual"
+)
+
+// Capabilities is what a driver of BMC can do, and what it needs.
+type Capabilities struct {
+	// Manual: an operator presses the button, at least to switch off. Wakes: it
+	// can switch on, and only that.
+	Manual, Wakes bool
+	// Missing says why this version cannot use the driver, and what to do; "" = it
+	// can.
+	Missing string
+
+	NeedsHost, NeedsUser, NeedsPassword bool
+	Port                                int // default; 0 = none
+	MaxUser, MaxPassword                int // bytes; 0 = any
+	// Shared: one host may switch many machines, so that it does not identify a BMC.
+	Shared bool
+
+	// Soft: it can also ask the system to shut down, and reset a machine that is on.
+	Soft bool
+	// BootDevice: it can choose what boots once; Persistent: also permanently;
+	// EFI: also by which boot path.
+	BootDevice, Persistent, EFI bool
+	// ResetsBMC: it can restart the controller itself.
+	ResetsBMC bool
+	// SelfTest: it may accept what it does not do, and can be asked whether it does.
+	SelfTest bool
+
+	// check adds what else must be right of a BMC with this driver; may be nil.
+	check func(ps *Problems, b BMC)
+}
+
+// drivers has one row for each driver.
+var drivers = map[string]Capabilities{
+	DriverIPMI: {
+		NeedsHost: true, NeedsPassword: true, Port: 623, MaxUser: 16, MaxPassword: 20,
+		Soft: true, BootDevice: true, Persistent: true, EFI: true, ResetsBMC: true,
+	},
+	DriverAMT: {
+		NeedsHost: true, NeedsUser: true, NeedsPassword: true, Port: 16992, MaxUser: 16, MaxPassword: 32,
+		Soft: true, BootDevice: true, SelfTest: true,
+	},
+	DriverExec:    {Shared: true, check: checkCommand},
+	DriverWOL:     {Manual: true, Wakes: true, Port: 9, check: checkWOL},
+	DriverManual:  {Manual: true},
+	DriverRedfish: {NeedsHost: true, Port: 443, Missing: "this version has no Redfish driver: use ipmi if the BMC speaks it as well, or manual"},
+}
+
+// Drivers lists the drivers that this version can use, sorted.
+func Drivers() []string {
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(drivers)), func(name string) bool { return drivers[name].Missing != "" })
+}
+
+// KnownDriver tells whether there is a driver of that name, usable or not.
+func KnownDriver(name string) bool {
+	_, ok := drivers[name]
+	return ok
+}
+
+// BMC says how to reach a machine's management controller, or what else
+// switches its power. Changing Driver, Host, Port, InsecureTLS, Fingerprint or
+// Command clears the stored password.
+type BMC struct {
+	Driver      string `json:"driver"`         // ipmi | amt | exec | wol | manual
+	Host        string `json:"host,omitempty"` // address or name
+	Port        int    `json:"port,omitempty"` // 0 = the driver's default
+	User        string `json:"user,omitempty"`
+	Password    Secret `json:"password,omitzero"`
+	HasPassword bool   `json:"hasPassword,omitempty"`
+	// CipherSuite of IPMI lanplus; "" = 17. It is given explicitly, because a
+	// search costs two log-ins and may run a command twice.
+	CipherSuite string `json:"cipherSuite,omitempty"`
+	InsecureTLS bool   `json:"insecureTLS,omitempty"`
+	SystemName  string `json:"systemName,omitempty"` // Redfish, when there are several
+	// Fingerprint pins the TLS key of AMT: sha256: and the hexadecimal digest
+	// of its SubjectPublicKeyInfo.
+	Fingerprint string `json:"fingerprint,omitempty"`
+	// Command is the name of an entry under power.commands in the server's
+	// configuration, for driver exec. The commands themselves stand there.
+	Command string `json:"command,omitempty"`
+	// MAC is what driver wol wakes; "" = the first netboot interface. Its
+	// packet goes to Host, by default the broadcast address of the machine's
+	// subnet.
+	MAC string `json:"mac,omitempty"`
+	// Machine is the name of the machine, and Broadcast the address that wol sends
+	// to without a Host. Machine.Controller sets both; they are never stored.
+	Machine   string     `json:"-"`
+	Broadcast netip.Addr `json:"-"`
+}
+
+// Capabilities returns what b's driver can do. A machine without a BMC is switched
+// by hand; a driver that is not known can do nothing.
+func (b *BMC) Capabilities() Capabilities {
+	if b == nil || b.Driver == "" {
+		return drivers[DriverManual]
+	}
+	return drivers[b.Driver]
+}
+
+// Manual tells whether an operator presses the button, at least to switch off.
+func (b *BMC) Manual() bool { return b.Capabilities().Manual }
+
+// Wakes tells whether the machine can be switched on, and only that, without
+// an operator.
+func (b *BMC) Wakes() bool { return b.Capabilities().Wakes }
+
+// ListenPort returns the port of the controller: its own, or the driver's default.
+func (b *BMC) ListenPort() int {
+	if b.Port != 0 {
+		return b.Port
+	}
+	return b.Capabilities().Port
+}
+
+// Controller returns what switches m, with all that its driver needs of the
+// machine.
+func (m Machine) Controller() BMC {
+	b := BMC{Driver: DriverManual}
+	if m.BMC != nil {
+		b = *m.BMC
+	}
+	b.Machine = m.Name
+	if !b.Wakes() {
+		return b
+	}
+	nic, _ := m.Netboot()
+	if b.MAC == "" {
+		b.MAC = nic.MAC
+	} else if i, ok := m.InterfaceByMAC(b.MAC); ok {
+		nic = i
+	}
+	b.Broadcast = broadcast(nic)
+	return b
+}
+
+// broadcast returns the broadcast address of the subnet of i, that of any
+// link when i has no reservation.
+func broadcast(i Interface) netip.Addr {
+	bits, ok := maskBits(i.Netmask)
+	if !ok || !i.Address.Is4() || bits > 30 {
+		return netip.AddrFrom4([4]byte{255, 255, 255, 255})
+	}
+	a := i.Address.As4()
+	for n := bits; n < 32; n++ {
+		a[n/8] |= 0x80 >> (n % 8)
+	}
+	return netip.AddrFrom4(a)
+}
+
+// Address identifies the BMC for the rule of one operation at a time.
+func (b *BMC) Address() string {
+	if b.Manual() {
+		return ""
+	}
+	return b.Host
+}

@@ -1,0 +1,114 @@
+package inventory
+
+import (
+	"net/netip"
+	"regexp"
+	"strings"
+)
+
+var (
+	cipherSuite = regexp.MustCompile(`^([1-9]|1[0-7])$`)
+	fingerprint = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
+)
+
+// checkBMC adds what is wrong with b: what its driver needs or does not have, and
+// fields that no driver could use.
+func checkBMC(ps *Problems, b BMC) {
+	can := b.Capabilities()
+	switch {
+	case !KnownDriver(b.Driver):
+		ps.Add("bmc.driver", "use one of: "+strings.Join(Drivers(), ", "), "unknown driver %q", b.Driver)
+	case can.Missing != "":
+		ps.Add("bmc.driver", "use one of: "+strings.Join(Drivers(), ", "), "%s", can.Missing)
+	case can.NeedsHost && b.Host == "":
+		ps.Add("bmc.host", "give its address or name", "the driver %s needs a host", b.Driver)
+	}
+	if can.check != nil {
+		can.check(ps, b)
+	}
+
+	checkDriverFields(ps, b)
+	checkAddressOfBMC(ps, b)
+	checkLogin(ps, b, can)
+	if b.CipherSuite != "" && !cipherSuite.MatchString(b.CipherSuite) {
+		ps.Add("bmc.cipherSuite", "leave it out for 17; 0 means no password and is refused", "unknown cipher suite %q", b.CipherSuite)
+	}
+	if b.SystemName != "" && (!plain(b.SystemName) || strings.ContainsAny(b.SystemName, "/?#%") || strings.Trim(b.SystemName, ".") == "") {
+		ps.Add("bmc.systemName", "give the system's id as Redfish lists it", "invalid system name %q", b.SystemName)
+	}
+}
+
+// checkDriverFields refuses fields that belong to another driver, and checks the
+// fingerprint.
+func checkDriverFields(ps *Problems, b BMC) {
+	for _, x := range []struct{ field, value, driver string }{
+		{"bmc.command", b.Command, DriverExec}, {"bmc.fingerprint", b.Fingerprint, DriverAMT}, {"bmc.mac", b.MAC, DriverWOL},
+	} {
+		if x.value != "" && b.Driver != x.driver {
+			ps.Add(x.field, "leave it out", "only the driver %s has it", x.driver)
+		}
+	}
+
+	if b.Fingerprint != "" && !fingerprint.MatchString(b.Fingerprint) {
+		ps.Add("bmc.fingerprint", "write sha256: and 64 hexadecimal digits", "invalid fingerprint of a key %q", b.Fingerprint)
+	}
+	if b.Fingerprint != "" && b.InsecureTLS {
+		ps.Add("bmc.insecureTLS", "leave it out: the fingerprint says which key is the right one", "it contradicts the fingerprint")
+	}
+}
+
+func checkAddressOfBMC(ps *Problems, b BMC) {
+	if b.Host != "" && !hostName(b.Host) {
+		ps.Add("bmc.host", "give an address or a name; the port goes into bmc.port", "invalid host %q", b.Host)
+	}
+	if b.Port < 0 || b.Port > 65535 {
+		ps.Add("bmc.port", "use 1–65535, or leave it out for the default", "invalid port %d", b.Port)
+	}
+}
+
+func checkLogin(ps *Problems, b BMC, can Capabilities) {
+	if !plain(b.User) || len(b.User) > 64 || strings.HasPrefix(b.User, "-") {
+		ps.Add("bmc.user", "give the BMC's user name, which does not begin with -", "invalid user name")
+	}
+	if can.NeedsUser && b.User == "" {
+		ps.Add("bmc.user", "give it, mostly admin", "the driver %s needs a user name", b.Driver)
+	}
+	if can.MaxUser > 0 && len(b.User) > can.MaxUser {
+		ps.Add("bmc.user", "use a shorter one", "the driver %s takes user names of up to %d bytes", b.Driver, can.MaxUser)
+	}
+
+	password := b.Password.Reveal()
+	if strings.ContainsAny(password, "\r\n\x00") {
+		ps.Add("bmc.password", "remove the line break", "a password is one line")
+	}
+	if can.MaxPassword > 0 && len(password) > can.MaxPassword {
+		ps.Add("bmc.password", "use a shorter one", "the driver %s takes passwords of up to %d bytes", b.Driver, can.MaxPassword)
+	}
+}
+
+// checkCommand checks what only commands of the configuration have.
+func checkCommand(ps *Problems, b BMC) {
+	if b.Command == "" {
+		ps.Add("bmc.command", "name an entry under power.commands in the server's configuration", "the driver %s needs a command", b.Driver)
+		return
+	}
+	checkPathSafe(ps, "bmc.command", b.Command)
+}
+
+// checkWOL checks what only wake-on-LAN has: a MAC and an IPv4 address, but no
+// log-in.
+func checkWOL(ps *Problems, b BMC) {
+	if b.User != "" || !b.Password.IsZero() {
+		ps.Add("bmc.user", "leave user and password out", "a magic packet carries no credentials")
+	}
+	if b.MAC != "" {
+		if mac, err := ParseMAC(b.MAC); err != nil || groupMAC(mac) || mac == "00:00:00:00:00:00" {
+			ps.Add("bmc.mac", "write it as aa:bb:cc:dd:ee:ff", "invalid MAC address of one interface %q", b.MAC)
+		}
+	}
+	if b.Host != "" {
+		if a, err := netip.ParseAddr(b.Host); err != nil || !a.Is4() {
+			ps.Add("bmc.host", "give an IPv4 address, mostly the broadcast address of the machine's subnet, or leave it out", "invalid IPv4 address %q", b.Host)
+		}
+	}
+}
