@@ -8,8 +8,6 @@ import (
 
 	"github.com/jmoiron/sqlx"
 	"github.com/mattn/go-sqlite3"
-
-	"github.com/ingotmetal/ingot/inventory"
 )
 
 // ErrDamaged is a file whose content SQLite does not accept: a backup has to
@@ -57,13 +55,6 @@ func asDamaged(err error) error {
 // NeverRan reports whether the inventory is that of a site that has never had a
 // run: it knows of no Temporal cluster.
 func (s *Store) NeverRan(ctx context.Context) (bool, error) {
-	var id string
-	err := get(ctx, s.ro, &id, "SELECT value FROM meta WHERE name = 'temporal_cluster'")
-	if errors.Is(err, inventory.ErrNotFound) {
-		return true, nil
-	}
-	if err != nil {
-		return false, fmt.Errorf("reading the id of the Temporal cluster: %w", err)
-	}
-	return false, nil
+	id, err := optional(scalar[string](ctx, s.ro, "SELECT value FROM meta WHERE name = 'temporal_cluster'"))
+	return id == "" && err == nil, wrap(err, "reading the id of the Temporal cluster")
 }

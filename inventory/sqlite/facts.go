@@ -9,11 +9,11 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// PutFact keeps, sealed, what the operation with this workflow id has found
-// out, under a name; what was kept under that name is replaced.
+// PutFact stores, sealed, what the operation with this workflow id has found out,
+// under a name. It replaces the fact of that name.
 func (s *Store) PutFact(ctx context.Context, operation, name string, value inventory.Secret) error {
 	key := factKey(operation, name)
-	return s.write(ctx, fmt.Sprintf("keeping %q", key), func(tx *sqlx.Tx) error {
+	return s.write(ctx, fmt.Sprintf("storing %q", key), func(tx *sqlx.Tx) error {
 		sealed, err := s.seal(sealPlan, runBinding(key), []byte(value.Reveal()))
 		if err != nil {
 			return err
@@ -23,18 +23,18 @@ func (s *Store) PutFact(ctx context.Context, operation, name string, value inven
 	})
 }
 
-// Fact returns what was kept, or inventory.ErrNotFound.
+// Fact returns a stored fact, or inventory.ErrNotFound.
 func (s *Store) Fact(ctx context.Context, operation, name string) (inventory.Secret, error) {
 	key := factKey(operation, name)
-	var sealed []byte
-	err := get(ctx, s.ro, &sealed, "SELECT sealed FROM fact WHERE run = ? AND length(sealed) > 0", key)
+	sealed, err := scalar[[]byte](ctx, s.ro, "SELECT sealed FROM fact WHERE run = ? AND length(sealed) > 0", key)
+	var plain []byte
 	if err == nil {
-		var plain []byte
-		if plain, err = s.open(sealPlan, runBinding(key), sealed); err == nil {
-			return inventory.NewSecret(string(plain)), nil
-		}
+		plain, err = s.open(sealPlan, runBinding(key), sealed)
 	}
-	return inventory.Secret{}, fmt.Errorf("reading %q: %w", key, err)
+	if err != nil {
+		return inventory.Secret{}, fmt.Errorf("reading %q: %w", key, err)
+	}
+	return inventory.NewSecret(string(plain)), nil
 }
 
 func factKey(operation, name string) string { return operation + "#" + name }

@@ -3,7 +3,6 @@ package sqlite
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 
 	"github.com/jmoiron/sqlx"
@@ -29,21 +28,19 @@ func (s *Store) PutGenesis(ctx context.Context, b inventory.GenesisBundle, by st
 	b.SHA256 = b.Digest()
 	b.Files = nil
 	err = s.write(ctx, what, func(tx *sqlx.Tx) error {
-		b.Created, b.Updated = s.now(), s.now()
-		var doc string
-		err := get(ctx, tx, &doc, "SELECT doc FROM genesis WHERE name = ?", b.Name)
-		if err == nil {
-			var before inventory.GenesisBundle
-			if err := json.Unmarshal([]byte(doc), &before); err != nil {
-				return err
-			}
-			b.Created = before.Created
-		} else if !errors.Is(err, inventory.ErrNotFound) {
+		before, err := optional(readDoc[inventory.GenesisBundle](ctx, tx, "SELECT doc FROM genesis WHERE name = ?", b.Name))
+		if err != nil {
 			return err
 		}
-		if doc, err = toJSON(b); err != nil {
+		b.Created, b.Updated = before.Created, s.now()
+		if b.Created.IsZero() {
+			b.Created = b.Updated
+		}
+		doc, err := toJSON(b)
+		if err != nil {
 			return err
 		}
+
 		run := genesisKey(b.Name)
 		sealed, err := s.seal(sealPlan, runBinding(run), plain)
 		if err != nil {
@@ -69,23 +66,23 @@ type genesisRow struct {
 // whose key was lost is inventory.ErrSealed, one that was forgotten with it
 // inventory.ErrNotFound.
 func (s *Store) Genesis(ctx context.Context, name string) (inventory.GenesisBundle, error) {
-	what := fmt.Sprintf("reading lab file %q", name)
+	b, err := s.readGenesis(ctx, name)
+	return b, wrap(err, "reading lab file %q", name)
+}
+
+func (s *Store) readGenesis(ctx context.Context, name string) (b inventory.GenesisBundle, err error) {
 	var r genesisRow
-	var b inventory.GenesisBundle
 	if err := get(ctx, s.ro, &r, "SELECT doc, sealed FROM genesis WHERE name = ? AND length(sealed) > 0", name); err != nil {
-		return b, fmt.Errorf("%s: %w", what, err)
-	}
-	if err := json.Unmarshal([]byte(r.Doc), &b); err != nil {
-		return b, fmt.Errorf("%s: %w", what, err)
-	}
-	plain, err := s.open(sealPlan, runBinding(genesisKey(name)), r.Sealed)
-	if err != nil {
-		return inventory.GenesisBundle{}, fmt.Errorf("%s: %w", what, err)
+		return b, err
 	}
 	files := map[string]string{}
-	if err := json.Unmarshal(plain, &files); err != nil {
-		return b, fmt.Errorf("%s: %w", what, err)
+	if err := s.unseal(genesisKey(name), r.Sealed, &files); err != nil {
+		return b, err
 	}
+	if err := json.Unmarshal([]byte(r.Doc), &b); err != nil {
+		return b, err
+	}
+
 	b.Files = make(map[string]inventory.Secret, len(files))
 	for name, content := range files {
 		b.Files[name] = inventory.NewSecret(content)
@@ -95,17 +92,8 @@ func (s *Store) Genesis(ctx context.Context, name string) (inventory.GenesisBund
 
 // GenesisList returns all lab files by name, without the files.
 func (s *Store) GenesisList(ctx context.Context) ([]inventory.GenesisBundle, error) {
-	var docs []string
-	if err := s.ro.SelectContext(ctx, &docs, "SELECT doc FROM genesis ORDER BY name"); err != nil {
-		return nil, fmt.Errorf("listing lab files: %w", err)
-	}
-	out := make([]inventory.GenesisBundle, len(docs))
-	for n, doc := range docs {
-		if err := json.Unmarshal([]byte(doc), &out[n]); err != nil {
-			return nil, fmt.Errorf("listing lab files: %w", err)
-		}
-	}
-	return out, nil
+	out, err := listDocs[inventory.GenesisBundle](ctx, s.ro, "SELECT doc FROM genesis ORDER BY name")
+	return out, wrap(err, "listing lab files")
 }
 
 // DeleteGenesis removes the lab file called name.
@@ -113,8 +101,4 @@ func (s *Store) DeleteGenesis(ctx context.Context, name, by string) error {
 	return s.write(ctx, fmt.Sprintf("deleting lab file %q", name), func(tx *sqlx.Tx) error {
 		return s.deleteNamed(ctx, tx, "genesis", name, by)
 	})
-}
-
-func (s *Store) resealGenesis(ctx context.Context, tx *sqlx.Tx) (int, []string, error) {
-	return s.resealRuns(ctx, tx, "genesis")
 }

@@ -2,7 +2,6 @@ package sqlite
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/jmoiron/sqlx"
@@ -10,68 +9,57 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// RequestHandOver writes the wish to move this site; its site epoch is the one
-// after that of this site. Written again, it is the same.
+// RequestHandOver stores the request to move this site. The target will own the
+// site epoch after the present one. A request that is stored stays as it is.
 func (s *Store) RequestHandOver(ctx context.Context, h inventory.HandOver) error {
 	if h.ID == "" || h.Target == "" {
 		return fmt.Errorf("requesting a hand-over: id or target is missing: %w", inventory.ErrInvalid)
 	}
-	return s.write(ctx, fmt.Sprintf("requesting hand-over %q", h.ID), func(tx *sqlx.Tx) error {
-		_, err := exec(ctx, tx, `INSERT OR IGNORE INTO handover (id, target, site_epoch, force, requested)
+	return s.writeOne(ctx, fmt.Sprintf("requesting hand-over %q", h.ID),
+		`INSERT OR IGNORE INTO handover (id, target, site_epoch, force, requested)
 			SELECT ?, ?, value + 1, ?, ? FROM meta WHERE name = 'site_epoch'`, h.ID, h.Target, h.Force, nanos(s.now()))
-		return err
-	})
 }
 
-// LastHandOver returns the wish that was written last; inventory.ErrNotFound.
+// LastHandOver returns the request that was stored last; inventory.ErrNotFound
+// when there is none.
 func (s *Store) LastHandOver(ctx context.Context) (inventory.HandOver, error) {
-	var r struct {
-		ID        string `db:"id"`
-		Target    string `db:"target"`
-		SiteEpoch int64  `db:"site_epoch"`
-		Force     bool   `db:"force"`
-		Requested int64  `db:"requested"`
-	}
-	err := get(ctx, s.ro, &r, "SELECT id, target, site_epoch, force, requested FROM handover ORDER BY rowid DESC LIMIT 1")
-	if err != nil {
-		if !errors.Is(err, inventory.ErrNotFound) {
-			err = fmt.Errorf("reading the last hand-over: %w", err)
-		}
-		return inventory.HandOver{}, err
-	}
-	return inventory.HandOver{ID: r.ID, Target: r.Target, SiteEpoch: r.SiteEpoch, Force: r.Force, Requested: moment(r.Requested)}, nil
+	h, err := read[handOverRow](ctx, s.ro, "SELECT id, target, site_epoch, force, requested FROM handover ORDER BY rowid DESC LIMIT 1")
+	return h, wrap(err, "reading the last hand-over")
 }
 
-// CloseIntake has new runs refused until OpenIntake, by the word why.
+type handOverRow struct {
+	ID        string `db:"id"`
+	Target    string `db:"target"`
+	SiteEpoch int64  `db:"site_epoch"`
+	Force     bool   `db:"force"`
+	Requested int64  `db:"requested"`
+}
+
+func (r handOverRow) value() (inventory.HandOver, error) {
+	return inventory.HandOver{
+		ID: r.ID, Target: r.Target, SiteEpoch: r.SiteEpoch, Force: r.Force, Requested: moment(r.Requested),
+	}, nil
+}
+
+// CloseIntake makes the server refuse new runs until OpenIntake, with the reason
+// why.
 func (s *Store) CloseIntake(ctx context.Context, why string) error {
-	return s.write(ctx, "closing the intake", func(tx *sqlx.Tx) error {
-		_, err := exec(ctx, tx, "INSERT OR REPLACE INTO meta (name, value) VALUES ('intake_closed', ?)", why)
-		return err
-	})
+	return s.writeOne(ctx, "closing the intake", "INSERT OR REPLACE INTO meta (name, value) VALUES ('intake_closed', ?)", why)
 }
 
 // OpenIntake takes new runs again.
 func (s *Store) OpenIntake(ctx context.Context) error {
-	return s.write(ctx, "opening the intake", func(tx *sqlx.Tx) error {
-		_, err := exec(ctx, tx, "DELETE FROM meta WHERE name = 'intake_closed'")
-		return err
-	})
+	return s.writeOne(ctx, "opening the intake", "DELETE FROM meta WHERE name = 'intake_closed'")
 }
 
 // Intake returns why new runs are refused; "" when they are taken.
 func (s *Store) Intake(ctx context.Context) (why string, err error) {
-	err = get(ctx, s.ro, &why, "SELECT value FROM meta WHERE name = 'intake_closed'")
-	if errors.Is(err, inventory.ErrNotFound) {
-		return "", nil
-	}
-	if err != nil {
-		return "", fmt.Errorf("asking whether new runs are taken: %w", err)
-	}
-	return why, nil
+	why, err = optional(scalar[string](ctx, s.ro, "SELECT value FROM meta WHERE name = 'intake_closed'"))
+	return why, wrap(err, "reading whether new runs are taken")
 }
 
-// Owned makes the database that of a site epoch, to which it goes up alone, and
-// stamps every grant with it: the runs go on as who they are. New runs are taken.
+// Owned moves the database to a higher site epoch and stamps every grant with it,
+// so that open runs go on. New runs are taken. A lower epoch changes nothing.
 func (s *Store) Owned(ctx context.Context, epoch int64) error {
 	return s.write(ctx, fmt.Sprintf("beginning site epoch %d", epoch), func(tx *sqlx.Tx) error {
 		n, err := exec(ctx, tx, "UPDATE meta SET value = ? WHERE name = 'site_epoch' AND value < ?", epoch, epoch)

@@ -16,7 +16,7 @@ type imageRow struct {
 	Created int64  `db:"created"`
 }
 
-func (r imageRow) image() (inventory.Image, error) {
+func (r imageRow) value() (inventory.Image, error) {
 	var i inventory.Image
 	err := json.Unmarshal([]byte(r.Doc), &i)
 	i.Created = moment(r.Created)
@@ -25,43 +25,19 @@ func (r imageRow) image() (inventory.Image, error) {
 
 // Image returns the image called name.
 func (s *Store) Image(ctx context.Context, name string) (inventory.Image, error) {
-	var r imageRow
-	err := get(ctx, s.ro, &r, "SELECT doc, created FROM image WHERE name = ?", name)
-	var i inventory.Image
-	if err == nil {
-		i, err = r.image()
-	}
-	if err != nil {
-		return inventory.Image{}, fmt.Errorf("reading image %q: %w", name, err)
-	}
-	return i, nil
+	i, err := read[imageRow](ctx, s.ro, "SELECT doc, created FROM image WHERE name = ?", name)
+	return i, wrap(err, "reading image %q", name)
 }
 
 // Images returns all images by name.
 func (s *Store) Images(ctx context.Context) ([]inventory.Image, error) {
-	var rows []imageRow
-	if err := s.ro.SelectContext(ctx, &rows, "SELECT doc, created FROM image ORDER BY name"); err != nil {
-		return nil, fmt.Errorf("listing images: %w", err)
-	}
-	out := make([]inventory.Image, len(rows))
-	for n, r := range rows {
-		i, err := r.image()
-		if err != nil {
-			return nil, fmt.Errorf("listing images: %w", err)
-		}
-		out[n] = i
-	}
-	return out, nil
+	out, err := list[imageRow](ctx, s.ro, "SELECT doc, created FROM image ORDER BY name")
+	return out, wrap(err, "listing images")
 }
 
 // PutImage stores an image's record, replacing one of the same name.
 func (s *Store) PutImage(ctx context.Context, i inventory.Image, by string) error {
-	what := fmt.Sprintf("storing image %q", i.Name)
-	doc, err := toJSON(i)
-	if err != nil {
-		return fmt.Errorf("%s: %w", what, err)
-	}
-	return s.write(ctx, what, func(tx *sqlx.Tx) error {
+	return s.writeDoc(ctx, fmt.Sprintf("storing image %q", i.Name), i, func(tx *sqlx.Tx, doc string) error {
 		if err := recordUnused(ctx, tx, i.Name); err != nil {
 			return err
 		}
@@ -88,10 +64,7 @@ func (s *Store) DeleteImage(ctx context.Context, name, by string) error {
 // ExpectImageFile announces a file that is about to be put in its place for
 // PutImage. If that never happens, UnusedImageFiles names it.
 func (s *Store) ExpectImageFile(ctx context.Context, digest string) error {
-	return s.write(ctx, "announcing an image file", func(tx *sqlx.Tx) error {
-		_, err := exec(ctx, tx, "INSERT OR IGNORE INTO image_unused (sha256) VALUES (?)", digest)
-		return err
-	})
+	return s.writeOne(ctx, "announcing an image file", "INSERT OR IGNORE INTO image_unused (sha256) VALUES (?)", digest)
 }
 
 // recordUnused records the digest that the image called name has, before it loses it.
@@ -101,21 +74,16 @@ func recordUnused(ctx context.Context, tx *sqlx.Tx, name string) error {
 	return err
 }
 
-// SetImageFile changes where the file of an image lies, which is no change of the image.
+// SetImageFile changes where the file of an image lies. The image stays the same.
 func (s *Store) SetImageFile(ctx context.Context, name, file string) error {
-	return s.write(ctx, fmt.Sprintf("moving the file of image %q", name), func(tx *sqlx.Tx) error {
-		_, err := exec(ctx, tx, "UPDATE image SET doc = json_set(doc, '$.file', ?) WHERE name = ?", file, name)
-		return err
-	})
+	return s.writeOne(ctx, fmt.Sprintf("moving the file of image %q", name),
+		"UPDATE image SET doc = json_set(doc, '$.file', ?) WHERE name = ?", file, name)
 }
 
 // PlannedImages returns the files that the plans of open runs need.
 func (s *Store) PlannedImages(ctx context.Context) ([]inventory.PlannedImage, error) {
 	out, err := s.plannedImages(ctx, s.ro)
-	if err != nil {
-		return nil, fmt.Errorf("reading the plans of open runs: %w", err)
-	}
-	return out, nil
+	return out, wrap(err, "reading the plans of open runs")
 }
 
 // plannedImages counts a run without a record as open. A run reset from outside stores its plan before
@@ -149,13 +117,10 @@ func (s *Store) plannedImages(ctx context.Context, q sqlx.QueryerContext) ([]inv
 // state of its file.
 func (s *Store) UnusedImageFiles(ctx context.Context, remove func(digest string) error) error {
 	what := "removing unused image files"
-	var some bool
-	if err := get(ctx, s.ro, &some, "SELECT EXISTS (SELECT 1 FROM image_unused)"); err != nil {
-		return fmt.Errorf("%s: %w", what, err)
+	if some, err := scalar[bool](ctx, s.ro, "SELECT EXISTS (SELECT 1 FROM image_unused)"); err != nil || !some {
+		return wrap(err, "%s", what)
 	}
-	if !some {
-		return nil
-	}
+
 	// When a context ends, database/sql rolls back at once and lets the next writer
 	// begin, while remove would go on with what this transaction has read.
 	ctx = context.WithoutCancel(ctx)

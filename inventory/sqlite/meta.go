@@ -123,7 +123,7 @@ func (s *Store) SecretsUnreadable(ctx context.Context) ([]string, error) {
 // present keys: their plans and assignments, which nobody can enter again.
 func (s *Store) RunsUnreadable(ctx context.Context) ([]string, error) {
 	var out []string
-	for _, table := range []string{"plan", "assignment", "fact", "genesis"} {
+	for _, table := range runTables {
 		rows, err := sealedRuns(ctx, s.ro, table)
 		if err != nil {
 			return nil, fmt.Errorf("listing unreadable runs: %w", err)
@@ -190,7 +190,7 @@ func (s *Store) resetSecrets(ctx context.Context, by string) (lost []string, err
 				}
 			}
 		}
-		for _, table := range []string{"plan", "assignment", "fact", "genesis"} {
+		for _, table := range runTables {
 			runs, err := sealedRuns(ctx, tx, table)
 			if err != nil {
 				return err

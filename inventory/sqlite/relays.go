@@ -2,19 +2,16 @@ package sqlite
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/netip"
 	"time"
 
 	"github.com/jmoiron/sqlx"
-
-	"github.com/ingotmetal/ingot/inventory"
 )
 
-// maxRelays bounds the rows that packets can make: who forges giaddrs only
-// pushes out those that were not heard for the longest time, and they are
-// recorded again when they are heard again.
+// maxRelays bounds the rows that packets can make. Forged giaddrs only push out
+// the relays that were not heard for the longest time, and these are recorded
+// again as soon as they are heard.
 const maxRelays = 256
 
 // PutRelay records that the relay with this giaddr was heard. An older time
@@ -36,13 +33,6 @@ func (s *Store) PutRelay(ctx context.Context, giaddr netip.Addr, at time.Time) e
 
 // Relayed tells when the relay with this giaddr was last heard; zero: never.
 func (s *Store) Relayed(ctx context.Context, giaddr netip.Addr) (time.Time, error) {
-	var n int64
-	err := get(ctx, s.ro, &n, "SELECT heard FROM relay WHERE giaddr = ?", giaddr.String())
-	if errors.Is(err, inventory.ErrNotFound) {
-		return time.Time{}, nil
-	}
-	if err != nil {
-		return time.Time{}, fmt.Errorf("asking when relay %s was heard: %w", giaddr, err)
-	}
-	return moment(n), nil
+	n, err := optional(scalar[int64](ctx, s.ro, "SELECT heard FROM relay WHERE giaddr = ?", giaddr.String()))
+	return moment(n), wrap(err, "reading when relay %s was heard", giaddr)
 }

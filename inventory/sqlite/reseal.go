@@ -15,21 +15,17 @@ import (
 // that the Sealer seals with now. It returns how many values that were.
 //
 // Each table is one transaction: a crash in between leaves values that open
-// with the keys of before, and Reseal begins again. Everything that seals does
-// so inside its transaction, of which there is one at a time; so whatever was
-// sealed with the keys of before is in its table when Reseal comes to it. The
-// ciphertexts of before are overwritten in the file (secure_delete), not merely
-// let go of.
+// with the earlier keys, and Reseal begins again. Everything that seals does
+// so inside its transaction, and transactions that write run one at a time. What was
+// sealed with the earlier keys is therefore in its table when Reseal reads it. The
+// earlier ciphertexts are overwritten in the file (secure_delete).
 //
 // Keys that are not those of this database are inventory.ErrSealed, and nothing
 // is done. What opens with no key at all is left as it is and named in an error
 // that is inventory.ErrSealed, too: then no key may be dropped.
 func (s *Store) Reseal(ctx context.Context) (int, error) {
 	n, err := s.reseal(ctx)
-	if err != nil {
-		return n, fmt.Errorf("sealing secrets again: %w", err)
-	}
-	return n, nil
+	return n, wrap(err, "sealing secrets again")
 }
 
 func (s *Store) reseal(ctx context.Context) (total int, err error) {
@@ -43,32 +39,41 @@ func (s *Store) reseal(ctx context.Context) (total int, err error) {
 		}
 	}
 	var shut []string
-	for _, table := range []func(context.Context, *sqlx.Tx) (int, []string, error){s.resealMachines, s.resealPlans, s.resealAssignments, s.resealFacts, s.resealGenesis, s.resealChecks} {
-		err := s.write(ctx, "one table", func(tx *sqlx.Tx) error {
-			n, left, err := table(ctx, tx)
+	one := func(table string, reseal func(tx *sqlx.Tx) (int, []string, error)) error {
+		return s.write(ctx, "table "+table, func(tx *sqlx.Tx) error {
+			n, left, err := reseal(tx)
 			total += n
 			shut = append(shut, left...)
 			return err
 		})
-		if err != nil {
+	}
+	if err := one("machine", func(tx *sqlx.Tx) (int, []string, error) { return s.resealMachines(ctx, tx) }); err != nil {
+		return total, err
+	}
+	for _, table := range runTables {
+		if err := one(table, func(tx *sqlx.Tx) (int, []string, error) { return s.resealRuns(ctx, tx, table) }); err != nil {
 			return total, err
 		}
 	}
-	// The log before the database holds pages of before. A reader that is in
-	// its way now lets the next checkpoint do it.
+	if err := one("meta", func(tx *sqlx.Tx) (int, []string, error) { return 0, nil, s.resealChecks(ctx, tx) }); err != nil {
+		return total, err
+	}
+
+	// The write-ahead log holds earlier pages. While a reader is in its way, the next
+	// checkpoint removes them.
 	if _, err = s.rw.ExecContext(ctx, "PRAGMA wal_checkpoint(TRUNCATE)"); err != nil || len(shut) == 0 {
 		return total, err
 	}
 	names := shut[:min(len(shut), maxNamed)]
-	return total, fmt.Errorf("%d secrets open with no key, so the keys of before are kept (%s): enter them again, or let ingot secret reset forget them, and rotate again: %w",
+	return total, fmt.Errorf("%d secrets open with no key, so the earlier keys are kept (%s): enter them again, or let ingot secret reset forget them, and rotate again: %w",
 		len(shut), strings.Join(names, ", "), inventory.ErrSealed)
 }
 
 // maxNamed is how many secrets an error names.
 const maxNamed = 20
 
-// again returns the value sealed anew; nil when no key opens it.
-func (s *Store) again(purpose, binding string, sealed []byte) ([]byte, error) {
+// sealAgain returns the value sealed again; nil when no key opens it.
+func (s *Store) sealAgain(purpose, binding string, sealed []byte) ([]byte, error) {
 	plain, err := s.open(purpose, binding, sealed)
 	if errors.Is(err, inventory.ErrSealed) {
 		return nil, nil
@@ -86,7 +91,7 @@ func (s *Store) resealMachines(ctx context.Context, tx *sqlx.Tx) (n int, shut []
 	}
 	for _, r := range rows {
 		for _, f := range r.sealedFields() {
-			sealed, err := s.again(f.purpose, f.binding, f.sealed)
+			sealed, err := s.sealAgain(f.purpose, f.binding, f.sealed)
 			if err != nil {
 				return n, shut, err
 			}
@@ -103,26 +108,17 @@ func (s *Store) resealMachines(ctx context.Context, tx *sqlx.Tx) (n int, shut []
 	return n, shut, nil
 }
 
-func (s *Store) resealPlans(ctx context.Context, tx *sqlx.Tx) (int, []string, error) {
-	return s.resealRuns(ctx, tx, "plan")
-}
+// runTables hold what belongs to a run or an operation, sealed under its name.
+var runTables = []string{"plan", "assignment", "fact", "genesis"}
 
-func (s *Store) resealAssignments(ctx context.Context, tx *sqlx.Tx) (int, []string, error) {
-	return s.resealRuns(ctx, tx, "assignment")
-}
-
-func (s *Store) resealFacts(ctx context.Context, tx *sqlx.Tx) (int, []string, error) {
-	return s.resealRuns(ctx, tx, "fact")
-}
-
-// resealRuns does so with a table of what belongs to runs.
+// resealRuns seals the rows of one of runTables again.
 func (s *Store) resealRuns(ctx context.Context, tx *sqlx.Tx, table string) (n int, shut []string, err error) {
 	rows, err := sealedRuns(ctx, tx, table)
 	if err != nil {
 		return 0, nil, err
 	}
 	for _, r := range rows {
-		sealed, err := s.again(sealPlan, runBinding(r.Run), r.Sealed)
+		sealed, err := s.sealAgain(sealPlan, runBinding(r.Run), r.Sealed)
 		if err != nil {
 			return n, shut, err
 		}
@@ -138,7 +134,7 @@ func (s *Store) resealRuns(ctx context.Context, tx *sqlx.Tx, table string) (n in
 	return n, shut, nil
 }
 
-// sealedRun is what is sealed in a row of a table of what belongs to runs.
+// sealedRun is what is sealed in a row of one of runTables.
 type sealedRun struct {
 	ID     int64  `db:"rowid"`
 	Run    string `db:"run"`
@@ -152,23 +148,23 @@ func sealedRuns(ctx context.Context, db sqlx.QueryerContext, table string) (rows
 	return rows, err
 }
 
-func (s *Store) resealChecks(ctx context.Context, tx *sqlx.Tx) (int, []string, error) {
+func (s *Store) resealChecks(ctx context.Context, tx *sqlx.Tx) error {
 	for _, p := range purposes() {
-		var check []byte
-		if err := get(ctx, tx, &check, "SELECT value FROM meta WHERE name = ?", "key_check."+p); err != nil {
-			return 0, nil, err
+		check, err := scalar[[]byte](ctx, tx, "SELECT value FROM meta WHERE name = ?", "key_check."+p)
+		if err != nil {
+			return err
 		}
 		// Sealed with keys that do not open it, it would vouch for wrong ones.
 		if _, err := s.open(p, checkBinding, check); err != nil {
-			return 0, nil, err
+			return err
 		}
 		sealed, err := s.seal(p, checkBinding, []byte(checkText))
 		if err != nil {
-			return 0, nil, err
+			return err
 		}
 		if _, err := exec(ctx, tx, "UPDATE meta SET value = ? WHERE name = ?", sealed, "key_check."+p); err != nil {
-			return 0, nil, err
+			return err
 		}
 	}
-	return 0, nil, nil
+	return nil
 }

@@ -37,17 +37,8 @@ func (s *Store) PruneRuns(ctx context.Context, before time.Time, keep, limit int
 				continue
 			}
 			gone++
-			for _, stmt := range []string{
-				"DELETE FROM plan WHERE run = ?",
-				"DELETE FROM assignment WHERE run = ?",
-				"DELETE FROM log WHERE run = ?",
-				"DELETE FROM event WHERE run = ?",
-				`DELETE FROM agent AS old WHERE run = ? AND EXISTS (SELECT 1 FROM agent a
-					WHERE a.machine = old.machine AND (a.epoch > old.epoch OR a.epoch = old.epoch AND a.boot > old.boot))`,
-			} {
-				if _, err := exec(ctx, tx, stmt, run); err != nil {
-					return err
-				}
+			if err := forgetRun(ctx, tx, run); err != nil {
+				return err
 			}
 		}
 		return nil
@@ -55,52 +46,41 @@ func (s *Store) PruneRuns(ctx context.Context, before time.Time, keep, limit int
 	return gone, err
 }
 
-// PruneEvents forgets up to limit events from before a time that belong to no
-// run whose record is kept, nor to one that holds a grant: what persons did,
-// and what was seen of machines between their runs. The newest event stays: it
-// shows a clock that stands behind.
+// PruneEvents forgets up to limit events from before a time that belong neither to
+// a run whose record is kept nor to one that holds a grant: what operators did, and
+// what was seen of machines between their runs. The newest event stays: it shows a
+// clock that is behind.
 func (s *Store) PruneEvents(ctx context.Context, before time.Time, limit int) (int, error) {
-	// Read first, so that nothing is locked, and nobody woken, when there is nothing to do.
-	var seqs []int64
-	err := s.ro.SelectContext(ctx, &seqs, `SELECT seq FROM event e WHERE at < ?1 AND at < (SELECT max(at) FROM event)
+	return s.prune(ctx, "events", `SELECT seq FROM event e WHERE at < ?1 AND at < (SELECT max(at) FROM event)
 		AND NOT EXISTS (SELECT 1 FROM workflow w WHERE w.run = e.run)
-		AND NOT EXISTS (SELECT 1 FROM grant_ g WHERE g.run = e.run AND g.run <> '') ORDER BY at LIMIT ?2`, nanos(before), limit)
-	if err != nil {
-		return 0, fmt.Errorf("looking for old events: %w", err)
-	}
-	if len(seqs) == 0 {
-		return 0, nil
-	}
-	err = s.write(ctx, "forgetting old events", func(tx *sqlx.Tx) error {
-		for _, seq := range seqs {
-			if _, err := exec(ctx, tx, "DELETE FROM event WHERE seq = ?", seq); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-	if err != nil {
-		return 0, err
-	}
-	return len(seqs), nil
+		AND NOT EXISTS (SELECT 1 FROM grant_ g WHERE g.run = e.run AND g.run <> '') ORDER BY at LIMIT ?2`,
+		"DELETE FROM event WHERE seq = ?1 AND at < ?2", before, limit)
 }
 
-// PruneBMCJobs forgets up to limit jobs that began before a time and belong to
-// no run whose record is kept, nor to one that holds a grant.
+// PruneBMCJobs forgets up to limit jobs that began before a time and belong
+// neither to a run whose record is kept nor to one that holds a grant.
 func (s *Store) PruneBMCJobs(ctx context.Context, before time.Time, limit int) (int, error) {
-	var rows []int64
-	err := s.ro.SelectContext(ctx, &rows, `SELECT j.rowid FROM bmc_job j WHERE j.started < ?1
+	return s.prune(ctx, "BMC jobs", `SELECT j.rowid FROM bmc_job j WHERE j.started < ?1
 		AND NOT EXISTS (SELECT 1 FROM workflow w WHERE w.run = json_extract(j.doc, '$.run'))
-		AND NOT EXISTS (SELECT 1 FROM grant_ g WHERE g.run = json_extract(j.doc, '$.run') AND g.run <> '') LIMIT ?2`, nanos(before), limit)
-	if err != nil {
-		return 0, fmt.Errorf("looking for old BMC jobs: %w", err)
+		AND NOT EXISTS (SELECT 1 FROM grant_ g WHERE g.run = json_extract(j.doc, '$.run') AND g.run <> '') LIMIT ?2`,
+		"DELETE FROM bmc_job WHERE rowid = ?1 AND started < ?2", before, limit)
+}
+
+// prune deletes up to limit rows from before a time, one by one, and returns how
+// many. It reads first, so that nothing is locked, and no subscriber woken, when
+// there is nothing to delete.
+func (s *Store) prune(ctx context.Context, what, find, remove string, before time.Time, limit int) (int, error) {
+	var rows []int64
+	if err := s.ro.SelectContext(ctx, &rows, find, nanos(before), limit); err != nil {
+		return 0, fmt.Errorf("looking for old %s: %w", what, err)
 	}
 	if len(rows) == 0 {
 		return 0, nil
 	}
-	err = s.write(ctx, "forgetting old BMC jobs", func(tx *sqlx.Tx) error {
+
+	err := s.write(ctx, "forgetting old "+what, func(tx *sqlx.Tx) error {
 		for _, row := range rows {
-			if _, err := exec(ctx, tx, "DELETE FROM bmc_job WHERE rowid = ? AND started < ?", row, nanos(before)); err != nil {
+			if _, err := exec(ctx, tx, remove, row, nanos(before)); err != nil {
 				return err
 			}
 		}

@@ -10,7 +10,6 @@ import (
 	"context"
 	"database/sql"
 	"database/sql/driver"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/url"
@@ -214,44 +213,4 @@ func (s *Store) write(ctx context.Context, what string, do func(tx *sqlx.Tx) err
 	}
 	s.fire(tx)
 	return nil
-}
-
-// exec runs one statement and returns how many rows it changed.
-func exec(ctx context.Context, tx *sqlx.Tx, query string, args ...any) (int64, error) {
-	res, err := tx.ExecContext(ctx, query, args...)
-	if err != nil {
-		return 0, err
-	}
-	return res.RowsAffected()
-}
-
-// get reads one row into dest: no row is inventory.ErrNotFound.
-func get(ctx context.Context, q sqlx.QueryerContext, dest any, query string, args ...any) error {
-	err := sqlx.GetContext(ctx, q, dest, query, args...)
-	if errors.Is(err, sql.ErrNoRows) {
-		return inventory.ErrNotFound
-	}
-	return err
-}
-
-// nanos is how a time is stored: 0 for the zero time.
-func nanos(t time.Time) int64 {
-	if t.IsZero() {
-		return 0
-	}
-	return t.UnixNano()
-}
-
-// moment is the reverse of nanos, in UTC.
-func moment(n int64) time.Time {
-	if n == 0 {
-		return time.Time{}
-	}
-	return time.Unix(0, n).UTC()
-}
-
-// toJSON encodes v for a column.
-func toJSON(v any) (string, error) {
-	b, err := json.Marshal(v)
-	return string(b), err
 }

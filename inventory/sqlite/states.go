@@ -44,7 +44,7 @@ func (s *Store) MachineStates(ctx context.Context, names []string) ([]inventory.
 		if r.Doc == "" {
 			continue
 		}
-		w, err := workflowRow{Doc: r.Doc, Started: r.Started}.workflow()
+		w, err := workflowRow{docRow[inventory.Workflow]{r.Doc}, r.Started}.value()
 		if err != nil {
 			return nil, fmt.Errorf("reading the latest run of machine %q: %w", r.Name, err)
 		}

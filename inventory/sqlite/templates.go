@@ -15,34 +15,24 @@ type templateRow struct {
 	Updated int64 `db:"updated"`
 }
 
-func (r templateRow) template() inventory.Template {
+func (r templateRow) value() (inventory.Template, error) {
 	t := r.Template
 	t.Created, t.Updated = moment(r.Created), moment(r.Updated)
-	return t
+	return t, nil
 }
 
 const templateColumns = "name, source, builtin, created, updated"
 
 // Template returns the template called name.
 func (s *Store) Template(ctx context.Context, name string) (inventory.Template, error) {
-	var r templateRow
-	if err := get(ctx, s.ro, &r, "SELECT "+templateColumns+" FROM template WHERE name = ?", name); err != nil {
-		return inventory.Template{}, fmt.Errorf("reading template %q: %w", name, err)
-	}
-	return r.template(), nil
+	t, err := read[templateRow](ctx, s.ro, "SELECT "+templateColumns+" FROM template WHERE name = ?", name)
+	return t, wrap(err, "reading template %q", name)
 }
 
 // Templates returns all templates by name.
 func (s *Store) Templates(ctx context.Context) ([]inventory.Template, error) {
-	var rows []templateRow
-	if err := s.ro.SelectContext(ctx, &rows, "SELECT "+templateColumns+" FROM template ORDER BY name"); err != nil {
-		return nil, fmt.Errorf("listing templates: %w", err)
-	}
-	out := make([]inventory.Template, len(rows))
-	for i, r := range rows {
-		out[i] = r.template()
-	}
-	return out, nil
+	out, err := list[templateRow](ctx, s.ro, "SELECT "+templateColumns+" FROM template ORDER BY name")
+	return out, wrap(err, "listing templates")
 }
 
 // PutTemplate stores a template, replacing one of the same name.

@@ -13,21 +13,20 @@ import (
 )
 
 type workflowRow struct {
-	Doc     string `db:"doc"`
-	Started int64  `db:"started"`
+	docRow[inventory.Workflow]
+	Started int64 `db:"started"`
 }
 
-func (r workflowRow) workflow() (inventory.Workflow, error) {
-	var w inventory.Workflow
-	err := json.Unmarshal([]byte(r.Doc), &w)
+func (r workflowRow) value() (inventory.Workflow, error) {
+	w, err := r.docRow.value()
 	w.Started = moment(r.Started)
 	return w, err
 }
 
-// PutWorkflow stores the record of a run. A record that is final stays in that
-// state: whoever comes late with another is ignored, and so is an open one whose
-// Seq is below that of the one that stands. Its start stays the first that was
-// given. With a change of phase goes an event, and with some of them a notice.
+// PutWorkflow stores the record of a run. A final record keeps its state: a later
+// record of another state is ignored, and so is an open record whose Seq is below
+// that of the stored one. The start stays the first that was given. A change of
+// phase appends an event, and some changes write a notice.
 func (s *Store) PutWorkflow(ctx context.Context, w inventory.Workflow) error {
 	what := fmt.Sprintf("storing the record of run %q", w.Run)
 	if w.Run == "" {
@@ -36,17 +35,8 @@ func (s *Store) PutWorkflow(ctx context.Context, w inventory.Workflow) error {
 	if w.Updated.IsZero() {
 		w.Updated = s.now()
 	}
-	doc, err := toJSON(w)
-	if err != nil {
-		return fmt.Errorf("%s: %w", what, err)
-	}
-	return s.write(ctx, what, func(tx *sqlx.Tx) error {
-		var before string
-		err := get(ctx, tx, &before, "SELECT coalesce(json_extract(doc, '$.phase'), '') FROM workflow WHERE run = ?", w.Run)
-		if err != nil && !errors.Is(err, inventory.ErrNotFound) {
-			return err
-		}
-		was, err := s.workflowBefore(ctx, tx, w.Run)
+	return s.writeDoc(ctx, what, w, func(tx *sqlx.Tx, doc string) error {
+		before, err := optional(readDoc[inventory.Workflow](ctx, tx, "SELECT doc FROM workflow WHERE run = ?", w.Run))
 		if err != nil {
 			return err
 		}
@@ -60,28 +50,25 @@ func (s *Store) PutWorkflow(ctx context.Context, w inventory.Workflow) error {
 			return err
 		}
 		s.show(tx, w.Machine)
-		if err := s.tell(ctx, tx, w.NoticesOf(was)); err != nil || w.Phase == before || w.Phase == "" {
+		if err := s.addNotice(ctx, tx, w.NoticesOf(before)); err != nil || w.Phase == before.Phase || w.Phase == "" {
 			return err
 		}
-		return s.phase(ctx, tx, w, before)
+		return s.phaseEvent(ctx, tx, w, before.Phase)
 	})
 }
 
-// phase appends the event of a phase that has begun.
-func (s *Store) phase(ctx context.Context, tx *sqlx.Tx, w inventory.Workflow, before string) error {
+// phaseEvent appends the event of a phase that has begun.
+func (s *Store) phaseEvent(ctx context.Context, tx *sqlx.Tx, w inventory.Workflow, before string) error {
 	change := inventory.PhaseChange{Phase: w.Phase, Began: w.Updated, Before: before}
-	var doc string
-	err := get(ctx, tx, &doc, "SELECT detail FROM event WHERE run = ? AND kind = ? ORDER BY seq DESC LIMIT 1", w.Run, inventory.EventPhase)
-	switch {
-	case err == nil:
-		var last inventory.PhaseChange
-		if err := json.Unmarshal([]byte(doc), &last); err != nil {
-			return err
-		}
-		change.Seconds = max(w.Updated.Sub(last.Began).Seconds(), 0)
-	case !errors.Is(err, inventory.ErrNotFound):
+	last, err := optional(readDoc[inventory.PhaseChange](ctx, tx,
+		"SELECT detail AS doc FROM event WHERE run = ? AND kind = ? ORDER BY seq DESC LIMIT 1", w.Run, inventory.EventPhase))
+	if err != nil {
 		return err
 	}
+	if !last.Began.IsZero() {
+		change.Seconds = max(w.Updated.Sub(last.Began).Seconds(), 0)
+	}
+
 	detail, err := toJSON(change)
 	if err != nil {
 		return err
@@ -103,16 +90,8 @@ func (s *Store) LatestWorkflow(ctx context.Context, machine string) (inventory.W
 }
 
 func (s *Store) workflowBy(ctx context.Context, what, where string, args ...any) (inventory.Workflow, error) {
-	var r workflowRow
-	err := get(ctx, s.ro, &r, "SELECT doc, started FROM workflow WHERE "+where, args...)
-	var w inventory.Workflow
-	if err == nil {
-		w, err = r.workflow()
-	}
-	if err != nil {
-		return inventory.Workflow{}, fmt.Errorf("%s: %w", what, err)
-	}
-	return w, nil
+	w, err := read[workflowRow](ctx, s.ro, "SELECT doc, started FROM workflow WHERE "+where, args...)
+	return w, wrap(err, "%s", what)
 }
 
 // Workflows returns records, the newest first.
@@ -133,18 +112,8 @@ func (s *Store) Workflows(ctx context.Context, f inventory.WorkflowFilter) ([]in
 	if f.Open {
 		query += " AND final = 0"
 	}
-	var rows []workflowRow
-	err := s.ro.SelectContext(ctx, &rows, query+" ORDER BY started DESC, rowid DESC LIMIT ?", append(args, limit)...)
-	if err != nil {
-		return nil, fmt.Errorf("listing workflows: %w", err)
-	}
-	out := make([]inventory.Workflow, len(rows))
-	for i, r := range rows {
-		if out[i], err = r.workflow(); err != nil {
-			return nil, fmt.Errorf("listing workflows: %w", err)
-		}
-	}
-	return out, nil
+	out, err := list[workflowRow](ctx, s.ro, query+" ORDER BY started DESC, rowid DESC LIMIT ?", append(args, limit)...)
+	return out, wrap(err, "listing workflows")
 }
 
 // DeleteWorkflow removes the record of a run that is over, with its plan,
@@ -164,17 +133,23 @@ func (s *Store) DeleteWorkflow(ctx context.Context, run, by string) error {
 		if err != nil {
 			return err
 		}
-		for _, table := range []string{"plan", "assignment", "log", "event"} {
-			if _, err := exec(ctx, tx, "DELETE FROM "+table+" WHERE run = ?", run); err != nil {
-				return err
-			}
-		}
-		// The machine's newest agent stays known: it may still be up, and is to
-		// hear that its run is over.
-		if _, err := exec(ctx, tx, `DELETE FROM agent WHERE run = ? AND EXISTS (SELECT 1 FROM agent b
-			WHERE b.machine = agent.machine AND (b.epoch > agent.epoch OR b.epoch = agent.epoch AND b.boot > agent.boot))`, run); err != nil {
+		if err := forgetRun(ctx, tx, run); err != nil {
 			return err
 		}
 		return s.operator(ctx, tx, machine, by, "record of run "+run+" deleted")
 	})
+}
+
+// forgetRun deletes what a run leaves beside its record. The newest agent of its
+// machine stays known: it may still be up and has to be told that its run is over,
+// and its facts are the newest.
+func forgetRun(ctx context.Context, tx *sqlx.Tx, run string) error {
+	return execEach(ctx, tx, run,
+		"DELETE FROM plan WHERE run = ?",
+		"DELETE FROM assignment WHERE run = ?",
+		"DELETE FROM log WHERE run = ?",
+		"DELETE FROM event WHERE run = ?",
+		`DELETE FROM agent WHERE run = ? AND EXISTS (SELECT 1 FROM agent b
+			WHERE b.machine = agent.machine AND (b.epoch > agent.epoch OR b.epoch = agent.epoch AND b.boot > agent.boot))`,
+	)
 }

@@ -1,0 +1,153 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jmoiron/sqlx"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// writeDoc is write for a transaction that stores v as JSON.
+func (s *Store) writeDoc(ctx context.Context, what string, v any, do func(tx *sqlx.Tx, doc string) error) error {
+	doc, err := toJSON(v)
+	if err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	return s.write(ctx, what, func(tx *sqlx.Tx) error { return do(tx, doc) })
+}
+
+// writeOne is write for a transaction of one statement.
+func (s *Store) writeOne(ctx context.Context, what, query string, args ...any) error {
+	return s.write(ctx, what, func(tx *sqlx.Tx) error {
+		_, err := exec(ctx, tx, query, args...)
+		return err
+	})
+}
+
+// exec runs one statement and returns how many rows it changed.
+func exec(ctx context.Context, tx *sqlx.Tx, query string, args ...any) (int64, error) {
+	res, err := tx.ExecContext(ctx, query, args...)
+	if err != nil {
+		return 0, err
+	}
+	return res.RowsAffected()
+}
+
+// execEach runs statements in their order, each with the same argument.
+func execEach(ctx context.Context, tx *sqlx.Tx, arg any, queries ...string) error {
+	for _, query := range queries {
+		if _, err := exec(ctx, tx, query, arg); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// get reads one row into dest: no row is inventory.ErrNotFound.
+func get(ctx context.Context, q sqlx.QueryerContext, dest any, query string, args ...any) error {
+	err := sqlx.GetContext(ctx, q, dest, query, args...)
+	if errors.Is(err, sql.ErrNoRows) {
+		return inventory.ErrNotFound
+	}
+	return err
+}
+
+// scalar reads one value: no row is inventory.ErrNotFound.
+func scalar[T any](ctx context.Context, q sqlx.QueryerContext, query string, args ...any) (v T, err error) {
+	err = get(ctx, q, &v, query, args...)
+	return v, err
+}
+
+// optional makes what was not found a zero value without an error.
+func optional[T any](v T, err error) (T, error) {
+	if errors.Is(err, inventory.ErrNotFound) {
+		var zero T
+		return zero, nil
+	}
+	return v, err
+}
+
+// A row is what a statement returns of a T.
+type row[T any] interface{ value() (T, error) }
+
+// read reads one row: no row is inventory.ErrNotFound.
+func read[R row[T], T any](ctx context.Context, q sqlx.QueryerContext, query string, args ...any) (v T, err error) {
+	var r R
+	if err := get(ctx, q, &r, query, args...); err != nil {
+		return v, err
+	}
+	return r.value()
+}
+
+// list reads all rows.
+func list[R row[T], T any](ctx context.Context, q sqlx.QueryerContext, query string, args ...any) ([]T, error) {
+	var rows []R
+	if err := sqlx.SelectContext(ctx, q, &rows, query, args...); err != nil {
+		return nil, err
+	}
+	out := make([]T, len(rows))
+	for i, r := range rows {
+		v, err := r.value()
+		if err != nil {
+			return nil, err
+		}
+		out[i] = v
+	}
+	return out, nil
+}
+
+// A docRow is a T as JSON in the column doc.
+type docRow[T any] struct {
+	Doc string `db:"doc"`
+}
+
+func (r docRow[T]) value() (v T, err error) {
+	err = json.Unmarshal([]byte(r.Doc), &v)
+	return v, err
+}
+
+// readDoc reads one T from its column doc: no row is inventory.ErrNotFound.
+func readDoc[T any](ctx context.Context, q sqlx.QueryerContext, query string, args ...any) (T, error) {
+	return read[docRow[T], T](ctx, q, query, args...)
+}
+
+// listDocs reads all T from their column doc.
+func listDocs[T any](ctx context.Context, q sqlx.QueryerContext, query string, args ...any) ([]T, error) {
+	return list[docRow[T], T](ctx, q, query, args...)
+}
+
+// wrap puts what was being done before an error; nil stays nil.
+func wrap(err error, format string, args ...any) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), err)
+}
+
+// nanos is how a time is stored: 0 for the zero time.
+func nanos(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.UnixNano()
+}
+
+// moment is the reverse of nanos, in UTC.
+func moment(n int64) time.Time {
+	if n == 0 {
+		return time.Time{}
+	}
+	return time.Unix(0, n).UTC()
+}
+
+// toJSON encodes v for a column.
+func toJSON(v any) (string, error) {
+	b, err := json.Marshal(v)
+	return string(b), err
+}
