@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -80,16 +81,19 @@ func TestDeployTarget(t *testing.T) {
 			require.Contains(t, p.applied, "\n---\nsecret of platform at 10.10.20.11")
 		})
 	}
-	// One that never answers is the step's failure.
-	p := &platformFake{answers: func(int) error { return unreachable }}
-	shelf := newLabShelf(t)
-	q := LabRequest{Name: "home"}
-	shelf.facts[q.operation()+"#"+factKubeconfig] = "kubeconfig"
-	a := &Activities{Labs: shelf, Operations: &records{}, Kubernetes: p, Mover: p, Peers: p, Log: slog.New(slog.DiscardHandler), ProbeEvery: time.Microsecond}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-	defer cancel()
-	err := a.DeployTarget(ctx, q)
-	require.Equal(t, TypeUnreachable, typeOf(t, err))
+	t.Run("never", func(t *testing.T) {
+		shelf := newLabShelf(t)
+		synctest.Test(t, func(t *testing.T) {
+			q := LabRequest{Name: "home"}
+			shelf.facts[q.operation()+"#"+factKubeconfig] = "kubeconfig"
+			p := &platformFake{answers: func(int) error { return unreachable }}
+			a := &Activities{Labs: shelf, Operations: &records{}, Kubernetes: p, Mover: p, Peers: p, Log: slog.New(slog.DiscardHandler), ProbeEvery: time.Second}
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			err := a.DeployTarget(ctx, q)
+			require.Equal(t, TypeUnreachable, typeOf(t, err), "one that never answers is the step's failure")
+		})
+	})
 }
 
 // TestRemoveTarget takes a standby back, and never the server that the site has
