@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -144,11 +145,14 @@ func TestUntil(t *testing.T) {
 	require.Equal(t, TypeRefused, typeOf(t, err))
 	require.Equal(t, 5+stubborn, n)
 
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
-	defer cancel()
-	err = a.until(ctx, func(context.Context) error { return fmt.Errorf("it starts: %w", inventory.ErrUnreachable) })
-	require.Equal(t, TypeUnreachable, typeOf(t, err), "before the time is up it says why")
-	require.ErrorContains(t, err, "it starts")
+	synctest.Test(t, func(t *testing.T) {
+		a := &Activities{ProbeEvery: time.Second}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		err := a.until(ctx, func(context.Context) error { return fmt.Errorf("it starts: %w", inventory.ErrUnreachable) })
+		require.Equal(t, TypeUnreachable, typeOf(t, err), "before the time is up it says why")
+		require.ErrorContains(t, err, "it starts")
+	})
 	stopped, stop := context.WithCancel(t.Context())
 	stop()
 	require.ErrorIs(t, a.until(stopped, func(context.Context) error { return errors.New("x") }), context.Canceled)

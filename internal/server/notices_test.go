@@ -105,7 +105,7 @@ func TestNoticesThatNobodySendsAreClosed(t *testing.T) {
 			require.NoError(t, err)
 			for _, e := range events {
 				if e.Kind == inventory.EventOperator {
-					require.Contains(t, e.Message, "nobody was told of waiting-for-person (notify.url is not set here): "+text)
+					require.Contains(t, e.Message, "no notice of waiting-for-person was sent (notify.url is not set here): "+text)
 					told++
 				}
 			}
