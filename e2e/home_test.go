@@ -56,7 +56,7 @@ func TestSeed(t *testing.T) {
 				require.Contains(t, why, "through a relay alone: "+lab.DirectGateway)
 				require.Contains(t, s.must(ctx, t, "status"), "through the relays "+lab.DirectGateway)
 				out, _ := s.CLI(ctx, "doctor") // it ends with 1 here: nobody keeps the lab's clock
-				require.Contains(t, out, "replies to relay "+lab.DirectGateway+" have a way")
+				require.Contains(t, out, "replies to relay "+lab.DirectGateway+" have a route")
 			} else {
 				t.Logf("the home router gave %v", s.HomeLeases())
 			}

@@ -1,0 +1,276 @@
+package cli
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ingotmetal/ingot/internal/archive"
+	"github.com/ingotmetal/ingot/internal/human"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// keysHelp is part of the help of backup and restore.
+const keysHelp = `The keys of the stored secrets, the admin token and the server's certificates go
+into the backup only wrapped with a passphrase (Argon2id, AES-256-GCM): it is read
+from --passphrase-file or asked for. Without the passphrase no one can open them.
+With --without-key they stay out, and what they seal (BMC passwords, user data) is
+lost unless the key file is kept elsewhere.`
+
+func backupCommand(o *options) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "backup", Short: "Back up a whole server while it runs", Args: cobra.NoArgs,
+		Long: `Back up a whole server while it runs: both databases, each copied whole and proven
+by counts and hashes, under one id, and the list of the images. The archive is
+read back before this succeeds. Its manifest, which has the digest of every part,
+is authenticated with the server's keys: a restore refuses an archive that was
+changed since.
+
+` + keysHelp + `
+
+Images are listed by digest; --images includes their files.`,
+		Example: `  ingot backup --to /backup/ingot.tar
+  ingot backup --passphrase-file /etc/ingot/passphrase --to - | ssh nas 'cat > ingot.tar'
+  ingot backup verify /backup/ingot.tar`,
+	}
+	to := cmd.Flags().String("to", "", "file to write, - for standard output (default: ingot-<time>.tar here)")
+	images := cmd.Flags().Bool("images", false, "include the files of the images")
+	var keys keyFlags
+	keys.addFlags(cmd)
+	cmd.AddCommand(backupVerifyCommand(o))
+
+	return o.command(cmd, func(c *call) error {
+		if *to == "" {
+			*to = "ingot-" + time.Now().UTC().Format("20060102T150405Z") + ".tar"
+		}
+		if *to != "-" { // before the passphrase is asked for
+			if _, err := os.Lstat(*to); err == nil {
+				return fmt.Errorf("%s exists and is not overwritten: %w", *to, inventory.ErrConflict)
+			}
+		}
+		body, err := requestBackup(c, keys, *images)
+		if err != nil {
+			return err
+		}
+		m, err := receiveBackup(c, *to, body)
+		if err := errors.Join(err, body.Close()); err != nil {
+			return err
+		}
+
+		for _, x := range m.Lost {
+			c.note("not in it, because the keys are not: %s", x)
+		}
+		if m.Key == nil {
+			c.note("warn: without the key file of that server %s cannot be read after a restore; "+
+				"keep it, apart from the backup", human.Count(len(m.Lost), "secret"))
+		}
+		if *to == "-" {
+			c.note("backup %s: proven while it was written", m.ID)
+			return nil
+		}
+		return showBackup(c, m, "wrote "+*to+", and read it back")
+	})
+}
+
+// requestBackup asks the server for a backup; the caller closes it.
+func requestBackup(c *call, keys keyFlags, images bool) (io.ReadCloser, error) {
+	s, err := c.server()
+	if err != nil {
+		return nil, err
+	}
+	in := map[string]any{"withoutKey": keys.without, "images": images}
+	if !keys.without {
+		p, err := keys.passphrase(c, true)
+		if err != nil {
+			return nil, err
+		}
+		in["passphrase"] = p.Reveal()
+	}
+	body, err := json.Marshal(in)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := s.request(c.Context(), http.MethodPost, path("backup"), bytes.NewReader(body), int64(len(body)))
+	if err != nil {
+		return nil, err
+	}
+	return resp.Body, nil
+}
+
+// receiveBackup writes the archive to a file that appears only when it is
+// complete and proven, or to standard output.
+func receiveBackup(c *call, to string, r io.Reader) (archive.Manifest, error) {
+	if to == "-" {
+		return streamBackup(c, r)
+	}
+	part := to + ".part"
+	f, err := os.OpenFile(part, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return archive.Manifest{}, err
+	}
+	_, err = io.Copy(f, r)
+	if err == nil {
+		err = f.Sync()
+	}
+	var m archive.Manifest
+	if err = errors.Join(err, f.Close()); err == nil {
+		m, err = archive.Verify(c.Context(), part)
+	}
+	if err == nil {
+		err = os.Link(part, to) // refuses an existing name
+	}
+	return m, errors.Join(err, os.Remove(part))
+}
+
+// streamBackup writes the archive to standard output and proves its digests.
+func streamBackup(c *call, r io.Reader) (archive.Manifest, error) {
+	out := c.OutOrStdout()
+	if t, ok := out.(*terminal); ok {
+		if _, ok := terminalOf(t); ok {
+			return archive.Manifest{}, usage("a backup is not for the terminal: give --to FILE, or pipe it")
+		}
+		out = t.file // terminal changes bytes that are not text
+	}
+	m, _, err := archive.Read(io.TeeReader(r, out), nil)
+	if err == nil {
+		_, err = io.Copy(out, r) // the empty end of a tar file
+	}
+	return m, err
+}
+
+func backupVerifyCommand(o *options) *cobra.Command {
+	return o.command(&cobra.Command{
+		Use: "verify FILE", Short: "Prove that a backup is complete", Args: cobra.ExactArgs(1),
+		Long: `Prove that a backup is complete: the digest of each part, and that each database
+is sound, holds the rows and the content that were written, and belongs to the
+same backup. Needs no server and no passphrase. That nobody changed the backup on
+purpose is proven by ingot restore, which has the keys.`,
+		Example: "  ingot backup verify /backup/ingot.tar",
+	}, func(c *call) error {
+		m, err := archive.Verify(c.Context(), c.args[0])
+		if err != nil {
+			return err
+		}
+		return showBackup(c, m, "whole: every digest, row and table is as it was written")
+	})
+}
+
+// keyFlags say whether and how keys are in a backup.
+type keyFlags struct {
+	without bool
+	file    string
+}
+
+func (k *keyFlags) addFlags(cmd *cobra.Command) {
+	cmd.Flags().BoolVar(&k.without, "without-key", false, "leave the keys out")
+	cmd.Flags().StringVar(&k.file, "passphrase-file", "", "file whose first line is the passphrase")
+	cmd.MarkFlagsMutuallyExclusive("without-key", "passphrase-file")
+}
+
+// passphrase reads it from the file, or asks; a new one is asked for twice.
+func (k *keyFlags) passphrase(c *call, isNew bool) (inventory.Secret, error) {
+	if k.file != "" {
+		b, err := os.ReadFile(k.file)
+		if err != nil {
+			return inventory.Secret{}, fmt.Errorf("reading the passphrase: %w", err)
+		}
+		return checkPassphrase(inventory.NewSecret(strings.TrimSuffix(firstLine(string(b)), "\r")))
+	}
+	if !interactive(c.Command) {
+		return inventory.Secret{}, usage("the keys are wrapped with a passphrase: " +
+			"give --passphrase-file, or --without-key to leave them out")
+	}
+
+	p, err := promptSecret(c.Command, "Passphrase of the keys: ")
+	if err != nil {
+		return p, err
+	}
+	if isNew {
+		again, err := promptSecret(c.Command, "Repeat it: ")
+		if err != nil {
+			return again, err
+		}
+		if again.Reveal() != p.Reveal() {
+			return p, usage("the two are not the same; nothing was done")
+		}
+	}
+	return checkPassphrase(p)
+}
+
+func checkPassphrase(p inventory.Secret) (inventory.Secret, error) {
+	if len(p.Reveal()) < archive.MinPassphrase {
+		return inventory.Secret{}, usage("the passphrase is shorter than %d characters", archive.MinPassphrase)
+	}
+	return p, nil
+}
+
+// backupSummary is a manifest as JSON and YAML show it.
+type backupSummary struct {
+	ID            string          `json:"id"`
+	Created       time.Time       `json:"created"`
+	Version       string          `json:"version"`
+	Host          string          `json:"host,omitempty"`
+	InventoryRows int64           `json:"inventoryRows"`
+	TemporalRows  int64           `json:"temporalRows"`
+	External      string          `json:"externalTemporal,omitempty"`
+	Keys          bool            `json:"keys"`
+	Lost          []string        `json:"lost,omitempty"`
+	Images        []archive.Image `json:"images"`
+}
+
+// showBackup shows what is in a backup, and a conclusion for people.
+func showBackup(c *call, m archive.Manifest, conclusion string) error {
+	s := backupSummary{
+		ID: m.ID, Created: m.Created, Version: m.Version, Host: m.Host, InventoryRows: m.Inventory.Rows(),
+		External: m.External, Keys: m.Key != nil, Lost: m.Lost, Images: m.Images,
+	}
+	if m.Temporal != nil {
+		s.TemporalRows = m.Temporal.Rows()
+	}
+	return showValue(c, s, func(w io.Writer) error {
+		if err := printBackup(w, m); err != nil {
+			return err
+		}
+		_, err := fmt.Fprintln(w, conclusion)
+		return err
+	})
+}
+
+func printBackup(w io.Writer, m archive.Manifest) error {
+	database := func(d archive.Database) string {
+		return fmt.Sprintf("%d rows in %d tables, schema %d", d.Rows(), len(d.Tables), d.Schema)
+	}
+	t := newTable(w)
+	t.field("backup", m.ID)
+	t.field("made", fmt.Sprintf("%s by ingot %s on %s", human.Time(m.Created), m.Version, m.Host))
+	t.field("inventory", database(m.Inventory))
+	if m.Temporal != nil {
+		t.field("Temporal", database(*m.Temporal))
+	} else {
+		t.field("Temporal", "not in it: the runs are at "+m.External+", which has backups of its own")
+	}
+	if m.Key != nil {
+		t.field("keys", "in it, wrapped with the passphrase")
+	} else {
+		t.field("keys", fmt.Sprintf("not in it; %s lost unless the key file is kept elsewhere",
+			human.Count(len(m.Lost), "secret")))
+	}
+
+	included, size := 0, int64(0)
+	for _, i := range m.Images {
+		if i.Included {
+			included++
+			size += i.Size
+		}
+	}
+	t.field("images", fmt.Sprintf("%d listed, %d in it (%s)", len(m.Images), included, human.Size(size)))
+	return t.flush()
+}

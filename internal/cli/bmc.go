@@ -1,0 +1,222 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ingotmetal/ingot/api"
+	"github.com/ingotmetal/ingot/internal/human"
+	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/workflows"
+)
+
+func bmcCommand(o *options) *cobra.Command {
+	job := group("job", "BMC jobs: ordered lists of tasks", "  ingot bmc job list",
+		jobCreateCommand(o), jobListCommand(o), jobGetCommand(o))
+	return group("bmc", "Management controllers",
+		"  ingot bmc check node-1\n  ingot bmc job create node-1 --task power:off --task boot:pxe --task power:on",
+		bmcCheckCommand(o), job)
+}
+
+// bmcCheck is the answer of POST /v1/bmc/check.
+type bmcCheck struct {
+	OK      bool   `json:"ok"`
+	Power   string `json:"power"`
+	Message string `json:"message"`
+}
+
+func checkBMC(ctx context.Context, s *client, machine string) (answer[bmcCheck], error) {
+	return send[bmcCheck](ctx, s, http.MethodPost, path("bmc", "check"), map[string]string{"machine": machine})
+}
+
+func bmcCheckCommand(o *options) *cobra.Command {
+	return o.command(&cobra.Command{
+		Use: "check NAME", Short: "Log in to a machine's BMC and read its power state",
+		Args: cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.machines()), Example: "  ingot bmc check node-1",
+	}, func(c *call) error {
+		s, err := c.server()
+		if err != nil {
+			return err
+		}
+		a, err := checkBMC(c.Context(), s, c.args[0])
+		if err != nil {
+			return err
+		}
+		err = show(c, a, func(w io.Writer, v bmcCheck) error {
+			if v.OK {
+				fmt.Fprintf(w, "logged in to the BMC of %s; power is %s\n", c.args[0], v.Power)
+			}
+			return nil
+		})
+		if err != nil || a.v.OK {
+			return err
+		}
+		return human.Advise(
+			fmt.Errorf("checking the BMC of %s: %s", c.args[0], a.v.Message),
+			"ingot machine get "+c.args[0]+" (address and user), ingot machine push --replace (password)")
+	})
+}
+
+// runJob starts a BMC job and waits for its end.
+func runJob(c *call, machine, route string, in any) error {
+	st, err := post[api.Started](c, route, in)
+	if err != nil {
+		return err
+	}
+	a, err := waitForJob(c, machine, st.v.Job)
+	if err != nil {
+		return err
+	}
+	if err := show(c, a, printJob); err != nil {
+		return err
+	}
+	if a.v.State != inventory.StateSuccess {
+		err := fmt.Errorf("job %s of %s ended as %s", a.v.Name, machine, a.v.State)
+		return human.Advise(err, "ingot bmc check "+machine)
+	}
+	return nil
+}
+
+// jobStart is how long the record of a job may be missing: it is written when a
+// worker begins.
+const jobStart = time.Minute
+
+// waitForJob waits until a job is over.
+func waitForJob(c *call, machine, job string) (last answer[inventory.BMCJob], err error) {
+	begun := time.Now()
+	err = c.poll(c.pollEvery/4, func() (bool, error) {
+		a, err := get[inventory.BMCJob](c, path("bmc", "jobs", machine, job))
+		if errors.Is(err, inventory.ErrNotFound) && time.Since(begun) < jobStart {
+			return false, nil
+		}
+		last = a
+		return inventory.Final(a.v.State), err
+	}, func() error {
+		c.note("\nThe job goes on. Look at it with:  ingot bmc job get %s %s", machine, job)
+		return reported{context.Canceled}
+	})
+	return last, err
+}
+
+func printJob(w io.Writer, j inventory.BMCJob) error {
+	for _, t := range j.Tasks {
+		line := taskText(t) + ": " + t.State
+		if t.Message != "" {
+			line += "  " + t.Message
+		}
+		fmt.Fprintln(w, inert(line))
+	}
+	if j.Message != "" {
+		fmt.Fprintln(w, inert(j.Message))
+	}
+	return nil
+}
+
+func taskText(t inventory.BMCTask) string {
+	if t.BootDevice == nil {
+		return "power " + t.Power
+	}
+	text := "boot " + t.BootDevice.Device
+	if t.BootDevice.EFI {
+		text += " by UEFI"
+	}
+	if t.BootDevice.Persistent {
+		return text + " from now on"
+	}
+	return text + " once"
+}
+
+func jobCreateCommand(o *options) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "create MACHINE --task TASK…", Short: "Run tasks on a machine's BMC, in order",
+		Args: cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.machines()),
+		Long: `Run tasks on a machine's BMC, in order. A task is power:on, power:off,
+power:soft, power:cycle, power:reset, power:status, or boot:DEVICE with DEVICE
+pxe, disk, cdrom, bios or none, and then ,efi and ,persistent as needed.`,
+		Example: "  ingot bmc job create node-1 --task power:off --task boot:pxe,efi --task power:on",
+	}
+	tasks := cmd.Flags().StringArray("task", nil, "task; repeatable, in order")
+	name := cmd.Flags().String("name", "", "the job's name (default: a generated one)")
+	var force, yes bool
+	addForceFlags(cmd, &force, &yes)
+	requireFlags(cmd, "task")
+
+	return o.command(cmd, func(c *call) error {
+		in := workflows.BMCJobInput{Machine: c.args[0], Job: *name, Force: force}
+		var ps inventory.Problems
+		for _, t := range *tasks {
+			in.Tasks = append(in.Tasks, parseTask(&ps, t))
+		}
+		if err := ps.Err(); err != nil {
+			return err
+		}
+		if err := c.confirmForce(force, yes); err != nil {
+			return err
+		}
+		return runJob(c, c.args[0], path("bmc", "jobs"), in)
+	})
+}
+
+func parseTask(ps *inventory.Problems, text string) inventory.BMCTask {
+	kind, rest, _ := strings.Cut(text, ":")
+	switch kind {
+	case "power":
+		return inventory.BMCTask{Power: rest}
+	case "boot":
+		words := strings.Split(rest, ",")
+		d := inventory.BootDevice{Device: words[0]}
+		for _, w := range words[1:] {
+			switch w {
+			case "efi":
+				d.EFI = true
+			case "persistent":
+				d.Persistent = true
+			default:
+				ps.Add("--task", "use efi or persistent", "unknown option %q in %q", w, text)
+			}
+		}
+		return inventory.BMCTask{BootDevice: &d}
+	}
+	ps.Add("--task", "write power:on or boot:pxe", "invalid task %q", text)
+	return inventory.BMCTask{}
+}
+
+func jobListCommand(o *options) *cobra.Command {
+	return listCommand(o, listing[inventory.BMCJob]{
+		cmd:     &cobra.Command{Short: "List BMC jobs", Example: "  ingot bmc job list --machine node-1"},
+		route:   path("bmc", "jobs"),
+		filters: []filter{{name: "machine", usage: "only of this machine", complete: o.machines()}},
+		empty:   "no BMC jobs",
+		head:    []string{"MACHINE", "JOB", "STATE", "STARTED BY", "BEGAN", "TASKS"},
+		row: func(j inventory.BMCJob) []any {
+			by := "the operator"
+			if j.Inline {
+				by = "run " + j.Run
+			}
+			var tasks []string
+			for _, t := range j.Tasks {
+				tasks = append(tasks, taskText(t))
+			}
+			return []any{j.Machine, j.Name, j.State, by, human.Time(j.Started), strings.Join(tasks, ", ")}
+		},
+	})
+}
+
+func jobGetCommand(o *options) *cobra.Command {
+	return o.command(&cobra.Command{
+		Use: "get MACHINE JOB", Short: "Show a BMC job", Args: cobra.ExactArgs(2),
+		ValidArgsFunction: firstArg(o.machines()), Example: "  ingot bmc job get node-1 power-on-1a2b3c4d",
+	}, func(c *call) error {
+		return getAndShow(c, path("bmc", "jobs", c.args[0], c.args[1]), func(w io.Writer, j inventory.BMCJob) error {
+			fmt.Fprintf(w, "job %s of %s: %s\n", j.Name, j.Machine, j.State)
+			return printJob(w, j)
+		})
+	})
+}

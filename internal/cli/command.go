@@ -1,0 +1,281 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ingotmetal/ingot/internal/config"
+	"github.com/ingotmetal/ingot/internal/human"
+)
+
+// options are the flags that every command has.
+type options struct {
+	serverURL, tokenFile, configFile, output string
+
+	// pollEvery is the pause between two requests while a command waits.
+	pollEvery time.Duration
+	version   string
+}
+
+// call is one command under way: its streams, flags and arguments.
+type call struct {
+	*cobra.Command
+	*options
+	args []string
+
+	remote *client // nil until the first request
+}
+
+// command makes run the body of cmd.
+func (o *options) command(cmd *cobra.Command, run func(c *call) error) *cobra.Command {
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := run(&call{Command: cmd, options: o, args: args}); err != nil {
+			return commandError{err}
+		}
+		return nil
+	}
+	return cmd
+}
+
+// server returns the client of the server that the flags, the environment, the
+// log-in or this host's configuration name.
+func (c *call) server() (*client, error) {
+	if c.remote != nil {
+		return c.remote, nil
+	}
+	var err error
+	c.remote, err = c.client()
+	return c.remote, err
+}
+
+// loadConfig reads this host's configuration.
+func (c *call) loadConfig() (config.Config, error) {
+	return config.Load(c.configFile, c.Flags().Changed("config"))
+}
+
+// ask sends a request to the server and reads the answer.
+func ask[T any](c *call, method, route string, in any) (answer[T], error) {
+	s, err := c.server()
+	if err != nil {
+		return answer[T]{}, err
+	}
+	return send[T](c.Context(), s, method, route, in)
+}
+
+func get[T any](c *call, route string) (answer[T], error) {
+	return ask[T](c, http.MethodGet, route, nil)
+}
+
+func post[T any](c *call, route string, in any) (answer[T], error) {
+	return ask[T](c, http.MethodPost, route, in)
+}
+
+func remove(c *call, route string) error {
+	_, err := ask[struct{}](c, http.MethodDelete, route, nil)
+	return err
+}
+
+// getAndShow asks for a route and shows the answer.
+func getAndShow[T any](c *call, route string, table func(w io.Writer, v T) error) error {
+	a, err := get[T](c, route)
+	if err != nil {
+		return err
+	}
+	return show(c, a, table)
+}
+
+// postAndShow sends in to a route and shows the answer.
+func postAndShow[T any](c *call, route string, in any, table func(w io.Writer, v T) error) error {
+	a, err := post[T](c, route, in)
+	if err != nil {
+		return err
+	}
+	return show(c, a, table)
+}
+
+// A listing is a command "list" of one noun.
+type listing[T any] struct {
+	cmd     *cobra.Command
+	route   string
+	filters []filter
+	empty   string // printed when there is nothing to list
+	head    []string
+	row     func(v T) []any
+}
+
+// listCommand makes the command of a listing.
+func listCommand[T any](o *options, l listing[T]) *cobra.Command {
+	l.cmd.Use, l.cmd.Args, l.cmd.Aliases = "list", cobra.NoArgs, []string{"ls"}
+	query := addFilters(l.cmd, l.filters)
+
+	return o.command(l.cmd, func(c *call) error {
+		return getAndShow(c, withQuery(l.route, query()), func(w io.Writer, v list[T]) error {
+			if len(v.Items) == 0 {
+				if l.empty != "" {
+					c.note("%s", l.empty)
+				}
+				return nil
+			}
+			t := newTable(w, l.head...)
+			for _, item := range v.Items {
+				t.row(l.row(item)...)
+			}
+			return t.flush()
+		})
+	})
+}
+
+// A filter is a flag of a listing that the server carries out: a query
+// parameter of the same name.
+type filter struct {
+	name, usage string
+	set         bool // it has no value: given or not
+	upper       bool // its value is one of inventory's words in capitals
+	complete    cobra.CompletionFunc
+}
+
+// addFilters adds flags and returns a function that reads them.
+func addFilters(cmd *cobra.Command, filters []filter) func() url.Values {
+	for _, f := range filters {
+		if f.set {
+			cmd.Flags().Bool(f.name, false, f.usage)
+		} else {
+			cmd.Flags().String(f.name, "", f.usage)
+		}
+		if f.complete != nil {
+			completeFlag(cmd, f.name, f.complete)
+		}
+	}
+
+	return func() url.Values {
+		q := url.Values{}
+		for _, f := range filters {
+			v := cmd.Flag(f.name).Value.String()
+			if f.upper {
+				v = strings.ToUpper(v)
+			}
+			if v != "" && v != "false" {
+				q.Set(f.name, v)
+			}
+		}
+		return q
+	}
+}
+
+// withQuery appends a query to a route.
+func withQuery(route string, q url.Values) string {
+	if len(q) == 0 {
+		return route
+	}
+	return route + "?" + q.Encode()
+}
+
+// A deletion is what a command "delete" is about to delete.
+type deletion struct {
+	what  string // "machine node-1", for the confirmation
+	lost  string // what is lost with it, appended to what
+	word  string // what the operator types to confirm; "": the argument
+	route string
+}
+
+// deleteCommand makes a command that finds what its argument names, asks, and
+// deletes it.
+func deleteCommand(o *options, cmd *cobra.Command, find func(c *call) (deletion, error)) *cobra.Command {
+	cmd.Args = cobra.ExactArgs(1)
+	yes := yesFlag(cmd)
+
+	return o.command(cmd, func(c *call) error {
+		d, err := find(c)
+		if err != nil {
+			return err
+		}
+		if d.word == "" {
+			d.word = c.args[0]
+		}
+		if err := c.confirm(*yes, "deletes "+d.what+d.lost, d.word); err != nil {
+			return err
+		}
+		if err := remove(c, d.route); err != nil {
+			return err
+		}
+		c.note("%s deleted", d.what)
+		return nil
+	})
+}
+
+// group is a command that only holds others.
+func group(use, short, example string, subs ...*cobra.Command) *cobra.Command {
+	c := &cobra.Command{
+		Use: use, Short: short, Example: example, Args: cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return cmd.Help()
+			}
+			text := fmt.Sprintf("unknown command %q of %q", args[0], cmd.CommandPath())
+			if s := cmd.SuggestionsFor(args[0]); len(s) > 0 {
+				text += "; did you mean " + strings.Join(s, " or ") + "?"
+			}
+			return commandError{human.Advise(usage("%s", text), cmd.CommandPath()+" --help")}
+		},
+	}
+	c.AddCommand(subs...)
+	return c
+}
+
+func yesFlag(cmd *cobra.Command) *bool {
+	return cmd.Flags().BoolP("yes", "y", false, "do not ask for confirmation")
+}
+
+func waitFlag(cmd *cobra.Command) *bool {
+	return cmd.Flags().BoolP("wait", "w", false, "show the progress until it ends")
+}
+
+func fileFlag(cmd *cobra.Command, usage string) *string {
+	return cmd.Flags().StringP("file", "f", "", usage)
+}
+
+// requireFlags makes flags mandatory; they exist.
+func requireFlags(cmd *cobra.Command, flags ...string) {
+	for _, f := range flags {
+		cobra.CheckErr(cmd.MarkFlagRequired(f))
+	}
+}
+
+// readInput reads a file, or standard input for "-".
+func readInput(cmd *cobra.Command, file string) (name string, b []byte, err error) {
+	if file == "-" {
+		b, err = io.ReadAll(cmd.InOrStdin())
+		return "stdin", b, err
+	}
+	b, err = os.ReadFile(file)
+	if err != nil {
+		return file, nil, usage("%v", err)
+	}
+	return file, b, nil
+}
+
+// firstNonEmpty returns the first of its arguments that is not "".
+func firstNonEmpty(values ...string) string {
+	for _, v := range values {
+		if v != "" {
+			return v
+		}
+	}
+	return ""
+}
+
+// orNone writes a number that is 0 as "".
+func orNone(n int) string {
+	if n == 0 {
+		return ""
+	}
+	return strconv.Itoa(n)
+}

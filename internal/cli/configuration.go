@@ -1,0 +1,76 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ingotmetal/ingot/internal/config"
+)
+
+func configCommand(o *options) *cobra.Command {
+	return group("config", "The server's configuration", "  ingot config check\n  ingot config example",
+		configCheckCommand(o), configExampleCommand(o))
+}
+
+func configCheckCommand(o *options) *cobra.Command {
+	return o.command(&cobra.Command{
+		Use: "check [FILE]", Short: "Report everything that is wrong with a configuration", Args: cobra.MaximumNArgs(1),
+		Example: "  ingot config check\n  ingot config check /etc/ingot/ingot.yaml",
+	}, func(c *call) error {
+		file, named := c.configFile, c.Flags().Changed("config")
+		if len(c.args) > 0 {
+			file, named = c.args[0], true
+		}
+		cfg, err := config.Load(file, named)
+		if err != nil {
+			return err
+		}
+		return showText(c, cfg, file+" is right; ingot doctor checks whether the files and interfaces in it exist")
+	})
+}
+
+func configExampleCommand(o *options) *cobra.Command {
+	return o.command(&cobra.Command{
+		Use: "example", Short: "Print a commented configuration", Args: cobra.NoArgs,
+		Example: "  ingot config example > ingot.yaml",
+	}, func(c *call) error {
+		_, err := io.WriteString(c.OutOrStdout(), configExample{}.text())
+		return err
+	})
+}
+
+// configExample is the commented configuration; its fields are set in it.
+type configExample struct {
+	interfaces       []string
+	loaders, agentOS string   // directories; "": not found
+	netboot          []string // further lines below netboot:
+	mutualTLS        bool
+}
+
+// text returns the configuration with this user's paths.
+func (e configExample) text() string {
+	lines := "  #interfaces: [eth1]             # where machines are answered; none: DHCP is off\n"
+	if len(e.interfaces) > 0 {
+		lines = "  interfaces: [" + strings.Join(e.interfaces, ", ") + "]\n"
+	}
+	if e.loaders != "" {
+		lines += fmt.Sprintf("  loaders: %q\n", e.loaders)
+	}
+	if e.agentOS != "" {
+		lines += fmt.Sprintf("  agent_os: %q\n", e.agentOS)
+	}
+	for _, line := range e.netboot {
+		lines += "  " + line + "\n"
+	}
+
+	text := fmt.Sprintf(config.Example, lines)
+	if e.mutualTLS {
+		text = strings.Replace(text, "\n#temporal:\n", "\ntemporal:\n"+
+			"  mutual_tls: true               # ingot temporal env prints what the temporal command needs\n", 1)
+	}
+	etc, state := config.Paths()
+	return strings.NewReplacer("/var/lib/ingot", state, "/etc/ingot", etc).Replace(text)
+}

@@ -1,0 +1,97 @@
+package cli
+
+import (
+	"io"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/internal/human"
+)
+
+func machineDisksCommand(o *options) *cobra.Command {
+	type disks struct {
+		Items []action.Disk `json:"items"`
+		At    time.Time     `json:"at"`
+	}
+	return o.command(&cobra.Command{
+		Use: "disks NAME", Short: "List the disks that an agent found",
+		Args: cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.machines()),
+		Example: "  ingot machine inspect node-1 --wait && ingot machine disks node-1",
+	}, func(c *call) error {
+		return getAndShow(c, path("machines", c.args[0], "disks"), func(w io.Writer, d disks) error {
+			if len(d.Items) == 0 {
+				c.note("the agent found no disk")
+				return nil
+			}
+			c.note("as found %s", human.Ago(d.At))
+			return printDisks(w, d.Items)
+		})
+	})
+}
+
+// printDisks lists disks with the flag that selects each.
+func printDisks(w io.Writer, disks []action.Disk) error {
+	t := newTable(w, "PATH", "SIZE", "MODEL", "BY", "HOLDS", "SELECT WITH")
+	for _, d := range disks {
+		holds := strings.Join(d.Signatures, ", ")
+		if d.Blank {
+			holds = "nothing"
+		}
+		if d.Written != "" {
+			holds = strings.TrimPrefix(holds+", ", ", ") + "written by run " + d.Written
+		}
+		transport := d.Transport
+		if d.Removable {
+			transport += " removable"
+		}
+		t.row(d.Path, human.Size(d.Size), d.Model, transport, holds, diskFlag(d))
+	}
+	return t.flush()
+}
+
+// diskFlag is the flag that selects a disk, to paste.
+func diskFlag(d action.Disk) string {
+	switch {
+	case d.Serial != "":
+		return "--disk-serial " + shellWord(d.Serial)
+	case d.WWN != "":
+		return "--disk-wwn " + shellWord(d.WWN)
+	case len(d.ByID) > 0:
+		return "--disk-by-id " + shellWord(d.ByID[0])
+	}
+	return ""
+}
+
+// diskText names a disk and what is lost with it, ending in a comma.
+func diskText(d action.Disk) string {
+	text := d.Path
+	for _, x := range [][2]string{{"", d.Model}, {"serial ", d.Serial}, {"wwn ", d.WWN}} {
+		if x[1] != "" {
+			text += " " + x[0] + x[1]
+		}
+	}
+	text += ", " + human.Size(d.Size)
+	switch {
+	case d.Blank:
+		text += ", blank"
+	case len(d.Signatures) > 0:
+		text += ", which holds " + strings.Join(d.Signatures, ", ")
+	}
+	return inert(text + ",")
+}
+
+var plainWord = regexp.MustCompile(`^[A-Za-z0-9_./:=@%+,-]+$`)
+
+// shellWord quotes text that a machine supplied, so that pasting it runs
+// nothing.
+func shellWord(s string) string {
+	s = inert(s)
+	if plainWord.MatchString(s) && !strings.HasPrefix(s, "-") {
+		return s
+	}
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+}

@@ -1,0 +1,200 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ingotmetal/ingot/internal/config"
+	"github.com/ingotmetal/ingot/internal/human"
+	"github.com/ingotmetal/ingot/internal/keyring"
+	"github.com/ingotmetal/ingot/internal/notify"
+	"github.com/ingotmetal/ingot/internal/reserve"
+	"github.com/ingotmetal/ingot/internal/server"
+)
+
+func checkKey(_ context.Context, d *doctor) []finding {
+	_, err := keyring.Load(d.cfg.KeyFile)
+	_, noData := os.Stat(server.InventoryFile(d.cfg))
+	switch {
+	case err == nil:
+		return []finding{ok("%s is readable by its owner only", d.cfg.KeyFile)}
+	case errors.Is(err, fs.ErrNotExist) && noData != nil:
+		return []finding{warn("%s does not exist yet", d.cfg.KeyFile).remedy("ingot init")}
+	case errors.Is(err, fs.ErrNotExist):
+		return []finding{fail("%s is missing, and there are secrets that need it", d.cfg.KeyFile).remedy(
+			"put it back from its copy; if it is lost: ingot secret reset")}
+	}
+	return []finding{fail("%v", err)}
+}
+
+func checkToken(_ context.Context, d *doctor) []finding {
+	switch b, err := os.ReadFile(d.cfg.TokenFile); {
+	case errors.Is(err, fs.ErrNotExist):
+		return []finding{warn("%s does not exist yet", d.cfg.TokenFile)}
+	case err != nil:
+		return []finding{fail("%v", err).remedy("run this as the user of ingot serve")}
+	case len(strings.TrimSpace(string(b))) < 32:
+		return []finding{fail("the token in %s is shorter than 32 characters", d.cfg.TokenFile).remedy(
+			"remove the file, then: ingot init")}
+	}
+	return []finding{ok("%s exists", d.cfg.TokenFile)}
+}
+
+// checkInventory reads the whole database within a limited time, whether or not
+// a server has it open. Before the first ingot serve there is none.
+func checkInventory(ctx context.Context, d *doctor) []finding {
+	switch err := server.CheckInventory(ctx, d.cfg); {
+	case err == nil:
+		return []finding{ok("%s is sound", server.InventoryFile(d.cfg))}
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case errors.Is(err, server.ErrUnchecked):
+		return []finding{warn("%v", err).remedy("ingot backup")}
+	case errors.Is(err, server.ErrDamaged):
+		return []finding{fail("%v", err).remedy(
+			"stop ingot serve, move " + d.cfg.DataDir + " away, then: ingot restore FILE")}
+	default:
+		return []finding{warn("%v", err)}
+	}
+}
+
+// existingParent returns dir or its nearest parent that exists.
+func existingParent(dir string) string {
+	for dir != "/" && dir != "." {
+		if _, err := os.Stat(dir); err == nil {
+			return dir
+		}
+		dir = filepath.Dir(dir)
+	}
+	return dir
+}
+
+func checkSpace(_ context.Context, d *doctor) []finding {
+	out := checkDirectory(d.cfg, d.cfg.DataDir, "data")
+	if dir := d.cfg.ImageDir(); !strings.HasPrefix(dir, d.cfg.DataDir+"/") {
+		out = append(out, checkDirectory(d.cfg, dir, "images")...)
+	}
+	return out
+}
+
+func checkDirectory(cfg config.Config, dir, what string) (out []finding) {
+	at := existingParent(dir)
+	var st unix.Statfs_t
+	if err := unix.Statfs(at, &st); err != nil {
+		return []finding{fail("reading the free space of %s: %v", at, err)}
+	}
+
+	free, least := int64(st.Bavail)*st.Bsize, cfg.MinFree<<20
+	switch text := human.Size(free) + " free for " + what + " in " + dir; {
+	case free < least:
+		out = append(out, fail("%s; %s must stay free", text, human.Size(least)))
+	case free < 5*least:
+		out = append(out, warn("%s; below %s new runs are refused", text, human.Size(least)))
+	default:
+		out = append(out, ok("%s", text))
+	}
+	if slices.Contains([]int64{unix.NFS_SUPER_MAGIC, unix.SMB2_SUPER_MAGIC, unix.CIFS_SUPER_MAGIC}, int64(st.Type)) {
+		out = append(out, fail("%s is a network file system, on which databases break", dir).remedy(
+			"put data_dir on a local disk"))
+	}
+	if err := unix.Access(at, unix.W_OK); err != nil {
+		out = append(out, fail("%s cannot be written: %v", at, err).remedy(
+			"chown it to the user of ingot serve, or run this as that user"))
+	}
+	return out
+}
+
+// checkReserve checks the space that is kept for runs that are under way.
+func checkReserve(_ context.Context, d *doctor) []finding {
+	if d.cfg.Reserve == 0 {
+		return []finding{warn("no space is reserved for open runs when the disk is full")}
+	}
+	r := reserve.Look(d.cfg.DataDir, d.cfg.Reserve<<20)
+	size := human.Size(r.Size)
+	switch {
+	case r.Held:
+		return []finding{ok("%s are reserved for open runs", size)}
+	case existingParent(r.Path) != r.Path:
+		return []finding{ok("the first ingot serve reserves %s", size)}
+	}
+	return []finding{fail("the reserve of %s is in use: the disk was full, and new runs are refused", size).remedy(
+		reserve.Remedy)}
+}
+
+// checkPowerCommands checks whether the programs of the configuration can be
+// run.
+func checkPowerCommands(_ context.Context, d *doctor) (out []finding) {
+	for _, name := range slices.Sorted(maps.Keys(d.cfg.Power.Commands)) {
+		out = append(out, checkPowerCommand(name, d.cfg.Power.Commands[name]))
+	}
+	return out
+}
+
+func checkPowerCommand(name string, c config.PowerCommand) finding {
+	for _, argv := range [][]string{c.On, c.Off, c.Status} {
+		st, err := os.Stat(argv[0])
+		if err != nil {
+			return fail("%s: %v", name, err).remedy("the configuration, power.commands." + name)
+		}
+		if st.IsDir() || st.Mode()&0o111 == 0 {
+			return fail("%s: %s cannot be run", name, argv[0]).remedy("chmod +x " + argv[0])
+		}
+	}
+	return ok("%s can be run", name)
+}
+
+// checkTemporalAccess warns when other programs of this host can use the
+// embedded Temporal: on a NAS behind relays, or on a Kubernetes node.
+func checkTemporalAccess(_ context.Context, d *doctor) []finding {
+	t := d.cfg.Temporal
+	shared := d.cfg.Netboot.RelayOnly || os.Getenv("KUBERNETES_SERVICE_HOST") != ""
+	switch {
+	case t.Address != "":
+	case t.MutualTLS:
+		return []finding{ok("requires the certificate %s; its UI is off", d.cfg.TemporalIdentity())}
+	case shared:
+		at := config.Join("127.0.0.1", t.Port)
+		return []finding{warn("every program of this host can start and end workflows at %s", at)}
+	}
+	return nil
+}
+
+// checkNotify checks whether the operator is notified when a run needs one.
+func checkNotify(_ context.Context, d *doctor) []finding {
+	n := d.cfg.Notify
+	if n.URL == "" {
+		return []finding{warn("no notices are sent when an operator is needed: only ingot status shows who waits").remedy(
+			"notify.url and notify.secret_file in the configuration; then: ingot notify test")}
+	}
+	s, err := notify.New(notify.Config{URL: n.URL, SecretFile: n.SecretFile, CAFile: n.TLSCA})
+	if err == nil {
+		err = s.Check()
+	}
+	if err != nil {
+		return []finding{fail("%v", err)}
+	}
+	return []finding{ok("%s is notified when an operator is needed", s.Receiver())}
+}
+
+// checkClock asks the kernel whether the clock is synchronised.
+func checkClock(context.Context, *doctor) []finding {
+	var tx unix.Timex
+	state, err := unix.Adjtimex(&tx)
+	now := time.Now().UTC().Format(time.RFC3339)
+	switch {
+	case err != nil:
+		return []finding{warn("asking the kernel: %v", err).remedy("timedatectl status")}
+	case state == unix.TIME_ERROR || tx.Status&unix.STA_UNSYNC != 0:
+		return []finding{warn("not synchronised; it is %s now", now)}
+	}
+	return []finding{ok("synchronised, %s", now)}
+}

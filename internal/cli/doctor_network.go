@@ -1,0 +1,293 @@
+package cli
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ingotmetal/ingot/bootsvc"
+	"github.com/ingotmetal/ingot/internal/config"
+	"github.com/ingotmetal/ingot/internal/hostnet"
+	"github.com/ingotmetal/ingot/internal/human"
+)
+
+// checkPorts tries every socket that ingot serve would bind. The provisioning
+// network has checks of its own.
+func checkPorts(_ context.Context, d *doctor) (out []finding) {
+	if d.running {
+		return []finding{ok("a server answers at %s", d.cfg.Listen)}
+	}
+	sockets, _ := hostnet.Sockets(d.cfg)
+	for _, s := range sockets {
+		name := fmt.Sprintf("%s %s (%s)", s.Network, s.Addr, s.Key)
+		switch err := s.Try(); {
+		case err == nil:
+		case errors.Is(err, syscall.EADDRINUSE):
+			out = append(out, fail("%s is in use by another program", name).remedy(
+				"ss -l"+s.Network[:1]+"np shows the program; stop it or change "+s.Key))
+		case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM):
+			out = append(out, fail("%s needs a capability", name).remedy(setcap(d.cfg.Netboot)))
+		default:
+			out = append(out, fail("%s: %v", name, err).remedy("correct "+s.Key+" in the configuration"))
+		}
+	}
+	if len(out) == 0 {
+		out = append(out, ok("all %d are free", len(sockets)))
+	}
+	return out
+}
+
+func checkNetboot(_ context.Context, d *doctor) []finding {
+	if d.cfg.Netboot.On() {
+		return nil
+	}
+	return []finding{warn("no interface is configured: DHCP is off")}
+}
+
+// checkAddress finds the interface of netboot.address, where no interface is
+// named.
+func checkAddress(_ context.Context, d *doctor) []finding {
+	n, err := d.cfg.Netboot.Resolve()
+	d.cfg.Netboot = n
+	if err != nil {
+		return []finding{fail("%v", err)}
+	}
+	return nil
+}
+
+// capability is one that DHCP needs.
+type capability struct {
+	name string
+	bit  int
+}
+
+// capabilities are those that a server without root needs.
+func capabilities(n config.Netboot) []capability {
+	all := []capability{{"cap_net_bind_service", unix.CAP_NET_BIND_SERVICE}, {"cap_net_raw", unix.CAP_NET_RAW}}
+	if n.RelayOnly {
+		return all[:1]
+	}
+	return all
+}
+
+// setcap is the command that gives this program its capabilities.
+func setcap(n config.Netboot) string {
+	var names []string
+	for _, c := range capabilities(n) {
+		names = append(names, c.name)
+	}
+	return "setcap " + strings.Join(names, ",") + "+ep " + programPath()
+}
+
+func programPath() string {
+	if p, err := os.Executable(); err == nil {
+		return p
+	}
+	return "ingot"
+}
+
+func checkCapabilities(_ context.Context, d *doctor) []finding {
+	b, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		return []finding{warn("reading /proc/self/status: %v", err)}
+	}
+	_, rest, _ := strings.Cut(string(b), "CapEff:")
+	have, err := strconv.ParseUint(strings.TrimSpace(firstLine(rest)), 16, 64)
+	if err != nil {
+		return []finding{warn("reading /proc/self/status: %v", err)}
+	}
+
+	var missing []string
+	for _, c := range capabilities(d.cfg.Netboot) {
+		if have&(1<<c.bit) == 0 {
+			missing = append(missing, c.name)
+		}
+	}
+	if len(missing) > 0 {
+		return []finding{fail("missing: %s", strings.Join(missing, ", ")).remedy(setcap(d.cfg.Netboot) + ", or run as root")}
+	}
+	if d.cfg.Netboot.RelayOnly {
+		return []finding{ok("low ports may be opened; relays need no more")}
+	}
+	return []finding{ok("raw sockets and low ports may be opened")}
+}
+
+func checkInterfaces(_ context.Context, d *doctor) (out []finding) {
+	all := hostnet.Interfaces()
+	for _, name := range d.cfg.Netboot.Interfaces {
+		i := slices.IndexFunc(all, func(x hostnet.Interface) bool { return x.Name == name })
+		switch {
+		case i < 0:
+			out = append(out, fail("%s does not exist", name))
+		case !all[i].Up:
+			out = append(out, fail("%s is down", name).remedy("ip link set "+name+" up"))
+		case len(all[i].Addresses) == 0:
+			out = append(out, fail("%s has no IPv4 address", name).remedy("ip address add ADDRESS/BITS dev "+name))
+		default:
+			out = append(out, ok("%s is up with %s", name, strings.Join(all[i].Addresses, ", ")))
+		}
+	}
+	return out
+}
+
+// checkForeignDHCP looks for other DHCP servers on the interfaces that work.
+func checkForeignDHCP(ctx context.Context, d *doctor) (out []finding) {
+	for _, i := range hostnet.Interfaces() {
+		if !i.Up || len(i.Addresses) == 0 || !slices.Contains(d.cfg.Netboot.Interfaces, i.Name) {
+			continue
+		}
+		found, err := bootsvc.ProbeDHCP(ctx, i.Name)
+		switch {
+		case err != nil && len(found) == 0:
+			out = append(out, warn("%v", err))
+		case len(found) == 0:
+			out = append(out, ok("no other server answers on %s", i.Name))
+		}
+		for _, f := range found {
+			out = append(out, warn("%s", foreignDHCPText(i.Name, f)).remedy(
+				"exclude Ingot's machines on "+f.Server.String()+", or turn it off"))
+		}
+	}
+	return out
+}
+
+// foreignDHCPText describes another DHCP server and its consequence.
+func foreignDHCPText(name string, f bootsvc.ForeignServer) string {
+	if f.Proxy {
+		return fmt.Sprintf("%s answers PXE on %s with boot file %q: machines may follow it instead of Ingot",
+			f.Server, name, f.BootFile)
+	}
+	text := fmt.Sprintf("%s answers DHCP on %s and offered %s", f.Server, name, f.Offered)
+	if f.BootFile != "" {
+		text += fmt.Sprintf(" with boot file %q", f.BootFile)
+	}
+	return text + ": exclude Ingot's machines there, or two servers answer them"
+}
+
+// checkRelayAddress checks the address of a server that answers relays alone.
+func checkRelayAddress(_ context.Context, d *doctor) []finding {
+	n := d.cfg.Netboot
+	if !n.RelayOnly {
+		return nil
+	}
+	a, err := netip.ParseAddr(n.Address)
+	switch {
+	case err == nil && slices.Contains(hostnet.Addresses(), a):
+		return []finding{ok("this host has %s, which relays and machines reach", n.Address)}
+	case n.Listen != "":
+		return []finding{ok("%s belongs to another host, which has to forward its ports: netboot.listen is %s", n.Address, n.Listen)}
+	}
+	return []finding{fail("this host does not have the address %s", n.Address)}
+}
+
+// checkRelayRoutes checks the route to each relay. A default route is one, but
+// mostly the wrong one: its router has to know the machines' network.
+func checkRelayRoutes(ctx context.Context, d *doctor) (out []finding) {
+	for _, r := range d.cfg.Netboot.Relays {
+		if a, err := netip.ParseAddr(r); err == nil { // not a prefix, of which no relay is known
+			out = append(out, checkRelayRoute(ctx, d, a))
+		}
+	}
+	return out
+}
+
+func checkRelayRoute(ctx context.Context, d *doctor, relay netip.Addr) finding {
+	// Connecting a UDP socket sends nothing: the kernel only looks for a route.
+	c, err := (&net.Dialer{}).DialContext(ctx, "udp4", net.JoinHostPort(relay.String(), "67"))
+	if err != nil {
+		return fail("no route to relay %s: %v", relay, err)
+	}
+	_ = c.Close() // nothing was sent
+
+	route, known := hostnet.RouteTo(d.routes, relay)
+	switch {
+	case known && route.To.Bits() == 0 && d.cfg.Netboot.Listen != "":
+		return ok("replies to relay %s leave this container; its host needs a route to that network", relay)
+	case known && route.To.Bits() == 0:
+		return warn("only the default route leads to relay %s, by %s: does that router know the machines' network?",
+			relay, route).remedy("ip route add NETWORK/BITS via ROUTER " +
+			"(DSM: Control Panel → Network → Static Route), unless that gateway has this route")
+	}
+	return ok("replies to relay %s have a route", relay)
+}
+
+func checkBootFiles(_ context.Context, d *doctor) (out []finding) {
+	const loaders = "apt install ipxe, and loaders: /usr/lib/ipxe"
+	const agentOS = "make build, and agent_os: the directory bin/agentos"
+	n := d.cfg.Netboot
+	for _, f := range []struct{ dir, key, file, remedy string }{
+		{n.Loaders, "netboot.loaders", "undionly.kpxe", loaders},
+		{n.Loaders, "netboot.loaders", "snponly.efi", loaders},
+		{n.AgentOS, "netboot.agent_os", "vmlinuz", agentOS},
+		{n.AgentOS, "netboot.agent_os", "initramfs", agentOS},
+	} {
+		at := filepath.Join(f.dir, f.file)
+		st, err := os.Stat(at)
+		switch {
+		case f.dir == "":
+			out = append(out, fail("%s is not set, so that %s is missing", f.key, f.file).remedy(f.remedy))
+		case err != nil:
+			out = append(out, fail("%s: %v", at, errors.Unwrap(err)).remedy(f.remedy))
+		case st.Size() == 0:
+			out = append(out, fail("%s is empty", at).remedy(f.remedy))
+		default:
+			out = append(out, ok("%s, %s", at, human.Size(st.Size())))
+		}
+	}
+	return out
+}
+
+// checkReachability connects to the addresses that machines connect to. Ports
+// that another host forwards can only be seen from the machines' side.
+func checkReachability(ctx context.Context, d *doctor) (out []finding) {
+	n := d.cfg.Netboot
+	a, err := hostnet.ProvisioningAddress(n)
+	if err != nil || n.Listen != "" || !d.running {
+		return nil
+	}
+	urls := []string{"https://" + config.Join(a.String(), n.Agent) + "/"}
+	for _, p := range slices.Concat(n.HTTP, n.Metadata) {
+		urls = append(urls, "http://"+config.Join(a.String(), p)+"/")
+	}
+	for _, u := range urls {
+		if _, err := headURL(ctx, u, true); err != nil {
+			out = append(out, fail("%s, which machines use: %v", u, err))
+		} else {
+			out = append(out, ok("%s answers", u))
+		}
+	}
+	return out
+}
+
+// headURL asks for u and returns the status code. With insecure it takes any
+// certificate: machines pin the server's.
+func headURL(ctx context.Context, u string, insecure bool) (int, error) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodHead, u, nil)
+	if err != nil {
+		return 0, err
+	}
+	t := &http.Transport{
+		TLSClientConfig:   &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: insecure},
+		DisableKeepAlives: true,
+	}
+	resp, err := t.RoundTrip(req)
+	if err != nil {
+		return 0, err
+	}
+	return resp.StatusCode, resp.Body.Close()
+}

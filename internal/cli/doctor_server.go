@@ -1,0 +1,213 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/ingotmetal/ingot/api"
+	"github.com/ingotmetal/ingot/internal/hostnet"
+	"github.com/ingotmetal/ingot/internal/human"
+	"github.com/ingotmetal/ingot/internal/server"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// checkServer asks the server for its status.
+func checkServer(_ context.Context, d *doctor) []finding {
+	if _, err := d.call.server(); err != nil {
+		return []finding{warn("cannot be asked: %v", err).remedy("ingot serve")}
+	}
+	st, err := get[api.Status](d.call, path("status"))
+	if err != nil {
+		return []finding{warn("%v", err)}
+	}
+	d.status = &st.v
+	return nil
+}
+
+func checkServerClock(_ context.Context, d *doctor) []finding {
+	if apart := time.Since(d.status.Time).Abs(); apart > 5*time.Second {
+		return []finding{warn("the server's clock and this host's are %s apart", human.Span(apart))}
+	}
+	return nil
+}
+
+func checkTemporal(_ context.Context, d *doctor) []finding {
+	if t := d.status.Temporal; !t.Ready {
+		return []finding{fail("not ready: %s", firstNonEmpty(t.Error, "it starts"))}
+	}
+	return []finding{ok("ready at %s", d.status.Temporal.Address)}
+}
+
+// checkNotices checks whether the server's notices are accepted.
+func checkNotices(_ context.Context, d *doctor) []finding {
+	n := d.status.Notify
+	if n == nil {
+		if d.cfg.Notify.URL == "" {
+			return nil
+		}
+		return []finding{warn("the server that runs sends no notices: it was started with another configuration").remedy(
+			"restart ingot serve")}
+	}
+
+	last := "none was accepted yet (ingot notify test sends one)"
+	if !n.Sent.IsZero() {
+		last = "the last one was accepted " + human.Ago(n.Sent)
+	}
+	switch {
+	case n.Error != "":
+		return []finding{fail("%s not accepted, the oldest since %s: %s; %s",
+			human.Count(n.Waiting, "notice"), human.Time(n.Oldest), n.Error, last)}
+	case n.Dropped > 0:
+		return []finding{warn("%s given up; %s", human.Count(n.Dropped, "notice"), last).remedy(
+			"ingot status shows what waits for an operator")}
+	case n.Waiting > 0:
+		return []finding{ok("%s on the way; %s", human.Count(n.Waiting, "notice"), last)}
+	}
+	return []finding{ok("none waiting; %s", last)}
+}
+
+func checkSecrets(_ context.Context, d *doctor) []finding {
+	a, err := get[secretStatus](d.call, path("secrets"))
+	switch {
+	case err != nil:
+		return []finding{fail("%v", err)}
+	case a.v.State != "ok":
+		lost := human.Count(len(a.v.Unreadable), "secret")
+		return []finding{fail("the key is %s: %s cannot be read", a.v.State, lost).remedy(
+			"put the right key file back; if it is lost: ingot secret reset")}
+	}
+	return []finding{ok("can be read")}
+}
+
+func checkImages(ctx context.Context, d *doctor) (out []finding) {
+	a, err := get[list[inventory.Image]](d.call, path("images"))
+	if err != nil {
+		return []finding{fail("%v", err)}
+	}
+	if len(a.v.Items) == 0 {
+		return []finding{warn("there are none").remedy("ingot image add NAME FILE")}
+	}
+	for _, i := range a.v.Items {
+		if i.File == "" {
+			out = append(out, checkImageURL(ctx, i))
+		} else {
+			out = append(out, d.checkImageFile(i))
+		}
+	}
+	return out
+}
+
+func checkImageURL(ctx context.Context, i inventory.Image) finding {
+	status, err := headURL(ctx, i.URL, false)
+	if err == nil && status >= http.StatusBadRequest {
+		err = fmt.Errorf("the answer is %d %s", status, http.StatusText(status))
+	}
+	if err != nil {
+		return fail("%s at %s: %v", i.Name, i.URL, err).remedy("correct its URL: ingot image add " + i.Name + " URL")
+	}
+	return ok("%s answers at %s", i.Name, i.URL)
+}
+
+// checkImageFile looks for the file of an image, if this is the server's host.
+func (d *doctor) checkImageFile(i inventory.Image) finding {
+	again := "ingot image add " + i.Name + " FILE"
+	st, err := os.Stat(filepath.Join(d.cfg.ImageDir(), i.File))
+	switch {
+	case err != nil && !d.asksThisHost():
+		return ok("%s, %s", i.Name, human.Size(i.Size))
+	case err != nil:
+		return fail("%s: its file is gone: %v", i.Name, errors.Unwrap(err)).remedy(again)
+	case st.Size() != i.Size:
+		return fail("%s: its file has %d bytes and had %d", i.Name, st.Size(), i.Size).remedy(again)
+	}
+	return ok("%s, %s (ingot image verify %s reads it all)", i.Name, human.Size(i.Size), i.Name)
+}
+
+// asksThisHost reports whether the server that is asked is the one of this
+// host's configuration.
+func (d *doctor) asksThisHost() bool {
+	return d.call.remote.base.String() == hostnet.LocalURL(d.cfg)
+}
+
+func checkMachines(_ context.Context, d *doctor) []finding {
+	ms, err := get[list[api.MachineView]](d.call, path("machines"))
+	if err != nil {
+		return []finding{fail("%v", err)}
+	}
+	d.machines = ms.v.Items
+	return nil
+}
+
+// checkReservations checks whether machines can be answered at their addresses.
+func checkReservations(_ context.Context, d *doctor) []finding {
+	if !d.asksThisHost() {
+		return nil
+	}
+	return reservationFindings(server.NetworkOf(d.cfg.Netboot), d.machines)
+}
+
+func reservationFindings(n inventory.Network, views []api.MachineView) (out []finding) {
+	var ms []inventory.Machine
+	for _, m := range views {
+		ms = append(ms, m.Machine)
+		for _, i := range m.Interfaces {
+			if whose := n.Taken(i.Address); whose != "" {
+				out = append(out, warn("%s: %s is %s", m.Name, i.Address, whose).remedy(
+					"unless this server runs on that machine: ingot machine push --replace, with another address"))
+			}
+		}
+	}
+	for _, w := range n.Warnings(ms) {
+		out = append(out, warn("%s", w))
+	}
+	return out
+}
+
+// parallelBMCs is how many BMCs are asked at a time.
+const parallelBMCs = 8
+
+// checkBMCs logs in to every BMC.
+func checkBMCs(ctx context.Context, d *doctor) (out []finding) {
+	found := make([]*finding, len(d.machines))
+	var g errgroup.Group
+	g.SetLimit(parallelBMCs)
+	for n, m := range d.machines {
+		if m.BMC.Manual() {
+			continue
+		}
+		g.Go(func() error {
+			f := d.checkMachineBMC(ctx, m.Machine)
+			found[n] = &f
+			return nil
+		})
+	}
+	_ = g.Wait() // the functions return no errors
+	for _, f := range found {
+		if f != nil {
+			out = append(out, *f)
+		}
+	}
+	return out
+}
+
+func (d *doctor) checkMachineBMC(ctx context.Context, m inventory.Machine) finding {
+	where := m.BMC.Host
+	if m.BMC.Driver == inventory.DriverExec {
+		where = "the command " + m.BMC.Command
+	}
+	a, err := checkBMC(ctx, d.call.remote, m.Name)
+	switch {
+	case err != nil:
+		return fail("%s: %v", m.Name, err).remedy("ingot bmc check " + m.Name)
+	case !a.v.OK:
+		return fail("%s at %s: %s", m.Name, where, a.v.Message).remedy("ingot bmc check " + m.Name)
+	}
+	return ok("%s at %s accepts the log-in, power is %s", m.Name, where, a.v.Power)
+}

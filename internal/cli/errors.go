@@ -1,0 +1,137 @@
+package cli
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ingotmetal/ingot/internal/human"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// Exit codes; the root command's help documents them.
+const (
+	exitOK          = 0
+	exitFailure     = 1
+	exitUsage       = 2
+	exitNotFound    = 3
+	exitConflict    = 4
+	exitUnavailable = 5
+)
+
+// errUnavailable: the server, or a part of it, does not answer now.
+var errUnavailable = errors.New("not available now")
+
+// commandError is an error of a command that ran. Cobra's own errors (unknown
+// commands, wrong flags) are not commandErrors.
+type commandError struct{ error }
+
+func (e commandError) Unwrap() error { return e.error }
+
+// exitCode maps an error to the exit code: the one place where the vocabulary
+// of inventory meets the shell.
+func exitCode(err error) int {
+	var ran commandError
+	switch {
+	case err == nil:
+		return exitOK
+	case !errors.As(err, &ran), errors.Is(err, inventory.ErrInvalid):
+		return exitUsage
+	case errors.Is(err, inventory.ErrNotFound):
+		return exitNotFound
+	case errors.Is(err, inventory.ErrConflict), errors.Is(err, inventory.ErrFenced):
+		return exitConflict
+	case errors.Is(err, errUnavailable):
+		return exitUnavailable
+	}
+	return exitFailure
+}
+
+// codeName is an exit code in the words of the API.
+func codeName(code int) string {
+	names := map[int]string{
+		exitFailure: "failed", exitUsage: "invalid", exitNotFound: "not_found",
+		exitConflict: "conflict", exitUnavailable: "unavailable",
+	}
+	return names[code]
+}
+
+// usage is an error about how a command was called.
+func usage(format string, args ...any) error {
+	return wrapped{fmt.Errorf(format, args...), inventory.ErrInvalid}
+}
+
+// wrapped has the text of err and is also kind.
+type wrapped struct{ err, kind error }
+
+func (w wrapped) Error() string   { return w.err.Error() }
+func (w wrapped) Unwrap() []error { return []error{w.err, w.kind} }
+
+// reported is an error whose text has been printed already.
+type reported struct{ error }
+
+func (r reported) Unwrap() error { return r.error }
+
+// report writes err to standard error: problems one per line with their place
+// first, so that an editor finds it, and the command that helps last. With
+// --output json or yaml it has the form of the API's errors.
+func report(cmd *cobra.Command, err error) {
+	var done reported
+	if errors.As(err, &done) {
+		return
+	}
+
+	e := describeError(cmd, err)
+	o := options{}
+	if f := cmd.Flag("output"); f != nil && (f.Value.String() == "json" || f.Value.String() == "yaml") {
+		o.output = f.Value.String()
+	}
+	if raw, err := json.Marshal(e); err == nil {
+		// Standard error is where errors are shown: there is no place to report this one.
+		_ = o.print(cmd.ErrOrStderr(), raw, func(w io.Writer) error { return e.write(w) })
+	}
+}
+
+// describeError brings any error into the form of the API's errors.
+func describeError(cmd *cobra.Command, err error) apiError {
+	e := apiError{Text: err.Error(), Code: codeName(exitCode(err))}
+	var answer *apiError
+	if errors.As(err, &answer) {
+		e.Code, e.Problems, e.Next = answer.Code, answer.Problems, answer.Next
+	}
+	if len(e.Problems) == 0 {
+		errors.As(err, &e.Problems)
+	}
+
+	var hint interface{ Next() string }
+	var ran commandError
+	if errors.As(err, &hint) && hint.Next() != "" {
+		e.Next = hint.Next()
+	} else if !errors.As(err, &ran) {
+		e.Next = cmd.CommandPath() + " --help"
+	}
+	return e
+}
+
+// write prints e for people.
+func (e *apiError) write(w io.Writer) error {
+	var b strings.Builder
+	if len(e.Problems) == 0 {
+		fmt.Fprintf(&b, "ingot: %s\n", e.Text)
+	} else {
+		for _, p := range e.Problems {
+			fmt.Fprintln(&b, inert(p.String()))
+		}
+		fmt.Fprintf(&b, "ingot: %s; nothing was changed\n", human.Count(len(e.Problems), "problem"))
+	}
+	if e.Next != "" {
+		fmt.Fprintf(&b, "next: %s\n", e.Next)
+	}
+
+	_, err := io.WriteString(w, b.String())
+	return err
+}

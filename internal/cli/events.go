@@ -1,0 +1,94 @@
+package cli
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/internal/human"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+func workflowEventsCommand(o *options) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "events {MACHINE | RUN}", Short: "Show what happened in a run, in order",
+		Example: `  ingot workflow events node-1
+  ingot workflow events node-1 -f          # as it happens, until the run ends
+  ingot workflow events node-1 -o json     # with follow: one event per line`,
+	}
+	follow := cmd.Flags().BoolP("follow", "f", false, "go on until the run ends")
+
+	return runCommand(o, cmd, func(c *call, a answer[inventory.Workflow]) error {
+		if *follow {
+			return followEvents(c, a.v.Run)
+		}
+		route := path("workflows", a.v.Run, "events")
+		return getAndShow(c, route, func(w io.Writer, l list[inventory.Event]) error {
+			if len(l.Items) == 0 {
+				c.note("nothing was recorded")
+				return nil
+			}
+			t := newTable(w, "SEQ", "AT", "BOOT", "KIND", "COUNT", "BY", "MESSAGE")
+			for _, e := range l.Items {
+				t.row(e.Seq, human.Time(e.At), e.Boot, e.Kind, e.Count, e.By, eventText(e))
+			}
+			return t.flush()
+		})
+	})
+}
+
+// eventText is the message of an event, or the result that it carries.
+func eventText(e inventory.Event) string {
+	if e.Message != "" || e.Kind != inventory.EventActionDone {
+		return e.Message
+	}
+	var r action.Result
+	if err := json.Unmarshal(e.Detail, &r); err != nil {
+		return ""
+	}
+	return strings.TrimSpace(fmt.Sprintf("%s %s %s", r.Key, r.State, r.Message))
+}
+
+// followEvents prints events as they come, until the run is over.
+func followEvents(c *call, run string) error {
+	last := inventory.Workflow{Run: run}
+	var after int64
+
+	return c.poll(c.pollEvery, func() (over bool, err error) {
+		// The state is read first, so that no event before the final state is missed.
+		x, err := get[inventory.Workflow](c, path("workflows", run))
+		if err != nil {
+			return false, err
+		}
+		last = x.v
+		es, err := get[list[inventory.Event]](c, path("workflows", run, "events")+fmt.Sprintf("?after=%d", after))
+		if err != nil {
+			return false, err
+		}
+		for _, e := range es.v.Items {
+			after = max(after, e.Seq)
+			if err := printEvent(c, e); err != nil {
+				return false, err
+			}
+		}
+		return inventory.Final(last.State) && len(es.v.Items) == 0, nil
+	}, func() error { return runGoesOn(c, last) })
+}
+
+func printEvent(c *call, e inventory.Event) error {
+	if c.output == "json" {
+		b, err := json.Marshal(e)
+		if err != nil {
+			return err
+		}
+		c.Println(escape(string(b)))
+		return nil
+	}
+	line := fmt.Sprintf("%s  %-18s %s", human.Time(e.At), e.Kind, inert(eventText(e)))
+	c.Println(strings.TrimRight(line, " "))
+	return nil
+}

@@ -1,0 +1,305 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ingotmetal/ingot/api"
+	"github.com/ingotmetal/ingot/internal/human"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+func genesisCommand(o *options) *cobra.Command {
+	return group("genesis", "Genesis: a whole lab from one file, from nothing to the running cluster",
+		"  ingot genesis plan lab.yaml\n  ingot genesis start lab.yaml --wait\n  ingot genesis status home",
+		genesisPlanCommand(o), genesisStartCommand(o), genesisStatusCommand(o), genesisResumeCommand(o),
+		genesisCancelCommand(o), genesisListCommand(o), genesisDeleteCommand(o))
+}
+
+// isFile reports whether an argument is a lab file rather than the name of a
+// stored lab.
+func isFile(arg string) bool {
+	if strings.ContainsAny(arg, `/\.`) {
+		return true
+	}
+	st, err := os.Stat(arg)
+	return err == nil && st.Mode().IsRegular()
+}
+
+// labsAndFiles completes the names of stored labs, and files.
+func (o *options) labsAndFiles() cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, to string) ([]string, cobra.ShellCompDirective) {
+		names, _ := firstArg(o.labs())(cmd, args, to)
+		return names, cobra.ShellCompDirectiveDefault
+	}
+}
+
+func genesisPlanCommand(o *options) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "plan {FILE | NAME}", Args: cobra.ExactArgs(1), ValidArgsFunction: o.labsAndFiles(),
+		Short: "Show what Genesis would do: every step, and what is written to which disk",
+		Long: `Show what Genesis would do with the lab that FILE describes, or with one that is
+stored under NAME: every step, what is written to which disk, from which images,
+what the step waits for, when it is done, how long that may take and how it is
+undone. Nothing is changed.
+
+Everything that is wrong with the file, with the files that it names and with the
+images is reported at once. The server is asked for its inventory, and whether it
+can fetch those images of the lab that have a URL; --offline leaves that out.`,
+		Example: "  ingot genesis plan lab.yaml\n  ingot genesis plan deploy/genesis/lab.yaml --offline\n" +
+			"  ingot genesis plan home --output json",
+	}
+	offline := cmd.Flags().Bool("offline", false, "do not ask the server, and do not read images")
+	replace := cmd.Flags().Bool("replace", false, "as for start: machines of the inventory that differ are replaced")
+
+	return o.command(cmd, func(c *call) error {
+		if !isFile(c.args[0]) {
+			return postAndShow(c, path("genesis", c.args[0], "plan"), nil, printPlan)
+		}
+		f, err := readLab(c.args[0])
+		if err != nil {
+			return err
+		}
+		if *offline {
+			return showOfflinePlan(c, f)
+		}
+		if _, err := c.server(); err != nil {
+			if len(f.problems) > 0 {
+				return f.withPaths(f.problems)
+			}
+			return human.Advise(err, "ingot genesis plan "+c.args[0]+" --offline")
+		}
+		a, _, err := f.checkLab(c, *replace)
+		if err != nil {
+			return err
+		}
+		return showValue(c, a.v, func(w io.Writer) error { return printPlan(w, a.v) })
+	})
+}
+
+// showOfflinePlan shows the plan of a lab without asking the server.
+func showOfflinePlan(c *call, f labFile) error {
+	if err := f.withPaths(f.problems).Err(); err != nil {
+		return err
+	}
+	p := api.GenesisPlan{
+		Name: f.lab.Name, SHA256: f.bundle.Digest(), Steps: f.lab.Steps(), Destroys: f.lab.Destroys(),
+		Problems: inventory.Problems{}, Warnings: f.withPaths(f.lab.Warnings()),
+	}
+	for name := range f.bundle.Files {
+		p.Files = append(p.Files, name)
+	}
+	return showValue(c, p, func(w io.Writer) error { return printPlan(w, p) })
+}
+
+// printPlan writes the steps of a lab.
+func printPlan(w io.Writer, p api.GenesisPlan) error {
+	fmt.Fprintf(w, "lab %s, %d steps\n", p.Name, len(p.Steps))
+	for n, s := range p.Steps {
+		fmt.Fprintf(w, "\n%d. %s", n+1, s.Name)
+		if s.Machine != "" && !strings.HasSuffix(s.Name, s.Machine) {
+			fmt.Fprintf(w, " (%s)", s.Machine)
+		}
+		fmt.Fprintf(w, "\n   %s\n", s.Does)
+
+		t := newTable(w)
+		field := func(name, value string) {
+			if value != "" {
+				t.field("   "+name, value)
+			}
+		}
+		field("overwrites", s.Disk)
+		for _, i := range s.Images {
+			field("image", i.Name+"  sha256 "+i.SHA256)
+		}
+		field("template", s.Template)
+		field("waits for", s.Waits)
+		field("done when", s.Ready)
+		field("may take", human.Span(s.Budget))
+		field("undo", s.Undo)
+		if err := t.flush(); err != nil {
+			return err
+		}
+	}
+
+	fmt.Fprintf(w, "\nDisks of %s are overwritten:\n", human.Count(len(p.Destroys), "machine"))
+	for _, d := range p.Destroys {
+		fmt.Fprintf(w, "  %s\n", d)
+	}
+	printProblems(w, "Warnings", p.Warnings)
+	printProblems(w, "It would not start now", p.Problems)
+	return nil
+}
+
+func printProblems(w io.Writer, title string, ps inventory.Problems) {
+	if len(ps) > 0 {
+		fmt.Fprintf(w, "\n%s:\n", title)
+	}
+	for _, p := range ps {
+		fmt.Fprintf(w, "  %s\n", inert(p.String()))
+	}
+}
+
+func genesisStartCommand(o *options) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "start {FILE | NAME}", Args: cobra.ExactArgs(1), ValidArgsFunction: o.labsAndFiles(),
+		Short: "Build the lab that a file describes: OVERWRITES the disks of its machines",
+		Long: `Build the lab that FILE describes, or that is stored under NAME: ingot genesis
+plan shows how. The disks of its machines are overwritten; the command names them
+and asks for the name of the lab first.
+
+The file and the files that it names are checked here and on the server, images
+that the server lacks are sent there, the lab is stored, sealed, and Genesis starts
+as the workflow genesis/NAME. There is one Genesis at a time. It goes on without
+this command and over restarts of the server; where an operator is needed it says
+so here, on the page, and in ingot genesis status.`,
+		Example: `  ingot genesis start lab.yaml --wait
+  ingot genesis start lab.yaml --yes --replace   # machines of the inventory that differ are replaced
+  ingot genesis start home --again               # install again what is installed`,
+	}
+	yes := yesFlag(cmd)
+	replace := cmd.Flags().Bool("replace", false, "replace machines of the inventory that differ from the file's")
+	again := cmd.Flags().Bool("again", false, "install again what an earlier Genesis of this name has installed")
+	wait := waitFlag(cmd)
+
+	return o.command(cmd, func(c *call) error {
+		prepare := confirmStoredLab
+		if isFile(c.args[0]) {
+			prepare = func(c *call, yes bool) (string, error) { return prepareLab(c, yes, *replace) }
+		}
+		name, err := prepare(c, *yes)
+		if err != nil {
+			return err
+		}
+		return startGenesis(c, name, "start", map[string]bool{"again": *again}, *wait)
+	})
+}
+
+// confirmStoredLab asks before a stored lab is started.
+func confirmStoredLab(c *call, yes bool) (name string, err error) {
+	name = c.args[0]
+	a, err := post[api.GenesisPlan](c, path("genesis", name, "plan"), nil)
+	if err != nil {
+		return "", err
+	}
+	return name, confirmOverwrite(c, yes, name, a.v.Destroys)
+}
+
+// prepareLab does everything that comes before the start of a lab file: it
+// checks, asks, sends images and stores the file.
+func prepareLab(c *call, yes, replace bool) (name string, err error) {
+	f, err := readLab(c.args[0])
+	if err != nil {
+		return "", err
+	}
+	plan, lacking, err := f.checkLab(c, replace)
+	if err == nil {
+		err = plan.v.Problems.Err()
+	}
+	if err != nil {
+		return "", err
+	}
+	if err := confirmOverwrite(c, yes, f.lab.Name, f.lab.Destroys()); err != nil {
+		return "", err
+	}
+
+	for _, i := range lacking {
+		if err := f.sendImage(c, i); err != nil {
+			return "", err
+		}
+	}
+	_, err = f.send(c, replace, false)
+	var refused *apiError
+	if errors.As(err, &refused) {
+		refused.Problems = f.withPaths(refused.Problems)
+	}
+	return f.lab.Name, err
+}
+
+func confirmOverwrite(c *call, yes bool, name string, disks []string) error {
+	what := fmt.Sprintf("overwrites disks of %s:\n  %s\nand their content is lost",
+		human.Count(len(disks), "machine"), strings.Join(disks, "\n  "))
+	return c.confirm(yes, what, name)
+}
+
+// startGenesis starts or resumes a Genesis, and shows it until it ends if wait
+// is set.
+func startGenesis(c *call, name, verb string, in any, wait bool) error {
+	a, err := post[api.Started](c, path("genesis", name, verb), in)
+	if err != nil {
+		return err
+	}
+	if wait {
+		return waitForOperation(c, a.v.Workflow)
+	}
+	return show(c, a, text(func(s api.Started) string {
+		return fmt.Sprintf("%s has begun as run %s\nnext: ingot genesis status %s --wait", s.Workflow, s.Run, name)
+	}))
+}
+
+func genesisStatusCommand(o *options) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "status NAME", Short: "Show the progress of a Genesis: its steps, and what it waits for",
+		Args: cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.labs()),
+		Example: "  ingot genesis status home\n  ingot genesis status home --wait\n" +
+			"  ingot genesis status home --output json",
+	}
+	wait := waitFlag(cmd)
+
+	return o.command(cmd, func(c *call) error {
+		if *wait {
+			return waitForOperation(c, "genesis/"+c.args[0])
+		}
+		return getAndShow(c, path("genesis", c.args[0], "status"), printOperation)
+	})
+}
+
+func genesisResumeCommand(o *options) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "resume NAME", Short: "Continue a Genesis that has stopped",
+		Args: cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.labs()),
+		Long: `Continue a Genesis that has stopped. One that asks the operator about a step tries
+that step again; ingot operation decide has the other choices. One that has failed
+or was cancelled starts again: steps that are done and still work are not
+repeated.`,
+		Example: "  ingot genesis resume home\n  ingot genesis resume home --wait",
+	}
+	wait := waitFlag(cmd)
+
+	return o.command(cmd, func(c *call) error { return startGenesis(c, c.args[0], "resume", nil, *wait) })
+}
+
+func genesisCancelCommand(o *options) *cobra.Command {
+	return o.command(&cobra.Command{
+		Use: "cancel NAME", Short: "Cancel a Genesis; steps that are done stay done",
+		Args: cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.labs()), Example: "  ingot genesis cancel home",
+	}, func(c *call) error {
+		return cancelOperation(c, "genesis/"+c.args[0], "ingot genesis status "+c.args[0])
+	})
+}
+
+func genesisListCommand(o *options) *cobra.Command {
+	return listCommand(o, listing[inventory.GenesisBundle]{
+		cmd:   &cobra.Command{Short: "List stored labs", Example: "  ingot genesis list"},
+		route: path("genesis"), empty: "no labs; start with: ingot genesis plan FILE",
+		head: []string{"NAME", "FILE", "STORED", "SHA256"},
+		row: func(b inventory.GenesisBundle) []any {
+			return []any{b.Name, b.File, human.Time(b.Updated), b.SHA256}
+		},
+	})
+}
+
+func genesisDeleteCommand(o *options) *cobra.Command {
+	return deleteCommand(o, &cobra.Command{
+		Use: "delete NAME", Short: "Delete a stored lab with the files that it names", ValidArgsFunction: firstArg(o.labs()),
+		Example: "  ingot genesis delete home\n  ingot genesis delete home --yes",
+	}, func(c *call) (deletion, error) {
+		lost := " with the files that it names from the server; machines stay as they are"
+		return deletion{what: "lab " + c.args[0], lost: lost, route: path("genesis", c.args[0])}, nil
+	})
+}

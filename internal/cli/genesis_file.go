@@ -1,0 +1,177 @@
+package cli
+
+import (
+	"errors"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/ingotmetal/ingot/api"
+	"github.com/ingotmetal/ingot/genesis"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// A labFile is a lab file on this host with the files that it names.
+type labFile struct {
+	path     string
+	bundle   inventory.GenesisBundle
+	lab      genesis.Lab
+	problems inventory.Problems // of what could be read
+}
+
+// readLab reads a lab file and the files that it names. Mistakes in them are
+// not an error: the server may find more.
+func readLab(file string) (labFile, error) {
+	f := labFile{path: file}
+	var err error
+	f.bundle, f.lab, err = genesis.Bundle(filepath.Base(file), func(name string) ([]byte, error) {
+		return os.ReadFile(f.resolve(name))
+	})
+	switch {
+	case errors.As(err, &f.problems):
+		return f, nil
+	case errors.Is(err, fs.ErrNotExist):
+		return f, usage("%v", err)
+	}
+	return f, err
+}
+
+// resolve returns the path of a file that the lab file names.
+func (f labFile) resolve(name string) string {
+	if filepath.IsAbs(name) {
+		return name
+	}
+	return filepath.Join(filepath.Dir(f.path), filepath.FromSlash(name))
+}
+
+// withPaths names the files of problems by their paths as seen from here.
+func (f labFile) withPaths(ps inventory.Problems) inventory.Problems {
+	out := slices.Clone(ps)
+	for i, p := range out {
+		if p.File != "" {
+			out[i].File = filepath.Join(filepath.Dir(f.path), p.File)
+		}
+	}
+	return out
+}
+
+// hashImage hashes the file of an image. An ISO of gigabytes takes a while.
+func (f labFile) hashImage(c *call, i genesis.Image) (string, error) {
+	file, err := os.Open(f.resolve(i.File))
+	if err != nil {
+		return "", err
+	}
+	defer file.Close()
+	return hashFile(c, file)
+}
+
+// checkImages compares the images of the lab with those of the server and with
+// the files here. It returns those that the server lacks.
+func (f labFile) checkImages(c *call) (lacking []genesis.Image, ps inventory.Problems, err error) {
+	a, err := get[list[inventory.Image]](c, path("images"))
+	if err != nil {
+		return nil, nil, err
+	}
+	stored := map[string]string{}
+	for _, i := range a.v.Items {
+		stored[i.Name] = i.SHA256
+	}
+
+	ps = f.lab.CheckImages(
+		func(name string) string { return stored[name] },
+		func(i genesis.Image) (string, error) { return f.hashImage(c, i) })
+	for _, i := range f.lab.Images {
+		if stored[i.Name] != i.SHA256 {
+			lacking = append(lacking, i)
+		}
+	}
+	return lacking, ps, c.Context().Err()
+}
+
+// checkLab reports everything that is wrong with the lab, here and on the
+// server, as one inventory.Problems; nothing is stored. It returns the images
+// that the server lacks. What only keeps the lab from starting now is in the
+// plan.
+func (f labFile) checkLab(c *call, replace bool) (plan answer[api.GenesisPlan], lacking []genesis.Image, err error) {
+	lacking, ps, err := f.checkImages(c)
+	local := f.lab.Together(f.problems, ps)
+	if err == nil && (len(local) == 0 || f.bundle.Check() == nil) { // without a name it cannot be sent
+		plan, err = f.send(c, replace, true)
+	}
+
+	found := plan.v.Problems
+	var refused *apiError
+	if errors.As(err, &refused) {
+		found = refused.Problems
+	}
+	found = withoutMissingImages(found)
+	switch {
+	case c.Context().Err() != nil:
+		return plan, nil, c.Context().Err()
+	case len(local) > 0 || err != nil && len(found) > 0:
+		if err != nil && len(found) == 0 {
+			c.note("the server has not been asked: %v", err)
+		}
+		return plan, nil, f.withPaths(f.lab.Together(local, found))
+	case err != nil:
+		return plan, nil, err
+	}
+	plan.v.Problems, plan.v.Warnings = f.withPaths(found), f.withPaths(plan.v.Warnings)
+	return plan, lacking, nil
+}
+
+// withoutMissingImages leaves out problems of images that the server does not
+// have yet: start sends them.
+func withoutMissingImages(ps inventory.Problems) inventory.Problems {
+	out := inventory.Problems{}
+	for _, p := range ps {
+		if !strings.HasPrefix(p.Field, "images[") || !strings.HasSuffix(p.Field, "].name") {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// send checks the lab on the server, and stores it there unless only is set.
+func (f labFile) send(c *call, replace, only bool) (answer[api.GenesisPlan], error) {
+	body := struct {
+		File    string            `json:"file"`
+		Files   map[string]string `json:"files"`
+		Replace bool              `json:"replace,omitempty"`
+		Only    bool              `json:"only,omitempty"`
+	}{f.bundle.File, map[string]string{}, replace, only}
+	for name, text := range f.bundle.Files {
+		body.Files[name] = text.Reveal()
+	}
+	return ask[api.GenesisPlan](c, "PUT", path("genesis", f.bundle.Name), body)
+}
+
+// sendImage uploads an image, or makes the server fetch it.
+func (f labFile) sendImage(c *call, i genesis.Image) error {
+	u := upload{name: i.Name, sha256: i.SHA256}
+	if slices.ContainsFunc(f.lab.Machines, func(m genesis.Machine) bool { return isInstallerImage(m, i.Name) }) {
+		u.use = inventory.UseInstaller
+	}
+	if i.URL != "" {
+		_, err := fetchImage(c, u, i.URL)
+		return err
+	}
+	file := f.resolve(i.File)
+	c.note("image %s: %s is sent to the server", i.Name, file)
+	_, err := uploadImage(c, u, file)
+	return err
+}
+
+// isInstallerImage reports whether an installer of m boots or fetches an image:
+// its template is given the name, or its document names it, as Harvester's does
+// its ISO.
+func isInstallerImage(m genesis.Machine, image string) bool {
+	names := func(values map[string]string) bool {
+		return slices.Contains(slices.Collect(maps.Values(values)), image)
+	}
+	return m.Image != image &&
+		(names(m.HardwareMap) || names(m.Labels) || inventory.NamesImage(m.UserData.Reveal(), image))
+}

@@ -1,0 +1,228 @@
+package cli
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/ingotmetal/ingot/internal/human"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// upload is an image on its way to the server.
+type upload struct {
+	name, use string
+	sha256    string // as declared, or ""
+	content   string // digest of the file at hand, or ""
+}
+
+// query describes the upload in each request about it.
+func (u upload) query() url.Values {
+	q := url.Values{}
+	for k, v := range map[string]string{"use": u.use, "sha256": u.sha256, "content": u.content} {
+		if v != "" {
+			q.Set(k, v)
+		}
+	}
+	return q
+}
+
+// fetchImage makes the server fetch an image, and shows how far it is.
+func fetchImage(c *call, u upload, from string) (answer[inventory.Image], error) {
+	c.note("the server fetches %s", from)
+	p := newProgress(c, 0, "")
+	defer p.end()
+	sent := make(chan struct{})
+	close(sent) // nothing is sent from here
+	defer watchUpload(c, upload{name: u.name}, p, sent)()
+
+	in := map[string]string{"name": u.name, "url": from, "sha256": u.sha256, "use": u.use}
+	return post[inventory.Image](c, path("images"), in)
+}
+
+// maxBreaks is how often in a row an upload may break off without progress.
+const maxBreaks = 5
+
+// uploadImage sends a file. It continues where an earlier upload of the same
+// file broke off: the server compares the digest.
+func uploadImage(c *call, u upload, file string) (none answer[inventory.Image], err error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return none, usage("%v", err)
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil {
+		return none, err
+	}
+	if !st.Mode().IsRegular() {
+		return none, usage("%q is not a file", file)
+	}
+
+	if u.content, err = hashFile(c, f); err != nil {
+		return none, err
+	}
+	if u.sha256 != "" && u.sha256 != u.content {
+		return none, usage("%s has the SHA-256 %s, but %s was declared; nothing was sent: "+
+			"correct --sha256, or get the file again", file, u.content, u.sha256)
+	}
+
+	have, _, err := uploaded(c, u)
+	if err != nil {
+		return none, err
+	}
+	if have > 0 {
+		c.note("going on at %s of %s", human.Size(have), human.Size(st.Size()))
+	}
+	s := sending{c: c, upload: u, file: f, have: have, total: st.Size(), progress: newProgress(c, st.Size(), "")}
+	defer s.progress.end()
+	return s.sendAll()
+}
+
+// uploaded returns how much of an upload the server has, and how much of the
+// complete file it has checked. A header that is missing or wrong counts as 0:
+// then everything is sent.
+func uploaded(c *call, u upload) (have, checked int64, err error) {
+	s, err := c.server()
+	if err != nil {
+		return 0, 0, err
+	}
+	route := withQuery(path("images", u.name, "upload"), u.query())
+	resp, err := s.request(c.Context(), http.MethodHead, route, nil, 0)
+	if err != nil {
+		return 0, 0, err
+	}
+	defer resp.Body.Close()
+	have, _ = strconv.ParseInt(resp.Header.Get("Upload-Offset"), 10, 64)
+	checked, _ = strconv.ParseInt(resp.Header.Get("Upload-Checked"), 10, 64)
+	return have, checked, nil
+}
+
+// sending is a file on its way.
+type sending struct {
+	c      *call
+	upload upload
+	file   *os.File
+
+	have, total int64 // bytes that the server has, of all
+	progress    *progress
+}
+
+// sendAll sends until the server has everything; it repeats what broke off.
+func (s *sending) sendAll() (answer[inventory.Image], error) {
+	for breaks := 0; ; breaks++ {
+		a, err := s.send()
+		if err == nil || !s.mayRepeat(err) {
+			return a, err
+		}
+		var refused *apiError
+		if errors.As(err, &refused) && (refused.Status != http.StatusConflict || breaks > 0) ||
+			breaks == maxBreaks || s.c.Context().Err() != nil {
+			return a, human.Advise(err, "run the same command again; it goes on where it was")
+		}
+
+		s.progress.note("the upload broke off (%v), going on", err)
+		select {
+		case <-time.After(time.Duration(breaks+1) * s.c.pollEvery):
+		case <-s.c.Context().Done():
+			return a, s.c.Context().Err()
+		}
+		now, _, err := uploaded(s.c, s.upload)
+		if err != nil {
+			continue // the next attempt returns it
+		}
+		if now > s.have {
+			breaks = 0
+		}
+		s.have = now
+	}
+}
+
+// mayRepeat reports whether the server could take the same file another time.
+func (s *sending) mayRepeat(err error) bool {
+	var e *apiError
+	if !errors.As(err, &e) {
+		return true
+	}
+	temporary := e.Status >= 500 || e.Status == http.StatusConflict || e.Status == http.StatusTooManyRequests
+	return temporary && e.Next == ""
+}
+
+// send sends the rest of the file.
+func (s *sending) send() (none answer[inventory.Image], err error) {
+	q := s.upload.query()
+	q.Set("offset", strconv.FormatInt(s.have, 10))
+	q.Set("size", strconv.FormatInt(s.total, 10))
+	server, err := s.c.server()
+	if err != nil {
+		return none, err
+	}
+
+	sent := make(chan struct{})
+	var body io.Reader = http.NoBody
+	if s.total > s.have {
+		rest := io.NewSectionReader(s.file, s.have, s.total-s.have)
+		body = &countingReader{r: rest, ctx: s.c.Context(), n: s.have, at: func(n int64) {
+			s.progress.at(n)
+			if n == s.total {
+				close(sent)
+			}
+		}}
+	} else {
+		close(sent)
+	}
+	defer watchUpload(s.c, s.upload, s.progress, sent)()
+
+	route := withQuery(path("images", s.upload.name), q)
+	resp, err := server.request(s.c.Context(), http.MethodPut, route, body, s.total-s.have)
+	if err != nil {
+		return none, err
+	}
+	return decode[inventory.Image](resp)
+}
+
+// watchUpload shows how far the server is with an image, from when all of it was
+// sent until stop is called.
+func watchUpload(c *call, u upload, p *progress, sent <-chan struct{}) (stop func()) {
+	var w sync.WaitGroup
+	done := make(chan struct{})
+	w.Go(func() {
+		tick := time.NewTicker(c.pollEvery)
+		defer tick.Stop()
+		select {
+		case <-sent:
+		case <-done:
+			return
+		}
+
+		for checking := false; ; {
+			select {
+			case <-done:
+				return
+			case <-tick.C:
+			}
+			have, checked, err := uploaded(c, u)
+			switch {
+			case err != nil:
+			case checked > 0:
+				if !checking {
+					checking = true
+					p.end()
+					*p = *newProgress(c, have, "checked ")
+				}
+				p.at(checked)
+			case have > 0:
+				p.at(have)
+			}
+		}
+	})
+	return func() {
+		close(done)
+		w.Wait()
+	}
+}

@@ -1,0 +1,232 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ingotmetal/ingot/internal/human"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+func imageCommand(o *options) *cobra.Command {
+	return group("image", "Images: the files that are written to disks",
+		"  ingot image add debian-12 debian-12.raw.zst\n  ingot image list",
+		imageAddCommand(o), imageListCommand(o), imageVerifyCommand(o), imageDeleteCommand(o), imagePruneCommand(o))
+}
+
+func imageAddCommand(o *options) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "add NAME {FILE | URL}", Short: "Store an image on the server", Args: cobra.ExactArgs(2),
+		Long: `Store an image on the server: a disk image as it is (raw), or compressed by gzip,
+zstd, xz or bzip2. The server reads it to its end, refuses one that is damaged or
+cannot be written to a disk, and shows what is in it.
+
+An image of that name is replaced when the new one is proven; runs that have
+planned the old one continue with it.
+
+A file is uploaded. An interrupted upload continues where it was when the command
+runs again with the same file. A URL is fetched by the server itself.`,
+		Example: "  ingot image add debian-12 debian-12.raw.zst\n" +
+			"  ingot image add debian-12 https://images.example.com/debian-12.raw.xz --sha256 9f86d08…",
+	}
+	sum := cmd.Flags().String("sha256", "", "digest of the file as it is; anything else is refused")
+	installer := cmd.Flags().Bool("installer", false,
+		"the file is a kernel, an initramfs or an ISO that an installer boots or fetches")
+
+	return o.command(cmd, func(c *call) error {
+		// An invalid name in the path would ask another route.
+		if err := inventory.ValidateImageName(c.args[0]).Err(); err != nil {
+			return err
+		}
+		i := upload{name: c.args[0], sha256: strings.ToLower(strings.TrimPrefix(*sum, "sha256:"))}
+		if *installer {
+			i.use = inventory.UseInstaller
+		}
+		store := uploadImage
+		if u, err := url.Parse(c.args[1]); err == nil && (u.Scheme == "http" || u.Scheme == "https") {
+			store = fetchImage
+		}
+		a, err := store(c, i, c.args[1])
+		if err != nil {
+			return err
+		}
+		return show(c, a, text(imageStored))
+	})
+}
+
+// imageStored says what was stored.
+func imageStored(i inventory.Image) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "image %s stored: %s, %s, sha256 %s", i.Name, i.Format, human.Size(i.Size), i.SHA256)
+	if i.FirstSeen {
+		b.WriteString(" (computed by the server: none was declared)")
+	}
+	fmt.Fprintf(&b, "\ncontents: %s", firstNonEmpty(i.Contents, "not inspected"))
+	if i.DiskSize > 0 {
+		fmt.Fprintf(&b, ", %s on a disk", human.Size(i.DiskSize))
+	}
+	if i.Use == inventory.UseInstaller {
+		b.WriteString("; for installers, never written to a disk")
+	}
+	if i.Warning != "" {
+		fmt.Fprintf(&b, "\nwarning: %s", i.Warning)
+	}
+	return b.String()
+}
+
+func imageListCommand(o *options) *cobra.Command {
+	return listCommand(o, listing[inventory.Image]{
+		cmd:   &cobra.Command{Short: "List images", Example: "  ingot image list"},
+		route: path("images"), empty: "no images; add one: ingot image add NAME FILE",
+		head: []string{"NAME", "FORMAT", "SIZE", "UNPACKED", "CONTENTS", "SHA256", "DIGEST", "ADDED", "FROM"},
+		row: func(i inventory.Image) []any {
+			unpacked := ""
+			if i.DiskSize > 0 {
+				unpacked = human.Size(i.DiskSize)
+			}
+			digest := "declared"
+			if i.FirstSeen {
+				digest = "first seen"
+			}
+			return []any{
+				i.Name, i.Format, human.Size(i.Size), unpacked, i.Contents, shorten(i.SHA256, 13), digest,
+				human.Time(i.Created), i.URL,
+			}
+		},
+	})
+}
+
+// imageCheck is the answer of POST /v1/images/NAME/verify.
+type imageCheck struct {
+	Name    string `json:"name"`
+	OK      bool   `json:"ok"`
+	SHA256  string `json:"sha256,omitempty"`
+	Size    int64  `json:"size"`
+	Message string `json:"message,omitempty"`
+}
+
+func imageVerifyCommand(o *options) *cobra.Command {
+	return o.command(&cobra.Command{
+		Use: "verify [NAME…]", Short: "Read images again and compare their digests", ValidArgsFunction: o.images(),
+		Example: "  ingot image verify debian-12\n  ingot image verify      # all",
+	}, func(c *call) error {
+		names, err := imagesToVerify(c)
+		if err != nil {
+			return err
+		}
+		changed := 0
+		checks := []imageCheck{}
+		for _, name := range names {
+			a, err := post[imageCheck](c, path("images", name, "verify"), nil)
+			if err != nil {
+				return err
+			}
+			if a.v.Name = name; !a.v.OK {
+				changed++
+			}
+			checks = append(checks, a.v)
+		}
+
+		err = showValue(c, list[imageCheck]{checks}, func(w io.Writer) error {
+			for _, v := range checks {
+				if v.OK {
+					fmt.Fprintf(w, "ok    %s  sha256 %s\n", v.Name, v.SHA256)
+				} else {
+					fmt.Fprintf(w, "fail  %s  %s\n", v.Name, v.Message)
+				}
+			}
+			return nil
+		})
+		if err == nil && changed > 0 {
+			err = human.Advise(
+				fmt.Errorf("%s of %d changed", human.Count(changed, "image"), len(names)),
+				"ingot image add NAME FILE (again)")
+		}
+		return err
+	})
+}
+
+// imagesToVerify are the images that the arguments name; without arguments those
+// of which the server has a file.
+func imagesToVerify(c *call) ([]string, error) {
+	if len(c.args) > 0 {
+		return c.args, nil
+	}
+	a, err := get[list[inventory.Image]](c, path("images"))
+	var names []string
+	for _, i := range a.v.Items {
+		if i.File != "" {
+			names = append(names, i.Name)
+		}
+	}
+	return names, err
+}
+
+func imageDeleteCommand(o *options) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "delete NAME", Short: "Delete an image and its file", ValidArgsFunction: firstArg(o.images()),
+		Long: `Delete an image and its file. It is refused while an open run has planned the
+image, and while a machine (by its image, a label or its user data), a template or
+a stored lab file names it.`,
+		Example: "  ingot image delete debian-11 --yes",
+	}
+	force := cmd.Flags().Bool("force", false, "even if a machine, a template or a lab file names it")
+
+	return deleteCommand(o, cmd, func(c *call) (deletion, error) {
+		route := path("images", c.args[0])
+		a, err := get[inventory.Image](c, route)
+		if *force {
+			route += "?force=true"
+		}
+		return deletion{what: "image " + c.args[0], lost: " (" + human.Size(a.v.Size) + ")", route: route}, err
+	})
+}
+
+func imagePruneCommand(o *options) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "prune", Short: "Delete the images that nothing names", Args: cobra.NoArgs,
+		Long: `Delete the images that no open run, no machine (by its image, a label or its user
+data), no template and no stored lab file names.`,
+		Example: "  ingot image prune",
+	}
+	yes := yesFlag(cmd)
+
+	return o.command(cmd, func(c *call) error {
+		a, err := get[list[inventory.Image]](c, path("images")+"?unused=true")
+		if err != nil {
+			return err
+		}
+		if len(a.v.Items) == 0 {
+			c.note("every image is named by a machine, a template, a lab file or a run")
+			return nil
+		}
+		var names []string
+		var bytes int64
+		for _, i := range a.v.Items {
+			names, bytes = append(names, i.Name), bytes+i.Size
+		}
+		what := fmt.Sprintf("deletes %s (%s): %s",
+			human.Count(len(names), "image"), human.Size(bytes), strings.Join(names, ", "))
+		if err := c.confirm(*yes, what, "prune"); err != nil {
+			return err
+		}
+
+		for _, name := range names {
+			err := remove(c, path("images", name))
+			switch {
+			case errors.Is(err, inventory.ErrConflict): // in use since it was listed
+				c.note("image %s stays: %v", name, err)
+			case err != nil:
+				return err
+			default:
+				c.note("image %s deleted", name)
+			}
+		}
+		return nil
+	})
+}

@@ -1,0 +1,347 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ingotmetal/ingot/bootsvc"
+	"github.com/ingotmetal/ingot/internal/config"
+	"github.com/ingotmetal/ingot/internal/hostnet"
+	"github.com/ingotmetal/ingot/internal/human"
+	"github.com/ingotmetal/ingot/internal/server"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// initFlags are the flags of "init".
+type initFlags struct {
+	interfaces []string
+	relayOnly  bool
+	relays     []string
+	address    string // with relayOnly: of this host
+	ownAddress bool   // address is not given, but found
+	yes        bool
+}
+
+func initCommand(o *options) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "init", Short: "Set up this host as a server: configuration, keys, admin token", Args: cobra.NoArgs,
+		Long: `Set up this host as a server: list its interfaces, look for other DHCP servers on
+those that are chosen, and write a commented configuration, the keys of the
+stored secrets and the admin token. Nothing that exists is overwritten.
+
+Without an interface DHCP stays off; the API, the page and workflows work.
+
+With --relay-only machines are answered only through DHCP relays, from a host that
+has no interface on their network: no raw socket, no broadcast. Other programs run
+on such a host, so Temporal requires a certificate there (temporal.mutual_tls).`,
+		Example: `  ingot init
+  ingot init --interface eth1
+  ingot init --relay-only --relay 10.0.20.1 --address 192.168.1.10
+  ingot init --yes       # asks nothing, DHCP stays off`,
+	}
+	var f initFlags
+	x := cmd.Flags()
+	x.BoolVar(&f.relayOnly, "relay-only", false, "answer machines only through DHCP relays")
+	x.StringArrayVar(&f.relays, "relay", nil,
+		"with --relay-only: a relay's address on the machines' network, or a prefix; repeatable")
+	x.StringVar(&f.address, "address", "",
+		"with --relay-only: this host as relays and machines reach it; default: its only IPv4 address")
+	x.StringArrayVar(&f.interfaces, "interface", nil, "interface on which machines are answered; repeatable")
+	x.BoolVarP(&f.yes, "yes", "y", false, "do not ask")
+	cmd.MarkFlagsMutuallyExclusive("interface", "relay-only")
+	completeFlag(cmd, "interface", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+		return interfaceNames(), noFiles
+	})
+
+	return o.command(cmd, func(c *call) error {
+		if err := f.checkRelays(); err != nil {
+			return err
+		}
+		exists, err := initConfig(c, f)
+		if err != nil {
+			return err
+		}
+		cfg, err := config.Load(c.configFile, true)
+		if err != nil {
+			return err
+		}
+		if err := initKeys(c, cfg); err != nil {
+			return err
+		}
+		printNextSteps(c, cfg, exists)
+		return nil
+	})
+}
+
+// checkRelays refuses wrong flags of a server that answers relays alone, and
+// fills in its address.
+func (f *initFlags) checkRelays() error {
+	if !f.relayOnly {
+		if len(f.relays) > 0 || f.address != "" {
+			return usage("--relay and --address belong to --relay-only")
+		}
+		return nil
+	}
+
+	var ps inventory.Problems
+	if len(f.relays) == 0 {
+		ps.Add("--relay", "the relay's address on the machines' network: --relay 10.0.20.1",
+			"no relay is named, so that no machine could be answered")
+	}
+	for _, r := range f.relays {
+		if _, err := config.Prefix(r); err != nil {
+			ps.Add("--relay", "write an address or a prefix", "invalid address %q", r)
+		}
+	}
+	if f.address == "" {
+		own := ownAddresses()
+		if len(own) != 1 {
+			remedy := "one of this host's addresses: " + firstNonEmpty(strings.Join(own, ", "), "it has none")
+			ps.Add("--address", remedy, "relays and machines reach this server at one address")
+			return ps.Err()
+		}
+		f.address, f.ownAddress = own[0], true
+	}
+	if a, err := netip.ParseAddr(f.address); err != nil || !a.Is4() {
+		ps.Add("--address", "write this host's IPv4 address", "invalid IPv4 address %q", f.address)
+	}
+	return ps.Err()
+}
+
+// ownAddresses are the IPv4 addresses of this host, without link-local ones.
+func ownAddresses() (out []string) {
+	for _, a := range hostnet.Addresses() {
+		if a.Is4() && !a.IsLinkLocalUnicast() {
+			out = append(out, a.String())
+		}
+	}
+	return out
+}
+
+// relayLines are the lines below netboot: of a server that answers relays alone.
+func (f initFlags) relayLines() []string {
+	if !f.relayOnly {
+		return nil
+	}
+	return []string{"relay_only: true", "address: " + f.address, "relays: [" + strings.Join(f.relays, ", ") + "]"}
+}
+
+// agree reports whether a configuration has what the flags ask for already.
+func (f initFlags) agree(n config.Netboot) bool {
+	switch {
+	case f.relayOnly:
+		return n.RelayOnly && slices.Equal(n.Relays, f.relays) && (f.ownAddress || n.Address == f.address)
+	case len(f.interfaces) > 0:
+		return slices.Equal(n.Interfaces, f.interfaces)
+	}
+	return true
+}
+
+// initConfig writes the configuration, or keeps the one that exists.
+func initConfig(c *call, f initFlags) (exists bool, err error) {
+	_, err = os.Stat(c.configFile)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return false, createConfig(c, f)
+	case err != nil:
+		return false, err
+	}
+
+	before, err := config.Load(c.configFile, true)
+	if err != nil {
+		return true, err
+	}
+	if !f.agree(before.Netboot) {
+		lines := f.relayLines()
+		if !f.relayOnly {
+			lines = []string{"interfaces: [" + strings.Join(f.interfaces, ", ") + "]"}
+		}
+		return true, human.Advise(
+			fmt.Errorf("%s exists and is not overwritten: %w", c.configFile, inventory.ErrConflict),
+			fmt.Sprintf("write below netboot: in it \"%s\", then start ingot serve again", strings.Join(lines, "\", \"")))
+	}
+	c.Printf("kept  %s\n", c.configFile)
+	return true, nil
+}
+
+// createConfig writes a new configuration.
+func createConfig(c *call, f initFlags) error {
+	var err error
+	if !f.relayOnly {
+		if f.interfaces, err = chooseInterfaces(c, f); err != nil {
+			return err
+		}
+	}
+	for _, name := range f.interfaces {
+		reportForeignDHCP(c, name)
+	}
+
+	e := configExample{interfaces: f.interfaces, netboot: f.relayLines(), mutualTLS: f.relayOnly}
+	if len(f.interfaces) > 0 || f.relayOnly {
+		e.loaders, e.agentOS = findBootFiles(c)
+	}
+	if err := os.MkdirAll(filepath.Dir(c.configFile), 0o750); err != nil {
+		return err
+	}
+	file, err := os.OpenFile(c.configFile, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o640)
+	if err != nil {
+		return err
+	}
+	_, err = file.WriteString(e.text())
+	if err := errors.Join(err, file.Close()); err != nil {
+		return err
+	}
+	c.Printf("wrote %s\n", c.configFile)
+	return nil
+}
+
+// initKeys makes the keys and the admin token that do not exist.
+func initKeys(c *call, cfg config.Config) error {
+	// The keys of a site with data are never made again: without its own keys its
+	// secrets cannot be read.
+	hadKeys, hadToken := fileExists(cfg.KeyFile), fileExists(cfg.TokenFile)
+	if fileExists(server.InventoryFile(cfg)) && !hadKeys {
+		return human.Advise(
+			fmt.Errorf("the key file %s is missing, and %s holds data whose secrets need it: %w",
+				cfg.KeyFile, cfg.DataDir, inventory.ErrConflict),
+			"put the key file back; if it is lost: ingot secret reset")
+	}
+	if err := server.MakeKeys(cfg); err != nil {
+		return err
+	}
+
+	report := func(had bool, file, what string) {
+		verb := "wrote"
+		if had {
+			verb = "kept "
+		}
+		c.Printf("%s %s  (%s)\n", verb, file, what)
+	}
+	report(hadKeys, cfg.KeyFile, "the keys of stored secrets: back this file up, apart from "+cfg.DataDir)
+	report(hadToken, cfg.TokenFile, "the admin token")
+	return nil
+}
+
+func fileExists(file string) bool {
+	_, err := os.Stat(file)
+	return err == nil
+}
+
+// printNextSteps says how to switch DHCP on, and what to run now.
+func printNextSteps(c *call, cfg config.Config, configExisted bool) {
+	if !cfg.Netboot.On() {
+		c.Printf("DHCP stays off: netboot.interfaces in %s names no interface\n", c.configFile)
+		if configExisted {
+			c.Printf("to switch it on: write below netboot: in it \"interfaces: [NAME]\", NAME one of %s; "+
+				"then start ingot serve again\n", strings.Join(interfaceNames(), ", "))
+		}
+	}
+	flag := ""
+	if c.configFile != config.DefaultFile() {
+		flag = " --config " + c.configFile
+	}
+	c.Printf("next: ingot doctor%s && ingot serve%s\n", flag, flag)
+}
+
+// bootInterfaces are the interfaces on which machines could be answered: members
+// of bridges and bonds have no packets of their own.
+func bootInterfaces() []hostnet.Interface {
+	return slices.DeleteFunc(hostnet.Interfaces(), func(i hostnet.Interface) bool {
+		return hostnet.Controller(i.Name) != ""
+	})
+}
+
+func interfaceNames() (names []string) {
+	for _, i := range bootInterfaces() {
+		names = append(names, i.Name)
+	}
+	return names
+}
+
+// chooseInterfaces checks the interfaces of the flags, or asks for them.
+func chooseInterfaces(c *call, f initFlags) ([]string, error) {
+	all, chosen := bootInterfaces(), f.interfaces
+	t := newTable(c.OutOrStdout(), "INTERFACE", "STATE", "MAC", "IPV4")
+	for _, i := range all {
+		state := "down"
+		if i.Up {
+			state = "up"
+		}
+		t.row(i.Name, state, i.MAC, strings.Join(i.Addresses, ", "))
+	}
+	if err := t.flush(); err != nil {
+		return nil, err
+	}
+
+	if len(chosen) == 0 && !f.yes {
+		if !interactive(c.Command) {
+			return nil, usage("which interface are the machines on? give --interface, or --yes to leave DHCP off")
+		}
+		question := "Which interfaces are the machines on? (names, or empty to leave DHCP off) "
+		line, err := prompt(c.Command, question)
+		if err != nil {
+			return nil, err
+		}
+		chosen = strings.FieldsFunc(line, func(r rune) bool { return r == ' ' || r == ',' })
+	}
+
+	var ps inventory.Problems
+	for n, name := range chosen {
+		i := slices.IndexFunc(all, func(x hostnet.Interface) bool { return x.Name == name })
+		controller := hostnet.Controller(name)
+		switch {
+		case i < 0 && controller != "":
+			ps.Add("--interface", "--interface "+controller, "%q is a member of %s, which has its packets", name, controller)
+		case i < 0:
+			ps.Add("--interface", "one of those listed above", "there is no interface %q", name)
+		case len(all[i].Addresses) == 0 && n == 0:
+			ps.Add("--interface", "ip address add ADDRESS/BITS dev "+name,
+				"%q has no IPv4 address, at which machines would reach this server", name)
+		}
+	}
+	return chosen, ps.Err()
+}
+
+// reportForeignDHCP warns of other DHCP servers on an interface.
+func reportForeignDHCP(c *call, name string) {
+	found, err := bootsvc.ProbeDHCP(c.Context(), name)
+	switch {
+	case err != nil && len(found) == 0:
+		c.note("warn: looking for other DHCP servers: %v", err)
+	case len(found) == 0:
+		c.Printf("no other DHCP server answers on %s\n", name)
+	}
+	for _, f := range found {
+		c.note("warn: %s", foreignDHCPText(name, f))
+	}
+}
+
+// findBootFiles looks for boot files where packages and the build put them; a
+// directory that is not found is "".
+func findBootFiles(c *call) (loaders, agentOS string) {
+	beside := filepath.Dir(programPath())
+	find := func(key, remedy string, files []string, dirs ...string) string {
+		for _, dir := range dirs {
+			if !slices.ContainsFunc(files, func(f string) bool { return !fileExists(filepath.Join(dir, f)) }) {
+				return dir
+			}
+		}
+		c.note("warn: found no directory with %s: set netboot.%s when you have them (%s)",
+			strings.Join(files, " and "), key, remedy)
+		return ""
+	}
+
+	loaders = find("loaders", "apt install ipxe", []string{"undionly.kpxe", "snponly.efi"},
+		filepath.Join(beside, "ipxe"), "/usr/lib/ipxe")
+	agentOS = find("agent_os", "make build", []string{"vmlinuz", "initramfs"},
+		filepath.Join(beside, "agentos"), "/usr/share/ingot")
+	return loaders, agentOS
+}

@@ -1,0 +1,253 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/activities"
+	"github.com/ingotmetal/ingot/api"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// startRun starts a run by a POST, and says how to look at it or waits for it.
+func startRun(c *call, route string, in any, wait bool) error {
+	a, err := post[api.Started](c, route, in)
+	if err != nil {
+		return err
+	}
+	if wait {
+		return waitForRun(c, a.v.Run)
+	}
+	return show(c, a, text(func(s api.Started) string {
+		name := strings.TrimPrefix(s.Workflow, "machine/")
+		if strings.Contains(name, "/") {
+			name = s.Run
+		}
+		return fmt.Sprintf("run %s of %s has begun\nnext: ingot workflow get %s", s.Run, s.Workflow, name)
+	}))
+}
+
+// installationFlags are those of all commands that install a machine.
+func installationFlags(o *options, cmd *cobra.Command) *api.Installation {
+	var in api.Installation
+	x := cmd.Flags()
+	x.StringVar(&in.Template, "template", "", "template (default: the machine's, or image)")
+	x.StringVar(&in.Image, "image", "", "image (default: the machine's)")
+	x.StringToStringVar(&in.HardwareMap, "hardware-map", nil, "further data for the template, key=value; repeatable")
+	x.IntVar(&in.Retries.Count, "retries", 0, "how often this run retries failed actions")
+	x.StringVar(&in.Policy, "policy", "",
+		"after a failed action without retries left: fail (default), or pause, which asks the operator")
+	completeFlag(cmd, "template", o.templates())
+	completeFlag(cmd, "image", o.images())
+	return &in
+}
+
+func machineProvisionCommand(o *options) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "provision NAME", Short: "Install a machine: the content of its disk is lost",
+		Args: cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.machines()),
+		Long: `Install a machine. The content of the chosen disk is lost; without a disk selector
+only a single disk is chosen, and only if it is blank or was written by Ingot.
+Otherwise the run asks the operator.
+
+A machine that Ingot has installed already is installed again only after
+confirmation, or with --yes.
+
+With --wait the progress of the run is shown, and the exit code tells its result.
+Without --wait, and after Ctrl-C, the run goes on.`,
+		Example: `  ingot machine provision node-1 --image debian-12 --wait
+  ingot machine provision node-1 --template my-template --retries 1 --from failed-step`,
+	}
+	in := installationFlags(o, cmd)
+	cmd.Flags().StringVar(&in.Retries.From, "from", "", "where a retry begins: failed-step (default) or start")
+	completeWords(cmd, "from", "failed-step", "start")
+	wait, yes := waitFlag(cmd), yesFlag(cmd)
+
+	return o.command(cmd, func(c *call) error {
+		if in.Retries.From != "" && in.Retries.Count == 0 {
+			return usage("--from says where a retry begins, but --retries is 0")
+		}
+		a, err := get[api.MachineView](c, path("machines", c.args[0]))
+		if err != nil {
+			return err
+		}
+		if m := a.v; m.Installed.System() {
+			what := fmt.Sprintf("installs machine %s again, over %s, which run %s has installed",
+				m.Name, installedText(m.Installed), m.Installed.Run)
+			if err := c.confirm(*yes, what, m.Name); err != nil {
+				return err
+			}
+		}
+		return startRun(c, path("machines", c.args[0], "provision"), in, *wait)
+	})
+}
+
+func machineInspectCommand(o *options) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "inspect NAME", Short: "Boot the agent to list a machine's disks and interfaces; nothing is written",
+		Args: cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.machines()),
+		Example: "  ingot machine inspect node-1 --wait && ingot machine disks node-1",
+	}
+	wait := waitFlag(cmd)
+
+	return o.command(cmd, func(c *call) error {
+		return startRun(c, path("machines", c.args[0], "inspect"), nil, *wait)
+	})
+}
+
+func machineReprovisionCommand(o *options) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "reprovision NAME", Short: "Wipe a machine's disk and install it again",
+		Args: cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.machines()),
+		Long: `Wipe the disk that a machine is installed on, and install its template on it, in
+one boot. It is "ingot machine provision" with a wipe before it: a disk that Ingot
+has not written is not touched before the operator has confirmed it.`,
+		Example: `  ingot machine reprovision node-1
+  ingot machine reprovision node-1 --template my-template --yes --wait`,
+	}
+	in := installationFlags(o, cmd)
+	wait, yes := waitFlag(cmd), yesFlag(cmd)
+
+	return o.command(cmd, func(c *call) error {
+		m, disks, err := machineWithDisks(c, c.args[0])
+		if err != nil {
+			return err
+		}
+		source := firstNonEmpty(in.Template, m.Template, "image")
+		if image := firstNonEmpty(in.Image, m.Image); image != "" {
+			source += " with " + image
+		}
+		what := fmt.Sprintf("wipes %s of machine %s, and installs template %s", targetDisk(m, disks), m.Name, source)
+		if err := c.confirm(*yes, what, m.Name); err != nil {
+			return err
+		}
+		return startRun(c, path("machines", m.Name, "reprovision"), in, *wait)
+	})
+}
+
+// machineWithDisks returns a machine, and the disks that an agent found there
+// last; none if no agent has looked.
+func machineWithDisks(c *call, name string) (inventory.Machine, []action.Disk, error) {
+	a, err := get[api.MachineView](c, path("machines", name))
+	if err != nil {
+		return inventory.Machine{}, nil, err
+	}
+	d, err := get[list[action.Disk]](c, path("machines", name, "disks"))
+	if errors.Is(err, inventory.ErrNotFound) {
+		err = nil
+	}
+	return a.v.Machine, d.v.Items, err
+}
+
+// targetDisk says which disk a run would write to, as far as it is known.
+func targetDisk(m inventory.Machine, disks []action.Disk) string {
+	free := slices.DeleteFunc(slices.Clone(disks), m.Protects)
+	if d, _ := activities.Choose(free, m.DiskSelector); d != nil {
+		return diskText(*d)
+	}
+	switch {
+	case m.DiskSelector != nil:
+		return "the disk of its disk selector (" + selectorText(*m.DiskSelector) + ")"
+	case len(disks) == 0:
+		return "its disk, which no agent has looked at yet,"
+	}
+	return "the disk that the operator will choose"
+}
+
+func machineDecommissionCommand(o *options) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "decommission NAME", Short: "Wipe all disks of a machine, purge its secrets, switch it off",
+		Args: cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.machines()),
+		Long: `Take a machine out of service. Its agent is booted, wipes every fixed disk that is
+not protected, verified by reading back, and deletes the firmware's boot entries
+of the systems on them. The power is switched off, verified; user data, vendor
+data and the plans of its runs are purged; its addresses are released. The BMC's
+password stays: it belongs to the hardware.
+
+The machine is then "available". Where any part of the wipe or the power could not
+be verified it is "quarantined" instead: no run writes to it before the operator
+has released it, or another decommissioning has verified everything. Until then it
+keeps its addresses.
+
+Where the run asks the operator, the choice "skip" leaves out what cannot be done
+because the machine is dead or gone. Then the rest is done, and the machine is
+quarantined.`,
+		Example: `  ingot machine decommission node-1
+  ingot machine decommission node-1 --wipe metadata --keep-address --yes --wait`,
+	}
+	var in struct {
+		Wipe        string `json:"wipe,omitempty"`
+		KeepAddress bool   `json:"keepAddress,omitempty"`
+	}
+	cmd.Flags().StringVar(&in.Wipe, "wipe", "",
+		"quick (default) zeroes the whole of each disk, metadata only what makes it recognised")
+	cmd.Flags().BoolVar(&in.KeepAddress, "keep-address", false, "keep the addresses of its interfaces")
+	completeWords(cmd, "wipe", "quick", "metadata")
+	wait, yes := waitFlag(cmd), yesFlag(cmd)
+
+	return o.command(cmd, func(c *call) error {
+		m, disks, err := machineWithDisks(c, c.args[0])
+		if err != nil {
+			return err
+		}
+		lost := ", purges its user data and vendor data"
+		if !in.KeepAddress {
+			lost += ", releases its addresses"
+		}
+		what := fmt.Sprintf("wipes %s of machine %s%s and switches it off", fixedDisks(m, disks), m.Name, lost)
+		if err := c.confirm(*yes, what, m.Name); err != nil {
+			return err
+		}
+		return startRun(c, path("machines", m.Name, "decommission"), in, *wait)
+	})
+}
+
+// fixedDisks names the disks that a decommissioning wipes.
+func fixedDisks(m inventory.Machine, disks []action.Disk) string {
+	var wiped []string
+	for _, d := range disks {
+		if !d.Removable && !m.Protects(d) {
+			wiped = append(wiped, diskText(d))
+		}
+	}
+	text := "all fixed disks"
+	if len(wiped) > 0 {
+		text += " (" + strings.TrimSuffix(strings.Join(wiped, " "), ",") + ")"
+	}
+	if n := len(m.ProtectedDisks); n > 0 {
+		text += fmt.Sprintf(", but not the %d protected", n)
+	}
+	return text
+}
+
+func machineReleaseCommand(o *options) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "release NAME", Short: "Put a quarantined machine back into service",
+		Args: cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.machines()),
+		Long: `Confirm that a quarantined machine is in order: you have checked what a
+decommissioning could not verify. Runs may write to it again.`,
+		Example: "  ingot machine release node-1\n  ingot machine release node-1 --yes",
+	}
+	yes := yesFlag(cmd)
+
+	return o.command(cmd, func(c *call) error {
+		a, err := get[api.MachineView](c, path("machines", c.args[0]))
+		if err != nil {
+			return err
+		}
+		if m := a.v.Machine; m.Quarantined() {
+			what := inert(fmt.Sprintf("ends the quarantine of machine %s: %s", m.Name, m.Standing.Reason))
+			if err := c.confirm(*yes, what, m.Name); err != nil {
+				return err
+			}
+		}
+		return postAndShow(c, path("machines", c.args[0], "release"), nil, text(func(m api.MachineView) string {
+			return "machine " + m.Name + " is in service"
+		}))
+	})
+}

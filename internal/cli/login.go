@@ -1,0 +1,139 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"os"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ingotmetal/ingot/api"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+var fingerprintForm = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
+
+func loginCommand(o *options) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "login [URL]", Short: "Remember a server for this user's commands", Args: cobra.MaximumNArgs(1),
+		Long: `Remember a server, its key and its admin token for this user's commands. The
+token is read from --token-file or INGOT_TOKEN, or asked for.
+
+A server that made its own certificate is pinned by the fingerprint that it logs
+when it starts. Without a URL: print a one-time link to the page, like
+"ingot login-link".`,
+		Example: "  ingot login https://ingot.example.com:8443 --fingerprint sha256:9f86d08…\n  ingot login --remove",
+	}
+	fingerprint := cmd.Flags().String("fingerprint", "", "sha256:… of the server's key, as ingot serve logs it")
+	forget := cmd.Flags().Bool("remove", false, "forget the server")
+
+	return o.command(cmd, func(c *call) error {
+		switch {
+		case *forget:
+			if err := os.Remove(c.sessionFile()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return err
+			}
+			c.note("no server is remembered any more")
+			return nil
+		case len(c.args) == 0:
+			return printLoginLink(c)
+		}
+		return logIn(c, session{
+			Server: strings.TrimSuffix(c.args[0], "/"), Fingerprint: strings.ToLower(*fingerprint),
+		})
+	})
+}
+
+// logIn stores the session after the server has proven its key and accepted the
+// token.
+func logIn(c *call, s session) error {
+	if s.Fingerprint != "" && !fingerprintForm.MatchString(s.Fingerprint) {
+		return usage("invalid --fingerprint %q; must be sha256: and 64 hex digits", s.Fingerprint)
+	}
+	server, err := newClient(s)
+	if err != nil {
+		return err
+	}
+	// The server proves its key before it gets the token.
+	resp, err := server.request(c.Context(), http.MethodGet, "/healthz", nil, 0)
+	if err != nil {
+		return err
+	}
+	if err := resp.Body.Close(); err != nil {
+		return err
+	}
+
+	token, err := readToken(c)
+	if err != nil {
+		return err
+	}
+	s.Token, server.token = token.Reveal(), token.Reveal()
+	st, err := send[api.Status](c.Context(), server, http.MethodGet, path("status"), nil)
+	if err != nil {
+		return err
+	}
+
+	if err := c.writeSession(s); err != nil {
+		return err
+	}
+	c.note("%s, version %s, is remembered in %s", s.Server, st.v.Version, c.sessionFile())
+	return nil
+}
+
+// readToken reads the admin token from the flag's file, the environment or the
+// terminal.
+func readToken(c *call) (inventory.Secret, error) {
+	if v := os.Getenv("INGOT_TOKEN"); c.tokenFile == "" && v != "" {
+		return inventory.NewSecret(v), nil
+	}
+	if c.tokenFile != "" {
+		b, err := os.ReadFile(c.tokenFile)
+		return inventory.NewSecret(strings.TrimSpace(string(b))), err
+	}
+	s, err := promptSecret(c.Command, "Admin token: ")
+	if errors.Is(err, inventory.ErrInvalid) {
+		return s, usage("the admin token is missing: give --token-file or INGOT_TOKEN")
+	}
+	return s, err
+}
+
+func loginLinkCommand(o *options) *cobra.Command {
+	return o.command(&cobra.Command{
+		Use: "login-link", Short: "Print a one-time link to the page", Args: cobra.NoArgs,
+		Long:    "Print a link that opens the page in a browser, once and within five minutes.",
+		Example: "  xdg-open \"$(ingot login-link)\"",
+	}, printLoginLink)
+}
+
+func printLoginLink(c *call) error {
+	type loginLink struct {
+		URL     string    `json:"url"`
+		Expires time.Time `json:"expires"`
+	}
+	a, err := post[loginLink](c, path("login-links"), nil)
+	if err != nil {
+		return err
+	}
+	link, err := url.Parse(a.v.URL)
+	if err != nil {
+		return fmt.Errorf("reading the answer: %w", err)
+	}
+
+	// A server that listens everywhere does not know by which name it is
+	// reached; this program has just reached it.
+	if ip, err := netip.ParseAddr(link.Hostname()); err == nil && ip.IsUnspecified() {
+		link.Host = c.remote.base.Host
+	}
+	return c.print(c.OutOrStdout(), a.raw, func(w io.Writer) error {
+		_, err := fmt.Fprintln(w, link)
+		return err
+	})
+}

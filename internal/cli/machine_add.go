@@ -1,0 +1,296 @@
+package cli
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"net/url"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ingotmetal/ingot/internal/human"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// machineFlags are the flags of "machine add"; "machine accept" has those of the
+// interface.
+type machineFlags struct {
+	mac, address, netmask, gateway, hostname string
+	nameservers                              []string
+	uefi                                     bool
+
+	disk, diskSerial string
+	bmc              bmcFlags
+	template, image  string
+	labels           map[string]string
+	sshKeys          []string
+	userDataFile     string
+}
+
+// bmcFlags describe a machine's BMC.
+type bmcFlags struct {
+	url, passwordFile, cipher, fingerprint string
+	insecureTLS                            bool
+}
+
+func (f *machineFlags) addInterfaceFlags(cmd *cobra.Command) {
+	x := cmd.Flags()
+	x.StringVar(&f.address, "address", "", "the interface's IPv4 address, with or without prefix length")
+	x.StringVar(&f.netmask, "netmask", "", "netmask, unless --address has a prefix length")
+	x.StringVar(&f.gateway, "gateway", "", "default gateway")
+	x.StringVar(&f.hostname, "hostname", "", "host name (default: NAME)")
+	x.StringArrayVar(&f.nameservers, "nameserver", nil, "name server; repeatable")
+	x.BoolVar(&f.uefi, "uefi", false, "boots by UEFI")
+}
+
+func (f *machineFlags) addFlags(cmd *cobra.Command) {
+	x := cmd.Flags()
+	x.StringVar(&f.mac, "mac", "", "MAC address of the interface that boots from the network")
+	f.addInterfaceFlags(cmd)
+	x.StringVar(&f.disk, "disk", "", "path by which templates name its disk, such as /dev/sda")
+	x.StringVar(&f.diskSerial, "disk-serial", "", "serial number of the disk to write")
+	x.StringVar(&f.bmc.url, "bmc", "", "ipmi://user@host[:port], amt://user@host[:port] (Intel AMT), "+
+		"exec:NAME[@host] (power command of the server's configuration), wol or manual (default)")
+	x.StringVar(&f.bmc.passwordFile, "bmc-password-file", "", "file with the BMC's password, - for standard input")
+	x.StringVar(&f.bmc.cipher, "cipher", "", "IPMI cipher suite (default 17)")
+	x.BoolVar(&f.bmc.insecureTLS, "bmc-insecure-tls", false,
+		"do not verify the certificate of an AMT at port 16993; better: --bmc-fingerprint")
+	x.StringVar(&f.bmc.fingerprint, "bmc-fingerprint", "", "sha256:… of the TLS key of an AMT")
+	x.StringVar(&f.template, "template", "", "template of its provisioning (default: image)")
+	x.StringVar(&f.image, "image", "", "image of its provisioning")
+	x.StringToStringVar(&f.labels, "label", nil, "label key=value; repeatable")
+	x.StringArrayVar(&f.sshKeys, "ssh-key", nil, "public SSH key, or a file of them; repeatable")
+	x.StringVar(&f.userDataFile, "user-data-file", "", "file with user data (a secret), - for standard input")
+}
+
+func machineAddCommand(o *options) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "add NAME --mac MAC", Short: "Add a machine", Args: cobra.ExactArgs(1),
+		Long: `Add a machine with one network interface. Machines with several, and many at
+once, come from a file: ingot machine push.
+
+The BMC's password is read from --bmc-password-file or INGOT_BMC_PASSWORD, or
+asked for: every user of this host could see an argument.`,
+		Example: `  ingot machine add node-1 --mac 02:00:00:00:00:01 --address 10.0.0.11/24 --gateway 10.0.0.1 \
+    --nameserver 10.0.0.1 --image debian-12 --ssh-key ~/.ssh/id_ed25519.pub \
+    --bmc ipmi://admin@10.0.1.11 --bmc-password-file node-1.password
+  ingot machine add node-2 --mac 02:00:00:00:00:02 --address 10.0.0.12/24 --uefi   # power by hand`,
+	}
+	var f machineFlags
+	f.addFlags(cmd)
+	requireFlags(cmd, "mac")
+	completeFlag(cmd, "template", o.templates())
+	completeFlag(cmd, "image", o.images())
+
+	return o.command(cmd, func(c *call) error {
+		m, err := f.machine(c, c.args[0])
+		if err != nil {
+			return err
+		}
+		a, err := pushMachines(c, []inventory.Machine{m}, false)
+		var e *apiError
+		if errors.As(err, &e) {
+			for i := range e.Problems {
+				e.Problems[i].Field = flagOf(e.Problems[i].Field)
+			}
+		}
+		if nameIsTaken(err) {
+			err = human.Advise(err, "ingot machine get "+m.Name)
+		}
+		if err != nil {
+			return err
+		}
+		return show(c, a, text(func(pushed) string { return machineStored(m) }))
+	})
+}
+
+// machine makes the machine that the flags describe, or reports everything that
+// is wrong with them.
+func (f machineFlags) machine(c *call, name string) (inventory.Machine, error) {
+	var ps inventory.Problems
+	m := inventory.Machine{Name: name, Labels: f.labels, Template: f.template, Image: f.image}
+	m.Interfaces = []inventory.Interface{f.parseInterface(&ps, name)}
+	if f.disk != "" {
+		m.Disks = []inventory.DeclaredDisk{{Device: f.disk}}
+	}
+	if f.diskSerial != "" {
+		m.DiskSelector = &inventory.DiskSelector{Serial: f.diskSerial}
+	}
+	for _, k := range f.sshKeys {
+		m.SSHKeys = append(m.SSHKeys, readSSHKeys(&ps, k)...)
+	}
+	if f.userDataFile != "" {
+		_, b, err := readInput(c.Command, f.userDataFile)
+		if err != nil {
+			ps.Add("--user-data-file", "", "%v", err)
+		}
+		m.UserData = inventory.NewSecret(string(b))
+	}
+	m.BMC = f.bmc.parse(&ps)
+
+	for _, p := range inventory.Validate(inventory.Canonical(m)) {
+		p.Field = flagOf(p.Field)
+		// A flag that could not be read is zero here and has its problem already.
+		if !slices.ContainsFunc(ps, func(q inventory.Problem) bool {
+			return q.Field == p.Field || q.Field == "--address" && p.Field == "--netmask"
+		}) {
+			ps = append(ps, p)
+		}
+	}
+	if err := ps.Err(); err != nil {
+		return m, err
+	}
+
+	if !m.BMC.Manual() {
+		var err error
+		if m.BMC.Password, err = f.bmc.readPassword(c, m.BMC); err != nil {
+			return m, err
+		}
+		ps = append(ps, inventory.Validate(m)...)
+	}
+	return inventory.Canonical(m), ps.Err()
+}
+
+// parseInterface makes the network interface that the flags describe.
+func (f machineFlags) parseInterface(ps *inventory.Problems, machine string) inventory.Interface {
+	parse := func(flag, v string) (a netip.Addr) {
+		if v == "" {
+			return a
+		}
+		a, err := netip.ParseAddr(v)
+		if err != nil {
+			ps.Add(flag, "write it as 10.0.0.11", "invalid IP address %q", v)
+		}
+		return a
+	}
+
+	i := inventory.Interface{
+		MAC: f.mac, Netmask: f.netmask, Gateway: parse("--gateway", f.gateway), UEFI: f.uefi,
+		Hostname: firstNonEmpty(f.hostname, machine),
+	}
+	if p, err := netip.ParsePrefix(f.address); err == nil && p.Addr().Is4() {
+		i.Address = p.Addr()
+		i.Netmask = net.IP(net.CIDRMask(p.Bits(), 32)).String()
+		if f.netmask != "" {
+			ps.Add("--netmask", "leave it out", "--address has a prefix length already")
+		}
+	} else {
+		i.Address = parse("--address", f.address)
+	}
+	for _, n := range f.nameservers {
+		i.Nameservers = append(i.Nameservers, parse("--nameserver", n))
+	}
+	return i
+}
+
+// flagOf names the flag that sets a field.
+func flagOf(field string) string {
+	if rest, ok := strings.CutPrefix(field, "interfaces[0]."); ok {
+		name, _, _ := strings.Cut(rest, "[")
+		return "--" + strings.Replace(name, "nameservers", "nameserver", 1) // given once for each
+	}
+	for prefix, flag := range map[string]string{
+		"diskSelector.serial": "--disk-serial", "disks[0].device": "--disk", "labels": "--label", "sshKeys": "--ssh-key",
+		"template": "--template", "image": "--image", "bmc": "--bmc", "name": "NAME",
+	} {
+		if strings.HasPrefix(field, prefix) {
+			return flag
+		}
+	}
+	return field
+}
+
+// readSSHKeys reads a key, or the keys of a file.
+func readSSHKeys(ps *inventory.Problems, v string) []string {
+	if strings.Contains(v, " ") {
+		return []string{v}
+	}
+	b, err := os.ReadFile(v)
+	if err != nil {
+		ps.Add("--ssh-key", "give a public key in quotes, or a file of them", "%v", err)
+		return nil
+	}
+
+	var keys []string
+	for line := range strings.Lines(string(b)) {
+		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "#") {
+			keys = append(keys, line)
+		}
+	}
+	return keys
+}
+
+// parse makes the BMC that the flags describe; nil: power by hand. Text that
+// may hold a password is not repeated in problems.
+func (f bmcFlags) parse(ps *inventory.Problems) *inventory.BMC {
+	b := &inventory.BMC{CipherSuite: f.cipher, InsecureTLS: f.insecureTLS, Fingerprint: f.fingerprint}
+	if f.url == "" || f.url == inventory.DriverManual || f.url == inventory.DriverWOL {
+		if (f != bmcFlags{url: f.url}) {
+			ps.Add("--bmc", "give ipmi://user@host or amt://user@host", "a machine with manual power has no BMC to set up")
+		}
+		if f.url == inventory.DriverWOL {
+			return &inventory.BMC{Driver: f.url}
+		}
+		return nil
+	}
+
+	if name, ok := strings.CutPrefix(f.url, inventory.DriverExec+":"); ok {
+		b.Driver = inventory.DriverExec
+		b.Command, b.Host, _ = strings.Cut(name, "@")
+		if strings.Contains(b.Command, ":") {
+			ps.Add("--bmc", "write exec:NAME or exec:NAME@host", "there is more than a name")
+			return nil
+		}
+		return b
+	}
+
+	u, err := url.Parse(f.url)
+	if err != nil || u.Hostname() == "" {
+		ps.Add("--bmc", "write ipmi://user@host[:port], amt://user@host[:port], exec:NAME[@host], wol or manual",
+			"invalid address of a BMC")
+		return nil
+	}
+	b.Driver, b.Host = u.Scheme, u.Hostname()
+	if u.User != nil {
+		b.User = u.User.Username()
+		if _, ok := u.User.Password(); ok {
+			ps.Add("--bmc", "use --bmc-password-file or INGOT_BMC_PASSWORD, and change the password: "+
+				"this host's users may have seen it", "holds a password")
+		}
+	}
+	if u.Port() != "" {
+		if b.Port, err = strconv.Atoi(u.Port()); err != nil {
+			ps.Add("--bmc", "", "invalid port %q", u.Port())
+		}
+	}
+	if strings.Trim(u.Path, "/") != "" || u.RawQuery != "" {
+		ps.Add("--bmc", "write ipmi://user@host[:port]", "there is more after the host")
+	}
+	return b
+}
+
+// readPassword reads the BMC's password from the flag's file, the environment or
+// the terminal.
+func (f bmcFlags) readPassword(c *call, b *inventory.BMC) (inventory.Secret, error) {
+	if f.passwordFile != "" {
+		_, text, err := readInput(c.Command, f.passwordFile)
+		return inventory.NewSecret(string(bytes.TrimRight(text, "\r\n"))), err
+	}
+	if v, ok := os.LookupEnv("INGOT_BMC_PASSWORD"); ok {
+		return inventory.NewSecret(v), nil
+	}
+	if b.Driver == inventory.DriverExec { // its command may need none
+		return inventory.Secret{}, nil
+	}
+	s, err := promptSecret(c.Command, fmt.Sprintf("Password of %s at %s: ", b.User, b.Host))
+	if errors.Is(err, inventory.ErrInvalid) {
+		return s, usage("the BMC's password is missing: give --bmc-password-file or INGOT_BMC_PASSWORD")
+	}
+	return s, err
+}

@@ -1,0 +1,194 @@
+package cli
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ingotmetal/ingot/api"
+	"github.com/ingotmetal/ingot/internal/human"
+	"github.com/ingotmetal/ingot/internal/machinefile"
+	"github.com/ingotmetal/ingot/internal/strictyaml"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+func machinePushCommand(o *options) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "push --file FILE", Short: "Store the machines of a file, all or none", Args: cobra.NoArgs,
+		Long: `Store the machines of a YAML or JSON file ("-" is standard input) with one
+machine per document. Everything that is wrong is reported at once, with file and
+line, and then nothing is stored.
+
+A secret stays as it is stored where the file has hasPassword (hasUserData,
+hasVendorData) in its place, as "ingot machine get NAME --output yaml" writes it:
+that output can be edited and pushed back. Netboot is not read from files: pushing
+one arms nothing. MACs, addresses and disks of a machine with an open run change
+only after the run; access to its BMC can be corrected while the run is open.
+
+Write a machine like this, with "---" between two:
+
+  name: node-1
+  image: debian-12
+  interfaces:
+    - mac: "02:00:00:00:00:01"
+      address: 10.0.0.11
+      netmask: 255.255.255.0
+      gateway: 10.0.0.1
+  bmc: {driver: ipmi, host: 10.0.9.11, user: admin, password: secret}
+
+Documents of Tinkerbell and CSV files of EKS Anywhere cannot be read by this
+version.`,
+		Example: "  ingot machine push --file hardware.yaml\n" +
+			"  ingot machine push --file hardware.yaml --replace   # changes machines that exist",
+	}
+	file := fileFlag(cmd, "YAML or JSON file of machines, - for standard input")
+	replace := cmd.Flags().Bool("replace", false, "change machines that exist")
+	requireFlags(cmd, "file")
+
+	return o.command(cmd, func(c *call) error {
+		name, b, err := readInput(c.Command, *file)
+		if err != nil {
+			return err
+		}
+		if err := machinefile.Foreign(name, b); err != nil {
+			return err
+		}
+		docs, err := strictyaml.Documents(name, b)
+		if err != nil {
+			return err
+		}
+		ms, notes, err := machinefile.Read(name, docs)
+		for _, n := range notes {
+			c.note("note: %s", inert(n))
+		}
+		if err != nil {
+			return err
+		}
+
+		a, err := pushMachines(c, ms, *replace)
+		if err != nil {
+			err = addLines(err, docs, ms)
+			if nameIsTaken(err) && !*replace {
+				err = human.Advise(err, "ingot machine push --replace --file "+*file+"   # changes those that exist")
+			}
+			return err
+		}
+		return show(c, a, func(w io.Writer, p pushed) error {
+			for _, m := range p.Items {
+				fmt.Fprintf(w, "machine %s stored\n", m.Name)
+			}
+			return nil
+		})
+	})
+}
+
+// pushed is the answer to a push.
+type pushed struct {
+	list[api.MachineView]
+	Warnings []string `json:"warnings"`
+}
+
+// pushMachines stores machines, and prints the server's warnings.
+func pushMachines(c *call, ms []inventory.Machine, replace bool) (answer[pushed], error) {
+	body := struct {
+		Machines []json.RawMessage `json:"machines"`
+		Replace  bool              `json:"replace,omitempty"`
+	}{Replace: replace}
+	for _, m := range ms {
+		b, err := marshalWithSecrets(m)
+		if err != nil {
+			return answer[pushed]{}, err
+		}
+		body.Machines = append(body.Machines, b)
+	}
+
+	a, err := post[pushed](c, path("machines"), body)
+	for _, w := range a.v.Warnings {
+		c.note("warn: %s", inert(w))
+	}
+	return a, err
+}
+
+// marshalWithSecrets returns m as JSON with its secrets, which JSON redacts
+// otherwise.
+func marshalWithSecrets(m inventory.Machine) (json.RawMessage, error) {
+	doc, err := marshalFields(m)
+	if err != nil {
+		return nil, err
+	}
+	if err := errors.Join(reveal(doc, "userData", m.UserData), reveal(doc, "vendorData", m.VendorData)); err != nil {
+		return nil, err
+	}
+
+	if m.BMC != nil && !m.BMC.Password.IsZero() {
+		bmc, err := marshalFields(m.BMC)
+		if err != nil {
+			return nil, err
+		}
+		if err := reveal(bmc, "password", m.BMC.Password); err != nil {
+			return nil, err
+		}
+		if doc["bmc"], err = json.Marshal(bmc); err != nil {
+			return nil, err
+		}
+	}
+	return json.Marshal(doc)
+}
+
+// marshalFields returns v as JSON, field by field.
+func marshalFields(v any) (map[string]json.RawMessage, error) {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return nil, err
+	}
+	doc := map[string]json.RawMessage{}
+	return doc, json.Unmarshal(b, &doc)
+}
+
+// reveal sets a field to a secret, if there is one.
+func reveal(doc map[string]json.RawMessage, field string, s inventory.Secret) (err error) {
+	if !s.IsZero() {
+		doc[field], err = json.Marshal(s.Reveal())
+	}
+	return err
+}
+
+// nameIsTaken reports whether the server refused a push only because a machine
+// of that name is stored already.
+func nameIsTaken(err error) bool {
+	var e *apiError
+	return errors.Is(err, inventory.ErrConflict) && errors.As(err, &e) && len(e.Problems) == 0
+}
+
+var machineInProblem = regexp.MustCompile(`^machine "([^"]+)": `)
+
+// addLines adds file and line to the problems that the server found in the
+// machines of a file.
+func addLines(err error, docs []strictyaml.Document, ms []inventory.Machine) error {
+	var e *apiError
+	if !errors.As(err, &e) {
+		return err
+	}
+	for n, p := range e.Problems {
+		name, _, _ := strings.Cut(p.Field, ": ")
+		if m := machineInProblem.FindStringSubmatch(p.What); m != nil {
+			name = m[1]
+		}
+		i := slices.IndexFunc(ms, func(m inventory.Machine) bool { return m.Name == name })
+		if i < 0 && len(ms) == 1 {
+			i = 0
+		}
+		if i < 0 {
+			continue
+		}
+		p.Field = strings.TrimPrefix(p.Field, name+": ")
+		e.Problems[n] = docs[i].Locate(inventory.Problems{p})[0]
+	}
+	return err
+}

@@ -1,0 +1,223 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ingotmetal/ingot/api"
+	"github.com/ingotmetal/ingot/internal/human"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+func machineCommand(o *options) *cobra.Command {
+	c := group("machine", "Machines: the inventory, and what is done to them",
+		"  ingot machine list\n  ingot machine provision node-1 --image debian-12 --wait",
+		machinePushCommand(o), machineAddCommand(o), machineListCommand(o), machineGetCommand(o), machineDeleteCommand(o),
+		machineSeenCommand(o), machineAcceptCommand(o), machineDisksCommand(o), machinePowerCommand(o),
+		machineBootDeviceCommand(o), machineProvisionCommand(o), machineReprovisionCommand(o),
+		machineDecommissionCommand(o), machineReleaseCommand(o), machineInspectCommand(o))
+	c.Aliases = []string{"hardware"}
+	return c
+}
+
+func machineListCommand(o *options) *cobra.Command {
+	return listCommand(o, listing[api.MachineView]{
+		cmd: &cobra.Command{
+			Short: "List machines", Example: "  ingot machine list\n  ingot machine list --output json",
+		},
+		route: path("machines"), empty: "no machines; add one: ingot machine add --help",
+		head: []string{
+			"NAME", "MAC", "ADDRESS", "POWER BY", "TEMPLATE", "IMAGE", "INSTALLED", "NETBOOT", "LAST RUN", "SEEN",
+		},
+		row: func(m api.MachineView) []any {
+			i, _ := m.Machine.Netboot()
+			return []any{
+				m.Name, i.MAC, addressText(i.Address), powerSource(m.BMC), m.Template, m.Image,
+				installedText(m.Installed), netbootState(m.Netboot), machineState(m), human.Ago(m.LastSeen),
+			}
+		},
+	})
+}
+
+func machineGetCommand(o *options) *cobra.Command {
+	return o.command(&cobra.Command{
+		Use: "get NAME", Short: "Show a machine", Args: cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.machines()),
+		Example: "  ingot machine get node-1\n  ingot machine get node-1 --output yaml",
+	}, func(c *call) error { return getAndShow(c, path("machines", c.args[0]), printMachine) })
+}
+
+func printMachine(w io.Writer, m api.MachineView) error {
+	t := newTable(w)
+	t.field("name", m.Name)
+	var labels []string
+	for _, k := range slices.Sorted(maps.Keys(m.Labels)) {
+		labels = append(labels, k+"="+m.Labels[k])
+	}
+	t.field("labels", strings.Join(labels, ", "))
+	for _, i := range m.Interfaces {
+		t.field("interface", interfaceText(i))
+	}
+
+	for _, d := range m.Disks {
+		t.field("disk", d.Device)
+	}
+	if m.DiskSelector != nil {
+		t.field("disk selector", selectorText(*m.DiskSelector))
+	}
+	for _, id := range m.ProtectedDisks {
+		t.field("protected disk", selectorText(inventory.DiskSelector{Serial: id.Serial, WWN: id.WWN}))
+	}
+	t.field("standing", standingText(m.Standing))
+	t.field("power", powerText(m.BMC))
+
+	t.field("template", m.Template)
+	t.field("image", m.Image)
+	if m.HasUserData {
+		t.field("user data", "stored")
+	}
+	if m.HasVendorData {
+		t.field("vendor data", "stored")
+	}
+	t.field("SSH keys", orNone(len(m.SSHKeys)))
+	if i := m.Installed; i != nil {
+		t.field("installed", fmt.Sprintf("%s  by run %s, %s", installedText(i), i.Run, human.Ago(i.At)))
+	}
+
+	netboot := netbootState(m.Netboot)
+	if m.Netboot.Run != "" {
+		netboot += "  held by " + m.Netboot.Run
+	}
+	t.field("netboot", netboot)
+	for _, k := range slices.Sorted(maps.Keys(m.Notes)) {
+		t.field("note", k+": "+m.Notes[k])
+	}
+	t.field("seen", human.Ago(m.LastSeen))
+	if r := m.Workflow; r != nil {
+		t.field("last run", fmt.Sprintf("%s  %s  %s", r.Run, runState(r), r.Message))
+		t.field("next", r.Next)
+	}
+	return t.flush()
+}
+
+func machineDeleteCommand(o *options) *cobra.Command {
+	return deleteCommand(o, &cobra.Command{
+		Use: "delete NAME", Short: "Delete a machine with its secrets", ValidArgsFunction: firstArg(o.machines()),
+		Long: `Delete a machine, its reservation, its BMC password and its user data. Records of
+its runs stay. What runs on the machine itself is not touched.`,
+		Example: "  ingot machine delete node-1\n  ingot machine delete node-1 --yes",
+	}, func(c *call) (deletion, error) {
+		route := path("machines", c.args[0])
+		_, err := get[api.MachineView](c, route)
+		lost := " with its reservation, its BMC password and its user data"
+		return deletion{what: "machine " + c.args[0], lost: lost, route: route}, err
+	})
+}
+
+// seenList is the answer of GET /v1/seen.
+type seenList struct {
+	list[inventory.Seen]
+	Dropped int64 `json:"dropped"`
+}
+
+func machineSeenCommand(o *options) *cobra.Command {
+	return o.command(&cobra.Command{
+		Use: "seen", Short: "List unknown machines that asked for an address", Args: cobra.NoArgs,
+		Example: "  ingot machine seen",
+	}, func(c *call) error {
+		return getAndShow(c, path("seen"), func(w io.Writer, l seenList) error {
+			if l.Dropped > 0 {
+				c.note("note: only the newest are listed; since the server started, %s of others came, which are not listed",
+					human.Count(int(l.Dropped), "packet"))
+			}
+			if len(l.Items) == 0 {
+				c.note("no unknown machine has asked for an address; is DHCP on? ingot status")
+				return nil
+			}
+			t := newTable(w, "MAC", "FIRST", "LAST", "COUNT", "RELAY", "CLASS")
+			for _, s := range l.Items {
+				t.row(s.MAC, human.Time(s.First), human.Ago(s.Last), s.Count, s.Giaddr, s.Class)
+			}
+			if err := t.flush(); err != nil {
+				return err
+			}
+			c.note("next: ingot machine accept %s --name NAME --address ADDRESS/BITS", l.Items[0].MAC)
+			return nil
+		})
+	})
+}
+
+func machineAcceptCommand(o *options) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "accept MAC --name NAME", Short: "Add an unknown machine that asked for an address", Args: cobra.ExactArgs(1),
+		Example: "  ingot machine accept 02:00:00:00:00:03 --name node-3 --address 10.0.0.13/24 --gateway 10.0.0.1",
+	}
+	var f machineFlags
+	name := cmd.Flags().String("name", "", "the machine's name")
+	f.addInterfaceFlags(cmd)
+	requireFlags(cmd, "name")
+
+	return o.command(cmd, func(c *call) error {
+		f.mac = c.args[0]
+		m, err := f.machine(c, *name)
+		if err != nil {
+			return err
+		}
+		in := struct {
+			Name string `json:"name"`
+			inventory.Interface
+		}{m.Name, m.Interfaces[0]}
+		return postAndShow(c, path("seen", in.MAC, "accept"), in, text(func(list[api.MachineView]) string {
+			return machineStored(m)
+		}))
+	})
+}
+
+// machineStored says that a machine was stored, and how to install it.
+func machineStored(m inventory.Machine) string {
+	next := "ingot machine provision " + m.Name
+	if m.Image == "" {
+		next += " --image IMAGE"
+	}
+	return fmt.Sprintf("machine %s stored\nnext: %s --wait", m.Name, next)
+}
+
+// findMachine returns the name of the machine that arg names: by its name or by
+// a MAC.
+func findMachine(c *call, arg string) (string, error) {
+	mac, err := inventory.ParseMAC(arg)
+	if err != nil {
+		return arg, nil
+	}
+	a, err := get[list[inventory.Machine]](c, path("machines"))
+	if err != nil {
+		return "", err
+	}
+	for _, m := range a.v.Items {
+		if _, ok := m.InterfaceByMAC(mac); ok || m.Name == arg {
+			return m.Name, nil
+		}
+	}
+	return "", human.Advise(fmt.Errorf("machine with MAC %s: %w", mac, inventory.ErrNotFound), "ingot machine list")
+}
+
+// netbootState says whether netboot is open, and until when.
+func netbootState(n inventory.Netboot) string {
+	switch {
+	case n.AllowPXE:
+		until := n.Until.Local()
+		form := time.TimeOnly
+		if time.Until(until) > 12*time.Hour {
+			form = time.DateTime
+		}
+		return "open until " + until.Format(form)
+	case n.AllowWorkflow:
+		return "closed (run goes on)"
+	}
+	return "closed"
+}

@@ -1,0 +1,53 @@
+package cli
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ingotmetal/ingot/api"
+	"github.com/ingotmetal/ingot/workflows"
+)
+
+func migrateCommand(o *options) *cobra.Command {
+	return group("migrate", "Move this site to another host", "  ingot migrate start um760\n  ingot migrate status um760",
+		migrateStartCommand(o), migrateStatusCommand(o), migrateCancelCommand(o))
+}
+
+func migrateStartCommand(o *options) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "start PEER", Short: "Start to move this site to a peer", Args: cobra.ExactArgs(1),
+		Long: `Start to move this site to a peer that "ingot peer add" has paired with. Images
+are copied first, while the server works as usual. Then new runs are refused, and
+when no run of a machine is open, the site moves in one step. Its runs, this
+migration among them, continue on the peer. Until that step everything can be
+taken back.`,
+		Example: "  ingot migrate start um760\n  ingot migrate status um760",
+	}
+	name := cmd.Flags().String("name", "", "name of the migration (default: the peer's)")
+
+	return o.command(cmd, func(c *call) error {
+		in := workflows.MigrateInput{Name: firstNonEmpty(*name, c.args[0]), Target: c.args[0]}
+		return postAndShow(c, path("migrate"), in, text(func(s api.Started) string {
+			return fmt.Sprintf("%s started as run %s\nnext: ingot migrate status %s", s.Workflow, s.Run, in.Name)
+		}))
+	})
+}
+
+func migrateStatusCommand(o *options) *cobra.Command {
+	return o.command(&cobra.Command{
+		Use: "status NAME", Short: "Show a migration: its steps and what it waits for", Args: cobra.ExactArgs(1),
+		Example: "  ingot migrate status um760", ValidArgsFunction: firstArg(o.operationsOf(workflows.MigrateType)),
+	}, func(c *call) error {
+		return getAndShow(c, operationPath(workflows.MigrateID(c.args[0])), printOperation)
+	})
+}
+
+func migrateCancelCommand(o *options) *cobra.Command {
+	return o.command(&cobra.Command{
+		Use: "cancel NAME", Short: "Cancel a migration and undo its steps", Args: cobra.ExactArgs(1),
+		Example: "  ingot migrate cancel um760", ValidArgsFunction: firstArg(o.operationsOf(workflows.MigrateType)),
+	}, func(c *call) error {
+		return cancelOperation(c, workflows.MigrateID(c.args[0]), "ingot migrate status "+c.args[0])
+	})
+}

@@ -1,0 +1,77 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ingotmetal/ingot/api"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+func netbootCommand(o *options) *cobra.Command {
+	return group("netboot", "Open and close netboot windows by hand",
+		"  ingot netboot arm node-1 --for 1h\n  ingot netboot disarm node-1",
+		netbootArmCommand(o), netbootDisarmCommand(o))
+}
+
+type netbootBody struct {
+	Arm   bool   `json:"arm"`
+	For   string `json:"for,omitempty"`
+	Force bool   `json:"force,omitempty"`
+}
+
+func netbootArmCommand(o *options) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "arm NAME", Short: "Let a machine boot the agent's OS for a limited time, for rescue",
+		Long: `Let a machine boot the agent's OS for a limited time, so that an operator can look
+into it. A provisioning arms its machine automatically and does not need this.`,
+		Example: "  ingot netboot arm node-1 --for 1h",
+		Args:    cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.machines()),
+	}
+	d := cmd.Flags().Duration("for", time.Hour, "how long; at most 24h")
+
+	return o.command(cmd, func(c *call) error {
+		a, err := post[inventory.Netboot](c, path("machines", c.args[0], "netboot"), netbootBody{Arm: true, For: d.String()})
+		if err != nil {
+			return err
+		}
+		// The window may be opened before the server is set up, but the operator
+		// should not wait for the machine in front of it.
+		if s, err := get[api.Status](c, path("status")); err == nil && s.v.Netboot.Off {
+			c.note("warn: this server answers no machine: %s", s.v.Netboot.Message)
+		}
+		return show(c, a, netbootText(c.args[0]))
+	})
+}
+
+func netbootDisarmCommand(o *options) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "disarm NAME", Short: "Close a machine's netboot window",
+		Long: `Close the netboot window that an operator has opened. With --force also that of
+a run: the run loses the machine and then asks the operator.`,
+		Example: "  ingot netboot disarm node-1\n  ingot netboot disarm node-1 --force --yes",
+		Args:    cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.machines()),
+	}
+	var force, yes bool
+	addForceFlags(cmd, &force, &yes)
+
+	return o.command(cmd, func(c *call) error {
+		if err := c.confirmForce(force, yes); err != nil {
+			return err
+		}
+		a, err := post[inventory.Netboot](c, path("machines", c.args[0], "netboot"), netbootBody{Force: force})
+		if err != nil {
+			return err
+		}
+		return show(c, a, netbootText(c.args[0]))
+	})
+}
+
+func netbootText(machine string) func(w io.Writer, n inventory.Netboot) error {
+	return text(func(n inventory.Netboot) string {
+		return fmt.Sprintf("netboot of %s: %s", machine, netbootState(n))
+	})
+}

@@ -1,0 +1,283 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ingotmetal/ingot/api"
+	"github.com/ingotmetal/ingot/internal/human"
+	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/workflows"
+)
+
+func operationCommand(o *options) *cobra.Command {
+	return group("operation", "Operations: bootstraps, migrations, recoveries",
+		"  ingot operation list --open\n  ingot operation get genesis/lab\n"+
+			"  ingot operation decide genesis/lab --choice retry",
+		operationListCommand(o), operationGetCommand(o), operationDecideCommand(o), operationCancelCommand(o))
+}
+
+// operationPath is the route of an operation: of a run, or of the newest one
+// under a workflow id such as genesis/lab.
+func operationPath(id string, more ...string) string {
+	return path(append([]string{"operations", strings.Replace(id, "/", ".", 1)}, more...)...)
+}
+
+// getOperation finds an operation by its run or its workflow id.
+func getOperation(c *call, id string) (answer[inventory.Operation], error) {
+	a, err := get[inventory.Operation](c, operationPath(id))
+	if errors.Is(err, inventory.ErrNotFound) {
+		err = human.Advise(err, "ingot operation list")
+	}
+	return a, err
+}
+
+// cancelOperation asks an operation to end.
+func cancelOperation(c *call, id, next string) error {
+	return postAndShow(c, operationPath(id, "cancel"), nil, text(func(s api.Started) string {
+		return fmt.Sprintf("%s: cancellation requested\nnext: %s", s.Workflow, next)
+	}))
+}
+
+func operationListCommand(o *options) *cobra.Command {
+	return listCommand(o, listing[inventory.Operation]{
+		cmd: &cobra.Command{
+			Short:   "List operations, the newest first",
+			Example: "  ingot operation list\n  ingot operation list --open --type Genesis",
+		},
+		route: path("operations"),
+		filters: []filter{
+			{name: "type", usage: "only of this type: Genesis, Migrate or Recover"},
+			{name: "open", usage: "only those that are not over", set: true},
+		},
+		empty: "no operations",
+		head:  []string{"OPERATION", "STATE", "STEP", "BEGAN", "TOOK", "RUN", "MESSAGE"},
+		row: func(x inventory.Operation) []any {
+			return []any{
+				x.ID, x.State, x.Step, human.Time(x.Started), duration(x.Started, x.Ended), x.Run,
+				shorten(firstLine(x.Message), 60),
+			}
+		},
+	})
+}
+
+func operationGetCommand(o *options) *cobra.Command {
+	return o.command(&cobra.Command{
+		Use: "get {ID | RUN}", Short: "Show an operation: its steps, what it waits for, why it failed",
+		Args: cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.operations()),
+		Example: "  ingot operation get genesis/lab\n  ingot operation get recover/rack-1 --output json",
+	}, func(c *call) error {
+		a, err := getOperation(c, c.args[0])
+		if err != nil {
+			return err
+		}
+		return show(c, a, printOperation)
+	})
+}
+
+// printOperation writes the table of steps and the open question.
+func printOperation(w io.Writer, x inventory.Operation) error {
+	t := newTable(w)
+	t.field("operation", x.ID)
+	t.field("run", x.Run)
+	t.field("state", x.State)
+	t.field("step", x.Step)
+	t.field("began", human.Time(x.Started)+"  ("+duration(x.Started, x.Ended)+")")
+	if err := t.flush(); err != nil {
+		return err
+	}
+
+	if len(x.Steps) > 0 {
+		fmt.Fprintln(w)
+		t = newTable(w, "#", "STEP", "MACHINE", "STATE", "TOOK", "MESSAGE")
+		for i, s := range x.Steps {
+			t.row(i+1, s.Name, s.Machine, s.State, stepTime(s), shorten(firstLine(stepText(s)), 90))
+		}
+		if err := t.flush(); err != nil {
+			return err
+		}
+	}
+	if x.Message != "" {
+		fmt.Fprintf(w, "\n%s\n", strings.TrimSpace(x.Message))
+	}
+	if q := x.Question; q != nil {
+		printQuestionText(w, q, x.Message)
+		printChoices(w, q, func(choice string) string {
+			return fmt.Sprintf("ingot operation decide %s --question %s --choice %s", x.ID, q.ID, choice)
+		})
+	}
+	return nil
+}
+
+// stepText is the message of a step, or what it does and waits for while it is
+// under way.
+func stepText(s inventory.OperationStep) string {
+	switch {
+	case s.Message != "":
+		return s.Message
+	case s.State == inventory.StepRunning && s.Waits != "":
+		return strings.TrimSuffix(s.Does, ".") + "; then: " + s.Waits
+	case s.State == inventory.StepDone:
+		return ""
+	}
+	return s.Does
+}
+
+// stepTime is how long a step has worked, without the time in which it waited
+// for the operator.
+func stepTime(s inventory.OperationStep) string {
+	if s.Since.IsZero() {
+		return ""
+	}
+	return human.Span(s.Worked(time.Now()))
+}
+
+func operationDecideCommand(o *options) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "decide {ID | RUN} --choice CHOICE", Short: "Answer the question of an operation",
+		Args: cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.operations()),
+		Long: `Answer the question of an operation; ingot operation get shows it with its
+choices. Without --question this answers the question that is open now.
+
+  retry   do the step again
+  undo    undo what the step did; then ask again
+  skip    continue as if the step had succeeded
+  abort   end the operation as failed`,
+		Example: "  ingot operation decide genesis/lab --choice retry\n" +
+			"  ingot operation decide migrate/um760 --question relay.1 --choice undo",
+	}
+	d := decisionFlags(o, cmd, func(c *call) (*inventory.Question, error) {
+		a, err := getOperation(c, c.args[0])
+		return a.v.Question, err
+	})
+
+	return o.command(cmd, func(c *call) error {
+		a, err := getOperation(c, c.args[0])
+		if err != nil {
+			return err
+		}
+		if err := checkDecision(d, a.v.Question, a.v.ID, "ingot operation get "+a.v.ID); err != nil {
+			return err
+		}
+		return postAndShow(c, operationPath(a.v.Run, "decide"), d, text(decided(d)))
+	})
+}
+
+// decisionFlags are those of the commands that answer a question.
+func decisionFlags(
+	o *options, cmd *cobra.Command, open func(c *call) (*inventory.Question, error),
+) *workflows.Decision {
+	var d workflows.Decision
+	cmd.Flags().StringVar(&d.Question, "question", "", "id of the question (default: the one that is open now)")
+	cmd.Flags().StringVar(&d.Choice, "choice", "", "one of the question's choices")
+	requireFlags(cmd, "choice")
+	completeFlag(cmd, "choice", o.complete(func(c *call) ([]string, error) {
+		if len(c.args) != 1 {
+			return nil, nil
+		}
+		q, err := open(c)
+		if q == nil {
+			return nil, err
+		}
+		return q.Choices, nil
+	}))
+	return &d
+}
+
+// checkDecision refuses a decision that the open question of subject does not
+// offer, and fills in the question's id.
+func checkDecision(d *workflows.Decision, q *inventory.Question, subject, next string) error {
+	if q == nil {
+		return human.Advise(fmt.Errorf("%s asks nothing at the moment: %w", subject, inventory.ErrConflict), next)
+	}
+	if d.Question == "" {
+		d.Question = q.ID
+	}
+	if d.Question == q.ID && !slices.Contains(q.Choices, d.Choice) {
+		return usage("invalid --choice %q; must be one of %s", d.Choice, strings.Join(q.Choices, ", "))
+	}
+	return nil
+}
+
+func decided(d *workflows.Decision) func(map[string]string) string {
+	return func(map[string]string) string { return "decided: " + d.Choice }
+}
+
+func operationCancelCommand(o *options) *cobra.Command {
+	return o.command(&cobra.Command{
+		Use: "cancel {ID | RUN}", Short: "Cancel an operation",
+		Args: cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.operations()),
+		Long: `Cancel an operation. What its step has under way on machines is also cancelled,
+and undone where the step can; steps that are done stay done.`,
+		Example: "  ingot operation cancel genesis/lab",
+	}, func(c *call) error {
+		return cancelOperation(c, c.args[0], "ingot operation get "+c.args[0])
+	})
+}
+
+// waitForOperation shows an operation until it ends: a line at each change of
+// its steps. A server that does not answer is asked again: it may be the one
+// that moves to another host.
+func waitForOperation(c *call, run string) error {
+	w := operationWatcher{c: c, run: run}
+	return c.poll(c.pollEvery, w.look, func() error {
+		c.note("\nThe operation goes on. Look at it with:  ingot operation get %s\n"+
+			"End it with:                             ingot operation cancel %s", run, run)
+		return reported{context.Canceled}
+	})
+}
+
+// operationWatcher prints the changes of an operation.
+type operationWatcher struct {
+	c    *call
+	run  string
+	line string // the last one that was printed
+	away bool   // the server does not answer
+}
+
+func (w *operationWatcher) look() (over bool, err error) {
+	a, err := getWithin[inventory.Operation](w.c, operationPath(w.run))
+	switch {
+	case errors.Is(err, errUnavailable):
+		if !w.away {
+			w.c.note("the server does not answer; waiting: %v", err)
+		}
+		w.away = true
+		return false, nil
+	case err != nil:
+		return false, err
+	}
+
+	w.away = false
+	w.print(a.v)
+	if !inventory.Final(a.v.State) {
+		return false, nil
+	}
+	if err := show(w.c, a, printOperation); err != nil {
+		return true, err
+	}
+	return true, checkOutcome(a.v.Run, a.v.State)
+}
+
+func (w *operationWatcher) print(x inventory.Operation) {
+	line := fmt.Sprintf("%s: %s", x.Step, x.Message)
+	if line == w.line {
+		return
+	}
+	w.line = line
+	if !w.c.forPeople() {
+		return
+	}
+	w.c.note("%s  %s", time.Now().Format(time.TimeOnly), line)
+	if q := x.Question; q != nil {
+		w.c.note("answer with: ingot operation decide %s --question %s --choice {%s}",
+			x.ID, q.ID, strings.Join(q.Choices, "|"))
+	}
+}

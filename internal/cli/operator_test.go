@@ -1,0 +1,141 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ingotmetal/ingot/internal/human"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// Who asks for JSON gets it of errors, too, in the form of the API's.
+func TestErrorsHaveTheFormThatWasAskedFor(t *testing.T) {
+	for name, c := range map[string]struct {
+		err  error
+		want map[string]any
+	}{
+		"of the server": {
+			commandError{&apiError{Text: "machine \"a\": not found", Code: "not_found", Next: "ingot machine list"}},
+			map[string]any{"error": "machine \"a\": not found", "code": "not_found", "next": "ingot machine list"},
+		},
+		"problems": {
+			commandError{inventory.Problems{{File: "m.yaml", Line: 3, Field: "name", What: "is bad", Remedy: "correct it"}}},
+			map[string]any{
+				"error": "m.yaml:3: name: is bad (correct it)", "code": "invalid",
+				"problems": []any{map[string]any{"file": "m.yaml", "line": 3.0, "field": "name", "what": "is bad", "remedy": "correct it"}},
+			},
+		},
+		"usage": {errors.New("unknown flag: --foo"), map[string]any{"error": "unknown flag: --foo", "code": "invalid", "next": "ingot x --help"}},
+		"unavailable": {
+			commandError{human.Advise(fmt.Errorf("no answer: %w", errUnavailable), "ingot serve")},
+			map[string]any{"error": "no answer: not available now", "code": "unavailable", "next": "ingot serve"},
+		},
+		"failure": {commandError{errors.New("it broke")}, map[string]any{"error": "it broke", "code": "failed"}},
+	} {
+		var out, errs bytes.Buffer
+		root := &cobra.Command{Use: "ingot"}
+		root.PersistentFlags().String("output", "json", "")
+		x := &cobra.Command{Use: "x"}
+		root.AddCommand(x)
+		x.SetOut(&out)
+		x.SetErr(&errs)
+		report(x, c.err)
+		var got map[string]any
+		require.NoError(t, json.Unmarshal(errs.Bytes(), &got), "%s: %s", name, errs.String())
+		require.Equal(t, c.want, got, name)
+		require.Empty(t, out.String(), "%s: standard output is for answers", name)
+	}
+}
+
+// installed is a machine on which a run has left a system, or not.
+func installed(state string) map[string]any {
+	m := map[string]any{
+		"name": "node-1", "interfaces": []any{map[string]any{"mac": "02:00:00:00:00:01", "address": "10.0.0.11"}},
+		"netboot": map[string]any{"allowPXE": true, "allowWorkflow": true, "run": "run-2", "until": time.Now().Add(30 * time.Hour)}, "workflow": nil,
+	}
+	if state != "" {
+		m["installed"] = map[string]any{"run": "run-1", "type": "Provision", "template": "image", "image": "debian-12", "state": state, "at": time.Now()}
+	}
+	return m
+}
+
+// A system that Ingot has installed is written over only on request.
+func TestProvisionAsksBeforeItWritesOverASystem(t *testing.T) {
+	for name, c := range map[string]struct {
+		state string
+		args  []string
+		runs  bool
+	}{
+		"an installed system":          {inventory.StateSuccess, nil, false},
+		"an installed system, --yes":   {inventory.StateSuccess, []string{"--yes"}, true},
+		"nothing":                      {"", nil, true},
+		"a run that failed on its way": {inventory.StateFailed, nil, true},
+	} {
+		started := false
+		o := fakeServer(t, func(w http.ResponseWriter, r *http.Request) {
+			if r.Method == http.MethodPost {
+				started = true
+				_, _ = io.WriteString(w, `{"workflow":"machine/node-1","run":"run-2"}`)
+				return
+			}
+			if err := json.NewEncoder(w).Encode(installed(c.state)); err != nil {
+				t.Error(err)
+			}
+		})
+		cmd := machineProvisionCommand(o)
+		cmd.SetArgs(append([]string{"node-1", "--image", "debian-13"}, c.args...))
+		cmd.SetOut(io.Discard)
+		cmd.SetErr(io.Discard)
+		cmd.SetIn(strings.NewReader(""))
+		err := cmd.ExecuteContext(context.WithoutCancel(t.Context()))
+		require.Equal(t, c.runs, started, name)
+		if !c.runs {
+			require.ErrorContains(t, err, "debian-12", name)
+			require.ErrorContains(t, err, "give --yes", name)
+		}
+	}
+}
+
+// The list says what is installed, and until when netboot is open.
+func TestMachineListShowsWhatIsInstalled(t *testing.T) {
+	for state, want := range map[string]string{inventory.StateSuccess: "debian-12 ", inventory.StateFailed: "debian-12 (FAILED)"} {
+		o := fakeServer(t, func(w http.ResponseWriter, _ *http.Request) {
+			if err := json.NewEncoder(w).Encode(map[string]any{"items": []any{installed(state)}}); err != nil {
+				t.Error(err)
+			}
+		})
+		var out bytes.Buffer
+		cmd := machineListCommand(o)
+		cmd.SetArgs(nil)
+		cmd.SetOut(&out)
+		require.NoError(t, cmd.ExecuteContext(t.Context()))
+		require.Contains(t, out.String(), "INSTALLED")
+		require.Contains(t, out.String(), want)
+		require.Contains(t, out.String(), "open until "+time.Now().Add(30*time.Hour).Format("2006-01-02"), "the day, if it is another one")
+	}
+}
+
+// Who looks for an unknown machine is told that there were more than are listed.
+func TestMachineSeenCountsWhatIsNotListed(t *testing.T) {
+	o := fakeServer(t, func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, `{"items":[{"mac":"02:00:00:00:00:09","first":"2026-01-01T00:00:00Z","last":"2026-01-01T00:00:00Z","count":1}],"dropped":7000}`)
+	})
+	var errs bytes.Buffer
+	cmd := machineSeenCommand(o)
+	cmd.SetArgs(nil)
+	cmd.SetOut(io.Discard)
+	cmd.SetErr(&errs)
+	require.NoError(t, cmd.ExecuteContext(t.Context()))
+	require.Contains(t, errs.String(), "7000 packets")
+}

@@ -1,0 +1,175 @@
+package cli
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+	"go.yaml.in/yaml/v3"
+)
+
+// An answer is what the server answered: decoded for the table, and whole for
+// JSON and YAML, which also show fields that this program does not know.
+type answer[T any] struct {
+	v   T
+	raw json.RawMessage
+}
+
+// show prints a in the form that --output names.
+func show[T any](c *call, a answer[T], table func(w io.Writer, v T) error) error {
+	return c.print(c.OutOrStdout(), a.raw, func(w io.Writer) error { return table(w, a.v) })
+}
+
+// showValue is show for a value that this program made itself.
+func showValue(c *call, v any, table func(w io.Writer) error) error {
+	raw, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	return c.print(c.OutOrStdout(), raw, table)
+}
+
+// showText is showValue with the text that people read.
+func showText(c *call, v any, text string) error {
+	return showValue(c, v, func(w io.Writer) error {
+		_, err := fmt.Fprintln(w, text)
+		return err
+	})
+}
+
+// text makes a table function of one that returns the text to print.
+func text[T any](write func(v T) string) func(w io.Writer, v T) error {
+	return func(w io.Writer, v T) error {
+		_, err := fmt.Fprintln(w, write(v))
+		return err
+	}
+}
+
+// checkOutput refuses an unknown --output before the command does anything.
+func (o *options) checkOutput(cmd *cobra.Command) error {
+	switch o.output {
+	case "", "table", "json", "yaml", cmd.Annotations[extraOutput]:
+		return nil
+	}
+	return usage("invalid --output %q; must be one of table, json, yaml", o.output)
+}
+
+// extraOutput is the annotation of a command that has one more form of output.
+const extraOutput = "output"
+
+// forPeople reports whether the output is a table.
+func (o *options) forPeople() bool { return o.output == "" || o.output == "table" }
+
+// print writes raw as JSON or YAML, or calls table, as --output says.
+func (o *options) print(w io.Writer, raw json.RawMessage, table func(w io.Writer) error) error {
+	switch o.output {
+	case "json":
+		var b bytes.Buffer
+		if err := json.Indent(&b, raw, "", "  "); err != nil {
+			return fmt.Errorf("reading the answer: %w", err)
+		}
+		_, err := fmt.Fprintln(w, escape(b.String()))
+		return err
+	case "yaml":
+		b, err := asYAML(raw)
+		if err != nil {
+			return fmt.Errorf("reading the answer: %w", err)
+		}
+		_, err = w.Write(b)
+		return err
+	}
+	return table(w)
+}
+
+// asYAML keeps the order of the keys.
+func asYAML(raw json.RawMessage) ([]byte, error) {
+	var n yaml.Node
+	if err := yaml.Unmarshal([]byte(escape(string(raw))), &n); err != nil {
+		return nil, err
+	}
+	setBlockStyle(&n)
+
+	var b bytes.Buffer
+	enc := yaml.NewEncoder(&b)
+	enc.SetIndent(2)
+	if err := enc.Encode(&n); err != nil {
+		return nil, err
+	}
+	if err := enc.Close(); err != nil {
+		return nil, err
+	}
+	return []byte(escape(b.String())), nil // YAML calls marks that reorder text printable
+}
+
+// setBlockStyle removes JSON's braces and quotes where YAML needs none.
+func setBlockStyle(n *yaml.Node) {
+	n.Style = 0
+	if strings.ContainsFunc(n.Value, func(r rune) bool { return dangerous(r) && r != '\n' }) {
+		n.Style = yaml.DoubleQuotedStyle
+	}
+	for _, c := range n.Content {
+		setBlockStyle(c)
+	}
+}
+
+// table aligns columns of harmless text.
+type table struct{ w *tabwriter.Writer }
+
+func newTable(w io.Writer, head ...string) *table {
+	t := &table{tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)}
+	if len(head) > 0 {
+		cells := make([]any, len(head))
+		for i, h := range head {
+			cells[i] = h
+		}
+		t.row(cells...)
+	}
+	return t
+}
+
+// row adds a row; an empty cell is shown as –.
+func (t *table) row(cells ...any) {
+	for i, c := range cells {
+		text := inert(fmt.Sprint(c))
+		if text == "" {
+			text = "–"
+		}
+		if i > 0 {
+			text = "\t" + text
+		}
+		_, _ = io.WriteString(t.w, text) // buffered: flush returns the error
+	}
+	_, _ = io.WriteString(t.w, "\n")
+}
+
+// field adds a line "name: value" unless the value is empty.
+func (t *table) field(name string, value any) {
+	if v := fmt.Sprint(value); v != "" {
+		t.row(name+":", v)
+	}
+}
+
+func (t *table) flush() error { return t.w.Flush() }
+
+// note writes a line for people to standard error.
+func (c *call) note(format string, args ...any) {
+	c.PrintErrln(fmt.Sprintf(format, args...))
+}
+
+// shorten cuts s to n characters.
+func shorten(s string, n int) string {
+	if r := []rune(s); len(r) > n {
+		return string(r[:n-1]) + "…"
+	}
+	return s
+}
+
+// firstLine returns the first line of s.
+func firstLine(s string) string {
+	line, _, _ := strings.Cut(s, "\n")
+	return line
+}

@@ -1,0 +1,179 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ingotmetal/ingot/api"
+	"github.com/ingotmetal/ingot/internal/human"
+	"github.com/ingotmetal/ingot/internal/site"
+)
+
+func peerCommand(o *options) *cobra.Command {
+	return group("peer", "Servers to which this site may move",
+		"  ingot peer list\n"+
+			"  ingot peer add um760 https://10.10.20.5:7444 --fingerprint sha256:… --peer-token-file standby.token",
+		peerAddCommand(o), peerListCommand(o), peerRemoveCommand(o))
+}
+
+func peerAddCommand(o *options) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "add NAME URL", Short: "Pair with a standby", Args: cobra.ExactArgs(2),
+		Long: `Pair with a server that "ingot standby" has set up. From then on this server asks
+the peer at each start, before its first packet, whether the peer has become the
+site. If the peer does not answer, no machine is answered here until it does or
+the operator decides ("ingot handover status"). Remove a peer that no longer
+exists.`,
+		Example: "  ingot peer add um760 https://10.10.20.5:7444 --fingerprint sha256:… --peer-token-file standby.token",
+	}
+	fingerprint := cmd.Flags().String("fingerprint", "", "of the peer's key: sha256:…")
+	file := cmd.Flags().String("peer-token-file", "", "file with the token that the peer made")
+
+	return o.command(cmd, func(c *call) error {
+		if *fingerprint == "" || *file == "" {
+			return usage("give --fingerprint and --peer-token-file, as ingot standby printed them")
+		}
+		token, err := os.ReadFile(*file)
+		if err != nil {
+			return fmt.Errorf("reading the peer's token: %w", err)
+		}
+
+		in := map[string]string{
+			"name": c.args[0], "url": c.args[1], "fingerprint": *fingerprint, "token": strings.TrimSpace(string(token)),
+		}
+		return postAndShow(c, path("peers"), in, text(func(p api.Peer) string {
+			name := inert(p.Name)
+			return fmt.Sprintf("paired with %s at %s\nnext: ingot migrate start %s", name, inert(p.URL), name)
+		}))
+	})
+}
+
+func peerListCommand(o *options) *cobra.Command {
+	return listCommand(o, listing[api.Peer]{
+		cmd:   &cobra.Command{Short: "List peers", Example: "  ingot peer list"},
+		route: path("peers"), empty: "no peers",
+		head: []string{"PEER", "URL", "SINCE", "FINGERPRINT"},
+		row:  func(p api.Peer) []any { return []any{p.Name, p.URL, human.Time(p.Since), p.Fingerprint} },
+	})
+}
+
+func peerRemoveCommand(o *options) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "remove NAME", Short: "Remove a peer; this server does not ask it any more", Args: cobra.ExactArgs(1),
+		Aliases: []string{"rm"}, Example: "  ingot peer remove um760",
+		ValidArgsFunction: firstArg(o.names(path("peers"), "name")),
+	}
+	yes := yesFlag(cmd)
+
+	return o.command(cmd, func(c *call) error {
+		what := "removes peer " + c.args[0] + ": earlier copies of this server still ask it, this one does not"
+		if err := c.confirm(*yes, what, "remove"); err != nil {
+			return err
+		}
+		return remove(c, path("peers", c.args[0]))
+	})
+}
+
+func handoverCommand(o *options) *cobra.Command {
+	return group("handover", "This server's role among its peers, and the operator's decision where it cannot tell",
+		"  ingot handover status\n  ingot handover take-over --peer-is-off\n  ingot handover give-up --yes",
+		handoverStatusCommand(o), takeOverCommand(o), giveUpCommand(o))
+}
+
+func handoverStatusCommand(o *options) *cobra.Command {
+	return o.command(&cobra.Command{
+		Use: "status", Short: "Show this server's role, and why it is silent", Args: cobra.NoArgs,
+		Example: "  ingot handover status",
+	}, func(c *call) error { return getAndShow(c, path("site"), printSite) })
+}
+
+func printSite(w io.Writer, s api.SiteStatus) error {
+	t := newTable(w)
+	siteFields(t, s)
+	return t.flush()
+}
+
+// siteFields are the lines about a server among its peers.
+func siteFields(t *table, s api.SiteStatus) {
+	role := s.Role
+	if s.Epoch > 0 {
+		role += fmt.Sprintf(", site epoch %d", s.Epoch)
+	}
+	t.field("role", role)
+	if s.Silent != "" {
+		t.field("silent", s.Silent)
+		next := "wait until the peer answers; or, if its host is off: ingot handover take-over --peer-is-off; " +
+			"or, if it is the site: ingot handover give-up [--peer NAME]"
+		if s.Role == site.Active && s.Prepared != "" {
+			next = "put the file back; or stop this server, move its data and its keys away, " +
+				"and restore it from a backup: ingot restore"
+		}
+		t.field("next", next)
+	}
+	if p := s.Successor; p != nil {
+		t.field("moved to", p.Name+"  "+p.URL)
+	}
+	t.field("why", s.Why)
+	for _, p := range s.Peers {
+		t.field("peer", p.Name+"  "+p.URL)
+	}
+	if h := s.HandOver; h != nil {
+		t.field("hand-over", strings.TrimSpace(fmt.Sprintf("%s to %s, %s  %s", h.ID, h.Peer, h.State, h.Why)))
+	}
+	t.field("prepared", s.Prepared)
+	if s.Intake != "" {
+		t.field("intake", "closed: "+s.Intake)
+	}
+}
+
+// decideSite sends the operator's decision, with the peer that it is about if
+// it names one.
+func decideSite(c *call, word, peer string) error {
+	in := map[string]string{"word": word}
+	if peer != "" {
+		in["peer"] = peer
+	}
+	return postAndShow(c, path("site", "decide"), in, printSite)
+}
+
+func takeOverCommand(o *options) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "take-over", Short: "Make this server the site, because the other host is off", Args: cobra.NoArgs,
+		Long: `Make this server the site, although its peer does not answer. Two servers that
+answer the same machines install them over and over: use this only when the other
+host is off, and stays off until its data directory is deleted. At a source, its
+peers are removed; a standby becomes the site that was prepared on it.`,
+		Example: "  ingot handover take-over --peer-is-off",
+	}
+	off := cmd.Flags().Bool("peer-is-off", false, "confirm that the other host is off")
+
+	return o.command(cmd, func(c *call) error {
+		if !*off {
+			return usage("give --peer-is-off, and make sure that it is: two servers would answer the same machines")
+		}
+		return decideSite(c, api.WordTakeOver, "")
+	})
+}
+
+func giveUpCommand(o *options) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "give-up", Short: "Retire this server, because the other one is the site", Args: cobra.NoArgs,
+		Long: `Retire this server, because the other one is the site: its keys are destroyed, and
+it never answers a machine again. --peer names the other one, when several may be
+the site.`,
+		Example: "  ingot handover give-up --yes\n  ingot handover give-up --peer um760 --yes",
+	}
+	peer := cmd.Flags().String("peer", "", "the peer that is the site")
+	yes := yesFlag(cmd)
+
+	return o.command(cmd, func(c *call) error {
+		if err := c.confirm(*yes, "destroys the keys of this server: it is never the site again", "give-up"); err != nil {
+			return err
+		}
+		return decideSite(c, api.WordGiveUp, *peer)
+	})
+}

@@ -1,0 +1,90 @@
+package cli
+
+import (
+	"github.com/spf13/cobra"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+func machinePowerCommand(o *options) *cobra.Command {
+	actions := [][2]string{
+		{"on", "Switch a machine on"},
+		{"off", "Switch a machine off, hard"},
+		{"soft", "Ask a machine's system to shut down"},
+		{"cycle", "Switch a machine off and on"},
+		{"reset", "Reset a machine"},
+		{"status", "Read a machine's power state"},
+	}
+	var subs []*cobra.Command
+	for _, a := range actions {
+		subs = append(subs, powerActionCommand(o, a[0], a[1]))
+	}
+	return group("power {on | off | soft | cycle | reset | status} NAME", "Switch a machine by its BMC",
+		"  ingot machine power status node-1\n  ingot machine power cycle node-1", subs...)
+}
+
+func powerActionCommand(o *options, action, short string) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: action + " NAME", Short: short, Example: "  ingot machine power " + action + " node-1",
+		Args: cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.machines()),
+	}
+	var force, yes bool
+	if action != "status" {
+		addForceFlags(cmd, &force, &yes)
+	}
+
+	return o.command(cmd, func(c *call) error {
+		if err := c.confirmForce(force, yes); err != nil {
+			return err
+		}
+		in := map[string]any{"action": action}
+		if force {
+			in["force"] = true
+		}
+		return runJob(c, c.args[0], path("machines", c.args[0], "power"), in)
+	})
+}
+
+func machineBootDeviceCommand(o *options) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "boot-device NAME DEVICE", Short: "Set what a machine boots next: pxe, disk, cdrom, bios or none",
+		Example: "  ingot machine boot-device node-1 disk\n  ingot machine boot-device node-1 pxe --efi --persistent",
+		Args:    cobra.ExactArgs(2),
+		ValidArgsFunction: func(cmd *cobra.Command, args []string, to string) ([]string, cobra.ShellCompDirective) {
+			if len(args) == 1 {
+				return []string{"pxe", "disk", "cdrom", "bios", "none"}, noFiles
+			}
+			return firstArg(o.machines())(cmd, args, to)
+		},
+	}
+	var in struct {
+		inventory.BootDevice
+		Force bool `json:"force,omitempty"`
+	}
+	var yes bool
+	cmd.Flags().BoolVar(&in.Persistent, "persistent", false, "for every boot from now on, not only the next")
+	cmd.Flags().BoolVar(&in.EFI, "efi", false, "by UEFI")
+	addForceFlags(cmd, &in.Force, &yes)
+
+	return o.command(cmd, func(c *call) error {
+		if err := c.confirmForce(in.Force, yes); err != nil {
+			return err
+		}
+		in.Device = c.args[1]
+		return runJob(c, c.args[0], path("machines", c.args[0], "boot-device"), in)
+	})
+}
+
+func addForceFlags(cmd *cobra.Command, force, yes *bool) {
+	cmd.Flags().BoolVar(force, "force", false, "even while a run holds the machine; the run then asks the operator")
+	cmd.Flags().BoolVarP(yes, "yes", "y", false, "do not ask for confirmation")
+}
+
+// confirmForce asks before a machine is taken away from its run.
+func (c *call) confirmForce(force, yes bool) error {
+	if !force {
+		return nil
+	}
+	what := "takes machine " + c.args[0] + " away from the run that holds it, which then asks the operator"
+	return c.confirm(yes, what, c.args[0])
+}

@@ -1,0 +1,113 @@
+package cli
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/ingotmetal/ingot/internal/human"
+)
+
+// progress shows on standard error how far a transfer is: on a terminal in one
+// line, otherwise every ten seconds.
+type progress struct {
+	c        *call
+	terminal *os.File // nil: standard error is not one
+	total    int64
+	verb     string // what is done with the bytes, with a space at its end; "": sent
+
+	began, printed time.Time
+	first          int64 // bytes at the beginning
+	started        bool
+	drawn          bool // a line on the terminal is not ended
+}
+
+func newProgress(c *call, total int64, verb string) *progress {
+	p := &progress{c: c, total: total, verb: verb, began: time.Now(), printed: time.Now()}
+	p.terminal, _ = terminalOf(c.ErrOrStderr())
+	return p
+}
+
+// at reports that n bytes are done.
+func (p *progress) at(n int64) {
+	now := time.Now()
+	if !p.started {
+		p.started, p.first, p.began = true, n, now
+	}
+	every := printEvery
+	if p.terminal != nil {
+		every = 200 * time.Millisecond
+	}
+	if now.Sub(p.printed) < every && (p.terminal == nil || n != p.total) {
+		return
+	}
+
+	p.printed = now
+	text := p.verb + human.Size(n)
+	if p.total > 0 {
+		text += fmt.Sprintf(" of %s, %d %%", human.Size(p.total), n*100/p.total)
+	}
+	text += speedText(n-p.first, now.Sub(p.began), p.total-n)
+	if p.terminal == nil {
+		p.c.PrintErrln(text)
+		return
+	}
+	p.drawn = true
+	_, _ = fmt.Fprintf(p.terminal, "\r\x1b[K%s", text) // an error here harms nothing
+}
+
+// note ends the line and writes another one.
+func (p *progress) note(format string, args ...any) {
+	p.end()
+	p.c.note(format, args...)
+}
+
+// end ends the line on the terminal.
+func (p *progress) end() {
+	if p.drawn {
+		_, _ = fmt.Fprintln(p.terminal) // an error here harms nothing
+		p.drawn = false
+	}
+}
+
+// hashFile returns the SHA-256 of a file, in hex, and shows how far it is.
+func hashFile(c *call, f *os.File) (string, error) {
+	st, err := f.Stat()
+	if err != nil {
+		return "", err
+	}
+	p := newProgress(c, st.Size(), "read ")
+	defer p.end()
+
+	sum := sha256.New()
+	_, err = io.Copy(sum, &countingReader{r: f, ctx: c.Context(), at: p.at})
+	if err != nil && !errors.Is(err, context.Canceled) {
+		err = fmt.Errorf("reading %q: %w", f.Name(), err)
+	}
+	return hex.EncodeToString(sum.Sum(nil)), err
+}
+
+// countingReader reports how many bytes were read, and ends with its context.
+type countingReader struct {
+	r   io.Reader
+	ctx context.Context
+	n   int64
+	at  func(n int64)
+}
+
+func (c *countingReader) Read(b []byte) (int, error) {
+	if err := c.ctx.Err(); err != nil {
+		return 0, err
+	}
+	n, err := c.r.Read(b)
+	if n > 0 {
+		c.n += int64(n)
+		c.at(c.n)
+	}
+	return n, err
+}

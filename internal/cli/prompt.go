@@ -1,0 +1,102 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// confirm asks before a command destroys something: the operator has to type
+// word. Without a terminal only --yes confirms.
+func (c *call) confirm(yes bool, what, word string) error {
+	if yes {
+		return nil
+	}
+	if !interactive(c.Command) {
+		return usage("this %s: give --yes, standard input is not a terminal", what)
+	}
+
+	got, err := prompt(c.Command, fmt.Sprintf("This %s.\nType %s to continue: ", what, word))
+	if err != nil {
+		return err
+	}
+	if got != word {
+		return errors.New("not confirmed; nothing was changed")
+	}
+	return nil
+}
+
+// prompt reads a line, or ends with the command's context.
+func prompt(cmd *cobra.Command, text string) (string, error) {
+	cmd.PrintErr(text)
+	return readInterruptibly(cmd.Context(), func() (string, error) {
+		var b strings.Builder
+		one := make([]byte, 1) // byte by byte: what follows the line belongs to the next prompt
+		for {
+			n, err := cmd.InOrStdin().Read(one)
+			if n == 1 && one[0] == '\n' {
+				return strings.TrimSpace(b.String()), nil
+			}
+			b.Write(one[:n])
+			if errors.Is(err, io.EOF) && b.Len() > 0 {
+				return strings.TrimSpace(b.String()), nil
+			}
+			if err != nil {
+				return "", fmt.Errorf("reading the answer: %w", err)
+			}
+		}
+	})
+}
+
+// promptSecret reads a line without showing it. Without a terminal it is an
+// inventory.ErrInvalid.
+func promptSecret(cmd *cobra.Command, text string) (inventory.Secret, error) {
+	f, ok := cmd.InOrStdin().(*os.File)
+	if !ok || !term.IsTerminal(int(f.Fd())) {
+		return inventory.Secret{}, usage("%s: standard input is not a terminal", strings.TrimRight(text, ": "))
+	}
+	before, err := term.GetState(int(f.Fd()))
+	if err != nil {
+		return inventory.Secret{}, fmt.Errorf("asking for a secret: %w", err)
+	}
+
+	cmd.PrintErr(text)
+	s, err := readInterruptibly(cmd.Context(), func() (string, error) {
+		b, err := term.ReadPassword(int(f.Fd()))
+		return string(b), err
+	})
+	cmd.PrintErrln()
+	if cmd.Context().Err() != nil {
+		err = errors.Join(err, term.Restore(int(f.Fd()), before))
+	}
+	return inventory.NewSecret(s), err
+}
+
+// readInterruptibly waits for read or the end of ctx. After the end of ctx the
+// read goes on until the process exits.
+func readInterruptibly(ctx context.Context, read func() (string, error)) (string, error) {
+	type result struct {
+		text string
+		err  error
+	}
+	done := make(chan result, 1)
+	go func() {
+		text, err := read()
+		done <- result{text, err}
+	}()
+
+	select {
+	case r := <-done:
+		return r.text, r.err
+	case <-ctx.Done():
+		return "", ctx.Err()
+	}
+}

@@ -1,0 +1,153 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ingotmetal/ingot/api"
+	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/workflows"
+)
+
+func recoverCommand(o *options) *cobra.Command {
+	return group("recover", "Recoveries: wipe and install many machines after a disaster",
+		"  ingot recover start flood --selector rack=a1 --abort-after 3\n  ingot recover status flood",
+		recoverStartCommand(o), recoverStatusCommand(o), recoverCancelCommand(o))
+}
+
+func recoverStartCommand(o *options) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "start NAME {--machine M… | --selector KEY=VALUE…}", Args: cobra.ExactArgs(1),
+		Short: "Wipe and install many machines, each by its own template",
+		Long: `Wipe and install machines, a few at a time. Each is a run of its own, as by
+"ingot machine reprovision".
+
+Machines of one --order come before those of the next, and machines without an
+--order come last. A machine that waits for an operator gives its place to the
+next one, and continues when it is answered. The recovery ends when each machine
+is installed or has failed.
+
+With --abort-after N no further machine is started once N machines have failed or
+wait for an operator; open runs continue.`,
+		Example: `  ingot recover start flood --machine node-1,node-2,node-3
+  ingot recover start rack-a1 --selector rack=a1 --order router,storage-1 --order storage-2 \
+    --concurrency 4 --abort-after 3 --yes --wait
+  temporal workflow start --type Recover --task-queue ingot --workflow-id recover/flood \
+    --input '{"name":"flood","machines":["node-1"]}'`,
+	}
+	var in workflows.RecoverInput
+	x := cmd.Flags()
+	x.StringSliceVar(&in.Machines, "machine", nil, "machine; repeatable, or a list a,b,c")
+	x.StringToStringVar(&in.Selector, "selector", nil, "label key=value that all machines carry; repeatable")
+	order := x.StringArray("order", nil,
+		"machines a,b,c that come before the others; repeatable: one group after another")
+	x.IntVar(&in.Concurrency, "concurrency", 0, "how many machines at a time (default 2)")
+	x.IntVar(&in.AbortAfter, "abort-after", 0,
+		"start no more once so many have failed or wait for an operator (default: never)")
+	x.StringVar(&in.Template, "template", "", "template instead of each machine's own")
+	wait, yes := waitFlag(cmd), yesFlag(cmd)
+	completeFlag(cmd, "machine", o.machines())
+	completeFlag(cmd, "template", o.templates())
+
+	return o.command(cmd, func(c *call) error {
+		in.Name, in.Order = c.args[0], nil
+		for _, names := range *order {
+			isSeparator := func(r rune) bool { return r == ',' || r == ' ' }
+			in.Order = append(in.Order, strings.FieldsFunc(names, isSeparator))
+		}
+		names, err := recoveredMachines(c, in)
+		if err != nil {
+			return err
+		}
+		what := fmt.Sprintf("wipes %d machines and installs them again: %s", len(names), strings.Join(names, ", "))
+		if err := c.confirm(*yes, what, in.Name); err != nil {
+			return err
+		}
+
+		a, err := post[api.Started](c, path("recover"), in)
+		if err != nil {
+			return err
+		}
+		if *wait {
+			return waitForOperation(c, a.v.Workflow)
+		}
+		return show(c, a, text(func(s api.Started) string {
+			return fmt.Sprintf("%s has begun as run %s, with %d machines\nnext: ingot recover status %s --wait",
+				s.Workflow, s.Run, len(names), in.Name)
+		}))
+	})
+}
+
+// recoveredMachines returns the names of the machines of a recovery, in their
+// order.
+func recoveredMachines(c *call, in workflows.RecoverInput) ([]string, error) {
+	all, err := get[list[api.MachineView]](c, path("machines"))
+	if err != nil {
+		return nil, err
+	}
+	ms := make([]inventory.Machine, 0, len(all.v.Items))
+	for _, m := range all.v.Items {
+		ms = append(ms, m.Machine)
+	}
+	groups, err := inventory.RecoverOrder(ms, in.Machines, in.Selector, in.Order)
+	return slices.Concat(groups...), err
+}
+
+func recoverStatusCommand(o *options) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "status NAME", Short: "Show the outcome of each machine of a recovery",
+		Args: cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.operationsOf(workflows.RecoverType)),
+		Example: "  ingot recover status flood\n  ingot recover status flood --wait\n" +
+			"  ingot recover status flood --output json",
+	}
+	wait := waitFlag(cmd)
+
+	return o.command(cmd, func(c *call) error {
+		id := workflows.RecoverID(c.args[0])
+		if *wait {
+			return waitForOperation(c, id)
+		}
+		a, err := getOperation(c, id)
+		if err != nil {
+			return err
+		}
+		return show(c, a, func(w io.Writer, x inventory.Operation) error {
+			if err := printOperation(w, x); err != nil {
+				return err
+			}
+			for _, s := range x.Steps {
+				if s.State == inventory.StepWaiting {
+					printWaiting(c, w, s)
+				}
+			}
+			return nil
+		})
+	})
+}
+
+// printWaiting writes what a machine waits for. The recovery may be over, and the
+// operator may have answered the run since.
+func printWaiting(c *call, w io.Writer, s inventory.OperationStep) {
+	now, err := get[inventory.Workflow](c, path("workflows", s.Run))
+	if err != nil || now.v.AwaitsPerson() {
+		fmt.Fprintf(w, "\n%s waits for the operator: ingot workflow get %s\n", s.Machine, s.Machine)
+		return
+	}
+	fmt.Fprintf(w, "\n%s has waited for the operator; now: %s\n", s.Machine, runState(&now.v))
+}
+
+func recoverCancelCommand(o *options) *cobra.Command {
+	return o.command(&cobra.Command{
+		Use: "cancel NAME", Short: "Cancel a recovery and its open runs",
+		Args: cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.operationsOf(workflows.RecoverType)),
+		Long: `Cancel a recovery. Its open runs are also cancelled; those that wait for the
+operator are left as they are.`,
+		Example: "  ingot recover cancel flood",
+	}, func(c *call) error {
+		return cancelOperation(c, workflows.RecoverID(c.args[0]), "ingot recover status "+c.args[0])
+	})
+}

@@ -1,0 +1,87 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ingotmetal/ingot/internal/archive"
+	"github.com/ingotmetal/ingot/internal/human"
+)
+
+func restoreCommand(o *options) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "restore FILE", Short: "Restore a server from a backup, in an empty data directory", Args: cobra.ExactArgs(1),
+		Long: `Restore a server from a backup, in an empty data directory of this host (images may
+be in it) while no ingot serve runs here. The backup is proven first; one that is
+damaged, mixed of two, of a newer release, or was changed by someone without the
+keys is refused. A restore that is refused changes nothing.
+
+The keys prove who made the backup: those that the passphrase opens, or the key
+file of that server, if this host has it already. Without either, the restore needs
+--without-key, and accepts any content.
+
+No earlier run goes on automatically: no machine is armed, earlier agents are told
+to hold, and every run that was under way is held and asks the operator, who can
+only abort it. Make sure that the server of which this is the backup is off: two
+would answer the same machines.
+
+` + keysHelp,
+		Example: "  ingot restore /backup/ingot.tar\n" +
+			"  ingot restore /backup/ingot.tar --yes --passphrase-file /etc/ingot/passphrase && ingot serve",
+	}
+	var keys keyFlags
+	keys.addFlags(cmd)
+	yes := yesFlag(cmd)
+
+	return o.command(cmd, func(c *call) error {
+		cfg, err := c.loadConfig()
+		if err != nil {
+			return err
+		}
+		r := archive.Restore{Config: cfg, File: c.args[0], WithoutKey: keys.without}
+		m, err := r.Look(c.Context())
+		if err != nil {
+			return err
+		}
+		what := fmt.Sprintf("makes %s the server of the backup of %s, made on %s; that one must be off",
+			cfg.DataDir, human.Time(m.Created), inert(m.Host))
+		if err := c.confirm(*yes, what, "restore"); err != nil {
+			return err
+		}
+		if m.Key != nil && !keys.without {
+			if r.Passphrase, err = keys.passphrase(c, false); err != nil {
+				return err
+			}
+		}
+
+		done, err := r.Do(c.Context())
+		if err != nil {
+			return fmt.Errorf("%w; nothing was changed", err)
+		}
+		return showValue(c, done, func(w io.Writer) error { return printRestored(w, done) })
+	})
+}
+
+func printRestored(w io.Writer, r archive.Restored) error {
+	fmt.Fprintf(w, "restored backup %s of %s into %s\n", inert(r.Backup), human.Time(r.Taken), r.DataDir)
+	for _, h := range r.Held {
+		machine := inert(h.Machine)
+		fmt.Fprintf(w, "held: run %s of %s was under way; look at the machine, "+
+			"then: ingot workflow decide %s --choice abort\n", inert(h.Run), machine, machine)
+	}
+	for _, x := range r.Lost {
+		fmt.Fprintf(w, "cannot be read: %s\n", inert(x))
+	}
+	for _, x := range r.Missing {
+		fmt.Fprintf(w, "image without its file: %s\n", inert(x))
+	}
+
+	next := "ingot doctor && ingot serve"
+	if len(r.Lost) > 0 {
+		next = "put the key file of that server back, or: ingot secret reset; then " + next
+	}
+	_, err := fmt.Fprintf(w, "next: %s\n", next)
+	return err
+}

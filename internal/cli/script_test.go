@@ -1,0 +1,134 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/ingotmetal/ingot/internal/config"
+	"github.com/ingotmetal/ingot/internal/temporalchild"
+)
+
+func TestMain(m *testing.M) {
+	// The server starts its Temporal by executing itself, under a name by
+	// which testscript would not know the program.
+	if len(os.Args) > 1 && os.Args[1] == temporalchild.Subcommand {
+		os.Exit(Main("test"))
+	}
+	testscript.Main(m, map[string]func(){"ingot": func() { os.Exit(Main("test")) }})
+}
+
+// The scripts are what a person types, against a real server with its own
+// Temporal on free ports of loopback.
+func TestScripts(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir: filepath.Join("testdata", "script"), RequireExplicitExec: true,
+		Setup: func(e *testscript.Env) error {
+			ports, err := freePorts()
+			if err != nil {
+				return err
+			}
+			// A program with the race detector sleeps for a second before it exits, to
+			// hear of the last races. The scripts start some hundreds.
+			e.Setenv("GORACE", "atexit_sleep_ms=20")
+			e.Setenv("HOME", e.WorkDir)
+			e.Setenv("XDG_CONFIG_HOME", filepath.Join(e.WorkDir, "etc"))
+			e.Setenv("XDG_STATE_HOME", filepath.Join(e.WorkDir, "state"))
+			e.Setenv("LISTEN", config.Join("127.0.0.1", ports.listen))
+			// The example of a lab, as docs/genesis.md tells it.
+			if err := os.CopyFS(filepath.Join(e.WorkDir, "lab"), os.DirFS("../../deploy/genesis")); err != nil {
+				return err
+			}
+			// What init writes, with ports of this test's own.
+			return os.WriteFile(filepath.Join(e.WorkDir, "site.yaml"), fmt.Appendf(nil,
+				"listen: 127.0.0.1:%d\ntemporal: {port: %d, ui_port: %d}\nmin_free_mib: 1\n", ports.listen, ports.temporal, ports.ui), 0o600)
+		},
+		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){
+			"exits": exits, "waitfor": waitFor,
+		},
+	})
+}
+
+type sitePorts struct{ listen, temporal, ui int }
+
+// freePorts finds ports that nobody has now; Temporal takes four in a row.
+func freePorts() (p sitePorts, err error) {
+	for range 100 {
+		var held []net.Listener
+		take := func(port int) int {
+			l, e := net.Listen("tcp", config.Join("127.0.0.1", port))
+			if e != nil {
+				err = e
+				return 0
+			}
+			held = append(held, l)
+			return l.Addr().(*net.TCPAddr).Port
+		}
+		err = nil
+		p = sitePorts{listen: take(0), ui: take(0), temporal: take(0)}
+		for n := 1; n < 4 && err == nil; n++ {
+			take(p.temporal + n)
+		}
+		for _, l := range held {
+			if e := l.Close(); err == nil {
+				err = e
+			}
+		}
+		if err == nil {
+			return p, nil
+		}
+	}
+	return p, fmt.Errorf("finding free ports: %w", err)
+}
+
+// exits CODE PROGRAM ARGS… runs a program that must end with that code.
+func exits(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: exits CODE PROGRAM ARGS…")
+	}
+	want, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	got := 0
+	var ended *exec.ExitError
+	if err := ts.Exec(args[1], args[2:]...); errors.As(err, &ended) {
+		got = ended.ExitCode()
+	} else {
+		ts.Check(err)
+	}
+	if got != want {
+		ts.Fatalf("exit code %d, want %d", got, want)
+	}
+}
+
+// waitFor PATTERN PROGRAM ARGS… runs a program until its output matches.
+func waitFor(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: waitfor PATTERN PROGRAM ARGS…")
+	}
+	pattern, err := regexp.Compile("(?m)" + args[0])
+	ts.Check(err)
+	deadline := time.NewTimer(2 * time.Minute)
+	defer deadline.Stop()
+	again := time.NewTicker(200 * time.Millisecond)
+	defer again.Stop()
+	for {
+		err := ts.Exec(args[1], args[2:]...)
+		if out := ts.ReadFile("stdout"); pattern.MatchString(out) {
+			return
+		}
+		select {
+		case <-again.C:
+		case <-deadline.C:
+			ts.Fatalf("the output never matched %q; the last error: %v", args[0], err)
+		}
+	}
+}

@@ -1,0 +1,105 @@
+package cli
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/ingotmetal/ingot/inventory"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"github.com/stretchr/testify/require"
+)
+
+// TestS25NoFlagTakesAPassword: what stands on a command line, every user of
+// the host can read.
+func TestS25NoFlagTakesAPassword(t *testing.T) {
+	n := 0
+	every(newRoot("test"), func(c *cobra.Command) {
+		c.Flags().VisitAll(func(f *pflag.Flag) {
+			n++
+			for _, word := range []string{"password", "passwd", "secret", "token", "user-data", "vendor-data", "key"} {
+				if strings.Contains(f.Name, word) && !strings.HasSuffix(f.Name, "-file") && f.Value.Type() == "string" {
+					t.Errorf("%s --%s takes a secret", c.CommandPath(), f.Name)
+				}
+			}
+		})
+	})
+	require.Greater(t, n, 80)
+	root := newRoot("test")
+	var out bytes.Buffer
+	root.SetOut(&out)
+	root.SetErr(&out)
+	root.SetArgs([]string{"machine", "add", "m1", "--mac", "52:54:00:00:00:01", "--bmc", "ipmi://admin:hunter2@10.0.9.1"})
+	err := root.ExecuteContext(t.Context())
+	require.Error(t, err)
+	require.NotContains(t, err.Error()+out.String(), "hunter2", "it is not repeated, either")
+}
+
+// TestS47TerminalCapture: what machines say of themselves reaches a terminal
+// as text, in each form of output.
+func TestS47TerminalCapture(t *testing.T) {
+	hostile := []string{
+		"\x1b[2J\x1b[1;1Hroot#", "\x1b]0;title\x07", "\x1b]52;c;cm0gLXJmIC8=\x07", "\x9b31m", "\u009b31m", "\x1bP+q544e\x1b\\", "\x1b]8;;http://evil\x1b\\link", "a\rb", "a\bb", "\x00",
+		"\u202egpj.exe", "\u2066x\u2069", "\x7f", "line\nforged: line", "\x0e\x0f", "\x05",
+	}
+	for _, form := range []string{"table", "json", "yaml"} {
+		out := filepath.Join(t.TempDir(), "tty")
+		f, err := os.Create(out)
+		require.NoError(t, err)
+		o := &options{output: form}
+		for _, text := range hostile {
+			c := &call{Command: &cobra.Command{}, options: o}
+			c.SetOut(&terminal{file: f})
+			require.NoError(t, showValue(c, map[string]string{"serial": text}, func(w io.Writer) error {
+				tab := newTable(w, "SERIAL", "MODEL")
+				tab.row(text, text)
+				return tab.flush()
+			}))
+			_, err := fmt.Fprintln(c.OutOrStdout(), text) // a log is printed as it is
+			require.NoError(t, err)
+		}
+		require.NoError(t, f.Close())
+		b, err := os.ReadFile(out)
+		require.NoError(t, err)
+		require.NotEmpty(t, b)
+		for _, r := range string(b) {
+			if r != '\n' && r != '\t' && dangerous(r) {
+				t.Fatalf("%s: %U reaches the terminal: %q", form, r, b)
+			}
+		}
+	}
+}
+
+// TestS25MistakesInAFileRepeatNoSecret: what is said of a document that cannot
+// be read names lines and fields, never what stands there.
+func TestS25MistakesInAFileRepeatNoSecret(t *testing.T) {
+	t.Setenv("INGOT_TOKEN", strings.Repeat("x", 40))
+	for n, doc := range []string{
+		"name: n1\nbmc: {driver: ipmi, host: 10.0.0.1, password: [canary, canary]}\n",
+		"name: n1\nuserData: {a: canary}\nvendorData: [canary]\n",
+		"name: n1\nuserData: |\n  x\n canary\n",
+		"name: n1\nbmc: {password: \"canary\n",
+		"name: n1\nbmc:\n  password: canary\n  password: canary2\n  passwort: canary\n",
+		`{"name":"n1","bmc":{"password":"canary"}`,
+		`{"name":"n1","bmc":{"driver":"ipmi","host":"h","password":"canary-that-is-longer-than-twenty"}}`,
+		"name: n1\nbmc: {driver: ipmi, host: h, password: \"canary\\nx\"}\n",
+		"name: n1\nbmc: canary\n",
+		"name: n1\nuserData: !!binary canary!\n",
+	} {
+		file := filepath.Join(t.TempDir(), "machine.yaml")
+		require.NoError(t, os.WriteFile(file, []byte(doc), 0o600))
+		root := newRoot("test")
+		var out bytes.Buffer
+		root.SetOut(&out)
+		root.SetErr(&out)
+		root.SetArgs([]string{"machine", "push", "--server", "http://127.0.0.1:1", "--file", file})
+		err := root.ExecuteContext(t.Context())
+		require.ErrorIs(t, err, inventory.ErrInvalid, "document %d", n)
+		require.NotContains(t, err.Error()+out.String(), "canary", "document %d", n)
+	}
+}

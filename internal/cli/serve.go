@@ -1,0 +1,47 @@
+package cli
+
+import (
+	"log/slog"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ingotmetal/ingot/internal/config"
+	"github.com/ingotmetal/ingot/internal/server"
+	"github.com/ingotmetal/ingot/internal/temporalchild"
+)
+
+func serveCommand(o *options) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "serve", Short: "Run the server", Args: cobra.NoArgs,
+		Long: `Run the server: API and page, workflows, and, on the interfaces that the
+configuration names, DHCP, TFTP, boot files, images, metadata and agents.
+
+Without a configuration it serves operators on 127.0.0.1:8080 and nothing else.`,
+		Example: "  ingot init && ingot serve\n  ingot serve --config /etc/ingot/ingot.yaml --log-level debug",
+	}
+	file := cmd.Flags().StringP("config", "c", config.DefaultFile(), "configuration file")
+	level := cmd.Flags().String("log-level", "info", "debug, info, warn or error")
+
+	return o.command(cmd, func(c *call) error {
+		cfg, err := config.Load(*file, c.Flags().Changed("config"))
+		if err != nil {
+			return err
+		}
+		var l slog.Level
+		if err := l.UnmarshalText([]byte(*level)); err != nil {
+			return usage("invalid --log-level %q; must be one of debug, info, warn, error", *level)
+		}
+		log := slog.New(slog.NewTextHandler(c.ErrOrStderr(), &slog.HandlerOptions{Level: l}))
+		return server.Serve(c.Context(), server.Options{
+			Config: cfg, ConfigFile: *file, Version: c.version, Log: log, Out: c.OutOrStdout(),
+		})
+	})
+}
+
+// temporalChildCommand is the process of the embedded Temporal, which the server
+// starts.
+func temporalChildCommand(o *options) *cobra.Command {
+	return o.command(&cobra.Command{
+		Use: temporalchild.Subcommand, Hidden: true, Args: cobra.NoArgs,
+	}, func(*call) error { return server.RunTemporalChild() })
+}

@@ -1,0 +1,188 @@
+package cli
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/ingotmetal/ingot/internal/config"
+	"github.com/ingotmetal/ingot/internal/hostnet"
+	"github.com/ingotmetal/ingot/internal/human"
+	"github.com/ingotmetal/ingot/internal/identity"
+	"github.com/ingotmetal/ingot/internal/strictyaml"
+)
+
+// session is what "ingot login URL" stores.
+type session struct {
+	Server string `json:"server"`
+	// Fingerprint pins the key of the server's certificate; "": the certificate
+	// is verified against the system's authorities.
+	Fingerprint string `json:"fingerprint,omitempty"`
+	Token       string `json:"token"`
+}
+
+// sessionFile is where the session of this host's user is kept.
+func (o *options) sessionFile() string {
+	return filepath.Join(filepath.Dir(o.configFile), "login.json")
+}
+
+// readSession reads the session file; without one the session is zero.
+func (o *options) readSession() (session, error) {
+	var s session
+	b, err := os.ReadFile(o.sessionFile())
+	if errors.Is(err, fs.ErrNotExist) {
+		return s, nil
+	}
+	if err == nil {
+		err = strictyaml.Decode(o.sessionFile(), b, &s)
+	}
+	if err != nil {
+		return s, fmt.Errorf("reading the log-in: %w", err)
+	}
+	return s, nil
+}
+
+// writeSession stores s in a file that only its user can read.
+func (o *options) writeSession(s session) error {
+	b, err := json.MarshalIndent(s, "", "  ")
+	if err != nil {
+		return err
+	}
+	dir := filepath.Dir(o.sessionFile())
+	if err := os.MkdirAll(dir, 0o750); err != nil {
+		return err
+	}
+
+	tmp, err := os.CreateTemp(dir, ".login-*") // mode 0600
+	if err != nil {
+		return err
+	}
+	_, err = tmp.Write(append(b, '\n'))
+	if err := errors.Join(err, tmp.Close()); err != nil {
+		return errors.Join(err, os.Remove(tmp.Name()))
+	}
+	return os.Rename(tmp.Name(), o.sessionFile())
+}
+
+// client finds the server and the token for it. A token is sent to no other
+// server than its own, unless it was named for this call.
+func (o *options) client() (*client, error) {
+	login, err := o.readSession()
+	if err != nil {
+		return nil, err
+	}
+	given := o.serverURL
+	if given == "" {
+		given = os.Getenv("INGOT_SERVER")
+	}
+
+	var local config.Config
+	var isLocal bool
+	s := session{Server: given}
+	switch {
+	case given == "" && login.Server == "":
+		if local, err = config.Load(o.configFile, false); err != nil {
+			return nil, err
+		}
+		isLocal, s = true, session{Server: hostnet.LocalURL(local)}
+	case given == "" || given == login.Server:
+		s = login
+	default:
+		// This host's own server may be named by its address.
+		local, err = config.Load(o.configFile, false)
+		isLocal = err == nil && strings.TrimSuffix(given, "/") == hostnet.LocalURL(local)
+	}
+
+	if s.Token, err = o.findToken(s.Token, isLocal, local.TokenFile); err != nil {
+		return nil, err
+	}
+	if isLocal && !config.Loopback(local.Listen) && local.TLSCert == "" {
+		if s.Fingerprint, err = localFingerprint(local); err != nil {
+			return nil, err
+		}
+	}
+	return newClient(s)
+}
+
+// findToken returns the token of the flag, the environment, the session or, for
+// this host's server, its token file.
+func (o *options) findToken(stored string, isLocal bool, localFile string) (string, error) {
+	file := o.tokenFile
+	switch {
+	case file != "":
+	case os.Getenv("INGOT_TOKEN") != "":
+		return os.Getenv("INGOT_TOKEN"), nil
+	case stored != "":
+		return stored, nil
+	case isLocal:
+		file = localFile
+	default:
+		return "", usage("no token for that server: give --token-file or INGOT_TOKEN, or run ingot login URL once")
+	}
+
+	b, err := os.ReadFile(file)
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && o.tokenFile == "":
+		return "", human.Advise(
+			fmt.Errorf("no admin token in %s and no log-in: %w", file, errUnavailable),
+			"ingot init (on the server), or: ingot login URL")
+	case errors.Is(err, fs.ErrPermission):
+		return "", human.Advise(
+			fmt.Errorf("reading the admin token: %w", err),
+			"run as the user of ingot serve, or give --token-file")
+	case err != nil:
+		return "", fmt.Errorf("reading the admin token: %w", err)
+	}
+	return strings.TrimSpace(string(b)), nil
+}
+
+// localFingerprint reads the fingerprint of the certificate that this host's
+// server made.
+func localFingerprint(c config.Config) (string, error) {
+	file := filepath.Join(filepath.Dir(c.KeyFile), "operator.pem")
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return "", human.Advise(
+			fmt.Errorf("reading this server's certificate: %w", err),
+			"ingot login "+hostnet.LocalURL(c)+" --fingerprint sha256:…")
+	}
+	for block, rest := pem.Decode(b); block != nil; block, rest = pem.Decode(rest) {
+		if block.Type != "CERTIFICATE" {
+			continue
+		}
+		cert, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			return "", fmt.Errorf("reading this server's certificate %q: %w", file, err)
+		}
+		return identity.Fingerprint(cert), nil
+	}
+	return "", fmt.Errorf("reading this server's certificate %q: no certificate in it", file)
+}
+
+// pinnedTLS trusts the key with that fingerprint and no other.
+func pinnedTLS(fingerprint string) *tls.Config {
+	return &tls.Config{
+		MinVersion:         tls.VersionTLS12,
+		InsecureSkipVerify: true, // names and dates do not matter; VerifyConnection compares the key
+		VerifyConnection: func(st tls.ConnectionState) error {
+			if got := identity.Fingerprint(st.PeerCertificates[0]); got != fingerprint {
+				return wrongKeyError{got}
+			}
+			return nil
+		},
+	}
+}
+
+// wrongKeyError: the server's key is not the pinned one.
+type wrongKeyError struct{ got string }
+
+func (e wrongKeyError) Error() string {
+	return "the server's key is not the one that was pinned, its fingerprint is " + e.got
+}

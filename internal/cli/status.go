@@ -1,0 +1,121 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ingotmetal/ingot/api"
+	"github.com/ingotmetal/ingot/internal/human"
+)
+
+func statusCommand(o *options) *cobra.Command {
+	return o.command(&cobra.Command{
+		Use: "status", Short: "Show the server's status", Args: cobra.NoArgs,
+		Example: "  ingot status\n  ingot status --output json",
+	}, func(c *call) error {
+		return getAndShow(c, path("status"), func(w io.Writer, s api.Status) error {
+			t := newTable(w)
+			// A server that is not the site has no more to report than its place among its peers.
+			if s.Site != nil && s.Temporal == (api.TemporalStatus{}) {
+				t.field("server", fmt.Sprintf("%s, version %s", c.remote.base, s.Version))
+				siteFields(t, *s.Site)
+				return t.flush()
+			}
+			up := human.Span(time.Duration(s.UptimeSeconds) * time.Second)
+			t.field("server", fmt.Sprintf("%s, version %s, up %s", c.remote.base, s.Version, up))
+			statusFields(t, s)
+			return t.flush()
+		})
+	})
+}
+
+// statusFields are the lines of a server that is the site.
+func statusFields(t *table, s api.Status) {
+	t.field("netboot", netbootStatus(s.Netboot))
+	t.field("Temporal", temporalStatus(s.Temporal))
+	t.field("secrets", map[string]string{
+		"ok": "ok", "missing": "the key file is missing: ingot secret status",
+		"wrong": "the key file is another server's: ingot secret status",
+	}[s.Secrets])
+	t.field("inventory", s.Inventory.Error)
+	if s.Notify != nil {
+		t.field("notices", noticeStatus(*s.Notify))
+	}
+	for _, d := range s.Space {
+		t.field("space", spaceStatus(d))
+	}
+	t.field("machines", s.Machines)
+	t.field("open runs", s.OpenWorkflows)
+
+	if r := s.Restored; r != nil {
+		t.field("restored", fmt.Sprintf("from the backup of %s, %s", human.Time(r.Taken), human.Ago(r.At)))
+		for _, h := range r.Held {
+			t.field("held", fmt.Sprintf("%s: its run was under way in the backup; look at the machine, "+
+				"then: ingot workflow decide %s --choice abort", h.Machine, h.Machine))
+		}
+	}
+	if s.Site != nil {
+		siteFields(t, *s.Site)
+	}
+	for _, r := range s.Retrying {
+		t.field("retrying", r)
+	}
+	if s.Panics > 0 {
+		t.field("panics", fmt.Sprintf("%d, each at a packet or request that the log names: report this defect", s.Panics))
+	}
+}
+
+func netbootStatus(n api.NetbootStatus) string {
+	switch {
+	case n.Off:
+		return firstNonEmpty(n.Message, "off")
+	case len(n.Relays) > 0:
+		relays := strings.Join(n.Relays, ", ")
+		return strings.TrimSpace("only through the relays " + relays + ", as " + n.Address + "  " + n.Message)
+	}
+	return strings.TrimSpace("on " + strings.Join(n.Interfaces, ", ") + "  " + n.Message)
+}
+
+func temporalStatus(s api.TemporalStatus) string {
+	switch {
+	case s.Ready:
+		return strings.TrimSpace("ready at " + s.Address + "  " + s.UI)
+	case s.Error != "":
+		return "not ready: " + s.Error
+	}
+	return "starting"
+}
+
+// noticeStatus describes the delivery of notices in one line.
+func noticeStatus(n api.NotifyStatus) string {
+	parts := []string{n.Receiver}
+	if n.Waiting > 0 {
+		parts = append(parts, fmt.Sprintf("%d waiting, the oldest since %s", n.Waiting, human.Time(n.Oldest)))
+	}
+	if n.Error != "" {
+		parts = append(parts, "last attempt: "+inert(n.Error))
+	}
+	if n.Dropped > 0 {
+		parts = append(parts, fmt.Sprintf("%d given up", n.Dropped))
+	}
+	if !n.Sent.IsZero() {
+		parts = append(parts, "last accepted "+human.Ago(n.Sent))
+	}
+	return strings.Join(parts, "; ")
+}
+
+// spaceStatus describes a disk in one line.
+func spaceStatus(d api.SpaceStatus) string {
+	text := fmt.Sprintf("%s free in %s", human.Size(d.FreeBytes), d.Directory)
+	if r := d.Reserve; r != nil && r.Held {
+		text += fmt.Sprintf(", and %s in reserve", human.Size(r.SizeBytes))
+	}
+	if d.Message != "" {
+		text += "  " + d.Message
+	}
+	return text
+}

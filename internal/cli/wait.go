@@ -1,0 +1,252 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/internal/human"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+const (
+	pollTimeout = 10 * time.Second // for one answer
+	printEvery  = 10 * time.Second // a line is printed at least so often
+)
+
+// endedError: the run or operation that was waited for did not succeed.
+type endedError struct{ run, state string }
+
+func (e endedError) Error() string { return fmt.Sprintf("run %s ended as %s", e.run, e.state) }
+
+// checkOutcome is nil for a run that succeeded.
+func checkOutcome(run, state string) error {
+	if state == inventory.StateSuccess {
+		return nil
+	}
+	return endedError{run, state}
+}
+
+// poll calls look every so often until it is over or fails. Ctrl-C ends the wait
+// with the error of interrupted.
+func (c *call) poll(every time.Duration, look func() (over bool, err error), interrupted func() error) error {
+	for {
+		over, err := look()
+		switch {
+		case c.Context().Err() != nil:
+			return interrupted()
+		case err != nil || over:
+			return err
+		}
+
+		select {
+		case <-time.After(every):
+		case <-c.Context().Done():
+			return interrupted()
+		}
+	}
+}
+
+// getWithin is get within pollTimeout; a late answer is errUnavailable.
+func getWithin[T any](c *call, route string) (answer[T], error) {
+	s, err := c.server()
+	if err != nil {
+		return answer[T]{}, err
+	}
+	ctx, cancel := context.WithTimeout(c.Context(), pollTimeout)
+	defer cancel()
+
+	a, err := send[T](ctx, s, http.MethodGet, route, nil)
+	if err != nil && ctx.Err() != nil && c.Context().Err() == nil {
+		err = fmt.Errorf("the server at %s did not answer within %s: %w", s.base, pollTimeout, errUnavailable)
+	}
+	return a, err
+}
+
+// waitForRun shows a run until it ends: a line at each change and at least every
+// 10 s. With --output json or yaml it prints only the last record. A server that
+// does not answer is asked again: the run does not depend on this command.
+func waitForRun(c *call, run string) error {
+	w := runWatcher{c: c, last: answer[inventory.Workflow]{v: inventory.Workflow{Run: run}}}
+	look := w.look
+	if c.forPeople() {
+		c.Printf("run %s\n", run)
+	} else {
+		look = w.lookQuietly
+	}
+	return c.poll(c.pollEvery, look, func() error { return runGoesOn(c, w.last.v) })
+}
+
+// runGoesOn tells the operator who has pressed Ctrl-C that the run continues.
+func runGoesOn(c *call, last inventory.Workflow) error {
+	name := firstNonEmpty(last.Machine, last.Run)
+	c.note("\nThe run goes on. Look at it with:  ingot workflow get %s\n"+
+		"End it with:                       ingot workflow cancel %s", name, name)
+	return reported{context.Canceled}
+}
+
+// runWatcher prints the changes of a run.
+type runWatcher struct {
+	c    *call
+	last answer[inventory.Workflow]
+
+	line     string    // the last line, without the part that always changes
+	printed  time.Time // when a line was printed last
+	question string    // id of the question that was printed
+	away     bool      // the server does not answer
+	speed    speedometer
+}
+
+// lookQuietly waits for the end without printing.
+func (w *runWatcher) lookQuietly() (over bool, err error) {
+	a, err := getWithin[inventory.Workflow](w.c, path("workflows", w.last.v.Run))
+	switch {
+	case errors.Is(err, errUnavailable):
+		return false, nil
+	case err != nil:
+		return false, err
+	}
+	w.last = a
+	if !inventory.Final(a.v.State) {
+		return false, nil
+	}
+	if err := w.c.print(w.c.OutOrStdout(), a.raw, nil); err != nil {
+		return true, err
+	}
+	return true, checkOutcome(a.v.Run, a.v.State)
+}
+
+// look prints what has changed.
+func (w *runWatcher) look() (over bool, err error) {
+	a, err := getWithin[inventory.Workflow](w.c, path("workflows", w.last.v.Run))
+	switch {
+	case errors.Is(err, errUnavailable):
+		if !w.away || time.Since(w.printed) >= printEvery {
+			w.print("%v; the run goes on, asking again", err)
+		}
+		w.away = true
+		return false, nil
+	case err != nil:
+		return false, err
+	}
+
+	if w.away {
+		w.away = false
+		w.print("the server is back")
+	}
+	w.last = a
+	if inventory.Final(a.v.State) {
+		return true, w.printEnd(a.v)
+	}
+	fixed, moving := w.describe(a.v)
+	if fixed != w.line || time.Since(w.printed) >= printEvery {
+		w.print("%s", fixed+moving)
+	}
+	w.line = fixed
+	return false, w.printNewQuestion(a.v)
+}
+
+// printNewQuestion prints a question once.
+func (w *runWatcher) printNewQuestion(x inventory.Workflow) error {
+	if x.Question == nil || x.Question.ID == w.question {
+		return nil
+	}
+	w.question = x.Question.ID
+	if text := bootProgress(w.c, x); text != "" {
+		w.c.Println(text)
+	}
+	if err := printQuestion(w.c.OutOrStdout(), x); err != nil {
+		return err
+	}
+	w.c.Println()
+	return nil
+}
+
+func (w *runWatcher) print(format string, args ...any) {
+	w.printed = time.Now()
+	w.c.Printf("%s  %s\n", w.printed.Format(time.TimeOnly), inert(fmt.Sprintf(format, args...)))
+}
+
+// describe returns a line in two parts: one that changes when something has
+// happened, and one that changes all the time.
+func (w *runWatcher) describe(x inventory.Workflow) (fixed, moving string) {
+	fixed = fmt.Sprintf("%-18s ", x.Phase)
+	for i, a := range x.Actions {
+		if a.State != action.Running {
+			continue
+		}
+		fixed += fmt.Sprintf("%s (%d of %d)", a.Name, i+1, len(x.Actions))
+		if a.Attempt > 1 {
+			fixed += fmt.Sprintf(", attempt %d", a.Attempt)
+		}
+		if p := progressText(a); p != "" {
+			moving = ": " + p + w.speed.measure(fmt.Sprintf("%d.%d", i, a.Attempt), a, w.printed)
+		}
+		return fixed, moving
+	}
+	return strings.TrimRight(fixed+firstLine(x.Message), " "), ""
+}
+
+// printEnd prints how a run ended.
+func (w *runWatcher) printEnd(x inventory.Workflow) error {
+	if x.State == inventory.StateSuccess {
+		text := fmt.Sprintf("%-18s %s after %s  %s", x.Phase, x.Machine, duration(x.Started, x.Ended), firstLine(x.Message))
+		w.print("%s", strings.TrimRight(text, " "))
+		return nil
+	}
+	w.print("%-18s %s after %s", x.Phase, x.State, duration(x.Started, x.Ended))
+	if err := printTrouble(w.c, w.c.OutOrStdout(), x); err != nil {
+		return err
+	}
+	return checkOutcome(x.Run, x.State)
+}
+
+// speedometer measures from line to line: from poll to poll the speed would
+// jump.
+type speedometer struct {
+	key   string // action and attempt
+	bytes int64
+	at    time.Time
+}
+
+// measure returns the speed of an action since the last line, and the time left.
+func (s *speedometer) measure(key string, a inventory.ActionRecord, printed time.Time) string {
+	now := time.Now()
+	defer func() {
+		if s.key != key || now.Sub(printed) >= printEvery {
+			*s = speedometer{key, a.Done, now}
+		}
+	}()
+	if s.key != key || a.Done <= s.bytes || now.Sub(s.at) < time.Second {
+		return ""
+	}
+	return speedText(a.Done-s.bytes, now.Sub(s.at), a.Total-a.Done)
+}
+
+// speedText writes the speed of n bytes in d, and the time for those left.
+func speedText(n int64, d time.Duration, left int64) string {
+	if n <= 0 || d <= 0 {
+		return ""
+	}
+	perSecond := float64(n) / d.Seconds()
+	out := ", " + human.Size(int64(perSecond)) + "/s"
+	if left > 0 {
+		out += ", " + human.Span(time.Duration(float64(left)/perSecond*float64(time.Second))) + " left"
+	}
+	return out
+}
+
+// duration writes how long something took, or has taken so far.
+func duration(began, ended time.Time) string {
+	switch {
+	case began.IsZero():
+		return ""
+	case ended.IsZero():
+		return human.Span(time.Since(began))
+	}
+	return human.Span(ended.Sub(began))
+}

@@ -1,0 +1,57 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ingotmetal/ingot/bootsvc"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+func whyCommand(o *options) *cobra.Command {
+	return o.command(&cobra.Command{
+		Use: "why {MAC | NAME}", Short: "Show what a machine would be answered if it booted now, and why",
+		Long: `Show what a machine would be answered if it booted now, and why. The same
+function answers here and on the wire.`,
+		Example: "  ingot why 02:00:00:00:00:01\n  ingot why node-1",
+		Args:    cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.machines()),
+	}, func(c *call) error {
+		route := path("machines", c.args[0], "why")
+		if mac, err := inventory.ParseMAC(c.args[0]); err == nil {
+			route = path("why", mac)
+		}
+		return getAndShow(c, route, printExplanation)
+	})
+}
+
+func printExplanation(w io.Writer, e bootsvc.Explanation) error {
+	subject := e.MAC
+	if e.Machine != "" {
+		subject += ", machine " + e.Machine
+	}
+	verdicts := map[bootsvc.Verdict]string{
+		bootsvc.Unknown:   "not answered: no machine has this MAC",
+		bootsvc.Agent:     "boots the agent's OS for its run",
+		bootsvc.Installer: "boots the installer of its run",
+		bootsvc.Rescue:    "boots the agent's OS for an operator",
+		bootsvc.Disk:      "boots from its disk",
+		bootsvc.Hold:      "waits at its loader until its run goes on",
+		bootsvc.Never:     "never boots from the network",
+	}
+	fmt.Fprintf(w, "%s: %s\n", inert(subject), firstNonEmpty(verdicts[e.Verdict], string(e.Verdict)))
+	for _, r := range e.Reasons {
+		fmt.Fprintf(w, "  – %s\n", inert(r))
+	}
+	if len(e.Answers) == 0 {
+		return nil
+	}
+
+	fmt.Fprintln(w)
+	t := newTable(w, "CLIENT", "GETS", "BECAUSE")
+	for _, a := range e.Answers {
+		t.row(a.Client, a.BootFile, a.Reason)
+	}
+	return t.flush()
+}

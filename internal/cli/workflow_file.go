@@ -1,0 +1,61 @@
+package cli
+
+import (
+	"fmt"
+
+	"github.com/ingotmetal/ingot/internal/machinefile"
+	"github.com/ingotmetal/ingot/internal/strictyaml"
+	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/workflows"
+)
+
+// workflowBody is the body of POST /v1/workflows.
+type workflowBody struct {
+	Type  string `json:"type"`
+	Input any    `json:"input"`
+}
+
+// readWorkflow reads a workflow as strictly as the server, but knows lines.
+func readWorkflow(c *call, file string) (workflowBody, error) {
+	name, b, err := readInput(c.Command, file)
+	if err != nil {
+		return workflowBody{}, err
+	}
+	if err := machinefile.Foreign(name, b); err != nil {
+		return workflowBody{}, err
+	}
+	docs, err := strictyaml.Documents(name, b)
+	if err != nil {
+		return workflowBody{}, err
+	}
+	if len(docs) != 1 {
+		what := fmt.Sprintf("holds %d documents where one is expected", len(docs))
+		return workflowBody{}, inventory.Problems{{File: name, What: what}}
+	}
+
+	kind := docs[0].Text("type")
+	decode, known := map[string]func(strictyaml.Document) (workflowBody, error){
+		workflows.ProvisionType:    decodeWorkflow[workflows.ProvisionInput],
+		workflows.ReprovisionType:  decodeWorkflow[workflows.ProvisionInput],
+		workflows.DecommissionType: decodeWorkflow[workflows.DecommissionInput],
+		workflows.RecoverType:      decodeWorkflow[workflows.RecoverInput],
+		workflows.InspectType:      decodeWorkflow[workflows.InspectInput],
+		workflows.BMCJobType:       decodeWorkflow[workflows.BMCJobInput],
+	}[kind]
+	if !known {
+		return workflowBody{}, docs[0].Locate(inventory.Problems{{
+			Field: "type", What: fmt.Sprintf("unknown workflow type %q", kind),
+			Remedy: "write Provision, Reprovision, Decommission, Inspect, BMCJob or Recover",
+		}})
+	}
+	return decode(docs[0])
+}
+
+func decodeWorkflow[T any](d strictyaml.Document) (workflowBody, error) {
+	var in struct {
+		Type  string `json:"type"`
+		Input T      `json:"input"`
+	}
+	err := d.Decode(&in)
+	return workflowBody{in.Type, in.Input}, err
+}

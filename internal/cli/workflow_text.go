@@ -1,0 +1,260 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/internal/human"
+	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/workflows"
+)
+
+// printRun writes everything that is known about a run.
+func printRun(c *call, w io.Writer, x inventory.Workflow) error {
+	t := newTable(w)
+	t.field("run", x.Run)
+	t.field("workflow", x.ID)
+	t.field("type", x.Type)
+	t.field("machine", x.Machine)
+	t.field("template", x.Template)
+	t.field("image", x.Image)
+	t.field("state", x.State)
+	t.field("phase", x.Phase)
+	t.field("began", human.Time(x.Started)+"  ("+duration(x.Started, x.Ended)+")")
+	if d := x.Disk; d != nil {
+		t.field("disk", strings.TrimSpace(fmt.Sprintf("%s  %s  %s", d.Path, d.Serial, human.Size(d.Size))))
+	}
+	t.field("evidence", x.Evidence)
+	if err := t.flush(); err != nil {
+		return err
+	}
+
+	if len(x.Actions) > 0 {
+		fmt.Fprintln(w)
+		t = newTable(w, "#", "TASK", "ACTION", "STATE", "ATTEMPT", "BEGAN", "SECONDS", "PROGRESS")
+		for i, a := range x.Actions {
+			t.row(i, a.Task, a.Name, a.State, orNone(a.Attempt), human.Time(a.StartedAt), actionSeconds(a), progressText(a))
+		}
+		if err := t.flush(); err != nil {
+			return err
+		}
+	}
+	return printTrouble(c, w, x)
+}
+
+// actionSeconds is how long an action took, or has taken so far.
+func actionSeconds(a inventory.ActionRecord) string {
+	switch {
+	case a.State == action.Running && !a.StartedAt.IsZero():
+		return fmt.Sprintf("%.0f", time.Since(a.StartedAt).Seconds())
+	case a.Seconds == 0 && a.StartedAt.IsZero():
+		return ""
+	}
+	return fmt.Sprintf("%.1f", a.Seconds)
+}
+
+// progressText is how far a running action is.
+func progressText(a inventory.ActionRecord) string {
+	switch {
+	case a.State != action.Running || a.Done == 0:
+		return ""
+	case a.Total > 0:
+		percent := min(a.Done*100/a.Total, 100)
+		return fmt.Sprintf("%s of %s, %d %%", human.Size(a.Done), human.Size(a.Total), percent)
+	}
+	return human.Size(a.Done)
+}
+
+// printTrouble writes what a run waits for or why it failed: what was seen, what
+// is missing, and what to do next.
+func printTrouble(c *call, w io.Writer, x inventory.Workflow) error {
+	if x.Message != "" {
+		fmt.Fprintf(w, "\n%s\n", strings.TrimSpace(x.Message))
+	}
+	if x.State == inventory.StateSuccess {
+		return nil
+	}
+
+	if text := bootProgress(c, x); text != "" {
+		fmt.Fprintf(w, "\n%s\n", text)
+	}
+	if inventory.Final(x.State) && x.State != inventory.StateCancelled {
+		printFailedAction(c, w, x)
+	}
+	if err := printQuestion(w, x); err != nil {
+		return err
+	}
+	for _, r := range x.Retrying {
+		fmt.Fprintf(w, "retrying: %s\n", r)
+	}
+	if x.Next != "" && x.Question == nil {
+		fmt.Fprintf(w, "next: %s\n", x.Next)
+	}
+	return nil
+}
+
+// printFailedAction writes the first action that failed, with the end of its
+// log.
+func printFailedAction(c *call, w io.Writer, x inventory.Workflow) {
+	i := slices.IndexFunc(x.Actions, func(a inventory.ActionRecord) bool {
+		return a.State == action.Failed || a.State == action.Timeout || a.State == action.Stopped
+	})
+	if i < 0 {
+		return
+	}
+	a := x.Actions[i]
+	fmt.Fprintf(w, "\naction %d %s: %s", i, a.Name, a.State)
+	if a.Message != "" {
+		fmt.Fprintf(w, ": %s", strings.TrimSpace(a.Message))
+	}
+	fmt.Fprintln(w)
+
+	log := a.Log
+	if log == "" {
+		// Without a log there is nothing to add here; ingot workflow logs says why.
+		log, _ = readLog(c, x.Run, strconv.Itoa(i), 0)
+	}
+	if log = strings.TrimRight(log, "\n"); log != "" {
+		fmt.Fprintf(w, "its log ends with:\n%s\n", logTail(log))
+	}
+}
+
+// maxTail is how many lines of a log are shown with a failure.
+const maxTail = 15
+
+func logTail(log string) string {
+	lines := strings.Split(log, "\n")
+	lines = lines[max(0, len(lines)-maxTail):]
+	for i, l := range lines {
+		lines[i] = "  | " + inert(l)
+	}
+	return strings.Join(lines, "\n")
+}
+
+// bootStep is a step of a network boot: the kind of its event, and its text.
+type bootStep struct{ kind, text string }
+
+// bootSteps are the steps of a network boot in order: of the agent, or of
+// another installer.
+func bootSteps(installer bool) []bootStep {
+	last := bootStep{inventory.EventHello, "its agent said hello"}
+	if installer {
+		last = bootStep{inventory.EventPayload, "fetched all of its installer"}
+	}
+	return []bootStep{
+		{inventory.EventDHCP, "asked for an address and a boot file"},
+		{inventory.EventLoader, "fetched the boot loader"},
+		{inventory.EventScript, "fetched the boot script"},
+		{inventory.EventKernel, "fetched the kernel"},
+		{inventory.EventInitrd, "fetched the initramfs"},
+		last,
+	}
+}
+
+// bootProgress says which steps of the network boot were seen and which are
+// missing; "" when the run is past its boot.
+func bootProgress(c *call, x inventory.Workflow) string {
+	if !isBooting(x) {
+		return ""
+	}
+	a, err := get[list[inventory.Event]](c, path("workflows", x.Run, "events"))
+	if err != nil {
+		return ""
+	}
+	counts, installer := countLastBoot(a.v.Items)
+
+	var seen, missing []string
+	for _, s := range bootSteps(installer) {
+		switch n := counts[s.kind]; n {
+		case 0:
+			missing = append(missing, s.text)
+		case 1:
+			seen = append(seen, s.text+" (once)")
+		default:
+			seen = append(seen, fmt.Sprintf("%s (%d times)", s.text, n))
+		}
+	}
+	if len(missing) == 0 {
+		return ""
+	}
+	if len(seen) == 0 {
+		seen = []string{"nothing of this machine"}
+	}
+	return "seen:    " + strings.Join(seen, ", ") + "\nmissing: " + strings.Join(missing, ", ")
+}
+
+// isBooting reports whether a run waits for its machine to boot, or asks about
+// that.
+func isBooting(x inventory.Workflow) bool {
+	switch x.Phase {
+	case inventory.PhasePower, inventory.PhaseDHCP, inventory.PhaseLoader, inventory.PhaseAgent:
+		return true
+	case inventory.PhaseInstall:
+		if x.State == inventory.StatePending {
+			return true
+		}
+	}
+	return x.Question != nil && len(x.Question.Disks) == 0 &&
+		len(x.Actions) > 0 && x.Actions[0].State == action.Pending
+}
+
+// countLastBoot counts the events of the last boot by kind, and reports whether
+// that boot was for another installer.
+func countLastBoot(events []inventory.Event) (counts map[string]int64, installer bool) {
+	last := 0
+	for _, e := range events {
+		last = max(last, e.Boot)
+	}
+	counts = map[string]int64{}
+	for _, e := range events {
+		if e.Boot == last {
+			installer = installer || e.Kind == inventory.EventArmed && e.Message == inventory.ArmedForInstaller
+			counts[e.Kind] += max(e.Count, 1)
+		}
+	}
+	return counts, installer
+}
+
+// printQuestion writes the open question of a run, and the commands that answer
+// it.
+func printQuestion(w io.Writer, x inventory.Workflow) error {
+	q := x.Question
+	if q == nil {
+		return nil
+	}
+	printQuestionText(w, q, x.Message)
+	if len(q.Disks) > 0 {
+		fmt.Fprintln(w)
+		if err := printDisks(w, q.Disks); err != nil {
+			return err
+		}
+	}
+	printChoices(w, q, func(choice string) string {
+		line := fmt.Sprintf("ingot workflow decide %s --question %s --choice %s", x.Machine, q.ID, choice)
+		if choice == workflows.Retry && len(q.Disks) > 0 {
+			line += " " + firstNonEmpty(diskFlag(q.Disks[0]), "--disk-serial SERIAL") + "   # or another disk of the list"
+		}
+		return line
+	})
+	return nil
+}
+
+// printQuestionText writes a question, unless message has its text already.
+func printQuestionText(w io.Writer, q *inventory.Question, message string) {
+	if q.Text != message {
+		fmt.Fprintf(w, "\n%s\n", q.Text)
+	}
+}
+
+// printChoices writes a command for each choice of a question.
+func printChoices(w io.Writer, q *inventory.Question, command func(choice string) string) {
+	fmt.Fprintf(w, "\nasked since %s; answer with one of\n", human.Time(q.Since))
+	for _, choice := range q.Choices {
+		fmt.Fprintf(w, "  %s\n", command(choice))
+	}
+}

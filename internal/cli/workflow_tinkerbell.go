@@ -1,0 +1,22 @@
+package cli
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// outputTinkerbell is a form of output: JSON in the words of Tinkerbell before
+// v0.25.
+const outputTinkerbell = "tinkerbell"
+
+// printTinkerbell prints a run as Tinkerbell before v0.25 did.
+func printTinkerbell(c *call, w inventory.Workflow) error {
+	b, err := json.MarshalIndent(inventory.ToLegacyWorkflow(w), "", "  ")
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintln(c.OutOrStdout(), escape(string(b)))
+	return err
+}

@@ -1,0 +1,301 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ingotmetal/ingot/api"
+	"github.com/ingotmetal/ingot/internal/human"
+	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/workflows"
+)
+
+func workflowCommand(o *options) *cobra.Command {
+	return group("workflow", "Workflows: runs that are open or over",
+		"  ingot workflow list --open\n  ingot workflow get node-1            # the machine's latest run\n"+
+			"  ingot workflow retry node-1 --from failed-step",
+		workflowCreateCommand(o), workflowListCommand(o), workflowGetCommand(o), workflowEventsCommand(o),
+		workflowLogsCommand(o), workflowRetryCommand(o), workflowDecideCommand(o), workflowCancelCommand(o),
+		workflowPoweredOnCommand(o), workflowDeleteCommand(o))
+}
+
+// runCommand makes a command about the run that its argument names.
+func runCommand(o *options, cmd *cobra.Command, run func(c *call, a answer[inventory.Workflow]) error) *cobra.Command {
+	cmd.Args, cmd.ValidArgsFunction = cobra.ExactArgs(1), firstArg(o.machines())
+	return o.command(cmd, func(c *call) error {
+		a, err := findRun(c, c.args[0])
+		if err != nil {
+			return err
+		}
+		return run(c, a)
+	})
+}
+
+var runID = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
+
+// findRun finds the run that an argument names: a run id, or a machine, which
+// means its latest run.
+func findRun(c *call, arg string) (answer[inventory.Workflow], error) {
+	ofMachine := path("machines", strings.TrimPrefix(arg, "machine/"), "workflow")
+	if !runID.MatchString(arg) {
+		return get[inventory.Workflow](c, ofMachine)
+	}
+
+	a, err := get[inventory.Workflow](c, path("workflows", arg))
+	if errors.Is(err, inventory.ErrNotFound) { // a machine's name may have the form of a run id
+		if b, e := get[inventory.Workflow](c, ofMachine); e == nil {
+			return b, nil
+		}
+	}
+	return a, err
+}
+
+func workflowListCommand(o *options) *cobra.Command {
+	states := "PREPARING PENDING RUNNING POST SUCCESS FAILED TIMEOUT CANCELLED"
+	return listCommand(o, listing[inventory.Workflow]{
+		cmd: &cobra.Command{
+			Short:   "List runs, the newest first",
+			Example: "  ingot workflow list\n  ingot workflow list --machine node-1 --state FAILED\n  ingot workflow list --open",
+		},
+		route: path("workflows"),
+		filters: []filter{
+			{name: "machine", usage: "only of this machine", complete: o.machines()},
+			{name: "state", usage: "only in this state: " + states, upper: true},
+			{name: "open", usage: "only those that are not over", set: true},
+		},
+		empty: "no runs",
+		head:  []string{"MACHINE", "TYPE", "STATE", "PHASE", "BEGAN", "TOOK", "RUN", "MESSAGE"},
+		row: func(x inventory.Workflow) []any {
+			return []any{
+				x.Machine, x.Type, x.State, x.Phase, human.Time(x.Started), duration(x.Started, x.Ended), x.Run,
+				shorten(firstLine(x.Message), 60),
+			}
+		},
+	})
+}
+
+func workflowGetCommand(o *options) *cobra.Command {
+	return runCommand(o, &cobra.Command{
+		Use: "get {MACHINE | RUN}", Short: "Show a run: what it does, what it waits for, why it failed",
+		Long: `Show a run: what it does, what it waits for, why it failed. With --output
+tinkerbell it is JSON in the words and units that Tinkerbell used before v0.25.`,
+		Example:     "  ingot workflow get node-1\n  ingot workflow get node-1 --output json",
+		Annotations: map[string]string{extraOutput: outputTinkerbell},
+	}, func(c *call, a answer[inventory.Workflow]) error {
+		if c.output == outputTinkerbell {
+			return printTinkerbell(c, a.v)
+		}
+		return show(c, a, func(w io.Writer, x inventory.Workflow) error { return printRun(c, w, x) })
+	})
+}
+
+func workflowLogsCommand(o *options) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "logs {MACHINE | RUN}", Short: "Print the log of an action",
+		Long: `Print the log of an action: of the first that did not succeed, or the last, unless
+--action names one by its name or number.`,
+		Example: "  ingot workflow logs node-1\n  ingot workflow logs node-1 --action write-image --attempt 1",
+	}
+	action := cmd.Flags().String("action", "", "name or number of the action")
+	attempt := cmd.Flags().Int("attempt", 0, "attempt, from 1 (default: the last)")
+
+	return runCommand(o, cmd, func(c *call, a answer[inventory.Workflow]) error {
+		log, err := readLog(c, a.v.Run, *action, *attempt)
+		if err != nil {
+			return err
+		}
+		if log == "" && c.forPeople() {
+			c.note("the log is empty")
+			return nil
+		}
+		return showText(c, map[string]string{"run": a.v.Run, "log": log}, strings.TrimRight(log, "\n"))
+	})
+}
+
+// readLog reads the log of an action, by its name or number; "" and 0 are the
+// server's defaults.
+func readLog(c *call, run, action string, attempt int) (string, error) {
+	q := url.Values{}
+	if action != "" {
+		q.Set("action", action)
+	}
+	if attempt > 0 {
+		q.Set("attempt", strconv.Itoa(attempt))
+	}
+	s, err := c.server()
+	if err != nil {
+		return "", err
+	}
+	resp, err := s.request(c.Context(), http.MethodGet, withQuery(path("workflows", run, "logs"), q), nil, 0)
+	if err != nil {
+		return "", err
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	return string(b), err
+}
+
+func workflowRetryCommand(o *options) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "retry {MACHINE | RUN}", Short: "Run again, from the failed step or from the start",
+		Long: `Start a new run with the input of one that is over: from its failed step, with the
+plan that it had, or from the start. From the failed step is refused once another
+run has written to the machine, or when the plan is not stored.`,
+		Example: "  ingot workflow retry node-1 --from failed-step --wait\n  ingot workflow retry node-1 --from start",
+	}
+	from := cmd.Flags().String("from", "failed-step", "failed-step or start")
+	completeWords(cmd, "from", "failed-step", "start")
+	wait := waitFlag(cmd)
+
+	return runCommand(o, cmd, func(c *call, a answer[inventory.Workflow]) error {
+		if *from != "failed-step" && *from != "start" {
+			return usage("invalid --from %q; must be one of failed-step, start", *from)
+		}
+		return startRun(c, path("workflows", a.v.Run, "retry"), map[string]string{"from": *from}, *wait)
+	})
+}
+
+func workflowDecideCommand(o *options) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "decide {MACHINE | RUN} --choice CHOICE", Short: "Answer the question of a run",
+		Long: `Answer the question of a run; ingot workflow get shows it with its choices. An
+answer names its question, so that it never answers the next one; without
+--question it answers the question that is open now.`,
+		Example: `  ingot workflow decide node-1 --question 3.bind.1 --choice retry --disk-serial S3Z9NX0M
+  ingot workflow decide node-1 --choice abort`,
+	}
+	d := decisionFlags(o, cmd, func(c *call) (*inventory.Question, error) {
+		a, err := findRun(c, c.args[0])
+		return a.v.Question, err
+	})
+	var disk inventory.DiskSelector
+	cmd.Flags().StringVar(&disk.Serial, "disk-serial", "", "serial number of the disk to write")
+	cmd.Flags().StringVar(&disk.WWN, "disk-wwn", "", "WWN of the disk to write")
+	cmd.Flags().StringVar(&disk.ByID, "disk-by-id", "", "name below /dev/disk/by-id of the disk to write")
+	wait := waitFlag(cmd)
+
+	return runCommand(o, cmd, func(c *call, a answer[inventory.Workflow]) error {
+		run := a.v.Run
+		if err := checkDecision(d, a.v.Question, "run "+run, "ingot workflow get "+c.args[0]); err != nil {
+			return err
+		}
+		if disk != (inventory.DiskSelector{}) {
+			d.DiskSelector = &disk
+		}
+		x, err := post[map[string]string](c, path("workflows", run, "decide"), d)
+		if err != nil {
+			return err
+		}
+		if *wait {
+			return waitForRun(c, run)
+		}
+		return show(c, x, text(decided(d)))
+	})
+}
+
+func workflowCancelCommand(o *options) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "cancel {MACHINE | RUN}", Short: "Cancel a run; its netboot window closes",
+		Long: `Cancel a run. Its agent stops and its netboot window closes. A disk that was being
+written stays half-written, and does not boot.`,
+		Example: "  ingot workflow cancel node-1 --reason 'wrong image' --wait",
+	}
+	reason := cmd.Flags().String("reason", "", "why; it is recorded")
+	wait := waitFlag(cmd)
+
+	return runCommand(o, cmd, func(c *call, a answer[inventory.Workflow]) error {
+		run := a.v
+		x, err := post[api.Started](c, path("workflows", run.Run, "cancel"), map[string]string{"reason": *reason})
+		if err != nil {
+			return err
+		}
+		if *wait && !inventory.Final(run.State) {
+			err := waitForRun(c, run.Run)
+			var ended endedError
+			if errors.As(err, &ended) && ended.state == inventory.StateCancelled {
+				return nil // as requested
+			}
+			return err
+		}
+		return show(c, x, text(func(api.Started) string {
+			if inventory.Final(run.State) {
+				return fmt.Sprintf("run %s was over: %s", run.Run, run.State)
+			}
+			return fmt.Sprintf("run %s: cancellation requested\nnext: ingot workflow get %s", run.Run, run.Machine)
+		}))
+	})
+}
+
+func workflowPoweredOnCommand(o *options) *cobra.Command {
+	return runCommand(o, &cobra.Command{
+		Use: "powered-on {MACHINE | RUN}", Short: "Tell a run that you have switched its machine on",
+		Example: "  ingot workflow powered-on node-1",
+	}, func(c *call, a answer[inventory.Workflow]) error {
+		return postAndShow(c, path("workflows", a.v.Run, "powered-on"), nil, text(func(api.Started) string {
+			return "run " + a.v.Run + " knows that its machine is on"
+		}))
+	})
+}
+
+func workflowDeleteCommand(o *options) *cobra.Command {
+	return deleteCommand(o, &cobra.Command{
+		Use: "delete {MACHINE | RUN}", Short: "Delete the record of a run that is over",
+		Long: `Delete the record of a run that is over, with its events and logs. The machine is
+not touched.`,
+		Example: "  ingot workflow delete 3f2c… --yes", ValidArgsFunction: firstArg(o.machines()),
+	}, func(c *call) (deletion, error) {
+		a, err := findRun(c, c.args[0])
+		lost := fmt.Sprintf(" of %s (%s, %s) with its events and logs", a.v.Machine, a.v.State, human.Time(a.v.Started))
+		return deletion{what: "the record of run " + a.v.Run, lost: lost, route: path("workflows", a.v.Run)}, err
+	})
+}
+
+func workflowCreateCommand(o *options) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "create {--template T --hardware M | -f FILE}", Short: "Start a workflow", Args: cobra.NoArgs,
+		Long: `Start a workflow: a provisioning of a machine (its name or MAC) by a template, or
+what a file describes: a YAML or JSON document with type (Provision, Reprovision,
+Decommission, Inspect, BMCJob or Recover) and input.
+
+The content of the disk that a provisioning chooses is lost.`,
+		Example: "  ingot workflow create --template my-template --hardware node-1\n" +
+			"  ingot workflow create -f workflow.yaml --wait",
+	}
+	var in workflows.ProvisionInput
+	file := fileFlag(cmd, "YAML or JSON file, - for standard input")
+	hardware := cmd.Flags().String("hardware", "", "machine, by name or MAC")
+	cmd.Flags().StringVar(&in.Template, "template", "", "template (default: the machine's)")
+	cmd.Flags().StringVar(&in.Image, "image", "", "image (default: the machine's)")
+	cmd.Flags().StringToStringVar(&in.HardwareMap, "hardware-map", nil,
+		"further data for the template, key=value; repeatable")
+	wait := waitFlag(cmd)
+	completeFlag(cmd, "template", o.templates())
+	completeFlag(cmd, "image", o.images())
+	completeFlag(cmd, "hardware", o.machines())
+	for _, flag := range []string{"template", "image", "hardware", "hardware-map"} {
+		cmd.MarkFlagsMutuallyExclusive("file", flag)
+	}
+	cmd.MarkFlagsOneRequired("file", "hardware")
+
+	return o.command(cmd, func(c *call) (err error) {
+		body := workflowBody{Type: workflows.ProvisionType}
+		if *file != "" {
+			body, err = readWorkflow(c, *file)
+		} else {
+			in.Machine, err = findMachine(c, *hardware)
+			body.Input = in
+		}
+		if err != nil {
+			return err
+		}
+		return startRun(c, path("workflows"), body, *wait)
+	})
+}
