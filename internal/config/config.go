@@ -5,13 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"net"
 	"net/netip"
-	"net/url"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -42,8 +39,8 @@ type Config struct {
 	BMC      BMC      `json:"bmc,omitempty"`
 	Power    Power    `json:"power,omitempty"`
 	Temporal Temporal `json:"temporal,omitempty"`
-	// ProbeEvery is how often a Genesis asks what it has installed whether that
-	// is ready; 0: every 5 s.
+	// ProbeEvery is the pause between two readiness probes of a Genesis run; 0:
+	// 5 s.
 	ProbeEvery time.Duration `json:"probe_every,omitempty"`
 	// MinFree is the free space, in MiB, below which new runs and uploads are refused.
 	MinFree int64 `json:"min_free_mib,omitempty"`
@@ -55,56 +52,31 @@ type Config struct {
 	Notify  Notify  `json:"notify,omitempty"`
 }
 
-// Notify says who is told of what needs a person.
+// Notify says where notices go when an operator is needed.
 type Notify struct {
-	// URL is the webhook, http or https; "" = nobody is told.
+	// URL is the webhook, http or https; "": no notices.
 	URL string `json:"url,omitempty"`
 	// SecretFile holds what notices are signed with, 32 characters or more.
 	SecretFile string `json:"secret_file,omitempty"`
-	// Events are those that are told; empty: all.
+	// Events are those that make a notice; empty: all.
 	Events []string `json:"events,omitempty"`
 	// TLSCA holds the certificates of the authorities of the receiver, in PEM;
 	// default: the system's.
 	TLSCA string `json:"tls_ca,omitempty"`
 }
 
-func (n Notify) check(p *inventory.Problems) {
-	if n.URL == "" {
-		for field, given := range map[string]bool{"secret_file": n.SecretFile != "", "events": len(n.Events) > 0, "tls_ca": n.TLSCA != ""} {
-			if given {
-				p.Add("notify."+field, "give notify.url, too", "there is nobody to tell")
-			}
-		}
-		return
-	}
-	switch u, err := url.Parse(n.URL); { // which may hold a token: it is not repeated
-	case err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https":
-		p.Add("notify.url", "write https://host/path", "this is no URL that a notice could be sent to")
-	case u.User != nil:
-		p.Add("notify.url", "remove user and password: notices are signed", "credentials do not belong into a URL")
-	}
-	if n.SecretFile == "" {
-		p.Add("notify.secret_file", "make one: openssl rand -hex 32 > FILE", "is missing: a receiver could not tell a notice from a forged one")
-	}
-	for i, e := range n.Events {
-		if !slices.Contains(inventory.NoticeEvents(), e) {
-			p.Add(fmt.Sprintf("notify.events[%d]", i), "use "+strings.Join(inventory.NoticeEvents(), ", "), "there is no event %q", e)
-		}
-	}
-}
-
 // Site says how another server reaches this one, from which the site moves
 // here. Without "ingot standby" nothing listens.
 type Site struct {
-	// Name is this server's among its peers; default: the host's name.
+	// Name is this server's name among its peers; default: the host's name.
 	Name string `json:"name,omitempty"`
 	// Listen is the address of the peer API.
 	Listen string `json:"listen,omitempty"`
-	// URL is how peers reach it, https://host:port; default: made of Listen.
+	// URL is how peers reach it, https://host:port; default: derived from Listen.
 	URL string `json:"url,omitempty"`
 }
 
-// Records says how long what happened is remembered.
+// Records says how long records are kept.
 type Records struct {
 	// Retention is how long runs that are over, and events, stay.
 	Retention time.Duration `json:"retention,omitempty"`
@@ -133,7 +105,7 @@ type Netboot struct {
 	// the subnet of the reservation that it asks for.
 	Relays []string `json:"relays,omitempty"`
 	// Proxies are the addresses of HTTP proxies before the metadata server,
-	// whose X-Forwarded-For is believed; empty: nobody's.
+	// whose X-Forwarded-For is believed; empty: none.
 	Proxies []string `json:"proxies,omitempty"`
 	// LinkLocal serves 169.254.169.254, an alias that the operator has added,
 	// by classless routes.
@@ -144,7 +116,7 @@ type Netboot struct {
 	AgentOS string `json:"agent_os,omitempty"`
 }
 
-// On tells whether machines are answered at all.
+// On reports whether machines are answered at all.
 func (n Netboot) On() bool { return len(n.Interfaces) > 0 || n.RelayOnly || n.Address != "" }
 
 // Resolve returns n with the interface that holds Address where nothing but
@@ -169,7 +141,8 @@ func (n Netboot) Resolve() (Netboot, error) {
 			}
 		}
 	}
-	return n, fmt.Errorf("netboot.address: no interface of this host has %s; correct it, or name netboot.interfaces, or write relay_only where relays alone reach this host: %w", n.Address, inventory.ErrInvalid)
+	return n, fmt.Errorf("netboot.address: no interface of this host has %s; correct it, or name netboot.interfaces, "+
+		"or write relay_only where only relays reach this host: %w", n.Address, inventory.ErrInvalid)
 }
 
 // Bind is the address that the listeners for machines bind, given that of the
@@ -179,30 +152,6 @@ func (n Netboot) Bind(address netip.Addr) string {
 		return n.Listen
 	}
 	return address.String()
-}
-
-// check looks at what belongs together.
-func (n Netboot) check(p *inventory.Problems) {
-	if n.Listen != "" {
-		if a, err := netip.ParseAddr(n.Listen); err != nil || !a.Is4() {
-			p.Add("netboot.listen", "write 0.0.0.0, or leave it out", "%q is no IPv4 address", n.Listen)
-		}
-		if !n.RelayOnly {
-			p.Add("netboot.listen", "leave it out, or write relay_only: true", "a server with interfaces listens at its address")
-		}
-	}
-	if !n.RelayOnly {
-		return
-	}
-	if len(n.Interfaces) > 0 {
-		p.Add("netboot.interfaces", "leave relay_only out: an interface answers relays, too; or leave interfaces out", "with relay_only no interface is served")
-	}
-	if n.Address == "" {
-		p.Add("netboot.address", "write this server's address, which relays and machines reach", "with relay_only there is no interface to take it from")
-	}
-	if len(n.Relays) == 0 {
-		p.Add("netboot.relays", "write \"relays: [10.0.20.1]\", the relays' addresses on the machines' networks", "with relay_only the relays have to be listed, or nobody could be answered")
-	}
 }
 
 // Images says how images are kept.
@@ -252,7 +201,7 @@ type Temporal struct {
 }
 
 // Paths returns where config and state lie: /etc/ingot and /var/lib/ingot for
-// root, the XDG directories for anybody else.
+// root, the XDG directories for other users.
 func Paths() (etc, state string) {
 	if os.Geteuid() == 0 && os.Getenv("XDG_CONFIG_HOME") == "" {
 		return "/etc/ingot", "/var/lib/ingot"
@@ -274,7 +223,8 @@ func DefaultFile() string { etc, _ := Paths(); return filepath.Join(etc, "ingot.
 func Default() Config {
 	etc, state := Paths()
 	return Config{
-		DataDir: state, KeyFile: filepath.Join(etc, "keys.json"), TokenFile: filepath.Join(etc, "token"), Listen: "127.0.0.1:8080",
+		DataDir: state, KeyFile: filepath.Join(etc, "keys.json"), TokenFile: filepath.Join(etc, "token"),
+		Listen:   "127.0.0.1:8080",
 		Netboot:  Netboot{HTTP: []int{80, 7080}, TFTP: 69, Agent: 7443, Metadata: []int{7172}},
 		Temporal: Temporal{Port: 7233, UIPort: 8233, Namespace: "default", Retention: 30 * 24 * time.Hour},
 		MinFree:  1024,
@@ -285,7 +235,7 @@ func Default() Config {
 }
 
 // Load reads file over the defaults. A file that does not exist is the
-// defaults, unless it was named. Everything wrong comes back at once as
+// defaults, unless it was named. Everything that is wrong comes back at once, as
 // inventory.Problems.
 func Load(file string, named bool) (Config, error) {
 	c := Default()
@@ -300,219 +250,20 @@ func Load(file string, named bool) (Config, error) {
 	if err := strictyaml.Decode(file, b, &c); err != nil && !errors.As(err, &unread) {
 		return c, err
 	}
-	// What could not be read has its default, so that whatever is said of it
-	// now is said of something else.
+	// A field that could not be read has its default here: problems of the default
+	// are left out.
 	for _, u := range unread {
 		if u.Field == "" {
 			return c, unread.Err()
 		}
 	}
-	var p inventory.Problems
-	c.check(&p)
-	for _, x := range strictyaml.Locate(file, b, p) {
+	for _, x := range strictyaml.Locate(file, b, c.check()) {
 		if !slices.ContainsFunc(unread, func(u inventory.Problem) bool { return strings.HasPrefix(x.Field, u.Field) }) {
 			unread = append(unread, x)
 		}
 	}
 	slices.SortStableFunc(unread, func(a, b inventory.Problem) int { return a.Line - b.Line })
 	return c, unread.Err()
-}
-
-func (c *Config) check(p *inventory.Problems) {
-	if _, _, err := net.SplitHostPort(c.Listen); err != nil {
-		p.Add("listen", "write 127.0.0.1:8080", "%q is no host:port", c.Listen)
-	}
-	if (c.TLSCert == "") != (c.TLSKey == "") {
-		p.Add("tls_cert", "give tls_cert and tls_key, or neither", "one of certificate and key is missing")
-	}
-	if c.Netboot.Address != "" {
-		if a, err := netip.ParseAddr(c.Netboot.Address); err != nil || !a.Is4() {
-			p.Add("netboot.address", "write the server's IPv4 address on the provisioning network", "%q is no IPv4 address", c.Netboot.Address)
-		}
-	}
-	c.Netboot.check(p)
-	for i, r := range c.Netboot.Relays {
-		if _, err := Prefix(r); err != nil {
-			p.Add(fmt.Sprintf("netboot.relays[%d]", i), "write an address or a prefix", "%q is neither", r)
-		}
-	}
-	for i, r := range c.Netboot.Proxies {
-		if _, err := Prefix(r); err != nil {
-			p.Add(fmt.Sprintf("netboot.proxies[%d]", i), "write an address or a prefix", "%q is neither", r)
-		}
-	}
-	for i, r := range c.BMC.Networks {
-		if _, err := Prefix(r); err != nil {
-			p.Add(fmt.Sprintf("bmc.networks[%d]", i), "write an address or a prefix", "%q is neither", r)
-		}
-	}
-	c.Power.check(p)
-	c.Notify.check(p)
-	port := func(field string, n int) {
-		if n < 1 || n > 65535 {
-			p.Add(field, "write a number from 1 to 65535", "%d is no port", n)
-		}
-	}
-	if len(c.Netboot.HTTP) == 0 {
-		p.Add("netboot.http", "write [80, 7080]", "no port is given")
-	}
-	if len(c.Netboot.Metadata) == 0 {
-		p.Add("netboot.metadata", "write [7172]", "no port is given")
-	}
-	for i, n := range c.Netboot.HTTP {
-		port(fmt.Sprintf("netboot.http[%d]", i), n)
-	}
-	for i, n := range c.Netboot.Metadata {
-		port(fmt.Sprintf("netboot.metadata[%d]", i), n)
-	}
-	port("netboot.tftp", c.Netboot.TFTP)
-	port("netboot.agent", c.Netboot.Agent)
-	if c.Temporal.MutualTLS && c.Temporal.Address != "" {
-		p.Add("temporal.mutual_tls", "leave it out; temporal.tls_cert, tls_key and tls_ca are for temporal.address", "there is no embedded server beside temporal.address")
-	}
-	if c.Temporal.Address == "" {
-		port("temporal.port", c.Temporal.Port)
-		if c.Temporal.Port > 65535-3 && c.Temporal.Port <= 65535 {
-			p.Add("temporal.port", "write a number up to 65532", "the three ports that follow %d are needed, too", c.Temporal.Port)
-		}
-		port("temporal.ui_port", c.Temporal.UIPort)
-	}
-	c.checkPorts(p)
-	if rel, err := filepath.Rel(c.DataDir, c.KeyFile); err == nil && filepath.IsLocal(rel) {
-		p.Add("key_file", "put it where a copy of data_dir does not contain it, for example /etc/ingot/keys.json", "the key file lies inside data_dir")
-	}
-	if c.Temporal.Retention < 24*time.Hour {
-		p.Add("temporal.retention", "write 24h or more", "%s is too short: closed runs have to be looked at", c.Temporal.Retention)
-	}
-	if c.ProbeEvery != 0 && c.ProbeEvery < 100*time.Millisecond {
-		p.Add("probe_every", "write 5s, or leave it out", "%s is no pause between two questions", c.ProbeEvery)
-	}
-	if c.MinFree < 0 {
-		p.Add("min_free_mib", "", "must not be negative")
-	}
-	if c.Reserve < 0 {
-		p.Add("reserve_mib", "write 0 for none", "must not be negative")
-	}
-	if c.Records.Retention < 24*time.Hour {
-		p.Add("records.retention", "write 24h or more", "%s is too short: runs that are over have to be looked at", c.Records.Retention)
-	}
-	if _, _, err := net.SplitHostPort(c.Site.Listen); err != nil {
-		p.Add("site.listen", "write :7444", "%q is no host:port", c.Site.Listen)
-	}
-	if u, err := url.Parse(c.Site.URL); c.Site.URL != "" && (err != nil || u.Scheme != "https" || u.Host == "" || strings.Trim(u.Path, "/") != "") {
-		p.Add("site.url", "write https://host:7444", "%q is no such address", c.Site.URL)
-	}
-	if c.Records.Keep < 1 {
-		p.Add("records.keep", "write 1 or more", "the newest run of a machine has to stay: it says what is on its disk")
-	}
-}
-
-// A listener is a TCP port, or several that follow one another, of the key that
-// sets it.
-type listener struct {
-	key, host   string
-	first, last int
-}
-
-// tcpListeners returns those of this server, in the order of their claim.
-func (c *Config) tcpListeners() []listener {
-	var out []listener
-	add := func(key, host string, port, count int) {
-		out = append(out, listener{key, host, port, port + count - 1})
-	}
-	if c.Temporal.Address == "" {
-		const loopback = "127.0.0.1"
-		add("temporal.port", loopback, c.Temporal.Port, 4)
-		add("temporal.ui_port", loopback, c.Temporal.UIPort, 1)
-	}
-	if host, text, err := net.SplitHostPort(c.Listen); err == nil {
-		if port, err := strconv.Atoi(text); err == nil {
-			add("listen", host, port, 1)
-		}
-	}
-	if !c.Netboot.On() {
-		return out
-	}
-	host := c.Netboot.Address
-	switch {
-	case c.Netboot.Listen != "":
-		host = c.Netboot.Listen
-	case host == "":
-		host = "the first interface's"
-	}
-	add("netboot.agent", host, c.Netboot.Agent, 1)
-	for i, n := range c.Netboot.HTTP {
-		add(fmt.Sprintf("netboot.http[%d]", i), host, n, 1)
-	}
-	for i, n := range c.Netboot.Metadata {
-		add(fmt.Sprintf("netboot.metadata[%d]", i), host, n, 1)
-	}
-	return out
-}
-
-// checkPorts finds ports that two listeners of this server would bind.
-func (c *Config) checkPorts(p *inventory.Problems) {
-	wild := func(host string) bool { return host == "" || host == "0.0.0.0" || host == "::" }
-	local := func(host string) string { return strings.Replace(host, "localhost", "127.0.0.1", 1) }
-	all := c.tcpListeners()
-	for i, b := range all {
-		for _, a := range all[:i] {
-			if b.first > a.last || a.first > b.last || !wild(a.host) && !wild(b.host) && local(a.host) != local(b.host) {
-				continue
-			}
-			what := a.key
-			if a.last > a.first {
-				what += fmt.Sprintf(", which is %d to %d", a.first, a.last)
-			}
-			p.Add(b.key, "choose another port", "port %d is taken by %s", max(a.first, b.first), what)
-			break
-		}
-	}
-}
-
-// powerName is what the inventory may name.
-var powerName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$`)
-
-var placeholder = regexp.MustCompile(`\{[^{}]*\}`)
-
-// maxPowerTimeout keeps a command that hangs from holding a run for ever.
-const maxPowerTimeout = 5 * time.Minute
-
-func (w Power) check(p *inventory.Problems) {
-	for _, name := range slices.Sorted(maps.Keys(w.Commands)) {
-		field, c := "power.commands."+name, w.Commands[name]
-		if !powerName.MatchString(name) {
-			p.Add("power.commands", "use up to 64 letters, digits, _ and -", "%q is no name of a command", name)
-			continue
-		}
-		for _, x := range []struct {
-			word string
-			argv []string
-		}{{"on", c.On}, {"off", c.Off}, {"status", c.Status}} {
-			if len(x.argv) == 0 {
-				p.Add(field+"."+x.word, "write [/path/of/program, argument, …]; what was switched is seen by status alone", "there is no %s", x.word)
-				continue
-			}
-			for i, a := range x.argv {
-				at := fmt.Sprintf("%s.%s[%d]", field, x.word, i)
-				if strings.ContainsRune(a, 0) {
-					p.Add(at, "remove it", "it holds a zero byte")
-				}
-				if i == 0 && (!filepath.IsAbs(a) || filepath.Clean(a) != a || placeholder.MatchString(a)) {
-					p.Add(at, "write the whole path of the program; no shell looks for it", "%q is no absolute path of a program", a)
-					continue
-				}
-				for _, x := range placeholder.FindAllString(a, -1) {
-					if x != "{machine}" && x != "{host}" {
-						p.Add(at, "use {machine} and {host}", "there is no placeholder %s", x)
-					}
-				}
-			}
-		}
-		if c.Timeout < 0 || c.Timeout > maxPowerTimeout {
-			p.Add(field+".timeout", "write up to 5m, or leave it out for 30s", "%s is no time for a command", c.Timeout)
-		}
-	}
 }
 
 // Prefix reads an address or a prefix.
@@ -554,7 +305,7 @@ func (c Config) ImageDir() string {
 	return filepath.Join(c.DataDir, "images")
 }
 
-// Loopback tells whether addr, host:port, can be reached from this host alone.
+// Loopback reports whether addr, host:port, can be reached from this host alone.
 func Loopback(addr string) bool {
 	host, _, err := net.SplitHostPort(addr)
 	if err != nil {
@@ -569,77 +320,3 @@ func Loopback(addr string) bool {
 
 // Join returns host:port.
 func Join(host string, port int) string { return net.JoinHostPort(host, strconv.Itoa(port)) }
-
-// Example is the commented file that "ingot init" writes; %s are the lines of
-// the interfaces.
-const Example = `# Ingot's configuration. A value that is commented out is the default, or an example where the default is none.
-# ingot config check FILE tells what is wrong with it; ingot doctor what is wrong around it.
-
-#data_dir: /var/lib/ingot          # databases and images; a local disk, never NFS
-#key_file: /etc/ingot/keys.json    # keys of the stored secrets; back it up, apart from data_dir
-#token_file: /etc/ingot/token      # the admin token
-#listen: 127.0.0.1:8080            # API and page; beyond loopback with TLS only
-#tls_cert: /etc/ingot/tls.pem      # certificate of listen, with tls_key; beyond loopback one is made if there is none
-#tls_key: /etc/ingot/tls.key
-#hosts: [ingot.example.com]        # further names under which operators reach it
-
-netboot:
-%s  #address: 10.0.0.2             # this server as the machines see it; default: the interface's
-  #relay_only: true              # answer DHCP that relays send to address, in place of interfaces
-  #listen: 0.0.0.0               # with relay_only, in a container whose ports are published
-  #http: [80, 7080]
-  #tftp: 69
-  #agent: 7443                    # agents, TLS
-  #metadata: [7172]
-  #relays: [10.0.1.1]             # DHCP relays that may ask
-  #proxies: []                    # HTTP proxies before the metadata server, whose X-Forwarded-For is believed
-  #link_local: false              # tell machines the way to 169.254.169.254 (option 121)
-  #loaders: /usr/lib/ipxe         # undionly.kpxe, snponly.efi, ipxe.efi
-  #agent_os: /usr/share/ingot     # vmlinuz, initramfs
-
-#images:
-#  dir: /var/lib/ingot/images
-#  require_digest: false          # refuse images whose digest nobody declared
-#  fetch_hosts: []                # hosts from which "image add URL" may fetch over http
-
-#bmc:
-#  networks: [10.0.0.0/8, 172.16.0.0/12, 192.168.0.0/16, "fc00::/7"]  # where BMCs may be; nothing else is dialled
-
-#power:
-#  commands:                      # how machines of driver exec are switched; the inventory names them only
-#    plug:
-#      on: [/usr/local/bin/plug, "on", "{machine}", "{host}"]   # no shell; a stored password comes on standard input
-#      off: [/usr/local/bin/plug, "off", "{machine}", "{host}"]
-#      status: [/usr/local/bin/plug, status, "{machine}", "{host}"]   # its last line is on or off
-#      timeout: 30s
-
-#temporal:
-#  port: 7233                     # the embedded server, on loopback
-#  ui_port: 8233
-#  mutual_tls: false              # true on a host whose loopback others share (a NAS, a Kubernetes node): no UI; ingot temporal env
-#  address: ""                    # use this cluster instead
-#  namespace: default
-#  tls_cert: ""                   # for address; with tls_key, and tls_ca for its authority
-#  tls_key: ""
-#  tls_ca: ""
-#  retention: 720h
-
-#records:
-#  retention: 2160h               # how long runs that are over stay in the inventory
-#  keep: 10                       # runs of each machine that stay, however old
-
-#site:                            # moving to another host, see docs/migration.md
-#  name: ""                       # this server among its peers; default: the host's name
-#  listen: :7444                  # peer API of a server that ingot standby made; TLS, pinned keys
-#  url: ""                        # how peers reach it; default: made of listen
-
-#notify:
-#  url: https://example.com/hook  # who is told when a person is needed; nobody by default
-#  secret_file: /etc/ingot/notify # what notices are signed with; openssl rand -hex 32
-#  events: [waiting-for-person, failed, bmc-given-up]
-#  tls_ca: ""                     # authorities of the receiver; default: the system's
-
-#probe_every: 5s                   # how often a Genesis asks whether what it installed is ready
-#min_free_mib: 1024               # below this, new runs and uploads get 507
-#reserve_mib: 64                  # kept in data_dir for runs under way when the disk is full
-`

@@ -17,7 +17,7 @@ func TestS31RelayOnlyWithoutRelays(t *testing.T) {
 		require.Contains(t, err.Error(), want)
 	}
 	_, err = load(t, "netboot:\n  listen: everywhere\n")
-	require.ErrorContains(t, err, "is no IPv4 address")
+	require.ErrorContains(t, err, "invalid IPv4 address")
 	_, err = load(t, "netboot:\n  listen: 0.0.0.0\n")
 	require.ErrorContains(t, err, "relay_only: true")
 }

@@ -1,0 +1,233 @@
+package config
+
+import (
+	"fmt"
+	"maps"
+	"net"
+	"net/netip"
+	"net/url"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// checker collects the problems of a configuration.
+type checker struct{ inventory.Problems }
+
+// check returns everything that is wrong with a configuration.
+func (c *Config) check() inventory.Problems {
+	var p checker
+	p.hostPort("listen", c.Listen, "127.0.0.1:8080")
+	if (c.TLSCert == "") != (c.TLSKey == "") {
+		p.Add("tls_cert", "give tls_cert and tls_key, or neither", "one of certificate and key is missing")
+	}
+	if rel, err := filepath.Rel(c.DataDir, c.KeyFile); err == nil && filepath.IsLocal(rel) {
+		p.Add("key_file", "put it where a copy of data_dir does not contain it, for example /etc/ingot/keys.json",
+			"the key file is inside data_dir")
+	}
+
+	c.Netboot.check(&p)
+	p.prefixes("bmc.networks", c.BMC.Networks)
+	c.Power.check(&p)
+	c.Notify.check(&p)
+	c.Temporal.check(&p)
+	c.Site.check(&p)
+	c.checkLimits(&p)
+	c.checkPorts(&p)
+	return p.Problems
+}
+
+// checkLimits checks numbers and durations.
+func (c *Config) checkLimits(p *checker) {
+	if c.ProbeEvery != 0 && c.ProbeEvery < 100*time.Millisecond {
+		p.Add("probe_every", "write 5s, or leave it out", "%s is too short a pause between two probes", c.ProbeEvery)
+	}
+	if c.MinFree < 0 {
+		p.Add("min_free_mib", "", "must not be negative")
+	}
+	if c.Reserve < 0 {
+		p.Add("reserve_mib", "write 0 for none", "must not be negative")
+	}
+	if c.Records.Retention < 24*time.Hour {
+		p.Add("records.retention", "write 24h or more",
+			"%s is too short: operators look at runs that are over", c.Records.Retention)
+	}
+	if c.Records.Keep < 1 {
+		p.Add("records.keep", "write 1 or more", "the newest run of a machine has to stay: it says what is on its disk")
+	}
+}
+
+func (p *checker) hostPort(field, value, example string) {
+	if _, _, err := net.SplitHostPort(value); err != nil {
+		p.Add(field, "write "+example, "invalid host:port %q", value)
+	}
+}
+
+func (p *checker) port(field string, n int) {
+	if n < 1 || n > 65535 {
+		p.Add(field, "write a number from 1 to 65535", "invalid port %d", n)
+	}
+}
+
+func (p *checker) ports(field, example string, list []int) {
+	if len(list) == 0 {
+		p.Add(field, "write "+example, "no port is given")
+	}
+	for i, n := range list {
+		p.port(fmt.Sprintf("%s[%d]", field, i), n)
+	}
+}
+
+func (p *checker) ipv4(field, value, remedy string) {
+	if a, err := netip.ParseAddr(value); value != "" && (err != nil || !a.Is4()) {
+		p.Add(field, remedy, "invalid IPv4 address %q", value)
+	}
+}
+
+func (p *checker) prefixes(field string, list []string) {
+	for i, s := range list {
+		if _, err := Prefix(s); err != nil {
+			p.Add(fmt.Sprintf("%s[%d]", field, i), "write an address or a prefix", "invalid address %q", s)
+		}
+	}
+}
+
+func (n Netboot) check(p *checker) {
+	p.ipv4("netboot.address", n.Address, "write the server's IPv4 address on the provisioning network")
+	p.ipv4("netboot.listen", n.Listen, "write 0.0.0.0, or leave it out")
+	if n.Listen != "" && !n.RelayOnly {
+		p.Add("netboot.listen", "leave it out, or write relay_only: true", "a server with interfaces listens at its address")
+	}
+	p.prefixes("netboot.relays", n.Relays)
+	p.prefixes("netboot.proxies", n.Proxies)
+	p.ports("netboot.http", "[80, 7080]", n.HTTP)
+	p.ports("netboot.metadata", "[7172]", n.Metadata)
+	p.port("netboot.tftp", n.TFTP)
+	p.port("netboot.agent", n.Agent)
+	if n.RelayOnly {
+		n.checkRelayOnly(p)
+	}
+}
+
+// checkRelayOnly checks a server that answers relays alone.
+func (n Netboot) checkRelayOnly(p *checker) {
+	if len(n.Interfaces) > 0 {
+		p.Add("netboot.interfaces",
+			"leave relay_only out: an interface answers relays, too; or leave interfaces out",
+			"with relay_only no interface is served")
+	}
+	if n.Address == "" {
+		p.Add("netboot.address", "write this server's address, which relays and machines reach",
+			"with relay_only there is no interface to take it from")
+	}
+	if len(n.Relays) == 0 {
+		p.Add("netboot.relays", "write \"relays: [10.0.20.1]\", the relays' addresses on the machines' networks",
+			"with relay_only the relays have to be listed, or no machine could be answered")
+	}
+}
+
+func (t Temporal) check(p *checker) {
+	if t.MutualTLS && t.Address != "" {
+		p.Add("temporal.mutual_tls", "leave it out; temporal.tls_cert, tls_key and tls_ca are for temporal.address",
+			"temporal.address replaces the embedded server")
+	}
+	if t.Address == "" {
+		p.port("temporal.port", t.Port)
+		if t.Port > 65535-3 && t.Port <= 65535 {
+			p.Add("temporal.port", "write a number up to 65532", "the three ports that follow %d are needed, too", t.Port)
+		}
+		p.port("temporal.ui_port", t.UIPort)
+	}
+	if t.Retention < 24*time.Hour {
+		p.Add("temporal.retention", "write 24h or more", "%s is too short: operators look at closed runs", t.Retention)
+	}
+}
+
+func (s Site) check(p *checker) {
+	p.hostPort("site.listen", s.Listen, ":7444")
+	if s.URL == "" {
+		return
+	}
+	u, err := url.Parse(s.URL)
+	if err != nil || u.Scheme != "https" || u.Host == "" || strings.Trim(u.Path, "/") != "" {
+		p.Add("site.url", "write https://host:7444", "invalid URL %q", s.URL)
+	}
+}
+
+func (n Notify) check(p *checker) {
+	if n.URL == "" {
+		given := map[string]bool{"secret_file": n.SecretFile != "", "events": len(n.Events) > 0, "tls_ca": n.TLSCA != ""}
+		for field, is := range given {
+			if is {
+				p.Add("notify."+field, "give notify.url, too", "notices have no receiver")
+			}
+		}
+		return
+	}
+
+	switch u, err := url.Parse(n.URL); { // it may hold a token: it is not repeated
+	case err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https":
+		p.Add("notify.url", "write https://host/path", "invalid URL for notices")
+	case u.User != nil:
+		p.Add("notify.url", "remove user and password: notices are signed", "a URL must not hold credentials")
+	}
+	if n.SecretFile == "" {
+		p.Add("notify.secret_file", "make one: openssl rand -hex 32 > FILE",
+			"is missing: a receiver could not tell a notice from a forged one")
+	}
+	for i, e := range n.Events {
+		if known := inventory.NoticeEvents(); !slices.Contains(known, e) {
+			p.Add(fmt.Sprintf("notify.events[%d]", i), "use "+strings.Join(known, ", "), "unknown event %q", e)
+		}
+	}
+}
+
+// powerName is a name that the inventory may use.
+var powerName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$`)
+
+var placeholder = regexp.MustCompile(`\{[^{}]*\}`)
+
+// maxPowerTimeout keeps a command that hangs from holding a run forever.
+const maxPowerTimeout = 5 * time.Minute
+
+func (w Power) check(p *checker) {
+	for _, name := range slices.Sorted(maps.Keys(w.Commands)) {
+		if !powerName.MatchString(name) {
+			p.Add("power.commands", "use up to 64 letters, digits, _ and -", "invalid name of a command %q", name)
+			continue
+		}
+		field, c := "power.commands."+name, w.Commands[name]
+		p.program(field+".on", c.On)
+		p.program(field+".off", c.Off)
+		p.program(field+".status", c.Status)
+		if c.Timeout < 0 || c.Timeout > maxPowerTimeout {
+			p.Add(field+".timeout", "write up to 5m, or leave it out for 30s", "invalid timeout %s", c.Timeout)
+		}
+	}
+}
+
+// program checks a program with its arguments.
+func (p *checker) program(field string, argv []string) {
+	if len(argv) == 0 {
+		p.Add(field, "write [/path/of/program, argument, …]; only status shows whether the power was switched", "is missing")
+		return
+	}
+	if path := argv[0]; !filepath.IsAbs(path) || filepath.Clean(path) != path || placeholder.MatchString(path) {
+		p.Add(field+"[0]", "write the whole path of the program; no shell looks for it", "%q is not an absolute path", path)
+	}
+	for i, a := range argv {
+		at := fmt.Sprintf("%s[%d]", field, i)
+		if strings.ContainsRune(a, 0) {
+			p.Add(at, "remove it", "it holds a zero byte")
+		}
+		for _, x := range placeholder.FindAllString(a, -1) {
+			if i > 0 && x != "{machine}" && x != "{host}" {
+				p.Add(at, "use {machine} and {host}", "unknown placeholder %s", x)
+			}
+		}
+	}
+}
