@@ -11,18 +11,17 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// A format is one of another program whose files people try here.
+// Formats of other programs.
 const (
 	formatCSV   = "an EKS Anywhere hardware CSV"
 	formatStack = "hardware of the first Tinkerbell (network.interfaces[].dhcp)"
 )
 
-// notYet is what is true of all of them.
+// notYet is part of the remedy for each of them.
 const notYet = "this version cannot import it; a later one will, with: ingot import FILE. "
 
-// Foreign tells whether a file is in a format of another program: its error, an
-// inventory.Problems, names the format and what to write instead. Nil: nothing
-// of the kind was recognised.
+// Foreign returns an error for a file in the format of another program: an
+// inventory.Problems that names the format and what to write instead.
 func Foreign(file string, b []byte) error {
 	if isCSV(b) {
 		return inventory.Problems{{
@@ -32,19 +31,22 @@ func Foreign(file string, b []byte) error {
 	}
 	docs, err := strictyaml.Documents(file, b)
 	if err != nil {
-		return nil // its reader tells what is wrong
+		return nil // its reader reports what is wrong
 	}
 	var ps inventory.Problems
 	for _, d := range docs {
 		if what, remedy := foreignDocument(d); what != "" {
-			ps = append(ps, inventory.Problem{File: file, Line: d.Line(), What: "this is " + what, Remedy: notYet + remedy})
+			ps = append(ps, inventory.Problem{
+				File: file, Line: d.Line(), What: "this is " + what, Remedy: notYet + remedy,
+			})
 		}
 	}
 	return ps.Err()
 }
 
-// machineForm is how a file has a machine.
-const machineForm = `{name: node-1, interfaces: [{mac: "02:00:00:00:00:01", address: 10.0.0.11, netmask: 255.255.255.0}]}, see: ingot machine push --help`
+// machineForm is a machine in a file of Ingot.
+const machineForm = `{name: node-1, interfaces: [{mac: "02:00:00:00:00:01", ` +
+	`address: 10.0.0.11, netmask: 255.255.255.0}]}, see: ingot machine push --help`
 
 // foreignDocument returns the format of a document, "" = unknown, and what to
 // do until it can be imported.
@@ -54,8 +56,10 @@ func foreignDocument(d strictyaml.Document) (what, remedy string) {
 	switch {
 	case group == "tinkerbell.org" || group == "bmc.tinkerbell.org":
 		what = fmt.Sprintf("a Tinkerbell document of kind %s", kind)
-	case group == "v1" && (kind == "Secret" || kind == "ConfigMap" || kind == "Namespace"), strings.HasSuffix(group, ".eks.amazonaws.com"):
-		return fmt.Sprintf("a Kubernetes document of kind %s", kind), "Until then write a machine's BMC and its password with the machine: " + machineForm
+	case group == "v1" && slices.Contains([]string{"Secret", "ConfigMap", "Namespace"}, kind),
+		strings.HasSuffix(group, ".eks.amazonaws.com"):
+		return fmt.Sprintf("a Kubernetes document of kind %s", kind),
+			"Until then write a machine's BMC and its password with the machine: " + machineForm
 	case d.Has("network.interfaces[0].dhcp"):
 		return formatStack, "Until then write it as: " + machineForm
 	default:
@@ -63,7 +67,8 @@ func foreignDocument(d strictyaml.Document) (what, remedy string) {
 	}
 	switch kind {
 	case "Template":
-		remedy = "Until then put the text under spec.data into a file of its own: ingot template create --file FILE"
+		remedy = "Until then put the text under spec.data into a file of its own: " +
+			"ingot template create --file FILE"
 	case "Workflow":
 		remedy = "Until then: ingot machine provision NAME --template TEMPLATE"
 	case "Job", "Task":
@@ -74,7 +79,7 @@ func foreignDocument(d strictyaml.Document) (what, remedy string) {
 	return what, remedy
 }
 
-// isCSV tells whether b begins with the header of an EKS Anywhere CSV.
+// isCSV reports whether b begins with the header of an EKS Anywhere CSV.
 func isCSV(b []byte) bool {
 	b = bytes.TrimSpace(bytes.TrimPrefix(b, []byte("\ufeff")))
 	line, _, _ := bytes.Cut(b, []byte("\n"))

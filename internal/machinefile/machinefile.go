@@ -1,6 +1,5 @@
-// Package machinefile reads machines from the files that people write: the
-// ones of "ingot machine push" and, with their claims on names and addresses,
-// those of a lab file.
+// Package machinefile reads machines from files: those of "ingot machine push"
+// and, with their claims on names and addresses, those of a lab file.
 package machinefile
 
 import (
@@ -14,8 +13,8 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// document is a machine as a file has it: what "machine get" adds to what is
-// stored is read, so that its output can be pushed back, and left aside.
+// document is a machine in a file. The fields that "machine get" adds are read
+// and ignored, so that its output can be pushed back.
 type document struct {
 	inventory.Machine
 	Netboot  *inventory.Netboot `json:"netboot"`
@@ -23,8 +22,8 @@ type document struct {
 	LastSeen time.Time          `json:"lastSeen"`
 }
 
-// Read decodes and checks all documents, one machine each. Everything wrong is
-// told at once as inventory.Problems; notes say what is left aside.
+// Read decodes and checks all documents, one machine each. Everything that is
+// wrong is returned at once, as inventory.Problems; notes name ignored fields.
 func Read(file string, docs []strictyaml.Document) (_ []inventory.Machine, notes []string, _ error) {
 	var all inventory.Problems
 	if len(docs) == 0 {
@@ -33,24 +32,19 @@ func Read(file string, docs []strictyaml.Document) (_ []inventory.Machine, notes
 	ms := make([]inventory.Machine, len(docs))
 	taken := Claims{}
 	for i, d := range docs {
+		doc, err := decode(d)
 		var ps inventory.Problems
-		if kind := d.Text("kind"); kind != "" && d.Text("apiVersion") != "" {
-			ps.Add("kind", "write Ingot's own form, see: ingot machine get NAME --output yaml", "documents of kind %s are not read here", kind)
-			all = append(all, d.Locate(ps)...)
-			continue
-		}
-		var doc document
-		if err := d.Decode(&doc); err != nil {
-			if !errors.As(err, &ps) {
-				return nil, nil, err
-			}
-			ps = Undisputed(ps, d.Locate(inventory.Validate(inventory.Canonical(doc.Machine))))
-			SortByLine(ps)
+		if errors.As(err, &ps) {
 			all = append(all, ps...)
 			continue
 		}
+		if err != nil {
+			return nil, nil, err
+		}
+
 		if n := doc.Netboot; n != nil && (n.AllowPXE || n.AllowWorkflow) {
-			notes = append(notes, fmt.Sprintf("%s:%d: netboot is not read from files: a run arms its machine, ingot netboot arm does it by hand", file, d.LineOf("netboot")))
+			notes = append(notes, fmt.Sprintf("%s:%d: netboot is not read from files: "+
+				"a run arms its machine; by hand: ingot netboot arm", file, d.LineOf("netboot")))
 		}
 		ms[i] = inventory.Canonical(doc.Machine)
 		ps = inventory.Validate(ms[i])
@@ -62,9 +56,28 @@ func Read(file string, docs []strictyaml.Document) (_ []inventory.Machine, notes
 	return ms, notes, all.Err()
 }
 
-// Undisputed returns unread and those of found that are true all the same: what
-// could not be read is zero now, and would be called missing, so only what is
-// said of other fields counts.
+// decode reads one document. What is wrong with it is an inventory.Problems.
+func decode(d strictyaml.Document) (document, error) {
+	var doc document
+	if kind := d.Text("kind"); kind != "" && d.Text("apiVersion") != "" {
+		return doc, d.Locate(inventory.Problems{{
+			Field: "kind", What: fmt.Sprintf("documents of kind %s are not read here", kind),
+			Remedy: "write Ingot's own form, see: ingot machine get NAME --output yaml",
+		}})
+	}
+	err := d.Decode(&doc)
+	var ps inventory.Problems
+	if errors.As(err, &ps) {
+		ps = Undisputed(ps, d.Locate(inventory.Validate(inventory.Canonical(doc.Machine))))
+		SortByLine(ps)
+		return doc, ps
+	}
+	return doc, err
+}
+
+// Undisputed returns unread and those problems of found that are about other
+// fields: a field that could not be read is zero, and would be reported as
+// missing.
 func Undisputed(unread, found inventory.Problems) inventory.Problems {
 	out := slices.Clone(unread)
 	for _, p := range found {
@@ -75,8 +88,8 @@ func Undisputed(unread, found inventory.Problems) inventory.Problems {
 	return out
 }
 
-// Touches tells whether a problem with field a may be the cause of one with
-// field b: one lies in the other, or b is judged by an interface's address.
+// Touches reports whether a problem with field a may be the cause of one with
+// field b: one contains the other, or b is judged by an interface's address.
 func Touches(a, b string) bool {
 	if i, ok := strings.CutSuffix(a, ".address"); ok && (b == i+".netmask" || b == i+".gateway") {
 		return true
@@ -92,11 +105,12 @@ func SortByLine(ps inventory.Problems) {
 	slices.SortStableFunc(ps, func(a, b inventory.Problem) int { return a.Line - b.Line })
 }
 
-// Claims is what belongs to one owner alone ("MAC 02:…") and where it was said.
+// Claims maps values that belong to one owner only ("MAC 02:…") to where they were
+// written.
 type Claims map[string]string
 
-// Add claims value for the field that was written at at; a second claim is a
-// problem that names the first.
+// Add claims value for a field that was written at at; a second claim is a problem
+// that names the first.
 func (c Claims) Add(ps *inventory.Problems, field, what, value, at string) {
 	key := what + " " + value
 	if other, ok := c[key]; ok {
@@ -107,8 +121,8 @@ func (c Claims) Add(ps *inventory.Problems, field, what, value, at string) {
 }
 
 // Machine claims the name, the MACs and the addresses of m, whose fields stand
-// below prefix; at tells where a field was written. What m repeats itself
-// inventory.Validate tells.
+// below prefix; at returns where a field was written. inventory.Validate reports
+// what m repeats itself.
 func (c Claims) Machine(ps *inventory.Problems, prefix string, m inventory.Machine, at func(field string) string) {
 	claim := func(field, what, value string) { c.Add(ps, prefix+field, what, value, at(prefix+field)) }
 	if m.Name != "" {
@@ -125,7 +139,7 @@ func (c Claims) Machine(ps *inventory.Problems, prefix string, m inventory.Machi
 	}
 }
 
-// repeats tells whether an earlier interface of m has it.
+// repeats reports whether an earlier interface of m has it.
 func repeats(m inventory.Machine, n int, same func(inventory.Interface) bool) bool {
 	return slices.ContainsFunc(m.Interfaces[:n], same)
 }

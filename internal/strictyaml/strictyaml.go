@@ -43,8 +43,8 @@ func Documents(file string, b []byte) ([]Document, error) {
 	}
 }
 
-// decodeNode turns a panic of the parser into an error: what it reads comes
-// from people and from the network.
+// decodeNode turns a panic of the parser into an error: its input comes from
+// operators and from the network.
 func decodeNode(dec *yaml.Decoder, n *yaml.Node) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -60,7 +60,7 @@ func syntaxProblem(file string, err error) inventory.Problem {
 	p := inventory.Problem{File: file, What: err.Error()}
 	if m := lineInError.FindStringSubmatch(strings.ReplaceAll(err.Error(), "\n", " ")); m != nil {
 		p.What = "not valid YAML: " + m[2]
-		p.Line = 1 // which the parser leaves out
+		p.Line = 1 // the parser leaves out line 1
 		if n, convErr := strconv.Atoi(m[1]); convErr == nil {
 			p.Line = n
 		}
@@ -123,7 +123,7 @@ func (d Document) Text(path string) string {
 	return n.Value
 }
 
-// Has tells whether there is a value at a field path.
+// Has reports whether there is a value at a field path.
 func (d Document) Has(path string) bool {
 	n, whole := d.find(path)
 	return whole && n != nil && !isNull(n)
@@ -162,7 +162,7 @@ func (d Document) Decode(into any) error {
 	return w.problems.Err()
 }
 
-// find walks path as far as it exists, and tells whether it is all there. For
+// find walks path as far as it exists, and reports whether all of it exists. For
 // a mapping's entry it returns the value node, with the line of its key.
 func (d Document) find(path string) (*yaml.Node, bool) {
 	n := d.root

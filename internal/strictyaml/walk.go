@@ -63,8 +63,8 @@ func (w *walker) tick(depth int) error {
 	return nil
 }
 
-// value decodes n into v. It returns an error only to give up altogether;
-// what is wrong with the document goes into w.problems.
+// value decodes n into v. What is wrong with the document goes into w.problems;
+// an error means that the document is too large to go on.
 func (w *walker) value(n *yaml.Node, v reflect.Value, path string, depth int) error {
 	if err := w.tick(depth); err != nil {
 		return err
@@ -72,7 +72,7 @@ func (w *walker) value(n *yaml.Node, v reflect.Value, path string, depth int) er
 	at := n
 	n = follow(n)
 	if isNull(n) {
-		return nil // as if it were not there
+		return nil // null counts as missing
 	}
 	if v.Kind() == reflect.Pointer {
 		if v.IsNil() {
@@ -89,21 +89,7 @@ func (w *walker) value(n *yaml.Node, v reflect.Value, path string, depth int) er
 		case json.Unmarshaler:
 			return w.unmarshalJSON(n, u, path, depth)
 		case encoding.TextUnmarshaler:
-			if n.Kind != yaml.ScalarNode {
-				w.add(n, path, "", "must be text, but is %s", kindName(n))
-				return nil
-			}
-			err := u.UnmarshalText([]byte(n.Value))
-			switch u.(type) {
-			case *netip.Addr: // what its parser says is for programmers
-				if err != nil {
-					w.add(n, path, "write it as 10.0.0.11", "%q is no IP address", clip(n.Value))
-				}
-			default:
-				if err != nil {
-					w.add(n, path, "", "%s", err)
-				}
-			}
+			w.text(n, u, path)
 			return nil
 		}
 	}
@@ -125,13 +111,31 @@ func (w *walker) value(n *yaml.Node, v reflect.Value, path string, depth int) er
 			w.add(at, path, "", "must be text, but is %s", kindName(n))
 			return nil
 		}
-		v.SetString(n.Value) // also of a number or a truth value: what was written
+		v.SetString(n.Value) // a number or a truth value as it was written
 	default:
 		w.scalar(n, v, path)
 	}
 	return nil
 }
 
+// text decodes a scalar into a value that parses text.
+func (w *walker) text(n *yaml.Node, u encoding.TextUnmarshaler, path string) {
+	if n.Kind != yaml.ScalarNode {
+		w.add(n, path, "", "must be text, but is %s", kindName(n))
+		return
+	}
+	err := u.UnmarshalText([]byte(n.Value))
+	if err == nil {
+		return
+	}
+	if _, isAddress := u.(*netip.Addr); isAddress { // the error of its parser is for programmers
+		w.add(n, path, "write it as 10.0.0.11", "invalid IP address %q", clip(n.Value))
+		return
+	}
+	w.add(n, path, "", "%s", err)
+}
+
+// scalar decodes a number or a truth value.
 func (w *walker) scalar(n *yaml.Node, v reflect.Value, path string) {
 	want := "a number"
 	switch v.Kind() {
@@ -145,8 +149,8 @@ func (w *walker) scalar(n *yaml.Node, v reflect.Value, path string) {
 		w.add(n, path, "", "must be %s, but is %s", want, kindName(n))
 		return
 	}
-	// A number or truth value in quotes is not one: "08" would be read in one
-	// way here and in another way there.
+	// Text in quotes is refused: programs read a quoted number such as "08" in
+	// different ways.
 	if n.ShortTag() == "!!str" {
 		w.add(n, path, "", "must be %s, but is the text %q", want, clip(n.Value))
 		return
@@ -328,8 +332,8 @@ func collect(t reflect.Type, at []int, into map[string][]int) {
 
 type pair struct{ key, value *yaml.Node }
 
-// pairs returns the entries of a mapping with its merge keys (<<) followed;
-// what is written out wins over what is merged.
+// pairs returns the entries of a mapping, those of its merge keys (<<) included;
+// an entry of the mapping itself wins over a merged one.
 func (w *walker) pairs(n *yaml.Node, path string, depth int) ([]pair, error) {
 	seen := map[string]int{}
 	var out []pair
@@ -354,31 +358,40 @@ func (w *walker) pairs(n *yaml.Node, path string, depth int) ([]pair, error) {
 		out = append(out, pair{&key, v})
 	}
 	for _, m := range merges {
-		m = follow(m)
-		sources := []*yaml.Node{m}
-		if m.Kind == yaml.SequenceNode {
-			sources = m.Content
+		merged, err := w.merged(follow(m), path, depth)
+		if err != nil {
+			return nil, err
 		}
-		for _, s := range sources {
-			s = follow(s)
-			if err := w.tick(depth); err != nil {
-				return nil, err
-			}
-			if s.Kind != yaml.MappingNode {
-				w.add(s, path, "", "<< must name a mapping, but names %s", kindName(s))
-				continue
-			}
-			merged, err := w.pairs(s, path, depth+1)
-			if err != nil {
-				return nil, err
-			}
-			for _, p := range merged {
-				if _, dup := seen[p.key.Value]; !dup {
-					seen[p.key.Value] = p.key.Line
-					out = append(out, p)
-				}
+		for _, p := range merged {
+			if _, dup := seen[p.key.Value]; !dup {
+				seen[p.key.Value] = p.key.Line
+				out = append(out, p)
 			}
 		}
+	}
+	return out, nil
+}
+
+// merged returns the entries of the mappings that a merge key names.
+func (w *walker) merged(m *yaml.Node, path string, depth int) (out []pair, err error) {
+	sources := []*yaml.Node{m}
+	if m.Kind == yaml.SequenceNode {
+		sources = m.Content
+	}
+	for _, s := range sources {
+		s = follow(s)
+		if err := w.tick(depth); err != nil {
+			return nil, err
+		}
+		if s.Kind != yaml.MappingNode {
+			w.add(s, path, "", "<< must name a mapping, but names %s", kindName(s))
+			continue
+		}
+		pairs, err := w.pairs(s, path, depth+1)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, pairs...)
 	}
 	return out, nil
 }
@@ -405,7 +418,7 @@ func kindName(n *yaml.Node) string {
 		}
 		return "text"
 	}
-	return "nothing that is known"
+	return "an unknown node"
 }
 
 func clip(s string) string {
@@ -413,54 +426,4 @@ func clip(s string) string {
 		return s[:60] + "…"
 	}
 	return s
-}
-
-// Suggest is the remedy for an unknown key: the nearest of those that are
-// known, or all of them.
-func Suggest(key string, known []string) string {
-	if best := Nearest(key, known); best != "" {
-		return fmt.Sprintf("did you mean %q?", best)
-	}
-	if len(known) == 0 {
-		return "no keys are known here"
-	}
-	return "known keys: " + strings.Join(slices.Sorted(slices.Values(known)), ", ")
-}
-
-// Nearest returns the known key that key may be meant for, or "".
-func Nearest(key string, known []string) string {
-	best, distance := "", len(key)/2+1
-	for _, name := range slices.Sorted(slices.Values(known)) {
-		if d := levenshtein(fold(key), fold(name)); d < distance {
-			best, distance = name, d
-		}
-	}
-	return best
-}
-
-// fold makes lease_time, lease-time and leaseTime equal.
-func fold(s string) string {
-	return strings.ToLower(strings.NewReplacer("_", "", "-", "").Replace(s))
-}
-
-func levenshtein(a, b string) int {
-	if len(a) > 100 || len(b) > 100 {
-		return max(len(a), len(b))
-	}
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := 1; i <= len(a); i++ {
-		diagonal := row[0]
-		row[0] = i
-		for j := 1; j <= len(b); j++ {
-			cost := diagonal
-			if a[i-1] != b[j-1] {
-				cost = 1 + min(diagonal, row[j], row[j-1])
-			}
-			diagonal, row[j] = row[j], cost
-		}
-	}
-	return row[len(b)]
 }

@@ -1,0 +1,57 @@
+package strictyaml
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Suggest is the remedy for an unknown key: the nearest of those that are
+// known, or all of them.
+func Suggest(key string, known []string) string {
+	if best := Nearest(key, known); best != "" {
+		return fmt.Sprintf("did you mean %q?", best)
+	}
+	if len(known) == 0 {
+		return "no keys are known here"
+	}
+	return "known keys: " + strings.Join(slices.Sorted(slices.Values(known)), ", ")
+}
+
+// Nearest returns the known key that key may be meant for, or "".
+func Nearest(key string, known []string) string {
+	best, distance := "", len(key)/2+1
+	for _, name := range slices.Sorted(slices.Values(known)) {
+		if d := levenshtein(fold(key), fold(name)); d < distance {
+			best, distance = name, d
+		}
+	}
+	return best
+}
+
+// fold makes lease_time, lease-time and leaseTime equal.
+func fold(s string) string {
+	return strings.ToLower(strings.NewReplacer("_", "", "-", "").Replace(s))
+}
+
+func levenshtein(a, b string) int {
+	if len(a) > 100 || len(b) > 100 {
+		return max(len(a), len(b))
+	}
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := 1; i <= len(a); i++ {
+		diagonal := row[0]
+		row[0] = i
+		for j := 1; j <= len(b); j++ {
+			cost := diagonal
+			if a[i-1] != b[j-1] {
+				cost = 1 + min(diagonal, row[j], row[j-1])
+			}
+			diagonal, row[j] = row[j], cost
+		}
+	}
+	return row[len(b)]
+}
