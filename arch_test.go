@@ -35,14 +35,19 @@ var may = map[string]string{
 	"internal/identity":    "inventory",
 	"internal/hostnet":     "internal/config",
 
-	"genesis":                  "inventory internal/strictyaml internal/machinefile internal/documents",
-	"internal/documents":       "inventory internal/documents/talos internal/strictyaml go.yaml.in/yaml/v3",
-	"internal/documents/talos": "inventory github.com/hashicorp/go-multierror github.com/siderolabs/talos/pkg/machinery go.yaml.in/yaml/v3",
+	"internal/endpoint":           "inventory",
+	"internal/systems/harvester":  "inventory internal/endpoint internal/strictyaml internal/systems/kubernetes go.yaml.in/yaml/v3",
+	"internal/systems/kubernetes": "inventory internal/endpoint go.yaml.in/yaml/v3",
+	"internal/systems/talos":      "inventory internal/endpoint internal/strictyaml github.com/hashicorp/go-multierror github.com/siderolabs/talos/pkg/machinery go.yaml.in/yaml/v3 go.yaml.in/yaml/v4 google.golang.org/grpc google.golang.org/protobuf",
+	"internal/systems/vyos":       "inventory internal/endpoint internal/strictyaml",
+	"internal/systems":            "inventory internal/endpoint internal/systems/harvester internal/systems/talos internal/systems/vyos go.yaml.in/yaml/v3",
+
+	"genesis": "inventory internal/strictyaml internal/machinefile internal/systems",
 
 	"template":         "action inventory internal/strictyaml github.com/Masterminds/sprig/v3 go.yaml.in/yaml/v3",
 	"inventory/sqlite": "action inventory internal/dbcopy github.com/jmoiron/sqlx github.com/mattn/go-sqlite3",
 	"bmc":              "inventory github.com/bmc-toolbox/bmclib/v2 github.com/jacobweinstock/registrar",
-	"activities":       "action genesis inventory template internal/documents internal/documents/talos internal/seed go.temporal.io/sdk",
+	"activities":       "action genesis inventory template internal/seed internal/systems go.temporal.io/sdk",
 	"workflows":        "action activities genesis inventory internal/strictyaml go.temporal.io/api go.temporal.io/sdk",
 	"bootsvc":          "inventory internal/guard internal/httpserve internal/quiet internal/seed github.com/insomniacslk/dhcp github.com/pin/tftp/v3 golang.org/x/net golang.org/x/sync golang.org/x/sys",
 	"metadatasvc":      "inventory internal/guard internal/httpserve internal/quiet internal/seed",
@@ -50,16 +55,13 @@ var may = map[string]string{
 	"api":              "action genesis internal/diskimage internal/guard internal/httpserve internal/quiet internal/reserve inventory template web workflows go.temporal.io/api go.temporal.io/sdk github.com/gin-gonic/gin",
 	"worker-agent":     "action internal/diskimage github.com/diskfs/go-diskfs golang.org/x/sys",
 
-	"internal/endpoint": "inventory go.yaml.in/yaml/v3",
-	"internal/talosapi": "inventory go.yaml.in/yaml/v3 github.com/siderolabs/talos/pkg/machinery/api google.golang.org/grpc google.golang.org/protobuf",
-
 	"internal/temporalchild": "go.temporal.io/api google.golang.org/grpc",
 	"internal/archive":       "inventory inventory/sqlite internal/config internal/dbcopy internal/hostnet internal/human internal/identity internal/keyring internal/temporalchild internal/temporalserver golang.org/x/crypto",
 	"internal/site":          "inventory internal/config internal/hostnet internal/identity",
 
 	"internal/temporalserver": "internal/temporalchild internal/dbcopy go.temporal.io/server go.temporal.io/api github.com/temporalio/ui-server/v2 google.golang.org/grpc google.golang.org/protobuf",
 
-	"internal/server": "action activities api bmc bootsvc inventory inventory/sqlite metadatasvc workflows internal/archive internal/clock internal/config internal/endpoint internal/guard internal/hostnet internal/httpserve internal/human internal/identity internal/keyring internal/notify internal/quiet internal/reserve internal/site internal/talosapi internal/temporalchild internal/temporalserver go.temporal.io/api go.temporal.io/sdk golang.org/x/sync google.golang.org/grpc",
+	"internal/server": "action activities api bmc bootsvc inventory inventory/sqlite metadatasvc workflows internal/archive internal/clock internal/config internal/endpoint internal/guard internal/hostnet internal/httpserve internal/human internal/identity internal/keyring internal/notify internal/quiet internal/reserve internal/site internal/systems/harvester internal/systems/kubernetes internal/systems/talos internal/systems/vyos internal/temporalchild internal/temporalserver go.temporal.io/api go.temporal.io/sdk golang.org/x/sync google.golang.org/grpc",
 
 	"internal/cli": "action activities api bootsvc genesis inventory template workflows internal/archive internal/config internal/hostnet internal/human internal/identity internal/keyring internal/machinefile internal/notify internal/reserve internal/server internal/site internal/strictyaml internal/temporalchild github.com/spf13/cobra go.yaml.in/yaml/v3 golang.org/x/sync golang.org/x/sys golang.org/x/term",
 

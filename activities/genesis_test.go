@@ -60,32 +60,21 @@ type relayRouter struct {
 	effect  bool  // a change that fails has its effect
 }
 
-func (r *relayRouter) Configuration(_ context.Context, e inventory.Endpoint, key inventory.Secret, path ...string) (map[string]any, error) {
-	if e.URL != "https://192.168.1.2" || key.IsZero() || !slices.Equal(path, relayPath) {
-		return nil, fmt.Errorf("asked %s for %v: %w", e.URL, path, inventory.ErrInvalid)
+func (r *relayRouter) RelayServers(_ context.Context, e inventory.Endpoint, key inventory.Secret) ([]string, error) {
+	if e.URL != "https://192.168.1.2" || key.IsZero() {
+		return nil, fmt.Errorf("asked %s: %w", e.URL, inventory.ErrInvalid)
 	}
-	switch len(r.servers) {
-	case 0:
-		return map[string]any{}, nil
-	case 1:
-		return map[string]any{"server": r.servers[0]}, nil
-	}
-	list := []any{}
-	for _, s := range r.servers {
-		list = append(list, s)
-	}
-	return map[string]any{"server": list}, nil
+	return slices.Clone(r.servers), nil
 }
 
-func (r *relayRouter) Configure(_ context.Context, _ inventory.Endpoint, _ inventory.Secret, changes ...inventory.RouterCommand) error {
+func (r *relayRouter) SetRelayServer(
+	_ context.Context, _ inventory.Endpoint, _ inventory.Secret, server string, listed bool,
+) error {
 	r.changes++
 	if r.err == nil || r.effect {
-		for _, c := range changes {
-			s := c.Path[len(c.Path)-1]
-			r.servers = slices.DeleteFunc(r.servers, func(x string) bool { return x == s })
-			if !c.Delete {
-				r.servers = append(r.servers, s)
-			}
+		r.servers = slices.DeleteFunc(r.servers, func(x string) bool { return x == server })
+		if listed {
+			r.servers = append(r.servers, server)
 		}
 	}
 	return r.err

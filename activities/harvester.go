@@ -15,16 +15,18 @@ import (
 // Clusters asks a Harvester cluster at its virtual address. Errors are
 // inventory.ErrUnreachable, ErrRefused or ErrInvalid, wrapped.
 type Clusters interface {
-	Ping(ctx context.Context, e inventory.Endpoint) error
-	Cluster(ctx context.Context, e inventory.Endpoint) error
-	// LogIn begins a session, and LogOut ends it. The token of one that is over
-	// is ErrRefused.
-	LogIn(ctx context.Context, e inventory.Endpoint, user string, password inventory.Secret) (token inventory.Secret, err error)
+	// Ready is nil once other nodes can join.
+	Ready(ctx context.Context, e inventory.Endpoint) error
+	// LogIn begins a session, and LogOut ends it. A token whose session has
+	// ended is ErrRefused.
+	LogIn(
+		ctx context.Context, e inventory.Endpoint, user string, password inventory.Secret,
+	) (token inventory.Secret, err error)
 	LogOut(ctx context.Context, e inventory.Endpoint, token inventory.Secret) error
 	Nodes(ctx context.Context, e inventory.Endpoint, token inventory.Secret) ([]inventory.ClusterNode, error)
 }
 
-// clusterUser is who asks a cluster for its nodes.
+// clusterUser is the user that asks a cluster for its nodes.
 const clusterUser = "admin"
 
 func (a *Activities) cluster(ctx context.Context, name string) (genesis.Cluster, inventory.Endpoint, error) {
@@ -38,24 +40,19 @@ func (a *Activities) cluster(ctx context.Context, name string) (genesis.Cluster,
 	return *lab.Cluster, pinned(lab.Cluster.API, lab.Cluster.Fingerprint), nil
 }
 
-// ClusterReady waits until the cluster answers at its virtual address: no node
-// can join before.
+// ClusterReady waits until the cluster answers at its virtual address, so that
+// other nodes can join.
 func (a *Activities) ClusterReady(ctx context.Context, q LabRequest) error {
 	_, e, err := a.cluster(ctx, q.Name)
 	if err != nil {
 		return fail(err)
 	}
-	return a.until(ctx, func(ctx context.Context) error {
-		if err := a.Clusters.Ping(ctx, e); err != nil {
-			return err
-		}
-		return a.Clusters.Cluster(ctx, e)
-	})
+	return a.until(ctx, func(ctx context.Context) error { return a.Clusters.Ready(ctx, e) })
 }
 
-// ClusterHas waits until the cluster lists as many nodes as there are up to the
-// machine in the order in which they join: nodes are called by the host names
-// of their own configuration. Without a machine all must be there, and ready.
+// ClusterHas waits until the cluster lists as many nodes as have joined once the
+// machine has. They are counted, because a node's name is the host name in its
+// own configuration. Without a machine, all nodes must be ready.
 func (a *Activities) ClusterHas(ctx context.Context, q LabRequest) error {
 	c, e, err := a.cluster(ctx, q.Name)
 	if err != nil {
@@ -68,7 +65,7 @@ func (a *Activities) ClusterHas(ctx context.Context, q LabRequest) error {
 	s := &clusterSession{clusters: a.Clusters, at: e, password: c.Password}
 	defer func() {
 		if err := s.end(ctx); err != nil {
-			a.Log.Warn("ending a session with the cluster; it ends by itself", "cluster", e.URL, "error", err)
+			a.Log.Warn("logging out of the cluster; the session will expire", "cluster", e.URL, "error", err)
 		}
 	}()
 	return a.until(ctx, func(ctx context.Context) error {
@@ -76,29 +73,24 @@ func (a *Activities) ClusterHas(ctx context.Context, q LabRequest) error {
 		if err != nil {
 			return err
 		}
-		ready, not := standing(nodes)
+		ready, notReady := countReady(nodes)
+		count, what := ready, "ready nodes"
 		if q.Machine != "" {
-			ready += len(not)
+			count, what = len(nodes), "nodes"
 		}
-		if ready >= want {
+		if count >= want {
 			return nil
 		}
-		text := fmt.Sprintf("the cluster lists %d of %d nodes", ready, want)
-		if q.Machine == "" {
-			text = fmt.Sprintf("%d of %d nodes are ready", ready, want)
-		}
-		if len(not) > 0 {
-			text += "; not ready: " + strings.Join(not, ", ")
-		}
-		return fmt.Errorf("%s: %w", text, inventory.ErrUnreachable)
+		return fmt.Errorf("the cluster has %d of %d %s; not ready: [%s]: %w",
+			count, want, what, strings.Join(notReady, ", "), inventory.ErrUnreachable)
 	})
 }
 
-// logOutTime bounds the end of a session, which nobody waits for gladly.
+// logOutTime bounds the end of a session: the activity waits for it.
 const logOutTime = 10 * time.Second
 
-// clusterSession is one log-in for as many questions as there are: clusters
-// keep each token for hours. Its token is nowhere but here.
+// clusterSession logs in once for all questions: clusters keep each token for
+// hours. Its token is stored nowhere else.
 type clusterSession struct {
 	clusters Clusters
 	at       inventory.Endpoint
@@ -106,8 +98,7 @@ type clusterSession struct {
 	token    inventory.Secret // zero: not logged in
 }
 
-// nodes lists the cluster's nodes. A session that the cluster has ended is
-// begun anew with the next question.
+// nodes lists the cluster's nodes. After a refusal the next call logs in again.
 func (s *clusterSession) nodes(ctx context.Context) ([]inventory.ClusterNode, error) {
 	if s.token.IsZero() {
 		token, err := s.clusters.LogIn(ctx, s.at, clusterUser, s.password)
@@ -123,7 +114,7 @@ func (s *clusterSession) nodes(ctx context.Context) ([]inventory.ClusterNode, er
 	return nodes, err
 }
 
-// end logs out, also when the time of ctx is up.
+// end logs out, even if ctx has ended.
 func (s *clusterSession) end(ctx context.Context) error {
 	if s.token.IsZero() {
 		return nil

@@ -1,25 +1,20 @@
 package activities
 
 import (
-	"cmp"
 	"context"
 	"crypto/sha256"
-	"crypto/tls"
-	"crypto/x509"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"slices"
 	"time"
 
 	"go.temporal.io/sdk/activity"
 
 	"github.com/ingotmetal/ingot/action"
-	"github.com/ingotmetal/ingot/internal/documents"
-	"github.com/ingotmetal/ingot/internal/documents/talos"
 	"github.com/ingotmetal/ingot/internal/seed"
+	"github.com/ingotmetal/ingot/internal/systems"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/template"
 )
@@ -149,27 +144,30 @@ func (a *Activities) document(m inventory.Machine, plan *inventory.Plan, d inven
 	// The epoch is not known before the machine is armed; its length does not
 	// matter to anybody.
 	stand := inventory.Owner{Machine: m.Name, Run: plan.Run, Epoch: 1}
-	if err := documents.Check(d.Kind, file, []byte(a.ofRun(contents, stand))); err != nil {
+	if err := systems.Check(d.Kind, file, []byte(a.ofRun(contents, stand))); err != nil {
 		return d, err
 	}
-	if i := plan.Installer; i != nil && d.Kind == inventory.DocumentHarvester && i.Complete == inventory.CompleteWebhook {
-		var hooks []documents.Webhook
-		for _, event := range []string{"STARTED", "SUCCEEDED", "FAILED"} {
-			hooks = append(hooks, documents.Webhook{Event: event, URL: inventory.RefWebhookURL + event})
-		}
-		b, err := documents.Harvester([]byte(contents), hooks...)
+	if plan.Installer == nil {
+		d.Contents = contents
+		return d, nil
+	}
+
+	system := systems.Of(d.Kind)
+	if system.Webhooks != nil && plan.Installer.Complete == inventory.CompleteWebhook {
+		b, err := system.Webhooks.AddWebhooks([]byte(contents), inventory.RefWebhookURL)
 		if err != nil {
 			return d, fmt.Errorf("%s: %w", file, err)
 		}
 		contents = string(b)
-		if err := documents.Check(d.Kind, file, []byte(a.ofRun(contents, stand))); err != nil {
+		if err := systems.Check(d.Kind, file, []byte(a.ofRun(contents, stand))); err != nil {
 			return d, err
 		}
 	}
-	if i := plan.Installer; i != nil && d.Kind == inventory.DocumentTalos && i.Complete == inventory.CompleteTalos {
-		if _, err := authority([]byte(a.ofRun(contents, stand))); err != nil {
+	if system.Probe != nil && plan.Installer.Complete == inventory.CompleteTalos {
+		if err := system.Probe.Provable([]byte(a.ofRun(contents, stand))); err != nil {
 			var p inventory.Problems
-			p.Add("installer.complete", "use the machine's own configuration, or another way to complete", "%s has nothing to know the installed system by: %v", file, err)
+			p.Add("installer.complete", "use the machine's own configuration, or another way to complete",
+				"%s does not say how to recognise the installed system: %v", file, err)
 			return d, p
 		}
 		if nic, _ := m.Netboot(); !nic.Address.IsValid() {
@@ -215,51 +213,45 @@ func digestOf(plan inventory.Plan) (string, error) {
 	return hex.EncodeToString(sum[:]), nil
 }
 
-const (
-	talosPort  = "50000"
-	talosEvery = 5 * time.Second
-)
+// installedEvery is how often an installed system is asked which document it runs with.
+const installedEvery = 5 * time.Second
 
-// TalosInstalled waits until the Talos API of the owner's machine shows a
-// certificate of the authority in this run's document, and says so. Talos in
-// memory has no such API before it has installed itself, and in maintenance it
-// shows a certificate of its own making.
+// TalosInstalled waits until the system on the owner's machine proves that it
+// runs with this run's document, and returns the proof in words.
 func (a *Activities) TalosInstalled(ctx context.Context, o inventory.Owner) (string, error) {
 	defer heartbeat(ctx)()
-	said, err := a.talosInstalled(ctx, o)
-	return said, fail(err)
+	proof, err := a.waitForProof(ctx, o)
+	return proof, fail(err)
 }
 
-func (a *Activities) talosInstalled(ctx context.Context, o inventory.Owner) (string, error) {
+func (a *Activities) waitForProof(ctx context.Context, o inventory.Owner) (string, error) {
 	plan, err := a.Assignments.Plan(ctx, o.Run)
 	if err != nil {
 		return "", fmt.Errorf("plan of run %q: %w", o.Run, err)
+	}
+	n := slices.IndexFunc(plan.Documents, func(d inventory.Document) bool { return systems.Of(d.Kind).Probe != nil })
+	if n < 0 {
+		return "", fmt.Errorf("plan of run %q: no installed system would prove which of its documents it runs with: %w",
+			o.Run, inventory.ErrInvalid)
 	}
 	m, err := a.Machines.Machine(ctx, o.Machine)
 	if err != nil {
 		return "", err
 	}
-	n := slices.IndexFunc(plan.Documents, func(d inventory.Document) bool { return d.Kind == inventory.DocumentTalos })
-	if n < 0 {
-		return "", fmt.Errorf("plan of run %q: it has no Talos document: %w", o.Run, inventory.ErrInvalid)
-	}
-	pool, err := authority([]byte(a.ofRun(plan.Documents[n].Contents, o)))
-	if err != nil {
-		return "", err
-	}
+
 	nic, _ := m.Netboot()
-	address := net.JoinHostPort(nic.Address.String(), talosPort)
+	system, document := systems.Of(plan.Documents[n].Kind), []byte(a.ofRun(plan.Documents[n].Contents, o))
 	for {
 		if err := a.fence(ctx, o); err != nil {
 			return "", err
 		}
-		err := a.shows(ctx, address, pool)
-		if err == nil {
-			return "the Talos API at " + address + " shows the authority of this run's configuration", nil
+		proof, err := system.Probe.Probe(ctx, a.Dial, nic.Address, document)
+		if !errors.Is(err, inventory.ErrUnreachable) {
+			return proof, err
 		}
-		a.Log.Debug("waiting for the Talos API", "machine", o.Machine, "address", address, "error", err)
+		a.Log.Debug("waiting for the installed system", "machine", o.Machine, "address", nic.Address, "error", err)
 		select {
-		case <-time.After(talosEvery):
+		case <-time.After(installedEvery):
 		case <-activity.GetWorkerStopChannel(ctx):
 			return "", errWorkerStops
 		case <-ctx.Done():
@@ -267,58 +259,3 @@ func (a *Activities) talosInstalled(ctx context.Context, o inventory.Owner) (str
 		}
 	}
 }
-
-// authority returns the certificate authority of a Talos configuration.
-func authority(contents []byte) (*x509.CertPool, error) {
-	id, err := talos.Identify(contents)
-	if err != nil {
-		return nil, err
-	}
-	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM(id.CA) {
-		return nil, fmt.Errorf("its machine.ca holds no certificate: %w", inventory.ErrInvalid)
-	}
-	return pool, nil
-}
-
-// shows tells whether a TLS server shows a certificate of an authority. It is
-// not asked for anything, and who it is otherwise does not matter.
-func (a *Activities) shows(ctx context.Context, address string, pool *x509.CertPool) error {
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
-	dial := a.Dial
-	if dial == nil {
-		dial = (&net.Dialer{}).DialContext
-	}
-	conn, err := dial(ctx, "tcp", address)
-	if err != nil {
-		return err
-	}
-	defer conn.Close() // nothing was sent
-	var shown error
-	c := tls.Client(conn, &tls.Config{
-		MinVersion: tls.VersionTLS12,
-		// The chain is verified below: against this one authority, whatever name
-		// the certificate is for.
-		InsecureSkipVerify: true,
-		VerifyConnection: func(s tls.ConnectionState) error {
-			opts := x509.VerifyOptions{Roots: pool, Intermediates: x509.NewCertPool(), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}
-			for _, c := range s.PeerCertificates[1:] {
-				opts.Intermediates.AddCert(c)
-			}
-			_, shown = s.PeerCertificates[0].Verify(opts)
-			if shown == nil {
-				shown = errShown
-			}
-			return shown
-		},
-	})
-	err = c.HandshakeContext(ctx)
-	if errors.Is(shown, errShown) {
-		return nil // whether it lets us in is another matter
-	}
-	return cmp.Or(shown, err, errors.New("it showed no certificate"))
-}
-
-// errShown ends a handshake of which everything is known.
-var errShown = errors.New("the certificate is of the authority")

@@ -2,17 +2,7 @@ package activities
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
-	"errors"
 	"log/slog"
-	"math/big"
-	"net"
 	"net/netip"
 	"strings"
 	"testing"
@@ -173,70 +163,10 @@ func TestPlanRefusesAnInstaller(t *testing.T) {
 	require.ErrorContains(t, err, `nobody declared the digest of image "vmlinuz"`)
 }
 
-// authorityOf makes a certificate authority and a server's certificate of it.
-func authorityOf(t *testing.T, name string) (ca []byte, server tls.Certificate) {
-	t.Helper()
-	cert := func(of *x509.Certificate, by *ecdsa.PrivateKey, tmpl *x509.Certificate) (*x509.Certificate, *ecdsa.PrivateKey) {
-		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-		require.NoError(t, err)
-		tmpl.SerialNumber, tmpl.NotBefore, tmpl.NotAfter = big.NewInt(time.Now().UnixNano()), time.Now().Add(-time.Hour), time.Now().Add(time.Hour)
-		if of == nil {
-			of, by = tmpl, key
-		}
-		der, err := x509.CreateCertificate(rand.Reader, tmpl, of, &key.PublicKey, by)
-		require.NoError(t, err)
-		c, err := x509.ParseCertificate(der)
-		require.NoError(t, err)
-		return c, key
-	}
-	root, rootKey := cert(nil, nil, &x509.Certificate{Subject: pkix.Name{CommonName: name}, IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign})
-	leaf, leafKey := cert(root, rootKey, &x509.Certificate{Subject: pkix.Name{CommonName: "node"}, IPAddresses: []net.IP{net.IPv4(10, 0, 0, 9)}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}})
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: root.Raw}), tls.Certificate{Certificate: [][]byte{leaf.Raw}, PrivateKey: leafKey}
-}
-
-// The Talos API proves the run's system by its authority alone: not Talos in
-// maintenance, not the system of another cluster, not somebody else's port.
-func TestTheTalosAPIShowsWhoseItIs(t *testing.T) {
-	ours, ourServer := authorityOf(t, "ours")
-	_, foreign := authorityOf(t, "ours") // the name proves nothing
-	pool := x509.NewCertPool()
-	require.True(t, pool.AppendCertsFromPEM(ours))
-	serve := func(cfg *tls.Config) *Activities {
-		l, err := tls.Listen("tcp", "127.0.0.1:0", cfg)
-		require.NoError(t, err)
-		t.Cleanup(func() { _ = l.Close() })
-		go func() {
-			for {
-				c, err := l.Accept()
-				if err != nil {
-					return
-				}
-				_ = c.(*tls.Conn).HandshakeContext(t.Context()) // the client ends it
-				_ = c.Close()
-			}
-		}()
-		a, _ := newYard()
-		a.Dial = func(ctx context.Context, network, _ string) (net.Conn, error) {
-			return (&net.Dialer{}).DialContext(ctx, network, l.Addr().String())
-		}
-		return a
-	}
-	for _, auth := range []tls.ClientAuthType{tls.NoClientCert, tls.RequireAnyClientCert} {
-		for _, version := range []uint16{tls.VersionTLS12, tls.VersionTLS13} {
-			a := serve(&tls.Config{Certificates: []tls.Certificate{ourServer}, ClientAuth: auth, MinVersion: version, MaxVersion: version})
-			require.NoError(t, a.shows(t.Context(), "10.0.0.9:50000", pool))
-		}
-	}
-	a := serve(&tls.Config{Certificates: []tls.Certificate{foreign}, MinVersion: tls.VersionTLS12})
-	require.ErrorContains(t, a.shows(t.Context(), "10.0.0.9:50000", pool), "certificate")
-	a.Dial = func(context.Context, string, string) (net.Conn, error) { return nil, errors.New("refused") }
-	require.ErrorContains(t, a.shows(t.Context(), "10.0.0.9:50000", pool), "refused")
-}
-
 func TestOnlyARunWithATalosDocumentWaitsForItsAPI(t *testing.T) {
 	a, y := newYard()
 	y.plan = inventory.Plan{Run: "r1", Documents: []inventory.Document{{Name: "note", Kind: inventory.DocumentText}}}
-	_, err := a.talosInstalled(t.Context(), inventory.Owner{Machine: "m1", Run: "r1", Epoch: 3})
+	_, err := a.waitForProof(t.Context(), inventory.Owner{Machine: "m1", Run: "r1", Epoch: 3})
 	require.ErrorIs(t, err, inventory.ErrInvalid)
 }
 

@@ -18,7 +18,7 @@ type Kubernetes interface {
 	Delete(ctx context.Context, kubeconfig, manifest inventory.Secret) ([]string, error)
 }
 
-// Kubeconfig returns what TalosBootstrap kept of the lab's platform.
+// kubeconfig returns the kubeconfig that TalosBootstrap stored.
 func (a *Activities) kubeconfig(ctx context.Context, q LabRequest) (inventory.Secret, error) {
 	k, err := a.Labs.Fact(ctx, q.operation(), factKubeconfig)
 	if err != nil {
@@ -27,8 +27,8 @@ func (a *Activities) kubeconfig(ctx context.Context, q LabRequest) (inventory.Se
 	return k, nil
 }
 
-// KubernetesReady waits until the platform's API server is ready and so are
-// all its nodes, of which there is one at least.
+// KubernetesReady waits until the platform's API server and at least one node
+// are ready, and no node is not ready.
 func (a *Activities) KubernetesReady(ctx context.Context, q LabRequest) error {
 	k, err := a.kubeconfig(ctx, q)
 	if err != nil {
@@ -42,21 +42,22 @@ func (a *Activities) KubernetesReady(ctx context.Context, q LabRequest) error {
 		if err != nil {
 			return err
 		}
-		if ready, not := standing(nodes); ready == 0 || len(not) > 0 {
-			return fmt.Errorf("%d nodes are ready, and not: %s: %w", ready, strings.Join(not, ", "), inventory.ErrUnreachable)
+		if ready, notReady := countReady(nodes); ready == 0 || len(notReady) > 0 {
+			return fmt.Errorf("%d nodes are ready; not ready: [%s]: %w",
+				ready, strings.Join(notReady, ", "), inventory.ErrUnreachable)
 		}
 		return nil
 	})
 }
 
-// standing counts the nodes that are ready and names those that are not.
-func standing(nodes []inventory.ClusterNode) (ready int, not []string) {
+// countReady counts the nodes that are ready and names those that are not.
+func countReady(nodes []inventory.ClusterNode) (ready int, notReady []string) {
 	for _, n := range nodes {
 		if n.Ready {
 			ready++
 		} else {
-			not = append(not, n.Name)
+			notReady = append(notReady, n.Name)
 		}
 	}
-	return ready, not
+	return ready, notReady
 }

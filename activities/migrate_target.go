@@ -171,7 +171,7 @@ func (a *Activities) Migrated(ctx context.Context, q LabRequest) error {
 		if lab.Router == nil {
 			return nil
 		}
-		list, err := a.relayServers(ctx, pinned(lab.Router.API, lab.Router.Fingerprint), lab.Router.Key)
+		list, err := a.relayServers(ctx, lab.Router)
 		if err != nil {
 			return err
 		}

@@ -9,14 +9,14 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// TalosNodes drives the API of a Talos node, as the administrator that the
-// talosconfig makes one. Errors are inventory.ErrUnreachable, ErrRefused or
-// ErrInvalid, wrapped.
+// TalosNodes is the API of a Talos node, with the client certificate of the
+// talosconfig. Errors are inventory.ErrUnreachable, ErrRefused or ErrInvalid,
+// wrapped.
 type TalosNodes interface {
 	Version(ctx context.Context, address string, talosconfig inventory.Secret) (string, error)
-	// Bootstrap is done once in the life of a cluster; already: it had been.
+	// Bootstrap creates a cluster, once; already: it was created before.
 	Bootstrap(ctx context.Context, address string, talosconfig inventory.Secret) (already bool, err error)
-	// Kubeconfig calls the API server by the given URL, or as Talos does.
+	// Kubeconfig names the API server by the given URL, or as Talos does.
 	Kubeconfig(ctx context.Context, address string, talosconfig inventory.Secret, server string) (inventory.Secret, error)
 }
 
@@ -31,8 +31,8 @@ func (a *Activities) platform(ctx context.Context, name string) (genesis.Platfor
 	return *lab.Platform, nil
 }
 
-// TalosReady waits until the platform's Talos answers with the certificate
-// authority of its machine configuration; another cluster's is refused.
+// TalosReady waits until the platform's Talos API answers with a certificate of
+// the authority in its talosconfig; another cluster's is refused.
 func (a *Activities) TalosReady(ctx context.Context, q LabRequest) error {
 	p, err := a.platform(ctx, q.Name)
 	if err != nil {
@@ -44,9 +44,9 @@ func (a *Activities) TalosReady(ctx context.Context, q LabRequest) error {
 	})
 }
 
-// TalosBootstrap makes the platform's node a cluster, once for each time that
-// it was installed, and keeps the kubeconfig. That it was done is recorded
-// afterwards: whoever dies in between asks again, and Talos says that it was.
+// TalosBootstrap creates the cluster on the platform's node, once per
+// installation, and stores the kubeconfig. A repetition that finds no record of
+// the bootstrap asks again, and Talos answers that it was done.
 func (a *Activities) TalosBootstrap(ctx context.Context, q LabRequest) error {
 	p, err := a.platform(ctx, q.Name)
 	if err != nil {
@@ -56,6 +56,7 @@ func (a *Activities) TalosBootstrap(ctx context.Context, q LabRequest) error {
 	if err != nil {
 		return fail(err)
 	}
+
 	done, err := a.Labs.Fact(ctx, q.operation(), factBootstrapped)
 	if err != nil && !errors.Is(err, inventory.ErrNotFound) {
 		return fail(err)
@@ -75,6 +76,7 @@ func (a *Activities) TalosBootstrap(ctx context.Context, q LabRequest) error {
 			return fail(err)
 		}
 	}
+
 	var kubeconfig inventory.Secret
 	err = a.until(ctx, func(ctx context.Context) (err error) {
 		kubeconfig, err = a.Talos.Kubeconfig(ctx, p.Talos, p.Talosconfig, p.Kubernetes)

@@ -11,15 +11,12 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Routers drives VyOS by its HTTP API. Errors are inventory.ErrUnreachable,
-// ErrRefused or ErrInvalid, wrapped.
+// Routers reads and changes the list of servers to which a router relays DHCP.
+// Errors are inventory.ErrUnreachable, ErrRefused or ErrInvalid, wrapped.
 type Routers interface {
-	Configuration(ctx context.Context, e inventory.Endpoint, key inventory.Secret, path ...string) (map[string]any, error)
-	Configure(ctx context.Context, e inventory.Endpoint, key inventory.Secret, changes ...inventory.RouterCommand) error
+	RelayServers(ctx context.Context, e inventory.Endpoint, key inventory.Secret) ([]string, error)
+	SetRelayServer(ctx context.Context, e inventory.Endpoint, key inventory.Secret, server string, listed bool) error
 }
-
-// relayPath is where VyOS keeps its DHCP relay.
-var relayPath = []string{"service", "dhcp-relay"}
 
 // RelayRequest is about one server in the list of the lab's relay.
 type RelayRequest struct {
@@ -29,21 +26,15 @@ type RelayRequest struct {
 
 var errNoRouter = fmt.Errorf("the lab file has no router: %w", inventory.ErrInvalid)
 
-func (a *Activities) router(ctx context.Context, name string) (genesis.Router, inventory.Endpoint, error) {
-	lab, _, err := a.lab(ctx, name)
-	if err != nil {
-		return genesis.Router{}, inventory.Endpoint{}, err
-	}
-	if lab.Router == nil {
-		return genesis.Router{}, inventory.Endpoint{}, errNoRouter
-	}
-	return *lab.Router, pinned(lab.Router.API, lab.Router.Fingerprint), nil
-}
-
-// pinned is an endpoint of a lab file: without a fingerprint anybody who
-// answers there is believed, as the file's documentation says.
+// pinned returns an endpoint of a lab file. Without a fingerprint any
+// certificate is accepted, as the file's documentation says.
 func pinned(url, fingerprint string) inventory.Endpoint {
 	return inventory.Endpoint{URL: url, Fingerprint: fingerprint, Insecure: fingerprint == ""}
+}
+
+// relayServers returns the servers to which the lab's router relays.
+func (a *Activities) relayServers(ctx context.Context, r *genesis.Router) ([]string, error) {
+	return a.Routers.RelayServers(ctx, pinned(r.API, r.Fingerprint), r.Key)
 }
 
 // RouterReady waits until the router's API shows a relay to this server.
@@ -55,60 +46,43 @@ func (a *Activities) RouterReady(ctx context.Context, q LabRequest) error {
 	if lab.Router == nil {
 		return fail(errNoRouter)
 	}
+
+	want := []netip.Addr{lab.Seed.Address}
+	if lab.Migrate != nil { // the server may have moved already
+		want = append(want, lab.Migrate.Address)
+	}
 	return a.until(ctx, func(ctx context.Context) error {
-		list, err := a.relayServers(ctx, pinned(lab.Router.API, lab.Router.Fingerprint), lab.Router.Key)
+		list, err := a.relayServers(ctx, lab.Router)
 		if err != nil {
 			return err
 		}
-		want := []netip.Addr{lab.Seed.Address}
-		if lab.Migrate != nil { // it may have moved already
-			want = append(want, lab.Migrate.Address)
+		if !slices.ContainsFunc(want, func(w netip.Addr) bool { return slices.Contains(list, w.String()) }) {
+			return fmt.Errorf("the router relays to %v and not to %s: correct service dhcp-relay in its config.boot: %w",
+				list, lab.Seed.Address, inventory.ErrInvalid)
 		}
-		for _, w := range want {
-			if slices.Contains(list, w.String()) {
-				return nil
-			}
-		}
-		return fmt.Errorf("the router relays to %v and not to %s: correct service dhcp-relay in its config.boot: %w", list, lab.Seed.Address, inventory.ErrInvalid)
+		return nil
 	})
 }
 
-// relayServers reads the list. VyOS shows a value that is set once as a
-// string, and more of them as a list.
-func (a *Activities) relayServers(ctx context.Context, e inventory.Endpoint, key inventory.Secret) ([]string, error) {
-	tree, err := a.Routers.Configuration(ctx, e, key, relayPath...)
-	if err != nil {
-		return nil, err
-	}
-	out := []string{}
-	switch v := tree["server"].(type) {
-	case string:
-		out = append(out, v)
-	case []any:
-		for _, x := range v {
-			if s, ok := x.(string); ok {
-				out = append(out, s)
-			}
-		}
-	}
-	return out, nil
-}
-
-// relayTo lists a server in the lab's relay, beside those that are there, or
-// removes it. The last one is not removed: nobody behind the relay would be
-// answered any more.
+// relayTo adds a server to the lab's relay, or removes it. The last one is not
+// removed: no machine behind the relay would be answered after that.
 //
-// It looks first, so that repeating it changes nothing, and afterwards,
-// because what VyOS answers is about the commit and not about the outcome.
+// The list is read before the change, so that repeating it changes nothing, and
+// again after it, because the router's answer is about the commit and not about
+// its effect.
 func (a *Activities) relayTo(ctx context.Context, q RelayRequest, listed bool) error {
 	defer heartbeat(ctx)()
-	r, e, err := a.router(ctx, q.Genesis)
+	lab, _, err := a.lab(ctx, q.Genesis)
+	if err == nil && lab.Router == nil {
+		err = errNoRouter
+	}
 	if err != nil {
 		return fail(err)
 	}
-	server := q.Server.String()
+
+	r, server := lab.Router, q.Server.String()
 	for range 2 {
-		list, err := a.relayServers(ctx, e, r.Key)
+		list, err := a.relayServers(ctx, r)
 		if err != nil {
 			return fail(err)
 		}
@@ -118,15 +92,16 @@ func (a *Activities) relayTo(ctx context.Context, q RelayRequest, listed bool) e
 		if !listed && len(list) == 1 {
 			return fail(fmt.Errorf("%s is the only server in the relay: %w", server, inventory.ErrConflict))
 		}
-		change := inventory.RouterCommand{Delete: !listed, Path: append(slices.Clone(relayPath), "server", server)}
-		if err := a.Routers.Configure(ctx, e, r.Key, change); err != nil && !errors.Is(err, inventory.ErrInvalid) {
-			return fail(err)
-		} else if err != nil {
-			// Somebody else may have made the change meanwhile.
-			if list, e := a.relayServers(ctx, e, r.Key); e == nil && slices.Contains(list, server) == listed {
+
+		refused := a.Routers.SetRelayServer(ctx, pinned(r.API, r.Fingerprint), r.Key, server, listed)
+		if errors.Is(refused, inventory.ErrInvalid) {
+			// Another client may have made the same change in between.
+			if list, err := a.relayServers(ctx, r); err == nil && slices.Contains(list, server) == listed {
 				return nil
 			}
-			return fail(err)
+		}
+		if refused != nil {
+			return fail(refused)
 		}
 	}
 	return fail(fmt.Errorf("the router accepts the change of its relay and does not show it: %w", inventory.ErrUnreachable))

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/ingotmetal/ingot/genesis"
-	"github.com/ingotmetal/ingot/internal/documents"
+	"github.com/ingotmetal/ingot/internal/systems/vyos"
 )
 
 // TestGenesisTellsEveryStep holds genesis.md against the example lab: each kind
@@ -101,9 +101,9 @@ var byHand = regexp.MustCompile(`^(system|interfaces loopback|service (ntp serve
 // config.boot of the example, and back.
 func TestVyOSSettingsAreThoseOfTheExample(t *testing.T) {
 	const file = "../deploy/genesis/config.boot"
-	boot, err := documents.ParseVyOS(file, []byte(read(t, file)))
-	if err != nil {
-		t.Fatal(err)
+	boot, problems := vyos.Parse([]byte(read(t, file)))
+	if len(problems) > 0 {
+		t.Fatal(problems)
 	}
 	typed := map[string]bool{} // paths, each with its value if it has one
 	for _, line := range strings.Split(read(t, "genesis.md"), "\n") {
@@ -124,8 +124,8 @@ func TestVyOSSettingsAreThoseOfTheExample(t *testing.T) {
 		}
 	}
 	n := 0
-	var back func(n *documents.VyOSNode, path string)
-	back = func(at *documents.VyOSNode, path string) {
+	var back func(n *vyos.Node, path string)
+	back = func(at *vyos.Node, path string) {
 		for _, c := range at.Children {
 			back(c, strings.TrimPrefix(path+" "+c.Name, " "))
 		}
@@ -139,7 +139,7 @@ func TestVyOSSettingsAreThoseOfTheExample(t *testing.T) {
 			}
 		}
 	}
-	back(&boot.VyOSNode, "")
+	back(&boot.Node, "")
 	if n < 15 {
 		t.Fatalf("%s has %d settings", file, n)
 	}

@@ -17,8 +17,8 @@ import (
 	"go.temporal.io/sdk/client"
 
 	"github.com/ingotmetal/ingot/genesis"
-	"github.com/ingotmetal/ingot/internal/endpoint"
 	handover "github.com/ingotmetal/ingot/internal/site"
+	"github.com/ingotmetal/ingot/internal/systems/vyos"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/lab"
 	"github.com/ingotmetal/ingot/workflows"
@@ -347,8 +347,8 @@ func (w *wrecked) relays(ctx context.Context, server string, listed bool) {
 	w.t.Helper()
 	at, err := w.Forward(ctx, "127.0.0.1:0", lab.Seed, lab.RouterHomeAddress+":443")
 	require.NoError(w.t, err)
-	require.NoError(w.t, endpoint.VyOS{}.Configure(ctx, inventory.Endpoint{URL: "https://" + at, Insecure: true}, inventory.NewSecret(genesisKey),
-		inventory.RouterCommand{Path: []string{"service", "dhcp-relay", "server", server}, Delete: !listed}))
+	router := inventory.Endpoint{URL: "https://" + at, Insecure: true}
+	require.NoError(w.t, vyos.Client{}.SetRelayServer(ctx, router, inventory.NewSecret(genesisKey), server, listed))
 }
 
 // moves runs the standby, waits until the site is there, and goes on there.

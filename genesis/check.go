@@ -10,27 +10,10 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/ingotmetal/ingot/internal/documents"
 	"github.com/ingotmetal/ingot/internal/strictyaml"
+	"github.com/ingotmetal/ingot/internal/systems"
 	"github.com/ingotmetal/ingot/inventory"
 )
-
-// Templates of the roles, for machines that name none.
-const (
-	routerTemplate   = "vyos"
-	platformTemplate = "talos"
-	createTemplate   = "harvester-create"
-	joinTemplate     = "harvester-join"
-)
-
-// needs is what the built-in templates find by the hardware map or labels of a
-// machine; true: it names an image.
-var needs = map[string]map[string]bool{
-	routerTemplate:   {"version": false},
-	platformTemplate: {"kernel": true, "initramfs": true},
-	createTemplate:   {"kernel": true, "initrd": true, "rootfs": true},
-	joinTemplate:     {"kernel": true, "initrd": true, "rootfs": true},
-}
 
 // defaultTarget is the peer of a migration that names none.
 const defaultTarget = "platform"
@@ -41,14 +24,6 @@ var (
 	reference = regexp.MustCompile(`^[a-z0-9][A-Za-z0-9._:/@-]*$`)
 )
 
-// A role is what a machine becomes.
-type role struct {
-	field    string // that gives it the role
-	template string
-	kind     string // of document, as package documents calls it
-	mode     string // of Harvester
-}
-
 // check fills in what follows from the rest and notes everything wrong.
 func (f *file) check() {
 	l := f.lab
@@ -57,7 +32,7 @@ func (f *file) check() {
 	}
 	f.checkSeed()
 	f.checkImages()
-	roles := f.roles()
+	roles := f.checkRoles()
 	f.checkMigrate() // what machines fetch depends on it
 	f.checkMachines(roles)
 	f.checkRouter()
@@ -143,40 +118,27 @@ func (f *file) checkImages() {
 	}
 }
 
-// roles returns what each machine becomes, by its name, and notes references to
-// machines that are not there and machines with two roles.
-func (f *file) roles() map[string]role {
-	l, out := f.lab, map[string]role{}
-	give := func(name string, r role) {
-		if name == "" {
+// checkRoles returns the roles by machine, without those of machines that are
+// not described and without the second role of a machine.
+func (f *file) checkRoles() map[string]role {
+	byMachine := map[string]role{}
+	for _, r := range f.lab.roles() {
+		_, known := f.lab.Machine(r.machine)
+		other, taken := byMachine[r.machine]
+		switch {
+		case r.machine == "":
 			f.add(r.field, "name one of machines", "no machine is named")
-			return
-		}
-		if _, ok := l.Machine(name); !ok {
+		case !known:
 			if !f.lost("machines") {
-				f.add(r.field, "add it to machines, or correct the name", "there is no machine %q", name)
+				f.add(r.field, "add it to machines, or correct the name", "there is no machine %q", r.machine)
 			}
-			return
-		}
-		if other, ok := out[name]; ok {
-			f.add(r.field, "one machine has one role", "machine %q is %s already, see %s", name, other.field, f.at(other.field))
-			return
-		}
-		out[name] = r
-	}
-	if l.Router != nil {
-		give(l.Router.Machine, role{field: "router.machine", template: routerTemplate, kind: documents.KindVyOS})
-	}
-	if l.Platform != nil {
-		give(l.Platform.Machine, role{field: "platform.machine", template: platformTemplate, kind: documents.KindTalos})
-	}
-	if c := l.Cluster; c != nil {
-		give(c.Create, role{field: "cluster.create", template: createTemplate, kind: documents.KindHarvester, mode: "create"})
-		for n, name := range c.Join {
-			give(name, role{field: fmt.Sprintf("cluster.join[%d]", n), template: joinTemplate, kind: documents.KindHarvester, mode: "join"})
+		case taken:
+			f.add(r.field, "one machine has one role", "machine %q is %s already, see %s", r.machine, other.field, f.at(other.field))
+		default:
+			byMachine[r.machine] = r
 		}
 	}
-	return out
+	return byMachine
 }
 
 func (f *file) checkMachines(roles map[string]role) {
@@ -229,7 +191,7 @@ func (f *file) checkMachines(roles map[string]role) {
 
 // checkNeeds checks what the machine's template, if it is built in, looks for.
 func (f *file) checkNeeds(prefix string, m Machine) {
-	wanted := needs[m.Template]
+	wanted := templateLabels[m.Template]
 	keys := make([]string, 0, len(wanted))
 	for k := range wanted {
 		keys = append(keys, k)
@@ -318,7 +280,7 @@ func (f *file) checkPlace(prefix string, r role, m Machine) {
 	i, field := m.Interfaces[n], fmt.Sprintf("%sinterfaces[%d].address", prefix, n)
 	where := l.Network.Prefix
 	what := "the network behind the router"
-	if r.kind == documents.KindVyOS {
+	if r.kind == inventory.DocumentVyOS {
 		where, what = l.Seed.Segment, "the server's own network: there is no relay before the router runs"
 	}
 	switch {
@@ -517,16 +479,19 @@ func (f *file) checkBudgets() {
 // checkDocument checks a machine's document, by itself and against the lab.
 func (f *file) checkDocument(r role, m Machine, token map[string]string) {
 	b := []byte(m.UserData.Reveal())
-	ps, warnings := documents.Review(r.kind, m.Config, b)
+	ps, warnings := systems.Review(r.kind, m.Config, b)
 	if len(ps) == 0 {
 		f.lab.warnings = append(f.lab.warnings, warnings...)
 	}
 	var more inventory.Problems
-	switch r.kind {
-	case documents.KindHarvester:
-		more = f.checkHarvester(r, m, token)
-	case documents.KindVyOS:
-		more = f.checkVyOS(m)
+	if relay := systems.Of(r.kind).Relay; relay != nil {
+		more = relay.CheckRelay(b, f.lab.Seed.Address)
+	}
+	if r.mode != "" {
+		more = append(more, f.checkHarvester(r, m, token)...)
+	}
+	for n := range more {
+		more[n].File = m.Config
 	}
 	for _, p := range more {
 		// What the document lacks by itself is said already.
@@ -539,35 +504,6 @@ func (f *file) checkDocument(r role, m Machine, token map[string]string) {
 			f.named = append(f.named, p)
 		}
 	}
-}
-
-// checkVyOS checks that the router relays to the server.
-func (f *file) checkVyOS(m Machine) (ps inventory.Problems) {
-	v, err := documents.ParseVyOS(m.Config, []byte(m.UserData.Reveal()))
-	if err != nil {
-		return nil // its own check says so
-	}
-	if n := v.At("service", "dhcp-relay", "disable"); n != nil {
-		ps = append(ps, inventory.Problem{File: m.Config, Field: "service dhcp-relay disable", Line: n.Line, What: "the relay is switched off", Remedy: "remove it"})
-	}
-	if a := f.lab.Seed.Address; a.IsValid() && !slices.Contains(v.All("service", "dhcp-relay", "server"), a.String()) {
-		ps = append(ps, inventory.Problem{
-			File: m.Config, Field: "service dhcp-relay server",
-			Line: line(v.At("service", "dhcp-relay"), v.At("service")),
-			What: "the relay does not pass packets on to the server " + a.String(), Remedy: "add inside service dhcp-relay: server " + a.String(),
-		})
-	}
-	return ps
-}
-
-// line is the line of the first node that exists, or 0.
-func line(nodes ...*documents.VyOSNode) int {
-	for _, n := range nodes {
-		if n != nil {
-			return n.Line
-		}
-	}
-	return 0
 }
 
 // checkHarvester checks what a node's configuration must share with the lab.

@@ -2,12 +2,10 @@ package genesis
 
 import (
 	"fmt"
-	"path"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/ingotmetal/ingot/internal/strictyaml"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -162,7 +160,7 @@ func (l Lab) install(kind, machine string) Step {
 		undo = "the machine is disarmed; a person switches it off"
 	}
 	return Step{
-		Kind: kind, Machine: machine, Template: m.Template, Disk: m.disks(), Images: l.imagesOf(m), Waits: l.power(m),
+		Kind: kind, Machine: machine, Template: m.Template, Disk: l.disks(m), Images: l.imagesOf(m), Waits: l.power(m),
 		Undo: undo + "; its window is closed; none for the disk: what was on it is gone, and a half-written one does not boot",
 	}
 }
@@ -250,8 +248,8 @@ func (l Lab) imagesOf(m Machine) []StepImage {
 			names = append(names, v)
 		}
 	}
-	for _, d := range m.documents() {
-		names = append(names, path.Base(d.Text("install.iso_url")))
+	if d := l.system(m).Downloads; d != nil {
+		names = append(names, d.Downloads([]byte(m.UserData.Reveal()))...)
 	}
 	slices.Sort(names)
 	var out []StepImage
@@ -263,37 +261,12 @@ func (l Lab) imagesOf(m Machine) []StepImage {
 	return out
 }
 
-// documents returns the machine's document where it is YAML, which VyOS's is
-// not.
-func (m Machine) documents() []strictyaml.Document {
-	docs, err := strictyaml.Documents(m.Config, []byte(m.UserData.Reveal()))
-	if err != nil {
-		return nil
-	}
-	return docs
-}
-
-// disks says what an installation overwrites: what the installer's document
-// names, and the disk that the inventory selects, which is wiped or written.
-func (m Machine) disks() string {
+// disks says what an installation overwrites: the disk that the inventory
+// selects, and those that the machine's document names.
+func (l Lab) disks(m Machine) string {
 	var named []string
-	for _, d := range m.documents() {
-		for _, field := range []string{"install.device", "install.data_disk", "machine.install.disk"} {
-			if v := d.Text(field); v != "" {
-				named = append(named, v)
-			}
-		}
-		for n := 0; d.Text(fmt.Sprintf("install.wipe_disks_list[%d]", n)) != ""; n++ {
-			named = append(named, d.Text(fmt.Sprintf("install.wipe_disks_list[%d]", n)))
-		}
-		if d.Text("install.wipe_all_disks") == "true" {
-			named = append(named, "ALL ITS DISKS")
-		}
-		for _, field := range []string{"serial", "wwid", "model", "uuid", "name", "type", "busPath", "size"} {
-			if v := d.Text("machine.install.diskSelector." + field); v != "" {
-				named = append(named, "the disk of "+field+" "+v)
-			}
-		}
+	if d := l.system(m).Disks; d != nil {
+		named = d.Disks([]byte(m.UserData.Reveal()))
 	}
 	slices.Sort(named)
 	named = slices.Compact(named)

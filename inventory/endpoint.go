@@ -95,12 +95,6 @@ func PinProblem(fingerprint string) string {
 	return ""
 }
 
-// RouterCommand is one change of a router's configuration.
-type RouterCommand struct {
-	Delete bool     `json:"delete,omitempty"` // instead of set
-	Path   []string `json:"path"`             // service dhcp-relay server 10.0.0.2
-}
-
 // ClusterNode is a node as its cluster lists it.
 type ClusterNode struct {
 	Name  string `json:"name"`

@@ -21,6 +21,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -28,8 +29,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ingotmetal/ingot/internal/endpoint"
-	"github.com/ingotmetal/ingot/internal/talosapi"
+	"github.com/ingotmetal/ingot/internal/systems/harvester"
+	"github.com/ingotmetal/ingot/internal/systems/kubernetes"
+	"github.com/ingotmetal/ingot/internal/systems/talos"
+	"github.com/ingotmetal/ingot/internal/systems/vyos"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/insomniacslk/dhcp/dhcpv4"
 	"github.com/insomniacslk/dhcp/dhcpv4/nclient4"
@@ -467,27 +470,24 @@ install:
 		wait(m, "LAB-HARVESTER stage failed installing: told to fail")
 
 		e := inventory.Endpoint{URL: "https://" + forward(t, l, Server, "10.10.20.60:443"), Insecure: true}
-		if err := (endpoint.Harvester{}).Ping(t.Context(), e); err != nil {
+		if err := (harvester.Client{}).Ready(t.Context(), e); err != nil {
 			t.Error(err)
 		}
-		if err := (endpoint.Harvester{}).Cluster(t.Context(), e); err != nil {
-			t.Error(err)
-		}
-		token, err := endpoint.Harvester{}.LogIn(t.Context(), e, "admin", inventory.NewSecret("first"))
+		token, err := harvester.Client{}.LogIn(t.Context(), e, "admin", inventory.NewSecret("first"))
 		if err != nil {
 			t.Fatal(err)
 		}
-		nodes, err := endpoint.Harvester{}.Nodes(t.Context(), e, token)
+		nodes, err := harvester.Client{}.Nodes(t.Context(), e, token)
 		if err != nil || len(nodes) != 2 || !nodes[0].Ready || !nodes[1].Ready {
 			t.Errorf("nodes: %v, %v", nodes, err)
 		}
-		if err := (endpoint.Harvester{}).LogOut(t.Context(), e, token); err != nil {
+		if err := (harvester.Client{}).LogOut(t.Context(), e, token); err != nil {
 			t.Error(err)
 		}
-		if _, err := (endpoint.Harvester{}).Nodes(t.Context(), e, token); err == nil {
+		if _, err := (harvester.Client{}).Nodes(t.Context(), e, token); err == nil {
 			t.Error("the token lives after the log-out")
 		}
-		if _, err := (endpoint.Harvester{}).LogIn(t.Context(), e, "admin", inventory.NewSecret("another")); err == nil {
+		if _, err := (harvester.Client{}).LogIn(t.Context(), e, "admin", inventory.NewSecret("another")); err == nil {
 			t.Error("another password was accepted")
 		}
 	}
@@ -562,17 +562,17 @@ func ownClients(t *testing.T, l *Lab, ca pair, ip string) {
 		enc("CERTIFICATE", admin.Certificate[0]), enc("ED25519 PRIVATE KEY", der)))
 	api := forward(t, l, Server, ip+":50000")
 	ctx := deadline(t, time.Minute)
-	if v, err := (talosapi.Client{}).Version(ctx, api, conf); err != nil || !strings.Contains(v, "v1.13.0") {
+	if v, err := (talos.Client{}).Version(ctx, api, conf); err != nil || !strings.Contains(v, "v1.13.0") {
 		t.Errorf("Version: %q, %v", v, err)
 	}
-	if already, err := (talosapi.Client{}).Bootstrap(ctx, api, conf); err != nil || !already {
+	if already, err := (talos.Client{}).Bootstrap(ctx, api, conf); err != nil || !already {
 		t.Errorf("Bootstrap: %v, %v", already, err)
 	}
-	kubeconfig, err := talosapi.Client{}.Kubeconfig(ctx, api, conf, "https://"+forward(t, l, Server, ip+":6443"))
+	kubeconfig, err := talos.Client{}.Kubeconfig(ctx, api, conf, "https://"+forward(t, l, Server, ip+":6443"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	k := endpoint.Kubernetes{}
+	k := kubernetes.Client{}
 	if err := k.Ready(ctx, kubeconfig); err != nil {
 		t.Error(err)
 	}
@@ -866,16 +866,15 @@ func vyosRouter(t *testing.T, l *Lab, img Image, firmware Firmware) {
 	api("/configure", "the-key", `{"op":"delete","path":["service","dhcp-relay","server","10.10.20.2"]}`, 200)
 	api("/config-file", "the-key", `{"op":"save"}`, 200)
 	if firmware == Simulated { // our own client fits; once is enough
-		e, v := inventory.Endpoint{URL: "https://" + forward(t, l, Seed, "192.168.1.2:443"), Insecure: true}, endpoint.VyOS{}
+		e, v := inventory.Endpoint{URL: "https://" + forward(t, l, Seed, "192.168.1.2:443"), Insecure: true}, vyos.Client{}
 		key := inventory.NewSecret("the-key")
-		relay := []string{"service", "dhcp-relay", "server", "10.10.20.9"}
-		for _, c := range []inventory.RouterCommand{{Path: relay}, {Path: relay}, {Path: relay, Delete: true}, {Path: relay, Delete: true}} {
-			if err := v.Configure(t.Context(), e, key, c); err != nil {
+		for _, listed := range []bool{true, true, false, false} {
+			if err := v.SetRelayServer(t.Context(), e, key, "10.10.20.9", listed); err != nil {
 				t.Error(err)
 			}
 		}
-		if tree, err := v.Configuration(t.Context(), e, key, "service", "dhcp-relay"); err != nil || tree["server"] != "192.168.1.10" {
-			t.Errorf("%v, %v", tree, err)
+		if servers, err := v.RelayServers(t.Context(), e, key); err != nil || !slices.Equal(servers, []string{"192.168.1.10"}) {
+			t.Errorf("%v, %v", servers, err)
 		}
 		if tree, err := v.Configuration(t.Context(), e, key, "service", "dns"); err != nil || len(tree) != 0 {
 			t.Errorf("what is not configured: %v, %v", tree, err)

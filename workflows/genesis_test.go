@@ -379,17 +379,14 @@ func (bmcs) ResetBMC(context.Context, inventory.BMC, inventory.Secret, activitie
 
 type routers struct{ *house }
 
-func (r routers) Configuration(context.Context, inventory.Endpoint, inventory.Secret, ...string) (map[string]any, error) {
+func (r routers) RelayServers(context.Context, inventory.Endpoint, inventory.Secret) ([]string, error) {
 	r.mu.Lock()
-	list := []any{}
-	for _, s := range r.relay {
-		list = append(list, s)
-	}
+	list := slices.Clone(r.relay)
 	r.mu.Unlock()
-	return map[string]any{"server": list}, r.fails("router")
+	return list, r.fails("router")
 }
 
-func (r routers) Configure(context.Context, inventory.Endpoint, inventory.Secret, ...inventory.RouterCommand) error {
+func (r routers) SetRelayServer(context.Context, inventory.Endpoint, inventory.Secret, string, bool) error {
 	return nil
 }
 
@@ -441,9 +438,7 @@ func (k kube) Delete(context.Context, inventory.Secret, inventory.Secret) ([]str
 
 type clusters struct{ *house }
 
-func (c clusters) Ping(context.Context, inventory.Endpoint) error { return c.fails("vip") }
-
-func (c clusters) Cluster(context.Context, inventory.Endpoint) error { return nil }
+func (c clusters) Ready(context.Context, inventory.Endpoint) error { return c.fails("vip") }
 
 func (c clusters) LogIn(_ context.Context, _ inventory.Endpoint, user string, password inventory.Secret) (inventory.Secret, error) {
 	require.Equal(c.t, []string{"admin", "admin"}, []string{user, password.Reveal()})

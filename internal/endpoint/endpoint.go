@@ -1,11 +1,9 @@
-// Package endpoint speaks to systems that were installed: a VyOS router, a
-// Kubernetes API server, a Harvester cluster. Each by the part of its
-// documented HTTP protocol that a bootstrap needs, and nothing else.
+// Package endpoint reaches installed systems over the network: their APIs over
+// HTTPS, and their addresses by ARP and TCP.
 //
-// Errors wrap inventory's vocabulary: ErrUnreachable for what may pass by
-// itself, ErrRefused for credentials or a certificate that is not the expected
-// one, ErrInvalid for a request that the other side understood and will never
-// grant.
+// Errors wrap inventory's vocabulary: ErrUnreachable for what may pass,
+// ErrRefused for credentials or a certificate that is not the expected one,
+// ErrInvalid for a request that the other side understood and will never grant.
 package endpoint
 
 import (
@@ -29,149 +27,191 @@ import (
 )
 
 const (
-	// timeout bounds one request: a router that commits takes seconds.
-	timeout = time.Minute
-	// maxAnswer is more than any answer that is read here.
-	maxAnswer = 16 << 20
+	dialTimeout      = 10 * time.Second
+	handshakeTimeout = 15 * time.Second
+	requestTimeout   = time.Minute // a router that commits takes seconds
+	maxAnswer        = 16 << 20    // bytes, more than any answer that is read here
+	maxClip          = 300         // bytes of an answer that an error repeats
 )
 
-// errPin: somebody else answers at the address.
-var errPin = errors.New("the certificate's key has another fingerprint than the one given")
+var errFingerprint = errors.New("the certificate's key has another fingerprint than the one given")
 
-// tlsConfig says whom the endpoint trusts.
-func tlsConfig(e inventory.Endpoint) (*tls.Config, error) {
-	c := &tls.Config{MinVersion: tls.VersionTLS12}
-	n := 0
-	for _, given := range []bool{e.CA != "", e.Fingerprint != "", e.Insecure} {
-		if given {
-			n++
-		}
-	}
-	switch {
-	case n > 1:
-		return nil, fmt.Errorf("endpoint %q: give one of ca, fingerprint and insecure: %w", e.URL, inventory.ErrInvalid)
-	case e.CA != "":
-		c.RootCAs = x509.NewCertPool()
-		if !c.RootCAs.AppendCertsFromPEM([]byte(e.CA)) {
-			return nil, fmt.Errorf("endpoint %q: its CA holds no certificate: %w", e.URL, inventory.ErrInvalid)
-		}
-	case e.Fingerprint != "":
-		what := inventory.PinProblem(e.Fingerprint)
-		want, err := hex.DecodeString(strings.TrimPrefix(e.Fingerprint, "sha256:"))
-		if what != "" || err != nil {
-			return nil, fmt.Errorf("endpoint %q: fingerprint %q %s: %w", e.URL, e.Fingerprint, what, inventory.ErrInvalid)
-		}
-		c.InsecureSkipVerify = true // the pin is stricter than any chain
-		c.VerifyConnection = func(s tls.ConnectionState) error {
-			got := sha256.Sum256(s.PeerCertificates[0].RawSubjectPublicKeyInfo)
-			if subtle.ConstantTimeCompare(got[:], want) != 1 {
-				return fmt.Errorf("%w: it is sha256:%x", errPin, got)
-			}
-			return nil
-		}
-	case e.Insecure:
-		c.InsecureSkipVerify = true // said so, in so many words
-	}
-	return c, nil
-}
+// A Dialer connects as net.Dialer.DialContext does.
+type Dialer = func(ctx context.Context, network, address string) (net.Conn, error)
 
-// link is a client of one endpoint. It is made for one operation: nothing
-// lingers that would notice too late that the machine behind it is another.
-type link struct {
+// A Client sends requests to one endpoint. It is made for one operation: no
+// connection outlives the machine that it leads to.
+type Client struct {
 	base string
 	http *http.Client
 }
 
-func dial(e inventory.Endpoint, conf *tls.Config) (*link, error) {
-	if what := inventory.BaseProblem(e.URL); what != "" {
-		return nil, fmt.Errorf("endpoint %q %s: %w", e.URL, what, inventory.ErrInvalid)
+// Open returns a client of the endpoint. It connects with the first request.
+// Options change what the endpoint says of TLS.
+func Open(e inventory.Endpoint, options ...func(*tls.Config)) (*Client, error) {
+	if problem := inventory.BaseProblem(e.URL); problem != "" {
+		return nil, fmt.Errorf("endpoint %q %s: %w", e.URL, problem, inventory.ErrInvalid)
 	}
-	t := &http.Transport{
-		TLSClientConfig: conf, TLSHandshakeTimeout: 15 * time.Second, Proxy: nil,
-		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
-			host, _, err := net.SplitHostPort(address)
-			if err != nil {
-				return nil, err
-			}
-			d := net.Dialer{Timeout: 10 * time.Second, Control: func(_, at string, _ syscall.RawConn) error { return inventory.MayDial(host, at) }}
-			return d.DialContext(ctx, network, address)
+	conf, err := tlsConfig(e)
+	if err != nil {
+		return nil, fmt.Errorf("endpoint %q: %w: %w", e.URL, err, inventory.ErrInvalid)
+	}
+	for _, option := range options {
+		option(conf)
+	}
+
+	return &Client{base: strings.TrimSuffix(e.URL, "/"), http: &http.Client{
+		Timeout: requestTimeout,
+		Transport: &http.Transport{
+			TLSClientConfig: conf, TLSHandshakeTimeout: handshakeTimeout, DialContext: dial, Proxy: nil,
 		},
-	}
-	return &link{base: strings.TrimSuffix(e.URL, "/"), http: &http.Client{
-		Transport: t, Timeout: timeout,
-		// A redirect would carry credentials to where nobody pinned anything.
+		// A redirect would carry credentials to a host whose certificate was not checked.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}, nil
 }
 
-func (l *link) close() { l.http.CloseIdleConnections() }
+// Close closes the client's connections.
+func (c *Client) Close() { c.http.CloseIdleConnections() }
 
-// answer is what came back.
-type answer struct {
-	status int
-	body   []byte
+// dial connects to an address that inventory.MayDial allows.
+func dial(ctx context.Context, network, address string) (net.Conn, error) {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return nil, err
+	}
+	d := net.Dialer{Timeout: dialTimeout, Control: func(_, resolved string, _ syscall.RawConn) error {
+		return inventory.MayDial(host, resolved)
+	}}
+	return d.DialContext(ctx, network, address)
 }
 
-// do sends one request. The error tells only of the way there: what a status
-// means, each protocol says itself, or wrong does.
-func (l *link) do(ctx context.Context, method, path string, header http.Header, body []byte) (answer, error) {
-	req, err := http.NewRequestWithContext(ctx, method, l.base+path, bytes.NewReader(body))
-	if err != nil {
-		return answer{}, fmt.Errorf("asking %s%s: %w", l.base, path, err)
+// tlsConfig returns what the endpoint trusts.
+func tlsConfig(e inventory.Endpoint) (*tls.Config, error) {
+	c := &tls.Config{MinVersion: tls.VersionTLS12}
+	given := 0
+	for _, is := range []bool{e.CA != "", e.Fingerprint != "", e.Insecure} {
+		if is {
+			given++
+		}
 	}
-	for k, v := range header {
+
+	switch {
+	case given > 1:
+		return nil, errors.New("give one of ca, fingerprint and insecure")
+	case e.CA != "":
+		c.RootCAs = x509.NewCertPool()
+		if !c.RootCAs.AppendCertsFromPEM([]byte(e.CA)) {
+			return nil, errors.New("its CA holds no certificate")
+		}
+	case e.Fingerprint != "":
+		if problem := inventory.PinProblem(e.Fingerprint); problem != "" {
+			return nil, fmt.Errorf("fingerprint %q %s", e.Fingerprint, problem)
+		}
+		want, err := hex.DecodeString(strings.TrimPrefix(e.Fingerprint, "sha256:"))
+		if err != nil {
+			return nil, err
+		}
+		c.InsecureSkipVerify = true // the fingerprint is stricter than any chain
+		c.VerifyConnection = func(s tls.ConnectionState) error {
+			got := sha256.Sum256(s.PeerCertificates[0].RawSubjectPublicKeyInfo)
+			if subtle.ConstantTimeCompare(got[:], want) != 1 {
+				return fmt.Errorf("%w: it is sha256:%x", errFingerprint, got)
+			}
+			return nil
+		}
+	case e.Insecure:
+		c.InsecureSkipVerify = true // the operator chose this
+	}
+	return c, nil
+}
+
+// A Request is one HTTP request below the endpoint's base URL.
+type Request struct {
+	Method, Path string
+	Header       http.Header
+	Body         []byte
+}
+
+// An Answer is the response to a Request.
+type Answer struct {
+	Status int
+	Body   []byte
+	URL    string // without the query
+}
+
+// Ask sends one request over a connection of its own.
+func Ask(ctx context.Context, e inventory.Endpoint, r Request) (Answer, error) {
+	c, err := Open(e)
+	if err != nil {
+		return Answer{}, err
+	}
+	defer c.Close()
+	return c.Do(ctx, r)
+}
+
+// Do sends a request. The error tells only that no answer came: what a status
+// means, each protocol says itself, or Answer.Err does.
+func (c *Client) Do(ctx context.Context, r Request) (Answer, error) {
+	a := Answer{}
+	a.URL, _, _ = strings.Cut(c.base+r.Path, "?")
+	req, err := http.NewRequestWithContext(ctx, r.Method, c.base+r.Path, bytes.NewReader(r.Body))
+	if err != nil {
+		return a, fmt.Errorf("asking %s: %w", a.URL, err)
+	}
+	for k, v := range r.Header {
 		req.Header[k] = v
 	}
-	res, err := l.http.Do(req)
+
+	res, err := c.http.Do(req)
 	if err != nil {
-		return answer{}, unreached(err)
+		return a, noAnswer(err)
 	}
 	defer func() { _ = res.Body.Close() }() // it was read, or its loss is an error below
-	b, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer+1))
-	if err != nil {
-		return answer{}, unreached(err)
+	a.Status = res.StatusCode
+	if a.Body, err = io.ReadAll(io.LimitReader(res.Body, maxAnswer+1)); err != nil {
+		return a, noAnswer(err)
 	}
-	if len(b) > maxAnswer {
-		return answer{}, fmt.Errorf("%s%s answers with more than %d bytes: %w", l.base, path, maxAnswer, inventory.ErrInvalid)
+	if len(a.Body) > maxAnswer {
+		return a, fmt.Errorf("%s answers with more than %d bytes: %w", a.URL, maxAnswer, inventory.ErrInvalid)
 	}
-	return answer{res.StatusCode, b}, nil
+	return a, nil
 }
 
-// unreached tells a certificate that is not to be trusted, which no waiting
-// mends, from everything that may pass.
-func unreached(err error) error {
+// noAnswer is ErrRefused for a certificate that is not trusted, which waiting
+// does not change, and ErrUnreachable for everything else.
+func noAnswer(err error) error {
 	var unknown x509.UnknownAuthorityError
 	var host x509.HostnameError
 	var verify *tls.CertificateVerificationError
-	if errors.Is(err, errPin) || errors.As(err, &unknown) || errors.As(err, &host) || errors.As(err, &verify) {
+	if errors.Is(err, errFingerprint) || errors.As(err, &unknown) || errors.As(err, &host) || errors.As(err, &verify) {
 		return fmt.Errorf("%w: %w", err, inventory.ErrRefused)
 	}
 	return fmt.Errorf("%w: %w", err, inventory.ErrUnreachable)
 }
 
-// wrong is the error of a status that is not the one hoped for; nil below 300.
-func (l *link) wrong(path string, a answer) error {
+// Err is nil for a status below 300, and otherwise says what the status means.
+func (a Answer) Err() error {
 	kind := inventory.ErrInvalid
-	switch {
-	case a.status < 300:
+	switch s := a.Status; {
+	case s < 300:
 		return nil
-	case a.status == http.StatusUnauthorized || a.status == http.StatusForbidden:
+	case s == http.StatusUnauthorized || s == http.StatusForbidden:
 		kind = inventory.ErrRefused
-	case a.status == http.StatusNotFound:
+	case s == http.StatusNotFound:
 		kind = inventory.ErrNotFound
-	case a.status == http.StatusConflict:
+	case s == http.StatusConflict:
 		kind = inventory.ErrConflict
-	case a.status >= 500 || a.status == http.StatusTooManyRequests || a.status == http.StatusRequestTimeout || a.status < 400:
-		kind = inventory.ErrUnreachable // not itself yet: a proxy before it, or it starts
+	case s >= 500 || s == http.StatusTooManyRequests || s == http.StatusRequestTimeout || s < 400:
+		kind = inventory.ErrUnreachable // a proxy in front of the system answers, or the system starts
 	}
-	return fmt.Errorf("%s%s answers %d %s: %w", l.base, path, a.status, clip(a.body), kind)
+	return fmt.Errorf("%s answers %d %s: %w", a.URL, a.Status, Clip(a.Body), kind)
 }
 
-// clip keeps what a foreign system says within what a person reads.
-func clip(b []byte) string {
+// Clip quotes an answer, at most 300 bytes of it.
+func Clip(b []byte) string {
 	s := strings.Join(strings.Fields(strings.ToValidUTF8(string(b), "?")), " ")
-	if len(s) > 300 {
-		s = strings.ToValidUTF8(s[:300], "") + "…"
+	if len(s) > maxClip {
+		s = strings.ToValidUTF8(s[:maxClip], "") + "…"
 	}
 	return fmt.Sprintf("%q", s)
 }

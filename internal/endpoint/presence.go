@@ -14,54 +14,62 @@ import (
 	"time"
 )
 
-// Presence finds out whether somebody has an address.
+const (
+	// arpTable lists the addresses that this host has resolved.
+	arpTable = "/proc/net/arp"
+	// connectTimeout is long enough for a connection within a site.
+	connectTimeout = 1500 * time.Millisecond
+)
+
+// connectPorts are those that an installed system or its firmware may serve:
+// SSH, HTTPS, HTTP, Talos.
+var connectPorts = []uint16{22, 443, 80, 50000}
+
+// Presence finds out whether an address is in use.
 type Presence struct{}
 
-// arpTable is where Linux tells whom it has resolved.
-const arpTable = "/proc/net/arp"
-
-// knock is how long a connection may take on the way to a neighbour.
-const knock = 1500 * time.Millisecond
-
-// Answers tells whether somebody answers at an address, with the MAC of who
-// does where it lies on a network of this host. To knock makes the kernel ask
-// by ARP, which no packet filter of the other side keeps from answering; a
-// connection that is refused proves as much as one that is accepted.
+// Answers tells whether a host answers at an address, and its MAC where it is on a
+// network of this host. Connecting makes the kernel ask by ARP, which the
+// host's packet filter cannot suppress; a connection that is refused proves as
+// much as one that is accepted.
 func (Presence) Answers(ctx context.Context, a netip.Addr) (found bool, mac string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, knock)
+	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
-	var heard sync.WaitGroup
-	answered := make(chan struct{}, 4)
-	for _, port := range []uint16{22, 443, 80, 50000} {
-		heard.Go(func() {
+
+	var connecting sync.WaitGroup
+	answered := make(chan struct{}, len(connectPorts))
+	for _, port := range connectPorts {
+		connecting.Go(func() {
 			var d net.Dialer
 			c, err := d.DialContext(ctx, "tcp", netip.AddrPortFrom(a, port).String())
 			if err == nil {
-				_ = c.Close() // it has said what it was asked
+				_ = c.Close() // nothing was sent
 			}
 			if err == nil || errors.Is(err, syscall.ECONNREFUSED) {
 				answered <- struct{}{}
 			}
 		})
 	}
-	heard.Wait()
+	connecting.Wait()
+
 	found = len(answered) > 0
-	if mac, err = neighbour(a); err != nil {
+	if mac, err = resolvedMAC(a); err != nil {
 		return found, "", err
 	}
 	return found || mac != "", mac, nil
 }
 
-// neighbour returns the MAC that this host has resolved for a, "" if none.
-func neighbour(a netip.Addr) (string, error) {
+// resolvedMAC returns the MAC that this host has resolved for a, "" if none.
+func resolvedMAC(a netip.Addr) (string, error) {
 	f, err := os.Open(arpTable)
 	if err != nil {
-		return "", fmt.Errorf("reading who is on the network: %w", err)
+		return "", fmt.Errorf("reading the ARP table: %w", err)
 	}
 	defer func() { _ = f.Close() }() // only read
+
 	s := bufio.NewScanner(f)
 	for s.Scan() {
-		// address, hardware type, flags, MAC, mask, device; flag 2: resolved.
+		// Address, hardware type, flags, MAC, mask, device. Flag 2: resolved.
 		col := strings.Fields(s.Text())
 		if len(col) >= 6 && col[0] == a.String() && col[2] != "0x0" && col[3] != "00:00:00:00:00:00" {
 			return col[3], nil

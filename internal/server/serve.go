@@ -41,7 +41,10 @@ import (
 	"github.com/ingotmetal/ingot/internal/notify"
 	"github.com/ingotmetal/ingot/internal/quiet"
 	"github.com/ingotmetal/ingot/internal/reserve"
-	"github.com/ingotmetal/ingot/internal/talosapi"
+	"github.com/ingotmetal/ingot/internal/systems/harvester"
+	"github.com/ingotmetal/ingot/internal/systems/kubernetes"
+	"github.com/ingotmetal/ingot/internal/systems/talos"
+	"github.com/ingotmetal/ingot/internal/systems/vyos"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/inventory/sqlite"
 	"github.com/ingotmetal/ingot/metadatasvc"
@@ -318,7 +321,7 @@ func (s *server) control() error {
 		ProbeImage:  func(ctx context.Context, address string) error { return s.api.ProbeImage(ctx, address) },
 		ImageStored: images{dir: s.cfg.ImageDir()}.stored,
 		Labs:        s.store, Presence: endpoint.Presence{}, Relays: s.store, ProbeEvery: s.cfg.ProbeEvery,
-		Routers: endpoint.VyOS{}, Talos: talosapi.Client{}, Kubernetes: endpoint.Kubernetes{}, Clusters: endpoint.Harvester{},
+		Routers: vyos.Client{}, Talos: talos.Client{}, Kubernetes: kubernetes.Client{}, Clusters: harvester.Client{},
 	}
 	base := "http://" + s.cfg.Listen
 	if !config.Loopback(s.cfg.Listen) {

@@ -1,4 +1,4 @@
-package documents
+package systems
 
 import (
 	"fmt"
@@ -33,7 +33,7 @@ func TestS44ServedDocumentsAndKernelLines(t *testing.T) {
 	} {
 		t.Run(m.name, func(t *testing.T) {
 			userData := string(example(t, m.file))
-			secret := secrets(map[string]string{"config.boot": KindVyOS}[m.file], []byte(userData))
+			secret := secretsOf(Of(map[string]string{"config.boot": inventory.DocumentVyOS}[m.file]).Document, []byte(userData))
 			require.GreaterOrEqual(t, len(secret), 2)
 			lookup := func(ref string) (string, error) {
 				v, ok := map[string]string{
@@ -64,9 +64,8 @@ func TestS44ServedDocumentsAndKernelLines(t *testing.T) {
 			require.Len(t, r.Documents, 1)
 			for _, d := range r.Documents {
 				served := []byte(d.Contents)
-				if d.Kind == KindHarvester {
-					served = []byte(userData)
-					served, err = Harvester(served, Webhook{"SUCCEEDED", inventory.RefWebhookURL + "SUCCEEDED"}, Webhook{"FAILED", inventory.RefWebhookURL + "FAILED"})
+				if w := Of(d.Kind).Webhooks; w != nil {
+					served, err = w.AddWebhooks([]byte(userData), inventory.RefWebhookURL)
 					require.NoError(t, err)
 				}
 				text, err := inventory.Resolve(string(served), lookup)

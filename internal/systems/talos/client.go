@@ -1,6 +1,4 @@
-// Package talosapi speaks to the API of a Talos node (TCP 50000) as its
-// administrator: what makes one machine a Kubernetes cluster, and nothing else.
-package talosapi
+package talos
 
 import (
 	"archive/tar"

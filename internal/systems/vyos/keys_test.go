@@ -1,4 +1,4 @@
-package documents
+package vyos
 
 import (
 	"slices"
@@ -33,9 +33,9 @@ func nested(path string) (text string, line int) {
 	return b.String(), strings.Count(vyosStart, "\n") + depth + 1
 }
 
-// TestVyOSKeys: a key that VyOS does not have is told with its line, its path
-// and the one that may be meant; what is not known deeper is let through.
-func TestVyOSKeys(t *testing.T) {
+// TestKeys: an unknown key is reported with its line, its path and a similar
+// key; nodes whose keys are not listed are not checked.
+func TestKeys(t *testing.T) {
 	for path, meant := range map[string]string{
 		"interfces ethernet =eth1 address":                             "interfaces", // at its first word
 		"interfaces ethrnet =eth1 address":                             "ethernet",
@@ -80,7 +80,7 @@ func TestVyOSKeys(t *testing.T) {
 				}
 			}
 			found := false
-			for _, p := range problems(t, KindVyOS, vyosStart+text+vyosEnd) {
+			for _, p := range problems(t, vyosStart+text+vyosEnd) {
 				if !strings.HasSuffix(p.Field, "hw-id") || p.Field == field { // that is missing where there is another interface
 					require.Equal(t, field, p.Field, "nothing else is wrong: %v", p)
 					require.Equal(t, line, p.Line)
@@ -96,9 +96,9 @@ func TestVyOSKeys(t *testing.T) {
 	}
 }
 
-// TestVyOSKeysThatAreRight: documents of several versions, and nodes of which
-// the keys are not known here.
-func TestVyOSKeysThatAreRight(t *testing.T) {
+// TestKnownKeys: documents of several versions, and nodes whose keys are not
+// listed.
+func TestKnownKeys(t *testing.T) {
 	for name, text := range map[string]string{
 		"1.3": `
 interfaces {
@@ -349,30 +349,34 @@ vpp {
 `,
 	} {
 		t.Run(name, func(t *testing.T) {
-			require.Empty(t, problems(t, KindVyOS, vyosStart+text+vyosEnd))
-			require.Empty(t, warningsOf(t, KindVyOS, "doc", []byte(vyosStart+text+vyosEnd)))
+			require.Empty(t, problems(t, vyosStart+text+vyosEnd))
+			require.Empty(t, warningsOf(t, vyosStart+text+vyosEnd))
 		})
 	}
 }
 
-// TestVyOSKeysThatMayBeNew: where releases differ much, what looks like a slip is
-// warned of, and may be right.
-func TestVyOSKeysThatMayBeNew(t *testing.T) {
+// TestSimilarKeys: where releases differ much, a key that is similar to a known
+// one is only warned of.
+func TestSimilarKeys(t *testing.T) {
 	text := vyosStart + "service {\n    htps {\n        api 1\n    }\n}\nsystem {\n    nameserver 192.0.2.1\n}\n" + vyosEnd
-	require.Empty(t, problems(t, KindVyOS, text))
-	got := warningsOf(t, KindVyOS, "doc", []byte(text))
-	require.Len(t, got, 2, "%v", got)
-	for n, want := range []string{`doc:10: service htps: is no key that is known here (did you mean "https"?)`, `doc:15: system nameserver: is no key that is known here (did you mean "name-server"?)`} {
-		require.Equal(t, want, got[n].String())
+	require.Empty(t, problems(t, text))
+	got := warningsOf(t, text)
+	var texts []string
+	for _, p := range got {
+		texts = append(texts, p.String())
 	}
+	require.ElementsMatch(t, []string{
+		`line 10: service htps: unknown key, but similar to one that is known (did you mean "https"?)`,
+		`line 15: system nameserver: unknown key, but similar to one that is known (did you mean "name-server"?)`,
+	}, texts)
 }
 
-// TestVyOSTableHangsTogether: each node that is listed is a key of the node
-// above it.
-func TestVyOSTableHangsTogether(t *testing.T) {
-	for path, keys := range vyosKnown {
+// TestKeyTableIsConsistent: each node that is listed is a key of the node above
+// it.
+func TestKeyTableIsConsistent(t *testing.T) {
+	for path, keys := range knownKeys {
 		require.NotEmpty(t, keys, path)
-		require.NotContains(t, vyosPartly, path)
+		require.NotContains(t, incompleteKeys, path)
 		if path == "" {
 			continue
 		}
@@ -380,7 +384,7 @@ func TestVyOSTableHangsTogether(t *testing.T) {
 		if n := strings.LastIndexByte(path, ' '); n >= 0 {
 			above, key = path[:n], path[n+1:]
 		}
-		known := slices.Concat(vyosKnown[above], vyosPartly[above])
+		known := slices.Concat(knownKeys[above], incompleteKeys[above])
 		require.Contains(t, known, key, "%q", path)
 	}
 }

@@ -1,4 +1,4 @@
-package talosapi
+package talos
 
 import (
 	"archive/tar"

@@ -1,0 +1,65 @@
+package genesis
+
+import (
+	"fmt"
+
+	"github.com/ingotmetal/ingot/internal/systems"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// A role is what a machine of the lab becomes.
+type role struct {
+	field    string // of the lab file, that gives the role
+	machine  string
+	template string // for a machine that names none
+	kind     string // of its document
+	mode     string // of a Harvester node: create or join
+}
+
+// roles returns the roles in the order in which the machines are installed.
+func (l Lab) roles() (roles []role) {
+	if r := l.Router; r != nil {
+		roles = append(roles, role{
+			field: "router.machine", machine: r.Machine, template: "vyos", kind: inventory.DocumentVyOS,
+		})
+	}
+	if p := l.Platform; p != nil {
+		roles = append(roles, role{
+			field: "platform.machine", machine: p.Machine, template: "talos", kind: inventory.DocumentTalos,
+		})
+	}
+	c := l.Cluster
+	if c == nil {
+		return roles
+	}
+	roles = append(roles, role{
+		field: "cluster.create", machine: c.Create, template: "harvester-create",
+		kind: inventory.DocumentHarvester, mode: "create",
+	})
+	for n, name := range c.Join {
+		roles = append(roles, role{
+			field: fmt.Sprintf("cluster.join[%d]", n), machine: name, template: "harvester-join",
+			kind: inventory.DocumentHarvester, mode: "join",
+		})
+	}
+	return roles
+}
+
+// system returns what a machine becomes.
+func (l Lab) system(m Machine) systems.System {
+	for _, r := range l.roles() {
+		if r.machine == m.Name {
+			return systems.Of(r.kind)
+		}
+	}
+	return systems.System{}
+}
+
+// templateLabels are the labels, or entries of the hardware map, that the
+// templates of the roles need; true: the value names an image.
+var templateLabels = map[string]map[string]bool{
+	"vyos":             {"version": false},
+	"talos":            {"kernel": true, "initramfs": true},
+	"harvester-create": {"kernel": true, "initrd": true, "rootfs": true},
+	"harvester-join":   {"kernel": true, "initrd": true, "rootfs": true},
+}

@@ -1,0 +1,318 @@
+package harvester
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/ingotmetal/ingot/internal/strictyaml"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+var (
+	bondOption  = regexp.MustCompile(`^[a-z_]+$`)
+	number      = regexp.MustCompile(`^[0-9]+$`)
+	stableDisk  = regexp.MustCompile(`^/dev/disk/by-(id|path)/[^/]+$`)
+	movingDisk  = regexp.MustCompile(`^/dev/(sd[a-z]+|nvme[0-9]+n[0-9]+)$`)
+	virtualDisk = regexp.MustCompile(`^/dev/([a-z]+/)?[A-Za-z0-9._-]+$`)
+	nodeName    = regexp.MustCompile(`^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$`)
+	nicName     = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,14}$`)
+)
+
+// A checker collects what is wrong with a configuration.
+type checker struct {
+	configuration
+	problems, warnings inventory.Problems
+}
+
+// Check returns everything for which the installer would refuse the
+// configuration, or would install a node that cannot work.
+func (Document) Check(file string, contents []byte) (problems, warnings inventory.Problems) {
+	c := checker{}
+	err := strictyaml.Decode(file, contents, &c.configuration)
+	if err != nil && !errors.As(err, &problems) {
+		problems.Add("", "", "cannot be read: %s", err)
+		return problems, nil
+	}
+	if len(problems) > 0 && c.Install == nil && c.Token == "" {
+		return problems, nil // nothing could be read
+	}
+
+	c.checkNode()
+	c.checkOS()
+	if c.Install == nil {
+		c.problems.Add("install", "write it as docs/genesis.md shows", "is missing")
+	} else {
+		c.checkInstall()
+		c.checkWebhooks()
+		c.checkDisks()
+		c.checkNetwork()
+	}
+
+	// A field that could not be read is not reported as missing as well.
+	unread := problems
+	for _, p := range strictyaml.Locate(file, contents, c.problems) {
+		if !slices.ContainsFunc(unread, func(q inventory.Problem) bool { return q.Field == p.Field }) {
+			problems = append(problems, p)
+		}
+	}
+	return problems, strictyaml.Locate(file, contents, c.warnings)
+}
+
+// oneOf adds a problem unless value is one of those allowed.
+func (c *checker) oneOf(field, what, value string, allowed ...string) bool {
+	switch {
+	case slices.Contains(allowed, value):
+		return true
+	case value == "":
+		c.problems.Add(field, "use one of: "+strings.Join(allowed, ", "), "is missing")
+	default:
+		c.problems.Add(field, "use one of: "+strings.Join(allowed, ", "), "invalid %s %q", what, value)
+	}
+	return false
+}
+
+// checkNode checks how the node finds its cluster.
+func (c *checker) checkNode() {
+	if c.SchemeVersion != 1 {
+		c.problems.Add("scheme_version", "write scheme_version: 1",
+			"is %d, but only scheme version 1 is supported", c.SchemeVersion)
+	}
+	if strings.TrimSpace(c.Token) == "" {
+		c.problems.Add("token", "give all nodes of the cluster the same one", "is missing: nodes find each other by it")
+	}
+	if c.Install == nil || !c.oneOf("install.mode", "mode", c.Install.Mode, "create", "join") {
+		return
+	}
+
+	const remedy = "write server_url: https://VIP:443"
+	switch creates := c.Install.Mode == "create"; {
+	case creates && c.ServerURL != "":
+		c.problems.Add("server_url", "remove it, or write install.mode: join", "is only for a node that joins a cluster")
+	case !creates && c.ServerURL == "":
+		c.problems.Add("server_url", remedy, "is missing: a node that joins must know its cluster")
+	case !creates && !isURL(c.ServerURL, "https"):
+		c.problems.Add("server_url", remedy, "is not an https URL")
+	}
+	if c.Install.Mode == "create" {
+		c.checkVIP()
+	}
+}
+
+func (c *checker) checkVIP() {
+	in := c.Install
+	a, err := netip.ParseAddr(in.VIP)
+	switch {
+	case in.VIP == "":
+		c.problems.Add("install.vip", "give a free address outside of all DHCP ranges",
+			"is missing: the node that creates the cluster also gives it its address")
+	case err != nil || !a.Is4() || a.IsUnspecified() || a.IsLoopback() || a.IsMulticast():
+		c.problems.Add("install.vip", "give an IPv4 address", "%q cannot be the cluster's address", in.VIP)
+	}
+
+	if c.oneOf("install.vip_mode", "mode", in.VIPMode, "static", "dhcp") && in.VIPMode == "dhcp" {
+		if _, err := inventory.ParseMAC(in.VIPHwAddr); err != nil {
+			c.problems.Add("install.vip_hw_addr", "write it as aa:bb:cc:dd:ee:ff",
+				"the DHCP server finds the reservation of the VIP by this hardware address")
+		}
+	}
+}
+
+func (c *checker) checkOS() {
+	system := c.OS
+	switch {
+	case system.Hostname == "":
+		c.warnings.Add("os.hostname", "give it", "is missing: the installer would invent a name")
+	case !nodeName.MatchString(system.Hostname):
+		c.problems.Add("os.hostname", "use lower-case letters, digits and -", "invalid node name %q", system.Hostname)
+	}
+	if system.Password == "" && len(system.SSHAuthorizedKeys) == 0 {
+		c.problems.Add("os.ssh_authorized_keys", "give one, or os.password", "no one could log in to the installed system")
+	}
+	if len(system.NTPServers) == 0 {
+		c.warnings.Add("os.ntp_servers", "give them", "nodes whose clocks differ do not form a cluster")
+	}
+	for i, s := range system.DNSNameservers {
+		if _, err := netip.ParseAddr(s); err != nil {
+			c.problems.Add(fmt.Sprintf("os.dns_nameservers[%d]", i), "give an address", "invalid address %q", s)
+		}
+	}
+	for i, f := range system.WriteFiles {
+		if !strings.HasPrefix(f.Path, "/") {
+			c.problems.Add(fmt.Sprintf("os.write_files[%d].path", i), "begin it with /", "%q is not an absolute path", f.Path)
+		}
+	}
+}
+
+func (c *checker) checkInstall() {
+	in := c.Install
+	switch {
+	case in.ISOURL == "":
+		c.problems.Add("install.iso_url", "give the URL of the ISO of the same version",
+			"is missing: without it the node installs and never comes up")
+	case !isURL(in.ISOURL, "http", "https"):
+		c.problems.Add("install.iso_url", "use http:// or https://", "is not a URL from which an image can be fetched")
+	}
+	if in.Role != "" {
+		c.oneOf("install.role", "role", in.Role, "default", "management", "worker", "witness")
+	}
+	for _, x := range []struct{ field, value string }{
+		{"cluster_pod_cidr", in.ClusterPodCIDR}, {"cluster_service_cidr", in.ClusterServiceCIDR},
+	} {
+		if _, err := netip.ParsePrefix(x.value); x.value != "" && err != nil {
+			c.problems.Add("install."+x.field, "write it as 10.52.0.0/16", "invalid network %q", x.value)
+		}
+	}
+	if in.PowerOff {
+		c.warnings.Add("install.poweroff", "remove it", "the machine stays off after it was installed, until it is switched on")
+	}
+	if in.NoFormat {
+		c.warnings.Add("install.no_format", "remove it", "an earlier installation on the disk would be kept")
+	}
+}
+
+func (c *checker) checkWebhooks() {
+	for i, w := range c.Install.Webhooks {
+		field := fmt.Sprintf("install.webhooks[%d]", i)
+		c.oneOf(field+".event", "event", w.Event, events...)
+		if w.Method != "" {
+			c.oneOf(field+".method", "method", w.Method, "GET", "HEAD", "POST", "PUT", "DELETE")
+		}
+		if w.URL == "" {
+			c.problems.Add(field+".url", "give it", "is missing")
+		}
+	}
+}
+
+// checkDisks refuses names that depend on the order in which the kernel finds
+// disks, as soon as the document names more than one.
+func (c *checker) checkDisks() {
+	in := c.Install
+	if in.Device == "" {
+		c.problems.Add("install.device", "write /dev/disk/by-id/…, as the machine's inspection shows it",
+			"is missing: the installer must not choose a disk")
+	}
+
+	fields := map[string]string{} // by disk
+	add := func(field, disk string) {
+		if disk == "" {
+			return
+		}
+		if other, ok := fields[disk]; ok && !strings.HasPrefix(field, "install.wipe") {
+			c.problems.Add(field, "name another disk, or leave it out", "is the disk of %s already", other)
+		}
+		fields[disk] = field
+		if !stableDisk.MatchString(disk) && !virtualDisk.MatchString(disk) {
+			c.problems.Add(field, "write /dev/disk/by-id/…", "%q is not the path of a disk", disk)
+		}
+	}
+	add("install.device", in.Device)
+	add("install.data_disk", in.DataDisk)
+	for i, d := range in.WipeDisksList {
+		add(fmt.Sprintf("install.wipe_disks_list[%d]", i), d)
+	}
+
+	found := &c.warnings
+	if len(fields) > 1 {
+		found = &c.problems
+	}
+	for disk, field := range fields {
+		if movingDisk.MatchString(disk) {
+			found.Add(field, "write /dev/disk/by-id/…", "%s may be another disk at the next start", disk)
+		}
+	}
+	if in.WipeAllDisks && len(in.WipeDisksList) > 0 {
+		c.problems.Add("install.wipe_disks_list", "remove it, or wipe_all_disks", "contradicts wipe_all_disks")
+	}
+}
+
+const network = "install.management_interface"
+
+func (c *checker) checkNetwork() {
+	n := c.Install.ManagementInterface
+	if n == nil {
+		c.problems.Add(network, "name the interfaces of the management network by hwAddr", "is missing")
+		return
+	}
+	c.checkInterfaces(n)
+	if c.oneOf(network+".method", "method", n.Method, "dhcp", "static", "none") && n.Method == "static" {
+		c.checkStatic(n)
+	}
+	if n.VLANID < 0 || n.VLANID > 4094 {
+		c.problems.Add(network+".vlan_id", "use 1–4094, or leave it out where the network is untagged",
+			"invalid VLAN %d", n.VLANID)
+	}
+	if n.MTU != 0 && (n.MTU < 576 || n.MTU > 9216) {
+		c.problems.Add(network+".mtu", "leave it out for 1500", "invalid MTU %d", n.MTU)
+	}
+	for k, v := range n.BondOptions {
+		field := network + ".bond_options." + k
+		switch {
+		case k == "mode":
+			c.oneOf(field, "mode", v,
+				"balance-rr", "active-backup", "balance-xor", "broadcast", "802.3ad", "balance-tlb", "balance-alb")
+		case k == "miimon" && !number.MatchString(v):
+			c.problems.Add(field, "give milliseconds", "invalid number %q", v)
+		case !bondOption.MatchString(k):
+			c.problems.Add(network+".bond_options", "use the names of the kernel's bonding driver", "invalid bond option %q", k)
+		}
+	}
+}
+
+func (c *checker) checkInterfaces(n *managementInterface) {
+	if len(n.Interfaces) == 0 {
+		c.problems.Add(network+".interfaces", "name one by hwAddr", "is empty")
+	}
+	seen := map[string]bool{}
+	for i, x := range n.Interfaces {
+		field := fmt.Sprintf("%s.interfaces[%d]", network, i)
+		mac, err := inventory.ParseMAC(x.HwAddr)
+		switch {
+		case x.Name == "" && x.HwAddr == "":
+			c.problems.Add(field, "give hwAddr", "has neither hwAddr nor name")
+			continue
+		case x.HwAddr != "" && err != nil:
+			c.problems.Add(field+".hwAddr", "write it as aa:bb:cc:dd:ee:ff", "invalid hardware address %q", x.HwAddr)
+		case x.Name != "" && !nicName.MatchString(x.Name):
+			c.problems.Add(field+".name", "give hwAddr instead", "invalid interface name %q", x.Name)
+		case x.HwAddr == "":
+			c.warnings.Add(field+".name", "give hwAddr instead",
+				"the name of an interface depends on the kernel and on the cards in the machine")
+		}
+		if seen[mac+x.Name] {
+			c.problems.Add(field, "remove it", "is the same interface as one before it")
+		}
+		seen[mac+x.Name] = true
+	}
+}
+
+func (c *checker) checkStatic(n *managementInterface) {
+	for _, x := range []struct{ name, value string }{
+		{"ip", n.IP}, {"subnet_mask", n.SubnetMask}, {"gateway", n.Gateway},
+	} {
+		a, err := netip.ParseAddr(x.value)
+		switch {
+		case x.value == "":
+			c.problems.Add(network+"."+x.name, "give it, or write method: dhcp", "is missing, and the method is static")
+		case err != nil || !a.Is4():
+			c.problems.Add(network+"."+x.name, "write it as 192.0.2.11", "invalid IPv4 address %q", x.value)
+		}
+	}
+}
+
+// isURL also accepts a text that begins with one of the run's references that
+// stand for a URL.
+func isURL(s string, schemes ...string) bool {
+	for _, ref := range []string{inventory.RefBootURL, inventory.RefDocumentsURL, inventory.RefWebhookURL} {
+		if strings.HasPrefix(s, ref) {
+			return true
+		}
+	}
+	u, err := url.Parse(s)
+	return err == nil && u.Host != "" && slices.Contains(schemes, u.Scheme) && u.User == nil &&
+		!strings.ContainsAny(s, " \t\r\n")
+}

@@ -1,0 +1,122 @@
+package harvester
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/ingotmetal/ingot/internal/endpoint"
+	"github.com/ingotmetal/ingot/internal/systems/kubernetes"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// Client is a client of a Harvester cluster at its virtual address.
+type Client struct{}
+
+// sessionTime bounds a session that was not ended. Rancher's own setting (16 h
+// by default) overrules it, so sessions are ended with LogOut.
+const sessionTime = time.Hour
+
+// Ready is nil once other nodes can join: the cluster's front answers "pong",
+// and Harvester serves its API, which its own console takes for ready.
+func (Client) Ready(ctx context.Context, e inventory.Endpoint) error {
+	b, err := ask(ctx, e, endpoint.Request{Method: http.MethodGet, Path: "/ping"})
+	if err != nil {
+		return fmt.Errorf("pinging cluster %q: %w", e.URL, err)
+	}
+	if strings.TrimSpace(string(b)) != "pong" {
+		return fmt.Errorf("pinging cluster %q: it answers %s and not pong: %w",
+			e.URL, endpoint.Clip(b), inventory.ErrUnreachable)
+	}
+
+	_, err = ask(ctx, e, endpoint.Request{Method: http.MethodGet, Path: "/v1/harvester/cluster/local"})
+	if err != nil {
+		return fmt.Errorf("asking cluster %q for its state: %w", e.URL, err)
+	}
+	return nil
+}
+
+// LogIn begins a session and returns its token. A cluster keeps a token as long
+// as it lives: log in once for many questions, and LogOut after them.
+func (Client) LogIn(
+	ctx context.Context, e inventory.Endpoint, user string, password inventory.Secret,
+) (inventory.Secret, error) {
+	login, err := json.Marshal(map[string]any{
+		"username": user, "password": password.Reveal(), "responseType": "json",
+		"description": "ingot", "ttl": sessionTime.Milliseconds(),
+	})
+	var b []byte
+	if err == nil {
+		b, err = ask(ctx, e, endpoint.Request{
+			Method: http.MethodPost, Path: "/v3-public/localProviders/local?action=login", Header: jsonHeader(), Body: login,
+		})
+	}
+	var session struct {
+		Token string `json:"token"`
+	}
+	if err == nil && (json.Unmarshal(b, &session) != nil || session.Token == "") {
+		err = fmt.Errorf("it gave no token: %w", inventory.ErrInvalid)
+	}
+	if err != nil {
+		return inventory.Secret{}, fmt.Errorf("logging in to cluster %q: %w", e.URL, err)
+	}
+	return inventory.NewSecret(session.Token), nil
+}
+
+// LogOut ends the session of a token, which is not accepted after that.
+func (Client) LogOut(ctx context.Context, e inventory.Endpoint, token inventory.Secret) error {
+	_, err := ask(ctx, e, endpoint.Request{
+		Method: http.MethodPost, Path: "/v3/tokens?action=logout", Header: authorized(token), Body: []byte("{}"),
+	})
+	if err != nil {
+		return fmt.Errorf("logging out of cluster %q: %w", e.URL, err)
+	}
+	return nil
+}
+
+// Nodes lists the nodes, by name. A token that has expired is ErrRefused.
+func (Client) Nodes(
+	ctx context.Context, e inventory.Endpoint, token inventory.Secret,
+) ([]inventory.ClusterNode, error) {
+	b, err := ask(ctx, e, endpoint.Request{
+		Method: http.MethodGet, Path: "/v1/harvester/nodes", Header: authorized(token),
+	})
+	var list struct {
+		Data []kubernetes.Node `json:"data"`
+	}
+	if err == nil {
+		if err = json.Unmarshal(b, &list); err != nil {
+			err = fmt.Errorf("%w: %w", err, inventory.ErrInvalid)
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("listing the nodes of cluster %q: %w", e.URL, err)
+	}
+	return kubernetes.ClusterNodes(list.Data), nil
+}
+
+func jsonHeader() http.Header {
+	return http.Header{"Content-Type": {"application/json"}, "Accept": {"application/json"}}
+}
+
+func authorized(token inventory.Secret) http.Header {
+	h := jsonHeader()
+	h.Set("Authorization", "Bearer "+token.Reveal())
+	return h
+}
+
+// ask sends one request and returns the body of a success. A path that is not
+// found is ErrUnreachable: the ingress is up before the services behind it.
+func ask(ctx context.Context, e inventory.Endpoint, r endpoint.Request) ([]byte, error) {
+	a, err := endpoint.Ask(ctx, e, r)
+	if err != nil {
+		return nil, err
+	}
+	if a.Status == http.StatusNotFound {
+		return nil, fmt.Errorf("%s answers 404: %w", a.URL, inventory.ErrUnreachable)
+	}
+	return a.Body, a.Err()
+}

@@ -1,0 +1,242 @@
+// Package kubernetes speaks to the API server of an installed Kubernetes: the
+// few requests that a bootstrap needs, over HTTP.
+package kubernetes
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/ingotmetal/ingot/internal/endpoint"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// Client is a client of a Kubernetes API server, which a kubeconfig names with
+// an embedded CA and an embedded certificate or token.
+type Client struct{}
+
+// fieldManager owns the fields that Apply sets.
+const fieldManager = "ingot"
+
+// Ready is nil when the API server says "ok".
+func (Client) Ready(ctx context.Context, kubeconfig inventory.Secret) error {
+	s, err := open(kubeconfig)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+
+	a, err := s.ask(ctx, endpoint.Request{Method: http.MethodGet, Path: "/readyz"})
+	if err == nil && strings.TrimSpace(string(a.Body)) != "ok" {
+		err = fmt.Errorf("%s: %w", endpoint.Clip(a.Body), inventory.ErrUnreachable)
+	}
+	if err != nil {
+		return fmt.Errorf("asking Kubernetes %q whether it is ready: %w", s.address, err)
+	}
+	return nil
+}
+
+// Nodes lists the nodes by name.
+func (Client) Nodes(ctx context.Context, kubeconfig inventory.Secret) ([]inventory.ClusterNode, error) {
+	s, err := open(kubeconfig)
+	if err != nil {
+		return nil, err
+	}
+	defer s.Close()
+
+	var list struct {
+		Items []Node `json:"items"`
+	}
+	if err := s.get(ctx, "/api/v1/nodes", &list); err != nil {
+		return nil, fmt.Errorf("listing the nodes of Kubernetes %q: %w", s.address, err)
+	}
+	return ClusterNodes(list.Items), nil
+}
+
+// Apply makes the objects of a manifest (YAML documents) what they say, by
+// server-side apply: doing it again changes nothing. It returns their names in
+// the manifest's order. The manifest is checked as a whole before the first
+// object is sent.
+func (Client) Apply(ctx context.Context, kubeconfig, manifest inventory.Secret) ([]string, error) {
+	list, err := parseManifest(manifest)
+	if err != nil {
+		return nil, err
+	}
+	return eachObject(ctx, kubeconfig, list, func(s *server, o object) error {
+		path, err := s.pathOf(ctx, o)
+		if err != nil {
+			return err
+		}
+		_, err = s.ask(ctx, endpoint.Request{
+			Method: http.MethodPatch, Path: path + "?fieldManager=" + fieldManager + "&force=true",
+			Header: http.Header{"Content-Type": {"application/apply-patch+yaml"}}, Body: o.body,
+		})
+		return err
+	})
+}
+
+// Delete removes the objects of a manifest, the last one first. An object that
+// does not exist is not an error and is returned as removed; an object of a
+// kind that does not exist is left out.
+func (Client) Delete(ctx context.Context, kubeconfig, manifest inventory.Secret) ([]string, error) {
+	list, err := parseManifest(manifest)
+	if err != nil {
+		return nil, err
+	}
+	slices.Reverse(list)
+	return eachObject(ctx, kubeconfig, list, func(s *server, o object) error {
+		path, err := s.pathOf(ctx, o)
+		if errors.Is(err, inventory.ErrNotFound) {
+			return errUnknownKind
+		}
+		if err == nil {
+			_, err = s.ask(ctx, endpoint.Request{Method: http.MethodDelete, Path: path + "?propagationPolicy=Foreground"})
+		}
+		if errors.Is(err, inventory.ErrNotFound) {
+			return nil
+		}
+		return err
+	})
+}
+
+// errUnknownKind leaves an object out of what was done.
+var errUnknownKind = errors.New("the API server does not know the kind")
+
+// eachObject calls do for each object and returns the names of those for which
+// it succeeded, up to the first error.
+func eachObject(
+	ctx context.Context, kubeconfig inventory.Secret, list []object, do func(*server, object) error,
+) ([]string, error) {
+	s, err := open(kubeconfig)
+	if err != nil {
+		return nil, err
+	}
+	defer s.Close()
+
+	var done []string
+	for _, o := range list {
+		err := do(s, o)
+		if errors.Is(err, errUnknownKind) {
+			continue
+		}
+		if err != nil {
+			return done, fmt.Errorf("%s at Kubernetes %q: %w", o, s.address, err)
+		}
+		done = append(done, o.String())
+	}
+	return done, nil
+}
+
+// A server is a connection to an API server.
+type server struct {
+	*endpoint.Client
+	address string
+	token   inventory.Secret
+	kinds   map[string][]resource // by API version
+}
+
+type resource struct {
+	Name       string `json:"name"` // plural
+	Kind       string `json:"kind"`
+	Namespaced bool   `json:"namespaced"`
+}
+
+// pathOf returns the path of an object. The API server says which kinds it has.
+func (s *server) pathOf(ctx context.Context, o object) (string, error) {
+	path := "/apis/" + o.APIVersion
+	if !strings.Contains(o.APIVersion, "/") {
+		path = "/api/" + o.APIVersion
+	}
+	if _, known := s.kinds[o.APIVersion]; !known {
+		var list struct {
+			Resources []resource `json:"resources"`
+		}
+		if err := s.get(ctx, path, &list); err != nil {
+			return "", err
+		}
+		s.kinds[o.APIVersion] = list.Resources
+	}
+
+	for _, r := range s.kinds[o.APIVersion] {
+		if r.Kind != o.Kind || strings.Contains(r.Name, "/") {
+			continue
+		}
+		if r.Namespaced {
+			namespace := o.Metadata.Namespace
+			if namespace == "" {
+				namespace = "default"
+			}
+			path += "/namespaces/" + url.PathEscape(namespace)
+		}
+		return path + "/" + r.Name + "/" + url.PathEscape(o.Metadata.Name), nil
+	}
+	return "", fmt.Errorf("it does not know kind %s of %s: %w", o.Kind, o.APIVersion, inventory.ErrNotFound)
+}
+
+// get reads the JSON at a path into the value that into points to.
+func (s *server) get(ctx context.Context, path string, into any) error {
+	a, err := s.ask(ctx, endpoint.Request{Method: http.MethodGet, Path: path})
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(a.Body, into); err != nil {
+		return fmt.Errorf("reading %s: %w: %w", path, err, inventory.ErrInvalid)
+	}
+	return nil
+}
+
+// ask sends one request. A status that is not a success is an error with the
+// message of the API server.
+func (s *server) ask(ctx context.Context, r endpoint.Request) (endpoint.Answer, error) {
+	if r.Header == nil {
+		r.Header = http.Header{}
+	}
+	r.Header.Set("Accept", "application/json")
+	if !s.token.IsZero() {
+		r.Header.Set("Authorization", "Bearer "+s.token.Reveal())
+	}
+	a, err := s.Do(ctx, r)
+	if err != nil {
+		return a, err
+	}
+
+	var explained struct {
+		Message string `json:"message"`
+	}
+	if a.Status >= 300 && json.Unmarshal(a.Body, &explained) == nil && explained.Message != "" {
+		a.Body = []byte(explained.Message)
+	}
+	return a, a.Err()
+}
+
+// A Node is what Kubernetes says of a node.
+type Node struct {
+	Metadata struct {
+		Name string `json:"name"`
+	} `json:"metadata"`
+	Status struct {
+		Conditions []struct {
+			Type   string `json:"type"`
+			Status string `json:"status"`
+		} `json:"conditions"`
+	} `json:"status"`
+}
+
+// ClusterNodes returns the nodes by name.
+func ClusterNodes(list []Node) []inventory.ClusterNode {
+	out := []inventory.ClusterNode{}
+	for _, n := range list {
+		ready := false
+		for _, c := range n.Status.Conditions {
+			ready = ready || c.Type == "Ready" && c.Status == "True"
+		}
+		out = append(out, inventory.ClusterNode{Name: n.Metadata.Name, Ready: ready})
+	}
+	slices.SortFunc(out, func(a, b inventory.ClusterNode) int { return strings.Compare(a.Name, b.Name) })
+	return out
+}

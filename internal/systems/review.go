@@ -1,0 +1,131 @@
+package systems
+
+import (
+	"bytes"
+	"errors"
+	"regexp"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+const (
+	// maxDocument bounds a document, in bytes: the limit of user data in the inventory.
+	maxDocument = 1 << 20
+	// maxProblems bounds what is reported of one document.
+	maxProblems = 50
+)
+
+// Check reads a document of the given kind and returns as inventory.Problems
+// everything for which the system would refuse it, each with the file as it was
+// given, line, field and remedy. Documents hold secrets: no text repeats the
+// value of a field that could be one.
+func Check(kind, file string, contents []byte) error {
+	problems, _ := Review(kind, file, contents)
+	return problems.Err()
+}
+
+// Review is Check that also returns warnings, which mean something only where
+// there are no problems.
+func Review(kind, file string, contents []byte) (problems, warnings inventory.Problems) {
+	system := Of(kind)
+	switch {
+	case len(contents) > maxDocument:
+		problems.Add("", "let it fetch large parts", "%d bytes are more than %d", len(contents), maxDocument)
+	case !utf8.Valid(contents) || bytes.ContainsRune(contents, 0):
+		problems.Add("", "save it as UTF-8", "is not text")
+	case len(bytes.TrimSpace(contents)) == 0:
+		problems.Add("", "", "is empty")
+	case system.Kind == "":
+		problems.Add("kind", "use one of: "+strings.Join(Kinds(), ", "), "unknown kind of document %q", kind)
+	case system.Document != nil:
+		problems, warnings = system.Document.Check(file, contents)
+	}
+	if len(problems) > maxProblems {
+		problems = problems[:maxProblems]
+	}
+
+	secret := secretsOf(system.Document, contents)
+	return finish(file, secret, problems), finish(file, secret, warnings)
+}
+
+// finish names the file in each problem, sorts the problems by line, and
+// replaces secrets: a text of a library may repeat what it could not read.
+func finish(file string, secret []string, problems inventory.Problems) inventory.Problems {
+	for i := range problems {
+		p := &problems[i]
+		p.File = file
+		for _, s := range secret {
+			p.What = strings.ReplaceAll(p.What, s, "…")
+			p.Remedy = strings.ReplaceAll(p.Remedy, s, "…")
+		}
+	}
+	slices.SortStableFunc(problems, func(a, b inventory.Problem) int { return a.Line - b.Line })
+	return problems
+}
+
+var secretName = regexp.MustCompile(`(?i)(token|secret|password|passphrase|key|crt|cert|ca|auth|psk|` +
+	`content|contents|payload|headers)$`)
+
+// minSecret is the length from which on a value is treated as a secret: shorter
+// values occur in ordinary words.
+const minSecret = 5
+
+// secretsOf returns the values of all fields with the names of secrets, the
+// longest first.
+func secretsOf(d Document, contents []byte) []string {
+	var secrets []string
+	if lister, ok := d.(SecretLister); ok {
+		secrets = lister.Secrets(contents, secretName.MatchString)
+	} else {
+		for dec := yaml.NewDecoder(bytes.NewReader(contents)); ; {
+			var n yaml.Node
+			if decode(dec, &n) != nil {
+				break
+			}
+			secrets = append(secrets, secretScalars(&n, false, 0)...)
+		}
+	}
+	secrets = slices.DeleteFunc(secrets, func(s string) bool { return len(s) < minSecret })
+	slices.SortFunc(secrets, func(a, b string) int { return len(b) - len(a) })
+	return slices.Compact(secrets)
+}
+
+// maxDepth bounds how deep a document is searched for secrets.
+const maxDepth = 100
+
+func secretScalars(n *yaml.Node, secret bool, depth int) (values []string) {
+	if depth > maxDepth {
+		return nil
+	}
+	if n.Kind == yaml.ScalarNode && secret {
+		return []string{n.Value}
+	}
+	for i, c := range n.Content {
+		below := secret
+		if n.Kind == yaml.MappingNode {
+			if i%2 == 0 {
+				continue // a key
+			}
+			below = secret || secretName.MatchString(n.Content[i-1].Value)
+		}
+		values = append(values, secretScalars(c, below, depth+1)...)
+	}
+	return values
+}
+
+var errPanic = errors.New("the YAML parser panicked")
+
+// decode reads one document, and returns a panic of the parser as an error.
+func decode(dec *yaml.Decoder, n *yaml.Node) (err error) {
+	defer func() {
+		if recover() != nil {
+			err = errPanic
+		}
+	}()
+	return dec.Decode(n)
+}

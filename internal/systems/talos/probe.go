@@ -1,0 +1,103 @@
+package talos
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"time"
+
+	"github.com/siderolabs/talos/pkg/machinery/config/configloader"
+
+	"github.com/ingotmetal/ingot/internal/endpoint"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// apiPort is where a node serves its Talos API.
+const apiPort = 50000
+
+// probeTimeout bounds one probe.
+const probeTimeout = 10 * time.Second
+
+// Provable returns why no probe could recognise a node that was installed with
+// the configuration; nil if one can.
+func (Document) Provable(contents []byte) error {
+	_, err := authorityOf(contents)
+	return err
+}
+
+// Probe returns nil once the Talos API at an address shows a certificate of the
+// authority (machine.ca) in the configuration: the node runs with it. Talos in
+// memory serves no such API before it has installed itself, and in maintenance
+// mode it shows a certificate of its own making.
+func (Document) Probe(ctx context.Context, dial endpoint.Dialer, address netip.Addr, contents []byte) (string, error) {
+	authority, err := authorityOf(contents)
+	if err != nil {
+		return "", err
+	}
+	at := netip.AddrPortFrom(address, apiPort).String()
+	if err := checkAuthority(ctx, dial, at, authority); err != nil {
+		return "", fmt.Errorf("%w: %w", err, inventory.ErrUnreachable)
+	}
+	return "the Talos API at " + at + " shows the authority of this run's configuration", nil
+}
+
+// authorityOf returns the certificate authority of a configuration.
+func authorityOf(contents []byte) (*x509.CertPool, error) {
+	c, err := configloader.NewFromBytes(contents)
+	if err != nil {
+		return nil, fmt.Errorf("reading the Talos machine configuration: %w", loadProblems(err))
+	}
+	if raw := c.RawV1Alpha1(); raw == nil || raw.MachineConfig == nil {
+		return nil, fmt.Errorf("reading the Talos machine configuration: it has no machine: %w", inventory.ErrInvalid)
+	}
+	pool := x509.NewCertPool()
+	if ca := c.Machine().Security().IssuingCA(); ca == nil || !pool.AppendCertsFromPEM(ca.Crt) {
+		return nil, fmt.Errorf("its machine.ca holds no certificate: %w", inventory.ErrInvalid)
+	}
+	return pool, nil
+}
+
+// errShown ends a handshake once the certificate is known.
+var errShown = errors.New("the certificate is of the authority")
+
+// checkAuthority is nil if a TLS server shows a certificate of the authority. No
+// request is sent, and the name in the certificate does not matter.
+func checkAuthority(ctx context.Context, dial endpoint.Dialer, address string, authority *x509.CertPool) error {
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	if dial == nil {
+		dial = (&net.Dialer{}).DialContext
+	}
+	conn, err := dial(ctx, "tcp", address)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }() // nothing was sent
+
+	var shown error
+	err = tls.Client(conn, &tls.Config{
+		MinVersion:         tls.VersionTLS12,
+		InsecureSkipVerify: true, // the chain is verified below, against this one authority
+		VerifyConnection: func(s tls.ConnectionState) error {
+			opts := x509.VerifyOptions{
+				Roots: authority, Intermediates: x509.NewCertPool(), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+			}
+			for _, c := range s.PeerCertificates[1:] {
+				opts.Intermediates.AddCert(c)
+			}
+			if _, shown = s.PeerCertificates[0].Verify(opts); shown == nil {
+				shown = errShown
+			}
+			return shown
+		},
+	}).HandshakeContext(ctx)
+	if errors.Is(shown, errShown) {
+		return nil // whether it would accept this client does not matter
+	}
+	return cmp.Or(shown, err, errors.New("it showed no certificate"))
+}

@@ -1,0 +1,243 @@
+// Package vyos knows VyOS: it reads config.boot as strictly as VyOS does, checks
+// what a Genesis depends on, and changes a running router's relay.
+package vyos
+
+import (
+	"fmt"
+	"net/netip"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// Document checks and reads config.boot of VyOS 1.3 and later.
+type Document struct{}
+
+// A Node is a node of config.boot. A tag node, "ethernet eth0 { … }", is a node
+// "ethernet" with a child "eth0".
+type Node struct {
+	Name     string
+	Line     int
+	Values   []string // of a leaf; the same leaf given again adds one
+	Children []*Node
+	leaf     bool
+}
+
+// Config is a config.boot that was read.
+type Config struct {
+	Node
+	// Versions is the text of the footer: the version of every component's
+	// syntax, by which VyOS migrates the file.
+	Versions string
+}
+
+// Parse reads a config.boot. Texts of problems may repeat values.
+func Parse(contents []byte) (Config, inventory.Problems) { return parse(contents) }
+
+// At returns the node at a path, or nil.
+func (n *Node) At(path ...string) *Node {
+	for _, name := range path {
+		i := slices.IndexFunc(n.Children, func(c *Node) bool { return c.Name == name })
+		if i < 0 {
+			return nil
+		}
+		n = n.Children[i]
+	}
+	return n
+}
+
+// All returns the values of the leaf at a path.
+func (n *Node) All(path ...string) []string {
+	if at := n.At(path...); at != nil {
+		return at.Values
+	}
+	return nil
+}
+
+// Value returns the only value of the leaf at a path, and "" otherwise.
+func (n *Node) Value(path ...string) string {
+	if v := n.All(path...); len(v) == 1 {
+		return v[0]
+	}
+	return ""
+}
+
+// Hostname is "" when the configuration has none.
+func (c Config) Hostname() string { return c.Value("system", "host-name") }
+
+// walk calls visit for each node below n with its path.
+func (n *Node) walk(path string, visit func(path string, n *Node)) {
+	for _, c := range n.Children {
+		at := strings.TrimSpace(path + " " + c.Name)
+		visit(at, c)
+		c.walk(at, visit)
+	}
+}
+
+// Secrets returns the values of all leaves whose names isSecret accepts.
+func (Document) Secrets(contents []byte, isSecret func(name string) bool) (secrets []string) {
+	config, _ := parse(contents)
+	config.walk("", func(_ string, n *Node) {
+		if isSecret(n.Name) {
+			secrets = append(secrets, n.Values...)
+		}
+	})
+	return secrets
+}
+
+var (
+	ethernetName = regexp.MustCompile(`^((eth|lan)[0-9]+|(eno|ens|enp|enx).+)$`)
+	hostname     = regexp.MustCompile(`^[A-Za-z0-9]([-A-Za-z0-9.]{0,61}[A-Za-z0-9])?$`)
+)
+
+// A checker collects what is wrong with a configuration.
+type checker struct {
+	Config
+	problems, warnings inventory.Problems
+}
+
+func (c *checker) add(line int, field, remedy, format string, args ...any) {
+	c.problems = append(c.problems, inventory.Problem{
+		Line: line, Field: field, What: fmt.Sprintf(format, args...), Remedy: remedy,
+	})
+}
+
+func (c *checker) warn(line int, field, remedy, what string) {
+	c.warnings = append(c.warnings, inventory.Problem{Line: line, Field: field, What: what, Remedy: remedy})
+}
+
+// Check returns everything for which VyOS would refuse the file, or would read
+// it and not be reached.
+func (Document) Check(_ string, contents []byte) (problems, warnings inventory.Problems) {
+	config, syntax := parse(contents)
+	c := checker{Config: config, problems: syntax}
+	unknown, similar := checkKeys(&c.Node, "", "")
+	c.problems, c.warnings = append(c.problems, unknown...), similar
+
+	c.checkInterfaces()
+	c.checkRelay(unknown)
+	switch name := c.Hostname(); {
+	case name == "":
+		c.warn(1, "system host-name", "give it", "is missing: routers are told apart by it")
+	case !hostname.MatchString(name):
+		c.add(c.At("system", "host-name").Line, "system host-name", "use letters, digits and -", "invalid host name")
+	}
+	c.walk("", func(path string, n *Node) {
+		if n.Name == "plaintext-password" && n.Value() != "" {
+			c.warn(n.Line, path, "give encrypted-password, as: mkpasswd -m sha-512", "is a password in plain text")
+		}
+	})
+	return c.problems, c.warnings
+}
+
+func (c *checker) checkInterfaces() {
+	interfaces := c.At("interfaces", "ethernet")
+	if interfaces == nil || len(interfaces.Children) == 0 {
+		line := 1
+		if n := c.At("interfaces"); n != nil {
+			line = n.Line
+		}
+		c.add(line, "interfaces ethernet", "give at least one: ethernet eth0 { hw-id … }",
+			"no Ethernet interface is configured, so nothing would reach the router")
+		return
+	}
+	names := map[string]string{} // by hardware address
+	for _, n := range interfaces.Children {
+		c.checkEthernet(n, names)
+	}
+}
+
+func (c *checker) checkEthernet(n *Node, names map[string]string) {
+	const remedy = "write the hardware address of that socket: hw-id aa:bb:cc:dd:ee:ff"
+	field := "interfaces ethernet " + n.Name
+	if !ethernetName.MatchString(n.Name) {
+		c.add(n.Line, field, "use eth0, eth1 …", "invalid name of an Ethernet interface")
+	}
+	at := n.At("hw-id")
+	if at == nil {
+		c.add(n.Line, field+" hw-id", remedy,
+			"is missing: without it, interfaces are numbered in the order in which the kernel finds them")
+		return
+	}
+
+	mac, err := inventory.ParseMAC(at.Value())
+	switch other, taken := names[mac]; {
+	case err != nil:
+		c.add(at.Line, field+" hw-id", remedy, "invalid hardware address %q", at.Value())
+	case taken:
+		c.add(at.Line, field+" hw-id", "give each interface its own", "%s is the hardware address of %s already", mac, other)
+	default:
+		names[mac] = n.Name
+	}
+}
+
+// checkRelay checks the relay by which machines behind the router boot. An
+// unknown key in it may be meant for one that is missed here, so nothing else is
+// reported then.
+func (c *checker) checkRelay(unknown inventory.Problems) {
+	const field = "service dhcp-relay"
+	n := c.At("service", "dhcp-relay")
+	if n == nil || n.At("disable") != nil {
+		return
+	}
+	if slices.ContainsFunc(unknown, func(p inventory.Problem) bool { return strings.HasPrefix(p.Field, field+" ") }) {
+		return
+	}
+
+	servers := n.At("server")
+	if servers == nil || len(servers.Values) == 0 {
+		c.add(n.Line, field+" server", "name the server that provisions: server 192.0.2.10",
+			"is missing: the relay has no server to pass requests to")
+	} else {
+		for _, s := range servers.Values {
+			if a, err := netip.ParseAddr(s); err != nil || !a.Is4() {
+				c.add(servers.Line, field+" server", "give an IPv4 address", "invalid address %q", s)
+			}
+		}
+	}
+
+	either := len(n.All("interface")) > 0
+	listen, upstream := len(n.All("listen-interface")) > 0, len(n.All("upstream-interface")) > 0
+	switch {
+	case either && !listen && !upstream, !either && listen && upstream:
+	case either:
+		c.add(n.Line, field+" interface", "give listen-interface and upstream-interface alone",
+			"VyOS refuses it beside listen-interface and upstream-interface")
+	case listen:
+		c.add(n.Line, field+" upstream-interface", "name the interface towards the server",
+			"is missing: the relay has no way to the server")
+	default:
+		c.add(n.Line, field+" listen-interface", "name the interface of the machines, and upstream-interface towards the server",
+			"is missing: the relay listens on no interface")
+	}
+}
+
+// CheckRelay returns why DHCP packets would not be relayed to the server.
+func (Document) CheckRelay(contents []byte, server netip.Addr) (problems inventory.Problems) {
+	config, syntax := parse(contents)
+	if len(syntax) > 0 {
+		return nil
+	}
+	relay := config.At("service", "dhcp-relay")
+	if relay != nil && relay.At("disable") != nil {
+		problems = append(problems, inventory.Problem{
+			Field: "service dhcp-relay disable", Line: relay.At("disable").Line,
+			What: "the relay is switched off", Remedy: "remove it",
+		})
+	}
+	if server.IsValid() && !slices.Contains(config.All("service", "dhcp-relay", "server"), server.String()) {
+		p := inventory.Problem{
+			Field: "service dhcp-relay server", What: "the relay does not pass packets on to the server " + server.String(),
+			Remedy: "add inside service dhcp-relay: server " + server.String(),
+		}
+		for _, n := range []*Node{relay, config.At("service")} {
+			if n != nil && p.Line == 0 {
+				p.Line = n.Line
+			}
+		}
+		problems = append(problems, p)
+	}
+	return problems
+}

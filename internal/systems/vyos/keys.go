@@ -1,0 +1,88 @@
+package vyos
+
+import (
+	_ "embed"
+	"slices"
+	"strings"
+
+	"github.com/ingotmetal/ingot/internal/strictyaml"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+//go:embed keys.txt
+var keysText string
+
+// A keyTable has the keys of each listed node, by the node's path. A node with
+// the only key * has names in it.
+type keyTable map[string][]string
+
+// knownKeys are the nodes whose keys are all known, incompleteKeys those of
+// which some are.
+var knownKeys, incompleteKeys = parseKeys(keysText)
+
+// parseKeys reads the format that keys.txt describes.
+func parseKeys(text string) (known, incomplete keyTable) {
+	known, incomplete = keyTable{}, keyTable{}
+	var paths []string
+	indented := false
+	for line := range strings.Lines(text) {
+		if strings.TrimSpace(line) == "" || line[0] == '#' {
+			continue
+		}
+		if line[0] != '\t' {
+			if indented {
+				paths = nil
+			}
+			paths = append(paths, strings.TrimSpace(line))
+		}
+		indented = line[0] == '\t'
+
+		for _, path := range paths {
+			table := known
+			if short, ok := strings.CutSuffix(path, " (incomplete)"); ok {
+				path, table = short, incomplete
+			}
+			if path == "(root)" {
+				path = ""
+			}
+			if above, ok := strings.CutSuffix(path, " *"); ok {
+				known[above] = []string{"*"}
+			}
+			if indented {
+				table[path] = append(table[path], strings.Fields(line)...)
+			}
+		}
+	}
+	return known, incomplete
+}
+
+// checkKeys returns the keys in n and below that VyOS does not have, and warns
+// of those that are similar to a key of a node that is known incompletely. at is
+// the path of n as it is written, listed the one under which the table has it.
+func checkKeys(n *Node, at, listed string) (problems, warnings inventory.Problems) {
+	known, incomplete := knownKeys[listed], incompleteKeys[listed]
+	if known == nil && incomplete == nil {
+		return nil, nil
+	}
+	for _, c := range n.Children {
+		p := inventory.Problem{Line: c.Line, Field: strings.TrimSpace(at + " " + c.Name)}
+		below := strings.TrimSpace(listed + " " + c.Name)
+		switch {
+		case len(known) == 1 && known[0] == "*":
+			below = listed + " *"
+		case known != nil && !slices.Contains(known, c.Name):
+			p.What, p.Remedy = "unknown key", strictyaml.Suggest(c.Name, known)
+			problems = append(problems, p)
+			continue
+		case known == nil && !slices.Contains(incomplete, c.Name):
+			if strictyaml.Nearest(c.Name, incomplete) != "" {
+				p.What, p.Remedy = "unknown key, but similar to one that is known", strictyaml.Suggest(c.Name, incomplete)
+				warnings = append(warnings, p)
+			}
+			continue
+		}
+		ps, ws := checkKeys(c, p.Field, below)
+		problems, warnings = append(problems, ps...), append(warnings, ws...)
+	}
+	return problems, warnings
+}

@@ -1,0 +1,213 @@
+package vyos
+
+import (
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+const (
+	maxNesting  = 64 // nodes in each other
+	maxProblems = 50 // after which the rest of the file is not read
+)
+
+type parser struct {
+	lexer
+	tok   token
+	depth int
+}
+
+func (p *parser) advance() { p.tok = p.next() }
+
+// skipLine continues after the line on which something was wrong.
+func (p *parser) skipLine() {
+	line := p.tok.line
+	for p.tok.kind != tokenEnd && p.tok.kind != tokenNewline && p.tok.kind != '}' && p.tok.line == line {
+		p.advance()
+	}
+	if p.tok.kind == tokenNewline {
+		p.advance()
+	}
+}
+
+// nodes reads the nodes between two braces, or in the whole file (top).
+func (p *parser) nodes(into *Node, path string, top bool) {
+	for {
+		comment := 0
+		for p.tok.kind == tokenComment {
+			comment = p.tok.line
+			p.advance()
+		}
+		switch p.tok.kind {
+		case tokenEnd, '}':
+			if comment > 0 {
+				p.add(comment, "move it before a node", "VyOS does not read a comment that is not before a node")
+			}
+			if p.tok.kind == tokenEnd || !top {
+				return
+			}
+			p.add(p.tok.line, "remove it, or open it above", "this brace was not opened")
+			p.advance()
+		case tokenNewline:
+			p.advance()
+		case tokenWord:
+			p.node(into, path)
+		default:
+			p.add(p.tok.line, "", "the name of a node was expected here")
+			p.advance()
+			p.skipLine()
+		}
+		if len(p.problems) >= maxProblems {
+			return
+		}
+	}
+}
+
+func (p *parser) node(into *Node, path string) {
+	name := p.tok
+	p.advance()
+	here := strings.TrimSpace(path + " " + name.text)
+	switch p.tok.kind {
+	case tokenNewline, tokenEnd: // a leaf without a value
+		p.leaf(into, here, name, nil)
+		p.advance()
+	case '{':
+		n := into.child(name, false)
+		if n.leaf {
+			p.add(name.line, "remove one of the two", "%s has a value and is opened with a brace", here)
+		}
+		p.block(n, here)
+	case tokenWord, tokenString:
+		value := p.tok
+		p.advance()
+		switch p.tok.kind {
+		case tokenNewline, tokenEnd:
+			p.leaf(into, here, name, &value)
+			p.advance()
+		case '{':
+			tag := into.child(name, false)
+			if tag.At(value.text) != nil {
+				p.add(value.line, "merge the two", "%s %s is given for the second time", here, value.text)
+			}
+			p.block(tag.child(value, false), here+" "+value.text)
+		case tokenWord, tokenString:
+			p.add(p.tok.line, "put a value of several words into quotation marks",
+				"%s has more than one value on its line", here)
+			p.skipLine()
+		default:
+			p.leafEnd(here)
+		}
+	default:
+		p.leafEnd(here)
+	}
+}
+
+func (p *parser) leafEnd(here string) {
+	p.add(p.tok.line, "end the line after it", "unexpected text after %s on its line", here)
+	p.skipLine()
+}
+
+func (p *parser) leaf(into *Node, here string, name token, value *token) {
+	earlier := into.At(name.text)
+	n := into.child(name, true)
+	if earlier != nil && (!earlier.leaf || value == nil || len(earlier.Values) == 0 ||
+		slices.Contains(earlier.Values, value.text)) {
+		p.add(name.line, "remove one of the two", "%s is given for the second time", here)
+		return
+	}
+	if value != nil {
+		n.Values = append(n.Values, value.text)
+	}
+}
+
+func (p *parser) block(n *Node, here string) {
+	opened := p.tok.line
+	p.advance()
+	p.depth++
+	defer func() { p.depth-- }()
+	if p.depth > maxNesting {
+		p.add(opened, "", "nodes are more than %d deep", maxNesting)
+		p.src = ""
+		p.advance()
+		return
+	}
+	p.nodes(n, here, false)
+	if p.tok.kind != '}' {
+		if p.tok.kind == tokenEnd && len(p.problems) < maxProblems {
+			p.add(opened, "close it", "the brace of %s is not closed", here)
+		}
+		return
+	}
+	p.advance()
+}
+
+func (n *Node) child(t token, leaf bool) *Node {
+	if c := n.At(t.text); c != nil {
+		return c
+	}
+	c := &Node{Name: t.text, Line: t.line, leaf: leaf}
+	n.Children = append(n.Children, c)
+	return c
+}
+
+// parse reads the tree and the footer. VyOS splits the file at the first line
+// that begins with //: it reads everything after that as the footer.
+func parse(contents []byte) (Config, inventory.Problems) {
+	text := string(contents)
+	end := len(text)
+	if strings.HasPrefix(text, "//") {
+		end = 0
+	} else if n := strings.Index(text, "\n//"); n >= 0 {
+		end = n + 1
+	}
+
+	p := parser{lexer: lexer{src: text[:end], line: 1}}
+	c := Config{}
+	p.advance()
+	p.nodes(&c.Node, "", true)
+
+	found := 0
+	c.Versions, found = p.footer(text[end:], strings.Count(text[:end], "\n")+1)
+	switch {
+	case found > 1:
+		p.add(strings.Count(text[:end], "\n")+1, "keep the one of your image", "there are %d footers vyos-config-version", found)
+	case found == 0 && oldFooter.MatchString(text):
+		p.add(1, footerRemedy, "the footer is that of VyOS 1.2 or older")
+	case found == 0:
+		p.add(strings.Count(text, "\n")+1, footerRemedy,
+			"the footer // vyos-config-version: is missing, so VyOS would take the file for its oldest syntax")
+	}
+	return c, p.problems
+}
+
+var (
+	component = regexp.MustCompile(`^[a-z0-9-]+@[0-9]+$`)
+	footer    = regexp.MustCompile(`^//[ \t]*vyos-config-version:[ \t]*"([^"]*)"[ \t\r]*$`)
+	oldFooter = regexp.MustCompile(`(?m)^/\*.*vyatta-config-version`)
+)
+
+const footerRemedy = "copy the two lines that begin with // from the end of the image's own config.boot"
+
+// footer reads the part of the file that begins with //, on the given line. It
+// returns the versions in it, and how often they are given.
+func (p *parser) footer(text string, line int) (versions string, found int) {
+	for s := range strings.Lines(text) {
+		s = strings.TrimRight(s, "\n")
+		if m := footer.FindStringSubmatch(s); m != nil {
+			versions = m[1]
+			found++
+			parts := strings.Split(versions, ":")
+			if slices.ContainsFunc(parts, func(part string) bool { return !component.MatchString(part) }) {
+				p.add(line, footerRemedy, "the footer vyos-config-version is not a list of component@version")
+			}
+		} else if s = strings.TrimSpace(s); s != "" && !strings.HasPrefix(s, "//") {
+			p.add(line, "move the lines that begin with // to the end of the file",
+				"VyOS reads nothing after the first line that begins with //")
+			break
+		}
+		line++
+	}
+	return versions, found
+}
