@@ -44,16 +44,19 @@ var may = map[string]string{
 
 	"genesis": "inventory internal/strictyaml internal/machinefile internal/systems",
 
-	"template":         "action inventory internal/strictyaml github.com/Masterminds/sprig/v3 go.yaml.in/yaml/v3",
-	"inventory/sqlite": "action inventory internal/dbcopy github.com/jmoiron/sqlx github.com/mattn/go-sqlite3",
-	"bmc":              "inventory github.com/bmc-toolbox/bmclib/v2 github.com/jacobweinstock/registrar",
-	"activities":       "action genesis inventory template internal/seed internal/systems go.temporal.io/sdk",
-	"workflows":        "action activities genesis inventory internal/strictyaml go.temporal.io/api go.temporal.io/sdk",
-	"bootsvc":          "inventory internal/guard internal/httpserve internal/quiet internal/seed github.com/insomniacslk/dhcp github.com/pin/tftp/v3 golang.org/x/net golang.org/x/sync golang.org/x/sys",
-	"metadatasvc":      "inventory internal/guard internal/httpserve internal/quiet internal/seed",
-	"web":              "",
-	"api":              "action genesis internal/diskimage internal/guard internal/httpserve internal/quiet internal/reserve inventory template web workflows go.temporal.io/api go.temporal.io/sdk github.com/gin-gonic/gin",
-	"worker-agent":     "action internal/diskimage github.com/diskfs/go-diskfs golang.org/x/sys",
+	"template":          "action inventory internal/strictyaml github.com/Masterminds/sprig/v3 go.yaml.in/yaml/v3",
+	"inventory/sqlite":  "action inventory internal/dbcopy github.com/jmoiron/sqlx github.com/mattn/go-sqlite3",
+	"bmc":               "inventory github.com/bmc-toolbox/bmclib/v2 github.com/jacobweinstock/registrar",
+	"activities":        "action genesis inventory template internal/seed internal/systems go.temporal.io/sdk",
+	"workflows":         "action activities genesis inventory internal/strictyaml go.temporal.io/api go.temporal.io/sdk",
+	"bootsvc":           "inventory internal/guard internal/httpserve internal/quiet internal/seed github.com/insomniacslk/dhcp github.com/pin/tftp/v3 golang.org/x/net golang.org/x/sync golang.org/x/sys",
+	"metadatasvc":       "inventory internal/guard internal/httpserve internal/quiet internal/seed",
+	"web":               "",
+	"internal/engine":   "action inventory workflows internal/guard internal/quiet go.temporal.io/api go.temporal.io/sdk",
+	"internal/httpapi":  "inventory internal/guard go.temporal.io/api github.com/gin-gonic/gin",
+	"internal/agentapi": "action inventory internal/engine internal/guard internal/httpapi internal/httpserve internal/quiet github.com/gin-gonic/gin",
+	"api":               "action genesis internal/diskimage internal/engine internal/guard internal/httpapi internal/httpserve internal/quiet internal/reserve inventory template web workflows github.com/gin-gonic/gin",
+	"worker-agent":      "action internal/diskimage github.com/diskfs/go-diskfs golang.org/x/sys",
 
 	"internal/temporalchild": "go.temporal.io/api google.golang.org/grpc",
 	"internal/archive":       "inventory inventory/sqlite internal/config internal/dbcopy internal/hostnet internal/human internal/identity internal/keyring internal/temporalchild internal/temporalserver golang.org/x/crypto",
@@ -61,7 +64,7 @@ var may = map[string]string{
 
 	"internal/temporalserver": "internal/temporalchild internal/dbcopy go.temporal.io/server go.temporal.io/api github.com/temporalio/ui-server/v2 google.golang.org/grpc google.golang.org/protobuf",
 
-	"internal/server": "action activities api bmc bootsvc inventory inventory/sqlite metadatasvc workflows internal/archive internal/clock internal/config internal/endpoint internal/guard internal/hostnet internal/httpserve internal/human internal/identity internal/keyring internal/notify internal/quiet internal/reserve internal/site internal/systems/harvester internal/systems/kubernetes internal/systems/talos internal/systems/vyos internal/temporalchild internal/temporalserver go.temporal.io/api go.temporal.io/sdk golang.org/x/sync google.golang.org/grpc",
+	"internal/server": "action activities api bmc bootsvc inventory inventory/sqlite metadatasvc workflows internal/agentapi internal/archive internal/clock internal/config internal/endpoint internal/engine internal/guard internal/hostnet internal/httpserve internal/human internal/identity internal/keyring internal/notify internal/quiet internal/reserve internal/site internal/systems/harvester internal/systems/kubernetes internal/systems/talos internal/systems/vyos internal/temporalchild internal/temporalserver go.temporal.io/api go.temporal.io/sdk golang.org/x/sync google.golang.org/grpc",
 
 	"internal/cli": "action activities api bootsvc genesis inventory template workflows internal/archive internal/config internal/hostnet internal/human internal/identity internal/keyring internal/machinefile internal/notify internal/reserve internal/server internal/site internal/strictyaml internal/temporalchild github.com/spf13/cobra go.yaml.in/yaml/v3 golang.org/x/sync golang.org/x/sys golang.org/x/term",
 
@@ -153,7 +156,7 @@ func TestWorkflowTypesStandOnce(t *testing.T) {
 	for _, name := range []string{"Provision", "Reprovision", "Decommission", "Inspect", "BMCJob", "Recover", "Migrate", "Genesis"} {
 		types[name] = home
 	}
-	for _, pkg := range []string{"inventory", "activities", "workflows", "api", "internal/server", "internal/site", "internal/cli"} {
+	for _, pkg := range []string{"inventory", "activities", "workflows", "internal/engine", "api", "internal/server", "internal/site", "internal/cli"} {
 		files, err := filepath.Glob(pkg + "/*.go")
 		if err != nil {
 			t.Fatal(err)

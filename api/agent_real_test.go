@@ -21,7 +21,7 @@ import (
 
 // signs is a signed assignment of o's run, wiping the only disk.
 func (s *site) signs(key ed25519.PrivateKey, o inventory.Owner, n int, change func(*action.Order)) action.Key {
-	s.t.Helper()
+	s.T.Helper()
 	k := action.Key{Epoch: o.Epoch, Action: n, Attempt: 1}
 	as := action.Assignment{
 		Key: k, Run: o.Run, Disk: &action.Disk{Path: "/dev/sda", Serial: "S1", Size: 32 << 20}, DiskAlias: "/dev/sda",
@@ -33,27 +33,27 @@ func (s *site) signs(key ed25519.PrivateKey, o inventory.Owner, n int, change fu
 	}
 	var err error
 	as.Signed, err = action.Sign(key, order)
-	require.NoError(s.t, err)
-	require.NoError(s.t, s.store.Assign(s.t.Context(), inventory.Assignment{Owner: o, Boot: 1, Key: k, Payload: as}))
+	require.NoError(s.T, err)
+	require.NoError(s.T, s.Store.Assign(s.T.Context(), inventory.Assignment{Owner: o, Boot: 1, Key: k, Payload: as}))
 	return k
 }
 
 // result waits for the result of an attempt.
 func (s *site) result(run string, k action.Key) action.Result {
-	s.t.Helper()
-	changed, cancel := s.store.Subscribe()
+	s.T.Helper()
+	changed, cancel := s.Store.Subscribe()
 	defer cancel()
 	hung := time.After(time.Minute)
 	for {
-		r, err := s.store.Result(s.t.Context(), run, k)
+		r, err := s.Store.Result(s.T.Context(), run, k)
 		if err == nil {
 			return r
 		}
-		require.ErrorIs(s.t, err, inventory.ErrNotFound)
+		require.ErrorIs(s.T, err, inventory.ErrNotFound)
 		select {
 		case <-changed:
 		case <-hung:
-			s.t.Fatalf("no result of %s", k)
+			s.T.Fatalf("no result of %s", k)
 		}
 	}
 }
@@ -61,10 +61,10 @@ func (s *site) result(run string, k action.Key) action.Result {
 // TestTheAgentItself: the agent and these handlers understand each other, from
 // the claim to the farewell.
 func TestTheAgentItself(t *testing.T) {
-	s := newSite(t, func(c *Config) { c.Heartbeat, c.Now = time.Second, time.Now })
-	s.addMachine("m1", mac)
-	s.clock.move(time.Until(s.clock.now()))
-	o := s.armed("m1", "r1")
+	s := newSite(t, func(c *siteConfig) { c.Heartbeat, c.Now = time.Second, time.Now })
+	s.AddMachine("m1", mac)
+	s.Clock.Move(time.Until(s.Clock.Now()))
+	o := s.Arm("m1", "r1")
 	public, private, err := ed25519.GenerateKey(nil)
 	require.NoError(t, err)
 	refused := make(chan struct{}, 1000)
@@ -85,7 +85,7 @@ func TestTheAgentItself(t *testing.T) {
 	require.NoError(t, os.WriteFile(file, old, 0o600))
 	a, err := agent.New(agent.Config{
 		Server: web.URL, Pin: fmt.Sprintf("sha256:%x", sha256.Sum256(web.Certificate().RawSubjectPublicKeyInfo)), Machine: "m1",
-		Claim: inventory.Claim(s.server.cfg.ClaimKey, o, 1), MAC: mac, PlanKey: action.FormatPlanKey(public),
+		Claim: inventory.Claim(s.cfg.ClaimKey, o, 1), MAC: mac, PlanKey: action.FormatPlanKey(public),
 		Disks: agent.FileDisks{{Disk: action.Disk{Path: "/dev/sda", Serial: "S1"}, File: file}}, Backoff: 20 * time.Millisecond,
 	})
 	require.NoError(t, err)
@@ -95,11 +95,11 @@ func TestTheAgentItself(t *testing.T) {
 	go func() { ended <- a.Run(ctx) }()
 
 	claimed := func() bool {
-		g, err := s.store.Grant(t.Context(), "m1")
+		g, err := s.Store.Grant(t.Context(), "m1")
 		require.NoError(t, err)
 		return g.Spent
 	}
-	changed, unsubscribe := s.store.Subscribe()
+	changed, unsubscribe := s.Store.Subscribe()
 	defer unsubscribe()
 	for hung := time.After(time.Minute); !claimed(); {
 		select {
@@ -139,9 +139,9 @@ func TestTheAgentItself(t *testing.T) {
 			t.Fatalf("the agent ended: %v", err)
 		}
 	}
-	_, err = s.store.Result(t.Context(), "r1", action.Key{Epoch: o.Epoch, Action: 4, Attempt: 1})
+	_, err = s.Store.Result(t.Context(), "r1", action.Key{Epoch: o.Epoch, Action: 4, Attempt: 1})
 	require.ErrorIs(t, err, inventory.ErrNotFound)
-	require.NoError(t, s.store.EndGrant(t.Context(), o))
+	require.NoError(t, s.Store.EndGrant(t.Context(), o))
 	select {
 	case err := <-ended:
 		require.NoError(t, err)

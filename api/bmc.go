@@ -12,190 +12,207 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gin-gonic/gin"
-
+	"github.com/ingotmetal/ingot/internal/engine"
+	"github.com/ingotmetal/ingot/internal/httpapi"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/workflows"
 )
 
-type bmcStore interface {
+// BMCJobStore holds the jobs of BMCs.
+type BMCJobStore interface {
 	BMCJobs(ctx context.Context, machine string) ([]inventory.BMCJob, error)
 	BMCJob(ctx context.Context, machine, name string) (inventory.BMCJob, error)
 }
 
-// The words of bmc.tinkerbell.org.
+// The vocabulary of bmc.tinkerbell.org.
 const (
-	powerStatus = "status"
-	powerWords  = "on off soft cycle reset status"
-	deviceWords = "pxe disk cdrom bios none"
+	powerStatus  = "status"
+	powerActions = "on off soft cycle reset status"
+	bootDevices  = "pxe disk cdrom bios none"
 )
 
-func (s *Server) powerMachine(c *gin.Context) {
-	var in struct {
-		Action string `json:"action"`
-		Force  bool   `json:"force"`
-	}
-	if err := body(c, &in, false); err != nil {
-		s.fail(c, err)
-		return
-	}
-	s.begin(c)(s.bmcJob(c.Request.Context(), workflows.BMCJobInput{
-		Machine: c.Param("name"), Job: jobName("power-" + in.Action), Tasks: []inventory.BMCTask{{Power: in.Action}}, Force: in.Force,
-	}))
+type bmcRoutes struct {
+	store    BMCJobStore
+	runs     *engine.Runs
+	machines *machines
+	starter  *starter
+	check    func(ctx context.Context, m inventory.Machine) (power string, err error)
 }
 
-func (s *Server) bootDeviceMachine(c *gin.Context) {
-	var in struct {
-		inventory.BootDevice
-		Force bool `json:"force"`
+func (b *bmcRoutes) routes() []httpapi.Route {
+	const machine = "/v1/machines/:name"
+
+	return []httpapi.Route{
+		{Method: "POST", Path: machine + "/power", Handler: httpapi.Handle(http.StatusAccepted, httpapi.JSON, b.setPower)},
+		{Method: "POST", Path: machine + "/boot-device", Handler: httpapi.Handle(http.StatusAccepted, httpapi.JSON, b.setBootDevice)},
+		{Method: "GET", Path: "/v1/bmc/jobs", Handler: httpapi.Get(b.listJobs)},
+		{Method: "POST", Path: "/v1/bmc/jobs", Handler: httpapi.Handle(http.StatusAccepted, httpapi.JSON, b.starter.startBMCJob)},
+		{Method: "GET", Path: "/v1/bmc/jobs/:machine/:job", Handler: httpapi.Get(b.getJob)},
+		{Method: "POST", Path: "/v1/bmc/check", Handler: httpapi.Handle(http.StatusOK, httpapi.JSON, b.checkLogin)},
 	}
-	if err := body(c, &in, false); err != nil {
-		s.fail(c, err)
-		return
-	}
-	s.begin(c)(s.bmcJob(c.Request.Context(), workflows.BMCJobInput{
-		Machine: c.Param("name"), Job: jobName("boot-" + in.Device), Tasks: []inventory.BMCTask{{BootDevice: &in.BootDevice}}, Force: in.Force,
-	}))
 }
 
-// jobName makes the name of a job that nobody named.
-func jobName(prefix string) string {
+type setPower struct {
+	byName
+	Action string `json:"action"`
+	Force  bool   `json:"force"`
+}
+
+func (b *bmcRoutes) setPower(ctx context.Context, q setPower) (Started, error) {
+	return b.starter.startBMCJob(ctx, workflows.BMCJobInput{
+		Machine: q.Name, Job: newJobName("power-" + q.Action), Tasks: []inventory.BMCTask{{Power: q.Action}}, Force: q.Force,
+	})
+}
+
+type setBootDevice struct {
+	byName
+	inventory.BootDevice
+	Force bool `json:"force"`
+}
+
+func (b *bmcRoutes) setBootDevice(ctx context.Context, q setBootDevice) (Started, error) {
+	return b.starter.startBMCJob(ctx, workflows.BMCJobInput{
+		Machine: q.Name, Job: newJobName("boot-" + q.Device), Tasks: []inventory.BMCTask{{BootDevice: &q.BootDevice}}, Force: q.Force,
+	})
+}
+
+// newJobName makes the name of a job that was given none.
+func newJobName(prefix string) string {
 	var b [4]byte
-	rand.Read(b[:])
+	rand.Read(b[:]) // never returns an error
 	return prefix + "-" + hex.EncodeToString(b[:])
 }
 
-func (s *Server) listBMCJobs(c *gin.Context) {
-	js, err := s.cfg.Store.BMCJobs(c.Request.Context(), c.Query("machine"))
-	if err != nil {
-		s.fail(c, err)
-		return
-	}
-	c.JSON(http.StatusOK, items(js))
+type listBMCJobs struct {
+	Machine string `query:"machine"`
 }
 
-func (s *Server) getBMCJob(c *gin.Context) {
-	machine, name := c.Param("machine"), c.Param("job")
-	j, err := s.cfg.Store.BMCJob(c.Request.Context(), machine, name)
-	if errors.Is(err, inventory.ErrNotFound) {
-		// No worker has taken it up yet.
-		if w, ok := s.fresh.withID(workflows.BMCJobID(machine, name)); ok {
-			var in workflows.BMCJobInput
-			if err = json.Unmarshal(w.Input, &in); err == nil {
-				j = inventory.BMCJob{Name: name, Machine: machine, Run: w.Run, State: w.State, Tasks: in.Tasks, Message: w.Message, Started: w.Started}
-			}
-		}
-	}
-	if err != nil {
-		s.fail(c, err)
-		return
-	}
-	c.JSON(http.StatusOK, j)
+func (b *bmcRoutes) listJobs(ctx context.Context, q listBMCJobs) (httpapi.List[inventory.BMCJob], error) {
+	jobs, err := b.store.BMCJobs(ctx, q.Machine)
+	return httpapi.NewList(jobs), err
 }
 
-func (s *Server) createBMCJob(c *gin.Context) {
+type getBMCJob struct {
+	Machine string `path:"machine" json:"-"`
+	Job     string `path:"job" json:"-"`
+}
+
+func (b *bmcRoutes) getJob(ctx context.Context, q getBMCJob) (inventory.BMCJob, error) {
+	j, err := b.store.BMCJob(ctx, q.Machine, q.Job)
+	if !errors.Is(err, inventory.ErrNotFound) {
+		return j, err
+	}
+	w, ok := b.runs.UnrecordedWithID(workflows.BMCJobID(q.Machine, q.Job))
+	if !ok {
+		return j, err
+	}
+
+	// No worker has taken it up yet.
 	var in workflows.BMCJobInput
-	if err := body(c, &in, false); err != nil {
-		s.fail(c, err)
-		return
+	if err := json.Unmarshal(w.Input, &in); err != nil {
+		return j, fmt.Errorf("reading the input of run %q: %w", w.Run, err)
 	}
-	s.begin(c)(s.bmcJob(c.Request.Context(), in))
+	return inventory.BMCJob{
+		Name: q.Job, Machine: q.Machine, Run: w.Run, State: w.State, Tasks: in.Tasks, Message: w.Message, Started: w.Started,
+	}, nil
 }
 
 // maxTasks is how many tasks a job may have.
 const maxTasks = 32
 
-// bmcJob checks in and starts it.
-func (s *Server) bmcJob(ctx context.Context, in workflows.BMCJobInput) (Started, error) {
-	m, err := s.knownMachine(ctx, in.Machine)
+// startBMCJob checks in and starts it.
+func (s *starter) startBMCJob(ctx context.Context, in workflows.BMCJobInput) (Started, error) {
+	m, err := s.machines.find(ctx, in.Machine)
 	if err != nil {
 		return Started{}, err
 	}
 	if in.Job == "" {
-		in.Job = jobName("job")
+		in.Job = newJobName("job")
 	}
+	if err := checkBMCJob(m, in); err != nil {
+		return Started{}, err
+	}
+	reads := !slices.ContainsFunc(in.Tasks, func(t inventory.BMCTask) bool { return t.Power != powerStatus })
+	if !reads && !in.Force {
+		if err := s.refuseHeld(ctx, m.Name); err != nil {
+			return Started{}, err
+		}
+	}
+
+	started, err := s.start(ctx, engine.Start{
+		ID: workflows.BMCJobID(m.Name, in.Job), Type: workflows.BMCJobType, Machine: m.Name, Input: in,
+	})
+	started.Job = in.Job
+	return started, err
+}
+
+// refuseHeld is a conflict while a run holds the machine.
+func (s *starter) refuseHeld(ctx context.Context, machine string) error {
+	g, err := s.windows.Grant(ctx, machine)
+	if err != nil || g.Run == "" || g.Person() {
+		return err
+	}
+	return hint(fmt.Errorf("machine %q is busy: run %s of %s holds it; with force the job takes it away, "+
+		"and that run then asks the operator: %w", machine, g.Run, g.Workflow, inventory.ErrConflict), "ingot workflow get "+g.Run)
+}
+
+func checkBMCJob(m inventory.Machine, in workflows.BMCJobInput) error {
 	var problems inventory.Problems
 	if m.BMC.Manual() && !m.BMC.Wakes() {
 		problems.Add("machine", "give it a BMC, or press the button yourself", "%q has no BMC", m.Name)
 	}
-	if !safeName(in.Job) {
-		problems.Add("job", "small letters, digits, dots, dashes, underscores; at most 128", "%q is no name of a job", in.Job)
+	if !isSafeName(in.Job) {
+		problems.Add("job", safeNameRule, "invalid name of a job %q", in.Job)
 	}
 	if len(in.Tasks) == 0 || len(in.Tasks) > maxTasks {
 		problems.Add("tasks", "", "a job has 1 to %d tasks, not %d", maxTasks, len(in.Tasks))
 	}
-	reads := true
 	for i, t := range in.Tasks {
 		field := fmt.Sprintf("tasks[%d]", i)
 		switch {
 		case (t.Power == "") == (t.BootDevice == nil):
 			problems.Add(field, "", "exactly one of powerAction and bootDevice is needed")
-		case t.Power != "" && !word(powerWords, t.Power):
-			problems.Add(field+".powerAction", powerWords, "%q is no power action", t.Power)
+		case t.Power != "" && !slices.Contains(strings.Fields(powerActions), t.Power):
+			problems.Add(field+".powerAction", powerActions, "invalid power action %q", t.Power)
 		case m.BMC.Wakes() && t.Power != "on":
 			problems.Add(field, "press the button of the machine", "wake-on-LAN switches %q on and can do nothing else", m.Name)
-		case t.BootDevice != nil && !word(deviceWords, t.BootDevice.Device):
-			problems.Add(field+".bootDevice.device", deviceWords, "%q is no boot device", t.BootDevice.Device)
-		}
-		reads = reads && t.Power == powerStatus
-	}
-	if err := problems.Err(); err != nil {
-		return Started{}, err
-	}
-	if !reads && !in.Force {
-		g, err := s.cfg.Store.Grant(ctx, m.Name)
-		if err != nil {
-			return Started{}, err
-		}
-		if g.Run != "" && !g.Person() {
-			return Started{}, hint{
-				fmt.Errorf("machine %q is busy: run %s of %s holds it; with force the job takes it away, and that run then asks a person: %w", m.Name, g.Run, g.Workflow, inventory.ErrConflict),
-				"ingot workflow get " + g.Run,
-			}
+		case t.BootDevice != nil && !slices.Contains(strings.Fields(bootDevices), t.BootDevice.Device):
+			problems.Add(field+".bootDevice.device", bootDevices, "invalid boot device %q", t.BootDevice.Device)
 		}
 	}
-	st, err := s.run(ctx, start{id: workflows.BMCJobID(m.Name, in.Job), kind: workflows.BMCJobType, machine: m.Name, input: in})
-	st.Job = in.Job
-	return st, err
+
+	return problems.Err()
 }
 
-func word(words, w string) bool {
-	return slices.Contains(strings.Fields(words), w)
+type checkBMC struct {
+	Machine string `json:"machine"`
 }
 
-func (s *Server) checkBMC(c *gin.Context) {
-	var in struct {
-		Machine string `json:"machine"`
-	}
-	if err := body(c, &in, false); err != nil {
-		s.fail(c, err)
-		return
-	}
-	m, err := s.knownMachine(c.Request.Context(), in.Machine)
+type bmcCheck struct {
+	OK      bool   `json:"ok"`
+	Power   string `json:"power,omitempty"`
+	Message string `json:"message,omitempty"`
+}
+
+// checkLogin logs in to a machine's BMC.
+func (b *bmcRoutes) checkLogin(ctx context.Context, q checkBMC) (bmcCheck, error) {
+	m, err := b.machines.find(ctx, q.Machine)
 	switch {
 	case err != nil:
+		return bmcCheck{}, err
 	case m.BMC.Wakes():
-		err = invalid("machine", "", "%q has no BMC: nothing answers wake-on-LAN", m.Name)
+		return bmcCheck{}, inventory.Invalid("machine", "", "%q has no BMC: nothing answers wake-on-LAN", m.Name)
 	case m.BMC.Manual():
-		err = invalid("machine", "", "%q has no BMC", m.Name)
-	case s.cfg.CheckBMC == nil:
-		err = fmt.Errorf("this server reaches no BMC: %w", errUnavailable)
+		return bmcCheck{}, inventory.Invalid("machine", "", "%q has no BMC", m.Name)
+	case b.check == nil:
+		return bmcCheck{}, fmt.Errorf("this server reaches no BMC: %w", inventory.ErrUnavailable)
 	}
-	if err != nil {
-		s.fail(c, err)
-		return
-	}
-	ctx, cancel := context.WithTimeout(c.Request.Context(), time.Minute)
+
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	out := struct {
-		OK      bool   `json:"ok"`
-		Power   string `json:"power,omitempty"`
-		Message string `json:"message,omitempty"`
-	}{}
-	if out.Power, err = s.cfg.CheckBMC(ctx, m); err != nil {
-		out.Message = err.Error() // an answer, not a fault of this server
-	} else {
-		out.OK = true
+	power, err := b.check(ctx, m)
+	if err != nil {
+		return bmcCheck{Message: err.Error()}, nil // an answer, not a fault of this server
 	}
-	c.JSON(http.StatusOK, out)
+	return bmcCheck{OK: true, Power: power}, nil
 }

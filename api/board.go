@@ -6,38 +6,65 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"time"
 
+	"github.com/ingotmetal/ingot/internal/engine"
+	"github.com/ingotmetal/ingot/internal/guard"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
 const (
-	// coalesce is how often the board is brought up to date at the most.
+	// coalesce is the shortest time between two refreshes of the board.
 	coalesce = 200 * time.Millisecond
-	// statusEvery is how often the status is sent, and how often rows are looked at that change without a write:
-	// windows expire, and agents are heard.
+	// statusEvery is how often the status is sent, and how often rows are looked at
+	// that change without a write: windows expire, and agents are heard.
 	statusEvery = 5 * time.Second
-	// reloadEvery is how often everything is read again: what retention deletes names no machine.
+	// reloadEvery is how often everything is read again: retention deletes records
+	// without naming their machines.
 	reloadEvery = 15 * time.Minute
 	// recentOperations is how many operations a stream shows.
 	recentOperations = 20
-	// maxBatches is how many changes are kept for viewers; a slower one gets everything again.
+	// maxBatches is how many changes are kept for viewers; a slower one gets
+	// everything again.
 	maxBatches = 50
 )
 
-// board is what event streams show: one row for each machine, the newest operations and the status. It is kept encoded,
-// and brought up to date by what was touched since, once for all viewers. It runs while there are viewers; in
-// between it remembers what was touched, so that the next viewer need not wait until everything is read.
+// ChangeStore names what writes have touched.
+type ChangeStore interface {
+	Subscribe() (ch <-chan struct{}, cancel func())
+	Follow() (take func() (machines []string, operations bool), cancel func())
+}
+
+type boardConfig struct {
+	changes    ChangeStore
+	views      *views
+	operations OperationStore
+	status     *statusRoutes
+	engine     *engine.Engine
+	guard      *guard.Guard
+	log        *slog.Logger
+}
+
+// board is what event streams show: one row for each machine, the newest
+// operations and the status. It is kept encoded, and refreshed with what was
+// touched since, once for all viewers. It runs while there are viewers; in between
+// it remembers what was touched, so that the next viewer need not wait until
+// everything is read.
 type board struct {
-	changed notifier // after each version, and when the board could not be made
+	boardConfig
+	streams chan struct{} // one element per open stream
+
+	changed engine.Notifier // after each version, and when the board could not be made
 
 	refreshing sync.Mutex // one refresh at a time; guards take and loaded
 
 	mu      sync.Mutex
 	viewers int
-	stop    func() // ends keepBoard, and waits for that
+	stop    func() // ends keep, and waits for that
 	take    func() (machines []string, operations bool)
 	loaded  time.Time // when everything was read
 	err     error
@@ -45,12 +72,14 @@ type board struct {
 	cells   map[cellKey][]byte
 	moving  map[string]inventory.MachineState // machines whose row changes without a write
 	batches []batch
-
-	pendingMu sync.Mutex
-	pending   map[string]bool // machines to be read again, beside those that the store names
 }
 
-// cellKey names what a stream shows: the event, and the machine's name or the operation's run.
+func newBoard(c boardConfig) *board {
+	return &board{boardConfig: c, streams: make(chan struct{}, maxStreams)}
+}
+
+// cellKey names what a stream shows: the event, and the machine's name or the
+// operation's run.
 type cellKey struct{ event, key string }
 
 // batch is the text of the changes that led to a version.
@@ -60,22 +89,21 @@ type batch struct {
 }
 
 // join makes sure that the board is kept until leave is called.
-func (s *Server) join() (leave func()) {
-	b := &s.board
+func (b *board) join() (leave func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.viewers++; b.viewers == 1 {
 		// Nothing has brought it up to date since the last viewer left: there is no version yet.
 		b.version, b.batches, b.err = 0, nil, nil
 		if b.take == nil {
-			b.take, _ = s.cfg.Store.Follow() // as long as there is this server
+			b.take, _ = b.changes.Follow() // as long as there is this server
 		}
 		ctx, cancel := context.WithCancel(context.Background())
 		done := make(chan struct{})
 		b.stop = func() { cancel(); <-done }
 		go func() {
 			defer close(done)
-			s.keepBoard(ctx)
+			b.keep(ctx)
 		}()
 	}
 	return func() {
@@ -91,24 +119,24 @@ func (s *Server) join() (leave func()) {
 	}
 }
 
-// keepBoard brings the board up to date until ctx is done.
-func (s *Server) keepBoard(ctx context.Context) {
-	stored, cancelStored := s.cfg.Store.Subscribe()
+// keep brings the board up to date until ctx is done.
+func (b *board) keep(ctx context.Context) {
+	stored, cancelStored := b.changes.Subscribe()
 	defer cancelStored()
-	moved, cancelMoved := s.agents.changed.Subscribe()
+	moved, cancelMoved := b.engine.Agents.Changed.Subscribe()
 	defer cancelMoved()
 	tick := time.NewTicker(statusEvery)
 	defer tick.Stop()
 
 	for ticked := true; ; {
-		err := s.tryRefresh(ctx, ticked)
+		err := b.tryRefresh(ctx, ticked)
 		if ctx.Err() != nil {
 			return
 		}
 		if err != nil {
-			s.cfg.Log.Warn("reading what pages show", "error", err)
+			b.log.Warn("reading what pages show", "error", err)
 		}
-		s.board.finish(err)
+		b.finish(err)
 
 		select {
 		case <-time.After(coalesce):
@@ -131,14 +159,14 @@ func (s *Server) keepBoard(ctx context.Context) {
 var errPanicked = errors.New("reading what pages show panicked")
 
 // tryRefresh is refresh; a panic is an error.
-func (s *Server) tryRefresh(ctx context.Context, ticked bool) (err error) {
+func (b *board) tryRefresh(ctx context.Context, ticked bool) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
-			s.cfg.Guard.Caught("what pages show", v)
+			b.guard.Caught("what pages show", v)
 			err = errPanicked
 		}
 	}()
-	return s.refresh(ctx, ticked)
+	return b.refresh(ctx, ticked)
 }
 
 // finish tells viewers how a refresh ended.
@@ -146,86 +174,49 @@ func (b *board) finish(err error) {
 	b.mu.Lock()
 	b.err = err
 	b.mu.Unlock()
-	b.changed.notify()
+	b.changed.Notify()
 }
 
-// touch makes the board read a machine again.
-func (b *board) touch(machine string) {
-	b.pendingMu.Lock()
-	defer b.pendingMu.Unlock()
-	if b.pending == nil {
-		b.pending = map[string]bool{}
-	}
-	b.pending[machine] = true
-}
-
-func (b *board) takePending() []string {
-	b.pendingMu.Lock()
-	defer b.pendingMu.Unlock()
-	names := make([]string, 0, len(b.pending))
-	for name := range b.pending {
-		names = append(names, name)
-	}
-	clear(b.pending)
-	return names
-}
-
-// refresh reads what was touched, or everything when that is due, and publishes what differs; ticked: also what changes
-// without a write.
-func (s *Server) refresh(ctx context.Context, ticked bool) error {
-	b := &s.board
+// refresh reads what was touched, or everything when that is due, and publishes
+// what differs; ticked: also what changes without a write.
+func (b *board) refresh(ctx context.Context, ticked bool) error {
 	b.refreshing.Lock()
 	defer b.refreshing.Unlock()
 	loaded := b.loaded
 	b.loaded = time.Time{} // what is taken is known nowhere else: an error reads everything again
 	names, operations := b.take()
-	names = append(names, b.takePending()...)
+	names = append(names, b.engine.Runs.TakeStarted()...)
 	all := time.Since(loaded) > reloadEvery
 	if all {
 		loaded = time.Now()
 	}
 
 	cells := map[cellKey][]byte{} // nil = it is gone
-	states, err := s.touchedStates(ctx, all, names)
+	states, err := b.readTouched(ctx, all, names)
 	if err == nil && (all || operations) {
-		err = s.operationCells(ctx, cells)
+		err = b.addOperations(ctx, cells)
 	}
 	if err != nil {
 		return err
 	}
 	if ticked {
-		s.statusCell(ctx, cells)
+		b.addStatus(ctx, cells)
 	}
+
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-
 	if all {
-		b.reset(cells)
+		b.removeMachines(cells)
 	}
 	for _, name := range names {
 		cells[cellKey{"machine", name}] = nil
 		delete(b.moving, name)
 	}
-	for _, st := range states {
-		if st.Workflow != nil && !inventory.Final(st.Workflow.State) || st.Grant.Run != "" {
-			b.moving[st.Name] = st
-		}
-	}
-	for _, name := range s.agents.takeMoved() {
-		if st, ok := b.moving[name]; ok {
-			states = append(states, st)
-		}
-	}
-	if ticked {
-		for _, st := range b.moving {
-			states = append(states, st)
-		}
-	}
-	for _, st := range states {
-		data, err := encode("machine "+st.Name, row(s.viewOf(st)))
+	for _, st := range b.addMoving(states, ticked) {
+		data, err := encode("machine "+st.Name, row(b.views.ofState(st, nil)))
 		if err != nil {
 			return err
 		}
@@ -233,22 +224,44 @@ func (s *Server) refresh(ctx context.Context, ticked bool) error {
 	}
 	b.publish(cells)
 	b.loaded = loaded
+
 	return nil
 }
 
-// touchedStates reads the machines of names, or all, with runs that have no record yet.
-func (s *Server) touchedStates(ctx context.Context, all bool, names []string) ([]inventory.MachineState, error) {
+// addMoving returns states and the machines whose row changes without a write: by
+// their agents' progress, and, when ticked, by time. The caller holds mu.
+func (b *board) addMoving(states []inventory.MachineState, ticked bool) []inventory.MachineState {
+	for _, st := range states {
+		if st.Workflow != nil && !inventory.Final(st.Workflow.State) || st.Grant.Run != "" {
+			b.moving[st.Name] = st
+		}
+	}
+	for _, name := range b.engine.Agents.TakeProgressed() {
+		if st, ok := b.moving[name]; ok {
+			states = append(states, st)
+		}
+	}
+	if ticked {
+		states = slices.AppendSeq(states, maps.Values(b.moving))
+	}
+
+	return states
+}
+
+// readTouched reads the machines of names, or all, with runs that have no record yet.
+func (b *board) readTouched(ctx context.Context, all bool, names []string) ([]inventory.MachineState, error) {
 	switch {
 	case all:
-		return s.states(ctx, nil)
+		return b.views.states(ctx, nil)
 	case len(names) == 0:
 		return nil, nil
 	}
-	return s.states(ctx, names)
+	return b.views.states(ctx, names)
 }
 
-// reset plans the removal of every machine that is shown; what is there is read again.
-func (b *board) reset(cells map[cellKey][]byte) {
+// removeMachines plans the removal of every machine that is shown; those that are
+// still there are read again. The caller holds mu.
+func (b *board) removeMachines(cells map[cellKey][]byte) {
 	b.moving = map[string]inventory.MachineState{}
 	for k := range b.cells {
 		if _, ok := cells[k]; !ok && k.event == "machine" {
@@ -366,33 +379,33 @@ func encode(what string, v any) ([]byte, error) {
 	return data, nil
 }
 
-// statusCell adds the status. One that cannot be read is logged, and the last one stays.
-func (s *Server) statusCell(ctx context.Context, cells map[cellKey][]byte) {
-	st, err := s.statusNow(ctx)
+// addStatus adds the status. One that cannot be read is logged, and the last one stays.
+func (b *board) addStatus(ctx context.Context, cells map[cellKey][]byte) {
+	st, err := b.status.read(ctx)
 	var data []byte
 	if err == nil {
 		data, err = encode("the status", st)
 	}
 	if err != nil {
-		s.cfg.Log.Warn("reading the status for pages", "error", err)
+		b.log.Warn("reading the status for pages", "error", err)
 		return
 	}
 	cells[cellKey{"status", ""}] = data
 }
 
-// operationCells adds the newest operations, and what is not among them any more.
-func (s *Server) operationCells(ctx context.Context, cells map[cellKey][]byte) error {
-	ops, err := s.cfg.Store.Operations(ctx, inventory.OperationFilter{Limit: recentOperations})
+// addOperations adds the newest operations, and what is not among them any more.
+func (b *board) addOperations(ctx context.Context, cells map[cellKey][]byte) error {
+	ops, err := b.operations.Operations(ctx, inventory.OperationFilter{Limit: recentOperations})
 	if err != nil {
 		return err
 	}
-	s.board.mu.Lock()
-	for k := range s.board.cells {
+	b.mu.Lock()
+	for k := range b.cells {
 		if k.event == "operation" {
 			cells[k] = nil
 		}
 	}
-	s.board.mu.Unlock()
+	b.mu.Unlock()
 	for _, o := range ops {
 		o.Input = nil
 		if cells[cellKey{"operation", o.Run}], err = encode("operation "+o.Run, o); err != nil {
@@ -423,11 +436,13 @@ func row(v MachineView) MachineView {
 		return v
 	}
 	w := *v.Workflow
-	w.Disk, w.Digest, w.Evidence, w.Next, w.Message = nil, "", "", "", head(w.Message, maxRowText)
+	w.Disk, w.Digest, w.Evidence, w.Next, w.Message = nil, "", "", "", engine.Head(w.Message, maxRowText)
 	actions := []inventory.ActionRecord{}
 	if !inventory.Final(w.State) {
 		for _, a := range w.Actions {
-			actions = append(actions, inventory.ActionRecord{Name: a.Name, State: a.State, Attempt: a.Attempt, StartedAt: a.StartedAt, Done: a.Done, Total: a.Total})
+			actions = append(actions, inventory.ActionRecord{
+				Name: a.Name, State: a.State, Attempt: a.Attempt, StartedAt: a.StartedAt, Done: a.Done, Total: a.Total,
+			})
 		}
 	}
 	w.Actions = actions

@@ -1,82 +1,68 @@
 package api
 
 import (
-	"fmt"
-	"net/http"
+	"context"
+	"encoding/json"
+	"log/slog"
+	"strconv"
 	"time"
 
-	"github.com/gin-gonic/gin"
+	"github.com/ingotmetal/ingot/internal/httpapi"
+	"github.com/ingotmetal/ingot/inventory"
 )
 
-const (
-	maxStreams   = 64
-	commentEvery = 15 * time.Second
-	streamWrite  = 10 * time.Second // until a client that does not read is dropped
-	// streamLife ends streams, so that one does not outlive its session for long: the browser connects again, if it may.
-	streamLife = time.Hour
-)
-
-// stream sends the board as server-sent events: everything at first, then what changed, at most every 200 ms. A client
-// that connects again gets everything again, so that nothing it missed matters.
-func (s *Server) stream(c *gin.Context) {
-	select {
-	case s.streams <- struct{}{}:
-		defer func() { <-s.streams }()
-	default:
-		s.fail(c, fmt.Errorf("%d pages are watching already: %w", maxStreams, errUnavailable))
-		return
-	}
-	changed, cancel := s.board.changed.Subscribe()
-	defer cancel()
-	defer s.join()()
-
-	h := c.Writer.Header()
-	h.Set("Content-Type", "text/event-stream")
-	h.Set("X-Accel-Buffering", "no")
-	c.Status(http.StatusOK)
-	out := sender{w: c.Writer, rc: http.NewResponseController(c.Writer)}
-
-	comment := time.NewTicker(commentEvery)
-	defer comment.Stop()
-	life := time.NewTimer(streamLife)
-	defer life.Stop()
-	// The headers go at once: the page knows then that it is connected.
-	text, version := []byte(": welcome\n\n"), int64(0)
-	for {
-		more, newest, err := s.board.since(version)
-		if err != nil {
-			return // the browser connects again
-		}
-		if text, version = append(text, more...), newest; len(text) > 0 {
-			if out.write(text) != nil {
-				return // the client has gone
-			}
-		}
-		text = nil
-		select {
-		case <-changed:
-		case <-comment.C:
-			text = []byte(": still here\n\n")
-		case <-life.C:
-			return
-		case <-s.stopping:
-			return
-		case <-c.Request.Context().Done():
-			return
-		}
-	}
+// EventStore holds what machines and runs did.
+type EventStore interface {
+	Events(ctx context.Context, f inventory.EventFilter) ([]inventory.Event, error)
+	AppendEvents(ctx context.Context, es []inventory.Event) error
 }
 
-type sender struct {
-	w  http.ResponseWriter
-	rc *http.ResponseController
+type events struct {
+	store EventStore
+	log   *slog.Logger
+	now   func() time.Time
 }
 
-func (o *sender) write(text []byte) error {
-	// A writer without deadlines (a test's recorder) does not block.
-	_ = o.rc.SetWriteDeadline(time.Now().Add(streamWrite))
-	if _, err := o.w.Write(text); err != nil {
-		return err
+// maxEvents is how many events one answer holds.
+const maxEvents = 1000
+
+// list returns a page of the events that f selects, by their number. The cursor is
+// the number of the last event.
+func (e *events) list(ctx context.Context, f inventory.EventFilter, p httpapi.Page) (httpapi.List[inventory.Event], error) {
+	var err error
+	if p.After != "" {
+		if f.After, err = strconv.ParseInt(p.After, 10, 64); err != nil || f.After < 0 {
+			return httpapi.List[inventory.Event]{}, inventory.Invalid("after", "", "invalid whole number %q", p.After)
+		}
 	}
-	return o.rc.Flush()
+	if f.Descending, err = p.Descending("seq", "seq"); err != nil {
+		return httpapi.List[inventory.Event]{}, err
+	}
+	limit := maxEvents
+	if p.Limit > 0 {
+		limit = min(p.Limit, maxEvents)
+	}
+	f.Limit = limit + 1 // one more says that the list goes on
+	found, err := e.store.Events(ctx, f)
+	if err != nil {
+		return httpapi.List[inventory.Event]{}, err
+	}
+
+	return httpapi.Cut(found, limit, func(x inventory.Event) string { return strconv.FormatInt(x.Seq, 10) }), nil
+}
+
+// note records what an operator did to a run. It is done: that it could not be
+// recorded is only logged.
+func (e *events) note(ctx context.Context, w inventory.Workflow, kind, message string, detail any) {
+	raw, err := json.Marshal(detail)
+	if err == nil {
+		now := e.now()
+		err = e.store.AppendEvents(context.WithoutCancel(ctx), []inventory.Event{{
+			Machine: w.Machine, Run: w.Run, Epoch: w.Epoch, Kind: kind, At: now, Count: 1,
+			Key: "api-" + strconv.FormatInt(now.UnixNano(), 36), Message: message, Detail: raw, By: httpapi.Actor(ctx),
+		}})
+	}
+	if err != nil {
+		e.log.Warn("recording what an operator did", "machine", w.Machine, "run", w.Run, "error", err)
+	}
 }

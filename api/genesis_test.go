@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	enumspb "go.temporal.io/api/enums/v1"
 
+	"github.com/ingotmetal/ingot/internal/engine"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/workflows"
 )
@@ -39,15 +40,15 @@ func exampleLab(t *testing.T) bundleBody {
 
 // stock gives the store the images and templates that the lab needs.
 func (s *site) stock() {
-	s.t.Helper()
+	s.T.Helper()
 	for n, name := range []string{
 		"vyos", "talos-kernel", "talos-initramfs", "harvester-v1.4.0-vmlinuz-amd64", "harvester-v1.4.0-initrd-amd64",
 		"harvester-v1.4.0-rootfs-amd64.squashfs", "harvester-v1.4.0-amd64.iso",
 	} {
-		require.NoError(s.t, s.store.PutImage(s.t.Context(), inventory.Image{Name: name, File: name, SHA256: strings.Repeat(string(rune('1'+n)), 64), Format: "raw"}, "test"))
+		require.NoError(s.T, s.Store.PutImage(s.T.Context(), inventory.Image{Name: name, File: name, SHA256: strings.Repeat(string(rune('1'+n)), 64), Format: "raw"}, "test"))
 	}
 	for _, name := range []string{"vyos", "talos", "harvester-create", "harvester-join"} {
-		require.NoError(s.t, s.store.PutTemplate(s.t.Context(), inventory.Template{Name: name, Source: oneAction}, "test"))
+		require.NoError(s.T, s.Store.PutTemplate(s.T.Context(), inventory.Template{Name: name, Source: oneAction}, "test"))
 	}
 }
 
@@ -68,7 +69,7 @@ func TestGenesis(t *testing.T) {
 	require.Len(t, p.Steps, 11)
 	require.Len(t, p.Destroys, 5)
 	require.Len(t, p.Problems, 7+lacking(s, "vyos", "talos", "harvester-create", "harvester-join", "harvester-join"), "%v", p.Problems)
-	ms, err := s.store.Machines(t.Context())
+	ms, err := s.Store.Machines(t.Context())
 	require.NoError(t, err)
 	require.Empty(t, ms, "storing the file changes nothing else")
 
@@ -87,7 +88,7 @@ func TestGenesis(t *testing.T) {
 
 	// A machine of the inventory that differs is not overwritten unless it is said.
 	other := inventory.Machine{Name: "um760", Interfaces: []inventory.Interface{{MAC: "02:00:00:00:07:61"}}}
-	require.NoError(t, s.store.PutMachines(t.Context(), []inventory.Machine{other}, false, "test"))
+	require.NoError(t, s.Store.PutMachines(t.Context(), []inventory.Machine{other}, false, "test"))
 	rec = c.op(http.StatusBadRequest, http.MethodPost, "/v1/genesis/home/start", nil)
 	require.Contains(t, rec.Body.String(), "differs in labels, interfaces, diskSelector, bmc, template")
 	lab.Replace = true
@@ -95,7 +96,7 @@ func TestGenesis(t *testing.T) {
 
 	run := decode[Started](t, c.op(http.StatusAccepted, http.MethodPost, "/v1/genesis/home/start", nil), http.StatusAccepted)
 	require.Equal(t, "genesis/home", run.Workflow)
-	require.Equal(t, workflows.GenesisInput{Name: "home"}, s.temporal.inputs[0])
+	require.Equal(t, workflows.GenesisInput{Name: "home"}, s.Temporal.Inputs[0])
 	c.op(http.StatusOK, http.MethodGet, "/v1/genesis/home/status", nil)
 	c.op(http.StatusConflict, http.MethodPost, "/v1/genesis/home/resume", nil) // it asks nothing
 
@@ -108,11 +109,11 @@ func TestGenesis(t *testing.T) {
 	c.op(http.StatusOK, http.MethodPut, "/v1/genesis/away", second)
 	rec = c.op(http.StatusConflict, http.MethodPost, "/v1/genesis/away/start", nil)
 	require.Contains(t, rec.Body.String(), "genesis/home is running as run "+run.Run)
-	_, err = s.server.startOperation(t.Context(), workflows.MigrateType, workflows.MigrateID("platform"), "platform", workflows.MigrateInput{Name: "platform"})
+	_, err = s.api.operations.start(t.Context(), engine.Start{Type: workflows.MigrateType, ID: workflows.MigrateID("platform"), Input: workflows.MigrateInput{Name: "platform"}}, "platform")
 	require.ErrorIs(t, err, inventory.ErrConflict)
 	require.ErrorContains(t, err, "genesis/home")
 	c.op(http.StatusAccepted, http.MethodPost, "/v1/genesis/home/cancel", nil)
-	require.Equal(t, 1, s.temporal.runs[run.Run].cancels)
+	require.Equal(t, 1, s.Temporal.Runs[run.Run].Cancels)
 }
 
 // An image that nobody can fetch is told by plan, with the line of the file, and
@@ -121,7 +122,7 @@ func TestGenesisAsksForWhatItWouldFetch(t *testing.T) {
 	here := http.HandlerFunc(http.NotFound)
 	target := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { here.ServeHTTP(w, r) }))
 	t.Cleanup(target.Close)
-	s := newSite(t, func(c *Config) { c.FetchHosts = []string{"127.0.0.1"} })
+	s := newSite(t, func(c *siteConfig) { c.FetchHosts = []string{"127.0.0.1"} })
 	c := checking(s)
 	lab := exampleLab(t)
 	lab.Files["lab.yaml"] = strings.Replace(lab.Files["lab.yaml"], "file: images/kernel-amd64", "url: "+target.URL+"/kernel", 1)
@@ -142,15 +143,15 @@ func TestGenesisAsksForWhatItWouldFetch(t *testing.T) {
 	require.Contains(t, got[0], "404 Not Found")
 	here = func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) }
 	require.Empty(t, of())
-	require.NoError(t, s.store.PutImage(t.Context(), inventory.Image{Name: "talos-kernel", File: "x", SHA256: strings.Repeat("2", 64), Format: "raw"}, "test"))
+	require.NoError(t, s.Store.PutImage(t.Context(), inventory.Image{Name: "talos-kernel", File: "x", SHA256: strings.Repeat("2", 64), Format: "raw"}, "test"))
 	here = http.NotFound
 	require.Empty(t, of(), "the server has it")
 }
 
 func lacking(s *site, names ...string) (n int) {
-	s.t.Helper()
+	s.T.Helper()
 	for _, name := range names {
-		if _, err := s.server.template(s.t.Context(), name); err != nil {
+		if _, err := s.api.templates.find(s.T.Context(), name); err != nil {
 			n++
 		}
 	}
@@ -179,12 +180,12 @@ func TestGenesisTellsMistakesAndWhatIsLackingTogether(t *testing.T) {
 	s := newSite(t)
 	c := checking(s)
 	s.stock()
-	require.NoError(t, s.store.DeleteImage(t.Context(), "talos-kernel", "test"))
+	require.NoError(t, s.Store.DeleteImage(t.Context(), "talos-kernel", "test"))
 	for _, m := range []inventory.Machine{
 		{Name: "um760", Interfaces: []inventory.Interface{{MAC: "02:00:00:00:07:61"}}},
 		{Name: "ms-02-b", Interfaces: []inventory.Interface{{MAC: "02:00:00:02:0b:03"}}},
 	} {
-		require.NoError(t, s.store.PutMachines(t.Context(), []inventory.Machine{m}, false, "test"))
+		require.NoError(t, s.Store.PutMachines(t.Context(), []inventory.Machine{m}, false, "test"))
 	}
 	for name, x := range map[string]struct {
 		swaps []string
@@ -232,31 +233,31 @@ func TestGenesisResumes(t *testing.T) {
 
 	// One that asks is told to try again.
 	s.operation("genesis/home", workflows.GenesisType)
-	s.temporal.open("genesis/home", "r1")
-	o, err := s.store.Operation(t.Context(), "r1")
+	s.Temporal.Open("genesis/home", "r1")
+	o, err := s.Store.Operation(t.Context(), "r1")
 	require.NoError(t, err)
 	o.Question, o.Seq = &inventory.Question{ID: "router.1", Text: "step router: no answer", Choices: []string{workflows.Retry, workflows.Abort}, Since: time.Unix(2, 0)}, 2
-	require.NoError(t, s.store.PutOperation(t.Context(), o))
+	require.NoError(t, s.Store.PutOperation(t.Context(), o))
 	c.op(http.StatusAccepted, http.MethodPost, "/v1/genesis/home/resume", nil)
-	d := s.temporal.updates[0].Args[0].(workflows.Decision)
+	d := s.Temporal.Updates[0].Args[0].(workflows.Decision)
 	require.Equal(t, workflows.Decision{Question: "router.1", Choice: workflows.Retry, By: "admin"}, d)
 
 	// One that has failed begins again where it was.
 	o.Question, o.State, o.Seq = nil, inventory.StateFailed, 3
-	require.NoError(t, s.store.PutOperation(t.Context(), o))
-	s.temporal.mu.Lock()
-	delete(s.temporal.runs, "r1")
-	s.temporal.mu.Unlock()
+	require.NoError(t, s.Store.PutOperation(t.Context(), o))
+	s.Temporal.Mu.Lock()
+	delete(s.Temporal.Runs, "r1")
+	s.Temporal.Mu.Unlock()
 	run := decode[Started](t, c.op(http.StatusAccepted, http.MethodPost, "/v1/genesis/home/resume", nil), http.StatusAccepted)
-	require.Equal(t, workflows.GenesisInput{Name: "home", Resume: true}, s.temporal.inputs[0])
+	require.Equal(t, workflows.GenesisInput{Name: "home", Resume: true}, s.Temporal.Inputs[0])
 
 	// One that is done is done.
-	o, err = s.store.Operation(t.Context(), run.Run)
+	o, err = s.Store.Operation(t.Context(), run.Run)
 	require.NoError(t, err)
 	o.State = inventory.StateSuccess
 	o.Seq = 9
-	require.NoError(t, s.store.PutOperation(t.Context(), o))
-	s.temporal.end(run.Run, enumspb.WORKFLOW_EXECUTION_STATUS_COMPLETED, nil)
+	require.NoError(t, s.Store.PutOperation(t.Context(), o))
+	s.Temporal.End(run.Run, enumspb.WORKFLOW_EXECUTION_STATUS_COMPLETED, nil)
 	c.op(http.StatusConflict, http.MethodPost, "/v1/genesis/home/resume", nil)
 	c.op(http.StatusAccepted, http.MethodPost, "/v1/genesis/home/start", map[string]bool{"again": true})
 }

@@ -9,8 +9,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	enumspb "go.temporal.io/api/enums/v1"
-	"go.temporal.io/api/workflowservice/v1"
 
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -27,7 +25,7 @@ func (panicking) MachineStates(context.Context, []string) ([]inventory.MachineSt
 // TestNoRequestEndsTheProcess: a request of an agent or an operator that panics
 // is answered with status 500, and is counted (security S35).
 func TestNoRequestEndsTheProcess(t *testing.T) {
-	s := newSite(t, func(c *Config) { c.Store, c.Log = panicking{c.Store}, slog.New(slog.DiscardHandler) })
+	s := newSite(t, func(c *siteConfig) { c.Store, c.Log = panicking{c.Store}, slog.New(slog.DiscardHandler) })
 	for n := range 3 {
 		for i, ask := range []struct {
 			h           http.Handler
@@ -38,34 +36,9 @@ func TestNoRequestEndsTheProcess(t *testing.T) {
 			w := httptest.NewRecorder()
 			ask.h.ServeHTTP(w, r)
 			require.Equal(t, http.StatusInternalServerError, w.Code, ask.path)
-			require.EqualValues(t, 2*n+i+1, s.server.cfg.Guard.Panics())
+			require.EqualValues(t, 2*n+i+1, s.guard.Panics())
 		}
 	}
-}
-
-// TestNoEventEndsThePump: an event that makes the pump panic waits, and those
-// of other runs are sent (security S35).
-func TestNoEventEndsThePump(t *testing.T) {
-	s := newSite(t)
-	s.addMachine("m1", mac)
-	s.addMachine("m2", "52:54:00:00:00:0b")
-	o1, o2 := s.armed("m1", "r1"), s.armed("m2", "r2")
-	s.temporal.unsigned = func(r *workflowservice.SignalWorkflowExecutionRequest) error {
-		if r.WorkflowExecution.RunId == "r1" {
-			panic("a test's")
-		}
-		return nil
-	}
-	for _, o := range []inventory.Owner{o1, o2} {
-		require.NoError(t, s.store.AppendEvents(t.Context(), []inventory.Event{{Machine: o.Machine, Run: o.Run, Epoch: o.Epoch, Boot: 1, Kind: inventory.EventDHCP, At: s.clock.now(), Count: 1}}))
-	}
-	s.server.pump.waits = map[string]retryAt{}
-	_, err := s.server.pump.pass(t.Context(), s.temporal)
-	require.NoError(t, err)
-	_, kept := s.temporal.requests()
-	require.Len(t, kept, 1)
-	require.Equal(t, "r2", kept[0].WorkflowExecution.RunId)
-	require.EqualValues(t, 1, s.server.cfg.Guard.Panics())
 }
 
 // spoiled is a store that panics while spoil is set.
@@ -99,53 +72,22 @@ func (s *spoiled) Follow() (func() ([]string, bool), func()) {
 
 func spoiledSite(t *testing.T) (*site, *spoiled) {
 	var store *spoiled
-	s := newSite(t, func(c *Config) {
+	s := newSite(t, func(c *siteConfig) {
 		store = &spoiled{Store: c.Store}
 		c.Store, c.Log = store, slog.New(slog.DiscardHandler)
 	})
 	return s, store
 }
 
-// TestNoRunEndsTheReconciler: a run whose judgement panics is left as it is, and
-// the others are repaired (security S35).
-func TestNoRunEndsTheReconciler(t *testing.T) {
-	s, store := spoiledSite(t)
-	s.addMachine("m1", mac)
-	s.addMachine("m2", "52:54:00:00:00:0b")
-	for machine, run := range map[string]string{"m1": "r1", "m2": "r2"} {
-		s.armed(machine, run)
-		s.temporal.end(run, enumspb.WORKFLOW_EXECUTION_STATUS_TERMINATED, nil)
-	}
-	store.spoil.Store(true)
-	require.NoError(t, s.server.recon.Runs(t.Context()))
-	require.EqualValues(t, 1, s.server.cfg.Guard.Panics())
-	g, err := store.Store.Grant(t.Context(), "m2")
-	require.NoError(t, err)
-	require.Empty(t, g.Run)
-}
-
-// TestNoFlushEndsTheServer: writing what agents said may panic (security S35).
-func TestNoFlushEndsTheServer(t *testing.T) {
-	s, store := spoiledSite(t)
-	s.addMachine("m1", mac)
-	o := s.armed("m1", "r1")
-	s.welcome(o, nonceA)
-	store.spoil.Store(true)
-	ended, end := context.WithCancel(t.Context())
-	end()
-	require.NoError(t, s.server.Run(ended))
-	require.EqualValues(t, 1, s.server.cfg.Guard.Panics())
-}
-
 // TestNoRowEndsTheBoard: when reading what pages show panics, their streams end,
 // and later ones get everything (security S35).
 func TestNoRowEndsTheBoard(t *testing.T) {
 	s, store := spoiledSite(t)
-	s.addMachine("m1", mac)
+	s.AddMachine("m1", mac)
 	store.spoil.Store(true)
 	for range s.watch() {
 	}
-	require.NotZero(t, s.server.cfg.Guard.Panics())
+	require.NotZero(t, s.guard.Panics())
 	store.spoil.Store(false)
 	f := until(t, s.watch(), func(f frame) bool { return f.event == "machines" })
 	require.Contains(t, f.data, `"m1"`)

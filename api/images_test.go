@@ -16,6 +16,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/ingotmetal/ingot/internal/httpapi"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -26,9 +27,9 @@ func sumOf(text string) string {
 
 // files lists what lies in the image directory.
 func (s *site) files() (names []string) {
-	s.t.Helper()
-	es, err := os.ReadDir(s.server.cfg.ImageDir)
-	require.NoError(s.t, err)
+	s.T.Helper()
+	es, err := os.ReadDir(s.cfg.ImageDir)
+	require.NoError(s.T, err)
 	for _, e := range es {
 		names = append(names, e.Name())
 	}
@@ -102,10 +103,10 @@ func TestWrongDigestKeepsNothing(t *testing.T) {
 }
 
 func TestUploadLeavesSpace(t *testing.T) {
-	s := newSite(t, func(c *Config) { c.DataDir, c.MinFree = t.TempDir(), 1<<60 })
-	s.addMachine("m1", mac)
+	s := newSite(t, func(c *siteConfig) { c.DataDir, c.MinFree = t.TempDir(), 1<<60 })
+	s.AddMachine("m1", mac)
 	a := decode[answer](t, s.do(http.MethodPut, "/v1/images/debian-12", "text"), http.StatusInsufficientStorage)
-	require.Equal(t, codeNoSpace, a.Code)
+	require.Equal(t, httpapi.CodeNoSpace, a.Code)
 	require.Empty(t, s.files())
 	require.Equal(t, http.StatusInsufficientStorage, s.do(http.MethodPost, "/v1/machines/m1/provision", nil).Code)
 	require.Equal(t, http.StatusOK, s.do(http.MethodPost, "/v1/machines/m1/netboot", `{"arm":true}`).Code)
@@ -116,7 +117,7 @@ func TestVerifySeesAFlippedBit(t *testing.T) {
 	i := decode[inventory.Image](t, s.do(http.MethodPut, "/v1/images/debian-12", "text"), http.StatusCreated)
 	type found struct{ OK bool }
 	require.True(t, decode[found](t, s.do(http.MethodPost, "/v1/images/debian-12/verify", nil), http.StatusOK).OK)
-	require.NoError(t, os.WriteFile(s.server.cfg.ImageDir+"/"+i.File, []byte("tezt"), 0o600))
+	require.NoError(t, os.WriteFile(s.cfg.ImageDir+"/"+i.File, []byte("tezt"), 0o600))
 	require.False(t, decode[found](t, s.do(http.MethodPost, "/v1/images/debian-12/verify", nil), http.StatusOK).OK)
 }
 
@@ -143,17 +144,17 @@ func TestProbeImage(t *testing.T) {
 		}
 	}))
 	t.Cleanup(target.Close)
-	s := newSite(t, func(c *Config) { c.FetchHosts = []string{"127.0.0.1"} })
+	s := newSite(t, func(c *siteConfig) { c.FetchHosts = []string{"127.0.0.1"} })
 	for _, path := range []string{"/ranges", "/none", "/unknown"} {
-		require.NoError(t, s.server.ProbeImage(t.Context(), target.URL+path), path)
+		require.NoError(t, s.api.ProbeImage(t.Context(), target.URL+path), path)
 	}
-	err := s.server.ProbeImage(t.Context(), strings.Replace(target.URL, "http://", "http://user:pass@", 1)+"/nothing?token=s3cret")
+	err := s.api.ProbeImage(t.Context(), strings.Replace(target.URL, "http://", "http://user:pass@", 1)+"/nothing?token=s3cret")
 	require.ErrorIs(t, err, inventory.ErrUnreachable)
 	require.EqualError(t, err, fmt.Sprintf("asking for %q: the answer is 404 Not Found: unreachable", target.URL+"/nothing"))
-	err = s.server.ProbeImage(t.Context(), target.URL+"/huge")
-	require.ErrorIs(t, err, errNoSpace)
+	err = s.api.ProbeImage(t.Context(), target.URL+"/huge")
+	require.ErrorIs(t, err, httpapi.ErrNoSpace)
 	require.Equal(t, 1, sent)
-	require.ErrorIs(t, newSite(t).server.ProbeImage(t.Context(), target.URL+"/none"), inventory.ErrInvalid)
+	require.ErrorIs(t, newSite(t).api.ProbeImage(t.Context(), target.URL+"/none"), inventory.ErrInvalid)
 	require.Empty(t, s.files())
 }
 
@@ -180,7 +181,7 @@ func TestFetchDialsOnlyWhatIsAllowed(t *testing.T) {
 	}
 	require.Empty(t, path, "nothing was dialled")
 
-	s := newSite(t, func(c *Config) { c.FetchHosts = []string{"127.0.0.1"} })
+	s := newSite(t, func(c *siteConfig) { c.FetchHosts = []string{"127.0.0.1"} })
 	i := decode[inventory.Image](t, fetch(s, strings.Replace(target.URL, "http://", "http://user:pass@", 1)+"/image?token=s3cret"), http.StatusCreated)
 	require.Equal(t, target.URL+"/image", i.URL)
 	require.Equal(t, http.StatusBadRequest, fetch(s, target.URL+"/inside").Code)

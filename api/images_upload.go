@@ -1,9 +1,8 @@
 package api
 
 import (
+	"cmp"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -18,7 +17,7 @@ import (
 
 	"github.com/gin-gonic/gin"
 
-	"github.com/ingotmetal/ingot/internal/diskimage"
+	"github.com/ingotmetal/ingot/internal/httpapi"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -41,22 +40,22 @@ func newUpload(c *gin.Context) (u upload, err error) {
 	if err := inventory.ValidateImageName(u.image.Name).Err(); err != nil {
 		return u, err
 	}
-	if u.image.SHA256, err = declaredSum("sha256", c.Query("sha256")); err != nil {
+	if u.image.SHA256, err = parseSum("sha256", c.Query("sha256")); err != nil {
 		return u, err
 	}
-	if u.content, err = declaredSum("content", c.Query("content")); err != nil {
+	if u.content, err = parseSum("content", c.Query("content")); err != nil {
 		return u, err
 	}
 	if u.content != "" && u.image.SHA256 != "" && u.content != u.image.SHA256 {
 		return u, notDeclared(u.content, u.image.SHA256)
 	}
-	u.content = first(u.content, u.image.SHA256)
+	u.content = cmp.Or(u.content, u.image.SHA256)
 	u.image.Use = c.Query("use")
 	return u, inventory.ValidateImageUse(u.image.Use).Err()
 }
 
 func notDeclared(have, declared string) error {
-	return invalid("sha256", "correct the declared digest, or get the file again", "the file's SHA-256 is %s and %s was declared; nothing was kept", have, declared)
+	return inventory.Invalid("sha256", "correct the declared digest, or get the file again", "the file's SHA-256 is %s and %s was declared; nothing was kept", have, declared)
 }
 
 const uploadPrefix = ".upload-"
@@ -121,21 +120,11 @@ const (
 	uploadChecked = "Upload-Checked" // bytes that were read again, while the complete file is checked
 )
 
-func (s *Server) uploadState(c *gin.Context) {
-	u, err := newUpload(c)
+// getUpload answers with how far an upload is.
+func (s *images) getUpload(c *gin.Context) {
+	u, n, err := s.findUpload(c)
 	if err != nil {
-		s.fail(c, err)
-		return
-	}
-	dir, err := s.dir()
-	if err != nil {
-		s.fail(c, err)
-		return
-	}
-	defer dir.Close()
-	n, err := u.received(dir)
-	if err != nil {
-		s.fail(c, err)
+		httpapi.Fail(c, err)
 		return
 	}
 	c.Header(uploadOffset, strconv.FormatInt(n, 10))
@@ -148,6 +137,21 @@ func (s *Server) uploadState(c *gin.Context) {
 	c.Status(http.StatusOK)
 }
 
+// findUpload returns the upload that the query names, and how much of it is there.
+func (s *images) findUpload(c *gin.Context) (u upload, received int64, err error) {
+	if u, err = newUpload(c); err != nil {
+		return u, 0, err
+	}
+	dir, err := s.openDir()
+	if err != nil {
+		return u, 0, err
+	}
+	defer dir.Close()
+	received, err = u.received(dir)
+
+	return u, received, err
+}
+
 var contentRange = regexp.MustCompile(`^bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)$`)
 
 // uploadRange reads where the body begins and how long the whole file is, -1
@@ -157,7 +161,7 @@ func uploadRange(c *gin.Context) (offset, total int64, err error) {
 	if v := c.GetHeader("Content-Range"); v != "" {
 		m := contentRange.FindStringSubmatch(v)
 		if m == nil {
-			return 0, 0, invalid("Content-Range", "bytes FIRST-LAST/TOTAL", "invalid range %q", v)
+			return 0, 0, inventory.Invalid("Content-Range", "bytes FIRST-LAST/TOTAL", "invalid range %q", v)
 		}
 		offset, err = strconv.ParseInt(m[1], 10, 64)
 		if err == nil && m[3] != "*" {
@@ -165,80 +169,112 @@ func uploadRange(c *gin.Context) (offset, total int64, err error) {
 		}
 		return offset, total, err
 	}
-	offset, err = intQuery(c, "offset", 0)
-	if err == nil && c.Query("size") != "" {
-		total, err = intQuery(c, "size", 0)
+	offset, err = sizeQuery(c, "offset", 0)
+	if err == nil {
+		total, err = sizeQuery(c, "size", -1)
 	}
 	return offset, total, err
 }
 
-// uploadImage takes the bytes of an image from offset on. A body that breaks
-// off leaves what came; HEAD …/upload with the same digest tells how much, and another PUT goes on
-// there. Offset 0 begins again. With size (or Content-Range) the upload is
+// sizeQuery reads a number of bytes from the query.
+func sizeQuery(c *gin.Context, name string, missing int64) (int64, error) {
+	text := c.Query(name)
+	if text == "" {
+		return missing, nil
+	}
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || n < 0 {
+		return 0, inventory.Invalid(name, "", "invalid whole number %q", text)
+	}
+	return n, nil
+}
+
+// upload takes the bytes of an image from offset on. A body that breaks off leaves
+// what came; HEAD …/upload with the same digest answers how much, and another PUT
+// goes on there. Offset 0 begins again. With size (or Content-Range) the upload is
 // complete when that many bytes are there, without it when the body ends.
-func (s *Server) uploadImage(c *gin.Context) {
+func (s *images) upload(c *gin.Context) {
+	status, answer, err := s.receiveUpload(c)
+	if err != nil {
+		httpapi.Fail(c, err)
+		return
+	}
+	c.JSON(status, answer)
+}
+
+// receiveUpload returns status and body of the answer to an upload.
+func (s *images) receiveUpload(c *gin.Context) (status int, answer any, err error) {
 	u, err := newUpload(c)
 	if err != nil {
-		s.fail(c, err)
-		return
+		return 0, nil, err
 	}
 	offset, total, err := uploadRange(c)
 	if err != nil {
-		s.fail(c, err)
-		return
+		return 0, nil, err
 	}
 	if offset > 0 && u.content == "" {
-		s.fail(c, invalid("content", "the SHA-256 of the whole file", "an upload is continued by its digest only, and none is given"))
-		return
+		return 0, nil, inventory.Invalid("content", "the SHA-256 of the whole file",
+			"an upload is continued by its digest only, and none is given")
 	}
-	dir, err := s.dir()
+	dir, err := s.openDir()
 	if err != nil {
-		s.fail(c, err)
-		return
+		return 0, nil, err
 	}
 	defer dir.Close()
 	checked, unlock, err := s.lockUpload(u.image.Name)
 	if err != nil {
-		s.fail(c, err)
-		return
+		return 0, nil, err
 	}
 	defer unlock()
+
+	received, err := s.receivePart(c, dir, u, offset, total)
+	if err != nil {
+		return 0, nil, err
+	}
+	if total >= 0 && received < total {
+		return http.StatusAccepted, gin.H{"received": received, "size": total}, nil
+	}
+	i, err := s.keep(c.Request.Context(), dir, u, checked)
+
+	return http.StatusCreated, i, err
+}
+
+// receivePart appends the body to an upload, and returns how many bytes are there.
+// Less than total, which is -1 when it is not known, is an error unless the upload
+// can be continued.
+func (s *images) receivePart(c *gin.Context, dir *os.Root, u upload, offset, total int64) (received int64, err error) {
 	have, err := u.received(dir)
 	if err != nil {
-		s.fail(c, err)
-		return
+		return 0, err
 	}
 	if offset != 0 && offset != have {
 		c.Header(uploadOffset, strconv.FormatInt(have, 10))
-		s.fail(c, fmt.Errorf("the upload of %q goes on at %d, not at %d: %w", u.image.Name, have, offset, inventory.ErrConflict))
-		return
+		return 0, fmt.Errorf("the upload of %q goes on at %d, not at %d: %w", u.image.Name, have, offset, inventory.ErrConflict)
 	}
 	if err := u.discardOthers(dir); err != nil {
-		s.fail(c, err)
-		return
+		return 0, err
 	}
+
 	n, err := s.receive(dir, u, offset, max(c.Request.ContentLength, total-offset), c.Request.Body)
-	if err == nil && total >= 0 && offset+n < total && u.content != "" {
-		c.Header(uploadOffset, strconv.FormatInt(offset+n, 10))
-		c.JSON(http.StatusAccepted, gin.H{"received": offset + n, "size": total})
-		return
-	}
-	if err == nil && total >= 0 && offset+n != total {
-		err = errors.Join(invalid("size", "", "%d bytes came and %d were announced", offset+n, total), u.discard(dir))
-	} else if err != nil && u.content == "" {
+	received = offset + n
+	continues := err == nil && total >= 0 && received < total && u.content != ""
+	switch {
+	case continues:
+	case err == nil && total >= 0 && received != total:
+		err = errors.Join(inventory.Invalid("size", "", "%d bytes came and %d were announced", received, total), u.discard(dir))
+	case err != nil && u.content == "":
 		err = errors.Join(err, u.discard(dir)) // nothing could be continued
 	}
-	if err != nil {
-		c.Header(uploadOffset, strconv.FormatInt(offset+n, 10))
-		s.fail(c, err)
-		return
+	if continues || err != nil {
+		c.Header(uploadOffset, strconv.FormatInt(received, 10))
 	}
-	s.keepImage(c, dir, u, checked)
+
+	return received, err
 }
 
-// lockUpload makes the caller the only writer of an image. checked is what
-// uploadState tells of the check of the complete file.
-func (s *Server) lockUpload(name string) (checked *atomic.Int64, unlock func(), err error) {
+// lockUpload makes the caller the only writer of an image. checked is how
+// much of the complete file was checked, which getUpload answers.
+func (s *images) lockUpload(name string) (checked *atomic.Int64, unlock func(), err error) {
 	checked = new(atomic.Int64)
 	if _, busy := s.uploads.LoadOrStore(name, checked); busy {
 		return nil, nil, fmt.Errorf("another upload of image %q is under way: %w", name, inventory.ErrConflict)
@@ -251,13 +287,14 @@ const checkEvery = 64 << 20
 
 // receive appends r to the upload at offset and returns how many bytes came.
 // size is what is known of r's length, -1 for nothing.
-func (s *Server) receive(dir *os.Root, u upload, offset, size int64, r io.Reader) (n int64, err error) {
-	spare, err := s.spare()
+func (s *images) receive(dir *os.Root, u upload, offset, size int64, r io.Reader) (n int64, err error) {
+	spare, err := s.space.spare()
 	if err != nil {
 		return 0, err
 	}
 	if size > spare {
-		return 0, hint{fmt.Errorf("%d MiB do not fit, %d MiB are left for images: %w", size>>20, spare>>20, errNoSpace), "ingot image prune"}
+		return 0, hint(fmt.Errorf("%d MiB do not fit, %d MiB are left for images: %w", size>>20, spare>>20, httpapi.ErrNoSpace),
+			"ingot image prune")
 	}
 	flags := os.O_WRONLY | os.O_CREATE
 	if offset == 0 {
@@ -284,7 +321,7 @@ func (s *Server) receive(dir *os.Root, u upload, offset, size int64, r io.Reader
 		if err != nil {
 			return n, interrupted{fmt.Errorf("receiving image %q: %w", u.image.Name, err)}
 		}
-		if _, err := s.spare(); err != nil {
+		if _, err := s.space.spare(); err != nil {
 			return n, err
 		}
 	}
@@ -304,33 +341,31 @@ func (i interrupted) Is(target error) bool {
 	return target == inventory.ErrInvalid && !errors.Is(i.error, syscall.ENOSPC)
 }
 
-// keepImage makes a complete upload the image, and answers with it.
-func (s *Server) keepImage(c *gin.Context, dir *os.Root, u upload, checked *atomic.Int64) {
-	ctx := c.Request.Context()
+// keep makes a complete upload the image.
+func (s *images) keep(ctx context.Context, dir *os.Root, u upload, checked *atomic.Int64) (inventory.Image, error) {
 	i, err := u.examine(ctx, dir, checked)
 	if err != nil {
 		if errors.Is(err, inventory.ErrInvalid) { // otherwise it may be examined again
 			err = errors.Join(err, u.discard(dir))
 		}
-		s.fail(c, err)
-		return
+		return i, err
 	}
-	i.File, i.Created = i.SHA256, s.cfg.Now().UTC()
-	if err := s.publish(ctx, dir, u, i, by(c)); err != nil {
-		s.fail(c, fmt.Errorf("keeping image %q: %w", i.Name, err))
-		return
+	i.File, i.Created = i.SHA256, s.now().UTC()
+	if err := s.publish(ctx, dir, u, i); err != nil {
+		return i, fmt.Errorf("keeping image %q: %w", i.Name, err)
 	}
 	s.removeUnused(ctx, dir)
-	c.JSON(http.StatusCreated, i)
+
+	return i, nil
 }
 
 // publish puts a proven file in its place and stores its image, whether or not
 // the client still waits. No unused file is removed in between.
-func (s *Server) publish(ctx context.Context, dir *os.Root, u upload, i inventory.Image, by string) error {
+func (s *images) publish(ctx context.Context, dir *os.Root, u upload, i inventory.Image) error {
 	s.publishing.Lock()
 	defer s.publishing.Unlock()
 	ctx = context.WithoutCancel(ctx)
-	if err := s.cfg.Store.ExpectImageFile(ctx, i.File); err != nil {
+	if err := s.store.ExpectImageFile(ctx, i.File); err != nil {
 		return err
 	}
 	if err := dir.Rename(u.part(), i.File); err != nil {
@@ -339,7 +374,7 @@ func (s *Server) publish(ctx context.Context, dir *os.Root, u upload, i inventor
 	if err := syncDir(dir); err != nil {
 		return err
 	}
-	return s.cfg.Store.PutImage(ctx, i, by)
+	return s.store.PutImage(ctx, i, httpapi.Actor(ctx))
 }
 
 func syncDir(dir *os.Root) error {
@@ -350,97 +385,18 @@ func syncDir(dir *os.Root) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// examine reads a complete upload to its end, compares its digest and says what it is. What can
-// never become an image is an inventory.ErrInvalid.
-func (u upload) examine(ctx context.Context, dir *os.Root, checked *atomic.Int64) (i inventory.Image, err error) {
-	i = u.image
-	reading := fmt.Sprintf("reading the upload of %q", i.Name)
-	f, err := dir.Open(u.part())
-	if err != nil {
-		return i, fmt.Errorf("%s: %w", reading, err)
-	}
-	defer f.Close()
-	sum := sha256.New()
-	in := io.TeeReader(f, io.MultiWriter(sum, counter{checked}))
-	d, refused := describe(ctx, in, i.Use)
-	var refusal *diskimage.Refusal
-	if refused != nil && !errors.As(refused, &refusal) {
-		return i, fmt.Errorf("%s: %w", reading, refused)
-	}
-	if err := drain(ctx, in); err != nil {
-		return i, fmt.Errorf("%s: %w", reading, err)
-	}
-	got := hex.EncodeToString(sum.Sum(nil))
-	switch {
-	case i.SHA256 != "" && i.SHA256 != got:
-		return i, notDeclared(got, i.SHA256)
-	case u.content != "" && u.content != got:
-		return i, invalid("content", "send the file again", "the file's SHA-256 is %s and the sender's was %s: it was changed while it was sent; nothing was kept", got, u.content)
-	case refusal != nil:
-		return i, invalid("image "+i.Name, refusal.Remedy, "%s; nothing was kept", refusal.What)
-	}
-	i.Size, i.FirstSeen, i.SHA256 = checked.Load(), i.SHA256 == "", got
-	i.Format, i.DiskSize, i.Contents, i.Warning = d.Format, d.Size, d.Contents, d.Warning
-	if d.Installer {
-		i.Use = inventory.UseInstaller
-		if i.DiskSize == 0 && i.Format == diskimage.Raw {
-			i.DiskSize = i.Size
-		}
-	}
-	return i, nil
-}
-
-// describe says what a file is that is used for a disk, or for an installer.
-func describe(ctx context.Context, r io.Reader, use string) (diskimage.Description, error) {
-	if use != inventory.UseInstaller {
-		return diskimage.Describe(ctx, r)
-	}
-	head, err := io.ReadAll(io.LimitReader(r, diskimage.HeadSize))
-	if err != nil {
-		return diskimage.Description{}, err
-	}
-	if len(head) == 0 {
-		return diskimage.Description{}, &diskimage.Refusal{What: "the file is empty", Remedy: "get it again"}
-	}
-	return diskimage.DescribeInstaller(head)
-}
-
-// counter counts what is written to it.
-type counter struct{ n *atomic.Int64 }
-
-func (c counter) Write(p []byte) (int, error) {
-	c.n.Add(int64(len(p)))
-	return len(p), nil
-}
-
-// drain reads r to its end, as long as ctx lives.
-func drain(ctx context.Context, r io.Reader) error {
-	for {
-		_, err := io.CopyN(io.Discard, r, checkEvery)
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err == nil {
-			err = ctx.Err()
-		}
-		if err != nil {
-			return err
-		}
-	}
-}
-
 // removedPrefix marks files that nothing needs any more and that are being removed.
 const removedPrefix = ".removed-"
 
-// RemoveUnusedImages removes the files of images that were replaced or deleted
-// and that no plan of an open run needs. Files that this inventory has never known stay.
-func (s *Server) RemoveUnusedImages(ctx context.Context) {
-	if s.cfg.ImageDir == "" {
+// removeUnusedFiles removes the files of images that were replaced or deleted and
+// that no plan of an open run needs.
+func (s *images) removeUnusedFiles(ctx context.Context) {
+	if s.Dir == "" {
 		return
 	}
-	dir, err := s.dir()
+	dir, err := s.openDir()
 	if err != nil {
-		s.cfg.Log.Warn("removing unused image files", "error", err)
+		s.log.Warn("removing unused image files", "error", err)
 		return
 	}
 	defer dir.Close()
@@ -448,11 +404,11 @@ func (s *Server) RemoveUnusedImages(ctx context.Context) {
 }
 
 // removeUnused logs its errors: a file that stays costs space and nothing else.
-func (s *Server) removeUnused(ctx context.Context, dir *os.Root) {
+func (s *images) removeUnused(ctx context.Context, dir *os.Root) {
 	s.publishing.Lock()
 	defer s.publishing.Unlock()
 	// Renamed only, while the store lets no plan in: removing a large file takes long.
-	err := s.cfg.Store.UnusedImageFiles(ctx, func(digest string) error {
+	err := s.store.UnusedImageFiles(ctx, func(digest string) error {
 		if err := dir.Rename(digest, removedPrefix+digest); !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
@@ -469,6 +425,6 @@ func (s *Server) removeUnused(ctx context.Context, dir *os.Root) {
 		}
 	}
 	if err != nil {
-		s.cfg.Log.Warn("removing unused image files", "error", err)
+		s.log.Warn("removing unused image files", "error", err)
 	}
 }

@@ -19,26 +19,27 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/internal/httpapi"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
 // cutUpload sends the first n bytes of text, and then the connection breaks.
 func (s *site) cutUpload(path, text string, n int) {
-	s.t.Helper()
-	r := httptest.NewRequestWithContext(s.t.Context(), http.MethodPut, path, broken{strings.NewReader(text[:n])})
+	s.T.Helper()
+	r := httptest.NewRequestWithContext(s.T.Context(), http.MethodPut, path, broken{strings.NewReader(text[:n])})
 	r.Host = "127.0.0.1:8080"
 	r.Header.Set("Authorization", "Bearer "+adminToken)
 	rec := httptest.NewRecorder()
 	s.operator.ServeHTTP(rec, r)
-	require.Equal(s.t, http.StatusBadRequest, rec.Code, rec.Body)
+	require.Equal(s.T, http.StatusBadRequest, rec.Code, rec.Body)
 }
 
 // contents returns what lies in the image directory, by content.
 func (s *site) contents() (out []string) {
-	s.t.Helper()
+	s.T.Helper()
 	for _, name := range s.files() {
-		b, err := os.ReadFile(filepath.Join(s.server.cfg.ImageDir, name))
-		require.NoError(s.t, err)
+		b, err := os.ReadFile(filepath.Join(s.cfg.ImageDir, name))
+		require.NoError(s.T, err)
 		out = append(out, string(b))
 	}
 	return out
@@ -78,17 +79,17 @@ func TestS18AnInterruptedUploadKeepsTheOldImage(t *testing.T) {
 
 // plan stores an open run whose plan writes the image, as the activity Plan does.
 func (s *site) plan(run, machine string, i inventory.Image) {
-	s.t.Helper()
-	ctx, base := s.t.Context(), "http://10.0.0.1:7080/images"
-	require.NoError(s.t, s.store.PutWorkflow(ctx, inventory.Workflow{Run: run, ID: "machine/" + machine, Machine: machine, State: inventory.StatePreparing, Phase: inventory.PhasePlan, Started: s.clock.now(), Updated: s.clock.now(), Seq: 1}))
-	require.NoError(s.t, s.store.PutPlan(ctx, inventory.Plan{Run: run, Digest: "d", ImagesURL: base, Actions: []action.Action{{
+	s.T.Helper()
+	ctx, base := s.T.Context(), "http://10.0.0.1:7080/images"
+	require.NoError(s.T, s.Store.PutWorkflow(ctx, inventory.Workflow{Run: run, ID: "machine/" + machine, Machine: machine, State: inventory.StatePreparing, Phase: inventory.PhasePlan, Started: s.Clock.Now(), Updated: s.Clock.Now(), Seq: 1}))
+	require.NoError(s.T, s.Store.PutPlan(ctx, inventory.Plan{Run: run, Digest: "d", ImagesURL: base, Actions: []action.Action{{
 		Name: "write", Image: action.Image2Disk, Environment: map[string]string{"IMG_URL": base + "/" + i.Name, "IMG_SHA256": i.SHA256},
 	}}}))
 }
 
 func (s *site) endRun(run, machine string) {
-	s.t.Helper()
-	require.NoError(s.t, s.store.PutWorkflow(s.t.Context(), inventory.Workflow{Run: run, ID: "machine/" + machine, Machine: machine, State: inventory.StateFailed, Phase: inventory.PhaseFailed, Started: s.clock.now(), Ended: s.clock.now(), Updated: s.clock.now(), Seq: 2}))
+	s.T.Helper()
+	require.NoError(s.T, s.Store.PutWorkflow(s.T.Context(), inventory.Workflow{Run: run, ID: "machine/" + machine, Machine: machine, State: inventory.StateFailed, Phase: inventory.PhaseFailed, Started: s.Clock.Now(), Ended: s.Clock.Now(), Updated: s.Clock.Now(), Seq: 2}))
 }
 
 // A file stays as long as an open run has planned it, and goes when none has.
@@ -107,9 +108,9 @@ func TestAnOpenPlanKeepsTheFileOfAReplacedImage(t *testing.T) {
 // may be older than it, or newer (another data directory, a restored backup).
 func TestFilesThatTheInventoryNeverKnewStay(t *testing.T) {
 	s := newSite(t)
-	foreign := filepath.Join(s.server.cfg.ImageDir, sumOf("of another inventory"))
+	foreign := filepath.Join(s.cfg.ImageDir, sumOf("of another inventory"))
 	require.NoError(t, os.WriteFile(foreign, []byte("of another inventory"), 0o600))
-	s.server.RemoveUnusedImages(t.Context())
+	s.api.RemoveUnusedImages(t.Context())
 	decode[inventory.Image](t, s.do(http.MethodPut, "/v1/images/prod", "A"), http.StatusCreated)
 	decode[inventory.Image](t, s.do(http.MethodPut, "/v1/images/prod", "B"), http.StatusCreated)
 	require.ElementsMatch(t, []string{"B", "of another inventory"}, s.contents())
@@ -129,12 +130,12 @@ func (s interruptedStore) PutImage(ctx context.Context, i inventory.Image, by st
 // A client that disconnects when its file is in its place has stored the image.
 func TestADisconnectAfterTheRenameKeepsTheImage(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
-	s := newSite(t, func(c *Config) { c.Store = interruptedStore{c.Store, cancel} })
+	s := newSite(t, func(c *siteConfig) { c.Store = interruptedStore{c.Store, cancel} })
 	r := httptest.NewRequestWithContext(ctx, http.MethodPut, "/v1/images/prod", strings.NewReader("A"))
 	r.Host = "127.0.0.1:8080"
 	r.Header.Set("Authorization", "Bearer "+adminToken)
 	s.operator.ServeHTTP(httptest.NewRecorder(), r)
-	i, err := s.store.Image(t.Context(), "prod")
+	i, err := s.Store.Image(t.Context(), "prod")
 	require.NoError(t, err)
 	require.Equal(t, []string{i.SHA256}, s.files())
 }
@@ -148,10 +149,10 @@ func (refusingStore) PutImage(context.Context, inventory.Image, string) error {
 
 // A file whose image could not be stored does not stay for ever.
 func TestAFileWithoutItsImageIsRemoved(t *testing.T) {
-	s := newSite(t, func(c *Config) { c.Store = refusingStore{c.Store} })
+	s := newSite(t, func(c *siteConfig) { c.Store = refusingStore{c.Store} })
 	require.Equal(t, http.StatusInsufficientStorage, s.do(http.MethodPut, "/v1/images/prod", "A").Code)
 	require.Equal(t, []string{"A"}, s.contents())
-	s.server.RemoveUnusedImages(t.Context())
+	s.api.RemoveUnusedImages(t.Context())
 	require.Empty(t, s.contents())
 }
 
@@ -169,18 +170,18 @@ func TestAFileStaysForItsOtherImage(t *testing.T) {
 
 func TestDeleteLooksAtPlansTemplatesAndMachines(t *testing.T) {
 	s := newSite(t)
-	s.addMachine("m1", mac)
+	s.AddMachine("m1", mac)
 	for _, name := range []string{"planned", "written", "kernel-x", "debian-12", "free"} {
 		decode[inventory.Image](t, s.do(http.MethodPut, "/v1/images/"+name, "image "+name), http.StatusCreated)
 	}
-	i, err := s.store.Image(t.Context(), "planned")
+	i, err := s.Store.Image(t.Context(), "planned")
 	require.NoError(t, err)
 	s.plan("r1", "m2", i) // its record names no image
 	for name, source := range map[string]string{
 		"writes":   "tasks:\n- name: t\n  worker: m1\n  actions:\n  - {name: w, image: image2disk, timeout: 9, environment: {IMG_URL: \"{{ .images_url }}/written\"}}\n",
 		"installs": "installer: {kernel: kernel-x, initrd: [initrd-x], payload: initrd-x, complete: webhook}\n",
 	} {
-		require.NoError(t, s.store.PutTemplate(t.Context(), inventory.Template{Name: name, Source: "version: \"0.1\"\nname: " + name + "\n" + source}, "test"))
+		require.NoError(t, s.Store.PutTemplate(t.Context(), inventory.Template{Name: name, Source: "version: \"0.1\"\nname: " + name + "\n" + source}, "test"))
 	}
 	for name, by := range map[string]string{"planned": "run r1", "written": `template "writes"`, "kernel-x": `template "installs"`} {
 		a := decode[answer](t, s.do(http.MethodDelete, "/v1/images/"+name, nil), http.StatusConflict)
@@ -193,8 +194,8 @@ func TestDeleteLooksAtPlansTemplatesAndMachines(t *testing.T) {
 
 // unused is what a prune would delete.
 func (s *site) unused() (names []string) {
-	s.t.Helper()
-	for _, i := range decode[list[inventory.Image]](s.t, s.do(http.MethodGet, "/v1/images?unused=true", nil), http.StatusOK).Items {
+	s.T.Helper()
+	for _, i := range decode[httpapi.List[inventory.Image]](s.T, s.do(http.MethodGet, "/v1/images?unused=true", nil), http.StatusOK).Items {
 		names = append(names, i.Name)
 	}
 	return names
@@ -214,7 +215,7 @@ func TestDeleteLooksAtLabelsDocumentsAndLabs(t *testing.T) {
 	m := machine("m1", mac)
 	m.Labels = map[string]string{"kernel": "linux-1"}
 	m.UserData = inventory.NewSecret("install:\n  iso_url: http://10.0.0.1:7080/images/iso-1\n")
-	require.NoError(t, s.store.PutMachines(t.Context(), []inventory.Machine{m}, false, "test"))
+	require.NoError(t, s.Store.PutMachines(t.Context(), []inventory.Machine{m}, false, "test"))
 	for name, query := range map[string]string{"linux-1": "?use=installer", "iso-1": "?use=installer", "install": ""} {
 		decode[inventory.Image](t, s.do(http.MethodPut, "/v1/images/"+name+query, "image "+name), http.StatusCreated)
 	}

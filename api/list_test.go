@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/ingotmetal/ingot/internal/engine"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -43,14 +44,14 @@ func (c *countingStore) Machines(ctx context.Context) ([]inventory.Machine, erro
 // reads none of them.
 func TestListsDoNotReadEachMachine(t *testing.T) {
 	var store *countingStore
-	s := newSite(t, func(c *Config) {
+	s := newSite(t, func(c *siteConfig) {
 		store = &countingStore{Store: c.Store}
 		c.Store = store
 	})
 	for n := range 9 {
-		s.addMachine(fmt.Sprintf("m%d", n), fmt.Sprintf("52:54:00:00:01:%02x", n))
+		s.AddMachine(fmt.Sprintf("m%d", n), fmt.Sprintf("52:54:00:00:01:%02x", n))
 	}
-	s.armed("m7", "r7")
+	s.Arm("m7", "r7")
 	store.single.Store(0)
 	got := decode[struct{ Items []MachineView }](t, s.do(http.MethodGet, "/v1/machines", nil), http.StatusOK)
 	require.Len(t, got.Items, 9)
@@ -69,12 +70,12 @@ func TestListsDoNotReadEachMachine(t *testing.T) {
 // list looks at it, and whose count of machines fails if told so.
 type forgetful struct {
 	Store
-	fresh *freshRuns
+	fresh *engine.Runs
 	err   error
 }
 
 func (f *forgetful) LatestWorkflow(ctx context.Context, machine string) (inventory.Workflow, error) {
-	f.fresh.drop("run-1")
+	f.fresh.Forget("run-1")
 	return f.Store.LatestWorkflow(ctx, machine)
 }
 
@@ -87,8 +88,8 @@ func (f *forgetful) MachineCount(ctx context.Context) (int, error) {
 
 func forgetfulSite(t *testing.T) (*site, *forgetful) {
 	store := &forgetful{}
-	s := newSite(t, func(c *Config) { store.Store, c.Store = c.Store, store })
-	store.fresh = &s.server.fresh
+	s := newSite(t, func(c *siteConfig) { store.Store, c.Store = c.Store, store })
+	store.fresh = s.engine.Runs
 	return s, store
 }
 
@@ -96,8 +97,8 @@ func forgetfulSite(t *testing.T) (*site, *forgetful) {
 // left out, and the list is complete.
 func TestListOutlivesAFreshRun(t *testing.T) {
 	s, _ := forgetfulSite(t)
-	s.addMachine("m1", mac)
-	s.addMachine("m2", "52:54:00:00:00:0b")
+	s.AddMachine("m1", mac)
+	s.AddMachine("m2", "52:54:00:00:00:0b")
 	require.Equal(t, "run-1", decode[Started](t, s.do(http.MethodPost, "/v1/machines/m1/inspect", nil), http.StatusAccepted).Run)
 	got := decode[struct{ Items []MachineView }](t, s.do(http.MethodGet, "/v1/machines", nil), http.StatusOK)
 	require.Len(t, got.Items, 2)
@@ -108,18 +109,18 @@ func TestListOutlivesAFreshRun(t *testing.T) {
 // stays, and machines are shown as they are now.
 func TestBoardOutlivesTheStatus(t *testing.T) {
 	s, store := forgetfulSite(t)
-	b := &s.server.board
+	b := s.api.board
 	var cancel func()
-	b.take, cancel = s.store.Follow()
+	b.take, cancel = s.Store.Follow()
 	defer cancel()
-	require.NoError(t, s.server.refresh(t.Context(), true))
+	require.NoError(t, s.api.board.refresh(t.Context(), true))
 	status := b.cells[cellKey{"status", ""}]
 	require.NotEmpty(t, status)
 
 	store.err = inventory.ErrFull
-	s.addMachine("m1", mac)
+	s.AddMachine("m1", mac)
 	before := b.version
-	require.NoError(t, s.server.refresh(t.Context(), true))
+	require.NoError(t, s.api.board.refresh(t.Context(), true))
 	text, _, err := b.since(before)
 	require.NoError(t, err)
 	require.Equal(t, 1, strings.Count(string(text), "event: machine\n"))

@@ -13,16 +13,16 @@ import (
 
 // session logs in as a browser does and returns its cookie.
 func (s *site) session() *http.Cookie {
-	s.t.Helper()
-	link := decode[struct{ URL string }](s.t, s.do(http.MethodPost, "/v1/login-links", nil), http.StatusCreated)
+	s.T.Helper()
+	link := decode[struct{ URL string }](s.T, s.do(http.MethodPost, "/v1/login-links", nil), http.StatusCreated)
 	u, err := url.Parse(link.URL)
-	require.NoError(s.t, err)
-	require.Equal(s.t, "127.0.0.1:8080", u.Host)
-	rec := send(s.t, s.operator, http.MethodGet, u.Path, nil)
-	require.Equal(s.t, http.StatusSeeOther, rec.Code)
-	require.Equal(s.t, "/", rec.Header().Get("Location"))
-	require.Equal(s.t, http.StatusNotFound, send(s.t, s.operator, http.MethodGet, u.Path, nil).Code, "a link works once")
-	require.Len(s.t, rec.Result().Cookies(), 1)
+	require.NoError(s.T, err)
+	require.Equal(s.T, "127.0.0.1:8080", u.Host)
+	rec := send(s.T, s.operator, http.MethodGet, u.Path, nil)
+	require.Equal(s.T, http.StatusSeeOther, rec.Code)
+	require.Equal(s.T, "/", rec.Header().Get("Location"))
+	require.Equal(s.T, http.StatusNotFound, send(s.T, s.operator, http.MethodGet, u.Path, nil).Code, "a link works once")
+	require.Len(s.T, rec.Result().Cookies(), 1)
 	return rec.Result().Cookies()[0]
 }
 
@@ -104,25 +104,25 @@ func TestSession(t *testing.T) {
 	require.Equal(t, http.StatusUnauthorized, get(header{"Cookie", c.Name + "=" + string(forged)}))
 	require.Equal(t, http.StatusUnauthorized, get(cookie, bearer("wrong")), "a wrong token is not made good by a cookie")
 
-	again, err := New(s.server.cfg)
+	again, err := New(s.apiConfig())
 	require.NoError(t, err)
-	require.Equal(t, http.StatusOK, send(t, again.Operator(), http.MethodGet, "/v1/machines", nil, cookie).Code, "it outlives a restart")
-	other := s.server.cfg
-	other.TokenSHA256[0] ^= 1
+	require.Equal(t, http.StatusOK, send(t, again.Handler(), http.MethodGet, "/v1/machines", nil, cookie).Code, "it outlives a restart")
+	other := s.apiConfig()
+	other.Access.TokenSHA256[0] ^= 1
 	changed, err := New(other)
 	require.NoError(t, err)
-	require.Equal(t, http.StatusUnauthorized, send(t, changed.Operator(), http.MethodGet, "/v1/machines", nil, cookie).Code, "and dies with the token")
+	require.Equal(t, http.StatusUnauthorized, send(t, changed.Handler(), http.MethodGet, "/v1/machines", nil, cookie).Code, "and dies with the token")
 
 	out := send(t, s.operator, http.MethodPost, "/v1/logout", nil, cookie, header{"Origin", "http://127.0.0.1:8080"})
 	require.Equal(t, http.StatusNoContent, out.Code)
 	require.Negative(t, out.Result().Cookies()[0].MaxAge)
 	require.Equal(t, http.StatusUnauthorized, get(cookie))
-	again, err = New(s.server.cfg)
+	again, err = New(s.apiConfig())
 	require.NoError(t, err)
-	require.Equal(t, http.StatusUnauthorized, send(t, again.Operator(), http.MethodGet, "/v1/machines", nil, cookie).Code, "it is over after a restart, too")
+	require.Equal(t, http.StatusUnauthorized, send(t, again.Handler(), http.MethodGet, "/v1/machines", nil, cookie).Code, "it is over after a restart, too")
 
 	c = s.session()
-	s.clock.move(sessionLife + time.Second)
+	s.Clock.Move(sessionLife + time.Second)
 	require.Equal(t, http.StatusUnauthorized, get(header{"Cookie", c.Name + "=" + c.Value}))
 }
 
@@ -130,7 +130,7 @@ func TestLoginLinkExpires(t *testing.T) {
 	s := newSite(t)
 	u, err := url.Parse(decode[struct{ URL string }](t, s.do(http.MethodPost, "/v1/login-links", nil), http.StatusCreated).URL)
 	require.NoError(t, err)
-	s.clock.move(linkLife)
+	s.Clock.Move(linkLife)
 	rec := send(t, s.operator, http.MethodGet, u.Path, nil)
 	require.Equal(t, http.StatusNotFound, rec.Code)
 	require.Empty(t, rec.Result().Cookies())
@@ -138,7 +138,7 @@ func TestLoginLinkExpires(t *testing.T) {
 
 // TestS49BrowserGuards: forged origins, hosts and names that are rebound.
 func TestS49BrowserGuards(t *testing.T) {
-	s := newSite(t, func(c *Config) { c.AllowedHosts = []string{"Ingot.Example", "127.0.0.1"} })
+	s := newSite(t, func(c *siteConfig) { c.AllowedHosts = []string{"Ingot.Example", "127.0.0.1"} })
 	c := s.session()
 	cookie := header{"Cookie", c.Name + "=" + c.Value}
 	for _, host := range []string{"evil.example", "127.0.0.1.evil.example:8080", "localhost:8080", "", "169.254.169.254"} {

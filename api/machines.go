@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,222 +10,156 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gin-gonic/gin"
-
 	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/internal/httpapi"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-type machineStore interface {
+// MachineStore holds machines and what is known of their disks.
+type MachineStore interface {
 	Machine(ctx context.Context, name string) (inventory.Machine, error)
 	Machines(ctx context.Context) ([]inventory.Machine, error)
-	MachineStates(ctx context.Context, names []string) ([]inventory.MachineState, error)
-	Follow() (take func() (machines []string, operations bool), cancel func())
-	UserData(ctx context.Context, name string) (user, vendor inventory.Secret, err error)
 	PutMachines(ctx context.Context, ms []inventory.Machine, replace bool, by string) error
 	DeleteMachine(ctx context.Context, name, by string) error
 	Release(ctx context.Context, machine, by string) error
+	MachineAgent(ctx context.Context, machine string) (inventory.Agent, error)
 	DisksWritten(ctx context.Context, machine string) (map[string]string, error)
-	Installed(ctx context.Context, machine string) (map[string]inventory.Installed, error)
 	SeenUnknown(ctx context.Context) ([]inventory.Seen, error)
-	Grant(ctx context.Context, machine string) (inventory.Grant, error)
-	ArmByHand(ctx context.Context, machine, by string, until time.Time) (inventory.Grant, error)
-	DisarmByHand(ctx context.Context, machine, by string, force bool) error
 }
 
-// A MachineView is a machine with what is going on there.
-type MachineView struct {
-	inventory.Machine
-	Netboot  inventory.Netboot   `json:"netboot"`
-	Workflow *inventory.Workflow `json:"workflow"` // its latest run, or null
-	// Installed is what the last run that wrote to its disk has left; nil: none
-	// has, as far as the inventory knows.
-	Installed *inventory.Installed `json:"installed,omitempty"`
-	LastSeen  time.Time            `json:"lastSeen,omitzero"`
+// BMC is what the driver of BMCs knows. Every function may be nil.
+type BMC struct {
+	// CheckHost refuses hosts that no BMC may have; nil = none. Names are judged
+	// when they are dialled.
+	CheckHost func(host string) error
+	// CheckCommand refuses power commands that are not configured.
+	CheckCommand func(name string) error
+	// Check logs in to a machine's BMC and returns its power state.
+	Check func(ctx context.Context, m inventory.Machine) (power string, err error)
 }
 
-// view adds to m what is going on there.
-func (s *Server) view(ctx context.Context, m inventory.Machine) (MachineView, error) {
-	vs, err := s.views(ctx, []inventory.Machine{m})
-	if err != nil {
-		return MachineView{Machine: m}, err
-	}
-	return vs[0], nil
+type machines struct {
+	store   MachineStore
+	windows WindowStore
+	views   *views
+	events  *events
+	netboot Netboot
+	bmc     BMC
+	now     func() time.Time
 }
 
-// views is view for many, with one query for all of them.
-func (s *Server) views(ctx context.Context, ms []inventory.Machine) ([]MachineView, error) {
-	names := make([]string, len(ms))
-	for i, m := range ms {
-		names[i] = m.Name
-	}
-	states, err := s.states(ctx, names)
-	if err != nil {
-		return nil, err
-	}
-	only := "" // all of them
-	if len(ms) == 1 {
-		only = ms[0].Name
-	}
-	installed, err := s.cfg.Store.Installed(ctx, only)
-	if err != nil {
-		return nil, err
-	}
-	byName := make(map[string]inventory.MachineState, len(states))
-	for _, st := range states {
-		byName[st.Name] = st
-	}
-	vs := make([]MachineView, len(ms))
-	for i, m := range ms {
-		st := byName[m.Name] // nothing is going on at one that has just been deleted
-		st.Machine = m
-		vs[i] = s.viewOf(st)
-		vs[i].install(installed)
-	}
-	return vs, nil
-}
+// maxPush is how long the body that stores machines may be, in bytes: it holds
+// all machines of a site at once.
+const maxPush = 64 << 20
 
-// viewOf adds to st what only this process knows.
-func (s *Server) viewOf(st inventory.MachineState) MachineView {
-	v := MachineView{Machine: st.Machine, Netboot: st.Grant.View(s.cfg.Now()), LastSeen: s.agents.lastSeen(st.Name)}
-	if v.LastSeen.IsZero() {
-		v.LastSeen = st.LastSeen
-	}
-	if st.Workflow != nil {
-		w := s.summary(*st.Workflow)
-		v.Workflow = &w
-	}
-	return v
-}
+func (m *machines) routes() []httpapi.Route {
+	const one = "/v1/machines/:name"
+	push := httpapi.Body{Limit: maxPush}
 
-// states reads machines (nil = all) with what is going on there. A run that has only just been started has no record
-// yet, and may be forgotten meanwhile.
-func (s *Server) states(ctx context.Context, names []string) ([]inventory.MachineState, error) {
-	states, err := s.cfg.Store.MachineStates(ctx, names)
-	if err != nil {
-		return nil, err
-	}
-	fresh := s.fresh.newest()
-	for i, st := range states {
-		f, ok := fresh[st.Name]
-		if !ok || st.Workflow != nil && !f.Started.After(st.Workflow.Started) {
-			continue
-		}
-		w, err := s.latest(ctx, st.Name)
-		if errors.Is(err, inventory.ErrNotFound) {
-			continue
-		}
-		if err != nil {
-			return nil, fmt.Errorf("looking at machine %q: %w", st.Name, err)
-		}
-		states[i].Workflow = &w
-	}
-	return states, nil
-}
-
-// install adds what is installed, of what is installed on machines by name.
-func (v *MachineView) install(on map[string]inventory.Installed) {
-	if x, ok := on[v.Name]; ok {
-		v.Installed = &x
+	return []httpapi.Route{
+		{Method: "GET", Path: "/v1/machines", Handler: httpapi.Get(m.views.list)},
+		{Method: "POST", Path: "/v1/machines", Handler: httpapi.Handle(http.StatusCreated, push, m.push)},
+		{Method: "GET", Path: one, Handler: httpapi.Get(m.get)},
+		{Method: "PATCH", Path: one, Handler: httpapi.Handle(http.StatusOK, httpapi.JSON, m.patch)},
+		{Method: "DELETE", Path: one, Handler: httpapi.Delete(m.delete)},
+		{Method: "GET", Path: one + "/disks", Handler: httpapi.Get(m.listDisks)},
+		{Method: "GET", Path: one + "/events", Handler: httpapi.Get(m.listEvents)},
+		{Method: "POST", Path: one + "/release", Handler: httpapi.Handle(http.StatusOK, httpapi.NoBody, m.release)},
+		{Method: "GET", Path: one + "/why", Handler: httpapi.Get(m.why)},
+		{Method: "POST", Path: one + "/netboot", Handler: httpapi.Handle(http.StatusOK, httpapi.JSON, m.setNetboot)},
+		{Method: "GET", Path: "/v1/why/:mac", Handler: httpapi.Get(m.whyMAC)},
+		{Method: "GET", Path: "/v1/seen", Handler: httpapi.Get(m.listSeen)},
+		{Method: "POST", Path: "/v1/seen/:mac/accept", Handler: httpapi.Handle(http.StatusCreated, httpapi.JSON, m.acceptSeen)},
 	}
 }
 
-func (s *Server) listMachines(c *gin.Context) {
-	states, err := s.states(c.Request.Context(), nil)
-	if err != nil {
-		s.fail(c, err)
-		return
+func (m *machines) find(ctx context.Context, name string) (inventory.Machine, error) {
+	found, err := m.store.Machine(ctx, name)
+	if errors.Is(err, inventory.ErrNotFound) {
+		return found, hint(fmt.Errorf("machine %q: %w", name, inventory.ErrNotFound), "ingot machine list")
 	}
-	installed, err := s.cfg.Store.Installed(c.Request.Context(), "")
-	if err != nil {
-		s.fail(c, err)
-		return
-	}
-	vs := make([]MachineView, len(states))
-	for i, st := range states {
-		vs[i] = s.viewOf(st)
-		vs[i].install(installed)
-	}
-	c.JSON(http.StatusOK, items(vs))
+	return found, err
 }
 
-func (s *Server) pushMachines(c *gin.Context) {
-	var in struct {
-		Machines []inventory.Machine `json:"machines"`
-		Replace  bool                `json:"replace"`
-	}
-	if err := bodyWithin(c, &in, false, maxPush); err != nil {
-		s.fail(c, err)
-		return
-	}
-	if len(in.Machines) == 0 {
-		s.fail(c, invalid("machines", "", "no machine was given"))
-		return
-	}
-	vs, warnings, err := s.putMachines(c, in.Machines, in.Replace)
-	if err != nil {
-		s.fail(c, err)
-		return
-	}
-	c.JSON(http.StatusCreated, struct {
-		list[MachineView]
-		Warnings []string `json:"warnings,omitempty"`
-	}{items(vs), warnings})
+type pushMachines struct {
+	Machines []inventory.Machine `json:"machines"`
+	Replace  bool                `json:"replace"`
 }
 
-// network is what is known of the provisioning network now.
-func (s *Server) network() inventory.Network {
-	if s.cfg.Network == nil {
-		return inventory.Network{}
+// Validate demands a machine.
+func (q *pushMachines) Validate() error {
+	if len(q.Machines) == 0 {
+		return inventory.Invalid("machines", "", "no machine was given")
 	}
-	return s.cfg.Network()
+	return nil
 }
 
-// putMachines validates and stores ms, all or nothing, and returns them with
-// what may be wrong with them all the same.
-func (s *Server) putMachines(c *gin.Context, ms []inventory.Machine, replace bool) (vs []MachineView, warnings []string, err error) {
-	ctx := c.Request.Context()
-	stored, err := s.cfg.Store.Machines(ctx)
+type pushedMachines struct {
+	httpapi.List[MachineView]
+	Warnings []string `json:"warnings,omitempty"`
+}
+
+func (m *machines) push(ctx context.Context, q pushMachines) (pushedMachines, error) {
+	stored, warnings, err := m.put(ctx, q.Machines, q.Replace)
+	return pushedMachines{httpapi.NewList(stored), warnings}, err
+}
+
+// put validates and stores machines, all or nothing. It returns them, and warnings
+// about what may be wrong with them all the same.
+func (m *machines) put(ctx context.Context, ms []inventory.Machine, replace bool) ([]MachineView, []string, error) {
+	before, err := m.store.Machines(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
-	before := make(map[string]inventory.Machine, len(stored))
-	for _, m := range stored {
-		before[m.Name] = m
+	network := m.netboot.network()
+	if err := m.validate(ms, before, network); err != nil {
+		return nil, nil, err
 	}
-	network := s.network()
+	if err := m.store.PutMachines(ctx, ms, replace, httpapi.Actor(ctx)); err != nil {
+		return nil, nil, err
+	}
+
+	after, err := m.store.Machines(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	byName := machinesByName(after)
+	out := make([]inventory.Machine, len(ms))
+	for i, x := range ms {
+		out[i] = byName[x.Name]
+	}
+	views, err := m.views.of(ctx, out)
+
+	return views, append(network.Warnings(ms), inventory.GatewayWarnings(ms, after)...), err
+}
+
+func machinesByName(ms []inventory.Machine) map[string]inventory.Machine {
+	out := make(map[string]inventory.Machine, len(ms))
+	for _, m := range ms {
+		out[m.Name] = m
+	}
+	return out
+}
+
+// validate brings machines into their canonical form and returns every problem.
+func (m *machines) validate(ms, stored []inventory.Machine, network inventory.Network) error {
+	before := machinesByName(stored)
 	var problems inventory.Problems
-	for i, m := range ms {
-		ms[i] = inventory.Canonical(m)
+	for i, x := range ms {
+		ms[i] = inventory.Canonical(x)
 		found := inventory.Validate(ms[i])
-		s.checkPower(&found, "", ms[i].BMC)
-		checkNetwork(&found, network, ms[i], before[m.Name])
+		m.bmc.validate(&found, "", ms[i].BMC)
+		checkNetwork(&found, network, ms[i], before[x.Name])
 		for _, p := range found {
 			if len(ms) > 1 {
-				p.Field = strings.TrimSuffix(first(m.Name, fmt.Sprintf("machines[%d]", i))+": "+p.Field, ": ")
+				name := cmp.Or(x.Name, fmt.Sprintf("machines[%d]", i))
+				p.Field = strings.TrimSuffix(name+": "+p.Field, ": ")
 			}
 			problems = append(problems, p)
 		}
 	}
-	if err := problems.Err(); err != nil {
-		return nil, nil, err
-	}
-	if err := s.cfg.Store.PutMachines(ctx, ms, replace, by(c)); err != nil {
-		return nil, nil, err
-	}
-	if stored, err = s.cfg.Store.Machines(ctx); err != nil {
-		return nil, nil, err
-	}
-	after := make(map[string]inventory.Machine, len(stored))
-	for _, m := range stored {
-		after[m.Name] = m
-	}
-	out := make([]inventory.Machine, len(ms))
-	for i, m := range ms {
-		out[i] = after[m.Name]
-	}
-	vs, err = s.views(ctx, out)
-	return vs, append(network.Warnings(ms), inventory.GatewayWarnings(ms, stored)...), err
+
+	return problems.Err()
 }
 
 // checkNetwork refuses reservations that this server could not keep: its own
@@ -232,174 +167,85 @@ func (s *Server) putMachines(c *gin.Context, ms []inventory.Machine, replace boo
 // the machine has already stays: the server may have moved there.
 func checkNetwork(problems *inventory.Problems, n inventory.Network, m, before inventory.Machine) {
 	for at, i := range m.Interfaces {
-		has := slices.ContainsFunc(before.Interfaces, func(x inventory.Interface) bool { return x.Address == i.Address && x.Netmask == i.Netmask })
+		has := slices.ContainsFunc(before.Interfaces, func(x inventory.Interface) bool {
+			return x.Address == i.Address && x.Netmask == i.Netmask
+		})
 		if !i.Address.IsValid() || has {
 			continue
 		}
 		field := fmt.Sprintf("interfaces[%d].address", at)
-		if whose := n.Taken(i.Address); whose != "" {
-			problems.Add(field, "reserve another address", "%s is %s", i.Address, whose)
+		if owner := n.Taken(i.Address); owner != "" {
+			problems.Add(field, "reserve another address", "%s is %s", i.Address, owner)
 		} else if subnet, unserved := n.Unserved(i); unserved && len(n.Relays) > 0 {
-			problems.Add(field, "correct the address, or list that subnet's relay under netboot.relays in the configuration", "%s", n.Reason(subnet))
+			problems.Add(field, "correct the address, or list that subnet's relay under netboot.relays in the configuration",
+				"%s", n.Reason(subnet))
 		}
 	}
 }
 
-// checkPower checks what b names of this server's configuration.
-func (s *Server) checkPower(problems *inventory.Problems, prefix string, b *inventory.BMC) {
-	if (!b.Manual() || b.Wakes()) && b.Host != "" && s.cfg.CheckBMCHost != nil {
-		if err := s.cfg.CheckBMCHost(b.Host); err != nil {
+// validate checks the names in x against this server's configuration.
+func (b BMC) validate(problems *inventory.Problems, prefix string, x *inventory.BMC) {
+	if (!x.Manual() || x.Wakes()) && x.Host != "" && b.CheckHost != nil {
+		if err := b.CheckHost(x.Host); err != nil {
 			problems.Add(prefix+"bmc.host", "list its network under bmc.networks in the configuration", "%v", err)
 		}
 	}
-	if b != nil && b.Driver == inventory.DriverExec && b.Command != "" && s.cfg.CheckPowerCommand != nil {
-		if err := s.cfg.CheckPowerCommand(b.Command); err != nil {
+	if x != nil && x.Driver == inventory.DriverExec && x.Command != "" && b.CheckCommand != nil {
+		if err := b.CheckCommand(x.Command); err != nil {
 			problems.Add(prefix+"bmc.command", "name one that is there, or have it added on the server", "%v", err)
 		}
 	}
 }
 
-func (s *Server) getMachine(c *gin.Context) {
-	m, err := s.machine(c)
+func (m *machines) get(ctx context.Context, q byName) (MachineView, error) {
+	found, err := m.find(ctx, q.Name)
 	if err != nil {
-		s.fail(c, err)
-		return
+		return MachineView{}, err
 	}
-	vs, err := s.views(c.Request.Context(), []inventory.Machine{m})
-	if err != nil {
-		s.fail(c, err)
-		return
-	}
-	c.JSON(http.StatusOK, vs[0])
+	return m.views.ofOne(ctx, found)
 }
 
-// machine returns the machine that the path names.
-func (s *Server) machine(c *gin.Context) (inventory.Machine, error) {
-	return s.knownMachine(c.Request.Context(), c.Param("name"))
+func (m *machines) delete(ctx context.Context, q byName) error {
+	return m.store.DeleteMachine(ctx, q.Name, httpapi.Actor(ctx))
 }
 
-func (s *Server) knownMachine(ctx context.Context, name string) (inventory.Machine, error) {
-	m, err := s.cfg.Store.Machine(ctx, name)
-	if errors.Is(err, inventory.ErrNotFound) {
-		return m, hint{fmt.Errorf("machine %q: %w", name, inventory.ErrNotFound), "ingot machine list"}
-	}
-	return m, err
-}
-
-func (s *Server) deleteMachine(c *gin.Context) {
-	if err := s.cfg.Store.DeleteMachine(c.Request.Context(), c.Param("name"), by(c)); err != nil {
-		s.fail(c, err)
-		return
-	}
-	c.Status(http.StatusNoContent)
-}
-
-const (
-	armedFor    = time.Hour
-	maxArmedFor = 24 * time.Hour
-)
-
-func (s *Server) patchMachine(c *gin.Context) {
-	var in struct {
-		AllowPXE *bool `json:"allowPXE"`
-	}
-	if err := body(c, &in, false); err != nil {
-		s.fail(c, err)
-		return
-	}
-	if in.AllowPXE == nil {
-		s.fail(c, invalid("allowPXE", "replace the machine with POST /v1/machines to change anything else", "is missing"))
-		return
-	}
-	m, err := s.machine(c)
+// release puts a machine back into service: the operator says that it is in order.
+func (m *machines) release(ctx context.Context, q byName) (MachineView, error) {
+	found, err := m.find(ctx, q.Name)
 	if err == nil {
-		_, err = s.arm(c, m.Name, *in.AllowPXE, armedFor, false)
+		err = m.store.Release(ctx, found.Name, httpapi.Actor(ctx))
 	}
 	if err != nil {
-		s.fail(c, err)
-		return
+		return MachineView{}, err
 	}
-	vs, err := s.views(c.Request.Context(), []inventory.Machine{m})
-	if err != nil {
-		s.fail(c, err)
-		return
-	}
-	c.JSON(http.StatusOK, vs[0])
+	return m.get(ctx, q)
 }
 
-func (s *Server) netbootMachine(c *gin.Context) {
-	var in struct {
-		Arm   *bool  `json:"arm"`
-		For   string `json:"for"`
-		Force bool   `json:"force"`
-	}
-	if err := body(c, &in, false); err != nil {
-		s.fail(c, err)
-		return
-	}
-	if in.Arm == nil {
-		s.fail(c, invalid("arm", "", "is missing"))
-		return
-	}
-	d := armedFor
-	if in.For != "" {
-		var err error
-		if d, err = time.ParseDuration(in.For); err != nil || d <= 0 || d > maxArmedFor {
-			s.fail(c, invalid("for", "for example 1h; at most 24h", "%q is no time to stay armed", in.For))
-			return
-		}
-	}
-	m, err := s.machine(c)
-	if err != nil {
-		s.fail(c, err)
-		return
-	}
-	n, err := s.arm(c, m.Name, *in.Arm, d, in.Force)
-	if err != nil {
-		s.fail(c, err)
-		return
-	}
-	c.JSON(http.StatusOK, n)
+type machineDisks struct {
+	httpapi.List[action.Disk]
+	At time.Time `json:"at"`
 }
 
-// arm opens or closes a person's netboot window.
-func (s *Server) arm(c *gin.Context, machine string, open bool, d time.Duration, force bool) (inventory.Netboot, error) {
-	if open {
-		// A server that lost its key must not send machines into an
-		// installation whose secrets it cannot open.
-		if err := s.cfg.Store.KeyCheck(c.Request.Context()); err != nil {
-			return inventory.Netboot{}, fmt.Errorf("arming %q: %w", machine, err)
-		}
-		if _, err := s.cfg.Store.ArmByHand(c.Request.Context(), machine, by(c), s.cfg.Now().Add(d)); err != nil {
-			return inventory.Netboot{}, err
-		}
-	} else if err := s.cfg.Store.DisarmByHand(c.Request.Context(), machine, by(c), force); err != nil {
-		return inventory.Netboot{}, err
-	}
-	g, err := s.cfg.Store.Grant(c.Request.Context(), machine)
-	return g.View(s.cfg.Now()), err
-}
-
-func (s *Server) machineDisks(c *gin.Context) {
-	m, err := s.machine(c)
+// listDisks returns the disks that the newest agent has found.
+func (m *machines) listDisks(ctx context.Context, q byName) (machineDisks, error) {
+	found, err := m.find(ctx, q.Name)
 	if err != nil {
-		s.fail(c, err)
-		return
+		return machineDisks{}, err
 	}
-	newest, err := s.cfg.Store.MachineAgent(c.Request.Context(), m.Name)
+	newest, err := m.store.MachineAgent(ctx, found.Name)
 	if errors.Is(err, inventory.ErrNotFound) {
-		err = hint{fmt.Errorf("disks of machine %q: no agent has looked at it yet: %w", m.Name, inventory.ErrNotFound), "ingot machine inspect " + m.Name}
+		err = hint(fmt.Errorf("disks of machine %q: no agent has looked at it yet: %w", found.Name, inventory.ErrNotFound),
+			"ingot machine inspect "+found.Name)
 	}
 	if err != nil {
-		s.fail(c, err)
-		return
+		return machineDisks{}, err
 	}
-	written, err := s.cfg.Store.DisksWritten(c.Request.Context(), m.Name)
+	written, err := m.store.DisksWritten(ctx, found.Name)
 	if err != nil {
-		s.fail(c, err)
-		return
+		return machineDisks{}, err
 	}
-	disks := append([]action.Disk{}, newest.Facts.Disks...)
+
+	disks := slices.Clone(newest.Facts.Disks)
 	for i, d := range disks {
 		for _, id := range []string{"serial:" + d.Serial, "wwn:" + d.WWN} {
 			if run, ok := written[id]; ok {
@@ -407,136 +253,58 @@ func (s *Server) machineDisks(c *gin.Context) {
 			}
 		}
 	}
-	c.JSON(http.StatusOK, struct {
-		list[action.Disk]
-		At time.Time `json:"at"`
-	}{items(disks), newest.Hello})
+
+	return machineDisks{httpapi.NewList(disks), newest.Hello}, nil
 }
 
-func (s *Server) machineEvents(c *gin.Context) {
-	m, err := s.machine(c)
-	if err != nil {
-		s.fail(c, err)
-		return
-	}
-	s.events(c, inventory.EventFilter{Machine: m.Name})
+type eventsOfMachine struct {
+	byName
+	httpapi.Page
 }
 
-// maxEvents is how many events one answer holds.
-const maxEvents = 1000
-
-// events answers with the events that f, after and limit name, in order.
-func (s *Server) events(c *gin.Context, f inventory.EventFilter) {
-	after, err := intQuery(c, "after", 0)
+func (m *machines) listEvents(ctx context.Context, q eventsOfMachine) (httpapi.List[inventory.Event], error) {
+	found, err := m.find(ctx, q.Name)
 	if err != nil {
-		s.fail(c, err)
-		return
+		return httpapi.List[inventory.Event]{}, err
 	}
-	limit, err := intQuery(c, "limit", maxEvents)
-	if err != nil {
-		s.fail(c, err)
-		return
-	}
-	f.After, f.Limit = after, int(min(max(limit, 1), maxEvents))
-	es, err := s.cfg.Store.Events(c.Request.Context(), f)
-	if err != nil {
-		s.fail(c, err)
-		return
-	}
-	c.JSON(http.StatusOK, items(es))
+	return m.events.list(ctx, inventory.EventFilter{Machine: found.Name}, q.Page)
 }
 
-func (s *Server) machineWorkflow(c *gin.Context) {
-	m, err := s.machine(c)
-	if err != nil {
-		s.fail(c, err)
-		return
-	}
-	w, err := s.latest(c.Request.Context(), m.Name)
-	if errors.Is(err, inventory.ErrNotFound) {
-		err = hint{fmt.Errorf("machine %q has had no workflow: %w", m.Name, inventory.ErrNotFound), "ingot machine provision " + m.Name}
-	}
-	if err != nil {
-		s.fail(c, err)
-		return
-	}
-	s.showWorkflow(c, w)
+type seenMachines struct {
+	httpapi.List[inventory.Seen]
+	Dropped int64 `json:"dropped"`
 }
 
-func (s *Server) whyMachine(c *gin.Context) {
-	m, err := s.machine(c)
-	if err != nil {
-		s.fail(c, err)
-		return
+func (m *machines) listSeen(ctx context.Context, _ httpapi.Empty) (seenMachines, error) {
+	seen, err := m.store.SeenUnknown(ctx)
+	out := seenMachines{List: httpapi.NewList(seen)}
+	if m.netboot.UnknownDropped != nil {
+		out.Dropped = m.netboot.UnknownDropped()
 	}
-	i, ok := m.Netboot()
-	if !ok {
-		s.fail(c, invalid("interfaces", "", "machine %q has no interface that may boot from the network", m.Name))
-		return
-	}
-	s.why(c, i.MAC)
+	return out, err
 }
 
-func (s *Server) whyMAC(c *gin.Context) {
-	mac, err := inventory.ParseMAC(c.Param("mac"))
-	if err != nil {
-		s.fail(c, err)
-		return
-	}
-	s.why(c, mac)
+type acceptSeen struct {
+	PathMAC string `path:"mac" json:"-"`
+	Name    string `json:"name"`
+	inventory.Interface
 }
 
-func (s *Server) why(c *gin.Context, mac string) {
-	if s.cfg.Why == nil {
-		s.fail(c, fmt.Errorf("this server decides no boots: %w", errUnavailable))
-		return
-	}
-	d, err := s.cfg.Why(c.Request.Context(), mac)
+// acceptSeen makes a machine of an unknown MAC that was seen.
+func (m *machines) acceptSeen(ctx context.Context, q acceptSeen) (MachineView, error) {
+	mac, err := inventory.ParseMAC(q.PathMAC)
 	if err != nil {
-		s.fail(c, err)
-		return
+		return MachineView{}, err
 	}
-	c.JSON(http.StatusOK, d)
-}
+	if q.MAC != "" && q.MAC != mac {
+		return MachineView{}, inventory.Invalid("mac", "leave it out", "%q is not the MAC of the path", q.MAC)
+	}
+	q.MAC = mac
+	added := inventory.Machine{Name: q.Name, Interfaces: []inventory.Interface{q.Interface}}
+	stored, _, err := m.put(ctx, []inventory.Machine{added}, false)
+	if err != nil {
+		return MachineView{}, err
+	}
 
-func (s *Server) listSeen(c *gin.Context) {
-	seen, err := s.cfg.Store.SeenUnknown(c.Request.Context())
-	if err != nil {
-		s.fail(c, err)
-		return
-	}
-	var dropped int64
-	if s.cfg.UnknownDropped != nil {
-		dropped = s.cfg.UnknownDropped()
-	}
-	c.JSON(http.StatusOK, struct {
-		list[inventory.Seen]
-		Dropped int64 `json:"dropped"`
-	}{items(seen), dropped})
-}
-
-func (s *Server) acceptSeen(c *gin.Context) {
-	var in struct {
-		Name string `json:"name"`
-		inventory.Interface
-	}
-	mac, err := inventory.ParseMAC(c.Param("mac"))
-	if err == nil {
-		err = body(c, &in, false)
-	}
-	if err != nil {
-		s.fail(c, err)
-		return
-	}
-	if in.MAC != "" && in.MAC != mac {
-		s.fail(c, invalid("mac", "leave it out", "%q is not the MAC of the path", in.MAC))
-		return
-	}
-	in.MAC = mac
-	vs, _, err := s.putMachines(c, []inventory.Machine{{Name: in.Name, Interfaces: []inventory.Interface{in.Interface}}}, false)
-	if err != nil {
-		s.fail(c, err)
-		return
-	}
-	c.JSON(http.StatusCreated, vs[0])
+	return stored[0], nil
 }

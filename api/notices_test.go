@@ -17,7 +17,7 @@ func TestNotices(t *testing.T) {
 	require.NotContains(t, rec.Body.String(), "notify")
 
 	taken := errors.New("the receiver answers 403 Forbidden")
-	c = checking(newSite(t, func(cfg *Config) {
+	c = checking(newSite(t, func(cfg *siteConfig) {
 		cfg.TestNotice = func(context.Context) (string, error) { return "n1", taken }
 		cfg.Status = func(context.Context) StatusExtra {
 			return StatusExtra{Notify: &NotifyStatus{Receiver: "https://example.com", Waiting: 2, Oldest: time.Now(), Error: "403"}}

@@ -77,28 +77,28 @@ type checker struct {
 }
 
 func (c checker) check(h http.Handler, status int, method, path string, in any, hs ...header) *httptest.ResponseRecorder {
-	c.t.Helper()
-	rec := send(c.t, h, method, path, in, hs...)
-	require.Equal(c.t, status, rec.Code, "%s %s: %s", method, path, rec.Body)
-	req := httptest.NewRequestWithContext(c.t.Context(), method, path, nil)
+	c.T.Helper()
+	rec := send(c.T, h, method, path, in, hs...)
+	require.Equal(c.T, status, rec.Code, "%s %s: %s", method, path, rec.Body)
+	req := httptest.NewRequestWithContext(c.T.Context(), method, path, nil)
 	route, params, err := c.router.FindRoute(req)
-	require.NoError(c.t, err)
+	require.NoError(c.T, err)
 	if in != nil && status < http.StatusBadRequest { // what was taken must be what the document lets people send
 		b, isText := in.(string)
 		if !isText {
 			raw, err := json.Marshal(in)
-			require.NoError(c.t, err)
+			require.NoError(c.T, err)
 			b = string(raw)
 		}
-		asked := httptest.NewRequestWithContext(c.t.Context(), method, path, strings.NewReader(b))
+		asked := httptest.NewRequestWithContext(c.T.Context(), method, path, strings.NewReader(b))
 		for kind := range route.Operation.RequestBody.Value.Content { // there is one
 			asked.Header.Set("Content-Type", kind)
 		}
-		require.NoError(c.t, openapi3filter.ValidateRequest(c.t.Context(), &openapi3filter.RequestValidationInput{
+		require.NoError(c.T, openapi3filter.ValidateRequest(c.T.Context(), &openapi3filter.RequestValidationInput{
 			Request: asked, PathParams: params, Route: route, Options: &openapi3filter.Options{AuthenticationFunc: openapi3filter.NoopAuthenticationFunc},
 		}), "%s %s", method, path)
 	}
-	require.NoError(c.t, openapi3filter.ValidateResponse(c.t.Context(), &openapi3filter.ResponseValidationInput{
+	require.NoError(c.T, openapi3filter.ValidateResponse(c.T.Context(), &openapi3filter.ResponseValidationInput{
 		RequestValidationInput: &openapi3filter.RequestValidationInput{Request: req, PathParams: params, Route: route},
 		Status:                 rec.Code, Header: rec.Header(), Body: io.NopCloser(bytes.NewReader(rec.Body.Bytes())),
 		Options: &openapi3filter.Options{IncludeResponseStatus: true},
@@ -107,14 +107,14 @@ func (c checker) check(h http.Handler, status int, method, path string, in any, 
 }
 
 func checking(s *site) checker {
-	s.t.Helper()
-	router, err := gorillamux.NewRouter(document(s.t))
-	require.NoError(s.t, err)
+	s.T.Helper()
+	router, err := gorillamux.NewRouter(document(s.T))
+	require.NoError(s.T, err)
 	return checker{s, router}
 }
 
 func (c checker) op(status int, method, path string, in any, hs ...header) *httptest.ResponseRecorder {
-	c.t.Helper()
+	c.T.Helper()
 	return c.check(c.operator, status, method, path, in, append([]header{bearer(adminToken)}, hs...)...)
 }
 
@@ -152,7 +152,7 @@ func TestAnswersFitDocument(t *testing.T) {
 	c.op(200, "POST", "/v1/machines/m1/netboot", `{"arm":false}`)
 	c.op(400, "POST", "/v1/machines/m1/netboot", `{"arm":true,"for":"tomorrow"}`)
 
-	require.NoError(t, c.store.PutSeen(t.Context(), []inventory.Seen{{MAC: "52:54:00:00:00:0b", First: c.clock.now(), Last: c.clock.now(), Count: 3, Class: "PXEClient"}}))
+	require.NoError(t, c.Store.PutSeen(t.Context(), []inventory.Seen{{MAC: "52:54:00:00:00:0b", First: c.Clock.Now(), Last: c.Clock.Now(), Count: 3, Class: "PXEClient"}}))
 	c.op(200, "GET", "/v1/seen", nil)
 	c.op(201, "POST", "/v1/seen/52:54:00:00:00:0b/accept", `{"name":"m3","address":"192.0.2.23","netmask":"255.255.255.0"}`)
 	c.op(204, "DELETE", "/v1/machines/m3", nil)
@@ -180,15 +180,14 @@ func TestAnswersFitDocument(t *testing.T) {
 	c.op(202, "POST", "/v1/workflows", `{"type":"BMCJob","input":{"machine":"m1","job":"j1","tasks":[{"powerAction":"status"}]}}`)
 	c.op(400, "POST", "/v1/workflows", `{"type":"Demolish","input":{}}`)
 	c.op(200, "GET", "/v1/workflows/"+run, nil)
-	o := c.armed("m1", run)
+	o := c.Arm("m1", run)
 	c.op(409, "DELETE", "/v1/images/debian-12", nil)
 	w := c.welcomeChecked(o)
 	c.op(200, "GET", "/v1/machines/m1/disks", nil)
-	k := c.assign(o)
+	k := c.Assign(o)
 	c.check(c.agent, 200, "GET", "/agent/v1/next?wait=1s", nil, bearer(w.Token))
 	c.check(c.agent, 200, "POST", "/agent/v1/heartbeat", action.Heartbeat{Running: &action.Progress{Key: k, Done: 5, Total: 10, Log: "a line\n"}}, bearer(w.Token))
 	c.op(200, "GET", "/v1/workflows", nil)
-	c.op(200, "GET", "/v1/workflows/"+run+"?legacy=1", nil)
 	c.op(200, "GET", "/v1/workflows/"+run+"/logs?action=write", nil)
 	c.op(200, "GET", "/v1/workflows/"+run+"/events?limit=2", nil)
 	c.op(404, "GET", "/v1/workflows/"+run+"/logs?action=nothing", nil)
@@ -202,12 +201,12 @@ func TestAnswersFitDocument(t *testing.T) {
 	c.op(202, "POST", "/v1/machines/m1/power", `{"action":"off","force":true}`)
 	c.op(202, "POST", "/v1/machines/m1/boot-device", `{"device":"pxe","efiBoot":true,"force":true}`)
 	c.check(c.agent, 204, "POST", "/agent/v1/report", action.Result{Key: k, ID: "r1", State: action.Success}, bearer(w.Token))
-	require.NoError(t, c.store.EndGrant(t.Context(), o))
+	require.NoError(t, c.Store.EndGrant(t.Context(), o))
 	c.check(c.agent, 410, "GET", "/agent/v1/next", nil, bearer(w.Token))
 
-	require.NoError(t, c.store.PutBMCJob(t.Context(), inventory.BMCJob{
+	require.NoError(t, c.Store.PutBMCJob(t.Context(), inventory.BMCJob{
 		Name: "j1", Machine: "m1", Run: "r", State: inventory.StateSuccess,
-		Tasks: []inventory.BMCTask{{Power: "status", State: inventory.StateSuccess, Message: "on"}}, Started: c.clock.now(),
+		Tasks: []inventory.BMCTask{{Power: "status", State: inventory.StateSuccess, Message: "on"}}, Started: c.Clock.Now(),
 	}))
 	c.op(200, "GET", "/v1/bmc/jobs", nil)
 	c.op(200, "GET", "/v1/bmc/jobs/m1/j1", nil)
@@ -217,8 +216,8 @@ func TestAnswersFitDocument(t *testing.T) {
 }
 
 func (c checker) welcomeChecked(o inventory.Owner) action.Welcome {
-	c.t.Helper()
-	return decode[action.Welcome](c.t, c.check(c.agent, 200, "POST", "/agent/v1/claim", c.hello(o, 1, nonceA)), 200)
+	c.T.Helper()
+	return decode[action.Welcome](c.T, c.check(c.agent, 200, "POST", "/agent/v1/claim", c.hello(o, 1, nonceA)), 200)
 }
 
 const oneAction = `version: "0.1"

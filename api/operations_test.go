@@ -10,14 +10,15 @@ import (
 	"github.com/stretchr/testify/require"
 	enumspb "go.temporal.io/api/enums/v1"
 
+	"github.com/ingotmetal/ingot/internal/engine"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/workflows"
 )
 
 func (s *site) operation(id, kind string, steps ...inventory.OperationStep) {
-	s.t.Helper()
+	s.T.Helper()
 	o := inventory.Operation{Run: "r1", ID: id, Type: kind, Name: "lab", State: inventory.StateRunning, Step: "router", Steps: steps, Started: time.Unix(1, 0), Seq: 1}
-	require.NoError(s.t, s.store.PutOperation(s.t.Context(), o))
+	require.NoError(s.T, s.Store.PutOperation(s.T.Context(), o))
 }
 
 func TestOperations(t *testing.T) {
@@ -25,7 +26,7 @@ func TestOperations(t *testing.T) {
 	c := checking(s)
 	s.operation("genesis/lab", workflows.GenesisType,
 		inventory.OperationStep{Name: "router", Machine: "vp6630", Does: "installs the router", Undo: "none: it is wiped again", State: inventory.StepRunning, Budget: time.Hour})
-	s.temporal.open("genesis/lab", "r1")
+	s.Temporal.Open("genesis/lab", "r1")
 	for _, path := range []string{"/v1/operations", "/v1/operations?open=true&type=Genesis", "/v1/operations/r1", "/v1/operations/genesis.lab"} {
 		rec := c.op(http.StatusOK, http.MethodGet, path, nil)
 		require.Contains(t, rec.Body.String(), "installs the router", path)
@@ -37,8 +38,8 @@ func TestOperations(t *testing.T) {
 		return c.op(status, http.MethodPost, "/v1/operations/genesis.lab/decide", d).Body.String()
 	}
 	decide(http.StatusOK, workflows.Decision{Question: "router.1", Choice: workflows.Undo})
-	require.Equal(t, "genesis/lab", s.temporal.updates[0].WorkflowID)
-	require.Equal(t, "admin", s.temporal.updates[0].Args[0].(workflows.Decision).By)
+	require.Equal(t, "genesis/lab", s.Temporal.Updates[0].WorkflowID)
+	require.Equal(t, "admin", s.Temporal.Updates[0].Args[0].(workflows.Decision).By)
 
 	rec := s.do(http.MethodPost, "/v1/operations/r1/decide", `{"choice":"restart"}`)
 	require.Equal(t, http.StatusBadRequest, rec.Code, rec.Body)
@@ -48,25 +49,25 @@ func TestOperations(t *testing.T) {
 	for range 2 {
 		c.op(http.StatusAccepted, http.MethodPost, "/v1/operations/r1/cancel", nil)
 	}
-	require.Equal(t, 2, s.temporal.runs["r1"].cancels)
+	require.Equal(t, 2, s.Temporal.Runs["r1"].Cancels)
 }
 
 func TestOneOperationOfATypeAtATime(t *testing.T) {
 	s := newSite(t)
 	in := workflows.GenesisInput{Name: "lab"}
-	st, err := s.server.startOperation(t.Context(), workflows.GenesisType, workflows.GenesisID("lab"), "lab", in)
+	st, err := s.api.operations.start(t.Context(), engine.Start{Type: workflows.GenesisType, ID: workflows.GenesisID("lab"), Input: in}, "lab")
 	require.NoError(t, err)
-	o, err := s.store.Operation(t.Context(), st.Run)
+	o, err := s.Store.Operation(t.Context(), st.Run)
 	require.NoError(t, err)
 	require.Equal(t, inventory.StatePreparing, o.State)
 	require.JSONEq(t, `{"name":"lab"}`, string(o.Input))
 
 	for _, name := range []string{"lab", "other"} {
-		_, err = s.server.startOperation(t.Context(), workflows.GenesisType, workflows.GenesisID(name), name, workflows.GenesisInput{Name: name})
+		_, err = s.api.operations.start(t.Context(), engine.Start{Type: workflows.GenesisType, ID: workflows.GenesisID(name), Input: workflows.GenesisInput{Name: name}}, name)
 		require.ErrorIs(t, err, inventory.ErrConflict)
 		require.ErrorContains(t, err, "genesis/lab is running as run "+st.Run)
 	}
-	_, err = s.server.startOperation(t.Context(), workflows.RecoverType, workflows.RecoverID("rack"), "rack", workflows.RecoverInput{Name: "rack"})
+	_, err = s.api.operations.start(t.Context(), engine.Start{Type: workflows.RecoverType, ID: workflows.RecoverID("rack"), Input: workflows.RecoverInput{Name: "rack"}}, "rack")
 	require.NoError(t, err, "another type")
 }
 
@@ -79,10 +80,10 @@ func TestReconcileEndsOperationsThatAreOver(t *testing.T) {
 		t.Run(fmt.Sprint(status), func(t *testing.T) {
 			s := newSite(t)
 			s.operation("recover/rack", workflows.RecoverType)
-			s.temporal.open("recover/rack", "r1")
-			s.temporal.end("r1", status, nil)
-			require.NoError(t, s.server.Reconciler().Runs(t.Context()))
-			o, err := s.store.Operation(t.Context(), "r1")
+			s.Temporal.Open("recover/rack", "r1")
+			s.Temporal.End("r1", status, nil)
+			require.NoError(t, s.engine.Reconciler.CheckRuns(t.Context()))
+			o, err := s.Store.Operation(t.Context(), "r1")
 			require.NoError(t, err)
 			require.Equal(t, want, o.State)
 			b, err := json.Marshal(o)
@@ -99,48 +100,48 @@ func TestOperationThatContinuesKeepsItsRecord(t *testing.T) {
 	s.operation("recover/rack", workflows.RecoverType)
 	judged := func() inventory.Operation {
 		t.Helper()
-		require.NoError(t, s.server.Reconciler().Runs(t.Context()))
-		o, err := s.store.Operation(t.Context(), "r1")
+		require.NoError(t, s.engine.Reconciler.CheckRuns(t.Context()))
+		o, err := s.Store.Operation(t.Context(), "r1")
 		require.NoError(t, err)
 		return o
 	}
-	s.temporal.open("recover/rack", "r1")
-	s.temporal.end("r1", enumspb.WORKFLOW_EXECUTION_STATUS_CONTINUED_AS_NEW, nil)
-	s.temporal.open("recover/rack", "r2")
+	s.Temporal.Open("recover/rack", "r1")
+	s.Temporal.End("r1", enumspb.WORKFLOW_EXECUTION_STATUS_CONTINUED_AS_NEW, nil)
+	s.Temporal.Open("recover/rack", "r2")
 	o := judged()
 	require.Equal(t, inventory.StateRunning, o.State, "r2 will record that it goes on")
 	checking(s).op(http.StatusAccepted, http.MethodPost, "/v1/operations/r1/cancel", nil)
-	require.Equal(t, 1, s.temporal.runs["r2"].cancels, "before it has recorded anything")
+	require.Equal(t, 1, s.Temporal.Runs["r2"].Cancels, "before it has recorded anything")
 
 	o.Execution = "r2"
 	o.Seq++
-	require.NoError(t, s.store.PutOperation(t.Context(), o))
-	delete(s.temporal.runs, "r1") // Temporal forgets the first execution
+	require.NoError(t, s.Store.PutOperation(t.Context(), o))
+	delete(s.Temporal.Runs, "r1") // Temporal forgets the first execution
 	for range 2 {
 		require.Equal(t, inventory.StateRunning, judged().State)
 	}
 	checking(s).op(http.StatusAccepted, http.MethodPost, "/v1/operations/r1/cancel", nil)
-	require.Equal(t, 2, s.temporal.runs["r2"].cancels)
+	require.Equal(t, 2, s.Temporal.Runs["r2"].Cancels)
 	checking(s).op(http.StatusOK, http.MethodPost, "/v1/operations/recover.rack/decide", workflows.Decision{Question: "q.1", Choice: workflows.Retry})
-	require.Equal(t, "r2", s.temporal.updates[0].RunID)
+	require.Equal(t, "r2", s.Temporal.Updates[0].RunID)
 
 	// r2 was reset from outside, which gives it a record of its own.
-	s.temporal.end("r2", enumspb.WORKFLOW_EXECUTION_STATUS_TERMINATED, nil)
-	s.temporal.open("recover/rack", "r3")
+	s.Temporal.End("r2", enumspb.WORKFLOW_EXECUTION_STATUS_TERMINATED, nil)
+	s.Temporal.Open("recover/rack", "r3")
 	require.Equal(t, inventory.StateFailed, judged().State)
-	require.Zero(t, s.temporal.runs["r3"].cancels)
+	require.Zero(t, s.Temporal.Runs["r3"].Cancels)
 }
 
 // The execution that follows has ended before it recorded anything.
 func TestOperationWhoseContinuationEndedIsOver(t *testing.T) {
 	s := newSite(t)
 	s.operation("recover/rack", workflows.RecoverType)
-	s.temporal.open("recover/rack", "r1")
-	s.temporal.end("r1", enumspb.WORKFLOW_EXECUTION_STATUS_CONTINUED_AS_NEW, nil)
-	s.temporal.open("recover/rack", "r2")
-	s.temporal.end("r2", enumspb.WORKFLOW_EXECUTION_STATUS_TERMINATED, nil)
-	require.NoError(t, s.server.Reconciler().Runs(t.Context()))
-	o, err := s.store.Operation(t.Context(), "r1")
+	s.Temporal.Open("recover/rack", "r1")
+	s.Temporal.End("r1", enumspb.WORKFLOW_EXECUTION_STATUS_CONTINUED_AS_NEW, nil)
+	s.Temporal.Open("recover/rack", "r2")
+	s.Temporal.End("r2", enumspb.WORKFLOW_EXECUTION_STATUS_TERMINATED, nil)
+	require.NoError(t, s.engine.Reconciler.CheckRuns(t.Context()))
+	o, err := s.Store.Operation(t.Context(), "r1")
 	require.NoError(t, err)
 	require.Equal(t, inventory.StateFailed, o.State)
 }
@@ -150,16 +151,16 @@ func TestReconcileTakesNewRunsAgain(t *testing.T) {
 	s := newSite(t)
 	intake := func() string {
 		t.Helper()
-		require.NoError(t, s.server.Reconciler().Runs(t.Context()))
-		why, err := s.store.Intake(t.Context())
+		require.NoError(t, s.engine.Reconciler.CheckRuns(t.Context()))
+		why, err := s.Store.Intake(t.Context())
 		require.NoError(t, err)
 		return why
 	}
 	s.operation("migrate/um760", workflows.MigrateType)
-	s.temporal.open("migrate/um760", "r1")
-	require.NoError(t, s.store.CloseIntake(t.Context(), "migrate/um760 moves this site"))
+	s.Temporal.Open("migrate/um760", "r1")
+	require.NoError(t, s.Store.CloseIntake(t.Context(), "migrate/um760 moves this site"))
 	require.NotEmpty(t, intake(), "as long as it is open")
-	s.temporal.end("r1", enumspb.WORKFLOW_EXECUTION_STATUS_TERMINATED, nil)
+	s.Temporal.End("r1", enumspb.WORKFLOW_EXECUTION_STATUS_TERMINATED, nil)
 	require.NotEmpty(t, intake(), "its record ends in this pass")
 	require.Empty(t, intake())
 }

@@ -13,7 +13,7 @@ import (
 // TestS28PowerCommandsAreNamedOnly: the inventory names a command that the
 // server's configuration has, and can say nothing else about it.
 func TestS28PowerCommandsAreNamedOnly(t *testing.T) {
-	s := newSite(t, func(c *Config) {
+	s := newSite(t, func(c *siteConfig) {
 		c.CheckPowerCommand = func(name string) error {
 			if name != "plug" {
 				return fmt.Errorf("there is no command %q: %w", name, inventory.ErrInvalid)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/ingotmetal/ingot/internal/httpapi"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -23,7 +24,7 @@ func TestPushOfTenThousandMachines(t *testing.T) {
 	}
 	rec := s.do(http.MethodPost, "/v1/machines", map[string]any{"machines": ms})
 	require.Equal(t, http.StatusCreated, rec.Code, rec.Body.String()[:min(rec.Body.Len(), 200)])
-	stored, err := s.store.Machines(t.Context())
+	stored, err := s.Store.Machines(t.Context())
 	require.NoError(t, err)
 	require.Len(t, stored, len(ms))
 
@@ -39,7 +40,7 @@ func TestPushOfTenThousandMachines(t *testing.T) {
 // What is too large says how large it may be.
 func TestTooLargeABodyNamesItsLimit(t *testing.T) {
 	s := newSite(t)
-	e := decode[answer](t, s.do(http.MethodPost, "/v1/templates", `{"name":"x","source":"`+strings.Repeat("x", maxBody)+`"}`), http.StatusRequestEntityTooLarge)
+	e := decode[answer](t, s.do(http.MethodPost, "/v1/templates", `{"name":"x","source":"`+strings.Repeat("x", int(httpapi.JSON.Limit))+`"}`), http.StatusRequestEntityTooLarge)
 	require.Contains(t, e.Error, "larger than 1 MiB")
 }
 
@@ -51,7 +52,7 @@ func TestAddressOfAnotherMachineIsAConflict(t *testing.T) {
 	}
 	require.Equal(t, http.StatusCreated, s.do(http.MethodPost, "/v1/machines", in("a", "02:00:00:00:00:01")).Code)
 	e := decode[answer](t, s.do(http.MethodPost, "/v1/machines", in("b", "02:00:00:00:00:02")), http.StatusConflict)
-	require.Equal(t, codeConflict, e.Code)
+	require.Equal(t, httpapi.CodeConflict, e.Code)
 	require.Equal(t, "interfaces[0].address", e.Problems[0].Field)
 }
 
@@ -75,7 +76,7 @@ func TestPushChecksTheNetwork(t *testing.T) {
 		Own: []netip.Addr{netip.MustParseAddr("192.0.2.1")}, Gateways: []netip.Addr{netip.MustParseAddr("192.0.2.254")},
 		Subnets: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}, On: true,
 	}
-	s.server.cfg.Network = func() inventory.Network { return n }
+	s.restart(func(c *siteConfig) { c.Network = func() inventory.Network { return n } })
 	push := func(name, mac, address string, replace bool) *httptest.ResponseRecorder {
 		return s.do(http.MethodPost, "/v1/machines", map[string]any{"replace": replace, "machines": []any{
 			map[string]any{"name": name, "interfaces": []any{map[string]any{"mac": mac, "address": address, "netmask": "255.255.255.0"}}},

@@ -20,18 +20,18 @@ func TestReprovisionAndDecommissionStartRuns(t *testing.T) {
 		{"m1", "reprovision", `{"policy":"pause"}`, "Reprovision", workflows.ProvisionInput{Machine: "m1", Policy: "pause"}},
 		{"m2", "decommission", `{"wipe":"metadata","keepAddress":true}`, "Decommission", workflows.DecommissionInput{Machine: "m2", Wipe: "metadata", KeepAddress: true}},
 	} {
-		n := len(c.temporal.inputs)
+		n := len(c.Temporal.Inputs)
 		m := machine(x.machine, "52:54:00:00:01:0"+x.machine[1:])
 		m.Image, m.ProtectedDisks = "debian-12", []action.DiskID{{Serial: "KEEP"}, {WWN: "0x5"}}
 		if n == 0 {
 			c.image("debian-12")
 		}
-		require.NoError(t, c.store.PutMachines(t.Context(), []inventory.Machine{m}, false, "test"))
+		require.NoError(t, c.Store.PutMachines(t.Context(), []inventory.Machine{m}, false, "test"))
 		require.Contains(t, c.op(http.StatusOK, http.MethodGet, "/v1/machines/"+x.machine, nil).Body.String(), `"protectedDisks":[{"serial":"KEEP"},{"wwn":"0x5"}]`)
 		c.op(http.StatusAccepted, http.MethodPost, "/v1/machines/"+x.machine+"/"+x.path, x.body)
-		require.Equal(t, x.kind, c.temporal.types[n])
-		require.Equal(t, x.want, c.temporal.inputs[n])
-		require.Equal(t, "machine/"+x.machine, c.temporal.options[n].ID)
+		require.Equal(t, x.kind, c.Temporal.Types[n])
+		require.Equal(t, x.want, c.Temporal.Inputs[n])
+		require.Equal(t, "machine/"+x.machine, c.Temporal.Options[n].ID)
 		c.op(http.StatusConflict, http.MethodPost, "/v1/machines/"+x.machine+"/decommission", nil)
 	}
 	a := decode[answer](t, c.do(http.MethodPost, "/v1/machines/m2/decommission", `{"wipe":"secure"}`), http.StatusBadRequest)
@@ -40,20 +40,20 @@ func TestReprovisionAndDecommissionStartRuns(t *testing.T) {
 
 func TestQuarantinedMachinesAreNotInstalled(t *testing.T) {
 	c := checking(newSite(t))
-	c.addMachine("m1", mac)
+	c.AddMachine("m1", mac)
 	c.image("sim")
 	ctx := t.Context()
-	g, err := c.store.TakeGrant(ctx, "m1", "r1", "machine/m1", false)
+	g, err := c.Store.TakeGrant(ctx, "m1", "r1", "machine/m1", false)
 	require.NoError(t, err)
-	require.NoError(t, c.store.Retire(ctx, g.Owner, inventory.Standing{State: inventory.StandingQuarantined, Reason: "sector 7 refuses", Since: c.clock.now()}, true))
-	require.NoError(t, c.store.EndGrant(ctx, g.Owner))
+	require.NoError(t, c.Store.Retire(ctx, g.Owner, inventory.Standing{State: inventory.StandingQuarantined, Reason: "sector 7 refuses", Since: c.Clock.Now()}, true))
+	require.NoError(t, c.Store.EndGrant(ctx, g.Owner))
 	require.Contains(t, c.op(http.StatusOK, http.MethodGet, "/v1/machines/m1", nil).Body.String(), `"standing":{"state":"quarantined","reason":"sector 7 refuses"`)
 	for _, path := range []string{"provision", "reprovision"} {
 		a := decode[answer](t, c.do(http.MethodPost, "/v1/machines/m1/"+path, `{"image":"sim"}`), http.StatusConflict)
 		require.Contains(t, a.Error, "sector 7 refuses")
 		require.Contains(t, a.Next, "ingot machine release m1")
 	}
-	require.Empty(t, c.temporal.inputs)
+	require.Empty(t, c.Temporal.Inputs)
 	require.NotContains(t, c.op(http.StatusOK, http.MethodPost, "/v1/machines/m1/release", nil).Body.String(), "standing")
 	c.op(http.StatusAccepted, http.MethodPost, "/v1/machines/m1/provision", `{"image":"sim"}`)
 	c.op(http.StatusNotFound, http.MethodPost, "/v1/machines/nobody/release", nil)
@@ -61,11 +61,11 @@ func TestQuarantinedMachinesAreNotInstalled(t *testing.T) {
 
 func TestRecoverStartsAnOperation(t *testing.T) {
 	c := checking(newSite(t))
-	c.addMachine("m1", mac)
+	c.AddMachine("m1", mac)
 	c.op(http.StatusAccepted, http.MethodPost, "/v1/recover", `{"name":"flood","machines":["m1"],"abortAfter":1}`)
-	require.Equal(t, "Recover", c.temporal.types[0])
-	require.Equal(t, "recover/flood", c.temporal.options[0].ID)
-	require.Equal(t, workflows.RecoverInput{Name: "flood", Machines: []string{"m1"}, AbortAfter: 1}, c.temporal.inputs[0])
+	require.Equal(t, "Recover", c.Temporal.Types[0])
+	require.Equal(t, "recover/flood", c.Temporal.Options[0].ID)
+	require.Equal(t, workflows.RecoverInput{Name: "flood", Machines: []string{"m1"}, AbortAfter: 1}, c.Temporal.Inputs[0])
 	require.Contains(t, c.op(http.StatusOK, http.MethodGet, "/v1/operations/recover.flood", nil).Body.String(), `"type":"Recover"`)
 	c.op(http.StatusConflict, http.MethodPost, "/v1/recover", `{"name":"another","machines":["m1"]}`)
 
@@ -75,5 +75,5 @@ func TestRecoverStartsAnOperation(t *testing.T) {
 		fields = append(fields, p.Field)
 	}
 	require.ElementsMatch(t, []string{"name", "concurrency", "abortAfter", "template", "machines[0]", "order[0][0]"}, fields)
-	require.Len(t, c.temporal.inputs, 1)
+	require.Len(t, c.Temporal.Inputs, 1)
 }

@@ -33,24 +33,24 @@ import (
 )
 
 func (s *site) claim(h action.Hello) *httptest.ResponseRecorder {
-	return send(s.t, s.agent, http.MethodPost, "/agent/v1/claim", h)
+	return send(s.T, s.agent, http.MethodPost, "/agent/v1/claim", h)
 }
 
 // TestS1OneClaimPerBoot: nothing is given before a boot is allowed, to one of
 // several who ask at once, and after the window has closed.
 func TestS1OneClaimPerBoot(t *testing.T) {
 	s := newSite(t)
-	s.addMachine("m1", mac)
+	s.AddMachine("m1", mac)
 	free := inventory.Owner{Machine: "m1", Run: "r0", Epoch: 1}
 	require.Equal(t, http.StatusNotFound, s.claim(s.hello(free, 1, nonceA)).Code, "nobody holds the machine")
-	g, err := s.store.TakeGrant(t.Context(), "m1", "r0", "machine/m1", false)
+	g, err := s.Store.TakeGrant(t.Context(), "m1", "r0", "machine/m1", false)
 	require.NoError(t, err)
 	for boot := range 3 {
 		require.Equal(t, http.StatusNotFound, s.claim(s.hello(g.Owner, boot, nonceA)).Code, "no boot was allowed")
 	}
-	require.NoError(t, s.store.EndGrant(t.Context(), g.Owner))
+	require.NoError(t, s.Store.EndGrant(t.Context(), g.Owner))
 
-	o := s.armed("m1", "r1")
+	o := s.Arm("m1", "r1")
 	var wait sync.WaitGroup
 	answers := make([]*httptest.ResponseRecorder, 8)
 	for i := range answers {
@@ -62,20 +62,20 @@ func TestS1OneClaimPerBoot(t *testing.T) {
 		counts[a.Code]++
 	}
 	require.Equal(t, map[int]int{http.StatusOK: 1, http.StatusConflict: len(answers) - 1}, counts, "one token, the others are told of the conflict")
-	require.Equal(t, 1, s.events(inventory.EventFilter{Run: "r1"})[inventory.EventClaimConflict], "the run hears of it")
+	require.Equal(t, 1, s.Events(inventory.EventFilter{Run: "r1"})[inventory.EventClaimConflict], "the run hears of it")
 
-	s.addMachine("m2", "52:54:00:00:00:0b")
-	o = s.armed("m2", "r2")
+	s.AddMachine("m2", "52:54:00:00:00:0b")
+	o = s.Arm("m2", "r2")
 	h := s.hello(o, 1, nonceA)
 	h.MAC = "52:54:00:00:00:0b"
 	first := decode[action.Welcome](t, s.claim(h), http.StatusOK)
 	require.Equal(t, first.Token, decode[action.Welcome](t, s.claim(h), http.StatusOK).Token, "a lost answer is given again")
 
-	s.addMachine("m3", "52:54:00:00:00:0c")
-	o = s.armed("m3", "r3")
+	s.AddMachine("m3", "52:54:00:00:00:0c")
+	o = s.Arm("m3", "r3")
 	h = s.hello(o, 1, nonceA)
 	h.MAC = "52:54:00:00:00:0c"
-	s.clock.move(2 * time.Hour)
+	s.Clock.Move(2 * time.Hour)
 	require.Equal(t, http.StatusNotFound, s.claim(h).Code, "the window has closed")
 }
 
@@ -83,9 +83,9 @@ func TestS1OneClaimPerBoot(t *testing.T) {
 // alone; of use to one machine, and to no run but its own.
 func TestS2TokensAreBoundAndHashed(t *testing.T) {
 	s := newSite(t)
-	s.addMachine("m1", mac)
-	s.addMachine("m2", "52:54:00:00:00:0b")
-	o1, o2 := s.armed("m1", "r1"), s.armed("m2", "r2")
+	s.AddMachine("m1", mac)
+	s.AddMachine("m2", "52:54:00:00:00:0b")
+	o1, o2 := s.Arm("m1", "r1"), s.Arm("m2", "r2")
 	w1 := s.welcome(o1, nonceA)
 	h := s.hello(o2, 1, nonceA)
 	h.MAC = "52:54:00:00:00:0b"
@@ -95,21 +95,21 @@ func TestS2TokensAreBoundAndHashed(t *testing.T) {
 	require.GreaterOrEqual(t, len(raw)*8, 256)
 	require.NotEqual(t, w1.Token, w2.Token)
 
-	k := s.assign(o2)
+	k := s.Assign(o2)
 	require.Equal(t, http.StatusNoContent, send(t, s.agent, http.MethodGet, "/agent/v1/next?wait=0", nil, bearer(w1.Token)).Code, "another machine's work")
 	forged := action.Result{Key: k, ID: "x", State: action.Success}
 	require.NotEqual(t, http.StatusNoContent, send(t, s.agent, http.MethodPost, "/agent/v1/report", forged, bearer(w1.Token)).Code)
-	require.Zero(t, s.events(inventory.EventFilter{Run: "r2"})[inventory.EventActionDone], "another machine's result")
+	require.Zero(t, s.Events(inventory.EventFilter{Run: "r2"})[inventory.EventActionDone], "another machine's result")
 	require.Equal(t, http.StatusOK, send(t, s.agent, http.MethodGet, "/agent/v1/next?wait=0", nil, bearer(w2.Token)).Code)
 
-	require.NoError(t, s.store.EndGrant(t.Context(), o1))
-	s.armed("m1", "r3")
+	require.NoError(t, s.Store.EndGrant(t.Context(), o1))
+	s.Arm("m1", "r3")
 	for _, r := range [][2]string{{http.MethodGet, "/agent/v1/next"}, {http.MethodPost, "/agent/v1/heartbeat"}, {http.MethodPost, "/agent/v1/report"}, {http.MethodGet, "/agent/v1/images/x"}} {
 		require.Equal(t, http.StatusGone, send(t, s.agent, r[0], r[1], "{}", bearer(w1.Token)).Code, "replay in the next run: %s", r[1])
 	}
 
 	copyOf := filepath.Join(t.TempDir(), "copy.db")
-	require.NoError(t, s.store.Backup(t.Context(), copyOf))
+	require.NoError(t, s.Store.Backup(t.Context(), copyOf))
 	dump, err := os.ReadFile(copyOf)
 	require.NoError(t, err)
 	sum := sha256.Sum256([]byte(w2.Token))
@@ -151,19 +151,19 @@ func (q *questions) AgentByToken(ctx context.Context, sum []byte) (inventory.Age
 func TestS3AgentRoutesTellNobodyWhatIsArmed(t *testing.T) {
 	s := newSite(t)
 	for n, name := range []string{"never", "held", "armed", "closed", "spent"} {
-		s.addMachine(name, fmt.Sprintf("52:54:00:00:00:%02x", 10+n))
+		s.AddMachine(name, fmt.Sprintf("52:54:00:00:00:%02x", 10+n))
 	}
-	_, err := s.store.TakeGrant(t.Context(), "held", "r1", "machine/held", false)
+	_, err := s.Store.TakeGrant(t.Context(), "held", "r1", "machine/held", false)
 	require.NoError(t, err)
-	s.armed("armed", "r2")
-	closed := s.armed("closed", "r3")
-	require.NoError(t, s.store.CloseNetboot(t.Context(), closed))
-	spent := s.armed("spent", "r4")
+	s.Arm("armed", "r2")
+	closed := s.Arm("closed", "r3")
+	require.NoError(t, s.Store.CloseNetboot(t.Context(), closed))
+	spent := s.Arm("spent", "r4")
 	h := s.hello(spent, 1, nonceA)
 	h.MAC = "52:54:00:00:00:0e"
 	decode[action.Welcome](t, s.claim(h), http.StatusOK)
-	q := &questions{Store: s.server.cfg.Store}
-	s.server.cfg.Store = q
+	q := &questions{Store: s.cfg.Store}
+	s.restart(func(c *siteConfig) { c.Store = q })
 
 	type seen struct {
 		status       int
@@ -272,7 +272,7 @@ func TestS17FetchJudgesWhatItDials(t *testing.T) {
 	outside := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, to, http.StatusFound) }))
 	t.Cleanup(outside.Close)
 
-	s := newSite(t, func(c *Config) {
+	s := newSite(t, func(c *siteConfig) {
 		c.FetchHosts = []string{"127.0.0.1", "listed.test"}
 		c.Resolver = nameserver(t, map[string][]string{
 			"loopback.test": {"127.0.0.1"}, "loopback2.test": {"127.8.8.8"}, "link.test": {"169.254.169.254"}, "private.test": {"10.0.0.1"}, "zero.test": {"0.0.0.0"},
@@ -303,7 +303,7 @@ func TestS17FetchJudgesWhatItDials(t *testing.T) {
 
 // TestS17AddressesThatMayBeDialled is the table of what is inside.
 func TestS17AddressesThatMayBeDialled(t *testing.T) {
-	s := newSite(t, func(c *Config) { c.FetchHosts = []string{"mirror.lan", "127.0.0.1"} }).server
+	s := newSite(t, func(c *siteConfig) { c.FetchHosts = []string{"mirror.lan", "127.0.0.1"} }).api.images
 	public := []string{"1.1.1.1", "93.184.216.34", "2606:2800:220:1::1"}
 	private := []string{"10.0.0.1", "172.16.0.1", "192.168.1.1", "fd00::1"}
 	never := []string{
@@ -312,18 +312,18 @@ func TestS17AddressesThatMayBeDialled(t *testing.T) {
 	}
 	for host, may := range map[string][]string{"example.com": public, "mirror.lan": append(slices.Clone(public), private...)} {
 		for _, a := range slices.Concat(public, private, never) {
-			err := s.mayDial(host)("tcp", net.JoinHostPort(a, "443"), nil)
+			err := s.checkAddress(host)("tcp", net.JoinHostPort(a, "443"), nil)
 			require.Equal(t, slices.Contains(may, a), err == nil, "%s at %s: %v", host, a, err)
 		}
 	}
-	require.NoError(t, s.mayDial("127.0.0.1")("tcp", "127.0.0.1:80", nil), "an address that is listed as such")
-	require.Error(t, s.mayDial("127.0.0.2")("tcp", "127.0.0.2:80", nil))
+	require.NoError(t, s.checkAddress("127.0.0.1")("tcp", "127.0.0.1:80", nil), "an address that is listed as such")
+	require.Error(t, s.checkAddress("127.0.0.2")("tcp", "127.0.0.2:80", nil))
 }
 
 // TestS17BMCHostsAreJudgedWhenTheyAreEntered names the field; what a name
 // leads to is judged at each dial (package bmc).
 func TestS17BMCHostsAreJudgedWhenTheyAreEntered(t *testing.T) {
-	s := newSite(t, func(c *Config) {
+	s := newSite(t, func(c *siteConfig) {
 		c.CheckBMCHost = func(host string) error {
 			if strings.HasPrefix(host, "127.") {
 				return fmt.Errorf("%s lies in no network: %w", host, inventory.ErrInvalid)
@@ -341,7 +341,7 @@ func TestS17BMCHostsAreJudgedWhenTheyAreEntered(t *testing.T) {
 	require.Len(t, a.Problems, 1)
 	require.Equal(t, "bmc.host", a.Problems[0].Field)
 	require.Contains(t, a.Problems[0].Remedy, "bmc.networks")
-	m, err := s.store.Machine(t.Context(), "m1")
+	m, err := s.Store.Machine(t.Context(), "m1")
 	require.NoError(t, err)
 	require.Equal(t, "10.0.0.9", m.BMC.Host, "nothing was changed")
 }
@@ -368,7 +368,7 @@ func TestS14KernelArgumentsAreRefusedByName(t *testing.T) {
 // words that they take are few.
 func TestS28NothingRawReachesABMC(t *testing.T) {
 	s := newSite(t)
-	s.addMachine("m1", mac)
+	s.AddMachine("m1", mac)
 	for _, r := range append(routes(s.operator), routes(s.agent)...) {
 		for _, word := range []string{"raw", "passthrough", "passthru", "exec", "shell", "sol", "console", "redfish", "vendor"} {
 			require.NotContains(t, strings.ToLower(r), word)
@@ -384,15 +384,15 @@ func TestS28NothingRawReachesABMC(t *testing.T) {
 	for _, body := range []string{`{"power":"raw"}`, `{"state":"raw"}`, `{"power":"on","raw":"0x06"}`} {
 		require.Equal(t, http.StatusBadRequest, s.do(http.MethodPost, "/v1/machines/m1/power", body).Code, body)
 	}
-	require.Empty(t, s.temporal.options, "nothing was started")
+	require.Empty(t, s.Temporal.Options, "nothing was started")
 }
 
 // TestS44AClaimIsUselessAfterItsUse: it stands on a kernel command line, where
 // everything that runs on the machine can read it, and on the wire.
 func TestS44AClaimIsUselessAfterItsUse(t *testing.T) {
 	s := newSite(t)
-	s.addMachine("m1", mac)
-	o := s.armed("m1", "r1")
+	s.AddMachine("m1", mac)
+	o := s.Arm("m1", "r1")
 	w := s.welcome(o, nonceA)
 	require.Equal(t, http.StatusOK, send(t, s.agent, http.MethodPost, "/agent/v1/heartbeat", action.Heartbeat{}, bearer(w.Token)).Code)
 	for _, nonce := range []string{nonceA, nonceB} {
@@ -400,14 +400,14 @@ func TestS44AClaimIsUselessAfterItsUse(t *testing.T) {
 		require.Equal(t, http.StatusConflict, rec.Code)
 		require.NotContains(t, rec.Body.String(), w.Token)
 	}
-	claim := inventory.Claim(s.server.cfg.ClaimKey, o, 1)
+	claim := inventory.Claim(s.cfg.ClaimKey, o, 1)
 	for _, text := range []string{claim, "Bearer " + claim} {
 		require.Equal(t, http.StatusUnauthorized, send(t, s.agent, http.MethodGet, "/agent/v1/next", nil, bearer(text)).Code)
 		require.Equal(t, http.StatusUnauthorized, send(t, s.operator, http.MethodGet, "/v1/machines", nil, bearer(text)).Code)
 	}
-	require.NoError(t, s.store.EndGrant(t.Context(), o))
+	require.NoError(t, s.Store.EndGrant(t.Context(), o))
 	require.Equal(t, http.StatusNotFound, s.claim(s.hello(o, 1, nonceB)).Code)
-	next := s.armed("m1", "r2")
+	next := s.Arm("m1", "r2")
 	require.Equal(t, http.StatusNotFound, s.claim(s.hello(o, 1, nonceB)).Code, "in the next run")
 	s.welcome(next, nonceB)
 }
@@ -415,7 +415,7 @@ func TestS44AClaimIsUselessAfterItsUse(t *testing.T) {
 // TestS49Cookie is what a browser is told of the session.
 func TestS49Cookie(t *testing.T) {
 	for base, secure := range map[string]bool{"http://127.0.0.1:8080": false, "https://127.0.0.1:8080": true} {
-		s := newSite(t, func(c *Config) { c.BaseURL = base })
+		s := newSite(t, func(c *siteConfig) { c.BaseURL = base })
 		link := decode[struct{ URL string }](t, s.do(http.MethodPost, "/v1/login-links", nil), http.StatusCreated)
 		u, err := url.Parse(link.URL)
 		require.NoError(t, err)
@@ -436,7 +436,7 @@ func TestS50RetargetingABMCClearsItsPassword(t *testing.T) {
 	store, err := sqlite.Open(t.Context(), path, keyring.New())
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, store.Close()) })
-	s := newSite(t, func(c *Config) { c.Store = store })
+	s := newSite(t, func(c *siteConfig) { c.Store = store })
 	stored := inventory.BMC{Driver: inventory.DriverIPMI, Host: "10.0.9.1", User: "admin", Password: inventory.NewSecret("hunter2"), HasPassword: true}
 	put := func(name, mac string, b inventory.BMC) {
 		t.Helper()
@@ -493,9 +493,9 @@ func TestS50RetargetingABMCClearsItsPassword(t *testing.T) {
 // claim it any number of times in a stranger's name.
 func TestS48ConflictsFillNoLog(t *testing.T) {
 	var log bytes.Buffer
-	s := newSite(t, func(c *Config) { c.Log = slog.New(slog.NewTextHandler(&log, nil)) })
-	s.addMachine("m1", mac)
-	o := s.armed("m1", "r1")
+	s := newSite(t, func(c *siteConfig) { c.Log = slog.New(slog.NewTextHandler(&log, nil)) })
+	s.AddMachine("m1", mac)
+	o := s.Arm("m1", "r1")
 	h := s.hello(o, 1, nonceA)
 	h.MAC, h.Facts.NICs = "02:00:00:00:00:01", []action.NIC{{Name: "eth0", MAC: "02:00:00:00:00:01"}}
 	for n := range 300 {
@@ -505,5 +505,5 @@ func TestS48ConflictsFillNoLog(t *testing.T) {
 	n := strings.Count(log.String(), "\n")
 	require.Positive(t, n)
 	require.LessOrEqual(t, n, 60)
-	require.Equal(t, 1, s.events(inventory.EventFilter{Run: "r1"})[inventory.EventClaimConflict])
+	require.Equal(t, 1, s.Events(inventory.EventFilter{Run: "r1"})[inventory.EventClaimConflict])
 }

@@ -1,19 +1,17 @@
 package api
 
 import (
+	"cmp"
 	"context"
-	"crypto/sha256"
-	"crypto/subtle"
-	"encoding/json"
-	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"regexp"
-	"strings"
+	"slices"
 	"time"
 
-	"github.com/gin-gonic/gin"
-
+	"github.com/ingotmetal/ingot/internal/engine"
+	"github.com/ingotmetal/ingot/internal/httpapi"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/workflows"
 )
@@ -37,16 +35,16 @@ type SiteStatus struct {
 	Name  string `json:"name,omitempty"`
 	Role  string `json:"role"` // active | standby | handing-over | retired
 	Epoch int64  `json:"epoch,omitempty"`
-	// Silent says why nobody is answered although nothing else is known; then a
-	// person may decide.
+	// Silent is why this server answers no machine although it knows of no other
+	// site; then the operator may decide.
 	Silent    string    `json:"silent,omitempty"`
 	Since     time.Time `json:"since,omitzero"` // of Silent
 	Successor *Peer     `json:"successor,omitempty"`
 	Peers     []Peer    `json:"peers"`
-	// HandOver is the last one of which this server was the source.
+	// HandOver is the last hand-over whose source was this server.
 	HandOver *HandOverStatus `json:"handOver,omitempty"`
-	// Prepared is the hand-over that lies ready here, Activated the one by which
-	// the site came here.
+	// Prepared is the hand-over that is ready here, Activated the one by which the
+	// site came here.
 	Prepared  string `json:"prepared,omitempty"`
 	Activated string `json:"activated,omitempty"`
 	// Intake says why new runs are refused.
@@ -63,7 +61,7 @@ type HandOverStatus struct {
 	Since time.Time `json:"since"`
 }
 
-// Words that a person says of a server that cannot tell by itself.
+// Decisions about a server that cannot know whether it is the site.
 const (
 	WordTakeOver = "take-over" // the other host is off: this server is the site
 	WordGiveUp   = "give-up"   // the other server is the site: this one retires
@@ -75,307 +73,141 @@ type Site interface {
 	// AddPeer pairs with a standby and remembers it.
 	AddPeer(ctx context.Context, p NewPeer) (Peer, error)
 	RemovePeer(ctx context.Context, name string) error
-	// Decide passes on a person's word; inventory.ErrConflict when there is
-	// nothing to decide. peer is the one that is the site, by WordGiveUp; "" where
-	// only one can be.
+	// Decide passes on the operator's decision; inventory.ErrConflict when there is
+	// nothing to decide. With WordGiveUp, peer is the server that is the site; ""
+	// where only one can be.
 	Decide(ctx context.Context, word, peer string) error
 }
 
-// errMoving marks a refusal while the site is about to move.
-var errMoving = errors.New("the site is moving to another host")
-
-// moving refuses new runs while the intake is closed.
-func (s *Server) moving(ctx context.Context) error {
-	if s.cfg.Intake == nil {
-		return nil
-	}
-	why, err := s.cfg.Intake(ctx)
-	if err != nil || why == "" {
-		return err
-	}
-	return hint{fmt.Errorf("new runs are refused: %s: %w", why, errMoving), "ingot operation list --open"}
+// sites shows and changes this server among its peers.
+type sites struct {
+	site       Site // nil: it has no peers
+	operations *operations
+	log        *slog.Logger
 }
 
-// retryAfter is what who was refused meanwhile is told to wait, seconds.
-const retryAfter = "30"
-
-// siteOf returns the state machine, or an error of a server without one.
-func (s *Server) siteOf() (Site, error) {
-	if s.cfg.Site == nil {
-		return nil, fmt.Errorf("this server has no peers: %w", errUnavailable)
+func (s *sites) routes() []httpapi.Route {
+	return []httpapi.Route{
+		{Method: "GET", Path: "/v1/site", Handler: httpapi.Get(s.get)},
+		{Method: "POST", Path: "/v1/site/decide", Handler: httpapi.Handle(http.StatusOK, httpapi.JSON, s.decide)},
+		{Method: "GET", Path: "/v1/peers", Handler: httpapi.Get(s.listPeers)},
+		{Method: "POST", Path: "/v1/peers", Handler: httpapi.Handle(http.StatusCreated, httpapi.JSON, s.addPeer)},
+		{Method: "DELETE", Path: "/v1/peers/:name", Handler: httpapi.Delete(s.removePeer)},
+		{Method: "POST", Path: "/v1/migrate", Handler: httpapi.Handle(http.StatusAccepted, httpapi.JSON, s.startMigrate)},
 	}
-	return s.cfg.Site, nil
 }
 
-func (s *Server) siteStatus(ctx context.Context) (SiteStatus, error) {
-	x, err := s.siteOf()
+// peers returns the server's own state machine, or an error where there is none.
+func (s *sites) peers() (Site, error) {
+	if s.site == nil {
+		return nil, fmt.Errorf("this server has no peers: %w", inventory.ErrUnavailable)
+	}
+	return s.site, nil
+}
+
+func (s *sites) get(ctx context.Context, _ httpapi.Empty) (SiteStatus, error) {
+	x, err := s.peers()
 	if err != nil {
 		return SiteStatus{}, err
 	}
 	return x.SiteStatus(ctx)
 }
 
-func (s *Server) getSite(c *gin.Context) {
-	st, err := s.siteStatus(c.Request.Context())
-	if err != nil {
-		s.fail(c, err)
-		return
-	}
-	c.JSON(http.StatusOK, st)
+type decideSite struct {
+	Word string `json:"word"`
+	Peer string `json:"peer"`
 }
 
-func (s *Server) decideSite(c *gin.Context) {
-	x, err := s.siteOf()
-	var q struct {
-		Word string `json:"word"`
-		Peer string `json:"peer"`
+// Validate checks the decision.
+func (q *decideSite) Validate() error {
+	if q.Word == WordTakeOver || q.Word == WordGiveUp {
+		return nil
 	}
+	return inventory.Invalid("word", "write take-over or give-up", "invalid decision %q", q.Word)
+}
+
+func (s *sites) decide(ctx context.Context, q decideSite) (SiteStatus, error) {
+	x, err := s.peers()
 	if err == nil {
-		err = body(c, &q, false)
-	}
-	if err == nil && q.Word != WordTakeOver && q.Word != WordGiveUp {
-		err = invalid("word", "write take-over or give-up", "%q is neither", q.Word)
-	}
-	if err == nil {
-		err = x.Decide(c.Request.Context(), q.Word, q.Peer)
+		err = x.Decide(ctx, q.Word, q.Peer)
 	}
 	if err != nil {
-		s.fail(c, err)
-		return
+		return SiteStatus{}, err
 	}
-	s.cfg.Log.Warn("a person has decided about this server", "word", q.Word, "by", by(c))
-	s.getSite(c)
+	s.log.Warn("the operator has decided about this server", "word", q.Word, "by", httpapi.Actor(ctx))
+
+	return x.SiteStatus(ctx)
 }
 
-func (s *Server) listPeers(c *gin.Context) {
-	st, err := s.siteStatus(c.Request.Context())
-	if err != nil {
-		s.fail(c, err)
-		return
-	}
-	c.JSON(http.StatusOK, items(st.Peers))
+func (s *sites) listPeers(ctx context.Context, q httpapi.Empty) (httpapi.List[Peer], error) {
+	st, err := s.get(ctx, q)
+	return httpapi.NewList(st.Peers), err
 }
 
-// peerName is what stands in files and command lines.
+// peerName is a name that fits into files and command lines.
 var peerName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
+
+// peerNameRule describes peerName.
+const peerNameRule = "use lower-case letters, digits and -"
 
 // fingerprintForm is the digest of a key.
 var fingerprintForm = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
 
-func (s *Server) addPeer(c *gin.Context) {
-	x, err := s.siteOf()
-	var q NewPeer
-	if err == nil {
-		err = body(c, &q, false)
+// Validate checks name, fingerprint and token.
+func (p *NewPeer) Validate() error {
+	var problems inventory.Problems
+	if !peerName.MatchString(p.Name) {
+		problems.Add("name", peerNameRule, "invalid name of a peer %q", p.Name)
 	}
-	if err == nil {
-		var p inventory.Problems
-		if !peerName.MatchString(q.Name) {
-			p.Add("name", "use lower-case letters, digits and -", "%q is no name of a peer", q.Name)
-		}
-		if !fingerprintForm.MatchString(q.Fingerprint) {
-			p.Add("fingerprint", "copy it from what ingot standby printed", "%q is no sha256:<64 hex digits>", q.Fingerprint)
-		}
-		if q.Token.IsZero() {
-			p.Add("token", "send the token that ingot standby made", "is missing")
-		}
-		err = p.Err()
+	if !fingerprintForm.MatchString(p.Fingerprint) {
+		problems.Add("fingerprint", "copy it from what ingot standby printed", "invalid fingerprint %q, must be sha256:<64 hex digits>", p.Fingerprint)
 	}
-	var added Peer
-	if err == nil {
-		added, err = x.AddPeer(c.Request.Context(), q)
+	if p.Token.IsZero() {
+		problems.Add("token", "send the token that ingot standby made", "is missing")
 	}
-	if err != nil {
-		s.fail(c, err)
-		return
-	}
-	s.cfg.Log.Info("a peer was added", "peer", added.Name, "url", added.URL, "by", by(c))
-	c.JSON(http.StatusCreated, added)
+	return problems.Err()
 }
 
-func (s *Server) removePeer(c *gin.Context) {
-	x, err := s.siteOf()
+func (s *sites) addPeer(ctx context.Context, q NewPeer) (Peer, error) {
+	x, err := s.peers()
+	if err != nil {
+		return Peer{}, err
+	}
+	added, err := x.AddPeer(ctx, q)
+	if err != nil {
+		return Peer{}, err
+	}
+	s.log.Info("a peer was added", "peer", added.Name, "url", added.URL, "by", httpapi.Actor(ctx))
+
+	return added, nil
+}
+
+func (s *sites) removePeer(ctx context.Context, q byName) error {
+	x, err := s.peers()
 	if err == nil {
-		err = x.RemovePeer(c.Request.Context(), c.Param("name"))
+		err = x.RemovePeer(ctx, q.Name)
 	}
 	if err != nil {
-		s.fail(c, err)
-		return
+		return err
 	}
-	s.cfg.Log.Warn("a peer was removed: it is not asked any more", "peer", c.Param("name"), "by", by(c))
-	c.Status(http.StatusNoContent)
+	s.log.Warn("a peer was removed: it is not asked any more", "peer", q.Name, "by", httpapi.Actor(ctx))
+
+	return nil
 }
 
 // startMigrate begins to move the site to a peer.
-func (s *Server) startMigrate(c *gin.Context) {
-	x, err := s.siteOf()
-	var in workflows.MigrateInput
-	if err == nil {
-		err = body(c, &in, false)
+func (s *sites) startMigrate(ctx context.Context, in workflows.MigrateInput) (Started, error) {
+	in.Name = cmp.Or(in.Name, in.Target)
+	if !peerName.MatchString(in.Name) {
+		return Started{}, inventory.Invalid("name", peerNameRule, "invalid name of a migration %q", in.Name)
 	}
-	if err == nil && in.Name == "" {
-		in.Name = in.Target
-	}
-	if err == nil && !peerName.MatchString(in.Name) {
-		err = invalid("name", "use lower-case letters, digits and -", "%q is no name of a migration", in.Name)
-	}
-	var st SiteStatus
-	if err == nil {
-		st, err = x.SiteStatus(c.Request.Context())
-	}
-	if err == nil {
-		known := false
-		for _, p := range st.Peers {
-			known = known || p.Name == in.Target
-		}
-		if !known {
-			err = hint{invalid("target", "name a peer", "there is no peer %q", in.Target), "ingot peer list"}
-		}
-	}
-	var started Started
-	if err == nil {
-		started, err = s.startOperation(c.Request.Context(), workflows.MigrateType, workflows.MigrateID(in.Name), in.Name, in)
-	}
+	st, err := s.get(ctx, httpapi.Empty{})
 	if err != nil {
-		s.fail(c, err)
-		return
+		return Started{}, err
 	}
-	c.JSON(http.StatusAccepted, started)
-}
+	if !slices.ContainsFunc(st.Peers, func(p Peer) bool { return p.Name == in.Target }) {
+		return Started{}, hint(inventory.Invalid("target", "name a peer", "there is no peer %q", in.Target), "ingot peer list")
+	}
 
-// Quiet is what operators get of a server that is not the site: how it is,
-// why, and a way to decide where only a person can. Everything else is 410 with
-// the new address when the site has moved, and 503 otherwise.
-type Quiet struct {
-	Site        Site
-	TokenSHA256 [sha256.Size]byte
-	// AllowedHosts as in Config.
-	AllowedHosts []string
-	Version      string
-}
-
-// QuietStatus is what GET /v1/status answers there.
-type QuietStatus struct {
-	Version string     `json:"version"`
-	Site    SiteStatus `json:"site"`
-	Time    time.Time  `json:"time"`
-}
-
-// Handler returns the routes.
-func (q Quiet) Handler() http.Handler {
-	hosts := map[string]bool{}
-	for _, h := range q.AllowedHosts {
-		hosts[hostname(h)] = true
-	}
-	m := http.NewServeMux()
-	m.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { reply(w, http.StatusOK, map[string]bool{"ok": true}) })
-	m.HandleFunc("GET /v1/status", q.admin(func(w http.ResponseWriter, r *http.Request) {
-		st, err := q.Site.SiteStatus(r.Context())
-		if err != nil {
-			replyError(w, err)
-			return
-		}
-		reply(w, http.StatusOK, QuietStatus{Version: q.Version, Site: st, Time: time.Now().UTC()})
-	}))
-	m.HandleFunc("GET /v1/site", q.admin(q.site))
-	m.HandleFunc("POST /v1/site/decide", q.admin(q.decide))
-	m.HandleFunc("/", q.elsewhere)
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		h := w.Header()
-		h.Set("X-Content-Type-Options", "nosniff")
-		h.Set("Cache-Control", "no-store")
-		h.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
-		if !hosts[hostname(r.Host)] {
-			reply(w, http.StatusForbidden, answer{Error: "this server does not answer under that host name", Code: codeForbidden})
-			return
-		}
-		m.ServeHTTP(w, r)
-	})
-}
-
-func reply(w http.ResponseWriter, status int, v any) {
-	text, err := json.Marshal(v)
-	if err != nil {
-		panic(err) // our own types
-	}
-	w.Header().Set("Content-Type", "application/json; charset=utf-8")
-	w.WriteHeader(status)
-	_, _ = w.Write(text) // who has gone needs none
-}
-
-func replyError(w http.ResponseWriter, err error) {
-	code, word := status(err)
-	a := answer{Error: err.Error(), Code: word}
-	var problems inventory.Problems
-	if errors.As(err, &problems) {
-		a.Problems = problems
-	}
-	reply(w, code, a)
-}
-
-// admin lets the token pass. There are no sessions here: a browser's write has
-// no token.
-func (q Quiet) admin(h http.HandlerFunc) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		token, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
-		if sum := sha256.Sum256([]byte(token)); subtle.ConstantTimeCompare(sum[:], q.TokenSHA256[:]) != 1 {
-			w.Header().Set("WWW-Authenticate", "Bearer")
-			reply(w, http.StatusUnauthorized, answer{Error: "the admin token is needed", Code: codeUnauthorized})
-			return
-		}
-		h(w, r)
-	}
-}
-
-func (q Quiet) site(w http.ResponseWriter, r *http.Request) {
-	st, err := q.Site.SiteStatus(r.Context())
-	if err != nil {
-		replyError(w, err)
-		return
-	}
-	reply(w, http.StatusOK, st)
-}
-
-func (q Quiet) decide(w http.ResponseWriter, r *http.Request) {
-	var in struct {
-		Word string `json:"word"`
-		Peer string `json:"peer"`
-	}
-	d := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody))
-	d.DisallowUnknownFields()
-	err := d.Decode(&in)
-	switch {
-	case err != nil:
-		err = malformed("", err)
-	case in.Word != WordTakeOver && in.Word != WordGiveUp:
-		err = invalid("word", "write take-over or give-up", "%q is neither", in.Word)
-	default:
-		err = q.Site.Decide(r.Context(), in.Word, in.Peer)
-	}
-	if err != nil {
-		replyError(w, err)
-		return
-	}
-	q.site(w, r)
-}
-
-// elsewhere answers everything that only the site could.
-func (q Quiet) elsewhere(w http.ResponseWriter, r *http.Request) {
-	st, err := q.Site.SiteStatus(r.Context())
-	if err != nil {
-		replyError(w, err)
-		return
-	}
-	if p := st.Successor; st.Role == "retired" && p != nil {
-		reply(w, http.StatusGone, answer{
-			Error: fmt.Sprintf("this server is retired: its site has moved to %s (%s)", p.Name, p.URL), Code: codeGone, Next: "ask the server " + p.Name,
-		})
-		return
-	}
-	text := "this server is " + st.Role + " and answers nobody"
-	if st.Silent != "" {
-		text += ": " + st.Silent
-	}
-	w.Header().Set("Retry-After", retryAfter)
-	reply(w, http.StatusServiceUnavailable, answer{Error: text, Code: codeUnavailable, Next: "ingot handover status"})
+	return s.operations.start(ctx, engine.Start{ID: workflows.MigrateID(in.Name), Type: workflows.MigrateType, Input: in}, in.Name)
 }

@@ -42,7 +42,7 @@ func (p *peers) Decide(_ context.Context, word, peer string) error {
 
 func TestPeers(t *testing.T) {
 	p := &peers{st: SiteStatus{Role: "active", Epoch: 1, Peers: []Peer{{Name: "um760", URL: "https://10.0.0.2:7444", Fingerprint: fingerprint}}}}
-	s := newSite(t, func(c *Config) { c.Site = p })
+	s := newSite(t, func(c *siteConfig) { c.Site = p })
 	c := checking(s)
 	for _, path := range []string{"/v1/site", "/v1/peers", "/v1/status"} {
 		c.op(http.StatusOK, http.MethodGet, path, nil)
@@ -78,7 +78,7 @@ func TestPeers(t *testing.T) {
 
 func TestIntakeIsClosed(t *testing.T) {
 	why := ""
-	s := newSite(t, func(c *Config) { c.Intake = func(context.Context) (string, error) { return why, nil } })
+	s := newSite(t, func(c *siteConfig) { c.Intake = func(context.Context) (string, error) { return why, nil } })
 	require.Equal(t, http.StatusCreated, s.do(http.MethodPost, "/v1/machines", `{"machines":[{"name":"m1","interfaces":[{"mac":"52:54:00:00:00:0a"}]}]}`).Code)
 	why = "migrate/um760 moves this site to um760"
 	r := s.do(http.MethodPost, "/v1/machines/m1/provision", map[string]any{})

@@ -1,13 +1,25 @@
 package api
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"syscall"
 
+	"github.com/ingotmetal/ingot/internal/httpapi"
 	"github.com/ingotmetal/ingot/internal/reserve"
 )
+
+// SpaceConfig says which free space is looked at.
+type SpaceConfig struct {
+	// DataDir is where the databases lie; "" = its space is not looked at.
+	DataDir string
+	// MinFree is the space, in bytes, below which new runs (in DataDir) and uploads
+	// (there and in the image directory) are refused; 0 = 1 GiB.
+	MinFree int64
+	// Reserve returns the state of the space that is kept in DataDir for runs that
+	// are under way; nil = none is kept.
+	Reserve func() reserve.State
+}
 
 // SpaceStatus is the room on one disk.
 type SpaceStatus struct {
@@ -29,8 +41,20 @@ type ReserveStatus struct {
 	Held bool `json:"held"`
 }
 
-// disk looks at the file system of a directory.
-func (s *Server) disk(dir string) (st SpaceStatus, device uint64, err error) {
+type space struct {
+	SpaceConfig
+	imageDir string
+}
+
+func newSpace(c SpaceConfig, imageDir string) *space {
+	if c.MinFree == 0 {
+		c.MinFree = 1 << 30
+	}
+	return &space{c, imageDir}
+}
+
+// look looks at the file system of a directory.
+func (s *space) look(dir string) (st SpaceStatus, device uint64, err error) {
 	free, err := reserve.Free(dir)
 	if err != nil {
 		return st, 0, err
@@ -39,60 +63,65 @@ func (s *Server) disk(dir string) (st SpaceStatus, device uint64, err error) {
 	if err != nil {
 		return st, 0, fmt.Errorf("looking for the file system of %q: %w", dir, err)
 	}
-	return SpaceStatus{Directory: dir, FreeBytes: free, MinFreeBytes: s.cfg.MinFree}, info.Sys().(*syscall.Stat_t).Dev, nil
+	return SpaceStatus{Directory: dir, FreeBytes: free, MinFreeBytes: s.MinFree}, info.Sys().(*syscall.Stat_t).Dev, nil
 }
 
-// spaces looks at the disks on which new work needs room.
-func (s *Server) spaces() ([]SpaceStatus, error) {
+// disks looks at the disks on which new work needs room.
+func (s *space) disks() ([]SpaceStatus, error) {
 	out := []SpaceStatus{}
 	var data uint64
-	if s.cfg.DataDir != "" {
-		st, id, err := s.disk(s.cfg.DataDir)
+	if s.DataDir != "" {
+		st, device, err := s.look(s.DataDir)
 		if err != nil {
 			return out, err
 		}
-		if data = id; s.cfg.Reserve != nil {
-			if r := s.cfg.Reserve(); r.Size > 0 {
+		data = device
+		if s.Reserve != nil {
+			if r := s.Reserve(); r.Size > 0 {
 				st.Reserve = &ReserveStatus{SizeBytes: r.Size, Held: r.Held}
 				st.FreeBytes -= r.Missing()
 			}
 		}
 		out = append(out, st)
 	}
-	if s.cfg.ImageDir != "" {
-		st, id, err := s.disk(s.cfg.ImageDir)
+	if s.imageDir != "" {
+		st, device, err := s.look(s.imageDir)
 		if err != nil {
 			return out, err
 		}
-		if len(out) == 0 || id != data {
+		if len(out) == 0 || device != data {
 			out = append(out, st)
 		}
 	}
 	for i := range out {
-		st := &out[i]
-		st.FreeBytes = max(st.FreeBytes, 0)
-		if st.Low = st.FreeBytes < st.MinFreeBytes; st.Low {
-			st.Message = "new runs and uploads are refused; remove what is not needed (ingot image prune), or make the disk bigger"
-		}
-		if st.Reserve != nil && !st.Reserve.Held {
-			st.Message = "the disk was full and the reserve is in use; " + st.Message
-			if !st.Low {
-				st.Message = "the reserve is in use; it is taken back when there is room"
-			}
-		}
+		out[i].judge()
 	}
+
 	return out, nil
 }
 
-// room refuses new runs while the site is about to move, and when the databases' disk has less than the minimum of
-// free space: DHCP, disarming and reports of runs that are under way need the
-// rest.
-func (s *Server) room(ctx context.Context) error {
-	if err := s.moving(ctx); err != nil {
-		return err
+// judge sets whether there is too little room, and what to do.
+func (st *SpaceStatus) judge() {
+	st.FreeBytes = max(st.FreeBytes, 0)
+	st.Low = st.FreeBytes < st.MinFreeBytes
+	const refused = "new runs and uploads are refused; remove what is not needed (ingot image prune), or make the disk bigger"
+	inUse := st.Reserve != nil && !st.Reserve.Held
+
+	switch {
+	case st.Low && inUse:
+		st.Message = "the disk was full and the reserve is in use; " + refused
+	case st.Low:
+		st.Message = refused
+	case inUse:
+		st.Message = "the reserve is in use; it is taken back when there is room"
 	}
-	all, err := s.spaces()
-	if err != nil || len(all) == 0 || s.cfg.DataDir == "" {
+}
+
+// checkData refuses new runs when the databases' disk has less than the minimum
+// of free space.
+func (s *space) checkData() error {
+	all, err := s.disks()
+	if err != nil || len(all) == 0 || s.DataDir == "" {
 		return err
 	}
 	return all[0].refusal()
@@ -103,13 +132,14 @@ func (st SpaceStatus) refusal() error {
 	if !st.Low {
 		return nil
 	}
-	return hint{fmt.Errorf("%d MiB are free in %s and %d MiB must stay free for what is under way: remove images that nothing uses (ingot image prune), or make the disk bigger: %w",
-		st.FreeBytes>>20, st.Directory, st.MinFreeBytes>>20, errNoSpace), "ingot image prune"}
+	return hint(fmt.Errorf("%d MiB are free in %s and %d MiB must stay free for what is under way: "+
+		"remove images that nothing uses (ingot image prune), or make the disk bigger: %w",
+		st.FreeBytes>>20, st.Directory, st.MinFreeBytes>>20, httpapi.ErrNoSpace), "ingot image prune")
 }
 
 // spare returns how many bytes may still be written to the image directory.
-func (s *Server) spare() (int64, error) {
-	all, err := s.spaces()
+func (s *space) spare() (int64, error) {
+	all, err := s.disks()
 	if err != nil || len(all) == 0 {
 		return 1 << 62, err
 	}
@@ -119,5 +149,6 @@ func (s *Server) spare() (int64, error) {
 		}
 	}
 	images := all[len(all)-1]
+
 	return images.FreeBytes - images.MinFreeBytes, nil
 }

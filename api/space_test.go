@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/ingotmetal/ingot/internal/httpapi"
 	"github.com/ingotmetal/ingot/internal/reserve"
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -16,9 +17,9 @@ import (
 // free is the free space of a directory's disk.
 func free(t *testing.T, dir string) int64 {
 	t.Helper()
-	st, _, err := (&Server{}).disk(dir)
+	n, err := reserve.Free(dir)
 	require.NoError(t, err)
-	return st.FreeBytes
+	return n
 }
 
 // otherDisk is a directory on another file system than that of temporary ones.
@@ -35,18 +36,18 @@ func TestRunsAndUploadsNeedSpace(t *testing.T) {
 	data := t.TempDir()
 	const reserveSize = 1 << 30
 	held := true
-	s := newSite(t, func(c *Config) {
+	s := newSite(t, func(c *siteConfig) {
 		c.DataDir, c.MinFree = data, free(t, data)-reserveSize/2
 		c.Reserve = func() reserve.State { return reserve.State{Size: reserveSize, Held: held} }
 	})
-	s.addMachine("m1", mac)
+	s.AddMachine("m1", mac)
 	require.Equal(t, http.StatusCreated, s.do(http.MethodPut, "/v1/images/debian-12", "text").Code)
 	require.Equal(t, http.StatusAccepted, s.do(http.MethodPost, "/v1/machines/m1/inspect", nil).Code)
 
 	held = false // what is free now belongs to those that run already
 	for _, path := range []string{"/v1/machines/m1/provision", "/v1/machines/m1/inspect"} {
 		a := decode[answer](t, s.do(http.MethodPost, path, nil), http.StatusInsufficientStorage)
-		require.Equal(t, codeNoSpace, a.Code)
+		require.Equal(t, httpapi.CodeNoSpace, a.Code)
 		require.Contains(t, a.Error, data)
 		require.Contains(t, a.Error, "ingot image prune")
 		require.Equal(t, "ingot image prune", a.Next)
@@ -68,8 +69,8 @@ func TestImagesHaveTheirOwnDisk(t *testing.T) {
 	if dataFree < imagesFree {
 		data, images, dataFree, imagesFree = images, data, imagesFree, dataFree
 	}
-	s := newSite(t, func(c *Config) { c.DataDir, c.ImageDir, c.MinFree = data, images, (dataFree+imagesFree)/2 })
-	s.addMachine("m1", mac)
+	s := newSite(t, func(c *siteConfig) { c.DataDir, c.ImageDir, c.MinFree = data, images, (dataFree+imagesFree)/2 })
+	s.AddMachine("m1", mac)
 	st := decode[Status](t, s.do(http.MethodGet, "/v1/status", nil), http.StatusOK)
 	require.Len(t, st.Space, 2)
 	a := decode[answer](t, s.do(http.MethodPut, "/v1/images/debian-12", "text"), http.StatusInsufficientStorage)
@@ -80,7 +81,7 @@ func TestImagesHaveTheirOwnDisk(t *testing.T) {
 
 // A write that finds no room is 507 with the remedy; agents send it again.
 func TestFullDiskIs507(t *testing.T) {
-	code, word := status(fmt.Errorf("reporting: %w", inventory.ErrFull))
+	code, word := httpapi.StatusOf(fmt.Errorf("reporting: %w", inventory.ErrFull))
 	require.Equal(t, http.StatusInsufficientStorage, code)
-	require.Equal(t, codeNoSpace, word)
+	require.Equal(t, httpapi.CodeNoSpace, word)
 }

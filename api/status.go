@@ -10,23 +10,40 @@ import (
 
 	"github.com/gin-gonic/gin"
 
+	"github.com/ingotmetal/ingot/internal/engine"
+	"github.com/ingotmetal/ingot/internal/guard"
+	"github.com/ingotmetal/ingot/internal/httpapi"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-type statusStore interface {
+// StatusStore counts what the status shows.
+type StatusStore interface {
 	MachineCount(ctx context.Context) (int, error)
 	OpenRuns(ctx context.Context) ([]inventory.OpenRun, error)
 	KeyCheck(ctx context.Context) error
 	SecretsUnreadable(ctx context.Context) ([]string, error)
 }
 
-// StatusExtra is what only the process knows.
+// Process is what only the process knows.
+type Process struct {
+	Version string
+	// Status adds to GET /v1/status; may be nil.
+	Status func(ctx context.Context) StatusExtra
+	// Restored is what is known of the backup from which this site was restored.
+	Restored inventory.Restore
+	// NoSecretKey: the key file is missing, so that secrets cannot be opened.
+	NoSecretKey bool
+	// Retrying returns which activities of a run fail and are tried again; may be nil.
+	Retrying func(run string) []string
+}
+
+// StatusExtra is what Process.Status adds.
 type StatusExtra struct {
 	TemporalAddress string
 	TemporalUI      string
 	TemporalError   string // why Temporal is not ready
 	Netboot         NetbootStatus
-	Notify          *NotifyStatus // nil: nobody is told of anything
+	Notify          *NotifyStatus // nil: notices are off
 	Inventory       InventoryStatus
 }
 
@@ -36,7 +53,7 @@ type InventoryStatus struct {
 	Error   string    `json:"error,omitempty"`  // what is damaged, and what to do
 }
 
-// NotifyStatus says how it stands with notices.
+// NotifyStatus is the state of the notices.
 type NotifyStatus struct {
 	Receiver string    `json:"receiver"` // without path
 	Waiting  int       `json:"waiting"`  // to be delivered
@@ -68,14 +85,13 @@ type Status struct {
 	// Inventory is what the check of the database found at the start.
 	Inventory InventoryStatus `json:"inventory"`
 	Notify    *NotifyStatus   `json:"notify,omitempty"`
-	Reconcile Counts          `json:"reconcile"`
+	Reconcile engine.Counts   `json:"reconcile"`
 	// Panics counts packets and requests whose handling panicked since the start.
 	// Each is a bug in Ingot.
 	Panics int64 `json:"panics,omitempty"`
-	// Retrying is what of open runs fails and is tried again, at most ten.
+	// Retrying is which activities of open runs fail and are tried again, at most ten.
 	Retrying []string `json:"retrying,omitempty"`
-	// Restored is the backup from which the site was restored, and Held which of
-	// the runs that it had under way wait for a person.
+	// Restored is the backup from which the site was restored.
 	Restored *RestoredStatus `json:"restored,omitempty"`
 	// Site is this server among its peers, if it has any.
 	Site *SiteStatus `json:"site,omitempty"`
@@ -100,44 +116,48 @@ type TemporalStatus struct {
 	Error   string `json:"error,omitempty"`
 }
 
-// maxOpen is how many open workflows a list looks at.
-const maxOpen = 10000
+type statusRoutes struct {
+	store   StatusStore
+	engine  *engine.Engine
+	views   *views
+	space   *space
+	process Process
+	site    Site
+	guard   *guard.Guard
+	now     func() time.Time
+	started time.Time
+}
 
-func (s *Server) statusNow(ctx context.Context) (Status, error) {
-	now := s.cfg.Now()
-	st := Status{Version: s.cfg.Version, UptimeSeconds: int64(now.Sub(s.started) / time.Second), Time: now.UTC(), Reconcile: s.recon.Counts(), Panics: s.cfg.Guard.Panics()}
-	var extra StatusExtra
-	if s.cfg.Status != nil {
-		extra = s.cfg.Status(ctx)
-	} else {
-		extra.Netboot.Off = true
+func (s *statusRoutes) routes() []httpapi.Route {
+	return []httpapi.Route{
+		{Method: "GET", Path: "/v1/openapi.yaml", Handler: func(c *gin.Context) { c.Data(http.StatusOK, "application/yaml", openapi) }},
+		{Method: "GET", Path: "/v1/status", Handler: httpapi.Get(func(ctx context.Context, _ httpapi.Empty) (Status, error) {
+			return s.read(ctx)
+		})},
+		{Method: "GET", Path: "/v1/secrets", Handler: httpapi.Get(s.getSecrets)},
 	}
-	_, ready := s.cfg.Temporal()
-	st.Temporal = TemporalStatus{Ready: ready, Address: extra.TemporalAddress, UI: extra.TemporalUI}
-	if !ready {
-		st.Temporal.Error = extra.TemporalError
-	}
-	st.Notify, st.Inventory = extra.Notify, extra.Inventory
-	if st.Netboot = extra.Netboot; st.Netboot.Interfaces == nil {
-		st.Netboot.Interfaces = []string{}
-	}
+}
+
+// read returns the status as it is now.
+func (s *statusRoutes) read(ctx context.Context) (Status, error) {
+	st := s.readProcess(ctx)
 	var err error
-	if st.Machines, err = s.cfg.Store.MachineCount(ctx); err != nil {
+	if st.Machines, err = s.store.MachineCount(ctx); err != nil {
 		return st, err
 	}
-	open, err := s.cfg.Store.OpenRuns(ctx)
+	open, err := s.store.OpenRuns(ctx)
 	if err != nil {
 		return st, err
 	}
 	st.OpenWorkflows = len(open)
-	if r := s.cfg.Restored; r.Backup != "" {
-		st.Restored = &RestoredStatus{Backup: r.Backup, Taken: r.Taken, At: r.At, Held: append([]inventory.HeldRun{}, s.heldOpen(open)...)}
+	if r := s.process.Restored; r.Backup != "" {
+		st.Restored = &RestoredStatus{Backup: r.Backup, Taken: r.Taken, At: r.At, Held: openHeldRuns(r.Held, open)}
 	}
-	if st.Retrying, err = s.retried(ctx, open); err != nil {
+	if st.Retrying, err = s.readRetrying(ctx, open); err != nil {
 		return st, err
 	}
-	if s.cfg.Site != nil {
-		x, err := s.cfg.Site.SiteStatus(ctx)
+	if s.site != nil {
+		x, err := s.site.SiteStatus(ctx)
 		if err != nil {
 			return st, err
 		}
@@ -145,45 +165,88 @@ func (s *Server) statusNow(ctx context.Context) (Status, error) {
 			st.Site = &x
 		}
 	}
-	if st.Space, err = s.spaces(); err != nil {
+	if st.Space, err = s.space.disks(); err != nil {
 		return st, err
 	}
 	st.Secrets, err = s.keyState(ctx)
+
 	return st, err
 }
 
-// maxRetrying is how much the status says of what is tried again.
+// readProcess is the part of the status that needs no inventory.
+func (s *statusRoutes) readProcess(ctx context.Context) Status {
+	now := s.now()
+	extra := StatusExtra{Netboot: NetbootStatus{Off: true}}
+	if s.process.Status != nil {
+		extra = s.process.Status(ctx)
+	}
+	_, err := s.engine.Runs.Client()
+	st := Status{
+		Version: s.process.Version, UptimeSeconds: int64(now.Sub(s.started) / time.Second), Time: now.UTC(),
+		Temporal: TemporalStatus{Ready: err == nil, Address: extra.TemporalAddress, UI: extra.TemporalUI},
+		Netboot:  extra.Netboot, Notify: extra.Notify, Inventory: extra.Inventory,
+		Reconcile: s.engine.Reconciler.Counts(), Panics: s.guard.Panics(),
+	}
+	if !st.Temporal.Ready {
+		st.Temporal.Error = extra.TemporalError
+	}
+	if st.Netboot.Interfaces == nil {
+		st.Netboot.Interfaces = []string{}
+	}
+
+	return st
+}
+
+// openHeldRuns returns the held runs that are open.
+func openHeldRuns(held []inventory.HeldRun, open []inventory.OpenRun) []inventory.HeldRun {
+	byRun := map[string]inventory.HeldRun{}
+	for _, h := range held {
+		byRun[h.Run] = h
+	}
+	out := []inventory.HeldRun{}
+	for _, w := range open {
+		if h, ok := byRun[w.Run]; ok {
+			out = append(out, h)
+		}
+	}
+
+	return out
+}
+
+// maxRetrying is how many activities that are tried again the status shows.
 const maxRetrying = 10
 
-// retried returns what of open runs fails and is tried again. Only their records are read: there are few.
-func (s *Server) retried(ctx context.Context, open []inventory.OpenRun) ([]string, error) {
+// readRetrying returns which activities of open runs fail and are tried again.
+// Only the records of those runs are read: there are few.
+func (s *statusRoutes) readRetrying(ctx context.Context, open []inventory.OpenRun) ([]string, error) {
 	var out []string
 	for _, r := range open {
-		if s.cfg.Retrying == nil || len(s.cfg.Retrying(r.Run)) == 0 {
+		if s.process.Retrying == nil || len(s.process.Retrying(r.Run)) == 0 {
 			continue
 		}
-		w, err := s.cfg.Store.Workflow(ctx, r.Run)
+		w, err := s.engine.Runs.Find(ctx, r.Run)
 		if errors.Is(err, inventory.ErrNotFound) {
 			continue
 		}
 		if err != nil {
 			return nil, err
 		}
-		for _, what := range s.retrying(w) {
-			if out = append(out, w.Machine+": "+what); len(out) == maxRetrying {
+		for _, activity := range s.views.retriesOf(w) {
+			if out = append(out, w.Machine+": "+activity); len(out) == maxRetrying {
 				return out, nil
 			}
 		}
 	}
+
 	return out, nil
 }
 
-// keyState tells whether stored secrets can be opened.
-func (s *Server) keyState(ctx context.Context) (string, error) {
-	if s.cfg.NoSecretKey {
+// keyState returns whether stored secrets can be opened.
+func (s *statusRoutes) keyState(ctx context.Context) (string, error) {
+	if s.process.NoSecretKey {
 		return "missing", nil
 	}
-	err := s.cfg.Store.KeyCheck(ctx)
+	err := s.store.KeyCheck(ctx)
 	switch {
 	case errors.Is(err, inventory.ErrSealed):
 		return "wrong", nil
@@ -193,39 +256,27 @@ func (s *Server) keyState(ctx context.Context) (string, error) {
 	return "ok", nil
 }
 
-func (s *Server) status(c *gin.Context) {
-	st, err := s.statusNow(c.Request.Context())
-	if err != nil {
-		s.fail(c, err)
-		return
-	}
-	c.JSON(http.StatusOK, st)
+type secretsStatus struct {
+	State      string   `json:"state"`
+	Unreadable []string `json:"unreadable"`
 }
 
-func (s *Server) secrets(c *gin.Context) {
-	state, err := s.keyState(c.Request.Context())
-	if err != nil {
-		s.fail(c, err)
-		return
+func (s *statusRoutes) getSecrets(ctx context.Context, _ httpapi.Empty) (secretsStatus, error) {
+	state, err := s.keyState(ctx)
+	if err != nil || state == "ok" {
+		return secretsStatus{state, []string{}}, err
 	}
-	unreadable := []string{}
-	if state != "ok" {
-		names, err := s.cfg.Store.SecretsUnreadable(c.Request.Context())
-		if err != nil {
-			s.fail(c, err)
-			return
-		}
-		unreadable = append(unreadable, names...)
-	}
-	c.JSON(http.StatusOK, gin.H{"state": state, "unreadable": unreadable})
+	names, err := s.store.SecretsUnreadable(ctx)
+
+	return secretsStatus{state, append([]string{}, names...)}, err
 }
 
-// page serves the dashboard; what looks like a route answers as one.
-func (s *Server) page(dashboard http.Handler) gin.HandlerFunc {
+// servePage serves the dashboard; what looks like a route answers as one.
+func servePage(dashboard http.Handler) gin.HandlerFunc {
 	return func(c *gin.Context) {
 		for _, prefix := range []string{"/v1", "/agent", "/login"} {
 			if p := c.Request.URL.Path; p == prefix || strings.HasPrefix(p, prefix+"/") {
-				notFound(c)
+				httpapi.Fail(c, httpapi.NotFound())
 				return
 			}
 		}

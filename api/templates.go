@@ -1,19 +1,21 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net/http"
-
-	"github.com/gin-gonic/gin"
+	"slices"
 
 	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/internal/httpapi"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/template"
 )
 
-type templateStore interface {
+// TemplateStore holds the operators' templates.
+type TemplateStore interface {
 	Template(ctx context.Context, name string) (inventory.Template, error)
 	Templates(ctx context.Context) ([]inventory.Template, error)
 	PutTemplate(ctx context.Context, t inventory.Template, by string) error
@@ -27,19 +29,45 @@ type Rendered struct {
 	DiskAlias     string          `json:"diskAlias,omitempty"`
 }
 
-// template returns a stored template, or one that comes with the program.
-func (s *Server) template(ctx context.Context, name string) (inventory.Template, error) {
-	t, err := s.cfg.Store.Template(ctx, name)
-	if !errors.Is(err, inventory.ErrNotFound) {
-		return t, err
-	}
-	if b, ok := builtin(name); ok {
-		return b, nil
-	}
-	return t, hint{fmt.Errorf("template %q: %w", name, inventory.ErrNotFound), "ingot template list"}
+type templates struct {
+	store    TemplateStore
+	machines *machines
+	images   *images
 }
 
-func builtin(name string) (inventory.Template, bool) {
+func (t *templates) routes() []httpapi.Route {
+	return []httpapi.Route{
+		{Method: "GET", Path: "/v1/templates", Handler: httpapi.Get(t.list)},
+		{Method: "POST", Path: "/v1/templates", Handler: httpapi.Handle(http.StatusCreated, httpapi.JSON, t.create)},
+		{Method: "GET", Path: "/v1/templates/:name", Handler: httpapi.Get(t.get)},
+		{Method: "DELETE", Path: "/v1/templates/:name", Handler: httpapi.Delete(t.delete)},
+		{Method: "POST", Path: "/v1/templates/:name/render", Handler: httpapi.Handle(http.StatusOK, httpapi.JSON, t.render)},
+	}
+}
+
+// find returns a stored template, or one that comes with the program.
+func (t *templates) find(ctx context.Context, name string) (inventory.Template, error) {
+	found, err := t.store.Template(ctx, name)
+	if !errors.Is(err, inventory.ErrNotFound) {
+		return found, err
+	}
+	if b, ok := findBuiltin(name); ok {
+		return b, nil
+	}
+	return found, hint(fmt.Errorf("template %q: %w", name, inventory.ErrNotFound), "ingot template list")
+}
+
+// check adds a problem when there is no template of that name.
+func (t *templates) check(ctx context.Context, problems *inventory.Problems, field, name string) error {
+	_, err := t.find(ctx, name)
+	if errors.Is(err, inventory.ErrNotFound) {
+		problems.Add(field, "ingot template list", "there is no template %q", name)
+		return nil
+	}
+	return err
+}
+
+func findBuiltin(name string) (inventory.Template, bool) {
 	for _, b := range template.Builtins() {
 		if b.Name == name {
 			return b, true
@@ -48,118 +76,92 @@ func builtin(name string) (inventory.Template, bool) {
 	return inventory.Template{}, false
 }
 
-func (s *Server) listTemplates(c *gin.Context) {
-	ts, err := s.cfg.Store.Templates(c.Request.Context())
+func (t *templates) list(ctx context.Context, q httpapi.Page) (httpapi.List[inventory.Template], error) {
+	all, err := t.store.Templates(ctx)
 	if err != nil {
-		s.fail(c, err)
-		return
-	}
-	have := map[string]bool{}
-	for _, t := range ts {
-		have[t.Name] = true
+		return httpapi.List[inventory.Template]{}, err
 	}
 	for _, b := range template.Builtins() {
-		if !have[b.Name] {
-			ts = append(ts, b)
+		if !slices.ContainsFunc(all, func(x inventory.Template) bool { return x.Name == b.Name }) {
+			all = append(all, b)
 		}
 	}
-	c.JSON(http.StatusOK, items(ts))
+
+	return httpapi.PageByName(all, q, func(x inventory.Template) string { return x.Name })
 }
 
-func (s *Server) createTemplate(c *gin.Context) {
-	var in struct {
-		Name   string `json:"name"`
-		Source string `json:"source"`
-	}
-	if err := body(c, &in, false); err != nil {
-		s.fail(c, err)
-		return
-	}
-	parsed, err := template.Parse(in.Name, []byte(in.Source))
-	if err != nil {
-		s.fail(c, err)
-		return
-	}
-	in.Name = first(in.Name, parsed.Name)
-	if !safeName(in.Name) {
-		s.fail(c, invalid("name", "small letters, digits, dots, dashes, underscores; at most 128", "%q is no name of a template", in.Name))
-		return
-	}
-	if _, ok := builtin(in.Name); ok {
-		s.fail(c, fmt.Errorf("template %q comes with the program, choose another name: %w", in.Name, inventory.ErrConflict))
-		return
-	}
-	if err := s.cfg.Store.PutTemplate(c.Request.Context(), inventory.Template{Name: in.Name, Source: in.Source}, by(c)); err != nil {
-		s.fail(c, err)
-		return
-	}
-	t, err := s.cfg.Store.Template(c.Request.Context(), in.Name)
-	if err != nil {
-		s.fail(c, err)
-		return
-	}
-	c.JSON(http.StatusCreated, t)
+type newTemplate struct {
+	Name   string `json:"name"`
+	Source string `json:"source"`
 }
 
-func (s *Server) getTemplate(c *gin.Context) {
-	t, err := s.template(c.Request.Context(), c.Param("name"))
+func (t *templates) create(ctx context.Context, q newTemplate) (inventory.Template, error) {
+	parsed, err := template.Parse(q.Name, []byte(q.Source))
 	if err != nil {
-		s.fail(c, err)
-		return
+		return inventory.Template{}, err
 	}
-	c.JSON(http.StatusOK, t)
+	name := cmp.Or(q.Name, parsed.Name)
+	if !isSafeName(name) {
+		return inventory.Template{}, inventory.Invalid("name", safeNameRule, "invalid name of a template %q", name)
+	}
+	if _, ok := findBuiltin(name); ok {
+		return inventory.Template{}, fmt.Errorf("template %q comes with the program, choose another name: %w",
+			name, inventory.ErrConflict)
+	}
+
+	stored := inventory.Template{Name: name, Source: q.Source}
+	if err := t.store.PutTemplate(ctx, stored, httpapi.Actor(ctx)); err != nil {
+		return inventory.Template{}, err
+	}
+	return t.store.Template(ctx, name)
 }
 
-func (s *Server) deleteTemplate(c *gin.Context) {
-	name := c.Param("name")
-	if _, ok := builtin(name); ok {
-		s.fail(c, fmt.Errorf("template %q comes with the program: %w", name, inventory.ErrConflict))
-		return
-	}
-	if err := s.cfg.Store.DeleteTemplate(c.Request.Context(), name, by(c)); err != nil {
-		s.fail(c, err)
-		return
-	}
-	c.Status(http.StatusNoContent)
+func (t *templates) get(ctx context.Context, q byName) (inventory.Template, error) {
+	return t.find(ctx, q.Name)
 }
 
-func (s *Server) renderTemplate(c *gin.Context) {
-	var in struct {
-		Machine     string            `json:"machine"`
-		Image       string            `json:"image"`
-		HardwareMap map[string]string `json:"hardwareMap"`
+func (t *templates) delete(ctx context.Context, q byName) error {
+	if _, ok := findBuiltin(q.Name); ok {
+		return fmt.Errorf("template %q comes with the program: %w", q.Name, inventory.ErrConflict)
 	}
-	if err := body(c, &in, false); err != nil {
-		s.fail(c, err)
-		return
-	}
-	t, err := s.template(c.Request.Context(), c.Param("name"))
+	return t.store.DeleteTemplate(ctx, q.Name, httpapi.Actor(ctx))
+}
+
+type renderTemplate struct {
+	byName
+	Machine     string            `json:"machine"`
+	Image       string            `json:"image"`
+	HardwareMap map[string]string `json:"hardwareMap"`
+}
+
+func (t *templates) render(ctx context.Context, q renderTemplate) (Rendered, error) {
+	found, err := t.find(ctx, q.Name)
 	if err != nil {
-		s.fail(c, err)
-		return
+		return Rendered{}, err
 	}
-	m, err := s.knownMachine(c.Request.Context(), in.Machine)
+	m, err := t.machines.find(ctx, q.Machine)
 	if err != nil {
-		s.fail(c, err)
-		return
+		return Rendered{}, err
 	}
-	d := template.Data{Machine: m, HardwareMap: in.HardwareMap}
-	if name := first(in.Image, m.Image); name != "" {
-		i, err := s.image(c.Request.Context(), name)
+	d := template.Data{Machine: m, HardwareMap: q.HardwareMap}
+	if name := cmp.Or(q.Image, m.Image); name != "" {
+		i, err := t.images.find(ctx, name)
 		if err != nil {
-			s.fail(c, err)
-			return
+			return Rendered{}, err
 		}
-		d.Image, d.ImageURL = &i, s.imageURL(i)
+		d.Image, d.ImageURL = &i, t.images.url(i)
 	}
-	out, err := template.Render(c.Request.Context(), t.Name, t.Source, d)
+
+	out, err := template.Render(ctx, found.Name, found.Source, d)
 	if err != nil && d.Image != nil && d.ImageURL == "" {
-		err = fmt.Errorf("rendering template %q: image %q has no address, because no interface is configured: run ingot init, then start the server again: %w",
-			t.Name, d.Image.Name, inventory.ErrInvalid)
+		err = fmt.Errorf("rendering template %q: image %q has no address, because no interface is configured: "+
+			"run ingot init, then start the server again: %w", found.Name, d.Image.Name, inventory.ErrInvalid)
 	}
 	if err != nil {
-		s.fail(c, err)
-		return
+		return Rendered{}, err
 	}
-	c.JSON(http.StatusOK, Rendered{Actions: items(out.Actions).Items, GlobalTimeout: out.GlobalTimeout, DiskAlias: out.DiskAlias})
+
+	return Rendered{
+		Actions: httpapi.NewList(out.Actions).Items, GlobalTimeout: out.GlobalTimeout, DiskAlias: out.DiskAlias,
+	}, nil
 }

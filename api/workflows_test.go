@@ -16,24 +16,25 @@ import (
 	"go.temporal.io/sdk/temporal"
 
 	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/internal/httpapi"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/workflows"
 )
 
 func (s *site) image(name string) {
-	s.t.Helper()
-	require.Equal(s.t, http.StatusCreated, s.do(http.MethodPut, "/v1/images/"+name, "an image called "+name).Code)
+	s.T.Helper()
+	require.Equal(s.T, http.StatusCreated, s.do(http.MethodPut, "/v1/images/"+name, "an image called "+name).Code)
 }
 
 // TestS11ProvisionStartsOneRunPerMachine: a fixed id, and a second start is
 // refused, whatever came of it.
 func TestS11ProvisionStartsOneRunPerMachine(t *testing.T) {
 	s := newSite(t)
-	s.addMachine("m1", mac)
+	s.AddMachine("m1", mac)
 	s.image("debian-12")
 	st := decode[Started](t, s.do(http.MethodPost, "/v1/machines/m1/provision", `{"image":"debian-12","retries":{"count":2}}`), http.StatusAccepted)
 	require.Equal(t, "machine/m1", st.Workflow)
-	o := s.temporal.options[0]
+	o := s.Temporal.Options[0]
 	require.Equal(t, "machine/m1", o.ID)
 	require.Equal(t, workflows.TaskQueue, o.TaskQueue)
 	require.Equal(t, enumspb.WORKFLOW_ID_CONFLICT_POLICY_FAIL, o.WorkflowIDConflictPolicy)
@@ -45,8 +46,8 @@ func TestS11ProvisionStartsOneRunPerMachine(t *testing.T) {
 		require.True(t, ok)
 		require.Equal(t, want, got)
 	}
-	require.Equal(t, "Provision", s.temporal.types[0])
-	require.Equal(t, workflows.ProvisionInput{Machine: "m1", Image: "debian-12", Retries: workflows.Retries{Count: 2}}, s.temporal.inputs[0])
+	require.Equal(t, "Provision", s.Temporal.Types[0])
+	require.Equal(t, workflows.ProvisionInput{Machine: "m1", Image: "debian-12", Retries: workflows.Retries{Count: 2}}, s.Temporal.Inputs[0])
 
 	// It is shown before a worker has taken it up.
 	w := decode[inventory.Workflow](t, s.do(http.MethodGet, "/v1/machines/m1/workflow", nil), http.StatusOK)
@@ -69,8 +70,8 @@ func TestS11ProvisionStartsOneRunPerMachine(t *testing.T) {
 
 func TestBadInputStartsNothing(t *testing.T) {
 	s := newSite(t)
-	s.addMachine("m1", mac)
-	require.NoError(t, s.store.PutMachines(t.Context(), []inventory.Machine{machine("manual", "52:54:00:00:00:0c")}, false, "test"))
+	s.AddMachine("m1", mac)
+	require.NoError(t, s.Store.PutMachines(t.Context(), []inventory.Machine{machine("manual", "52:54:00:00:00:0c")}, false, "test"))
 	for in, want := range map[string]string{
 		`{"type":"Provision","input":{"machine":"m1","template":"nothing","image":"nothing","retries":{"count":-1,"from":"middle"}}}`: "template image retries.count retries.from",
 		`{"type":"Provision","input":{"machine":"m1","colour":"red"}}`:                                                                "input",
@@ -94,15 +95,15 @@ func TestBadInputStartsNothing(t *testing.T) {
 		require.Equal(t, want, strings.Join(fields, " "), in)
 	}
 	require.Equal(t, http.StatusNotFound, s.do(http.MethodPost, "/v1/workflows", `{"type":"Inspect","input":{"machine":"nobody"}}`).Code)
-	require.Empty(t, s.temporal.options)
+	require.Empty(t, s.Temporal.Options)
 }
 
 func TestWithoutTemporalTheRestWorks(t *testing.T) {
 	s := newSite(t)
-	s.addMachine("m1", mac)
-	s.temporal.down = true
+	s.AddMachine("m1", mac)
+	s.Temporal.Down = true
 	a := decode[answer](t, s.do(http.MethodPost, "/v1/machines/m1/inspect", nil), http.StatusServiceUnavailable)
-	require.Equal(t, codeUnavailable, a.Code)
+	require.Equal(t, httpapi.CodeUnavailable, a.Code)
 	require.Contains(t, a.Error, "Temporal")
 	for _, path := range []string{"/v1/machines", "/v1/workflows", "/v1/status", "/v1/templates", "/v1/images", "/v1/why/" + mac} {
 		require.Equal(t, http.StatusOK, s.do(http.MethodGet, path, nil).Code, path)
@@ -112,31 +113,31 @@ func TestWithoutTemporalTheRestWorks(t *testing.T) {
 
 // failed makes a run of m1 that failed.
 func (s *site) failed(run string, in workflows.ProvisionInput) {
-	s.t.Helper()
+	s.T.Helper()
 	raw, err := json.Marshal(in)
-	require.NoError(s.t, err)
-	require.NoError(s.t, s.store.PutWorkflow(s.t.Context(), inventory.Workflow{
+	require.NoError(s.T, err)
+	require.NoError(s.T, s.Store.PutWorkflow(s.T.Context(), inventory.Workflow{
 		Run: run, ID: "machine/m1", Type: workflows.ProvisionType, Machine: "m1", State: inventory.StateFailed, Phase: inventory.PhaseFailed, Input: raw,
 		Actions: []inventory.ActionRecord{{Name: "one", State: action.Success}, {Name: "two", State: action.Failed, Message: "no space left"}},
-		Started: s.clock.now(), Ended: s.clock.now(), Updated: s.clock.now(),
+		Started: s.Clock.Now(), Ended: s.Clock.Now(), Updated: s.Clock.Now(),
 	}))
 }
 
 func TestRetryIsANewRun(t *testing.T) {
 	s := newSite(t)
-	s.addMachine("m1", mac)
+	s.AddMachine("m1", mac)
 	s.image("debian-12")
 	in := workflows.ProvisionInput{Machine: "m1", Image: "debian-12", HardwareMap: map[string]string{"a": "b"}, Resume: "r0"}
 	s.failed("r1", in)
-	require.NoError(t, s.store.PutPlan(t.Context(), inventory.Plan{Run: "r1", Digest: "d"}))
+	require.NoError(t, s.Store.PutPlan(t.Context(), inventory.Plan{Run: "r1", Digest: "d"}))
 	st := decode[Started](t, s.do(http.MethodPost, "/v1/workflows/r1/retry", nil), http.StatusAccepted)
 	require.NotEqual(t, "r1", st.Run)
 	in.Resume = "r1"
-	require.Equal(t, in, s.temporal.inputs[0])
-	s.temporal.end(st.Run, enumspb.WORKFLOW_EXECUTION_STATUS_FAILED, nil)
+	require.Equal(t, in, s.Temporal.Inputs[0])
+	s.Temporal.End(st.Run, enumspb.WORKFLOW_EXECUTION_STATUS_FAILED, nil)
 	decode[Started](t, s.do(http.MethodPost, "/v1/workflows/r1/retry", `{"from":"start"}`), http.StatusAccepted)
 	in.Resume = ""
-	require.Equal(t, in, s.temporal.inputs[1])
+	require.Equal(t, in, s.Temporal.Inputs[1])
 	require.Equal(t, http.StatusBadRequest, s.do(http.MethodPost, "/v1/workflows/r1/retry", `{"from":"middle"}`).Code)
 	require.Equal(t, http.StatusNotFound, s.do(http.MethodPost, "/v1/workflows/r9/retry", nil).Code)
 	require.Equal(t, http.StatusNoContent, s.do(http.MethodDelete, "/v1/workflows/r1", nil).Code)
@@ -146,7 +147,7 @@ func TestRetryIsANewRun(t *testing.T) {
 // out, and after another run has written there is nothing to carry it out on.
 func TestRetryFromTheFailedStepIsRefused(t *testing.T) {
 	s := newSite(t)
-	s.addMachine("m1", mac)
+	s.AddMachine("m1", mac)
 	s.image("debian-12")
 	in := workflows.ProvisionInput{Machine: "m1", Image: "debian-12"}
 	refused := func(run, why string) {
@@ -158,16 +159,16 @@ func TestRetryFromTheFailedStepIsRefused(t *testing.T) {
 			require.Contains(t, a.Error, why)
 			require.Equal(t, "ingot workflow retry "+run+" --from start", a.Next)
 		}
-		require.Empty(t, s.temporal.options)
+		require.Empty(t, s.Temporal.Options)
 		w := decode[inventory.Workflow](t, s.do(http.MethodGet, "/v1/workflows/"+run, nil), http.StatusOK)
 		require.Equal(t, "ingot workflow retry "+run+" --from start", w.Next)
 	}
 	suggest := func(run string) {
 		t.Helper()
-		w, err := s.store.Workflow(t.Context(), run)
+		w, err := s.Store.Workflow(t.Context(), run)
 		require.NoError(t, err)
 		w.Next = "ingot workflow logs m1; ingot workflow retry m1 --from failed-step"
-		require.NoError(t, s.store.PutWorkflow(t.Context(), w))
+		require.NoError(t, s.Store.PutWorkflow(t.Context(), w))
 	}
 	s.failed("r1", in)
 	suggest("r1")
@@ -175,12 +176,12 @@ func TestRetryFromTheFailedStepIsRefused(t *testing.T) {
 
 	s.failed("r2", in)
 	suggest("r2")
-	require.NoError(t, s.store.PutPlan(t.Context(), inventory.Plan{Run: "r2", Digest: "d"}))
+	require.NoError(t, s.Store.PutPlan(t.Context(), inventory.Plan{Run: "r2", Digest: "d"}))
 	w := decode[inventory.Workflow](t, s.do(http.MethodGet, "/v1/workflows/r2", nil), http.StatusOK)
 	require.Contains(t, w.Next, "--from failed-step")
-	o := s.armed("m1", "r3")
-	require.NoError(t, s.store.DiskWritten(t.Context(), o, action.Disk{Path: "/dev/vda", Serial: "D1"}))
-	require.NoError(t, s.store.EndGrant(t.Context(), o))
+	o := s.Arm("m1", "r3")
+	require.NoError(t, s.Store.DiskWritten(t.Context(), o, action.Disk{Path: "/dev/vda", Serial: "D1"}))
+	require.NoError(t, s.Store.EndGrant(t.Context(), o))
 	refused("r2", `run "r3" has written to machine "m1" since`)
 }
 
@@ -196,14 +197,14 @@ func TestNextAfterATerminatedRun(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newSite(t)
-			s.addMachine("m1", mac)
-			s.armed("m1", "r1")
+			s.AddMachine("m1", mac)
+			s.Arm("m1", "r1")
 			if c.planned {
-				require.NoError(t, s.store.PutPlan(t.Context(), inventory.Plan{Run: "r1", Digest: "d"}))
+				require.NoError(t, s.Store.PutPlan(t.Context(), inventory.Plan{Run: "r1", Digest: "d"}))
 			}
-			s.temporal.end("r1", enumspb.WORKFLOW_EXECUTION_STATUS_TERMINATED, nil)
-			require.NoError(t, s.server.Reconciler().Runs(t.Context()))
-			w, err := s.store.Workflow(t.Context(), "r1")
+			s.Temporal.End("r1", enumspb.WORKFLOW_EXECUTION_STATUS_TERMINATED, nil)
+			require.NoError(t, s.engine.Reconciler.CheckRuns(t.Context()))
+			w, err := s.Store.Workflow(t.Context(), "r1")
 			require.NoError(t, err)
 			require.Equal(t, c.next, w.Next)
 		})
@@ -212,42 +213,42 @@ func TestNextAfterATerminatedRun(t *testing.T) {
 
 func TestDecideIsAnUpdateThatMayBeRefused(t *testing.T) {
 	s := newSite(t)
-	s.addMachine("m1", mac)
-	s.armed("m1", "r1")
+	s.AddMachine("m1", mac)
+	s.Arm("m1", "r1")
 	in := `{"question":"1.0.1","choice":"retry","by":"somebody else"}`
 	require.Equal(t, http.StatusOK, s.do(http.MethodPost, "/v1/workflows/r1/decide", in).Code)
-	u := s.temporal.updates[0]
+	u := s.Temporal.Updates[0]
 	require.Equal(t, []string{"machine/m1", "r1", workflows.UpdateDecide}, []string{u.WorkflowID, u.RunID, u.UpdateName})
 	require.Equal(t, []any{workflows.Decision{Question: "1.0.1", Choice: workflows.Retry, By: "admin"}}, u.Args)
-	require.Equal(t, 1, s.events(inventory.EventFilter{Run: "r1"})[inventory.EventDecision])
+	require.Equal(t, 1, s.Events(inventory.EventFilter{Run: "r1"})[inventory.EventDecision])
 
-	s.temporal.update = func(context.Context) error { return temporal.NewApplicationError("nobody asks 1.0.1", "Invalid") }
+	s.Temporal.Update = func(context.Context) error { return temporal.NewApplicationError("nobody asks 1.0.1", "Invalid") }
 	a := decode[answer](t, s.do(http.MethodPost, "/v1/workflows/r1/decide", in), http.StatusBadRequest)
 	require.Contains(t, a.Error, "nobody asks 1.0.1")
-	s.temporal.update = func(context.Context) error { return context.DeadlineExceeded } // no worker
+	s.Temporal.Update = func(context.Context) error { return context.DeadlineExceeded } // no worker
 	a = decode[answer](t, s.do(http.MethodPost, "/v1/workflows/r1/decide", in), http.StatusServiceUnavailable)
-	require.Equal(t, codeUnavailable, a.Code)
+	require.Equal(t, httpapi.CodeUnavailable, a.Code)
 }
 
 func TestCancelMayBeRepeated(t *testing.T) {
 	s := newSite(t)
-	s.addMachine("m1", mac)
-	s.armed("m1", "r1")
+	s.AddMachine("m1", mac)
+	s.Arm("m1", "r1")
 	for range 2 {
 		require.Equal(t, http.StatusAccepted, s.do(http.MethodPost, "/v1/workflows/r1/cancel", `{"reason":"wrong machine"}`).Code)
 	}
-	require.Equal(t, 2, s.temporal.runs["r1"].cancels)
-	s.temporal.end("r1", enumspb.WORKFLOW_EXECUTION_STATUS_CANCELED, nil)
+	require.Equal(t, 2, s.Temporal.Runs["r1"].Cancels)
+	s.Temporal.End("r1", enumspb.WORKFLOW_EXECUTION_STATUS_CANCELED, nil)
 	require.Equal(t, http.StatusAccepted, s.do(http.MethodPost, "/v1/workflows/r1/cancel", nil).Code)
-	require.NoError(t, s.server.Reconciler().Runs(t.Context()))
+	require.NoError(t, s.engine.Reconciler.CheckRuns(t.Context()))
 	require.Equal(t, http.StatusAccepted, s.do(http.MethodPost, "/v1/workflows/r1/cancel", nil).Code)
 	require.Equal(t, http.StatusConflict, s.do(http.MethodPost, "/v1/workflows/r1/powered-on", nil).Code)
 }
 
 func TestBMCJobUnderARunNeedsForce(t *testing.T) {
 	s := newSite(t)
-	s.addMachine("m1", mac)
-	s.armed("m1", "r1")
+	s.AddMachine("m1", mac)
+	s.Arm("m1", "r1")
 	a := decode[answer](t, s.do(http.MethodPost, "/v1/machines/m1/power", `{"action":"off"}`), http.StatusConflict)
 	require.Contains(t, a.Error, "r1")
 	st := decode[Started](t, s.do(http.MethodPost, "/v1/machines/m1/power", `{"action":"status"}`), http.StatusAccepted)
@@ -256,24 +257,13 @@ func TestBMCJobUnderARunNeedsForce(t *testing.T) {
 	require.Equal(t, []inventory.BMCTask{{Power: "status"}}, job.Tasks) // shown before a worker took it up
 	require.Equal(t, http.StatusNotFound, s.do(http.MethodGet, "/v1/bmc/jobs/m1/other", nil).Code)
 	decode[Started](t, s.do(http.MethodPost, "/v1/machines/m1/power", `{"action":"off","force":true}`), http.StatusAccepted)
-	require.True(t, s.temporal.inputs[1].(workflows.BMCJobInput).Force)
+	require.True(t, s.Temporal.Inputs[1].(workflows.BMCJobInput).Force)
 	require.Equal(t, "r1", decode[inventory.Workflow](t, s.do(http.MethodGet, "/v1/machines/m1/workflow", nil), http.StatusOK).Run, "a job is not the machine's workflow")
-}
-
-func TestLegacyWords(t *testing.T) {
-	s := newSite(t)
-	s.addMachine("m1", mac)
-	s.failed("r1", workflows.ProvisionInput{Machine: "m1"})
-	old := decode[legacyWorkflow](t, s.do(http.MethodGet, "/v1/workflows/r1?legacy=1", nil), http.StatusOK)
-	require.Equal(t, "STATE_FAILED", old.State)
-	require.Equal(t, "STATE_SUCCESS", old.Tasks[0].Actions[0].Status)
-	require.Equal(t, "STATE_FAILED", old.Tasks[0].Actions[1].Status)
-	require.Equal(t, "no space left", old.Tasks[0].Actions[1].Message)
 }
 
 func TestPushIsAllOrNothing(t *testing.T) {
 	s := newSite(t)
-	s.addMachine("m1", mac)
+	s.AddMachine("m1", mac)
 	a := decode[answer](t, s.do(http.MethodPost, "/v1/machines", `{"machines":[
 		{"name":"m2","interfaces":[{"mac":"52:54:00:00:00:0b"}]},
 		{"name":"M 3","interfaces":[{"mac":"52:54:00:00:00:0c"}]},
@@ -294,21 +284,21 @@ type frame struct{ event, data string }
 
 // watch opens a stream and returns its frames.
 func (s *site) watch() <-chan frame {
-	s.t.Helper()
+	s.T.Helper()
 	srv := httptest.NewServer(s.operator)
-	s.t.Cleanup(srv.Close)
+	s.T.Cleanup(srv.Close)
 	ctx, cancel := context.WithCancel(context.Background())
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, srv.URL+"/v1/events/stream", nil)
-	require.NoError(s.t, err)
+	require.NoError(s.T, err)
 	req.Header.Set("Authorization", "Bearer "+adminToken)
 	resp, err := srv.Client().Do(req)
-	require.NoError(s.t, err)
-	s.t.Cleanup(func() {
+	require.NoError(s.T, err)
+	s.T.Cleanup(func() {
 		cancel()
 		_ = resp.Body.Close() // the request was cancelled
 	})
-	require.Equal(s.t, http.StatusOK, resp.StatusCode)
-	require.Equal(s.t, "text/event-stream", resp.Header.Get("Content-Type"))
+	require.Equal(s.T, http.StatusOK, resp.StatusCode)
+	require.Equal(s.T, "text/event-stream", resp.Header.Get("Content-Type"))
 	out := make(chan frame, 1000)
 	go func() {
 		defer close(out)
@@ -350,8 +340,8 @@ func until(t *testing.T, frames <-chan frame, fits func(frame) bool) frame {
 
 func TestStreamShowsEverythingThenChanges(t *testing.T) {
 	s := newSite(t)
-	s.addMachine("m1", mac)
-	o := s.armed("m1", "r1")
+	s.AddMachine("m1", mac)
+	o := s.Arm("m1", "r1")
 	frames := s.watch()
 	f := until(t, frames, func(f frame) bool { return f.event == "machines" })
 	var all struct{ Items []MachineView }
@@ -366,29 +356,29 @@ func TestStreamShowsEverythingThenChanges(t *testing.T) {
 		}
 	}
 	w := s.welcome(o, nonceA)
-	k := s.assign(o)
+	k := s.Assign(o)
 	for done := int64(1); done <= 3; done++ {
 		require.Equal(t, http.StatusOK, send(t, s.agent, http.MethodPost, "/agent/v1/heartbeat", action.Heartbeat{Running: &action.Progress{Key: k, Done: done, Total: 3}}, bearer(w.Token)).Code)
 	}
 	until(t, frames, of("m1", `"done":3`))
 
-	s.addMachine("m2", "52:54:00:00:00:0b")
+	s.AddMachine("m2", "52:54:00:00:00:0b")
 	until(t, frames, of("m2", ""))
 	second := s.watch() // another viewer gets what the first was told, at once
 	f = until(t, second, func(f frame) bool { return f.event == "machines" })
 	require.Contains(t, f.data, `"m2"`)
 	require.Contains(t, f.data, `"done":3`)
-	require.NoError(t, s.store.DeleteMachine(t.Context(), "m2", "test"))
+	require.NoError(t, s.Store.DeleteMachine(t.Context(), "m2", "test"))
 	for _, viewer := range []<-chan frame{frames, second} {
 		f = until(t, viewer, func(f frame) bool { return strings.Contains(f.data, `"deleted":true`) })
 		require.JSONEq(t, `{"name":"m2","deleted":true}`, f.data)
 	}
-	require.NoError(t, s.store.PutOperation(t.Context(), inventory.Operation{Run: "op", ID: "recover/x", Type: "Recover", Name: "x", State: inventory.StateRunning}))
+	require.NoError(t, s.Store.PutOperation(t.Context(), inventory.Operation{Run: "op", ID: "recover/x", Type: "Recover", Name: "x", State: inventory.StateRunning}))
 	until(t, frames, func(f frame) bool { return f.event == "operation" && strings.Contains(f.data, `"recover/x"`) })
 
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	require.NoError(t, s.server.Run(ctx)) // a server that stops ends its streams
+	require.NoError(t, s.engine.Run(ctx)) // a server that stops ends its streams
 	for range frames {
 	}
 	for range second {
@@ -397,10 +387,10 @@ func TestStreamShowsEverythingThenChanges(t *testing.T) {
 
 // TestStreamShowsAFreshRun: a run that has no record yet is shown, and so is what it tries again.
 func TestStreamShowsAFreshRun(t *testing.T) {
-	s := newSite(t, func(c *Config) {
+	s := newSite(t, func(c *siteConfig) {
 		c.Retrying = func(string) []string { return []string{"PowerOff failed 2 times: no answer"} }
 	})
-	s.addMachine("m1", mac)
+	s.AddMachine("m1", mac)
 	frames := s.watch()
 	until(t, frames, func(f frame) bool { return f.event == "machines" })
 	decode[Started](t, s.do(http.MethodPost, "/v1/machines/m1/inspect", nil), http.StatusAccepted)
@@ -413,11 +403,11 @@ func TestStreamShowsAFreshRun(t *testing.T) {
 func TestBoardSendsChangesAlone(t *testing.T) {
 	s := newSite(t)
 	for n := range 9 {
-		s.addMachine(fmt.Sprintf("m%d", n), fmt.Sprintf("52:54:00:00:01:%02x", n))
+		s.AddMachine(fmt.Sprintf("m%d", n), fmt.Sprintf("52:54:00:00:01:%02x", n))
 	}
-	b := &s.server.board
+	b := s.api.board
 	var cancel func()
-	b.take, cancel = s.store.Follow()
+	b.take, cancel = s.Store.Follow()
 	defer cancel()
 	refresh := func(all bool) string {
 		t.Helper()
@@ -425,7 +415,7 @@ func TestBoardSendsChangesAlone(t *testing.T) {
 			b.loaded = time.Time{}
 		}
 		before := b.version
-		require.NoError(t, s.server.refresh(t.Context(), false))
+		require.NoError(t, s.api.board.refresh(t.Context(), false))
 		text, _, err := b.since(before)
 		require.NoError(t, err)
 		return string(text)
@@ -433,22 +423,22 @@ func TestBoardSendsChangesAlone(t *testing.T) {
 	require.Equal(t, 9, strings.Count(refresh(true), `"mac"`))
 	require.Empty(t, refresh(false))
 	require.Empty(t, refresh(true), "reading everything again")
-	s.armed("m7", "r7")
+	s.Arm("m7", "r7")
 	require.Equal(t, 1, strings.Count(refresh(false), "event: machine\n"))
 	seen := inventory.Event{Machine: "m7", Kind: inventory.EventOS}
-	require.NoError(t, s.store.AppendEvents(t.Context(), []inventory.Event{seen}))
+	require.NoError(t, s.Store.AppendEvents(t.Context(), []inventory.Event{seen}))
 	require.Empty(t, refresh(false), "a packet of the machine changes nothing that is shown")
-	require.NoError(t, s.store.DeleteMachine(t.Context(), "m3", "test"))
+	require.NoError(t, s.Store.DeleteMachine(t.Context(), "m3", "test"))
 	require.Equal(t, 1, strings.Count(refresh(false), `"deleted":true`))
-	require.NoError(t, s.store.DeleteMachine(t.Context(), "m4", "test"))
+	require.NoError(t, s.Store.DeleteMachine(t.Context(), "m4", "test"))
 	b.take() // a deletion that was not told
 	require.Equal(t, 1, strings.Count(refresh(true), `"deleted":true`))
 
 	// What was taken when reading failed is read again.
-	s.armed("m5", "r5")
+	s.Arm("m5", "r5")
 	ended, end := context.WithCancel(t.Context())
 	end()
-	require.Error(t, s.server.refresh(ended, false))
+	require.Error(t, s.api.board.refresh(ended, false))
 	require.Equal(t, 1, strings.Count(refresh(false), "event: machine\n"))
 
 	// A viewer that is too slow for the changes that are kept gets everything.
@@ -466,7 +456,25 @@ func TestBoardSendsChangesAlone(t *testing.T) {
 func TestStreamsAreBounded(t *testing.T) {
 	s := newSite(t)
 	for range maxStreams {
-		s.server.streams <- struct{}{}
+		s.api.board.streams <- struct{}{}
 	}
 	require.Equal(t, http.StatusServiceUnavailable, s.do(http.MethodGet, "/v1/events/stream", nil).Code)
+}
+
+// TestWhatIsTriedAgainIsShown: the record cannot say so when the database
+// cannot be written.
+func TestWhatIsTriedAgainIsShown(t *testing.T) {
+	s := newSite(t, func(c *siteConfig) {
+		c.Retrying = func(run string) []string { return []string{"Record of " + run + " failed 7 times: disk full"} }
+	})
+	s.AddMachine("m1", mac)
+	s.Arm("m1", "r1")
+	require.Contains(t, s.do(http.MethodGet, "/v1/workflows/r1", nil).Body.String(), "Record of r1 failed 7 times")
+	require.Contains(t, s.do(http.MethodGet, "/v1/status", nil).Body.String(), "m1: Record of r1 failed 7 times")
+	rec, err := s.Store.Workflow(t.Context(), "r1")
+	require.NoError(t, err)
+	rec.State, rec.Phase = inventory.StateSuccess, inventory.PhaseDone
+	rec.Seq++
+	require.NoError(t, s.Store.PutWorkflow(t.Context(), rec))
+	require.NotContains(t, s.do(http.MethodGet, "/v1/workflows/r1", nil).Body.String(), "disk full", "it is over")
 }

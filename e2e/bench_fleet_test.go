@@ -26,6 +26,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/ingotmetal/ingot/api"
+	"github.com/ingotmetal/ingot/internal/engine"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/workflows"
 )
@@ -188,7 +189,7 @@ func (s *Site) benchRuns(ctx context.Context, t *testing.T, n, k int) (fleet, mo
 }
 
 // repaired is what the reconcile loop has done to runs and their agents.
-func (s *Site) repaired(ctx context.Context, t *testing.T) api.Counts {
+func (s *Site) repaired(ctx context.Context, t *testing.T) engine.Counts {
 	t.Helper()
 	var st api.Status
 	require.NoError(t, s.REST(ctx, http.MethodGet, "/v1/status", nil, &st))

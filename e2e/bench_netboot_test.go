@@ -130,12 +130,12 @@ func (s *Site) benchNetboot(ctx context.Context, t *testing.T, sims bool) {
 	if sims {
 		do.BMC = bmc.New(bmc.Config{Log: log, Home: filepath.Join(dir, "ipmitool"), Networks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}})
 	}
-	a, err := api.New(api.Config{
-		Store: store, Temporal: func() (client.Client, bool) { return c, true }, Namespace: namespace,
-		TokenSHA256: sha256.Sum256([]byte(token)), ClaimKey: keys.Key(keyring.Claim), Log: log, ImageDir: dir, MinFree: 1,
+	temporal := func() (client.Client, bool) { return c, true }
+	a := operatorAPI(t, store, temporal, namespace, func(cfg *api.Config) {
+		cfg.Access = api.Access{TokenSHA256: sha256.Sum256([]byte(token)), ClaimKey: keys.Key(keyring.Claim)}
+		cfg.Images.Dir, cfg.Space.MinFree, cfg.Log = dir, 1, log
 	})
-	require.NoError(t, err)
-	web := httptest.NewServer(a.Operator())
+	web := httptest.NewServer(a.Handler())
 	defer web.Close()
 	w := worker.New(c, workflows.TaskQueue, worker.Options{
 		MaxConcurrentWorkflowTaskPollers: 8, MaxConcurrentActivityTaskPollers: 8, StickyScheduleToStartTimeout: 10 * time.Second,

@@ -264,7 +264,7 @@ func TestMigrate(t *testing.T) {
 
 	// A standby answers nobody and does nothing.
 	_, err = target.CLI(ctx, "machine", "list")
-	require.ErrorContains(t, err, "is standby and answers nobody")
+	require.ErrorContains(t, err, "is standby and answers no requests")
 	st, err := target.quiet(ctx)
 	require.NoError(t, err)
 	require.Equal(t, handover.Standby, st.Role)

@@ -23,6 +23,8 @@ import (
 	"go.temporal.io/sdk/client"
 
 	"github.com/ingotmetal/ingot/api"
+	"github.com/ingotmetal/ingot/internal/engine"
+	"github.com/ingotmetal/ingot/internal/guard"
 	"github.com/ingotmetal/ingot/internal/keyring"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/inventory/sqlite"
@@ -87,25 +89,52 @@ func newPageSite(t *testing.T) *pageSite {
 	s.addSpecial(t)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	server, err := api.New(api.Config{
-		Store: store, Temporal: func() (client.Client, bool) { return s.temporal, true }, TokenSHA256: sha256.Sum256([]byte(pageToken)),
-		ClaimKey: make([]byte, 32), BaseURL: "http://" + l.Addr().String(), Log: slog.New(slog.DiscardHandler), Version: "v1.0.0", DataDir: dir, ImageDir: dir, MinFree: 1,
-		Status: func(context.Context) api.StatusExtra {
-			return api.StatusExtra{TemporalUI: "http://127.0.0.1:8233", Netboot: api.NetbootStatus{Interfaces: []string{"eno2"}}}
-		},
-		Retrying: func(run string) []string {
-			if run == "run-unreachable" {
-				return []string{"PowerOff failed 2 times: BMC 10.30.9.9 does not answer"}
-			}
-			return nil
-		},
+	temporal := func() (client.Client, bool) { return s.temporal, true }
+	server := operatorAPI(t, store, temporal, "", func(cfg *api.Config) {
+		cfg.Access = api.Access{
+			TokenSHA256: sha256.Sum256([]byte(pageToken)), ClaimKey: make([]byte, 32), BaseURL: "http://" + l.Addr().String(),
+		}
+		cfg.Images.Dir, cfg.Space = dir, api.SpaceConfig{DataDir: dir, MinFree: 1}
+		cfg.Process = api.Process{Version: "v1.0.0", Status: pageStatus, Retrying: pageRetrying}
 	})
-	require.NoError(t, err)
-	s.Server = &httptest.Server{Listener: l, Config: &http.Server{Handler: server.Operator(), ReadHeaderTimeout: time.Minute}}
+	s.Server = &httptest.Server{Listener: l, Config: &http.Server{Handler: server.Handler(), ReadHeaderTimeout: time.Minute}}
 	s.Start()
 	// Streams end with their connections.
 	t.Cleanup(func() { s.CloseClientConnections(); s.Close() })
 	return s
+}
+
+func pageStatus(context.Context) api.StatusExtra {
+	return api.StatusExtra{TemporalUI: "http://127.0.0.1:8233", Netboot: api.NetbootStatus{Interfaces: []string{"eno2"}}}
+}
+
+func pageRetrying(run string) []string {
+	if run == "run-unreachable" {
+		return []string{"PowerOff failed 2 times: BMC 10.30.9.9 does not answer"}
+	}
+	return nil
+}
+
+// operatorAPI is the API of a server that has this store and this Temporal.
+func operatorAPI(t *testing.T, s *sqlite.Store, temporal engine.Temporal, namespace string, change func(*api.Config)) *api.API {
+	t.Helper()
+	cfg := api.Config{
+		Stores: api.Stores{
+			Machines: s, Windows: s, Views: s, Templates: s, Images: s, ImageUsers: s, Workflows: s, Events: s, Operations: s,
+			Genesis: s, BMCJobs: s, Sessions: s, Status: s, Changes: s,
+		},
+		Log: slog.New(slog.DiscardHandler),
+	}
+	change(&cfg)
+	cfg.Guard = guard.New(cfg.Log)
+	cfg.Engine = engine.New(engine.Config{
+		Stores:   engine.Stores{Events: s, Grants: s, Workflows: s, Operations: s, Agents: s, Assignments: s},
+		Temporal: temporal, Namespace: namespace, Guard: cfg.Guard, Log: cfg.Log,
+	})
+	a, err := api.New(cfg)
+	require.NoError(t, err)
+
+	return a
 }
 
 // addSpecial adds the machines that the test speaks of.

@@ -232,15 +232,33 @@ type WorkflowFilter struct {
 	Machine string
 	State   string
 	Open    bool // only those that are not final
-	Limit   int  // 0 = 100
+	// Labels are carried by the machine, all of them.
+	Labels map[string]string
+	Oldest bool // the oldest first, not the newest
+	// AfterStarted and AfterRun name the run after which the list goes on; the run
+	// may have been deleted since.
+	AfterStarted time.Time
+	AfterRun     string
+	Limit        int // 0 = 100
+}
+
+// MachineFilter narrows a list of machines; zero fields do not count.
+type MachineFilter struct {
+	Labels     map[string]string // all of them
+	State      string            // of the latest run
+	After      string            // only machines whose name comes after this one
+	Descending bool              // by name, the last first
+	Limit      int               // 0 = all
 }
 
 // EventFilter narrows a list of events; zero fields do not count.
 type EventFilter struct {
 	Machine string
 	Run     string
-	After   int64 // only events with a greater Seq
-	Limit   int   // 0 = 1000
+	After   int64 // only events with a greater Seq, or a smaller one when Descending; 0 = all
+	// Descending: the newest first.
+	Descending bool
+	Limit      int // 0 = 1000
 }
 
 // AgentSeen is a sign of life, gathered in memory and flushed in batches.

@@ -51,7 +51,7 @@ func (s *server) post(t *testing.T, path, body string) *httptest.ResponseRecorde
 	r.Host = "127.0.0.1:8080"
 	r.Header.Set("Authorization", "Bearer "+s.token)
 	w := httptest.NewRecorder()
-	s.api.Operator().ServeHTTP(w, r)
+	s.api.Handler().ServeHTTP(w, r)
 	return w
 }
 

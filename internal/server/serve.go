@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/ed25519"
 	"crypto/rand"
-	"crypto/sha256"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -33,6 +32,7 @@ import (
 	"github.com/ingotmetal/ingot/internal/clock"
 	"github.com/ingotmetal/ingot/internal/config"
 	"github.com/ingotmetal/ingot/internal/endpoint"
+	"github.com/ingotmetal/ingot/internal/engine"
 	"github.com/ingotmetal/ingot/internal/guard"
 	"github.com/ingotmetal/ingot/internal/hostnet"
 	"github.com/ingotmetal/ingot/internal/httpserve"
@@ -74,7 +74,9 @@ type server struct {
 	clock    *clock.Clock
 	boot     *bootsvc.Server // nil: no interface is configured
 	metadata *metadatasvc.Server
-	api      *api.Server
+	engine   *engine.Engine
+	api      *api.API
+	agents   http.Handler // of the agents' requests
 	do       *activities.Activities
 	bmc      *bmc.Driver
 	notify   *notify.Sender // nil: nobody is told
@@ -316,7 +318,7 @@ func (s *server) control() error {
 	s.do = &activities.Activities{
 		Machines: s.store, Catalogue: s.store, Grants: s.store, Agents: s.store, Assignments: s.store, Records: s.store, Operations: s.store, Moving: s.store, Mover: s, Peers: s, VerifySite: func(ctx context.Context) ([]string, error) { return s.verifySite(ctx, check) },
 		BMC: s.bmc, Site: site, Log: s.log.With("part", "activities"), Now: time.Now, Clock: s.clock,
-		Heard:       func(o inventory.Owner, boot int) (time.Duration, bool) { return s.api.Heard(o, boot) },
+		Heard:       func(o inventory.Owner, boot int) (time.Duration, bool) { return s.engine.Agents.Heard(o, boot) },
 		Troubles:    activities.NewTroubles(time.Now),
 		ProbeImage:  func(ctx context.Context, address string) error { return s.api.ProbeImage(ctx, address) },
 		ImageStored: images{dir: s.cfg.ImageDir()}.stored,
@@ -327,30 +329,7 @@ func (s *server) control() error {
 	if !config.Loopback(s.cfg.Listen) {
 		base = "https://" + s.cfg.Listen
 	}
-	s.api, err = api.New(api.Config{
-		Guard: s.guard,
-		Store: s.store, Temporal: s.temporal.Client, Namespace: s.cfg.Temporal.Namespace, TokenSHA256: sha256.Sum256([]byte(s.token)), ClaimKey: key,
-		AllowedHosts: operatorHosts(s.cfg), BaseURL: base, Log: s.log.With("part", "api"), Version: s.version, ImageDir: s.cfg.ImageDir(),
-		DataDir: s.cfg.DataDir, MinFree: max(s.cfg.MinFree<<20, 1), Reserve: s.reserve.State, FetchHosts: s.cfg.Images.FetchHosts, NoSecretKey: s.keys == nil, ImageURL: site.URLOf,
-		Retrying: s.do.Troubles.Of, Heartbeat: activities.Heartbeat, Status: s.status, CheckBMCHost: s.bmc.CheckHost, RotateKeys: s.rotateKeys, TestNotice: s.testNotice(), Backup: s.backup, Site: s, Intake: s.store.Intake, Restored: s.restored,
-		Elapsed: s.clock.Elapsed, Up: s.clock.Up,
-		Network: func() inventory.Network { return NetworkOf(s.cfg.Netboot) },
-		UnknownDropped: func() int64 {
-			if s.boot == nil {
-				return 0
-			}
-			return s.boot.Stats().SeenDropped
-		},
-		Why: func(ctx context.Context, mac string) (any, error) {
-			if s.boot == nil {
-				return whyOff(ctx, s.store, mac)
-			}
-			return s.boot.Why(ctx, mac)
-		},
-		CheckBMC:          check,
-		CheckPowerCommand: s.bmc.CheckCommand,
-	})
-	return err
+	return s.newAPI(key, base, site.URLOf, check)
 }
 
 // agentFile returns where a file of the agent's system lies; "" when its
@@ -406,11 +385,11 @@ func (s *server) run(ctx context.Context, out io.Writer) error {
 	for _, l := range listeners {
 		g.Go(func() error { return l.serve(ctx) })
 	}
-	g.Go(func() error { return s.api.Run(ctx) })
-	g.Go(func() error { return s.api.Pump().Run(ctx) })
-	g.Go(func() error { return s.api.Reconciler().Run(ctx) })
+	g.Go(func() error { return s.engine.Run(ctx) })
+	g.Go(func() error { return s.engine.Pump.Run(ctx) })
+	g.Go(func() error { return s.engine.Reconciler.Run(ctx) })
 	g.Go(func() error {
-		return s.clock.Run(ctx, func(ctx context.Context, set clock.Step) { s.api.Reconciler().Stepped(ctx, set.From, set.To) })
+		return s.clock.Run(ctx, func(ctx context.Context, set clock.Step) { s.engine.Reconciler.ClockSet(ctx, set.From, set.To) })
 	})
 	working, stopWorking := context.WithCancel(ctx)
 	defer stopWorking()
@@ -518,13 +497,13 @@ func (s *server) listen() (out []listener, err error) {
 	if err != nil {
 		return out, err
 	}
-	if err := add("operator API", s.cfg.Listen, "listen", s.api.Operator(), cert); err != nil {
+	if err := add("operator API", s.cfg.Listen, "listen", s.api.Handler(), cert); err != nil {
 		return out, err
 	}
 	if s.boot == nil {
 		return out, nil
 	}
-	if err := add("agent API", config.Join(s.cfg.Netboot.Bind(s.address), s.cfg.Netboot.Agent), "netboot.agent", s.api.Agent(), &s.agentTLS); err != nil {
+	if err := add("agent API", config.Join(s.cfg.Netboot.Bind(s.address), s.cfg.Netboot.Agent), "netboot.agent", s.agents, &s.agentTLS); err != nil {
 		return out, err
 	}
 	return out, nil

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"fmt"
+	"math"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -123,7 +124,13 @@ func (s *Store) AppendEvents(ctx context.Context, events []inventory.Event) erro
 
 // Events returns events by sequence number, the oldest first.
 func (s *Store) Events(ctx context.Context, f inventory.EventFilter) ([]inventory.Event, error) {
-	query, args := "SELECT "+eventColumns+" FROM event WHERE seq > ?", []any{f.After}
+	query, args, order := "SELECT "+eventColumns+" FROM event WHERE seq > ?", []any{f.After}, "seq"
+	if f.Descending {
+		query, order = "SELECT "+eventColumns+" FROM event WHERE seq < ?", "seq DESC"
+		if f.After == 0 {
+			args = []any{math.MaxInt64}
+		}
+	}
 	if f.Machine != "" {
 		query, args = query+" AND machine = ?", append(args, f.Machine)
 	}
@@ -135,7 +142,7 @@ func (s *Store) Events(ctx context.Context, f inventory.EventFilter) ([]inventor
 		limit = 1000
 	}
 	var rows []eventRow
-	if err := s.ro.SelectContext(ctx, &rows, query+" ORDER BY seq LIMIT ?", append(args, limit)...); err != nil {
+	if err := s.ro.SelectContext(ctx, &rows, query+" ORDER BY "+order+" LIMIT ?", append(args, limit)...); err != nil {
 		return nil, fmt.Errorf("listing events: %w", err)
 	}
 	return events(rows), nil

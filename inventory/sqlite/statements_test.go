@@ -48,6 +48,8 @@ var small = map[string]string{
 // scans are the statements that read a table that grows, on purpose, and why.
 var scans = map[string]string{
 	`SELECT doc, started FROM workflow WHERE true( AND state = \?)? ORDER BY started DESC, rowid DESC LIMIT \?`: "by an index, the newest first, and ends at its limit",
+	`SELECT doc, started FROM workflow WHERE true( AND .*)? ORDER BY started( DESC)?, rowid( DESC)? LIMIT \?`:   "by an index, and ends at its limit",
+	`SELECT m\.name FROM machine m LEFT JOIN workflow w .*`:                                                     "by an index, and ends at its limit",
 	`SELECT doc FROM bmc_job ORDER BY started DESC, rowid DESC LIMIT 200`:                                       "by an index, the newest first, and ends at its limit",
 	`SELECT w\.run FROM \(.* FROM workflow\) AS w\s.*`:                                                          "once an hour, outside the connection that writes: ranks the runs of each machine",
 	`SELECT m\.name AS name, .*\sFROM machine m( LEFT JOIN grant_ .*\))? ORDER BY m\.name`:                      "all machines are asked for",

@@ -15,7 +15,7 @@ func (s *Store) MachineStates(ctx context.Context, names []string) ([]inventory.
 	query, args := "SELECT "+machineColumns+", "+grantColumns("g.")+`, coalesce(w.doc, '') AS run_doc, coalesce(w.started, 0) AS run_started,
 		coalesce((SELECT last_seen FROM agent a WHERE a.machine = m.name ORDER BY a.epoch DESC, a.boot DESC LIMIT 1), 0) AS last_seen
 		FROM machine m LEFT JOIN grant_ g ON g.machine = m.name
-		LEFT JOIN workflow w ON w.rowid = (SELECT l.rowid FROM workflow l WHERE l.machine = m.name ORDER BY l.started DESC, l.rowid DESC LIMIT 1)`, []any(nil)
+		`+latestRun, []any(nil)
 	if names != nil {
 		list, err := toJSON(names)
 		if err != nil {
@@ -51,6 +51,38 @@ func (s *Store) MachineStates(ctx context.Context, names []string) ([]inventory.
 		out[i].Workflow = &w
 	}
 	return out, nil
+}
+
+// latestRun joins the latest run of machine m as w.
+const latestRun = `LEFT JOIN workflow w ON w.rowid = (SELECT l.rowid FROM workflow l WHERE l.machine = m.name ORDER BY l.started DESC, l.rowid DESC LIMIT 1)`
+
+// hasLabel demands that machine m carries a label.
+const hasLabel = "EXISTS (SELECT 1 FROM json_each(m.doc, '$.labels') x WHERE x.key = ? AND x.value = ?)"
+
+// MachineNames returns the names of the machines that f selects, by name.
+func (s *Store) MachineNames(ctx context.Context, f inventory.MachineFilter) ([]string, error) {
+	query, args := "SELECT m.name FROM machine m "+latestRun+" WHERE true", []any{}
+	if f.State != "" {
+		query, args = query+" AND w.state = ?", append(args, f.State)
+	}
+	for k, v := range f.Labels {
+		query, args = query+" AND "+hasLabel, append(args, k, v)
+	}
+	order, after := "m.name", ">"
+	if f.Descending {
+		order, after = "m.name DESC", "<"
+	}
+	if f.After != "" {
+		query, args = query+" AND m.name "+after+" ?", append(args, f.After)
+	}
+	limit := f.Limit
+	if limit <= 0 {
+		limit = -1 // all
+	}
+	names := []string{}
+	err := s.ro.SelectContext(ctx, &names, query+" ORDER BY "+order+" LIMIT ?", append(args, limit)...)
+
+	return names, wrap(err, "listing the names of machines")
 }
 
 // MachineCount returns how many machines there are.

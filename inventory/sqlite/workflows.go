@@ -94,7 +94,7 @@ func (s *Store) workflowBy(ctx context.Context, what, where string, args ...any)
 	return w, wrap(err, "%s", what)
 }
 
-// Workflows returns records, the newest first.
+// Workflows returns records, the newest first unless f says otherwise.
 func (s *Store) Workflows(ctx context.Context, f inventory.WorkflowFilter) ([]inventory.Workflow, error) {
 	limit := f.Limit
 	if limit <= 0 {
@@ -112,7 +112,20 @@ func (s *Store) Workflows(ctx context.Context, f inventory.WorkflowFilter) ([]in
 	if f.Open {
 		query += " AND final = 0"
 	}
-	out, err := list[workflowRow](ctx, s.ro, query+" ORDER BY started DESC, rowid DESC LIMIT ?", append(args, limit)...)
+	for k, v := range f.Labels {
+		query, args = query+" AND EXISTS (SELECT 1 FROM machine m WHERE m.name = workflow.machine AND "+hasLabel+")", append(args, k, v)
+	}
+	order, before := "started DESC, rowid DESC", "<"
+	if f.Oldest {
+		order, before = "started, rowid", ">"
+	}
+	if !f.AfterStarted.IsZero() {
+		// Of runs that were started at the same moment, those that come after the run.
+		query += fmt.Sprintf(" AND started %[1]s= ? AND (started %[1]s ? OR rowid %[1]s (SELECT a.rowid FROM workflow a WHERE a.run = ?))", before)
+		at := f.AfterStarted.UnixNano()
+		args = append(args, at, at, f.AfterRun)
+	}
+	out, err := list[workflowRow](ctx, s.ro, query+" ORDER BY "+order+" LIMIT ?", append(args, limit)...)
 	return out, wrap(err, "listing workflows")
 }
 

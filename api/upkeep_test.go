@@ -33,7 +33,7 @@ func TestHeldRunsAreTold(t *testing.T) {
 	var events []workflows.Event
 	held := []inventory.HeldRun{{Run: "r1", Workflow: "machine/m1", Machine: "m1"}, {Run: "r2", Workflow: "machine/m2", Machine: "m2"}, {Run: "r3", Workflow: "machine/m3", Machine: "m3"}}
 	taken := time.Date(2026, 2, 28, 0, 0, 0, 0, time.UTC)
-	s := newSite(t, func(c *Config) {
+	s := newSite(t, func(c *siteConfig) {
 		provider := c.Temporal
 		c.Temporal = func() (client.Client, bool) {
 			tc, ok := provider()
@@ -41,30 +41,30 @@ func TestHeldRunsAreTold(t *testing.T) {
 		}
 		c.Restored = inventory.Restore{Backup: "b1", Taken: taken, Held: held}
 	})
-	open := inventory.Workflow{Run: "r1", ID: "machine/m1", Machine: "m1", State: inventory.StateRunning, Phase: inventory.PhaseAction, Epoch: 4, Started: s.clock.now()}
-	require.NoError(t, s.store.PutWorkflow(t.Context(), open))
-	require.NoError(t, s.store.PutWorkflow(t.Context(), inventory.Workflow{Run: "r2", ID: "machine/m2", Machine: "m2", State: inventory.StateSuccess, Phase: inventory.PhaseDone, Epoch: 1, Started: s.clock.now()}))
+	open := inventory.Workflow{Run: "r1", ID: "machine/m1", Machine: "m1", State: inventory.StateRunning, Phase: inventory.PhaseAction, Epoch: 4, Started: s.Clock.Now()}
+	require.NoError(t, s.Store.PutWorkflow(t.Context(), open))
+	require.NoError(t, s.Store.PutWorkflow(t.Context(), inventory.Workflow{Run: "r2", ID: "machine/m2", Machine: "m2", State: inventory.StateSuccess, Phase: inventory.PhaseDone, Epoch: 1, Started: s.Clock.Now()}))
 	for _, h := range held[:2] {
-		s.temporal.open(h.Workflow, h.Run)
+		s.Temporal.Open(h.Workflow, h.Run)
 	}
-	require.NoError(t, s.server.Reconciler().Runs(t.Context()))
+	require.NoError(t, s.engine.Reconciler.CheckRuns(t.Context()))
 	require.Equal(t, []workflows.Event{{Kind: inventory.EventHeld, Epoch: 4}}, events)
-	require.Equal(t, 1, s.temporal.runs["r2"].cancels)
-	require.Zero(t, s.temporal.runs["r1"].cancels)
+	require.Equal(t, 1, s.Temporal.Runs["r2"].Cancels)
+	require.Zero(t, s.Temporal.Runs["r1"].Cancels)
 
-	st, err := s.server.statusNow(t.Context())
+	st, err := s.api.status.read(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, &RestoredStatus{Backup: "b1", Taken: taken, Held: held[:1]}, st.Restored)
 
-	s.temporal.end("r2", enumspb.WORKFLOW_EXECUTION_STATUS_CANCELED, nil)
+	s.Temporal.End("r2", enumspb.WORKFLOW_EXECUTION_STATUS_CANCELED, nil)
 	open.State, open.Phase = inventory.StateFailed, inventory.PhaseFailed
-	require.NoError(t, s.store.PutWorkflow(t.Context(), open))
-	s.temporal.end("r1", enumspb.WORKFLOW_EXECUTION_STATUS_FAILED, nil)
-	require.NoError(t, s.server.Reconciler().Runs(t.Context()))
-	require.NoError(t, s.server.Reconciler().Runs(t.Context()))
-	require.Equal(t, 1, s.temporal.runs["r2"].cancels)
+	require.NoError(t, s.Store.PutWorkflow(t.Context(), open))
+	s.Temporal.End("r1", enumspb.WORKFLOW_EXECUTION_STATUS_FAILED, nil)
+	require.NoError(t, s.engine.Reconciler.CheckRuns(t.Context()))
+	require.NoError(t, s.engine.Reconciler.CheckRuns(t.Context()))
+	require.Equal(t, 1, s.Temporal.Runs["r2"].Cancels)
 	require.Len(t, events, 1)
-	st, err = s.server.statusNow(t.Context())
+	st, err = s.api.status.read(t.Context())
 	require.NoError(t, err)
 	require.Empty(t, st.Restored.Held)
 }
@@ -88,7 +88,7 @@ func TestBackup(t *testing.T) {
 	var asked []BackupRequest
 	var closed bool
 	var fails error
-	s := newSite(t, func(c *Config) {
+	s := newSite(t, func(c *siteConfig) {
 		c.Backup = func(_ context.Context, q BackupRequest) (Archive, error) {
 			asked = append(asked, q)
 			return small{closed: &closed}, fails

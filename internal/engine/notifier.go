@@ -1,15 +1,15 @@
-package api
+package engine
 
 import "sync"
 
-// notifier wakes those who subscribed, coalesced and without blocking.
-type notifier struct {
+// A Notifier wakes its subscribers, coalesced and without blocking.
+type Notifier struct {
 	mu   sync.Mutex
 	subs map[chan struct{}]struct{}
 }
 
 // Subscribe returns a channel that holds one element while something is new.
-func (n *notifier) Subscribe() (<-chan struct{}, func()) {
+func (n *Notifier) Subscribe() (<-chan struct{}, func()) {
 	ch := make(chan struct{}, 1)
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -17,6 +17,7 @@ func (n *notifier) Subscribe() (<-chan struct{}, func()) {
 		n.subs = map[chan struct{}]struct{}{}
 	}
 	n.subs[ch] = struct{}{}
+
 	return ch, func() {
 		n.mu.Lock()
 		defer n.mu.Unlock()
@@ -24,7 +25,8 @@ func (n *notifier) Subscribe() (<-chan struct{}, func()) {
 	}
 }
 
-func (n *notifier) notify() {
+// Notify wakes all subscribers.
+func (n *Notifier) Notify() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for ch := range n.subs {

@@ -1,10 +1,9 @@
-package api
+package engine
 
 import (
 	"context"
 	"fmt"
 	"log/slog"
-	"net/http"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -16,7 +15,10 @@ import (
 	"go.temporal.io/sdk/client"
 
 	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/internal/guard"
 	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/inventory/sqlite"
+	"github.com/ingotmetal/ingot/lab/fakesite"
 	"github.com/ingotmetal/ingot/workflows"
 )
 
@@ -36,8 +38,8 @@ func (hungTemporal) CountWorkflow(ctx context.Context, _ *workflowservice.CountW
 // busyStore is an inventory with so many runs, of whose agents the first has
 // work and is silent.
 type busyStore struct {
-	reconcileStore
-	runs int
+	*sqlite.Store // nil
+	runs          int
 
 	mu     sync.Mutex
 	passes int
@@ -92,10 +94,9 @@ func (b *busyStore) reconciler(t *testing.T, tc client.Client) *Reconciler {
 	began := time.Now()
 	up := func() time.Duration { return time.Since(began) }
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
-	return &Reconciler{
-		Store: b, Temporal: func() (client.Client, bool) { return tc, true }, Log: log, Now: time.Now, Elapsed: up, Up: up,
-		LostAfter: time.Minute, IdleAfter: 10 * time.Second, agents: newAgents(nil, nil, log, up), pump: &Pump{},
-	}
+	return New(Config{
+		Stores: storesOf(b), Temporal: func() (client.Client, bool) { return tc, true }, Guard: guard.New(log), Log: log, Elapsed: up, Up: up,
+	}).Reconciler
 }
 
 // TestReconcileGivesUpOnAHungTemporal: a pass over 500 grants ends after about
@@ -104,7 +105,7 @@ func TestReconcileGivesUpOnAHungTemporal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &busyStore{runs: 500}
 		began := time.Now()
-		err := b.reconciler(t, hungTemporal{}).Runs(t.Context())
+		err := b.reconciler(t, hungTemporal{}).CheckRuns(t.Context())
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		require.LessOrEqual(t, time.Since(began), reconcileEvery)
 	})
@@ -129,19 +130,19 @@ func TestAgentsAreWatchedWhileTemporalHangs(t *testing.T) {
 // earlierView answers with grants and open records as they were a while ago,
 // as those that a long pass has read at its beginning.
 type earlierView struct {
-	reconcileStore
+	*sqlite.Store
 	grants  []inventory.Grant
 	records []inventory.Workflow
 	ops     []inventory.Operation
 }
 
-func viewNow(t *testing.T, s reconcileStore) earlierView {
+func viewNow(t *testing.T, s *sqlite.Store) earlierView {
 	t.Helper()
 	gs, err := s.Grants(t.Context())
 	require.NoError(t, err)
-	ws, err := s.Workflows(t.Context(), inventory.WorkflowFilter{Open: true, Limit: maxOpen})
+	ws, err := s.Workflows(t.Context(), inventory.WorkflowFilter{Open: true, Limit: MaxOpen})
 	require.NoError(t, err)
-	ops, err := s.Operations(t.Context(), inventory.OperationFilter{Open: true, Limit: maxOpen})
+	ops, err := s.Operations(t.Context(), inventory.OperationFilter{Open: true, Limit: MaxOpen})
 	require.NoError(t, err)
 	return earlierView{s, gs, ws, ops}
 }
@@ -166,36 +167,36 @@ func TestReconcileLeavesRunsThatEndedDuringThePass(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newSite(t)
-			s.addMachine("m1", mac)
-			o := s.armed("m1", "r1")
-			require.NoError(t, s.store.PutOperation(t.Context(), inventory.Operation{
-				Run: "o1", ID: "recover/x", Type: workflows.RecoverType, Name: "x", State: inventory.StateRunning, Started: s.clock.now(),
+			s.AddMachine("m1", fakesite.MAC)
+			o := s.Arm("m1", "r1")
+			require.NoError(t, s.Store.PutOperation(t.Context(), inventory.Operation{
+				Run: "o1", ID: "recover/x", Type: workflows.RecoverType, Name: "x", State: inventory.StateRunning, Started: s.Clock.Now(),
 			}))
-			s.temporal.open("recover/x", "o1")
-			r := s.server.Reconciler()
-			r.Store = endedBefore(viewNow(t, s.store))
+			s.Temporal.Open("recover/x", "o1")
+			r := s.Reconciler
+			r.stores = storesOf(endedBefore(viewNow(t, s.Store)))
 
-			require.NoError(t, s.store.EndGrant(t.Context(), o))
-			rec, err := s.store.Workflow(t.Context(), "r1")
+			require.NoError(t, s.Store.EndGrant(t.Context(), o))
+			rec, err := s.Store.Workflow(t.Context(), "r1")
 			require.NoError(t, err)
-			rec.State, rec.Phase, rec.Message, rec.Ended = inventory.StateSuccess, inventory.PhaseDone, "installed", s.clock.now()
+			rec.State, rec.Phase, rec.Message, rec.Ended = inventory.StateSuccess, inventory.PhaseDone, "installed", s.Clock.Now()
 			rec.Seq++
-			require.NoError(t, s.store.PutWorkflow(t.Context(), rec))
-			s.temporal.end("r1", enumspb.WORKFLOW_EXECUTION_STATUS_COMPLETED, workflows.Outcome{State: inventory.StateSuccess})
-			op, err := s.store.Operation(t.Context(), "o1")
+			require.NoError(t, s.Store.PutWorkflow(t.Context(), rec))
+			s.Temporal.End("r1", enumspb.WORKFLOW_EXECUTION_STATUS_COMPLETED, workflows.Outcome{State: inventory.StateSuccess})
+			op, err := s.Store.Operation(t.Context(), "o1")
 			require.NoError(t, err)
-			op.State, op.Message, op.Ended = inventory.StateSuccess, "all are installed", s.clock.now()
+			op.State, op.Message, op.Ended = inventory.StateSuccess, "all are installed", s.Clock.Now()
 			op.Seq++
-			require.NoError(t, s.store.PutOperation(t.Context(), op))
-			s.temporal.end("o1", enumspb.WORKFLOW_EXECUTION_STATUS_COMPLETED, nil)
+			require.NoError(t, s.Store.PutOperation(t.Context(), op))
+			s.Temporal.End("o1", enumspb.WORKFLOW_EXECUTION_STATUS_COMPLETED, nil)
 
-			require.NoError(t, r.Runs(t.Context()))
+			require.NoError(t, r.CheckRuns(t.Context()))
 			require.Zero(t, r.Counts())
-			after, err := s.store.Workflow(t.Context(), "r1")
+			after, err := s.Store.Workflow(t.Context(), "r1")
 			require.NoError(t, err)
 			require.Equal(t, "installed", after.Message)
 			require.Empty(t, after.Next)
-			again, err := s.store.Operation(t.Context(), "o1")
+			again, err := s.Store.Operation(t.Context(), "o1")
 			require.NoError(t, err)
 			require.Equal(t, "all are installed", again.Message)
 		})
@@ -206,56 +207,56 @@ func TestReconcileLeavesRunsThatEndedDuringThePass(t *testing.T) {
 // last record waits behind the tasks of a thousand other runs.
 func TestReconcileLeavesARunThatIsEnding(t *testing.T) {
 	s := newSite(t)
-	s.addMachine("m1", mac)
-	o := s.armed("m1", "r1")
-	require.NoError(t, s.store.EndGrant(t.Context(), o))
+	s.AddMachine("m1", fakesite.MAC)
+	o := s.Arm("m1", "r1")
+	require.NoError(t, s.Store.EndGrant(t.Context(), o))
 	for _, busy := range []string{"task", "activity"} {
-		s.temporal.mu.Lock()
-		s.temporal.runs["r1"].busy = busy
-		s.temporal.mu.Unlock()
-		require.NoError(t, s.server.Reconciler().Runs(t.Context()))
-		require.Empty(t, s.temporal.signals, busy)
-		require.Zero(t, s.server.Reconciler().Counts(), busy)
+		s.Temporal.Mu.Lock()
+		s.Temporal.Runs["r1"].Busy = busy
+		s.Temporal.Mu.Unlock()
+		require.NoError(t, s.Reconciler.CheckRuns(t.Context()))
+		require.Empty(t, s.Temporal.Signals, busy)
+		require.Zero(t, s.Reconciler.Counts(), busy)
 	}
-	s.temporal.mu.Lock()
-	s.temporal.runs["r1"].busy = ""
-	s.temporal.mu.Unlock()
-	require.NoError(t, s.server.Reconciler().Runs(t.Context()))
-	require.Equal(t, []string{workflows.SignalEvent}, s.temporal.signals, "it waits, and has no grant")
-	require.Equal(t, Counts{RunsFenced: 1}, s.server.Reconciler().Counts())
+	s.Temporal.Mu.Lock()
+	s.Temporal.Runs["r1"].Busy = ""
+	s.Temporal.Mu.Unlock()
+	require.NoError(t, s.Reconciler.CheckRuns(t.Context()))
+	require.Equal(t, []string{workflows.SignalEvent}, s.Temporal.Signals, "it waits, and has no grant")
+	require.Equal(t, Counts{RunsFenced: 1}, s.Reconciler.Counts())
 }
 
 // TestIdleAgentOfARunThatIsBehindIsNotTold: its run has not heard yet what the
 // agent has done, because the pump is behind, and cannot have given it more.
 func TestIdleAgentOfARunThatIsBehindIsNotTold(t *testing.T) {
 	s := newSite(t)
-	s.addMachine("m1", mac)
-	o := s.armed("m1", "r1")
-	w := s.welcome(o, nonceA)
+	s.AddMachine("m1", fakesite.MAC)
+	o := s.Arm("m1", "r1")
+	s.welcome(o)
 	idle := func() int {
-		require.Equal(t, http.StatusOK, send(t, s.agent, http.MethodPost, "/agent/v1/heartbeat", action.Heartbeat{Idle: true}, bearer(w.Token)).Code)
-		require.NoError(t, s.server.Reconciler().Agents(t.Context()))
-		return s.events(inventory.EventFilter{Run: "r1"})[inventory.EventAgentIdle]
+		s.beats(o, action.Heartbeat{Idle: true})
+		require.NoError(t, s.Reconciler.CheckAgents(t.Context()))
+		return s.Events(inventory.EventFilter{Run: "r1"})[inventory.EventAgentIdle]
 	}
 	for range 10 {
 		require.Zero(t, idle(), "hello waits for the pump")
-		s.clock.move(10 * time.Second)
+		s.Clock.Move(10 * time.Second)
 	}
 	require.Zero(t, idle())
 	require.NotZero(t, s.hears())
-	s.clock.move(9 * time.Second)
+	s.Clock.Move(9 * time.Second)
 	require.Zero(t, idle(), "it has heard just now")
-	s.clock.move(time.Second)
+	s.Clock.Move(time.Second)
 	require.Equal(t, 1, idle())
 }
 
 // hears does what the pump does when runs listen, and counts the events.
 func (s *site) hears() (n int) {
-	s.t.Helper()
-	es, err := s.store.Unsignalled(s.t.Context(), 100)
-	require.NoError(s.t, err)
+	s.T.Helper()
+	es, err := s.Store.Unsignalled(s.T.Context(), 100)
+	require.NoError(s.T, err)
 	for _, e := range es {
-		require.NoError(s.t, s.store.MarkSignalled(s.t.Context(), []int64{e.Seq}))
+		require.NoError(s.T, s.Store.MarkSignalled(s.T.Context(), []int64{e.Seq}))
 	}
 	return len(es)
 }

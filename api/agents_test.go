@@ -18,9 +18,9 @@ import (
 
 func TestClaimIsTheSameForUnknownClosedAndWrong(t *testing.T) {
 	s := newSite(t)
-	s.addMachine("m1", mac)
-	s.addMachine("m2", "52:54:00:00:00:0b")
-	o := s.armed("m1", "r1")
+	s.AddMachine("m1", mac)
+	s.AddMachine("m2", "52:54:00:00:00:0b")
+	o := s.Arm("m1", "r1")
 
 	wrong := s.hello(o, 1, nonceA)
 	wrong.Claim = wrong.Claim[1:] + "0"
@@ -33,47 +33,47 @@ func TestClaimIsTheSameForUnknownClosedAndWrong(t *testing.T) {
 		answers = append(answers, send(t, s.agent, http.MethodPost, "/agent/v1/claim", h))
 	}
 	right := s.hello(o, 1, nonceA)
-	s.clock.move(2 * time.Hour) // the window closes
+	s.Clock.Move(2 * time.Hour) // the window closes
 	answers = append(answers, send(t, s.agent, http.MethodPost, "/agent/v1/claim", right))
 	for _, a := range answers {
 		require.Equal(t, http.StatusNotFound, a.Code)
 		require.Equal(t, answers[0].Body.String(), a.Body.String())
 		require.Equal(t, answers[0].Header(), a.Header())
 	}
-	require.Zero(t, s.events(inventory.EventFilter{Run: "r1"})[inventory.EventHello])
+	require.Zero(t, s.Events(inventory.EventFilter{Run: "r1"})[inventory.EventHello])
 }
 
 func TestLostAnswerOfClaimIsGivenAgain(t *testing.T) {
 	s := newSite(t)
-	s.addMachine("m1", mac)
-	o := s.armed("m1", "r1")
+	s.AddMachine("m1", mac)
+	o := s.Arm("m1", "r1")
 
 	first, again := s.welcome(o, nonceA), s.welcome(o, nonceA)
 	require.Equal(t, first, again)
 	require.Equal(t, http.StatusOK, send(t, s.agent, http.MethodPost, "/agent/v1/heartbeat", action.Heartbeat{}, bearer(first.Token)).Code)
 	// From its first use on, whoever repeats the claim is somebody else.
 	require.Equal(t, http.StatusConflict, send(t, s.agent, http.MethodPost, "/agent/v1/claim", s.hello(o, 1, nonceA)).Code)
-	require.Equal(t, 1, s.events(inventory.EventFilter{Run: "r1"})[inventory.EventHello])
+	require.Equal(t, 1, s.Events(inventory.EventFilter{Run: "r1"})[inventory.EventHello])
 }
 
 func TestSecondNonceIsAConflictAndRevokes(t *testing.T) {
 	s := newSite(t)
-	s.addMachine("m1", mac)
-	o := s.armed("m1", "r1")
+	s.AddMachine("m1", mac)
+	o := s.Arm("m1", "r1")
 	w := s.welcome(o, nonceA)
 	require.Equal(t, http.StatusConflict, send(t, s.agent, http.MethodPost, "/agent/v1/claim", s.hello(o, 1, nonceB)).Code)
-	require.Equal(t, 1, s.events(inventory.EventFilter{Run: "r1"})[inventory.EventClaimConflict])
+	require.Equal(t, 1, s.Events(inventory.EventFilter{Run: "r1"})[inventory.EventClaimConflict])
 	s.holds(o, w)
 }
 
 // holds demands that the agent is told to hold, whatever it asks, until its
 // run is over.
 func (s *site) holds(o inventory.Owner, w action.Welcome) {
-	s.t.Helper()
-	report := action.Result{Key: s.assign(o), ID: "r", State: action.Success}
+	s.T.Helper()
+	report := action.Result{Key: s.Assign(o), ID: "r", State: action.Success}
 	for _, code := range []int{http.StatusForbidden, http.StatusGone} {
 		if code == http.StatusGone {
-			require.NoError(s.t, s.store.EndGrant(s.t.Context(), o))
+			require.NoError(s.T, s.Store.EndGrant(s.T.Context(), o))
 		}
 		for _, r := range []struct {
 			method, path string
@@ -84,49 +84,34 @@ func (s *site) holds(o inventory.Owner, w action.Welcome) {
 			{http.MethodPost, "/agent/v1/report", report},
 			{http.MethodGet, "/agent/v1/images/x", nil},
 		} {
-			require.Equal(s.t, code, send(s.t, s.agent, r.method, r.path, r.in, bearer(w.Token)).Code, r.path)
+			require.Equal(s.T, code, send(s.T, s.agent, r.method, r.path, r.in, bearer(w.Token)).Code, r.path)
 		}
 	}
-	_, err := s.store.Result(s.t.Context(), o.Run, report.Key)
-	require.ErrorIs(s.t, err, inventory.ErrNotFound)
+	_, err := s.Store.Result(s.T.Context(), o.Run, report.Key)
+	require.ErrorIs(s.T, err, inventory.ErrNotFound)
 }
 
 func TestStrangeHardwareIsAConflict(t *testing.T) {
 	s := newSite(t)
-	s.addMachine("m1", mac)
-	o := s.armed("m1", "r1")
+	s.AddMachine("m1", mac)
+	o := s.Arm("m1", "r1")
 	h := s.hello(o, 1, nonceA)
 	h.MAC, h.Facts.NICs = "02:00:00:00:00:01", []action.NIC{{Name: "eth0", MAC: "02:00:00:00:00:01"}}
 	require.Equal(t, http.StatusConflict, send(t, s.agent, http.MethodPost, "/agent/v1/claim", h).Code)
 	again := h
 	again.Nonce = nonceB
 	require.Equal(t, http.StatusConflict, send(t, s.agent, http.MethodPost, "/agent/v1/claim", again).Code)
-	require.Equal(t, map[string]int{inventory.EventGrant: 1, inventory.EventArmed: 1, inventory.EventPhase: 1, inventory.EventClaimConflict: 1}, s.events(inventory.EventFilter{Run: "r1"}),
+	require.Equal(t, map[string]int{inventory.EventGrant: 1, inventory.EventArmed: 1, inventory.EventPhase: 1, inventory.EventClaimConflict: 1}, s.Events(inventory.EventFilter{Run: "r1"}),
 		"an attacker decides how often he asks, not how much is stored")
 	s.welcome(o, nonceB) // the machine itself is not locked out
-}
-
-// Neither the log nor told grows with the number of those who come.
-func TestTheLogIsToldOnce(t *testing.T) {
-	var x told
-	g := inventory.Grant{Owner: inventory.Owner{Machine: "m1", Epoch: 1}, Boot: 1}
-	require.True(t, x.first(g, "a"))
-	for range 3 {
-		require.False(t, x.first(g, "a"))
-	}
-	require.True(t, x.first(g, "b"))
-	for g.Boot = 2; g.Boot < 3*maxTold; g.Boot++ {
-		require.True(t, x.first(g, "a"))
-		require.LessOrEqual(t, len(x.lines), maxTold)
-	}
 }
 
 // Strange hardware that comes after the machine itself: nobody can tell which
 // of the two is the impostor.
 func TestStrangeHardwareRevokesTheAgent(t *testing.T) {
 	s := newSite(t)
-	s.addMachine("m1", mac)
-	o := s.armed("m1", "r1")
+	s.AddMachine("m1", mac)
+	o := s.Arm("m1", "r1")
 	w := s.welcome(o, nonceA)
 	require.Equal(t, http.StatusNoContent, send(t, s.agent, http.MethodGet, "/agent/v1/next", nil, bearer(w.Token)).Code)
 	h := s.hello(o, 1, nonceA)
@@ -134,7 +119,7 @@ func TestStrangeHardwareRevokesTheAgent(t *testing.T) {
 	for range 3 {
 		require.Equal(t, http.StatusConflict, send(t, s.agent, http.MethodPost, "/agent/v1/claim", h).Code)
 	}
-	require.Equal(t, 1, s.events(inventory.EventFilter{Run: "r1"})[inventory.EventClaimConflict])
+	require.Equal(t, 1, s.Events(inventory.EventFilter{Run: "r1"})[inventory.EventClaimConflict])
 	s.holds(o, w)
 }
 
@@ -142,14 +127,11 @@ func TestStrangeHardwareRevokesTheAgent(t *testing.T) {
 // after a restart, too.
 func TestS1LostAnswerSurvivesARestart(t *testing.T) {
 	s := newSite(t)
-	s.addMachine("m1", mac)
-	o := s.armed("m1", "r1")
+	s.AddMachine("m1", mac)
+	o := s.Arm("m1", "r1")
 	first := s.welcome(o, nonceA)
-	cfg := s.server.cfg
-	again, err := New(cfg)
-	require.NoError(t, err)
-	s.server, s.agent = again, again.Agent()
-	s.clock.move(2 * time.Hour) // and the window has closed since
+	s.restart()
+	s.Clock.Move(2 * time.Hour) // and the window has closed since
 	second := s.welcome(o, nonceA)
 	require.Equal(t, first.Token, second.Token)
 	require.Equal(t, http.StatusOK, send(t, s.agent, http.MethodPost, "/agent/v1/heartbeat", action.Heartbeat{}, bearer(first.Token)).Code)
@@ -161,15 +143,15 @@ func TestS1LostAnswerSurvivesARestart(t *testing.T) {
 // that its run is over.
 func TestAgentOfADeletedRunIsToldToGo(t *testing.T) {
 	s := newSite(t)
-	s.addMachine("m1", mac)
-	o := s.armed("m1", "r1")
+	s.AddMachine("m1", mac)
+	o := s.Arm("m1", "r1")
 	w := s.welcome(o, nonceA)
-	require.NoError(t, s.store.EndGrant(t.Context(), o))
-	rec, err := s.store.Workflow(t.Context(), "r1")
+	require.NoError(t, s.Store.EndGrant(t.Context(), o))
+	rec, err := s.Store.Workflow(t.Context(), "r1")
 	require.NoError(t, err)
 	rec.State = inventory.StateSuccess
-	require.NoError(t, s.store.PutWorkflow(t.Context(), rec))
-	require.NoError(t, s.store.DeleteWorkflow(t.Context(), "r1", "ann"))
+	require.NoError(t, s.Store.PutWorkflow(t.Context(), rec))
+	require.NoError(t, s.Store.DeleteWorkflow(t.Context(), "r1", "ann"))
 	require.Equal(t, http.StatusGone, send(t, s.agent, http.MethodPost, "/agent/v1/heartbeat", action.Heartbeat{}, bearer(w.Token)).Code)
 }
 
@@ -179,8 +161,8 @@ func TestProtocols(t *testing.T) {
 		action.Protocol - 1: "too old", action.Protocol: "", action.Protocol + 1: "newer than the server",
 	} {
 		s := newSite(t)
-		s.addMachine("m1", mac)
-		o := s.armed("m1", "r1")
+		s.AddMachine("m1", mac)
+		o := s.Arm("m1", "r1")
 		h := s.hello(o, 1, nonceA)
 		h.Protocol = protocol
 		rec := send(t, s.agent, http.MethodPost, "/agent/v1/claim", h)
@@ -198,7 +180,7 @@ func TestProtocols(t *testing.T) {
 		require.NoError(t, err)
 		as.Signed, err = action.Sign(signer, action.Order{Machine: "m1", Boot: 1, Plan: "p", Assignment: as})
 		require.NoError(t, err)
-		require.NoError(t, s.store.Assign(t.Context(), inventory.Assignment{Owner: o, Boot: 1, Key: k, Payload: as}))
+		require.NoError(t, s.Store.Assign(t.Context(), inventory.Assignment{Owner: o, Boot: 1, Key: k, Payload: as}))
 		got := decode[action.Assignment](t, send(t, s.agent, http.MethodGet, "/agent/v1/next", nil, bearer(w.Token)), http.StatusOK)
 		require.Equal(t, as, got)
 		order, err := got.Signed.Verify(signer.Public().(ed25519.PublicKey))
@@ -213,13 +195,13 @@ func TestProtocols(t *testing.T) {
 
 func TestClaimRefusesWhatNoAgentSends(t *testing.T) {
 	s := newSite(t)
-	s.addMachine("m1", mac)
-	o := s.armed("m1", "r1")
+	s.AddMachine("m1", mac)
+	o := s.Arm("m1", "r1")
 	short := s.hello(o, 1, "0011")
 	for _, in := range []any{short, "no json", ""} {
 		require.Equal(t, http.StatusBadRequest, send(t, s.agent, http.MethodPost, "/agent/v1/claim", in).Code)
 	}
-	huge := make([]byte, maxHello+100)
+	huge := make([]byte, action.MaxHello+100)
 	for i := range huge {
 		huge[i] = ' '
 	}
@@ -228,14 +210,14 @@ func TestClaimRefusesWhatNoAgentSends(t *testing.T) {
 
 func TestTokensOfOthersAreRefused(t *testing.T) {
 	s := newSite(t)
-	s.addMachine("m1", mac)
-	o := s.armed("m1", "r1")
+	s.AddMachine("m1", mac)
+	o := s.Arm("m1", "r1")
 	w := s.welcome(o, nonceA)
-	for _, token := range []string{"", "x", adminToken, s.server.token(inventory.Owner{Machine: "m2", Run: "r1", Epoch: 1}, 1, nonceA)} {
+	for _, token := range []string{"", "x", adminToken} {
 		require.Equal(t, http.StatusUnauthorized, send(t, s.agent, http.MethodGet, "/agent/v1/next", nil, bearer(token)).Code)
 	}
 	require.Equal(t, http.StatusUnauthorized, send(t, s.operator, http.MethodGet, "/v1/machines", nil, bearer(w.Token)).Code)
-	require.NoError(t, s.store.EndGrant(t.Context(), o))
+	require.NoError(t, s.Store.EndGrant(t.Context(), o))
 	for _, r := range [][2]string{{http.MethodGet, "/agent/v1/next"}, {http.MethodPost, "/agent/v1/heartbeat"}, {http.MethodPost, "/agent/v1/report"}, {http.MethodGet, "/agent/v1/images/x"}} {
 		bye := decode[action.Farewell](t, send(t, s.agent, r[0], r[1], "{}", bearer(w.Token)), http.StatusGone)
 		require.NotEmpty(t, bye.Reason)
@@ -244,8 +226,8 @@ func TestTokensOfOthersAreRefused(t *testing.T) {
 
 func TestPollGetsAnAssignmentTheMomentItIsWritten(t *testing.T) {
 	s := newSite(t)
-	s.addMachine("m1", mac)
-	o := s.armed("m1", "r1")
+	s.AddMachine("m1", mac)
+	o := s.Arm("m1", "r1")
 	w := s.welcome(o, nonceA)
 	got := make(chan *httptest.ResponseRecorder)
 	go func() {
@@ -255,7 +237,7 @@ func TestPollGetsAnAssignmentTheMomentItIsWritten(t *testing.T) {
 		s.agent.ServeHTTP(rec, r)
 		got <- rec
 	}()
-	k := s.assign(o)
+	k := s.Assign(o)
 	select {
 	case rec := <-got:
 		a := decode[action.Assignment](t, rec, http.StatusOK)
@@ -264,20 +246,20 @@ func TestPollGetsAnAssignmentTheMomentItIsWritten(t *testing.T) {
 	case <-time.After(30 * time.Second): // far less than the poll's wait
 		t.Fatal("the poll did not wake")
 	}
-	require.Equal(t, 1, s.events(inventory.EventFilter{Run: "r1"})[inventory.EventActionStarted])
+	require.Equal(t, 1, s.Events(inventory.EventFilter{Run: "r1"})[inventory.EventActionStarted])
 	// A lost answer: the same assignment again, and still one start.
 	require.Equal(t, http.StatusOK, send(t, s.agent, http.MethodGet, "/agent/v1/next", nil, bearer(w.Token)).Code)
-	require.Equal(t, 1, s.events(inventory.EventFilter{Run: "r1"})[inventory.EventActionStarted])
+	require.Equal(t, 1, s.Events(inventory.EventFilter{Run: "r1"})[inventory.EventActionStarted])
 }
 
 // TestHeldPollOfARevokedAgentGetsNothing: the token was good when the poll came.
 func TestHeldPollOfARevokedAgentGetsNothing(t *testing.T) {
 	s := newSite(t)
-	s.addMachine("m1", mac)
-	o := s.armed("m1", "r1")
+	s.AddMachine("m1", mac)
+	o := s.Arm("m1", "r1")
 	w := s.welcome(o, nonceA)
-	held := &held{Store: s.server.cfg.Store, looked: make(chan struct{})}
-	s.server.cfg.Store = held
+	held := &held{Store: s.cfg.Store, looked: make(chan struct{})}
+	s.restart(func(c *siteConfig) { c.Store = held })
 	got := make(chan *httptest.ResponseRecorder)
 	go func() {
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/agent/v1/next?wait=60s", nil)
@@ -288,14 +270,14 @@ func TestHeldPollOfARevokedAgentGetsNothing(t *testing.T) {
 	}()
 	<-held.looked
 	require.Equal(t, http.StatusConflict, send(t, s.agent, http.MethodPost, "/agent/v1/claim", s.hello(o, 1, nonceB)).Code)
-	s.assign(o)
+	s.Assign(o)
 	select {
 	case rec := <-got:
 		require.Equal(t, http.StatusForbidden, rec.Code)
 	case <-time.After(30 * time.Second):
 		t.Fatal("the poll did not end")
 	}
-	require.Zero(t, s.events(inventory.EventFilter{Run: "r1"})[inventory.EventActionStarted])
+	require.Zero(t, s.Events(inventory.EventFilter{Run: "r1"})[inventory.EventActionStarted])
 }
 
 // held tells when a poll has looked for work the first time.
@@ -313,29 +295,29 @@ func (h *held) NextAssignment(ctx context.Context, o inventory.Owner) (inventory
 
 func TestPollEndsWithoutWork(t *testing.T) {
 	s := newSite(t)
-	s.addMachine("m1", mac)
-	w := s.welcome(s.armed("m1", "r1"), nonceA)
+	s.AddMachine("m1", mac)
+	w := s.welcome(s.Arm("m1", "r1"), nonceA)
 	require.Equal(t, http.StatusNoContent, send(t, s.agent, http.MethodGet, "/agent/v1/next?wait=0", nil, bearer(w.Token)).Code)
 	require.Equal(t, http.StatusBadRequest, send(t, s.agent, http.MethodGet, "/agent/v1/next?wait=soon", nil, bearer(w.Token)).Code)
 	// A server that stops lets polls go.
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	require.NoError(t, s.server.Run(ctx))
+	require.NoError(t, s.engine.Run(ctx))
 	require.Equal(t, http.StatusNoContent, send(t, s.agent, http.MethodGet, "/agent/v1/next?wait=60", nil, bearer(w.Token)).Code)
 }
 
 func TestReportSentThreeTimesIsOneEventAndOneSignal(t *testing.T) {
 	s := newSite(t)
-	s.addMachine("m1", mac)
-	o := s.armed("m1", "r1")
+	s.AddMachine("m1", mac)
+	o := s.Arm("m1", "r1")
 	w := s.welcome(o, nonceA)
-	k := s.assign(o)
+	k := s.Assign(o)
 	r := action.Result{Key: k, ID: "abc", State: action.Failed, ExitCode: 3, Message: "no space left", Log: "line 1\nline 2\n"}
 	for range 3 {
 		require.Equal(t, http.StatusNoContent, send(t, s.agent, http.MethodPost, "/agent/v1/report", r, bearer(w.Token)).Code)
 	}
-	require.Equal(t, 1, s.events(inventory.EventFilter{Run: "r1"})[inventory.EventActionDone])
-	text, err := s.store.Log(t.Context(), "r1", 0, 0)
+	require.Equal(t, 1, s.Events(inventory.EventFilter{Run: "r1"})[inventory.EventActionDone])
+	text, err := s.Store.Log(t.Context(), "r1", 0, 0)
 	require.NoError(t, err)
 	require.Equal(t, r.Log, text)
 
@@ -350,31 +332,31 @@ func TestReportSentThreeTimesIsOneEventAndOneSignal(t *testing.T) {
 
 func TestHeartbeatTellsProgressAndOrders(t *testing.T) {
 	s := newSite(t)
-	s.addMachine("m1", mac)
-	o := s.armed("m1", "r1")
+	s.AddMachine("m1", mac)
+	o := s.Arm("m1", "r1")
 	w := s.welcome(o, nonceA)
-	k := s.assign(o)
+	k := s.Assign(o)
 	require.Equal(t, http.StatusOK, send(t, s.agent, http.MethodGet, "/agent/v1/next", nil, bearer(w.Token)).Code)
 	beat := func(p *action.Progress) action.Orders {
 		return decode[action.Orders](t, send(t, s.agent, http.MethodPost, "/agent/v1/heartbeat", action.Heartbeat{Running: p, Wrote: true}, bearer(w.Token)), http.StatusOK)
 	}
-	seq, err := s.store.LastSeq(t.Context())
+	seq, err := s.Store.LastSeq(t.Context())
 	require.NoError(t, err)
 	require.Empty(t, beat(&action.Progress{Key: k, Done: 5, Total: 10, Message: "writing", Log: "one\n"}))
 	require.Empty(t, beat(&action.Progress{Key: k, Done: 7, Total: 10, Log: "two\n"}))
 	got := decode[inventory.Workflow](t, s.do(http.MethodGet, "/v1/workflows/r1", nil), http.StatusOK)
 	require.Equal(t, int64(7), got.Actions[0].Done)
 	require.Equal(t, int64(10), got.Actions[0].Total)
-	after, err := s.store.LastSeq(t.Context())
+	after, err := s.Store.LastSeq(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, seq, after, "a heartbeat is no write")
 
 	require.Equal(t, "one\ntwo\n", s.do(http.MethodGet, "/v1/workflows/r1/logs?action=0", nil).Body.String())
-	a, err := s.store.Agent(t.Context(), o)
+	a, err := s.Store.Agent(t.Context(), o)
 	require.NoError(t, err)
 	require.True(t, a.Wrote)
 
-	require.NoError(t, s.store.StopAssignment(t.Context(), o, k, s.clock.now()))
+	require.NoError(t, s.Store.StopAssignment(t.Context(), o, k, s.Clock.Now()))
 	require.Equal(t, []action.Key{k}, beat(&action.Progress{Key: k, Done: 8, Total: 10}).Stop)
 	require.Equal(t, http.StatusNoContent, send(t, s.agent, http.MethodPost, "/agent/v1/report", action.Result{Key: k, ID: "s", State: action.Stopped}, bearer(w.Token)).Code)
 	require.Empty(t, beat(nil))
@@ -384,30 +366,30 @@ func TestHeartbeatTellsProgressAndOrders(t *testing.T) {
 
 func TestLogOfHeartbeatsAndReportIsOneText(t *testing.T) {
 	s := newSite(t)
-	s.addMachine("m1", mac)
-	o := s.armed("m1", "r1")
+	s.AddMachine("m1", mac)
+	o := s.Arm("m1", "r1")
 	w := s.welcome(o, nonceA)
-	k := s.assign(o)
+	k := s.Assign(o)
 	beat := func(text string) {
 		require.Equal(t, http.StatusOK, send(t, s.agent, http.MethodPost, "/agent/v1/heartbeat", action.Heartbeat{Running: &action.Progress{Key: k, Log: text}}, bearer(w.Token)).Code)
 	}
 	beat("one\n")
-	require.NoError(t, s.server.agents.flush(t.Context()))
+	require.NoError(t, s.engine.Agents.Flush(t.Context()))
 	beat("two\n")
 	beat("three\n")
 	r := action.Result{Key: k, ID: "a", State: action.Failed, Log: "three\nfour\n"}
 	require.Equal(t, http.StatusNoContent, send(t, s.agent, http.MethodPost, "/agent/v1/report", r, bearer(w.Token)).Code)
-	require.NoError(t, s.server.agents.flush(t.Context()))
-	text, err := s.store.Log(t.Context(), "r1", 0, 1)
+	require.NoError(t, s.engine.Agents.Flush(t.Context()))
+	text, err := s.Store.Log(t.Context(), "r1", 0, 1)
 	require.NoError(t, err)
 	require.Equal(t, "one\ntwo\nthree\nfour\n", text)
 }
 
 func TestAgentImageIsResumedByItsDigest(t *testing.T) {
 	s := newSite(t)
-	s.addMachine("m1", mac)
+	s.AddMachine("m1", mac)
 	require.Equal(t, http.StatusCreated, s.do(http.MethodPut, "/v1/images/debian-12", "0123456789").Code)
-	w := s.welcome(s.armed("m1", "r1"), nonceA)
+	w := s.welcome(s.Arm("m1", "r1"), nonceA)
 	require.Equal(t, http.StatusUnauthorized, send(t, s.agent, http.MethodGet, "/agent/v1/images/debian-12", nil).Code)
 	whole := send(t, s.agent, http.MethodGet, "/agent/v1/images/debian-12", nil, bearer(w.Token))
 	require.Equal(t, "0123456789", whole.Body.String())

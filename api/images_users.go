@@ -1,0 +1,128 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/ingotmetal/ingot/genesis"
+	"github.com/ingotmetal/ingot/internal/engine"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// ImageUserStore reads what may need an image.
+type ImageUserStore interface {
+	PlannedImages(ctx context.Context) ([]inventory.PlannedImage, error)
+	Workflows(ctx context.Context, f inventory.WorkflowFilter) ([]inventory.Workflow, error)
+	Templates(ctx context.Context) ([]inventory.Template, error)
+	Machines(ctx context.Context) ([]inventory.Machine, error)
+	UserData(ctx context.Context, name string) (user, vendor inventory.Secret, err error)
+	GenesisList(ctx context.Context) ([]inventory.GenesisBundle, error)
+	Genesis(ctx context.Context, name string) (inventory.GenesisBundle, error)
+}
+
+// imageUsers is all that may need an image.
+type imageUsers struct {
+	planned   []inventory.PlannedImage
+	runs      []inventory.Workflow // open ones
+	templates []inventory.Template
+	machines  []inventory.Machine // with their user data
+	labs      []genesis.Lab
+}
+
+// readUsers reads what needs images: open runs, and, unless runsOnly, what
+// names images for a later installation.
+func (s *images) readUsers(ctx context.Context, runsOnly bool) (u imageUsers, err error) {
+	if u.planned, err = s.users.PlannedImages(ctx); err != nil {
+		return u, err
+	}
+	if u.runs, err = s.users.Workflows(ctx, inventory.WorkflowFilter{Open: true, Limit: engine.MaxOpen}); err != nil {
+		return u, err
+	}
+	if runsOnly {
+		return u, nil
+	}
+	if u.templates, err = s.users.Templates(ctx); err != nil {
+		return u, err
+	}
+	if u.machines, err = s.users.Machines(ctx); err != nil {
+		return u, err
+	}
+	for n, m := range u.machines {
+		if !m.HasUserData {
+			continue
+		}
+		if u.machines[n].UserData, _, err = s.users.UserData(ctx, m.Name); err != nil {
+			return u, err
+		}
+	}
+	u.labs, err = s.readLabs(ctx)
+
+	return u, err
+}
+
+// readLabs reads the stored lab files.
+func (s *images) readLabs(ctx context.Context) (labs []genesis.Lab, err error) {
+	bundles, err := s.users.GenesisList(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, b := range bundles {
+		b, err := s.users.Genesis(ctx, b.Name)
+		if errors.Is(err, inventory.ErrNotFound) {
+			continue // forgotten with its key, or deleted by now
+		}
+		if err != nil {
+			return nil, err
+		}
+		l, err := genesis.Load(b.File, b.Read)
+		var wrong inventory.Problems // to this version; what could be read counts
+		if err != nil && !errors.As(err, &wrong) {
+			return nil, err
+		}
+		l.Name = b.Name
+		labs = append(labs, l)
+	}
+
+	return labs, nil
+}
+
+// checkUnused refuses to delete an image that something needs.
+func (u imageUsers) checkUnused(i inventory.Image) error {
+	inRun := func(run, machine string) error {
+		return hint(fmt.Errorf("run %s of machine %q uses image %q: %w", run, machine, i.Name, inventory.ErrConflict), "ingot workflow get "+run)
+	}
+	for _, p := range u.planned {
+		if p.SHA256 == i.SHA256 {
+			return inRun(p.Run, p.Machine)
+		}
+	}
+	for _, w := range u.runs {
+		if w.Image == i.Name {
+			return inRun(w.Run, w.Machine)
+		}
+	}
+	named := func(what, name string) error {
+		return hint(fmt.Errorf("%s %q names image %q: %w", what, name, i.Name, inventory.ErrConflict),
+			"change it, or: ingot image delete "+i.Name+" --force")
+	}
+	for _, t := range u.templates {
+		if inventory.NamesImage(t.Source, i.Name) {
+			return named("template", t.Name)
+		}
+	}
+	for _, m := range u.machines {
+		// A document names what its installer fetches. Names of disk images, such as
+		// "debian", have another meaning there.
+		inDocument := i.Use == inventory.UseInstaller && inventory.NamesImage(m.UserData.Reveal(), i.Name)
+		if m.NamesImage(i.Name) || inDocument {
+			return named("machine", m.Name)
+		}
+	}
+	for _, l := range u.labs {
+		if _, found := l.Image(i.Name); found {
+			return named("lab file", l.Name)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,156 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/ingotmetal/ingot/internal/httpapi"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// WindowStore opens and closes the netboot windows of operators.
+type WindowStore interface {
+	Grant(ctx context.Context, machine string) (inventory.Grant, error)
+	ArmByHand(ctx context.Context, machine, by string, until time.Time) (inventory.Grant, error)
+	DisarmByHand(ctx context.Context, machine, by string, force bool) error
+	KeyCheck(ctx context.Context) error
+}
+
+// Netboot answers what the servers of the provisioning network know. Every
+// function may be nil.
+type Netboot struct {
+	// Network is what this server knows now of the provisioning network, against
+	// which reservations are checked.
+	Network func() inventory.Network
+	// UnknownDropped counts the packets of unknown MACs that GET /v1/seen does not
+	// list, since the server started.
+	UnknownDropped func() int64
+	// Why answers with the boot decision for a MAC and its reasons.
+	Why func(ctx context.Context, mac string) (any, error)
+}
+
+func (n Netboot) network() inventory.Network {
+	if n.Network == nil {
+		return inventory.Network{}
+	}
+	return n.Network()
+}
+
+const (
+	armedFor    = time.Hour
+	maxArmedFor = 24 * time.Hour
+)
+
+type patchMachine struct {
+	byName
+	AllowPXE *bool `json:"allowPXE"`
+}
+
+// Validate demands the only field that can be changed.
+func (q *patchMachine) Validate() error {
+	if q.AllowPXE == nil {
+		return inventory.Invalid("allowPXE", "replace the machine with POST /v1/machines to change anything else", "is missing")
+	}
+	return nil
+}
+
+func (m *machines) patch(ctx context.Context, q patchMachine) (MachineView, error) {
+	found, err := m.find(ctx, q.Name)
+	if err == nil {
+		_, err = m.setWindow(ctx, found.Name, *q.AllowPXE, armedFor, false)
+	}
+	if err != nil {
+		return MachineView{}, err
+	}
+	return m.views.ofOne(ctx, found)
+}
+
+type setNetboot struct {
+	byName
+	Arm   *bool  `json:"arm"`
+	For   string `json:"for"`
+	Force bool   `json:"force"`
+
+	duration time.Duration
+}
+
+// Validate reads for.
+func (q *setNetboot) Validate() error {
+	if q.Arm == nil {
+		return inventory.Invalid("arm", "", "is missing")
+	}
+	q.duration = armedFor
+	if q.For == "" {
+		return nil
+	}
+	var err error
+	if q.duration, err = time.ParseDuration(q.For); err != nil || q.duration <= 0 || q.duration > maxArmedFor {
+		return inventory.Invalid("for", "for example 1h; at most 24h", "invalid duration %q", q.For)
+	}
+	return nil
+}
+
+func (m *machines) setNetboot(ctx context.Context, q setNetboot) (inventory.Netboot, error) {
+	found, err := m.find(ctx, q.Name)
+	if err != nil {
+		return inventory.Netboot{}, err
+	}
+	return m.setWindow(ctx, found.Name, *q.Arm, q.duration, q.Force)
+}
+
+// setWindow opens or closes an operator's netboot window.
+func (m *machines) setWindow(
+	ctx context.Context, machine string, open bool, d time.Duration, force bool,
+) (inventory.Netboot, error) {
+	by := httpapi.Actor(ctx)
+	var err error
+	if open {
+		// A server that lost its key must not send machines into an installation
+		// whose secrets it cannot open.
+		if err := m.windows.KeyCheck(ctx); err != nil {
+			return inventory.Netboot{}, fmt.Errorf("arming %q: %w", machine, err)
+		}
+		_, err = m.windows.ArmByHand(ctx, machine, by, m.now().Add(d))
+	} else {
+		err = m.windows.DisarmByHand(ctx, machine, by, force)
+	}
+	if err != nil {
+		return inventory.Netboot{}, err
+	}
+	g, err := m.windows.Grant(ctx, machine)
+
+	return g.View(m.now()), err
+}
+
+// why answers why a machine is booted as it is.
+func (m *machines) why(ctx context.Context, q byName) (any, error) {
+	found, err := m.find(ctx, q.Name)
+	if err != nil {
+		return nil, err
+	}
+	i, ok := found.Netboot()
+	if !ok {
+		return nil, inventory.Invalid("interfaces", "", "machine %q has no interface that may boot from the network", found.Name)
+	}
+	return m.decisionFor(ctx, i.MAC)
+}
+
+type byMAC struct {
+	MAC string `path:"mac" json:"-"`
+}
+
+func (m *machines) whyMAC(ctx context.Context, q byMAC) (any, error) {
+	mac, err := inventory.ParseMAC(q.MAC)
+	if err != nil {
+		return nil, err
+	}
+	return m.decisionFor(ctx, mac)
+}
+
+func (m *machines) decisionFor(ctx context.Context, mac string) (any, error) {
+	if m.netboot.Why == nil {
+		return nil, fmt.Errorf("this server decides no boots: %w", inventory.ErrUnavailable)
+	}
+	return m.netboot.Why(ctx, mac)
+}

@@ -1,0 +1,398 @@
+package api
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	_ "embed"
+	"encoding/base64"
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/gin-gonic/gin"
+
+	"github.com/ingotmetal/ingot/internal/httpapi"
+	"github.com/ingotmetal/ingot/internal/httpserve"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// SessionStore keeps sessions that were ended before their expiry.
+type SessionStore interface {
+	EndSession(ctx context.Context, id string, until time.Time) error
+	EndedSessions(ctx context.Context) (map[string]time.Time, error)
+}
+
+const (
+	cookieName  = "ingot_session"
+	linkLife    = 5 * time.Minute
+	sessionLife = 24 * time.Hour
+	maxLinks    = 100
+)
+
+// Access is who may use the API, and under which names. TokenSHA256 and ClaimKey
+// are required.
+type Access struct {
+	// TokenSHA256 is the SHA-256 of the admin token's text.
+	TokenSHA256 [sha256.Size]byte
+	// ClaimKey is the key from which that of the sessions is derived.
+	ClaimKey []byte
+	// AllowedHosts are the names (without port) under which operators reach this
+	// server; nil = localhost, 127.0.0.1 and ::1.
+	AllowedHosts []string
+	// BaseURL begins login links; "" = http://127.0.0.1:8080. With https the session
+	// cookie is Secure.
+	BaseURL string
+}
+
+// sessions authenticates operators, by the admin token or by the session of a
+// browser, and holds the login links that were not used yet.
+//
+// A session needs no memory: the cookie carries its expiry under a MAC whose
+// key depends on the admin token, so that it outlives a restart and dies with
+// the token. Sessions that were ended before their expiry are in the store, so
+// that they stay ended after a restart.
+type sessions struct {
+	store SessionStore
+	key   []byte
+	token [sha256.Size]byte
+	hosts map[string]bool
+	base  string
+	log   *slog.Logger
+	now   func() time.Time
+
+	ending sync.Mutex // held while the end of a session is stored
+	mu     sync.Mutex
+	links  map[[sha256.Size]byte]time.Time // hash of the code → expiry
+	ended  map[string]time.Time            // id of a session → when it would expire
+}
+
+func newSessions(store SessionStore, a Access, log *slog.Logger, now func() time.Time) (*sessions, error) {
+	ended, err := store.EndedSessions(context.Background())
+	if err != nil {
+		return nil, fmt.Errorf("making the API: %w", err)
+	}
+	m := hmac.New(sha256.New, a.ClaimKey)
+	m.Write([]byte("session\x00"))
+	m.Write(a.TokenSHA256[:])
+	l := &sessions{
+		store: store, key: m.Sum(nil), token: a.TokenSHA256, hosts: hostSet(a.AllowedHosts), base: a.BaseURL, log: log, now: now,
+		links: map[[sha256.Size]byte]time.Time{}, ended: ended,
+	}
+	if l.base == "" {
+		l.base = "http://127.0.0.1:8080"
+	}
+
+	return l, nil
+}
+
+// openRoutes are those that prove who the client is.
+func (l *sessions) openRoutes() []httpapi.Route {
+	return []httpapi.Route{
+		{Method: "GET", Path: "/healthz", Handler: func(c *gin.Context) { c.JSON(http.StatusOK, gin.H{"ok": true}) }},
+		{Method: "GET", Path: "/login/:code", Handler: l.openByLink},
+		{Method: "POST", Path: "/login", Handler: l.openByToken},
+	}
+}
+
+func (l *sessions) routes() []httpapi.Route {
+	return []httpapi.Route{
+		{Method: "POST", Path: "/v1/login-links", Handler: httpapi.Handle(http.StatusCreated, httpapi.NoBody, l.createLink)},
+		{Method: "POST", Path: "/v1/logout", Handler: l.logout},
+	}
+}
+
+// isAdmin reports whether text is the admin token, in constant time.
+func (l *sessions) isAdmin(text string) bool {
+	sum := sha256.Sum256([]byte(text))
+	return subtle.ConstantTimeCompare(sum[:], l.token[:]) == 1
+}
+
+// newLink makes a code that opens one session within five minutes.
+func (l *sessions) newLink() string {
+	var b [32]byte
+	rand.Read(b[:]) // never returns an error
+	code := base64.RawURLEncoding.EncodeToString(b[:])
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := l.now()
+	oldest := [sha256.Size]byte{}
+	for h, until := range l.links {
+		if !now.Before(until) {
+			delete(l.links, h)
+		} else if t, ok := l.links[oldest]; !ok || until.Before(t) {
+			oldest = h
+		}
+	}
+	if len(l.links) >= maxLinks {
+		delete(l.links, oldest)
+	}
+	l.links[sha256.Sum256([]byte(code))] = now.Add(linkLife)
+	return code
+}
+
+// redeem spends a link's code and returns a cookie.
+func (l *sessions) redeem(code string) (string, bool) {
+	h := sha256.Sum256([]byte(code))
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	until, ok := l.links[h]
+	delete(l.links, h)
+	if !ok || !l.now().Before(until) {
+		return "", false
+	}
+	return l.newCookie(), true
+}
+
+// newCookie returns the cookie of a new session.
+func (l *sessions) newCookie() string {
+	var b [24]byte
+	binary.BigEndian.PutUint64(b[:8], uint64(l.now().Add(sessionLife).Unix()))
+	rand.Read(b[8:]) // never returns an error
+	return base64.RawURLEncoding.EncodeToString(append(b[:], l.mac(b[:])...))
+}
+
+func (l *sessions) mac(b []byte) []byte {
+	m := hmac.New(sha256.New, l.key)
+	m.Write(b)
+	return m.Sum(nil)
+}
+
+// isOpen reports whether a cookie is of an open session.
+func (l *sessions) isOpen(cookie string) bool {
+	b, err := base64.RawURLEncoding.Strict().DecodeString(cookie)
+	if err != nil || len(b) != 24+sha256.Size || !hmac.Equal(l.mac(b[:24]), b[24:]) {
+		return false
+	}
+	until := time.Unix(int64(binary.BigEndian.Uint64(b[:8])), 0)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	_, ended := l.ended[sessionID(cookie)]
+	return !ended && until.After(l.ended[inventory.AllSessions]) && l.now().Before(until)
+}
+
+// sessionID is the digest of the cookie: it does not open the session.
+func sessionID(cookie string) string {
+	sum := sha256.Sum256([]byte(cookie))
+	return hex.EncodeToString(sum[:])
+}
+
+// end closes a session permanently. When that cannot be stored it is closed
+// until this server is started again.
+func (l *sessions) end(ctx context.Context, cookie string) error {
+	if !l.isOpen(cookie) {
+		return nil
+	}
+	l.ending.Lock()
+	defer l.ending.Unlock()
+	id, until := sessionID(cookie), l.now().Add(sessionLife)
+	l.mu.Lock()
+	l.ended[id] = until
+	l.mu.Unlock()
+	if err := l.store.EndSession(ctx, id, until); err != nil {
+		return err
+	}
+	ended, err := l.store.EndedSessions(ctx)
+	if err == nil {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.ended = ended
+	}
+	return err
+}
+
+// setHeaders sets what every answer to a browser carries.
+func setHeaders(c *gin.Context) {
+	h := c.Writer.Header()
+	h.Set("Content-Security-Policy", "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'")
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Referrer-Policy", "no-referrer")
+	if p := c.Request.URL.Path; strings.HasPrefix(p, "/v1/") || strings.HasPrefix(p, "/login") {
+		h.Set("Cache-Control", "no-store")
+	}
+}
+
+// checkHost refuses other names than the configured ones. Otherwise a page under a
+// name that an attacker rebinds to this address could use the browser's cookie.
+func (l *sessions) checkHost(c *gin.Context) {
+	if !l.hosts[hostname(c.Request.Host)] {
+		httpapi.Fail(c, httpapi.Refuse(http.StatusForbidden, httpapi.CodeForbidden, otherHost, "add the name to the configured hosts"))
+	}
+}
+
+const otherHost = "this server does not answer under that host name"
+
+// hostSet returns the names in the form in which requests are compared with them.
+func hostSet(names []string) map[string]bool {
+	if names == nil {
+		names = []string{"localhost", "127.0.0.1", "::1"}
+	}
+	set := map[string]bool{}
+	for _, name := range names {
+		set[hostname(name)] = true
+	}
+	return set
+}
+
+// hostname returns a host without its port, in lower case.
+func hostname(hostport string) string {
+	if ap, err := netip.ParseAddrPort(hostport); err == nil {
+		return ap.Addr().String()
+	}
+	host := hostport
+	if h, _, err := net.SplitHostPort(hostport); err == nil {
+		host = h
+	}
+	if a, err := netip.ParseAddr(strings.Trim(host, "[]")); err == nil {
+		return a.String()
+	}
+	return strings.ToLower(strings.TrimSuffix(host, "."))
+}
+
+// authenticate lets the admin token and open sessions through.
+func (l *sessions) authenticate(c *gin.Context) {
+	proven := false
+	if token, ok := strings.CutPrefix(c.GetHeader("Authorization"), "Bearer "); ok {
+		proven = l.isAdmin(token)
+	} else if cookie, err := c.Cookie(cookieName); err == nil {
+		proven = l.isOpen(cookie)
+	}
+	if proven {
+		httpserve.Prefer(c.Request.Context())
+		httpapi.SetActor(c, "admin")
+		return
+	}
+	page := c.Request.Method == http.MethodGet && !strings.HasPrefix(c.Request.URL.Path, "/v1/")
+	if page && strings.Contains(c.GetHeader("Accept"), "text/html") {
+		c.Abort()
+		showLogin(c, http.StatusUnauthorized, "")
+		return
+	}
+	c.Header("WWW-Authenticate", "Bearer")
+	httpapi.Fail(c, httpapi.Refuse(http.StatusUnauthorized, httpapi.CodeUnauthorized,
+		"the admin token or a session is needed", "ingot login"))
+}
+
+//go:embed login.html
+var loginPage string
+
+// loginPolicy lets the log-in page load nothing; its one style is allowed by its digest.
+var loginPolicy = func() string {
+	_, style, _ := strings.Cut(loginPage, "<style>")
+	style, _, _ = strings.Cut(style, "</style>")
+	sum := sha256.Sum256([]byte(style))
+	return "default-src 'none'; style-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) +
+		"'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+}()
+
+// Why the log-in page is shown again.
+const (
+	problemLink  = "This link was used, or is older than five minutes."
+	problemToken = "This is not the admin token."
+)
+
+// showLogin answers with the log-in page; problem is "" or one of the sentences above.
+func showLogin(c *gin.Context, status int, problem string) {
+	c.Header("Content-Security-Policy", loginPolicy)
+	// With "no-referrer" browsers send the form with "Origin: null".
+	c.Header("Referrer-Policy", "same-origin")
+	if problem != "" {
+		problem = `<p class="failed" role="alert">` + problem + "</p>"
+	}
+	c.Data(status, "text/html; charset=utf-8", []byte(strings.Replace(loginPage, "<!--problem-->", problem, 1)))
+}
+
+// checkOrigin refuses writes that another site's page makes the browser send.
+func checkOrigin(c *gin.Context) {
+	switch c.Request.Method {
+	case http.MethodGet, http.MethodHead, http.MethodOptions:
+		return
+	}
+	origin, cookie := c.GetHeader("Origin"), c.GetHeader("Authorization") == ""
+	site := c.GetHeader("Sec-Fetch-Site")
+	ok := true
+	switch {
+	case origin != "":
+		u, err := url.Parse(origin)
+		ok = err == nil && strings.EqualFold(u.Host, c.Request.Host)
+	case site != "":
+		ok = site == "same-origin" || site == "none"
+	case cookie:
+		ok = false // every browser sends one of the two with a write
+	}
+	if !ok {
+		httpapi.Fail(c, httpapi.Refuse(http.StatusForbidden, httpapi.CodeForbidden, "a write from another origin", ""))
+	}
+}
+
+type loginLink struct {
+	URL     string    `json:"url"`
+	Expires time.Time `json:"expires"`
+}
+
+func (l *sessions) createLink(context.Context, httpapi.Empty) (loginLink, error) {
+	return loginLink{
+		URL: strings.TrimSuffix(l.base, "/") + "/login/" + l.newLink(), Expires: l.now().Add(linkLife).UTC(),
+	}, nil
+}
+
+func (l *sessions) openByLink(c *gin.Context) {
+	cookie, ok := l.redeem(c.Param("code"))
+	if !ok {
+		showLogin(c, http.StatusNotFound, problemLink)
+		return
+	}
+	l.openPage(c, cookie)
+}
+
+// maxLoginForm is how long the form of the log-in page may be, in bytes.
+const maxLoginForm = 4 << 10
+
+// openByToken opens a session for the admin token, as the form of the log-in page
+// sends it.
+func (l *sessions) openByToken(c *gin.Context) {
+	if checkOrigin(c); c.IsAborted() {
+		return
+	}
+	c.Request.Body = http.MaxBytesReader(c.Writer, c.Request.Body, maxLoginForm)
+	if !l.isAdmin(strings.TrimSpace(c.PostForm("token"))) {
+		l.log.Warn("a log-in with a wrong token", "from", c.ClientIP())
+		showLogin(c, http.StatusUnauthorized, problemToken)
+		return
+	}
+	l.openPage(c, l.newCookie())
+}
+
+// openPage gives the browser its session and leads it to the page.
+func (l *sessions) openPage(c *gin.Context, cookie string) {
+	http.SetCookie(c.Writer, l.cookie(cookie, int(sessionLife/time.Second)))
+	c.Redirect(http.StatusSeeOther, "/")
+}
+
+func (l *sessions) logout(c *gin.Context) {
+	http.SetCookie(c.Writer, l.cookie("", -1))
+	if cookie, err := c.Cookie(cookieName); err == nil {
+		if err := l.end(c.Request.Context(), cookie); err != nil {
+			httpapi.Fail(c, err)
+			return
+		}
+	}
+	c.Status(http.StatusNoContent)
+}
+
+func (l *sessions) cookie(value string, maxAge int) *http.Cookie {
+	return &http.Cookie{
+		Name: cookieName, Value: value, Path: "/", MaxAge: maxAge, HttpOnly: true,
+		SameSite: http.SameSiteStrictMode, Secure: strings.HasPrefix(l.base, "https:"),
+	}
+}

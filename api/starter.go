@@ -1,0 +1,313 @@
+package api
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+
+	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/internal/engine"
+	"github.com/ingotmetal/ingot/internal/httpapi"
+	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/template"
+	"github.com/ingotmetal/ingot/workflows"
+)
+
+// Started is a run that has begun.
+type Started struct {
+	Workflow string `json:"workflow"`
+	Run      string `json:"run"`
+	Job      string `json:"job,omitempty"`
+}
+
+// Installation is the body of the routes that install a machine: the fields of
+// the machine that are replaced for this run.
+type Installation struct {
+	Template    string            `json:"template,omitempty"`
+	Image       string            `json:"image,omitempty"`
+	Retries     workflows.Retries `json:"retries,omitzero"`
+	Policy      string            `json:"policy,omitempty"`
+	HardwareMap map[string]string `json:"hardwareMap,omitempty"`
+}
+
+// defaultTemplate is the template of a machine that names none.
+const defaultTemplate = template.BuiltinImage
+
+// admission refuses new runs while the site is about to move, and while there is
+// too little space.
+type admission struct {
+	intake func(ctx context.Context) (why string, err error)
+	space  *space
+}
+
+// check returns why new runs are refused: DHCP, disarming and the reports of runs
+// that are under way need the rest of the space.
+func (a *admission) check(ctx context.Context) error {
+	if a.intake != nil {
+		why, err := a.intake(ctx)
+		if err != nil {
+			return err
+		}
+		if why != "" {
+			return hint(fmt.Errorf("new runs are refused: %s: %w", why, inventory.ErrMoving), "ingot operation list --open")
+		}
+	}
+	return a.space.checkData()
+}
+
+// starter checks the inputs of workflows and starts them.
+type starter struct {
+	runs       *engine.Runs
+	store      WorkflowStore
+	windows    WindowStore
+	machines   *machines
+	templates  *templates
+	images     *images
+	operations *operations
+	admission  *admission
+}
+
+// start starts a run of a machine. When one is open, the error names it.
+func (s *starter) start(ctx context.Context, w engine.Start) (Started, error) {
+	run, err := s.runs.Start(ctx, w)
+	var busy *engine.BusyError
+	if errors.As(err, &busy) {
+		return Started{}, machineIsBusy(w.Machine, busy.ID, busy.Run)
+	}
+	if err != nil {
+		return Started{}, err
+	}
+	return Started{Workflow: w.ID, Run: run}, nil
+}
+
+// machineIsBusy refuses a second workflow.
+func machineIsBusy(machine, id, run string) error {
+	return hint(fmt.Errorf("machine %q is busy: workflow %s is running as run %s: %w",
+		machine, id, run, inventory.ErrConflict), "ingot workflow get "+run)
+}
+
+// admit returns the machine of a new run.
+func (s *starter) admit(ctx context.Context, name string) (inventory.Machine, error) {
+	if err := s.admission.check(ctx); err != nil {
+		return inventory.Machine{}, err
+	}
+	return s.machines.find(ctx, name)
+}
+
+// provision checks in and starts it, as a Provision or a Reprovision.
+func (s *starter) provision(ctx context.Context, kind string, in workflows.ProvisionInput) (Started, error) {
+	m, err := s.admit(ctx, in.Machine)
+	if err != nil {
+		return Started{}, err
+	}
+	if m.Quarantined() {
+		return Started{}, hint(fmt.Errorf("machine %q is quarantined: %s: %w", m.Name, m.Standing.Reason, inventory.ErrConflict),
+			"ingot machine release "+m.Name+"   # when you have seen to it")
+	}
+	if in.Resume != "" {
+		// The run itself asks again, where it takes the machine.
+		if err := s.store.Resumable(ctx, in.Resume); err != nil {
+			return Started{}, hint(err, engine.RetryCommand(in.Resume, engine.FromStart))
+		}
+	}
+
+	name, image := cmp.Or(in.Template, m.Template, defaultTemplate), cmp.Or(in.Image, m.Image)
+	if err := s.checkProvision(ctx, in, name, image); err != nil {
+		return Started{}, err
+	}
+	return s.start(ctx, engine.Start{
+		ID: workflows.MachineID(m.Name), Type: kind, Machine: m.Name, Template: name, Image: image, Input: in,
+	})
+}
+
+func (s *starter) checkProvision(ctx context.Context, in workflows.ProvisionInput, template, image string) error {
+	var problems inventory.Problems
+	if err := s.templates.check(ctx, &problems, "template", template); err != nil {
+		return err
+	}
+	if image != "" {
+		if _, err := s.images.find(ctx, image); errors.Is(err, inventory.ErrNotFound) {
+			problems.Add("image", "ingot image list", "there is no image %q", image)
+		} else if err != nil {
+			return err
+		}
+	} else if template == defaultTemplate && in.Resume == "" {
+		problems.Add("image", "name one, or set the machine's image", "template %q writes an image, and none is named", template)
+	}
+	if in.Retries.Count < 0 || in.Retries.Count > 10 {
+		problems.Add("retries.count", "", "%d is not between 0 and 10", in.Retries.Count)
+	}
+	checkWord(&problems, "retries.from", in.Retries.From, "", engine.FromFailed, engine.FromStart)
+	checkWord(&problems, "policy", in.Policy, "", workflows.Fail, workflows.Pause)
+
+	return problems.Err()
+}
+
+// checkWord adds a problem when value is not one of words, of which "" shows none.
+func checkWord(problems *inventory.Problems, field, value string, words ...string) {
+	if !slices.Contains(words, value) {
+		shown := slices.DeleteFunc(slices.Clone(words), func(w string) bool { return w == "" })
+		problems.Add(field, "", "invalid value %q, must be one of %q", value, shown)
+	}
+}
+
+func (s *starter) inspect(ctx context.Context, in workflows.InspectInput) (Started, error) {
+	m, err := s.admit(ctx, in.Machine)
+	if err != nil {
+		return Started{}, err
+	}
+	return s.start(ctx, engine.Start{ID: workflows.MachineID(m.Name), Type: workflows.InspectType, Machine: m.Name, Input: in})
+}
+
+func (s *starter) decommission(ctx context.Context, in workflows.DecommissionInput) (Started, error) {
+	m, err := s.admit(ctx, in.Machine)
+	if err != nil {
+		return Started{}, err
+	}
+	if err := action.Check(action.Wipe, map[string]string{action.WipeModeVariable: in.Wipe}); err != nil {
+		return Started{}, inventory.Invalid("wipe", "", "%v", err)
+	}
+	return s.start(ctx, engine.Start{
+		ID: workflows.MachineID(m.Name), Type: workflows.DecommissionType, Machine: m.Name, Input: in,
+	})
+}
+
+const (
+	// maxConcurrency bounds what one mistyped number starts at once.
+	maxConcurrency = 200
+	safeNameRule   = "small letters, digits, dots, dashes, underscores; at most 128"
+)
+
+// operationName is a name that fits into paths and workflow ids.
+var operationName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,62}$`)
+
+// recoverMachines checks in and starts a Recover, which wipes and installs many machines.
+func (s *starter) recoverMachines(ctx context.Context, in workflows.RecoverInput) (Started, error) {
+	var problems inventory.Problems
+	if !operationName.MatchString(in.Name) {
+		problems.Add("name", "use letters, digits, - and _", "invalid name of a recovery %q", in.Name)
+	}
+	if in.Concurrency < 0 || in.Concurrency > maxConcurrency {
+		problems.Add("concurrency", "", "%d is not between 0, which means 2, and %d", in.Concurrency, maxConcurrency)
+	}
+	if in.AbortAfter < 0 {
+		problems.Add("abortAfter", "0 is never", "%d machines cannot fail", in.AbortAfter)
+	}
+	if in.Template != "" {
+		if err := s.templates.check(ctx, &problems, "template", in.Template); err != nil {
+			return Started{}, err
+		}
+	}
+	if in.Continued != nil {
+		problems.Add("continued", "leave it out", "a recovery sets it itself")
+	}
+	all, err := s.machines.store.Machines(ctx)
+	if err != nil {
+		return Started{}, err
+	}
+	if _, err := inventory.RecoverOrder(all, in.Machines, in.Selector, in.Order); err != nil {
+		var more inventory.Problems
+		if !errors.As(err, &more) {
+			return Started{}, err
+		}
+		problems = append(problems, more...)
+	}
+	if err := problems.Err(); err != nil {
+		return Started{}, err
+	}
+
+	return s.operations.start(ctx, engine.Start{
+		ID: workflows.RecoverID(in.Name), Type: workflows.RecoverType, Input: in,
+	}, in.Name)
+}
+
+type createWorkflow struct {
+	Type  string          `json:"type"`
+	Input json.RawMessage `json:"input"`
+}
+
+// startAny starts a workflow of any type.
+func (s *starter) startAny(ctx context.Context, q createWorkflow) (Started, error) {
+	switch q.Type {
+	case workflows.ProvisionType, workflows.ReprovisionType:
+		return startWith(ctx, q.Input, func(ctx context.Context, in workflows.ProvisionInput) (Started, error) {
+			if err := s.checkResume(ctx, in); err != nil {
+				return Started{}, err
+			}
+			return s.provision(ctx, q.Type, in)
+		})
+	case workflows.DecommissionType:
+		return startWith(ctx, q.Input, s.decommission)
+	case workflows.RecoverType:
+		return startWith(ctx, q.Input, s.recoverMachines)
+	case workflows.InspectType:
+		return startWith(ctx, q.Input, s.inspect)
+	case workflows.BMCJobType:
+		return startWith(ctx, q.Input, s.startBMCJob)
+	}
+	return Started{}, inventory.Invalid("type", "Provision, Reprovision, Decommission, Inspect, BMCJob or Recover",
+		"there is no workflow type %q", q.Type)
+}
+
+// startWith reads the input of a workflow and starts it.
+func startWith[T any](
+	ctx context.Context, input json.RawMessage, start func(context.Context, T) (Started, error),
+) (Started, error) {
+	var in T
+	if err := httpapi.ReadField("input", input, &in); err != nil {
+		return Started{}, err
+	}
+	return start(ctx, in)
+}
+
+// checkResume refuses to resume a run of another machine.
+func (s *starter) checkResume(ctx context.Context, in workflows.ProvisionInput) error {
+	if in.Resume == "" {
+		return nil
+	}
+	old, err := s.runs.Find(ctx, in.Resume)
+	if err == nil && old.Machine != in.Machine {
+		err = inventory.Invalid("input.resume", "", "run %q was of machine %q", in.Resume, old.Machine)
+	}
+	return err
+}
+
+// retry starts a new run with a new grant, from the start or from the step at
+// which w failed.
+func (s *starter) retry(ctx context.Context, w inventory.Workflow, from string) (Started, error) {
+	switch w.Type {
+	case workflows.InspectType:
+		return s.inspect(ctx, workflows.InspectInput{Machine: w.Machine})
+	case workflows.DecommissionType:
+		again := workflows.DecommissionInput{Machine: w.Machine}
+		if err := readInput(w, &again); err != nil {
+			return Started{}, err
+		}
+		return s.decommission(ctx, again)
+	}
+	again := workflows.ProvisionInput{Machine: w.Machine, Template: w.Template, Image: w.Image}
+	if err := readInput(w, &again); err != nil {
+		return Started{}, err
+	}
+	again.Resume = ""
+	if from == engine.FromFailed {
+		again.Resume = w.Run
+	}
+
+	return s.provision(ctx, w.Type, again)
+}
+
+// readInput reads the input of a run, if it was recorded.
+func readInput(w inventory.Workflow, in any) error {
+	if len(w.Input) == 0 {
+		return nil
+	}
+	if err := json.Unmarshal(w.Input, in); err != nil {
+		return fmt.Errorf("reading the input of run %q: %w", w.Run, err)
+	}
+	return nil
+}

@@ -1,0 +1,91 @@
+package api
+
+import (
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/gin-gonic/gin"
+
+	"github.com/ingotmetal/ingot/internal/httpapi"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+func (b *board) routes() []httpapi.Route {
+	return []httpapi.Route{{Method: "GET", Path: "/v1/events/stream", Handler: b.stream}}
+}
+
+const (
+	maxStreams   = 64
+	commentEvery = 15 * time.Second
+	streamWrite  = 10 * time.Second // until a client that does not read is dropped
+	// streamLife ends streams, so that one does not outlive its session for long: the
+	// browser connects again, if it may.
+	streamLife = time.Hour
+)
+
+// stream sends the board as server-sent events: everything at first, then what
+// changed, at most every 200 ms. A client that connects again gets everything
+// again, so that nothing it missed matters.
+func (b *board) stream(c *gin.Context) {
+	select {
+	case b.streams <- struct{}{}:
+		defer func() { <-b.streams }()
+	default:
+		httpapi.Fail(c, fmt.Errorf("%d pages are watching already: %w", maxStreams, inventory.ErrUnavailable))
+		return
+	}
+	changed, cancel := b.changed.Subscribe()
+	defer cancel()
+	defer b.join()()
+
+	h := c.Writer.Header()
+	h.Set("Content-Type", "text/event-stream")
+	h.Set("X-Accel-Buffering", "no")
+	c.Status(http.StatusOK)
+	out := sender{w: c.Writer, rc: http.NewResponseController(c.Writer)}
+
+	comment := time.NewTicker(commentEvery)
+	defer comment.Stop()
+	life := time.NewTimer(streamLife)
+	defer life.Stop()
+	// The headers go at once: the page knows then that it is connected.
+	text, version := []byte(": welcome\n\n"), int64(0)
+	for {
+		more, newest, err := b.since(version)
+		if err != nil {
+			return // the browser connects again
+		}
+		if text, version = append(text, more...), newest; len(text) > 0 {
+			if out.write(text) != nil {
+				return // the client has gone
+			}
+		}
+		text = nil
+		select {
+		case <-changed:
+		case <-comment.C:
+			text = []byte(": still here\n\n")
+		case <-life.C:
+			return
+		case <-b.engine.Stopping:
+			return
+		case <-c.Request.Context().Done():
+			return
+		}
+	}
+}
+
+type sender struct {
+	w  http.ResponseWriter
+	rc *http.ResponseController
+}
+
+func (o *sender) write(text []byte) error {
+	// A writer without deadlines (a test's recorder) does not block.
+	_ = o.rc.SetWriteDeadline(time.Now().Add(streamWrite))
+	if _, err := o.w.Write(text); err != nil {
+		return err
+	}
+	return o.rc.Flush()
+}

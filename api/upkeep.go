@@ -1,0 +1,134 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"strconv"
+
+	"github.com/gin-gonic/gin"
+
+	"github.com/ingotmetal/ingot/internal/httpapi"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// Upkeep is what the process can do to keep the site safe.
+type Upkeep struct {
+	// Backup copies what this server keeps; nil: it keeps nothing.
+	Backup func(ctx context.Context, q BackupRequest) (Archive, error)
+	// RotateKeys replaces the keys of the stored secrets and returns how many were
+	// sealed again; nil: this server has none.
+	RotateKeys func(ctx context.Context) (int, error)
+	// TestNotice sends a notice at once and returns its id; nil: notices are off.
+	TestNotice func(ctx context.Context) (id string, err error)
+}
+
+// BackupRequest says what goes into a backup.
+type BackupRequest struct {
+	// Passphrase wraps the keys; zero: they stay out of it.
+	Passphrase inventory.Secret
+	Images     bool // the files of the images, too
+}
+
+// An Archive is a backup that lies ready on the server. Close removes it.
+type Archive interface {
+	io.WriterTo
+	io.Closer
+	ID() string
+}
+
+type upkeep struct {
+	Upkeep
+	log *slog.Logger
+}
+
+func (u *upkeep) routes() []httpapi.Route {
+	return []httpapi.Route{
+		{Method: "POST", Path: "/v1/secrets/rotate", Handler: httpapi.Handle(http.StatusOK, httpapi.NoBody, u.rotateKeys)},
+		{Method: "POST", Path: "/v1/notices/test", Handler: httpapi.Handle(http.StatusOK, httpapi.NoBody, u.sendTestNotice)},
+		{Method: "POST", Path: "/v1/backup", Handler: u.sendBackup},
+	}
+}
+
+// rotateKeys replaces the keys of the stored secrets while everything goes on. A
+// rotation that broke off is finished by the next one.
+func (u *upkeep) rotateKeys(ctx context.Context, _ httpapi.Empty) (map[string]int, error) {
+	if u.RotateKeys == nil {
+		return nil, fmt.Errorf("this server holds no keys: %w", inventory.ErrUnavailable)
+	}
+	n, err := u.RotateKeys(ctx)
+	if err != nil {
+		return nil, err
+	}
+	u.log.Info("the keys of stored secrets were replaced", "secrets", n, "by", httpapi.Actor(ctx))
+
+	return map[string]int{"sealed": n}, nil
+}
+
+// sendTestNotice tries out whether notices arrive.
+func (u *upkeep) sendTestNotice(ctx context.Context, _ httpapi.Empty) (map[string]string, error) {
+	if u.TestNotice == nil {
+		return nil, fmt.Errorf("notices are off: give notify.url and notify.secret_file in the server's configuration: %w",
+			inventory.ErrUnsupported)
+	}
+	id, err := u.TestNotice(ctx)
+	if err != nil {
+		// Any error is the receiver's, or of the way to it.
+		return nil, fmt.Errorf("%w: %w", err, inventory.ErrUnreachable)
+	}
+
+	return map[string]string{"id": id}, nil
+}
+
+type backupBody struct {
+	Passphrase inventory.Secret `json:"passphrase"`
+	WithoutKey bool             `json:"withoutKey"`
+	Images     bool             `json:"images"`
+}
+
+// Validate demands a choice: a passphrase for the keys, or no keys.
+func (q *backupBody) Validate() error {
+	if q.WithoutKey == q.Passphrase.IsZero() {
+		return nil
+	}
+	return inventory.Invalid("passphrase", "give passphrase, or withoutKey",
+		"the keys are wrapped with a passphrase, or left out of the backup")
+}
+
+// sendBackup copies both databases while everything goes on, and sends them as
+// one archive. The client writes down what the archive says of itself.
+func (u *upkeep) sendBackup(c *gin.Context) {
+	ctx := c.Request.Context()
+	var q backupBody
+	err := httpapi.Decode(c, httpapi.JSON, &q)
+	if err == nil && u.Backup == nil {
+		err = fmt.Errorf("this server has nothing to back up: %w", inventory.ErrUnavailable)
+	}
+	var a Archive
+	if err == nil {
+		a, err = u.Backup(ctx, BackupRequest{Passphrase: q.Passphrase, Images: q.Images})
+	}
+	if err != nil {
+		httpapi.Fail(c, err)
+		return
+	}
+	defer func() {
+		if err := a.Close(); err != nil {
+			u.log.Error("removing the files of a backup", "backup", a.ID(), "error", err)
+		}
+	}()
+
+	c.Header("Content-Type", "application/x-tar")
+	c.Header("Content-Disposition", "attachment; filename="+strconv.Quote("ingot-"+a.ID()+".tar"))
+	c.Status(http.StatusOK)
+	n, err := a.WriteTo(c.Writer)
+	if err != nil {
+		// The archive has no end then, which its reader notices.
+		u.log.Error("sending a backup", "backup", a.ID(), "error", err)
+		c.Abort()
+		return
+	}
+	u.log.Info("a backup was made", "backup", a.ID(), "bytes", n, "by", httpapi.Actor(ctx))
+}

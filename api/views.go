@@ -1,0 +1,224 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/internal/engine"
+	"github.com/ingotmetal/ingot/internal/httpapi"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// ViewStore reads machines with their grants, latest runs and agents.
+type ViewStore interface {
+	MachineNames(ctx context.Context, f inventory.MachineFilter) ([]string, error)
+	MachineStates(ctx context.Context, names []string) ([]inventory.MachineState, error)
+	Installed(ctx context.Context, machine string) (map[string]inventory.Installed, error)
+}
+
+// A MachineView is a machine with its netboot window, latest run and agent.
+type MachineView struct {
+	inventory.Machine
+	Netboot  inventory.Netboot   `json:"netboot"`
+	Workflow *inventory.Workflow `json:"workflow"` // its latest run, or null
+	// Installed is what the last run that wrote to its disk has left; nil: none
+	// has, as far as the inventory knows.
+	Installed *inventory.Installed `json:"installed,omitempty"`
+	LastSeen  time.Time            `json:"lastSeen,omitzero"`
+}
+
+// views shows machines and runs as they are now.
+type views struct {
+	store  ViewStore
+	runs   *engine.Runs
+	agents *engine.Agents
+	// retrying returns which activities of a run fail and are tried again; may be nil.
+	retrying func(run string) []string
+	now      func() time.Time
+}
+
+type listMachines struct {
+	httpapi.Page
+	Label string `query:"label"`
+	State string `query:"state"`
+}
+
+// list returns the machines that the query selects; the store selects them.
+func (v *views) list(ctx context.Context, q listMachines) (httpapi.List[MachineView], error) {
+	empty := httpapi.List[MachineView]{}
+	if q == (listMachines{}) {
+		all, err := v.ofNames(ctx, nil)
+		return httpapi.NewList(all), err
+	}
+	labels, err := httpapi.ParseLabels(q.Label)
+	if err != nil {
+		return empty, err
+	}
+	descending, err := q.Descending("name", "name")
+	if err != nil {
+		return empty, err
+	}
+	f := inventory.MachineFilter{Labels: labels, State: q.State, After: q.After, Descending: descending}
+	if q.Limit > 0 {
+		f.Limit = q.Limit + 1 // one more says that the list goes on
+	}
+	names, err := v.store.MachineNames(ctx, f)
+	if err != nil {
+		return empty, err
+	}
+
+	page := httpapi.Cut(names, q.Limit, func(name string) string { return name })
+	found, err := v.ofNames(ctx, page.Items)
+	if descending {
+		slices.Reverse(found)
+	}
+	return httpapi.List[MachineView]{Items: found, Next: page.Next}, err
+}
+
+// ofNames returns the machines of names, by name; nil = all.
+func (v *views) ofNames(ctx context.Context, names []string) ([]MachineView, error) {
+	states, err := v.states(ctx, names)
+	if err != nil {
+		return nil, err
+	}
+	installed, err := v.store.Installed(ctx, "")
+	if err != nil {
+		return nil, err
+	}
+	out := make([]MachineView, len(states))
+	for i, st := range states {
+		out[i] = v.ofState(st, installed)
+	}
+
+	return out, nil
+}
+
+// ofOne shows one machine.
+func (v *views) ofOne(ctx context.Context, m inventory.Machine) (MachineView, error) {
+	out, err := v.of(ctx, []inventory.Machine{m})
+	if err != nil {
+		return MachineView{Machine: m}, err
+	}
+	return out[0], nil
+}
+
+// of shows machines, with one query for all of them.
+func (v *views) of(ctx context.Context, ms []inventory.Machine) ([]MachineView, error) {
+	names := make([]string, len(ms))
+	for i, m := range ms {
+		names[i] = m.Name
+	}
+	states, err := v.states(ctx, names)
+	if err != nil {
+		return nil, err
+	}
+	only := "" // all of them
+	if len(ms) == 1 {
+		only = ms[0].Name
+	}
+	installed, err := v.store.Installed(ctx, only)
+	if err != nil {
+		return nil, err
+	}
+
+	byName := make(map[string]inventory.MachineState, len(states))
+	for _, st := range states {
+		byName[st.Name] = st
+	}
+	out := make([]MachineView, len(ms))
+	for i, m := range ms {
+		st := byName[m.Name] // a machine that was deleted this moment has no state
+		st.Machine = m
+		out[i] = v.ofState(st, installed)
+	}
+
+	return out, nil
+}
+
+// ofState adds to st what is installed, and what only this process knows.
+func (v *views) ofState(st inventory.MachineState, installed map[string]inventory.Installed) MachineView {
+	out := MachineView{Machine: st.Machine, Netboot: st.Grant.View(v.now()), LastSeen: v.agents.LastSeen(st.Name)}
+	if out.LastSeen.IsZero() {
+		out.LastSeen = st.LastSeen
+	}
+	if st.Workflow != nil {
+		w := v.summarize(*st.Workflow)
+		out.Workflow = &w
+	}
+	if x, ok := installed[st.Name]; ok {
+		out.Installed = &x
+	}
+
+	return out
+}
+
+// states reads machines (nil = all) with their grants, runs and agents. A run that
+// was only just started has no record yet, and may be forgotten at any moment.
+func (v *views) states(ctx context.Context, names []string) ([]inventory.MachineState, error) {
+	states, err := v.store.MachineStates(ctx, names)
+	if err != nil {
+		return nil, err
+	}
+	unrecorded := v.runs.Unrecorded()
+	for i, st := range states {
+		u, ok := unrecorded[st.Name]
+		if !ok || st.Workflow != nil && !u.Started.After(st.Workflow.Started) {
+			continue
+		}
+		w, err := v.runs.Latest(ctx, st.Name)
+		if errors.Is(err, inventory.ErrNotFound) {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("looking at machine %q: %w", st.Name, err)
+		}
+		states[i].Workflow = &w
+	}
+
+	return states, nil
+}
+
+// summarize is w without its long fields, and with the progress that agents report.
+func (v *views) summarize(w inventory.Workflow) inventory.Workflow {
+	w = v.withProgress(w)
+	w.Input = nil
+	for i := range w.Actions {
+		w.Actions[i].Log = ""
+	}
+
+	return w
+}
+
+// retriesOf returns which activities of a run fail and are tried again. None does
+// while the operator is asked: then attempts are used up.
+func (v *views) retriesOf(w inventory.Workflow) []string {
+	if v.retrying == nil || inventory.Final(w.State) || w.Phase == inventory.PhaseWaiting {
+		return nil
+	}
+	return v.retrying(w.Run)
+}
+
+// withProgress adds to a running action what its agent reported last, and to an
+// open run which activities are tried again. The actions are a copy.
+func (v *views) withProgress(w inventory.Workflow) inventory.Workflow {
+	w.Actions = append([]inventory.ActionRecord{}, w.Actions...)
+	w.Retrying = v.retriesOf(w)
+	p, ok := v.agents.Progress(inventory.Owner{Machine: w.Machine, Run: w.Run, Epoch: w.Epoch})
+	if !ok || p.Key.Action < 0 || p.Key.Action >= len(w.Actions) {
+		return w
+	}
+	a := &w.Actions[p.Key.Action]
+	if a.State != action.Running && a.State != action.Pending || a.Attempt != 0 && a.Attempt != p.Key.Attempt {
+		return w
+	}
+
+	a.Done, a.Total = p.Done, p.Total
+	if p.Message != "" {
+		a.Message = p.Message
+	}
+	return w
+}

@@ -1,0 +1,124 @@
+// Package agentapi is the interface for agents: they redeem the claim of their
+// boot, fetch work and images, and report. It belongs on a TLS listener of its
+// own whose key the boot script pins.
+package agentapi
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"github.com/gin-gonic/gin"
+
+	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/internal/engine"
+	"github.com/ingotmetal/ingot/internal/guard"
+	"github.com/ingotmetal/ingot/internal/httpapi"
+	"github.com/ingotmetal/ingot/internal/quiet"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// ClaimStore redeems the claims of boots.
+type ClaimStore interface {
+	Machine(ctx context.Context, name string) (inventory.Machine, error)
+	Grant(ctx context.Context, machine string) (inventory.Grant, error)
+	Redeem(ctx context.Context, o inventory.Owner, boot int, h action.Hello,
+		tokenFor func(nonce string) string, secretsUntil time.Time) (inventory.Agent, error)
+	ClaimConflict(ctx context.Context, o inventory.Owner, boot int, message string, facts json.RawMessage) error
+}
+
+// TokenStore knows whose token a request carries.
+type TokenStore interface {
+	AgentByToken(ctx context.Context, tokenSHA256 []byte) (inventory.Agent, error)
+	AgentUsed(ctx context.Context, o inventory.Owner, boot int) error
+}
+
+// WorkStore holds the work of agents and takes their results.
+type WorkStore interface {
+	NextAssignment(ctx context.Context, o inventory.Owner) (inventory.Assignment, error)
+	Delivered(ctx context.Context, o inventory.Owner, k action.Key) error
+	Stops(ctx context.Context, o inventory.Owner) ([]action.Key, error)
+	Report(ctx context.Context, o inventory.Owner, boot int, r action.Result) (fresh bool, err error)
+	Watch(machine string) (ch <-chan struct{}, cancel func())
+}
+
+// ImageStore finds images by name.
+type ImageStore interface {
+	Image(ctx context.Context, name string) (inventory.Image, error)
+}
+
+// Stores is what agents read and write; inventory/sqlite implements it all.
+type Stores struct {
+	Claims ClaimStore
+	Tokens TokenStore
+	Work   WorkStore
+	Images ImageStore
+}
+
+// Config is what the agents' interface needs. All but the times is required.
+type Config struct {
+	Stores   Stores
+	Agents   *engine.Agents
+	Stopping <-chan struct{} // closed when polls have to end
+	// ClaimKey derives claims and agent tokens; the boot servers hold the same.
+	ClaimKey []byte
+	ImageDir string
+	Guard    *guard.Guard
+	Log      *slog.Logger
+	Now      func() time.Time
+	// Heartbeat is how often agents call, in whole seconds; 0 = 2 s.
+	Heartbeat time.Duration
+	// SecretsFor is how long an agent's claim opens the secrets window; 0 = 1 h.
+	SecretsFor time.Duration
+}
+
+// server answers agents.
+type server struct {
+	Config
+	logged onceLog
+}
+
+// Limits of what an agent may send, in bytes.
+const (
+	maxHello     = action.MaxHello // security S7
+	maxHeartbeat = 64 << 10
+	maxReport    = 256 << 10
+	maxMessage   = 8 << 10
+)
+
+// bodyTime is how long the body of an agent's request may take.
+const bodyTime = 30 * time.Second
+
+// lenient is a body of an agent, which may be of the next release.
+func lenient(limit int64) httpapi.Body {
+	return httpapi.Body{Limit: limit, Lenient: true, Within: bodyTime}
+}
+
+// New returns the routes.
+func New(c Config) http.Handler {
+	if c.Heartbeat <= 0 {
+		c.Heartbeat = 2 * time.Second
+	}
+	if c.SecretsFor <= 0 {
+		c.SecretsFor = time.Hour
+	}
+	// Agents are strangers until they have proven who they are: they may not fill the log.
+	c.Log = slog.New(quiet.Handler(c.Log.Handler(), c.Now))
+	s := &server{Config: c}
+
+	r := httpapi.NewRouter(c.Log, c.Guard)
+	r.Use(func(c *gin.Context) { c.Header("X-Content-Type-Options", "nosniff") })
+	httpapi.AddRoutes(r, []httpapi.Route{
+		{Method: "POST", Path: "/agent/v1/claim", Handler: httpapi.Handle(http.StatusOK, lenient(maxHello), s.claim)},
+	})
+	httpapi.AddRoutes(r.Group("", s.authenticate), []httpapi.Route{
+		{Method: "GET", Path: "/agent/v1/next", Handler: s.next},
+		{Method: "POST", Path: "/agent/v1/report", Handler: httpapi.Handle(http.StatusNoContent, lenient(maxReport), s.report)},
+		{Method: "POST", Path: "/agent/v1/heartbeat", Handler: httpapi.Handle(http.StatusOK, lenient(maxHeartbeat), s.heartbeat)},
+		{Method: "GET", Path: "/agent/v1/images/:name", Handler: s.image},
+	})
+
+	return r
+}

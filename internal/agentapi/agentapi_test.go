@@ -1,0 +1,36 @@
+package agentapi
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// Neither the log nor the memory of its lines grows with the number of clients.
+func TestLinesAboutABootAreLoggedOnce(t *testing.T) {
+	var x onceLog
+	g := inventory.Grant{Owner: inventory.Owner{Machine: "m1", Epoch: 1}, Boot: 1}
+	require.True(t, x.first(g, "a"))
+	for range 3 {
+		require.False(t, x.first(g, "a"))
+	}
+	require.True(t, x.first(g, "b"))
+	for g.Boot = 2; g.Boot < 3*maxLogged; g.Boot++ {
+		require.True(t, x.first(g, "a"))
+		require.LessOrEqual(t, len(x.lines), maxLogged)
+	}
+}
+
+// A token that was derived rightly for another owner is not stored, so it is unknown.
+func TestTokensDifferByOwnerBootAndNonce(t *testing.T) {
+	key, o := make([]byte, 32), inventory.Owner{Machine: "m1", Run: "r1", Epoch: 1}
+	token := deriveToken(key, o, 1, "a")
+	require.Equal(t, token, deriveToken(key, o, 1, "a"))
+	other := o
+	other.Machine = "m2"
+	for _, t2 := range []string{deriveToken(key, other, 1, "a"), deriveToken(key, o, 2, "a"), deriveToken(key, o, 1, "b")} {
+		require.NotEqual(t, token, t2)
+	}
+}

@@ -1,0 +1,188 @@
+package agentapi
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/internal/engine"
+	"github.com/ingotmetal/ingot/internal/httpapi"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// deriveToken derives the bearer token of the agent that redeemed the claim of
+// o's boot with nonce: the same each time, so that an answer that was lost can be
+// given again although only the token's hash is kept.
+func deriveToken(claimKey []byte, o inventory.Owner, boot int, nonce string) string {
+	m := hmac.New(sha256.New, claimKey)
+	fmt.Fprintf(m, "token\x00%s\x00%s\x00%d\x00%d\x00%s", o.Machine, o.Run, o.Epoch, boot, nonce)
+
+	return base64.RawURLEncoding.EncodeToString(m.Sum(nil))
+}
+
+// claim redeems the claim of a boot. Wrong, closed and unknown get the same
+// answer after the same work (security S3).
+func (s *server) claim(ctx context.Context, h action.Hello) (action.Welcome, error) {
+	if b, err := hex.DecodeString(h.Nonce); err != nil || len(b) < 16 || len(b) > 64 {
+		return action.Welcome{}, inventory.Invalid("nonce", "", "is not 128 to 512 bits in hex")
+	}
+	g, err := s.Stores.Claims.Grant(ctx, h.Machine)
+	if err != nil && !errors.Is(err, inventory.ErrNotFound) {
+		return action.Welcome{}, err
+	}
+	valid := inventory.Equal(inventory.Claim(s.ClaimKey, g.Owner, g.Boot), h.Claim)
+	if !valid || g.Run == "" || g.Boot == 0 {
+		return action.Welcome{}, httpapi.NotFound()
+	}
+	if err := checkProtocol(h.Protocol); err != nil {
+		if s.logged.first(g, "protocol") {
+			s.Log.Warn("an agent speaks another protocol",
+				"machine", g.Machine, "run", g.Run, "boot", g.Boot, "protocol", h.Protocol)
+		}
+		return action.Welcome{}, err
+	}
+	if err := s.checkHardware(ctx, g, h); err != nil {
+		return action.Welcome{}, err
+	}
+
+	return s.redeem(ctx, g, h)
+}
+
+// redeem gives the agent its token.
+func (s *server) redeem(ctx context.Context, g inventory.Grant, h action.Hello) (action.Welcome, error) {
+	now := s.Now()
+	tokenFor := func(nonce string) string { return deriveToken(s.ClaimKey, g.Owner, g.Boot, nonce) }
+	a, err := s.Stores.Claims.Redeem(ctx, g.Owner, g.Boot, h, tokenFor, now.Add(s.SecretsFor))
+	switch {
+	case errors.Is(err, inventory.ErrNotFound), errors.Is(err, inventory.ErrFenced):
+		return action.Welcome{}, httpapi.NotFound()
+	case errors.Is(err, inventory.ErrConflict):
+		if s.logged.first(g, "second agent") {
+			s.Log.Warn("a second agent claimed a boot", "machine", g.Machine, "run", g.Run, "boot", g.Boot)
+		}
+		return action.Welcome{}, refuseClaim("another agent has redeemed this boot's claim")
+	case err != nil:
+		return action.Welcome{}, err
+	}
+
+	s.Agents.Saw(a, now)
+	return action.Welcome{
+		Protocol: action.Protocol, Token: tokenFor(a.Nonce), Run: a.Run, Epoch: a.Epoch, Boot: a.Boot,
+		Heartbeat: action.Seconds(max(s.Heartbeat/time.Second, 1)), Time: now.UTC(),
+	}, nil
+}
+
+func refuseClaim(text string) error {
+	return httpapi.Refuse(http.StatusConflict, "claim-conflict", text, "")
+}
+
+// checkProtocol refuses an agent of another protocol, and says which of the two is
+// older.
+func checkProtocol(protocol int) error {
+	switch {
+	case protocol < action.Protocol:
+		return inventory.Invalid("protocol",
+			"put the agent OS of this release into the configured directory and boot the machine again",
+			"the agent speaks protocol %d, this server protocol %d: the agent OS is too old", protocol, action.Protocol)
+	case protocol > action.Protocol:
+		return inventory.Invalid("protocol", "upgrade the server, or boot the agent OS of its release",
+			"the agent speaks protocol %d, this server protocol %d: the agent OS is newer than the server",
+			protocol, action.Protocol)
+	}
+	return nil
+}
+
+// checkHardware refuses hardware that cannot be the machine of g: it reports
+// network interfaces, and the inventory names none of them. Then the boot's agent
+// loses its token, and an event to the run makes it ask the operator.
+func (s *server) checkHardware(ctx context.Context, g inventory.Grant, h action.Hello) error {
+	m, err := s.Stores.Claims.Machine(ctx, g.Machine)
+	if errors.Is(err, inventory.ErrNotFound) {
+		return httpapi.NotFound()
+	}
+	if err != nil || isOf(m, h) {
+		return err
+	}
+
+	if s.logged.first(g, "strange hardware") {
+		s.Log.Warn("strange hardware claimed a boot",
+			"machine", g.Machine, "run", g.Run, "boot", g.Boot, "mac", printable(h.MAC, 32))
+	}
+	facts, err := json.Marshal(h.Facts)
+	if err != nil {
+		return fmt.Errorf("encoding the facts of %q: %w", g.Machine, err)
+	}
+	const message = "the hardware has none of the machine's MAC addresses"
+	if err := s.Stores.Claims.ClaimConflict(ctx, g.Owner, g.Boot, message, facts); err != nil {
+		return err
+	}
+
+	return refuseClaim("the hardware is not the machine's")
+}
+
+// isOf reports whether h may come from m: one of its MAC addresses is m's, or it
+// reports none.
+func isOf(m inventory.Machine, h action.Hello) bool {
+	macs := []string{h.MAC}
+	for _, n := range h.Facts.NICs {
+		macs = append(macs, n.MAC)
+	}
+	reported := false
+	for _, mac := range macs {
+		if mac == "" {
+			continue
+		}
+		reported = true
+		if k, err := inventory.ParseMAC(mac); err == nil {
+			if _, ok := m.InterfaceByMAC(k); ok {
+				return true
+			}
+		}
+	}
+
+	return !reported
+}
+
+// onceLog remembers what was logged of boots already: a client that has read a
+// claim off the wire decides how often it comes.
+type onceLog struct {
+	mu    sync.Mutex
+	lines map[string]struct{}
+}
+
+// maxLogged bounds what onceLog remembers.
+const maxLogged = 4096
+
+// first reports whether the line about the boot of g was not logged before.
+func (l *onceLog) first(g inventory.Grant, line string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	key := fmt.Sprintf("%s\x00%d\x00%d\x00%s", g.Machine, g.Epoch, g.Boot, line)
+	_, known := l.lines[key]
+	if len(l.lines) >= maxLogged || l.lines == nil {
+		l.lines = map[string]struct{}{}
+	}
+	l.lines[key] = struct{}{}
+
+	return !known
+}
+
+// printable makes a machine's text fit for a log line of at most n bytes.
+func printable(text string, n int) string {
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f {
+			return '.'
+		}
+		return r
+	}, engine.Head(text, n))
+}

@@ -1,0 +1,276 @@
+package agentapi
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gin-gonic/gin"
+
+	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/internal/engine"
+	"github.com/ingotmetal/ingot/internal/httpapi"
+	"github.com/ingotmetal/ingot/internal/httpserve"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// agentKey is the key of the agent in a request's context.
+type agentKey struct{}
+
+func agentOf(ctx context.Context) inventory.Agent { return ctx.Value(agentKey{}).(inventory.Agent) }
+
+// authenticate finds whose token the request carries, or answers: 401 when the
+// token is unknown (this site may have lost its data) and 403 when it was revoked
+// while its run goes on (a second agent came for the boot, or a later boot's): on
+// both the agent stops writing, stays and keeps asking. 410 only when the grant
+// says that its run is over.
+func (s *server) authenticate(c *gin.Context) {
+	a, err := s.findAgent(c)
+	if err != nil {
+		httpapi.Fail(c, err)
+		return
+	}
+	c.Request = c.Request.WithContext(context.WithValue(c.Request.Context(), agentKey{}, a))
+}
+
+func (s *server) findAgent(c *gin.Context) (inventory.Agent, error) {
+	ctx := c.Request.Context()
+	token, ok := strings.CutPrefix(c.GetHeader("Authorization"), "Bearer ")
+	if !ok || token == "" {
+		return inventory.Agent{}, unauthorized("an agent's token is needed")
+	}
+	sum := sha256.Sum256([]byte(token))
+	a, err := s.Stores.Tokens.AgentByToken(ctx, sum[:])
+	if errors.Is(err, inventory.ErrNotFound) {
+		return a, unauthorized("unknown token")
+	}
+	if err == nil && !a.Used {
+		err = s.Stores.Tokens.AgentUsed(ctx, a.Owner, a.Boot)
+	}
+	if err != nil {
+		return a, refuseAgent(err)
+	}
+
+	httpserve.Prefer(ctx)
+	s.Agents.Saw(a, s.Now())
+	return a, nil
+}
+
+func unauthorized(text string) error {
+	return httpapi.Refuse(http.StatusUnauthorized, httpapi.CodeUnauthorized, text, "")
+}
+
+// refuseAgent maps the store's errors for agents: fenced means that the run is
+// over, a conflict that the token was revoked.
+func refuseAgent(err error) error {
+	switch {
+	case errors.Is(err, inventory.ErrConflict):
+		return httpapi.Refuse(http.StatusForbidden, httpapi.CodeForbidden,
+			"hold: this boot's token was revoked, because another agent came with its claim or a later boot began", "")
+	case errors.Is(err, inventory.ErrFenced):
+		return httpapi.Refusal{
+			Status: http.StatusGone,
+			Body:   action.Farewell{Reason: "the run is over, or another one owns the machine"},
+		}
+	}
+	return err
+}
+
+// maxWait is how long a poll may be held.
+const maxWait = time.Minute
+
+// next holds the request until there is an assignment.
+func (s *server) next(c *gin.Context) {
+	wait, err := parseWait(c.Query("wait"))
+	if err != nil {
+		httpapi.Fail(c, err)
+		return
+	}
+	a := agentOf(c.Request.Context())
+	// Subscribed before the first look, so that nothing falls between them.
+	changed, cancel := s.Stores.Work.Watch(a.Machine)
+	defer cancel()
+	deadline := time.NewTimer(wait)
+	defer deadline.Stop()
+
+	for {
+		work, found, err := s.findWork(c, a)
+		if err != nil {
+			httpapi.Fail(c, err)
+			return
+		}
+		if found {
+			c.JSON(http.StatusOK, work)
+			return
+		}
+
+		select {
+		case <-changed:
+		case <-deadline.C:
+			c.Status(http.StatusNoContent)
+			return
+		case <-s.Stopping:
+			c.Status(http.StatusNoContent)
+			return
+		case <-c.Request.Context().Done():
+			c.Abort()
+			return
+		}
+	}
+}
+
+// findWork returns the assignment of a, if there is one, and records its delivery.
+func (s *server) findWork(c *gin.Context, a inventory.Agent) (work action.Assignment, found bool, err error) {
+	ctx := c.Request.Context()
+	next, err := s.Stores.Work.NextAssignment(ctx, a.Owner)
+	if errors.Is(err, inventory.ErrNotFound) {
+		return work, false, nil
+	}
+	if err != nil {
+		return work, false, refuseAgent(err)
+	}
+	// An assignment of an earlier boot died with that boot's agent.
+	if next.Boot != 0 && next.Boot != a.Boot {
+		return work, false, nil
+	}
+	// The token may have been revoked while the request was held.
+	if _, err := s.findAgent(c); err != nil {
+		return work, false, err
+	}
+	if err := s.Stores.Work.Delivered(ctx, a.Owner, next.Key); err != nil {
+		return work, false, refuseAgent(err)
+	}
+
+	s.Agents.Assigned(a)
+	work = next.Payload
+	work.Key, work.Run = next.Key, a.Run
+
+	return work, true, nil
+}
+
+// parseWait reads 30 or 30s.
+func parseWait(v string) (time.Duration, error) {
+	if v == "" {
+		return 0, nil
+	}
+	d, err := time.ParseDuration(v)
+	if err != nil {
+		n, err := strconv.Atoi(v)
+		if err != nil {
+			return 0, inventory.Invalid("wait", "for example 30s", "invalid duration %q", v)
+		}
+		d = time.Duration(n) * time.Second
+	}
+
+	return min(max(d, 0), maxWait), nil
+}
+
+// report takes a result: when it answers 204, the result is on disk. The
+// store's notifier wakes the pump.
+func (s *server) report(ctx context.Context, r action.Result) (httpapi.Empty, error) {
+	a := agentOf(ctx)
+	if r.Key.Epoch != a.Epoch {
+		return httpapi.Empty{}, refuseAgent(
+			fmt.Errorf("reporting %s: the agent is of epoch %d: %w", r.Key, a.Epoch, inventory.ErrFenced))
+	}
+	if err := checkResult(r); err != nil {
+		return httpapi.Empty{}, err
+	}
+
+	// The end of a log says what went wrong; the start of a message does.
+	r.Log, r.Message = engine.Tail(r.Log, engine.MaxLogTail), engine.Head(r.Message, maxMessage)
+	// Lines that heartbeats brought and no flush has written come before it.
+	waiting := s.Agents.TakeLog(a, r.Key)
+	r.Log = engine.JoinLog(waiting, r.Log)
+	if _, err := s.Stores.Work.Report(ctx, a.Owner, a.Boot, r); err != nil {
+		s.Agents.GiveBackLog(a, r.Key, waiting)
+		return httpapi.Empty{}, refuseAgent(err)
+	}
+	s.Agents.Finished(a, r.Key)
+
+	return httpapi.Empty{}, nil
+}
+
+func checkResult(r action.Result) error {
+	var problems inventory.Problems
+	switch r.State {
+	case action.Success, action.Failed, action.Timeout, action.Stopped:
+	default:
+		problems.Add("state", "", "%q does not end an attempt", printable(string(r.State), 32))
+	}
+	if r.ID == "" || len(r.ID) > 128 {
+		problems.Add("id", "", "is missing or longer than 128 bytes")
+	}
+	if r.Key.Action < 0 || r.Key.Attempt < 1 {
+		problems.Add("key", "", "%s names no attempt", r.Key)
+	}
+
+	return problems.Err()
+}
+
+// heartbeat takes a sign of life and answers with orders.
+func (s *server) heartbeat(ctx context.Context, h action.Heartbeat) (action.Orders, error) {
+	a := agentOf(ctx)
+	stops, err := s.Stores.Work.Stops(ctx, a.Owner)
+	if err != nil {
+		return action.Orders{}, refuseAgent(err)
+	}
+	s.Agents.Beat(a, h, s.Now())
+
+	return action.Orders{Stop: stops}, nil
+}
+
+// image serves an image to an agent over its pinned connection.
+func (s *server) image(c *gin.Context) {
+	if err := s.serveImage(c); err != nil {
+		httpapi.Fail(c, err)
+	}
+}
+
+func (s *server) serveImage(c *gin.Context) error {
+	i, err := s.Stores.Images.Image(c.Request.Context(), c.Param("name"))
+	if errors.Is(err, inventory.ErrNotFound) || err == nil && i.File == "" {
+		return httpapi.NotFound()
+	}
+	if err != nil {
+		return err
+	}
+	f, err := openIn(s.ImageDir, i.File)
+	if errors.Is(err, fs.ErrNotExist) {
+		return httpapi.NotFound()
+	}
+	if err != nil {
+		return fmt.Errorf("opening image %q: %w", i.Name, err)
+	}
+	defer f.Close()
+
+	h := c.Writer.Header()
+	h.Set("ETag", `"`+i.SHA256+`"`)
+	h.Set("Content-Type", "application/octet-stream")
+	h.Set("Cache-Control", "no-transform")
+	// No modification time: If-Range must compare the digest.
+	http.ServeContent(c.Writer, c.Request, "", time.Time{}, f)
+
+	return nil
+}
+
+// openIn opens a file of a directory, which neither ".." nor a link leaves.
+func openIn(dir, name string) (*os.File, error) {
+	if dir == "" {
+		return nil, fmt.Errorf("this server has no image directory: %w", inventory.ErrUnavailable)
+	}
+	r, err := os.OpenRoot(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+
+	return r.Open(name)
+}

@@ -1,0 +1,306 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/internal/guard"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// flushEvery is how often the agents' reports are written.
+const flushEvery = 10 * time.Second
+
+// forgetAfter is the silence after which an agent leaves the memory.
+const forgetAfter = time.Hour
+
+// Agents holds what the agents reported last: progress, signs of life, new lines
+// of log. It is memory, written every 10 s: a thousand agents must not cost a
+// thousand commits.
+type Agents struct {
+	store   AgentStore
+	guard   *guard.Guard
+	log     *slog.Logger
+	elapsed func() time.Duration
+	// Changed is notified when an agent makes progress or a run was started here.
+	Changed Notifier
+
+	mu         sync.Mutex
+	byMachine  map[string]*agentReport
+	progressed map[string]bool // machines whose agent made progress since TakeProgressed
+	// flushing keeps two flushes from writing log lines in the wrong order.
+	flushing sync.Mutex
+}
+
+// agentReport is what the agent of a machine's newest boot reported.
+type agentReport struct {
+	owner     inventory.Owner
+	boot      int
+	seen      time.Time     // by the wall clock, for people
+	heard     time.Duration // the same by the clock that is never set
+	dirty     bool
+	wrote     bool
+	running   *action.Progress
+	idleSince time.Time // zero while it works
+	logs      pendingLogs
+}
+
+func newAgents(store AgentStore, guard *guard.Guard, log *slog.Logger, elapsed func() time.Duration) *Agents {
+	return &Agents{
+		store: store, guard: guard, log: log, elapsed: elapsed,
+		byMachine: map[string]*agentReport{}, progressed: map[string]bool{},
+	}
+}
+
+// update calls change with the report of a's machine, a new one when a is of a
+// later boot or another grant.
+func (g *Agents) update(a inventory.Agent, change func(r *agentReport)) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	r := g.byMachine[a.Machine]
+	if r == nil || r.owner != a.Owner || r.boot != a.Boot {
+		r = &agentReport{owner: a.Owner, boot: a.Boot, wrote: a.Wrote}
+		g.byMachine[a.Machine] = r
+	}
+	change(r)
+}
+
+// Saw records a sign of life.
+func (g *Agents) Saw(a inventory.Agent, now time.Time) {
+	g.update(a, func(r *agentReport) { r.seen, r.heard, r.dirty = now, g.elapsed(), true })
+}
+
+// Assigned records that the agent was given work.
+func (g *Agents) Assigned(a inventory.Agent) {
+	g.update(a, func(r *agentReport) { r.idleSince = time.Time{} })
+}
+
+// Finished records that an attempt is over.
+func (g *Agents) Finished(a inventory.Agent, k action.Key) {
+	g.update(a, func(r *agentReport) {
+		if r.running != nil && r.running.Key == k {
+			r.running = nil
+		}
+	})
+}
+
+// Beat records a heartbeat.
+func (g *Agents) Beat(a inventory.Agent, h action.Heartbeat, now time.Time) {
+	progressed := false
+	g.update(a, func(r *agentReport) {
+		r.seen, r.heard, r.dirty, r.wrote = now, g.elapsed(), true, r.wrote || h.Wrote
+		if !h.Idle {
+			r.idleSince = time.Time{}
+		} else if r.idleSince.IsZero() {
+			r.idleSince = now
+		}
+		if progressed = r.progress(h.Running); progressed {
+			g.progressed[a.Machine] = true
+		}
+	})
+	if progressed {
+		g.Changed.Notify()
+	}
+}
+
+// progress records the running attempt, and returns whether it has changed.
+func (r *agentReport) progress(p *action.Progress) (changed bool) {
+	if p == nil || p.Key.Epoch != r.owner.Epoch {
+		changed = r.running != nil
+		r.running = nil
+		return changed
+	}
+	if p.Log != "" {
+		r.logs.add(p.Key, Tail(p.Log, MaxLogTail))
+	}
+	old := r.running
+	r.running = &action.Progress{Key: p.Key, Done: p.Done, Total: p.Total, Message: Head(p.Message, 256)}
+
+	return old == nil || old.Key != p.Key || old.Done != p.Done || old.Message != p.Message
+}
+
+// TakeProgressed returns the machines whose agents made progress since the last call.
+func (g *Agents) TakeProgressed() []string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	names := slices.Sorted(maps.Keys(g.progressed))
+	clear(g.progressed)
+
+	return names
+}
+
+// TakeLog returns the log of an attempt that waits for a flush, and forgets it.
+func (g *Agents) TakeLog(a inventory.Agent, k action.Key) (text string) {
+	g.update(a, func(r *agentReport) { text = r.logs.take(k) })
+	return text
+}
+
+// GiveBackLog undoes TakeLog.
+func (g *Agents) GiveBackLog(a inventory.Agent, k action.Key, text string) {
+	if text != "" {
+		g.update(a, func(r *agentReport) { r.logs.prepend(k, text) })
+	}
+}
+
+// find calls look with the report of a machine's agent, if there is one.
+func (g *Agents) find(machine string, look func(r *agentReport)) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if r := g.byMachine[machine]; r != nil {
+		look(r)
+	}
+}
+
+// Progress returns how far o's running attempt is.
+func (g *Agents) Progress(o inventory.Owner) (p action.Progress, ok bool) {
+	g.find(o.Machine, func(r *agentReport) {
+		if r.running != nil && r.owner == o {
+			p, ok = *r.running, true
+		}
+	})
+	return p, ok
+}
+
+// LastSeen returns when this process heard the machine's agent last; zero: never.
+func (g *Agents) LastSeen(machine string) (seen time.Time) {
+	g.find(machine, func(r *agentReport) { seen = r.seen })
+	return seen
+}
+
+// signOfLife is when an agent was heard, and since when it asks for work.
+type signOfLife struct {
+	seen, idleSince time.Time
+	silence         time.Duration
+}
+
+func (g *Agents) lastSign(o inventory.Owner, boot int) (s signOfLife, ok bool) {
+	g.find(o.Machine, func(r *agentReport) {
+		if r.owner == o && r.boot == boot {
+			s, ok = signOfLife{r.seen, r.idleSince, g.elapsed() - r.heard}, true
+		}
+	})
+	return s, ok
+}
+
+// Heard returns how long ago this process heard the agent of the owner's boot,
+// by a clock that is never set; false: never.
+func (g *Agents) Heard(o inventory.Owner, boot int) (time.Duration, bool) {
+	s, ok := g.lastSign(o, boot)
+	return s.silence, ok
+}
+
+// forget drops machines whose agents have been silent for so long, unless
+// something of them still has to be written.
+func (g *Agents) forget(silence time.Duration) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	now := g.elapsed()
+	maps.DeleteFunc(g.byMachine, func(_ string, r *agentReport) bool {
+		return !r.dirty && len(r.logs) == 0 && now-r.heard > silence
+	})
+}
+
+// Flush writes what is new: signs of life in one transaction, then logs. What
+// cannot be written waits for the next flush.
+func (g *Agents) Flush(ctx context.Context) error {
+	g.flushing.Lock()
+	defer g.flushing.Unlock()
+
+	seen, logs := g.takeUnwritten()
+	return errors.Join(g.flushSeen(ctx, seen), g.flushLogs(ctx, logs))
+}
+
+// unwrittenLogs are the lines of one agent that wait to be written.
+type unwrittenLogs struct {
+	report *agentReport
+	logs   pendingLogs
+}
+
+func (g *Agents) takeUnwritten() (seen []inventory.AgentSeen, logs []unwrittenLogs) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, r := range g.byMachine {
+		if r.dirty {
+			seen = append(seen, inventory.AgentSeen{Owner: r.owner, Boot: r.boot, LastSeen: r.seen, Wrote: r.wrote})
+			r.dirty = false
+		}
+		if len(r.logs) > 0 {
+			logs = append(logs, unwrittenLogs{r, r.logs})
+			r.logs = nil
+		}
+	}
+
+	return seen, logs
+}
+
+func (g *Agents) flushSeen(ctx context.Context, seen []inventory.AgentSeen) error {
+	if len(seen) == 0 {
+		return nil
+	}
+	err := g.store.TouchAgents(ctx, seen)
+	if err == nil {
+		return nil
+	}
+
+	for _, a := range seen {
+		g.find(a.Machine, func(r *agentReport) { r.dirty = true })
+	}
+	return fmt.Errorf("writing signs of life: %w", err)
+}
+
+func (g *Agents) flushLogs(ctx context.Context, all []unwrittenLogs) error {
+	var errs []error
+	for _, u := range all {
+		var kept pendingLogs
+		for _, p := range u.logs {
+			err := g.store.AppendLog(ctx, u.report.owner, p.key, p.text)
+			// Fenced or unknown: the log of a run that is over stays as it is.
+			if err == nil || errors.Is(err, inventory.ErrFenced) || errors.Is(err, inventory.ErrNotFound) {
+				continue
+			}
+			errs = append(errs, fmt.Errorf("writing the log of %q: %w", u.report.owner.Machine, err))
+			kept = append(kept, p)
+		}
+
+		g.mu.Lock()
+		for _, p := range slices.Backward(kept) {
+			u.report.logs.prepend(p.key, p.text)
+		}
+		g.mu.Unlock()
+	}
+
+	return errors.Join(errs...)
+}
+
+// run flushes until ctx is done, and once more then.
+func (g *Agents) run(ctx context.Context) error {
+	tick := time.NewTicker(flushEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			g.FlushOrLog(ctx)
+			g.forget(forgetAfter)
+		case <-ctx.Done():
+			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushEvery/2)
+			defer cancel()
+			g.FlushOrLog(last)
+			return nil
+		}
+	}
+}
+
+// FlushOrLog is Flush with its error, or its panic, logged.
+func (g *Agents) FlushOrLog(ctx context.Context) {
+	defer g.guard.Recover("the agents' reports")
+	if err := g.Flush(ctx); err != nil {
+		g.log.Warn("writing the agents' reports", "error", err)
+	}
+}

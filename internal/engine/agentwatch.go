@@ -1,0 +1,215 @@
+package engine
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// agentWatch notices agents that have work and are silent, and agents that ask
+// for work and get none. It tells their runs by events.
+type agentWatch struct {
+	stores               Stores
+	agents               *Agents
+	now                  func() time.Time
+	up                   func() time.Duration // since when agents are listened to
+	lostAfter, idleAfter time.Duration
+	count                func(func(*Counts))
+
+	mu   sync.Mutex
+	idle map[string]idleness
+	lost map[string]string // machine → key of the last agent-lost
+}
+
+// idleAtMost is the longest time between two agent-idle of one idleness.
+const idleAtMost = 10 * time.Minute
+
+// idleness records which agent-idle events a run was sent.
+type idleness struct {
+	owner inventory.Owner
+	since time.Time
+	sent  int
+	next  time.Time
+}
+
+// watchedAgent is the agent of a live grant, and the work it has, if any.
+type watchedAgent struct {
+	inventory.Agent
+	hasWork bool
+	work    inventory.Assignment
+}
+
+// key names the agent's attempt; nil when it has none.
+func (a watchedAgent) key() *action.Key {
+	if !a.hasWork {
+		return nil
+	}
+	return &a.work.Key
+}
+
+// CheckAgents makes one pass over the agents of live grants: those that have work
+// and are silent, and those that ask for work and get none.
+func (r *Reconciler) CheckAgents(ctx context.Context) error { return r.watch.check(ctx) }
+
+func (x *agentWatch) check(ctx context.Context) error {
+	grants, err := x.stores.Grants.Grants(ctx)
+	if err != nil {
+		return fmt.Errorf("reading grants: %w", err)
+	}
+
+	idle := map[string]idleness{}
+	var errs []error
+	for _, g := range grants {
+		if g.Person() {
+			continue
+		}
+		a, err := x.find(ctx, g.Owner)
+		if err != nil && !errors.Is(err, inventory.ErrNotFound) && !errors.Is(err, inventory.ErrFenced) {
+			errs = append(errs, err)
+		}
+		if err != nil || a.Revoked || a.Conflict {
+			continue
+		}
+		errs = append(errs, x.checkLost(ctx, a))
+		i, err := x.checkIdle(ctx, a)
+		errs = append(errs, err)
+		if err == nil && !i.since.IsZero() {
+			idle[g.Machine] = i
+		}
+	}
+	x.mu.Lock()
+	x.idle = idle
+	x.mu.Unlock()
+
+	return errors.Join(errs...)
+}
+
+// find returns the agent of o's newest boot.
+func (x *agentWatch) find(ctx context.Context, o inventory.Owner) (watchedAgent, error) {
+	a, err := x.stores.Agents.Agent(ctx, o)
+	if err != nil {
+		return watchedAgent{}, fmt.Errorf("reading the agent of %q: %w", o.Machine, err)
+	}
+	work, err := x.stores.Assignments.NextAssignment(ctx, o)
+	if err != nil && !errors.Is(err, inventory.ErrNotFound) && !errors.Is(err, inventory.ErrFenced) {
+		return watchedAgent{}, fmt.Errorf("reading the assignment of %q: %w", o.Machine, err)
+	}
+
+	a.Owner = o
+	return watchedAgent{Agent: a, hasWork: err == nil && (work.Boot == 0 || work.Boot == a.Boot), work: work}, nil
+}
+
+// checkLost tells the run of an agent that has work, fetched or not, and is silent.
+// Silence is judged by the clock that is never set, and counts from when this
+// server began to listen at the earliest: it heard nothing while it was away or
+// stood still.
+func (x *agentWatch) checkLost(ctx context.Context, a watchedAgent) error {
+	if !a.hasWork {
+		return nil
+	}
+	heard, silence := a.LastSeen, x.up()
+	if s, ok := x.agents.lastSign(a.Owner, a.Boot); ok {
+		heard, silence = s.seen, min(silence, s.silence)
+	}
+	if silence < x.lostAfter {
+		return nil
+	}
+
+	// One event per silence: the key names the attempt and its last sign of life.
+	key := a.work.Key.String() + "@" + strconv.FormatInt(heard.Unix(), 10)
+	x.mu.Lock()
+	told := x.lost[a.Machine] == key
+	x.mu.Unlock()
+	if told {
+		return nil
+	}
+	err := x.send(ctx, a, inventory.Event{
+		Kind: inventory.EventAgentLost, Key: key,
+		Message: "the agent has been silent since " + heard.UTC().Format(time.RFC3339),
+	})
+	if err != nil {
+		return err
+	}
+
+	x.count(func(c *Counts) { c.AgentsLost++ })
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.lost == nil {
+		x.lost = map[string]string{}
+	}
+	x.lost[a.Machine] = key
+
+	return nil
+}
+
+// checkIdle tells the run of an agent that asks for work and gets none: its
+// assignment may have been lost with a restored database. The first event comes
+// after idleAfter, the next ones at growing intervals; none while an operator is
+// asked.
+func (x *agentWatch) checkIdle(ctx context.Context, a watchedAgent) (idleness, error) {
+	s, ok := x.agents.lastSign(a.Owner, a.Boot)
+	if !ok || s.idleSince.IsZero() || a.hasWork && !a.work.Delivered.IsZero() {
+		return idleness{}, nil
+	}
+	x.mu.Lock()
+	i := x.idle[a.Machine]
+	x.mu.Unlock()
+	if i.owner != a.Owner || !i.since.Equal(s.idleSince) {
+		i = idleness{owner: a.Owner, since: s.idleSince, next: s.idleSince.Add(x.idleAfter)}
+	}
+	now := x.now()
+	if now.Before(i.next) {
+		return i, nil
+	}
+	// The run assigns more work only after it has received the events of the
+	// work before. While the pump is behind, agent-idle would only add to them.
+	behind, err := x.stores.Events.PendingSignals(ctx, a.Owner)
+	if err != nil {
+		return i, err
+	}
+	if behind > 0 {
+		i.next = now.Add(x.idleAfter)
+		return i, nil
+	}
+	w, err := x.stores.Workflows.Workflow(ctx, a.Run)
+	if err != nil && !errors.Is(err, inventory.ErrNotFound) {
+		return i, fmt.Errorf("reading the record of run %q: %w", a.Run, err)
+	}
+	if w.Phase == inventory.PhaseWaiting {
+		return i, nil
+	}
+
+	i.next = now.Add(min(x.idleAfter<<min(i.sent, 10), idleAtMost))
+	i.sent++
+	err = x.send(ctx, a, inventory.Event{
+		Kind: inventory.EventAgentIdle, Key: strconv.FormatInt(s.idleSince.Unix(), 10) + "." + strconv.Itoa(i.sent),
+		Message: "the agent asks for work and there is none",
+	})
+	if err == nil {
+		x.count(func(c *Counts) { c.AgentsIdle++ })
+	}
+
+	return i, err
+}
+
+// send appends an event about a, which the pump passes on to the run.
+func (x *agentWatch) send(ctx context.Context, a watchedAgent, e inventory.Event) error {
+	detail, err := json.Marshal(attemptDetail{Key: a.key()})
+	if err != nil {
+		return fmt.Errorf("encoding %s: %w", e.Kind, err)
+	}
+	e.Machine, e.Run, e.Epoch, e.Boot = a.Machine, a.Run, a.Epoch, a.Boot
+	e.At, e.Count, e.Detail = x.now(), 1, detail
+	if err := x.stores.Events.AppendEvents(ctx, []inventory.Event{e}); err != nil {
+		return fmt.Errorf("appending %s of %q: %w", e.Kind, a.Machine, err)
+	}
+
+	return nil
+}

@@ -1,0 +1,150 @@
+// Package engine connects the inventory with Temporal. It starts and changes
+// runs, signals events to them (Pump), repairs what a run that was ended from
+// outside left behind (Reconciler), and keeps what agents reported last (Agents).
+package engine
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"go.temporal.io/sdk/client"
+
+	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/internal/guard"
+	"github.com/ingotmetal/ingot/internal/quiet"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// Temporal returns a connected client, or false while Temporal is not ready.
+type Temporal func() (client.Client, bool)
+
+// Stores is what the engine reads and writes; inventory/sqlite implements it all.
+type Stores struct {
+	Events      EventStore
+	Grants      GrantStore
+	Workflows   WorkflowStore
+	Operations  OperationStore
+	Agents      AgentStore
+	Assignments AssignmentStore
+}
+
+// GrantStore holds which run owns a machine, and until when its windows are open.
+type GrantStore interface {
+	Grants(ctx context.Context) ([]inventory.Grant, error)
+	Grant(ctx context.Context, machine string) (inventory.Grant, error)
+	EndGrant(ctx context.Context, o inventory.Owner) error
+	ShiftWindows(ctx context.Context, from, to time.Time) (int, error)
+}
+
+// WorkflowStore holds the records of runs.
+type WorkflowStore interface {
+	Workflow(ctx context.Context, run string) (inventory.Workflow, error)
+	LatestWorkflow(ctx context.Context, machine string) (inventory.Workflow, error)
+	Workflows(ctx context.Context, f inventory.WorkflowFilter) ([]inventory.Workflow, error)
+	Resumable(ctx context.Context, run string) error
+	PutWorkflow(ctx context.Context, w inventory.Workflow) error
+}
+
+// OperationStore holds the records of operations, and whether new runs are taken.
+type OperationStore interface {
+	Operation(ctx context.Context, run string) (inventory.Operation, error)
+	Operations(ctx context.Context, f inventory.OperationFilter) ([]inventory.Operation, error)
+	PutOperation(ctx context.Context, o inventory.Operation) error
+	Intake(ctx context.Context) (why string, err error)
+	OpenIntake(ctx context.Context) error
+}
+
+// AgentStore holds what agents reported.
+type AgentStore interface {
+	Agent(ctx context.Context, o inventory.Owner) (inventory.Agent, error)
+	TouchAgents(ctx context.Context, seen []inventory.AgentSeen) error
+	AppendLog(ctx context.Context, o inventory.Owner, k action.Key, text string) error
+}
+
+// AssignmentStore holds the work of agents.
+type AssignmentStore interface {
+	NextAssignment(ctx context.Context, o inventory.Owner) (inventory.Assignment, error)
+}
+
+// Config is what an Engine needs. Stores, Temporal, Guard and Log are required.
+type Config struct {
+	Stores    Stores
+	Temporal  Temporal
+	Namespace string // of Temporal; "" = "default"
+	Guard     *guard.Guard
+	Log       *slog.Logger
+	Now       func() time.Time // nil = time.Now
+	// Elapsed is the time since some moment by a clock that is never set, by which
+	// silence is judged; nil = by Now, which is right for time.Now.
+	Elapsed func() time.Duration
+	// Up is for how long this server has listened to agents without a break, by the
+	// same clock; nil = since New.
+	Up func() time.Duration
+	// LostAfter is the silence after which an agent with work counts as lost;
+	// 0 = 60 s. IdleAfter is how long an agent may ask for work without getting
+	// any; 0 = 10 s.
+	LostAfter, IdleAfter time.Duration
+	// Held are the runs that a restore from a backup holds.
+	Held []inventory.HeldRun
+}
+
+// An Engine is made with New.
+type Engine struct {
+	Agents     *Agents
+	Runs       *Runs
+	Pump       *Pump
+	Reconciler *Reconciler
+	// Stopping is closed when Run ends: long polls and event streams end with it.
+	Stopping chan struct{}
+}
+
+// New returns an Engine. Nothing runs until Run, Pump.Run and Reconciler.Run
+// are called.
+func New(c Config) *Engine {
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	if c.Elapsed == nil {
+		began := c.Now()
+		c.Elapsed = func() time.Duration { return c.Now().Sub(began) }
+	}
+	if c.Up == nil {
+		began := c.Elapsed()
+		c.Up = func() time.Duration { return c.Elapsed() - began }
+	}
+	if c.Namespace == "" {
+		c.Namespace = client.DefaultNamespace
+	}
+	if c.LostAfter <= 0 {
+		c.LostAfter = time.Minute
+	}
+	if c.IdleAfter <= 0 {
+		c.IdleAfter = 10 * time.Second
+	}
+	// What agents send may not fill the log.
+	c.Log = slog.New(quiet.Handler(c.Log.Handler(), c.Now))
+
+	e := &Engine{Stopping: make(chan struct{})}
+	e.Agents = newAgents(c.Stores.Agents, c.Guard, c.Log, c.Elapsed)
+	e.Runs = &Runs{store: c.Stores.Workflows, temporal: c.Temporal, now: c.Now, changed: &e.Agents.Changed}
+	e.Pump = &Pump{store: c.Stores.Events, temporal: c.Temporal, namespace: c.Namespace, guard: c.Guard, log: c.Log}
+	e.Reconciler = &Reconciler{
+		stores: c.Stores, temporal: c.Temporal, guard: c.Guard, log: c.Log, now: c.Now, elapsed: c.Elapsed,
+		held: c.Held, pump: e.Pump,
+		watch: agentWatch{
+			stores: c.Stores, agents: e.Agents, now: c.Now, up: c.Up, lostAfter: c.LostAfter, idleAfter: c.IdleAfter,
+		},
+	}
+	e.Reconciler.watch.count = e.Reconciler.count
+
+	return e
+}
+
+// Run writes what agents reported to the store every 10 s until ctx is done.
+// When it ends it closes Stopping: call it once.
+func (e *Engine) Run(ctx context.Context) error {
+	defer close(e.Stopping)
+
+	return e.Agents.run(ctx)
+}

@@ -1,0 +1,268 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	enumspb "go.temporal.io/api/enums/v1"
+	"go.temporal.io/api/serviceerror"
+	"go.temporal.io/sdk/client"
+
+	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/workflows"
+)
+
+// judgeGrant ends the grant of a run that is over, and repairs its record. A
+// run returns its grant before Temporal closes it. A grant that is still held
+// when it is read after Temporal's answer was left behind.
+func (r *Reconciler) judgeGrant(ctx context.Context, tc client.Client, g inventory.Grant) error {
+	e, err := r.describe(ctx, tc, g.Workflow, g.Run)
+	if err != nil || !r.isOver(g.Run, e) {
+		return err
+	}
+	now, err := r.stores.Grants.Grant(ctx, g.Machine)
+	if err != nil {
+		return err
+	}
+
+	if now.Owner == g.Owner {
+		if err := r.stores.Grants.EndGrant(ctx, g.Owner); err != nil {
+			return fmt.Errorf("ending the grant of %q: %w", g.Machine, err)
+		}
+		r.log.Warn("ended the grant of a run that is over", "machine", g.Machine, "run", g.Run, "as", e.String())
+		r.count(func(c *Counts) { c.GrantsEnded++ })
+	}
+
+	return r.repair(ctx, tc, g.Run, e)
+}
+
+// judgeRecord repairs the record of a run that is over. It signals a running
+// run that has lost its grant, which would otherwise notice at its next effect
+// or deadline. A run that waits for an operator has noticed already, and one of
+// epoch 0 never took a grant.
+//
+// A run that is ending has returned its grant, too, and has a workflow task or
+// an activity pending until it is closed. Only a run that has neither, as seen
+// after its grant was gone, waits for events that cannot come.
+func (r *Reconciler) judgeRecord(ctx context.Context, tc client.Client, w inventory.Workflow) error {
+	g, err := r.stores.Grants.Grant(ctx, w.Machine)
+	if err != nil {
+		return err
+	}
+	e, err := r.describe(ctx, tc, w.ID, w.Run)
+	switch {
+	case err != nil:
+		return err
+	case r.isOver(w.Run, e):
+		return r.repair(ctx, tc, w.Run, e)
+	case !e.resting || g.Run == w.Run || w.Epoch == 0 || w.Phase == inventory.PhaseWaiting:
+		return nil
+	}
+
+	ctx, cancel := context.WithTimeout(ctx, TemporalTimeout)
+	defer cancel()
+	lost := workflows.Event{Kind: r.lostGrantKind(w.Run), Epoch: w.Epoch}
+	if err := tc.SignalWorkflow(ctx, w.ID, w.Run, workflows.SignalEvent, lost); err != nil {
+		return fmt.Errorf("signalling run %q that it has lost its machine: %w", w.Run, err)
+	}
+	r.log.Warn("signalled a run that it has lost its machine", "machine", w.Machine, "run", w.Run, "because", lost.Kind)
+	r.count(func(c *Counts) { c.RunsFenced++ })
+
+	return nil
+}
+
+// lostGrantKind is the kind of event by which a run hears that it has lost its grant.
+func (r *Reconciler) lostGrantKind(run string) string {
+	if slices.ContainsFunc(r.held, func(h inventory.HeldRun) bool { return h.Run == run }) {
+		return inventory.EventHeld
+	}
+	return inventory.EventFenced
+}
+
+// cancelHeld cancels runs that are held and over by their record: Temporal's copy
+// is a little older than the inventory's. They would ask about a machine whose
+// run has ended, and keep its workflow id from the next one.
+func (r *Reconciler) cancelHeld(ctx context.Context, tc client.Client) error {
+	for _, h := range r.held {
+		if r.settled[h.Run] {
+			continue
+		}
+		w, err := r.stores.Workflows.Workflow(ctx, h.Run)
+		if err != nil || !inventory.Final(w.State) {
+			continue // an open run is judged by its record
+		}
+		e, err := r.describe(ctx, tc, h.Workflow, h.Run)
+		if err != nil {
+			return err
+		}
+		if e.known && !r.isOver(h.Run, e) {
+			if err := cancel(ctx, tc, h.Workflow, h.Run); err != nil {
+				return fmt.Errorf("cancelling run %q, which is over: %w", h.Run, err)
+			}
+			r.log.Warn("cancelled a held run that was over when the backup was made", "machine", h.Machine, "run", h.Run)
+			continue
+		}
+		if r.settled == nil {
+			r.settled = map[string]bool{}
+		}
+		r.settled[h.Run] = true
+	}
+
+	return nil
+}
+
+// execution is how Temporal sees a run.
+type execution struct {
+	known   bool
+	status  enumspb.WorkflowExecutionStatus
+	resting bool // running, with neither a workflow task nor an activity pending
+}
+
+func (e execution) String() string {
+	if !e.known {
+		return "unknown"
+	}
+	return e.status.String()
+}
+
+// isOver reports whether a run is over. One that Temporal does not know counts as
+// over when that has been so for a while.
+func (r *Reconciler) isOver(run string, e execution) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !e.known {
+		now := r.elapsed()
+		since, seen := r.recentlyUnknown[run]
+		if !seen {
+			if r.recentlyUnknown == nil {
+				r.recentlyUnknown = map[string]time.Duration{}
+			}
+			r.recentlyUnknown[run] = now
+		}
+		return seen && now-since > unknownAfter
+	}
+
+	delete(r.recentlyUnknown, run)
+	switch e.status {
+	case enumspb.WORKFLOW_EXECUTION_STATUS_COMPLETED, enumspb.WORKFLOW_EXECUTION_STATUS_FAILED,
+		enumspb.WORKFLOW_EXECUTION_STATUS_CANCELED, enumspb.WORKFLOW_EXECUTION_STATUS_TERMINATED,
+		enumspb.WORKFLOW_EXECUTION_STATUS_TIMED_OUT, enumspb.WORKFLOW_EXECUTION_STATUS_CONTINUED_AS_NEW:
+		return true
+	}
+
+	return false
+}
+
+// describe asks Temporal for a run. "Unknown" comes back only from a Temporal that
+// is healthy and has the namespace: else it is an error.
+func (r *Reconciler) describe(ctx context.Context, tc client.Client, id, run string) (execution, error) {
+	ctx, cancel := context.WithTimeout(ctx, TemporalTimeout)
+	defer cancel()
+	d, err := tc.DescribeWorkflowExecution(ctx, id, run)
+	var gone *serviceerror.NotFound
+	if errors.As(err, &gone) {
+		if _, err := tc.CheckHealth(ctx, &client.CheckHealthRequest{}); err != nil {
+			return execution{}, fmt.Errorf("asking Temporal for its health: %w", err)
+		}
+		return execution{}, nil
+	}
+	if err != nil {
+		return execution{}, fmt.Errorf("asking Temporal for run %q of %q: %w", run, id, err)
+	}
+
+	status := d.GetWorkflowExecutionInfo().GetStatus()
+	resting := status == enumspb.WORKFLOW_EXECUTION_STATUS_RUNNING &&
+		d.GetPendingWorkflowTask() == nil && len(d.GetPendingActivities()) == 0
+
+	return execution{true, status, resting}, nil
+}
+
+// repair gives the record of a run that is over its final state. It reads the
+// record first: a run writes its last one before Temporal closes it.
+func (r *Reconciler) repair(ctx context.Context, tc client.Client, run string, e execution) error {
+	w, err := r.stores.Workflows.Workflow(ctx, run)
+	if errors.Is(err, inventory.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("reading the record of run %q: %w", run, err)
+	}
+	if inventory.Final(w.State) {
+		return nil
+	}
+
+	setEnd(ctx, tc, &w, e)
+	now := r.now()
+	w.Question, w.Ended, w.Updated = nil, now, now
+	w.Next = r.nextCommand(ctx, w)
+	w.Actions = slices.Clone(w.Actions)
+	for i := range w.Actions {
+		if a := &w.Actions[i]; a.State == action.Running {
+			a.State, a.Message = action.Failed, "the run ended while this action was running"
+		}
+	}
+	if err := r.stores.Workflows.PutWorkflow(ctx, w); err != nil {
+		return fmt.Errorf("repairing the record of run %q: %w", w.Run, err)
+	}
+	r.log.Warn("repaired the record of a run that is over", "machine", w.Machine, "run", w.Run, "as", e.String())
+	r.count(func(c *Counts) { c.RecordsRepaired++ })
+
+	return nil
+}
+
+// setEnd gives w the state, phase and message in which Temporal ended it.
+func setEnd(ctx context.Context, tc client.Client, w *inventory.Workflow, e execution) {
+	w.State, w.Phase, w.Message = inventory.StateFailed, inventory.PhaseFailed, "terminated from outside"
+	switch {
+	case !e.known:
+		w.Message = "Temporal does not know this run any more"
+	case e.status == enumspb.WORKFLOW_EXECUTION_STATUS_CANCELED:
+		w.State, w.Phase, w.Message = inventory.StateCancelled, inventory.PhaseCancelled, "cancelled"
+	case e.status == enumspb.WORKFLOW_EXECUTION_STATUS_TIMED_OUT:
+		w.State, w.Message = inventory.StateTimeout, "the run was given a time-out from outside, and it passed"
+	case e.status == enumspb.WORKFLOW_EXECUTION_STATUS_FAILED:
+		w.Message = "the run failed and recorded no reason"
+	case e.status == enumspb.WORKFLOW_EXECUTION_STATUS_CONTINUED_AS_NEW:
+		w.Message = "the run goes on under another run id"
+	case e.status == enumspb.WORKFLOW_EXECUTION_STATUS_COMPLETED:
+		w.Message = "the run ended and recorded no state"
+		ctx, cancel := context.WithTimeout(ctx, TemporalTimeout)
+		defer cancel()
+		var out workflows.Outcome
+		if err := tc.GetWorkflow(ctx, w.ID, w.Run).Get(ctx, &out); err != nil || !inventory.Final(out.State) {
+			return
+		}
+		w.State, w.Message = out.State, out.Message
+		switch out.State {
+		case inventory.StateSuccess:
+			w.Phase = inventory.PhaseDone
+		case inventory.StateCancelled:
+			w.Phase = inventory.PhaseCancelled
+		}
+	}
+}
+
+// nextCommand is the command that helps after a run that was ended from outside.
+func (r *Reconciler) nextCommand(ctx context.Context, w inventory.Workflow) string {
+	attempted := slices.ContainsFunc(w.Actions, func(a inventory.ActionRecord) bool { return a.Attempt > 0 })
+	switch {
+	case w.State == inventory.StateSuccess || w.Type == workflows.BMCJobType: // which are not retried
+		return ""
+	case attempted && r.stores.Workflows.Resumable(ctx, w.Run) == nil:
+		return RetryCommand(w.Run, FromFailed)
+	}
+	return RetryCommand(w.Run, FromStart)
+}
+
+// Where a retry begins.
+const (
+	FromFailed = "failed-step"
+	FromStart  = "start"
+)
+
+// RetryCommand is the command that retries a run from there.
+func RetryCommand(run, from string) string { return "ingot workflow retry " + run + " --from " + from }

@@ -1,0 +1,79 @@
+package engine
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+
+	enumspb "go.temporal.io/api/enums/v1"
+	"go.temporal.io/sdk/client"
+
+	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/workflows"
+)
+
+// executionOf returns the run id of the execution in which an operation is now. A
+// recovery goes on in another one when its history is full; its record keeps the
+// run of the first.
+func executionOf(o inventory.Operation) string { return cmp.Or(o.Execution, o.Run) }
+
+// judgeOperation gives the record of an operation whose workflow is over a
+// final state. It reads the record again first: an operation writes its last
+// one before Temporal closes it.
+func (r *Reconciler) judgeOperation(ctx context.Context, tc client.Client, o inventory.Operation) error {
+	e, err := r.describe(ctx, tc, o.ID, executionOf(o))
+	if err == nil && e.status == enumspb.WORKFLOW_EXECUTION_STATUS_CONTINUED_AS_NEW {
+		// The next execution has not recorded anything yet; unless it was reset or
+		// terminated, it will.
+		e, err = r.describe(ctx, tc, o.ID, "")
+		if e.status == enumspb.WORKFLOW_EXECUTION_STATUS_CONTINUED_AS_NEW {
+			return err
+		}
+	}
+	if err != nil || !r.isOver(o.Run, e) {
+		return err
+	}
+	before := executionOf(o)
+	o, err = r.stores.Operations.Operation(ctx, o.Run)
+	if err != nil || inventory.Final(o.State) || executionOf(o) != before {
+		return err
+	}
+
+	now := r.now()
+	o.State, o.Step, o.Message = inventory.StateFailed, inventory.PhaseFailed, "ended from outside: "+e.String()
+	if e.status == enumspb.WORKFLOW_EXECUTION_STATUS_CANCELED {
+		o.State, o.Step, o.Message = inventory.StateCancelled, inventory.PhaseCancelled, "cancelled"
+	}
+	o.Question, o.Next, o.Ended, o.Updated = nil, "", now, now
+	if err := r.stores.Operations.PutOperation(ctx, o); err != nil {
+		return fmt.Errorf("repairing the record of %q: %w", o.ID, err)
+	}
+	r.log.Warn("repaired the record of an operation that is over", "operation", o.ID, "run", o.Run, "as", e.String())
+	r.count(func(c *Counts) { c.RecordsRepaired++ })
+
+	return nil
+}
+
+// reopenIntake lets new runs in again after a migration that was ended from
+// outside: its own undo never ran. The operations are read second, because a
+// migration is recorded before it closes the intake.
+func (r *Reconciler) reopenIntake(ctx context.Context) error {
+	why, err := r.stores.Operations.Intake(ctx)
+	if err != nil || why == "" {
+		return err
+	}
+	open, err := r.stores.Operations.Operations(ctx, inventory.OperationFilter{Open: true, Limit: MaxOpen})
+	migrates := func(o inventory.Operation) bool { return o.Type == workflows.MigrateType }
+	if err != nil || slices.ContainsFunc(open, migrates) {
+		return err
+	}
+
+	if err := r.stores.Operations.OpenIntake(ctx); err != nil {
+		return fmt.Errorf("taking new runs again: %w", err)
+	}
+	r.log.Warn("new runs are taken again: no migration is open", "reason", why)
+	r.count(func(c *Counts) { c.RecordsRepaired++ })
+
+	return nil
+}

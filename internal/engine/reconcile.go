@@ -1,0 +1,319 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"sync"
+	"time"
+
+	"go.temporal.io/api/serviceerror"
+	"go.temporal.io/api/workflowservice/v1"
+	"go.temporal.io/sdk/client"
+
+	"github.com/ingotmetal/ingot/internal/guard"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// Reconciler repairs what runs that ended from outside left open, and notices
+// agents that fell silent. These are two loops of the server and not workflows:
+// they must work when workers or Temporal do not. The one that watches agents
+// never asks Temporal, so that it keeps its time when Temporal hangs.
+//
+// A pass over many runs takes seconds, and the event pump and the workers may
+// lag behind. What a pass read at its beginning is therefore read again before
+// anything is repaired; see judgeGrant and judgeRecord for the order.
+type Reconciler struct {
+	stores   Stores
+	temporal Temporal
+	guard    *guard.Guard // of what agents and Temporal send
+	log      *slog.Logger
+	now      func() time.Time
+	elapsed  func() time.Duration // by a clock that is never set
+	held     []inventory.HeldRun  // by a restore from a backup
+	settled  map[string]bool      // those of held that are over
+	pump     *Pump
+	watch    agentWatch
+	// noStuckQuery: Temporal is too old to know the search attribute of stuckQuery.
+	noStuckQuery bool
+
+	mu              sync.Mutex
+	counts          Counts
+	recentlyUnknown map[string]time.Duration // run → since when Temporal does not know it
+}
+
+// Counts is what the loops have repaired since the server started.
+type Counts struct {
+	GrantsEnded     int64 `json:"grantsEnded"`
+	PersonsExpired  int64 `json:"personsExpired"`
+	RecordsRepaired int64 `json:"recordsRepaired"`
+	AgentsLost      int64 `json:"agentsLost"`
+	AgentsIdle      int64 `json:"agentsIdle"`
+	// ClockSteps is how often the clock of this server was set.
+	ClockSteps int64 `json:"clockSteps"`
+	// SignalsRefused is how many events Temporal would not take.
+	SignalsRefused int64 `json:"signalsRefused"`
+	// RunsFenced is how often a run was told that it has lost its machine.
+	RunsFenced int64 `json:"runsFenced"`
+	// Stuck is how many runs' workflow code fails again and again now.
+	Stuck int64 `json:"stuck"`
+}
+
+const (
+	reconcileEvery = 15 * time.Second
+	agentsEvery    = 5 * time.Second
+	// unknownAfter is for how long Temporal must not have known a run before the
+	// run counts as over.
+	unknownAfter = 30 * time.Second
+	// MaxOpen is how many open runs, or operations, one look covers.
+	MaxOpen = 10000
+)
+
+// stuckQuery finds runs whose workflow code panics: they stay Running, and
+// their own timers cannot fire.
+const stuckQuery = "TemporalReportedProblems IS NOT NULL AND ExecutionStatus='Running'"
+
+// Counts returns what was repaired so far.
+func (r *Reconciler) Counts() Counts {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	c := r.counts
+	c.SignalsRefused = r.pump.Refused()
+
+	return c
+}
+
+func (r *Reconciler) count(add func(c *Counts)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	add(&r.counts)
+}
+
+// Run looks at all grants and open records at start and every 15 s, and at
+// agents every 5 s, until ctx is done.
+func (r *Reconciler) Run(ctx context.Context) error {
+	var loops sync.WaitGroup
+	loops.Go(func() {
+		for {
+			r.pass(ctx, "runs", r.CheckRuns)
+			pause := reconcileEvery
+			if len(r.settled) < len(r.held) {
+				pause = agentsEvery // held runs are signalled soon
+			}
+			if !sleep(ctx, pause) {
+				return
+			}
+		}
+	})
+	loops.Go(func() {
+		for sleep(ctx, agentsEvery) {
+			r.pass(ctx, "agents", r.CheckAgents)
+		}
+	})
+	loops.Wait()
+
+	return nil
+}
+
+func (r *Reconciler) pass(ctx context.Context, what string, check func(context.Context) error) {
+	defer r.guard.Recover("reconciling " + what)
+	if err := check(ctx); err != nil && ctx.Err() == nil {
+		r.log.Warn("reconciling", "what", what, "error", err)
+	}
+}
+
+// sleep waits for d; false: ctx ended first.
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// CheckRuns makes one pass over grants and open records. Without Temporal only
+// the expired windows of operators are closed. When Temporal hangs, the pass ends
+// after a few time-outs, however many runs there are.
+func (r *Reconciler) CheckRuns(ctx context.Context) error {
+	grants, err := r.stores.Grants.Grants(ctx)
+	if err != nil {
+		return fmt.Errorf("reading grants: %w", err)
+	}
+	expired := r.expirePersons(ctx, grants)
+	tc, ok := r.temporal()
+	if !ok {
+		return expired
+	}
+	open, judge, err := r.listJudgements(ctx, tc, grants)
+	if err != nil {
+		return errors.Join(expired, err)
+	}
+
+	reopened, judged := r.reopenIntake(ctx), r.callAll(ctx, judge)
+	r.mu.Lock()
+	maps.DeleteFunc(r.recentlyUnknown, func(run string, _ time.Duration) bool { return !open[run] })
+	r.mu.Unlock()
+	errs := []error{expired, reopened, judged}
+	if !errors.Is(judged, errHangs) {
+		errs = append(errs, r.cancelHeld(ctx, tc))
+		if len(open) > 0 {
+			errs = append(errs, r.countStuck(ctx, tc))
+		}
+	}
+
+	return errors.Join(errs...)
+}
+
+// listJudgements returns the open runs and operations, and a judgement for each.
+func (r *Reconciler) listJudgements(
+	ctx context.Context, tc client.Client, grants []inventory.Grant,
+) (open map[string]bool, judge []func(context.Context) error, err error) {
+	records, err := r.stores.Workflows.Workflows(ctx, inventory.WorkflowFilter{Open: true, Limit: MaxOpen})
+	if err != nil {
+		return nil, nil, fmt.Errorf("reading open workflows: %w", err)
+	}
+	operations, err := r.stores.Operations.Operations(ctx, inventory.OperationFilter{Open: true, Limit: MaxOpen})
+	if err != nil {
+		return nil, nil, fmt.Errorf("reading open operations: %w", err)
+	}
+
+	open = map[string]bool{}
+	for _, g := range grants {
+		if !g.Person() {
+			open[g.Run] = true
+			judge = append(judge, func(ctx context.Context) error { return r.judgeGrant(ctx, tc, g) })
+		}
+	}
+	for _, w := range records {
+		if !open[w.Run] {
+			open[w.Run] = true
+			judge = append(judge, func(ctx context.Context) error { return r.judgeRecord(ctx, tc, w) })
+		}
+	}
+	for _, o := range operations {
+		open[o.Run] = true
+		judge = append(judge, func(ctx context.Context) error { return r.judgeOperation(ctx, tc, o) })
+	}
+
+	return open, judge, nil
+}
+
+// expirePersons ends the grants of operators whose netboot windows have expired.
+func (r *Reconciler) expirePersons(ctx context.Context, grants []inventory.Grant) error {
+	var errs []error
+	now := r.now()
+	for _, g := range grants {
+		if !g.Person() || now.Before(g.NetbootUntil) {
+			continue
+		}
+		if err := r.stores.Grants.EndGrant(ctx, g.Owner); err != nil {
+			errs = append(errs, fmt.Errorf("ending the grant of %q: %w", g.Machine, err))
+			continue
+		}
+		r.log.Info("closed a netboot window that expired", "machine", g.Machine, "by", g.Run)
+		r.count(func(c *Counts) { c.PersonsExpired++ })
+	}
+
+	return errors.Join(errs...)
+}
+
+const (
+	askedAtOnce = 16 // questions to Temporal
+	hungAfter   = 16 // of them one after another without an answer
+)
+
+// errHangs is a Temporal that does not answer.
+var errHangs = errors.New("no answer from Temporal")
+
+// callAll calls all functions, askedAtOnce at a time, and joins their errors. One
+// that panics is counted, and the others are called. When hungAfter of them in a
+// row fail because Temporal is away, it skips the rest and returns errHangs.
+func (r *Reconciler) callAll(ctx context.Context, all []func(context.Context) error) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	var (
+		mu     sync.Mutex
+		errs   []error
+		silent int
+		looked int
+		wg     sync.WaitGroup
+		slots  = make(chan struct{}, askedAtOnce)
+	)
+	for _, f := range all {
+		slots <- struct{}{}
+		if ctx.Err() != nil {
+			break
+		}
+		wg.Go(func() {
+			defer func() { <-slots }()
+			defer r.guard.Recover("reconciling a run")
+			err := f(ctx)
+			mu.Lock()
+			defer mu.Unlock()
+			if err == nil || !isAway(err) {
+				silent, looked = 0, looked+1
+			} else if silent++; silent == hungAfter {
+				stop()
+			}
+			if err != nil && silent <= 1 { // the first of many says it all
+				errs = append(errs, err)
+			}
+		})
+	}
+	wg.Wait()
+
+	if silent >= hungAfter {
+		errs = append(errs, fmt.Errorf("%w: %d of %d runs were looked at", errHangs, looked, len(all)))
+	}
+	return errors.Join(errs...)
+}
+
+// countStuck counts runs whose workflow code fails.
+func (r *Reconciler) countStuck(ctx context.Context, tc client.Client) error {
+	ctx, cancel := context.WithTimeout(ctx, TemporalTimeout)
+	defer cancel()
+	if r.noStuckQuery {
+		return nil
+	}
+	n, err := tc.CountWorkflow(ctx, &workflowservice.CountWorkflowExecutionsRequest{Query: stuckQuery})
+	var never *serviceerror.InvalidArgument
+	if errors.As(err, &never) {
+		r.noStuckQuery = true
+		r.log.Info("this Temporal does not report which runs are stuck", "error", err)
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("asking Temporal for stuck runs: %w", err)
+	}
+
+	if n.GetCount() > 0 && n.GetCount() != r.Counts().Stuck {
+		r.log.Error("the code of workflows fails again and again", "runs", n.GetCount())
+	}
+	r.count(func(c *Counts) { c.Stuck = n.GetCount() })
+
+	return nil
+}
+
+// ClockSet moves all windows after the clock was set: it showed from and then to.
+// Windows are lengths of time that are stored by the wall clock: they move with
+// it, or a step forward would close them under machines that boot, and one
+// backward leave them open.
+func (r *Reconciler) ClockSet(ctx context.Context, from, to time.Time) {
+	r.count(func(c *Counts) { c.ClockSteps++ })
+	n, err := r.stores.Grants.ShiftWindows(ctx, from, to)
+	if err != nil {
+		r.log.Error("the clock was set, and windows could not be moved with it", "by", to.Sub(from), "error", err)
+		return
+	}
+	r.log.Warn("the clock was set; deadlines and windows go by what has really passed",
+		"by", to.Sub(from), "windows", n)
+	if to.Before(from) {
+		// Temporal gives no timer a time before one that it has read already.
+		r.log.Error("the clock was set back: Temporal's timers rest until it shows that time again", "until", from)
+	}
+}

@@ -1,0 +1,331 @@
+package engine
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	enumspb "go.temporal.io/api/enums/v1"
+	"go.temporal.io/api/serviceerror"
+	"go.temporal.io/sdk/client"
+	"go.temporal.io/sdk/temporal"
+
+	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/workflows"
+)
+
+// TemporalTimeout is how long a request may wait for Temporal, and a decision for its worker.
+const TemporalTimeout = 5 * time.Second
+
+// Runs starts and changes runs, and finds their records. It remembers runs that
+// were started here until their own record exists: the worker may be busy, or away.
+type Runs struct {
+	store    WorkflowStore
+	temporal Temporal
+	now      func() time.Time
+	changed  *Notifier // a run was started
+
+	mu      sync.Mutex
+	fresh   map[string]inventory.Workflow // by run
+	started map[string]bool               // machines whose run was started since TakeStarted
+}
+
+const (
+	maxFresh = 1000
+	freshFor = time.Hour
+)
+
+// A Start is a workflow to be started.
+type Start struct {
+	ID, Type          string
+	Machine, Template string // "" for an operation
+	Image             string
+	Input             any
+}
+
+// A BusyError says that another run of the same workflow id is open.
+type BusyError struct{ ID, Run string }
+
+func (b *BusyError) Error() string { return fmt.Sprintf("%s is running as run %s", b.ID, b.Run) }
+
+// Is makes it an inventory.ErrConflict.
+func (b *BusyError) Is(target error) bool { return target == inventory.ErrConflict }
+
+// Client returns Temporal's client, or an inventory.ErrUnavailable.
+func (r *Runs) Client() (client.Client, error) {
+	if tc, ok := r.temporal(); ok {
+		return tc, nil
+	}
+	return nil, inventory.Hint{
+		Err: fmt.Errorf("workflows cannot be started or changed until Temporal is back; "+
+			"inventory, DHCP and metadata work without: %w", inventory.ErrUnavailable),
+		Next: "ingot status",
+	}
+}
+
+// Execute starts a workflow and returns its run id and its encoded input; it is a
+// BusyError when a run of the same workflow id is open.
+func (r *Runs) Execute(ctx context.Context, w Start) (run string, input json.RawMessage, err error) {
+	tc, err := r.Client()
+	if err != nil {
+		return "", nil, err
+	}
+	input, err = json.Marshal(w.Input)
+	if err != nil {
+		return "", nil, fmt.Errorf("encoding the input of %q: %w", w.ID, err)
+	}
+	var attrs []temporal.SearchAttributeUpdate
+	if w.Machine != "" {
+		attrs = append(attrs, temporal.NewSearchAttributeKeyKeyword(workflows.AttrMachine).ValueSet(w.Machine))
+	}
+	if w.Template != "" {
+		attrs = append(attrs, temporal.NewSearchAttributeKeyKeyword(workflows.AttrTemplate).ValueSet(w.Template))
+	}
+
+	ctx, cancel := context.WithTimeout(ctx, 2*TemporalTimeout)
+	defer cancel()
+	handle, err := tc.ExecuteWorkflow(ctx, client.StartWorkflowOptions{
+		ID:        w.ID,
+		TaskQueue: workflows.TaskQueue,
+		// Both are needed, or the SDK hands back the open run as if it were new.
+		WorkflowIDConflictPolicy:                 enumspb.WORKFLOW_ID_CONFLICT_POLICY_FAIL,
+		WorkflowExecutionErrorWhenAlreadyStarted: true,
+		WorkflowIDReusePolicy:                    enumspb.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE,
+		TypedSearchAttributes:                    temporal.NewSearchAttributes(attrs...),
+		// The worker beside this API begins at once, where there is one.
+		EnableEagerStart: w.Machine != "",
+	}, w.Type, w.Input)
+	var busy *serviceerror.WorkflowExecutionAlreadyStarted
+	if errors.As(err, &busy) {
+		return "", nil, &BusyError{w.ID, busy.RunId}
+	}
+	if err != nil {
+		return "", nil, fmt.Errorf("starting %q: %w", w.ID, err)
+	}
+
+	return handle.GetRunID(), input, nil
+}
+
+// Start starts a run of a machine, remembers it, and returns its run id.
+func (r *Runs) Start(ctx context.Context, w Start) (run string, err error) {
+	began := r.now()
+	run, input, err := r.Execute(ctx, w)
+	if err != nil {
+		return "", err
+	}
+
+	r.remember(inventory.Workflow{
+		Run: run, ID: w.ID, Type: w.Type, Machine: w.Machine, Template: w.Template, Image: w.Image,
+		State: inventory.StatePreparing, Phase: inventory.PhasePlan, Message: "waiting for a worker",
+		Actions: []inventory.ActionRecord{}, Input: input, Started: began, Updated: began,
+	})
+	r.changed.Notify()
+
+	return run, nil
+}
+
+// remember keeps a run that has no record yet.
+func (r *Runs) remember(w inventory.Workflow) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.fresh == nil {
+		r.fresh, r.started = map[string]inventory.Workflow{}, map[string]bool{}
+	}
+	maps.DeleteFunc(r.fresh, func(_ string, old inventory.Workflow) bool {
+		return w.Started.Sub(old.Started) > freshFor
+	})
+	if len(r.fresh) < maxFresh {
+		r.fresh[w.Run] = w
+	}
+	r.started[w.Machine] = true
+}
+
+// TakeStarted returns the machines whose runs were started since the last call.
+func (r *Runs) TakeStarted() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	names := slices.Collect(maps.Keys(r.started))
+	clear(r.started)
+
+	return names
+}
+
+// Forget drops a run whose record exists.
+func (r *Runs) Forget(run string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.fresh, run)
+}
+
+// Unrecorded returns the newest run of each machine that was started here and may
+// have no record yet.
+func (r *Runs) Unrecorded() map[string]inventory.Workflow {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	out := map[string]inventory.Workflow{}
+	for _, w := range r.fresh {
+		old, ok := out[w.Machine]
+		if w.Type != workflows.BMCJobType && (!ok || w.Started.After(old.Started)) {
+			out[w.Machine] = w
+		}
+	}
+
+	return out
+}
+
+// UnrecordedWithID returns the run that was started last under a workflow id, if
+// it may have no record yet.
+func (r *Runs) UnrecordedWithID(id string) (newest inventory.Workflow, ok bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, w := range r.fresh {
+		if w.ID == id && (!ok || w.Started.After(newest.Started)) {
+			newest, ok = w, true
+		}
+	}
+	return newest, ok
+}
+
+// Find returns the record of a run, or what is known of one that was only just
+// started.
+func (r *Runs) Find(ctx context.Context, run string) (inventory.Workflow, error) {
+	w, err := r.store.Workflow(ctx, run)
+	switch {
+	case err == nil:
+		r.Forget(run)
+		return w, nil
+	case !errors.Is(err, inventory.ErrNotFound):
+		return w, err
+	}
+
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if w, ok := r.fresh[run]; ok {
+		return w, nil
+	}
+	return w, inventory.Hint{
+		Err: fmt.Errorf("workflow run %q: %w", run, inventory.ErrNotFound), Next: "ingot workflow list",
+	}
+}
+
+// Latest returns the newest run of a machine.
+func (r *Runs) Latest(ctx context.Context, machine string) (inventory.Workflow, error) {
+	w, err := r.store.LatestWorkflow(ctx, machine)
+	if err != nil && !errors.Is(err, inventory.ErrNotFound) {
+		return w, err
+	}
+	f, ok := r.Unrecorded()[machine]
+	if !ok || err == nil && !f.Started.After(w.Started) {
+		return w, err
+	}
+	if stored, err := r.store.Workflow(ctx, f.Run); err == nil {
+		r.Forget(f.Run)
+		return stored, nil
+	}
+
+	return f, nil
+}
+
+// Cancel asks a run to end. It may be asked again.
+func (r *Runs) Cancel(ctx context.Context, id, run string) error {
+	tc, err := r.Client()
+	if err == nil {
+		err = cancel(ctx, tc, id, run)
+	}
+	return err
+}
+
+// cancel asks a run to end. One that Temporal calls over needs no asking:
+// the Reconciler repairs its record.
+func cancel(ctx context.Context, tc client.Client, id, run string) error {
+	ctx, stop := context.WithTimeout(ctx, TemporalTimeout)
+	defer stop()
+	err := tc.CancelWorkflow(ctx, id, run)
+	var gone *serviceerror.NotFound
+	if errors.As(err, &gone) {
+		return nil
+	}
+	return err
+}
+
+// CancelOperation asks the execution in which an operation is now to end.
+func (r *Runs) CancelOperation(ctx context.Context, o inventory.Operation) error {
+	tc, err := r.Client()
+	if err != nil {
+		return err
+	}
+	if err := cancel(ctx, tc, o.ID, executionOf(o)); err != nil {
+		return err
+	}
+
+	ctx, stop := context.WithTimeout(ctx, TemporalTimeout)
+	defer stop()
+	d, err := tc.DescribeWorkflowExecution(ctx, o.ID, executionOf(o))
+	var gone *serviceerror.NotFound
+	if errors.As(err, &gone) {
+		return nil
+	}
+	if err == nil && d.GetWorkflowExecutionInfo().GetStatus() == enumspb.WORKFLOW_EXECUTION_STATUS_CONTINUED_AS_NEW {
+		// It ended before the request came, and the next execution has not been recorded yet.
+		return cancel(ctx, tc, o.ID, "")
+	}
+
+	return err
+}
+
+// ReportPoweredOn tells a run that its machine was switched on by hand.
+func (r *Runs) ReportPoweredOn(ctx context.Context, w inventory.Workflow) error {
+	tc, err := r.Client()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, TemporalTimeout)
+	defer cancel()
+	if err := tc.SignalWorkflow(ctx, w.ID, w.Run, workflows.SignalPoweredOn, nil); err != nil {
+		return fmt.Errorf("signalling run %q that the power is on: %w", w.Run, err)
+	}
+
+	return nil
+}
+
+// Decide passes an operator's decision on to a run: by an update, so that the
+// operator learns what is wrong with it. show is the command that shows the run.
+func (r *Runs) Decide(ctx context.Context, id, run string, d workflows.Decision, show string) error {
+	tc, err := r.Client()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, TemporalTimeout)
+	defer cancel()
+	h, err := tc.UpdateWorkflow(ctx, client.UpdateWorkflowOptions{
+		WorkflowID: id, RunID: run, UpdateName: workflows.UpdateDecide, Args: []any{d},
+		WaitForStage: client.WorkflowUpdateStageCompleted,
+	})
+	if err == nil {
+		err = h.Get(ctx, nil)
+	}
+
+	var refused *temporal.ApplicationError
+	var late *client.WorkflowUpdateServiceTimeoutOrCanceledError
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &refused):
+		return inventory.Hint{Err: inventory.Invalid("", "", "%s", refused.Message()), Next: show}
+	case ctx.Err() != nil || errors.As(err, &late):
+		return inventory.Hint{Err: fmt.Errorf("no worker took the decision within %s; "+
+			"look whether it was taken before you decide again: %w", TemporalTimeout, inventory.ErrUnavailable), Next: show}
+	}
+
+	return fmt.Errorf("deciding %q of run %q: %w", d.Question, run, err)
+}
+
+// DecideOperation is Decide for the execution in which an operation is now.
+func (r *Runs) DecideOperation(ctx context.Context, o inventory.Operation, d workflows.Decision, show string) error {
+	return r.Decide(ctx, o.ID, executionOf(o), d, show)
+}

@@ -1,0 +1,92 @@
+package engine
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+
+	commonpb "go.temporal.io/api/common/v1"
+	"go.temporal.io/api/serviceerror"
+	"go.temporal.io/api/workflowservice/v1"
+	"go.temporal.io/sdk/client"
+	"go.temporal.io/sdk/converter"
+
+	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/workflows"
+)
+
+// maxSignal is how much of a message a signal carries, in bytes.
+const maxSignal = 2 << 10
+
+// signal sends one event to its run, which is an execution of the workflow id.
+func signal(ctx context.Context, tc client.Client, namespace, id string, e inventory.Event) error {
+	if !strings.HasPrefix(id, workflows.MachineID("")) {
+		return nil // a BMC job owns the machine, and waits for no events
+	}
+	name, payload, err := signalOf(e)
+	if err != nil {
+		return serviceerror.NewInvalidArgument(err.Error())
+	}
+	input, err := converter.GetDefaultDataConverter().ToPayloads(payload)
+	if err != nil {
+		return serviceerror.NewInvalidArgument(err.Error())
+	}
+
+	ctx, cancel := context.WithTimeout(ctx, signalWait)
+	defer cancel()
+	_, err = tc.WorkflowService().SignalWorkflowExecution(ctx, &workflowservice.SignalWorkflowExecutionRequest{
+		Namespace:         namespace,
+		WorkflowExecution: &commonpb.WorkflowExecution{WorkflowId: id, RunId: e.Run},
+		SignalName:        name,
+		Input:             input,
+		Identity:          "ingot-pump",
+		RequestId:         requestID(e),
+	})
+
+	return err
+}
+
+// requestID is the same each time that e is sent.
+func requestID(e inventory.Event) string {
+	if e.Kind == inventory.EventActionDone && e.Key != "" {
+		return "report-" + e.Key
+	}
+	return "event-" + strconv.FormatInt(e.Seq, 10)
+}
+
+// attemptDetail is the detail of agent-idle and agent-lost.
+type attemptDetail struct {
+	Key *action.Key `json:"key,omitempty"`
+}
+
+// signalOf returns the name and payload of e's signal.
+func signalOf(e inventory.Event) (string, any, error) {
+	if e.Kind == inventory.EventActionDone {
+		var r action.Result
+		if err := json.Unmarshal(e.Detail, &r); err != nil {
+			return "", nil, fmt.Errorf("reading the result in event %d: %w", e.Seq, err)
+		}
+		return workflows.SignalActionCompleted, workflows.ActionCompleted{
+			Key: r.Key, State: r.State, ExitCode: r.ExitCode, Message: Head(r.Message, maxSignal),
+		}, nil
+	}
+
+	out := workflows.Event{Seq: e.Seq, Kind: e.Kind, Epoch: e.Epoch, Boot: e.Boot}
+	switch e.Kind {
+	case inventory.EventAgentIdle, inventory.EventAgentLost:
+		var d attemptDetail
+		if len(e.Detail) > 0 {
+			if err := json.Unmarshal(e.Detail, &d); err != nil {
+				return "", nil, fmt.Errorf("reading the attempt in event %d: %w", e.Seq, err)
+			}
+		}
+		out.Key = d.Key
+	case inventory.EventInstalled, inventory.EventInstallFailed:
+		out.Message = Head(e.Message, maxSignal)
+	}
+
+	return workflows.SignalEvent, out, nil
+}

@@ -1,0 +1,141 @@
+package httpapi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"syscall"
+
+	"go.temporal.io/api/serviceerror"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// Codes of an error's answer.
+const (
+	CodeNotFound     = "not_found"
+	CodeConflict     = "conflict"
+	CodeInvalid      = "invalid"
+	CodeFenced       = "fenced"
+	CodeUnauthorized = "unauthorized"
+	CodeForbidden    = "forbidden"
+	CodeUnavailable  = "unavailable"
+	CodeNoSpace      = "no_space"
+	CodeInternal     = "internal"
+	CodeGone         = "gone"
+)
+
+// ErrNoSpace: less than the minimum of free space is left.
+var ErrNoSpace = errors.New("not enough free space")
+
+// RetryAfter is how long a client that was refused while the site moves should
+// wait, in seconds.
+const RetryAfter = "30"
+
+// ErrorBody is the body of every error.
+type ErrorBody struct {
+	Error    string              `json:"error"`
+	Code     string              `json:"code"`
+	Problems []inventory.Problem `json:"problems,omitempty"`
+	Next     string              `json:"next,omitempty"`
+}
+
+// A Refusal is an error with the answer that it gets.
+type Refusal struct {
+	Status int
+	Body   any
+}
+
+// Error names the status.
+func (r Refusal) Error() string { return http.StatusText(r.Status) }
+
+// Refuse returns a Refusal with an ErrorBody.
+func Refuse(status int, code, text, next string) error {
+	return Refusal{status, ErrorBody{Error: text, Code: code, Next: next}}
+}
+
+// NotFound is the answer that says nothing but that.
+func NotFound() error { return Refuse(http.StatusNotFound, CodeNotFound, "not found", "") }
+
+// StatusOf maps an error to the status and code of its answer: the one place
+// where the vocabulary of inventory becomes HTTP.
+func StatusOf(err error) (int, string) {
+	var tooLarge *http.MaxBytesError
+	var unavailable *serviceerror.Unavailable
+	var exceeded *serviceerror.DeadlineExceeded
+	var exhausted *serviceerror.ResourceExhausted
+	var gone *serviceerror.NotFound
+	var argument *serviceerror.InvalidArgument
+	is := func(targets ...error) bool {
+		for _, t := range targets {
+			if errors.Is(err, t) {
+				return true
+			}
+		}
+		return false
+	}
+
+	switch {
+	case errors.As(err, &tooLarge):
+		return http.StatusRequestEntityTooLarge, CodeInvalid
+	case is(ErrNoSpace, inventory.ErrFull, syscall.ENOSPC):
+		return http.StatusInsufficientStorage, CodeNoSpace
+	case is(inventory.ErrFenced):
+		return http.StatusConflict, CodeFenced
+	case is(inventory.ErrInvalid), errors.As(err, &argument):
+		return http.StatusBadRequest, CodeInvalid
+	case is(inventory.ErrNotFound), errors.As(err, &gone):
+		return http.StatusNotFound, CodeNotFound
+	case is(inventory.ErrConflict):
+		return http.StatusConflict, CodeConflict
+	case is(inventory.ErrSealed, inventory.ErrUnreachable, inventory.ErrUnsupported, inventory.ErrUnavailable,
+		inventory.ErrMoving, context.DeadlineExceeded),
+		errors.As(err, &unavailable), errors.As(err, &exceeded), errors.As(err, &exhausted):
+		return http.StatusServiceUnavailable, CodeUnavailable
+	}
+
+	return http.StatusInternalServerError, CodeInternal
+}
+
+// BodyOf returns status and body of the answer to err.
+func BodyOf(err error) (int, any) {
+	var refusal Refusal
+	if errors.As(err, &refusal) {
+		return refusal.Status, refusal.Body
+	}
+	status, code := StatusOf(err)
+	b := ErrorBody{Error: err.Error(), Code: code}
+	var tooLarge *http.MaxBytesError
+	if errors.As(err, &tooLarge) {
+		b.Error = fmt.Sprintf("the body is larger than %s, which this route takes at most", limitText(tooLarge.Limit))
+	}
+	var problems inventory.Problems
+	if errors.As(err, &problems) {
+		b.Problems = problems
+	}
+
+	var hint inventory.Hint
+	switch {
+	case errors.As(err, &hint):
+		b.Next = hint.Next
+	case status == http.StatusInsufficientStorage:
+		// Nothing is lost: the caller still has what was to be written, and an agent sends it again.
+		b.Next = "ingot image prune"
+	case errors.Is(err, inventory.ErrSealed):
+		b.Next = "ingot doctor"
+	}
+
+	return status, b
+}
+
+// limitText writes a number of bytes in the unit in which it is whole.
+func limitText(n int64) string {
+	switch {
+	case n%(1<<20) == 0:
+		return fmt.Sprintf("%d MiB", n>>20)
+	case n%(1<<10) == 0:
+		return fmt.Sprintf("%d KiB", n>>10)
+	}
+	return fmt.Sprintf("%d bytes", n)
+}

@@ -1,0 +1,124 @@
+// Package httpapi is what the HTTP interfaces for operators and for agents have
+// in common: routes as rows of a table, typed requests and answers, one mapping
+// of errors, and one log line per request.
+package httpapi
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"github.com/gin-gonic/gin"
+
+	"github.com/ingotmetal/ingot/internal/guard"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// A Route is one row of a routing table.
+type Route struct {
+	Method, Path string
+	Handler      gin.HandlerFunc
+}
+
+// NewRouter returns a router that answers errors and panics of its handlers, and
+// writes a line per request.
+func NewRouter(log *slog.Logger, g *guard.Guard) *gin.Engine {
+	// gin prints its routes unless told not to; there is no other way to say so.
+	gin.SetMode(gin.ReleaseMode)
+	r := gin.New()
+	// The peer's address is the socket's: no header changes it (security S4).
+	if err := r.SetTrustedProxies(nil); err != nil {
+		panic(err) // an empty list cannot be malformed
+	}
+	r.HandleMethodNotAllowed = true
+	r.NoMethod(func(c *gin.Context) {
+		Fail(c, Refuse(http.StatusMethodNotAllowed, CodeInvalid, "this route has no method "+c.Request.Method, ""))
+	})
+	r.NoRoute(func(c *gin.Context) { Fail(c, NotFound()) })
+	r.Use(answer(log, g))
+
+	return r
+}
+
+// AddRoutes adds rows to a router.
+func AddRoutes(r gin.IRoutes, rows []Route) {
+	for _, row := range rows {
+		r.Handle(row.Method, row.Path, row.Handler)
+	}
+}
+
+// Fail ends the handling of a request with an error, which NewRouter's handler
+// maps to the answer.
+func Fail(c *gin.Context, err error) {
+	_ = c.Error(err) // it returns what it was given
+	c.Abort()
+}
+
+// answer calls the handlers, keeps one request's panic from ending the server,
+// and maps their error to the answer. It logs routes and never paths: a login
+// link is one.
+func answer(log *slog.Logger, g *guard.Guard) gin.HandlerFunc {
+	return func(c *gin.Context) {
+		start := time.Now()
+		defer func() {
+			if v := recover(); v != nil {
+				if err, ok := v.(error); ok && errors.Is(err, http.ErrAbortHandler) {
+					panic(v)
+				}
+				g.Caught(c.Request.Method+" "+c.FullPath(), v)
+				if !c.Writer.Written() {
+					c.AbortWithStatusJSON(http.StatusInternalServerError, ErrorBody{Error: "internal error", Code: CodeInternal})
+				}
+			}
+			log.Debug("request", "method", c.Request.Method, "route", c.FullPath(),
+				"status", c.Writer.Status(), "took", time.Since(start))
+		}()
+
+		c.Next()
+		if failed := c.Errors.Last(); failed != nil && !c.Writer.Written() {
+			answerError(c, log, failed.Err)
+		}
+	}
+}
+
+func answerError(c *gin.Context, log *slog.Logger, err error) {
+	status, body := BodyOf(err)
+	if errors.Is(err, inventory.ErrMoving) {
+		c.Header("Retry-After", RetryAfter)
+	}
+	if status == http.StatusInternalServerError && c.Request.Context().Err() == nil {
+		log.Error("answering a request", "method", c.Request.Method, "route", c.FullPath(), "error", err)
+	}
+	c.AbortWithStatusJSON(status, body)
+}
+
+// actorKey is the key of the client's name in a request's context.
+type actorKey struct{}
+
+// SetActor records who sends the request.
+func SetActor(c *gin.Context, name string) {
+	c.Request = c.Request.WithContext(context.WithValue(c.Request.Context(), actorKey{}, name))
+}
+
+// Actor returns who sends the request; "" when it was not authenticated.
+func Actor(ctx context.Context) string {
+	name, _ := ctx.Value(actorKey{}).(string)
+	return name
+}
+
+// List is the body of every list. Next is the value of after that continues it;
+// "" when there is no more.
+type List[T any] struct {
+	Items []T    `json:"items"`
+	Next  string `json:"next,omitempty"`
+}
+
+// NewList returns a List whose items are never null.
+func NewList[T any](items []T) List[T] {
+	if items == nil {
+		items = []T{}
+	}
+	return List[T]{Items: items}
+}

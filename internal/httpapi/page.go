@@ -1,0 +1,77 @@
+package httpapi
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// Page is what every list takes: how many items at most (0 = all, or what the
+// route documents), after which one, and by what they are sorted.
+type Page struct {
+	Limit int    `query:"limit" json:"-"`
+	After string `query:"after" json:"-"`
+	Sort  string `query:"sort" json:"-"`
+}
+
+// Descending reports whether the list is sorted the other way round: by "-key".
+// Any other value than key and "-key" is invalid; "" is byDefault.
+func (p Page) Descending(key, byDefault string) (bool, error) {
+	switch cmp.Or(p.Sort, byDefault) {
+	case key:
+		return false, nil
+	case "-" + key:
+		return true, nil
+	}
+	return false, inventory.Invalid("sort", key+" or -"+key, "invalid value %q", p.Sort)
+}
+
+// Cut returns the first limit items as a List, whose Next is the cursor of the
+// last one when there are more; 0 = all of them.
+func Cut[T any](items []T, limit int, cursor func(T) string) List[T] {
+	if limit <= 0 || len(items) <= limit {
+		return NewList(items)
+	}
+	return List[T]{Items: items[:limit], Next: cursor(items[limit-1])}
+}
+
+// PageByName returns the page of a list that is small enough to be read whole.
+// The cursor is the name of the last item, so that it holds when others are added
+// or removed.
+func PageByName[T any](all []T, p Page, name func(T) string) (List[T], error) {
+	if p == (Page{}) {
+		return NewList(all), nil // in the order of the store
+	}
+	descending, err := p.Descending("name", "name")
+	if err != nil {
+		return List[T]{}, err
+	}
+	compare := strings.Compare
+	if descending {
+		compare = func(a, b string) int { return strings.Compare(b, a) }
+	}
+
+	slices.SortFunc(all, func(a, b T) int { return compare(name(a), name(b)) })
+	if p.After != "" {
+		all = slices.DeleteFunc(all, func(x T) bool { return compare(name(x), p.After) <= 0 })
+	}
+	return Cut(all, p.Limit, name), nil
+}
+
+// ParseLabels reads "key=value,other=value".
+func ParseLabels(text string) (map[string]string, error) {
+	if text == "" {
+		return nil, nil
+	}
+	labels := map[string]string{}
+	for pair := range strings.SplitSeq(text, ",") {
+		k, v, ok := strings.Cut(pair, "=")
+		if !ok || k == "" {
+			return nil, inventory.Invalid("label", "for example rack=a1", "invalid label %q", pair)
+		}
+		labels[k] = v
+	}
+	return labels, nil
+}
