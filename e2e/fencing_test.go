@@ -459,7 +459,7 @@ func oldDecisions(ctx context.Context, t *testing.T, s *Site) {
 		s.signal(ctx, t, m.Name, workflows.SignalDecide, workflows.Decision{Question: question, Choice: choice})
 	}
 	asks("1.bind.1")
-	refuse(`choice \"continue\" is none of`, "1.bind.1", workflows.Continue)
+	refuse(`invalid choice \"continue\"`, "1.bind.1", workflows.Continue)
 	// By an update, and again in each way, also to another end.
 	require.NoError(t, s.decides(ctx, m.Name, workflows.Decision{Question: "1.bind.1", Choice: workflows.Retry}))
 	asks("1.bind.2")

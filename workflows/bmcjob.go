@@ -1,42 +1,34 @@
 package workflows
 
 import (
+	"slices"
+
 	"go.temporal.io/sdk/workflow"
 
 	"github.com/ingotmetal/ingot/activities"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// BMCJob carries out a person's list of BMC tasks, one after another, each
-// verified. A job that only reads needs no grant; any other takes it, and
-// under a live run only with Force, which fences that run.
-func BMCJob(ctx workflow.Context, in BMCJobInput) (out Outcome, err error) {
-	r, err := newRun(ctx, BMCJobType, BMCJobID(in.Machine, in.Job), in.Machine, in)
+// BMCJob carries out the operator's list of BMC tasks, one after another, each
+// verified. A job that only reads needs no grant; any other takes it, and under a
+// live run only with Force, which fences that run. Its id is bmc/<machine>/<job>.
+func BMCJob(ctx workflow.Context, in BMCJobInput) (Outcome, error) {
+	r, err := newMachineRun(ctx, BMCJobType, BMCJobID(in.Machine, in.Job), in.Machine, in)
 	if err != nil {
 		return Outcome{}, err
 	}
-	defer func() {
-		err = r.end(ctx, err)
-		out = Outcome{State: r.record.State, Message: r.record.Message}
-	}()
-	if writes(in.Tasks) {
-		if err = r.arm(ctx, in.Force); err != nil {
-			return out, err
+	return r.runToEnd(ctx, func(ctx workflow.Context) error {
+		writes := slices.ContainsFunc(in.Tasks, func(t inventory.BMCTask) bool { return t.Power != "status" })
+		if writes {
+			if err := r.takeGrant(ctx, in.Force); err != nil {
+				return err
+			}
 		}
-	}
-	r.record.State = inventory.StateRunning
-	if err = r.phase(ctx, inventory.PhasePower, "job %s", in.Job); err != nil {
-		return out, err
-	}
-	r.record.Message = "done"
-	return out, workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, bmc), do.BMCTasks, r.owner, activities.Job(in.Job, in.Tasks)).Get(ctx, nil)
-}
-
-func writes(tasks []inventory.BMCTask) bool {
-	for _, t := range tasks {
-		if t.Power != "status" {
-			return true
+		r.record.State = inventory.StateRunning
+		if err := r.showPhase(ctx, inventory.PhasePower, "job %s", in.Job); err != nil {
+			return err
 		}
-	}
-	return false
+		r.record.Message = "done"
+		return execute(ctx, bmc, nil, do.BMCTasks, r.owner, activities.Job(in.Job, in.Tasks))
+	})
 }

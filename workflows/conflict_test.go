@@ -31,7 +31,7 @@ func TestRestartAfterAConflictBelievesNothingOfBefore(t *testing.T) {
 				return &action.Result{Key: a.Key, State: action.Success}
 			}
 			w.answer = func(q inventory.Question) *workflows.Decision {
-				require.Contains(t, q.Text, "somebody else presented the claim")
+				require.Contains(t, q.Text, "another client presented the claim")
 				g, err := w.Grant(t.Context(), machine)
 				require.NoError(t, err)
 				require.Equal(t, int64(1), g.Epoch)
@@ -64,7 +64,7 @@ func TestConflictBeforeTheInstalledSystemSpeaksIsAsked(t *testing.T) {
 		return &action.Result{Key: a.Key, State: action.Success}
 	}
 	w.answer = func(inventory.Question) *workflows.Decision { return &workflows.Decision{Choice: workflows.Abort} }
-	require.ErrorContains(t, w.run(workflows.ProvisionInput{Machine: machine}), "aborted by a person")
+	require.ErrorContains(t, w.run(workflows.ProvisionInput{Machine: machine}), "aborted by the operator")
 	require.Len(t, w.asked, 1)
 	w.closed()
 }

@@ -123,7 +123,7 @@ func TestDecommissionWithADeadBMC(t *testing.T) {
 		require.Contains(t, q.Choices, workflows.Skip)
 		return &workflows.Decision{Choice: workflows.Skip}
 	}
-	require.ErrorContains(t, w.runAs(workflows.Decommission, workflows.DecommissionInput{Machine: machine}), "given up by a person")
+	require.ErrorContains(t, w.runAs(workflows.Decommission, workflows.DecommissionInput{Machine: machine}), "given up by the operator")
 	require.Len(t, w.asked, 1)
 	m := w.machine()
 	require.True(t, m.Quarantined())

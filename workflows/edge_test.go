@@ -120,7 +120,7 @@ func TestTheBoundDiskStaysBound(t *testing.T) {
 	w.loses(1, func(inventory.Assignment) {
 		w.disks = []action.Disk{{Path: "/dev/vda", Serial: "D2", Model: "X", Size: 1 << 30}}
 	})
-	require.ErrorContains(t, w.run(workflows.ProvisionInput{Machine: machine}), "aborted by a person")
+	require.ErrorContains(t, w.run(workflows.ProvisionInput{Machine: machine}), "aborted by the operator")
 	require.Len(t, w.asked, 1)
 	require.Contains(t, w.asked[0].Text, "no disk matches")
 	require.Len(t, w.assigned, 2, "nothing was handed out for the other disk")
@@ -137,7 +137,7 @@ func TestEachQuestionAboutDisksHasItsOwnName(t *testing.T) {
 		}
 		return &workflows.Decision{Choice: workflows.Abort}
 	}
-	require.ErrorContains(t, w.run(workflows.ProvisionInput{Machine: machine}), "aborted by a person")
+	require.ErrorContains(t, w.run(workflows.ProvisionInput{Machine: machine}), "aborted by the operator")
 	require.Len(t, w.asked, 2)
 	require.NotEqual(t, w.asked[0].ID, w.asked[1].ID)
 	w.closed()

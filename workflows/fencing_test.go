@@ -38,7 +38,7 @@ func TestDecisionSentTwiceAnswersOneQuestion(t *testing.T) {
 		}
 		return &d
 	}
-	require.ErrorContains(t, w.run(workflows.ProvisionInput{Machine: machine}), "aborted by a person")
+	require.ErrorContains(t, w.run(workflows.ProvisionInput{Machine: machine}), "aborted by the operator")
 	require.Len(t, w.asked, 3)
 	for i := 1; i < len(w.asked); i++ {
 		require.NotEqual(t, w.asked[i-1].ID, w.asked[i].ID)
@@ -130,7 +130,7 @@ func TestPolicyPauseAfterThePowerWasTaken(t *testing.T) {
 
 func TestUnknownPolicyTouchesNothing(t *testing.T) {
 	w := newWorld(t, nil)
-	require.ErrorContains(t, w.run(workflows.ProvisionInput{Machine: machine, Policy: "hope"}), `policy "hope"`)
+	require.ErrorContains(t, w.run(workflows.ProvisionInput{Machine: machine, Policy: "hope"}), `policy: invalid value "hope"; must be one of [fail pause]`)
 	require.Zero(t, w.cycles)
 	es, err := w.Events(t.Context(), inventory.EventFilter{Machine: machine})
 	require.NoError(t, err)
@@ -140,7 +140,7 @@ func TestUnknownPolicyTouchesNothing(t *testing.T) {
 			phases = append(phases, e.Message)
 		}
 	}
-	require.Equal(t, []string{"plan: rendering the template", `failed: policy "hope" is neither fail nor pause`}, phases, "a run that fails in plan leaves events, too")
+	require.Equal(t, []string{"plan: rendering the template", `failed: policy: invalid value "hope"; must be one of [fail pause]`}, phases, "a run that fails in plan leaves events, too")
 }
 
 // TestClaimConflictStopsTheOldAgentFirst: after a restart in mid-action nobody
@@ -301,7 +301,7 @@ func TestRunThatWasResetAsksAndANewRunGoesOn(t *testing.T) {
 	require.NoError(t, err)
 	w.replayed = &before // what the history says of Arm
 	w.on = true
-	require.ErrorContains(t, w.run(workflows.ProvisionInput{Machine: machine}), "aborted by a person")
+	require.ErrorContains(t, w.run(workflows.ProvisionInput{Machine: machine}), "aborted by the operator")
 	require.Len(t, w.asked, 1)
 	require.Equal(t, []string{workflows.Abort}, w.asked[0].Choices)
 	require.Zero(t, w.offs)

@@ -109,6 +109,6 @@ func (f registry) RegisterWorkflowWithOptions(_ any, o workflow.RegisterOptions)
 // TestMisspeltRetriesAreRefused: any value but "start" meant the failed step.
 func TestMisspeltRetriesAreRefused(t *testing.T) {
 	w := newWorld(t, nil)
-	require.ErrorContains(t, w.run(workflows.ProvisionInput{Machine: machine, Retries: workflows.Retries{Count: 1, From: "sart"}}), `retries.from "sart"`)
+	require.ErrorContains(t, w.run(workflows.ProvisionInput{Machine: machine, Retries: workflows.Retries{Count: 1, From: "sart"}}), `retries.from: invalid value "sart"`)
 	require.Zero(t, w.cycles)
 }

@@ -2,7 +2,6 @@ package workflows
 
 import (
 	"errors"
-	"fmt"
 
 	"go.temporal.io/sdk/workflow"
 
@@ -11,58 +10,52 @@ import (
 )
 
 // Inspect boots the machine into the agent, which reports disks, interfaces
-// and memory with its hello, and switches it off again. Nothing is written.
-func Inspect(ctx workflow.Context, in InspectInput) (out Outcome, err error) {
-	r, err := newRun(ctx, InspectType, MachineID(in.Machine), in.Machine, in)
+// and memory with its hello, and switches it off again. Nothing is written. Its id
+// is machine/<machine>.
+func Inspect(ctx workflow.Context, in InspectInput) (Outcome, error) {
+	r, err := newMachineRun(ctx, InspectType, MachineID(in.Machine), in.Machine, in)
 	if err != nil {
 		return Outcome{}, err
 	}
-	defer func() {
-		err = r.end(ctx, err)
-		out = Outcome{State: r.record.State, Message: r.record.Message}
-	}()
-	err = r.inspect(ctx)
-	for lost(err) {
-		err = r.lament(ctx, err)
-	}
-	return out, err
+	return r.carryOut(ctx, r.inspect, nil)
 }
 
-func (r *run) inspect(ctx workflow.Context) error {
-	if err := r.quickly(ctx, do.HasBMC, r.owner.Machine, &r.manual); err != nil {
+func (r *machineRun) inspect(ctx workflow.Context) error {
+	var hasBMC bool
+	if err := execute(ctx, quick, &hasBMC, do.HasBMC, r.owner.Machine); err != nil {
 		return err
 	}
-	r.manual = !r.manual
-	if err := r.arm(ctx, false); err != nil {
+	r.manual = !hasBMC
+	if err := r.takeGrant(ctx, false); err != nil {
 		return err
 	}
 	for {
-		err := r.begin(ctx)
-		if errors.Is(err, errRestart) {
-			err = r.rearm(ctx)
-			if err == nil {
-				continue
-			}
+		err := r.startMachine(ctx)
+		if err == nil {
+			break
 		}
-		if err != nil {
+		if !errors.Is(err, errRestart) {
 			return err
 		}
-		break
+		if err := r.retakeGrant(ctx); err != nil {
+			return err
+		}
 	}
+
 	var facts action.Facts
-	if err := r.quickly(ctx, do.AgentFacts, r.owner, &facts); err != nil {
+	if err := execute(ctx, quick, &facts, do.AgentFacts, r.owner); err != nil {
 		return err
 	}
-	if err := r.disarm(ctx); err != nil {
+	if err := r.closeNetboot(ctx); err != nil {
 		return err
 	}
-	// An agent without a run switches its machine off by itself or leaves it
-	// to its boot order; with a BMC it is made sure of.
+	// An agent without a run switches its machine off or leaves it to its boot order.
+	// With a BMC the run makes sure.
 	if !r.manual {
-		if err := workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, bmc), do.PowerOff, r.owner).Get(ctx, nil); err != nil {
+		if err := execute(ctx, bmc, nil, do.PowerOff, r.owner); err != nil {
 			return err
 		}
 	}
-	r.record.Message = fmt.Sprintf("%d disks, %d interfaces, %d MiB of memory", len(facts.Disks), len(facts.NICs), facts.Memory>>20)
-	return r.phase(ctx, inventory.PhaseReady, "%s", r.record.Message)
+	return r.showPhase(ctx, inventory.PhaseReady, "%d disks, %d interfaces, %d MiB of memory",
+		len(facts.Disks), len(facts.NICs), facts.Memory>>20)
 }

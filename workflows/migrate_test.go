@@ -211,7 +211,7 @@ func TestMigrateSwitchesTheRelay(t *testing.T) {
 		require.Equal(t, []string{"nas", "um760"}, r.relay)
 		return Abort
 	}, nil)
-	require.ErrorContains(t, err, "aborted by a person")
+	require.ErrorContains(t, err, "aborted by the operator")
 	require.Equal(t, []string{"check um760", "check um760", "images um760", "relay: nas, um760", "close: migrate/um760 moves this site to um760", "open", "relay: nas"}, r.said)
 	for _, row := range r.last().Steps {
 		switch row.Name {
@@ -243,7 +243,7 @@ func TestMigrateWithOpenRuns(t *testing.T) {
 			return choice
 		}, nil)
 		if choice == Abort {
-			require.ErrorContains(t, err, "aborted by a person")
+			require.ErrorContains(t, err, "aborted by the operator")
 			require.Equal(t, "open", r.said[len(r.said)-1], "new runs are taken again")
 			require.Empty(t, r.requests)
 			continue
@@ -274,7 +274,7 @@ func TestMigrateAgainAfterItWasTakenBack(t *testing.T) {
 func TestMigrateTakenBack(t *testing.T) {
 	r := &removal{outcome: func(inventory.HandOver) string { return inventory.HandOverFailed }}
 	err := r.migrate(t, func(inventory.Question) string { return Abort }, nil)
-	require.ErrorContains(t, err, "aborted by a person")
+	require.ErrorContains(t, err, "aborted by the operator")
 	require.Equal(t, "open", r.said[len(r.said)-1])
 }
 

@@ -159,8 +159,8 @@ func (p *play) run(steps func(o *operation) []step, finished map[string]bool, ro
 		}
 		defer func() { err = o.end(ctx, err) }()
 		table := steps(o)
-		o.table(table, finished)
-		err = o.carryOut(ctx, table, finished)
+		o.recordTable(table, finished)
+		err = o.runSteps(ctx, table, finished)
 		if err != nil && rollBack {
 			err = errors.Join(err, o.rollBack(ctx, table))
 		}
@@ -239,16 +239,16 @@ func TestOperationAsksAboutAStepThatFails(t *testing.T) {
 	}{
 		"retry":            {times(1, "do"), []string{Retry}, []string{"do a", "do a", "look at a", "do b"}, []string{"a done", "b done"}, ""},
 		"undo, then retry": {times(1, "do"), []string{Undo, Retry}, []string{"do a", "undo a", "do a", "look at a", "do b"}, []string{"a done", "b done"}, ""},
-		"undo, then abort": {times(1, "do"), []string{Undo, Abort}, []string{"do a", "undo a"}, []string{"a undone", "b pending"}, "aborted by a person"},
+		"undo, then abort": {times(1, "do"), []string{Undo, Abort}, []string{"do a", "undo a"}, []string{"a undone", "b pending"}, "aborted by the operator"},
 		"an undo that fails is asked about": {
 			func(what string) error { return temporal.NewNonRetryableApplicationError(what+" broke", "Test", nil) },
 			[]string{Undo, Abort},
 			[]string{"do a", "undo a"},
 			[]string{"a failed", "b pending"},
-			"aborted by a person",
+			"aborted by the operator",
 		},
 		"skip":  {times(1, "do"), []string{Skip}, []string{"do a", "do b"}, []string{"a skipped", "b done"}, ""},
-		"abort": {times(1, "do"), []string{Abort}, []string{"do a"}, []string{"a failed", "b pending"}, "aborted by a person"},
+		"abort": {times(1, "do"), []string{Abort}, []string{"do a"}, []string{"a failed", "b pending"}, "aborted by the operator"},
 		// The first probe ran out of its budget, the last look found it.
 		"late, but there": {times(1, "look at"), nil, []string{"do a", "look at a", "look at a", "do b"}, []string{"a done", "b done"}, ""},
 		"not there":       {times(2, "look at"), []string{Retry}, []string{"do a", "look at a", "look at a", "do a", "look at a", "do b"}, []string{"a done", "b done"}, ""},
@@ -326,14 +326,13 @@ func TestOperationRefusesAnotherID(t *testing.T) {
 // and keeps away from one that somebody else has started.
 func TestOperationAndTheRunsOfMachines(t *testing.T) {
 	for name, c := range map[string]struct {
-		asking  bool
 		ends    inventory.Workflow // the record that the child leaves
 		want    activities.Outcome
 		message string
 	}{
 		"success":                   {ends: inventory.Workflow{State: inventory.StateSuccess, Phase: inventory.PhaseDone}, want: activities.Outcome{State: inventory.StateSuccess, Phase: inventory.PhaseDone}},
 		"failure":                   {ends: inventory.Workflow{State: inventory.StateFailed, Phase: inventory.PhaseFailed, Message: "bad disk"}, want: activities.Outcome{State: inventory.StateFailed, Phase: inventory.PhaseFailed, Message: "bad disk"}},
-		"asking, where that counts": {asking: true, ends: inventory.Workflow{State: inventory.StateRunning, Phase: inventory.PhaseWaiting, Message: "which disk?"}, want: activities.Outcome{State: inventory.StateRunning, Phase: inventory.PhaseWaiting, Message: "which disk?", Asks: true}},
+		"asking, where that counts": {ends: inventory.Workflow{State: inventory.StateRunning, Phase: inventory.PhaseWaiting, Message: "which disk?"}, want: activities.Outcome{State: inventory.StateRunning, Phase: inventory.PhaseWaiting, Message: "which disk?", Asks: true}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := newPlay(t)
@@ -349,7 +348,7 @@ func TestOperationAndTheRunsOfMachines(t *testing.T) {
 			var got activities.Outcome
 			err := p.run(func(o *operation) []step {
 				return []step{{name: "install", does: "installs", undoes: "none: test", budget: time.Hour, do: func(ctx workflow.Context, s *inventory.OperationStep) (err error) {
-					got, err = o.child(ctx, s, ProvisionType, "m1", ProvisionInput{Machine: "m1", Parent: o.record.ID}, c.asking)
+					got, err = o.runMachine(ctx, s, ProvisionType, "m1", ProvisionInput{Machine: "m1", Parent: o.record.ID})
 					return err
 				}}}
 			}, nil, false)
@@ -376,7 +375,7 @@ func TestARunThatIsAboutToEndIsAwaited(t *testing.T) {
 	}, workflow.RegisterOptions{Name: ProvisionType})
 	require.NoError(t, p.run(func(o *operation) []step {
 		install := step{name: "install", does: "installs", undoes: "none: test", budget: time.Hour, do: func(ctx workflow.Context, s *inventory.OperationStep) error {
-			_, err := o.child(ctx, s, ProvisionType, "m1", ProvisionInput{Machine: "m1", Parent: o.record.ID}, false)
+			_, err := o.runMachine(ctx, s, ProvisionType, "m1", ProvisionInput{Machine: "m1", Parent: o.record.ID})
 			return err
 		}}
 		return []step{install, install}

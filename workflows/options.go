@@ -7,18 +7,27 @@ import (
 	"go.temporal.io/sdk/workflow"
 
 	"github.com/ingotmetal/ingot/activities"
-	"github.com/ingotmetal/ingot/inventory"
 )
 
 var do *activities.Activities // nil: names activities, never called
 
+// Retry policies. What touches our own database or waits goes on until it succeeds.
+var (
+	retryForever = &temporal.RetryPolicy{InitialInterval: time.Second, MaximumInterval: 30 * time.Second}
+	retryBMC     = &temporal.RetryPolicy{InitialInterval: 2 * time.Second, MaximumInterval: 2 * time.Minute, MaximumAttempts: 8}
+)
+
+const (
+	year = 365 * 24 * time.Hour
+	// workerLost is how long an operation's activity that waits may be silent until
+	// it is started again: its worker has died. It looks first.
+	workerLost = 20 * time.Second
+)
+
 // Activity options by the kind of work.
 var (
-	// quick touches our own database alone; it goes on until it succeeds.
-	quick = workflow.ActivityOptions{
-		StartToCloseTimeout: time.Minute,
-		RetryPolicy:         &temporal.RetryPolicy{InitialInterval: time.Second, MaximumInterval: 30 * time.Second},
-	}
+	// quick touches our own database alone.
+	quick = workflow.ActivityOptions{StartToCloseTimeout: time.Minute, RetryPolicy: retryForever}
 	// planning is quick that gives up: a run that cannot be planned has
 	// touched nothing and may as well end.
 	planning = workflow.ActivityOptions{
@@ -27,37 +36,33 @@ var (
 	}
 	// bmc talks to a management controller: finite attempts, and a worker
 	// that died is noticed by its missing heartbeats.
-	bmc = workflow.ActivityOptions{
-		StartToCloseTimeout: 15 * time.Minute,
-		HeartbeatTimeout:    30 * time.Second,
-		RetryPolicy:         &temporal.RetryPolicy{InitialInterval: 2 * time.Second, MaximumInterval: 2 * time.Minute, MaximumAttempts: 8},
-	}
-	// patient waits in the activity until it can tell.
-	patient = workflow.ActivityOptions{
-		StartToCloseTimeout: 10 * time.Minute,
-		HeartbeatTimeout:    30 * time.Second,
-		RetryPolicy:         &temporal.RetryPolicy{InitialInterval: time.Second, MaximumInterval: 30 * time.Second},
-	}
-	// outside waits in the activity for something that happens in the world, for
-	// as long as the workflow does not cancel it.
-	outside = workflow.ActivityOptions{
-		StartToCloseTimeout: 365 * 24 * time.Hour,
-		HeartbeatTimeout:    30 * time.Second,
-		RetryPolicy:         &temporal.RetryPolicy{InitialInterval: time.Second, MaximumInterval: 30 * time.Second},
-	}
+	bmc = workflow.ActivityOptions{StartToCloseTimeout: 15 * time.Minute, HeartbeatTimeout: 30 * time.Second, RetryPolicy: retryBMC}
+	// operationBMC is bmc for what an operation does itself.
+	operationBMC = workflow.ActivityOptions{StartToCloseTimeout: 15 * time.Minute, HeartbeatTimeout: workerLost, RetryPolicy: retryBMC}
+	// patient waits in the activity until its answer is certain.
+	patient = workflow.ActivityOptions{StartToCloseTimeout: 10 * time.Minute, HeartbeatTimeout: 30 * time.Second, RetryPolicy: retryForever}
+	// outside waits in the activity for something outside this server, until the
+	// workflow cancels it, or takes hours and goes on where it was interrupted.
+	outside = workflow.ActivityOptions{StartToCloseTimeout: year, HeartbeatTimeout: 30 * time.Second, RetryPolicy: retryForever}
 	// awaiting waits for another workflow's record, for as long as it takes.
 	awaiting = workflow.ActivityOptions{
-		TaskQueue:           WaitQueue,
-		StartToCloseTimeout: 365 * 24 * time.Hour,
-		HeartbeatTimeout:    workerLost,
-		RetryPolicy:         &temporal.RetryPolicy{InitialInterval: time.Second, MaximumInterval: 30 * time.Second},
+		TaskQueue: WaitQueue, StartToCloseTimeout: year, HeartbeatTimeout: workerLost, RetryPolicy: retryForever,
 	}
-	// local writes a row beside the workflow; see the design on assignments. It
-	// goes on until it succeeds, as quick does: without the longer time-out all
-	// tries together would have that of one.
+	// following is outside for what is cut off when the site moves: it starts again soon.
+	following = workflow.ActivityOptions{
+		StartToCloseTimeout: year, HeartbeatTimeout: 10 * time.Second,
+		RetryPolicy: &temporal.RetryPolicy{InitialInterval: time.Second, MaximumInterval: 5 * time.Second},
+	}
+	// switching is for the relay: when the router does not answer, the operator is asked in the end.
+	switching = workflow.ActivityOptions{
+		ScheduleToCloseTimeout: 10 * time.Minute, HeartbeatTimeout: 30 * time.Second, RetryPolicy: retryForever,
+	}
+	// local reads or writes a row within the workflow task. It goes on until it
+	// succeeds, as quick does: without the longer time-out all tries together would
+	// have that of one.
 	local = workflow.LocalActivityOptions{
 		StartToCloseTimeout:    20 * time.Second,
-		ScheduleToCloseTimeout: 365 * 24 * time.Hour,
+		ScheduleToCloseTimeout: year,
 		// A try after a longer pause leaves six events: this way a history holds
 		// out for weeks.
 		RetryPolicy: &temporal.RetryPolicy{InitialInterval: 100 * time.Millisecond, MaximumInterval: 10 * time.Minute},
@@ -76,20 +81,17 @@ const (
 	// untilStopped is what an agent gets to close its descriptors before the
 	// power is taken away.
 	untilStopped = time.Minute
-	// beyond is how much longer than its wait a netboot window stays open.
-	beyond = 5 * time.Minute
+	// windowMargin is how much longer than its wait a window stays open.
+	windowMargin = 5 * time.Minute
 	// grace is given to the agent's own deadline of an action.
 	grace = 30 * time.Second
 	// reminder is how often a run that waits for a power button renews its window.
 	reminder = 30 * time.Minute
 )
 
-// resumes is how often a wait goes on after its time was up by a clock that
-// somebody had set.
-const resumes = 2
-
-// brief are the phases that wait for nothing outside this server.
-var brief = []string{inventory.PhaseArm, inventory.PhaseBind, inventory.PhaseDisarm}
+// maxProlongations is how often a wait goes on after its time was up by a clock
+// that had been set.
+const maxProlongations = 2
 
 // Pauses before an action that failed is tried again.
 const (
@@ -97,6 +99,10 @@ const (
 	lastPause  = 5 * time.Minute
 )
 
-// lostAttempts is how often an action is tried when its agent was lost to a
-// server or power failure.
-const lostAttempts = 2
+// lossesUntilAsked is how often the agent of an action is lost to a server or power
+// failure before the operator is asked.
+const lossesUntilAsked = 2
+
+// busyRetries is how often a run that is about to end is waited for: half a minute
+// in all.
+const busyRetries = 5

@@ -221,7 +221,7 @@ func TestDecisionAnswersOneQuestion(t *testing.T) {
 		w.disks = []action.Disk{{Path: "/dev/vda", Serial: "D1", Size: 1 << 30, Blank: true}}
 		return &workflows.Decision{Choice: workflows.Abort}
 	}
-	require.ErrorContains(t, w.run(workflows.ProvisionInput{Machine: machine}), "aborted by a person")
+	require.ErrorContains(t, w.run(workflows.ProvisionInput{Machine: machine}), "aborted by the operator")
 	w.closed()
 }
 
@@ -308,7 +308,7 @@ func TestFencedRunAsksAtOnce(t *testing.T) {
 		return nil
 	}
 	begun := w.env.Now()
-	require.ErrorContains(t, w.run(workflows.ProvisionInput{Machine: machine}), "aborted by a person")
+	require.ErrorContains(t, w.run(workflows.ProvisionInput{Machine: machine}), "aborted by the operator")
 	require.Len(t, w.asked, 1)
 	require.Equal(t, []string{workflows.Abort}, w.asked[0].Choices)
 	require.Less(t, w.asked[0].Since.Sub(begun), 30*time.Minute, "it asked before the action's deadline")

@@ -277,7 +277,9 @@ func (s *script) fail(actionIndex int) { s.failing[actionIndex] = true }
 
 func (s *script) refuse(activity, typ string) { s.refuseTimes(activity, typ, 1000) }
 
-func (s *script) refuseTimes(activity, typ string, times int) { s.refused[activity] = refusal{typ, times} }
+func (s *script) refuseTimes(activity, typ string, times int) {
+	s.refused[activity] = refusal{typ, times}
+}
 
 // refusalOf returns the error of an activity that is to fail.
 func (s *script) refusalOf(activity string) error {

@@ -62,7 +62,7 @@ func Recover(ctx workflow.Context, in RecoverInput) (out Recovered, err error) {
 	}()
 	if before != nil {
 		if workflow.GetInfo(ctx).ContinuedExecutionRunID == "" {
-			return out, temporal.NewNonRetryableApplicationError("continued is not given: a recovery hands it to itself", activities.TypeInvalid, nil)
+			return out, newError(activities.TypeInvalid, "continued must be left out: a recovery hands it to itself")
 		}
 		if err := r.restoreState(ctx, *before); err != nil {
 			return out, err
@@ -70,20 +70,20 @@ func Recover(ctx workflow.Context, in RecoverInput) (out Recovered, err error) {
 	} else if err := r.planMachines(ctx); err != nil {
 		return out, err
 	}
-	return out, r.carryOut(ctx)
+	return out, r.recoverMachines(ctx)
 }
 
 // planMachines finds the machines, and makes a row of each.
 func (r *recovery) planMachines(ctx workflow.Context) error {
-	if err := r.at(ctx, inventory.PhasePlan, "finding the machines"); err != nil {
+	if err := r.showStep(ctx, inventory.PhasePlan, "finding the machines"); err != nil {
 		return err
 	}
-	if r.limit < 0 || r.in.AbortAfter < 0 {
-		return temporal.NewNonRetryableApplicationError("concurrency and abortAfter cannot be negative", activities.TypeInvalid, nil)
+	if err := invalid(r.in.Validate()); err != nil {
+		return err
 	}
 	var groups [][]string
 	q := activities.RecoverRequest{Machines: r.in.Machines, Selector: r.in.Selector, Order: r.in.Order}
-	if err := workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, planning), do.RecoverTargets, q).Get(ctx, &groups); err != nil {
+	if err := execute(ctx, planning, &groups, do.RecoverTargets, q); err != nil {
 		return err
 	}
 	for _, g := range groups {
@@ -92,7 +92,7 @@ func (r *recovery) planMachines(ctx workflow.Context) error {
 			r.record.Steps = append(r.record.Steps, recoverRow(m))
 		}
 	}
-	return r.say(ctx)
+	return r.showProgress(ctx)
 }
 
 // recoverRow is a machine that was not begun.
@@ -114,10 +114,11 @@ func (r *recovery) restoreState(ctx workflow.Context, s RecoverState) error {
 	}
 	for _, m := range s.Machines {
 		row := recoverRow(m.Machine)
-		row.State, row.Run, row.Message, row.Since, row.Ended, row.Asked, row.Waited = m.State, m.Run, m.Message, m.Since, m.Ended, m.Asked, m.Waited
+		row.State, row.Run, row.Message = m.State, m.Run, m.Message
+		row.Since, row.Ended, row.Asked, row.Waited = m.Since, m.Ended, m.Asked, m.Waited
 		r.record.Steps = append(r.record.Steps, row)
 	}
-	return r.say(ctx)
+	return r.showProgress(ctx)
 }
 
 // historyFull tells whether the history has no room for much more.
@@ -136,7 +137,7 @@ func (r *recovery) continueAsNew(ctx workflow.Context) error {
 		return !slices.ContainsFunc(r.record.Steps, func(s inventory.OperationStep) bool { return s.State == inventory.StepRunning && s.Run == "" })
 	}
 	if err := workflow.Await(ctx, func() bool { return begun() && workflow.AllHandlersFinished(ctx) }); err != nil {
-		return r.drain(ctx, err)
+		return r.awaitAll(ctx, err)
 	}
 	s := RecoverState{Run: r.record.Run, Started: r.record.Started, Seq: r.record.Seq, Groups: r.groups}
 	for _, row := range r.record.Steps {
@@ -145,7 +146,8 @@ func (r *recovery) continueAsNew(ctx workflow.Context) error {
 			message = ""
 		}
 		s.Machines = append(s.Machines, RecoverMachine{
-			Machine: row.Machine, State: row.State, Run: row.Run, Message: strings.ToValidUTF8(message, ""), Since: row.Since, Ended: row.Ended, Asked: row.Asked, Waited: row.Waited,
+			Machine: row.Machine, State: row.State, Run: row.Run, Message: strings.ToValidUTF8(message, ""),
+			Since: row.Since, Ended: row.Ended, Asked: row.Asked, Waited: row.Waited,
 		})
 	}
 	in := r.in
@@ -153,21 +155,22 @@ func (r *recovery) continueAsNew(ctx workflow.Context) error {
 	return workflow.NewContinueAsNewError(ctx, RecoverType, in)
 }
 
-func (r *recovery) carryOut(ctx workflow.Context) error {
+// recoverMachines takes the machines to their ends, group after group.
+func (r *recovery) recoverMachines(ctx workflow.Context) error {
 	row := 0
 	for _, size := range r.groups {
 		for range size {
 			s := &r.record.Steps[row]
 			row++
 			if s.Run != "" && (s.State == inventory.StepRunning || s.State == inventory.StepWaiting) {
-				r.followMachine(ctx, s) // begun by the execution before
+				r.startMachine(ctx, s) // begun by the execution before
 				continue
 			}
 			if s.State != inventory.StepPending {
 				continue
 			}
 			if err := workflow.Await(ctx, func() bool { return r.busy < r.limit || r.historyFull(ctx) }); err != nil {
-				return r.drain(ctx, err)
+				return r.awaitAll(ctx, err)
 			}
 			if r.historyFull(ctx) {
 				return r.continueAsNew(ctx)
@@ -176,17 +179,17 @@ func (r *recovery) carryOut(ctx workflow.Context) error {
 				s.State, s.Message = inventory.StepSkipped, fmt.Sprintf("not begun: %d machines had gone wrong before its turn", bad)
 				continue
 			}
-			r.followMachine(ctx, s)
+			r.startMachine(ctx, s)
 		}
 		if err := workflow.Await(ctx, func() bool { return r.busy == 0 || r.historyFull(ctx) }); err != nil {
-			return r.drain(ctx, err)
+			return r.awaitAll(ctx, err)
 		}
 	}
 	if r.open > 0 {
-		r.note(ctx) // from here on it may be that nothing but operators is awaited
+		r.noteProgress(ctx) // from here on it may be that nothing but operators is awaited
 	}
 	if err := workflow.Await(ctx, func() bool { return r.open == 0 || r.historyFull(ctx) }); err != nil {
-		return r.drain(ctx, err)
+		return r.awaitAll(ctx, err)
 	}
 	if r.open > 0 {
 		return r.continueAsNew(ctx)
@@ -198,8 +201,8 @@ func (r *recovery) carryOut(ctx workflow.Context) error {
 	return nil
 }
 
-// drain waits until each machine that was under way has ended, too.
-func (r *recovery) drain(ctx workflow.Context, err error) error {
+// awaitAll waits until each machine that was under way has ended, too.
+func (r *recovery) awaitAll(ctx workflow.Context, err error) error {
 	ctx, cancel := workflow.NewDisconnectedContext(ctx)
 	defer cancel()
 	if e := workflow.Await(ctx, func() bool { return r.open == 0 }); e != nil {
@@ -208,20 +211,20 @@ func (r *recovery) drain(ctx workflow.Context, err error) error {
 	return err
 }
 
-// followMachine takes a machine to its end, beside others.
-func (r *recovery) followMachine(ctx workflow.Context, s *inventory.OperationStep) {
+// startMachine takes a machine to its end, in a coroutine of its own.
+func (r *recovery) startMachine(ctx workflow.Context, s *inventory.OperationStep) {
 	r.open++
 	if s.State != inventory.StepWaiting {
 		r.busy++
 	}
 	workflow.Go(ctx, func(ctx workflow.Context) {
-		r.one(ctx, s)
+		r.recoverMachine(ctx, s)
 		r.open--
 	})
 }
 
-// one takes a machine to its end. It gives the machine's place back whenever the machine is not at work.
-func (r *recovery) one(ctx workflow.Context, s *inventory.OperationStep) {
+// recoverMachine takes a machine to its end. It gives the machine's place back whenever the machine is not at work.
+func (r *recovery) recoverMachine(ctx workflow.Context, s *inventory.OperationStep) {
 	for {
 		var found activities.Outcome
 		var err error
@@ -229,18 +232,17 @@ func (r *recovery) one(ctx workflow.Context, s *inventory.OperationStep) {
 		case s.State == inventory.StepWaiting:
 			found, err = r.awaitAnswer(ctx, s)
 			if temporal.IsCanceledError(err) {
-				return // it is left alone, and asks on
+				return // it is left alone, and goes on asking
 			}
 			r.busy++
 		case s.Run != "":
-			found, err = r.awaitChild(ctx, s.Machine, s.Run, true)
+			found, err = r.awaitRun(ctx, s.Machine, s.Run)
 		default:
 			s.State, s.Since = inventory.StepRunning, workflow.Now(ctx)
-			r.note(ctx)
-			in := ProvisionInput{Machine: s.Machine, Template: r.in.Template, Parent: r.record.ID}
-			found, err = r.child(ctx, s, ReprovisionType, s.Machine, in, true)
+			r.noteProgress(ctx)
+			found, err = r.installMachine(ctx, s)
 		}
-		r.outcome(ctx, s, found, err)
+		r.recordOutcome(ctx, s, found, err)
 		if s.State != inventory.StepRunning {
 			r.busy--
 		}
@@ -250,22 +252,26 @@ func (r *recovery) one(ctx workflow.Context, s *inventory.OperationStep) {
 	}
 }
 
+// installMachine starts the run of a machine and waits for its outcome.
+func (r *recovery) installMachine(ctx workflow.Context, s *inventory.OperationStep) (activities.Outcome, error) {
+	in := ProvisionInput{Machine: s.Machine, Template: r.in.Template, Parent: r.record.ID}
+	return r.runMachine(ctx, s, ReprovisionType, s.Machine, in)
+}
+
 // awaitAnswer waits until a machine does not wait any more for what it waited for.
-func (r *recovery) awaitAnswer(ctx workflow.Context, s *inventory.OperationStep) (activities.Outcome, error) {
-	var found activities.Outcome
-	forever := workflow.WithActivityOptions(ctx, awaiting)
-	err := workflow.ExecuteActivity(forever, do.AwaitRun, activities.OutcomeRequest{Run: s.Run, Asking: true, Known: s.Message}).Get(ctx, &found)
+func (r *recovery) awaitAnswer(ctx workflow.Context, s *inventory.OperationStep) (found activities.Outcome, err error) {
+	err = execute(ctx, awaiting, &found, do.AwaitRun, activities.OutcomeRequest{Run: s.Run, Asking: true, Known: s.Message})
 	return found, err
 }
 
-// outcome writes down what has become of a machine.
-func (r *recovery) outcome(ctx workflow.Context, s *inventory.OperationStep, found activities.Outcome, err error) {
+// recordOutcome records what has become of a machine.
+func (r *recovery) recordOutcome(ctx workflow.Context, s *inventory.OperationStep, found activities.Outcome, err error) {
 	now := workflow.Now(ctx)
 	s.Message, s.Ended = found.Message, now
 	s.Resume(now)
 	switch {
 	case err != nil:
-		s.State, s.Message = inventory.StepFailed, cause(err)
+		s.State, s.Message = inventory.StepFailed, messageOf(err)
 		if temporal.IsCanceledError(err) {
 			s.Message = "cancelled"
 		}
@@ -281,13 +287,13 @@ func (r *recovery) outcome(ctx workflow.Context, s *inventory.OperationStep, fou
 	}
 	ctx, cancel := workflow.NewDisconnectedContext(ctx)
 	defer cancel()
-	r.note(ctx)
+	r.noteProgress(ctx)
 }
 
-// note is say where nothing can be done about its failure: the next record
-// tells the same.
-func (r *recovery) note(ctx workflow.Context) {
-	if err := r.say(ctx); err != nil {
+// noteProgress is showProgress where nothing can be done about its failure: the
+// next record shows the same.
+func (r *recovery) noteProgress(ctx workflow.Context) {
+	if err := r.showProgress(ctx); err != nil {
 		r.log.Error("recording a recovery", "error", err)
 	}
 }
@@ -325,28 +331,26 @@ func (r *recovery) summary() string {
 	return text
 }
 
-// say records how far the recovery is. When nothing but operators is awaited, it
+// showProgress records how far the recovery is. When nothing but operators is awaited, it
 // waits for them, too.
-func (r *recovery) say(ctx workflow.Context) error {
+func (r *recovery) showProgress(ctx workflow.Context) error {
 	step, next := inventory.PhaseAction, ""
 	if n := r.counts(); n[inventory.StepWaiting] > 0 && n[inventory.StepRunning]+n[inventory.StepPending] == 0 {
 		step, next = inventory.PhaseWaiting, "ingot recover status "+r.in.Name
 	}
 	r.record.Next = next
-	return r.at(ctx, step, "%s", r.summary())
+	return r.showStep(ctx, step, "%s", r.summary())
 }
 
 // finish gives the record of a recovery that came to its end its final state.
 func (r *recovery) finish(ctx workflow.Context) error {
 	ctx, cancel := workflow.NewDisconnectedContext(ctx)
 	defer cancel()
-	phase := inventory.PhaseDone
-	r.record.State, r.record.Ended = inventory.StateSuccess, workflow.Now(ctx)
+	state, phase, next := inventory.StateSuccess, inventory.PhaseDone, ""
 	if r.counts()[inventory.StepDone] < len(r.record.Steps) {
-		phase, r.record.State = inventory.PhaseFailed, inventory.StateFailed
-		r.record.Next = "ingot recover status " + r.in.Name
+		state, phase, next = inventory.StateFailed, inventory.PhaseFailed, "ingot recover status "+r.in.Name
 	}
-	if err := r.final(ctx, phase, r.summary()); err != nil {
+	if err := r.recordEnd(ctx, state, phase, r.summary(), next); err != nil {
 		return err
 	}
 	return workflow.Await(ctx, func() bool { return workflow.AllHandlersFinished(ctx) })

@@ -329,5 +329,5 @@ func TestRecoverRefuses(t *testing.T) {
 	require.Equal(t, inventory.StateFailed, r.last().State)
 	r = newRescue(t, "ok")
 	_, err = r.run(RecoverInput{Machines: []string{"m1"}, Concurrency: -1})
-	require.ErrorContains(t, err, "cannot be negative")
+	require.ErrorContains(t, err, "invalid concurrency -1")
 }

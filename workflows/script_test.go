@@ -285,4 +285,3 @@ func (r run) decide(d workflows.Decision, after time.Duration) {
 		time.Sleep(50 * time.Millisecond) // the question is not asked yet
 	}
 }
-

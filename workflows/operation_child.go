@@ -1,0 +1,185 @@
+package workflows
+
+import (
+	"errors"
+	"time"
+
+	"go.temporal.io/api/enums/v1"
+	"go.temporal.io/sdk/temporal"
+	"go.temporal.io/sdk/workflow"
+
+	"github.com/ingotmetal/ingot/activities"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// followedRun is a workflow that an operation follows by its record, which
+// outlives a reset of the operation and a move of the server.
+type followedRun struct {
+	id, run string
+	look    string // the command that shows it
+	await   any    // the activity that waits for its record
+	now     any    // the activity that reads its record
+}
+
+func machineFollowed(machine, run string) followedRun {
+	return followedRun{id: MachineID(machine), run: run, look: "ingot workflow get " + machine, await: do.AwaitRun, now: do.RunNow}
+}
+
+// childContext is a context in which a child outlives its parent.
+func childContext(ctx workflow.Context, id string) workflow.Context {
+	return workflow.WithChildOptions(ctx, workflow.ChildWorkflowOptions{
+		WorkflowID: id, ParentClosePolicy: enums.PARENT_CLOSE_POLICY_ABANDON,
+		WorkflowIDReusePolicy: enums.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE,
+	})
+}
+
+// startOrFindRun starts the workflow of a machine, or finds the one that this
+// operation has started after a time, and returns its run id. One that was reset
+// from outside does not know of that run, and would install the machine again. The
+// check is a local activity: it is carried out in the task that starts the run, so
+// a reset to that very task repeats it.
+func (o *operation) startOrFindRun(ctx workflow.Context, typ, machine string, since time.Time, input any) (string, error) {
+	// A run that is started under ctx is cancelled with it, also one that waits for
+	// the operator and is to be left alone. This context is never cancelled.
+	ctx, _ = workflow.NewDisconnectedContext(ctx)
+	var own activities.OwnRun
+	q := activities.InstalledRequest{Machine: machine, Parent: o.record.ID, Since: since}
+	if err := executeLocal(ctx, &own, do.Installed, q); err != nil || own.Run != "" {
+		return own.Run, err
+	}
+	for n := 0; ; n++ {
+		var begun workflow.Execution
+		child := workflow.ExecuteChildWorkflow(childContext(ctx, MachineID(machine)), typ, input)
+		err := child.GetChildWorkflowExecution().Get(ctx, &begun)
+		var busy *temporal.ChildWorkflowExecutionAlreadyStartedError
+		if !errors.As(err, &busy) {
+			return begun.RunID, err
+		}
+		q := activities.OpenRunRequest{Machine: machine, Parent: o.record.ID}
+		if err := execute(ctx, quick, &own, do.OpenRun, q); err != nil {
+			return "", err
+		}
+		// By its record no run is open: one has just ended, and Temporal is about to
+		// learn of it.
+		if own.Run != "" || n == busyRetries {
+			break
+		}
+		if err := workflow.Sleep(ctx, time.Second<<n); err != nil {
+			return "", err
+		}
+	}
+	if !own.Mine {
+		return "", newError(typeBusy, "machine %q is busy: another run has it (ingot workflow get %s)", machine, machine)
+	}
+	return own.Run, nil
+}
+
+// runMachine starts the workflow of a machine, or finds it, and waits for its
+// outcome.
+func (o *operation) runMachine(ctx workflow.Context, row *inventory.OperationStep, typ, machine string, input any) (activities.Outcome, error) {
+	run, err := o.startOrFindRun(ctx, typ, machine, o.record.Started, input)
+	if err != nil {
+		return activities.Outcome{}, err
+	}
+	row.Run = run
+	rest, done := workflow.NewDisconnectedContext(ctx)
+	defer done()
+	if err := o.writeRecord(rest); err != nil {
+		return activities.Outcome{}, err
+	}
+	return o.awaitRun(ctx, machine, run)
+}
+
+// awaitRun waits until the record of a machine's run is final, or until the run
+// waits for the operator. A cancellation is passed on, and the run's end awaited.
+func (o *operation) awaitRun(ctx workflow.Context, machine, run string) (activities.Outcome, error) {
+	var out activities.Outcome
+	err := execute(ctx, awaiting, &out, do.AwaitRun, activities.OutcomeRequest{Run: run, Asking: true})
+	if !temporal.IsCanceledError(err) {
+		return out, err
+	}
+	out, e := o.cancelRun(ctx, machineFollowed(machine, run))
+	if e != nil {
+		err = e
+	}
+	return out, err
+}
+
+// cancelRun cancels a workflow and waits until its own clean-up is done.
+func (o *operation) cancelRun(ctx workflow.Context, f followedRun) (out activities.Outcome, err error) {
+	ctx, done := workflow.NewDisconnectedContext(ctx)
+	defer done()
+	// One that has ended meanwhile is no error: its record says so.
+	if err := workflow.RequestCancelExternalWorkflow(ctx, f.id, f.run).Get(ctx, nil); err != nil {
+		o.log.Info("passing on the cancellation", "workflow", f.id, "run", f.run, "error", err)
+	}
+	err = execute(ctx, awaiting, &out, f.await, activities.OutcomeRequest{Run: f.run})
+	return out, err
+}
+
+// followStep waits until the workflow of a step is over by its record, and shows
+// meanwhile when it waits for the operator, which does not count against the step's
+// budget. When the budget has passed, its record is read once more before the
+// operator is asked. A cancellation is passed on, and the end awaited.
+func (o *operation) followStep(ctx workflow.Context, row *inventory.OperationStep, f followedRun) error {
+	row.Run = f.run
+	err := o.writeRecord(ctx)
+	if err == nil {
+		err = o.followUntilFinal(ctx, row, f)
+	}
+	if temporal.IsCanceledError(err) {
+		_, stopped := o.cancelRun(ctx, f)
+		err = errors.Join(err, stopped)
+	}
+	return err
+}
+
+func (o *operation) followUntilFinal(ctx workflow.Context, row *inventory.OperationStep, f followedRun) error {
+	left, known := row.Budget, ""
+	for {
+		began := workflow.Now(ctx)
+		options := awaiting
+		if known == "" {
+			options.ScheduleToCloseTimeout = max(left, lastLook(row.Budget))
+		}
+		var out activities.Outcome
+		err := execute(ctx, options, &out, f.await, activities.OutcomeRequest{Run: f.run, Asking: true, Known: known})
+		if known == "" {
+			left -= workflow.Now(ctx).Sub(began)
+		}
+		var late *temporal.TimeoutError
+		if errors.As(err, &late) {
+			if err = execute(ctx, quick, &out, f.now, f.run); err == nil && !inventory.Final(out.State) {
+				err = newError(typeTimeout, "its budget of %s has passed, and it is still in phase %s: %s (%s)",
+					row.Budget, out.Phase, out.Message, f.look)
+			}
+		}
+		if err != nil {
+			return err
+		}
+
+		if out.Asks {
+			known = out.Message
+			row.Message, o.record.Next = out.Message, f.look
+			row.Wait(workflow.Now(ctx))
+			if err := o.showStep(ctx, row.Name, "%s", out.Message); err != nil {
+				return err
+			}
+			continue
+		}
+		row.Resume(workflow.Now(ctx))
+		o.record.Next = ""
+		switch {
+		case out.State == inventory.StateSuccess:
+			row.Message = ""
+			return nil
+		case inventory.Final(out.State):
+			return newError(typeActionFailed, "%s ended as %s: %s", f.id, out.State, out.Message)
+		}
+		known = ""
+		row.State, row.Message = inventory.StepRunning, ""
+		if err := o.showStep(ctx, row.Name, "%s", row.Does); err != nil {
+			return err
+		}
+	}
+}

@@ -1,0 +1,341 @@
+package workflows
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"go.temporal.io/sdk/workflow"
+
+	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/activities"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// runActions carries out every action that does not leave the agent.
+func (p *provisioning) runActions(ctx workflow.Context) error {
+	p.record.State = inventory.StateRunning
+	for i := p.plan.From; i < len(p.plan.Actions); i++ {
+		if p.plan.Actions[i].Leaving {
+			if i = p.firstUndone(i); i < 0 {
+				return nil
+			}
+		}
+		if p.record.Actions[i].State == action.Success {
+			continue // only what wrote the instance id is carried out again
+		}
+
+		choice := Continue
+		if err := p.runAction(ctx, i); err != nil {
+			if choice, err = p.decideAboutFailure(ctx, i, err); err != nil {
+				return err
+			}
+		}
+		// A success may come while the power is being taken.
+		if choice == Restart || p.boot.poweredOff {
+			if err := p.restartAgent(ctx); err != nil {
+				return err
+			}
+		}
+		switch choice {
+		case Retry:
+			i--
+		case Restart:
+			// Also the actions that an earlier run did: the image is written again, and
+			// a run that is interrupted meanwhile must not go on behind it.
+			p.plan.From = 0
+			p.resetActions(0)
+			i = -1
+		}
+	}
+	return nil
+}
+
+// firstUndone returns the first action before the last one that has to be carried
+// out again, see markSeedsUndone; -1: none.
+func (p *provisioning) firstUndone(last int) int {
+	return slices.IndexFunc(p.record.Actions[:last], func(a inventory.ActionRecord) bool { return a.State != action.Success })
+}
+
+// markSeedsUndone has what an earlier boot wrote of the instance id written again
+// by the present one. The agent of that boot is gone, and its machine may have
+// booted from the disk since: for cloud-init that instance is used up.
+func (p *provisioning) markSeedsUndone() {
+	for i, planned := range p.plan.Actions {
+		if a := &p.record.Actions[i]; planned.Seed && a.State == action.Success {
+			a.State, a.Message = action.Pending, fmt.Sprintf("again, by the agent of boot %d", p.boot.number)
+		}
+	}
+}
+
+// resetActions makes the actions from an index on pending again.
+func (p *provisioning) resetActions(from int) {
+	for i := range p.record.Actions[from:] {
+		a := &p.record.Actions[from+i]
+		a.State, a.Message, a.Seconds = action.Pending, "", 0
+	}
+}
+
+// decideAboutFailure returns what follows a failed action: Retry, Skip, Restart, or
+// an error that ends the run. First its retries are used up, then the policy counts.
+func (p *provisioning) decideAboutFailure(ctx workflow.Context, i int, cause error) (string, error) {
+	a := &p.record.Actions[i]
+	failed := hasType(cause, typeActionFailed)
+	if failed && p.retries < p.in.Retries.Count {
+		p.retries++
+		pause := min(firstPause<<min(p.retries-1, 10), lastPause)
+		if err := p.showPhase(ctx, inventory.PhaseAction, "%s failed: %s; again in %s", a.Name, a.Message, pause); err != nil {
+			return "", err
+		}
+		if _, err := p.await(ctx, pause, func() bool { return false }); err != nil {
+			return "", err
+		}
+		if p.in.Retries.From == FromStart {
+			return Restart, nil
+		}
+		return Retry, nil
+	}
+
+	if p.in.Policy != Pause || !failed && !hasType(cause, typeTimeout) {
+		return "", cause
+	}
+	d, err := p.ask(ctx, p.attemptKey(i).String(), messageOf(cause), Retry, Skip, Restart, Abort)
+	if errors.Is(err, errAborted) {
+		return "", cause // it tells more
+	}
+	if err == nil && d.Choice == Skip {
+		by := d.By
+		if by == "" {
+			by = "the operator"
+		}
+		a.State, a.Message = action.Success, fmt.Sprintf("skipped by %s: %s", by, a.Message)
+		err = p.writeRecord(ctx)
+	}
+	return d.Choice, err
+}
+
+// restartAgent starts the machine again and binds the disk, between actions.
+func (p *provisioning) restartAgent(ctx workflow.Context) error {
+	p.record.State = inventory.StatePreparing
+	if err := p.startMachine(ctx); err != nil {
+		return err
+	}
+	p.markSeedsUndone()
+	if err := p.bindDisk(ctx); err != nil {
+		return err
+	}
+	p.record.State = inventory.StateRunning
+	return nil
+}
+
+// runAction carries out one action, again when its agent was lost on the way.
+func (p *provisioning) runAction(ctx workflow.Context, i int) error {
+	for losses := 1; ; losses++ {
+		agentLost, err := p.runAttempt(ctx, i)
+		if err != nil || !agentLost {
+			return err
+		}
+		if losses == lossesUntilAsked {
+			text := fmt.Sprintf("the agent was lost %d times during %q", losses, p.record.Actions[i].Name)
+			if _, err := p.ask(ctx, p.attemptKey(i).String(), text, Retry, Abort); err != nil {
+				return err
+			}
+			losses = 0
+		}
+		if err := p.restartAgent(ctx); err != nil {
+			return err
+		}
+		p.assigned = nil // another boot's agent is up
+	}
+}
+
+func (p *provisioning) attemptKey(i int) action.Key {
+	return action.Key{Epoch: p.owner.Epoch, Action: i, Attempt: p.record.Actions[i].Attempt}
+}
+
+// beginAttempt makes the next attempt of an action the running one.
+func (p *provisioning) beginAttempt(ctx workflow.Context, i int) action.Key {
+	a := &p.record.Actions[i]
+	a.Attempt++
+	a.State, a.StartedAt, a.Message, a.Seconds = action.Running, workflow.Now(ctx), "", 0
+	return p.attemptKey(i)
+}
+
+// runAttempt assigns the action to the agent and waits for its end. agentLost: the
+// agent is gone, and nothing of it writes any more.
+func (p *provisioning) runAttempt(ctx workflow.Context, i int) (agentLost bool, err error) {
+	k := p.beginAttempt(ctx, i)
+	p.assigned = &k // from here on the agent may have it
+	if err := p.assign(ctx, k, 0); err != nil {
+		return false, err
+	}
+	a := &p.record.Actions[i]
+	if err := p.showPhase(ctx, inventory.PhaseAction, "%s", a.Name); err != nil {
+		return false, err
+	}
+
+	s := &p.signals
+	began, limit, prolonged := workflow.Now(ctx), a.Timeout.Duration()+grace, 0
+	for {
+		until := began.Add(limit)
+		_, err := p.await(ctx, until.Sub(workflow.Now(ctx)), func() bool {
+			return s.completed(k) || s.lost[k] || s.idle[k] || s.idle[action.Key{}] || s.conflict || s.heard[inventory.EventRebooted]
+		})
+		if err != nil && !errors.Is(err, errTimeout) {
+			return false, err
+		}
+		over := !workflow.Now(ctx).Before(until)
+		switch {
+		case s.completed(k):
+			return false, p.finishAttempt(ctx, k)
+		case errors.Is(err, errTimeout):
+			// The report may lie in the database before its signal is here.
+			if _, err := p.evidence(ctx, k, activities.Wait{}); err != nil {
+				return false, err
+			}
+			if s.completed(k) {
+				return false, p.finishAttempt(ctx, k)
+			}
+			return false, errTimeout
+		case s.conflict:
+			// The agent's token is revoked, and it may write on: a restart takes its power
+			// first, or the operator has done so.
+			return true, p.resolveClaimConflict(ctx)
+		case (s.idle[k] || s.idle[action.Key{}]) && !over:
+			// The agent polls and finds no assignment: it is written again.
+			delete(s.idle, k)
+			delete(s.idle, action.Key{})
+			if err := p.assign(ctx, k, 0); err != nil {
+				return false, err
+			}
+			continue
+		}
+
+		delete(s.lost, k)
+		delete(s.heard, inventory.EventRebooted)
+		var w activities.Wait
+		if over {
+			w = activities.Wait{Began: began, For: limit}
+		}
+		known, err := p.evidence(ctx, k, w)
+		if err != nil {
+			return false, err
+		}
+		switch {
+		case s.completed(k):
+			return false, p.finishAttempt(ctx, k)
+		case known.Left > 0 && prolonged < maxProlongations:
+			// The clock was set: the action has the rest of its time, and the secrets
+			// that its claim had opened.
+			began, limit = workflow.Now(ctx), known.Left
+			prolonged++
+			if err := p.openSecrets(ctx, limit); err != nil {
+				return false, err
+			}
+		case known.Kind == activities.Silent:
+			return p.replaceSilentAgent(ctx, k)
+		case over:
+			return false, p.timeOutAttempt(ctx, k)
+		}
+	}
+}
+
+// replaceSilentAgent stops an attempt of which nothing is heard: silent is not
+// dead, so the power goes before another agent writes.
+func (p *provisioning) replaceSilentAgent(ctx workflow.Context, k action.Key) (agentLost bool, err error) {
+	a := &p.record.Actions[k.Action]
+	a.State, a.Message = action.Failed, "the agent was lost"
+	if err := p.stopAttempt(ctx, k); err != nil {
+		return false, err
+	}
+	p.assigned = nil
+	if d, ok := p.signals.results[k]; ok && d.State != action.Stopped {
+		return false, p.finishAttempt(ctx, k) // it came back with its report
+	}
+	return true, nil
+}
+
+// timeOutAttempt stops an attempt whose time is up.
+func (p *provisioning) timeOutAttempt(ctx workflow.Context, k action.Key) error {
+	a := &p.record.Actions[k.Action]
+	a.State = action.Timeout
+	a.Message = fmt.Sprintf("did not end within its timeout of %s", a.Timeout.Duration())
+	if err := p.stopAttempt(ctx, k); err != nil {
+		return err
+	}
+	p.assigned = nil
+	return newError(typeTimeout, "action %q %s", a.Name, a.Message)
+}
+
+// assign writes the assignment that the agent's poll reads. With next, the agent's
+// report opens the netboot window for the next boot for so long.
+func (p *provisioning) assign(ctx workflow.Context, k action.Key, next time.Duration) error {
+	return executeLocal(ctx, nil, do.Assign, activities.AssignRequest{
+		Owner: p.owner, Boot: p.boot.number, Key: k, Disk: p.disk, Next: next,
+	})
+}
+
+// finishAttempt records the report of an attempt. The error is that of an action
+// that did not succeed.
+func (p *provisioning) finishAttempt(ctx workflow.Context, k action.Key) error {
+	p.assigned = nil
+	d := p.signals.results[k]
+	a := &p.record.Actions[k.Action]
+	a.State, a.Message, a.Seconds = d.State, d.Message, workflow.Now(ctx).Sub(a.StartedAt).Seconds()
+	if d.State == action.Success {
+		return nil // the next phase writes the record at once
+	}
+	if err := p.writeRecord(ctx); err != nil {
+		return err
+	}
+	typ := typeActionFailed
+	if d.State == action.Timeout {
+		typ = typeTimeout
+	}
+	return newError(typ, "action %q: %s", a.Name, d.Message)
+}
+
+// stopAttempt makes sure that the attempt writes no more: the agent reports that
+// its descriptors are closed, or a later boot has begun, or the power is gone, or
+// the operator confirms it.
+func (p *provisioning) stopAttempt(ctx workflow.Context, k action.Key) error {
+	if err := p.showPhase(ctx, inventory.PhaseStopping, "stopping %s", p.record.Actions[k.Action].Name); err != nil {
+		return err
+	}
+	if err := executeLocal(ctx, nil, do.Stop, activities.StopRequest{Owner: p.owner, Key: k}); err != nil {
+		return err
+	}
+	// The order to stop travels in an answer of this server.
+	w := wait{limit: untilStopped, attempt: k, served: true, unlimited: true}
+	stopped := func() bool { return p.signals.completed(k) || p.signals.helloBoot > p.boot.number }
+	if ok, _, err := p.waitFor(ctx, w, stopped); ok || err != nil {
+		return err
+	}
+
+	p.boot.poweredOff = true
+	if !p.manual {
+		err := execute(ctx, bmc, nil, do.PowerOff, p.owner)
+		if err == nil || !operatorCanHelp(err) {
+			return err
+		}
+	}
+	text := fmt.Sprintf("the agent of %s does not answer and may still be writing: switch the machine off by hand, then continue", p.owner.Machine)
+	_, err := p.ask(ctx, k.String()+".stop", text, Continue)
+	return err
+}
+
+// stopAssigned stops what a run that ends badly has assigned. A run that was fenced
+// has nothing left to stop.
+func (p *provisioning) stopAssigned(ctx workflow.Context) {
+	if p.assigned == nil {
+		return
+	}
+	ctx, cancel := workflow.NewDisconnectedContext(ctx)
+	defer cancel()
+	p.budget.left = 0
+	if err := p.stopAttempt(ctx, *p.assigned); err != nil && !lostMachine(err) {
+		p.log.Error("stopping the agent", "error", err)
+	}
+	p.assigned = nil
+}

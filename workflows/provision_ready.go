@@ -1,0 +1,138 @@
+package workflows
+
+import (
+	"time"
+
+	"go.temporal.io/sdk/workflow"
+
+	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/activities"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// evidenceOperator is the evidence of a run whose operator answered in place of
+// the installed system.
+const evidenceOperator = "person"
+
+// closeForInstalled closes netboot: from here on nothing but the disk is booted.
+func (p *provisioning) closeForInstalled(ctx workflow.Context) error {
+	p.record.State = inventory.StatePost
+	if err := p.showPhase(ctx, inventory.PhaseDisarm, "closing network boot"); err != nil {
+		return err
+	}
+	return p.closeNetboot(ctx)
+}
+
+// bootInstalledSystem closes netboot, has the agent leave for what was installed
+// and waits for evidence of it.
+func (p *provisioning) bootInstalledSystem(ctx workflow.Context) error {
+	if err := p.closeForInstalled(ctx); err != nil {
+		return err
+	}
+	if p.signals.conflict {
+		return p.resolveClaimConflict(ctx)
+	}
+	phonesHome := p.plan.Evidence == activities.EvidencePhoneHome
+	if phonesHome {
+		// The installed system reports when it needs them no more.
+		if err := p.openSecrets(ctx, untilReady); err != nil {
+			return err
+		}
+	}
+
+	i := len(p.plan.Actions) - 1
+	k := p.beginAttempt(ctx, i)
+	if err := p.assign(ctx, k, 0); err != nil {
+		return err
+	}
+	a := &p.record.Actions[i]
+	if err := p.showPhase(ctx, inventory.PhaseReboot, "%s", a.Name); err != nil {
+		return err
+	}
+	if err := p.waitUntilAgentLeft(ctx, k, phonesHome); err != nil {
+		return err
+	}
+	if phonesHome {
+		if err := p.waitUntilReady(ctx); err != nil {
+			return err
+		}
+	}
+
+	a.State, a.Seconds = action.Success, workflow.Now(ctx).Sub(a.StartedAt).Seconds()
+	p.record.Message = "installed and ready"
+	if !phonesHome {
+		p.record.Message = "installed; the template leaves no evidence of the installed system (evidence: weak)"
+	}
+	return nil
+}
+
+// waitUntilAgentLeft waits for the report of the attempt that leaves the agent.
+// Silence is no failure: the agent may have left before its report was heard.
+func (p *provisioning) waitUntilAgentLeft(ctx workflow.Context, k action.Key, phonesHome bool) error {
+	s := &p.signals
+	w := wait{limit: p.record.Actions[k.Action].Timeout.Duration() + grace, attempt: k}
+	if phonesHome {
+		w.prolong = func(time.Duration) error { return p.openSecrets(ctx, untilReady) }
+	}
+	ok, known, err := p.waitFor(ctx, w, func() bool { return s.completed(k) || s.heard[inventory.EventPhoneHome] || s.conflict })
+	switch {
+	case err != nil:
+		return err
+	case !ok && known.Kind == activities.Alive && !phonesHome:
+		// Without evidence to come the agent's report is all there is.
+		return newError(typeTimeout, "action %q did not end within its timeout", p.record.Actions[k.Action].Name)
+	case s.conflict:
+		return p.resolveClaimConflict(ctx)
+	case s.completed(k) && s.results[k].State != action.Success:
+		return p.finishAttempt(ctx, k)
+	}
+	return nil
+}
+
+// waitUntilReady waits for the nonce that the run wrote to the disk. The machine is
+// switched off and on once, and then the operator is asked.
+func (p *provisioning) waitUntilReady(ctx workflow.Context) error {
+	s := &p.signals
+	done := func() bool { return s.heard[inventory.EventPhoneHome] || s.conflict }
+	limit := untilReady
+	if p.boot.installer { // the first start of what it installed may take as long
+		limit = max(limit, p.plan.Installer.Timeout.Duration())
+	}
+	open := func(time.Duration) error { return p.openSecrets(ctx, untilReady) }
+	for n := 0; ; n++ {
+		if err := p.showPhase(ctx, inventory.PhaseReady, "waiting for the installed system to phone home"); err != nil {
+			return err
+		}
+		ok, _, err := p.waitFor(ctx, wait{limit: limit, served: true, prolong: open}, done)
+		if err != nil {
+			return err
+		}
+		if !ok && n == 0 && !p.manual && !p.boot.installer {
+			if err := execute(ctx, bmc, nil, do.ColdStart, p.owner); err != nil && !operatorCanHelp(err) {
+				return err
+			}
+		} else if !ok {
+			d, err := p.askUnless(ctx, done, inventory.Question{
+				ID: p.questionID("ready", n), Choices: []string{Retry, Continue, Abort},
+				Text: "the installed system has not phoned home; look at its console",
+			})
+			if err != nil {
+				return err
+			}
+			if d != nil && d.Choice == Continue {
+				p.record.Evidence = evidenceOperator
+				return p.closeSecrets(ctx)
+			}
+			ok = d == nil
+		}
+		switch {
+		case s.conflict:
+			return p.resolveClaimConflict(ctx)
+		case ok:
+			return p.closeSecrets(ctx)
+		}
+		if err := open(untilReady); err != nil {
+			return err
+		}
+	}
+}

@@ -1,0 +1,101 @@
+package workflows
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"go.temporal.io/sdk/log"
+	"go.temporal.io/sdk/workflow"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// questions asks the operator one question at a time, for a run or an operation.
+type questions struct {
+	asker  string // "run" or "operation", for refusals
+	log    log.Logger
+	open   *inventory.Question
+	answer *Decision
+}
+
+// newQuestions takes decisions by update and by signal.
+func newQuestions(ctx workflow.Context, asker string) (*questions, error) {
+	q := &questions{asker: asker, log: workflow.GetLogger(ctx)}
+	err := workflow.SetUpdateHandlerWithOptions(ctx, UpdateDecide,
+		func(_ workflow.Context, d Decision) error { q.answer = &d; return nil },
+		workflow.UpdateHandlerOptions{Validator: q.validate, Description: "Answers the open question of the " + asker})
+	if err != nil {
+		return nil, err
+	}
+
+	decide := workflow.GetSignalChannelWithOptions(ctx, SignalDecide, workflow.SignalChannelOptions{Description: "The operator's decision"})
+	workflow.Go(ctx, func(ctx workflow.Context) {
+		for {
+			var d Decision
+			decide.Receive(ctx, &d)
+			if q.validate(d) == nil {
+				q.answer = &d
+			}
+		}
+	})
+	return q, nil
+}
+
+// validate refuses a decision that does not answer the open question.
+func (q *questions) validate(d Decision) error {
+	switch {
+	case q.open == nil:
+		return fmt.Errorf("the %s asks nothing at the moment", q.asker)
+	case q.answer != nil:
+		return errors.New("the question has been answered already")
+	case d.Question != q.open.ID:
+		return fmt.Errorf("the decision is for question %q, the %s asks %q", d.Question, q.asker, q.open.ID)
+	case !slices.Contains(q.open.Choices, d.Choice):
+		return fmt.Errorf("invalid choice %q; must be one of %v", d.Choice, q.open.Choices)
+	}
+	return nil
+}
+
+// A prompt is a question and how the record of its asker shows it.
+type prompt struct {
+	inventory.Question
+	// show records the question.
+	show func() error
+	// hide records that it is open no more. The record of an answer must be a step
+	// of its own: an update is durable only once its workflow task completes, so
+	// until then the question has to stand as it stood.
+	hide func(answered bool) error
+	// withdrawn tells whether the question has become needless; nil: never.
+	withdrawn func() bool
+}
+
+// ask shows a question until the operator answers it. The answer is nil if the
+// question was withdrawn first. The choice abort is errAborted as well.
+func (q *questions) ask(ctx workflow.Context, p prompt) (*Decision, error) {
+	p.Since = workflow.Now(ctx)
+	q.open, q.answer = &p.Question, nil
+	if err := p.show(); err != nil {
+		return nil, err
+	}
+
+	withdrawn := func() bool { return p.withdrawn != nil && p.withdrawn() }
+	if err := workflow.Await(ctx, func() bool { return q.answer != nil || withdrawn() }); err != nil {
+		return nil, err
+	}
+
+	d := q.answer
+	q.open, q.answer = nil, nil
+	if d == nil {
+		q.log.Info("question withdrawn", "question", p.ID)
+		return nil, p.hide(false)
+	}
+	q.log.Info("decided", "question", p.ID, "choice", d.Choice, "by", d.By)
+	if err := p.hide(true); err != nil {
+		return nil, err
+	}
+	if d.Choice == Abort {
+		return d, errAborted
+	}
+	return d, nil
+}

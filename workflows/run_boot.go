@@ -1,0 +1,288 @@
+package workflows
+
+import (
+	"fmt"
+	"time"
+
+	"go.temporal.io/sdk/workflow"
+
+	"github.com/ingotmetal/ingot/activities"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// boot is the network boot that is under way.
+type boot struct {
+	number     int    // from 1, within the grant
+	left       int    // boots that may still be taken before the operator is asked
+	silent     int    // boots in a row whose agent did not come
+	how        string // how the present boot was started, if in another way than the first
+	armed      bool   // netboot may be open
+	installer  bool   // what is booted is the plan's installer, not the agent
+	lost       bool   // the last boot was lost: the machine has booted its disk instead
+	poweredOff bool   // the power was taken from the agent
+}
+
+// ladder is how a machine that does not show up is started, boot after boot.
+// After the last rung the operator is asked, and then it begins again. What a
+// machine or its BMC cannot do is left out, and the record says so.
+var ladder = []struct {
+	does                      string
+	warm, resetBMC, otherPath bool
+}{
+	{does: "off, network boot once, on"},
+	// A boot device that the BMC forgot, or a loader that hung.
+	{does: "network boot once again, reset", warm: true},
+	// A BMC that reports what it does not do; a firmware that ignores the flag of
+	// this path. The path is left alone if the machine was ever heard on it.
+	{does: "BMC reset, off, network boot once, on", resetBMC: true, otherPath: true},
+}
+
+// rung is where on the ladder the present boot stands.
+func (b *boot) rung() int { return min(b.silent, len(ladder)-1) }
+
+// startMachine starts the machine over the network until its agent has said hello,
+// or its installer has all files: power, dhcp, loader, agent. What stays silent is
+// started again, rung by rung of the ladder, and the operator is asked when the
+// run's boots are used up.
+func (r *machineRun) startMachine(ctx workflow.Context) error {
+	b := &r.boot
+	b.silent, b.poweredOff, b.lost = 0, false, false
+	for {
+		if b.left == 0 {
+			if started, err := r.askForMoreBoots(ctx); err != nil || started {
+				return err
+			}
+		}
+		b.number++
+		b.left--
+		r.signals.beginBoot(b.installer)
+		if err := r.powerOn(ctx); err != nil {
+			return err
+		}
+
+		up, err := r.waitForBoot(ctx)
+		switch {
+		case err != nil:
+			return err
+		case r.signals.conflict:
+			return r.resolveClaimConflict(ctx)
+		case up:
+			return nil
+		}
+		if b.lost = r.bootLost(); !b.lost {
+			b.silent++
+		}
+		r.log.Info("starting the machine again", "boot", b.number, "boot lost", b.lost)
+	}
+}
+
+// askForMoreBoots asks the operator whether to go on. started: the installer of
+// the last boot has come meanwhile.
+func (r *machineRun) askForMoreBoots(ctx workflow.Context) (started bool, err error) {
+	b := &r.boot
+	last := ""
+	if b.how != "" {
+		last = ", the last one: " + b.how
+	}
+	d, err := r.askUnless(ctx, func() bool { return b.installer && r.signals.heard.hasAny(installerKinds...) }, inventory.Question{
+		ID: r.questionID("boot", b.number), Choices: []string{Retry, Abort},
+		Text: fmt.Sprintf("the run has used up its boots (%d%s); look at the machine's console and at: ingot why %s",
+			b.number, last, r.owner.Machine),
+	})
+	if err != nil || d == nil {
+		return d == nil, err
+	}
+	if err := executeLocal(ctx, nil, do.MoreBoots, r.owner); err != nil {
+		return false, err
+	}
+	b.left, b.silent = inventory.MaxBoots, 0
+	return false, nil
+}
+
+// bootLost tells whether the system on the disk has reported under the present
+// boot: the machine has booted that instead (a server that was killed while it
+// delivered the loader). That is no failure of the machine, so it stays on its rung
+// of the ladder; the start takes one of the run's boots, as any other. Without a
+// BMC that system may have run all the time, and the operator is awaited.
+func (r *machineRun) bootLost() bool { return !r.manual && r.signals.heard[inventory.EventBootLost] }
+
+// powerOn starts the present boot, or asks the operator until it can.
+func (r *machineRun) powerOn(ctx workflow.Context) error {
+	b, s := &r.boot, &r.signals
+	q := activities.PowerRequest{Owner: r.owner, Boot: b.number, For: untilDHCP + windowMargin, Installer: b.installer}
+	message := ladder[b.rung()].does + " (boot %d)"
+	if r.manual {
+		message = "power it on now, with network boot (boot %d)"
+		r.record.Next = "ingot workflow powered-on " + r.owner.Machine
+		q.For = reminder + windowMargin
+	} else {
+		rung := ladder[b.rung()]
+		q.Warm, q.ResetBMC, q.OtherPath = rung.warm, rung.resetBMC, rung.otherPath && !s.pxe
+		q.Unclaimed = b.silent > 0 || b.lost
+	}
+	if err := r.showPhase(ctx, inventory.PhasePower, message, b.number); err != nil {
+		return err
+	}
+
+	for n := 1; ; n++ {
+		b.armed = true
+		var done activities.Powered
+		err := execute(ctx, bmc, &done, do.Power, q)
+		switch {
+		case err == nil:
+			if b.how = ""; b.silent > 0 {
+				b.how = done.How
+			}
+			return nil
+		case hasType(err, activities.TypeClaimed):
+			r.returnToPreviousBoot()
+			return nil
+		case !operatorCanHelp(err):
+			return err
+		}
+
+		d, err := r.askUnless(ctx, func() bool {
+			return b.installer && (s.heard.hasAny(installerKinds...) || s.previous.hasAny(installerKinds...))
+		}, inventory.Question{ID: r.questionID("power", b.number, n), Text: messageOf(err), Choices: []string{Retry, Abort}})
+		if err != nil {
+			return err
+		}
+		if d == nil { // the installer of the boot that was given up has come after all
+			s.mergePreviousBoot()
+			return nil
+		}
+	}
+}
+
+// returnToPreviousBoot goes on with the boot that was given up: its agent or
+// installer has come after all.
+func (r *machineRun) returnToPreviousBoot() {
+	b, s := &r.boot, &r.signals
+	b.number--
+	b.left++
+	s.helloBoot = max(s.helloBoot, b.number)
+	s.returnToPreviousBoot()
+	if b.installer {
+		s.heard[inventory.EventPayload] = true
+	}
+}
+
+// bootStage is a step that a machine takes when it boots, and what shows it.
+type bootStage struct {
+	phase, message string
+	limit          time.Duration
+	done           func() bool
+}
+
+// installerKinds are the kinds of event that show an installer.
+var installerKinds = []string{
+	inventory.EventPayload, inventory.EventDocument, inventory.EventInstalled, inventory.EventInstallFailed, inventory.EventPhoneHome,
+}
+
+// bootStages are the stages of the present boot. Each is done when a later one is.
+func (r *machineRun) bootStages() []bootStage {
+	s := &r.signals
+	last := bootStage{inventory.PhaseAgent, "waiting for the agent", untilAgent, func() bool {
+		return s.helloBoot >= r.boot.number || s.conflict
+	}}
+	if r.boot.installer {
+		last = bootStage{inventory.PhaseInstall, "waiting for the installer to be loaded", untilPayload, func() bool {
+			return s.heard.hasAny(installerKinds...)
+		}}
+	}
+	script := func() bool {
+		return s.heard.hasAny(inventory.EventScript, inventory.EventKernel, inventory.EventInitrd) || last.done()
+	}
+	dhcp := func() bool { return s.heard.hasAny(inventory.EventDHCP, inventory.EventLoader) || script() }
+	return []bootStage{
+		{inventory.PhaseDHCP, "waiting for the firmware to ask for an address", untilDHCP, dhcp},
+		{inventory.PhaseLoader, "waiting for the loader to fetch the boot script", untilScript, script},
+		last,
+	}
+}
+
+// waitForBoot waits until the agent or the installer is up, stage by stage. False:
+// the machine stayed silent.
+func (r *machineRun) waitForBoot(ctx workflow.Context) (bool, error) {
+	stages := r.bootStages()
+	up := stages[len(stages)-1].done
+	if r.manual {
+		if err := r.waitForOperatorToPowerOn(ctx, stages[0].done); err != nil {
+			return false, err
+		}
+	}
+	for _, stage := range stages {
+		if stage.done() {
+			continue
+		}
+		r.record.State = inventory.StatePending
+		text := fmt.Sprint("boot ", r.boot.number)
+		if r.boot.how != "" {
+			text += ": " + r.boot.how
+		}
+		if err := r.showPhase(ctx, stage.phase, "%s (%s)", stage.message, text); err != nil {
+			return false, err
+		}
+
+		// Every wait has its whole window: the power operation may have taken long.
+		renew := func(d time.Duration) error { return r.renewNetboot(ctx, d) }
+		if !up() {
+			if err := renew(stage.limit); err != nil {
+				return false, err
+			}
+		}
+		w := wait{limit: stage.limit, served: true, prolong: renew}
+		if _, _, err := r.waitFor(ctx, w, func() bool { return stage.done() || r.bootLost() }); err != nil {
+			return false, err
+		}
+		if !stage.done() {
+			return false, nil
+		}
+	}
+	return !r.signals.conflict, nil
+}
+
+// waitForOperatorToPowerOn waits without a deadline, until the operator says so or
+// the machine is heard.
+func (r *machineRun) waitForOperatorToPowerOn(ctx workflow.Context, heard func() bool) error {
+	r.budget.pause(workflow.Now(ctx))
+	for {
+		ok, err := workflow.AwaitWithTimeout(ctx, reminder, func() bool {
+			return r.signals.poweredOn || heard() || r.signals.fenced
+		})
+		switch {
+		case err != nil:
+			return err
+		case r.signals.fenced:
+			return r.fencedError()
+		}
+		if ok {
+			break
+		}
+		if err := r.renewNetboot(ctx, reminder); err != nil {
+			return err
+		}
+	}
+	r.record.Next = ""
+	r.budget.resume(workflow.Now(ctx))
+	return nil
+}
+
+// resolveClaimConflict stops a run whose claim two have presented. What the first
+// of them reported proves nothing, and it knows what it was assigned: the operator
+// may restart the run under another epoch, which is errRestart; see retakeGrant.
+func (r *machineRun) resolveClaimConflict(ctx workflow.Context) error {
+	// The task that learnt of the conflict may have opened the secrets itself.
+	if err := r.closeSecrets(ctx); err != nil {
+		return err
+	}
+	text := "another client presented the claim of this boot: another machine answers to this MAC, or an attacker does"
+	if r.manual {
+		text += "; switch the machine off before you choose " + Restart + ", for its agent may still be writing"
+	}
+	if _, err := r.ask(ctx, r.questionID("claim", r.boot.number), text, Abort, Restart); err != nil {
+		return err
+	}
+	r.signals.conflict = false
+	return errRestart
+}

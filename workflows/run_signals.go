@@ -1,0 +1,174 @@
+package workflows
+
+import (
+	"slices"
+
+	"go.temporal.io/sdk/workflow"
+
+	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// kinds are the kinds of event that were heard.
+type kinds map[string]bool
+
+func (k kinds) hasAny(of ...string) bool {
+	return slices.ContainsFunc(of, func(kind string) bool { return k[kind] })
+}
+
+// signals is what the run has heard.
+type signals struct {
+	// heard is of the present boot, next of the one after it: the agent may begin
+	// that without the run, and a task that is carried out again has all later
+	// signals already. previous is of the boot before it, for an installer that was
+	// given up and has come after all; nil where the agent was booted.
+	heard, next, previous kinds
+
+	helloBoot        int  // newest boot whose agent redeemed its claim
+	pxe              bool // the firmware asked for network boot at least once
+	poweredOn        bool // the operator says so
+	conflict         bool // two have presented the claim of this boot
+	fenced           bool // another run owns the machine
+	held             bool // the server was restored from a backup in which this run was open
+	installerMessage string
+
+	results map[action.Key]ActionCompleted
+	idle    map[action.Key]bool
+	lost    map[action.Key]bool
+}
+
+func newSignals() signals {
+	return signals{
+		heard: kinds{}, next: kinds{},
+		results: map[action.Key]ActionCompleted{}, idle: map[action.Key]bool{}, lost: map[action.Key]bool{},
+	}
+}
+
+// beginBoot makes the next boot the present one. The phone-home is heard of any
+// boot, and comes once: after an installer has begun it is kept.
+func (s *signals) beginBoot(installer bool) {
+	phoned := installer && s.heard[inventory.EventPhoneHome]
+	if installer {
+		s.previous = s.heard
+	}
+	s.heard, s.next, s.poweredOn = s.next, kinds{}, false
+	if phoned {
+		s.heard[inventory.EventPhoneHome] = true
+	}
+}
+
+// returnToPreviousBoot makes the boot before this one the present one again.
+func (s *signals) returnToPreviousBoot() {
+	if s.previous != nil {
+		s.heard, s.previous = s.previous, nil
+	}
+}
+
+// mergePreviousBoot takes what was heard of an installer that was given up as
+// heard of this boot: which of the two boots the rest of its events bear depends
+// on how far the power operation came.
+func (s *signals) mergePreviousBoot() {
+	for _, kind := range installerKinds {
+		if s.previous[kind] {
+			s.heard[kind] = true
+		}
+	}
+	s.previous = s.heard // one map: later events of either boot count for both
+}
+
+// completed tells whether the report of an attempt was heard.
+func (s *signals) completed(k action.Key) bool {
+	_, ok := s.results[k]
+	return ok
+}
+
+// receiveSignals takes in signals for as long as the run lives. Each is received
+// without blocking: one whose payload cannot be read would otherwise hold up all
+// others until the next of its name.
+func (r *machineRun) receiveSignals(ctx workflow.Context) {
+	s := workflow.NewSelector(ctx)
+	add := func(name, description string, receive func(c workflow.ReceiveChannel)) {
+		channel := workflow.GetSignalChannelWithOptions(ctx, name, workflow.SignalChannelOptions{Description: description})
+		s.AddReceive(channel, func(c workflow.ReceiveChannel, _ bool) { receive(c) })
+	}
+	add(SignalEvent, "Something seen of the machine or its agent", func(c workflow.ReceiveChannel) {
+		var e Event
+		if c.ReceiveAsync(&e) {
+			r.takeEvent(e)
+		}
+	})
+	add(SignalActionCompleted, "The agent's report on an action", func(c workflow.ReceiveChannel) {
+		var d ActionCompleted
+		if c.ReceiveAsync(&d) && !r.signals.completed(d.Key) && d.Key.Epoch == r.owner.Epoch {
+			r.signals.results[d.Key] = d
+		}
+	})
+	add(SignalPoweredOn, "The operator has switched the machine on", func(c workflow.ReceiveChannel) {
+		c.ReceiveAsync(nil)
+		r.signals.poweredOn = true
+	})
+	for {
+		s.Select(ctx)
+	}
+}
+
+// takeEvent drops what does not carry this run's epoch.
+func (r *machineRun) takeEvent(e Event) {
+	s := &r.signals
+	if e.Epoch != r.owner.Epoch {
+		return
+	}
+	switch e.Kind {
+	case inventory.EventHello:
+		s.helloBoot = max(s.helloBoot, e.Boot)
+	case inventory.EventClaimConflict:
+		s.conflict = true
+	case inventory.EventAgentIdle:
+		var k action.Key // zero: the agent finds no assignment at all
+		if e.Key != nil {
+			k = *e.Key
+		}
+		s.idle[k] = true
+	case inventory.EventAgentLost:
+		if e.Key != nil {
+			s.lost[*e.Key] = true
+		}
+	case inventory.EventPhoneHome: // of any boot: its nonce is this run's
+		s.heard[e.Kind] = true
+		if s.previous != nil {
+			s.previous[e.Kind] = true
+		}
+	case inventory.EventInstalled, inventory.EventInstallFailed:
+		if r.takeBootEvent(e) {
+			s.installerMessage = e.Message
+		}
+	case inventory.EventFenced:
+		s.fenced = true
+	case inventory.EventHeld:
+		s.fenced, s.held = true, true
+	default:
+		// Every host on the network can forge these. They end a wait and open nothing.
+		s.pxe = s.pxe || slices.Contains(networkBootKinds, e.Kind)
+		r.takeBootEvent(e)
+	}
+}
+
+var networkBootKinds = []string{
+	inventory.EventDHCP, inventory.EventLoader, inventory.EventScript, inventory.EventKernel, inventory.EventInitrd,
+}
+
+// takeBootEvent takes what belongs to the present boot or to one next to it.
+func (r *machineRun) takeBootEvent(e Event) bool {
+	s := &r.signals
+	switch {
+	case e.Boot == r.boot.number:
+		s.heard[e.Kind] = true
+	case e.Boot == r.boot.number+1:
+		s.next[e.Kind] = true
+	case e.Boot == r.boot.number-1 && s.previous != nil:
+		s.previous[e.Kind] = true
+	default:
+		return false
+	}
+	return true
+}

@@ -1,0 +1,99 @@
+package workflows
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/activities"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// Limits of requests.
+const (
+	maxRetries     = 10
+	maxConcurrency = 200 // of a recovery: it bounds what a typing error begins at once
+	maxTasks       = 32  // of a BMC job
+)
+
+// Where a retry begins.
+const (
+	FromFailedStep = "failed-step"
+	FromStart      = "start"
+)
+
+var (
+	powerActions = []string{"on", "off", "soft", "cycle", "reset", "status"}
+	bootDevices  = []string{"pxe", "disk", "cdrom", "bios", "none"}
+)
+
+// Validate finds what is wrong with the request itself, whatever the inventory
+// says. The API asks, and so does the workflow, which another client may have
+// started.
+func (in ProvisionInput) Validate() (ps inventory.Problems) {
+	if n := in.Retries.Count; n < 0 || n > maxRetries {
+		ps.Add("retries.count", fmt.Sprintf("0 to %d", maxRetries), "invalid number of retries %d", n)
+	}
+	requireOneOf(&ps, "retries.from", in.Retries.From, "", FromFailedStep, FromStart)
+	requireOneOf(&ps, "policy", in.Policy, "", Fail, Pause)
+	return ps
+}
+
+// Validate is as in ProvisionInput.
+func (in DecommissionInput) Validate() (ps inventory.Problems) {
+	requireOneOf(&ps, "wipe", in.Wipe, append([]string{""}, action.WipeModes[:]...)...)
+	return ps
+}
+
+// Validate is as in ProvisionInput.
+func (in RecoverInput) Validate() (ps inventory.Problems) {
+	if n := in.Concurrency; n < 0 || n > maxConcurrency {
+		ps.Add("concurrency", fmt.Sprintf("0, which means %d, to %d", defaultConcurrency, maxConcurrency), "invalid concurrency %d", n)
+	}
+	if in.AbortAfter < 0 {
+		ps.Add("abortAfter", "0 is never", "invalid number of machines %d", in.AbortAfter)
+	}
+	return ps
+}
+
+// Validate is as in ProvisionInput.
+func (in MigrateInput) Validate() (ps inventory.Problems) {
+	if in.Target == "" {
+		ps.Add("target", "ingot peer list", "name a peer")
+	}
+	return ps
+}
+
+// Validate is as in ProvisionInput.
+func (in BMCJobInput) Validate() (ps inventory.Problems) {
+	if n := len(in.Tasks); n == 0 || n > maxTasks {
+		ps.Add("tasks", "", "a job has 1 to %d tasks, not %d", maxTasks, n)
+	}
+	for i, t := range in.Tasks {
+		field := fmt.Sprintf("tasks[%d]", i)
+		switch {
+		case (t.Power == "") == (t.BootDevice == nil):
+			ps.Add(field, "", "exactly one of powerAction and bootDevice is needed")
+		case t.Power != "":
+			requireOneOf(&ps, field+".powerAction", t.Power, powerActions...)
+		default:
+			requireOneOf(&ps, field+".bootDevice.device", t.BootDevice.Device, bootDevices...)
+		}
+	}
+	return ps
+}
+
+func requireOneOf(ps *inventory.Problems, field, value string, allowed ...string) {
+	if !slices.Contains(allowed, value) {
+		allowed = slices.DeleteFunc(allowed, func(a string) bool { return a == "" })
+		ps.Add(field, "", "invalid value %q; must be one of %v", value, allowed)
+	}
+}
+
+// invalid is the error of a run whose request has problems; nil for none.
+func invalid(ps inventory.Problems) error {
+	if err := ps.Err(); err != nil {
+		return newError(activities.TypeInvalid, "%s", err)
+	}
+	return nil
+}
