@@ -145,12 +145,16 @@ func newNouns(c Config) nouns {
 	views := &views{store: s.Views, runs: e.Runs, agents: e.Agents, retrying: c.Process.Retrying, now: c.Now}
 	events := &events{store: s.Events, log: c.Log, now: c.Now}
 
-	images := newImages(s.Images, s.ImageUsers, c.Images, space, c.Log, c.Now)
+	images := &images{
+		ImageConfig: c.Images, store: s.Images, users: s.ImageUsers, space: space, log: c.Log, now: c.Now,
+	}
 	machines := &machines{
 		store: s.Machines, windows: s.Windows, views: views, events: events, netboot: c.Netboot, bmc: c.BMC, now: c.Now,
 	}
 	templates := &templates{store: s.Templates, machines: machines, images: images}
-	operations := &operations{store: s.Operations, runs: e.Runs, admission: admission, changed: &e.Agents.Changed, log: c.Log, now: c.Now}
+	operations := &operations{
+		store: s.Operations, runs: e.Runs, admission: admission, changed: &e.Agents.Changed, log: c.Log, now: c.Now,
+	}
 	starter := &starter{
 		runs: e.Runs, store: s.Workflows, machines: machines, templates: templates, images: images,
 		windows: s.Windows, operations: operations, admission: admission,
@@ -162,11 +166,13 @@ func newNouns(c Config) nouns {
 
 	return nouns{
 		machines: machines, templates: templates, images: images, operations: operations, status: status,
-		workflows: &workflowRoutes{store: s.Workflows, runs: e.Runs, agents: e.Agents, machines: machines, views: views, events: events, starter: starter},
-		genesis:   &genesisRoutes{store: s.Genesis, windows: s.Windows, machines: machines, templates: templates, images: images, operations: operations, log: c.Log},
-		bmc:       &bmcRoutes{store: s.BMCJobs, runs: e.Runs, machines: machines, starter: starter, check: c.BMC.Check},
-		sites:     &sites{site: c.Site, operations: operations, log: c.Log},
-		upkeep:    &upkeep{Upkeep: c.Upkeep, log: c.Log},
+		workflows: &workflowRoutes{
+			store: s.Workflows, runs: e.Runs, agents: e.Agents, machines: machines, views: views, events: events, starter: starter,
+		},
+		genesis: &genesisRoutes{store: s.Genesis, windows: s.Windows, machines: machines, templates: templates, images: images, operations: operations, log: c.Log},
+		bmc:     &bmcRoutes{store: s.BMCJobs, runs: e.Runs, machines: machines, starter: starter, check: c.BMC.Check},
+		sites:   &sites{site: c.Site, operations: operations, log: c.Log},
+		upkeep:  &upkeep{Upkeep: c.Upkeep, log: c.Log},
 		board: newBoard(boardConfig{
 			changes: s.Changes, views: views, operations: s.Operations, status: status, engine: e, guard: c.Guard, log: c.Log,
 		}),
@@ -188,6 +194,16 @@ type byName struct {
 // byRun is a request for the run, or operation, that the path names.
 type byRun struct {
 	Run string `path:"run" json:"-"`
+}
+
+// accept is a handler of a JSON body that begins something.
+func accept[Q, A any](do func(context.Context, Q) (A, error)) gin.HandlerFunc {
+	return httpapi.Handle(http.StatusAccepted, httpapi.JSON, do)
+}
+
+// acceptOptional is accept for a body that may be missing.
+func acceptOptional[Q, A any](do func(context.Context, Q) (A, error)) gin.HandlerFunc {
+	return httpapi.Handle(http.StatusAccepted, httpapi.OptionalJSON, do)
 }
 
 // hint returns err with the command that helps.

@@ -43,10 +43,10 @@ func (b *bmcRoutes) routes() []httpapi.Route {
 	const machine = "/v1/machines/:name"
 
 	return []httpapi.Route{
-		{Method: "POST", Path: machine + "/power", Handler: httpapi.Handle(http.StatusAccepted, httpapi.JSON, b.setPower)},
-		{Method: "POST", Path: machine + "/boot-device", Handler: httpapi.Handle(http.StatusAccepted, httpapi.JSON, b.setBootDevice)},
+		{Method: "POST", Path: machine + "/power", Handler: accept(b.setPower)},
+		{Method: "POST", Path: machine + "/boot-device", Handler: accept(b.setBootDevice)},
 		{Method: "GET", Path: "/v1/bmc/jobs", Handler: httpapi.Get(b.listJobs)},
-		{Method: "POST", Path: "/v1/bmc/jobs", Handler: httpapi.Handle(http.StatusAccepted, httpapi.JSON, b.starter.startBMCJob)},
+		{Method: "POST", Path: "/v1/bmc/jobs", Handler: accept(b.starter.startBMCJob)},
 		{Method: "GET", Path: "/v1/bmc/jobs/:machine/:job", Handler: httpapi.Get(b.getJob)},
 		{Method: "POST", Path: "/v1/bmc/check", Handler: httpapi.Handle(http.StatusOK, httpapi.JSON, b.checkLogin)},
 	}
@@ -72,7 +72,8 @@ type setBootDevice struct {
 
 func (b *bmcRoutes) setBootDevice(ctx context.Context, q setBootDevice) (Started, error) {
 	return b.starter.startBMCJob(ctx, workflows.BMCJobInput{
-		Machine: q.Name, Job: newJobName("boot-" + q.Device), Tasks: []inventory.BMCTask{{BootDevice: &q.BootDevice}}, Force: q.Force,
+		Machine: q.Name, Job: newJobName("boot-" + q.Device),
+		Tasks: []inventory.BMCTask{{BootDevice: &q.BootDevice}}, Force: q.Force,
 	})
 }
 
@@ -153,7 +154,8 @@ func (s *starter) refuseHeld(ctx context.Context, machine string) error {
 		return err
 	}
 	return hint(fmt.Errorf("machine %q is busy: run %s of %s holds it; with force the job takes it away, "+
-		"and that run then asks the operator: %w", machine, g.Run, g.Workflow, inventory.ErrConflict), "ingot workflow get "+g.Run)
+		"and that run then asks the operator: %w", machine, g.Run, g.Workflow, inventory.ErrConflict),
+		"ingot workflow get "+g.Run)
 }
 
 func checkBMCJob(m inventory.Machine, in workflows.BMCJobInput) error {

@@ -28,7 +28,9 @@ const maxEvents = 1000
 
 // list returns a page of the events that f selects, by their number. The cursor is
 // the number of the last event.
-func (e *events) list(ctx context.Context, f inventory.EventFilter, p httpapi.Page) (httpapi.List[inventory.Event], error) {
+func (e *events) list(
+	ctx context.Context, f inventory.EventFilter, p httpapi.Page,
+) (httpapi.List[inventory.Event], error) {
 	var err error
 	if p.After != "" {
 		if f.After, err = strconv.ParseInt(p.After, 10, 64); err != nil || f.After < 0 {

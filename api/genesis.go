@@ -60,7 +60,7 @@ func (g *genesisRoutes) routes() []httpapi.Route {
 		{Method: "DELETE", Path: one, Handler: httpapi.Delete(g.delete)},
 		{Method: "GET", Path: one + "/status", Handler: httpapi.Get(g.getStatus)},
 		{Method: "POST", Path: one + "/plan", Handler: httpapi.Handle(http.StatusOK, httpapi.NoBody, g.getPlan)},
-		{Method: "POST", Path: one + "/start", Handler: httpapi.Handle(http.StatusAccepted, httpapi.OptionalJSON, g.start)},
+		{Method: "POST", Path: one + "/start", Handler: acceptOptional(g.start)},
 		{Method: "POST", Path: one + "/resume", Handler: httpapi.Handle(http.StatusAccepted, httpapi.NoBody, g.resume)},
 		{Method: "POST", Path: one + "/cancel", Handler: httpapi.Handle(http.StatusAccepted, httpapi.NoBody, g.cancel)},
 	}

@@ -58,10 +58,6 @@ type images struct {
 	publishing sync.Mutex
 }
 
-func newImages(store ImageStore, users ImageUserStore, c ImageConfig, space *space, log *slog.Logger, now func() time.Time) *images {
-	return &images{ImageConfig: c, store: store, users: users, space: space, log: log, now: now}
-}
-
 func (s *images) routes() []httpapi.Route {
 	const one = "/v1/images/:name"
 

@@ -93,7 +93,7 @@ func (s *sites) routes() []httpapi.Route {
 		{Method: "GET", Path: "/v1/peers", Handler: httpapi.Get(s.listPeers)},
 		{Method: "POST", Path: "/v1/peers", Handler: httpapi.Handle(http.StatusCreated, httpapi.JSON, s.addPeer)},
 		{Method: "DELETE", Path: "/v1/peers/:name", Handler: httpapi.Delete(s.removePeer)},
-		{Method: "POST", Path: "/v1/migrate", Handler: httpapi.Handle(http.StatusAccepted, httpapi.JSON, s.startMigrate)},
+		{Method: "POST", Path: "/v1/migrate", Handler: accept(s.startMigrate)},
 	}
 }
 
@@ -160,7 +160,8 @@ func (p *NewPeer) Validate() error {
 		problems.Add("name", peerNameRule, "invalid name of a peer %q", p.Name)
 	}
 	if !fingerprintForm.MatchString(p.Fingerprint) {
-		problems.Add("fingerprint", "copy it from what ingot standby printed", "invalid fingerprint %q, must be sha256:<64 hex digits>", p.Fingerprint)
+		problems.Add("fingerprint", "copy it from what ingot standby printed",
+			"invalid fingerprint %q, must be sha256:<64 hex digits>", p.Fingerprint)
 	}
 	if p.Token.IsZero() {
 		problems.Add("token", "send the token that ingot standby made", "is missing")
@@ -209,5 +210,7 @@ func (s *sites) startMigrate(ctx context.Context, in workflows.MigrateInput) (St
 		return Started{}, hint(inventory.Invalid("target", "name a peer", "there is no peer %q", in.Target), "ingot peer list")
 	}
 
-	return s.operations.start(ctx, engine.Start{ID: workflows.MigrateID(in.Name), Type: workflows.MigrateType, Input: in}, in.Name)
+	return s.operations.start(ctx, engine.Start{
+		ID: workflows.MigrateID(in.Name), Type: workflows.MigrateType, Input: in,
+	}, in.Name)
 }

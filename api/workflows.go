@@ -44,21 +44,21 @@ func (w *workflowRoutes) routes() []httpapi.Route {
 
 	return []httpapi.Route{
 		{Method: "GET", Path: "/v1/workflows", Handler: httpapi.Get(w.list)},
-		{Method: "POST", Path: "/v1/workflows", Handler: httpapi.Handle(http.StatusAccepted, httpapi.JSON, w.starter.startAny)},
+		{Method: "POST", Path: "/v1/workflows", Handler: accept(w.starter.startAny)},
 		{Method: "GET", Path: one, Handler: httpapi.Get(w.get)},
 		{Method: "DELETE", Path: one, Handler: httpapi.Delete(w.delete)},
 		{Method: "GET", Path: one + "/events", Handler: httpapi.Get(w.listEvents)},
 		{Method: "GET", Path: one + "/logs", Handler: httpapi.Get(w.getLog)},
-		{Method: "POST", Path: one + "/retry", Handler: httpapi.Handle(http.StatusAccepted, httpapi.OptionalJSON, w.retry)},
+		{Method: "POST", Path: one + "/retry", Handler: acceptOptional(w.retry)},
 		{Method: "POST", Path: one + "/decide", Handler: httpapi.Handle(http.StatusOK, httpapi.JSON, w.decide)},
-		{Method: "POST", Path: one + "/cancel", Handler: httpapi.Handle(http.StatusAccepted, httpapi.OptionalJSON, w.cancel)},
+		{Method: "POST", Path: one + "/cancel", Handler: acceptOptional(w.cancel)},
 		{Method: "POST", Path: one + "/powered-on", Handler: httpapi.Handle(http.StatusAccepted, httpapi.NoBody, w.reportPoweredOn)},
 		{Method: "GET", Path: machine + "/workflow", Handler: httpapi.Get(w.getLatest)},
 		{Method: "POST", Path: machine + "/provision", Handler: w.install(workflows.ProvisionType)},
 		{Method: "POST", Path: machine + "/reprovision", Handler: w.install(workflows.ReprovisionType)},
-		{Method: "POST", Path: machine + "/decommission", Handler: httpapi.Handle(http.StatusAccepted, httpapi.OptionalJSON, w.decommission)},
-		{Method: "POST", Path: machine + "/inspect", Handler: httpapi.Handle(http.StatusAccepted, httpapi.OptionalJSON, w.inspect)},
-		{Method: "POST", Path: "/v1/recover", Handler: httpapi.Handle(http.StatusAccepted, httpapi.JSON, w.starter.recoverMachines)},
+		{Method: "POST", Path: machine + "/decommission", Handler: acceptOptional(w.decommission)},
+		{Method: "POST", Path: machine + "/inspect", Handler: acceptOptional(w.inspect)},
+		{Method: "POST", Path: "/v1/recover", Handler: accept(w.starter.recoverMachines)},
 	}
 }
 
@@ -69,7 +69,7 @@ type installMachine struct {
 
 // install starts a run of the given type, Provision or Reprovision.
 func (w *workflowRoutes) install(kind string) gin.HandlerFunc {
-	return httpapi.Handle(http.StatusAccepted, httpapi.OptionalJSON, func(ctx context.Context, q installMachine) (Started, error) {
+	return acceptOptional(func(ctx context.Context, q installMachine) (Started, error) {
 		return w.starter.provision(ctx, kind, workflows.ProvisionInput{
 			Machine: q.Name, Template: q.Template, Image: q.Image, Retries: q.Retries, Policy: q.Policy, HardwareMap: q.HardwareMap,
 		})
