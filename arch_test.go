@@ -34,6 +34,8 @@ var may = map[string]string{
 	"internal/human":       "",
 	"internal/identity":    "inventory",
 	"internal/hostnet":     "internal/config",
+	"internal/durable":     "",
+	"internal/listener":    "internal/config internal/guard internal/httpserve internal/identity",
 
 	"internal/endpoint":           "inventory",
 	"internal/systems/harvester":  "inventory internal/endpoint internal/strictyaml internal/systems/kubernetes go.yaml.in/yaml/v3",
@@ -59,12 +61,12 @@ var may = map[string]string{
 	"worker-agent":      "action internal/diskimage github.com/diskfs/go-diskfs golang.org/x/sys",
 
 	"internal/temporalchild": "go.temporal.io/api google.golang.org/grpc",
-	"internal/archive":       "inventory inventory/sqlite internal/config internal/dbcopy internal/hostnet internal/human internal/identity internal/keyring internal/temporalchild internal/temporalserver golang.org/x/crypto",
-	"internal/site":          "inventory internal/config internal/hostnet internal/identity",
+	"internal/archive":       "inventory inventory/sqlite internal/config internal/dbcopy internal/durable internal/hostnet internal/human internal/identity internal/keyring internal/reserve internal/temporalchild internal/temporalserver golang.org/x/crypto",
+	"internal/site":          "api inventory internal/archive internal/config internal/durable internal/guard internal/hostnet internal/human internal/identity internal/keyring internal/listener internal/quiet internal/reserve golang.org/x/sync",
 
 	"internal/temporalserver": "internal/temporalchild internal/dbcopy go.temporal.io/server go.temporal.io/api github.com/temporalio/ui-server/v2 google.golang.org/grpc google.golang.org/protobuf",
 
-	"internal/server": "action activities api bmc bootsvc inventory inventory/sqlite metadatasvc workflows internal/agentapi internal/archive internal/clock internal/config internal/endpoint internal/engine internal/guard internal/hostnet internal/httpserve internal/human internal/identity internal/keyring internal/notify internal/quiet internal/reserve internal/site internal/systems/harvester internal/systems/kubernetes internal/systems/talos internal/systems/vyos internal/temporalchild internal/temporalserver go.temporal.io/api go.temporal.io/sdk golang.org/x/sync google.golang.org/grpc",
+	"internal/server": "action activities api bmc bootsvc inventory inventory/sqlite metadatasvc workflows internal/agentapi internal/archive internal/clock internal/config internal/endpoint internal/engine internal/hostnet internal/human internal/identity internal/keyring internal/listener internal/notify internal/reserve internal/site internal/systems/harvester internal/systems/kubernetes internal/systems/talos internal/systems/vyos internal/temporalchild internal/temporalserver go.temporal.io/api go.temporal.io/sdk golang.org/x/sync google.golang.org/grpc",
 
 	"internal/cli": "action activities api bootsvc genesis inventory template workflows internal/archive internal/config internal/hostnet internal/human internal/identity internal/keyring internal/machinefile internal/notify internal/reserve internal/server internal/site internal/strictyaml internal/temporalchild github.com/spf13/cobra go.yaml.in/yaml/v3 golang.org/x/sync golang.org/x/sys golang.org/x/term",
 

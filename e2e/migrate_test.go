@@ -407,12 +407,12 @@ func TestMigrate(t *testing.T) {
 		return err == nil && st.Silent != ""
 	})
 	require.Equal(t, handover.Active, st.Role, "as far as the copy knows")
-	require.Contains(t, st.Silent, "peer target may be the site by now, and does not tell")
+	require.Contains(t, st.Silent, "peer target may be the site by now, and does not answer")
 	t.Logf("the copy: %s", st.Silent)
 	h.silent(ctx, t, "copy of everything")
 	log, err := os.ReadFile(filepath.Join(seed.dir, "ingot.log"))
 	require.NoError(t, err)
-	require.Contains(t, string(log), "answers nobody until a person decides")
+	require.Contains(t, string(log), "answers no machine until its peer answers")
 
 	// When the target is back, the copy finds out.
 	require.NoError(t, target.Launch(ctx))

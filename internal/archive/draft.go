@@ -15,7 +15,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory/sqlite"
 )
 
-// A Draft is an archive whose parts lie as files on this host.
+// A Draft is an archive whose parts are files on this host.
 type Draft struct {
 	Manifest
 

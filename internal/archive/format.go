@@ -1,7 +1,7 @@
 // Package backup is the format of Ingot's backups: a tar file that starts with a
 // manifest, which has the SHA-256 of each part, and ends with the seal of the
 // manifest: its digest, and a MAC under a key that only the site has. It knows
-// neither the databases nor where they lie.
+// neither the databases nor their paths.
 package archive
 
 import (
@@ -24,7 +24,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Names in the archive. Images lie below ImagePrefix.
+// Names in the archive. Images are below ImagePrefix.
 const (
 	manifestName  = "manifest.json"
 	sealName      = "manifest.seal"
@@ -45,7 +45,7 @@ const maxManifest = 64 << 20
 // A Manifest says what an archive holds.
 type Manifest struct {
 	Format  int       `json:"format"`
-	ID      string    `json:"id"` // stands in both databases, too
+	ID      string    `json:"id"` // is in both databases, too
 	Created time.Time `json:"created"`
 	Version string    `json:"version"` // of the program that made it
 	Host    string    `json:"host,omitempty"`
@@ -54,7 +54,7 @@ type Manifest struct {
 	External  string    `json:"external,omitempty"`
 	Inventory Database  `json:"inventory"`
 	// Key is how the keys are wrapped; nil: they are not in the archive, and
-	// Lost names the secrets that nobody can read without them.
+	// Lost names the secrets that cannot be read without them.
 	Key    *Wrap    `json:"key,omitempty"`
 	Lost   []string `json:"lost,omitempty"`
 	Images []Image  `json:"images"`
@@ -64,7 +64,7 @@ type Manifest struct {
 // A Database is what a copy of a database holds.
 type Database struct {
 	Schema  int            `json:"schema"`
-	Cluster string         `json:"cluster,omitempty"` // of the runs, by its word
+	Cluster string         `json:"cluster,omitempty"` // of the runs, as the database says
 	Tables  dbcopy.Content `json:"tables"`
 }
 
@@ -142,7 +142,7 @@ func (s Seal) MadeWith(keys [][]byte) bool {
 
 // Write writes the archive that m describes, sealed with key; paths maps each
 // part to its file. A part that is not as m says is an error, and what was
-// written by then is no archive.
+// written by then is not an archive.
 func Write(w io.Writer, m Manifest, paths map[string]string, key []byte) error {
 	text, err := json.MarshalIndent(m, "", "  ")
 	if err != nil {
@@ -157,6 +157,7 @@ func Write(w io.Writer, m Manifest, paths map[string]string, key []byte) error {
 			return fmt.Errorf("writing %q into the backup: %w", p.Name, err)
 		}
 	}
+
 	seal, err := json.Marshal(sealOf(text, key))
 	if err != nil {
 		return err
@@ -168,7 +169,8 @@ func Write(w io.Writer, m Manifest, paths map[string]string, key []byte) error {
 }
 
 func write(t *tar.Writer, name string, at time.Time, size int64, r io.Reader) error {
-	if err := t.WriteHeader(&tar.Header{Name: name, Size: size, Mode: 0o600, ModTime: at, Typeflag: tar.TypeReg, Format: tar.FormatPAX}); err != nil {
+	h := &tar.Header{Name: name, Size: size, Mode: 0o600, ModTime: at, Typeflag: tar.TypeReg, Format: tar.FormatPAX}
+	if err := t.WriteHeader(h); err != nil {
 		return err
 	}
 	_, err := io.Copy(t, r)
@@ -186,7 +188,7 @@ func writePart(t *tar.Writer, p Part, at time.Time, path string) error {
 		return err
 	}
 	if hex.EncodeToString(h.Sum(nil)) != p.SHA256 {
-		return errors.New("it has changed meanwhile")
+		return errors.New("it has changed since it was described")
 	}
 	return nil
 }
@@ -196,12 +198,12 @@ func sum(b []byte) []byte {
 	return s[:]
 }
 
-// damaged is an archive that is not what somebody once wrote.
+// damaged is an archive that differs from what was written.
 func damaged(format string, args ...any) error {
 	return refuse("the backup is damaged: "+format, args...)
 }
 
-// refused is inventory.ErrInvalid, without adding its word.
+// refused is inventory.ErrInvalid, without its text.
 type refused struct{ error }
 
 func (refused) Is(target error) bool { return target == inventory.ErrInvalid }
@@ -209,7 +211,7 @@ func (refused) Is(target error) bool { return target == inventory.ErrInvalid }
 func refuse(format string, args ...any) error { return refused{fmt.Errorf(format, args...)} }
 
 // Read reads an archive to its end. Take gets each part and may read it, whole
-// or not at all; nil: nobody wants them. What take was given is proven complete
+// or not at all; nil: the parts are only checked. What take was given is proven complete
 // only when Read returns without an error, and proven to be the site's own only
 // by [Seal.MadeWith]. An archive that is damaged, cut short or of another format
 // is inventory.ErrInvalid.
@@ -223,19 +225,21 @@ func Read(r io.Reader, take func(m Manifest, p Part, r io.Reader) error) (Manife
 	if err != nil {
 		return Manifest{}, Seal{}, err
 	}
+
 	for _, p := range m.Parts {
 		h, err := t.Next()
 		if err != nil {
 			return m, Seal{}, damaged("%q is missing: %v", p.Name, err)
 		}
 		if h.Name != p.Name || h.Size != p.Size || h.Typeflag != tar.TypeReg {
-			return m, Seal{}, damaged("%q stands where %q of %d bytes belongs", h.Name, p.Name, p.Size)
+			return m, Seal{}, damaged("found %q in place of %q of %d bytes", h.Name, p.Name, p.Size)
 		}
 		d := sha256.New()
 		if err := pass(m, p, io.TeeReader(t, d), d, take); err != nil {
 			return m, Seal{}, err
 		}
 	}
+
 	seal, err := readSeal(t, text)
 	if err != nil {
 		return m, Seal{}, err
@@ -288,7 +292,7 @@ func entry(t *tar.Reader, name string, limit int64) ([]byte, error) {
 		return nil, damaged("%q is missing: %v", name, err)
 	}
 	if h.Name != name || h.Size > limit || h.Typeflag != tar.TypeReg {
-		return nil, damaged("%q stands where %q belongs", h.Name, name)
+		return nil, damaged("found %q in place of %q", h.Name, name)
 	}
 	b, err := io.ReadAll(t)
 	if err != nil {
@@ -305,16 +309,19 @@ func parse(text []byte) (m Manifest, err error) {
 	}
 	switch {
 	case v.Format > Format:
-		return m, refuse("the backup has format %d and this program knows formats up to %d: use the newer ingot that wrote it", v.Format, Format)
+		return m, refuse("the backup has format %d and this program knows formats up to %d: "+
+			"use the newer ingot that wrote it", v.Format, Format)
 	case v.Format < Format:
 		return m, refuse("the backup has format %d, from before the first release, and this program reads format %d: "+
 			"start with an empty data directory and add machines, templates and images again", v.Format, Format)
 	}
+
 	dec := json.NewDecoder(bytes.NewReader(text))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(&m); err != nil {
 		return m, damaged("reading its description: %v", err)
 	}
+
 	seen := map[string]bool{}
 	for _, p := range m.Parts {
 		image, isImage := strings.CutPrefix(p.Name, ImagePrefix)
@@ -328,11 +335,13 @@ func parse(text []byte) (m Manifest, err error) {
 		}
 		seen[p.Name] = true
 	}
+
 	for _, i := range m.Images {
 		if i.File != "" && (i.File != filepath.Base(i.File) || !filepath.IsLocal(i.File)) {
-			return m, damaged("the file of image %q lies elsewhere: %q", i.Name, i.File)
+			return m, damaged("the file of image %q is outside of the archive: %q", i.Name, i.File)
 		}
 	}
+
 	switch {
 	case m.ID == "":
 		return m, damaged("it has no id")
@@ -349,8 +358,8 @@ type Found struct {
 }
 
 // Judge compares what the databases hold with m, and with one another.
-// Temporal is nil when the archive has none. A pair of two backups, whoever
-// put it together, is inventory.ErrInvalid.
+// Temporal is nil when the archive has none. Databases of two different backups are
+// inventory.ErrInvalid.
 func (m Manifest) Judge(inventoryCopy Found, temporal *Found) error {
 	pairs := []struct {
 		what string
@@ -364,6 +373,7 @@ func (m Manifest) Judge(inventoryCopy Found, temporal *Found) error {
 			got  Found
 		}{"Temporal", *m.Temporal, *temporal})
 	}
+
 	for _, p := range pairs {
 		if p.got.ID != m.ID {
 			return refuse("the backup is mixed: %s in it is of backup %q, not %q", p.what, p.got.ID, m.ID)
@@ -373,7 +383,8 @@ func (m Manifest) Judge(inventoryCopy Found, temporal *Found) error {
 		}
 	}
 	if temporal != nil && inventoryCopy.Cluster != temporal.Cluster {
-		return refuse("the backup is mixed: the inventory's runs live in cluster %q, and Temporal in it is %q", inventoryCopy.Cluster, temporal.Cluster)
+		return refuse("the backup is mixed: the inventory's runs live in cluster %q, and Temporal in it is %q",
+			inventoryCopy.Cluster, temporal.Cluster)
 	}
 	return nil
 }

@@ -78,7 +78,7 @@ func TestReadsWhatItWrote(t *testing.T) {
 	}
 }
 
-// TestOnlyTheSiteSeals (S58): whoever corrects every digest still lacks the key.
+// TestOnlyTheSiteSeals (S58): correct digests do not replace the key.
 func TestOnlyTheSiteSeals(t *testing.T) {
 	t.Parallel()
 	_, m := archive(t)

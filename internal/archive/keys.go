@@ -54,8 +54,9 @@ func Wrapped(passphrase inventory.Secret, id string, files map[string][]byte) (W
 // Unwrap decrypts what Wrapped made for the same id: else it is ErrPassphrase.
 func (w Wrap) Unwrap(passphrase inventory.Secret, id string, sealed []byte) (map[string][]byte, error) {
 	// An archive may come from anybody: it does not say how much memory is spent.
-	if w.KDF != argon2id || w.Time < 1 || w.Time > 16 || w.MemoryKiB < 8<<10 || w.MemoryKiB > 1<<20 || w.Threads < 1 || w.Threads > 16 || len(w.Salt) < 16 || len(w.Nonce) != 12 {
-		return nil, damaged("its keys are wrapped in a way that nobody uses")
+	within := w.Time >= 1 && w.Time <= 16 && w.MemoryKiB >= 8<<10 && w.MemoryKiB <= 1<<20 && w.Threads >= 1 && w.Threads <= 16
+	if w.KDF != argon2id || !within || len(w.Salt) < 16 || len(w.Nonce) != 12 {
+		return nil, damaged("its keys are wrapped in an unknown way")
 	}
 	gcm, err := w.gcm(passphrase)
 	if err != nil {

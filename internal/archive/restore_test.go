@@ -38,7 +38,7 @@ func TestARestoreThatFailsChangesNothing(t *testing.T) {
 	for name, empty := range map[string]bool{"lost+found": true, "images": true, "ingot.db": false, "temporal": false, "notes.txt": false} {
 		cfg := testConfig(t)
 		require.NoError(t, os.Mkdir(filepath.Join(cfg.DataDir, name), 0o700))
-		err := (&Restore{Config: cfg}).empty()
+		err := (&Restore{Config: cfg}).requireEmpty()
 		if empty {
 			require.NoError(t, err, name)
 			continue
@@ -47,7 +47,7 @@ func TestARestoreThatFailsChangesNothing(t *testing.T) {
 		if name != "notes.txt" {
 			// The rest of a restore that broke off is nobody's.
 			require.NoError(t, os.Mkdir(filepath.Join(cfg.DataDir, restoreDir), 0o700))
-			require.NoError(t, (&Restore{Config: cfg}).empty(), name)
+			require.NoError(t, (&Restore{Config: cfg}).requireEmpty(), name)
 			require.ErrorIs(t, RefuseUnfinishedRestore(cfg.DataDir), inventory.ErrConflict)
 		}
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -32,7 +31,7 @@ func Verify(ctx context.Context, file string) (_ Manifest, err error) {
 	return u.Manifest, err
 }
 
-// Unpacked is an archive whose parts lie in Dir with the digests of its manifest.
+// Unpacked is an archive whose parts are in Dir with the digests of its manifest.
 // Before Authenticate anyone may have made it; before CheckDatabases no database
 // is proven.
 type Unpacked struct {
@@ -87,7 +86,8 @@ func (u *Unpacked) Authenticate(ring *keyring.Ring, origin string) error {
 		return nil
 	}
 	return fmt.Errorf("authenticating the backup with %s: "+
-		"it was changed after it was made, or made with other keys: use an untouched copy of it: %w", origin, inventory.ErrInvalid)
+		"it was changed after it was made, or made with other keys: use an untouched copy of it: %w",
+		origin, inventory.ErrInvalid)
 }
 
 // CheckDatabases opens both databases and compares them with the manifest.
@@ -147,13 +147,4 @@ func writeFile(to string, r io.Reader) error {
 		err = f.Sync()
 	}
 	return errors.Join(err, f.Close())
-}
-
-// exists reports whether there is something at path.
-func exists(path string) (bool, error) {
-	_, err := os.Lstat(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil
-	}
-	return err == nil, err
 }

@@ -25,7 +25,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Names of certificate files. They lie beside the key file of the site.
+// Names of certificate files. They are beside the key file of the site.
 const (
 	AgentFile    = "agent.pem"    // shown to agents
 	OperatorFile = "operator.pem" // shown to operators, beyond loopback

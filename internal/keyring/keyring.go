@@ -154,7 +154,7 @@ func Load(path string) (*Ring, error) {
 }
 
 // Outside returns an error when the key file at path lies in dataDir or below:
-// whoever copies the data would take the keys along.
+// a copy of the data directory would contain the keys.
 func Outside(path, dataDir string) error {
 	p, err := resolve(path)
 	if err != nil {
@@ -234,7 +234,7 @@ func (r *Ring) Key(purpose string) []byte {
 }
 
 // PlanSigner returns the key that signs what agents carry out, nil when the
-// ring has no Plan key: whoever may read plans may sign them, and a node that
+// ring has no Plan key: a server that may read plans may sign them, and a node that
 // only boots machines may do neither. It is derived, so that key files of
 // before have one, too.
 func (r *Ring) PlanSigner() ed25519.PrivateKey {

@@ -1,6 +1,5 @@
-// Package notify tells somebody who is not in the room what needs a person: it
-// sends the notices of the inventory's outbox to a webhook, signed, until they
-// are taken.
+// Package notify informs operators when they are needed: it sends the notices of the
+// inventory's outbox to a webhook, signed, until the receiver accepts them.
 //
 // A notice is a POST of JSON (inventory.Notice, and the server's name) with
 //
@@ -9,8 +8,8 @@
 //	Ingot-Signature: v1= and, in hexadecimal, the HMAC-SHA256 under the shared
 //	                 secret of the timestamp, a full stop, and the body
 //
-// Any answer 2xx takes it. Delivery is at least once: whoever wants each once
-// remembers ids.
+// Any answer 2xx accepts it. Delivery is at least once: a receiver that wants each
+// notice once remembers their ids.
 package notify
 
 import (
@@ -123,8 +122,8 @@ func (s *Sender) Receiver() string {
 	return u.Scheme + "://" + u.Host
 }
 
-// Check tells what would keep every notice from being sent, as far as it can be
-// told without sending one.
+// Check returns what would keep every notice from being sent, as far as that is known
+// without sending one.
 func (s *Sender) Check() error {
 	if u, err := url.Parse(s.cfg.URL); err != nil || u.Host == "" {
 		return fmt.Errorf("notify.url is no URL: %w", inventory.ErrInvalid)
@@ -148,7 +147,7 @@ func (s *Sender) Run(ctx context.Context) error {
 	}
 }
 
-// next sends one notice, and tells whether there may be more that are due.
+// next sends one notice, and reports whether more may be due.
 func (s *Sender) next(ctx context.Context) bool {
 	n, err := s.cfg.Outbox.NextNotice(ctx)
 	if ctx.Err() != nil || errors.Is(err, inventory.ErrNotFound) {
@@ -239,7 +238,7 @@ func (s *Sender) send(ctx context.Context, n inventory.Notice) error {
 		return err
 	}
 	defer resp.Body.Close()
-	// What it says is nobody's business; reading some keeps the connection.
+	// The text is not used; reading some of it keeps the connection open.
 	_, _ = io.CopyN(io.Discard, resp.Body, 4<<10)
 	if resp.StatusCode < 200 || resp.StatusCode > 299 {
 		return fmt.Errorf("the receiver answers %d %s", resp.StatusCode, http.StatusText(resp.StatusCode))
@@ -268,7 +267,7 @@ func Sign(secret []byte, timestamp string, body []byte) string {
 	return "v1=" + hex.EncodeToString(h.Sum(nil))
 }
 
-// Verify is what a receiver does: it tells whether the signature is that of
+// Verify is for receivers: it reports whether the signature is that of
 // the body, and not older (or newer) than age. Seconds of HeaderTimestamp are
 // compared with now.
 func Verify(secret []byte, h http.Header, body []byte, now time.Time, age time.Duration) error {

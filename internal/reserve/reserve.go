@@ -1,6 +1,6 @@
-// Package reserve keeps room on the disk of the databases for the case that it
-// fills up: a file of ballast that is given up when there is no other room, so
-// that machines can still be disarmed and runs that are under way can end.
+// Package reserve keeps space on the disk of the databases: a file that is released
+// when the disk is full, so that machines can still be disarmed and runs under way can
+// end.
 package reserve
 
 import (
@@ -24,40 +24,40 @@ const Name = "reserve"
 type Options struct {
 	Dir  string // data directory
 	Size int64  // bytes; 0: there is no reserve
-	// Floor is the free space, in bytes, below which the reserve is given up;
+	// Floor is the free space, in bytes, below which the reserve is released;
 	// 0: a quarter of Size.
 	Floor int64
-	// Every is how often free space is looked at; 0: a second.
+	// Every is how often free space is checked; 0: a second.
 	Every time.Duration
 	Log   *slog.Logger
-	// Changed is called, from Run, after the reserve was given up (held is
-	// false) or taken back; may be nil.
+	// Changed is called, from Run, after the reserve was released (held is false)
+	// or taken back; may be nil.
 	Changed func(ctx context.Context, held bool)
-	// Free tells the free space of the file system of a directory; nil: [Free].
+	// Free returns the free space of the file system of a directory; nil: [Free].
 	Free func(dir string) (int64, error)
 }
 
-// Reserve is the ballast of one data directory. Its methods may be called
+// Reserve is the reserved space of one data directory. Its methods may be called
 // concurrently.
 type Reserve struct {
 	o    Options
 	path string
 	wake chan struct{}
 
-	mu   sync.Mutex
-	held bool
-	told bool // what Changed was told last
-	// failed is how often in a row the disk said that there is room and would
-	// not give it; skip is how many looks are to pass before the next attempt.
+	mu       sync.Mutex
+	held     bool
+	reported bool // held, as Changed got it last
+	// failed is how often in a row the disk reported room and the allocation failed;
+	// skip is how many checks are left out before the next attempt.
 	failed, skip int
 }
 
-// maxSkip limits how many looks pass between two attempts.
+// maxSkip limits how many checks are left out between two attempts.
 const maxSkip = 600
 
-// Open takes the reserve, if there is room for it and if the disk is not in
-// need of it already; whoever opens a database does so afterwards. A reserve
-// that cannot be had is a warning in the log, never a reason not to serve.
+// Open takes the reserve, if there is room for it and the disk is not full already. It
+// is called before a database is opened. A reserve that cannot be taken is an error in
+// the log; the server serves without it.
 func Open(o Options) *Reserve {
 	if o.Floor <= 0 {
 		o.Floor = o.Size / 4
@@ -71,30 +71,32 @@ func Open(o Options) *Reserve {
 	r := &Reserve{o: o, path: filepath.Join(o.Dir, Name), wake: make(chan struct{}, 1)}
 	if o.Size <= 0 {
 		if err := os.Remove(r.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			o.Log.Warn("removing a reserve that is configured no longer", "file", r.path, "error", err)
+			o.Log.Warn("removing a reserve that is no longer configured", "file", r.path, "error", err)
 		}
 		return r
 	}
+
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.held = allocated(r.path) >= o.Size
-	r.look()
-	r.told = r.held
+	r.check()
+	r.reported = r.held
 	if !r.held {
-		// One of another size, or what is left of one, is of no use to anybody.
+		// A reserve of another size, or a part of one, cannot be used.
 		if err := os.Truncate(r.path, 0); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			o.Log.Warn("cutting what is no reserve", "file", r.path, "error", err)
+			o.Log.Warn("truncating an unusable reserve", "file", r.path, "error", err)
 		}
-		r.look()
-		r.told = r.held
+		r.check()
+		r.reported = r.held
 	}
 	if !r.held {
-		o.Log.Error("there is no room for the reserve: new runs and uploads are refused until there is", "file", r.path, "size_mib", o.Size>>20, "remedy", Remedy)
+		o.Log.Error("there is no room for the reserve: new runs and uploads are refused until there is",
+			"file", r.path, "size_mib", o.Size>>20, "remedy", Remedy)
 	}
 	return r
 }
 
-// Remedy is what helps against a full disk.
+// Remedy says what the operator can do about a full disk.
 const Remedy = "ingot image prune removes images that nothing uses; or make the disk bigger"
 
 // Run looks after the reserve until ctx ends. It returns nil.
@@ -113,9 +115,9 @@ func (r *Reserve) Run(ctx context.Context) error {
 			return nil
 		}
 		r.mu.Lock()
-		r.look()
-		held, news := r.held, r.held != r.told
-		r.told = r.held
+		r.check()
+		held, news := r.held, r.held != r.reported
+		r.reported = r.held
 		r.mu.Unlock()
 		if news && r.o.Changed != nil {
 			r.o.Changed(ctx, held)
@@ -123,17 +125,17 @@ func (r *Reserve) Run(ctx context.Context) error {
 	}
 }
 
-// look gives the reserve up or takes it back. The caller holds mu.
-func (r *Reserve) look() {
+// check releases the reserve or takes it back. The caller holds mu.
+func (r *Reserve) check() {
 	free, err := r.o.Free(r.o.Dir)
 	if err != nil {
-		r.o.Log.Warn("looking for free space", "directory", r.o.Dir, "error", err)
+		r.o.Log.Warn("checking free space", "directory", r.o.Dir, "error", err)
 		return
 	}
 	switch {
 	case r.held && free < r.o.Floor:
 		r.release("little space is left", free)
-	// Twice the floor must stay, or it would be given up again at once.
+	// Twice the floor must stay free, or the reserve would be released again at once.
 	case !r.held && free-r.o.Size >= 2*r.o.Floor:
 		if r.skip > 0 {
 			r.skip--
@@ -142,7 +144,7 @@ func (r *Reserve) look() {
 		if err := allocate(r.path, r.o.Size); err != nil {
 			r.failed = min(r.failed+1, 10)
 			r.skip = min(1<<r.failed, maxSkip)
-			r.o.Log.Warn("taking the reserve back", "file", r.path, "error", err, "next_looks", r.skip)
+			r.o.Log.Warn("taking the reserve back", "file", r.path, "error", err, "next_checks", r.skip)
 			return
 		}
 		r.held, r.failed = true, 0
@@ -150,8 +152,8 @@ func (r *Reserve) look() {
 	}
 }
 
-// Release gives the reserve up because a write found no room. It may be called
-// from anywhere and does not wait for anything but the file system.
+// Release releases the reserve because a write found no room. It may be called from
+// anywhere and waits only for the file system.
 func (r *Reserve) Release() {
 	r.mu.Lock()
 	if r.held {
@@ -165,10 +167,10 @@ func (r *Reserve) Release() {
 }
 
 func (r *Reserve) release(why string, free int64) {
-	// Cut to nothing and not removed: a file that somebody holds open would keep its space.
+	// Truncated and not removed: a file that another process has open would keep its space.
 	err := os.Truncate(r.path, 0)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		r.o.Log.Error("giving the reserve of disk space up", "file", r.path, "error", err)
+		r.o.Log.Error("releasing the reserve of disk space", "file", r.path, "error", err)
 		return
 	}
 	r.held = false
@@ -176,22 +178,21 @@ func (r *Reserve) release(why string, free int64) {
 		"directory", r.o.Dir, "why", why, "free_mib", max(free, 0)>>20, "reserve_mib", r.o.Size>>20, "remedy", Remedy)
 }
 
-// State is what can be said of a reserve.
+// State describes a reserve.
 type State struct {
 	Path string
 	Size int64 // bytes; 0: none is configured
 	Held bool
 }
 
-// State returns how it stands.
+// State returns the state now.
 func (r *Reserve) State() State {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return State{Path: r.path, Size: r.o.Size, Held: r.held}
 }
 
-// Missing is how much of the free space belongs to the reserve, bytes: that is
-// not free for others.
+// Missing is how much of the free space belongs to the reserve, bytes.
 func (s State) Missing() int64 {
 	if s.Held {
 		return 0
@@ -199,14 +200,13 @@ func (s State) Missing() int64 {
 	return s.Size
 }
 
-// Look returns how the reserve of a data directory stands that another process
-// keeps.
+// Look returns the state of a reserve that another process keeps.
 func Look(dir string, size int64) State {
 	path := filepath.Join(dir, Name)
 	return State{Path: path, Size: size, Held: size > 0 && allocated(path) >= size}
 }
 
-// Free returns the space, in bytes, that anybody but root may still use on the
+// Free returns the space, in bytes, that users other than root may still use on the
 // file system of dir.
 func Free(dir string) (int64, error) {
 	var st unix.Statfs_t
@@ -225,7 +225,7 @@ func allocated(path string) int64 {
 	return min(st.Blocks*512, st.Size)
 }
 
-// allocate makes a file that takes size bytes, really.
+// allocate makes a file whose size bytes are allocated on the disk.
 func allocate(path string, size int64) (err error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -250,8 +250,8 @@ func allocate(path string, size int64) (err error) {
 	return f.Sync()
 }
 
-// fill writes what cannot be allocated otherwise, with something that no file
-// system leaves out.
+// fill writes random bytes, for file systems that cannot allocate. A file system may
+// leave out zeros.
 func fill(f *os.File, size int64) error {
 	block := make([]byte, 1<<20)
 	x := uint64(88172645463325252)

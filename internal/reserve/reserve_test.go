@@ -199,7 +199,7 @@ func TestAttemptsBecomeFewer(t *testing.T) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		for range n {
-			r.look()
+			r.check()
 		}
 	}
 	look(1000)

@@ -3,75 +3,102 @@ package server
 import (
 	"context"
 	"crypto/sha256"
+	"net/http"
 	"time"
 
 	"github.com/ingotmetal/ingot/activities"
 	"github.com/ingotmetal/ingot/api"
 	"github.com/ingotmetal/ingot/internal/agentapi"
 	"github.com/ingotmetal/ingot/internal/engine"
+	"github.com/ingotmetal/ingot/internal/listener"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// newAPI makes the engine and the interfaces for operators and agents. baseURL is
-// where operators reach this server, imageURL where agents fetch an image, and
-// checkBMC logs in to a machine's BMC.
-func (s *server) newAPI(
-	claimKey []byte, baseURL string, imageURL func(inventory.Image) string,
-	checkBMC func(context.Context, inventory.Machine) (string, error),
-) (err error) {
-	log := s.log.With("part", "api")
-	s.engine = engine.New(engine.Config{
+// newEngine makes what connects machines' events, workflows and the inventory.
+func (s *server) newEngine() *engine.Engine {
+	store := s.records.store
+	return engine.New(engine.Config{
 		Stores: engine.Stores{
-			Events: s.store, Grants: s.store, Workflows: s.store, Operations: s.store, Agents: s.store, Assignments: s.store,
+			Events: store, Grants: store, Workflows: store, Operations: store, Agents: store, Assignments: store,
 		},
-		Temporal: s.temporal.Client, Namespace: s.cfg.Temporal.Namespace, Guard: s.guard, Log: log,
-		Elapsed: s.clock.Elapsed, Up: s.clock.Up, Held: s.restored.Held,
+		Temporal: s.temporal.Client, Namespace: s.cfg.Temporal.Namespace, Guard: s.host.Guard(), Log: s.log.With("part", "api"),
+		Elapsed: s.clock.Elapsed, Up: s.clock.Up, Held: s.records.restored.Held,
 	})
-	s.agents = agentapi.New(agentapi.Config{
-		Stores: agentapi.Stores{Claims: s.store, Tokens: s.store, Work: s.store, Images: s.store},
-		Agents: s.engine.Agents, Stopping: s.engine.Stopping, ClaimKey: claimKey, ImageDir: s.cfg.ImageDir(),
-		Guard: s.guard, Log: log, Now: time.Now, Heartbeat: activities.Heartbeat,
-	})
+}
 
-	s.api, err = api.New(api.Config{
+// newAgentAPI makes the handler of the agents' requests.
+func (s *server) newAgentAPI() http.Handler {
+	store := s.records.store
+	return agentapi.New(agentapi.Config{
+		Stores: agentapi.Stores{Claims: store, Tokens: store, Work: store, Images: store},
+		Agents: s.engine.Agents, Stopping: s.engine.Stopping, ClaimKey: s.secrets.claim, ImageDir: s.cfg.ImageDir(),
+		Guard: s.host.Guard(), Log: s.log.With("part", "api"), Now: time.Now, Heartbeat: activities.Heartbeat,
+	})
+}
+
+// newAPI makes the interface for operators.
+func (s *server) newAPI() (*api.API, error) {
+	store := s.records.store
+	return api.New(api.Config{
 		Stores: api.Stores{
-			Machines: s.store, Windows: s.store, Views: s.store, Templates: s.store, Images: s.store, ImageUsers: s.store,
-			Workflows: s.store, Events: s.store, Operations: s.store, Genesis: s.store, BMCJobs: s.store, Sessions: s.store,
-			Status: s.store, Changes: s.store,
+			Machines: store, Windows: store, Views: store, Templates: store, Images: store, ImageUsers: store,
+			Workflows: store, Events: store, Operations: store, Genesis: store, BMCJobs: store, Sessions: store,
+			Status: store, Changes: store,
 		},
 		Engine: s.engine,
 		Access: api.Access{
-			TokenSHA256: sha256.Sum256([]byte(s.token)), ClaimKey: claimKey, AllowedHosts: operatorHosts(s.cfg), BaseURL: baseURL,
+			TokenSHA256: sha256.Sum256([]byte(s.secrets.token)), ClaimKey: s.secrets.claim,
+			AllowedHosts: listener.OperatorHosts(s.cfg), BaseURL: baseURL(s.cfg),
 		},
-		Images:  api.ImageConfig{Dir: s.cfg.ImageDir(), FetchHosts: s.cfg.Images.FetchHosts, URL: imageURL},
-		Space:   api.SpaceConfig{DataDir: s.cfg.DataDir, MinFree: max(s.cfg.MinFree<<20, 1), Reserve: s.reserve.State},
-		Netboot: s.netbootFacts(),
-		BMC:     api.BMC{CheckHost: s.bmc.CheckHost, CheckCommand: s.bmc.CheckCommand, Check: checkBMC},
-		Upkeep:  api.Upkeep{Backup: s.backup, RotateKeys: s.rotateKeys, TestNotice: s.testNotice()},
+		Images: api.ImageConfig{Dir: s.cfg.ImageDir(), FetchHosts: s.cfg.Images.FetchHosts, URL: s.siteOf().URLOf},
+		Space: api.SpaceConfig{
+			DataDir: s.cfg.DataDir, MinFree: max(s.cfg.MinFree<<20, 1), Reserve: s.records.reserve.State,
+		},
+		Netboot: api.Netboot{
+			Network:        func() inventory.Network { return NetworkOf(s.cfg.Netboot) },
+			UnknownDropped: s.unknownDropped, Why: s.why,
+		},
+		BMC:    api.BMC{CheckHost: s.bmc.CheckHost, CheckCommand: s.bmc.CheckCommand, Check: s.checkBMC},
+		Upkeep: api.Upkeep{Backup: s.backup, RotateKeys: s.RotateKeys, TestNotice: s.testNotice()},
 		Process: api.Process{
-			Version: s.version, Status: s.status, Restored: s.restored, NoSecretKey: s.keys == nil, Retrying: s.do.Troubles.Of,
+			Version: s.Version, Status: s.status, Restored: s.records.restored,
+			NoSecretKey: s.secrets.ring == nil, Retrying: s.do.Troubles.Of,
 		},
-		Site: s, Intake: s.store.Intake, Guard: s.guard, Log: log,
+		Site: s.host, Intake: store.Intake, Guard: s.host.Guard(), Log: s.log.With("part", "api"),
 	})
-
-	return err
 }
 
-// netbootFacts is what the API asks the servers of the provisioning network.
-func (s *server) netbootFacts() api.Netboot {
-	return api.Netboot{
-		Network: func() inventory.Network { return NetworkOf(s.cfg.Netboot) },
-		UnknownDropped: func() int64 {
-			if s.boot == nil {
-				return 0
-			}
-			return s.boot.Stats().SeenDropped
-		},
-		Why: func(ctx context.Context, mac string) (any, error) {
-			if s.boot == nil {
-				return whyOff(ctx, s.store, mac)
-			}
-			return s.boot.Why(ctx, mac)
-		},
+// unknownDropped is how many unknown machines were not recorded.
+func (s *server) unknownDropped() int64 {
+	if !s.netboot.on() {
+		return 0
 	}
+	return s.netboot.boot.Stats().SeenDropped
+}
+
+// why explains how a machine is answered.
+func (s *server) why(ctx context.Context, mac string) (any, error) {
+	if !s.netboot.on() {
+		return whyOff(ctx, s.records.store, mac)
+	}
+	return s.netboot.boot.Why(ctx, mac)
+}
+
+func (s *server) status(ctx context.Context) api.StatusExtra {
+	n := s.cfg.Netboot
+	x := api.StatusExtra{
+		Netboot: api.NetbootStatus{Interfaces: n.Interfaces}, Notify: s.noticeStatus(ctx), Inventory: s.records.checked.status(),
+	}
+	if n.RelayOnly {
+		x.Netboot.Relays, x.Netboot.Address = n.Relays, n.Address
+	}
+	x.TemporalAddress, x.TemporalUI, x.TemporalError = s.temporal.where()
+	if !s.netboot.on() {
+		x.Netboot.Off, x.Netboot.Message = true, "DHCP off: run ingot init"
+		return x
+	}
+	if err := s.bootable(); err != nil {
+		x.Netboot.Message = "but " + err.Error()
+	}
+	return x
 }

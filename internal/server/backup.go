@@ -14,9 +14,6 @@ import (
 
 	"github.com/ingotmetal/ingot/api"
 	"github.com/ingotmetal/ingot/internal/archive"
-	"github.com/ingotmetal/ingot/internal/human"
-	"github.com/ingotmetal/ingot/internal/reserve"
-	"github.com/ingotmetal/ingot/internal/temporalchild"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -53,12 +50,12 @@ func (s *server) backup(ctx context.Context, q api.BackupRequest) (_ api.Archive
 	if err := errors.Join(os.RemoveAll(dir), os.Mkdir(dir, 0o700)); err != nil {
 		return nil, err
 	}
-	if err := s.roomForBackup(dir); err != nil {
+	if err := archive.RequireRoom(s.cfg); err != nil {
 		return nil, err
 	}
 
 	id := time.Now().UTC().Format("20060102T150405Z") + "-" + strings.ToLower(rand.Text()[:8])
-	d := archive.NewDraft(id, s.version)
+	d := archive.NewDraft(id, s.Version)
 	if d.Host, err = os.Hostname(); err != nil {
 		d.Host = "" // it only informs the operator
 	}
@@ -67,8 +64,8 @@ func (s *server) backup(ctx context.Context, q api.BackupRequest) (_ api.Archive
 	}
 
 	// The keys and the secrets that they seal belong together.
-	s.rotating.Lock()
-	defer s.rotating.Unlock()
+	s.secrets.rotating.Lock()
+	defer s.secrets.rotating.Unlock()
 	if err := s.backUpInventory(ctx, d, dir); err != nil {
 		return nil, err
 	}
@@ -79,36 +76,6 @@ func (s *server) backup(ctx context.Context, q api.BackupRequest) (_ api.Archive
 		return nil, err
 	}
 	return &finishedBackup{d, remove}, s.backUpImages(ctx, d, q.Images)
-}
-
-// roomForBackup refuses a backup whose copies would take the room that runs need.
-func (s *server) roomForBackup(dir string) error {
-	size, err := s.databaseSize()
-	if err != nil {
-		return err
-	}
-	need := size + s.cfg.MinFree<<20
-	free, err := reserve.Free(dir)
-	if err == nil && free < need {
-		err = fmt.Errorf("a backup needs %s in %s for as long as it takes, and %s are free: %w",
-			human.Size(need), s.cfg.DataDir, human.Size(free), inventory.ErrFull)
-	}
-	return err
-}
-
-// databaseSize is how many bytes both databases take.
-func (s *server) databaseSize() (size int64, err error) {
-	db := InventoryFile(s.cfg)
-	temporal := temporalchild.DefaultConfig(filepath.Join(s.cfg.DataDir, "temporal")).File
-	for _, file := range []string{db, db + "-wal", temporal, temporal + "-wal"} {
-		st, err := os.Stat(file)
-		if err == nil {
-			size += st.Size()
-		} else if !errors.Is(err, fs.ErrNotExist) {
-			return 0, err
-		}
-	}
-	return size, nil
 }
 
 func (s *server) backUpTemporal(ctx context.Context, d *archive.Draft, dir string) error {
@@ -129,7 +96,7 @@ func (s *server) backUpTemporal(ctx context.Context, d *archive.Draft, dir strin
 
 func (s *server) backUpInventory(ctx context.Context, d *archive.Draft, dir string) error {
 	file := filepath.Join(dir, archive.InventoryName)
-	if err := s.store.Copy(ctx, file, d.ID); err != nil {
+	if err := s.records.store.Copy(ctx, file, d.ID); err != nil {
 		return err
 	}
 	return d.AddInventory(ctx, file)
@@ -144,7 +111,7 @@ func (s *server) backUpKeys(ctx context.Context, d *archive.Draft, passphrase in
 		return incomplete(err)
 	}
 	if passphrase.IsZero() {
-		d.Lost, err = s.store.Sealed(ctx)
+		d.Lost, err = s.records.store.Sealed(ctx)
 		return err
 	}
 
@@ -165,10 +132,10 @@ func (s *server) backUpKeys(ctx context.Context, d *archive.Draft, passphrase in
 // backUpConfig adds the configuration, if there is one: the operator needs it to
 // set up the next host.
 func (s *server) backUpConfig(d *archive.Draft, to string) error {
-	if s.configFile == "" {
+	if s.ConfigFile == "" {
 		return nil
 	}
-	b, err := os.ReadFile(s.configFile)
+	b, err := os.ReadFile(s.ConfigFile)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -179,7 +146,7 @@ func (s *server) backUpConfig(d *archive.Draft, to string) error {
 	text, ok := withoutCredential(string(b), s.cfg.Notify.URL)
 	if !ok {
 		s.log.Warn("the configuration is not in the backup: notify.url is not found in it, and may hold a credential",
-			"file", s.configFile)
+			"file", s.ConfigFile)
 		return nil
 	}
 	if err := os.WriteFile(to, []byte(text), 0o600); err != nil {
@@ -189,7 +156,7 @@ func (s *server) backUpConfig(d *archive.Draft, to string) error {
 }
 
 // withoutCredential cuts the address of a webhook down to its host wherever it
-// stands in text: anyone who knows the rest may post there. It is false when the
+// occurs in text: anyone who knows the rest may post there. It is false when the
 // address has more than a host and is not found.
 func withoutCredential(text, webhook string) (string, bool) {
 	u, err := url.Parse(webhook)
@@ -207,7 +174,7 @@ func withoutCredential(text, webhook string) (string, bool) {
 }
 
 func (s *server) backUpImages(ctx context.Context, d *archive.Draft, include bool) error {
-	images, err := s.store.Images(ctx)
+	images, err := s.records.store.Images(ctx)
 	if err != nil {
 		return err
 	}

@@ -73,7 +73,7 @@ func swapped(t *testing.T, file string, other *server, key []byte, strip bool) s
 	})
 	require.NoError(t, errors.Join(err, f.Close()))
 	paths[archive.InventoryName] = filepath.Join(dir, "other.db")
-	require.NoError(t, other.store.Copy(t.Context(), paths[archive.InventoryName], m.ID))
+	require.NoError(t, other.records.store.Copy(t.Context(), paths[archive.InventoryName], m.ID))
 	c, err := sqlite.ReadCopy(t.Context(), paths[archive.InventoryName])
 	require.NoError(t, err)
 	m.Inventory = archive.Database{Schema: c.Schema, Cluster: c.Cluster, Tables: c.Content}
@@ -103,8 +103,8 @@ func TestSwappedInventoryIsRefused(t *testing.T) {
 	}
 	const passphrase = "correct horse battery"
 	s, other := testServer(t, elsewhere()), testServer(t, elsewhere())
-	secretsOf(t, s.store, "m1", 1)
-	secretsOf(t, other.store, "evil", 1)
+	secretsOf(t, s.records.store, "m1", 1)
+	secretsOf(t, other.records.store, "evil", 1)
 	whole, bare := writeBackup(t, s, passphrase), writeBackup(t, s, "")
 	// restore restores on a host, on which the key file lies or not.
 	restore := func(file, passphrase string, keyFile, withoutKey bool) (config.Config, error) {
@@ -130,8 +130,8 @@ func TestSwappedInventoryIsRefused(t *testing.T) {
 		"bare, by the operator's word":      {bare, "", false, true, ""},
 		"bare, by the key file":             {bare, "", true, false, ""},
 		"swapped":                           {swapped(t, whole, other, nil, false), passphrase, false, false, "was changed after it was made"},
-		"swapped, sealed with another key":  {swapped(t, whole, other, other.keys.BackupKeys()[0], false), passphrase, false, false, "was changed after it was made"},
-		"swapped, by the key file":          {swapped(t, whole, other, other.keys.BackupKeys()[0], false), "", true, true, "was changed after it was made"},
+		"swapped, sealed with another key":  {swapped(t, whole, other, other.secrets.ring.BackupKeys()[0], false), passphrase, false, false, "was changed after it was made"},
+		"swapped, by the key file":          {swapped(t, whole, other, other.secrets.ring.BackupKeys()[0], false), "", true, true, "was changed after it was made"},
 		"swapped, without keys":             {swapped(t, whole, other, nil, true), passphrase, false, false, "no key proves who made this backup"},
 		"swapped, without keys, but a file": {swapped(t, whole, other, nil, true), "", true, true, "was changed after it was made"},
 	} {

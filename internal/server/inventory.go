@@ -11,27 +11,27 @@ import (
 	"time"
 
 	"github.com/ingotmetal/ingot/api"
+	"github.com/ingotmetal/ingot/internal/archive"
 	"github.com/ingotmetal/ingot/internal/config"
 	"github.com/ingotmetal/ingot/internal/human"
-	"github.com/ingotmetal/ingot/internal/temporalchild"
 	"github.com/ingotmetal/ingot/internal/temporalserver"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/inventory/sqlite"
 )
 
-// checkAtStart is up to which size, bytes, the inventory is read whole before
-// anything is served. A larger one is checked beside the work.
+// checkAtStart is the size, bytes, up to which the whole inventory is read before
+// anything is served. A larger one is checked while the server works.
 const checkAtStart = 128 << 20
 
 // InventoryFile is the database of the inventory.
-func InventoryFile(cfg config.Config) string { return filepath.Join(cfg.DataDir, "ingot.db") }
+func InventoryFile(cfg config.Config) string { return archive.InventoryFile(cfg) }
 
-// restoreInstead is an error of an inventory that only a backup replaces.
-func restoreInstead(cfg config.Config, err error) error {
-	return human.Advise(err, fmt.Sprintf("move %s away, then: ingot restore FILE (images may stay; docs/backup.md)", cfg.DataDir))
+// adviseRestore is an error of an inventory that only a backup can replace.
+func adviseRestore(cfg config.Config, err error) error {
+	return human.Advise(err, "move "+cfg.DataDir+" away, then: ingot restore FILE (images may stay; docs/backup.md)")
 }
 
-// inventoryCheck is what was found when the inventory was read whole last.
+// inventoryCheck is the result of the last check of the whole inventory.
 type inventoryCheck struct {
 	mu   sync.Mutex
 	at   time.Time // zero: it is under way
@@ -55,14 +55,14 @@ func (c *inventoryCheck) status() api.InventoryStatus {
 	return st
 }
 
-// checkTime bounds a check beside a server at work. The check reads one state of
-// the database, and all that is written meanwhile stays in the write-ahead log.
-const checkTime = 5 * time.Minute
+// checkLimit bounds a check while a server works. The check reads one state of the
+// database, and everything written during it stays in the write-ahead log.
+const checkLimit = 5 * time.Minute
 
-// ErrUnchecked is an inventory that was not read to its end in time.
+// ErrUnchecked is the error of a check that did not end in time.
 var ErrUnchecked = errors.New("the inventory was not checked to its end; a backup checks a copy of it: ingot backup")
 
-// checkWithin is sqlite.Check for so long, then ErrUnchecked.
+// checkWithin is sqlite.Check with a time limit, then ErrUnchecked.
 func checkWithin(ctx context.Context, limit time.Duration, file string) error {
 	within, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -76,7 +76,7 @@ func checkWithin(ctx context.Context, limit time.Duration, file string) error {
 // CheckInventory reads the whole inventory, whether or not a server has it open,
 // for at most five minutes: ErrUnchecked after that.
 func CheckInventory(ctx context.Context, cfg config.Config) error {
-	return checkWithin(ctx, checkTime, InventoryFile(cfg))
+	return checkWithin(ctx, checkLimit, InventoryFile(cfg))
 }
 
 // checkFile refuses a damaged inventory before it is opened, unless it is large.
@@ -84,31 +84,31 @@ func (s *server) checkFile(ctx context.Context) error {
 	file := InventoryFile(s.cfg)
 	st, err := os.Stat(file)
 	if errors.Is(err, fs.ErrNotExist) {
-		s.checked.set(nil)
+		s.records.checked.set(nil)
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	if s.checked.size = st.Size(); s.checked.size > checkAtStart {
+	if s.records.checked.size = st.Size(); s.records.checked.size > checkAtStart {
 		return nil
 	}
 	err = sqlite.Check(ctx, file)
-	s.checked.set(err)
+	s.records.checked.set(err)
 	return err
 }
 
-// checkLarge checks an inventory that checkFile has left out. Damage that it
-// finds ends nothing: what can still be read is served, and operators are told.
+// checkLarge checks an inventory that checkFile has left out. The server goes on after
+// damage: what can be read is served, and the status shows the error.
 func (s *server) checkLarge(ctx context.Context) error {
-	if s.checked.size <= checkAtStart {
+	if s.records.checked.size <= checkAtStart {
 		return nil
 	}
-	err := checkWithin(ctx, checkTime, InventoryFile(s.cfg))
+	err := checkWithin(ctx, checkLimit, InventoryFile(s.cfg))
 	if ctx.Err() != nil {
 		return nil
 	}
-	s.checked.set(err)
+	s.records.checked.set(err)
 	switch {
 	case errors.Is(err, ErrUnchecked):
 		s.log.Warn("the inventory was not checked to its end", "error", err)
@@ -118,19 +118,19 @@ func (s *server) checkLarge(ctx context.Context) error {
 	return nil
 }
 
-// refuseLost refuses an inventory that knows of no run beside a Temporal that has
-// some: it took the place of one that was lost, and none of its machines would be
-// known.
+// refuseLost refuses an inventory without runs beside a Temporal that has some: it has
+// replaced a lost one, whose machines it does not know.
 func (s *server) refuseLost(ctx context.Context) error {
-	fresh, err := s.store.NeverRan(ctx)
+	fresh, err := s.records.store.NeverRan(ctx)
 	if err != nil || !fresh || s.cfg.Temporal.Address != "" {
 		return err
 	}
-	at := filepath.Join(s.cfg.DataDir, "temporal")
-	n, err := temporalserver.Runs(ctx, temporalchild.DefaultConfig(at).File)
+	file := archive.TemporalFile(s.cfg)
+	n, err := temporalserver.Runs(ctx, file)
 	if err != nil || n == 0 {
 		return err
 	}
-	return fmt.Errorf("the inventory %s is empty, and Temporal in %s has %s of this site (move that directory away, too, to begin a new site): %w",
-		InventoryFile(s.cfg), at, human.Count(n, "run"), inventory.ErrConflict)
+	return fmt.Errorf("the inventory %s is empty, and Temporal in %s has %s of this site "+
+		"(to begin a new site, move that directory away, too): %w",
+		InventoryFile(s.cfg), filepath.Dir(file), human.Count(n, "run"), inventory.ErrConflict)
 }

@@ -21,11 +21,11 @@ import (
 func usedInventory(t *testing.T) config.Config {
 	t.Helper()
 	cfg := testConfig(t)
-	s, err := newServer(t.Context(), cfg, "test", slog.New(slog.DiscardHandler))
+	s, err := startWith(t, cfg, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
-	secretsOf(t, s.store, "m1", 1)
-	_, err = s.store.TemporalCluster(t.Context(), "cluster-1")
-	require.NoError(t, errors.Join(err, s.store.Close()))
+	secretsOf(t, s.records.store, "m1", 1)
+	_, err = s.records.store.TemporalCluster(t.Context(), "cluster-1")
+	require.NoError(t, errors.Join(err, s.records.store.Close()))
 	return cfg
 }
 
@@ -84,7 +84,7 @@ func TestLargeInventoryIsCheckedBesideTheWork(t *testing.T) {
 	s := testServer(t, cfg)
 	require.NotZero(t, s.status(t.Context()).Inventory.Checked)
 	require.Empty(t, s.status(t.Context()).Inventory.Error)
-	s.checked = inventoryCheck{size: checkAtStart + 1}
+	s.records.checked = inventoryCheck{size: checkAtStart + 1}
 	require.Zero(t, s.status(t.Context()).Inventory.Checked, "it is under way")
 	overwritePageType(t, InventoryFile(cfg))
 	require.NoError(t, s.checkLarge(t.Context()))
@@ -123,9 +123,9 @@ func TestEmptyInventoryBesideAUsedTemporalIsRefused(t *testing.T) {
 	} {
 		cfg := usedInventory(t)
 		usedTemporal(t, cfg)
-		s, err := newServer(t.Context(), cfg, "test", slog.New(slog.DiscardHandler))
+		s, err := startWith(t, cfg, slog.New(slog.DiscardHandler))
 		require.NoError(t, err, "its own inventory")
-		require.NoError(t, s.store.Close())
+		require.NoError(t, s.records.store.Close())
 		require.NoError(t, lose(InventoryFile(cfg)))
 		for range 2 {
 			err := Serve(t.Context(), testOptions(cfg))

@@ -1,42 +1,87 @@
 package server
 
-import "context"
+import (
+	"context"
+	"crypto/rand"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"sync"
 
-// rotateKeys replaces the keys of stored secrets and seals them again; it
+	"github.com/ingotmetal/ingot/internal/config"
+	"github.com/ingotmetal/ingot/internal/identity"
+	"github.com/ingotmetal/ingot/internal/keyring"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// secrets are the keys, the admin token and the certificate for agents.
+type secrets struct {
+	ring     *keyring.Ring // nil: the key file is missing
+	rotating *sync.Mutex   // held while keys are replaced
+	claim    []byte        // claims of machines are derived from it
+	token    string
+	agentTLS tls.Certificate
+}
+
+func loadSecrets(cfg config.Config) (out secrets, err error) {
+	out.rotating = &sync.Mutex{}
+	if out.ring, err = keyring.Load(cfg.KeyFile); err != nil && !errors.Is(err, inventory.ErrSealed) {
+		return out, err
+	}
+	if out.claim = out.ring.Key(keyring.Claim); out.claim == nil {
+		// Without the key file nothing can be armed, so no claim derived from this
+		// key leaves the server.
+		out.claim = make([]byte, 32)
+		_, _ = rand.Read(out.claim) // never returns an error: it ends the program instead
+	}
+
+	out.token, err = identity.ReadToken(cfg.TokenFile)
+	switch {
+	case errors.Is(err, inventory.ErrInvalid):
+		return out, fmt.Errorf("reading the admin token: %w (remove the file; ingot init makes a new one)", err)
+	case err != nil:
+		return out, fmt.Errorf("reading the admin token: %w (ingot init makes one)", err)
+	}
+	out.agentTLS, err = identity.LoadCertificate(filepath.Join(filepath.Dir(cfg.KeyFile), identity.AgentFile))
+	return out, err
+}
+
+// RotateKeys replaces the keys of stored secrets and seals the secrets again; it
 // returns how many.
-func (s *server) rotateKeys(ctx context.Context) (int, error) {
-	s.rotating.Lock()
-	defer s.rotating.Unlock()
-	if err := s.store.KeyCheck(ctx); err != nil {
+func (s *server) RotateKeys(ctx context.Context) (int, error) {
+	s.secrets.rotating.Lock()
+	defer s.secrets.rotating.Unlock()
+	if err := s.records.store.KeyCheck(ctx); err != nil {
 		return 0, err
 	}
-	if err := s.keys.Rotate(s.cfg.KeyFile); err != nil {
+	if err := s.secrets.ring.Rotate(s.cfg.KeyFile); err != nil {
 		return 0, err
 	}
-	// Begun, it is finished, whether or not the caller waits.
+	// Once begun, it is finished even if the caller goes away.
 	return s.finishRotation(context.WithoutCancel(ctx))
 }
 
-// finishRotation seals with the new keys what the old ones had sealed, and
-// only then drops those.
+// finishRotation seals with the new keys what the old ones had sealed, and only then
+// drops the old ones.
 func (s *server) finishRotation(ctx context.Context) (int, error) {
-	n, err := s.store.Reseal(ctx)
+	n, err := s.records.store.Reseal(ctx)
 	if err != nil {
 		return n, err
 	}
-	return n, s.keys.Retire(s.cfg.KeyFile)
+	return n, s.secrets.ring.Retire(s.cfg.KeyFile)
 }
 
-// resumeRotation finishes a replacement of keys that broke off. If it cannot,
-// everything opens as before: the key file holds both.
+// resumeRotation finishes an interrupted replacement of keys. If that fails, all
+// secrets can still be opened: the key file holds the old keys and the new ones.
 func (s *server) resumeRotation(ctx context.Context) {
-	if !s.keys.Rotating() {
+	if !s.secrets.ring.Rotating() {
 		return
 	}
 	n, err := s.finishRotation(ctx)
 	if err != nil {
-		s.log.Error("a replacement of keys that broke off cannot be finished: run ingot secret rotate", "error", err)
+		s.log.Error("an interrupted replacement of keys cannot be finished: run ingot secret rotate", "error", err)
 		return
 	}
-	s.log.Info("a replacement of keys that broke off is finished", "secrets", n)
+	s.log.Info("an interrupted replacement of keys is finished", "secrets", n)
 }

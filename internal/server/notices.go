@@ -11,7 +11,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory/sqlite"
 )
 
-// noticeOptions make the inventory write notices when there is somebody to tell.
+// noticeOptions make the inventory write notices when there is a receiver.
 func noticeOptions(cfg config.Notify) []sqlite.Option {
 	if cfg.URL == "" {
 		return nil
@@ -19,8 +19,8 @@ func noticeOptions(cfg config.Notify) []sqlite.Option {
 	return []sqlite.Option{sqlite.WithNotices(cfg.Events...)}
 }
 
-// notifier makes what sends notices; nil: nobody is told.
-func (s *server) notifier() (*notify.Sender, error) {
+// newNotifier makes the sender of notices; nil without a receiver.
+func (s *server) newNotifier() (*notify.Sender, error) {
 	n := s.cfg.Notify
 	if n.URL == "" {
 		return nil, nil
@@ -33,29 +33,27 @@ func (s *server) notifier() (*notify.Sender, error) {
 		}
 	}
 	return notify.New(notify.Config{
-		URL: n.URL, SecretFile: n.SecretFile, CAFile: n.TLSCA, Server: name, Version: s.version, Outbox: s.store,
+		URL: n.URL, SecretFile: n.SecretFile, CAFile: n.TLSCA, Server: name, Version: s.Version, Outbox: s.records.store,
 		Log: s.log.With("part", "notify"), Now: time.Now,
 	})
 }
 
-// closeNotices gives up what waits of a server that told somebody, when this
-// one tells nobody: it would wait for ever. What is lost stands in the log and
-// among the events.
+// closeNotices drops the notices of an earlier configuration when there is no receiver
+// now: they would wait forever. The log and the events list them.
 func (s *server) closeNotices(ctx context.Context) {
 	if s.notify != nil {
 		return
 	}
-	n, err := s.store.CloseNotices(ctx, "notify.url is not set here")
+	n, err := s.records.store.CloseNotices(ctx, "notify.url is not set here")
 	switch {
 	case err != nil:
-		s.log.Warn("closing notices that nobody can send", "error", err)
+		s.log.Warn("closing notices without a receiver", "error", err)
 	case n > 0:
-		s.log.Warn("notices that waited were given up: notify.url is not set here", "notices", n)
+		s.log.Warn("waiting notices were dropped: notify.url is not set here", "notices", n)
 	}
 }
 
-// sendNotices sends them until ctx ends; without a receiver there is nothing
-// to do.
+// sendNotices sends notices until ctx ends, if there is a receiver.
 func (s *server) sendNotices(ctx context.Context) error {
 	if s.notify == nil {
 		return nil
@@ -63,7 +61,7 @@ func (s *server) sendNotices(ctx context.Context) error {
 	return s.notify.Run(ctx)
 }
 
-// testNotice is nil when nobody is told.
+// testNotice sends a notice for test; nil without a receiver.
 func (s *server) testNotice() func(context.Context) (string, error) {
 	if s.notify == nil {
 		return nil
@@ -76,7 +74,7 @@ func (s *server) noticeStatus(ctx context.Context) *api.NotifyStatus {
 		return nil
 	}
 	n := &api.NotifyStatus{Receiver: s.notify.Receiver()}
-	c, err := s.store.Notices(ctx)
+	c, err := s.records.store.Notices(ctx)
 	if err != nil {
 		n.Error = err.Error()
 		return n

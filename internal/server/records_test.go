@@ -36,8 +36,8 @@ func TestForgetsOldRecords(t *testing.T) {
 	require.NoError(t, store.AppendEvents(ctx, events))
 
 	var log bytes.Buffer
-	s := &server{store: store, log: slog.New(slog.NewTextHandler(&log, nil)), cfg: config.Config{Records: config.Records{Retention: 48 * time.Hour, Keep: 3}}}
-	s.forget(ctx)
+	s := &server{records: records{store: store}, log: slog.New(slog.NewTextHandler(&log, nil)), cfg: config.Config{Records: config.Records{Retention: 48 * time.Hour, Keep: 3}}}
+	s.deleteOldRecords(ctx)
 	left, err := store.Workflows(ctx, inventory.WorkflowFilter{Limit: 100})
 	require.NoError(t, err)
 	require.Len(t, left, 3, "the newest of the machine")

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
 	"net/http"
@@ -39,17 +40,32 @@ func testConfig(t *testing.T) config.Config {
 // those of ingot serve.
 func testServer(t *testing.T, cfg config.Config) *server {
 	t.Helper()
-	s, err := newServer(t.Context(), cfg, "test", slog.New(slog.NewTextHandler(t.Output(), nil)))
+	s, err := startWith(t, cfg, slog.New(slog.NewTextHandler(t.Output(), nil)))
 	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, s.store.Close()) })
+	t.Cleanup(func() { require.NoError(t, s.records.store.Close()) })
 	return s
+}
+
+func testOptions(cfg config.Config) Options {
+	return Options{Config: cfg, Version: "test", Log: slog.New(slog.DiscardHandler), Out: io.Discard}
+}
+
+func startWith(t *testing.T, cfg config.Config, log *slog.Logger) (*server, error) {
+	t.Helper()
+	o := testOptions(cfg)
+	o.Log = log
+	h, err := newHost(o)
+	if err != nil {
+		return nil, err
+	}
+	return newServer(t.Context(), o, h)
 }
 
 func (s *server) post(t *testing.T, path, body string) *httptest.ResponseRecorder {
 	t.Helper()
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, path, strings.NewReader(body))
 	r.Host = "127.0.0.1:8080"
-	r.Header.Set("Authorization", "Bearer "+s.token)
+	r.Header.Set("Authorization", "Bearer "+s.secrets.token)
 	w := httptest.NewRecorder()
 	s.api.Handler().ServeHTTP(w, r)
 	return w
@@ -103,9 +119,9 @@ func TestS24KeysAreReplacedWhileTheServerGoesOn(t *testing.T) {
 	cfg := testConfig(t)
 	s := testServer(t, cfg)
 	db := filepath.Join(cfg.DataDir, "ingot.db")
-	secretsOf(t, s.store, "m1", 1)
+	secretsOf(t, s.records.store, "m1", 1)
 	before := ciphertexts(t, db)
-	signer, claim := s.keys.PlanSigner(), s.keys.Key(keyring.Claim)
+	signer, claim := s.secrets.ring.PlanSigner(), s.secrets.ring.Key(keyring.Claim)
 	oldKeys := filepath.Join(t.TempDir(), "keys.json")
 	text, err := os.ReadFile(cfg.KeyFile)
 	require.NoError(t, err)
@@ -118,7 +134,7 @@ func TestS24KeysAreReplacedWhileTheServerGoesOn(t *testing.T) {
 		writers.Go(func() {
 			for n := 0; ctx.Err() == nil && n < 3000; n++ {
 				run := fmt.Sprintf("run-%d-%d", w, n)
-				if err := s.store.PutPlan(t.Context(), inventory.Plan{Run: run, Digest: "d"}); err != nil {
+				if err := s.records.store.PutPlan(t.Context(), inventory.Plan{Run: run, Digest: "d"}); err != nil {
 					t.Error(err)
 					return
 				}
@@ -129,22 +145,22 @@ func TestS24KeysAreReplacedWhileTheServerGoesOn(t *testing.T) {
 	for range 3 {
 		w := s.post(t, "/v1/secrets/rotate", "")
 		require.Equal(t, http.StatusOK, w.Code, w.Body)
-		readable(t, s.store, "m1")
+		readable(t, s.records.store, "m1")
 	}
 	stop()
 	writers.Wait()
 	close(written)
 	n := 0
 	for run := range written {
-		_, err := s.store.Plan(t.Context(), run)
+		_, err := s.records.store.Plan(t.Context(), run)
 		require.NoError(t, err, run)
 		n++
 	}
 	require.NotZero(t, n)
 
-	require.Equal(t, signer, s.keys.PlanSigner(), "agents that are at work know the signer")
-	require.Equal(t, claim, s.keys.Key(keyring.Claim))
-	require.NoError(t, s.store.Close())
+	require.Equal(t, signer, s.secrets.ring.PlanSigner(), "agents that are at work know the signer")
+	require.Equal(t, claim, s.secrets.ring.Key(keyring.Claim))
+	require.NoError(t, s.records.store.Close())
 	for _, name := range []string{db, db + "-wal"} {
 		b, err := os.ReadFile(name)
 		if name != db && os.IsNotExist(err) {
@@ -154,7 +170,7 @@ func TestS24KeysAreReplacedWhileTheServerGoesOn(t *testing.T) {
 		for i, c := range before {
 			require.False(t, bytes.Contains(b, c), "%s holds what the old keys had sealed (%d)", filepath.Base(name), i)
 		}
-		require.NotContains(t, string(b), "canary", "whoever has the database alone has no secret")
+		require.NotContains(t, string(b), "canary", "the database alone reveals no secret")
 	}
 	lost, err := keyring.Load(oldKeys)
 	require.NoError(t, err)
@@ -166,9 +182,9 @@ func TestS24KeysAreReplacedWhileTheServerGoesOn(t *testing.T) {
 	require.NoError(t, with.Close())
 
 	again := testServer(t, cfg)
-	readable(t, again.store, "m1")
-	require.Equal(t, signer, again.keys.PlanSigner())
-	require.False(t, again.keys.Rotating())
+	readable(t, again.records.store, "m1")
+	require.Equal(t, signer, again.secrets.ring.PlanSigner())
+	require.False(t, again.secrets.ring.Rotating())
 	files := 0
 	for _, dir := range []string{cfg.DataDir, filepath.Dir(cfg.KeyFile)} {
 		require.NoError(t, filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
@@ -197,9 +213,9 @@ func TestS24ReplacingKeysSurvivesACrashAtEachStep(t *testing.T) {
 			cfg := testConfig(t)
 			s := testServer(t, cfg)
 			path := filepath.Join(cfg.DataDir, "ingot.db")
-			secretsOf(t, s.store, "m1", 1)
-			secretsOf(t, s.store, "m2", 2)
-			g, err := s.store.TakeGrant(t.Context(), "m1", "run-m1", "machine/m1", false)
+			secretsOf(t, s.records.store, "m1", 1)
+			secretsOf(t, s.records.store, "m2", 2)
+			g, err := s.records.store.TakeGrant(t.Context(), "m1", "run-m1", "machine/m1", false)
 			require.NoError(t, err)
 			db, err := sqlx.Open("sqlite3", "file:"+path)
 			require.NoError(t, err)
@@ -207,8 +223,8 @@ func TestS24ReplacingKeysSurvivesACrashAtEachStep(t *testing.T) {
 			_, err = db.ExecContext(t.Context(), "INSERT INTO assignment (machine, run, epoch, action, attempt, boot, sealed, state) SELECT 'm1', run, ?, 0, 1, 1, sealed, 'PENDING' FROM plan WHERE run = 'run-m1'", g.Epoch)
 			require.NoError(t, err)
 			if table == "nothing" { // killed between the last table and the key file
-				require.NoError(t, s.keys.Rotate(cfg.KeyFile))
-				_, err = s.store.Reseal(t.Context())
+				require.NoError(t, s.secrets.ring.Rotate(cfg.KeyFile))
+				_, err = s.records.store.Reseal(t.Context())
 				require.NoError(t, err)
 			} else {
 				_, err = db.ExecContext(t.Context(), "CREATE TRIGGER crash BEFORE UPDATE ON "+table+" BEGIN SELECT RAISE(ABORT, 'crash'); END")
@@ -218,20 +234,20 @@ func TestS24ReplacingKeysSurvivesACrashAtEachStep(t *testing.T) {
 				require.NoError(t, err)
 			}
 			// The same process goes on, and so does the next one, which finishes it.
-			readable(t, s.store, "m1")
-			secretsOf(t, s.store, "m3", 3)
-			require.NoError(t, s.store.Close())
+			readable(t, s.records.store, "m1")
+			secretsOf(t, s.records.store, "m3", 3)
+			require.NoError(t, s.records.store.Close())
 			keys, err := keyring.Load(cfg.KeyFile)
 			require.NoError(t, err)
 			require.True(t, keys.Rotating())
 
 			next := testServer(t, cfg)
 			for _, name := range []string{"m1", "m2", "m3"} {
-				readable(t, next.store, name)
+				readable(t, next.records.store, name)
 			}
-			a, err := next.store.Assignment(t.Context(), g.Owner, action.Key{Epoch: g.Epoch, Attempt: 1})
+			a, err := next.records.store.Assignment(t.Context(), g.Owner, action.Key{Epoch: g.Epoch, Attempt: 1})
 			require.NoError(t, err, "%v", a)
-			require.False(t, next.keys.Rotating())
+			require.False(t, next.secrets.ring.Rotating())
 			keys, err = keyring.Load(cfg.KeyFile)
 			require.NoError(t, err)
 			require.False(t, keys.Rotating())
@@ -246,7 +262,7 @@ func TestS24ReplacingKeysSurvivesACrashAtEachStep(t *testing.T) {
 // a person's to put right.
 func TestS24WithoutTheRightKeysNothingIsReplaced(t *testing.T) {
 	cfg := testConfig(t)
-	secretsOf(t, testServer(t, cfg).store, "m1", 1)
+	secretsOf(t, testServer(t, cfg).records.store, "m1", 1)
 	right, err := os.ReadFile(cfg.KeyFile)
 	require.NoError(t, err)
 	require.NoError(t, os.Remove(cfg.KeyFile))
@@ -262,7 +278,7 @@ func TestS24WithoutTheRightKeysNothingIsReplaced(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, wrong, still)
 	require.NoError(t, os.WriteFile(cfg.KeyFile, right, 0o600))
-	readable(t, testServer(t, cfg).store, "m1")
+	readable(t, testServer(t, cfg).records.store, "m1")
 }
 
 // TestS24AnEarlierKeyFileThatWasPutBackIsNotRotated: the running server holds
@@ -270,7 +286,7 @@ func TestS24WithoutTheRightKeysNothingIsReplaced(t *testing.T) {
 func TestS24AnEarlierKeyFileThatWasPutBackIsNotRotated(t *testing.T) {
 	cfg := testConfig(t)
 	s := testServer(t, cfg)
-	secretsOf(t, s.store, "m1", 1)
+	secretsOf(t, s.records.store, "m1", 1)
 	first, err := os.ReadFile(cfg.KeyFile)
 	require.NoError(t, err)
 	require.Equal(t, http.StatusOK, s.post(t, "/v1/secrets/rotate", "").Code)
@@ -283,10 +299,10 @@ func TestS24AnEarlierKeyFileThatWasPutBackIsNotRotated(t *testing.T) {
 	still, err := os.ReadFile(cfg.KeyFile)
 	require.NoError(t, err)
 	require.Equal(t, first, still)
-	readable(t, s.store, "m1")
+	readable(t, s.records.store, "m1")
 	require.NoError(t, os.WriteFile(cfg.KeyFile, present, 0o600))
 	require.Equal(t, http.StatusOK, s.post(t, "/v1/secrets/rotate", "").Code)
-	readable(t, testServer(t, cfg).store, "m1")
+	readable(t, testServer(t, cfg).records.store, "m1")
 }
 
 // TestS9TemporalIsOnLoopbackOrBehindTLS: anything else does not start. The
@@ -312,13 +328,13 @@ func TestS9TemporalIsOnLoopbackOrBehindTLS(t *testing.T) {
 	} {
 		cfg := testConfig(t)
 		cfg.Temporal.Address, cfg.Temporal.TLSCA, cfg.Temporal.TLSCert = c.address, c.ca, c.cert
-		_, err := newTemporal(cfg, slog.New(slog.DiscardHandler), nil)
+		_, err := (&server{cfg: cfg, log: slog.New(slog.DiscardHandler)}).newTemporal()
 		if c.ok {
 			require.NoError(t, err, c.address)
 			continue
 		}
 		require.ErrorContains(t, err, "tls_ca", c.address)
-		_, err = newServer(t.Context(), cfg, "test", slog.New(slog.DiscardHandler))
+		_, err = startWith(t, cfg, slog.New(slog.DiscardHandler))
 		require.Error(t, err, "%s: the server starts", c.address)
 	}
 }

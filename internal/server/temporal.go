@@ -14,9 +14,6 @@ import (
 
 	"go.temporal.io/api/workflowservice/v1"
 	"go.temporal.io/sdk/client"
-	"go.temporal.io/sdk/interceptor"
-	sdklog "go.temporal.io/sdk/log"
-	"go.temporal.io/sdk/worker"
 	"google.golang.org/grpc"
 
 	"github.com/ingotmetal/ingot/activities"
@@ -35,49 +32,66 @@ func RunTemporalChild() error {
 	return temporalserver.ChildMain(os.Stdin, os.NewFile(temporalchild.ReadyFD, "ready"), os.Stderr)
 }
 
-// temporal keeps a client and a worker on the site's Temporal server, while
-// that server is up and proven to be ours.
+// temporal keeps a client and workers on the site's Temporal server, while that server
+// is up and proven to be the site's own.
 type temporal struct {
-	cfg   config.Config
-	log   *slog.Logger
-	child *temporalchild.Supervisor // nil: a cluster by address
-	// cluster returns the id of the cluster in which the site's runs live; the
-	// first one that is given is kept.
-	cluster func(ctx context.Context, id string) (string, error)
-	// neverRan reports whether the inventory knows of no cluster yet.
-	neverRan func(ctx context.Context) (bool, error)
-	effects  activities.Effects // under way
-	hold     *activities.Hold   // of runs that a restore from a backup has left behind
-	// tlsConfig is how the child is spoken to; nil: without TLS.
-	tlsConfig *tls.Config
+	cfg     config.Config
+	log     *slog.Logger
+	child   *temporalchild.Supervisor // nil: a cluster by address
+	tls     *tls.Config               // of connections to the child; nil: without TLS
+	records clusterRecords
+	effects activities.Effects // under way
+	hold    *activities.Hold   // of runs that a restored backup has left behind
 
 	mu     sync.Mutex
 	client client.Client
 	err    error
 }
 
-func newTemporal(cfg config.Config, log *slog.Logger, cluster func(context.Context, string) (string, error)) (*temporal, error) {
-	t := &temporal{cfg: cfg, log: log, cluster: cluster}
-	if cfg.Temporal.Address != "" {
-		if !config.Loopback(cfg.Temporal.Address) && cfg.Temporal.TLSCert == "" && cfg.Temporal.TLSCA == "" {
-			return nil, fmt.Errorf("temporal.address %q is beyond loopback: set temporal.tls_ca, and tls_cert and tls_key if it asks for them", cfg.Temporal.Address)
-		}
-		return t, nil
+// clusterRecords is what the inventory knows of the cluster.
+type clusterRecords interface {
+	// TemporalCluster returns the id of the cluster in which the site's runs live;
+	// the first one that is given is kept.
+	TemporalCluster(ctx context.Context, id string) (string, error)
+	// NeverRan reports whether no cluster is known yet.
+	NeverRan(ctx context.Context) (bool, error)
+}
+
+func (s *server) newTemporal() (*temporal, error) {
+	t := &temporal{
+		cfg: s.cfg, log: s.log, records: s.records.store, hold: activities.NewHold(s.records.restored),
 	}
-	c := temporalchild.DefaultConfig(filepath.Join(cfg.DataDir, "temporal"))
-	c.Ports = temporalchild.PortsFrom(cfg.Temporal.Port, cfg.Temporal.UIPort)
-	c.Namespace, c.Retention = cfg.Temporal.Namespace, cfg.Temporal.Retention
-	var err error
-	if c.Identity = cfg.TemporalIdentity(); c.Identity != "" {
-		if t.tlsConfig, err = embeddedTLS(c.Identity); err != nil {
-			return nil, err
+	if s.cfg.Temporal.Address != "" {
+		return t, requireTLS(s.cfg.Temporal)
+	}
+	return t, t.newChild()
+}
+
+// requireTLS refuses a cluster beyond loopback without TLS.
+func requireTLS(c config.Temporal) error {
+	if config.Loopback(c.Address) || c.TLSCert != "" || c.TLSCA != "" {
+		return nil
+	}
+	return fmt.Errorf("temporal.address %q is beyond loopback: "+
+		"set temporal.tls_ca, and tls_cert and tls_key if it asks for them", c.Address)
+}
+
+// newChild sets the embedded server up; it does not start it.
+func (t *temporal) newChild() (err error) {
+	c := temporalchild.DefaultConfig(filepath.Join(t.cfg.DataDir, "temporal"))
+	c.Ports = temporalchild.PortsFrom(t.cfg.Temporal.Port, t.cfg.Temporal.UIPort)
+	c.Namespace, c.Retention = t.cfg.Temporal.Namespace, t.cfg.Temporal.Retention
+	c.SearchAttributes = []string{workflows.AttrMachine, workflows.AttrTemplate, workflows.AttrPhase, workflows.AttrCluster}
+	if c.Identity = t.cfg.TemporalIdentity(); c.Identity != "" {
+		if t.tls, err = embeddedTLS(c.Identity); err != nil {
+			return err
 		}
 		c.Ports.UI = 0
-		log.Info("Temporal requires the site's certificate, and its UI is off; ingot temporal env prints what the temporal command needs", "certificate", c.Identity)
+		t.log.Info("Temporal requires the site's certificate, and its UI is off; "+
+			"ingot temporal env prints what the temporal command needs", "certificate", c.Identity)
 	}
-	c.SearchAttributes = []string{workflows.AttrMachine, workflows.AttrTemplate, workflows.AttrPhase, workflows.AttrCluster}
-	t.child, err = temporalchild.New(c, temporalchild.Options{Logger: log.With("part", "temporal")})
-	return t, err
+	t.child, err = temporalchild.New(c, temporalchild.Options{Logger: t.log.With("part", "temporal")})
+	return err
 }
 
 // embeddedTLS returns the TLS configuration of clients of the embedded server.
@@ -99,7 +113,7 @@ func (t *temporal) Client() (client.Client, bool) {
 	return t.client, t.client != nil
 }
 
-// where returns the addresses for people, and why Temporal is not ready.
+// where returns the addresses for operators, and why Temporal is not ready.
 func (t *temporal) where() (frontend, ui, problem string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -119,9 +133,8 @@ func (t *temporal) where() (frontend, ui, problem string) {
 	return config.Join("127.0.0.1", t.cfg.Temporal.Port), ui, problem
 }
 
-// supervise runs the child, if there is one, whatever becomes of ctx, until stop
-// is called; that returns when the child is gone, and may be called again. The
-// child goes last: it outlives the worker and everybody else.
+// supervise runs the child, if there is one, beyond the end of ctx, until stop is
+// called. Stop returns when the child has ended, and may be called again.
 func (t *temporal) supervise(ctx context.Context) (stop func() error) {
 	if t.child == nil {
 		return func() error { return nil }
@@ -144,9 +157,9 @@ func (t *temporal) Run(ctx context.Context, do *activities.Activities) error {
 		return t.keepWorking(ctx, do, client.Options{
 			HostPort: srv.Frontend, Namespace: srv.Namespace,
 			ConnectionOptions: client.ConnectionOptions{
-				TLS:             t.tlsConfig,
+				TLS:             t.tls,
 				DialOptions:     []grpc.DialOption{grpc.WithContextDialer(t.child.DialContext)},
-				GrpcCompression: &client.GrpcCompressionNone{}, // the way is loopback
+				GrpcCompression: &client.GrpcCompressionNone{}, // the connection is on loopback
 			},
 		}, srv.ClusterID)
 	})
@@ -154,7 +167,7 @@ func (t *temporal) Run(ctx context.Context, do *activities.Activities) error {
 
 func (t *temporal) workAt(ctx context.Context, do *activities.Activities) error {
 	opts := client.Options{HostPort: t.cfg.Temporal.Address, Namespace: t.cfg.Temporal.Namespace}
-	tlsConfig, err := t.tls()
+	tlsConfig, err := t.clusterTLS()
 	if err != nil {
 		return err
 	}
@@ -162,7 +175,7 @@ func (t *temporal) workAt(ctx context.Context, do *activities.Activities) error 
 	return t.keepWorking(ctx, do, opts, "")
 }
 
-// keepWorking works until ctx ends, again after whatever stood in the way.
+// keepWorking works until ctx ends, and tries again after errors.
 func (t *temporal) keepWorking(ctx context.Context, do *activities.Activities, opts client.Options, clusterID string) error {
 	for {
 		err := t.work(ctx, do, opts, clusterID)
@@ -179,7 +192,8 @@ func (t *temporal) keepWorking(ctx context.Context, do *activities.Activities, o
 	}
 }
 
-func (t *temporal) tls() (*tls.Config, error) {
+// clusterTLS is the TLS configuration of connections to a cluster by address.
+func (t *temporal) clusterTLS() (*tls.Config, error) {
 	c := t.cfg.Temporal
 	if c.TLSCert == "" && c.TLSCA == "" {
 		return nil, nil
@@ -215,12 +229,12 @@ func (t *temporal) set(c client.Client, err error) {
 	t.client, t.err = c, err
 }
 
-// prove makes sure that the server is the site's own: the child that was
-// started, and the cluster in which the site's runs live.
-func (t *temporal) prove(ctx context.Context, c client.Client, childID string) error {
+// verifyCluster makes sure that the server is the site's own: the child that was started,
+// and the cluster in which the site's runs live.
+func (t *temporal) verifyCluster(ctx context.Context, c client.Client, childID string) error {
 	info, err := c.WorkflowService().GetClusterInfo(ctx, &workflowservice.GetClusterInfoRequest{})
 	if err != nil {
-		return fmt.Errorf("asking Temporal who it is: %w", err)
+		return fmt.Errorf("asking Temporal for its identity: %w", err)
 	}
 	if childID != "" {
 		if err := temporalchild.Verify(ctx, c.WorkflowService(), childID); err != nil {
@@ -232,95 +246,34 @@ func (t *temporal) prove(ctx context.Context, c client.Client, childID string) e
 			return err
 		}
 	}
-	kept, err := t.cluster(ctx, info.GetClusterId())
+	kept, err := t.records.TemporalCluster(ctx, info.GetClusterId())
 	if err != nil {
 		return err
 	}
 	if kept != info.GetClusterId() {
-		return fmt.Errorf("this site's runs live in the Temporal cluster %s, and %s answers here: set temporal.address, or put the database back that belongs to this inventory", kept, info.GetClusterId())
+		return fmt.Errorf("this site's runs live in the Temporal cluster %s, and %s answers here: "+
+			"set temporal.address, or put the database back that belongs to this inventory", kept, info.GetClusterId())
 	}
 	return nil
 }
 
-// deadlockTimeout is how long workflow code may run without yielding before the
-// SDK calls it a deadlock. It does no I/O; the processor may be elsewhere.
-const deadlockTimeout = time.Minute
-
-// refuseUsed refuses a cluster that has runs of a site while the inventory knows
-// of none: it took the place of one that was lost.
+// refuseUsed refuses a cluster that has runs of a site while the inventory knows of
+// none: the inventory has replaced a lost one.
 func (t *temporal) refuseUsed(ctx context.Context, c client.Client) error {
-	fresh, err := t.neverRan(ctx)
+	fresh, err := t.records.NeverRan(ctx)
 	if err != nil || !fresh {
 		return err
 	}
-	runs, err := c.CountWorkflow(ctx, &workflowservice.CountWorkflowExecutionsRequest{Query: "TaskQueue = '" + workflows.TaskQueue + "'"})
+	runs, err := c.CountWorkflow(ctx, &workflowservice.CountWorkflowExecutionsRequest{
+		Query: "TaskQueue = '" + workflows.TaskQueue + "'",
+	})
 	if err != nil {
 		return fmt.Errorf("counting the site's runs: %w", err)
 	}
 	if n := runs.GetCount(); n > 0 {
-		return fmt.Errorf("the inventory is empty, and namespace %q here has %s of a site: bring the inventory back with ingot restore, or set temporal.namespace to begin a new site: %w",
+		return fmt.Errorf("the inventory is empty, and namespace %q here has %s of a site: "+
+			"bring the inventory back with ingot restore, or set temporal.namespace to begin a new site: %w",
 			t.cfg.Temporal.Namespace, human.Count(int(n), "run"), inventory.ErrConflict)
 	}
 	return nil
-}
-
-// work dials, proves the server's identity when it is known, and carries out
-// workflows until ctx ends.
-func (t *temporal) work(ctx context.Context, do *activities.Activities, opts client.Options, clusterID string) error {
-	opts.Logger = sdklog.NewStructuredLogger(t.log.With("part", "worker"))
-	c, err := client.DialContext(ctx, opts)
-	if err != nil {
-		return fmt.Errorf("dialling Temporal at %s: %w", opts.HostPort, err)
-	}
-	defer c.Close()
-	if err := t.prove(ctx, c, clusterID); err != nil {
-		return err
-	}
-	// A worker that gives up (its namespace was deleted, say) must be replaced,
-	// or everything would wait for it until somebody restarts this server.
-	ctx, giveUp := context.WithCancelCause(ctx)
-	defer giveUp(nil)
-	failed := func(err error) { giveUp(fmt.Errorf("the worker gave up: %w", err)) }
-	interceptors := []interceptor.WorkerInterceptor{do.Troubles, t.hold, &t.effects}
-	w := worker.New(c, workflows.TaskQueue, worker.Options{
-		WorkerStopTimeout: 5 * time.Second,
-		// The answer to a poll comes after the server has written to its disk: two
-		// pollers, which is the default, stand idle for most of the time.
-		MaxConcurrentWorkflowTaskPollers: 8,
-		MaxConcurrentActivityTaskPollers: 8,
-		// What waits for slow BMCs must not take all the memory; the rest waits at
-		// Temporal, where no time-out of it has begun.
-		MaxConcurrentActivityExecutionSize: 400,
-		// The deadlock detector's one second is not much for a NAS that is busy.
-		DeadlockDetectionTimeout: deadlockTimeout,
-		// In a rush of two hundred runs a task waits for longer than the default
-		// of 5 s. One that goes back after that is replayed from its run's first
-		// event, which makes the rush longer.
-		StickyScheduleToStartTimeout: 10 * time.Second,
-		Interceptors:                 interceptors,
-		OnFatalError:                 failed,
-	})
-	workflows.Register(w)
-	w.RegisterActivity(do)
-	// What waits for a record costs little memory. The limit is above Temporal's, of
-	// pending activities per workflow.
-	waits := worker.New(c, workflows.WaitQueue, worker.Options{
-		WorkerStopTimeout:                  5 * time.Second,
-		DisableWorkflowWorker:              true,
-		MaxConcurrentActivityExecutionSize: 20_000,
-		Interceptors:                       interceptors,
-		OnFatalError:                       failed,
-	})
-	waits.RegisterActivity(do)
-	for _, x := range []worker.Worker{w, waits} {
-		if err := x.Start(); err != nil {
-			return fmt.Errorf("starting the worker: %w", err)
-		}
-		defer x.Stop()
-	}
-	t.set(c, nil)
-	t.log.Info("Temporal is ready", "address", opts.HostPort)
-	<-ctx.Done()
-	t.set(nil, nil)
-	return context.Cause(ctx)
 }

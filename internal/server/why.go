@@ -10,10 +10,12 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// whyOff explains a server whose DHCP is off: nobody is answered, and then
-// what the same decision would be if it were on.
+// whyOff explains a server whose DHCP is off: no machine is answered. It adds the
+// decision with DHCP on.
 func whyOff(ctx context.Context, store byMAC, mac string) (bootsvc.Explanation, error) {
-	e := bootsvc.Explanation{MAC: mac, Verdict: bootsvc.Unknown, Reasons: []string{"DHCP is off: neither an interface nor relay_only is configured; nobody is answered (ingot init)"}}
+	e := bootsvc.Explanation{MAC: mac, Verdict: bootsvc.Unknown, Reasons: []string{
+		"DHCP is off: neither an interface nor relay_only is configured; nobody is answered (ingot init)",
+	}}
 	m, g, err := store.MachineByMAC(ctx, mac)
 	if err != nil && !errors.Is(err, inventory.ErrNotFound) {
 		return e, fmt.Errorf("looking up %q: %w", mac, err)

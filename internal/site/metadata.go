@@ -17,43 +17,42 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// A retired source hands on what machines ask it for as a metadata server:
-// those that were installed before the migration know no other address. It has
-// nothing of its own to answer with, and what it cannot hand on it refuses.
+// A retired source forwards what machines ask of a metadata server: those that were
+// installed before the migration know no other address. It has no answers of its own,
+// and refuses what it cannot forward.
 
-// Headers of a request that is handed on, and of its answer.
+// Headers of a forwarded request, and of its answer.
 const (
 	headerClient = "Ingot-Client"   // address of the machine that asks
 	headerPath   = "Ingot-Path"     // path and query as they came
 	headerServed = "Ingot-Metadata" // the metadata server has answered, whatever it said
 )
 
-// routeMetadata takes every method: what may be asked, the metadata server says.
+// routeMetadata accepts every method; the metadata server decides which it allows.
 const routeMetadata = "/site/v1/metadata"
 
 const (
-	// maxHandedOn limits the body of a request that is handed on, bytes: a
-	// phone-home has that many.
-	maxHandedOn = 64 << 10
-	// connections is how many there are to the metadata server at once, and no
-	// handshake more: anybody may ask. Who finds all of them taken waits.
+	// maxForwarded limits the body of a request, bytes, as that of a phone-home is.
+	maxForwarded = 64 << 10
+	// connections limits those to the metadata server, because any machine may ask.
+	// Further requests wait.
 	connections = 64
-	// handedOnWithin bounds a request with its answer, so that whoever reads
-	// slowly does not keep a connection from others.
-	handedOnWithin = time.Minute
+	// forwardWithin bounds a request with its answer, so that a slow client does not
+	// keep a connection from others.
+	forwardWithin = time.Minute
 )
 
-// Forward returns the handler by which a retired server hands requests of
-// machines on to p, the server that the site has moved to. It proves itself with
-// cert and token and believes p's pinned key alone. Where p does not answer as a
-// metadata server, machines get 503 and ask again.
+// Forward returns the handler by which a retired server forwards requests of machines
+// to p, the server that the site has moved to. It shows cert and token, and accepts
+// only the pinned key of p. Where p does not answer as a metadata server, machines get
+// 503 and ask again.
 func Forward(p Peer, cert tls.Certificate, token string, log *slog.Logger) (http.Handler, error) {
 	base, err := url.Parse(p.URL)
 	if err != nil || base.Scheme != "https" || base.Host == "" {
-		return nil, fmt.Errorf("peer %q: %q is no https://host:port: %w", p.Name, p.URL, inventory.ErrInvalid)
+		return nil, fmt.Errorf("peer %q: invalid URL %q, want https://host:port: %w", p.Name, p.URL, inventory.ErrInvalid)
 	}
 	if p.Fingerprint == "" {
-		return nil, fmt.Errorf("peer %q: its key is not known: %w", p.Name, inventory.ErrInvalid)
+		return nil, fmt.Errorf("peer %q: its key is unknown: %w", p.Name, inventory.ErrInvalid)
 	}
 	proxy := &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
@@ -66,14 +65,14 @@ func Forward(p Peer, cert tls.Certificate, token string, log *slog.Logger) (http
 			r.Out.Header.Set("Authorization", "Bearer "+token)
 			r.Out.Header.Set(headerClient, client)
 			r.Out.Header.Set(headerPath, r.In.URL.RequestURI())
-			// Whose word about the client counts, the metadata server decides.
+			// The metadata server decides which proxies it believes.
 			if x := r.In.Header.Values("X-Forwarded-For"); len(x) > 0 {
 				r.Out.Header["X-Forwarded-For"] = x
 			}
 		},
 		ModifyResponse: func(r *http.Response) error {
 			if r.Header.Get(headerServed) == "" {
-				return fmt.Errorf("it answers %s, and not as a metadata server", r.Status)
+				return fmt.Errorf("it answers %s, but not as a metadata server", r.Status)
 			}
 			r.Header.Del(headerServed)
 			return nil
@@ -84,38 +83,37 @@ func Forward(p Peer, cert tls.Certificate, token string, log *slog.Logger) (http
 				http.Error(w, "at most 64 KiB", http.StatusRequestEntityTooLarge)
 				return
 			}
-			log.Warn("a machine's request cannot be handed on", "peer", p.Name, "remote", r.RemoteAddr, "error", err)
+			log.Warn("a machine's request cannot be forwarded", "peer", p.Name, "remote", r.RemoteAddr, "error", err)
 			w.Header().Set("Retry-After", "5")
-			http.Error(w, "the server has moved, and does not answer from there: try again", http.StatusServiceUnavailable)
+			http.Error(w, "the server has moved, and its new host does not answer: try again", http.StatusServiceUnavailable)
 		},
 		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 		Transport: &http.Transport{
 			TLSClientConfig: PinnedTLS(p.Fingerprint, cert), DisableCompression: true,
-			MaxConnsPerHost: connections, MaxIdleConnsPerHost: connections, IdleConnTimeout: quickly, // the server's is longer
+			MaxConnsPerHost: connections, MaxIdleConnsPerHost: connections, IdleConnTimeout: shortTimeout, // shorter than the server's
 			DialContext:         (&net.Dialer{Timeout: 5 * time.Second}).DialContext,
-			TLSHandshakeTimeout: 5 * time.Second, ResponseHeaderTimeout: quickly,
+			TLSHandshakeTimeout: 5 * time.Second, ResponseHeaderTimeout: shortTimeout,
 		},
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		// "GET http:x" and "*" have no path that could be handed on.
+		// "GET http:x" and "*" have no path to forward.
 		if !strings.HasPrefix(r.URL.Path, "/") {
 			http.Error(w, "ask for a path", http.StatusBadRequest)
 			return
 		}
-		ctx, cancel := context.WithTimeout(r.Context(), handedOnWithin)
+		ctx, cancel := context.WithTimeout(r.Context(), forwardWithin)
 		defer cancel()
 		r = r.WithContext(ctx)
 		if r.ContentLength != 0 {
-			r.Body = http.MaxBytesReader(w, r.Body, maxHandedOn)
+			r.Body = http.MaxBytesReader(w, r.Body, maxForwarded)
 			// A writer without deadlines (a test's recorder) has none to set.
-			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(quickly))
+			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(shortTimeout))
 		}
 		proxy.ServeHTTP(w, r)
 	}), nil
 }
 
-// metadata answers what the retired source hands on, as if the machine had
-// asked here.
+// metadata answers what the retired source forwards, as if the machine had asked here.
 func (t *Target) metadata(w http.ResponseWriter, r *http.Request) {
 	var serve http.Handler
 	var client netip.Addr
@@ -126,7 +124,7 @@ func (t *Target) metadata(w http.ResponseWriter, r *http.Request) {
 			at, bad = url.ParseRequestURI(r.Header.Get(headerPath))
 		}
 		if bad != nil {
-			return nil, fmt.Errorf("handing on a request: %w: %w", bad, inventory.ErrInvalid)
+			return nil, fmt.Errorf("forwarding a request: %w: %w", bad, inventory.ErrInvalid)
 		}
 		if t.Metadata != nil {
 			serve = t.Metadata()
@@ -140,6 +138,7 @@ func (t *Target) metadata(w http.ResponseWriter, r *http.Request) {
 		answer(t, func(*http.Request) (any, error) { return nil, err })(w, r)
 		return
 	}
+
 	in := r.Clone(r.Context())
 	in.URL, in.RequestURI, in.RemoteAddr, in.TLS = at, at.RequestURI(), netip.AddrPortFrom(client, 0).String(), nil
 	for _, h := range []string{"Authorization", headerClient, headerPath} {

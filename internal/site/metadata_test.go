@@ -13,6 +13,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/ingotmetal/ingot/internal/identity"
 )
 
 // TestForward (S4): what machines ask a retired server is answered by the one that
@@ -66,7 +68,7 @@ func TestForward(t *testing.T) {
 		`POST /phone-home/m1/abc from 10.10.20.107:0 by "": hostname=m1`,
 		`GET /nothing from 10.10.20.107:0 by "": `,
 	}, asked)
-	require.Equal(t, http.StatusRequestEntityTooLarge, ask(f, http.MethodPost, "/phone-home/m1/abc", strings.Repeat("x", maxHandedOn+1)).Code)
+	require.Equal(t, http.StatusRequestEntityTooLarge, ask(f, http.MethodPost, "/phone-home/m1/abc", strings.Repeat("x", maxForwarded+1)).Code)
 
 	// What is no path is not worth a question.
 	for _, uri := range []string{"http:foo", "*"} {
@@ -130,7 +132,7 @@ func TestForwardHandshakes(t *testing.T) {
 	server.TLS = ServerTLS(certificate(t))
 	server.StartTLS()
 	t.Cleanup(server.Close)
-	peer := Peer{Name: "dst", URL: server.URL, Fingerprint: Fingerprint(server.Certificate())}
+	peer := Peer{Name: "dst", URL: server.URL, Fingerprint: identity.Fingerprint(server.Certificate())}
 	f, err := Forward(peer, w.cert, token, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
 	codes := make([]int, asking)

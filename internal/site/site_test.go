@@ -26,6 +26,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/ingotmetal/ingot/internal/identity"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -142,7 +143,7 @@ func newWorld(t *testing.T) *world {
 	w.server.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug)
 	w.server.StartTLS()
 	t.Cleanup(w.server.Close)
-	w.peer = Peer{Name: "dst", URL: w.server.URL, Fingerprint: Fingerprint(w.server.Certificate())}
+	w.peer = Peer{Name: "dst", URL: w.server.URL, Fingerprint: identity.Fingerprint(w.server.Certificate())}
 	w.startTarget()
 	c, err := NewClient(w.peer, w.cert, token, nil)
 	require.NoError(t, err)
@@ -166,7 +167,7 @@ func (w *world) startTarget() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.target = &Target{
-		File: f, Deeds: targetDeeds{w}, Program: "test", Log: slog.New(slog.DiscardHandler), Now: time.Now,
+		File: f, Steps: targetSteps{w}, Program: "test", Log: slog.New(slog.DiscardHandler), Now: time.Now,
 		Activated: func() { w.speaking.set("target", true) },
 	}
 }
@@ -178,10 +179,10 @@ func (w *world) killTarget() {
 	w.speaking.set("target", false)
 }
 
-type targetDeeds struct{ *world }
+type targetSteps struct{ *world }
 
-func (d targetDeeds) Check(context.Context) (int64, []string) { return 1 << 40, nil }
-func (d targetDeeds) Receive(_ context.Context, id string, epoch int64, r io.Reader) (map[string]string, error) {
+func (d targetSteps) Check(context.Context) (int64, []string) { return 1 << 40, nil }
+func (d targetSteps) Receive(_ context.Context, id string, epoch int64, r io.Reader) (map[string]string, error) {
 	b, err := io.ReadAll(r)
 	if err != nil {
 		return nil, err
@@ -189,7 +190,7 @@ func (d targetDeeds) Receive(_ context.Context, id string, epoch int64, r io.Rea
 	return nil, os.WriteFile(filepath.Join(d.dst, "staged"), fmt.Appendf(nil, "%s %d %s", id, epoch, b), 0o600)
 }
 
-func (d targetDeeds) Discard(string) error {
+func (d targetSteps) Discard(string) error {
 	err := os.Remove(filepath.Join(d.dst, "staged"))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -197,17 +198,17 @@ func (d targetDeeds) Discard(string) error {
 	return err
 }
 
-func (d targetDeeds) Image(context.Context, string, string) (ImageState, error) {
+func (d targetSteps) Image(context.Context, string, string) (ImageState, error) {
 	return ImageState{}, nil
 }
 
-func (d targetDeeds) SendImage(context.Context, string, string, int64, int64, io.Reader) (ImageState, error) {
+func (d targetSteps) SendImage(context.Context, ImageFile, int64, io.Reader) (ImageState, error) {
 	return ImageState{}, nil
 }
 
-type sourceDeeds struct{ *world }
+type sourceSteps struct{ *world }
 
-func (d sourceDeeds) Copy(context.Context, string) (Copy, error) {
+func (d sourceSteps) Copy(context.Context, string) (Copy, error) {
 	d.copies++
 	if d.spoilOnce {
 		d.spoilOnce = false
@@ -219,16 +220,16 @@ func (d sourceDeeds) Copy(context.Context, string) (Copy, error) {
 	}}, nil
 }
 
-func (d sourceDeeds) rename(from, to string) error {
+func (d sourceSteps) rename(from, to string) error {
 	err := os.Rename(filepath.Join(d.src, from), filepath.Join(d.src, to))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	return err
 }
-func (d sourceDeeds) SetAside(string) error { return d.rename(temporals, temporals+".aside") }
-func (d sourceDeeds) PutBack(string) error  { return d.rename(temporals+".aside", temporals) }
-func (d sourceDeeds) Retire(m Mark) error   { return DestroyKeys(d.keys, m) }
+func (d sourceSteps) SetAside(string) error { return d.rename(temporals, temporals+".aside") }
+func (d sourceSteps) PutBack(string) error  { return d.rename(temporals+".aside", temporals) }
+func (d sourceSteps) Retire(m Mark) error   { return DestroyKeys(d.keys, m) }
 
 // RoundTrip is the link.
 func (w *world) wrap(rt http.RoundTripper) http.RoundTripper { return roundTrip{w, rt} }
@@ -293,7 +294,7 @@ func (w *world) life(ctx context.Context, id string) error {
 		return err
 	}
 	s := &Source{
-		File: f, Deeds: sourceDeeds{w}, Log: slog.New(slog.DiscardHandler), Now: time.Now, Again: time.Millisecond,
+		File: f, Steps: sourceSteps{w}, Log: slog.New(slog.DiscardHandler), Now: time.Now, Again: time.Millisecond,
 		Dial: func(p Peer) (TargetAPI, error) { return NewClient(p, w.cert, token, w.wrap) },
 		Reached: func(step string) error {
 			if w.reached == nil {
@@ -356,7 +357,7 @@ func until(t *testing.T, what string, cond func() bool) {
 	for !cond() {
 		select {
 		case <-deadline:
-			t.Fatalf("waiting in vain for: %s", what)
+			t.Fatalf("nothing came of waiting for: %s", what)
 		case <-time.After(time.Millisecond):
 		}
 	}
@@ -615,7 +616,7 @@ func TestCopyFails(t *testing.T) {
 // TestWordOfAPerson ends the silence of a source whose target is gone.
 func TestWordOfAPerson(t *testing.T) {
 	t.Parallel()
-	for _, word := range []Word{TakeOver, GiveUp} {
+	for _, word := range []Decision{TakeOver, GiveUp} {
 		w := newWorld(t)
 		w.reached = func(s string) error {
 			if s == StepSetAside {
@@ -627,7 +628,7 @@ func TestWordOfAPerson(t *testing.T) {
 		}
 		x := w.begin("h1")
 		w.asks(x)
-		require.NoError(t, w.source.Say(t.Context(), word, ""))
+		require.NoError(t, w.source.Decide(t.Context(), word, ""))
 		require.NoError(t, <-x.done)
 		f, err := Open(w.src)
 		require.NoError(t, err)
@@ -641,11 +642,11 @@ func TestWordOfAPerson(t *testing.T) {
 		}
 		require.Empty(t, w.speaking.now())
 		require.Equal(t, Retired, s.Role)
-		require.ErrorIs(t, w.source.Say(t.Context(), word, ""), inventory.ErrConflict)
+		require.ErrorIs(t, w.source.Decide(t.Context(), word, ""), inventory.ErrConflict)
 	}
 }
 
-// TestGiveUpNamesThePeer: whoever gives up with several peers retires in favour
+// TestGiveUpNamesThePeer: a server with several peers retires in favour
 // of the one that is in question, and not of the first of the list.
 func TestGiveUpNamesThePeer(t *testing.T) {
 	t.Parallel()
@@ -675,8 +676,8 @@ func TestGiveUpNamesThePeer(t *testing.T) {
 	with(w, w.peer, gone("other"))
 	x := w.begin("")
 	require.Contains(t, w.asks(x), "peer other may be the site")
-	require.ErrorContains(t, w.source.Say(t.Context(), GiveUp, "dst"), "not in question")
-	require.NoError(t, w.source.Say(t.Context(), GiveUp, ""))
+	require.ErrorContains(t, w.source.Decide(t.Context(), GiveUp, "dst"), "not in question")
+	require.NoError(t, w.source.Decide(t.Context(), GiveUp, ""))
 	require.NoError(t, <-x.done)
 	retired(w, "other")
 
@@ -687,10 +688,10 @@ func TestGiveUpNamesThePeer(t *testing.T) {
 	why := w.asks(x)
 	require.Contains(t, why, "peer first")
 	require.Contains(t, why, "peer other")
-	err := w.source.Say(t.Context(), GiveUp, "")
+	err := w.source.Decide(t.Context(), GiveUp, "")
 	require.ErrorIs(t, err, inventory.ErrInvalid)
 	require.ErrorContains(t, err, "first, other")
-	require.NoError(t, w.source.Say(t.Context(), GiveUp, "other"))
+	require.NoError(t, w.source.Decide(t.Context(), GiveUp, "other"))
 	require.NoError(t, <-x.done)
 	retired(w, "other")
 
@@ -711,8 +712,8 @@ func TestGiveUpNamesThePeer(t *testing.T) {
 	x = w.begin("")
 	why = w.asks(x)
 	require.Contains(t, why, "hand-over h1 to dst is under way")
-	require.Contains(t, why, "peer first may be the site", "whoever takes over says that it is off, too")
-	require.NoError(t, w.source.Say(t.Context(), GiveUp, ""))
+	require.Contains(t, why, "peer first may be the site", "taking over says that it is off, too")
+	require.NoError(t, w.source.Decide(t.Context(), GiveUp, ""))
 	require.NoError(t, <-x.done)
 	retired(w, "dst")
 }

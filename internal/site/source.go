@@ -6,18 +6,17 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"strings"
-	"sync"
+	"slices"
 	"time"
 
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// SourceDeeds are what a source does with its own site. Each may be asked for
-// again after a crash at any of its moments.
-type SourceDeeds interface {
-	// Copy makes and proves copies of both databases and of the keys, Temporal's
-	// as its child's last deed. Nothing has them open any more when it returns.
+// SourceSteps are the effects of a source on its host. Each may be repeated after a
+// crash at any moment.
+type SourceSteps interface {
+	// Copy makes and proves copies of both databases and of the keys, and stops
+	// Temporal after its copy. Nothing has them open any more when it returns.
 	Copy(ctx context.Context, id string) (Copy, error)
 	// SetAside renames Temporal's file, so that no server runs on it; PutBack
 	// undoes that, and does nothing when there is nothing to undo.
@@ -42,7 +41,7 @@ type TargetAPI interface {
 	Refuse(ctx context.Context, id string) (State, error)
 }
 
-// Steps of the source, in their order; each is named after what is done by then.
+// Steps of the source in their order, each named after what is done by then.
 const (
 	StepSilent   = "silent" // handing-over is on the disk
 	StepCopied   = "copied"
@@ -52,50 +51,31 @@ const (
 	StepRetired  = "retired"
 )
 
-// A Word is what a person says of a source or target that cannot tell by itself.
-type Word int
-
-// Words.
-const (
-	TakeOver Word = iota + 1 // the other host is off: this server is the site
-	GiveUp                   // the other server is the site: this one is retired
-)
-
-// A Source hands a site over, and finds out after a crash how that ended.
+// A Source hands a site over. After a crash it finds out how that ended.
 type Source struct {
 	File  *File
-	Deeds SourceDeeds
+	Steps SourceSteps
 	// Dial returns the API of a peer; an error is as if it were unreachable.
 	Dial func(p Peer) (TargetAPI, error)
 	Log  *slog.Logger
 	Now  func() time.Time
 	// Again is the pause before a peer is asked again, 2 s.
 	Again time.Duration
-	// Reached is told of each step; an error of it stops the machine there, as
-	// a crash would. Nil in all but tests.
+	// Reached is called after each step; its error stops the hand-over there, as a
+	// crash would. It is nil outside of tests.
 	Reached func(step string) error
 
-	mu      sync.Mutex
-	waiting string // why nothing is answered
-	since   time.Time
-	asked   []Peer      // that may be the site instead, while there is a question
-	word    chan spoken // of a person, while there is a question
-}
-
-// spoken is a person's word, with the peer that it is about.
-type spoken struct {
-	word Word
-	peer Peer
+	question question
 }
 
 // tries is how often a request whose answer did not come is sent again.
 const tries = 3
 
-// HandOver moves the site to the peer. Whoever calls it has silenced this
-// server: nothing answers, nothing writes, no worker runs. When it returns nil
-// the file says what this server is now: Retired, or Active again with the
-// reason in HandOver.Why. An error that is not ctx's is one of this host; the
-// server is silent then, and Resume finds out.
+// HandOver moves the site to the peer. The caller has stopped this server: nothing
+// answers, nothing writes, no worker runs. When it returns nil, the file says what
+// this server is now: Retired, or Active again with the reason in HandOver.Why. Any
+// other error than that of ctx is one of this host. The server must not answer
+// then; Resume finds out how the hand-over ended.
 func (s *Source) HandOver(ctx context.Context, id string, peer Peer, epoch int64) error {
 	_, err := s.File.Change(func(x *Site) error {
 		if x.Role != Active {
@@ -111,28 +91,28 @@ func (s *Source) HandOver(ctx context.Context, id string, peer Peer, epoch int64
 	if err != nil {
 		return err
 	}
-	s.Log.Info("handing over: this server answers nobody from here on", "handover", id, "peer", peer.Name)
+
+	s.Log.Info("handing over: this server stops answering", "handover", id, "peer", peer.Name)
 	if err := s.reached(StepSilent); err != nil {
 		return err
 	}
-	c, err := s.Deeds.Copy(ctx, id)
-	if err != nil {
-		return s.takeBack(ctx, id, peer, fmt.Errorf("copying: %w", err))
-	}
-	if err := s.reached(StepCopied); err != nil {
-		return err
-	}
-	if err := s.prepare(ctx, id, peer, epoch, c); err != nil {
-		return s.takeBack(ctx, id, peer, fmt.Errorf("preparing: %w", err))
-	}
-	if err := s.reached(StepPrepared); err != nil {
-		return err
-	}
-	if err := s.Deeds.SetAside(id); err != nil {
-		return s.takeBack(ctx, id, peer, fmt.Errorf("setting Temporal's file aside: %w", err))
-	}
-	if err := s.reached(StepSetAside); err != nil {
-		return err
+
+	var c Copy
+	for _, step := range []struct {
+		what    string
+		do      func() error
+		reached string
+	}{
+		{"copying", func() (err error) { c, err = s.Steps.Copy(ctx, id); return err }, StepCopied},
+		{"preparing", func() error { return s.prepare(ctx, id, peer, epoch, c) }, StepPrepared},
+		{"setting Temporal's file aside", func() error { return s.Steps.SetAside(id) }, StepSetAside},
+	} {
+		if err := step.do(); err != nil {
+			return s.takeBack(ctx, id, peer, fmt.Errorf("%s: %w", step.what, err))
+		}
+		if err := s.reached(step.reached); err != nil {
+			return err
+		}
 	}
 	return s.activate(ctx, id, peer)
 }
@@ -167,28 +147,23 @@ func (s *Source) repeat(ctx context.Context, peer Peer, ask func(TargetAPI) erro
 		if err == nil || !errors.Is(err, inventory.ErrUnreachable) || try == tries {
 			return err
 		}
-		s.Log.Warn("the target gave no answer", "peer", peer.Name, "try", try, "error", err)
-		if err := s.pause(ctx); err != nil {
-			return err
+		s.Log.Warn("the target did not answer", "peer", peer.Name, "try", try, "error", err)
+		if !pause(ctx, s.again()) {
+			return ctx.Err()
 		}
 	}
 }
 
-func (s *Source) pause(ctx context.Context) error {
-	again := s.Again
-	if again <= 0 {
-		again = 2 * time.Second
+// again is the pause before a peer is asked again.
+func (s *Source) again() time.Duration {
+	if s.Again <= 0 {
+		return 2 * time.Second
 	}
-	select {
-	case <-time.After(again):
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	return s.Again
 }
 
-// activate asks for the commit. An answer that does not come leaves open
-// whether it happened: the target is asked until it tells, or a person does.
+// activate asks for the commit. Without an answer it is unknown whether that
+// happened: the target is asked until it answers, or the operator decides.
 func (s *Source) activate(ctx context.Context, id string, peer Peer) error {
 	err := s.repeat(ctx, peer, func(api TargetAPI) error {
 		_, err := api.Activate(ctx, id)
@@ -214,40 +189,46 @@ func (s *Source) retire(id string, to Peer, why string) error {
 	if err != nil {
 		return err
 	}
-	var m Mark
-	m.Retired.To, m.Retired.URL, m.Retired.Fingerprint = to.Name, to.URL, to.Fingerprint
-	m.Retired.ID, m.Retired.At = id, s.Now().UTC()
-	if err := s.Deeds.Retire(m); err != nil {
+
+	if err := s.Steps.Retire(s.markOf(id, &to)); err != nil {
 		return fmt.Errorf("retiring: %w", err)
 	}
 	s.Log.Info("this server is retired", "successor", to.Name, "why", why)
 	return s.reached(StepRetired)
 }
 
-// EnsureRetired finishes what a crash may have left of a retirement.
+// EnsureRetired finishes a retirement that a crash may have interrupted.
 func (s *Source) EnsureRetired() error {
 	x := s.File.Site()
-	var m Mark
-	if x.Successor != nil {
-		m.Retired.To, m.Retired.URL, m.Retired.Fingerprint = x.Successor.Name, x.Successor.URL, x.Successor.Fingerprint
-	}
-	m.Retired.ID, m.Retired.At = "unknown", s.Now().UTC()
+	id := unknownHandOver
 	if x.HandOver != nil {
-		m.Retired.ID = x.HandOver.ID
+		id = x.HandOver.ID
 	}
-	return s.Deeds.Retire(m)
+	return s.Steps.Retire(s.markOf(id, x.Successor))
 }
 
-// takeBack ends a hand-over that failed: first the target refuses it for ever.
+// unknownHandOver is the id of a hand-over that this server has not made itself.
+const unknownHandOver = "unknown"
+
+// markOf is the mark of a site that has moved to a peer; nil: where is not known.
+func (s *Source) markOf(id string, to *Peer) (m Mark) {
+	if to != nil {
+		m.Retired.To, m.Retired.URL, m.Retired.Fingerprint = to.Name, to.URL, to.Fingerprint
+	}
+	m.Retired.ID, m.Retired.At = id, s.Now().UTC()
+	return m
+}
+
+// takeBack ends a hand-over that failed. First the target refuses it permanently.
 func (s *Source) takeBack(ctx context.Context, id string, peer Peer, why error) error {
 	if ctx.Err() != nil {
-		return ctx.Err() // this server is told to stop; Resume goes on
+		return ctx.Err() // this server stops; Resume goes on
 	}
 	s.Log.Error("the hand-over failed and is taken back", "handover", id, "error", why)
 	return s.resolve(ctx, id, peer, why)
 }
 
-// Resume finds out how a hand-over ended that this server was in the midst of.
+// Resume finds out how a hand-over ended that was interrupted.
 func (s *Source) Resume(ctx context.Context) error {
 	x := s.File.Site()
 	if x.Role != HandingOver || x.HandOver == nil {
@@ -257,35 +238,37 @@ func (s *Source) Resume(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return s.resolve(ctx, x.HandOver.ID, peer, errors.New("the server ended in its midst"))
+	return s.resolve(ctx, x.HandOver.ID, peer, errors.New("the server ended during it"))
 }
 
-// resolve asks the target until it says what became of the hand-over.
+// resolve asks the target how the hand-over ended until it answers, or the operator
+// decides.
 func (s *Source) resolve(ctx context.Context, id string, peer Peer, why error) error {
 	for {
 		over, err := s.refuse(ctx, id, peer)
-		switch {
-		case err == nil && over:
-			s.quiet("")
-			return s.retire(id, peer, "handed over to "+peer.Name)
-		case err == nil:
-			s.quiet("")
+		if err == nil {
+			s.question.close()
+			if over {
+				return s.retire(id, peer, "handed over to "+peer.Name)
+			}
 			return s.goOn(id, why.Error(), nil)
 		}
-		w, err := s.ask(ctx, fmt.Sprintf("hand-over %s to %s: whether it happened is known to %s alone, which does not tell: %v", id, peer.Name, peer.Name, err), peer)
+
+		d, err := s.ask(ctx, fmt.Sprintf(
+			"hand-over %s to %s: only %s knows whether it happened, and does not answer: %v", id, peer.Name, peer.Name, err), peer)
 		switch {
 		case err != nil:
 			return err
-		case w.word == TakeOver:
-			return s.goOn(id, "taken back by a person, by whose word "+peer.Name+" is off", &peer)
-		case w.word == GiveUp:
-			return s.retire(id, peer, "given up by a person, by whose word "+peer.Name+" is the site")
+		case d.decision == TakeOver:
+			return s.goOn(id, "taken back by an operator, who said that "+peer.Name+" is off", &peer)
+		case d.decision == GiveUp:
+			return s.retire(id, peer, "given up by an operator, who said that "+peer.Name+" is the site")
 		}
 	}
 }
 
-// refuse tells whether the hand-over is over, after the target has made sure
-// that it either happened or never will.
+// refuse reports whether the hand-over has happened, after the target has made sure
+// that it never will if it has not.
 func (s *Source) refuse(ctx context.Context, id string, peer Peer) (over bool, err error) {
 	api, err := s.Dial(peer)
 	if err != nil {
@@ -298,9 +281,10 @@ func (s *Source) refuse(ctx context.Context, id string, peer Peer) (over bool, e
 	case st.Activated == id:
 		return true, nil
 	}
+
 	if st, err = api.Refuse(ctx, id); err == nil {
 		if !st.Refused {
-			return false, errors.New("its answer is neither yes nor no")
+			return false, errors.New("the peer neither refused nor activated it")
 		}
 		return false, nil
 	}
@@ -310,18 +294,19 @@ func (s *Source) refuse(ctx context.Context, id string, peer Peer) (over bool, e
 	return false, err
 }
 
-// goOn makes this server the site again, in a site epoch that no target of
-// this hand-over can own. A peer that is off by a person's word is forgotten:
-// it would be asked at the next start.
+// goOn makes this server the site again, in a site epoch that no target of this
+// hand-over can own. A peer that is off, as the operator said, is forgotten: else it
+// would be asked at the next start.
 func (s *Source) goOn(id, why string, forget *Peer) error {
-	if err := s.Deeds.PutBack(id); err != nil {
+	if err := s.Steps.PutBack(id); err != nil {
 		return fmt.Errorf("putting Temporal's file back: %w", err)
 	}
+
 	x, err := s.File.Change(func(x *Site) error {
 		x.Role, x.Epoch = Active, x.HandOver.Epoch+2
 		x.HandOver.State, x.HandOver.Why = Failed, why
 		if forget != nil {
-			x.Peers = without(x.Peers, forget.Name)
+			x.Peers = slices.DeleteFunc(x.Peers, func(p Peer) bool { return p.Name == forget.Name })
 			x.Why = why
 		}
 		return nil
@@ -330,167 +315,4 @@ func (s *Source) goOn(id, why string, forget *Peer) error {
 		s.Log.Warn("this server goes on as the site", "handover", id, "epoch", x.Epoch, "why", why)
 	}
 	return err
-}
-
-func without(all []Peer, name string) (out []Peer) {
-	for _, p := range all {
-		if p.Name != name {
-			out = append(out, p)
-		}
-	}
-	return out
-}
-
-// Guard returns when this server may answer: every known peer has said that it
-// is not the site, or a person has. When one of them is, this server is retired
-// and the file says so.
-func (s *Source) Guard(ctx context.Context) error {
-	for {
-		x := s.File.Site()
-		if x.Role != Active {
-			return nil
-		}
-		trouble, which, done, err := s.askPeers(ctx, x)
-		if err != nil || done {
-			s.quiet("")
-			return err
-		}
-		w, err := s.ask(ctx, trouble, which...)
-		switch {
-		case err != nil:
-			return err
-		case w.word == TakeOver:
-			_, err := s.File.Change(func(x *Site) error {
-				x.Peers, x.Why = nil, "taken over by a person, by whose word every peer is off"
-				return nil
-			})
-			return err
-		case w.word == GiveUp:
-			return s.retire("unknown", w.peer, "given up by a person, by whose word "+w.peer.Name+" is the site")
-		}
-	}
-}
-
-// askPeers asks all of them: one that says that it is the site settles it,
-// whoever else does not answer. which are the peers of the trouble: the ones of
-// which a person may say that they are the site.
-func (s *Source) askPeers(ctx context.Context, x Site) (trouble string, which []Peer, done bool, err error) {
-	var prepared *Peer
-	var doubts []string
-	for _, p := range x.Peers {
-		var st State
-		api, err := s.Dial(p)
-		if err == nil {
-			st, err = api.State(ctx, "")
-		}
-		switch {
-		case ctx.Err() != nil:
-			return "", nil, false, ctx.Err()
-		case err != nil:
-			doubts, which = append(doubts, fmt.Sprintf("peer %s may be the site by now, and does not tell: %v", p.Name, err)), append(which, p)
-		case st.Role == Standby && st.Prepared == "":
-		case st.Role == Standby:
-			trouble, prepared = fmt.Sprintf("hand-over %s to %s is under way, and this server knows nothing of it: is this a copy of the site?", st.Prepared, p.Name), &p
-		case st.Role == Retired && st.Successor != nil:
-			return "", nil, true, s.retire(st.Activated, *st.Successor, fmt.Sprintf("%s was the site and has moved to %s", p.Name, st.Successor.Name))
-		default:
-			return "", nil, true, s.retire(st.Activated, p, fmt.Sprintf("%s is the site, in site epoch %d", p.Name, st.Epoch))
-		}
-	}
-	if prepared != nil {
-		// Who takes over says of the others, too, that they are off.
-		return strings.Join(append([]string{trouble}, doubts...), "; "), []Peer{*prepared}, false, nil
-	}
-	return strings.Join(doubts, "; "), which, len(doubts) == 0, nil
-}
-
-// ask waits for a moment, or for a person's word about one of the peers; the
-// zero word is the moment.
-func (s *Source) ask(ctx context.Context, why string, peers ...Peer) (spoken, error) {
-	word := s.quiet(why, peers...)
-	again := s.Again
-	if again <= 0 {
-		again = 2 * time.Second
-	}
-	select {
-	case <-time.After(again):
-		return spoken{}, nil
-	case w := <-word:
-		s.quiet("")
-		return w, nil
-	case <-ctx.Done():
-		return spoken{}, ctx.Err()
-	}
-}
-
-// quiet remembers why nothing is answered; "" is over.
-func (s *Source) quiet(why string, peers ...Peer) <-chan spoken {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.asked = peers
-	if why == "" {
-		s.waiting, s.word = "", nil
-		return nil
-	}
-	if s.waiting == "" {
-		s.since = s.Now()
-		s.Log.Error("this server answers nobody until a person decides, or its peer answers: ingot handover status", "why", why)
-	}
-	s.waiting = why
-	if s.word == nil {
-		s.word = make(chan spoken)
-	}
-	return s.word
-}
-
-// Waiting tells why this server answers nobody and since when; "" when there
-// is nothing for a person to decide.
-func (s *Source) Waiting() (why string, since time.Time) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.waiting, s.since
-}
-
-// Say passes on a person's word. With GiveUp it is about the peer that is the
-// site, which may be left out where only one can be: otherwise it is
-// inventory.ErrInvalid. inventory.ErrConflict when nothing is asked.
-func (s *Source) Say(ctx context.Context, w Word, peer string) error {
-	s.mu.Lock()
-	word, about, err := s.word, Peer{}, error(nil)
-	if w == GiveUp && word != nil {
-		about, err = oneOf(s.asked, peer)
-	}
-	s.mu.Unlock()
-	switch {
-	case word == nil:
-		return fmt.Errorf("nothing is to be decided: %w", inventory.ErrConflict)
-	case err != nil:
-		return err
-	}
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
-	defer cancel()
-	select {
-	case word <- spoken{w, about}:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-// oneOf is the peer of that name, or the only one there is.
-func oneOf(peers []Peer, name string) (Peer, error) {
-	if name == "" && len(peers) == 1 {
-		return peers[0], nil
-	}
-	var names []string
-	for _, p := range peers {
-		if p.Name == name {
-			return p, nil
-		}
-		names = append(names, p.Name)
-	}
-	if name == "" {
-		return Peer{}, fmt.Errorf("say which peer is the site, with --peer: one of %s: %w", strings.Join(names, ", "), inventory.ErrInvalid)
-	}
-	return Peer{}, fmt.Errorf("peer %q is not in question, %s is: %w", name, strings.Join(names, ", "), inventory.ErrInvalid)
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/ingotmetal/ingot/internal/config"
+	"github.com/ingotmetal/ingot/internal/durable"
 	"github.com/ingotmetal/ingot/internal/hostnet"
 	"github.com/ingotmetal/ingot/internal/identity"
 	"github.com/ingotmetal/ingot/inventory"
@@ -80,7 +81,7 @@ func newStandby(f *File, cfg config.Config, name string) (Site, error) {
 		filepath.Join(cfg.DataDir, "ingot.db"), filepath.Join(cfg.DataDir, "temporal"),
 		filepath.Join(cfg.DataDir, FileName), cfg.KeyFile,
 	} {
-		if there, err := exists(file); err != nil {
+		if there, err := durable.Exists(file); err != nil {
 			return Site{}, err
 		} else if there {
 			return Site{}, fmt.Errorf("%s exists: this host is a site, or was one; "+
@@ -211,13 +212,4 @@ func firstAddress(cfg config.Config) string {
 		}
 	}
 	return "127.0.0.1"
-}
-
-// exists reports whether there is something at path.
-func exists(path string) (bool, error) {
-	_, err := os.Lstat(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil
-	}
-	return err == nil, err
 }

@@ -62,7 +62,7 @@ func TestStandby(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, f.Site(), again.Site())
 
-	// Made anew, with the data directory of before: it knows the new source alone,
+	// Made again, with the earlier data directory: it knows the new source alone,
 	// unless it holds the site of the old one ready.
 	require.NoError(t, os.WriteFile(made.TokenFile, []byte(strings.Repeat("7", 64)+"\n"), 0o600))
 	held, err := again.Change(func(s *Site) error {

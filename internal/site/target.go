@@ -17,42 +17,43 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ingotmetal/ingot/internal/identity"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// TargetDeeds are what a target does with what it gets. Each may be asked for
-// again after a crash at any of its moments.
-type TargetDeeds interface {
-	// Check tells how much room there is for databases, and everything that
-	// would keep this server from being the site.
+// TargetSteps are the effects of a target on its host. Each may be repeated after a
+// crash at any moment.
+type TargetSteps interface {
+	// Check returns how much room there is for databases, and everything that would
+	// keep this server from being the site.
 	Check(ctx context.Context) (free int64, problems []string)
-	// Receive proves what r holds, and has it lie ready as a site of that epoch,
-	// in the place of whatever lay there. It returns Prepared.Files.
+	// Receive proves the archive in r and stages it as a site of that epoch, in the
+	// place of an earlier one. It returns Prepared.Files.
 	Receive(ctx context.Context, id string, epoch int64, r io.Reader) (map[string]string, error)
 	// Discard removes what Receive has made.
 	Discard(id string) error
-	// Image tells how much of a file there is; SendImage appends to it, or
-	// begins anew at offset 0.
+	// Image returns how much of a file there is; SendImage appends to it, or starts
+	// it again at offset 0.
 	Image(ctx context.Context, file, digest string) (ImageState, error)
-	SendImage(ctx context.Context, file, digest string, offset, size int64, r io.Reader) (ImageState, error)
+	SendImage(ctx context.Context, f ImageFile, offset int64, r io.Reader) (ImageState, error)
 }
 
 // A Target is the peer API of a server that was once made a standby. It goes
 // on answering when the server is the site, or was.
 type Target struct {
 	File     *File
-	Deeds    TargetDeeds
+	Steps    TargetSteps
 	Program  string // version of the program
 	Temporal string // address of a cluster elsewhere; "": embedded
-	Notify   bool   // it would tell somebody when a person is needed
-	// Log gets a line for each refusal, which strangers can cause: it should
-	// write a bounded number of them.
+	Notify   bool   // it would send notices when an operator is needed
+	// Log gets a line for each refusal. Unknown clients can cause refusals, so it
+	// should write a bounded number of lines.
 	Log *slog.Logger
 	Now func() time.Time
 	// Activated is called after the commit point.
 	Activated func()
-	// Metadata returns what answers the requests of machines that the retired
-	// source hands on; nil, or of nil: nothing does now.
+	// Metadata returns the handler for requests of machines that the retired source
+	// forwards; nil: there is none now.
 	Metadata func() http.Handler
 
 	preparing sync.Mutex // one site is received at a time
@@ -96,32 +97,32 @@ func answer(t *Target, f route) http.HandlerFunc {
 		}
 		text, err := json.Marshal(v)
 		if err != nil {
-			panic(err) // our own types
+			panic(err) // every answer has a JSON form
 		}
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(status)
-		_, _ = w.Write(text) // who asked asks again
+		_, _ = w.Write(text) // the peer asks again
 	}
 }
 
-// who returns the fingerprint of the peer's key, after its token was right.
-func (t *Target) who(r *http.Request) (string, error) {
+// checkToken returns the fingerprint of the peer's key, if its token is right.
+func (t *Target) checkToken(r *http.Request) (string, error) {
 	s := t.File.Site()
 	token, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
-	sum := sha256.Sum256([]byte(token))
-	if s.Source == nil || subtle.ConstantTimeCompare([]byte(hex.EncodeToString(sum[:])), []byte(s.Source.TokenSHA256)) != 1 {
+	if s.Source == nil || subtle.ConstantTimeCompare([]byte(identity.Digest(token)), []byte(s.Source.TokenSHA256)) != 1 {
 		return "", ErrStranger
 	}
+
 	if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
 		return "", ErrStranger
 	}
-	return Fingerprint(r.TLS.PeerCertificates[0]), nil
+	return identity.Fingerprint(r.TLS.PeerCertificates[0]), nil
 }
 
-// known lets the paired source pass and nobody else.
+// known accepts the paired source only.
 func (t *Target) known(f route) route {
 	return func(r *http.Request) (any, error) {
-		print, err := t.who(r)
+		print, err := t.checkToken(r)
 		if err != nil {
 			return nil, err
 		}
@@ -134,7 +135,7 @@ func (t *Target) known(f route) route {
 
 // pair binds the token to the first key that comes with it.
 func (t *Target) pair(r *http.Request) (any, error) {
-	print, err := t.who(r)
+	print, err := t.checkToken(r)
 	if err != nil {
 		return nil, err
 	}
@@ -144,6 +145,7 @@ func (t *Target) pair(r *http.Request) (any, error) {
 	if err := json.NewDecoder(io.LimitReader(r.Body, 1<<16)).Decode(&q); err != nil {
 		return nil, fmt.Errorf("reading the request: %w: %w", err, inventory.ErrInvalid)
 	}
+
 	_, err = t.File.Change(func(s *Site) error {
 		if s.Source.Fingerprint != "" && s.Source.Fingerprint != print {
 			return fmt.Errorf("the token belongs to %q, whose key is another: %w", s.Source.Name, ErrStranger)
@@ -177,7 +179,8 @@ func (t *Target) check(r *http.Request) (any, error) {
 		out.Problems = append(out.Problems, fmt.Sprintf("it is %s and owns site epoch %d: only a standby takes over", out.Role, out.Epoch))
 		return out, nil
 	}
-	free, problems := t.Deeds.Check(r.Context())
+
+	free, problems := t.Steps.Check(r.Context())
 	out.Free, out.Problems = free, append(out.Problems, problems...)
 	return out, nil
 }
@@ -188,13 +191,14 @@ const maxRefused = 1000
 func (t *Target) prepare(r *http.Request) (any, error) {
 	id, digest := r.PathValue("id"), r.URL.Query().Get("digest")
 	epoch, err := strconv.ParseInt(r.URL.Query().Get("epoch"), 10, 64)
-	if err != nil || epoch < 1 || id == "" || len(digest) != 2*sha256.Size || !plain(id) {
-		return nil, fmt.Errorf("preparing: id, epoch or digest is none: %w", inventory.ErrInvalid)
+	if err != nil || epoch < 1 || id == "" || len(digest) != 2*sha256.Size || !isFileName(id) {
+		return nil, fmt.Errorf("preparing a hand-over: invalid id, epoch or digest: %w", inventory.ErrInvalid)
 	}
 	if !t.preparing.TryLock() {
 		return nil, fmt.Errorf("another hand-over is being received: %w", errBusy)
 	}
 	defer t.preparing.Unlock()
+
 	s := t.File.Site()
 	switch {
 	case s.Activated == id:
@@ -202,25 +206,28 @@ func (t *Target) prepare(r *http.Request) (any, error) {
 	case slices.Contains(s.Refused, id):
 		return nil, fmt.Errorf("hand-over %q was refused: %w", id, inventory.ErrConflict)
 	case s.Role != Standby:
-		return nil, fmt.Errorf("this server is %s and no standby: %w", s.Role, inventory.ErrConflict)
+		return nil, fmt.Errorf("this server is %s, not a standby: %w", s.Role, inventory.ErrConflict)
 	case s.Prepared != nil && s.Prepared.ID == id && s.Prepared.Digest == digest:
 		return t.stateOf(id), nil
 	}
+
 	t.Log.Info("a site is being received", "handover", id, "from", s.Source.Name)
-	// What lies there is forgotten before it is touched.
+	// The record of an earlier site goes before its files do.
 	if _, err := t.File.Change(func(s *Site) error { s.Prepared = nil; return nil }); err != nil {
 		return nil, err
 	}
+
 	h := sha256.New()
-	files, err := t.Deeds.Receive(r.Context(), id, epoch+1, io.TeeReader(r.Body, h))
+	files, err := t.Steps.Receive(r.Context(), id, epoch+1, io.TeeReader(r.Body, h))
 	if err != nil {
 		return nil, fmt.Errorf("receiving hand-over %q: %w", id, err)
 	}
 	if got := hex.EncodeToString(h.Sum(nil)); got != digest {
-		return nil, fmt.Errorf("receiving hand-over %q: what came has the digest %.12s and not %.12s: %w", id, got, digest, errBusy)
+		return nil, fmt.Errorf("receiving hand-over %q: the received bytes have the digest %.12s and not %.12s: %w", id, got, digest, errBusy)
 	}
+
 	_, err = t.File.Change(func(s *Site) error {
-		if slices.Contains(s.Refused, id) { // meanwhile
+		if slices.Contains(s.Refused, id) { // since the check above
 			return fmt.Errorf("hand-over %q was refused: %w", id, inventory.ErrConflict)
 		}
 		s.Prepared = &Prepared{ID: id, Epoch: epoch + 1, Digest: digest, At: t.Now().UTC(), Files: files}
@@ -229,15 +236,16 @@ func (t *Target) prepare(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	t.Log.Info("a site lies ready", "handover", id)
+
+	t.Log.Info("a site is prepared", "handover", id)
 	return t.stateOf(id), nil
 }
 
-// errBusy is no answer about the id: the source asks again.
+// errBusy says nothing about the id: the source asks again.
 var errBusy = errors.New("not now")
 
-// activate is the commit point: when the file is on the disk, this server is
-// the site.
+// activate is the commit point: this server is the site once the file is on the
+// disk.
 func (t *Target) activate(r *http.Request) (any, error) {
 	id := r.PathValue("id")
 	now, err := t.File.Change(func(s *Site) error {
@@ -247,24 +255,26 @@ func (t *Target) activate(r *http.Request) (any, error) {
 		case slices.Contains(s.Refused, id):
 			return fmt.Errorf("hand-over %q was refused: %w", id, inventory.ErrConflict)
 		case s.Role != Standby:
-			return fmt.Errorf("this server is %s and no standby: %w", s.Role, inventory.ErrConflict)
+			return fmt.Errorf("this server is %s, not a standby: %w", s.Role, inventory.ErrConflict)
 		case s.Prepared == nil || s.Prepared.ID != id:
-			return fmt.Errorf("hand-over %q does not lie ready here: %w", id, inventory.ErrConflict)
+			return fmt.Errorf("hand-over %q is not prepared here: %w", id, inventory.ErrConflict)
 		}
-		activated(s, "handed over by "+s.Source.Name)
+		becomeActive(s, "handed over by "+s.Source.Name)
 		return nil
 	})
 	if err != nil {
 		return nil, err
 	}
+
 	t.Log.Info("this server is the site now", "handover", id, "epoch", now.Epoch)
 	t.Activated()
 	return t.stateOf(id), nil
 }
 
-// activated makes s the site that lies ready.
-func activated(s *Site, why string) {
-	s.Role, s.Epoch, s.Activated, s.ReKey, s.Why = Active, s.Prepared.Epoch, s.Prepared.ID, true, why
+// becomeActive makes s the site that is prepared.
+func becomeActive(s *Site, why string) {
+	s.Role, s.Why = Active, why
+	s.Epoch, s.Activated, s.ReKey = s.Prepared.Epoch, s.Prepared.ID, true
 }
 
 func (t *Target) refuse(r *http.Request) (any, error) {
@@ -287,24 +297,24 @@ func (t *Target) refuse(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	t.Log.Warn("a hand-over is refused for ever: its source goes on", "handover", id)
+
+	t.Log.Warn("a hand-over is refused permanently: its source goes on", "handover", id)
 	if s.Prepared == nil && s.Role == Standby {
-		if err := t.Deeds.Discard(id); err != nil {
+		if err := t.Steps.Discard(id); err != nil {
 			t.Log.Warn("removing what was received", "handover", id, "error", err)
 		}
 	}
 	return t.stateOf(id), nil
 }
 
-// TakeOver makes a standby the site without the word of its source, whose host
-// is off by the word of a person. A standby at which no site lies ready has
-// nothing to be: inventory.ErrConflict.
+// TakeOver makes a standby the site without its source, after the operator has said
+// that the source is off. Without a prepared site: inventory.ErrConflict.
 func (t *Target) TakeOver(by string) error {
 	_, err := t.File.Change(func(s *Site) error {
 		if s.Role != Standby || s.Prepared == nil {
-			return fmt.Errorf("no site lies ready here; ingot restore makes one of a backup: %w", inventory.ErrConflict)
+			return fmt.Errorf("no site is prepared here; ingot restore makes one of a backup: %w", inventory.ErrConflict)
 		}
-		activated(s, "taken over by "+by+", by whose word the source is off")
+		becomeActive(s, "taken over by "+by+", who said that the source is off")
 		return nil
 	})
 	if err == nil {
@@ -318,7 +328,7 @@ func (t *Target) image(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return t.Deeds.Image(r.Context(), file, digest)
+	return t.Steps.Image(r.Context(), file, digest)
 }
 
 func (t *Target) sendImage(r *http.Request) (any, error) {
@@ -326,27 +336,28 @@ func (t *Target) sendImage(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	offset, err1 := strconv.ParseInt(r.URL.Query().Get("offset"), 10, 64)
 	size, err2 := strconv.ParseInt(r.URL.Query().Get("size"), 10, 64)
 	if err1 != nil || err2 != nil || offset < 0 || size < offset {
-		return nil, fmt.Errorf("offset or size is none: %w", inventory.ErrInvalid)
+		return nil, fmt.Errorf("invalid offset or size: %w", inventory.ErrInvalid)
 	}
 	if role := t.File.Site().Role; role != Standby {
-		return nil, fmt.Errorf("this server is %s and no standby: %w", role, inventory.ErrConflict)
+		return nil, fmt.Errorf("this server is %s, not a standby: %w", role, inventory.ErrConflict)
 	}
-	return t.Deeds.SendImage(r.Context(), file, digest, offset, size, r.Body)
+	return t.Steps.SendImage(r.Context(), ImageFile{file, digest, size}, offset, r.Body)
 }
 
 func imageOf(r *http.Request) (file, digest string, err error) {
 	file, digest = r.PathValue("file"), r.URL.Query().Get("digest")
-	if raw, err := hex.DecodeString(digest); err != nil || len(raw) != sha256.Size || !plain(file) {
-		return "", "", fmt.Errorf("file or digest is none: %w", inventory.ErrInvalid)
+	if raw, err := hex.DecodeString(digest); err != nil || len(raw) != sha256.Size || !isFileName(file) {
+		return "", "", fmt.Errorf("invalid file or digest: %w", inventory.ErrInvalid)
 	}
 	return file, digest, nil
 }
 
-// plain tells whether s can be the name of a file.
-func plain(s string) bool {
+// isFileName reports whether s can be the name of a file.
+func isFileName(s string) bool {
 	return s != "" && len(s) <= 200 && s[0] != '.' && !strings.ContainsFunc(s, func(r rune) bool {
 		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && !strings.ContainsRune("._-+", r)
 	})

@@ -1,4 +1,4 @@
-package server
+package listener
 
 import (
 	"context"
@@ -14,7 +14,6 @@ import (
 
 	"github.com/ingotmetal/ingot/internal/guard"
 	"github.com/ingotmetal/ingot/internal/identity"
-	"github.com/ingotmetal/ingot/internal/site"
 )
 
 // TestListenersOutlivePanics: whatever a request to operators, agents or peers
@@ -22,19 +21,20 @@ import (
 func TestListenersOutlivePanics(t *testing.T) {
 	cert, err := identity.LoadCertificate(filepath.Join(t.TempDir(), "test.pem"))
 	require.NoError(t, err)
-	for name, pair := range map[string]*tls.Config{"operators on loopback": nil, "agents": serverTLS(cert), "peers": site.ServerTLS(cert)} {
+	for name, pair := range map[string]*tls.Config{"operators on loopback": nil, "agents": ServerTLS(cert), "peers": &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS13, ClientAuth: tls.RequireAnyClientCert}} {
 		t.Run(name, func(t *testing.T) {
 			g := guard.New(slog.New(slog.DiscardHandler))
-			l, err := bindHTTP("a test", "127.0.0.1:0", "listen", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				if r.URL.Path == "/panic" {
 					panic("a test's")
 				}
 				_, _ = io.WriteString(w, "well")
-			}), pair, slog.New(slog.DiscardHandler), g)
+			})
+			l, err := Bind(Socket{Name: "a test", Addr: "127.0.0.1:0", Key: "listen", Handler: handler, TLS: pair}, g, slog.New(slog.DiscardHandler))
 			require.NoError(t, err)
 			ctx, cancel := context.WithCancel(t.Context())
 			done := make(chan error, 1)
-			go func() { done <- l.serve(ctx) }()
+			go func() { done <- l.Run(ctx) }()
 			defer func() {
 				cancel()
 				require.NoError(t, <-done)
@@ -48,14 +48,14 @@ func TestListenersOutlivePanics(t *testing.T) {
 				TLSClientConfig:   &tls.Config{InsecureSkipVerify: true, Certificates: []tls.Certificate{cert}}, //nolint:gosec // a test's own server
 			}}
 			for range 3 {
-				res, err := client.Get(scheme + l.net.Addr().String() + "/panic")
+				res, err := client.Get(scheme + l.Addr().String() + "/panic")
 				if err == nil {
 					_ = res.Body.Close()
 				}
 				require.Error(t, err)
 			}
 			require.EqualValues(t, 3, g.Panics())
-			res, err := client.Get(scheme + l.net.Addr().String())
+			res, err := client.Get(scheme + l.Addr().String())
 			require.NoError(t, err)
 			body, err := io.ReadAll(res.Body)
 			require.NoError(t, err)

@@ -1,19 +1,16 @@
-package server
+package site
 
 import (
 	"bytes"
-	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -23,54 +20,43 @@ import (
 	"github.com/ingotmetal/ingot/internal/config"
 	"github.com/ingotmetal/ingot/internal/identity"
 	"github.com/ingotmetal/ingot/internal/keyring"
-	"github.com/ingotmetal/ingot/internal/site"
 	"github.com/ingotmetal/ingot/inventory"
 )
-
-func ownDirs(t *testing.T) config.Config {
-	t.Helper()
-	cfg := config.Default()
-	dir := t.TempDir()
-	cfg.DataDir, cfg.KeyFile, cfg.TokenFile = filepath.Join(dir, "state"), filepath.Join(dir, "etc/keys.json"), filepath.Join(dir, "etc/token")
-	require.NoError(t, os.MkdirAll(cfg.DataDir, 0o750))
-	require.NoError(t, os.MkdirAll(filepath.Dir(cfg.KeyFile), 0o750))
-	return cfg
-}
 
 // A copy of a data directory that is older than every peer finds the mark where
 // its keys were, and is no site.
 func TestMarkCountsForEveryCopy(t *testing.T) {
 	cfg := ownDirs(t)
-	h, err := newHost(testOptions(cfg))
+	h, err := NewHost(testOptions(cfg))
 	require.NoError(t, err)
-	require.Equal(t, site.Active, h.file.Site().Role)
-	require.NoFileExists(t, filepath.Join(cfg.DataDir, site.FileName), "a server without peers has no file")
+	require.Equal(t, Active, h.file.Site().Role)
+	require.NoFileExists(t, filepath.Join(cfg.DataDir, FileName), "a server without peers has no file")
 
 	_, err = keyring.Create(cfg.KeyFile)
 	require.NoError(t, err)
-	var m site.Mark
+	var m Mark
 	m.Retired.To, m.Retired.URL, m.Retired.ID = "um760", "https://10.0.0.2:7444", "h1"
-	require.NoError(t, h.Retire(m))
+	require.NoError(t, sender{h}.Retire(m))
 	_, err = keyring.Load(cfg.KeyFile)
 	require.ErrorContains(t, err, "not a key file of Ingot")
-	h, err = newHost(testOptions(cfg))
+	h, err = NewHost(testOptions(cfg))
 	require.NoError(t, err)
 	s := h.file.Site()
-	require.Equal(t, site.Retired, s.Role)
+	require.Equal(t, Retired, s.Role)
 	require.Equal(t, "um760", s.Successor.Name)
 	st, err := h.SiteStatus(t.Context())
 	require.NoError(t, err)
-	require.Contains(t, st.Why, "the mark in "+cfg.KeyFile)
+	require.Contains(t, st.Why, "the marker in "+cfg.KeyFile)
 }
 
-// S48: whoever reaches the peer API without a token does not fill the log.
+// S48: clients of the peer API without a token do not fill the log.
 func TestStrangersAtThePeerAPI(t *testing.T) {
 	cfg := ownDirs(t)
-	require.NoError(t, made(site.MakeStandby(t.Context(), cfg, "um760")))
+	require.NoError(t, made(MakeStandby(t.Context(), cfg, "um760")))
 	var out bytes.Buffer
 	o := testOptions(cfg)
 	o.Log = slog.New(slog.NewTextHandler(&out, nil))
-	h, err := newHost(o)
+	h, err := NewHost(o)
 	require.NoError(t, err)
 	peers := h.target.Handler()
 	for range 1000 {
@@ -86,7 +72,7 @@ func TestStrangersAtThePeerAPI(t *testing.T) {
 func TestImagesOfAPeer(t *testing.T) {
 	cfg := ownDirs(t)
 	cfg.MinFree = 1
-	h, err := newHost(testOptions(cfg))
+	h, err := NewHost(testOptions(cfg))
 	require.NoError(t, err)
 	r, ctx := receiver{h}, t.Context()
 	text := "all of the image"
@@ -95,26 +81,26 @@ func TestImagesOfAPeer(t *testing.T) {
 	size := int64(len(text))
 	st, err := r.Image(ctx, "debian.zst", digest)
 	require.NoError(t, err)
-	require.Equal(t, site.ImageState{}, st)
-	st, err = r.SendImage(ctx, "debian.zst", digest, 0, size, strings.NewReader(text[:6]))
+	require.Equal(t, ImageState{}, st)
+	st, err = r.SendImage(ctx, ImageFile{"debian.zst", digest, size}, 0, strings.NewReader(text[:6]))
 	require.NoError(t, err)
 	require.False(t, st.Done)
 	require.NoFileExists(t, filepath.Join(cfg.ImageDir(), "debian.zst"))
 	st, err = r.Image(ctx, "debian.zst", digest)
 	require.NoError(t, err)
 	require.Equal(t, int64(6), st.Size)
-	_, err = r.SendImage(ctx, "debian.zst", digest, 3, size, strings.NewReader(text[3:]))
+	_, err = r.SendImage(ctx, ImageFile{"debian.zst", digest, size}, 3, strings.NewReader(text[3:]))
 	require.ErrorIs(t, err, inventory.ErrConflict, "nothing is written over")
-	st, err = r.SendImage(ctx, "debian.zst", digest, 6, size, strings.NewReader(text[6:]))
+	st, err = r.SendImage(ctx, ImageFile{"debian.zst", digest, size}, 6, strings.NewReader(text[6:]))
 	require.NoError(t, err)
 	require.True(t, st.Done)
 	st, err = r.Image(ctx, "debian.zst", digest)
 	require.NoError(t, err)
-	require.Equal(t, site.ImageState{Size: size, Done: true}, st)
+	require.Equal(t, ImageState{Size: size, Done: true}, st)
 	st, err = r.Image(ctx, "debian.zst", strings.Repeat("0", 64))
 	require.NoError(t, err)
-	require.Equal(t, site.ImageState{}, st, "of another image by that name there is nothing")
-	_, err = r.SendImage(ctx, "other.zst", digest, 0, size, strings.NewReader("all of the imagE"))
+	require.Equal(t, ImageState{}, st, "of another image by that name there is nothing")
+	_, err = r.SendImage(ctx, ImageFile{"other.zst", digest, size}, 0, strings.NewReader("all of the imagE"))
 	require.ErrorIs(t, err, inventory.ErrConflict)
 	st, err = r.Image(ctx, "other.zst", digest)
 	require.NoError(t, err)
@@ -122,7 +108,7 @@ func TestImagesOfAPeer(t *testing.T) {
 }
 
 // An image that has become another one under the same name, or whose first
-// bytes at the peer are not its own, is sent anew and does not stick.
+// bytes at the peer are not its own, is sent again from its first byte.
 func TestImageThatHasChanged(t *testing.T) {
 	ctx, from := t.Context(), t.TempDir()
 	image := func(text string) inventory.Image {
@@ -132,7 +118,7 @@ func TestImageThatHasChanged(t *testing.T) {
 	peer := func() receiver {
 		cfg := ownDirs(t)
 		cfg.MinFree = 1
-		h, err := newHost(testOptions(cfg))
+		h, err := NewHost(testOptions(cfg))
 		require.NoError(t, err)
 		require.NoError(t, os.MkdirAll(cfg.ImageDir(), 0o750))
 		return receiver{h}
@@ -156,7 +142,7 @@ func TestImageThatHasChanged(t *testing.T) {
 	// Half of the long one lies there when the short one takes its name: the
 	// offset to go on from is beyond its end.
 	r, img := peer(), image(long)
-	st, err := r.SendImage(ctx, img.File, img.SHA256, 0, img.Size, strings.NewReader(long[:20]))
+	st, err := r.SendImage(ctx, ImageFile{img.File, img.SHA256, img.Size}, 0, strings.NewReader(long[:20]))
 	require.NoError(t, err)
 	require.False(t, st.Done)
 	require.NoError(t, os.WriteFile(filepath.Join(r.cfg.ImageDir(), ".upload-peer-debian.zst"), []byte(long[:20]), 0o600)) // as an earlier release named it
@@ -171,7 +157,7 @@ func TestImageThatHasChanged(t *testing.T) {
 	for _, wrong := range []string{long, "anot", "xxxxxxxxxxx"} {
 		r = peer()
 		img = image(short)
-		require.NoError(t, os.WriteFile(r.partial(img.File, img.SHA256), []byte(wrong), 0o600))
+		require.NoError(t, os.WriteFile(r.partialImage(img.File, img.SHA256), []byte(wrong), 0o600))
 		arrives(r, img, short)
 	}
 
@@ -187,18 +173,18 @@ func TestImageThatHasChanged(t *testing.T) {
 }
 
 // laidReady is a host at which a site lies ready that was activated.
-func laidReady(t *testing.T) (*host, site.Prepared) {
+func laidReady(t *testing.T) (*Host, Prepared) {
 	t.Helper()
-	h, err := newHost(testOptions(ownDirs(t)))
+	h, err := NewHost(testOptions(ownDirs(t)))
 	require.NoError(t, err)
-	p := site.Prepared{ID: "h1", Epoch: 2, Files: map[string]string{}}
-	for _, x := range h.places() {
+	p := Prepared{ID: "h1", Epoch: 2, Files: map[string]string{}}
+	for _, x := range h.parts() {
 		require.NoError(t, os.MkdirAll(filepath.Dir(x.from), 0o750))
 		require.NoError(t, os.WriteFile(x.from, []byte("proven "+x.name), 0o600))
 		p.Files[x.name] = identity.Digest("proven " + x.name)
 	}
-	_, err = h.file.Change(func(s *site.Site) error {
-		s.Role, s.Epoch, s.Activated, s.Prepared = site.Active, p.Epoch, p.ID, &p
+	_, err = h.file.Change(func(s *Site) error {
+		s.Role, s.Epoch, s.Activated, s.Prepared = Active, p.Epoch, p.ID, &p
 		return nil
 	})
 	require.NoError(t, err)
@@ -212,13 +198,13 @@ func TestInstallTellsPutFromMissing(t *testing.T) {
 	ctx := t.Context()
 	for cut := range 4 { // so many parts were put in their places
 		h, p := laidReady(t)
-		for _, x := range h.places()[:cut] {
+		for _, x := range h.parts()[:cut] {
 			require.NoError(t, os.MkdirAll(filepath.Dir(x.to), 0o750))
 			require.NoError(t, os.Rename(x.from, x.to))
 		}
 		require.NoError(t, h.install(ctx, p))
 		require.Nil(t, h.file.Site().Prepared)
-		for _, x := range h.places() {
+		for _, x := range h.parts() {
 			b, err := os.ReadFile(x.to)
 			require.NoError(t, err)
 			require.Equal(t, "proven "+x.name, string(b))
@@ -226,14 +212,14 @@ func TestInstallTellsPutFromMissing(t *testing.T) {
 	}
 	for n := range 3 {
 		h, p := laidReady(t)
-		gone := h.places()[n]
+		gone := h.parts()[n]
 		refused := func(is error, why string) {
 			t.Helper()
 			err := h.install(ctx, p)
 			require.ErrorIs(t, err, is)
 			require.ErrorContains(t, err, why)
 			require.NotNil(t, h.file.Site().Prepared)
-			for _, x := range h.places() {
+			for _, x := range h.parts() {
 				if x != gone {
 					require.FileExists(t, x.from, "nothing was begun")
 				}
@@ -253,7 +239,7 @@ func TestInstallTellsPutFromMissing(t *testing.T) {
 	}
 	// Runs that live elsewhere are no part of it.
 	h, p := laidReady(t)
-	temporal := h.places()[1]
+	temporal := h.parts()[1]
 	require.NoError(t, os.Remove(temporal.from))
 	delete(p.Files, temporal.name)
 	require.NoError(t, h.install(ctx, p))
@@ -265,11 +251,11 @@ func TestInstallTellsPutFromMissing(t *testing.T) {
 	require.FileExists(t, temporalOfHost(h))
 	h, p = laidReady(t)
 	p.Files = nil
-	require.NoError(t, os.Remove(h.places()[2].from))
+	require.NoError(t, os.Remove(h.parts()[2].from))
 	require.ErrorIs(t, h.install(ctx, p), inventory.ErrNotFound)
 }
 
-func temporalOfHost(h *host) string { return h.places()[1].to }
+func temporalOfHost(h *Host) string { return h.parts()[1].to }
 
 // While the site is not whole the host answers operators with what is missing,
 // and goes on when it is there again.
@@ -277,10 +263,10 @@ func TestSettleAsks(t *testing.T) {
 	h, p := laidReady(t)
 	h.cfg.Listen = "127.0.0.1:0"
 	require.NoError(t, os.WriteFile(h.cfg.TokenFile, []byte(strings.Repeat("t", 64)), 0o600))
-	missing := h.places()[2]
+	missing := h.parts()[2]
 	require.NoError(t, os.Remove(missing.from))
 	done := make(chan error, 1)
-	go func() { done <- h.settle(t.Context(), p) }()
+	go func() { done <- h.installPrepared(t.Context(), p) }()
 	var st api.SiteStatus
 	require.Eventually(t, func() bool {
 		var err error
@@ -290,7 +276,7 @@ func TestSettleAsks(t *testing.T) {
 	require.Contains(t, st.Silent, "inventory.db is missing")
 	require.False(t, st.Since.IsZero())
 	require.ErrorIs(t, h.Decide(t.Context(), api.WordTakeOver, ""), inventory.ErrConflict, "no word mends it")
-	require.Equal(t, site.Active, st.Role)
+	require.Equal(t, Active, st.Role)
 	require.Equal(t, p.ID, st.Prepared)
 	require.NoError(t, os.WriteFile(missing.from, []byte("proven "+missing.name), 0o600))
 	require.NoError(t, <-done)
@@ -301,27 +287,27 @@ func TestSettleAsks(t *testing.T) {
 
 // beside makes a standby that answers, and a server that has paired with it as
 // the peer um760.
-func beside(t *testing.T) (here, there *host, peer api.NewPeer) {
+func beside(t *testing.T) (here, there *Host, peer api.NewPeer) {
 	t.Helper()
 	standby := ownDirs(t)
-	require.NoError(t, made(site.MakeStandby(t.Context(), standby, "um760")))
-	there, err := newHost(testOptions(standby))
+	require.NoError(t, made(MakeStandby(t.Context(), standby, "um760")))
+	there, err := NewHost(testOptions(standby))
 	require.NoError(t, err)
-	require.NoError(t, there.peered())
-	listener := httptest.NewUnstartedServer(there.target.Handler())
-	listener.TLS = site.ServerTLS(there.cert)
-	listener.StartTLS()
-	t.Cleanup(listener.Close)
+	require.NoError(t, there.loadCertificate())
+	server := httptest.NewUnstartedServer(there.target.Handler())
+	server.TLS = ServerTLS(there.cert)
+	server.StartTLS()
+	t.Cleanup(server.Close)
 	token, err := os.ReadFile(filepath.Join(filepath.Dir(standby.KeyFile), "standby.token"))
 	require.NoError(t, err)
 
-	cfg := testConfig(t)
-	here, err = newHost(testOptions(cfg))
+	cfg := ownDirs(t)
+	cfg.MinFree = 1
+	here, err = NewHost(testOptions(cfg))
 	require.NoError(t, err)
-	s := testServer(t, cfg)
-	s.host, here.current = here, s
+	here.current = idle{}
 	peer = api.NewPeer{
-		Peer:  api.Peer{Name: "um760", URL: listener.URL, Fingerprint: site.Fingerprint(listener.Certificate())},
+		Peer:  api.Peer{Name: "um760", URL: server.URL, Fingerprint: identity.Fingerprint(server.Certificate())},
 		Token: inventory.NewSecret(strings.TrimSpace(string(token))),
 	}
 	_, err = here.AddPeer(t.Context(), peer)
@@ -338,7 +324,7 @@ func TestMigrationKeepsNotices(t *testing.T) {
 		if c.here {
 			here.cfg.Notify.URL = "https://example.com/x"
 		}
-		err := mover{here}.CheckTarget(t.Context(), "um760") // which may have something to say of this host's ports
+		err := here.CheckTarget(t.Context(), "um760") // which may have something to say of this host's ports
 		text := fmt.Sprint(err)
 		require.Equal(t, c.refused, strings.Contains(text, "it has no notify.url"), "%+v: %s", c, text)
 		require.NotContains(t, text, "example.com")
@@ -349,28 +335,28 @@ func TestMigrationKeepsNotices(t *testing.T) {
 func TestTargetsThatAreRefused(t *testing.T) {
 	for _, c := range []struct {
 		name, says string
-		change     func(here, there *host)
+		change     func(here, there *Host)
 	}{
-		{"another version", "it is version other, and this is test", func(_, there *host) { there.target.Program = "other" }},
-		{"runs elsewhere", "its runs would live in 192.0.2.1:7233", func(_, there *host) { there.target.Temporal = "192.0.2.1:7233" }},
-		{"too little room", "are free there, and 1.0 PiB are needed", func(here, _ *host) { here.cfg.MinFree = 1 << 30 }},
-		{"keys of a site", "keys.json is there already", func(_, there *host) {
+		{"another version", "it is version other, and this is test", func(_, there *Host) { there.target.Program = "other" }},
+		{"runs elsewhere", "its runs would live in 192.0.2.1:7233", func(_, there *Host) { there.target.Temporal = "192.0.2.1:7233" }},
+		{"too little room", "are free there, and 1.0 PiB are needed", func(here, _ *Host) { here.cfg.MinFree = 1 << 30 }},
+		{"keys of a site", "keys.json is there already", func(_, there *Host) {
 			require.NoError(t, os.WriteFile(there.cfg.KeyFile, []byte("{}"), 0o600))
 		}},
-		{"a site", "it is active and owns site epoch 3: only a standby takes over", func(_, there *host) {
-			_, err := there.file.Change(func(s *site.Site) error { s.Role, s.Epoch = site.Active, 3; return nil })
+		{"a site", "it is active and owns site epoch 3: only a standby takes over", func(_, there *Host) {
+			_, err := there.file.Change(func(s *Site) error { s.Role, s.Epoch = Active, 3; return nil })
 			require.NoError(t, err)
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			here, there, _ := beside(t)
 			// Ports of this host may be in use: that is another reason.
-			require.NotContains(t, fmt.Sprint(mover{here}.CheckTarget(t.Context(), "um760")), c.says)
+			require.NotContains(t, fmt.Sprint(here.CheckTarget(t.Context(), "um760")), c.says)
 			c.change(here, there)
-			err := mover{here}.CheckTarget(t.Context(), "um760")
+			err := here.CheckTarget(t.Context(), "um760")
 			require.ErrorIs(t, err, inventory.ErrConflict)
 			require.ErrorContains(t, err, c.says)
-			require.Equal(t, site.Active, here.file.Site().Role)
+			require.Equal(t, Active, here.file.Site().Role)
 			require.Nil(t, there.file.Site().Prepared)
 		})
 	}
@@ -379,7 +365,7 @@ func TestTargetsThatAreRefused(t *testing.T) {
 // Who owns an epoch already is nobody's peer.
 func TestOnlyAStandbyIsAPeer(t *testing.T) {
 	here, there, peer := beside(t)
-	_, err := there.file.Change(func(s *site.Site) error { s.Role, s.Epoch = site.Active, 3; return nil })
+	_, err := there.file.Change(func(s *Site) error { s.Role, s.Epoch = Active, 3; return nil })
 	require.NoError(t, err)
 	peer.Name = "another"
 	_, err = here.AddPeer(t.Context(), peer)
@@ -388,39 +374,12 @@ func TestOnlyAStandbyIsAPeer(t *testing.T) {
 	require.Len(t, here.file.Site().Peers, 1)
 }
 
-// What is not up yet is waited for; a second server is a matter for a person at
-// once.
-func TestAsClient(t *testing.T) {
-	tries := 0
-	seen, err := asClient(t.Context(), func(context.Context) ([]string, error) {
-		if tries++; tries < 3 {
-			return nil, fmt.Errorf("nothing: %w", inventory.ErrUnreachable)
-		}
-		return []string{"answered"}, nil
-	})
-	require.NoError(t, err)
-	require.Equal(t, []string{"answered"}, seen)
-	tries = 0
-	_, err = asClient(t.Context(), func(context.Context) ([]string, error) {
-		if tries++; tries < 2 {
-			return nil, syscall.ENETDOWN // an interface that may come back
-		}
-		return nil, nil
-	})
-	require.NoError(t, err)
-	require.Equal(t, 2, tries)
-	tries = 0
-	_, err = asClient(t.Context(), func(context.Context) ([]string, error) {
-		tries++
-		return nil, fmt.Errorf("two servers: %w", inventory.ErrConflict)
-	})
-	require.ErrorIs(t, err, inventory.ErrConflict)
-	require.Equal(t, 1, tries)
-}
-
 func testOptions(cfg config.Config) Options {
-	return Options{Config: cfg, Version: "test", Log: slog.New(slog.DiscardHandler), Out: io.Discard}
+	return Options{Config: cfg, Version: "test", Log: slog.New(slog.DiscardHandler)}
 }
 
 // made drops the description of a standby.
-func made(_ site.StandbyResult, err error) error { return err }
+func made(_ StandbyResult, err error) error { return err }
+
+// idle is a site that was not asked to do anything.
+type idle struct{ Instance }

@@ -1,0 +1,79 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"github.com/ingotmetal/ingot/activities"
+	"github.com/ingotmetal/ingot/bmc"
+	"github.com/ingotmetal/ingot/internal/config"
+	"github.com/ingotmetal/ingot/internal/endpoint"
+	"github.com/ingotmetal/ingot/internal/systems/harvester"
+	"github.com/ingotmetal/ingot/internal/systems/kubernetes"
+	"github.com/ingotmetal/ingot/internal/systems/talos"
+	"github.com/ingotmetal/ingot/internal/systems/vyos"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+func (s *server) newBMC() (*bmc.Driver, error) {
+	networks, err := config.Prefixes(s.cfg.BMC.Networks)
+	if err != nil {
+		return nil, err
+	}
+	commands := map[string]bmc.Command{}
+	for name, c := range s.cfg.Power.Commands {
+		commands[name] = bmc.Command{On: c.On, Off: c.Off, Status: c.Status, Timeout: c.Timeout}
+	}
+	return bmc.New(bmc.Config{
+		Log: s.log.With("part", "bmc"), Networks: networks, Commands: commands, WakeFrom: s.netboot.address,
+		Home: filepath.Join(s.cfg.DataDir, "ipmitool"), LockFile: filepath.Join(s.cfg.DataDir, "bmc.lock"),
+	}), nil
+}
+
+// checkBMC logs in to the BMC of a machine and returns the state of its power.
+func (s *server) checkBMC(ctx context.Context, m inventory.Machine) (string, error) {
+	if m.BMC.Manual() {
+		return "", fmt.Errorf("machine %q has no BMC: %w", m.Name, inventory.ErrUnsupported)
+	}
+	password, err := s.records.store.BMCPassword(ctx, m.Name)
+	if err != nil {
+		return "", err
+	}
+	if m.BMC.Capabilities().SelfTest { // a log-in may succeed without any right
+		r, err := s.bmc.Check(ctx, m.Controller(), password)
+		return r.Power, err
+	}
+	return s.bmc.State(ctx, m.Controller(), password)
+}
+
+// siteOf is what activities know of this server.
+func (s *server) siteOf() activities.Site {
+	out := activities.Site{
+		ClaimKey: s.secrets.claim, PlanKey: s.secrets.ring.PlanSigner(), RequireDigest: s.cfg.Images.RequireDigest,
+	}
+	if s.netboot.on() {
+		out.Bootable = s.bootable
+		out.ImageURL = s.netboot.imageURL
+		out.MetadataURL = s.metadataURL(s.netboot.address)
+	}
+	return out
+}
+
+// newActivities builds every side effect of workflows. The API is made later.
+func (s *server) newActivities() *activities.Activities {
+	store := s.records.store
+	return &activities.Activities{
+		Machines: store, Catalogue: store, Grants: store, Agents: store, Assignments: store, Records: store,
+		Operations: store, Moving: store, Labs: store, Relays: store,
+		Mover: s.host, Peers: s.host, VerifySite: s.verifySite,
+		BMC: s.bmc, Site: s.siteOf(), Log: s.log.With("part", "activities"), Now: time.Now, Clock: s.clock,
+		Heard:       func(o inventory.Owner, boot int) (time.Duration, bool) { return s.engine.Agents.Heard(o, boot) },
+		Troubles:    activities.NewTroubles(time.Now),
+		ProbeImage:  func(ctx context.Context, address string) error { return s.api.ProbeImage(ctx, address) },
+		ImageStored: images{dir: s.cfg.ImageDir()}.stored,
+		ProbeEvery:  s.cfg.ProbeEvery, Presence: endpoint.Presence{},
+		Routers: vyos.Client{}, Talos: talos.Client{}, Kubernetes: kubernetes.Client{}, Clusters: harvester.Client{},
+	}
+}

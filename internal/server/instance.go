@@ -1,0 +1,43 @@
+package server
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/ingotmetal/ingot/internal/archive"
+	"github.com/ingotmetal/ingot/internal/site"
+)
+
+// The server is the [site.Instance] of its host.
+
+// Store is the inventory.
+func (s *server) Store() site.Store { return s.records.store }
+
+// Metadata answers machines; nil when no interface is configured.
+func (s *server) Metadata() http.Handler {
+	if !s.netboot.on() {
+		return nil
+	}
+	return s.netboot.metadata.Handler()
+}
+
+// OpenRuns are the runs of machines that have not ended.
+func (s *server) OpenRuns(ctx context.Context) ([]string, error) { return s.do.OpenRuns(ctx) }
+
+// BusyActivities are the activities under way.
+func (s *server) BusyActivities() []string { return s.temporal.effects.UnderWay() }
+
+// CopyDatabases adds both databases to an archive; see [site.Instance].
+func (s *server) CopyDatabases(ctx context.Context, d *archive.Draft, dir string) (ended func() error, err error) {
+	err = s.backUpTemporal(ctx, d, dir)
+	done := make(chan error, 1)
+	go func() { done <- s.stopChild() }()
+	ended = func() error { return <-done }
+	if err != nil {
+		return ended, err
+	}
+	if err := s.backUpInventory(ctx, d, dir); err != nil {
+		return ended, err
+	}
+	return ended, s.records.store.Close()
+}

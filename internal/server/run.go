@@ -1,0 +1,163 @@
+package server
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/ingotmetal/ingot/internal/clock"
+	"github.com/ingotmetal/ingot/internal/config"
+	"github.com/ingotmetal/ingot/internal/listener"
+	"github.com/ingotmetal/ingot/internal/site"
+)
+
+// A part runs until its context ends. The first error of a part ends all of them.
+type part struct {
+	name string
+	run  func(ctx context.Context) error
+}
+
+// Run serves until ctx ends, or until a hand-over has ended. The Temporal child stops
+// last: it outlives the workers, the API and the copy for a hand-over. DHCP and
+// metadata depend on none of them.
+func (s *server) Run(ctx context.Context) error {
+	listeners, err := s.listen()
+	if err != nil {
+		return err
+	}
+	s.clock.Listening()
+	// This server has the ports, so no other server of this host is making a backup.
+	if err := os.RemoveAll(filepath.Join(s.cfg.DataDir, backupDir)); err != nil {
+		s.log.Warn("removing an unfinished backup", "error", err)
+	}
+
+	s.stopChild = s.temporal.supervise(ctx)
+	g, running := errgroup.WithContext(ctx)
+	for _, p := range s.parts(running, listeners) {
+		g.Go(func() error { return p.run(running) })
+	}
+	s.greet()
+	err = g.Wait()
+
+	var move *site.HandOverRequest
+	if errors.As(err, &move) && ctx.Err() == nil {
+		err = s.host.HandOver(ctx, s, move)
+	}
+	if e := s.stopChild(); err == nil {
+		err = e
+	}
+	if errors.Is(err, context.Canceled) {
+		err = nil
+	}
+	return err
+}
+
+// parts is everything that runs side by side. Workers can end before ctx, for a
+// hand-over.
+func (s *server) parts(ctx context.Context, listeners []listener.Listener) []part {
+	working, stopWorking := context.WithCancel(ctx)
+	stopped := make(chan struct{})
+	stopWorkers := func() {
+		stopWorking()
+		<-stopped
+	}
+
+	parts := []part{
+		{"engine", s.engine.Run},
+		{"event pump", s.engine.Pump.Run},
+		{"reconciler", s.engine.Reconciler.Run},
+		{"clock", func(ctx context.Context) error {
+			return s.clock.Run(ctx, func(ctx context.Context, set clock.Step) {
+				s.engine.Reconciler.ClockSet(ctx, set.From, set.To)
+			})
+		}},
+		{"workers", func(context.Context) error {
+			defer close(stopped)
+			defer stopWorking()
+			return s.temporal.Run(working, s.do)
+		}},
+		{"inventory check", s.checkLarge},
+		{"reserve", s.records.reserve.Run},
+		{"old records", s.keepRecords},
+		{"notices", s.sendNotices},
+		{"hand-over", func(ctx context.Context) error { return s.host.AwaitHandOver(ctx, s, stopWorkers) }},
+		{"keys of another host", func(ctx context.Context) error { return s.host.ReplaceKeys(ctx, s) }},
+	}
+	for _, l := range listeners {
+		parts = append(parts, part{l.Name, l.Run})
+	}
+	if s.netboot.on() {
+		parts = append(parts, part{"boot server", s.netboot.boot.Run}, part{"metadata server", s.netboot.metadata.Run})
+	}
+	return parts
+}
+
+// listen binds every HTTP socket but those of the boot and metadata servers, so that
+// an occupied port is reported before anything else begins.
+func (s *server) listen() (out []listener.Listener, err error) {
+	defer func() {
+		if err != nil {
+			for _, l := range out {
+				err = errors.Join(err, l.Close())
+			}
+		}
+	}()
+	bind := func(name, addr, key string, h http.Handler, t *tls.Config) error {
+		l, err := listener.Bind(listener.Socket{Name: name, Addr: addr, Key: key, Handler: h, TLS: t}, s.host.Guard(), s.log)
+		if err == nil {
+			out = append(out, l)
+		}
+		return err
+	}
+
+	operatorTLS, err := listener.OperatorTLS(s.cfg, s.log)
+	if err != nil {
+		return out, err
+	}
+	if err := bind("operator API", s.cfg.Listen, "listen", s.api.Handler(), operatorTLS); err != nil {
+		return out, err
+	}
+	if !s.netboot.on() {
+		return out, nil
+	}
+	n := s.cfg.Netboot
+	agentAddr := config.Join(n.Bind(s.netboot.address), n.Agent)
+	return out, bind("agent API", agentAddr, "netboot.agent", s.agents, listener.ServerTLS(s.secrets.agentTLS))
+}
+
+// greet says where the server answers.
+func (s *server) greet() {
+	lines := []string{
+		fmt.Sprintf("ingot %s: %s (ingot login-link opens the page)", s.Version, baseURL(s.cfg)),
+		"DHCP off: run ingot init",
+	}
+	if s.netboot.on() {
+		lines[1] = "netboot " + describeNetboot(s.cfg.Netboot, s.netboot.address)
+	}
+	if _, err := fmt.Fprintln(s.Out, strings.Join(lines, "\n")); err != nil {
+		s.log.Warn("greeting", "error", err)
+	}
+}
+
+func baseURL(cfg config.Config) string {
+	if config.Loopback(cfg.Listen) {
+		return "http://" + cfg.Listen
+	}
+	return "https://" + cfg.Listen
+}
+
+// describeNetboot says on which network machines are answered.
+func describeNetboot(n config.Netboot, address netip.Addr) string {
+	if n.RelayOnly {
+		return fmt.Sprintf("through the relays %s alone, as %s", strings.Join(n.Relays, ", "), address)
+	}
+	return fmt.Sprintf("on %s as %s", strings.Join(n.Interfaces, ", "), address)
+}

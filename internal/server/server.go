@@ -1,0 +1,236 @@
+// Package server puts "ingot serve" together: it alone knows all adapters.
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"github.com/ingotmetal/ingot/activities"
+	"github.com/ingotmetal/ingot/api"
+	"github.com/ingotmetal/ingot/bmc"
+	"github.com/ingotmetal/ingot/internal/archive"
+	"github.com/ingotmetal/ingot/internal/clock"
+	"github.com/ingotmetal/ingot/internal/config"
+	"github.com/ingotmetal/ingot/internal/engine"
+	"github.com/ingotmetal/ingot/internal/identity"
+	"github.com/ingotmetal/ingot/internal/keyring"
+	"github.com/ingotmetal/ingot/internal/notify"
+	"github.com/ingotmetal/ingot/internal/reserve"
+	"github.com/ingotmetal/ingot/internal/site"
+	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/inventory/sqlite"
+)
+
+// Options are what Serve needs.
+type Options struct {
+	Config     config.Config
+	ConfigFile string // goes into backups
+	Version    string // of this program
+	Log        *slog.Logger
+	Out        io.Writer // says where the server answers
+}
+
+// Serve runs this host until ctx ends.
+func Serve(ctx context.Context, o Options) error {
+	var err error
+	if o.Config.Netboot, err = o.Config.Netboot.Resolve(); err != nil {
+		return err
+	}
+	collectRarely()
+	h, err := newHost(o)
+	if err != nil {
+		return err
+	}
+	return h.Run(ctx)
+}
+
+func newHost(o Options) (*site.Host, error) {
+	return site.NewHost(site.Options{
+		Config: o.Config, Version: o.Version, Log: o.Log,
+		Start: func(ctx context.Context, h *site.Host) (site.Instance, error) { return newServer(ctx, o, h) },
+	})
+}
+
+// softMemoryLimit is where the collector begins to work for memory. A fleet under
+// installation needs a third of it.
+const softMemoryLimit = 256 << 20
+
+// collectRarely leaves the processor to the work as long as there is memory. GOGC and
+// GOMEMLIMIT of the environment override it.
+func collectRarely() {
+	if os.Getenv("GOGC") == "" && os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(softMemoryLimit)
+		debug.SetGCPercent(500)
+	}
+}
+
+// server is the site while it runs in this process.
+type server struct {
+	Options
+	host    *site.Host
+	cfg     config.Config
+	log     *slog.Logger
+	clock   *clock.Clock
+	secrets secrets
+	records records
+
+	temporal  *temporal
+	stopChild func() error // ends the Temporal child
+	netboot   netboot
+	bmc       *bmc.Driver
+	do        *activities.Activities
+	engine    *engine.Engine
+	agents    http.Handler // of the agents' requests
+	api       *api.API
+	notify    *notify.Sender // nil: no notices are sent
+	backingUp sync.Mutex     // held while a backup is made
+}
+
+// records are the inventory, and what keeps it sound.
+type records struct {
+	store    *sqlite.Store
+	reserve  *reserve.Reserve
+	checked  inventoryCheck
+	restored inventory.Restore
+}
+
+// newServer opens the inventory and builds the parts. Nothing runs yet.
+func newServer(ctx context.Context, o Options, h *site.Host) (_ *server, err error) {
+	s := &server{Options: o, host: h, cfg: o.Config, log: o.Log, clock: clock.New()}
+	if err := s.prepare(); err != nil {
+		return nil, err
+	}
+	if err := s.openInventory(ctx); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.records.store.Close())
+		}
+	}()
+
+	if err := s.checkRecords(ctx); err != nil {
+		return nil, err
+	}
+	if s.notify, err = s.newNotifier(); err != nil {
+		return nil, err
+	}
+	s.closeNotices(ctx)
+	if s.temporal, err = s.newTemporal(); err != nil {
+		return nil, err
+	}
+	if s.netboot, err = s.newNetboot(); err != nil {
+		return nil, err
+	}
+	if s.bmc, err = s.newBMC(); err != nil {
+		return nil, err
+	}
+	s.do = s.newActivities()
+	s.engine = s.newEngine()
+	s.agents = s.newAgentAPI()
+	s.api, err = s.newAPI()
+	return s, err
+}
+
+// prepare makes what a first start needs, in an empty data directory only, and loads
+// the rest.
+func (s *server) prepare() (err error) {
+	if err := archive.RefuseUnfinishedRestore(s.cfg.DataDir); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(s.cfg.ImageDir(), 0o750); err != nil {
+		return err
+	}
+	if _, err := os.Stat(InventoryFile(s.cfg)); errors.Is(err, fs.ErrNotExist) {
+		if err := MakeKeys(s.cfg); err != nil {
+			return err
+		}
+	}
+	s.secrets, err = loadSecrets(s.cfg)
+	return err
+}
+
+// openInventory opens the database after checking it. One that is damaged, or that
+// has replaced a lost one, is refused.
+func (s *server) openInventory(ctx context.Context) error {
+	err := s.checkFile(ctx)
+	if err == nil {
+		s.records.reserve = s.newReserve()
+		s.records.store, err = sqlite.Open(ctx, InventoryFile(s.cfg), s.secrets.ring.Sealer(),
+			append(noticeOptions(s.cfg.Notify), sqlite.WithFull(s.records.reserve.Release))...)
+	}
+	if errors.Is(err, sqlite.ErrDamaged) {
+		return adviseRestore(s.cfg, err)
+	}
+	if err != nil {
+		return fmt.Errorf("opening the inventory: %w", err)
+	}
+	if err := s.refuseLost(ctx); err != nil {
+		return adviseRestore(s.cfg, errors.Join(err, s.records.store.Close()))
+	}
+	return nil
+}
+
+// checkRecords finishes what an earlier run of the server has left.
+func (s *server) checkRecords(ctx context.Context) (err error) {
+	store := s.records.store
+	if err := adoptImages(ctx, store, s.cfg.ImageDir()); err != nil {
+		return err
+	}
+	if err := store.KeyCheck(ctx); err != nil {
+		s.log.Error("secrets cannot be opened: DHCP goes on, arming is refused; ingot secret status shows more",
+			"key_file", s.cfg.KeyFile, "error", err)
+	} else {
+		s.resumeRotation(ctx)
+	}
+	s.records.restored, err = store.LastRestore(ctx)
+	return err
+}
+
+// Close closes what newServer has opened.
+func (s *server) Close() error { return errors.Join(s.bmc.Close(), s.records.store.Close()) }
+
+// MakeKeys makes the site's keys and the admin token where they are missing. It never
+// replaces one: what a lost key had sealed must be entered again.
+func MakeKeys(cfg config.Config) error {
+	if err := keyring.Outside(cfg.KeyFile, cfg.DataDir); err != nil {
+		return err
+	}
+	if _, err := keyring.Create(cfg.KeyFile); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	err := identity.WritePrivate(cfg.TokenFile, identity.NewToken())
+	if errors.Is(err, fs.ErrExist) {
+		return nil
+	}
+	return err
+}
+
+// agentFile is a file of the agent's system; "" when its directory is not configured,
+// which does not mean the working directory.
+func agentFile(dir, name string) string {
+	if dir == "" {
+		return ""
+	}
+	return filepath.Join(dir, name)
+}
+
+// pause waits; false when ctx has ended.
+func pause(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-time.After(d):
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

@@ -1,0 +1,94 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// Limits of verifySite.
+const (
+	bmcsAtOnce   = 8
+	bmcWithin    = 30 * time.Second
+	clientWithin = 20 * time.Second
+	clientEvery  = 500 * time.Millisecond
+	maxNotes     = 10
+)
+
+// verifySite checks a site on its new host: is a client answered, by this server
+// alone, and do the BMCs answer? It returns what was seen and what the operator should
+// look at. An error is one that machines would run into.
+func (s *server) verifySite(ctx context.Context) ([]string, error) {
+	seen := []string{"no interface is configured here: no machine is answered"}
+	if s.netboot.on() {
+		var err error
+		if seen, err = checkAsClient(ctx, s.netboot.boot.CheckClient); err != nil {
+			return nil, err
+		}
+	}
+	notes, err := s.verifyBMCs(ctx)
+	return append(seen, notes...), err
+}
+
+// checkAsClient asks as a client does for as long as a missing part may still come up.
+// After that the operator has to look: inventory.ErrConflict.
+func checkAsClient(ctx context.Context, check func(context.Context) ([]string, error)) ([]string, error) {
+	for start := time.Now(); ; {
+		seen, err := check(ctx)
+		switch {
+		case err == nil || ctx.Err() != nil:
+			return seen, err
+		case errors.Is(err, inventory.ErrConflict) || errors.Is(err, inventory.ErrInvalid):
+			return nil, err
+		case time.Since(start) > clientWithin:
+			return nil, fmt.Errorf("%w: %w", err, inventory.ErrConflict)
+		}
+		if !pause(ctx, clientEvery) {
+			return nil, ctx.Err()
+		}
+	}
+}
+
+func (s *server) verifyBMCs(ctx context.Context) ([]string, error) {
+	ms, err := s.records.store.Machines(ctx)
+	if err != nil {
+		return nil, err
+	}
+
+	var mu sync.Mutex
+	var notes []string
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(bmcsAtOnce)
+	for _, m := range ms {
+		if m.BMC.Manual() {
+			continue
+		}
+		g.Go(func() error {
+			ctx, cancel := context.WithTimeout(ctx, bmcWithin)
+			defer cancel()
+			if _, err := s.checkBMC(ctx, m); err != nil {
+				mu.Lock()
+				defer mu.Unlock()
+				notes = append(notes, fmt.Sprintf("the BMC of %s does not answer here: %v", m.Name, err))
+			}
+			return nil
+		})
+	}
+
+	if err := g.Wait(); err != nil {
+		return nil, err
+	}
+
+	slices.Sort(notes)
+	if more := len(notes) - maxNotes; more > 0 {
+		notes = append(notes[:maxNotes], fmt.Sprintf("and %d more", more))
+	}
+	return notes, nil
+}

@@ -1,0 +1,139 @@
+package site
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/ingotmetal/ingot/api"
+	"github.com/ingotmetal/ingot/internal/config"
+	"github.com/ingotmetal/ingot/internal/durable"
+	"github.com/ingotmetal/ingot/internal/identity"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// standbyFiles are the files of a standby that a Kubernetes cluster starts: its
+// key, the token for this server, and its admin token. They are beside this
+// server's keys until it is paired with; the admin token stays.
+type standbyFiles struct{ dir, name string }
+
+func (h *Host) standbyFiles(name string) standbyFiles {
+	return standbyFiles{filepath.Join(filepath.Dir(h.cfg.KeyFile), "standby-"+name), name}
+}
+
+// Further files of a standby, in its directory; the peer file is not in the Secret.
+const (
+	adminFileName = "token"
+	peerFileName  = "peer.json"
+)
+
+// secretName is the Kubernetes Secret of a standby.
+const secretName = "ingot-standby"
+
+// peer is where the standby will be; inventory.ErrNotFound when none was made.
+func (f standbyFiles) peer() (p Peer, token string, err error) {
+	b, err := os.ReadFile(filepath.Join(f.dir, peerFileName))
+	if errors.Is(err, fs.ErrNotExist) {
+		return p, "", fmt.Errorf("peer %q: %w", f.name, inventory.ErrNotFound)
+	}
+	if err == nil {
+		err = json.Unmarshal(b, &p)
+	}
+	if err != nil {
+		return p, "", fmt.Errorf("reading the files of standby %q: %w", f.name, err)
+	}
+	token, err = identity.LoadToken(filepath.Join(f.dir, tokenFileName))
+	return p, token, err
+}
+
+// Known reports whether this server can hand over to the peer: it is paired with
+// it, or has made its files.
+func (h *Host) Known(_ context.Context, name string) (bool, error) {
+	if _, err := h.file.Site().Peer(name); err == nil {
+		return true, nil
+	}
+	_, _, err := h.standbyFiles(name).peer()
+	if errors.Is(err, inventory.ErrNotFound) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// Standby makes the files of a standby that answers at address (a host, or
+// host:port), once, and returns the Kubernetes Secret with them.
+func (h *Host) Standby(_ context.Context, name, address string) (secret inventory.Secret, err error) {
+	if _, _, err := net.SplitHostPort(address); err != nil {
+		_, port, err := net.SplitHostPort(config.Default().Site.Listen)
+		if err != nil {
+			return secret, err
+		}
+		address = net.JoinHostPort(strings.Trim(address, "[]"), port)
+	}
+
+	f := h.standbyFiles(name)
+	_, _, fingerprint, err := MakeStandbyFiles(f.dir)
+	if err != nil {
+		return secret, err
+	}
+	if _, err := identity.LoadToken(filepath.Join(f.dir, adminFileName)); err != nil {
+		return secret, err
+	}
+	text, err := json.Marshal(Peer{Name: name, URL: "https://" + address, Fingerprint: fingerprint})
+	if err == nil {
+		err = durable.Replace(filepath.Join(f.dir, peerFileName), append(text, '\n'))
+	}
+	if err != nil {
+		return secret, err
+	}
+	return f.secret()
+}
+
+// secret is the Kubernetes Secret of the standby, YAML.
+func (f standbyFiles) secret() (inventory.Secret, error) {
+	var b strings.Builder
+	b.WriteString("apiVersion: v1\nkind: Secret\n")
+	fmt.Fprintf(&b, "metadata: {name: %s, namespace: ingot}\ntype: Opaque\ndata:\n", secretName)
+	for _, file := range []string{identity.PeerFile, tokenFileName, adminFileName} {
+		text, err := os.ReadFile(filepath.Join(f.dir, file))
+		if err != nil {
+			return inventory.Secret{}, err
+		}
+		fmt.Fprintf(&b, "  %s: %s\n", file, base64.StdEncoding.EncodeToString(text))
+	}
+	return inventory.NewSecret(b.String()), nil
+}
+
+// Moved reports whether a run of Migrate has made this host the site: the ids of
+// its hand-overs begin with the run.
+func (h *Host) Moved(_ context.Context, run string) (bool, error) {
+	return strings.HasPrefix(h.file.Site().Activated, run+"-"), nil
+}
+
+// Forget removes a peer to which nothing was handed over, and its files.
+func (h *Host) Forget(ctx context.Context, name string) error {
+	if err := h.RemovePeer(ctx, name); err != nil && !errors.Is(err, inventory.ErrNotFound) {
+		return err
+	}
+	return os.RemoveAll(h.standbyFiles(name).dir)
+}
+
+// paired returns the peer, after pairing with one whose files were made here.
+func (h *Host) paired(ctx context.Context, name string) (Peer, error) {
+	p, err := h.file.Site().Peer(name)
+	if !errors.Is(err, inventory.ErrNotFound) {
+		return p, err
+	}
+	p, token, err := h.standbyFiles(name).peer()
+	if err != nil {
+		return p, err
+	}
+	_, err = h.AddPeer(ctx, api.NewPeer{Peer: peerView(p), Token: inventory.NewSecret(token)})
+	return p, err
+}

@@ -1,0 +1,93 @@
+package site
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/ingotmetal/ingot/internal/durable"
+)
+
+// A Mark is in the place of the key file of a retired site. No copy of the data
+// directory makes this host the site again.
+type Mark struct {
+	Retired struct {
+		To          string    `json:"to"`
+		URL         string    `json:"url,omitempty"`
+		Fingerprint string    `json:"fingerprint,omitempty"` // of the key of the server there
+		ID          string    `json:"id"`
+		At          time.Time `json:"at"`
+	} `json:"retired"`
+}
+
+// ReadMark returns the mark in the place of the key file; false when there is none,
+// or no file at all.
+func ReadMark(keyFile string) (Mark, bool, error) {
+	b, err := os.ReadFile(keyFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		return Mark{}, false, nil
+	}
+	if err != nil {
+		return Mark{}, false, fmt.Errorf("looking for a mark in the place of the keys: %w", err)
+	}
+	var m Mark
+	if json.Unmarshal(b, &m) != nil || m.Retired.ID == "" && m.Retired.To == "" {
+		return Mark{}, false, nil // loading it as a key file reports what is wrong
+	}
+	return m, true, nil
+}
+
+// DestroyKeys overwrites the key file, puts the mark in its place, and removes the
+// temporary key files that a crash has left beside it. It may be called again.
+func DestroyKeys(keyFile string, m Mark) error {
+	left, err := filepath.Glob(filepath.Join(filepath.Dir(keyFile), ".key-*"))
+	if err != nil {
+		return err
+	}
+	for _, file := range append(left, keyFile) {
+		_, marked, err := ReadMark(file)
+		if err != nil {
+			return err
+		}
+		if marked {
+			continue
+		}
+		if err := overwrite(file); err != nil {
+			return fmt.Errorf("destroying the keys in %q: %w", file, err)
+		}
+		if file != keyFile {
+			if err := os.Remove(file); err != nil {
+				return err
+			}
+		}
+	}
+	text, err := json.MarshalIndent(m, "", "  ")
+	if err != nil {
+		return err
+	}
+	return durable.Replace(keyFile, append(text, '\n'))
+}
+
+// overwrite fills a file with zeros; the disk may still keep old blocks.
+func overwrite(file string) error {
+	f, err := os.OpenFile(file, os.O_WRONLY, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	st, err := f.Stat()
+	if err == nil {
+		_, err = f.WriteString(strings.Repeat("\x00", int(st.Size())))
+	}
+	if err == nil {
+		err = f.Sync()
+	}
+	return errors.Join(err, f.Close())
+}

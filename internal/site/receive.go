@@ -1,0 +1,265 @@
+package site
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+
+	"github.com/ingotmetal/ingot/internal/archive"
+	"github.com/ingotmetal/ingot/internal/durable"
+	"github.com/ingotmetal/ingot/internal/hostnet"
+	"github.com/ingotmetal/ingot/internal/keyring"
+	"github.com/ingotmetal/ingot/internal/reserve"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// receiver is the target's side of this host.
+type receiver struct{ *Host }
+
+// preparedKeys is where received keys are kept: beside the key file, and never in
+// the data directory.
+func (h *Host) preparedKeys() string { return h.cfg.KeyFile + ".prepared" }
+
+// Check looks at what would keep this host from being the site.
+func (h receiver) Check(context.Context) (free int64, problems []string) {
+	free, err := reserve.Free(h.cfg.DataDir)
+	if err != nil {
+		problems = append(problems, err.Error())
+	}
+	files := []string{h.cfg.KeyFile, archive.InventoryFile(h.cfg), filepath.Dir(archive.TemporalFile(h.cfg))}
+	for _, file := range files {
+		there, err := durable.Exists(file)
+		switch {
+		case err != nil:
+			problems = append(problems, err.Error())
+		case there:
+			problems = append(problems, file+" is there already, where the site's belongs")
+		}
+	}
+	return free, append(problems, h.portProblems()...)
+}
+
+// portProblems names the ports of the site that other programs have.
+func (h receiver) portProblems() (problems []string) {
+	sockets, err := hostnet.Sockets(h.cfg)
+	if err != nil {
+		return []string{err.Error()}
+	}
+	for _, s := range sockets {
+		if s.Key == "listen" {
+			continue // this server has it now
+		}
+		err := s.Try()
+		switch {
+		case errors.Is(err, syscall.EADDRINUSE):
+			problems = append(problems, fmt.Sprintf("%s %s (%s) is in use by another program", s.Network, s.Addr, s.Key))
+		case err != nil:
+			problems = append(problems, fmt.Sprintf("%s %s (%s): %v", s.Network, s.Addr, s.Key, err))
+		}
+	}
+	return problems
+}
+
+// Receive unpacks and proves a site, and makes it one of the epoch. An earlier one
+// is removed first.
+func (h receiver) Receive(ctx context.Context, id string, epoch int64, r io.Reader) (map[string]string, error) {
+	if err := h.unpack(ctx, id, epoch, r); err != nil {
+		return nil, err
+	}
+	files := map[string]string{}
+	for _, p := range h.parts() {
+		there, err := durable.Exists(p.from)
+		if err == nil && there {
+			files[p.name], err = durable.Digest(ctx, p.from)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return files, nil
+}
+
+func (h receiver) unpack(ctx context.Context, id string, epoch int64, r io.Reader) error {
+	if err := h.Discard(id); err != nil {
+		return err
+	}
+	if err := os.Mkdir(h.stagingDir(), 0o700); err != nil {
+		return err
+	}
+	u, err := archive.Unpack(ctx, r, h.stagingDir(), false)
+	if err != nil {
+		return err
+	}
+	// The digest of the hand-over is that of all bytes sent.
+	if _, err := io.Copy(io.Discard, r); err != nil {
+		return err
+	}
+	if err := h.checkManifest(u.Manifest, id); err != nil {
+		return err
+	}
+
+	ring, err := h.unpackKeys(&u)
+	if err != nil {
+		return err
+	}
+	if err := u.Authenticate(ring, "the keys of the hand-over"); err != nil {
+		return err
+	}
+	if err := u.CheckDatabases(ctx); err != nil {
+		return err
+	}
+	if err := claimEpoch(ctx, &u, ring, epoch); err != nil {
+		return err
+	}
+	return durable.SyncDir(h.stagingDir())
+}
+
+func (h receiver) checkManifest(m archive.Manifest, id string) error {
+	switch {
+	case m.ID != id:
+		return fmt.Errorf("it is hand-over %q: %w", m.ID, inventory.ErrInvalid)
+	case m.Version != h.version:
+		return fmt.Errorf("it comes from version %s, and this is %s: %w", m.Version, h.version, inventory.ErrConflict)
+	case m.Key == nil:
+		return fmt.Errorf("the keys are not in it: %w", inventory.ErrInvalid)
+	case m.External != h.cfg.Temporal.Address:
+		return fmt.Errorf("its runs live in %s, and the configuration of this host differs (temporal.address): %w",
+			cmp.Or(m.External, "an embedded Temporal"), inventory.ErrConflict)
+	}
+	return nil
+}
+
+func (h receiver) unpackKeys(u *archive.Unpacked) (*keyring.Ring, error) {
+	files, err := u.UnwrapKeys(inventory.NewSecret(h.file.Site().Source.TokenSHA256))
+	if err != nil {
+		return nil, err
+	}
+	if err := durable.Replace(h.preparedKeys(), files[keysFile]); err != nil {
+		return nil, err
+	}
+	return keyring.Load(h.preparedKeys())
+}
+
+// claimEpoch makes the unpacked databases those of a site of that epoch.
+func claimEpoch(ctx context.Context, u *archive.Unpacked, ring *keyring.Ring, epoch int64) (err error) {
+	s, err := u.OpenInventory(ctx, ring)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.Close()) }()
+	return s.Owned(ctx, epoch)
+}
+
+// Discard removes what Receive has made.
+func (h receiver) Discard(string) error {
+	err := os.Remove(h.preparedKeys())
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	return errors.Join(err, os.RemoveAll(h.stagingDir()))
+}
+
+// A part is a file of a prepared site, with the place where it belongs.
+type part struct{ name, from, to string }
+
+// parts are those of a site: the keys first, and the inventory, without which
+// nothing starts, last.
+func (h *Host) parts() []part {
+	dir := h.stagingDir()
+	return []part{
+		{keysFile, h.preparedKeys(), h.cfg.KeyFile},
+		{archive.TemporalName, filepath.Join(dir, archive.TemporalName), archive.TemporalFile(h.cfg)},
+		{archive.InventoryName, filepath.Join(dir, archive.InventoryName), archive.InventoryFile(h.cfg)},
+	}
+}
+
+// install puts a prepared site that was activated in its place. It may be repeated
+// after a crash: a part that is in its place is recognised by its digest. A part
+// that is missing or different is an error, and then no file is moved: a server
+// must not start on half a site.
+func (h *Host) install(ctx context.Context, p Prepared) error {
+	var left []part
+	for _, x := range h.parts() {
+		want, proven := p.Files[x.name]
+		if !proven {
+			if expected, err := h.isExpected(p, x); err != nil {
+				return err
+			} else if !expected {
+				continue // its runs live elsewhere
+			}
+		}
+		placed, err := inPlace(ctx, x, want)
+		if err != nil {
+			return err
+		}
+		if !placed {
+			left = append(left, x)
+		}
+	}
+
+	for _, x := range left {
+		if err := os.MkdirAll(filepath.Dir(x.to), 0o700); err != nil {
+			return err
+		}
+		if err := os.Rename(x.from, x.to); err != nil {
+			return fmt.Errorf("putting the site in its place: %w", err)
+		}
+		if err := durable.SyncDir(filepath.Dir(x.to)); err != nil {
+			return err
+		}
+	}
+	if err := durable.SyncDir(h.cfg.DataDir); err != nil {
+		return err
+	}
+
+	_, err := h.file.Change(func(s *Site) error { s.Prepared = nil; return nil })
+	if err == nil {
+		h.log.Info("the site is in its place", "handover", p.ID, "epoch", p.Epoch)
+		err = os.RemoveAll(h.stagingDir())
+	}
+	return err
+}
+
+// isExpected reports whether a prepared site has a part of which it has no digest. A
+// site without any digests was received by a release that kept none.
+func (h *Host) isExpected(p Prepared, x part) (bool, error) {
+	if len(p.Files) > 0 || x.name != archive.TemporalName {
+		return len(p.Files) == 0, nil
+	}
+	for _, file := range []string{x.from, x.to} {
+		there, err := durable.Exists(file)
+		if err != nil || there {
+			return there, err
+		}
+	}
+	return false, nil
+}
+
+// inPlace reports whether a part is where it belongs; false: it is still staged.
+// want is the SHA-256 that it had when it was proven; "": unknown.
+func inPlace(ctx context.Context, x part, want string) (bool, error) {
+	for _, at := range []string{x.from, x.to} {
+		there, err := durable.Exists(at)
+		if err != nil {
+			return false, err
+		}
+		if !there {
+			continue
+		}
+		sum, err := durable.Digest(ctx, at)
+		if err != nil {
+			return false, err
+		}
+		if want != "" && sum != want {
+			return false, fmt.Errorf("%s has the digest %.12s, and was proven with %.12s: %w", at, sum, want, inventory.ErrConflict)
+		}
+		return at == x.to, nil
+	}
+	return false, fmt.Errorf("%s is missing: it is neither at %s nor at %s: %w", x.name, x.from, x.to, inventory.ErrNotFound)
+}

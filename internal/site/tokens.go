@@ -1,0 +1,66 @@
+package site
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"sync"
+
+	"github.com/ingotmetal/ingot/internal/durable"
+)
+
+// peerTokens are the tokens by which peers know this server. They are beside its
+// keys and outside the data directory.
+type peerTokens struct {
+	path string
+	mu   sync.Mutex
+	all  map[string]string
+}
+
+func readTokens(path string) (*peerTokens, error) {
+	t := &peerTokens{path: path, all: map[string]string{}}
+	b, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return t, nil
+	}
+	if err == nil && json.Unmarshal(b, &t.all) != nil {
+		err = errors.New("it holds no tokens") // the decoder would quote one
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading the tokens of peers, %q: %w", path, err)
+	}
+	return t, nil
+}
+
+func (t *peerTokens) of(name string) (string, bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	v, ok := t.all[name]
+	return v, ok
+}
+
+// set stores the token of a peer; "" forgets it.
+func (t *peerTokens) set(name, token string) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	next := maps.Clone(t.all)
+	if next == nil { // the file held null
+		next = map[string]string{}
+	}
+	if next[name] = token; token == "" {
+		delete(next, name)
+	}
+
+	text, err := json.MarshalIndent(next, "", "  ")
+	if err == nil {
+		err = durable.Replace(t.path, append(text, '\n'))
+	}
+	if err != nil {
+		return fmt.Errorf("writing the tokens of peers: %w", err)
+	}
+	t.all = next
+	return nil
+}
