@@ -31,10 +31,11 @@ type agentRow struct {
 	Revoked  bool   `db:"revoked"`
 }
 
-func (r agentRow) agent() (inventory.Agent, error) {
+func (r agentRow) value() (inventory.Agent, error) {
 	a := inventory.Agent{
 		Owner: inventory.Owner{Machine: r.Machine, Run: r.Run, Epoch: r.Epoch}, Boot: r.Boot, Nonce: r.Nonce,
-		Hello: moment(r.Hello), LastSeen: moment(r.LastSeen), Used: r.Used, Conflict: r.Conflict, Wrote: r.Wrote, Revoked: r.Revoked,
+		Hello: moment(r.Hello), LastSeen: moment(r.LastSeen), Used: r.Used, Conflict: r.Conflict, Wrote: r.Wrote,
+		Revoked: r.Revoked,
 	}
 	return a, json.Unmarshal([]byte(r.Facts), &a.Facts)
 }
@@ -54,9 +55,11 @@ const agentOf = "machine = ?1 AND run = ?2 AND epoch = ?3 AND boot = ?4"
 // that lost the grant included, is inventory.ErrNotFound: who does not hold a
 // claim learns nothing.
 //
-// A boot that a person armed by hand is never spent and opens no secrets: the
+// A boot that an operator armed by hand is never spent and opens no secrets: the
 // newest nonce has it.
-func (s *Store) Redeem(ctx context.Context, o inventory.Owner, boot int, h action.Hello, tokenFor func(nonce string) string, secretsUntil time.Time) (inventory.Agent, error) {
+func (s *Store) Redeem(ctx context.Context, o inventory.Owner, boot int, h action.Hello,
+	tokenFor func(nonce string) string, secretsUntil time.Time,
+) (inventory.Agent, error) {
 	var agent inventory.Agent
 	var refused error
 	what := fmt.Sprintf("redeeming the claim of boot %d of machine %q", boot, o.Machine)
@@ -67,6 +70,7 @@ func (s *Store) Redeem(ctx context.Context, o inventory.Owner, boot int, h actio
 	if h.Nonce == "" || len(h.Nonce) > 256 || len(facts) > maxDetail {
 		return agent, fmt.Errorf("%s: nonce or facts are missing or too long: %w", what, inventory.ErrInvalid)
 	}
+
 	err = s.write(ctx, what, func(tx *sqlx.Tx) error {
 		g, err := grantOf(ctx, tx, o.Machine)
 		if err != nil {
@@ -75,6 +79,7 @@ func (s *Store) Redeem(ctx context.Context, o inventory.Owner, boot int, h actio
 		if o.Run == "" || g.Owner != o || g.Boot != boot || g.Installer { // an installer's boot has no claim
 			return inventory.ErrNotFound
 		}
+
 		var have agentRow
 		err = get(ctx, tx, &have, "SELECT "+agentColumns+" FROM agent a WHERE "+agentOf, o.Machine, o.Run, o.Epoch, boot)
 		switch {
@@ -84,14 +89,17 @@ func (s *Store) Redeem(ctx context.Context, o inventory.Owner, boot int, h actio
 			if have.Used || have.Revoked {
 				return fmt.Errorf("it was redeemed and its token used or revoked: %w", inventory.ErrConflict)
 			}
-			agent, err = have.agent()
+			agent, err = have.value()
 			return err
+
 		case err == nil && !g.Person():
 			refused = fmt.Errorf("%s: another agent has redeemed it: %w", what, inventory.ErrConflict)
 			return s.conflict(ctx, tx, o, boot, "", "a second agent, with MAC "+h.MAC+", came with the claim of this boot", nil)
 		}
+
 		now := s.now()
-		// A person's window stays open and gives no secrets.
+
+		// An operator's window stays open and gives no secrets.
 		n, err := exec(ctx, tx, `UPDATE grant_ SET spent = ?5, secrets_until = iif(?5, ?6, secrets_until)
 			WHERE `+owns+` AND boot = ?4 AND spent = 0 AND netboot_until > ?7`,
 			o.Machine, o.Run, o.Epoch, boot, !g.Person(), nanos(secretsUntil), nanos(now))
@@ -104,19 +112,22 @@ func (s *Store) Redeem(ctx context.Context, o inventory.Owner, boot int, h actio
 		if _, err := exec(ctx, tx, "UPDATE agent SET revoked = 1 WHERE machine = ?", o.Machine); err != nil {
 			return err
 		}
+
 		token := sha256.Sum256([]byte(tokenFor(h.Nonce)))
 		var r agentRow
 		err = get(ctx, tx, &r, `INSERT OR REPLACE INTO agent AS a (machine, run, epoch, boot, token, nonce, facts, hello, last_seen)
-			VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?8) RETURNING machine, run, epoch, boot, nonce, facts, hello, last_seen, used, conflict, wrote, revoked`,
+			VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?8)
+			RETURNING machine, run, epoch, boot, nonce, facts, hello, last_seen, used, conflict, wrote, revoked`,
 			o.Machine, o.Run, o.Epoch, boot, token[:], h.Nonce, facts, nanos(now))
 		if err != nil {
 			return err
 		}
-		if agent, err = r.agent(); err != nil {
+		if agent, err = r.value(); err != nil {
 			return err
 		}
 		return s.event(ctx, tx, inventory.Event{
-			Machine: o.Machine, Run: o.Run, Epoch: o.Epoch, Boot: boot, Kind: inventory.EventHello, At: now, Detail: json.RawMessage(facts),
+			Machine: o.Machine, Run: o.Run, Epoch: o.Epoch, Boot: boot, Kind: inventory.EventHello, At: now,
+			Detail: json.RawMessage(facts),
 		})
 	})
 	if err == nil {
@@ -133,31 +144,39 @@ func (s *Store) Redeem(ctx context.Context, o inventory.Owner, boot int, h actio
 // redeemed it: neither can be told from an impostor. However often it is
 // called, there is one event per boot. An owner that lost the grant, or another
 // boot than the present one, is inventory.ErrNotFound.
-func (s *Store) ClaimConflict(ctx context.Context, o inventory.Owner, boot int, message string, facts json.RawMessage) error {
-	return s.write(ctx, fmt.Sprintf("recording a conflict about boot %d of machine %q", boot, o.Machine), func(tx *sqlx.Tx) error {
-		g, err := grantOf(ctx, tx, o.Machine)
-		if err != nil {
-			return err
-		}
-		if o.Run == "" || g.Owner != o || g.Boot != boot {
-			return inventory.ErrNotFound
-		}
-		return s.conflict(ctx, tx, o, boot, "hardware", message, facts)
-	})
+func (s *Store) ClaimConflict(ctx context.Context, o inventory.Owner, boot int, message string,
+	facts json.RawMessage,
+) error {
+	return s.write(ctx, fmt.Sprintf("recording a conflict about boot %d of machine %q", boot, o.Machine),
+		func(tx *sqlx.Tx) error {
+			g, err := grantOf(ctx, tx, o.Machine)
+			if err != nil {
+				return err
+			}
+			if o.Run == "" || g.Owner != o || g.Boot != boot {
+				return inventory.ErrNotFound
+			}
+			return s.conflict(ctx, tx, o, boot, "hardware", message, facts)
+		})
 }
 
 // conflict revokes every token of the machine and closes the run's secrets
 // window. key tells kinds of conflict apart.
-func (s *Store) conflict(ctx context.Context, tx *sqlx.Tx, o inventory.Owner, boot int, key, message string, facts json.RawMessage) error {
-	// Whoever has read the claim off the wire can come any number of times: from
-	// the second time on, nothing is written.
+func (s *Store) conflict(ctx context.Context, tx *sqlx.Tx, o inventory.Owner, boot int, key, message string,
+	facts json.RawMessage,
+) error {
+	// A claim that was read off the wire can be sent any number of times: from the
+	// second time on, nothing is written.
 	var known bool
-	err := get(ctx, tx, &known, `SELECT EXISTS (SELECT 1 FROM event WHERE machine = ?1 AND run = ?2 AND epoch = ?3 AND boot = ?4 AND kind = ?5 AND key = ?6)
-		AND NOT EXISTS (SELECT 1 FROM agent WHERE machine = ?1 AND revoked = 0)`, o.Machine, o.Run, o.Epoch, boot, inventory.EventClaimConflict, key)
+	err := get(ctx, tx, &known, `SELECT EXISTS (SELECT 1 FROM event WHERE machine = ?1 AND run = ?2 AND epoch = ?3
+		AND boot = ?4 AND kind = ?5 AND key = ?6)
+		AND NOT EXISTS (SELECT 1 FROM agent WHERE machine = ?1 AND revoked = 0)`,
+		o.Machine, o.Run, o.Epoch, boot, inventory.EventClaimConflict, key)
 	if err != nil || known {
 		return err
 	}
-	if _, err := exec(ctx, tx, "UPDATE agent SET conflict = 1 WHERE "+agentOf, o.Machine, o.Run, o.Epoch, boot); err != nil {
+	if _, err := exec(ctx, tx, "UPDATE agent SET conflict = 1 WHERE "+agentOf, o.Machine, o.Run, o.Epoch,
+		boot); err != nil {
 		return err
 	}
 	if _, err := exec(ctx, tx, "UPDATE agent SET revoked = 1 WHERE machine = ?", o.Machine); err != nil {
@@ -199,24 +218,26 @@ func (s *Store) AgentByToken(ctx context.Context, tokenSHA256 []byte) (inventory
 	if err != nil {
 		return inventory.Agent{}, fmt.Errorf("finding an agent by its token: %w", err)
 	}
-	return r.agent()
+	return r.value()
 }
 
 // AgentUsed records that the token of o's boot was used, after which its claim
 // is worth nothing any more. A revoked one is inventory.ErrConflict.
 func (s *Store) AgentUsed(ctx context.Context, o inventory.Owner, boot int) error {
-	return s.write(ctx, fmt.Sprintf("recording the first use of a token of machine %q", o.Machine), func(tx *sqlx.Tx) error {
-		n, err := exec(ctx, tx, "UPDATE agent SET used = 1 WHERE "+agentOf+" AND revoked = 0 AND "+held, o.Machine, o.Run, o.Epoch, boot)
-		if err != nil || n > 0 {
-			return err
-		}
-		var a agentRow
-		err = get(ctx, tx, &a, "SELECT "+agentColumns+" FROM agent a WHERE "+agentOf, o.Machine, o.Run, o.Epoch, boot)
-		if err == nil {
-			err = inventory.ErrConflict // it is there, so it was revoked
-		}
-		return fencedOr(ctx, tx, o, err)
-	})
+	return s.write(ctx, fmt.Sprintf("recording the first use of a token of machine %q", o.Machine),
+		func(tx *sqlx.Tx) error {
+			n, err := exec(ctx, tx, "UPDATE agent SET used = 1 WHERE "+agentOf+" AND revoked = 0 AND "+held, o.Machine, o.Run,
+				o.Epoch, boot)
+			if err != nil || n > 0 {
+				return err
+			}
+			var a agentRow
+			err = get(ctx, tx, &a, "SELECT "+agentColumns+" FROM agent a WHERE "+agentOf, o.Machine, o.Run, o.Epoch, boot)
+			if err == nil {
+				err = inventory.ErrConflict // it is there, so it was revoked
+			}
+			return fencedOr(ctx, tx, o, err)
+		})
 }
 
 // Agent returns the agent of o's newest redeemed boot.
@@ -231,11 +252,8 @@ func (s *Store) MachineAgent(ctx context.Context, machine string) (inventory.Age
 }
 
 func (s *Store) agentBy(ctx context.Context, machine, where string, args ...any) (inventory.Agent, error) {
-	var r agentRow
-	if err := get(ctx, s.ro, &r, "SELECT "+agentColumns+" FROM agent a WHERE "+where+" LIMIT 1", args...); err != nil {
-		return inventory.Agent{}, fmt.Errorf("reading the agent of machine %q: %w", machine, err)
-	}
-	return r.agent()
+	a, err := read[agentRow](ctx, s.ro, "SELECT "+agentColumns+" FROM agent a WHERE "+where+" LIMIT 1", args...)
+	return a, wrap(err, "reading the agent of machine %q", machine)
 }
 
 // TouchAgents stores signs of life, in one transaction. Those of agents that

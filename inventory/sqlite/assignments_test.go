@@ -14,7 +14,10 @@ import (
 
 func TestPlanIsWrittenOnce(t *testing.T) {
 	w := newWorld(t)
-	p := inventory.Plan{Run: "run-1", Digest: "d1", Actions: []action.Action{{Name: "a", Image: "noop", Timeout: 5}}, GlobalTimeout: 60, DiskAlias: "/dev/sda"}
+	p := inventory.Plan{
+		Run: "run-1", Digest: "d1", Actions: []action.Action{{Name: "a", Image: "noop", Timeout: 5}}, GlobalTimeout: 60,
+		DiskAlias: "/dev/sda",
+	}
 	require.NoError(t, w.PutPlan(t.Context(), p))
 	require.ErrorIs(t, w.PutPlan(t.Context(), inventory.Plan{Run: "run-1", Digest: "d2"}), inventory.ErrConflict)
 	require.NoError(t, w.PutPlan(t.Context(), p), "the answer was lost")
@@ -70,7 +73,10 @@ func TestAssignAndReport(t *testing.T) {
 	_, err = w.Report(ctx, o, 1, action.Result{Key: action.Key{Epoch: o.Epoch, Action: 7, Attempt: 1}, ID: "r0", State: action.Success})
 	require.ErrorIs(t, err, inventory.ErrNotFound)
 
-	r := action.Result{Key: k, ID: "r1", State: action.Failed, ExitCode: 3, Message: "no space", Log: "a\nb\n", Output: map[string]string{"bytes": "1"}}
+	r := action.Result{
+		Key: k, ID: "r1", State: action.Failed, ExitCode: 3, Message: "no space", Log: "a\nb\n",
+		Output: map[string]string{"bytes": "1"},
+	}
 	for i := range 3 {
 		fresh, err := w.Report(ctx, o, 1, r)
 		require.NoError(t, err)
@@ -192,7 +198,16 @@ func TestOverlap(t *testing.T) {
 	for _, c := range []struct {
 		have, tail string
 		want       int
-	}{{"", "a", 0}, {"abc", "bc", 2}, {"abc", "b", 1}, {"abc", "bcd", 2}, {"abab", "abc", 2}, {"aab", "abx", 2}, {"xyz", "abc", 0}, {"a", "ab", 1}} {
+	}{
+		{"", "a", 0},
+		{"abc", "bc", 2},
+		{"abc", "b", 1},
+		{"abc", "bcd", 2},
+		{"abab", "abc", 2},
+		{"aab", "abx", 2},
+		{"xyz", "abc", 0},
+		{"a", "ab", 1},
+	} {
 		require.Equal(t, c.want, overlap(c.have, c.tail), "%q then %q", c.have, c.tail)
 	}
 }
@@ -201,7 +216,8 @@ func TestWorkflowRecords(t *testing.T) {
 	w, o := prepared(t)
 	ctx := t.Context()
 	rec := inventory.Workflow{
-		Run: o.Run, ID: "machine/m1", Type: "Provision", Machine: "m1", Epoch: o.Epoch, State: inventory.StateRunning, Phase: inventory.PhaseAction,
+		Run: o.Run, ID: "machine/m1", Type: "Provision", Machine: "m1", Epoch: o.Epoch, State: inventory.StateRunning,
+		Phase:   inventory.PhaseAction,
 		Actions: []inventory.ActionRecord{{Name: "a", State: action.Running}}, Question: &inventory.Question{ID: "1.0.1", Text: "?"},
 		Disk: &action.Disk{Serial: "S1"}, Started: w.clock.Now(), Updated: w.clock.Now(), Seq: 10,
 	}
@@ -237,8 +253,14 @@ func TestWorkflowRecords(t *testing.T) {
 	require.Equal(t, "said later", got.Message)
 	require.Equal(t, rec.Started, got.Started)
 
-	require.NoError(t, w.PutWorkflow(ctx, inventory.Workflow{Run: "run-2", Machine: "m1", State: inventory.StatePending, Started: w.in(time.Hour)}))
-	require.NoError(t, w.PutWorkflow(ctx, inventory.Workflow{Run: "run-3", Machine: "m2", State: inventory.StatePending, Started: w.in(2 * time.Hour)}))
+	require.NoError(t, w.PutWorkflow(ctx, inventory.Workflow{
+		Run: "run-2", Machine: "m1", State: inventory.StatePending,
+		Started: w.in(time.Hour),
+	}))
+	require.NoError(t, w.PutWorkflow(ctx, inventory.Workflow{
+		Run: "run-3", Machine: "m2", State: inventory.StatePending,
+		Started: w.in(2 * time.Hour),
+	}))
 	latest, err := w.LatestWorkflow(ctx, "m1")
 	require.NoError(t, err)
 	require.Equal(t, "run-2", latest.Run)
@@ -278,7 +300,10 @@ func TestWorkflowRecords(t *testing.T) {
 func TestBMCJobs(t *testing.T) {
 	w := newWorld(t)
 	ctx := t.Context()
-	j := inventory.BMCJob{Name: "off", Machine: "m1", Run: "r", State: inventory.StateRunning, Tasks: []inventory.BMCTask{{Power: "off"}, {BootDevice: &inventory.BootDevice{Device: "pxe"}}}, Started: w.clock.Now()}
+	j := inventory.BMCJob{
+		Name: "off", Machine: "m1", Run: "r", State: inventory.StateRunning,
+		Tasks: []inventory.BMCTask{{Power: "off"}, {BootDevice: &inventory.BootDevice{Device: "pxe"}}}, Started: w.clock.Now(),
+	}
 	require.NoError(t, w.PutBMCJob(ctx, j))
 	j.State = inventory.StateSuccess
 	require.NoError(t, w.PutBMCJob(ctx, j))

@@ -46,7 +46,7 @@ func (s *Store) copy(ctx context.Context, path, id string) (err error) {
 
 // A Copied is what a backup's copy of the database holds.
 type Copied struct {
-	ID      string // of the backup; empty: nobody stamped it
+	ID      string // of the backup; empty: it was not stamped
 	Cluster string // in which the site's runs live; empty: it never had one
 	Schema  int
 	Content dbcopy.Content
@@ -81,8 +81,10 @@ func readCopy(ctx context.Context, path string) (c Copied, err error) {
 	if len(c.Content) == 0 {
 		return c, errors.New("it is empty")
 	}
+
 	for name, into := range map[string]*string{"backup": &c.ID, "temporal_cluster": &c.Cluster} {
-		if err := get(ctx, db, into, "SELECT value FROM meta WHERE name = ?", name); err != nil && !errors.Is(err, inventory.ErrNotFound) {
+		if err := get(ctx, db, into, "SELECT value FROM meta WHERE name = ?", name); err != nil &&
+			!errors.Is(err, inventory.ErrNotFound) {
 			return c, err
 		}
 	}
@@ -108,13 +110,16 @@ func (s *Store) Sealed(ctx context.Context) ([]string, error) {
 // Restored makes the database of a backup that of a living site again: another
 // site epoch, no grant, no plan, and every run held that is open here or, by the word of
 // Temporal's copy, there. Epochs of grants go on above all that the backup knows.
-func (s *Store) Restored(ctx context.Context, backup string, taken time.Time, there []inventory.HeldRun) (inventory.Restore, error) {
+func (s *Store) Restored(ctx context.Context, backup string, taken time.Time,
+	there []inventory.HeldRun,
+) (inventory.Restore, error) {
 	r := inventory.Restore{Backup: backup, Taken: taken.UTC(), At: s.now().UTC(), Held: []inventory.HeldRun{}}
 	err := s.write(ctx, "making a restored inventory live", func(tx *sqlx.Tx) error {
 		open, err := openRuns(ctx, tx)
 		if err != nil {
 			return err
 		}
+
 		held := map[string]inventory.HeldRun{}
 		for _, h := range append(slices.Clone(there), open...) {
 			held[h.Run] = h
@@ -129,6 +134,7 @@ func (s *Store) Restored(ctx context.Context, backup string, taken time.Time, th
 		if err != nil {
 			return err
 		}
+
 		for _, x := range []struct {
 			query string
 			args  []any
@@ -148,11 +154,14 @@ func (s *Store) Restored(ctx context.Context, backup string, taken time.Time, th
 				return err
 			}
 		}
+
 		for _, h := range r.Held {
 			if h.Machine == "" {
 				continue
 			}
-			if err := s.operator(ctx, tx, h.Machine, "restore", fmt.Sprintf("run %s is held: the server was restored from the backup of %s", h.Run, taken.UTC().Format(time.RFC3339))); err != nil {
+			if err := s.operator(ctx, tx, h.Machine, "restore",
+				fmt.Sprintf("run %s is held: the server was restored from the backup of %s", h.Run,
+					taken.UTC().Format(time.RFC3339))); err != nil {
 				return err
 			}
 		}
@@ -169,7 +178,8 @@ func openRuns(ctx context.Context, tx *sqlx.Tx) ([]inventory.HeldRun, error) {
 		ID      string `db:"id"`
 	}
 	err := tx.SelectContext(ctx, &rows, `SELECT run, machine, coalesce(json_extract(doc, '$.id'), '') AS id FROM workflow WHERE final = 0
-		UNION SELECT run, machine, workflow FROM grant_ WHERE run <> '' AND substr(run, 1, 7) <> 'person:' AND run NOT IN (SELECT run FROM workflow WHERE final = 0)`)
+		UNION SELECT run, machine, workflow FROM grant_ WHERE run <> '' AND substr(run, 1, 7) <> 'person:'
+		AND run NOT IN (SELECT run FROM workflow WHERE final = 0)`)
 	if err != nil {
 		return nil, err
 	}

@@ -28,8 +28,14 @@ func TestCopyAndRestore(t *testing.T) {
 	o := w.armed()
 	agent, err := w.redeem(o, 1, "n1")
 	require.NoError(t, err)
-	require.NoError(t, w.PutWorkflow(ctx, inventory.Workflow{Run: "run-1", ID: "machine/m1", Machine: "m1", State: inventory.StateRunning, Phase: inventory.PhaseAction, Epoch: o.Epoch, Started: w.clock.Now()}))
-	require.NoError(t, w.PutWorkflow(ctx, inventory.Workflow{Run: "run-2", ID: "machine/m2", Machine: "m2", State: inventory.StateSuccess, Started: w.clock.Now()}))
+	require.NoError(t, w.PutWorkflow(ctx, inventory.Workflow{
+		Run: "run-1", ID: "machine/m1", Machine: "m1", State: inventory.StateRunning,
+		Phase: inventory.PhaseAction, Epoch: o.Epoch, Started: w.clock.Now(),
+	}))
+	require.NoError(t, w.PutWorkflow(ctx, inventory.Workflow{
+		Run: "run-2", ID: "machine/m2", Machine: "m2", State: inventory.StateSuccess,
+		Started: w.clock.Now(),
+	}))
 	_, err = w.ArmByHand(ctx, "m3", "admin", w.in(time.Hour))
 	require.NoError(t, err)
 	before, err := dbcopy.Read(ctx, w.rw)
@@ -53,9 +59,13 @@ func TestCopyAndRestore(t *testing.T) {
 	was, err := w.SiteEpoch(ctx)
 	require.NoError(t, err)
 	// Temporal's copy is older: one run that the inventory saw end goes on there.
-	r, err := w.Restored(ctx, "b1", w.in(-time.Hour), []inventory.HeldRun{{Run: "run-2", Workflow: "machine/m2", Machine: "m2"}, {Run: "run-1", Workflow: "machine/m1", Machine: "m1"}})
+	r, err := w.Restored(ctx, "b1", w.in(-time.Hour),
+		[]inventory.HeldRun{{Run: "run-2", Workflow: "machine/m2", Machine: "m2"}, {Run: "run-1", Workflow: "machine/m1", Machine: "m1"}})
 	require.NoError(t, err)
-	require.Equal(t, []inventory.HeldRun{{Run: "run-1", Workflow: "machine/m1", Machine: "m1"}, {Run: "run-2", Workflow: "machine/m2", Machine: "m2"}}, r.Held)
+	require.Equal(t, []inventory.HeldRun{
+		{Run: "run-1", Workflow: "machine/m1", Machine: "m1"},
+		{Run: "run-2", Workflow: "machine/m2", Machine: "m2"},
+	}, r.Held)
 	now, err := w.SiteEpoch(ctx)
 	require.NoError(t, err)
 	require.Equal(t, was+1, now)

@@ -1,6 +1,7 @@
 package sqlite
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -23,7 +24,7 @@ const (
 	maxDetail   = 256 << 10
 )
 
-// wire tells whether anybody on the wire can cause events of this kind.
+// wire tells whether any host on the wire can cause events of this kind.
 func wire(kind string) bool {
 	switch kind {
 	case inventory.EventDHCP, inventory.EventLoader, inventory.EventScript, inventory.EventKernel, inventory.EventInitrd,
@@ -40,13 +41,13 @@ type eventRow struct {
 	Live   bool    `db:"live"`
 }
 
-func (r eventRow) event() inventory.Event {
+func (r eventRow) value() (inventory.Event, error) {
 	e := r.Event
 	e.At = moment(r.At)
 	if r.Detail != nil {
 		e.Detail = json.RawMessage(*r.Detail)
 	}
-	return e
+	return e, nil
 }
 
 const eventColumns = "seq, machine, run, epoch, boot, kind, key, at, count, message, detail, by"
@@ -56,10 +57,12 @@ func (s *Store) event(ctx context.Context, tx *sqlx.Tx, e inventory.Event) error
 	if e.At.IsZero() {
 		e.At = s.now()
 	}
+
 	e.Count = max(e.Count, 1)
 	s.touch(tx, e.Machine)
 	conflict := "ON CONFLICT DO NOTHING"
 	e.Message = clip(e.Message, maxMessage)
+
 	if wire(e.Kind) {
 		e.Key, e.Message = "", clip(e.Message, maxWireText)
 		if len(e.Detail) > maxWireText {
@@ -68,6 +71,7 @@ func (s *Store) event(ctx context.Context, tx *sqlx.Tx, e inventory.Event) error
 		conflict = `ON CONFLICT (machine, run, epoch, boot, kind, key) DO UPDATE SET count = count + excluded.count, at = max(at, excluded.at),
 			message = excluded.message, detail = excluded.detail`
 	}
+
 	var detail *string
 	if len(e.Detail) > 0 {
 		if len(e.Detail) > maxDetail {
@@ -76,21 +80,26 @@ func (s *Store) event(ctx context.Context, tx *sqlx.Tx, e inventory.Event) error
 		d := string(e.Detail)
 		detail = &d
 	}
+
 	signal := inventory.Signals(e.Kind) && e.Run != "" && !strings.HasPrefix(e.Run, personPrefix)
 	_, err := exec(ctx, tx, `INSERT INTO event (machine, run, epoch, boot, kind, key, at, count, message, detail, by, signalled)
 		VALUES (?,?,?,?,?,?,?,?,?,?,?,?) `+conflict,
 		e.Machine, e.Run, e.Epoch, e.Boot, e.Kind, e.Key, nanos(e.At), e.Count, e.Message, detail, e.By, !signal)
 	if err == nil && e.Kind == inventory.EventPhoneHome {
-		// What reports was delivered whole, whether or not that was recorded: its
-		// restart boots the installer no second time.
-		_, err = exec(ctx, tx, "UPDATE grant_ SET spent = 1 WHERE "+owns+" AND boot = ?4 AND installer = 1", e.Machine, e.Run, e.Epoch, e.Boot)
+		// A system that phones home was delivered whole, whether or not that was
+		// recorded: the machine's next start must not boot the installer again.
+		_, err = exec(ctx, tx, "UPDATE grant_ SET spent = 1 WHERE "+owns+" AND boot = ?4 AND installer = 1", e.Machine,
+			e.Run, e.Epoch, e.Boot)
 	}
 	return err
 }
 
-// operator appends what a person did.
+// operator appends what an operator did.
 func (s *Store) operator(ctx context.Context, tx *sqlx.Tx, machine, by, message string) error {
-	return s.event(ctx, tx, inventory.Event{Machine: machine, Kind: inventory.EventOperator, Key: rand.Text(), By: by, Message: message})
+	return s.event(ctx, tx, inventory.Event{
+		Machine: machine, Kind: inventory.EventOperator, Key: rand.Text(), By: by,
+		Message: message,
+	})
 }
 
 // clip cuts text to at most n bytes of valid UTF-8 without NUL.
@@ -99,15 +108,16 @@ func clip(text string, n int) string {
 	if len(text) <= n {
 		return text
 	}
+
 	for n > 0 && !utf8.RuneStart(text[n]) {
 		n--
 	}
 	return text[:n]
 }
 
-// AppendEvents appends events in one transaction. What anybody on the wire can
-// cause is one row per machine, run, epoch, boot and kind, in which counts add
-// up; any other event is stored once per Key, and ignored when it exists.
+// AppendEvents appends events in one transaction. An event that any host on the
+// wire can cause is one row per machine, run, epoch, boot and kind, in which counts
+// add up. Any other event is stored once per Key, and ignored when it exists.
 func (s *Store) AppendEvents(ctx context.Context, events []inventory.Event) error {
 	if len(events) == 0 {
 		return nil
@@ -137,58 +147,39 @@ func (s *Store) Events(ctx context.Context, f inventory.EventFilter) ([]inventor
 	if f.Run != "" {
 		query, args = query+" AND run = ?", append(args, f.Run)
 	}
-	limit := f.Limit
-	if limit <= 0 {
-		limit = 1000
-	}
-	var rows []eventRow
-	if err := s.ro.SelectContext(ctx, &rows, query+" ORDER BY "+order+" LIMIT ?", append(args, limit)...); err != nil {
-		return nil, fmt.Errorf("listing events: %w", err)
-	}
-	return events(rows), nil
-}
-
-func events(rows []eventRow) []inventory.Event {
-	out := make([]inventory.Event, len(rows))
-	for i, r := range rows {
-		out[i] = r.event()
-	}
-	return out
+	limit := cmp.Or(max(f.Limit, 0), 1000)
+	out, err := list[eventRow](ctx, s.ro, query+" ORDER BY "+order+" LIMIT ?", append(args, limit)...)
+	return out, wrap(err, "listing events")
 }
 
 // LastSeq returns the sequence number of the newest row, 0 when there is none.
 func (s *Store) LastSeq(ctx context.Context) (int64, error) {
-	var n int64
-	if err := s.ro.GetContext(ctx, &n, "SELECT coalesce(max(seq), 0) FROM event"); err != nil {
-		return 0, fmt.Errorf("reading the newest event: %w", err)
-	}
-	return n, nil
+	n, err := scalar[int64](ctx, s.ro, "SELECT coalesce(max(seq), 0) FROM event")
+	return n, wrap(err, "reading the newest event")
 }
 
 // NewestEvent returns the greatest time of any event, zero when there is none:
 // a clock that stands behind it is wrong.
 func (s *Store) NewestEvent(ctx context.Context) (time.Time, error) {
-	var n int64
-	if err := s.ro.GetContext(ctx, &n, "SELECT coalesce(max(at), 0) FROM event"); err != nil {
-		return time.Time{}, fmt.Errorf("reading the newest event: %w", err)
-	}
-	return moment(n), nil
+	n, err := scalar[int64](ctx, s.ro, "SELECT coalesce(max(at), 0) FROM event")
+	return moment(n), wrap(err, "reading the newest event")
 }
 
 // live tells whether the run of an event e holds the grant that the event was of.
 const live = "EXISTS (SELECT 1 FROM grant_ g WHERE g.machine = e.machine AND g.run = e.run AND g.epoch = e.epoch)"
 
-// Unsignalled returns what runs have not heard of yet, by sequence number.
-// Runs that no longer hold their grant need not hear: their events are marked
-// and left out.
+// Unsignalled returns the events that runs were not signalled yet, by sequence
+// number. Events of runs that no longer hold their grant are marked and left out.
 func (s *Store) Unsignalled(ctx context.Context, limit int) ([]inventory.Event, error) {
 	read := func() (rows []eventRow, dead bool, err error) {
-		err = s.ro.SelectContext(ctx, &rows, "SELECT "+eventColumns+", "+live+" AS live FROM event e WHERE signalled = 0 ORDER BY seq LIMIT ?", limit)
+		err = s.ro.SelectContext(ctx, &rows, `SELECT `+eventColumns+`, `+live+` AS live FROM event e WHERE signalled = 0 ORDER BY seq LIMIT ?`,
+			limit)
 		for _, r := range rows {
 			dead = dead || !r.Live
 		}
 		return rows, dead, err
 	}
+
 	rows, dead, err := read()
 	if err == nil && dead {
 		err = s.write(ctx, "dropping signals of runs that are over", func(tx *sqlx.Tx) error {
@@ -202,16 +193,23 @@ func (s *Store) Unsignalled(ctx context.Context, limit int) ([]inventory.Event, 
 	if err != nil {
 		return nil, fmt.Errorf("listing unsent signals: %w", err)
 	}
-	out := rows[:0]
+
+	var out []inventory.Event
 	for _, r := range rows {
-		if r.Live {
-			out = append(out, r)
+		if !r.Live {
+			continue
 		}
+		e, err := r.value()
+		if err != nil {
+			return nil, fmt.Errorf("listing unsent signals: %w", err)
+		}
+		out = append(out, e)
 	}
-	return events(out), nil
+
+	return out, nil
 }
 
-// MarkSignalled records that the runs have heard of these events.
+// MarkSignalled records that the runs were signalled these events.
 func (s *Store) MarkSignalled(ctx context.Context, seqs []int64) error {
 	if len(seqs) == 0 {
 		return nil
@@ -226,12 +224,9 @@ func (s *Store) MarkSignalled(ctx context.Context, seqs []int64) error {
 	})
 }
 
-// PendingSignals counts the events that o's run has not heard of yet.
+// PendingSignals counts the events that o's run was not signalled yet.
 func (s *Store) PendingSignals(ctx context.Context, o inventory.Owner) (int, error) {
-	var n int
-	err := s.ro.GetContext(ctx, &n, "SELECT count(*) FROM event WHERE signalled = 0 AND machine = ? AND run = ? AND epoch = ?", o.Machine, o.Run, o.Epoch)
-	if err != nil {
-		return 0, fmt.Errorf("counting unsent signals of run %q: %w", o.Run, err)
-	}
-	return n, nil
+	n, err := scalar[int](ctx, s.ro,
+		"SELECT count(*) FROM event WHERE signalled = 0 AND machine = ? AND run = ? AND epoch = ?", o.Machine, o.Run, o.Epoch)
+	return n, wrap(err, "counting unsent signals of run %q", o.Run)
 }

@@ -24,7 +24,8 @@ func TestSpoofedEventsAreBounded(t *testing.T) {
 	for i := range n {
 		batch = append(batch, inventory.Event{
 			Machine: "m1", Run: o.Run, Epoch: o.Epoch, Boot: 1, Kind: inventory.EventDHCP, Key: strings.Repeat("k", i%50),
-			At: w.in(time.Duration(i) * time.Millisecond), Message: strings.Repeat("m", 4000), Detail: json.RawMessage(`"` + strings.Repeat("d", 9000) + `"`),
+			At: w.in(time.Duration(i) * time.Millisecond), Message: strings.Repeat("m", 4000),
+			Detail: json.RawMessage(`"` + strings.Repeat("d", 9000) + `"`),
 		})
 		if len(batch) == cap(batch) {
 			require.NoError(t, w.AppendEvents(ctx, batch))
@@ -57,7 +58,10 @@ func TestEventsAreUniqueByKey(t *testing.T) {
 	w := newWorld(t)
 	ctx := t.Context()
 	o := w.take("run-1")
-	e := inventory.Event{Machine: "m1", Run: o.Run, Epoch: o.Epoch, Boot: 1, Kind: inventory.EventPhoneHome, Key: "a", At: w.clock.Now(), Count: 1, Message: "first", By: "x", Detail: json.RawMessage(`{"a":1}`)}
+	e := inventory.Event{
+		Machine: "m1", Run: o.Run, Epoch: o.Epoch, Boot: 1, Kind: inventory.EventPhoneHome, Key: "a", At: w.clock.Now(),
+		Count: 1, Message: "first", By: "x", Detail: json.RawMessage(`{"a":1}`),
+	}
 	again := e
 	again.Message = "second"
 	require.NoError(t, w.AppendEvents(ctx, []inventory.Event{e, again}))
@@ -124,7 +128,10 @@ func TestNewestEvent(t *testing.T) {
 	w := newWorld(t)
 	ctx := t.Context()
 	at := w.in(3 * time.Hour)
-	require.NoError(t, w.AppendEvents(ctx, []inventory.Event{{Machine: "m1", Kind: inventory.EventOS, At: at}, {Machine: "m1", Kind: inventory.EventDHCP, At: w.clock.Now()}}))
+	require.NoError(t, w.AppendEvents(ctx, []inventory.Event{
+		{Machine: "m1", Kind: inventory.EventOS, At: at},
+		{Machine: "m1", Kind: inventory.EventDHCP, At: w.clock.Now()},
+	}))
 	got, err := w.NewestEvent(ctx)
 	require.NoError(t, err)
 	require.Equal(t, at, got)

@@ -17,6 +17,7 @@ func (s *Store) PutGenesis(ctx context.Context, b inventory.GenesisBundle, by st
 	if err := b.Check(); err != nil {
 		return inventory.GenesisBundle{}, err
 	}
+
 	files := make(map[string]string, len(b.Files))
 	for name, content := range b.Files {
 		files[name] = content.Reveal()
@@ -25,6 +26,7 @@ func (s *Store) PutGenesis(ctx context.Context, b inventory.GenesisBundle, by st
 	if err != nil {
 		return inventory.GenesisBundle{}, fmt.Errorf("%s: %w", what, err)
 	}
+
 	b.SHA256 = b.Digest()
 	b.Files = nil
 	err = s.write(ctx, what, func(tx *sqlx.Tx) error {
@@ -52,6 +54,7 @@ func (s *Store) PutGenesis(ctx context.Context, b inventory.GenesisBundle, by st
 		}
 		return s.operator(ctx, tx, "", by, "lab file "+b.Name+" stored, sha256 "+b.SHA256)
 	})
+
 	return b, err
 }
 
@@ -72,7 +75,8 @@ func (s *Store) Genesis(ctx context.Context, name string) (inventory.GenesisBund
 
 func (s *Store) readGenesis(ctx context.Context, name string) (b inventory.GenesisBundle, err error) {
 	var r genesisRow
-	if err := get(ctx, s.ro, &r, "SELECT doc, sealed FROM genesis WHERE name = ? AND length(sealed) > 0", name); err != nil {
+	if err := get(ctx, s.ro, &r, "SELECT doc, sealed FROM genesis WHERE name = ? AND length(sealed) > 0",
+		name); err != nil {
 		return b, err
 	}
 	files := map[string]string{}

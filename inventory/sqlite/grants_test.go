@@ -361,7 +361,7 @@ func TestArmByHand(t *testing.T) {
 	require.Empty(t, now.Run)
 	require.False(t, now.NetbootOpen(w.clock.Now()))
 
-	// A workflow takes over from a person, and not the other way round.
+	// A workflow takes over from an operator, and not the other way round.
 	_, err = w.ArmByHand(ctx, "m1", "ann", w.in(time.Hour))
 	require.NoError(t, err)
 	o := w.armed()

@@ -44,7 +44,8 @@ func (r handOverRow) value() (inventory.HandOver, error) {
 // CloseIntake makes the server refuse new runs until OpenIntake, with the reason
 // why.
 func (s *Store) CloseIntake(ctx context.Context, why string) error {
-	return s.writeOne(ctx, "closing the intake", "INSERT OR REPLACE INTO meta (name, value) VALUES ('intake_closed', ?)", why)
+	return s.writeOne(ctx, "closing the intake", "INSERT OR REPLACE INTO meta (name, value) VALUES ('intake_closed', ?)",
+		why)
 }
 
 // OpenIntake takes new runs again.
@@ -66,6 +67,7 @@ func (s *Store) Owned(ctx context.Context, epoch int64) error {
 		if err != nil || n == 0 {
 			return err
 		}
+
 		for _, q := range []string{
 			"UPDATE grant_ SET site_epoch = (SELECT value FROM meta WHERE name = 'site_epoch')",
 			"DELETE FROM meta WHERE name IN ('backup', 'intake_closed')",

@@ -41,6 +41,7 @@ func (s *Store) PutImage(ctx context.Context, i inventory.Image, by string) erro
 		if err := recordUnused(ctx, tx, i.Name); err != nil {
 			return err
 		}
+
 		_, err := exec(ctx, tx, `INSERT INTO image (name, doc, created) VALUES (?,?,?)
 			ON CONFLICT (name) DO UPDATE SET doc = excluded.doc`, i.Name, doc, nanos(s.now()))
 		if err != nil {
@@ -102,11 +103,13 @@ func (s *Store) plannedImages(ctx context.Context, q sqlx.QueryerContext) ([]inv
 		if err := s.unseal(r.Run, r.Sealed, &p); err != nil {
 			return nil, fmt.Errorf("run %q: %w", r.Run, err)
 		}
+
 		for _, i := range p.Images(0) {
 			i.Run, i.Machine = r.Run, r.Machine
 			out = append(out, i)
 		}
 	}
+
 	return out, err
 }
 
@@ -137,6 +140,7 @@ func (s *Store) UnusedImageFiles(ctx context.Context, remove func(digest string)
 		if err != nil {
 			return err
 		}
+
 		for _, d := range digests {
 			if slices.ContainsFunc(planned, func(p inventory.PlannedImage) bool { return p.SHA256 == d }) {
 				continue
@@ -148,6 +152,7 @@ func (s *Store) UnusedImageFiles(ctx context.Context, remove func(digest string)
 				return err
 			}
 		}
+
 		return nil
 	})
 }

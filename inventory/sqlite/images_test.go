@@ -35,11 +35,15 @@ func TestUnusedImageFiles(t *testing.T) {
 
 	for run, sum := range map[string]string{"open": planned, "over": over} {
 		require.NoError(t, w.PutPlan(t.Context(), inventory.Plan{Run: run, ImagesURL: "http://10.0.0.1/images", Actions: []action.Action{
-			{Name: "write", Image: action.Image2Disk, Environment: map[string]string{"IMG_URL": "http://10.0.0.1/images/" + sum + "/x", "IMG_SHA256": sum}},
+			{
+				Name: "write", Image: action.Image2Disk,
+				Environment: map[string]string{"IMG_URL": "http://10.0.0.1/images/" + sum + "/x", "IMG_SHA256": sum},
+			},
 		}}))
 		require.NoError(t, w.PutWorkflow(t.Context(), inventory.Workflow{Run: run, Machine: "m1", State: inventory.StateRunning}))
 	}
-	require.NoError(t, w.PutWorkflow(t.Context(), inventory.Workflow{Run: "over", Machine: "m1", State: inventory.StateFailed, Ended: w.in(time.Minute)}))
+	require.NoError(t, w.PutWorkflow(t.Context(),
+		inventory.Workflow{Run: "over", Machine: "m1", State: inventory.StateFailed, Ended: w.in(time.Minute)}))
 
 	found, err := w.PlannedImages(t.Context())
 	require.NoError(t, err)

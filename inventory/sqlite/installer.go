@@ -26,7 +26,8 @@ func (s *Store) SpendBoot(ctx context.Context, o inventory.Owner, boot int, payl
 			return err
 		}
 		return s.event(ctx, tx, inventory.Event{
-			Machine: o.Machine, Run: o.Run, Epoch: o.Epoch, Boot: boot, Kind: inventory.EventPayload, Key: "payload", Message: payload + " was delivered whole",
+			Machine: o.Machine, Run: o.Run, Epoch: o.Epoch, Boot: boot, Kind: inventory.EventPayload, Key: "payload",
+			Message: payload + " was delivered whole",
 		})
 	})
 }
@@ -37,10 +38,13 @@ func (s *Store) SpendBoot(ctx context.Context, o inventory.Owner, boot int, payl
 // whether this was it. Who reports has booted: its boot is spent, also where
 // SpendBoot never was, or the restart that follows would boot the installer
 // again before the run has taken the report in.
-func (s *Store) InstallerReported(ctx context.Context, o inventory.Owner, failed bool, message string) (fresh bool, err error) {
+func (s *Store) InstallerReported(ctx context.Context, o inventory.Owner, failed bool, message string) (fresh bool,
+	err error,
+) {
 	err = s.write(ctx, fmt.Sprintf("recording what the installer of machine %q says", o.Machine), func(tx *sqlx.Tx) error {
 		var boot int
-		err := get(ctx, tx, &boot, "UPDATE grant_ SET spent = 1 WHERE "+owns+" AND boot > 0 AND installer = 1 RETURNING boot", o.Machine, o.Run, o.Epoch)
+		err := get(ctx, tx, &boot, `UPDATE grant_ SET spent = 1 WHERE `+owns+` AND boot > 0 AND installer = 1 RETURNING boot`,
+			o.Machine, o.Run, o.Epoch)
 		if errors.Is(err, inventory.ErrNotFound) {
 			return fmt.Errorf("run %q at epoch %d: %w", o.Run, o.Epoch, inventory.ErrFenced)
 		}
@@ -53,7 +57,10 @@ func (s *Store) InstallerReported(ctx context.Context, o inventory.Owner, failed
 			return err
 		}
 		fresh = true
-		e := inventory.Event{Machine: o.Machine, Run: o.Run, Epoch: o.Epoch, Boot: boot, Kind: inventory.EventInstalled, Key: "webhook", Message: message}
+		e := inventory.Event{
+			Machine: o.Machine, Run: o.Run, Epoch: o.Epoch, Boot: boot, Kind: inventory.EventInstalled,
+			Key: "webhook", Message: message,
+		}
 		if failed {
 			e.Kind = inventory.EventInstallFailed
 		}

@@ -73,13 +73,16 @@ func TestTheFirstReportOfAnInstallerCounts(t *testing.T) {
 	_, err = w.AllowInstaller(ctx, o, 3, w.in(time.Hour))
 	require.NoError(t, err)
 	for _, boot := range []int{2, 3} {
-		require.NoError(t, w.AppendEvents(ctx, []inventory.Event{{Machine: o.Machine, Run: o.Run, Epoch: o.Epoch, Boot: boot, Kind: inventory.EventPhoneHome, Key: "phone-home"}}))
+		require.NoError(t, w.AppendEvents(ctx, []inventory.Event{{
+			Machine: o.Machine, Run: o.Run, Epoch: o.Epoch, Boot: boot,
+			Kind: inventory.EventPhoneHome, Key: "phone-home",
+		}}))
 		g, err = w.Grant(ctx, o.Machine)
 		require.NoError(t, err)
 		require.Equal(t, boot == 3, g.Spent)
 	}
 
-	// Another boot is asked anew.
+	// Another boot is asked again.
 	require.NoError(t, w.MoreBoots(ctx, o, inventory.MaxBoots))
 	_, err = w.AllowInstaller(ctx, o, 4, w.in(time.Hour))
 	require.NoError(t, err)

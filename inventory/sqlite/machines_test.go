@@ -21,16 +21,19 @@ func full() inventory.Machine {
 		Name: "full", Labels: map[string]string{"rack": "a1"},
 		Interfaces: []inventory.Interface{{
 			MAC: "52:54:00:00:01:01", Address: netip.MustParseAddr("10.1.0.5"), Netmask: "255.255.255.0", Gateway: netip.MustParseAddr("10.1.0.1"),
-			Hostname: "full", Domain: "example.org", Nameservers: []netip.Addr{netip.MustParseAddr("10.1.0.1")}, TimeServers: []netip.Addr{netip.MustParseAddr("10.1.0.2")},
-			LeaseTime: inventory.Lease(time.Hour), VLAN: 12, Arch: "x86_64", UEFI: true, Loader: "snp.efi",
+			Hostname: "full", Domain: "example.org", Nameservers: []netip.Addr{netip.MustParseAddr("10.1.0.1")},
+			TimeServers: []netip.Addr{netip.MustParseAddr("10.1.0.2")},
+			LeaseTime:   inventory.Lease(time.Hour), VLAN: 12, Arch: "x86_64", UEFI: true, Loader: "snp.efi",
 		}, {MAC: "52:54:00:00:01:02", DisableDHCP: true, DisableNetboot: true}},
 		Disks: []inventory.DeclaredDisk{{Device: "/dev/sda"}}, DiskSelector: &inventory.DiskSelector{Serial: "S1", MinSize: 1 << 30},
 		BMC: &inventory.BMC{
 			Driver: inventory.DriverRedfish, Host: "bmc.example.org", Port: 8443, User: "admin", Password: inventory.NewSecret("canary-password"),
 			CipherSuite: "3", InsecureTLS: true, SystemName: "1",
 		},
-		Template: "image", Image: "debian-12", SSHKeys: []string{"ssh-ed25519 AAAA me"}, BootFromDisk: "ipxe-exit", KernelArgs: []string{"console=ttyS0"},
-		UserData: inventory.NewSecret("canary-user"), VendorData: inventory.NewSecret("canary-vendor"), Notes: map[string]string{"allowPXE": "true"},
+		Template: "image", Image: "debian-12", SSHKeys: []string{"ssh-ed25519 AAAA me"}, BootFromDisk: "ipxe-exit",
+		KernelArgs: []string{"console=ttyS0"},
+		UserData:   inventory.NewSecret("canary-user"), VendorData: inventory.NewSecret("canary-vendor"),
+		Notes: map[string]string{"allowPXE": "true"},
 	}
 }
 
@@ -154,7 +157,8 @@ func TestClashesAreReportedAllAtOnce(t *testing.T) {
 	for _, want := range []string{
 		`machine "a": MAC 52:54:00:00:01:01 belongs to machine "full"`, `machine "a": address 10.1.0.5 belongs to machine "full"`,
 		`machine "a": BMC bmc.example.org belongs to machine "full"`, `machine "b": host name a belongs to machine "a"`,
-		`machine "b": MAC 52:54:00:00:01:01 belongs to machine "full"`, `machine "b": MAC 52:54:00:00:00:03 is given twice`, `machine "a" is given twice`,
+		`machine "b": MAC 52:54:00:00:01:01 belongs to machine "full"`, `machine "b": MAC 52:54:00:00:00:03 is given twice`,
+		`machine "a" is given twice`,
 	} {
 		require.Contains(t, text, want)
 	}
@@ -213,7 +217,7 @@ func TestDeleteMachine(t *testing.T) {
 	require.NoError(t, put(t, w.Store, false, full()), "its MAC is free again")
 }
 
-// S24: whoever has the database alone has no secret.
+// S24: the database alone reveals no secret.
 func TestSecretsAreEncryptedAtRest(t *testing.T) {
 	w := newWorld(t)
 	ctx := t.Context()
@@ -259,7 +263,10 @@ func TestSecretsAreEncryptedAtRest(t *testing.T) {
 func TestKeys(t *testing.T) {
 	right := keyring.New()
 	var none *keyring.Ring
-	for name, keys := range map[string]Sealer{"no sealer": nil, "no ring": none, "wrong": keyring.New(), "some": right.Only(keyring.UserData)} {
+	for name, keys := range map[string]Sealer{
+		"no sealer": nil, "no ring": none, "wrong": keyring.New(),
+		"some": right.Only(keyring.UserData),
+	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
 			w.keys = keyring.New()
@@ -373,7 +380,10 @@ func TestSeenIsBounded(t *testing.T) {
 		for i := range 500 {
 			n := batch*500 + i
 			at := w.in(time.Duration(n) * time.Second)
-			seen = append(seen, inventory.Seen{MAC: fmt.Sprintf("52:54:00:01:%02x:%02x", n>>8, n&255), First: at, Last: at, Count: 2, Class: strings.Repeat("x", 5000)})
+			seen = append(seen, inventory.Seen{
+				MAC: fmt.Sprintf("52:54:00:01:%02x:%02x", n>>8, n&255), First: at, Last: at, Count: 2,
+				Class: strings.Repeat("x", 5000),
+			})
 		}
 		require.NoError(t, w.PutSeen(ctx, seen))
 	}
@@ -385,7 +395,10 @@ func TestSeenIsBounded(t *testing.T) {
 
 	// Counts add up; a machine's own MAC is not unknown; a new machine's leaves.
 	newest := got[0]
-	require.NoError(t, w.PutSeen(ctx, []inventory.Seen{{MAC: newest.MAC, First: w.clock.Now(), Last: newest.Last.Add(time.Hour), Count: 3}, {MAC: "52:54:00:00:00:01", Last: newest.Last, Count: 1}}))
+	require.NoError(t, w.PutSeen(ctx, []inventory.Seen{
+		{MAC: newest.MAC, First: w.clock.Now(), Last: newest.Last.Add(time.Hour), Count: 3},
+		{MAC: "52:54:00:00:00:01", Last: newest.Last, Count: 1},
+	}))
 	got, err = w.SeenUnknown(ctx)
 	require.NoError(t, err)
 	require.Equal(t, int64(5), got[0].Count)

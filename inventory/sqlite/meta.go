@@ -35,6 +35,7 @@ func (s *Store) checkKeys(ctx context.Context) error {
 		if errors.Is(err, inventory.ErrNotFound) && s.keys != nil {
 			err = s.writeCheck(ctx, p)
 		}
+
 		switch {
 		case errors.Is(err, inventory.ErrSealed), errors.Is(err, inventory.ErrNotFound):
 			bad[p] = fmt.Errorf("key %q: %w", p, inventory.ErrSealed)
@@ -42,6 +43,7 @@ func (s *Store) checkKeys(ctx context.Context) error {
 			return fmt.Errorf("checking key %q: %w", p, err)
 		}
 	}
+
 	s.bad.Store(&bad)
 	return nil
 }
@@ -64,6 +66,7 @@ func (s *Store) writeCheck(ctx context.Context, purpose string) error {
 	if err != nil {
 		return err
 	}
+
 	err = s.write(ctx, "writing check value", func(tx *sqlx.Tx) error {
 		_, err := exec(ctx, tx, "INSERT OR IGNORE INTO meta (name, value) VALUES (?, ?)", "key_check."+purpose, sealed)
 		return err
@@ -75,7 +78,7 @@ func (s *Store) writeCheck(ctx context.Context, purpose string) error {
 }
 
 // KeyCheck returns inventory.ErrSealed, naming the key, unless each key of the
-// store is the one that wrote what is sealed in it. Whoever arms asks first.
+// store is the one that wrote what is sealed in it. Arming a machine asks first.
 func (s *Store) KeyCheck(context.Context) error {
 	for _, p := range purposes() {
 		if err := s.unfit(p); err != nil {
@@ -120,7 +123,7 @@ func (s *Store) SecretsUnreadable(ctx context.Context) ([]string, error) {
 }
 
 // RunsUnreadable names what runs hold sealed that cannot be opened with the
-// present keys: their plans and assignments, which nobody can enter again.
+// present keys: their plans and assignments, which cannot be entered again.
 func (s *Store) RunsUnreadable(ctx context.Context) ([]string, error) {
 	var out []string
 	for _, table := range runTables {
@@ -128,6 +131,7 @@ func (s *Store) RunsUnreadable(ctx context.Context) ([]string, error) {
 		if err != nil {
 			return nil, fmt.Errorf("listing unreadable runs: %w", err)
 		}
+
 		for _, r := range rows {
 			if _, err := s.open(sealPlan, runBinding(r.Run), r.Sealed); err != nil {
 				out = append(out, r.name(table))
@@ -166,18 +170,22 @@ func (s *Store) resetSecrets(ctx context.Context, by string) (lost []string, err
 			return nil, err
 		}
 	}
+
 	rows, err := s.secrets(ctx)
 	if err != nil {
 		return nil, err
 	}
+
 	err = s.write(ctx, "forgetting what cannot be opened", func(tx *sqlx.Tx) error {
 		for _, r := range rows {
 			for _, f := range r.sealedFields() {
 				if _, err := s.open(f.purpose, f.binding, f.sealed); err == nil {
 					continue
 				}
+
 				// A value that was entered since is not ours to forget.
-				n, err := exec(ctx, tx, "UPDATE machine SET "+f.column+" = NULL WHERE name = ? AND "+f.column+" = ?", r.Name, f.sealed)
+				n, err := exec(ctx, tx, "UPDATE machine SET "+f.column+" = NULL WHERE name = ? AND "+f.column+" = ?", r.Name,
+					f.sealed)
 				if err != nil {
 					return err
 				}
@@ -190,11 +198,13 @@ func (s *Store) resetSecrets(ctx context.Context, by string) (lost []string, err
 				}
 			}
 		}
+
 		for _, table := range runTables {
 			runs, err := sealedRuns(ctx, tx, table)
 			if err != nil {
 				return err
 			}
+
 			for _, r := range runs {
 				if _, err := s.open(sealPlan, runBinding(r.Run), r.Sealed); err == nil {
 					continue
@@ -204,13 +214,16 @@ func (s *Store) resetSecrets(ctx context.Context, by string) (lost []string, err
 				}
 			}
 		}
+
 		for p, sealed := range checks {
-			if _, err := exec(ctx, tx, "INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)", "key_check."+p, sealed); err != nil {
+			if _, err := exec(ctx, tx, "INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)", "key_check."+p,
+				sealed); err != nil {
 				return err
 			}
 		}
 		return nil
 	})
+
 	return lost, err
 }
 
@@ -256,7 +269,8 @@ func (s *Store) backup(ctx context.Context, path string) error {
 func (s *Store) TemporalCluster(ctx context.Context, id string) (string, error) {
 	var kept string
 	err := s.write(ctx, "remembering the Temporal cluster", func(tx *sqlx.Tx) error {
-		if _, err := exec(ctx, tx, "INSERT OR IGNORE INTO meta (name, value) VALUES ('temporal_cluster', ?)", id); err != nil {
+		if _, err := exec(ctx, tx, "INSERT OR IGNORE INTO meta (name, value) VALUES ('temporal_cluster', ?)",
+			id); err != nil {
 			return err
 		}
 		return get(ctx, tx, &kept, "SELECT value FROM meta WHERE name = 'temporal_cluster'")

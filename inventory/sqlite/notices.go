@@ -42,7 +42,9 @@ func (s *Store) addNotice(ctx context.Context, tx *sqlx.Tx, notices []inventory.
 	if err != nil {
 		return err
 	}
-	n, err := exec(ctx, tx, "INSERT INTO notice (id, state, at, due, attempts, error, doc) VALUES (?, 'open', ?, 0, 0, '', ?) ON CONFLICT (id) DO NOTHING",
+
+	n, err := exec(ctx, tx, `INSERT INTO notice (id, state, at, due, attempts, error, doc) VALUES (?, 'open', ?, 0, 0, '', ?)
+		ON CONFLICT (id) DO NOTHING`,
 		notices[i].ID, nanos(s.now()), doc)
 	if err != nil || n == 0 {
 		return err
@@ -51,7 +53,8 @@ func (s *Store) addNotice(ctx context.Context, tx *sqlx.Tx, notices []inventory.
 		(SELECT seq FROM notice WHERE state = 'open' ORDER BY seq DESC LIMIT 1 OFFSET ?)`, maxNotices); err != nil {
 		return err
 	}
-	_, err = exec(ctx, tx, "DELETE FROM notice WHERE state <> 'open' AND seq <= (SELECT max(seq) FROM notice) - ?", keepNotices)
+	_, err = exec(ctx, tx, "DELETE FROM notice WHERE state <> 'open' AND seq <= (SELECT max(seq) FROM notice) - ?",
+		keepNotices)
 	return err
 }
 
@@ -113,6 +116,7 @@ func (s *Store) CloseNotices(ctx context.Context, why string) (int, error) {
 				return err
 			}
 		}
+
 		_, err = exec(ctx, tx, "UPDATE notice SET state = 'dropped', error = ? WHERE state = 'open'", why)
 		return err
 	})
@@ -128,11 +132,16 @@ func (s *Store) Notices(ctx context.Context) (inventory.NoticeCounts, error) {
 		Dropped int    `db:"dropped"`
 		Error   string `db:"error"`
 	}
-	err := get(ctx, s.ro, &r, `SELECT count(*) FILTER (WHERE state = 'open') AS waiting, coalesce(min(at) FILTER (WHERE state = 'open'), 0) AS oldest,
+
+	err := get(ctx, s.ro, &r, `SELECT count(*) FILTER (WHERE state = 'open') AS waiting,
+		coalesce(min(at) FILTER (WHERE state = 'open'), 0) AS oldest,
 		coalesce(max(at) FILTER (WHERE state = 'sent'), 0) AS sent, count(*) FILTER (WHERE state = 'dropped') AS dropped,
 		coalesce((SELECT error FROM notice WHERE state = 'open' AND error <> '' ORDER BY due DESC LIMIT 1), '') AS error FROM notice`)
 	if err != nil {
 		return inventory.NoticeCounts{}, fmt.Errorf("counting notices: %w", err)
 	}
-	return inventory.NoticeCounts{Waiting: r.Waiting, Oldest: moment(r.Oldest), Sent: moment(r.Sent), Error: r.Error, Dropped: r.Dropped}, nil
+	return inventory.NoticeCounts{
+		Waiting: r.Waiting, Oldest: moment(r.Oldest), Sent: moment(r.Sent), Error: r.Error,
+		Dropped: r.Dropped,
+	}, nil
 }

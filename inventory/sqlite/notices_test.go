@@ -16,7 +16,10 @@ func TestNoticesGoThroughTheOutbox(t *testing.T) {
 	WithNotices()(w.Store)
 	ctx := t.Context()
 	for _, run := range []string{"run-1", "run-2", "run-3"} {
-		require.NoError(t, w.PutWorkflow(ctx, inventory.Workflow{Run: run, ID: "machine/m1", Machine: "m1", State: inventory.StateFailed, Message: run + " failed"}))
+		require.NoError(t, w.PutWorkflow(ctx, inventory.Workflow{
+			Run: run, ID: "machine/m1", Machine: "m1", State: inventory.StateFailed,
+			Message: run + " failed",
+		}))
 	}
 	n, err := w.NextNotice(ctx)
 	require.NoError(t, err)

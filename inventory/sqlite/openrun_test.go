@@ -33,7 +33,10 @@ func TestOpenRunKeepsMACsAddressesAndDisks(t *testing.T) {
 			moved := machine("m1", 1)
 			change(&moved)
 
-			planned := inventory.Workflow{Run: "run-1", Machine: "m1", Type: inventory.TypeProvision, State: inventory.StatePreparing, Phase: inventory.PhasePlan}
+			planned := inventory.Workflow{
+				Run: "run-1", Machine: "m1", Type: inventory.TypeProvision, State: inventory.StatePreparing,
+				Phase: inventory.PhasePlan,
+			}
 			require.NoError(t, w.PutWorkflow(ctx, planned))
 			require.ErrorIs(t, put(t, w.Store, true, moved), inventory.ErrConflict, "planned, and not armed yet")
 			o := w.armed()
@@ -78,7 +81,7 @@ func TestOpenRunTakesMoreProtectedDisks(t *testing.T) {
 	require.ErrorContains(t, put(t, w.Store, true, m), "run-1 is open")
 }
 
-// A person's window belongs to the hardware for which it was opened.
+// An operator's window belongs to the hardware for which it was opened.
 func TestPersonsWindowDoesNotMoveToAnotherMAC(t *testing.T) {
 	w := newWorld(t)
 	ctx := t.Context()

@@ -25,6 +25,7 @@ func (s *Store) PutOperation(ctx context.Context, o inventory.Operation) error {
 		if err != nil {
 			return err
 		}
+
 		n, err := exec(ctx, tx, `INSERT INTO operation (run, id, kind, name, final, started, doc) VALUES (?,?,?,?,?,?,?)
 			ON CONFLICT (run) DO UPDATE SET final = excluded.final, doc = excluded.doc
 			WHERE NOT operation.final AND

@@ -26,7 +26,8 @@ func (s *Store) PutRelay(ctx context.Context, giaddr netip.Addr, at time.Time) e
 		if err != nil {
 			return err
 		}
-		_, err = exec(ctx, tx, "DELETE FROM relay WHERE giaddr IN (SELECT giaddr FROM relay ORDER BY heard > ?, heard DESC LIMIT -1 OFFSET ?)", now, maxRelays)
+		_, err = exec(ctx, tx, `DELETE FROM relay WHERE giaddr IN
+			(SELECT giaddr FROM relay ORDER BY heard > ?, heard DESC LIMIT -1 OFFSET ?)`, now, maxRelays)
 		return err
 	})
 }

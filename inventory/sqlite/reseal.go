@@ -32,12 +32,14 @@ func (s *Store) reseal(ctx context.Context) (total int, err error) {
 	if err := s.KeyCheck(ctx); err != nil {
 		return 0, err
 	}
+
 	// KeyCheck tells of the keys that there were at the start.
 	for _, p := range purposes() {
 		if err := s.checkKey(ctx, p); err != nil {
 			return 0, err
 		}
 	}
+
 	var shut []string
 	one := func(table string, reseal func(tx *sqlx.Tx) (int, []string, error)) error {
 		return s.write(ctx, "table "+table, func(tx *sqlx.Tx) error {
@@ -50,12 +52,16 @@ func (s *Store) reseal(ctx context.Context) (total int, err error) {
 	if err := one("machine", func(tx *sqlx.Tx) (int, []string, error) { return s.resealMachines(ctx, tx) }); err != nil {
 		return total, err
 	}
+
 	for _, table := range runTables {
 		if err := one(table, func(tx *sqlx.Tx) (int, []string, error) { return s.resealRuns(ctx, tx, table) }); err != nil {
 			return total, err
 		}
 	}
-	if err := one("meta", func(tx *sqlx.Tx) (int, []string, error) { return 0, nil, s.resealChecks(ctx, tx) }); err != nil {
+	if err := one("meta", func(tx *sqlx.Tx) (int, []string, error) {
+		return 0, nil,
+			s.resealChecks(ctx, tx)
+	}); err != nil {
 		return total, err
 	}
 
@@ -64,8 +70,10 @@ func (s *Store) reseal(ctx context.Context) (total int, err error) {
 	if _, err = s.rw.ExecContext(ctx, "PRAGMA wal_checkpoint(TRUNCATE)"); err != nil || len(shut) == 0 {
 		return total, err
 	}
+
 	names := shut[:min(len(shut), maxNamed)]
-	return total, fmt.Errorf("%d secrets open with no key, so the earlier keys are kept (%s): enter them again, or let ingot secret reset forget them, and rotate again: %w",
+	return total, fmt.Errorf("%d secrets open with no key, so the earlier keys are kept (%s): "+
+		"enter them again, or let ingot secret reset forget them, and rotate again: %w",
 		len(shut), strings.Join(names, ", "), inventory.ErrSealed)
 }
 
@@ -89,12 +97,14 @@ func (s *Store) resealMachines(ctx context.Context, tx *sqlx.Tx) (n int, shut []
 	if err := tx.SelectContext(ctx, &rows, "SELECT "+secretColumns+" FROM machine ORDER BY name"); err != nil {
 		return 0, nil, err
 	}
+
 	for _, r := range rows {
 		for _, f := range r.sealedFields() {
 			sealed, err := s.sealAgain(f.purpose, f.binding, f.sealed)
 			if err != nil {
 				return n, shut, err
 			}
+
 			if sealed == nil {
 				shut = append(shut, r.Name+": "+f.name)
 				continue
@@ -105,6 +115,7 @@ func (s *Store) resealMachines(ctx context.Context, tx *sqlx.Tx) (n int, shut []
 			n++
 		}
 	}
+
 	return n, shut, nil
 }
 
@@ -117,11 +128,13 @@ func (s *Store) resealRuns(ctx context.Context, tx *sqlx.Tx, table string) (n in
 	if err != nil {
 		return 0, nil, err
 	}
+
 	for _, r := range rows {
 		sealed, err := s.sealAgain(sealPlan, runBinding(r.Run), r.Sealed)
 		if err != nil {
 			return n, shut, err
 		}
+
 		if sealed == nil {
 			shut = append(shut, r.name(table))
 			continue
@@ -131,6 +144,7 @@ func (s *Store) resealRuns(ctx context.Context, tx *sqlx.Tx, table string) (n in
 		}
 		n++
 	}
+
 	return n, shut, nil
 }
 
@@ -154,6 +168,7 @@ func (s *Store) resealChecks(ctx context.Context, tx *sqlx.Tx) error {
 		if err != nil {
 			return err
 		}
+
 		// Sealed with keys that do not open it, it would vouch for wrong ones.
 		if _, err := s.open(p, checkBinding, check); err != nil {
 			return err

@@ -16,20 +16,25 @@ import (
 func (s *Store) PruneRuns(ctx context.Context, before time.Time, keep, limit int) (int, error) {
 	var runs []string
 	err := s.ro.SelectContext(ctx, &runs, `SELECT w.run FROM (
-			SELECT run, final, max(ended, updated) AS over, row_number() OVER (PARTITION BY machine ORDER BY started DESC, rowid DESC) AS nth FROM workflow) AS w
-		WHERE w.final = 1 AND w.over < ?1 AND w.nth > ?2 AND NOT EXISTS (SELECT 1 FROM grant_ g WHERE g.run = w.run) LIMIT ?3`, nanos(before), keep, limit)
+			SELECT run, final, max(ended, updated) AS over,
+			row_number() OVER (PARTITION BY machine ORDER BY started DESC, rowid DESC) AS nth FROM workflow) AS w
+		WHERE w.final = 1 AND w.over < ?1 AND w.nth > ?2
+		AND NOT EXISTS (SELECT 1 FROM grant_ g WHERE g.run = w.run) LIMIT ?3`,
+		nanos(before), keep, limit)
 	if err != nil {
 		return 0, fmt.Errorf("looking for old runs: %w", err)
 	}
 	if len(runs) == 0 {
 		return 0, nil
 	}
+
 	gone := 0
 	err = s.write(ctx, "forgetting old runs", func(tx *sqlx.Tx) error {
 		gone = 0
 		for _, run := range runs {
 			// Nothing makes a run that is over an open one, but its grant may have been given again by hand.
-			n, err := exec(ctx, tx, "DELETE FROM workflow WHERE run = ?1 AND final = 1 AND NOT EXISTS (SELECT 1 FROM grant_ g WHERE g.run = ?1)", run)
+			n, err := exec(ctx, tx, `DELETE FROM workflow WHERE run = ?1 AND final = 1
+				AND NOT EXISTS (SELECT 1 FROM grant_ g WHERE g.run = ?1)`, run)
 			if err != nil {
 				return err
 			}
@@ -43,6 +48,7 @@ func (s *Store) PruneRuns(ctx context.Context, before time.Time, keep, limit int
 		}
 		return nil
 	})
+
 	return gone, err
 }
 
@@ -105,6 +111,7 @@ func (s *Store) Shrink(ctx context.Context, pages int) (left int, err error) {
 	if err != nil {
 		return 0, fmt.Errorf("giving unused pages back: %w", s.noRoom(err))
 	}
+
 	// Nothing was given back, so another call would give nothing back either.
 	if left >= before {
 		return 0, nil

@@ -27,7 +27,8 @@ func (w *world) finished(run string) {
 	require.NoError(w.t, w.Assign(ctx, assignment(o, 0, 1)))
 	_, err = w.Report(ctx, o, 1, action.Result{Key: action.Key{Epoch: o.Epoch, Attempt: 1}, ID: "r-" + run, State: action.Success, Log: "log"})
 	require.NoError(w.t, err)
-	require.NoError(w.t, w.PutWorkflow(ctx, inventory.Workflow{Run: run, Machine: "m1", State: inventory.StateSuccess, Started: w.clock.Now(), Ended: w.clock.Now()}))
+	require.NoError(w.t, w.PutWorkflow(ctx,
+		inventory.Workflow{Run: run, Machine: "m1", State: inventory.StateSuccess, Started: w.clock.Now(), Ended: w.clock.Now()}))
 	require.NoError(w.t, w.EndGrant(ctx, o))
 }
 
@@ -55,8 +56,14 @@ func TestPruneRuns(t *testing.T) {
 	}
 	// An old run that is not over, as its grant says, although its record does not.
 	holder := w.take("holder")
-	require.NoError(t, w.PutWorkflow(ctx, inventory.Workflow{Run: "holder", Machine: "m1", State: inventory.StateFailed, Started: w.in(-100 * 24 * time.Hour), Ended: w.in(-99 * 24 * time.Hour), Updated: w.in(-99 * 24 * time.Hour)}))
-	require.NoError(t, w.PutWorkflow(ctx, inventory.Workflow{Run: "open", Machine: "m1", State: inventory.StateRunning, Started: w.in(-100 * 24 * time.Hour), Updated: w.in(-99 * 24 * time.Hour)}))
+	require.NoError(t, w.PutWorkflow(ctx, inventory.Workflow{
+		Run: "holder", Machine: "m1", State: inventory.StateFailed,
+		Started: w.in(-100 * 24 * time.Hour), Ended: w.in(-99 * 24 * time.Hour), Updated: w.in(-99 * 24 * time.Hour),
+	}))
+	require.NoError(t, w.PutWorkflow(ctx, inventory.Workflow{
+		Run: "open", Machine: "m1", State: inventory.StateRunning,
+		Started: w.in(-100 * 24 * time.Hour), Updated: w.in(-99 * 24 * time.Hour),
+	}))
 
 	n, err := w.PruneRuns(ctx, w.in(-48*time.Hour), 6, 100)
 	require.NoError(t, err)
@@ -148,7 +155,11 @@ func TestPruneBMCJobs(t *testing.T) {
 // filler appends n events of 16 KiB.
 func (w *world) filler(n int) error {
 	for range n {
-		if err := w.AppendEvents(w.t.Context(), []inventory.Event{{Machine: "m1", Kind: inventory.EventOperator, Key: rand.Text(), Message: strings.Repeat("x", maxMessage)}}); err != nil {
+		if err := w.AppendEvents(w.t.Context(),
+			[]inventory.Event{{
+				Machine: "m1", Kind: inventory.EventOperator, Key: rand.Text(),
+				Message: strings.Repeat("x", maxMessage),
+			}}); err != nil {
 			return err
 		}
 	}

@@ -69,6 +69,7 @@ func readSchema(dir fs.FS) (schema, error) {
 		}
 		out = append(out, migration{version, name, string(text)})
 	}
+
 	slices.SortFunc(out, func(a, b migration) int { return cmp.Compare(a.version, b.version) })
 	return out, nil
 }
@@ -108,6 +109,7 @@ func (s schema) check(ctx context.Context, db *sqlx.DB) error {
 		return fmt.Errorf("its schema is version %d, from before the first release, and this program migrates from version %d on: "+
 			"start with an empty data directory and add machines, templates and images again", have, s.baseline())
 	}
+
 	return nil
 }
 
@@ -132,6 +134,7 @@ func (s *Store) migrate(ctx context.Context, known schema) error {
 		if err := tx.GetContext(ctx, &have, "PRAGMA user_version"); err != nil {
 			return err
 		}
+
 		for _, m := range known {
 			if m.version <= have {
 				continue
@@ -141,7 +144,9 @@ func (s *Store) migrate(ctx context.Context, known schema) error {
 			}
 			have = m.version
 		}
-		_, err := tx.ExecContext(ctx, fmt.Sprintf("PRAGMA application_id = %d; PRAGMA user_version = %d", applicationID, have))
+
+		_, err := tx.ExecContext(ctx, fmt.Sprintf("PRAGMA application_id = %d; PRAGMA user_version = %d", applicationID,
+			have))
 		return err
 	})
 }

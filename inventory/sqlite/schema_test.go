@@ -56,7 +56,8 @@ func TestOpenRefusesOtherSchemas(t *testing.T) {
 	for version, want := range map[int][]string{
 		99: {fmt.Sprintf("schema is version 99 and this program knows versions up to %d", currentSchema(t).version()), "restore the backup"},
 		currentSchema(t).baseline() - 1: {
-			fmt.Sprintf("from before the first release, and this program migrates from version %d on", currentSchema(t).baseline()), "empty data directory",
+			fmt.Sprintf("from before the first release, and this program migrates from version %d on", currentSchema(t).baseline()),
+			"empty data directory",
 		},
 	} {
 		w := newWorld(t)

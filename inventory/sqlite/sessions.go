@@ -25,19 +25,22 @@ const maxEndedSessions = 1000
 func (s *Store) EndSession(ctx context.Context, id string, until time.Time) error {
 	return s.write(ctx, "ending a session", func(tx *sqlx.Tx) error {
 		const ended = "substr(name, 1, length(?)) = ?"
-		if _, err := exec(ctx, tx, "DELETE FROM meta WHERE "+ended+" AND value <= ?", endedSession, endedSession, nanos(s.now())); err != nil {
+		if _, err := exec(ctx, tx, "DELETE FROM meta WHERE "+ended+" AND value <= ?", endedSession, endedSession,
+			nanos(s.now())); err != nil {
 			return err
 		}
 		var n int
 		if err := get(ctx, tx, &n, "SELECT count(*) FROM meta WHERE "+ended, endedSession, endedSession); err != nil {
 			return err
 		}
+
 		if n >= maxEndedSessions {
 			if _, err := exec(ctx, tx, "DELETE FROM meta WHERE "+ended, endedSession, endedSession); err != nil {
 				return err
 			}
 			id = inventory.AllSessions
 		}
+
 		_, err := exec(ctx, tx, "INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)", endedSession+id, nanos(until))
 		return err
 	})
@@ -49,7 +52,8 @@ func (s *Store) EndedSessions(ctx context.Context) (map[string]time.Time, error)
 		Name  string
 		Value int64
 	}
-	if err := s.ro.SelectContext(ctx, &rows, "SELECT name, value FROM meta WHERE substr(name, 1, length(?)) = ?", endedSession, endedSession); err != nil {
+	if err := s.ro.SelectContext(ctx, &rows, "SELECT name, value FROM meta WHERE substr(name, 1, length(?)) = ?",
+		endedSession, endedSession); err != nil {
 		return nil, fmt.Errorf("listing ended sessions: %w", err)
 	}
 	out := map[string]time.Time{}

@@ -43,7 +43,7 @@ type Store struct {
 	full   func()                           // is told that the disk has no room; may be nil
 	bad    atomic.Pointer[map[string]error] // purposes that must not be sealed with, and why
 	now    func() time.Time
-	// notices are the events of which notices are written; none: nobody is told.
+	// notices are the events of which notices are written; none: no notices.
 	notices []string
 
 	mu        sync.Mutex
@@ -91,6 +91,7 @@ func open(ctx context.Context, path string, keys Sealer, schema schema, opts ...
 	if path, err = filepath.Abs(path); err != nil {
 		return nil, err
 	}
+
 	// SQLite would make it readable for all; WAL and index take its mode.
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -99,7 +100,11 @@ func open(ctx context.Context, path string, keys Sealer, schema schema, opts ...
 	if err := f.Close(); err != nil {
 		return nil, err
 	}
-	s = &Store{path: path, keys: keys, now: time.Now, subs: map[chan struct{}]string{}, touched: map[*sqlx.Tx]map[string]bool{}, followers: map[*follower]bool{}, driver: sqliteDriver()}
+
+	s = &Store{
+		path: path, keys: keys, now: time.Now, subs: map[chan struct{}]string{},
+		touched: map[*sqlx.Tx]map[string]bool{}, followers: map[*follower]bool{}, driver: sqliteDriver(),
+	}
 	for _, o := range opts {
 		o(s)
 	}
@@ -108,20 +113,24 @@ func open(ctx context.Context, path string, keys Sealer, schema schema, opts ...
 			err = errors.Join(err, s.Close())
 		}
 	}()
+
 	// Without the pragmas, which would already change a file that is refused.
 	if err := schema.checkFile(ctx, path); err != nil {
 		return s, err
 	}
+
 	// Every setting belongs to the connection, and the pool may open another one at
 	// any time: it closes the one whose transaction was cancelled. The driver
 	// compiles WAL with synchronous NORMAL, with which acknowledged reports die with
 	// the power. secure_delete overwrites secrets that are replaced or deleted.
 	// auto_vacuum counts for a new file only.
-	s.rw = s.pool("_auto_vacuum=incremental&_txlock=immediate&_synchronous=FULL&_journal_mode=WAL&_secure_delete=on&_busy_timeout=10000&_foreign_keys=on&_stmt_cache_size=128")
+	s.rw = s.pool("_auto_vacuum=incremental&_txlock=immediate&_synchronous=FULL&_journal_mode=WAL" +
+		"&_secure_delete=on&_busy_timeout=10000&_foreign_keys=on&_stmt_cache_size=128")
 	s.rw.SetMaxOpenConns(1)
 	if err := s.migrate(ctx, schema); err != nil {
 		return s, s.noRoom(err)
 	}
+
 	s.ro = s.pool("_query_only=on&_busy_timeout=10000&_stmt_cache_size=128")
 	s.ro.SetMaxOpenConns(8)
 	s.ro.SetMaxIdleConns(8)
@@ -139,7 +148,8 @@ const (
 
 func sqliteDriver() driver.Driver {
 	return &sqlite3.SQLiteDriver{ConnectHook: func(c *sqlite3.SQLiteConn) error {
-		_, err := c.Exec(fmt.Sprintf("PRAGMA journal_size_limit = %d; PRAGMA wal_autocheckpoint = %d", maxJournal, checkpointEvery), nil)
+		_, err := c.Exec(fmt.Sprintf("PRAGMA journal_size_limit = %d; PRAGMA wal_autocheckpoint = %d", maxJournal,
+			checkpointEvery), nil)
 		return err
 	}}
 }
@@ -180,7 +190,8 @@ func (s *Store) Close() error {
 // there is no room.
 func isFull(err error) bool {
 	var e sqlite3.Error
-	return errors.As(err, &e) && (e.Code == sqlite3.ErrFull || e.SystemErrno == syscall.ENOSPC || e.SystemErrno == syscall.EDQUOT) ||
+	return errors.As(err, &e) && (e.Code == sqlite3.ErrFull || e.SystemErrno == syscall.ENOSPC ||
+		e.SystemErrno == syscall.EDQUOT) ||
 		errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
 }
 

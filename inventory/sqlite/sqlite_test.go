@@ -107,19 +107,26 @@ func (w *world) events(kind string) []inventory.Event {
 
 func machine(name string, n int) inventory.Machine {
 	return inventory.Machine{Name: name, Interfaces: []inventory.Interface{{
-		MAC: fmt.Sprintf("52:54:00:00:00:%02x", n), Address: netip.AddrFrom4([4]byte{10, 0, 0, byte(n)}), Netmask: "255.255.255.0", Hostname: name,
+		MAC: fmt.Sprintf("52:54:00:00:00:%02x", n), Address: netip.AddrFrom4([4]byte{10, 0, 0, byte(n)}), Netmask: "255.255.255.0",
+		Hostname: name,
 	}}}
 }
 
 func hello(nonce string) action.Hello {
-	return action.Hello{Protocol: action.Protocol, Machine: "m1", Nonce: nonce, MAC: "52:54:00:00:00:01", Facts: action.Facts{Serial: "S" + nonce}}
+	return action.Hello{
+		Protocol: action.Protocol, Machine: "m1", Nonce: nonce, MAC: "52:54:00:00:00:01",
+		Facts: action.Facts{Serial: "S" + nonce},
+	}
 }
 
 func token(nonce string) string { return "token of " + nonce }
 
 func assignment(o inventory.Owner, n, attempt int) inventory.Assignment {
 	k := action.Key{Epoch: o.Epoch, Action: n, Attempt: attempt}
-	return inventory.Assignment{Owner: o, Key: k, Payload: action.Assignment{Key: k, Run: o.Run, Action: action.Action{Name: fmt.Sprintf("step %d", n), Image: "noop", Timeout: 60}}}
+	return inventory.Assignment{
+		Owner: o, Key: k,
+		Payload: action.Assignment{Key: k, Run: o.Run, Action: action.Action{Name: fmt.Sprintf("step %d", n), Image: "noop", Timeout: 60}},
+	}
 }
 
 func TestPathWithOddCharacters(t *testing.T) {
@@ -198,7 +205,8 @@ func TestSubscribe(t *testing.T) {
 	require.NoError(t, w.OpenSecrets(t.Context(), o, w.in(time.Hour)))
 	require.Len(t, ch, 1, "coalesced, and nobody waited")
 	<-ch
-	require.ErrorIs(t, w.OpenSecrets(t.Context(), inventory.Owner{Machine: "m1", Run: "other", Epoch: 1}, w.in(time.Hour)), inventory.ErrFenced)
+	require.ErrorIs(t, w.OpenSecrets(t.Context(), inventory.Owner{Machine: "m1", Run: "other", Epoch: 1}, w.in(time.Hour)),
+		inventory.ErrFenced)
 	require.Empty(t, ch, "nothing was written")
 	cancel()
 	require.NoError(t, w.CloseSecrets(t.Context(), o))
@@ -272,7 +280,10 @@ func wait(t *testing.T, wg *sync.WaitGroup) {
 }
 
 func code(err error) string {
-	for name, e := range map[string]error{"fenced": inventory.ErrFenced, "not found": inventory.ErrNotFound, "conflict": inventory.ErrConflict, "sealed": inventory.ErrSealed} {
+	for name, e := range map[string]error{
+		"fenced": inventory.ErrFenced, "not found": inventory.ErrNotFound,
+		"conflict": inventory.ErrConflict, "sealed": inventory.ErrSealed,
+	} {
 		if errors.Is(err, e) {
 			return name
 		}

@@ -22,6 +22,7 @@ func (s *Store) Retire(ctx context.Context, o inventory.Owner, st inventory.Stan
 	if st.State != inventory.StandingAvailable && st.State != inventory.StandingQuarantined {
 		return fmt.Errorf("%s: standing %q: %w", what, st.State, inventory.ErrInvalid)
 	}
+
 	st.Run = o.Run
 	standing, err := toJSON(st)
 	if err != nil {
@@ -36,6 +37,7 @@ func (s *Store) Retire(ctx context.Context, o inventory.Owner, st inventory.Stan
 		if err != nil {
 			return err
 		}
+
 		if !keepAddress {
 			if doc, err = withoutAddresses(doc); err != nil {
 				return err
@@ -44,15 +46,18 @@ func (s *Store) Retire(ctx context.Context, o inventory.Owner, st inventory.Stan
 				return err
 			}
 		}
-		if _, err := exec(ctx, tx, "UPDATE machine SET doc = ?, user_data = NULL, vendor_data = NULL, updated = ? WHERE name = ?", doc, nanos(s.now()), o.Machine); err != nil {
+		if _, err := exec(ctx, tx, `UPDATE machine SET doc = ?, user_data = NULL, vendor_data = NULL, updated = ? WHERE name = ?`,
+			doc, nanos(s.now()), o.Machine); err != nil {
 			return err
 		}
 		if err := forgetOtherPlans(ctx, tx, o); err != nil {
 			return err
 		}
-		if _, err := exec(ctx, tx, "UPDATE assignment SET sealed = x'' WHERE machine = ?1 AND run <> ?2", o.Machine, o.Run); err != nil {
+		if _, err := exec(ctx, tx, "UPDATE assignment SET sealed = x'' WHERE machine = ?1 AND run <> ?2", o.Machine,
+			o.Run); err != nil {
 			return err
 		}
+
 		// A disk that could not be looked at is still one that Ingot has written.
 		if st.State == inventory.StandingAvailable {
 			for _, table := range []string{"disk_written", "installation"} {
@@ -61,16 +66,21 @@ func (s *Store) Retire(ctx context.Context, o inventory.Owner, st inventory.Stan
 				}
 			}
 		}
+
 		_, err = exec(ctx, tx, `INSERT INTO standing (machine, state, doc) VALUES (?,?,?)
 			ON CONFLICT (machine) DO UPDATE SET state = excluded.state, doc = excluded.doc`, o.Machine, st.State, standing)
 		if err != nil {
 			return err
 		}
+
 		message := st.State
 		if st.Reason != "" {
 			message += ": " + st.Reason
 		}
-		return s.event(ctx, tx, inventory.Event{Machine: o.Machine, Run: o.Run, Epoch: o.Epoch, Kind: inventory.EventRetired, Message: message})
+		return s.event(ctx, tx, inventory.Event{
+			Machine: o.Machine, Run: o.Run, Epoch: o.Epoch, Kind: inventory.EventRetired,
+			Message: message,
+		})
 	})
 }
 
@@ -80,6 +90,7 @@ func withoutAddresses(doc string) (string, error) {
 	if err := json.Unmarshal([]byte(doc), &m); err != nil {
 		return "", err
 	}
+
 	for n := range m.Interfaces {
 		i := &m.Interfaces[n]
 		i.Address, i.Netmask, i.Gateway = netip.Addr{}, "", netip.Addr{}
@@ -87,7 +98,7 @@ func withoutAddresses(doc string) (string, error) {
 	return toJSON(m)
 }
 
-// Release puts a machine back into service: a person says that it is in order.
+// Release puts a machine back into service: an operator says that it is in order.
 // One that is in service already is left as it is.
 func (s *Store) Release(ctx context.Context, machine, by string) error {
 	return s.write(ctx, fmt.Sprintf("releasing machine %q", machine), func(tx *sqlx.Tx) error {

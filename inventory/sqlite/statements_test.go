@@ -117,7 +117,7 @@ func (c recordedConn) QueryContext(ctx context.Context, query string, args []dri
 
 func TestMain(m *testing.M) {
 	code := m.Run()
-	// Whoever runs some of the tests has carried out some of the statements.
+	// A run of some tests carries out only some of the statements.
 	if code == 0 && flag.Lookup("test.run").Value.String() == "" && flag.Lookup("test.skip").Value.String() == "" {
 		if err := judgeStatements(); err != nil {
 			fmt.Printf("--- FAIL: the statements of this package\n%v\n", err)

@@ -23,6 +23,7 @@ func (s *Store) MachineStates(ctx context.Context, names []string) ([]inventory.
 		}
 		query, args = query+" WHERE m.name IN (SELECT value FROM json_each(?))", []any{list}
 	}
+
 	var rows []struct {
 		machineRow
 		Grant    grantRow `db:"g"`
@@ -36,9 +37,9 @@ func (s *Store) MachineStates(ctx context.Context, names []string) ([]inventory.
 
 	out := make([]inventory.MachineState, len(rows))
 	for i, r := range rows {
-		m, err := r.machine()
+		m, err := r.value()
 		if err != nil {
-			return nil, fmt.Errorf("reading machine %q: %w", r.Name, err)
+			return nil, err
 		}
 		out[i] = inventory.MachineState{Machine: m, Grant: r.Grant.grant(), LastSeen: moment(r.LastSeen)}
 		if r.Doc == "" {
@@ -50,11 +51,13 @@ func (s *Store) MachineStates(ctx context.Context, names []string) ([]inventory.
 		}
 		out[i].Workflow = &w
 	}
+
 	return out, nil
 }
 
 // latestRun joins the latest run of machine m as w.
-const latestRun = `LEFT JOIN workflow w ON w.rowid = (SELECT l.rowid FROM workflow l WHERE l.machine = m.name ORDER BY l.started DESC, l.rowid DESC LIMIT 1)`
+const latestRun = `LEFT JOIN workflow w ON w.rowid = (SELECT l.rowid FROM workflow l WHERE l.machine = m.name
+	ORDER BY l.started DESC, l.rowid DESC LIMIT 1)`
 
 // hasLabel demands that machine m carries a label.
 const hasLabel = "EXISTS (SELECT 1 FROM json_each(m.doc, '$.labels') WHERE json_each.key = ? AND json_each.value = ?)"
@@ -96,7 +99,8 @@ func (s *Store) MachineCount(ctx context.Context) (n int, err error) {
 // OpenRuns returns the runs that are not over, by machine.
 func (s *Store) OpenRuns(ctx context.Context) ([]inventory.OpenRun, error) {
 	var runs []inventory.OpenRun
-	if err := s.ro.SelectContext(ctx, &runs, "SELECT run, machine FROM workflow WHERE final = 0 ORDER BY machine, run"); err != nil {
+	if err := s.ro.SelectContext(ctx, &runs,
+		"SELECT run, machine FROM workflow WHERE final = 0 ORDER BY machine, run"); err != nil {
 		return nil, fmt.Errorf("listing open runs: %w", err)
 	}
 	return runs, nil
@@ -115,6 +119,7 @@ func (s *Store) Follow() (take func() (machines []string, operations bool), canc
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.followers[f] = true
+
 	take = func() ([]string, bool) {
 		s.mu.Lock()
 		defer s.mu.Unlock()

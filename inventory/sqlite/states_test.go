@@ -20,9 +20,15 @@ func TestMachineStates(t *testing.T) {
 	_, err := w.AllowBoot(ctx, o, 1, w.in(time.Hour))
 	require.NoError(t, err)
 	for n, state := range []string{inventory.StateSuccess, inventory.StateRunning} {
-		require.NoError(t, w.PutWorkflow(ctx, inventory.Workflow{Run: fmt.Sprintf("run-%d", n), ID: "machine/m1", Machine: "m1", State: state, Phase: "agent", Started: w.in(time.Duration(n) * time.Minute)}))
+		require.NoError(t, w.PutWorkflow(ctx, inventory.Workflow{
+			Run: fmt.Sprintf("run-%d", n), ID: "machine/m1", Machine: "m1", State: state,
+			Phase: "agent", Started: w.in(time.Duration(n) * time.Minute),
+		}))
 	}
-	require.NoError(t, w.PutWorkflow(ctx, inventory.Workflow{Run: "other", ID: "machine/m2", Machine: "m2", State: inventory.StateFailed, Phase: "failed", Started: w.in(0)}))
+	require.NoError(t, w.PutWorkflow(ctx, inventory.Workflow{
+		Run: "other", ID: "machine/m2", Machine: "m2", State: inventory.StateFailed,
+		Phase: "failed", Started: w.in(0),
+	}))
 
 	all, err := w.MachineStates(ctx, nil)
 	require.NoError(t, err)
@@ -78,7 +84,10 @@ func TestFollow(t *testing.T) {
 	told("renewing netboot", func() error { return w.RenewNetboot(ctx, o, w.in(2*time.Hour)) })
 	told("allowing more boots", func() error { return w.MoreBoots(ctx, o, 5) })
 	told("closing netboot", func() error { return w.CloseNetboot(ctx, o) })
-	record := inventory.Workflow{Run: "run-1", ID: "machine/m1", Machine: "m1", State: inventory.StateRunning, Phase: "agent", Seq: 1, Started: w.in(0)}
+	record := inventory.Workflow{
+		Run: "run-1", ID: "machine/m1", Machine: "m1", State: inventory.StateRunning, Phase: "agent", Seq: 1,
+		Started: w.in(0),
+	}
 	told("a phase", func() error { return w.PutWorkflow(ctx, record) })
 	record.Message, record.Seq = "a message in the same phase", 2
 	told("a record in the same phase", func() error { return w.PutWorkflow(ctx, record) })
@@ -91,7 +100,10 @@ func TestFollow(t *testing.T) {
 	told("deleting the record", func() error { return w.DeleteWorkflow(ctx, "run-1", "test") })
 	told("deleting it", func() error { return w.DeleteMachine(ctx, "m1", "test") })
 
-	require.NoError(t, w.PutOperation(ctx, inventory.Operation{Run: "r", ID: "recover/x", Type: "Recover", Name: "x", State: inventory.StateRunning, Started: w.in(0)}))
+	require.NoError(t, w.PutOperation(ctx, inventory.Operation{
+		Run: "r", ID: "recover/x", Type: "Recover", Name: "x",
+		State: inventory.StateRunning, Started: w.in(0),
+	}))
 	machines, operations := take()
 	require.Empty(t, machines)
 	require.True(t, operations)

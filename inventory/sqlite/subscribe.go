@@ -64,6 +64,7 @@ func (s *Store) fire(tx *sqlx.Tx) {
 			f.touched[machine] = true
 		}
 	}
+
 	for c, machine := range s.subs {
 		if machine != "" && !s.touched[tx][machine] {
 			continue

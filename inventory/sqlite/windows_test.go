@@ -14,7 +14,10 @@ import (
 // clock says meanwhile.
 func TestWindowsMoveWithTheClock(t *testing.T) {
 	const left = 17 * time.Minute
-	for name, step := range map[string]time.Duration{"a day forward": 24 * time.Hour, "an hour forward": time.Hour, "an hour backward": -time.Hour, "a day backward": -24 * time.Hour} {
+	for name, step := range map[string]time.Duration{
+		"a day forward": 24 * time.Hour, "an hour forward": time.Hour,
+		"an hour backward": -time.Hour, "a day backward": -24 * time.Hour,
+	} {
 		t.Run(name, func(t *testing.T) {
 			s := newWorld(t)
 			o := s.take("run-1")
@@ -75,7 +78,13 @@ func TestEachPhaseIsAnEventOfItsRecord(t *testing.T) {
 	for i, p := range []struct {
 		phase string
 		after time.Duration
-	}{{inventory.PhaseDHCP, 0}, {inventory.PhaseDHCP, time.Minute}, {inventory.PhaseLoader, 90 * time.Second}, {inventory.PhaseAgent, 2 * time.Minute}, {inventory.PhaseDHCP, 3 * time.Minute}} {
+	}{
+		{inventory.PhaseDHCP, 0},
+		{inventory.PhaseDHCP, time.Minute},
+		{inventory.PhaseLoader, 90 * time.Second},
+		{inventory.PhaseAgent, 2 * time.Minute},
+		{inventory.PhaseDHCP, 3 * time.Minute},
+	} {
 		w.Phase, w.Seq, w.Updated, w.Message = p.phase, int64(i+1), begun.Add(p.after), "waiting"
 		for range 2 { // the activity ran twice
 			require.NoError(t, s.PutWorkflow(ctx, w))

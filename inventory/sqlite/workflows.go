@@ -40,9 +40,11 @@ func (s *Store) PutWorkflow(ctx context.Context, w inventory.Workflow) error {
 		if err != nil {
 			return err
 		}
+
 		n, err := exec(ctx, tx, `INSERT INTO workflow (run, machine, state, final, started, ended, updated, doc) VALUES (?,?,?,?,?,?,?,?)
 			ON CONFLICT (run) DO UPDATE SET machine = excluded.machine, state = excluded.state, final = excluded.final,
-				started = iif(workflow.started = 0, excluded.started, workflow.started), ended = excluded.ended, updated = excluded.updated, doc = excluded.doc
+				started = iif(workflow.started = 0, excluded.started, workflow.started),
+				ended = excluded.ended, updated = excluded.updated, doc = excluded.doc
 			WHERE iif(workflow.final, workflow.state = excluded.state,
 				excluded.final OR coalesce(json_extract(workflow.doc, '$.seq'), 0) <= coalesce(json_extract(excluded.doc, '$.seq'), 0))`,
 			w.Run, w.Machine, w.State, inventory.Final(w.State), nanos(w.Started), nanos(w.Ended), nanos(w.Updated), doc)
@@ -86,7 +88,8 @@ func (s *Store) Workflow(ctx context.Context, run string) (inventory.Workflow, e
 
 // LatestWorkflow returns the record of the machine's run that started last.
 func (s *Store) LatestWorkflow(ctx context.Context, machine string) (inventory.Workflow, error) {
-	return s.workflowBy(ctx, fmt.Sprintf("reading the latest workflow of machine %q", machine), "machine = ? ORDER BY started DESC, rowid DESC LIMIT 1", machine)
+	return s.workflowBy(ctx, fmt.Sprintf("reading the latest workflow of machine %q", machine),
+		"machine = ? ORDER BY started DESC, rowid DESC LIMIT 1", machine)
 }
 
 func (s *Store) workflowBy(ctx context.Context, what, where string, args ...any) (inventory.Workflow, error) {
@@ -100,6 +103,7 @@ func (s *Store) Workflows(ctx context.Context, f inventory.WorkflowFilter) ([]in
 	if limit <= 0 {
 		limit = 100
 	}
+
 	// Conditions that are not asked for are left out: an index serves no condition
 	// that a parameter switches off.
 	query, args := "SELECT doc, started FROM workflow WHERE true", []any{}
@@ -135,7 +139,8 @@ func (s *Store) Workflows(ctx context.Context, f inventory.WorkflowFilter) ([]in
 func (s *Store) DeleteWorkflow(ctx context.Context, run, by string) error {
 	return s.write(ctx, fmt.Sprintf("deleting the record of run %q", run), func(tx *sqlx.Tx) error {
 		var machine string
-		err := get(ctx, tx, &machine, "DELETE FROM workflow WHERE run = ?1 AND final = 1 AND NOT EXISTS (SELECT 1 FROM grant_ WHERE grant_.run = ?1) RETURNING machine", run)
+		err := get(ctx, tx, &machine, `DELETE FROM workflow WHERE run = ?1 AND final = 1
+			AND NOT EXISTS (SELECT 1 FROM grant_ WHERE grant_.run = ?1) RETURNING machine`, run)
 		if errors.Is(err, inventory.ErrNotFound) {
 			var state string
 			if err := get(ctx, tx, &state, "SELECT state FROM workflow WHERE run = ?", run); err != nil {

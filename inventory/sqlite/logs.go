@@ -1,0 +1,104 @@
+package sqlite
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/jmoiron/sqlx"
+
+	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// maxLog is how much of an attempt's log is kept, from its end, in bytes.
+const maxLog = 64 << 10
+
+// AppendLog adds text to the log of an attempt, of which the last 64 KiB are
+// kept.
+func (s *Store) AppendLog(ctx context.Context, o inventory.Owner, k action.Key, text string) error {
+	if text == "" {
+		return nil
+	}
+	what := naming("appending to the log of", o, k)
+	return s.write(ctx, what, func(tx *sqlx.Tx) error {
+		if k.Epoch != o.Epoch {
+			return inventory.ErrFenced
+		}
+		var one int
+		err := get(ctx, tx, &one, "SELECT 1 FROM assignment WHERE "+keyed+" AND "+held, o.Machine, o.Run, o.Epoch, k.Action,
+			k.Attempt)
+		if errors.Is(err, inventory.ErrNotFound) {
+			return fencedOr(ctx, tx, o, err)
+		}
+		if err != nil {
+			return err
+		}
+		have, err := logOf(ctx, tx, o.Run, k)
+		if err != nil {
+			return err
+		}
+		return putLog(ctx, tx, o.Run, k, have+text)
+	})
+}
+
+func logOf(ctx context.Context, tx *sqlx.Tx, run string, k action.Key) (string, error) {
+	return optional(scalar[string](ctx, tx,
+		"SELECT text FROM log WHERE run = ? AND epoch = ? AND action = ? AND attempt = ?", run, k.Epoch, k.Action, k.Attempt))
+}
+
+func putLog(ctx context.Context, tx *sqlx.Tx, run string, k action.Key, text string) error {
+	text = strings.ReplaceAll(strings.ToValidUTF8(text, "\ufffd"), "\x00", "")
+	if over := len(text) - maxLog; over > 0 {
+		for over < len(text) && !utf8.RuneStart(text[over]) {
+			over++
+		}
+		text = text[over:]
+	}
+
+	_, err := exec(ctx, tx, "INSERT OR REPLACE INTO log (run, epoch, action, attempt, text) VALUES (?,?,?,?,?)", run,
+		k.Epoch, k.Action, k.Attempt, text)
+	return err
+}
+
+// mergeLog adds the tail that a result carries, less what heartbeats have
+// brought already.
+func mergeLog(ctx context.Context, tx *sqlx.Tx, run string, k action.Key, tail string) error {
+	if tail == "" {
+		return nil
+	}
+	have, err := logOf(ctx, tx, run, k)
+	if err != nil {
+		return err
+	}
+	return putLog(ctx, tx, run, k, have+tail[overlap(have, tail):])
+}
+
+// overlap returns how many bytes of tail's beginning end have; all of them if
+// have holds tail anywhere.
+func overlap(have, tail string) int {
+	if strings.Contains(have, tail) {
+		return len(tail)
+	}
+	for from := 0; ; from++ {
+		// The overlap begins with the tail's first byte.
+		i := strings.IndexByte(have[from:], tail[0])
+		if i < 0 {
+			return 0
+		}
+		from += i
+		if rest := have[from:]; strings.HasPrefix(tail, rest) {
+			return len(rest)
+		}
+	}
+}
+
+// Log returns the log of an attempt at an action of a run, attempt 0 being the
+// newest; inventory.ErrNotFound when there is none.
+func (s *Store) Log(ctx context.Context, run string, actionIndex, attempt int) (string, error) {
+	text, err := scalar[string](ctx, s.ro, `SELECT text FROM log
+		WHERE run = ?1 AND action = ?2 AND (?3 = 0 OR attempt = ?3) ORDER BY epoch DESC, attempt DESC LIMIT 1`,
+		run, actionIndex, attempt)
+	return text, wrap(err, "reading the log of action %d of run %q", actionIndex, run)
+}

@@ -1,0 +1,131 @@
+package sqlite
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// clashes tells what ms would share with one another or with what is stored.
+func clashes(ms []inventory.Machine, stored []secretRow, replace bool) error {
+	batch := map[string]bool{}
+	for _, m := range ms {
+		batch[m.Name] = true
+	}
+	owner := map[string]string{}    // thing → machine
+	gateways := map[string]string{} // address → stored machine that names it
+	var existing []string
+
+	for _, r := range stored {
+		var m inventory.Machine
+		if err := json.Unmarshal([]byte(r.Doc), &m); err != nil {
+			return fmt.Errorf("reading machine %q: %w", r.Name, err)
+		}
+
+		if batch[r.Name] {
+			existing = append(existing, strconv.Quote(r.Name))
+			continue
+		}
+		for _, t := range things(m) {
+			owner[t.key] = m.Name
+		}
+		for _, i := range m.Interfaces {
+			gateways[i.Gateway.String()] = m.Name
+		}
+	}
+	if !replace && len(existing) > 0 {
+		return fmt.Errorf("machine %s exists already: %w", strings.Join(existing, ", "), inventory.ErrConflict)
+	}
+
+	// A router may come in one batch with the machines that use it.
+	for _, m := range ms {
+		for _, i := range m.Interfaces {
+			delete(gateways, i.Gateway.String())
+		}
+	}
+
+	var ps inventory.Problems
+	conflict := false
+	named := map[string]bool{}
+
+	for _, m := range ms {
+		if named[m.Name] {
+			ps.Add("name", "give each machine a name of its own", "machine %q is given twice", m.Name)
+			continue
+		}
+		named[m.Name] = true
+		for _, t := range things(m) {
+			other, taken := owner[t.key]
+			switch {
+			case !taken:
+				owner[t.key] = m.Name
+			case other != m.Name:
+				conflict = conflict || !batch[other]
+				ps.Add(t.field, "change one of the two", "machine %q: %s belongs to machine %q already", m.Name, t.text, other)
+			case !t.repeats:
+				ps.Add(t.field, "remove one of the two", "machine %q: %s is given twice", m.Name, t.text)
+			}
+		}
+		if slices.Contains(existing, strconv.Quote(m.Name)) {
+			continue // it may be that router, and have had the address before
+		}
+
+		for n, i := range m.Interfaces {
+			if other, ok := gateways[i.Address.String()]; ok && i.Address.IsValid() {
+				conflict = true
+				ps.Add(fmt.Sprintf("interfaces[%d].address", n),
+					"reserve another address; if this machine is that router, store it together with machine "+strconv.Quote(other),
+					"machine %q: address %s is the gateway of machine %q", m.Name, i.Address, other)
+			}
+		}
+	}
+	if conflict {
+		return inventory.Conflicts(ps)
+	}
+	return ps.Err()
+}
+
+// A thing belongs to one machine only.
+type thing struct {
+	key, field, text string
+	repeats          bool // within one machine
+}
+
+func things(m inventory.Machine) []thing {
+	var out []thing
+	for n, i := range m.Interfaces {
+		field := fmt.Sprintf("interfaces[%d].", n)
+		out = append(out, thing{key: "mac " + i.MAC, field: field + "mac", text: "MAC " + i.MAC})
+		if i.Address.IsValid() {
+			out = append(out, thing{
+				key: "address " + i.Address.String(), field: field + "address",
+				text: "address " + i.Address.String(),
+			})
+		}
+
+		if i.Hostname != "" {
+			name := strings.TrimSuffix(i.Hostname+"."+i.Domain, ".")
+			out = append(out, thing{
+				key: "hostname " + name, field: field + "hostname", text: "host name " + name,
+				repeats: true,
+			})
+		}
+	}
+	if k := bmcKey(m.BMC); k != "" {
+		out = append(out, thing{key: "bmc " + k, field: "bmc.host", text: "BMC " + m.BMC.Host})
+	}
+	return out
+}
+
+// bmcKey tells BMCs apart: one host may carry several by port, one Redfish
+// service several systems. "" = manual.
+func bmcKey(b *inventory.BMC) string {
+	if b.Address() == "" || b.Capabilities().Shared {
+		return ""
+	}
+	return strings.ToLower(b.Host) + " " + strconv.Itoa(b.ListenPort()) + " " + b.SystemName
+}

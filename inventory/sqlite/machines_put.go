@@ -1,0 +1,173 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"slices"
+
+	"github.com/jmoiron/sqlx"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// PutMachines stores machines that inventory.Validate has passed, all or none.
+//
+// Without replace an existing name is inventory.ErrConflict. Names, MACs,
+// addresses, host names and BMCs that two machines would share are
+// inventory.Problems, all at once; inventory.Conflicts if one of the two is
+// stored already, or if a run is open that relies on what would change.
+//
+// A secret that is zero while its Has field is set stays as stored. But a BMC
+// whose driver, host, port or TLS mode changes loses its password, which would be
+// sent to another address otherwise.
+func (s *Store) PutMachines(ctx context.Context, ms []inventory.Machine, replace bool, by string) error {
+	ms = slices.Clone(ms)
+	for i := range ms {
+		ms[i] = inventory.Canonical(ms[i])
+	}
+	return s.write(ctx, "storing machines", func(tx *sqlx.Tx) error {
+		var rows []secretRow
+		if err := tx.SelectContext(ctx, &rows, "SELECT "+secretColumns+" FROM machine"); err != nil {
+			return err
+		}
+
+		stored := make(map[string]secretRow, len(rows))
+		for _, r := range rows {
+			stored[r.Name] = r
+		}
+		if err := clashes(ms, rows, replace); err != nil {
+			return err
+		}
+		if err := s.keepForRuns(ctx, tx, ms, stored, by); err != nil {
+			return err
+		}
+
+		// All addresses go first: machines of one batch may swap them.
+		for _, m := range ms {
+			err := execEach(ctx, tx, m.Name, "DELETE FROM interface WHERE machine = ?",
+				"UPDATE machine SET bmc = NULL WHERE name = ?")
+			if err != nil {
+				return err
+			}
+		}
+
+		for _, m := range ms {
+			old, exists := stored[m.Name]
+			if err := s.putMachine(ctx, tx, m, old, exists, by); err != nil {
+				return fmt.Errorf("machine %q: %w", m.Name, err)
+			}
+		}
+		return nil
+	})
+}
+
+func (s *Store) putMachine(ctx context.Context, tx *sqlx.Tx, m inventory.Machine, old secretRow, exists bool,
+	by string,
+) error {
+	var oldMachine inventory.Machine
+	if exists {
+		if err := json.Unmarshal([]byte(old.Doc), &oldMachine); err != nil {
+			return err
+		}
+	}
+
+	what := "machine added"
+	switch unchanged := reflect.DeepEqual(bare(m), bare(oldMachine)); {
+	case exists && unchanged && m.UserData.IsZero() && m.VendorData.IsZero() && (m.BMC == nil || m.BMC.Password.IsZero()):
+		what = "machine stored again, unchanged"
+	case exists:
+		what = "machine changed"
+	}
+
+	user, err := s.sealMachine(m.UserData, m.HasUserData, sealUserData, userBinding(m.Name, "user"), old.UserData)
+	if err != nil {
+		return err
+	}
+
+	vendor, err := s.sealMachine(m.VendorData, m.HasVendorData, sealUserData, userBinding(m.Name, "vendor"),
+		old.VendorData)
+	if err != nil {
+		return err
+	}
+
+	var password []byte
+	if m.BMC != nil {
+		same := bmcBinding(m.Name, m.BMC) == bmcBinding(m.Name, oldMachine.BMC)
+		password, err = s.sealMachine(m.BMC.Password, m.BMC.HasPassword && same, sealBMC, bmcBinding(m.Name, m.BMC),
+			old.Password)
+		if err != nil {
+			return err
+		}
+		if len(old.Password) > 0 && !same && m.BMC.Password.IsZero() {
+			what += "; BMC password cleared, because its BMC is reached differently"
+		}
+	}
+
+	doc, err := toJSON(bare(m))
+	if err != nil {
+		return err
+	}
+
+	now := nanos(s.now())
+	_, err = exec(ctx, tx, `INSERT INTO machine (name, doc, bmc, user_data, vendor_data, bmc_password, created, updated)
+		VALUES (?,?,?,?,?,?,?,?)
+		ON CONFLICT (name) DO UPDATE SET doc = excluded.doc, bmc = excluded.bmc,
+		user_data = excluded.user_data, vendor_data = excluded.vendor_data,
+		bmc_password = excluded.bmc_password, updated = excluded.updated`,
+		m.Name, doc, null(bmcKey(m.BMC)), user, vendor, password, now, now)
+	if err != nil {
+		return err
+	}
+	if err := putInterfaces(ctx, tx, m); err != nil {
+		return err
+	}
+	return s.operator(ctx, tx, m.Name, by, what)
+}
+
+// sealMachine seals a secret of a machine that was entered, or returns the stored
+// one if that is kept.
+func (s *Store) sealMachine(entered inventory.Secret, keep bool, purpose, binding string, stored []byte) ([]byte,
+	error,
+) {
+	switch {
+	case !entered.IsZero():
+		return s.seal(purpose, binding, []byte(entered.Reveal()))
+	case keep:
+		return stored, nil
+	}
+	return nil, nil
+}
+
+func putInterfaces(ctx context.Context, tx *sqlx.Tx, m inventory.Machine) error {
+	for _, i := range m.Interfaces {
+		address := ""
+		if i.Address.IsValid() {
+			address = i.Address.String()
+		}
+		_, err := exec(ctx, tx, "INSERT INTO interface (mac, machine, address) VALUES (?,?,?)", i.MAC, m.Name, null(address))
+		if err != nil {
+			return err
+		}
+		if _, err := exec(ctx, tx, "DELETE FROM seen WHERE mac = ?", i.MAC); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// bare returns m without what has columns of its own, first of all secrets.
+func bare(m inventory.Machine) inventory.Machine {
+	m.UserData, m.VendorData, m.HasUserData, m.HasVendorData = inventory.Secret{}, inventory.Secret{}, false, false
+	m.Created, m.Updated, m.Standing, m.Installation = moment(0), moment(0), nil, nil
+	if m.BMC != nil {
+		b := *m.BMC
+		b.Password, b.HasPassword = inventory.Secret{}, false
+		m.BMC = &b
+	}
+	return m
+}
+
+func null(s string) sql.NullString { return sql.NullString{String: s, Valid: s != ""} }

@@ -1,0 +1,120 @@
+package sqlite
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	"github.com/jmoiron/sqlx"
+
+	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// keepForRuns refuses changes of what an open run relies on, in the transaction
+// that would make them. An operator's netboot window is closed.
+func (s *Store) keepForRuns(ctx context.Context, tx *sqlx.Tx, ms []inventory.Machine, stored map[string]secretRow,
+	by string,
+) error {
+	var ps inventory.Problems
+	for _, m := range ms {
+		old, exists := stored[m.Name]
+		if !exists {
+			continue
+		}
+
+		var before inventory.Machine
+		if err := json.Unmarshal([]byte(old.Doc), &before); err != nil {
+			return fmt.Errorf("reading machine %q: %w", m.Name, err)
+		}
+
+		field, err := changesForRuns(before, m)
+		if err != nil {
+			return err
+		}
+		if field == "" {
+			continue
+		}
+
+		run, err := openRun(ctx, tx, m.Name)
+		if err != nil {
+			return err
+		}
+
+		if run != "" {
+			ps.Add(field, "wait for its end, or: ingot workflow cancel "+m.Name,
+				"machine %q: run %s is open; MACs, addresses and disks change only after it", m.Name, run)
+			continue
+		}
+
+		g, err := grantOf(ctx, tx, m.Name)
+		if err != nil {
+			return err
+		}
+		if !g.Person() {
+			continue
+		}
+		if err := end(ctx, tx, g.Owner); err != nil {
+			return err
+		}
+		if err := s.operator(ctx, tx, m.Name, by,
+			"netboot closed: the machine gets other MACs, addresses or disks"); err != nil {
+			return err
+		}
+	}
+	if len(ps) > 0 {
+		return inventory.Conflicts(ps)
+	}
+	return nil
+}
+
+// changesForRuns returns the first field in which two versions of a machine
+// differ and which a run relies on from its plan to its end; "" = none.
+func changesForRuns(a, b inventory.Machine) (string, error) {
+	nics := func(m inventory.Machine) any {
+		out := []inventory.Interface{}
+		for _, i := range m.Interfaces {
+			out = append(out, inventory.Interface{
+				MAC: i.MAC, Address: i.Address, Netmask: i.Netmask, Gateway: i.Gateway,
+				DisableNetboot: i.DisableNetboot,
+			})
+		}
+		return out
+	}
+
+	for _, f := range []struct {
+		name string
+		of   func(m inventory.Machine) any
+	}{
+		{"interfaces", nics},
+		{"disks", func(m inventory.Machine) any { return append([]inventory.DeclaredDisk{}, m.Disks...) }},
+		{"diskSelector", func(m inventory.Machine) any { return m.DiskSelector }},
+		// Those of a that are gone. More of them only narrow what the run may write to: Bind and Assign read them again.
+		{"protectedDisks", func(m inventory.Machine) any {
+			return slices.DeleteFunc(slices.Clone(a.ProtectedDisks),
+				func(d action.DiskID) bool { return slices.Contains(m.ProtectedDisks, d) })
+		}},
+	} {
+		x, err := toJSON(f.of(a))
+		if err != nil {
+			return "", err
+		}
+		y, err := toJSON(f.of(b))
+		if err != nil {
+			return "", err
+		}
+		if x != y {
+			return f.name, nil
+		}
+	}
+	return "", nil
+}
+
+// openRun returns the run of a machine that is not over: it holds the grant, or
+// its record is open. "" = none.
+func openRun(ctx context.Context, tx *sqlx.Tx, machine string) (string, error) {
+	return optional(scalar[string](ctx, tx,
+		`SELECT run FROM grant_ WHERE machine = ?1 AND run <> '' AND substr(run, 1, 7) <> 'person:'
+		UNION ALL SELECT run FROM workflow WHERE machine = ?1 AND final = 0 LIMIT 1`, machine))
+}

@@ -1,0 +1,175 @@
+package sqlite
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jmoiron/sqlx"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// AllowBoot opens the netboot window for o's next boot until the given time:
+// the machine boots the agent.
+//
+// A boot one above the present one is counted; none left is
+// inventory.ErrConflict. The present boot again renews its window and changes
+// nothing else, so a boot that is spent stays spent. Any other is
+// inventory.ErrConflict. Agents of earlier boots live until the new boot's
+// claim is redeemed.
+func (s *Store) AllowBoot(ctx context.Context, o inventory.Owner, boot int, until time.Time) (inventory.Grant, error) {
+	return s.allow(ctx, o, boot, false, until)
+}
+
+// AllowInstaller is AllowBoot for a boot of the plan's installer. It opens the
+// secrets window as well, for the documents that the installer reads.
+func (s *Store) AllowInstaller(ctx context.Context, o inventory.Owner, boot int, until time.Time) (inventory.Grant,
+	error,
+) {
+	return s.allow(ctx, o, boot, true, until)
+}
+
+func (s *Store) allow(ctx context.Context, o inventory.Owner, boot int, installer bool,
+	until time.Time,
+) (inventory.Grant, error) {
+	var g inventory.Grant
+	err := s.write(ctx, fmt.Sprintf("allowing boot %d of machine %q", boot, o.Machine), func(tx *sqlx.Tx) (err error) {
+		g, err = s.allowIn(ctx, tx, o, boot, installer, until)
+		return err
+	})
+	return g, err
+}
+
+func (s *Store) allowIn(ctx context.Context, tx *sqlx.Tx, o inventory.Owner, boot int, installer bool,
+	until time.Time,
+) (inventory.Grant, error) {
+	if boot < 1 {
+		return inventory.Grant{}, inventory.ErrInvalid
+	}
+
+	g, err := read[grantRow](ctx, tx, `UPDATE grant_ SET boots_left = boots_left - (boot <> ?4), spent = spent AND boot = ?4, boot = ?4,
+		netboot_until = ?5, installer = ?6, acting = acting AND NOT ?6, secrets_until = iif(?6, ?5, secrets_until)
+		WHERE `+owns+` AND (boot = ?4 OR (boot = ?4 - 1 AND boots_left > 0)) RETURNING `+grantColumns(""),
+		o.Machine, o.Run, o.Epoch, boot, nanos(until), installer)
+	if errors.Is(err, inventory.ErrNotFound) {
+		return inventory.Grant{}, bootNotAllowed(ctx, tx, o, boot)
+	}
+	if err != nil {
+		return inventory.Grant{}, err
+	}
+
+	e := inventory.Event{Machine: o.Machine, Run: o.Run, Epoch: o.Epoch, Boot: boot, Kind: inventory.EventArmed}
+	if installer {
+		e.Message = inventory.ArmedForInstaller
+		// The installer writes to the machine, which is in service again.
+		if _, err := exec(ctx, tx, "DELETE FROM standing WHERE machine = ? AND state = ?", o.Machine,
+			inventory.StandingAvailable); err != nil {
+			return inventory.Grant{}, err
+		}
+		if err := forgetOtherPlans(ctx, tx, o); err != nil {
+			return inventory.Grant{}, err
+		}
+	}
+
+	return g, s.event(ctx, tx, e)
+}
+
+// bootNotAllowed explains why allowIn changed nothing.
+func bootNotAllowed(ctx context.Context, tx *sqlx.Tx, o inventory.Owner, boot int) error {
+	g, err := grantOf(ctx, tx, o.Machine)
+	if err != nil {
+		return err
+	}
+	if g.Boot == boot-1 {
+		return fencedOr(ctx, tx, o, fmt.Errorf("boots used up: %w", inventory.ErrConflict))
+	}
+	return fencedOr(ctx, tx, o, fmt.Errorf("the present boot is %d: %w", g.Boot, inventory.ErrConflict))
+}
+
+// MoreBoots leaves o's run at least n boots, after an operator decided so.
+func (s *Store) MoreBoots(ctx context.Context, o inventory.Owner, n int) error {
+	return s.own(ctx, "allowing more boots", o, "boots_left = max(boots_left, ?4)", n)
+}
+
+// RenewNetboot moves the end of o's netboot window; one that was closed opens
+// again. Before the first AllowBoot it is inventory.ErrConflict.
+func (s *Store) RenewNetboot(ctx context.Context, o inventory.Owner, until time.Time) error {
+	return s.write(ctx, fmt.Sprintf("renewing the netboot window of machine %q", o.Machine), func(tx *sqlx.Tx) error {
+		s.show(tx, o.Machine)
+		n, err := exec(ctx, tx, "UPDATE grant_ SET netboot_until = ?4 WHERE "+owns+" AND boot > 0", o.Machine, o.Run,
+			o.Epoch, nanos(until))
+		if err == nil && n == 0 {
+			err = fencedOr(ctx, tx, o, fmt.Errorf("no boot was allowed yet: %w", inventory.ErrConflict))
+		}
+		return err
+	})
+}
+
+// CloseNetboot closes o's netboot window; a closed one stays closed.
+func (s *Store) CloseNetboot(ctx context.Context, o inventory.Owner) error {
+	return s.write(ctx, fmt.Sprintf("closing the netboot window of machine %q", o.Machine), func(tx *sqlx.Tx) error {
+		var boot int
+		err := get(ctx, tx, &boot, `UPDATE grant_ SET netboot_until = 0 WHERE `+owns+` AND netboot_until <> 0 RETURNING boot`,
+			o.Machine, o.Run, o.Epoch)
+		if errors.Is(err, inventory.ErrNotFound) {
+			return fencedOr(ctx, tx, o, nil)
+		}
+		if err != nil {
+			return err
+		}
+		return s.event(ctx, tx, inventory.Event{
+			Machine: o.Machine, Run: o.Run, Epoch: o.Epoch, Boot: boot,
+			Kind: inventory.EventDisarmed, Key: rand.Text(),
+		})
+	})
+}
+
+// OpenSecrets opens o's secrets window until the given time.
+func (s *Store) OpenSecrets(ctx context.Context, o inventory.Owner, until time.Time) error {
+	return s.own(ctx, "opening the secrets window", o, "secrets_until = ?4", nanos(until))
+}
+
+// CloseSecrets closes o's secrets window; a closed one stays closed.
+func (s *Store) CloseSecrets(ctx context.Context, o inventory.Owner) error {
+	return s.own(ctx, "closing the secrets window", o, "secrets_until = ?4", 0)
+}
+
+// own sets a column of o's grant to v, parameter 4.
+func (s *Store) own(ctx context.Context, what string, o inventory.Owner, set string, v any) error {
+	return s.write(ctx, fmt.Sprintf("%s of machine %q", what, o.Machine), func(tx *sqlx.Tx) error {
+		s.show(tx, o.Machine)
+		n, err := exec(ctx, tx, "UPDATE grant_ SET "+set+" WHERE "+owns, o.Machine, o.Run, o.Epoch, v)
+		if err == nil && n == 0 {
+			err = fencedOr(ctx, tx, o, errors.New("nothing was changed"))
+		}
+		return err
+	})
+}
+
+// ShiftWindows moves the open windows of all grants with a clock that showed
+// from and then to, so that they last as long as they were meant to, and returns
+// how many grants it changed.
+//
+// Forward it moves those that the step has closed: what is open yet was opened
+// or renewed with the new time, or is so soon. Backward it moves all that were
+// open, and closes those that had expired and would be open again.
+func (s *Store) ShiftWindows(ctx context.Context, from, to time.Time) (int, error) {
+	var machines []string
+	err := s.write(ctx, "moving windows with the clock", func(tx *sqlx.Tx) error {
+		set := func(column string) string {
+			return fmt.Sprintf(`%[1]s = CASE WHEN %[1]s > ?1 AND (%[1]s <= ?2 OR ?2 < ?1) THEN %[1]s + ?2 - ?1
+				WHEN %[1]s > ?2 AND ?2 < ?1 THEN ?2 ELSE %[1]s END`, column)
+		}
+		err := tx.SelectContext(ctx, &machines,
+			"UPDATE grant_ SET "+set("netboot_until")+", "+set("secrets_until")+` WHERE run <> '' AND max(netboot_until, secrets_until) > min(?1, ?2)
+			RETURNING machine`, nanos(from), nanos(to))
+		for _, m := range machines {
+			s.show(tx, m)
+		}
+		return err
+	})
+	return len(machines), err
+}
