@@ -40,8 +40,9 @@ func TestConfigIsChecked(t *testing.T) {
 	for name, spoil := range map[string]func(*Config){
 		"plain http": func(c *Config) { c.Server = "http://192.0.2.1" }, "no server": func(c *Config) { c.Server = "" },
 		"no pin": func(c *Config) { c.Pin = "" }, "short pin": func(c *Config) { c.Pin = "sha256:abcd" },
-		"short plan key": func(c *Config) { c.PlanKey = "ed25519:abcd" }, "another kind of plan key": func(c *Config) { c.PlanKey = strings.Repeat("ab", 32) },
-		"no machine": func(c *Config) { c.Machine = "" }, "no claim": func(c *Config) { c.Claim = "" },
+		"short plan key":           func(c *Config) { c.PlanKey = "ed25519:abcd" },
+		"another kind of plan key": func(c *Config) { c.PlanKey = strings.Repeat("ab", 32) },
+		"no machine":               func(c *Config) { c.Machine = "" }, "no claim": func(c *Config) { c.Claim = "" },
 	} {
 		bad := good
 		spoil(&bad)
@@ -54,7 +55,10 @@ func TestConfigIsChecked(t *testing.T) {
 func TestCommandLine(t *testing.T) {
 	t.Parallel()
 	c := CommandLine("BOOT_IMAGE=vmlinuz console=ttyS0 ingot.server=https://192.0.2.1:7443 ingot.pin=sha256:ab ingot.machine=m1 ingot.claim=ff ingot.plan=ed25519:k ingot.mac=52-54-00-AB-00-01 ingot.rescue=1\n")
-	want := Config{Server: "https://192.0.2.1:7443", Pin: "sha256:ab", Machine: "m1", Claim: "ff", PlanKey: "ed25519:k", MAC: "52:54:00:ab:00:01", Rescue: true}
+	want := Config{
+		Server: "https://192.0.2.1:7443", Pin: "sha256:ab", Machine: "m1", Claim: "ff", PlanKey: "ed25519:k",
+		MAC: "52:54:00:ab:00:01", Rescue: true,
+	}
 	if !reflect.DeepEqual(c, want) {
 		t.Fatalf("%+v, want %+v", c, want)
 	}
@@ -99,7 +103,8 @@ func TestAFailureCarriesItsText(t *testing.T) {
 	t.Parallel()
 	s := newFakeServer(t)
 	s.start(s.config())
-	res := s.result(s.give(0, action.Noop, nil, map[string]string{"LOG": "a line\nanother", "EXIT": "42", "MESSAGE": "no such luck", "SECRET": "hunter2"}))
+	res := s.result(s.give(0, action.Noop, nil,
+		map[string]string{"LOG": "a line\nanother", "EXIT": "42", "MESSAGE": "no such luck", "SECRET": "hunter2"}))
 	if res.State != action.Failed || res.ExitCode != 42 || res.Message != "no such luck" {
 		t.Fatalf("%+v", res)
 	}
@@ -173,7 +178,10 @@ func TestTimeUp(t *testing.T) {
 	s.start(s.config())
 	key := action.Key{Epoch: 7, Attempt: 1}
 	s.update(func() {
-		s.offer = []action.Assignment{{Key: key, Action: action.Action{Image: "noop", Environment: map[string]string{"SLEEP": "1000"}, Timeout: 1}}}
+		s.offer = []action.Assignment{{
+			Key:    key,
+			Action: action.Action{Image: "noop", Environment: map[string]string{"SLEEP": "1000"}, Timeout: 1},
+		}}
 	})
 	if res := s.result(key); res.State != action.Timeout || !strings.Contains(res.Message, "time is up") {
 		t.Fatalf("%+v", res)
@@ -402,7 +410,8 @@ func TestAPanicIsAFailure(t *testing.T) {
 	cfg := s.config()
 	cfg.Finder = panicking{after: new(int)}
 	s.start(cfg)
-	if res := s.result(s.give(0, action.Inspect, nil, nil)); res.State != action.Failed || !strings.Contains(res.Message, "panic: out of luck") {
+	if res := s.result(s.give(0, action.Inspect, nil, nil)); res.State != action.Failed ||
+		!strings.Contains(res.Message, "panic: out of luck") {
 		t.Fatalf("%+v", res)
 	}
 }

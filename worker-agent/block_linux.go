@@ -37,11 +37,13 @@ func (BlockDisks) Open(path string) (Device, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	d := &blockDevice{file: f}
 	if err := d.measure(); err != nil {
 		_ = f.Close() // nothing was written
 		return nil, err
 	}
+
 	// Where direct I/O is not to be had, the page cache does.
 	if direct, err := os.OpenFile(path, os.O_RDWR|unix.O_DIRECT|unix.O_CLOEXEC, 0); err == nil {
 		d.direct = direct
@@ -63,12 +65,14 @@ func (d *blockDevice) measure() error {
 		return err
 	}
 	if st.Mode()&(os.ModeDevice|os.ModeCharDevice) != os.ModeDevice {
-		return errors.New("it is no block device")
+		return errors.New("it is not a block device")
 	}
+
 	var size uint64
 	if _, _, e := unix.Syscall(unix.SYS_IOCTL, d.file.Fd(), unix.BLKGETSIZE64, uintptr(unsafe.Pointer(&size))); e != 0 {
 		return fmt.Errorf("asking for its size: %w", e)
 	}
+
 	d.size = int64(size)
 	if d.sector, err = unix.IoctlGetInt(int(d.file.Fd()), unix.BLKSSZGET); err != nil {
 		return fmt.Errorf("asking for its sector size: %w", err)

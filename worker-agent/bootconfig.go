@@ -35,7 +35,9 @@ const maxEntries = 256
 // readBootConfig returns the default entry of the boot loader whose
 // configuration list and read find. grubCfg is GRUBCFG_PATH, or "". errNoConfig:
 // there is none.
-func readBootConfig(read func(name string) ([]byte, error), list func(dir string) []string, grubCfg string) (bootEntry, string, error) {
+func readBootConfig(read func(name string) ([]byte, error), list func(dir string) []string, grubCfg string) (bootEntry,
+	string, error,
+) {
 	files := []string{grubCfg}
 	if grubCfg == "" {
 		files = nil
@@ -43,28 +45,33 @@ func readBootConfig(read func(name string) ([]byte, error), list func(dir string
 			files = append(files, d+"/grub.cfg")
 		}
 	}
+
 	for _, name := range files {
 		name = path.Join("/", name)
 		b, err := read(name)
 		if err != nil {
 			continue
 		}
+
 		vars := map[string]string{}
 		if env, err := read(path.Join(path.Dir(name), "grubenv")); err == nil {
 			vars = parseGrubEnv(env)
 		}
+
 		entries, fallback, bls := parseGrub(string(b), vars)
 		if bls {
 			if e, where, err := readLoaderEntries(read, list, vars); err == nil {
 				return e, where, nil
 			}
 		}
+
 		e, err := defaultEntry(entries, fallback)
 		if err != nil {
 			return e, name, fmt.Errorf("reading %s: %w", name, err)
 		}
 		return e, name, nil
 	}
+
 	return readLoaderEntries(read, list, map[string]string{})
 }
 
@@ -89,11 +96,13 @@ func parseGrub(text string, vars map[string]string) (entries []bootEntry, fallba
 	depth, in, sub := 0, -1, -1 // depth of braces; where the entry and the submenu began
 	s := bufio.NewScanner(strings.NewReader(text))
 	s.Buffer(nil, maxSmall)
+
 	for s.Scan() && len(entries) < maxEntries {
 		words := grubWords(s.Text(), vars)
 		if len(words) == 0 {
 			continue
 		}
+
 		opens, closes := 0, 0
 		for _, w := range words {
 			switch w {
@@ -103,27 +112,32 @@ func parseGrub(text string, vars map[string]string) (entries []bootEntry, fallba
 				closes++
 			}
 		}
+
 		list := &entries
 		if sub >= 0 {
 			list = &entries[len(entries)-1].sub
 		}
+
 		current := func() *bootEntry {
 			if in < 0 || len(*list) == 0 {
 				return &bootEntry{}
 			}
 			return &(*list)[len(*list)-1]
 		}
+
 		switch words[0] {
 		case "menuentry", "submenu":
 			e := bootEntry{}
 			if len(words) > 1 {
 				e.title, e.id = words[1], words[1]
 			}
+
 			for i, w := range words {
 				if (w == "--id" || w == "$menuentry_id_option") && i+1 < len(words) {
 					e.id = words[i+1]
 				}
 			}
+
 			switch {
 			case words[0] == "menuentry":
 				*list = append(*list, e)
@@ -132,6 +146,7 @@ func parseGrub(text string, vars map[string]string) (entries []bootEntry, fallba
 				entries = append(entries, e)
 				sub = depth
 			}
+
 		case "linux", "linuxefi", "linux16":
 			if e := current(); len(words) > 1 && e.kernel == "" {
 				e.kernel, e.options = grubPath(words[1]), strings.Join(words[2:], " ")
@@ -142,6 +157,7 @@ func parseGrub(text string, vars map[string]string) (entries []bootEntry, fallba
 					e.initrds = append(e.initrds, grubPath(w))
 				}
 			}
+
 		case "set":
 			if in < 0 && len(words) > 1 {
 				if k, v, ok := strings.Cut(words[1], "="); ok {
@@ -151,9 +167,11 @@ func parseGrub(text string, vars map[string]string) (entries []bootEntry, fallba
 					}
 				}
 			}
+
 		case "blscfg":
 			bls = true
 		}
+
 		depth += opens - closes
 		if in >= 0 && depth <= in && closes > 0 {
 			in = -1
@@ -162,16 +180,18 @@ func parseGrub(text string, vars map[string]string) (entries []bootEntry, fallba
 			sub = -1
 		}
 	}
+
 	return entries, vars["default"], bls
 }
 
 // grubWords splits a line as GRUB does: quotes, backslashes, variables (which
-// are empty when nobody has set them), comments.
+// are empty when they were not set), comments.
 func grubWords(line string, vars map[string]string) []string {
 	var words []string
 	var w strings.Builder
 	started := false
 	quote := byte(0)
+
 	end := func() {
 		if started {
 			words = append(words, w.String())
@@ -179,10 +199,12 @@ func grubWords(line string, vars map[string]string) []string {
 		w.Reset()
 		started = false
 	}
+
 	for i := 0; i < len(line); i++ {
 		c := line[i]
 		switch {
-		case quote == '\'' && c != '\'', c == '\\' && quote == '"' && i+1 < len(line) && !strings.ContainsRune(`$"\`, rune(line[i+1])):
+		case quote == '\'' && c != '\'', c == '\\' && quote == '"' && i+1 < len(line) &&
+			!strings.ContainsRune(`$"\`, rune(line[i+1])):
 			w.WriteByte(c)
 		case c == '\\' && i+1 < len(line):
 			i++
@@ -201,11 +223,13 @@ func grubWords(line string, vars map[string]string) []string {
 				}
 			} else {
 				n := 0
-				for n < len(rest) && (rest[n] == '_' || rest[n] >= '0' && rest[n] <= '9' || rest[n]|0x20 >= 'a' && rest[n]|0x20 <= 'z') {
+				for n < len(rest) && (rest[n] == '_' || rest[n] >= '0' && rest[n] <= '9' ||
+					rest[n]|0x20 >= 'a' && rest[n]|0x20 <= 'z') {
 					n++
 				}
 				name, i = rest[:n], i+n
 			}
+
 			if v, known := vars[name]; known {
 				started = true
 				w.WriteString(v)
@@ -213,6 +237,7 @@ func grubWords(line string, vars map[string]string) []string {
 				started = true
 				w.WriteString("--id")
 			}
+
 		case quote != 0:
 			w.WriteByte(c)
 		case c == ' ' || c == '\t' || c == '\r' || c == ';':
@@ -228,6 +253,7 @@ func grubWords(line string, vars map[string]string) []string {
 			w.WriteByte(c)
 		}
 	}
+
 	end()
 	return words
 }
@@ -242,17 +268,19 @@ func grubPath(p string) string {
 	return path.Join("/", p)
 }
 
-// defaultEntry returns the one that is started without a person: by number,
+// defaultEntry returns the one that is started without an operator: by number,
 // id or title, "a>b" of a submenu, else the first.
 func defaultEntry(entries []bootEntry, want string) (bootEntry, error) {
 	if len(entries) == 0 {
 		return bootEntry{}, errors.New("it has no menu entry")
 	}
+
 	want, inside, _ := strings.Cut(want, ">")
 	e := entries[0]
 	if n, err := strconv.Atoi(want); err == nil && n >= 0 && n < len(entries) {
 		e = entries[n]
-	} else if i := slices.IndexFunc(entries, func(e bootEntry) bool { return want != "" && (e.id == want || e.title == want) }); i >= 0 {
+	} else if i := slices.IndexFunc(entries,
+		func(e bootEntry) bool { return want != "" && (e.id == want || e.title == want) }); i >= 0 {
 		e = entries[i]
 	}
 	if len(e.sub) > 0 {
@@ -267,7 +295,9 @@ func defaultEntry(entries []bootEntry, want string) (bootEntry, error) {
 // readLoaderEntries reads type 1 entries of the Boot Loader Specification, and
 // returns the default: what loader.conf or GRUB's environment names, else the
 // newest.
-func readLoaderEntries(read func(string) ([]byte, error), list func(string) []string, vars map[string]string) (bootEntry, string, error) {
+func readLoaderEntries(read func(string) ([]byte, error), list func(string) []string,
+	vars map[string]string,
+) (bootEntry, string, error) {
 	for _, dir := range loaderDirs {
 		var entries []bootEntry
 		for _, name := range list(dir + "/entries") {
@@ -278,6 +308,7 @@ func readLoaderEntries(read func(string) ([]byte, error), list func(string) []st
 			if err != nil {
 				continue
 			}
+
 			if e := parseLoaderEntry(b, vars); e.kernel != "" {
 				e.id = strings.TrimSuffix(name, ".conf")
 				entries = append(entries, e)
@@ -286,6 +317,7 @@ func readLoaderEntries(read func(string) ([]byte, error), list func(string) []st
 		if len(entries) == 0 {
 			continue
 		}
+
 		slices.SortStableFunc(entries, func(a, b bootEntry) int {
 			return cmp.Or(compareVersions(b.version, a.version), compareVersions(b.id, a.id))
 		})
@@ -297,6 +329,7 @@ func readLoaderEntries(read func(string) ([]byte, error), list func(string) []st
 				}
 			}
 		}
+
 		for _, e := range entries {
 			if ok, err := path.Match(want, e.id); ok && err == nil && want != "" {
 				return e, dir, nil
@@ -334,6 +367,7 @@ func parseLoaderEntry(b []byte, vars map[string]string) bootEntry {
 			}
 		}
 	}
+
 	e.options = strings.TrimSpace(strings.Join(options, " "))
 	return e
 }
@@ -347,6 +381,7 @@ func compareVersions(a, b string) int {
 		}
 		return n
 	}
+
 	for a != "" && b != "" {
 		n, m := digits(a), digits(b)
 		if n > 0 && m > 0 {

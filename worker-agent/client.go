@@ -46,6 +46,7 @@ func newClient(server, pin string) (*client, error) {
 	if base.Scheme != "https" || base.Host == "" {
 		return nil, fmt.Errorf("reading the server's address %q: want https://HOST:PORT", server)
 	}
+
 	digest, ok := strings.CutPrefix(pin, "sha256:")
 	want, err := hex.DecodeString(digest)
 	if !ok || err != nil || len(want) != sha256.Size {
@@ -132,7 +133,8 @@ func (c *client) claim(ctx context.Context, h action.Hello, w *action.Welcome) e
 // next returns nil when there is nothing to do yet.
 func (c *client) next(ctx context.Context) (*action.Assignment, error) {
 	var as action.Assignment
-	if err := c.do(ctx, http.MethodGet, fmt.Sprintf("/agent/v1/next?wait=%d", pollWait), nil, &as, (pollWait+15)*time.Second); err != nil {
+	if err := c.do(ctx, http.MethodGet, fmt.Sprintf("/agent/v1/next?wait=%d", pollWait), nil, &as,
+		(pollWait+15)*time.Second); err != nil {
 		return nil, err
 	}
 	if as.Key == (action.Key{}) {
@@ -155,6 +157,7 @@ func (c *client) do(ctx context.Context, method, path string, in, out any, limit
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	var body io.Reader
+
 	if in != nil {
 		b, err := json.Marshal(in)
 		if err != nil {
@@ -162,6 +165,7 @@ func (c *client) do(ctx context.Context, method, path string, in, out any, limit
 		}
 		body = bytes.NewReader(b)
 	}
+
 	req, err := http.NewRequestWithContext(ctx, method, c.base.String()+path, body)
 	if err != nil {
 		return fmt.Errorf("making a request to %q: %w", path, err)
@@ -169,6 +173,7 @@ func (c *client) do(ctx context.Context, method, path string, in, out any, limit
 	if in != nil {
 		req.Header.Set("Content-Type", "application/json")
 	}
+
 	c.authorize(req)
 	resp, err := c.http.Do(req)
 	if err != nil {
@@ -183,9 +188,11 @@ func (c *client) do(ctx context.Context, method, path string, in, out any, limit
 			bye.Reason = "410 Gone"
 		}
 		return &overError{bye.Reason}
+
 	case resp.StatusCode == http.StatusNoContent:
 		return nil
-	case resp.StatusCode != http.StatusOK && resp.StatusCode != http.StatusCreated && resp.StatusCode != http.StatusAccepted:
+	case resp.StatusCode != http.StatusOK && resp.StatusCode != http.StatusCreated &&
+		resp.StatusCode != http.StatusAccepted:
 		return &statusError{resp.StatusCode, firstLine(answer)}
 	case err != nil:
 		return fmt.Errorf("reading the answer of %q: %w", path, err)
@@ -211,7 +218,7 @@ func firstLine(b []byte) string {
 	return s[:min(len(s), 300)]
 }
 
-// newID returns a name that nobody else uses.
+// newID returns a unique name.
 func newID() string {
 	var b [16]byte
 	// crypto/rand.Read never fails: it ends the program instead.

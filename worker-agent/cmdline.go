@@ -10,7 +10,7 @@ import "strings"
 //	ingot.claim=HEX                       this boot's claim
 //	ingot.plan=ed25519:BASE64URL          the key that signs what it may carry out
 //	ingot.mac=52:54:00:00:00:01           the interface to use
-//	ingot.rescue=1                        a person's boot: carry nothing out
+//	ingot.rescue=1                        an operator's boot: carry nothing out
 //
 // BOOTIF=01-52-54-… stands in for a missing ingot.mac. The last word of a name
 // counts, as in the kernel.

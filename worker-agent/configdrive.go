@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"time"
@@ -37,10 +36,12 @@ func (t *attempt) configDrive(ctx context.Context) (err error) {
 			err = fmt.Errorf("closing %s: %w", disk.Path, e)
 		}
 	}()
+
 	volume, err := makeFAT16(seedBytes(dev.SectorSize()), dev.SectorSize(), seedLabel, files)
 	if err != nil {
 		return fmt.Errorf("making the %s file system: %w", seedLabel, err)
 	}
+
 	table, _, err := readAnyGPT(dev, dev.Size(), dev.SectorSize())
 	if errors.Is(err, errNoTable) {
 		return fmt.Errorf("reading %s: it has no GPT to add a partition to", disk.Path)
@@ -48,6 +49,7 @@ func (t *attempt) configDrive(ctx context.Context) (err error) {
 	if err != nil {
 		return fmt.Errorf("reading %s: %w", disk.Path, err)
 	}
+
 	number, first, err := table.placeSeed(dev.Size())
 	if err != nil {
 		return fmt.Errorf("making room on %s: %w", disk.Path, err)
@@ -55,8 +57,10 @@ func (t *attempt) configDrive(ctx context.Context) (err error) {
 	if err := context.Cause(ctx); err != nil {
 		return err
 	}
+
 	t.agent.markWrote()
 	at := int64(first) * table.sector
+
 	// The contents come first: a partition that the table names is whole.
 	if _, err := dev.WriteAt(volume, at); err != nil {
 		return fmt.Errorf("writing partition %d of %s: %w", number, disk.Path, err)
@@ -73,6 +77,7 @@ func (t *attempt) configDrive(ctx context.Context) (err error) {
 	if err := dev.Reread(); err != nil {
 		t.logf("warning: the kernel does not read the new partition table: %v", err)
 	}
+
 	t.output["partition"], t.output["bytes"] = fmt.Sprint(number), fmt.Sprint(len(volume))
 	t.logf("partition %d of %s is the %s seed, %d files, read back", number, disk.Path, seedLabel, len(files))
 	return nil
@@ -86,6 +91,7 @@ func (t *attempt) seedFiles() []seedFile {
 	if meta == "" {
 		meta = "instance-id: " + t.agent.cfg.Machine + "-" + t.run + "\n"
 	}
+
 	// NoCloud takes a seed only if meta-data and user-data are both there.
 	files := []seedFile{{"meta-data", meta}, {"user-data", t.env["USER_DATA"]}}
 	for _, f := range []seedFile{{"vendor-data", t.env["VENDOR_DATA"]}, {"network-config", t.env["NETWORK_CONFIG"]}} {
@@ -107,26 +113,32 @@ func (g *gpt) placeSeed(size int64) (number int, first uint64, err error) {
 		if !e.unused() && e.name() == seedLabel {
 			clear(e)
 		}
+
 		if e.unused() {
 			if free < 0 {
 				free = i
 			}
 			continue
 		}
+
 		end = max(end, e.last())
 	}
 	if free < 0 {
 		return 0, 0, errors.New("all entries of the partition table are taken")
 	}
+
 	sectors, grain := uint64(seedBytes(int(g.sector))/g.sector), uint64(mib/g.sector)
 	usable := g64(g.header, gptLastUsable) + 1
 	if usable < sectors+grain {
 		return 0, 0, errors.New("the disk is too small")
 	}
+
 	first = (usable - sectors) / grain * grain
 	if first <= end || first < g64(g.header, gptFirstUsable) {
-		return 0, 0, fmt.Errorf("no %d MiB are free at the end of the disk: the last partition ends at sector %d of %d", seedBytes(int(g.sector))/mib, end, usable)
+		return 0, 0, fmt.Errorf("no %d MiB are free at the end of the disk: the last partition ends at sector %d of %d",
+			seedBytes(int(g.sector))/mib, end, usable)
 	}
+
 	g.entry(free).set(basicData, first, first+sectors-1, seedLabel)
 	return free + 1, first, nil
 }
@@ -152,6 +164,7 @@ func verifySeed(dev Device, number int, at int64, volume []byte, files []seedFil
 			return fmt.Errorf("table at sector %d: partition %d is not the one that was written", lba, number)
 		}
 	}
+
 	back := aligned(len(volume))
 	if _, err := dev.ReadAt(back, at); err != nil {
 		return err
@@ -162,19 +175,23 @@ func verifySeed(dev Device, number int, at int64, volume []byte, files []seedFil
 	if dev.SectorSize() != 512 {
 		return nil // go-diskfs reads no others
 	}
+
 	// What was written is read by another implementation than wrote it.
-	vol, err := fat16.Read(&memory{data: back}, int64(len(back)), 0, 512)
+	vol, err := fat16.Read(memory{bytes.NewReader(back)}, int64(len(back)), 0, 512)
 	if err != nil {
 		return fmt.Errorf("the %s file system: %w", seedLabel, err)
 	}
+
 	for _, f := range files {
 		if f.contents == "" {
 			continue // go-diskfs opens no empty files
 		}
+
 		b, err := vol.ReadFile("/" + f.name)
 		if err != nil {
 			return fmt.Errorf("%q: %w", f.name, err)
 		}
+
 		// go-diskfs v1.9 gives what lies behind the end of a file, up to the
 		// end of its cluster: its size is what the directory says.
 		st, err := vol.Stat(f.name)
@@ -185,60 +202,20 @@ func verifySeed(dev Device, number int, at int64, volume []byte, files []seedFil
 			return fmt.Errorf("%q has other contents than were written", f.name)
 		}
 	}
+
 	return nil
 }
 
-// memory is a file in memory, as go-diskfs wants its files.
-type memory struct {
-	data []byte
-	at   int64
-}
+// memory is a file in memory that is only read, as go-diskfs wants its files.
+type memory struct{ *bytes.Reader }
 
-var _ backend.Storage = (*memory)(nil)
+var _ backend.Storage = memory{}
 
-func (m *memory) ReadAt(p []byte, off int64) (int, error) {
-	if off < 0 || off >= int64(len(m.data)) {
-		return 0, io.EOF
-	}
-	n := copy(p, m.data[off:])
-	if n < len(p) {
-		return n, io.EOF
-	}
-	return n, nil
-}
-
-func (m *memory) WriteAt(p []byte, off int64) (int, error) {
-	if off < 0 || off+int64(len(p)) > int64(len(m.data)) {
-		return 0, io.ErrShortWrite
-	}
-	return copy(m.data[off:], p), nil
-}
-
-func (m *memory) Read(p []byte) (int, error) {
-	n, err := m.ReadAt(p, m.at)
-	m.at += int64(n)
-	return n, err
-}
-
-func (m *memory) Seek(off int64, whence int) (int64, error) {
-	switch whence {
-	case io.SeekCurrent:
-		off += m.at
-	case io.SeekEnd:
-		off += int64(len(m.data))
-	}
-	if off < 0 {
-		return m.at, fs.ErrInvalid
-	}
-	m.at = off
-	return off, nil
-}
-
-func (m *memory) Close() error                            { return nil }
-func (m *memory) Path() string                            { return "" }
-func (m *memory) Sys() (*os.File, error)                  { return nil, backend.ErrNotSuitable }
-func (m *memory) Writable() (backend.WritableFile, error) { return m, nil }
-func (m *memory) Stat() (fs.FileInfo, error)              { return memoryInfo(len(m.data)), nil }
+func (memory) Close() error                            { return nil }
+func (memory) Path() string                            { return "" }
+func (memory) Sys() (*os.File, error)                  { return nil, backend.ErrNotSuitable }
+func (memory) Writable() (backend.WritableFile, error) { return nil, backend.ErrIncorrectOpenMode }
+func (m memory) Stat() (fs.FileInfo, error)            { return memoryInfo(m.Size()), nil }
 
 // memoryInfo is the size of a memory.
 type memoryInfo int64

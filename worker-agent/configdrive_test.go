@@ -251,7 +251,8 @@ func TestAWipeThatDidNotHappenIsFoundOut(t *testing.T) {
 	cfg.Disks = keepingDisks{files}
 	s.start(cfg)
 	for n, mode := range []string{"metadata", "quick"} {
-		if res := s.result(s.give(n, "wipe", disk, map[string]string{"WIPE_MODE": mode})); res.State != action.Failed || !strings.Contains(res.Message, "not all is zero") {
+		if res := s.result(s.give(n, "wipe", disk, map[string]string{"WIPE_MODE": mode})); res.State != action.Failed ||
+			!strings.Contains(res.Message, "not all is zero") {
 			t.Errorf("%+v", res)
 		}
 	}

@@ -50,7 +50,7 @@ var partitionSuffix = regexp.MustCompile(`^(?:-part|p)?([0-9]+)$`)
 // target finds the disk that path, an environment's value, means: the bound
 // disk, by identity and never by name. partition is 0 for the whole disk.
 //
-// It is called right before the first write: the disk is looked up anew.
+// It is called right before the first write: the disk is looked up again.
 func (t *attempt) target(ctx context.Context, variable string) (disk action.Disk, partition int, err error) {
 	if t.bound == nil {
 		return disk, 0, errors.New("finding the disk: none is bound to this run")
@@ -79,14 +79,17 @@ func (t *attempt) partitionOf(path string) (int, error) {
 	if path == "" {
 		return 0, nil
 	}
+
 	names := []string{t.alias}
 	if t.alias == "" {
 		names = append([]string{t.bound.Path}, t.bound.ByID...)
 	}
+
 	for _, name := range names {
 		if name == "" {
 			continue
 		}
+
 		rest, ok := strings.CutPrefix(path, name)
 		if !ok {
 			continue
@@ -94,17 +97,20 @@ func (t *attempt) partitionOf(path string) (int, error) {
 		if rest == "" {
 			return 0, nil
 		}
+
 		digit := name[len(name)-1] >= '0' && name[len(name)-1] <= '9'
 		m := partitionSuffix.FindStringSubmatch(rest)
 		if m == nil || digit && rest[0] >= '0' && rest[0] <= '9' {
 			continue // /dev/sdaa, /dev/nvme0n10: another disk
 		}
+
 		n, err := strconv.Atoi(m[1])
 		if err != nil || n == 0 {
 			continue
 		}
 		return n, nil
 	}
+
 	return 0, fmt.Errorf("it is not the disk bound to this run (%s)", describe(*t.bound))
 }
 
@@ -126,18 +132,23 @@ func identify(bound action.Disk, disks []action.Disk) (action.Disk, error) {
 		}
 		found = append(found, d)
 	}
+
 	switch {
 	case len(found) == 0:
 		there := make([]string, 0, len(disks))
 		for _, d := range disks {
 			there = append(there, d.Path+" "+describe(d))
 		}
-		return action.Disk{}, fmt.Errorf("finding the disk %s: it is not there; there are: %s", describe(bound), strings.Join(there, "; "))
+		return action.Disk{}, fmt.Errorf("finding the disk %s: it is not there; there are: %s", describe(bound),
+			strings.Join(there, "; "))
+
 	case len(found) > 1:
-		return action.Disk{}, fmt.Errorf("finding the disk %s: %s and %s both answer to it", describe(bound), found[0].Path, found[1].Path)
+		return action.Disk{}, fmt.Errorf("finding the disk %s: %s and %s both answer to it", describe(bound), found[0].Path,
+			found[1].Path)
 	case found[0].ReadOnly:
 		return action.Disk{}, fmt.Errorf("finding the disk %s: %s is read-only", describe(bound), found[0].Path)
 	}
+
 	return found[0], nil
 }
 
@@ -173,14 +184,17 @@ func (t *attempt) openDisk(ctx context.Context, want action.Disk) (action.Disk, 
 	if err != nil {
 		return disk, nil, err
 	}
+
 	dev, err := t.agent.cfg.Disks.Open(disk.Path)
 	if err != nil {
 		return disk, nil, fmt.Errorf("opening %s: %w", disk.Path, err)
 	}
+
 	if dev.Size() != disk.Size {
 		_ = dev.Close() // nothing was written
 		return disk, nil, fmt.Errorf("opening %s: it has %d bytes, not %d", disk.Path, dev.Size(), disk.Size)
 	}
+
 	// Once more, now that the open descriptor keeps the name from passing to
 	// another disk: between the first look and the opening it could.
 	if again, err := t.lookUp(ctx, want); err != nil || again.Path != disk.Path {
@@ -190,6 +204,7 @@ func (t *attempt) openDisk(ctx context.Context, want action.Disk) (action.Disk, 
 		}
 		return disk, nil, fmt.Errorf("opening %s: %w", disk.Path, err)
 	}
+
 	t.logf("disk %s (%s)", disk.Path, describe(disk))
 	return disk, dev, nil
 }
@@ -202,7 +217,8 @@ func (t *attempt) lookUp(ctx context.Context, want action.Disk) (action.Disk, er
 	}
 	disk, err := identify(want, disks)
 	if err == nil && t.protects(disk) {
-		return action.Disk{}, fmt.Errorf("finding the disk %s: the inventory protects it: it is never written", describe(want))
+		return action.Disk{}, fmt.Errorf("finding the disk %s: the inventory protects it: it is never written",
+			describe(want))
 	}
 	return disk, err
 }

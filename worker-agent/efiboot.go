@@ -45,12 +45,14 @@ func (t *attempt) efiBoot(ctx context.Context) error {
 	if err := errors.Join(err, e); err != nil {
 		return err
 	}
+
 	var names []string
 	err = fs.ErrNotExist
 	vars := t.agent.cfg.EFI
 	if vars != nil {
 		names, err = vars.Names()
 	}
+
 	if errors.Is(err, fs.ErrNotExist) {
 		t.output["firmware"] = "bios"
 		if required {
@@ -62,11 +64,13 @@ func (t *attempt) efiBoot(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("listing the boot entries: %w", err)
 	}
+
 	t.output["firmware"] = "uefi"
 	b := &bootManager{vars: vars, log: t.logf}
 	if err := b.read(names); err != nil {
 		return err
 	}
+
 	steps := []func() error{
 		func() error { return b.deleteLabels(lines(t.env["DELETE_LABEL"], "\n")) },
 		func() error {
@@ -82,6 +86,7 @@ func (t *attempt) efiBoot(ctx context.Context) error {
 		func() error { return b.setOrder(lines(t.env["BOOT_ORDER"], ",\n")) },
 		func() error { return b.setNext(strings.TrimSpace(t.env["BOOT_NEXT"])) },
 	}
+
 	for i, step := range steps {
 		if err := context.Cause(ctx); err != nil {
 			return err
@@ -113,12 +118,14 @@ func (t *attempt) partitionsOfAll(ctx context.Context) (map[string]bool, error) 
 	if err != nil {
 		return nil, fmt.Errorf("listing disks: %w", err)
 	}
+
 	there := map[string]bool{}
 	for _, d := range disks {
 		dev, err := t.agent.cfg.Disks.Open(d.Path)
 		if err != nil {
 			return nil, fmt.Errorf("opening %s: %w", d.Path, err)
 		}
+
 		_, unreadable := dev.ReadAt(make([]byte, 2*dev.SectorSize()), 0)
 		table, err := readTable(dev, dev.Size(), dev.SectorSize())
 		_ = dev.Close() // only read from
@@ -131,10 +138,12 @@ func (t *attempt) partitionsOfAll(ctx context.Context) (map[string]bool, error) 
 		if err != nil || table.kind == "damaged gpt" {
 			return nil, errors.Join(fmt.Errorf("reading the partition table of %s: it is damaged", d.Path), err)
 		}
+
 		for _, p := range table.parts {
 			there[p.uuid] = true
 		}
 	}
+
 	return there, nil
 }
 
@@ -176,10 +185,12 @@ func (b *bootManager) read(names []string) error {
 		if m == nil {
 			continue
 		}
+
 		n, err := strconv.ParseUint(m[1], 16, 16)
 		if err != nil {
 			continue
 		}
+
 		value, err := b.vars.Get(name)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
@@ -187,17 +198,21 @@ func (b *bootManager) read(names []string) error {
 		if err != nil {
 			return fmt.Errorf("reading %s: %w", name, err)
 		}
+
 		e := efiEntry{number: uint16(n)}
 		if e.option, e.bad = parseLoadOption(value); e.bad != nil {
 			b.log("%s cannot be read and is left alone: %v", name, e.bad)
 		}
+
 		b.entries = append(b.entries, e)
 	}
+
 	slices.SortFunc(b.entries, func(x, y efiEntry) int { return int(x.number) - int(y.number) })
 	order, err := b.numbers("BootOrder")
 	if err != nil {
 		return err
 	}
+
 	b.order = order
 	next, err := b.numbers("BootNext")
 	if err != nil {
@@ -238,6 +253,7 @@ func (b *bootManager) put(name string, list []uint16) error {
 	if now, err := b.vars.Get(name); err == nil && bytes.Equal(now, value) {
 		return nil
 	}
+
 	if len(value) == 0 {
 		// An empty variable is none (UEFI specification §8.2.2).
 		if err := b.vars.Delete(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -248,6 +264,7 @@ func (b *bootManager) put(name string, list []uint16) error {
 	if err := b.vars.Set(name, value); err != nil {
 		return fmt.Errorf("writing %s: %w", name, err)
 	}
+
 	back, err := b.vars.Get(name)
 	if err != nil || !bytes.Equal(back, value) {
 		return errors.Join(fmt.Errorf("reading %s back: the firmware did not keep what was written", name), err)
@@ -273,6 +290,7 @@ func (b *bootManager) delete(which func(efiEntry) bool) error {
 		if e.bad != nil || !which(e) {
 			continue
 		}
+
 		name := bootVariable(e.number)
 		if slices.Contains(b.order, e.number) {
 			order := slices.DeleteFunc(slices.Clone(b.order), func(n uint16) bool { return n == e.number })
@@ -281,6 +299,7 @@ func (b *bootManager) delete(which func(efiEntry) bool) error {
 			}
 			b.order = order
 		}
+
 		if b.next == int(e.number) {
 			if err := b.vars.Delete("BootNext"); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return fmt.Errorf("deleting BootNext: %w", err)
@@ -293,6 +312,7 @@ func (b *bootManager) delete(which func(efiEntry) bool) error {
 		if _, err := b.vars.Get(name); !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("deleting %s: the firmware still has it", name)
 		}
+
 		b.entries = slices.DeleteFunc(b.entries, func(x efiEntry) bool { return x.number == e.number })
 		b.deleted = append(b.deleted, name)
 		b.log("%s %q is deleted", name, e.option.description)
@@ -308,6 +328,7 @@ func (b *bootManager) find(what string) (uint16, error) {
 			return uint16(n), nil
 		}
 	}
+
 	var found []uint16
 	there := make([]string, 0, len(b.entries))
 	for _, e := range b.entries {
@@ -316,6 +337,7 @@ func (b *bootManager) find(what string) (uint16, error) {
 			found = append(found, e.number)
 		}
 	}
+
 	switch {
 	case len(found) == 0:
 		return 0, fmt.Errorf("finding the boot entry %q: there is none; there are: %s", what, strings.Join(there, ", "))
@@ -329,6 +351,7 @@ func (b *bootManager) setOrder(want []string) error {
 	if len(want) == 0 {
 		return nil
 	}
+
 	var order []uint16
 	for _, w := range want {
 		n, err := b.find(w)
@@ -339,6 +362,7 @@ func (b *bootManager) setOrder(want []string) error {
 			order = append(order, n)
 		}
 	}
+
 	for _, n := range b.order {
 		if !slices.Contains(order, n) {
 			order = append(order, n)
@@ -347,6 +371,7 @@ func (b *bootManager) setOrder(want []string) error {
 	if err := b.put("BootOrder", order); err != nil {
 		return err
 	}
+
 	b.order = order
 	return nil
 }
@@ -380,15 +405,20 @@ func (b *bootManager) report(output map[string]string) error {
 		File      string `json:"file,omitempty"`
 		Error     string `json:"error,omitempty"`
 	}
+
 	all := make([]shown, 0, len(b.entries))
 	for _, e := range b.entries {
-		s := shown{fmt.Sprintf("%04X", e.number), short(clean(e.option.description)), e.option.active, e.option.disk, short(clean(e.option.file)), ""}
+		s := shown{
+			fmt.Sprintf("%04X", e.number), short(clean(e.option.description)), e.option.active, e.option.disk,
+			short(clean(e.option.file)), "",
+		}
 		if e.bad != nil {
 			s.Error = e.bad.Error()
 		}
 		all = append(all, s)
 		b.log("%s %q %s %s", bootVariable(e.number), s.Label, s.Partition, s.File)
 	}
+
 	text, err := json.Marshal(all)
 	if err != nil {
 		return fmt.Errorf("encoding the boot entries: %w", err)
@@ -396,11 +426,13 @@ func (b *bootManager) report(output map[string]string) error {
 	if len(text) > maxEFIOutput {
 		text = fmt.Appendf(nil, `"%d entries, too many for a report"`, len(all))
 	}
+
 	var order []string
 	for _, n := range b.order {
 		order = append(order, fmt.Sprintf("%04X", n))
 	}
-	output["entries"], output["order"], output["deleted"] = string(text), strings.Join(order, ","), strings.Join(b.deleted, ",")
+	output["entries"], output["order"], output["deleted"] = string(text), strings.Join(order, ","),
+		strings.Join(b.deleted, ",")
 	if b.next >= 0 {
 		output["next"] = fmt.Sprintf("%04X", b.next)
 	}

@@ -61,11 +61,20 @@ func TestParseLoadOption(t *testing.T) {
 		b    []byte
 		want loadOption
 	}{
-		"a disk":         {option("debian", hardDrive(1, id, 2, signatureGUID), fileNode(`\EFI\debian\shimx64.efi`), pathEnds), loadOption{true, "debian", "00112233-4455-6677-8899-aabbccddeeff", `\EFI\debian\shimx64.efi`}},
-		"an MBR":         {option("old", hardDrive(2, []byte{0x78, 0x56, 0x34, 0x12}, 1, signatureMBR), pathEnds), loadOption{true, "old", "12345678-02", ""}},
-		"no signature":   {option("none", hardDrive(2, id, 2, 0), pathEnds), loadOption{true, "none", "", ""}},
-		"a card":         {option("UEFI: PXE IPv4 ☃", pci, pathEnds), loadOption{true, "UEFI: PXE IPv4 ☃", "", ""}},
-		"several paths":  {option("x", pci, node(pathEnd, pathEndOne, nil), hardDrive(1, id, 2, signatureGUID), pathEnds), loadOption{true, "x", "", ""}},
+		"a disk": {
+			option("debian", hardDrive(1, id, 2, signatureGUID), fileNode(`\EFI\debian\shimx64.efi`), pathEnds),
+			loadOption{true, "debian", "00112233-4455-6677-8899-aabbccddeeff", `\EFI\debian\shimx64.efi`},
+		},
+		"an MBR": {
+			option("old", hardDrive(2, []byte{0x78, 0x56, 0x34, 0x12}, 1, signatureMBR), pathEnds),
+			loadOption{true, "old", "12345678-02", ""},
+		},
+		"no signature": {option("none", hardDrive(2, id, 2, 0), pathEnds), loadOption{true, "none", "", ""}},
+		"a card":       {option("UEFI: PXE IPv4 ☃", pci, pathEnds), loadOption{true, "UEFI: PXE IPv4 ☃", "", ""}},
+		"several paths": {
+			option("x", pci, node(pathEnd, pathEndOne, nil), hardDrive(1, id, 2, signatureGUID), pathEnds),
+			loadOption{true, "x", "", ""},
+		},
 		"no path":        {option("x"), loadOption{true, "x", "", ""}},
 		"no description": {option("", pci, pathEnds), loadOption{true, "", "", ""}},
 	} {
@@ -113,7 +122,8 @@ func firmware(t *testing.T, vars map[string][]byte) EFIVarFS {
 			t.Fatal(err)
 		}
 	}
-	if err := os.WriteFile(filepath.Join(string(dir), "Boot0001-00000000-0000-0000-0000-000000000000"), []byte("another vendor's"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(string(dir), "Boot0001-00000000-0000-0000-0000-000000000000"), []byte("another vendor's"),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	return dir
@@ -142,7 +152,8 @@ func TestEFIBoot(t *testing.T) {
 		"Boot0000": option("ubuntu", hardDrive(1, here, 2, signatureGUID), pathEnds),
 		"Boot0001": option("VyOS", hardDrive(1, gone, 2, signatureGUID), pathEnds),
 		"Boot0002": option("VyOS", hardDrive(1, here, 2, signatureGUID), pathEnds),
-		"Boot000A": pxe, "Boot00FF": []byte("\x01"), "BootOrder": numbers(1, 0xa, 0, 2), "BootNext": numbers(1), "BootCurrent": numbers(0xa), "Timeout": numbers(3),
+		"Boot000A": pxe, "Boot00FF": []byte("\x01"), "BootOrder": numbers(1, 0xa, 0, 2), "BootNext": numbers(1), "BootCurrent": numbers(0xa),
+		"Timeout": numbers(3),
 	}
 	for name, c := range map[string]struct {
 		env           map[string]string
@@ -150,17 +161,29 @@ func TestEFIBoot(t *testing.T) {
 		order, next   string
 		deleted, fail string
 	}{
-		"list":                 {order: "0001,000A,0000,0002", next: "0001"},
-		"delete by label":      {env: map[string]string{"DELETE_LABEL": "VyOS\nnobody\n"}, gone: []string{"Boot0001", "Boot0002", "BootNext"}, order: "000A,0000", deleted: "Boot0001,Boot0002"},
-		"delete all":           {env: map[string]string{"DELETE_LABEL": "VyOS\nubuntu\nPXE"}, gone: []string{"Boot0000", "Boot0001", "Boot0002", "Boot000A", "BootNext", "BootOrder"}, deleted: "Boot0000,Boot0001,Boot0002,Boot000A"},
-		"delete what is stale": {env: map[string]string{"DELETE_STALE": "true"}, gone: []string{"Boot0001", "BootNext"}, order: "000A,0000,0002", deleted: "Boot0001"},
-		"next":                 {env: map[string]string{"BOOT_NEXT": "PXE"}, order: "0001,000A,0000,0002", next: "000A"},
-		"next by number":       {env: map[string]string{"BOOT_NEXT": "Boot0002"}, order: "0001,000A,0000,0002", next: "0002"},
-		"order":                {env: map[string]string{"BOOT_ORDER": "PXE, 0002"}, order: "000A,0002,0001,0000", next: "0001"},
-		"all at once":          {env: map[string]string{"DELETE_STALE": "1", "BOOT_ORDER": "VyOS", "BOOT_NEXT": "ubuntu"}, gone: []string{"Boot0001"}, order: "0002,000A,0000", next: "0000", deleted: "Boot0001"},
-		"two of that name":     {env: map[string]string{"BOOT_NEXT": "VyOS"}, fail: "0001 and 0002 both"},
-		"none of that name":    {env: map[string]string{"BOOT_ORDER": "0007"}, fail: `there is none; there are: 0000 "ubuntu"`},
-		"no truth":             {env: map[string]string{"DELETE_STALE": "perhaps"}, fail: "true or false"},
+		"list": {order: "0001,000A,0000,0002", next: "0001"},
+		"delete by label": {
+			env: map[string]string{"DELETE_LABEL": "VyOS\nnobody\n"}, gone: []string{"Boot0001", "Boot0002", "BootNext"},
+			order: "000A,0000", deleted: "Boot0001,Boot0002",
+		},
+		"delete all": {
+			env:  map[string]string{"DELETE_LABEL": "VyOS\nubuntu\nPXE"},
+			gone: []string{"Boot0000", "Boot0001", "Boot0002", "Boot000A", "BootNext", "BootOrder"}, deleted: "Boot0000,Boot0001,Boot0002,Boot000A",
+		},
+		"delete what is stale": {
+			env: map[string]string{"DELETE_STALE": "true"}, gone: []string{"Boot0001", "BootNext"}, order: "000A,0000,0002",
+			deleted: "Boot0001",
+		},
+		"next":           {env: map[string]string{"BOOT_NEXT": "PXE"}, order: "0001,000A,0000,0002", next: "000A"},
+		"next by number": {env: map[string]string{"BOOT_NEXT": "Boot0002"}, order: "0001,000A,0000,0002", next: "0002"},
+		"order":          {env: map[string]string{"BOOT_ORDER": "PXE, 0002"}, order: "000A,0002,0001,0000", next: "0001"},
+		"all at once": {
+			env:  map[string]string{"DELETE_STALE": "1", "BOOT_ORDER": "VyOS", "BOOT_NEXT": "ubuntu"},
+			gone: []string{"Boot0001"}, order: "0002,000A,0000", next: "0000", deleted: "Boot0001",
+		},
+		"two of that name":  {env: map[string]string{"BOOT_NEXT": "VyOS"}, fail: "0001 and 0002 both"},
+		"none of that name": {env: map[string]string{"BOOT_ORDER": "0007"}, fail: `there is none; there are: 0000 "ubuntu"`},
+		"no truth":          {env: map[string]string{"DELETE_STALE": "perhaps"}, fail: "true or false"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -211,7 +234,8 @@ func TestEFIBootWithoutUEFI(t *testing.T) {
 			t.Error("REQUIRED, and it is a success")
 		}
 	}
-	if _, _, err := try(t, Config{EFI: EFIVarFS(t.TempDir())}, action.EFIBoot, nil, nil); err == nil || !strings.Contains(err.Error(), "not mounted") {
+	if _, _, err := try(t, Config{EFI: EFIVarFS(t.TempDir())}, action.EFIBoot, nil, nil); err == nil ||
+		!strings.Contains(err.Error(), "not mounted") {
 		t.Errorf("an empty directory: %v", err)
 	}
 }
@@ -223,7 +247,10 @@ func TestEFIBootDeletesNothingWhenADiskCannotBeRead(t *testing.T) {
 	newGPT(t, file, span{start: mib, size: 8 * mib})
 	write(t, file, 1024, []byte("damaged"))
 	vars := firmware(t, map[string][]byte{"Boot0001": option("x", hardDrive(1, make([]byte, 16), 2, signatureGUID), pathEnds)})
-	for name, disks := range map[string]Disks{"damaged": files, "not there": FileDisks{{Disk: action.Disk{Path: "/dev/x"}, File: "/nowhere"}}, "unreadable": faultyDisks{files, 1, true}, "unreadable from the beginning": faultyDisks{files, 0, true}} {
+	for name, disks := range map[string]Disks{
+		"damaged": files, "not there": FileDisks{{Disk: action.Disk{Path: "/dev/x"}, File: "/nowhere"}},
+		"unreadable": faultyDisks{files, 1, true}, "unreadable from the beginning": faultyDisks{files, 0, true},
+	} {
 		if _, _, err := try(t, Config{Disks: disks, EFI: vars}, action.EFIBoot, nil, map[string]string{"DELETE_STALE": "true"}); err == nil {
 			t.Errorf("%s: it was a success", name)
 		}
@@ -233,7 +260,8 @@ func TestEFIBootDeletesNothingWhenADiskCannotBeRead(t *testing.T) {
 	}
 	// A blank disk has no partitions: that is known.
 	blank, _, _ := sparse(t, 24*mib)
-	if out, log, err := try(t, Config{Disks: blank, EFI: vars}, action.EFIBoot, nil, map[string]string{"DELETE_STALE": "true"}); err != nil || out["deleted"] != "Boot0001" {
+	if out, log, err := try(t, Config{Disks: blank, EFI: vars}, action.EFIBoot, nil, map[string]string{"DELETE_STALE": "true"}); err != nil ||
+		out["deleted"] != "Boot0001" {
 		t.Errorf("%v %v\n%s", out, err, log)
 	}
 }

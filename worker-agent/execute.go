@@ -1,98 +1,14 @@
 package agent
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"runtime/debug"
-	"sync"
 	"time"
 
 	"github.com/ingotmetal/ingot/action"
 )
-
-// logTail is how much of an attempt's log the agent keeps and reports, bytes.
-const logTail = 16 << 10
-
-// attempt is one try at an action, as it runs.
-type attempt struct {
-	key    action.Key
-	run    string
-	cancel context.CancelCauseFunc
-	agent  *Agent
-	env    map[string]string
-	alias  string
-	bound  *action.Disk
-	spared []action.DiskID // disks that are never written
-	output map[string]string
-
-	mu          sync.Mutex
-	done, total int64
-	message     string
-	live        func() int64 // what done is, while somebody knows better
-	tail        []byte       // the log's last logTail bytes
-	unsent      []byte       // lines that no heartbeat has carried yet
-}
-
-// logf adds a line to the attempt's log. Never an environment's value: it may
-// be a secret.
-func (t *attempt) logf(format string, args ...any) {
-	line := fmt.Sprintf(format, args...)
-	t.agent.log.Info("action", "key", t.key.String(), "line", line)
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.tail = keepTail(append(append(t.tail, line...), '\n'))
-	t.unsent = keepTail(append(append(t.unsent, line...), '\n'))
-}
-
-func keepTail(b []byte) []byte {
-	if len(b) > logTail {
-		b = append(b[:0], b[len(b)-logTail:]...)
-	}
-	return b
-}
-
-// progress says where the attempt stands, bytes of bytes; total 0 = unknown.
-func (t *attempt) progress(done, total int64, message string) {
-	t.mu.Lock()
-	t.done, t.total, t.message, t.live = done, total, message, nil
-	t.mu.Unlock()
-}
-
-// track lets done say where the attempt stands, until the next call of
-// progress. It is called from another goroutine.
-func (t *attempt) track(total int64, message string, done func() int64) {
-	t.mu.Lock()
-	t.total, t.message, t.live = total, message, done
-	t.mu.Unlock()
-}
-
-// beatLog is how much log one heartbeat carries, bytes. JSON may make six
-// bytes of one, and the server reads heartbeats of 64 KiB.
-const beatLog = 8 << 10
-
-// progressNow returns the state for a heartbeat, and how much of the unsent
-// log it carries.
-func (t *attempt) progressNow() (*action.Progress, int) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.live != nil {
-		t.done = t.live()
-	}
-	log := t.unsent[:min(len(t.unsent), beatLog)]
-	if end := bytes.LastIndexByte(log, '\n'); end >= 0 && len(log) < len(t.unsent) {
-		log = log[:end+1] // whole lines
-	}
-	return &action.Progress{Key: t.key, Done: t.done, Total: t.total, Message: t.message, Log: string(log)}, len(log)
-}
-
-// sentLog forgets the first n unsent bytes: a heartbeat has delivered them.
-func (t *attempt) sentLog(n int) {
-	t.mu.Lock()
-	t.unsent = t.unsent[min(n, len(t.unsent)):]
-	t.mu.Unlock()
-}
 
 // exitError is a failure with an exit code of its own.
 type exitError struct {
@@ -105,18 +21,20 @@ func (e *exitError) Error() string { return e.text }
 // execute carries as out and returns how that went. When it returns, nothing
 // of the action runs any more.
 //
-// Its time is counted by a clock that nobody sets: Started and Ended are for
+// Its time is counted by a clock that is never set: Started and Ended are for
 // people, and Ended is Started plus what that clock says.
 func (a *Agent) execute(ctx context.Context, as action.Assignment) action.Result {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	order, refusal := a.order(as)
-	as = order.Assignment // what nobody signed does not count; a refused one is empty
+	as = order.Assignment // what was not signed does not count; a refused one is empty
+
 	if limit := as.Action.Timeout.Duration(); limit > 0 {
 		var done context.CancelFunc
 		ctx, done = context.WithTimeoutCause(ctx, limit, errTimedOut)
 		defer done()
 	}
+
 	t := &attempt{
 		key: as.Key, run: as.Run, cancel: cancel, agent: a, env: as.Action.Environment,
 		alias: as.DiskAlias, bound: as.Disk, spared: as.Protected, output: map[string]string{},
@@ -141,6 +59,7 @@ func (a *Agent) execute(ctx context.Context, as action.Assignment) action.Result
 		if errors.As(err, &exit) {
 			res.ExitCode = exit.code
 		}
+
 		if ctx.Err() != nil {
 			switch cause := context.Cause(ctx); {
 			case errors.Is(cause, errTimedOut):
@@ -149,10 +68,12 @@ func (a *Agent) execute(ctx context.Context, as action.Assignment) action.Result
 				res.State = action.Stopped
 			}
 		}
+
 		t.logf("%s: %s: %s", as.Action.Name, res.State, res.Message)
 	} else {
 		t.logf("%s: done in %.1f s", as.Action.Name, time.Since(res.Started).Seconds())
 	}
+
 	res.Ended = res.Started.Add(time.Since(res.Started))
 	t.mu.Lock()
 	res.Log = string(t.tail)
@@ -160,19 +81,13 @@ func (a *Agent) execute(ctx context.Context, as action.Assignment) action.Result
 	if len(t.output) > 0 {
 		res.Output = t.output
 	}
+
 	// In one step: an order to stop that comes now finds this result, not an
 	// attempt that never began.
 	a.mu.Lock()
 	a.running, a.finished[as.Key] = nil, res
 	a.mu.Unlock()
 	return res
-}
-
-func (a *Agent) askBeat() {
-	select {
-	case a.beat <- struct{}{}:
-	default:
-	}
 }
 
 // perform calls the native action that as names. A panic in it is its error:
@@ -184,9 +99,11 @@ func (t *attempt) perform(ctx context.Context, as action.Assignment) (err error)
 			err = fmt.Errorf("carrying out %q: panic: %v", as.Action.Image, p)
 		}
 	}()
+
 	native, ok := action.Native(as.Action.Image)
 	if !ok {
-		return fmt.Errorf("carrying out %q: it names no action that this agent knows, and it runs no containers", as.Action.Image)
+		return fmt.Errorf("carrying out %q: it names no action that this agent knows, and it runs no containers",
+			as.Action.Image)
 	}
 	if err := action.Check(native, t.env); err != nil {
 		return err

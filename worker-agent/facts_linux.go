@@ -28,6 +28,7 @@ func (h HostFinder) Facts(context.Context) (action.Facts, error) {
 	if sys == "" {
 		sys = "/sys"
 	}
+
 	f := action.Facts{
 		Manufacturer: word(sys, "class/dmi/id/sys_vendor"),
 		Product:      word(sys, "class/dmi/id/product_name"),
@@ -40,10 +41,12 @@ func (h HostFinder) Facts(context.Context) (action.Facts, error) {
 	if _, err := os.Stat(filepath.Join(sys, "firmware/efi")); err == nil {
 		f.Firmware = "uefi"
 	}
+
 	var info unix.Sysinfo_t
 	if unix.Sysinfo(&info) == nil {
 		f.Memory = int64(info.Totalram) * int64(info.Unit)
 	}
+
 	f.NICs = listNICs(sys)
 	disks, err := listDisks(sys)
 	for i := range disks {
@@ -78,6 +81,7 @@ func listNICs(sys string) []action.NIC {
 	if err != nil {
 		return nil
 	}
+
 	var nics []action.NIC
 	for _, e := range entries {
 		dir := filepath.Join(sys, "class/net", e.Name())
@@ -92,6 +96,7 @@ func listNICs(sys string) []action.NIC {
 		}
 		nics = append(nics, nic)
 	}
+
 	return nics
 }
 
@@ -104,23 +109,28 @@ func listDisks(sys string) ([]action.Disk, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listing disks: %w", err)
 	}
+
 	var disks []action.Disk
 	for _, e := range entries {
 		name := e.Name()
 		if slices.ContainsFunc(noDisks, func(p string) bool { return strings.HasPrefix(name, p) }) {
 			continue
 		}
+
 		dir := filepath.Join(sys, "block", name)
 		sectors, err := strconv.ParseInt(word(dir, "size"), 10, 64)
+
 		// Sysfs counts in units of 512 bytes, whatever the disk's sectors are. An
 		// NVMe boot or multipath node shows as hidden.
 		if err != nil || sectors == 0 || word(dir, "hidden") == "1" {
 			continue
 		}
+
 		where, err := filepath.EvalSymlinks(dir)
 		if err != nil {
 			where = dir
 		}
+
 		d := action.Disk{
 			Path: "/dev/" + strings.ReplaceAll(name, "!", "/"), Size: sectors * 512,
 			Rotational: word(dir, "queue/rotational") == "1",
@@ -128,9 +138,11 @@ func listDisks(sys string) ([]action.Disk, error) {
 			ReadOnly:   word(dir, "ro") == "1",
 			Model:      word(dir, "device/model"),
 		}
+
 		identity(&d, dir, name, where)
 		disks = append(disks, d)
 	}
+
 	return disks, nil
 }
 
@@ -142,6 +154,7 @@ func identity(d *action.Disk, dir, name, where string) {
 	if wwid == "" {
 		wwid = word(dir, "device/wwid")
 	}
+
 	switch {
 	case strings.HasPrefix(name, "vd"):
 		d.Transport = "virtio"
@@ -149,6 +162,7 @@ func identity(d *action.Disk, dir, name, where string) {
 		if d.Serial != "" {
 			d.ByID = append(d.ByID, "/dev/disk/by-id/virtio-"+under(d.Serial))
 		}
+
 	case strings.HasPrefix(name, "nvme"):
 		d.Transport = "nvme"
 		d.Serial = word(dir, "device/serial")
@@ -156,6 +170,7 @@ func identity(d *action.Disk, dir, name, where string) {
 		if wwid != "" {
 			d.ByID = append(d.ByID, "/dev/disk/by-id/nvme-"+wwid)
 		}
+
 		if d.Serial != "" {
 			id := "/dev/disk/by-id/nvme-" + under(d.Model) + "_" + under(d.Serial)
 			d.ByID = append(d.ByID, id)
@@ -163,6 +178,7 @@ func identity(d *action.Disk, dir, name, where string) {
 				d.ByID = append(d.ByID, id+"_"+ns)
 			}
 		}
+
 	case strings.HasPrefix(name, "mmcblk"):
 		d.Transport = "mmc"
 		d.Serial = strings.TrimPrefix(word(dir, "device/serial"), "0x")
@@ -170,6 +186,7 @@ func identity(d *action.Disk, dir, name, where string) {
 		if d.Serial != "" {
 			d.ByID = append(d.ByID, "/dev/disk/by-id/mmc-"+under(d.Model)+"_0x"+d.Serial)
 		}
+
 	default:
 		scsiIdentity(d, dir, where, wwid)
 	}
@@ -189,10 +206,12 @@ func scsiIdentity(d *action.Disk, dir, where, wwid string) {
 	default:
 		d.Transport = "scsi"
 	}
+
 	// Page 0x80, unit serial number: 4 bytes of header, then text.
 	if page, err := os.ReadFile(filepath.Join(dir, "device/vpd_pg80")); err == nil && len(page) > 4 {
 		d.Serial = clean(string(page[4:]))
 	}
+
 	vendor := word(dir, "device/vendor")
 	if naa, ok := strings.CutPrefix(wwid, "naa."); ok {
 		// The first 64 bits are the WWN proper; more is the vendor's extension.
@@ -202,6 +221,7 @@ func scsiIdentity(d *action.Disk, dir, where, wwid string) {
 		d.WWN = "eui." + eui
 		d.ByID = append(d.ByID, "/dev/disk/by-id/scsi-2"+eui)
 	}
+
 	if d.Serial == "" {
 		// An ATA disk that tells no page 0x80 names itself in its t10 designator:
 		// "t10.ATA     MODEL(40)SERIAL".
@@ -214,6 +234,7 @@ func scsiIdentity(d *action.Disk, dir, where, wwid string) {
 	if d.Serial == "" {
 		return
 	}
+
 	switch d.Transport {
 	case "sata":
 		// The vendor field of an ATA disk is "ATA", and the model has 16 letters

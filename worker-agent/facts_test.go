@@ -32,15 +32,19 @@ func TestFacts(t *testing.T) {
 		"class/net/eth1/type": "1", "class/net/eth1/address": "52:54:00:00:00:02", "class/net/eth1/carrier": "0", "class/net/eth1/speed": "-1",
 		"class/net/lo/type": "772", "class/net/lo/address": "00:00:00:00:00:00",
 		"block/vda/size": "2048", "block/vda/serial": "VS1", "block/vda/queue/rotational": "1",
-		"block/nvme0n1/size": "4096", "block/nvme0n1/device/serial": "NV 1  ", "block/nvme0n1/device/model": "Fast Disk", "block/nvme0n1/wwid": "eui.0025", "block/nvme0n1/nsid": "1",
-		"block/sda/size": "8192", "block/sda/device/wwid": "naa.5000c500a1b2c3d4", "block/sda/device/vpd_pg80": "\x00\x80\x00\x08  ZA1234", "block/sda/device/model": "ST1", "block/sda/device/vendor": "SEAGATE", "block/sda/ro": "1",
-		"block/loop0/size": "99", "block/sr0/size": "99", "block/dm-0/size": "99", "block/zram0/size": "9", "block/md0/size": "9", "block/sdb/size": "0",
+		"block/nvme0n1/size": "4096", "block/nvme0n1/device/serial": "NV 1  ", "block/nvme0n1/device/model": "Fast Disk",
+		"block/nvme0n1/wwid": "eui.0025", "block/nvme0n1/nsid": "1",
+		"block/sda/size": "8192", "block/sda/device/wwid": "naa.5000c500a1b2c3d4", "block/sda/device/vpd_pg80": "\x00\x80\x00\x08  ZA1234",
+		"block/sda/device/model": "ST1", "block/sda/device/vendor": "SEAGATE", "block/sda/ro": "1",
+		"block/loop0/size": "99", "block/sr0/size": "99", "block/dm-0/size": "99", "block/zram0/size": "9", "block/md0/size": "9",
+		"block/sdb/size": "0",
 	})
 	f, err := HostFinder{Sys: dir}.Facts(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if f.Manufacturer != "ACME [31mInc." || f.Product != "Box" || f.Serial != "SN1" || f.UUID != "abcd-ef" || f.Firmware != "uefi" || f.CPUs < 1 || f.Memory < mib {
+	if f.Manufacturer != "ACME [31mInc." || f.Product != "Box" || f.Serial != "SN1" || f.UUID != "abcd-ef" || f.Firmware != "uefi" ||
+		f.CPUs < 1 || f.Memory < mib {
 		t.Errorf("%+v", f)
 	}
 	if got := fmt.Sprint(f.NICs); got != "[{eth0 52:54:00:00:00:01 10000 true} {eth1 52:54:00:00:00:02 0 false}]" {

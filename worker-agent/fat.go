@@ -8,96 +8,140 @@ import (
 	"unicode/utf16"
 )
 
-// makeFAT16 returns a FAT16 volume (Microsoft's FAT specification 1.03) of
-// size bytes with files in its root directory, all of them by long names.
-// The same input gives the same bytes: it holds no times.
+// rootEntries is how many entries of 32 bytes the root directory has.
+const rootEntries = 512
+
+// fatVolume is a FAT16 volume in memory (Microsoft's FAT specification 1.03).
+type fatVolume struct {
+	bytes    []byte
+	sector   int // bytes
+	cluster  int // bytes
+	clusters int
+	table    int // bytes of one allocation table
+	next     int // first free cluster
+	entry    int // offset of the next entry of the root directory
+}
+
+// makeFAT16 returns a FAT16 volume of size bytes with files in its root directory,
+// all of them by long names. The same input gives the same bytes: it holds no times.
 //
-// The volume has one sector per cluster, which makes 16 MiB of 512-byte and
-// 32 MiB of 4096-byte sectors a FAT16: other sizes may be refused.
+// The volume has one sector per cluster, of 512-byte sectors two, which makes 16 MiB
+// of 512-byte and 32 MiB of 4096-byte sectors a FAT16: other sizes may be refused.
 func makeFAT16(size int64, sector int, label string, files []seedFile) ([]byte, error) {
-	const rootEntries = 512
-	spc := 1
-	if sector == 512 {
-		spc = 2
+	v := &fatVolume{bytes: make([]byte, size), sector: sector, next: 2}
+	if err := v.layOut(); err != nil {
+		return nil, err
 	}
-	total := int(size) / sector
-	rootSectors := rootEntries * 32 / sector
-	fatSectors := 1
-	clusters := 0
-	for range 16 { // the table's size and the number of clusters depend on each other
-		clusters = (total - 1 - 2*fatSectors - rootSectors) / spc
-		fatSectors = ((clusters+2)*2 + sector - 1) / sector
-	}
-	if clusters < 4085 || clusters > 65524 {
-		return nil, fmt.Errorf("%d bytes in sectors of %d are no FAT16", size, sector)
-	}
-	v := make([]byte, size)
-	put16 := func(at int, n int) { binary.LittleEndian.PutUint16(v[at:], uint16(n)) }
-	put32 := func(at int, n uint32) { binary.LittleEndian.PutUint32(v[at:], n) }
 
-	copy(v, "\xeb\x3c\x90INGOT   ")
-	put16(11, sector)
-	v[13] = byte(spc)
-	put16(14, 1) // reserved sectors: this one
-	v[16] = 2    // tables
-	put16(17, rootEntries)
-	if total < 65536 {
-		put16(19, total)
-	} else {
-		put32(32, uint32(total))
-	}
-	v[21] = 0xf8 // fixed disk
-	put16(22, fatSectors)
-	put16(24, 63) // geometry, of which nobody asks any more
-	put16(26, 255)
-	v[36], v[38] = 0x80, 0x29
-	put32(39, 0x1e507001) // serial number
-	copy(v[43:54], fmt.Sprintf("%-11s", label))
-	copy(v[54:62], "FAT16   ")
-	put16(510, 0xaa55)
+	v.writeBootSector(label)
 
-	fat, root := sector, (1+2*fatSectors)*sector
-	data := root + rootSectors*sector
-	put16(fat, 0xfff8)
-	put16(fat+2, 0xffff)
+	v.put16(v.tableAt(), 0xfff8)
+	v.put16(v.tableAt()+2, 0xffff)
+	v.entry = v.rootAt()
+	copy(v.bytes[v.entry:], fmt.Sprintf("%-11s", label))
+	v.bytes[v.entry+11] = 0x08 // a label
+	v.entry += 32
 
-	at := root
-	copy(v[at:], fmt.Sprintf("%-11s", label))
-	v[at+11] = 0x08
-	at += 32
-	next := 2
 	for i, f := range files {
-		first := 0
-		need := (len(f.contents) + spc*sector - 1) / (spc * sector)
-		if need > clusters+2-next {
-			return nil, fmt.Errorf("%q has %d bytes, more than are free", f.name, len(f.contents))
-		}
-		if need > 0 {
-			first = next
-			copy(v[data+(first-2)*spc*sector:], f.contents)
-			for k := range need {
-				link := next + 1
-				if k == need-1 {
-					link = 0xffff
-				}
-				put16(fat+2*next, link)
-				next++
-			}
-		}
-		// The short name is never looked at, but it must be there and differ.
-		short := strings.ToUpper(fmt.Sprintf("%.6s~%d", strings.ReplaceAll(f.name, "-", "_"), i+1))
-		entries, err := directoryEntries(f.name, short)
-		if err != nil {
+		if err := v.addFile(f, i+1); err != nil {
 			return nil, err
 		}
-		copy(v[at:], entries)
-		at += len(entries)
-		put16(at-32+24, 0x21) // a day, 1980-01-01: none would be invalid
-		put16(at-32+26, first)
-		put32(at-32+28, uint32(len(f.contents)))
 	}
-	copy(v[fat+fatSectors*sector:root], v[fat:fat+fatSectors*sector])
-	return v, nil
+
+	copy(v.bytes[v.tableAt()+v.table:v.rootAt()], v.bytes[v.tableAt():v.tableAt()+v.table])
+	return v.bytes, nil
+}
+
+// layOut chooses the sizes of clusters and tables.
+func (v *fatVolume) layOut() error {
+	perCluster := 1
+	if v.sector == 512 {
+		perCluster = 2
+	}
+
+	v.cluster = perCluster * v.sector
+
+	// The table's size and the number of clusters depend on each other.
+	sectors := 1
+	for range 16 {
+		v.clusters = (len(v.bytes)/v.sector - 1 - 2*sectors - rootEntries*32/v.sector) / perCluster
+		sectors = ((v.clusters+2)*2 + v.sector - 1) / v.sector
+	}
+
+	v.table = sectors * v.sector
+	if v.clusters < 4085 || v.clusters > 65524 {
+		return fmt.Errorf("making a FAT16 volume: %d bytes in sectors of %d have %d clusters", len(v.bytes), v.sector,
+			v.clusters)
+	}
+	return nil
+}
+
+func (v *fatVolume) tableAt() int { return v.sector }
+func (v *fatVolume) rootAt() int  { return v.sector + 2*v.table }
+func (v *fatVolume) dataAt() int  { return v.rootAt() + rootEntries*32 }
+
+func (v *fatVolume) put16(at, n int) { binary.LittleEndian.PutUint16(v.bytes[at:], uint16(n)) }
+func (v *fatVolume) put32(at, n int) { binary.LittleEndian.PutUint32(v.bytes[at:], uint32(n)) }
+
+func (v *fatVolume) writeBootSector(label string) {
+	b := v.bytes
+	copy(b, "\xeb\x3c\x90INGOT   ")
+	v.put16(11, v.sector)
+	b[13] = byte(v.cluster / v.sector)
+	v.put16(14, 1) // reserved sectors: this one
+	b[16] = 2      // tables
+	v.put16(17, rootEntries)
+
+	if total := len(b) / v.sector; total < 65536 {
+		v.put16(19, total)
+	} else {
+		v.put32(32, total)
+	}
+
+	b[21] = 0xf8 // fixed disk
+	v.put16(22, v.table/v.sector)
+	v.put16(24, 63) // geometry, which is not used any more
+	v.put16(26, 255)
+	b[36], b[38] = 0x80, 0x29
+	v.put32(39, 0x1e507001) // serial number
+	copy(b[43:54], fmt.Sprintf("%-11s", label))
+	copy(b[54:62], "FAT16   ")
+	v.put16(510, 0xaa55)
+}
+
+// addFile stores the nth file.
+func (v *fatVolume) addFile(f seedFile, n int) error {
+	first, need := 0, (len(f.contents)+v.cluster-1)/v.cluster
+	if need > v.clusters+2-v.next {
+		return fmt.Errorf("%q has %d bytes, more than are free", f.name, len(f.contents))
+	}
+
+	if need > 0 {
+		first = v.next
+		copy(v.bytes[v.dataAt()+(first-2)*v.cluster:], f.contents)
+		for k := range need {
+			link := v.next + 1
+			if k == need-1 {
+				link = 0xffff
+			}
+			v.put16(v.tableAt()+2*v.next, link)
+			v.next++
+		}
+	}
+
+	// The short name is never looked at, but it must be there and differ.
+	short := strings.ToUpper(fmt.Sprintf("%.6s~%d", strings.ReplaceAll(f.name, "-", "_"), n))
+	entries, err := directoryEntries(f.name, short)
+	if err != nil {
+		return err
+	}
+
+	copy(v.bytes[v.entry:], entries)
+	v.entry += len(entries)
+	v.put16(v.entry-32+24, 0x21) // 1980-01-01: no date would be invalid
+	v.put16(v.entry-32+26, first)
+	v.put32(v.entry-32+28, len(f.contents))
+	return nil
 }
 
 // directoryEntries returns the entries of a file called long: the pieces of
@@ -106,12 +150,14 @@ func directoryEntries(long, short string) ([]byte, error) {
 	if len(short) > 8 {
 		return nil, errors.New("a short name of more than 8 letters")
 	}
+
 	name := fmt.Sprintf("%-11s", short)
 	var sum byte
 	for _, c := range []byte(name) {
 		sum = sum>>1 | sum<<7
 		sum += c
 	}
+
 	letters := append(utf16.Encode([]rune(long)), 0)
 	for len(letters)%13 != 0 {
 		letters = append(letters, 0xffff)
@@ -119,6 +165,7 @@ func directoryEntries(long, short string) ([]byte, error) {
 	if len(long)%13 == 0 {
 		letters = letters[:len(long)] // it fits: no end mark
 	}
+
 	var out []byte
 	for n := len(letters) / 13; n > 0; n-- {
 		e := make([]byte, 32)
@@ -126,6 +173,7 @@ func directoryEntries(long, short string) ([]byte, error) {
 		if n == len(letters)/13 {
 			e[0] |= 0x40
 		}
+
 		e[11], e[13] = 0x0f, sum
 		for i, c := range letters[(n-1)*13 : n*13] {
 			at := 1 + 2*i
@@ -135,10 +183,13 @@ func directoryEntries(long, short string) ([]byte, error) {
 			case i >= 5:
 				at = 14 + 2*(i-5)
 			}
+
 			binary.LittleEndian.PutUint16(e[at:], c)
 		}
+
 		out = append(out, e...)
 	}
+
 	e := make([]byte, 32)
 	copy(e, name)
 	e[11] = 0x20

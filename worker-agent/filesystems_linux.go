@@ -25,10 +25,12 @@ func (h HostFilesystems) Partitions(_ context.Context, path string) ([]Partition
 	if sys == "" {
 		sys = "/sys"
 	}
+
 	numbers, err := filepath.Glob(filepath.Join(sys, "block", filepath.Base(path), "*", "partition"))
 	if err != nil {
 		return nil, err
 	}
+
 	var parts []Partition
 	for _, file := range numbers {
 		dir := filepath.Dir(file)
@@ -42,6 +44,7 @@ func (h HostFilesystems) Partitions(_ context.Context, path string) ([]Partition
 		}
 		parts = append(parts, Partition{Number: n, Path: "/dev/" + filepath.Base(dir), Size: sectors * 512})
 	}
+
 	return parts, nil
 }
 
@@ -52,10 +55,12 @@ func (h HostFilesystems) Mount(_ context.Context, device, fstype string, readOnl
 			return "", nil, err
 		}
 	}
+
 	dir, err := os.MkdirTemp("", "mnt")
 	if err != nil {
 		return "", nil, err
 	}
+
 	var flags uintptr = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
 	options := ""
 	if readOnly {
@@ -69,6 +74,7 @@ func (h HostFilesystems) Mount(_ context.Context, device, fstype string, readOnl
 	} else if fstype == "xfs" {
 		options = "nouuid"
 	}
+
 	if err := unix.Mount(device, dir, fstype, flags, options); err != nil {
 		_ = os.Remove(dir) // empty and in memory
 		return "", nil, fmt.Errorf("mounting %s as %s: %w", device, fstype, err)
@@ -80,6 +86,7 @@ func (h HostFilesystems) Mount(_ context.Context, device, fstype string, readOnl
 				errs = append(errs, unix.Syncfs(int(d.Fd())), d.Close())
 			}
 		}
+
 		// Not MNT_DETACH: what is not unmounted is not known to be written.
 		return errors.Join(append(errs, unix.Unmount(dir, 0), os.Remove(dir))...)
 	}, nil

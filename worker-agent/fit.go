@@ -15,9 +15,11 @@ func fit(f action.Facts, size func(action.Facts) int, limit int) action.Facts {
 	if size(f) <= limit {
 		return f
 	}
+
 	f.Disks = append([]action.Disk(nil), f.Disks...)
 	f.NICs = append([]action.NIC(nil), f.NICs...)
 	var left []string
+
 	each := func(what string, cut func(*action.Disk)) func() {
 		return func() {
 			for i := range f.Disks {
@@ -26,6 +28,7 @@ func fit(f action.Facts, size func(action.Facts) int, limit int) action.Facts {
 			left = append(left, what)
 		}
 	}
+
 	for _, step := range []func(){
 		each("long texts", func(d *action.Disk) {
 			d.Model, d.ByID = short(d.Model), clipAll(d.ByID, 4)
@@ -42,6 +45,7 @@ func fit(f action.Facts, size func(action.Facts) int, limit int) action.Facts {
 					up = append(up, n)
 				}
 			}
+
 			left = append(left, fmt.Sprintf("%d interfaces without a link", len(f.NICs)-len(up)))
 			f.NICs = up
 		},
@@ -62,6 +66,7 @@ func fit(f action.Facts, size func(action.Facts) int, limit int) action.Facts {
 			return f
 		}
 	}
+
 	for n := len(f.Disks); len(f.Disks) > 0; {
 		// An eighth at a time: what is left over need not be the most.
 		f.Disks = f.Disks[:len(f.Disks)-max(1, len(f.Disks)/8)]

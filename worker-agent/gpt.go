@@ -43,7 +43,7 @@ func readGPT(r io.ReaderAt, size int64, sector int) (*gpt, error) {
 	return readGPTAt(r, size, sector, 1)
 }
 
-// readAnyGPT reads the primary table or, when somebody was interrupted while
+// readAnyGPT reads the primary table or, when a program was interrupted while
 // writing it, the backup at the end of the disk. The header of the primary is
 // one sector, written at once and last: it says whose backup that has to be.
 func readAnyGPT(r io.ReaderAt, size int64, sector int) (g *gpt, torn bool, err error) {
@@ -51,11 +51,13 @@ func readAnyGPT(r io.ReaderAt, size int64, sector int) (g *gpt, torn bool, err e
 	if err == nil || errors.Is(err, errNoTable) {
 		return g, false, err
 	}
+
 	b := readAt(r, int64(sector), sector)
 	backup, e := readGPTAt(r, size, sector, size/int64(sector)-1)
 	if e != nil || len(b) < 92 || !bytes.Equal(b[gptDiskGUID:gptDiskGUID+16], backup.header[gptDiskGUID:gptDiskGUID+16]) {
 		return nil, false, err
 	}
+
 	last := g64(backup.header, gptMyLBA)
 	backup.put64(gptMyLBA, 1)
 	backup.put64(gptAlternate, last)
@@ -73,11 +75,13 @@ func readGPTAt(r io.ReaderAt, size int64, sector int, lba int64) (*gpt, error) {
 	if len(b) < sector || string(b[:8]) != "EFI PART" {
 		return nil, errNoTable
 	}
+
 	g := &gpt{sector: s}
 	n := g32(b, 12)
 	if n < 92 || int(n) > sector {
 		return nil, fmt.Errorf("reading the partition table: a header of %d bytes", n)
 	}
+
 	g.header = bytes.Clone(b[:n])
 	sum := g32(g.header, gptCRC)
 	binary.LittleEndian.PutUint32(g.header[gptCRC:], 0)
@@ -85,20 +89,25 @@ func readGPTAt(r io.ReaderAt, size int64, sector int, lba int64) (*gpt, error) {
 		return nil, errors.New("reading the partition table: the header's checksum is wrong")
 	}
 	if g64(b, gptMyLBA) != uint64(lba) {
-		return nil, fmt.Errorf("reading the partition table: the header at sector %d says that it lies at %d", lba, g64(b, gptMyLBA))
+		return nil, fmt.Errorf("reading the partition table: the header at sector %d says that it lies at %d", lba,
+			g64(b, gptMyLBA))
 	}
+
 	count, each := g32(b, gptCount), g32(b, gptEntrySize)
 	if each < 128 || each > 4096 || count == 0 || count > 1024 {
 		return nil, fmt.Errorf("reading the partition table: %d entries of %d bytes", count, each)
 	}
+
 	at := g64(b, gptEntriesLBA)
 	if at > uint64(size/s) {
 		return nil, errors.New("reading the partition table: its entries lie behind the end of the disk")
 	}
+
 	g.entries = readAt(r, int64(at)*s, int(count*each))
 	if len(g.entries) < int(count*each) || crc32.ChecksumIEEE(g.entries) != g32(b, gptEntriesCRC) {
 		return nil, errors.New("reading the partition table: the entries' checksum is wrong")
 	}
+
 	for i := range g.count() {
 		if e := g.entry(i); !e.unused() && (e.last() < e.first() || e.last() >= uint64(size/s)) {
 			return nil, fmt.Errorf("reading the partition table: partition %d lies outside of the disk", i+1)
@@ -163,12 +172,14 @@ func guid(b []byte) string {
 func (e gptEntry) set(kind []byte, first, last uint64, name string) {
 	clear(e)
 	copy(e, kind)
+
 	// crypto/rand.Read never fails: it ends the program instead.
 	_, _ = rand.Read(e[16:32])
 	e[16+7] = e[16+7]&0x0f | 0x40 // version 4, in the GUID's mixed byte order
 	e[16+8] = e[16+8]&0x3f | 0x80
 	binary.LittleEndian.PutUint64(e[32:], first)
 	binary.LittleEndian.PutUint64(e[40:], last)
+
 	for i, c := range utf16.Encode([]rune(name)) {
 		if i < 36 {
 			binary.LittleEndian.PutUint16(e[56+2*i:], c)
@@ -205,13 +216,15 @@ func (g *gpt) write(dev Device) error {
 	if err := g.writeCopy(dev, mine, where); err != nil {
 		return fmt.Errorf("writing the partition table: %w", err)
 	}
+
 	mbr := readAt(dev, 0, int(g.sector))
 	if len(mbr) < int(g.sector) {
 		return errors.New("reading the first sector: it is cut short")
 	}
+
 	for i := range 4 {
 		e := mbr[446+16*i:][:16]
-		// A hybrid MBR's entries are somebody's intention: only the one that
+		// A hybrid MBR's entries were made on purpose: only the one that
 		// protects the whole disk follows its size.
 		if e[4] == 0xee && g32(e, 8) == 1 {
 			binary.LittleEndian.PutUint32(e[12:], uint32(min(other, 0xffffffff)))

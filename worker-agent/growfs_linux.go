@@ -32,13 +32,16 @@ func (h HostFilesystems) Grow(ctx context.Context, device, fstype string, size i
 	if err != nil {
 		return err
 	}
+
 	_, err = f.ReadAt(head, 0)
 	if err := errors.Join(err, f.Close()); err != nil {
 		return err
 	}
+
 	var request uintptr
 	arg := make([]byte, 4096)
 	le := binary.LittleEndian
+
 	switch {
 	case fstype == "ext4" && string(head[0x438:0x43a]) == ext4Magic:
 		shift := 10 + le.Uint32(head[0x418:])
@@ -47,6 +50,7 @@ func (h HostFilesystems) Grow(ctx context.Context, device, fstype string, size i
 		}
 		request = ext4Resize
 		le.PutUint64(arg, uint64(size>>shift))
+
 	case fstype == "xfs" && string(head[:4]) == xfsMagic:
 		block := binary.BigEndian.Uint32(head[4:])
 		if block < 512 || block > 65536 {
@@ -58,16 +62,19 @@ func (h HostFilesystems) Grow(ctx context.Context, device, fstype string, size i
 		request = xfsGrowData
 		le.PutUint64(arg, uint64(size)/uint64(block))
 		le.PutUint32(arg[8:], uint32(head[127])) // sb_imax_pct stays
+
 	case fstype == "btrfs":
 		request = btrfsResize
 		copy(arg[btrfsName:], btrfsGrow)
 	default:
 		return fmt.Errorf("growing a %q: %w", fstype, errors.ErrUnsupported)
 	}
+
 	dir, unmount, err := h.Mount(ctx, device, fstype, false)
 	if err != nil {
 		return err
 	}
+
 	err = resize(dir, request, arg)
 	if e := unmount(); e != nil {
 		return errors.Join(err, fmt.Errorf("unmounting %s: %w", device, e))
@@ -75,16 +82,19 @@ func (h HostFilesystems) Grow(ctx context.Context, device, fstype string, size i
 	if err != nil || fstype != "ext4" {
 		return err
 	}
+
 	// The superblock says how far it came.
 	after := make([]byte, superblock)
 	if f, err = os.Open(device); err != nil {
 		return err
 	}
+
 	_, err = f.ReadAt(after, 0)
 	if err := errors.Join(err, f.Close()); err != nil {
 		return err
 	}
-	if bytes.Equal(after[0x404:0x408], head[0x404:0x408]) && uint64(le.Uint32(head[0x404:])) < le.Uint64(arg)-le.Uint64(arg)/64 {
+	if bytes.Equal(after[0x404:0x408], head[0x404:0x408]) &&
+		uint64(le.Uint32(head[0x404:])) < le.Uint64(arg)-le.Uint64(arg)/64 {
 		return fmt.Errorf("the kernel left it at %d blocks: %w", le.Uint32(after[0x404:]), errors.ErrUnsupported)
 	}
 	return nil
@@ -96,10 +106,12 @@ func resize(dir string, request uintptr, arg []byte) error {
 	if err != nil {
 		return err
 	}
+
 	_, _, e := unix.Syscall(unix.SYS_IOCTL, d.Fd(), request, uintptr(unsafe.Pointer(unsafe.SliceData(arg))))
 	if err := d.Close(); err != nil {
 		return err
 	}
+
 	switch e {
 	case 0:
 		return nil

@@ -37,14 +37,17 @@ func (t *attempt) growPart(ctx context.Context) error {
 	if err := errors.Join(err, e); err != nil {
 		return err
 	}
+
 	disk, number, err := t.partition(ctx, "DEST_DISK")
 	if err != nil {
 		return err
 	}
+
 	old, p, err := t.growTable(ctx, number, reserve)
 	if err != nil {
 		return fmt.Errorf("growing a partition of %s: %w", disk.Path, err)
 	}
+
 	t.output["partition"], t.output["from"], t.output["to"] = fmt.Sprint(p.number), fmt.Sprint(old), fmt.Sprint(p.size)
 	if !grow {
 		t.output["filesystem"] = "left"
@@ -53,6 +56,7 @@ func (t *attempt) growPart(ctx context.Context) error {
 	if err := context.Cause(ctx); err != nil {
 		return err
 	}
+
 	t.progress(0, 0, "growing the file system")
 	return t.growFilesystem(ctx, disk, p)
 }
@@ -69,6 +73,7 @@ func (t *attempt) growTable(ctx context.Context, number int, reserve int64) (old
 			err = fmt.Errorf("closing: %w", e)
 		}
 	}()
+
 	g, torn, err := readAnyGPT(dev, dev.Size(), dev.SectorSize())
 	switch {
 	case errors.Is(err, errNoTable):
@@ -85,6 +90,7 @@ func (t *attempt) growTable(ctx context.Context, number int, reserve int64) (old
 	if err := dev.Reread(); err != nil {
 		t.logf("warning: the kernel does not read the new partition table: %v", err)
 	}
+
 	t.logf("partition %d: %d bytes, before %d", p.number, p.size, old)
 	return old, p, nil
 }
@@ -101,6 +107,7 @@ func lastOf(parts []span, number int) (span, error) {
 			last = p
 		}
 	}
+
 	if last.number == 0 {
 		if number != 0 {
 			return last, fmt.Errorf("there is no partition %d", number)
@@ -125,17 +132,21 @@ func room(parts []span, p span, limit int64) (int64, error) {
 	return seed, nil
 }
 
-func (t *attempt) growGPT(ctx context.Context, dev Device, g *gpt, torn bool, number int, reserve int64) (int64, span, error) {
+func (t *attempt) growGPT(ctx context.Context, dev Device, g *gpt, torn bool, number int, reserve int64) (int64, span,
+	error,
+) {
 	p, err := lastOf(g.spans(), number)
 	if err != nil {
 		return 0, p, err
 	}
+
 	before := slices.Concat(g.header, g.entries)
 	g.resize(dev.Size())
 	limit, err := room(g.spans(), p, int64(g64(g.header, gptLastUsable)+1)*g.sector-reserve)
 	if err != nil {
 		return 0, p, err
 	}
+
 	e := g.entry(p.number - 1)
 	old := p.size
 	if end := uint64(limit &^ (mib - 1) / g.sector); end > e.last()+1 {
@@ -148,6 +159,7 @@ func (t *attempt) growGPT(ctx context.Context, dev Device, g *gpt, torn bool, nu
 	if err := context.Cause(ctx); err != nil {
 		return 0, p, err
 	}
+
 	t.agent.markWrote()
 	if err := g.write(dev); err != nil {
 		return 0, p, err
@@ -171,10 +183,12 @@ func tablesAgree(dev Device, g *gpt) error {
 			return fmt.Errorf("table at sector %d: it is not the one that belongs there", lba)
 		}
 	}
+
 	mbr := readAt(dev, 0, 512)
 	if len(mbr) < 512 {
 		return errors.New("the first sector is cut short")
 	}
+
 	for i := range 4 {
 		if e := mbr[446+16*i:][:16]; e[4] == 0xee && g32(e, 8) == 1 && g32(e, 12) != uint32(min(last, 0xffffffff)) {
 			return errors.New("the protective MBR has another size than the disk")
@@ -193,6 +207,7 @@ func (t *attempt) growMBR(ctx context.Context, dev Device, number int, reserve i
 	if table.kind != "mbr" {
 		return 0, span{}, fmt.Errorf("its partition table is a %s", table.kind)
 	}
+
 	p, err := lastOf(table.parts, number)
 	if err != nil {
 		return 0, p, err
@@ -200,12 +215,15 @@ func (t *attempt) growMBR(ctx context.Context, dev Device, number int, reserve i
 	if slices.Contains([]string{"0x05", "0x0f", "0x85"}, p.kind) {
 		return 0, p, fmt.Errorf("partition %d is an extended one: what is in it cannot grow", p.number)
 	}
+
 	sector := int64(dev.SectorSize())
+
 	// 32 bit for a number of sectors: the rest of a larger disk stays unused.
 	limit, err := room(table.parts, p, min(dev.Size()-reserve, p.start+0xffffffff*sector))
 	if err != nil {
 		return 0, p, err
 	}
+
 	old := p.size
 	end := limit &^ (mib - 1)
 	if end <= p.start+p.size {
@@ -214,14 +232,17 @@ func (t *attempt) growMBR(ctx context.Context, dev Device, number int, reserve i
 	if err := context.Cause(ctx); err != nil {
 		return 0, p, err
 	}
+
 	p.size = end - p.start
 	mbr := aligned(int(sector))
 	if _, err := dev.ReadAt(mbr, 0); err != nil {
 		return 0, p, err
 	}
+
 	e := mbr[446+16*(p.number-1):]
 	binary.LittleEndian.PutUint32(e[12:], uint32(p.size/sector))
-	// Of heads and cylinders nobody asks any more: the highest there are.
+
+	// Heads and cylinders are not used any more: the highest there are.
 	copy(e[5:8], "\xfe\xff\xff")
 	t.agent.markWrote()
 	if _, err := dev.WriteAt(mbr, 0); err != nil {
@@ -230,6 +251,7 @@ func (t *attempt) growMBR(ctx context.Context, dev Device, number int, reserve i
 	if err := dev.Sync(); err != nil {
 		return 0, p, err
 	}
+
 	back := aligned(int(sector))
 	if _, err := dev.ReadAt(back, 0); err != nil || !slices.Equal(back, mbr) {
 		return 0, p, errors.Join(errors.New("reading the partition table back: it is not the one that was written"), err)
@@ -241,13 +263,15 @@ func (t *attempt) growMBR(ctx context.Context, dev Device, number int, reserve i
 func (t *attempt) growFilesystem(ctx context.Context, disk action.Disk, p span) error {
 	left := func(format string, args ...any) error {
 		t.output["filesystem"] = "left"
-		t.logf("the file system is left to the installed system (cloud-init's resizefs, systemd-growfs): %s", fmt.Sprintf(format, args...))
+		t.logf("the file system is left to the installed system (cloud-init's resizefs, systemd-growfs): %s",
+			fmt.Sprintf(format, args...))
 		return nil
 	}
 	grower, ok := t.agent.cfg.Files.(Grower)
 	if !ok {
 		return left("this agent grows none")
 	}
+
 	var part Partition
 	for end := time.Now().Add(nodeWait); ; {
 		parts, err := t.agent.cfg.Files.Partitions(ctx, disk.Path)
@@ -266,10 +290,12 @@ func (t *attempt) growFilesystem(ctx context.Context, disk action.Disk, p span) 
 			return err
 		}
 	}
+
 	kind := deviceFS(part)
 	if !slices.Contains(action.FileSystems, kind) || kind == "vfat" {
 		return left("it holds %q", kind)
 	}
+
 	t.agent.markWrote()
 	err := grower.Grow(ctx, part.Path, kind, p.size)
 	if errors.Is(err, errors.ErrUnsupported) {
@@ -278,6 +304,7 @@ func (t *attempt) growFilesystem(ctx context.Context, disk action.Disk, p span) 
 	if err != nil {
 		return fmt.Errorf("growing the %s on %s: %w", kind, part.Path, err)
 	}
+
 	t.output["filesystem"] = "grown"
 	t.logf("the %s on %s is as large as its partition", kind, part.Path)
 	return nil

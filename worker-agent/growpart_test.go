@@ -61,7 +61,8 @@ func TestGrowPart(t *testing.T) {
 				}
 			}
 			parts := readSpans(t, file)
-			if root := parts[1]; root.start != 4*mib || root.start+root.size != c.want*mib || root.uuid != before[1].uuid || root.kind != before[1].kind {
+			if root := parts[1]; root.start != 4*mib || root.start+root.size != c.want*mib || root.uuid != before[1].uuid ||
+				root.kind != before[1].kind {
 				t.Errorf("%+v, before %+v", root, before[1])
 			}
 			if parts[0] != before[0] || c.seed && parts[2] != before[2] {
@@ -77,7 +78,11 @@ func TestGrowPart(t *testing.T) {
 func TestGrowPartThenConfigDrive(t *testing.T) {
 	t.Parallel()
 	files, disk, file := grownDisk(t, 128*mib)
-	for _, c := range []struct{ native, key, value string }{{action.GrowPart, "RESERVE_MIB", "17"}, {action.ConfigDrive, "USER_DATA", "x"}, {action.GrowPart, "", ""}} {
+	for _, c := range []struct{ native, key, value string }{
+		{action.GrowPart, "RESERVE_MIB", "17"},
+		{action.ConfigDrive, "USER_DATA", "x"},
+		{action.GrowPart, "", ""},
+	} {
 		if _, log, err := try(t, Config{Disks: files}, c.native, disk, map[string]string{c.key: c.value}); err != nil {
 			t.Fatalf("%s: %v\n%s", c.native, err, log)
 		}
@@ -192,7 +197,8 @@ func TestGrowPartMBR(t *testing.T) {
 // The kernel grows what is in the partition.
 func TestGrowPartGrowsTheFileSystem(t *testing.T) {
 	for fstype, mkfs := range map[string][]string{
-		"ext4": {"mke2fs", "-q", "-t", "ext4", "-L", "labroot"}, "xfs": {"mkfs.xfs", "-q", "-L", "labroot"}, "btrfs": {"mkfs.btrfs", "-q", "-L", "labroot"},
+		"ext4": {"mke2fs", "-q", "-t", "ext4", "-L", "labroot"}, "xfs": {"mkfs.xfs", "-q", "-L", "labroot"},
+		"btrfs": {"mkfs.btrfs", "-q", "-L", "labroot"},
 	} {
 		t.Run(fstype, func(t *testing.T) {
 			if program(mkfs[0]) == "" {

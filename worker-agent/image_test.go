@@ -363,7 +363,10 @@ func TestAnswersThatAreNoImage(t *testing.T) {
 		runInstall(t, m, diskSize, nil).mustNotTouch(t, "does not say how long")
 		runInstall(t, m, diskSize, map[string]string{"IMG_SHA256": sha(image)}).mustFail(t, "its SHA-256 is")
 	})
-	for what, data := range map[string]string{"a qcow2 image": "QFI\xfb\x00\x00\x00\x03", "a web page": "<!DOCTYPE html><p>log in", "a zip archive": "PK\x03\x04"} {
+	for what, data := range map[string]string{
+		"a qcow2 image": "QFI\xfb\x00\x00\x00\x03", "a web page": "<!DOCTYPE html><p>log in",
+		"a zip archive": "PK\x03\x04",
+	} {
 		t.Run(what, func(t *testing.T) {
 			runInstall(t, &mirror{data: []byte(data + strings.Repeat(" ", 100))}, diskSize, nil).mustNotTouch(t, what)
 		})
@@ -431,7 +434,8 @@ func TestTheServersOwnImages(t *testing.T) {
 	cfg.Disks = files
 	s.start(cfg)
 	// By the pinned key and with the token: this server is in no CA's book.
-	res := s.result(s.give(0, action.Image2Disk, disk, map[string]string{"IMG_URL": s.http.URL + "/agent/v1/images/debian.zst", "DEST_DISK": "/dev/alias"}))
+	res := s.result(s.give(0, action.Image2Disk, disk,
+		map[string]string{"IMG_URL": s.http.URL + "/agent/v1/images/debian.zst", "DEST_DISK": "/dev/alias"}))
 	content := mapFile(t, file)
 	install{res: res, disk: content, mirror: m}.mustHold(t, image)
 	// Another server by https has to prove its name.
@@ -650,13 +654,16 @@ func TestOnlyTheBoundDiskIsWritten(t *testing.T) {
 		path  string
 		text  string
 	}{
-		"it has another name now": {disks: []action.Disk{with(func(d *action.Disk) { d.Serial = "S2" }), with(func(d *action.Disk) { d.Path = "/dev/sdb" })}, path: "/dev/sdb"},
-		"other serial":            {disks: []action.Disk{with(func(d *action.Disk) { d.Serial = "S2" })}, text: "it is not there"},
-		"other WWN":               {disks: []action.Disk{with(func(d *action.Disk) { d.WWN = "0x5001" })}, text: "it is not there"},
-		"other size":              {disks: []action.Disk{with(func(d *action.Disk) { d.Size++ })}, text: "bytes, not"},
-		"gone":                    {text: "it is not there"},
-		"two of them":             {disks: []action.Disk{bound, with(func(d *action.Disk) { d.Path = "/dev/sdb" })}, text: "both answer"},
-		"read-only":               {disks: []action.Disk{with(func(d *action.Disk) { d.ReadOnly = true })}, text: "read-only"},
+		"it has another name now": {disks: []action.Disk{
+			with(func(d *action.Disk) { d.Serial = "S2" }),
+			with(func(d *action.Disk) { d.Path = "/dev/sdb" }),
+		}, path: "/dev/sdb"},
+		"other serial": {disks: []action.Disk{with(func(d *action.Disk) { d.Serial = "S2" })}, text: "it is not there"},
+		"other WWN":    {disks: []action.Disk{with(func(d *action.Disk) { d.WWN = "0x5001" })}, text: "it is not there"},
+		"other size":   {disks: []action.Disk{with(func(d *action.Disk) { d.Size++ })}, text: "bytes, not"},
+		"gone":         {text: "it is not there"},
+		"two of them":  {disks: []action.Disk{bound, with(func(d *action.Disk) { d.Path = "/dev/sdb" })}, text: "both answer"},
+		"read-only":    {disks: []action.Disk{with(func(d *action.Disk) { d.ReadOnly = true })}, text: "read-only"},
 	} {
 		got, err := identify(bound, c.disks)
 		if c.text == "" && (err != nil || got.Path != c.path) || c.text != "" && (err == nil || !strings.Contains(err.Error(), c.text)) {

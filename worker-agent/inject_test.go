@@ -99,12 +99,18 @@ func TestWriteFile(t *testing.T) {
 			t.Errorf("%s: %v %q %v", path, st.Mode(), b, err)
 		}
 	}
-	if res := write(map[string]string{"DEST_DISK": "/dev/alias", "DEST_PATH": "/etc/a/b/conf", "MODE": "0666", "DIRMODE": "0775"}); res.State != action.Success {
+	if res := write(map[string]string{
+		"DEST_DISK": "/dev/alias", "DEST_PATH": "/etc/a/b/conf", "MODE": "0666",
+		"DIRMODE": "0775",
+	}); res.State != action.Success {
 		t.Fatalf("%+v", res)
 	}
 	check(root+"/etc/a/b/conf", "geheim", 0o666)
 	check(root+"/etc/a/b", "", os.ModeDir|0o775)
-	if res := write(map[string]string{"DEST_DISK": "/dev/alias2", "FS_TYPE": "vfat", "DEST_PATH": "/x", "CONTENTS": ""}); res.State != action.Success {
+	if res := write(map[string]string{
+		"DEST_DISK": "/dev/alias2", "FS_TYPE": "vfat", "DEST_PATH": "/x",
+		"CONTENTS": "",
+	}); res.State != action.Success {
 		t.Fatalf("%+v", res)
 	}
 	check(boot+"/x", "", 0o644)
@@ -152,7 +158,8 @@ func TestInject(t *testing.T) {
 	me, group := fmt.Sprint(os.Getuid()), fmt.Sprint(os.Getgid())
 	for _, err := range []error{
 		os.MkdirAll(filepath.Join(root, "etc"), 0o755), os.WriteFile(filepath.Join(root, "etc/os-release"), nil, 0o644),
-		os.WriteFile(filepath.Join(root, "etc/passwd"), []byte("root:x:0:0::/:/bin/sh\nvyos:x:"+me+":"+group+"::/:/bin/sh\nbad:x:no:0::/:\n"), 0o644),
+		os.WriteFile(filepath.Join(root, "etc/passwd"), []byte("root:x:0:0::/:/bin/sh\nvyos:x:"+me+":"+group+"::/:/bin/sh\nbad:x:no:0::/:\n"),
+			0o644),
 		os.WriteFile(filepath.Join(root, "etc/group"), []byte("vyattacfg:x:"+group+":\n"), 0o644),
 		os.Symlink(outside, filepath.Join(root, "escape")), os.Symlink("../../../../../.."+outside, filepath.Join(root, "dots")),
 		os.Mkdir(filepath.Join(root, "there"), 0o700), os.Symlink(outside, filepath.Join(root, "link")),
@@ -258,7 +265,8 @@ func TestInjectIsReadBack(t *testing.T) {
 		files := &forgettingFiles{fakeFiles{parts: []Partition{part}, dirs: map[string]string{part.Path: t.TempDir()}}, empty}
 		disks, disk, _ := testDisk(t, 8*mib)
 		env := map[string]string{"DEST_DISK": "/dev/alias1", "FILES": `[{"path": "/x", "contents": "x", ` + me + `}]`}
-		if _, _, err := try(t, Config{Disks: disks, Files: files}, action.Inject, disk, env); err == nil || !strings.Contains(err.Error(), "back") {
+		if _, _, err := try(t, Config{Disks: disks, Files: files}, action.Inject, disk, env); err == nil ||
+			!strings.Contains(err.Error(), "back") {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
@@ -268,9 +276,10 @@ func TestInjectIsReadBack(t *testing.T) {
 // every way there is.
 func TestInjectIntoRealFileSystems(t *testing.T) {
 	for fstype, mkfs := range map[string][]string{
-		"ext4": {"mke2fs", "-q", "-t", "ext4", "-L", "persistence", "-U", "11111111-2222-3333-4444-555555555555"},
-		"xfs":  {"mkfs.xfs", "-q", "-L", "persistence", "-m", "uuid=11111111-2222-3333-4444-555555555555"}, "btrfs": {"mkfs.btrfs", "-q", "-L", "persistence", "-U", "11111111-2222-3333-4444-555555555555"},
-		"vfat": {"mkfs.vfat", "-n", "PERSISTENCE", "-i", "11112222"},
+		"ext4":  {"mke2fs", "-q", "-t", "ext4", "-L", "persistence", "-U", "11111111-2222-3333-4444-555555555555"},
+		"xfs":   {"mkfs.xfs", "-q", "-L", "persistence", "-m", "uuid=11111111-2222-3333-4444-555555555555"},
+		"btrfs": {"mkfs.btrfs", "-q", "-L", "persistence", "-U", "11111111-2222-3333-4444-555555555555"},
+		"vfat":  {"mkfs.vfat", "-n", "PERSISTENCE", "-i", "11112222"},
 	} {
 		t.Run(fstype, func(t *testing.T) {
 			if program(mkfs[0]) == "" {
@@ -319,7 +328,8 @@ func TestInjectIntoRealFileSystems(t *testing.T) {
 func TestPartitionSelectors(t *testing.T) {
 	t.Parallel()
 	files, disk, file := sparse(t, 24*mib)
-	newGPT(t, file, span{start: mib, size: 8 * mib, name: "twin"}, span{start: 9 * mib, size: 8 * mib, name: "twin"}, span{start: 17 * mib, size: mib, name: "other"})
+	newGPT(t, file, span{start: mib, size: 8 * mib, name: "twin"}, span{start: 9 * mib, size: 8 * mib, name: "twin"},
+		span{start: 17 * mib, size: mib, name: "other"})
 	small := filepath.Join(t.TempDir(), "fs")
 	sh(t, "mkfs.vfat", "-C", "-n", "SEED", small, "8192")
 	put(t, small, file, 9*mib)
@@ -333,7 +343,8 @@ func TestPartitionSelectors(t *testing.T) {
 		"0":       "want a number",
 		"LABEL=x": "there is none",
 	} {
-		_, _, err := try(t, Config{Disks: files, Files: parts}, action.Inject, disk, map[string]string{"PARTITION": sel, "FILES": `[{"path": "/x"}]`})
+		_, _, err := try(t, Config{Disks: files, Files: parts}, action.Inject, disk,
+			map[string]string{"PARTITION": sel, "FILES": `[{"path": "/x"}]`})
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", sel, err, want)
 		}

@@ -32,10 +32,12 @@ func (t *attempt) kexec(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+
 	part, fstype, err := t.locate(ctx, disk, number)
 	if err != nil {
 		return err
 	}
+
 	var k kernelFiles
 	defer k.close()
 	err = t.mounted(ctx, part, fstype, true, func(root tree) error {
@@ -48,16 +50,19 @@ func (t *attempt) kexec(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("finding a kernel on %s: %w", part.Path, err)
 	}
+
 	t.output["kernel"] = k.entry.kernel
 	if err := context.Cause(ctx); err != nil {
 		return err
 	}
+
 	kexecer, ok := t.agent.cfg.Host.(Kexecer)
 	if ok {
 		err = kexecer.LoadKernel(k.kernel, k.initrd, k.entry.options)
 	} else {
 		err = fmt.Errorf("this machine cannot: %w", errors.ErrUnsupported)
 	}
+
 	t.output["leaving"] = action.Kexec
 	switch {
 	case err == nil:
@@ -68,6 +73,7 @@ func (t *attempt) kexec(ctx context.Context) error {
 	default:
 		return fmt.Errorf("loading %s: %w", k.entry.kernel, err)
 	}
+
 	t.agent.mu.Lock()
 	t.agent.loaded = err == nil
 	t.agent.mu.Unlock()
@@ -75,10 +81,11 @@ func (t *attempt) kexec(ctx context.Context) error {
 }
 
 // refusedToLoad tells whether err means that this machine starts no kernel by
-// kexec, whichever it is, or only ones that somebody else signed.
+// kexec, whichever it is, or only ones that another key signed.
 func refusedToLoad(err error) bool {
 	return slices.ContainsFunc([]error{
-		errors.ErrUnsupported, unix.EPERM, unix.EACCES, unix.ENOSYS, unix.EKEYREJECTED, unix.ENOKEY, unix.ENODATA, unix.ENOPKG,
+		errors.ErrUnsupported, unix.EPERM, unix.EACCES, unix.ENOSYS, unix.EKEYREJECTED, unix.ENOKEY, unix.ENODATA,
+		unix.ENOPKG,
 		unix.EBADMSG,
 	}, func(e error) bool { return errors.Is(err, e) })
 }
@@ -90,6 +97,7 @@ func (t *attempt) separateBoot(ctx context.Context, disk action.Disk, root Parti
 	if err != nil {
 		return fmt.Errorf("listing the partitions of %s: %w", disk.Path, err)
 	}
+
 	for _, p := range parts {
 		kind := deviceFS(p)
 		if p.Number == root.Number || !slices.Contains(action.FileSystems, kind) {
@@ -104,6 +112,7 @@ func (t *attempt) separateBoot(ctx context.Context, disk action.Disk, root Parti
 			return fmt.Errorf("looking at %s: %w", p.Path, err)
 		}
 	}
+
 	return why
 }
 
@@ -135,6 +144,7 @@ func (k *kernelFiles) load(ctx context.Context, env map[string]string, root tree
 		if err != nil {
 			return fmt.Errorf("finding a command line for %s, because CMD_LINE is not given: %w", e.kernel, err)
 		}
+
 		if e.kernel == "" {
 			e.kernel = found.kernel
 			if len(e.initrds) == 0 {
@@ -144,16 +154,19 @@ func (k *kernelFiles) load(ctx context.Context, env map[string]string, root tree
 		if e.options == "" {
 			e.options = found.options
 		}
+
 		e.title = where
 	}
 	if strings.ContainsAny(e.options, "\x00\n") {
 		return errors.New("reading CMD_LINE: it has more than one line")
 	}
+
 	k.entry = e
 	var err error
 	if k.kernel, err = copyFiles(ctx, root, "kernel", e.kernel); err != nil || len(e.initrds) == 0 {
 		return err
 	}
+
 	if k.initrd, err = copyFiles(ctx, root, "initrd", e.initrds...); err != nil {
 		_ = k.kernel.Close() // in memory
 		k.kernel = nil
@@ -168,6 +181,7 @@ func copyFiles(ctx context.Context, root tree, what string, names ...string) (*o
 	if err != nil {
 		return nil, fmt.Errorf("making room for the %s: %w", what, err)
 	}
+
 	out := os.NewFile(uintptr(fd), what)
 	var total int64
 	for _, name := range names {
@@ -183,7 +197,8 @@ func copyFiles(ctx context.Context, root tree, what string, names ...string) (*o
 			return nil, err
 		}
 	}
-	// The kernel loads no file that somebody may still write.
+
+	// The kernel loads no file that is open for writing.
 	in, err := os.Open(fmt.Sprintf("/proc/self/fd/%d", out.Fd()))
 	_ = out.Close() // in memory
 	return in, err
@@ -193,6 +208,7 @@ func copyFile(ctx context.Context, out io.Writer, root tree, name string, limit 
 	if err := context.Cause(ctx); err != nil {
 		return 0, err
 	}
+
 	f, err := root.file(path.Join("/", name))
 	if err != nil {
 		return 0, err

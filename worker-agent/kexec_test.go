@@ -144,25 +144,54 @@ func TestKexec(t *testing.T) {
 		kernel, initrd, cmdline string
 		fail                    string
 	}{
-		"the default entry":      {files: grub, kernel: "kernel six", initrd: joined, cmdline: "root=UUID=1 ro quiet dyndbg=file a.c +p"},
-		"the entry next time":    {files: with(grub, "boot/grub/grubenv", "# GRUB Environment Block\nnext_entry=gnulinux-advanced-1>gnulinux-5.10.0-advanced-1\n####"), kernel: "kernel five", initrd: "none", cmdline: "root=UUID=1 ro"},
-		"a submenu's first":      {files: with(grub, "boot/grub/grubenv", "next_entry=1\n"), kernel: "kernel six", initrd: "initrd six", cmdline: "root=UUID=1 ro advanced"},
-		"another configuration":  {files: map[string]string{"x/grub.cfg": "menuentry a {\nlinux ($root)/boot/vmlinuz-5.10.0 one\n}"}, env: map[string]string{"GRUBCFG_PATH": "x/grub.cfg"}, kernel: "kernel five", initrd: "none", cmdline: "one"},
-		"all given":              {env: map[string]string{"KERNEL_PATH": "/vmlinuz", "INITRD_PATH": "/boot/initrd.img-6.1.0", "CMD_LINE": "a b"}, kernel: "kernel six", initrd: "initrd six", cmdline: "a b"},
-		"no initrd":              {files: grub, env: map[string]string{"KERNEL_PATH": "/boot/vmlinuz-5.10.0"}, kernel: "kernel five", initrd: "none", cmdline: "root=UUID=1 ro quiet dyndbg=file a.c +p"},
-		"own command line":       {files: grub, env: map[string]string{"CMD_LINE": "single"}, kernel: "kernel six", initrd: joined, cmdline: "single"},
+		"the default entry": {files: grub, kernel: "kernel six", initrd: joined, cmdline: "root=UUID=1 ro quiet dyndbg=file a.c +p"},
+		"the entry next time": {
+			files: with(grub, "boot/grub/grubenv",
+				"# GRUB Environment Block\nnext_entry=gnulinux-advanced-1>gnulinux-5.10.0-advanced-1\n####"), kernel: "kernel five", initrd: "none",
+			cmdline: "root=UUID=1 ro",
+		},
+		"a submenu's first": {
+			files: with(grub, "boot/grub/grubenv", "next_entry=1\n"), kernel: "kernel six", initrd: "initrd six",
+			cmdline: "root=UUID=1 ro advanced",
+		},
+		"another configuration": {
+			files: map[string]string{"x/grub.cfg": "menuentry a {\nlinux ($root)/boot/vmlinuz-5.10.0 one\n}"},
+			env:   map[string]string{"GRUBCFG_PATH": "x/grub.cfg"}, kernel: "kernel five", initrd: "none", cmdline: "one",
+		},
+		"all given": {
+			env:    map[string]string{"KERNEL_PATH": "/vmlinuz", "INITRD_PATH": "/boot/initrd.img-6.1.0", "CMD_LINE": "a b"},
+			kernel: "kernel six", initrd: "initrd six", cmdline: "a b",
+		},
+		"no initrd": {
+			files: grub, env: map[string]string{"KERNEL_PATH": "/boot/vmlinuz-5.10.0"}, kernel: "kernel five",
+			initrd: "none", cmdline: "root=UUID=1 ro quiet dyndbg=file a.c +p",
+		},
+		"own command line": {
+			files: grub, env: map[string]string{"CMD_LINE": "single"}, kernel: "kernel six", initrd: joined,
+			cmdline: "single",
+		},
 		"loader entries, newest": {files: bls, kernel: "kernel six", initrd: "initrd six", cmdline: "root=UUID=2 ro rhgb"},
-		"loader entries, saved":  {files: with(bls, "boot/grub2/grubenv", "saved_entry=abc-6.9.1\nkernelopts=root=UUID=3 x\n"), kernel: "kernel five", initrd: "ucode", cmdline: "root=UUID=3 x ro"},
-		"loader.conf":            {files: with(with(bls, "boot/grub2/grub.cfg", "absent"), "boot/loader/loader.conf", "timeout 3\ndefault abc-6.9*\n"), kernel: "kernel five", initrd: "ucode", cmdline: "ro"},
-		"no configuration":       {fail: "no grub.cfg and no loader"},
-		"no command line":        {env: map[string]string{"KERNEL_PATH": "/vmlinuz"}, fail: "CMD_LINE is not given"},
-		"no such kernel":         {env: map[string]string{"KERNEL_PATH": "/nowhere", "CMD_LINE": "x"}, fail: "no such file"},
-		"an empty kernel":        {env: map[string]string{"KERNEL_PATH": "/etc/os-release", "CMD_LINE": "x"}, fail: "it is empty"},
-		"a directory":            {env: map[string]string{"KERNEL_PATH": "/boot", "CMD_LINE": "x"}, fail: "no regular file"},
-		"no such initrd":         {env: map[string]string{"KERNEL_PATH": "/vmlinuz", "INITRD_PATH": "/nowhere", "CMD_LINE": "x"}, fail: "no such file"},
-		"two lines":              {env: map[string]string{"KERNEL_PATH": "/vmlinuz", "CMD_LINE": "x\ny"}, fail: "more than one line"},
-		"nothing for Linux":      {files: map[string]string{"boot/grub/grub.cfg": "menuentry 'Windows' {\nchainloader +1\n}"}, fail: `"Windows" starts no Linux`},
-		"an empty menu":          {files: map[string]string{"boot/grub/grub.cfg": "set default=0\n"}, fail: "no menu entry"},
+		"loader entries, saved": {
+			files:  with(bls, "boot/grub2/grubenv", "saved_entry=abc-6.9.1\nkernelopts=root=UUID=3 x\n"),
+			kernel: "kernel five", initrd: "ucode", cmdline: "root=UUID=3 x ro",
+		},
+		"loader.conf": {files: with(with(bls, "boot/grub2/grub.cfg", "absent"), "boot/loader/loader.conf",
+			"timeout 3\ndefault abc-6.9*\n"), kernel: "kernel five", initrd: "ucode", cmdline: "ro"},
+		"no configuration": {fail: "no grub.cfg and no loader"},
+		"no command line":  {env: map[string]string{"KERNEL_PATH": "/vmlinuz"}, fail: "CMD_LINE is not given"},
+		"no such kernel":   {env: map[string]string{"KERNEL_PATH": "/nowhere", "CMD_LINE": "x"}, fail: "no such file"},
+		"an empty kernel":  {env: map[string]string{"KERNEL_PATH": "/etc/os-release", "CMD_LINE": "x"}, fail: "it is empty"},
+		"a directory":      {env: map[string]string{"KERNEL_PATH": "/boot", "CMD_LINE": "x"}, fail: "not a regular file"},
+		"no such initrd": {
+			env:  map[string]string{"KERNEL_PATH": "/vmlinuz", "INITRD_PATH": "/nowhere", "CMD_LINE": "x"},
+			fail: "no such file",
+		},
+		"two lines": {env: map[string]string{"KERNEL_PATH": "/vmlinuz", "CMD_LINE": "x\ny"}, fail: "more than one line"},
+		"nothing for Linux": {
+			files: map[string]string{"boot/grub/grub.cfg": "menuentry 'Windows' {\nchainloader +1\n}"},
+			fail:  `"Windows" starts no Linux`,
+		},
+		"an empty menu": {files: map[string]string{"boot/grub/grub.cfg": "set default=0\n"}, fail: "no menu entry"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -189,12 +218,15 @@ func TestKexec(t *testing.T) {
 	}
 }
 
-// /boot may be a file system of its own, in which paths begin anew.
+// /boot may be a file system of its own, with paths of its own.
 func TestKexecWithASeparateBoot(t *testing.T) {
 	t.Parallel()
 	cfg, disk := kexecRoot(t, nil)
 	boot := t.TempDir()
-	for name, text := range map[string]string{"grub/grub.cfg": "menuentry a {\nlinux /vmlinuz-6.5 root=x\ninitrd /initrd-6.5\n}", "vmlinuz-6.5": "k", "initrd-6.5": "i"} {
+	for name, text := range map[string]string{
+		"grub/grub.cfg": "menuentry a {\nlinux /vmlinuz-6.5 root=x\ninitrd /initrd-6.5\n}",
+		"vmlinuz-6.5":   "k", "initrd-6.5": "i",
+	} {
 		file := filepath.Join(boot, name)
 		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(text), 0o644)); err != nil {
 			t.Fatal(err)
@@ -236,7 +268,8 @@ func TestKexecLeaves(t *testing.T) {
 			t.Parallel()
 			s := newFakeServer(t)
 			cfg, disk := kexecRoot(t, map[string]string{"boot/grub/grub.cfg": debianGrub})
-			cfg.Server, cfg.Pin, cfg.Machine, cfg.Claim, cfg.PlanKey, cfg.Backoff = s.config().Server, s.pin, "m1", "c0ffee", s.config().PlanKey, s.config().Backoff
+			cfg.Server, cfg.Pin, cfg.Machine, cfg.Claim, cfg.PlanKey, cfg.Backoff = s.config().Server, s.pin, "m1", "c0ffee", s.config().PlanKey,
+				s.config().Backoff
 			host := &kexecHost{refuse: c.refuse, refuseToStart: c.refuseToStart}
 			r := s.startOn(cfg, host, &host.fakeHost)
 			res := s.result(s.give(0, "quay.io/tinkerbell/actions/kexec:latest", disk, nil))

@@ -42,10 +42,12 @@ func parseLoadOption(b []byte) (loadOption, error) {
 	if len(b) < 8 {
 		return o, errors.New("reading a load option: it is cut short")
 	}
+
 	o.active = g32(b, 0)&loadActive != 0
 	length := int(binary.LittleEndian.Uint16(b[4:]))
 	rest := b[6:]
 	var text []uint16
+
 	for {
 		if len(rest) < 2 {
 			return o, errors.New("reading a load option: its description does not end")
@@ -57,6 +59,7 @@ func parseLoadOption(b []byte) (loadOption, error) {
 		}
 		text = append(text, c)
 	}
+
 	o.description = string(utf16.Decode(text))
 	if length > len(rest) {
 		return o, fmt.Errorf("reading a load option: a device path of %d bytes, %d are left", length, len(rest))
@@ -72,13 +75,16 @@ func (o *loadOption) parsePath(p []byte) error {
 		if len(p) < 4 {
 			return errors.New("reading a device path: it is cut short")
 		}
+
 		kind, sub, n := p[0], p[1], int(binary.LittleEndian.Uint16(p[2:]))
 		if n < 4 || n > len(p) {
 			return fmt.Errorf("reading a device path: a node of %d bytes, %d are left", n, len(p))
 		}
+
 		node := p[4:n]
 		p = p[n:]
 		ended = false
+
 		switch {
 		case kind == pathEnd:
 			if len(node) != 0 || sub != pathEndWhole && sub != pathEndOne {
@@ -92,6 +98,7 @@ func (o *loadOption) parsePath(p []byte) error {
 			if first && o.disk == "" {
 				o.disk = partitionOfNode(node)
 			}
+
 		case kind == pathMedia && sub == pathFile:
 			if len(node)%2 != 0 {
 				return fmt.Errorf("reading a device path: a file name of %d bytes", len(node))

@@ -21,6 +21,7 @@ func (t *attempt) noop(ctx context.Context) error {
 			t.logf("%s", line)
 		}
 	}
+
 	if s := t.env["SLEEP"]; s != "" {
 		seconds, err := strconv.ParseFloat(s, 64)
 		if err != nil || seconds < 0 {
@@ -34,6 +35,7 @@ func (t *attempt) noop(ctx context.Context) error {
 			}
 		}
 	}
+
 	code := 0
 	if s := t.env["EXIT"]; s != "" {
 		var err error
@@ -41,6 +43,7 @@ func (t *attempt) noop(ctx context.Context) error {
 			return fmt.Errorf("reading EXIT=%q: want a number", s)
 		}
 	}
+
 	if code != 0 {
 		message := t.env["MESSAGE"]
 		if message == "" {

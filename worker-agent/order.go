@@ -26,10 +26,12 @@ func (a *Agent) checkOrder(as action.Assignment) (action.Order, error) {
 	if a.key == nil {
 		return action.Order{}, errors.New("the boot script named no key (ingot.plan) to check signatures with: boot again")
 	}
+
 	o, err := as.Signed.Verify(a.key)
 	if err != nil {
 		return o, err
 	}
+
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	switch w := a.welcome; {
@@ -48,11 +50,13 @@ func (a *Agent) checkOrder(as action.Assignment) (action.Order, error) {
 	case a.plan != "" && o.Plan != a.plan:
 		return o, fmt.Errorf("it is signed for the plan %s, this run began with %s", o.Plan, a.plan)
 	}
+
 	// An agent that shows one thing and does another would be hard to trust.
 	as.Signed = nil
 	if beside := jsonOf(as); !bytes.Equal(beside, jsonOf(o.Assignment)) {
 		return o, errors.New("what is signed is not what came with it")
 	}
+
 	a.plan = o.Plan
 	return o, nil
 }

@@ -15,7 +15,10 @@ import (
 // writing is an assignment for every native action that writes.
 func writing(disk *action.Disk, url string) []action.Assignment {
 	var all []action.Assignment
-	for n, native := range []string{action.Image2Disk, action.Wipe, action.ConfigDrive, action.WriteFile, action.Inject, action.GrowPart, action.Kexec} {
+	for n, native := range []string{
+		action.Image2Disk, action.Wipe, action.ConfigDrive, action.WriteFile, action.Inject, action.GrowPart,
+		action.Kexec,
+	} {
 		all = append(all, action.Assignment{
 			Key: action.Key{Epoch: 7, Action: n, Attempt: 1}, Run: "run", Disk: disk, DiskAlias: "/dev/alias",
 			Action: action.Action{Name: native, Image: native, Timeout: 600, Environment: map[string]string{
@@ -107,16 +110,21 @@ func TestS8ForgedOrdersWriteNothing(t *testing.T) {
 			out.Signed.Order = bytes.Replace(out.Signed.Order, []byte("/dev/alias"), []byte("/dev/other"), 1)
 			return out
 		}, text: "not that of this site's key"},
-		"no key in the boot script":   {send: (*fakeServer).signed, cfg: func(c *Config) { c.PlanKey = "" }, text: "named no key"},
-		"signed for another machine":  {send: otherwise(true, func(o *action.Order) { o.Machine = "m2" }), text: `for machine "m2"`},
-		"signed for no machine":       {send: otherwise(true, func(o *action.Order) { o.Machine = "" }), text: `for machine ""`},
-		"signed for another run":      {send: otherwise(false, func(o *action.Order) { o.Run = "other" }), text: `for run "other"`},
-		"signed for another epoch":    {send: otherwise(false, func(o *action.Order) { o.Key.Epoch = 6 }), text: "for epoch 6"},
-		"signed for another boot":     {send: otherwise(true, func(o *action.Order) { o.Boot = 2 }), text: "for boot 2"},
-		"signed for another attempt":  {send: otherwise(false, func(o *action.Order) { o.Key.Attempt = 2 }), text: "for attempt 7."},
-		"signed for another action":   {send: otherwise(false, func(o *action.Order) { o.Key.Action = 9 }), text: "for attempt 7.9.1"},
-		"signed for no plan":          {send: otherwise(true, func(o *action.Order) { o.Plan = "" }), text: "for no plan"},
-		"the disk changed beside it":  {send: beside(func(as *action.Assignment) { as.Disk = &action.Disk{Path: "/dev/sdb", Serial: "S2", Size: diskSize} }), text: "not what came with it"},
+		"no key in the boot script":  {send: (*fakeServer).signed, cfg: func(c *Config) { c.PlanKey = "" }, text: "named no key"},
+		"signed for another machine": {send: otherwise(true, func(o *action.Order) { o.Machine = "m2" }), text: `for machine "m2"`},
+		"signed for no machine":      {send: otherwise(true, func(o *action.Order) { o.Machine = "" }), text: `for machine ""`},
+		"signed for another run":     {send: otherwise(false, func(o *action.Order) { o.Run = "other" }), text: `for run "other"`},
+		"signed for another epoch":   {send: otherwise(false, func(o *action.Order) { o.Key.Epoch = 6 }), text: "for epoch 6"},
+		"signed for another boot":    {send: otherwise(true, func(o *action.Order) { o.Boot = 2 }), text: "for boot 2"},
+		"signed for another attempt": {send: otherwise(false, func(o *action.Order) { o.Key.Attempt = 2 }), text: "for attempt 7."},
+		"signed for another action":  {send: otherwise(false, func(o *action.Order) { o.Key.Action = 9 }), text: "for attempt 7.9.1"},
+		"signed for no plan":         {send: otherwise(true, func(o *action.Order) { o.Plan = "" }), text: "for no plan"},
+		"the disk changed beside it": {send: beside(func(as *action.Assignment) {
+			as.Disk = &action.Disk{
+				Path: "/dev/sdb", Serial: "S2",
+				Size: diskSize,
+			}
+		}), text: "not what came with it"},
 		"the alias changed beside it": {send: beside(func(as *action.Assignment) { as.DiskAlias = "/dev/x" }), text: "not what came with it"},
 		"the digest changed beside it": {send: beside(func(as *action.Assignment) {
 			as.Action.Environment["IMG_SHA256"] = sha([]byte("x"))

@@ -22,6 +22,7 @@ func find(s action.Partition, r io.ReaderAt, parts []span) (span, error) {
 		label, uuid := fsNames(fs, kind)
 		there = append(there, fmt.Sprintf("%d (%s PARTLABEL=%q LABEL=%q)", p.number, kind, p.name, label))
 		match := false
+
 		switch s.By {
 		case action.ByNumber:
 			match = strconv.Itoa(p.number) == s.Value
@@ -40,11 +41,13 @@ func find(s action.Partition, r io.ReaderAt, parts []span) (span, error) {
 			found = append(found, p)
 		}
 	}
+
 	switch {
 	case len(found) == 0:
 		return span{}, fmt.Errorf("finding the partition %s: there is none; there are: %s", s, strings.Join(there, ", "))
 	case len(found) > 1:
-		return span{}, fmt.Errorf("finding the partition %s: partitions %d and %d both answer to it", s, found[0].number, found[1].number)
+		return span{}, fmt.Errorf("finding the partition %s: partitions %d and %d both answer to it", s, found[0].number,
+			found[1].number)
 	}
 	return found[0], nil
 }
@@ -60,8 +63,10 @@ func (t *attempt) partition(ctx context.Context, variable string) (disk action.D
 		return disk, number, err
 	}
 	if number != 0 {
-		return disk, 0, fmt.Errorf("reading %s=%q: %s=%q names a partition already: give one of the two", action.PartitionVariable, t.env[action.PartitionVariable], variable, t.env[variable])
+		return disk, 0, fmt.Errorf("reading %s=%q: %s=%q names a partition already: give one of the two",
+			action.PartitionVariable, t.env[action.PartitionVariable], variable, t.env[variable])
 	}
+
 	disk, dev, err := t.openDisk(ctx, *t.bound)
 	if err != nil {
 		return disk, 0, err
@@ -71,10 +76,12 @@ func (t *attempt) partition(ctx context.Context, variable string) (disk action.D
 	if err != nil {
 		return disk, 0, fmt.Errorf("reading %s: %w", disk.Path, err)
 	}
+
 	p, err := find(sel, dev, table.parts)
 	if err != nil {
 		return disk, 0, fmt.Errorf("reading %s: %w", disk.Path, err)
 	}
+
 	t.logf("%s is partition %d of %s", sel, p.number, disk.Path)
 	return disk, p.number, nil
 }
@@ -92,6 +99,7 @@ func fsNames(r io.ReaderAt, kind string) (label, uuid string) {
 		}
 		return ""
 	}
+
 	switch kind {
 	case "ext4":
 		return text(1024+120, 16), uuidAt(1024 + 104)
@@ -102,6 +110,7 @@ func fsNames(r io.ReaderAt, kind string) (label, uuid string) {
 	case "vfat":
 		return fatNames(r)
 	}
+
 	return "", ""
 }
 
@@ -112,15 +121,18 @@ func fatNames(r io.ReaderAt) (label, uuid string) {
 	if len(b) < 512 {
 		return "", ""
 	}
+
 	le16 := func(at int) int64 { return int64(b[at]) | int64(b[at+1])<<8 }
 	sector, reserved, tables := le16(11), le16(14), int64(b[16])
 	id, name := 39, 43
 	root, n := (reserved+tables*le16(22))*sector, int(le16(17)*32)
+
 	if le16(22) == 0 { // FAT32: the root directory is a chain of clusters, the first of which has the label
 		id, name = 67, 71
 		cluster := int64(b[13]) * sector
 		root, n = (reserved+tables*int64(g32(b, 36)))*sector+(int64(g32(b, 44))-2)*cluster, int(cluster)
 	}
+
 	label = string(b[name : name+11])
 	entries := readAt(r, root, min(n, mib))
 	for at := 0; at+32 <= len(entries) && entries[at] != 0; at += 32 {
@@ -132,6 +144,7 @@ func fatNames(r io.ReaderAt) (label, uuid string) {
 	if label = strings.TrimRight(label, " \x00"); label == "NO NAME" {
 		label = ""
 	}
+
 	v := g32(b, id)
 	return label, fmt.Sprintf("%04X-%04X", v>>16, v&0xffff)
 }

@@ -52,12 +52,14 @@ func probeFS(r io.ReaderAt, size int64) string {
 			return s.name
 		}
 	}
+
 	// md 1.0 and 0.90 live near the end.
 	for _, at := range []int64{size&^0xfff - 0x2000, size&^0xffff - 0x10000} {
 		if at > 0 && string(readAt(r, at, 4)) == "\xfc\x4e\x2b\xa9" {
 			return "md"
 		}
 	}
+
 	// ZFS: the uberblocks of the first label, in either byte order.
 	for at := int64(0x20000); at < 0x40000 && at+8 <= size; at += 0x400 {
 		b := readAt(r, at, 8)
@@ -83,6 +85,7 @@ func Signatures(r io.ReaderAt, size int64, sector int) (names []string, blank bo
 			names = append(names, fmt.Sprintf("%d:%s", p.number, what))
 		}
 	}
+
 	whole := probeFS(r, size)
 	if whole != "" && table == nil {
 		names = append(names, whole)
@@ -90,6 +93,7 @@ func Signatures(r io.ReaderAt, size int64, sector int) (names []string, blank bo
 	if len(names) > 0 {
 		return names, false
 	}
+
 	end := min(int64(mib), size)
 	head, tail := readAt(r, 0, int(end)), readAt(r, size-end, int(end))
 	switch {
@@ -142,10 +146,12 @@ func readTable(r io.ReaderAt, size int64, sector int) (*partitionTable, error) {
 	if err == nil {
 		return &partitionTable{kind: "gpt", parts: g.spans()}, nil
 	}
+
 	b := readAt(r, 0, 512)
 	if len(b) < 512 || !bytes.Equal(b[510:], []byte{0x55, 0xaa}) {
 		return nil, errors.Join(errNoTable, err)
 	}
+
 	t := &partitionTable{kind: "mbr"}
 	for i := range 4 {
 		e := b[446+16*i:][:16]
@@ -160,8 +166,10 @@ func readTable(r io.ReaderAt, size int64, sector int) (*partitionTable, error) {
 		if e[4] == 0xee {
 			return &partitionTable{kind: "damaged gpt"}, nil
 		}
+
 		t.parts = append(t.parts, span{
-			number: i + 1, start: start, size: n, kind: fmt.Sprintf("0x%02x", e[4]), uuid: fmt.Sprintf("%08x-%02x", g32(b, mbrSignature), i+1),
+			number: i + 1, start: start, size: n, kind: fmt.Sprintf("0x%02x", e[4]),
+			uuid: fmt.Sprintf("%08x-%02x", g32(b, mbrSignature), i+1),
 		})
 	}
 	if len(t.parts) == 0 {

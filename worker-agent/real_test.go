@@ -182,7 +182,8 @@ func newLoopFiles(t *testing.T, file, fstype string) *loopFiles {
 }
 
 func (l *loopFiles) attach(off, n int64) error {
-	out, err := exec.Command(need(l.t, "losetup"), "--find", "--show", "--offset", fmt.Sprint(off), "--sizelimit", fmt.Sprint(n), l.file).CombinedOutput()
+	out, err := exec.Command(need(l.t, "losetup"), "--find", "--show", "--offset", fmt.Sprint(off), "--sizelimit", fmt.Sprint(n),
+		l.file).CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("%w: %s", err, out)
 	}

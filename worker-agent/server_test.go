@@ -135,7 +135,10 @@ func (s *fakeServer) claim(w http.ResponseWriter, r *http.Request) {
 		s.answer(w, s.onWelcome(n))
 		return
 	}
-	s.answer(w, action.Welcome{Protocol: action.Protocol, Token: "token", Run: "run", Epoch: 7, Boot: 1, Heartbeat: 1, Time: time.Unix(1700000000, 0)})
+	s.answer(w, action.Welcome{
+		Protocol: action.Protocol, Token: "token", Run: "run", Epoch: 7, Boot: 1, Heartbeat: 1,
+		Time: time.Unix(1700000000, 0),
+	})
 }
 
 // over answers for a script that is over, and counts a request.
@@ -309,7 +312,10 @@ type started struct {
 }
 
 func (s *fakeServer) config() Config {
-	return Config{Server: s.http.URL, Pin: s.pin, Machine: "m1", Claim: "c0ffee", PlanKey: action.FormatPlanKey(s.signer.Public().(ed25519.PublicKey)), MAC: "52:54:00:00:00:01", Backoff: 20 * time.Millisecond}
+	return Config{
+		Server: s.http.URL, Pin: s.pin, Machine: "m1", Claim: "c0ffee",
+		PlanKey: action.FormatPlanKey(s.signer.Public().(ed25519.PublicKey)), MAC: "52:54:00:00:00:01", Backoff: 20 * time.Millisecond,
+	}
 }
 
 // start runs an agent with cfg until the test ends.

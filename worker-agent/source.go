@@ -20,7 +20,7 @@ import (
 const stall = 60 * time.Second
 
 // errChanged says that the file on the server is not the one that the
-// download began with: all of it has to be written anew.
+// download began with: all of it has to be written again.
 var errChanged = errors.New("the image changed on the server while it was read")
 
 // source reads a file over HTTP as one unbroken stream: when the connection
@@ -65,6 +65,7 @@ func (t *attempt) newSource(ctx context.Context, address string, digested bool) 
 	if u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
 		return nil, fmt.Errorf("reading IMG_URL: want http or https, not %q", u.Scheme)
 	}
+
 	s := &source{
 		ctx: ctx, log: t.logf, url: address, shown: u.Scheme + "://" + u.Host + u.Path,
 		backoff: t.agent.cfg.Backoff, digested: digested, sum: sha256.New(), total: -1,
@@ -75,6 +76,7 @@ func (t *attempt) newSource(ctx context.Context, address string, digested bool) 
 	} else {
 		s.do = plainHTTP().Do
 	}
+
 	for try := (backoff{max: s.backoff}); ; {
 		again, err := s.connect(0)
 		if err == nil {
@@ -97,8 +99,9 @@ func (s *source) connect(off int64) (again bool, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url, nil)
 	if err != nil {
 		cancel()
-		return false, errors.New("making a request: the address is no good")
+		return false, errors.New("making a request: invalid address")
 	}
+
 	// What is digested and counted is the file as it lies on the server.
 	req.Header.Set("Accept-Encoding", "identity")
 	s.authorize(req)
@@ -108,6 +111,7 @@ func (s *source) connect(off int64) (again bool, err error) {
 			req.Header.Set("If-Range", s.validator)
 		}
 	}
+
 	resp, err := s.do(req)
 	if err != nil {
 		cancel()
@@ -116,15 +120,18 @@ func (s *source) connect(off int64) (again bool, err error) {
 		if errors.As(err, &u) {
 			err = u.Err
 		}
+
 		// A server that cannot prove its name will not learn to by waiting.
 		var unproven *tls.CertificateVerificationError
 		return s.ctx.Err() == nil && !errors.As(err, &unproven), err
 	}
+
 	if again, err = s.check(resp, off); err != nil {
 		_ = resp.Body.Close() // it will not be read
 		cancel()
 		return again, err
 	}
+
 	s.body, s.cancel = resp.Body, cancel
 	s.watch = time.AfterFunc(stall, cancel)
 	if off > 0 && resp.StatusCode == http.StatusOK {
@@ -148,20 +155,25 @@ func (s *source) check(resp *http.Response, off int64) (again bool, err error) {
 			s.validator = resp.Header.Get("Last-Modified")
 		}
 		if s.total < 0 && len(resp.TransferEncoding) == 0 && !s.digested {
-			return false, errors.New("the server does not say how long the image is, and no IMG_SHA256 is given: its end could not be told from a broken connection")
+			return false, errors.New("the server does not say how long the image is, and no IMG_SHA256 is given: " +
+				"its end could not be told from a broken connection")
 		}
 		return false, nil
+
 	case code == http.StatusPartialContent && off > 0:
 		first, total, ok := contentRange(resp.Header.Get("Content-Range"))
 		if !ok || first != off {
-			return false, fmt.Errorf("asked for the bytes from %d on, the server answers with Content-Range %q", off, resp.Header.Get("Content-Range"))
+			return false, fmt.Errorf("asked for the bytes from %d on, the server answers with Content-Range %q", off,
+				resp.Header.Get("Content-Range"))
 		}
 		if etag != s.etag || s.total >= 0 && total >= 0 && total != s.total || s.validator == "" && !s.digested {
 			return false, errChanged
 		}
 		return false, nil
+
 	case code == http.StatusOK: // off > 0
-		if s.validator == "" || etag != s.etag || s.etag == "" && resp.Header.Get("Last-Modified") != s.validator || resp.ContentLength != s.total {
+		if s.validator == "" || etag != s.etag || s.etag == "" && resp.Header.Get("Last-Modified") != s.validator ||
+			resp.ContentLength != s.total {
 			return false, errChanged
 		}
 		return false, nil
@@ -180,10 +192,12 @@ func contentRange(h string) (first, total int64, ok bool) {
 	if !ok {
 		return 0, 0, false
 	}
+
 	from, _, ok := strings.Cut(span, "-")
 	if !ok {
 		return 0, 0, false
 	}
+
 	first, err := strconv.ParseInt(from, 10, 64)
 	if err != nil {
 		return 0, 0, false
@@ -191,6 +205,7 @@ func contentRange(h string) (first, total int64, ok bool) {
 	if size == "*" {
 		return first, -1, true
 	}
+
 	total, err = strconv.ParseInt(size, 10, 64)
 	return first, total, err == nil
 }
@@ -225,6 +240,7 @@ func (s *source) Read(p []byte) (int, error) {
 	if s.err != nil || len(p) == 0 {
 		return 0, s.err
 	}
+
 	try := backoff{max: s.backoff}
 	for {
 		if s.ctx.Err() != nil {
@@ -246,6 +262,7 @@ func (s *source) Read(p []byte) (int, error) {
 				continue
 			}
 		}
+
 		n, err := s.watched().Read(p)
 		if n > 0 {
 			s.sum.Write(p[:n])
@@ -253,12 +270,14 @@ func (s *source) Read(p []byte) (int, error) {
 				s.err = fmt.Errorf("getting %s: more bytes than the %d that were announced", s.shown, s.total)
 				return 0, s.err
 			}
+
 			// What ends the body shows again at the next read.
 			return n, nil
 		}
 		if err == nil {
 			continue
 		}
+
 		at := s.read.Load()
 		if errors.Is(err, io.EOF) && (s.total < 0 || at == s.total) {
 			s.err = io.EOF

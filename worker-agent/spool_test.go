@@ -188,12 +188,16 @@ func TestFactsFitAHello(t *testing.T) {
 		facts.NICs = []action.NIC{{Name: "eth0", MAC: "52:54:00:00:00:01", Up: true}}
 		for i := range n {
 			facts.Disks = append(facts.Disks, action.Disk{
-				Path: fmt.Sprintf("/dev/sd%d", i), Serial: fmt.Sprintf("ZX%08d", i), WWN: fmt.Sprintf("0x5000c500%08x", i), Model: "ST20000NM007D-3DJ103", Size: 20 << 40,
+				Path: fmt.Sprintf("/dev/sd%d", i), Serial: fmt.Sprintf("ZX%08d", i), WWN: fmt.Sprintf("0x5000c500%08x", i),
+				Model: "ST20000NM007D-3DJ103", Size: 20 << 40,
 				ByID: []string{
 					fmt.Sprintf("/dev/disk/by-id/wwn-0x5000c500%08x", i), fmt.Sprintf("/dev/disk/by-id/scsi-35000c500%08x", i),
 					fmt.Sprintf("/dev/disk/by-id/scsi-SSEAGATE_ST20000NM007D-3DJ103_ZX%08d", i),
 				},
-				Rotational: true, Transport: "sas", Signatures: []string{"gpt", "zfs_member", "a very long label of somebody's pool \x00\x01 " + strings.Repeat("<", 200)},
+				Rotational: true, Transport: "sas", Signatures: []string{
+					"gpt", "zfs_member",
+					"a very long label of somebody's pool \x00\x01 " + strings.Repeat("<", 200),
+				},
 			})
 		}
 		before := jsonOf(facts)
@@ -209,11 +213,13 @@ func TestFactsFitAHello(t *testing.T) {
 		if len(fitted.Disks)+fitted.DisksOmitted != n || len(fitted.NICs) != 1 {
 			t.Errorf("%d disks: %d and %d omitted, %d interfaces", n, len(fitted.Disks), fitted.DisksOmitted, len(fitted.NICs))
 		}
-		if (fitted.Truncated != "") != (string(jsonOf(fitted)) != string(before)) || n <= 400 && fitted.DisksOmitted != 0 || n == 5000 && fitted.DisksOmitted == 0 {
+		if (fitted.Truncated != "") != (string(jsonOf(fitted)) != string(before)) || n <= 400 && fitted.DisksOmitted != 0 ||
+			n == 5000 && fitted.DisksOmitted == 0 {
 			t.Errorf("%d disks: truncated: %q, omitted %d", n, fitted.Truncated, fitted.DisksOmitted)
 		}
 		for i, d := range fitted.Disks {
-			if d.Serial != facts.Disks[i].Serial || d.WWN != facts.Disks[i].WWN || d.Size != facts.Disks[i].Size || d.Path != facts.Disks[i].Path || d.Blank {
+			if d.Serial != facts.Disks[i].Serial || d.WWN != facts.Disks[i].WWN || d.Size != facts.Disks[i].Size || d.Path != facts.Disks[i].Path ||
+				d.Blank {
 				t.Fatalf("%d disks: %+v was %+v", n, d, facts.Disks[i])
 			}
 		}

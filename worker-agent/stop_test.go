@@ -18,7 +18,10 @@ type shelf int
 func (n shelf) Facts(context.Context) (action.Facts, error) {
 	var f action.Facts
 	for i := range int(n) {
-		f.Disks = append(f.Disks, action.Disk{Path: fmt.Sprintf("/dev/sd%d", i), Serial: fmt.Sprintf("S%06d", i), Model: "a disk", Size: 1 << 40, ByID: []string{fmt.Sprintf("/dev/disk/by-id/x-S%06d", i)}})
+		f.Disks = append(f.Disks, action.Disk{
+			Path: fmt.Sprintf("/dev/sd%d", i), Serial: fmt.Sprintf("S%06d", i), Model: "a disk", Size: 1 << 40,
+			ByID: []string{fmt.Sprintf("/dev/disk/by-id/x-S%06d", i)},
+		})
 	}
 	return f, nil
 }
@@ -205,7 +208,10 @@ func TestAStepOfTheClockEndsNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	a.welcome = action.Welcome{Run: "run", Epoch: 7, Boot: 1}
-	res := a.execute(t.Context(), s.signed(action.Assignment{Key: action.Key{Epoch: 7, Attempt: 1}, Action: action.Action{Name: "n", Image: action.Inspect, Timeout: 600}}))
+	res := a.execute(t.Context(), s.signed(action.Assignment{
+		Key:    action.Key{Epoch: 7, Attempt: 1},
+		Action: action.Action{Name: "n", Image: action.Inspect, Timeout: 600},
+	}))
 	if res.State != action.Success {
 		t.Fatalf("%+v", res)
 	}
@@ -286,7 +292,10 @@ func TestStoppedWhileInjecting(t *testing.T) {
 	disks, disk, _ := testDisk(t, 8*mib)
 	part, root := extPartition(t, 1, 8192), t.TempDir()
 	hanging, release := make(chan struct{}), make(chan struct{})
-	files := &stoppingFiles{fakeFiles: fakeFiles{parts: []Partition{part}, dirs: map[string]string{part.Path: root}}, during: func() { close(hanging); <-release }}
+	files := &stoppingFiles{
+		fakeFiles: fakeFiles{parts: []Partition{part}, dirs: map[string]string{part.Path: root}},
+		during:    func() { close(hanging); <-release },
+	}
 	cfg := s.config()
 	cfg.Disks, cfg.Files = disks, files
 	s.onReport = func(http.ResponseWriter, int) bool {

@@ -34,11 +34,12 @@ func (t *attempt) wipe(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+
 	var done []wiped
 	var errs []error
 	for _, d := range disks {
 		w, err := t.wipeDisk(ctx, d, mode)
-		// The others are wiped all the same: a person will ask for the one.
+		// The others are wiped all the same: an operator will ask for the one.
 		if err != nil {
 			w.Error = err.Error()
 			errs = append(errs, err)
@@ -48,6 +49,7 @@ func (t *attempt) wipe(ctx context.Context) error {
 			break
 		}
 	}
+
 	var total, verified int64
 	for _, w := range done {
 		total, verified = total+w.Bytes, verified+w.Verified
@@ -56,6 +58,7 @@ func (t *attempt) wipe(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("encoding what was wiped: %w", err)
 	}
+
 	t.output["mode"], t.output["disks"] = mode, string(text)
 	t.output["bytes"], t.output["verified"] = fmt.Sprint(total), fmt.Sprint(verified)
 	return errors.Join(errs...)
@@ -77,6 +80,7 @@ func (t *attempt) wipeTargets(ctx context.Context) ([]action.Disk, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	if !all {
 		variable := "DEST_DISK"
 		if t.env["BLOCK_DEVICE"] != "" {
@@ -91,10 +95,12 @@ func (t *attempt) wipeTargets(ctx context.Context) ([]action.Disk, error) {
 		}
 		return []action.Disk{*t.bound}, nil
 	}
+
 	disks, err := t.agent.cfg.Disks.Disks(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("listing disks: %w", err)
 	}
+
 	var found []action.Disk
 	spared := 0
 	for _, d := range disks {
@@ -121,17 +127,20 @@ func (t *attempt) wipeDisk(ctx context.Context, want action.Disk, mode string) (
 	if err != nil {
 		return w, err
 	}
+
 	w.Path = disk.Path
 	defer func() {
 		if e := dev.Close(); e != nil && err == nil {
 			err = fmt.Errorf("closing %s: %w", disk.Path, e)
 		}
 	}()
+
 	parts := t.allPartitions(dev)
 	spans := []extent{{0, dev.Size()}}
 	if mode == "metadata" {
 		spans = metadataSpans(dev, parts)
 	}
+
 	t.agent.markWrote()
 	if err := t.zero(ctx, disk.Path, dev, spans, &w.Bytes); err != nil {
 		return w, err
@@ -139,10 +148,12 @@ func (t *attempt) wipeDisk(ctx context.Context, want action.Disk, mode string) (
 	if err := t.verifyWiped(ctx, disk.Path, dev, spans, mode, &w.Verified); err != nil {
 		return w, err
 	}
+
 	// As others look for it: what is not recognised any more is not there.
 	for _, p := range parts {
 		if what := probeFS(io.NewSectionReader(dev, p.start, p.size), p.size); what != "" {
-			return w, fmt.Errorf("reading %s back: what was partition %d at byte %d still looks like %s", disk.Path, p.number, p.start, what)
+			return w, fmt.Errorf("reading %s back: what was partition %d at byte %d still looks like %s", disk.Path, p.number,
+				p.start, what)
 		}
 	}
 	if names, blank := Signatures(dev, dev.Size(), dev.SectorSize()); !blank {
@@ -151,6 +162,7 @@ func (t *attempt) wipeDisk(ctx context.Context, want action.Disk, mode string) (
 	if err := dev.Reread(); err != nil {
 		t.logf("warning: the kernel does not read the partition table again: %v", err)
 	}
+
 	t.logf("%s: %s wipe: %d bytes zeroed, %d read back", disk.Path, mode, w.Bytes, w.Verified)
 	return w, nil
 }
@@ -166,27 +178,33 @@ func (t *attempt) zero(ctx context.Context, path string, dev Device, spans []ext
 			if err := context.Cause(ctx); err != nil {
 				return err
 			}
+
 			n := min(64*mib, s.at+s.n-at)
 			err := dev.Zero(at, n)
 			if err == nil {
 				err = dev.Sync() // piece by piece, so that an error is this one's
 			}
+
 			if err != nil {
 				if sector, e := refusing(dev, at, n, writeZero); e != nil {
 					return fmt.Errorf("zeroing %s: sector %d refuses to be written: %w", path, sector, e)
 				}
 				t.logf("zeroing %s at %d: %v: written sector by sector instead", path, at, err)
 			}
+
 			at, *done = at+n, *done+n
 			t.progress(*done, total, "zeroing "+path)
 		}
 	}
+
 	return nil
 }
 
 // verifyWiped reads spans back: all of it or, for quick, about a thousand
 // samples, the first and the last MiB among them.
-func (t *attempt) verifyWiped(ctx context.Context, path string, dev Device, spans []extent, mode string, verified *int64) error {
+func (t *attempt) verifyWiped(ctx context.Context, path string, dev Device, spans []extent, mode string,
+	verified *int64,
+) error {
 	var total int64
 	for _, s := range spans {
 		total += s.n
@@ -197,6 +215,7 @@ func (t *attempt) verifyWiped(ctx context.Context, path string, dev Device, span
 		if mode == "quick" {
 			step = max(step, s.n/1000&^(mib-1))
 		}
+
 		for at := s.at; at < s.at+s.n; at += step {
 			if err := context.Cause(ctx); err != nil {
 				return err
@@ -214,6 +233,7 @@ func (t *attempt) verifyWiped(ctx context.Context, path string, dev Device, span
 			}
 		}
 	}
+
 	return nil
 }
 
@@ -228,7 +248,8 @@ func verifyZero(dev Device, buf []byte, off, end int64) (int64, error) {
 		return 0, fmt.Errorf("sector %d refuses to be read: %w", sector, e)
 	}
 	if !allZero(p) {
-		return 0, fmt.Errorf("between byte %d and %d not all is zero: the disk did not keep what was written", off, off+int64(len(p)))
+		return 0, fmt.Errorf("between byte %d and %d not all is zero: the disk did not keep what was written", off,
+			off+int64(len(p)))
 	}
 	return int64(len(p)), nil
 }
@@ -248,8 +269,10 @@ func refusing(dev Device, off, n int64, do func(dev Device, p []byte, off int64)
 				}
 			}
 		}
+
 		at += k
 	}
+
 	return off / size, nil
 }
 
@@ -289,11 +312,13 @@ func (t *attempt) allPartitions(dev Device) []span {
 			}
 		}
 	}
+
 	headers := []int64{1, size/int64(sector) - 1}
 	if b := readAt(dev, int64(sector), sector); len(b) >= 92 && string(b[:8]) == "EFI PART" {
 		// Of an image that was smaller than this disk: in the midst of it.
 		headers = append(headers, int64(min(g64(b, gptAlternate), uint64(size/int64(sector)-1))))
 	}
+
 	for _, lba := range slices.Compact(headers) {
 		g, err := readGPTAt(dev, size, sector, lba)
 		switch {
@@ -301,12 +326,16 @@ func (t *attempt) allPartitions(dev Device) []span {
 			add(g.spans())
 			// Header and entries of a copy are no partition, and go like one.
 			if first := int64(g64(g.header, gptEntriesLBA)); lba != 1 {
-				add([]span{{start: min(first, lba) * g.sector, size: (max(first+int64(g.entrySectors()), lba+1) - min(first, lba)) * g.sector, name: "backup of the table"}})
+				add([]span{{
+					start: min(first, lba) * g.sector,
+					size:  (max(first+int64(g.entrySectors()), lba+1) - min(first, lba)) * g.sector, name: "backup of the table",
+				}})
 			}
 		case !errors.Is(err, errNoTable):
 			t.logf("the partition table at sector %d cannot be read: %v", lba, err)
 		}
 	}
+
 	add(mbrPartitions(dev, size, int64(sector)))
 	return parts
 }
@@ -318,6 +347,7 @@ func mbrPartitions(r io.ReaderAt, size, sector int64) []span {
 	if len(b) < 512 || b[510] != 0x55 || b[511] != 0xaa {
 		return nil
 	}
+
 	var parts []span
 	for i := range 4 {
 		e := b[446+16*i:][:16]
@@ -330,6 +360,7 @@ func mbrPartitions(r io.ReaderAt, size, sector int64) []span {
 			parts = append(parts, logicalPartitions(r, size, sector, start)...)
 		}
 	}
+
 	return parts
 }
 
@@ -354,6 +385,7 @@ func logicalPartitions(r io.ReaderAt, size, sector, base int64) []span {
 		}
 		at = next
 	}
+
 	return parts
 }
 
@@ -369,16 +401,19 @@ func metadataSpans(dev Device, parts []span) []extent {
 			spans = append(spans, extent{at, n})
 		}
 	}
+
 	for _, p := range append(slices.Clone(parts), span{size: size}) {
 		end := min(p.start+p.size, size)
 		if p.start > 0 {
 			add(p.start, mib, end)
 			add(end-mib, mib, end)
 		}
+
 		// Btrfs keeps copies of its superblock at 64 MiB and 256 GiB.
 		add(p.start+64*mib, mib, end)
 		add(p.start+256<<30, mib, end)
 	}
+
 	slices.SortStableFunc(spans, func(a, b extent) int { return cmp.Compare(b.at, a.at) })
 	spans = slices.Compact(spans)
 	add(size-wipeEnds, wipeEnds, size)

@@ -244,7 +244,10 @@ func TestWipeAfterAnInterruptedOne(t *testing.T) {
 func TestWipeAllDisks(t *testing.T) {
 	t.Parallel()
 	files, bound, _ := testDisk(t, 32*mib)
-	for _, d := range []action.Disk{{Path: "/dev/sdb", WWN: "W2", Size: 24 * mib}, {Path: "/dev/sdc", Serial: "S3", Size: 24 * mib, Removable: true}} {
+	for _, d := range []action.Disk{
+		{Path: "/dev/sdb", WWN: "W2", Size: 24 * mib},
+		{Path: "/dev/sdc", Serial: "S3", Size: 24 * mib, Removable: true},
+	} {
 		file := filepath.Join(t.TempDir(), "disk")
 		if err := os.WriteFile(file, oldData(24*mib), 0o600); err != nil {
 			t.Fatal(err)
@@ -257,7 +260,8 @@ func TestWipeAllDisks(t *testing.T) {
 		_, blank := Signatures(bytes.NewReader(b), int64(len(b)), 512)
 		return blank
 	}
-	if _, _, err := try(t, Config{Disks: files}, action.Wipe, bound, map[string]string{"ALL_DISKS": "false"}); err != nil || !blank(0) || blank(1) || blank(2) {
+	if _, _, err := try(t, Config{Disks: files}, action.Wipe, bound, map[string]string{"ALL_DISKS": "false"}); err != nil || !blank(0) ||
+		blank(1) || blank(2) {
 		t.Fatalf("the bound disk alone: %v %v %v %v", err, blank(0), blank(1), blank(2))
 	}
 	out, _, err := try(t, Config{Disks: files}, action.Wipe, nil, map[string]string{"ALL_DISKS": "true"})
@@ -274,12 +278,18 @@ func TestWipeAllDisks(t *testing.T) {
 		t.Error("no disk is bound, and one was wiped")
 	}
 	// One that is protected is left alone, by all and by name.
-	a, err := New(Config{Disks: files, Server: "https://192.0.2.1:7443", Pin: "sha256:" + strings.Repeat("0", 64), Machine: "m1", Claim: "c0ffee"})
+	a, err := New(Config{
+		Disks: files, Server: "https://192.0.2.1:7443", Pin: "sha256:" + strings.Repeat("0", 64), Machine: "m1",
+		Claim: "c0ffee",
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	spare := func(env map[string]string) (string, error) {
-		out, _, err := do(t, &attempt{agent: a, env: env, bound: bound, output: map[string]string{}, spared: []action.DiskID{{Serial: "S1"}, {WWN: "w2"}}}, action.Wipe)
+		out, _, err := do(t, &attempt{
+			agent: a, env: env, bound: bound, output: map[string]string{},
+			spared: []action.DiskID{{Serial: "S1"}, {WWN: "w2"}},
+		}, action.Wipe)
 		return out["disks"], err
 	}
 	for n, size := range []int{32 * mib, 24 * mib} {
@@ -298,7 +308,8 @@ func TestWipeAllDisks(t *testing.T) {
 	if err := os.WriteFile(files[1].File, oldData(24*mib), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := try(t, Config{Disks: files}, action.Wipe, nil, map[string]string{"ALL_DISKS": "true"}); err == nil || !strings.Contains(err.Error(), "read-only") || !blank(1) {
+	if _, _, err := try(t, Config{Disks: files}, action.Wipe, nil, map[string]string{"ALL_DISKS": "true"}); err == nil ||
+		!strings.Contains(err.Error(), "read-only") || !blank(1) {
 		t.Errorf("%v", err)
 	}
 }

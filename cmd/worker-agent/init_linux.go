@@ -31,10 +31,12 @@ func bootMachine() {
 		}
 		fmt.Println("ingot: booting again in", deathPause)
 		time.Sleep(deathPause)
-		_ = realHost{}.Reboot() // there is nobody left to tell
+		_ = realHost{}.Reboot() // an error cannot be reported any more
 	}()
+
 	began := time.Now()
 	mountAll(log)
+
 	// A panic in another goroutine ends PID 1, and with it the kernel: which
 	// then boots again by itself.
 	_ = os.WriteFile("/proc/sys/kernel/panic", []byte("30"), 0) // without it, the watchdog does
@@ -42,12 +44,14 @@ func bootMachine() {
 	if err != nil {
 		panic(err)
 	}
+
 	go reap()
 	ctx := context.Background()
 	mods, err := loadModuleIndex(moduleDir())
 	if err != nil {
 		log.Error("reading the index of modules", "error", err)
 	}
+
 	seen := newHotplug(log, mods)
 	go seen.listen()
 	seen.coldplug()
@@ -65,28 +69,32 @@ func bootMachine() {
 	if cfg.Rescue {
 		go rescueShell(log)
 	}
+
 	a, err := agent.New(cfg)
 	if err != nil {
 		panic(fmt.Errorf("the kernel command line does not say whom to serve: %w", err))
 	}
+
 	network(ctx, log, cfg.MAC)
 	seen.settle()
 	log.Info("ready", "machine", cfg.Machine, "server", cfg.Server, "memory", memory())
 	if err := a.Run(ctx); err != nil {
 		panic(err)
 	}
+
 	panic("the machine should have gone by now")
 }
 
 // console logs to the system's console, without the time: the clock is wrong
 // until the server says hello, and the kernel stamps its own lines with uptime.
 func console() *slog.Logger {
-	return slog.New(slog.NewTextHandler(prefixed{}, &slog.HandlerOptions{ReplaceAttr: func(groups []string, a slog.Attr) slog.Attr {
-		if len(groups) == 0 && a.Key == slog.TimeKey {
-			return slog.String("up", uptime())
-		}
-		return a
-	}}))
+	return slog.New(slog.NewTextHandler(prefixed{},
+		&slog.HandlerOptions{ReplaceAttr: func(groups []string, a slog.Attr) slog.Attr {
+			if len(groups) == 0 && a.Key == slog.TimeKey {
+				return slog.String("up", uptime())
+			}
+			return a
+		}}))
 }
 
 type prefixed struct{}
@@ -153,7 +161,7 @@ func reap() {
 	}
 }
 
-// rescueShell gives the console to whoever armed the machine by hand.
+// rescueShell gives the console to the operator who armed the machine by hand.
 func rescueShell(log *slog.Logger) {
 	for {
 		sh := exec.Command("/bin/sh")
@@ -165,6 +173,7 @@ func rescueShell(log *slog.Logger) {
 			log.Warn("starting a shell", "error", err)
 			return
 		}
+
 		// The reaper may be faster: then Wait only says that there is no child.
 		_ = sh.Wait()
 		time.Sleep(time.Second)
@@ -232,11 +241,13 @@ func watchdog(log *slog.Logger) {
 	if err != nil || len(names) == 0 {
 		return
 	}
+
 	f, err := os.OpenFile(names[0], os.O_WRONLY, 0)
 	if err != nil {
 		log.Warn("opening the watchdog", "error", err)
 		return
 	}
+
 	// Not every one can wait that long; what it has instead is fine.
 	_ = unix.IoctlSetPointerInt(int(f.Fd()), unix.WDIOC_SETTIMEOUT, 120)
 	log.Info("watchdog", "device", names[0])

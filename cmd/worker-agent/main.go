@@ -35,6 +35,7 @@ func main() {
 	case os.Getpid() == 1:
 		bootMachine()
 	}
+
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := run(ctx, os.Args[1:]); err != nil && !errors.Is(err, context.Canceled) {
@@ -63,6 +64,7 @@ func run(ctx context.Context, args []string) error {
 	if flags.NArg() > 0 {
 		return fmt.Errorf("reading the command line: %q is not expected", flags.Arg(0))
 	}
+
 	cfg.Finder, cfg.Disks, cfg.Files = sim, sim.disks, sim
 	cfg.Logger = slog.New(slog.NewTextHandler(os.Stderr, nil))
 	a, err := agent.New(cfg)
@@ -84,6 +86,7 @@ func (s *simulated) addDisk(v string) error {
 	if !ok || words[0] == "" {
 		return errors.New("want PATH=FILE")
 	}
+
 	d := agent.FileDisk{Disk: action.Disk{Path: path}, File: words[0]}
 	for _, w := range words[1:] {
 		switch name, value, _ := strings.Cut(w, "="); name {
@@ -95,6 +98,7 @@ func (s *simulated) addDisk(v string) error {
 			return fmt.Errorf("%q is neither serial nor wwn", name)
 		}
 	}
+
 	s.disks = append(s.disks, d)
 	return nil
 }
@@ -102,5 +106,8 @@ func (s *simulated) addDisk(v string) error {
 // Facts implements agent.Finder.
 func (s simulated) Facts(ctx context.Context) (action.Facts, error) {
 	disks, err := s.disks.Facts(ctx)
-	return action.Facts{Manufacturer: "Ingot", Product: "simulated", Serial: s.serial, Firmware: "bios", Arch: "x86_64", Disks: disks}, err
+	return action.Facts{
+		Manufacturer: "Ingot", Product: "simulated", Serial: s.serial, Firmware: "bios", Arch: "x86_64",
+		Disks: disks,
+	}, err
 }

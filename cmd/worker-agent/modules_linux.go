@@ -19,7 +19,10 @@ import (
 
 // baseModules are loaded in any case: no device asks for them, or the kernel
 // asks for them when it is too late to be heard.
-var baseModules = []string{"crc32c_intel", "crc32c_generic", "virtio_pci", "virtio_rng", "sd_mod", "efivarfs", "nls_cp437", "nls_iso8859_1", "nls_utf8", "nls_ascii"}
+var baseModules = []string{
+	"crc32c_intel", "crc32c_generic", "virtio_pci", "virtio_rng", "sd_mod", "efivarfs",
+	"nls_cp437", "nls_iso8859_1", "nls_utf8", "nls_ascii",
+}
 
 // moduleIndex knows the modules of one kernel: depmod's tables.
 type moduleIndex struct {
@@ -66,6 +69,7 @@ func loadModuleIndex(dir string) (*moduleIndex, error) {
 			if len(f) < 3 || f[0] != "softdep" {
 				return
 			}
+
 			for i, pre := 2, false; i < len(f); i++ {
 				switch {
 				case strings.HasSuffix(f[i], ":"):
@@ -86,6 +90,7 @@ func eachLine(file string, do func(string)) error {
 	defer func() { _ = f.Close() }()
 	s := bufio.NewScanner(f)
 	s.Buffer(nil, 1<<20)
+
 	for s.Scan() {
 		if line := strings.TrimSpace(s.Text()); line != "" && line[0] != '#' {
 			do(line)
@@ -121,12 +126,14 @@ func (m *moduleIndex) loadLocked(name string, depth int) error {
 	if !ok || depth > 8 {
 		return nil
 	}
+
 	var errs []error
 	for _, pre := range m.soft[name] {
 		// Any of several providers will do (crc32c): the module itself says
 		// whether one was needed.
 		_ = m.loadLocked(pre, depth+1)
 	}
+
 	deps := m.depends[file]
 	for i := len(deps) - 1; i >= 0; i-- {
 		errs = append(errs, m.insert(deps[i]))
@@ -138,6 +145,7 @@ func (m *moduleIndex) insert(file string) error {
 	if m.loaded[file] {
 		return nil
 	}
+
 	f, err := os.Open(filepath.Join(m.dir, file))
 	if err != nil {
 		return err
@@ -146,6 +154,7 @@ func (m *moduleIndex) insert(file string) error {
 	defer func() { _ = f.Close() }()
 	m.loaded[file] = true
 	err = unix.FinitModule(int(f.Fd()), "", 0)
+
 	// ENODEV: the hardware that it is for is not there.
 	if err != nil && !errors.Is(err, unix.EEXIST) && !errors.Is(err, unix.ENODEV) {
 		return fmt.Errorf("loading %s: %w", path.Base(file), err)
@@ -220,13 +229,16 @@ func (h *hotplug) listen() {
 			h.log.Warn("listening for devices", "error", err)
 			return
 		}
+
 		words := strings.Split(string(buf[:n]), "\x00")
 		if !strings.HasPrefix(words[0], "add@") {
 			continue
 		}
+
 		h.mu.Lock()
 		h.last = time.Now()
 		h.mu.Unlock()
+
 		for _, w := range words {
 			if a, ok := strings.CutPrefix(w, "MODALIAS="); ok {
 				h.want(a)
@@ -255,6 +267,7 @@ func (h *hotplug) coldplug() {
 			h.log.Warn("loading modules", "module", name, "error", err)
 		}
 	}
+
 	for range 4 { // buses behind buses
 		before := h.mods.count()
 		// What cannot be read is no device that could be served.
@@ -271,7 +284,8 @@ func (h *hotplug) coldplug() {
 		}
 	}
 	if _, err := os.Stat("/sys/firmware/efi/efivars"); err == nil {
-		if err := unix.Mount("efivarfs", "/sys/firmware/efi/efivars", "efivarfs", unix.MS_NOSUID|unix.MS_NOEXEC|unix.MS_NODEV, ""); err != nil {
+		if err := unix.Mount("efivarfs", "/sys/firmware/efi/efivars", "efivarfs",
+			unix.MS_NOSUID|unix.MS_NOEXEC|unix.MS_NODEV, ""); err != nil {
 			h.log.Warn("mounting efivarfs", "error", err)
 		}
 	}

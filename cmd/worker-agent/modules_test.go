@@ -23,7 +23,8 @@ func TestModuleIndex(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if m.paths["my_nic"] != "kernel/net/my-nic.ko" || !reflect.DeepEqual(m.depends["kernel/net/my-nic.ko"], []string{"kernel/b.ko", "kernel/a.ko"}) {
+	if m.paths["my_nic"] != "kernel/net/my-nic.ko" ||
+		!reflect.DeepEqual(m.depends["kernel/net/my-nic.ko"], []string{"kernel/b.ko", "kernel/a.ko"}) {
 		t.Errorf("%+v", m)
 	}
 	if !reflect.DeepEqual(m.soft, map[string][]string{"libcrc32c": {"crc32c"}, "xfs": {"a_b", "c"}}) {

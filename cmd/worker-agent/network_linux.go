@@ -41,6 +41,7 @@ func configure(ctx context.Context, log *slog.Logger, mac string) (netlink.Link,
 	if err := netlink.LinkSetUp(link); err != nil {
 		return nil, nil, fmt.Errorf("setting %s up: %w", link.Attrs().Name, err)
 	}
+
 	awaitCarrier(link, 10*time.Second)
 	lease, err := request(ctx, link, nil)
 	if err != nil {
@@ -49,7 +50,9 @@ func configure(ctx context.Context, log *slog.Logger, mac string) (netlink.Link,
 	if err := apply(link, lease.ACK); err != nil {
 		return nil, nil, err
 	}
-	log.Info("address", "interface", link.Attrs().Name, "mac", link.Attrs().HardwareAddr.String(), "address", lease.ACK.YourIPAddr.String(),
+
+	log.Info("address", "interface", link.Attrs().Name, "mac", link.Attrs().HardwareAddr.String(), "address",
+		lease.ACK.YourIPAddr.String(),
 		"router", fmt.Sprint(lease.ACK.Router()), "server", lease.ACK.ServerIdentifier().String())
 	return link, lease, nil
 }
@@ -62,6 +65,7 @@ func unplug() {
 	if err != nil {
 		return
 	}
+
 	for _, l := range links {
 		if l.Attrs().Flags&net.FlagLoopback == 0 {
 			_ = netlink.LinkSetDown(l) // then it goes with it up
@@ -74,6 +78,7 @@ func findLink(mac string) (netlink.Link, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listing interfaces: %w", err)
 	}
+
 	var there []string
 	for _, l := range links {
 		a := l.Attrs()
@@ -85,6 +90,7 @@ func findLink(mac string) (netlink.Link, error) {
 		}
 		there = append(there, a.Name+" "+a.HardwareAddr.String())
 	}
+
 	return nil, fmt.Errorf("finding the interface %s: there are only %v", mac, there)
 }
 
@@ -130,11 +136,13 @@ func apply(link netlink.Link, ack *dhcpv4.DHCPv4) error {
 	if mask == nil {
 		mask = ack.YourIPAddr.DefaultMask()
 	}
+
 	addr := &netlink.Addr{IPNet: &net.IPNet{IP: ack.YourIPAddr, Mask: mask}}
 	have, err := netlink.AddrList(link, netlink.FAMILY_V4)
 	if err != nil {
 		return fmt.Errorf("listing addresses: %w", err)
 	}
+
 	for _, h := range have {
 		if h.IPNet.String() != addr.IPNet.String() {
 			_ = netlink.AddrDel(link, &h) // a second address does less harm than none
@@ -148,6 +156,7 @@ func apply(link netlink.Link, ack *dhcpv4.DHCPv4) error {
 			return fmt.Errorf("setting the MTU %d: %w", mtu, err)
 		}
 	}
+
 	var errs []error
 	add := func(dst *net.IPNet, gw net.IP) {
 		r := &netlink.Route{LinkIndex: link.Attrs().Index, Dst: dst, Gw: gw}
@@ -158,6 +167,7 @@ func apply(link netlink.Link, ack *dhcpv4.DHCPv4) error {
 			errs = append(errs, fmt.Errorf("setting the route to %v by %v: %w", dst, gw, err))
 		}
 	}
+
 	// RFC 3442: who sends classless routes means the router to be ignored.
 	if routes := ack.ClasslessStaticRoute(); len(routes) > 0 {
 		for _, r := range routes {
@@ -166,6 +176,7 @@ func apply(link netlink.Link, ack *dhcpv4.DHCPv4) error {
 	} else if routers := ack.Router(); len(routers) > 0 {
 		add(&net.IPNet{IP: net.IPv4zero, Mask: net.CIDRMask(0, 32)}, routers[0])
 	}
+
 	var resolv strings.Builder
 	for _, ip := range ack.DNS() {
 		fmt.Fprintf(&resolv, "nameserver %s\n", ip)
@@ -184,6 +195,7 @@ func keep(ctx context.Context, log *slog.Logger, link netlink.Link, lease *nclie
 		if err != nil {
 			next, err = request(ctx, link, nil)
 		}
+
 		if err == nil {
 			err = apply(link, next.ACK)
 			lease = next

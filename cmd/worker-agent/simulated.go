@@ -42,10 +42,12 @@ func (s simulated) Mount(ctx context.Context, device, fstype string, readOnly bo
 	if fstype != "ext4" {
 		return "", nil, fmt.Errorf("mounting %s: a simulated machine has no driver of %s", device, fstype)
 	}
+
 	found, err := s.find(device)
 	if err != nil {
 		return "", nil, fmt.Errorf("mounting %s: %w", device, err)
 	}
+
 	dir, err := os.MkdirTemp(filepath.Dir(device), filepath.Base(device)+".mnt-")
 	if err != nil {
 		return "", nil, err
@@ -113,34 +115,42 @@ func (s simulated) eachPartition(path string, f func(p simulatedPartition) error
 		if d.Path != path {
 			continue
 		}
+
 		disk, err := os.Open(d.File)
 		if err != nil {
 			return err
 		}
 		// Only read from.
 		defer func() { _ = disk.Close() }()
+
 		// The table at the beginning, of 512-byte sectors (UEFI specification
 		// §5.3): an installation has just written it and read it back.
 		head := make([]byte, 92)
 		if _, err := disk.ReadAt(head, 512); err != nil {
 			return err
 		}
+
 		le := binary.LittleEndian
 		at, count, size := int64(le.Uint64(head[72:]))*512, int(le.Uint32(head[80:])), int(le.Uint32(head[84:]))
 		if string(head[:8]) != "EFI PART" || count > 1024 || size < 128 || size > 4096 {
 			return fmt.Errorf("reading the partition table of %s: there is none", path)
 		}
+
 		entries := make([]byte, count*size)
 		if _, err := disk.ReadAt(entries, at); err != nil {
 			return err
 		}
+
 		for n := range count {
 			e := entries[n*size:]
 			first, last := int64(le.Uint64(e[32:])), int64(le.Uint64(e[40:]))
 			if first == 0 || last < first {
 				continue
 			}
-			if err := f(simulatedPartition{disk: d.File, number: n + 1, start: first * 512, size: (last - first + 1) * 512}); err != nil {
+			if err := f(simulatedPartition{
+				disk: d.File, number: n + 1, start: first * 512,
+				size: (last - first + 1) * 512,
+			}); err != nil {
 				return err
 			}
 		}
@@ -154,11 +164,13 @@ func (p simulatedPartition) rebuild(dir string) error {
 	if err != nil {
 		return err
 	}
+
 	label := make([]byte, 16) // s_volume_name
 	_, err = old.ReadAt(label, 1024+120)
 	if err := errors.Join(err, old.Close()); err != nil {
 		return err
 	}
+
 	// mke2fs makes its own.
 	if err := os.RemoveAll(filepath.Join(dir, "lost+found")); err != nil {
 		return err

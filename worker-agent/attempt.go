@@ -1,0 +1,92 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/ingotmetal/ingot/action"
+)
+
+// logTail is how much of an attempt's log the agent keeps and reports, bytes.
+const logTail = 16 << 10
+
+// attempt is one try at an action, as it runs.
+type attempt struct {
+	key    action.Key
+	run    string
+	cancel context.CancelCauseFunc
+	agent  *Agent
+	env    map[string]string
+	alias  string
+	bound  *action.Disk
+	spared []action.DiskID // disks that are never written
+	output map[string]string
+
+	mu          sync.Mutex
+	done, total int64
+	message     string
+	live        func() int64 // what done is, while track is in force
+	tail        []byte       // the log's last logTail bytes
+	unsent      []byte       // lines that no heartbeat has carried yet
+}
+
+// logf adds a line to the attempt's log. Never an environment's value: it may
+// be a secret.
+func (t *attempt) logf(format string, args ...any) {
+	line := fmt.Sprintf(format, args...)
+	t.agent.log.Info("action", "key", t.key.String(), "line", line)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.tail = keepTail(append(append(t.tail, line...), '\n'))
+	t.unsent = keepTail(append(append(t.unsent, line...), '\n'))
+}
+
+func keepTail(b []byte) []byte {
+	if len(b) > logTail {
+		b = append(b[:0], b[len(b)-logTail:]...)
+	}
+	return b
+}
+
+// progress says where the attempt stands, bytes of bytes; total 0 = unknown.
+func (t *attempt) progress(done, total int64, message string) {
+	t.mu.Lock()
+	t.done, t.total, t.message, t.live = done, total, message, nil
+	t.mu.Unlock()
+}
+
+// track lets done say where the attempt stands, until the next call of
+// progress. It is called from another goroutine.
+func (t *attempt) track(total int64, message string, done func() int64) {
+	t.mu.Lock()
+	t.total, t.message, t.live = total, message, done
+	t.mu.Unlock()
+}
+
+// beatLog is how much log one heartbeat carries, bytes. JSON may make six
+// bytes of one, and the server reads heartbeats of 64 KiB.
+const beatLog = 8 << 10
+
+// progressNow returns the state for a heartbeat, and how much of the unsent
+// log it carries.
+func (t *attempt) progressNow() (*action.Progress, int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.live != nil {
+		t.done = t.live()
+	}
+	log := t.unsent[:min(len(t.unsent), beatLog)]
+	if end := bytes.LastIndexByte(log, '\n'); end >= 0 && len(log) < len(t.unsent) {
+		log = log[:end+1] // whole lines
+	}
+	return &action.Progress{Key: t.key, Done: t.done, Total: t.total, Message: t.message, Log: string(log)}, len(log)
+}
+
+// sentLog forgets the first n unsent bytes: a heartbeat has delivered them.
+func (t *attempt) sentLog(n int) {
+	t.mu.Lock()
+	t.unsent = t.unsent[min(n, len(t.unsent)):]
+	t.mu.Unlock()
+}

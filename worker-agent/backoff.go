@@ -1,0 +1,39 @@
+package agent
+
+import (
+	"context"
+	mathrand "math/rand/v2"
+	"time"
+)
+
+// backoff is the growing pause between tries.
+type backoff struct{ next, max time.Duration }
+
+// pause waits: 100 ms, then twice as long each time, up to max.
+func (b *backoff) pause(ctx context.Context) error { return sleep(ctx, b.step()) }
+
+// step returns how long to wait now: of the pause a random part between a half
+// and all, because a server that comes back has many agents.
+func (b *backoff) step() time.Duration {
+	if b.next == 0 {
+		b.next = 100 * time.Millisecond
+	}
+	d := min(b.next, b.max)
+	b.next = min(2*b.next, b.max)
+	return d/2 + mathrand.N(d/2+1)
+}
+
+// sleep waits for d and returns ctx's cause when that ends first.
+func sleep(ctx context.Context, d time.Duration) error {
+	if d <= 0 {
+		return context.Cause(ctx)
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

@@ -1,0 +1,276 @@
+package agent
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"strconv"
+	"strings"
+
+	"github.com/ingotmetal/ingot/action"
+	"golang.org/x/sys/unix"
+)
+
+// fileSpec is a file or directory to be written.
+type fileSpec struct {
+	path          string
+	contents      string
+	directory     bool
+	owner, group  string // numbers, or names of the installed system; "" = uid, gid
+	uid, gid      int
+	mode, dirMode uint32
+}
+
+// readFileSpec reads writefile's environment, which action.Check has passed.
+func readFileSpec(env map[string]string) (fileSpec, error) {
+	s := fileSpec{path: path.Clean(env["DEST_PATH"]), contents: env["CONTENTS"]}
+	var errs [4]error
+	s.uid, errs[0] = action.Number(env, "UID")
+	s.gid, errs[1] = action.Number(env, "GID")
+	s.mode, errs[2] = action.Octal(env["MODE"], 0o644)
+	s.dirMode, errs[3] = action.Octal(env["DIRMODE"], 0o755)
+	return s, errors.Join(errs[:]...)
+}
+
+// resolve makes numbers of the names of s's owner and group.
+func (s *fileSpec) resolve(root tree) error {
+	for _, who := range []struct {
+		name string
+		file string
+		id   *int
+	}{{s.owner, "/etc/passwd", &s.uid}, {s.group, "/etc/group", &s.gid}} {
+		if who.name == "" {
+			continue
+		}
+
+		if n, err := strconv.ParseUint(who.name, 10, 31); err == nil {
+			*who.id = int(n)
+			continue
+		}
+		n, err := root.account(who.file, who.name)
+		if err != nil {
+			return fmt.Errorf("finding the number of %q in the file system's %s: %w: give the number itself", who.name,
+				who.file, err)
+		}
+		*who.id = n
+	}
+	return nil
+}
+
+// write writes s into root.
+func (s fileSpec) write(root tree) (err error) {
+	parent, err := s.parent(root, true)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = unix.Close(parent) }() // synced below
+	base := path.Base(s.path)
+	if s.directory {
+		return s.makeDirectory(parent, base)
+	}
+
+	var st unix.Stat_t
+	if err := unix.Fstatat(parent, base, &st, unix.AT_SYMLINK_NOFOLLOW); err == nil &&
+		st.Mode&unix.S_IFMT == unix.S_IFDIR {
+		return errors.New("there is a directory of that name")
+	}
+
+	// Always the same name: what an interrupted attempt left there goes.
+	temporary := temporaryName(s.path)
+	if err := unix.Unlinkat(parent, temporary, 0); err != nil && !errors.Is(err, unix.ENOENT) {
+		return err
+	}
+
+	fd, err := unix.Openat(parent, temporary, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return err
+	}
+
+	f := os.NewFile(uintptr(fd), temporary)
+	defer func() {
+		if err != nil {
+			_ = unix.Unlinkat(parent, temporary, 0) // the first error counts
+		}
+	}()
+
+	_, err = f.WriteString(s.contents)
+	if err == nil {
+		err = own(fd, s.uid, s.gid, s.mode)
+	}
+	if err == nil {
+		err = f.Sync()
+	}
+	if e := f.Close(); err == nil {
+		err = e
+	}
+	if err != nil {
+		return err
+	}
+	if err := unix.Renameat(parent, temporary, parent, base); err != nil {
+		return err
+	}
+	return unix.Fsync(parent)
+}
+
+// makeDirectory makes base in parent, or takes the one that is there. A link is
+// none.
+func (s fileSpec) makeDirectory(parent int, base string) error {
+	if err := unix.Mkdirat(parent, base, 0o700); err != nil && !errors.Is(err, unix.EEXIST) {
+		return err
+	}
+
+	fd, err := unix.Openat(parent, base, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("opening the directory: %w", err)
+	}
+
+	err = own(fd, s.uid, s.gid, s.mode)
+	if err == nil {
+		err = unix.Fsync(fd)
+	}
+
+	_ = unix.Close(fd) // synced
+	if err == nil {
+		err = unix.Fsync(parent)
+	}
+	return err
+}
+
+// compare tells whether root holds s. owners: the file system keeps owners and
+// modes.
+func (s fileSpec) compare(root tree, owners bool) error {
+	parent, err := s.parent(root, false)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = unix.Close(parent) }() // only read from
+	flags := unix.O_RDONLY | unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_CLOEXEC
+	if s.directory {
+		flags |= unix.O_DIRECTORY
+	}
+
+	fd, err := unix.Openat(parent, path.Base(s.path), flags, 0)
+	if err != nil {
+		return err
+	}
+
+	f := os.NewFile(uintptr(fd), s.path)
+	defer func() { _ = f.Close() }() // only read from
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return err
+	}
+	if owners && (st.Uid != uint32(s.uid) || st.Gid != uint32(s.gid) || st.Mode&0o7777 != s.mode) {
+		return fmt.Errorf("it is %d:%d %04o, not %d:%d %04o", st.Uid, st.Gid, st.Mode&0o7777, s.uid, s.gid, s.mode)
+	}
+	if s.directory {
+		return nil
+	}
+
+	b, err := io.ReadAll(io.LimitReader(f, int64(len(s.contents))+1))
+	if err != nil {
+		return err
+	}
+	if string(b) != s.contents {
+		return errors.New("it has other contents than were written")
+	}
+	return nil
+}
+
+// own sets owner and mode by descriptor: no umask takes part.
+func own(fd, uid, gid int, mode uint32) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return err
+	}
+
+	// FAT has no owners: asking for the one that is there is no error.
+	if st.Uid != uint32(uid) || st.Gid != uint32(gid) {
+		if err := unix.Fchown(fd, uid, gid); err != nil {
+			return fmt.Errorf("giving it to %d:%d: %w", uid, gid, err)
+		}
+	}
+	if err := unix.Fchmod(fd, mode); err != nil && !errors.Is(err, unix.EPERM) {
+		return fmt.Errorf("setting mode %04o: %w", mode, err)
+	}
+	return nil
+}
+
+// temporaryName is what a file or directory at p is called while it is made.
+func temporaryName(p string) string {
+	sum := sha256.Sum256([]byte(p))
+	return ".ingot-" + hex.EncodeToString(sum[:8])
+}
+
+// addDirectory makes name in parent, with its owner and mode from the first
+// moment on.
+func (s fileSpec) addDirectory(parent int, name string) error {
+	temporary := temporaryName(name)
+	if err := unix.Unlinkat(parent, temporary, unix.AT_REMOVEDIR); err != nil && !errors.Is(err, unix.ENOENT) {
+		return err
+	}
+	if err := unix.Mkdirat(parent, temporary, 0o700); err != nil {
+		return err
+	}
+
+	fd, err := unix.Openat(parent, temporary, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+
+	err = own(fd, s.uid, s.gid, s.dirMode)
+	_ = unix.Close(fd) // the directory above is synced
+	if err == nil {
+		// Not over something that is there: a link that leads nowhere.
+		err = unix.Renameat2(parent, temporary, parent, name, unix.RENAME_NOREPLACE)
+		if errors.Is(err, unix.EINVAL) {
+			err = unix.Renameat(parent, temporary, parent, name)
+		}
+	}
+	if err == nil {
+		return unix.Fsync(parent)
+	}
+
+	_ = unix.Unlinkat(parent, temporary, unix.AT_REMOVEDIR) // the first error counts
+	return err
+}
+
+// parent opens the directory that s goes into and, with create, makes what of
+// it is missing.
+func (s fileSpec) parent(root tree, create bool) (int, error) {
+	const directory = unix.O_RDONLY | unix.O_DIRECTORY
+	at, err := root.open(".", directory)
+	if err != nil {
+		return -1, err
+	}
+
+	done := "/"
+	for _, name := range strings.Split(strings.Trim(path.Dir(s.path), "/"), "/") {
+		if name == "" {
+			continue
+		}
+
+		done = path.Join(done, name)
+
+		// From the root each time: only so do absolute links stay inside.
+		next, err := root.open(done, directory)
+		if create && errors.Is(err, unix.ENOENT) {
+			if err = s.addDirectory(at, name); err == nil {
+				next, err = root.open(done, directory)
+			}
+		}
+
+		_ = unix.Close(at) // synced where it was changed
+		if err != nil {
+			return -1, fmt.Errorf("opening the directory %s: %w", done, err)
+		}
+
+		at = next
+	}
+
+	return at, nil
+}

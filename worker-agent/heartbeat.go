@@ -1,0 +1,115 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/ingotmetal/ingot/action"
+)
+
+// heartbeats calls the server at its pace, with or without work, and does
+// what the answer orders.
+func (a *Agent) heartbeats(ctx context.Context) error {
+	a.mu.Lock()
+	pace := a.welcome.Heartbeat.Duration()
+	a.mu.Unlock()
+	if pace <= 0 {
+		pace = 5 * time.Second
+	}
+
+	tick := time.NewTicker(pace)
+	defer tick.Stop()
+	a.askBeat() // the server may have orders already
+
+	for {
+		select {
+		case <-tick.C:
+		case <-a.beat:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+
+		a.mu.Lock()
+		running := a.running
+		hb := action.Heartbeat{Idle: running == nil && len(a.outbox) == 0, Wrote: a.wrote}
+		a.mu.Unlock()
+		sent := 0
+		if running != nil {
+			hb.Running, sent = running.progressNow()
+		}
+
+		var orders action.Orders
+		if err := a.api.heartbeat(ctx, hb, &orders); err != nil {
+			var over *overError
+			if errors.As(err, &over) {
+				return err
+			}
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+			a.refused(err)
+			a.log.Warn("sending a heartbeat", "error", err)
+			continue
+		}
+		if running != nil {
+			running.sentLog(sent)
+		}
+
+		a.obey(orders)
+	}
+}
+
+// obey carries out what a heartbeat's answer orders.
+func (a *Agent) obey(o action.Orders) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if o.Hold != a.hold {
+		a.log.Info("hold", "on", o.Hold)
+		a.hold = o.Hold
+	}
+	for _, key := range o.Stop {
+		if a.running != nil && a.running.key == key {
+			a.running.cancel(errStopped)
+			continue
+		}
+		res, ok := a.finished[key]
+		if !ok {
+			// The order to stop came before the assignment, which must not start when
+			// it comes.
+			now := time.Now()
+			res = action.Result{
+				Key: key, ID: newID(), State: action.Stopped, Message: "stopped before it began", Started: now,
+				Ended: now,
+			}
+			a.finished[key] = res
+		}
+
+		a.postLocked(res)
+	}
+}
+
+// refused stops the running attempt when the server's error says that this agent's
+// token is unknown (401: the server may have lost its data) or revoked (403: two
+// agents came for one boot, or a later boot was welcomed). Nothing may go on
+// writing then. The agent stays and keeps asking: only 410 says that its run is
+// over.
+func (a *Agent) refused(err error) {
+	var status *statusError
+	if !errors.As(err, &status) || status.code != http.StatusUnauthorized && status.code != http.StatusForbidden {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.running != nil {
+		a.running.cancel(errStopped)
+	}
+}
+
+func (a *Agent) askBeat() {
+	select {
+	case a.beat <- struct{}{}:
+	default:
+	}
+}

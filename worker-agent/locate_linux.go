@@ -1,0 +1,128 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ingotmetal/ingot/action"
+)
+
+// nodeWait is how long a partition's device node may take to appear after the
+// table was written.
+const nodeWait = 15 * time.Second
+
+// locate waits until the partition of disk is there and returns it with its
+// file system; number 0 means the root file system's.
+func (t *attempt) locate(ctx context.Context, disk action.Disk, number int) (part Partition, fstype string, err error) {
+	files := t.agent.cfg.Files
+	if files == nil {
+		return part, "", errors.New("mounting: this agent mounts nothing")
+	}
+
+	for end := time.Now().Add(nodeWait); ; {
+		parts, e := files.Partitions(ctx, disk.Path)
+		if e != nil {
+			return part, "", fmt.Errorf("listing the partitions of %s: %w", disk.Path, e)
+		}
+
+		if number > 0 {
+			part, fstype, err = t.pick(parts, number)
+		} else {
+			part, fstype, err = t.findRoot(ctx, disk.Path, parts)
+		}
+		if !errors.Is(err, errNotYet) || time.Now().After(end) {
+			return part, fstype, err
+		}
+		if e := sleep(ctx, 200*time.Millisecond); e != nil {
+			return part, fstype, fmt.Errorf("%w (%w)", err, e)
+		}
+	}
+}
+
+// mounted calls do with the file system on part. When it returns, nothing is
+// mounted, and all that do wrote is on the disk.
+func (t *attempt) mounted(ctx context.Context, part Partition, fstype string, readOnly bool,
+	do func(root tree) error,
+) error {
+	dir, unmount, err := t.agent.cfg.Files.Mount(ctx, part.Path, fstype, readOnly)
+	if err != nil {
+		return err
+	}
+	root, err := openTree(dir)
+	if err == nil {
+		err = do(root)
+		root.close()
+	}
+	if e := unmount(); e != nil {
+		err = errors.Join(err, fmt.Errorf("unmounting %s: %w", part.Path, e))
+	}
+	return err
+}
+
+// pick returns partition number n with the file system that it holds.
+func (t *attempt) pick(parts []Partition, n int) (Partition, string, error) {
+	for _, p := range parts {
+		if p.Number != n {
+			continue
+		}
+		fstype := t.env["FS_TYPE"]
+		if fstype == "" {
+			fstype = deviceFS(p)
+		}
+		if fstype == "" && t.env["FS_TYPE"] == "" {
+			return p, "", fmt.Errorf("finding a file system on %s: %w", p.Path, errNotYet)
+		}
+		if !slices.Contains(action.FileSystems, fstype) {
+			return p, fstype, fmt.Errorf("mounting %s: it holds %q, not one of %s", p.Path, fstype,
+				strings.Join(action.FileSystems, ", "))
+		}
+		return p, fstype, nil
+	}
+	return Partition{}, "", fmt.Errorf("finding partition %d among %d: %w", n, len(parts), errNotYet)
+}
+
+// deviceFS names what is on p.
+func deviceFS(p Partition) string {
+	f, err := os.Open(p.Path)
+	if err != nil {
+		return ""
+	}
+	// Only read from.
+	defer func() { _ = f.Close() }()
+	return probeFS(f, p.Size)
+}
+
+// findRoot returns the largest partition whose file system has an
+// os-release.
+func (t *attempt) findRoot(ctx context.Context, disk string, parts []Partition) (Partition, string, error) {
+	slices.SortFunc(parts, func(a, b Partition) int { return int(min(1, max(-1, b.Size-a.Size))) })
+	var seen []string
+	for _, p := range parts {
+		fstype := deviceFS(p)
+		seen = append(seen, p.Path+" "+fstype)
+		if fstype != "ext4" && fstype != "xfs" && fstype != "btrfs" {
+			continue
+		}
+
+		dir, unmount, err := t.agent.cfg.Files.Mount(ctx, p.Path, fstype, true)
+		if err != nil {
+			seen = append(seen, err.Error())
+			continue
+		}
+		_, err = os.Lstat(dir + "/etc/os-release")
+		if e := unmount(); e != nil {
+			return p, fstype, fmt.Errorf("unmounting %s: %w", p.Path, e)
+		}
+		if err == nil {
+			return p, fstype, nil
+		}
+	}
+
+	return Partition{}, "", fmt.Errorf("finding the root file system of %s, one with /etc/os-release, on [%s]: %w", disk,
+		strings.Join(seen, ", "), errNotYet)
+}

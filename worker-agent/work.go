@@ -1,0 +1,158 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ingotmetal/ingot/action"
+)
+
+// claim says hello until the server welcomes this boot.
+func (a *Agent) claim(ctx context.Context) error {
+	hello := action.Hello{
+		Protocol: action.Protocol, Machine: a.cfg.Machine, Claim: a.cfg.Claim, Nonce: a.nonce,
+		MAC: a.cfg.MAC,
+	}
+	if a.cfg.Finder != nil {
+		facts, err := a.cfg.Finder.Facts(ctx)
+		if err != nil {
+			a.log.Warn("looking at the machine", "error", err)
+		}
+		hello.Facts = facts
+	}
+
+	hello.Facts = fit(hello.Facts, func(f action.Facts) int { hello.Facts = f; return jsonSize(hello) }, action.MaxHello)
+	if hello.Facts.Truncated != "" {
+		a.log.Warn("the machine's facts are too long for a hello", "left out", hello.Facts.Truncated)
+	}
+
+	for try := (backoff{max: a.cfg.Backoff}); ; {
+		var w action.Welcome
+		err := a.api.claim(ctx, hello, &w)
+		if err == nil && w.Protocol != action.Protocol {
+			// The token stays unused, so that the claim can be redeemed again.
+			err = fmt.Errorf("the server answers in protocol %d, this agent speaks %d: boot the agent OS that belongs to the server",
+				w.Protocol, action.Protocol)
+		}
+
+		if err == nil {
+			a.enter(w)
+			return nil
+		}
+
+		var over *overError
+		if errors.As(err, &over) || ctx.Err() != nil {
+			return errors.Join(err, context.Cause(ctx))
+		}
+
+		a.log.Warn("claiming the boot", "server", a.cfg.Server, "error", err)
+		if err := try.pause(ctx); err != nil {
+			return err
+		}
+	}
+}
+
+// enter takes what the server's welcome says.
+func (a *Agent) enter(w action.Welcome) {
+	a.api.setToken(w.Token)
+	a.mu.Lock()
+	a.welcome = w
+	a.mu.Unlock()
+
+	if !w.Time.IsZero() {
+		if err := a.cfg.Host.SetClock(w.Time); err != nil {
+			a.log.Warn("setting the clock", "error", err)
+		}
+	}
+
+	a.log.Info("welcome", "run", w.Run, "epoch", w.Epoch, "boot", w.Boot)
+}
+
+// work asks for actions and carries them out, one at a time.
+func (a *Agent) work(ctx context.Context) error {
+	try := backoff{max: a.cfg.Backoff}
+	for {
+		// What was reported comes before what is next.
+		if err := a.awaitDelivery(ctx); err != nil {
+			return err
+		}
+
+		if a.resting() {
+			if err := sleep(ctx, min(time.Second, a.cfg.Backoff)); err != nil {
+				return err
+			}
+			continue
+		}
+
+		as, err := a.api.next(ctx)
+		var over *overError
+		switch {
+		case errors.As(err, &over):
+			return err
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case err != nil:
+			a.refused(err)
+			a.log.Warn("asking for the next action", "error", err)
+			if err := try.pause(ctx); err != nil {
+				return err
+			}
+			continue
+		}
+
+		try = backoff{max: a.cfg.Backoff}
+		if as == nil {
+			continue
+		}
+
+		if !a.accept(as) {
+			// The server still offers what it will not get: do not spin.
+			if err := sleep(ctx, min(time.Second, a.cfg.Backoff)); err != nil {
+				return err
+			}
+			continue
+		}
+
+		native, known := action.Native(as.Action.Image)
+		res := a.execute(ctx, *as)
+		if over := context.Cause(ctx); over != nil {
+			return over
+		}
+
+		a.post(res)
+		if known && action.Leaves(native) && res.State == action.Success {
+			if err := a.awaitDelivery(ctx); err != nil {
+				return err
+			}
+			return &leaveError{native}
+		}
+	}
+}
+
+// accept tells whether as is to be carried out: it belongs to this run and
+// was not carried out before. A key that was gets its stored result again.
+func (a *Agent) accept(as *action.Assignment) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if as.Key.Epoch != a.welcome.Epoch || as.Run != "" && as.Run != a.welcome.Run {
+		a.log.Warn("dropping an assignment of another run", "key", as.Key.String(), "run", as.Run)
+		return false
+	}
+	if a.hold {
+		return false
+	}
+
+	if res, ok := a.finished[as.Key]; ok {
+		a.postLocked(res)
+		return false
+	}
+	return true
+}
+
+func (a *Agent) resting() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.hold || a.cfg.Rescue
+}
