@@ -100,8 +100,8 @@ type Facts struct {
 	DisksOmitted int    `json:"disksOmitted,omitempty"`
 }
 
-// MaxHello is how long the JSON of a Hello may be, in bytes: whoever sends one
-// has proven nothing yet.
+// MaxHello is how long the JSON of a Hello may be, in bytes. Its sender has proven
+// nothing yet.
 const MaxHello = 64 << 10
 
 // Hello is what the agent says first: it redeems its boot's claim.

@@ -93,6 +93,7 @@ func contents(env map[string]string, name string) error {
 	if _, ok := env[name]; ok {
 		return nil
 	}
+
 	for _, other := range []string{"BOOTCONFIG_CONTENTS", "HEGEL_URLS", "STATIC_NETPLAN", "STATIC_BOTTLEROCKET"} {
 		if env[other] != "" {
 			return unsupported(other, name)

@@ -47,7 +47,8 @@ func ParsePartition(text string) (Partition, error) {
 	by, value, ok := strings.Cut(text, "=")
 	by = strings.ToUpper(by)
 	if !ok || value == "" || !slices.Contains([]string{ByLabel, ByUUID, ByName, ByGUID, ByType}, by) {
-		return Partition{}, fmt.Errorf("reading %s=%q: want a number from 1, or LABEL=, UUID=, PARTLABEL=, PARTUUID= or PARTTYPE= and a value", PartitionVariable, text)
+		return Partition{}, fmt.Errorf("reading %s=%q: want a number from 1, "+
+			"or LABEL=, UUID=, PARTLABEL=, PARTUUID= or PARTTYPE= and a value", PartitionVariable, text)
 	}
 	return Partition{by, value}, nil
 }

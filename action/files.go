@@ -50,8 +50,10 @@ var accountName = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,31}$`)
 // by entry, without any contents in it.
 func Files(env map[string]string) ([]File, error) {
 	if strings.TrimSpace(env[FilesVariable]) == "" {
-		return nil, fmt.Errorf("reading %s: it is missing: give a JSON array of {path, contents, owner, group, mode}", FilesVariable)
+		return nil, fmt.Errorf("reading %s: it is missing: give a JSON array of {path, contents, owner, group, mode}",
+			FilesVariable)
 	}
+
 	files, err := decodeFiles(env[FilesVariable])
 	if err != nil {
 		return nil, fmt.Errorf("reading %s as a JSON array of files: %w", FilesVariable, err)
@@ -68,7 +70,8 @@ func Files(env map[string]string) ([]File, error) {
 			errs = append(errs, fmt.Errorf("reading %s[%d] %q: %s", FilesVariable, i, f.Path, fmt.Sprintf(format, args...)))
 		}
 
-		if !path.IsAbs(f.Path) || path.Clean(f.Path) == "/" || strings.HasSuffix(f.Path, "/") || strings.ContainsRune(f.Path, 0) {
+		if !path.IsAbs(f.Path) || path.Clean(f.Path) == "/" || strings.HasSuffix(f.Path, "/") ||
+			strings.ContainsRune(f.Path, 0) {
 			wrong("path must be absolute and that of a file or directory")
 		}
 		f.Path = path.Clean(f.Path)
@@ -83,12 +86,14 @@ func Files(env map[string]string) ([]File, error) {
 				wrong("invalid %s %q: want a number or a name", v[0], v[1])
 			}
 		}
+
 		for _, v := range [][2]string{{"mode", f.Mode}, {"dirMode", f.DirMode}} {
 			if _, err := Octal(v[1], 0); err != nil {
 				wrong("invalid %s %q: want an octal mode", v[0], v[1])
 			}
 		}
 	}
+
 	return files, errors.Join(errs...)
 }
 
@@ -115,6 +120,7 @@ func (f *File) fill(env map[string]string, wrong func(string, ...any)) {
 			sources++
 		}
 	}
+
 	switch {
 	case f.Directory && sources > 0:
 		wrong("a directory holds no contents")
@@ -126,6 +132,7 @@ func (f *File) fill(env map[string]string, wrong func(string, ...any)) {
 			wrong("from names %q, which the environment does not have", f.From)
 		}
 		f.Contents = text
+
 	case f.Base64 != "":
 		b, err := base64.StdEncoding.DecodeString(string(bytes.Join(bytes.Fields([]byte(f.Base64)), nil)))
 		if err != nil {
@@ -133,6 +140,7 @@ func (f *File) fill(env map[string]string, wrong func(string, ...any)) {
 		}
 		f.Contents = string(b)
 	}
+
 	f.From, f.Base64 = "", ""
 }
 

@@ -9,7 +9,8 @@ import (
 func TestFiles(t *testing.T) {
 	env := map[string]string{FilesVariable: ` [{"path": "/a/./b", "from": "X", "mode": "0600"}, {"path": "/c", "base64": "aGk="}, {"path": "/d", "directory": true}] `, "X": "secret"}
 	files, err := Files(env)
-	if err != nil || len(files) != 3 || files[0].Path != "/a/b" || files[0].Contents != "secret" || files[1].Contents != "hi" || !files[2].Directory {
+	if err != nil || len(files) != 3 || files[0].Path != "/a/b" || files[0].Contents != "secret" || files[1].Contents != "hi" ||
+		!files[2].Directory {
 		t.Fatalf("%+v, %v", files, err)
 	}
 	// All that is wrong at once, with its place and without any contents.
@@ -54,7 +55,8 @@ func TestNatives(t *testing.T) {
 			t.Errorf("%s leaves: %v", name, Leaves(native))
 		}
 	}
-	if !Writes(Kexec, nil) || !Writes(Inject, nil) || !Writes(GrowPart, nil) || !Writes(Wipe, nil) || Writes(EFIBoot, nil) || Writes(Reboot, nil) {
+	if !Writes(Kexec, nil) || !Writes(Inject, nil) || !Writes(GrowPart, nil) || !Writes(Wipe, nil) || Writes(EFIBoot, nil) ||
+		Writes(Reboot, nil) {
 		t.Error("what needs the bound disk is wrong")
 	}
 	if Writes(Wipe, map[string]string{"ALL_DISKS": "true"}) || !Writes(Wipe, map[string]string{"ALL_DISKS": "maybe"}) {

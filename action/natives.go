@@ -96,7 +96,8 @@ func Names() []string {
 
 // prefixes are the repositories whose last element names a native action.
 var prefixes = []string{
-	"tinkerbell/actions/", "tinkerbell-actions/", "eks-anywhere/tinkerbell/hub/", "eks-anywhere/tinkerbell/actions/", "embedded/",
+	"tinkerbell/actions/", "tinkerbell-actions/", "eks-anywhere/tinkerbell/hub/", "eks-anywhere/tinkerbell/actions/",
+	"embedded/",
 }
 
 // Native returns the native action that an image reference names, and whether
@@ -111,6 +112,7 @@ func Native(image string) (string, bool) {
 	if host, rest, ok := strings.Cut(path, "/"); ok && (strings.ContainsAny(host, ".:") || host == "localhost") {
 		path = rest
 	}
+
 	for _, p := range prefixes {
 		// A mirror keeps the repository path and may put folders before it.
 		if i := strings.Index("/"+path, "/"+p); i >= 0 {
@@ -122,6 +124,7 @@ func Native(image string) (string, bool) {
 	if _, ok := natives[path]; ok {
 		return path, true
 	}
+
 	for name, n := range natives {
 		if slices.Contains(n.aliases, path) {
 			return name, true
@@ -161,6 +164,7 @@ func DiskVariables() []string {
 			all = append(all, n.disk)
 		}
 	}
+
 	slices.Sort(all)
 	return slices.Compact(all)
 }

@@ -56,6 +56,7 @@ func (s *Signed) Verify(key ed25519.PublicKey) (Order, error) {
 	case !ed25519.Verify(key, append([]byte(orderContext), s.Order...), s.Signature):
 		return Order{}, errors.New("its signature is not that of this site's key")
 	}
+
 	var o Order
 	if err := json.Unmarshal(s.Order, &o); err != nil {
 		return Order{}, fmt.Errorf("decoding what was signed: %w", err)

@@ -19,7 +19,10 @@ func TestPlanKey(t *testing.T) {
 	if err != nil || !back.Equal(public) {
 		t.Fatalf("%v, %v", back, err)
 	}
-	for _, bad := range []string{"", "ed25519:", text[8:], text + "A", text[:50], "rsa" + text[7:], FormatPlanKey(public[:31]), FormatPlanKey(ed25519.PublicKey(private))} {
+	for _, bad := range []string{
+		"", "ed25519:", text[8:], text + "A", text[:50], "rsa" + text[7:], FormatPlanKey(public[:31]),
+		FormatPlanKey(ed25519.PublicKey(private)),
+	} {
 		if _, err := ParsePlanKey(bad); err == nil {
 			t.Errorf("%q was taken", bad)
 		}
@@ -31,7 +34,10 @@ func TestSignAndVerify(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := Order{Machine: "m1", Boot: 2, Plan: "p", Assignment: Assignment{Key: Key{1, 2, 3}, Run: "r", Action: Action{Name: "a", Environment: map[string]string{"A": "<&>"}}}}
+	o := Order{
+		Machine: "m1", Boot: 2, Plan: "p",
+		Assignment: Assignment{Key: Key{1, 2, 3}, Run: "r", Action: Action{Name: "a", Environment: map[string]string{"A": "<&>"}}},
+	}
 	s, err := Sign(private, o)
 	if err != nil {
 		t.Fatal(err)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -92,7 +91,7 @@ func (a *Activities) fromHere(x action.Action, then string) action.Action {
 	if a.Site.ImageURL == nil || then == "" {
 		return x
 	}
-	if name, ours := strings.CutPrefix(x.Environment["IMG_URL"], then+"/"); ours && !strings.Contains(name, "/") && imageDigest.MatchString(x.Environment["IMG_SHA256"]) {
+	if name, ours := strings.CutPrefix(x.Environment["IMG_URL"], then+"/"); ours && !strings.Contains(name, "/") && inventory.IsDigest(x.Environment["IMG_SHA256"]) {
 		pinned := inventory.Image{Name: name, SHA256: x.Environment["IMG_SHA256"]}
 		x.Environment = maps.Clone(x.Environment)
 		x.Environment["IMG_URL"] = then + "/" + pinned.PinnedPath()
@@ -103,8 +102,6 @@ func (a *Activities) fromHere(x action.Action, then string) action.Action {
 	}
 	return rewrite(x, func(s string) string { return inventory.Rebase(s, then, now) })
 }
-
-var imageDigest = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
 // sign makes the order that the agent checks before it carries payload out. A
 // plan whose actions are not those of its digest is not signed.

@@ -43,7 +43,8 @@ const (
 // ask the system, but for soft: bmclib's own provider prefers those that do,
 // and they may never end.
 var amtWays = map[string][]int{
-	"on": {amtOn}, "off": {amtOffSoft, amtOffHard}, "soft": {amtOffGraceful, amtOffHardBy}, "reset": {amtReset, amtCycle, amtCycleHard},
+	"on": {amtOn}, "off": {amtOffSoft, amtOffHard}, "soft": {amtOffGraceful, amtOffHardBy},
+	"reset": {amtReset, amtCycle, amtCycleHard},
 }
 
 // amt is a provider of bmclib for one operation on Intel's Active Management
@@ -103,7 +104,7 @@ func (p *amt) PowerStateGet(ctx context.Context) (state string, err error) {
 			state = "on"
 		case amtOffHard, amtOffSoft, amtHibernate:
 			state = "off"
-		case 3, 4: // asleep: it goes on where it was when somebody wakes it
+		case 3, 4: // asleep: it goes on where it was when it is woken
 			state = "sleeping"
 		default:
 			state = "state " + strconv.Itoa(n)
@@ -120,6 +121,7 @@ func (p *amt) power(ctx context.Context) (state int, may []int, err error) {
 	if err != nil {
 		return 0, nil, err
 	}
+
 	for _, item := range items {
 		for _, n := range item.Nodes {
 			v, err := strconv.Atoi(strings.TrimSpace(n.Text))
@@ -148,6 +150,7 @@ func (p *amt) PowerSet(ctx context.Context, word string) (bool, error) {
 	if !ok {
 		return false, p.cannot("AMT knows no %s", word)
 	}
+
 	err := p.run(ctx, func(ctx context.Context) error {
 		_, may, err := p.power(ctx)
 		if err != nil {
@@ -162,8 +165,11 @@ func (p *amt) PowerSet(ctx context.Context, word string) (bool, error) {
 			way = ways[n]
 		}
 		return p.ask(ctx, "CIM_PowerManagementService", "RequestPowerStateChange", element("PowerState", strconv.Itoa(way))+
-			"<r:ManagedElement>"+reference(nsCIM+"CIM_ComputerSystem", "CreationClassName", "CIM_ComputerSystem", "Name", "ManagedSystem")+"</r:ManagedElement>")
+			"<r:ManagedElement>"+
+			reference(nsCIM+"CIM_ComputerSystem", "CreationClassName", "CIM_ComputerSystem", "Name", "ManagedSystem")+
+			"</r:ManagedElement>")
 	})
+
 	return err == nil, err
 }
 
@@ -183,7 +189,8 @@ func (p *amt) ask(ctx context.Context, class, method, input string) error {
 
 // settings of AMT_BootSettingData that only AMT writes.
 var readOnlySettings = []string{
-	"BIOSLastStatus", "BootguardStatus", "OptionsCleared", "SecureBootControlEnabled", "UEFIHTTPSBootEnabled", "UEFILocalPBABootEnabled",
+	"BIOSLastStatus", "BootguardStatus", "OptionsCleared", "SecureBootControlEnabled", "UEFIHTTPSBootEnabled",
+	"UEFILocalPBABootEnabled",
 	"UefiBootNumberOfParams", "UefiBootParametersArray", "WinREBootEnabled", "RPEEnabled",
 }
 
@@ -198,13 +205,16 @@ func (p *amt) BootDeviceSet(ctx context.Context, device string, _, _ bool) (bool
 	if !ok && device != "none" {
 		return false, p.cannot("AMT cannot boot %s", device)
 	}
+
 	err := p.run(ctx, func(ctx context.Context) error {
 		if err := p.mayChoose(ctx); err != nil {
 			return err
 		}
+
 		// A version that knows no empty order is left with its old one, which the
 		// new one replaces.
-		if err := p.ask(ctx, "CIM_BootConfigSetting", "ChangeBootOrder", ""); err != nil && (device == "none" || final(err) && !isUnsupported(err)) {
+		if err := p.ask(ctx, "CIM_BootConfigSetting", "ChangeBootOrder", ""); err != nil &&
+			(device == "none" || final(err) && !isUnsupported(err)) {
 			return err
 		}
 		if device == "none" {
@@ -214,16 +224,19 @@ func (p *amt) BootDeviceSet(ctx context.Context, device string, _, _ bool) (bool
 			return err
 		}
 		config := reference(nsCIM+"CIM_BootConfigSetting", "InstanceID", bootConfiguration)
-		if err := p.ask(ctx, "CIM_BootService", "SetBootConfigRole", "<r:BootConfigSetting>"+config+"</r:BootConfigSetting>"+element("Role", "1")); err != nil {
+		if err := p.ask(ctx, "CIM_BootService", "SetBootConfigRole",
+			"<r:BootConfigSetting>"+config+"</r:BootConfigSetting>"+element("Role", "1")); err != nil {
 			return err
 		}
-		return p.ask(ctx, "CIM_BootConfigSetting", "ChangeBootOrder", "<r:Source>"+reference(nsCIM+"CIM_BootSourceSetting", "InstanceID", source)+"</r:Source>")
+		return p.ask(ctx, "CIM_BootConfigSetting", "ChangeBootOrder",
+			"<r:Source>"+reference(nsCIM+"CIM_BootSourceSetting", "InstanceID", source)+"</r:Source>")
 	})
+
 	return err == nil, err
 }
 
 // mayChoose refuses when AMT would accept a boot source and do nothing: in
-// client control mode, somebody at the machine has to consent.
+// client control mode, an operator at the machine has to consent.
 func (p *amt) mayChoose(ctx context.Context) error {
 	n, err := p.get(ctx, nsIPS+"IPS_HostBasedSetupService")
 	if err != nil {
@@ -233,7 +246,8 @@ func (p *amt) mayChoose(ctx context.Context) error {
 		return err
 	}
 	if n.text("CurrentControlMode") == "1" {
-		return fmt.Errorf("AMT is in client control mode, in which it accepts a boot device and does nothing; set it up in admin control mode: %w", inventory.ErrUnsupported)
+		return fmt.Errorf("AMT is in client control mode, in which it accepts a boot device and does nothing; "+
+			"set it up in admin control mode: %w", inventory.ErrUnsupported)
 	}
 	return nil
 }
@@ -252,13 +266,18 @@ func (p *amt) resetSettings(ctx context.Context) error {
 		switch {
 		case slices.Contains(readOnlySettings, name):
 			continue
-		case slices.Contains([]string{"BIOSPause", "BIOSSetup", "ConfigurationDataReset", "ReflashBIOS", "SecureErase", "PlatformErase", "UseIDER"}, name):
+		case slices.Contains([]string{
+			"BIOSPause", "BIOSSetup", "ConfigurationDataReset", "ReflashBIOS", "SecureErase",
+			"PlatformErase", "UseIDER",
+		}, name):
 			value = "false"
 		case name == "BootMediaIndex":
 			value = "0"
 		}
+
 		b.WriteString(element(name, value))
 	}
+
 	b.WriteString("</r:AMT_BootSettingData>")
 	_, err = p.call(ctx, nsXfer+"/Put", resource, b.String())
 	return err
@@ -297,6 +316,7 @@ func (p *amt) ordered(ctx context.Context) (sources []string, err error) {
 	if isUnsupported(err) || err == nil && len(items) == 0 {
 		return nil, blindError{"it was set, but this AMT does not tell what boots next"}
 	}
+
 	for i := range items {
 		part := items[i].first("PartComponent").selector("InstanceID")
 		if n, err := strconv.Atoi(items[i].text("AssignedSequence")); err == nil && n > 0 && strings.Contains(part, "Boot") {
@@ -315,6 +335,7 @@ func (p *amt) isNext(ctx context.Context) (bool, error) {
 	if err != nil && !isUnsupported(err) {
 		return false, err
 	}
+
 	for i := range items {
 		if items[i].first("SettingData").selector("InstanceID") != bootConfiguration {
 			continue

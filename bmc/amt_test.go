@@ -368,7 +368,10 @@ func TestLabAMT(t *testing.T) {
 	t.Cleanup(func() { require.NoError(t, l.Close()) })
 	m, err := l.Machine(t.Context(), vlab.Spec{Name: "amt", Firmware: vlab.Simulated, Agent: "/bin/true", Controller: vlab.ControllerAMT})
 	require.NoError(t, err)
-	d := New(Config{Step: 20 * time.Millisecond, Hard: 20 * time.Second, Networks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, PerMinute: 100_000})
+	d := New(Config{
+		Step: 20 * time.Millisecond, Hard: 20 * time.Second, Networks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")},
+		PerMinute: 100_000,
+	})
 	pw := inventory.NewSecret(m.AMT().Password)
 	for _, p := range []int{vlab.AMTPort, vlab.AMTTLSPort} {
 		listens, err := l.Forward(t.Context(), "127.0.0.1:0", vlab.BMCs, net.JoinHostPort(m.AMT().Address, strconv.Itoa(p)))

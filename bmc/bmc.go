@@ -111,6 +111,7 @@ func New(cfg Config) *Driver {
 	if cfg.PerMinute <= 0 {
 		cfg.PerMinute = perMinute
 	}
+
 	cfg.now, cfg.sleep = time.Now, sleep
 	if cfg.Home != "" {
 		if err := makeHome(cfg.Home); err != nil { // it is slower without
@@ -118,6 +119,7 @@ func New(cfg Config) *Driver {
 			cfg.Home = ""
 		}
 	}
+
 	p := &processes{log: cfg.Log, slots: make(chan struct{}, maxProcesses), file: cfg.LockFile, patience: commandTime}
 	for _, c := range cfg.Commands {
 		p.patience = max(p.patience, c.Timeout)

@@ -32,7 +32,10 @@ type bench struct {
 
 func newBench(t *testing.T) *bench {
 	t.Helper()
-	b := &bench{t: t, dir: t.TempDir(), log: &bytes.Buffer{}, bmc: inventory.BMC{Driver: inventory.DriverIPMI, Host: "192.0.2.3", User: "admin"}}
+	b := &bench{
+		t: t, dir: t.TempDir(), log: &bytes.Buffer{},
+		bmc: inventory.BMC{Driver: inventory.DriverIPMI, Host: "192.0.2.3", User: "admin"},
+	}
 	script, err := os.ReadFile("testdata/ipmitool")
 	require.NoError(t, err)
 	path := filepath.Join(b.dir, "ipmitool")
@@ -231,13 +234,21 @@ func TestBootDevice(t *testing.T) {
 		flags   string
 		read    string
 	}{
-		"once efi":       {inventory.BootDevice{Device: "pxe", EFI: true}, "chassis bootdev pxe options=efiboot", "a004000000", "pxe once efi"},
-		"once legacy":    {inventory.BootDevice{Device: "pxe"}, "chassis bootdev pxe", "8004000000", "pxe once"},
-		"persistent efi": {inventory.BootDevice{Device: "pxe", EFI: true, Persistent: true}, "chassis bootdev pxe options=persistent,efiboot", "e004000000", "pxe persistent efi"},
-		"disk":           {inventory.BootDevice{Device: "disk", Persistent: true}, "chassis bootdev disk options=persistent", "c008000000", "disk persistent"},
-		"cdrom":          {inventory.BootDevice{Device: "cdrom"}, "chassis bootdev cdrom", "8014000000", "cdrom once"},
-		"bios":           {inventory.BootDevice{Device: "bios"}, "chassis bootdev bios", "8018000000", "bios once"},
-		"none":           {inventory.BootDevice{Device: "none", EFI: true}, "chassis bootdev none", "0000000000", "none"},
+		"once efi":    {inventory.BootDevice{Device: "pxe", EFI: true}, "chassis bootdev pxe options=efiboot", "a004000000", "pxe once efi"},
+		"once legacy": {inventory.BootDevice{Device: "pxe"}, "chassis bootdev pxe", "8004000000", "pxe once"},
+		"persistent efi": {
+			inventory.BootDevice{Device: "pxe", EFI: true, Persistent: true},
+			"chassis bootdev pxe options=persistent,efiboot",
+			"e004000000", "pxe persistent efi",
+		},
+		"disk": {
+			inventory.BootDevice{Device: "disk", Persistent: true},
+			"chassis bootdev disk options=persistent", "c008000000",
+			"disk persistent",
+		},
+		"cdrom": {inventory.BootDevice{Device: "cdrom"}, "chassis bootdev cdrom", "8014000000", "cdrom once"},
+		"bios":  {inventory.BootDevice{Device: "bios"}, "chassis bootdev bios", "8018000000", "bios once"},
+		"none":  {inventory.BootDevice{Device: "none", EFI: true}, "chassis bootdev none", "0000000000", "none"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t)

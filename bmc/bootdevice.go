@@ -23,12 +23,16 @@ import (
 //
 // A BMC forgets the device 60 s after it was set: switch on directly
 // afterwards.
-func (d *Driver) SetBootDevice(ctx context.Context, b inventory.BMC, password inventory.Secret, want inventory.BootDevice, fence func(context.Context) error) (warning string, err error) {
+func (d *Driver) SetBootDevice(ctx context.Context, b inventory.BMC, password inventory.Secret,
+	want inventory.BootDevice, fence func(context.Context) error,
+) (warning string, err error) {
 	switch want.Device {
 	case "pxe", "disk", "cdrom", "bios", "none":
 	default:
-		return "", fmt.Errorf("invalid boot device %q; must be pxe, disk, cdrom, bios or none: %w", want.Device, inventory.ErrInvalid)
+		return "", fmt.Errorf("invalid boot device %q; must be pxe, disk, cdrom, bios or none: %w", want.Device,
+			inventory.ErrInvalid)
 	}
+
 	err = d.with(ctx, b, password, "boot device "+want.Device, func(s *session) (err error) {
 		s.fence = fence
 		can := b.Capabilities()
@@ -91,18 +95,21 @@ func (s *session) setBootDevice(ctx context.Context, want inventory.BootDevice) 
 	}
 
 	if string(got.Device) != want.Device {
-		return "", errors.Join(wrote, fmt.Errorf("boot device was set to %s but reads back as %s: %w", want.Device, got.Device, inventory.ErrUnsupported))
+		return "", errors.Join(wrote, fmt.Errorf("boot device was set to %s but reads back as %s: %w", want.Device,
+			got.Device, inventory.ErrUnsupported))
 	}
 	if want.Device == "none" {
 		return "", nil
 	}
 	if got.IsPersistent && !want.Persistent {
-		return "", fmt.Errorf("boot device %s was set for once but reads back as persistent: %w", want.Device, inventory.ErrUnsupported)
+		return "", fmt.Errorf("boot device %s was set for once but reads back as persistent: %w", want.Device,
+			inventory.ErrUnsupported)
 	}
 
 	if r, ok := s.provider.(flagReader); ok {
 		if dropped := r.dropped(want, got); len(dropped) > 0 {
-			return fmt.Sprintf("boot device %s was read back, but not these flags: %s", want.Device, strings.Join(dropped, ", ")), nil
+			return fmt.Sprintf("boot device %s was read back, but not these flags: %s", want.Device,
+				strings.Join(dropped, ", ")), nil
 		}
 	}
 	return "", nil

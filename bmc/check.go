@@ -29,6 +29,7 @@ func (d *Driver) Check(ctx context.Context, b inventory.BMC, password inventory.
 				return err
 			}
 		}
+
 		if !b.Capabilities().BootDevice {
 			r.Boot = Unknown
 			return nil
@@ -45,6 +46,7 @@ func (d *Driver) Check(ctx context.Context, b inventory.BMC, password inventory.
 		r.Boot = describe(over)
 		return nil
 	})
+
 	r.Took = time.Since(began)
 	return r, err
 }

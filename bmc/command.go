@@ -114,6 +114,7 @@ func (p *command) exec(ctx context.Context, what string, argv []string) (string,
 		}
 		filled[n] = strings.NewReplacer("{machine}", p.bmc.Machine, "{host}", p.bmc.Host).Replace(a)
 	}
+
 	leave, err := p.processes.enter(ctx)
 	if err != nil {
 		return "", err
@@ -126,24 +127,29 @@ func (p *command) exec(ctx context.Context, what string, argv []string) (string,
 	if text := p.password.Reveal(); text != "" {
 		cmd.Stdin = strings.NewReader(text + "\n")
 	}
+
 	out := &head{left: maxOutput}
 	cmd.Stdout, cmd.Stderr = out, io.Discard
+
 	// What it started ends with it.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = 2 * time.Second
 	err = p.processes.run(cmd)
 	var exit *exec.ExitError
+
 	switch {
 	case ctx.Err() != nil:
 		return "", ctx.Err()
 	case limited.Err() != nil:
 		return "", fmt.Errorf("%s took longer than %s: %w", what, p.cmd.Timeout, inventory.ErrUnreachable)
 	case errors.As(err, &exit):
-		return "", fmt.Errorf("%s ended with %s; run it by hand to see what it says: %w", what, exit.ProcessState, inventory.ErrUnreachable)
+		return "", fmt.Errorf("%s ended with %s; run it by hand to see what it says: %w", what, exit.ProcessState,
+			inventory.ErrUnreachable)
 	case err != nil && !errors.Is(err, exec.ErrWaitDelay): // it worked, and left something behind that runs on
 		return "", fmt.Errorf("starting %s: %w: %w", what, inventory.ErrUnsupported, err)
 	}
+
 	return out.text.String(), nil
 }
 

@@ -44,7 +44,8 @@ func newPlug(t *testing.T) (d *Driver, b inventory.BMC, read func(string) string
 	t.Setenv("INGOT_TEST_CANARY", canary)
 	d = New(Config{
 		Log:  slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})),
-		Step: 2 * time.Millisecond, Hard: 20 * time.Millisecond, PerMinute: 100_000, Networks: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")},
+		Step: 2 * time.Millisecond, Hard: 20 * time.Millisecond, PerMinute: 100_000,
+		Networks: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")},
 		Resolver: names{"hub": {"192.0.2.9"}},
 		Commands: map[string]Command{
 			"plug":    {On: []string{file, "on", "outlet={machine}@{host}", "; echo $(id)"}, Off: []string{file, "off"}, Status: status},
@@ -164,7 +165,8 @@ func TestWake(t *testing.T) {
 		require.Equal(t, want, got[:n])
 		require.Equal(t, "127.0.0.3", from.Addr().String())
 	}
-	require.ErrorIs(t, d.Set(t.Context(), b, inventory.Secret{}, "on", func(context.Context) error { return inventory.ErrFenced }), inventory.ErrFenced)
+	require.ErrorIs(t, d.Set(t.Context(), b, inventory.Secret{}, "on", func(context.Context) error { return inventory.ErrFenced }),
+		inventory.ErrFenced)
 	for _, power := range []string{"off", "soft", "cycle", "reset"} {
 		require.ErrorIs(t, d.Set(t.Context(), b, inventory.Secret{}, power, nil), inventory.ErrUnsupported, power)
 	}

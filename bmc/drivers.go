@@ -9,7 +9,8 @@ import (
 
 // newProvider makes the provider that speaks to dialled: a BMC whose host is an
 // address that may be dialled. name is the host as the inventory has it.
-type newProvider func(d *Driver, l link, name string, dialled inventory.BMC, password inventory.Secret) (provider, error)
+type newProvider func(d *Driver, l link, name string, dialled inventory.BMC,
+	password inventory.Secret) (provider, error)
 
 // providers has the constructor of each driver that reads the power state. The
 // others are switched by hand, or woken.
@@ -35,7 +36,8 @@ func check(b inventory.BMC) error {
 		return nil
 	}
 
-	if b.Host == "" || strings.HasPrefix(b.Host, "-") || strings.ContainsFunc(b.Host, func(r rune) bool { return r <= ' ' || r == 0x7f }) {
+	if b.Host == "" || strings.HasPrefix(b.Host, "-") ||
+		strings.ContainsFunc(b.Host, func(r rune) bool { return r <= ' ' || r == 0x7f }) {
 		return fmt.Errorf("invalid BMC host %q; must be an address or a name: %w", b.Host, inventory.ErrInvalid)
 	}
 	if b.Port < 0 || b.Port > 65535 {

@@ -13,8 +13,8 @@ const (
 )
 
 // makeHome makes dir a home for ipmitool. Without one it reads a list of 4.7 MB
-// at each start, to name the makers of what nobody here asks for: 25 of the
-// 30 ms of processor time that a command takes.
+// at each start, to name makers, which Ingot does not need. That takes 25 of the
+// 30 ms of processor time of a command.
 func makeHome(dir string) error {
 	file := filepath.Join(dir, registry)
 	if b, err := os.ReadFile(file); err == nil && string(b) == entry {

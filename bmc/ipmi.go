@@ -41,7 +41,8 @@ func checkCipher(b inventory.BMC) error {
 	case err != nil || n < 0 || n > 255:
 		return fmt.Errorf("invalid cipher suite %q: %w", b.CipherSuite, inventory.ErrInvalid)
 	case n == 0:
-		return fmt.Errorf("cipher suite 0 accepts any password and is not used; choose 17 or 3, and disable 0 in the BMC: %w", inventory.ErrUnsupported)
+		return fmt.Errorf("cipher suite 0 accepts any password and is not used; "+
+			"choose 17 or 3, and disable 0 in the BMC: %w", inventory.ErrUnsupported)
 	}
 	return nil
 }
@@ -87,7 +88,8 @@ func (p *ipmi) Open(context.Context) error {
 	if p.path == "" {
 		path, err := exec.LookPath("ipmitool")
 		if err != nil {
-			p.last = fmt.Errorf("ipmitool is needed for BMCs with driver ipmi; install Debian's package ipmitool: %w", inventory.ErrUnsupported)
+			p.last = fmt.Errorf("ipmitool is needed for BMCs with driver ipmi; install Debian's package ipmitool: %w",
+				inventory.ErrUnsupported)
 			return p.last
 		}
 		p.path = path
@@ -104,6 +106,7 @@ func (p *ipmi) PowerStateGet(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
+
 	for line := range strings.Lines(out) {
 		if strings.HasPrefix(line, "Chassis Power is") {
 			return strings.TrimSpace(line), nil
@@ -214,11 +217,13 @@ func (p *ipmi) exec(ctx context.Context, command []string) (string, error) {
 	case strings.ContainsAny(text, "\n\r\x00"):
 		return "", fmt.Errorf("the BMC's password holds a line end, which ipmitool cannot read: %w", inventory.ErrInvalid)
 	}
+
 	leave, err := p.processes.enter(ctx)
 	if err != nil {
 		return "", err
 	}
 	defer leave()
+
 	// The password travels through a pipe that is full and closed before
 	// ipmitool starts: it stands in no argument, no environment and no file,
 	// and is gone from the pipe when ipmitool has read it.
@@ -226,12 +231,15 @@ func (p *ipmi) exec(ctx context.Context, command []string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("starting ipmitool: %w", err)
 	}
+
 	_, err = w.WriteString(p.password.Reveal() + "\n")
 	if err = errors.Join(err, w.Close()); err != nil {
 		return "", errors.Join(fmt.Errorf("starting ipmitool: %w", err), r.Close())
 	}
+
 	limited, cancel := context.WithTimeout(ctx, commandTime)
 	defer cancel()
+
 	// -v makes ipmitool say why a session could not be opened, without which
 	// a wrong password looks like a BMC that is off.
 	args := []string{
@@ -243,6 +251,7 @@ func (p *ipmi) exec(ctx context.Context, command []string) (string, error) {
 	if p.home != "" {
 		cmd.Env = append(cmd.Env, "HOME="+p.home)
 	}
+
 	cmd.ExtraFiles = []*os.File{r} // descriptor 3 of the child
 	cmd.WaitDelay = 2 * time.Second
 	var out bytes.Buffer
@@ -251,6 +260,7 @@ func (p *ipmi) exec(ctx context.Context, command []string) (string, error) {
 	if closeErr := r.Close(); err == nil && closeErr != nil {
 		err = closeErr
 	}
+
 	text := out.String()
 	switch {
 	case ctx.Err() != nil:
@@ -262,11 +272,13 @@ func (p *ipmi) exec(ctx context.Context, command []string) (string, error) {
 	case err != nil:
 		return text, classify(text, err)
 	}
+
 	return text, nil
 }
 
 // noise is what -v adds and means nothing.
-var noise = regexp.MustCompile(`^(Loading IANA|Running Get (VSO|PICMG)|Invalid completion code received|Discovered (IPMB|Target)|RAW RE[QS]|RAW RSP|\s*$)`)
+var noise = regexp.MustCompile(`^(Loading IANA|Running Get (VSO|PICMG)|Invalid completion code received|` +
+	`Discovered (IPMB|Target)|RAW RE[QS]|RAW RSP|\s*$)`)
 
 func meaning(out string) string {
 	var lines []string
@@ -293,7 +305,8 @@ var kinds = []struct {
 }{
 	{regexp.MustCompile(`(?i)insufficient resources|node busy`), inventory.ErrUnreachable, "the BMC has no session left"},
 	{
-		regexp.MustCompile(`(?i)RAKP 2 HMAC is invalid|unauthorized (name|role|privilege)|invalid integrity check value|invalid role|insufficient privilege|not authorized`),
+		regexp.MustCompile(`(?i)RAKP 2 HMAC is invalid|unauthorized (name|role|privilege)|invalid integrity check value|` +
+			`invalid role|insufficient privilege|not authorized`),
 		inventory.ErrRefused, "check user and password of the BMC",
 	},
 	{
@@ -301,8 +314,14 @@ var kinds = []struct {
 		inventory.ErrUnsupported, "set the BMC's cipherSuite to 17 or 3",
 	},
 	{regexp.MustCompile(`(?i)unable to read password`), inventory.ErrRefused, "the BMC has no password: set one"},
-	{regexp.MustCompile(`(?i)unable to establish|address lookup|could not open socket|timeout|no response`), inventory.ErrUnreachable, ""},
-	{regexp.MustCompile(`(?i)invalid command|invalid data field|not supported|rsp=0xc[1-c]|rsp=0xd[4-6]`), inventory.ErrUnsupported, ""},
+	{
+		regexp.MustCompile(`(?i)unable to establish|address lookup|could not open socket|timeout|no response`),
+		inventory.ErrUnreachable, "",
+	},
+	{
+		regexp.MustCompile(`(?i)invalid command|invalid data field|not supported|rsp=0xc[1-c]|rsp=0xd[4-6]`),
+		inventory.ErrUnsupported, "",
+	},
 }
 
 func classify(out string, err error) error {

@@ -37,7 +37,8 @@ func judgeIPMI2(ctx context.Context, host string, port int, said string) error {
 	for range capabilityTries {
 		if v2, err := askIPMI2(ctx, net.JoinHostPort(host, strconv.Itoa(port))); err == nil {
 			if !v2 {
-				return fmt.Errorf("%s, and it says so itself (enable IPMI over LAN 2.0 in the BMC, or use another driver): %w", said, inventory.ErrUnsupported)
+				return fmt.Errorf("%s, and it says so itself (enable IPMI over LAN 2.0 in the BMC, or use another driver): %w",
+					said, inventory.ErrUnsupported)
 			}
 			break
 		}

@@ -11,7 +11,7 @@ import (
 
 // DefaultNetworks are the networks in which BMCs are looked for when none are
 // configured: the private ranges (RFC 1918, RFC 4193). A BMC that the whole
-// Internet can reach is found by the whole Internet; whoever has one lists it.
+// Internet can reach is found by the whole Internet; it has to be listed.
 func DefaultNetworks() []netip.Prefix {
 	return []netip.Prefix{
 		netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("172.16.0.0/12"), netip.MustParsePrefix("192.168.0.0/16"),
@@ -55,12 +55,14 @@ func (d *Driver) resolve(ctx context.Context, host string) (string, error) {
 	limited, cancel := context.WithTimeout(ctx, lookupTime)
 	defer cancel()
 	addrs, err := d.cfg.Resolver.LookupNetIP(limited, "ip", host)
+
 	switch {
 	case ctx.Err() != nil:
 		return "", ctx.Err()
 	case err != nil:
 		return "", fmt.Errorf("looking up the BMC's name: %w: %w", inventory.ErrUnreachable, err)
 	}
+
 	var refused error
 	for _, a := range addrs {
 		if refused = d.checkAddr(a); refused == nil {

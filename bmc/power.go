@@ -29,7 +29,9 @@ func (d *Driver) State(ctx context.Context, b inventory.BMC, password inventory.
 // fence, if not nil, is asked immediately before each write, while no other
 // operation of this Driver on the same BMC can run; its error stops the write
 // and is returned.
-func (d *Driver) Set(ctx context.Context, b inventory.BMC, password inventory.Secret, power string, fence func(context.Context) error) error {
+func (d *Driver) Set(ctx context.Context, b inventory.BMC, password inventory.Secret, power string,
+	fence func(context.Context) error,
+) error {
 	switch power {
 	case "on", "off", "soft", "cycle", "reset":
 	default:
@@ -54,6 +56,7 @@ func (d *Driver) Set(ctx context.Context, b inventory.BMC, password inventory.Se
 		case "soft":
 			return s.turn(ctx, "soft", Off, d.cfg.Soft)
 		}
+
 		return s.turn(ctx, power, power, d.cfg.Hard)
 	})
 }
@@ -97,6 +100,7 @@ func (s *session) turn(ctx context.Context, power, want string, within time.Dura
 	if wrote != nil && final(wrote) {
 		return wrote
 	}
+
 	// The answer to a write can get lost on the way (UDP): the state decides.
 	if err := s.await(ctx, want, within); err != nil {
 		return errors.Join(wrote, err)
@@ -112,7 +116,8 @@ func (s *session) reset(ctx context.Context) error {
 		return err
 	}
 	if now != On {
-		return fmt.Errorf("the machine is %s, and only one that is on can be reset (use: on): %w", now, inventory.ErrUnsupported)
+		return fmt.Errorf("the machine is %s, and only one that is on can be reset (use: on): %w", now,
+			inventory.ErrUnsupported)
 	}
 	if err := s.write(ctx, func() (bool, error) { return s.client.SetPowerState(ctx, "reset") }); err != nil {
 		return err
@@ -125,6 +130,7 @@ func (s *session) await(ctx context.Context, want string, within time.Duration) 
 	began := time.Now()
 	tick := time.NewTicker(s.d.cfg.Step)
 	defer tick.Stop()
+
 	for {
 		now, err := s.state(ctx)
 		switch {
@@ -138,6 +144,7 @@ func (s *session) await(ctx context.Context, want string, within time.Duration) 
 			}
 			return fmt.Errorf("power is %s and not %s after %s: %w", now, want, within, inventory.ErrUnreachable)
 		}
+
 		select {
 		case <-tick.C:
 		case <-ctx.Done():

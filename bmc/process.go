@@ -57,6 +57,7 @@ func (p *processes) enter(ctx context.Context) (leave func(), err error) {
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
+
 	if err := p.acquireLock(ctx); err != nil {
 		<-p.slots
 		return nil, err
@@ -117,6 +118,7 @@ func (p *processes) tryLock() (ready bool, err error) {
 	case first:
 		p.log.Warn("waiting for BMC commands that an earlier server started", "file", p.file)
 	}
+
 	return p.locked || p.overdue, nil
 }
 
@@ -131,6 +133,7 @@ func (p *processes) run(cmd *exec.Cmd) error {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}
 	}
 	cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
+
 	// The signal comes when the thread ends that started the program.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

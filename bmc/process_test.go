@@ -215,11 +215,15 @@ func TestProcessesAreLimited(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { require.NoError(t, fifo.Close()) }()
 	status := []string{command}
-	d := New(Config{Networks: []netip.Prefix{}, Commands: map[string]Command{"c": {On: status, Off: status, Status: status, Timeout: time.Minute}}})
+	d := New(Config{
+		Networks: []netip.Prefix{},
+		Commands: map[string]Command{"c": {On: status, Off: status, Status: status, Timeout: time.Minute}},
+	})
 	var all sync.WaitGroup
 	for i := range maxProcesses + extra {
 		all.Go(func() {
-			_, err := d.State(t.Context(), inventory.BMC{Driver: inventory.DriverExec, Command: "c", Machine: fmt.Sprint("m", i)}, inventory.Secret{})
+			_, err := d.State(t.Context(), inventory.BMC{Driver: inventory.DriverExec, Command: "c", Machine: fmt.Sprint("m", i)},
+				inventory.Secret{})
 			if err != nil {
 				t.Error(err)
 			}

@@ -76,6 +76,7 @@ func (l *link) do(ctx context.Context, command func() error) error {
 			return l.last
 		}
 	}
+
 	l.last = command()
 	if l.settle != nil {
 		l.settle(l.last)

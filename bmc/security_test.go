@@ -15,9 +15,15 @@ import (
 // host that no network lists, by whatever name it is called.
 func TestS17OnlyConfiguredNetworksAreDialled(t *testing.T) {
 	b := newBench(t)
-	resolver := names{"bmc-a": {"192.0.2.3"}, "inside": {"127.0.0.1"}, "rebinding": {"192.0.2.3", "127.0.0.1"}, "metadata": {"169.254.169.254"}}
+	resolver := names{
+		"bmc-a": {"192.0.2.3"}, "inside": {"127.0.0.1"}, "rebinding": {"192.0.2.3", "127.0.0.1"},
+		"metadata": {"169.254.169.254"},
+	}
 	b.cfg.Resolver = resolver
-	for _, host := range []string{"127.0.0.1", "::1", "::ffff:127.0.0.1", "169.254.169.254", "fe80::1%eth0", "8.8.8.8", "192.0.3.1", "inside", "metadata"} {
+	for _, host := range []string{
+		"127.0.0.1", "::1", "::ffff:127.0.0.1", "169.254.169.254", "fe80::1%eth0", "8.8.8.8", "192.0.3.1", "inside",
+		"metadata",
+	} {
 		x := b.bmc
 		x.Host = host
 		_, err := b.State(t.Context(), x, password())
@@ -53,8 +59,9 @@ func TestS17DefaultNetworksArePrivate(t *testing.T) {
 	d := New(Config{})
 	for host, ok := range map[string]bool{
 		"10.1.2.3": true, "172.31.0.1": true, "192.168.7.7": true, "fd00::7": true, "::ffff:10.0.0.1": true,
-		"172.32.0.1": false, "127.0.0.1": false, "::1": false, "169.254.169.254": false, "fe80::1": false, "100.64.0.1": false, "1.1.1.1": false, "2001:db8::1": false,
-		"0.0.0.0": false, "224.0.0.1": false, "255.255.255.255": false,
+		"172.32.0.1": false, "127.0.0.1": false, "::1": false, "169.254.169.254": false, "fe80::1": false, "100.64.0.1": false, "1.1.1.1": false,
+		"2001:db8::1": false,
+		"0.0.0.0":     false, "224.0.0.1": false, "255.255.255.255": false,
 	} {
 		if ok {
 			require.NoError(t, d.CheckHost(host), host)

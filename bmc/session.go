@@ -18,15 +18,19 @@ import (
 
 // features are those of bmclib that all our providers have.
 var features = registrar.Features{
-	bmclibproviders.FeaturePowerState, bmclibproviders.FeaturePowerSet, bmclibproviders.FeatureBootDeviceSet, bmclibproviders.FeatureBmcReset,
+	bmclibproviders.FeaturePowerState, bmclibproviders.FeaturePowerSet, bmclibproviders.FeatureBootDeviceSet,
+	bmclibproviders.FeatureBmcReset,
 }
 
 // with runs one operation: alone on its BMC, with a client of its own that is
 // always closed.
-func (d *Driver) with(ctx context.Context, b inventory.BMC, password inventory.Secret, what string, do func(*session) error) error {
+func (d *Driver) with(ctx context.Context, b inventory.BMC, password inventory.Secret, what string,
+	do func(*session) error,
+) error {
 	if err := check(b); err != nil {
 		return fmt.Errorf("%s: %w", what, err)
 	}
+
 	dialled := b
 	if b.Host != "" {
 		var err error
@@ -40,6 +44,7 @@ func (d *Driver) with(ctx context.Context, b inventory.BMC, password inventory.S
 	if b.Capabilities().Shared {
 		key, name = b.Driver+"/"+b.Machine, fmt.Sprintf("power command %q", b.Command)
 	}
+
 	t, err := d.lock(ctx, key)
 	if err != nil {
 		return fmt.Errorf("%s: waiting for %s, which is in use: %w", what, name, err)
@@ -52,6 +57,7 @@ func (d *Driver) with(ctx context.Context, b inventory.BMC, password inventory.S
 	if !password.IsZero() { // without one nothing is sent
 		l.settle = func(err error) { d.settle(t, err) }
 	}
+
 	p, err := providers[b.Driver](d, l, b.Host, dialled, password)
 	if err != nil {
 		return fmt.Errorf("%s: %s: %w", what, name, err)
@@ -60,7 +66,8 @@ func (d *Driver) with(ctx context.Context, b inventory.BMC, password inventory.S
 	// The password stays out of bmclib's client: the provider has it.
 	registry := registrar.NewRegistry()
 	registry.Register(p.Name(), b.Driver, features, nil, p)
-	client := bmclib.NewClient(b.Host, b.User, "", bmclib.WithRegistry(registry), bmclib.WithPerProviderTimeout(operationTime))
+	client := bmclib.NewClient(b.Host, b.User, "", bmclib.WithRegistry(registry),
+		bmclib.WithPerProviderTimeout(operationTime))
 	if err := client.Open(ctx); err != nil {
 		return fmt.Errorf("%s: %s: %w", what, name, p.cause(err))
 	}
@@ -112,6 +119,7 @@ func (s *session) write(ctx context.Context, do func() (bool, error)) error {
 			return fenceError{err}
 		}
 	}
+
 	ok, err := do()
 	if err != nil {
 		return s.provider.cause(err)

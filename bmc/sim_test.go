@@ -24,7 +24,10 @@ func TestLabSimulator(t *testing.T) {
 		t.Skip("needs ipmi_sim and ipmitool: make deps, then go test ./bmc -args -lab")
 	}
 	b := simulator(t)
-	d := New(Config{Home: t.TempDir(), Step: 50 * time.Millisecond, Hard: 5 * time.Second, Soft: 5 * time.Second, Settle: time.Second, Networks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, PerMinute: 100_000})
+	d := New(Config{
+		Home: t.TempDir(), Step: 50 * time.Millisecond, Hard: 5 * time.Second, Soft: 5 * time.Second, Settle: time.Second,
+		Networks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, PerMinute: 100_000,
+	})
 	pw := inventory.NewSecret("pa55w0rd")
 	ctx := t.Context()
 
@@ -122,7 +125,8 @@ set_working_mc 0x20
 `, addr.Port, dir), 0o644)
 	write("bmc.emu", "mc_setbmc 0x20\nmc_add 0x20 0 no-device-sdrs 0x23 9 8 0x9f 0x1291 0xf02 persist_sdr\nsel_enable 0x20 1000 0x0a\nmc_enable 0x20\n", 0o644)
 
-	sim := exec.Command(filepath.Join(root, "bin", "ipmi_sim"), "-c", filepath.Join(dir, "lan.conf"), "-f", filepath.Join(dir, "bmc.emu"), "-s", filepath.Join(dir, "state"), "-n")
+	sim := exec.Command(filepath.Join(root, "bin", "ipmi_sim"), "-c", filepath.Join(dir, "lan.conf"), "-f", filepath.Join(dir, "bmc.emu"),
+		"-s", filepath.Join(dir, "state"), "-n")
 	sim.Env = append(os.Environ(), "LD_LIBRARY_PATH="+libs[0])
 	require.NoError(t, sim.Start())
 	t.Cleanup(func() {

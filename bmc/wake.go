@@ -35,10 +35,12 @@ func (d *Driver) wake(ctx context.Context, b inventory.BMC, power string, fence 
 	if power != "on" {
 		return fmt.Errorf("power %s: %w", power, check(b))
 	}
+
 	packet, err := magic(b.MAC)
 	if err != nil {
 		return fmt.Errorf("waking: %w", err)
 	}
+
 	to := b.Broadcast
 	if b.Host != "" {
 		if to, err = netip.ParseAddr(b.Host); err == nil {
@@ -51,6 +53,7 @@ func (d *Driver) wake(ctx context.Context, b inventory.BMC, power string, fence 
 	if !to.Is4() {
 		return fmt.Errorf("waking %s: invalid IPv4 address %s: %w", b.MAC, to, inventory.ErrInvalid)
 	}
+
 	t, err := d.lock(ctx, "wol/"+b.MAC)
 	if err != nil {
 		return fmt.Errorf("waking %s: %w", b.MAC, err)
@@ -61,15 +64,18 @@ func (d *Driver) wake(ctx context.Context, b inventory.BMC, power string, fence 
 			return fenceError{err}
 		}
 	}
+
 	// The source address also chooses the interface of 255.255.255.255.
 	var dialer net.Dialer
 	if d.cfg.WakeFrom.IsValid() {
 		dialer.LocalAddr = net.UDPAddrFromAddrPort(netip.AddrPortFrom(d.cfg.WakeFrom, 0))
 	}
+
 	c, err := dialer.DialContext(ctx, "udp4", net.JoinHostPort(to.String(), strconv.Itoa(b.ListenPort())))
 	if err != nil {
 		return fmt.Errorf("waking %s: %w: %w", b.MAC, inventory.ErrUnreachable, err)
 	}
+
 	for n := range wakes {
 		if n > 0 {
 			if err = d.cfg.sleep(ctx, wakePause); err != nil {
@@ -84,6 +90,7 @@ func (d *Driver) wake(ctx context.Context, b inventory.BMC, power string, fence 
 	if err = errors.Join(err, c.Close()); err != nil {
 		return fmt.Errorf("waking %s: %w", b.MAC, err)
 	}
+
 	d.cfg.Log.Debug("magic packets sent", "mac", b.MAC, "to", to)
 	return nil
 }

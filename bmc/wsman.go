@@ -25,15 +25,15 @@ import (
 
 // The namespaces of WS-Management (DSP0226) and of Intel's classes.
 const (
-	nsSOAP  = "http://www.w3.org/2003/05/soap-envelope"
-	nsAddr  = "http://schemas.xmlsoap.org/ws/2004/08/addressing"
-	nsWSMan = "http://schemas.dmtf.org/wbem/wsman/1/wsman.xsd"
-	nsEnum  = "http://schemas.xmlsoap.org/ws/2004/09/enumeration"
-	nsXfer  = "http://schemas.xmlsoap.org/ws/2004/09/transfer"
-	nsCIM   = "http://schemas.dmtf.org/wbem/wscim/1/cim-schema/2/"
-	nsAMT   = "http://intel.com/wbem/wscim/1/amt-schema/1/"
-	nsIPS   = "http://intel.com/wbem/wscim/1/ips-schema/1/"
-	nobody  = nsAddr + "/role/anonymous"
+	nsSOAP    = "http://www.w3.org/2003/05/soap-envelope"
+	nsAddr    = "http://schemas.xmlsoap.org/ws/2004/08/addressing"
+	nsWSMan   = "http://schemas.dmtf.org/wbem/wsman/1/wsman.xsd"
+	nsEnum    = "http://schemas.xmlsoap.org/ws/2004/09/enumeration"
+	nsXfer    = "http://schemas.xmlsoap.org/ws/2004/09/transfer"
+	nsCIM     = "http://schemas.dmtf.org/wbem/wscim/1/cim-schema/2/"
+	nsAMT     = "http://intel.com/wbem/wscim/1/amt-schema/1/"
+	nsIPS     = "http://intel.com/wbem/wscim/1/ips-schema/1/"
+	anonymous = nsAddr + "/role/anonymous"
 )
 
 const (
@@ -47,8 +47,8 @@ const (
 )
 
 // wsman is a client of WS-Management over HTTP with digest authentication. It
-// follows no redirect, asks no proxy, and sends a password to nobody in any
-// other form than a digest (RFC 2617).
+// follows no redirect, asks no proxy, and sends a password as a digest only (RFC
+// 2617).
 type wsman struct {
 	url      string
 	user     string
@@ -81,6 +81,7 @@ func tlsConfig(name string, b inventory.BMC) *tls.Config {
 	for _, s := range tls.CipherSuites() {
 		c.CipherSuites = append(c.CipherSuites, s.ID)
 	}
+
 	// Before version 16, AMT knows no key exchange but RSA.
 	c.CipherSuites = append(c.CipherSuites, tls.TLS_RSA_WITH_AES_128_GCM_SHA256, tls.TLS_RSA_WITH_AES_256_GCM_SHA384,
 		tls.TLS_RSA_WITH_AES_128_CBC_SHA, tls.TLS_RSA_WITH_AES_256_CBC_SHA)
@@ -161,7 +162,8 @@ func (c *challenge) answer(uri, user, password string) (string, error) {
 		return "", err
 	}
 	nc, cnonce := fmt.Sprintf("%08x", c.used), hex.EncodeToString(raw[:])
-	return out + fmt.Sprintf(`, qop=auth, nc=%s, cnonce="%s", response="%s"`, nc, cnonce, hash(ha1, c.nonce, nc, cnonce, "auth", ha2)), nil
+	return out + fmt.Sprintf(`, qop=auth, nc=%s, cnonce="%s", response="%s"`, nc, cnonce,
+		hash(ha1, c.nonce, nc, cnonce, "auth", ha2)), nil
 }
 
 // node is an element of an answer.
@@ -177,6 +179,7 @@ func (n *node) first(name string) *node {
 	if n == nil || n.XMLName.Local == name {
 		return n
 	}
+
 	for i := range n.Nodes {
 		if found := n.Nodes[i].first(name); found != nil {
 			return found
@@ -197,6 +200,7 @@ func (n *node) selector(name string) string {
 	if n == nil {
 		return ""
 	}
+
 	if n.XMLName.Local == "Selector" {
 		for _, a := range n.Attrs {
 			if a.Name.Local == "Name" && a.Value == name {
@@ -204,6 +208,7 @@ func (n *node) selector(name string) string {
 			}
 		}
 	}
+
 	for i := range n.Nodes {
 		if v := n.Nodes[i].selector(name); v != "" {
 			return v
@@ -222,7 +227,8 @@ func element(name, text string) string {
 // reference is the body of an endpoint reference to an instance.
 func reference(resource string, selectors ...string) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, `<a:Address>%s</a:Address><a:ReferenceParameters><w:ResourceURI>%s</w:ResourceURI><w:SelectorSet>`, nobody, resource)
+	fmt.Fprintf(&b, `<a:Address>%s</a:Address><a:ReferenceParameters><w:ResourceURI>%s</w:ResourceURI><w:SelectorSet>`,
+		anonymous, resource)
 	for i := 0; i+1 < len(selectors); i += 2 {
 		fmt.Fprintf(&b, `<w:Selector Name="%s">%s</w:Selector>`, selectors[i], selectors[i+1])
 	}
@@ -231,7 +237,8 @@ func reference(resource string, selectors ...string) string {
 
 // invoke calls a method and returns its ReturnValue.
 func (w *wsman) invoke(ctx context.Context, resource, method, input string) (int, error) {
-	answer, err := w.call(ctx, resource+"/"+method, resource, fmt.Sprintf(`<r:%s_INPUT xmlns:r="%s">%s</r:%s_INPUT>`, method, resource, input, method))
+	answer, err := w.call(ctx, resource+"/"+method, resource,
+		fmt.Sprintf(`<r:%s_INPUT xmlns:r="%s">%s</r:%s_INPUT>`, method, resource, input, method))
 	if err != nil {
 		return 0, err
 	}
@@ -258,7 +265,8 @@ func (w *wsman) get(ctx context.Context, resource string) (*node, error) {
 
 // list returns the instances of a class.
 func (w *wsman) list(ctx context.Context, resource string) ([]node, error) {
-	answer, err := w.call(ctx, nsEnum+"/Enumerate", resource, fmt.Sprintf(`<e:Enumerate xmlns:e="%s"></e:Enumerate>`, nsEnum))
+	answer, err := w.call(ctx, nsEnum+"/Enumerate", resource,
+		fmt.Sprintf(`<e:Enumerate xmlns:e="%s"></e:Enumerate>`, nsEnum))
 	if err != nil {
 		return nil, err
 	}
@@ -271,7 +279,8 @@ func (w *wsman) list(ctx context.Context, resource string) ([]node, error) {
 		var escaped strings.Builder
 		_ = xml.EscapeText(&escaped, []byte(at)) // a builder takes everything
 		answer, err = w.call(ctx, nsEnum+"/Pull", resource, fmt.Sprintf(
-			`<e:Pull xmlns:e="%s"><e:EnumerationContext>%s</e:EnumerationContext><e:MaxElements>100</e:MaxElements><e:MaxCharacters>99999</e:MaxCharacters></e:Pull>`, nsEnum, escaped.String()))
+			`<e:Pull xmlns:e="%s"><e:EnumerationContext>%s</e:EnumerationContext>`+
+				`<e:MaxElements>100</e:MaxElements><e:MaxCharacters>99999</e:MaxCharacters></e:Pull>`, nsEnum, escaped.String()))
 		if err != nil {
 			return nil, err
 		}
@@ -282,6 +291,7 @@ func (w *wsman) list(ctx context.Context, resource string) ([]node, error) {
 			return out, nil
 		}
 	}
+
 	return nil, fmt.Errorf("listing %s: it does not end: %w", class(resource), inventory.ErrUnsupported)
 }
 
@@ -292,15 +302,18 @@ func class(resource string) string { return resource[strings.LastIndex(resource,
 func (w *wsman) call(ctx context.Context, act, resource, body string) (*node, error) {
 	w.count++
 	envelope := fmt.Sprintf(`<?xml version="1.0" encoding="UTF-8"?>`+
-		`<s:Envelope xmlns:s="%s" xmlns:a="%s" xmlns:w="%s"><s:Header><a:Action s:mustUnderstand="true">%s</a:Action><a:To s:mustUnderstand="true">/wsman</a:To>`+
+		`<s:Envelope xmlns:s="%s" xmlns:a="%s" xmlns:w="%s"><s:Header>`+
+		`<a:Action s:mustUnderstand="true">%s</a:Action><a:To s:mustUnderstand="true">/wsman</a:To>`+
 		`<w:ResourceURI s:mustUnderstand="true">%s</w:ResourceURI><a:MessageID s:mustUnderstand="true">%d</a:MessageID>`+
-		`<a:ReplyTo><a:Address s:mustUnderstand="true">%s</a:Address></a:ReplyTo><w:OperationTimeout>PT60S</w:OperationTimeout></s:Header><s:Body>%s</s:Body></s:Envelope>`,
-		nsSOAP, nsAddr, nsWSMan, act, resource, w.count, nobody, body)
+		`<a:ReplyTo><a:Address s:mustUnderstand="true">%s</a:Address></a:ReplyTo>`+
+		`<w:OperationTimeout>PT60S</w:OperationTimeout></s:Header><s:Body>%s</s:Body></s:Envelope>`,
+		nsSOAP, nsAddr, nsWSMan, act, resource, w.count, anonymous, body)
 	if w.asked.nonce == "" {
 		if err := w.knock(ctx); err != nil {
 			return nil, err
 		}
 	}
+
 	for {
 		proven := w.asked.used > 0
 		header, err := w.asked.answer("/wsman", w.user, w.password.Reveal())
@@ -311,6 +324,7 @@ func (w *wsman) call(ctx context.Context, act, resource, body string) (*node, er
 		if err != nil {
 			return nil, err
 		}
+
 		if status == http.StatusUnauthorized {
 			// Only a nonce that was good before can have become old: with
 			// another, the log-in is what is wrong, and once is enough.
@@ -321,6 +335,7 @@ func (w *wsman) call(ctx context.Context, act, resource, body string) (*node, er
 			w.asked = challenge{}
 			return nil, fmt.Errorf("it does not let %q in (check user and password of AMT): %w", w.user, inventory.ErrRefused)
 		}
+
 		return answer(act, status, text)
 	}
 }
@@ -333,23 +348,28 @@ func (w *wsman) knock(ctx context.Context) error {
 	}
 	c, ok := parseChallenge(headers.Values("WWW-Authenticate"))
 	if status != http.StatusUnauthorized || !ok {
-		return fmt.Errorf("it answers %d and asks for no digest log-in, so it is no AMT: %w", status, inventory.ErrUnsupported)
+		return fmt.Errorf("it answers %d and asks for no digest log-in, so it is not AMT: %w", status,
+			inventory.ErrUnsupported)
 	}
 	w.asked = c
 	return nil
 }
 
-func (w *wsman) post(ctx context.Context, body, authorization string) (status int, headers http.Header, text []byte, err error) {
+func (w *wsman) post(ctx context.Context, body, authorization string) (
+	status int, headers http.Header, text []byte, err error,
+) {
 	limited, cancel := context.WithTimeout(ctx, requestTime)
 	defer cancel()
 	r, err := http.NewRequestWithContext(limited, http.MethodPost, w.url, strings.NewReader(body))
 	if err != nil {
 		return 0, nil, nil, err
 	}
+
 	r.Header.Set("Content-Type", "application/soap+xml;charset=UTF-8")
 	if authorization != "" {
 		r.Header.Set("Authorization", authorization)
 	}
+
 	res, err := w.http.Do(r)
 	if err == nil {
 		text, err = io.ReadAll(io.LimitReader(res.Body, maxAnswer+1))
@@ -360,12 +380,14 @@ func (w *wsman) post(ctx context.Context, body, authorization string) (status in
 	case ctx.Err() != nil:
 		return 0, nil, nil, ctx.Err()
 	case errors.Is(err, errStranger), errors.As(err, &untrusted):
-		return 0, nil, nil, fmt.Errorf("its certificate is not trusted (%w); nothing was sent; bmc.fingerprint names the key that is: %w", bare(err), inventory.ErrRefused)
+		return 0, nil, nil, fmt.Errorf("its certificate is not trusted (%w); nothing was sent; bmc.fingerprint names the key that is: %w",
+			bare(err), inventory.ErrRefused)
 	case err != nil:
 		return 0, nil, nil, fmt.Errorf("%w: %w", inventory.ErrUnreachable, bare(err))
 	case len(text) > maxAnswer:
 		return 0, nil, nil, fmt.Errorf("it answers more than %d bytes: %w", maxAnswer, inventory.ErrUnsupported)
 	}
+
 	return res.StatusCode, res.Header, text, nil
 }
 
@@ -386,6 +408,7 @@ func answer(act string, status int, text []byte) (*node, error) {
 	if err == nil && envelope.first("Fault") != nil {
 		return nil, fault(what, envelope.first("Fault"))
 	}
+
 	switch {
 	case status == http.StatusForbidden:
 		return nil, fmt.Errorf("%s: it is forbidden to this user: %w", what, inventory.ErrRefused)
@@ -396,6 +419,7 @@ func answer(act string, status int, text []byte) (*node, error) {
 	case err != nil || envelope.XMLName.Local != "Envelope":
 		return nil, fmt.Errorf("%s: the answer is no SOAP: %w", what, inventory.ErrUnsupported)
 	}
+
 	return &envelope, nil
 }
 
@@ -404,13 +428,16 @@ func fault(what string, f *node) error {
 	code := f.first("Subcode").text("Value")
 	code = code[strings.LastIndex(code, ":")+1:]
 	kind := inventory.ErrUnreachable // InternalError, Concurrency, TimedOut, QuotaLimit: not now
+
 	switch code {
 	case "AccessDenied":
 		kind = inventory.ErrRefused
-	case "DestinationUnreachable", "ActionNotSupported", "InvalidSelectors", "InvalidParameter", "SchemaValidationError", "UnsupportedFeature", "CannotProcessFilter", "InvalidMessageInformationHeader":
+	case "DestinationUnreachable", "ActionNotSupported", "InvalidSelectors", "InvalidParameter", "SchemaValidationError",
+		"UnsupportedFeature", "CannotProcessFilter", "InvalidMessageInformationHeader":
 		kind = inventory.ErrUnsupported
 	}
-	return fmt.Errorf("%s: it complains of %s (%s): %w", what, clip(printable(code)), clip(printable(f.text("Text"))), kind)
+	return fmt.Errorf("%s: it complains of %s (%s): %w", what, clip(printable(code)), clip(printable(f.text("Text"))),
+		kind)
 }
 
 // printable replaces what does not belong into an error.

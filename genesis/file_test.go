@@ -253,7 +253,7 @@ func TestS17HostsThatAreProbed(t *testing.T) {
 	for _, field := range []string{"router.api", "platform.talos", "platform.kubernetes"} {
 		require.Contains(t, got["lab.yaml "+field].String(), "is this host itself", field)
 	}
-	require.Contains(t, got["lab.yaml cluster.api"].String(), "is no address of one system")
+	require.Contains(t, got["lab.yaml cluster.api"].String(), "is not the address of one system")
 	require.Len(t, got, 4, "%v", got)
 }
 

@@ -55,15 +55,19 @@ var drivers = map[string]Capabilities{
 		NeedsHost: true, NeedsUser: true, NeedsPassword: true, Port: 16992, MaxUser: 16, MaxPassword: 32,
 		Soft: true, BootDevice: true, SelfTest: true,
 	},
-	DriverExec:    {Shared: true, check: checkCommand},
-	DriverWOL:     {Manual: true, Wakes: true, Port: 9, check: checkWOL},
-	DriverManual:  {Manual: true},
-	DriverRedfish: {NeedsHost: true, Port: 443, Missing: "this version has no Redfish driver: use ipmi if the BMC speaks it as well, or manual"},
+	DriverExec:   {Shared: true, check: checkCommand},
+	DriverWOL:    {Manual: true, Wakes: true, Port: 9, check: checkWOL},
+	DriverManual: {Manual: true},
+	DriverRedfish: {
+		NeedsHost: true, Port: 443,
+		Missing: "this version has no Redfish driver: use ipmi if the BMC speaks it as well, or manual",
+	},
 }
 
 // Drivers lists the drivers that this version can use, sorted.
 func Drivers() []string {
-	return slices.DeleteFunc(slices.Sorted(maps.Keys(drivers)), func(name string) bool { return drivers[name].Missing != "" })
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(drivers)),
+		func(name string) bool { return drivers[name].Missing != "" })
 }
 
 // KnownDriver tells whether there is a driver of that name, usable or not.
@@ -134,16 +138,19 @@ func (m Machine) Controller() BMC {
 	if m.BMC != nil {
 		b = *m.BMC
 	}
+
 	b.Machine = m.Name
 	if !b.Wakes() {
 		return b
 	}
+
 	nic, _ := m.Netboot()
 	if b.MAC == "" {
 		b.MAC = nic.MAC
 	} else if i, ok := m.InterfaceByMAC(b.MAC); ok {
 		nic = i
 	}
+
 	b.Broadcast = broadcast(nic)
 	return b
 }

@@ -20,8 +20,8 @@ type Endpoint struct {
 	// Fingerprint is "sha256:" and the digest of the SubjectPublicKeyInfo of the
 	// server's certificate, in hex.
 	Fingerprint string `json:"fingerprint,omitempty"`
-	// Insecure trusts whoever answers: for probes that carry no secret, and
-	// where nobody can know the certificate beforehand.
+	// Insecure trusts any certificate: for probes that carry no secret, where the
+	// certificate cannot be known in advance.
 	Insecure bool `json:"insecure,omitempty"`
 }
 
@@ -32,7 +32,7 @@ func BaseProblem(base string) string {
 	u, err := url.Parse(base)
 	switch {
 	case err != nil || u.Host == "" || u.Hostname() == "":
-		return "is no address"
+		return "is not an address"
 	case u.Scheme != "https":
 		return "is not https"
 	case u.User != nil || u.RawQuery != "" || u.ForceQuery || u.Fragment != "":
@@ -42,9 +42,9 @@ func BaseProblem(base string) string {
 }
 
 // HostProblem says what keeps host, an address or a name, from being that of
-// such a system, "" if nothing does: this host itself is none, and what is
-// link-local is reached by whoever lies beside it (security S17). Names are
-// judged by their addresses when they are dialled: AddrProblem.
+// such a system, "" if nothing does. This host itself is refused, and so are
+// link-local addresses, which any neighbour may have (security S17). Names are
+// checked by their addresses when they are dialled: AddrProblem.
 func HostProblem(host string) string {
 	host = strings.ToLower(strings.Trim(host, "[]"))
 	a, err := netip.ParseAddr(host)
@@ -63,18 +63,19 @@ func AddrProblem(a netip.Addr) string {
 	case a.IsLoopback(), a.IsUnspecified():
 		return "is this host itself"
 	case a.IsLinkLocalUnicast(), a.IsMulticast(), a == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
-		return "is no address of one system in a network"
+		return "is not the address of one system in a network"
 	}
 	return ""
 }
 
-// MayDial tells whether a system that somebody gave as host may be dialled at
-// the IP address and port to which that has led, else ErrInvalid: a name gains
-// nothing by leading inside. An address was judged when it was entered.
+// MayDial refuses, with ErrInvalid, to dial a system that was entered as host at
+// the IP address and port to which the name resolved, if that address would have
+// been refused itself. An address was checked when it was entered.
 func MayDial(host, address string) error {
 	if _, err := netip.ParseAddr(strings.Trim(host, "[]")); err == nil {
 		return nil
 	}
+
 	a, err := netip.ParseAddrPort(address)
 	if err != nil {
 		return fmt.Errorf("dialling %q: %w: %w", host, err, ErrInvalid)

@@ -7,7 +7,7 @@ import (
 
 // Kinds of events.
 const (
-	// What anybody on the wire could forge: display and wake, never more.
+	// What any host on the wire could forge: display and wake, never more.
 	EventDHCP     = "dhcp"     // DISCOVER or REQUEST of PXE class, answered with a boot file
 	EventLoader   = "loader"   // boot loader fetched
 	EventScript   = "script"   // iPXE script fetched
@@ -32,7 +32,7 @@ const (
 	EventPayload       = "payload"        // the last payload of an installer was delivered whole; the boot is spent
 	EventInstalled     = "installed"      // an installer says that it has succeeded
 	EventInstallFailed = "install-failed" // an installer says that it has failed; Message says why
-	// EventFenced is never stored: reconcile tells a run that somebody else has
+	// EventFenced is never stored: reconcile tells a run that another run has
 	// taken its machine.
 	EventFenced = "fenced"
 	// What the run did.
@@ -83,7 +83,8 @@ type PhaseChange struct {
 func Signals(kind string) bool {
 	switch kind {
 	case EventDHCP, EventLoader, EventScript, EventKernel, EventInitrd, EventRebooted, EventHello, EventClaimConflict,
-		EventActionDone, EventAgentIdle, EventAgentLost, EventBootLost, EventPhoneHome, EventDocument, EventPayload, EventInstalled, EventInstallFailed:
+		EventActionDone, EventAgentIdle, EventAgentLost, EventBootLost, EventPhoneHome, EventDocument, EventPayload,
+		EventInstalled, EventInstallFailed:
 		return true
 	}
 	return false

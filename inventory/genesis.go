@@ -5,14 +5,14 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"io/fs"
+	"maps"
 	"slices"
 	"time"
 	"unicode/utf8"
 )
 
-// A GenesisBundle is a lab file with the files that it names, as somebody
-// stored it. All of it is sealed in the inventory: the files hold passwords and
-// keys.
+// A GenesisBundle is a stored lab file with the files that it names. All of it is
+// sealed in the inventory: the files hold passwords and keys.
 type GenesisBundle struct {
 	Name string `json:"name"`
 	File string `json:"file"` // which of Files is the lab file
@@ -37,11 +37,6 @@ func (b GenesisBundle) Read(name string) ([]byte, error) {
 
 // Digest returns the SHA-256, in hex, over the names and contents of all files.
 func (b GenesisBundle) Digest() string {
-	names := make([]string, 0, len(b.Files))
-	for n := range b.Files {
-		names = append(names, n)
-	}
-	slices.Sort(names)
 	h := sha256.New()
 	put := func(s string) {
 		var n [8]byte
@@ -49,8 +44,9 @@ func (b GenesisBundle) Digest() string {
 		_, _ = h.Write(n[:]) // a hash takes everything
 		_, _ = h.Write([]byte(s))
 	}
+
 	put(b.File)
-	for _, n := range names {
+	for _, n := range slices.Sorted(maps.Keys(b.Files)) {
 		put(n)
 		put(b.Files[n].Reveal())
 	}
@@ -63,12 +59,12 @@ const (
 	maxBundleSize  = 768 << 10 // bytes
 )
 
-// Check returns what is wrong with the bundle as such; what the files say
-// package genesis checks.
+// Check returns what is wrong with the bundle itself. Package genesis checks what
+// the files say.
 func (b GenesisBundle) Check() error {
 	var ps Problems
 	if !label.MatchString(b.Name) {
-		ps.Add("name", "use up to 63 of a–z, 0–9 and -", "%q is no DNS label", b.Name)
+		ps.Add("name", "use up to 63 of a–z, 0–9 and -", "invalid name %q", b.Name)
 	}
 	if _, ok := b.Files[b.File]; !ok {
 		ps.Add("files", "send the lab file under the name that file gives", "%q is not among the files", b.File)
@@ -76,6 +72,7 @@ func (b GenesisBundle) Check() error {
 	if len(b.Files) > maxBundleFiles {
 		ps.Add("files", "name fewer files", "%d files are more than %d", len(b.Files), maxBundleFiles)
 	}
+
 	size := 0
 	for name, s := range b.Files {
 		size += len(s.Reveal())

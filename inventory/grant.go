@@ -10,7 +10,7 @@ type Owner struct {
 	Epoch   int64  `json:"epoch"`
 }
 
-// MaxBoots is how many boots a run may take before a person is asked.
+// MaxBoots is how many boots a run may take before an operator is asked.
 const MaxBoots = 3
 
 // Grant is the one row per machine that says who owns it.
@@ -45,7 +45,7 @@ func (g Grant) NetbootOpen(now time.Time) bool {
 // SecretsOpen tells whether the grant's secrets window is open at now.
 func (g Grant) SecretsOpen(now time.Time) bool { return g.Run != "" && now.Before(g.SecretsUntil) }
 
-// Person tells whether a person armed the machine by hand, for rescue.
+// Person tells whether an operator armed the machine by hand, for rescue.
 func (g Grant) Person() bool { return len(g.Run) > 7 && g.Run[:7] == "person:" }
 
 // Netboot is the view of a grant that API, CLI and imports know.

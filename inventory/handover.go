@@ -5,19 +5,19 @@ import (
 	"time"
 )
 
-// A HandOver is the wish to move this site to a peer. What became of it is not
-// the inventory's to know: it may have moved meanwhile.
+// A HandOver is the request to move this site to a peer. The inventory does not
+// know its outcome, because it may have moved with the site.
 type HandOver struct {
 	ID     string `json:"id"`
 	Target string `json:"target"` // name of the peer
 	// SiteEpoch is the one that the target will own.
 	SiteEpoch int64 `json:"siteEpoch"`
-	// Force is a person's word: although runs of machines are open.
+	// Force: an operator wants it although runs of machines are open.
 	Force     bool      `json:"force,omitempty"`
 	Requested time.Time `json:"requested"`
 }
 
-// States of a hand-over, as whoever waits for it sees them.
+// States of a hand-over, as its workflow sees them.
 const (
 	HandOverPending = "pending" // or under way
 	HandOverMoved   = "moved"   // this server is where it has moved to
@@ -32,6 +32,7 @@ func Rebase(text, from, to string) string {
 	if from == "" || to == "" || from == to || !strings.Contains(text, from) {
 		return text
 	}
+
 	var b strings.Builder
 	for {
 		before, rest, found := strings.Cut(text, from)
@@ -39,12 +40,14 @@ func Rebase(text, from, to string) string {
 		if !found {
 			return b.String()
 		}
+
 		whole := rest == "" || rest[0] == '/' || !strings.ContainsRune(urlRunes, rune(rest[0]))
 		if whole {
 			b.WriteString(to)
 		} else {
 			b.WriteString(from)
 		}
+
 		text = rest
 	}
 }

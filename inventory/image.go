@@ -21,7 +21,7 @@ type Image struct {
 	Size   int64  `json:"size"`          // bytes of the file as served
 	SHA256 string `json:"sha256"`        // hex, of the file as served
 	// FirstSeen: the digest was computed by this server from its own copy and
-	// not declared by anybody (security S18).
+	// not declared (security S18).
 	FirstSeen bool   `json:"firstSeen,omitempty"`
 	Format    string `json:"format"`             // raw | gz | zst | xz | bz2, by magic bytes
 	DiskSize  int64  `json:"diskSize,omitempty"` // bytes when unpacked, if known
@@ -61,6 +61,7 @@ func (p Plan) Images(from int) []PlannedImage {
 			out = append(out, PlannedImage{Run: p.Run, Name: name, SHA256: sum})
 		}
 	}
+
 	pinned := func(text string) {
 		for p.ImagesURL != "" {
 			_, rest, found := strings.Cut(text, p.ImagesURL)
@@ -73,6 +74,7 @@ func (p Plan) Images(from int) []PlannedImage {
 			text = rest
 		}
 	}
+
 	for _, x := range p.Actions[min(from, len(p.Actions)):] {
 		for _, k := range slices.Sorted(maps.Keys(x.Environment)) {
 			pinned(x.Environment[k])
@@ -80,11 +82,13 @@ func (p Plan) Images(from int) []PlannedImage {
 		for _, v := range x.Command {
 			pinned(v)
 		}
+
 		// Plans of servers that did not pin addresses have the digest beside.
 		if u := x.Environment["IMG_URL"]; p.ImagesURL != "" && strings.HasPrefix(u, p.ImagesURL+"/") {
 			add(path.Base(u), x.Environment["IMG_SHA256"])
 		}
 	}
+
 	if p.Installer != nil {
 		for _, name := range slices.Sorted(maps.Keys(p.Installer.Digests)) {
 			add(name, p.Installer.Digests[name])
@@ -93,6 +97,7 @@ func (p Plan) Images(from int) []PlannedImage {
 			pinned(v)
 		}
 	}
+
 	for _, d := range p.Documents {
 		pinned(d.Contents)
 	}
@@ -114,3 +119,7 @@ func NamesImage(text, name string) bool {
 	}
 	return slices.Contains(strings.FieldsFunc(text, func(r rune) bool { return !part(r) }), name)
 }
+
+// IsDigest tells whether s is a SHA-256 in the form of images: 64 lower-case hex
+// digits.
+func IsDigest(s string) bool { return digestForm.MatchString(s) }

@@ -91,6 +91,7 @@ func Resolve(text string, lookup func(ref string) (string, error)) (string, erro
 		if ok || failed != nil {
 			return v
 		}
+
 		v, err := lookup(ref)
 		if err != nil {
 			failed = fmt.Errorf("resolving %q: %w", ref, err)

@@ -22,7 +22,7 @@ var (
 	// machine. Not retryable.
 	ErrFenced = errors.New("fenced: another run owns the machine")
 	// What a BMC can answer with: unreachable waits, refused credentials stop
-	// and ask a person, unsupported stops.
+	// and ask an operator, unsupported stops.
 	ErrUnreachable = errors.New("unreachable")
 	ErrRefused     = errors.New("credentials refused")
 	ErrUnsupported = errors.New("unsupported")
@@ -34,7 +34,7 @@ var (
 )
 
 // Secret is text that must not be seen: it redacts itself in String, JSON and
-// slog. Reveal is the only way out; whoever calls it answers for the rest.
+// slog. Reveal is the only way out.
 type Secret struct{ v string }
 
 // NewSecret wraps v.
@@ -68,7 +68,7 @@ func (s Secret) MarshalText() ([]byte, error) { return []byte(s.redacted()), nil
 // LogValue returns the redacted form.
 func (s Secret) LogValue() slog.Value { return slog.StringValue(s.redacted()) }
 
-// UnmarshalJSON reads a secret that somebody entered. The redacted form is
+// UnmarshalJSON reads a secret that was entered. The redacted form is
 // refused, or saving what was shown would destroy what was stored.
 func (s *Secret) UnmarshalJSON(b []byte) error {
 	var v string
@@ -82,7 +82,7 @@ func (s *Secret) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// A Problem is one thing wrong with what somebody gave us.
+// A Problem is one thing wrong with an input.
 type Problem struct {
 	File   string `json:"file,omitempty"`
 	Line   int    `json:"line,omitempty"`
@@ -105,6 +105,7 @@ func (p Problem) String() string {
 	if p.Field != "" {
 		b.WriteString(p.Field + ": ")
 	}
+
 	b.WriteString(p.What)
 	if p.Remedy != "" {
 		b.WriteString(" (" + p.Remedy + ")")

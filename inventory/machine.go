@@ -21,7 +21,7 @@ type Machine struct {
 	// that is blank or was last written by Ingot.
 	DiskSelector *DiskSelector `json:"diskSelector,omitempty"`
 	// ProtectedDisks are never written and never wiped, whatever a selector, a
-	// template or a person chooses; server and agent both see to it.
+	// template or an operator chooses; server and agent both see to it.
 	ProtectedDisks []action.DiskID `json:"protectedDisks,omitempty"`
 	BMC            *BMC            `json:"bmc,omitempty"` // nil: power is manual
 	// Template and Image are the defaults of its provisioning.
@@ -57,7 +57,7 @@ const (
 	// StandingAvailable: its disks were wiped and read back, its secrets purged.
 	StandingAvailable = "available"
 	// StandingQuarantined: something of that could not be verified. No run
-	// writes to it before a person has released it.
+	// writes to it before an operator has released it.
 	StandingQuarantined = "quarantined"
 )
 

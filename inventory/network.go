@@ -64,6 +64,7 @@ func (n Network) Warnings(ms []Machine) []string {
 			if !unserved {
 				continue
 			}
+
 			at := slices.IndexFunc(groups, func(g group) bool { return g.subnet == subnet })
 			if at < 0 {
 				at, groups = len(groups), append(groups, group{subnet: subnet})
@@ -73,6 +74,7 @@ func (n Network) Warnings(ms []Machine) []string {
 			}
 		}
 	}
+
 	var out []string
 	for _, g := range groups {
 		out = append(out, someNames(g.names)+": "+n.Reason(g.subnet))
@@ -91,11 +93,13 @@ func GatewayWarnings(ms, all []Machine) []string {
 			}
 		}
 	}
+
 	var out []string
 	for _, m := range ms {
 		for _, i := range m.Interfaces {
 			if names := users[i.Address]; len(names) > 0 {
-				out = append(out, fmt.Sprintf("%s: %s is the gateway of %s: right only if this machine is their router", m.Name, i.Address, someNames(names)))
+				out = append(out, fmt.Sprintf("%s: %s is the gateway of %s: right only if this machine is their router", m.Name,
+					i.Address, someNames(names)))
 			}
 		}
 	}

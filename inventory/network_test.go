@@ -77,7 +77,10 @@ func TestGatewayWarnings(t *testing.T) {
 		return m
 	}
 	router := at("router", "10.0.0.1", "")
-	nodes := []Machine{at("n1", "10.0.0.5", "10.0.0.1"), at("n2", "10.0.0.6", "10.0.0.1"), at("n3", "10.0.0.7", "10.0.0.1"), at("n4", "10.0.0.8", "10.0.0.1")}
+	nodes := []Machine{
+		at("n1", "10.0.0.5", "10.0.0.1"), at("n2", "10.0.0.6", "10.0.0.1"), at("n3", "10.0.0.7", "10.0.0.1"),
+		at("n4", "10.0.0.8", "10.0.0.1"),
+	}
 	unreserved := Machine{Name: "u", Interfaces: []Interface{{}}}
 	require.Empty(t, GatewayWarnings(append(nodes, unreserved), append(nodes, router, unreserved)))
 	require.Equal(t, []string{"router: 10.0.0.1 is the gateway of n1, n2, n3 and 1 more: right only if this machine is their router"},

@@ -9,7 +9,7 @@ import (
 	"unicode"
 )
 
-// Events that somebody who is not in the room is told of.
+// Events of which notices are sent.
 const (
 	NoticeWaiting = "waiting-for-person" // nothing goes on before a person decides, or presses a button
 	NoticeFailed  = "failed"             // a run or an operation has failed, or ran out of time
@@ -61,7 +61,10 @@ const maxNoticeText = 500
 // before it (zero: none). There may be several ways to say it, the most exact
 // first: the first one that is asked for is said.
 func (w Workflow) NoticesOf(before Workflow) []Notice {
-	n := Notice{Time: w.Updated, Machine: w.Machine, Type: w.Type, Workflow: w.ID, Run: w.Run, Text: w.Message, Next: w.Next}
+	n := Notice{
+		Time: w.Updated, Machine: w.Machine, Type: w.Type, Workflow: w.ID, Run: w.Run, Text: w.Message,
+		Next: w.Next,
+	}
 	switch {
 	case failed(w.State) && !Final(before.State):
 		return notices(n, "", NoticeFailed)
@@ -76,6 +79,7 @@ func (w Workflow) NoticesOf(before Workflow) []Notice {
 			return notices(n, w.Question.ID, NoticeBMC, NoticeWaiting)
 		}
 		return notices(n, w.Question.ID, NoticeWaiting)
+
 	case before.AwaitsPerson() && before.Phase == w.Phase:
 		return nil
 	}
@@ -126,11 +130,13 @@ func oneLine(s string) string {
 		if !unicode.IsPrint(r) {
 			continue
 		}
+
 		if n++; n > maxNoticeText {
 			b.WriteString("…")
 			break
 		}
 		b.WriteRune(r)
 	}
+
 	return b.String()
 }

@@ -18,6 +18,7 @@ func RecoverOrder(all []Machine, names []string, selector map[string]string, ord
 			chosen[m.Name] = true
 		}
 	}
+
 	switch {
 	case len(names) > 0 && len(selector) > 0:
 		ps.Add("selector", "give machines or a selector", "both are given")
@@ -26,6 +27,7 @@ func RecoverOrder(all []Machine, names []string, selector map[string]string, ord
 	case len(names) == 0 && len(chosen) == 0:
 		ps.Add("selector", "ingot machine list", "no machine in service carries these labels")
 	}
+
 	for n, name := range names {
 		field := fmt.Sprintf("machines[%d]", n)
 		switch {
@@ -34,8 +36,10 @@ func RecoverOrder(all []Machine, names []string, selector map[string]string, ord
 		case chosen[name] && len(selector) == 0:
 			ps.Add(field, "name it once", "machine %q is named twice", name)
 		}
+
 		chosen[name] = true
 	}
+
 	var groups [][]string
 	placed := map[string]bool{}
 	for g, group := range order {
@@ -47,21 +51,24 @@ func RecoverOrder(all []Machine, names []string, selector map[string]string, ord
 			case placed[name]:
 				ps.Add(field, "name it once", "machine %q has its place in the order already", name)
 			}
+
 			placed[name] = true
 		}
 		if len(group) > 0 {
 			groups = append(groups, slices.Clone(group))
 		}
 	}
+
 	var rest []string
 	for name := range chosen {
 		if !placed[name] {
 			rest = append(rest, name)
 		}
 	}
+
 	slices.Sort(rest)
 	if len(names) > 0 {
-		// As they were named: whoever lists machines means an order.
+		// In the order in which they were named.
 		slices.SortStableFunc(rest, func(a, b string) int { return slices.Index(names, a) - slices.Index(names, b) })
 	}
 	if len(rest) > 0 {

@@ -31,7 +31,10 @@ func TestRecoverOrder(t *testing.T) {
 		{names: []string{"a"}, selector: map[string]string{"rack": "1"}, wrong: "both are given"},
 		{selector: map[string]string{"rack": "9"}, wrong: "no machine in service carries these labels"},
 		{names: []string{"x", "a", "a"}, wrong: `there is no machine "x"|machine "a" is named twice`},
-		{names: []string{"a", "b"}, order: [][]string{{"c"}, {"a"}, {"a"}}, wrong: `order[0][0]: machine "c" is none|order[2][0]: machine "a" has its place`},
+		{
+			names: []string{"a", "b"}, order: [][]string{{"c"}, {"a"}, {"a"}},
+			wrong: `order[0][0]: machine "c" is none|order[2][0]: machine "a" has its place`,
+		},
 	} {
 		got, err := RecoverOrder(all, c.names, c.selector, c.order)
 		if c.wrong == "" {

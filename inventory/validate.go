@@ -24,7 +24,8 @@ var (
 	// there would be refused when the machine boots.
 	kernelArg = regexp.MustCompile(`^[A-Za-z0-9_.][A-Za-z0-9_.,:=/@%+-]*$`)
 	ourArg    = regexp.MustCompile(`^(ingot\..*|r?dinit|init|initrd)(=.*)?$`)
-	macDigits = regexp.MustCompile(`^(?:([0-9a-f]{2}(?::[0-9a-f]{2}){5})|([0-9a-f]{2}(?:-[0-9a-f]{2}){5})|([0-9a-f]{4}(?:\.[0-9a-f]{4}){2})|([0-9a-f]{12}))$`)
+	macDigits = regexp.MustCompile(`^(?:([0-9a-f]{2}(?::[0-9a-f]{2}){5})|([0-9a-f]{2}(?:-[0-9a-f]{2}){5})|` +
+		`([0-9a-f]{4}(?:\.[0-9a-f]{4}){2})|([0-9a-f]{12}))$`)
 )
 
 // ParseMAC returns the canonical form of an Ethernet address (lower case,
@@ -36,6 +37,7 @@ func ParseMAC(s string) (string, error) {
 	if !macDigits.MatchString(low) {
 		return "", fmt.Errorf("parsing MAC address %q: %w", s, ErrInvalid)
 	}
+
 	digits := strings.NewReplacer(":", "", "-", "", ".", "").Replace(low)
 	var b strings.Builder
 	for i := 0; i < len(digits); i += 2 {
@@ -57,9 +59,11 @@ func Canonical(m Machine) Machine {
 		if mac, err := ParseMAC(strings.TrimSpace(i.MAC)); err == nil {
 			i.MAC = mac
 		}
+
 		i.Address, i.Gateway = i.Address.Unmap(), i.Gateway.Unmap()
 		i.Hostname = strings.ToLower(strings.TrimSuffix(i.Hostname, "."))
 		i.Domain = strings.ToLower(strings.Trim(i.Domain, "."))
+
 		switch i.Arch {
 		case "amd64", "x86-64", "X86_64":
 			i.Arch = "x86_64"
@@ -67,17 +71,20 @@ func Canonical(m Machine) Machine {
 			i.Arch = "aarch64"
 		}
 	}
+
 	if m.DiskSelector != nil {
 		d := *m.DiskSelector
 		d.ByID = strings.TrimPrefix(d.ByID, "/dev/disk/by-id/")
 		m.DiskSelector = &d
 	}
+
 	if m.BMC != nil {
 		b := *m.BMC
 		b.Driver = strings.ToLower(b.Driver)
 		if b.Driver == "" && b.Host == "" {
 			b.Driver = DriverManual
 		}
+
 		b.Host, b.Fingerprint = strings.ToLower(b.Host), strings.ToLower(b.Fingerprint)
 		if mac, err := ParseMAC(strings.TrimSpace(b.MAC)); err == nil {
 			b.MAC = mac
@@ -85,25 +92,30 @@ func Canonical(m Machine) Machine {
 		if a, err := netip.ParseAddr(strings.Trim(b.Host, "[]")); err == nil {
 			b.Host = a.Unmap().String()
 		}
+
 		m.BMC = &b
 	}
+
 	return m
 }
 
-// Validate returns everything that is wrong with m by itself, as Canonical
-// would store it; what it would share with other machines the store tells.
+// Validate returns everything that is wrong with m alone, as Canonical would store
+// it. The store checks what m would share with other machines.
 func Validate(m Machine) Problems {
 	var ps Problems
 	m = Canonical(m)
 	if !label.MatchString(m.Name) {
-		ps.Add("name", "use up to 63 of a–z, 0–9 and -, beginning and ending with a letter or digit", "machine name %q is no DNS label", m.Name)
+		ps.Add("name", "use up to 63 of a–z, 0–9 and -, beginning and ending with a letter or digit",
+			"invalid machine name %q", m.Name)
 	}
+
 	for _, k := range sorted(m.Labels) {
 		checkLabel(&ps, k, m.Labels[k])
 	}
 	if len(m.Interfaces) == 0 {
 		ps.Add("interfaces", "add one with the MAC address that the machine boots from", "there is no interface")
 	}
+
 	first := map[string]string{}
 	for n, i := range m.Interfaces {
 		field := fmt.Sprintf("interfaces[%d]", n)
@@ -112,6 +124,7 @@ func Validate(m Machine) Problems {
 			if v == "" || what == "address" && !i.Address.IsValid() {
 				continue
 			}
+
 			if other, ok := first[what+v]; ok {
 				ps.Add(field+"."+what, "remove one of the two", "%s is the %s of %s already", v, what, other)
 				continue
@@ -119,14 +132,17 @@ func Validate(m Machine) Problems {
 			first[what+v] = field
 		}
 	}
+
 	for n, d := range m.Disks {
-		if !strings.HasPrefix(d.Device, "/dev/") || path.Clean(d.Device) != d.Device || !plain(d.Device) || strings.ContainsAny(d.Device, " '\"") {
-			ps.Add(fmt.Sprintf("disks[%d].device", n), "give a path such as /dev/sda", "%q is no device path", d.Device)
+		if !strings.HasPrefix(d.Device, "/dev/") || path.Clean(d.Device) != d.Device || !plain(d.Device) ||
+			strings.ContainsAny(d.Device, " '\"") {
+			ps.Add(fmt.Sprintf("disks[%d].device", n), "give a path such as /dev/sda", "invalid device path %q", d.Device)
 		}
 	}
 	if m.DiskSelector != nil {
 		checkSelector(&ps, *m.DiskSelector)
 	}
+
 	checkProtected(&ps, m)
 	if m.BMC != nil {
 		checkBMC(&ps, *m.BMC)
@@ -137,33 +153,50 @@ func Validate(m Machine) Problems {
 	if m.Image != "" {
 		checkPathSafe(&ps, "image", m.Image)
 	}
-	for n, k := range m.SSHKeys {
-		if !plain(k) || len(strings.Fields(k)) < 2 {
-			ps.Add(fmt.Sprintf("sshKeys[%d]", n), "give one public key on one line, such as: ssh-ed25519 AAAA… name", "this is no public SSH key")
-		}
-	}
+
+	checkBoot(&ps, m)
+	checkTexts(&ps, m)
+	slices.SortStableFunc(ps, func(a, b Problem) int { return strings.Compare(a.Field, b.Field) })
+	return ps
+}
+
+// checkBoot checks how the machine boots from disk, and its kernel's arguments.
+func checkBoot(ps *Problems, m Machine) {
 	switch m.BootFromDisk {
 	case "", "ipxe-exit", "http-404", "ipxe-sanboot":
 	default:
-		ps.Add("bootFromDisk", "use ipxe-exit, http-404 or ipxe-sanboot, or leave it out", "there is no way to boot from disk called %q", m.BootFromDisk)
+		ps.Add("bootFromDisk", "use ipxe-exit, http-404 or ipxe-sanboot, or leave it out",
+			"unknown way to boot from disk %q", m.BootFromDisk)
 	}
+
 	for n, a := range m.KernelArgs {
 		if why := badKernelArg(a); why != "" {
-			ps.Add(fmt.Sprintf("kernelArgs[%d]", n), "give one argument per entry, without quotes or script characters", "%q %s", a, why)
+			ps.Add(fmt.Sprintf("kernelArgs[%d]", n), "give one argument per entry, without quotes or script characters",
+				"%q %s", a, why)
 		}
 	}
+}
+
+// checkTexts checks keys, notes and the sizes of secrets.
+func checkTexts(ps *Problems, m Machine) {
+	for n, k := range m.SSHKeys {
+		if !plain(k) || len(strings.Fields(k)) < 2 {
+			ps.Add(fmt.Sprintf("sshKeys[%d]", n), "give one public key on one line, such as: ssh-ed25519 AAAA… name",
+				"invalid public SSH key")
+		}
+	}
+
 	for field, s := range map[string]Secret{"userData": m.UserData, "vendorData": m.VendorData} {
 		if n := len(s.Reveal()); n > maxSecret {
 			ps.Add(field, "let it fetch what is big", "%d bytes are more than %d", n, maxSecret)
 		}
 	}
+
 	for _, k := range sorted(m.Notes) {
 		if !plain(k) || k == "" || len(k) > 253 || len(m.Notes[k]) > 4096 {
 			ps.Add("notes", "keep notes short and their names printable", "note %q is too long or its name is not printable", k)
 		}
 	}
-	slices.SortStableFunc(ps, func(a, b Problem) int { return strings.Compare(a.Field, b.Field) })
-	return ps
 }
 
 func sorted(m map[string]string) []string {
@@ -182,10 +215,10 @@ func checkLabel(ps *Problems, k, v string) {
 		prefix, name = "", k
 	}
 	if ok && !dnsName(prefix) || !labelName.MatchString(name) {
-		ps.Add(field, "use name or domain/name, of letters, digits, - _ and .", "%q is no label name", k)
+		ps.Add(field, "use name or domain/name, of letters, digits, - _ and .", "invalid label name %q", k)
 	}
 	if v != "" && !labelName.MatchString(v) {
-		ps.Add(field, "use up to 63 letters, digits, - _ and .", "%q is no label value", v)
+		ps.Add(field, "use up to 63 letters, digits, - _ and .", "invalid label value %q", v)
 	}
 }
 
@@ -193,24 +226,27 @@ func checkInterface(ps *Problems, field string, i Interface) {
 	mac, err := ParseMAC(i.MAC)
 	switch {
 	case err != nil:
-		ps.Add(field+".mac", "write it as aa:bb:cc:dd:ee:ff", "%q is no MAC address", i.MAC)
+		ps.Add(field+".mac", "write it as aa:bb:cc:dd:ee:ff", "invalid MAC address %q", i.MAC)
 	case mac == "00:00:00:00:00:00" || groupMAC(mac):
 		ps.Add(field+".mac", "read it off the machine", "%s is not the address of one interface", mac)
 	}
+
 	checkAddress(ps, field, i)
 	if i.Hostname != "" && !dnsName(i.Hostname) {
-		ps.Add(field+".hostname", "use labels of a–z, 0–9 and -", "%q is no host name", i.Hostname)
+		ps.Add(field+".hostname", "use labels of a–z, 0–9 and -", "invalid host name %q", i.Hostname)
 	}
 	if i.Domain != "" && !dnsName(i.Domain) {
-		ps.Add(field+".domain", "use labels of a–z, 0–9 and -", "%q is no domain", i.Domain)
+		ps.Add(field+".domain", "use labels of a–z, 0–9 and -", "invalid domain %q", i.Domain)
 	}
+
 	for what, servers := range map[string][]netip.Addr{"nameservers": i.Nameservers, "timeServers": i.TimeServers} {
 		for n, a := range servers {
 			if !a.IsValid() || a.IsUnspecified() || a.IsMulticast() {
-				ps.Add(fmt.Sprintf("%s.%s[%d]", field, what, n), "give the address of a server", "%s is no server's address", a)
+				ps.Add(fmt.Sprintf("%s.%s[%d]", field, what, n), "give the address of a server", "invalid server address %s", a)
 			}
 		}
 	}
+
 	const longest = maxLeaseSeconds * int64(time.Second)
 	switch {
 	case i.LeaseTime < 0 || int64(i.LeaseTime) > longest:
@@ -222,10 +258,11 @@ func checkInterface(ps *Problems, field string, i Interface) {
 		ps.Add(field+".vlan", "use 1–4094, or leave it out for untagged", "there is no VLAN %d", i.VLAN)
 	}
 	if i.Arch != "" && i.Arch != "x86_64" && i.Arch != "aarch64" {
-		ps.Add(field+".arch", "use x86_64 or aarch64", "%q is no architecture that Ingot knows", i.Arch)
+		ps.Add(field+".arch", "use x86_64 or aarch64", "unknown architecture %q", i.Arch)
 	}
 	if i.Loader != "" && (!pathSafe.MatchString(i.Loader) || strings.Contains(i.Loader, "..")) {
-		ps.Add(field+".loader", "name one of the loader files that are served, without a folder", "%q is no plain file name", i.Loader)
+		ps.Add(field+".loader", "name one of the loader files that are served, without a folder", "invalid file name %q",
+			i.Loader)
 	}
 }
 
@@ -244,6 +281,7 @@ func checkAddress(ps *Problems, field string, i Interface) {
 		}
 		return
 	}
+
 	switch {
 	case !a.Is4():
 		ps.Add(field+".address", "reserve an IPv4 address", "%s is not IPv4, and only DHCPv4 is served", a)
@@ -251,19 +289,23 @@ func checkAddress(ps *Problems, field string, i Interface) {
 	case a.IsUnspecified(), a.IsMulticast(), a.IsLoopback(), a == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
 		ps.Add(field+".address", "reserve an address of the machine's subnet", "%s cannot be a machine's address", a)
 	}
+
 	bits, ok := maskBits(i.Netmask)
 	if !ok {
-		what := fmt.Sprintf("%q is no netmask", i.Netmask)
+		what := fmt.Sprintf("invalid netmask %q", i.Netmask)
 		if i.Netmask == "" {
 			what = "there is no netmask for the address"
 		}
 		ps.Add(field+".netmask", "write it as 255.255.255.0", "%s", what)
 		return
 	}
+
 	net := netip.PrefixFrom(a, bits).Masked()
 	if bits < 31 && (a == net.Addr() || !net.Contains(a.Next())) {
-		ps.Add(field+".address", "reserve another address of that subnet", "%s is the network or broadcast address of %s", a, net)
+		ps.Add(field+".address", "reserve another address of that subnet", "%s is the network or broadcast address of %s", a,
+			net)
 	}
+
 	if g := i.Gateway; g.IsValid() {
 		switch {
 		case !net.Contains(g):
@@ -281,6 +323,7 @@ func maskBits(mask string) (int, bool) {
 	if err != nil || !a.Is4() {
 		return 0, false
 	}
+
 	b := a.As4()
 	v := uint32(b[0])<<24 | uint32(b[1])<<16 | uint32(b[2])<<8 | uint32(b[3])
 	n := 0
@@ -294,6 +337,7 @@ func checkSelector(ps *Problems, d DiskSelector) {
 	if d == (DiskSelector{}) {
 		ps.Add("diskSelector", "name serial, wwn, byID, model or a size, or leave the selector out", "it selects nothing")
 	}
+
 	for field, v := range map[string]string{"serial": d.Serial, "wwn": d.WWN, "byID": d.ByID, "model": d.Model} {
 		if !plain(v) || len(v) > 256 || field == "byID" && strings.Contains(v, "/") {
 			ps.Add("diskSelector."+field, "copy it from: ingot machine disks", "%q cannot be a disk's %s", v, field)
@@ -303,25 +347,28 @@ func checkSelector(ps *Problems, d DiskSelector) {
 		ps.Add("diskSelector.minSize", "give bytes", "a size cannot be negative")
 	}
 	if d.MaxSize > 0 && d.MinSize > d.MaxSize {
-		ps.Add("diskSelector.maxSize", "make it at least minSize", "no disk has at least %d and at most %d bytes", d.MinSize, d.MaxSize)
+		ps.Add("diskSelector.maxSize", "make it at least minSize", "no disk has at least %d and at most %d bytes", d.MinSize,
+			d.MaxSize)
 	}
 }
 
-// checkProtected checks the disks that are never written. A selector that can
-// only mean one of them would have every run ask a person.
+// checkProtected checks the disks that are never written. With a selector that can
+// only mean one of them, every run would have to ask an operator.
 func checkProtected(ps *Problems, m Machine) {
 	for n, id := range m.ProtectedDisks {
 		field := fmt.Sprintf("protectedDisks[%d]", n)
 		if id == (action.DiskID{}) {
 			ps.Add(field, "name serial or wwn", "it names no disk")
 		}
+
 		for what, v := range map[string]string{"serial": id.Serial, "wwn": id.WWN} {
 			if !plain(v) || len(v) > 256 {
 				ps.Add(field+"."+what, "copy it from: ingot machine disks", "%q cannot be a disk's %s", v, what)
 			}
 		}
 		if s := m.DiskSelector; s != nil && id.Is(action.Disk{Serial: s.Serial, WWN: s.WWN}) {
-			ps.Add("diskSelector", "select another disk, or take it out of protectedDisks", "it selects a disk that is protected")
+			ps.Add("diskSelector", "select another disk, or take it out of protectedDisks",
+				"it selects a disk that is protected")
 		}
 	}
 }
@@ -339,6 +386,7 @@ func dnsName(s string) bool {
 	if len(s) > 253 {
 		return false
 	}
+
 	for part := range strings.SplitSeq(s, ".") {
 		if !label.MatchString(part) {
 			return false
@@ -368,11 +416,13 @@ func badKernelArg(a string) string {
 	case len(a) > 512:
 		return "is too long"
 	}
+
 	for _, bad := range []string{" ", ";", "&&", "||", "#!", "${", "'", "\"", "`", "\\"} {
 		if strings.Contains(a, bad) {
 			return fmt.Sprintf("contains %q", bad)
 		}
 	}
+
 	switch {
 	case !kernelArg.MatchString(a):
 		return "has a character that cannot stand in a boot script, which is made of letters, digits and _.,:=/@%+-"
@@ -384,7 +434,8 @@ func badKernelArg(a string) string {
 
 func checkPathSafe(ps *Problems, field, name string) {
 	if !pathSafe.MatchString(name) || strings.Contains(name, "..") {
-		ps.Add(field, "use up to 128 letters, digits, . _ + and -, beginning with a letter or digit", "%q cannot be a name", name)
+		ps.Add(field, "use up to 128 letters, digits, . _ + and -, beginning with a letter or digit", "%q cannot be a name",
+			name)
 	}
 }
 
@@ -393,8 +444,9 @@ var imageName = regexp.MustCompile(`^[a-z0-9]([a-z0-9._-]{0,126}[a-z0-9])?$`)
 // ValidateImageName returns what is wrong with the name of an image. It stands
 // in addresses and boot scripts, and a digest is served in its place.
 func ValidateImageName(name string) (ps Problems) {
-	if !imageName.MatchString(name) || strings.Contains(name, "..") || digestForm.MatchString(name) {
-		ps.Add("name", "use up to 128 lower-case letters, digits and . _ -, beginning and ending with a letter or digit", "invalid image name %q", name)
+	if !imageName.MatchString(name) || strings.Contains(name, "..") || IsDigest(name) {
+		ps.Add("name", "use up to 128 lower-case letters, digits and . _ -, beginning and ending with a letter or digit",
+			"invalid image name %q", name)
 	}
 	return ps
 }

@@ -31,9 +31,11 @@ func checkBMC(ps *Problems, b BMC) {
 	checkAddressOfBMC(ps, b)
 	checkLogin(ps, b, can)
 	if b.CipherSuite != "" && !cipherSuite.MatchString(b.CipherSuite) {
-		ps.Add("bmc.cipherSuite", "leave it out for 17; 0 means no password and is refused", "unknown cipher suite %q", b.CipherSuite)
+		ps.Add("bmc.cipherSuite", "leave it out for 17; 0 means no password and is refused", "unknown cipher suite %q",
+			b.CipherSuite)
 	}
-	if b.SystemName != "" && (!plain(b.SystemName) || strings.ContainsAny(b.SystemName, "/?#%") || strings.Trim(b.SystemName, ".") == "") {
+	if b.SystemName != "" && (!plain(b.SystemName) || strings.ContainsAny(b.SystemName, "/?#%") ||
+		strings.Trim(b.SystemName, ".") == "") {
 		ps.Add("bmc.systemName", "give the system's id as Redfish lists it", "invalid system name %q", b.SystemName)
 	}
 }
@@ -53,7 +55,8 @@ func checkDriverFields(ps *Problems, b BMC) {
 		ps.Add("bmc.fingerprint", "write sha256: and 64 hexadecimal digits", "invalid fingerprint of a key %q", b.Fingerprint)
 	}
 	if b.Fingerprint != "" && b.InsecureTLS {
-		ps.Add("bmc.insecureTLS", "leave it out: the fingerprint says which key is the right one", "it contradicts the fingerprint")
+		ps.Add("bmc.insecureTLS", "leave it out: the fingerprint says which key is the right one",
+			"it contradicts the fingerprint")
 	}
 }
 
@@ -82,14 +85,16 @@ func checkLogin(ps *Problems, b BMC, can Capabilities) {
 		ps.Add("bmc.password", "remove the line break", "a password is one line")
 	}
 	if can.MaxPassword > 0 && len(password) > can.MaxPassword {
-		ps.Add("bmc.password", "use a shorter one", "the driver %s takes passwords of up to %d bytes", b.Driver, can.MaxPassword)
+		ps.Add("bmc.password", "use a shorter one", "the driver %s takes passwords of up to %d bytes", b.Driver,
+			can.MaxPassword)
 	}
 }
 
 // checkCommand checks what only commands of the configuration have.
 func checkCommand(ps *Problems, b BMC) {
 	if b.Command == "" {
-		ps.Add("bmc.command", "name an entry under power.commands in the server's configuration", "the driver %s needs a command", b.Driver)
+		ps.Add("bmc.command", "name an entry under power.commands in the server's configuration",
+			"the driver %s needs a command", b.Driver)
 		return
 	}
 	checkPathSafe(ps, "bmc.command", b.Command)
@@ -106,9 +111,11 @@ func checkWOL(ps *Problems, b BMC) {
 			ps.Add("bmc.mac", "write it as aa:bb:cc:dd:ee:ff", "invalid MAC address of one interface %q", b.MAC)
 		}
 	}
+
 	if b.Host != "" {
 		if a, err := netip.ParseAddr(b.Host); err != nil || !a.Is4() {
-			ps.Add("bmc.host", "give an IPv4 address, mostly the broadcast address of the machine's subnet, or leave it out", "invalid IPv4 address %q", b.Host)
+			ps.Add("bmc.host", "give an IPv4 address, mostly the broadcast address of the machine's subnet, or leave it out",
+				"invalid IPv4 address %q", b.Host)
 		}
 	}
 }

@@ -20,7 +20,8 @@ func TestParseMAC(t *testing.T) {
 		require.Equal(t, "52:54:00:ab:cd:0e", got)
 	}
 	for _, s := range []string{
-		"", "52:54:00:ab:cd", "52:54:00:ab:cd:0e:11", "52:54:00:ab:cd-0e", "5:54:0:ab:cd:e", "52:54:00:ab:cd:0g", " 525400abcd0e", "525400abcd0e\n",
+		"", "52:54:00:ab:cd", "52:54:00:ab:cd:0e:11", "52:54:00:ab:cd-0e", "5:54:0:ab:cd:e", "52:54:00:ab:cd:0g", " 525400abcd0e",
+		"525400abcd0e\n",
 		"52:54:00:ab:cd:0e:00:01", "5254:00ab:cd0e", "52.54.00.ab.cd.0e", "525400ab.cd0e", "ſ25400abcd0e",
 	} {
 		_, err := ParseMAC(s)
@@ -60,12 +61,15 @@ func good() Machine {
 		Name: "ms-02-a", Labels: map[string]string{"rack": "a1", "example.org/zone": ""},
 		Interfaces: []Interface{{
 			MAC: "52-54-00-AB-CD-0E", Address: netip.MustParseAddr("10.0.0.5"), Netmask: "255.255.255.0", Gateway: netip.MustParseAddr("10.0.0.1"),
-			Hostname: "MS-02-a.", Domain: "example.org", Nameservers: []netip.Addr{netip.MustParseAddr("2001:db8::1")}, LeaseTime: Lease(4294967294 * time.Second),
-			VLAN: 4094, Arch: "arm64", Loader: "snp-arm64.efi",
+			Hostname: "MS-02-a.", Domain: "example.org", Nameservers: []netip.Addr{netip.MustParseAddr("2001:db8::1")},
+			LeaseTime: Lease(4294967294 * time.Second),
+			VLAN:      4094, Arch: "arm64", Loader: "snp-arm64.efi",
 		}, {MAC: "525400abcd0f", Address: netip.MustParseAddr("10.0.1.0"), Netmask: "255.255.255.254", Gateway: netip.MustParseAddr("10.0.1.1")}},
-		Disks: []DeclaredDisk{{Device: "/dev/disk/by-id/nvme-X.Y:Z"}}, DiskSelector: &DiskSelector{ByID: "/dev/disk/by-id/ata-1", MinSize: 5, MaxSize: 5},
+		Disks:        []DeclaredDisk{{Device: "/dev/disk/by-id/nvme-X.Y:Z"}},
+		DiskSelector: &DiskSelector{ByID: "/dev/disk/by-id/ata-1", MinSize: 5, MaxSize: 5},
 		BMC: &BMC{
-			Driver: "IPMI", Host: "BMC-1.example.org", Port: 623, User: "admin", Password: NewSecret(strings.Repeat("x", 20)), CipherSuite: "17", SystemName: "1",
+			Driver: "IPMI", Host: "BMC-1.example.org", Port: 623, User: "admin", Password: NewSecret(strings.Repeat("x", 20)), CipherSuite: "17",
+			SystemName: "1",
 		},
 		Template: "image", Image: "debian-12", SSHKeys: []string{"ssh-ed25519 AAAA me"}, BootFromDisk: "http-404",
 		KernelArgs: []string{"console=ttyS0,115200n8", "ip=dhcp"}, Notes: map[string]string{"allowPXE": "true"},
@@ -240,7 +244,10 @@ func TestValidateImageName(t *testing.T) {
 	for _, name := range []string{"a", "debian-12", "harvester-v1.4.0-amd64.iso", "a_b.raw", strings.Repeat("a", 63)} {
 		require.Empty(t, ValidateImageName(name), name)
 	}
-	for _, name := range []string{"", "..", "a/b", "a..b", "-a", "a-", ".a", "Debian-12", "a+b", "a b", "ä", strings.Repeat("a", 64), strings.Repeat("x", 129)} {
+	for _, name := range []string{
+		"", "..", "a/b", "a..b", "-a", "a-", ".a", "Debian-12", "a+b", "a b", "ä", strings.Repeat("a", 64),
+		strings.Repeat("x", 129),
+	} {
 		require.Len(t, ValidateImageName(name), 1, name)
 	}
 	require.Empty(t, ValidateImageUse(UseInstaller))

@@ -90,7 +90,7 @@ type Workflow struct {
 	// what was and was not observed; Next the command that helps.
 	Message string `json:"message,omitempty"`
 	Next    string `json:"next,omitempty"`
-	// Question is what a person is asked while Phase is waiting-for-person.
+	// Question is what an operator is asked while Phase is waiting-for-person.
 	Question *Question      `json:"question,omitempty"`
 	Actions  []ActionRecord `json:"actions"`
 	Disk     *action.Disk   `json:"disk,omitempty"`     // as bound
@@ -110,7 +110,7 @@ type Workflow struct {
 	Seq int64 `json:"seq,omitempty"`
 }
 
-// AwaitsPerson tells whether nothing goes on before a person has decided, or
+// AwaitsPerson tells whether nothing goes on before an operator has decided, or
 // pressed the machine's power button.
 func (w Workflow) AwaitsPerson() bool {
 	return w.Phase == PhaseWaiting || w.Phase == PhasePower && w.Next != ""
@@ -138,7 +138,7 @@ type ActionRecord struct {
 	Total     int64             `json:"total,omitempty"`
 }
 
-// A Question is what a person is asked. A decision names its ID.
+// A Question is what an operator is asked. A decision names its ID.
 type Question struct {
 	ID      string        `json:"id"` // epoch.action.attempt or epoch.phase.n
 	Text    string        `json:"text"`
@@ -178,7 +178,7 @@ type Assignment struct {
 	StopAt time.Time // zero, or when the agent was told to stop
 	// NextUntil: with its success the next boot begins, an installer's, and is
 	// allowed until then; zero: not so. Its agent restarts the machine as soon as
-	// the report is acknowledged, and nobody else could be quick enough.
+	// the report is acknowledged, so the server must allow it in advance.
 	NextUntil time.Time
 	Delivered time.Time
 }

@@ -31,6 +31,7 @@ func Builtins() []inventory.Template {
 	if err != nil {
 		panic(err) // embedded at build time: cannot be absent
 	}
+
 	for _, e := range entries {
 		b, err := builtin.ReadFile(path.Join("builtin", e.Name()))
 		if err != nil {
@@ -38,6 +39,7 @@ func Builtins() []inventory.Template {
 		}
 		out = append(out, inventory.Template{Name: strings.TrimSuffix(e.Name(), ".yaml"), Source: string(b), Builtin: true})
 	}
+
 	slices.SortFunc(out, func(a, b inventory.Template) int { return strings.Compare(a.Name, b.Name) })
 	return out
 }

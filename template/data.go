@@ -29,6 +29,7 @@ func (d Data) values() (map[string]any, error) {
 		"boot_url":       RefBootURL,
 		"images_url":     d.ImagesURL,
 	}
+
 	reserved := map[string]bool{"image": true, "references": true}
 	for k := range v {
 		reserved[k] = true
@@ -40,9 +41,14 @@ func (d Data) values() (map[string]any, error) {
 			v[fmt.Sprintf("device_%d", n)] = i.MAC
 		}
 	}
+
 	if d.Image != nil {
-		v["image"] = map[string]any{"name": d.Image.Name, "url": d.ImageURL, "sha256": d.Image.SHA256, "format": d.Image.Format}
+		v["image"] = map[string]any{
+			"name": d.Image.Name, "url": d.ImageURL, "sha256": d.Image.SHA256,
+			"format": d.Image.Format,
+		}
 	}
+
 	var problems inventory.Problems
 	for k, x := range d.HardwareMap {
 		if reserved[k] {
@@ -51,6 +57,7 @@ func (d Data) values() (map[string]any, error) {
 		}
 		v[k] = x
 	}
+
 	for _, ref := range refs {
 		if strings.Contains(texts(m, d), ref) {
 			problems.Add("machine."+m.Name, "", "a value holds %q, which stands for a secret", ref)
@@ -89,6 +96,7 @@ func (d Data) hardware(inGo bool) map[string]any {
 			disks = append(disks, map[string]any{"device": x.Device})
 		}
 	}
+
 	interfaces := []any{}
 	for _, i := range m.Interfaces {
 		interfaces = append(interfaces, hardwareInterface(i, n))
@@ -97,6 +105,7 @@ func (d Data) hardware(inGo bool) map[string]any {
 	if i, ok := m.Netboot(); ok && i.Hostname != "" {
 		hostname = i.Hostname
 	}
+
 	keys := []any{}
 	for _, k := range m.SSHKeys {
 		keys = append(keys, k)
@@ -116,10 +125,12 @@ func (d Data) hardware(inGo bool) map[string]any {
 		n.of("UserData", "userData"):     RefUserData,
 		n.of("VendorData", "vendorData"): RefVendorData,
 	}
+
 	if inGo {
 		fields["Hostname"], fields["Labels"] = hostname, labels
 		return fields
 	}
+
 	// .hardware is the whole object as JSON has it; disks, interfaces and
 	// hostname stand at its top, too, for short.
 	return map[string]any{
@@ -145,7 +156,8 @@ func hardwareInterface(i inventory.Interface, n naming) map[string]any {
 			n.of("TimeServers", "time_servers"): addresses(i.TimeServers),
 			n.of("VLANID", "vlan_id"):           vlan(i.VLAN),
 			n.of("IP", "ip"): map[string]any{
-				n.of("Address", "address"): address(i.Address), n.of("Netmask", "netmask"): i.Netmask, n.of("Gateway", "gateway"): address(i.Gateway),
+				n.of("Address", "address"): address(i.Address), n.of("Netmask", "netmask"): i.Netmask,
+				n.of("Gateway", "gateway"): address(i.Gateway),
 			},
 		},
 	}
@@ -195,6 +207,7 @@ func harmless(v map[string]any) bool {
 		}
 		return x
 	}
+
 	for k, x := range v {
 		v[k] = walk(x)
 	}
@@ -218,6 +231,7 @@ func harmlessText(s string) string {
 			b[i] = 'x'
 		}
 	}
+
 	return string(b)
 }
 
@@ -233,11 +247,16 @@ func placeholders(keys map[string]int) (map[string]any, func(string) bool) {
 		})
 		m.Disks = append(m.Disks, inventory.DeclaredDisk{Device: DefaultDisk})
 	}
-	d := Data{Machine: m, Image: &inventory.Image{Name: mark + "4", SHA256: strings.Repeat("0", 64), Format: "raw"}, ImageURL: "http://192.0.2.1/" + mark + "5", ImagesURL: "http://192.0.2.1/images"}
+
+	d := Data{
+		Machine: m, Image: &inventory.Image{Name: mark + "4", SHA256: strings.Repeat("0", 64), Format: "raw"},
+		ImageURL: "http://192.0.2.1/" + mark + "5", ImagesURL: "http://192.0.2.1/images",
+	}
 	v, err := d.values()
 	if err != nil {
 		v = map[string]any{}
 	}
+
 	n := 100
 	for k := range keys {
 		if _, known := v[k]; !known {

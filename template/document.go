@@ -63,7 +63,11 @@ type part struct{ path, what string }
 // shape lists the structure of a document: its tasks, their actions, images,
 // the names of what is set, and how many of the rest there are.
 func (d document) shape() []part {
-	s := []part{{"version", d.Version}, {"global_timeout", fmt.Sprint(d.GlobalTimeout)}, {"tasks", fmt.Sprint(len(d.Tasks))}}
+	s := []part{
+		{"version", d.Version},
+		{"global_timeout", fmt.Sprint(d.GlobalTimeout)},
+		{"tasks", fmt.Sprint(len(d.Tasks))},
+	}
 	count := func(path string, n int) { s = append(s, part{path, fmt.Sprint(n)}) }
 	env := func(path string, m map[string]string) {
 		s = append(s, part{path, strings.Join(slices.Sorted(maps.Keys(m)), "\x00")})
@@ -73,9 +77,11 @@ func (d document) shape() []part {
 		count(p+".volumes", len(t.Volumes))
 		count(p+".actions", len(t.Actions))
 		env(p+".environment", t.Environment)
+
 		for j, a := range t.Actions {
 			p := fmt.Sprintf("tasks[%d].actions[%d]", i, j)
-			s = append(s, part{p + ".image", a.Image}, part{p + ".timeout", fmt.Sprint(a.Timeout)}, part{p + ".pid", a.PID + a.Namespaces.PID})
+			s = append(s, part{p + ".image", a.Image}, part{p + ".timeout", fmt.Sprint(a.Timeout)},
+				part{p + ".pid", a.PID + a.Namespaces.PID})
 			count(p+".command", len(a.Command))
 			count(p+".volumes", len(a.Volumes))
 			count(p+".on-timeout", len(a.OnTimeout))
@@ -83,6 +89,7 @@ func (d document) shape() []part {
 			env(p+".environment", a.Environment)
 		}
 	}
+
 	return append(s, d.installerShape()...)
 }
 
@@ -117,6 +124,7 @@ func (c *checker) structure() {
 	if d.GlobalTimeout < 0 {
 		c.add("global_timeout", "give seconds, or leave it out", "is negative")
 	}
+
 	total := 0
 	for _, t := range d.Tasks {
 		total += len(t.Actions)
@@ -128,6 +136,7 @@ func (c *checker) structure() {
 		c.add("tasks", "", "hold %d actions; more than %d are not carried out in one run", total, maxActions)
 		return
 	}
+
 	tasks, n := map[string]bool{}, 0
 	for i, t := range d.Tasks {
 		p := fmt.Sprintf("tasks[%d]", i)
@@ -135,12 +144,14 @@ func (c *checker) structure() {
 		if len(t.Actions) == 0 {
 			c.add(p+".actions", "", "a task needs at least one action")
 		}
+
 		names := map[string]bool{}
 		for j, a := range t.Actions {
 			n++
 			c.step(fmt.Sprintf("%s.actions[%d]", p, j), a, names, n == total)
 		}
 	}
+
 	c.documents()
 	c.installer()
 }
@@ -167,6 +178,7 @@ func (c *checker) step(path string, a step, names map[string]bool, last bool) {
 	if a.PID != "" && a.Namespaces.PID != "" && a.PID != a.Namespaces.PID {
 		c.add(path+".pid", "keep one of the two", "differs from namespaces.pid")
 	}
+
 	if a.Image == "" {
 		c.add(path+".image", "name one of: "+knownActions(), "the action needs an image")
 		return
@@ -174,6 +186,7 @@ func (c *checker) step(path string, a step, names map[string]bool, last bool) {
 	if c.open(a.Image) {
 		return
 	}
+
 	native, ok := action.Native(a.Image)
 	if !ok {
 		c.add(path+".image", "use one of: "+knownActions(),
@@ -181,7 +194,8 @@ func (c *checker) step(path string, a step, names map[string]bool, last bool) {
 		return
 	}
 	if action.Leaves(native) && !last {
-		c.add(path+".image", "move it to the end of the last task", "%q takes the machine away from the agent, so it can only be the last action", a.Image)
+		c.add(path+".image", "move it to the end of the last task",
+			"%q takes the machine away from the agent, so it can only be the last action", a.Image)
 	}
 }
 
@@ -199,6 +213,7 @@ func (c *checker) actions() Rendered {
 			r.GlobalTimeout += c.doc.Installer.timeout()
 		}
 	}
+
 	r.DiskAlias = c.diskAlias()
 	r.Documents, r.Installer = c.doc.documents(), c.doc.Installer.plan()
 	for i, t := range c.doc.Tasks {
@@ -210,14 +225,19 @@ func (c *checker) actions() Rendered {
 	if len(r.Actions) == 0 {
 		return r
 	}
+
 	last := r.Actions[len(r.Actions)-1]
 	if native, _ := action.Native(last.Image); !action.Leaves(native) {
 		name := action.Reboot
 		for taken(r.Actions, last.Task, name) {
 			name += "-at-the-end"
 		}
-		r.Actions = append(r.Actions, action.Action{Name: name, Task: last.Task, Image: action.Reboot, Timeout: DefaultActionTimeout})
+		r.Actions = append(r.Actions, action.Action{
+			Name: name, Task: last.Task, Image: action.Reboot,
+			Timeout: DefaultActionTimeout,
+		})
 	}
+
 	return r
 }
 
@@ -234,6 +254,7 @@ func (c *checker) worker(path, worker string) {
 	if _, ok := m.InterfaceByMAC(strings.ToLower(strings.ReplaceAll(worker, "-", ":"))); ok {
 		return
 	}
+
 	c.add(path, `write worker: "{{.device_1}}", and provision other machines by runs of their own`,
 		"%q is neither a MAC nor the name of machine %q", worker, m.Name)
 }
@@ -250,6 +271,7 @@ func (c *checker) action(path string, t task, s step, disk string) action.Action
 	if a.Timeout == 0 {
 		a.Timeout = DefaultActionTimeout
 	}
+
 	env := map[string]string{}
 	maps.Copy(env, t.Environment)
 	maps.Copy(env, s.Environment)
@@ -281,7 +303,8 @@ func (c *checker) image(path string, env map[string]string) {
 	d := c.data
 	if env["IMG_URL"] == "" {
 		if d.Image == nil {
-			c.add(path+".image", fmt.Sprintf("give machine %s an image, name one when provisioning, or set IMG_URL", d.Machine.Name),
+			c.add(path+".image", fmt.Sprintf("give machine %s an image, name one when provisioning, or set IMG_URL",
+				d.Machine.Name),
 				"writes the machine's image, but machine %q has none", d.Machine.Name)
 			return
 		}
@@ -290,9 +313,11 @@ func (c *checker) image(path string, env map[string]string) {
 	if d.Image != nil && env["IMG_URL"] == d.ImageURL && d.Image.SHA256 != "" {
 		setDefault(env, "IMG_SHA256", d.Image.SHA256)
 	}
+
 	u, err := url.Parse(env["IMG_URL"])
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-		c.add(path+".environment.IMG_URL", "give a URL that starts with http:// or https://", "%q is not a URL from which the agent can fetch an image", env["IMG_URL"])
+		c.add(path+".environment.IMG_URL", "give a URL that starts with http:// or https://",
+			"%q is not a URL from which the agent can fetch an image", env["IMG_URL"])
 	}
 }
 
@@ -310,15 +335,18 @@ func (c *checker) diskAlias() string {
 				if value == "" {
 					continue
 				}
+
 				path := fmt.Sprintf("tasks[%d].actions[%d].environment.%s", i, j, key)
 				disk := wholeDisk(value)
 				switch {
 				case !strings.HasPrefix(value, "/dev/") || strings.Contains(value, ".."):
-					c.add(path, "give a path such as /dev/sda, or leave it out for the machine's own disk", "%q is no path of a disk", value)
+					c.add(path, "give a path such as /dev/sda, or leave it out for the machine's own disk",
+						"invalid path of a disk %q", value)
 				case alias == "":
 					alias = disk
 				case alias != disk:
-					c.add(path, "name one disk in all actions", "%q is a second disk beside %q; a run is bound to one disk", disk, alias)
+					c.add(path, "name one disk in all actions", "%q is a second disk beside %q; a run is bound to one disk", disk,
+						alias)
 				}
 			}
 		}

@@ -21,7 +21,8 @@ var denied = []string{
 	"derivePassword", "bcrypt", "htpasswd", "encryptAES", "decryptAES", "genPrivateKey", "buildCustomCert",
 	"genCA", "genCAWithKey", "genSelfSignedCert", "genSelfSignedCertWithKey", "genSignedCert", "genSignedCertWithKey",
 	// say something else each time, or in each time zone
-	"randInt", "shuffle", "ago", "durationRound", "toDate", "mustToDate", "must_date_modify", "mustDateModify", "unixEpoch",
+	"randInt", "shuffle", "ago", "durationRound", "toDate", "mustToDate", "must_date_modify", "mustDateModify",
+	"unixEpoch",
 }
 
 // functions returns what templates may call: sprig's hermetic functions less
@@ -41,7 +42,7 @@ func functions(g *guard) template.FuncMap {
 		"toYaml":                toYAML,
 		"fromYaml":              fromYAML,
 		// Those of the standard library and of sprig that could make a large
-		// text out of small arguments before anybody can look at its size.
+		// text out of small arguments before its size can be checked.
 		"printf":   printf,
 		"print":    fmt.Sprint,
 		"println":  fmt.Sprintln,
@@ -56,18 +57,21 @@ func functions(g *guard) template.FuncMap {
 	} {
 		all[name] = f
 	}
+
 	for _, name := range []string{"regexReplaceAll", "regexReplaceAllLiteral"} {
 		f, ok := all[name].(func(string, string, string) string)
 		must, mustOK := all["must"+strings.ToUpper(name[:1])+name[1:]].(func(string, string, string) (string, error))
 		if !ok || !mustOK {
 			panic("sprig's " + name + " has another type") // told by any test, at the change of sprig's version
 		}
+
 		all[name] = func(regex, s, repl string) (string, error) {
 			if err := replacement(s, repl); err != nil {
 				return "", err
 			}
 			return f(regex, s, repl), nil
 		}
+
 		all["must"+strings.ToUpper(name[:1])+name[1:]] = func(regex, s, repl string) (string, error) {
 			if err := replacement(s, repl); err != nil {
 				return "", err
@@ -75,6 +79,7 @@ func functions(g *guard) template.FuncMap {
 			return must(regex, s, repl)
 		}
 	}
+
 	for name, f := range all {
 		if strings.HasPrefix(strings.ToLower(strings.TrimPrefix(name, "must")), "regex") && name != "regexQuoteMeta" {
 			f = smallRegex(f)
@@ -129,6 +134,7 @@ func printf(format string, args ...any) (string, error) {
 	if len(format) > 64<<10 {
 		return "", errLarge
 	}
+
 	for _, verb := range widths.FindAllString(format, -1) {
 		if strings.ContainsAny(verb, "*[") {
 			return "", errors.New("printf: * and [n] are not supported")
@@ -201,10 +207,12 @@ func smallRegex(f any) any {
 	const maxRegex, maxText = 256, 16 << 10
 	check := func(regex, s string) error {
 		if len(regex) > maxRegex || len(s) > maxText {
-			return limitError(fmt.Sprintf("runs a regular expression of more than %d bytes, or over a text of more than %d", maxRegex, maxText))
+			return limitError(fmt.Sprintf("runs a regular expression of more than %d bytes, or over a text of more than %d",
+				maxRegex, maxText))
 		}
 		return nil
 	}
+
 	switch f := f.(type) {
 	case func(string, string) bool:
 		return func(regex, s string) (bool, error) {
@@ -213,6 +221,7 @@ func smallRegex(f any) any {
 			}
 			return f(regex, s), nil
 		}
+
 	case func(string, string) (bool, error):
 		return func(regex, s string) (bool, error) {
 			if err := check(regex, s); err != nil {
@@ -220,6 +229,7 @@ func smallRegex(f any) any {
 			}
 			return f(regex, s)
 		}
+
 	case func(string, string) string:
 		return func(regex, s string) (string, error) {
 			if err := check(regex, s); err != nil {
@@ -227,6 +237,7 @@ func smallRegex(f any) any {
 			}
 			return f(regex, s), nil
 		}
+
 	case func(string, string) (string, error):
 		return func(regex, s string) (string, error) {
 			if err := check(regex, s); err != nil {
@@ -234,6 +245,7 @@ func smallRegex(f any) any {
 			}
 			return f(regex, s)
 		}
+
 	case func(string, string, int) []string:
 		return func(regex, s string, n int) ([]string, error) {
 			if err := check(regex, s); err != nil {
@@ -241,6 +253,7 @@ func smallRegex(f any) any {
 			}
 			return f(regex, s, n), nil
 		}
+
 	case func(string, string, int) ([]string, error):
 		return func(regex, s string, n int) ([]string, error) {
 			if err := check(regex, s); err != nil {
@@ -248,6 +261,7 @@ func smallRegex(f any) any {
 			}
 			return f(regex, s, n)
 		}
+
 	case func(string, string, string) (string, error):
 		return func(regex, s, repl string) (string, error) {
 			if err := check(regex, s); err != nil {
@@ -256,5 +270,6 @@ func smallRegex(f any) any {
 			return f(regex, s, repl)
 		}
 	}
+
 	panic(fmt.Sprintf("sprig has a regular expression function of type %T", f)) // as above
 }

@@ -50,6 +50,7 @@ func (i *installer) plan() *inventory.Installer {
 	if i == nil {
 		return nil
 	}
+
 	out := &inventory.Installer{
 		Kernel: i.Kernel, Initrds: slices.Clone(i.Initrd), Payload: i.Payload, Parameters: slices.Clone(i.Parameters),
 		Complete: i.Complete, Timeout: i.timeout(),
@@ -87,16 +88,21 @@ func (d document) installerShape() []part {
 	if i == nil {
 		return s
 	}
-	return append(s, part{"installer.kernel", i.Kernel}, part{"installer.initrd", strings.Join(i.Initrd, "\x00")}, part{"installer.payload", i.Payload},
-		part{"installer.parameters", fmt.Sprint(len(i.Parameters))}, part{"installer.complete", i.Complete}, part{"installer.timeout", fmt.Sprint(i.Timeout)})
+	return append(s, part{"installer.kernel", i.Kernel}, part{"installer.initrd", strings.Join(i.Initrd, "\x00")},
+		part{"installer.payload", i.Payload},
+		part{"installer.parameters", fmt.Sprint(len(i.Parameters))}, part{"installer.complete", i.Complete},
+		part{"installer.timeout", fmt.Sprint(i.Timeout)})
 }
 
 var (
 	documentName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
 	imageName    = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
 
-	documentKinds = []string{inventory.DocumentText, inventory.DocumentVyOS, inventory.DocumentTalos, inventory.DocumentHarvester}
-	completions   = []string{inventory.CompleteWebhook, inventory.CompletePhoneHome, inventory.CompleteTalos}
+	documentKinds = []string{
+		inventory.DocumentText, inventory.DocumentVyOS, inventory.DocumentTalos,
+		inventory.DocumentHarvester,
+	}
+	completions = []string{inventory.CompleteWebhook, inventory.CompletePhoneHome, inventory.CompleteTalos}
 )
 
 func (c *checker) documents() {
@@ -110,13 +116,15 @@ func (c *checker) documents() {
 		switch {
 		case c.open(x.Name):
 		case !documentName.MatchString(x.Name):
-			c.add(p+".name", "letters, digits, dot, dash and underscore, at most 64", "%q cannot be the last element of a URL", x.Name)
+			c.add(p+".name", "letters, digits, dot, dash and underscore, at most 64", "%q cannot be the last element of a URL",
+				x.Name)
 		case names[x.Name]:
 			c.add(p+".name", "give each a name of its own", "is the second document named %q", x.Name)
 		}
+
 		names[x.Name] = true
 		if x.Kind != "" && !c.open(x.Kind) && !slices.Contains(documentKinds, x.Kind) {
-			c.add(p+".kind", "use one of: "+strings.Join(documentKinds, ", "), "there is no kind of document called %q", x.Kind)
+			c.add(p+".kind", "use one of: "+strings.Join(documentKinds, ", "), "unknown kind of document %q", x.Kind)
 		}
 		if len(x.Contents) > maxDocument {
 			c.add(p+".contents", "", "are larger than %d KiB", maxDocument>>10)
@@ -132,10 +140,13 @@ func (c *checker) installer() {
 	if i == nil {
 		return
 	}
+
 	c.imageName("installer.kernel", i.Kernel)
 	if len(i.Initrd) == 0 || len(i.Initrd) > maxInitrds {
-		c.add("installer.initrd", "name the initramfs, an image of the inventory", "has %d entries, 1 to %d are possible", len(i.Initrd), maxInitrds)
+		c.add("installer.initrd", "name the initramfs, an image of the inventory", "has %d entries, 1 to %d are possible",
+			len(i.Initrd), maxInitrds)
 	}
+
 	seen := map[string]bool{i.Kernel: true}
 	for n, name := range i.Initrd {
 		path := fmt.Sprintf("installer.initrd[%d]", n)
@@ -145,6 +156,7 @@ func (c *checker) installer() {
 		}
 		seen[name] = true
 	}
+
 	if i.Payload != "" {
 		c.imageName("installer.payload", i.Payload)
 		if i.Payload == i.Kernel {
@@ -154,12 +166,15 @@ func (c *checker) installer() {
 	if len(i.Parameters) > maxParameters {
 		c.add("installer.parameters", "", "are %d; %d are the most", len(i.Parameters), maxParameters)
 	}
+
 	for n, a := range i.Parameters {
 		c.parameter(fmt.Sprintf("installer.parameters[%d]", n), a)
 	}
 	if !c.open(i.Complete) && !slices.Contains(completions, i.Complete) {
-		c.add("installer.complete", "use one of: "+strings.Join(completions, ", "), "%q is nothing by which the end of an installer is known", i.Complete)
+		c.add("installer.complete", "use one of: "+strings.Join(completions, ", "),
+			"%q is nothing by which the end of an installer is known", i.Complete)
 	}
+
 	talos := 0
 	for _, x := range c.doc.Documents {
 		if x.Kind == inventory.DocumentTalos {
@@ -167,7 +182,8 @@ func (c *checker) installer() {
 		}
 	}
 	if i.Complete == inventory.CompleteTalos && talos != 1 {
-		c.add("installer.complete", "give it one document of kind talos", "is talos, but there are %d documents of that kind", talos)
+		c.add("installer.complete", "give it one document of kind talos",
+			"is talos, but there are %d documents of that kind", talos)
 	}
 	if i.Timeout < 0 {
 		c.add("installer.timeout", "give seconds, or leave it out", "is negative")
@@ -175,6 +191,7 @@ func (c *checker) installer() {
 	if c.doc.GlobalTimeout > 0 && c.doc.GlobalTimeout <= i.timeout() {
 		c.add("global_timeout", "make it longer, or leave it out", "is over before installer.timeout of %d s is", i.timeout())
 	}
+
 	c.before()
 }
 
@@ -184,7 +201,8 @@ func (c *checker) before() {
 		for j, s := range t.Actions {
 			native, ok := action.Native(s.Image)
 			if ok && action.Leaves(native) && native != action.Reboot {
-				c.add(fmt.Sprintf("tasks[%d].actions[%d].image", i, j), "leave it out", "%q does not lead to the installer, which is booted next", s.Image)
+				c.add(fmt.Sprintf("tasks[%d].actions[%d].image", i, j), "leave it out",
+					"%q does not lead to the installer, which is booted next", s.Image)
 			}
 		}
 	}
@@ -192,7 +210,7 @@ func (c *checker) before() {
 
 func (c *checker) imageName(path, name string) {
 	if !c.open(name) && !imageName.MatchString(name) {
-		c.add(path, "add the file with: ingot image add NAME FILE, and name it here", "%q is no name of an image", name)
+		c.add(path, "add the file with: ingot image add NAME FILE, and name it here", "invalid image name %q", name)
 	}
 }
 
@@ -203,7 +221,8 @@ var secretElsewhere = []string{RefNonce, RefPhoneHomeURL, RefUserData, RefVendor
 func (c *checker) parameter(path, a string) {
 	for _, ref := range secretElsewhere {
 		if inventory.Refers(a, ref) {
-			c.add(path, "put it into a document, and give the kernel .documents_url", "puts a secret on the kernel command line, where every process can read it")
+			c.add(path, "put it into a document, and give the kernel .documents_url",
+				"puts a secret on the kernel command line, where every process can read it")
 			return
 		}
 	}

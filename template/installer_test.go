@@ -65,7 +65,7 @@ func TestPayloadIsTheLastInitrd(t *testing.T) {
 func TestInstallerProblemsAllAtOnce(t *testing.T) {
 	for name, x := range map[string]struct{ old, new, want string }{
 		"no kernel":             {"kernel: vmlinuz-x", "kernel: ''", "installer.kernel"},
-		"path for a name":       {"kernel: vmlinuz-x", "kernel: ../etc/passwd", "no name of an image"},
+		"path for a name":       {"kernel: vmlinuz-x", "kernel: ../etc/passwd", "invalid image name"},
 		"no initramfs":          {"[initrd-x]", "[]", "installer.initrd"},
 		"twice":                 {"[initrd-x]", "[initrd-x, initrd-x]", "is loaded twice"},
 		"payload is kernel":     {"payload: rootfs-x", "payload: vmlinuz-x", "which is fetched first"},
@@ -73,7 +73,7 @@ func TestInstallerProblemsAllAtOnce(t *testing.T) {
 		"talos without config":  {"complete: webhook", "complete: talos", "0 documents of that kind"},
 		"negative time":         {"complete: webhook", "complete: webhook\n  timeout: -1", "is negative"},
 		"global time":           {"complete: webhook", "complete: webhook\nglobal_timeout: 60", "is over before installer.timeout"},
-		"kind":                  {"kind: harvester", "kind: rancher", "no kind of document"},
+		"kind":                  {"kind: harvester", "kind: rancher", "unknown kind of document"},
 		"name of a document":    {"name: config", "name: a/b", "last element of a URL"},
 		"two of one name":       {"name: note.txt", "name: config", "second document"},
 		"boot URL in document":  {".webhook_url", ".boot_url", "ends with the boot"},

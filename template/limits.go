@@ -61,7 +61,7 @@ type mark struct{ out, src int }
 func newGuard(ctx context.Context) *guard { return &guard{ctx: ctx} }
 
 // stop ends the rendering. The first reason is kept: text/template wraps it in
-// words that mean nothing to whoever wrote the template.
+// words that mean nothing to the template's author.
 func (g *guard) stop(format string, args ...any) error {
 	if g.err == nil {
 		g.err = limitError(fmt.Sprintf(format, args...))
@@ -131,12 +131,14 @@ func compile(file, src string, g *guard) ([]*parse.Tree, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	var trees []*parse.Tree
 	for _, named := range t.Templates() {
 		if named.Tree != nil && named.Root != nil {
 			trees = append(trees, named.Tree)
 		}
 	}
+
 	slices.SortFunc(trees, func(a, b *parse.Tree) int { return strings.Compare(a.Name, b.Name) })
 	return trees, nil
 }
@@ -168,16 +170,22 @@ func execute(ctx context.Context, file, src string, data map[string]any) (output
 	if err != nil {
 		return output{}, err
 	}
+
 	for _, named := range t.Templates() {
 		if named.Tree == nil || named.Root == nil {
 			continue
 		}
 		instrument(named.Tree, newLines(src))
 	}
+
 	if err := t.Execute(g, data); err != nil {
 		if g.err != nil {
-			return output{}, limitProblems{inventory.Problems{{File: file, Line: g.line, What: g.err.Error(), Remedy: "make the template simpler"}}}
+			return output{}, limitProblems{inventory.Problems{{
+				File: file, Line: g.line, What: g.err.Error(),
+				Remedy: "make the template simpler",
+			}}}
 		}
+
 		p := templateProblem(file, err)
 		if g.line > 0 {
 			p.Line = g.line
@@ -187,6 +195,7 @@ func execute(ctx context.Context, file, src string, data map[string]any) (output
 		}
 		return output{}, inventory.Problems{p}
 	}
+
 	return output{file: file, text: g.out.String(), marks: g.marks}, nil
 }
 
@@ -206,12 +215,14 @@ func templateProblem(file string, err error) inventory.Problem {
 	if n, convErr := strconv.Atoi(m[1]); convErr == nil {
 		p.Line = n
 	}
+
 	p.What = m[2]
 	if x := executing.FindStringSubmatch(p.What); x != nil {
 		p.Field, p.What = "{{"+strings.Trim(x[1], "<>")+"}}", x[2]
 	}
 	if strings.Contains(p.What, "not defined") {
-		p.Remedy = "templates have the functions of sprig that reach nothing outside, and formatPartition, netmaskToPrefixLength, netmaskToCIDR, toYaml, fromYaml"
+		p.Remedy = "templates have the functions of sprig that reach nothing outside, and " +
+			"formatPartition, netmaskToPrefixLength, netmaskToCIDR, toYaml, fromYaml"
 	}
 	return p
 }
@@ -222,6 +233,7 @@ func missing(what string, data map[string]any) string {
 	if m == nil {
 		return ""
 	}
+
 	switch key := m[1]; {
 	case key == "image":
 		return "the machine has no image: give it one, or name one when provisioning"
@@ -230,6 +242,7 @@ func missing(what string, data map[string]any) string {
 	case strings.HasPrefix(key, "device_"):
 		return "the machine has fewer interfaces for netboot"
 	}
+
 	keys := make([]string, 0, len(data))
 	for k := range data {
 		keys = append(keys, "."+k)
@@ -267,20 +280,24 @@ func instrument(t *parse.Tree, at lines) {
 	marked := func(n parse.Node) parse.Node {
 		m, ok := mark.Copy().(*parse.ActionNode)
 		if !ok {
-			panic("a hook is no action") // a constant text: it is always or never
+			panic("invalid hook") // a constant text: it is always or never
 		}
+
 		number, ok := m.Pipe.Cmds[0].Args[1].(*parse.NumberNode)
 		if !ok {
 			panic("a hook has no number") // as above
 		}
+
 		number.Int64 = int64(at.of(n))
 		return m
 	}
+
 	var list func(*parse.ListNode)
 	list = func(l *parse.ListNode) {
 		if l == nil {
 			return
 		}
+
 		nodes := []parse.Node{marked(l)}
 		for _, n := range l.Nodes {
 			nodes = append(nodes, marked(n))
@@ -295,10 +312,13 @@ func instrument(t *parse.Tree, at lines) {
 				list(n.List)
 				list(n.ElseList)
 			}
+
 			nodes = append(nodes, n)
 		}
+
 		l.Nodes = nodes
 	}
+
 	list(t.Root)
 	t.Root.Nodes = append([]parse.Node{call}, t.Root.Nodes...)
 }
@@ -317,6 +337,7 @@ func walkNodes(n parse.Node, f func(parse.Node)) {
 	if n == nil || reflect.ValueOf(n).IsNil() {
 		return
 	}
+
 	f(n)
 	branch := func(b *parse.BranchNode) {
 		walkNodes(b.Pipe, f)
@@ -364,6 +385,7 @@ func weigh(v reflect.Value) error {
 		if left < 0 {
 			return limitError("makes a value that is too large")
 		}
+
 		switch v.Kind() {
 		case reflect.String:
 			left -= v.Len()
@@ -379,11 +401,13 @@ func weigh(v reflect.Value) error {
 			if v.Len() > maxLength {
 				return limitError(fmt.Sprintf("makes a list of more than %d elements", maxLength))
 			}
+
 			for i := range v.Len() {
 				if err := walk(v.Index(i), depth+1); err != nil {
 					return err
 				}
 			}
+
 		case reflect.Map:
 			if v.Len() > maxLength {
 				return limitError(fmt.Sprintf("makes a map of more than %d entries", maxLength))
@@ -396,6 +420,7 @@ func weigh(v reflect.Value) error {
 					return err
 				}
 			}
+
 		case reflect.Struct:
 			for i := range v.NumField() {
 				if err := walk(v.Field(i), depth+1); err != nil {
@@ -436,17 +461,20 @@ func (g *guard) bounded(f any) any {
 		if t.IsVariadic() && args[len(args)-1].Len() > maxArgs {
 			return fail(g.stop("calls a function with more than %d arguments", maxArgs))
 		}
+
 		for _, a := range args {
 			if err := weigh(a); err != nil {
 				return fail(g.stop("%s", err))
 			}
 		}
+
 		var out []reflect.Value
 		if t.IsVariadic() {
 			out = fn.CallSlice(args)
 		} else {
 			out = fn.Call(args)
 		}
+
 		if len(out) == 2 && !out[1].IsNil() {
 			var limit limitError
 			if err, ok := out[1].Interface().(error); ok && errors.As(err, &limit) {

@@ -24,7 +24,10 @@ const (
 	RefBootURL      = inventory.RefBootURL
 )
 
-var refs = []string{RefPhoneHomeURL, RefMetadataURL, RefNonce, RefUserData, RefVendorData, RefDocumentsURL, RefWebhookURL, RefBootURL}
+var refs = []string{
+	RefPhoneHomeURL, RefMetadataURL, RefNonce, RefUserData, RefVendorData, RefDocumentsURL,
+	RefWebhookURL, RefBootURL,
+}
 
 // Resolve returns a with every secret reference in its environment and its
 // command replaced by what lookup says; lookup is given the whole marker (one
@@ -41,6 +44,7 @@ func Resolve(a action.Action, lookup func(ref string) (string, error)) (action.A
 			if !slices.Contains(refs, ref) {
 				return "", errors.New("no such reference")
 			}
+
 			v, err := lookup(ref)
 			if err == nil {
 				known[ref] = v
@@ -52,6 +56,7 @@ func Resolve(a action.Action, lookup func(ref string) (string, error)) (action.A
 		}
 		return v
 	}
+
 	a.Environment = maps.Clone(a.Environment)
 	for k, v := range a.Environment {
 		a.Environment[k] = replace(v)

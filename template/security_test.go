@@ -18,9 +18,12 @@ import (
 // refused, by file, line or field.
 func FuzzS14TemplateValues(f *testing.F) {
 	for _, x := range []string{
-		"r7", "two words", "1\n      - name: b\n        image: wipe", "1\r\n      - name: b\r        image: wipe", "1\n        timeout: 1", "x }, image: wipe, y: {", "1}, volumes: [/:/]",
-		"a; reboot", "a && reboot", "a || reboot", "#!/bin/sh", "${HOME}", "$(id)", `"`, "'", "\"\n  - x", "{{ .image }}", "!!binary aGk=", "&a", "*a", "<<: *a", "| \n x", "> \n x", "- x", "? x", ": x", "%YAML 1.1", "---\nname: x",
-		"\u2028- x", "\u0085- x", "\x00", "\x7f", "\ufeff", "\xff", "~", "null", "yes", "0x10", "1e3", "# x", " #x", "@x", "`x`", "\t- x", "a, b", "a: b", "[a]", "{a: b}", strings.Repeat("a", 1000),
+		"r7", "two words", "1\n      - name: b\n        image: wipe", "1\r\n      - name: b\r        image: wipe", "1\n        timeout: 1",
+		"x }, image: wipe, y: {", "1}, volumes: [/:/]",
+		"a; reboot", "a && reboot", "a || reboot", "#!/bin/sh", "${HOME}", "$(id)", `"`, "'", "\"\n  - x", "{{ .image }}", "!!binary aGk=", "&a",
+		"*a", "<<: *a", "| \n x", "> \n x", "- x", "? x", ": x", "%YAML 1.1", "---\nname: x",
+		"\u2028- x", "\u0085- x", "\x00", "\x7f", "\ufeff", "\xff", "~", "null", "yes", "0x10", "1e3", "# x", " #x", "@x", "`x`", "\t- x",
+		"a, b", "a: b", "[a]", "{a: b}", strings.Repeat("a", 1000),
 	} {
 		f.Add(x)
 	}

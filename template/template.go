@@ -90,6 +90,7 @@ func Parse(file string, src []byte) (*Template, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	keys := usedKeys(t.Source, trees)
 	for k := range keys {
 		t.Keys = append(t.Keys, k)
@@ -97,8 +98,12 @@ func Parse(file string, src []byte) (*Template, error) {
 	sort.Strings(t.Keys)
 	var problems inventory.Problems
 	if line, ok := keys["references"]; ok {
-		problems = append(problems, inventory.Problem{File: file, Line: line, Field: "references", What: "references are not supported", Remedy: "give the value by the hardware map"})
+		problems = append(problems, inventory.Problem{
+			File: file, Line: line, Field: "references",
+			What: "references are not supported", Remedy: "give the value by the hardware map",
+		})
 	}
+
 	ctx, cancel := context.WithTimeout(context.Background(), renderTime)
 	defer cancel()
 	values, isPlaceholder := placeholders(keys)
@@ -108,10 +113,12 @@ func Parse(file string, src []byte) (*Template, error) {
 		if errors.Is(err, errLimit) && errors.As(err, &p) {
 			problems = append(problems, p...)
 		}
+
 		// Anything else may be for want of data: {{ index .list 3 }}.
 		t.Name = literalName(t.Source)
 		return t, problems.Err()
 	}
+
 	doc, err := out.document()
 	if err != nil {
 		var p inventory.Problems
@@ -124,6 +131,7 @@ func Parse(file string, src []byte) (*Template, error) {
 	if !isPlaceholder(doc.Name) {
 		t.Name = doc.Name
 	}
+
 	c := checker{out: out, doc: doc, unknown: isPlaceholder}
 	c.structure()
 	problems = append(problems, c.problems...)
@@ -151,10 +159,12 @@ func Render(ctx context.Context, name, src string, d Data) (Rendered, error) {
 	if err != nil {
 		return Rendered{}, err
 	}
+
 	out, err := execute(ctx, name, src, values)
 	if err != nil {
 		return Rendered{}, err
 	}
+
 	doc, err := out.document()
 	if err != nil {
 		return Rendered{}, err
@@ -162,6 +172,7 @@ func Render(ctx context.Context, name, src string, d Data) (Rendered, error) {
 	if err := sameShape(ctx, name, src, d, out, doc); err != nil {
 		return Rendered{}, err
 	}
+
 	c := checker{out: out, doc: doc, data: &d}
 	c.structure()
 	r := c.actions()
@@ -185,15 +196,21 @@ func sameShape(ctx context.Context, name, src string, d Data, out output, doc do
 	if !harmless(values) {
 		return nil // no value holds anything that YAML could misread
 	}
+
 	const remedy = "encode the value: {{ .key | toJson }} or {{ .key | quote }}"
 	plain, err := execute(ctx, name, src, values)
 	var again document
 	if err == nil {
 		again, err = plain.document()
 	}
+
 	if err != nil {
-		return inventory.Problems{{File: name, Remedy: remedy, What: "cannot be rendered with its data replaced by harmless text, so that what the data do to its structure cannot be told"}}
+		return inventory.Problems{{
+			File: name, Remedy: remedy,
+			What: "cannot be rendered with its data replaced by harmless text, so that what the data do to its structure cannot be told",
+		}}
 	}
+
 	a, b := doc.shape(), again.shape()
 	for i := range max(len(a), len(b)) {
 		var x, y part
@@ -203,14 +220,19 @@ func sameShape(ctx context.Context, name, src string, d Data, out output, doc do
 		if i < len(b) {
 			y = b[i]
 		}
+
 		if x != y {
 			path := x.path
 			if path == "" {
 				path = y.path
 			}
-			return inventory.Problems{{File: name, Line: out.line(path), Field: path, What: "a value of the data changes the structure of the template", Remedy: remedy}}
+			return inventory.Problems{{
+				File: name, Line: out.line(path), Field: path,
+				What: "a value of the data changes the structure of the template", Remedy: remedy,
+			}}
 		}
 	}
+
 	return nil
 }
 
@@ -226,6 +248,7 @@ func usedKeys(src string, trees []*parse.Tree) map[string]int {
 			keys[names[0]] = at.of(n)
 		}
 	}
+
 	for _, t := range trees {
 		walkNodes(t.Root, func(n parse.Node) {
 			switch n := n.(type) {
@@ -238,6 +261,7 @@ func usedKeys(src string, trees []*parse.Tree) map[string]int {
 			}
 		})
 	}
+
 	return keys
 }
 
@@ -258,6 +282,7 @@ func (o output) document() (document, error) {
 	var doc document
 	err := strictyaml.Decode(o.file, []byte(o.text), &doc)
 	var p inventory.Problems
+
 	if errors.As(err, &p) {
 		for i := range p {
 			p[i].Line = o.sourceLine(p[i].Line)

@@ -17,7 +17,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "write the golden files again")
 
 func machine() inventory.Machine {
 	return inventory.Machine{
@@ -152,26 +152,59 @@ func TestProblems(t *testing.T) {
 		src, want string
 		data      bool // can only be told with data
 	}{
-		"version":            {src: strings.Replace(frame, `"0.1"`, `"0.2"`, 1) + noop, want: `t:1: version: is "0.2"`},
-		"unknown key":        {src: frame + "      - {name: a, image: noop, timout: 3}\n", want: `t:7: tasks[0].actions[0].timout: unknown key (did you mean "timeout"?)`},
-		"type":               {src: frame + "      - {name: a, image: noop, timeout: soon}\n", want: `t:7: tasks[0].actions[0].timeout: must be a whole number`},
-		"no tasks":           {src: "version: \"0.1\"\nname: t\ntasks: []\n", want: "t:3: tasks: a template needs at least one task"},
-		"twice":              {src: frame + noop + noop, want: `t:8: tasks[0].actions[1].name: is the second action named "a"`},
-		"long name":          {src: frame + "      - {name: " + strings.Repeat("a", 201) + ", image: noop}\n", want: "longer than 200 characters"},
-		"negative":           {src: frame + "      - {name: a, image: noop, timeout: -1}\n", want: "t:7: tasks[0].actions[0].timeout: is negative"},
-		"container":          {src: frame + "      - {name: a, image: docker.io/library/alpine}\n", want: `"docker.io/library/alpine" names no action that the agent carries out itself, and running containers is not supported`},
-		"look-alike":         {src: frame + "      - {name: a, image: evil.example.org/x/image2disk}\n", want: "names no action"},
-		"leaves first":       {src: frame + "      - {name: a, image: reboot}\n" + noop, want: `t:7: tasks[0].actions[0].image: "reboot" takes the machine away`},
-		"template syntax":    {src: frame + noop + "# {{ if }}\n", want: "t:8: missing value for if"},
-		"no such function":   {src: frame + noop + "# {{ env \"HOME\" }}\n", want: `t:8: function "env" not defined`},
-		"yaml syntax":        {src: "version: \"0.1\"\nname: [\n", want: "not valid YAML"},
-		"references":         {src: frame + noop + "# {{ .references.x }}\n", want: "references are not supported"},
-		"missing key":        {src: frame + "      - {name: a, image: noop, environment: {X: \"{{.nowhere}}\"}}\n", want: `t:7: {{.nowhere}}: map has no entry for key "nowhere" (known:`, data: true},
-		"other worker":       {src: strings.Replace(frame, "{{.device_1}}", "02:00:00:00:99:99", 1) + noop, want: `t:5: tasks[0].worker: "02:00:00:00:99:99" is neither a MAC nor the name of machine "ms-02-a"`, data: true},
-		"file url":           {src: frame + "      - {name: a, image: image2disk, environment: {IMG_URL: file:///etc/shadow}}\n", want: "t:7: tasks[0].actions[0].environment.IMG_URL: \"file:///etc/shadow\" is not a URL", data: true},
-		"two disks":          {src: frame + "      - {name: a, image: wipe, environment: {BLOCK_DEVICE: /dev/sda}}\n      - {name: b, image: wipe, environment: {BLOCK_DEVICE: /dev/sdb}}\n", want: `t:8: tasks[0].actions[1].environment.BLOCK_DEVICE: "/dev/sdb" is a second disk`, data: true},
-		"no disk":            {src: frame + "      - {name: a, image: wipe, environment: {BLOCK_DEVICE: /etc/passwd}}\n", want: "is no path of a disk", data: true},
-		"after long text":    {src: "{{ range $i := list 1 2 3 }}# {{ $i }}\n{{ end }}" + frame + "      - {name: a, image: alpine}\n", want: "t:8: tasks[0].actions[0].image"},
+		"version": {src: strings.Replace(frame, `"0.1"`, `"0.2"`, 1) + noop, want: `t:1: version: is "0.2"`},
+		"unknown key": {
+			src:  frame + "      - {name: a, image: noop, timout: 3}\n",
+			want: `t:7: tasks[0].actions[0].timout: unknown key (did you mean "timeout"?)`,
+		},
+		"type": {
+			src:  frame + "      - {name: a, image: noop, timeout: soon}\n",
+			want: `t:7: tasks[0].actions[0].timeout: must be a whole number`,
+		},
+		"no tasks": {src: "version: \"0.1\"\nname: t\ntasks: []\n", want: "t:3: tasks: a template needs at least one task"},
+		"twice":    {src: frame + noop + noop, want: `t:8: tasks[0].actions[1].name: is the second action named "a"`},
+		"long name": {
+			src:  frame + "      - {name: " + strings.Repeat("a", 201) + ", image: noop}\n",
+			want: "longer than 200 characters",
+		},
+		"negative": {
+			src:  frame + "      - {name: a, image: noop, timeout: -1}\n",
+			want: "t:7: tasks[0].actions[0].timeout: is negative",
+		},
+		"container": {
+			src:  frame + "      - {name: a, image: docker.io/library/alpine}\n",
+			want: `"docker.io/library/alpine" names no action that the agent carries out itself, and running containers is not supported`,
+		},
+		"look-alike": {src: frame + "      - {name: a, image: evil.example.org/x/image2disk}\n", want: "names no action"},
+		"leaves first": {
+			src:  frame + "      - {name: a, image: reboot}\n" + noop,
+			want: `t:7: tasks[0].actions[0].image: "reboot" takes the machine away`,
+		},
+		"template syntax":  {src: frame + noop + "# {{ if }}\n", want: "t:8: missing value for if"},
+		"no such function": {src: frame + noop + "# {{ env \"HOME\" }}\n", want: `t:8: function "env" not defined`},
+		"yaml syntax":      {src: "version: \"0.1\"\nname: [\n", want: "not valid YAML"},
+		"references":       {src: frame + noop + "# {{ .references.x }}\n", want: "references are not supported"},
+		"missing key": {
+			src:  frame + "      - {name: a, image: noop, environment: {X: \"{{.nowhere}}\"}}\n",
+			want: `t:7: {{.nowhere}}: map has no entry for key "nowhere" (known:`, data: true,
+		},
+		"other worker": {
+			src:  strings.Replace(frame, "{{.device_1}}", "02:00:00:00:99:99", 1) + noop,
+			want: `t:5: tasks[0].worker: "02:00:00:00:99:99" is neither a MAC nor the name of machine "ms-02-a"`, data: true,
+		},
+		"file url": {
+			src:  frame + "      - {name: a, image: image2disk, environment: {IMG_URL: file:///etc/shadow}}\n",
+			want: "t:7: tasks[0].actions[0].environment.IMG_URL: \"file:///etc/shadow\" is not a URL", data: true,
+		},
+		"two disks": {src: frame + "      - {name: a, image: wipe, environment: {BLOCK_DEVICE: /dev/sda}}\n      - {name: b, image: wipe, environment: {BLOCK_DEVICE: /dev/sdb}}\n", want: `t:8: tasks[0].actions[1].environment.BLOCK_DEVICE: "/dev/sdb" is a second disk`, data: true},
+		"no disk": {
+			src:  frame + "      - {name: a, image: wipe, environment: {BLOCK_DEVICE: /etc/passwd}}\n",
+			want: "invalid path of a disk", data: true,
+		},
+		"after long text": {
+			src:  "{{ range $i := list 1 2 3 }}# {{ $i }}\n{{ end }}" + frame + "      - {name: a, image: alpine}\n",
+			want: "t:8: tasks[0].actions[0].image",
+		},
 		"everything at once": {src: "version: \"3\"\nname: t\ntasks:\n  - name: one\n    actions:\n      - {name: a, image: alpine}\n      - {name: a, image: noop, timeout: -1}\n", want: "t:7: tasks[0].actions[1].timeout"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -305,7 +338,10 @@ func TestInjection(t *testing.T) {
 }
 
 func TestResolve(t *testing.T) {
-	a := action.Action{Name: "a", Environment: map[string]string{"CONTENTS": "seedfrom: " + RefMetadataURL + "x\n" + RefNonce + RefNonce, "B": "b"}, Command: []string{"-u", RefPhoneHomeURL}}
+	a := action.Action{Name: "a", Environment: map[string]string{
+		"CONTENTS": "seedfrom: " + RefMetadataURL + "x\n" + RefNonce + RefNonce,
+		"B":        "b",
+	}, Command: []string{"-u", RefPhoneHomeURL}}
 	asked := map[string]int{}
 	got, err := Resolve(a, func(ref string) (string, error) {
 		asked[ref]++

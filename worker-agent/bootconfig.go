@@ -103,16 +103,7 @@ func parseGrub(text string, vars map[string]string) (entries []bootEntry, fallba
 			continue
 		}
 
-		opens, closes := 0, 0
-		for _, w := range words {
-			switch w {
-			case "{":
-				opens++
-			case "}":
-				closes++
-			}
-		}
-
+		opens, closes := count(words, "{"), count(words, "}")
 		list := &entries
 		if sub >= 0 {
 			list = &entries[len(entries)-1].sub
@@ -127,17 +118,7 @@ func parseGrub(text string, vars map[string]string) (entries []bootEntry, fallba
 
 		switch words[0] {
 		case "menuentry", "submenu":
-			e := bootEntry{}
-			if len(words) > 1 {
-				e.title, e.id = words[1], words[1]
-			}
-
-			for i, w := range words {
-				if (w == "--id" || w == "$menuentry_id_option") && i+1 < len(words) {
-					e.id = words[i+1]
-				}
-			}
-
+			e := grubEntry(words)
 			switch {
 			case words[0] == "menuentry":
 				*list = append(*list, e)
@@ -182,6 +163,29 @@ func parseGrub(text string, vars map[string]string) (entries []bootEntry, fallba
 	}
 
 	return entries, vars["default"], bls
+}
+
+// grubEntry returns the title and the id of an entry or submenu.
+func grubEntry(words []string) (e bootEntry) {
+	if len(words) > 1 {
+		e.title, e.id = words[1], words[1]
+	}
+	for i, w := range words {
+		if (w == "--id" || w == "$menuentry_id_option") && i+1 < len(words) {
+			e.id = words[i+1]
+		}
+	}
+	return e
+}
+
+// count returns how often word is among words.
+func count(words []string, word string) (n int) {
+	for _, w := range words {
+		if w == word {
+			n++
+		}
+	}
+	return n
 }
 
 // grubWords splits a line as GRUB does: quotes, backslashes, variables (which

@@ -1,5 +1,5 @@
 // Package dbcopy makes copies of SQLite databases that have been proven good
-// before anybody relies on them. It knows no driver: both of Ingot's databases
+// before they are relied on. It knows no driver: both of Ingot's databases
 // use it, each with its own.
 package dbcopy
 
@@ -35,7 +35,7 @@ type querier interface {
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }
 
-// tries is how often a copy is made anew because somebody wrote meanwhile.
+// tries is how often a copy is made because the database was written to in between.
 const tries = 3
 
 // Make writes a copy of db to a new file at path, with mode 0600 and synced to
@@ -52,12 +52,14 @@ func Make(ctx context.Context, db *sql.DB, open func(path string) (*sql.DB, erro
 	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
 		return errors.Join(err, &fs.PathError{Op: "creating", Path: path, Err: fs.ErrExist})
 	}
+
 	part := path + partial
 	for try := 1; ; try++ {
 		before, err := dataVersion(ctx, conn)
 		if err != nil {
 			return err
 		}
+
 		want, err := Read(ctx, conn)
 		if err != nil {
 			return err
@@ -65,6 +67,7 @@ func Make(ctx context.Context, db *sql.DB, open func(path string) (*sql.DB, erro
 		if err := write(ctx, conn, part); err != nil {
 			return err
 		}
+
 		after, err := dataVersion(ctx, conn)
 		if err == nil && after != before && try < tries {
 			if err := os.Remove(part); err != nil {
@@ -89,7 +92,7 @@ func Make(ctx context.Context, db *sql.DB, open func(path string) (*sql.DB, erro
 const partial = ".tmp"
 
 // Live is Make for a database that others go on writing to, in this process or
-// another: nobody waits for it. The copy is proven against the very state of
+// another: no writer waits for it. The copy is proven against the very state of
 // which it was made. Original opens the database at from, which must be in WAL
 // mode, a second time with the driver that has it open already.
 func Live(ctx context.Context, original, open func(path string) (*sql.DB, error), from, to string) (err error) {
@@ -106,6 +109,7 @@ func Live(ctx context.Context, original, open func(path string) (*sql.DB, error)
 		if err == nil {
 			err = os.Remove(to)
 		}
+
 		// Somebody has written between the two looks, which are microseconds apart.
 		if err != nil || try == lives {
 			return errors.Join(same, err)
@@ -113,7 +117,7 @@ func Live(ctx context.Context, original, open func(path string) (*sql.DB, error)
 	}
 }
 
-// lives is how often a copy of what others write to is made anew.
+// lives is how often a copy of a database that others write to is tried.
 const lives = 10
 
 // live makes the copy while one connection holds on to what it was made of.
@@ -133,6 +137,7 @@ func live(ctx context.Context, db *sql.DB, open func(string) (*sql.DB, error), t
 	if err := conn.QueryRowContext(ctx, "SELECT count(*) FROM sqlite_master").Scan(&n); err != nil {
 		return nil, err
 	}
+
 	// The first statement of a transaction is what fixes the state that it sees.
 	if err := tx.QueryRowContext(ctx, "SELECT count(*) FROM sqlite_master").Scan(&n); err != nil {
 		return nil, err
@@ -140,6 +145,7 @@ func live(ctx context.Context, db *sql.DB, open func(string) (*sql.DB, error), t
 	if err := write(ctx, conn, to); err != nil {
 		return nil, err
 	}
+
 	want, err := Read(ctx, tx)
 	if err != nil {
 		return nil, errors.Join(err, os.Remove(to))
@@ -206,9 +212,11 @@ func Sound(ctx context.Context, db *sql.DB) (Content, error) {
 func Differ(want, got Content) error {
 	for _, name := range slices.Sorted(maps.Keys(want)) {
 		if want[name] != got[name] {
-			return fmt.Errorf("table %q has %d rows (%.12s) and not %d (%.12s)", name, got[name].Rows, got[name].SHA256, want[name].Rows, want[name].SHA256)
+			return fmt.Errorf("table %q has %d rows (%.12s) and not %d (%.12s)", name, got[name].Rows, got[name].SHA256,
+				want[name].Rows, want[name].SHA256)
 		}
 	}
+
 	for name := range got {
 		if _, ok := want[name]; !ok {
 			return fmt.Errorf("table %q is in one of them only", name)
@@ -223,6 +231,7 @@ func Read(ctx context.Context, db querier) (Content, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	out := Content{}
 	for _, name := range names {
 		if out[name], err = table(ctx, db, name); err != nil {
@@ -259,6 +268,7 @@ func table(ctx context.Context, db querier, name string) (t Table, err error) {
 	if err != nil {
 		return t, err
 	}
+
 	values := make([]sql.RawBytes, len(columns))
 	into := make([]any, len(columns))
 	for i := range values {
@@ -269,6 +279,7 @@ func table(ctx context.Context, db querier, name string) (t Table, err error) {
 		if err := rows.Scan(into...); err != nil {
 			return t, err
 		}
+
 		t.Rows++
 		for _, v := range values {
 			if v == nil {
@@ -279,6 +290,7 @@ func table(ctx context.Context, db querier, name string) (t Table, err error) {
 			h.Write(v)
 		}
 	}
+
 	t.SHA256 = hex.EncodeToString(h.Sum(nil))
 	return t, rows.Err()
 }
@@ -301,14 +313,17 @@ func Prune(path string, keep int) error {
 	if err != nil {
 		return err
 	}
+
 	type backup struct{ name, at string }
 	var all []backup
 	var errs []error
+
 	for _, e := range entries {
 		rest, ok := strings.CutPrefix(e.Name(), base+".schema-")
 		if !ok {
 			continue
 		}
+
 		_, at, ok := strings.Cut(rest, ".")
 		if ok && strings.HasSuffix(at, "Z.backup"+partial) {
 			errs = append(errs, os.Remove(filepath.Join(dir, e.Name())))
@@ -316,8 +331,10 @@ func Prune(path string, keep int) error {
 		if !ok || !strings.HasSuffix(at, "Z.backup") {
 			continue
 		}
+
 		all = append(all, backup{e.Name(), at})
 	}
+
 	slices.SortFunc(all, func(a, b backup) int { return strings.Compare(b.at, a.at) })
 	for i, b := range all {
 		if i >= keep {

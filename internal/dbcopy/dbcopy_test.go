@@ -114,11 +114,15 @@ func TestPrune(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "ingot.db")
 	at := time.Date(2026, 11, 21, 0, 0, 0, 0, time.UTC)
-	keep := []string{path, path + "-wal", filepath.Join(dir, "other.db.schema-1.20200101T000000.000000000Z.backup"), path + ".schema-1.by-hand.backup"}
+	keep := []string{
+		path, path + "-wal", filepath.Join(dir, "other.db.schema-1.20200101T000000.000000000Z.backup"),
+		path + ".schema-1.by-hand.backup",
+	}
 	for i, schema := range []int{10, 9, 2} {
 		keep = append(keep, Name(path, schema, at.Add(time.Duration(10+i)*time.Hour)))
 	}
-	for _, p := range append([]string{Name(path, 99, at), Name(path, 1, at.Add(time.Hour)), Name(path, 11, at.Add(20*time.Hour)) + partial}, keep...) {
+	for _, p := range append([]string{Name(path, 99, at), Name(path, 1, at.Add(time.Hour)), Name(path, 11, at.Add(20*time.Hour)) + partial},
+		keep...) {
 		if err := os.WriteFile(p, nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -171,7 +175,8 @@ func TestLive(t *testing.T) {
 		t.Fatal(err)
 	}
 	var things, others int
-	if err := open(t, to).QueryRow("SELECT (SELECT count(*) FROM thing WHERE n = 2), (SELECT count(*) FROM other)").Scan(&things, &others); err != nil {
+	if err := open(t, to).QueryRow("SELECT (SELECT count(*) FROM thing WHERE n = 2), (SELECT count(*) FROM other)").Scan(&things,
+		&others); err != nil {
 		t.Fatal(err)
 	}
 	if things != others {

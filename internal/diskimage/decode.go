@@ -30,7 +30,7 @@ const (
 // Formats returns all of them.
 func Formats() []string { return []string{Raw, Gzip, Zstd, XZ, Bzip2} }
 
-// Compressions names the compressions for a person.
+// Compressions names the compressions for an operator.
 const Compressions = "gzip, zstd, xz or bzip2"
 
 // maxWindow bounds the memory that a compressed image may ask of the agent:
@@ -85,10 +85,12 @@ func Open(file io.Reader) (*Content, error) {
 	if err != nil && !errors.Is(err, io.EOF) {
 		return nil, err
 	}
+
 	c := &Content{Format: Format(magic), file: src}
 	if c.open, err = c.decompressor(in); err != nil {
 		return nil, c.judge(err)
 	}
+
 	c.open = ended{c.open, in, c}
 	return c, nil
 }
@@ -98,11 +100,13 @@ func (c *Content) decompressor(in *bufio.Reader) (io.ReadCloser, error) {
 	case Gzip:
 		return gzip.NewReader(in)
 	case Zstd:
-		z, err := zstd.NewReader(in, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(maxWindow))
+		z, err := zstd.NewReader(in, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true),
+			zstd.WithDecoderMaxWindow(maxWindow))
 		if err != nil {
 			return nil, err
 		}
 		return z.IOReadCloser(), nil
+
 	case XZ:
 		z, err := xz.NewReader(in, maxWindow)
 		return io.NopCloser(z), err
@@ -132,8 +136,10 @@ func (c *Content) judge(err error) error {
 		return err
 	case c.file.err != nil && !errors.Is(c.file.err, io.EOF):
 		return c.file.err
-	case errors.Is(err, zstd.ErrWindowSizeExceeded), errors.Is(err, zstd.ErrDecoderSizeExceeded), errors.Is(err, xz.ErrMemlimit):
-		return refuse("compress it again with a smaller window, for example: zstd -19", "the %s data needs more than %d MiB of memory to decompress", c.Format, maxWindow>>20)
+	case errors.Is(err, zstd.ErrWindowSizeExceeded), errors.Is(err, zstd.ErrDecoderSizeExceeded),
+		errors.Is(err, xz.ErrMemlimit):
+		return refuse("compress it again with a smaller window, for example: zstd -19",
+			"the %s data needs more than %d MiB of memory to decompress", c.Format, maxWindow>>20)
 	case c.file.err != nil: // the decompressor wanted more than there is
 		return refuse(againRemedy, "the %s data is cut short or damaged (%v)", c.Format, err)
 	}
@@ -167,6 +173,7 @@ func (e ended) Read(p []byte) (int, error) {
 	if !errors.Is(err, io.EOF) || e.c.Format == Raw {
 		return n, err
 	}
+
 	more, restErr := trailing(e.rest)
 	switch {
 	case restErr != nil:

@@ -50,12 +50,14 @@ func describe(ctx context.Context, file io.Reader, most int64) (d Description, e
 	if n == 0 {
 		return d, refuse(againRemedy, "the image is empty")
 	}
+
 	kind := Identify(head)
 	if d.Installer = kind.Installer && !strings.Contains(kind.Name, "ISO"); !d.Installer {
 		if err := kind.Refusal(); err != nil {
 			return d, err
 		}
 	}
+
 	var t table
 	if !d.Installer {
 		t = readTable(head) // a disk may hold at its beginning what a file system begins with
@@ -63,11 +65,14 @@ func describe(ctx context.Context, file io.Reader, most int64) (d Description, e
 	if d.Size, err = t.look(head, c, most); err != nil {
 		return d, err
 	}
+
 	for i, p := range t.parts {
 		if p.end > d.Size {
-			return d, refuse(againRemedy, "the image is cut short: partition %d ends at byte %d, and the image at byte %d", i+1, p.end, d.Size)
+			return d, refuse(againRemedy, "the image is cut short: partition %d ends at byte %d, and the image at byte %d", i+1,
+				p.end, d.Size)
 		}
 	}
+
 	switch {
 	case t.name != "":
 		d.Contents = t.String()
@@ -80,6 +85,7 @@ func describe(ctx context.Context, file io.Reader, most int64) (d Description, e
 		d.Contents = "unknown"
 		d.Warning = "neither a partition table nor a file system is in it: no machine will boot from it unless it brings a loader of its own"
 	}
+
 	return d, nil
 }
 
@@ -119,6 +125,7 @@ func (t table) String() string {
 			kinds = append(kinds, k.Name)
 		}
 	}
+
 	text := fmt.Sprintf("%s, %d partitions", t.name, len(t.parts))
 	if len(t.parts) == 1 {
 		text = t.name + ", 1 partition"
@@ -143,12 +150,14 @@ func (t table) look(head []byte, rest io.Reader, most int64) (size int64, err er
 		}
 		size += int64(len(b))
 	}
+
 	keep(head)
 	buf := make([]byte, 1<<20)
 	for {
 		n, err := rest.Read(buf)
 		if keep(buf[:n]); size > most {
-			return size, refuse("store an image that grows to its disk when it first boots", "the image is larger than %d GiB", most>>30)
+			return size, refuse("store an image that grows to its disk when it first boots", "the image is larger than %d GiB",
+				most>>30)
 		}
 		if errors.Is(err, io.EOF) {
 			return size, nil
@@ -173,33 +182,41 @@ func readGPT(head []byte, sector int) (t table, ok bool) {
 	if len(head) < 3*sector || string(head[sector:sector+8]) != "EFI PART" {
 		return t, false
 	}
+
 	h := head[sector : 2*sector]
-	entries, count, size := binary.LittleEndian.Uint64(h[72:]), binary.LittleEndian.Uint32(h[80:]), binary.LittleEndian.Uint32(h[84:])
+	entries, count, size := binary.LittleEndian.Uint64(h[72:]), binary.LittleEndian.Uint32(h[80:]),
+		binary.LittleEndian.Uint32(h[84:])
 	length, sum := binary.LittleEndian.Uint32(h[12:]), binary.LittleEndian.Uint32(h[16:])
 	if length < 92 || int(length) > sector || size < 128 || size > 4096 || count > 1024 || entries > HeadSize {
 		return t, false
 	}
+
 	plain := append([]byte{}, h[:length]...)
 	copy(plain[16:20], make([]byte, 4))
 	if crc32.ChecksumIEEE(plain) != sum {
 		return t, false
 	}
+
 	t.name = "GPT"
 	for n := range int(count) {
 		at := int(entries)*sector + n*int(size)
 		if at+128 > len(head) || len(t.parts) == maxParts {
 			break
 		}
+
 		e := head[at : at+128]
 		if [16]byte(e[:16]) == ([16]byte{}) {
 			continue
 		}
+
 		first, last := binary.LittleEndian.Uint64(e[32:]), binary.LittleEndian.Uint64(e[40:])
 		if first > last || last > 1<<50 {
 			continue
 		}
+
 		t.parts = append(t.parts, partition{start: int64(first) * int64(sector), end: (int64(last) + 1) * int64(sector)})
 	}
+
 	return t, true
 }
 
@@ -209,6 +226,7 @@ func readMBR(head []byte) (t table) {
 	if len(head) < 512 || head[510] != 0x55 || head[511] != 0xaa {
 		return t
 	}
+
 	for n := range 4 {
 		e := head[446+16*n : 462+16*n]
 		start, count := int64(binary.LittleEndian.Uint32(e[8:])), int64(binary.LittleEndian.Uint32(e[12:]))
@@ -218,10 +236,12 @@ func readMBR(head []byte) (t table) {
 		case e[4] == 0 || count == 0:
 			continue
 		}
+
 		p := partition{start: start * 512, end: (start + count) * 512}
 		if e[4] == 0xee { // stands for the whole disk, whatever its size
 			p.end = 0
 		}
+
 		t.parts = append(t.parts, p)
 	}
 	if len(t.parts) > 0 {

@@ -33,8 +33,9 @@ const (
 	convertRemedy   = "convert it first: qemu-img convert -O raw FILE disk.raw"
 	unpackRemedy    = "unpack it first, and store the disk image that is in it"
 	archiveRemedy   = "a disk image is needed, with a partition table and a boot loader: take the distribution's raw (\"cloud\") image"
-	installerRemedy = "take the distribution's disk image (raw or \"cloud\" image); a file that an installer boots or fetches is stored with: ingot image add --installer"
-	decodeRemedy    = "decompress it once, so that one compression is left"
+	installerRemedy = "take the distribution's disk image (raw or \"cloud\" image); " +
+		"a file that an installer boots or fetches is stored with: ingot image add --installer"
+	decodeRemedy = "decompress it once, so that one compression is left"
 )
 
 // signature is a kind with the bytes that show it.
@@ -107,6 +108,7 @@ func Identify(head []byte) Kind {
 	case xmlDocument.Match(text):
 		return Kind{Name: "an XML document", Remedy: remedy}
 	}
+
 	for _, s := range signatures() {
 		if len(head) >= s.at && bytes.HasPrefix(head[s.at:], []byte(s.text)) {
 			return s.Kind

@@ -114,15 +114,11 @@ func (s *Store) Redeem(ctx context.Context, o inventory.Owner, boot int, h actio
 		}
 
 		token := sha256.Sum256([]byte(tokenFor(h.Nonce)))
-		var r agentRow
-		err = get(ctx, tx, &r, `INSERT OR REPLACE INTO agent AS a (machine, run, epoch, boot, token, nonce, facts, hello, last_seen)
+		agent, err = read[agentRow](ctx, tx, `INSERT OR REPLACE INTO agent AS a (machine, run, epoch, boot, token, nonce, facts, hello, last_seen)
 			VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?8)
 			RETURNING machine, run, epoch, boot, nonce, facts, hello, last_seen, used, conflict, wrote, revoked`,
 			o.Machine, o.Run, o.Epoch, boot, token[:], h.Nonce, facts, nanos(now))
 		if err != nil {
-			return err
-		}
-		if agent, err = r.value(); err != nil {
 			return err
 		}
 		return s.event(ctx, tx, inventory.Event{
