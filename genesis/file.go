@@ -9,7 +9,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"sync"
 
 	"github.com/ingotmetal/ingot/internal/machinefile"
 	"github.com/ingotmetal/ingot/internal/strictyaml"
@@ -19,23 +18,25 @@ import (
 // maxNamed bounds a file that a lab file names, in bytes.
 const maxNamed = 1 << 20
 
-// A file is the lab file while it is read: what it says, what is wrong with
-// it, and who owns what.
+// A file is the lab file while it is read.
 type file struct {
 	name   string
 	doc    strictyaml.Document
 	read   func(string) ([]byte, error)
 	lab    *Lab
-	unread inventory.Problems // of the lab file: what is no field or has no value of its kind
+	unread inventory.Problems // unknown fields and values of the wrong type
 	ps     inventory.Problems // of the lab file as it was read
 	named  inventory.Problems // of the files that it names
+	roles  map[string]role    // by machine
 	owns   machinefile.Claims
 	text   map[string][]byte // the named files
+
+	token, tokenFile string // of the first Harvester node
 }
 
-// Load reads the lab file called file and the files that it names, all by read.
-// Everything that is wrong is told at once as inventory.Problems, with file,
-// line and field; the Lab that comes with them holds what could be read.
+// Load reads the lab file called name and the files that it names, all with read.
+// Everything wrong is returned at once as inventory.Problems, with file, line and
+// field, together with a Lab that holds what could be read.
 func Load(name string, read func(name string) ([]byte, error)) (Lab, error) {
 	var l Lab
 	b, err := read(name)
@@ -47,7 +48,10 @@ func Load(name string, read func(name string) ([]byte, error)) (Lab, error) {
 		return l, err
 	}
 	if len(docs) != 1 {
-		ps := inventory.Problems{{File: name, What: fmt.Sprintf("holds %d documents where one is expected", len(docs)), Remedy: "describe one lab per file"}}
+		ps := inventory.Problems{{
+			File: name, What: fmt.Sprintf("holds %d documents where one is expected", len(docs)),
+			Remedy: "describe one lab per file",
+		}}
 		if len(docs) > 1 {
 			ps[0].Line = docs[1].Line()
 		}
@@ -65,9 +69,9 @@ func Load(name string, read func(name string) ([]byte, error)) (Lab, error) {
 	return l, append(all, f.named...).Err()
 }
 
-// Together returns wrong, what Load said of the lab, and what somebody found
-// besides in the Lab that came with it: those of more that are no consequence
-// of wrong. The problems of the lab file come first, by line.
+// Together returns the problems in wrong, which Load found, and those in more,
+// found in the same Lab later, that are not a consequence of wrong. The problems
+// of the lab file come first, by line.
 func (l Lab) Together(wrong, more inventory.Problems) inventory.Problems {
 	out := slices.Clone(wrong)
 	for _, p := range more {
@@ -90,13 +94,12 @@ func (l Lab) Together(wrong, more inventory.Problems) inventory.Problems {
 	return out
 }
 
-// given are the fields by which a machine becomes something, and so gets a
-// template.
-var given = regexp.MustCompile(`^(machines|router(\.machine)?|platform(\.machine)?|cluster(\.create|\.join.*)?)$`)
+// roleFields are the fields that give a machine its role and so its template.
+var roleFields = regexp.MustCompile(`^(machines|router(\.machine)?|platform(\.machine)?|cluster(\.create|\.join.*)?)$`)
 
 // explains tells whether a problem with field a may be the cause of one with
-// field b. Whether an image can be had is asked of one that is described
-// rightly, and so is whether a machine is the one of the inventory.
+// field b: any problem with an image or a machine may be the cause of one that
+// compares it with the inventory.
 func explains(a, b string) bool {
 	entry := func(field string) string { return field[:strings.IndexByte(field, ']')+1] }
 	switch {
@@ -105,13 +108,13 @@ func explains(a, b string) bool {
 	case strings.HasPrefix(b, "images["):
 		return entry(a) == entry(b)
 	case strings.HasPrefix(b, "machines[") && strings.HasSuffix(b, "].name"):
-		return entry(a) == entry(b) || given.MatchString(a)
+		return entry(a) == entry(b) || roleFields.MatchString(a)
 	}
 	return false
 }
 
-// lost tells whether a section could not be read, or which entries it has: then
-// what others say of it cannot be judged.
+// lost tells whether a section or its list of entries could not be read, so that
+// references to it cannot be checked.
 func (f *file) lost(section string) bool {
 	return slices.ContainsFunc(f.unread, func(p inventory.Problem) bool {
 		rest, ok := strings.CutPrefix(p.Field, section)
@@ -119,13 +122,11 @@ func (f *file) lost(section string) bool {
 	})
 }
 
-// Locate adds file and line to problems that somebody else found with fields of
-// the lab file.
+// Locate adds file and line to problems with fields of the lab file.
 func (l Lab) Locate(ps inventory.Problems) inventory.Problems { return l.doc.Locate(ps) }
 
-// Bundle reads the lab file called file and the files that it names into a
-// bundle, and the lab that they describe. Everything wrong is told as Load
-// tells it.
+// Bundle reads the lab file called name and the files that it names into a
+// bundle, and returns the lab as Load does.
 func Bundle(name string, read func(name string) ([]byte, error)) (inventory.GenesisBundle, Lab, error) {
 	b := inventory.GenesisBundle{File: name, Files: map[string]inventory.Secret{}}
 	lab, err := Load(name, func(n string) ([]byte, error) {
@@ -139,15 +140,16 @@ func Bundle(name string, read func(name string) ([]byte, error)) (inventory.Gene
 	return b, lab, err
 }
 
-// at tells where a field was written.
+// at returns file and line of a field.
 func (f *file) at(field string) string { return fmt.Sprintf("%s:%d", f.name, f.doc.LineOf(field)) }
 
-// add is a problem with a field of the lab file.
+// add notes a problem with a field of the lab file.
 func (f *file) add(field, remedy, format string, args ...any) {
 	f.ps.Add(field, remedy, format, args...)
 }
 
-// open reads a file that field names. What cannot be read is a problem and "".
+// open returns the contents of a file that field names, "" with a problem if it
+// cannot be read.
 func (f *file) open(field, name string) string {
 	if name == "" {
 		return ""
@@ -167,7 +169,7 @@ func (f *file) open(field, name string) string {
 	b, err := f.read(name)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		f.add(field, "the path is relative to the lab file", "there is no file %q", name)
+		f.add(field, "the path is relative to the lab file", "file %q does not exist", name)
 	case err != nil:
 		f.add(field, "", "%v", err)
 	case len(b) > maxNamed:
@@ -186,109 +188,8 @@ func (f *file) open(field, name string) string {
 func (f *file) line(field, name string) inventory.Secret {
 	s := strings.TrimRight(f.open(field, name), "\r\n")
 	if strings.ContainsAny(s, "\r\n\x00") {
-		f.add(field, "one line, and nothing else", "%q has more than one line", name)
+		f.add(field, "write one line only", "%q has more than one line", name)
 		return inventory.Secret{}
 	}
 	return inventory.NewSecret(s)
-}
-
-// Digester tells the SHA-256 of the file of an image, in hex, and fs.ErrNotExist
-// when there is none.
-type Digester func(Image) (sha256 string, err error)
-
-// CheckImages returns what is wrong with the images of the lab: those that
-// neither the server nor the given files have, and those with another digest,
-// each with file, line and field. stored says what the server has of a name: its
-// digest, or "". Without file, what only a file or an address has is missing.
-func (l Lab) CheckImages(stored func(name string) string, file Digester) inventory.Problems {
-	var ps inventory.Problems
-	for n, i := range l.Images {
-		field := fmt.Sprintf("images[%d].", n)
-		have := ""
-		if stored != nil {
-			have = stored(i.Name)
-		}
-		switch {
-		case have != "" && have == i.SHA256:
-			continue
-		case i.File != "" && file != nil:
-			sum, err := file(i)
-			switch {
-			case errors.Is(err, fs.ErrNotExist):
-				ps.Add(field+"file", "put it there, or store it with: ingot image add "+i.Name+" FILE", "there is no file %q", i.File)
-			case err != nil:
-				ps.Add(field+"file", "", "%v", err)
-			case sum != i.SHA256:
-				ps.Add(field+"sha256", "fetch the file again, or correct the digest", "%q has the digest %s", i.File, sum)
-			}
-			continue
-		case i.URL != "" && have == "":
-			if file == nil {
-				ps.Add(field+"name", "ingot image add "+i.Name+" "+i.Source(), "the server has no image %q", i.Name)
-			}
-		case have != "":
-			ps.Add(field+"sha256", "remove the stored one: ingot image delete "+i.Name+"; or correct the digest", "the stored image %q has the digest %s", i.Name, have)
-		default:
-			ps.Add(field+"name", "ingot image add "+i.Name+" FILE", "the server has no image %q", i.Name)
-		}
-	}
-	return l.Locate(ps)
-}
-
-// askAtOnce is how many addresses are asked at a time.
-const askAtOnce = 8
-
-// CheckSources returns what keeps the images from being fetched that the server
-// lacks and that have an address: ask is called with each, with a few at a
-// time, and fetches nothing.
-func (l Lab) CheckSources(stored func(name string) string, ask func(address string) error) inventory.Problems {
-	errs := make([]error, len(l.Images))
-	var asking sync.WaitGroup
-	free := make(chan struct{}, askAtOnce)
-	for n, i := range l.Images {
-		if i.URL != "" && stored(i.Name) == "" {
-			free <- struct{}{}
-			asking.Go(func() {
-				defer func() { <-free }()
-				errs[n] = ask(i.URL)
-			})
-		}
-	}
-	asking.Wait()
-	var ps inventory.Problems
-	for n, err := range errs {
-		if err != nil {
-			name := l.Images[n].Name
-			ps.Add(fmt.Sprintf("images[%d].url", n), "correct the address, or store the image with: ingot image add "+name+" FILE", "image %q cannot be fetched: %v", name, err)
-		}
-	}
-	return l.Locate(ps)
-}
-
-// Differs returns the fields in which a stored machine differs from the one of
-// the lab file, secrets aside, in order.
-func Differs(stored, lab inventory.Machine) []string {
-	stored, lab = inventory.Canonical(stored), inventory.Canonical(lab)
-	var out []string
-	for _, x := range []struct {
-		field string
-		same  bool
-	}{
-		{"labels", equal(stored.Labels, lab.Labels)},
-		{"interfaces", equal(stored.Interfaces, lab.Interfaces)},
-		{"disks", equal(stored.Disks, lab.Disks)},
-		{"protectedDisks", equal(stored.ProtectedDisks, lab.ProtectedDisks)},
-		{"diskSelector", equal(stored.DiskSelector, lab.DiskSelector)},
-		{"bmc", equal(bare(stored.BMC), bare(lab.BMC))},
-		{"template", stored.Template == lab.Template},
-		{"image", stored.Image == lab.Image},
-		{"sshKeys", slices.Equal(stored.SSHKeys, lab.SSHKeys)},
-		{"bootFromDisk", stored.BootFromDisk == lab.BootFromDisk},
-		{"kernelArgs", slices.Equal(stored.KernelArgs, lab.KernelArgs)},
-	} {
-		if !x.same {
-			out = append(out, x.field)
-		}
-	}
-	return out
 }

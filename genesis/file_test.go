@@ -160,7 +160,7 @@ func TestBadInput(t *testing.T) {
 			"lab.yaml network.vlann": "unknown key", "lab.yaml machines[0].lables": "unknown key", "lab.yaml machines[0].labels": "needs a version as label version",
 		}},
 		"unknown machines": {"lab.yaml", []string{"machine: vp6630", "machine: vp6631", "join: [ms-02-b, ms-02-c]", "join: [ms-02-b, ms-02-d, ms-02-a]"}, map[string]string{
-			"lab.yaml router.machine": `no machine "vp6631"`, "lab.yaml cluster.join[1]": `no machine "ms-02-d"`, "lab.yaml cluster.join[2]": `"ms-02-a" is cluster.create already`,
+			"lab.yaml router.machine": `unknown machine "vp6631"`, "lab.yaml cluster.join[1]": `unknown machine "ms-02-d"`, "lab.yaml cluster.join[2]": `"ms-02-a" is cluster.create already`,
 		}},
 		"two owners": {"lab.yaml", []string{
 			"02:00:00:02:0c:02", "02:00:00:02:0b:02", "address: 10.10.20.33", "address: 10.10.20.11", "name: ms-02-c", "name: ms-02-b", "host: 10.10.20.23", "host: 10.10.20.22",
@@ -195,18 +195,18 @@ func TestBadInput(t *testing.T) {
 			"lab.yaml machines[3].interfaces[1].address": "lies in the DHCP range", "lab.yaml machines[4].interfaces[1].address": "lies in the DHCP range",
 		}},
 		"images": {"lab.yaml", []string{"sha256: 1111", "sha256: xyz", "image: vyos\n", "image: vyoss\n", "name: talos-kernel", "name: vyos"}, map[string]string{
-			"lab.yaml machines[1].labels.kernel": `no image "talos-kernel"`,
-			"lab.yaml images[0].sha256":          "is no SHA-256", "lab.yaml images[1].name": "image name vyos is given at lab.yaml:", "lab.yaml machines[0].image": `no image "vyoss"`,
+			"lab.yaml machines[1].labels.kernel": `unknown image "talos-kernel"`,
+			"lab.yaml images[0].sha256":          "invalid SHA-256", "lab.yaml images[1].name": "image name vyos is given at lab.yaml:", "lab.yaml machines[0].image": `unknown image "vyoss"`,
 		}},
 		"two disks and no selector": {"lab.yaml", []string{"    diskSelector: {serial: EXAMPLE_MS02_SYSTEM_000A}\n", ""}, map[string]string{
 			"lab.yaml machines[2].diskSelector": `"ms-02-a" has 2 disks`,
 		}},
 		"missing files": {"lab.yaml", []string{"config: talos.yaml", "config: gone.yaml", "keyFile: vyos.key", "keyFile: ../../LICENSE", "talosconfigFile: talosconfig", "talosconfigFile: lab.yaml"}, map[string]string{
-			"lab.yaml machines[1].config": `no file "gone.yaml"`, "lab.yaml router.keyFile": "does not lie below", "lab.yaml platform.talosconfigFile": "the lab file itself",
+			"lab.yaml machines[1].config": `"gone.yaml" does not exist`, "lab.yaml router.keyFile": "does not lie below", "lab.yaml platform.talosconfigFile": "the lab file itself",
 		}},
 		"secrets inline": {"lab.yaml", []string{"user: admin}\n    bmcPasswordFile: amt.password", "user: admin, password: canary}\n    userData: canary"}, map[string]string{
-			"lab.yaml machines[2].bmc.password": "secrets do not stand", "lab.yaml machines[2].userData": "secrets do not stand",
-			"lab.yaml machines[3].userData": "secrets do not stand", "lab.yaml machines[4].userData": "secrets do not stand",
+			"lab.yaml machines[2].bmc.password": "must not contain secrets", "lab.yaml machines[2].userData": "must not contain secrets",
+			"lab.yaml machines[3].userData": "must not contain secrets", "lab.yaml machines[4].userData": "must not contain secrets",
 			"lab.yaml machines[2].bmcPasswordFile": "needs a password", "lab.yaml machines[3].bmcPasswordFile": "needs a password", "lab.yaml machines[4].bmcPasswordFile": "needs a password",
 		}},
 		"places": {"lab.yaml", []string{"address: 192.168.1.2,", "address: 10.10.20.2,", "prefix: 10.10.20.0/24", "prefix: 10.10.0.0/16", "gateway: 10.10.20.1            #", "gateway: 10.11.20.1            #"}, map[string]string{
@@ -214,15 +214,15 @@ func TestBadInput(t *testing.T) {
 			"lab.yaml network.gateway": "does not lie in 10.10.0.0/16",
 		}},
 		"budgets": {"lab.yaml", []string{"cluster:\n", "budgets: {vipp: 1h, relay: -1m}\ncluster:\n"}, map[string]string{
-			"lab.yaml budgets.vipp": `no step "vipp"`, "lab.yaml budgets.relay": "is no time",
+			"lab.yaml budgets.vipp": `unknown step "vipp"`, "lab.yaml budgets.relay": "invalid time",
 		}},
 		"Harvester without ISO": {"harvester-create.yaml", []string{"  iso_url: ", "  # "}, map[string]string{"harvester-create.yaml install.iso_url": "missing"}},
 		"join without server":   {"harvester-join-c.yaml", []string{"server_url: ", "# "}, map[string]string{"harvester-join-c.yaml server_url": "missing"}},
 		"another ISO": {"harvester-join-c.yaml", []string{"10.10.20.11:7080/images/harvester-v1.4.0-amd64.iso", "192.168.1.10:7080/images/harvester-v1.4.1-amd64.iso"}, map[string]string{
 			"harvester-join-c.yaml install.iso_url": "has moved to 10.10.20.11",
 		}},
-		"another token":        {"harvester-join.yaml", []string{"token: EXAMPLE", "token: OTHER"}, map[string]string{"harvester-join.yaml token": "another than in harvester-create.yaml"}},
-		"a stranger's port":    {"harvester-join.yaml", []string{"02:00:00:02:0b:26", "02:00:00:02:0a:26"}, map[string]string{"harvester-join.yaml install.management_interface.interfaces[1].hwAddr": `no interface of machine "ms-02-b"`}},
+		"another token":        {"harvester-join.yaml", []string{"token: EXAMPLE", "token: OTHER"}, map[string]string{"harvester-join.yaml token": "differs from the token in harvester-create.yaml"}},
+		"a stranger's port":    {"harvester-join.yaml", []string{"02:00:00:02:0b:26", "02:00:00:02:0a:26"}, map[string]string{"harvester-join.yaml install.management_interface.interfaces[1].hwAddr": `not an interface of machine "ms-02-b"`}},
 		"no relay to us":       {"config.boot", []string{"server \"192.168.1.10\"", "server \"192.168.1.11\""}, map[string]string{"config.boot service dhcp-relay server": "192.168.1.10"}},
 		"relay switched off":   {"config.boot", []string{"    dhcp-relay {\n", "    dhcp-relay {\n        disable\n"}, map[string]string{"config.boot service dhcp-relay disable": "switched off"}},
 		"a key of VyOS":        {"config.boot", []string{"listen-interface ", "listen-intface "}, map[string]string{"config.boot service dhcp-relay listen-intface": `did you mean "listen-interface"?`}},
@@ -339,9 +339,9 @@ func TestCheckImages(t *testing.T) {
 	}
 	require.Equal(t, map[string]string{
 		"images[2].sha256": `"images/initramfs-amd64.xz" has the digest ` + one,
-		"images[3].file":   `there is no file "images/harvester-v1.4.0-vmlinuz-amd64"`,
-		"images[4].file":   `there is no file "images/harvester-v1.4.0-initrd-amd64"`,
-		"images[5].file":   `there is no file "images/harvester-v1.4.0-rootfs-amd64.squashfs"`,
+		"images[3].file":   `file "images/harvester-v1.4.0-vmlinuz-amd64" does not exist`,
+		"images[4].file":   `file "images/harvester-v1.4.0-initrd-amd64" does not exist`,
+		"images[5].file":   `file "images/harvester-v1.4.0-rootfs-amd64.squashfs" does not exist`,
 		"images[6].file":   "no power",
 	}, got)
 

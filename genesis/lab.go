@@ -1,8 +1,8 @@
-// Package genesis holds the file that describes a whole lab: which machine
-// becomes what, of which images and documents, and where the server itself
-// goes. It reads the file, tells everything that is wrong with it at once, and
-// knows the table of steps that leads from nothing to the running lab. It
-// touches no machine and no network: workflows carry the table out.
+// Package genesis reads the lab file: which machine becomes what, from which
+// images and documents, and where the server itself moves. It reports everything
+// wrong with the file at once, and makes the table of steps that leads from
+// nothing to the running lab. It touches no machine and no network: workflows
+// carry the table out.
 package genesis
 
 import (
@@ -33,7 +33,7 @@ type Lab struct {
 	// that is over its budget fails, unless it waits for a person.
 	Budgets map[string]time.Duration `json:"budgets,omitempty"`
 
-	doc      strictyaml.Document // as it was read, for the lines of problems
+	doc      strictyaml.Document // for the lines of problems
 	warnings inventory.Problems
 }
 
@@ -50,8 +50,8 @@ type Network struct {
 	Prefix  netip.Prefix `json:"prefix"`
 	Gateway netip.Addr   `json:"gateway"` // the router there, which relays DHCP
 	VLAN    int          `json:"vlan,omitempty"`
-	// Range is what some DHCP server may hand out freely; nothing fixed may lie
-	// in it. Nil: nobody does.
+	// Range is what a DHCP server may hand out; no fixed address may lie in it.
+	// Nil: there is no such range.
 	Range *Range `json:"range,omitempty"`
 }
 
@@ -66,8 +66,8 @@ func (r *Range) Contains(a netip.Addr) bool {
 	return r != nil && a.IsValid() && !a.Less(r.From) && !r.To.Less(a)
 }
 
-// An Image is a file that machines are made of. It is in the server's
-// inventory under that name already, or comes from one of File and URL.
+// An Image is a file that is installed. The server has it under that name
+// already, or it comes from one of File and URL.
 type Image struct {
 	Name string `json:"name"`
 	// File is a path on the host of the command line, relative to the lab file.
@@ -96,8 +96,8 @@ type Machine struct {
 	// BMCPasswordFile names the file whose first line is the BMC's password.
 	BMCPasswordFile string `json:"bmcPasswordFile,omitempty"`
 	// HardwareMap is given to the machine's template as ProvisionInput.HardwareMap,
-	// by Genesis alone: what a later installation needs, too, are labels.
-	// Values of both that name an image are images that the machine needs.
+	// by Genesis only: what a later installation needs as well are labels. Values
+	// of both that name an image are images that the machine needs.
 	HardwareMap map[string]string `json:"hardwareMap,omitempty"`
 }
 
@@ -116,8 +116,7 @@ type Router struct {
 	Key inventory.Secret `json:"-"`
 }
 
-// A Platform is one node of Talos with the Kubernetes on which the server runs
-// in the end.
+// A Platform is one node of Talos with a Kubernetes, to which the server moves.
 type Platform struct {
 	Machine string `json:"machine"`
 	// Talos is host and port of the Talos API. Default: the machine's address,
@@ -144,13 +143,13 @@ type Migrate struct {
 	Image string `json:"image,omitempty"`
 	// ManifestFile names the Kubernetes manifest that starts the standby. In it
 	// INGOT_IMAGE stands for Image and INGOT_ADDRESS for Address. Without it the
-	// target is a peer that the server knows: somebody has started it.
+	// target is a peer that the server knows and that was started by hand.
 	ManifestFile string `json:"manifestFile,omitempty"`
 	// Manifest is the content of ManifestFile, filled in.
 	Manifest string `json:"-"`
 }
 
-// A Cluster is of Harvester: one node creates it, the others join.
+// A Cluster is a Harvester cluster: one node creates it, the others join.
 type Cluster struct {
 	VIP    netip.Addr `json:"vip"`
 	Create string     `json:"create"`         // machine
@@ -166,7 +165,7 @@ type Cluster struct {
 	Password inventory.Secret `json:"-"`
 }
 
-// Warnings is what a document of the lab had better have otherwise.
+// Warnings returns what is probably a mistake in a document of the lab.
 func (l Lab) Warnings() inventory.Problems { return l.warnings }
 
 // Machine returns the machine called name.

@@ -1,6 +1,7 @@
 package genesis
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -24,23 +25,23 @@ const (
 	StepProven     = "proven"
 )
 
-// A Step is one row of the table: what is done, to what, and when it is done.
-// All of it can be read aloud.
+// A Step is one row of the table: what is done, to what, and when it is done, in
+// words that the plan prints.
 type Step struct {
 	Name string `json:"name"`
 	Kind string `json:"kind"`
-	// Machine that is worked on, "" when it is the server itself.
+	// Machine that the step works on, "" for the server itself.
 	Machine string `json:"machine,omitempty"`
 	Does    string `json:"does"` // one sentence
 	// Disk that is overwritten, as a selector; "" when none is.
 	Disk     string      `json:"disk,omitempty"`
 	Images   []StepImage `json:"images,omitempty"`
 	Template string      `json:"template,omitempty"`
-	// Waits says whom the step may wait for: a person, or the BMC.
+	// Waits says what the step may wait for: a person, or the BMC.
 	Waits  string        `json:"waits,omitempty"`
 	Ready  string        `json:"ready"` // the probe that ends it
 	Budget time.Duration `json:"budget"`
-	// Undo says how its effect is taken back, or "none: " and why there is no way.
+	// Undo says how the step's effect is undone, or "none: " and why it is not.
 	Undo string `json:"undo"`
 }
 
@@ -71,101 +72,128 @@ func JoinStep(machine string) string { return StepJoin + "-" + machine }
 // Writes tells whether the step overwrites a disk.
 func (s Step) Writes() bool { return s.Disk != "" }
 
-// Steps returns the table of what Genesis does with the lab, in its order. It
-// is the one table: the plan prints it and the workflow carries it out. The lab
-// is one that Load returned without an error.
+// Steps returns the table of what Genesis does with the lab, in its order: the
+// plan prints it and the workflow carries it out. The lab is one that Load
+// returned without an error.
 func (l Lab) Steps() []Step {
-	var out []Step
-	add := func(s Step) {
-		if s.Name == "" {
-			s.Name = s.Kind
-		}
-		s.Budget = budgets[s.Kind]
-		if b := l.Budgets[s.Name]; b > 0 {
-			s.Budget = b
-		}
-		out = append(out, s)
-	}
-	add(Step{
-		Kind:  StepPreflight,
-		Does:  "Checks that every image is there with its digest, that addresses are free, that BMCs answer and that all documents are right; stores the machines.",
+	steps := []Step{{
+		Kind: StepPreflight,
+		Does: "Checks that every image is there with its digest, that addresses are free, that BMCs answer " +
+			"and that all documents are right; stores the machines.",
 		Ready: "every check passed",
 		Undo:  "none: nothing was changed but the inventory, where the machines stay",
-	})
-	if r := l.Router; r != nil {
-		s := l.install(StepRouter, r.Machine)
-		s.Does = fmt.Sprintf("Writes VyOS and its config.boot to %s, which boots on the server's own network %s: no relay exists yet.", r.Machine, l.Seed.Segment)
-		s.Ready = "the VyOS of this run reports, and its API at " + r.API + " shows the configuration"
-		add(s)
-		add(Step{
-			Kind: StepRelay, Machine: r.Machine,
-			Does:  fmt.Sprintf("Waits for a DHCP packet that %s relays from %s.", r.Machine, l.Network.Prefix),
-			Waits: l.waits(l.behind(), "a machine behind the router asks for an address"),
-			Ready: fmt.Sprintf("a DISCOVER with giaddr %s was seen", l.Network.Gateway),
-			Undo:  "none: it only listens",
-		})
-	}
-	if p := l.Platform; p != nil {
-		s := l.install(StepPlatform, p.Machine)
-		s.Does = fmt.Sprintf("Installs Talos on %s with its machine configuration%s.", p.Machine, l.over())
-		s.Ready = "the Talos API at " + p.Talos + " shows the configuration of this run"
-		add(s)
-		add(Step{
-			Kind: StepKubernetes, Machine: p.Machine,
-			Does:  "Bootstraps etcd exactly once, fetches the kubeconfig and waits for Kubernetes.",
-			Ready: p.Kubernetes + "/readyz says ok, and node " + p.Machine + " is Ready",
-			Undo:  "none: a bootstrap cannot be taken back; ingot machine reprovision " + p.Machine + " begins anew",
-		})
-	}
-	if g := l.Migrate; g != nil {
-		does := fmt.Sprintf("Copies images to the standby %s and hands this server over to it at %s.", g.Target, g.Address)
-		if g.ManifestFile != "" {
-			does = fmt.Sprintf("Starts a standby server on %s, copies images to it and hands this server over to it at %s.", l.platform(), g.Address)
-		}
-		add(Step{
-			Kind: StepMigrate, Machine: l.platform(),
-			Does:  does,
-			Ready: "the target is active, the source is retired, and a DHCP client behind the relay is answered by " + g.Address.String(),
-			Undo:  "before the hand-over is committed: the standby and its line in the relay are removed, and this server goes on; after it: none, for the target is the server then",
-		})
-	}
-	if c := l.Cluster; c != nil {
-		s := l.install(StepCreate, c.Create)
-		s.Does = fmt.Sprintf("Installs Harvester on %s, which creates the cluster.", c.Create)
-		s.Ready = "Harvester's installer reports success, and the installed node answers"
-		add(s)
-		add(Step{
-			Kind: StepVIP, Machine: c.Create,
-			Does:  "Waits until the cluster's address answers: no other node can join before.",
-			Ready: c.API + "/ping says pong",
-			Undo:  "none: it only waits",
-		})
-		for _, name := range c.Join {
-			s := l.install(StepJoin, name)
-			s.Name = JoinStep(name)
-			s.Does = fmt.Sprintf("Installs Harvester on %s, which joins the cluster.", name)
-			s.Ready = "Harvester's installer reports success, and the cluster lists the node"
-			add(s)
+	}}
+	steps = append(steps, l.routerSteps()...)
+	steps = append(steps, l.platformSteps()...)
+	steps = append(steps, l.migrateSteps()...)
+	steps = append(steps, l.clusterSteps()...)
+	steps = append(steps, l.provenStep())
+
+	for n := range steps {
+		s := &steps[n]
+		s.Name = cmp.Or(s.Name, s.Kind)
+		if s.Budget = budgets[s.Kind]; l.Budgets[s.Name] > 0 {
+			s.Budget = l.Budgets[s.Name]
 		}
 	}
-	add(l.proven())
-	return out
+	return steps
 }
 
-// install is a step that installs a machine.
-func (l Lab) install(kind, machine string) Step {
+func (l Lab) routerSteps() []Step {
+	r := l.Router
+	if r == nil {
+		return nil
+	}
+	install := l.installStep(StepRouter, r.Machine)
+	install.Does = fmt.Sprintf(
+		"Writes VyOS and its config.boot to %s, which boots on the server's own network %s: no relay exists yet.",
+		r.Machine, l.Seed.Segment)
+	install.Ready = "the VyOS of this run reports, and its API at " + r.API + " shows the configuration"
+	return []Step{install, {
+		Kind: StepRelay, Machine: r.Machine,
+		Does:  fmt.Sprintf("Waits for a DHCP packet that %s relays from %s.", r.Machine, l.Network.Prefix),
+		Waits: l.waitsForPower(l.firstBehindRouter(), "a machine behind the router asks for an address"),
+		Ready: fmt.Sprintf("a DISCOVER with giaddr %s was seen", l.Network.Gateway),
+		Undo:  "none: it only listens",
+	}}
+}
+
+func (l Lab) platformSteps() []Step {
+	p := l.Platform
+	if p == nil {
+		return nil
+	}
+	install := l.installStep(StepPlatform, p.Machine)
+	install.Does = fmt.Sprintf("Installs Talos on %s with its machine configuration.", p.Machine)
+	if l.Router != nil {
+		install.Does = fmt.Sprintf("Installs Talos on %s with its machine configuration, over the relay.", p.Machine)
+	}
+	install.Ready = "the Talos API at " + p.Talos + " shows the configuration of this run"
+	return []Step{install, {
+		Kind: StepKubernetes, Machine: p.Machine,
+		Does:  "Bootstraps etcd exactly once, fetches the kubeconfig and waits for Kubernetes.",
+		Ready: p.Kubernetes + "/readyz says ok, and node " + p.Machine + " is Ready",
+		Undo:  "none: a bootstrap cannot be undone; ingot machine reprovision " + p.Machine + " installs the node again",
+	}}
+}
+
+func (l Lab) migrateSteps() []Step {
+	m := l.Migrate
+	if m == nil {
+		return nil
+	}
+	does := fmt.Sprintf("Copies images to the standby %s and hands this server over to it at %s.", m.Target, m.Address)
+	if m.ManifestFile != "" {
+		does = fmt.Sprintf("Starts a standby server on %s, copies images to it and hands this server over to it at %s.",
+			l.platformMachine(), m.Address)
+	}
+	return []Step{{
+		Kind: StepMigrate, Machine: l.platformMachine(), Does: does,
+		Ready: "the target is active, the source is retired, and a DHCP client behind the relay is answered by " +
+			m.Address.String(),
+		Undo: "before the hand-over is committed: the standby and its line in the relay are removed, " +
+			"and this server goes on; after it: none, for the target is the server then",
+	}}
+}
+
+func (l Lab) clusterSteps() []Step {
+	c := l.Cluster
+	if c == nil {
+		return nil
+	}
+	create := l.installStep(StepCreate, c.Create)
+	create.Does = fmt.Sprintf("Installs Harvester on %s, which creates the cluster.", c.Create)
+	create.Ready = "Harvester's installer reports success, and the installed node answers"
+	steps := []Step{create, {
+		Kind: StepVIP, Machine: c.Create,
+		Does:  "Waits until the cluster's address answers: no other node can join before.",
+		Ready: c.API + "/ping says pong",
+		Undo:  "none: it only waits",
+	}}
+	for _, name := range c.Join {
+		join := l.installStep(StepJoin, name)
+		join.Name = JoinStep(name)
+		join.Does = fmt.Sprintf("Installs Harvester on %s, which joins the cluster.", name)
+		join.Ready = "Harvester's installer reports success, and the cluster lists the node"
+		steps = append(steps, join)
+	}
+	return steps
+}
+
+// installStep is a step that installs a machine.
+func (l Lab) installStep(kind, machine string) Step {
 	m, _ := l.Machine(machine)
 	undo := "the machine is disarmed and switched off"
 	if m.BMC.Manual() {
 		undo = "the machine is disarmed; a person switches it off"
 	}
 	return Step{
-		Kind: kind, Machine: machine, Template: m.Template, Disk: l.disks(m), Images: l.imagesOf(m), Waits: l.power(m),
-		Undo: undo + "; its window is closed; none for the disk: what was on it is gone, and a half-written one does not boot",
+		Kind: kind, Machine: machine, Template: m.Template, Disk: l.disksOf(m), Images: l.imagesOf(m), Waits: l.powerOf(m),
+		Undo: undo + "; its window is closed; none for the disk: its old contents are lost, and a half-written disk does not boot",
 	}
 }
 
-func (l Lab) proven() Step {
+func (l Lab) provenStep() Step {
 	s := Step{Kind: StepProven, Undo: "none: it only looks"}
 	switch {
 	case l.Cluster != nil:
@@ -180,7 +208,7 @@ func (l Lab) proven() Step {
 	return s
 }
 
-// stepNames returns the names of the steps, also of a lab with mistakes.
+// stepNames returns the names of the steps, also of a lab with problems.
 func (l Lab) stepNames() []string {
 	var out []string
 	for _, s := range l.Steps() {
@@ -189,16 +217,16 @@ func (l Lab) stepNames() []string {
 	return out
 }
 
-func (l Lab) platform() string {
+func (l Lab) platformMachine() string {
 	if l.Platform == nil {
 		return ""
 	}
 	return l.Platform.Machine
 }
 
-// behind is the first machine behind the router that a step installs.
-func (l Lab) behind() Machine {
-	name := l.platform()
+// firstBehindRouter is the first machine behind the router that a step installs.
+func (l Lab) firstBehindRouter() Machine {
+	name := l.platformMachine()
 	if name == "" && l.Cluster != nil {
 		name = l.Cluster.Create
 	}
@@ -206,27 +234,19 @@ func (l Lab) behind() Machine {
 	return m
 }
 
-// over says how a machine is reached.
-func (l Lab) over() string {
-	if l.Router == nil {
-		return ""
-	}
-	return ", over the relay"
-}
-
-// waits is whom a step waits for that needs m on.
-func (l Lab) waits(m Machine, what string) string {
+// waitsForPower says that a step waits for a person who switches m on, if so.
+func (l Lab) waitsForPower(m Machine, until string) string {
 	if m.Name == "" || !m.BMC.Manual() {
 		return ""
 	}
-	return fmt.Sprintf("a person who switches %s on, until %s", m.Name, what)
+	return fmt.Sprintf("a person who switches %s on, until %s", m.Name, until)
 }
 
-// power says who switches a machine.
-func (l Lab) power(m Machine) string {
+// powerOf says who or what switches a machine on.
+func (l Lab) powerOf(m Machine) string {
 	switch {
 	case m.BMC.Wakes():
-		return "wake-on-LAN, and a person where " + m.Name + " has to be switched off; or its first network boot"
+		return "wake-on-LAN, and a person where " + m.Name + " must be switched off; or its first network boot"
 	case m.BMC.Manual():
 		return "a person who switches " + m.Name + " on and lets it boot from the network; or its first network boot"
 	case m.BMC.Driver == inventory.DriverExec:
@@ -235,9 +255,9 @@ func (l Lab) power(m Machine) string {
 	return "its BMC (" + m.BMC.Driver + " at " + m.BMC.Host + ")"
 }
 
-// imagesOf returns the images that a machine is made of: its own, those that
-// its template finds by the hardware map and labels, and what its document
-// fetches.
+// imagesOf returns the images that a machine needs: its own, those that the
+// hardware map and labels name for its template, and those that its installer
+// downloads.
 func (l Lab) imagesOf(m Machine) []StepImage {
 	names := []string{m.Image}
 	for _, v := range m.HardwareMap {
@@ -261,9 +281,9 @@ func (l Lab) imagesOf(m Machine) []StepImage {
 	return out
 }
 
-// disks says what an installation overwrites: the disk that the inventory
+// disksOf says what an installation overwrites: the disk that the inventory
 // selects, and those that the machine's document names.
-func (l Lab) disks(m Machine) string {
+func (l Lab) disksOf(m Machine) string {
 	var named []string
 	if d := l.system(m).Disks; d != nil {
 		named = d.Disks([]byte(m.UserData.Reveal()))
@@ -286,7 +306,9 @@ func DiskText(m inventory.Machine) string {
 		return "its only disk, if that is blank or was written by Ingot"
 	}
 	var parts []string
-	for _, x := range []struct{ name, value string }{{"serial", d.Serial}, {"wwn", d.WWN}, {"byID", d.ByID}, {"model", d.Model}} {
+	for _, x := range []struct{ name, value string }{
+		{"serial", d.Serial}, {"wwn", d.WWN}, {"byID", d.ByID}, {"model", d.Model},
+	} {
 		if x.value != "" {
 			parts = append(parts, x.name+" "+x.value)
 		}
@@ -300,8 +322,8 @@ func DiskText(m inventory.Machine) string {
 	return strings.Join(parts, ", ")
 }
 
-// Destroys lists what a Genesis overwrites, one line for each machine: what a
-// person is asked to confirm.
+// Destroys lists what a Genesis overwrites, one line for each machine, for the
+// operator to confirm.
 func (l Lab) Destroys() []string {
 	var out []string
 	for _, s := range l.Steps() {

@@ -1,0 +1,180 @@
+package genesis
+
+import (
+	"fmt"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/ingotmetal/ingot/internal/strictyaml"
+	"github.com/ingotmetal/ingot/internal/systems"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// checkDocument checks a machine's document, by itself and against the lab.
+func (f *file) checkDocument(r role, m Machine) {
+	contents := []byte(m.UserData.Reveal())
+	ps, warnings := systems.Review(r.kind, m.Config, contents)
+	if len(ps) == 0 {
+		f.lab.warnings = append(f.lab.warnings, warnings...)
+	}
+
+	var more inventory.Problems
+	if relay := systems.Of(r.kind).Relay; relay != nil {
+		more = relay.CheckRelay(contents, f.lab.Seed.Address)
+	}
+	if r.mode != "" {
+		more = append(more, f.checkNode(r, m)...)
+	}
+	for _, p := range more {
+		// A field with a problem of its own is not reported again.
+		if !slices.ContainsFunc(ps, func(q inventory.Problem) bool { return q.Field == p.Field || q.Field == "" }) {
+			p.File = m.Config
+			ps = append(ps, p)
+		}
+	}
+	for _, p := range ps {
+		if !slices.Contains(f.named, p) { // one document may serve several machines
+			f.named = append(f.named, p)
+		}
+	}
+}
+
+// checkNode checks what a Harvester node's configuration must share with the lab.
+func (f *file) checkNode(r role, m Machine) (ps inventory.Problems) {
+	docs, err := strictyaml.Documents(m.Config, []byte(m.UserData.Reveal()))
+	if err != nil || len(docs) != 1 {
+		return nil // reported by the document's own check
+	}
+	d := docs[0]
+	if mode := d.Text("install.mode"); mode != r.mode {
+		ps.Add("install.mode", "write "+r.mode+", or change "+r.field+" of the lab file",
+			"is %q, but machine %q is %s", mode, m.Name, r.field)
+	}
+	if r.mode == "join" {
+		ps = append(ps, f.checkJoin(d, m)...)
+	} else {
+		ps = append(ps, f.checkCreate(d, m)...)
+	}
+	ps = append(ps, f.checkNodeNetwork(d, m)...)
+	ps = append(ps, f.checkISO(d.Text("install.iso_url"))...)
+
+	switch token := d.Text("token"); {
+	case token == "":
+		ps.Add("token", "give all nodes the same", "is missing")
+	case f.tokenFile == "":
+		f.token, f.tokenFile = token, m.Config
+	case token != f.token:
+		ps.Add("token", "give all nodes the same", "differs from the token in %s", f.tokenFile)
+	}
+	return d.Locate(ps)
+}
+
+// checkJoin checks that a node joins the cluster of the lab.
+func (f *file) checkJoin(d strictyaml.Document, m Machine) (ps inventory.Problems) {
+	vip := "VIP"
+	if v := f.lab.Cluster.VIP; v.IsValid() {
+		vip = v.String()
+	}
+	server := d.Text("server_url")
+	u, err := url.Parse(server)
+	switch {
+	case server == "":
+		ps.Add("server_url", "write server_url: https://"+vip+":443", "is missing, and machine %q joins", m.Name)
+	case vip != "VIP" && (err != nil || u.Hostname() != vip):
+		ps.Add("server_url", "write https://"+vip+":443", "%q does not lead to the cluster's VIP %s", server, vip)
+	}
+	return ps
+}
+
+// checkCreate checks that a node creates the cluster of the lab.
+func (f *file) checkCreate(d strictyaml.Document, m Machine) (ps inventory.Problems) {
+	vip := f.lab.Cluster.VIP
+	if v := d.Text("install.vip"); vip.IsValid() && v != vip.String() {
+		ps.Add("install.vip", "write "+vip.String()+", or change cluster.vip", "is %q, but the cluster's VIP is %s", v, vip)
+	}
+	if d.Text("server_url") != "" {
+		ps.Add("server_url", "leave it out: machine "+m.Name+" creates the cluster", "is for nodes that join")
+	}
+	return ps
+}
+
+// checkNodeNetwork checks the interfaces and the static address of a node.
+func (f *file) checkNodeNetwork(d strictyaml.Document, m Machine) (ps inventory.Problems) {
+	const section = "install.management_interface"
+	a, err := netip.ParseAddr(d.Text(section + ".ip"))
+	if err == nil && d.Text(section+".method") == "static" && !hasAddress(m, a) {
+		at := fmt.Sprintf("%s:%d", m.Config, d.LineOf(section+".ip"))
+		f.owns.Add(&ps, section+".ip", "address", a.String(), at)
+	}
+	for n := 0; ; n++ {
+		field := fmt.Sprintf("%s.interfaces[%d].hwAddr", section, n)
+		hw := d.Text(field)
+		if hw == "" {
+			return ps
+		}
+		mac, err := inventory.ParseMAC(hw)
+		if _, ok := m.InterfaceByMAC(mac); err == nil && !ok {
+			ps.Add(field, "correct it, or add the interface to machine "+m.Name,
+				"%s is not an interface of machine %q", hw, m.Name)
+		}
+	}
+}
+
+// checkISO checks the URL of an image of this server. After the migration it is
+// the new server that serves images.
+func (f *file) checkISO(iso string) (ps inventory.Problems) {
+	l := f.lab
+	u, err := url.Parse(iso)
+	if err != nil || iso == "" {
+		return nil
+	}
+	name, isImage := strings.CutPrefix(u.Path, "/images/")
+	host, err := netip.ParseAddr(u.Hostname())
+	if err != nil || !isImage || host != l.Seed.Address && (l.Migrate == nil || host != l.Migrate.Address) {
+		return nil // of another server
+	}
+
+	if l.Migrate != nil && l.Migrate.Address.IsValid() && host != l.Migrate.Address {
+		u.Host = strings.Replace(u.Host, host.String(), l.Migrate.Address.String(), 1)
+		ps.Add("install.iso_url", "write "+u.String(),
+			"the server at %s has moved to %s before the cluster is installed", host, l.Migrate.Address)
+	}
+	if !f.hasImage(name) {
+		ps.Add("install.iso_url", "add it to images of the lab file, or correct the name", "unknown image %q", name)
+	}
+	return ps
+}
+
+// checkTalosconfig checks that the client certificates are of the authority in
+// the machine's configuration: a Talos of another cluster would refuse them.
+func (f *file) checkTalosconfig(p *Platform, m Machine) {
+	if p.Talosconfig.IsZero() {
+		return
+	}
+	docs, err := strictyaml.Documents(p.TalosconfigFile, []byte(p.Talosconfig.Reveal()))
+	if err != nil || len(docs) != 1 || docs[0].Text("context") == "" {
+		f.named = append(f.named, inventory.Problem{
+			File: p.TalosconfigFile, Field: "context", What: "is not a talosconfig, or has no current context",
+			Remedy: "make it with: talosctl gen config",
+		})
+		return
+	}
+	field := "contexts." + docs[0].Text("context") + ".ca"
+	authority, line := docs[0].Text(field), docs[0].LineOf(field)
+
+	docs, err = strictyaml.Documents(m.Config, []byte(m.UserData.Reveal()))
+	if err != nil || authority == "" {
+		return
+	}
+	for _, d := range docs {
+		if own := d.Text("machine.ca.crt"); own != "" && own != authority {
+			f.named = append(f.named, inventory.Problem{
+				File: p.TalosconfigFile, Line: line, Field: "ca",
+				What:   "its certificate authority is not that of " + m.Config,
+				Remedy: "take both files from one run of: talosctl gen config",
+			})
+		}
+	}
+}

@@ -1,0 +1,191 @@
+package genesis
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/ingotmetal/ingot/internal/systems"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// checkRoles notes roles of machines that are not described, and second roles of
+// a machine, and keeps the others.
+func (f *file) checkRoles() {
+	f.roles = map[string]role{}
+	for _, r := range f.lab.roles() {
+		_, known := f.lab.Machine(r.machine)
+		other, taken := f.roles[r.machine]
+		switch {
+		case r.machine == "":
+			f.add(r.field, "name one of machines", "no machine is named")
+		case !known:
+			if !f.lost("machines") {
+				f.add(r.field, "add it to machines, or correct the name", "unknown machine %q", r.machine)
+			}
+		case taken:
+			f.add(r.field, "give a machine one role",
+				"machine %q is %s already, see %s", r.machine, other.field, f.at(other.field))
+		default:
+			f.roles[r.machine] = r
+		}
+	}
+}
+
+// checkMachines checks each machine, and its document if it has a role.
+func (f *file) checkMachines() {
+	l := f.lab
+	if len(l.Machines) == 0 {
+		f.add("machines", "describe them as for: ingot machine push --help", "is empty")
+	}
+	for n := range l.Machines {
+		m := &l.Machines[n]
+		prefix := fmt.Sprintf("machines[%d].", n)
+		m.Machine = inventory.Canonical(m.Machine)
+		r, hasRole := f.roles[m.Name]
+		if m.Template == "" {
+			m.Template = r.template
+		}
+		if !m.UserData.IsZero() {
+			f.add(prefix+"userData", "write it to a file and name that as config", "a lab file must not contain secrets")
+		}
+		m.UserData = inventory.NewSecret(f.open(prefix+"config", m.Config))
+		f.checkPassword(prefix, m)
+		f.checkMachine(prefix, *m)
+		if hasRole {
+			f.checkRole(prefix, r, *m)
+		}
+	}
+}
+
+// checkMachine checks what is true of all machines of the inventory.
+func (f *file) checkMachine(prefix string, m Machine) {
+	for _, p := range inventory.Validate(m.Machine) {
+		if p.Field == "userData" {
+			p.Field = "config"
+		}
+		p.Field = prefix + p.Field
+		f.ps = append(f.ps, p)
+	}
+	f.owns.Machine(&f.ps, prefix, m.Machine, f.at)
+	f.checkOwners(prefix, m.Machine)
+	if len(m.Disks) > 1 && m.DiskSelector == nil {
+		f.add(prefix+"diskSelector",
+			"name the disk's serial or wwn: ingot machine disks "+m.Name+", or the label on the disk",
+			"machine %q has %d disks, and nothing says which one template %q may overwrite", m.Name, len(m.Disks), m.Template)
+	}
+	if m.Image != "" && !f.hasImage(m.Image) {
+		f.add(prefix+"image", "add it to images, or correct the name", "unknown image %q", m.Image)
+	}
+}
+
+// checkRole checks that a machine can become what its role says.
+func (f *file) checkRole(prefix string, r role, m Machine) {
+	f.checkLabels(prefix, m)
+	section, _, _ := strings.Cut(r.field, ".")
+	if m.Config == "" {
+		f.add(prefix+"config", "name the file of its "+r.kind+" configuration",
+			"is missing: machine %q is the %s", m.Name, section)
+	} else if !m.UserData.IsZero() {
+		f.checkDocument(r, m)
+	}
+	f.checkPlace(prefix, r, m)
+}
+
+// checkLabels checks the labels that the machine's template needs, if it is built in.
+func (f *file) checkLabels(prefix string, m Machine) {
+	wanted := templateLabels[m.Template]
+	for _, k := range slices.Sorted(maps.Keys(wanted)) {
+		field, v := prefix+"hardwareMap."+k, m.HardwareMap[k]
+		if v == "" {
+			field, v = prefix+"labels."+k, m.Labels[k]
+		}
+		if v == "" {
+			what := "a version"
+			if wanted[k] {
+				what = "an image"
+			}
+			f.add(prefix+"labels", "add the label "+k,
+				"template %q needs %s as label %s: see ingot template get %s", m.Template, what, k, m.Template)
+			continue
+		}
+		if wanted[k] && !f.hasImage(v) {
+			f.add(field, "add it to images, or correct the name", "unknown image %q", v)
+		}
+	}
+	if _, writes := wanted["version"]; writes && m.Image == "" {
+		f.add(prefix+"image", "name the raw image of VyOS",
+			"is missing: template %q writes the machine's image", m.Template)
+	}
+}
+
+// checkPassword reads the password of a BMC from its own file.
+func (f *file) checkPassword(prefix string, m *Machine) {
+	if m.BMC != nil && !m.BMC.Password.IsZero() {
+		f.add(prefix+"bmc.password", "write it to a file and name that as bmcPasswordFile of the machine",
+			"a lab file must not contain secrets")
+		b := *m.BMC
+		b.Password = inventory.Secret{}
+		m.BMC = &b
+	}
+	switch {
+	case m.BMCPasswordFile != "" && m.BMC.Manual():
+		f.add(prefix+"bmcPasswordFile", "add bmc, or leave it out", "machine %q has no BMC that takes a password", m.Name)
+	case m.BMCPasswordFile != "":
+		b := *m.BMC
+		b.Password = f.line(prefix+"bmcPasswordFile", m.BMCPasswordFile)
+		m.BMC = &b
+	case m.BMC != nil && m.BMC.Capabilities().NeedsPassword:
+		f.add(prefix+"bmcPasswordFile", "name the file that holds the BMC's password", "the driver %s needs a password", m.BMC.Driver)
+	}
+}
+
+// checkOwners notes host names and BMC addresses that two machines share. A BMC may
+// have the address of its own machine, as Intel AMT does.
+func (f *file) checkOwners(prefix string, m inventory.Machine) {
+	for n, i := range m.Interfaces {
+		repeated := slices.ContainsFunc(m.Interfaces[:n], func(o inventory.Interface) bool { return o.Hostname == i.Hostname })
+		if i.Hostname != "" && !repeated {
+			field := fmt.Sprintf("%sinterfaces[%d].hostname", prefix, n)
+			f.owns.Add(&f.ps, field, "host name", i.Hostname, f.at(field))
+		}
+	}
+	if m.BMC == nil || m.BMC.Manual() || m.BMC.Host == "" {
+		return
+	}
+	if m.BMC.Capabilities().Shared {
+		return // one power strip switches many
+	}
+	a, err := netip.ParseAddr(m.BMC.Host)
+	if err == nil && slices.ContainsFunc(m.Interfaces, func(i inventory.Interface) bool { return i.Address == a }) {
+		return
+	}
+	f.owns.Add(&f.ps, prefix+"bmc.host", "address", m.BMC.Host, f.at(prefix+"bmc.host"))
+}
+
+// checkPlace checks that a machine boots on a network where this server answers.
+func (f *file) checkPlace(prefix string, r role, m Machine) {
+	l := f.lab
+	n := slices.IndexFunc(m.Interfaces, func(i inventory.Interface) bool { return !i.DisableNetboot })
+	if n < 0 {
+		if len(m.Interfaces) > 0 {
+			f.add(prefix+"interfaces", "leave out disableNetboot of the one that it boots from",
+				"machine %q has no interface that boots from the network", m.Name)
+		}
+		return
+	}
+	i, field := m.Interfaces[n], fmt.Sprintf("%sinterfaces[%d].address", prefix, n)
+	where := l.Network.Prefix
+	what := "the network behind the router"
+	if systems.Of(r.kind).Relay != nil {
+		where, what = l.Seed.Segment, "the server's own network: nothing relays before the router runs"
+	}
+	switch {
+	case !i.Address.IsValid():
+		f.add(field, "reserve one", "machine %q has no address for the interface that it boots from", m.Name)
+	case where.IsValid() && !where.Contains(i.Address):
+		f.add(field, "reserve an address of "+where.String(), "%s does not lie in %s, %s", i.Address, where, what)
+	}
+}
