@@ -5,11 +5,9 @@ import (
 	"context"
 	"encoding/binary"
 	"log/slog"
-	"math"
 	"net"
 	"net/netip"
 	"strings"
-	"time"
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
 	"github.com/insomniacslk/dhcp/iana"
@@ -17,14 +15,9 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-const (
-	defaultLease = 7 * 24 * time.Hour // 0 would be a lease that has ended when it begins
-	maxHops      = 16                 // RFC 1542 §4.1.1
-	ipxeOptions  = 175                // option of iPXE's own, encapsulated
-	noProxyDHCP  = 176                // its sub-option: do not wait 3 s for a proxy offer
-)
+const maxHops = 16 // RFC 1542 §4.1.1
 
-// How a reply leaves.
+// A route is how a reply is sent.
 type route int
 
 const (
@@ -45,7 +38,7 @@ type link struct {
 	prefixes []netip.Prefix // of the interface
 }
 
-// reply is a DHCP packet and its way.
+// reply is a DHCP packet and how it is sent.
 type reply struct {
 	packet *dhcpv4.DHCPv4
 	route  route
@@ -62,7 +55,7 @@ func addr4(ip net.IP) netip.Addr {
 	return a
 }
 
-// requestOf reads what Decide wants to know.
+// requestOf reads what Decide needs of a packet.
 func requestOf(p *dhcpv4.DHCPv4, mac string) Request {
 	r := Request{MAC: mac, Arch: ArchUnknown}
 	if a := p.Options.Get(dhcpv4.OptionClientSystemArchitectureType); len(a) >= 2 {
@@ -80,8 +73,8 @@ func requestOf(p *dhcpv4.DHCPv4, mac string) Request {
 	return r
 }
 
-// userClass tells whether option 77 says iPXE. RFC 3004 wants items with a
-// length before each, iPXE sends the bare string.
+// userClass tells whether option 77 says iPXE. RFC 3004 asks for items with a
+// length before each; iPXE sends the bare string.
 func userClass(b []byte) bool {
 	if bytes.Equal(b, []byte("iPXE")) {
 		return true
@@ -109,92 +102,151 @@ func (s *Server) mayRelay(giaddr netip.Addr) bool {
 	return len(s.cfg.Relays) == 0
 }
 
+// An exchange is a DHCP request, what the inventory has of its client, and where
+// it came from.
+type exchange struct {
+	packet   *dhcpv4.DHCPv4
+	request  Request
+	in       link
+	relay    netip.Addr // giaddr; invalid: not relayed
+	machine  inventory.Machine
+	decision Decision
+	subnet   netip.Prefix // of the reservation
+	log      *slog.Logger
+}
+
 // answer returns the reply to a packet, with routeNone when there is none. It
-// sends nothing and waits for nothing but the inventory and the record of a relay.
+// sends nothing, and waits only for the inventory and the record of a relay.
 func (s *Server) answer(ctx context.Context, p *dhcpv4.DHCPv4, in link) reply {
-	none := reply{}
 	if p.OpCode == dhcpv4.OpcodeBootReply {
 		s.checks.hear(p)
-		return none
+		return reply{}
 	}
-	if p.OpCode != dhcpv4.OpcodeBootRequest || p.HWType != iana.HWTypeEthernet || len(p.ClientHWAddr) != 6 || p.HopCount > maxHops {
-		return none
+	e, ok := s.newExchange(p, in)
+	if !ok {
+		return reply{}
+	}
+	if e.request.MAC == CheckMAC && e.relay.IsValid() && e.relay == s.cfg.Address { // this server's own, see CheckClient
+		return s.answerCheck(p, e.request, e.relay)
+	}
+	if !s.acceptsRelay(ctx, e) {
+		return reply{}
+	}
+
+	var err error
+	if e.machine, _, e.decision, err = s.lookup(ctx, e.request); err != nil {
+		e.log.Error("looking up a machine for DHCP", "error", err)
+		return reply{}
+	}
+	if e.decision.Verdict == Unknown {
+		return s.answerUnknown(ctx, e)
+	}
+	e.log = e.log.With("machine", e.machine.Name)
+	e.subnet = reservationPrefix(e.decision.Interface, in)
+	if !s.mayLease(ctx, e) {
+		return reply{}
+	}
+
+	r := s.answerKnown(e)
+	if r.route != routeNone {
+		s.stats.dhcpAnswered.Add(1)
+		e.log.Debug("DHCP answered", "reply", r.packet.MessageType().String(), "route", r.route.String(),
+			"bootFile", r.packet.BootFileName, "verdict", string(e.decision.Verdict))
+	}
+	return r
+}
+
+// newExchange returns false for a packet that is not a DHCP request of an
+// Ethernet client.
+func (s *Server) newExchange(p *dhcpv4.DHCPv4, in link) (*exchange, bool) {
+	if p.OpCode != dhcpv4.OpcodeBootRequest || p.HWType != iana.HWTypeEthernet ||
+		len(p.ClientHWAddr) != 6 || p.HopCount > maxHops {
+		return nil, false
 	}
 	mac, ok := ParseMAC(p.ClientHWAddr.String())
 	kind := p.MessageType()
 	if !ok || kind == dhcpv4.MessageTypeNone {
-		return none
+		return nil, false
 	}
-	giaddr := addr4(p.GatewayIPAddr)
-	if mac == CheckMAC && giaddr.IsValid() && giaddr == s.cfg.Address { // this server's own, see CheckClient
-		return s.answerCheck(p, requestOf(p, mac), giaddr)
+	e := &exchange{
+		packet: p, request: requestOf(p, mac), in: in, relay: addr4(p.GatewayIPAddr),
+		log: s.log.With("mac", mac, "message", kind.String(), "interface", in.name),
 	}
-	if s.cfg.RelayOnly && !giaddr.IsValid() {
-		s.stats.dhcpDirect.Add(1) // a client's renewal by unicast, or somebody who is no relay; clients ask again by broadcast
-		return none
+	if e.relay.IsValid() {
+		e.log = e.log.With("relay", e.relay.String())
 	}
-	log := s.log.With("mac", mac, "message", kind.String(), "interface", in.name)
-	if giaddr.IsValid() {
-		log = log.With("relay", giaddr.String())
-		if !s.mayRelay(giaddr) {
-			log.Warn("DHCP through a relay that is not listed: not answered")
-			return none
+	return e, true
+}
+
+// acceptsRelay applies Config.Relays and Config.RelayOnly. A listed relay is
+// recorded as heard; any other proves itself by what it asks for.
+func (s *Server) acceptsRelay(ctx context.Context, e *exchange) bool {
+	if !e.relay.IsValid() {
+		if s.cfg.RelayOnly {
+			// A renewal by unicast, or a client that is not behind a relay. Clients
+			// repeat a renewal by broadcast.
+			s.stats.dhcpDirect.Add(1)
 		}
-		if len(s.cfg.Relays) > 0 { // any other proves itself by what it asks for
-			s.hear(ctx, giaddr, log)
-		}
+		return !s.cfg.RelayOnly
 	}
-	req := requestOf(p, mac)
-	m, _, d, err := s.lookup(ctx, req)
-	if err != nil {
-		log.Error("looking up a machine for DHCP", "error", err)
-		return none
+	if !s.mayRelay(e.relay) {
+		e.log.Warn("DHCP through a relay that is not listed: not answered")
+		return false
 	}
-	if d.Verdict == Unknown && giaddr.IsValid() && len(s.cfg.Relays) == 0 {
-		// It asks for no reservation against which its giaddr could be held, and
-		// an answer to any giaddr would go wherever its sender points (S30).
-		reserved := s.reserved(ctx, giaddr, log)
+	if len(s.cfg.Relays) > 0 {
+		s.hear(ctx, e.relay, e.log)
+	}
+	return true
+}
+
+// answerUnknown records a client that the inventory does not have. Only the
+// client of this server's own check is answered.
+func (s *Server) answerUnknown(ctx context.Context, e *exchange) reply {
+	mac := e.request.MAC
+	if e.relay.IsValid() && len(s.cfg.Relays) == 0 {
+		// There is no reservation to compare giaddr with, and an answer to any
+		// giaddr would go wherever its sender points (S30).
+		reserved := s.reserved(ctx, e.relay, e.log)
 		if reserved {
-			s.hear(ctx, giaddr, log)
+			s.hear(ctx, e.relay, e.log)
 		}
-		if mac == CheckMAC && !reserved && !local(in, giaddr) {
-			return none
+		if mac == CheckMAC && !reserved && !local(e.in, e.relay) {
+			return reply{}
 		}
 	}
-	if d.Verdict == Unknown && mac == CheckMAC {
-		return s.answerCheck(p, req, giaddr)
+	if mac == CheckMAC {
+		return s.answerCheck(e.packet, e.request, e.relay)
 	}
-	if d.Verdict == Unknown {
-		s.stats.dhcpUnknown.Add(1)
-		port, relay := in.name, ""
-		if giaddr.IsValid() {
-			relay = giaddr.String()
-			port = relay
-		}
-		s.rec.unknown(mac, port, relay, string(p.Options.Get(dhcpv4.OptionClassIdentifier)))
-		return none
+
+	s.stats.dhcpUnknown.Add(1)
+	port, relay := e.in.name, ""
+	if e.relay.IsValid() {
+		relay = e.relay.String()
+		port = relay
 	}
-	log = log.With("machine", m.Name)
-	if !d.Address {
-		log.Info("DHCP not answered", "reasons", d.Reasons)
-		return none
+	s.rec.unknown(mac, port, relay, string(e.packet.Options.Get(dhcpv4.OptionClassIdentifier)))
+	return reply{}
+}
+
+// mayLease tells whether the machine has a reservation in the network from which
+// the request came.
+func (s *Server) mayLease(ctx context.Context, e *exchange) bool {
+	if !e.decision.Address {
+		e.log.Info("DHCP not answered", "reasons", e.decision.Reasons)
+		return false
 	}
-	subnet := reservationPrefix(d.Interface, in)
-	if giaddr.IsValid() && !subnet.Contains(giaddr) {
-		log.Error("DHCP not answered: the reservation is not in the relay's subnet, correct the machine's address or move the cable",
-			"reservation", subnet.String())
-		return none
+	if !e.relay.IsValid() {
+		return true
 	}
-	if giaddr.IsValid() && len(s.cfg.Relays) == 0 {
-		s.hear(ctx, giaddr, log)
+	if !e.subnet.Contains(e.relay) {
+		e.log.Error("DHCP not answered: the reservation is not in the relay's subnet, "+
+			"correct the machine's address or move the cable", "reservation", e.subnet.String())
+		return false
 	}
-	r := s.answerKnown(p, m, d, req, subnet, giaddr, in, log)
-	if r.route == routeNone {
-		return r
+	if len(s.cfg.Relays) == 0 {
+		s.hear(ctx, e.relay, e.log)
 	}
-	s.stats.dhcpAnswered.Add(1)
-	log.Debug("DHCP answered", "reply", r.packet.MessageType().String(), "route", r.route.String(), "bootFile", r.packet.BootFileName, "verdict", string(d.Verdict))
-	return r
+	return true
 }
 
 // reservationPrefix returns i's address with the length of its netmask or,
@@ -213,53 +265,62 @@ func reservationPrefix(i inventory.Interface, in link) netip.Prefix {
 	return netip.PrefixFrom(i.Address, 24)
 }
 
-func (s *Server) answerKnown(p *dhcpv4.DHCPv4, m inventory.Machine, d Decision, req Request, subnet netip.Prefix, giaddr netip.Addr, in link, log *slog.Logger) reply {
-	self, ciaddr := s.cfg.Address, addr4(p.ClientIPAddr)
-	// Only the reservation itself is answered by unicast: any other address
-	// that a packet claims would make us send where its sender points.
-	to := ciaddr
-	if to != d.Interface.Address {
+// answerKnown answers a machine that has a reservation.
+func (s *Server) answerKnown(e *exchange) reply {
+	p, reserved := e.packet, e.decision.Interface.Address
+	// Only the reservation itself is answered by unicast: any other address that
+	// a packet claims would make us send wherever its sender points.
+	to := addr4(p.ClientIPAddr)
+	if to != reserved {
 		to = netip.Addr{}
 	}
 	id := p.Options.Get(dhcpv4.OptionServerIdentifier)
-	forUs := id == nil || addr4(id) == self
+	forUs := id == nil || addr4(id) == s.cfg.Address
+
 	switch p.MessageType() {
 	case dhcpv4.MessageTypeDiscover:
-		return s.send(s.lease(p, m, d, req, subnet, dhcpv4.MessageTypeOffer, giaddr), giaddr, to)
+		return s.send(s.lease(e, dhcpv4.MessageTypeOffer), e.relay, to)
 	case dhcpv4.MessageTypeRequest:
-		if !forUs {
-			return reply{} // it chose another server
+		if forUs { // otherwise the client chose another server
+			return s.answerRequest(e, to)
 		}
-		wanted := addr4(p.Options.Get(dhcpv4.OptionRequestedIPAddress))
-		if !wanted.IsValid() {
-			wanted = ciaddr
-		}
-		switch {
-		case !wanted.IsValid():
-			log.Info("DHCP REQUEST that names no address: not answered")
-			return reply{}
-		case wanted == d.Interface.Address:
-			return s.send(s.lease(p, m, d, req, subnet, dhcpv4.MessageTypeAck, giaddr), giaddr, to)
-		case giaddr.IsValid() || local(in, d.Interface.Address):
-			log.Info("DHCP REQUEST for an address that is not the reservation: NAK", "wanted", wanted.String(), "reservation", d.Interface.Address.String())
-			return s.nak(p, giaddr)
-		}
-		return reply{}
 	case dhcpv4.MessageTypeInform:
 		if !to.IsValid() {
 			return reply{}
 		}
-		r := s.lease(p, m, d, req, subnet, dhcpv4.MessageTypeAck, giaddr)
+		r := s.lease(e, dhcpv4.MessageTypeAck)
 		r.YourIPAddr = net.IPv4zero
 		r.Options.Del(dhcpv4.OptionIPAddressLeaseTime)
 		return reply{packet: r, route: routeUnicast, to: to, mac: r.ClientHWAddr}
 	case dhcpv4.MessageTypeDecline:
-		// It may be forged: the reservation stays, a person is told.
-		log.Error("DHCP DECLINE: the machine says that its reserved address is in use by somebody else", "address", d.Interface.Address.String())
+		// The packet may be forged, so the reservation stays.
+		e.log.Error("DHCP DECLINE: the machine says that its reserved address is in use by another host",
+			"address", reserved.String())
 	case dhcpv4.MessageTypeRelease:
 		if forUs {
-			log.Info("DHCP RELEASE: the reservation stays")
+			e.log.Info("DHCP RELEASE: the reservation stays")
 		}
+	}
+	return reply{}
+}
+
+// answerRequest answers a REQUEST for this server. to is where an answer by
+// unicast may go.
+func (s *Server) answerRequest(e *exchange, to netip.Addr) reply {
+	reserved := e.decision.Interface.Address
+	wanted := addr4(e.packet.Options.Get(dhcpv4.OptionRequestedIPAddress))
+	if !wanted.IsValid() {
+		wanted = addr4(e.packet.ClientIPAddr)
+	}
+	switch {
+	case !wanted.IsValid():
+		e.log.Info("DHCP REQUEST without an address: not answered")
+	case wanted == reserved:
+		return s.send(s.lease(e, dhcpv4.MessageTypeAck), e.relay, to)
+	case e.relay.IsValid() || local(e.in, reserved):
+		e.log.Info("DHCP REQUEST for an address that is not the reservation: NAK",
+			"wanted", wanted.String(), "reservation", reserved.String())
+		return s.nak(e.packet, e.relay)
 	}
 	return reply{}
 }
@@ -271,170 +332,4 @@ func local(in link, a netip.Addr) bool {
 		}
 	}
 	return false
-}
-
-// send chooses the way of an OFFER or ACK (RFC 2131 §4.1).
-func (s *Server) send(p *dhcpv4.DHCPv4, giaddr, ciaddr netip.Addr) reply {
-	r := reply{packet: p, mac: p.ClientHWAddr}
-	switch {
-	case giaddr.IsValid():
-		r.route, r.to = routeRelay, giaddr
-	case ciaddr.IsValid():
-		r.route, r.to = routeUnicast, ciaddr
-	case p.IsBroadcast():
-		r.route = routeBroadcast
-	default:
-		r.route, r.to = routeRaw, addr4(p.YourIPAddr)
-	}
-	return r
-}
-
-// base returns a reply of kind with what every one carries: giaddr, options
-// 82 and 61 as they came (the library puts 82 last), 54 and 97.
-func (s *Server) base(p *dhcpv4.DHCPv4, kind dhcpv4.MessageType) *dhcpv4.DHCPv4 {
-	r := &dhcpv4.DHCPv4{
-		OpCode: dhcpv4.OpcodeBootReply, HWType: p.HWType, ClientHWAddr: p.ClientHWAddr, TransactionID: p.TransactionID, Flags: p.Flags,
-		GatewayIPAddr: p.GatewayIPAddr, ClientIPAddr: net.IPv4zero, YourIPAddr: net.IPv4zero, ServerIPAddr: net.IPv4zero,
-		Options: make(dhcpv4.Options),
-	}
-	r.UpdateOption(dhcpv4.OptMessageType(kind))
-	r.UpdateOption(dhcpv4.OptServerIdentifier(s.cfg.Address.AsSlice()))
-	for _, code := range []dhcpv4.OptionCode{dhcpv4.OptionRelayAgentInformation, dhcpv4.OptionClientIdentifier} {
-		if b := p.Options.Get(code); b != nil {
-			r.UpdateOption(dhcpv4.OptGeneric(code, b))
-		}
-	}
-	// Some ROMs send no option 97; mirror it only if it came, as 17 bytes.
-	if b := p.Options.Get(dhcpv4.OptionClientMachineIdentifier); len(b) == 17 && b[0] == 0 {
-		r.UpdateOption(dhcpv4.OptGeneric(dhcpv4.OptionClientMachineIdentifier, b))
-	}
-	return r
-}
-
-func (s *Server) nak(p *dhcpv4.DHCPv4, giaddr netip.Addr) reply {
-	r := s.base(p, dhcpv4.MessageTypeNak)
-	if giaddr.IsValid() {
-		r.SetBroadcast() // the relay must broadcast it: the client's address is wrong (RFC 2131 §4.3.2)
-		return reply{packet: r, route: routeRelay, to: giaddr, mac: r.ClientHWAddr}
-	}
-	return reply{packet: r, route: routeBroadcast, mac: r.ClientHWAddr}
-}
-
-// lease returns an OFFER or ACK with the reservation and, if d says so, a
-// boot file.
-func (s *Server) lease(p *dhcpv4.DHCPv4, m inventory.Machine, d Decision, req Request, subnet netip.Prefix, kind dhcpv4.MessageType, giaddr netip.Addr) *dhcpv4.DHCPv4 {
-	i := d.Interface
-	r := s.base(p, kind)
-	r.YourIPAddr = i.Address.AsSlice()
-	if kind == dhcpv4.MessageTypeAck {
-		r.ClientIPAddr = p.ClientIPAddr
-	}
-	mask := net.CIDRMask(subnet.Bits(), 32)
-	r.UpdateOption(dhcpv4.OptSubnetMask(mask))
-	if subnet.Bits() < 31 {
-		b := i.Address.As4()
-		for n := range b {
-			b[n] |= ^mask[n]
-		}
-		r.UpdateOption(dhcpv4.OptBroadcastAddress(net.IP(b[:])))
-	}
-	if i.Gateway.Is4() {
-		r.UpdateOption(dhcpv4.OptRouter(i.Gateway.AsSlice()))
-	}
-	if s.cfg.LinkLocal {
-		s.routes(r, i.Gateway, giaddr)
-	}
-	if ns := ips(i.Nameservers); len(ns) > 0 {
-		r.UpdateOption(dhcpv4.OptDNS(ns...))
-	}
-	if ts := ips(i.TimeServers); len(ts) > 0 {
-		r.UpdateOption(dhcpv4.OptNTPServers(ts...))
-	}
-	hostname := i.Hostname
-	if hostname == "" {
-		hostname = m.Name
-	}
-	r.UpdateOption(dhcpv4.OptHostName(hostname))
-	if i.Domain != "" {
-		r.UpdateOption(dhcpv4.OptDomainName(i.Domain))
-	}
-	lease := time.Duration(i.LeaseTime)
-	if lease <= 0 {
-		lease = defaultLease
-	}
-	lease = min(max(lease, time.Minute), math.MaxUint32*time.Second)
-	r.UpdateOption(dhcpv4.OptIPAddressLeaseTime(lease))
-	s.boot(r, d, req)
-	return r
-}
-
-func ips(as []netip.Addr) []net.IP {
-	var out []net.IP
-	for _, a := range as {
-		if a.Is4() && len(out) < 8 {
-			out = append(out, a.AsSlice())
-		}
-	}
-	return out
-}
-
-// routes adds option 121 with the way to the metadata address. A client that
-// knows option 121 ignores option 3 (RFC 3442), so the default route is
-// repeated.
-func (s *Server) routes(r *dhcpv4.DHCPv4, gateway, giaddr netip.Addr) {
-	var b []byte
-	via := s.cfg.Address
-	if gateway.Is4() {
-		b = append(append(b, 0), gateway.AsSlice()...)
-		if giaddr.IsValid() {
-			via = gateway
-		}
-	} else if giaddr.IsValid() {
-		return
-	}
-	b = append(append(b, 32, 169, 254, 169, 254), via.AsSlice()...)
-	r.UpdateOption(dhcpv4.OptGeneric(dhcpv4.OptionClasslessStaticRoute, b))
-}
-
-// boot adds what a client needs to boot from the network, and records what it
-// was told.
-func (s *Server) boot(r *dhcpv4.DHCPv4, d Decision, req Request) {
-	if req.Class == ClassIPXE {
-		r.UpdateOption(dhcpv4.OptGeneric(dhcpv4.GenericOptionCode(ipxeOptions), []byte{noProxyDHCP, 1, 1}))
-	}
-	file, why := s.bootFile(d, req.Class)
-	if why != "" {
-		s.log.Error("no boot file for an armed machine", "machine", d.Machine, "reason", why)
-	}
-	switch {
-	case req.Class == ClassNone:
-		s.rec.event(d, inventory.EventOS, "")
-	case d.Armed() && file != "":
-		s.rec.event(d, inventory.EventDHCP, string(req.Class)+", "+archName(req.Arch)+": "+file)
-	case d.Armed():
-		s.log.Warn("an armed machine asks for a boot file and gets none", "machine", d.Machine, "reasons", d.Reasons)
-	default:
-		s.rec.event(d, diskEvent(d), string(req.Class))
-	}
-	if file == "" {
-		return
-	}
-	self := s.cfg.Address
-	r.ServerIPAddr = self.AsSlice()
-	r.UpdateOption(dhcpv4.OptBootFileName(file))
-	if len(file) < 128 {
-		r.BootFileName = file // U-Boot and some ROMs read the header alone
-	}
-	switch req.Class {
-	case ClassHTTP: // UEFI HTTP boot ignores an offer without the echo
-		r.UpdateOption(dhcpv4.OptClassIdentifier("HTTPClient"))
-	case ClassPXE:
-		r.ServerHostName = self.String()
-		r.UpdateOption(dhcpv4.OptTFTPServerName(self.String()))
-		r.UpdateOption(dhcpv4.OptClassIdentifier("PXEClient"))
-		// PXE discovery control 8: use the boot file of this very packet.
-		// Without it EDK2 takes the offer for BINL, asks port 4011 and ends
-		// with PXE-E16.
-		r.UpdateOption(dhcpv4.OptGeneric(dhcpv4.OptionVendorSpecificInformation, []byte{6, 1, 8, 255}))
-	}
 }

@@ -1,0 +1,185 @@
+package bootsvc
+
+import (
+	"cmp"
+	"math"
+	"net"
+	"net/netip"
+	"time"
+
+	"github.com/insomniacslk/dhcp/dhcpv4"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+const (
+	defaultLease = 7 * 24 * time.Hour // 0 would be a lease that has ended when it begins
+	ipxeOptions  = 175                // iPXE's own option, encapsulated
+	noProxyDHCP  = 176                // its sub-option: do not wait 3 s for a proxy offer
+)
+
+// send chooses how an OFFER or ACK is sent (RFC 2131 §4.1).
+func (s *Server) send(p *dhcpv4.DHCPv4, giaddr, ciaddr netip.Addr) reply {
+	r := reply{packet: p, mac: p.ClientHWAddr}
+	switch {
+	case giaddr.IsValid():
+		r.route, r.to = routeRelay, giaddr
+	case ciaddr.IsValid():
+		r.route, r.to = routeUnicast, ciaddr
+	case p.IsBroadcast():
+		r.route = routeBroadcast
+	default:
+		r.route, r.to = routeRaw, addr4(p.YourIPAddr)
+	}
+	return r
+}
+
+// base returns a reply with what every kind carries: giaddr, options 82 and 61 as
+// they came (the library puts 82 last), 54 and 97.
+func (s *Server) base(p *dhcpv4.DHCPv4, kind dhcpv4.MessageType) *dhcpv4.DHCPv4 {
+	r := &dhcpv4.DHCPv4{
+		OpCode: dhcpv4.OpcodeBootReply, HWType: p.HWType, ClientHWAddr: p.ClientHWAddr,
+		TransactionID: p.TransactionID, Flags: p.Flags,
+		GatewayIPAddr: p.GatewayIPAddr, ClientIPAddr: net.IPv4zero,
+		YourIPAddr: net.IPv4zero, ServerIPAddr: net.IPv4zero,
+		Options: make(dhcpv4.Options),
+	}
+	r.UpdateOption(dhcpv4.OptMessageType(kind))
+	r.UpdateOption(dhcpv4.OptServerIdentifier(s.cfg.Address.AsSlice()))
+	for _, code := range []dhcpv4.OptionCode{dhcpv4.OptionRelayAgentInformation, dhcpv4.OptionClientIdentifier} {
+		if b := p.Options.Get(code); b != nil {
+			r.UpdateOption(dhcpv4.OptGeneric(code, b))
+		}
+	}
+	// Some ROMs send no option 97; mirror it only if it came, as 17 bytes.
+	if b := p.Options.Get(dhcpv4.OptionClientMachineIdentifier); len(b) == 17 && b[0] == 0 {
+		r.UpdateOption(dhcpv4.OptGeneric(dhcpv4.OptionClientMachineIdentifier, b))
+	}
+	return r
+}
+
+func (s *Server) nak(p *dhcpv4.DHCPv4, giaddr netip.Addr) reply {
+	r := s.base(p, dhcpv4.MessageTypeNak)
+	if giaddr.IsValid() {
+		r.SetBroadcast() // the relay must broadcast it: the client's address is wrong (RFC 2131 §4.3.2)
+		return reply{packet: r, route: routeRelay, to: giaddr, mac: r.ClientHWAddr}
+	}
+	return reply{packet: r, route: routeBroadcast, mac: r.ClientHWAddr}
+}
+
+// lease returns an OFFER or ACK with the reservation and, if the decision says
+// so, a boot file.
+func (s *Server) lease(e *exchange, kind dhcpv4.MessageType) *dhcpv4.DHCPv4 {
+	i := e.decision.Interface
+	r := s.base(e.packet, kind)
+	r.YourIPAddr = i.Address.AsSlice()
+	if kind == dhcpv4.MessageTypeAck {
+		r.ClientIPAddr = e.packet.ClientIPAddr
+	}
+
+	mask := net.CIDRMask(e.subnet.Bits(), 32)
+	r.UpdateOption(dhcpv4.OptSubnetMask(mask))
+	if e.subnet.Bits() < 31 {
+		b := i.Address.As4()
+		for n := range b {
+			b[n] |= ^mask[n]
+		}
+		r.UpdateOption(dhcpv4.OptBroadcastAddress(net.IP(b[:])))
+	}
+	if i.Gateway.Is4() {
+		r.UpdateOption(dhcpv4.OptRouter(i.Gateway.AsSlice()))
+	}
+	if s.cfg.LinkLocal {
+		s.routes(r, i.Gateway, e.relay)
+	}
+
+	if ns := ips(i.Nameservers); len(ns) > 0 {
+		r.UpdateOption(dhcpv4.OptDNS(ns...))
+	}
+	if ts := ips(i.TimeServers); len(ts) > 0 {
+		r.UpdateOption(dhcpv4.OptNTPServers(ts...))
+	}
+	r.UpdateOption(dhcpv4.OptHostName(cmp.Or(i.Hostname, e.machine.Name)))
+	if i.Domain != "" {
+		r.UpdateOption(dhcpv4.OptDomainName(i.Domain))
+	}
+	lease := time.Duration(i.LeaseTime)
+	if lease <= 0 {
+		lease = defaultLease
+	}
+	lease = min(max(lease, time.Minute), math.MaxUint32*time.Second)
+	r.UpdateOption(dhcpv4.OptIPAddressLeaseTime(lease))
+	s.boot(r, e.decision, e.request)
+	return r
+}
+
+func ips(as []netip.Addr) []net.IP {
+	var out []net.IP
+	for _, a := range as {
+		if a.Is4() && len(out) < 8 {
+			out = append(out, a.AsSlice())
+		}
+	}
+	return out
+}
+
+// routes adds option 121 with the route to the metadata address. A client that
+// knows option 121 ignores option 3 (RFC 3442), so the default route is
+// repeated.
+func (s *Server) routes(r *dhcpv4.DHCPv4, gateway, giaddr netip.Addr) {
+	var b []byte
+	via := s.cfg.Address
+	if gateway.Is4() {
+		b = append(append(b, 0), gateway.AsSlice()...)
+		if giaddr.IsValid() {
+			via = gateway
+		}
+	} else if giaddr.IsValid() {
+		return
+	}
+	b = append(append(b, 32, 169, 254, 169, 254), via.AsSlice()...)
+	r.UpdateOption(dhcpv4.OptGeneric(dhcpv4.OptionClasslessStaticRoute, b))
+}
+
+// boot adds what a client needs to boot from the network, and records what it was
+// given.
+func (s *Server) boot(r *dhcpv4.DHCPv4, d Decision, req Request) {
+	if req.Class == ClassIPXE {
+		r.UpdateOption(dhcpv4.OptGeneric(dhcpv4.GenericOptionCode(ipxeOptions), []byte{noProxyDHCP, 1, 1}))
+	}
+	file, why := s.bootFile(d, req.Class)
+	if why != "" {
+		s.log.Error("no boot file for an armed machine", "machine", d.Machine, "reason", why)
+	}
+	switch {
+	case req.Class == ClassNone:
+		s.rec.event(d, inventory.EventOS, "")
+	case d.Armed() && file != "":
+		s.rec.event(d, inventory.EventDHCP, string(req.Class)+", "+archName(req.Arch)+": "+file)
+	case d.Armed():
+		s.log.Warn("an armed machine asks for a boot file and gets none", "machine", d.Machine, "reasons", d.Reasons)
+	default:
+		s.rec.event(d, diskEvent(d), string(req.Class))
+	}
+	if file == "" {
+		return
+	}
+	self := s.cfg.Address
+	r.ServerIPAddr = self.AsSlice()
+	r.UpdateOption(dhcpv4.OptBootFileName(file))
+	if len(file) < 128 {
+		r.BootFileName = file // U-Boot and some ROMs read only the header
+	}
+	switch req.Class {
+	case ClassHTTP: // UEFI HTTP boot ignores an offer without the echo
+		r.UpdateOption(dhcpv4.OptClassIdentifier("HTTPClient"))
+	case ClassPXE:
+		r.ServerHostName = self.String()
+		r.UpdateOption(dhcpv4.OptTFTPServerName(self.String()))
+		r.UpdateOption(dhcpv4.OptClassIdentifier("PXEClient"))
+		// PXE discovery control 8: use the boot file of this very packet.
+		// Without it EDK2 takes the offer for BINL, asks port 4011 and ends
+		// with PXE-E16.
+		r.UpdateOption(dhcpv4.OptGeneric(dhcpv4.OptionVendorSpecificInformation, []byte{6, 1, 8, 255}))
+	}
+}

@@ -1,0 +1,135 @@
+package bootsvc
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// Explanation is what `ingot why <mac>` prints.
+type Explanation struct {
+	MAC     string  `json:"mac"`
+	Machine string  `json:"machine,omitempty"`
+	Verdict Verdict `json:"verdict"`
+	// Address is what DHCP gives, "" = no answer.
+	Address string    `json:"address,omitempty"`
+	Run     string    `json:"run,omitempty"`
+	Epoch   int64     `json:"epoch,omitempty"`
+	Boot    int       `json:"boot,omitempty"`
+	Spent   bool      `json:"spent,omitempty"`
+	Until   time.Time `json:"until,omitzero"`
+	// Answers: what each kind of client would be given now.
+	Answers []Answer `json:"answers,omitempty"`
+	Reasons []string `json:"reasons"`
+}
+
+// Answer is what one kind of client is given.
+type Answer struct {
+	Client   string `json:"client"`
+	BootFile string `json:"bootFile"` // "" = none
+	Reason   string `json:"reason"`
+}
+
+// Why explains what a machine would be answered now. The MAC may have any of the
+// forms of ParseMAC, else ErrInvalid. An unknown MAC is explained as well.
+func (s *Server) Why(ctx context.Context, mac string) (Explanation, error) {
+	canonical, ok := ParseMAC(mac)
+	if !ok {
+		return Explanation{}, fmt.Errorf("reading MAC %q: %w", mac, inventory.ErrInvalid)
+	}
+	m, g, d, err := s.lookup(ctx, Request{MAC: canonical, Class: ClassNone, Arch: ArchUnknown})
+	if err != nil {
+		return Explanation{}, fmt.Errorf("looking up %q: %w", canonical, err)
+	}
+	e := Explanation{MAC: canonical, Machine: d.Machine, Verdict: d.Verdict, Reasons: d.Reasons}
+	if d.Address {
+		e.Address = d.Interface.Address.String()
+	}
+	if d.Owner.Run != "" {
+		e.Run, e.Epoch, e.Boot, e.Spent, e.Until = g.Run, g.Epoch, g.Boot, g.Spent, g.NetbootUntil
+	}
+	if d.Verdict == Unknown {
+		return e, nil
+	}
+	if d.ServesLoader() {
+		e.Reasons = e.Reasons[:len(e.Reasons)-1] // "does not ask for a boot file" is true of this call only
+	}
+	if d.Verdict == Installer {
+		e.Reasons = append(e.Reasons, s.installerReasons(ctx, d)...)
+	}
+	if d.Address {
+		e.Reasons = append(e.Reasons, s.relayReasons(d.Interface)...)
+		n := s.network()
+		if subnet, unserved := n.Unserved(d.Interface); unserved {
+			e.Reasons = append(e.Reasons, "but "+n.Reason(subnet))
+		}
+	}
+	for _, c := range []struct {
+		name  string
+		class Class
+		arch  int
+	}{
+		{"BIOS PXE", ClassPXE, ArchBIOS},
+		{"UEFI PXE", ClassPXE, ArchUEFIEBC},
+		{"UEFI HTTP", ClassHTTP, ArchHTTP},
+		{"iPXE", ClassIPXE, ArchUnknown},
+	} {
+		d := s.decide(m, g, Request{MAC: canonical, Class: c.class, Arch: c.arch})
+		file, why := s.bootFile(d, c.class)
+		if why == "" {
+			why = d.Reasons[len(d.Reasons)-1]
+		}
+		e.Answers = append(e.Answers, Answer{c.name, file, why})
+	}
+	return e, nil
+}
+
+// relayReasons says which relays may ask for the reservation of i, unless every
+// relay may.
+func (s *Server) relayReasons(i inventory.Interface) []string {
+	if len(s.cfg.Relays) == 0 {
+		return nil
+	}
+	subnet := reservationPrefix(i, link{})
+	var ours []string
+	for _, r := range s.cfg.Relays {
+		switch {
+		case !r.Overlaps(subnet):
+		case r.IsSingleIP():
+			ours = append(ours, r.Addr().String())
+		default:
+			ours = append(ours, r.String())
+		}
+	}
+	switch relays := strings.Join(ours, ", "); {
+	case len(ours) > 0 && s.cfg.RelayOnly:
+		return []string{"DHCP is answered through a relay alone: " + relays}
+	case len(ours) > 0:
+		return []string{"a relay may ask for it: " + relays}
+	}
+	return nil
+}
+
+// network returns where DHCP is answered.
+func (s *Server) network() inventory.Network {
+	return inventory.Network{
+		Subnets: Subnets(s.cfg.Interfaces), Relays: s.cfg.Relays, On: len(s.cfg.Interfaces) > 0 || s.cfg.RelayOnly,
+	}
+}
+
+// Subnets returns the IPv4 subnets of interfaces. An interface that does not exist
+// has none.
+func Subnets(interfaces []string) []netip.Prefix {
+	var out []netip.Prefix
+	for _, name := range interfaces {
+		if i, err := net.InterfaceByName(name); err == nil {
+			out = append(out, interfacePrefixes(i)...)
+		}
+	}
+	return out
+}
