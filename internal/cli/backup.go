@@ -41,6 +41,7 @@ Images are listed by digest; --images includes their files.`,
   ingot backup --passphrase-file /etc/ingot/passphrase --to - | ssh nas 'cat > ingot.tar'
   ingot backup verify /backup/ingot.tar`,
 	}
+
 	to := cmd.Flags().String("to", "", "file to write, - for standard output (default: ingot-<time>.tar here)")
 	images := cmd.Flags().Bool("images", false, "include the files of the images")
 	var keys keyFlags
@@ -56,10 +57,12 @@ Images are listed by digest; --images includes their files.`,
 				return fmt.Errorf("%s exists and is not overwritten: %w", *to, inventory.ErrConflict)
 			}
 		}
+
 		body, err := requestBackup(c, keys, *images)
 		if err != nil {
 			return err
 		}
+
 		m, err := receiveBackup(c, *to, body)
 		if err := errors.Join(err, body.Close()); err != nil {
 			return err
@@ -86,6 +89,7 @@ func requestBackup(c *call, keys keyFlags, images bool) (io.ReadCloser, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	in := map[string]any{"withoutKey": keys.without, "images": images}
 	if !keys.without {
 		p, err := keys.passphrase(c, true)
@@ -94,14 +98,17 @@ func requestBackup(c *call, keys keyFlags, images bool) (io.ReadCloser, error) {
 		}
 		in["passphrase"] = p.Reveal()
 	}
+
 	body, err := json.Marshal(in)
 	if err != nil {
 		return nil, err
 	}
+
 	resp, err := s.request(c.Context(), http.MethodPost, path("backup"), bytes.NewReader(body), int64(len(body)))
 	if err != nil {
 		return nil, err
 	}
+
 	return resp.Body, nil
 }
 
@@ -111,15 +118,18 @@ func receiveBackup(c *call, to string, r io.Reader) (archive.Manifest, error) {
 	if to == "-" {
 		return streamBackup(c, r)
 	}
+
 	part := to + ".part"
 	f, err := os.OpenFile(part, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return archive.Manifest{}, err
 	}
+
 	_, err = io.Copy(f, r)
 	if err == nil {
 		err = f.Sync()
 	}
+
 	var m archive.Manifest
 	if err = errors.Join(err, f.Close()); err == nil {
 		m, err = archive.Verify(c.Context(), part)
@@ -127,6 +137,7 @@ func receiveBackup(c *call, to string, r io.Reader) (archive.Manifest, error) {
 	if err == nil {
 		err = os.Link(part, to) // refuses an existing name
 	}
+
 	return m, errors.Join(err, os.Remove(part))
 }
 
@@ -139,10 +150,12 @@ func streamBackup(c *call, r io.Reader) (archive.Manifest, error) {
 		}
 		out = t.file // terminal changes bytes that are not text
 	}
+
 	m, _, err := archive.Read(io.TeeReader(r, out), nil)
 	if err == nil {
 		_, err = io.Copy(out, r) // the empty end of a tar file
 	}
+
 	return m, err
 }
 
@@ -159,6 +172,7 @@ purpose is proven by ingot restore, which has the keys.`,
 		if err != nil {
 			return err
 		}
+
 		return showBackup(c, m, "whole: every digest, row and table is as it was written")
 	})
 }
@@ -202,6 +216,7 @@ func (k *keyFlags) passphrase(c *call, isNew bool) (inventory.Secret, error) {
 			return p, usage("the two are not the same; nothing was done")
 		}
 	}
+
 	return checkPassphrase(p)
 }
 
@@ -235,6 +250,7 @@ func showBackup(c *call, m archive.Manifest, conclusion string) error {
 	if m.Temporal != nil {
 		s.TemporalRows = m.Temporal.Rows()
 	}
+
 	return showValue(c, s, func(w io.Writer) error {
 		if err := printBackup(w, m); err != nil {
 			return err
@@ -248,6 +264,7 @@ func printBackup(w io.Writer, m archive.Manifest) error {
 	database := func(d archive.Database) string {
 		return fmt.Sprintf("%d rows in %d tables, schema %d", d.Rows(), len(d.Tables), d.Schema)
 	}
+
 	t := newTable(w)
 	t.field("backup", m.ID)
 	t.field("made", fmt.Sprintf("%s by ingot %s on %s", human.Time(m.Created), m.Version, m.Host))
@@ -271,6 +288,7 @@ func printBackup(w io.Writer, m archive.Manifest) error {
 			size += i.Size
 		}
 	}
+
 	t.field("images", fmt.Sprintf("%d listed, %d in it (%s)", len(m.Images), included, human.Size(size)))
 	return t.flush()
 }

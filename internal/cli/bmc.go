@@ -45,10 +45,12 @@ func bmcCheckCommand(o *options) *cobra.Command {
 		if err != nil {
 			return err
 		}
+
 		a, err := checkBMC(c.Context(), s, c.args[0])
 		if err != nil {
 			return err
 		}
+
 		err = show(c, a, func(w io.Writer, v bmcCheck) error {
 			if v.OK {
 				fmt.Fprintf(w, "logged in to the BMC of %s; power is %s\n", c.args[0], v.Power)
@@ -58,6 +60,7 @@ func bmcCheckCommand(o *options) *cobra.Command {
 		if err != nil || a.v.OK {
 			return err
 		}
+
 		return human.Advise(
 			fmt.Errorf("checking the BMC of %s: %s", c.args[0], a.v.Message),
 			"ingot machine get "+c.args[0]+" (address and user), ingot machine push --replace (password)")
@@ -70,6 +73,7 @@ func runJob(c *call, machine, route string, in any) error {
 	if err != nil {
 		return err
 	}
+
 	a, err := waitForJob(c, machine, st.v.Job)
 	if err != nil {
 		return err
@@ -81,6 +85,7 @@ func runJob(c *call, machine, route string, in any) error {
 		err := fmt.Errorf("job %s of %s ended as %s", a.v.Name, machine, a.v.State)
 		return human.Advise(err, "ingot bmc check "+machine)
 	}
+
 	return nil
 }
 
@@ -102,6 +107,7 @@ func waitForJob(c *call, machine, job string) (last answer[inventory.BMCJob], er
 		c.note("\nThe job goes on. Look at it with:  ingot bmc job get %s %s", machine, job)
 		return reported{context.Canceled}
 	})
+
 	return last, err
 }
 
@@ -116,6 +122,7 @@ func printJob(w io.Writer, j inventory.BMCJob) error {
 	if j.Message != "" {
 		fmt.Fprintln(w, inert(j.Message))
 	}
+
 	return nil
 }
 
@@ -123,6 +130,7 @@ func taskText(t inventory.BMCTask) string {
 	if t.BootDevice == nil {
 		return "power " + t.Power
 	}
+
 	text := "boot " + t.BootDevice.Device
 	if t.BootDevice.EFI {
 		text += " by UEFI"
@@ -130,6 +138,7 @@ func taskText(t inventory.BMCTask) string {
 	if t.BootDevice.Persistent {
 		return text + " from now on"
 	}
+
 	return text + " once"
 }
 
@@ -142,6 +151,7 @@ power:soft, power:cycle, power:reset, power:status, or boot:DEVICE with DEVICE
 pxe, disk, cdrom, bios or none, and then ,efi and ,persistent as needed.`,
 		Example: "  ingot bmc job create node-1 --task power:off --task boot:pxe,efi --task power:on",
 	}
+
 	tasks := cmd.Flags().StringArray("task", nil, "task; repeatable, in order")
 	name := cmd.Flags().String("name", "", "the job's name (default: a generated one)")
 	var force, yes bool
@@ -160,6 +170,7 @@ pxe, disk, cdrom, bios or none, and then ,efi and ,persistent as needed.`,
 		if err := c.confirmForce(force, yes); err != nil {
 			return err
 		}
+
 		return runJob(c, c.args[0], path("bmc", "jobs"), in)
 	})
 }
@@ -184,6 +195,7 @@ func parseTask(ps *inventory.Problems, text string) inventory.BMCTask {
 		}
 		return inventory.BMCTask{BootDevice: &d}
 	}
+
 	ps.Add("--task", "write power:on or boot:pxe", "invalid task %q", text)
 	return inventory.BMCTask{}
 }

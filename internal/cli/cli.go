@@ -28,6 +28,7 @@ func Main(version string) int {
 	if err != nil {
 		report(cmd, err)
 	}
+
 	return exitCode(err)
 }
 
@@ -43,6 +44,7 @@ func newRoot(version string) *cobra.Command {
 	if version == "" {
 		version = moduleVersion()
 	}
+
 	o := &options{pollEvery: 300 * time.Millisecond, version: version}
 	root := &cobra.Command{
 		Use: "ingot", Short: "Install operating systems on bare metal, durably", Version: version,

@@ -59,6 +59,7 @@ func newClient(s session) (*client, error) {
 	if err != nil || base.Host == "" || base.Scheme != "http" && base.Scheme != "https" {
 		return nil, usage("invalid server URL %q; write http://127.0.0.1:8080 or https://name:port", s.Server)
 	}
+
 	port := base.Port()
 	if port == "" {
 		port = base.Scheme
@@ -76,6 +77,7 @@ func newClient(s session) (*client, error) {
 	if s.Fingerprint != "" {
 		t.TLSClientConfig = pinnedTLS(s.Fingerprint)
 	}
+
 	return &client{base: base, token: s.Token, http: &http.Client{
 		Transport:     t,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
@@ -133,6 +135,7 @@ func (c *client) explainNoAnswer(ctx context.Context, err error) error {
 			fmt.Errorf("talking to %s: its certificate is not signed by a known authority: %w", c.base, verify.Err),
 			"compare "+got+" with the fingerprint that ingot serve logs; if it is right: "+login+got)
 	}
+
 	return human.Advise(
 		fmt.Errorf("the server at %s does not answer: %w", c.base, wrapped{err, errUnavailable}),
 		"ingot serve (is it running there?), ingot doctor")
@@ -161,6 +164,7 @@ func readAPIError(resp *http.Response) error {
 	if resp.StatusCode == http.StatusUnauthorized {
 		e.Text, e.Next = "the server does not know this token", "give --token-file, or log in again: ingot login URL"
 	}
+
 	return e
 }
 
@@ -175,10 +179,12 @@ func send[T any](ctx context.Context, c *client, method, route string, in any) (
 		}
 		body, length = bytes.NewReader(b), int64(len(b))
 	}
+
 	resp, err := c.request(ctx, method, route, body, length)
 	if err != nil {
 		return answer[T]{}, err
 	}
+
 	return decode[T](resp)
 }
 
@@ -196,6 +202,7 @@ func decode[T any](resp *http.Response) (a answer[T], err error) {
 	if err := json.Unmarshal(raw, &a.v); err != nil {
 		return a, fmt.Errorf("reading the answer of %s: %w", what, err)
 	}
+
 	return a, nil
 }
 

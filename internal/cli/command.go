@@ -206,6 +206,7 @@ func deleteCommand(o *options, cmd *cobra.Command, find func(c *call) (deletion,
 		if err := remove(c, d.route); err != nil {
 			return err
 		}
+
 		c.note("%s deleted", d.what)
 		return nil
 	})
@@ -226,6 +227,7 @@ func group(use, short, example string, subs ...*cobra.Command) *cobra.Command {
 			return commandError{human.Advise(usage("%s", text), cmd.CommandPath()+" --help")}
 		},
 	}
+
 	c.AddCommand(subs...)
 	return c
 }
@@ -255,10 +257,12 @@ func readInput(cmd *cobra.Command, file string) (name string, b []byte, err erro
 		b, err = io.ReadAll(cmd.InOrStdin())
 		return "stdin", b, err
 	}
+
 	b, err = os.ReadFile(file)
 	if err != nil {
 		return file, nil, usage("%v", err)
 	}
+
 	return file, b, nil
 }
 

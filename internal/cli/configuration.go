@@ -24,10 +24,12 @@ func configCheckCommand(o *options) *cobra.Command {
 		if len(c.args) > 0 {
 			file, named = c.args[0], true
 		}
+
 		cfg, err := config.Load(file, named)
 		if err != nil {
 			return err
 		}
+
 		return showText(c, cfg, file+" is right; ingot doctor checks whether the files and interfaces in it exist")
 	})
 }
@@ -62,6 +64,7 @@ func (e configExample) text() string {
 	if e.agentOS != "" {
 		lines += fmt.Sprintf("  agent_os: %q\n", e.agentOS)
 	}
+
 	for _, line := range e.netboot {
 		lines += "  " + line + "\n"
 	}
@@ -71,6 +74,7 @@ func (e configExample) text() string {
 		text = strings.Replace(text, "\n#temporal:\n", "\ntemporal:\n"+
 			"  mutual_tls: true               # ingot temporal env prints what the temporal command needs\n", 1)
 	}
+
 	etc, state := config.Paths()
 	return strings.NewReplacer("/var/lib/ingot", state, "/etc/ingot", etc).Replace(text)
 }

@@ -17,6 +17,7 @@ func machineDisksCommand(o *options) *cobra.Command {
 		Items []action.Disk `json:"items"`
 		At    time.Time     `json:"at"`
 	}
+
 	return o.command(&cobra.Command{
 		Use: "disks NAME", Short: "List the disks that an agent found",
 		Args: cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.machines()),
@@ -50,6 +51,7 @@ func printDisks(w io.Writer, disks []action.Disk) error {
 		}
 		t.row(d.Path, human.Size(d.Size), d.Model, transport, holds, diskFlag(d))
 	}
+
 	return t.flush()
 }
 
@@ -63,6 +65,7 @@ func diskFlag(d action.Disk) string {
 	case len(d.ByID) > 0:
 		return "--disk-by-id " + shellWord(d.ByID[0])
 	}
+
 	return ""
 }
 
@@ -74,6 +77,7 @@ func diskText(d action.Disk) string {
 			text += " " + x[0] + x[1]
 		}
 	}
+
 	text += ", " + human.Size(d.Size)
 	switch {
 	case d.Blank:
@@ -81,6 +85,7 @@ func diskText(d action.Disk) string {
 	case len(d.Signatures) > 0:
 		text += ", which holds " + strings.Join(d.Signatures, ", ")
 	}
+
 	return inert(text + ",")
 }
 

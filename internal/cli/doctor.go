@@ -81,7 +81,7 @@ var networkChecks = []check{
 	{"capabilities", "run as root", checkCapabilities},
 	{"interface", "ip link shows those that exist; correct netboot.interfaces", checkInterfaces},
 	{"foreign DHCP", "run this as root", checkForeignDHCP},
-	{"relay", "correct netboot.address; in a container whose ports are published: netboot.listen: 0.0.0.0", checkRelayAddress},
+	{"relay", "correct netboot.address; in a container with published ports: netboot.listen: 0.0.0.0", checkRelayAddress},
 	{"relay", "ip route add NETWORK/BITS via ROUTER, or a default route", checkRelayRoutes},
 	{"boot files", "make build; apt install ipxe", checkBootFiles},
 	{"reachability", "a firewall on this host? nft list ruleset; the log of ingot serve", checkReachability},
@@ -99,7 +99,7 @@ var serverChecks = []check{
 	{"secrets", "the log of ingot serve", checkSecrets},
 	{"images", "the log of ingot serve", checkImages},
 	{"machines", "the log of ingot serve", checkMachines},
-	{"reservation", "correct the addresses, or netboot.interfaces, or list the relay under netboot.relays", checkReservations},
+	{"reservation", "correct the addresses or netboot.interfaces, or add the relay to netboot.relays", checkReservations},
 	{"BMC", "ingot bmc check NAME", checkBMCs},
 }
 
@@ -129,6 +129,7 @@ func (d *doctor) runAll(ctx context.Context, checks []check) bool {
 			d.findings = append(d.findings, f)
 		}
 	}
+
 	return good
 }
 
@@ -191,10 +192,12 @@ func diagnose(c *call) *doctor {
 			d.runAll(ctx, networkChecks)
 		}
 	}
+
 	d.runAll(ctx, connectionChecks)
 	if d.status != nil {
 		d.runAll(ctx, serverChecks)
 	}
+
 	return d
 }
 
@@ -217,10 +220,12 @@ func siteRole(cfg config.Config) (string, error) {
 	if err != nil {
 		return "", errors.Join(errSiteFile, err)
 	}
+
 	_, retired, err := site.ReadMark(cfg.KeyFile)
 	if retired {
 		return site.Retired, err
 	}
+
 	return f.Site().Role, err
 }
 
@@ -240,5 +245,6 @@ func checkSite(_ context.Context, d *doctor) []finding {
 	case role != site.Active:
 		return []finding{warn("this server is %s: it answers no machine", role).remedy("ingot handover status")}
 	}
+
 	return nil
 }

@@ -33,6 +33,7 @@ func checkKey(_ context.Context, d *doctor) []finding {
 		return []finding{fail("%s is missing, and there are secrets that need it", d.cfg.KeyFile).remedy(
 			"put it back from its copy; if it is lost: ingot secret reset")}
 	}
+
 	return []finding{fail("%v", err)}
 }
 
@@ -46,6 +47,7 @@ func checkToken(_ context.Context, d *doctor) []finding {
 		return []finding{fail("the token in %s is shorter than 32 characters", d.cfg.TokenFile).remedy(
 			"remove the file, then: ingot init")}
 	}
+
 	return []finding{ok("%s exists", d.cfg.TokenFile)}
 }
 
@@ -110,6 +112,7 @@ func checkDirectory(cfg config.Config, dir, what string) (out []finding) {
 		out = append(out, fail("%s cannot be written: %v", at, err).remedy(
 			"chown it to the user of ingot serve, or run this as that user"))
 	}
+
 	return out
 }
 
@@ -118,6 +121,7 @@ func checkReserve(_ context.Context, d *doctor) []finding {
 	if d.cfg.Reserve == 0 {
 		return []finding{warn("no space is reserved for open runs when the disk is full")}
 	}
+
 	r := reserve.Look(d.cfg.DataDir, d.cfg.Reserve<<20)
 	size := human.Size(r.Size)
 	switch {
@@ -126,6 +130,7 @@ func checkReserve(_ context.Context, d *doctor) []finding {
 	case existingParent(r.Path) != r.Path:
 		return []finding{ok("the first ingot serve reserves %s", size)}
 	}
+
 	return []finding{fail("the reserve of %s is in use: the disk was full, and new runs are refused", size).remedy(
 		reserve.Remedy)}
 }
@@ -149,6 +154,7 @@ func checkPowerCommand(name string, c config.PowerCommand) finding {
 			return fail("%s: %s cannot be run", name, argv[0]).remedy("chmod +x " + argv[0])
 		}
 	}
+
 	return ok("%s can be run", name)
 }
 
@@ -165,6 +171,7 @@ func checkTemporalAccess(_ context.Context, d *doctor) []finding {
 		at := config.Join("127.0.0.1", t.Port)
 		return []finding{warn("every program of this host can start and end workflows at %s", at)}
 	}
+
 	return nil
 }
 
@@ -175,6 +182,7 @@ func checkNotify(_ context.Context, d *doctor) []finding {
 		return []finding{warn("no notices are sent when an operator is needed: only ingot status shows who waits").remedy(
 			"notify.url and notify.secret_file in the configuration; then: ingot notify test")}
 	}
+
 	s, err := notify.New(notify.Config{URL: n.URL, SecretFile: n.SecretFile, CAFile: n.TLSCA})
 	if err == nil {
 		err = s.Check()
@@ -182,6 +190,7 @@ func checkNotify(_ context.Context, d *doctor) []finding {
 	if err != nil {
 		return []finding{fail("%v", err)}
 	}
+
 	return []finding{ok("%s is notified when an operator is needed", s.Receiver())}
 }
 
@@ -196,5 +205,6 @@ func checkClock(context.Context, *doctor) []finding {
 	case state == unix.TIME_ERROR || tx.Status&unix.STA_UNSYNC != 0:
 		return []finding{warn("not synchronised; it is %s now", now)}
 	}
+
 	return []finding{ok("synchronised, %s", now)}
 }

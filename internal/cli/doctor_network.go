@@ -30,6 +30,7 @@ func checkPorts(_ context.Context, d *doctor) (out []finding) {
 	if d.running {
 		return []finding{ok("a server answers at %s", d.cfg.Listen)}
 	}
+
 	sockets, _ := hostnet.Sockets(d.cfg)
 	for _, s := range sockets {
 		name := fmt.Sprintf("%s %s (%s)", s.Network, s.Addr, s.Key)
@@ -47,6 +48,7 @@ func checkPorts(_ context.Context, d *doctor) (out []finding) {
 	if len(out) == 0 {
 		out = append(out, ok("all %d are free", len(sockets)))
 	}
+
 	return out
 }
 
@@ -104,6 +106,7 @@ func checkCapabilities(_ context.Context, d *doctor) []finding {
 	if err != nil {
 		return []finding{warn("reading /proc/self/status: %v", err)}
 	}
+
 	_, rest, _ := strings.Cut(string(b), "CapEff:")
 	have, err := strconv.ParseUint(strings.TrimSpace(firstLine(rest)), 16, 64)
 	if err != nil {
@@ -122,6 +125,7 @@ func checkCapabilities(_ context.Context, d *doctor) []finding {
 	if d.cfg.Netboot.RelayOnly {
 		return []finding{ok("low ports may be opened; relays need no more")}
 	}
+
 	return []finding{ok("raw sockets and low ports may be opened")}
 }
 
@@ -140,6 +144,7 @@ func checkInterfaces(_ context.Context, d *doctor) (out []finding) {
 			out = append(out, ok("%s is up with %s", name, strings.Join(all[i].Addresses, ", ")))
 		}
 	}
+
 	return out
 }
 
@@ -161,6 +166,7 @@ func checkForeignDHCP(ctx context.Context, d *doctor) (out []finding) {
 				"exclude Ingot's machines on "+f.Server.String()+", or turn it off"))
 		}
 	}
+
 	return out
 }
 
@@ -170,10 +176,12 @@ func foreignDHCPText(name string, f bootsvc.ForeignServer) string {
 		return fmt.Sprintf("%s answers PXE on %s with boot file %q: machines may follow it instead of Ingot",
 			f.Server, name, f.BootFile)
 	}
+
 	text := fmt.Sprintf("%s answers DHCP on %s and offered %s", f.Server, name, f.Offered)
 	if f.BootFile != "" {
 		text += fmt.Sprintf(" with boot file %q", f.BootFile)
 	}
+
 	return text + ": exclude Ingot's machines there, or two servers answer them"
 }
 
@@ -183,13 +191,16 @@ func checkRelayAddress(_ context.Context, d *doctor) []finding {
 	if !n.RelayOnly {
 		return nil
 	}
+
 	a, err := netip.ParseAddr(n.Address)
 	switch {
 	case err == nil && slices.Contains(hostnet.Addresses(), a):
 		return []finding{ok("this host has %s, which relays and machines reach", n.Address)}
 	case n.Listen != "":
-		return []finding{ok("%s belongs to another host, which has to forward its ports: netboot.listen is %s", n.Address, n.Listen)}
+		return []finding{ok("%s belongs to another host, which has to forward its ports: netboot.listen is %s",
+			n.Address, n.Listen)}
 	}
+
 	return []finding{fail("this host does not have the address %s", n.Address)}
 }
 
@@ -210,6 +221,7 @@ func checkRelayRoute(ctx context.Context, d *doctor, relay netip.Addr) finding {
 	if err != nil {
 		return fail("no route to relay %s: %v", relay, err)
 	}
+
 	_ = c.Close() // nothing was sent
 
 	route, known := hostnet.RouteTo(d.routes, relay)
@@ -221,6 +233,7 @@ func checkRelayRoute(ctx context.Context, d *doctor, relay netip.Addr) finding {
 			relay, route).remedy("ip route add NETWORK/BITS via ROUTER " +
 			"(DSM: Control Panel → Network → Static Route), unless that gateway has this route")
 	}
+
 	return ok("replies to relay %s have a route", relay)
 }
 
@@ -247,6 +260,7 @@ func checkBootFiles(_ context.Context, d *doctor) (out []finding) {
 			out = append(out, ok("%s, %s", at, human.Size(st.Size())))
 		}
 	}
+
 	return out
 }
 
@@ -258,10 +272,12 @@ func checkReachability(ctx context.Context, d *doctor) (out []finding) {
 	if err != nil || n.Listen != "" || !d.running {
 		return nil
 	}
+
 	urls := []string{"https://" + config.Join(a.String(), n.Agent) + "/"}
 	for _, p := range slices.Concat(n.HTTP, n.Metadata) {
 		urls = append(urls, "http://"+config.Join(a.String(), p)+"/")
 	}
+
 	for _, u := range urls {
 		if _, err := headURL(ctx, u, true); err != nil {
 			out = append(out, fail("%s, which machines use: %v", u, err))
@@ -269,6 +285,7 @@ func checkReachability(ctx context.Context, d *doctor) (out []finding) {
 			out = append(out, ok("%s answers", u))
 		}
 	}
+
 	return out
 }
 
@@ -281,13 +298,16 @@ func headURL(ctx context.Context, u string, insecure bool) (int, error) {
 	if err != nil {
 		return 0, err
 	}
+
 	t := &http.Transport{
 		TLSClientConfig:   &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: insecure},
 		DisableKeepAlives: true,
 	}
+
 	resp, err := t.RoundTrip(req)
 	if err != nil {
 		return 0, err
 	}
+
 	return resp.StatusCode, resp.Body.Close()
 }

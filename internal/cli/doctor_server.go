@@ -23,10 +23,12 @@ func checkServer(_ context.Context, d *doctor) []finding {
 	if _, err := d.call.server(); err != nil {
 		return []finding{warn("cannot be asked: %v", err).remedy("ingot serve")}
 	}
+
 	st, err := get[api.Status](d.call, path("status"))
 	if err != nil {
 		return []finding{warn("%v", err)}
 	}
+
 	d.status = &st.v
 	return nil
 }
@@ -60,6 +62,7 @@ func checkNotices(_ context.Context, d *doctor) []finding {
 	if !n.Sent.IsZero() {
 		last = "the last one was accepted " + human.Ago(n.Sent)
 	}
+
 	switch {
 	case n.Error != "":
 		return []finding{fail("%s not accepted, the oldest since %s: %s; %s",
@@ -70,6 +73,7 @@ func checkNotices(_ context.Context, d *doctor) []finding {
 	case n.Waiting > 0:
 		return []finding{ok("%s on the way; %s", human.Count(n.Waiting, "notice"), last)}
 	}
+
 	return []finding{ok("none waiting; %s", last)}
 }
 
@@ -83,6 +87,7 @@ func checkSecrets(_ context.Context, d *doctor) []finding {
 		return []finding{fail("the key is %s: %s cannot be read", a.v.State, lost).remedy(
 			"put the right key file back; if it is lost: ingot secret reset")}
 	}
+
 	return []finding{ok("can be read")}
 }
 
@@ -94,6 +99,7 @@ func checkImages(ctx context.Context, d *doctor) (out []finding) {
 	if len(a.v.Items) == 0 {
 		return []finding{warn("there are none").remedy("ingot image add NAME FILE")}
 	}
+
 	for _, i := range a.v.Items {
 		if i.File == "" {
 			out = append(out, checkImageURL(ctx, i))
@@ -101,6 +107,7 @@ func checkImages(ctx context.Context, d *doctor) (out []finding) {
 			out = append(out, d.checkImageFile(i))
 		}
 	}
+
 	return out
 }
 
@@ -112,6 +119,7 @@ func checkImageURL(ctx context.Context, i inventory.Image) finding {
 	if err != nil {
 		return fail("%s at %s: %v", i.Name, i.URL, err).remedy("correct its URL: ingot image add " + i.Name + " URL")
 	}
+
 	return ok("%s answers at %s", i.Name, i.URL)
 }
 
@@ -127,6 +135,7 @@ func (d *doctor) checkImageFile(i inventory.Image) finding {
 	case st.Size() != i.Size:
 		return fail("%s: its file has %d bytes and had %d", i.Name, st.Size(), i.Size).remedy(again)
 	}
+
 	return ok("%s, %s (ingot image verify %s reads it all)", i.Name, human.Size(i.Size), i.Name)
 }
 
@@ -164,9 +173,11 @@ func reservationFindings(n inventory.Network, views []api.MachineView) (out []fi
 			}
 		}
 	}
+
 	for _, w := range n.Warnings(ms) {
 		out = append(out, warn("%s", w))
 	}
+
 	return out
 }
 
@@ -188,12 +199,14 @@ func checkBMCs(ctx context.Context, d *doctor) (out []finding) {
 			return nil
 		})
 	}
+
 	_ = g.Wait() // the functions return no errors
 	for _, f := range found {
 		if f != nil {
 			out = append(out, *f)
 		}
 	}
+
 	return out
 }
 
@@ -202,6 +215,7 @@ func (d *doctor) checkMachineBMC(ctx context.Context, m inventory.Machine) findi
 	if m.BMC.Driver == inventory.DriverExec {
 		where = "the command " + m.BMC.Command
 	}
+
 	a, err := checkBMC(ctx, d.call.remote, m.Name)
 	switch {
 	case err != nil:
@@ -209,5 +223,6 @@ func (d *doctor) checkMachineBMC(ctx context.Context, m inventory.Machine) findi
 	case !a.v.OK:
 		return fail("%s at %s: %s", m.Name, where, a.v.Message).remedy("ingot bmc check " + m.Name)
 	}
+
 	return ok("%s at %s accepts the log-in, power is %s", m.Name, where, a.v.Power)
 }

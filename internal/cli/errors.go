@@ -48,6 +48,7 @@ func exitCode(err error) int {
 	case errors.Is(err, errUnavailable):
 		return exitUnavailable
 	}
+
 	return exitFailure
 }
 
@@ -114,6 +115,7 @@ func describeError(cmd *cobra.Command, err error) apiError {
 	} else if !errors.As(err, &ran) {
 		e.Next = cmd.CommandPath() + " --help"
 	}
+
 	return e
 }
 

@@ -20,12 +20,14 @@ func workflowEventsCommand(o *options) *cobra.Command {
   ingot workflow events node-1 -f          # as it happens, until the run ends
   ingot workflow events node-1 -o json     # with follow: one event per line`,
 	}
+
 	follow := cmd.Flags().BoolP("follow", "f", false, "go on until the run ends")
 
 	return runCommand(o, cmd, func(c *call, a answer[inventory.Workflow]) error {
 		if *follow {
 			return followEvents(c, a.v.Run)
 		}
+
 		route := path("workflows", a.v.Run, "events")
 		return getAndShow(c, route, func(w io.Writer, l list[inventory.Event]) error {
 			if len(l.Items) == 0 {
@@ -46,10 +48,12 @@ func eventText(e inventory.Event) string {
 	if e.Message != "" || e.Kind != inventory.EventActionDone {
 		return e.Message
 	}
+
 	var r action.Result
 	if err := json.Unmarshal(e.Detail, &r); err != nil {
 		return ""
 	}
+
 	return strings.TrimSpace(fmt.Sprintf("%s %s %s", r.Key, r.State, r.Message))
 }
 
@@ -88,6 +92,7 @@ func printEvent(c *call, e inventory.Event) error {
 		c.Println(escape(string(b)))
 		return nil
 	}
+
 	line := fmt.Sprintf("%s  %-18s %s", human.Time(e.At), e.Kind, inert(eventText(e)))
 	c.Println(strings.TrimRight(line, " "))
 	return nil

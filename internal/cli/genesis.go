@@ -54,6 +54,7 @@ can fetch those images of the lab that have a URL; --offline leaves that out.`,
 		Example: "  ingot genesis plan lab.yaml\n  ingot genesis plan deploy/genesis/lab.yaml --offline\n" +
 			"  ingot genesis plan home --output json",
 	}
+
 	offline := cmd.Flags().Bool("offline", false, "do not ask the server, and do not read images")
 	replace := cmd.Flags().Bool("replace", false, "as for start: machines of the inventory that differ are replaced")
 
@@ -61,6 +62,7 @@ can fetch those images of the lab that have a URL; --offline leaves that out.`,
 		if !isFile(c.args[0]) {
 			return postAndShow(c, path("genesis", c.args[0], "plan"), nil, printPlan)
 		}
+
 		f, err := readLab(c.args[0])
 		if err != nil {
 			return err
@@ -74,10 +76,12 @@ can fetch those images of the lab that have a URL; --offline leaves that out.`,
 			}
 			return human.Advise(err, "ingot genesis plan "+c.args[0]+" --offline")
 		}
+
 		a, _, err := f.checkLab(c, *replace)
 		if err != nil {
 			return err
 		}
+
 		return showValue(c, a.v, func(w io.Writer) error { return printPlan(w, a.v) })
 	})
 }
@@ -87,13 +91,16 @@ func showOfflinePlan(c *call, f labFile) error {
 	if err := f.withPaths(f.problems).Err(); err != nil {
 		return err
 	}
+
 	p := api.GenesisPlan{
 		Name: f.lab.Name, SHA256: f.bundle.Digest(), Steps: f.lab.Steps(), Destroys: f.lab.Destroys(),
 		Problems: inventory.Problems{}, Warnings: f.withPaths(f.lab.Warnings()),
 	}
+
 	for name := range f.bundle.Files {
 		p.Files = append(p.Files, name)
 	}
+
 	return showValue(c, p, func(w io.Writer) error { return printPlan(w, p) })
 }
 
@@ -131,6 +138,7 @@ func printPlan(w io.Writer, p api.GenesisPlan) error {
 	for _, d := range p.Destroys {
 		fmt.Fprintf(w, "  %s\n", d)
 	}
+
 	printProblems(w, "Warnings", p.Warnings)
 	printProblems(w, "It would not start now", p.Problems)
 	return nil
@@ -162,6 +170,7 @@ so here, on the page, and in ingot genesis status.`,
   ingot genesis start lab.yaml --yes --replace   # machines of the inventory that differ are replaced
   ingot genesis start home --again               # install again what is installed`,
 	}
+
 	yes := yesFlag(cmd)
 	replace := cmd.Flags().Bool("replace", false, "replace machines of the inventory that differ from the file's")
 	again := cmd.Flags().Bool("again", false, "install again what an earlier Genesis of this name has installed")
@@ -172,10 +181,12 @@ so here, on the page, and in ingot genesis status.`,
 		if isFile(c.args[0]) {
 			prepare = func(c *call, yes bool) (string, error) { return prepareLab(c, yes, *replace) }
 		}
+
 		name, err := prepare(c, *yes)
 		if err != nil {
 			return err
 		}
+
 		return startGenesis(c, name, "start", map[string]bool{"again": *again}, *wait)
 	})
 }
@@ -197,6 +208,7 @@ func prepareLab(c *call, yes, replace bool) (name string, err error) {
 	if err != nil {
 		return "", err
 	}
+
 	plan, lacking, err := f.checkLab(c, replace)
 	if err == nil {
 		err = plan.v.Problems.Err()
@@ -213,11 +225,13 @@ func prepareLab(c *call, yes, replace bool) (name string, err error) {
 			return "", err
 		}
 	}
+
 	_, err = f.send(c, replace, false)
 	var refused *apiError
 	if errors.As(err, &refused) {
 		refused.Problems = f.withPaths(refused.Problems)
 	}
+
 	return f.lab.Name, err
 }
 
@@ -237,6 +251,7 @@ func startGenesis(c *call, name, verb string, in any, wait bool) error {
 	if wait {
 		return waitForOperation(c, a.v.Workflow)
 	}
+
 	return show(c, a, text(func(s api.Started) string {
 		return fmt.Sprintf("%s has begun as run %s\nnext: ingot genesis status %s --wait", s.Workflow, s.Run, name)
 	}))
@@ -249,12 +264,14 @@ func genesisStatusCommand(o *options) *cobra.Command {
 		Example: "  ingot genesis status home\n  ingot genesis status home --wait\n" +
 			"  ingot genesis status home --output json",
 	}
+
 	wait := waitFlag(cmd)
 
 	return o.command(cmd, func(c *call) error {
 		if *wait {
 			return waitForOperation(c, "genesis/"+c.args[0])
 		}
+
 		return getAndShow(c, path("genesis", c.args[0], "status"), printOperation)
 	})
 }
@@ -269,6 +286,7 @@ or was cancelled starts again: steps that are done and still work are not
 repeated.`,
 		Example: "  ingot genesis resume home\n  ingot genesis resume home --wait",
 	}
+
 	wait := waitFlag(cmd)
 
 	return o.command(cmd, func(c *call) error { return startGenesis(c, c.args[0], "resume", nil, *wait) })

@@ -30,12 +30,14 @@ func readLab(file string) (labFile, error) {
 	f.bundle, f.lab, err = genesis.Bundle(filepath.Base(file), func(name string) ([]byte, error) {
 		return os.ReadFile(f.resolve(name))
 	})
+
 	switch {
 	case errors.As(err, &f.problems):
 		return f, nil
 	case errors.Is(err, fs.ErrNotExist):
 		return f, usage("%v", err)
 	}
+
 	return f, err
 }
 
@@ -75,6 +77,7 @@ func (f labFile) checkImages(c *call) (lacking []genesis.Image, ps inventory.Pro
 	if err != nil {
 		return nil, nil, err
 	}
+
 	stored := map[string]string{}
 	for _, i := range a.v.Items {
 		stored[i.Name] = i.SHA256
@@ -88,6 +91,7 @@ func (f labFile) checkImages(c *call) (lacking []genesis.Image, ps inventory.Pro
 			lacking = append(lacking, i)
 		}
 	}
+
 	return lacking, ps, c.Context().Err()
 }
 
@@ -107,6 +111,7 @@ func (f labFile) checkLab(c *call, replace bool) (plan answer[api.GenesisPlan], 
 	if errors.As(err, &refused) {
 		found = refused.Problems
 	}
+
 	found = withoutMissingImages(found)
 	switch {
 	case c.Context().Err() != nil:
@@ -119,6 +124,7 @@ func (f labFile) checkLab(c *call, replace bool) (plan answer[api.GenesisPlan], 
 	case err != nil:
 		return plan, nil, err
 	}
+
 	plan.v.Problems, plan.v.Warnings = f.withPaths(found), f.withPaths(plan.v.Warnings)
 	return plan, lacking, nil
 }
@@ -146,6 +152,7 @@ func (f labFile) send(c *call, replace, only bool) (answer[api.GenesisPlan], err
 	for name, text := range f.bundle.Files {
 		body.Files[name] = text.Reveal()
 	}
+
 	return ask[api.GenesisPlan](c, "PUT", path("genesis", f.bundle.Name), body)
 }
 
@@ -159,6 +166,7 @@ func (f labFile) sendImage(c *call, i genesis.Image) error {
 		_, err := fetchImage(c, u, i.URL)
 		return err
 	}
+
 	file := f.resolve(i.File)
 	c.note("image %s: %s is sent to the server", i.Name, file)
 	_, err := uploadImage(c, u, file)

@@ -55,6 +55,7 @@ func uploadImage(c *call, u upload, file string) (none answer[inventory.Image], 
 	if err != nil {
 		return none, usage("%v", err)
 	}
+
 	defer f.Close()
 	st, err := f.Stat()
 	if err != nil {
@@ -79,6 +80,7 @@ func uploadImage(c *call, u upload, file string) (none answer[inventory.Image], 
 	if have > 0 {
 		c.note("going on at %s of %s", human.Size(have), human.Size(st.Size()))
 	}
+
 	s := sending{c: c, upload: u, file: f, have: have, total: st.Size(), progress: newProgress(c, st.Size(), "")}
 	defer s.progress.end()
 	return s.sendAll()
@@ -92,11 +94,13 @@ func uploaded(c *call, u upload) (have, checked int64, err error) {
 	if err != nil {
 		return 0, 0, err
 	}
+
 	route := withQuery(path("images", u.name, "upload"), u.query())
 	resp, err := s.request(c.Context(), http.MethodHead, route, nil, 0)
 	if err != nil {
 		return 0, 0, err
 	}
+
 	defer resp.Body.Close()
 	have, _ = strconv.ParseInt(resp.Header.Get("Upload-Offset"), 10, 64)
 	checked, _ = strconv.ParseInt(resp.Header.Get("Upload-Checked"), 10, 64)
@@ -176,6 +180,7 @@ func (s *sending) send() (none answer[inventory.Image], err error) {
 	} else {
 		close(sent)
 	}
+
 	defer watchUpload(s.c, s.upload, s.progress, sent)()
 
 	route := withQuery(path("images", s.upload.name), q)
@@ -183,6 +188,7 @@ func (s *sending) send() (none answer[inventory.Image], err error) {
 	if err != nil {
 		return none, err
 	}
+
 	return decode[inventory.Image](resp)
 }
 
@@ -221,6 +227,7 @@ func watchUpload(c *call, u upload, p *progress, sent <-chan struct{}) (stop fun
 			}
 		}
 	})
+
 	return func() {
 		close(done)
 		w.Wait()

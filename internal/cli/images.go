@@ -34,6 +34,7 @@ runs again with the same file. A URL is fetched by the server itself.`,
 		Example: "  ingot image add debian-12 debian-12.raw.zst\n" +
 			"  ingot image add debian-12 https://images.example.com/debian-12.raw.xz --sha256 9f86d08…",
 	}
+
 	sum := cmd.Flags().String("sha256", "", "digest of the file as it is; anything else is refused")
 	installer := cmd.Flags().Bool("installer", false,
 		"the file is a kernel, an initramfs or an ISO that an installer boots or fetches")
@@ -43,18 +44,22 @@ runs again with the same file. A URL is fetched by the server itself.`,
 		if err := inventory.ValidateImageName(c.args[0]).Err(); err != nil {
 			return err
 		}
+
 		i := upload{name: c.args[0], sha256: strings.ToLower(strings.TrimPrefix(*sum, "sha256:"))}
 		if *installer {
 			i.use = inventory.UseInstaller
 		}
+
 		store := uploadImage
 		if u, err := url.Parse(c.args[1]); err == nil && (u.Scheme == "http" || u.Scheme == "https") {
 			store = fetchImage
 		}
+
 		a, err := store(c, i, c.args[1])
 		if err != nil {
 			return err
 		}
+
 		return show(c, a, text(imageStored))
 	})
 }
@@ -66,6 +71,7 @@ func imageStored(i inventory.Image) string {
 	if i.FirstSeen {
 		b.WriteString(" (computed by the server: none was declared)")
 	}
+
 	fmt.Fprintf(&b, "\ncontents: %s", firstNonEmpty(i.Contents, "not inspected"))
 	if i.DiskSize > 0 {
 		fmt.Fprintf(&b, ", %s on a disk", human.Size(i.DiskSize))
@@ -76,6 +82,7 @@ func imageStored(i inventory.Image) string {
 	if i.Warning != "" {
 		fmt.Fprintf(&b, "\nwarning: %s", i.Warning)
 	}
+
 	return b.String()
 }
 
@@ -119,6 +126,7 @@ func imageVerifyCommand(o *options) *cobra.Command {
 		if err != nil {
 			return err
 		}
+
 		changed := 0
 		checks := []imageCheck{}
 		for _, name := range names {
@@ -157,6 +165,7 @@ func imagesToVerify(c *call) ([]string, error) {
 	if len(c.args) > 0 {
 		return c.args, nil
 	}
+
 	a, err := get[list[inventory.Image]](c, path("images"))
 	var names []string
 	for _, i := range a.v.Items {
@@ -164,6 +173,7 @@ func imagesToVerify(c *call) ([]string, error) {
 			names = append(names, i.Name)
 		}
 	}
+
 	return names, err
 }
 
@@ -175,6 +185,7 @@ image, and while a machine (by its image, a label or its user data), a template 
 a stored lab file names it.`,
 		Example: "  ingot image delete debian-11 --yes",
 	}
+
 	force := cmd.Flags().Bool("force", false, "even if a machine, a template or a lab file names it")
 
 	return deleteCommand(o, cmd, func(c *call) (deletion, error) {
@@ -194,6 +205,7 @@ func imagePruneCommand(o *options) *cobra.Command {
 data), no template and no stored lab file names.`,
 		Example: "  ingot image prune",
 	}
+
 	yes := yesFlag(cmd)
 
 	return o.command(cmd, func(c *call) error {
@@ -205,11 +217,13 @@ data), no template and no stored lab file names.`,
 			c.note("every image is named by a machine, a template, a lab file or a run")
 			return nil
 		}
+
 		var names []string
 		var bytes int64
 		for _, i := range a.v.Items {
 			names, bytes = append(names, i.Name), bytes+i.Size
 		}
+
 		what := fmt.Sprintf("deletes %s (%s): %s",
 			human.Count(len(names), "image"), human.Size(bytes), strings.Join(names, ", "))
 		if err := c.confirm(*yes, what, "prune"); err != nil {

@@ -47,6 +47,7 @@ on such a host, so Temporal requires a certificate there (temporal.mutual_tls).`
   ingot init --relay-only --relay 10.0.20.1 --address 192.168.1.10
   ingot init --yes       # asks nothing, DHCP stays off`,
 	}
+
 	var f initFlags
 	x := cmd.Flags()
 	x.BoolVar(&f.relayOnly, "relay-only", false, "answer machines only through DHCP relays")
@@ -65,10 +66,12 @@ on such a host, so Temporal requires a certificate there (temporal.mutual_tls).`
 		if err := f.checkRelays(); err != nil {
 			return err
 		}
+
 		exists, err := initConfig(c, f)
 		if err != nil {
 			return err
 		}
+
 		cfg, err := config.Load(c.configFile, true)
 		if err != nil {
 			return err
@@ -76,6 +79,7 @@ on such a host, so Temporal requires a certificate there (temporal.mutual_tls).`
 		if err := initKeys(c, cfg); err != nil {
 			return err
 		}
+
 		printNextSteps(c, cfg, exists)
 		return nil
 	})
@@ -96,6 +100,7 @@ func (f *initFlags) checkRelays() error {
 		ps.Add("--relay", "the relay's address on the machines' network: --relay 10.0.20.1",
 			"no relay is named, so that no machine could be answered")
 	}
+
 	for _, r := range f.relays {
 		if _, err := config.Prefix(r); err != nil {
 			ps.Add("--relay", "write an address or a prefix", "invalid address %q", r)
@@ -113,6 +118,7 @@ func (f *initFlags) checkRelays() error {
 	if a, err := netip.ParseAddr(f.address); err != nil || !a.Is4() {
 		ps.Add("--address", "write this host's IPv4 address", "invalid IPv4 address %q", f.address)
 	}
+
 	return ps.Err()
 }
 
@@ -168,6 +174,7 @@ func initConfig(c *call, f initFlags) (exists bool, err error) {
 			fmt.Errorf("%s exists and is not overwritten: %w", c.configFile, inventory.ErrConflict),
 			fmt.Sprintf("write below netboot: in it \"%s\", then start ingot serve again", strings.Join(lines, "\", \"")))
 	}
+
 	c.Printf("kept  %s\n", c.configFile)
 	return true, nil
 }
@@ -180,6 +187,7 @@ func createConfig(c *call, f initFlags) error {
 			return err
 		}
 	}
+
 	for _, name := range f.interfaces {
 		reportForeignDHCP(c, name)
 	}
@@ -191,14 +199,17 @@ func createConfig(c *call, f initFlags) error {
 	if err := os.MkdirAll(filepath.Dir(c.configFile), 0o750); err != nil {
 		return err
 	}
+
 	file, err := os.OpenFile(c.configFile, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o640)
 	if err != nil {
 		return err
 	}
+
 	_, err = file.WriteString(e.text())
 	if err := errors.Join(err, file.Close()); err != nil {
 		return err
 	}
+
 	c.Printf("wrote %s\n", c.configFile)
 	return nil
 }
@@ -225,6 +236,7 @@ func initKeys(c *call, cfg config.Config) error {
 		}
 		c.Printf("%s %s  (%s)\n", verb, file, what)
 	}
+
 	report(hadKeys, cfg.KeyFile, "the keys of stored secrets: back this file up, apart from "+cfg.DataDir)
 	report(hadToken, cfg.TokenFile, "the admin token")
 	return nil
@@ -244,10 +256,12 @@ func printNextSteps(c *call, cfg config.Config, configExisted bool) {
 				"then start ingot serve again\n", strings.Join(interfaceNames(), ", "))
 		}
 	}
+
 	flag := ""
 	if c.configFile != config.DefaultFile() {
 		flag = " --config " + c.configFile
 	}
+
 	c.Printf("next: ingot doctor%s && ingot serve%s\n", flag, flag)
 }
 
@@ -307,6 +321,7 @@ func chooseInterfaces(c *call, f initFlags) ([]string, error) {
 				"%q has no IPv4 address, at which machines would reach this server", name)
 		}
 	}
+
 	return chosen, ps.Err()
 }
 
@@ -319,6 +334,7 @@ func reportForeignDHCP(c *call, name string) {
 	case len(found) == 0:
 		c.Printf("no other DHCP server answers on %s\n", name)
 	}
+
 	for _, f := range found {
 		c.note("warn: %s", foreignDHCPText(name, f))
 	}

@@ -23,6 +23,7 @@ func startRun(c *call, route string, in any, wait bool) error {
 	if wait {
 		return waitForRun(c, a.v.Run)
 	}
+
 	return show(c, a, text(func(s api.Started) string {
 		name := strings.TrimPrefix(s.Workflow, "machine/")
 		if strings.Contains(name, "/") {
@@ -63,6 +64,7 @@ Without --wait, and after Ctrl-C, the run goes on.`,
 		Example: `  ingot machine provision node-1 --image debian-12 --wait
   ingot machine provision node-1 --template my-template --retries 1 --from failed-step`,
 	}
+
 	in := installationFlags(o, cmd)
 	cmd.Flags().StringVar(&in.Retries.From, "from", "", "where a retry begins: failed-step (default) or start")
 	completeWords(cmd, "from", "failed-step", "start")
@@ -72,6 +74,7 @@ Without --wait, and after Ctrl-C, the run goes on.`,
 		if in.Retries.From != "" && in.Retries.Count == 0 {
 			return usage("--from says where a retry begins, but --retries is 0")
 		}
+
 		a, err := get[api.MachineView](c, path("machines", c.args[0]))
 		if err != nil {
 			return err
@@ -83,6 +86,7 @@ Without --wait, and after Ctrl-C, the run goes on.`,
 				return err
 			}
 		}
+
 		return startRun(c, path("machines", c.args[0], "provision"), in, *wait)
 	})
 }
@@ -93,6 +97,7 @@ func machineInspectCommand(o *options) *cobra.Command {
 		Args: cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.machines()),
 		Example: "  ingot machine inspect node-1 --wait && ingot machine disks node-1",
 	}
+
 	wait := waitFlag(cmd)
 
 	return o.command(cmd, func(c *call) error {
@@ -110,6 +115,7 @@ has not written is not touched before the operator has confirmed it.`,
 		Example: `  ingot machine reprovision node-1
   ingot machine reprovision node-1 --template my-template --yes --wait`,
 	}
+
 	in := installationFlags(o, cmd)
 	wait, yes := waitFlag(cmd), yesFlag(cmd)
 
@@ -118,14 +124,17 @@ has not written is not touched before the operator has confirmed it.`,
 		if err != nil {
 			return err
 		}
+
 		source := firstNonEmpty(in.Template, m.Template, "image")
 		if image := firstNonEmpty(in.Image, m.Image); image != "" {
 			source += " with " + image
 		}
+
 		what := fmt.Sprintf("wipes %s of machine %s, and installs template %s", targetDisk(m, disks), m.Name, source)
 		if err := c.confirm(*yes, what, m.Name); err != nil {
 			return err
 		}
+
 		return startRun(c, path("machines", m.Name, "reprovision"), in, *wait)
 	})
 }
@@ -137,10 +146,12 @@ func machineWithDisks(c *call, name string) (inventory.Machine, []action.Disk, e
 	if err != nil {
 		return inventory.Machine{}, nil, err
 	}
+
 	d, err := get[list[action.Disk]](c, path("machines", name, "disks"))
 	if errors.Is(err, inventory.ErrNotFound) {
 		err = nil
 	}
+
 	return a.v.Machine, d.v.Items, err
 }
 
@@ -150,12 +161,14 @@ func targetDisk(m inventory.Machine, disks []action.Disk) string {
 	if d, _ := activities.Choose(free, m.DiskSelector); d != nil {
 		return diskText(*d)
 	}
+
 	switch {
 	case m.DiskSelector != nil:
 		return "the disk of its disk selector (" + selectorText(*m.DiskSelector) + ")"
 	case len(disks) == 0:
 		return "its disk, which no agent has looked at yet,"
 	}
+
 	return "the disk that the operator will choose"
 }
 
@@ -180,10 +193,12 @@ quarantined.`,
 		Example: `  ingot machine decommission node-1
   ingot machine decommission node-1 --wipe metadata --keep-address --yes --wait`,
 	}
+
 	var in struct {
 		Wipe        string `json:"wipe,omitempty"`
 		KeepAddress bool   `json:"keepAddress,omitempty"`
 	}
+
 	cmd.Flags().StringVar(&in.Wipe, "wipe", "",
 		"quick (default) zeroes the whole of each disk, metadata only what makes it recognised")
 	cmd.Flags().BoolVar(&in.KeepAddress, "keep-address", false, "keep the addresses of its interfaces")
@@ -195,14 +210,17 @@ quarantined.`,
 		if err != nil {
 			return err
 		}
+
 		lost := ", purges its user data and vendor data"
 		if !in.KeepAddress {
 			lost += ", releases its addresses"
 		}
+
 		what := fmt.Sprintf("wipes %s of machine %s%s and switches it off", fixedDisks(m, disks), m.Name, lost)
 		if err := c.confirm(*yes, what, m.Name); err != nil {
 			return err
 		}
+
 		return startRun(c, path("machines", m.Name, "decommission"), in, *wait)
 	})
 }
@@ -215,6 +233,7 @@ func fixedDisks(m inventory.Machine, disks []action.Disk) string {
 			wiped = append(wiped, diskText(d))
 		}
 	}
+
 	text := "all fixed disks"
 	if len(wiped) > 0 {
 		text += " (" + strings.TrimSuffix(strings.Join(wiped, " "), ",") + ")"
@@ -222,6 +241,7 @@ func fixedDisks(m inventory.Machine, disks []action.Disk) string {
 	if n := len(m.ProtectedDisks); n > 0 {
 		text += fmt.Sprintf(", but not the %d protected", n)
 	}
+
 	return text
 }
 
@@ -233,6 +253,7 @@ func machineReleaseCommand(o *options) *cobra.Command {
 decommissioning could not verify. Runs may write to it again.`,
 		Example: "  ingot machine release node-1\n  ingot machine release node-1 --yes",
 	}
+
 	yes := yesFlag(cmd)
 
 	return o.command(cmd, func(c *call) error {
@@ -246,6 +267,7 @@ decommissioning could not verify. Runs may write to it again.`,
 				return err
 			}
 		}
+
 		return postAndShow(c, path("machines", c.args[0], "release"), nil, text(func(m api.MachineView) string {
 			return "machine " + m.Name + " is in service"
 		}))

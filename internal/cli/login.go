@@ -32,6 +32,7 @@ when it starts. Without a URL: print a one-time link to the page, like
 "ingot login-link".`,
 		Example: "  ingot login https://ingot.example.com:8443 --fingerprint sha256:9f86d08…\n  ingot login --remove",
 	}
+
 	fingerprint := cmd.Flags().String("fingerprint", "", "sha256:… of the server's key, as ingot serve logs it")
 	forget := cmd.Flags().Bool("remove", false, "forget the server")
 
@@ -46,6 +47,7 @@ when it starts. Without a URL: print a one-time link to the page, like
 		case len(c.args) == 0:
 			return printLoginLink(c)
 		}
+
 		return logIn(c, session{
 			Server: strings.TrimSuffix(c.args[0], "/"), Fingerprint: strings.ToLower(*fingerprint),
 		})
@@ -58,10 +60,12 @@ func logIn(c *call, s session) error {
 	if s.Fingerprint != "" && !fingerprintForm.MatchString(s.Fingerprint) {
 		return usage("invalid --fingerprint %q; must be sha256: and 64 hex digits", s.Fingerprint)
 	}
+
 	server, err := newClient(s)
 	if err != nil {
 		return err
 	}
+
 	// The server proves its key before it gets the token.
 	resp, err := server.request(c.Context(), http.MethodGet, "/healthz", nil, 0)
 	if err != nil {
@@ -75,6 +79,7 @@ func logIn(c *call, s session) error {
 	if err != nil {
 		return err
 	}
+
 	s.Token, server.token = token.Reveal(), token.Reveal()
 	st, err := send[api.Status](c.Context(), server, http.MethodGet, path("status"), nil)
 	if err != nil {
@@ -84,6 +89,7 @@ func logIn(c *call, s session) error {
 	if err := c.writeSession(s); err != nil {
 		return err
 	}
+
 	c.note("%s, version %s, is remembered in %s", s.Server, st.v.Version, c.sessionFile())
 	return nil
 }
@@ -98,10 +104,12 @@ func readToken(c *call) (inventory.Secret, error) {
 		b, err := os.ReadFile(c.tokenFile)
 		return inventory.NewSecret(strings.TrimSpace(string(b))), err
 	}
+
 	s, err := promptSecret(c.Command, "Admin token: ")
 	if errors.Is(err, inventory.ErrInvalid) {
 		return s, usage("the admin token is missing: give --token-file or INGOT_TOKEN")
 	}
+
 	return s, err
 }
 
@@ -118,10 +126,12 @@ func printLoginLink(c *call) error {
 		URL     string    `json:"url"`
 		Expires time.Time `json:"expires"`
 	}
+
 	a, err := post[loginLink](c, path("login-links"), nil)
 	if err != nil {
 		return err
 	}
+
 	link, err := url.Parse(a.v.URL)
 	if err != nil {
 		return fmt.Errorf("reading the answer: %w", err)
@@ -132,6 +142,7 @@ func printLoginLink(c *call) error {
 	if ip, err := netip.ParseAddr(link.Hostname()); err == nil && ip.IsUnspecified() {
 		link.Host = c.remote.base.Host
 	}
+
 	return c.print(c.OutOrStdout(), a.raw, func(w io.Writer) error {
 		_, err := fmt.Fprintln(w, link)
 		return err

@@ -82,6 +82,7 @@ asked for: every user of this host could see an argument.`,
     --bmc ipmi://admin@10.0.1.11 --bmc-password-file node-1.password
   ingot machine add node-2 --mac 02:00:00:00:00:02 --address 10.0.0.12/24 --uefi   # power by hand`,
 	}
+
 	var f machineFlags
 	f.addFlags(cmd)
 	requireFlags(cmd, "mac")
@@ -93,6 +94,7 @@ asked for: every user of this host could see an argument.`,
 		if err != nil {
 			return err
 		}
+
 		a, err := pushMachines(c, []inventory.Machine{m}, false)
 		var e *apiError
 		if errors.As(err, &e) {
@@ -106,6 +108,7 @@ asked for: every user of this host could see an argument.`,
 		if err != nil {
 			return err
 		}
+
 		return show(c, a, text(func(pushed) string { return machineStored(m) }))
 	})
 }
@@ -122,6 +125,7 @@ func (f machineFlags) machine(c *call, name string) (inventory.Machine, error) {
 	if f.diskSerial != "" {
 		m.DiskSelector = &inventory.DiskSelector{Serial: f.diskSerial}
 	}
+
 	for _, k := range f.sshKeys {
 		m.SSHKeys = append(m.SSHKeys, readSSHKeys(&ps, k)...)
 	}
@@ -132,6 +136,7 @@ func (f machineFlags) machine(c *call, name string) (inventory.Machine, error) {
 		}
 		m.UserData = inventory.NewSecret(string(b))
 	}
+
 	m.BMC = f.bmc.parse(&ps)
 
 	for _, p := range inventory.Validate(inventory.Canonical(m)) {
@@ -154,6 +159,7 @@ func (f machineFlags) machine(c *call, name string) (inventory.Machine, error) {
 		}
 		ps = append(ps, inventory.Validate(m)...)
 	}
+
 	return inventory.Canonical(m), ps.Err()
 }
 
@@ -183,9 +189,11 @@ func (f machineFlags) parseInterface(ps *inventory.Problems, machine string) inv
 	} else {
 		i.Address = parse("--address", f.address)
 	}
+
 	for _, n := range f.nameservers {
 		i.Nameservers = append(i.Nameservers, parse("--nameserver", n))
 	}
+
 	return i
 }
 
@@ -195,6 +203,7 @@ func flagOf(field string) string {
 		name, _, _ := strings.Cut(rest, "[")
 		return "--" + strings.Replace(name, "nameservers", "nameserver", 1) // given once for each
 	}
+
 	for prefix, flag := range map[string]string{
 		"diskSelector.serial": "--disk-serial", "disks[0].device": "--disk", "labels": "--label", "sshKeys": "--ssh-key",
 		"template": "--template", "image": "--image", "bmc": "--bmc", "name": "NAME",
@@ -203,6 +212,7 @@ func flagOf(field string) string {
 			return flag
 		}
 	}
+
 	return field
 }
 
@@ -211,6 +221,7 @@ func readSSHKeys(ps *inventory.Problems, v string) []string {
 	if strings.Contains(v, " ") {
 		return []string{v}
 	}
+
 	b, err := os.ReadFile(v)
 	if err != nil {
 		ps.Add("--ssh-key", "give a public key in quotes, or a file of them", "%v", err)
@@ -223,6 +234,7 @@ func readSSHKeys(ps *inventory.Problems, v string) []string {
 			keys = append(keys, line)
 		}
 	}
+
 	return keys
 }
 
@@ -256,6 +268,7 @@ func (f bmcFlags) parse(ps *inventory.Problems) *inventory.BMC {
 			"invalid address of a BMC")
 		return nil
 	}
+
 	b.Driver, b.Host = u.Scheme, u.Hostname()
 	if u.User != nil {
 		b.User = u.User.Username()
@@ -272,6 +285,7 @@ func (f bmcFlags) parse(ps *inventory.Problems) *inventory.BMC {
 	if strings.Trim(u.Path, "/") != "" || u.RawQuery != "" {
 		ps.Add("--bmc", "write ipmi://user@host[:port]", "there is more after the host")
 	}
+
 	return b
 }
 
@@ -288,9 +302,11 @@ func (f bmcFlags) readPassword(c *call, b *inventory.BMC) (inventory.Secret, err
 	if b.Driver == inventory.DriverExec { // its command may need none
 		return inventory.Secret{}, nil
 	}
+
 	s, err := promptSecret(c.Command, fmt.Sprintf("Password of %s at %s: ", b.User, b.Host))
 	if errors.Is(err, inventory.ErrInvalid) {
 		return s, usage("the BMC's password is missing: give --bmc-password-file or INGOT_BMC_PASSWORD")
 	}
+
 	return s, err
 }

@@ -47,6 +47,7 @@ version.`,
 		Example: "  ingot machine push --file hardware.yaml\n" +
 			"  ingot machine push --file hardware.yaml --replace   # changes machines that exist",
 	}
+
 	file := fileFlag(cmd, "YAML or JSON file of machines, - for standard input")
 	replace := cmd.Flags().Bool("replace", false, "change machines that exist")
 	requireFlags(cmd, "file")
@@ -59,10 +60,12 @@ version.`,
 		if err := machinefile.Foreign(name, b); err != nil {
 			return err
 		}
+
 		docs, err := strictyaml.Documents(name, b)
 		if err != nil {
 			return err
 		}
+
 		ms, notes, err := machinefile.Read(name, docs)
 		for _, n := range notes {
 			c.note("note: %s", inert(n))
@@ -112,6 +115,7 @@ func pushMachines(c *call, ms []inventory.Machine, replace bool) (answer[pushed]
 	for _, w := range a.v.Warnings {
 		c.note("warn: %s", inert(w))
 	}
+
 	return a, err
 }
 
@@ -138,6 +142,7 @@ func marshalWithSecrets(m inventory.Machine) (json.RawMessage, error) {
 			return nil, err
 		}
 	}
+
 	return json.Marshal(doc)
 }
 
@@ -175,6 +180,7 @@ func addLines(err error, docs []strictyaml.Document, ms []inventory.Machine) err
 	if !errors.As(err, &e) {
 		return err
 	}
+
 	for n, p := range e.Problems {
 		name, _, _ := strings.Cut(p.Field, ": ")
 		if m := machineInProblem.FindStringSubmatch(p.What); m != nil {
@@ -190,5 +196,6 @@ func addLines(err error, docs []strictyaml.Document, ms []inventory.Machine) err
 		p.Field = strings.TrimPrefix(p.Field, name+": ")
 		e.Problems[n] = docs[i].Locate(inventory.Problems{p})[0]
 	}
+
 	return err
 }

@@ -33,6 +33,7 @@ func interfaceText(i inventory.Interface) string {
 	for _, n := range i.Nameservers {
 		add("name server ", n.String())
 	}
+
 	add("host name ", i.Hostname)
 	add("", i.Arch)
 	if i.UEFI {
@@ -41,6 +42,7 @@ func interfaceText(i inventory.Interface) string {
 	if i.DisableNetboot {
 		add("", "never boots")
 	}
+
 	return text
 }
 
@@ -58,6 +60,7 @@ func selectorText(s inventory.DiskSelector) string {
 	if s.MaxSize > 0 {
 		out = append(out, "at most "+human.Size(s.MaxSize))
 	}
+
 	return strings.Join(out, ", ")
 }
 
@@ -66,10 +69,12 @@ func standingText(s *inventory.Standing) string {
 	if s == nil {
 		return ""
 	}
+
 	text := s.State + " since " + human.Time(s.Since)
 	if s.Reason != "" {
 		text += ": " + s.Reason
 	}
+
 	return text
 }
 
@@ -115,6 +120,7 @@ func powerText(b *inventory.BMC) string {
 	if !b.HasPassword {
 		text += "  no password is stored"
 	}
+
 	return text
 }
 
@@ -124,6 +130,7 @@ func installedText(i *inventory.Installed) string {
 	if i == nil {
 		return ""
 	}
+
 	what := firstNonEmpty(i.Image, i.Template, "by run "+i.Run)
 	if i.System() {
 		return what
@@ -131,6 +138,7 @@ func installedText(i *inventory.Installed) string {
 	if i.Type == inventory.TypeDecommission {
 		what = "wiped"
 	}
+
 	return what + " (" + i.State + ")"
 }
 

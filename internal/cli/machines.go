@@ -59,6 +59,7 @@ func printMachine(w io.Writer, m api.MachineView) error {
 	for _, k := range slices.Sorted(maps.Keys(m.Labels)) {
 		labels = append(labels, k+"="+m.Labels[k])
 	}
+
 	t.field("labels", strings.Join(labels, ", "))
 	for _, i := range m.Interfaces {
 		t.field("interface", interfaceText(i))
@@ -70,9 +71,11 @@ func printMachine(w io.Writer, m api.MachineView) error {
 	if m.DiskSelector != nil {
 		t.field("disk selector", selectorText(*m.DiskSelector))
 	}
+
 	for _, id := range m.ProtectedDisks {
 		t.field("protected disk", selectorText(inventory.DiskSelector{Serial: id.Serial, WWN: id.WWN}))
 	}
+
 	t.field("standing", standingText(m.Standing))
 	t.field("power", powerText(m.BMC))
 
@@ -84,6 +87,7 @@ func printMachine(w io.Writer, m api.MachineView) error {
 	if m.HasVendorData {
 		t.field("vendor data", "stored")
 	}
+
 	t.field("SSH keys", orNone(len(m.SSHKeys)))
 	if i := m.Installed; i != nil {
 		t.field("installed", fmt.Sprintf("%s  by run %s, %s", installedText(i), i.Run, human.Ago(i.At)))
@@ -93,15 +97,18 @@ func printMachine(w io.Writer, m api.MachineView) error {
 	if m.Netboot.Run != "" {
 		netboot += "  held by " + m.Netboot.Run
 	}
+
 	t.field("netboot", netboot)
 	for _, k := range slices.Sorted(maps.Keys(m.Notes)) {
 		t.field("note", k+": "+m.Notes[k])
 	}
+
 	t.field("seen", human.Ago(m.LastSeen))
 	if r := m.Workflow; r != nil {
 		t.field("last run", fmt.Sprintf("%s  %s  %s", r.Run, runState(r), r.Message))
 		t.field("next", r.Next)
 	}
+
 	return t.flush()
 }
 
@@ -157,6 +164,7 @@ func machineAcceptCommand(o *options) *cobra.Command {
 		Use: "accept MAC --name NAME", Short: "Add an unknown machine that asked for an address", Args: cobra.ExactArgs(1),
 		Example: "  ingot machine accept 02:00:00:00:00:03 --name node-3 --address 10.0.0.13/24 --gateway 10.0.0.1",
 	}
+
 	var f machineFlags
 	name := cmd.Flags().String("name", "", "the machine's name")
 	f.addInterfaceFlags(cmd)
@@ -168,6 +176,7 @@ func machineAcceptCommand(o *options) *cobra.Command {
 		if err != nil {
 			return err
 		}
+
 		in := struct {
 			Name string `json:"name"`
 			inventory.Interface
@@ -194,15 +203,18 @@ func findMachine(c *call, arg string) (string, error) {
 	if err != nil {
 		return arg, nil
 	}
+
 	a, err := get[list[inventory.Machine]](c, path("machines"))
 	if err != nil {
 		return "", err
 	}
+
 	for _, m := range a.v.Items {
 		if _, ok := m.InterfaceByMAC(mac); ok || m.Name == arg {
 			return m.Name, nil
 		}
 	}
+
 	return "", human.Advise(fmt.Errorf("machine with MAC %s: %w", mac, inventory.ErrNotFound), "ingot machine list")
 }
 
@@ -219,5 +231,6 @@ func netbootState(n inventory.Netboot) string {
 	case n.AllowWorkflow:
 		return "closed (run goes on)"
 	}
+
 	return "closed"
 }

@@ -24,6 +24,7 @@ migration among them, continue on the peer. Until that step everything can be
 taken back.`,
 		Example: "  ingot migrate start um760\n  ingot migrate status um760",
 	}
+
 	name := cmd.Flags().String("name", "", "name of the migration (default: the peer's)")
 
 	return o.command(cmd, func(c *call) error {

@@ -31,6 +31,7 @@ into it. A provisioning arms its machine automatically and does not need this.`,
 		Example: "  ingot netboot arm node-1 --for 1h",
 		Args:    cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.machines()),
 	}
+
 	d := cmd.Flags().Duration("for", time.Hour, "how long; at most 24h")
 
 	return o.command(cmd, func(c *call) error {
@@ -38,11 +39,13 @@ into it. A provisioning arms its machine automatically and does not need this.`,
 		if err != nil {
 			return err
 		}
+
 		// The window may be opened before the server is set up, but the operator
 		// should not wait for the machine in front of it.
 		if s, err := get[api.Status](c, path("status")); err == nil && s.v.Netboot.Off {
 			c.note("warn: this server answers no machine: %s", s.v.Netboot.Message)
 		}
+
 		return show(c, a, netbootText(c.args[0]))
 	})
 }
@@ -55,6 +58,7 @@ a run: the run loses the machine and then asks the operator.`,
 		Example: "  ingot netboot disarm node-1\n  ingot netboot disarm node-1 --force --yes",
 		Args:    cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.machines()),
 	}
+
 	var force, yes bool
 	addForceFlags(cmd, &force, &yes)
 
@@ -62,10 +66,12 @@ a run: the run loses the machine and then asks the operator.`,
 		if err := c.confirmForce(force, yes); err != nil {
 			return err
 		}
+
 		a, err := post[inventory.Netboot](c, path("machines", c.args[0], "netboot"), netbootBody{Force: force})
 		if err != nil {
 			return err
 		}
+
 		return show(c, a, netbootText(c.args[0]))
 	})
 }

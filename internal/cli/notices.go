@@ -8,6 +8,7 @@ func notifyCommand(o *options) *cobra.Command {
 	type notice struct {
 		ID string `json:"id"`
 	}
+
 	test := o.command(&cobra.Command{
 		Use: "test", Short: "Send a notice now, to find out whether notices arrive", Args: cobra.NoArgs,
 		Long: `Send a notice now, ahead of those that wait, and show what the receiver answers.
@@ -18,5 +19,6 @@ The receiver and the secret are set under notify: in the server's configuration.
 			return "The receiver accepted notice " + n.ID + "."
 		}))
 	})
+
 	return group("notify", "Notices to a webhook when an operator is needed", "  ingot notify test", test)
 }

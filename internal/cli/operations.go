@@ -78,6 +78,7 @@ func operationGetCommand(o *options) *cobra.Command {
 		if err != nil {
 			return err
 		}
+
 		return show(c, a, printOperation)
 	})
 }
@@ -113,6 +114,7 @@ func printOperation(w io.Writer, x inventory.Operation) error {
 			return fmt.Sprintf("ingot operation decide %s --question %s --choice %s", x.ID, q.ID, choice)
 		})
 	}
+
 	return nil
 }
 
@@ -127,6 +129,7 @@ func stepText(s inventory.OperationStep) string {
 	case s.State == inventory.StepDone:
 		return ""
 	}
+
 	return s.Does
 }
 
@@ -153,6 +156,7 @@ choices. Without --question this answers the question that is open now.
 		Example: "  ingot operation decide genesis/lab --choice retry\n" +
 			"  ingot operation decide migrate/um760 --question relay.1 --choice undo",
 	}
+
 	d := decisionFlags(o, cmd, func(c *call) (*inventory.Question, error) {
 		a, err := getOperation(c, c.args[0])
 		return a.v.Question, err
@@ -166,6 +170,7 @@ choices. Without --question this answers the question that is open now.
 		if err := checkDecision(d, a.v.Question, a.v.ID, "ingot operation get "+a.v.ID); err != nil {
 			return err
 		}
+
 		return postAndShow(c, operationPath(a.v.Run, "decide"), d, text(decided(d)))
 	})
 }
@@ -203,6 +208,7 @@ func checkDecision(d *workflows.Decision, q *inventory.Question, subject, next s
 	if d.Question == q.ID && !slices.Contains(q.Choices, d.Choice) {
 		return usage("invalid --choice %q; must be one of %s", d.Choice, strings.Join(q.Choices, ", "))
 	}
+
 	return nil
 }
 
@@ -263,6 +269,7 @@ func (w *operationWatcher) look() (over bool, err error) {
 	if err := show(w.c, a, printOperation); err != nil {
 		return true, err
 	}
+
 	return true, checkOutcome(a.v.Run, a.v.State)
 }
 
@@ -271,10 +278,12 @@ func (w *operationWatcher) print(x inventory.Operation) {
 	if line == w.line {
 		return
 	}
+
 	w.line = line
 	if !w.c.forPeople() {
 		return
 	}
+
 	w.c.note("%s  %s", time.Now().Format(time.TimeOnly), line)
 	if q := x.Question; q != nil {
 		w.c.note("answer with: ingot operation decide %s --question %s --choice {%s}",

@@ -82,6 +82,7 @@ func (o *options) print(w io.Writer, raw json.RawMessage, table func(w io.Writer
 		_, err = w.Write(b)
 		return err
 	}
+
 	return table(w)
 }
 
@@ -91,6 +92,7 @@ func asYAML(raw json.RawMessage) ([]byte, error) {
 	if err := yaml.Unmarshal([]byte(escape(string(raw))), &n); err != nil {
 		return nil, err
 	}
+
 	setBlockStyle(&n)
 
 	var b bytes.Buffer
@@ -102,6 +104,7 @@ func asYAML(raw json.RawMessage) ([]byte, error) {
 	if err := enc.Close(); err != nil {
 		return nil, err
 	}
+
 	return []byte(escape(b.String())), nil // YAML calls marks that reorder text printable
 }
 
@@ -128,6 +131,7 @@ func newTable(w io.Writer, head ...string) *table {
 		}
 		t.row(cells...)
 	}
+
 	return t
 }
 
@@ -143,6 +147,7 @@ func (t *table) row(cells ...any) {
 		}
 		_, _ = io.WriteString(t.w, text) // buffered: flush returns the error
 	}
+
 	_, _ = io.WriteString(t.w, "\n")
 }
 

@@ -30,6 +30,7 @@ the operator decides ("ingot handover status"). Remove a peer that no longer
 exists.`,
 		Example: "  ingot peer add um760 https://10.10.20.5:7444 --fingerprint sha256:… --peer-token-file standby.token",
 	}
+
 	fingerprint := cmd.Flags().String("fingerprint", "", "of the peer's key: sha256:…")
 	file := cmd.Flags().String("peer-token-file", "", "file with the token that the peer made")
 
@@ -37,6 +38,7 @@ exists.`,
 		if *fingerprint == "" || *file == "" {
 			return usage("give --fingerprint and --peer-token-file, as ingot standby printed them")
 		}
+
 		token, err := os.ReadFile(*file)
 		if err != nil {
 			return fmt.Errorf("reading the peer's token: %w", err)
@@ -45,6 +47,7 @@ exists.`,
 		in := map[string]string{
 			"name": c.args[0], "url": c.args[1], "fingerprint": *fingerprint, "token": strings.TrimSpace(string(token)),
 		}
+
 		return postAndShow(c, path("peers"), in, text(func(p api.Peer) string {
 			name := inert(p.Name)
 			return fmt.Sprintf("paired with %s at %s\nnext: ingot migrate start %s", name, inert(p.URL), name)
@@ -67,6 +70,7 @@ func peerRemoveCommand(o *options) *cobra.Command {
 		Aliases: []string{"rm"}, Example: "  ingot peer remove um760",
 		ValidArgsFunction: firstArg(o.names(path("peers"), "name")),
 	}
+
 	yes := yesFlag(cmd)
 
 	return o.command(cmd, func(c *call) error {
@@ -74,6 +78,7 @@ func peerRemoveCommand(o *options) *cobra.Command {
 		if err := c.confirm(*yes, what, "remove"); err != nil {
 			return err
 		}
+
 		return remove(c, path("peers", c.args[0]))
 	})
 }
@@ -103,6 +108,7 @@ func siteFields(t *table, s api.SiteStatus) {
 	if s.Epoch > 0 {
 		role += fmt.Sprintf(", site epoch %d", s.Epoch)
 	}
+
 	t.field("role", role)
 	if s.Silent != "" {
 		t.field("silent", s.Silent)
@@ -117,6 +123,7 @@ func siteFields(t *table, s api.SiteStatus) {
 	if p := s.Successor; p != nil {
 		t.field("moved to", p.Name+"  "+p.URL)
 	}
+
 	t.field("why", s.Why)
 	for _, p := range s.Peers {
 		t.field("peer", p.Name+"  "+p.URL)
@@ -124,6 +131,7 @@ func siteFields(t *table, s api.SiteStatus) {
 	if h := s.HandOver; h != nil {
 		t.field("hand-over", strings.TrimSpace(fmt.Sprintf("%s to %s, %s  %s", h.ID, h.Peer, h.State, h.Why)))
 	}
+
 	t.field("prepared", s.Prepared)
 	if s.Intake != "" {
 		t.field("intake", "closed: "+s.Intake)
@@ -149,12 +157,14 @@ host is off, and stays off until its data directory is deleted. At a source, its
 peers are removed; a standby becomes the site that was prepared on it.`,
 		Example: "  ingot handover take-over --peer-is-off",
 	}
+
 	off := cmd.Flags().Bool("peer-is-off", false, "confirm that the other host is off")
 
 	return o.command(cmd, func(c *call) error {
 		if !*off {
 			return usage("give --peer-is-off, and make sure that it is: two servers would answer the same machines")
 		}
+
 		return decideSite(c, api.WordTakeOver, "")
 	})
 }
@@ -167,6 +177,7 @@ it never answers a machine again. --peer names the other one, when several may b
 the site.`,
 		Example: "  ingot handover give-up --yes\n  ingot handover give-up --peer um760 --yes",
 	}
+
 	peer := cmd.Flags().String("peer", "", "the peer that is the site")
 	yes := yesFlag(cmd)
 
@@ -174,6 +185,7 @@ the site.`,
 		if err := c.confirm(*yes, "destroys the keys of this server: it is never the site again", "give-up"); err != nil {
 			return err
 		}
+
 		return decideSite(c, api.WordGiveUp, *peer)
 	})
 }

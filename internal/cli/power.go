@@ -15,10 +15,12 @@ func machinePowerCommand(o *options) *cobra.Command {
 		{"reset", "Reset a machine"},
 		{"status", "Read a machine's power state"},
 	}
+
 	var subs []*cobra.Command
 	for _, a := range actions {
 		subs = append(subs, powerActionCommand(o, a[0], a[1]))
 	}
+
 	return group("power {on | off | soft | cycle | reset | status} NAME", "Switch a machine by its BMC",
 		"  ingot machine power status node-1\n  ingot machine power cycle node-1", subs...)
 }
@@ -28,6 +30,7 @@ func powerActionCommand(o *options, action, short string) *cobra.Command {
 		Use: action + " NAME", Short: short, Example: "  ingot machine power " + action + " node-1",
 		Args: cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.machines()),
 	}
+
 	var force, yes bool
 	if action != "status" {
 		addForceFlags(cmd, &force, &yes)
@@ -37,10 +40,12 @@ func powerActionCommand(o *options, action, short string) *cobra.Command {
 		if err := c.confirmForce(force, yes); err != nil {
 			return err
 		}
+
 		in := map[string]any{"action": action}
 		if force {
 			in["force"] = true
 		}
+
 		return runJob(c, c.args[0], path("machines", c.args[0], "power"), in)
 	})
 }
@@ -57,10 +62,12 @@ func machineBootDeviceCommand(o *options) *cobra.Command {
 			return firstArg(o.machines())(cmd, args, to)
 		},
 	}
+
 	var in struct {
 		inventory.BootDevice
 		Force bool `json:"force,omitempty"`
 	}
+
 	var yes bool
 	cmd.Flags().BoolVar(&in.Persistent, "persistent", false, "for every boot from now on, not only the next")
 	cmd.Flags().BoolVar(&in.EFI, "efi", false, "by UEFI")
@@ -70,6 +77,7 @@ func machineBootDeviceCommand(o *options) *cobra.Command {
 		if err := c.confirmForce(in.Force, yes); err != nil {
 			return err
 		}
+
 		in.Device = c.args[1]
 		return runJob(c, c.args[0], path("machines", c.args[0], "boot-device"), in)
 	})

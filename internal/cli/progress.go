@@ -39,6 +39,7 @@ func (p *progress) at(n int64) {
 	if !p.started {
 		p.started, p.first, p.began = true, n, now
 	}
+
 	every := printEvery
 	if p.terminal != nil {
 		every = 200 * time.Millisecond
@@ -52,11 +53,13 @@ func (p *progress) at(n int64) {
 	if p.total > 0 {
 		text += fmt.Sprintf(" of %s, %d %%", human.Size(p.total), n*100/p.total)
 	}
+
 	text += speedText(n-p.first, now.Sub(p.began), p.total-n)
 	if p.terminal == nil {
 		p.c.PrintErrln(text)
 		return
 	}
+
 	p.drawn = true
 	_, _ = fmt.Fprintf(p.terminal, "\r\x1b[K%s", text) // an error here harms nothing
 }
@@ -81,6 +84,7 @@ func hashFile(c *call, f *os.File) (string, error) {
 	if err != nil {
 		return "", err
 	}
+
 	p := newProgress(c, st.Size(), "read ")
 	defer p.end()
 
@@ -89,6 +93,7 @@ func hashFile(c *call, f *os.File) (string, error) {
 	if err != nil && !errors.Is(err, context.Canceled) {
 		err = fmt.Errorf("reading %q: %w", f.Name(), err)
 	}
+
 	return hex.EncodeToString(sum.Sum(nil)), err
 }
 
@@ -104,10 +109,12 @@ func (c *countingReader) Read(b []byte) (int, error) {
 	if err := c.ctx.Err(); err != nil {
 		return 0, err
 	}
+
 	n, err := c.r.Read(b)
 	if n > 0 {
 		c.n += int64(n)
 		c.at(c.n)
 	}
+
 	return n, err
 }

@@ -31,6 +31,7 @@ func (c *call) confirm(yes bool, what, word string) error {
 	if got != word {
 		return errors.New("not confirmed; nothing was changed")
 	}
+
 	return nil
 }
 
@@ -63,6 +64,7 @@ func promptSecret(cmd *cobra.Command, text string) (inventory.Secret, error) {
 	if !ok || !term.IsTerminal(int(f.Fd())) {
 		return inventory.Secret{}, usage("%s: standard input is not a terminal", strings.TrimRight(text, ": "))
 	}
+
 	before, err := term.GetState(int(f.Fd()))
 	if err != nil {
 		return inventory.Secret{}, fmt.Errorf("asking for a secret: %w", err)
@@ -73,10 +75,12 @@ func promptSecret(cmd *cobra.Command, text string) (inventory.Secret, error) {
 		b, err := term.ReadPassword(int(f.Fd()))
 		return string(b), err
 	})
+
 	cmd.PrintErrln()
 	if cmd.Context().Err() != nil {
 		err = errors.Join(err, term.Restore(int(f.Fd()), before))
 	}
+
 	return inventory.NewSecret(s), err
 }
 
@@ -87,6 +91,7 @@ func readInterruptibly(ctx context.Context, read func() (string, error)) (string
 		text string
 		err  error
 	}
+
 	done := make(chan result, 1)
 	go func() {
 		text, err := read()

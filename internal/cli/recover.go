@@ -39,6 +39,7 @@ wait for an operator; open runs continue.`,
   temporal workflow start --type Recover --task-queue ingot --workflow-id recover/flood \
     --input '{"name":"flood","machines":["node-1"]}'`,
 	}
+
 	var in workflows.RecoverInput
 	x := cmd.Flags()
 	x.StringSliceVar(&in.Machines, "machine", nil, "machine; repeatable, or a list a,b,c")
@@ -59,10 +60,12 @@ wait for an operator; open runs continue.`,
 			isSeparator := func(r rune) bool { return r == ',' || r == ' ' }
 			in.Order = append(in.Order, strings.FieldsFunc(names, isSeparator))
 		}
+
 		names, err := recoveredMachines(c, in)
 		if err != nil {
 			return err
 		}
+
 		what := fmt.Sprintf("wipes %d machines and installs them again: %s", len(names), strings.Join(names, ", "))
 		if err := c.confirm(*yes, what, in.Name); err != nil {
 			return err
@@ -75,6 +78,7 @@ wait for an operator; open runs continue.`,
 		if *wait {
 			return waitForOperation(c, a.v.Workflow)
 		}
+
 		return show(c, a, text(func(s api.Started) string {
 			return fmt.Sprintf("%s has begun as run %s, with %d machines\nnext: ingot recover status %s --wait",
 				s.Workflow, s.Run, len(names), in.Name)
@@ -89,10 +93,12 @@ func recoveredMachines(c *call, in workflows.RecoverInput) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	ms := make([]inventory.Machine, 0, len(all.v.Items))
 	for _, m := range all.v.Items {
 		ms = append(ms, m.Machine)
 	}
+
 	groups, err := inventory.RecoverOrder(ms, in.Machines, in.Selector, in.Order)
 	return slices.Concat(groups...), err
 }
@@ -104,6 +110,7 @@ func recoverStatusCommand(o *options) *cobra.Command {
 		Example: "  ingot recover status flood\n  ingot recover status flood --wait\n" +
 			"  ingot recover status flood --output json",
 	}
+
 	wait := waitFlag(cmd)
 
 	return o.command(cmd, func(c *call) error {
@@ -111,10 +118,12 @@ func recoverStatusCommand(o *options) *cobra.Command {
 		if *wait {
 			return waitForOperation(c, id)
 		}
+
 		a, err := getOperation(c, id)
 		if err != nil {
 			return err
 		}
+
 		return show(c, a, func(w io.Writer, x inventory.Operation) error {
 			if err := printOperation(w, x); err != nil {
 				return err

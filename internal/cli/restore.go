@@ -31,6 +31,7 @@ would answer the same machines.
 		Example: "  ingot restore /backup/ingot.tar\n" +
 			"  ingot restore /backup/ingot.tar --yes --passphrase-file /etc/ingot/passphrase && ingot serve",
 	}
+
 	var keys keyFlags
 	keys.addFlags(cmd)
 	yes := yesFlag(cmd)
@@ -40,11 +41,13 @@ would answer the same machines.
 		if err != nil {
 			return err
 		}
+
 		r := archive.Restore{Config: cfg, File: c.args[0], WithoutKey: keys.without}
 		m, err := r.Look(c.Context())
 		if err != nil {
 			return err
 		}
+
 		what := fmt.Sprintf("makes %s the server of the backup of %s, made on %s; that one must be off",
 			cfg.DataDir, human.Time(m.Created), inert(m.Host))
 		if err := c.confirm(*yes, what, "restore"); err != nil {
@@ -60,6 +63,7 @@ would answer the same machines.
 		if err != nil {
 			return fmt.Errorf("%w; nothing was changed", err)
 		}
+
 		return showValue(c, done, func(w io.Writer) error { return printRestored(w, done) })
 	})
 }
@@ -71,9 +75,11 @@ func printRestored(w io.Writer, r archive.Restored) error {
 		fmt.Fprintf(w, "held: run %s of %s was under way; look at the machine, "+
 			"then: ingot workflow decide %s --choice abort\n", inert(h.Run), machine, machine)
 	}
+
 	for _, x := range r.Lost {
 		fmt.Fprintf(w, "cannot be read: %s\n", inert(x))
 	}
+
 	for _, x := range r.Missing {
 		fmt.Fprintf(w, "image without its file: %s\n", inert(x))
 	}
@@ -82,6 +88,7 @@ func printRestored(w io.Writer, r archive.Restored) error {
 	if len(r.Lost) > 0 {
 		next = "put the key file of that server back, or: ingot secret reset; then " + next
 	}
+
 	_, err := fmt.Fprintf(w, "next: %s\n", next)
 	return err
 }

@@ -38,6 +38,7 @@ func secretStatusCommand(o *options) *cobra.Command {
 		if err != nil {
 			return err
 		}
+
 		err = show(c, a, func(w io.Writer, s secretStatus) error {
 			fmt.Fprintf(w, "key: %s\n", s.State)
 			for _, x := range s.Unreadable {
@@ -48,6 +49,7 @@ func secretStatusCommand(o *options) *cobra.Command {
 		if err != nil || a.v.State == "ok" {
 			return err
 		}
+
 		return human.Advise(
 			fmt.Errorf("%s cannot be read, and no machine can be armed", human.Count(len(a.v.Unreadable), "secret")),
 			"put the right key file back and start ingot serve again; if it is lost: ingot secret reset")
@@ -58,6 +60,7 @@ func secretRotateCommand(o *options) *cobra.Command {
 	type rotated struct {
 		Sealed int `json:"sealed"`
 	}
+
 	return o.command(&cobra.Command{
 		Use: "rotate", Short: "Replace the keys of stored secrets", Args: cobra.NoArgs,
 		Long: `Replace the keys of stored secrets and seal the secrets again, while the server
@@ -85,6 +88,7 @@ what cannot be read, and continue with the key file that is there, or a new one 
 there is none. Works on this host's data directory while ingot serve is stopped.`,
 		Example: "  ingot secret reset",
 	}
+
 	yes := yesFlag(cmd)
 
 	return o.command(cmd, func(c *call) error {
@@ -95,6 +99,7 @@ there is none. Works on this host's data directory while ingot serve is stopped.
 		if err := checkStopped(c, cfg); err != nil {
 			return err
 		}
+
 		keys, err := keyring.Load(cfg.KeyFile)
 		noKeyFile := errors.Is(err, fs.ErrNotExist)
 		if err != nil && !noKeyFile {
@@ -144,12 +149,15 @@ func confirmReset(c *call, yes bool, cfg config.Config, lost server.Unreadable, 
 	for _, x := range lost.Secrets {
 		c.note("to be entered again: %s", x)
 	}
+
 	for _, x := range lost.Runs {
 		c.note("lost: %s", x)
 	}
+
 	what := "permanently deletes " + human.Count(len(lost.Secrets)+len(lost.Runs), "secret")
 	if noKeyFile {
 		what += " and makes a new key file " + cfg.KeyFile
 	}
+
 	return c.confirm(yes, what, "reset")
 }

@@ -19,6 +19,7 @@ configuration names, DHCP, TFTP, boot files, images, metadata and agents.
 Without a configuration it serves operators on 127.0.0.1:8080 and nothing else.`,
 		Example: "  ingot init && ingot serve\n  ingot serve --config /etc/ingot/ingot.yaml --log-level debug",
 	}
+
 	file := cmd.Flags().StringP("config", "c", config.DefaultFile(), "configuration file")
 	level := cmd.Flags().String("log-level", "info", "debug, info, warn or error")
 
@@ -27,10 +28,12 @@ Without a configuration it serves operators on 127.0.0.1:8080 and nothing else.`
 		if err != nil {
 			return err
 		}
+
 		var l slog.Level
 		if err := l.UnmarshalText([]byte(*level)); err != nil {
 			return usage("invalid --log-level %q; must be one of debug, info, warn, error", *level)
 		}
+
 		log := slog.New(slog.NewTextHandler(c.ErrOrStderr(), &slog.HandlerOptions{Level: l}))
 		return server.Serve(c.Context(), server.Options{
 			Config: cfg, ConfigFile: *file, Version: c.version, Log: log, Out: c.OutOrStdout(),

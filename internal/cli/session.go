@@ -46,6 +46,7 @@ func (o *options) readSession() (session, error) {
 	if err != nil {
 		return s, fmt.Errorf("reading the log-in: %w", err)
 	}
+
 	return s, nil
 }
 
@@ -55,6 +56,7 @@ func (o *options) writeSession(s session) error {
 	if err != nil {
 		return err
 	}
+
 	dir := filepath.Dir(o.sessionFile())
 	if err := os.MkdirAll(dir, 0o750); err != nil {
 		return err
@@ -64,10 +66,12 @@ func (o *options) writeSession(s session) error {
 	if err != nil {
 		return err
 	}
+
 	_, err = tmp.Write(append(b, '\n'))
 	if err := errors.Join(err, tmp.Close()); err != nil {
 		return errors.Join(err, os.Remove(tmp.Name()))
 	}
+
 	return os.Rename(tmp.Name(), o.sessionFile())
 }
 
@@ -78,6 +82,7 @@ func (o *options) client() (*client, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	given := o.serverURL
 	if given == "" {
 		given = os.Getenv("INGOT_SERVER")
@@ -108,6 +113,7 @@ func (o *options) client() (*client, error) {
 			return nil, err
 		}
 	}
+
 	return newClient(s)
 }
 
@@ -140,6 +146,7 @@ func (o *options) findToken(stored string, isLocal bool, localFile string) (stri
 	case err != nil:
 		return "", fmt.Errorf("reading the admin token: %w", err)
 	}
+
 	return strings.TrimSpace(string(b)), nil
 }
 
@@ -153,6 +160,7 @@ func localFingerprint(c config.Config) (string, error) {
 			fmt.Errorf("reading this server's certificate: %w", err),
 			"ingot login "+hostnet.LocalURL(c)+" --fingerprint sha256:…")
 	}
+
 	for block, rest := pem.Decode(b); block != nil; block, rest = pem.Decode(rest) {
 		if block.Type != "CERTIFICATE" {
 			continue
@@ -163,6 +171,7 @@ func localFingerprint(c config.Config) (string, error) {
 		}
 		return identity.Fingerprint(cert), nil
 	}
+
 	return "", fmt.Errorf("reading this server's certificate %q: no certificate in it", file)
 }
 

@@ -22,6 +22,7 @@ used: "ingot standby files" makes them elsewhere, for a Kubernetes Secret.`,
 			"  # at the source:\n" +
 			"  ingot peer add um760 https://10.10.20.5:7444 --fingerprint sha256:… --peer-token-file standby.token",
 	}
+
 	name := cmd.Flags().String("name", "",
 		"name of this server among its peers (default: site.name, then the host's name)")
 	cmd.AddCommand(standbyFilesCommand(o))
@@ -31,6 +32,7 @@ used: "ingot standby files" makes them elsewhere, for a Kubernetes Secret.`,
 		if err != nil {
 			return err
 		}
+
 		s, err := site.MakeStandby(c.Context(), cfg, *name)
 		if err != nil {
 			return err
@@ -45,6 +47,7 @@ used: "ingot standby files" makes them elsewhere, for a Kubernetes Secret.`,
 				return nil
 			}
 		}
+
 		c.Printf("name:        %s\nURL:         %s\nfingerprint: %s\ntoken:       in %s\n",
 			s.Name, s.URL, s.Fingerprint, s.TokenFile)
 		c.Printf("next: ingot serve; and at the source, with a copy of the token: "+
@@ -65,6 +68,7 @@ example, before "ingot standby" is run there.`,
 		if err != nil {
 			return err
 		}
+
 		c.Printf("wrote %s and %s\nfingerprint: %s\n", certificate, token, fingerprint)
 		return nil
 	})

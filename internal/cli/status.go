@@ -45,9 +45,11 @@ func statusFields(t *table, s api.Status) {
 	if s.Notify != nil {
 		t.field("notices", noticeStatus(*s.Notify))
 	}
+
 	for _, d := range s.Space {
 		t.field("space", spaceStatus(d))
 	}
+
 	t.field("machines", s.Machines)
 	t.field("open runs", s.OpenWorkflows)
 
@@ -61,6 +63,7 @@ func statusFields(t *table, s api.Status) {
 	if s.Site != nil {
 		siteFields(t, *s.Site)
 	}
+
 	for _, r := range s.Retrying {
 		t.field("retrying", r)
 	}
@@ -77,6 +80,7 @@ func netbootStatus(n api.NetbootStatus) string {
 		relays := strings.Join(n.Relays, ", ")
 		return strings.TrimSpace("only through the relays " + relays + ", as " + n.Address + "  " + n.Message)
 	}
+
 	return strings.TrimSpace("on " + strings.Join(n.Interfaces, ", ") + "  " + n.Message)
 }
 
@@ -105,6 +109,7 @@ func noticeStatus(n api.NotifyStatus) string {
 	if !n.Sent.IsZero() {
 		parts = append(parts, "last accepted "+human.Ago(n.Sent))
 	}
+
 	return strings.Join(parts, "; ")
 }
 
@@ -117,5 +122,6 @@ func spaceStatus(d api.SpaceStatus) string {
 	if d.Message != "" {
 		text += "  " + d.Message
 	}
+
 	return text
 }

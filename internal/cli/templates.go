@@ -33,6 +33,7 @@ at once, with file and line, and then nothing is stored. Open runs keep the plan
 that they have.`,
 		Example: "  ingot template create --file my-template.yaml",
 	}
+
 	file := fileFlag(cmd, "YAML file, - for standard input")
 	name := cmd.Flags().String("name", "", "name (default: the one in the file)")
 	requireFlags(cmd, "file")
@@ -45,10 +46,12 @@ that they have.`,
 		if err := machinefile.Foreign(from, b); err != nil {
 			return err
 		}
+
 		// The server also parses it, but does not know the file's name.
 		if _, err := template.Parse(from, b); err != nil {
 			return err
 		}
+
 		in := map[string]string{"name": *name, "source": string(b)}
 		return postAndShow(c, path("templates"), in, text(func(t inventory.Template) string {
 			return fmt.Sprintf("template %s stored\nnext: ingot template render %s --machine NAME", t.Name, t.Name)
@@ -101,11 +104,13 @@ func templateRenderCommand(o *options) *cobra.Command {
 		Args: cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.templates()),
 		Example: "  ingot template render image --machine node-1 --image debian-12",
 	}
+
 	var in struct {
 		Machine     string            `json:"machine"`
 		Image       string            `json:"image,omitempty"`
 		HardwareMap map[string]string `json:"hardwareMap,omitempty"`
 	}
+
 	machine := cmd.Flags().String("machine", "", "machine, by name or MAC")
 	cmd.Flags().StringVar(&in.Image, "image", "", "image (default: the machine's)")
 	cmd.Flags().StringToStringVar(&in.HardwareMap, "hardware-map", nil,
@@ -119,6 +124,7 @@ func templateRenderCommand(o *options) *cobra.Command {
 		if in.Machine, err = findMachine(c, *machine); err != nil {
 			return err
 		}
+
 		a, err := post[api.Rendered](c, path("templates", c.args[0], "render"), in)
 		var e *apiError
 		if errors.As(err, &e) && len(e.Problems) > 0 && e.Next == "" {
@@ -127,6 +133,7 @@ func templateRenderCommand(o *options) *cobra.Command {
 		if err != nil {
 			return err
 		}
+
 		return show(c, a, printRendered)
 	})
 }
@@ -157,6 +164,7 @@ func printRendered(w io.Writer, r api.Rendered) error {
 			return err
 		}
 	}
+
 	return nil
 }
 

@@ -34,6 +34,7 @@ of "ingot serve": outside its container.`,
   eval "$(docker compose exec -T ingot /usr/bin/ingot temporal env --certificate "$PWD/identity.pem")"
   ingot temporal env --output json`,
 	}
+
 	certificate := cmd.Flags().String("certificate", "",
 		"with temporal.mutual_tls: a copy of the certificate, to be named in its place")
 
@@ -42,10 +43,12 @@ of "ingot serve": outside its container.`,
 		if err != nil {
 			return err
 		}
+
 		env, err := server.TemporalEnv(cfg, *certificate)
 		if err != nil {
 			return err
 		}
+
 		return showValue(c, env, func(w io.Writer) error {
 			for _, name := range slices.Sorted(maps.Keys(env)) {
 				if _, err := fmt.Fprintf(w, "export %s=%s\n", name, shellWord(env[name])); err != nil {

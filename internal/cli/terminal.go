@@ -42,6 +42,7 @@ func (t *terminal) Write(p []byte) (int, error) {
 	if _, err := t.file.Write(out.Bytes()); err != nil {
 		return 0, err
 	}
+
 	return len(p), nil
 }
 
@@ -80,6 +81,7 @@ func escape(text string) string {
 		}
 		b.WriteRune(r)
 	}
+
 	return b.String()
 }
 

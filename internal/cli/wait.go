@@ -57,6 +57,7 @@ func getWithin[T any](c *call, route string) (answer[T], error) {
 	if err != nil {
 		return answer[T]{}, err
 	}
+
 	ctx, cancel := context.WithTimeout(c.Context(), pollTimeout)
 	defer cancel()
 
@@ -64,6 +65,7 @@ func getWithin[T any](c *call, route string) (answer[T], error) {
 	if err != nil && ctx.Err() != nil && c.Context().Err() == nil {
 		err = fmt.Errorf("the server at %s did not answer within %s: %w", s.base, pollTimeout, errUnavailable)
 	}
+
 	return a, err
 }
 
@@ -78,6 +80,7 @@ func waitForRun(c *call, run string) error {
 	} else {
 		look = w.lookQuietly
 	}
+
 	return c.poll(c.pollEvery, look, func() error { return runGoesOn(c, w.last.v) })
 }
 
@@ -110,6 +113,7 @@ func (w *runWatcher) lookQuietly() (over bool, err error) {
 	case err != nil:
 		return false, err
 	}
+
 	w.last = a
 	if !inventory.Final(a.v.State) {
 		return false, nil
@@ -117,6 +121,7 @@ func (w *runWatcher) lookQuietly() (over bool, err error) {
 	if err := w.c.print(w.c.OutOrStdout(), a.raw, nil); err != nil {
 		return true, err
 	}
+
 	return true, checkOutcome(a.v.Run, a.v.State)
 }
 
@@ -138,14 +143,17 @@ func (w *runWatcher) look() (over bool, err error) {
 		w.away = false
 		w.print("the server is back")
 	}
+
 	w.last = a
 	if inventory.Final(a.v.State) {
 		return true, w.printEnd(a.v)
 	}
+
 	fixed, moving := w.describe(a.v)
 	if fixed != w.line || time.Since(w.printed) >= printEvery {
 		w.print("%s", fixed+moving)
 	}
+
 	w.line = fixed
 	return false, w.printNewQuestion(a.v)
 }
@@ -155,6 +163,7 @@ func (w *runWatcher) printNewQuestion(x inventory.Workflow) error {
 	if x.Question == nil || x.Question.ID == w.question {
 		return nil
 	}
+
 	w.question = x.Question.ID
 	if text := bootProgress(w.c, x); text != "" {
 		w.c.Println(text)
@@ -162,6 +171,7 @@ func (w *runWatcher) printNewQuestion(x inventory.Workflow) error {
 	if err := printQuestion(w.c.OutOrStdout(), x); err != nil {
 		return err
 	}
+
 	w.c.Println()
 	return nil
 }
@@ -188,6 +198,7 @@ func (w *runWatcher) describe(x inventory.Workflow) (fixed, moving string) {
 		}
 		return fixed, moving
 	}
+
 	return strings.TrimRight(fixed+firstLine(x.Message), " "), ""
 }
 
@@ -198,10 +209,12 @@ func (w *runWatcher) printEnd(x inventory.Workflow) error {
 		w.print("%s", strings.TrimRight(text, " "))
 		return nil
 	}
+
 	w.print("%-18s %s after %s", x.Phase, x.State, duration(x.Started, x.Ended))
 	if err := printTrouble(w.c, w.c.OutOrStdout(), x); err != nil {
 		return err
 	}
+
 	return checkOutcome(x.Run, x.State)
 }
 
@@ -224,6 +237,7 @@ func (s *speedometer) measure(key string, a inventory.ActionRecord, printed time
 	if s.key != key || a.Done <= s.bytes || now.Sub(s.at) < time.Second {
 		return ""
 	}
+
 	return speedText(a.Done-s.bytes, now.Sub(s.at), a.Total-a.Done)
 }
 
@@ -232,11 +246,13 @@ func speedText(n int64, d time.Duration, left int64) string {
 	if n <= 0 || d <= 0 {
 		return ""
 	}
+
 	perSecond := float64(n) / d.Seconds()
 	out := ", " + human.Size(int64(perSecond)) + "/s"
 	if left > 0 {
 		out += ", " + human.Span(time.Duration(float64(left)/perSecond*float64(time.Second))) + " left"
 	}
+
 	return out
 }
 

@@ -22,6 +22,7 @@ function answers here and on the wire.`,
 		if mac, err := inventory.ParseMAC(c.args[0]); err == nil {
 			route = path("why", mac)
 		}
+
 		return getAndShow(c, route, printExplanation)
 	})
 }
@@ -31,6 +32,7 @@ func printExplanation(w io.Writer, e bootsvc.Explanation) error {
 	if e.Machine != "" {
 		subject += ", machine " + e.Machine
 	}
+
 	verdicts := map[bootsvc.Verdict]string{
 		bootsvc.Unknown:   "not answered: no machine has this MAC",
 		bootsvc.Agent:     "boots the agent's OS for its run",
@@ -40,6 +42,7 @@ func printExplanation(w io.Writer, e bootsvc.Explanation) error {
 		bootsvc.Hold:      "waits at its loader until its run goes on",
 		bootsvc.Never:     "never boots from the network",
 	}
+
 	fmt.Fprintf(w, "%s: %s\n", inert(subject), firstNonEmpty(verdicts[e.Verdict], string(e.Verdict)))
 	for _, r := range e.Reasons {
 		fmt.Fprintf(w, "  – %s\n", inert(r))
@@ -53,5 +56,6 @@ func printExplanation(w io.Writer, e bootsvc.Explanation) error {
 	for _, a := range e.Answers {
 		t.row(a.Client, a.BootFile, a.Reason)
 	}
+
 	return t.flush()
 }

@@ -24,6 +24,7 @@ func readWorkflow(c *call, file string) (workflowBody, error) {
 	if err := machinefile.Foreign(name, b); err != nil {
 		return workflowBody{}, err
 	}
+
 	docs, err := strictyaml.Documents(name, b)
 	if err != nil {
 		return workflowBody{}, err
@@ -48,6 +49,7 @@ func readWorkflow(c *call, file string) (workflowBody, error) {
 			Remedy: "write Provision, Reprovision, Decommission, Inspect, BMCJob or Recover",
 		}})
 	}
+
 	return decode(docs[0])
 }
 

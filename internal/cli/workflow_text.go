@@ -29,6 +29,7 @@ func printRun(c *call, w io.Writer, x inventory.Workflow) error {
 	if d := x.Disk; d != nil {
 		t.field("disk", strings.TrimSpace(fmt.Sprintf("%s  %s  %s", d.Path, d.Serial, human.Size(d.Size))))
 	}
+
 	t.field("evidence", x.Evidence)
 	if err := t.flush(); err != nil {
 		return err
@@ -44,6 +45,7 @@ func printRun(c *call, w io.Writer, x inventory.Workflow) error {
 			return err
 		}
 	}
+
 	return printTrouble(c, w, x)
 }
 
@@ -67,6 +69,7 @@ func progressText(a inventory.ActionRecord) string {
 		percent := min(a.Done*100/a.Total, 100)
 		return fmt.Sprintf("%s of %s, %d %%", human.Size(a.Done), human.Size(a.Total), percent)
 	}
+
 	return human.Size(a.Done)
 }
 
@@ -89,12 +92,14 @@ func printTrouble(c *call, w io.Writer, x inventory.Workflow) error {
 	if err := printQuestion(w, x); err != nil {
 		return err
 	}
+
 	for _, r := range x.Retrying {
 		fmt.Fprintf(w, "retrying: %s\n", r)
 	}
 	if x.Next != "" && x.Question == nil {
 		fmt.Fprintf(w, "next: %s\n", x.Next)
 	}
+
 	return nil
 }
 
@@ -107,11 +112,13 @@ func printFailedAction(c *call, w io.Writer, x inventory.Workflow) {
 	if i < 0 {
 		return
 	}
+
 	a := x.Actions[i]
 	fmt.Fprintf(w, "\naction %d %s: %s", i, a.Name, a.State)
 	if a.Message != "" {
 		fmt.Fprintf(w, ": %s", strings.TrimSpace(a.Message))
 	}
+
 	fmt.Fprintln(w)
 
 	log := a.Log
@@ -146,6 +153,7 @@ func bootSteps(installer bool) []bootStep {
 	if installer {
 		last = bootStep{inventory.EventPayload, "fetched all of its installer"}
 	}
+
 	return []bootStep{
 		{inventory.EventDHCP, "asked for an address and a boot file"},
 		{inventory.EventLoader, "fetched the boot loader"},
@@ -162,10 +170,12 @@ func bootProgress(c *call, x inventory.Workflow) string {
 	if !isBooting(x) {
 		return ""
 	}
+
 	a, err := get[list[inventory.Event]](c, path("workflows", x.Run, "events"))
 	if err != nil {
 		return ""
 	}
+
 	counts, installer := countLastBoot(a.v.Items)
 
 	var seen, missing []string
@@ -185,6 +195,7 @@ func bootProgress(c *call, x inventory.Workflow) string {
 	if len(seen) == 0 {
 		seen = []string{"nothing of this machine"}
 	}
+
 	return "seen:    " + strings.Join(seen, ", ") + "\nmissing: " + strings.Join(missing, ", ")
 }
 
@@ -199,6 +210,7 @@ func isBooting(x inventory.Workflow) bool {
 			return true
 		}
 	}
+
 	return x.Question != nil && len(x.Question.Disks) == 0 &&
 		len(x.Actions) > 0 && x.Actions[0].State == action.Pending
 }
@@ -210,6 +222,7 @@ func countLastBoot(events []inventory.Event) (counts map[string]int64, installer
 	for _, e := range events {
 		last = max(last, e.Boot)
 	}
+
 	counts = map[string]int64{}
 	for _, e := range events {
 		if e.Boot == last {
@@ -217,6 +230,7 @@ func countLastBoot(events []inventory.Event) (counts map[string]int64, installer
 			counts[e.Kind] += max(e.Count, 1)
 		}
 	}
+
 	return counts, installer
 }
 
@@ -227,6 +241,7 @@ func printQuestion(w io.Writer, x inventory.Workflow) error {
 	if q == nil {
 		return nil
 	}
+
 	printQuestionText(w, q, x.Message)
 	if len(q.Disks) > 0 {
 		fmt.Fprintln(w)
@@ -234,6 +249,7 @@ func printQuestion(w io.Writer, x inventory.Workflow) error {
 			return err
 		}
 	}
+
 	printChoices(w, q, func(choice string) string {
 		line := fmt.Sprintf("ingot workflow decide %s --question %s --choice %s", x.Machine, q.ID, choice)
 		if choice == workflows.Retry && len(q.Disks) > 0 {
@@ -241,6 +257,7 @@ func printQuestion(w io.Writer, x inventory.Workflow) error {
 		}
 		return line
 	})
+
 	return nil
 }
 

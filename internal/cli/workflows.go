@@ -35,6 +35,7 @@ func runCommand(o *options, cmd *cobra.Command, run func(c *call, a answer[inven
 		if err != nil {
 			return err
 		}
+
 		return run(c, a)
 	})
 }
@@ -55,6 +56,7 @@ func findRun(c *call, arg string) (answer[inventory.Workflow], error) {
 			return b, nil
 		}
 	}
+
 	return a, err
 }
 
@@ -62,8 +64,9 @@ func workflowListCommand(o *options) *cobra.Command {
 	states := "PREPARING PENDING RUNNING POST SUCCESS FAILED TIMEOUT CANCELLED"
 	return listCommand(o, listing[inventory.Workflow]{
 		cmd: &cobra.Command{
-			Short:   "List runs, the newest first",
-			Example: "  ingot workflow list\n  ingot workflow list --machine node-1 --state FAILED\n  ingot workflow list --open",
+			Short: "List runs, the newest first",
+			Example: "  ingot workflow list\n  ingot workflow list --machine node-1 --state FAILED\n" +
+				"  ingot workflow list --open",
 		},
 		route: path("workflows"),
 		filters: []filter{
@@ -93,6 +96,7 @@ tinkerbell it is JSON in the words and units that Tinkerbell used before v0.25.`
 		if c.output == outputTinkerbell {
 			return printTinkerbell(c, a.v)
 		}
+
 		return show(c, a, func(w io.Writer, x inventory.Workflow) error { return printRun(c, w, x) })
 	})
 }
@@ -104,6 +108,7 @@ func workflowLogsCommand(o *options) *cobra.Command {
 --action names one by its name or number.`,
 		Example: "  ingot workflow logs node-1\n  ingot workflow logs node-1 --action write-image --attempt 1",
 	}
+
 	action := cmd.Flags().String("action", "", "name or number of the action")
 	attempt := cmd.Flags().Int("attempt", 0, "attempt, from 1 (default: the last)")
 
@@ -116,6 +121,7 @@ func workflowLogsCommand(o *options) *cobra.Command {
 			c.note("the log is empty")
 			return nil
 		}
+
 		return showText(c, map[string]string{"run": a.v.Run, "log": log}, strings.TrimRight(log, "\n"))
 	})
 }
@@ -130,14 +136,17 @@ func readLog(c *call, run, action string, attempt int) (string, error) {
 	if attempt > 0 {
 		q.Set("attempt", strconv.Itoa(attempt))
 	}
+
 	s, err := c.server()
 	if err != nil {
 		return "", err
 	}
+
 	resp, err := s.request(c.Context(), http.MethodGet, withQuery(path("workflows", run, "logs"), q), nil, 0)
 	if err != nil {
 		return "", err
 	}
+
 	defer resp.Body.Close()
 	b, err := io.ReadAll(resp.Body)
 	return string(b), err
@@ -151,6 +160,7 @@ plan that it had, or from the start. From the failed step is refused once anothe
 run has written to the machine, or when the plan is not stored.`,
 		Example: "  ingot workflow retry node-1 --from failed-step --wait\n  ingot workflow retry node-1 --from start",
 	}
+
 	from := cmd.Flags().String("from", "failed-step", "failed-step or start")
 	completeWords(cmd, "from", "failed-step", "start")
 	wait := waitFlag(cmd)
@@ -159,6 +169,7 @@ run has written to the machine, or when the plan is not stored.`,
 		if *from != "failed-step" && *from != "start" {
 			return usage("invalid --from %q; must be one of failed-step, start", *from)
 		}
+
 		return startRun(c, path("workflows", a.v.Run, "retry"), map[string]string{"from": *from}, *wait)
 	})
 }
@@ -172,10 +183,12 @@ answer names its question, so that it never answers the next one; without
 		Example: `  ingot workflow decide node-1 --question 3.bind.1 --choice retry --disk-serial S3Z9NX0M
   ingot workflow decide node-1 --choice abort`,
 	}
+
 	d := decisionFlags(o, cmd, func(c *call) (*inventory.Question, error) {
 		a, err := findRun(c, c.args[0])
 		return a.v.Question, err
 	})
+
 	var disk inventory.DiskSelector
 	cmd.Flags().StringVar(&disk.Serial, "disk-serial", "", "serial number of the disk to write")
 	cmd.Flags().StringVar(&disk.WWN, "disk-wwn", "", "WWN of the disk to write")
@@ -190,6 +203,7 @@ answer names its question, so that it never answers the next one; without
 		if disk != (inventory.DiskSelector{}) {
 			d.DiskSelector = &disk
 		}
+
 		x, err := post[map[string]string](c, path("workflows", run, "decide"), d)
 		if err != nil {
 			return err
@@ -197,6 +211,7 @@ answer names its question, so that it never answers the next one; without
 		if *wait {
 			return waitForRun(c, run)
 		}
+
 		return show(c, x, text(decided(d)))
 	})
 }
@@ -208,6 +223,7 @@ func workflowCancelCommand(o *options) *cobra.Command {
 written stays half-written, and does not boot.`,
 		Example: "  ingot workflow cancel node-1 --reason 'wrong image' --wait",
 	}
+
 	reason := cmd.Flags().String("reason", "", "why; it is recorded")
 	wait := waitFlag(cmd)
 
@@ -225,6 +241,7 @@ written stays half-written, and does not boot.`,
 			}
 			return err
 		}
+
 		return show(c, x, text(func(api.Started) string {
 			if inventory.Final(run.State) {
 				return fmt.Sprintf("run %s was over: %s", run.Run, run.State)
@@ -269,6 +286,7 @@ The content of the disk that a provisioning chooses is lost.`,
 		Example: "  ingot workflow create --template my-template --hardware node-1\n" +
 			"  ingot workflow create -f workflow.yaml --wait",
 	}
+
 	var in workflows.ProvisionInput
 	file := fileFlag(cmd, "YAML or JSON file, - for standard input")
 	hardware := cmd.Flags().String("hardware", "", "machine, by name or MAC")
@@ -283,6 +301,7 @@ The content of the disk that a provisioning chooses is lost.`,
 	for _, flag := range []string{"template", "image", "hardware", "hardware-map"} {
 		cmd.MarkFlagsMutuallyExclusive("file", flag)
 	}
+
 	cmd.MarkFlagsOneRequired("file", "hardware")
 
 	return o.command(cmd, func(c *call) (err error) {
@@ -296,6 +315,7 @@ The content of the disk that a provisioning chooses is lost.`,
 		if err != nil {
 			return err
 		}
+
 		return startRun(c, path("workflows"), body, *wait)
 	})
 }

@@ -102,6 +102,7 @@ func (n Netboot) check(p *checker) {
 	if n.Listen != "" && !n.RelayOnly {
 		p.Add("netboot.listen", "leave it out, or write relay_only: true", "a server with interfaces listens at its address")
 	}
+
 	p.prefixes("netboot.relays", n.Relays)
 	p.prefixes("netboot.proxies", n.Proxies)
 	p.ports("netboot.http", "[80, 7080]", n.HTTP)
@@ -152,6 +153,7 @@ func (s Site) check(p *checker) {
 	if s.URL == "" {
 		return
 	}
+
 	u, err := url.Parse(s.URL)
 	if err != nil || u.Scheme != "https" || u.Host == "" || strings.Trim(u.Path, "/") != "" {
 		p.Add("site.url", "write https://host:7444", "invalid URL %q", s.URL)
@@ -179,6 +181,7 @@ func (n Notify) check(p *checker) {
 		p.Add("notify.secret_file", "make one: openssl rand -hex 32 > FILE",
 			"is missing: a receiver could not tell a notice from a forged one")
 	}
+
 	for i, e := range n.Events {
 		if known := inventory.NoticeEvents(); !slices.Contains(known, e) {
 			p.Add(fmt.Sprintf("notify.events[%d]", i), "use "+strings.Join(known, ", "), "unknown event %q", e)
@@ -213,12 +216,14 @@ func (w Power) check(p *checker) {
 // program checks a program with its arguments.
 func (p *checker) program(field string, argv []string) {
 	if len(argv) == 0 {
-		p.Add(field, "write [/path/of/program, argument, …]; only status shows whether the power was switched", "is missing")
+		p.Add(field, "write [/path/of/program, argument, …]; only status shows whether the power was switched",
+			"is missing")
 		return
 	}
 	if path := argv[0]; !filepath.IsAbs(path) || filepath.Clean(path) != path || placeholder.MatchString(path) {
 		p.Add(field+"[0]", "write the whole path of the program; no shell looks for it", "%q is not an absolute path", path)
 	}
+
 	for i, a := range argv {
 		at := fmt.Sprintf("%s[%d]", field, i)
 		if strings.ContainsRune(a, 0) {

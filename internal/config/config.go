@@ -125,10 +125,12 @@ func (n Netboot) Resolve() (Netboot, error) {
 	if len(n.Interfaces) > 0 || n.RelayOnly || n.Address == "" {
 		return n, nil
 	}
+
 	all, err := net.Interfaces()
 	if err != nil {
 		return n, fmt.Errorf("listing the interfaces of this host: %w", err)
 	}
+
 	for _, i := range all {
 		addrs, err := i.Addrs()
 		if err != nil {
@@ -141,6 +143,7 @@ func (n Netboot) Resolve() (Netboot, error) {
 			}
 		}
 	}
+
 	return n, fmt.Errorf("netboot.address: no interface of this host has %s; correct it, or name netboot.interfaces, "+
 		"or write relay_only where only relays reach this host: %w", n.Address, inventory.ErrInvalid)
 }
@@ -206,6 +209,7 @@ func Paths() (etc, state string) {
 	if os.Geteuid() == 0 && os.Getenv("XDG_CONFIG_HOME") == "" {
 		return "/etc/ingot", "/var/lib/ingot"
 	}
+
 	home := os.Getenv("HOME")
 	pick := func(env, fallback string) string {
 		if v := os.Getenv(env); v != "" {
@@ -213,6 +217,7 @@ func Paths() (etc, state string) {
 		}
 		return filepath.Join(home, fallback, "ingot")
 	}
+
 	return pick("XDG_CONFIG_HOME", ".config"), pick("XDG_STATE_HOME", ".local/state")
 }
 
@@ -246,10 +251,12 @@ func Load(file string, named bool) (Config, error) {
 	case err != nil:
 		return c, fmt.Errorf("reading the configuration: %w", err)
 	}
+
 	var unread inventory.Problems
 	if err := strictyaml.Decode(file, b, &c); err != nil && !errors.As(err, &unread) {
 		return c, err
 	}
+
 	// A field that could not be read has its default here: problems of the default
 	// are left out.
 	for _, u := range unread {
@@ -257,11 +264,13 @@ func Load(file string, named bool) (Config, error) {
 			return c, unread.Err()
 		}
 	}
+
 	for _, x := range strictyaml.Locate(file, b, c.check()) {
 		if !slices.ContainsFunc(unread, func(u inventory.Problem) bool { return strings.HasPrefix(x.Field, u.Field) }) {
 			unread = append(unread, x)
 		}
 	}
+
 	slices.SortStableFunc(unread, func(a, b inventory.Problem) int { return a.Line - b.Line })
 	return c, unread.Err()
 }
@@ -285,6 +294,7 @@ func Prefixes(list []string) ([]netip.Prefix, error) {
 		}
 		out = append(out, p)
 	}
+
 	return out, nil
 }
 
@@ -314,6 +324,7 @@ func Loopback(addr string) bool {
 	if host == "localhost" {
 		return true
 	}
+
 	a, err := netip.ParseAddr(host)
 	return err == nil && a.IsLoopback()
 }

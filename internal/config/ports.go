@@ -21,6 +21,7 @@ func (c *Config) tcpListeners() []listener {
 	add := func(key, host string, port, count int) {
 		out = append(out, listener{key, host, port, port + count - 1})
 	}
+
 	addList := func(key, host string, ports []int) {
 		for i, n := range ports {
 			add(fmt.Sprintf("%s[%d]", key, i), host, n, 1)
@@ -50,6 +51,7 @@ func (c *Config) tcpListeners() []listener {
 		addList("netboot.http", host, n.HTTP)
 		addList("netboot.metadata", host, n.Metadata)
 	}
+
 	return out
 }
 

@@ -29,10 +29,12 @@ func Foreign(file string, b []byte) error {
 			Remedy: notYet + "Until then write each row as a machine: " + machineForm,
 		}}
 	}
+
 	docs, err := strictyaml.Documents(file, b)
 	if err != nil {
 		return nil // its reader reports what is wrong
 	}
+
 	var ps inventory.Problems
 	for _, d := range docs {
 		if what, remedy := foreignDocument(d); what != "" {
@@ -41,6 +43,7 @@ func Foreign(file string, b []byte) error {
 			})
 		}
 	}
+
 	return ps.Err()
 }
 
@@ -65,6 +68,7 @@ func foreignDocument(d strictyaml.Document) (what, remedy string) {
 	default:
 		return "", ""
 	}
+
 	switch kind {
 	case "Template":
 		remedy = "Until then put the text under spec.data into a file of its own: " +
@@ -76,6 +80,7 @@ func foreignDocument(d strictyaml.Document) (what, remedy string) {
 	default:
 		remedy = "Until then write it as: " + machineForm
 	}
+
 	return what, remedy
 }
 
@@ -87,8 +92,10 @@ func isCSV(b []byte) bool {
 	if err != nil {
 		return false
 	}
+
 	for i := range head {
 		head[i] = strings.ToLower(strings.TrimSpace(head[i]))
 	}
+
 	return slices.Contains(head, "hostname") && slices.Contains(head, "mac")
 }

@@ -29,6 +29,7 @@ func Read(file string, docs []strictyaml.Document) (_ []inventory.Machine, notes
 	if len(docs) == 0 {
 		return nil, nil, inventory.Problems{{File: file, What: "holds no machine", Remedy: "ingot machine push --help"}}
 	}
+
 	ms := make([]inventory.Machine, len(docs))
 	taken := Claims{}
 	for i, d := range docs {
@@ -53,6 +54,7 @@ func Read(file string, docs []strictyaml.Document) (_ []inventory.Machine, notes
 		SortByLine(ps)
 		all = append(all, ps...)
 	}
+
 	return ms, notes, all.Err()
 }
 
@@ -65,6 +67,7 @@ func decode(d strictyaml.Document) (document, error) {
 			Remedy: "write Ingot's own form, see: ingot machine get NAME --output yaml",
 		}})
 	}
+
 	err := d.Decode(&doc)
 	var ps inventory.Problems
 	if errors.As(err, &ps) {
@@ -72,6 +75,7 @@ func decode(d strictyaml.Document) (document, error) {
 		SortByLine(ps)
 		return doc, ps
 	}
+
 	return doc, err
 }
 
@@ -128,6 +132,7 @@ func (c Claims) Machine(ps *inventory.Problems, prefix string, m inventory.Machi
 	if m.Name != "" {
 		claim("name", "machine name", m.Name)
 	}
+
 	for n, x := range m.Interfaces {
 		field := fmt.Sprintf("interfaces[%d].", n)
 		if x.MAC != "" && !repeats(m, n, func(y inventory.Interface) bool { return y.MAC == x.MAC }) {

@@ -65,12 +65,14 @@ func syntaxProblem(file string, err error) inventory.Problem {
 			p.Line = n
 		}
 	}
+
 	switch {
 	case strings.Contains(p.What, "cannot start any token") && strings.Contains(p.What, "'\\t'"):
 		p.Remedy = "indent with spaces instead of tabs"
 	case strings.Contains(p.What, "mapping values are not allowed"):
 		p.Remedy = "put text that contains \": \" in quotes, and check the indentation"
 	}
+
 	return p
 }
 
@@ -82,12 +84,14 @@ func Decode(file string, b []byte, into any) error {
 	if err != nil {
 		return err
 	}
+
 	switch len(docs) {
 	case 0:
 		return inventory.Problems{{File: file, What: "is empty"}}
 	case 1:
 		return docs[0].Decode(into)
 	}
+
 	return inventory.Problems{{
 		File: file, Line: docs[1].Line(), What: fmt.Sprintf("holds %d documents where one is expected", len(docs)),
 		Remedy: "remove the lines \"---\" or split the file",
@@ -151,6 +155,7 @@ func (d Document) Locate(problems inventory.Problems) inventory.Problems {
 		}
 		out[i] = p
 	}
+
 	return out
 }
 
@@ -169,6 +174,7 @@ func (d Document) find(path string) (*yaml.Node, bool) {
 	if n == nil {
 		return nil, false
 	}
+
 	for _, part := range splitPath(path) {
 		next := child(n, part)
 		if next == nil {
@@ -176,6 +182,7 @@ func (d Document) find(path string) (*yaml.Node, bool) {
 		}
 		n = next
 	}
+
 	return n, true
 }
 
@@ -200,6 +207,7 @@ func child(n *yaml.Node, part string) *yaml.Node {
 			return n.Content[i]
 		}
 	}
+
 	return nil
 }
 

@@ -38,10 +38,12 @@ func levenshtein(a, b string) int {
 	if len(a) > 100 || len(b) > 100 {
 		return max(len(a), len(b))
 	}
+
 	row := make([]int, len(b)+1)
 	for j := range row {
 		row[j] = j
 	}
+
 	for i := 1; i <= len(a); i++ {
 		diagonal := row[0]
 		row[0] = i
@@ -53,5 +55,6 @@ func levenshtein(a, b string) int {
 			diagonal, row[j] = row[j], cost
 		}
 	}
+
 	return row[len(b)]
 }

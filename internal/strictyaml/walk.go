@@ -69,6 +69,7 @@ func (w *walker) value(n *yaml.Node, v reflect.Value, path string, depth int) er
 	if err := w.tick(depth); err != nil {
 		return err
 	}
+
 	at := n
 	n = follow(n)
 	if isNull(n) {
@@ -93,6 +94,7 @@ func (w *walker) value(n *yaml.Node, v reflect.Value, path string, depth int) er
 			return nil
 		}
 	}
+
 	switch v.Kind() {
 	case reflect.Struct:
 		return w.structure(n, v, path, depth)
@@ -115,6 +117,7 @@ func (w *walker) value(n *yaml.Node, v reflect.Value, path string, depth int) er
 	default:
 		w.scalar(n, v, path)
 	}
+
 	return nil
 }
 
@@ -124,6 +127,7 @@ func (w *walker) text(n *yaml.Node, u encoding.TextUnmarshaler, path string) {
 		w.add(n, path, "", "must be text, but is %s", kindName(n))
 		return
 	}
+
 	err := u.UnmarshalText([]byte(n.Value))
 	if err == nil {
 		return
@@ -132,6 +136,7 @@ func (w *walker) text(n *yaml.Node, u encoding.TextUnmarshaler, path string) {
 		w.add(n, path, "write it as 10.0.0.11", "invalid IP address %q", clip(n.Value))
 		return
 	}
+
 	w.add(n, path, "", "%s", err)
 }
 
@@ -149,6 +154,7 @@ func (w *walker) scalar(n *yaml.Node, v reflect.Value, path string) {
 		w.add(n, path, "", "must be %s, but is %s", want, kindName(n))
 		return
 	}
+
 	// Text in quotes is refused: programs read a quoted number such as "08" in
 	// different ways.
 	if n.ShortTag() == "!!str" {
@@ -167,11 +173,13 @@ func (w *walker) duration(n *yaml.Node, v reflect.Value, path string) {
 		w.add(n, path, remedy, "must be a duration, but is %s", kindName(n))
 		return
 	}
+
 	d, err := inventory.ParseLease(n.Value)
 	if err != nil {
 		w.add(n, path, remedy, "must be a duration, but is %q", clip(n.Value))
 		return
 	}
+
 	v.SetInt(int64(d))
 }
 
@@ -180,6 +188,7 @@ func (w *walker) unmarshalJSON(n *yaml.Node, u json.Unmarshaler, path string, de
 	if err != nil {
 		return err
 	}
+
 	b, err := json.Marshal(x)
 	if err == nil {
 		err = u.UnmarshalJSON(b)
@@ -200,6 +209,7 @@ func (w *walker) unmarshalJSON(n *yaml.Node, u json.Unmarshaler, path string, de
 		}
 		w.add(n, path, "", "%s", err)
 	}
+
 	return nil
 }
 
@@ -208,6 +218,7 @@ func (w *walker) plain(n *yaml.Node, depth int) (any, error) {
 	if err := w.tick(depth); err != nil {
 		return nil, err
 	}
+
 	n = follow(n)
 	switch n.Kind {
 	case yaml.MappingNode:
@@ -247,6 +258,7 @@ func (w *walker) plain(n *yaml.Node, depth int) (any, error) {
 			}
 		}
 	}
+
 	return n.Value, nil
 }
 
@@ -255,12 +267,14 @@ func (w *walker) sequence(n *yaml.Node, v reflect.Value, path string, depth int)
 		w.add(n, path, "write each element on its own line after \"- \"", "must be a list, but is %s", kindName(n))
 		return nil
 	}
+
 	s := reflect.MakeSlice(v.Type(), len(n.Content), len(n.Content))
 	for i, c := range n.Content {
 		if err := w.value(c, s.Index(i), fmt.Sprintf("%s[%d]", path, i), depth+1); err != nil {
 			return err
 		}
 	}
+
 	v.Set(s)
 	return nil
 }
@@ -270,10 +284,12 @@ func (w *walker) mapping(n *yaml.Node, v reflect.Value, path string, depth int) 
 		w.add(n, path, "", "must be a mapping of names to values, but is %s", kindName(n))
 		return nil
 	}
+
 	pairs, err := w.pairs(n, path, depth)
 	if err != nil {
 		return err
 	}
+
 	m := reflect.MakeMapWithSize(v.Type(), len(pairs))
 	for _, p := range pairs {
 		e := reflect.New(v.Type().Elem()).Elem()
@@ -282,6 +298,7 @@ func (w *walker) mapping(n *yaml.Node, v reflect.Value, path string, depth int) 
 		}
 		m.SetMapIndex(reflect.ValueOf(p.key.Value).Convert(v.Type().Key()), e)
 	}
+
 	v.Set(m)
 	return nil
 }
@@ -291,12 +308,14 @@ func (w *walker) structure(n *yaml.Node, v reflect.Value, path string, depth int
 		w.add(n, path, "", "must be a mapping of names to values, but is %s", kindName(n))
 		return nil
 	}
+
 	fields := map[string][]int{}
 	collect(v.Type(), nil, fields)
 	pairs, err := w.pairs(n, path, depth)
 	if err != nil {
 		return err
 	}
+
 	for _, p := range pairs {
 		index, ok := fields[p.key.Value]
 		if !ok {
@@ -307,6 +326,7 @@ func (w *walker) structure(n *yaml.Node, v reflect.Value, path string, depth int
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -357,6 +377,7 @@ func (w *walker) pairs(n *yaml.Node, path string, depth int) ([]pair, error) {
 		key.Line = n.Content[i].Line
 		out = append(out, pair{&key, v})
 	}
+
 	for _, m := range merges {
 		merged, err := w.merged(follow(m), path, depth)
 		if err != nil {
@@ -369,6 +390,7 @@ func (w *walker) pairs(n *yaml.Node, path string, depth int) ([]pair, error) {
 			}
 		}
 	}
+
 	return out, nil
 }
 
@@ -378,6 +400,7 @@ func (w *walker) merged(m *yaml.Node, path string, depth int) (out []pair, err e
 	if m.Kind == yaml.SequenceNode {
 		sources = m.Content
 	}
+
 	for _, s := range sources {
 		s = follow(s)
 		if err := w.tick(depth); err != nil {
@@ -393,6 +416,7 @@ func (w *walker) merged(m *yaml.Node, path string, depth int) (out []pair, err e
 		}
 		out = append(out, pairs...)
 	}
+
 	return out, nil
 }
 
@@ -418,6 +442,7 @@ func kindName(n *yaml.Node) string {
 		}
 		return "text"
 	}
+
 	return "an unknown node"
 }
 
