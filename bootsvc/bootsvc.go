@@ -30,8 +30,8 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Machines finds who asks, with the grant that says who owns it.
-// inventory.ErrNotFound: nobody known. The grant of a machine that was never
+// Machines finds the machine that asks, with its grant. inventory.ErrNotFound: the
+// machine is unknown. The grant of a machine that was never
 // owned is the zero Grant.
 type Machines interface {
 	// MachineByMAC takes a MAC in its canonical form (lower case, colons).
@@ -53,9 +53,8 @@ type Journal interface {
 
 // Config says what to serve and where.
 type Config struct {
-	// Interfaces are the network interfaces on which DHCP is answered. None:
-	// nothing is served at all, a DHCP server must never start on somebody's
-	// network by default.
+	// Interfaces are the network interfaces on which DHCP is answered. None: nothing
+	// is served at all. A DHCP server must never start on a network by default.
 	Interfaces []string
 	// RelayOnly answers what relays send to Address, in place of Interfaces: a
 	// plain UDP socket, no broadcast, nothing of layer 2. A packet without
@@ -145,7 +144,7 @@ type Stats struct {
 	DHCPAnswered  int64 `json:"dhcpAnswered"`
 	DHCPDropped   int64 `json:"dhcpDropped"` // queue full
 	DHCPMalformed int64 `json:"dhcpMalformed"`
-	DHCPUnknown   int64 `json:"dhcpUnknown"` // packets of MACs that nobody knows
+	DHCPUnknown   int64 `json:"dhcpUnknown"` // packets of unknown MACs
 	DHCPDirect    int64 `json:"dhcpDirect"`  // packets without giaddr, which RelayOnly drops
 	TFTPServed    int64 `json:"tftpServed"`
 	TFTPRefused   int64 `json:"tftpRefused"`

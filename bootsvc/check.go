@@ -47,7 +47,7 @@ func (s *Server) answerCheck(p *dhcpv4.DHCPv4, req Request, giaddr netip.Addr) r
 	return s.send(r, giaddr, netip.Addr{})
 }
 
-// checkScript is what CheckMAC is told, by HTTP and TFTP.
+// checkScript is what CheckMAC is given, by HTTP and TFTP.
 func (s *Server) checkScript() string {
 	return "#!ipxe\necho Ingot at " + s.cfg.Address.String() + ": this address is of no machine, booting from disk\n" + exitLines
 }
@@ -78,7 +78,7 @@ func (c *checks) hear(p *dhcpv4.DHCPv4) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	select {
-	case c.wait[p.TransactionID] <- p: // nil: nobody waits for it
+	case c.wait[p.TransactionID] <- p: // nil: no check waits for it
 	default:
 	}
 }
@@ -95,10 +95,9 @@ const (
 // TFTP. notes say what was seen, and what was not: other DHCP servers, and a
 // way that could not be tried.
 //
-// With interfaces the DISCOVER is broadcast on each of them, so it is heard by
-// whoever hears machines there, relays and what is behind them included. A
-// server that answers relays alone has no such network: it sends to its own
-// port 67 what a relay would, and sees no other server.
+// With interfaces the DISCOVER is broadcast on each of them, so every DHCP server
+// and relay there hears it. A server that answers only relays has no such network:
+// it sends to its own port 67 what a relay would, and sees no other server.
 func (s *Server) CheckClient(ctx context.Context) (notes []string, err error) {
 	if s.cfg.Listen.IsValid() {
 		return []string{"not checked from a client's side: " + s.cfg.Address.String() + " is not of this host, ask from outside"}, nil

@@ -67,7 +67,7 @@ func ImageHandler(images Images, log *slog.Logger) http.Handler {
 }
 
 // serveFile serves a file by range with deadlines that move with the stream:
-// whoever takes less than a MiB in a minute is let go, a slow link is not.
+// a client that takes less than a MiB in a minute is cut off, a slow link is not.
 func serveFile(w http.ResponseWriter, r *http.Request, name string, f io.ReadSeeker) {
 	if strings.Contains(r.Header.Get("Range"), ",") {
 		r.Header.Del("Range") // a list of small ranges costs us more than the caller

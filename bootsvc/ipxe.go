@@ -58,7 +58,7 @@ func (s *Server) commandLine(m inventory.Machine, d Decision) (string, error) {
 	if s.cfg.PlanKey != "" {
 		args = append(args, "ingot.plan="+s.cfg.PlanKey)
 	}
-	if d.Verdict != Agent { // a person's boot: its agent reports what it sees and carries nothing out
+	if d.Verdict != Agent { // an operator's boot: its agent reports what it sees and has no assignments
 		args = append(args, "ingot.rescue=1")
 	}
 	args = append(args, "console=tty0", "console=ttyS0,115200", "panic=30")
@@ -152,7 +152,7 @@ func diskScript(d Decision) (script string, ok bool) {
 	return head + exitLines, true
 }
 
-// script returns what iPXE is told: the boot script of an armed machine, the
+// script returns what iPXE is given: the boot script of an armed machine, the
 // script that waits of one that is held, the disk script of any other known one. ok is false when the answer is 404.
 func (s *Server) script(ctx context.Context, m inventory.Machine, d Decision, autoexec bool) (script string, ok bool, err error) {
 	switch d.Verdict {

@@ -42,7 +42,7 @@ func ProbeDHCP(ctx context.Context, iface string) ([]ForeignServer, error) {
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 	p, err := dhcpv4.NewDiscovery(mac, dhcpv4.WithBroadcast(true),
-		dhcpv4.WithOption(dhcpv4.OptClassIdentifier("PXEClient:Arch:00007:UNDI:003016")), // proxies answer nobody else
+		dhcpv4.WithOption(dhcpv4.OptClassIdentifier("PXEClient:Arch:00007:UNDI:003016")), // proxies answer no other client
 		dhcpv4.WithOption(dhcpv4.OptClientArch(iana.EFI_X86_64)),
 		dhcpv4.WithRequestedOptions(dhcpv4.OptionSubnetMask, dhcpv4.OptionRouter, dhcpv4.OptionTFTPServerName, dhcpv4.OptionBootfileName))
 	if err != nil {

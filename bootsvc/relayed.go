@@ -11,10 +11,10 @@ import (
 )
 
 const (
-	// maxRelays bounds what is remembered of relays: they are listed by a person.
+	// maxRelays bounds how many relays are remembered. An operator lists them.
 	maxRelays = 256
 	// hearAgain is for how long a relay that was heard need not be recorded again
-	// (security S48): one write for all that its clients ask meanwhile.
+	// (security S48): one write for all packets of its clients in that time.
 	hearAgain = 5 * time.Second
 	// hearTry is when a record that could not be written is tried again, and
 	// hearWait for how long a packet waits for it.
@@ -23,14 +23,14 @@ const (
 
 // relays remembers the relays that were heard.
 type relays struct {
-	mu    sync.Mutex // of the map alone, never held while something is written
+	mu    sync.Mutex // of the map only, never held during a write
 	known map[netip.Addr]*relay
 }
 
-// A relay is one that was heard.
+// A relay is one that has relayed a packet to this server.
 type relay struct {
 	due     time.Time     // until then it need not be recorded again
-	writing chan struct{} // closed when it is recorded; nil: nobody is about it
+	writing chan struct{} // closed when it is recorded; nil: it is not being recorded
 }
 
 // rests tells whether x need not be recorded at now. A time further ahead than
@@ -82,10 +82,10 @@ func (r *relays) room(now time.Time) bool {
 	return oldest.IsValid()
 }
 
-// hear records that a relay was heard: what proves that it relays, and in whose
-// network. That is written before the packet is answered, because nobody asks
-// again who has got an answer, and the server may die at any moment. Packets of
-// a relay wait while it is recorded; those of others do not.
+// hear records that a relay was heard, which proves that it relays. The record is
+// written before the packet is answered: a client that has its answer does not ask
+// again, and the server may die at any moment. Packets of the relay wait while it
+// is recorded; those of others do not.
 func (s *Server) hear(ctx context.Context, giaddr netip.Addr, log *slog.Logger) {
 	end, wait, first := s.relayed.begin(giaddr, s.now())
 	if end == nil && wait == nil {
@@ -120,8 +120,8 @@ type networks struct {
 }
 
 // reserved tells whether an address lies in the network of a reservation. The
-// inventory is read once in hearAgain at most, whoever asks: its caller is
-// anybody on the wire.
+// inventory is read at most once in hearAgain, because any host on the network can
+// cause the call.
 func (s *Server) reserved(ctx context.Context, a netip.Addr, log *slog.Logger) bool {
 	n := &s.networks
 	n.mu.Lock()

@@ -101,7 +101,7 @@ func (s *Server) transferTFTP(ctx context.Context, c *tftpConn, name string, rf 
 type askTFTP struct {
 	from  netip.Addr
 	local net.IP
-	// serve makes room for a transfer; false: there is none.
+	// serve makes room for a transfer; false: there is no room.
 	serve func(rank tftpRank) bool
 }
 
@@ -123,13 +123,13 @@ func (a askTFTP) rank(m inventory.Machine, d Decision) tftpRank {
 }
 
 var (
-	// errBusy: more valuable transfers are under way. The client is told nothing
+	// errBusy: transfers of a higher rank are under way. The client gets no answer
 	// and asks again.
 	errBusy     = errors.New("too many transfers")
 	errBrokeOff = errors.New("the transfer broke off")
 )
 
-// errNoFile is what a client is told, whatever the reason.
+// errNoFile is what a client is sent, whatever the reason.
 var errNoFile = errors.New("file not found")
 
 // tftpPath splits a file name as firmware writes it, into the MAC that it may

@@ -36,7 +36,7 @@ type tftpRank int
 
 const (
 	rankUndecided tftpRank = iota // not looked up yet
-	rankKnown                     // a file that is served to whoever names its machine
+	rankKnown                     // a file that is served to any client that names its machine
 	rankArmed                     // a file of a machine with an open window
 	rankOwn                       // as rankArmed, requested from the machine's reserved address
 )
@@ -53,9 +53,9 @@ type packets interface {
 // that has not answered yet no more packets than came from it, because the
 // source of a request is easily forged (security S34).
 //
-// When there are more transfers than tftpSessions, the least valuable one has to
-// go: one that nobody has answered before one that goes on, and one for a
-// machine with an open window, from its own address, last.
+// When there are more transfers than tftpSessions, the one of the lowest rank ends:
+// first one whose client has not answered, and last one for a machine with an open
+// window, from its own address.
 type tftpConn struct {
 	net.PacketConn
 	packets packets
@@ -233,7 +233,7 @@ func (c *tftpConn) count(a netip.Addr, now time.Time) bool {
 }
 
 // admit tells whether the library is to see a request. One that is repeated is
-// only counted: the library has it, and sends again by itself.
+// only counted: the library has it, and repeats its packet.
 func (c *tftpConn) admit(peer netip.AddrPort, local net.IP) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -280,7 +280,7 @@ func (c *tftpConn) session(peer netip.AddrPort) *tftpSession {
 
 // serve tells whether a request of that rank is to be served, and makes room
 // for it. An address that has asked too often is served if it is the machine's
-// own: anybody can ask in its name, and must not close TFTP to it.
+// own: others can forge requests in its name, and must not close TFTP to it.
 func (c *tftpConn) serve(s *tftpSession, rank tftpRank) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -344,7 +344,7 @@ func (s *tftpSession) value(now time.Time) int {
 }
 
 // acknowledged tells whether the transfer with peer waits for the ACK of that
-// block. Any other would start the library's time-out anew.
+// block. Any other would restart the library's time-out.
 func (c *tftpConn) acknowledged(peer netip.AddrPort, block int) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -16,16 +16,15 @@ import (
 
 // Installers is what the metadata server knows of other installers.
 type Installers interface {
-	// Plan returns the plan of a run, of which the documents alone are read.
+	// Plan returns the plan of a run. Only its documents are read.
 	Plan(ctx context.Context, run string) (inventory.Plan, error)
-	// InstallerReported stores what the installer of o's present boot says of
-	// its end; the first report counts. inventory.ErrFenced: no installer of o is
-	// at work.
+	// InstallerReported stores the final report of the installer of o's present boot;
+	// the first one counts. inventory.ErrFenced: no installer of o is running.
 	InstallerReported(ctx context.Context, o inventory.Owner, failed bool, message string) (fresh bool, err error)
 }
 
-// runDocument returns a document of p's plan; false when it has none of that
-// name. p must be secret.
+// runDocument returns a document of p's plan by name; false: it does not exist. p
+// must be secret.
 func (s *Server) runDocument(ctx context.Context, p profile, name string) ([]byte, bool, error) {
 	if s.cfg.Installers == nil || p.grant.Person() {
 		return nil, false, nil
@@ -51,7 +50,7 @@ func (s *Server) runDocument(ctx context.Context, p profile, name string) ([]byt
 			if v, ok := seed.Reference(ref, s.cfg.URL, s.cfg.Key, p.grant.Owner); ok {
 				return v, nil
 			}
-			return ref, nil // it only looks like one
+			return ref, nil // not a reference
 		})
 		if s.cfg.ImageURL != nil {
 			text = inventory.Rebase(text, plan.ImagesURL, s.cfg.ImageURL())
@@ -61,23 +60,23 @@ func (s *Server) runDocument(ctx context.Context, p profile, name string) ([]byt
 	return nil, false, nil
 }
 
-// maxReport is how much of an installer's own words is kept, in bytes.
+// maxReport bounds the stored text of an installer, in bytes.
 const maxReport = 512
 
-// Events by which installers report, in Harvester's words.
+// Events that installers report, as Harvester names them.
 const (
 	eventStarted   = "STARTED"
 	eventSucceeded = "SUCCEEDED"
 	eventFailed    = "FAILED"
 )
 
-// serveWebhook takes an installer's report. It answers 200 only when the report
-// is stored. It is no part of the secrets window: a report that comes while a
-// person is asked still counts, and it shows nothing.
+// serveWebhook stores an installer's report, and answers 200 only when it is
+// stored. It does not depend on the secrets window: it reveals nothing, and a report
+// still counts while an operator is being asked.
 func (s *Server) serveWebhook(w http.ResponseWriter, r *http.Request, machine, capability, event string) {
 	g, err := s.machines.Grant(r.Context(), machine)
 	if err != nil {
-		s.complain(err, "looking up a grant for a webhook")
+		s.logFailure(err, "looking up a grant for a webhook")
 		g = inventory.Grant{}
 	}
 	event = strings.ToUpper(event)
@@ -92,9 +91,11 @@ func (s *Server) serveWebhook(w http.ResponseWriter, r *http.Request, machine, c
 		http.Error(w, "at most 64 KiB", status)
 		return
 	}
-	if event == eventStarted { // for display, as what the wire shows
+
+	if event == eventStarted { // for display only
 		err = s.journal.AppendEvents(r.Context(), []inventory.Event{{
-			Machine: g.Machine, Run: g.Run, Epoch: g.Epoch, Boot: g.Boot, Kind: inventory.EventMetadata, At: s.now(), Count: 1, Message: "the installer has begun",
+			Machine: g.Machine, Run: g.Run, Epoch: g.Epoch, Boot: g.Boot,
+			Kind: inventory.EventMetadata, At: s.now(), Count: 1, Message: "the installer has begun",
 		}})
 	} else {
 		var fresh bool
@@ -116,21 +117,21 @@ func (s *Server) serveWebhook(w http.ResponseWriter, r *http.Request, machine, c
 	_, _ = w.Write([]byte("ok\n")) // a repeat changes nothing
 }
 
-// report reads what an installer says, made harmless: the field message of a
-// JSON object or a form, otherwise the text as it is.
+// report returns an installer's message as one line of printable ASCII: the field
+// message of a JSON object or a form, otherwise the whole text.
 func report(w http.ResponseWriter, r *http.Request) (message string, status int) {
 	b, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxPhoneHome))
 	if err != nil {
 		return "", http.StatusRequestEntityTooLarge
 	}
 	text := string(b)
-	// The type is not believed: installers send JSON as text and forms as
-	// nothing.
-	var said struct {
+	// The content type is not believed: installers send JSON as text and forms
+	// without a type.
+	var body struct {
 		Message string `json:"message"`
 	}
-	if json.Unmarshal(b, &said) == nil {
-		text = said.Message
+	if json.Unmarshal(b, &body) == nil {
+		text = body.Message
 	} else if t, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); t == "application/x-www-form-urlencoded" {
 		if form, err := url.ParseQuery(text); err == nil && form.Has("message") {
 			text = form.Get("message")

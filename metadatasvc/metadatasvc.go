@@ -1,9 +1,9 @@
 // Package metadatasvc answers installed systems: an EC2-style tree and a
 // NoCloud seed for cloud-init, rootio's /metadata, and phone-home.
 //
-// What a source address shows is the non-secret profile alone: an address is
-// easily taken by a neighbour. Everything else lies under a path that only
-// the run's machine was told, and only while the run's secrets window is open.
+// A source address gets only the non-secret profile, because a neighbour can take
+// the address. Everything else is served under a path that only the run's machine
+// knows, and only while the run's secrets window is open.
 package metadatasvc
 
 import (
@@ -28,9 +28,9 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Machines is what the metadata server reads. inventory.ErrNotFound: nobody
-// known; the grant of a machine that was never owned is ErrNotFound or the
-// zero Grant.
+// Machines is what the metadata server reads. inventory.ErrNotFound: the machine is
+// unknown. The grant of a machine that was never owned is ErrNotFound or the zero
+// Grant.
 type Machines interface {
 	MachineByAddress(ctx context.Context, addr netip.Addr) (inventory.Machine, inventory.Grant, error)
 	Machine(ctx context.Context, name string) (inventory.Machine, error)
@@ -39,7 +39,7 @@ type Machines interface {
 	UserData(ctx context.Context, machine string) (user, vendor inventory.Secret, err error)
 }
 
-// Journal takes what machines did.
+// Journal stores events of machines.
 type Journal interface {
 	AppendEvents(ctx context.Context, events []inventory.Event) error
 }
@@ -60,11 +60,11 @@ type Config struct {
 	// Installers, if set, is where the documents of plans come from, and where
 	// installers' reports go.
 	Installers Installers
-	// ImageURL answers where machines fetch images now, without a slash at its
-	// end: documents of a plan that was made before the site moved hold where
-	// that was then. Nil leaves them as they are.
+	// ImageURL returns where machines fetch images now, without a slash at its end:
+	// documents of a plan that was made before the site moved have the URL of that
+	// time. Nil leaves them as they are.
 	ImageURL func() string
-	// Proxies lists who is believed about X-Forwarded-For.
+	// Proxies lists the hosts whose X-Forwarded-For is believed.
 	Proxies []netip.Prefix
 	// Guard counts what panics while it handles input of the network; nil: one
 	// of this server's own.
@@ -100,13 +100,13 @@ func New(cfg Config, machines Machines, journal Journal) (*Server, error) {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
-	// Most of what is logged here, anybody on the wire can cause.
+	// Any host on the network can cause most of what is logged here.
 	cfg.Log = slog.New(quiet.Handler(cfg.Log.Handler(), cfg.Now))
 	if cfg.Guard == nil {
 		cfg.Guard = guard.New(cfg.Log)
 	}
 	if n := len(cfg.Key); n > 0 && n < 16 {
-		p.Add("key", "run ingot init", "the key of capabilities has %d bytes, 16 are the least", n)
+		p.Add("key", "run ingot init", "the key of capabilities has %d bytes, but needs at least 16", n)
 	}
 	if len(cfg.Addrs) == 0 {
 		cfg.Addrs = []string{":7172", ":50061"}
@@ -116,16 +116,20 @@ func New(cfg Config, machines Machines, journal Journal) (*Server, error) {
 			cfg.URL = "http://" + net.JoinHostPort(cfg.Address.String(), port)
 		}
 	}
-	if u, err := url.Parse(cfg.URL); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || strings.HasSuffix(cfg.URL, "/") {
+	u, err := url.Parse(cfg.URL)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || strings.HasSuffix(cfg.URL, "/") {
 		p.Add("url", "http://ADDRESS:7172", "%q cannot be the base of URLs", cfg.URL)
 	}
 	if err := p.Err(); err != nil {
 		return nil, err
 	}
-	return &Server{cfg: cfg, machines: machines, journal: journal, log: cfg.Log, now: cfg.Now, fetched: map[fetch]time.Time{}}, nil
+
+	return &Server{
+		cfg: cfg, machines: machines, journal: journal, log: cfg.Log, now: cfg.Now, fetched: map[fetch]time.Time{},
+	}, nil
 }
 
-// Run serves on the configured addresses until ctx ends, which is no error.
+// Run serves on the configured addresses until ctx ends, and then returns nil.
 // An address that cannot be bound is an error with a remedy.
 func (s *Server) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
@@ -145,6 +149,7 @@ func (s *Server) Run(ctx context.Context) error {
 		}
 		listeners = append(listeners, l)
 	}
+
 	ended := make(chan error, len(listeners))
 	for _, l := range listeners {
 		go func() { ended <- s.serve(ctx, l) }()
@@ -170,7 +175,8 @@ func remedy(err error) string {
 func (s *Server) serve(ctx context.Context, l net.Listener) error {
 	srv := &http.Server{
 		Handler:           s.cfg.Guard.Handler(s.Handler()),
-		ReadHeaderTimeout: 10 * time.Second, ReadTimeout: 30 * time.Second, WriteTimeout: 30 * time.Second, IdleTimeout: 60 * time.Second,
+		ReadHeaderTimeout: 10 * time.Second, ReadTimeout: 30 * time.Second,
+		WriteTimeout: 30 * time.Second, IdleTimeout: 60 * time.Second,
 		MaxHeaderBytes: 16 << 10, ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),
 	}
 	httpserve.Limit(srv, maxConns, func(source netip.Addr) bool { return s.awaited(ctx, source) })
@@ -211,7 +217,7 @@ func (s *Server) phoneHome(p profile) string {
 	return seed.PhoneHomeURL(s.cfg.URL, s.cfg.Key, p.grant.Owner)
 }
 
-// bySource returns the non-secret profile of whoever has the caller's address.
+// bySource returns the non-secret profile of the machine with the caller's address.
 func (s *Server) bySource(r *http.Request) (profile, bool) {
 	addr, ok := s.caller(r)
 	if !ok {
@@ -219,14 +225,14 @@ func (s *Server) bySource(r *http.Request) (profile, bool) {
 	}
 	m, g, err := s.machines.MachineByAddress(r.Context(), addr)
 	if err != nil {
-		s.complain(err, "looking up the machine of an address")
+		s.logFailure(err, "looking up the machine of an address")
 		return profile{}, false
 	}
 	return profile{machine: m, grant: g}, m.Name != ""
 }
 
-// caller returns the address that asks: the peer's, or, if that is a
-// configured proxy, the right-most hop that is none.
+// caller returns the address of the client: the peer's or, if that is a configured
+// proxy, the right-most hop that is not one.
 func (s *Server) caller(r *http.Request) (netip.Addr, bool) {
 	ap, err := netip.ParseAddrPort(r.RemoteAddr)
 	if err != nil {
@@ -258,18 +264,18 @@ func (s *Server) proxy(a netip.Addr) bool {
 	return false
 }
 
-// byCapability returns the whole profile of a machine for whoever knows the
-// capability of its current run, while the secrets window is open. Unknown,
-// closed and wrong take the same steps.
+// byCapability returns the whole profile of a machine if the capability is that of
+// its current run and the secrets window is open. An unknown machine, a closed
+// window and a wrong capability take the same steps.
 func (s *Server) byCapability(ctx context.Context, name, capability string) (profile, bool) {
 	m, err := s.machines.Machine(ctx, name)
 	if err != nil {
-		s.complain(err, "looking up a machine for metadata")
+		s.logFailure(err, "looking up a machine for metadata")
 	}
 	known := err == nil
 	g, err := s.machines.Grant(ctx, name)
 	if err != nil {
-		s.complain(err, "looking up a grant for metadata")
+		s.logFailure(err, "looking up a grant for metadata")
 		g = inventory.Grant{}
 	}
 	right := len(s.cfg.Key) > 0 && inventory.Equal(capability, inventory.Capability(s.cfg.Key, g.Owner))
@@ -284,7 +290,7 @@ func (s *Server) byCapability(ctx context.Context, name, capability string) (pro
 	return profile{machine: m, grant: g, secret: true}, true
 }
 
-func (s *Server) complain(err error, what string) {
+func (s *Server) logFailure(err error, what string) {
 	if !errors.Is(err, inventory.ErrNotFound) {
 		s.log.Error("metadata cannot be answered", "doing", what, "error", err)
 	}
@@ -293,7 +299,7 @@ func (s *Server) complain(err error, what string) {
 // recordEvery bounds how often a fetch of metadata is written.
 const recordEvery = time.Minute
 
-// record notes that p's machine fetched metadata. It is for display alone.
+// record stores that p's machine fetched metadata, for display only.
 func (s *Server) record(ctx context.Context, p profile) {
 	k := fetch{p.machine.Name, p.grant.Run, p.grant.Epoch, p.document}
 	now := s.now()
@@ -308,9 +314,13 @@ func (s *Server) record(ctx context.Context, p profile) {
 	}
 	s.fetched[k] = now
 	s.mu.Unlock()
+
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
-	e := inventory.Event{Machine: k.machine, Run: k.run, Epoch: k.epoch, Boot: boot(p.grant), Kind: inventory.EventMetadata, At: now, Count: 1}
+	e := inventory.Event{
+		Machine: k.machine, Run: k.run, Epoch: k.epoch, Boot: boot(p.grant),
+		Kind: inventory.EventMetadata, At: now, Count: 1,
+	}
 	if p.secret {
 		e.Message = "with its secrets"
 	}
@@ -320,7 +330,7 @@ func (s *Server) record(ctx context.Context, p profile) {
 	if err := s.journal.AppendEvents(ctx, []inventory.Event{e}); err != nil {
 		s.log.Warn("writing a metadata event", "machine", k.machine, "error", err)
 		s.mu.Lock()
-		delete(s.fetched, k) // the next one is written
+		delete(s.fetched, k) // so that the next fetch is written
 		s.mu.Unlock()
 	}
 }

@@ -10,19 +10,19 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// A speaker is a system that phones home, by what its nonce proves.
-type speaker int
+// A caller kind says what the nonce of a system that phones home proves.
+type callerKind int
 
 const (
-	unknownSystem    speaker = iota // wrong nonce, or no run that would want to know
-	installedSystem                 // the system that the present run has installed
-	unfinishedSystem                // a system that the present run has not finished
-	earlierSystem                   // the system of an earlier run, while a boot is allowed
+	unknownSystem    callerKind = iota // wrong nonce, or no run waits for it
+	installedSystem                    // the system that the present run has installed
+	unfinishedSystem                   // a system that the present run has not finished
+	earlierSystem                      // the system of an earlier run, while a boot is allowed
 )
 
-// speakerOf tells who knows nonce. m is zero for a machine that nobody knows. The
-// steps are the same for everybody.
-func (s *Server) speakerOf(m inventory.Machine, g inventory.Grant, nonce string, now time.Time) speaker {
+// kindOf returns which system knows nonce. m is zero for an unknown machine; the
+// steps are the same for known and unknown ones.
+func (s *Server) kindOf(m inventory.Machine, g inventory.Grant, nonce string, now time.Time) callerKind {
 	installation := inventory.Installation{}
 	if m.Installation != nil {
 		installation = *m.Installation
@@ -45,23 +45,23 @@ func (s *Server) speakerOf(m inventory.Machine, g inventory.Grant, nonce string,
 // rest is for display. It answers 200 only when the event is stored, so that the
 // client tries again.
 //
-// A system that speaks while the run is in its actions was left by an agent that
-// died. That is no evidence of an installation, and its call is refused for now:
-// the run may be about to give its last action. While a boot is allowed and not
+// A system that calls while the run is in its actions was left by an agent that
+// died. That does not prove an installation, and the call is refused for now: the
+// run may be about to assign its last action. While a boot is allowed and not
 // claimed, any call means that the machine has booted its disk instead.
 func (s *Server) servePhoneHome(w http.ResponseWriter, r *http.Request, machine, nonce string) {
 	m, err := s.machines.Machine(r.Context(), machine)
 	if err != nil {
-		s.complain(err, "looking up a machine for phone-home")
+		s.logFailure(err, "looking up a machine for phone-home")
 		m = inventory.Machine{Name: machine}
 	}
 	g, err := s.machines.Grant(r.Context(), machine)
 	if err != nil {
-		s.complain(err, "looking up a grant for phone-home")
+		s.logFailure(err, "looking up a grant for phone-home")
 		g = inventory.Grant{}
 	}
-	who := s.speakerOf(m, g, nonce, s.now())
-	if who == unknownSystem {
+	kind := s.kindOf(m, g, nonce, s.now())
+	if kind == unknownSystem {
 		notFound(w)
 		return
 	}
@@ -69,16 +69,20 @@ func (s *Server) servePhoneHome(w http.ResponseWriter, r *http.Request, machine,
 	if !ok {
 		return
 	}
-	e := inventory.Event{Machine: g.Machine, Run: g.Run, Epoch: g.Epoch, Boot: g.Boot, Kind: inventory.EventPhoneHome, Key: "phone-home", At: s.now(), Count: 1, Detail: detail}
+
+	e := inventory.Event{
+		Machine: g.Machine, Run: g.Run, Epoch: g.Epoch, Boot: g.Boot,
+		Kind: inventory.EventPhoneHome, Key: "phone-home", At: s.now(), Count: 1, Detail: detail,
+	}
 	switch {
-	case who == installedSystem:
+	case kind == installedSystem:
 		e.Message = "the installed system reported"
 	case g.NetbootOpen(s.now()):
 		e.Kind, e.Message = inventory.EventBootLost, "the system on the disk phoned home: this boot was lost"
-	default: // as its request for network boot would be: it wakes the run, and proves nothing
+	default: // like a request for network boot, it wakes the run and proves nothing
 		e.Kind, e.Message = inventory.EventRebooted, "a system that is not finished phoned home: that does not count"
 	}
-	if !s.appendEvent(r.Context(), e) || who == unfinishedSystem {
+	if !s.appendEvent(r.Context(), e) || kind == unfinishedSystem {
 		http.Error(w, "try again", http.StatusServiceUnavailable)
 		return
 	}
@@ -86,7 +90,7 @@ func (s *Server) servePhoneHome(w http.ResponseWriter, r *http.Request, machine,
 	_, _ = w.Write([]byte("ok\n")) // a repeat changes nothing
 }
 
-// appendEvent stores an event; false: it could not.
+// appendEvent stores an event; false: it failed.
 func (s *Server) appendEvent(ctx context.Context, e inventory.Event) bool {
 	err := s.journal.AppendEvents(ctx, []inventory.Event{e})
 	if err != nil {
@@ -95,7 +99,7 @@ func (s *Server) appendEvent(ctx context.Context, e inventory.Event) bool {
 	return err == nil
 }
 
-// reported reads what a system says of itself; false: it was refused.
+// reported reads the form in which a system describes itself; false: it was refused.
 func reported(w http.ResponseWriter, r *http.Request) (detail json.RawMessage, ok bool) {
 	r.Body = http.MaxBytesReader(w, r.Body, maxPhoneHome)
 	if err := r.ParseForm(); err != nil {
@@ -107,13 +111,13 @@ func reported(w http.ResponseWriter, r *http.Request) (detail json.RawMessage, o
 		http.Error(w, "the form cannot be read", http.StatusBadRequest)
 		return nil, false
 	}
-	said := map[string]string{}
+	fields := map[string]string{}
 	for _, k := range []string{"instance_id", "hostname", "fqdn"} {
 		if v := clean(r.PostForm.Get(k)); v != "" {
-			said[k] = v
+			fields[k] = v
 		}
 	}
-	detail, err := json.Marshal(said)
+	detail, err := json.Marshal(fields)
 	if err != nil {
 		detail = nil // a map of strings always encodes
 	}

@@ -1,6 +1,5 @@
-// Package clock tells the time of this process twice: by the wall, which
-// people and NTP set, and by a counter that nobody sets. A wait that ends by
-// the wall may not have been waited.
+// Package clock compares the wall clock, which people and NTP set, with a counter
+// that cannot be set. A wait that is over by the wall clock may not be over.
 package clock
 
 import (
@@ -15,10 +14,10 @@ const (
 	// tolerance is how far the wall clock may move against the counter before
 	// it counts as a step. What is slewed by NTP moves both.
 	tolerance = 3 * time.Second
-	// slack is how inexactly a moment of the wall is found on the counter.
+	// slack bounds the error when a time of the wall clock is found on the counter.
 	slack = tolerance + 2*every
-	// frozen is how long nobody may have looked before that means that this
-	// process stood still: it looks every second.
+	// frozen is the pause between two looks from which on this process counts as
+	// having stood still: it looks every second.
 	frozen = 5 * time.Second
 	// kept is how many steps are remembered.
 	kept = 64
@@ -84,8 +83,8 @@ func (c *Clock) Listening() {
 	c.looked = c.begun
 }
 
-// runs notes that this process runs now. When nobody has looked for too long,
-// it stood still (stopped, frozen, out of memory), and heard nothing meanwhile.
+// runs notes that this process runs now. After a pause that is too long, it stood
+// still (stopped, frozen, out of memory), and heard nothing in that time.
 // The caller holds mu.
 func (c *Clock) runs(now time.Duration) {
 	if now-c.looked > frozen {
@@ -113,7 +112,7 @@ func (c *Clock) Look() (Step, bool) {
 	return s, true
 }
 
-// Run looks every second until ctx is done, and tells of each step. While it
+// Run looks every second until ctx is done, and calls stepped for each step. While it
 // does not run, every pause between two looks counts as standing still.
 func (c *Clock) Run(ctx context.Context, stepped func(context.Context, Step)) error {
 	tick := time.NewTicker(every)
@@ -132,8 +131,8 @@ func (c *Clock) Run(ctx context.Context, stepped func(context.Context, Step)) er
 
 // Left returns what remains of a wait of length d that began when the wall
 // clock showed began: what was skipped by setting the clock has not been
-// waited. Nothing remains of a wait that began in the future, because then
-// somebody else's clock says so.
+// waited. Nothing remains of a wait that began in the future: the time is from
+// another clock.
 func (c *Clock) Left(began time.Time, d time.Duration) time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -18,7 +18,7 @@ type Guard struct {
 }
 
 // New returns a Guard that writes to log, which must be bounded (internal/quiet):
-// whoever can cause one panic can cause many.
+// a client that can cause one panic can cause many.
 func New(log *slog.Logger) *Guard { return &Guard{log: log} }
 
 // Recover ends a panic of the goroutine that defers it. what names the input.

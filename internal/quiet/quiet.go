@@ -21,7 +21,7 @@ const (
 // Handler returns a slog.Handler that passes on to inner at most 60 records of
 // the same level and message per minute; the first record after that says in
 // "left_out" how many were not written. Records below slog.LevelInfo are whole:
-// whoever asks for them asks for every packet. now nil is time.Now.
+// with that level every packet is wanted. now nil is time.Now.
 func Handler(inner slog.Handler, now func() time.Time) slog.Handler {
 	if now == nil {
 		now = time.Now

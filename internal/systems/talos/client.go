@@ -32,13 +32,13 @@ const (
 	maxKubeconfig = 1 << 20
 )
 
-// Client is a client of one node at a time; a talosconfig says whom it trusts
-// and who it is.
+// Client is a client of the Talos API (TCP 50000). Each call names the node and the
+// talosconfig, which has the trusted authority and the client certificate.
 type Client struct{}
 
-// Version returns the Talos version that runs on the node: v1.13.0. The node
-// answers it with the certificate authority of its machine configuration, so
-// an answer proves that this configuration is in force.
+// Version returns the Talos version of the node, such as v1.13.0. The node shows a
+// certificate of the authority in its machine configuration, so an answer proves
+// that the node runs with it.
 func (Client) Version(ctx context.Context, address string, talosconfig inventory.Secret) (string, error) {
 	var tag string
 	err := call(ctx, address, talosconfig, func(ctx context.Context, c machine.MachineServiceClient) error {
@@ -54,8 +54,8 @@ func (Client) Version(ctx context.Context, address string, talosconfig inventory
 	return tag, wrap("asking Talos %q for its version", address, err)
 }
 
-// Bootstrap makes the node the first member of its cluster's etcd. That is
-// done once in the life of a cluster: already says that it had been.
+// Bootstrap makes the node the first member of its cluster's etcd, once in the life
+// of a cluster; already: it was done before.
 func (Client) Bootstrap(ctx context.Context, address string, talosconfig inventory.Secret) (already bool, err error) {
 	err = call(ctx, address, talosconfig, func(ctx context.Context, c machine.MachineServiceClient) error {
 		_, err := c.Bootstrap(ctx, &machine.BootstrapRequest{})
@@ -67,10 +67,12 @@ func (Client) Bootstrap(ctx context.Context, address string, talosconfig invento
 	return false, wrap("bootstrapping Talos %q", address, err)
 }
 
-// Kubeconfig returns an administrator's kubeconfig of the node's cluster. What
-// it calls the server becomes server, unless that is "": the node's own answer
-// is the cluster's endpoint, which may be a name or a load balancer of later.
-func (Client) Kubeconfig(ctx context.Context, address string, talosconfig inventory.Secret, server string) (inventory.Secret, error) {
+// Kubeconfig returns an administrator's kubeconfig of the node's cluster. server
+// replaces the URL of the API server in it, unless it is "": the node answers with
+// the cluster's endpoint, a name or load balancer that may not exist yet.
+func (Client) Kubeconfig(
+	ctx context.Context, address string, talosconfig inventory.Secret, server string,
+) (inventory.Secret, error) {
 	var packed bytes.Buffer
 	err := call(ctx, address, talosconfig, func(ctx context.Context, c machine.MachineServiceClient) error {
 		s, err := c.Kubeconfig(ctx, &emptypb.Empty{})
@@ -99,10 +101,11 @@ func (Client) Kubeconfig(ctx context.Context, address string, talosconfig invent
 	}
 	text, err := unpack(&packed)
 	if err == nil && server != "" {
-		text, err = renamed(text, server)
+		text, err = replaceServer(text, server)
 	}
 	if err != nil {
-		return inventory.Secret{}, wrap("fetching the kubeconfig of Talos %q", address, fmt.Errorf("%w: %w", err, inventory.ErrInvalid))
+		err = fmt.Errorf("%w: %w", err, inventory.ErrInvalid)
+		return inventory.Secret{}, wrap("fetching the kubeconfig of Talos %q", address, err)
 	}
 	return inventory.NewSecret(text), nil
 }
@@ -129,11 +132,11 @@ func unpack(r io.Reader) (string, error) {
 	}
 }
 
-// renamed puts the server's address into every cluster of a kubeconfig.
-func renamed(text, server string) (string, error) {
+// replaceServer replaces the server of every cluster in a kubeconfig.
+func replaceServer(text, server string) (string, error) {
 	var f map[string]any
 	if yaml.Unmarshal([]byte(text), &f) != nil {
-		return "", errors.New("the kubeconfig is no YAML") // the parser's words would quote it
+		return "", errors.New("the kubeconfig is not YAML") // the parser's text would quote it
 	}
 	clusters, _ := f["clusters"].([]any)
 	for _, c := range clusters {
@@ -146,8 +149,11 @@ func renamed(text, server string) (string, error) {
 	return string(b), err
 }
 
-// call makes one call, within its time.
-func call(ctx context.Context, address string, talosconfig inventory.Secret, f func(context.Context, machine.MachineServiceClient) error) error {
+// call makes one call, which ends after the timeout.
+func call(
+	ctx context.Context, address string, talosconfig inventory.Secret,
+	f func(context.Context, machine.MachineServiceClient) error,
+) error {
 	conf, err := credentialsOf(talosconfig)
 	if err != nil {
 		return err
@@ -157,9 +163,11 @@ func call(ctx context.Context, address string, talosconfig inventory.Secret, f f
 		return fmt.Errorf("%w: %w", err, inventory.ErrInvalid)
 	}
 	dialer := net.Dialer{Control: func(_, at string, _ syscall.RawConn) error { return inventory.MayDial(host, at) }}
-	// The address is dialled as it stands: no resolver of gRPC, and no proxy of
-	// the environment, between us and the node.
-	c, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(credentials.NewTLS(conf)), grpc.WithNoProxy(), grpc.WithDisableServiceConfig(),
+
+	// The address is dialled as it is given, without gRPC's resolver and without a
+	// proxy of the environment.
+	c, err := grpc.NewClient("passthrough:///"+address,
+		grpc.WithTransportCredentials(credentials.NewTLS(conf)), grpc.WithNoProxy(), grpc.WithDisableServiceConfig(),
 		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
 			return dialer.DialContext(ctx, "tcp", address)
 		}))
@@ -172,8 +180,8 @@ func call(ctx context.Context, address string, talosconfig inventory.Secret, f f
 	return f(ctx, machine.NewMachineServiceClient(c))
 }
 
-// credentialsOf reads the current context of a talosconfig. What a parser says
-// of it is left out of the error: it might quote it.
+// credentialsOf reads the current context of a talosconfig. Errors leave out the
+// parser's text, which may quote the talosconfig.
 func credentialsOf(talosconfig inventory.Secret) (*tls.Config, error) {
 	var f struct {
 		Context  string `yaml:"context"`
@@ -187,7 +195,7 @@ func credentialsOf(talosconfig inventory.Secret) (*tls.Config, error) {
 		return nil, fmt.Errorf("reading the talosconfig: %s: %w", what, inventory.ErrInvalid)
 	}
 	if yaml.Unmarshal([]byte(talosconfig.Reveal()), &f) != nil {
-		return bad("it is no YAML")
+		return bad("it is not YAML")
 	}
 	c, ok := f.Contexts[f.Context]
 	if !ok {
@@ -207,16 +215,17 @@ func credentialsOf(talosconfig inventory.Secret) (*tls.Config, error) {
 	}
 	pair, err := tls.X509KeyPair(pem[1], pem[2])
 	if err != nil {
-		// Talos calls its keys ED25519 PRIVATE KEY; what is in them is PKCS #8.
-		if pair, err = tls.X509KeyPair(pem[1], bytes.ReplaceAll(pem[2], []byte("ED25519 PRIVATE KEY"), []byte("PRIVATE KEY"))); err != nil {
-			return bad("its crt and key do not fit each other")
+		// Talos calls its keys ED25519 PRIVATE KEY; they are PKCS #8.
+		key := bytes.ReplaceAll(pem[2], []byte("ED25519 PRIVATE KEY"), []byte("PRIVATE KEY"))
+		if pair, err = tls.X509KeyPair(pem[1], key); err != nil {
+			return bad("its crt and key do not belong together")
 		}
 	}
 	conf.Certificates = []tls.Certificate{pair}
 	return conf, nil
 }
 
-// wrap maps what gRPC says to the inventory's vocabulary.
+// wrap maps a gRPC error to the inventory's vocabulary.
 func wrap(format, address string, err error) error {
 	if err == nil {
 		return nil
@@ -234,7 +243,10 @@ func wrap(format, address string, err error) error {
 		kind = inventory.ErrInvalid
 	case codes.Unavailable:
 		// A node that was not wiped answers with the authority of another cluster.
-		for _, t := range []string{"unknown authority", "certificate is not valid", "doesn't contain any IP SANs", "certificate is valid for", "bad certificate", "unknown certificate"} {
+		for _, t := range []string{
+			"unknown authority", "certificate is not valid", "doesn't contain any IP SANs",
+			"certificate is valid for", "bad certificate", "unknown certificate",
+		} {
 			if strings.Contains(s.Message(), t) {
 				kind = inventory.ErrRefused
 			}
