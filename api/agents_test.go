@@ -51,7 +51,7 @@ func TestLostAnswerOfClaimIsGivenAgain(t *testing.T) {
 	first, again := s.welcome(o, nonceA), s.welcome(o, nonceA)
 	require.Equal(t, first, again)
 	require.Equal(t, http.StatusOK, send(t, s.agent, http.MethodPost, "/agent/v1/heartbeat", action.Heartbeat{}, bearer(first.Token)).Code)
-	// From its first use on, whoever repeats the claim is somebody else.
+	// After the first use of the token, a repeated claim comes from another client.
 	require.Equal(t, http.StatusConflict, send(t, s.agent, http.MethodPost, "/agent/v1/claim", s.hello(o, 1, nonceA)).Code)
 	require.Equal(t, 1, s.Events(inventory.EventFilter{Run: "r1"})[inventory.EventHello])
 }
@@ -106,7 +106,7 @@ func TestStrangeHardwareIsAConflict(t *testing.T) {
 	s.welcome(o, nonceB) // the machine itself is not locked out
 }
 
-// Strange hardware that comes after the machine itself: nobody can tell which
+// Strange hardware that comes after the machine itself: it cannot be known which
 // of the two is the impostor.
 func TestStrangeHardwareRevokesTheAgent(t *testing.T) {
 	s := newSite(t)

@@ -116,8 +116,8 @@ func TestGenesis(t *testing.T) {
 	require.Equal(t, 1, s.Temporal.Runs[run.Run].Cancels)
 }
 
-// An image that nobody can fetch is told by plan, with the line of the file, and
-// not by the hour-long start.
+// An image that cannot be fetched is found in plan, with the line of the file, and
+// not an hour after the start.
 func TestGenesisAsksForWhatItWouldFetch(t *testing.T) {
 	here := http.HandlerFunc(http.NotFound)
 	target := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { here.ServeHTTP(w, r) }))

@@ -430,7 +430,7 @@ func TestS49Cookie(t *testing.T) {
 }
 
 // TestS50RetargetingABMCClearsItsPassword: whatever of its address changes;
-// and a ciphertext that somebody moves in the database opens nothing.
+// and a ciphertext that was moved in the database opens nothing.
 func TestS50RetargetingABMCClearsItsPassword(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "ingot.db")
 	store, err := sqlite.Open(t.Context(), path, keyring.New())
@@ -489,8 +489,8 @@ func TestS50RetargetingABMCClearsItsPassword(t *testing.T) {
 	}
 }
 
-// TestS48ConflictsFillNoLog: whoever has read a boot script off the wire can
-// claim it any number of times in a stranger's name.
+// TestS48ConflictsFillNoLog: a client that has read a boot script off the wire can
+// claim it any number of times.
 func TestS48ConflictsFillNoLog(t *testing.T) {
 	var log bytes.Buffer
 	s := newSite(t, func(c *siteConfig) { c.Log = slog.New(slog.NewTextHandler(&log, nil)) })

@@ -17,12 +17,12 @@ import (
 type failing struct {
 	AgentStore
 	err       error
-	meanwhile func() // called while it fails
+	duringWrite func() // called while it fails
 }
 
 func (f *failing) AppendLog(ctx context.Context, o inventory.Owner, k action.Key, text string) error {
 	if f.err != nil {
-		f.meanwhile()
+		f.duringWrite()
 		return f.err
 	}
 	return f.AgentStore.AppendLog(ctx, o, k, text)
@@ -38,16 +38,16 @@ func TestLogOutlivesAFullDisk(t *testing.T) {
 	k := s.Assign(o)
 	g, a := s.Agents, inventory.Agent{Owner: o, Boot: 1}
 	disk := &failing{AgentStore: g.store, err: inventory.ErrFull}
-	disk.meanwhile = func() {}
+	disk.duringWrite = func() {}
 	g.store = disk
 	says := func(text string) {
 		g.Beat(a, action.Heartbeat{Running: &action.Progress{Key: k, Log: text}}, s.Clock.Now())
 	}
 	says("one\n")
 	require.ErrorIs(t, g.Flush(t.Context()), disk.err)
-	disk.meanwhile = func() { says("two\n") }
+	disk.duringWrite = func() { says("two\n") }
 	require.ErrorIs(t, g.Flush(t.Context()), disk.err)
-	disk.meanwhile = func() {}
+	disk.duringWrite = func() {}
 	require.ErrorIs(t, g.Flush(t.Context()), disk.err)
 	s.Clock.Move(2 * time.Hour) // of silence
 	g.forget(time.Hour)
@@ -63,9 +63,9 @@ func TestLogOutlivesAFullDisk(t *testing.T) {
 	require.Equal(t, "one\ntwo\nthree\n", text)
 
 	disk.err = inventory.ErrFull
-	disk.meanwhile = func() { says(strings.Repeat("x", MaxLogTail-5) + "\nend\n") }
+	disk.duringWrite = func() { says(strings.Repeat("x", MaxLogTail-5) + "\nend\n") }
 	for range 20 {
-		disk.meanwhile()
+		disk.duringWrite()
 		require.ErrorIs(t, g.Flush(t.Context()), disk.err)
 	}
 	waiting := g.TakeLog(a, k)
@@ -73,7 +73,7 @@ func TestLogOutlivesAFullDisk(t *testing.T) {
 	require.True(t, strings.HasSuffix(waiting, "end\n"))
 
 	says("late\n")
-	disk.err, disk.meanwhile = inventory.ErrFenced, func() {}
+	disk.err, disk.duringWrite = inventory.ErrFenced, func() {}
 	require.NoError(t, g.Flush(t.Context()))
-	require.Empty(t, g.TakeLog(a, k), "the run is over: nobody waits for it")
+	require.Empty(t, g.TakeLog(a, k), "the run is over: no one waits for it")
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/ingotmetal/ingot/lab/fakesite"
 )
 
-// TestAgentsAreNotLostWhenTheClockIsSet: silence goes by the clock that nobody
-// sets, whatever the database says of the last sign of life.
+// TestAgentsAreNotLostWhenTheClockIsSet: silence goes by the clock that is never
+// set, whatever the database says of the last sign of life.
 func TestAgentsAreNotLostWhenTheClockIsSet(t *testing.T) {
 	real := fakesite.NewClock(time.Unix(0, 0))
 	s := newSite(t, func(c *Config) { c.Elapsed = func() time.Duration { return real.Now().Sub(time.Unix(0, 0)) } })
@@ -45,11 +45,11 @@ func TestAgentsAreNotLostWhenTheClockIsSet(t *testing.T) {
 	ago, _ = s.Agents.Heard(o, 1)
 	require.Equal(t, 61*time.Second, ago)
 	_, ok = s.Agents.Heard(o, 2)
-	require.False(t, ok, "nobody has come under that boot")
+	require.False(t, ok, "no agent has come under that boot")
 }
 
 // TestAgentsAreNotLostWhenNobodyListened: a server that was frozen, or that
-// began to listen late, has heard nobody and knows nothing of their silence.
+// began to listen late, has heard no agent and knows nothing of their silence.
 func TestAgentsAreNotLostWhenNobodyListened(t *testing.T) {
 	real := fakesite.NewClock(time.Unix(0, 0))
 	passed := func() time.Duration { return real.Now().Sub(time.Unix(0, 0)) }

@@ -273,7 +273,7 @@ func TestReconcileRepairsARecordWithoutGrant(t *testing.T) {
 	require.Equal(t, Counts{RunsFenced: 1, RecordsRepaired: 1}, s.Reconciler.Counts())
 }
 
-// TestReconcileTellsARunThatLostItsMachine: somebody took the machine from a
+// TestReconcileTellsARunThatLostItsMachine: the machine was taken from a
 // run that goes on; it is told until it waits for a person.
 func TestReconcileTellsARunThatLostItsMachine(t *testing.T) {
 	s := newSite(t)
@@ -305,8 +305,8 @@ type lateGrants struct{ GrantStore }
 func (lateGrants) Grants(context.Context) ([]inventory.Grant, error) { return nil, nil }
 
 // TestReconcileDoesNotFenceARunThatJustArmed: with two hundred runs a pass
-// takes seconds, and every one that arms meanwhile would be told that somebody
-// else has its machine.
+// takes seconds, and every one that arms during it would be told that another run
+// has its machine.
 func TestReconcileDoesNotFenceARunThatJustArmed(t *testing.T) {
 	s := newSite(t)
 	s.AddMachine("m1", fakesite.MAC)
