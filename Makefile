@@ -7,73 +7,123 @@ VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unkn
 LDFLAGS := -s -w -X main.version=$(VERSION)
 TOOLS   := $(CURDIR)/.tools
 # iPXE, unpacked by make deps; "ingot init" finds it beside the program.
-LOADERS  = $(addprefix $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/ingot-lab/pkg/ipxe/usr/lib/ipxe/,undionly.kpxe snponly.efi ipxe.efi)
+CACHE    = $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/ingot-lab
+LOADERS  = $(addprefix $(CACHE)/pkg/ipxe/usr/lib/ipxe/,undionly.kpxe snponly.efi ipxe.efi)
 
-deps: ## install from Debian's packages and the Go proxy what is missing
+STAGE    = @deploy/stage.sh
+
+deps: ## install what building, testing, linting and the lab need (deploy/deps.sh: in parts)
 	deploy/deps.sh
 
-build: web bin/worker-agent ## build both programs and the agent's OS into bin/
-	go build -ldflags '$(LDFLAGS)' -o bin/ ./cmd/ingot
-	deploy/agentos/build.sh bin/agentos bin/worker-agent
-	install -D -m 644 -t bin/ipxe $(LOADERS)
+deps-%: FORCE
+	$(STAGE) packages "1 to 3 min; 1 s when repeated" deploy/deps.sh $*
+
+build: bin/ingot bin/agentos bin/ipxe ## both programs and the agent's operating system, into bin/
+
+bin/ingot: web bin/worker-agent FORCE
+	$(STAGE) ingot "3 to 5 min; 20 s when repeated" go build -ldflags '$(LDFLAGS)' -o bin/ ./cmd/ingot
 
 bin/worker-agent: FORCE
-	CGO_ENABLED=0 go build -ldflags '$(LDFLAGS)' -o bin/ ./cmd/worker-agent
+	$(STAGE) worker-agent "30 s; 5 s when repeated" env CGO_ENABLED=0 go build -ldflags '$(LDFLAGS)' -o bin/ ./cmd/worker-agent
 
-image: build ## one container image of it, bin/ingot.oci.tar, for a NAS or a platform node (deploy/compose.yaml, deploy/genesis/ingot.yaml)
+bin/demo: FORCE
+	$(STAGE) demo "1 to 2 min; 5 s when repeated" go build -o bin/ ./e2e/demo
+
+bin/mkimage: FORCE
+	$(STAGE) mkimage "30 s to 1 min; 5 s when repeated" go build -o bin/ ./lab/mkimage
+
+bin/agentos: bin/worker-agent FORCE
+	$(STAGE) agentos "10 s" deploy/agentos/build.sh bin/agentos bin/worker-agent
+
+bin/ipxe: FORCE
+	@install -D -m 644 -t bin/ipxe $(LOADERS)
+
+image: build ## the container image bin/ingot.oci.tar (deploy/compose.yaml, deploy/genesis/ingot.yaml)
 	go run ./deploy/image -bin bin -version $(VERSION) -out bin/ingot.oci.tar
 
-previous: ## build the baseline commit (e2e/baseline) into bin/previous, for the upgrade test
+previous: ## the baseline commit (e2e/baseline), into bin/previous, for the upgrade test
 	deploy/previous.sh bin/previous
 
-web: web/dist/index.html ## build the page (needs node)
-web/dist/index.html: $(wildcard web/src/*.ts web/src/*.tsx web/src/style/* web/public/*) web/index.html web/package-lock.json web/vite.config.ts
-	cd web && npm ci --no-audit --no-fund --loglevel=error && npm run build
+web: web/dist/index.html ## the page (needs node)
+web/dist/index.html: web/node_modules/.package-lock.json $(wildcard web/src/*.ts web/src/*.tsx web/src/style/* web/public/*) \
+  web/index.html web/vite.config.ts
+	$(STAGE) page "15 s" npm --prefix web run build
+web/node_modules/.package-lock.json: web/package-lock.json
+	$(STAGE) npm "10 to 30 s" npm --prefix web ci --no-audit --no-fund --loglevel=error
 
-test: deps build ## all tests that need no machine: race detector on
+# The stages of "make demo" run side by side. Only the Go programs are built one after the other: two builds at the same time
+# would compile the packages that they share twice.
+ifdef DEMO
+disk-image: deps-demo bin/mkimage
+	$(STAGE) disk-image "1 to 2 min; 1 s when repeated" bin/mkimage
+bin/agentos bin/ipxe: | deps-demo
+bin/worker-agent: | bin/mkimage
+bin/demo: | bin/worker-agent
+bin/ingot: | bin/demo
+demo-stages: disk-image build bin/demo
+endif
+
+demo: ## two machines from power-on to a running system (KEEP=1: they and the page stay until Ctrl-C)
+	+@$(MAKE) --no-print-directory -j8 DEMO=1 demo-stages
+	@bin/demo $(if $(KEEP),-keep)
+
+test: deps-test build ## all tests that need no virtual machine, with the race detector
 	go vet ./...
 	go test -race -p 2 ./...
 	cd web && npm test --silent
 
-fuzz: ## a million hostile inputs each for what parses packets of strangers (FUZZ=10000x: fewer)
+fuzz: ## a million hostile inputs for each packet parser (FUZZ=10000x: fewer)
 	go test ./bootsvc -run '^$$' -fuzz '^FuzzTFTPOptions$$' -fuzztime $(or $(FUZZ),1000000x)
 	go test ./bootsvc -run '^$$' -fuzz '^FuzzTFTPTransfer$$' -fuzztime $(or $(FUZZ),1000000x)
 
-lint: ## formatting, linters, workflow determinism
+lint: deps-lint ## formatting, linters, workflow determinism
 	$(TOOLS)/golangci-lint run ./...
 	$(TOOLS)/golangci-lint fmt --diff
 	$(TOOLS)/workflowcheck ./workflows/...
 	go mod tidy -diff
 	! grep -n '"resolved"' web/package-lock.json
 
-e2e: deps build previous ## the virtual lab: namespaces, QEMU, a real Temporal (FULL=1: the long form)
+# Tests in the virtual lab. LONG_TESTS run with FULL=1 only; benchmarks and the chaos matrix have targets of their own.
+LAB_TEST   = go test -v -count=1 -p 1
+LONG_TESTS = TestHostileInputs|TestEveryPath|TestClockJump|TestSeedFirmware|TestGenesisKilled|TestGenesisFails|TestKilledAsAPersonDecides
+OTHERS     = TestBench|TestBenchPage|TestChaosMatrix
+
+e2e: deps-test build previous ## the virtual lab: namespaces, QEMU, a real Temporal (FULL=1: the long form)
 	go test -count=1 -p 1 -run '^TestLab' ./bootsvc ./bmc ./lab -args -lab
-	go test -v -count=1 -p 1 -parallel 64 -timeout 80m -skip '^(TestBench|TestBenchPage|TestChaosMatrix$(if $(FULL),,|TestHostileInputs|TestEveryPath|TestClockJump|TestSeedFirmware|TestGenesisKilled|TestGenesisFails|TestKilledAsAPersonDecides))$$' ./e2e -args -lab $(if $(FULL),-full) $(E2E)
+	$(LAB_TEST) -parallel 64 -timeout 80m -skip '^($(OTHERS)$(if $(FULL),,|$(LONG_TESTS)))$$' ./e2e \
+	  -args -lab $(if $(FULL),-full) $(E2E)
 
-demo: deps build ## two machines from power-on to a running system (KEEP=1 leaves the page open)
-	go run ./e2e/demo $(if $(KEEP),-keep)
+genesis: deps-test build ## docs/genesis.md on QEMU machines, 10 min (CHAOS=1: kill and fail each step, simulated machines)
+	$(LAB_TEST) -parallel 1 -timeout 80m -run '^TestGenesis($(if $(CHAOS),Killed|Fails|Chaos,Migrates))$$' ./e2e \
+	  -args -lab $(if $(CHAOS),,-qemu)
 
-genesis: deps build ## the evening of docs/genesis.md on QEMU machines, ten minutes (CHAOS=1: on simulated machines, ten minutes: the server is killed in every step, and something fails in every step)
-	go test -v -count=1 -p 1 -parallel 1 -timeout 80m -run '^TestGenesis($(if $(CHAOS),Killed|Fails|Chaos,Migrates))$$' ./e2e -args -lab $(if $(CHAOS),,-qemu)
+chaos: deps-test build ## break every part in every phase, 30 min; writes docs/reliability.md (FULL=1: QEMU machines as well)
+	$(LAB_TEST) -parallel 3 -timeout 70m -run '^TestChaosMatrix$$' ./e2e \
+	  -args -lab -report ../docs/reliability.md $(if $(FULL),-full)
 
-chaos: deps build ## break every part in every phase; writes docs/reliability.md (half an hour; FULL=1: QEMU machines as well)
-	go test -v -count=1 -p 1 -parallel 3 -timeout 70m -run '^TestChaosMatrix$$' ./e2e -args -lab -report ../docs/reliability.md $(if $(FULL),-full)
+bench: deps-test build ## the figures of the README
+	$(LAB_TEST) -timeout 30m -run '^TestBench$$' ./e2e -args -lab -bench
 
-bench: deps build ## the figures of the README
-	go test -count=1 -p 1 -timeout 30m -run '^TestBench$$' -v ./e2e -args -lab -bench
-
-bench-page: deps build ## the page with 5,000 machines in a headless browser, and what a viewer costs the server
-	go test -count=1 -timeout 30m -run '^TestBenchPage$$' -v ./e2e -args -bench
+bench-page: deps-test build ## the page with 5,000 machines in a headless browser, and what a viewer costs the server
+	$(LAB_TEST) -timeout 30m -run '^TestBenchPage$$' ./e2e -args -bench
 
 check: test lint e2e ## everything that CI runs
+
+size: ## lines of code, comments and blanks per package; what is too long
+	@go test -count=1 -run '^TestPrintSize$$' . -args -size
+
+graph: ## draw the import graph into docs/architecture.md
+	@go test -count=1 -run '^TestImportGraph$$' . -args -graph
 
 clean: ## remove what was built, not what was downloaded
 	rm -rf bin web/dist/assets web/dist/index.html
 
 help:
-	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
-# Prerequisites are steps in their order (deps before build), under make -j as well; go and npm use the cores themselves.
+# Prerequisites are made in the order in which they are listed (packages before programs), under make -j as well.
+ifndef DEMO
 .NOTPARALLEL:
-.PHONY: deps build image previous web test fuzz lint e2e demo genesis chaos bench bench-page check clean help FORCE
+endif
+.PHONY: deps build image previous web test fuzz lint e2e demo genesis chaos bench bench-page check size graph clean help FORCE
 FORCE:

@@ -25,7 +25,7 @@ func CacheDir() string {
 }
 
 // PackageDir is the folder of packages that `make deps` unpacked there instead of installing them: "ipxe", "kernel",
-// "cloud-kernel", "busybox", "relay" or "openipmi".
+// "busybox", "relay" or "openipmi".
 func PackageDir(name string) string { return filepath.Join(CacheDir(), "pkg", name) }
 
 // Requirements checks that this program can run a lab here, and names everything that is missing with its remedy. Tests that
@@ -47,7 +47,7 @@ func requirements(uid int, look func(string) (string, error), stat func(string) 
 			programs = append(programs, p)
 		}
 	}
-	for _, p := range []string{"ipxe", "kernel", "cloud-kernel", "busybox", "relay", "openipmi"} {
+	for _, p := range []string{"ipxe", "kernel", "busybox", "relay", "openipmi"} {
 		if stat(filepath.Join(PackageDir(p), ".stamp")) != nil {
 			packages = append(packages, PackageDir(p))
 		}

@@ -1,5 +1,4 @@
-// Command demo is "make demo": it installs two machines of the virtual lab and
-// tells what happens.
+// Command demo is the last stage of "make demo": it installs two machines of the virtual lab and prints what happens.
 package main
 
 import (
@@ -32,16 +31,19 @@ func demo(ctx context.Context, keep bool) (err error) {
 	if err := lab.Requirements(); err != nil {
 		return err
 	}
-	fmt.Println("building the Debian image, once (a minute or two) …")
-	image, err := lab.DebianImage(ctx, nil)
+
+	image, err := lab.DebianImage(ctx, os.Stdout) // "make demo" has built it: this only opens it
 	if err != nil {
 		return err
 	}
+
+	fmt.Println("two machines are installed now: usually 1 to 2 min")
 	s, err := e2e.NewSite(ctx, e2e.Options{Root: "."})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
+
 	link, err := s.CLI(ctx, "login-link")
 	if err != nil {
 		return err
@@ -60,11 +62,12 @@ func demo(ctx context.Context, keep bool) (err error) {
 		fmt.Printf("%-5s installed in %s: %s\n", m.Name, m.Took.Round(time.Second), m.What)
 	}
 	fmt.Println("log in on a machine's serial console as root, password lab (make demo KEEP=1 keeps them running)")
+
 	if keep {
 		for _, m := range machines {
 			fmt.Printf("%-5s console: %s\n", m.Name, m.SerialPath())
 		}
-		fmt.Println("press Ctrl-C to end the lab")
+		fmt.Println("press Ctrl-C to stop the lab")
 		<-ctx.Done()
 	}
 	return nil
