@@ -67,16 +67,13 @@ func takeBackup(ctx context.Context, cfg temporalchild.Config, o temporalchild.B
 		return err
 	}
 	err := withDatabase("file:"+o.File+"?mode=rw&_pragma=synchronous=full", func(db *sql.DB) error {
-		// Both leave one file, whatever the original was.
-		for _, s := range []string{
-			"PRAGMA journal_mode = DELETE", "DROP TABLE IF EXISTS " + backupTable,
-			"CREATE TABLE " + backupTable + " (one INTEGER PRIMARY KEY CHECK (one = 1), id TEXT NOT NULL, taken_at TEXT NOT NULL)",
-		} {
-			if _, err := db.ExecContext(ctx, s); err != nil {
-				return err
-			}
+		// These leave one file without other backups' ids, whatever the original was.
+		err := execAll(ctx, db, "PRAGMA journal_mode = DELETE", "DROP TABLE IF EXISTS "+backupTable,
+			"CREATE TABLE "+backupTable+" (one INTEGER PRIMARY KEY CHECK (one = 1), id TEXT NOT NULL, taken_at TEXT NOT NULL)")
+		if err != nil {
+			return err
 		}
-		_, err := db.ExecContext(ctx, "INSERT INTO "+backupTable+" VALUES (1, ?, ?)", o.ID, time.Now().UTC().Format(time.RFC3339))
+		_, err = db.ExecContext(ctx, "INSERT INTO "+backupTable+" VALUES (1, ?, ?)", o.ID, time.Now().UTC().Format(time.RFC3339))
 		return err
 	})
 	if err != nil {
@@ -134,27 +131,23 @@ func ReadCopy(ctx context.Context, path string) (c Copy, err error) {
 	return c, nil
 }
 
-// openRuns reads the server's own table of runs and not visibility, which is
-// written a moment later. State 3 is "completed".
-func openRuns(ctx context.Context, db *sql.DB) (out []OpenRun, err error) {
-	rows, err := db.QueryContext(ctx, `SELECT c.workflow_id, c.run_id FROM current_executions c JOIN namespaces n ON n.id = c.namespace_id
-		WHERE c.state < 3 AND n.name <> 'temporal-system' ORDER BY c.workflow_id`)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, rows.Close()) }()
-	for rows.Next() {
+// openRuns reads the server's own table of runs and not visibility, which is written a moment later. State 3 is
+// "completed".
+func openRuns(ctx context.Context, db *sql.DB) ([]OpenRun, error) {
+	scan := func(rows *sql.Rows) (OpenRun, error) {
 		var id string
 		var run []byte
 		if err := rows.Scan(&id, &run); err != nil {
-			return nil, err
+			return OpenRun{}, err
 		}
 		if len(run) != 16 {
-			return nil, fmt.Errorf("the run of %q has an id of %d bytes", id, len(run))
+			return OpenRun{}, fmt.Errorf("the run of %q has an id of %d bytes", id, len(run))
 		}
-		out = append(out, OpenRun{id, fmt.Sprintf("%x-%x-%x-%x-%x", run[:4], run[4:6], run[6:8], run[8:10], run[10:])})
+		return OpenRun{id, fmt.Sprintf("%x-%x-%x-%x-%x", run[:4], run[4:6], run[6:8], run[8:10], run[10:])}, nil
 	}
-	return out, rows.Err()
+	return readRows(ctx, db, scan, `SELECT c.workflow_id, c.run_id
+		FROM current_executions c JOIN namespaces n ON n.id = c.namespace_id
+		WHERE c.state < 3 AND n.name <> 'temporal-system' ORDER BY c.workflow_id`)
 }
 
 // Adopt makes a copy that nothing has open a database that the server runs on.

@@ -5,15 +5,12 @@ import (
 	"crypto/rand"
 	"database/sql"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net/url"
-	"os"
 	"time"
 
 	enumspb "go.temporal.io/api/enums/v1"
-	"go.temporal.io/api/serviceerror"
 	sqliteschema "go.temporal.io/server/schema/sqlite"
 	"google.golang.org/protobuf/types/known/durationpb"
 
@@ -79,10 +76,6 @@ func prepareDatabase(ctx context.Context, cfg temporalchild.Config, logger *slog
 		if err != nil {
 			return fmt.Errorf("reading the cluster identity: %w", err)
 		}
-		if err := giveBack(ctx, db, cfg.File, busy); err != nil {
-			// The file is as good as before, only bigger.
-			logger.Warn("the database cannot be made to shrink", "file", cfg.File, "err", err)
-		}
 		// Pages of deleted runs go back to the file system a piece at each start, so that no start is slow.
 		if _, err := db.ExecContext(ctx, "PRAGMA incremental_vacuum(4096)"); err != nil {
 			return fmt.Errorf("vacuuming: %w", err)
@@ -95,41 +88,6 @@ func prepareDatabase(ctx context.Context, cfg temporalchild.Config, logger *slog
 	return id, nil
 }
 
-func withDatabase(dsn string, use func(*sql.DB) error) error {
-	db, err := sql.Open("sqlite", dsn)
-	if err != nil {
-		return err
-	}
-	db.SetMaxOpenConns(1)
-	return errors.Join(use(db), db.Close())
-}
-
-// giveBack makes a file that cannot give pages back one that can, by writing it anew. That takes the
-// file's size in free space, once.
-func giveBack(ctx context.Context, db *sql.DB, file string, busy func(with string)) error {
-	var mode int
-	if err := db.QueryRowContext(ctx, "PRAGMA auto_vacuum").Scan(&mode); err != nil {
-		return err
-	}
-	if mode == incremental {
-		return nil
-	}
-	busy(fmt.Sprintf("writing %s anew, so that it can shrink", file))
-	defer busy("")
-	backup, err := makeBackup(ctx, db, file, schemaStamp)
-	if err != nil {
-		return err
-	}
-	if _, err := db.ExecContext(ctx, fmt.Sprintf("PRAGMA auto_vacuum = %d; VACUUM", incremental)); err != nil {
-		// Nothing changed: one more copy at each start would take the place of those that are of use.
-		return errors.Join(err, os.Remove(backup))
-	}
-	return pruneBackups(file)
-}
-
-// incremental is the number of that mode of PRAGMA auto_vacuum.
-const incremental = 2
-
 // checkStamp returns the file's stamp, 0 for a fresh file, and a *Failure for one that is not for us.
 func checkStamp(ctx context.Context, db *sql.DB, file string) (stamp int, err error) {
 	var tables int
@@ -139,9 +97,8 @@ func checkStamp(ctx context.Context, db *sql.DB, file string) (stamp int, err er
 	if err := db.QueryRowContext(ctx, "SELECT count(*) FROM sqlite_master").Scan(&tables); err != nil {
 		return 0, err
 	}
-	_, known := schemaOf(stamp)
 	switch {
-	case stamp == 0 && tables > 0, stamp != 0 && !known:
+	case stamp == 0 && tables > 0, stamp != 0 && stamp < 100:
 		return 0, &temporalchild.Failure{
 			Kind:    temporalchild.KindSchema,
 			Message: fmt.Sprintf("the database %q was not made by Ingot (it has tables and no stamp of ours)", file),
@@ -157,36 +114,32 @@ func checkStamp(ctx context.Context, db *sql.DB, file string) (stamp int, err er
 	return stamp, nil
 }
 
-// createSchema makes everything in one transaction, so that a kill leaves an empty file or a whole one.
+// createSchema creates everything in one transaction, so that a kill leaves an empty file or a complete one.
 func createSchema(ctx context.Context, db *sql.DB) error {
 	id := newIdentity()
-	tx, err := db.BeginTx(ctx, nil)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = tx.Rollback() }() // after a commit it has nothing to do
-	for _, name := range schemaFiles {
-		if err := runScript(ctx, tx, name); err != nil {
+	return inTransaction(ctx, db, func(tx *sql.Tx) error {
+		for _, name := range schemaFiles {
+			if err := runScript(ctx, tx, name); err != nil {
+				return err
+			}
+		}
+
+		_, err := tx.ExecContext(ctx, `CREATE TABLE ingot_identity (
+			one INTEGER PRIMARY KEY CHECK (one = 1),
+			cluster_name TEXT NOT NULL,
+			cluster_id TEXT NOT NULL,
+			failover_version INTEGER NOT NULL,
+			created_at TEXT NOT NULL)`)
+		if err != nil {
 			return err
 		}
-	}
-	if _, err := tx.ExecContext(ctx, `CREATE TABLE ingot_identity (
-		one INTEGER PRIMARY KEY CHECK (one = 1),
-		cluster_name TEXT NOT NULL,
-		cluster_id TEXT NOT NULL,
-		failover_version INTEGER NOT NULL,
-		created_at TEXT NOT NULL)`); err != nil {
-		return err
-	}
-	if _, err := tx.ExecContext(ctx, "INSERT INTO ingot_identity VALUES (1, ?, ?, ?, ?)",
-		id.ClusterName, id.ClusterID, id.FailoverVersion, time.Now().UTC().Format(time.RFC3339)); err != nil {
-		return err
-	}
-	// A pragma takes no parameters.
-	if _, err := tx.ExecContext(ctx, fmt.Sprintf("PRAGMA user_version = %d", schemaStamp)); err != nil {
-		return err
-	}
-	return tx.Commit()
+		_, err = tx.ExecContext(ctx, "INSERT INTO ingot_identity VALUES (1, ?, ?, ?, ?)",
+			id.ClusterName, id.ClusterID, id.FailoverVersion, time.Now().UTC().Format(time.RFC3339))
+		if err != nil {
+			return err
+		}
+		return writeStamp(ctx, tx)
+	})
 }
 
 // dsn opens the file as the server will, with these of its pragmas.
@@ -215,11 +168,4 @@ func createNamespace(cfg temporalchild.Config, id identity) error {
 		return fmt.Errorf("creating namespace %q: %w", cfg.Namespace, err)
 	}
 	return nil
-}
-
-// isUnavailable tells an answer of a server that is still starting.
-func isUnavailable(err error) bool {
-	var unavailable *serviceerror.Unavailable
-	var notFound *serviceerror.NamespaceNotFound
-	return errors.As(err, &unavailable) || errors.As(err, &notFound)
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io/fs"
 	"log/slog"
@@ -19,91 +18,65 @@ import (
 	"github.com/ingotmetal/ingot/internal/temporalchild"
 )
 
-// temporalSchema is the newest of the server's versioned schemas (0.11), and
-// visibilitySchema counts the changes of its visibility schema, which for
-// SQLite has no versions. A test compares both with the server's scripts.
+// temporalSchema is the newest of the server's versioned schemas (0.11). visibilitySchema counts the changes of its
+// visibility schema, which has no versions for SQLite. A test compares both with the server's scripts.
 const (
 	temporalSchema   = 11
 	visibilitySchema = 1
 )
 
-// schemaStamp is kept in the file's user_version, because the server's own
-// version check of SQLite files is empty: it would start on any file and fail
-// later.
+// schemaStamp is kept in the file's user_version. The server does not check the version of an SQLite file: it starts on
+// any file and fails later.
 const schemaStamp = temporalSchema*100 + visibilitySchema
-
-// schemaOf returns which of the server's versioned schemas (the 11 of 0.11) a
-// file of this stamp has.
-func schemaOf(stamp int) (int, bool) {
-	return stamp / 100, stamp >= 100
-}
 
 // versioned is the directory of the server's migrations.
 const versioned = "sqlite/v3/temporal/versioned"
 
-// visibilityTable holds what lists and queries of runs are answered from.
+// visibilityTable answers lists and queries of runs.
 const visibilityTable = "executions_visibility"
 
-// migrateDatabase brings a file of an earlier schema to the present one: the
-// server has no migration for SQLite, and would start on the old file and fail
-// later. A verified backup comes first. All of it is one transaction.
+// migrateDatabase brings a file of an earlier schema to the present one, because the server has no migration for SQLite.
+// A compared backup comes first; then everything is done in one transaction.
 func migrateDatabase(ctx context.Context, cfg temporalchild.Config, stamp int, logger *slog.Logger) error {
-	from, ok := schemaOf(stamp)
-	if !ok {
-		return fmt.Errorf("its schema %d is unknown", stamp)
-	}
 	return withDatabase(dsn(cfg, "busy_timeout", "journal_mode", "synchronous"), func(db *sql.DB) error {
-		backup, err := backUp(ctx, db, cfg.File, stamp)
+		backup, err := makeBackup(ctx, db, cfg.File, stamp)
 		if err != nil {
 			return err
 		}
+
 		began := time.Now()
-		tx, err := db.BeginTx(ctx, nil)
-		if err != nil {
-			return err
+		if err := inTransaction(ctx, db, func(tx *sql.Tx) error { return migrateTables(ctx, tx, stamp/100) }); err != nil {
+			return fmt.Errorf("migrating from schema %d to %d (nothing was changed; the backup is %q): %w",
+				stamp, schemaStamp, backup, err)
 		}
-		defer func() { _ = tx.Rollback() }() // after a commit it has nothing to do
-		if err := migrateTables(ctx, tx, from); err != nil {
-			return fmt.Errorf("migrating from schema %d to %d (nothing was changed; the backup is %q): %w", stamp, schemaStamp, backup, err)
-		}
-		if err := tx.Commit(); err != nil {
-			return fmt.Errorf("migrating from schema %d to %d (nothing was changed; the backup is %q): %w", stamp, schemaStamp, backup, err)
-		}
-		logger.Warn("the database of Temporal was migrated", "file", cfg.File, "from", stamp, "to", schemaStamp, "backup", backup, "took", time.Since(began).Round(time.Millisecond).String())
+		logger.Warn("the database of Temporal was migrated", "file", cfg.File, "from", stamp, "to", schemaStamp,
+			"backup", backup, "took", time.Since(began).Round(time.Millisecond).String())
 		return nil
 	})
 }
 
-// backUp makes a verified copy beside the file, of which the last few are kept.
-func backUp(ctx context.Context, db *sql.DB, file string, stamp int) (string, error) {
-	to, err := makeBackup(ctx, db, file, stamp)
-	if err != nil {
-		return "", err
-	}
-	return to, pruneBackups(file)
-}
-
-// makeBackup makes a verified copy beside the file.
+// makeBackup makes a compared copy beside the file. Of such copies the last few are kept, and what an interrupted attempt
+// left is removed.
 func makeBackup(ctx context.Context, db *sql.DB, file string, stamp int) (string, error) {
-	// What a kill left of an earlier attempt takes room.
-	if err := pruneBackups(file); err != nil {
+	prune := func() error {
+		if err := dbcopy.Prune(file, dbcopy.Keep); err != nil {
+			return fmt.Errorf("removing old backups of %q: %w", file, err)
+		}
+		return nil
+	}
+	if err := prune(); err != nil {
 		return "", err
 	}
-	to := dbcopy.Name(file, stamp, time.Now())
+
+	backup := dbcopy.Name(file, stamp, time.Now())
 	open := func(path string) (*sql.DB, error) { return sql.Open("sqlite", "file:"+path+"?mode=ro") }
-	if err := dbcopy.Make(ctx, db, open, to); err != nil {
-		return "", fmt.Errorf("backing up to %q before the schema changes: %w", to, err)
+	if err := dbcopy.Make(ctx, db, open, backup); err != nil {
+		return "", fmt.Errorf("backing up to %q before the schema changes: %w", backup, err)
 	}
-	return to, nil
+	return backup, prune()
 }
 
-func pruneBackups(file string) error {
-	if err := dbcopy.Prune(file, dbcopy.Keep); err != nil {
-		return fmt.Errorf("removing old backups of %q: %w", file, err)
-	}
-	return nil
-}
-
+// migrateTables applies the server's migrations after version from, rebuilds visibility, and compares rows and schema.
 func migrateTables(ctx context.Context, tx *sql.Tx, from int) error {
 	before, err := dbcopy.Read(ctx, tx)
 	if err != nil {
@@ -117,15 +90,17 @@ func migrateTables(ctx context.Context, tx *sql.Tx, from int) error {
 	if err := rebuildVisibility(ctx, tx); err != nil {
 		return fmt.Errorf("rebuilding visibility: %w", err)
 	}
-	// A pragma takes no parameters.
-	if _, err := tx.ExecContext(ctx, fmt.Sprintf("PRAGMA user_version = %d", schemaStamp)); err != nil {
+	if err := writeStamp(ctx, tx); err != nil {
 		return err
 	}
+
 	after, err := dbcopy.Read(ctx, tx)
 	if err != nil {
 		return err
 	}
-	for _, name := range []string{"executions", "current_executions", "history_node", "history_tree", "namespaces", "shards", visibilityTable} {
+	for _, name := range []string{
+		"executions", "current_executions", "history_node", "history_tree", "namespaces", "shards", visibilityTable,
+	} {
 		if before[name].Rows != after[name].Rows {
 			return fmt.Errorf("table %q had %d rows and has %d", name, before[name].Rows, after[name].Rows)
 		}
@@ -152,176 +127,62 @@ func applyVersion(ctx context.Context, tx *sql.Tx, v int) error {
 	return nil
 }
 
-type executor interface {
-	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
-}
-
-func runScript(ctx context.Context, db executor, name string) error {
-	script, err := fs.ReadFile(schema.Assets(), name)
-	if err != nil {
-		return err
-	}
-	if _, err := db.ExecContext(ctx, string(script)); err != nil {
-		return fmt.Errorf("running %q: %w", name, err)
-	}
-	return nil
-}
-
-// rebuildVisibility makes the tables of visibility anew and copies the columns
-// that are stored: all others, the indexes and the text search follow from
-// these.
+// rebuildVisibility creates the tables of visibility again and copies the stored columns. All other columns, the indexes
+// and the text search follow from these.
 func rebuildVisibility(ctx context.Context, tx *sql.Tx) error {
 	const aside = "ingot_visibility_before"
-	old, err := storedColumns(ctx, tx, visibilityTable)
+	old, err := storedColumns(ctx, tx)
 	if err != nil {
 		return err
 	}
-	var virtual []string
-	have, err := describe(ctx, tx)
+	searchTables, err := readStrings(ctx, tx, `SELECT name FROM sqlite_master
+		WHERE substr(name, 1, length(?1)) = ?1 AND sql LIKE 'CREATE VIRTUAL%' ORDER BY name`, visibilityTable+"_")
 	if err != nil {
 		return err
 	}
-	for name, d := range have {
-		if strings.HasPrefix(name, "table "+visibilityTable+"_") && d.virtual {
-			virtual = append(virtual, strings.TrimPrefix(name, "table "))
-		}
-	}
+
 	statements := []string{
 		"CREATE TABLE " + aside + " AS SELECT " + strings.Join(old, ", ") + " FROM " + visibilityTable,
 		"DROP TABLE " + visibilityTable, // and its indexes and triggers
 	}
-	slices.Sort(virtual)
-	for _, name := range virtual {
+	for _, name := range searchTables {
 		statements = append(statements, "DROP TABLE "+name)
 	}
-	for _, s := range statements {
-		if _, err := tx.ExecContext(ctx, s); err != nil {
-			return err
-		}
+	if err := execAll(ctx, tx, statements...); err != nil {
+		return err
 	}
 	if err := runScript(ctx, tx, schemaFiles[1]); err != nil {
 		return err
 	}
-	fresh, err := storedColumns(ctx, tx, visibilityTable)
+
+	columns, err := storedColumns(ctx, tx)
 	if err != nil {
 		return err
 	}
-	both := strings.Join(slices.DeleteFunc(fresh, func(c string) bool { return !slices.Contains(old, c) }), ", ")
-	for _, s := range []string{
-		"INSERT INTO " + visibilityTable + " (" + both + ") SELECT " + both + " FROM " + aside + " ORDER BY rowid",
-		"DROP TABLE " + aside,
-	} {
-		if _, err := tx.ExecContext(ctx, s); err != nil {
-			return err
-		}
-	}
-	return nil
+	columns = slices.DeleteFunc(columns, func(c string) bool { return !slices.Contains(old, c) })
+	both := strings.Join(columns, ", ")
+	return execAll(ctx, tx,
+		"INSERT INTO "+visibilityTable+" ("+both+") SELECT "+both+" FROM "+aside+" ORDER BY rowid",
+		"DROP TABLE "+aside)
 }
 
-// querier is a database or a transaction of it.
-type querier interface {
-	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+// storedColumns returns the columns of the visibility table that are not computed.
+func storedColumns(ctx context.Context, tx *sql.Tx) ([]string, error) {
+	names, err := readStrings(ctx, tx, "SELECT name FROM pragma_table_xinfo(?) WHERE hidden = 0", visibilityTable)
+	if err == nil && len(names) == 0 {
+		err = fmt.Errorf("there is no table %q", visibilityTable)
+	}
+	return names, err
 }
 
-// storedColumns returns the columns of a table that are not computed.
-func storedColumns(ctx context.Context, db querier, table string) ([]string, error) {
-	all, err := columnsOf(ctx, db, table)
-	if err != nil {
-		return nil, err
-	}
-	var out []string
-	for _, c := range all {
-		if c.hidden == 0 {
-			out = append(out, c.name)
-		}
-	}
-	if len(out) == 0 {
-		return nil, fmt.Errorf("there is no table %q", table)
-	}
-	return out, nil
-}
-
-type column struct {
-	name    string
-	text    string // name, type and whether it may be NULL
-	hidden  int    // 0: stored, 2 and 3: computed
-	primary int
-}
-
-func columnsOf(ctx context.Context, db querier, table string) (out []column, err error) {
-	rows, err := db.QueryContext(ctx, `SELECT name, name || ' ' || type || ' ' || "notnull" || ' ' || pk || ' ' || hidden, hidden, pk FROM pragma_table_xinfo(?)`, table)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, rows.Close()) }()
-	for rows.Next() {
-		var c column
-		if err := rows.Scan(&c.name, &c.text, &c.hidden, &c.primary); err != nil {
-			return nil, err
-		}
-		out = append(out, c)
-	}
-	return out, rows.Err()
-}
-
-// description is one table, index or trigger.
-type description struct {
-	text    string
-	virtual bool
-}
-
-// describe returns the schema by "kind name", in a form in which a table that
-// was altered equals one that was made so.
-func describe(ctx context.Context, db querier) (_ map[string]description, err error) {
-	out := map[string]description{}
-	var tables []string
-	err = func() (err error) {
-		rows, err := db.QueryContext(ctx, "SELECT type, name, coalesce(sql, '') FROM sqlite_master")
-		if err != nil {
-			return err
-		}
-		defer func() { err = errors.Join(err, rows.Close()) }()
-		for rows.Next() {
-			var kind, name, text string
-			if err := rows.Scan(&kind, &name, &text); err != nil {
-				return err
-			}
-			d := description{text: strings.Join(strings.Fields(text), " ")}
-			if kind == "table" {
-				d.virtual = strings.HasPrefix(strings.ToUpper(text), "CREATE VIRTUAL")
-				tables = append(tables, name)
-			}
-			out[kind+" "+name] = d
-		}
-		return rows.Err()
-	}()
-	if err != nil {
-		return nil, err
-	}
-	for _, name := range tables {
-		columns, err := columnsOf(ctx, db, name)
-		if err != nil {
-			return nil, err
-		}
-		var texts []string
-		for _, c := range columns {
-			texts = append(texts, c.text)
-		}
-		slices.Sort(texts)
-		d := out["table "+name]
-		d.text = strings.Join(texts, ", ")
-		out["table "+name] = d
-	}
-	return out, nil
-}
-
-// compareSchema tells whether the migrated file has the schema of a new one.
+// compareSchema returns an error unless the migrated file has the schema of a new one.
 func compareSchema(ctx context.Context, tx *sql.Tx) error {
-	got, err := describe(ctx, tx)
+	got, err := describeSchema(ctx, tx)
 	if err != nil {
 		return err
 	}
-	var want map[string]description
+
+	var want []string
 	err = withDatabase(":memory:", func(db *sql.DB) error {
 		for _, name := range schemaFiles {
 			if err := runScript(ctx, db, name); err != nil {
@@ -329,16 +190,27 @@ func compareSchema(ctx context.Context, tx *sql.Tx) error {
 			}
 		}
 		var err error
-		want, err = describe(ctx, db)
+		want, err = describeSchema(ctx, db)
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	for name, w := range want {
-		if g, ok := got[name]; !ok || g.text != w.text {
-			return fmt.Errorf("%s is %q after the migration and %q in a new file", name, g.text, w.text)
+	for _, w := range want {
+		if !slices.Contains(got, w) {
+			return fmt.Errorf("after the migration the file lacks %q", w)
 		}
 	}
 	return nil
+}
+
+// describeSchema returns one text for each table, index and trigger, in which an altered table equals a created one.
+func describeSchema(ctx context.Context, db database) ([]string, error) {
+	texts, err := readStrings(ctx, db, `SELECT type || ' ' || name || ': ' || coalesce(CASE type WHEN 'table' THEN
+		(SELECT group_concat(text, ', ') FROM (SELECT name || ' ' || type || ' ' || "notnull" || ' ' || pk || ' ' || hidden AS text
+			FROM pragma_table_xinfo(m.name) ORDER BY text)) ELSE sql END, '') FROM sqlite_master m`)
+	for i, text := range texts {
+		texts[i] = strings.Join(strings.Fields(text), " ")
+	}
+	return texts, err
 }

@@ -2,6 +2,7 @@ package temporalserver
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -115,4 +116,11 @@ func addSearchAttributes(ctx context.Context, operator operatorservice.OperatorS
 		return fmt.Errorf("adding search attributes to namespace %q: %w", cfg.Namespace, err)
 	}
 	return nil
+}
+
+// isUnavailable reports whether an answer is that of a server which is still starting.
+func isUnavailable(err error) bool {
+	var unavailable *serviceerror.Unavailable
+	var notFound *serviceerror.NamespaceNotFound
+	return errors.As(err, &unavailable) || errors.As(err, &notFound)
 }
