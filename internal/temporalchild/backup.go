@@ -7,18 +7,19 @@ import (
 	"fmt"
 )
 
-// errNoChild is a backup without a server that could make it.
+// errNoChild is the error of a backup without a server that could make it.
 var errNoChild = errors.New("the Temporal server is not running")
 
-// Backup has the child copy its database to a new file while it serves, and
-// verify the copy, in which id stands. It waits for as long as ctx lets it.
+// Backup has the child copy its database to a new file while it serves, and compare the copy, in which id is written. It
+// waits until ctx ends.
 func (s *Supervisor) Backup(ctx context.Context, file, id string) error {
 	s.mu.Lock()
 	c := s.current
 	s.mu.Unlock()
+
 	err := errNoChild
 	if c != nil {
-		err = c.backUp(ctx, BackupOrder{File: file, ID: id})
+		err = c.makeBackup(ctx, BackupOrder{File: file, ID: id})
 	}
 	if err != nil {
 		return fmt.Errorf("backing up Temporal to %q: %w", file, err)
@@ -26,19 +27,20 @@ func (s *Supervisor) Backup(ctx context.Context, file, id string) error {
 	return nil
 }
 
-// working says which child takes orders.
-func (s *Supervisor) working(c *child) {
+// setCurrent sets the child that takes orders.
+func (s *Supervisor) setCurrent(c *child) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.current = c
 }
 
-func (c *child) backUp(ctx context.Context, o BackupOrder) error {
-	done, err := c.order(o)
+func (c *child) makeBackup(ctx context.Context, o BackupOrder) error {
+	done, err := c.orderBackup(o)
 	if err != nil {
 		return err
 	}
-	defer c.forget(o.ID)
+	defer c.answer(BackupDone{ID: o.ID}) // removes the entry if it is still there
+
 	select {
 	case d := <-done:
 		if d.Error != "" {
@@ -46,13 +48,14 @@ func (c *child) backUp(ctx context.Context, o BackupOrder) error {
 		}
 		return nil
 	case <-c.silent:
-		return errors.New("the Temporal server ended meanwhile")
+		return errors.New("the Temporal server ended during the backup")
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 }
 
-func (c *child) order(o BackupOrder) (<-chan BackupDone, error) {
+// orderBackup sends the order and returns the channel on which its answer comes.
+func (c *child) orderBackup(o BackupOrder) (<-chan BackupDone, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.waiting[o.ID] != nil {
@@ -61,21 +64,13 @@ func (c *child) order(o BackupOrder) (<-chan BackupDone, error) {
 	if err := json.NewEncoder(c.stdin).Encode(Order{Backup: &o}); err != nil {
 		return nil, err
 	}
-	if c.waiting == nil {
-		c.waiting = map[string]chan BackupDone{}
-	}
+
 	done := make(chan BackupDone, 1)
 	c.waiting[o.ID] = done
 	return done, nil
 }
 
-func (c *child) forget(id string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	delete(c.waiting, id)
-}
-
-// answer passes on what the child says of a backup.
+// answer passes the child's answer to the backup that waits for it.
 func (c *child) answer(d BackupDone) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

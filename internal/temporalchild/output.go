@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -12,7 +13,7 @@ import (
 )
 
 const (
-	tailLines   = 12   // kept for the error of a child that died
+	tailLines   = 12   // kept for the error of a child that ended
 	maxLineSize = 4096 // bytes of one line; the rest of it is cut
 )
 
@@ -32,7 +33,7 @@ type output struct {
 	dropped int
 }
 
-// Write never fails: a child must not die of its parent's log.
+// Write never fails: the parent's log must not end a child.
 func (o *output) Write(p []byte) (int, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -98,7 +99,7 @@ func (o *output) reportDropped() {
 	}
 }
 
-// plainLine is a line as a person wants it in an error: without stack traces and file names.
+// plainLine returns a line for an error text: without stack traces and file names.
 func plainLine(level slog.Level, attrs []slog.Attr) string {
 	var b strings.Builder
 	b.WriteString(level.String())
@@ -135,12 +136,7 @@ func parseLine(text string, cut bool) (slog.Level, []slog.Attr) {
 	delete(fields, slog.LevelKey)
 	delete(fields, slog.MessageKey)
 	delete(fields, slog.TimeKey)
-	keys := make([]string, 0, len(fields))
-	for k := range fields {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
-	for _, k := range keys {
+	for _, k := range slices.Sorted(maps.Keys(fields)) {
 		attrs = append(attrs, slog.Any(k, fields[k]))
 	}
 	return level, attrs

@@ -8,11 +8,11 @@
 // The protocol between parent and child:
 //
 //   - the child's stdin carries one line, the [Config] as JSON, and then stays open for [Order]s, one
-//     line each: its end is the order to stop. It is also what ends the child when the parent is killed, for a parent-death
+//     line each: its end is the order to stop. It also ends the child when the parent is killed, because a parent-death
 //     signal is lost with file capabilities and fires when the starting thread ends;
 //   - descriptor 3 is a pipe on which the child writes one line, a [Report], when it is ready or
-//     has to give up, before that one when it begins and ends something that takes as long as the database is big,
-//     and one when an order was carried out. A port that answers would prove nothing: it may be an orphan of an earlier life;
+//     has to give up, before that one at the start and end of work whose time grows with the database, and one for each
+//     order that was carried out. An open port would prove nothing: it may belong to an orphan of an earlier life;
 //   - stdout and stderr are log lines, slog's JSON or plain text.
 package temporalchild
 
@@ -63,7 +63,7 @@ type Config struct {
 	SearchAttributes []string      `json:"searchAttributes"` // all of type Keyword
 
 	MemoryLimit int64         `json:"memoryLimit"` // bytes, the Go runtime's soft limit; 0: none
-	LockWait    time.Duration `json:"lockWait"`    // how long to wait for an orphan to let go of the file
+	LockWait    time.Duration `json:"lockWait"`    // how long to wait until an orphan releases the file
 	LogLevel    slog.Level    `json:"logLevel"`
 	// VacuumEvery is how often the pages of deleted runs are given back to the file system; 0: a minute.
 	VacuumEvery time.Duration `json:"vacuumEvery"`
@@ -99,9 +99,9 @@ func (c Config) Validate() error {
 		// The server puts the path into a URI without escaping it.
 		bad("data_dir", "the database file %q contains one of ? # %%, which its path cannot carry", c.File)
 	}
-	// The frontend has no login of its own: whoever reaches it can start and signal every workflow.
+	// The frontend has no login: every client that reaches it can start and signal every workflow.
 	if ip, err := netip.ParseAddr(c.Host); err != nil || !ip.IsLoopback() {
-		bad("temporal.host", "%q is not a loopback address; the embedded Temporal server and its UI have no login and listen on loopback only. "+
+		bad("temporal.host", "%q must be a loopback address; the embedded Temporal server and its UI have no login and listen on loopback only. "+
 			"Use 127.0.0.1, or an external Temporal (temporal.address) with TLS", c.Host)
 	}
 	if c.Identity != "" {
@@ -109,7 +109,8 @@ func (c Config) Validate() error {
 			bad("data_dir", "the certificate %q is not an absolute path", c.Identity)
 		}
 		if c.Ports.UI != 0 {
-			bad("temporal.mutual_tls", "the UI has no login and would show everything to every process of this host; with a certificate its port must be 0")
+			bad("temporal.mutual_tls", "the UI has no login and would show everything to every process of this host; "+
+				"with a certificate its port must be 0")
 		}
 	}
 	used := map[int]string{}
@@ -172,7 +173,7 @@ const (
 	KindServer = "server" // everything else
 )
 
-// Failure is why the child gave up, in words for a person.
+// Failure is why the child gave up, for the operator.
 type Failure struct {
 	Kind    string `json:"kind"`
 	Message string `json:"message"`
@@ -199,10 +200,9 @@ type Report struct {
 	Backup  *BackupDone `json:"backup,omitempty"`
 }
 
-// Busy says that the child does something before it is ready that takes as long as the database is big, or
-// that it has done it.
+// Busy reports the start or the end of work before the child is ready, whose time grows with the database.
 type Busy struct {
-	With string `json:"with,omitempty"` // empty: it is over, and the server is started
+	With string `json:"with,omitempty"` // empty: the work is done, and the server is started
 }
 
 // Order is a line that a ready child reads on its stdin.
@@ -214,13 +214,13 @@ type Order struct {
 // one process drops the locks of the first.
 type BackupOrder struct {
 	File string `json:"file"` // absolute, and new
-	ID   string `json:"id"`   // of the backup; it stands in the copy
+	ID   string `json:"id"`   // of the backup; it is written into the copy
 }
 
 // BackupDone answers a [BackupOrder].
 type BackupDone struct {
 	ID    string `json:"id"`
-	Error string `json:"error,omitempty"` // empty: the copy is there and was verified
+	Error string `json:"error,omitempty"` // empty: the copy is complete and was compared
 }
 
 // WriteReport writes r as one line.
@@ -231,25 +231,27 @@ func WriteReport(w io.Writer, r Report) error {
 	return nil
 }
 
-// errNoReport is a child that closed its report pipe, by ending, without a word.
+// errNoReport is the error of a child that closed its report pipe, by ending, without a report.
 var errNoReport = errors.New("the child ended without a report")
 
-// readReport returns the first report that is not Busy; what those say goes to busy.
-func readReport(r *json.Decoder, busy func(Busy)) (Report, error) {
+// readReport returns the server of the first report that is not Busy, or its failure. Busy reports go to busy.
+func readReport(r *json.Decoder, busy func(Busy)) (Server, error) {
 	for {
-		var rep Report
-		err := r.Decode(&rep)
+		var report Report
+		err := r.Decode(&report)
 		switch {
 		case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-			return rep, errNoReport
+			return Server{}, errNoReport
 		case err != nil:
-			return rep, fmt.Errorf("reading the child's report: %w", err)
-		case rep.Busy != nil && rep.Ready == nil && rep.Failure == nil:
-			busy(*rep.Busy)
-		case (rep.Ready == nil) == (rep.Failure == nil):
-			return rep, errors.New("reading the child's report: it is neither ready nor a failure")
+			return Server{}, fmt.Errorf("reading the child's report: %w", err)
+		case report.Busy != nil && report.Ready == nil && report.Failure == nil:
+			busy(*report.Busy)
+		case (report.Ready == nil) == (report.Failure == nil):
+			return Server{}, errors.New("reading the child's report: must be either ready or a failure")
+		case report.Failure != nil:
+			return Server{}, report.Failure
 		default:
-			return rep, nil
+			return *report.Ready, nil
 		}
 	}
 }

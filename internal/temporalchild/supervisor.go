@@ -1,19 +1,15 @@
 package temporalchild
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"os"
-	"os/exec"
-	"strconv"
-	"strings"
 	"sync"
-	"syscall"
 	"time"
 )
 
@@ -44,15 +40,14 @@ type State struct {
 	Server   Server // of the last child that was ready
 	Err      error  // why it is not up, nil while the first child starts
 	Restarts int    // children that ended so far
+
+	life context.Context // of the last child that was ready: ends when it is no longer up
 }
 
 // Supervisor keeps one child running. Its methods may be used at the same time.
 type Supervisor struct {
 	cfg  Config
 	opts Options
-
-	ready     chan struct{} // closed when a child is ready for the first time
-	readyOnce sync.Once
 
 	mu      sync.Mutex
 	state   State
@@ -83,29 +78,19 @@ func New(cfg Config, opts Options) (*Supervisor, error) {
 	if opts.Env == nil {
 		opts.Env = harmlessEnv()
 	}
-	opts.BackoffMin = orDefault(opts.BackoffMin, time.Second)
-	opts.BackoffMax = max(orDefault(opts.BackoffMax, 30*time.Second), opts.BackoffMin)
-	opts.StartWait = orDefault(opts.StartWait, 2*time.Minute)
-	opts.StopWait = orDefault(opts.StopWait, 10*time.Second)
-	if opts.LinesPerSecond <= 0 {
-		opts.LinesPerSecond = 50
-	}
-	opts.ProbeEvery = orDefault(opts.ProbeEvery, 10*time.Second)
-	opts.ProbeTimeout = orDefault(opts.ProbeTimeout, 10*time.Second)
-	if opts.ProbeFailures <= 0 {
-		opts.ProbeFailures = 6
-	}
+	opts.BackoffMin = cmp.Or(opts.BackoffMin, time.Second)
+	opts.BackoffMax = max(cmp.Or(opts.BackoffMax, 30*time.Second), opts.BackoffMin)
+	opts.StartWait = cmp.Or(opts.StartWait, 2*time.Minute)
+	opts.StopWait = cmp.Or(opts.StopWait, 10*time.Second)
+	opts.LinesPerSecond = cmp.Or(opts.LinesPerSecond, 50)
+	opts.ProbeEvery = cmp.Or(opts.ProbeEvery, 10*time.Second)
+	opts.ProbeTimeout = cmp.Or(opts.ProbeTimeout, 10*time.Second)
+	opts.ProbeFailures = cmp.Or(opts.ProbeFailures, 6)
 	if opts.Probe == nil {
 		opts.Probe = probe
 	}
-	return &Supervisor{cfg: cfg, opts: opts, ready: make(chan struct{}), changed: make(chan struct{})}, nil
-}
 
-func orDefault(d, otherwise time.Duration) time.Duration {
-	if d <= 0 {
-		return otherwise
-	}
-	return d
+	return &Supervisor{cfg: cfg, opts: opts, changed: make(chan struct{})}, nil
 }
 
 // harmlessEnv leaves out everything else because secrets come by environment, and the child needs none.
@@ -165,74 +150,43 @@ func (s *Supervisor) life(ctx context.Context) (time.Duration, error) {
 	if ctx.Err() != nil {
 		return 0, ctx.Err()
 	}
-	out := &output{logger: s.opts.Logger, perSecond: s.opts.LinesPerSecond, now: time.Now}
-	reports, reportW, err := os.Pipe()
+	c, reports, err := startChild(s.opts)
 	if err != nil {
-		return 0, fmt.Errorf("making the report pipe: %w", err)
+		return 0, err
 	}
-	cmd := exec.Command(s.opts.Command[0], s.opts.Command[1:]...)
-	cmd.Args[0] = "ingot"
-	cmd.Env = s.opts.Env
-	cmd.Stdout, cmd.Stderr = out, out
-	cmd.ExtraFiles = []*os.File{reportW}
-	// Its own process group: a Ctrl-C in the terminal is for the parent, which stops workers first.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.WaitDelay = 2 * time.Second
-	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		return 0, errors.Join(fmt.Errorf("making the child's stdin: %w", err), reports.Close(), reportW.Close())
-	}
-	if err := cmd.Start(); err != nil {
-		return 0, errors.Join(fmt.Errorf("starting the Temporal server %q: %w", s.opts.Command[0], err), reports.Close(), reportW.Close(), stdin.Close())
-	}
-	_ = reportW.Close() // the child has its own; a failed close of a pipe end leaves nothing to do
 
-	exited := make(chan error, 1)
-	go func() { exited <- cmd.Wait() }()
-	reported := make(chan reportResult, 1)
+	pid := c.cmd.Process.Pid
 	late := time.NewTimer(s.opts.StartWait)
 	defer late.Stop()
-	c := &child{cmd: cmd, stdin: stdin, out: out, exited: exited, stopWait: s.opts.StopWait, silent: make(chan struct{})}
-	go func() {
-		lines := json.NewDecoder(reports)
-		rep, err := readReport(lines, func(b Busy) {
-			if b.With == "" {
-				late.Reset(s.opts.StartWait)
-				return
-			}
-			// Ended, it would begin anew, for ever.
-			late.Stop()
-			s.opts.Logger.Warn("temporal server is busy with its database before it can start; big ones take long", "with", b.With, "pid", cmd.Process.Pid)
-		})
-		reported <- reportResult{rep, err}
-		for err == nil {
-			var answer Report
-			if err = lines.Decode(&answer); err == nil && answer.Backup != nil {
-				c.answer(*answer.Backup)
-			}
+	reported := make(chan readyResult, 1)
+	go c.readReports(reports, reported, func(b Busy) {
+		if b.With == "" {
+			late.Reset(s.opts.StartWait)
+			return
 		}
-		_ = reports.Close() // read to the end, nothing to lose
-		close(c.silent)
-	}()
+		late.Stop() // if the child were killed, the next one would start the same work again
+		s.opts.Logger.Warn("temporal server works on its database before it can start; a large one takes long",
+			"with", b.With, "pid", pid)
+	})
 
-	// A child that is gone already cannot take its configuration; its end tells more than this error.
-	_ = json.NewEncoder(stdin).Encode(s.cfg)
+	// A child that has ended cannot take its configuration; its last lines explain more than this error.
+	_ = json.NewEncoder(c.stdin).Encode(s.cfg)
 	started := time.Now()
-	s.opts.Logger.Debug("temporal server started", "pid", cmd.Process.Pid)
+	s.opts.Logger.Debug("temporal server started", "pid", pid)
 
 	select {
 	case <-ctx.Done():
 		return 0, errors.Join(ctx.Err(), c.stop())
-	case err := <-exited:
-		// Whatever it reported is in the pipe already.
-		return 0, c.ended(err, (<-reported).problem())
+	case err := <-c.exited:
+		// What it reported is in the pipe already.
+		return 0, c.describeEnd(err, (<-reported).err)
 	case <-late.C:
-		return 0, c.ended(c.stop(), fmt.Errorf("the Temporal server was not ready after %s", s.opts.StartWait))
+		return 0, c.describeEnd(c.stop(), fmt.Errorf("the Temporal server was not ready after %s", s.opts.StartWait))
 	case r := <-reported:
-		if failure := r.problem(); failure != nil {
-			return 0, c.ended(c.stop(), failure)
+		if r.err != nil {
+			return 0, c.describeEnd(c.stop(), r.err)
 		}
-		return s.serve(ctx, c, *r.report.Ready, started)
+		return s.serve(ctx, c, r.server, started)
 	}
 }
 
@@ -240,41 +194,44 @@ func (s *Supervisor) life(ctx context.Context) (time.Duration, error) {
 func (s *Supervisor) serve(ctx context.Context, c *child, srv Server, started time.Time) (time.Duration, error) {
 	srv.PID = c.cmd.Process.Pid
 	readyAt := time.Now()
-	s.update(func(st *State) { st.Up, st.Server, st.Err = true, srv, nil })
-	s.working(c)
-	defer s.working(nil)
-	s.readyOnce.Do(func() { close(s.ready) })
+	life, endLife := context.WithCancel(ctx)
+	defer endLife()
+	s.update(func(st *State) { st.Up, st.Server, st.Err, st.life = true, srv, nil, life })
+	s.setCurrent(c)
+	defer s.setCurrent(nil)
 	s.opts.Logger.Info("temporal server ready", "frontend", srv.Frontend, "ui", srv.UI, "namespace", srv.Namespace,
 		"cluster_id", srv.ClusterID, "pid", srv.PID, "took", readyAt.Sub(started).Round(time.Millisecond))
-	watch, stopWatch := context.WithCancel(ctx)
-	hung, watching := make(chan error, 1), make(chan struct{})
-	go func() {
-		defer close(watching)
-		if err := s.untilHung(watch, srv); err != nil {
-			hung <- err
-		}
-	}()
-	defer func() {
-		stopWatch()
-		<-watching
-	}()
+
+	hung := make(chan error, 1)
+	go func() { hung <- s.untilHung(life, srv) }()
+
+	var exit, hang error
+	exited := false
 	select {
 	case <-ctx.Done():
-		s.update(func(st *State) { st.Up = false })
-		return time.Since(readyAt), errors.Join(ctx.Err(), c.stop())
-	case err := <-c.exited:
-		s.update(func(st *State) { st.Up = false })
-		return time.Since(readyAt), c.ended(err, errors.New("the Temporal server died"))
-	case err := <-hung:
-		s.update(func(st *State) { st.Up = false })
-		s.opts.Logger.Error("temporal server does not answer and is killed", "pid", srv.PID, "err", err)
-		// Not asked first: it could not hear. A process that is stopped dies of this, too.
-		_ = c.cmd.Process.Kill() // it may have ended just now
-		return time.Since(readyAt), c.ended(<-c.exited, err)
+	case exit = <-c.exited:
+		exited = true
+	case hang = <-hung:
+		hung <- nil // for the receiver below
 	}
+	upFor := time.Since(readyAt)
+	s.update(func(st *State) { st.Up = false })
+	endLife()
+	<-hung // the probes end with the life
+
+	switch {
+	case exited:
+		return upFor, c.describeEnd(exit, errors.New("the Temporal server died"))
+	case hang != nil:
+		s.opts.Logger.Error("temporal server does not answer and is killed", "pid", srv.PID, "err", hang)
+		// It is not asked to stop: it could not read that. SIGKILL ends a stopped process as well.
+		_ = c.cmd.Process.Kill() // it may have ended just now
+		return upFor, c.describeEnd(<-c.exited, hang)
+	}
+	return upFor, errors.Join(ctx.Err(), c.stop())
 }
 
-// untilHung returns why the server counts as hung, nil when ctx has ended.
+// untilHung returns why the server counts as hung, or nil when ctx has ended.
 func (s *Supervisor) untilHung(ctx context.Context, srv Server) error {
 	tick := time.NewTicker(s.opts.ProbeEvery)
 	defer tick.Stop()
@@ -305,75 +262,6 @@ func (s *Supervisor) untilHung(ctx context.Context, srv Server) error {
 	}
 }
 
-type reportResult struct {
-	report Report
-	err    error
-}
-
-// problem is why the report does not make a running server, nil if it does.
-func (r reportResult) problem() error {
-	if r.err != nil {
-		return r.err
-	}
-	if r.report.Failure != nil {
-		return r.report.Failure
-	}
-	return nil
-}
-
-// child is one started process.
-type child struct {
-	cmd      *exec.Cmd
-	stdin    io.WriteCloser
-	out      *output
-	exited   <-chan error
-	stopWait time.Duration
-	silent   chan struct{} // closed when no answer can come any more
-
-	mu      sync.Mutex // also of what is written to stdin
-	waiting map[string]chan BackupDone
-}
-
-// stop asks the child to end, kills it when it does not, and returns its exit status when it is gone.
-func (c *child) stop() error {
-	defer c.out.flush()
-	_ = c.stdin.Close() // closing a pipe end twice, or after the child's end, is harmless
-	select {
-	case err := <-c.exited:
-		return err
-	case <-time.After(c.stopWait):
-		c.out.logger.Warn("temporal server did not stop in time and is killed", "pid", c.cmd.Process.Pid, "waited", c.stopWait)
-		_ = c.cmd.Process.Kill() // it may have ended just now
-		return <-c.exited
-	}
-}
-
-// ended makes the error of a child that is gone: cause, exit status, last words. A failure that the
-// child reported itself says it all.
-func (c *child) ended(exit, cause error) error {
-	c.out.flush()
-	var f *Failure
-	if errors.As(cause, &f) {
-		return cause
-	}
-	last := c.out.last()
-	err := cause
-	switch {
-	case err == nil:
-		// It was ready for a moment and ended before that was looked at.
-		err = errors.New("the Temporal server died")
-	case errors.Is(err, errNoReport):
-		err = errors.New("the Temporal server ended before it was ready")
-	}
-	if exit != nil {
-		err = fmt.Errorf("%w (%w)", err, exit)
-	}
-	if len(last) > 0 {
-		err = fmt.Errorf("%w; its last lines:\n\t%s", err, strings.Join(last, "\n\t"))
-	}
-	return err
-}
-
 func (s *Supervisor) update(f func(*State)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -394,12 +282,6 @@ func (s *Supervisor) Watch() (State, <-chan struct{}) {
 	defer s.mu.Unlock()
 	return s.state, s.changed
 }
-
-// sameLife tells whether two states are of one and the same running child.
-func sameLife(a, b State) bool { return a.Up && b.Up && a.Restarts == b.Restarts }
-
-// Ready is closed when a child has been ready for the first time.
-func (s *Supervisor) Ready() <-chan struct{} { return s.ready }
 
 // Await waits until a child is up and returns its server. When ctx ends first, the error holds ctx's
 // and, if there is one, the reason why no child is up.
@@ -435,16 +317,11 @@ func (s *Supervisor) While(ctx context.Context, fn func(ctx context.Context, srv
 			return nil // ctx has ended
 		}
 		lifeCtx, cancel := context.WithCancel(ctx)
-		watching := make(chan struct{})
-		go func() {
-			defer close(watching)
-			defer cancel()
-			s.untilEnd(lifeCtx, st)
-		}()
+		stopWatching := context.AfterFunc(st.life, cancel)
 		err = fn(lifeCtx, st.Server)
 		over := lifeCtx.Err() != nil
+		stopWatching()
 		cancel()
-		<-watching
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -454,26 +331,11 @@ func (s *Supervisor) While(ctx context.Context, fn func(ctx context.Context, srv
 	}
 }
 
-// untilEnd returns when the child of state life has ended, or ctx has.
-func (s *Supervisor) untilEnd(ctx context.Context, life State) {
-	for {
-		st, changed := s.Watch()
-		if !sameLife(life, st) {
-			return
-		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return
-		}
-	}
-}
-
 // DialContext connects to the frontend of the child that runs now, waiting for one if need be, and
 // ignores addr. The connection can only be to that child: its process is seen alive after the connection
 // was made, and while it lives nobody else can listen on its port. Given to gRPC (grpc.WithContextDialer
-// in the SDK's ConnectionOptions.DialOptions), it keeps clients and workers from ever talking to a
-// stranger who takes the port while the child is down, and lets them stay across its restarts.
+// in the SDK's ConnectionOptions.DialOptions), it keeps clients and workers from another server that takes the port while
+// the child is down, and lets them stay across its restarts.
 func (s *Supervisor) DialContext(ctx context.Context, _ string) (net.Conn, error) {
 	st, err := s.await(ctx)
 	if err != nil {
@@ -484,20 +346,9 @@ func (s *Supervisor) DialContext(ctx context.Context, _ string) (net.Conn, error
 	if err != nil {
 		return nil, fmt.Errorf("connecting to the embedded Temporal server: %w", err)
 	}
-	// The order matters: alive first, then still unreaped, or the process id could be somebody else's.
-	if !processAlive(st.Server.PID) || !sameLife(st, s.State()) {
-		return nil, errors.Join(errors.New("connecting to the embedded Temporal server: it ended meanwhile"), conn.Close())
+	// In this order: once the life has ended, the process id may belong to another process.
+	if !processAlive(st.Server.PID) || st.life.Err() != nil {
+		return nil, errors.Join(errors.New("connecting to the embedded Temporal server: it ended"), conn.Close())
 	}
 	return conn, nil
-}
-
-// processAlive is false for a process that is gone or a zombie, whose sockets are closed already.
-func processAlive(pid int) bool {
-	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
-	if err != nil {
-		return false
-	}
-	// The state follows the command name, which is in parentheses and may contain any character.
-	i := strings.LastIndexByte(string(stat), ')')
-	return i >= 0 && i+2 < len(stat) && stat[i+2] != 'Z' && stat[i+2] != 'X'
 }

@@ -11,8 +11,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// probe asks a server for its cluster. Any answer will do, a refusal too: what counts is that somebody is there who
-// answers. Only silence and a connection that cannot be made are errors.
+// probe asks a server for its cluster. Any answer proves that the server works, a refusal too. Only silence and a failed
+// connection are errors.
 func probe(ctx context.Context, srv Server) (err error) {
 	creds, err := Credentials(srv.Identity)
 	if err != nil {
@@ -22,7 +22,7 @@ func probe(ctx context.Context, srv Server) (err error) {
 	if err != nil {
 		return fmt.Errorf("connecting to the Temporal server: %w", err)
 	}
-	defer func() { _ = conn.Close() }() // it has served its purpose
+	defer func() { _ = conn.Close() }() // nothing to lose
 	_, err = workflowservice.NewWorkflowServiceClient(conn).GetClusterInfo(ctx, &workflowservice.GetClusterInfoRequest{})
 	switch status.Code(err) {
 	case codes.DeadlineExceeded, codes.Canceled, codes.Unavailable:
@@ -31,21 +31,8 @@ func probe(ctx context.Context, srv Server) (err error) {
 	return nil
 }
 
-// StrangerError is a Temporal server that is not the one that was expected, such as somebody's
-// development server on the same port.
-type StrangerError struct {
-	WantID            string
-	ID, Name, Version string // of the server that answered
-}
-
-// Error names both clusters.
-func (e *StrangerError) Error() string {
-	return fmt.Sprintf("this Temporal server is not ours: cluster id %s (name %q, version %s), want %s; "+
-		"is another Temporal server on this address? Stop it, or change temporal.port", e.ID, e.Name, e.Version, e.WantID)
-}
-
-// Verify asks the Temporal server behind client for its identity and returns a *[StrangerError] when
-// its cluster id is not wantClusterID. No worker may poll a server that has not been verified. With an
+// Verify asks the Temporal server behind client for its identity and returns an error when its
+// cluster id is not wantClusterID, such as that of a development server on the same port. No worker may poll a server that has not been verified. With an
 // SDK client c, client is c.WorkflowService().
 func Verify(ctx context.Context, client workflowservice.WorkflowServiceClient, wantClusterID string) error {
 	if wantClusterID == "" {
@@ -56,7 +43,9 @@ func Verify(ctx context.Context, client workflowservice.WorkflowServiceClient, w
 		return fmt.Errorf("asking the Temporal server for its cluster id: %w", err)
 	}
 	if info.GetClusterId() != wantClusterID {
-		return &StrangerError{WantID: wantClusterID, ID: info.GetClusterId(), Name: info.GetClusterName(), Version: info.GetServerVersion()}
+		return fmt.Errorf("this Temporal server is not ours: cluster id %s (name %q, version %s), want %s; "+
+			"is another Temporal server on this address? Stop it, or change temporal.port",
+			info.GetClusterId(), info.GetClusterName(), info.GetServerVersion(), wantClusterID)
 	}
 	return nil
 }

@@ -14,14 +14,14 @@ import (
 	"github.com/ingotmetal/ingot/internal/temporalchild"
 )
 
-// fileLock is an flock on a file beside the database. Two servers would open one SQLite file without a
-// word and spoil each other's task queues.
+// fileLock is an flock on a file beside the database. Two servers would open one SQLite file without an error and
+// corrupt each other's task queues.
 type fileLock struct {
 	file *os.File
 }
 
-// takeLock takes the lock, waiting for an orphan of an earlier life that is about to end. The *Failure
-// that comes after wait names the process that holds it.
+// takeLock takes the lock. It waits for an orphan of an earlier life that is about to end; the *Failure after wait names
+// the process that holds the lock.
 func takeLock(ctx context.Context, path string, wait time.Duration) (*fileLock, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -57,11 +57,11 @@ func takeLock(ctx context.Context, path string, wait time.Duration) (*fileLock, 
 	return l, nil
 }
 
-// sign leaves our process id for whoever waits. On a disk without room the file is empty instead: a lock is worth more than
-// a name on it.
+// sign writes this process id into the file for the next process that waits. On a full disk the file is empty instead:
+// the lock works without it.
 func (l *fileLock) sign() error {
 	text := []byte(strconv.Itoa(os.Getpid()) + "\n")
-	// Not cut first: what is there already is room, which a full disk may not give again.
+	// The file is not truncated first: a full disk may not give its space again.
 	if _, err := l.file.WriteAt(text, 0); err != nil {
 		text = nil
 		if !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EDQUOT) {
@@ -74,56 +74,38 @@ func (l *fileLock) sign() error {
 	return nil
 }
 
-// release gives the lock back. The file stays: removing it would let two processes hold two of them.
+// release gives the lock back. The file stays: if it were removed, two processes could hold two locks.
 func (l *fileLock) release() {
-	_ = l.file.Close() // nothing is buffered, and closing is what drops the lock
+	_ = l.file.Close() // nothing is buffered, and closing drops the lock
 }
 
-// lockHolder returns whose process id stands in the lock file, and what to do about that process.
+// lockHolder returns the process whose id is in the lock file, and what to do about it.
 func lockHolder(f *os.File) (holder, remedy string) {
-	const stranger = "is another Ingot running on this data directory? Stop that one first, or give this one another data_dir"
+	const otherServer = "is another Ingot running on this data directory? Stop that one first, or give this one another data_dir"
 	text, err := io.ReadAll(io.NewSectionReader(f, 0, 32))
 	if err != nil {
-		return "another process", stranger
+		return "another process", otherServer
 	}
 	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
 	if err != nil {
-		return "another process", stranger
+		return "another process", otherServer
 	}
 	holder = processName(pid)
-	p, ok := process(pid)
+	p, ok := temporalchild.ReadProcess(pid)
 	switch {
 	case !ok:
-		return holder, stranger
-	case p.state == "T" || p.state == "t":
-		return holder + ", which is stopped", fmt.Sprintf("let it go on (kill -CONT %d), and it ends by itself if its server is gone; or end it: kill -KILL %d. This one is tried again until then", pid, pid)
-	case p.parent == 1:
-		return holder + ", whose server is gone", fmt.Sprintf("it should end by itself; if it does not: kill -KILL %d. This one is tried again until then", pid)
+		return holder, otherServer
+	case p.State == "T" || p.State == "t":
+		return holder + ", which is stopped", fmt.Sprintf("continue it (kill -CONT %d): it ends if its server is gone; "+
+			"or end it: kill -KILL %d. This one is tried again until then", pid, pid)
+	case p.Parent == 1:
+		return holder + ", whose server is gone", fmt.Sprintf("it should end without help; if it does not: kill -KILL %d. "+
+			"This one is tried again until then", pid)
 	}
-	return holder, stranger
+	return holder, otherServer
 }
 
-// processStat is what /proc tells of a process.
-type processStat struct {
-	state  string // one letter, see proc_pid_stat(5)
-	parent int
-}
-
-func process(pid int) (processStat, bool) {
-	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
-	if err != nil {
-		return processStat{}, false
-	}
-	// The command name, in parentheses, may contain any character.
-	fields := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
-	if len(fields) < 2 {
-		return processStat{}, false
-	}
-	parent, err := strconv.Atoi(fields[1])
-	return processStat{fields[0], parent}, err == nil
-}
-
-// processName is "ingot (pid 12)", as far as /proc tells.
+// processName is "ingot (pid 12)", as far as /proc shows it.
 func processName(pid int) string {
 	comm, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/comm")
 	if err != nil {
