@@ -1,4 +1,3 @@
-// Package ingot is the root of Ingot, a service that installs operating
-// systems on bare metal, durably. It holds nothing but the test that says
-// which package may import which; docs/architecture.md draws the same map.
+// Package ingot is the root of Ingot, a service that installs operating systems on bare metal, durably. It holds only tests:
+// which package may import which, how long files and functions may be, and the import graph in docs/architecture.md.
 package ingot

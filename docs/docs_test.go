@@ -73,7 +73,7 @@ var (
 	fence   = regexp.MustCompile("(?s)```.*?```")
 )
 
-// TestDecisionsNameEveryLibrary: whoever adds one says why.
+// TestDecisionsNameEveryLibrary: decisions.md says what each direct dependency is for.
 func TestDecisionsNameEveryLibrary(t *testing.T) {
 	words := map[string]bool{}
 	for _, w := range regexp.MustCompile(`[A-Za-z0-9-]+`).FindAllString(read(t, "decisions.md"), -1) {

@@ -428,7 +428,7 @@ func privateKey(t *testing.T, file string) canary {
 	return canary{}
 }
 
-// guarded serves a file to whoever knows the password. The returned function
+// guarded serves a file to clients that know the password. The returned function
 // makes an address with a password in it.
 func (s *Site) guarded(ctx context.Context, t *testing.T, file, password string) func(password string) string {
 	t.Helper()

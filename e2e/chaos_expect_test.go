@@ -152,7 +152,7 @@ var expectations = map[strike]row{
 		but(nothing("no agent yet"), inventory.PhasePlan, inventory.PhaseArm, inventory.PhasePower, inventory.PhaseDHCP, inventory.PhaseLoader).
 		but(right(2), inventory.PhaseBind, inventory.PhaseAction).
 		but(nothing("the agent has left"), inventory.PhaseReady),
-	// Whoever lost its power is switched on once more.
+	// A machine that lost its power is switched on once more.
 	cutPower: all(right(2)).but(right(1), inventory.PhasePlan, inventory.PhaseArm, inventory.PhasePower),
 	cutBMC:   all(right(1)),
 	// A boot that is lost costs a second one.

@@ -151,7 +151,7 @@ func (x *cell) add(ctx context.Context) (err error) {
 func (x *cell) see(ctx context.Context, every time.Duration, see func(w inventory.Workflow) (bool, error)) error {
 	var last error
 	for {
-		var w inventory.Workflow // anew: what the answer leaves out is not so any more
+		var w inventory.Workflow // a new value each time: the answer leaves out what is empty
 		if last = x.c.REST(ctx, http.MethodGet, "/v1/workflows/"+x.run, nil, &w); last == nil {
 			if done, err := see(w); done || err != nil {
 				return err

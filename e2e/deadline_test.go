@@ -58,7 +58,7 @@ tasks:
 	_, err = s.Follow(ctx, "acting", func(w inventory.Workflow) bool { return len(w.Actions) > 2 && w.Actions[2].State == action.Running })
 	require.NoError(t, err)
 
-	// Whoever holds the lock keeps every new child from its database.
+	// The holder of the lock keeps every new child from its database.
 	lock, err := os.OpenFile(filepath.Join(s.dir, "state/ingot/temporal/temporal.db.lock"), os.O_RDWR, 0)
 	require.NoError(t, err)
 	defer lock.Close()

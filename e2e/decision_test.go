@@ -65,9 +65,9 @@ tasks:
 			}
 		}
 		s.Kill()
-		forget() // whoever decided need not learn what became of it
+		forget() // the client that decided may get no answer
 		if err := <-decided; err != nil {
-			t.Logf("whoever decided was told: %v", err)
+			t.Logf("the client that decided got: %v", err)
 		}
 		require.NoError(t, s.Start(ctx))
 		var says, shows string

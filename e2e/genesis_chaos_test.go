@@ -145,8 +145,8 @@ func (w *wrecked) press(ctx context.Context, machine string) {
 	require.NoError(w.t, m.PowerCycle(ctx))
 }
 
-// A deed is what a step does, as it is seen from outside.
-type deed struct {
+// A sideEffect is the effect of a step, as it is seen from outside.
+type sideEffect struct {
 	// activity of Genesis in which it is done, or waited for.
 	activity string
 	// done tells that the effect is there at the far side, so that nothing but the
@@ -164,20 +164,20 @@ func (w *wrecked) agrees(activity string) func() bool {
 	return func() bool { return w.logged(st.Size(), "what was waited for is there", "activity="+activity) }
 }
 
-// deed of a step: every kind has one. That of the migration is its beginning,
+// sideEffectOf returns the effect of a step: every kind has one. That of the migration is its beginning,
 // see migrated for its end.
-func (w *wrecked) deed(ctx context.Context, s inventory.OperationStep) deed {
+func (w *wrecked) sideEffectOf(ctx context.Context, s inventory.OperationStep) sideEffect {
 	st, err := os.Stat(w.log.Name())
 	require.NoError(w.t, err)
 	switch kindOf(s.Name) {
 	case genesis.StepPreflight:
 		// It knocks at addresses for a while, and stores the machines in the end.
-		return deed{activity: "Preflight", let: func() {}, done: func() bool {
+		return sideEffect{activity: "Preflight", let: func() {}, done: func() bool {
 			var list struct{ Items []inventory.Machine }
 			return w.REST(ctx, http.MethodGet, "/v1/machines", nil, &list) == nil && len(list.Items) == len(w.machines)
 		}}
 	case genesis.StepRouter, genesis.StepCreate, genesis.StepJoin:
-		return deed{activity: "AwaitRun", done: func() bool {
+		return sideEffect{activity: "AwaitRun", done: func() bool {
 			var list struct{ Items []inventory.Event }
 			err := w.REST(ctx, http.MethodGet, "/v1/machines/"+s.Machine+"/events", nil, &list)
 			return err == nil && slices.ContainsFunc(list.Items, func(e inventory.Event) bool {
@@ -185,23 +185,23 @@ func (w *wrecked) deed(ctx context.Context, s inventory.OperationStep) deed {
 			})
 		}}
 	case genesis.StepPlatform: // nothing but its API tells that it is installed
-		return deed{activity: "AwaitRun", done: func() bool {
+		return sideEffect{activity: "AwaitRun", done: func() bool {
 			text, err := w.guest(ctx, http.MethodGet, platformAddress, "/")
 			return err == nil && strings.Contains(text, `"stage":"running"`)
 		}}
 	case genesis.StepRelay: // the one DISCOVER: nobody presses again
-		return deed{activity: "RelayProven", let: func() { w.press(ctx, "um760") }, done: func() bool { return w.logged(st.Size(), "relay heard", lab.DirectGateway) }}
+		return sideEffect{activity: "RelayProven", let: func() { w.press(ctx, "um760") }, done: func() bool { return w.logged(st.Size(), "relay heard", lab.DirectGateway) }}
 	case genesis.StepKubernetes:
-		return deed{activity: "TalosBootstrap", let: func() { w.mend(ctx, "um760") }, done: func() bool { return w.bootstraps() == 1 }}
+		return sideEffect{activity: "TalosBootstrap", let: func() { w.mend(ctx, "um760") }, done: func() bool { return w.bootstraps() == 1 }}
 	case genesis.StepMigrate:
-		return deed{activity: "DeployTarget", done: func() bool { return w.secret(ctx) != "" }}
+		return sideEffect{activity: "DeployTarget", done: func() bool { return w.secret(ctx) != "" }}
 	case genesis.StepVIP:
-		return deed{activity: "ClusterReady", let: func() { w.mend(ctx, "ms-02-a") }, done: w.agrees("ClusterReady")}
+		return sideEffect{activity: "ClusterReady", let: func() { w.mend(ctx, "ms-02-a") }, done: w.agrees("ClusterReady")}
 	case genesis.StepProven:
-		return deed{activity: "ClusterHas", let: func() { w.mend(ctx, "ms-02-c") }, done: w.agrees("ClusterHas")}
+		return sideEffect{activity: "ClusterHas", let: func() { w.mend(ctx, "ms-02-c") }, done: w.agrees("ClusterHas")}
 	}
 	w.t.Fatalf("step %s has no effect that this test could see", s.Name)
-	return deed{}
+	return sideEffect{}
 }
 
 // bootstraps counts how often etcd was bootstrapped.
@@ -274,7 +274,7 @@ func (w *wrecked) underway(ctx context.Context, ask client.Client, step, activit
 // kill kills the server in a step, after the step's effect and before its
 // record: Temporal stands still from before the one until the server is dead.
 // Whether it was so is seen in the history, see recorded.
-func (w *wrecked) kill(ctx context.Context, s inventory.OperationStep, d deed) {
+func (w *wrecked) kill(ctx context.Context, s inventory.OperationStep, d sideEffect) {
 	w.t.Helper()
 	ask, err := client.NewLazyClient(client.Options{HostPort: w.Temporal, Logger: quiet{}})
 	require.NoError(w.t, err)
@@ -318,7 +318,7 @@ func (w *wrecked) kill(ctx context.Context, s inventory.OperationStep, d deed) {
 func (w *wrecked) killMigration(ctx context.Context, s inventory.OperationStep) {
 	w.t.Helper()
 	w.relays(ctx, noServer, true)
-	d, before := w.deed(ctx, s), ""
+	d, before := w.sideEffectOf(ctx, s), ""
 	d.done = func() bool {
 		before = w.secret(ctx)
 		return before != ""
@@ -333,10 +333,10 @@ func (w *wrecked) killMigration(ctx context.Context, s inventory.OperationStep) 
 	w.kill(ctx, s, w.migrated(ctx))
 }
 
-// migrated is the deed of the migration as a whole: the site is at the target
+// migrated is the effect of the migration as a whole: the site is at the target
 // and its workflow is over, but the relay lists one server too many.
-func (w *wrecked) migrated(ctx context.Context) deed {
-	return deed{activity: "Migrated", let: func() { w.relays(ctx, noServer, false) }, done: w.agrees("Migrated")}
+func (w *wrecked) migrated(ctx context.Context) sideEffect {
+	return sideEffect{activity: "Migrated", let: func() { w.relays(ctx, noServer, false) }, done: w.agrees("Migrated")}
 }
 
 // noServer is an address that nobody has.
@@ -363,7 +363,7 @@ func (w *wrecked) moves(ctx context.Context) {
 }
 
 // recorded checks by the histories that each kill was one between the effect
-// and its record: the activity was begun anew.
+// and its record: the activity was started again.
 func (w *wrecked) recorded(ctx context.Context) {
 	w.t.Helper()
 	ask, err := client.NewLazyClient(client.Options{HostPort: w.Temporal, Logger: quiet{}})
@@ -619,7 +619,7 @@ func TestGenesisKilled(t *testing.T) {
 			w.killMigration(ctx, s)
 			continue
 		}
-		w.kill(ctx, s, w.deed(ctx, s))
+		w.kill(ctx, s, w.sideEffectOf(ctx, s))
 	}
 	w.whole(ctx, w.ends(ctx))
 	w.recorded(ctx)
@@ -682,7 +682,7 @@ func TestGenesisChaos(t *testing.T) {
 				w.machines["ms-02-a"].SetFailures()
 			}
 		} else if slices.Contains([]string{genesis.StepRelay, genesis.StepKubernetes, genesis.JoinStep("ms-02-b")}, s.Name) {
-			w.kill(ctx, s, w.deed(ctx, s))
+			w.kill(ctx, s, w.sideEffectOf(ctx, s))
 		}
 	}
 	w.whole(ctx, w.ends(ctx))

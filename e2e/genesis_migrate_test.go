@@ -178,7 +178,7 @@ func TestGenesisMigrates(t *testing.T) {
 	o := at.ends(ctx)
 	at.whole(ctx, o)
 	require.Equal(t, begun.Run, o.Run, "the very run that began on the NAS")
-	for id, deeds := range map[string][]string{
+	for id, activities := range map[string][]string{
 		"genesis/home":     {"RouterReady", "DeployTarget", "Migrated", "ClusterHas"}, // of both, in one history
 		"migrate/platform": {"SyncImages", "AwaitHandOver", "VerifyMoved"},
 	} {
@@ -187,8 +187,8 @@ func TestGenesisMigrates(t *testing.T) {
 		require.Contains(t, said, "WORKFLOW_EXECUTION_STATUS_COMPLETED", id)
 		history, err := target.TemporalCLI(ctx, "workflow", "show", "--workflow-id", id, "-o", "json")
 		require.NoError(t, err)
-		for _, deed := range deeds {
-			require.Contains(t, history, `"`+deed+`"`, id)
+		for _, activity := range activities {
+			require.Contains(t, history, `"`+activity+`"`, id)
 		}
 		t.Logf("at the target, temporal workflow show: %s, %d events", id, strings.Count(history, `"eventId"`))
 		for _, secret := range secrets {

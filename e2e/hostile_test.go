@@ -155,7 +155,7 @@ func (s *Site) browse(ctx context.Context, t *testing.T, marks map[string][]stri
 		require.Contains(t, text, "{{7*7}}${7*7}")
 	}
 	// Had there been one, it would have been seen; and the page's policy refuses
-	// text as a handler or as markup, whoever tries.
+	// text as a handler or as markup.
 	const planted = `const a = document.createElement('a'); a.setAttribute('href', 'javascript:window.pwned=1'); document.body.append(a)`
 	const refused = `[() => document.body.setAttribute('onclick', 'window.pwned=1'), () => { document.body.innerHTML = '<b>x</b>' }].filter(f => { try { f(); return false } catch { return true } }).length`
 	var seen, threw int

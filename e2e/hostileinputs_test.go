@@ -101,7 +101,7 @@ func newBooter(ctx context.Context, t *testing.T, s *Site) *booter {
 		}
 		return err
 	}))
-	// 10.10.20.201 is the machine's, the others are those of whoever attacks.
+	// 10.10.20.201 is the machine's, the others are the attacker's.
 	for _, a := range []string{"201", "241", "242", "243"} {
 		out, err := exec.CommandContext(ctx, "ip", "-n", s.NamespaceName(lab.Client), "addr", "add", "10.10.20."+a+"/24", "dev", "eth0").CombinedOutput()
 		require.NoError(t, err, "%s", out)

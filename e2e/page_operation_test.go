@@ -27,11 +27,11 @@ func TestPageShowsGenesis(t *testing.T) {
 	s := site(ctx, t)
 	file, router := s.exampleLab(t)
 	// Somebody has the address that the file gives to the router.
-	somebody := func(deed string) {
+	setRouterAddress := func(verb string) {
 		t.Helper()
-		require.NoError(t, s.Command(ctx, lab.Router, "ip", "addr", deed, router+"/24", "dev", "eth20").Run())
+		require.NoError(t, s.Command(ctx, lab.Router, "ip", "addr", verb, router+"/24", "dev", "eth20").Run())
 	}
-	somebody("add")
+	setRouterAddress("add")
 	s.must(ctx, t, "genesis", "start", file, "--yes")
 
 	tab := s.openPage(ctx, t)
@@ -50,7 +50,7 @@ func TestPageShowsGenesis(t *testing.T) {
 	do("the question", see(`[data-question^="preflight"]`), chromedp.Text(`[data-question^="preflight"]`, &question, chromedp.ByQuery), chromedp.Title(&title))
 	require.Contains(t, question, "answers already at "+router+", which is for machine vp6630")
 	require.Contains(t, title, "(1) waiting")
-	somebody("del")
+	setRouterAddress("del")
 	// The host remembers for a while who had an address.
 	require.NoError(t, s.Command(ctx, s.Namespace, "ip", "neigh", "flush", "all").Run())
 	do("trying again", click(`[data-question^="preflight"] [data-choice="retry"]`), see(`[data-operation-step="preflight"][data-step-state="done"]`))

@@ -101,7 +101,7 @@ func TestRecover(t *testing.T) {
 	for _, row := range o.Steps {
 		require.Equal(t, row.Machine == "two", row.Waited > 0, row.Machine)
 	}
-	// The result of the workflow, for whoever asks Temporal.
+	// The result of the workflow, for clients of Temporal.
 	r := s.recovered(ctx, t, "flood")
 	require.Equal(t, inventory.StateSuccess, r.State)
 	var outcomes []string

@@ -275,7 +275,7 @@ func (a *AMT) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		err = xml.Unmarshal(b, &q)
 	}
 	if err != nil || q.Header.ResourceURI == "" {
-		http.Error(w, "this is no request", http.StatusBadRequest)
+		http.Error(w, "invalid request", http.StatusBadRequest)
 		return
 	}
 	q.Header.Action, q.Header.ResourceURI = strings.TrimSpace(q.Header.Action), strings.TrimSpace(q.Header.ResourceURI)

@@ -190,11 +190,11 @@ func takeAll(name string) error {
 	return errors.Join(err, f.Close())
 }
 
-// writeLock is the byte of SQLite's shared-memory file that whoever writes to a database in WAL mode holds (WAL_WRITE_LOCK of
+// writeLock is the byte of SQLite's shared-memory file that a writer of a database in WAL mode holds (WAL_WRITE_LOCK of
 // the file format, "WAL-Index Locks").
 const writeLock = 120
 
-// LockDatabase holds the write lock of a SQLite database in WAL mode, as another program does in BEGIN IMMEDIATE: whoever wants
+// LockDatabase holds the write lock of a SQLite database in WAL mode, as another program does in BEGIN IMMEDIATE: a client that wants
 // to write waits, and gives up after its busy timeout; readers go on. The database must be open in some other process. It waits
 // for the transaction that runs.
 func (l *Lab) LockDatabase(path string) (Undo, error) {

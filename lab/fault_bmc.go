@@ -64,7 +64,7 @@ func (b *BMC) Lie(state PowerState) (Undo, error) {
 // Broken makes it answer every question and every order with an error.
 func (b *BMC) Broken() (Undo, error) { return b.pretend("broken", "exit 1") }
 
-// Refuse gives it another password: it refuses whoever comes with the one it had. It is restarted, as after a factory reset.
+// Refuse gives it another password: it refuses clients that use the earlier one. It is restarted, as after a factory reset.
 func (b *BMC) Refuse(ctx context.Context) (Undo, error) {
 	file := filepath.Join(b.dir(), "lan.conf")
 	conf, err := os.ReadFile(file)

@@ -66,12 +66,12 @@ func (l *Lab) bridgeOf(link Link) (string, error) {
 	}
 	m := masterOf.FindStringSubmatch(out)
 	if m == nil {
-		return "", errors.New("it is no port of the switch, or is delayed already")
+		return "", errors.New("not a port of the switch, or delayed already")
 	}
 	return m[1], nil
 }
 
-// frame is one Ethernet frame with its virtio-net header (checksum and segmentation left to whoever sends it at last), and when
+// frame is one Ethernet frame with its virtio-net header (checksum and segmentation left to the last sender), and when
 // it is due.
 type frame struct {
 	data []byte

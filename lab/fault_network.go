@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// Link is one port of the lab's switch, and so the cable of whoever is plugged in there.
+// Link is one port of the lab's switch, and so the cable of the host that is plugged in there.
 type Link string
 
 // The links that every lab has. Machine.Link is that of a machine.

@@ -78,7 +78,7 @@ func (l *Lab) buildHome(ctx context.Context) error {
 	return h.start(ctx)
 }
 
-// SetRelays makes the router's DHCP relay send to these servers, none for no relay at all. The relay is started anew, as VyOS
+// SetRelays makes the router's DHCP relay send to these servers, none for no relay at all. The relay is started again, as VyOS
 // does it at a commit. A lab with Options.Home relays what comes from VLAN 20, any other what comes from VLAN 30.
 func (l *Lab) SetRelays(servers ...string) error {
 	l.StopRelay()
@@ -160,7 +160,7 @@ func (h *homeDHCP) start(ctx context.Context) error {
 			if r == nil {
 				continue
 			}
-			// All answers are broadcast: whoever asks has no address yet.
+			// All answers are broadcast: a client that asks has no address yet.
 			if _, err := c.WriteTo(r.ToBytes(), &net.UDPAddr{IP: net.IPv4bcast, Port: dhcpv4.ClientPort}); err != nil {
 				h.lab.log.Warn("answering DHCP at home", "error", err)
 			}

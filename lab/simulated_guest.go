@@ -105,7 +105,7 @@ func (l *life) runGuest(product, cmdline string) ending {
 	return cutOff
 }
 
-// vyosRoot is the folder that plays the root file system of a simulated router. It is made anew when the configuration that
+// vyosRoot is the folder that plays the root file system of a simulated router. It is made again when the configuration that
 // was injected into the disk is another than before; what the router saved since then is in the folder alone.
 func (m *Machine) vyosRoot() (string, error) {
 	const etc = "opt/vyatta/etc/config"

@@ -18,7 +18,7 @@ const noHTTPWarning = "HTTP API port has not been set"
 type serverLog struct {
 	logger *slog.Logger
 	// stopping has ended when the server is being stopped. Its parts then lose each other and call that
-	// errors, dozens of them, which would hide a real one from whoever reads the log.
+	// errors, dozens of them, which would hide a real one in the log.
 	stopping context.Context
 }
 

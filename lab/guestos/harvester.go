@@ -176,7 +176,7 @@ func (h *host) liveRoot(ctx context.Context, url string) error {
 		err = errors.Join(err, f.Close())
 	}
 	if err != nil || string(head) != "hsqs" {
-		return fmt.Errorf("reading the live system: it is no squashfs (%w)", err)
+		return fmt.Errorf("reading the live system: invalid squashfs (%w)", err)
 	}
 	h.say("live system of %d bytes", n)
 	if !h.real {

@@ -669,7 +669,7 @@ func (r *router) save() error {
 // serveHealth adds to the health port:
 //
 //	GET /config      the running configuration as config.boot
-//	POST /relay      the relay is killed (what=kill), or started anew by what is configured
+//	POST /relay      the relay is killed (what=kill), or started again with the configured servers
 func (r *router) serveHealth() {
 	r.h.mux.HandleFunc("GET /config", func(w http.ResponseWriter, _ *http.Request) {
 		r.mu.Lock()

@@ -124,7 +124,7 @@ export async function login(token: string): Promise<boolean> {
 
 export interface Listener {
   open(): void;
-  /** The stream ended or could not be had; it is tried again by itself. */
+  /** The stream ended or could not be had; it is tried again automatically. */
   lost(): void;
   event(name: string, data: string): void;
 }

@@ -1,5 +1,5 @@
 import type { Workflow } from "./types";
-import { runs } from "./phases";
+import { isRunning } from "./phases";
 import { attempt } from "./store";
 import type { Store } from "./store";
 import { bytes, span } from "./text";
@@ -10,7 +10,7 @@ export function Bar({ workflow, index, store }: { workflow: Workflow; index: num
   if (!a) return null;
   const done = a.done ?? 0;
   const total = a.total ?? 0;
-  const active = runs(a);
+  const active = isRunning(a);
   if (!done && !total) return null;
   const pace = store.meter.pace(attempt(workflow, index), total, Date.now());
   const percent = total > 0 ? Math.min(100, Math.floor((done / total) * 100)) : undefined;

@@ -29,7 +29,7 @@ const choices: Record<string, { label: string; sure?: string; note?: string; kin
   abort: { label: "Abort", sure: "Abort", note: "End it as failed?" },
 };
 
-/** Asks what is asked of a person; send carries the answer to whoever asks. */
+/** Shows a question to the operator; send returns the answer to the run or operation that asks. */
 export function Decision({ question: q, now, send }: { question: Question; now: number; send: (choice: string, s?: Selector) => Promise<unknown> }) {
   const requests = useRequests();
   const [picked, setPicked] = useState(-1);
@@ -60,7 +60,7 @@ export function Decision({ question: q, now, send }: { question: Question; now: 
                   <br />
                   <span class={d.blank ? "quiet" : "holds"}>{holds(d)}</span>
                   <br />
-                  {s ? <code>diskSelector: {JSON.stringify(s)}</code> : <span class="quiet">has nothing that tells it from the others: it cannot be selected</span>}
+                  {s ? <code>diskSelector: {JSON.stringify(s)}</code> : <span class="quiet">has no property of its own: it cannot be selected</span>}
                 </span>
               </label>
             );
@@ -100,7 +100,7 @@ export function Decision({ question: q, now, send }: { question: Question; now: 
         </div>
       )}
       <RefusedNote requests={requests} />
-      {at(q.since) > 0 && <p class="quiet">asked {ago(at(q.since), now)}; its time limit rests meanwhile</p>}
+      {at(q.since) > 0 && <p class="quiet">asked {ago(at(q.since), now)}; its time limit does not run</p>}
     </section>
   );
 }

@@ -1,6 +1,6 @@
 // Which machines the table shows, and in what order.
 
-import { manual, over } from "./phases";
+import { manual, isOver } from "./phases";
 import type { Tone } from "./phases";
 import type { MachineView } from "./types";
 
@@ -32,16 +32,16 @@ export function arrange(names: readonly string[], machines: ReadonlyMap<string, 
   return { rows: [...order.flatMap((t) => parts.get(t)!), ...rest], counts, toPower };
 }
 
-/** Tells whether a run waits until the operator has switched m on. */
+/** Reports whether a run waits until the operator has switched m on. */
 export function needsPower(m: MachineView): boolean {
   const w = m.workflow;
-  return !!w && !over(w) && !w.question && w.phase === "power" && manual(m);
+  return !!w && !isOver(w) && !w.question && w.phase === "power" && manual(m);
 }
 
 // What a search looks at; a row that changes is another object.
 const texts = new WeakMap<MachineView, string>();
 
-/** Tells whether name, address, label, image, template or phase of m contain find, which is in lower case. */
+/** Reports whether name, address, label, image, template or phase of m contain find, which is in lower case. */
 export function matches(m: MachineView, find: string): boolean {
   let text = texts.get(m);
   if (text === undefined) {

@@ -1,7 +1,7 @@
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { api, Refused } from "./api";
 import type { Workflow } from "./types";
-import { current, over, runs } from "./phases";
+import { current, isOver, isRunning } from "./phases";
 
 /** The end of an action's log: of the one that runs, or of the one picked. */
 export function Log({ workflow: w }: { workflow: Workflow }) {
@@ -13,7 +13,7 @@ export function Log({ workflow: w }: { workflow: Workflow }) {
   const actions = w.actions ?? [];
   const index = picked >= 0 && picked < actions.length ? picked : current(w);
   const a = actions[index];
-  const active = a !== undefined && runs(a) && !over(w);
+  const active = a !== undefined && isRunning(a) && !isOver(w);
 
   useEffect(() => {
     setText("");

@@ -1,6 +1,6 @@
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { visible } from "./list";
-import { doing, over, running, tone } from "./phases";
+import { doing, isOver, running, tone } from "./phases";
 import type { Tone } from "./phases";
 import { ago, at, clock, span } from "./text";
 import type { MachineView, Workflow } from "./types";
@@ -99,7 +99,7 @@ function MachineRow({ machine: m, now, chosen, index }: { machine: MachineView; 
   const t = tone(m);
   const a = w && running(w)?.action;
   const percent = a?.total ? ` · ${Math.min(100, Math.floor(((a.done ?? 0) / a.total) * 100))} %` : "";
-  const since = w ? at(over(w) ? w.ended : w.started) : 0;
+  const since = w ? at(isOver(w) ? w.ended : w.started) : 0;
   const more = w ? detail(w, t) : "";
   const open = m.netboot?.allowPXE ?? false;
   return (

@@ -5,7 +5,7 @@ import { Decision } from "./decision";
 import { Ask, RefusedNote, useRequests } from "./request";
 import { web } from "./header";
 import { linkTo, Sign } from "./machines";
-import { doing, manual, over } from "./phases";
+import { doing, manual, isOver } from "./phases";
 import type { Store } from "./store";
 import { acting, ended, late, progress, saying, standing, stateOf, stepTone, took } from "./steps";
 import { ago, at, clock, span } from "./text";
@@ -128,7 +128,7 @@ function StepRow({ number, step: s, operation: o, store, now }: { number: number
         {(s.state === "failed" || s.state === "running") && <span class="quiet undo">Undo: {s.undo}</span>}
       </td>
       <td class="step-state">
-        <Sign tone={t} /> {t === "waiting" ? "waits for a person" : stateOf(s)}
+        <Sign tone={t} /> {t === "waiting" ? "waits for the operator" : stateOf(s)}
       </td>
       <td class="quiet when">
         {at(s.since) > 0 && (
@@ -143,12 +143,12 @@ function StepRow({ number, step: s, operation: o, store, now }: { number: number
   );
 }
 
-/** What the machine of a step asks a person, answered without leaving the operation. */
+/** The question of a step's machine, answered without leaving the operation. */
 function Awaited({ step: s, store, now }: { step: OperationStep; store: Store; now: number }) {
   const requests = useRequests();
   const m = acting(s, store.machines);
   const w = m?.workflow;
-  if (!m || !w || over(w)) return null;
+  if (!m || !w || isOver(w)) return null;
   if (w.question)
     return (
       <div data-awaited={m.name}>

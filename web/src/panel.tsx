@@ -7,7 +7,7 @@ import { Ask, RefusedNote, useRequests } from "./request";
 import { Install } from "./install";
 import { Log } from "./log";
 import { Sign, Window } from "./machines";
-import { doing, manual, over, stepsOf, tone } from "./phases";
+import { doing, manual, isOver, stepsOf, tone } from "./phases";
 import { Actions, Events, Links, Steps } from "./run";
 import type { Store } from "./store";
 import { bytes } from "./text";
@@ -18,7 +18,7 @@ function useStory(row: MachineView, store: Store): { machine: MachineView; workf
   const [full, setFull] = useState<Workflow>();
   const [events, setEvents] = useState<Event[]>([]);
   const run = row.workflow?.run ?? "";
-  const open = row.workflow ? !over(row.workflow) : false;
+  const open = row.workflow ? !isOver(row.workflow) : false;
   const live = store.link === "live";
   useEffect(() => {
     if (!live) return;
@@ -36,7 +36,7 @@ function useStory(row: MachineView, store: Store): { machine: MachineView; workf
         const e = run ? await api.runEvents(run, 0) : await api.machineEvents(row.name, 0);
         if (!gone) setEvents(e);
       } catch {
-        // The stream tells of a lost server; what was loaded stays in view.
+        // The stream reports a lost server; what was loaded stays in view.
         failed = true;
       }
       // What the wire saw is no change of the record.
@@ -164,10 +164,10 @@ function RunButtons({ machine: m, workflow: w }: { machine: MachineView; workflo
   const requests = useRequests();
   const off = requests.busy !== "";
   const own = w.type === undefined || w.type !== "BMCJob";
-  const power = !over(w) && w.phase === "power" && manual(m);
-  const retry = over(w) && w.state !== "SUCCESS" && w.type !== "Inspect" && w.type !== "BMCJob";
+  const power = !isOver(w) && w.phase === "power" && manual(m);
+  const retry = isOver(w) && w.state !== "SUCCESS" && w.type !== "Inspect" && w.type !== "BMCJob";
   const done = w.type !== "Decommission" && (w.actions ?? []).some((a) => a.state === "SUCCESS");
-  const cancel = !over(w) && own && w.phase !== "disarm";
+  const cancel = !isOver(w) && own && w.phase !== "disarm";
   if (!power && !retry && !cancel) return null;
   return (
     <>
@@ -182,11 +182,11 @@ function RunButtons({ machine: m, workflow: w }: { machine: MachineView; workflo
   );
 }
 
-/** What may be done to a machine that no run has: begin anew, or end its service. */
+/** What may be done to a machine that no run has: install again, or end its service. */
 function Service({ machine: m, workflow: w }: { machine: MachineView; workflow?: Workflow }) {
   const requests = useRequests();
   const off = requests.busy !== "";
-  if (!w || !over(w)) return null;
+  if (!w || !isOver(w)) return null;
   const quarantined = m.standing?.state === "quarantined";
   return (
     <details class="service" open={quarantined}>

@@ -1,4 +1,4 @@
-// The story of a run in words.
+// Texts for the phases and events of a run.
 
 import type { Action, Event, MachineView, Workflow } from "./types";
 import { at, clock, span } from "./text";
@@ -8,26 +8,26 @@ export type Tone = "idle" | "working" | "retrying" | "waiting" | "failed" | "don
 
 const final = new Set(["SUCCESS", "FAILED", "TIMEOUT", "CANCELLED"]);
 
-/** Tells whether a run is over. */
-export function over(w: Workflow): boolean {
+/** Reports whether a run is over. */
+export function isOver(w: Workflow): boolean {
   return final.has(w.state ?? "");
 }
 
-/** Tells whether a runs: an agent may tell of its progress before the record says so. */
-export function runs(a: Action): boolean {
+/** Reports whether action a is running: an agent may report progress before the record does. */
+export function isRunning(a: Action): boolean {
   return a.state === "RUNNING" || (a.state === "PENDING" && ((a.done ?? 0) > 0 || (a.total ?? 0) > 0));
 }
 
 export function tone(m: MachineView): Tone {
   const w = m.workflow;
   if (!w) return "idle";
-  if (over(w)) return w.state === "SUCCESS" ? "done" : w.state === "CANCELLED" ? "idle" : "failed";
+  if (isOver(w)) return w.state === "SUCCESS" ? "done" : w.state === "CANCELLED" ? "idle" : "failed";
   if (w.question || w.phase === "waiting-for-person" || (w.phase === "power" && manual(m))) return "waiting";
   return (w.retrying ?? []).length > 0 ? "retrying" : "working";
 }
 
 const provision = ["plan", "arm", "power", "dhcp", "loader", "agent", "bind", "action", "disarm", "reboot", "ready"];
-// A template's installer comes after its actions, of which there may be none.
+// A template's installer comes after its actions; there may be no actions.
 const install = ["plan", "arm", "power", "dhcp", "loader", "install", "disarm", "ready"];
 const wipeAndInstall = ["plan", "arm", "power", "dhcp", "loader", "agent", "bind", "action", "install", "disarm", "ready"];
 const decommission = ["plan", "arm", "power", "dhcp", "loader", "agent", "action", "disarm"];
@@ -72,7 +72,7 @@ const proof: Record<string, string> = {
   "phone-home": "reboot",
 };
 
-/** Returns the phase that a phase event tells of. */
+/** Returns the phase that a phase event names. */
 export function phaseOf(e: Event): string | undefined {
   if (e.kind !== "phase") return undefined;
   const d = e.detail as { phase?: unknown } | null | undefined;
@@ -89,11 +89,11 @@ export interface Step {
   label: string;
   means: string;
   state: "done" | "now" | "waiting" | "failed" | "todo";
-  /** Seconds that it took, when the events tell. */
+  /** Seconds that it took, when the events show it. */
   took?: number;
 }
 
-/** Returns where a run stands among its phases, told by its record and, where it ended or waits, by its events. */
+/** Returns where a run stands among its phases, by its record and, where it ended or waits, by its events. */
 export function stepsOf(w: Workflow, t: Tone, events: Event[], now: number): Step[] {
   if (w.type === "BMCJob") return [];
   const order = w.type === "Inspect" ? inspect : w.type === "Decommission" ? decommission : w.installer ? ((w.actions ?? []).length > 0 ? wipeAndInstall : install) : provision;
@@ -101,7 +101,7 @@ export function stepsOf(w: Workflow, t: Tone, events: Event[], now: number): Ste
   const actions = w.actions ?? [];
   if (here < 0) {
     const asked = /^\d+\.([a-z]+)\./.exec(w.question?.id ?? "")?.[1];
-    const failed = over(w) && w.state !== "SUCCESS";
+    const failed = isOver(w) && w.state !== "SUCCESS";
     if (w.state === "SUCCESS" || w.phase === "done") here = order.length;
     else if (asked) here = order.indexOf(asked);
     else if (actions.some((a) => a.state !== "PENDING" && a.state !== "SUCCESS" && a.state !== "")) here = order.indexOf("action");
@@ -117,20 +117,20 @@ export function stepsOf(w: Workflow, t: Tone, events: Event[], now: number): Ste
     if (here < 0) here = 0;
   }
   const began = new Map<string, number>();
-  const told = events.filter((e) => phaseOf(e));
+  const changes = events.filter((e) => phaseOf(e));
   const took = new Map<string, number>();
-  told.forEach((e, i) => {
+  changes.forEach((e, i) => {
     const p = phaseOf(e)!;
     const start = at(e.at);
     began.set(p, start);
-    const end = told[i + 1] ? at(told[i + 1]!.at) : over(w) ? at(w.ended) : now;
+    const end = changes[i + 1] ? at(changes[i + 1]!.at) : isOver(w) ? at(w.ended) : now;
     if (end >= start) took.set(p, (took.get(p) ?? 0) + (end - start) / 1000);
   });
   return order.map((id, i) => {
     const [label, means] = steps[id]!;
     let state: Step["state"] = i < here ? "done" : i > here ? "todo" : "now";
     if (i === here && t === "waiting") state = "waiting";
-    if (i === here && over(w)) state = "failed";
+    if (i === here && isOver(w)) state = "failed";
     return { id, label, means, state, took: i <= here ? took.get(id) : undefined };
   });
 }
@@ -139,7 +139,7 @@ export function stepsOf(w: Workflow, t: Tone, events: Event[], now: number): Ste
 export function current(w: Workflow): number {
   const a = w.actions ?? [];
   const find = (ok: (s: string) => boolean) => a.findIndex((x) => ok(x.state));
-  const running = a.findIndex(runs);
+  const running = a.findIndex(isRunning);
   if (running >= 0) return running;
   const bad = find((s) => s === "FAILED" || s === "TIMEOUT" || s === "STOPPED");
   if (bad >= 0) return bad;
@@ -152,14 +152,14 @@ export function current(w: Workflow): number {
 
 /** Returns the action that runs or is about to, while the run is in its actions. */
 export function running(w: Workflow): { action: Action; index: number } | undefined {
-  if (over(w) || (w.phase !== "action" && w.phase !== "stopping" && w.phase !== "reboot")) return undefined;
-  const index = (w.actions ?? []).findIndex(runs);
+  if (isOver(w) || (w.phase !== "action" && w.phase !== "stopping" && w.phase !== "reboot")) return undefined;
+  const index = (w.actions ?? []).findIndex(isRunning);
   const i = index >= 0 ? index : w.phase === "action" ? current(w) : -1;
   const action = w.actions?.[i];
   return action && action.state !== "SUCCESS" ? { action, index: i } : undefined;
 }
 
-/** Tells whether a person has to press the machine's button, at least to switch it off. */
+/** Reports whether the operator has to press the machine's button, at least to switch it off. */
 export function manual(m: MachineView): boolean {
   return !m.bmc || !m.bmc.driver || m.bmc.driver === "manual" || m.bmc.driver === "wol";
 }
@@ -172,8 +172,8 @@ export function doing(m: MachineView, now: number): string {
     return "Not provisioned yet";
   }
   const what = w.type === "Inspect" ? "Inspection" : w.type === "BMCJob" ? "BMC job" : w.type === "Decommission" ? "Decommissioning" : "Installation";
-  if (over(w) && m.standing) return m.standing.state === "quarantined" ? "Quarantined" : "Decommissioned: wiped, off, available";
-  if (over(w)) {
+  if (isOver(w) && m.standing) return m.standing.state === "quarantined" ? "Quarantined" : "Decommissioned: wiped, off, available";
+  if (isOver(w)) {
     const when = at(w.ended) ? `, ${span((now - at(w.ended)) / 1000)} ago` : "";
     if (w.state === "SUCCESS") return (w.type === "Inspect" ? "Inspected" : w.type === "BMCJob" ? "BMC job done" : "Installed and ready") + when;
     if (w.state === "CANCELLED") return `${what} cancelled${when}`;
@@ -247,14 +247,14 @@ const kinds: Record<string, string> = {
   power: "power",
   bound: "disk chosen",
   assigned: "action assigned",
-  stop: "agent told to stop",
+  stop: "agent ordered to stop",
   decision: "decided",
   retired: "decommissioned",
-  operator: "changed by a person",
+  operator: "changed by an operator",
 };
 
-/** Says what an event tells. */
-export function tells(e: Event): string {
+/** Returns the text of an event. */
+export function eventText(e: Event): string {
   const phase = phaseOf(e);
   const s = e.message || (phase && `→ ${steps[phase]?.[0] ?? phase}`) || kinds[e.kind] || e.kind;
   return e.count && e.count > 1 ? `${s} (${e.count} times)` : s;

@@ -1,7 +1,7 @@
 import { Bar } from "./bar";
 import { Command } from "./command";
 import { web } from "./header";
-import { over, runs, tells } from "./phases";
+import { isOver, isRunning, eventText } from "./phases";
 import type { Step } from "./phases";
 import type { Store } from "./store";
 import { ago, at, clock, span } from "./text";
@@ -40,7 +40,7 @@ export function Actions({ workflow: w, store, now }: { workflow: Workflow; store
       <h3>Actions</h3>
       <ol class="actions">
         {actions.map((a, i) => {
-          const active = runs(a) && !over(w);
+          const active = isRunning(a) && !isOver(w);
           const took = active && at(a.startedAt) ? (now - at(a.startedAt)) / 1000 : (a.seconds ?? 0);
           const bad = a.state === "FAILED" || a.state === "TIMEOUT";
           return (
@@ -82,7 +82,7 @@ export function Events({ events, now }: { events: Event[]; now: number }) {
             </time>
             <span class="kind">{e.kind}</span>
             <span>
-              {tells(e)}
+              {eventText(e)}
               {e.by && <span class="quiet"> by {e.by}</span>}
             </span>
           </li>

@@ -7,7 +7,7 @@ import { at } from "./text";
 
 const final = new Set(["SUCCESS", "FAILED", "TIMEOUT", "CANCELLED"]);
 
-/** Tells whether an operation is over. */
+/** Reports whether an operation is over. */
 export function ended(o: Operation): boolean {
   return final.has(o.state);
 }
@@ -21,7 +21,7 @@ export function acting(s: OperationStep, machines: Machines): MachineView | unde
   return m?.workflow && (s.run ? m.workflow.run === s.run : s.state === "running") ? m : undefined;
 }
 
-/** How an operation stands: it waits for a person also when a machine of a step under way does. */
+/** How an operation stands: it also waits for the operator when a machine of a step under way does. */
 export function standing(o: Operation, machines: Machines): Tone {
   if (ended(o)) return o.state === "SUCCESS" ? "done" : o.state === "CANCELLED" ? "idle" : "failed";
   if (o.question) return "waiting";
@@ -49,7 +49,7 @@ export function stepTone(s: OperationStep, o: Operation, machines: Machines): To
   return "idle";
 }
 
-const words: Record<string, string> = { pending: "not yet", running: "under way", waiting: "waits for a person", done: "done", failed: "failed", undone: "taken back", skipped: "skipped" };
+const words: Record<string, string> = { pending: "not yet", running: "under way", waiting: "waits for the operator", done: "done", failed: "failed", undone: "undone", skipped: "skipped" };
 
 /** Returns the state of a step in words. */
 export function stateOf(s: OperationStep): string {
@@ -64,7 +64,7 @@ export function took(s: OperationStep, now: number): number | undefined {
   return until === undefined ? undefined : Math.max(0, (until - began) / 1000 - (s.waited ?? 0) / 1e9);
 }
 
-/** Tells whether a step under way is over its budget. */
+/** Reports whether a step under way is over its budget. */
 export function late(s: OperationStep, now: number): boolean {
   const t = took(s, now);
   return t !== undefined && (s.state === "running" || s.state === "waiting") && (s.budget ?? 0) > 0 && t > s.budget! / 1e9;

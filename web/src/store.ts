@@ -1,7 +1,7 @@
 // What the page knows, kept fresh by the stream.
 
 import { api, parse, Refused, Stream } from "./api";
-import { runs, tone } from "./phases";
+import { isRunning, tone } from "./phases";
 import type { Tone } from "./phases";
 import { Meter } from "./progress";
 import { at } from "./text";
@@ -114,7 +114,7 @@ export class Store {
     } catch (e) {
       denied = e instanceof Refused && e.status === 401;
     }
-    if (this.heard !== heard) return; // the stream has come back meanwhile
+    if (this.heard !== heard) return; // the stream has come back
 
     const was = this.link;
     if (status) {
@@ -123,7 +123,7 @@ export class Store {
       if (was === "live" || was === "denied") this.again();
     } else {
       this.link = denied ? "denied" : "lost";
-      // A stream that has failed tries again by itself; this one has not noticed.
+      // A stream that has failed reconnects automatically; this one has not noticed the failure.
       if (was === "live") setTimeout(() => this.link === "lost" && this.again(), 2_000);
     }
     this.changed();
@@ -140,7 +140,7 @@ export class Store {
     this.machines.set(m.name, m);
     this.tones.set(m.name, tone(m));
     m.workflow?.actions?.forEach((a, i) => {
-      if (runs(a) && a.done) this.meter.note(attempt(m.workflow!, i), a.done, Date.now());
+      if (isRunning(a) && a.done) this.meter.note(attempt(m.workflow!, i), a.done, Date.now());
     });
   }
 

@@ -7,7 +7,7 @@ const load = async (name) => (await runnerImport(new URL(`../src/${name}`, impor
 const { clean, bytes, span, at } = await load("text.ts");
 const { parse } = await load("api.ts");
 const { Meter } = await load("progress.ts");
-const { stepsOf, tone, doing, current, tells } = await load("phases.ts");
+const { stepsOf, tone, doing, current, eventText } = await load("phases.ts");
 const { standing, stepTone, acting, took, late, saying, stateOf, progress } = await load("steps.ts");
 const { selectorOf } = await load("decision.tsx");
 const { arrange, matches, visible } = await load("list.ts");
@@ -50,7 +50,7 @@ test("pace is what was seen lately", () => {
   assert.equal(p.rate, 10);
   assert.equal(p.left, 10);
   assert.equal(p.still, 5);
-  m.note("k", 5, 66_000); // began anew
+  m.note("k", 5, 66_000); // started again
   assert.equal(m.pace("k", 3400, 66_000).rate, 0);
 });
 
@@ -83,7 +83,7 @@ test("a machine's state in words", () => {
   assert.equal(tone(view(run("power", "PENDING"))), "working");
   assert.equal(tone(view(run("failed", "TIMEOUT"))), "failed");
   assert.equal(current(run("failed", "FAILED", { actions: [{ state: "SUCCESS" }, { state: "FAILED" }, { state: "PENDING" }] })), 1);
-  assert.equal(tells({ kind: "dhcp", count: 3 }), "asked for an address (PXE) (3 times)");
+  assert.equal(eventText({ kind: "dhcp", count: 3 }), "asked for an address (PXE) (3 times)");
 });
 
 test("a BMC that does not answer does not look calm", () => {
@@ -186,7 +186,7 @@ test("a step says since when, for what, and when it is late", () => {
   assert.equal(late(s, minute + 1000), true);
   assert.equal(saying(s), "does router Waits for: the router's report");
   assert.equal(saying({ ...s, message: "no answer yet" }), "no answer yet");
-  assert.equal(stateOf(row("x", "undone")), "taken back");
+  assert.equal(stateOf(row("x", "undone")), "undone");
   assert.equal(took({ ...s, state: "done", ended: "2026-01-01T00:00:30Z" }, minute), 30);
   assert.equal(took(row("x", "pending"), minute), undefined);
 });
