@@ -19,7 +19,7 @@ import (
 	"time"
 )
 
-// source is what an image is made of.
+// source names the parts of an image.
 type source struct {
 	Bin     string // ingot, ipxe/, agentos/
 	Root    string // root filesystem of the host: libraries, ipmitool, certificates
@@ -33,8 +33,7 @@ type built struct {
 	Size                   int64
 }
 
-// The media types of an OCI image (image-spec 1.1), and what of its documents
-// is written here.
+// The media types of an OCI image (image-spec 1.1). The types below have the fields that are written here.
 const (
 	typeIndex    = "application/vnd.oci.image.index.v1+json"
 	typeManifest = "application/vnd.oci.image.manifest.v1+json"
@@ -96,8 +95,7 @@ type history struct {
 	CreatedBy string    `json:"created_by"`
 }
 
-// dockerManifest is what "docker load" reads of engines that know no OCI
-// layout, as those of many a NAS.
+// dockerManifest is what "docker load" reads if the engine does not support the OCI layout, as on many NAS.
 type dockerManifest struct {
 	Config   string
 	RepoTags []string
@@ -112,7 +110,7 @@ type entry struct {
 	dir  bool
 }
 
-// epoch is the time of everything: it is no input.
+// epoch is the time of all files, so that equal inputs give equal bytes.
 var epoch = time.Unix(0, 0).UTC()
 
 // build makes the image in an empty directory.
@@ -125,16 +123,7 @@ func build(s source, dir string) (built, error) {
 	if err != nil {
 		return built{}, err
 	}
-	im := imageConfig{
-		Created: epoch, platform: platform{architectures[arch].name, "linux"}, RootFS: rootFS{Type: "layers"},
-		Config: runConfig{
-			User: "0:0", Env: []string{"PATH=/usr/bin", "HOME=/root"}, Entrypoint: []string{"/usr/bin/ingot"}, Cmd: []string{"serve"}, WorkingDir: "/",
-			Volumes: map[string]struct{}{"/etc/ingot": {}, "/var/lib/ingot": {}},
-			Labels: map[string]string{
-				"org.opencontainers.image.title": "ingot", "org.opencontainers.image.version": s.Version, "org.opencontainers.image.licenses": "Apache-2.0",
-			},
-		},
-	}
+	im := newImageConfig(architectures[arch].name, s.Version)
 	m := manifest{SchemaVersion: 2, MediaType: typeManifest}
 	blobs := map[string]string{} // name in the archive → file
 	docker := dockerManifest{RepoTags: []string{s.Name}}
@@ -157,6 +146,7 @@ func build(s source, dir string) (built, error) {
 		blobs[blob(d.Digest)] = file
 		docker.Layers = append(docker.Layers, blob(d.Digest))
 	}
+
 	documents := map[string][]byte{}
 	document := func(mediaType string, v any) (descriptor, error) {
 		b, err := json.Marshal(v)
@@ -175,18 +165,19 @@ func build(s source, dir string) (built, error) {
 	if err != nil {
 		return built{}, err
 	}
+
 	_, tag, ok := strings.Cut(s.Name, ":")
 	if !ok {
 		return built{}, fmt.Errorf("the image's name %q has no tag", s.Name)
 	}
-	top.Platform, top.Annotations = &im.platform, map[string]string{"org.opencontainers.image.ref.name": tag, "io.containerd.image.name": "docker.io/library/" + s.Name}
-	for name, v := range map[string]any{
-		"oci-layout": map[string]string{"imageLayoutVersion": "1.0.0"}, "index.json": index{2, typeIndex, []descriptor{top}}, "manifest.json": []dockerManifest{docker},
-	} {
-		if documents[name], err = json.Marshal(v); err != nil {
-			return built{}, err
-		}
+	top.Platform = &im.platform
+	if top.Annotations, err = nameAnnotations(s.Name); err != nil {
+		return built{}, err
 	}
+	if err := addIndexes(documents, top, docker); err != nil {
+		return built{}, err
+	}
+
 	out := filepath.Join(dir, "image.tar")
 	if err := writeArchive(out, documents, blobs); err != nil {
 		return built{}, err
@@ -196,6 +187,49 @@ func build(s source, dir string) (built, error) {
 		return built{}, err
 	}
 	return built{out, top.Digest, im.OS + "/" + im.Architecture, st.Size()}, nil
+}
+
+// nameAnnotations returns the annotations by which engines name the image NAME:TAG.
+func nameAnnotations(name string) (map[string]string, error) {
+	_, tag, ok := strings.Cut(name, ":")
+	if !ok {
+		return nil, fmt.Errorf("the image's name %q has no tag", name)
+	}
+	return map[string]string{
+		"org.opencontainers.image.ref.name": tag,
+		"io.containerd.image.name":          "docker.io/library/" + name,
+	}, nil
+}
+
+// addIndexes adds the documents by which an engine finds the manifest: OCI's, and Docker's.
+func addIndexes(documents map[string][]byte, top descriptor, docker dockerManifest) (err error) {
+	for name, v := range map[string]any{
+		"oci-layout":    map[string]string{"imageLayoutVersion": "1.0.0"},
+		"index.json":    index{2, typeIndex, []descriptor{top}},
+		"manifest.json": []dockerManifest{docker},
+	} {
+		if documents[name], err = json.Marshal(v); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// newImageConfig returns the configuration of the image, without its layers.
+func newImageConfig(architecture, version string) imageConfig {
+	return imageConfig{
+		Created: epoch, platform: platform{architecture, "linux"}, RootFS: rootFS{Type: "layers"},
+		Config: runConfig{
+			User: "0:0", Env: []string{"PATH=/usr/bin", "HOME=/root"},
+			Entrypoint: []string{"/usr/bin/ingot"}, Cmd: []string{"serve"}, WorkingDir: "/",
+			Volumes: map[string]struct{}{"/etc/ingot": {}, "/var/lib/ingot": {}},
+			Labels: map[string]string{
+				"org.opencontainers.image.title":    "ingot",
+				"org.opencontainers.image.version":  version,
+				"org.opencontainers.image.licenses": "Apache-2.0",
+			},
+		},
+	}
 }
 
 func blob(digest string) string {
@@ -224,10 +258,11 @@ func writeLayer(file string, entries map[string]entry) (d descriptor, diff strin
 		return d, "", err
 	}
 	size, err := f.Seek(0, io.SeekCurrent)
-	return descriptor{MediaType: typeLayer, Digest: "sha256:" + hex.EncodeToString(packed.Sum(nil)), Size: size}, "sha256:" + hex.EncodeToString(plain.Sum(nil)), err
+	d = descriptor{MediaType: typeLayer, Digest: "sha256:" + hex.EncodeToString(packed.Sum(nil)), Size: size}
+	return d, "sha256:" + hex.EncodeToString(plain.Sum(nil)), err
 }
 
-// withParents adds the directories that nobody named.
+// withParents adds the directories that entries lie in.
 func withParents(entries map[string]entry) map[string]entry {
 	out := maps.Clone(entries)
 	for name := range entries {
@@ -253,7 +288,9 @@ func writeTar(w io.Writer, entries map[string]entry) error {
 }
 
 func writeEntry(t *tar.Writer, name string, e entry) error {
-	h := &tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: e.mode, Size: int64(len(e.text)), ModTime: epoch, Format: tar.FormatUSTAR}
+	h := &tar.Header{
+		Typeflag: tar.TypeReg, Name: name, Mode: e.mode, Size: int64(len(e.text)), ModTime: epoch, Format: tar.FormatUSTAR,
+	}
 	if e.dir {
 		h.Typeflag, h.Name = tar.TypeDir, name+"/"
 		return t.WriteHeader(h)
@@ -281,7 +318,7 @@ func writeEntry(t *tar.Writer, name string, e entry) error {
 	if err := t.WriteHeader(h); err != nil {
 		return err
 	}
-	_, err = io.Copy(t, f) // a file that grows or shrinks meanwhile is an error of the archive
+	_, err = io.Copy(t, f) // a file that grows or shrinks during this is an error of the archive
 	return err
 }
 
@@ -302,7 +339,7 @@ func writeArchive(file string, documents map[string][]byte, blobs map[string]str
 	return writeTar(f, withParents(entries))
 }
 
-// system is the layer of what the host gives.
+// system returns the layer of the host's files.
 func (s source) system() (map[string]entry, elf.Machine, error) {
 	ipmitool := filepath.Join(s.Root, "usr/bin/ipmitool")
 	c := &closure{root: s.Root, found: map[string]string{}}
@@ -311,18 +348,21 @@ func (s source) system() (map[string]entry, elf.Machine, error) {
 			return nil, 0, err
 		}
 	}
+
+	const users = "root:x:0:0:root:/root:/sbin/nologin\nnobody:x:65534:65534:nobody:/:/sbin/nologin\n"
 	out := map[string]entry{
-		"usr/bin/ipmitool": {file: ipmitool, mode: 0o755},
-		// Without them ipmitool complains, and image servers with https cannot be trusted.
-		"usr/share/misc/enterprise-numbers.txt": {file: filepath.Join(s.Root, "usr/share/misc/enterprise-numbers.txt"), mode: 0o644},
-		"etc/ssl/certs/ca-certificates.crt":     {file: filepath.Join(s.Root, "etc/ssl/certs/ca-certificates.crt"), mode: 0o644},
-		"etc/passwd":                            {text: "root:x:0:0:root:/root:/sbin/nologin\nnobody:x:65534:65534:nobody:/:/sbin/nologin\n", mode: 0o644},
-		"etc/group":                             {text: "root:x:0:\nnogroup:x:65534:\n", mode: 0o644},
-		"etc/nsswitch.conf":                     {text: "hosts: files dns\n", mode: 0o644},
-		"etc/ingot":                             {dir: true, mode: 0o750},
-		"var/lib/ingot":                         {dir: true, mode: 0o750},
-		"root":                                  {dir: true, mode: 0o700},
-		"tmp":                                   {dir: true, mode: 0o1777},
+		"usr/bin/ipmitool":  {file: ipmitool, mode: 0o755},
+		"etc/passwd":        {text: users, mode: 0o644},
+		"etc/group":         {text: "root:x:0:\nnogroup:x:65534:\n", mode: 0o644},
+		"etc/nsswitch.conf": {text: "hosts: files dns\n", mode: 0o644},
+		"etc/ingot":         {dir: true, mode: 0o750},
+		"var/lib/ingot":     {dir: true, mode: 0o750},
+		"root":              {dir: true, mode: 0o700},
+		"tmp":               {dir: true, mode: 0o1777},
+	}
+	// Without these ipmitool prints warnings, and image servers with https cannot be verified.
+	for _, name := range []string{"usr/share/misc/enterprise-numbers.txt", "etc/ssl/certs/ca-certificates.crt"} {
+		out[name] = entry{file: filepath.Join(s.Root, name), mode: 0o644}
 	}
 	for _, dir := range []string{"dev", "proc", "sys", "run"} {
 		out[dir] = entry{dir: true, mode: 0o755}
@@ -333,7 +373,7 @@ func (s source) system() (map[string]entry, elf.Machine, error) {
 	return out, c.arch, nil
 }
 
-// boot is the layer of what machines load: where "ingot init" looks for it.
+// boot returns the layer of the files that machines load, in the folders where "ingot init" looks for them.
 func (s source) boot() (map[string]entry, error) {
 	out := map[string]entry{}
 	for _, f := range []struct{ from, to string }{
@@ -350,135 +390,4 @@ func (s source) boot() (map[string]entry, error) {
 		out[path.Join(f.to, path.Base(f.from))] = entry{file: file, mode: 0o644}
 	}
 	return out, nil
-}
-
-// unpack checks every digest of an image and unpacks its root filesystem into
-// an empty directory, which it makes if needed.
-func unpack(image, to string) error {
-	if err := os.MkdirAll(to, 0o755); err != nil {
-		return err
-	}
-	if in, err := os.ReadDir(to); err != nil || len(in) > 0 {
-		return errors.Join(err, fmt.Errorf("unpacking into %q: it is not empty", to))
-	}
-	var ix index
-	if err := readBlob(image, "index.json", "", func(r io.Reader) error { return strict(r, &ix) }); err != nil {
-		return err
-	}
-	if len(ix.Manifests) != 1 {
-		return fmt.Errorf("image %q has %d manifests and not one", image, len(ix.Manifests))
-	}
-	var m manifest
-	if err := readBlob(image, blob(ix.Manifests[0].Digest), ix.Manifests[0].Digest, func(r io.Reader) error { return strict(r, &m) }); err != nil {
-		return err
-	}
-	var c imageConfig
-	if err := readBlob(image, blob(m.Config.Digest), m.Config.Digest, func(r io.Reader) error { return strict(r, &c) }); err != nil {
-		return err
-	}
-	if len(c.RootFS.DiffIDs) != len(m.Layers) {
-		return fmt.Errorf("image %q has %d layers and %d digests of them", image, len(m.Layers), len(c.RootFS.DiffIDs))
-	}
-	root, err := os.OpenRoot(to)
-	if err != nil {
-		return err
-	}
-	defer root.Close() // what was written was closed
-	for n, l := range m.Layers {
-		if err := readBlob(image, blob(l.Digest), l.Digest, func(r io.Reader) error { return unpackLayer(root, r, c.RootFS.DiffIDs[n]) }); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// strict reads one JSON document that has no key too many.
-func strict(r io.Reader, v any) error {
-	d := json.NewDecoder(r)
-	d.DisallowUnknownFields()
-	return d.Decode(v)
-}
-
-// readBlob finds a file of the archive, lets read see it and checks its digest.
-func readBlob(image, name, want string, read func(io.Reader) error) error {
-	f, err := os.Open(image)
-	if err != nil {
-		return err
-	}
-	defer f.Close() // only read from
-	for t := tar.NewReader(f); ; {
-		h, err := t.Next()
-		if errors.Is(err, io.EOF) {
-			return fmt.Errorf("image %q has no %s", image, name)
-		}
-		if err != nil {
-			return fmt.Errorf("reading image %q: %w", image, err)
-		}
-		if h.Name != name {
-			continue
-		}
-		sum := sha256.New()
-		r := io.TeeReader(t, sum)
-		if err := read(r); err != nil {
-			return fmt.Errorf("reading %s of image %q: %w", name, image, err)
-		}
-		if _, err := io.Copy(io.Discard, r); err != nil { // what read left over belongs to the digest, too
-			return err
-		}
-		if got := "sha256:" + hex.EncodeToString(sum.Sum(nil)); want != "" && got != want {
-			return fmt.Errorf("image %q: %s has the digest %s", image, name, got)
-		}
-		return nil
-	}
-}
-
-// unpackLayer writes the files of a layer.
-func unpackLayer(root *os.Root, r io.Reader, diff string) error {
-	z, err := gzip.NewReader(r)
-	if err != nil {
-		return err
-	}
-	sum := sha256.New()
-	all := io.TeeReader(z, sum)
-	for t := tar.NewReader(all); ; {
-		h, err := t.Next()
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			return err
-		}
-		name := strings.TrimSuffix(h.Name, "/")
-		mode := os.FileMode(h.Mode & 0o777)
-		if h.Mode&0o1000 != 0 {
-			mode |= os.ModeSticky
-		}
-		switch h.Typeflag {
-		case tar.TypeDir:
-			if err := root.MkdirAll(name, 0o755); err != nil {
-				return err
-			}
-		case tar.TypeReg:
-			f, err := root.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
-			if err != nil {
-				return err
-			}
-			_, err = io.Copy(f, t)
-			if err := errors.Join(err, f.Close()); err != nil {
-				return err
-			}
-		default:
-			return fmt.Errorf("%s: entries of type %q are none of ours", h.Name, h.Typeflag)
-		}
-		if err := root.Chmod(name, mode); err != nil { // past the umask
-			return err
-		}
-	}
-	if _, err := io.Copy(io.Discard, all); err != nil {
-		return err
-	}
-	if got := "sha256:" + hex.EncodeToString(sum.Sum(nil)); got != diff {
-		return fmt.Errorf("its content has the digest %s and not %s", got, diff)
-	}
-	return nil
 }

@@ -1,0 +1,151 @@
+package main
+
+import (
+	"archive/tar"
+	"compress/gzip"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+)
+
+// unpack checks every digest of an image and unpacks its root filesystem into
+// an empty directory, which it makes if needed.
+func unpack(image, to string) error {
+	if err := os.MkdirAll(to, 0o755); err != nil {
+		return err
+	}
+	if in, err := os.ReadDir(to); err != nil || len(in) > 0 {
+		return errors.Join(err, fmt.Errorf("unpacking into %q: it is not empty", to))
+	}
+	var ix index
+	if err := readBlob(image, "index.json", "", func(r io.Reader) error { return strict(r, &ix) }); err != nil {
+		return err
+	}
+	if len(ix.Manifests) != 1 {
+		return fmt.Errorf("image %q has %d manifests and not one", image, len(ix.Manifests))
+	}
+	var m manifest
+	if err := readDocument(image, ix.Manifests[0].Digest, &m); err != nil {
+		return err
+	}
+	var c imageConfig
+	if err := readDocument(image, m.Config.Digest, &c); err != nil {
+		return err
+	}
+	if len(c.RootFS.DiffIDs) != len(m.Layers) {
+		return fmt.Errorf("image %q has %d layers and %d digests of them", image, len(m.Layers), len(c.RootFS.DiffIDs))
+	}
+	root, err := os.OpenRoot(to)
+	if err != nil {
+		return err
+	}
+	defer root.Close() // what was written was closed
+	for n, l := range m.Layers {
+		unpack := func(r io.Reader) error { return unpackLayer(root, r, c.RootFS.DiffIDs[n]) }
+		if err := readBlob(image, blob(l.Digest), l.Digest, unpack); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// readDocument reads the JSON document with that digest into v.
+func readDocument(image, digest string, v any) error {
+	return readBlob(image, blob(digest), digest, func(r io.Reader) error { return strict(r, v) })
+}
+
+// strict reads one JSON document and refuses unknown keys.
+func strict(r io.Reader, v any) error {
+	d := json.NewDecoder(r)
+	d.DisallowUnknownFields()
+	return d.Decode(v)
+}
+
+// readBlob finds a file of the archive, calls read with its content and checks its digest.
+func readBlob(image, name, want string, read func(io.Reader) error) error {
+	f, err := os.Open(image)
+	if err != nil {
+		return err
+	}
+	defer f.Close() // only read from
+	for t := tar.NewReader(f); ; {
+		h, err := t.Next()
+		if errors.Is(err, io.EOF) {
+			return fmt.Errorf("image %q has no %s", image, name)
+		}
+		if err != nil {
+			return fmt.Errorf("reading image %q: %w", image, err)
+		}
+		if h.Name != name {
+			continue
+		}
+		sum := sha256.New()
+		r := io.TeeReader(t, sum)
+		if err := read(r); err != nil {
+			return fmt.Errorf("reading %s of image %q: %w", name, image, err)
+		}
+		if _, err := io.Copy(io.Discard, r); err != nil { // the rest belongs to the digest as well
+			return err
+		}
+		if got := "sha256:" + hex.EncodeToString(sum.Sum(nil)); want != "" && got != want {
+			return fmt.Errorf("image %q: %s has the digest %s", image, name, got)
+		}
+		return nil
+	}
+}
+
+// unpackLayer writes the files of a layer.
+func unpackLayer(root *os.Root, r io.Reader, diff string) error {
+	z, err := gzip.NewReader(r)
+	if err != nil {
+		return err
+	}
+	sum := sha256.New()
+	all := io.TeeReader(z, sum)
+	for t := tar.NewReader(all); ; {
+		h, err := t.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return err
+		}
+		name := strings.TrimSuffix(h.Name, "/")
+		mode := os.FileMode(h.Mode & 0o777)
+		if h.Mode&0o1000 != 0 {
+			mode |= os.ModeSticky
+		}
+		switch h.Typeflag {
+		case tar.TypeDir:
+			if err := root.MkdirAll(name, 0o755); err != nil {
+				return err
+			}
+		case tar.TypeReg:
+			f, err := root.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+			if err != nil {
+				return err
+			}
+			_, err = io.Copy(f, t)
+			if err := errors.Join(err, f.Close()); err != nil {
+				return err
+			}
+		default:
+			return fmt.Errorf("%s: invalid entry type %q; must be a file or a directory", h.Name, h.Typeflag)
+		}
+		if err := root.Chmod(name, mode); err != nil { // past the umask
+			return err
+		}
+	}
+	if _, err := io.Copy(io.Discard, all); err != nil {
+		return err
+	}
+	if got := "sha256:" + hex.EncodeToString(sum.Sum(nil)); got != diff {
+		return fmt.Errorf("its content has the digest %s and not %s", got, diff)
+	}
+	return nil
+}
