@@ -37,12 +37,14 @@ func (c *closure) add(program string) error {
 	if _, ok := architectures[f.Machine]; !ok {
 		return fmt.Errorf("program %q is for %s: the image can be for amd64 and arm64", program, f.Machine)
 	}
+
 	if c.arch == elf.EM_NONE {
 		c.arch = f.Machine
 	}
 	if f.Machine != c.arch {
 		return fmt.Errorf("program %q is for %s and not for %s: build on a host of the image's architecture", program, f.Machine, c.arch)
 	}
+
 	for _, p := range f.Progs {
 		if p.Type != elf.PT_INTERP {
 			continue
@@ -54,15 +56,18 @@ func (c *closure) add(program string) error {
 		loader := strings.TrimRight(string(b), "\x00")
 		c.found[strings.TrimPrefix(loader, "/")] = filepath.Join(c.root, loader)
 	}
+
 	for _, tag := range []elf.DynTag{elf.DT_RUNPATH, elf.DT_RPATH} {
 		if v, err := f.DynString(tag); err == nil && len(v) > 0 {
 			return fmt.Errorf("program %q looks for libraries in %v: only the system's own places are known here", program, v)
 		}
 	}
+
 	libs, err := f.ImportedLibraries()
 	if err != nil {
 		return fmt.Errorf("reading the libraries of %q: %w", program, err)
 	}
+
 	for _, name := range libs {
 		at, file, err := c.find(name)
 		if err != nil {
@@ -85,6 +90,7 @@ func (c *closure) find(name string) (at, file string, err error) {
 	if strings.ContainsRune(name, '/') {
 		return "", "", fmt.Errorf("library %q is named by its path", name)
 	}
+
 	triplet := architectures[c.arch].triplet
 	dirs := []string{"lib/" + triplet, "usr/lib/" + triplet, "lib64", "usr/lib64", "lib", "usr/lib"}
 	for _, dir := range dirs {
@@ -95,5 +101,6 @@ func (c *closure) find(name string) (at, file string, err error) {
 			return "", "", err
 		}
 	}
+
 	return "", "", fmt.Errorf("library %s is in none of %s", name, strings.Join(slices.Compact(dirs), ", "))
 }

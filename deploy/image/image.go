@@ -119,10 +119,12 @@ func build(s source, dir string) (built, error) {
 	if err != nil {
 		return built{}, err
 	}
+
 	boot, err := s.boot()
 	if err != nil {
 		return built{}, err
 	}
+
 	im := newImageConfig(architectures[arch].name, s.Version)
 	m := manifest{SchemaVersion: 2, MediaType: typeManifest}
 	blobs := map[string]string{} // name in the archive → file
@@ -157,6 +159,7 @@ func build(s source, dir string) (built, error) {
 		documents[blob(d.Digest)] = b
 		return d, nil
 	}
+
 	if m.Config, err = document(typeConfig, im); err != nil {
 		return built{}, err
 	}
@@ -170,6 +173,7 @@ func build(s source, dir string) (built, error) {
 	if !ok {
 		return built{}, fmt.Errorf("the image's name %q has no tag", s.Name)
 	}
+
 	top.Platform = &im.platform
 	if top.Annotations, err = nameAnnotations(s.Name); err != nil {
 		return built{}, err
@@ -182,10 +186,12 @@ func build(s source, dir string) (built, error) {
 	if err := writeArchive(out, documents, blobs); err != nil {
 		return built{}, err
 	}
+
 	st, err := os.Stat(out)
 	if err != nil {
 		return built{}, err
 	}
+
 	return built{out, top.Digest, im.OS + "/" + im.Architecture, st.Size()}, nil
 }
 
@@ -257,6 +263,7 @@ func writeLayer(file string, entries map[string]entry) (d descriptor, diff strin
 	if err := z.Close(); err != nil {
 		return d, "", err
 	}
+
 	size, err := f.Seek(0, io.SeekCurrent)
 	d = descriptor{MediaType: typeLayer, Digest: "sha256:" + hex.EncodeToString(packed.Sum(nil)), Size: size}
 	return d, "sha256:" + hex.EncodeToString(plain.Sum(nil)), err
@@ -272,6 +279,7 @@ func withParents(entries map[string]entry) map[string]entry {
 			}
 		}
 	}
+
 	return out
 }
 
@@ -284,6 +292,7 @@ func writeTar(w io.Writer, entries map[string]entry) error {
 			return fmt.Errorf("adding %q: %w", name, err)
 		}
 	}
+
 	return t.Close()
 }
 
@@ -291,10 +300,12 @@ func writeEntry(t *tar.Writer, name string, e entry) error {
 	h := &tar.Header{
 		Typeflag: tar.TypeReg, Name: name, Mode: e.mode, Size: int64(len(e.text)), ModTime: epoch, Format: tar.FormatUSTAR,
 	}
+
 	if e.dir {
 		h.Typeflag, h.Name = tar.TypeDir, name+"/"
 		return t.WriteHeader(h)
 	}
+
 	if e.file == "" {
 		if err := t.WriteHeader(h); err != nil {
 			return err
@@ -302,6 +313,7 @@ func writeEntry(t *tar.Writer, name string, e entry) error {
 		_, err := io.WriteString(t, e.text)
 		return err
 	}
+
 	f, err := os.Open(e.file)
 	if err != nil {
 		return err
@@ -311,6 +323,7 @@ func writeEntry(t *tar.Writer, name string, e entry) error {
 	if err != nil {
 		return err
 	}
+
 	if !st.Mode().IsRegular() {
 		return fmt.Errorf("%s is not a regular file", e.file)
 	}
@@ -318,6 +331,7 @@ func writeEntry(t *tar.Writer, name string, e entry) error {
 	if err := t.WriteHeader(h); err != nil {
 		return err
 	}
+
 	_, err = io.Copy(t, f) // a file that grows or shrinks during this is an error of the archive
 	return err
 }
@@ -328,6 +342,7 @@ func writeArchive(file string, documents map[string][]byte, blobs map[string]str
 	for name, b := range documents {
 		entries[name] = entry{text: string(b), mode: 0o644}
 	}
+
 	for name, f := range blobs {
 		entries[name] = entry{file: f, mode: 0o644}
 	}
@@ -360,16 +375,19 @@ func (s source) system() (map[string]entry, elf.Machine, error) {
 		"root":              {dir: true, mode: 0o700},
 		"tmp":               {dir: true, mode: 0o1777},
 	}
+
 	// Without these ipmitool prints warnings, and image servers with https cannot be verified.
 	for _, name := range []string{"usr/share/misc/enterprise-numbers.txt", "etc/ssl/certs/ca-certificates.crt"} {
 		out[name] = entry{file: filepath.Join(s.Root, name), mode: 0o644}
 	}
+
 	for _, dir := range []string{"dev", "proc", "sys", "run"} {
 		out[dir] = entry{dir: true, mode: 0o755}
 	}
 	for at, file := range c.found {
 		out[at] = entry{file: file, mode: 0o755}
 	}
+
 	return out, c.arch, nil
 }
 
@@ -389,5 +407,6 @@ func (s source) boot() (map[string]entry, error) {
 		}
 		out[path.Join(f.to, path.Base(f.from))] = entry{file: file, mode: 0o644}
 	}
+
 	return out, nil
 }

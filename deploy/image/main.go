@@ -37,6 +37,7 @@ func run(s source, out, unpackTo string, args []string) error {
 		}
 		return unpack(args[0], unpackTo)
 	}
+
 	if len(args) > 0 {
 		return fmt.Errorf("%q is too much", args)
 	}
@@ -53,6 +54,7 @@ func run(s source, out, unpackTo string, args []string) error {
 	if err := os.Rename(built.File, out); err != nil {
 		return err
 	}
+
 	fmt.Printf("%s: %s, %s, %d MB, digest %s\n", out, s.Name, built.Platform, built.Size>>20, built.Digest)
 	return nil
 }

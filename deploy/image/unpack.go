@@ -19,6 +19,7 @@ func unpack(image, to string) error {
 	if err := os.MkdirAll(to, 0o755); err != nil {
 		return err
 	}
+
 	if in, err := os.ReadDir(to); err != nil || len(in) > 0 {
 		return errors.Join(err, fmt.Errorf("unpacking into %q: it is not empty", to))
 	}
@@ -26,6 +27,7 @@ func unpack(image, to string) error {
 	if err := readBlob(image, "index.json", "", func(r io.Reader) error { return strict(r, &ix) }); err != nil {
 		return err
 	}
+
 	if len(ix.Manifests) != 1 {
 		return fmt.Errorf("image %q has %d manifests and not one", image, len(ix.Manifests))
 	}
@@ -33,10 +35,12 @@ func unpack(image, to string) error {
 	if err := readDocument(image, ix.Manifests[0].Digest, &m); err != nil {
 		return err
 	}
+
 	var c imageConfig
 	if err := readDocument(image, m.Config.Digest, &c); err != nil {
 		return err
 	}
+
 	if len(c.RootFS.DiffIDs) != len(m.Layers) {
 		return fmt.Errorf("image %q has %d layers and %d digests of them", image, len(m.Layers), len(c.RootFS.DiffIDs))
 	}
@@ -105,6 +109,7 @@ func unpackLayer(root *os.Root, r io.Reader, diff string) error {
 	if err != nil {
 		return err
 	}
+
 	sum := sha256.New()
 	all := io.TeeReader(z, sum)
 	for t := tar.NewReader(all); ; {
@@ -141,6 +146,7 @@ func unpackLayer(root *os.Root, r io.Reader, diff string) error {
 			return err
 		}
 	}
+
 	if _, err := io.Copy(io.Discard, all); err != nil {
 		return err
 	}

@@ -35,6 +35,7 @@ func startChild(opts Options) (*child, *os.File, error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("making the report pipe: %w", err)
 	}
+
 	cmd := exec.Command(opts.Command[0], opts.Command[1:]...)
 	cmd.Args[0] = "ingot"
 	cmd.Env = opts.Env
@@ -48,6 +49,7 @@ func startChild(opts Options) (*child, *os.File, error) {
 	if err == nil {
 		err = cmd.Start()
 	}
+
 	closed := reportW.Close() // the child has its own
 	if err != nil {
 		err = fmt.Errorf("starting the Temporal server %q: %w", opts.Command[0], err)
@@ -115,6 +117,7 @@ func (c *child) describeEnd(exit, cause error) error {
 	case errors.Is(err, errNoReport):
 		err = errors.New("the Temporal server ended before it was ready")
 	}
+
 	if exit != nil {
 		err = fmt.Errorf("%w (%w)", err, exit)
 	}
@@ -136,11 +139,13 @@ func ReadProcess(pid int) (ProcessStat, bool) {
 	if err != nil {
 		return ProcessStat{}, false
 	}
+
 	// The command name, in parentheses, may contain any character.
 	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
 	if len(fields) < 2 {
 		return ProcessStat{}, false
 	}
+
 	parent, err := strconv.Atoi(fields[1])
 	return ProcessStat{fields[0], parent}, err == nil
 }

@@ -49,6 +49,7 @@ func (o *output) Write(p []byte) (int, error) {
 			o.partial, o.cutting = o.partial[:0], false
 		}
 	}
+
 	return len(p), nil
 }
 
@@ -60,6 +61,7 @@ func (o *output) flush() {
 		o.line(o.partial, o.cutting)
 		o.partial, o.cutting = o.partial[:0], false
 	}
+
 	o.reportDropped()
 }
 
@@ -75,19 +77,23 @@ func (o *output) line(raw []byte, cut bool) {
 	if strings.TrimSpace(text) == "" {
 		return
 	}
+
 	level, attrs := parseLine(text, cut)
 	o.tail = append(o.tail, plainLine(level, attrs))
 	if len(o.tail) > tailLines {
 		o.tail = slices.Delete(o.tail, 0, len(o.tail)-tailLines)
 	}
+
 	if now := o.now(); now.Sub(o.second) >= time.Second {
 		o.reportDropped()
 		o.second, o.passed = now, 0
 	}
+
 	if o.passed >= o.perSecond {
 		o.dropped++
 		return
 	}
+
 	o.passed++
 	o.logger.LogAttrs(context.Background(), level, "temporal server", attrs...)
 }
@@ -111,6 +117,7 @@ func plainLine(level slog.Level, attrs []slog.Attr) string {
 			b.WriteString(" " + a.Key + "=" + a.Value.String())
 		}
 	}
+
 	return b.String()
 }
 
@@ -125,6 +132,7 @@ func parseLine(text string, cut bool) (slog.Level, []slog.Attr) {
 		}
 		return slog.LevelWarn, attrs
 	}
+
 	level := slog.LevelWarn
 	if name, ok := fields[slog.LevelKey].(string); ok {
 		var l slog.Level
@@ -132,6 +140,7 @@ func parseLine(text string, cut bool) (slog.Level, []slog.Attr) {
 			level = l
 		}
 	}
+
 	attrs := []slog.Attr{slog.Any("message", fields[slog.MessageKey])}
 	delete(fields, slog.LevelKey)
 	delete(fields, slog.MessageKey)
@@ -139,5 +148,6 @@ func parseLine(text string, cut bool) (slog.Level, []slog.Attr) {
 	for _, k := range slices.Sorted(maps.Keys(fields)) {
 		attrs = append(attrs, slog.Any(k, fields[k]))
 	}
+
 	return level, attrs
 }

@@ -92,6 +92,7 @@ func (c Config) Validate() error {
 	bad := func(key, format string, args ...any) {
 		errs = append(errs, &Failure{Kind: KindConfig, Key: key, Message: key + ": " + fmt.Sprintf(format, args...)})
 	}
+
 	switch {
 	case !filepath.IsAbs(c.File):
 		bad("data_dir", "the database file %q is not an absolute path", c.File)
@@ -99,11 +100,13 @@ func (c Config) Validate() error {
 		// The server puts the path into a URI without escaping it.
 		bad("data_dir", "the database file %q contains one of ? # %%, which its path cannot carry", c.File)
 	}
+
 	// The frontend has no login: every client that reaches it can start and signal every workflow.
 	if ip, err := netip.ParseAddr(c.Host); err != nil || !ip.IsLoopback() {
 		bad("temporal.host", "%q must be a loopback address; the embedded Temporal server and its UI have no login and listen on loopback only. "+
 			"Use 127.0.0.1, or an external Temporal (temporal.address) with TLS", c.Host)
 	}
+
 	if c.Identity != "" {
 		if !filepath.IsAbs(c.Identity) {
 			bad("data_dir", "the certificate %q is not an absolute path", c.Identity)
@@ -113,6 +116,7 @@ func (c Config) Validate() error {
 				"with a certificate its port must be 0")
 		}
 	}
+
 	used := map[int]string{}
 	for _, p := range c.Ports.named() {
 		switch other, taken := used[p.port]; {
@@ -125,12 +129,14 @@ func (c Config) Validate() error {
 			used[p.port] = p.name
 		}
 	}
+
 	if c.Namespace == "" {
 		bad("temporal.namespace", "is empty")
 	}
 	if c.Retention < 24*time.Hour {
 		bad("temporal.retention", "%s is less than 24 h, the least that Temporal accepts", c.Retention)
 	}
+
 	if c.MemoryLimit < 0 {
 		bad("temporal.memory_limit", "%d is negative", c.MemoryLimit)
 	}
@@ -188,6 +194,7 @@ func (f *Failure) Error() string {
 	if f.Remedy == "" {
 		return f.Message
 	}
+
 	return f.Message + ": " + f.Remedy
 }
 

@@ -61,6 +61,7 @@ func New(cfg Config, opts Options) (*Supervisor, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
+
 	if opts.Logger == nil {
 		return nil, errors.New("supervising the Temporal server: no logger")
 	}
@@ -75,6 +76,7 @@ func New(cfg Config, opts Options) (*Supervisor, error) {
 		}
 		opts.Command = []string{exe, Subcommand}
 	}
+
 	if opts.Env == nil {
 		opts.Env = harmlessEnv()
 	}
@@ -101,6 +103,7 @@ func harmlessEnv() []string {
 			env = append(env, name+"="+v)
 		}
 	}
+
 	return env
 }
 
@@ -134,6 +137,7 @@ func failureAttrs(err error) []any {
 	if !errors.As(err, &f) {
 		return []any{"err", err}
 	}
+
 	attrs := []any{"err", f.Message}
 	for _, a := range []struct{ key, value string }{
 		{"remedy", f.Remedy}, {"config_key", f.Key}, {"address", f.Address}, {"holder", f.Holder},
@@ -142,6 +146,7 @@ func failureAttrs(err error) []any {
 			attrs = append(attrs, a.key, a.value)
 		}
 	}
+
 	return attrs
 }
 
@@ -150,6 +155,7 @@ func (s *Supervisor) life(ctx context.Context) (time.Duration, error) {
 	if ctx.Err() != nil {
 		return 0, ctx.Err()
 	}
+
 	c, reports, err := startChild(s.opts)
 	if err != nil {
 		return 0, err
@@ -214,6 +220,7 @@ func (s *Supervisor) serve(ctx context.Context, c *child, srv Server, started ti
 	case hang = <-hung:
 		hung <- nil // for the receiver below
 	}
+
 	upFor := time.Since(readyAt)
 	s.update(func(st *State) { st.Up = false })
 	endLife()
@@ -228,6 +235,7 @@ func (s *Supervisor) serve(ctx context.Context, c *child, srv Server, started ti
 		_ = c.cmd.Process.Kill() // it may have ended just now
 		return upFor, c.describeEnd(<-c.exited, hang)
 	}
+
 	return upFor, errors.Join(ctx.Err(), c.stop())
 }
 
@@ -341,14 +349,17 @@ func (s *Supervisor) DialContext(ctx context.Context, _ string) (net.Conn, error
 	if err != nil {
 		return nil, err
 	}
+
 	var d net.Dialer
 	conn, err := d.DialContext(ctx, "tcp", st.Server.Frontend)
 	if err != nil {
 		return nil, fmt.Errorf("connecting to the embedded Temporal server: %w", err)
 	}
+
 	// In this order: once the life has ended, the process id may belong to another process.
 	if !processAlive(st.Server.PID) || st.life.Err() != nil {
 		return nil, errors.Join(errors.New("connecting to the embedded Temporal server: it ended"), conn.Close())
 	}
+
 	return conn, nil
 }

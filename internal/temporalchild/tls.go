@@ -23,10 +23,12 @@ func ClientTLS(identity string) (*tls.Config, error) {
 	if identity == "" {
 		return nil, nil
 	}
+
 	text, err := os.ReadFile(identity)
 	if err != nil {
 		return nil, fmt.Errorf("reading the certificate of the Temporal server: %w", err)
 	}
+
 	pair, err := tls.X509KeyPair(text, text)
 	roots := x509.NewCertPool()
 	if err == nil && !roots.AppendCertsFromPEM(text) {
@@ -35,6 +37,7 @@ func ClientTLS(identity string) (*tls.Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("certificate of the Temporal server %q: %w", identity, err)
 	}
+
 	return &tls.Config{MinVersion: tls.VersionTLS13, ServerName: ServerName, RootCAs: roots, Certificates: []tls.Certificate{pair}}, nil
 }
 
@@ -44,6 +47,7 @@ func Credentials(identity string) (credentials.TransportCredentials, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	if c == nil {
 		return insecure.NewCredentials(), nil
 	}

@@ -18,6 +18,7 @@ func probe(ctx context.Context, srv Server) (err error) {
 	if err != nil {
 		return err
 	}
+
 	conn, err := grpc.NewClient("passthrough:///"+srv.Frontend, grpc.WithTransportCredentials(creds))
 	if err != nil {
 		return fmt.Errorf("connecting to the Temporal server: %w", err)
@@ -38,10 +39,12 @@ func Verify(ctx context.Context, client workflowservice.WorkflowServiceClient, w
 	if wantClusterID == "" {
 		return errors.New("verifying the Temporal server: no cluster id to compare with")
 	}
+
 	info, err := client.GetClusterInfo(ctx, &workflowservice.GetClusterInfoRequest{})
 	if err != nil {
 		return fmt.Errorf("asking the Temporal server for its cluster id: %w", err)
 	}
+
 	if info.GetClusterId() != wantClusterID {
 		return fmt.Errorf("this Temporal server is not ours: cluster id %s (name %q, version %s), want %s; "+
 			"is another Temporal server on this address? Stop it, or change temporal.port",

@@ -1,7 +1,6 @@
 package temporalserver
 
 import (
-	"bufio"
 	"context"
 	"database/sql"
 	"encoding/json"
@@ -29,16 +28,17 @@ func (a *answers) write(r temporalchild.Report) error {
 	return temporalchild.WriteReport(a.to, r)
 }
 
-// obey carries out what the parent orders until the pipe ends. An order is
-// carried out beside the reading, which must notice that end at once.
-func obey(ctx context.Context, in *bufio.Reader, cfg temporalchild.Config, a *answers, logger *slog.Logger) {
-	orders := json.NewDecoder(in)
+// carryOutOrders carries out what the parent orders until the pipe ends. Each order has its own goroutine, so that the end
+// of the pipe is noticed at once.
+func carryOutOrders(
+	ctx context.Context, orders *json.Decoder, stdin io.Reader, cfg temporalchild.Config, a *answers, logger *slog.Logger,
+) {
 	for {
 		var o temporalchild.Order
 		if err := orders.Decode(&o); err != nil {
 			if !errors.Is(err, io.EOF) {
 				logger.Warn("an order of the parent cannot be read", "err", err)
-				_, _ = io.Copy(io.Discard, in) // the end of the pipe still counts
+				_, _ = io.Copy(io.Discard, stdin) // the end of the pipe still counts
 			}
 			return
 		}
@@ -48,7 +48,7 @@ func obey(ctx context.Context, in *bufio.Reader, cfg temporalchild.Config, a *an
 		go func() {
 			done := temporalchild.BackupDone{ID: o.Backup.ID}
 			if err := takeBackup(ctx, cfg, *o.Backup); err != nil {
-				done.Error = noRoom(err, o.Backup.File).Error()
+				done.Error = describeFullDisk(err, o.Backup.File).Error()
 			}
 			if err := a.write(temporalchild.Report{Backup: &done}); err != nil {
 				logger.Warn("a backup cannot be answered", "err", err)
@@ -57,8 +57,7 @@ func obey(ctx context.Context, in *bufio.Reader, cfg temporalchild.Config, a *an
 	}
 }
 
-// takeBackup copies the database beside the server, which goes on, and stamps
-// the copy with the id of the backup.
+// takeBackup copies the database while the server works, and writes the id of the backup into the copy.
 func takeBackup(ctx context.Context, cfg temporalchild.Config, o temporalchild.BackupOrder) error {
 	open := func(path string) (*sql.DB, error) {
 		return sql.Open("sqlite", "file:"+path+"?mode=rw&_pragma=busy_timeout=10000")
@@ -66,6 +65,7 @@ func takeBackup(ctx context.Context, cfg temporalchild.Config, o temporalchild.B
 	if err := dbcopy.Live(ctx, open, open, cfg.File, o.File); err != nil {
 		return err
 	}
+
 	err := withDatabase("file:"+o.File+"?mode=rw&_pragma=synchronous=full", func(db *sql.DB) error {
 		// These leave one file without other backups' ids, whatever the original was.
 		err := execAll(ctx, db, "PRAGMA journal_mode = DELETE", "DROP TABLE IF EXISTS "+backupTable,
@@ -82,27 +82,26 @@ func takeBackup(ctx context.Context, cfg temporalchild.Config, o temporalchild.B
 	return err
 }
 
-// backupTable holds the id of the backup, in copies alone.
+// backupTable holds the id of the backup, in copies only.
 const backupTable = "ingot_backup"
 
-// An OpenRun is a run that the copy says goes on.
+// An OpenRun is a run that was open when the copy was made.
 type OpenRun struct {
 	Workflow string // id
 	Run      string
 }
 
-// A Copy is what a backup's copy of the database holds.
+// A Copy is the content of a backup's copy of the database.
 type Copy struct {
-	ID        string // of the backup; empty: nobody stamped it
+	ID        string // of the backup; empty: it has none
 	ClusterID string
 	Schema    int
 	Content   dbcopy.Content
 	Open      []OpenRun
 }
 
-// ReadCopy reads a copy that nothing has open. One that is damaged, not
-// Ingot's, or of a newer schema is an error; the last two are a
-// *[temporalchild.Failure].
+// ReadCopy reads a copy that no process has open. A damaged copy, a database that is not Ingot's, or a newer schema is an
+// error; the last two are a *[temporalchild.Failure].
 func ReadCopy(ctx context.Context, path string) (c Copy, err error) {
 	err = withDatabase("file:"+path+"?mode=ro&immutable=1", func(db *sql.DB) error {
 		if c.Schema, err = checkStamp(ctx, db, path); err != nil {
@@ -128,6 +127,7 @@ func ReadCopy(ctx context.Context, path string) (c Copy, err error) {
 	if err != nil {
 		return Copy{}, fmt.Errorf("reading Temporal's copy %q: %w", path, err)
 	}
+
 	return c, nil
 }
 
@@ -145,12 +145,13 @@ func openRuns(ctx context.Context, db *sql.DB) ([]OpenRun, error) {
 		}
 		return OpenRun{id, fmt.Sprintf("%x-%x-%x-%x-%x", run[:4], run[4:6], run[6:8], run[8:10], run[10:])}, nil
 	}
+
 	return readRows(ctx, db, scan, `SELECT c.workflow_id, c.run_id
 		FROM current_executions c JOIN namespaces n ON n.id = c.namespace_id
 		WHERE c.state < 3 AND n.name <> 'temporal-system' ORDER BY c.workflow_id`)
 }
 
-// Adopt makes a copy that nothing has open a database that the server runs on.
+// Adopt turns a copy that no process has open into a database of the server.
 func Adopt(ctx context.Context, path string) error {
 	err := withDatabase("file:"+path+"?mode=rw&_pragma=synchronous=full", func(db *sql.DB) error {
 		_, err := db.ExecContext(ctx, "DROP TABLE "+backupTable)

@@ -64,6 +64,7 @@ func prepareDatabase(ctx context.Context, cfg temporalchild.Config, logger *slog
 	if err != nil {
 		return identity{}, fmt.Errorf("opening %q: %w", cfg.File, err)
 	}
+
 	var id identity
 	err = withDatabase(dsn(cfg, "auto_vacuum", "busy_timeout", "journal_mode", "synchronous"), func(db *sql.DB) error {
 		if stamp == 0 {
@@ -85,6 +86,7 @@ func prepareDatabase(ctx context.Context, cfg temporalchild.Config, logger *slog
 	if err != nil {
 		return identity{}, fmt.Errorf("opening %q: %w", cfg.File, err)
 	}
+
 	return id, nil
 }
 
@@ -97,6 +99,7 @@ func checkStamp(ctx context.Context, db *sql.DB, file string) (stamp int, err er
 	if err := db.QueryRowContext(ctx, "SELECT count(*) FROM sqlite_master").Scan(&tables); err != nil {
 		return 0, err
 	}
+
 	switch {
 	case stamp == 0 && tables > 0, stamp != 0 && stamp < 100:
 		return 0, &temporalchild.Failure{
@@ -111,6 +114,7 @@ func checkStamp(ctx context.Context, db *sql.DB, file string) (stamp int, err er
 			Remedy:  "a newer Ingot has used it: run that one, or restore a backup made before",
 		}
 	}
+
 	return stamp, nil
 }
 
@@ -149,6 +153,7 @@ func dsn(cfg temporalchild.Config, pragmas ...string) string {
 	for _, name := range pragmas {
 		q.Add("_pragma", name+"="+attributes[name])
 	}
+
 	return "file:" + cfg.File + "?" + q.Encode()
 }
 
@@ -159,10 +164,12 @@ func createNamespace(cfg temporalchild.Config, id identity) error {
 	for _, name := range cfg.SearchAttributes {
 		attributes[name] = enumspb.INDEXED_VALUE_TYPE_KEYWORD
 	}
+
 	ns, err := sqliteschema.NewNamespaceConfig(id.ClusterName, cfg.Namespace, false, attributes)
 	if err != nil {
 		return fmt.Errorf("describing namespace %q: %w", cfg.Namespace, err)
 	}
+
 	ns.Detail.Config.Retention = durationpb.New(cfg.Retention)
 	if err := sqliteschema.CreateNamespaces(sqlConfig(cfg), ns); err != nil {
 		return fmt.Errorf("creating namespace %q: %w", cfg.Namespace, err)

@@ -27,6 +27,7 @@ func takeLock(ctx context.Context, path string, wait time.Duration) (*fileLock, 
 	if err != nil {
 		return nil, fmt.Errorf("opening the lock file: %w", err)
 	}
+
 	expired := time.After(wait)
 	for {
 		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
@@ -50,10 +51,12 @@ func takeLock(ctx context.Context, path string, wait time.Duration) (*fileLock, 
 		case <-time.After(50 * time.Millisecond):
 		}
 	}
+
 	l := &fileLock{file: f}
 	if err := l.sign(); err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
+
 	return l, nil
 }
 
@@ -86,10 +89,12 @@ func lockHolder(f *os.File) (holder, remedy string) {
 	if err != nil {
 		return "another process", otherServer
 	}
+
 	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
 	if err != nil {
 		return "another process", otherServer
 	}
+
 	holder = processName(pid)
 	p, ok := temporalchild.ReadProcess(pid)
 	switch {
@@ -102,6 +107,7 @@ func lockHolder(f *os.File) (holder, remedy string) {
 		return holder + ", whose server is gone", fmt.Sprintf("it should end without help; if it does not: kill -KILL %d. "+
 			"This one is tried again until then", pid)
 	}
+
 	return holder, otherServer
 }
 
@@ -111,5 +117,6 @@ func processName(pid int) string {
 	if err != nil {
 		return "pid " + strconv.Itoa(pid)
 	}
+
 	return strings.TrimSpace(string(comm)) + " (pid " + strconv.Itoa(pid) + ")"
 }

@@ -31,6 +31,7 @@ func (l *serverLog) write(level slog.Level, msg string, tags []tag.Tag) {
 	if l.stopping.Err() != nil || strings.HasPrefix(msg, noHTTPWarning) {
 		level = slog.LevelDebug
 	}
+
 	l.handle(level, msg, tags)
 }
 
@@ -40,6 +41,7 @@ func (l *serverLog) handle(level slog.Level, msg string, tags []tag.Tag) {
 	if !l.logger.Enabled(ctx, level) {
 		return
 	}
+
 	r := slog.NewRecord(time.Now(), level, msg, 0)
 	r.AddAttrs(attrsOf(tags)...)
 	_ = l.logger.Handler().Handle(ctx, r) // there is nowhere else to report it
@@ -50,6 +52,7 @@ func attrsOf(tags []tag.Tag) []slog.Attr {
 	for _, t := range tags {
 		attrs = append(attrs, slog.Any(t.Key(), t.Value()))
 	}
+
 	return attrs
 }
 

@@ -73,6 +73,7 @@ func makeBackup(ctx context.Context, db *sql.DB, file string, stamp int) (string
 	if err := dbcopy.Make(ctx, db, open, backup); err != nil {
 		return "", fmt.Errorf("backing up to %q before the schema changes: %w", backup, err)
 	}
+
 	return backup, prune()
 }
 
@@ -82,6 +83,7 @@ func migrateTables(ctx context.Context, tx *sql.Tx, from int) error {
 	if err != nil {
 		return err
 	}
+
 	for v := from + 1; v <= temporalSchema; v++ {
 		if err := applyVersion(ctx, tx, v); err != nil {
 			return err
@@ -98,6 +100,7 @@ func migrateTables(ctx context.Context, tx *sql.Tx, from int) error {
 	if err != nil {
 		return err
 	}
+
 	for _, name := range []string{
 		"executions", "current_executions", "history_node", "history_tree", "namespaces", "shards", visibilityTable,
 	} {
@@ -105,6 +108,7 @@ func migrateTables(ctx context.Context, tx *sql.Tx, from int) error {
 			return fmt.Errorf("table %q had %d rows and has %d", name, before[name].Rows, after[name].Rows)
 		}
 	}
+
 	return compareSchema(ctx, tx)
 }
 
@@ -115,10 +119,12 @@ func applyVersion(ctx context.Context, tx *sql.Tx, v int) error {
 	if err != nil {
 		return err
 	}
+
 	var manifest struct{ SchemaUpdateCqlFiles []string }
 	if err := json.Unmarshal(text, &manifest); err != nil {
 		return fmt.Errorf("reading the manifest of %q: %w", dir, err)
 	}
+
 	for _, name := range manifest.SchemaUpdateCqlFiles {
 		if err := runScript(ctx, tx, path.Join(dir, name)); err != nil {
 			return err
@@ -135,6 +141,7 @@ func rebuildVisibility(ctx context.Context, tx *sql.Tx) error {
 	if err != nil {
 		return err
 	}
+
 	searchTables, err := readStrings(ctx, tx, `SELECT name FROM sqlite_master
 		WHERE substr(name, 1, length(?1)) = ?1 AND sql LIKE 'CREATE VIRTUAL%' ORDER BY name`, visibilityTable+"_")
 	if err != nil {
@@ -145,6 +152,7 @@ func rebuildVisibility(ctx context.Context, tx *sql.Tx) error {
 		"CREATE TABLE " + aside + " AS SELECT " + strings.Join(old, ", ") + " FROM " + visibilityTable,
 		"DROP TABLE " + visibilityTable, // and its indexes and triggers
 	}
+
 	for _, name := range searchTables {
 		statements = append(statements, "DROP TABLE "+name)
 	}
@@ -159,6 +167,7 @@ func rebuildVisibility(ctx context.Context, tx *sql.Tx) error {
 	if err != nil {
 		return err
 	}
+
 	columns = slices.DeleteFunc(columns, func(c string) bool { return !slices.Contains(old, c) })
 	both := strings.Join(columns, ", ")
 	return execAll(ctx, tx,
@@ -172,6 +181,7 @@ func storedColumns(ctx context.Context, tx *sql.Tx) ([]string, error) {
 	if err == nil && len(names) == 0 {
 		err = fmt.Errorf("there is no table %q", visibilityTable)
 	}
+
 	return names, err
 }
 
@@ -196,6 +206,7 @@ func compareSchema(ctx context.Context, tx *sql.Tx) error {
 	if err != nil {
 		return err
 	}
+
 	for _, w := range want {
 		if !slices.Contains(got, w) {
 			return fmt.Errorf("after the migration the file lacks %q", w)
@@ -212,5 +223,6 @@ func describeSchema(ctx context.Context, db database) ([]string, error) {
 	for i, text := range texts {
 		texts[i] = strings.Join(strings.Fields(text), " ")
 	}
+
 	return texts, err
 }

@@ -53,17 +53,20 @@ func portOccupied(host string, port int, key string) *temporalchild.Failure {
 	if err == nil {
 		return nil
 	}
+
 	f := &temporalchild.Failure{Kind: temporalchild.KindPort, Key: key, Address: addr}
 	if !errors.Is(err, syscall.EADDRINUSE) {
 		f.Message = fmt.Sprintf("listening on %s: %v", addr, err)
 		f.Remedy = "choose another " + key
 		return f
 	}
+
 	f.Holder = portHolder(port)
 	f.Message = fmt.Sprintf("%s is occupied", addr)
 	if f.Holder != "" {
 		f.Message += " by " + f.Holder
 	}
+
 	f.Remedy = fmt.Sprintf("another Temporal dev server on %d? Stop it, or set %s in the configuration", port, key)
 	return f
 }
@@ -75,6 +78,7 @@ func portHolder(port int) string {
 	for _, table := range []string{"/proc/self/net/tcp", "/proc/self/net/tcp6"} {
 		listeners(table, port, inodes)
 	}
+
 	if len(inodes) == 0 {
 		return ""
 	}
@@ -82,6 +86,7 @@ func portHolder(port int) string {
 	if err != nil {
 		return ""
 	}
+
 	for _, fd := range fds {
 		// A process that ended meanwhile, or is not ours to look at, has no readable links.
 		target, err := os.Readlink(fd)
@@ -92,6 +97,7 @@ func portHolder(port int) string {
 			return processName(pid)
 		}
 	}
+
 	return ""
 }
 
@@ -102,6 +108,7 @@ func listeners(table string, port int, inodes map[string]bool) {
 	if err != nil {
 		return // no IPv6, or no /proc
 	}
+
 	suffix := fmt.Sprintf(":%04X", port)
 	for lines := bufio.NewScanner(bytes.NewReader(data)); lines.Scan(); {
 		f := strings.Fields(lines.Text())

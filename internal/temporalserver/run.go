@@ -54,15 +54,18 @@ func Run(ctx context.Context, cfg temporalchild.Config, logger *slog.Logger, bus
 	if err := os.MkdirAll(filepath.Dir(cfg.File), 0o700); err != nil {
 		return fmt.Errorf("making the data directory: %w", err)
 	}
+
 	lock, err := takeLock(ctx, cfg.File+".lock", cfg.LockWait)
 	if err != nil {
 		return err
 	}
+
 	// Deferred, so that the *os.File stays referenced: its finalizer would drop the lock.
 	defer lock.release()
 	if err := waitForPorts(ctx, cfg); err != nil {
 		return err
 	}
+
 	id, err := prepareDatabase(ctx, cfg, logger, busy)
 	if err != nil {
 		return err
@@ -70,6 +73,7 @@ func Run(ctx context.Context, cfg temporalchild.Config, logger *slog.Logger, bus
 	if err := createNamespace(cfg, id); err != nil {
 		return err
 	}
+
 	if ctx.Err() != nil {
 		return nil
 	}
@@ -82,10 +86,12 @@ func Run(ctx context.Context, cfg temporalchild.Config, logger *slog.Logger, bus
 	if err := srv.Start(); err != nil {
 		return fmt.Errorf("starting the Temporal server: %w", err)
 	}
+
 	runErr := whileStarted(ctx, cfg, id, &refresh, logger, ready)
 	if err := srv.Stop(); err != nil {
 		return errors.Join(runErr, fmt.Errorf("stopping the Temporal server: %w", err))
 	}
+
 	return runErr
 }
 
@@ -97,15 +103,18 @@ func whileStarted(ctx context.Context, cfg temporalchild.Config, id identity, re
 		}
 		return err
 	}
+
 	srv := temporalchild.Server{
 		Frontend: hostPort(cfg.Host, cfg.Ports.Frontend), Namespace: cfg.Namespace, Identity: cfg.Identity,
 		ClusterID: id.ClusterID, ClusterName: id.ClusterName, PID: os.Getpid(),
 	}
+
 	if cfg.Ports.UI != 0 {
 		srv.UI = hostPort(cfg.Host, cfg.Ports.UI)
 		stopUI := startUI(ctx, cfg, logger)
 		defer stopUI()
 	}
+
 	stopVacuum, err := startVacuum(ctx, cfg, logger)
 	if err != nil {
 		return err
@@ -124,6 +133,7 @@ func newServer(cfg temporalchild.Config, id identity, logger *serverLog, refresh
 		s.RPC.GRPCPort, s.RPC.BindOnIP = port, cfg.Host
 		return s
 	}
+
 	var c config.Config
 	c.Global.Membership.MaxJoinDuration = 30 * time.Second
 	c.Global.Membership.BroadcastAddress = cfg.Host
@@ -139,6 +149,7 @@ func newServer(cfg temporalchild.Config, id identity, logger *serverLog, refresh
 			Enabled: true, InitialFailoverVersion: id.FailoverVersion, RPCAddress: frontend, ClusterID: id.ClusterID,
 		}},
 	}
+
 	c.DCRedirectionPolicy.Policy = "noop"
 	c.Services = map[string]config.Service{
 		string(primitives.FrontendService): service(cfg.Ports.Frontend),
@@ -146,6 +157,7 @@ func newServer(cfg temporalchild.Config, id identity, logger *serverLog, refresh
 		string(primitives.MatchingService): service(cfg.Ports.Matching),
 		string(primitives.WorkerService):   service(cfg.Ports.Worker),
 	}
+
 	c.Archival.History.State, c.Archival.Visibility.State = "disabled", "disabled"
 	c.NamespaceDefaults.Archival.History.State, c.NamespaceDefaults.Archival.Visibility.State = "disabled", "disabled"
 	c.PublicClient.HostPort = frontend
@@ -157,6 +169,7 @@ func newServer(cfg temporalchild.Config, id identity, logger *serverLog, refresh
 	if err != nil {
 		return nil, err
 	}
+
 	host := func(port int) static.Hosts { return static.SingleLocalHost(hostPort(cfg.Host, port)) }
 	return temporal.NewServer(
 		temporal.WithConfig(&c),
@@ -217,6 +230,7 @@ func (s *settings) GetValue(key dynamicconfig.Key) []dynamicconfig.ConstrainedVa
 	if key == refreshAttributes {
 		return []dynamicconfig.ConstrainedValue{{Value: s.refresh.Load()}}
 	}
+
 	return s.fixed.GetValue(key)
 }
 

@@ -15,6 +15,7 @@ func Runs(ctx context.Context, path string) (n int, err error) {
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
 		return 0, nil
 	}
+
 	err = withDatabase("file:"+path+"?mode=ro", func(db *sql.DB) error {
 		var tables int
 		err := db.QueryRowContext(ctx, "SELECT count(*) FROM sqlite_master WHERE name IN ('current_executions', 'namespaces')").Scan(&tables)
@@ -27,5 +28,6 @@ func Runs(ctx context.Context, path string) (n int, err error) {
 	if err != nil {
 		return 0, fmt.Errorf("counting the runs in %q: %w", path, err)
 	}
+
 	return n, nil
 }

@@ -30,6 +30,7 @@ func settle(ctx context.Context, cfg temporalchild.Config, id identity, refresh 
 	if err != nil {
 		return err
 	}
+
 	conn, err := grpc.NewClient(hostPort(cfg.Host, cfg.Ports.Frontend),
 		grpc.WithTransportCredentials(creds),
 		grpc.WithDefaultCallOptions(grpc.WaitForReady(true)),
@@ -76,6 +77,7 @@ func setRetention(ctx context.Context, frontend workflowservice.WorkflowServiceC
 	if err != nil {
 		return fmt.Errorf("describing namespace %q: %w", cfg.Namespace, err)
 	}
+
 	if ns.GetConfig().GetWorkflowExecutionRetentionTtl().AsDuration() == cfg.Retention {
 		return nil
 	}
@@ -94,6 +96,7 @@ func addSearchAttributes(ctx context.Context, operator operatorservice.OperatorS
 	if err != nil {
 		return fmt.Errorf("listing the search attributes of namespace %q: %w", cfg.Namespace, err)
 	}
+
 	missing := map[string]enumspb.IndexedValueType{}
 	for _, name := range cfg.SearchAttributes {
 		switch t, ok := have.GetCustomAttributes()[name]; {
@@ -107,6 +110,7 @@ func addSearchAttributes(ctx context.Context, operator operatorservice.OperatorS
 			}
 		}
 	}
+
 	if len(missing) == 0 {
 		return nil
 	}

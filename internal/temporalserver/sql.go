@@ -22,6 +22,7 @@ func withDatabase(dsn string, use func(*sql.DB) error) error {
 	if err != nil {
 		return err
 	}
+
 	db.SetMaxOpenConns(1)
 	return errors.Join(use(db), db.Close())
 }
@@ -35,6 +36,7 @@ func inTransaction(ctx context.Context, db *sql.DB, change func(*sql.Tx) error) 
 	if err := change(tx); err != nil {
 		return errors.Join(err, tx.Rollback())
 	}
+
 	return tx.Commit()
 }
 
@@ -44,6 +46,7 @@ func runScript(ctx context.Context, db database, name string) error {
 	if err != nil {
 		return err
 	}
+
 	if _, err := db.ExecContext(ctx, string(script)); err != nil {
 		return fmt.Errorf("running %q: %w", name, err)
 	}
@@ -82,6 +85,7 @@ func readRows[T any](
 		}
 		out = append(out, row)
 	}
+
 	return out, rows.Err()
 }
 

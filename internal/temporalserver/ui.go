@@ -52,6 +52,7 @@ func serveUI(ctx context.Context, cfg temporalchild.Config, logger *slog.Logger)
 	if err != nil {
 		return err
 	}
+
 	ui := uiserver.NewServer(uioptions.WithConfigProvider(&uiconfig.Config{
 		Host: hidden.Addr().String(), Port: int(hidden.Port()), TemporalGRPCAddress: hostPort(cfg.Host, cfg.Ports.Frontend),
 		EnableUI: true, DefaultNamespace: cfg.Namespace, DisableWriteActions: true,
@@ -65,6 +66,7 @@ func serveUI(ctx context.Context, cfg temporalchild.Config, logger *slog.Logger)
 		Handler: localNames(cfg.Host, proxyTo(hidden, logger)), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
 		ErrorLog: slog.NewLogLogger(logger.Handler(), slog.LevelDebug),
 	}
+
 	outer := make(chan error, 1)
 	go func() { outer <- front.Serve(listener) }()
 	select {
@@ -74,6 +76,7 @@ func serveUI(ctx context.Context, cfg temporalchild.Config, logger *slog.Logger)
 	case err = <-inner:
 		inner <- nil
 	}
+
 	ui.Stop()
 	err = errors.Join(err, front.Close(), <-inner)
 	if served := <-outer; !errors.Is(served, http.ErrServerClosed) {
@@ -113,6 +116,7 @@ func hiddenAddress() (netip.AddrPort, error) {
 	if err != nil {
 		return netip.AddrPort{}, fmt.Errorf("finding a place for the UI: %w", err)
 	}
+
 	return netip.MustParseAddrPort(l.Addr().String()), l.Close()
 }
 

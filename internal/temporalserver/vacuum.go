@@ -30,10 +30,12 @@ func startVacuum(ctx context.Context, cfg temporalchild.Config, logger *slog.Log
 	if err != nil {
 		return nil, fmt.Errorf("opening the database to vacuum it: %w", err)
 	}
+
 	every := cfg.VacuumEvery
 	if every <= 0 {
 		every = vacuumEvery
 	}
+
 	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan struct{})
 	go func() {
