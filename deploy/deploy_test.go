@@ -261,7 +261,10 @@ func TestManifest(t *testing.T) {
 		require.True(t, volumes[m.Name], m.Name)
 		mounted[m.MountPath] = true
 	}
-	for _, at := range []string{"/etc/ingot", "/var/lib/ingot", "/etc/ingot/ingot.yaml", "/etc/ingot/site.pem", "/etc/ingot/standby.token", "/etc/ingot/token"} {
+	for _, at := range []string{
+		"/etc/ingot", "/var/lib/ingot", "/etc/ingot/ingot.yaml", "/etc/ingot/site.pem", "/etc/ingot/standby.token",
+		"/etc/ingot/token",
+	} {
 		require.True(t, mounted[at], at)
 	}
 	require.Equal(t, "registry.example.org/ingot:latest", serve.Image)

@@ -12,7 +12,7 @@ say() { printf '%-12s %s\n' "$name" "$*"; }
 
 say "started: usually $usually"
 (
-  while sleep 30; do say "still running after $SECONDS s"; done
+  while sleep 30 >/dev/null 2>&1; do say "still running after $SECONDS s"; done
 ) &
 timer=$!
 "$@" > "$log" 2>&1 || { rc=$?; cat "$log" >&2; say "failed after $SECONDS s"; exit $rc; }

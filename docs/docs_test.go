@@ -39,7 +39,19 @@ func TestConfigurationNamesEveryKey(t *testing.T) {
 	}
 	ports, _, _ = strings.Cut(ports, "## Environment")
 	c := config.Default()
-	want := append(append([]int{c.Netboot.TFTP, c.Netboot.Agent, c.Temporal.Port, c.Temporal.Port + 1, c.Temporal.Port + 2, c.Temporal.Port + 3, c.Temporal.UIPort}, c.Netboot.HTTP...), c.Netboot.Metadata...)
+	want := append(
+		append(
+			[]int{
+				c.Netboot.TFTP,
+				c.Netboot.Agent,
+				c.Temporal.Port,
+				c.Temporal.Port + 1,
+				c.Temporal.Port + 2,
+				c.Temporal.Port + 3,
+				c.Temporal.UIPort,
+			},
+			c.Netboot.HTTP...),
+		c.Netboot.Metadata...)
 	_, listen, _ := strings.Cut(c.Listen, ":")
 	n, err := strconv.Atoi(listen)
 	if err != nil {

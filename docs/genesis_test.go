@@ -95,7 +95,9 @@ var quoted = regexp.MustCompile(`'([^']*)'`)
 
 // byHand are parts of config.boot that everybody has in a way of his own, or
 // that VyOS sets by itself: genesis.md does not type them in.
-var byHand = regexp.MustCompile(`^(system|interfaces loopback|service (ntp server|ssh)|service dhcp-relay relay-options (hop-count|max-size))( |$)| description$`)
+var byHand = regexp.MustCompile(
+	`^(system|interfaces loopback|service (ntp server|ssh)|service dhcp-relay relay-options (hop-count|max-size))( |$)| description$`,
+)
 
 // TestVyOSSettingsAreThoseOfTheExample follows each "set" of genesis.md into
 // config.boot of the example, and back.

@@ -110,7 +110,9 @@ tasks:
 	require.NotEqual(t, s.Namespace, o.Namespace)
 	before := o.tree(t)
 	require.Len(t, before, 4, "etc, its configuration, and no state")
-	for file, says := range map[string]string{s.damaged(t, first): "is damaged", s.cut(t, first): "is damaged", s.mixed(t, first, second): "was changed"} {
+	for file, says := range map[string]string{
+		s.damaged(t, first): "is damaged", s.cut(t, first): "is damaged", s.mixed(t, first, second): "was changed",
+	} {
 		_, err := o.CLI(ctx, "restore", file, "--yes", "--passphrase-file", passphrase)
 		require.ErrorContains(t, err, says, file)
 		require.Equal(t, before, o.tree(t), "%s was refused and changed something", file)
@@ -172,7 +174,13 @@ tasks:
 		o.untouched(ctx, t, name, restored)
 	}
 	for name, m := range machines {
-		require.Equal(t, touched[name], []any{m.PowerOns(), m.Resets(), m.PowerState(), m.NextBoot(), m.Writers(), digestOf(t, m.DiskPath()), m.BMC().Told()}, "%s was touched", name)
+		require.Equal(
+			t,
+			touched[name],
+			[]any{m.PowerOns(), m.Resets(), m.PowerState(), m.NextBoot(), m.Writers(), digestOf(t, m.DiskPath()), m.BMC().Told()},
+			"%s was touched",
+			name,
+		)
 	}
 
 	// Who wrote to the one disk was known to the backup; of the other it is a

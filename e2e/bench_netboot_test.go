@@ -75,7 +75,13 @@ func (i *instantBMC) Set(ctx context.Context, b inventory.BMC, p inventory.Secre
 	return nil
 }
 
-func (i *instantBMC) SetBootDevice(ctx context.Context, b inventory.BMC, _ inventory.Secret, d inventory.BootDevice, fence activities.Fence) (string, error) {
+func (i *instantBMC) SetBootDevice(
+	ctx context.Context,
+	b inventory.BMC,
+	_ inventory.Secret,
+	d inventory.BootDevice,
+	fence activities.Fence,
+) (string, error) {
 	if err := fence(ctx); err != nil {
 		return "", err
 	}
@@ -128,7 +134,9 @@ func (s *Site) benchNetboot(ctx context.Context, t *testing.T, sims bool) {
 		Log:  log, Now: time.Now,
 	}
 	if sims {
-		do.BMC = bmc.New(bmc.Config{Log: log, Home: filepath.Join(dir, "ipmitool"), Networks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}})
+		do.BMC = bmc.New(
+			bmc.Config{Log: log, Home: filepath.Join(dir, "ipmitool"), Networks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}},
+		)
 	}
 	temporal := func() (client.Client, bool) { return c, true }
 	a := operatorAPI(t, store, temporal, namespace, func(cfg *api.Config) {
@@ -174,8 +182,17 @@ func (s *Site) benchNetboot(ctx context.Context, t *testing.T, sims bool) {
 		names[i] = fmt.Sprintf("instant-%d", i)
 		host := fmt.Sprintf("10.13.0.%d", 1+i)
 		docs = append(docs, map[string]any{
-			"name": names[i], "interfaces": []any{map[string]any{"mac": fmt.Sprintf("52:54:03:00:00:%02x", i), "address": fmt.Sprintf("10.12.0.%d", 1+i), "netmask": "255.255.255.0"}},
-			"bmc": map[string]any{"driver": "ipmi", "host": host, "user": "admin", "password": "pa55w0rd", "cipherSuite": fmt.Sprint(lab.BMCCipher)},
+			"name": names[i],
+			"interfaces": []any{
+				map[string]any{"mac": fmt.Sprintf("52:54:03:00:00:%02x", i), "address": fmt.Sprintf("10.12.0.%d", 1+i), "netmask": "255.255.255.0"},
+			},
+			"bmc": map[string]any{
+				"driver":      "ipmi",
+				"host":        host,
+				"user":        "admin",
+				"password":    "pa55w0rd",
+				"cipherSuite": fmt.Sprint(lab.BMCCipher),
+			},
 		})
 		if sims {
 			b := docs[i]["bmc"].(map[string]any)
@@ -193,7 +210,10 @@ func (s *Site) benchNetboot(ctx context.Context, t *testing.T, sims bool) {
 	g := errgroup.Group{}
 	for _, name := range names {
 		g.Go(func() error {
-			return post("/v1/workflows", map[string]any{"type": workflows.ProvisionType, "input": map[string]any{"machine": name, "template": "empty"}})
+			return post(
+				"/v1/workflows",
+				map[string]any{"type": workflows.ProvisionType, "input": map[string]any{"machine": name, "template": "empty"}},
+			)
 		})
 	}
 	require.NoError(t, g.Wait())
@@ -252,14 +272,27 @@ func simulatedBMC(ctx context.Context, t *testing.T) int {
 		"chassis": "#!/bin/sh\ncd " + dir + " || exit 1\nshift\nop=$1\nshift\nwhile [ $# -gt 0 ]; do\n" +
 			"  if [ $op = get ]; then read -r v <$1; echo \"$1:$v\"; shift; else echo \"$2\" >$1; shift 2; fi\ndone\n",
 		"lan.conf": fmt.Sprintf("name \"t\"\nset_working_mc 0x20\n  startlan 1\n    addr 127.0.0.1 %d\n    priv_limit admin\n"+
-			"    allowed_auths_admin none md2 md5 straight\n    guid a123456789abcdefa123456789abcdef\n  endlan\n  chassis_control \"%s/chassis 0x20\"\n"+
-			"  user 1 true \"\" \"test\" user 10 none md2 md5 straight\n  user 2 true \"admin\" \"pa55w0rd\" admin 10 none md2 md5 straight\n", port, dir),
-		"bmc.emu": "mc_setbmc 0x20\nmc_add 0x20 0 no-device-sdrs 0x23 9 8 0x9f 0x1291 0xf02 persist_sdr\nsel_enable 0x20 1000 0x0a\nmc_enable 0x20\n",
+			"    allowed_auths_admin none md2 md5 straight\n    guid a123456789abcdefa123456789abcdef\n  endlan\n  "+
+			"chassis_control \"%s/chassis 0x20\"\n"+
+			"  user 1 true \"\" \"test\" user 10 none md2 md5 straight\n  user 2 true \"admin\" \"pa55w0rd\" admin 10 none md2 md5 straight\n",
+			port, dir),
+		"bmc.emu": "mc_setbmc 0x20\nmc_add 0x20 0 no-device-sdrs 0x23 9 8 0x9f 0x1291 0xf02 persist_sdr\nsel_enable 0x20 " +
+			"1000 0x0a\nmc_enable 0x20\n",
 	} {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o755))
 	}
 	pkg := lab.PackageDir("openipmi")
-	c := exec.CommandContext(ctx, filepath.Join(pkg, "usr/bin/ipmi_sim"), "-c", filepath.Join(dir, "lan.conf"), "-f", filepath.Join(dir, "bmc.emu"), "-s", filepath.Join(dir, "state"), "-n")
+	c := exec.CommandContext(
+		ctx,
+		filepath.Join(pkg, "usr/bin/ipmi_sim"),
+		"-c",
+		filepath.Join(dir, "lan.conf"),
+		"-f",
+		filepath.Join(dir, "bmc.emu"),
+		"-s",
+		filepath.Join(dir, "state"),
+		"-n",
+	)
 	c.Env = append(os.Environ(), "LD_LIBRARY_PATH="+filepath.Join(pkg, "usr/lib/x86_64-linux-gnu"))
 	require.NoError(t, c.Start())
 	t.Cleanup(func() {
@@ -280,7 +313,10 @@ func simulatedBMC(ctx context.Context, t *testing.T) int {
 func (s *Site) namespace(ctx context.Context, t *testing.T, name string) client.Client {
 	t.Helper()
 	opts := client.Options{
-		HostPort: s.Temporal, Namespace: name, Logger: silent(), ConnectionOptions: client.ConnectionOptions{GrpcCompression: &client.GrpcCompressionNone{}},
+		HostPort:          s.Temporal,
+		Namespace:         name,
+		Logger:            silent(),
+		ConnectionOptions: client.ConnectionOptions{GrpcCompression: &client.GrpcCompressionNone{}},
 	}
 	c, err := client.DialContext(ctx, opts)
 	require.NoError(t, err)
@@ -293,9 +329,13 @@ func (s *Site) namespace(ctx context.Context, t *testing.T, name string) client.
 		attrs[a] = enumspb.INDEXED_VALUE_TYPE_KEYWORD
 	}
 	require.Eventually(t, func() bool { // until the frontend has heard of the namespace, and then of its attributes
-		_, err := c.OperatorService().AddSearchAttributes(ctx, &operatorservice.AddSearchAttributesRequest{Namespace: name, SearchAttributes: attrs})
+		_, err := c.OperatorService().
+			AddSearchAttributes(ctx, &operatorservice.AddSearchAttributesRequest{Namespace: name, SearchAttributes: attrs})
 		if err == nil {
-			_, err = c.CountWorkflow(ctx, &workflowservice.CountWorkflowExecutionsRequest{Namespace: name, Query: workflows.AttrMachine + " = 'none'"})
+			_, err = c.CountWorkflow(
+				ctx,
+				&workflowservice.CountWorkflowExecutionsRequest{Namespace: name, Query: workflows.AttrMachine + " = 'none'"},
+			)
 		}
 		return err == nil
 	}, time.Minute, 100*time.Millisecond)

@@ -63,10 +63,16 @@ func TestBenchPage(t *testing.T) {
 	tab := browser(t.Context(), t)
 	require.NoError(t, chromedp.Run(tab, performance.Enable(), chromedp.ActionFunc(func(ctx context.Context) error {
 		_, err := page.AddScriptToEvaluateOnNewDocument(`window.longest = 0
-			const look = () => { if (document.querySelector("[data-machine]")) window.firstRow = performance.now(); else requestAnimationFrame(look) }
+			const look = () => {
+				if (document.querySelector("[data-machine]")) window.firstRow = performance.now();
+				else requestAnimationFrame(look)
+			}
 			requestAnimationFrame(look)
 			let before = 0
-			const frame = (now) => { if (before) window.longest = Math.max(window.longest, now - before); before = now; requestAnimationFrame(frame) }
+			const frame = (now) => {
+				if (before) window.longest = Math.max(window.longest, now - before);
+				before = now; requestAnimationFrame(frame)
+			}
 			requestAnimationFrame(frame)`).Do(ctx)
 		return err
 	})))
@@ -87,8 +93,16 @@ func TestBenchPage(t *testing.T) {
 	var longest float64
 	require.NoError(t, chromedp.Run(tab, chromedp.Evaluate(`window.longest`, &longest)))
 	of := func(name string) float64 { return (after[name] - before[name]) * 1000 / float64(changes) }
-	t.Logf("page, %d changes in %v: script %.2f ms, layout and style %.2f ms, all work %.2f ms for each; longest frame %.0f ms; heap %.0f MB",
-		changes, pageMeasured, of("ScriptDuration"), of("LayoutDuration")+of("RecalcStyleDuration"), of("TaskDuration"), longest, after["JSHeapUsedSize"]/1e6)
+	t.Logf(
+		"page, %d changes in %v: script %.2f ms, layout and style %.2f ms, all work %.2f ms for each; longest frame %.0f ms; heap %.0f MB",
+		changes,
+		pageMeasured,
+		of("ScriptDuration"),
+		of("LayoutDuration")+of("RecalcStyleDuration"),
+		of("TaskDuration"),
+		longest,
+		after["JSHeapUsedSize"]/1e6,
+	)
 }
 
 // bareServer is "ingot serve" on loopback: DHCP off, and no Temporal.
@@ -238,7 +252,11 @@ func (s *bareServer) firstRow(tab context.Context, t *testing.T) float64 {
 	within, cancel := context.WithTimeout(tab, pagePatience)
 	defer cancel()
 	var first float64
-	err := chromedp.Run(within, chromedp.Navigate(link.URL), chromedp.Poll(`window.firstRow`, &first, chromedp.WithPollingTimeout(pagePatience)))
+	err := chromedp.Run(
+		within,
+		chromedp.Navigate(link.URL),
+		chromedp.Poll(`window.firstRow`, &first, chromedp.WithPollingTimeout(pagePatience)),
+	)
 	if err != nil {
 		return -1
 	}
@@ -272,10 +290,19 @@ func fillInventory(t *testing.T, database string, machines int) {
 	for n := range ms {
 		hi, lo := byte(n>>8), byte(n)
 		ms[n] = inventory.Machine{
-			Name: machineName(n), Labels: map[string]string{"rack": fmt.Sprintf("r%02d", n/40), "room": "a"},
-			Interfaces: []inventory.Interface{{MAC: fmt.Sprintf("02:00:00:00:%02x:%02x", hi, lo), Address: netip.AddrFrom4([4]byte{10, 20, hi, lo}), Netmask: "255.255.0.0", Hostname: machineName(n), UEFI: true}},
-			BMC:        &inventory.BMC{Driver: inventory.DriverIPMI, Host: fmt.Sprintf("10.30.%d.%d", hi, lo), User: "admin"},
-			Image:      "debian-12",
+			Name:   machineName(n),
+			Labels: map[string]string{"rack": fmt.Sprintf("r%02d", n/40), "room": "a"},
+			Interfaces: []inventory.Interface{
+				{
+					MAC:      fmt.Sprintf("02:00:00:00:%02x:%02x", hi, lo),
+					Address:  netip.AddrFrom4([4]byte{10, 20, hi, lo}),
+					Netmask:  "255.255.0.0",
+					Hostname: machineName(n),
+					UEFI:     true,
+				},
+			},
+			BMC:   &inventory.BMC{Driver: inventory.DriverIPMI, Host: fmt.Sprintf("10.30.%d.%d", hi, lo), User: "admin"},
+			Image: "debian-12",
 		}
 	}
 	require.NoError(t, store.PutMachines(t.Context(), ms, false, "bench"))
@@ -287,13 +314,31 @@ func fillInventory(t *testing.T, database string, machines int) {
 // sampleRun is the record of a run; the first fifty are installed, so that they can be armed by hand.
 func sampleRun(n int, machine string, now time.Time) inventory.Workflow {
 	w := inventory.Workflow{
-		Run: fmt.Sprintf("00000000-0000-4000-8000-%012d", n), ID: "machine/" + machine, Type: "Provision", Machine: machine, Template: "image", Image: "debian-12",
-		Epoch: 1, State: inventory.StateSuccess, Phase: inventory.PhaseDone, Evidence: "phone-home",
-		Disk:    &action.Disk{Path: "/dev/nvme0n1", Serial: fmt.Sprintf("S%08d", n), Model: "Example 960", Size: 960e9},
-		Started: now.Add(-time.Duration(n+10) * time.Minute), Updated: now.Add(-time.Duration(n) * time.Minute), Ended: now.Add(-time.Duration(n) * time.Minute),
+		Run: fmt.Sprintf(
+			"00000000-0000-4000-8000-%012d",
+			n,
+		),
+		ID:       "machine/" + machine,
+		Type:     "Provision",
+		Machine:  machine,
+		Template: "image",
+		Image:    "debian-12",
+		Epoch:    1,
+		State:    inventory.StateSuccess,
+		Phase:    inventory.PhaseDone,
+		Evidence: "phone-home",
+		Disk:     &action.Disk{Path: "/dev/nvme0n1", Serial: fmt.Sprintf("S%08d", n), Model: "Example 960", Size: 960e9},
+		Started: now.Add(
+			-time.Duration(n+10) * time.Minute,
+		),
+		Updated: now.Add(-time.Duration(n) * time.Minute),
+		Ended:   now.Add(-time.Duration(n) * time.Minute),
 	}
 	for _, name := range []string{"stream-image", "grow-partition", "write-seed", "reboot"} {
-		w.Actions = append(w.Actions, inventory.ActionRecord{Name: name, Image: name, State: action.Success, Attempt: 1, StartedAt: w.Started, Seconds: 12, Timeout: 600})
+		w.Actions = append(
+			w.Actions,
+			inventory.ActionRecord{Name: name, Image: name, State: action.Success, Attempt: 1, StartedAt: w.Started, Seconds: 12, Timeout: 600},
+		)
 	}
 	if n < 50 {
 		return w
@@ -312,7 +357,12 @@ func sampleRun(n int, machine string, now time.Time) inventory.Workflow {
 			w.Actions[i] = inventory.ActionRecord{Name: w.Actions[i].Name, Image: w.Actions[i].Name, State: action.Pending, Timeout: 600}
 		}
 		w.Disk = nil
-		w.Question = &inventory.Question{ID: "1.power.1", Text: "The BMC does not answer. Switch the machine on by hand, or try again.", Choices: []string{"retry", "abort"}, Since: now.Add(-time.Minute)}
+		w.Question = &inventory.Question{
+			ID:      "1.power.1",
+			Text:    "The BMC does not answer. Switch the machine on by hand, or try again.",
+			Choices: []string{"retry", "abort"},
+			Since:   now.Add(-time.Minute),
+		}
 	}
 	return w
 }

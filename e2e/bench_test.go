@@ -171,7 +171,10 @@ func (s *Site) benchAgent(ctx context.Context, t *testing.T) (anon, rss float64)
 	m := s.Simulate("agent", "52:54:01:ff:00:01")
 	s.template(ctx, t, "waits", "version: \"0.1\"\nname: waits\ntasks:\n- name: t\n  worker: \"{{.device_1}}\"\n  actions:\n"+
 		"  - {name: wait, image: noop, timeout: 600, environment: {SLEEP: \"500\"}}\n")
-	doc := map[string]any{"name": m.Name, "interfaces": []any{map[string]any{"mac": m.MAC, "address": "10.10.99.1", "netmask": "255.255.255.0"}}}
+	doc := map[string]any{
+		"name":       m.Name,
+		"interfaces": []any{map[string]any{"mac": m.MAC, "address": "10.10.99.1", "netmask": "255.255.255.0"}},
+	}
 	require.NoError(t, s.REST(ctx, http.MethodPost, "/v1/machines", map[string]any{"machines": []any{doc}}, nil))
 	_, err := s.Provision(ctx, workflows.ProvisionInput{Machine: m.Name, Template: "waits"})
 	require.NoError(t, err)
@@ -319,7 +322,10 @@ func filesystem(t *testing.T, dir string) string {
 	t.Helper()
 	var st syscall.Statfs_t
 	require.NoError(t, syscall.Statfs(dir, &st))
-	if name, ok := map[int64]string{0xEF53: "ext4", 0x58465342: "xfs", 0x9123683E: "btrfs", 0x01021994: "tmpfs", 0x794c7630: "overlay"}[int64(st.Type)]; ok {
+	names := map[int64]string{
+		0xEF53: "ext4", 0x58465342: "xfs", 0x9123683E: "btrfs", 0x01021994: "tmpfs", 0x794c7630: "overlay",
+	}
+	if name, ok := names[int64(st.Type)]; ok {
 		return name
 	}
 	return fmt.Sprintf("0x%x", st.Type)

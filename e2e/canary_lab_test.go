@@ -134,16 +134,28 @@ func canaryFiles(t *testing.T, router *lab.Machine, sha256 string, secret func(w
 	spec := router.Spec()
 	key := secret("lab file: the router's key")
 	return map[string]string{
-		"lab.yaml": fmt.Sprintf(canaryLab, secret("lab file: itself"), "http://"+lab.DirectGateway+"/sim?sig="+secret("lab file: an image's address"), sha256, spec.Name,
-			secret("lab file: vendor-data"), spec.MAC, spec.BMCAddress, spec.BMCUser),
-		"config.boot":     strings.NewReplacer(lab.SeedAddress, lab.ServerAddress, lab.DirectGateway, lab.RelayedGateway, lab.RouterHomeAddress, "10.10.20.77").Replace(lab.VyOSConfig(key)),
+		"lab.yaml": fmt.Sprintf(
+			canaryLab,
+			secret("lab file: itself"),
+			"http://"+lab.DirectGateway+"/sim?sig="+secret("lab file: an image's address"),
+			sha256,
+			spec.Name,
+			secret("lab file: vendor-data"),
+			spec.MAC,
+			spec.BMCAddress,
+			spec.BMCUser,
+		),
+		"config.boot": strings.NewReplacer(lab.SeedAddress, lab.ServerAddress, lab.DirectGateway, lab.RelayedGateway,
+			lab.RouterHomeAddress, "10.10.20.77").
+			Replace(lab.VyOSConfig(key)),
 		"vyos.key":        key + "\n",
 		"router.password": spec.BMCPassword + "\n",
-		"talos.yaml":      strings.NewReplacer("nvme-EXAMPLE_UM760_SSD_0001", "nvme-DISK-platform", "10.10.20.11", "10.10.30.11").Replace(example("talos.yaml")),
-		"talosconfig":     strings.ReplaceAll(example("talosconfig"), "10.10.20.11", "10.10.30.11"),
-		"node.yaml":       fmt.Sprintf(canaryNode, secret("lab file: the cluster's token"), secret("lab file: a node's password")),
-		"node.password":   secret("lab file: AMT password") + "\n",
-		"admin.password":  secret("lab file: the cluster's password") + "\n",
+		"talos.yaml": strings.NewReplacer("nvme-EXAMPLE_UM760_SSD_0001", "nvme-DISK-platform", "10.10.20.11", "10.10.30.11").
+			Replace(example("talos.yaml")),
+		"talosconfig":    strings.ReplaceAll(example("talosconfig"), "10.10.20.11", "10.10.30.11"),
+		"node.yaml":      fmt.Sprintf(canaryNode, secret("lab file: the cluster's token"), secret("lab file: a node's password")),
+		"node.password":  secret("lab file: AMT password") + "\n",
+		"admin.password": secret("lab file: the cluster's password") + "\n",
 	}
 }
 
@@ -189,7 +201,19 @@ func (s *Site) endGenesis(ctx context.Context, t *testing.T) (run string) {
 // pair makes a standby beside the site, of that token, and pairs with it.
 func (s *Site) pair(ctx context.Context, t *testing.T, found places, token string) *Site {
 	t.Helper()
-	o, err := NewSite(ctx, Options{Root: "..", Programs: programs(), Lab: s.Lab, Name: "standby", Namespace: lab.Seed, RelayOnly: true, NoStart: true, Top: "site: {name: standby}\n"})
+	o, err := NewSite(
+		ctx,
+		Options{
+			Root:      "..",
+			Programs:  programs(),
+			Lab:       s.Lab,
+			Name:      "standby",
+			Namespace: lab.Seed,
+			RelayOnly: true,
+			NoStart:   true,
+			Top:       "site: {name: standby}\n",
+		},
+	)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, o.Close()) })
 	file := filepath.Join(o.dir, "etc/ingot/standby.token")
@@ -199,7 +223,17 @@ func (s *Site) pair(ctx context.Context, t *testing.T, found places, token strin
 	require.NoError(t, o.Launch(ctx))
 	fingerprint := strings.Fields(said[strings.Index(said, "fingerprint:"):])[1]
 	eventually(ctx, t, "the standby is a peer", func() bool {
-		said, err := s.CLI(ctx, "peer", "add", "standby", "https://"+lab.SeedAddress+":7444", "--fingerprint", fingerprint, "--peer-token-file", file)
+		said, err := s.CLI(
+			ctx,
+			"peer",
+			"add",
+			"standby",
+			"https://"+lab.SeedAddress+":7444",
+			"--fingerprint",
+			fingerprint,
+			"--peer-token-file",
+			file,
+		)
 		found["cli/peer add"] = fmt.Append(found["cli/peer add"], said, err, "\n")
 		return err == nil
 	})
@@ -218,8 +252,20 @@ func (s *Site) allHistories(ctx context.Context, t *testing.T, found places, whe
 	require.NoError(t, json.Unmarshal([]byte(list), &runs))
 	require.NotEmpty(t, runs)
 	for _, r := range runs {
-		for kind, args := range map[string][]string{"history/": {"show"}, "raw-history/": {"show", "--no-json-shorthand-payloads"}, "describe/": {"describe"}} {
-			out, err := s.TemporalCLI(ctx, append(append([]string{"workflow"}, args...), "--workflow-id", r.Execution.WorkflowID, "--run-id", r.Execution.RunID, "-o", "json")...)
+		for kind, args := range map[string][]string{
+			"history/": {"show"}, "raw-history/": {"show", "--no-json-shorthand-payloads"}, "describe/": {"describe"},
+		} {
+			out, err := s.TemporalCLI(
+				ctx,
+				append(
+					append([]string{"workflow"}, args...),
+					"--workflow-id",
+					r.Execution.WorkflowID,
+					"--run-id",
+					r.Execution.RunID,
+					"-o",
+					"json",
+				)...)
 			require.NoError(t, err)
 			found[kind+when+"/"+r.Execution.WorkflowID+"/"+r.Execution.RunID] = []byte(out)
 		}

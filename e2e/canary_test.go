@@ -166,8 +166,11 @@ func TestS10S25S44Canaries(t *testing.T) {
 	told := &told{secret: newCanary() + newCanary(), token: newCanary()}
 	secretFile := filepath.Join(t.TempDir(), "notify")
 	require.NoError(t, os.WriteFile(secretFile, []byte(told.secret), 0o600))
-	s, err := NewSite(ctx, Options{Root: "..", Programs: programs(), Dir: keepDir(t), Home: true, Top: "images: {fetch_hosts: [" + lab.DirectGateway + "]}\n" +
-		"notify: {url: \"http://" + toldAt + "/" + told.token + "\", secret_file: " + secretFile + "}\n"})
+	s, err := NewSite(
+		ctx,
+		Options{Root: "..", Programs: programs(), Dir: keepDir(t), Home: true, Top: "images: {fetch_hosts: [" + lab.DirectGateway + "]}\n" +
+			"notify: {url: \"http://" + toldAt + "/" + told.token + "\", secret_file: " + secretFile + "}\n"},
+	)
 	require.NoError(t, err)
 	s.keep(t)
 	stream := s.stream(ctx, t)
@@ -185,7 +188,12 @@ func TestS10S25S44Canaries(t *testing.T) {
 	refusal := s.REST(ctx, http.MethodPost, "/v1/images", map[string]any{"name": "wrong", "url": server(wrong)}, nil)
 	require.ErrorContains(t, refusal, "401")
 
-	names := map[string]string{"good": "g" + newCanary(), "bad": "b" + newCanary(), "refused": "r" + newCanary(), "router": "v" + newCanary()}
+	names := map[string]string{
+		"good":    "g" + newCanary(),
+		"bad":     "b" + newCanary(),
+		"refused": "r" + newCanary(),
+		"router":  "v" + newCanary(),
+	}
 	machine := func(name string, spec lab.Spec, imageName string) *lab.Machine {
 		spec.Name, spec.BMCPassword, spec.BMCUser = names[name], secret("BMC password of "+name), "u"+newCanary()[:8]
 		spec.Agent, spec.DiskSerial = filepath.Join(s.root, "bin/worker-agent"), "D-"+name
@@ -213,13 +221,31 @@ tasks:
 - name: t
   worker: "{{.device_1}}"
   actions:
-  - {name: told, image: noop, timeout: 60, environment: {LITERAL: "`+string(literal.text)+`", USER: "{{.user_data}}", VENDOR: "{{.vendor_data}}", HOME: "{{.phone_home_url}}", LOG: "told"}}
-  - {name: fails, image: image2disk, timeout: 60, environment: {IMG_URL: "`+server(string(literal.text))+`", IMG_SHA256: "`+image.SHA256+`", DEST_DISK: /dev/vda}}
+  - name: told
+    image: noop
+    timeout: 60
+    environment: {LITERAL: "`+string(literal.text)+`", USER: "{{.user_data}}", VENDOR: "{{.vendor_data}}",
+      HOME: "{{.phone_home_url}}", LOG: "told"}
+  - name: fails
+    image: image2disk
+    timeout: 60
+    environment: {IMG_URL: "`+server(string(literal.text))+`", IMG_SHA256: "`+image.SHA256+`",
+      DEST_DISK: /dev/vda}
 `)
 
 	// A lab, and a standby to which the site could move.
 	found := places{}
-	router, err := s.Machine(ctx, lab.Spec{Name: names["router"], Firmware: lab.Simulated, DiskSerial: "D-router", Agent: filepath.Join(s.root, "bin/worker-agent"), BMCUser: "admin", BMCPassword: secret("lab file: BMC password")})
+	router, err := s.Machine(
+		ctx,
+		lab.Spec{
+			Name:        names["router"],
+			Firmware:    lab.Simulated,
+			DiskSerial:  "D-router",
+			Agent:       filepath.Join(s.root, "bin/worker-agent"),
+			BMCUser:     "admin",
+			BMCPassword: secret("lab file: BMC password"),
+		},
+	)
 	require.NoError(t, err)
 	var sim inventory.Image
 	require.NoError(t, s.REST(ctx, http.MethodGet, "/v1/images/sim", nil, &sim))
@@ -254,12 +280,20 @@ tasks:
 	}
 	s.of(ctx, t, runs["good"], func(w inventory.Workflow) bool { return w.Phase == inventory.PhaseReady })
 	require.NoError(t, gate.Reached(ctx))
-	seed := s.get(ctx, t, fmt.Sprintf("http://%s:7172/c/%s/%s/nocloud/user-data", lab.ServerAddress, names["good"], inventory.Capability(key, owner("good"))))
+	seed := s.get(
+		ctx,
+		t,
+		fmt.Sprintf("http://%s:7172/c/%s/%s/nocloud/user-data", lab.ServerAddress, names["good"], inventory.Capability(key, owner("good"))),
+	)
 	require.Contains(t, seed, secrets["user-data of good"], "the window is open: the machine's own system is told")
 	s.snapshot(ctx, t, found, "during", names, runs)
 	gate.Open()
 	// cloud-init would find the address in the seed's MIME parts; the lab's system reads none.
-	s.phoneHome(ctx, t, fmt.Sprintf("http://%s:7172/phone-home/%s/%s", lab.ServerAddress, names["good"], inventory.Nonce(key, owner("good"))))
+	s.phoneHome(
+		ctx,
+		t,
+		fmt.Sprintf("http://%s:7172/phone-home/%s/%s", lab.ServerAddress, names["good"], inventory.Nonce(key, owner("good"))),
+	)
 	require.Equal(t, inventory.StateSuccess, s.of(ctx, t, runs["good"], final).State)
 	end := s.of(ctx, t, runs["bad"], final)
 	require.Equal(t, inventory.StateFailed, end.State)
@@ -304,15 +338,21 @@ tasks:
 		places []string
 	}{
 		{canary{what: "machine name", text: []byte(names["good"])}, []string{
-			"history/", "raw-history/", "describe/", "list", "query/", "cli/", "rest/", "stream", "script/", "file/live/ingot.log", "file/live/state/ingot/ingot.db", "file/stopped/state/ingot/ingot.db",
-			"file/stopped/state/ingot/temporal", "dump/ingot.db", "dump/temporal", "vacuumed/ingot.db", "vacuumed/temporal", "serial/good", "argv/worker-agent",
+			"history/", "raw-history/", "describe/", "list", "query/", "cli/", "rest/", "stream", "script/",
+			"file/live/ingot.log", "file/live/state/ingot/ingot.db", "file/stopped/state/ingot/ingot.db",
+			"file/stopped/state/ingot/temporal", "dump/ingot.db", "dump/temporal", "vacuumed/ingot.db", "vacuumed/temporal",
+			"serial/good", "argv/worker-agent",
 			"backup.tar", "backup/inventory.db", "backup/temporal.db",
 		}},
 		{canary{what: "router's name", text: []byte(names["router"])}, []string{
-			"rest/stored/genesis", "rest/after/genesis", "cli/after/genesis", "history/after/genesis/canary", "raw-history/after/genesis/canary", "history/after/machine/",
+			"rest/stored/genesis", "rest/after/genesis", "cli/after/genesis", "history/after/genesis/canary",
+			"raw-history/after/genesis/canary", "history/after/machine/",
 			"rest/after/operations", "stream", "dump/ingot.db", "dump/temporal", "backup/temporal.db", "file/live/ingot.log",
 		}},
-		{canary{what: "peer's address", text: []byte(lab.SeedAddress + ":7444")}, []string{"rest/after/peers", "cli/after/peer", "cli/standby", "file/live/state/ingot/site.json"}},
+		{
+			canary{what: "peer's address", text: []byte(lab.SeedAddress + ":7444")},
+			[]string{"rest/after/peers", "cli/after/peer", "cli/standby", "file/live/state/ingot/site.json"},
+		},
 		{canary{what: "machine name", text: []byte(names["bad"])}, []string{"serial/bad", "history/", "notice"}},
 		{canary{what: "machine name", text: []byte(names["refused"])}, []string{"notice"}},
 		{canary{what: "label", text: []byte(label)}, []string{"rest/", "cli/", "dump/ingot.db", "file/live/state/ingot/ingot.db"}},
@@ -342,7 +382,11 @@ tasks:
 	hunted = append(hunted, literal)
 	for name, n := range runs {
 		o := owner(name)
-		hunted = append(hunted, canary{what: "nonce of " + name, text: []byte(inventory.Nonce(key, o))}, canary{what: "capability of " + name, text: []byte(inventory.Capability(key, o))})
+		hunted = append(
+			hunted,
+			canary{what: "nonce of " + name, text: []byte(inventory.Nonce(key, o))},
+			canary{what: "capability of " + name, text: []byte(inventory.Capability(key, o))},
+		)
 		if claims[name] != nil {
 			hunted = append(hunted, canary{what: "claim of " + name, text: []byte(claims[name]["claim"]), where: []string{
 				"script/", "serial/", "argv/worker-agent", "argv/ip", // of the lab, which gives the simulated machine's agent its command line so
@@ -354,7 +398,11 @@ tasks:
 	}
 	require.Len(t, nonces, 3, "three agents have had a token")
 	hunted = append(hunted, s.siteSecrets(t)...)
-	hunted = append(hunted, privateKey(t, filepath.Join(s.dir, "etc/ingot/site.pem")), privateKey(t, filepath.Join(standby.dir, "etc/ingot/site.pem")))
+	hunted = append(
+		hunted,
+		privateKey(t, filepath.Join(s.dir, "etc/ingot/site.pem")),
+		privateKey(t, filepath.Join(standby.dir, "etc/ingot/site.pem")),
+	)
 	total, hits := 0, 0
 	for _, place := range slices.Sorted(maps.Keys(found)) {
 		total += len(found[place])
@@ -576,9 +624,24 @@ func (s *Site) stream(ctx context.Context, t *testing.T) func() []byte {
 func (s *Site) snapshot(ctx context.Context, t *testing.T, found places, when string, names, runs map[string]string) {
 	t.Helper()
 	paths := []string{
-		"/v1/status", "/v1/secrets", "/v1/machines", "/v1/templates", "/v1/templates/fails", "/v1/templates/image", "/v1/images", "/v1/images/sim",
-		"/v1/workflows", "/v1/bmc/jobs", "/v1/seen", "/v1/openapi.yaml",
-		"/v1/genesis", "/v1/genesis/canary", "/v1/genesis/canary/status", "/v1/operations", "/v1/peers", "/v1/site",
+		"/v1/status",
+		"/v1/secrets",
+		"/v1/machines",
+		"/v1/templates",
+		"/v1/templates/fails",
+		"/v1/templates/image",
+		"/v1/images",
+		"/v1/images/sim",
+		"/v1/workflows",
+		"/v1/bmc/jobs",
+		"/v1/seen",
+		"/v1/openapi.yaml",
+		"/v1/genesis",
+		"/v1/genesis/canary",
+		"/v1/genesis/canary/status",
+		"/v1/operations",
+		"/v1/peers",
+		"/v1/site",
 	}
 	commands := [][]string{
 		{"status"},
@@ -615,7 +678,9 @@ func (s *Site) snapshot(ctx context.Context, t *testing.T, found places, when st
 			continue
 		}
 		for _, args := range [][]string{{"metadata"}, {"stack"}, {"query", "--type", workflows.QueryStatus}} {
-			out, err := s.TemporalCLI(ctx, append(append([]string{"workflow"}, args...), "--workflow-id", workflows.MachineID(machine), "--run-id", runs[name], "-o", "json")...)
+			out, err := s.TemporalCLI(
+				ctx,
+				append(append([]string{"workflow"}, args...), "--workflow-id", workflows.MachineID(machine), "--run-id", runs[name], "-o", "json")...)
 			kind := "temporal-" + args[0] + "/"
 			if args[0] == "query" {
 				kind = "query/"

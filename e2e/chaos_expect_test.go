@@ -58,8 +58,10 @@ var phases = []string{
 
 // leftOut are the phases in which nothing is struck, and why.
 var leftOut = map[string]string{
-	inventory.PhaseInstall: "another installer than the agent is at work. `TestInstaller` kills the server in it, and has installers fail and be late.",
-	inventory.PhaseStopping: "an attempt that was cancelled, is overdue or has lost its agent must end before anybody else writes. Runs of the table that lose their " +
+	inventory.PhaseInstall: "another installer than the agent is at work. `TestInstaller` kills the server in it, and " +
+		"has installers fail and be late.",
+	inventory.PhaseStopping: "an attempt that was cancelled, is overdue or has lost its agent must end before anybody " +
+		"else writes. Runs of the table that lose their " +
 		"agent in an action go through it; `TestBetweenRuns` cancels, terminates and resets in mid-write.",
 }
 
@@ -75,24 +77,31 @@ var shortly = map[strike]string{
 var about = map[strike]string{
 	killServe:    "`ingot serve` is killed with SIGKILL (its Temporal child follows), and started again at once, as a service manager does",
 	killTemporal: "the Temporal server, a child process of `ingot serve`, is killed with SIGKILL; `ingot serve` starts it again",
-	killWorker:   "the worker is a part of the process `ingot serve`: its connections to Temporal's frontend are destroyed and new ones refused, so that Temporal loses it with what it was doing, while DHCP, boot files, API and the Temporal server live on; until Temporal has given it up",
-	lockDatabase: "another process holds the write lock of the inventory's SQLite file (as BEGIN IMMEDIATE does), until a writer has given up waiting",
-	fillDisk:     "the filesystem of the data directory (inventory, Temporal's database, images) has no byte left, and what the server frees is taken at once, until a write has failed",
-	cutImages:    "nothing that the HTTP server of boot files and images sends arrives, and the transfers that are under way are reset; until ten frames were lost",
-	killAgent:    "the agent's process is killed with SIGKILL: as PID 1 of its machine a kernel panic, with a reboot after 30 s",
-	cutPower:     "the machine's power is cut, and does not come back by itself",
-	cutBMC:       "the BMC's address does not answer: until a BMC task has failed, in the phases after power to the end of the run",
-	cutLink:      "every frame on the machine's cable is lost, both ways, until its firmware has given up, its run has been told that the agent is lost, or its system has called in vain",
-	frozenServe:  "`ingot serve` is stopped with SIGSTOP: it keeps its connections and says nothing, until an agent has waited for it in vain; its Temporal child lives",
-	frozenAgent:  "the agent's process is stopped with SIGSTOP, with the disk open for writing, for good",
-	wakingAgent:  "the same, until its run has been told that the agent is lost; then it writes on",
-	lossyLink:    "5 % of the frames on the machine's cable are lost at random, both ways, to the end of the run",
-	slowLink:     "every frame on the machine's cable takes 200 ms longer, both ways, to the end of the run",
-	slowBMC:      "every answer of the BMC about power and boot device takes 3 s longer, to the end of the run",
-	idleBMC:      "the BMC answers success and does nothing, until a BMC task has failed",
-	lyingBMC:     "the BMC says that the machine is on, whatever it is, until a BMC task has failed",
-	brokenBMC:    "the BMC answers everything with an error, until a BMC task has failed",
-	refusedBMC:   "the BMC refuses the password; a person puts it right when asked",
+	killWorker: "the worker is a part of the process `ingot serve`: its connections to Temporal's frontend are " +
+		"destroyed and new ones refused, so that Temporal loses it with what it was doing, while DHCP, boot files, API " +
+		"and the Temporal server live on; until Temporal has given it up",
+	lockDatabase: "another process holds the write lock of the inventory's SQLite file (as BEGIN IMMEDIATE does), " +
+		"until a writer has given up waiting",
+	fillDisk: "the filesystem of the data directory (inventory, Temporal's database, images) has no byte left, " +
+		"and what the server frees is taken at once, until a write has failed",
+	cutImages: "nothing that the HTTP server of boot files and images sends arrives, and the transfers that are " +
+		"under way are reset; until ten frames were lost",
+	killAgent: "the agent's process is killed with SIGKILL: as PID 1 of its machine a kernel panic, with a reboot after 30 s",
+	cutPower:  "the machine's power is cut, and stays off until it is switched on",
+	cutBMC:    "the BMC's address does not answer: until a BMC task has failed, in the phases after power to the end of the run",
+	cutLink: "every frame on the machine's cable is lost, both ways, until its firmware has given up, its run " +
+		"has been told that the agent is lost, or its system has called without an answer",
+	frozenServe: "`ingot serve` is stopped with SIGSTOP: it keeps its connections and says nothing, until an agent " +
+		"has waited for it without an answer; its Temporal child lives",
+	frozenAgent: "the agent's process is stopped with SIGSTOP, with the disk open for writing, permanently",
+	wakingAgent: "the same, until its run has been told that the agent is lost; then it writes on",
+	lossyLink:   "5 % of the frames on the machine's cable are lost at random, both ways, to the end of the run",
+	slowLink:    "every frame on the machine's cable takes 200 ms longer, both ways, to the end of the run",
+	slowBMC:     "every answer of the BMC about power and boot device takes 3 s longer, to the end of the run",
+	idleBMC:     "the BMC answers success and does nothing, until a BMC task has failed",
+	lyingBMC:    "the BMC says that the machine is on, whatever it is, until a BMC task has failed",
+	brokenBMC:   "the BMC answers everything with an error, until a BMC task has failed",
+	refusedBMC:  "the BMC refuses the password; the operator corrects it when asked",
 }
 
 // An expected is how a cell ends. It is written down before any cell is run.
@@ -179,7 +188,11 @@ func TestChaosNamesEveryPhase(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	known := slices.Concat(phases, slices.Collect(maps.Keys(leftOut)), []string{inventory.PhaseDone, inventory.PhaseFailed, inventory.PhaseCancelled, inventory.PhaseWaiting})
+	known := slices.Concat(
+		phases,
+		slices.Collect(maps.Keys(leftOut)),
+		[]string{inventory.PhaseDone, inventory.PhaseFailed, inventory.PhaseCancelled, inventory.PhaseWaiting},
+	)
 	found := regexp.MustCompile(`\tPhase\w+ += "([^"]+)"`).FindAllStringSubmatch(string(source), -1)
 	for _, m := range found {
 		if !slices.Contains(known, m[1]) {
@@ -212,7 +225,8 @@ func TestChaosReport(t *testing.T) {
 		for _, want := range []string{
 			"Written by `" + command + "`;", "\n" + command + "    # commit ",
 			"\n4 cells: 2 ended right by themselves, 1 ended right after the answer", ", 1 ended in another way", "by themselves, 1 say *not felt*",
-			"| ingot serve | right, 3 s | WRONG |", "| right; not felt, 3 s |", "| BMC refusing | power | person, then right, 3 s |", "- `install`: ", "- `stopping`: ",
+			"| ingot serve | right, 3 s | WRONG |", "| right; not felt, 3 s |",
+			"| BMC refusing | power | person, then right, 3 s |", "- `install`: ", "- `stopping`: ",
 		} {
 			if !strings.Contains(text, want) {
 				t.Errorf("long form %t: no %q in\n%s", long, want, text)

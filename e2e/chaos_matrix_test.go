@@ -324,7 +324,10 @@ func report(done map[strike]map[string]*cell, emulated []*cell, begun time.Time,
 	}
 	pf("\n")
 	if len(emulated) > 0 {
-		pf("With QEMU machines, their firmware and their kernels (%s):\n\n| fault | phase | firmware | end |\n|---|---|---|---|\n", "`make chaos FULL=1`")
+		pf(
+			"With QEMU machines, their firmware and their kernels (%s):\n\n| fault | phase | firmware | end |\n|---|---|---|---|\n",
+			"`make chaos FULL=1`",
+		)
 		for _, x := range emulated {
 			pf("| %s | %s | %s | %s |\n", x.strike, x.phase, x.qemu, count(x))
 		}
@@ -342,50 +345,74 @@ func report(done map[strike]map[string]*cell, emulated []*cell, begun time.Time,
 		command += " FULL=1"
 	}
 	pf("# Reliability\n\nWritten by `%s`; do not edit.\n\n", command)
-	pf("Every part is broken on purpose, in every phase of `Provision` from plan to ready, and every installation must end as\n`e2e/chaos_expect_test.go` says, which was written down before. Left out are:\n\n")
+	pf(
+		"Every part is broken on purpose, in every phase of `Provision` from plan to ready, and every installation must " +
+			"end as\n`e2e/chaos_expect_test.go` says, which was written down before. Left out are:\n\n",
+	)
 	for _, p := range slices.Sorted(maps.Keys(leftOut)) {
 		pf("- `%s`: %s\n", p, leftOut[p])
 	}
-	pf("\n```\n%s    # commit %s, %s, took %s on 2 cores\n```\n\n", command, commit, begun.UTC().Format("2006-01-02"), took.Round(time.Second))
-	pf("%d cells: %d ended right by themselves, %d ended right after the answer of a person whom the design has asked, %d ended in another way than\nexpected. In %d the fault has nothing to strike.\n\n",
-		cells, right, persons, cells-right-persons, nothing)
+	pf(
+		"\n```\n%s    # commit %s, %s, took %s on 2 cores\n```\n\n",
+		command,
+		commit,
+		begun.UTC().Format("2006-01-02"),
+		took.Round(time.Second),
+	)
+	pf(
+		"%d cells: %d ended right by themselves, %d ended right after the answer of a person whom the design has asked, "+
+			"%d ended in another way than\nexpected. In %d the fault has nothing to strike.\n\n",
+		cells,
+		right,
+		persons,
+		cells-right-persons,
+		nothing,
+	)
 	if unfelt > 0 {
-		pf("Of those that ended right by themselves, %d say *not felt*: the fault was made, and the run did not meet it, because it had no need of that part\nwhile it was broken. Such a cell shows no more than that.\n\n", unfelt)
+		pf(
+			"Of those that ended right by themselves, %d say *not felt*: the fault was made, and the run did not meet it, "+
+				"because it had no need of that part\nwhile it was broken. Such a cell shows no more than that.\n\n",
+			unfelt,
+		)
 	}
-	pf("Each cell says how long it took from the strike to the end of the run. Where it is minutes, a boot was lost, and the time is the patience of a\nrun: servers take minutes before they first touch their network card.\n\n")
+	pf(
+		"Each cell says how long it took from the strike to the end of the run. Where it is minutes, a boot was lost, " +
+			"and the time is the patience of a\nrun: servers take minutes before they first touch their network card.\n\n",
+	)
 	b.WriteString(tables)
 	pf("## What the faults do\n\n| fault | what, and until when |\n|---|---|\n")
 	for _, s := range slices.Concat(siteStrikes, machineStrikes, otherStrikes) {
 		pf("| %s | %s |\n", s, about[s])
 	}
 	pf(`
-Not one fault comes after some time: each comes when its run was seen in the phase. Machines are held there until the strike, and let go at
-once with it: before the firmware's DHCP (dhcp), the boot script (loader), the kernel (agent), the installed system's call (ready), behind half of
-the image (action), with a BMC that is slow to answer (power), with an agent that was stopped (reboot). Plan, arm, bind and disarm last for
-milliseconds: there the Temporal server is stopped while the fault is made, and the phase is read again before. What hits a whole site
-hits one machine in each phase that lasts, with one blow.
+No fault comes after a fixed time: each comes when its run was seen in the phase. Machines are held there until the fault, and
+released together with it: before the firmware's DHCP (dhcp), the boot script (loader), the kernel (agent), the installed
+system's call (ready), after half of the image (action), with a slow BMC (power), with a stopped agent (reboot). Plan, arm, bind
+and disarm last for milliseconds: there the Temporal server is stopped while the fault is made, and the phase is read again
+before. A fault of a whole site meets one machine in each phase that lasts, at the same time.
 
-Each cell has a machine of its own: simulated firmware, iPXE and installed system in a network namespace, with the real agent, the real IPMI
-protocol, real DHCP, TFTP, HTTP and disks (files), against an unmodified ` + "`ingot serve`" + ` with its Temporal.
+Each cell has a machine of its own: simulated firmware, iPXE and installed system in a network namespace, with the real agent,
+the real IPMI protocol, real DHCP, TFTP, HTTP and disks (files), against an unmodified ` + "`ingot serve`" + ` with its Temporal.
 
 ## When a fault counts as felt
 
-A process that was killed had the run or the agent; the machine was on when its power was cut; a BMC task of this run failed, or took as long as the
-BMC was slow; a frame of this machine was lost; its firmware, its agent or its system noticed. What all machines share (worker, database, disk, a
-frozen server) is felt when one of those that are struck together has met it.
+The killed process had the run or the agent; the machine was on when its power was cut; a BMC task of this run failed, or took as
+long as the BMC was slow; a frame of this machine was lost; its firmware, its agent or its system noticed. A fault of what all
+machines share (worker, database, disk, a frozen server) is felt when one of the machines that it hits together has met it.
 
 ## What is checked after each cell
 
 - The run has succeeded, and its evidence is the call of the installed system with the run's own nonce.
-- The disk holds the image, by SHA-256, and it is the bound one. The first and the last MiB of the image are not compared: they hold the partition
-  tables, to which the run adds the partition of its configuration, and the second table moves to the end of the disk.
+- The disk holds the image, by SHA-256, and it is the bound one. The first and the last MiB of the image are not compared: they
+  hold the partition tables, to which the run adds the partition of its configuration, and the second table moves to the end of
+  the disk.
 - Network boot is closed; no run owns the machine; the machine is on.
-- Never was the disk open for writing in two processes at once (every open is counted).
-- The machine was switched on as often as expected at most: once, and once more where a boot or a power supply was lost.
+- The disk was never open for writing in two processes at once (every open is counted).
+- The machine was switched on at most as often as expected: once, and once more where a boot or a power supply was lost.
 - There is one run in the inventory for each that was started, and Temporal's latest is the one that ended.
-- Nobody was asked, unless the table says so.
+- No operator was asked, unless the table says so.
 
-What becomes of a whole Genesis whose server is killed, or whose steps fail, in every step: ` + "`make genesis CHAOS=1`, [genesis.md](genesis.md)" + `.
+A whole Genesis run whose server is killed, or whose steps fail, in every step: ` + "`make genesis CHAOS=1`" + `, [genesis.md](genesis.md).
 `)
 	return b.String()
 }

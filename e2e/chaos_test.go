@@ -120,7 +120,15 @@ type cell struct {
 }
 
 func (c *chaos) cell(s strike, phase string) *cell {
-	return &cell{strike: s, phase: phase, want: expectations[s][phase], image: c.image, c: c, over: make(chan struct{}), release: func() error { return nil }}
+	return &cell{
+		strike:  s,
+		phase:   phase,
+		want:    expectations[s][phase],
+		image:   c.image,
+		c:       c,
+		over:    make(chan struct{}),
+		release: func() error { return nil },
+	}
 }
 
 func (x *cell) String() string { return string(x.strike) + " × " + x.phase }
@@ -137,9 +145,13 @@ func (x *cell) add(ctx context.Context) (err error) {
 		})
 		return err
 	}
-	x.m, err = x.c.Add(ctx, lab.Spec{Name: x.name(), Firmware: lab.Simulated, Agent: filepath.Join(x.c.bin, "worker-agent"), Panic: x.panics}, func(doc map[string]any) {
-		doc["image"], doc["template"] = "sim", "chaos"
-	})
+	x.m, err = x.c.Add(
+		ctx,
+		lab.Spec{Name: x.name(), Firmware: lab.Simulated, Agent: filepath.Join(x.c.bin, "worker-agent"), Panic: x.panics},
+		func(doc map[string]any) {
+			doc["image"], doc["template"] = "sim", "chaos"
+		},
+	)
 	if err == nil {
 		err = x.m.PowerOn(ctx)
 	}
@@ -436,7 +448,13 @@ func (x *cell) finish(ctx context.Context, answer func() error) error {
 		if err := answer(); err != nil {
 			return false, err
 		}
-		return false, x.c.REST(ctx, http.MethodPost, "/v1/workflows/"+x.run+"/decide", workflows.Decision{Question: w.Question.ID, Choice: x.want.person}, nil)
+		return false, x.c.REST(
+			ctx,
+			http.MethodPost,
+			"/v1/workflows/"+x.run+"/decide",
+			workflows.Decision{Question: w.Question.ID, Choice: x.want.person},
+			nil,
+		)
 	})
 	if err != nil {
 		return err
@@ -798,7 +816,8 @@ func (c *chaos) givenUp(ctx context.Context, cells []*cell) (bool, error) {
 			return false, err
 		}
 		lies := func(since time.Time) bool { return time.Since(since) > 10*time.Second } // a worker that lives has it at once
-		if t := d.GetPendingWorkflowTask(); t.GetAttempt() > 1 || t.GetState() == enumspb.PENDING_WORKFLOW_TASK_STATE_SCHEDULED && lies(t.GetScheduledTime().AsTime()) {
+		if t := d.GetPendingWorkflowTask(); t.GetAttempt() > 1 ||
+			t.GetState() == enumspb.PENDING_WORKFLOW_TASK_STATE_SCHEDULED && lies(t.GetScheduledTime().AsTime()) {
 			return true, nil
 		}
 		for _, a := range d.GetPendingActivities() {
@@ -912,7 +931,10 @@ func (c *chaos) ends(ctx context.Context, cells []*cell, heal func() error) {
 func (c *chaos) keepCell(x *cell) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	for name, args := range map[string][]string{"why": {"why", x.m.Name()}, "events": {"workflow", "events", x.m.Name()}, "workflow": {"workflow", "get", x.m.Name(), "-o", "json"}} {
+	for name, args := range map[string][]string{
+		"why": {"why", x.m.Name()}, "events": {"workflow", "events", x.m.Name()},
+		"workflow": {"workflow", "get", x.m.Name(), "-o", "json"},
+	} {
 		out, err := c.CLI(ctx, args...)
 		if err != nil {
 			out += err.Error()

@@ -48,9 +48,13 @@ tasks:
 	gates := map[string]*lab.Gate{}
 	add := func(name, template string, stage lab.Stage) {
 		gates[name] = lab.NewGate(stage)
-		m, err := s.Add(ctx, lab.Spec{Name: name, Firmware: lab.Simulated, Agent: "../bin/worker-agent", Stage: gates[name].Stage}, func(doc map[string]any) {
-			doc["image"], doc["template"] = "sim", template
-		})
+		m, err := s.Add(
+			ctx,
+			lab.Spec{Name: name, Firmware: lab.Simulated, Agent: "../bin/worker-agent", Stage: gates[name].Stage},
+			func(doc map[string]any) {
+				doc["image"], doc["template"] = "sim", template
+			},
+		)
 		require.NoError(t, err)
 		machines[name] = m
 		s.must(ctx, t, "machine", "provision", name)

@@ -69,7 +69,8 @@ tasks:
 	gate.Open()
 	// Both have said everything before their deadlines: one its report, the other its call.
 	until(ctx, t, "the reports are in the inventory", func() bool {
-		return len(s.eventsOfKind(ctx, t, acting, inventory.EventActionDone)) == 3 && len(s.eventsOfKind(ctx, t, leaving, inventory.EventPhoneHome)) == 1
+		return len(s.eventsOfKind(ctx, t, acting, inventory.EventActionDone)) == 3 &&
+			len(s.eventsOfKind(ctx, t, leaving, inventory.EventPhoneHome)) == 1
 	})
 	require.Less(t, time.Since(gone), timeout+30*time.Second, "the reports were late: nothing would be shown")
 	// The deadline passes: an action's own time and the half minute that it is given.

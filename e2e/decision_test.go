@@ -31,8 +31,16 @@ tasks:
   - {name: write, image: image2disk, timeout: 600, environment: {IMG_URL: "http://192.0.2.1/", IMG_SHA256: "{{.sum}}", DEST_DISK: /dev/vda}}
 `)
 	m := s.bare(ctx, t, "undecided", 9)
-	m.Facts.Disks = []action.Disk{{Path: "/dev/vda", Serial: "A", Size: 64 << 20, Blank: true}, {Path: "/dev/vdb", Serial: "B", Size: 64 << 20, Blank: true}}
-	run, _ := s.begun(ctx, t, m, workflows.ProvisionInput{Template: "writes", HardwareMap: map[string]string{"sum": strings.Repeat("0", 64)}})
+	m.Facts.Disks = []action.Disk{
+		{Path: "/dev/vda", Serial: "A", Size: 64 << 20, Blank: true},
+		{Path: "/dev/vdb", Serial: "B", Size: 64 << 20, Blank: true},
+	}
+	run, _ := s.begun(
+		ctx,
+		t,
+		m,
+		workflows.ProvisionInput{Template: "writes", HardwareMap: map[string]string{"sum": strings.Repeat("0", 64)}},
+	)
 	_, err := m.Boot(ctx)
 	require.NoError(t, err)
 	asks := func(not string) string {

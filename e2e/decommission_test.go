@@ -96,7 +96,12 @@ func TestDecommission(t *testing.T) {
 	for name, label := range entries {
 		require.Equal(t, label, left[name], "the firmware's own entry %s", name)
 	}
-	require.Contains(t, s.must(ctx, t, "workflow", "logs", w.Run), stale+` "Lab OS" is deleted`, "it was the agent, not the firmware by itself")
+	require.Contains(
+		t,
+		s.must(ctx, t, "workflow", "logs", w.Run),
+		stale+` "Lab OS" is deleted`,
+		"it was the agent, not the firmware by itself",
+	)
 	require.Empty(t, recognised(ctx, t, whole.DiskPath()), "wipefs and blkid find something")
 	for _, at := range parts {
 		require.Empty(t, recognisedAt(ctx, t, whole.DiskPath(), at), "blkid finds something where a partition was, at byte %d", at)
@@ -122,7 +127,14 @@ func TestDecommission(t *testing.T) {
 	require.Error(t, err, "Temporal's own command goes around the API, and not around this")
 	require.Contains(t, out+err.Error(), "quarantined")
 
-	s.walkPage(ctx, t, see(`[data-machine="worn"]`), click(`[data-machine="worn"] a`), see(`[data-panel="worn"] [data-choice="release"]`), see(`[data-panel="worn"] [data-choice="decommission"]`))
+	s.walkPage(
+		ctx,
+		t,
+		see(`[data-machine="worn"]`),
+		click(`[data-machine="worn"] a`),
+		see(`[data-panel="worn"] [data-choice="release"]`),
+		see(`[data-panel="worn"] [data-choice="decommission"]`),
+	)
 
 	// A person has changed the disk.
 	require.NoError(t, undo())

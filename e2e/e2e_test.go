@@ -227,8 +227,19 @@ tasks:
 	in, err := json.Marshal(workflows.ProvisionInput{Machine: "nvme", Template: "two-steps", Image: "mini"})
 	require.NoError(t, err)
 	start := []string{
-		"workflow", "start", "--type", workflows.ProvisionType, "--task-queue", workflows.TaskQueue, "--workflow-id", workflows.MachineID("nvme"),
-		"--id-conflict-policy", "Fail", "--fail-existing", "--input", string(in),
+		"workflow",
+		"start",
+		"--type",
+		workflows.ProvisionType,
+		"--task-queue",
+		workflows.TaskQueue,
+		"--workflow-id",
+		workflows.MachineID("nvme"),
+		"--id-conflict-policy",
+		"Fail",
+		"--fail-existing",
+		"--input",
+		string(in),
 	}
 	_, err = s.TemporalCLI(ctx, start...)
 	require.NoError(t, err)
@@ -430,9 +441,13 @@ func TestNetworkFirst(t *testing.T) {
 			image := mini(ctx, t)
 			s := site(ctx, t)
 			s.must(ctx, t, "image", "add", "mini", image.Zst)
-			m, err := s.Add(ctx, lab.Spec{Name: "net", Firmware: firmware, Order: lab.NetworkFirst, Decoys: []string{"DECOY"}}, func(doc map[string]any) {
-				doc["image"], doc["diskSelector"] = "mini", map[string]any{"serial": "DISK-net"}
-			})
+			m, err := s.Add(
+				ctx,
+				lab.Spec{Name: "net", Firmware: firmware, Order: lab.NetworkFirst, Decoys: []string{"DECOY"}},
+				func(doc map[string]any) {
+					doc["image"], doc["diskSelector"] = "mini", map[string]any{"serial": "DISK-net"}
+				},
+			)
 			require.NoError(t, err)
 			decoy := m.DiskPathOf("DECOY")
 			before, err := DigestOf(decoy, size(decoy))
@@ -496,7 +511,11 @@ func TestEveryPath(t *testing.T) {
 				t.Run(name, func(t *testing.T) {
 					ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 					defer cancel()
-					m, err := s.Add(ctx, lab.Spec{Name: name, Firmware: firmware, VLAN: vlan, Bus: bus}, func(doc map[string]any) { doc["image"] = "mini" })
+					m, err := s.Add(
+						ctx,
+						lab.Spec{Name: name, Firmware: firmware, VLAN: vlan, Bus: bus},
+						func(doc map[string]any) { doc["image"] = "mini" },
+					)
 					require.NoError(t, err)
 					s.must(ctx, t, "machine", "provision", name)
 					s.ended(ctx, t, name, inventory.StateSuccess)

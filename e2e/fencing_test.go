@@ -226,14 +226,35 @@ func (s *Site) decides(ctx context.Context, machine string, d workflows.Decision
 	if err != nil {
 		return err
 	}
-	_, err = s.TemporalCLI(ctx, "workflow", "update", "execute", "--workflow-id", workflows.MachineID(machine), "--name", workflows.UpdateDecide, "--input", string(b))
+	_, err = s.TemporalCLI(
+		ctx,
+		"workflow",
+		"update",
+		"execute",
+		"--workflow-id",
+		workflows.MachineID(machine),
+		"--name",
+		workflows.UpdateDecide,
+		"--input",
+		string(b),
+	)
 	return err
 }
 
 // asks is the run's own answer: whatever was signalled before has been taken in.
 func (s *Site) asks(ctx context.Context, t *testing.T, machine string) workflows.Status {
 	t.Helper()
-	out, err := s.TemporalCLI(ctx, "workflow", "query", "--workflow-id", workflows.MachineID(machine), "--type", workflows.QueryStatus, "-o", "json")
+	out, err := s.TemporalCLI(
+		ctx,
+		"workflow",
+		"query",
+		"--workflow-id",
+		workflows.MachineID(machine),
+		"--type",
+		workflows.QueryStatus,
+		"-o",
+		"json",
+	)
 	require.NoError(t, err)
 	var q struct {
 		Result []workflows.Status `json:"queryResult"`
@@ -321,7 +342,9 @@ func leftovers(ctx context.Context, t *testing.T, s *Site) {
 	leftover := func() {
 		token := m.Use(w.Token)
 		for path, body := range map[string]any{
-			"/agent/v1/report":    action.Result{Key: held.Key, ID: "late", State: action.Failed, Message: "run 1", Started: time.Now(), Ended: time.Now()},
+			"/agent/v1/report": action.Result{
+				Key: held.Key, ID: "late", State: action.Failed, Message: "run 1", Started: time.Now(), Ended: time.Now(),
+			},
 			"/agent/v1/heartbeat": action.Heartbeat{Running: &action.Progress{Key: held.Key, Done: 1, Total: 2, Log: "run 1"}},
 		} {
 			a, err := m.Ask(ctx, http.MethodPost, path, body)
@@ -338,7 +361,12 @@ func leftovers(ctx context.Context, t *testing.T, s *Site) {
 		forged := held.Key
 		forged.Epoch++
 		m.Use(w.Token)
-		a, err = m.Ask(ctx, http.MethodPost, "/agent/v1/report", action.Result{Key: forged, ID: "late-2", State: action.Failed, Started: time.Now(), Ended: time.Now()})
+		a, err = m.Ask(
+			ctx,
+			http.MethodPost,
+			"/agent/v1/report",
+			action.Result{Key: forged, ID: "late-2", State: action.Failed, Started: time.Now(), Ended: time.Now()},
+		)
 		require.NoError(t, err)
 		require.Equal(t, http.StatusGone, a.Status, "%s", a)
 		m.Use(token)
@@ -365,7 +393,13 @@ func leftovers(ctx context.Context, t *testing.T, s *Site) {
 	require.Equal(t, action.Running, status.Actions[0].State)
 	require.Equal(t, action.Pending, status.Actions[1].State)
 
-	require.NoError(t, m.Report(ctx, action.Result{Key: now.Key, ID: "own", State: action.Success, Message: "of run 2", Started: time.Now(), Ended: time.Now()}))
+	require.NoError(
+		t,
+		m.Report(
+			ctx,
+			action.Result{Key: now.Key, ID: "own", State: action.Success, Message: "of run 2", Started: time.Now(), Ended: time.Now()},
+		),
+	)
 	m.obey(ctx, t)
 	end := s.of(ctx, t, second, final)
 	require.Equal(t, inventory.StateSuccess, end.State, end.Message)
@@ -442,8 +476,19 @@ func secondClaimant(ctx context.Context, t *testing.T, s *Site) {
 // oldDecisions answers questions about the disk, of which the machine has two.
 func oldDecisions(ctx context.Context, t *testing.T, s *Site) {
 	m := s.bare(ctx, t, "undecided", 9)
-	m.Facts.Disks = []action.Disk{{Path: "/dev/vda", Serial: "A", Size: 64 << 20, Blank: true}, {Path: "/dev/vdb", Serial: "B", Size: 64 << 20, Blank: true}}
-	run, _ := s.begun(ctx, t, m, workflows.ProvisionInput{Template: "writes", HardwareMap: map[string]string{"url": "http://192.0.2.1/", "sum": strings.Repeat("0", 64)}})
+	m.Facts.Disks = []action.Disk{
+		{Path: "/dev/vda", Serial: "A", Size: 64 << 20, Blank: true},
+		{Path: "/dev/vdb", Serial: "B", Size: 64 << 20, Blank: true},
+	}
+	run, _ := s.begun(
+		ctx,
+		t,
+		m,
+		workflows.ProvisionInput{
+			Template:    "writes",
+			HardwareMap: map[string]string{"url": "http://192.0.2.1/", "sum": strings.Repeat("0", 64)},
+		},
+	)
 	_, err := m.Boot(ctx)
 	require.NoError(t, err)
 	asks := func(id string) {
@@ -475,7 +520,14 @@ func oldDecisions(ctx context.Context, t *testing.T, s *Site) {
 	bySignal("1.bind.2", workflows.Retry)
 	refuse(`the run asks \"1.bind.3\"`, "1.bind.2", workflows.Retry)
 	require.Equal(t, "1.bind.3", s.asks(ctx, t, m.Name).Question.ID)
-	require.NoError(t, s.decides(ctx, m.Name, workflows.Decision{Question: "1.bind.3", Choice: workflows.Retry, DiskSelector: &inventory.DiskSelector{Serial: "B"}}))
+	require.NoError(
+		t,
+		s.decides(
+			ctx,
+			m.Name,
+			workflows.Decision{Question: "1.bind.3", Choice: workflows.Retry, DiskSelector: &inventory.DiskSelector{Serial: "B"}},
+		),
+	)
 	given := m.assigned(ctx, t)
 	require.Equal(t, "B", given.Disk.Serial)
 	refuse("the run asks nothing at the moment", "1.bind.3", workflows.Abort)
@@ -646,7 +698,13 @@ func (s *Site) drip(ctx context.Context, t *testing.T, size int64, perChunk time
 	require.NoError(t, err)
 	d.url = fmt.Sprintf("http://%s/image.raw", l.Addr())
 	server := &http.Server{ReadHeaderTimeout: 10 * time.Second, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		http.ServeContent(w, r, "image.raw", time.Time{}, &slowly{Reader: bytes.NewReader(content), ctx: r.Context(), fast: d.fast, pause: perChunk})
+		http.ServeContent(
+			w,
+			r,
+			"image.raw",
+			time.Time{},
+			&slowly{Reader: bytes.NewReader(content), ctx: r.Context(), fast: d.fast, pause: perChunk},
+		)
 	})}
 	t.Cleanup(func() { require.NoError(t, server.Close()) })
 	go func() { _ = server.Serve(l) }() // ends with Close
@@ -909,7 +967,14 @@ func resetInMidWrite(ctx context.Context, t *testing.T, s *Site) {
 	require.NoError(t, json.Unmarshal([]byte(out), &second), "%s", out)
 	require.NotEmpty(t, second.RunID)
 	r := s.of(ctx, t, second.RunID, func(r inventory.Workflow) bool { return r.Question != nil })
-	t.Logf("reset to event %s of %d; after %.1f s the run asks: %q %s", point, len(events), time.Since(over).Seconds(), r.Question.ID, r.Question.Text)
+	t.Logf(
+		"reset to event %s of %d; after %.1f s the run asks: %q %s",
+		point,
+		len(events),
+		time.Since(over).Seconds(),
+		r.Question.ID,
+		r.Question.Text,
+	)
 	require.Contains(t, r.Question.ID, ".fenced.")
 	require.Equal(t, []string{workflows.Abort}, r.Question.Choices)
 	require.NoError(t, s.decides(ctx, w.m.Name, workflows.Decision{Question: r.Question.ID, Choice: workflows.Abort}))
@@ -983,7 +1048,11 @@ func (s *Site) jobEnd(ctx context.Context, t *testing.T, machine, name string) i
 // off and on for run 2, and stays on.
 func latePowerOff(ctx context.Context, t *testing.T, s *Site) {
 	gate := lab.NewGate(lab.StageDHCP)
-	m, err := s.Add(ctx, lab.Spec{Name: "stays-on", Firmware: lab.Simulated, Agent: filepath.Join(s.bin, "worker-agent"), Stage: gate.Stage}, nil)
+	m, err := s.Add(
+		ctx,
+		lab.Spec{Name: "stays-on", Firmware: lab.Simulated, Agent: filepath.Join(s.bin, "worker-agent"), Stage: gate.Stage},
+		nil,
+	)
 	require.NoError(t, err)
 	require.NoError(t, m.PowerOn(ctx))
 	thaw, err := s.Freeze(ctx, s.controller(t, m))

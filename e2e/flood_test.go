@@ -68,7 +68,14 @@ func TestS46S48FloodOfDiscovers(t *testing.T) {
 		}
 		require.LessOrEqual(t, n, max(limit, 64), "rows of table %s", table)
 	}
-	t.Logf("history: %d events beside %d; rows: %v; files: %v, before %v", flooded.history, control.history, after.rows, after.bytes, before.bytes)
+	t.Logf(
+		"history: %d events beside %d; rows: %v; files: %v, before %v",
+		flooded.history,
+		control.history,
+		after.rows,
+		after.bytes,
+		before.bytes,
+	)
 	require.Less(t, after.bytes["ingot.db"]-before.bytes["ingot.db"], int64(512<<10))
 	require.Less(t, after.bytes["ingot.db-wal"], int64(8<<20), "the log before the database is written back at 4 MiB")
 	require.Less(t, after.bytes["temporal/temporal.db"]-before.bytes["temporal/temporal.db"], int64(2<<20))
@@ -85,7 +92,16 @@ type floodedRun struct {
 
 // floodRun provisions a simulated machine and calls whileArmed when its boot
 // is open, whileBusy in its first action.
-func (s *Site) floodRun(ctx context.Context, t *testing.T, name string, n int, armed int, whileArmed func(net.HardwareAddr), busy int, whileBusy func(net.HardwareAddr)) floodedRun {
+func (s *Site) floodRun(
+	ctx context.Context,
+	t *testing.T,
+	name string,
+	n int,
+	armed int,
+	whileArmed func(net.HardwareAddr),
+	busy int,
+	whileBusy func(net.HardwareAddr),
+) floodedRun {
 	t.Helper()
 	mac := net.HardwareAddr{0x52, 0x54, 0x02, 0, 0, byte(n)}
 	m := s.Simulate(name, mac.String())
@@ -220,7 +236,12 @@ func newForger(_ context.Context, t *testing.T, l *lab.Lab) *forger {
 		}
 		return errors.Join(
 			unix.Bind(f.fd, &unix.SockaddrLinklayer{Protocol: htons(unix.ETH_P_IP), Ifindex: i.Index}),
-			unix.SetsockoptPacketMreq(f.fd, unix.SOL_PACKET, unix.PACKET_ADD_MEMBERSHIP, &unix.PacketMreq{Ifindex: int32(i.Index), Type: unix.PACKET_MR_PROMISC}),
+			unix.SetsockoptPacketMreq(
+				f.fd,
+				unix.SOL_PACKET,
+				unix.PACKET_ADD_MEMBERSHIP,
+				&unix.PacketMreq{Ifindex: int32(i.Index), Type: unix.PACKET_MR_PROMISC},
+			),
 			unix.SetsockoptTimeval(f.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 200_000}),
 			unix.SetsockoptInt(f.fd, unix.SOL_SOCKET, unix.SO_RCVBUF, 4<<20),
 		)

@@ -48,7 +48,10 @@ func newWrecked(ctx context.Context, t *testing.T, migrates bool, budgets map[st
 	if migrates {
 		w.migrates()
 		var err error
-		w.target, err = NewSite(ctx, Options{Root: "..", Programs: programs(), Lab: w.Lab, Name: "target", NoStart: true, Top: "site: {name: platform}\n" + quickProbes})
+		w.target, err = NewSite(
+			ctx,
+			Options{Root: "..", Programs: programs(), Lab: w.Lab, Name: "target", NoStart: true, Top: "site: {name: platform}\n" + quickProbes},
+		)
 		require.NoError(t, err)
 		w.target.keep(t)
 	}
@@ -190,7 +193,11 @@ func (w *wrecked) sideEffectOf(ctx context.Context, s inventory.OperationStep) s
 			return err == nil && strings.Contains(text, `"stage":"running"`)
 		}}
 	case genesis.StepRelay: // the one DISCOVER: nobody presses again
-		return sideEffect{activity: "RelayProven", let: func() { w.press(ctx, "um760") }, done: func() bool { return w.logged(st.Size(), "relay heard", lab.DirectGateway) }}
+		return sideEffect{
+			activity: "RelayProven",
+			let:      func() { w.press(ctx, "um760") },
+			done:     func() bool { return w.logged(st.Size(), "relay heard", lab.DirectGateway) },
+		}
 	case genesis.StepKubernetes:
 		return sideEffect{activity: "TalosBootstrap", let: func() { w.mend(ctx, "um760") }, done: func() bool { return w.bootstraps() == 1 }}
 	case genesis.StepMigrate:
@@ -452,7 +459,13 @@ func (w *wrecked) breaks(ctx context.Context) map[string]failure {
 		require.NoError(t, err, "%s", out)
 	}
 	guests := map[string][]string{ // what each machine's guests fail at, one after another
-		"vp6630": {"phone-home"}, "um760": {"install", "bootstrap"}, "ms-02-a": {"install", "ready"}, "ms-02-b": {"webhook"}, "ms-02-c": {"join", "node"},
+		"vp6630": {
+			"phone-home",
+		},
+		"um760":   {"install", "bootstrap"},
+		"ms-02-a": {"install", "ready"},
+		"ms-02-b": {"webhook"},
+		"ms-02-c": {"join", "node"},
 	}
 	next := func(machine string) func() {
 		return func() {
@@ -630,8 +643,13 @@ func TestGenesisKilled(t *testing.T) {
 // shortBudgets are enough for simulated machines.
 func shortBudgets() map[string]time.Duration {
 	return map[string]time.Duration{
-		genesis.StepRouter: 25 * time.Second, genesis.StepPlatform: 25 * time.Second, genesis.StepKubernetes: 15 * time.Second, genesis.StepVIP: 15 * time.Second,
-		genesis.JoinStep("ms-02-b"): 25 * time.Second, genesis.JoinStep("ms-02-c"): 25 * time.Second, genesis.StepProven: 15 * time.Second,
+		genesis.StepRouter:          25 * time.Second,
+		genesis.StepPlatform:        25 * time.Second,
+		genesis.StepKubernetes:      15 * time.Second,
+		genesis.StepVIP:             15 * time.Second,
+		genesis.JoinStep("ms-02-b"): 25 * time.Second,
+		genesis.JoinStep("ms-02-c"): 25 * time.Second,
+		genesis.StepProven:          15 * time.Second,
 	}
 }
 

@@ -39,7 +39,10 @@ func (e *evening) migrates() {
 	require.NoError(e.t, err)
 	require.NoError(e.t, os.WriteFile(filepath.Join(filepath.Dir(e.file), "ingot.yaml"), manifest, 0o600))
 	edit("lab.yaml", func(text string) string {
-		return text + fmt.Sprintf("migrate: {target: platform, address: %s, image: registry.example.org/ingot:lab, manifestFile: ingot.yaml}\n", lab.TargetAddress)
+		return text + fmt.Sprintf(
+			"migrate: {target: platform, address: %s, image: registry.example.org/ingot:lab, manifestFile: ingot.yaml}\n",
+			lab.TargetAddress,
+		)
 	})
 	for _, x := range []string{"a", "b", "c"} {
 		edit("ms-02-"+x+".yaml", func(text string) string {
@@ -128,8 +131,11 @@ func (e *evening) injected(ctx context.Context) {
 	m := e.machines["vp6630"]
 	require.NoError(e.t, m.PowerOff(ctx))
 	const etc = "/boot/" + lab.VyOSVersion + "/rw/opt/vyatta/etc/config"
-	for file, want := range map[string]string{"": "02775 0 102", "/scripts": "02775 0 102", "/.vyatta_config": "0664 0 102", "/config.boot": `\d+ 0 102`} {
-		stat, err := exec.CommandContext(ctx, "debugfs", "-R", "stat "+etc+file, fmt.Sprintf("%s?offset=%d", m.DiskPath(), lab.VyOSPersistence)).CombinedOutput()
+	for file, want := range map[string]string{
+		"": "02775 0 102", "/scripts": "02775 0 102", "/.vyatta_config": "0664 0 102", "/config.boot": `\d+ 0 102`,
+	} {
+		stat, err := exec.CommandContext(ctx, "debugfs", "-R", "stat "+etc+file, fmt.Sprintf("%s?offset=%d", m.DiskPath(), lab.VyOSPersistence)).
+			CombinedOutput()
 		require.NoError(e.t, err)
 		has := regexp.MustCompile(`(?s)Mode: +(\d+) .*User: +(\d+) +Group: +(\d+) `).FindSubmatch(stat)
 		require.NotNil(e.t, has, "%s: %s", file, stat)
@@ -149,7 +155,10 @@ func TestGenesisMigrates(t *testing.T) {
 	ctx := needEvening(t)
 	e := newEvening(ctx, t)
 	e.migrates()
-	target, err := NewSite(ctx, Options{Root: "..", Programs: programs(), Lab: e.Lab, Name: "target", NoStart: true, Image: e.image, Top: "site: {name: platform}\n"})
+	target, err := NewSite(
+		ctx,
+		Options{Root: "..", Programs: programs(), Lab: e.Lab, Name: "target", NoStart: true, Image: e.image, Top: "site: {name: platform}\n"},
+	)
 	require.NoError(t, err)
 	target.keep(t)
 	e.must(ctx, t, "genesis", "start", e.file, "--yes")

@@ -108,7 +108,10 @@ func newEvening(ctx context.Context, t *testing.T, config ...string) *evening {
 		root = imageRoot(t)
 	}
 	dir := keepDir(t)
-	s, err := NewSite(ctx, Options{Root: "..", Dir: dir, Programs: programs(), Home: true, Namespace: lab.Seed, Image: root, Top: strings.Join(config, "")})
+	s, err := NewSite(
+		ctx,
+		Options{Root: "..", Dir: dir, Programs: programs(), Home: true, Namespace: lab.Seed, Image: root, Top: strings.Join(config, "")},
+	)
 	require.NoError(t, err)
 	s.keep(t)
 	e := &evening{Site: s, t: t, image: root, machines: map[string]*lab.Machine{}}
@@ -116,11 +119,43 @@ func newEvening(ctx context.Context, t *testing.T, config ...string) *evening {
 	require.NoError(t, err)
 	agent := filepath.Join(s.bin, "worker-agent")
 	specs := []lab.Spec{
-		{Name: "vp6630", Firmware: lab.BIOS, VLAN: lab.HomeVLAN, MAC: "52:54:00:01:00:01", NoBMC: true, DiskSize: 1 << 30, Cards: []lab.Card{{VLAN: lab.DirectVLAN, MAC: "52:54:00:20:01:01"}, {VLAN: lab.BMCVLAN, MAC: "52:54:00:10:02:01"}}},
+		{
+			Name:     "vp6630",
+			Firmware: lab.BIOS,
+			VLAN:     lab.HomeVLAN,
+			MAC:      "52:54:00:01:00:01",
+			NoBMC:    true,
+			DiskSize: 1 << 30,
+			Cards:    []lab.Card{{VLAN: lab.DirectVLAN, MAC: "52:54:00:20:01:01"}, {VLAN: lab.BMCVLAN, MAC: "52:54:00:10:02:01"}},
+		},
 		{Name: "um760", Firmware: lab.UEFI, MAC: "52:54:00:20:00:02", NoBMC: true, MemoryMB: 768, Bus: lab.NVMe, DiskSize: 1 << 30},
-		{Name: "ms-02-a", Firmware: lab.UEFI, MAC: "52:54:00:20:00:03", MemoryMB: 1024, Controller: lab.ControllerAMT, Bus: lab.NVMe, DiskSize: 1 << 30},
-		{Name: "ms-02-b", Firmware: lab.BIOS, MAC: "52:54:00:20:00:04", MemoryMB: 1024, Controller: lab.ControllerAMT, Bus: lab.NVMe, DiskSize: 1 << 30},
-		{Name: "ms-02-c", Firmware: lab.UEFIHTTP, MAC: "52:54:00:20:00:05", MemoryMB: 1024, Controller: lab.ControllerAMT, Bus: lab.NVMe, DiskSize: 1 << 30},
+		{
+			Name:       "ms-02-a",
+			Firmware:   lab.UEFI,
+			MAC:        "52:54:00:20:00:03",
+			MemoryMB:   1024,
+			Controller: lab.ControllerAMT,
+			Bus:        lab.NVMe,
+			DiskSize:   1 << 30,
+		},
+		{
+			Name:       "ms-02-b",
+			Firmware:   lab.BIOS,
+			MAC:        "52:54:00:20:00:04",
+			MemoryMB:   1024,
+			Controller: lab.ControllerAMT,
+			Bus:        lab.NVMe,
+			DiskSize:   1 << 30,
+		},
+		{
+			Name:       "ms-02-c",
+			Firmware:   lab.UEFIHTTP,
+			MAC:        "52:54:00:20:00:05",
+			MemoryMB:   1024,
+			Controller: lab.ControllerAMT,
+			Bus:        lab.NVMe,
+			DiskSize:   1 << 30,
+		},
 	}
 	for _, spec := range specs {
 		spec.Agent, spec.Guest = agent, guest
@@ -214,7 +249,12 @@ func (e *evening) vyosTemplate(ctx context.Context) string {
 	}
 	source, err := os.ReadFile(filepath.Join("..", "template", "builtin", "vyos.yaml"))
 	require.NoError(e.t, err)
-	e.template(ctx, e.t, "vyos-lab", strings.Replace(strings.ReplaceAll(string(source), `"2775"`, `"0775"`), "name: vyos", "name: vyos-lab", 1))
+	e.template(
+		ctx,
+		e.t,
+		"vyos-lab",
+		strings.Replace(strings.ReplaceAll(string(source), `"2775"`, `"0775"`), "name: vyos", "name: vyos-lab", 1),
+	)
 	return "vyos-lab"
 }
 
@@ -304,7 +344,17 @@ func (e *evening) whole(ctx context.Context, o inventory.Operation) {
 	var ids []string
 	for _, x := range list {
 		ids = append(ids, x.Execution.WorkflowID)
-		history, err := e.TemporalCLI(ctx, "workflow", "show", "--workflow-id", x.Execution.WorkflowID, "--run-id", x.Execution.RunID, "--output", "json")
+		history, err := e.TemporalCLI(
+			ctx,
+			"workflow",
+			"show",
+			"--workflow-id",
+			x.Execution.WorkflowID,
+			"--run-id",
+			x.Execution.RunID,
+			"--output",
+			"json",
+		)
 		require.NoError(e.t, err)
 		e.without("history of "+x.Execution.WorkflowID, readable(e.t, history))
 	}
@@ -370,7 +420,8 @@ func (e *evening) without(what, text string) {
 	talos, err := os.ReadFile(filepath.Join(filepath.Dir(e.file), "talos.yaml"))
 	require.NoError(e.t, err)
 	secrets := append(slices.Clone(genesisSecrets), "BEGIN ", "LS0tLS1CRUdJTi")
-	for _, x := range regexp.MustCompile(`(?m)^ +(?:token|secret|secretboxEncryptionSecret): (\S+)$`).FindAllStringSubmatch(string(talos), -1) {
+	secretLine := regexp.MustCompile(`(?m)^ +(?:token|secret|secretboxEncryptionSecret): (\S+)$`)
+	for _, x := range secretLine.FindAllStringSubmatch(string(talos), -1) {
 		secrets = append(secrets, x[1])
 	}
 	require.Len(e.t, secrets, len(genesisSecrets)+2+4, "of the node, of the cluster, of those who join, and of what etcd holds")
@@ -404,12 +455,35 @@ func TestGenesis(t *testing.T) {
 	// Temporal's own command starts one that resumes, asks it, and answers it.
 	e.absent.Store(true)
 	e.machines["ms-02-c"].AMT().Pretend(lab.AMTFaults{OtherPassword: true})
-	_, err = e.TemporalCLI(ctx, "workflow", "start", "--type", workflows.GenesisType, "--task-queue", workflows.TaskQueue, "--workflow-id", workflows.GenesisID("home"),
-		"--id-conflict-policy", "Fail", "--input", `{"name":"home","resume":true}`)
+	_, err = e.TemporalCLI(
+		ctx,
+		"workflow",
+		"start",
+		"--type",
+		workflows.GenesisType,
+		"--task-queue",
+		workflows.TaskQueue,
+		"--workflow-id",
+		workflows.GenesisID("home"),
+		"--id-conflict-policy",
+		"Fail",
+		"--input",
+		`{"name":"home","resume":true}`,
+	)
 	require.NoError(t, err)
 	var q inventory.Question
 	eventually(ctx, t, "a question, by a query", func() bool {
-		text, err := e.TemporalCLI(ctx, "workflow", "query", "--workflow-id", workflows.GenesisID("home"), "--type", workflows.QueryStatus, "--output", "json")
+		text, err := e.TemporalCLI(
+			ctx,
+			"workflow",
+			"query",
+			"--workflow-id",
+			workflows.GenesisID("home"),
+			"--type",
+			workflows.QueryStatus,
+			"--output",
+			"json",
+		)
 		var now struct{ QueryResult []inventory.Operation }
 		if err != nil || json.Unmarshal([]byte(text), &now) != nil || len(now.QueryResult) != 1 || now.QueryResult[0].Question == nil {
 			return false

@@ -33,16 +33,25 @@ func TestS47HostileMachineInTheBrowser(t *testing.T) {
 	beside(t, 7, 6)
 	ctx := needLab(t)
 	s := site(ctx, t)
-	s.template(ctx, t, "tell", "version: \"0.1\"\nname: tell\ntasks:\n- name: t\n  worker: \"{{.device_1}}\"\n  actions:\n  - {name: tell, image: noop, timeout: 600}\n")
+	s.template(
+		ctx,
+		t,
+		"tell",
+		"version: \"0.1\"\nname: tell\ntasks:\n- name: t\n  worker: \"{{.device_1}}\"\n  actions:\n  - {name: tell, image: noop, timeout: 600}\n",
+	)
 	s.template(ctx, t, "put", "version: \"0.1\"\nname: put\ntasks:\n- name: t\n  worker: \"{{.device_1}}\"\n  actions:\n"+
-		"  - {name: put, image: image2disk, timeout: 600, environment: {IMG_URL: \"http://192.0.2.1/x.raw\", IMG_SHA256: \""+strings.Repeat("ab", 32)+"\", DEST_DISK: /dev/sda}}\n")
+		"  - {name: put, image: image2disk, timeout: 600, environment: {IMG_URL: \"http://192.0.2.1/x.raw\", IMG_SHA256: "+
+		"\""+strings.Repeat("ab", 32)+"\", DEST_DISK: /dev/sda}}\n")
 
 	say := func(mark string) string { return fmt.Sprintf(hostile, mark) }
 	start := func(n int, name, template string, facts action.Facts) *Simulated {
 		t.Helper()
 		m := s.Simulate(name, fmt.Sprintf("52:54:04:00:00:%02x", n))
 		m.Facts = facts
-		doc := map[string]any{"name": name, "interfaces": []any{map[string]any{"mac": m.MAC, "address": fmt.Sprintf("10.10.20.%d", 210+n), "netmask": "255.255.255.0"}}}
+		doc := map[string]any{
+			"name":       name,
+			"interfaces": []any{map[string]any{"mac": m.MAC, "address": fmt.Sprintf("10.10.20.%d", 210+n), "netmask": "255.255.255.0"}},
+		}
 		require.NoError(t, s.REST(ctx, http.MethodPost, "/v1/machines", map[string]any{"machines": []any{doc}}, nil))
 		_, err := s.Provision(ctx, workflows.ProvisionInput{Machine: name, Template: template})
 		require.NoError(t, err)
@@ -62,12 +71,26 @@ func TestS47HostileMachineInTheBrowser(t *testing.T) {
 	}
 	now := time.Now()
 	require.NoError(t, m.Report(ctx, action.Result{
-		Key: a.Key, ID: "x", State: action.Failed, Message: say("message"), Log: say("logged") + "\n", Started: now, Ended: now, Output: map[string]string{say("output"): say("output")},
+		Key:     a.Key,
+		ID:      "x",
+		State:   action.Failed,
+		Message: say("message"),
+		Log:     say("logged") + "\n",
+		Started: now,
+		Ended:   now,
+		Output:  map[string]string{say("output"): say("output")},
 	}))
 	_, err := s.Follow(ctx, "tells", func(w inventory.Workflow) bool { return w.State == inventory.StateFailed })
 	require.NoError(t, err)
 	facts.Disks = []action.Disk{
-		{Path: "/dev/sda", Serial: say("serial"), Model: say("model"), Transport: say("transport"), Size: 1 << 30, Signatures: []string{say("signature")}},
+		{
+			Path:       "/dev/sda",
+			Serial:     say("serial"),
+			Model:      say("model"),
+			Transport:  say("transport"),
+			Size:       1 << 30,
+			Signatures: []string{say("signature")},
+		},
 		{Path: "/dev/sdb", Serial: say("another"), Model: say("model"), Size: 2 << 30},
 	}
 	start(2, "asks", "put", facts)
@@ -104,7 +127,8 @@ func TestS47HostileMachineInTheBrowser(t *testing.T) {
 // that would fetch, or whose attributes or script would be carried out.
 const made = "[...document.querySelectorAll('*')].filter(e => e.getAttribute('src') === 'x' || e.localName === 'iframe' ||" +
 	" (e.localName === 'script' && e.textContent.includes('pwned')) ||" +
-	" [...e.attributes].some(a => (a.name.startsWith('on') || ['href', 'src', 'srcdoc', 'style', 'action'].includes(a.name)) && a.value.includes('pwned'))).length"
+	" [...e.attributes].some(a => (a.name.startsWith('on') || ['href', 'src', 'srcdoc', 'style', " +
+	"'action'].includes(a.name)) && a.value.includes('pwned'))).length"
 
 // browse opens the panels of machines and waits until the page shows the
 // marks; then nothing may have become of the text but text.
@@ -138,7 +162,16 @@ func (s *Site) browse(ctx context.Context, t *testing.T, marks map[string][]stri
 			chromedp.WaitVisible(`[data-panel="`+machine+`"]`, chromedp.ByQuery),
 		))
 		for _, w := range words {
-			require.NoError(t, chromedp.Run(tab, chromedp.Poll(`document.body.innerText.includes("`+w+`<img src=x onerror=")`, nil, chromedp.WithPollingTimeout(time.Minute))), "%s: %s", machine, w)
+			require.NoError(
+				t,
+				chromedp.Run(
+					tab,
+					chromedp.Poll(`document.body.innerText.includes("`+w+`<img src=x onerror=")`, nil, chromedp.WithPollingTimeout(time.Minute)),
+				),
+				"%s: %s",
+				machine,
+				w,
+			)
 		}
 		var text string
 		var pwned bool
@@ -157,9 +190,15 @@ func (s *Site) browse(ctx context.Context, t *testing.T, marks map[string][]stri
 	// Had there been one, it would have been seen; and the page's policy refuses
 	// text as a handler or as markup.
 	const planted = `const a = document.createElement('a'); a.setAttribute('href', 'javascript:window.pwned=1'); document.body.append(a)`
-	const refused = `[() => document.body.setAttribute('onclick', 'window.pwned=1'), () => { document.body.innerHTML = '<b>x</b>' }].filter(f => { try { f(); return false } catch { return true } }).length`
+	const refused = `[
+		() => document.body.setAttribute('onclick', 'window.pwned=1'),
+		() => { document.body.innerHTML = '<b>x</b>' },
+	].filter(f => { try { f(); return false } catch { return true } }).length`
 	var seen, threw int
-	require.NoError(t, chromedp.Run(tab, chromedp.Evaluate(planted, nil), chromedp.Evaluate(made, &seen), chromedp.Evaluate(refused, &threw)))
+	require.NoError(
+		t,
+		chromedp.Run(tab, chromedp.Evaluate(planted, nil), chromedp.Evaluate(made, &seen), chromedp.Evaluate(refused, &threw)),
+	)
 	require.Equal(t, 1, seen)
 	require.Equal(t, 2, threw)
 	mu.Lock()

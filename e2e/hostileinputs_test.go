@@ -68,7 +68,15 @@ func TestHostileInputs(t *testing.T) {
 	slices.Sort(usual)
 	slices.Sort(under)
 	before, during := usual[len(usual)/2], under[len(under)/2]
-	t.Logf("usual time of a boot up to its script: %s; under %s of hostile inputs: %s (median of %d, slowest %s), %.2f times", before, lasts, during, len(under), under[len(under)-1], float64(during)/float64(before))
+	t.Logf(
+		"usual time of a boot up to its script: %s; under %s of hostile inputs: %s (median of %d, slowest %s), %.2f times",
+		before,
+		lasts,
+		during,
+		len(under),
+		under[len(under)-1],
+		float64(during)/float64(before),
+	)
 	for name, used := range s.cpu(t) {
 		t.Logf("%s: %.0f %% of a processor", name, 100*(used-cpu[name])/time.Since(began).Seconds())
 	}
@@ -103,10 +111,14 @@ func newBooter(ctx context.Context, t *testing.T, s *Site) *booter {
 	}))
 	// 10.10.20.201 is the machine's, the others are the attacker's.
 	for _, a := range []string{"201", "241", "242", "243"} {
-		out, err := exec.CommandContext(ctx, "ip", "-n", s.NamespaceName(lab.Client), "addr", "add", "10.10.20."+a+"/24", "dev", "eth0").CombinedOutput()
+		out, err := exec.CommandContext(ctx, "ip", "-n", s.NamespaceName(lab.Client), "addr", "add", "10.10.20."+a+"/24", "dev", "eth0").
+			CombinedOutput()
 		require.NoError(t, err, "%s", out)
 	}
-	doc := map[string]any{"name": "awaited", "interfaces": []any{map[string]any{"mac": b.mac.String(), "address": "10.10.20.201", "netmask": "255.255.255.0"}}}
+	doc := map[string]any{
+		"name":       "awaited",
+		"interfaces": []any{map[string]any{"mac": b.mac.String(), "address": "10.10.20.201", "netmask": "255.255.255.0"}},
+	}
 	require.NoError(t, s.REST(ctx, http.MethodPost, "/v1/machines", map[string]any{"machines": []any{doc}}, nil))
 	s.must(ctx, t, "netboot", "arm", "awaited", "--for", "1h")
 	return b
@@ -233,7 +245,8 @@ func (h *hostility) start(ctx context.Context, t *testing.T) (wait func()) {
 	})
 	every("malformed options", 20*time.Millisecond, func(n int) error {
 		option := []string{
-			"blksize\x00" + strings.Repeat("0", 600) + "512\x00", "blksize\x00" + strings.Repeat("0", 420) + "512\x00", strings.Repeat("tsize\x000\x00", 100), "tsize\x00" + strings.Repeat("9", 400) + "\x00",
+			"blksize\x00" + strings.Repeat("0", 600) + "512\x00", "blksize\x00" + strings.Repeat("0", 420) + "512\x00",
+			strings.Repeat("tsize\x000\x00", 100), "tsize\x00" + strings.Repeat("9", 400) + "\x00",
 		}[n%4]
 		return h.udp(netip.MustParseAddr("10.10.20.241"), uint16(1024+n%60000), []byte("\x00\x01"+files[n%2+1]+"\x00octet\x00"+option))
 	})
@@ -249,9 +262,19 @@ func (h *hostility) start(ctx context.Context, t *testing.T) (wait func()) {
 		h.forger.send(t, h.forger.self, net.HardwareAddr{0x52, 0x54, 0x03, byte(n >> 16), byte(n >> 8), byte(n)})
 		return nil
 	})
-	hold("stalled connections to port 80", 1024, func(n int) (net.Conn, error) { return h.dial(ctx, n, h.s.Address+":80") }, "GET /ipxe/script/"+h.b.mac.String())
+	hold(
+		"stalled connections to port 80",
+		1024,
+		func(n int) (net.Conn, error) { return h.dial(ctx, n, h.s.Address+":80") },
+		"GET /ipxe/script/"+h.b.mac.String(),
+	)
 	hold("connections of agents", 256, func(n int) (net.Conn, error) { return h.dial(ctx, n, h.s.Address+":7443") }, "\x16\x03\x01")
-	hold("connections to the API", 256, func(int) (net.Conn, error) { return net.Dial("tcp4", h.s.API) }, "GET /v1/events/stream HTTP/1.1\r\nHost: localhost\r\n")
+	hold(
+		"connections to the API",
+		256,
+		func(int) (net.Conn, error) { return net.Dial("tcp4", h.s.API) },
+		"GET /v1/events/stream HTTP/1.1\r\nHost: localhost\r\n",
+	)
 	return wg.Wait
 }
 

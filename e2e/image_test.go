@@ -25,7 +25,8 @@ func imageRoot(t *testing.T) string {
 		{"-bin", "../bin", "-out", filepath.Join(dir, "ingot.oci.tar")},
 		{"-unpack", filepath.Join(dir, "root"), filepath.Join(dir, "ingot.oci.tar")},
 	} {
-		out, err := exec.CommandContext(t.Context(), "unshare", append([]string{"--net", "go", "run", "../deploy/image"}, args...)...).CombinedOutput()
+		out, err := exec.CommandContext(t.Context(), "unshare", append([]string{"--net", "go", "run", "../deploy/image"}, args...)...).
+			CombinedOutput()
 		require.NoError(t, err, string(out))
 		t.Logf("%s", out)
 	}
@@ -41,7 +42,10 @@ func TestImage(t *testing.T) {
 	root := imageRoot(t)
 	image, err := lab.SimImage(ctx, testWriter{t})
 	require.NoError(t, err)
-	s, err := NewSite(ctx, Options{Root: "..", Dir: keepDir(t), Programs: programs(), Home: true, Namespace: lab.Seed, RelayOnly: true, Image: root})
+	s, err := NewSite(
+		ctx,
+		Options{Root: "..", Dir: keepDir(t), Programs: programs(), Home: true, Namespace: lab.Seed, RelayOnly: true, Image: root},
+	)
 	require.NoError(t, err)
 	s.keep(t)
 	res, err := http.Get("http://" + s.API + "/healthz")

@@ -240,7 +240,14 @@ func TestInstaller(t *testing.T) {
 
 	t.Run("refused before the power", func(t *testing.T) {
 		m := add(t, lab.Spec{Name: "refused"}, "DISK-refused")
-		provision(t, workflows.ProvisionInput{Machine: "refused", Template: "harvester-create", HardwareMap: map[string]string{"kernel": "kernel-h", "initrd": "initrd-h", "rootfs": "missing"}})
+		provision(
+			t,
+			workflows.ProvisionInput{
+				Machine:     "refused",
+				Template:    "harvester-create",
+				HardwareMap: map[string]string{"kernel": "kernel-h", "initrd": "initrd-h", "rootfs": "missing"},
+			},
+		)
 		w := s.ended(ctx, t, "refused", inventory.StateFailed)
 		require.Contains(t, w.Message, `there is no image "missing"`)
 		require.Zero(t, m.PowerOns())

@@ -42,14 +42,27 @@ type house struct {
 // newHouse makes both in l, or in a lab of its own, and pairs them.
 func newHouse(ctx context.Context, t *testing.T, l *lab.Lab, name string) *house {
 	t.Helper()
-	o := Options{Root: "..", Programs: programs(), Lab: l, Home: l == nil, Namespace: lab.Seed, RelayOnly: true, Relays: []string{lab.RouterHomeAddress}, Name: name + "seed", Top: "site: {name: seed}\n"}
+	o := Options{
+		Root:      "..",
+		Programs:  programs(),
+		Lab:       l,
+		Home:      l == nil,
+		Namespace: lab.Seed,
+		RelayOnly: true,
+		Relays:    []string{lab.RouterHomeAddress},
+		Name:      name + "seed",
+		Top:       "site: {name: seed}\n",
+	}
 	if l == nil {
 		o.Dir, o.Name = keepDir(t), ""
 	}
 	seed, err := NewSite(ctx, o)
 	require.NoError(t, err)
 	seed.keep(t)
-	target, err := NewSite(ctx, Options{Root: "..", Programs: programs(), Lab: seed.Lab, Name: name + "target", NoStart: true, Top: "site: {name: target}\n"})
+	target, err := NewSite(
+		ctx,
+		Options{Root: "..", Programs: programs(), Lab: seed.Lab, Name: name + "target", NoStart: true, Top: "site: {name: target}\n"},
+	)
 	require.NoError(t, err)
 	target.keep(t)
 	h := &house{seed: seed, target: target}
@@ -65,7 +78,17 @@ func newHouse(ctx context.Context, t *testing.T, l *lab.Lab, name string) *house
 	fingerprint := strings.Fields(out[strings.Index(out, "fingerprint:"):])[1]
 	url := fmt.Sprintf("https://127.0.0.1:%d", linkPort)
 	eventually(ctx, t, "the standby answers", func() bool {
-		_, err = seed.CLI(ctx, "peer", "add", "target", url, "--fingerprint", fingerprint, "--peer-token-file", filepath.Join(target.dir, "etc/ingot/standby.token"))
+		_, err = seed.CLI(
+			ctx,
+			"peer",
+			"add",
+			"target",
+			url,
+			"--fingerprint",
+			fingerprint,
+			"--peer-token-file",
+			filepath.Join(target.dir, "etc/ingot/standby.token"),
+		)
 		return err == nil
 	})
 	return h
@@ -250,16 +273,22 @@ func TestMigrate(t *testing.T) {
 	seed, target := h.seed, h.target
 	needIngot(t, h, image.Zst)
 	require.NoError(t, seed.addLoad(ctx))
-	m, err := seed.Add(ctx, lab.Spec{Name: "one", VLAN: lab.DirectVLAN, Firmware: lab.Simulated, Agent: filepath.Join(seed.root, "bin/worker-agent")},
+	m, err := seed.Add(
+		ctx,
+		lab.Spec{Name: "one", VLAN: lab.DirectVLAN, Firmware: lab.Simulated, Agent: filepath.Join(seed.root, "bin/worker-agent")},
 		func(doc map[string]any) {
 			doc["image"], doc["template"] = "sim", "image-metadata"
 			delete(doc, "bmc") // a person presses its button
-		})
+		},
+	)
 	require.NoError(t, err)
 	// One that was installed long ago and knows the seed's metadata server alone.
-	require.NoError(t, seed.REST(ctx, http.MethodPost, "/v1/machines", map[string]any{"machines": []any{map[string]any{
-		"name": "of-before", "interfaces": []any{map[string]any{"mac": "52:54:02:00:00:77", "address": lab.RouterHomeAddress, "netmask": "255.255.255.0"}},
-	}}}, nil))
+	require.NoError(t, seed.REST(ctx, http.MethodPost, "/v1/machines", map[string]any{"machines": []any{
+		map[string]any{
+			"name":       "of-before",
+			"interfaces": []any{map[string]any{"mac": "52:54:02:00:00:77", "address": lab.RouterHomeAddress, "netmask": "255.255.255.0"}},
+		},
+	}}, nil))
 	require.NoError(t, seed.SetRelays(lab.SeedAddress, lab.TargetAddress))
 
 	// A standby answers nobody and does nothing.
@@ -314,7 +343,12 @@ func TestMigrate(t *testing.T) {
 		"--id-conflict-policy", "Fail", "--fail-existing", "--input", `{"name":"again","target":"target"}`)
 	require.ErrorContains(t, err, "migrate/target is running")
 	seed.must(ctx, t, "operation", "decide", "migrate/target", "--choice", "skip")
-	eventually(ctx, t, "the site at the target", func() bool { return target.is().Role == handover.Active && seed.is().Role == handover.Retired })
+	eventually(
+		ctx,
+		t,
+		"the site at the target",
+		func() bool { return target.is().Role == handover.Active && seed.is().Role == handover.Retired },
+	)
 	t.Logf("moved %.1f s after the start", time.Since(began).Seconds())
 	require.NoError(t, target.WaitReady(ctx))
 	var done inventory.Operation
@@ -459,7 +493,10 @@ func (h *house) silent(ctx context.Context, t *testing.T, what string) {
 	require.Zero(t, v.By[lab.SeedAddress], what)
 	for _, port := range []int{80, 7080, 7172} {
 		if h.seed.is().Role == handover.Retired { // it hands on what is the metadata server's
-			for _, path := range []string{"/ipxe/script/" + loadMAC(1).String() + "/auto.ipxe", "/ipxe/script/" + bootsvc.CheckMAC + "/auto.ipxe", "/images/sim"} {
+			for _, path := range []string{
+				"/ipxe/script/" + loadMAC(1).String() + "/auto.ipxe", "/ipxe/script/" + bootsvc.CheckMAC + "/auto.ipxe",
+				"/images/sim",
+			} {
 				status, _ := h.asks(ctx, t, port, path)
 				require.Contains(t, []int{http.StatusNotFound, http.StatusServiceUnavailable}, status, "%s: port %d, %s", what, port, path)
 			}
@@ -478,9 +515,11 @@ func (h *house) silent(ctx context.Context, t *testing.T, what string) {
 // asks asks the seed for something, with the router's address.
 func (h *house) asks(ctx context.Context, t *testing.T, port int, path string) (status int, body string) {
 	t.Helper()
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
-		return h.seed.DialContext(ctx, lab.Router, network, addr)
-	}}}
+	client := &http.Client{
+		Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
+			return h.seed.DialContext(ctx, lab.Router, network, addr)
+		}},
+	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://%s:%d%s", lab.SeedAddress, port, path), nil)
 	require.NoError(t, err)
 	res, err := client.Do(req)

@@ -124,7 +124,12 @@ func (u user) serve(ctx context.Context, t *testing.T) *exec.Cmd {
 	t.Helper()
 	c := exec.CommandContext(ctx, u.program, "serve", "--log-level", "debug")
 	c.Dir = u.dir
-	c.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + u.dir, "XDG_CONFIG_HOME=" + filepath.Join(u.dir, "etc"), "XDG_STATE_HOME=" + filepath.Join(u.dir, "state")}
+	c.Env = []string{
+		"PATH=" + os.Getenv("PATH"),
+		"HOME=" + u.dir,
+		"XDG_CONFIG_HOME=" + filepath.Join(u.dir, "etc"),
+		"XDG_STATE_HOME=" + filepath.Join(u.dir, "state"),
+	}
 	log, err := os.Create(filepath.Join(u.dir, "log"))
 	require.NoError(t, err)
 	c.Stdout, c.Stderr = log, log

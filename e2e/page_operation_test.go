@@ -41,28 +41,56 @@ func TestPageShowsGenesis(t *testing.T) {
 	}
 
 	var rows int
-	do("the operation", see(`[data-operation="genesis/home"]`), click(`[data-operation="genesis/home"] *`), see(`[data-operation-panel="genesis/home"]`),
-		see(`[data-operation-step="join-ms-02-c"]`), chromedp.Evaluate(`document.querySelectorAll('[data-operation-step]').length`, &rows))
+	do(
+		"the operation",
+		see(`[data-operation="genesis/home"]`),
+		click(`[data-operation="genesis/home"] *`),
+		see(`[data-operation-panel="genesis/home"]`),
+		see(`[data-operation-step="join-ms-02-c"]`),
+		chromedp.Evaluate(`document.querySelectorAll('[data-operation-step]').length`, &rows),
+	)
 	require.Equal(t, 11, rows)
 
 	// Preflight asks, and nothing was powered on.
 	var question, title string
-	do("the question", see(`[data-question^="preflight"]`), chromedp.Text(`[data-question^="preflight"]`, &question, chromedp.ByQuery), chromedp.Title(&title))
+	do(
+		"the question",
+		see(`[data-question^="preflight"]`),
+		chromedp.Text(`[data-question^="preflight"]`, &question, chromedp.ByQuery),
+		chromedp.Title(&title),
+	)
 	require.Contains(t, question, "answers already at "+router+", which is for machine vp6630")
 	require.Contains(t, title, "(1) waiting")
 	setRouterAddress("del")
 	// The host remembers for a while who had an address.
 	require.NoError(t, s.Command(ctx, s.Namespace, "ip", "neigh", "flush", "all").Run())
-	do("trying again", click(`[data-question^="preflight"] [data-choice="retry"]`), see(`[data-operation-step="preflight"][data-step-state="done"]`))
+	do(
+		"trying again",
+		click(`[data-question^="preflight"] [data-choice="retry"]`),
+		see(`[data-operation-step="preflight"][data-step-state="done"]`),
+	)
 
 	// A machine without a BMC waits for a person, who says so here.
 	var row string
-	do("the router's power", see(`[data-awaited="vp6630"] [data-choice="powered-on"]`), see(`[data-operation-step="router"][data-tone="waiting"] time`),
-		chromedp.Text(`[data-operation-step="router"]`, &row, chromedp.ByQuery))
+	do(
+		"the router's power",
+		see(`[data-awaited="vp6630"] [data-choice="powered-on"]`),
+		see(`[data-operation-step="router"][data-tone="waiting"] time`),
+		chromedp.Text(`[data-operation-step="router"]`, &row, chromedp.ByQuery),
+	)
 	require.Contains(t, row, "vp6630")
 	require.Contains(t, row, "switches vp6630 on")
-	do("saying that it is on", click(`[data-awaited="vp6630"] [data-choice="powered-on"]`), chromedp.WaitNotPresent(`[data-awaited="vp6630"] [data-choice="powered-on"]`, chromedp.ByQuery))
-	do("cancelling", click(`[data-operation-panel] [data-choice="cancel"]`), click(`[data-choice-sure="cancel"]`), see(`[data-operation="genesis/home"][data-state="CANCELLED"]`))
+	do(
+		"saying that it is on",
+		click(`[data-awaited="vp6630"] [data-choice="powered-on"]`),
+		chromedp.WaitNotPresent(`[data-awaited="vp6630"] [data-choice="powered-on"]`, chromedp.ByQuery),
+	)
+	do(
+		"cancelling",
+		click(`[data-operation-panel] [data-choice="cancel"]`),
+		click(`[data-choice-sure="cancel"]`),
+		see(`[data-operation="genesis/home"][data-state="CANCELLED"]`),
+	)
 	s.closed(ctx, t, "vp6630")
 }
 
@@ -76,9 +104,17 @@ func (e *evening) picture(ctx context.Context, file string) {
 		return row.Run != "" && err == nil && w.Phase == inventory.PhaseInstall
 	})
 	var shot []byte
-	require.NoError(e.t, chromedp.Run(e.openPage(ctx, e.t), chromedp.EmulateViewport(1440, 1240),
-		chromedp.WaitVisible(`[data-operation="genesis/home"]`, chromedp.ByQuery), chromedp.Click(`[data-operation="genesis/home"] *`, chromedp.ByQuery),
-		chromedp.WaitVisible(`[data-operation-step="create"][data-step-state="running"]`, chromedp.ByQuery), chromedp.CaptureScreenshot(&shot)))
+	require.NoError(e.t, chromedp.Run(
+		e.openPage(ctx, e.t),
+		chromedp.EmulateViewport(1440, 1240),
+		chromedp.WaitVisible(
+			`[data-operation="genesis/home"]`,
+			chromedp.ByQuery,
+		),
+		chromedp.Click(`[data-operation="genesis/home"] *`, chromedp.ByQuery),
+		chromedp.WaitVisible(`[data-operation-step="create"][data-step-state="running"]`, chromedp.ByQuery),
+		chromedp.CaptureScreenshot(&shot),
+	))
 	require.NoError(e.t, os.WriteFile(file, shot, 0o644))
 }
 

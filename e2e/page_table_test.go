@@ -48,7 +48,12 @@ type notingTemporal struct {
 	signals []string // run and name
 }
 
-func (n *notingTemporal) ExecuteWorkflow(_ context.Context, _ client.StartWorkflowOptions, _ any, args ...any) (client.WorkflowRun, error) {
+func (n *notingTemporal) ExecuteWorkflow(
+	_ context.Context,
+	_ client.StartWorkflowOptions,
+	_ any,
+	args ...any,
+) (client.WorkflowRun, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.started = append(n.started, args[0])
@@ -142,12 +147,25 @@ func (s *pageSite) addSpecial(t *testing.T) {
 	t.Helper()
 	now := time.Now()
 	add := func(n int, name, phase string, bmc *inventory.BMC) {
-		m := inventory.Machine{Name: name, BMC: bmc, Image: "debian-12", Interfaces: []inventory.Interface{{MAC: fmt.Sprintf("02:00:00:01:00:%02x", n), UEFI: true}}}
+		m := inventory.Machine{
+			Name:       name,
+			BMC:        bmc,
+			Image:      "debian-12",
+			Interfaces: []inventory.Interface{{MAC: fmt.Sprintf("02:00:00:01:00:%02x", n), UEFI: true}},
+		}
 		require.NoError(t, s.store.PutMachines(t.Context(), []inventory.Machine{m}, false, "test"))
 		if phase != "" {
 			require.NoError(t, s.store.PutWorkflow(t.Context(), inventory.Workflow{
-				Run: "run-" + name, ID: workflows.MachineID(name), Type: workflows.ProvisionType, Machine: name, Template: "image", Image: "debian-12",
-				State: inventory.StateRunning, Phase: phase, Started: now.Add(-time.Minute), Updated: now.Add(-time.Minute),
+				Run:      "run-" + name,
+				ID:       workflows.MachineID(name),
+				Type:     workflows.ProvisionType,
+				Machine:  name,
+				Template: "image",
+				Image:    "debian-12",
+				State:    inventory.StateRunning,
+				Phase:    phase,
+				Started:  now.Add(-time.Minute),
+				Updated:  now.Add(-time.Minute),
 			}))
 		}
 	}
@@ -156,7 +174,14 @@ func (s *pageSite) addSpecial(t *testing.T) {
 	add(3, "hand-3", "power", nil)
 	add(4, "unreachable", "power", &inventory.BMC{Driver: inventory.DriverIPMI, Host: "10.30.9.9", User: "admin"})
 	add(5, "new", "", &inventory.BMC{Driver: inventory.DriverIPMI, Host: "10.30.9.10", User: "admin"})
-	require.NoError(t, s.store.PutImage(t.Context(), inventory.Image{Name: "debian-12", File: "debian-12", SHA256: fmt.Sprintf("%064d", 0), Format: "raw", Size: 1, Created: now}, "test"))
+	require.NoError(
+		t,
+		s.store.PutImage(
+			t.Context(),
+			inventory.Image{Name: "debian-12", File: "debian-12", SHA256: fmt.Sprintf("%064d", 0), Format: "raw", Size: 1, Created: now},
+			"test",
+		),
+	)
 	require.NoError(t, s.store.PutTemplate(t.Context(), inventory.Template{Name: "image", Source: "name: image", Builtin: true}, "test"))
 }
 
@@ -177,7 +202,8 @@ func TestPageWithManyMachines(t *testing.T) {
 		t.Helper()
 		var findings string
 		do(what, chromedp.Evaluate(string(axe)+"; 0", nil), chromedp.Evaluate(`axe.run(document, {resultTypes: ["violations"]}).then(r =>
-			r.violations.map(v => v.id + ": " + v.help + "\n" + v.nodes.map(n => "  " + n.target.join(" ") + "\n  " + n.failureSummary).join("\n")).join("\n"))`, &findings, awaited))
+			r.violations.map(v => v.id + ": " + v.help + "\n" +
+				v.nodes.map(n => "  " + n.target.join(" ") + "\n  " + n.failureSummary).join("\n")).join("\n"))`, &findings, awaited))
 		assert.Empty(t, findings, what)
 	}
 	picture := func(name string) {
@@ -189,7 +215,8 @@ func TestPageWithManyMachines(t *testing.T) {
 		}
 	}
 	scheme := func(name string) chromedp.Action {
-		return emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: name}, {Name: "prefers-reduced-motion", Value: "reduce"}})
+		return emulation.SetEmulatedMedia().
+			WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: name}, {Name: "prefers-reduced-motion", Value: "reduce"}})
 	}
 
 	do("the log-in page", chromedp.EmulateViewport(1440, 900), scheme("light"), chromedp.Navigate(s.URL+"/"), see(`input[name="token"]`))
@@ -214,9 +241,15 @@ func TestPageWithManyMachines(t *testing.T) {
 	// The panel stays in view, however far down the table is scrolled, and not all rows are in the document.
 	var rows int
 	var top float64
-	do("the end of the table", ask(`{ const b = document.querySelector(".scroll"); b.scrollTop = b.scrollHeight }`, nil), see(`[data-machine="node-149"]`),
-		click(`[data-machine="node-149"]`), see(`[data-panel="node-149"]`), ask(`document.querySelectorAll("[data-machine]").length`, &rows),
-		ask(`document.querySelector("[data-panel]").getBoundingClientRect().top`, &top))
+	do(
+		"the end of the table",
+		ask(`{ const b = document.querySelector(".scroll"); b.scrollTop = b.scrollHeight }`, nil),
+		see(`[data-machine="node-149"]`),
+		click(`[data-machine="node-149"]`),
+		see(`[data-panel="node-149"]`),
+		ask(`document.querySelectorAll("[data-machine]").length`, &rows),
+		ask(`document.querySelector("[data-panel]").getBoundingClientRect().top`, &top),
+	)
 	require.Less(t, rows, 100)
 	require.Less(t, top, 300.0)
 	require.Positive(t, top)
@@ -224,31 +257,62 @@ func TestPageWithManyMachines(t *testing.T) {
 	// Each machine has a URL.
 	do("a machine's URL", chromedp.Navigate(s.URL+"/#/machines/node-19"), see(`[data-panel="node-19"]`))
 	do("loading it", chromedp.Reload(), see(`[data-panel="node-19"]`))
-	do("searching", chromedp.SendKeys(`input[type="search"]`, "rack=r02", chromedp.ByQuery), chromedp.WaitNotPresent(`[data-machine="node-19"]`, chromedp.ByQuery), see(`[data-machine="node-85"]`))
-	do("the filter", chromedp.SendKeys(`input[type="search"]`, "\b\b\b\b\b\b\b\b", chromedp.ByQuery), click(`.chip.failed`), chromedp.WaitNotPresent(`[data-tone="waiting"][data-machine]`, chromedp.ByQuery), click(`.chip`))
+	do(
+		"searching",
+		chromedp.SendKeys(`input[type="search"]`, "rack=r02", chromedp.ByQuery),
+		chromedp.WaitNotPresent(`[data-machine="node-19"]`, chromedp.ByQuery),
+		see(`[data-machine="node-85"]`),
+	)
+	do(
+		"the filter",
+		chromedp.SendKeys(`input[type="search"]`, "\b\b\b\b\b\b\b\b", chromedp.ByQuery),
+		click(`.chip.failed`),
+		chromedp.WaitNotPresent(`[data-tone="waiting"][data-machine]`, chromedp.ByQuery),
+		click(`.chip`),
+	)
 
 	// Many machines that were switched on by hand are reported at once.
 	do("switched on", click(`[data-bulk] summary`), click(`[data-bulk] li:nth-child(2) input`))
 	check("machines to be switched on")
-	do("switched on, two of three", click(`[data-choice="powered-on-many"]`), click(`[data-choice-sure="powered-on-many"]`), see(`[data-choice="powered-on-many"]:not(:disabled)`))
+	do(
+		"switched on, two of three",
+		click(`[data-choice="powered-on-many"]`),
+		click(`[data-choice-sure="powered-on-many"]`),
+		see(`[data-choice="powered-on-many"]:not(:disabled)`),
+	)
 	_, signals := s.temporal.noted()
 	require.Equal(t, []string{"run-hand-1 powered-on", "run-hand-3 powered-on"}, signals)
 
 	// The first installation begins here.
 	do("a new machine", chromedp.Navigate(s.URL+"/#/machines/new"), see(`[data-install="new"]`))
 	check("a machine that was never installed")
-	do("installing it", chromedp.SetValue(`[data-install] select[name="image"]`, "debian-12", chromedp.ByQuery), click(`[data-choice="install"]`), see(`[data-panel="new"][data-phase="plan"]`))
+	do(
+		"installing it",
+		chromedp.SetValue(`[data-install] select[name="image"]`, "debian-12", chromedp.ByQuery),
+		click(`[data-choice="install"]`),
+		see(`[data-panel="new"][data-phase="plan"]`),
+	)
 	started, _ := s.temporal.noted()
 	require.Len(t, started, 1)
 	require.Equal(t, "debian-12", started[0].(workflows.ProvisionInput).Image)
 
 	// What is installed is given up by name.
 	var off bool
-	do("an installed machine", chromedp.Navigate(s.URL+"/#/machines/node-1"), click(`[data-panel="node-1"] .service summary`), see(`[data-install="node-1"] [data-stake]`),
-		ask(`document.querySelector('[data-choice="install"]').disabled`, &off))
+	do(
+		"an installed machine",
+		chromedp.Navigate(s.URL+"/#/machines/node-1"),
+		click(`[data-panel="node-1"] .service summary`),
+		see(`[data-install="node-1"] [data-stake]`),
+		ask(`document.querySelector('[data-choice="install"]').disabled`, &off),
+	)
 	require.True(t, off, "before the name was typed")
 	check("what is at stake")
-	do("typing its name", chromedp.SendKeys(`[data-install] input[name="confirm"]`, "node-1", chromedp.ByQuery), click(`[data-choice="install"]:not(:disabled)`), see(`[data-panel="node-1"][data-phase="plan"]`))
+	do(
+		"typing its name",
+		chromedp.SendKeys(`[data-install] input[name="confirm"]`, "node-1", chromedp.ByQuery),
+		click(`[data-choice="install"]:not(:disabled)`),
+		see(`[data-panel="node-1"][data-phase="plan"]`),
+	)
 	started, _ = s.temporal.noted()
 	require.Len(t, started, 2)
 
@@ -260,23 +324,44 @@ func TestPageWithManyMachines(t *testing.T) {
 	do("dark", scheme("dark"))
 	check("dark")
 	picture("page-dark")
-	do("phone", scheme("light"), chromedp.EmulateViewport(390, 844, chromedp.EmulateScale(1)), chromedp.Navigate(s.URL+"/#/"), see(`[data-machine]`), chromedp.WaitNotVisible(`.side`, chromedp.ByQuery))
+	do(
+		"phone",
+		scheme("light"),
+		chromedp.EmulateViewport(390, 844, chromedp.EmulateScale(1)),
+		chromedp.Navigate(s.URL+"/#/"),
+		see(`[data-machine]`),
+		chromedp.WaitNotVisible(`.side`, chromedp.ByQuery),
+	)
 	check("phone, table")
 	picture("page-phone")
 	var wide bool
-	do("a machine on a phone", click(`[data-machine="node-69"] a`), see(`[data-panel="node-69"] [data-question]`), chromedp.WaitNotVisible(`.list`, chromedp.ByQuery),
-		ask(`document.documentElement.scrollWidth > innerWidth`, &wide))
+	do(
+		"a machine on a phone",
+		click(`[data-machine="node-69"] a`),
+		see(`[data-panel="node-69"] [data-question]`),
+		chromedp.WaitNotVisible(`.list`, chromedp.ByQuery),
+		ask(`document.documentElement.scrollWidth > innerWidth`, &wide),
+	)
 	require.False(t, wide, "the page is wider than the phone")
 	check("phone, panel")
 	do("back", click(`.back`), see(`[data-machine="node-69"]`))
 
 	// Nothing that was true before the connection went looks as if it were.
-	do("the desktop again", chromedp.EmulateViewport(1440, 900), chromedp.Navigate(waiting), see(`[data-panel="node-69"] [data-choice="retry"]`))
+	do(
+		"the desktop again",
+		chromedp.EmulateViewport(1440, 900),
+		chromedp.Navigate(waiting),
+		see(`[data-panel="node-69"] [data-choice="retry"]`),
+	)
 	s.CloseClientConnections()
 	require.NoError(t, s.Listener.Close())
 	var filter string
-	do("the lost connection", see(`[data-connection="lost"] .banner`), ask(`getComputedStyle(document.querySelector(".columns")).filter`, &filter),
-		ask(`document.querySelector('[data-choice="retry"]').matches(":disabled")`, &off))
+	do(
+		"the lost connection",
+		see(`[data-connection="lost"] .banner`),
+		ask(`getComputedStyle(document.querySelector(".columns")).filter`, &filter),
+		ask(`document.querySelector('[data-choice="retry"]').matches(":disabled")`, &off),
+	)
 	require.Equal(t, "grayscale(1)", filter)
 	require.True(t, off, "a button that leads nowhere")
 	check("the lost connection")

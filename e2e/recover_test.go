@@ -31,9 +31,13 @@ func TestRecover(t *testing.T) {
 	machines := map[string]*lab.Machine{}
 	g, gctx := errgroup.WithContext(ctx)
 	for _, name := range names {
-		machines[name], err = s.Add(ctx, lab.Spec{Name: name, Firmware: lab.Simulated, Agent: filepath.Join(s.bin, "worker-agent")}, func(doc map[string]any) {
-			doc["image"], doc["labels"] = "sim", map[string]string{"rack": "a1"}
-		})
+		machines[name], err = s.Add(
+			ctx,
+			lab.Spec{Name: name, Firmware: lab.Simulated, Agent: filepath.Join(s.bin, "worker-agent")},
+			func(doc map[string]any) {
+				doc["image"], doc["labels"] = "sim", map[string]string{"rack": "a1"}
+			},
+		)
 		require.NoError(t, err)
 		g.Go(func() error {
 			if _, err := s.Provision(gctx, workflows.ProvisionInput{Machine: name}); err != nil {
@@ -74,9 +78,20 @@ func TestRecover(t *testing.T) {
 	t.Log(status)
 
 	// The page has the same in its table, and the question in the machine's panel.
-	s.walkPage(ctx, t, see(`[data-operation="recover/flood"]`), click(`[data-operation="recover/flood"] *`), see(`[data-operation-panel="recover/flood"]`),
-		see(`[data-operation-step="one"][data-step-state="done"]`), see(`[data-operation-step="three"][data-step-state="done"]`),
-		see(`[data-operation-step="two"][data-step-state="waiting"]`), click(`[data-machine="two"] a`), see(`[data-panel="two"] [data-question]`))
+	s.walkPage(
+		ctx,
+		t,
+		see(`[data-operation="recover/flood"]`),
+		click(`[data-operation="recover/flood"] *`),
+		see(`[data-operation-panel="recover/flood"]`),
+		see(`[data-operation-step="one"][data-step-state="done"]`),
+		see(`[data-operation-step="three"][data-step-state="done"]`),
+		see(
+			`[data-operation-step="two"][data-step-state="waiting"]`,
+		),
+		click(`[data-machine="two"] a`),
+		see(`[data-panel="two"] [data-question]`),
+	)
 	var views struct {
 		Items []struct {
 			Name     string
@@ -115,7 +130,19 @@ func TestRecover(t *testing.T) {
 
 	// By Temporal's own command, and one machine at a time.
 	input := `{"name":"again","machines":["one","three"],"order":[["three"]],"concurrency":1}`
-	_, err = s.TemporalCLI(ctx, "workflow", "start", "--type", workflows.RecoverType, "--task-queue", workflows.TaskQueue, "--workflow-id", workflows.RecoverID("again"), "--input", input)
+	_, err = s.TemporalCLI(
+		ctx,
+		"workflow",
+		"start",
+		"--type",
+		workflows.RecoverType,
+		"--task-queue",
+		workflows.TaskQueue,
+		"--workflow-id",
+		workflows.RecoverID("again"),
+		"--input",
+		input,
+	)
 	require.NoError(t, err)
 	o = s.operationEnds(ctx, t, "recover.again")
 	require.Equal(t, inventory.StateSuccess, o.State)

@@ -210,8 +210,16 @@ func (v relayVerdict) String() string {
 	for _, s := range slices.Sorted(maps.Keys(v.By)) {
 		by = append(by, fmt.Sprintf("%s: %d", s, v.By[s]))
 	}
-	return fmt.Sprintf("%d DISCOVERs, %.1f/s, %d answered (%s), by two servers: %d, longest gap without an answer: %s (%d DISCOVERs in a row)",
-		v.Discovers, v.PerSecond, v.Answered, strings.Join(by, ", "), len(v.Twice), v.Gap.Round(time.Millisecond), v.Lost)
+	return fmt.Sprintf(
+		"%d DISCOVERs, %.1f/s, %d answered (%s), by two servers: %d, longest gap without an answer: %s (%d DISCOVERs in a row)",
+		v.Discovers,
+		v.PerSecond,
+		v.Answered,
+		strings.Join(by, ", "),
+		len(v.Twice),
+		v.Gap.Round(time.Millisecond),
+		v.Lost,
+	)
 }
 
 // judgeRelay says who answered what. A packet that was captured more than
@@ -294,7 +302,18 @@ func TestJudgeRelay(t *testing.T) {
 		seen(310, 9, offer, "192.0.2.3"), // nobody asked for that one
 	}
 	v := judgeRelay(packets)
-	require.Equal(t, relayVerdict{Discovers: 4, Answered: 2, PerSecond: 10, By: map[string]int{"192.0.2.1": 1, "192.0.2.2": 1}, Gap: 300 * time.Millisecond, Lost: 2}, v)
+	require.Equal(
+		t,
+		relayVerdict{
+			Discovers: 4,
+			Answered:  2,
+			PerSecond: 10,
+			By:        map[string]int{"192.0.2.1": 1, "192.0.2.2": 1},
+			Gap:       300 * time.Millisecond,
+			Lost:      2,
+		},
+		v,
+	)
 	v = judgeRelay(append(packets, seen(400, 4, offer, "192.0.2.1")))
 	require.Equal(t, []string{"0x00000004 by 192.0.2.1 and 192.0.2.2"}, v.Twice)
 }

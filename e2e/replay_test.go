@@ -39,7 +39,9 @@ func (s *Site) replay(t *testing.T) {
 	c, err := client.NewLazyClient(client.Options{HostPort: s.Temporal, Logger: silent()})
 	require.NoError(t, err)
 	defer c.Close()
-	r, err := worker.NewWorkflowReplayerWithOptions(worker.WorkflowReplayerOptions{DisableDeadlockDetection: true}) // the processors are busy
+	r, err := worker.NewWorkflowReplayerWithOptions(
+		worker.WorkflowReplayerOptions{DisableDeadlockDetection: true},
+	) // the processors are busy
 	require.NoError(t, err)
 	workflows.Register(r)
 	var events int
@@ -63,7 +65,13 @@ func (s *Site) replay(t *testing.T) {
 		}
 		events, slowest = events+len(h.Events), max(slowest, time.Since(one))
 	}
-	t.Logf("replayed %d runs with %d events in %.2f s; the slowest took %d ms", len(runs), events, time.Since(began).Seconds(), slowest.Milliseconds())
+	t.Logf(
+		"replayed %d runs with %d events in %.2f s; the slowest took %d ms",
+		len(runs),
+		events,
+		time.Since(began).Seconds(),
+		slowest.Milliseconds(),
+	)
 }
 
 // runs are all that Temporal knows of Ingot's workflows, open and closed.

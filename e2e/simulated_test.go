@@ -84,7 +84,13 @@ func (s *Site) installed(ctx context.Context, m *lab.Machine, w inventory.Workfl
 		return err
 	}
 	if m.Writers() != 1 || m.PowerOns() != 1 || m.Resets() != 1 {
-		return fmt.Errorf("%s: %d writers at one time, %d power-ons, %d reboots: want one of each", m.Name(), m.Writers(), m.PowerOns(), m.Resets())
+		return fmt.Errorf(
+			"%s: %d writers at one time, %d power-ons, %d reboots: want one of each",
+			m.Name(),
+			m.Writers(),
+			m.PowerOns(),
+			m.Resets(),
+		)
 	}
 	if w.Disk == nil || w.Disk.Serial != m.Spec().DiskSerial {
 		return fmt.Errorf("%s: the run wrote to %+v", m.Name(), w.Disk)
@@ -113,7 +119,10 @@ func (s *Site) installed(ctx context.Context, m *lab.Machine, w inventory.Workfl
 	for _, e := range events.Items {
 		seen[e.Kind] = true
 	}
-	for _, kind := range []string{inventory.EventDHCP, inventory.EventLoader, inventory.EventScript, inventory.EventKernel, inventory.EventInitrd, inventory.EventOS} {
+	for _, kind := range []string{
+		inventory.EventDHCP, inventory.EventLoader, inventory.EventScript, inventory.EventKernel, inventory.EventInitrd,
+		inventory.EventOS,
+	} {
 		if !seen[kind] {
 			return fmt.Errorf("%s: no event %q among %v", m.Name(), kind, seen)
 		}

@@ -112,7 +112,17 @@ func NewSite(ctx context.Context, o Options) (_ *Site, err error) {
 			return nil, err
 		}
 	}
-	s := &Site{Lab: l, shared: o.Lab != nil, root: o.Root, bin: o.Programs, dir: filepath.Join(l.Dir(), o.Name), out: o.Out, Namespace: o.Namespace, Address: lab.ServerAddress, image: o.Image}
+	s := &Site{
+		Lab:       l,
+		shared:    o.Lab != nil,
+		root:      o.Root,
+		bin:       o.Programs,
+		dir:       filepath.Join(l.Dir(), o.Name),
+		out:       o.Out,
+		Namespace: o.Namespace,
+		Address:   lab.ServerAddress,
+		image:     o.Image,
+	}
 	switch s.Namespace {
 	case "":
 		s.Namespace = lab.Server
@@ -165,7 +175,14 @@ func NewSite(ctx context.Context, o Options) (_ *Site, err error) {
 			}
 		}
 	}
-	cfg := fmt.Sprintf("netboot:\n  %s\n  loaders: %s\n  agent_os: %s\n%s\nmin_free_mib: 64\n%s\n", where, loaders, agentOS, o.Netboot, o.Top)
+	cfg := fmt.Sprintf(
+		"netboot:\n  %s\n  loaders: %s\n  agent_os: %s\n%s\nmin_free_mib: 64\n%s\n",
+		where,
+		loaders,
+		agentOS,
+		o.Netboot,
+		o.Top,
+	)
 	if err := os.MkdirAll(filepath.Join(s.dir, "etc/ingot"), 0o750); err != nil {
 		return nil, err
 	}
@@ -256,7 +273,8 @@ mount -t tmpfs -o mode=1777 tmpfs "$root/tmp"
 mount --bind "$etc" "$root/etc/ingot"
 mount --bind "$data" "$root/var/lib/ingot"
 mount -o remount,bind,ro "$root"
-exec env -i PATH=/usr/bin HOME=/root "$(command -v setpriv)" --no-new-privs --bounding-set "-all,+sys_chroot,+$caps" --inh-caps -all "$(command -v chroot)" "$root" /usr/bin/ingot "$@"`
+exec env -i PATH=/usr/bin HOME=/root "$(command -v setpriv)" --no-new-privs --bounding-set "-all,+sys_chroot,+$caps" --inh-caps -all \
+  "$(command -v chroot)" "$root" /usr/bin/ingot "$@"`
 	return []string{
 		"unshare", "--mount", "--propagation", "private", "sh", "-c", script, "contained",
 		s.image, filepath.Join(s.dir, "etc/ingot"), filepath.Join(s.dir, "state/ingot"), s.caps,
@@ -302,9 +320,19 @@ func (s *Site) startGuest(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute) // emulated: 30 times slower
 	defer cancel()
 	s.guest, err = s.ServerGuest(ctx, lab.GuestSpec{
-		Writable: s.dir, Volatile: state,
-		Command: fmt.Sprintf("cd %s && XDG_CONFIG_HOME=%s XDG_STATE_HOME=%s TMPDIR=%s HOME=%s PATH=/usr/sbin:/usr/bin:/sbin:/bin exec %s serve --log-level debug > %s 2>&1",
-			here, filepath.Join(s.dir, "etc"), state, state, os.Getenv("HOME"), filepath.Join(s.bin, "ingot"), s.log.Name()),
+		Writable: s.dir,
+		Volatile: state,
+		Command: fmt.Sprintf(
+			"cd %s && XDG_CONFIG_HOME=%s XDG_STATE_HOME=%s TMPDIR=%s HOME=%s PATH=/usr/sbin:/usr/bin:/sbin:/bin exec %s "+
+				"serve --log-level debug > %s 2>&1",
+			here,
+			filepath.Join(s.dir, "etc"),
+			state,
+			state,
+			os.Getenv("HOME"),
+			filepath.Join(s.bin, "ingot"),
+			s.log.Name(),
+		),
 	})
 	if err != nil {
 		return err
@@ -314,7 +342,10 @@ func (s *Site) startGuest(ctx context.Context) error {
 		err := s.REST(ctx, http.MethodGet, "/v1/status", nil, &st)
 		if err == nil && ready(string(st)) {
 			// Temporal listens on the guest's loopback alone.
-			_, err := s.guest.Shell(ctx, fmt.Sprintf("/bin/busybox nc -ll -p %d -e /bin/busybox nc 127.0.0.1 %d < /dev/null > /dev/null 2>&1 &", guestPort, temporalPort))
+			_, err := s.guest.Shell(
+				ctx,
+				fmt.Sprintf("/bin/busybox nc -ll -p %d -e /bin/busybox nc 127.0.0.1 %d < /dev/null > /dev/null 2>&1 &", guestPort, temporalPort),
+			)
 			return err
 		}
 		select {
@@ -434,7 +465,12 @@ func (s *Site) REST(ctx context.Context, method, path string, body, into any) er
 	client, scheme := http.DefaultClient, "http://"
 	if s.guest != nil {
 		// The server made its own certificate; nobody else is on this link.
-		client, scheme = &http.Client{Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS12}}}, "https://"
+		client, scheme = &http.Client{
+			Transport: &http.Transport{
+				DisableKeepAlives: true,
+				TLSClientConfig:   &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS12},
+			},
+		}, "https://"
 	}
 	req, err := http.NewRequestWithContext(ctx, method, scheme+s.API+path, r)
 	if err != nil {
@@ -499,7 +535,13 @@ func (s *Site) Add(ctx context.Context, spec lab.Spec, edit func(doc map[string]
 		}},
 	}
 	if b := m.BMC(); b != nil {
-		doc["bmc"] = map[string]any{"driver": "ipmi", "host": b.Address, "user": b.User, "password": b.Password, "cipherSuite": fmt.Sprint(lab.BMCCipher)}
+		doc["bmc"] = map[string]any{
+			"driver":      "ipmi",
+			"host":        b.Address,
+			"user":        b.User,
+			"password":    b.Password,
+			"cipherSuite": fmt.Sprint(lab.BMCCipher),
+		}
 	}
 	if a := m.AMT(); a != nil {
 		doc["bmc"] = map[string]any{"driver": "amt", "host": a.Address, "user": a.User, "password": a.Password}

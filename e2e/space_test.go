@@ -58,7 +58,11 @@ func TestFullDisk(t *testing.T) {
 	require.Error(t, err)
 	require.Contains(t, findings, "the reserve of 32.0 MiB is in use")
 	for _, arm := range []bool{true, false} {
-		require.NoError(t, s.REST(ctx, http.MethodPost, "/v1/machines/late/netboot", map[string]any{"arm": arm}, nil), "a person may arm, and disarm above all")
+		require.NoError(
+			t,
+			s.REST(ctx, http.MethodPost, "/v1/machines/late/netboot", map[string]any{"arm": arm}, nil),
+			"a person may arm, and disarm above all",
+		)
 	}
 
 	s.Kill()
@@ -218,7 +222,10 @@ func (s *Site) exhaust(ctx context.Context, t *testing.T) {
 	n = 0
 	until(ctx, t, "the inventory refuses a machine", func() bool {
 		n++
-		doc := map[string]any{"name": fmt.Sprintf("filler-%d", n), "interfaces": []any{map[string]any{"mac": fmt.Sprintf("52:54:03:00:%02x:%02x", n>>8, n&0xff)}}}
+		doc := map[string]any{
+			"name":       fmt.Sprintf("filler-%d", n),
+			"interfaces": []any{map[string]any{"mac": fmt.Sprintf("52:54:03:00:%02x:%02x", n>>8, n&0xff)}},
+		}
 		err = s.REST(ctx, http.MethodPost, "/v1/machines", map[string]any{"machines": []any{doc}}, nil)
 		return err != nil
 	})

@@ -222,7 +222,9 @@ const (
 
 // amtSources are AMT's boot sources and what they mean here.
 var amtSources = map[string]NextBoot{
-	"Intel(r) AMT: Force PXE Boot": NextNetwork, "Intel(r) AMT: Force Hard-drive Boot": NextDisk, "Intel(r) AMT: Force CD/DVD Boot": NextDefault,
+	"Intel(r) AMT: Force PXE Boot":        NextNetwork,
+	"Intel(r) AMT: Force Hard-drive Boot": NextDisk,
+	"Intel(r) AMT: Force CD/DVD Boot":     NextDefault,
 }
 
 // amtRequest is what is read of a request.
@@ -286,13 +288,33 @@ func (a *AMT) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if fault != "" {
 		w.WriteHeader(http.StatusBadRequest)
 		action = amtAddr + "/fault"
-		body = fmt.Sprintf(`<a:Fault><a:Code><a:Value>a:Sender</a:Value><a:Subcode><a:Value>c:%s</a:Value></a:Subcode></a:Code><a:Reason><a:Text xml:lang="en-US">%s of %s</a:Text></a:Reason></a:Fault>`, fault, fault, q.method())
+		body = fmt.Sprintf(
+			`<a:Fault><a:Code><a:Value>a:Sender</a:Value><a:Subcode><a:Value>c:%s</a:Value></a:Subcode></a:Code>`+
+				`<a:Reason><a:Text xml:lang="en-US">%s of %s</a:Text></a:Reason></a:Fault>`,
+			fault,
+			fault,
+			q.method(),
+		)
 	}
 	a.made++
-	_, _ = fmt.Fprintf(w, `<?xml version="1.0" encoding="UTF-8"?><a:Envelope xmlns:a="%s" xmlns:b="%s" xmlns:c="%s" xmlns:g="%s"><a:Header><b:To>%s/role/anonymous</b:To>`+
-		`<b:RelatesTo>%s</b:RelatesTo><b:Action a:mustUnderstand="true">%s</b:Action><b:MessageID>uuid:00000000-8086-8086-8086-%012d</b:MessageID>`+
-		`<c:ResourceURI>%s</c:ResourceURI></a:Header><a:Body>%s</a:Body></a:Envelope>`,
-		amtSOAP, amtAddr, amtWSM, amtEnum, amtAddr, q.Header.MessageID, action, a.made, q.Header.ResourceURI, body) // who has gone needs no answer
+	_, _ = fmt.Fprintf(
+		w,
+		`<?xml version="1.0" encoding="UTF-8"?><a:Envelope xmlns:a="%s" xmlns:b="%s" xmlns:c="%s" xmlns:g="%s">`+
+			`<a:Header><b:To>%s/role/anonymous</b:To>`+
+			`<b:RelatesTo>%s</b:RelatesTo><b:Action a:mustUnderstand="true">%s</b:Action>`+
+			`<b:MessageID>uuid:00000000-8086-8086-8086-%012d</b:MessageID>`+
+			`<c:ResourceURI>%s</c:ResourceURI></a:Header><a:Body>%s</a:Body></a:Envelope>`,
+		amtSOAP,
+		amtAddr,
+		amtWSM,
+		amtEnum,
+		amtAddr,
+		q.Header.MessageID,
+		action,
+		a.made,
+		q.Header.ResourceURI,
+		body,
+	) // who has gone needs no answer
 }
 
 var amtParts = regexp.MustCompile(`(\w+)=(?:"([^"]*)"|([^",\s]+))`)
@@ -323,7 +345,8 @@ func (a *AMT) authorized(r *http.Request) bool {
 		return false
 	}
 	want := md5Of(md5Of(a.User, a.realm, password), p["nonce"], p["nc"], p["cnonce"], "auth", md5Of(r.Method, p["uri"]))
-	if !known || err != nil || int(nc) <= used || p["uri"] != r.URL.Path || p["qop"] != "auth" || p["username"] != a.User || p["response"] != want {
+	if !known || err != nil || int(nc) <= used || p["uri"] != r.URL.Path || p["qop"] != "auth" || p["username"] != a.User ||
+		p["response"] != want {
 		a.refused++
 		return false
 	}
@@ -402,7 +425,13 @@ func (a *AMT) later(items []string) string {
 }
 
 func returns(q *amtRequest, n int) string {
-	return fmt.Sprintf(`<h:%s_OUTPUT xmlns:h="%s"><h:ReturnValue>%d</h:ReturnValue></h:%s_OUTPUT>`, q.method(), q.Header.ResourceURI, n, q.method())
+	return fmt.Sprintf(
+		`<h:%s_OUTPUT xmlns:h="%s"><h:ReturnValue>%d</h:ReturnValue></h:%s_OUTPUT>`,
+		q.method(),
+		q.Header.ResourceURI,
+		n,
+		q.method(),
+	)
 }
 
 // value returns the text of the first element of that name.
@@ -434,7 +463,13 @@ func (a *AMT) on() bool {
 // amtReference is a reference to an instance.
 func amtReference(tag, class string, selectors ...string) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, `<%s><b:Address>%s/role/anonymous</b:Address><b:ReferenceParameters><c:ResourceURI>%s</c:ResourceURI><c:SelectorSet>`, tag, amtAddr, amtCIM+class)
+	fmt.Fprintf(
+		&b,
+		`<%s><b:Address>%s/role/anonymous</b:Address><b:ReferenceParameters><c:ResourceURI>%s</c:ResourceURI><c:SelectorSet>`,
+		tag,
+		amtAddr,
+		amtCIM+class,
+	)
 	for i := 0; i+1 < len(selectors); i += 2 {
 		fmt.Fprintf(&b, `<c:Selector Name="%s">%s</c:Selector>`, selectors[i], selectors[i+1])
 	}
@@ -461,10 +496,18 @@ func (a *AMT) items(resource string, references bool) ([]string, bool) {
 		for _, m := range may {
 			fmt.Fprintf(&b, "<h:AvailableRequestedPowerStates>%d</h:AvailableRequestedPowerStates>", m)
 		}
-		return []string{wrap("%s<h:PowerState>%d</h:PowerState><h:RequestedPowerState>%d</h:RequestedPowerState>", b.String(), state, state)}, true
+		return []string{
+			wrap("%s<h:PowerState>%d</h:PowerState><h:RequestedPowerState>%d</h:RequestedPowerState>", b.String(), state, state),
+		}, true
 	case class == "CIM_ComputerSystem" && references:
 		return []string{
-			ref("CreationClassName", "CIM_ComputerSystem", "Name", "Intel(r) AMT"), ref("CreationClassName", "CIM_ComputerSystem", "Name", "ManagedSystem"),
+			ref(
+				"CreationClassName",
+				"CIM_ComputerSystem",
+				"Name",
+				"Intel(r) AMT",
+			),
+			ref("CreationClassName", "CIM_ComputerSystem", "Name", "ManagedSystem"),
 		}, true
 	case class == "CIM_BootConfigSetting" && references:
 		return []string{ref("InstanceID", amtBootConfig)}, true
@@ -481,8 +524,12 @@ func (a *AMT) items(resource string, references bool) ([]string, bool) {
 		}
 		other := wrap("%s%s<h:IsCurrent>1</h:IsCurrent>", amtReference("h:ManagedElement", "CIM_ComputerSystem", "Name", "Intel(r) AMT"),
 			amtReference("h:SettingData", "AMT_GeneralSettings", "InstanceID", "Intel(r) AMT: General Settings"))
-		return []string{other, other, wrap("%s%s<h:IsNext>%d</h:IsNext>", amtReference("h:ManagedElement", "CIM_ComputerSystem", "Name", "ManagedSystem"),
-			amtReference("h:SettingData", "CIM_BootConfigSetting", "InstanceID", amtBootConfig), next)}, true
+		return []string{
+			other,
+			other,
+			wrap("%s%s<h:IsNext>%d</h:IsNext>", amtReference("h:ManagedElement", "CIM_ComputerSystem", "Name", "ManagedSystem"),
+				amtReference("h:SettingData", "CIM_BootConfigSetting", "InstanceID", amtBootConfig), next),
+		}, true
 	case class == "CIM_OrderedComponent" && !references && !a.faults.Blind:
 		var out []string
 		for _, source := range slices.Sorted(maps.Keys(amtSources)) {
@@ -490,8 +537,15 @@ func (a *AMT) items(resource string, references bool) ([]string, bool) {
 			if source == a.source || a.faults.ListsAll {
 				sequence = 1
 			}
-			out = append(out, wrap("<h:AssignedSequence>%d</h:AssignedSequence>%s%s", sequence, amtReference("h:GroupComponent", "CIM_BootConfigSetting", "InstanceID", amtBootConfig),
-				amtReference("h:PartComponent", "CIM_BootSourceSetting", "InstanceID", source)))
+			out = append(
+				out,
+				wrap(
+					"<h:AssignedSequence>%d</h:AssignedSequence>%s%s",
+					sequence,
+					amtReference("h:GroupComponent", "CIM_BootConfigSetting", "InstanceID", amtBootConfig),
+					amtReference("h:PartComponent", "CIM_BootSourceSetting", "InstanceID", source),
+				),
+			)
 		}
 		return out, true
 	}
@@ -505,11 +559,23 @@ func (a *AMT) get(resource string) (body, fault string) {
 		if a.faults.ClientControl {
 			mode = 1
 		}
-		return fmt.Sprintf(`<h:IPS_HostBasedSetupService xmlns:h="%s"><h:CurrentControlMode>%d</h:CurrentControlMode></h:IPS_HostBasedSetupService>`, resource, mode), ""
+		return fmt.Sprintf(
+			`<h:IPS_HostBasedSetupService xmlns:h="%s"><h:CurrentControlMode>%d</h:CurrentControlMode></h:IPS_HostBasedSetupService>`,
+			resource,
+			mode,
+		), ""
 	case amtAMT + "AMT_BootSettingData":
 		all := map[string]string{
-			"BIOSLastStatus": "2", "BIOSPause": "false", "BootMediaIndex": "0", "ConfigurationDataReset": "false", "ElementName": "Intel(r) AMT Boot Configuration Settings",
-			"InstanceID": "Intel(r) AMT:BootSettingData 0", "OptionsCleared": "true", "OwningEntity": "Intel(r) AMT", "SecureErase": "false", "UseSOL": "false",
+			"BIOSLastStatus":         "2",
+			"BIOSPause":              "false",
+			"BootMediaIndex":         "0",
+			"ConfigurationDataReset": "false",
+			"ElementName":            "Intel(r) AMT Boot Configuration Settings",
+			"InstanceID":             "Intel(r) AMT:BootSettingData 0",
+			"OptionsCleared":         "true",
+			"OwningEntity":           "Intel(r) AMT",
+			"SecureErase":            "false",
+			"UseSOL":                 "false",
 		}
 		maps.Copy(all, a.settings)
 		var b strings.Builder

@@ -33,7 +33,10 @@ func (b *BMC) Hold() (Undo, error) {
 	if err := os.WriteFile(gate, nil, 0o600); err != nil {
 		return nil, err
 	}
-	undo, err := b.pretend("held", fmt.Sprintf("while [ -e '%s' ]; do sleep 0.05; done\nexec \"$real\" \"$@\"", strings.ReplaceAll(gate, "'", `'\''`)))
+	undo, err := b.pretend(
+		"held",
+		fmt.Sprintf("while [ -e '%s' ]; do sleep 0.05; done\nexec \"$real\" \"$@\"", strings.ReplaceAll(gate, "'", `'\''`)),
+	)
 	if err != nil {
 		return nil, errors.Join(err, os.Remove(gate))
 	}

@@ -53,7 +53,12 @@ func (l *Lab) buildHome(ctx context.Context) error {
 		}
 	}
 	sw := bridge(HomeVLAN)
-	for _, p := range []port{{Seed, SeedInterface, HomeVLAN}, {HomeRouter, "eth0", HomeVLAN}, {Router, "eth1", HomeVLAN}, {Router, "eth10", BMCVLAN}} {
+	for _, p := range []port{
+		{Seed, SeedInterface, HomeVLAN},
+		{HomeRouter, "eth0", HomeVLAN},
+		{Router, "eth1", HomeVLAN},
+		{Router, "eth10", BMCVLAN},
+	} {
 		sw = append(sw, l.plug(p)...)
 	}
 	if err := l.ipBatch(ctx, Switch, sw...); err != nil {
@@ -63,8 +68,17 @@ func (l *Lab) buildHome(ctx context.Context) error {
 		ns  Namespace
 		cmd []string
 	}{
-		{Router, []string{"link set eth1 up", "addr add " + RouterHomeAddress + "/24 dev eth1", "link set eth10 up", "addr add 10.10.10.1/24 dev eth10"}},
-		{Seed, []string{"link set eth0 up", "addr add " + SeedAddress + "/24 dev eth0", "route add default via " + HomeGateway, "route add 10.10.0.0/16 via " + RouterHomeAddress}},
+		{
+			Router,
+			[]string{"link set eth1 up", "addr add " + RouterHomeAddress + "/24 dev eth1", "link set eth10 up", "addr add 10.10.10.1/24 dev eth10"},
+		},
+		{
+			Seed,
+			[]string{
+				"link set eth0 up", "addr add " + SeedAddress + "/24 dev eth0",
+				"route add default via " + HomeGateway, "route add 10.10.0.0/16 via " + RouterHomeAddress,
+			},
+		},
 		{HomeRouter, []string{"link set eth0 up", "addr add " + HomeGateway + "/24 dev eth0"}},
 		{BMCs, []string{"route add default via 10.10.10.1"}},
 	} {
@@ -200,9 +214,19 @@ func (h *homeDHCP) answer(b []byte) *dhcpv4.DHCPv4 {
 		}
 	}
 	gateway := net.ParseIP(HomeGateway)
-	r, err := dhcpv4.NewReplyFromRequest(p, dhcpv4.WithMessageType(kind), dhcpv4.WithYourIP(a.AsSlice()), dhcpv4.WithServerIP(gateway),
-		dhcpv4.WithOption(dhcpv4.OptServerIdentifier(gateway)), dhcpv4.WithOption(dhcpv4.OptRouter(gateway)), dhcpv4.WithOption(dhcpv4.OptDNS(gateway)),
-		dhcpv4.WithOption(dhcpv4.OptSubnetMask(net.CIDRMask(24, 32))), dhcpv4.WithOption(dhcpv4.OptIPAddressLeaseTime(time.Hour)))
+	r, err := dhcpv4.NewReplyFromRequest(
+		p,
+		dhcpv4.WithMessageType(kind),
+		dhcpv4.WithYourIP(a.AsSlice()),
+		dhcpv4.WithServerIP(gateway),
+		dhcpv4.WithOption(
+			dhcpv4.OptServerIdentifier(gateway),
+		),
+		dhcpv4.WithOption(dhcpv4.OptRouter(gateway)),
+		dhcpv4.WithOption(dhcpv4.OptDNS(gateway)),
+		dhcpv4.WithOption(dhcpv4.OptSubnetMask(net.CIDRMask(24, 32))),
+		dhcpv4.WithOption(dhcpv4.OptIPAddressLeaseTime(time.Hour)),
+	)
 	if err != nil {
 		return nil
 	}

@@ -209,7 +209,8 @@ func writeDisk(t *testing.T, img Image, disk string) {
 	if err := errors.Join(os.Truncate(disk, 0), os.Truncate(disk, st.Size())); err != nil {
 		t.Fatal(err)
 	}
-	if out, err := exec.CommandContext(t.Context(), "dd", "if="+img.Raw, "of="+disk, "bs=1M", "conv=notrunc,sparse", "status=none").CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(t.Context(), "dd", "if="+img.Raw, "of="+disk, "bs=1M", "conv=notrunc,sparse", "status=none").
+		CombinedOutput(); err != nil {
 		t.Fatalf("copying the image: %v: %s", err, out)
 	}
 }
@@ -294,7 +295,11 @@ func TestMiniBoots(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			m := newMachine(t, l, Spec{Name: name, Firmware: c.firmware, Bus: c.bus, NoBMC: true})
 			writeDisk(t, img, m.DiskPath())
-			addCIDATA(t, m.DiskPath(), map[string]string{"meta-data": "instance-id: i-" + name + "\nlocal-hostname: " + name + "\n", "user-data": "#cloud-config\n{}\n"})
+			addCIDATA(
+				t,
+				m.DiskPath(),
+				map[string]string{"meta-data": "instance-id: i-" + name + "\nlocal-hostname: " + name + "\n", "user-data": "#cloud-config\n{}\n"},
+			)
 			begin := time.Now()
 			if err := m.PowerOn(deadline(t, time.Minute)); err != nil {
 				t.Fatal(err)
@@ -405,7 +410,8 @@ func dhcpServer(t *testing.T, l *Lab, m *Machine, addr string, options ...func(r
 	}()
 }
 
-const phoneVendorData = "#cloud-config\nphone_home:\n  url: \"http://" + ServerAddress + ":7080/phone-home/abc\"\n  post: [instance_id, hostname]\n  tries: 10\n"
+const phoneVendorData = "#cloud-config\nphone_home:\n  url: \"http://" + ServerAddress + ":7080/phone-home/abc\"\n" +
+	"  post: [instance_id, hostname]\n  tries: 10\n"
 
 // TestMiniPhonesHome: the small system takes its seed from a CIDATA volume, and from a metadata URL that was written into its
 // root, and calls the URL of its vendor-data.
@@ -419,7 +425,15 @@ func TestMiniPhonesHome(t *testing.T) {
 	m := newMachine(t, l, Spec{Name: "caller", NoBMC: true})
 	dhcpServer(t, l, m, "10.10.20.50")
 	writeDisk(t, img, m.DiskPath())
-	addCIDATA(t, m.DiskPath(), map[string]string{"meta-data": `{"instance-id": "i-1", "local-hostname": "caller-1"}`, "user-data": "#cloud-config\n", "vendor-data": phoneVendorData})
+	addCIDATA(
+		t,
+		m.DiskPath(),
+		map[string]string{
+			"meta-data":   `{"instance-id": "i-1", "local-hostname": "caller-1"}`,
+			"user-data":   "#cloud-config\n",
+			"vendor-data": phoneVendorData,
+		},
+	)
 	if err := m.PowerOn(deadline(t, time.Minute)); err != nil {
 		t.Fatal(err)
 	}
@@ -442,7 +456,9 @@ func TestMiniPhonesHome(t *testing.T) {
 	writeDisk(t, img, m.DiskPath())
 	writeIntoRoot(t, m.DiskPath(), "/etc/ingot/metadata-url", "http://"+ServerAddress+":7081/nocloud/tok/\n")
 	serveFiles(t, l, ServerAddress+":7081", map[string]string{
-		"/nocloud/tok/meta-data": "instance-id: i-2\nlocal-hostname: caller-2\n", "/nocloud/tok/user-data": "#cloud-config\n", "/nocloud/tok/vendor-data": phoneVendorData,
+		"/nocloud/tok/meta-data":   "instance-id: i-2\nlocal-hostname: caller-2\n",
+		"/nocloud/tok/user-data":   "#cloud-config\n",
+		"/nocloud/tok/vendor-data": phoneVendorData,
 	})
 	if err := m.PowerOn(deadline(t, time.Minute)); err != nil {
 		t.Fatal(err)
@@ -522,7 +538,11 @@ func TestDebian(t *testing.T) {
 		t.Fatal(err)
 	}
 	calls := startPhone(t, l, ServerAddress+":7080")
-	seed := map[string]string{"meta-data": "instance-id: i-deb\nlocal-hostname: deb-1\n", "user-data": "#cloud-config\n", "vendor-data": phoneVendorData}
+	seed := map[string]string{
+		"meta-data":   "instance-id: i-deb\nlocal-hostname: deb-1\n",
+		"user-data":   "#cloud-config\n",
+		"vendor-data": phoneVendorData,
+	}
 	files := map[string]string{}
 	for name, text := range seed {
 		files["/nocloud/tok/"+name] = text
@@ -536,7 +556,12 @@ func TestDebian(t *testing.T) {
 			if way == "cidata" {
 				addCIDATA(t, m.DiskPath(), seed)
 			} else {
-				writeIntoRoot(t, m.DiskPath(), "/etc/cloud/cloud.cfg.d/95_ingot.cfg", "datasource: {NoCloud: {seedfrom: \"http://"+ServerAddress+":7081/nocloud/tok/\"}}\n")
+				writeIntoRoot(
+					t,
+					m.DiskPath(),
+					"/etc/cloud/cloud.cfg.d/95_ingot.cfg",
+					"datasource: {NoCloud: {seedfrom: \"http://"+ServerAddress+":7081/nocloud/tok/\"}}\n",
+				)
 			}
 			begin := time.Now()
 			if err := m.PowerCycle(deadline(t, time.Minute)); err != nil {

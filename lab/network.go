@@ -79,7 +79,10 @@ type port struct {
 // bridge makes the switch of a VLAN.
 func bridge(vlan int) []string {
 	// Without forward_delay 0 a port would drop a machine's first DHCP packets for 15 s.
-	return []string{fmt.Sprintf("link add br%d type bridge stp_state 0 forward_delay 0 mcast_snooping 0", vlan), fmt.Sprintf("link set br%d up", vlan)}
+	return []string{
+		fmt.Sprintf("link add br%d type bridge stp_state 0 forward_delay 0 mcast_snooping 0", vlan),
+		fmt.Sprintf("link set br%d up", vlan),
+	}
 }
 
 // plug makes the cable of a port.
@@ -145,7 +148,8 @@ func (l *Lab) StopRelay() {
 // SlowServer limits what the server sends on VLAN 20 (and through the router) to rate, in the words of tc: "40mbit". It is how
 // an installation is made slow enough to be interrupted in the middle. UnslowServer takes the limit away.
 func (l *Lab) SlowServer(ctx context.Context, rate string) error {
-	_, err := l.Command(ctx, Server, "tc", "qdisc", "replace", "dev", ServerInterface, "root", "tbf", "rate", rate, "burst", "64kb", "latency", "200ms").Output()
+	_, err := l.Command(ctx, Server, "tc", "qdisc", "replace", "dev", ServerInterface, "root",
+		"tbf", "rate", rate, "burst", "64kb", "latency", "200ms").Output()
 	return err
 }
 

@@ -110,7 +110,10 @@ func (m *Machine) AddBootEntry(label string) (string, error) {
 	option := binary.LittleEndian.AppendUint32(nil, 1) // active
 	option = binary.LittleEndian.AppendUint16(option, uint16(len(path)))
 	option = append(append(option, toUTF16(label)...), path...)
-	for _, v := range []nvVar{{name: name, value: option}, {name: "BootOrder", value: binary.LittleEndian.AppendUint16(bytes.Clone(order), number)}} {
+	for _, v := range []nvVar{
+		{name: name, value: option},
+		{name: "BootOrder", value: binary.LittleEndian.AppendUint16(bytes.Clone(order), number)},
+	} {
 		b := v.bytes()
 		if end+len(b) > len(all) || bytes.Count(all[end:end+len(b)], []byte{0xff}) < len(b) {
 			return "", fmt.Errorf("adding a boot entry to %q: the firmware's memory is full", m.spec.Name)

@@ -40,8 +40,11 @@ func Requirements() error {
 func requirements(uid int, look func(string) (string, error), stat func(string) error) error {
 	var programs, packages, rest []string
 	for _, p := range []string{
-		"qemu-system-x86_64", "ip", "tc", "ss", "nft", "nsenter", "ipmitool", "tcpdump", "curl", // running
-		"grub-mkstandalone", "syslinux", "mcopy", "mkfs.vfat", "sgdisk", "mke2fs", "modprobe", "depmod", "cpio", "zstd", "debootstrap", "unshare", // building images
+		// running the lab
+		"qemu-system-x86_64", "ip", "tc", "ss", "nft", "nsenter", "ipmitool", "tcpdump", "curl",
+		// building images
+		"grub-mkstandalone", "syslinux", "mcopy", "mkfs.vfat", "sgdisk", "mke2fs", "modprobe", "depmod", "cpio", "zstd",
+		"debootstrap", "unshare",
 	} {
 		if _, err := look(p); err != nil {
 			programs = append(programs, p)

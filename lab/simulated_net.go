@@ -116,7 +116,9 @@ func (l *life) offer(ctx context.Context, c *nclient4.Client, class string) (*dh
 	if class == "" || l.sim.m.spec.VLAN != HomeVLAN {
 		return c.DiscoverOffer(ctx, l.request(class)...)
 	}
-	discover, err := dhcpv4.NewDiscovery(c.InterfaceAddr(), dhcpv4.PrependModifiers(l.request(class), dhcpv4.WithOption(dhcpv4.OptMaxMessageSize(nclient4.MaxMessageSize)))...)
+	discover, err := dhcpv4.NewDiscovery(
+		c.InterfaceAddr(),
+		dhcpv4.PrependModifiers(l.request(class), dhcpv4.WithOption(dhcpv4.OptMaxMessageSize(nclient4.MaxMessageSize)))...)
 	if err != nil {
 		return nil, err
 	}
@@ -240,8 +242,14 @@ func (l *life) netboot() (cmdline string, err error) {
 		return "", err
 	}
 	x := &ipxe{
-		load:  load,
-		vars:  map[string]string{"platform": "pcbios", "version": "2.0.0", "net0/ip": ack.YourIPAddr.String(), "net0/mac": l.sim.m.spec.MAC, "serial": l.sim.m.spec.Serial},
+		load: load,
+		vars: map[string]string{
+			"platform": "pcbios",
+			"version":  "2.0.0",
+			"net0/ip":  ack.YourIPAddr.String(),
+			"net0/mac": l.sim.m.spec.MAC,
+			"serial":   l.sim.m.spec.Serial,
+		},
 		say:   func(text string) { l.say("LAB-SIM iPXE: %s", text) },
 		pause: l.sleep,
 		fetch: func(kind, url string) error {

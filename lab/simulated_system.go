@@ -205,7 +205,13 @@ func (s *system) fetchSeed(l *life) {
 	s.instance = field(s.seed["meta-data"], "instance-id")
 	s.hostname = cmp.Or(field(s.seed["meta-data"], "local-hostname"), field(s.seed["meta-data"], "hostname"))
 	if s.origin == "none" && l.address() != "" {
-		if body, status := ask(l.ctx, client, http.MethodGet, "http://"+MetadataAddress+"/2009-04-04/meta-data/instance-id", ""); status/100 == 2 {
+		if body, status := ask(
+			l.ctx,
+			client,
+			http.MethodGet,
+			"http://"+MetadataAddress+"/2009-04-04/meta-data/instance-id",
+			"",
+		); status/100 == 2 {
 			s.instance, s.origin = strings.TrimSpace(body), "ec2"
 		}
 	}
@@ -239,7 +245,13 @@ func (s *system) phoneURL() string {
 func (s *system) phone(l *life, to string) {
 	client := l.http()
 	defer client.CloseIdleConnections()
-	body := "instance_id=" + url.QueryEscape(s.instance) + "&hostname=" + url.QueryEscape(s.hostname) + "&fqdn=" + url.QueryEscape(s.hostname)
+	body := "instance_id=" + url.QueryEscape(
+		s.instance,
+	) + "&hostname=" + url.QueryEscape(
+		s.hostname,
+	) + "&fqdn=" + url.QueryEscape(
+		s.hostname,
+	)
 	for try := 1; try <= 150; try++ {
 		if l.address() == "" {
 			if err := l.lease(l.ctx, time.Second, 3); err != nil {

@@ -48,10 +48,30 @@ func TestIPXE(t *testing.T) {
 		said         string
 		slept        time.Duration
 	}{
-		{"boots", bootScript, 0, "initrd=initramfs ingot.server=https://s:7443 panic=30", "", []string{"kernel http://s/vmlinuz", "initrd http://s/initramfs"}, "Ingot boots node1 (pcbios, iPXE 2.0.0)", 0},
-		{"second try", bootScript, 1, "initrd=initramfs ingot.server=https://s:7443 panic=30", "", []string{"kernel http://s/vmlinuz", "kernel http://s/vmlinuz", "initrd http://s/initramfs"}, "no route", 5 * time.Second},
-		{"asks again", "#!ipxe\nisset ${tries} || set tries 0\ninc tries\nkernel http://s/${tries} try=${tries} || chain --replace --autofree http://s/again || exit\nboot\n", 1, "try=2", "", []string{"kernel http://s/1", "script http://s/again", "kernel http://s/2"}, "no route", 0},
-		{"asks in vain", "#!ipxe\nkernel http://s/vmlinuz || chain --replace http://s/again || exit\nboot\n", 2, "", "", []string{"kernel http://s/vmlinuz", "script http://s/again"}, "no route", 0},
+		{
+			"boots", bootScript, 0, "initrd=initramfs ingot.server=https://s:7443 panic=30", "",
+			[]string{"kernel http://s/vmlinuz", "initrd http://s/initramfs"},
+			"Ingot boots node1 (pcbios, iPXE 2.0.0)", 0,
+		},
+		{
+			"second try", bootScript, 1, "initrd=initramfs ingot.server=https://s:7443 panic=30", "",
+			[]string{"kernel http://s/vmlinuz", "kernel http://s/vmlinuz", "initrd http://s/initramfs"},
+			"no route",
+			5 * time.Second,
+		},
+		{
+			"asks again",
+			"#!ipxe\nisset ${tries} || set tries 0\ninc tries\n" +
+				"kernel http://s/${tries} try=${tries} || chain --replace --autofree http://s/again || exit\nboot\n",
+			1, "try=2", "",
+			[]string{"kernel http://s/1", "script http://s/again", "kernel http://s/2"},
+			"no route", 0,
+		},
+		{
+			"asks in vain", "#!ipxe\nkernel http://s/vmlinuz || chain --replace http://s/again || exit\nboot\n", 2, "", "",
+			[]string{"kernel http://s/vmlinuz", "script http://s/again"},
+			"no route", 0,
+		},
 		{"three failures", bootScript, 9, "", "", slices.Repeat([]string{"kernel http://s/vmlinuz"}, 3), "giving up", 12 * time.Second},
 		{"disk", "#!ipxe\necho not armed\niseq ${platform} efi && exit 1 || exit 0\n", 0, "", "", nil, "not armed", 0},
 		{"sanboot", "#!ipxe\niseq ${platform} efi && goto efi ||\nsanboot --no-describe --drive 0x80 ||\n:efi\nboot\n", 0, "", "", nil, "", 0},
@@ -124,7 +144,10 @@ func TestAgentOutput(t *testing.T) {
 }
 
 func TestSeedFields(t *testing.T) {
-	for _, text := range []string{"instance-id: i-1\nlocal-hostname: one\n", `{"instance-id": "i-1", "local-hostname": "one"}`, "{\n  \"instance-id\": \"i-1\",\n  \"local-hostname\": \"one\"\n}\n"} {
+	for _, text := range []string{
+		"instance-id: i-1\nlocal-hostname: one\n", `{"instance-id": "i-1", "local-hostname": "one"}`,
+		"{\n  \"instance-id\": \"i-1\",\n  \"local-hostname\": \"one\"\n}\n",
+	} {
 		if a, b := field(text, "instance-id"), field(text, "local-hostname"); a != "i-1" || b != "one" {
 			t.Errorf("%q: %q, %q", text, a, b)
 		}
@@ -132,7 +155,13 @@ func TestSeedFields(t *testing.T) {
 			t.Errorf("%q: local-hostname is no hostname", text)
 		}
 	}
-	s := &system{instance: "i-1", seed: map[string]string{"vendor-data": "#cloud-config\n{\"x\": \"http://no\", \"phone_home\": {\"url\": \"http://a/b/$INSTANCE_ID\"}}", "user-data": "phone_home: http://c"}}
+	s := &system{
+		instance: "i-1",
+		seed: map[string]string{
+			"vendor-data": "#cloud-config\n{\"x\": \"http://no\", \"phone_home\": {\"url\": \"http://a/b/$INSTANCE_ID\"}}",
+			"user-data":   "phone_home: http://c",
+		},
+	}
 	if got := s.phoneURL(); got != "http://a/b/i-1" {
 		t.Errorf("URL = %q", got)
 	}
@@ -172,7 +201,15 @@ func TestSimulatedDisk(t *testing.T) {
 	calls := startPhone(t, l, ServerAddress+":7080")
 	dhcpServer(t, l, m, "10.10.20.50")
 	writeDisk(t, img, m.DiskPath())
-	addCIDATA(t, m.DiskPath(), map[string]string{"meta-data": `{"instance-id": "i-1", "local-hostname": "caller-1"}`, "user-data": "#cloud-config\n", "vendor-data": phoneVendorData})
+	addCIDATA(
+		t,
+		m.DiskPath(),
+		map[string]string{
+			"meta-data":   `{"instance-id": "i-1", "local-hostname": "caller-1"}`,
+			"user-data":   "#cloud-config\n",
+			"vendor-data": phoneVendorData,
+		},
+	)
 	gate := NewGate(StagePhoneHome)
 	m.SetStage(gate.Stage)
 	ipmi(t, m, "chassis", "power", "on")
@@ -180,7 +217,8 @@ func TestSimulatedDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	line, err := m.WaitSerial(deadline(t, time.Minute), `LAB-MINI-BOOTED`)
-	if err != nil || !strings.Contains(line, "ip=10.10.20.50/24 ") || !strings.Contains(line, "instance-id=i-1 hostname=caller-1 seed=cidata") {
+	if err != nil || !strings.Contains(line, "ip=10.10.20.50/24 ") ||
+		!strings.Contains(line, "instance-id=i-1 hostname=caller-1 seed=cidata") {
 		t.Errorf("%q, %v", line, err)
 	}
 	select {
@@ -231,7 +269,9 @@ func bootServer(t *testing.T, l *Lab, m *Machine, cmdline string) {
 		}
 	})
 	serveFiles(t, l, ServerAddress+":7080", map[string]string{
-		"/script": "#!ipxe\nkernel " + base + "/vmlinuz " + cmdline + "\ninitrd " + base + "/initramfs\nboot\n", "/vmlinuz": "kernel", "/initramfs": "initramfs",
+		"/script":    "#!ipxe\nkernel " + base + "/vmlinuz " + cmdline + "\ninitrd " + base + "/initramfs\nboot\n",
+		"/vmlinuz":   "kernel",
+		"/initramfs": "initramfs",
 	})
 	var c net.PacketConn
 	err := l.InNamespace(Server, func() (err error) {

@@ -161,7 +161,12 @@ const vyosDefault = `system {
 // VyOSImage is the raw image of the stand-in for VyOS, with VyOS's partitions. It is built when the cache does not have it (half
 // a minute); what the build prints goes to log, which may be nil. Its relay is ISC's; it needs 512 MB of memory.
 func VyOSImage(ctx context.Context, log io.Writer) (Image, error) {
-	dir, err := standin(ctx, "vyos", log, func(_, out, _ string) error { return finishImage(ctx, filepath.Join(out, "vyos.raw"), discard(log)) })
+	dir, err := standin(
+		ctx,
+		"vyos",
+		log,
+		func(_, out, _ string) error { return finishImage(ctx, filepath.Join(out, "vyos.raw"), discard(log)) },
+	)
 	if err != nil {
 		return Image{}, err
 	}
@@ -171,7 +176,12 @@ func VyOSImage(ctx context.Context, log io.Writer) (Image, error) {
 // vyosRoot packs the root file system of VyOS into the folder where the recipe of the image looks for it.
 func vyosRoot(ctx context.Context, work, out, program string, log io.Writer) error {
 	root := filepath.Join(work, "root")
-	if err := liveRoot(root, "vyos", program, map[string]string{"opt/vyatta/etc/config.boot.default": vyosDefault, "opt/vyatta/etc/config/scripts/README": "see /config\n"}); err != nil {
+	if err := liveRoot(
+		root,
+		"vyos",
+		program,
+		map[string]string{"opt/vyatta/etc/config.boot.default": vyosDefault, "opt/vyatta/etc/config/scripts/README": "see /config\n"},
+	); err != nil {
 		return err
 	}
 	if err := runBuild(ctx, log, filepath.Join(work, "images", "vyos-root.sh"), root, filepath.Join(CacheDir(), "pkg")); err != nil {
@@ -288,11 +298,25 @@ func discard(log io.Writer) io.Writer {
 func GuestProgram(ctx context.Context, dir string) (string, error) {
 	path := filepath.Join(dir, "guestos")
 	// The environment's own settings stand, except cgo: the guest has no libraries.
-	err := runBuild(ctx, io.Discard, "env", "CGO_ENABLED=0", "go", "build", "-buildvcs=false", "-ldflags", "-s -w", "-o", path, "github.com/ingotmetal/ingot/lab/guestos")
+	err := runBuild(
+		ctx,
+		io.Discard,
+		"env",
+		"CGO_ENABLED=0",
+		"go",
+		"build",
+		"-buildvcs=false",
+		"-ldflags",
+		"-s -w",
+		"-o",
+		path,
+		"github.com/ingotmetal/ingot/lab/guestos",
+	)
 	return path, err
 }
 
-// standin builds the files of a product; more is called before they count as built, with a folder to work in, theirs and the path of the guest's program.
+// standin builds the files of a product. Before they count as built, more is called with a folder to work in, the folder of
+// the files, and the path of the guest's program.
 func standin(ctx context.Context, product string, log io.Writer, more func(work, out, program string) error) (string, error) {
 	tmp, err := os.MkdirTemp("", "ingot-lab-guestos-")
 	if err != nil {

@@ -134,9 +134,16 @@ func (b *standinServer) dhcp(c net.PacketConn, from net.Addr, p *dhcpv4.DHCPv4) 
 	if p.GatewayIPAddr != nil && !p.GatewayIPAddr.IsUnspecified() {
 		gw = p.GatewayIPAddr
 	}
-	reply, err := dhcpv4.NewReplyFromRequest(p, dhcpv4.WithMessageType(kind), dhcpv4.WithYourIP(ip), dhcpv4.WithServerIP(net.ParseIP(ServerAddress)),
-		dhcpv4.WithOption(dhcpv4.OptServerIdentifier(net.ParseIP(ServerAddress))), dhcpv4.WithNetmask(net.CIDRMask(24, 32)),
-		dhcpv4.WithRouter(gw), dhcpv4.WithLeaseTime(3600))
+	reply, err := dhcpv4.NewReplyFromRequest(
+		p,
+		dhcpv4.WithMessageType(kind),
+		dhcpv4.WithYourIP(ip),
+		dhcpv4.WithServerIP(net.ParseIP(ServerAddress)),
+		dhcpv4.WithOption(dhcpv4.OptServerIdentifier(net.ParseIP(ServerAddress))),
+		dhcpv4.WithNetmask(net.CIDRMask(24, 32)),
+		dhcpv4.WithRouter(gw),
+		dhcpv4.WithLeaseTime(3600),
+	)
 	if err != nil {
 		return
 	}
@@ -301,8 +308,10 @@ func TestTalosStandin(t *testing.T) {
 	b.HandleFunc("GET /initramfs", func(w http.ResponseWriter, r *http.Request) { http.ServeFile(w, r, files.Initramfs) })
 	machineCA, clusterCA := newPair(t, "ED25519 PRIVATE KEY"), newPair(t, "EC PRIVATE KEY")
 	const base = "http://" + ServerAddress
-	b.setScript("kernel " + base + "/vmlinuz talos.platform=metal slab_nomerge pti=on init_on_alloc=1 console=tty0 printk.devkmsg=on talos.config=" +
-		base + "/talos?serial=${serial} initrd=initramfs\ninitrd --name initramfs " + base + "/initramfs\nboot\n")
+	b.setScript(
+		"kernel " + base + "/vmlinuz talos.platform=metal slab_nomerge pti=on init_on_alloc=1 console=tty0 printk.devkmsg=on talos.config=" +
+			base + "/talos?serial=${serial} initrd=initramfs\ninitrd --name initramfs " + base + "/initramfs\nboot\n",
+	)
 	b.HandleFunc("GET /talos", func(w http.ResponseWriter, r *http.Request) {
 		n := strings.TrimPrefix(r.FormValue("serial"), "SN-")
 		ip := map[string]string{"talos1": "10.10.20.50", "talos2": "10.10.20.51", "talos3": "10.10.20.52"}[n]
@@ -325,7 +334,20 @@ cluster:
 		bus      Bus
 	}{{"talos1", "10.10.20.50", BIOS, Virtio}, {"talos2", "10.10.20.51", UEFIHTTP, AHCI}, {"talos3", "10.10.20.52", Simulated, Virtio}} {
 		t.Run(string(c.firmware), func(t *testing.T) {
-			m := newMachine(t, l, Spec{Name: c.name, Firmware: c.firmware, Bus: c.bus, Order: DiskFirst, NoBMC: true, MemoryMB: 768, Decoys: []string{"DECOY-" + c.name}, Guest: guestProgram(t)})
+			m := newMachine(
+				t,
+				l,
+				Spec{
+					Name:     c.name,
+					Firmware: c.firmware,
+					Bus:      c.bus,
+					Order:    DiskFirst,
+					NoBMC:    true,
+					MemoryMB: 768,
+					Decoys:   []string{"DECOY-" + c.name},
+					Guest:    guestProgram(t),
+				},
+			)
 			console(t, m)
 			b.lease(m, c.ip)
 			if err := m.PowerOn(deadline(t, time.Minute)); err != nil {
@@ -374,11 +396,14 @@ func harvesterCluster(t *testing.T, firmware ...Firmware) {
 		t.Fatal(err)
 	}
 	b := newStandinServer(t, l)
-	for path, file := range map[string]string{"/vmlinuz": files.Kernel, "/initrd": files.Initrd, "/rootfs.squashfs": files.RootFS, "/harvester.iso": files.ISO} {
+	for path, file := range map[string]string{
+		"/vmlinuz": files.Kernel, "/initrd": files.Initrd, "/rootfs.squashfs": files.RootFS, "/harvester.iso": files.ISO,
+	} {
 		b.HandleFunc("GET "+path, func(w http.ResponseWriter, r *http.Request) { http.ServeFile(w, r, file) })
 	}
 	const base = "http://" + ServerAddress
-	script := "kernel " + base + "/vmlinuz initrd=initrd ip=dhcp rd.net.dhcp.retry=3 rd.cos.disable rd.noverifyssl net.ifnames=1 root=live:" + base +
+	script := "kernel " + base + "/vmlinuz initrd=initrd ip=dhcp rd.net.dhcp.retry=3 rd.cos.disable rd.noverifyssl " +
+		"net.ifnames=1 root=live:" + base +
 		"/rootfs.squashfs console=ttyS0,115200n8 console=tty1 harvester.install.automatic=true harvester.install.skipchecks=true " +
 		"harvester.install.config_url=" + base + "/config/${serial} ingotlab.fail=\ninitrd --name initrd " + base + "/initrd\nboot\n"
 	b.setScript(script)
@@ -413,7 +438,19 @@ install:
 	})
 	var machines []*Machine
 	for i, name := range []string{"node1", "node2"} {
-		m := newMachine(t, l, Spec{Name: name, Firmware: firmware[i], Bus: NVMe, NoBMC: true, Guest: guestProgram(t), MemoryMB: 1024, MAC: fmt.Sprintf("52:54:00:20:00:%02d", i+1)})
+		m := newMachine(
+			t,
+			l,
+			Spec{
+				Name:     name,
+				Firmware: firmware[i],
+				Bus:      NVMe,
+				NoBMC:    true,
+				Guest:    guestProgram(t),
+				MemoryMB: 1024,
+				MAC:      fmt.Sprintf("52:54:00:20:00:%02d", i+1),
+			},
+		)
 		console(t, m)
 		b.lease(m, fmt.Sprintf("10.10.20.6%d", i+1))
 		machines = append(machines, m)
@@ -460,7 +497,11 @@ install:
 	wait(machines[1], "stage running joined")
 	if firmware[0] == Simulated { // what follows is proven once
 		b.setScript(strings.Replace(script, "ingotlab.fail=", "ingotlab.fail=install", 1))
-		m := newMachine(t, l, Spec{Name: "node3", Firmware: Simulated, Bus: NVMe, NoBMC: true, Guest: guestProgram(t), MAC: "52:54:00:20:00:03"})
+		m := newMachine(
+			t,
+			l,
+			Spec{Name: "node3", Firmware: Simulated, Bus: NVMe, NoBMC: true, Guest: guestProgram(t), MAC: "52:54:00:20:00:03"},
+		)
 		console(t, m)
 		b.lease(m, "10.10.20.63")
 		if err := m.PowerOn(deadline(t, time.Minute)); err != nil {
@@ -530,7 +571,9 @@ hostname: um760
 				t.Log(line)
 			}
 			talosNode(t, l, machineCA, "10.10.20.50")
-			if out, err := exec.Command("sgdisk", "-v", "-p", m.DiskPath()).CombinedOutput(); err != nil || !strings.Contains(string(out), "No problems found") {
+			if out, err := exec.Command("sgdisk", "-v", "-p", m.DiskPath()).
+				CombinedOutput(); err != nil ||
+				!strings.Contains(string(out), "No problems found") {
 				t.Errorf("sgdisk: %v: %s", err, out)
 			}
 		})
@@ -558,8 +601,10 @@ func ownClients(t *testing.T, l *Lab, ca pair, ip string) {
 	enc := func(kind string, b []byte) string {
 		return base64.StdEncoding.EncodeToString(pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: b}))
 	}
-	conf := inventory.NewSecret(fmt.Sprintf("context: lab\ncontexts:\n  lab:\n    endpoints: [%s]\n    ca: %s\n    crt: %s\n    key: %s\n", ip, ca.crt,
-		enc("CERTIFICATE", admin.Certificate[0]), enc("ED25519 PRIVATE KEY", der)))
+	conf := inventory.NewSecret(
+		fmt.Sprintf("context: lab\ncontexts:\n  lab:\n    endpoints: [%s]\n    ca: %s\n    crt: %s\n    key: %s\n", ip, ca.crt,
+			enc("CERTIFICATE", admin.Certificate[0]), enc("ED25519 PRIVATE KEY", der)),
+	)
 	api := forward(t, l, Server, ip+":50000")
 	ctx := deadline(t, time.Minute)
 	if v, err := (talos.Client{}).Version(ctx, api, conf); err != nil || !strings.Contains(v, "v1.13.0") {
@@ -579,7 +624,8 @@ func ownClients(t *testing.T, l *Lab, ca pair, ip string) {
 	if nodes, err := k.Nodes(ctx, kubeconfig); err != nil || len(nodes) != 1 || !nodes[0].Ready {
 		t.Errorf("nodes: %v, %v", nodes, err)
 	}
-	const manifest = "apiVersion: v1\nkind: Namespace\nmetadata: {name: own}\n---\napiVersion: v1\nkind: Secret\nmetadata: {name: s, namespace: own}\nstringData: {a: b}\n" +
+	const manifest = "apiVersion: v1\nkind: Namespace\nmetadata: {name: own}\n---\napiVersion: v1\nkind: Secret\n" +
+		"metadata: {name: s, namespace: own}\nstringData: {a: b}\n" +
 		"---\napiVersion: apps/v1\nkind: Deployment\nmetadata: {name: d, namespace: own}\nspec: {replicas: 1}\n"
 	for range 2 {
 		if names, err := k.Apply(ctx, kubeconfig, inventory.NewSecret(manifest)); err != nil || len(names) != 3 {
@@ -600,7 +646,12 @@ func talosNode(t *testing.T, l *Lab, ca pair, ip string) {
 	dial := grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
 		return l.DialContext(ctx, Server, "tcp", addr)
 	})
-	c, err := talosclient.New(t.Context(), talosclient.WithEndpoints(ip), talosclient.WithTLSConfig(conf), talosclient.WithGRPCDialOptions(dial))
+	c, err := talosclient.New(
+		t.Context(),
+		talosclient.WithEndpoints(ip),
+		talosclient.WithTLSConfig(conf),
+		talosclient.WithGRPCDialOptions(dial),
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -610,7 +661,12 @@ func talosNode(t *testing.T, l *Lab, ca pair, ip string) {
 	if err != nil || v.GetMessages()[0].GetVersion().GetTag() != "v1.13.0" {
 		t.Fatalf("Version: %v, %v", v, err)
 	}
-	nobody, err := talosclient.New(t.Context(), talosclient.WithEndpoints(ip), talosclient.WithTLSConfig(&tls.Config{RootCAs: pool}), talosclient.WithGRPCDialOptions(dial))
+	nobody, err := talosclient.New(
+		t.Context(),
+		talosclient.WithEndpoints(ip),
+		talosclient.WithTLSConfig(&tls.Config{RootCAs: pool}),
+		talosclient.WithGRPCDialOptions(dial),
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -624,7 +680,10 @@ func talosNode(t *testing.T, l *Lab, ca pair, ip string) {
 		t.Fatal(err)
 	}
 	defer func() { _ = conn.Close() }()
-	if _, err := machine.NewMachineServiceClient(conn).Bootstrap(ctx, &machine.BootstrapRequest{}); status.Code(err) != codes.PermissionDenied {
+	if _, err := machine.NewMachineServiceClient(conn).
+		Bootstrap(ctx, &machine.BootstrapRequest{}); status.Code(
+		err,
+	) != codes.PermissionDenied {
 		t.Errorf("Bootstrap by a reader: %v", err)
 	}
 	tell := func(what string) {
@@ -737,9 +796,22 @@ func TestVyOSStandin(t *testing.T) {
 
 func vyosRouter(t *testing.T, l *Lab, img Image, firmware Firmware) {
 	t.Helper()
-	m := newMachine(t, l, Spec{Name: "vp6630", VLAN: HomeVLAN, Firmware: firmware, NoBMC: true, Cards: []Card{{VLAN: DirectVLAN}, {VLAN: BMCVLAN}}, DiskSize: 1 << 30, Guest: guestProgram(t)})
+	m := newMachine(
+		t,
+		l,
+		Spec{
+			Name:     "vp6630",
+			VLAN:     HomeVLAN,
+			Firmware: firmware,
+			NoBMC:    true,
+			Cards:    []Card{{VLAN: DirectVLAN}, {VLAN: BMCVLAN}},
+			DiskSize: 1 << 30,
+			Guest:    guestProgram(t),
+		},
+	)
 	console(t, m)
-	if out, err := exec.Command("dd", "if="+img.Raw, "of="+m.DiskPath(), "bs=1M", "conv=notrunc,sparse", "status=none").CombinedOutput(); err != nil {
+	if out, err := exec.Command("dd", "if="+img.Raw, "of="+m.DiskPath(), "bs=1M", "conv=notrunc,sparse", "status=none").
+		CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	dir := t.TempDir()
@@ -752,7 +824,9 @@ func vyosRouter(t *testing.T, l *Lab, img Image, firmware Firmware) {
 		d += rest[:1+strings.IndexAny(rest[1:]+"/", "/")]
 		commands += "mkdir " + d + "\n"
 	}
-	for name, text := range map[string]string{"config.boot": VyOSConfig("the-key"), ".vyatta_config": "", "scripts/vyos-postconfig-bootup.script": script} {
+	for name, text := range map[string]string{
+		"config.boot": VyOSConfig("the-key"), ".vyatta_config": "", "scripts/vyos-postconfig-bootup.script": script,
+	} {
 		file := filepath.Join(dir, filepath.Base(name))
 		if err := os.WriteFile(file, []byte(text), 0o755); err != nil {
 			t.Fatal(err)

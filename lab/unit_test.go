@@ -73,7 +73,12 @@ func TestQEMUArguments(t *testing.T) {
 	if got := find("virtio-net-pci"); len(got) != 1 || !strings.Contains(got[0], "bootindex=1,romfile=") {
 		t.Errorf("network card = %q", got)
 	}
-	if got := find("nvme"); !slices.Equal(got, []string{"nvme,drive=drive0,serial=DISK-n,id=blk0,bootindex=2", "nvme,drive=drive1,serial=D1"}) {
+	if got := find(
+		"nvme",
+	); !slices.Equal(
+		got,
+		[]string{"nvme,drive=drive0,serial=DISK-n,id=blk0,bootindex=2", "nvme,drive=drive1,serial=D1"},
+	) {
 		t.Errorf("disks = %q", got)
 	}
 	if got := args(a, "-fw_cfg"); !slices.Contains(got, "name=opt/org.tianocore/IPv4PXESupport,string=no") {
@@ -81,7 +86,12 @@ func TestQEMUArguments(t *testing.T) {
 	}
 	m.SetDecoysFirst(true)
 	devices = args(m.qemuArgs(DiskFirst, "/run/s"), "-device")
-	if got := find("nvme"); !slices.Equal(got, []string{"nvme,drive=drive0,serial=D1", "nvme,drive=drive1,serial=DISK-n,id=blk0,bootindex=1"}) {
+	if got := find(
+		"nvme",
+	); !slices.Equal(
+		got,
+		[]string{"nvme,drive=drive0,serial=D1", "nvme,drive=drive1,serial=DISK-n,id=blk0,bootindex=1"},
+	) {
 		t.Errorf("disks, decoys first = %q", got)
 	}
 }

@@ -27,7 +27,8 @@ func made(t *testing.T) source {
 		files[filepath.Join(s.Bin, name)] = text
 	}
 	for name, text := range map[string]string{
-		"usr/bin/ipmitool": string(program), "usr/share/misc/enterprise-numbers.txt": "0 Reserved\n", "etc/ssl/certs/ca-certificates.crt": "certificates\n",
+		"usr/bin/ipmitool": string(program), "usr/share/misc/enterprise-numbers.txt": "0 Reserved\n",
+		"etc/ssl/certs/ca-certificates.crt": "certificates\n",
 	} {
 		files[filepath.Join(s.Root, name)] = text
 	}
@@ -76,7 +77,8 @@ func TestUnpack(t *testing.T) {
 	require.NoError(t, run(source{}, "", to, []string{out}))
 	for name, mode := range map[string]fs.FileMode{
 		"usr/bin/ingot": 0o755, "usr/bin/ipmitool": 0o755, "usr/lib/ipxe/snponly.efi": 0o644, "usr/share/ingot/initramfs": 0o644,
-		"etc/ssl/certs/ca-certificates.crt": 0o644, "etc/ingot": 0o750 | fs.ModeDir, "var/lib/ingot": 0o750 | fs.ModeDir, "tmp": 0o777 | fs.ModeSticky | fs.ModeDir,
+		"etc/ssl/certs/ca-certificates.crt": 0o644, "etc/ingot": 0o750 | fs.ModeDir, "var/lib/ingot": 0o750 | fs.ModeDir,
+		"tmp": 0o777 | fs.ModeSticky | fs.ModeDir,
 	} {
 		st, err := os.Stat(filepath.Join(to, name))
 		require.NoError(t, err)

@@ -103,8 +103,12 @@ func (c Config) Validate() error {
 
 	// The frontend has no login: every client that reaches it can start and signal every workflow.
 	if ip, err := netip.ParseAddr(c.Host); err != nil || !ip.IsLoopback() {
-		bad("temporal.host", "%q must be a loopback address; the embedded Temporal server and its UI have no login and listen on loopback only. "+
-			"Use 127.0.0.1, or an external Temporal (temporal.address) with TLS", c.Host)
+		bad(
+			"temporal.host",
+			"%q must be a loopback address; the embedded Temporal server and its UI have no login and listen on loopback only. "+
+				"Use 127.0.0.1, or an external Temporal (temporal.address) with TLS",
+			c.Host,
+		)
 	}
 
 	if c.Identity != "" {

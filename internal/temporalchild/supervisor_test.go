@@ -39,7 +39,10 @@ func fakeChild(behaviour string) int {
 	}
 	switch behaviour {
 	case "fails":
-		if err := WriteReport(report, Report{Failure: &Failure{Kind: KindPort, Message: "occupied", Remedy: "free it", Key: "temporal.port"}}); err != nil {
+		if err := WriteReport(
+			report,
+			Report{Failure: &Failure{Kind: KindPort, Message: "occupied", Remedy: "free it", Key: "temporal.port"}},
+		); err != nil {
 			return 1
 		}
 		return 1
@@ -277,7 +280,9 @@ func TestLastLinesOfADeadChild(t *testing.T) {
 	t.Parallel()
 	s, _, _ := supervise(t, "panics", Options{})
 	st := awaitState(t, s, func(st State) bool { return st.Restarts == 1 })
-	for _, want := range []string{"before it was ready", "exit status 2", "ERROR about to fall over err=gravity", "panic: this child was told to"} {
+	for _, want := range []string{
+		"before it was ready", "exit status 2", "ERROR about to fall over err=gravity", "panic: this child was told to",
+	} {
 		if !strings.Contains(st.Err.Error(), want) {
 			t.Errorf("%q is not in the error: %v", want, st.Err)
 		}

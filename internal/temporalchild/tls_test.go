@@ -37,7 +37,9 @@ func newIdentity(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	text := append(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: raw}), pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})...)
+	text := append(
+		pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: raw}),
+		pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})...)
 	file := filepath.Join(t.TempDir(), "identity.pem")
 	if err := os.WriteFile(file, text, 0o600); err != nil {
 		t.Fatal(err)

@@ -32,9 +32,9 @@ func probe(ctx context.Context, srv Server) (err error) {
 	return nil
 }
 
-// Verify asks the Temporal server behind client for its identity and returns an error when its
-// cluster id is not wantClusterID, such as that of a development server on the same port. No worker may poll a server that has not been verified. With an
-// SDK client c, client is c.WorkflowService().
+// Verify asks the Temporal server behind client for its identity and returns an error when its cluster id is not
+// wantClusterID, such as that of a development server on the same port. No worker may poll a server that has not been
+// verified. With an SDK client c, client is c.WorkflowService().
 func Verify(ctx context.Context, client workflowservice.WorkflowServiceClient, wantClusterID string) error {
 	if wantClusterID == "" {
 		return errors.New("verifying the Temporal server: no cluster id to compare with")

@@ -45,7 +45,13 @@ const (
 //
 // The server ends the process with status 1 on some errors, and a process can run it only once: its
 // database connection is never closed. Everything but a test of this package wants the child.
-func Run(ctx context.Context, cfg temporalchild.Config, logger *slog.Logger, busy func(with string), ready func(temporalchild.Server)) error {
+func Run(
+	ctx context.Context,
+	cfg temporalchild.Config,
+	logger *slog.Logger,
+	busy func(with string),
+	ready func(temporalchild.Server),
+) error {
 	if err := cfg.Validate(); err != nil {
 		var first *temporalchild.Failure
 		errors.As(err, &first)
@@ -96,7 +102,14 @@ func Run(ctx context.Context, cfg temporalchild.Config, logger *slog.Logger, bus
 }
 
 // whileStarted is what happens between the server's start and its stop.
-func whileStarted(ctx context.Context, cfg temporalchild.Config, id identity, refresh *atomic.Bool, logger *slog.Logger, ready func(temporalchild.Server)) error {
+func whileStarted(
+	ctx context.Context,
+	cfg temporalchild.Config,
+	id identity,
+	refresh *atomic.Bool,
+	logger *slog.Logger,
+	ready func(temporalchild.Server),
+) error {
 	if err := settle(ctx, cfg, id, refresh); err != nil {
 		if ctx.Err() != nil {
 			return nil

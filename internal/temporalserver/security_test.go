@@ -51,13 +51,22 @@ func TestS49TemporalUIAnswersNamesOfThisHostAlone(t *testing.T) {
 				t.Errorf("%s under %s: %d %.100q", path, host, code, body)
 			}
 		}
-		for _, host := range []string{"evil.example", "evil.example:8233", "127.0.0.1.evil.example", "localhost.evil.example:8233", "169.254.169.254", "10.0.0.1:8233", "127.0.0.2", "localhost."} {
+		for _, host := range []string{
+			"evil.example", "evil.example:8233", "127.0.0.1.evil.example", "localhost.evil.example:8233", "169.254.169.254",
+			"10.0.0.1:8233", "127.0.0.2", "localhost.",
+		} {
 			if code, body := get(http.MethodGet, path, host); code != http.StatusForbidden || strings.Contains(body, srv.ClusterName) {
 				t.Errorf("%s under %s: %d %.100q", path, host, code, body)
 			}
 		}
 	}
-	if code, _ := get(http.MethodPost, "/api/v1/namespaces/default/workflows/x/query/status", srv.UI, "Origin", "http://evil.example"); code != http.StatusForbidden {
+	if code, _ := get(
+		http.MethodPost,
+		"/api/v1/namespaces/default/workflows/x/query/status",
+		srv.UI,
+		"Origin",
+		"http://evil.example",
+	); code != http.StatusForbidden {
 		t.Errorf("a write from another origin: %d", code)
 	}
 }

@@ -51,13 +51,18 @@ func dial(t *testing.T, s *temporalchild.Supervisor, cfg temporalchild.Config) c
 	return c
 }
 
-func describe(t *testing.T, c client.Client, cfg temporalchild.Config) (retention time.Duration, attributes map[string]enumspb.IndexedValueType) {
+func describe(
+	t *testing.T,
+	c client.Client,
+	cfg temporalchild.Config,
+) (retention time.Duration, attributes map[string]enumspb.IndexedValueType) {
 	t.Helper()
 	ns, err := c.WorkflowService().DescribeNamespace(testContext(t), &workflowservice.DescribeNamespaceRequest{Namespace: cfg.Namespace})
 	if err != nil {
 		t.Fatal(err)
 	}
-	sa, err := c.OperatorService().ListSearchAttributes(testContext(t), &operatorservice.ListSearchAttributesRequest{Namespace: cfg.Namespace})
+	sa, err := c.OperatorService().
+		ListSearchAttributes(testContext(t), &operatorservice.ListSearchAttributesRequest{Namespace: cfg.Namespace})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -91,7 +96,13 @@ func TestFirstAndSecondStart(t *testing.T) {
 		t.Fatal(err)
 	}
 	if info.GetClusterId() != first.ClusterID || info.GetClusterName() != first.ClusterName || info.GetInitialFailoverVersion() == 0 {
-		t.Errorf("the server says %s %s %d, its report %+v", info.GetClusterId(), info.GetClusterName(), info.GetInitialFailoverVersion(), first)
+		t.Errorf(
+			"the server says %s %s %d, its report %+v",
+			info.GetClusterId(),
+			info.GetClusterName(),
+			info.GetInitialFailoverVersion(),
+			first,
+		)
 	}
 	if err := temporalchild.Verify(testContext(t), c.WorkflowService(), first.ClusterID); err != nil {
 		t.Error(err)
@@ -120,7 +131,8 @@ func TestFirstAndSecondStart(t *testing.T) {
 	wantKeywords(t, attributes, cfg.SearchAttributes)
 	// At once, and not after the minute for which the server would believe what it has read before.
 	_, err = dial(t, s, cfg).ExecuteWorkflow(testContext(t), client.StartWorkflowOptions{
-		TaskQueue: "none", TypedSearchAttributes: temporal.NewSearchAttributes(temporal.NewSearchAttributeKeyKeyword("IngotExtra").ValueSet("x")),
+		TaskQueue:             "none",
+		TypedSearchAttributes: temporal.NewSearchAttributes(temporal.NewSearchAttributeKeyKeyword("IngotExtra").ValueSet("x")),
 	}, "Nothing")
 	if err != nil {
 		t.Errorf("using an attribute that was added at this start: %v", err)

@@ -53,7 +53,14 @@ func settle(ctx context.Context, cfg temporalchild.Config, id identity, refresh 
 }
 
 // typedErrors turns gRPC's status into the error types of the Temporal API.
-func typedErrors(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+func typedErrors(
+	ctx context.Context,
+	method string,
+	req, reply any,
+	cc *grpc.ClientConn,
+	invoke grpc.UnaryInvoker,
+	opts ...grpc.CallOption,
+) error {
 	return serviceerror.FromStatus(serviceerror.ToStatus(invoke(ctx, method, req, reply, cc, opts...)))
 }
 
@@ -91,7 +98,12 @@ func setRetention(ctx context.Context, frontend workflowservice.WorkflowServiceC
 	return nil
 }
 
-func addSearchAttributes(ctx context.Context, operator operatorservice.OperatorServiceClient, cfg temporalchild.Config, refresh *atomic.Bool) error {
+func addSearchAttributes(
+	ctx context.Context,
+	operator operatorservice.OperatorServiceClient,
+	cfg temporalchild.Config,
+	refresh *atomic.Bool,
+) error {
 	have, err := operator.ListSearchAttributes(ctx, &operatorservice.ListSearchAttributesRequest{Namespace: cfg.Namespace})
 	if err != nil {
 		return fmt.Errorf("listing the search attributes of namespace %q: %w", cfg.Namespace, err)
@@ -115,7 +127,10 @@ func addSearchAttributes(ctx context.Context, operator operatorservice.OperatorS
 		return nil
 	}
 	refresh.Store(true) // for as long as this server runs: all parts of it have read the namespace
-	_, err = operator.AddSearchAttributes(ctx, &operatorservice.AddSearchAttributesRequest{Namespace: cfg.Namespace, SearchAttributes: missing})
+	_, err = operator.AddSearchAttributes(
+		ctx,
+		&operatorservice.AddSearchAttributesRequest{Namespace: cfg.Namespace, SearchAttributes: missing},
+	)
 	if err != nil {
 		return fmt.Errorf("adding search attributes to namespace %q: %w", cfg.Namespace, err)
 	}

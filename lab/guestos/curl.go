@@ -103,7 +103,15 @@ func curl(args []string, out, errs io.Writer) int {
 	return code
 }
 
-func curlOnce(method, u, body string, header http.Header, to string, failing bool, limit time.Duration, out, errs io.Writer, loud bool) int {
+func curlOnce(
+	method, u, body string,
+	header http.Header,
+	to string,
+	failing bool,
+	limit time.Duration,
+	out, errs io.Writer,
+	loud bool,
+) int {
 	trouble := func(code int, err error) int {
 		if loud {
 			fmt.Fprintf(errs, "curl: (%d) %v\n", code, err) // the console is gone otherwise

@@ -72,7 +72,12 @@ func findDisks() ([]*disk, error) {
 				return r
 			}, string(b)))
 		}
-		d := &disk{name: "/dev/" + base, path: "/dev/" + base, serial: cmp.Or(read("serial"), read("device/serial")), model: read("device/model")}
+		d := &disk{
+			name:   "/dev/" + base,
+			path:   "/dev/" + base,
+			serial: cmp.Or(read("serial"), read("device/serial")),
+			model:  read("device/model"),
+		}
 		d.rotary = read("queue/rotational") == "1"
 		if d.serial == "" { // SCSI: page 0x80 of the vital product data, behind a header of 4 bytes
 			if b, err := os.ReadFile(filepath.Join(sys, "device/vpd_pg80")); err == nil && len(b) > 4 {
@@ -168,7 +173,12 @@ func (d *disk) partition(parts []part, bootCode []byte) ([]part, error) {
 		}
 		at += p.size
 		table.Partitions = append(table.Partitions, &gpt.Partition{
-			Index: i + 1, Start: uint64(p.start) / sector, End: uint64(p.start+p.size)/sector - 1, Type: p.kind, Name: p.label, Attributes: p.attributes,
+			Index:      i + 1,
+			Start:      uint64(p.start) / sector,
+			End:        uint64(p.start+p.size)/sector - 1,
+			Type:       p.kind,
+			Name:       p.label,
+			Attributes: p.attributes,
 		})
 	}
 	f, err := os.OpenFile(d.path, os.O_RDWR, 0)
@@ -200,7 +210,11 @@ func (d *disk) write(p part, packed io.Reader) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	n, err := io.CopyBuffer(struct{ io.Writer }{io.NewOffsetWriter(f, p.start)}, struct{ io.Reader }{io.LimitReader(z, p.size+1)}, make([]byte, mib))
+	n, err := io.CopyBuffer(
+		struct{ io.Writer }{io.NewOffsetWriter(f, p.start)},
+		struct{ io.Reader }{io.LimitReader(z, p.size+1)},
+		make([]byte, mib),
+	)
 	if n > p.size {
 		err = fmt.Errorf("writing partition %q: %d bytes do not fit into %d", p.label, n, p.size)
 	}

@@ -89,7 +89,10 @@ func TestDocuments(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if _, err := parseTalos(bytes.Replace(text, []byte("\nmachine:"), []byte("\nnonsense: 1\nmachine:"), 1)); err == nil || !strings.Contains(err.Error(), "nonsense") {
+	if _, err := parseTalos(
+		bytes.Replace(text, []byte("\nmachine:"), []byte("\nnonsense: 1\nmachine:"), 1),
+	); err == nil ||
+		!strings.Contains(err.Error(), "nonsense") {
 		t.Errorf("an unknown key of Talos: %v", err)
 	}
 	for _, name := range []string{"harvester-create.yaml", "harvester-join.yaml"} {
@@ -101,7 +104,10 @@ func TestDocuments(t *testing.T) {
 			t.Errorf("%s with an unknown key is read", name)
 		}
 	}
-	if _, err := parseHarvester([]byte("scheme_version: 1\ninstall: {mode: join}\n")); err == nil || !strings.Contains(err.Error(), "server_url") {
+	if _, err := parseHarvester(
+		[]byte("scheme_version: 1\ninstall: {mode: join}\n"),
+	); err == nil ||
+		!strings.Contains(err.Error(), "server_url") {
 		t.Errorf("a node that joins nothing: %v", err)
 	}
 }
@@ -193,7 +199,12 @@ func TestCurl(t *testing.T) {
 	}))
 	defer s.Close()
 	var out, errs strings.Builder
-	if code := curl([]string{"-fsS", "--retry-delay", "0", "--max-time", "10", "-X", "POST", s.URL}, &out, &errs); code != 22 || errs.Len() == 0 {
+	if code := curl(
+		[]string{"-fsS", "--retry-delay", "0", "--max-time", "10", "-X", "POST", s.URL},
+		&out,
+		&errs,
+	); code != 22 ||
+		errs.Len() == 0 {
 		t.Errorf("an error of the server: %d %q", code, errs.String())
 	}
 	if code := curl([]string{"-s", "-HX-A: b", "-d", "a=c", s.URL}, &out, &errs); code != 0 || out.String() != "POST b c" {

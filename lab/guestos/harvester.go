@@ -341,7 +341,10 @@ func parseHarvester(b []byte) (*harvesterConfig, error) {
 	check(in.Mode != "join" || strings.HasPrefix(c.ServerURL, "https://"), "server_url is missing")
 	check(in.Mode != "create" || in.VIPMode == "dhcp" && in.VIPHwAddr != "" || net.ParseIP(in.VIP) != nil, "install.vip is missing")
 	check(len(in.Management.Interfaces) > 0, "install.management_interface.interfaces is missing")
-	check(in.Management.Method == "dhcp" || in.Management.Method == "static", "install.management_interface.method is neither dhcp nor static")
+	check(
+		in.Management.Method == "dhcp" || in.Management.Method == "static",
+		"install.management_interface.method is neither dhcp nor static",
+	)
 	check(in.Device != "", "install.device is missing")
 	for _, w := range in.Webhooks {
 		check(slices.Contains([]string{"STARTED", "SUCCEEDED", "FAILED"}, w.Event), "install.webhooks: event "+w.Event)
@@ -516,7 +519,10 @@ func (h *host) harvesterWrite(ctx context.Context, c *harvesterConfig) error {
 	if err != nil {
 		return err
 	}
-	if err := d.putFiles(part{label: "COS_OEM", start: parts[1].start, size: parts[1].size}, map[string][]byte{"harvester.config": text}); err != nil {
+	if err := d.putFiles(
+		part{label: "COS_OEM", start: parts[1].start, size: parts[1].size},
+		map[string][]byte{"harvester.config": text},
+	); err != nil {
 		return err
 	}
 	// Without the ISO's images the node is installed and never comes up: harvester#1439.
@@ -642,7 +648,8 @@ func (n *harvester) network(ctx context.Context) (string, error) {
 	name := ""
 	for _, want := range m.Interfaces {
 		for _, c := range all {
-			if name == "" && (want.HwAddr != "" && strings.EqualFold(c.HardwareAddr.String(), want.HwAddr) || want.HwAddr == "" && c.Name == want.Name) {
+			if name == "" &&
+				(want.HwAddr != "" && strings.EqualFold(c.HardwareAddr.String(), want.HwAddr) || want.HwAddr == "" && c.Name == want.Name) {
 				name = c.Name
 			}
 		}
@@ -748,11 +755,18 @@ func (n *harvester) join(ctx context.Context) {
 func (n *harvester) register(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
-	b, err := json.Marshal(harvesterNode{Name: n.config.OS.Hostname, Address: n.address(), Role: n.config.Install.Role, Down: n.h.fails("node")})
+	b, err := json.Marshal(
+		harvesterNode{Name: n.config.OS.Hostname, Address: n.address(), Role: n.config.Install.Role, Down: n.h.fails("node")},
+	)
 	if err != nil {
 		return err
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, strings.TrimRight(n.config.ServerURL, "/")+"/v3/connect/join", bytes.NewReader(b))
+	req, err := http.NewRequestWithContext(
+		ctx,
+		http.MethodPost,
+		strings.TrimRight(n.config.ServerURL, "/")+"/v3/connect/join",
+		bytes.NewReader(b),
+	)
 	if err != nil {
 		return err
 	}
@@ -789,7 +803,9 @@ func selfSigned(name string, kept []byte) (cert tls.Certificate, keep []byte, er
 	if err != nil {
 		return cert, nil, err
 	}
-	keep = append(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8})...)
+	keep = append(
+		pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
+		pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8})...)
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, keep, nil
 }
 
@@ -800,7 +816,11 @@ func serveTLS(ctx context.Context, cert tls.Certificate, addr string, handler ht
 	if err != nil {
 		return nil, err
 	}
-	s := &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second, TLSConfig: &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{cert}}}
+	s := &http.Server{
+		Handler:           handler,
+		ReadHeaderTimeout: 10 * time.Second,
+		TLSConfig:         &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{cert}},
+	}
 	go func() { stopped <- s.ServeTLS(l, "", "") }()
 	return s, nil
 }
@@ -920,7 +940,9 @@ func (n *harvester) joining(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	var node harvesterNode
-	if err := json.NewDecoder(io.LimitReader(r.Body, 1<<16)).Decode(&node); err != nil || node.Name == "" || node.Name == n.config.OS.Hostname {
+	if err := json.NewDecoder(io.LimitReader(r.Body, 1<<16)).
+		Decode(&node); err != nil || node.Name == "" ||
+		node.Name == n.config.OS.Hostname {
 		refuse(w, http.StatusBadRequest, "BadRequest", "a node needs a name of its own")
 		return
 	}
@@ -953,9 +975,13 @@ func (n *harvester) cluster() object {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return object{
-		"id": "local", "type": "management.cattle.io.cluster",
-		"metadata": object{"name": "local", "state": object{"name": "active", "error": false, "transitioning": false, "message": "Resource is Ready"}},
-		"status":   object{"nodeCount": len(n.state.Nodes), "conditions": []object{{"type": "Ready", "status": "True"}}},
+		"id":   "local",
+		"type": "management.cattle.io.cluster",
+		"metadata": object{
+			"name":  "local",
+			"state": object{"name": "active", "error": false, "transitioning": false, "message": "Resource is Ready"},
+		},
+		"status": object{"nodeCount": len(n.state.Nodes), "conditions": []object{{"type": "Ready", "status": "True"}}},
 	}
 }
 
@@ -971,13 +997,27 @@ func (n *harvester) nodes() object {
 			state, condition = "inactive", "Unknown"
 		}
 		data = append(data, object{
-			"id": name, "type": "node", "kind": "Node", "apiVersion": "v1",
+			"id":         name,
+			"type":       "node",
+			"kind":       "Node",
+			"apiVersion": "v1",
 			"metadata": object{
 				"name": name, "state": object{"name": state, "error": condition != "True"},
 				"labels": object{"harvesterhci.io/managed": "true", "node-role.kubernetes.io/control-plane": "true"},
 			},
-			"status": object{"conditions": []object{{"type": "Ready", "status": condition}}, "addresses": []object{{"type": "InternalIP", "address": node.Address}, {"type": "Hostname", "address": name}}},
+			"status": object{
+				"conditions": []object{{"type": "Ready", "status": condition}},
+				"addresses":  []object{{"type": "InternalIP", "address": node.Address}, {"type": "Hostname", "address": name}},
+			},
 		})
 	}
-	return object{"type": "collection", "resourceType": "node", "kind": "NodeList", "apiVersion": "v1", "count": len(data), "data": data, "items": data}
+	return object{
+		"type":         "collection",
+		"resourceType": "node",
+		"kind":         "NodeList",
+		"apiVersion":   "v1",
+		"count":        len(data),
+		"data":         data,
+		"items":        data,
+	}
 }

@@ -222,7 +222,13 @@ func (h *host) leave(how string, command int) {
 func (h *host) bringUp() error {
 	_, mounted := os.Stat("/proc/cmdline")
 	if mounted != nil {
-		for _, m := range [][3]string{{"proc", "/proc", "proc"}, {"sys", "/sys", "sysfs"}, {"dev", "/dev", "devtmpfs"}, {"run", "/run", "tmpfs"}, {"tmp", "/tmp", "tmpfs"}} {
+		for _, m := range [][3]string{
+			{"proc", "/proc", "proc"},
+			{"sys", "/sys", "sysfs"},
+			{"dev", "/dev", "devtmpfs"},
+			{"run", "/run", "tmpfs"},
+			{"tmp", "/tmp", "tmpfs"},
+		} {
 			if err := os.MkdirAll(m[1], 0o755); err != nil {
 				return err
 			}

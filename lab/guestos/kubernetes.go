@@ -172,7 +172,19 @@ func reply(w http.ResponseWriter, code int, o object) {
 
 // refuse answers with a metav1.Status.
 func refuse(w http.ResponseWriter, code int, reason, message string) {
-	reply(w, code, object{"kind": "Status", "apiVersion": "v1", "metadata": object{}, "status": "Failure", "message": message, "reason": reason, "code": code})
+	reply(
+		w,
+		code,
+		object{
+			"kind":       "Status",
+			"apiVersion": "v1",
+			"metadata":   object{},
+			"status":     "Failure",
+			"message":    message,
+			"reason":     reason,
+			"code":       code,
+		},
+	)
 }
 
 // discover answers the paths by which clients learn what the server knows.
@@ -204,7 +216,16 @@ func discover(w http.ResponseWriter, path string) bool {
 			"verbs": []string{"create", "delete", "get", "list", "patch", "update"},
 		})
 	}
-	reply(w, http.StatusOK, object{"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": target{group: strings.TrimPrefix(path, "/")}.apiVersion(), "resources": list})
+	reply(
+		w,
+		http.StatusOK,
+		object{
+			"kind":         "APIResourceList",
+			"apiVersion":   "v1",
+			"groupVersion": target{group: strings.TrimPrefix(path, "/")}.apiVersion(),
+			"resources":    list,
+		},
+	)
 	return true
 }
 
@@ -256,12 +277,19 @@ func (k *kubernetes) get(w http.ResponseWriter, g target) {
 		}
 	default:
 		for _, path := range slices.Sorted(maps.Keys(k.t.state.Objects)) {
-			if o, ok := parsePath(path); ok && o.group == g.group && o.resource == g.resource && (g.namespace == "" || o.namespace == g.namespace) {
+			if o, ok := parsePath(
+				path,
+			); ok && o.group == g.group && o.resource == g.resource &&
+				(g.namespace == "" || o.namespace == g.namespace) {
 				items = append(items, k.withStatus(k.t.state.Objects[path]))
 			}
 		}
 	}
-	reply(w, http.StatusOK, object{"kind": g.resource.kind + "List", "apiVersion": g.apiVersion(), "metadata": object{"resourceVersion": "1"}, "items": items})
+	reply(
+		w,
+		http.StatusOK,
+		object{"kind": g.resource.kind + "List", "apiVersion": g.apiVersion(), "metadata": object{"resourceVersion": "1"}, "items": items},
+	)
 }
 
 // put creates, replaces or applies.
@@ -277,7 +305,12 @@ func (k *kubernetes) put(w http.ResponseWriter, r *http.Request, g target) {
 		refuse(w, http.StatusUnsupportedMediaType, "UnsupportedMediaType", "only server-side apply patches are known here")
 		return
 	case apply && r.URL.Query().Get("fieldManager") == "":
-		refuse(w, http.StatusBadRequest, "BadRequest", "PatchOptions.meta.k8s.io \"\" is invalid: fieldManager: Required value: is required for apply patch")
+		refuse(
+			w,
+			http.StatusBadRequest,
+			"BadRequest",
+			"PatchOptions.meta.k8s.io \"\" is invalid: fieldManager: Required value: is required for apply patch",
+		)
 		return
 	case (r.Method == http.MethodPost) != (g.name == ""):
 		refuse(w, http.StatusMethodNotAllowed, "MethodNotAllowed", "the server does not allow this method")
@@ -299,7 +332,12 @@ func (k *kubernetes) put(w http.ResponseWriter, r *http.Request, g target) {
 	}
 	switch {
 	case o["kind"] != g.resource.kind || o["apiVersion"] != g.apiVersion():
-		refuse(w, http.StatusBadRequest, "BadRequest", fmt.Sprintf("the object is a %v %v, the path is of %s %s", o["apiVersion"], o["kind"], g.apiVersion(), g.resource.kind))
+		refuse(
+			w,
+			http.StatusBadRequest,
+			"BadRequest",
+			fmt.Sprintf("the object is a %v %v, the path is of %s %s", o["apiVersion"], o["kind"], g.apiVersion(), g.resource.kind),
+		)
 		return
 	case name == "" || name != g.name:
 		refuse(w, http.StatusBadRequest, "BadRequest", "the name of the object does not match the name on the URL")
@@ -409,12 +447,21 @@ func (k *kubernetes) node() object {
 		addrs = append(addrs, object{"type": "InternalIP", "address": strings.Split(a, "/")[0]})
 	}
 	return object{
-		"apiVersion": "v1", "kind": "Node",
-		"metadata": object{"name": k.t.config.hostname, "labels": object{"node-role.kubernetes.io/control-plane": "", "kubernetes.io/hostname": k.t.config.hostname}},
+		"apiVersion": "v1",
+		"kind":       "Node",
+		"metadata": object{
+			"name":   k.t.config.hostname,
+			"labels": object{"node-role.kubernetes.io/control-plane": "", "kubernetes.io/hostname": k.t.config.hostname},
+		},
 		"status": object{
 			"conditions": []object{{"type": "Ready", "status": ready, "reason": reason}},
 			"addresses":  addrs,
-			"nodeInfo":   object{"osImage": "Talos (" + talosVersion + ")", "kubeletVersion": "v1.36.0", "architecture": "amd64", "operatingSystem": "linux"},
+			"nodeInfo": object{
+				"osImage":         "Talos (" + talosVersion + ")",
+				"kubeletVersion":  "v1.36.0",
+				"architecture":    "amd64",
+				"operatingSystem": "linux",
+			},
 		},
 	}
 }
@@ -446,7 +493,13 @@ func (k *kubernetes) withStatus(o object) object {
 	}
 	o = maps.Clone(o)
 	if o["kind"] == "DaemonSet" {
-		o["status"] = object{"desiredNumberScheduled": n, "currentNumberScheduled": n, "numberReady": ready, "numberAvailable": ready, "updatedNumberScheduled": n}
+		o["status"] = object{
+			"desiredNumberScheduled": n,
+			"currentNumberScheduled": n,
+			"numberReady":            ready,
+			"numberAvailable":        ready,
+			"updatedNumberScheduled": n,
+		}
 		return o
 	}
 	available := "False"
@@ -494,7 +547,9 @@ func (t *talos) serveHealth() {
 		for _, path := range t.state.Applied {
 			objects = append(objects, t.state.Objects[path])
 		}
-		b, err := json.Marshal(object{"objects": objects, "bootstrapped": t.state.Bootstrapped, "bootstraps": t.state.Bootstraps, "boots": t.state.Boots})
+		b, err := json.Marshal(
+			object{"objects": objects, "bootstrapped": t.state.Bootstrapped, "bootstraps": t.state.Bootstraps, "boots": t.state.Boots},
+		)
 		t.mu.Unlock()
 		answer(w, b, err)
 	})

@@ -180,7 +180,9 @@ func request(ctx context.Context, name, hostname string, old *nclient4.Lease) (*
 			err = errors.Join(err, netlink.RouteReplace(route))
 		}
 	} else if routers := l.ACK.Router(); len(routers) > 0 {
-		err = netlink.RouteReplace(&netlink.Route{LinkIndex: link.Attrs().Index, Dst: &net.IPNet{IP: net.IPv4zero, Mask: net.CIDRMask(0, 32)}, Gw: routers[0]})
+		err = netlink.RouteReplace(
+			&netlink.Route{LinkIndex: link.Attrs().Index, Dst: &net.IPNet{IP: net.IPv4zero, Mask: net.CIDRMask(0, 32)}, Gw: routers[0]},
+		)
 	}
 	return l, err
 }

@@ -79,11 +79,16 @@ type keyPair struct {
 // The keys of a v1alpha1 document and of its machine; any other is refused, as Talos does.
 var (
 	talosKeys   = strings.Fields("version debug persist machine cluster")
-	machineKeys = strings.Fields(`type token ca acceptedCAs certSANs controlPlane kubelet pods network disks install files env time sysctls sysfs
-		registries systemDiskEncryption features udev logging kernel seccompProfiles baseRuntimeSpecOverrides nodeLabels nodeAnnotations nodeTaints`)
-	clusterKeys = strings.Fields(`id secret controlPlane clusterName network token aescbcEncryptionSecret secretboxEncryptionSecret ca acceptedCAs
+	machineKeys = strings.Fields(
+		`type token ca acceptedCAs certSANs controlPlane kubelet pods network disks install files env time sysctls sysfs
+		registries systemDiskEncryption features udev logging kernel seccompProfiles baseRuntimeSpecOverrides
+		nodeLabels nodeAnnotations nodeTaints`,
+	)
+	clusterKeys = strings.Fields(
+		`id secret controlPlane clusterName network token aescbcEncryptionSecret secretboxEncryptionSecret ca acceptedCAs
 		aggregatorCA serviceAccount apiServer controllerManager proxy scheduler discovery etcd coreDNS externalCloudProvider extraManifests
-		extraManifestHeaders inlineManifests adminKubeconfig allowSchedulingOnMasters allowSchedulingOnControlPlanes`)
+		extraManifestHeaders inlineManifests adminKubeconfig allowSchedulingOnMasters allowSchedulingOnControlPlanes`,
+	)
 )
 
 // parseTalos reads a machine configuration of one or more documents.
@@ -459,7 +464,10 @@ func (h *host) talosGrow(d *disk, doc []byte) error {
 	for _, p := range table.Partitions {
 		index = max(index, p.Index)
 	}
-	for _, p := range []part{{label: "STATE", start: at, size: talosStateSize}, {label: "EPHEMERAL", start: at + talosStateSize, size: (end - at - talosStateSize) / mib * mib}} {
+	for _, p := range []part{
+		{label: "STATE", start: at, size: talosStateSize},
+		{label: "EPHEMERAL", start: at + talosStateSize, size: (end - at - talosStateSize) / mib * mib},
+	} {
 		index++
 		table.Partitions = append(table.Partitions, &gpt.Partition{
 			Index: index, Start: uint64(p.start) / sector, End: uint64(p.start+p.size)/sector - 1,
@@ -622,7 +630,8 @@ func (t *talos) network(ctx context.Context) error {
 	for _, n := range t.config.Machine.Network.Interfaces {
 		name := ""
 		for _, c := range all {
-			if c.Name == n.Interface || n.DeviceSelector.HardwareAddr != "" && strings.EqualFold(c.HardwareAddr.String(), n.DeviceSelector.HardwareAddr) {
+			if c.Name == n.Interface ||
+				n.DeviceSelector.HardwareAddr != "" && strings.EqualFold(c.HardwareAddr.String(), n.DeviceSelector.HardwareAddr) {
 				name = c.Name
 			}
 		}

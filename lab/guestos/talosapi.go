@@ -89,8 +89,15 @@ func (a *authority) issue(subject pkix.Name, usage x509.ExtKeyUsage, names []str
 		return tls.Certificate{}, err
 	}
 	der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
-		SerialNumber: serial, Subject: subject, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(365 * 24 * time.Hour),
-		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{usage}, DNSNames: names, IPAddresses: ips, BasicConstraintsValid: true,
+		SerialNumber:          serial,
+		Subject:               subject,
+		NotBefore:             time.Now().Add(-time.Hour),
+		NotAfter:              time.Now().Add(365 * 24 * time.Hour),
+		KeyUsage:              x509.KeyUsageDigitalSignature,
+		ExtKeyUsage:           []x509.ExtKeyUsage{usage},
+		DNSNames:              names,
+		IPAddresses:           ips,
+		BasicConstraintsValid: true,
 	}, a.cert, key.Public(), a.key)
 	if err != nil {
 		return tls.Certificate{}, err

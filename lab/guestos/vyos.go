@@ -201,7 +201,8 @@ func link() error {
 		return err
 	}
 	var errs []error
-	for _, name := range strings.Fields("rm sleep echo cat touch mkdir test [ expr date hostname ip ls ping sed grep cut head tail tr logger true false kill chmod chown ln mv cp awk env id sync") {
+	for _, name := range strings.Fields("rm sleep echo cat touch mkdir test [ expr date hostname ip ls ping sed grep " +
+		"cut head tail tr logger true false kill chmod chown ln mv cp awk env id sync") {
 		errs = append(errs, os.Symlink("/bin/sh", filepath.Join(tools, name)))
 	}
 	errs = append(errs, os.Symlink("/sbin/init", filepath.Join(tools, "curl")))
@@ -374,8 +375,19 @@ func (r *router) routes() error {
 func (r *router) relaying() error {
 	var args []string
 	if n := r.config.at("service", "dhcp-relay"); n != nil && n.at("disable") == nil {
-		args = append(args, "-4", "-d", "--no-pid", "-c", n.value("10", "relay-options", "hop-count"), "-a", "-m", n.value("forward", "relay-options", "relay-agents-packets"),
-			"-A", n.value("576", "relay-options", "max-size"))
+		args = append(
+			args,
+			"-4",
+			"-d",
+			"--no-pid",
+			"-c",
+			n.value("10", "relay-options", "hop-count"),
+			"-a",
+			"-m",
+			n.value("forward", "relay-options", "relay-agents-packets"),
+			"-A",
+			n.value("576", "relay-options", "max-size"),
+		)
 		for _, i := range n.all("interface") {
 			args = append(args, "-i", i)
 		}

@@ -10,7 +10,9 @@ HERE=$(cd "$(dirname "$0")" && pwd)
 OUT=$1
 # In a mount namespace of its own, so that nothing stays mounted when this is killed.
 [ "${LAB_UNSHARED:-}" = 1 ] || LAB_UNSHARED=1 exec unshare --mount --propagation private "$0" "$@"
-T=$(mktemp -d "$(dirname "$OUT")/debian.XXXXXX"); trap 'rm -rf --one-file-system "$T"' EXIT
+T=$(mktemp -d "$(dirname "$OUT")/debian.XXXXXX"); trap 'umount -l "$T" 2>/dev/null || true; rm -rf --one-file-system "$T"' EXIT
+# In memory if there is plenty: dpkg syncs each file to the disk.
+[ "$(awk '/^MemAvailable/ {print $2}' /proc/meminfo)" -lt 6000000 ] || mount -t tmpfs -o size=1500m tmpfs "$T"
 R=$T/root
 
 # retry: what fetches over a network is tried three times
