@@ -51,7 +51,7 @@ func PortsFrom(frontend, ui int) Ports {
 
 // Config says what the child serves. It carries no secrets.
 type Config struct {
-	File  string `json:"file"` // the SQLite file; its directory is made, a lock file lies beside it
+	File  string `json:"file"` // the SQLite file; its directory is created, and a lock file beside it
 	Host  string `json:"host"` // a loopback address
 	Ports Ports  `json:"ports"`
 	// Identity is the path of a PEM file with a private key and its self-signed certificate; see [ClientTLS].
@@ -65,7 +65,7 @@ type Config struct {
 	MemoryLimit int64         `json:"memoryLimit"` // bytes, the Go runtime's soft limit; 0: none
 	LockWait    time.Duration `json:"lockWait"`    // how long to wait until an orphan releases the file
 	LogLevel    slog.Level    `json:"logLevel"`
-	// VacuumEvery is how often the pages of deleted runs are given back to the file system; 0: a minute.
+	// VacuumEvery is how often the pages of deleted runs are returned to the file system; 0: a minute.
 	VacuumEvery time.Duration `json:"vacuumEvery"`
 }
 
@@ -178,7 +178,7 @@ const (
 	KindConfig = "config" // the configuration can never work
 	KindPort   = "port"   // a port is occupied
 	KindLock   = "lock"   // another process holds the database file
-	KindSchema = "schema" // the file is newer than this binary, or not ours
+	KindSchema = "schema" // the file is newer than this binary, or foreign
 	KindSpace  = "space"  // the disk is full
 	KindServer = "server" // everything else
 )

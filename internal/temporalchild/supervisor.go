@@ -19,9 +19,10 @@ type Options struct {
 	Env     []string     // environment of the child; a few harmless variables of this process
 	Logger  *slog.Logger // required
 
-	BackoffMin     time.Duration // pause before the first restart, 1 s; doubled each time
-	BackoffMax     time.Duration // longest pause, 30 s; a child that was ready for longer starts over at BackoffMin
-	StartWait      time.Duration // how long a child may take to become ready, 2 min; it is not counted while the child reports that it is busy
+	BackoffMin time.Duration // pause before the first restart, 1 s; doubled each time
+	BackoffMax time.Duration // longest pause, 30 s; a child that was ready for longer starts over at BackoffMin
+	// StartWait is how long a child may take to become ready, 2 min, without the time in which it reports that it is busy.
+	StartWait      time.Duration
 	StopWait       time.Duration // how long it may take to stop before it is killed, 10 s
 	LinesPerSecond int           // log lines of the child that are passed on, 50
 
@@ -339,11 +340,11 @@ func (s *Supervisor) While(ctx context.Context, fn func(ctx context.Context, srv
 	}
 }
 
-// DialContext connects to the frontend of the child that runs now, waiting for one if need be, and
-// ignores addr. The connection can only be to that child: its process is seen alive after the connection
-// was made, and while it lives nobody else can listen on its port. Given to gRPC (grpc.WithContextDialer
-// in the SDK's ConnectionOptions.DialOptions), it keeps clients and workers from another server that takes the port while
-// the child is down, and lets them stay across its restarts.
+// DialContext connects to the frontend of the child that runs now, waits for one if necessary, and ignores addr. The
+// connection can only be to that child: its process is seen alive after the connection was made, and while it lives no other
+// process can listen on its port. Given to gRPC (grpc.WithContextDialer in the SDK's ConnectionOptions.DialOptions), it keeps
+// clients and workers away from another server that takes the port while the child is down, and lets them stay connected
+// across its restarts.
 func (s *Supervisor) DialContext(ctx context.Context, _ string) (net.Conn, error) {
 	st, err := s.await(ctx)
 	if err != nil {

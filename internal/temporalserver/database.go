@@ -20,12 +20,12 @@ import (
 // schemaFiles are the scripts that make the schema of schemaStamp.
 var schemaFiles = [...]string{"sqlite/v3/temporal/schema.sql", "sqlite/v3/visibility/schema.sql"}
 
-// failoverVersionIncrement is how far apart the failover versions of one cluster lie; the remainder tells
-// clusters apart. It is the same for every site, or two of them could never be connected.
+// failoverVersionIncrement is the distance between the failover versions of one cluster; the remainder identifies the
+// cluster. It must be the same for every site, or two sites could never be connected.
 const failoverVersionIncrement = 1_000_000
 
-// identity is what makes this Temporal cluster distinct from every other. It is fixed with the file's
-// creation, and travels in the file, so that a copy of it continues as the same cluster.
+// identity identifies this Temporal cluster. It is fixed when the file is created and stored in the file, so that a copy of
+// the file continues as the same cluster.
 type identity struct {
 	ClusterName     string
 	ClusterID       string
@@ -46,10 +46,12 @@ func newIdentity() identity {
 	}
 }
 
-// prepareDatabase makes the schema in a new file, refuses one that is newer or not ours, and returns the
+// prepareDatabase creates the schema in a new file, migrates an older one, refuses a newer or foreign one, and returns the
 // identity. It closes its connections before the server opens its own.
-func prepareDatabase(ctx context.Context, cfg temporalchild.Config, logger *slog.Logger, busy func(with string)) (identity, error) {
-	// The stamp is looked at without the pragmas, which would already change the file.
+func prepareDatabase(
+	ctx context.Context, cfg temporalchild.Config, logger *slog.Logger, busy func(with string),
+) (identity, error) {
+	// The stamp is read without the pragmas, which would change the file.
 	var stamp int
 	err := withDatabase(dsn(cfg, "busy_timeout"), func(db *sql.DB) error {
 		var err error
@@ -77,7 +79,7 @@ func prepareDatabase(ctx context.Context, cfg temporalchild.Config, logger *slog
 		if err != nil {
 			return fmt.Errorf("reading the cluster identity: %w", err)
 		}
-		// Pages of deleted runs go back to the file system a piece at each start, so that no start is slow.
+		// A bounded part of the free pages is returned to the file system at each start, so that no start is slow.
 		if _, err := db.ExecContext(ctx, "PRAGMA incremental_vacuum(4096)"); err != nil {
 			return fmt.Errorf("vacuuming: %w", err)
 		}
@@ -90,7 +92,7 @@ func prepareDatabase(ctx context.Context, cfg temporalchild.Config, logger *slog
 	return id, nil
 }
 
-// checkStamp returns the file's stamp, 0 for a fresh file, and a *Failure for one that is not for us.
+// checkStamp returns the file's stamp, 0 for a new file, and a *Failure for a newer or foreign file.
 func checkStamp(ctx context.Context, db *sql.DB, file string) (stamp int, err error) {
 	var tables int
 	if err := db.QueryRowContext(ctx, "PRAGMA user_version").Scan(&stamp); err != nil {
@@ -104,7 +106,7 @@ func checkStamp(ctx context.Context, db *sql.DB, file string) (stamp int, err er
 	case stamp == 0 && tables > 0, stamp != 0 && stamp < 100:
 		return 0, &temporalchild.Failure{
 			Kind:    temporalchild.KindSchema,
-			Message: fmt.Sprintf("the database %q was not made by Ingot (it has tables and no stamp of ours)", file),
+			Message: fmt.Sprintf("the database %q was not made by Ingot (it has tables, but not Ingot's stamp)", file),
 			Remedy:  "move the file away, or choose another data_dir",
 		}
 	case stamp > schemaStamp:
@@ -146,7 +148,7 @@ func createSchema(ctx context.Context, db *sql.DB) error {
 	})
 }
 
-// dsn opens the file as the server will, with these of its pragmas.
+// dsn returns the data source name of the file, with these of the server's pragmas.
 func dsn(cfg temporalchild.Config, pragmas ...string) string {
 	attributes := sqlConfig(cfg).ConnectAttributes
 	q := url.Values{"mode": {attributes["mode"]}}
@@ -157,8 +159,8 @@ func dsn(cfg temporalchild.Config, pragmas ...string) string {
 	return "file:" + cfg.File + "?" + q.Encode()
 }
 
-// createNamespace makes the namespace with its retention and search attributes before the server runs,
-// so that they are there from its first moment; an existing one is left as it is.
+// createNamespace creates the namespace with its retention and search attributes before the server runs, so that they exist
+// from its first moment. An existing namespace is not changed.
 func createNamespace(cfg temporalchild.Config, id identity) error {
 	attributes := map[string]enumspb.IndexedValueType{}
 	for _, name := range cfg.SearchAttributes {

@@ -17,8 +17,8 @@ import (
 	"github.com/ingotmetal/ingot/internal/temporalchild"
 )
 
-// portGrace is how long an occupied port may still be that of an orphan: the kernel closes the files of
-// a process that ends one after the other, so its lock may be free before its ports are.
+// portGrace is how long an occupied port may still belong to an orphan: the kernel closes the files of an ending process
+// one after the other, so its lock may be free before its ports are.
 const portGrace = 2 * time.Second
 
 // waitForPorts makes sure that the server's ports are free, because the server itself ends the process
@@ -88,7 +88,7 @@ func portHolder(port int) string {
 	}
 
 	for _, fd := range fds {
-		// A process that ended meanwhile, or is not ours to look at, has no readable links.
+		// A process that has ended, or that this user may not inspect, has no readable links.
 		target, err := os.Readlink(fd)
 		if err != nil || !inodes[target] {
 			continue

@@ -31,25 +31,22 @@ import (
 
 const storeName = "sqlite"
 
-// maxJournal is what the write-ahead log is cut back to, bytes; checkpointEvery after how many pages its
-// content goes into the file. Nothing but the server reads the file, so nothing holds a checkpoint up.
+// maxJournal is the size in bytes to which the write-ahead log is truncated; checkpointEvery is after how many pages its
+// content is written into the file. Only the server reads the file, so no reader delays a checkpoint.
 const (
 	maxJournal      = 8 << 20
 	checkpointEvery = 1000
 )
 
-// Run serves Temporal in this process until ctx ends, then stops it (about 1 s) and returns nil. ready is
-// called once, when clients can start workflows; busy before that, with what takes as long as the database is
-// big, and with the empty string when that is over. Errors known to a person (an occupied port, a held or
-// newer file, a wrong configuration) are *[temporalchild.Failure].
+// Run serves Temporal in this process until ctx ends, then stops it (about 1 s) and returns nil. ready is called once, when
+// clients can start workflows. Before that, busy is called with work whose time grows with the database, and with the empty
+// string when that work is done. Errors that an operator can correct (an occupied port, a held or newer file, an invalid
+// configuration) are *[temporalchild.Failure].
 //
-// The server ends the process with status 1 on some errors, and a process can run it only once: its
-// database connection is never closed. Everything but a test of this package wants the child.
+// The server ends the process with status 1 on some errors, and a process can run it only once, because its database
+// connection is never closed. Only tests of this package call Run outside of the child.
 func Run(
-	ctx context.Context,
-	cfg temporalchild.Config,
-	logger *slog.Logger,
-	busy func(with string),
+	ctx context.Context, cfg temporalchild.Config, logger *slog.Logger, busy func(with string),
 	ready func(temporalchild.Server),
 ) error {
 	if err := cfg.Validate(); err != nil {
@@ -101,13 +98,9 @@ func Run(
 	return runErr
 }
 
-// whileStarted is what happens between the server's start and its stop.
+// whileStarted does the work between the server's start and its stop.
 func whileStarted(
-	ctx context.Context,
-	cfg temporalchild.Config,
-	id identity,
-	refresh *atomic.Bool,
-	logger *slog.Logger,
+	ctx context.Context, cfg temporalchild.Config, id identity, refresh *atomic.Bool, logger *slog.Logger,
 	ready func(temporalchild.Server),
 ) error {
 	if err := settle(ctx, cfg, id, refresh); err != nil {
@@ -142,7 +135,7 @@ func newServer(cfg temporalchild.Config, id identity, logger *serverLog, refresh
 	frontend := hostPort(cfg.Host, cfg.Ports.Frontend)
 	service := func(port int) config.Service {
 		var s config.Service
-		// HTTPPort stays 0: the frontend's HTTP API would be a second way in.
+		// HTTPPort stays 0: the frontend's HTTP API is not used.
 		s.RPC.GRPCPort, s.RPC.BindOnIP = port, cfg.Host
 		return s
 	}
@@ -212,11 +205,11 @@ func mutualTLS(file string) config.RootTLS {
 	}
 }
 
-// dynamicConfig makes a server for thousands of machines into one for a box beside DHCP. The caches are
-// limited because their defaults are counted for gigabytes; the measured speed is the same.
+// dynamicConfig adapts a server for thousands of hosts to one small host. The caches are limited because their defaults
+// assume gigabytes; the measured speed is the same.
 //
-// refresh tells whether search attributes are read from the database each time that one is used, which makes
-// those that were added to a namespace that exists usable at once instead of after a minute.
+// While refresh is true, search attributes are read from the database at each use. Attributes that were added to an existing
+// namespace are then usable at once instead of after a minute.
 func dynamicConfig(refresh *atomic.Bool) dynamicconfig.Client {
 	return &settings{refresh: refresh, fixed: dynamicconfig.StaticClient{
 		dynamicconfig.MakeKey("history.hostLevelCacheMaxSize"):            512,
@@ -227,12 +220,12 @@ func dynamicConfig(refresh *atomic.Bool) dynamicconfig.Client {
 		dynamicconfig.MakeKey("frontend.persistenceMaxQPS"):       10000,
 		dynamicconfig.MakeKey("history.persistenceMaxQPS"):        45000,
 		dynamicconfig.MakeKey("frontend.namespaceRPS.visibility"): 100,
-		// Nothing here calls home.
+		// No requests to Temporal's own servers.
 		dynamicconfig.MakeKey("frontend.enableServerVersionCheck"): false,
 	}}
 }
 
-// settings are the server's, all but one of them the same for its whole life.
+// settings are the server's settings; all but one are fixed.
 type settings struct {
 	fixed   dynamicconfig.StaticClient
 	refresh *atomic.Bool
@@ -249,9 +242,9 @@ func (s *settings) GetValue(key dynamicconfig.Key) []dynamicconfig.ConstrainedVa
 
 var refreshAttributes = dynamicconfig.MakeKey("system.forceSearchAttributesCacheRefreshOnRead")
 
-// sqlConfig names the database file. Attributes that are no URI parameters become pragmas, in
-// alphabetical order: auto_vacuum has to come before anything writes the file's first page.
-// synchronous=full because acknowledged signals must survive the power.
+// sqlConfig names the database file. Attributes that are not URI parameters become pragmas, in alphabetical order:
+// auto_vacuum must come before the file's first page is written. synchronous=full because acknowledged signals must survive
+// a power failure.
 func sqlConfig(cfg temporalchild.Config) *config.SQL {
 	return &config.SQL{
 		PluginName:   sqliteplugin.PluginName,
@@ -262,7 +255,7 @@ func sqlConfig(cfg temporalchild.Config) *config.SQL {
 			"busy_timeout": "10000",
 			"journal_mode": "wal",
 			"synchronous":  "full",
-			// A write-ahead log that has grown is cut when its content is in the file.
+			// A grown write-ahead log is truncated when its content is in the file.
 			"journal_size_limit": strconv.Itoa(maxJournal),
 			"wal_autocheckpoint": strconv.Itoa(checkpointEvery),
 			"cache_size":         "-16384", // KiB; the default of 2 MiB reads the same pages again and again

@@ -9,8 +9,7 @@ import (
 	"os"
 )
 
-// Runs counts the runs in a database that no server has open, those that are
-// over included. A file that is not there has none.
+// Runs counts the runs in a database that no server has open, finished ones included. A missing file has none.
 func Runs(ctx context.Context, path string) (n int, err error) {
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
 		return 0, nil
@@ -18,9 +17,10 @@ func Runs(ctx context.Context, path string) (n int, err error) {
 
 	err = withDatabase("file:"+path+"?mode=ro", func(db *sql.DB) error {
 		var tables int
-		err := db.QueryRowContext(ctx, "SELECT count(*) FROM sqlite_master WHERE name IN ('current_executions', 'namespaces')").Scan(&tables)
+		err := db.QueryRowContext(ctx, `SELECT count(*) FROM sqlite_master
+			WHERE name IN ('current_executions', 'namespaces')`).Scan(&tables)
 		if err != nil || tables < 2 {
-			return err // its server has not got as far as to make them
+			return err // its server has not created them yet
 		}
 		return db.QueryRowContext(ctx, `SELECT count(*) FROM current_executions c JOIN namespaces n ON n.id = c.namespace_id
 			WHERE n.name <> 'temporal-system'`).Scan(&n)

@@ -54,11 +54,7 @@ func settle(ctx context.Context, cfg temporalchild.Config, id identity, refresh 
 
 // typedErrors turns gRPC's status into the error types of the Temporal API.
 func typedErrors(
-	ctx context.Context,
-	method string,
-	req, reply any,
-	cc *grpc.ClientConn,
-	invoke grpc.UnaryInvoker,
+	ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker,
 	opts ...grpc.CallOption,
 ) error {
 	return serviceerror.FromStatus(serviceerror.ToStatus(invoke(ctx, method, req, reply, cc, opts...)))
@@ -99,9 +95,7 @@ func setRetention(ctx context.Context, frontend workflowservice.WorkflowServiceC
 }
 
 func addSearchAttributes(
-	ctx context.Context,
-	operator operatorservice.OperatorServiceClient,
-	cfg temporalchild.Config,
+	ctx context.Context, operator operatorservice.OperatorServiceClient, cfg temporalchild.Config,
 	refresh *atomic.Bool,
 ) error {
 	have, err := operator.ListSearchAttributes(ctx, &operatorservice.ListSearchAttributesRequest{Namespace: cfg.Namespace})

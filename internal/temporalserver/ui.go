@@ -21,12 +21,12 @@ import (
 	"github.com/ingotmetal/ingot/internal/temporalchild"
 )
 
-// startUI serves the web UI, read-only, and returns its stop. Without its port there is no UI, which is
-// an error in the log but no reason to be without Temporal: it is tried again until the port is free.
+// startUI serves the web UI, read-only, and returns the function that stops it. If its port is occupied, that is an error in
+// the log, Temporal runs without the UI, and the port is tried again until it is free.
 //
-// The UI itself answers under every host name, so that a page of somebody else's whose name is rebound to
-// 127.0.0.1 could read every history with the browser of a person on this host. So it listens where no
-// page can guess, and what stands on its port passes on requests for names of this host alone.
+// The UI itself answers under every host name: a foreign page whose name is rebound to 127.0.0.1 could read every history
+// with a browser on this host. So the UI listens on an address that no page can guess, and a proxy on its port passes on
+// only requests for names of this host.
 func startUI(ctx context.Context, cfg temporalchild.Config, logger *slog.Logger) func() {
 	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan struct{})
@@ -106,8 +106,8 @@ func awaitUIPort(ctx context.Context, cfg temporalchild.Config, logger *slog.Log
 	}
 }
 
-// hiddenAddress returns a free port on an address of loopback that was drawn by lot: one of 2^24 times
-// some 28,000. Other hosts cannot reach it, programs on this one need not: they reach the frontend.
+// hiddenAddress returns a free port on a random loopback address: one of 2^24 times some 28,000. Other
+// hosts cannot reach it; programs on this host can reach the frontend anyway.
 func hiddenAddress() (netip.AddrPort, error) {
 	var b [3]byte
 	_, _ = rand.Read(b[:]) // never returns an error: it ends the program instead

@@ -15,16 +15,15 @@ import (
 	"github.com/ingotmetal/ingot/internal/temporalchild"
 )
 
-// vacuumEvery is how often the pages of deleted runs are given back, and
-// vacuumPages how many at once: 4 MiB, so that no signal waits noticeably.
+// vacuumEvery is how often the pages of deleted runs are returned to the file system, and vacuumPages how many at once:
+// 4 MiB, so that no signal waits noticeably.
 const (
 	vacuumEvery = time.Minute
 	vacuumPages = 1024
 )
 
-// startVacuum gives the pages of deleted runs back to the file system for as
-// long as the server runs, and returns what ends that. It uses the server's own
-// connection: a second one would make the server's transactions fail as locked.
+// startVacuum returns the pages of deleted runs to the file system while the server runs, and returns the function that ends
+// that. It uses the server's own connection: a second one would make the server's transactions fail as locked.
 func startVacuum(ctx context.Context, cfg temporalchild.Config, logger *slog.Logger) (func(), error) {
 	db, err := sql.NewSQLAdminDB(
 		sqlplugin.DbKindUnknown,
@@ -52,9 +51,9 @@ func startVacuum(ctx context.Context, cfg temporalchild.Config, logger *slog.Log
 		for {
 			select {
 			case <-tick.C:
-				// With nothing to give back this reads one page.
+				// Without free pages this reads one page.
 				if err := db.Exec(fmt.Sprintf("PRAGMA incremental_vacuum(%d)", vacuumPages)); err != nil {
-					logger.Warn("the pages of deleted runs could not be given back", "err", err)
+					logger.Warn("the pages of deleted runs could not be returned", "err", err)
 				}
 			case <-ctx.Done():
 				return
