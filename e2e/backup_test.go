@@ -174,13 +174,9 @@ tasks:
 		o.untouched(ctx, t, name, restored)
 	}
 	for name, m := range machines {
-		require.Equal(
-			t,
-			touched[name],
+		require.Equal(t, touched[name],
 			[]any{m.PowerOns(), m.Resets(), m.PowerState(), m.NextBoot(), m.Writers(), digestOf(t, m.DiskPath()), m.BMC().Told()},
-			"%s was touched",
-			name,
-		)
+			"%s was touched", name)
 	}
 
 	// Who wrote to the one disk was known to the backup; of the other it is a

@@ -210,10 +210,8 @@ func (s *Site) benchNetboot(ctx context.Context, t *testing.T, sims bool) {
 	g := errgroup.Group{}
 	for _, name := range names {
 		g.Go(func() error {
-			return post(
-				"/v1/workflows",
-				map[string]any{"type": workflows.ProvisionType, "input": map[string]any{"machine": name, "template": "empty"}},
-			)
+			return post("/v1/workflows",
+				map[string]any{"type": workflows.ProvisionType, "input": map[string]any{"machine": name, "template": "empty"}})
 		})
 	}
 	require.NoError(t, g.Wait())
@@ -282,17 +280,8 @@ func simulatedBMC(ctx context.Context, t *testing.T) int {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o755))
 	}
 	pkg := lab.PackageDir("openipmi")
-	c := exec.CommandContext(
-		ctx,
-		filepath.Join(pkg, "usr/bin/ipmi_sim"),
-		"-c",
-		filepath.Join(dir, "lan.conf"),
-		"-f",
-		filepath.Join(dir, "bmc.emu"),
-		"-s",
-		filepath.Join(dir, "state"),
-		"-n",
-	)
+	c := exec.CommandContext(ctx, filepath.Join(pkg, "usr/bin/ipmi_sim"), "-c", filepath.Join(dir, "lan.conf"), "-f",
+		filepath.Join(dir, "bmc.emu"), "-s", filepath.Join(dir, "state"), "-n")
 	c.Env = append(os.Environ(), "LD_LIBRARY_PATH="+filepath.Join(pkg, "usr/lib/x86_64-linux-gnu"))
 	require.NoError(t, c.Start())
 	t.Cleanup(func() {
@@ -332,10 +321,8 @@ func (s *Site) namespace(ctx context.Context, t *testing.T, name string) client.
 		_, err := c.OperatorService().
 			AddSearchAttributes(ctx, &operatorservice.AddSearchAttributesRequest{Namespace: name, SearchAttributes: attrs})
 		if err == nil {
-			_, err = c.CountWorkflow(
-				ctx,
-				&workflowservice.CountWorkflowExecutionsRequest{Namespace: name, Query: workflows.AttrMachine + " = 'none'"},
-			)
+			_, err = c.CountWorkflow(ctx,
+				&workflowservice.CountWorkflowExecutionsRequest{Namespace: name, Query: workflows.AttrMachine + " = 'none'"})
 		}
 		return err == nil
 	}, time.Minute, 100*time.Millisecond)

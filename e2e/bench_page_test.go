@@ -95,14 +95,8 @@ func TestBenchPage(t *testing.T) {
 	of := func(name string) float64 { return (after[name] - before[name]) * 1000 / float64(changes) }
 	t.Logf(
 		"page, %d changes in %v: script %.2f ms, layout and style %.2f ms, all work %.2f ms for each; longest frame %.0f ms; heap %.0f MB",
-		changes,
-		pageMeasured,
-		of("ScriptDuration"),
-		of("LayoutDuration")+of("RecalcStyleDuration"),
-		of("TaskDuration"),
-		longest,
-		after["JSHeapUsedSize"]/1e6,
-	)
+		changes, pageMeasured, of("ScriptDuration"), of("LayoutDuration")+of("RecalcStyleDuration"), of("TaskDuration"),
+		longest, after["JSHeapUsedSize"]/1e6)
 }
 
 // bareServer is "ingot serve" on loopback: DHCP off, and no Temporal.
@@ -314,10 +308,7 @@ func fillInventory(t *testing.T, database string, machines int) {
 // sampleRun is the record of a run; the first fifty are installed, so that they can be armed by hand.
 func sampleRun(n int, machine string, now time.Time) inventory.Workflow {
 	w := inventory.Workflow{
-		Run: fmt.Sprintf(
-			"00000000-0000-4000-8000-%012d",
-			n,
-		),
+		Run:      fmt.Sprintf("00000000-0000-4000-8000-%012d", n),
 		ID:       "machine/" + machine,
 		Type:     "Provision",
 		Machine:  machine,
@@ -335,10 +326,8 @@ func sampleRun(n int, machine string, now time.Time) inventory.Workflow {
 		Ended:   now.Add(-time.Duration(n) * time.Minute),
 	}
 	for _, name := range []string{"stream-image", "grow-partition", "write-seed", "reboot"} {
-		w.Actions = append(
-			w.Actions,
-			inventory.ActionRecord{Name: name, Image: name, State: action.Success, Attempt: 1, StartedAt: w.Started, Seconds: 12, Timeout: 600},
-		)
+		w.Actions = append(w.Actions,
+			inventory.ActionRecord{Name: name, Image: name, State: action.Success, Attempt: 1, StartedAt: w.Started, Seconds: 12, Timeout: 600})
 	}
 	if n < 50 {
 		return w

@@ -257,15 +257,8 @@ func (s *Site) allHistories(ctx context.Context, t *testing.T, found places, whe
 		} {
 			out, err := s.TemporalCLI(
 				ctx,
-				append(
-					append([]string{"workflow"}, args...),
-					"--workflow-id",
-					r.Execution.WorkflowID,
-					"--run-id",
-					r.Execution.RunID,
-					"-o",
-					"json",
-				)...)
+				append(append([]string{"workflow"}, args...), "--workflow-id", r.Execution.WorkflowID, "--run-id",
+					r.Execution.RunID, "-o", "json")...)
 			require.NoError(t, err)
 			found[kind+when+"/"+r.Execution.WorkflowID+"/"+r.Execution.RunID] = []byte(out)
 		}

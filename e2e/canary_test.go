@@ -382,11 +382,8 @@ tasks:
 	hunted = append(hunted, literal)
 	for name, n := range runs {
 		o := owner(name)
-		hunted = append(
-			hunted,
-			canary{what: "nonce of " + name, text: []byte(inventory.Nonce(key, o))},
-			canary{what: "capability of " + name, text: []byte(inventory.Capability(key, o))},
-		)
+		hunted = append(hunted, canary{what: "nonce of " + name, text: []byte(inventory.Nonce(key, o))},
+			canary{what: "capability of " + name, text: []byte(inventory.Capability(key, o))})
 		if claims[name] != nil {
 			hunted = append(hunted, canary{what: "claim of " + name, text: []byte(claims[name]["claim"]), where: []string{
 				"script/", "serial/", "argv/worker-agent", "argv/ip", // of the lab, which gives the simulated machine's agent its command line so
@@ -398,11 +395,8 @@ tasks:
 	}
 	require.Len(t, nonces, 3, "three agents have had a token")
 	hunted = append(hunted, s.siteSecrets(t)...)
-	hunted = append(
-		hunted,
-		privateKey(t, filepath.Join(s.dir, "etc/ingot/site.pem")),
-		privateKey(t, filepath.Join(standby.dir, "etc/ingot/site.pem")),
-	)
+	hunted = append(hunted, privateKey(t, filepath.Join(s.dir, "etc/ingot/site.pem")),
+		privateKey(t, filepath.Join(standby.dir, "etc/ingot/site.pem")))
 	total, hits := 0, 0
 	for _, place := range slices.Sorted(maps.Keys(found)) {
 		total += len(found[place])

@@ -188,11 +188,8 @@ func TestChaosNamesEveryPhase(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	known := slices.Concat(
-		phases,
-		slices.Collect(maps.Keys(leftOut)),
-		[]string{inventory.PhaseDone, inventory.PhaseFailed, inventory.PhaseCancelled, inventory.PhaseWaiting},
-	)
+	known := slices.Concat(phases, slices.Collect(maps.Keys(leftOut)),
+		[]string{inventory.PhaseDone, inventory.PhaseFailed, inventory.PhaseCancelled, inventory.PhaseWaiting})
 	found := regexp.MustCompile(`\tPhase\w+ += "([^"]+)"`).FindAllStringSubmatch(string(source), -1)
 	for _, m := range found {
 		if !slices.Contains(known, m[1]) {

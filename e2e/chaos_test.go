@@ -448,13 +448,8 @@ func (x *cell) finish(ctx context.Context, answer func() error) error {
 		if err := answer(); err != nil {
 			return false, err
 		}
-		return false, x.c.REST(
-			ctx,
-			http.MethodPost,
-			"/v1/workflows/"+x.run+"/decide",
-			workflows.Decision{Question: w.Question.ID, Choice: x.want.person},
-			nil,
-		)
+		return false, x.c.REST(ctx, http.MethodPost, "/v1/workflows/"+x.run+"/decide",
+			workflows.Decision{Question: w.Question.ID, Choice: x.want.person}, nil)
 	})
 	if err != nil {
 		return err

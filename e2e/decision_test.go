@@ -35,12 +35,8 @@ tasks:
 		{Path: "/dev/vda", Serial: "A", Size: 64 << 20, Blank: true},
 		{Path: "/dev/vdb", Serial: "B", Size: 64 << 20, Blank: true},
 	}
-	run, _ := s.begun(
-		ctx,
-		t,
-		m,
-		workflows.ProvisionInput{Template: "writes", HardwareMap: map[string]string{"sum": strings.Repeat("0", 64)}},
-	)
+	run, _ := s.begun(ctx, t, m,
+		workflows.ProvisionInput{Template: "writes", HardwareMap: map[string]string{"sum": strings.Repeat("0", 64)}})
 	_, err := m.Boot(ctx)
 	require.NoError(t, err)
 	asks := func(not string) string {

@@ -511,11 +511,8 @@ func TestEveryPath(t *testing.T) {
 				t.Run(name, func(t *testing.T) {
 					ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 					defer cancel()
-					m, err := s.Add(
-						ctx,
-						lab.Spec{Name: name, Firmware: firmware, VLAN: vlan, Bus: bus},
-						func(doc map[string]any) { doc["image"] = "mini" },
-					)
+					m, err := s.Add(ctx, lab.Spec{Name: name, Firmware: firmware, VLAN: vlan, Bus: bus},
+						func(doc map[string]any) { doc["image"] = "mini" })
 					require.NoError(t, err)
 					s.must(ctx, t, "machine", "provision", name)
 					s.ended(ctx, t, name, inventory.StateSuccess)

@@ -226,35 +226,16 @@ func (s *Site) decides(ctx context.Context, machine string, d workflows.Decision
 	if err != nil {
 		return err
 	}
-	_, err = s.TemporalCLI(
-		ctx,
-		"workflow",
-		"update",
-		"execute",
-		"--workflow-id",
-		workflows.MachineID(machine),
-		"--name",
-		workflows.UpdateDecide,
-		"--input",
-		string(b),
-	)
+	_, err = s.TemporalCLI(ctx, "workflow", "update", "execute", "--workflow-id", workflows.MachineID(machine), "--name",
+		workflows.UpdateDecide, "--input", string(b))
 	return err
 }
 
 // asks is the run's own answer: whatever was signalled before has been taken in.
 func (s *Site) asks(ctx context.Context, t *testing.T, machine string) workflows.Status {
 	t.Helper()
-	out, err := s.TemporalCLI(
-		ctx,
-		"workflow",
-		"query",
-		"--workflow-id",
-		workflows.MachineID(machine),
-		"--type",
-		workflows.QueryStatus,
-		"-o",
-		"json",
-	)
+	out, err := s.TemporalCLI(ctx, "workflow", "query", "--workflow-id", workflows.MachineID(machine), "--type",
+		workflows.QueryStatus, "-o", "json")
 	require.NoError(t, err)
 	var q struct {
 		Result []workflows.Status `json:"queryResult"`
@@ -361,12 +342,8 @@ func leftovers(ctx context.Context, t *testing.T, s *Site) {
 		forged := held.Key
 		forged.Epoch++
 		m.Use(w.Token)
-		a, err = m.Ask(
-			ctx,
-			http.MethodPost,
-			"/agent/v1/report",
-			action.Result{Key: forged, ID: "late-2", State: action.Failed, Started: time.Now(), Ended: time.Now()},
-		)
+		a, err = m.Ask(ctx, http.MethodPost, "/agent/v1/report",
+			action.Result{Key: forged, ID: "late-2", State: action.Failed, Started: time.Now(), Ended: time.Now()})
 		require.NoError(t, err)
 		require.Equal(t, http.StatusGone, a.Status, "%s", a)
 		m.Use(token)
@@ -395,10 +372,8 @@ func leftovers(ctx context.Context, t *testing.T, s *Site) {
 
 	require.NoError(
 		t,
-		m.Report(
-			ctx,
-			action.Result{Key: now.Key, ID: "own", State: action.Success, Message: "of run 2", Started: time.Now(), Ended: time.Now()},
-		),
+		m.Report(ctx,
+			action.Result{Key: now.Key, ID: "own", State: action.Success, Message: "of run 2", Started: time.Now(), Ended: time.Now()}),
 	)
 	m.obey(ctx, t)
 	end := s.of(ctx, t, second, final)
@@ -522,11 +497,8 @@ func oldDecisions(ctx context.Context, t *testing.T, s *Site) {
 	require.Equal(t, "1.bind.3", s.asks(ctx, t, m.Name).Question.ID)
 	require.NoError(
 		t,
-		s.decides(
-			ctx,
-			m.Name,
-			workflows.Decision{Question: "1.bind.3", Choice: workflows.Retry, DiskSelector: &inventory.DiskSelector{Serial: "B"}},
-		),
+		s.decides(ctx, m.Name,
+			workflows.Decision{Question: "1.bind.3", Choice: workflows.Retry, DiskSelector: &inventory.DiskSelector{Serial: "B"}}),
 	)
 	given := m.assigned(ctx, t)
 	require.Equal(t, "B", given.Disk.Serial)
@@ -698,13 +670,8 @@ func (s *Site) drip(ctx context.Context, t *testing.T, size int64, perChunk time
 	require.NoError(t, err)
 	d.url = fmt.Sprintf("http://%s/image.raw", l.Addr())
 	server := &http.Server{ReadHeaderTimeout: 10 * time.Second, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		http.ServeContent(
-			w,
-			r,
-			"image.raw",
-			time.Time{},
-			&slowly{Reader: bytes.NewReader(content), ctx: r.Context(), fast: d.fast, pause: perChunk},
-		)
+		http.ServeContent(w, r, "image.raw", time.Time{},
+			&slowly{Reader: bytes.NewReader(content), ctx: r.Context(), fast: d.fast, pause: perChunk})
 	})}
 	t.Cleanup(func() { require.NoError(t, server.Close()) })
 	go func() { _ = server.Serve(l) }() // ends with Close
@@ -967,14 +934,8 @@ func resetInMidWrite(ctx context.Context, t *testing.T, s *Site) {
 	require.NoError(t, json.Unmarshal([]byte(out), &second), "%s", out)
 	require.NotEmpty(t, second.RunID)
 	r := s.of(ctx, t, second.RunID, func(r inventory.Workflow) bool { return r.Question != nil })
-	t.Logf(
-		"reset to event %s of %d; after %.1f s the run asks: %q %s",
-		point,
-		len(events),
-		time.Since(over).Seconds(),
-		r.Question.ID,
-		r.Question.Text,
-	)
+	t.Logf("reset to event %s of %d; after %.1f s the run asks: %q %s", point, len(events), time.Since(over).Seconds(),
+		r.Question.ID, r.Question.Text)
 	require.Contains(t, r.Question.ID, ".fenced.")
 	require.Equal(t, []string{workflows.Abort}, r.Question.Choices)
 	require.NoError(t, s.decides(ctx, w.m.Name, workflows.Decision{Question: r.Question.ID, Choice: workflows.Abort}))
@@ -1048,11 +1009,9 @@ func (s *Site) jobEnd(ctx context.Context, t *testing.T, machine, name string) i
 // off and on for run 2, and stays on.
 func latePowerOff(ctx context.Context, t *testing.T, s *Site) {
 	gate := lab.NewGate(lab.StageDHCP)
-	m, err := s.Add(
-		ctx,
+	m, err := s.Add(ctx,
 		lab.Spec{Name: "stays-on", Firmware: lab.Simulated, Agent: filepath.Join(s.bin, "worker-agent"), Stage: gate.Stage},
-		nil,
-	)
+		nil)
 	require.NoError(t, err)
 	require.NoError(t, m.PowerOn(ctx))
 	thaw, err := s.Freeze(ctx, s.controller(t, m))

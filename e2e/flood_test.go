@@ -68,14 +68,8 @@ func TestS46S48FloodOfDiscovers(t *testing.T) {
 		}
 		require.LessOrEqual(t, n, max(limit, 64), "rows of table %s", table)
 	}
-	t.Logf(
-		"history: %d events beside %d; rows: %v; files: %v, before %v",
-		flooded.history,
-		control.history,
-		after.rows,
-		after.bytes,
-		before.bytes,
-	)
+	t.Logf("history: %d events beside %d; rows: %v; files: %v, before %v", flooded.history, control.history, after.rows,
+		after.bytes, before.bytes)
 	require.Less(t, after.bytes["ingot.db"]-before.bytes["ingot.db"], int64(512<<10))
 	require.Less(t, after.bytes["ingot.db-wal"], int64(8<<20), "the log before the database is written back at 4 MiB")
 	require.Less(t, after.bytes["temporal/temporal.db"]-before.bytes["temporal/temporal.db"], int64(2<<20))
@@ -236,12 +230,8 @@ func newForger(_ context.Context, t *testing.T, l *lab.Lab) *forger {
 		}
 		return errors.Join(
 			unix.Bind(f.fd, &unix.SockaddrLinklayer{Protocol: htons(unix.ETH_P_IP), Ifindex: i.Index}),
-			unix.SetsockoptPacketMreq(
-				f.fd,
-				unix.SOL_PACKET,
-				unix.PACKET_ADD_MEMBERSHIP,
-				&unix.PacketMreq{Ifindex: int32(i.Index), Type: unix.PACKET_MR_PROMISC},
-			),
+			unix.SetsockoptPacketMreq(f.fd, unix.SOL_PACKET, unix.PACKET_ADD_MEMBERSHIP,
+				&unix.PacketMreq{Ifindex: int32(i.Index), Type: unix.PACKET_MR_PROMISC}),
 			unix.SetsockoptTimeval(f.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 200_000}),
 			unix.SetsockoptInt(f.fd, unix.SOL_SOCKET, unix.SO_RCVBUF, 4<<20),
 		)
@@ -295,12 +285,10 @@ func (f *forger) strangers(t *testing.T, n int) {
 func (f *forger) send(t *testing.T, from, mac net.HardwareAddr) {
 	t.Helper()
 	f.xid++
-	p, err := dhcpv4.New(
-		dhcpv4.WithMessageType(dhcpv4.MessageTypeDiscover), dhcpv4.WithHwAddr(mac),
+	p, err := dhcpv4.New(dhcpv4.WithMessageType(dhcpv4.MessageTypeDiscover), dhcpv4.WithHwAddr(mac),
 		dhcpv4.WithTransactionID(dhcpv4.TransactionID(binary.BigEndian.AppendUint32(nil, f.xid))),
 		dhcpv4.WithOption(dhcpv4.OptClassIdentifier(fmt.Sprintf("PXEClient:Arch:00000:UNDI:%06d", f.xid))),
-		dhcpv4.WithGeneric(dhcpv4.OptionClientSystemArchitectureType, []byte{0, []byte{0, 7, 9}[f.xid%3]}),
-	)
+		dhcpv4.WithGeneric(dhcpv4.OptionClientSystemArchitectureType, []byte{0, []byte{0, 7, 9}[f.xid%3]}))
 	require.NoError(t, err)
 	if f.xid%4 == 3 {
 		p.UpdateOption(dhcpv4.OptUserClass("iPXE"))

@@ -48,10 +48,8 @@ func newWrecked(ctx context.Context, t *testing.T, migrates bool, budgets map[st
 	if migrates {
 		w.migrates()
 		var err error
-		w.target, err = NewSite(
-			ctx,
-			Options{Root: "..", Programs: programs(), Lab: w.Lab, Name: "target", NoStart: true, Top: "site: {name: platform}\n" + quickProbes},
-		)
+		w.target, err = NewSite(ctx,
+			Options{Root: "..", Programs: programs(), Lab: w.Lab, Name: "target", NoStart: true, Top: "site: {name: platform}\n" + quickProbes})
 		require.NoError(t, err)
 		w.target.keep(t)
 	}

@@ -41,8 +41,7 @@ func (e *evening) migrates() {
 	edit("lab.yaml", func(text string) string {
 		return text + fmt.Sprintf(
 			"migrate: {target: platform, address: %s, image: registry.example.org/ingot:lab, manifestFile: ingot.yaml}\n",
-			lab.TargetAddress,
-		)
+			lab.TargetAddress)
 	})
 	for _, x := range []string{"a", "b", "c"} {
 		edit("ms-02-"+x+".yaml", func(text string) string {
@@ -155,10 +154,8 @@ func TestGenesisMigrates(t *testing.T) {
 	ctx := needEvening(t)
 	e := newEvening(ctx, t)
 	e.migrates()
-	target, err := NewSite(
-		ctx,
-		Options{Root: "..", Programs: programs(), Lab: e.Lab, Name: "target", NoStart: true, Image: e.image, Top: "site: {name: platform}\n"},
-	)
+	target, err := NewSite(ctx,
+		Options{Root: "..", Programs: programs(), Lab: e.Lab, Name: "target", NoStart: true, Image: e.image, Top: "site: {name: platform}\n"})
 	require.NoError(t, err)
 	target.keep(t)
 	e.must(ctx, t, "genesis", "start", e.file, "--yes")

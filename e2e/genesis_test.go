@@ -108,10 +108,8 @@ func newEvening(ctx context.Context, t *testing.T, config ...string) *evening {
 		root = imageRoot(t)
 	}
 	dir := keepDir(t)
-	s, err := NewSite(
-		ctx,
-		Options{Root: "..", Dir: dir, Programs: programs(), Home: true, Namespace: lab.Seed, Image: root, Top: strings.Join(config, "")},
-	)
+	s, err := NewSite(ctx,
+		Options{Root: "..", Dir: dir, Programs: programs(), Home: true, Namespace: lab.Seed, Image: root, Top: strings.Join(config, "")})
 	require.NoError(t, err)
 	s.keep(t)
 	e := &evening{Site: s, t: t, image: root, machines: map[string]*lab.Machine{}}
@@ -344,17 +342,8 @@ func (e *evening) whole(ctx context.Context, o inventory.Operation) {
 	var ids []string
 	for _, x := range list {
 		ids = append(ids, x.Execution.WorkflowID)
-		history, err := e.TemporalCLI(
-			ctx,
-			"workflow",
-			"show",
-			"--workflow-id",
-			x.Execution.WorkflowID,
-			"--run-id",
-			x.Execution.RunID,
-			"--output",
-			"json",
-		)
+		history, err := e.TemporalCLI(ctx, "workflow", "show", "--workflow-id", x.Execution.WorkflowID, "--run-id",
+			x.Execution.RunID, "--output", "json")
 		require.NoError(e.t, err)
 		e.without("history of "+x.Execution.WorkflowID, readable(e.t, history))
 	}
@@ -473,17 +462,8 @@ func TestGenesis(t *testing.T) {
 	require.NoError(t, err)
 	var q inventory.Question
 	eventually(ctx, t, "a question, by a query", func() bool {
-		text, err := e.TemporalCLI(
-			ctx,
-			"workflow",
-			"query",
-			"--workflow-id",
-			workflows.GenesisID("home"),
-			"--type",
-			workflows.QueryStatus,
-			"--output",
-			"json",
-		)
+		text, err := e.TemporalCLI(ctx, "workflow", "query", "--workflow-id", workflows.GenesisID("home"), "--type",
+			workflows.QueryStatus, "--output", "json")
 		var now struct{ QueryResult []inventory.Operation }
 		if err != nil || json.Unmarshal([]byte(text), &now) != nil || len(now.QueryResult) != 1 || now.QueryResult[0].Question == nil {
 			return false

@@ -33,20 +33,16 @@ func TestSeed(t *testing.T) {
 		{"relays alone", true, []int{lab.DirectVLAN}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			s, err := NewSite(
-				ctx,
-				Options{Root: "..", Dir: keepDir(t), Programs: programs(), Home: true, Namespace: lab.Seed, RelayOnly: c.relayOnly},
-			)
+			s, err := NewSite(ctx,
+				Options{Root: "..", Dir: keepDir(t), Programs: programs(), Home: true, Namespace: lab.Seed, RelayOnly: c.relayOnly})
 			require.NoError(t, err)
 			s.keep(t)
 			s.must(ctx, t, "image", "add", "sim", image.Zst)
 			g, gctx := errgroup.WithContext(ctx)
 			for i, vlan := range c.vlans {
-				m, err := s.Add(
-					ctx,
+				m, err := s.Add(ctx,
 					lab.Spec{Name: []string{"one", "two"}[i], VLAN: vlan, Firmware: lab.Simulated, Agent: filepath.Join(s.root, "bin/worker-agent")},
-					func(doc map[string]any) { doc["image"], doc["template"] = "sim", "image-metadata" },
-				)
+					func(doc map[string]any) { doc["image"], doc["template"] = "sim", "image-metadata" })
 				require.NoError(t, err)
 				g.Go(func() error {
 					if _, err := s.Provision(gctx, workflows.ProvisionInput{Machine: m.Name()}); err != nil {

@@ -195,10 +195,8 @@ func (s *Site) browse(ctx context.Context, t *testing.T, marks map[string][]stri
 		() => { document.body.innerHTML = '<b>x</b>' },
 	].filter(f => { try { f(); return false } catch { return true } }).length`
 	var seen, threw int
-	require.NoError(
-		t,
-		chromedp.Run(tab, chromedp.Evaluate(planted, nil), chromedp.Evaluate(made, &seen), chromedp.Evaluate(refused, &threw)),
-	)
+	require.NoError(t,
+		chromedp.Run(tab, chromedp.Evaluate(planted, nil), chromedp.Evaluate(made, &seen), chromedp.Evaluate(refused, &threw)))
 	require.Equal(t, 1, seen)
 	require.Equal(t, 2, threw)
 	mu.Lock()

@@ -70,13 +70,7 @@ func TestHostileInputs(t *testing.T) {
 	before, during := usual[len(usual)/2], under[len(under)/2]
 	t.Logf(
 		"usual time of a boot up to its script: %s; under %s of hostile inputs: %s (median of %d, slowest %s), %.2f times",
-		before,
-		lasts,
-		during,
-		len(under),
-		under[len(under)-1],
-		float64(during)/float64(before),
-	)
+		before, lasts, during, len(under), under[len(under)-1], float64(during)/float64(before))
 	for name, used := range s.cpu(t) {
 		t.Logf("%s: %.0f %% of a processor", name, 100*(used-cpu[name])/time.Since(began).Seconds())
 	}
@@ -262,19 +256,11 @@ func (h *hostility) start(ctx context.Context, t *testing.T) (wait func()) {
 		h.forger.send(t, h.forger.self, net.HardwareAddr{0x52, 0x54, 0x03, byte(n >> 16), byte(n >> 8), byte(n)})
 		return nil
 	})
-	hold(
-		"stalled connections to port 80",
-		1024,
-		func(n int) (net.Conn, error) { return h.dial(ctx, n, h.s.Address+":80") },
-		"GET /ipxe/script/"+h.b.mac.String(),
-	)
+	hold("stalled connections to port 80", 1024,
+		func(n int) (net.Conn, error) { return h.dial(ctx, n, h.s.Address+":80") }, "GET /ipxe/script/"+h.b.mac.String())
 	hold("connections of agents", 256, func(n int) (net.Conn, error) { return h.dial(ctx, n, h.s.Address+":7443") }, "\x16\x03\x01")
-	hold(
-		"connections to the API",
-		256,
-		func(int) (net.Conn, error) { return net.Dial("tcp4", h.s.API) },
-		"GET /v1/events/stream HTTP/1.1\r\nHost: localhost\r\n",
-	)
+	hold("connections to the API", 256, func(int) (net.Conn, error) { return net.Dial("tcp4", h.s.API) },
+		"GET /v1/events/stream HTTP/1.1\r\nHost: localhost\r\n")
 	return wg.Wait
 }
 

@@ -42,10 +42,8 @@ func TestImage(t *testing.T) {
 	root := imageRoot(t)
 	image, err := lab.SimImage(ctx, testWriter{t})
 	require.NoError(t, err)
-	s, err := NewSite(
-		ctx,
-		Options{Root: "..", Dir: keepDir(t), Programs: programs(), Home: true, Namespace: lab.Seed, RelayOnly: true, Image: root},
-	)
+	s, err := NewSite(ctx,
+		Options{Root: "..", Dir: keepDir(t), Programs: programs(), Home: true, Namespace: lab.Seed, RelayOnly: true, Image: root})
 	require.NoError(t, err)
 	s.keep(t)
 	res, err := http.Get("http://" + s.API + "/healthz")

@@ -59,10 +59,8 @@ func newHouse(ctx context.Context, t *testing.T, l *lab.Lab, name string) *house
 	seed, err := NewSite(ctx, o)
 	require.NoError(t, err)
 	seed.keep(t)
-	target, err := NewSite(
-		ctx,
-		Options{Root: "..", Programs: programs(), Lab: seed.Lab, Name: name + "target", NoStart: true, Top: "site: {name: target}\n"},
-	)
+	target, err := NewSite(ctx,
+		Options{Root: "..", Programs: programs(), Lab: seed.Lab, Name: name + "target", NoStart: true, Top: "site: {name: target}\n"})
 	require.NoError(t, err)
 	target.keep(t)
 	h := &house{seed: seed, target: target}
@@ -78,17 +76,8 @@ func newHouse(ctx context.Context, t *testing.T, l *lab.Lab, name string) *house
 	fingerprint := strings.Fields(out[strings.Index(out, "fingerprint:"):])[1]
 	url := fmt.Sprintf("https://127.0.0.1:%d", linkPort)
 	eventually(ctx, t, "the standby answers", func() bool {
-		_, err = seed.CLI(
-			ctx,
-			"peer",
-			"add",
-			"target",
-			url,
-			"--fingerprint",
-			fingerprint,
-			"--peer-token-file",
-			filepath.Join(target.dir, "etc/ingot/standby.token"),
-		)
+		_, err = seed.CLI(ctx, "peer", "add", "target", url, "--fingerprint", fingerprint, "--peer-token-file",
+			filepath.Join(target.dir, "etc/ingot/standby.token"))
 		return err == nil
 	})
 	return h
@@ -343,12 +332,8 @@ func TestMigrate(t *testing.T) {
 		"--id-conflict-policy", "Fail", "--fail-existing", "--input", `{"name":"again","target":"target"}`)
 	require.ErrorContains(t, err, "migrate/target is running")
 	seed.must(ctx, t, "operation", "decide", "migrate/target", "--choice", "skip")
-	eventually(
-		ctx,
-		t,
-		"the site at the target",
-		func() bool { return target.is().Role == handover.Active && seed.is().Role == handover.Retired },
-	)
+	eventually(ctx, t, "the site at the target",
+		func() bool { return target.is().Role == handover.Active && seed.is().Role == handover.Retired })
 	t.Logf("moved %.1f s after the start", time.Since(began).Seconds())
 	require.NoError(t, target.WaitReady(ctx))
 	var done inventory.Operation

@@ -176,11 +176,9 @@ func (s *pageSite) addSpecial(t *testing.T) {
 	add(5, "new", "", &inventory.BMC{Driver: inventory.DriverIPMI, Host: "10.30.9.10", User: "admin"})
 	require.NoError(
 		t,
-		s.store.PutImage(
-			t.Context(),
+		s.store.PutImage(t.Context(),
 			inventory.Image{Name: "debian-12", File: "debian-12", SHA256: fmt.Sprintf("%064d", 0), Format: "raw", Size: 1, Created: now},
-			"test",
-		),
+			"test"),
 	)
 	require.NoError(t, s.store.PutTemplate(t.Context(), inventory.Template{Name: "image", Source: "name: image", Builtin: true}, "test"))
 }

@@ -59,11 +59,8 @@ func TestEveryPower(t *testing.T) {
 		machines[name] = m
 	}
 	add("amt", lab.Spec{Controller: lab.ControllerAMT}, nil)
-	add(
-		"amt-tls",
-		lab.Spec{Controller: lab.ControllerAMT, VLAN: lab.RelayedVLAN},
-		func(b map[string]any, _ string) { b["port"], b["insecureTLS"] = lab.AMTTLSPort, true },
-	)
+	add("amt-tls", lab.Spec{Controller: lab.ControllerAMT, VLAN: lab.RelayedVLAN},
+		func(b map[string]any, _ string) { b["port"], b["insecureTLS"] = lab.AMTTLSPort, true })
 	add("command", lab.Spec{Order: lab.NetworkFirst}, func(b map[string]any, address string) {
 		clear(b)
 		b["driver"], b["command"], b["host"], b["password"] = "exec", "script", address, secret

@@ -130,19 +130,8 @@ func TestRecover(t *testing.T) {
 
 	// By Temporal's own command, and one machine at a time.
 	input := `{"name":"again","machines":["one","three"],"order":[["three"]],"concurrency":1}`
-	_, err = s.TemporalCLI(
-		ctx,
-		"workflow",
-		"start",
-		"--type",
-		workflows.RecoverType,
-		"--task-queue",
-		workflows.TaskQueue,
-		"--workflow-id",
-		workflows.RecoverID("again"),
-		"--input",
-		input,
-	)
+	_, err = s.TemporalCLI(ctx, "workflow", "start", "--type", workflows.RecoverType, "--task-queue",
+		workflows.TaskQueue, "--workflow-id", workflows.RecoverID("again"), "--input", input)
 	require.NoError(t, err)
 	o = s.operationEnds(ctx, t, "recover.again")
 	require.Equal(t, inventory.StateSuccess, o.State)

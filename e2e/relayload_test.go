@@ -212,14 +212,7 @@ func (v relayVerdict) String() string {
 	}
 	return fmt.Sprintf(
 		"%d DISCOVERs, %.1f/s, %d answered (%s), by two servers: %d, longest gap without an answer: %s (%d DISCOVERs in a row)",
-		v.Discovers,
-		v.PerSecond,
-		v.Answered,
-		strings.Join(by, ", "),
-		len(v.Twice),
-		v.Gap.Round(time.Millisecond),
-		v.Lost,
-	)
+		v.Discovers, v.PerSecond, v.Answered, strings.Join(by, ", "), len(v.Twice), v.Gap.Round(time.Millisecond), v.Lost)
 }
 
 // judgeRelay says who answered what. A packet that was captured more than

@@ -65,13 +65,8 @@ func (s *Site) replay(t *testing.T) {
 		}
 		events, slowest = events+len(h.Events), max(slowest, time.Since(one))
 	}
-	t.Logf(
-		"replayed %d runs with %d events in %.2f s; the slowest took %d ms",
-		len(runs),
-		events,
-		time.Since(began).Seconds(),
-		slowest.Milliseconds(),
-	)
+	t.Logf("replayed %d runs with %d events in %.2f s; the slowest took %d ms", len(runs), events,
+		time.Since(began).Seconds(), slowest.Milliseconds())
 }
 
 // runs are all that Temporal knows of Ingot's workflows, open and closed.

@@ -23,11 +23,8 @@ func TestResetLeavesTheMachineAlone(t *testing.T) {
 	require.NoError(t, err)
 	s := site(ctx, t)
 	s.must(ctx, t, "image", "add", "sim", image.Zst)
-	m, err := s.Add(
-		ctx,
-		lab.Spec{Name: "kept", Firmware: lab.Simulated, Agent: filepath.Join(s.bin, "worker-agent")},
-		func(doc map[string]any) { doc["image"] = "sim" },
-	)
+	m, err := s.Add(ctx, lab.Spec{Name: "kept", Firmware: lab.Simulated, Agent: filepath.Join(s.bin, "worker-agent")},
+		func(doc map[string]any) { doc["image"] = "sim" })
 	require.NoError(t, err)
 	run, err := s.Provision(ctx, workflows.ProvisionInput{Machine: m.Name()})
 	require.NoError(t, err)

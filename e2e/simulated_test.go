@@ -84,13 +84,8 @@ func (s *Site) installed(ctx context.Context, m *lab.Machine, w inventory.Workfl
 		return err
 	}
 	if m.Writers() != 1 || m.PowerOns() != 1 || m.Resets() != 1 {
-		return fmt.Errorf(
-			"%s: %d writers at one time, %d power-ons, %d reboots: want one of each",
-			m.Name(),
-			m.Writers(),
-			m.PowerOns(),
-			m.Resets(),
-		)
+		return fmt.Errorf("%s: %d writers at one time, %d power-ons, %d reboots: want one of each", m.Name(), m.Writers(),
+			m.PowerOns(), m.Resets())
 	}
 	if w.Disk == nil || w.Disk.Serial != m.Spec().DiskSerial {
 		return fmt.Errorf("%s: the run wrote to %+v", m.Name(), w.Disk)

@@ -175,14 +175,8 @@ func NewSite(ctx context.Context, o Options) (_ *Site, err error) {
 			}
 		}
 	}
-	cfg := fmt.Sprintf(
-		"netboot:\n  %s\n  loaders: %s\n  agent_os: %s\n%s\nmin_free_mib: 64\n%s\n",
-		where,
-		loaders,
-		agentOS,
-		o.Netboot,
-		o.Top,
-	)
+	cfg := fmt.Sprintf("netboot:\n  %s\n  loaders: %s\n  agent_os: %s\n%s\nmin_free_mib: 64\n%s\n", where, loaders,
+		agentOS, o.Netboot, o.Top)
 	if err := os.MkdirAll(filepath.Join(s.dir, "etc/ingot"), 0o750); err != nil {
 		return nil, err
 	}
@@ -342,10 +336,8 @@ func (s *Site) startGuest(ctx context.Context) error {
 		err := s.REST(ctx, http.MethodGet, "/v1/status", nil, &st)
 		if err == nil && ready(string(st)) {
 			// Temporal listens on the guest's loopback alone.
-			_, err := s.guest.Shell(
-				ctx,
-				fmt.Sprintf("/bin/busybox nc -ll -p %d -e /bin/busybox nc 127.0.0.1 %d < /dev/null > /dev/null 2>&1 &", guestPort, temporalPort),
-			)
+			_, err := s.guest.Shell(ctx,
+				fmt.Sprintf("/bin/busybox nc -ll -p %d -e /bin/busybox nc 127.0.0.1 %d < /dev/null > /dev/null 2>&1 &", guestPort, temporalPort))
 			return err
 		}
 		select {

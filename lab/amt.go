@@ -501,12 +501,7 @@ func (a *AMT) items(resource string, references bool) ([]string, bool) {
 		}, true
 	case class == "CIM_ComputerSystem" && references:
 		return []string{
-			ref(
-				"CreationClassName",
-				"CIM_ComputerSystem",
-				"Name",
-				"Intel(r) AMT",
-			),
+			ref("CreationClassName", "CIM_ComputerSystem", "Name", "Intel(r) AMT"),
 			ref("CreationClassName", "CIM_ComputerSystem", "Name", "ManagedSystem"),
 		}, true
 	case class == "CIM_BootConfigSetting" && references:
@@ -539,12 +534,9 @@ func (a *AMT) items(resource string, references bool) ([]string, bool) {
 			}
 			out = append(
 				out,
-				wrap(
-					"<h:AssignedSequence>%d</h:AssignedSequence>%s%s",
-					sequence,
+				wrap("<h:AssignedSequence>%d</h:AssignedSequence>%s%s", sequence,
 					amtReference("h:GroupComponent", "CIM_BootConfigSetting", "InstanceID", amtBootConfig),
-					amtReference("h:PartComponent", "CIM_BootSourceSetting", "InstanceID", source),
-				),
+					amtReference("h:PartComponent", "CIM_BootSourceSetting", "InstanceID", source)),
 			)
 		}
 		return out, true

@@ -26,13 +26,8 @@ func (l *Lab) faultName() string { return "fault" + strconv.FormatInt(l.faults.A
 
 // nft makes a table with one filter chain of the given rules.
 func (l *Lab) nft(ns Namespace, family, table, hook string, rules ...string) error {
-	script := fmt.Sprintf(
-		"table %s %s {\n chain c {\n type filter hook %s priority 0\n %s\n }\n}\n",
-		family,
-		table,
-		hook,
-		strings.Join(rules, "\n "),
-	)
+	script := fmt.Sprintf("table %s %s {\n chain c {\n type filter hook %s priority 0\n %s\n }\n}\n", family, table,
+		hook, strings.Join(rules, "\n "))
 	_, err := l.outside(ns, script, "nft", "-f", "-")
 	return err
 }
@@ -57,11 +52,8 @@ func (l *Lab) onSwitch(what string, rules ...string) (Undo, error) {
 
 // Cut loses every frame on a link, both ways. Both ends still see a carrier, as behind a switch that has failed.
 func (l *Lab) Cut(link Link) (Undo, error) {
-	return l.onSwitch(
-		"link "+string(link)+" cut",
-		fmt.Sprintf("iifname %q counter drop", link),
-		fmt.Sprintf("oifname %q counter drop", link),
-	)
+	return l.onSwitch("link "+string(link)+" cut", fmt.Sprintf("iifname %q counter drop", link),
+		fmt.Sprintf("oifname %q counter drop", link))
 }
 
 // Lose loses that many percent of the frames on a link, at random, both ways.

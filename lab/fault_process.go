@@ -187,13 +187,8 @@ func (l *Lab) Sever(ns Namespace, pid, port int) (Undo, error) {
 	// A socket belongs to the group that its process was in when it made the socket: those of before are destroyed.
 	err = os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(strconv.Itoa(pid)), 0)
 	if err == nil {
-		err = l.nft(
-			ns,
-			"inet",
-			table,
-			"output",
-			"socket cgroupv2 level 1 "+strconv.Quote(rel)+" tcp dport "+strconv.Itoa(port)+" reject with tcp reset",
-		)
+		err = l.nft(ns, "inet", table, "output",
+			"socket cgroupv2 level 1 "+strconv.Quote(rel)+" tcp dport "+strconv.Itoa(port)+" reject with tcp reset")
 	}
 	if err == nil {
 		err = l.destroy(ns, pid, "dport = :"+strconv.Itoa(port))

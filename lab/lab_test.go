@@ -295,11 +295,8 @@ func TestMiniBoots(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			m := newMachine(t, l, Spec{Name: name, Firmware: c.firmware, Bus: c.bus, NoBMC: true})
 			writeDisk(t, img, m.DiskPath())
-			addCIDATA(
-				t,
-				m.DiskPath(),
-				map[string]string{"meta-data": "instance-id: i-" + name + "\nlocal-hostname: " + name + "\n", "user-data": "#cloud-config\n{}\n"},
-			)
+			addCIDATA(t, m.DiskPath(),
+				map[string]string{"meta-data": "instance-id: i-" + name + "\nlocal-hostname: " + name + "\n", "user-data": "#cloud-config\n{}\n"})
 			begin := time.Now()
 			if err := m.PowerOn(deadline(t, time.Minute)); err != nil {
 				t.Fatal(err)

@@ -179,25 +179,15 @@ func (l *Lab) Machine(ctx context.Context, spec Spec) (*Machine, error) {
 		if m.sim, err = m.simulate(ctx); err != nil {
 			return nil, fmt.Errorf("making machine %q: %w", spec.Name, err)
 		}
-		port = fmt.Sprintf(
-			"link add %s type veth peer name %s address %s netns %s",
-			m.tap(),
-			simInterface,
-			spec.MAC,
-			l.NamespaceName(m.Namespace()),
-		)
+		port = fmt.Sprintf("link add %s type veth peer name %s address %s netns %s", m.tap(), simInterface, spec.MAC,
+			l.NamespaceName(m.Namespace()))
 	}
 	ports := []string{port, fmt.Sprintf("link set %s master br%d up", m.tap(), spec.VLAN)}
 	for i, c := range spec.Cards {
 		port := fmt.Sprintf("tuntap add dev %s mode tap", m.cardTap(i))
 		if m.sim != nil {
-			port = fmt.Sprintf(
-				"link add %s type veth peer name eth%d address %s netns %s",
-				m.cardTap(i),
-				i+1,
-				c.MAC,
-				l.NamespaceName(m.Namespace()),
-			)
+			port = fmt.Sprintf("link add %s type veth peer name eth%d address %s netns %s", m.cardTap(i), i+1, c.MAC,
+				l.NamespaceName(m.Namespace()))
 		}
 		ports = append(ports, port, fmt.Sprintf("link set %s master br%d up", m.cardTap(i), c.VLAN))
 	}
@@ -606,13 +596,8 @@ func (m *Machine) qemuArgs(first BootOrder, socket string) []string {
 	a = append(a, "-device", nic)
 	for i, c := range s.Cards {
 		id := "n" + strconv.Itoa(i+1)
-		a = append(
-			a,
-			"-netdev",
-			"tap,id="+id+",ifname="+m.cardTap(i)+",script=no,downscript=no",
-			"-device",
-			"virtio-net-pci,netdev="+id+",romfile=,mac="+c.MAC,
-		)
+		a = append(a, "-netdev", "tap,id="+id+",ifname="+m.cardTap(i)+",script=no,downscript=no", "-device",
+			"virtio-net-pci,netdev="+id+",romfile=,mac="+c.MAC)
 	}
 	if s.Bus == AHCI {
 		a = append(a, "-device", "ahci,id=ahci0")
@@ -686,13 +671,8 @@ func (m *Machine) WaitSerial(ctx context.Context, pattern string) (string, error
 		}
 		select {
 		case <-ctx.Done():
-			return "", fmt.Errorf(
-				"waiting for %q on the console of %q: %w; its last lines: %q",
-				pattern,
-				m.spec.Name,
-				ctx.Err(),
-				tail(string(last), 5),
-			)
+			return "", fmt.Errorf("waiting for %q on the console of %q: %w; its last lines: %q", pattern, m.spec.Name,
+				ctx.Err(), tail(string(last), 5))
 		case <-t.C:
 		}
 	}

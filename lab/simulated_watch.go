@@ -36,10 +36,8 @@ type diskWatch struct {
 }
 
 func newWatchGroup() (*watchGroup, error) {
-	fd, err := unix.FanotifyInit(
-		unix.FAN_CLASS_CONTENT|unix.FAN_CLOEXEC|unix.FAN_NONBLOCK|unix.FAN_REPORT_TID,
-		unix.O_RDONLY|unix.O_LARGEFILE|unix.O_CLOEXEC,
-	)
+	fd, err := unix.FanotifyInit(unix.FAN_CLASS_CONTENT|unix.FAN_CLOEXEC|unix.FAN_NONBLOCK|unix.FAN_REPORT_TID,
+		unix.O_RDONLY|unix.O_LARGEFILE|unix.O_CLOEXEC)
 	if err != nil {
 		return nil, fmt.Errorf("watching disks: %w", err)
 	}
@@ -87,10 +85,8 @@ func (g *watchGroup) watch(path string) (*diskWatch, error) {
 	g.disks[w.inode] = w
 	g.mu.Unlock()
 	var err error
-	if e := control(
-		g.file,
-		func(fd int) { err = unix.FanotifyMark(fd, unix.FAN_MARK_ADD, unix.FAN_OPEN_PERM, unix.AT_FDCWD, path) },
-	); e != nil {
+	if e := control(g.file,
+		func(fd int) { err = unix.FanotifyMark(fd, unix.FAN_MARK_ADD, unix.FAN_OPEN_PERM, unix.AT_FDCWD, path) }); e != nil {
 		err = e
 	}
 	if err != nil {

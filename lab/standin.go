@@ -161,12 +161,8 @@ const vyosDefault = `system {
 // VyOSImage is the raw image of the stand-in for VyOS, with VyOS's partitions. It is built when the cache does not have it (half
 // a minute); what the build prints goes to log, which may be nil. Its relay is ISC's; it needs 512 MB of memory.
 func VyOSImage(ctx context.Context, log io.Writer) (Image, error) {
-	dir, err := standin(
-		ctx,
-		"vyos",
-		log,
-		func(_, out, _ string) error { return finishImage(ctx, filepath.Join(out, "vyos.raw"), discard(log)) },
-	)
+	dir, err := standin(ctx, "vyos", log,
+		func(_, out, _ string) error { return finishImage(ctx, filepath.Join(out, "vyos.raw"), discard(log)) })
 	if err != nil {
 		return Image{}, err
 	}
@@ -298,20 +294,8 @@ func discard(log io.Writer) io.Writer {
 func GuestProgram(ctx context.Context, dir string) (string, error) {
 	path := filepath.Join(dir, "guestos")
 	// The environment's own settings stand, except cgo: the guest has no libraries.
-	err := runBuild(
-		ctx,
-		io.Discard,
-		"env",
-		"CGO_ENABLED=0",
-		"go",
-		"build",
-		"-buildvcs=false",
-		"-ldflags",
-		"-s -w",
-		"-o",
-		path,
-		"github.com/ingotmetal/ingot/lab/guestos",
-	)
+	err := runBuild(ctx, io.Discard, "env", "CGO_ENABLED=0", "go", "build", "-buildvcs=false", "-ldflags", "-s -w", "-o",
+		path, "github.com/ingotmetal/ingot/lab/guestos")
 	return path, err
 }
 

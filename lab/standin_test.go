@@ -134,16 +134,10 @@ func (b *standinServer) dhcp(c net.PacketConn, from net.Addr, p *dhcpv4.DHCPv4) 
 	if p.GatewayIPAddr != nil && !p.GatewayIPAddr.IsUnspecified() {
 		gw = p.GatewayIPAddr
 	}
-	reply, err := dhcpv4.NewReplyFromRequest(
-		p,
-		dhcpv4.WithMessageType(kind),
-		dhcpv4.WithYourIP(ip),
+	reply, err := dhcpv4.NewReplyFromRequest(p, dhcpv4.WithMessageType(kind), dhcpv4.WithYourIP(ip),
 		dhcpv4.WithServerIP(net.ParseIP(ServerAddress)),
-		dhcpv4.WithOption(dhcpv4.OptServerIdentifier(net.ParseIP(ServerAddress))),
-		dhcpv4.WithNetmask(net.CIDRMask(24, 32)),
-		dhcpv4.WithRouter(gw),
-		dhcpv4.WithLeaseTime(3600),
-	)
+		dhcpv4.WithOption(dhcpv4.OptServerIdentifier(net.ParseIP(ServerAddress))), dhcpv4.WithNetmask(net.CIDRMask(24, 32)),
+		dhcpv4.WithRouter(gw), dhcpv4.WithLeaseTime(3600))
 	if err != nil {
 		return
 	}
@@ -497,11 +491,8 @@ install:
 	wait(machines[1], "stage running joined")
 	if firmware[0] == Simulated { // what follows is proven once
 		b.setScript(strings.Replace(script, "ingotlab.fail=", "ingotlab.fail=install", 1))
-		m := newMachine(
-			t,
-			l,
-			Spec{Name: "node3", Firmware: Simulated, Bus: NVMe, NoBMC: true, Guest: guestProgram(t), MAC: "52:54:00:20:00:03"},
-		)
+		m := newMachine(t, l,
+			Spec{Name: "node3", Firmware: Simulated, Bus: NVMe, NoBMC: true, Guest: guestProgram(t), MAC: "52:54:00:20:00:03"})
 		console(t, m)
 		b.lease(m, "10.10.20.63")
 		if err := m.PowerOn(deadline(t, time.Minute)); err != nil {
@@ -646,12 +637,8 @@ func talosNode(t *testing.T, l *Lab, ca pair, ip string) {
 	dial := grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
 		return l.DialContext(ctx, Server, "tcp", addr)
 	})
-	c, err := talosclient.New(
-		t.Context(),
-		talosclient.WithEndpoints(ip),
-		talosclient.WithTLSConfig(conf),
-		talosclient.WithGRPCDialOptions(dial),
-	)
+	c, err := talosclient.New(t.Context(), talosclient.WithEndpoints(ip), talosclient.WithTLSConfig(conf),
+		talosclient.WithGRPCDialOptions(dial))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -661,12 +648,8 @@ func talosNode(t *testing.T, l *Lab, ca pair, ip string) {
 	if err != nil || v.GetMessages()[0].GetVersion().GetTag() != "v1.13.0" {
 		t.Fatalf("Version: %v, %v", v, err)
 	}
-	nobody, err := talosclient.New(
-		t.Context(),
-		talosclient.WithEndpoints(ip),
-		talosclient.WithTLSConfig(&tls.Config{RootCAs: pool}),
-		talosclient.WithGRPCDialOptions(dial),
-	)
+	nobody, err := talosclient.New(t.Context(), talosclient.WithEndpoints(ip),
+		talosclient.WithTLSConfig(&tls.Config{RootCAs: pool}), talosclient.WithGRPCDialOptions(dial))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -75,10 +75,8 @@ func TestQEMUArguments(t *testing.T) {
 	}
 	if got := find(
 		"nvme",
-	); !slices.Equal(
-		got,
-		[]string{"nvme,drive=drive0,serial=DISK-n,id=blk0,bootindex=2", "nvme,drive=drive1,serial=D1"},
-	) {
+	); !slices.Equal(got,
+		[]string{"nvme,drive=drive0,serial=DISK-n,id=blk0,bootindex=2", "nvme,drive=drive1,serial=D1"}) {
 		t.Errorf("disks = %q", got)
 	}
 	if got := args(a, "-fw_cfg"); !slices.Contains(got, "name=opt/org.tianocore/IPv4PXESupport,string=no") {
@@ -88,10 +86,8 @@ func TestQEMUArguments(t *testing.T) {
 	devices = args(m.qemuArgs(DiskFirst, "/run/s"), "-device")
 	if got := find(
 		"nvme",
-	); !slices.Equal(
-		got,
-		[]string{"nvme,drive=drive0,serial=D1", "nvme,drive=drive1,serial=DISK-n,id=blk0,bootindex=1"},
-	) {
+	); !slices.Equal(got,
+		[]string{"nvme,drive=drive0,serial=D1", "nvme,drive=drive1,serial=DISK-n,id=blk0,bootindex=1"}) {
 		t.Errorf("disks, decoys first = %q", got)
 	}
 }

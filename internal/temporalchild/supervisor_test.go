@@ -39,10 +39,8 @@ func fakeChild(behaviour string) int {
 	}
 	switch behaviour {
 	case "fails":
-		if err := WriteReport(
-			report,
-			Report{Failure: &Failure{Kind: KindPort, Message: "occupied", Remedy: "free it", Key: "temporal.port"}},
-		); err != nil {
+		if err := WriteReport(report,
+			Report{Failure: &Failure{Kind: KindPort, Message: "occupied", Remedy: "free it", Key: "temporal.port"}}); err != nil {
 			return 1
 		}
 		return 1

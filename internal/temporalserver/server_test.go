@@ -96,13 +96,8 @@ func TestFirstAndSecondStart(t *testing.T) {
 		t.Fatal(err)
 	}
 	if info.GetClusterId() != first.ClusterID || info.GetClusterName() != first.ClusterName || info.GetInitialFailoverVersion() == 0 {
-		t.Errorf(
-			"the server says %s %s %d, its report %+v",
-			info.GetClusterId(),
-			info.GetClusterName(),
-			info.GetInitialFailoverVersion(),
-			first,
-		)
+		t.Errorf("the server says %s %s %d, its report %+v", info.GetClusterId(), info.GetClusterName(),
+			info.GetInitialFailoverVersion(), first)
 	}
 	if err := temporalchild.Verify(testContext(t), c.WorkflowService(), first.ClusterID); err != nil {
 		t.Error(err)

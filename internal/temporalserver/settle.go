@@ -121,10 +121,8 @@ func addSearchAttributes(
 		return nil
 	}
 	refresh.Store(true) // for as long as this server runs: all parts of it have read the namespace
-	_, err = operator.AddSearchAttributes(
-		ctx,
-		&operatorservice.AddSearchAttributesRequest{Namespace: cfg.Namespace, SearchAttributes: missing},
-	)
+	_, err = operator.AddSearchAttributes(ctx,
+		&operatorservice.AddSearchAttributesRequest{Namespace: cfg.Namespace, SearchAttributes: missing})
 	if err != nil {
 		return fmt.Errorf("adding search attributes to namespace %q: %w", cfg.Namespace, err)
 	}

@@ -25,13 +25,8 @@ const (
 // startVacuum returns the pages of deleted runs to the file system while the server runs, and returns the function that ends
 // that. It uses the server's own connection: a second one would make the server's transactions fail as locked.
 func startVacuum(ctx context.Context, cfg temporalchild.Config, logger *slog.Logger) (func(), error) {
-	db, err := sql.NewSQLAdminDB(
-		sqlplugin.DbKindUnknown,
-		sqlConfig(cfg),
-		resolver.NewNoopResolver(),
-		log.NewNoopLogger(),
-		metrics.NoopMetricsHandler,
-	)
+	db, err := sql.NewSQLAdminDB(sqlplugin.DbKindUnknown, sqlConfig(cfg), resolver.NewNoopResolver(),
+		log.NewNoopLogger(), metrics.NoopMetricsHandler)
 	if err != nil {
 		return nil, fmt.Errorf("opening the database to vacuum it: %w", err)
 	}

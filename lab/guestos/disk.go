@@ -210,11 +210,8 @@ func (d *disk) write(p part, packed io.Reader) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	n, err := io.CopyBuffer(
-		struct{ io.Writer }{io.NewOffsetWriter(f, p.start)},
-		struct{ io.Reader }{io.LimitReader(z, p.size+1)},
-		make([]byte, mib),
-	)
+	n, err := io.CopyBuffer(struct{ io.Writer }{io.NewOffsetWriter(f, p.start)},
+		struct{ io.Reader }{io.LimitReader(z, p.size+1)}, make([]byte, mib))
 	if n > p.size {
 		err = fmt.Errorf("writing partition %q: %d bytes do not fit into %d", p.label, n, p.size)
 	}

@@ -199,11 +199,8 @@ func TestCurl(t *testing.T) {
 	}))
 	defer s.Close()
 	var out, errs strings.Builder
-	if code := curl(
-		[]string{"-fsS", "--retry-delay", "0", "--max-time", "10", "-X", "POST", s.URL},
-		&out,
-		&errs,
-	); code != 22 ||
+	if code := curl([]string{"-fsS", "--retry-delay", "0", "--max-time", "10", "-X", "POST", s.URL}, &out,
+		&errs); code != 22 ||
 		errs.Len() == 0 {
 		t.Errorf("an error of the server: %d %q", code, errs.String())
 	}

@@ -341,10 +341,8 @@ func parseHarvester(b []byte) (*harvesterConfig, error) {
 	check(in.Mode != "join" || strings.HasPrefix(c.ServerURL, "https://"), "server_url is missing")
 	check(in.Mode != "create" || in.VIPMode == "dhcp" && in.VIPHwAddr != "" || net.ParseIP(in.VIP) != nil, "install.vip is missing")
 	check(len(in.Management.Interfaces) > 0, "install.management_interface.interfaces is missing")
-	check(
-		in.Management.Method == "dhcp" || in.Management.Method == "static",
-		"install.management_interface.method is neither dhcp nor static",
-	)
+	check(in.Management.Method == "dhcp" || in.Management.Method == "static",
+		"install.management_interface.method is neither dhcp nor static")
 	check(in.Device != "", "install.device is missing")
 	for _, w := range in.Webhooks {
 		check(slices.Contains([]string{"STARTED", "SUCCEEDED", "FAILED"}, w.Event), "install.webhooks: event "+w.Event)
@@ -519,10 +517,8 @@ func (h *host) harvesterWrite(ctx context.Context, c *harvesterConfig) error {
 	if err != nil {
 		return err
 	}
-	if err := d.putFiles(
-		part{label: "COS_OEM", start: parts[1].start, size: parts[1].size},
-		map[string][]byte{"harvester.config": text},
-	); err != nil {
+	if err := d.putFiles(part{label: "COS_OEM", start: parts[1].start, size: parts[1].size},
+		map[string][]byte{"harvester.config": text}); err != nil {
 		return err
 	}
 	// Without the ISO's images the node is installed and never comes up: harvester#1439.
@@ -761,12 +757,8 @@ func (n *harvester) register(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	req, err := http.NewRequestWithContext(
-		ctx,
-		http.MethodPost,
-		strings.TrimRight(n.config.ServerURL, "/")+"/v3/connect/join",
-		bytes.NewReader(b),
-	)
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost,
+		strings.TrimRight(n.config.ServerURL, "/")+"/v3/connect/join", bytes.NewReader(b))
 	if err != nil {
 		return err
 	}

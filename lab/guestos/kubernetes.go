@@ -285,11 +285,8 @@ func (k *kubernetes) get(w http.ResponseWriter, g target) {
 			}
 		}
 	}
-	reply(
-		w,
-		http.StatusOK,
-		object{"kind": g.resource.kind + "List", "apiVersion": g.apiVersion(), "metadata": object{"resourceVersion": "1"}, "items": items},
-	)
+	reply(w, http.StatusOK,
+		object{"kind": g.resource.kind + "List", "apiVersion": g.apiVersion(), "metadata": object{"resourceVersion": "1"}, "items": items})
 }
 
 // put creates, replaces or applies.
@@ -305,12 +302,8 @@ func (k *kubernetes) put(w http.ResponseWriter, r *http.Request, g target) {
 		refuse(w, http.StatusUnsupportedMediaType, "UnsupportedMediaType", "only server-side apply patches are known here")
 		return
 	case apply && r.URL.Query().Get("fieldManager") == "":
-		refuse(
-			w,
-			http.StatusBadRequest,
-			"BadRequest",
-			"PatchOptions.meta.k8s.io \"\" is invalid: fieldManager: Required value: is required for apply patch",
-		)
+		refuse(w, http.StatusBadRequest, "BadRequest",
+			"PatchOptions.meta.k8s.io \"\" is invalid: fieldManager: Required value: is required for apply patch")
 		return
 	case (r.Method == http.MethodPost) != (g.name == ""):
 		refuse(w, http.StatusMethodNotAllowed, "MethodNotAllowed", "the server does not allow this method")
@@ -332,12 +325,8 @@ func (k *kubernetes) put(w http.ResponseWriter, r *http.Request, g target) {
 	}
 	switch {
 	case o["kind"] != g.resource.kind || o["apiVersion"] != g.apiVersion():
-		refuse(
-			w,
-			http.StatusBadRequest,
-			"BadRequest",
-			fmt.Sprintf("the object is a %v %v, the path is of %s %s", o["apiVersion"], o["kind"], g.apiVersion(), g.resource.kind),
-		)
+		refuse(w, http.StatusBadRequest, "BadRequest",
+			fmt.Sprintf("the object is a %v %v, the path is of %s %s", o["apiVersion"], o["kind"], g.apiVersion(), g.resource.kind))
 		return
 	case name == "" || name != g.name:
 		refuse(w, http.StatusBadRequest, "BadRequest", "the name of the object does not match the name on the URL")

@@ -375,19 +375,8 @@ func (r *router) routes() error {
 func (r *router) relaying() error {
 	var args []string
 	if n := r.config.at("service", "dhcp-relay"); n != nil && n.at("disable") == nil {
-		args = append(
-			args,
-			"-4",
-			"-d",
-			"--no-pid",
-			"-c",
-			n.value("10", "relay-options", "hop-count"),
-			"-a",
-			"-m",
-			n.value("forward", "relay-options", "relay-agents-packets"),
-			"-A",
-			n.value("576", "relay-options", "max-size"),
-		)
+		args = append(args, "-4", "-d", "--no-pid", "-c", n.value("10", "relay-options", "hop-count"), "-a", "-m",
+			n.value("forward", "relay-options", "relay-agents-packets"), "-A", n.value("576", "relay-options", "max-size"))
 		for _, i := range n.all("interface") {
 			args = append(args, "-i", i)
 		}

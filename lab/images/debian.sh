@@ -45,12 +45,16 @@ rm -f "$R/usr/sbin/policy-rc.d" "$R/etc/resolv.conf" "${proxies[@]}"
 echo "LABEL=labroot / ext4 defaults,errors=remount-ro 0 1" > "$R/etc/fstab"
 echo "root:lab" | chroot "$R" chpasswd
 
-# Only the data sources that the lab serves, so that cloud-init does not wait for others; key types that are quick to make.
+# Only the data sources that the lab serves, so that cloud-init does not wait for others; key types that are quick to make;
+# the modules that a seed of the lab uses, because an emulated processor takes seconds to load all of them.
 cat > "$R/etc/cloud/cloud.cfg.d/90_lab.cfg" <<'Y'
 datasource_list: [ NoCloud, Ec2, None ]
 datasource:
   Ec2: { metadata_urls: [ "http://169.254.169.254" ], max_wait: 30, timeout: 5, strict_id: false }
 ssh_genkeytypes: [ ed25519, ecdsa ]
+cloud_init_modules: [ seed_random, bootcmd, write_files, set_hostname, update_etc_hosts, users_groups, ssh ]
+cloud_config_modules: [ set_passwords, timezone, runcmd ]
+cloud_final_modules: [ scripts_vendor, scripts_per_once, scripts_per_boot, scripts_per_instance, scripts_user, phone_home, final_message ]
 Y
 # ds-identify would otherwise switch cloud-init off: the lab's hardware is not that of a known cloud.
 echo "policy: enabled" > "$R/etc/cloud/ds-identify.cfg"
@@ -72,7 +76,8 @@ ln -sf /lib/systemd/system/serial-getty@.service "$R/etc/systemd/system/getty.ta
 chroot "$R" apt-get clean
 rm -rf "$R"/var/lib/apt/lists/* "$R"/usr/share/{doc,man,locale,i18n,zsh,vim}/* "$R"/usr/lib/x86_64-linux-gnu/gconv \
   "$R"/usr/lib/udev/hwdb.d "$R"/usr/lib/udev/hwdb.bin "$R"/etc/ssh/ssh_host_*
-chroot "$R" systemctl -q mask systemd-hwdb-update.service apt-daily.timer apt-daily-upgrade.timer
+chroot "$R" systemctl -q mask systemd-hwdb-update.service apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer \
+  e2scrub_reap.service e2scrub_all.timer fstrim.timer
 V=$(basename "$R"/usr/lib/modules/*)
 K=$R/usr/lib/modules/$V/kernel
 rm -rf "$K"/drivers/{comedi,cxl,hid,hv,infiniband,md,media,soundwire,target,uio,vfio,vhost,video} \
