@@ -16,7 +16,7 @@ import (
 // failing is a store that cannot be written.
 type failing struct {
 	AgentStore
-	err       error
+	err         error
 	duringWrite func() // called while it fails
 }
 
