@@ -21,7 +21,11 @@ import (
 func TestListenersOutlivePanics(t *testing.T) {
 	cert, err := identity.LoadCertificate(filepath.Join(t.TempDir(), "test.pem"))
 	require.NoError(t, err)
-	for name, pair := range map[string]*tls.Config{"operators on loopback": nil, "agents": ServerTLS(cert), "peers": &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS13, ClientAuth: tls.RequireAnyClientCert}} {
+	for name, pair := range map[string]*tls.Config{
+		"operators on loopback": nil,
+		"agents":                ServerTLS(cert),
+		"peers":                 {Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS13, ClientAuth: tls.RequireAnyClientCert},
+	} {
 		t.Run(name, func(t *testing.T) {
 			g := guard.New(slog.New(slog.DiscardHandler))
 			handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -104,7 +104,7 @@ func TestForward(t *testing.T) {
 	require.NotEmpty(t, r.Header().Get("Retry-After"))
 
 	_, err = Forward(Peer{Name: "dst", URL: w.peer.URL}, w.cert, token, slog.New(slog.DiscardHandler))
-	require.ErrorContains(t, err, "its key is not known")
+	require.ErrorContains(t, err, "its key is unknown")
 }
 
 // TestForwardHandshakes: anybody may ask a retired server, and each handshake

@@ -474,7 +474,7 @@ func TestKilledSource(t *testing.T) {
 				if cut && step != StepRetired {
 					w.cut = true
 					x := w.begin("")
-					require.Contains(t, w.asks(x), "dst alone")
+					require.Contains(t, w.asks(x), "only dst knows")
 					speaks := w.speaking.now()
 					if step == StepActive {
 						require.Equal(t, []string{"target"}, speaks)
@@ -783,7 +783,7 @@ func TestStaleCopy(t *testing.T) {
 		if when == "prepared" {
 			require.ErrorIs(t, err, errKilled)
 			x := w.begin("")
-			require.Contains(t, w.asks(x), "is under way, and this server knows nothing of it")
+			require.Contains(t, w.asks(x), "is under way, and this server has no record of it")
 			require.Empty(t, w.speaking.now())
 			x.cancel()
 			require.ErrorIs(t, <-x.done, context.Canceled)
@@ -794,7 +794,7 @@ func TestStaleCopy(t *testing.T) {
 		w.cut = true
 		w.mu.Unlock()
 		x := w.begin("")
-		require.Contains(t, w.asks(x), "may be the site by now, and does not tell")
+		require.Contains(t, w.asks(x), "may be the site by now, and does not answer")
 		require.Equal(t, []string{"target"}, w.speaking.now())
 		w.mu.Lock()
 		w.cut = false
