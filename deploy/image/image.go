@@ -169,11 +169,6 @@ func build(s source, dir string) (built, error) {
 		return built{}, err
 	}
 
-	_, tag, ok := strings.Cut(s.Name, ":")
-	if !ok {
-		return built{}, fmt.Errorf("the image's name %q has no tag", s.Name)
-	}
-
 	top.Platform = &im.platform
 	if top.Annotations, err = nameAnnotations(s.Name); err != nil {
 		return built{}, err

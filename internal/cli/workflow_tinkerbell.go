@@ -13,7 +13,7 @@ const outputTinkerbell = "tinkerbell"
 
 // printTinkerbell prints a run as Tinkerbell before v0.25 did.
 func printTinkerbell(c *call, w inventory.Workflow) error {
-	b, err := json.MarshalIndent(inventory.ToLegacyWorkflow(w), "", "  ")
+	b, err := json.MarshalIndent(w.Tinkerbell(), "", "  ")
 	if err != nil {
 		return err
 	}
