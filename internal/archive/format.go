@@ -132,11 +132,13 @@ func (s Seal) MadeWith(keys [][]byte) bool {
 	if err != nil {
 		return false
 	}
+
 	for _, key := range keys {
 		if hmac.Equal(have, s.mac(key)) {
 			return true
 		}
 	}
+
 	return false
 }
 
@@ -148,10 +150,12 @@ func Write(w io.Writer, m Manifest, paths map[string]string, key []byte) error {
 	if err != nil {
 		return err
 	}
+
 	t := tar.NewWriter(w)
 	if err := write(t, manifestName, m.Created, int64(len(text)), bytes.NewReader(text)); err != nil {
 		return err
 	}
+
 	for _, p := range m.Parts {
 		if err := writePart(t, p, m.Created, paths[p.Name]); err != nil {
 			return fmt.Errorf("writing %q into the backup: %w", p.Name, err)
@@ -165,6 +169,7 @@ func Write(w io.Writer, m Manifest, paths map[string]string, key []byte) error {
 	if err := write(t, sealName, m.Created, int64(len(seal)), bytes.NewReader(seal)); err != nil {
 		return err
 	}
+
 	return t.Close()
 }
 
@@ -190,6 +195,7 @@ func writePart(t *tar.Writer, p Part, at time.Time, path string) error {
 	if hex.EncodeToString(h.Sum(nil)) != p.SHA256 {
 		return errors.New("it has changed since it was described")
 	}
+
 	return nil
 }
 
@@ -221,6 +227,7 @@ func Read(r io.Reader, take func(m Manifest, p Part, r io.Reader) error) (Manife
 	if err != nil {
 		return Manifest{}, Seal{}, err
 	}
+
 	m, err := parse(text)
 	if err != nil {
 		return Manifest{}, Seal{}, err
@@ -247,6 +254,7 @@ func Read(r io.Reader, take func(m Manifest, p Part, r io.Reader) error) (Manife
 	if _, err := t.Next(); !errors.Is(err, io.EOF) {
 		return m, Seal{}, damaged("it does not end where it should")
 	}
+
 	return m, seal, nil
 }
 
@@ -256,6 +264,7 @@ func readSeal(t *tar.Reader, manifest []byte) (s Seal, err error) {
 	if err != nil {
 		return s, err
 	}
+
 	dec := json.NewDecoder(bytes.NewReader(text))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(&s); err != nil {
@@ -264,6 +273,7 @@ func readSeal(t *tar.Reader, manifest []byte) (s Seal, err error) {
 	if s.SHA256 != hex.EncodeToString(sum(manifest)) {
 		return s, damaged("its description was changed")
 	}
+
 	return s, nil
 }
 
@@ -282,6 +292,7 @@ func pass(m Manifest, p Part, r io.Reader, d hash.Hash, take func(Manifest, Part
 	if got := hex.EncodeToString(d.Sum(nil)); got != p.SHA256 {
 		return damaged("%q has the digest %.12s and not %.12s", p.Name, got, p.SHA256)
 	}
+
 	return nil
 }
 
@@ -294,10 +305,12 @@ func entry(t *tar.Reader, name string, limit int64) ([]byte, error) {
 	if h.Name != name || h.Size > limit || h.Typeflag != tar.TypeReg {
 		return nil, damaged("found %q in place of %q", h.Name, name)
 	}
+
 	b, err := io.ReadAll(t)
 	if err != nil {
 		return nil, damaged("reading %q: %v", name, err)
 	}
+
 	return b, nil
 }
 
@@ -307,6 +320,7 @@ func parse(text []byte) (m Manifest, err error) {
 	if err := json.Unmarshal(text, &v); err != nil {
 		return m, damaged("reading its description: %v", err)
 	}
+
 	switch {
 	case v.Format > Format:
 		return m, refuse("the backup has format %d and this program knows formats up to %d: "+
@@ -348,6 +362,7 @@ func parse(text []byte) (m Manifest, err error) {
 	case !seen[InventoryName], seen[TemporalName] != (m.Temporal != nil), seen[KeysName] != (m.Key != nil):
 		return m, damaged("a part is missing")
 	}
+
 	return m, nil
 }
 
@@ -386,5 +401,6 @@ func (m Manifest) Judge(inventoryCopy Found, temporal *Found) error {
 		return refuse("the backup is mixed: the inventory's runs live in cluster %q, and Temporal in it is %q",
 			inventoryCopy.Cluster, temporal.Cluster)
 	}
+
 	return nil
 }

@@ -36,10 +36,12 @@ func Wrapped(passphrase inventory.Secret, id string, files map[string][]byte) (W
 	if len(passphrase.Reveal()) < MinPassphrase {
 		return Wrap{}, nil, refuse("the passphrase is shorter than %d characters", MinPassphrase)
 	}
+
 	text, err := json.Marshal(files)
 	if err != nil {
 		return Wrap{}, nil, err
 	}
+
 	// The second recommended parameters of RFC 9106, section 4.
 	w := Wrap{KDF: argon2id, Time: 3, MemoryKiB: 64 << 10, Threads: 4, Salt: make([]byte, 16), Nonce: make([]byte, 12)}
 	_, _ = rand.Read(w.Salt) // never returns an error: it ends the program instead
@@ -48,6 +50,7 @@ func Wrapped(passphrase inventory.Secret, id string, files map[string][]byte) (W
 	if err != nil {
 		return Wrap{}, nil, err
 	}
+
 	return w, gcm.Seal(nil, w.Nonce, text, []byte(id)), nil
 }
 
@@ -58,10 +61,12 @@ func (w Wrap) Unwrap(passphrase inventory.Secret, id string, sealed []byte) (map
 	if w.KDF != argon2id || !within || len(w.Salt) < 16 || len(w.Nonce) != 12 {
 		return nil, damaged("its keys are wrapped in an unknown way")
 	}
+
 	gcm, err := w.gcm(passphrase)
 	if err != nil {
 		return nil, err
 	}
+
 	text, err := gcm.Open(nil, w.Nonce, sealed, []byte(id))
 	if err != nil {
 		return nil, ErrPassphrase
@@ -70,6 +75,7 @@ func (w Wrap) Unwrap(passphrase inventory.Secret, id string, sealed []byte) (map
 	if err := json.Unmarshal(text, &files); err != nil {
 		return nil, errors.New("reading the keys of the backup: they are not what this program writes")
 	}
+
 	return files, nil
 }
 

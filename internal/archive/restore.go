@@ -94,6 +94,7 @@ func (r *Restore) Look(ctx context.Context) (Manifest, error) {
 		err = fmt.Errorf("the runs of the backup live in %s, and the configuration of this host differs (temporal.address): %w",
 			cmp.Or(m.External, "an embedded Temporal"), inventory.ErrInvalid)
 	}
+
 	return m, err
 }
 
@@ -104,6 +105,7 @@ func (r *Restore) requireEmpty() error {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
+
 	unfinished := slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return e.Name() == restoreDir })
 
 	var found []string
@@ -120,6 +122,7 @@ func (r *Restore) requireEmpty() error {
 		return fmt.Errorf("%s is not empty (%s): move that away, or name another data_dir: %w",
 			r.Config.DataDir, strings.Join(found, ", "), inventory.ErrConflict)
 	}
+
 	return nil
 }
 
@@ -138,10 +141,12 @@ func (r *Restore) Do(ctx context.Context) (out Restored, err error) {
 	if err != nil {
 		return out, err
 	}
+
 	u, err := unpackFile(ctx, r.File, staging, true)
 	if err != nil {
 		return out, err
 	}
+
 	ring, files, err := r.loadKeys(&u)
 	if err != nil {
 		return out, err
@@ -165,6 +170,7 @@ func (r *Restore) Do(ctx context.Context) (out Restored, err error) {
 	if err := r.placeImages(u.Manifest, staging, &out); err != nil {
 		return out, err
 	}
+
 	return out, r.commit(u.Manifest, staging)
 }
 
@@ -185,6 +191,7 @@ func (r *Restore) stage() (string, error) {
 	if err := os.MkdirAll(dir, 0o750); err != nil {
 		return "", err
 	}
+
 	for _, d := range slices.Backward(made) {
 		r.undo = append(r.undo, func() error { return os.Remove(d) })
 	}
@@ -236,6 +243,7 @@ func (r *Restore) loadKeys(u *Unpacked) (*keyring.Ring, map[string][]byte, error
 	if err != nil {
 		return nil, nil, err
 	}
+
 	ring, err := keyring.Load(file)
 	return ring, files, err
 }
@@ -251,6 +259,7 @@ func (r *Restore) authenticate(u *Unpacked, ring *keyring.Ring, unwrapped bool) 
 	case r.WithoutKey:
 		return nil
 	}
+
 	return fmt.Errorf("no key proves who made this backup: put the key file of that server at %s, "+
 		"or give --without-key if you know that nobody else had access to the file: %w", r.Config.KeyFile, inventory.ErrInvalid)
 }

@@ -17,6 +17,7 @@ func (r *Restore) placeSecrets(files map[string][]byte) error {
 	if files["token"] == nil {
 		files["token"] = identity.NewToken()
 	}
+
 	for name, path := range SecretFiles(r.Config) {
 		if files[name] == nil {
 			continue
@@ -30,6 +31,7 @@ func (r *Restore) placeSecrets(files map[string][]byte) error {
 		}
 		r.undo = append(r.undo, func() error { return os.Remove(path) })
 	}
+
 	return nil
 }
 
@@ -57,6 +59,7 @@ func (r *Restore) placeImages(m Manifest, staging string, out *Restored) error {
 			out.Missing = append(out.Missing, fmt.Sprintf("%s (sha256:%s)", i.Name, i.SHA256))
 		}
 	}
+
 	return nil
 }
 
@@ -65,6 +68,7 @@ func moveFile(from, to string) error {
 	if err := os.MkdirAll(filepath.Dir(to), 0o750); err != nil {
 		return err
 	}
+
 	err := os.Rename(from, to)
 	if !errors.Is(err, syscall.EXDEV) {
 		return err

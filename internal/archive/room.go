@@ -35,6 +35,7 @@ func DatabaseSize(cfg config.Config) (size int64, err error) {
 			}
 		}
 	}
+
 	return size, nil
 }
 
@@ -45,11 +46,13 @@ func RequireRoom(cfg config.Config) error {
 	if err != nil {
 		return err
 	}
+
 	need := size + cfg.MinFree<<20
 	free, err := reserve.Free(cfg.DataDir)
 	if err == nil && free < need {
 		err = fmt.Errorf("a backup needs %s in %s for as long as it takes, and %s are free: %w",
 			human.Size(need), cfg.DataDir, human.Size(free), inventory.ErrFull)
 	}
+
 	return err
 }

@@ -28,6 +28,7 @@ func Verify(ctx context.Context, file string) (_ Manifest, err error) {
 	if err == nil {
 		err = u.CheckDatabases(ctx)
 	}
+
 	return u.Manifest, err
 }
 
@@ -96,6 +97,7 @@ func (u *Unpacked) CheckDatabases(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+
 	found := Found{ID: inv.ID, Database: Database{Schema: inv.Schema, Cluster: inv.Cluster, Tables: inv.Content}}
 	if u.Temporal == nil {
 		return u.Judge(found, nil)
@@ -129,6 +131,7 @@ func (u *Unpacked) OpenInventory(ctx context.Context, ring *keyring.Ring) (*sqli
 	if err := s.KeyCheck(ctx); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
+
 	return s, nil
 }
 
@@ -137,6 +140,7 @@ func writeFile(to string, r io.Reader) error {
 	if err := os.MkdirAll(filepath.Dir(to), 0o700); err != nil {
 		return err
 	}
+
 	f, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
@@ -146,5 +150,6 @@ func writeFile(to string, r io.Reader) error {
 	if err == nil {
 		err = f.Sync()
 	}
+
 	return errors.Join(err, f.Close())
 }

@@ -40,6 +40,7 @@ func Replace(path string, text []byte) error {
 	if err != nil {
 		return errors.Join(err, os.Remove(tmp.Name()))
 	}
+
 	return SyncDir(dir)
 }
 
@@ -64,6 +65,7 @@ func Digest(ctx context.Context, path string) (string, error) {
 	if _, err := io.Copy(sum, reader{ctx, f}); err != nil {
 		return "", err
 	}
+
 	return hex.EncodeToString(sum.Sum(nil)), nil
 }
 

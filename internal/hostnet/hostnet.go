@@ -55,6 +55,7 @@ func Interfaces() []Interface {
 		}
 		out = append(out, x)
 	}
+
 	return out
 }
 
@@ -83,11 +84,13 @@ func Addresses() (out []netip.Addr) {
 	if err != nil {
 		return nil
 	}
+
 	for _, a := range addrs {
 		if p, err := netip.ParsePrefix(a.String()); err == nil && !p.Addr().IsLoopback() {
 			out = append(out, p.Addr())
 		}
 	}
+
 	return out
 }
 
@@ -107,11 +110,13 @@ func ProvisioningAddress(n config.Netboot) (netip.Addr, error) {
 	if err != nil {
 		return netip.Addr{}, fmt.Errorf("netboot.interfaces[0] %q: %w", name, err)
 	}
+
 	for _, a := range addrs {
 		if p, err := netip.ParsePrefix(a.String()); err == nil && p.Addr().Is4() {
 			return p.Addr(), nil
 		}
 	}
+
 	return netip.Addr{}, fmt.Errorf(
 		"netboot.interfaces[0] %q has no IPv4 address: give it one, or set netboot.address", name)
 }
@@ -128,6 +133,7 @@ func LocalURL(c config.Config) string {
 	if config.Loopback(c.Listen) {
 		return "http://" + net.JoinHostPort(host, port)
 	}
+
 	return "https://" + net.JoinHostPort(host, port)
 }
 
@@ -137,6 +143,7 @@ func ServerAnswers(ctx context.Context, c config.Config) bool {
 	if err != nil {
 		return false
 	}
+
 	conn, err := (&net.Dialer{Timeout: 3 * time.Second}).DialContext(ctx, "tcp", u.Host)
 	if err != nil {
 		return false

@@ -77,6 +77,7 @@ func parseRoute(line string) (Route, bool) {
 	if flags&gateway != 0 {
 		r.Via = via
 	}
+
 	return r, true
 }
 

@@ -30,10 +30,12 @@ func Sockets(c config.Config) ([]Socket, error) {
 	if !n.On() {
 		return out, nil
 	}
+
 	a, err := ProvisioningAddress(n)
 	if err != nil {
 		return out, err
 	}
+
 	at, dhcp := n.Bind(a), "0.0.0.0"
 	if n.RelayOnly {
 		dhcp = at
@@ -56,9 +58,11 @@ func (s Socket) Try() error {
 		}
 		return c.Close()
 	}
+
 	l, err := net.Listen(s.Network, s.Addr)
 	if err != nil {
 		return err
 	}
+
 	return l.Close()
 }

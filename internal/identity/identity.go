@@ -51,6 +51,7 @@ func LoadCertificate(file string) (tls.Certificate, error) {
 	if err != nil {
 		return cert, fmt.Errorf("reading certificate %q: %w", file, err)
 	}
+
 	return cert, nil
 }
 
@@ -60,6 +61,7 @@ func newCertificate() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 120))
 	if err != nil {
 		return nil, err
@@ -77,10 +79,12 @@ func newCertificate() ([]byte, error) {
 		ExtKeyUsage:           []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 		BasicConstraintsValid: true,
 	}
+
 	der, err := x509.CreateCertificate(rand.Reader, t, t, key.Public(), key)
 	if err != nil {
 		return nil, err
 	}
+
 	raw, err := x509.MarshalPKCS8PrivateKey(key)
 	if err != nil {
 		return nil, err
@@ -150,6 +154,7 @@ func WritePrivate(file string, b []byte) error {
 	if err := os.MkdirAll(filepath.Dir(file), 0o750); err != nil {
 		return err
 	}
+
 	tmp, err := os.CreateTemp(filepath.Dir(file), ".new-*")
 	if err != nil {
 		return err
@@ -163,5 +168,6 @@ func WritePrivate(file string, b []byte) error {
 	if err := errors.Join(err, tmp.Close()); err != nil {
 		return err
 	}
+
 	return os.Link(tmp.Name(), file) // CreateTemp has made it 0600; Link refuses an existing name
 }

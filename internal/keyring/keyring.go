@@ -86,6 +86,7 @@ func create(path string, text []byte) (err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
+
 	tmp, err := os.CreateTemp(dir, ".key-*") // mode 0600
 	if err != nil {
 		return err
@@ -98,14 +99,17 @@ func create(path string, text []byte) (err error) {
 	if err := errors.Join(err, tmp.Close()); err != nil {
 		return err
 	}
+
 	// A link, unlike a rename, refuses to replace what is there.
 	if err := os.Link(tmp.Name(), path); err != nil {
 		return err
 	}
+
 	d, err := os.Open(dir)
 	if err != nil {
 		return err
 	}
+
 	return errors.Join(d.Sync(), d.Close())
 }
 
@@ -128,6 +132,7 @@ func Load(path string) (*Ring, error) {
 	if mode := st.Mode().Perm(); mode&0o077 != 0 {
 		return nil, fmt.Errorf("loading key file %q: group or others may use it (mode %04o); run: chmod 600 %s", path, mode, path)
 	}
+
 	dec := json.NewDecoder(f)
 	dec.DisallowUnknownFields()
 	var in file
@@ -138,11 +143,13 @@ func Load(path string) (*Ring, error) {
 	if in.Version != version {
 		return nil, fmt.Errorf("loading key file %q: its version is %d and this program knows %d", path, in.Version, version)
 	}
+
 	for _, purpose := range slices.Sorted(maps.Keys(in.Keys)) {
 		if n := len(in.Keys[purpose]); n != keySize {
 			return nil, fmt.Errorf("loading key file %q: key %q has %d bytes instead of %d", path, purpose, n, keySize)
 		}
 	}
+
 	for _, purpose := range slices.Sorted(maps.Keys(in.Old)) {
 		for _, key := range in.Old[purpose] {
 			if n := len(key); n != keySize {
@@ -150,6 +157,7 @@ func Load(path string) (*Ring, error) {
 			}
 		}
 	}
+
 	return &Ring{keys: in.Keys, old: in.Old}, nil
 }
 
@@ -160,14 +168,17 @@ func Outside(path, dataDir string) error {
 	if err != nil {
 		return fmt.Errorf("checking the place of key file %q: %w", path, err)
 	}
+
 	d, err := resolve(dataDir)
 	if err != nil {
 		return fmt.Errorf("checking the place of key file %q: %w", path, err)
 	}
+
 	rel, err := filepath.Rel(d, p)
 	if err == nil && rel != ".." && !strings.HasPrefix(rel, "../") {
 		return fmt.Errorf("key file %q lies in the data directory %q: keep it elsewhere, such as /etc/ingot/keys.json: %w", path, dataDir, inventory.ErrInvalid)
 	}
+
 	return nil
 }
 
@@ -177,6 +188,7 @@ func resolve(path string) (string, error) {
 	if err != nil {
 		return "", err
 	}
+
 	real, err := filepath.EvalSymlinks(path)
 	if err == nil {
 		return real, nil
@@ -184,10 +196,12 @@ func resolve(path string) (string, error) {
 	if !errors.Is(err, fs.ErrNotExist) || path == "/" {
 		return "", err
 	}
+
 	dir, err := resolve(filepath.Dir(path))
 	if err != nil {
 		return "", err
 	}
+
 	return filepath.Join(dir, filepath.Base(path)), nil
 }
 
@@ -212,6 +226,7 @@ func (r *Ring) Only(purposes ...string) *Ring {
 	if slices.Contains(purposes, Plan) {
 		purposes = append(slices.Clone(purposes), planSigner)
 	}
+
 	for _, p := range purposes {
 		if keys := r.candidates(p); len(keys) > 0 {
 			out.keys[p] = keys[0]
@@ -220,6 +235,7 @@ func (r *Ring) Only(purposes ...string) *Ring {
 			}
 		}
 	}
+
 	return out
 }
 
@@ -241,10 +257,12 @@ func (r *Ring) PlanSigner() ed25519.PrivateKey {
 	if seed := r.Key(planSigner); seed != nil {
 		return ed25519.NewKeyFromSeed(seed)
 	}
+
 	key := r.Key(Plan)
 	if key == nil {
 		return nil
 	}
+
 	m := hmac.New(sha256.New, key)
 	_, _ = m.Write([]byte("ingot: ed25519 seed of the plan signer, 1")) // a hash never returns an error
 	return ed25519.NewKeyFromSeed(m.Sum(nil))
@@ -269,10 +287,12 @@ func (r *Ring) Seal(purpose, binding string, plain []byte) ([]byte, error) {
 	if key == nil {
 		return nil, fmt.Errorf("sealing for %q: %w", purpose, inventory.ErrSealed)
 	}
+
 	gcm, err := gcmOf(key)
 	if err != nil {
 		return nil, fmt.Errorf("sealing for %q: %w", purpose, err)
 	}
+
 	out := make([]byte, 1+gcm.NonceSize(), 1+gcm.NonceSize()+len(plain)+gcm.Overhead())
 	out[0] = version
 	_, _ = rand.Read(out[1:]) // never returns an error: it ends the program instead
@@ -296,6 +316,7 @@ func (r *Ring) Open(purpose, binding string, sealed []byte) ([]byte, error) {
 			return plain, nil
 		}
 	}
+
 	return nil, fmt.Errorf("opening for %q: %w", purpose, inventory.ErrSealed)
 }
 

@@ -56,6 +56,7 @@ func (r *Ring) Rotate(path string) error {
 			return fmt.Errorf("replacing keys: %w", err)
 		}
 	}
+
 	// The purposes of r alone: a node holds no others.
 	for p := range r.keys {
 		if key := stored.keys[p]; key != nil {
@@ -71,6 +72,7 @@ func (r *Ring) Rotate(path string) error {
 			r.old[p] = keys
 		}
 	}
+
 	return nil
 }
 
@@ -120,17 +122,20 @@ func (r *Ring) store(path string) error {
 	if err != nil {
 		return err
 	}
+
 	dir := filepath.Dir(path)
 	// What a crash left of an earlier attempt holds keys, too.
 	left, err := filepath.Glob(filepath.Join(dir, ".key-*"))
 	if err != nil {
 		return err
 	}
+
 	for _, name := range left {
 		if err := os.Remove(name); err != nil {
 			return err
 		}
 	}
+
 	tmp, err := os.CreateTemp(dir, ".key-*") // mode 0600
 	if err != nil {
 		return err
@@ -146,10 +151,12 @@ func (r *Ring) store(path string) error {
 	if err != nil {
 		return errors.Join(err, os.Remove(tmp.Name()))
 	}
+
 	d, err := os.Open(dir)
 	if err != nil {
 		return err
 	}
+
 	return errors.Join(d.Sync(), d.Close())
 }
 

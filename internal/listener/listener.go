@@ -54,6 +54,7 @@ func Bind(s Socket, g *guard.Guard, log *slog.Logger) (Listener, error) {
 	if l = httpserve.Track(l); s.TLS != nil {
 		l = tls.NewListener(l, s.TLS)
 	}
+
 	return Listener{s.Name, l, &http.Server{
 		Handler:           g.Handler(s.Handler),
 		ReadHeaderTimeout: 10 * time.Second,
@@ -92,6 +93,7 @@ func OperatorTLS(cfg config.Config, log *slog.Logger) (*tls.Config, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	fingerprint, err := identity.Pin(cert)
 	if err != nil {
 		return nil, err

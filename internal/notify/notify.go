@@ -106,6 +106,7 @@ func New(cfg Config) (*Sender, error) {
 	if cfg.Look == 0 {
 		cfg.Look = time.Second
 	}
+
 	return &Sender{cfg: cfg, client: &http.Client{
 		Transport: t, Timeout: attemptTime,
 		// What is signed for one receiver goes to no other.
@@ -179,6 +180,7 @@ func (s *Sender) next(ctx context.Context) bool {
 		s.cfg.Log.Warn("noting that a notice was not sent", "notice", n.ID, "error", err)
 		return false
 	}
+
 	return true
 }
 
@@ -210,6 +212,7 @@ func (s *Sender) send(ctx context.Context, n inventory.Notice) error {
 	if err != nil {
 		return err
 	}
+
 	body, err := json.Marshal(struct {
 		Server string `json:"server"`
 		inventory.Notice
@@ -217,12 +220,14 @@ func (s *Sender) send(ctx context.Context, n inventory.Notice) error {
 	if err != nil {
 		return err
 	}
+
 	ctx, cancel := context.WithTimeout(ctx, attemptTime)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.cfg.URL, bytes.NewReader(body))
 	if err != nil {
 		return errors.New("notify.url is no URL")
 	}
+
 	at := strconv.FormatInt(s.cfg.Now().Unix(), 10)
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("User-Agent", "ingot/"+s.cfg.Version)
@@ -243,6 +248,7 @@ func (s *Sender) send(ctx context.Context, n inventory.Notice) error {
 	if resp.StatusCode < 200 || resp.StatusCode > 299 {
 		return fmt.Errorf("the receiver answers %d %s", resp.StatusCode, http.StatusText(resp.StatusCode))
 	}
+
 	return nil
 }
 
@@ -282,5 +288,6 @@ func Verify(secret []byte, h http.Header, body []byte, now time.Time, age time.D
 	if !hmac.Equal([]byte(strings.TrimSpace(h.Get(HeaderSignature))), []byte(Sign(secret, at, body))) {
 		return fmt.Errorf("%s is not that of the body: %w", HeaderSignature, inventory.ErrRefused)
 	}
+
 	return nil
 }

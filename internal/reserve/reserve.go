@@ -68,6 +68,7 @@ func Open(o Options) *Reserve {
 	if o.Free == nil {
 		o.Free = Free
 	}
+
 	r := &Reserve{o: o, path: filepath.Join(o.Dir, Name), wake: make(chan struct{}, 1)}
 	if o.Size <= 0 {
 		if err := os.Remove(r.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -93,6 +94,7 @@ func Open(o Options) *Reserve {
 		o.Log.Error("there is no room for the reserve: new runs and uploads are refused until there is",
 			"file", r.path, "size_mib", o.Size>>20, "remedy", Remedy)
 	}
+
 	return r
 }
 
@@ -105,6 +107,7 @@ func (r *Reserve) Run(ctx context.Context) error {
 		<-ctx.Done()
 		return nil
 	}
+
 	tick := time.NewTicker(r.o.Every)
 	defer tick.Stop()
 	for {
@@ -132,6 +135,7 @@ func (r *Reserve) check() {
 		r.o.Log.Warn("checking free space", "directory", r.o.Dir, "error", err)
 		return
 	}
+
 	switch {
 	case r.held && free < r.o.Floor:
 		r.release("little space is left", free)
@@ -247,6 +251,7 @@ func allocate(path string, size int64) (err error) {
 	if err != nil {
 		return err
 	}
+
 	return f.Sync()
 }
 
@@ -266,5 +271,6 @@ func fill(f *os.File, size int64) error {
 			return err
 		}
 	}
+
 	return nil
 }

@@ -150,6 +150,7 @@ func Reference(ref, base string, key []byte, o inventory.Owner) (value string, o
 	case inventory.RefWebhookURL:
 		return WebhookURL(base, key, o), true
 	}
+
 	return "", false
 }
 
@@ -166,10 +167,12 @@ func phoneHome(url string) []byte {
 		Post  []string `json:"post"`
 		Tries int      `json:"tries"`
 	}
+
 	doc := map[string]call{}
 	if url != "" {
 		doc["phone_home"] = call{url, []string{"instance_id", "hostname", "fqdn"}, phoneHomeTries}
 	}
+
 	return append([]byte(CloudConfig), encode(doc)...)
 }
 
@@ -195,6 +198,7 @@ func NetworkConfig(m inventory.Machine) []byte {
 		Routes      []route           `json:"routes,omitempty"`
 		Nameservers *nameservers      `json:"nameservers,omitempty"`
 	}
+
 	doc := struct {
 		Version   int             `json:"version"`
 		Ethernets map[string]link `json:"ethernets"`
@@ -230,6 +234,7 @@ func NetworkConfig(m inventory.Machine) []byte {
 		}
 		doc.Ethernets[name] = eth
 	}
+
 	return encode(doc)
 }
 
@@ -274,6 +279,7 @@ func contentType(doc []byte) string {
 			return k[1]
 		}
 	}
+
 	return "text/plain" // cloud-init looks at the content itself
 }
 

@@ -22,10 +22,12 @@ func (s *server) newBMC() (*bmc.Driver, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	commands := map[string]bmc.Command{}
 	for name, c := range s.cfg.Power.Commands {
 		commands[name] = bmc.Command{On: c.On, Off: c.Off, Status: c.Status, Timeout: c.Timeout}
 	}
+
 	return bmc.New(bmc.Config{
 		Log: s.log.With("part", "bmc"), Networks: networks, Commands: commands, WakeFrom: s.netboot.address,
 		Home: filepath.Join(s.cfg.DataDir, "ipmitool"), LockFile: filepath.Join(s.cfg.DataDir, "bmc.lock"),
@@ -37,6 +39,7 @@ func (s *server) checkBMC(ctx context.Context, m inventory.Machine) (string, err
 	if m.BMC.Manual() {
 		return "", fmt.Errorf("machine %q has no BMC: %w", m.Name, inventory.ErrUnsupported)
 	}
+
 	password, err := s.records.store.BMCPassword(ctx, m.Name)
 	if err != nil {
 		return "", err
@@ -45,6 +48,7 @@ func (s *server) checkBMC(ctx context.Context, m inventory.Machine) (string, err
 		r, err := s.bmc.Check(ctx, m.Controller(), password)
 		return r.Power, err
 	}
+
 	return s.bmc.State(ctx, m.Controller(), password)
 }
 

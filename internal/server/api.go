@@ -100,5 +100,6 @@ func (s *server) status(ctx context.Context) api.StatusExtra {
 	if err := s.bootable(); err != nil {
 		x.Netboot.Message = "but " + err.Error()
 	}
+
 	return x
 }

@@ -36,6 +36,7 @@ func (s *server) backup(ctx context.Context, q api.BackupRequest) (_ api.Archive
 	if !s.backingUp.TryLock() {
 		return nil, fmt.Errorf("another backup is being made: %w", inventory.ErrConflict)
 	}
+
 	dir := filepath.Join(s.cfg.DataDir, backupDir)
 	remove := func() error {
 		defer s.backingUp.Unlock()
@@ -75,6 +76,7 @@ func (s *server) backup(ctx context.Context, q api.BackupRequest) (_ api.Archive
 	if err := s.backUpConfig(d, filepath.Join(dir, archive.ConfigName)); err != nil {
 		return nil, err
 	}
+
 	return &finishedBackup{d, remove}, s.backUpImages(ctx, d, q.Images)
 }
 
@@ -91,6 +93,7 @@ func (s *server) backUpTemporal(ctx context.Context, d *archive.Draft, dir strin
 	if err := s.temporal.child.Backup(ctx, file, d.ID); err != nil {
 		return err
 	}
+
 	return d.AddTemporal(ctx, file)
 }
 
@@ -106,6 +109,7 @@ func (s *server) backUpKeys(ctx context.Context, d *archive.Draft, passphrase in
 	incomplete := func(err error) error {
 		return fmt.Errorf("reading the keys, which would be missing from the backup: %w", err)
 	}
+
 	err := d.Authenticate(s.cfg.KeyFile)
 	if err != nil && (!passphrase.IsZero() || !errors.Is(err, fs.ErrNotExist)) {
 		return incomplete(err)
@@ -126,6 +130,7 @@ func (s *server) backUpKeys(ctx context.Context, d *archive.Draft, passphrase in
 		}
 		files[name] = b
 	}
+
 	return d.AddKeys(passphrase, files, to)
 }
 
@@ -135,6 +140,7 @@ func (s *server) backUpConfig(d *archive.Draft, to string) error {
 	if s.ConfigFile == "" {
 		return nil
 	}
+
 	b, err := os.ReadFile(s.ConfigFile)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -152,6 +158,7 @@ func (s *server) backUpConfig(d *archive.Draft, to string) error {
 	if err := os.WriteFile(to, []byte(text), 0o600); err != nil {
 		return err
 	}
+
 	return d.Add(archive.ConfigName, to)
 }
 
@@ -163,6 +170,7 @@ func withoutCredential(text, webhook string) (string, bool) {
 	if err != nil {
 		return "", false
 	}
+
 	host := u.Scheme + "://" + u.Host
 	if webhook == "" || webhook == host {
 		return text, true
@@ -170,6 +178,7 @@ func withoutCredential(text, webhook string) (string, bool) {
 	if !strings.Contains(text, webhook) {
 		return "", false
 	}
+
 	return strings.ReplaceAll(text, webhook, host+"/LEFT-OUT"), true
 }
 
@@ -178,10 +187,12 @@ func (s *server) backUpImages(ctx context.Context, d *archive.Draft, include boo
 	if err != nil {
 		return err
 	}
+
 	for _, i := range images {
 		if err := d.AddImage(i, s.cfg.ImageDir(), include); err != nil {
 			return err
 		}
 	}
+
 	return ctx.Err()
 }

@@ -31,6 +31,7 @@ func (i images) OpenImage(ctx context.Context, name, sha256 string) (io.ReadSeek
 	if img.File == "" {
 		return nil, img, fmt.Errorf("image %q: this server has no copy: %w", name, inventory.ErrNotFound)
 	}
+
 	root, err := os.OpenRoot(i.dir)
 	if err != nil {
 		return nil, img, err
@@ -40,6 +41,7 @@ func (i images) OpenImage(ctx context.Context, name, sha256 string) (io.ReadSeek
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, img, fmt.Errorf("image %q: its file is gone: %w", name, inventory.ErrNotFound)
 	}
+
 	return f, img, err
 }
 
@@ -60,6 +62,7 @@ func adoptImages(ctx context.Context, store imageFiles, dir string) error {
 	if err != nil {
 		return err
 	}
+
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return err
@@ -84,6 +87,7 @@ func adoptImages(ctx context.Context, store imageFiles, dir string) error {
 			return fmt.Errorf("renaming the file of image %q: %w", i.Name, err)
 		}
 	}
+
 	return nil
 }
 

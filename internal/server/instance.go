@@ -39,5 +39,6 @@ func (s *server) CopyDatabases(ctx context.Context, d *archive.Draft, dir string
 	if err := s.backUpInventory(ctx, d, dir); err != nil {
 		return ended, err
 	}
+
 	return ended, s.records.store.Close()
 }

@@ -104,6 +104,7 @@ func (s *server) checkLarge(ctx context.Context) error {
 	if s.records.checked.size <= checkAtStart {
 		return nil
 	}
+
 	err := checkWithin(ctx, checkLimit, InventoryFile(s.cfg))
 	if ctx.Err() != nil {
 		return nil
@@ -115,6 +116,7 @@ func (s *server) checkLarge(ctx context.Context) error {
 	case err != nil:
 		s.log.Error("the inventory cannot be trusted", "error", err)
 	}
+
 	return nil
 }
 
@@ -125,11 +127,13 @@ func (s *server) refuseLost(ctx context.Context) error {
 	if err != nil || !fresh || s.cfg.Temporal.Address != "" {
 		return err
 	}
+
 	file := archive.TemporalFile(s.cfg)
 	n, err := temporalserver.Runs(ctx, file)
 	if err != nil || n == 0 {
 		return err
 	}
+
 	return fmt.Errorf("the inventory %s is empty, and Temporal in %s has %s of this site "+
 		"(to begin a new site, move that directory away, too): %w",
 		InventoryFile(s.cfg), filepath.Dir(file), human.Count(n, "run"), inventory.ErrConflict)

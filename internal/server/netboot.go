@@ -50,6 +50,7 @@ func (s *server) newMetadata(address netip.Addr) (*metadatasvc.Server, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	return metadatasvc.New(metadatasvc.Config{
 		Address: address, Addrs: joinAll(n.Bind(address), n.Metadata), Proxies: proxies,
 		Key: s.secrets.claim, Installers: s.records.store, Guard: s.host.Guard(),
@@ -64,6 +65,7 @@ func (s *server) newBoot(with netboot) (*bootsvc.Server, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	host := n.Bind(with.address)
 	cfg := bootsvc.Config{
 		Interfaces: n.Interfaces, RelayOnly: n.RelayOnly, LinkLocal: n.LinkLocal,
@@ -85,6 +87,7 @@ func (s *server) newBoot(with netboot) (*bootsvc.Server, error) {
 			return nil, err
 		}
 	}
+
 	return bootsvc.New(cfg, store, store)
 }
 

@@ -25,6 +25,7 @@ func (s *server) newNotifier() (*notify.Sender, error) {
 	if n.URL == "" {
 		return nil, nil
 	}
+
 	name := s.cfg.Site.Name
 	if name == "" {
 		var err error
@@ -32,6 +33,7 @@ func (s *server) newNotifier() (*notify.Sender, error) {
 			return nil, err
 		}
 	}
+
 	return notify.New(notify.Config{
 		URL: n.URL, SecretFile: n.SecretFile, CAFile: n.TLSCA, Server: name, Version: s.Version, Outbox: s.records.store,
 		Log: s.log.With("part", "notify"), Now: time.Now,
@@ -44,6 +46,7 @@ func (s *server) closeNotices(ctx context.Context) {
 	if s.notify != nil {
 		return
 	}
+
 	n, err := s.records.store.CloseNotices(ctx, "notify.url is not set here")
 	switch {
 	case err != nil:
@@ -73,6 +76,7 @@ func (s *server) noticeStatus(ctx context.Context) *api.NotifyStatus {
 	if s.notify == nil {
 		return nil
 	}
+
 	n := &api.NotifyStatus{Receiver: s.notify.Receiver()}
 	c, err := s.records.store.Notices(ctx)
 	if err != nil {

@@ -23,6 +23,7 @@ func (s *server) reportReserve(ctx context.Context, held bool) {
 	if !held {
 		text = " is full: the reserve is in use, new runs and uploads are refused; " + reserve.Remedy
 	}
+
 	err := s.records.store.AppendEvents(ctx, []inventory.Event{{
 		Kind: inventory.EventOperator, Key: rand.Text(), By: "ingot", Message: "the disk of " + s.cfg.DataDir + text,
 	}})

@@ -57,6 +57,7 @@ func (s *server) Run(ctx context.Context) error {
 	if errors.Is(err, context.Canceled) {
 		err = nil
 	}
+
 	return err
 }
 
@@ -91,12 +92,14 @@ func (s *server) parts(ctx context.Context, listeners []listener.Listener) []par
 		{"hand-over", func(ctx context.Context) error { return s.host.AwaitHandOver(ctx, s, stopWorkers) }},
 		{"keys of another host", func(ctx context.Context) error { return s.host.ReplaceKeys(ctx, s) }},
 	}
+
 	for _, l := range listeners {
 		parts = append(parts, part{l.Name, l.Run})
 	}
 	if s.netboot.on() {
 		parts = append(parts, part{"boot server", s.netboot.boot.Run}, part{"metadata server", s.netboot.metadata.Run})
 	}
+
 	return parts
 }
 
@@ -128,6 +131,7 @@ func (s *server) listen() (out []listener.Listener, err error) {
 	if !s.netboot.on() {
 		return out, nil
 	}
+
 	n := s.cfg.Netboot
 	agentAddr := config.Join(n.Bind(s.netboot.address), n.Agent)
 	return out, bind("agent API", agentAddr, "netboot.agent", s.agents, listener.ServerTLS(s.secrets.agentTLS))

@@ -51,6 +51,7 @@ func Serve(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
+
 	return h.Run(ctx)
 }
 
@@ -178,6 +179,7 @@ func (s *server) openInventory(ctx context.Context) error {
 	if err := s.refuseLost(ctx); err != nil {
 		return adviseRestore(s.cfg, errors.Join(err, s.records.store.Close()))
 	}
+
 	return nil
 }
 
@@ -209,10 +211,12 @@ func MakeKeys(cfg config.Config) error {
 	if _, err := keyring.Create(cfg.KeyFile); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
+
 	err := identity.WritePrivate(cfg.TokenFile, identity.NewToken())
 	if errors.Is(err, fs.ErrExist) {
 		return nil
 	}
+
 	return err
 }
 

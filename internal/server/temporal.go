@@ -123,6 +123,7 @@ func (t *temporal) where() (frontend, ui, problem string) {
 	if t.child == nil {
 		return t.cfg.Temporal.Address, "", problem
 	}
+
 	s := t.child.State()
 	if s.Err != nil {
 		problem = s.Err.Error()
@@ -130,6 +131,7 @@ func (t *temporal) where() (frontend, ui, problem string) {
 	if t.cfg.TemporalIdentity() == "" {
 		ui = fmt.Sprintf("http://127.0.0.1:%d", t.cfg.Temporal.UIPort)
 	}
+
 	return config.Join("127.0.0.1", t.cfg.Temporal.Port), ui, problem
 }
 
@@ -139,6 +141,7 @@ func (t *temporal) supervise(ctx context.Context) (stop func() error) {
 	if t.child == nil {
 		return func() error { return nil }
 	}
+
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	done := make(chan error, 1)
 	go func() { done <- t.child.Run(ctx) }()
@@ -153,6 +156,7 @@ func (t *temporal) Run(ctx context.Context, do *activities.Activities) error {
 	if t.child == nil {
 		return t.workAt(ctx, do)
 	}
+
 	return t.child.While(ctx, func(ctx context.Context, srv temporalchild.Server) error {
 		return t.keepWorking(ctx, do, client.Options{
 			HostPort: srv.Frontend, Namespace: srv.Namespace,
@@ -198,10 +202,12 @@ func (t *temporal) clusterTLS() (*tls.Config, error) {
 	if c.TLSCert == "" && c.TLSCA == "" {
 		return nil, nil
 	}
+
 	host, _, err := net.SplitHostPort(c.Address)
 	if err != nil {
 		return nil, fmt.Errorf("temporal.address %q: %w", c.Address, err)
 	}
+
 	out := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: host}
 	if c.TLSCert != "" {
 		pair, err := tls.LoadX509KeyPair(c.TLSCert, c.TLSKey)
@@ -220,6 +226,7 @@ func (t *temporal) clusterTLS() (*tls.Config, error) {
 			return nil, fmt.Errorf("temporal.tls_ca %q holds no certificate", c.TLSCA)
 		}
 	}
+
 	return out, nil
 }
 
@@ -246,6 +253,7 @@ func (t *temporal) verifyCluster(ctx context.Context, c client.Client, childID s
 			return err
 		}
 	}
+
 	kept, err := t.records.TemporalCluster(ctx, info.GetClusterId())
 	if err != nil {
 		return err
@@ -254,6 +262,7 @@ func (t *temporal) verifyCluster(ctx context.Context, c client.Client, childID s
 		return fmt.Errorf("this site's runs live in the Temporal cluster %s, and %s answers here: "+
 			"set temporal.address, or put the database back that belongs to this inventory", kept, info.GetClusterId())
 	}
+
 	return nil
 }
 
@@ -264,6 +273,7 @@ func (t *temporal) refuseUsed(ctx context.Context, c client.Client) error {
 	if err != nil || !fresh {
 		return err
 	}
+
 	runs, err := c.CountWorkflow(ctx, &workflowservice.CountWorkflowExecutionsRequest{
 		Query: "TaskQueue = '" + workflows.TaskQueue + "'",
 	})
@@ -275,5 +285,6 @@ func (t *temporal) refuseUsed(ctx context.Context, c client.Client) error {
 			"bring the inventory back with ingot restore, or set temporal.namespace to begin a new site: %w",
 			t.cfg.Temporal.Namespace, human.Count(int(n), "run"), inventory.ErrConflict)
 	}
+
 	return nil
 }

@@ -39,10 +39,12 @@ func TemporalEnv(cfg config.Config, certificate string) (map[string]string, erro
 	if cert != "" || ca != "" {
 		env["TEMPORAL_TLS"] = "true"
 	}
+
 	for name, file := range map[string]string{"CLIENT_CERT": cert, "CLIENT_KEY": key, "SERVER_CA_CERT": ca} {
 		if file != "" {
 			env["TEMPORAL_TLS_"+name+"_PATH"] = file
 		}
 	}
+
 	return env, nil
 }

@@ -90,5 +90,6 @@ func (s *server) verifyBMCs(ctx context.Context) ([]string, error) {
 	if more := len(notes) - maxNotes; more > 0 {
 		notes = append(notes[:maxNotes], fmt.Sprintf("and %d more", more))
 	}
+
 	return notes, nil
 }

@@ -20,11 +20,13 @@ func whyOff(ctx context.Context, store byMAC, mac string) (bootsvc.Explanation, 
 	if err != nil && !errors.Is(err, inventory.ErrNotFound) {
 		return e, fmt.Errorf("looking up %q: %w", mac, err)
 	}
+
 	d := bootsvc.Decide(m, g, bootsvc.Request{MAC: mac, Arch: bootsvc.ArchUnknown}, time.Now())
 	e.Machine, e.Verdict, e.Reasons = d.Machine, d.Verdict, append(e.Reasons, d.Reasons...)
 	if g.Run != "" {
 		e.Run, e.Epoch, e.Boot, e.Spent, e.Until = g.Run, g.Epoch, g.Boot, g.Spent, g.NetbootUntil
 	}
+
 	return e, nil
 }
 

@@ -90,6 +90,7 @@ func NewClient(p Peer, cert tls.Certificate, token string, wrap func(http.RoundT
 	if wrap != nil {
 		rt = wrap(rt)
 	}
+
 	return &Client{peer: p, token: token, http: &http.Client{Transport: rt}}, nil
 }
 
@@ -197,6 +198,7 @@ func call[T any](ctx context.Context, c *Client, limit time.Duration, method, pa
 		ctx, cancel = context.WithTimeout(ctx, limit)
 		defer cancel()
 	}
+
 	text, err := c.do(ctx, method, path, in)
 	if err == nil {
 		if bad := json.Unmarshal(text, &out); bad != nil {
@@ -206,6 +208,7 @@ func call[T any](ctx context.Context, c *Client, limit time.Duration, method, pa
 	if err != nil {
 		err = fmt.Errorf("asking peer %q at %s: %w", c.peer.Name, c.peer.URL, err)
 	}
+
 	return out, err
 }
 
@@ -236,6 +239,7 @@ func (c *Client) do(ctx context.Context, method, path string, in body) ([]byte, 
 	if resp.StatusCode == http.StatusOK {
 		return text, nil
 	}
+
 	return nil, refusalOf(text, resp.Status)
 }
 
@@ -245,6 +249,7 @@ func refusalOf(text []byte, status string) error {
 	if json.Unmarshal(text, &no) != nil {
 		return unreachable{errors.New("it answered " + status)}
 	}
+
 	switch no.Code {
 	case codeConflict:
 		return said{no.Error, inventory.ErrConflict}
@@ -253,6 +258,7 @@ func refusalOf(text []byte, status string) error {
 	case codeStranger:
 		return said{no.Error, ErrStranger}
 	}
+
 	return unreachable{errors.New(no.Error + " (" + status + ")")}
 }
 

@@ -112,6 +112,7 @@ func NewHost(o Options) (*Host, error) {
 		Log: slog.New(quiet.Handler(log.Handler(), time.Now)), Now: time.Now,
 		Activated: h.signalChange, Metadata: h.metadata,
 	}
+
 	return h, h.applyRetirementMarker()
 }
 
@@ -163,11 +164,13 @@ func (h *Host) Run(ctx context.Context) error {
 		}
 		defer stop()
 	}
+
 	for ctx.Err() == nil {
 		if err := h.serveRole(ctx, h.file.Site()); err != nil && ctx.Err() == nil {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -192,6 +195,7 @@ func (h *Host) serveRole(ctx context.Context, s Site) error {
 			return err
 		}
 	}
+
 	return h.serveSite(ctx)
 }
 
@@ -262,6 +266,7 @@ func (h *Host) reportMissing(err error) string {
 	if h.since.IsZero() {
 		h.since = time.Now()
 	}
+
 	return h.missing
 }
 
@@ -281,6 +286,7 @@ func (h *Host) listenToPeers(ctx context.Context) (stop func(), err error) {
 	if err := h.loadCertificate(); err != nil {
 		return nil, err
 	}
+
 	l, err := h.bind(listener.Socket{
 		Name: "peer API", Addr: h.cfg.Site.Listen, Key: "site.listen", Handler: h.target.Handler(), TLS: ServerTLS(h.cert),
 	})
@@ -338,6 +344,7 @@ func (h *Host) HandOver(ctx context.Context, s Instance, r *HandOverRequest) err
 	if err != nil {
 		return err
 	}
+
 	epoch, err := s.Store().SiteEpoch(ctx)
 	if err != nil {
 		return err

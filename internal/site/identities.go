@@ -85,6 +85,7 @@ func (h *Host) Standby(_ context.Context, name, address string) (secret inventor
 	if _, err := identity.LoadToken(filepath.Join(f.dir, adminFileName)); err != nil {
 		return secret, err
 	}
+
 	text, err := json.Marshal(Peer{Name: name, URL: "https://" + address, Fingerprint: fingerprint})
 	if err == nil {
 		err = durable.Replace(filepath.Join(f.dir, peerFileName), append(text, '\n'))
@@ -92,6 +93,7 @@ func (h *Host) Standby(_ context.Context, name, address string) (secret inventor
 	if err != nil {
 		return secret, err
 	}
+
 	return f.secret()
 }
 
@@ -107,6 +109,7 @@ func (f standbyFiles) secret() (inventory.Secret, error) {
 		}
 		fmt.Fprintf(&b, "  %s: %s\n", file, base64.StdEncoding.EncodeToString(text))
 	}
+
 	return inventory.NewSecret(b.String()), nil
 }
 
@@ -130,6 +133,7 @@ func (h *Host) paired(ctx context.Context, name string) (Peer, error) {
 	if !errors.Is(err, inventory.ErrNotFound) {
 		return p, err
 	}
+
 	p, token, err := h.standbyFiles(name).peer()
 	if err != nil {
 		return p, err

@@ -57,6 +57,7 @@ func sendImage(ctx context.Context, c imagePeer, dir string, img inventory.Image
 	if err != nil || st.Done {
 		return false, err
 	}
+
 	from := st.Size
 	if from > img.Size {
 		from = 0 // the peer has the start of another file
@@ -68,6 +69,7 @@ func sendImage(ctx context.Context, c imagePeer, dir string, img inventory.Image
 		// byte on, too, then it is not what the inventory says.
 		err = sendFrom(ctx, c, dir, img, 0, progress)
 	}
+
 	return true, err
 }
 
@@ -96,6 +98,7 @@ func sendFrom(ctx context.Context, c imagePeer, dir string, img inventory.Image,
 	if err == nil && !st.Done {
 		err = fmt.Errorf("the peer has %d of %d bytes: %w", st.Size, img.Size, inventory.ErrUnreachable)
 	}
+
 	return err
 }
 
@@ -128,6 +131,7 @@ func (h *Host) imagesToMove(ctx context.Context, s Store) ([]inventory.Image, er
 	if err != nil {
 		return nil, err
 	}
+
 	for _, p := range planned {
 		if slices.ContainsFunc(all, func(i inventory.Image) bool { return i.SHA256 == p.SHA256 }) {
 			continue
@@ -141,6 +145,7 @@ func (h *Host) imagesToMove(ctx context.Context, s Store) ([]inventory.Image, er
 		}
 		all = append(all, inventory.Image{Name: p.Name, File: p.SHA256, SHA256: p.SHA256, Size: st.Size()})
 	}
+
 	return all, nil
 }
 
@@ -159,6 +164,7 @@ func (h receiver) removePartialImages(file, keep string) error {
 	if err != nil {
 		return err
 	}
+
 	for _, e := range all {
 		rest, ours := strings.CutPrefix(e.Name(), partialPrefix)
 		if !ours || rest != file && (len(rest) < 17 || rest[17:] != file) {
@@ -170,6 +176,7 @@ func (h receiver) removePartialImages(file, keep string) error {
 			}
 		}
 	}
+
 	return nil
 }
 
@@ -194,6 +201,7 @@ func (h receiver) Image(ctx context.Context, file, digest string) (ImageState, e
 	if err != nil {
 		return ImageState{}, err
 	}
+
 	return ImageState{Size: st.Size()}, nil
 }
 
@@ -204,6 +212,7 @@ func (h receiver) SendImage(ctx context.Context, f ImageFile, offset int64, r io
 	if err := os.MkdirAll(dir, 0o750); err != nil {
 		return ImageState{}, err
 	}
+
 	free, err := reserve.Free(dir)
 	if err != nil {
 		return ImageState{}, err
@@ -217,6 +226,7 @@ func (h receiver) SendImage(ctx context.Context, f ImageFile, offset int64, r io
 	if err := h.removePartialImages(f.Name, partial); err != nil {
 		return ImageState{}, err
 	}
+
 	n, err := appendImage(partial, f, offset, r)
 	if err != nil || offset+n < f.Size {
 		return ImageState{Size: offset + n}, err
@@ -234,6 +244,7 @@ func (h receiver) SendImage(ctx context.Context, f ImageFile, offset int64, r io
 	if err != nil {
 		return ImageState{}, err
 	}
+
 	return ImageState{Size: f.Size, Done: true}, nil
 }
 
@@ -244,6 +255,7 @@ func appendImage(path string, f ImageFile, offset int64, r io.Reader) (n int64, 
 	if offset == 0 {
 		flags |= os.O_TRUNC
 	}
+
 	out, err := os.OpenFile(path, flags, 0o600)
 	if err != nil {
 		return 0, err
@@ -264,5 +276,6 @@ func appendImage(path string, f ImageFile, offset int64, r io.Reader) (n int64, 
 	if n, err = io.Copy(out, io.LimitReader(r, f.Size-offset)); err != nil {
 		return n, err
 	}
+
 	return n, out.Sync()
 }

@@ -39,6 +39,7 @@ func ReadMark(keyFile string) (Mark, bool, error) {
 	if json.Unmarshal(b, &m) != nil || m.Retired.ID == "" && m.Retired.To == "" {
 		return Mark{}, false, nil // loading it as a key file reports what is wrong
 	}
+
 	return m, true, nil
 }
 
@@ -49,6 +50,7 @@ func DestroyKeys(keyFile string, m Mark) error {
 	if err != nil {
 		return err
 	}
+
 	for _, file := range append(left, keyFile) {
 		_, marked, err := ReadMark(file)
 		if err != nil {
@@ -66,10 +68,12 @@ func DestroyKeys(keyFile string, m Mark) error {
 			}
 		}
 	}
+
 	text, err := json.MarshalIndent(m, "", "  ")
 	if err != nil {
 		return err
 	}
+
 	return durable.Replace(keyFile, append(text, '\n'))
 }
 
@@ -82,6 +86,7 @@ func overwrite(file string) error {
 	if err != nil {
 		return err
 	}
+
 	st, err := f.Stat()
 	if err == nil {
 		_, err = f.WriteString(strings.Repeat("\x00", int(st.Size())))
@@ -89,5 +94,6 @@ func overwrite(file string) error {
 	if err == nil {
 		err = f.Sync()
 	}
+
 	return errors.Join(err, f.Close())
 }

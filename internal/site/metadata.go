@@ -54,6 +54,7 @@ func Forward(p Peer, cert tls.Certificate, token string, log *slog.Logger) (http
 	if p.Fingerprint == "" {
 		return nil, fmt.Errorf("peer %q: its key is unknown: %w", p.Name, inventory.ErrInvalid)
 	}
+
 	proxy := &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
 			client, _, err := net.SplitHostPort(r.In.RemoteAddr)
@@ -95,6 +96,7 @@ func Forward(p Peer, cert tls.Certificate, token string, log *slog.Logger) (http
 			TLSHandshakeTimeout: 5 * time.Second, ResponseHeaderTimeout: shortTimeout,
 		},
 	}
+
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		// "GET http:x" and "*" have no path to forward.
 		if !strings.HasPrefix(r.URL.Path, "/") {

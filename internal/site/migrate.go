@@ -26,10 +26,12 @@ func (h *Host) CheckTarget(ctx context.Context, target string) error {
 	if _, err := h.requireInstance(); err != nil {
 		return err
 	}
+
 	c, err := h.pairedClient(ctx, target)
 	if err != nil {
 		return err
 	}
+
 	r, err := c.Check(ctx)
 	if err != nil {
 		return explainStranger(err)
@@ -42,6 +44,7 @@ func (h *Host) CheckTarget(ctx context.Context, target string) error {
 	if len(problems) > 0 {
 		return fmt.Errorf("%s cannot take over: %s: %w", target, strings.Join(problems, "; "), inventory.ErrConflict)
 	}
+
 	return nil
 }
 
@@ -64,10 +67,12 @@ func (h *Host) problemsOf(r Report) (problems []string, err error) {
 	if err != nil {
 		return nil, err
 	}
+
 	// The databases are unpacked, proven and put in their place.
 	if need := 2*size + h.cfg.MinFree<<20; r.Role == Standby && r.Free < need {
 		add("%s are free there, and %s are needed", human.Size(r.Free), human.Size(need))
 	}
+
 	return append(problems, r.Problems...), nil
 }
 
@@ -92,14 +97,17 @@ func (h *Host) SyncImages(ctx context.Context, target string, progress func(text
 	if err != nil {
 		return 0, err
 	}
+
 	c, err := h.pairedClient(ctx, target)
 	if err != nil {
 		return 0, err
 	}
+
 	images, err := h.imagesToMove(ctx, s.Store())
 	if err != nil {
 		return 0, err
 	}
+
 	return syncImages(ctx, c, h.cfg.ImageDir(), images, progress)
 }
 
@@ -120,10 +128,12 @@ func (h *Host) WithdrawHandOver(ctx context.Context, id string) error {
 	if state, _, err := h.HandOverState(ctx, id); err != nil || state != inventory.HandOverPending {
 		return err
 	}
+
 	s, err := h.requireInstance()
 	if err != nil {
 		return err
 	}
+
 	row, err := s.Store().LastHandOver(ctx)
 	if errors.Is(err, inventory.ErrNotFound) || err == nil && row.ID != id {
 		// The request may still be on its way. When it comes, it has failed already.
@@ -132,6 +142,7 @@ func (h *Host) WithdrawHandOver(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
+
 	return h.failHandOver(row, errors.New("withdrawn"))
 }
 
@@ -181,6 +192,7 @@ func (h *Host) AwaitHandOver(ctx context.Context, s Instance, stopWorkers func()
 			}
 		}
 	}
+
 	return nil
 }
 
@@ -204,6 +216,7 @@ func (h *Host) checkHandOver(ctx context.Context, s Instance, row inventory.Hand
 	if err := s.Store().CloseIntake(ctx, "this site moves to "+row.Target); err != nil {
 		return err
 	}
+
 	open, err := s.OpenRuns(ctx)
 	if err == nil && len(open) > 0 && !row.Force {
 		err = fmt.Errorf("runs are open: %s: %w", strings.Join(open, ", "), inventory.ErrConflict)
@@ -216,6 +229,7 @@ func (h *Host) checkHandOver(ctx context.Context, s Instance, row inventory.Hand
 	if _, err := h.SyncImages(ctx, row.Target, func(string) {}); err != nil {
 		return err
 	}
+
 	return waitForActivities(ctx, s)
 }
 
@@ -240,6 +254,7 @@ func (h *Host) ReplaceKeys(ctx context.Context, s Instance) error {
 	if !h.file.Site().ReKey {
 		return nil
 	}
+
 	n, err := s.RotateKeys(ctx)
 	if err != nil {
 		h.log.Error("the keys that came with the site are not replaced yet: run ingot secret rotate", "error", err)
@@ -249,5 +264,6 @@ func (h *Host) ReplaceKeys(ctx context.Context, s Instance) error {
 	if err == nil {
 		h.log.Info("the keys that came with the site are replaced", "secrets", n)
 	}
+
 	return err
 }

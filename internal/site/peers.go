@@ -84,6 +84,7 @@ func (h *Host) AddPeer(ctx context.Context, p api.NewPeer) (api.Peer, error) {
 	if err := requireActive(x); err != nil {
 		return api.Peer{}, err
 	}
+
 	peer := Peer{
 		Name: p.Name, URL: strings.TrimSuffix(p.URL, "/"), Fingerprint: p.Fingerprint,
 		Since: time.Now().UTC().Truncate(time.Second),
@@ -100,6 +101,7 @@ func (h *Host) AddPeer(ctx context.Context, p api.NewPeer) (api.Peer, error) {
 	if err := h.tokens.set(p.Name, p.Token.Reveal()); err != nil {
 		return api.Peer{}, err
 	}
+
 	_, err := h.file.Change(func(x *Site) error {
 		if _, err := x.Peer(p.Name); err == nil {
 			return nil
@@ -116,10 +118,12 @@ func (h *Host) pair(ctx context.Context, peer Peer, token string) error {
 	if err := h.loadCertificate(); err != nil {
 		return err
 	}
+
 	c, err := NewClient(peer, h.cert, token, nil)
 	if err != nil {
 		return err
 	}
+
 	r, err := c.Pair(ctx, ServerName(h.cfg, h.file.Site()))
 	if err != nil {
 		return explainStranger(err)
@@ -128,6 +132,7 @@ func (h *Host) pair(ctx context.Context, peer Peer, token string) error {
 		return fmt.Errorf("%s is %s and owns site epoch %d: only a standby can be a peer: %w",
 			peer.Name, r.Role, r.Epoch, inventory.ErrConflict)
 	}
+
 	return nil
 }
 
@@ -155,6 +160,7 @@ func (h *Host) RemovePeer(_ context.Context, name string) error {
 	if err == nil {
 		err = h.tokens.set(name, "")
 	}
+
 	return err
 }
 
@@ -166,9 +172,11 @@ func (h *Host) Decide(ctx context.Context, word, peer string) error {
 		}
 		return h.target.TakeOver("an operator")
 	}
+
 	d := TakeOver
 	if word == api.WordGiveUp {
 		d = GiveUp
 	}
+
 	return h.source.Decide(ctx, d, peer)
 }

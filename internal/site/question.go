@@ -47,6 +47,7 @@ func (q *question) open(why string, now time.Time, about []Peer) (answer <-chan 
 	if q.answer == nil {
 		q.answer = make(chan decided)
 	}
+
 	return q.answer, isNew
 }
 
@@ -64,6 +65,7 @@ func (s *Source) ask(ctx context.Context, why string, about ...Peer) (decided, e
 		s.Log.Error("this server answers no machine until its peer answers, or an operator decides: ingot handover status",
 			"why", why)
 	}
+
 	select {
 	case <-time.After(s.again()):
 		return decided{}, nil
@@ -123,9 +125,11 @@ func findPeer(peers []Peer, name string) (Peer, error) {
 		}
 		names = append(names, p.Name)
 	}
+
 	all := strings.Join(names, ", ")
 	if name == "" {
 		return Peer{}, fmt.Errorf("say which peer is the site, with --peer: one of %s: %w", all, inventory.ErrInvalid)
 	}
+
 	return Peer{}, fmt.Errorf("peer %q is not in question, %s is: %w", name, all, inventory.ErrInvalid)
 }

@@ -26,14 +26,17 @@ func (h *Host) serveQuietly(ctx context.Context, why string, do func(context.Con
 	if why != "" {
 		h.log.Warn("this server answers no machine", "why", why, "role", h.file.Site().Role)
 	}
+
 	token, err := h.operatorToken()
 	if err != nil {
 		return err
 	}
+
 	tlsConfig, err := listener.OperatorTLS(h.cfg, h.log)
 	if err != nil {
 		return err
 	}
+
 	q := api.Quiet{Site: h, TokenSHA256: token, AllowedHosts: listener.OperatorHosts(h.cfg), Version: h.version}
 	l, err := h.bind(listener.Socket{
 		Name: "operator API", Addr: h.cfg.Listen, Key: "listen", Handler: q.Handler(), TLS: tlsConfig,
@@ -50,6 +53,7 @@ func (h *Host) serveQuietly(ctx context.Context, why string, do func(context.Con
 	if e := <-done; err == nil && ctx.Err() == nil {
 		err = e
 	}
+
 	return err
 }
 
@@ -65,6 +69,7 @@ func (h *Host) serveRetired(ctx context.Context, s Site) error {
 	if err != nil {
 		h.log.Warn("machines that were installed before the migration get no metadata here", "error", err)
 	}
+
 	agents, err := h.listenForAgents()
 	if err != nil {
 		h.log.Warn("agents cannot be told to hold", "error", err)
@@ -88,6 +93,7 @@ func (h *Host) listenForMachines(s Site) (out []listener.Listener, err error) {
 	if !n.On() || s.Successor == nil {
 		return nil, nil
 	}
+
 	address, err := hostnet.ProvisioningAddress(n)
 	if err != nil {
 		return nil, err
@@ -95,6 +101,7 @@ func (h *Host) listenForMachines(s Site) (out []listener.Listener, err error) {
 	if err := h.loadCertificate(); err != nil {
 		return nil, err
 	}
+
 	token, ok := h.tokens.of(s.Successor.Name)
 	if !ok {
 		return nil, fmt.Errorf("the token of peer %q is not in %s: %w", s.Successor.Name, h.tokens.path, inventory.ErrNotFound)
@@ -121,6 +128,7 @@ func (h *Host) listenForMachines(s Site) (out []listener.Listener, err error) {
 		}
 		out = append(out, l)
 	}
+
 	return out, nil
 }
 
@@ -144,14 +152,17 @@ func (h *Host) listenForAgents() ([]listener.Listener, error) {
 	if !n.On() {
 		return nil, nil
 	}
+
 	address, err := hostnet.ProvisioningAddress(n)
 	if err != nil {
 		return nil, err
 	}
+
 	cert, err := identity.LoadCertificate(filepath.Join(filepath.Dir(h.cfg.KeyFile), identity.AgentFile))
 	if err != nil {
 		return nil, err
 	}
+
 	l, err := h.bind(listener.Socket{
 		Name: "agent API", Addr: config.Join(n.Bind(address), n.Agent), Key: "netboot.agent",
 		Handler: http.HandlerFunc(tellAgentToHold), TLS: listener.ServerTLS(cert),
@@ -159,6 +170,7 @@ func (h *Host) listenForAgents() ([]listener.Listener, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	return []listener.Listener{l}, nil
 }
 

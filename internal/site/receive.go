@@ -32,6 +32,7 @@ func (h receiver) Check(context.Context) (free int64, problems []string) {
 	if err != nil {
 		problems = append(problems, err.Error())
 	}
+
 	files := []string{h.cfg.KeyFile, archive.InventoryFile(h.cfg), filepath.Dir(archive.TemporalFile(h.cfg))}
 	for _, file := range files {
 		there, err := durable.Exists(file)
@@ -42,6 +43,7 @@ func (h receiver) Check(context.Context) (free int64, problems []string) {
 			problems = append(problems, file+" is there already, where the site's belongs")
 		}
 	}
+
 	return free, append(problems, h.portProblems()...)
 }
 
@@ -51,6 +53,7 @@ func (h receiver) portProblems() (problems []string) {
 	if err != nil {
 		return []string{err.Error()}
 	}
+
 	for _, s := range sockets {
 		if s.Key == "listen" {
 			continue // this server has it now
@@ -63,6 +66,7 @@ func (h receiver) portProblems() (problems []string) {
 			problems = append(problems, fmt.Sprintf("%s %s (%s): %v", s.Network, s.Addr, s.Key, err))
 		}
 	}
+
 	return problems
 }
 
@@ -72,6 +76,7 @@ func (h receiver) Receive(ctx context.Context, id string, epoch int64, r io.Read
 	if err := h.unpack(ctx, id, epoch, r); err != nil {
 		return nil, err
 	}
+
 	files := map[string]string{}
 	for _, p := range h.parts() {
 		there, err := durable.Exists(p.from)
@@ -82,6 +87,7 @@ func (h receiver) Receive(ctx context.Context, id string, epoch int64, r io.Read
 			return nil, err
 		}
 	}
+
 	return files, nil
 }
 
@@ -92,10 +98,12 @@ func (h receiver) unpack(ctx context.Context, id string, epoch int64, r io.Reade
 	if err := os.Mkdir(h.stagingDir(), 0o700); err != nil {
 		return err
 	}
+
 	u, err := archive.Unpack(ctx, r, h.stagingDir(), false)
 	if err != nil {
 		return err
 	}
+
 	// The digest of the hand-over is that of all bytes sent.
 	if _, err := io.Copy(io.Discard, r); err != nil {
 		return err
@@ -117,6 +125,7 @@ func (h receiver) unpack(ctx context.Context, id string, epoch int64, r io.Reade
 	if err := claimEpoch(ctx, &u, ring, epoch); err != nil {
 		return err
 	}
+
 	return durable.SyncDir(h.stagingDir())
 }
 
@@ -132,6 +141,7 @@ func (h receiver) checkManifest(m archive.Manifest, id string) error {
 		return fmt.Errorf("its runs live in %s, and the configuration of this host differs (temporal.address): %w",
 			cmp.Or(m.External, "an embedded Temporal"), inventory.ErrConflict)
 	}
+
 	return nil
 }
 
@@ -223,6 +233,7 @@ func (h *Host) install(ctx context.Context, p Prepared) error {
 		h.log.Info("the site is in its place", "handover", p.ID, "epoch", p.Epoch)
 		err = os.RemoveAll(h.stagingDir())
 	}
+
 	return err
 }
 
@@ -232,12 +243,14 @@ func (h *Host) isExpected(p Prepared, x part) (bool, error) {
 	if len(p.Files) > 0 || x.name != archive.TemporalName {
 		return len(p.Files) == 0, nil
 	}
+
 	for _, file := range []string{x.from, x.to} {
 		there, err := durable.Exists(file)
 		if err != nil || there {
 			return there, err
 		}
 	}
+
 	return false, nil
 }
 
@@ -261,5 +274,6 @@ func inPlace(ctx context.Context, x part, want string) (bool, error) {
 		}
 		return at == x.to, nil
 	}
+
 	return false, fmt.Errorf("%s is missing: it is neither at %s nor at %s: %w", x.name, x.from, x.to, inventory.ErrNotFound)
 }

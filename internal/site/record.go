@@ -139,6 +139,7 @@ func Open(dataDir string) (*File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading what this server is, %q: %w", f.path, err)
 	}
+
 	return f, nil
 }
 
@@ -156,6 +157,7 @@ func parse(b []byte) (s Site, err error) {
 	if !slices.Contains([]string{Active, Standby, HandingOver, Retired}, s.Role) {
 		return s, fmt.Errorf("invalid role %q: %w", s.Role, inventory.ErrInvalid)
 	}
+
 	return s, nil
 }
 
@@ -187,6 +189,7 @@ func (f *File) Change(change func(s *Site) error) (Site, error) {
 	if err := change(&s); err != nil {
 		return f.site.clone(), err
 	}
+
 	text, err := json.MarshalIndent(s, "", "  ")
 	if err == nil {
 		err = durable.Replace(f.path, append(text, '\n'))

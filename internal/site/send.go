@@ -39,6 +39,7 @@ func (h sender) Copy(ctx context.Context, id string) (_ Copy, err error) {
 	if s == nil {
 		return Copy{}, errors.New("no site runs here that could be copied")
 	}
+
 	dir := h.stagingDir()
 	if err := errors.Join(os.RemoveAll(dir), os.Mkdir(dir, 0o700)); err != nil {
 		return Copy{}, err
@@ -80,6 +81,7 @@ func (h sender) addKeys(d *archive.Draft, file string) error {
 	if !ok {
 		return fmt.Errorf("the token of the peer is not in %s: %w", h.tokens.path, inventory.ErrNotFound)
 	}
+
 	b, err := os.ReadFile(h.cfg.KeyFile)
 	if err == nil {
 		err = d.Authenticate(h.cfg.KeyFile)
@@ -87,6 +89,7 @@ func (h sender) addKeys(d *archive.Draft, file string) error {
 	if err != nil {
 		return fmt.Errorf("reading the keys: %w", err)
 	}
+
 	return d.AddKeys(inventory.NewSecret(identity.Digest(token)), map[string][]byte{keysFile: b}, file)
 }
 

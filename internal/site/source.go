@@ -114,6 +114,7 @@ func (s *Source) HandOver(ctx context.Context, id string, peer Peer, epoch int64
 			return err
 		}
 	}
+
 	return s.activate(ctx, id, peer)
 }
 
@@ -175,6 +176,7 @@ func (s *Source) activate(ctx context.Context, id string, peer Peer) error {
 	if err := s.reached(StepActive); err != nil {
 		return err
 	}
+
 	return s.retire(id, peer, "handed over to "+peer.Name)
 }
 
@@ -274,6 +276,7 @@ func (s *Source) refuse(ctx context.Context, id string, peer Peer) (over bool, e
 	if err != nil {
 		return false, err
 	}
+
 	st, err := api.State(ctx, id)
 	switch {
 	case err != nil:
@@ -291,6 +294,7 @@ func (s *Source) refuse(ctx context.Context, id string, peer Peer) (over bool, e
 	if again, e := api.State(ctx, id); e == nil && again.Activated == id {
 		return true, nil
 	}
+
 	return false, err
 }
 
@@ -314,5 +318,6 @@ func (s *Source) goOn(id, why string, forget *Peer) error {
 	if err == nil {
 		s.Log.Warn("this server goes on as the site", "handover", id, "epoch", x.Epoch, "why", why)
 	}
+
 	return err
 }

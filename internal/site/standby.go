@@ -55,6 +55,7 @@ func MakeStandby(ctx context.Context, cfg config.Config, name string) (StandbyRe
 	if err != nil {
 		return StandbyResult{}, err
 	}
+
 	s := f.Site()
 	if s.Source == nil {
 		if s, err = newStandby(f, cfg, name); err != nil {
@@ -67,6 +68,7 @@ func MakeStandby(ctx context.Context, cfg config.Config, name string) (StandbyRe
 	if err != nil || token == "" {
 		return describeStandby(cfg, s, StandbyUnchanged, err)
 	}
+
 	// A running server has read the file, and would overwrite this change.
 	if hostnet.ServerAnswers(ctx, cfg) {
 		return StandbyResult{}, fmt.Errorf("%s holds another token, and a server answers at %s: stop ingot serve first: %w",
@@ -98,6 +100,7 @@ func newStandby(f *File, cfg config.Config, name string) (Site, error) {
 	if err := identity.WritePrivate(cfg.TokenFile, identity.NewToken()); err != nil && !errors.Is(err, fs.ErrExist) {
 		return Site{}, err
 	}
+
 	token, err := identity.LoadToken(tokenFile(cfg))
 	if err != nil {
 		return Site{}, err
@@ -143,10 +146,12 @@ func describeStandby(cfg config.Config, s Site, outcome string, errs ...error) (
 	if err := errors.Join(errs...); err != nil {
 		return StandbyResult{}, err
 	}
+
 	cert, err := identity.LoadCertificate(CertificateFile(cfg))
 	if err != nil {
 		return StandbyResult{}, err
 	}
+
 	fingerprint, err := identity.Pin(cert)
 	return StandbyResult{
 		Outcome: outcome, Role: s.Role, Name: s.Name, URL: peerURL(cfg), Fingerprint: fingerprint, TokenFile: tokenFile(cfg),
@@ -176,10 +181,12 @@ func ServerName(cfg config.Config, s Site) string {
 	if s.Name != "" {
 		return s.Name
 	}
+
 	name, err := os.Hostname()
 	if err != nil {
 		return "ingot" // it only informs the operator
 	}
+
 	return name
 }
 
@@ -188,6 +195,7 @@ func peerURL(cfg config.Config) string {
 	if cfg.Site.URL != "" {
 		return strings.TrimSuffix(cfg.Site.URL, "/")
 	}
+
 	name, port, err := net.SplitHostPort(cfg.Site.Listen)
 	if err != nil {
 		return "https://" + cfg.Site.Listen
@@ -195,6 +203,7 @@ func peerURL(cfg config.Config) string {
 	if name == "" || name == "0.0.0.0" || name == "::" {
 		name = firstAddress(cfg)
 	}
+
 	return "https://" + net.JoinHostPort(name, port)
 }
 
@@ -204,6 +213,7 @@ func firstAddress(cfg config.Config) string {
 			return a.String()
 		}
 	}
+
 	for _, i := range hostnet.Interfaces() {
 		for _, a := range i.Addresses {
 			if ip, _, err := net.ParseCIDR(a); err == nil {
@@ -211,5 +221,6 @@ func firstAddress(cfg config.Config) string {
 			}
 		}
 	}
+
 	return "127.0.0.1"
 }

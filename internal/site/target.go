@@ -116,6 +116,7 @@ func (t *Target) checkToken(r *http.Request) (string, error) {
 	if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
 		return "", ErrStranger
 	}
+
 	return identity.Fingerprint(r.TLS.PeerCertificates[0]), nil
 }
 
@@ -156,6 +157,7 @@ func (t *Target) pair(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	return t.check(r)
 }
 
@@ -304,6 +306,7 @@ func (t *Target) refuse(r *http.Request) (any, error) {
 			t.Log.Warn("removing what was received", "handover", id, "error", err)
 		}
 	}
+
 	return t.stateOf(id), nil
 }
 
@@ -320,6 +323,7 @@ func (t *Target) TakeOver(by string) error {
 	if err == nil {
 		t.Activated()
 	}
+
 	return err
 }
 
@@ -345,6 +349,7 @@ func (t *Target) sendImage(r *http.Request) (any, error) {
 	if role := t.File.Site().Role; role != Standby {
 		return nil, fmt.Errorf("this server is %s, not a standby: %w", role, inventory.ErrConflict)
 	}
+
 	return t.Steps.SendImage(r.Context(), ImageFile{file, digest, size}, offset, r.Body)
 }
 

@@ -32,6 +32,7 @@ func readTokens(path string) (*peerTokens, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading the tokens of peers, %q: %w", path, err)
 	}
+
 	return t, nil
 }
 
