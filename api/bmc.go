@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/ingotmetal/ingot/internal/engine"
@@ -24,12 +23,8 @@ type BMCJobStore interface {
 	BMCJob(ctx context.Context, machine, name string) (inventory.BMCJob, error)
 }
 
-// The vocabulary of bmc.tinkerbell.org.
-const (
-	powerStatus  = "status"
-	powerActions = "on off soft cycle reset status"
-	bootDevices  = "pxe disk cdrom bios none"
-)
+// powerStatus is the power action that changes nothing.
+const powerStatus = "status"
 
 type bmcRoutes struct {
 	store    BMCJobStore
@@ -118,9 +113,6 @@ func (b *bmcRoutes) getJob(ctx context.Context, q getBMCJob) (inventory.BMCJob, 
 	}, nil
 }
 
-// maxTasks is how many tasks a job may have.
-const maxTasks = 32
-
 // startBMCJob checks in and starts it.
 func (s *starter) startBMCJob(ctx context.Context, in workflows.BMCJobInput) (Started, error) {
 	m, err := s.machines.find(ctx, in.Machine)
@@ -166,20 +158,11 @@ func checkBMCJob(m inventory.Machine, in workflows.BMCJobInput) error {
 	if !isSafeName(in.Job) {
 		problems.Add("job", safeNameRule, "invalid name of a job %q", in.Job)
 	}
-	if len(in.Tasks) == 0 || len(in.Tasks) > maxTasks {
-		problems.Add("tasks", "", "a job has 1 to %d tasks, not %d", maxTasks, len(in.Tasks))
-	}
+	problems = append(problems, in.Validate()...)
 	for i, t := range in.Tasks {
-		field := fmt.Sprintf("tasks[%d]", i)
-		switch {
-		case (t.Power == "") == (t.BootDevice == nil):
-			problems.Add(field, "", "exactly one of powerAction and bootDevice is needed")
-		case t.Power != "" && !slices.Contains(strings.Fields(powerActions), t.Power):
-			problems.Add(field+".powerAction", powerActions, "invalid power action %q", t.Power)
-		case m.BMC.Wakes() && t.Power != "on":
-			problems.Add(field, "press the button of the machine", "wake-on-LAN switches %q on and can do nothing else", m.Name)
-		case t.BootDevice != nil && !slices.Contains(strings.Fields(bootDevices), t.BootDevice.Device):
-			problems.Add(field+".bootDevice.device", bootDevices, "invalid boot device %q", t.BootDevice.Device)
+		if m.BMC.Wakes() && t.Power != "on" {
+			problems.Add(fmt.Sprintf("tasks[%d]", i), "press the button of the machine",
+				"wake-on-LAN switches %q on and can do nothing else", m.Name)
 		}
 	}
 

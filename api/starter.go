@@ -9,7 +9,6 @@ import (
 	"regexp"
 	"slices"
 
-	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/internal/engine"
 	"github.com/ingotmetal/ingot/internal/httpapi"
 	"github.com/ingotmetal/ingot/inventory"
@@ -138,13 +137,8 @@ func (s *starter) checkProvision(ctx context.Context, in workflows.ProvisionInpu
 	} else if template == defaultTemplate && in.Resume == "" {
 		problems.Add("image", "name one, or set the machine's image", "template %q writes an image, and none is named", template)
 	}
-	if in.Retries.Count < 0 || in.Retries.Count > 10 {
-		problems.Add("retries.count", "", "%d is not between 0 and 10", in.Retries.Count)
-	}
-	checkWord(&problems, "retries.from", in.Retries.From, "", engine.FromFailed, engine.FromStart)
-	checkWord(&problems, "policy", in.Policy, "", workflows.Fail, workflows.Pause)
 
-	return problems.Err()
+	return append(problems, in.Validate()...).Err()
 }
 
 // checkWord adds a problem when value is not one of words, of which "" shows none.
@@ -168,19 +162,15 @@ func (s *starter) decommission(ctx context.Context, in workflows.DecommissionInp
 	if err != nil {
 		return Started{}, err
 	}
-	if err := action.Check(action.Wipe, map[string]string{action.WipeModeVariable: in.Wipe}); err != nil {
-		return Started{}, inventory.Invalid("wipe", "", "%v", err)
+	if err := in.Validate().Err(); err != nil {
+		return Started{}, err
 	}
 	return s.start(ctx, engine.Start{
 		ID: workflows.MachineID(m.Name), Type: workflows.DecommissionType, Machine: m.Name, Input: in,
 	})
 }
 
-const (
-	// maxConcurrency bounds what one mistyped number starts at once.
-	maxConcurrency = 200
-	safeNameRule   = "small letters, digits, dots, dashes, underscores; at most 128"
-)
+const safeNameRule = "small letters, digits, dots, dashes, underscores; at most 128"
 
 // operationName is a name that fits into paths and workflow ids.
 var operationName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,62}$`)
@@ -191,12 +181,7 @@ func (s *starter) recoverMachines(ctx context.Context, in workflows.RecoverInput
 	if !operationName.MatchString(in.Name) {
 		problems.Add("name", "use letters, digits, - and _", "invalid name of a recovery %q", in.Name)
 	}
-	if in.Concurrency < 0 || in.Concurrency > maxConcurrency {
-		problems.Add("concurrency", "", "%d is not between 0, which means 2, and %d", in.Concurrency, maxConcurrency)
-	}
-	if in.AbortAfter < 0 {
-		problems.Add("abortAfter", "0 is never", "%d machines cannot fail", in.AbortAfter)
-	}
+	problems = append(problems, in.Validate()...)
 	if in.Template != "" {
 		if err := s.templates.check(ctx, &problems, "template", in.Template); err != nil {
 			return Started{}, err

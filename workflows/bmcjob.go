@@ -18,6 +18,9 @@ func BMCJob(ctx workflow.Context, in BMCJobInput) (Outcome, error) {
 		return Outcome{}, err
 	}
 	return r.runToEnd(ctx, func(ctx workflow.Context) error {
+		if err := invalid(in.Validate()); err != nil {
+			return err
+		}
 		writes := slices.ContainsFunc(in.Tasks, func(t inventory.BMCTask) bool { return t.Power != "status" })
 		if writes {
 			if err := r.takeGrant(ctx, in.Force); err != nil {

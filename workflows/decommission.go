@@ -70,6 +70,9 @@ func (d *decommissioning) planWipe(ctx workflow.Context) error {
 	if err := d.showPhase(ctx, inventory.PhasePlan, "planning the wipe"); err != nil {
 		return err
 	}
+	if err := invalid(d.in.Validate()); err != nil {
+		return err
+	}
 	q := activities.DecommissionRequest{Run: d.owner.Run, Machine: d.in.Machine, Wipe: d.in.Wipe}
 	if err := execute(ctx, planning, &d.plan, do.PlanDecommission, q); err != nil {
 		return err

@@ -22,6 +22,7 @@ const (
 	FromStart      = "start"
 )
 
+// The power actions and boot devices of bmc.tinkerbell.org.
 var (
 	powerActions = []string{"on", "off", "soft", "cycle", "reset", "status"}
 	bootDevices  = []string{"pxe", "disk", "cdrom", "bios", "none"}
