@@ -28,6 +28,7 @@ type Activities struct {
 	Machines    Machines
 	Catalogue   Catalogue
 	Grants      Grants
+	Windows     Windows
 	Agents      Agents
 	Assignments Assignments
 	Records     Records
@@ -49,7 +50,7 @@ type Activities struct {
 	// Now is what the wall clock shows; Clock is what has really passed.
 	Now   func() time.Time
 	Clock Clock
-	// Heard tells how long ago, by a clock that nobody sets, this process heard
+	// Heard tells how long ago, by the monotonic clock, this process heard
 	// the agent of the owner's boot; false: never.
 	Heard func(o inventory.Owner, boot int) (time.Duration, bool)
 	// ProbeEvery is how often installed systems are asked whether they are
@@ -59,8 +60,8 @@ type Activities struct {
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 
 	lastLab labCache
-	// VerifySite looks at the site from outside and names what a person should
-	// see to; nil: not looked at.
+	// VerifySite looks at the site from outside and names what the operator should
+	// look at; nil: not looked at.
 	VerifySite func(ctx context.Context) ([]string, error)
 	// ProbeImage tells whether this server can fetch an image from an address,
 	// and fetches nothing; nil: it fetches none.
@@ -68,15 +69,15 @@ type Activities struct {
 	// ImageStored is inventory.ErrNotFound when this server has not got the file of a planned
 	// image; nil: not asked.
 	ImageStored func(i inventory.PlannedImage) error
-	// Troubles, if not nil, is told of each attempt by the worker.
+	// Troubles, if not nil, gets each attempt from the worker.
 	Troubles *Troubles
 
 	// confirmed is the time, in Unix nanoseconds, of the newest event of which
-	// a person said that the clock is right and the event wrong.
+	// the operator said that the clock is right and the event wrong.
 	confirmed atomic.Int64
 }
 
-// Clock tells what has passed, however the wall clock was set meanwhile.
+// Clock tells what has passed, however the wall clock was set.
 type Clock interface {
 	// Up is how long this process has been listening.
 	Up() time.Duration
@@ -87,8 +88,8 @@ type Clock interface {
 // Site is what a server knows of itself.
 type Site struct {
 	ClaimKey []byte
-	// PlanKey signs what agents carry out (security S8). Agents refuse what
-	// nobody signed, so without it nothing is written anywhere.
+	// PlanKey signs what agents carry out (security S8). Agents refuse
+	// unsigned assignments, so without it nothing is written anywhere.
 	PlanKey ed25519.PrivateKey
 	// ImageURL answers where agents fetch images, without a trailing slash:
 	// http://10.0.0.2:7080/images; nil while no interface is configured.
@@ -97,7 +98,7 @@ type Site struct {
 	Bootable func() error
 	// MetadataURL is the base of the metadata server: http://10.0.0.2:7172.
 	MetadataURL string
-	// RequireDigest refuses images whose digest nobody declared (security S18).
+	// RequireDigest refuses images whose digest was not declared (security S18).
 	RequireDigest bool
 }
 
@@ -143,6 +144,11 @@ type Grants interface {
 	NewestEvent(ctx context.Context) (time.Time, error)
 	Grant(ctx context.Context, machine string) (inventory.Grant, error)
 	TakeGrant(ctx context.Context, machine, run, workflowID string, force bool) (inventory.Grant, error)
+	EndGrant(ctx context.Context, o inventory.Owner) error
+}
+
+// Windows changes what a grant allows. Each method compares the owner.
+type Windows interface {
 	AllowBoot(ctx context.Context, o inventory.Owner, boot int, until time.Time) (inventory.Grant, error)
 	AllowInstaller(ctx context.Context, o inventory.Owner, boot int, until time.Time) (inventory.Grant, error)
 	MoreBoots(ctx context.Context, o inventory.Owner, n int) error
@@ -150,7 +156,6 @@ type Grants interface {
 	CloseNetboot(ctx context.Context, o inventory.Owner) error
 	OpenSecrets(ctx context.Context, o inventory.Owner, until time.Time) error
 	CloseSecrets(ctx context.Context, o inventory.Owner) error
-	EndGrant(ctx context.Context, o inventory.Owner) error
 }
 
 // Agents tells about the agent of a run.
@@ -189,10 +194,11 @@ type Fence = func(ctx context.Context) error
 type BMC interface {
 	// State answers on, off, transitional or unknown.
 	State(ctx context.Context, b inventory.BMC, password inventory.Secret) (string, error)
-	// Set does on, off, soft, cycle or reset; what is so already is no error.
+	// Set does on, off, soft, cycle or reset; a state that is reached already is not an error.
 	Set(ctx context.Context, b inventory.BMC, password inventory.Secret, power string, fence Fence) error
 	// SetBootDevice returns what could not be verified as a warning.
-	SetBootDevice(ctx context.Context, b inventory.BMC, password inventory.Secret, d inventory.BootDevice, fence Fence) (warning string, err error)
+	SetBootDevice(ctx context.Context, b inventory.BMC, password inventory.Secret, d inventory.BootDevice,
+		fence Fence) (warning string, err error)
 	// ResetBMC restarts the BMC itself and returns when it answers again.
 	ResetBMC(ctx context.Context, b inventory.BMC, password inventory.Secret, fence Fence) error
 }
@@ -219,6 +225,7 @@ func fail(err error) error {
 	if err == nil {
 		return nil
 	}
+
 	for _, m := range []struct {
 		is  error
 		typ string
@@ -236,6 +243,7 @@ func fail(err error) error {
 			return temporal.NewNonRetryableApplicationError(err.Error(), m.typ, nil)
 		}
 	}
+
 	if errors.Is(err, inventory.ErrUnreachable) {
 		return temporal.NewApplicationError(err.Error(), TypeUnreachable)
 	}

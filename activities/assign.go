@@ -41,30 +41,39 @@ func (a *Activities) assign(ctx context.Context, q AssignRequest) error {
 			return err
 		}
 	}
+
 	if err != nil {
 		return fmt.Errorf("plan of run %q: %w", q.Owner.Run, err)
 	}
+
 	if q.Key.Action < 0 || q.Key.Action >= len(plan.Actions) {
 		return fmt.Errorf("action %d of a plan of %d: %w", q.Key.Action, len(plan.Actions), inventory.ErrInvalid)
 	}
+
 	m, err := a.Machines.Machine(ctx, q.Owner.Machine)
 	if err != nil {
 		return err
 	}
+
 	if q.Disk != nil && m.Protects(*q.Disk) { // since it was bound
-		return fmt.Errorf("disk %s (serial %q, wwn %q) is protected: no run writes to it: %w", q.Disk.Path, q.Disk.Serial, q.Disk.WWN, inventory.ErrInvalid)
+		return fmt.Errorf("disk %s (serial %q, wwn %q) is protected: no run writes to it: %w", q.Disk.Path, q.Disk.Serial,
+			q.Disk.WWN, inventory.ErrInvalid)
 	}
+
 	writes := slices.ContainsFunc(plan.Actions[:q.Key.Action+1], func(x action.Action) bool {
 		native, _ := action.Native(x.Image)
 		return action.Writes(native, x.Environment)
 	})
+
 	if writes { // the seed of this boot says so before the inventory does
 		m.Installation = &inventory.Installation{Owner: q.Owner, Boot: q.Boot}
 	}
+
 	x, err := a.secrets(ctx, q.Owner, m, plan.Actions[q.Key.Action])
 	if err != nil {
 		return err
 	}
+
 	x = a.fromHere(x, plan.ImagesURL)
 	native, _ := action.Native(x.Image)
 	if q.Disk != nil && native == action.Image2Disk {
@@ -73,11 +82,19 @@ func (a *Activities) assign(ctx context.Context, q AssignRequest) error {
 			return err
 		}
 	}
-	payload := action.Assignment{Key: q.Key, Run: q.Owner.Run, Action: x, Disk: q.Disk, DiskAlias: plan.DiskAlias, Protected: m.ProtectedDisks, Leaving: action.Leaves(native)}
+
+	payload := action.Assignment{
+		Key: q.Key, Run: q.Owner.Run, Action: x, Disk: q.Disk, DiskAlias: plan.DiskAlias,
+		Protected: m.ProtectedDisks, Leaving: action.Leaves(native),
+	}
 	if payload.Signed, err = a.sign(q, plan, payload); err != nil {
 		return err
 	}
-	row := inventory.Assignment{Owner: q.Owner, Boot: q.Boot, Key: q.Key, State: action.Pending, Payload: payload, Writes: writes}
+
+	row := inventory.Assignment{
+		Owner: q.Owner, Boot: q.Boot, Key: q.Key, State: action.Pending, Payload: payload,
+		Writes: writes,
+	}
 	if q.Next > 0 {
 		row.NextUntil = a.Now().Add(q.Next)
 	}
@@ -91,11 +108,14 @@ func (a *Activities) fromHere(x action.Action, then string) action.Action {
 	if a.Site.ImageURL == nil || then == "" {
 		return x
 	}
-	if name, ours := strings.CutPrefix(x.Environment["IMG_URL"], then+"/"); ours && !strings.Contains(name, "/") && inventory.IsDigest(x.Environment["IMG_SHA256"]) {
+
+	name, ours := strings.CutPrefix(x.Environment["IMG_URL"], then+"/")
+	if ours && !strings.Contains(name, "/") && inventory.IsDigest(x.Environment["IMG_SHA256"]) {
 		pinned := inventory.Image{Name: name, SHA256: x.Environment["IMG_SHA256"]}
 		x.Environment = maps.Clone(x.Environment)
 		x.Environment["IMG_URL"] = then + "/" + pinned.PinnedPath()
 	}
+
 	now := a.Site.ImageURL()
 	if now == then {
 		return x
@@ -113,9 +133,13 @@ func (a *Activities) sign(q AssignRequest, plan inventory.Plan, payload action.A
 	case err != nil:
 		return nil, err
 	case d != plan.Digest:
-		return nil, fmt.Errorf("plan of run %q: its actions have the digest %s, not %s: %w", q.Owner.Run, d, plan.Digest, inventory.ErrInvalid)
+		return nil, fmt.Errorf("plan of run %q: its actions have the digest %s, not %s: %w", q.Owner.Run, d, plan.Digest,
+			inventory.ErrInvalid)
 	}
-	return action.Sign(a.Site.PlanKey, action.Order{Machine: q.Owner.Machine, Boot: q.Boot, Plan: plan.Digest, Assignment: payload})
+	return action.Sign(a.Site.PlanKey, action.Order{
+		Machine: q.Owner.Machine, Boot: q.Boot, Plan: plan.Digest,
+		Assignment: payload,
+	})
 }
 
 // StopRequest names the attempt that the agent shall end.
@@ -192,11 +216,11 @@ type EvidenceFound struct {
 // and nothing but a report before every event has been passed on; it waits
 // until it can tell.
 //
-// Silence is judged by a clock that nobody sets: what the database knows of an
+// Silence is judged by the monotonic clock: what the database knows of an
 // agent was heard before this process began, and proves nothing.
 func (a *Activities) Evidence(ctx context.Context, q EvidenceRequest) (EvidenceFound, error) {
 	defer heartbeat(ctx)()
-	// What the question itself takes is no part of the wait.
+	// What the question itself takes does not count as waiting.
 	left := a.left(q.Wait)
 	for {
 		found, sure, err := a.evidence(ctx, q)
@@ -228,6 +252,7 @@ func (a *Activities) evidence(ctx context.Context, q EvidenceRequest) (found Evi
 	if err := a.fence(ctx, q.Owner); err != nil {
 		return found, false, err
 	}
+
 	if q.Key.Attempt > 0 {
 		r, err := a.Assignments.Result(ctx, q.Owner.Run, q.Key)
 		if err == nil {
@@ -237,16 +262,19 @@ func (a *Activities) evidence(ctx context.Context, q EvidenceRequest) (found Evi
 			return found, false, err
 		}
 	}
+
 	agent, err := a.Agents.Agent(ctx, q.Owner)
 	if err != nil && !errors.Is(err, inventory.ErrNotFound) {
 		return found, false, err
 	}
+
 	found.Boot, found.Kind = agent.Boot, Silent
 	if err == nil && !agent.Revoked {
 		if ago, ok := a.Heard(q.Owner, agent.Boot); ok && ago < quiet {
 			found.Kind = Alive
 		}
 	}
+
 	pending, err := a.Assignments.PendingSignals(ctx, q.Owner)
 	if err != nil {
 		return found, false, err

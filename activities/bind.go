@@ -31,18 +31,22 @@ func (a *Activities) Bind(ctx context.Context, q BindRequest) (Bound, error) {
 	if err := a.fence(ctx, q.Owner); err != nil {
 		return Bound{}, fail(err)
 	}
+
 	m, err := a.Machines.Machine(ctx, q.Owner.Machine)
 	if err != nil {
 		return Bound{}, fail(err)
 	}
+
 	agent, err := a.Agents.Agent(ctx, q.Owner)
 	if err != nil {
 		return Bound{}, fail(fmt.Errorf("agent of %q: %w", q.Owner.Machine, err))
 	}
+
 	written, err := a.Machines.DisksWritten(ctx, m.Name)
 	if err != nil {
 		return Bound{}, fail(err)
 	}
+
 	disks := agent.Facts.Disks
 	for i, d := range disks {
 		for _, id := range Identities(d) {
@@ -51,6 +55,7 @@ func (a *Activities) Bind(ctx context.Context, q BindRequest) (Bound, error) {
 			}
 		}
 	}
+
 	selector := m.DiskSelector
 	known := q.Disk != nil && (q.Disk.Serial != "" || q.Disk.WWN != "")
 	switch {
@@ -59,10 +64,13 @@ func (a *Activities) Bind(ctx context.Context, q BindRequest) (Bound, error) {
 	case q.Disk != nil && (known || selector == nil):
 		selector = &inventory.DiskSelector{Serial: q.Disk.Serial, WWN: q.Disk.WWN, MinSize: q.Disk.Size, MaxSize: q.Disk.Size}
 	}
+
 	if n := agent.Facts.DisksOmitted; n > 0 && (selector == nil || selector.Serial == "" && selector.WWN == "") {
 		// One that cannot be seen here may fit as well.
-		return Bound{Reason: fmt.Sprintf("the machine has %d disks more than its agent could tell of: name the serial number of the one to write", n), Disks: disks}, nil
+		return Bound{Reason: fmt.Sprintf("the machine has %d disks more than its agent could tell of: name the serial "+
+			"number of the one to write", n), Disks: disks}, nil
 	}
+
 	var free []action.Disk
 	var spared []string
 	for _, d := range disks {
@@ -72,20 +80,26 @@ func (a *Activities) Bind(ctx context.Context, q BindRequest) (Bound, error) {
 		}
 		free = append(free, d)
 	}
+
 	d, reason := Choose(free, selector)
 	if d == nil && len(spared) > 0 {
 		reason += "; protected, and never written: " + strings.Join(spared, ", ")
 	}
+
 	if left := agent.Facts.Truncated; d == nil && left != "" {
 		reason += " (too long for the agent's report, and left out: " + left + ")"
 	}
+
 	if d != nil && q.Selector == nil && known && m.DiskSelector != nil && !matches(*d, *m.DiskSelector) {
-		d, reason = nil, fmt.Sprintf("the earlier run wrote disk %s (serial %q, wwn %q), which does not match the machine's disk selector: name the disk to go on with, or retry from the start",
+		d, reason = nil, fmt.Sprintf("the earlier run wrote disk %s (serial %q, wwn %q), which does not match the "+
+			"machine's disk selector: name the disk to go on with, or retry from the start",
 			d.Path, d.Serial, d.WWN)
 	}
+
 	if d == nil {
 		return Bound{Reason: reason, Disks: disks}, nil
 	}
+
 	return Bound{Disk: d, Disks: disks}, fail(a.Records.AppendEvents(ctx, []inventory.Event{{
 		Machine: m.Name, Run: q.Owner.Run, Epoch: q.Owner.Epoch, Boot: agent.Boot, Kind: inventory.EventBound, At: a.Now(),
 		Message: fmt.Sprintf("disk %s serial %q wwn %q, %d bytes", d.Path, d.Serial, d.WWN, d.Size),
@@ -121,15 +135,18 @@ func Choose(disks []action.Disk, selector *inventory.DiskSelector) (*action.Disk
 		case len(fit) > 1:
 			return nil, fmt.Sprintf("the machine has %d fixed disks and no disk selector", len(fit))
 		case !fit[0].Blank && fit[0].Written == "":
-			return nil, fmt.Sprintf("disk %s holds %s, which Ingot did not write; name its serial to have it overwritten", fit[0].Path, contents(fit[0]))
+			return nil, fmt.Sprintf("disk %s holds %s, which Ingot did not write; name its serial to have it overwritten",
+				fit[0].Path, contents(fit[0]))
 		}
 		return &fit[0], ""
 	}
+
 	for _, d := range disks {
 		if !d.ReadOnly && matches(d, *selector) {
 			fit = append(fit, d)
 		}
 	}
+
 	switch len(fit) {
 	case 1:
 		return &fit[0], ""

@@ -42,17 +42,21 @@ func (a *Activities) planDecommission(ctx context.Context, q DecommissionRequest
 	if err != nil {
 		return Planned{}, err
 	}
+
 	if err := addressed(m); err != nil {
 		return Planned{}, err
 	}
+
 	if err := a.Site.bootable(); err != nil {
 		return Planned{}, err
 	}
+
 	wipe := wipeAction(first(q.Wipe, "quick"))
 	wipe.Environment[action.AllDisksVariable] = "true"
 	if err := action.Check(action.Wipe, wipe.Environment); err != nil {
 		return Planned{}, fmt.Errorf("%w: %w", err, inventory.ErrInvalid)
 	}
+
 	plan := inventory.Plan{Run: q.Run, Actions: []action.Action{wipe, {
 		Name: "boot-entries", Image: action.EFIBoot, Timeout: bootEntryTimeout, Environment: map[string]string{"DELETE_STALE": "true"},
 	}}}
@@ -60,19 +64,27 @@ func (a *Activities) planDecommission(ctx context.Context, q DecommissionRequest
 	if out.Manual {
 		plan.Actions = append(plan.Actions, action.Action{Name: "power-off", Image: action.PowerOff, Timeout: offTimeout})
 	}
+
 	if plan.Digest, err = digest(plan.Actions); err != nil {
 		return Planned{}, err
 	}
+
 	out.Digest = plan.Digest
 	for _, x := range plan.Actions {
-		out.Actions = append(out.Actions, PlannedAction{Name: x.Name, Image: x.Image, Timeout: x.Timeout, Leaving: action.Leaves(x.Image)})
+		out.Actions = append(out.Actions, PlannedAction{
+			Name: x.Name, Image: x.Image, Timeout: x.Timeout,
+			Leaving: action.Leaves(x.Image),
+		})
 	}
 	return out, a.Assignments.PutPlan(ctx, plan)
 }
 
 // wipeAction is a wipe as a workflow adds it to a plan.
 func wipeAction(mode string) action.Action {
-	x := action.Action{Name: "wipe", Image: action.Wipe, Timeout: wipeTimeout, Environment: map[string]string{action.WipeModeVariable: mode}}
+	x := action.Action{
+		Name: "wipe", Image: action.Wipe, Timeout: wipeTimeout,
+		Environment: map[string]string{action.WipeModeVariable: mode},
+	}
 	if mode == action.WipeModes[0] {
 		x.Timeout = metadataTimeout
 	}
@@ -101,31 +113,39 @@ func (a *Activities) retire(ctx context.Context, q RetireRequest) (inventory.Sta
 	if err := a.fence(ctx, q.Owner); err != nil {
 		return inventory.Standing{}, err
 	}
+
 	m, err := a.Machines.Machine(ctx, q.Owner.Machine)
 	if err != nil {
 		return inventory.Standing{}, err
 	}
+
 	if m.Standing != nil && m.Standing.Run == q.Owner.Run {
 		return *m.Standing, nil // an earlier attempt has done it
 	}
+
 	notes := q.Notes
 	for _, id := range m.ProtectedDisks {
-		notes = append(notes, "not wiped, because it is protected: "+strings.Join(Identities(action.Disk{Serial: id.Serial, WWN: id.WWN}), " "))
+		notes = append(notes, "not wiped, because it is protected: "+
+			""+strings.Join(Identities(action.Disk{Serial: id.Serial, WWN: id.WWN}), " "))
 	}
+
 	missing, err := a.missing(ctx, q.Owner)
 	if err != nil {
 		return inventory.Standing{}, err
 	}
+
 	st := inventory.Standing{State: inventory.StandingAvailable, Run: q.Owner.Run, Since: a.Now()}
 	if len(q.Doubts) > 0 {
 		st.State = inventory.StandingQuarantined
 	}
+
 	var all []string
 	for _, s := range [][]string{q.Doubts, notes, missing} {
 		all = append(all, s...)
 	}
+
 	st.Reason = clip(strings.Join(all, "; "))
-	// Without its address nobody could boot it again to make good what is missing.
+	// Without its address it could not be booted again to do what is missing.
 	keep := q.KeepAddress || st.State == inventory.StandingQuarantined
 	return st, a.Machines.Retire(ctx, q.Owner, st, keep)
 }
@@ -134,24 +154,29 @@ func (a *Activities) retire(ctx context.Context, q RetireRequest) (inventory.Sta
 func (a *Activities) missing(ctx context.Context, o inventory.Owner) ([]string, error) {
 	agent, err := a.Agents.Agent(ctx, o)
 	if errors.Is(err, inventory.ErrNotFound) {
-		return nil, nil // nobody has looked; then there is a doubt already
+		return nil, nil // no agent has looked; then there is a doubt already
 	}
+
 	if err != nil {
 		return nil, err
 	}
+
 	written, err := a.Machines.DisksWritten(ctx, o.Machine)
 	if err != nil {
 		return nil, err
 	}
+
 	for _, d := range agent.Facts.Disks {
 		for _, id := range Identities(d) {
 			delete(written, id)
 		}
 	}
+
 	var out []string
 	for id := range written {
 		out = append(out, "written by Ingot once, and not found: "+id)
 	}
+
 	slices.Sort(out)
 	return out, nil
 }

@@ -182,12 +182,12 @@ func TestAddressesThatAreTaken(t *testing.T) {
 		want      string
 	}{
 		"nobody":              {},
-		"somebody":            {taken: "10.10.20.11", want: "somebody answers already at 10.10.20.11"},
+		"somebody":            {taken: "10.10.20.11", want: "another host answers already at 10.10.20.11"},
 		"a device":            {taken: "10.10.20.11", mac: "02:00:00:00:00:99", want: "02:00:00:00:00:99 answers"},
 		"the machine itself":  {taken: "10.10.20.11", mac: "02:00:00:00:07:60"},
 		"installed before":    {taken: "10.10.20.11", written: true},
 		"given by us":         {taken: "10.10.20.11", given: inventory.EventOS},
-		"not given by us":     {taken: "10.10.20.11", given: inventory.EventOperator, want: "somebody answers"},
+		"not given by us":     {taken: "10.10.20.11", given: inventory.EventOperator, want: "another host answers"},
 		"installed by us":     {taken: "10.10.20.11", ours: []string{"um760"}},
 		"a bond of one done":  {taken: "10.10.20.11", mac: "02:00:00:00:00:99", installed: []string{"um760"}},
 		"the cluster's":       {taken: "10.10.20.30", want: "which is for the cluster"},

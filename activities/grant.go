@@ -15,7 +15,8 @@ import (
 // event before arming is refused.
 const ClockTolerance = 2 * time.Second
 
-var errOff = fmt.Errorf("this server answers no machine, because no interface is configured: run ingot init, then start it again: %w", inventory.ErrInvalid)
+var errOff = fmt.Errorf("this server answers no machine, because no interface is configured: run ingot init, then "+
+	"start it again: %w", inventory.ErrInvalid)
 
 // ArmRequest asks for a machine's grant.
 type ArmRequest struct {
@@ -25,7 +26,7 @@ type ArmRequest struct {
 	Force      bool   `json:"force,omitempty"`
 	// Plan is the digest of the plan that the run goes by; empty if it needs none.
 	Plan string `json:"plan,omitempty"`
-	// ClockRight: a person says that the clock is right and its newest event wrong.
+	// ClockRight: the operator says that the clock is right and its newest event wrong.
 	ClockRight bool `json:"clockRight,omitempty"`
 }
 
@@ -35,23 +36,30 @@ func (a *Activities) Arm(ctx context.Context, q ArmRequest) (inventory.Owner, er
 	if err := a.Grants.KeyCheck(ctx); err != nil {
 		return inventory.Owner{}, fail(fmt.Errorf("arming %q: %w (ingot secret status tells more)", q.Machine, err))
 	}
+
 	if err := a.planStands(ctx, q); err != nil {
 		return inventory.Owner{}, fail(fmt.Errorf("arming %q: %w", q.Machine, err))
 	}
-	if err := a.inVain(ctx, q); err != nil {
+
+	if err := a.refuseUnanswered(ctx, q); err != nil {
 		return inventory.Owner{}, fail(fmt.Errorf("arming %q: %w", q.Machine, err))
 	}
+
 	newest, err := a.Grants.NewestEvent(ctx)
 	if err != nil {
 		return inventory.Owner{}, fail(err)
 	}
+
 	if q.ClockRight {
 		a.confirmed.Store(newest.UnixNano())
 	}
+
 	if behind := newest.Sub(a.Now()); behind > ClockTolerance && newest.UnixNano() > a.confirmed.Load() {
-		return inventory.Owner{}, temporal.NewNonRetryableApplicationError(fmt.Sprintf("arming %q: the clock of this server stands %s behind its newest event, of %s: set the clock, or say that it is right",
+		return inventory.Owner{}, temporal.NewNonRetryableApplicationError(fmt.Sprintf("arming %q: the clock of this "+
+			"server stands %s behind its newest event, of %s: set the clock, or say that it is right",
 			q.Machine, behind.Round(time.Second), newest.UTC().Format(time.DateTime)), TypeClock, nil)
 	}
+
 	g, err := a.Grants.TakeGrant(ctx, q.Machine, q.Run, q.WorkflowID, q.Force)
 	if err != nil {
 		return inventory.Owner{}, fail(fmt.Errorf("taking the grant of %q: %w", q.Machine, err))
@@ -67,22 +75,25 @@ func (a *Activities) planStands(ctx context.Context, q ArmRequest) error {
 	if q.Plan == "" {
 		return nil
 	}
+
 	plan, err := a.Assignments.Plan(ctx, q.Run)
 	switch {
 	case errors.Is(err, inventory.ErrNotFound):
-		return fmt.Errorf("the plan of run %q is not stored: the run was reset from outside, or another run has written to the machine since it was planned; start another one: %w", q.Run, err)
+		return fmt.Errorf("the plan of run %q is not stored: the run was reset from outside, or another run has written "+
+			"to the machine since it was planned; start another one: %w", q.Run, err)
 	case err != nil:
 		return err
 	case plan.Digest != q.Plan:
-		return fmt.Errorf("the plan of run %q has the digest %s, not %s: start another one: %w", q.Run, plan.Digest, q.Plan, inventory.ErrConflict)
+		return fmt.Errorf("the plan of run %q has the digest %s, not %s: start another one: %w", q.Run, plan.Digest,
+			q.Plan, inventory.ErrConflict)
 	}
 	return nil
 }
 
-// inVain refuses to start a machine over the network by its BMC, which takes
-// it from what it does, when nobody would answer it. A job for the BMC needs
-// no answer, and a person with a button has time to set the server up.
-func (a *Activities) inVain(ctx context.Context, q ArmRequest) error {
+// refuseUnanswered refuses to start a machine over the network by its BMC, which
+// interrupts what it does, when this server would not answer it. A job for the BMC
+// needs no answer, and an operator at the power button has time to set the server up.
+func (a *Activities) refuseUnanswered(ctx context.Context, q ArmRequest) error {
 	off := a.Site.bootable()
 	if off == nil || q.WorkflowID != "machine/"+q.Machine {
 		return nil
@@ -105,9 +116,9 @@ type WindowRequest struct {
 // RenewNetboot keeps the netboot window open.
 func (a *Activities) RenewNetboot(ctx context.Context, q WindowRequest) error {
 	until := a.Now().Add(q.For)
-	err := a.Grants.RenewNetboot(ctx, q.Owner, until)
+	err := a.Windows.RenewNetboot(ctx, q.Owner, until)
 	if err == nil && q.Installer {
-		err = a.Grants.OpenSecrets(ctx, q.Owner, until)
+		err = a.Windows.OpenSecrets(ctx, q.Owner, until)
 	}
 	return fail(err)
 }
@@ -115,27 +126,27 @@ func (a *Activities) RenewNetboot(ctx context.Context, q WindowRequest) error {
 // Disarm closes the netboot window; a closed one stays closed. A window that
 // is no longer ours is Fenced.
 func (a *Activities) Disarm(ctx context.Context, o inventory.Owner) error {
-	return fail(a.Grants.CloseNetboot(ctx, o))
+	return fail(a.Windows.CloseNetboot(ctx, o))
 }
 
 // OpenSecrets opens the secrets window, for the reboot into the installed
 // system, whose cloud-init asks several times.
 func (a *Activities) OpenSecrets(ctx context.Context, q WindowRequest) error {
-	return fail(a.Grants.OpenSecrets(ctx, q.Owner, a.Now().Add(q.For)))
+	return fail(a.Windows.OpenSecrets(ctx, q.Owner, a.Now().Add(q.For)))
 }
 
 // CloseSecrets closes the secrets window.
 func (a *Activities) CloseSecrets(ctx context.Context, o inventory.Owner) error {
-	return fail(a.Grants.CloseSecrets(ctx, o))
+	return fail(a.Windows.CloseSecrets(ctx, o))
 }
 
-// MoreBoots allows a run more boots; only a person's decision leads here.
+// MoreBoots allows a run more boots; only the operator's decision leads here.
 func (a *Activities) MoreBoots(ctx context.Context, o inventory.Owner) error {
-	return fail(a.Grants.MoreBoots(ctx, o, inventory.MaxBoots))
+	return fail(a.Windows.MoreBoots(ctx, o, inventory.MaxBoots))
 }
 
-// End gives the grant back and closes both windows. A grant that is somebody
-// else's by now is left alone. Epoch 0 means the run's grant, whatever its
+// End gives the grant back and closes both windows. A grant that another
+// run holds by now is left alone. Epoch 0 means the run's grant, whatever its
 // epoch: the answer of Arm may have been lost after it took effect.
 func (a *Activities) End(ctx context.Context, o inventory.Owner) error {
 	if o.Epoch == 0 {
@@ -146,4 +157,32 @@ func (a *Activities) End(ctx context.Context, o inventory.Owner) error {
 		o = g.Owner
 	}
 	return fail(a.Grants.EndGrant(ctx, o))
+}
+
+// fence compares the grant with the owner.
+func (a *Activities) fence(ctx context.Context, o inventory.Owner) error {
+	_, err := a.owned(ctx, o)
+	return err
+}
+
+// owned returns the grant that o holds.
+func (a *Activities) owned(ctx context.Context, o inventory.Owner) (inventory.Grant, error) {
+	g, err := a.Grants.Grant(ctx, o.Machine)
+	if err == nil && g.Owner != o {
+		err = fmt.Errorf("machine %q is owned by run %q at epoch %d: %w", o.Machine, g.Run, g.Epoch, inventory.ErrFenced)
+	}
+	return g, err
+}
+
+// Idle tells whether no run has the machine and its network boot is closed,
+// and is Conflict otherwise: what an undo begins with.
+func (a *Activities) Idle(ctx context.Context, machine string) error {
+	g, err := a.Grants.Grant(ctx, machine)
+	if errors.Is(err, inventory.ErrNotFound) {
+		return nil
+	}
+	if err == nil && (g.Run != "" || g.NetbootOpen(a.Now())) {
+		err = fmt.Errorf("machine %q is still held by run %s: %w", machine, g.Run, inventory.ErrConflict)
+	}
+	return fail(err)
 }

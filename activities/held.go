@@ -17,7 +17,7 @@ const TypeHeld = "Held"
 
 // A Hold answers Held to every activity of runs that were open when the server
 // was restored from a backup: since then the machine may have been installed,
-// handed over or thrown away, and nobody has told this server. It is an
+// handed over or thrown away, and this server does not know of it. It is an
 // interceptor of the worker, so that no activity can be forgotten, local ones
 // included. What is let through only writes down that the run waits or ended,
 // and gives back what it holds, which is nothing.
@@ -37,9 +37,11 @@ func NewHold(r inventory.Restore) *Hold {
 	return h
 }
 
-// HeldText is what a person is told of a run that is held.
+// HeldText explains a run that is held to the operator.
 func HeldText(r inventory.Restore) string {
-	return fmt.Sprintf("this run was under way in the backup of %s, from which the server was restored: the machine may have moved on since, so nothing more is done to it; look at it, abort this run, and start another one if it is needed",
+	return fmt.Sprintf("this run was under way in the backup of %s, from which the server was restored: the machine "+
+		"may have moved on since, so nothing more is done to it; look at it, abort this run, and start another one if it "+
+		"is needed",
 		r.Taken.UTC().Format(time.DateTime))
 }
 

@@ -24,8 +24,8 @@ type PlannedInstaller struct {
 	Payload  string         `json:"payload"`
 	Complete string         `json:"complete"` // webhook | phone-home | talos
 	Timeout  action.Seconds `json:"timeout"`
-	// Loaded: the payload is in memory before the installer begins. Whoever
-	// hears of an installer at work knows then that it was delivered whole.
+	// Loaded: the payload is in memory before the installer begins: an
+	// installer that is heard at work was delivered whole.
 	Loaded bool `json:"loaded,omitempty"`
 }
 
@@ -35,7 +35,10 @@ func (p *Planned) install(plan inventory.Plan) {
 	if i == nil {
 		return
 	}
-	p.Installer = &PlannedInstaller{Payload: i.Payload, Complete: i.Complete, Timeout: i.Timeout, Loaded: slices.Contains(i.Initrds, i.Payload)}
+	p.Installer = &PlannedInstaller{
+		Payload: i.Payload, Complete: i.Complete, Timeout: i.Timeout,
+		Loaded: slices.Contains(i.Initrds, i.Payload),
+	}
 	p.Evidence = i.Complete
 	for _, d := range plan.Documents {
 		if inventory.Refers(d.Contents, inventory.RefNonce) || inventory.Refers(d.Contents, inventory.RefPhoneHomeURL) {
@@ -56,7 +59,10 @@ func (a *Activities) installer(ctx context.Context, m inventory.Machine, r templ
 		plan.Installer = &i
 		if n := len(plan.Actions); n > 0 {
 			if native, _ := action.Native(plan.Actions[n-1].Image); !action.Leaves(native) {
-				plan.Actions = append(plan.Actions, action.Action{Name: "to-the-installer", Task: plan.Actions[n-1].Task, Image: action.Reboot, Timeout: template.DefaultActionTimeout})
+				plan.Actions = append(plan.Actions, action.Action{
+					Name: "to-the-installer", Task: plan.Actions[n-1].Task,
+					Image: action.Reboot, Timeout: template.DefaultActionTimeout,
+				})
 			}
 		}
 		problems = append(problems, mayInstall(m)...)
@@ -68,6 +74,7 @@ func (a *Activities) installer(ctx context.Context, m inventory.Machine, r templ
 			i.Digests[name] = sum
 		}
 	}
+
 	if len(r.Documents) > 0 {
 		user, vendor, err := a.Machines.UserData(ctx, m.Name)
 		if err != nil {
@@ -91,11 +98,14 @@ func (a *Activities) installer(ctx context.Context, m inventory.Machine, r templ
 // which itself chooses what it writes to.
 func mayInstall(m inventory.Machine) (problems inventory.Problems) {
 	if m.DiskSelector == nil && len(m.Disks) != 1 {
-		problems.Add("machine."+m.Name+".diskSelector", "give the machine a diskSelector (serial or wwn of the disk that its document names), or declare the one disk that it has",
-			"an installer other than the agent will write to a disk, and the machine declares %d disks and no selector", len(m.Disks))
+		problems.Add("machine."+m.Name+".diskSelector", "give the machine a diskSelector (serial or wwn of the disk that "+
+			"its document names), or declare the one disk that it has",
+			"an installer other than the agent will write to a disk, and the machine declares %d disks and no "+
+				"selector", len(m.Disks))
 	}
 	if len(m.ProtectedDisks) > 0 {
-		problems.Add("machine."+m.Name+".protectedDisks", "take those disks out of the machine and out of the list, or use a template whose agent writes the disk",
+		problems.Add("machine."+m.Name+".protectedDisks", "take those disks out of the machine and out of the list, or "+
+			"use a template whose agent writes the disk",
 			"an installer other than the agent knows of no protected disks, and the machine has %d", len(m.ProtectedDisks))
 	}
 	return problems
@@ -107,16 +117,19 @@ func (a *Activities) served(ctx context.Context, name string, problems *inventor
 	img, err := a.Catalogue.Image(ctx, name)
 	switch {
 	case errors.Is(err, inventory.ErrNotFound):
-		problems.Add("installer", fmt.Sprintf("add it with: ingot image add %s FILE (or URL)", name), "there is no image %q", name)
+		problems.Add("installer", fmt.Sprintf("add it with: ingot image add %s FILE (or URL)", name),
+			"there is no image %q", name)
 		return "", nil
 	case err != nil:
 		return "", err
 	case img.File == "":
-		problems.Add("installer", fmt.Sprintf("fetch it with: ingot image add %s %s", name, img.URL), "this server has no copy of image %q", name)
+		problems.Add("installer", fmt.Sprintf("fetch it with: ingot image add %s %s", name, img.URL),
+			"this server has no copy of image %q", name)
 	case img.SHA256 == "":
 		problems.Add("installer", "add it again", "the digest of image %q is not known", name)
 	case img.FirstSeen && a.Site.RequireDigest:
-		problems.Add("installer", "add it again with its digest", "nobody declared the digest of image %q, and require_digest is set", name)
+		problems.Add("installer", "add it again with its digest", "the digest of image %q was not declared, and "+
+			"require_digest is set", name)
 	}
 	return img.SHA256, nil
 }
@@ -126,9 +139,11 @@ func (a *Activities) document(m inventory.Machine, plan *inventory.Plan, d inven
 	file := fmt.Sprintf("document %s of machine %s", d.Name, m.Name)
 	if d.Contents == inventory.RefUserData && user.IsZero() {
 		var p inventory.Problems
-		p.Add("machine."+m.Name+".userData", "give the machine its document as user-data", "%s is the machine's user-data, and it has none", file)
+		p.Add("machine."+m.Name+".userData", "give the machine its document as user-data",
+			"%s is the machine's user-data, and it has none", file)
 		return d, p
 	}
+
 	contents, err := inventory.Resolve(d.Contents, func(ref string) (string, error) {
 		switch ref {
 		case inventory.RefUserData:
@@ -141,6 +156,7 @@ func (a *Activities) document(m inventory.Machine, plan *inventory.Plan, d inven
 	if err != nil {
 		return d, err
 	}
+
 	// The epoch is not known before the machine is armed; its length does not
 	// matter to anybody.
 	stand := inventory.Owner{Machine: m.Name, Run: plan.Run, Epoch: 1}
@@ -176,6 +192,7 @@ func (a *Activities) document(m inventory.Machine, plan *inventory.Plan, d inven
 			return d, p
 		}
 	}
+
 	d.Contents = contents
 	return d, nil
 }
@@ -201,14 +218,17 @@ func digestOf(plan inventory.Plan) (string, error) {
 	if plan.Installer == nil && len(plan.Documents) == 0 {
 		return digest(plan.Actions)
 	}
+
 	named := slices.Clone(plan.Documents)
 	for i := range named {
 		named[i].Contents = ""
 	}
+
 	b, err := json.Marshal([]any{plan.Actions, plan.Installer, named})
 	if err != nil {
 		return "", err
 	}
+
 	sum := sha256.Sum256(b)
 	return hex.EncodeToString(sum[:]), nil
 }

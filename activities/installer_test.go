@@ -160,7 +160,7 @@ func TestPlanRefusesAnInstaller(t *testing.T) {
 	a.Site.RequireDigest = true
 	y.images[0].FirstSeen = true
 	_, err = a.Plan(t.Context(), PlanRequest{Run: "r1", Machine: "m1", Template: "t"})
-	require.ErrorContains(t, err, `nobody declared the digest of image "vmlinuz"`)
+	require.ErrorContains(t, err, `the digest of image "vmlinuz" was not declared`)
 }
 
 func TestOnlyARunWithATalosDocumentWaitsForItsAPI(t *testing.T) {

@@ -5,20 +5,17 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"go.temporal.io/sdk/activity"
-	"go.temporal.io/sdk/interceptor"
 	"go.temporal.io/sdk/temporal"
 
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Mover is the server's own state machine, which moves the site: whoever stops
-// Temporal cannot be run by it.
+// Mover is the server's own state machine, which moves the site: Temporal
+// cannot run what stops it.
 type Mover interface {
 	// CheckTarget refuses a target that could not take over.
 	CheckTarget(ctx context.Context, target string) error
@@ -56,12 +53,13 @@ type MigrateRequest struct {
 
 // CheckTarget refuses a target of another version, with too little room, with
 // its ports taken, or that owns a site epoch; and a second migration, or one
-// that is none of a Genesis, while that runs.
+// outside of a Genesis, while that runs.
 func (a *Activities) CheckTarget(ctx context.Context, q MigrateRequest) error {
 	m, err := a.mover()
 	if err != nil {
 		return err
 	}
+
 	lab := "" // of the migration
 	for _, typ := range []string{inventory.TypeMigrate, inventory.TypeGenesis} {
 		open, err := a.Operations.Operations(ctx, inventory.OperationFilter{Type: typ, Open: true})
@@ -110,13 +108,17 @@ func (a *Activities) RelaySwitch(ctx context.Context, q RelaySwitchRequest) (boo
 	if err != nil {
 		return false, fail(err)
 	}
+
 	if lab.Router == nil || lab.Migrate == nil {
 		return false, nil
 	}
+
 	if q.Target != lab.Migrate.Target {
 		// A migration back, for one: the lines of the lab file would be the wrong way round.
-		return false, fail(fmt.Errorf("lab %q moves to %q and not to %q: leave the lab out, and change the router's relay by hand: %w", q.Genesis, lab.Migrate.Target, q.Target, inventory.ErrInvalid))
+		return false, fail(fmt.Errorf("lab %q moves to %q and not to %q: leave the lab out, and change the router's relay "+
+			"by hand: %w", q.Genesis, lab.Migrate.Target, q.Target, inventory.ErrInvalid))
 	}
+
 	server := lab.Migrate.Address
 	if q.Source {
 		server = lab.Seed.Address
@@ -148,7 +150,7 @@ func (a *Activities) OpenIntake(ctx context.Context) error { return fail(a.Movin
 const maxNamed = 10
 
 // AwaitDrained waits until no run of a machine is open, for as long as its
-// context lets it; what is told of the last look is in its heartbeats.
+// context lets it; its heartbeats name the runs of the last look.
 func (a *Activities) AwaitDrained(ctx context.Context) error {
 	tick := time.NewTicker(a.lookEvery(outcomeEvery))
 	defer tick.Stop()
@@ -182,24 +184,26 @@ func (a *Activities) openRuns(ctx context.Context) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	var out []string
 	for _, w := range ws {
 		if len(out) < maxNamed {
 			out = append(out, w.Machine)
 		}
 	}
+
 	if more := len(ws) - len(out); more > 0 {
 		out = append(out, fmt.Sprintf("and %d more", more))
 	}
 	return out, nil
 }
 
-// RequestHandOver writes the wish to move this site; the server does the rest.
+// RequestHandOver stores the request to move this site; the server does the rest.
 func (a *Activities) RequestHandOver(ctx context.Context, h inventory.HandOver) error {
 	return fail(a.Moving.RequestHandOver(ctx, h))
 }
 
-// WithdrawHandOver takes the wish back, as long as nothing was begun.
+// WithdrawHandOver withdraws the request, as long as nothing was begun.
 func (a *Activities) WithdrawHandOver(ctx context.Context, id string) error {
 	m, err := a.mover()
 	if err != nil {
@@ -215,18 +219,19 @@ type HandedOver struct {
 }
 
 // errWorkerStops ends an activity that only waits, because the server stops or
-// the site moves: whoever goes on begins it anew, and need not wait for its
-// heartbeats to stay away.
+// the site moves: the next worker starts it again without waiting for
+// missing heartbeats.
 var errWorkerStops = errors.New("the worker stops")
 
 // AwaitHandOver waits until this server knows what became of a hand-over. It
-// only reads what this server is, so it may be cut off at any moment and begun
-// anew, here or where the site has moved to.
+// only reads what this server is, so it may be cut off at any moment and started
+// again, here or where the site has moved to.
 func (a *Activities) AwaitHandOver(ctx context.Context, id string) (HandedOver, error) {
 	m, err := a.mover()
 	if err != nil {
 		return HandedOver{}, err
 	}
+
 	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()
 	for n := 0; ; n++ {
@@ -265,60 +270,4 @@ func (a *Activities) VerifyMoved(ctx context.Context) ([]string, error) {
 	}
 	notes, err := a.VerifySite(ctx)
 	return notes, fail(err)
-}
-
-// An Effects counts the activities under way that do something to the world. It
-// is an interceptor of the worker, so that none can be forgotten.
-type Effects struct {
-	interceptor.WorkerInterceptorBase
-
-	mu  sync.Mutex
-	now map[string]int
-}
-
-// readOnly are the activities that only wait, or write down what happened.
-var readOnly = []string{"AwaitHandOver", "AwaitRun", "RunNow", "AwaitOperation", "OperationNow", "AwaitDrained", "TalosInstalled", "OpenRun", "OpenRuns", "Installed", "MovedTo", "Record", "RecordOperation", "Evidence"}
-
-// UnderWay names the activities with effects that run now.
-func (e *Effects) UnderWay() []string {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	var out []string
-	for name := range e.now {
-		out = append(out, name)
-	}
-	slices.Sort(out)
-	return out
-}
-
-func (e *Effects) count(name string, n int) {
-	if slices.Contains(readOnly, name) {
-		return
-	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.now == nil {
-		e.now = map[string]int{}
-	}
-	if e.now[name] += n; e.now[name] == 0 {
-		delete(e.now, name)
-	}
-}
-
-// InterceptActivity is called by the worker for each attempt.
-func (e *Effects) InterceptActivity(_ context.Context, next interceptor.ActivityInboundInterceptor) interceptor.ActivityInboundInterceptor {
-	return &counting{ActivityInboundInterceptorBase: interceptor.ActivityInboundInterceptorBase{Next: next}, effects: e}
-}
-
-type counting struct {
-	interceptor.ActivityInboundInterceptorBase
-	effects *Effects
-}
-
-// ExecuteActivity passes on.
-func (a *counting) ExecuteActivity(ctx context.Context, in *interceptor.ExecuteActivityInput) (any, error) {
-	name := activity.GetInfo(ctx).ActivityType.Name
-	a.effects.count(name, 1)
-	defer a.effects.count(name, -1)
-	return a.Next.ExecuteActivity(ctx, in)
 }

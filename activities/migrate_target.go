@@ -35,12 +35,15 @@ func (a *Activities) DeployTarget(ctx context.Context, q LabRequest) error {
 	if err != nil {
 		return fail(err)
 	}
+
 	if lab.Migrate == nil {
 		return fail(errNoMigration)
 	}
+
 	if a.Peers == nil {
 		return fail(fmt.Errorf("this server has no peers to move to: %w", inventory.ErrUnsupported))
 	}
+
 	// Another identity for the server that runs would lock everybody out, and one
 	// to which the site is moving right now has its own.
 	last, moved, err := a.moved(ctx, lab.Migrate.Target)
@@ -52,30 +55,38 @@ func (a *Activities) DeployTarget(ctx context.Context, q LabRequest) error {
 	case moved || last.Run != "" && !inventory.Final(last.State):
 		return nil
 	}
+
 	known, err := a.Peers.Known(ctx, lab.Migrate.Target)
 	if err != nil || known && lab.Migrate.Manifest == "" {
 		return fail(err)
 	}
+
 	if lab.Migrate.Manifest == "" {
-		return fail(fmt.Errorf("no standby %q is known: start one on the platform (ingot standby), or name its manifest in migrate.manifestFile: %w", lab.Migrate.Target, inventory.ErrInvalid))
+		return fail(fmt.Errorf("no standby %q is known: start one on the platform (ingot standby), or name its manifest "+
+			"in migrate.manifestFile: %w", lab.Migrate.Target, inventory.ErrInvalid))
 	}
+
 	k, err := a.kubeconfig(ctx, q)
 	if err != nil {
 		return fail(err)
 	}
+
 	secret, err := a.Peers.Standby(ctx, lab.Migrate.Target, lab.Migrate.Address.String())
 	if err != nil {
 		return fail(err)
 	}
+
 	// The manifest makes the namespace of the Secret, and its pod waits for it.
 	names, err := a.Kubernetes.Apply(ctx, k, inventory.NewSecret(lab.Migrate.Manifest+"\n---\n"+secret.Reveal()))
 	if err != nil {
 		return fail(err)
 	}
+
 	a.Log.Info("standby deployed", "peer", lab.Migrate.Target, "objects", names)
 	if a.Mover == nil {
 		return nil
 	}
+
 	// Its pod has an image to fetch first, for which the migration's own check,
 	// which comes next, has no patience. What else it may say is that check's.
 	return a.until(ctx, func(ctx context.Context) error {
@@ -112,22 +123,28 @@ func (a *Activities) RemoveTarget(ctx context.Context, q LabRequest) error {
 	if err != nil {
 		return fail(err)
 	}
+
 	if lab.Migrate == nil || lab.Migrate.Manifest == "" {
 		return nil
 	}
+
 	last, moved, err := a.moved(ctx, lab.Migrate.Target)
 	switch {
 	case err != nil:
 		return fail(err)
 	case last.Run != "" && !inventory.Final(last.State):
-		return fail(fmt.Errorf("%s is under way: cancel it first (ingot operation cancel %s): %w", last.ID, last.ID, inventory.ErrConflict))
+		return fail(fmt.Errorf("%s is under way: cancel it first (ingot operation cancel %s): %w", last.ID, last.ID,
+			inventory.ErrConflict))
 	case moved:
-		return fail(fmt.Errorf("the server has moved to %q: there is only a migration back: %w", lab.Migrate.Target, inventory.ErrConflict))
+		return fail(fmt.Errorf("the server has moved to %q: there is only a migration back: %w", lab.Migrate.Target,
+			inventory.ErrConflict))
 	}
+
 	k, err := a.kubeconfig(ctx, q)
 	if err != nil {
 		return fail(err)
 	}
+
 	if _, err := a.Kubernetes.Delete(ctx, k, inventory.NewSecret(lab.Migrate.Manifest)); err != nil {
 		return fail(err)
 	}
@@ -157,9 +174,11 @@ func (a *Activities) Migrated(ctx context.Context, q LabRequest) error {
 	if err != nil {
 		return fail(err)
 	}
+
 	if lab.Migrate == nil {
 		return fail(errNoMigration)
 	}
+
 	return a.until(ctx, func(ctx context.Context) error {
 		last, err := a.Operations.Operations(ctx, inventory.OperationFilter{ID: "migrate/" + lab.Migrate.Target, Limit: 1})
 		if err != nil {
@@ -182,20 +201,22 @@ func (a *Activities) Migrated(ctx context.Context, q LabRequest) error {
 	})
 }
 
-// NodeAnswers waits until somebody answers at the address of the machine.
+// NodeAnswers waits until a host answers at the address of the machine.
 func (a *Activities) NodeAnswers(ctx context.Context, q LabRequest) error {
 	lab, _, err := a.lab(ctx, q.Name)
 	if err != nil {
 		return fail(err)
 	}
+
 	m, ok := lab.Machine(q.Machine)
 	if !ok || !m.Address().IsValid() {
 		return fail(fmt.Errorf("machine %q has no address in the lab file: %w", q.Machine, inventory.ErrInvalid))
 	}
+
 	return a.until(ctx, func(ctx context.Context) error {
 		found, _, err := a.Presence.Answers(ctx, m.Address())
 		if err == nil && !found {
-			err = errors.New("nobody answers")
+			err = errors.New("no host answers")
 		}
 		if err != nil {
 			return fmt.Errorf("asking for %q at %s: %w: %w", m.Name, m.Address(), err, inventory.ErrUnreachable)

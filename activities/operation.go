@@ -34,10 +34,10 @@ func (a *Activities) RecordOperation(ctx context.Context, o inventory.Operation,
 // OutcomeRequest asks how a machine's run has ended.
 type OutcomeRequest struct {
 	Run string `json:"run"`
-	// Asking makes a run that waits for a person count as an outcome.
+	// Asking makes a run that waits for the operator count as an outcome.
 	Asking bool `json:"asking,omitempty"`
-	// Known is what the run waits for as the caller knows already: that is no
-	// outcome, but something else that it waits for is, and that it goes on.
+	// Known is what the run waits for as the caller knows already. Only another
+	// message, or that the run goes on, is an outcome then.
 	Known string `json:"known,omitempty"`
 }
 
@@ -52,12 +52,15 @@ type Outcome struct {
 	State   string `json:"state"`
 	Phase   string `json:"phase"` // waiting-for-person is an outcome only where it was asked for
 	Message string `json:"message,omitempty"`
-	// Asks tells whether nothing goes on before a person has done something.
+	// Asks tells whether nothing goes on before the operator has done something.
 	Asks bool `json:"asks,omitempty"`
 }
 
 func outcomeOf(w inventory.Workflow) Outcome {
-	return Outcome{Run: w.Run, State: w.State, Phase: w.Phase, Message: w.Message, Asks: !inventory.Final(w.State) && w.AwaitsPerson()}
+	return Outcome{
+		Run: w.Run, State: w.State, Phase: w.Phase, Message: w.Message,
+		Asks: !inventory.Final(w.State) && w.AwaitsPerson(),
+	}
 }
 
 // outcomeEvery is how often a record is looked at. Reading it costs a
@@ -72,7 +75,7 @@ const answerEvery = 5 * time.Second
 const noRecord = 5 * time.Minute
 
 // AwaitRun returns when the machine's run is over by its record. It heartbeats,
-// and begins anew wherever its worker dies: parents read outcomes from the
+// and starts again when its worker dies: parents read outcomes from the
 // inventory, because the completion of a child is lost with a reset parent.
 func (a *Activities) AwaitRun(ctx context.Context, q OutcomeRequest) (Outcome, error) {
 	return a.outcome(ctx, q, "run", func() (Outcome, error) {
@@ -89,6 +92,7 @@ func (a *Activities) outcome(ctx context.Context, q OutcomeRequest, kind string,
 	if q.Known != "" {
 		every = answerEvery
 	}
+
 	tick := time.NewTicker(a.lookEvery(every))
 	defer tick.Stop()
 	for {
@@ -114,63 +118,46 @@ func (a *Activities) outcome(ctx context.Context, q OutcomeRequest, kind string,
 	}
 }
 
-// OwnRun is the open run of a machine, if there is one.
-type OwnRun struct {
-	Run string `json:"run,omitempty"` // "": none is open
-	// Mine tells whether the asking operation started it.
-	Mine bool `json:"mine,omitempty"`
+// AwaitOperation returns when the operation is over by its record, as AwaitRun
+// does for a machine's run.
+func (a *Activities) AwaitOperation(ctx context.Context, q OutcomeRequest) (Outcome, error) {
+	return a.outcome(ctx, q, "operation", func() (Outcome, error) {
+		o, err := a.Labs.Operation(ctx, q.Run)
+		return outcomeOfOperation(o), err
+	})
 }
 
-// OpenRunRequest asks for the open run of a machine.
-type OpenRunRequest struct {
-	Machine string `json:"machine"`
-	Parent  string `json:"parent"` // workflow id of who asks
-	// TakeBack is for an operation that undoes what it has installed: its latest
-	// installation of the machine counts as none from then on.
-	TakeBack bool `json:"takeBack,omitempty"`
+func outcomeOfOperation(o inventory.Operation) Outcome {
+	return Outcome{Run: o.Run, State: o.State, Phase: o.Step, Message: o.Message, Asks: o.Question != nil}
 }
 
-// OpenRun tells which run has a machine now, and whether the parent started it.
-func (a *Activities) OpenRun(ctx context.Context, q OpenRunRequest) (OwnRun, error) {
-	if q.TakeBack {
-		if err := a.takeBack(ctx, q); err != nil {
-			return OwnRun{}, fail(err)
-		}
-	}
-	w, err := a.Operations.LatestWorkflow(ctx, q.Machine)
-	if errors.Is(err, inventory.ErrNotFound) || err == nil && inventory.Final(w.State) {
-		return OwnRun{}, nil
-	}
-	if err != nil {
-		return OwnRun{}, fail(err)
-	}
-	mine, err := startedBy(w, q.Parent)
-	return OwnRun{Run: w.Run, Mine: mine}, fail(err)
-}
-
-// takeBack remembers which installation is no more, for whoever resumes. One that
-// somebody else has made since stays one.
-func (a *Activities) takeBack(ctx context.Context, q OpenRunRequest) error {
-	last, err := a.latestInstallation(ctx, q.Machine)
+// RunNow tells how a machine's run stands.
+func (a *Activities) RunNow(ctx context.Context, run string) (Outcome, error) {
+	w, err := a.Records.Workflow(ctx, run)
 	if errors.Is(err, inventory.ErrNotFound) {
-		return nil
+		return Outcome{Run: run, Message: "it has recorded nothing"}, nil
 	}
-	if err != nil {
-		return err
-	}
-	if mine, err := startedBy(last, q.Parent); err != nil || !mine {
-		return err
-	}
-	return a.Labs.PutFact(ctx, q.Parent, factTakenBack+q.Machine, inventory.NewSecret(last.Run))
+	return outcomeOf(w), fail(err)
 }
 
-// startedBy tells whether the operation with this workflow id started the run.
-func startedBy(w inventory.Workflow, parent string) (bool, error) {
-	var in struct {
-		Parent string `json:"parent"`
+// OperationNow tells how an operation stands.
+func (a *Activities) OperationNow(ctx context.Context, run string) (Outcome, error) {
+	o, err := a.Labs.Operation(ctx, run)
+	if errors.Is(err, inventory.ErrNotFound) {
+		return Outcome{Run: run, Message: "it has recorded nothing"}, nil
 	}
-	if err := json.Unmarshal(w.Input, &in); err != nil {
-		return false, fmt.Errorf("reading the input of run %q: %w: %w", w.Run, err, inventory.ErrInvalid)
+	return outcomeOfOperation(o), fail(err)
+}
+
+// OpenOperation returns the run of the open operation with this workflow id.
+func (a *Activities) OpenOperation(ctx context.Context, id string) (string, error) {
+	list, err := a.Operations.Operations(ctx, inventory.OperationFilter{ID: id, Open: true, Limit: 1})
+	if err == nil && len(list) == 0 {
+		// It has just ended, and Temporal is about to learn of it.
+		err = fmt.Errorf("operation %q ended as it was to be followed; retry begins it again: %w", id, inventory.ErrConflict)
 	}
-	return in.Parent != "" && in.Parent == parent, nil
+	if err != nil {
+		return "", fail(err)
+	}
+	return list[0].Run, nil
 }

@@ -40,7 +40,7 @@ type Planned struct {
 	Digest        string          `json:"digest"`
 	Actions       []PlannedAction `json:"actions"`
 	GlobalTimeout action.Seconds  `json:"globalTimeout"`
-	Manual        bool            `json:"manual,omitempty"` // a person presses the button
+	Manual        bool            `json:"manual,omitempty"` // the operator presses the button
 	Evidence      string          `json:"evidence"`         // phone-home | webhook | talos | weak
 	// Installer is what the machine boots after the actions, nil for none.
 	Installer *PlannedInstaller `json:"installer,omitempty"`
@@ -86,13 +86,19 @@ func (a *Activities) plan(ctx context.Context, q PlanRequest) (Planned, error) {
 	if err != nil {
 		return Planned{}, err
 	}
+
 	if err := inService(m); err != nil {
 		return Planned{}, err
 	}
+
 	if err := a.Site.bootable(); err != nil {
 		return Planned{}, err
 	}
-	out := Planned{Run: q.Run, Template: first(q.Template, m.Template, DefaultTemplate), Image: first(q.Image, m.Image), Manual: m.BMC.Manual()}
+
+	out := Planned{
+		Run: q.Run, Template: first(q.Template, m.Template, DefaultTemplate),
+		Image: first(q.Image, m.Image), Manual: m.BMC.Manual(),
+	}
 	var plan inventory.Plan
 	if q.Resume != "" {
 		if plan, err = a.resume(ctx, q, &out); err != nil {
@@ -101,11 +107,13 @@ func (a *Activities) plan(ctx context.Context, q PlanRequest) (Planned, error) {
 	} else if plan, err = a.render(ctx, q, m, &out); err != nil {
 		return Planned{}, err
 	}
+
 	if q.Resume != "" && plan.Installer != nil {
 		if err := mayInstall(m).Err(); err != nil { // disks may have been protected since
 			return Planned{}, err
 		}
 	}
+
 	out.Digest, out.GlobalTimeout, out.Evidence = plan.Digest, plan.GlobalTimeout, EvidenceWeak
 	for _, x := range plan.Actions {
 		native, _ := action.Native(x.Image)
@@ -113,7 +121,7 @@ func (a *Activities) plan(ctx context.Context, q PlanRequest) (Planned, error) {
 			Name: x.Name, Task: x.Task, Image: x.Image, Timeout: x.Timeout, Leaving: action.Leaves(native),
 			Writes: action.Writes(native, x.Environment), Seed: native == action.ConfigDrive && x.Environment["META_DATA"] == "",
 		})
-		// Whoever gives the seed vendor-data of his own takes the phone-home out of it.
+		// Vendor-data in the template replaces the one that phones home.
 		if native == action.ConfigDrive && x.Environment["VENDOR_DATA"] == "" || refers(x) {
 			out.Evidence = EvidencePhoneHome
 		}
@@ -121,10 +129,12 @@ func (a *Activities) plan(ctx context.Context, q PlanRequest) (Planned, error) {
 			out.Evidence = EvidenceWeak
 		}
 	}
+
 	out.install(plan)
 	if err := a.Assignments.PutPlan(ctx, plan); err != nil {
 		return out, err
 	}
+
 	// From here on the stored plan keeps its files; one that is there now stays.
 	return out, a.imagesStored(m.Name, plan, out.From)
 }
@@ -135,10 +145,12 @@ func (a *Activities) imagesStored(machine string, plan inventory.Plan, from int)
 	if a.ImageStored == nil {
 		return nil
 	}
+
 	for _, i := range plan.Images(from) {
 		err := a.ImageStored(i)
 		if errors.Is(err, inventory.ErrNotFound) {
-			err = fmt.Errorf("image %q (sha256 %.12s) is not there any more: it was replaced or deleted after the plan was made: start again (ingot workflow retry %s --from start): %w",
+			err = fmt.Errorf("image %q (sha256 %.12s) is not there any more: it was replaced or deleted after the plan was "+
+				"made: start again (ingot workflow retry %s --from start): %w",
 				i.Name, i.SHA256, machine, inventory.ErrConflict)
 		}
 		if err != nil {
@@ -151,7 +163,8 @@ func (a *Activities) imagesStored(machine string, plan inventory.Plan, from int)
 // inService refuses a machine that a decommissioning has left unusable.
 func inService(m inventory.Machine) error {
 	if m.Quarantined() {
-		return fmt.Errorf("it is quarantined: %s (when you have seen to it: ingot machine release %s): %w", m.Standing.Reason, m.Name, inventory.ErrConflict)
+		return fmt.Errorf("it is quarantined: %s (when you have seen to it: ingot machine release %s): %w",
+			m.Standing.Reason, m.Name, inventory.ErrConflict)
 	}
 	return addressed(m)
 }
@@ -160,15 +173,17 @@ func inService(m inventory.Machine) error {
 // has released its address.
 func addressed(m inventory.Machine) error {
 	if nic, _ := m.Netboot(); m.Standing != nil && !nic.Address.IsValid() {
-		return fmt.Errorf("its address was released when it was decommissioned: give it one by storing it again (ingot machine push --replace): %w", inventory.ErrConflict)
+		return fmt.Errorf("its address was released when it was decommissioned: give it one by storing it again (ingot "+
+			"machine push --replace): %w", inventory.ErrConflict)
 	}
 	return nil
 }
 
 // refers tells whether an action carries the nonce, or the address under
-// which the installed system is told of it, onto the disk.
+// which the installed system asks for it, onto the disk.
 func refers(x action.Action) bool {
-	return template.Refers(x, template.RefNonce) || template.Refers(x, template.RefPhoneHomeURL) || template.Refers(x, template.RefMetadataURL)
+	return template.Refers(x, template.RefNonce) || template.Refers(x, template.RefPhoneHomeURL) ||
+		template.Refers(x, template.RefMetadataURL)
 }
 
 func (a *Activities) render(ctx context.Context, q PlanRequest, m inventory.Machine, out *Planned) (inventory.Plan, error) {
@@ -180,13 +195,16 @@ func (a *Activities) render(ctx context.Context, q PlanRequest, m inventory.Mach
 			}
 		}
 	}
+
 	if err != nil {
 		return inventory.Plan{}, fmt.Errorf("template %q: %w", out.Template, err)
 	}
+
 	d := template.Data{Machine: m, HardwareMap: q.HardwareMap}
 	if a.Site.ImageURL != nil {
 		d.ImagesURL = a.Site.ImageURL()
 	}
+
 	if out.Image != "" {
 		img, err := a.Catalogue.Image(ctx, out.Image)
 		if err != nil {
@@ -197,17 +215,21 @@ func (a *Activities) render(ctx context.Context, q PlanRequest, m inventory.Mach
 		}
 		d.Image, d.ImageURL = &img, a.Site.URLOf(img)
 	}
+
 	r, err := template.Render(ctx, t.Name, t.Source, d)
 	if err != nil {
 		return inventory.Plan{}, err
 	}
+
 	images, err := a.Catalogue.Images(ctx)
 	if err != nil {
 		return inventory.Plan{}, err
 	}
+
 	if err := a.digests(images, r.Actions, out); err != nil {
 		return inventory.Plan{}, err
 	}
+
 	if q.Wipe {
 		wipe := wipeAction(action.WipeModes[0])
 		r.Actions = append([]action.Action{wipe}, r.Actions...)
@@ -215,10 +237,15 @@ func (a *Activities) render(ctx context.Context, q PlanRequest, m inventory.Mach
 			r.GlobalTimeout += wipe.Timeout
 		}
 	}
-	plan := inventory.Plan{Run: q.Run, Actions: r.Actions, GlobalTimeout: r.GlobalTimeout, DiskAlias: r.DiskAlias, ImagesURL: d.ImagesURL}
+
+	plan := inventory.Plan{
+		Run: q.Run, Actions: r.Actions, GlobalTimeout: r.GlobalTimeout, DiskAlias: r.DiskAlias,
+		ImagesURL: d.ImagesURL,
+	}
 	if err := a.installer(ctx, m, r, &plan); err != nil {
 		return inventory.Plan{}, err
 	}
+
 	pin(&plan, images)
 	plan.Digest, err = digestOf(plan)
 	return plan, err
@@ -230,6 +257,7 @@ func pin(plan *inventory.Plan, images []inventory.Image) {
 	if plan.ImagesURL == "" {
 		return
 	}
+
 	pinned := func(text string) string {
 		for _, i := range images {
 			if i.File != "" {
@@ -238,14 +266,17 @@ func pin(plan *inventory.Plan, images []inventory.Image) {
 		}
 		return text
 	}
+
 	for n, x := range plan.Actions {
 		plan.Actions[n] = rewrite(x, pinned)
 	}
+
 	if plan.Installer != nil {
 		for n, v := range plan.Installer.Parameters {
 			plan.Installer.Parameters[n] = pinned(v)
 		}
 	}
+
 	for n, d := range plan.Documents {
 		plan.Documents[n].Contents = pinned(d.Contents)
 	}
@@ -267,23 +298,23 @@ func rewrite(x action.Action, change func(string) string) action.Action {
 	return x
 }
 
-// declared refuses or warns of an image whose digest nobody but this server
-// has named (security S18).
+// declared refuses or warns of an image whose digest only this server has
+// computed (security S18).
 func (a *Activities) declared(img inventory.Image, out *Planned) error {
 	if !img.FirstSeen {
 		return nil
 	}
 	if a.Site.RequireDigest {
-		return fmt.Errorf("image %q: nobody declared its digest, and require_digest is set: %w", img.Name, inventory.ErrInvalid)
+		return fmt.Errorf("image %q: its digest was not declared, and require_digest is set: %w", img.Name, inventory.ErrInvalid)
 	}
-	warning := fmt.Sprintf("image %s: digest is first-seen: computed by this server, declared by nobody", img.Name)
+	warning := fmt.Sprintf("image %s: digest is first-seen: computed by this server, declared by no one", img.Name)
 	if !slices.Contains(out.Warnings, warning) {
 		out.Warnings = append(out.Warnings, warning)
 	}
 	return nil
 }
 
-// digests gives each image2disk its sha256. A URL that is none of ours and
+// digests gives each image2disk its sha256. A URL of another server that
 // declares no digest is refused: what is written must be known before. So is
 // an image of ours that has another digest, or is not for disks.
 func (a *Activities) digests(images []inventory.Image, actions []action.Action, out *Planned) error {
@@ -307,9 +338,11 @@ func (a *Activities) digests(images []inventory.Image, actions []action.Action, 
 			}
 			switch {
 			case img.Use == inventory.UseInstaller:
-				problems.Add(field+"IMG_URL", "name a disk image", "image %s is for installers (%s), not for disks", img.Name, first(img.Contents, "stored with --installer"))
+				problems.Add(field+"IMG_URL", "name a disk image", "image %s is for installers (%s), not for disks", img.Name,
+					first(img.Contents, "stored with --installer"))
 			case want != "" && want != img.SHA256:
-				problems.Add(field+"IMG_SHA256", "correct it, or store that image again: ingot image add "+img.Name+" FILE", "is %.12s, and image %s has the digest %.12s", want, img.Name, img.SHA256)
+				problems.Add(field+"IMG_SHA256", "correct it, or store that image again: ingot image add "+img.Name+" FILE",
+					"is %.12s, and image %s has the digest %.12s", want, img.Name, img.SHA256)
 			}
 			actions[i].Environment["IMG_SHA256"] = img.SHA256
 		}
@@ -327,25 +360,32 @@ func (a *Activities) resume(ctx context.Context, q PlanRequest, out *Planned) (i
 	if err != nil {
 		return inventory.Plan{}, fmt.Errorf("run %q: %w", q.Resume, err)
 	}
+
 	if w.Machine != q.Machine {
 		return inventory.Plan{}, fmt.Errorf("run %q belongs to machine %q: %w", q.Resume, w.Machine, inventory.ErrInvalid)
 	}
+
 	if !inventory.Final(w.State) {
 		return inventory.Plan{}, fmt.Errorf("run %q has not ended: %w", q.Resume, inventory.ErrConflict)
 	}
+
 	if err := a.Assignments.Resumable(ctx, q.Resume); err != nil {
 		return inventory.Plan{}, err
 	}
+
 	plan, err := a.Assignments.Plan(ctx, q.Resume)
 	if err != nil {
 		return inventory.Plan{}, fmt.Errorf("plan of run %q: %w", q.Resume, err)
 	}
+
 	for out.From < len(w.Actions) && w.Actions[out.From].State == action.Success {
 		out.From++
 	}
+
 	if out.From >= len(plan.Actions) && plan.Installer == nil {
 		return inventory.Plan{}, fmt.Errorf("run %q has no step left to carry out: %w", q.Resume, inventory.ErrInvalid)
 	}
+
 	// What carried the earlier run's nonce or addresses onto the disk carries
 	// this run's now: that run's are dead.
 	for i, x := range plan.Actions {
@@ -353,6 +393,7 @@ func (a *Activities) resume(ctx context.Context, q PlanRequest, out *Planned) (i
 			out.From = i
 		}
 	}
+
 	out.Template, out.Image, out.Disk = w.Template, w.Image, w.Disk
 	plan.Run = q.Run
 	return plan, nil

@@ -45,12 +45,14 @@ func (s seeds) configDrive(ctx context.Context, x action.Action) (action.Action,
 	if m.UserData, m.VendorData, err = s.a.Machines.UserData(ctx, m.Name); err != nil {
 		return x, err
 	}
+
 	env := map[string]string{
 		"META_DATA":      string(seed.MetaData(m, "")),
 		"USER_DATA":      string(seed.UserData(m)),
 		"VENDOR_DATA":    string(seed.VendorData(m, s.phoneHomeURL())),
 		"NETWORK_CONFIG": string(seed.NetworkConfig(m)),
 	}
+
 	maps.Copy(env, x.Environment)
 	x.Environment = env
 	return x, nil

@@ -83,6 +83,7 @@ func (t *Troubles) note(run, name string, err error) {
 		}
 		return
 	}
+
 	now := t.now()
 	for r, xs := range t.runs { // those of runs that are over by now
 		for i, x := range xs {
@@ -94,6 +95,7 @@ func (t *Troubles) note(run, name string, err error) {
 			delete(t.runs, r)
 		}
 	}
+
 	if t.runs[run] == nil {
 		t.runs[run] = map[string]trouble{}
 	}

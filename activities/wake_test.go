@@ -16,6 +16,7 @@ import (
 type sleeper struct {
 	Machines
 	Grants
+	Windows
 	Records
 	BMC
 	machine inventory.Machine
@@ -67,7 +68,7 @@ func TestPowerWakesByLAN(t *testing.T) {
 		Name: "node-1", BMC: &inventory.BMC{Driver: inventory.DriverWOL},
 		Interfaces: []inventory.Interface{{MAC: "52:54:00:00:00:07"}},
 	}}
-	a := &Activities{Machines: s, Grants: s, Records: s, BMC: s, Now: time.Now, Log: slog.New(slog.DiscardHandler)}
+	a := &Activities{Machines: s, Grants: s, Windows: s, Records: s, BMC: s, Now: time.Now, Log: slog.New(slog.DiscardHandler)}
 	q := PowerRequest{Owner: o, Boot: 1, For: time.Minute}
 
 	done, err := a.Power(t.Context(), q)

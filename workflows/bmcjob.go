@@ -17,6 +17,7 @@ func BMCJob(ctx workflow.Context, in BMCJobInput) (Outcome, error) {
 	if err != nil {
 		return Outcome{}, err
 	}
+
 	return r.runToEnd(ctx, func(ctx workflow.Context) error {
 		if err := invalid(in.Validate()); err != nil {
 			return err

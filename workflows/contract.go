@@ -52,7 +52,7 @@ const (
 	SignalEvent = "event"
 	// SignalActionCompleted carries an ActionCompleted.
 	SignalActionCompleted = "action-completed"
-	// SignalPoweredOn says that a person has switched the machine on (no payload).
+	// SignalPoweredOn says that the operator has switched the machine on (no payload).
 	SignalPoweredOn = "powered-on"
 	// SignalDecide carries a Decision; UpdateDecide is the same, validated.
 	SignalDecide = "decide"
@@ -71,7 +71,7 @@ const (
 // MachineID is the id of every workflow that owns a machine.
 func MachineID(machine string) string { return "machine/" + machine }
 
-// BMCJobID is the id of a person's BMC job.
+// BMCJobID is the id of the operator's BMC job.
 func BMCJobID(machine, job string) string { return "bmc/" + machine + "/" + job }
 
 // RecoverID is the id of a recovery: of a name there is one operation at a time.
@@ -93,7 +93,7 @@ type Retries struct {
 // Policies of a Provision.
 const (
 	Fail  = "fail"  // the run ends
-	Pause = "pause" // a person decides: Retry, Skip, Restart or Abort
+	Pause = "pause" // the operator decides: Retry, Skip, Restart or Abort
 )
 
 // ProvisionInput starts Provision under the id machine/<machine>.
@@ -139,7 +139,7 @@ type RecoverInput struct {
 	// Concurrency is how many machines are under way at a time, 2 by default.
 	Concurrency int `json:"concurrency,omitempty"`
 	// AbortAfter ends the recovery when so many machines have failed or wait for
-	// a person: nothing more is begun, what is under way goes on; 0 is never.
+	// the operator: nothing more is begun, what is under way goes on; 0 is never.
 	AbortAfter int `json:"abortAfter,omitempty"`
 	// Template instead of each machine's own.
 	Template string `json:"template,omitempty"`
@@ -182,8 +182,8 @@ type Recovered struct {
 const (
 	OutcomeInstalled = "installed"
 	OutcomeFailed    = "failed"
-	// OutcomeWaiting: its run goes on, and asks a person, or waits for one at the
-	// power button.
+	// OutcomeWaiting: its run goes on, and asks the operator, or waits for the power
+	// button.
 	OutcomeWaiting = "waiting-for-person"
 	// OutcomeNotBegun: the recovery was aborted before its turn.
 	OutcomeNotBegun = "not-begun"
@@ -204,7 +204,7 @@ type MigrateInput struct {
 	// knows it by name.
 	Target string `json:"target"`
 	// Genesis names the lab file that has the router whose relay is switched;
-	// without one, nobody's is.
+	// without one, no relay is switched.
 	Genesis string `json:"genesis,omitempty"`
 }
 
@@ -230,7 +230,7 @@ type BMCJobInput struct {
 	Machine string              `json:"machine"`
 	Job     string              `json:"job"`
 	Tasks   []inventory.BMCTask `json:"tasks"`
-	// Force takes the machine away from a live run, which then asks a person.
+	// Force takes the machine away from a live run, which then asks the operator.
 	Force bool `json:"force,omitempty"`
 }
 

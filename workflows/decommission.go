@@ -44,6 +44,7 @@ func (d *decommissioning) decommission(ctx workflow.Context) error {
 	if err := inOrder(ctx, d.planWipe, d.arm); err != nil {
 		return err
 	}
+
 	for {
 		d.skippable = true
 		err := inOrder(ctx, d.startMachine, d.wipeMachine, d.switchOff)
@@ -111,15 +112,19 @@ func (d *decommissioning) switchOff(ctx workflow.Context) error {
 	if err := d.closeForInstalled(ctx); err != nil {
 		return err
 	}
+
 	if d.signals.conflict {
 		return d.resolveClaimConflict(ctx)
 	}
+
 	if err := d.showPhase(ctx, inventory.PhasePower, "switching the machine off"); err != nil {
 		return err
 	}
+
 	if d.manual {
 		return d.switchOffByAgent(ctx)
 	}
+
 	for n := 1; ; n++ {
 		err := execute(ctx, bmc, nil, do.PowerOff, d.owner)
 		if err == nil || !operatorCanHelp(err) {
@@ -139,6 +144,7 @@ func (d *decommissioning) switchOffByAgent(ctx workflow.Context) error {
 	if err := d.assign(ctx, k, 0); err != nil {
 		return err
 	}
+
 	a := &d.record.Actions[i]
 	w := wait{limit: a.Timeout.Duration() + grace, attempt: k}
 	if _, _, err := d.waitFor(ctx, w, func() bool { return d.signals.completed(k) }); err != nil {
@@ -151,6 +157,7 @@ func (d *decommissioning) switchOffByAgent(ctx workflow.Context) error {
 		d.notes = append(d.notes, "its agent switched it off; without a BMC nothing reads that back")
 		return nil
 	}
+
 	a.State, a.Message = action.Failed, "the agent did not report"
 	text := "the agent did not report that it switches the machine off: switch it off by hand, then continue"
 	_, err := d.ask(ctx, k.String()+".off", text, Continue, Abort)
@@ -166,6 +173,7 @@ func (d *decommissioning) retire(ctx workflow.Context) error {
 			return err
 		}
 	}
+
 	var st inventory.Standing
 	err := execute(ctx, quick, &st, do.Retire, activities.RetireRequest{
 		Owner: d.owner, Doubts: d.doubts, Notes: d.notes, KeepAddress: d.in.KeepAddress,
@@ -173,6 +181,7 @@ func (d *decommissioning) retire(ctx workflow.Context) error {
 	if err != nil {
 		return err
 	}
+
 	d.record.Message = strings.TrimSuffix(st.State+": "+st.Reason, ": ")
 	if st.State != inventory.StandingAvailable {
 		d.record.Next = "ingot machine decommission " + d.owner.Machine +

@@ -47,16 +47,19 @@ func (g *bootstrap) bootstrap(ctx workflow.Context) error {
 	if err := g.showStep(ctx, inventory.PhasePlan, "reading the lab file"); err != nil {
 		return err
 	}
+
 	q := activities.LabRequest{Name: g.in.Name, Run: g.record.Run, Resume: g.in.Resume, Again: g.in.Again}
 	if err := execute(ctx, planning, &g.table, do.ReadLab, q); err != nil {
 		return err
 	}
+
 	steps, finished := g.steps()
 	g.recordTable(steps, finished)
 	err := g.runSteps(ctx, steps, finished)
 	if temporal.IsCanceledError(err) {
 		g.undoCancelledStep(ctx, steps)
 	}
+
 	if err == nil {
 		g.record.Message = fmt.Sprintf("all %d steps are done", len(steps))
 	}
@@ -86,10 +89,12 @@ func (g *bootstrap) addEffects(r *step, s activities.LabStep) {
 	ready := func(activity any) func(workflow.Context, time.Duration) error {
 		return func(ctx workflow.Context, within time.Duration) error { return probe(ctx, within, activity, q) }
 	}
+
 	if s.Writes() {
 		r.do = func(ctx workflow.Context, row *inventory.OperationStep) error { return g.install(ctx, row, s) }
 		r.undo = func(ctx workflow.Context) error { return g.switchOff(ctx, s) }
 	}
+
 	switch s.Kind {
 	case genesis.StepPreflight:
 		q.Installed, q.Ours = g.table.Installed, g.table.Ours
@@ -171,6 +176,7 @@ func (g *bootstrap) startOrFindMigration(ctx workflow.Context, id string, q acti
 	if err := executeLocal(ctx, &moved, do.MovedTo, q); err != nil || moved.Run != "" {
 		return moved.Run, err
 	}
+
 	in := MigrateInput{Name: g.table.Target, Target: g.table.Target, Genesis: g.in.Name}
 	var begun workflow.Execution
 	err := workflow.ExecuteChildWorkflow(childContext(ctx, id), MigrateType, in).GetChildWorkflowExecution().Get(ctx, &begun)
@@ -191,14 +197,17 @@ func (g *bootstrap) switchOff(ctx workflow.Context, s activities.LabStep) error 
 	if err := execute(ctx, quick, &open, do.OpenRun, q); err != nil {
 		return err
 	}
+
 	if open.Run != "" && open.Mine {
 		if _, err := g.cancelRun(ctx, machineFollowed(s.Machine, open.Run)); err != nil {
 			return err
 		}
 	}
+
 	if err := execute(ctx, quick, nil, do.Idle, s.Machine); err != nil || s.Manual {
 		return err
 	}
+
 	in := BMCJobInput{Machine: s.Machine, Job: "off-" + g.in.Name, Tasks: []inventory.BMCTask{{Power: "off"}}}
 	return workflow.ExecuteChildWorkflow(childContext(ctx, BMCJobID(s.Machine, in.Job)), BMCJobType, in).Get(ctx, nil)
 }
@@ -229,6 +238,7 @@ func (g *bootstrap) undoCancelledStep(ctx workflow.Context, steps []step) {
 		}
 		row.State, row.Message = inventory.StepUndone, "cancelled; taken back: "+s.undoes
 	}
+
 	if len(stay) > 0 {
 		g.kept = "; what is done stays: " + strings.Join(stay, ", ")
 	}

@@ -44,17 +44,21 @@ func strictWithoutResult[In any](w func(workflow.Context, In) error) any {
 // readInput decodes raw into in, a pointer to a struct. Each error is non-retryable.
 func readInput(raw, extra converter.RawValue, in any) error {
 	refuse := func(format string, args ...any) error {
-		return temporal.NewNonRetryableApplicationError("reading the input: "+fmt.Sprintf(format, args...), activities.TypeInvalid, nil)
+		return temporal.NewNonRetryableApplicationError("reading the input: "+fmt.Sprintf(format, args...),
+			activities.TypeInvalid, nil)
 	}
+
 	if p := raw.Payload(); p != nil {
 		if err := converter.GetDefaultDataConverter().FromPayload(p, in); err != nil {
 			return refuse("%v", err)
 		}
 		if key := unknownKey(p.GetData(), in); key != "" {
-			others := slices.DeleteFunc(keysOf(reflect.TypeOf(in), nil), func(k string) bool { return k == key }) // known elsewhere in the input
+			others := slices.DeleteFunc(keysOf(reflect.TypeOf(in), nil),
+				func(k string) bool { return k == key }) // known elsewhere in the input
 			return refuse("unknown key %q: %s", key, strictyaml.Suggest(key, others))
 		}
 	}
+
 	if extra.Payload() != nil {
 		return refuse("the workflow takes one input")
 	}

@@ -25,10 +25,12 @@ func (r *machineRun) inspect(ctx workflow.Context) error {
 	if err := execute(ctx, quick, &hasBMC, do.HasBMC, r.owner.Machine); err != nil {
 		return err
 	}
+
 	r.manual = !hasBMC
 	if err := r.takeGrant(ctx, false); err != nil {
 		return err
 	}
+
 	for {
 		err := r.startMachine(ctx)
 		if err == nil {
@@ -46,9 +48,11 @@ func (r *machineRun) inspect(ctx workflow.Context) error {
 	if err := execute(ctx, quick, &facts, do.AgentFacts, r.owner); err != nil {
 		return err
 	}
+
 	if err := r.closeNetboot(ctx); err != nil {
 		return err
 	}
+
 	// An agent without a run switches its machine off or leaves it to its boot order.
 	// With a BMC the run makes sure.
 	if !r.manual {
@@ -56,6 +60,7 @@ func (r *machineRun) inspect(ctx workflow.Context) error {
 			return err
 		}
 	}
+
 	return r.showPhase(ctx, inventory.PhaseReady, "%d disks, %d interfaces, %d MiB of memory",
 		len(facts.Disks), len(facts.NICs), facts.Memory>>20)
 }

@@ -19,11 +19,13 @@ func (p *provisioning) installByInstaller(ctx workflow.Context) error {
 	if err := p.runActionsBeforeInstaller(ctx); err != nil {
 		return err
 	}
+
 	p.boot.installer = true
 	// The installer is about to restart the machine when it has reported.
 	if err := inOrder(ctx, p.startMachine, p.waitForInstaller, p.closeForInstalled); err != nil {
 		return err
 	}
+
 	if p.signals.heard[inventory.EventInstallFailed] {
 		return p.decideAboutFailedInstaller(ctx)
 	}
@@ -35,9 +37,11 @@ func (p *provisioning) installByInstaller(ctx workflow.Context) error {
 		}
 		end = p.waitUntilReady
 	}
+
 	if err := end(ctx); err != nil {
 		return err
 	}
+
 	p.record.Message = fmt.Sprintf("installed and ready (evidence: %s)", p.record.Evidence)
 	return nil
 }
@@ -49,9 +53,11 @@ func (p *provisioning) runActionsBeforeInstaller(ctx workflow.Context) error {
 	if p.plan.From > last {
 		return nil
 	}
+
 	if err := inOrder(ctx, p.startMachine, p.bindDisk, p.runActions); err != nil {
 		return err
 	}
+
 	k := p.beginAttempt(ctx, last)
 	a := &p.record.Actions[last]
 	if !p.manual {
@@ -65,9 +71,11 @@ func (p *provisioning) runActionsBeforeInstaller(ctx workflow.Context) error {
 	if err := p.assign(ctx, k, reminder+windowMargin); err != nil {
 		return err
 	}
+
 	if err := p.showPhase(ctx, inventory.PhaseReboot, "%s", a.Name); err != nil {
 		return err
 	}
+
 	// The agent reports before it leaves. If it does not, the operator starts the
 	// machine by hand.
 	s := &p.signals
@@ -75,12 +83,14 @@ func (p *provisioning) runActionsBeforeInstaller(ctx workflow.Context) error {
 	if _, _, err := p.waitFor(ctx, w, func() bool { return s.completed(k) || s.conflict }); err != nil {
 		return err
 	}
+
 	switch {
 	case s.conflict:
 		return p.resolveClaimConflict(ctx)
 	case s.completed(k):
 		return p.finishAttempt(ctx, k)
 	}
+
 	a.State, a.Message = action.Timeout, "the agent did not report that it restarts the machine"
 	return p.writeRecord(ctx)
 }
@@ -108,10 +118,12 @@ func (p *provisioning) waitForInstaller(ctx workflow.Context) error {
 	if i.Complete == inventory.CompleteTalos {
 		talos = workflow.ExecuteActivity(asking, do.TalosInstalled, p.owner)
 	}
+
 	reported := func() bool {
 		return s.heard.hasAny(inventory.EventInstalled, inventory.EventInstallFailed, inventory.EventPhoneHome) ||
 			talos != nil && talos.IsReady()
 	}
+
 	// What the installer reads lies below the secret path until it has ended.
 	open := func(d time.Duration) error { return p.openSecrets(ctx, d) }
 	limit := i.Timeout.Duration()
@@ -172,10 +184,12 @@ func (p *provisioning) decideAboutFailedInstaller(ctx workflow.Context) error {
 	if p.signals.installerMessage == "" {
 		text = "the installer reported that it failed, and not why: look at the machine's console"
 	}
+
 	failed := newError(typeInstallFailed, "%s", text)
 	if p.in.Policy != Pause {
 		return failed
 	}
+
 	_, err := p.ask(ctx, p.questionID("install", p.boot.number, "failed"), text, Restart, Abort)
 	switch {
 	case errors.Is(err, errAborted):

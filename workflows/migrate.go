@@ -42,6 +42,7 @@ func Migrate(ctx workflow.Context, in MigrateInput) error {
 	if err != nil {
 		return err
 	}
+
 	m := &migration{operation: o, in: in}
 	steps := m.steps()
 	o.recordTable(steps, nil)
@@ -49,6 +50,7 @@ func Migrate(ctx workflow.Context, in MigrateInput) error {
 	if err == nil {
 		err = o.runSteps(ctx, steps, nil)
 	}
+
 	if err != nil && !m.moved {
 		if e := o.rollBack(ctx, steps); e != nil {
 			err = fmt.Errorf("%w; %w", err, e)
@@ -88,10 +90,12 @@ func (m *migration) steps() []step {
 		}
 		return err
 	}
+
 	return []step{
 		{
 			name: stepPrecheck, budget: 5 * time.Minute, must: true,
-			does:   fmt.Sprintf("Asks %s whether it could take over: the same version, room, its ports free, a standby that owns no site epoch.", target),
+			does: fmt.Sprintf("Asks %s whether it could take over: the same version, room, its ports free, a standby that "+
+				"owns no site epoch.", target),
 			undoes: "none: it only asks",
 			do: func(ctx workflow.Context, _ *inventory.OperationStep) error {
 				return execute(ctx, planning, nil, do.CheckTarget, m.request())
@@ -169,9 +173,13 @@ func (m *migration) awaitDrained(ctx workflow.Context, within time.Duration) err
 	if err != nil || len(open) == 0 {
 		return err
 	}
+
 	waiting, stop := workflow.WithCancel(ctx)
 	defer stop()
-	options := workflow.ActivityOptions{ScheduleToCloseTimeout: within, HeartbeatTimeout: 30 * time.Second, RetryPolicy: retryForever}
+	options := workflow.ActivityOptions{
+		ScheduleToCloseTimeout: within, HeartbeatTimeout: 30 * time.Second,
+		RetryPolicy: retryForever,
+	}
 	empty := workflow.ExecuteActivity(workflow.WithActivityOptions(waiting, options), do.AwaitDrained)
 	text := fmt.Sprintf("runs are open: %s. Their end is awaited; skip moves the site although they are, and they go on there",
 		strings.Join(open, ", "))
@@ -188,6 +196,7 @@ func (m *migration) awaitDrained(ctx workflow.Context, within time.Duration) err
 	if err := empty.Get(ctx, nil); err == nil || temporal.IsCanceledError(err) {
 		return err
 	}
+
 	if open, err = m.openRuns(ctx); err != nil || len(open) == 0 {
 		return err
 	}
@@ -209,10 +218,12 @@ func (m *migration) moveSite(ctx workflow.Context, row *inventory.OperationStep)
 	for _, r := range m.record.Steps {
 		h.Force = h.Force || r.Name == stepDrain && r.State == inventory.StepSkipped
 	}
+
 	// The drain may have been undone since.
 	if err := execute(ctx, quick, nil, do.CloseIntake, m.request()); err != nil {
 		return err
 	}
+
 	var out activities.HandedOver
 	err := execute(ctx, quick, nil, do.RequestHandOver, h)
 	if err == nil {
@@ -234,6 +245,7 @@ func (m *migration) moveSite(ctx workflow.Context, row *inventory.OperationStep)
 	case err != nil:
 		return err
 	}
+
 	m.moved = out.Moved
 	switch {
 	case m.moved && cancelled:

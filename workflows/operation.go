@@ -64,6 +64,7 @@ func newOperation(ctx workflow.Context, typ, id, name string, input any) (*opera
 		return nil, newError(activities.TypeInvalid,
 			"workflow id %q: a %s named %q must run under the id %q", info.WorkflowExecution.ID, typ, name, id)
 	}
+
 	// The time at which the workflow was started stays the same in an execution that was
 	// reset to its first task: what it installed before the reset counts as installed.
 	o := &operation{
@@ -73,12 +74,14 @@ func newOperation(ctx workflow.Context, typ, id, name string, input any) (*opera
 			State: inventory.StateRunning, Started: info.WorkflowStartTime, Steps: []inventory.OperationStep{},
 		},
 	}
+
 	status := func() (inventory.Operation, error) { return o.record, nil }
 	err := workflow.SetQueryHandlerWithOptions(ctx, QueryStatus, status,
 		workflow.QueryHandlerOptions{Description: "Where the operation stands"})
 	if err != nil {
 		return nil, err
 	}
+
 	o.questions, err = newQuestions(ctx, "operation")
 	return o, err
 }
@@ -190,24 +193,29 @@ func (o *operation) tryStep(ctx workflow.Context, s step, row *inventory.Operati
 			return err
 		}
 	}
+
 	began := workflow.Now(ctx)
 	if s.do != nil {
 		if err := s.do(ctx, row); err != nil {
 			return err
 		}
 	}
+
 	if s.ready == nil {
 		return nil
 	}
+
 	if s.waits != "" {
 		if err := o.showStep(ctx, s.name, "%s", s.waits); err != nil {
 			return err
 		}
 	}
+
 	err := s.ready(ctx, max(s.budget-workflow.Now(ctx).Sub(began), last))
 	if err == nil || temporal.IsCanceledError(err) || errors.Is(err, errAborted) {
 		return err
 	}
+
 	// Whatever the timer says, one more look, now that everything is up.
 	if again := s.ready(ctx, last); again == nil || temporal.IsCanceledError(again) {
 		return again
@@ -259,6 +267,7 @@ func (o *operation) askAboutStep(ctx workflow.Context, row *inventory.OperationS
 		row.Wait(workflow.Now(ctx))
 		return o.showStep(ctx, inventory.PhaseWaiting, "%s", text)
 	}
+
 	hide := p.hide
 	p.hide = func(answered bool) error {
 		row.State = state
@@ -268,6 +277,7 @@ func (o *operation) askAboutStep(ctx workflow.Context, row *inventory.OperationS
 		}
 		return hide(answered)
 	}
+
 	d, err := o.questions.ask(ctx, p)
 	if err != nil {
 		return "", err

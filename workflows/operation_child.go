@@ -22,7 +22,10 @@ type followedRun struct {
 }
 
 func machineFollowed(machine, run string) followedRun {
-	return followedRun{id: MachineID(machine), run: run, look: "ingot workflow get " + machine, await: do.AwaitRun, now: do.RunNow}
+	return followedRun{
+		id: MachineID(machine), run: run, look: "ingot workflow get " + machine, await: do.AwaitRun,
+		now: do.RunNow,
+	}
 }
 
 // childContext is a context in which a child outlives its parent.
@@ -47,6 +50,7 @@ func (o *operation) startOrFindRun(ctx workflow.Context, typ, machine string, si
 	if err := executeLocal(ctx, &own, do.Installed, q); err != nil || own.Run != "" {
 		return own.Run, err
 	}
+
 	for n := 0; ; n++ {
 		var begun workflow.Execution
 		child := workflow.ExecuteChildWorkflow(childContext(ctx, MachineID(machine)), typ, input)
@@ -68,6 +72,7 @@ func (o *operation) startOrFindRun(ctx workflow.Context, typ, machine string, si
 			return "", err
 		}
 	}
+
 	if !own.Mine {
 		return "", newError(typeBusy, "machine %q is busy: another run has it (ingot workflow get %s)", machine, machine)
 	}

@@ -14,7 +14,10 @@ var do *activities.Activities // nil: names activities, never called
 // Retry policies. What touches our own database or waits goes on until it succeeds.
 var (
 	retryForever = &temporal.RetryPolicy{InitialInterval: time.Second, MaximumInterval: 30 * time.Second}
-	retryBMC     = &temporal.RetryPolicy{InitialInterval: 2 * time.Second, MaximumInterval: 2 * time.Minute, MaximumAttempts: 8}
+	retryBMC     = &temporal.RetryPolicy{
+		InitialInterval: 2 * time.Second, MaximumInterval: 2 * time.Minute,
+		MaximumAttempts: 8,
+	}
 )
 
 const (
@@ -32,18 +35,33 @@ var (
 	// touched nothing and may as well end.
 	planning = workflow.ActivityOptions{
 		StartToCloseTimeout: time.Minute,
-		RetryPolicy:         &temporal.RetryPolicy{InitialInterval: time.Second, MaximumInterval: 30 * time.Second, MaximumAttempts: 10},
+		RetryPolicy: &temporal.RetryPolicy{
+			InitialInterval: time.Second, MaximumInterval: 30 * time.Second,
+			MaximumAttempts: 10,
+		},
 	}
 	// bmc talks to a management controller: finite attempts, and a worker
 	// that died is noticed by its missing heartbeats.
-	bmc = workflow.ActivityOptions{StartToCloseTimeout: 15 * time.Minute, HeartbeatTimeout: 30 * time.Second, RetryPolicy: retryBMC}
+	bmc = workflow.ActivityOptions{
+		StartToCloseTimeout: 15 * time.Minute, HeartbeatTimeout: 30 * time.Second,
+		RetryPolicy: retryBMC,
+	}
 	// operationBMC is bmc for what an operation does itself.
-	operationBMC = workflow.ActivityOptions{StartToCloseTimeout: 15 * time.Minute, HeartbeatTimeout: workerLost, RetryPolicy: retryBMC}
+	operationBMC = workflow.ActivityOptions{
+		StartToCloseTimeout: 15 * time.Minute, HeartbeatTimeout: workerLost,
+		RetryPolicy: retryBMC,
+	}
 	// patient waits in the activity until its answer is certain.
-	patient = workflow.ActivityOptions{StartToCloseTimeout: 10 * time.Minute, HeartbeatTimeout: 30 * time.Second, RetryPolicy: retryForever}
+	patient = workflow.ActivityOptions{
+		StartToCloseTimeout: 10 * time.Minute, HeartbeatTimeout: 30 * time.Second,
+		RetryPolicy: retryForever,
+	}
 	// outside waits in the activity for something outside this server, until the
 	// workflow cancels it, or takes hours and goes on where it was interrupted.
-	outside = workflow.ActivityOptions{StartToCloseTimeout: year, HeartbeatTimeout: 30 * time.Second, RetryPolicy: retryForever}
+	outside = workflow.ActivityOptions{
+		StartToCloseTimeout: year, HeartbeatTimeout: 30 * time.Second,
+		RetryPolicy: retryForever,
+	}
 	// awaiting waits for another workflow's record, for as long as it takes.
 	awaiting = workflow.ActivityOptions{
 		TaskQueue: WaitQueue, StartToCloseTimeout: year, HeartbeatTimeout: workerLost, RetryPolicy: retryForever,

@@ -51,6 +51,7 @@ func (p *provisioning) install(ctx workflow.Context) error {
 	if err := inOrder(ctx, p.makePlan, p.arm); err != nil {
 		return err
 	}
+
 	p.budget.left = p.plan.GlobalTimeout.Duration()
 	p.budget.resume(workflow.Now(ctx))
 	for {
@@ -80,9 +81,11 @@ func (p *provisioning) makePlan(ctx workflow.Context) error {
 	if err := p.showPhase(ctx, inventory.PhasePlan, "rendering the template"); err != nil {
 		return err
 	}
+
 	if err := invalid(p.in.Validate()); err != nil {
 		return err
 	}
+
 	err := execute(ctx, planning, &p.plan, do.Plan, activities.PlanRequest{
 		Run: p.owner.Run, Machine: p.in.Machine, Template: p.in.Template, Image: p.in.Image,
 		HardwareMap: p.in.HardwareMap, Resume: p.in.Resume, Wipe: p.wipe,
@@ -120,17 +123,21 @@ func (p *provisioning) bindDisk(ctx workflow.Context) error {
 	for _, a := range p.plan.Actions[p.plan.From:] {
 		writes = writes || a.Writes
 	}
+
 	if !writes {
 		return nil
 	}
+
 	if err := p.showPhase(ctx, inventory.PhaseBind, "choosing the disk"); err != nil {
 		return err
 	}
+
 	q := activities.BindRequest{Owner: p.owner, Disk: p.disk}
 	if d := p.record.Disk; d != nil && (d.Serial != "" || d.WWN != "") {
 		// Bound earlier in this run: what begins on a disk goes on there.
 		q.Selector = &inventory.DiskSelector{Serial: d.Serial, WWN: d.WWN}
 	}
+
 	for {
 		p.binds++
 		var b activities.Bound

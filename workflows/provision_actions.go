@@ -100,10 +100,12 @@ func (p *provisioning) decideAboutFailure(ctx workflow.Context, i int, cause err
 	if p.in.Policy != Pause || !failed && !hasType(cause, typeTimeout) {
 		return "", cause
 	}
+
 	d, err := p.ask(ctx, p.attemptKey(i).String(), messageOf(cause), Retry, Skip, Restart, Abort)
 	if errors.Is(err, errAborted) {
 		return "", cause // it tells more
 	}
+
 	if err == nil && d.Choice == Skip {
 		by := d.By
 		if by == "" {
@@ -170,6 +172,7 @@ func (p *provisioning) runAttempt(ctx workflow.Context, i int) (agentLost bool, 
 	if err := p.assign(ctx, k, 0); err != nil {
 		return false, err
 	}
+
 	a := &p.record.Actions[i]
 	if err := p.showPhase(ctx, inventory.PhaseAction, "%s", a.Name); err != nil {
 		return false, err
@@ -286,9 +289,11 @@ func (p *provisioning) finishAttempt(ctx workflow.Context, k action.Key) error {
 	if d.State == action.Success {
 		return nil // the next phase writes the record at once
 	}
+
 	if err := p.writeRecord(ctx); err != nil {
 		return err
 	}
+
 	typ := typeActionFailed
 	if d.State == action.Timeout {
 		typ = typeTimeout
@@ -303,9 +308,11 @@ func (p *provisioning) stopAttempt(ctx workflow.Context, k action.Key) error {
 	if err := p.showPhase(ctx, inventory.PhaseStopping, "stopping %s", p.record.Actions[k.Action].Name); err != nil {
 		return err
 	}
+
 	if err := executeLocal(ctx, nil, do.Stop, activities.StopRequest{Owner: p.owner, Key: k}); err != nil {
 		return err
 	}
+
 	// The order to stop travels in an answer of this server.
 	w := wait{limit: untilStopped, attempt: k, served: true, unlimited: true}
 	stopped := func() bool { return p.signals.completed(k) || p.signals.helloBoot > p.boot.number }
@@ -320,7 +327,9 @@ func (p *provisioning) stopAttempt(ctx workflow.Context, k action.Key) error {
 			return err
 		}
 	}
-	text := fmt.Sprintf("the agent of %s does not answer and may still be writing: switch the machine off by hand, then continue", p.owner.Machine)
+
+	text := fmt.Sprintf("the agent of %s does not answer and may still be writing: switch the machine off by hand, "+
+		"then continue", p.owner.Machine)
 	_, err := p.ask(ctx, k.String()+".stop", text, Continue)
 	return err
 }

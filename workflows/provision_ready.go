@@ -29,9 +29,11 @@ func (p *provisioning) bootInstalledSystem(ctx workflow.Context) error {
 	if err := p.closeForInstalled(ctx); err != nil {
 		return err
 	}
+
 	if p.signals.conflict {
 		return p.resolveClaimConflict(ctx)
 	}
+
 	phonesHome := p.plan.Evidence == activities.EvidencePhoneHome
 	if phonesHome {
 		// The installed system reports when it needs them no more.
@@ -45,13 +47,16 @@ func (p *provisioning) bootInstalledSystem(ctx workflow.Context) error {
 	if err := p.assign(ctx, k, 0); err != nil {
 		return err
 	}
+
 	a := &p.record.Actions[i]
 	if err := p.showPhase(ctx, inventory.PhaseReboot, "%s", a.Name); err != nil {
 		return err
 	}
+
 	if err := p.waitUntilAgentLeft(ctx, k, phonesHome); err != nil {
 		return err
 	}
+
 	if phonesHome {
 		if err := p.waitUntilReady(ctx); err != nil {
 			return err
@@ -74,6 +79,7 @@ func (p *provisioning) waitUntilAgentLeft(ctx workflow.Context, k action.Key, ph
 	if phonesHome {
 		w.prolong = func(time.Duration) error { return p.openSecrets(ctx, untilReady) }
 	}
+
 	ok, known, err := p.waitFor(ctx, w, func() bool { return s.completed(k) || s.heard[inventory.EventPhoneHome] || s.conflict })
 	switch {
 	case err != nil:
@@ -98,6 +104,7 @@ func (p *provisioning) waitUntilReady(ctx workflow.Context) error {
 	if p.boot.installer { // the first start of what it installed may take as long
 		limit = max(limit, p.plan.Installer.Timeout.Duration())
 	}
+
 	open := func(time.Duration) error { return p.openSecrets(ctx, untilReady) }
 	for n := 0; ; n++ {
 		if err := p.showPhase(ctx, inventory.PhaseReady, "waiting for the installed system to phone home"); err != nil {

@@ -29,7 +29,8 @@ func newQuestions(ctx workflow.Context, asker string) (*questions, error) {
 		return nil, err
 	}
 
-	decide := workflow.GetSignalChannelWithOptions(ctx, SignalDecide, workflow.SignalChannelOptions{Description: "The operator's decision"})
+	decide := workflow.GetSignalChannelWithOptions(ctx, SignalDecide,
+		workflow.SignalChannelOptions{Description: "The operator's decision"})
 	workflow.Go(ctx, func(ctx workflow.Context) {
 		for {
 			var d Decision
@@ -90,10 +91,12 @@ func (q *questions) ask(ctx workflow.Context, p prompt) (*Decision, error) {
 		q.log.Info("question withdrawn", "question", p.ID)
 		return nil, p.hide(false)
 	}
+
 	q.log.Info("decided", "question", p.ID, "choice", d.Choice, "by", d.By)
 	if err := p.hide(true); err != nil {
 		return nil, err
 	}
+
 	if d.Choice == Abort {
 		return d, errAborted
 	}

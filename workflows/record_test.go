@@ -111,7 +111,9 @@ func recordings() []recording {
 		{"reprovision-success", workflows.ReprovisionType, workflows.MachineID(machine), workflows.ProvisionInput{Machine: machine}, completed, nil},
 		{"decommission-success", workflows.DecommissionType, workflows.MachineID(machine), workflows.DecommissionInput{Machine: machine}, completed, nil},
 		{
-			"decommission-quarantined", workflows.DecommissionType, workflows.MachineID(machine), workflows.DecommissionInput{Machine: machine}, failed,
+			"decommission-quarantined", workflows.DecommissionType, workflows.MachineID(machine),
+			workflows.DecommissionInput{Machine: machine},
+			failed,
 			func(s *script) { s.fail(0) },
 		},
 		{"inspect-success", workflows.InspectType, workflows.MachineID(machine), workflows.InspectInput{Machine: machine}, completed, nil},

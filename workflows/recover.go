@@ -45,6 +45,7 @@ func Recover(ctx workflow.Context, in RecoverInput) (out Recovered, err error) {
 	if err != nil {
 		return out, err
 	}
+
 	r := &recovery{operation: o, in: in, limit: in.Concurrency}
 	if r.limit == 0 {
 		r.limit = defaultConcurrency
@@ -78,14 +79,17 @@ func (r *recovery) planMachines(ctx workflow.Context) error {
 	if err := r.showStep(ctx, inventory.PhasePlan, "finding the machines"); err != nil {
 		return err
 	}
+
 	if err := invalid(r.in.Validate()); err != nil {
 		return err
 	}
+
 	var groups [][]string
 	q := activities.RecoverRequest{Machines: r.in.Machines, Selector: r.in.Selector, Order: r.in.Order}
 	if err := execute(ctx, planning, &groups, do.RecoverTargets, q); err != nil {
 		return err
 	}
+
 	for _, g := range groups {
 		r.groups = append(r.groups, len(g))
 		for _, m := range g {
@@ -98,7 +102,8 @@ func (r *recovery) planMachines(ctx workflow.Context) error {
 // recoverRow is a machine that was not begun.
 func recoverRow(machine string) inventory.OperationStep {
 	return inventory.OperationStep{
-		Name: machine, Machine: machine, Does: "wipe the machine and install it", Waits: "until the installed system has phoned home",
+		Name: machine, Machine: machine, Does: "wipe the machine and install it", Waits: "until the installed system has " +
+			"phoned home",
 		Undo: "none: what was on the disk is gone", State: inventory.StepPending,
 	}
 }
@@ -112,6 +117,7 @@ func (r *recovery) restoreState(ctx workflow.Context, s RecoverState) error {
 	if info := workflow.GetInfo(ctx); info.OriginalRunID == "" || info.OriginalRunID == info.WorkflowExecution.RunID {
 		r.record.Run, r.record.Seq, r.record.Execution = s.Run, s.Seq, info.WorkflowExecution.RunID
 	}
+
 	for _, m := range s.Machines {
 		row := recoverRow(m.Machine)
 		row.State, row.Run, row.Message = m.State, m.Run, m.Message
@@ -136,9 +142,11 @@ func (r *recovery) continueAsNew(ctx workflow.Context) error {
 	begun := func() bool {
 		return !slices.ContainsFunc(r.record.Steps, func(s inventory.OperationStep) bool { return s.State == inventory.StepRunning && s.Run == "" })
 	}
+
 	if err := workflow.Await(ctx, func() bool { return begun() && workflow.AllHandlersFinished(ctx) }); err != nil {
 		return r.awaitAll(ctx, err)
 	}
+
 	s := RecoverState{Run: r.record.Run, Started: r.record.Started, Seq: r.record.Seq, Groups: r.groups}
 	for _, row := range r.record.Steps {
 		message := row.Message[:min(len(row.Message), maxCarried)]
@@ -150,6 +158,7 @@ func (r *recovery) continueAsNew(ctx workflow.Context) error {
 			Since: row.Since, Ended: row.Ended, Asked: row.Asked, Waited: row.Waited,
 		})
 	}
+
 	in := r.in
 	in.Continued = &s
 	return workflow.NewContinueAsNewError(ctx, RecoverType, in)
@@ -185,15 +194,19 @@ func (r *recovery) recoverMachines(ctx workflow.Context) error {
 			return r.awaitAll(ctx, err)
 		}
 	}
+
 	if r.open > 0 {
 		r.noteProgress(ctx) // from here on it may be that nothing but operators is awaited
 	}
+
 	if err := workflow.Await(ctx, func() bool { return r.open == 0 || r.historyFull(ctx) }); err != nil {
 		return r.awaitAll(ctx, err)
 	}
+
 	if r.open > 0 {
 		return r.continueAsNew(ctx)
 	}
+
 	// A cancellation that came while the record was written has ended the last waits already.
 	if err := ctx.Err(); err != nil && r.counts()[inventory.StepWaiting] > 0 {
 		return err
@@ -285,6 +298,7 @@ func (r *recovery) recordOutcome(ctx workflow.Context, s *inventory.OperationSte
 	default:
 		s.State, s.Ended, s.Message = inventory.StepRunning, time.Time{}, ""
 	}
+
 	ctx, cancel := workflow.NewDisconnectedContext(ctx)
 	defer cancel()
 	r.noteProgress(ctx)
@@ -307,7 +321,7 @@ func (r *recovery) counts() map[string]int {
 	return n
 }
 
-// bad counts the machines that have gone wrong, or wait for a person.
+// bad counts the machines that have gone wrong, or wait for the operator.
 func (r *recovery) bad() int {
 	n := r.counts()
 	return n[inventory.StepFailed] + n[inventory.StepWaiting]

@@ -21,8 +21,10 @@ var (
 	errRestart = errors.New("restarted by the operator")
 	// errSkipped: the operator has the run go on without what it asked about.
 	errSkipped = errors.New("skipped by the operator")
-	errFenced  = newError(activities.TypeFenced, "the run does not own the machine any more: a forced job has taken it, or an operator has disarmed it")
-	errHeld    = newError(activities.TypeHeld, "this run was under way in the backup from which the server was restored: the machine may have moved on "+
+	errFenced  = newError(activities.TypeFenced, "the run does not own the machine any more: a forced job has taken "+
+		"it, or an operator has disarmed it")
+	errHeld = newError(activities.TypeHeld, "this run was under way in the backup from which the server was "+
+		"restored: the machine may have moved on "+
 		"since, so nothing more is done to it; look at it, abort this run, and start another one if it is needed")
 )
 
@@ -54,6 +56,7 @@ func newMachineRun(ctx workflow.Context, typ, id, machine string, input any) (*m
 		return nil, newError(activities.TypeInvalid,
 			"workflow id %q: a %s of machine %q must run under the id %q", execution.ID, typ, machine, id)
 	}
+
 	r := &machineRun{
 		log:     workflow.GetLogger(ctx),
 		owner:   inventory.Owner{Machine: machine, Run: execution.RunID},
@@ -64,14 +67,17 @@ func newMachineRun(ctx workflow.Context, typ, id, machine string, input any) (*m
 			State: inventory.StatePreparing, Started: workflow.Now(ctx), Actions: []inventory.ActionRecord{},
 		}},
 	}
+
 	err := workflow.SetQueryHandlerWithOptions(ctx, QueryStatus, r.status,
 		workflow.QueryHandlerOptions{Description: "Where the run stands"})
 	if err != nil {
 		return nil, err
 	}
+
 	if r.questions, err = newQuestions(ctx, "run"); err != nil {
 		return nil, err
 	}
+
 	workflow.Go(ctx, r.receiveSignals)
 	return r, nil
 }
@@ -137,6 +143,7 @@ func (r *machineRun) end(ctx workflow.Context, err error) error {
 	default:
 		state, phase, message = inventory.StateFailed, inventory.PhaseFailed, messageOf(err)
 	}
+
 	if err != nil && !hasType(err, typeQuarantined) {
 		r.record.Next = r.retryCommand()
 	}
@@ -149,6 +156,7 @@ func (r *machineRun) end(ctx workflow.Context, err error) error {
 			a.State = action.Stopped
 		}
 	}
+
 	recorded := r.showPhase(ctx, phase, "%s", message)
 	return endExecution(ctx, state, message, err, recorded, released)
 }
@@ -172,7 +180,8 @@ func (r *machineRun) retryCommand() string {
 	planned := r.plannedAs == "" || r.plannedAs == r.owner.Run
 	for _, a := range r.record.Actions {
 		if planned && a.Attempt > 0 {
-			return fmt.Sprintf("ingot workflow logs %s; ingot workflow retry %s --from failed-step", r.owner.Machine, r.owner.Machine)
+			return fmt.Sprintf("ingot workflow logs %s; ingot workflow retry %s --from failed-step", r.owner.Machine,
+				r.owner.Machine)
 		}
 	}
 	return fmt.Sprintf("ingot workflow retry %s --from start", r.owner.Machine)

@@ -84,17 +84,21 @@ func (r *machineRun) askForMoreBoots(ctx workflow.Context) (started bool, err er
 	if b.how != "" {
 		last = ", the last one: " + b.how
 	}
-	d, err := r.askUnless(ctx, func() bool { return b.installer && r.signals.heard.hasAny(installerKinds...) }, inventory.Question{
-		ID: r.questionID("boot", b.number), Choices: []string{Retry, Abort},
-		Text: fmt.Sprintf("the run has used up its boots (%d%s); look at the machine's console and at: ingot why %s",
-			b.number, last, r.owner.Machine),
-	})
+
+	d, err := r.askUnless(ctx, func() bool { return b.installer && r.signals.heard.hasAny(installerKinds...) },
+		inventory.Question{
+			ID: r.questionID("boot", b.number), Choices: []string{Retry, Abort},
+			Text: fmt.Sprintf("the run has used up its boots (%d%s); look at the machine's console and at: ingot why %s",
+				b.number, last, r.owner.Machine),
+		})
 	if err != nil || d == nil {
 		return d == nil, err
 	}
+
 	if err := executeLocal(ctx, nil, do.MoreBoots, r.owner); err != nil {
 		return false, err
 	}
+
 	b.left, b.silent = inventory.MaxBoots, 0
 	return false, nil
 }
@@ -120,6 +124,7 @@ func (r *machineRun) powerOn(ctx workflow.Context) error {
 		q.Warm, q.ResetBMC, q.OtherPath = rung.warm, rung.resetBMC, rung.otherPath && !s.pxe
 		q.Unclaimed = b.silent > 0 || b.lost
 	}
+
 	if err := r.showPhase(ctx, inventory.PhasePower, message, b.number); err != nil {
 		return err
 	}
@@ -190,9 +195,11 @@ func (r *machineRun) bootStages() []bootStage {
 			return s.heard.hasAny(installerKinds...)
 		}}
 	}
+
 	script := func() bool {
 		return s.heard.hasAny(inventory.EventScript, inventory.EventKernel, inventory.EventInitrd) || last.done()
 	}
+
 	dhcp := func() bool { return s.heard.hasAny(inventory.EventDHCP, inventory.EventLoader) || script() }
 	return []bootStage{
 		{inventory.PhaseDHCP, "waiting for the firmware to ask for an address", untilDHCP, dhcp},
@@ -211,6 +218,7 @@ func (r *machineRun) waitForBoot(ctx workflow.Context) (bool, error) {
 			return false, err
 		}
 	}
+
 	for _, stage := range stages {
 		if stage.done() {
 			continue
@@ -263,6 +271,7 @@ func (r *machineRun) waitForOperatorToPowerOn(ctx workflow.Context, heard func()
 			return err
 		}
 	}
+
 	r.record.Next = ""
 	r.budget.resume(workflow.Now(ctx))
 	return nil
@@ -276,13 +285,16 @@ func (r *machineRun) resolveClaimConflict(ctx workflow.Context) error {
 	if err := r.closeSecrets(ctx); err != nil {
 		return err
 	}
+
 	text := "another client presented the claim of this boot: another machine answers to this MAC, or an attacker does"
 	if r.manual {
 		text += "; switch the machine off before you choose " + Restart + ", for its agent may still be writing"
 	}
+
 	if _, err := r.ask(ctx, r.questionID("claim", r.boot.number), text, Abort, Restart); err != nil {
 		return err
 	}
+
 	r.signals.conflict = false
 	return errRestart
 }

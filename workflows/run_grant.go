@@ -15,10 +15,12 @@ func (r *machineRun) takeGrant(ctx workflow.Context, force bool) error {
 	if err := r.showPhase(ctx, inventory.PhaseArm, "taking the grant"); err != nil {
 		return err
 	}
+
 	q := activities.ArmRequest{
 		Machine: r.owner.Machine, Run: r.owner.Run, WorkflowID: workflow.GetInfo(ctx).WorkflowExecution.ID,
 		Force: force, Plan: r.record.Digest,
 	}
+
 	for n := 1; ; n++ {
 		var owner inventory.Owner
 		err := execute(ctx, quick, &owner, do.Arm, q)

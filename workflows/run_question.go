@@ -42,6 +42,7 @@ func (r *machineRun) askUnless(ctx workflow.Context, withdrawn func() bool, q in
 			return nil, err
 		}
 	}
+
 	if withdrawn != nil && withdrawn() {
 		return nil, nil
 	}
@@ -50,6 +51,7 @@ func (r *machineRun) askUnless(ctx workflow.Context, withdrawn func() bool, q in
 	if skip {
 		q.Choices = append(slices.Clone(q.Choices), Skip)
 	}
+
 	phase, message := r.record.Phase, r.record.Message
 	d, err := r.questions.ask(ctx, prompt{
 		Question: q, withdrawn: withdrawn,
@@ -69,6 +71,7 @@ func (r *machineRun) askUnless(ctx workflow.Context, withdrawn func() bool, q in
 			return r.writeRecord(ctx) // a signal withdrew it, and signals are never lost
 		},
 	})
+
 	if err == nil && skip && d != nil && d.Choice == Skip {
 		err = errSkipped
 	}

@@ -45,11 +45,13 @@ func (r *machineRun) setPhase(ctx workflow.Context, phase, format string, args .
 	if same || slices.Contains(briefPhases, phase) {
 		return nil
 	}
+
 	updates := []temporal.SearchAttributeUpdate{attrPhase.ValueSet(phase)}
 	if !w.named {
 		updates = append(updates, attrMachine.ValueSet(r.owner.Machine))
 		w.named = true
 	}
+
 	if w.template != w.Template {
 		updates = append(updates, attrTemplate.ValueSet(w.Template))
 		w.template = w.Template

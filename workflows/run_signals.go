@@ -91,22 +91,26 @@ func (r *machineRun) receiveSignals(ctx workflow.Context) {
 		channel := workflow.GetSignalChannelWithOptions(ctx, name, workflow.SignalChannelOptions{Description: description})
 		s.AddReceive(channel, func(c workflow.ReceiveChannel, _ bool) { receive(c) })
 	}
+
 	add(SignalEvent, "Something seen of the machine or its agent", func(c workflow.ReceiveChannel) {
 		var e Event
 		if c.ReceiveAsync(&e) {
 			r.takeEvent(e)
 		}
 	})
+
 	add(SignalActionCompleted, "The agent's report on an action", func(c workflow.ReceiveChannel) {
 		var d ActionCompleted
 		if c.ReceiveAsync(&d) && !r.signals.completed(d.Key) && d.Key.Epoch == r.owner.Epoch {
 			r.signals.results[d.Key] = d
 		}
 	})
+
 	add(SignalPoweredOn, "The operator has switched the machine on", func(c workflow.ReceiveChannel) {
 		c.ReceiveAsync(nil)
 		r.signals.poweredOn = true
 	})
+
 	for {
 		s.Select(ctx)
 	}
@@ -118,6 +122,7 @@ func (r *machineRun) takeEvent(e Event) {
 	if e.Epoch != r.owner.Epoch {
 		return
 	}
+
 	switch e.Kind {
 	case inventory.EventHello:
 		s.helloBoot = max(s.helloBoot, e.Boot)

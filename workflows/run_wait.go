@@ -57,6 +57,7 @@ func (r *machineRun) waitFor(ctx workflow.Context, w wait, done func() bool) (ok
 	if w.unlimited {
 		await = workflow.AwaitWithTimeout
 	}
+
 	for n, limit := 0, w.limit; ; n++ {
 		began := workflow.Now(ctx)
 		if ok, err := await(ctx, limit, done); ok || err != nil {
@@ -130,11 +131,16 @@ func (r *machineRun) evidence(ctx workflow.Context, attempt action.Key, w activi
 	if err := workflow.Await(ctx, func() bool { turns++; return turns > 1 }); err != nil {
 		return known, err
 	}
+
 	if known.Boot == r.boot.number && known.Kind != activities.Silent {
 		r.signals.helloBoot = max(r.signals.helloBoot, known.Boot)
 	}
+
 	if known.Kind == activities.Report && !r.signals.completed(attempt) {
-		r.signals.results[attempt] = ActionCompleted{Key: attempt, State: known.State, ExitCode: known.ExitCode, Message: known.Message}
+		r.signals.results[attempt] = ActionCompleted{
+			Key: attempt, State: known.State, ExitCode: known.ExitCode,
+			Message: known.Message,
+		}
 	}
 	return known, nil
 }

@@ -49,7 +49,8 @@ func (in DecommissionInput) Validate() (ps inventory.Problems) {
 // Validate is as in ProvisionInput.
 func (in RecoverInput) Validate() (ps inventory.Problems) {
 	if n := in.Concurrency; n < 0 || n > maxConcurrency {
-		ps.Add("concurrency", fmt.Sprintf("0, which means %d, to %d", defaultConcurrency, maxConcurrency), "invalid concurrency %d", n)
+		ps.Add("concurrency", fmt.Sprintf("0, which means %d, to %d", defaultConcurrency, maxConcurrency),
+			"invalid concurrency %d", n)
 	}
 	if in.AbortAfter < 0 {
 		ps.Add("abortAfter", "0 is never", "invalid number of machines %d", in.AbortAfter)
@@ -70,6 +71,7 @@ func (in BMCJobInput) Validate() (ps inventory.Problems) {
 	if n := len(in.Tasks); n == 0 || n > maxTasks {
 		ps.Add("tasks", "", "a job has 1 to %d tasks, not %d", maxTasks, n)
 	}
+
 	for i, t := range in.Tasks {
 		field := fmt.Sprintf("tasks[%d]", i)
 		switch {

@@ -129,7 +129,7 @@ func newWorld(t *testing.T, edit func(m *inventory.Machine)) *world {
 	w.env.SetStartTime(time.Now())
 	require.NoError(t, w.env.SetTypedSearchAttributesOnStart(temporal.NewSearchAttributes()))
 	w.do = &activities.Activities{
-		Machines: w, Catalogue: w, Grants: w, Agents: w, Assignments: w, Records: w, BMC: w,
+		Machines: w, Catalogue: w, Grants: w, Windows: w, Agents: w, Assignments: w, Records: w, BMC: w,
 		Site: activities.Site{ClaimKey: keys.Key(keyring.Claim), ImageURL: func() string { return "http://10.0.0.1/images" }, MetadataURL: "http://10.0.0.1:7172"},
 		Log:  slog.New(slog.DiscardHandler), Now: w.env.Now, Heard: w.hears,
 	}

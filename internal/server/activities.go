@@ -69,7 +69,7 @@ func (s *server) siteOf() activities.Site {
 func (s *server) newActivities() *activities.Activities {
 	store := s.records.store
 	return &activities.Activities{
-		Machines: store, Catalogue: store, Grants: store, Agents: store, Assignments: store, Records: store,
+		Machines: store, Catalogue: store, Grants: store, Windows: store, Agents: store, Assignments: store, Records: store,
 		Operations: store, Moving: store, Labs: store, Relays: store,
 		Mover: s.host, Peers: s.host, VerifySite: s.verifySite,
 		BMC: s.bmc, Site: s.siteOf(), Log: s.log.With("part", "activities"), Now: time.Now, Clock: s.clock,

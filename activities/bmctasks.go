@@ -1,0 +1,202 @@
+package activities
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.temporal.io/sdk/temporal"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+func coldStart(pxe inventory.BootDevice) []inventory.BMCTask {
+	return []inventory.BMCTask{{Power: "off"}, {BootDevice: &pxe}, {Power: "on"}}
+}
+
+// BMCTasks carries out the operator's job under the owner's grant, task after
+// task, each verified; the first that fails ends it. A job that only reads
+// needs no grant: its Owner has epoch 0.
+func (a *Activities) BMCTasks(ctx context.Context, o inventory.Owner, job inventory.BMCJob) error {
+	m, err := a.Machines.Machine(ctx, o.Machine)
+	if err != nil {
+		return fail(err)
+	}
+
+	if m.BMC.Manual() && !m.BMC.Wakes() {
+		return fail(fmt.Errorf("job %q: machine %q has no BMC: %w", job.Name, o.Machine, inventory.ErrUnsupported))
+	}
+	defer heartbeat(ctx)()
+	err = a.tasks(ctx, m, taskList{owner: o, job: job, fence: func(ctx context.Context) error { return a.fence(ctx, o) }})
+	if task := (failedTask{}); !errors.As(err, &task) || ctx.Err() != nil {
+		return fail(err)
+	}
+
+	// The operator has seen that the job is over: the list is not begun again,
+	// least of all its tasks that had worked. A worker's death is another matter.
+	var app *temporal.ApplicationError
+	var kind string
+	if errors.As(fail(err), &app) {
+		kind = app.Type()
+	}
+	return temporal.NewNonRetryableApplicationError(err.Error(), kind, nil)
+}
+
+// failedTask is a task of a list that did not work, and was recorded.
+type failedTask struct{ cause error }
+
+func (f failedTask) Error() string { return f.cause.Error() }
+func (f failedTask) Unwrap() error { return f.cause }
+
+// taskList is a list of BMC tasks to be carried out.
+type taskList struct {
+	owner inventory.Owner
+	job   inventory.BMCJob
+	from  int // what comes before was done
+	fence Fence
+	// after is called after each task. A list with it begins at from; one
+	// without goes on where the record of an earlier attempt ends.
+	after func(done int) error
+}
+
+// tasks is the one place where lists of BMC tasks are carried out and
+// recorded. What the job's record says was done by this run is not done again:
+// a worker that died has left it behind.
+func (a *Activities) tasks(ctx context.Context, m inventory.Machine, l taskList) error {
+	o, job, from := l.owner, l.job, l.from
+	job.Machine, job.Run, job.Started, job.State = m.Name, o.Run, a.Now(), inventory.StateRunning
+	for i := range job.Tasks[:from] {
+		job.Tasks[i].State = inventory.StateSuccess
+	}
+
+	earlier, err := a.Records.BMCJob(ctx, m.Name, job.Name)
+	if err != nil && !errors.Is(err, inventory.ErrNotFound) {
+		return err
+	}
+
+	if err == nil && earlier.Run == o.Run && l.after == nil && len(earlier.Tasks) == len(job.Tasks) {
+		job.Started = earlier.Started
+		for from < len(earlier.Tasks) && earlier.Tasks[from].State == inventory.StateSuccess {
+			job.Tasks[from] = earlier.Tasks[from]
+			from++
+		}
+	}
+
+	for i := from; i < len(job.Tasks); i++ {
+		t := &job.Tasks[i]
+		t.State = inventory.StateRunning
+		if err := a.Records.PutBMCJob(ctx, job); err != nil {
+			return err
+		}
+		begun := a.Now()
+		t.Message, err = a.task(ctx, m, l.fence, *t)
+		if err == nil && l.after != nil {
+			if err = l.after(i); err != nil {
+				err = fmt.Errorf("after %s: %w", describe(*t), err)
+			}
+		}
+		t.Seconds, t.State = a.Now().Sub(begun).Seconds(), inventory.StateSuccess
+		if err != nil {
+			t.State, t.Message = inventory.StateFailed, err.Error()
+			job.State, job.Message, job.Ended = inventory.StateFailed, err.Error(), a.Now()
+			// The cause matters more than the failure to write it down.
+			if e := a.Records.PutBMCJob(context.WithoutCancel(ctx), job); e != nil {
+				a.Log.Error("recording a BMC job", "machine", m.Name, "job", job.Name, "error", e)
+			}
+			return failedTask{fmt.Errorf("bmc of %q: %w", m.Name, err)}
+		}
+		if err := a.keep(ctx, job); err != nil {
+			return err
+		}
+		// Of what has worked and is on record, the event is for people.
+		if err := a.power(ctx, o, job.Name, *t); err != nil {
+			a.Log.Error("recording what a BMC did", "machine", m.Name, "job", job.Name, "error", err)
+		}
+	}
+
+	job.State, job.Ended = inventory.StateSuccess, a.Now()
+	return a.keep(ctx, job)
+}
+
+// keep stores a job of which a task has worked, and tries until the activity's
+// time is over: an attempt that does not find the task on record does it again,
+// to a machine that may have gone on since.
+func (a *Activities) keep(ctx context.Context, job inventory.BMCJob) error {
+	for pause := 100 * time.Millisecond; ; pause = min(2*pause, 10*time.Second) {
+		err := a.Records.PutBMCJob(context.WithoutCancel(ctx), job)
+		if a.Troubles != nil { // until it succeeds, no record can say so
+			a.Troubles.note(job.Run, "record of BMC job "+job.Name, fail(err))
+		}
+		var never *temporal.ApplicationError
+		if err == nil || errors.As(fail(err), &never) && never.NonRetryable() {
+			return err
+		}
+		a.Log.Warn("recording a BMC job, will be tried again", "machine", job.Machine, "job", job.Name, "in", pause, "error", err)
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return err
+		}
+	}
+}
+
+func (a *Activities) power(ctx context.Context, o inventory.Owner, job string, t inventory.BMCTask) error {
+	if t.Power == "status" {
+		return nil
+	}
+	msg := describe(t)
+	if t.Message != "" {
+		msg += ": " + t.Message
+	}
+	return a.Records.AppendEvents(ctx, []inventory.Event{{
+		Machine: o.Machine, Run: o.Run, Epoch: o.Epoch, Kind: inventory.EventPower, Key: job + "/" + describe(t), At: a.Now(), Message: msg,
+	}})
+}
+
+func describe(t inventory.BMCTask) string {
+	if t.BootDevice == nil {
+		return "power " + t.Power
+	}
+	how := "once"
+	if t.BootDevice.Persistent {
+		how = "persistent"
+	}
+	if t.BootDevice.EFI {
+		how += ", efi"
+	}
+	return fmt.Sprintf("boot %s (%s)", t.BootDevice.Device, how)
+}
+
+func (a *Activities) task(ctx context.Context, m inventory.Machine, fence Fence, t inventory.BMCTask) (string, error) {
+	password, err := a.Machines.BMCPassword(ctx, m.Name)
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", describe(t), err)
+	}
+
+	switch {
+	case t.BootDevice != nil:
+		return a.BMC.SetBootDevice(ctx, m.Controller(), password, *t.BootDevice, fence)
+	case t.Power == "status":
+		return a.BMC.State(ctx, m.Controller(), password)
+	}
+
+	said := ""
+	if m.BMC.Wakes() {
+		said = "magic packet sent; nothing tells whether the machine woke"
+	}
+	return said, a.BMC.Set(ctx, m.Controller(), password, t.Power, fence)
+}
+
+func (a *Activities) state(ctx context.Context, m inventory.Machine) (string, error) {
+	password, err := a.Machines.BMCPassword(ctx, m.Name)
+	if err != nil {
+		return "", err
+	}
+	return a.BMC.State(ctx, m.Controller(), password)
+}
+
+// Job makes the operator's job of tasks.
+func Job(name string, tasks []inventory.BMCTask) inventory.BMCJob {
+	return inventory.BMCJob{Name: name, Tasks: tasks, State: inventory.StatePending}
+}

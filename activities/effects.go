@@ -1,0 +1,69 @@
+package activities
+
+import (
+	"context"
+	"slices"
+	"sync"
+
+	"go.temporal.io/sdk/activity"
+	"go.temporal.io/sdk/interceptor"
+)
+
+// An Effects counts the activities under way that do something to the world. It
+// is an interceptor of the worker, so that none can be forgotten.
+type Effects struct {
+	interceptor.WorkerInterceptorBase
+
+	mu  sync.Mutex
+	now map[string]int
+}
+
+// readOnly are the activities that only wait, or write down what happened.
+var readOnly = []string{
+	"AwaitHandOver", "AwaitRun", "RunNow", "AwaitOperation", "OperationNow", "AwaitDrained",
+	"TalosInstalled", "OpenRun", "OpenRuns", "Installed", "MovedTo", "Record", "RecordOperation", "Evidence",
+}
+
+// UnderWay names the activities with effects that run now.
+func (e *Effects) UnderWay() []string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	var out []string
+	for name := range e.now {
+		out = append(out, name)
+	}
+	slices.Sort(out)
+	return out
+}
+
+func (e *Effects) count(name string, n int) {
+	if slices.Contains(readOnly, name) {
+		return
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.now == nil {
+		e.now = map[string]int{}
+	}
+	if e.now[name] += n; e.now[name] == 0 {
+		delete(e.now, name)
+	}
+}
+
+// InterceptActivity is called by the worker for each attempt.
+func (e *Effects) InterceptActivity(_ context.Context, next interceptor.ActivityInboundInterceptor) interceptor.ActivityInboundInterceptor {
+	return &counting{ActivityInboundInterceptorBase: interceptor.ActivityInboundInterceptorBase{Next: next}, effects: e}
+}
+
+type counting struct {
+	interceptor.ActivityInboundInterceptorBase
+	effects *Effects
+}
+
+// ExecuteActivity passes on.
+func (a *counting) ExecuteActivity(ctx context.Context, in *interceptor.ExecuteActivityInput) (any, error) {
+	name := activity.GetInfo(ctx).ActivityType.Name
+	a.effects.count(name, 1)
+	defer a.effects.count(name, -1)
+	return a.Next.ExecuteActivity(ctx, in)
+}

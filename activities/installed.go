@@ -1,0 +1,148 @@
+package activities
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// InstalledRequest asks whether an operation has installed a machine, or is
+// about to.
+type InstalledRequest struct {
+	Machine string    `json:"machine"`
+	Parent  string    `json:"parent"` // workflow id of the operation
+	Since   time.Time `json:"since,omitzero"`
+}
+
+// Installed returns the machine's latest installation, if the operation started
+// it, not before the given time, has not taken it back, and it has succeeded or
+// goes on: one look, so that none can end unseen between two. What a BMC job or
+// an inspection did in between does not count. Conflict: another
+// run has installed the machine after the operation did, and the operator has not said
+// that this is to be overwritten.
+func (a *Activities) Installed(ctx context.Context, q InstalledRequest) (OwnRun, error) {
+	list, err := a.installations(ctx, q.Machine)
+	if err != nil {
+		return OwnRun{}, fail(err)
+	}
+
+	gone, err := a.Labs.Fact(ctx, q.Parent, factTakenBack+q.Machine)
+	if err != nil && !errors.Is(err, inventory.ErrNotFound) {
+		return OwnRun{}, fail(err)
+	}
+
+	foreign := ""
+	for _, w := range list {
+		if w.Run == gone.Reveal() {
+			return OwnRun{}, nil
+		}
+		if inventory.Final(w.State) && w.State != inventory.StateSuccess || w.Started.Before(q.Since) {
+			return OwnRun{}, nil
+		}
+		switch mine, err := startedBy(w, q.Parent); {
+		case err != nil:
+			return OwnRun{}, fail(err)
+		case !mine:
+			foreign = w.Run
+			continue
+		case foreign != "":
+			return OwnRun{}, fail(fmt.Errorf("machine %q was installed by %s and after that by run %s, which the operation "+
+				"did not start: skip the step if that is right, or install the machine by hand: %w",
+				q.Machine, q.Parent, foreign, inventory.ErrConflict))
+		}
+		return OwnRun{Run: w.Run, Mine: true}, nil
+	}
+	return OwnRun{}, nil
+}
+
+// installations are the machine's runs that install, the newest first.
+func (a *Activities) installations(ctx context.Context, machine string) ([]inventory.Workflow, error) {
+	list, err := a.Operations.Workflows(ctx, inventory.WorkflowFilter{Machine: machine})
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(list, func(w inventory.Workflow) bool {
+		return w.Type != inventory.TypeProvision && w.Type != inventory.TypeReprovision
+	}), nil
+}
+
+// latestInstallation is the newest of them.
+func (a *Activities) latestInstallation(ctx context.Context, machine string) (inventory.Workflow, error) {
+	list, err := a.installations(ctx, machine)
+	if err == nil && len(list) == 0 {
+		err = fmt.Errorf("machine %q was never installed: %w", machine, inventory.ErrNotFound)
+	}
+	if err != nil {
+		return inventory.Workflow{}, err
+	}
+	return list[0], nil
+}
+
+// OwnRun is the open run of a machine, if there is one.
+type OwnRun struct {
+	Run string `json:"run,omitempty"` // "": none is open
+	// Mine tells whether the asking operation started it.
+	Mine bool `json:"mine,omitempty"`
+}
+
+// OpenRunRequest asks for the open run of a machine.
+type OpenRunRequest struct {
+	Machine string `json:"machine"`
+	Parent  string `json:"parent"` // workflow id of who asks
+	// TakeBack is for an operation that undoes what it has installed: its latest
+	// installation of the machine counts as none from then on.
+	TakeBack bool `json:"takeBack,omitempty"`
+}
+
+// OpenRun tells which run has a machine now, and whether the parent started it.
+func (a *Activities) OpenRun(ctx context.Context, q OpenRunRequest) (OwnRun, error) {
+	if q.TakeBack {
+		if err := a.takeBack(ctx, q); err != nil {
+			return OwnRun{}, fail(err)
+		}
+	}
+
+	w, err := a.Operations.LatestWorkflow(ctx, q.Machine)
+	if errors.Is(err, inventory.ErrNotFound) || err == nil && inventory.Final(w.State) {
+		return OwnRun{}, nil
+	}
+
+	if err != nil {
+		return OwnRun{}, fail(err)
+	}
+
+	mine, err := startedBy(w, q.Parent)
+	return OwnRun{Run: w.Run, Mine: mine}, fail(err)
+}
+
+// takeBack remembers which installation was undone, for an operation that resumes.
+// One that another run has made since stays one.
+func (a *Activities) takeBack(ctx context.Context, q OpenRunRequest) error {
+	last, err := a.latestInstallation(ctx, q.Machine)
+	if errors.Is(err, inventory.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if mine, err := startedBy(last, q.Parent); err != nil || !mine {
+		return err
+	}
+	return a.Labs.PutFact(ctx, q.Parent, factTakenBack+q.Machine, inventory.NewSecret(last.Run))
+}
+
+// startedBy tells whether the operation with this workflow id started the run.
+func startedBy(w inventory.Workflow, parent string) (bool, error) {
+	var in struct {
+		Parent string `json:"parent"`
+	}
+	if err := json.Unmarshal(w.Input, &in); err != nil {
+		return false, fmt.Errorf("reading the input of run %q: %w: %w", w.Run, err, inventory.ErrInvalid)
+	}
+	return in.Parent != "" && in.Parent == parent, nil
+}

@@ -1,0 +1,292 @@
+package activities
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"go.temporal.io/sdk/temporal"
+
+	"github.com/ingotmetal/ingot/genesis"
+	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/template"
+)
+
+// Presence tells whether a host answers at an address, and with which MAC
+// where that can be known.
+type Presence interface {
+	Answers(ctx context.Context, a netip.Addr) (found bool, mac string, err error)
+}
+
+// Relays tells when the relay with this giaddr was last heard; zero: never. What
+// was heard outlives the server that has heard it.
+type Relays interface {
+	Relayed(ctx context.Context, giaddr netip.Addr) (time.Time, error)
+}
+
+// Preflight checks everything that can be checked before anything is powered
+// on, tells all that is wrong at once, and stores the machines. It may run
+// again at any time.
+func (a *Activities) Preflight(ctx context.Context, q LabRequest) error {
+	defer heartbeat(ctx)()
+	lab, b, err := a.lab(ctx, q.Name)
+	if err != nil {
+		return fail(err)
+	}
+
+	if err := a.Grants.KeyCheck(ctx); err != nil {
+		return fail(err)
+	}
+
+	if off := a.Site.bootable(); off != nil {
+		return fail(off)
+	}
+
+	var ps inventory.Problems
+	if err := a.checkImages(ctx, lab, &ps); err != nil {
+		return fail(err)
+	}
+
+	if err := a.checkMachines(ctx, lab, b.Replace, &ps); err != nil {
+		return fail(err)
+	}
+
+	if err := a.checkFree(ctx, lab, q.Installed, q.Ours, &ps); err != nil {
+		return fail(err)
+	}
+
+	a.checkBMCs(ctx, lab, &ps, func(m genesis.Machine) bool {
+		return !behind(lab, m.BMC) || lab.Router == nil || slices.Contains(q.Installed, lab.Router.Machine)
+	})
+
+	if len(ps) == 0 {
+		// Names, MACs, addresses and BMCs that others have: the store compares.
+		err := a.Labs.PutMachines(ctx, lab.Inventory(), true, "genesis "+q.Name)
+		if !errors.As(err, &ps) {
+			return fail(err)
+		}
+	}
+
+	if err := lab.Locate(ps).Err(); err != nil {
+		return temporal.NewNonRetryableApplicationError(err.Error(), TypeInvalid, nil)
+	}
+	return nil
+}
+
+func (a *Activities) checkImages(ctx context.Context, lab genesis.Lab, ps *inventory.Problems) error {
+	images, err := a.Catalogue.Images(ctx)
+	if err != nil {
+		return err
+	}
+
+	have := map[string]string{}
+	for _, i := range images {
+		have[i.Name] = i.SHA256
+	}
+
+	for n, i := range lab.Images {
+		field := fmt.Sprintf("images[%d].", n)
+		switch got, ok := have[i.Name]; {
+		case !ok:
+			ps.Add(field+"name", strings.TrimSpace("ingot image add "+i.Name+" "+i.Source()), "the server has no image %q", i.Name)
+		case got != i.SHA256:
+			ps.Add(field+"sha256", "remove the stored one: ingot image delete "+i.Name+"; or correct the digest",
+				"the stored image %q has the digest %s", i.Name, got)
+		}
+	}
+
+	if a.ProbeImage != nil {
+		*ps = append(*ps, lab.CheckSources(func(name string) string { return have[name] },
+			func(address string) error { return a.ProbeImage(ctx, address) })...)
+	}
+	return nil
+}
+
+func (a *Activities) checkMachines(ctx context.Context, lab genesis.Lab, replace bool, ps *inventory.Problems) error {
+	for n, m := range lab.Machines {
+		field := fmt.Sprintf("machines[%d]", n)
+		if m.Template != "" {
+			_, err := a.Catalogue.Template(ctx, m.Template)
+			builtin := slices.ContainsFunc(template.Builtins(), func(b inventory.Template) bool { return b.Name == m.Template })
+			if errors.Is(err, inventory.ErrNotFound) && builtin {
+				err = nil
+			}
+			if errors.Is(err, inventory.ErrNotFound) {
+				ps.Add(field+".template", "ingot template list", "there is no template %q", m.Template)
+			} else if err != nil {
+				return err
+			}
+		}
+		stored, err := a.Machines.Machine(ctx, m.Name)
+		if errors.Is(err, inventory.ErrNotFound) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if d := genesis.Differs(stored, m.Machine); len(d) > 0 && !replace {
+			ps.Add(field+".name", "correct one of them, or start with --replace",
+				"the inventory has a machine %q that differs in %s", m.Name, strings.Join(d, ", "))
+		}
+		if stored.Quarantined() {
+			ps.Add(field+".name", "ingot machine release "+m.Name, "machine %q is quarantined: %s", m.Name, stored.Standing.Reason)
+		}
+	}
+	return nil
+}
+
+// checkFree finds out whether another host has an address that the lab gives
+// to a machine. One whose step is done has its own, and may have made a bond or a
+// bridge with a MAC that the file does not know. A machine that runs what it ran
+// before, and one of ours, has its own as well: only a host whose MAC is known to be
+// another one is a stranger there.
+func (a *Activities) checkFree(ctx context.Context, lab genesis.Lab, installed, ours []string, ps *inventory.Problems) error {
+	type wanted struct {
+		field, what string
+		addr        netip.Addr
+		macs        []string
+		taken       bool // by the machine itself
+	}
+
+	var all []wanted
+	begun := false // a cluster's address is its own once a node was made for it
+	for n, m := range lab.Machines {
+		written, err := a.Machines.DisksWritten(ctx, m.Name)
+		if err != nil && !errors.Is(err, inventory.ErrNotFound) {
+			return err
+		}
+		given, err := a.gaveAddress(ctx, m.Name)
+		if err != nil {
+			return err
+		}
+		done := slices.Contains(installed, m.Name)
+		made := done || slices.Contains(ours, m.Name) || len(written) > 0
+		begun = begun || made && lab.Cluster != nil && m.Name == lab.Cluster.Create
+		if done {
+			continue
+		}
+		taken := made || given
+		var macs []string
+		for _, i := range m.Interfaces {
+			macs = append(macs, i.MAC)
+		}
+		for k, i := range m.Interfaces {
+			// Intel AMT answers at the address of its machine.
+			if i.Address.IsValid() && (m.BMC == nil || m.BMC.Host != i.Address.String()) {
+				all = append(all, wanted{
+					fmt.Sprintf("machines[%d].interfaces[%d].address", n, k), "machine " + m.Name,
+					i.Address, macs, taken,
+				})
+			}
+		}
+	}
+
+	if c := lab.Cluster; c != nil && !begun {
+		all = append(all, wanted{field: "cluster.vip", what: "the cluster", addr: c.VIP})
+	}
+
+	for _, w := range all {
+		found, mac, err := a.Presence.Answers(ctx, w.addr)
+		if err != nil {
+			return err
+		}
+		if !found || mac != "" && slices.Contains(w.macs, mac) || mac == "" && w.taken {
+			continue
+		}
+		who := "another host"
+		if mac != "" {
+			who = mac
+		}
+		ps.Add(w.field, "give it another address, or take that device off the network",
+			"%s answers already at %s, which is for %s", who, w.addr, w.what)
+	}
+	return nil
+}
+
+// gaveAddress tells whether the machine has its address from this server's DHCP:
+// one that was switched on to prove the relay, for example, and runs what it ran
+// before. One forged PXE request with its MAC is enough for that. Then, where no
+// MAC is seen because a router lies between, a stranger at that address passes
+// for the machine: this check finds mistakes, not attackers.
+func (a *Activities) gaveAddress(ctx context.Context, machine string) (bool, error) {
+	list, err := a.Records.Events(ctx, inventory.EventFilter{Machine: machine})
+	return slices.ContainsFunc(list, func(e inventory.Event) bool {
+		return slices.Contains([]string{
+			inventory.EventDHCP, inventory.EventRebooted, inventory.EventDisk,
+			inventory.EventOS,
+		}, e.Kind)
+	}), err
+}
+
+// behind tells whether a BMC lies outside of the network of the server, and is reached
+// through the router.
+func behind(lab genesis.Lab, b *inventory.BMC) bool {
+	if b == nil {
+		return false
+	}
+	at, err := netip.ParseAddr(b.Host)
+	return err == nil && !lab.Seed.Segment.Contains(at)
+}
+
+// checkBMCs asks those BMCs for the power state that are reachable by now:
+// what lies behind the router is so once the router runs.
+func (a *Activities) checkBMCs(ctx context.Context, lab genesis.Lab, ps *inventory.Problems, reachable func(genesis.Machine) bool) {
+	for n, m := range lab.Machines {
+		if m.BMC.Manual() || !reachable(m) {
+			continue
+		}
+		if _, err := a.BMC.State(ctx, m.Controller(), m.BMC.Password); err != nil {
+			ps.Add(fmt.Sprintf("machines[%d].bmc", n), "ingot bmc check "+m.Name+" tells more",
+				"the BMC of %q does not tell the power state: %v", m.Name, err)
+		}
+	}
+}
+
+// RelayProven waits until the router has relayed a packet from the machines'
+// network, and then checks the BMCs there. That it has relayed holds for as long
+// as its installation lasts: once all machines have their addresses none asks
+// again.
+func (a *Activities) RelayProven(ctx context.Context, q LabRequest) error {
+	lab, _, err := a.lab(ctx, q.Name)
+	if err != nil {
+		return fail(err)
+	}
+
+	run, err := a.latestInstallation(ctx, q.Machine)
+	if err != nil {
+		return fail(err)
+	}
+
+	err = a.until(ctx, func(ctx context.Context) error {
+		at, err := a.Relays.Relayed(ctx, lab.Network.Gateway)
+		if err != nil {
+			return err
+		}
+		// Heard before the router was installed again, it was another router.
+		if at.Before(run.Started) {
+			return fmt.Errorf("no DHCP packet with giaddr %s has come: is a machine on that network switched on, and does "+
+				"the router relay to %s? %w",
+				lab.Network.Gateway, lab.Seed.Address, inventory.ErrUnreachable)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return a.checkBehind(ctx, lab)
+}
+
+// checkBehind checks the BMCs that can be reached since the router runs.
+func (a *Activities) checkBehind(ctx context.Context, lab genesis.Lab) error {
+	defer heartbeat(ctx)()
+	var ps inventory.Problems
+	a.checkBMCs(ctx, lab, &ps, func(m genesis.Machine) bool { return behind(lab, m.BMC) })
+	if err := lab.Locate(ps).Err(); err != nil {
+		return temporal.NewNonRetryableApplicationError(err.Error(), TypeInvalid, nil)
+	}
+	return nil
+}

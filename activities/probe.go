@@ -1,0 +1,103 @@
+package activities
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"go.temporal.io/sdk/activity"
+	"go.temporal.io/sdk/temporal"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// heartbeat tells Temporal every few seconds that the activity lives, until
+// the returned function is called: a worker that dies is noticed within the
+// heartbeat time-out instead of the activity's own.
+func heartbeat(ctx context.Context) (stop func()) {
+	if !activity.IsActivity(ctx) {
+		return func() {}
+	}
+
+	done, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		t := time.NewTicker(5 * time.Second)
+		defer t.Stop()
+		for {
+			activity.RecordHeartbeat(ctx)
+			select {
+			case <-t.C:
+			case <-done:
+				return
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return func() {
+		close(done)
+		<-ended
+	}
+}
+
+const (
+	// probeEvery is how often an installed system is asked whether it is ready.
+	probeEvery = 5 * time.Second
+	// stubborn is how many answers in a row that no waiting mends (credentials
+	// refused, a request that is wrong) are taken for a system that starts.
+	stubborn = 24
+	// ahead is how long before its deadline a probe gives up, to say why.
+	ahead = 5 * time.Second
+)
+
+func (a *Activities) lookEvery(otherwise time.Duration) time.Duration {
+	if a.ProbeEvery > 0 {
+		return a.ProbeEvery
+	}
+	return otherwise
+}
+
+// until asks again and again, until ask has no error or the activity's time is
+// up; then the last answer is the error, and is not tried again.
+func (a *Activities) until(ctx context.Context, ask func(context.Context) error) error {
+	defer heartbeat(ctx)()
+	end := time.Now().Add(time.Hour)
+	if d, ok := ctx.Deadline(); ok {
+		end = d.Add(-min(ahead, time.Until(d)/2))
+	}
+
+	tick := time.NewTicker(a.lookEvery(probeEvery))
+	defer tick.Stop()
+	for refusals := 0; ; {
+		err := ask(ctx)
+		if err == nil {
+			if activity.IsActivity(ctx) {
+				i := activity.GetInfo(ctx)
+				a.Log.Info("what was waited for is there", "activity", i.ActivityType.Name, "attempt", i.Attempt, "workflow",
+					i.WorkflowExecution.ID)
+			}
+			return nil
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if errors.Is(err, inventory.ErrUnreachable) {
+			refusals = 0
+		} else {
+			refusals++
+		}
+		if refusals == stubborn || !time.Now().Before(end) {
+			if e := fail(err); !errors.Is(err, inventory.ErrUnreachable) {
+				return e
+			}
+			return temporal.NewNonRetryableApplicationError(err.Error(), TypeUnreachable, nil)
+		}
+		select {
+		case <-tick.C:
+		case <-time.After(time.Until(end)):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
