@@ -3,9 +3,9 @@ package inventory
 import "errors"
 
 var (
-	// ErrUnavailable: the request cannot be answered now and may be sent again.
+	// ErrUnavailable says that the request cannot be answered now and may be sent again.
 	ErrUnavailable = errors.New("not available now")
-	// ErrMoving: new runs are refused while the site moves to another host.
+	// ErrMoving says that new runs are refused while the site moves to another host.
 	ErrMoving = errors.New("the site is moving to another host")
 )
 

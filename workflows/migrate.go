@@ -185,7 +185,7 @@ func (m *migration) awaitDrained(ctx workflow.Context, within time.Duration) err
 		strings.Join(open, ", "))
 	p := m.newPrompt(ctx, stepDrain, text, []string{Skip, Abort})
 	p.withdrawn = empty.IsReady
-	switch d, err := m.questions.ask(ctx, p); {
+	switch d, err := m.ask(ctx, p); {
 	case err != nil:
 		return err
 	case d != nil:

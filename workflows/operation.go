@@ -263,7 +263,7 @@ func (o *operation) askAboutStep(ctx workflow.Context, row *inventory.OperationS
 	name, message, state := o.record.Step, o.record.Message, row.State
 	p := o.newPrompt(ctx, row.Name, text, choices)
 	p.show = func() error {
-		o.record.Question = o.questions.open
+		o.record.Question = o.open
 		row.Wait(workflow.Now(ctx))
 		return o.showStep(ctx, inventory.PhaseWaiting, "%s", text)
 	}
@@ -278,7 +278,7 @@ func (o *operation) askAboutStep(ctx workflow.Context, row *inventory.OperationS
 		return hide(answered)
 	}
 
-	d, err := o.questions.ask(ctx, p)
+	d, err := o.ask(ctx, p)
 	if err != nil {
 		return "", err
 	}
@@ -293,7 +293,7 @@ func (o *operation) newPrompt(ctx workflow.Context, step, text string, choices [
 	return prompt{
 		Question: inventory.Question{ID: id, Text: text, Choices: choices},
 		show: func() error {
-			o.record.Question = o.questions.open
+			o.record.Question = o.open
 			return o.writeRecord(ctx)
 		},
 		hide: func(answered bool) error {

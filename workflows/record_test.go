@@ -85,11 +85,11 @@ func recordings() []recording {
 	}
 	return []recording{
 		provision("success", completed, workflows.ProvisionInput{}, nil),
-		provision("action-failed", failed, workflows.ProvisionInput{}, func(s *script) { s.fail(0) }),
-		provision("skipped", completed, pause, func(s *script) { s.fail(0); s.answers = []string{workflows.Skip} }),
-		provision("aborted", failed, pause, func(s *script) { s.fail(0); s.answers = []string{workflows.Abort} }),
-		provision("restarted", completed, pause, func(s *script) { s.fail(0); s.answers = []string{workflows.Restart} }),
-		provision("retried", completed, workflows.ProvisionInput{Retries: workflows.Retries{Count: 1}}, func(s *script) { s.fail(0) }),
+		provision("action-failed", failed, workflows.ProvisionInput{}, func(s *script) { s.failFirst() }),
+		provision("skipped", completed, pause, func(s *script) { s.failFirst(); s.answers = []string{workflows.Skip} }),
+		provision("aborted", failed, pause, func(s *script) { s.failFirst(); s.answers = []string{workflows.Abort} }),
+		provision("restarted", completed, pause, func(s *script) { s.failFirst(); s.answers = []string{workflows.Restart} }),
+		provision("retried", completed, workflows.ProvisionInput{Retries: workflows.Retries{Count: 1}}, func(s *script) { s.failFirst() }),
 		provision("timeout", failed, workflows.ProvisionInput{}, func(s *script) { s.plan.GlobalTimeout = 2; s.silent = true }),
 		provision("cancelled", cancelled, workflows.ProvisionInput{}, func(s *script) { s.silent = true; s.cancelAt = "Assign" }),
 		provision("agent-lost", completed, workflows.ProvisionInput{}, func(s *script) { s.lost = true }),
@@ -114,7 +114,7 @@ func recordings() []recording {
 			"decommission-quarantined", workflows.DecommissionType, workflows.MachineID(machine),
 			workflows.DecommissionInput{Machine: machine},
 			failed,
-			func(s *script) { s.fail(0) },
+			func(s *script) { s.failFirst() },
 		},
 		{"inspect-success", workflows.InspectType, workflows.MachineID(machine), workflows.InspectInput{Machine: machine}, completed, nil},
 		{"bmcjob-success", workflows.BMCJobType, bmcJob, job, completed, nil},
@@ -275,7 +275,7 @@ type refusal struct {
 	times int
 }
 
-func (s *script) fail(actionIndex int) { s.failing[actionIndex] = true }
+func (s *script) failFirst() { s.failing[0] = true }
 
 func (s *script) refuse(activity, typ string) { s.refuseTimes(activity, typ, 1000) }
 

@@ -1,4 +1,4 @@
-// Package backup is the format of Ingot's backups: a tar file that starts with a
+// Package archive makes, checks and restores Ingot's backups. A backup is a tar file that starts with a
 // manifest, which has the SHA-256 of each part, and ends with the seal of the
 // manifest: its digest, and a MAC under a key that only the site has. It knows
 // neither the databases nor their paths.

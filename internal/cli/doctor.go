@@ -116,21 +116,17 @@ type doctor struct {
 	findings []finding
 }
 
-// runAll runs checks and reports whether none of them has failed.
-func (d *doctor) runAll(ctx context.Context, checks []check) bool {
-	good := true
+// runAll runs checks and adds what they find.
+func (d *doctor) runAll(ctx context.Context, checks []check) {
 	for _, c := range checks {
 		for _, f := range c.run(ctx, d) {
 			f.What = c.name
 			if f.State != stateOK && f.Remedy == "" {
 				f.Remedy = c.remedy
 			}
-			good = good && f.State != stateFail
 			d.findings = append(d.findings, f)
 		}
 	}
-
-	return good
 }
 
 func doctorCommand(o *options) *cobra.Command {

@@ -26,7 +26,7 @@ const (
 	CodeGone         = "gone"
 )
 
-// ErrNoSpace: less than the minimum of free space is left.
+// ErrNoSpace says that less than the minimum of free space is left.
 var ErrNoSpace = errors.New("not enough free space")
 
 // RetryAfter is how long a client that was refused while the site moves should

@@ -225,7 +225,7 @@ func (s *Supervisor) serve(ctx context.Context, c *child, srv Server, started ti
 	upFor := time.Since(readyAt)
 	s.update(func(st *State) { st.Up = false })
 	endLife()
-	<-hung // the probes end with the life
+	<-hung //nolint:errcheck // the probes end with the life; what they said was read above
 
 	switch {
 	case exited:

@@ -67,7 +67,7 @@ func (Client) Apply(ctx context.Context, kubeconfig, manifest inventory.Secret) 
 	if err != nil {
 		return nil, err
 	}
-	return eachObject(ctx, kubeconfig, list, func(s *server, o object) error {
+	return eachObject(kubeconfig, list, func(s *server, o object) error {
 		path, err := s.pathOf(ctx, o)
 		if err != nil {
 			return err
@@ -89,7 +89,7 @@ func (Client) Delete(ctx context.Context, kubeconfig, manifest inventory.Secret)
 		return nil, err
 	}
 	slices.Reverse(list)
-	return eachObject(ctx, kubeconfig, list, func(s *server, o object) error {
+	return eachObject(kubeconfig, list, func(s *server, o object) error {
 		path, err := s.pathOf(ctx, o)
 		if errors.Is(err, inventory.ErrNotFound) {
 			return errUnknownKind
@@ -109,9 +109,7 @@ var errUnknownKind = errors.New("the API server does not know the kind")
 
 // eachObject calls do for each object and returns the names of those for which
 // it succeeded, up to the first error.
-func eachObject(
-	ctx context.Context, kubeconfig inventory.Secret, list []object, do func(*server, object) error,
-) ([]string, error) {
+func eachObject(kubeconfig inventory.Secret, list []object, do func(*server, object) error) ([]string, error) {
 	s, err := open(kubeconfig)
 	if err != nil {
 		return nil, err

@@ -11,10 +11,10 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// example reads a document of the example lab.
-func example(t testing.TB, name string) string {
+// example reads the Talos document of the example lab.
+func example(t testing.TB) string {
 	t.Helper()
-	b, err := os.ReadFile(filepath.Join("../../../deploy/genesis", name))
+	b, err := os.ReadFile(filepath.Join("../../../deploy/genesis/talos.yaml"))
 	require.NoError(t, err)
 	return string(b)
 }
@@ -38,7 +38,7 @@ func warningsOf(t *testing.T, contents string) inventory.Problems {
 }
 
 func TestCheck(t *testing.T) {
-	good := example(t, "talos.yaml")
+	good := example(t)
 	main, _, _ := strings.Cut(good, "---")
 	replace := func(old, with string) string {
 		require.Contains(t, good, old)

@@ -49,7 +49,7 @@ func newAuthority(t *testing.T, name string) (ca []byte, server tls.Certificate)
 func TestProbe(t *testing.T) {
 	ours, ourServer := newAuthority(t, "ours")
 	_, foreign := newAuthority(t, "ours") // the name proves nothing
-	document := []byte(strings.Replace(example(t, "talos.yaml"), caLine(t), "crt: "+base64.StdEncoding.EncodeToString(ours), 1))
+	document := []byte(strings.Replace(example(t), caLine(t), "crt: "+base64.StdEncoding.EncodeToString(ours), 1))
 	require.NoError(t, Document{}.Provable(document))
 	probe := func(dial func(context.Context, string, string) (net.Conn, error)) error {
 		_, err := Document{}.Probe(t.Context(), dial, netip.MustParseAddr("10.0.0.9"), document)
@@ -93,7 +93,7 @@ func TestProbe(t *testing.T) {
 // caLine is the line of machine.ca.crt in the example.
 func caLine(t *testing.T) string {
 	t.Helper()
-	_, rest, ok := strings.Cut(example(t, "talos.yaml"), "    ca:\n        ")
+	_, rest, ok := strings.Cut(example(t), "    ca:\n        ")
 	require.True(t, ok)
 	line, _, _ := strings.Cut(rest, "\n")
 	require.True(t, strings.HasPrefix(line, "crt: "), line)
@@ -101,7 +101,7 @@ func caLine(t *testing.T) string {
 }
 
 func TestProvable(t *testing.T) {
-	document := example(t, "talos.yaml")
+	document := example(t)
 	require.NoError(t, Document{}.Provable([]byte(document)))
 	for _, bad := range []string{"", "a: b", "machine: [", document[:200]} {
 		err := Document{}.Provable([]byte(bad))
