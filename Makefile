@@ -76,7 +76,8 @@ fuzz: ## a million hostile inputs for each packet parser (FUZZ=10000x: fewer)
 	go test ./bootsvc -run '^$$' -fuzz '^FuzzTFTPOptions$$' -fuzztime $(or $(FUZZ),1000000x)
 	go test ./bootsvc -run '^$$' -fuzz '^FuzzTFTPTransfer$$' -fuzztime $(or $(FUZZ),1000000x)
 
-lint: deps-lint ## formatting, linters, workflow determinism
+lint: deps-lint ## formatting, linters, workflow determinism, unwanted words, sizes
+	go test -count=1 -run '^Test(Imports|ImportGraph|Size|Words)$$' .
 	$(TOOLS)/golangci-lint run ./...
 	$(TOOLS)/golangci-lint fmt --diff
 	$(TOOLS)/workflowcheck ./workflows/...

@@ -40,35 +40,58 @@ var may = map[string]string{
 	"internal/endpoint":           "inventory",
 	"internal/systems/harvester":  "inventory internal/endpoint internal/strictyaml internal/systems/kubernetes go.yaml.in/yaml/v3",
 	"internal/systems/kubernetes": "inventory internal/endpoint go.yaml.in/yaml/v3",
-	"internal/systems/talos":      "inventory internal/endpoint internal/strictyaml github.com/hashicorp/go-multierror github.com/siderolabs/talos/pkg/machinery go.yaml.in/yaml/v3 go.yaml.in/yaml/v4 google.golang.org/grpc google.golang.org/protobuf",
-	"internal/systems/vyos":       "inventory internal/endpoint internal/strictyaml",
-	"internal/systems":            "inventory internal/endpoint internal/systems/harvester internal/systems/talos internal/systems/vyos go.yaml.in/yaml/v3",
+	"internal/systems/talos": "inventory internal/endpoint internal/strictyaml github.com/hashicorp/go-multierror " +
+		"github.com/siderolabs/talos/pkg/machinery go.yaml.in/yaml/v3 go.yaml.in/yaml/v4 " +
+		"google.golang.org/grpc google.golang.org/protobuf",
+	"internal/systems/vyos": "inventory internal/endpoint internal/strictyaml",
+	"internal/systems": "inventory internal/endpoint internal/systems/harvester internal/systems/talos " +
+		"internal/systems/vyos go.yaml.in/yaml/v3",
 
 	"genesis": "inventory internal/strictyaml internal/machinefile internal/systems",
 
-	"template":          "action inventory internal/strictyaml github.com/Masterminds/sprig/v3 go.yaml.in/yaml/v3",
-	"inventory/sqlite":  "action inventory internal/dbcopy github.com/jmoiron/sqlx github.com/mattn/go-sqlite3",
-	"bmc":               "inventory github.com/bmc-toolbox/bmclib/v2 github.com/jacobweinstock/registrar",
-	"activities":        "action genesis inventory template internal/seed internal/systems go.temporal.io/sdk",
-	"workflows":         "action activities genesis inventory internal/strictyaml go.temporal.io/api go.temporal.io/sdk",
-	"bootsvc":           "inventory internal/guard internal/httpserve internal/quiet internal/seed github.com/insomniacslk/dhcp github.com/pin/tftp/v3 golang.org/x/net golang.org/x/sync golang.org/x/sys",
-	"metadatasvc":       "inventory internal/guard internal/httpserve internal/quiet internal/seed",
-	"web":               "",
-	"internal/engine":   "action inventory workflows internal/guard internal/quiet go.temporal.io/api go.temporal.io/sdk",
-	"internal/httpapi":  "inventory internal/guard go.temporal.io/api github.com/gin-gonic/gin",
-	"internal/agentapi": "action inventory internal/engine internal/guard internal/httpapi internal/httpserve internal/quiet github.com/gin-gonic/gin",
-	"api":               "action genesis internal/diskimage internal/engine internal/guard internal/httpapi internal/httpserve internal/quiet internal/reserve inventory template web workflows github.com/gin-gonic/gin",
-	"worker-agent":      "action internal/diskimage github.com/diskfs/go-diskfs golang.org/x/sys",
+	"template":         "action inventory internal/strictyaml github.com/Masterminds/sprig/v3 go.yaml.in/yaml/v3",
+	"inventory/sqlite": "action inventory internal/dbcopy github.com/jmoiron/sqlx github.com/mattn/go-sqlite3",
+	"bmc":              "inventory github.com/bmc-toolbox/bmclib/v2 github.com/jacobweinstock/registrar",
+	"activities":       "action genesis inventory template internal/seed internal/systems go.temporal.io/sdk",
+	"workflows":        "action activities genesis inventory internal/strictyaml go.temporal.io/api go.temporal.io/sdk",
+	"bootsvc": "inventory internal/guard internal/httpserve internal/quiet internal/seed " +
+		"github.com/insomniacslk/dhcp github.com/pin/tftp/v3 golang.org/x/net golang.org/x/sync " +
+		"golang.org/x/sys",
+	"metadatasvc":      "inventory internal/guard internal/httpserve internal/quiet internal/seed",
+	"web":              "",
+	"internal/engine":  "action inventory workflows internal/guard internal/quiet go.temporal.io/api go.temporal.io/sdk",
+	"internal/httpapi": "inventory internal/guard go.temporal.io/api github.com/gin-gonic/gin",
+	"internal/agentapi": "action inventory internal/engine internal/guard internal/httpapi internal/httpserve " +
+		"internal/quiet github.com/gin-gonic/gin",
+	"api": "action genesis internal/diskimage internal/engine internal/guard internal/httpapi " +
+		"internal/httpserve internal/quiet internal/reserve inventory template web workflows " +
+		"github.com/gin-gonic/gin",
+	"worker-agent": "action internal/diskimage github.com/diskfs/go-diskfs golang.org/x/sys",
 
 	"internal/temporalchild": "go.temporal.io/api google.golang.org/grpc",
-	"internal/archive":       "inventory inventory/sqlite internal/config internal/dbcopy internal/durable internal/hostnet internal/human internal/identity internal/keyring internal/reserve internal/temporalchild internal/temporalserver golang.org/x/crypto",
-	"internal/site":          "api inventory internal/archive internal/config internal/durable internal/guard internal/hostnet internal/human internal/identity internal/keyring internal/listener internal/quiet internal/reserve golang.org/x/sync",
+	"internal/archive": "inventory inventory/sqlite internal/config internal/dbcopy internal/durable internal/hostnet " +
+		"internal/human internal/identity internal/keyring internal/reserve internal/temporalchild " +
+		"internal/temporalserver golang.org/x/crypto",
+	"internal/site": "api inventory internal/archive internal/config internal/durable internal/guard internal/hostnet " +
+		"internal/human internal/identity internal/keyring internal/listener internal/quiet " +
+		"internal/reserve golang.org/x/sync",
 
-	"internal/temporalserver": "internal/temporalchild internal/dbcopy go.temporal.io/server go.temporal.io/api github.com/temporalio/ui-server/v2 google.golang.org/grpc google.golang.org/protobuf",
+	"internal/temporalserver": "internal/temporalchild internal/dbcopy go.temporal.io/server go.temporal.io/api " +
+		"github.com/temporalio/ui-server/v2 google.golang.org/grpc google.golang.org/protobuf",
 
-	"internal/server": "action activities api bmc bootsvc inventory inventory/sqlite metadatasvc workflows internal/agentapi internal/archive internal/clock internal/config internal/endpoint internal/engine internal/hostnet internal/human internal/identity internal/keyring internal/listener internal/notify internal/reserve internal/site internal/systems/harvester internal/systems/kubernetes internal/systems/talos internal/systems/vyos internal/temporalchild internal/temporalserver go.temporal.io/api go.temporal.io/sdk golang.org/x/sync google.golang.org/grpc",
+	"internal/server": "action activities api bmc bootsvc inventory inventory/sqlite metadatasvc workflows " +
+		"internal/agentapi internal/archive internal/clock internal/config internal/endpoint " +
+		"internal/engine internal/hostnet internal/human internal/identity internal/keyring " +
+		"internal/listener internal/notify internal/reserve internal/site internal/systems/harvester " +
+		"internal/systems/kubernetes internal/systems/talos internal/systems/vyos internal/temporalchild " +
+		"internal/temporalserver go.temporal.io/api go.temporal.io/sdk golang.org/x/sync " +
+		"google.golang.org/grpc",
 
-	"internal/cli": "action activities api bootsvc genesis inventory template workflows internal/archive internal/config internal/hostnet internal/human internal/identity internal/keyring internal/machinefile internal/notify internal/reserve internal/server internal/site internal/strictyaml internal/temporalchild github.com/spf13/cobra go.yaml.in/yaml/v3 golang.org/x/sync golang.org/x/sys golang.org/x/term",
+	"internal/cli": "action activities api bootsvc genesis inventory template workflows internal/archive " +
+		"internal/config internal/hostnet internal/human internal/identity internal/keyring " +
+		"internal/machinefile internal/notify internal/reserve internal/server internal/site " +
+		"internal/strictyaml internal/temporalchild github.com/spf13/cobra go.yaml.in/yaml/v3 " +
+		"golang.org/x/sync golang.org/x/sys golang.org/x/term",
 
 	"cmd/ingot":        "internal/cli",
 	"cmd/worker-agent": "action worker-agent github.com/insomniacslk/dhcp github.com/vishvananda/netlink golang.org/x/sys",
@@ -158,7 +181,9 @@ func TestWorkflowTypesStandOnce(t *testing.T) {
 	for _, name := range []string{"Provision", "Reprovision", "Decommission", "Inspect", "BMCJob", "Recover", "Migrate", "Genesis"} {
 		types[name] = home
 	}
-	for _, pkg := range []string{"inventory", "activities", "workflows", "internal/engine", "api", "internal/server", "internal/site", "internal/cli"} {
+	for _, pkg := range []string{
+		"inventory", "activities", "workflows", "internal/engine", "api", "internal/server", "internal/site", "internal/cli",
+	} {
 		files, err := filepath.Glob(pkg + "/*.go")
 		if err != nil {
 			t.Fatal(err)

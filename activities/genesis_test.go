@@ -127,7 +127,7 @@ func TestUntil(t *testing.T) {
 	n = 0
 	err := a.until(t.Context(), func(context.Context) error {
 		if n++; n == 5 {
-			return inventory.ErrUnreachable // it counts anew
+			return inventory.ErrUnreachable // the count starts again
 		}
 		return inventory.ErrRefused
 	})

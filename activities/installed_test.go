@@ -77,7 +77,7 @@ func TestInstalled(t *testing.T) {
 	}
 }
 
-// Whoever would wait for an operation that is over would wait for ever: nobody
+// A wait for an operation that is over would never end: nothing
 // can be asked before the activity returns.
 func TestOpenOperationThatHasEnded(t *testing.T) {
 	l := &records{operations: []inventory.Operation{{Run: "r1"}}}

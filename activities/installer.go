@@ -135,7 +135,9 @@ func (a *Activities) served(ctx context.Context, name string, problems *inventor
 }
 
 // document completes and checks a document as it will be served.
-func (a *Activities) document(m inventory.Machine, plan *inventory.Plan, d inventory.Document, user, vendor inventory.Secret) (inventory.Document, error) {
+func (a *Activities) document(m inventory.Machine, plan *inventory.Plan, d inventory.Document, user,
+	vendor inventory.Secret,
+) (inventory.Document, error) {
 	file := fmt.Sprintf("document %s of machine %s", d.Name, m.Name)
 	if d.Contents == inventory.RefUserData && user.IsZero() {
 		var p inventory.Problems

@@ -66,7 +66,7 @@ func (l openOperations) Operations(_ context.Context, f inventory.OperationFilte
 	return out, nil
 }
 
-// A Genesis and a migration exclude each other, whoever starts them: but for the
+// A Genesis and a migration exclude each other, whatever starts them: but for the
 // migration that is a step of the Genesis.
 func TestAGenesisAndAMigrationAtATime(t *testing.T) {
 	operation := func(typ, id, name, input string) inventory.Operation {

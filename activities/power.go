@@ -165,13 +165,9 @@ func (a *Activities) start(ctx context.Context, m inventory.Machine, q PowerRequ
 		return Powered{}, err
 	}
 
-	warm := q.Warm
-	if warm {
-		s, err := a.state(ctx, m)
-		if err != nil {
-			return Powered{}, err
-		}
-		warm = s == "on"
+	warm, err := a.startsWarm(ctx, m, q)
+	if err != nil {
+		return Powered{}, err
 	}
 
 	allowAfter := func(task int) func(int) error {
@@ -204,9 +200,21 @@ func (a *Activities) start(ctx context.Context, m inventory.Machine, q PowerRequ
 	return a.powered(ctx, q, append(how, "off, network boot once, on")), nil
 }
 
+// startsWarm tells whether the machine is reset instead of switched off and on:
+// only one that is on can be.
+func (a *Activities) startsWarm(ctx context.Context, m inventory.Machine, q PowerRequest) (bool, error) {
+	if !q.Warm {
+		return false, nil
+	}
+	s, err := a.state(ctx, m)
+	return s == "on", err
+}
+
 // prepare does what a start of the machine may begin with, and says what of it
 // was not possible: a rung that is missing is left out.
-func (a *Activities) prepare(ctx context.Context, m inventory.Machine, q PowerRequest, nic inventory.Interface, pxe *inventory.BootDevice) (how []string, err error) {
+func (a *Activities) prepare(ctx context.Context, m inventory.Machine, q PowerRequest, nic inventory.Interface,
+	pxe *inventory.BootDevice,
+) (how []string, err error) {
 	if q.ResetBMC {
 		password, err := a.Machines.BMCPassword(ctx, m.Name)
 		if err != nil {

@@ -55,7 +55,9 @@ func (t *Troubles) Of(run string) []string {
 }
 
 // InterceptActivity is called by the worker for each attempt.
-func (t *Troubles) InterceptActivity(_ context.Context, next interceptor.ActivityInboundInterceptor) interceptor.ActivityInboundInterceptor {
+func (t *Troubles) InterceptActivity(_ context.Context,
+	next interceptor.ActivityInboundInterceptor,
+) interceptor.ActivityInboundInterceptor {
 	return &attempt{ActivityInboundInterceptorBase: interceptor.ActivityInboundInterceptorBase{Next: next}, troubles: t}
 }
 

@@ -169,10 +169,13 @@ func newNouns(c Config) nouns {
 		workflows: &workflowRoutes{
 			store: s.Workflows, runs: e.Runs, agents: e.Agents, machines: machines, views: views, events: events, starter: starter,
 		},
-		genesis: &genesisRoutes{store: s.Genesis, windows: s.Windows, machines: machines, templates: templates, images: images, operations: operations, log: c.Log},
-		bmc:     &bmcRoutes{store: s.BMCJobs, runs: e.Runs, machines: machines, starter: starter, check: c.BMC.Check},
-		sites:   &sites{site: c.Site, operations: operations, log: c.Log},
-		upkeep:  &upkeep{Upkeep: c.Upkeep, log: c.Log},
+		genesis: &genesisRoutes{
+			store: s.Genesis, windows: s.Windows, machines: machines, templates: templates,
+			images: images, operations: operations, log: c.Log,
+		},
+		bmc:    &bmcRoutes{store: s.BMCJobs, runs: e.Runs, machines: machines, starter: starter, check: c.BMC.Check},
+		sites:  &sites{site: c.Site, operations: operations, log: c.Log},
+		upkeep: &upkeep{Upkeep: c.Upkeep, log: c.Log},
 		board: newBoard(boardConfig{
 			changes: s.Changes, views: views, operations: s.Operations, status: status, engine: e, guard: c.Guard, log: c.Log,
 		}),

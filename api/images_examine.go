@@ -39,7 +39,8 @@ func (u upload) examine(ctx context.Context, dir *os.Root, checked *atomic.Int64
 	case i.SHA256 != "" && i.SHA256 != got:
 		return i, notDeclared(got, i.SHA256)
 	case u.content != "" && u.content != got:
-		return i, inventory.Invalid("content", "send the file again", "the file's SHA-256 is %s and the sender's was %s: it was changed while it was sent; nothing was kept", got, u.content)
+		return i, inventory.Invalid("content", "send the file again",
+			"the file's SHA-256 is %s and the sender's was %s: it was changed while it was sent; nothing was kept", got, u.content)
 	case refusal != nil:
 		return i, inventory.Invalid("image "+i.Name, refusal.Remedy, "%s; nothing was kept", refusal.What)
 	}

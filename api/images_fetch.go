@@ -126,7 +126,8 @@ func (s *images) probe(ctx context.Context, target string) error {
 	_ = resp.Body.Close() // the rest is not wanted
 	spare, err := s.space.spare()
 	if err == nil && size > spare {
-		err = fmt.Errorf("%d MiB of %q do not fit, %d MiB are left for images: %w", size>>20, withoutCredentials(u), spare>>20, httpapi.ErrNoSpace)
+		err = fmt.Errorf("%d MiB of %q do not fit, %d MiB are left for images: %w", size>>20, withoutCredentials(u),
+			spare>>20, httpapi.ErrNoSpace)
 	}
 	return err
 }

@@ -55,7 +55,8 @@ func newUpload(c *gin.Context) (u upload, err error) {
 }
 
 func notDeclared(have, declared string) error {
-	return inventory.Invalid("sha256", "correct the declared digest, or get the file again", "the file's SHA-256 is %s and %s was declared; nothing was kept", have, declared)
+	return inventory.Invalid("sha256", "correct the declared digest, or get the file again",
+		"the file's SHA-256 is %s and %s was declared; nothing was kept", have, declared)
 }
 
 const uploadPrefix = ".upload-"

@@ -417,7 +417,7 @@ func answer(act string, status int, text []byte) (*node, error) {
 	case status != http.StatusOK:
 		return nil, fmt.Errorf("%s: HTTP %d: %w", what, status, inventory.ErrUnsupported)
 	case err != nil || envelope.XMLName.Local != "Envelope":
-		return nil, fmt.Errorf("%s: the answer is no SOAP: %w", what, inventory.ErrUnsupported)
+		return nil, fmt.Errorf("%s: invalid answer, must be SOAP: %w", what, inventory.ErrUnsupported)
 	}
 
 	return &envelope, nil

@@ -196,7 +196,8 @@ func New(cfg Config, machines Machines, journal Journal) (*Server, error) {
 		if n := len(cfg.ClaimKey); n > 0 && n < 16 {
 			p.Add("claimKey", "run ingot init", "the key of claims has %d bytes, 16 are the least", n)
 		}
-		if u, err := url.Parse(cfg.AgentURL); err != nil || u.Scheme != "https" || u.Path != "" || u.RawQuery != "" || u.User != nil || !agentHost.MatchString(u.Host) {
+		if u, err := url.Parse(cfg.AgentURL); err != nil || u.Scheme != "https" || u.Path != "" || u.RawQuery != "" ||
+			u.User != nil || !agentHost.MatchString(u.Host) {
 			p.Add("agentURL", "https://ADDRESS:7443", "%q is not an https URL of host and port alone", cfg.AgentURL)
 		}
 		if cfg.PlanKey != "" && !planKeyForm.MatchString(cfg.PlanKey) {
@@ -216,7 +217,8 @@ func New(cfg Config, machines Machines, journal Journal) (*Server, error) {
 		cfg.HTTPAddr = []string{":80", ":7080"}
 	}
 	cfg.TFTPAddr = cmp.Or(cfg.TFTPAddr, ":69")
-	s := &Server{cfg: cfg, machines: machines, guard: cfg.Guard, log: cfg.Log, now: cfg.Now, rec: newRecorder(journal, cfg.Guard, cfg.Log, cfg.Now), unspent: make(chan unspent, maxUnspent)}
+	s := &Server{cfg: cfg, machines: machines, guard: cfg.Guard, log: cfg.Log, now: cfg.Now, rec: newRecorder(journal,
+		cfg.Guard, cfg.Log, cfg.Now), unspent: make(chan unspent, maxUnspent)}
 	if _, port, err := net.SplitHostPort(cfg.HTTPAddr[0]); err == nil {
 		if n, err := strconv.ParseUint(port, 10, 16); err == nil {
 			s.httpPort.Store(uint32(n))
@@ -237,10 +239,12 @@ func (c *Config) relayOnly(p *inventory.Problems) {
 		p.Add("interfaces", "leave one of them out; an interface answers relays, too", "a server that answers relays alone has no interface")
 	}
 	if !c.Address.IsValid() {
-		p.Add("address", "give the server's address in the configuration", "a server that answers relays alone has no interface to take its address from")
+		p.Add("address", "give the server's address in the configuration",
+			"a server that answers relays alone has no interface to take its address from")
 	}
 	if len(c.Relays) == 0 {
-		p.Add("relays", "list the relays' addresses on the machines' networks, for example 10.0.20.1", "no relay is listed: whose giaddr is to be believed?")
+		p.Add("relays", "list the relays' addresses on the machines' networks, for example 10.0.20.1",
+			"no relay is listed: whose giaddr is to be believed?")
 	}
 }
 
@@ -320,7 +324,8 @@ func (s *Server) Run(ctx context.Context) error {
 	for _, c := range dhcp {
 		g.Go(func() error { return s.serveDHCP(ctx, c) })
 	}
-	s.log.Info("boot services are up", "interfaces", s.cfg.Interfaces, "relayOnly", s.cfg.RelayOnly, "address", s.cfg.Address.String(), "http", s.Base())
+	s.log.Info("boot services are up", "interfaces", s.cfg.Interfaces, "relayOnly", s.cfg.RelayOnly, "address",
+		s.cfg.Address.String(), "http", s.Base())
 	return g.Wait()
 }
 

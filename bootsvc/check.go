@@ -124,7 +124,8 @@ func (s *Server) CheckClient(ctx context.Context) (notes []string, err error) {
 		if err != nil {
 			return notes, err
 		}
-		notes = append(append(notes, fmt.Sprintf("DHCP asked for %s is answered by %s alone of all servers of Ingot", at, s.cfg.Address)), others...)
+		notes = append(append(notes, fmt.Sprintf("DHCP asked for %s is answered by %s alone of all servers of Ingot", at,
+			s.cfg.Address)), others...)
 	}
 	if err := s.fetchCheck(ctx); err != nil {
 		return notes, err
@@ -180,10 +181,12 @@ func (a *answered) judge(at string) (notes []string, err error) {
 		if a.moreTwins {
 			names = append(names, "and more")
 		}
-		return nil, fmt.Errorf("machines are answered %s by another server of Ingot, too, %s: end it first: %w", at, strings.Join(names, ", "), inventory.ErrConflict)
+		return nil, fmt.Errorf("machines are answered %s by another server of Ingot, too, %s: end it first: %w", at,
+			strings.Join(names, ", "), inventory.ErrConflict)
 	}
 	if !a.ours {
-		return nil, fmt.Errorf("machines are not answered %s: a DISCOVER of PXE class gets nothing from %s: %w", at, a.self, inventory.ErrUnreachable)
+		return nil, fmt.Errorf("machines are not answered %s: a DISCOVER of PXE class gets nothing from %s: %w", at, a.self,
+			inventory.ErrUnreachable)
 	}
 	for _, o := range a.others {
 		notes = append(notes, fmt.Sprintf("another DHCP server answers %s: %s", at, o))

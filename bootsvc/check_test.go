@@ -78,7 +78,7 @@ func TestCheckIsAnswered(t *testing.T) {
 }
 
 // A server of relays answers its own check alone beside what relays ask that
-// are listed, and a reply that comes back to its port is heard by whoever waits.
+// are listed, and a reply that comes back to its port is heard by the check that waits.
 func TestCheckThroughARelay(t *testing.T) {
 	s, j := newServer(t, &fakeMachines{}, relayOnly)
 	in := (&dhcpConn{}).link()

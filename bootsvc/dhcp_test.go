@@ -22,7 +22,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-var update = flag.Bool("update", false, "write the golden files of this package anew")
+var update = flag.Bool("update", false, "rewrite the golden files of this package")
 
 // captured is a DHCPv4 packet of a capture.
 type captured struct {
@@ -177,7 +177,7 @@ func compareGolden(t *testing.T, file, got string) {
 				b = w[i]
 			}
 			if a != b {
-				t.Fatalf("%s line %d (go test -update writes it anew):\n got %s\nwant %s", file, i+1, a, b)
+				t.Fatalf("%s line %d (go test -update rewrites it):\n got %s\nwant %s", file, i+1, a, b)
 			}
 		}
 	}

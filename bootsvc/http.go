@@ -55,7 +55,8 @@ func (s *Server) Handler() http.Handler {
 			_ = control.SetReadDeadline(time.Now().Add(30 * time.Second))
 		}
 		segments := split(r.URL.Path)
-		ours := len(segments) > 0 && (segments[0] == "ipxe" || segments[0] == "boot" || segments[0] == "images" || len(segments) == 1 && segments[0] == autoexecName)
+		ours := len(segments) > 0 && (segments[0] == "ipxe" || segments[0] == "boot" || segments[0] == "images" ||
+			len(segments) == 1 && segments[0] == autoexecName)
 		if !ours {
 			if s.cfg.Fallback != nil {
 				s.cfg.Fallback.ServeHTTP(w, r)
@@ -261,7 +262,8 @@ func (s *Server) serveAsset(w http.ResponseWriter, r *http.Request, d Decision, 
 	}
 	sw := &streamWriter{ResponseWriter: w, control: http.NewResponseController(w)}
 	http.ServeContent(sw, r, info.Name(), time.Time{}, f)
-	if r.Method == http.MethodGet && sw.written == info.Size() && (sw.status == 0 || sw.status == http.StatusOK || sw.status == http.StatusPartialContent) {
+	if r.Method == http.MethodGet && sw.written == info.Size() && (sw.status == 0 || sw.status == http.StatusOK ||
+		sw.status == http.StatusPartialContent) {
 		s.rec.event(d, kind, fmt.Sprintf("%d bytes by HTTP", info.Size()))
 	}
 }

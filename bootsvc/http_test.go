@@ -118,7 +118,7 @@ func TestEveryNameResolves(t *testing.T) {
 		if got := resolve(urls[1]); got != "the initramfs" {
 			t.Errorf("initramfs is %q", got)
 		}
-		// Whoever asks again gets the same boot.
+		// A client that asks again gets the same boot.
 		if got := resolve(urls[2]); !slices.Equal(urlForm.FindAllString(got, -1), urls) {
 			t.Errorf("asked again: %q", got)
 		}

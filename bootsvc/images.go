@@ -24,8 +24,8 @@ type Images interface {
 var sha256Form = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
 // ImageHandler serves images by GET and HEAD: the last element of the path is
-// the image's name; a digest before it names the file whatever image has the name now. The entity tag is strong and is the file's sha256, so
-// that a broken stream resumes by Range and If-Range, or starts again when
+// the image's name; a digest before it names the file whatever image has the
+// name now. The entity tag is strong and is the file's sha256, so that a broken stream resumes by Range and If-Range, or starts again when
 // the image was replaced. Ranges are single; a list of them gets the whole
 // file, as RFC 9110 §14.2 allows.
 func ImageHandler(images Images, log *slog.Logger) http.Handler {

@@ -28,7 +28,8 @@ type Installers interface {
 // installer returns the installer of d's run.
 func (s *Server) installer(ctx context.Context, d Decision) (inventory.Installer, error) {
 	if s.cfg.Installers == nil || s.cfg.Images == nil {
-		return inventory.Installer{}, fmt.Errorf("finding the installer of machine %q: this server serves none: %w", d.Machine, inventory.ErrUnsupported)
+		return inventory.Installer{}, fmt.Errorf("finding the installer of machine %q: this server serves none: %w",
+			d.Machine, inventory.ErrUnsupported)
 	}
 	p, err := s.cfg.Installers.Plan(ctx, d.Owner.Run)
 	if err == nil && p.Installer == nil {
@@ -102,13 +103,15 @@ func (s *Server) installerLine(m inventory.Machine, d Decision, i inventory.Inst
 			return "", err
 		}
 		if !kernelArg.MatchString(a) || ourArg.MatchString(a) {
-			return "", fmt.Errorf("a kernel parameter of the installer of machine %s cannot stand in a boot script: %w", m.Name, inventory.ErrInvalid)
+			return "", fmt.Errorf("a kernel parameter of the installer of machine %s cannot stand in a boot script: %w",
+				m.Name, inventory.ErrInvalid)
 		}
 		args = append(args, a)
 	}
 	line := strings.Join(args, " ")
 	if len(line) >= maxCommandLine {
-		return "", fmt.Errorf("the kernel command line of machine %s has %d characters, %d is the most: %w", m.Name, len(line), maxCommandLine-1, inventory.ErrInvalid)
+		return "", fmt.Errorf("the kernel command line of machine %s has %d characters, %d is the most: %w", m.Name,
+			len(line), maxCommandLine-1, inventory.ErrInvalid)
 	}
 	return line, nil
 }
@@ -119,7 +122,8 @@ func (s *Server) installerReasons(ctx context.Context, d Decision) []string {
 	if err != nil {
 		return []string{"but it cannot be booted: " + err.Error()}
 	}
-	out := []string{fmt.Sprintf("the installer: kernel %s, initramfs %s; the boot is spent when %s was delivered whole", i.Kernel, strings.Join(i.Initrds, " and "), i.Payload)}
+	out := []string{fmt.Sprintf("the installer: kernel %s, initramfs %s; the boot is spent when %s was delivered whole",
+		i.Kernel, strings.Join(i.Initrds, " and "), i.Payload)}
 	for _, name := range slices.Compact(i.Images()) {
 		f, err := s.openPlanned(ctx, i, name)
 		if err != nil {

@@ -70,7 +70,8 @@ func (s *Server) commandLine(m inventory.Machine, d Decision) (string, error) {
 	}
 	line := strings.Join(args, " ")
 	if len(line) >= maxCommandLine {
-		return "", fmt.Errorf("the kernel command line of machine %s has %d characters, %d is the most: %w", m.Name, len(line), maxCommandLine-1, inventory.ErrInvalid)
+		return "", fmt.Errorf("the kernel command line of machine %s has %d characters, %d is the most: %w", m.Name,
+			len(line), maxCommandLine-1, inventory.ErrInvalid)
 	}
 	return line, nil
 }
@@ -83,7 +84,8 @@ func (s *Server) bootScript(m inventory.Machine, d Decision, autoexec bool) (str
 		return "", err
 	}
 	base := s.bootURL(d)
-	return s.netbootScript(d, "Ingot boots "+m.Name, fmt.Sprintf("kernel %svmlinuz %s || goto again\ninitrd --name initramfs %sinitramfs || goto again\n", base, line, base), autoexec), nil
+	return s.netbootScript(d, "Ingot boots "+m.Name,
+		fmt.Sprintf("kernel %svmlinuz %s || goto again\ninitrd --name initramfs %sinitramfs || goto again\n", base, line, base), autoexec), nil
 }
 
 // bootURL is where the files of d's boot lie, with a slash at its end.

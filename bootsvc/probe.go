@@ -84,7 +84,10 @@ func offer(b []byte, id dhcpv4.TransactionID) (ForeignServer, bool) {
 	if err != nil || p.OpCode != dhcpv4.OpcodeBootReply || p.TransactionID != id || p.MessageType() != dhcpv4.MessageTypeOffer {
 		return ForeignServer{}, false
 	}
-	f := ForeignServer{Server: addr4(p.Options.Get(dhcpv4.OptionServerIdentifier)), Offered: addr4(p.YourIPAddr), BootFile: clean(p.BootFileName)}
+	f := ForeignServer{
+		Server: addr4(p.Options.Get(dhcpv4.OptionServerIdentifier)), Offered: addr4(p.YourIPAddr),
+		BootFile: clean(p.BootFileName),
+	}
 	if !f.Server.IsValid() {
 		f.Server = addr4(p.ServerIPAddr)
 	}

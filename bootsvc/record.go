@@ -149,7 +149,10 @@ func (r *recorder) unknown(mac, port, giaddr, class string) {
 	now := r.now()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.droppedSeen.Add(r.seen.add(seenMAC{inventory.Seen{MAC: mac, First: now, Last: now, Count: 1, Giaddr: giaddr, Class: clean(class)}, port}))
+	r.droppedSeen.Add(r.seen.add(seenMAC{inventory.Seen{
+		MAC: mac, First: now, Last: now, Count: 1, Giaddr: giaddr,
+		Class: clean(class),
+	}, port}))
 	signal(r.wakeSeen)
 }
 

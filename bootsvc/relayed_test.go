@@ -80,7 +80,7 @@ func TestRelayed(t *testing.T) {
 }
 
 // TestS48ForgedRelaysWriteNothing: where no relay is listed, a giaddr is
-// recorded that lies in the network of a reservation, whoever asks there.
+// recorded that lies in the network of a reservation, for any client there.
 func TestS48ForgedRelaysWriteNothing(t *testing.T) {
 	f := &fakeMachines{machines: []inventory.Machine{machine(nil)}}
 	s, j := newServer(t, f, nil)

@@ -28,7 +28,7 @@ import (
 var onWire = link{name: "eth0", prefixes: []netip.Prefix{netip.MustParsePrefix("10.10.20.2/24")}}
 
 // TestS4ForwardedForIsNotBelieved: a request that names no MAC is judged by
-// the socket's peer. Whoever spoofs a header gets what he himself would get.
+// the socket's peer. A client that spoofs a header gets what its own address would get.
 func TestS4ForwardedForIsNotBelieved(t *testing.T) {
 	f := &fakeMachines{machines: []inventory.Machine{machine(nil), machine(func(m *inventory.Machine) {
 		m.Name, m.Interfaces[0].MAC, m.Interfaces[0].Address = "node2", "52:54:00:20:01:02", netip.MustParseAddr("10.10.20.12")
@@ -246,7 +246,7 @@ func TestS44NoSecretOnTheKernelCommandLine(t *testing.T) {
 		"a canary": "canary", "the capability": inventory.Capability(testKey, g.Owner), "the nonce": inventory.Nonce(testKey, g.Owner), "the key": string(testKey),
 	} {
 		if strings.Contains(all.String(), secret) {
-			t.Errorf("%s is told to whoever listens", what)
+			t.Errorf("%s is sent in plain text", what)
 		}
 	}
 	// The token of the URLs is another text than the claim: URLs end up in logs.

@@ -122,7 +122,7 @@ func TestTFTPRefusals(t *testing.T) {
 	}
 }
 
-// Whoever never answers gets one packet for each of its own, and its address
+// A client that never answers gets one packet for each of its own, and its address
 // has a limited number of requests (security S34).
 func TestTFTPDoesNotAmplify(t *testing.T) {
 	wire := &fakeWire{}

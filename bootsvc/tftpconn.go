@@ -152,7 +152,8 @@ func (c *tftpConn) take(b []byte, n int, src *net.UDPAddr, local net.IP) int {
 	switch b[1] {
 	case opWRQ:
 		if c.mayAsk(peer.Addr()) {
-			_, _ = c.packets.WriteTo([]byte("\x00\x05\x00\x02read-only\x00"), &ipv4.ControlMessage{Src: local}, src) // a lost error costs the client a time-out
+			_, _ = c.packets.WriteTo([]byte("\x00\x05\x00\x02read-only\x00"), &ipv4.ControlMessage{Src: local},
+				src) // a lost error costs the client a time-out
 		}
 	case opRRQ:
 		if request, ok := readRequest(b[:n]); ok && c.admit(peer, local) {

@@ -47,7 +47,7 @@ func RecoverOrder(all []Machine, names []string, selector map[string]string, ord
 			field := fmt.Sprintf("order[%d][%d]", g, n)
 			switch {
 			case !chosen[name]:
-				ps.Add(field, "take it out, or add it to the machines", "machine %q is none of those that are recovered", name)
+				ps.Add(field, "take it out, or add it to the machines", "machine %q is not among those to recover", name)
 			case placed[name]:
 				ps.Add(field, "name it once", "machine %q has its place in the order already", name)
 			}

@@ -33,7 +33,7 @@ func TestRecoverOrder(t *testing.T) {
 		{names: []string{"x", "a", "a"}, wrong: `there is no machine "x"|machine "a" is named twice`},
 		{
 			names: []string{"a", "b"}, order: [][]string{{"c"}, {"a"}, {"a"}},
-			wrong: `order[0][0]: machine "c" is none|order[2][0]: machine "a" has its place`,
+			wrong: `order[0][0]: machine "c" is not among|order[2][0]: machine "a" has its place`,
 		},
 	} {
 		got, err := RecoverOrder(all, c.names, c.selector, c.order)

@@ -44,7 +44,7 @@ func (c *counting) UserData(ctx context.Context, name string) (user, vendor inve
 	return c.fakeMachines.UserData(ctx, name)
 }
 
-// TestS3UnknownClosedAndWrongAreTheSame: whoever holds no capability cannot
+// TestS3UnknownClosedAndWrongAreTheSame: a client without a capability cannot
 // tell whether there is such a machine, whether a run holds it, or whether its
 // window is open: same status, headers and body, after the same questions to
 // the inventory, in the same order.

@@ -60,7 +60,7 @@ func plainHTTP() *http.Client {
 func (t *attempt) newSource(ctx context.Context, address string, digested bool) (*source, error) {
 	u, err := url.Parse(address)
 	if err != nil {
-		return nil, errors.New("reading IMG_URL: it is no URL")
+		return nil, errors.New("reading IMG_URL: invalid URL")
 	}
 	if u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
 		return nil, fmt.Errorf("reading IMG_URL: want http or https, not %q", u.Scheme)

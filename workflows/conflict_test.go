@@ -35,7 +35,7 @@ func TestRestartAfterAConflictBelievesNothingOfBefore(t *testing.T) {
 				g, err := w.Grant(t.Context(), machine)
 				require.NoError(t, err)
 				require.Equal(t, int64(1), g.Epoch)
-				require.False(t, g.SecretsOpen(w.env.Now()), "whoever knows the path may be the impostor")
+				require.False(t, g.SecretsOpen(w.env.Now()), "the client that knows the path may be the impostor")
 				return &workflows.Decision{Choice: workflows.Restart}
 			}
 			require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))

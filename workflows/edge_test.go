@@ -14,7 +14,7 @@ import (
 	"github.com/ingotmetal/ingot/workflows"
 )
 
-// TestUnreadableSignalHoldsUpNothing: whoever reaches Temporal can send
+// TestUnreadableSignalHoldsUpNothing: a client that reaches Temporal can send
 // anything, a person's slip of the pen included.
 func TestUnreadableSignalHoldsUpNothing(t *testing.T) {
 	w := newWorld(t, nil)

@@ -47,7 +47,7 @@ type house struct {
 	installed map[string]bool
 	boots     int              // of etcd
 	relay     []string         // servers
-	broken    map[string]error // what fails, by its word; cleared by whoever answers
+	broken    map[string]error // what fails, by its word; cleared by an answer
 	once      map[string]bool  // words of broken that fail but once
 	asked     []inventory.Question
 	answer    func(q inventory.Question) string
@@ -281,8 +281,8 @@ func (h *house) play(ctx context.Context, w inventory.Workflow, in workflows.Pro
 	return h.PutWorkflow(ctx, w)
 }
 
-// unique makes a run id one of its own: each test environment begins to count
-// anew.
+// unique makes a run id one of its own: each test environment counts
+// from the start.
 func (h *house) unique(run string) string {
 	if strings.Contains(run, "@") {
 		return run
@@ -497,7 +497,7 @@ func allDone() []string {
 	return out
 }
 
-var deeds = []string{"install vp6630", "install um760", "bootstrap", "migrate to platform", "install ms-02-a", "install ms-02-b", "install ms-02-c"}
+var wantEffects = []string{"install vp6630", "install um760", "bootstrap", "migrate to platform", "install ms-02-a", "install ms-02-b", "install ms-02-c"}
 
 func TestGenesis(t *testing.T) {
 	h := newHouse(t)
@@ -506,7 +506,7 @@ func TestGenesis(t *testing.T) {
 	require.Equal(t, inventory.StateSuccess, o.State)
 	require.Equal(t, "all 11 steps are done", o.Message)
 	require.Equal(t, allDone(), states(o))
-	require.Equal(t, deeds, h.did)
+	require.Equal(t, wantEffects, h.did)
 	require.Empty(t, h.asked)
 	for _, s := range o.Steps {
 		require.NotEmpty(t, s.Does)
@@ -526,11 +526,11 @@ func TestGenesis(t *testing.T) {
 	o, err = h.run(workflows.GenesisInput{Name: "home", Resume: true})
 	require.NoError(t, err)
 	require.Equal(t, allDone(), states(o))
-	require.Equal(t, deeds, h.did)
+	require.Equal(t, wantEffects, h.did)
 	o, err = h.run(workflows.GenesisInput{Name: "home", Again: true})
 	require.NoError(t, err)
 	require.Equal(t, allDone(), states(o))
-	require.Equal(t, append(slices.Clone(deeds), deeds...), h.did)
+	require.Equal(t, append(slices.Clone(wantEffects), wantEffects...), h.did)
 }
 
 // Secrets of the lab file stand neither in what the workflow gets nor in its record.
@@ -609,7 +609,7 @@ func TestGenesisFailsAtEachStep(t *testing.T) {
 				require.GreaterOrEqual(t, i, 0, "%q in %q", x, h.did)
 				rest = slices.Delete(rest, i, i+1)
 			}
-			require.ElementsMatch(t, deeds, rest)
+			require.ElementsMatch(t, wantEffects, rest)
 		})
 	}
 }
@@ -626,7 +626,7 @@ func TestGenesisRetryLooksFirst(t *testing.T) {
 	o, err := h.run(workflows.GenesisInput{Name: "home"})
 	require.NoError(t, err)
 	require.Equal(t, allDone(), states(o))
-	require.Equal(t, deeds, h.did)
+	require.Equal(t, wantEffects, h.did)
 	require.Len(t, h.asked, 1)
 }
 
@@ -638,7 +638,7 @@ func TestGenesisBootstrapsOnce(t *testing.T) {
 	h.breaks("answer of bootstrap", inventory.ErrUnreachable)
 	_, err := h.run(workflows.GenesisInput{Name: "home"})
 	require.NoError(t, err)
-	require.Equal(t, deeds, h.did)
+	require.Equal(t, wantEffects, h.did)
 	require.Equal(t, 2, h.boots)
 	require.Empty(t, h.asked)
 }
@@ -678,12 +678,12 @@ func TestGenesisResumesAfterAbort(t *testing.T) {
 			if strings.HasPrefix(step.breaks, "installing ") {
 				rest = slices.Delete(rest, before-1, before) // the one that failed
 			}
-			require.Equal(t, deeds, rest)
+			require.Equal(t, wantEffects, rest)
 		})
 	}
 }
 
-// What was installed and undone is installed again by whoever resumes.
+// A Genesis that is resumed installs again what was installed and undone.
 func TestGenesisResumesWhatWasUndone(t *testing.T) {
 	h := newHouse(t)
 	h.events["at join-ms-02-c"] = func() { h.breaks("cluster", inventory.ErrRefused) }
@@ -696,13 +696,13 @@ func TestGenesisResumesWhatWasUndone(t *testing.T) {
 	o, err := h.run(workflows.GenesisInput{Name: "home"})
 	require.Error(t, err)
 	require.Contains(t, states(o), "join-ms-02-c "+inventory.StepUndone)
-	require.Equal(t, append(slices.Clone(deeds), "ms-02-c off"), h.did)
+	require.Equal(t, append(slices.Clone(wantEffects), "ms-02-c off"), h.did)
 
 	h.mend("cluster")
 	o, err = h.run(workflows.GenesisInput{Name: "home", Resume: true})
 	require.NoError(t, err)
 	require.Equal(t, allDone(), states(o))
-	require.Equal(t, append(slices.Clone(deeds), "ms-02-c off", "install ms-02-c"), h.did)
+	require.Equal(t, append(slices.Clone(wantEffects), "ms-02-c off", "install ms-02-c"), h.did)
 }
 
 // What was done and does not work any more is done again on resume.
@@ -726,7 +726,7 @@ func TestGenesisResumeProvesAgain(t *testing.T) {
 	o, err := h.run(workflows.GenesisInput{Name: "home", Resume: true})
 	require.NoError(t, err)
 	require.Equal(t, allDone(), states(o))
-	require.Equal(t, append(deeds[:5:5], "ms-02-a off", "install ms-02-a", "install ms-02-b", "install ms-02-c"), h.did)
+	require.Equal(t, append(wantEffects[:5:5], "ms-02-a off", "install ms-02-a", "install ms-02-b", "install ms-02-c"), h.did)
 }
 
 // While a machine's run waits for a person, the operation says so, and its
@@ -772,7 +772,7 @@ func TestGenesisBudgetPassed(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, allDone(), states(o))
 	require.Len(t, h.asked, 1)
-	require.Equal(t, deeds, h.did, "the machine's run was not begun twice")
+	require.Equal(t, wantEffects, h.did, "the machine's run was not begun twice")
 }
 
 // A cancellation ends the run of the machine, takes the step back, and leaves

@@ -76,20 +76,6 @@ func (m *migration) precheck(ctx workflow.Context) error {
 
 func (m *migration) steps() []step {
 	target := m.in.Target
-	relay := func(ctx workflow.Context, row *inventory.OperationStep, q activities.RelaySwitchRequest) error {
-		if m.in.Genesis == "" {
-			row.Message = "no lab file names a router: its relay is yours to change"
-			return nil
-		}
-		q.Genesis = m.in.Genesis
-		q.Target = target
-		var there bool
-		err := execute(ctx, switching, &there, do.RelaySwitch, q)
-		if err == nil && !there {
-			row.Message = "the lab has no router"
-		}
-		return err
-	}
 
 	return []step{
 		{
@@ -119,10 +105,10 @@ func (m *migration) steps() []step {
 			does:   fmt.Sprintf("Lists %s in the router's DHCP relay, beside this server; a standby does not answer.", target),
 			undoes: "removes that line",
 			do: func(ctx workflow.Context, row *inventory.OperationStep) error {
-				return relay(ctx, row, activities.RelaySwitchRequest{Listed: true})
+				return m.switchRelay(ctx, row, activities.RelaySwitchRequest{Listed: true})
 			},
 			undo: func(ctx workflow.Context) error {
-				return relay(ctx, &inventory.OperationStep{}, activities.RelaySwitchRequest{})
+				return m.switchRelay(ctx, &inventory.OperationStep{}, activities.RelaySwitchRequest{})
 			},
 		},
 		{
@@ -149,7 +135,7 @@ func (m *migration) steps() []step {
 			does:   "Removes the retired server from the router's DHCP relay.",
 			undoes: "none: the server there is retired and answers no one",
 			do: func(ctx workflow.Context, row *inventory.OperationStep) error {
-				return relay(ctx, row, activities.RelaySwitchRequest{Source: true})
+				return m.switchRelay(ctx, row, activities.RelaySwitchRequest{Source: true})
 			},
 		},
 		{
@@ -164,6 +150,25 @@ func (m *migration) steps() []step {
 			},
 		},
 	}
+}
+
+// switchRelay changes which servers the router's DHCP relay asks, if the lab has
+// a router.
+func (m *migration) switchRelay(
+	ctx workflow.Context, row *inventory.OperationStep, q activities.RelaySwitchRequest,
+) error {
+	if m.in.Genesis == "" {
+		row.Message = "no lab file names a router: its relay is yours to change"
+		return nil
+	}
+
+	q.Genesis, q.Target = m.in.Genesis, m.in.Target
+	var there bool
+	err := execute(ctx, switching, &there, do.RelaySwitch, q)
+	if err == nil && !there {
+		row.Message = "the lab has no router"
+	}
+	return err
 }
 
 // awaitDrained waits until no run of a machine is open. The operator may say

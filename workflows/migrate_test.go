@@ -197,7 +197,7 @@ func TestMigrateGoesThroughItsTable(t *testing.T) {
 }
 
 // TestMigrateSwitchesTheRelay of the lab: both are listed while the site moves,
-// the target alone at the end; whoever gives up before takes its line back.
+// the target alone at the end; a side that gives up earlier takes its line back.
 func TestMigrateSwitchesTheRelay(t *testing.T) {
 	r := &removal{outcome: moved, genesis: "home", relay: []string{"nas"}}
 	require.NoError(t, r.migrate(t, nil, nil))

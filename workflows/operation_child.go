@@ -81,7 +81,9 @@ func (o *operation) startOrFindRun(ctx workflow.Context, typ, machine string, si
 
 // runMachine starts the workflow of a machine, or finds it, and waits for its
 // outcome.
-func (o *operation) runMachine(ctx workflow.Context, row *inventory.OperationStep, typ, machine string, input any) (activities.Outcome, error) {
+func (o *operation) runMachine(ctx workflow.Context, row *inventory.OperationStep, typ, machine string,
+	input any,
+) (activities.Outcome, error) {
 	run, err := o.startOrFindRun(ctx, typ, machine, o.record.Started, input)
 	if err != nil {
 		return activities.Outcome{}, err

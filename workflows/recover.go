@@ -140,7 +140,8 @@ const maxCarried = 200
 // to. The runs of machines outlive both, and are found again by their rows.
 func (r *recovery) continueAsNew(ctx workflow.Context) error {
 	begun := func() bool {
-		return !slices.ContainsFunc(r.record.Steps, func(s inventory.OperationStep) bool { return s.State == inventory.StepRunning && s.Run == "" })
+		return !slices.ContainsFunc(r.record.Steps,
+			func(s inventory.OperationStep) bool { return s.State == inventory.StepRunning && s.Run == "" })
 	}
 
 	if err := workflow.Await(ctx, func() bool { return begun() && workflow.AllHandlersFinished(ctx) }); err != nil {

@@ -176,7 +176,8 @@ func Outside(path, dataDir string) error {
 
 	rel, err := filepath.Rel(d, p)
 	if err == nil && rel != ".." && !strings.HasPrefix(rel, "../") {
-		return fmt.Errorf("key file %q lies in the data directory %q: keep it elsewhere, such as /etc/ingot/keys.json: %w", path, dataDir, inventory.ErrInvalid)
+		return fmt.Errorf("key file %q lies in the data directory %q: keep it elsewhere, such as /etc/ingot/keys.json: %w",
+			path, dataDir, inventory.ErrInvalid)
 	}
 
 	return nil

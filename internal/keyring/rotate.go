@@ -113,7 +113,8 @@ func (r *Ring) Retire(path string) error {
 // notLoaded is a key file that somebody else has put in the place of the one
 // that was loaded: what is sealed could be opened with nothing any more.
 func notLoaded(path, purpose string) error {
-	return fmt.Errorf("the key file %q is not the one that this server has loaded (key %q differs): put the present one back, which the last rotation wrote: %w", path, purpose, inventory.ErrSealed)
+	return fmt.Errorf("the key file %q is not the one that this server has loaded (key %q differs): "+
+		"put the present one back, which the last rotation wrote: %w", path, purpose, inventory.ErrSealed)
 }
 
 // store puts r in the place of the file at path, whole or not at all.

@@ -127,7 +127,7 @@ func (s *Sender) Receiver() string {
 // without sending one.
 func (s *Sender) Check() error {
 	if u, err := url.Parse(s.cfg.URL); err != nil || u.Host == "" {
-		return fmt.Errorf("notify.url is no URL: %w", inventory.ErrInvalid)
+		return fmt.Errorf("invalid notify.url; must be a URL: %w", inventory.ErrInvalid)
 	}
 	_, err := s.secret()
 	return err
@@ -175,7 +175,8 @@ func (s *Sender) next(ctx context.Context) bool {
 	if n.Attempts+1 < keepTrying {
 		due = s.cfg.Now().Add(pause(n.Attempts))
 	}
-	s.cfg.Log.Warn("notice not sent", "notice", n.ID, "event", n.Event, "machine", n.Machine, "attempts", n.Attempts+1, "error", err, "again", due)
+	s.cfg.Log.Warn("notice not sent", "notice", n.ID, "event", n.Event, "machine", n.Machine, "attempts", n.Attempts+1,
+		"error", err, "again", due)
 	if err := s.cfg.Outbox.NoticeFailed(ctx, n.ID, err.Error(), due); err != nil {
 		s.cfg.Log.Warn("noting that a notice was not sent", "notice", n.ID, "error", err)
 		return false
@@ -199,7 +200,10 @@ func (s *Sender) Test(ctx context.Context) (id string, err error) {
 	if _, err := rand.Read(raw[:]); err != nil {
 		return "", err
 	}
-	n := inventory.Notice{ID: hex.EncodeToString(raw[:]), Event: inventory.NoticeTest, Time: s.cfg.Now().UTC(), Text: "Somebody tries out whether notices arrive."}
+	n := inventory.Notice{
+		ID: hex.EncodeToString(raw[:]), Event: inventory.NoticeTest, Time: s.cfg.Now().UTC(),
+		Text: "Somebody tries out whether notices arrive.",
+	}
 	if err := s.send(ctx, n); err != nil {
 		return n.ID, fmt.Errorf("sending a notice to %s: %w", s.Receiver(), err)
 	}
@@ -225,7 +229,7 @@ func (s *Sender) send(ctx context.Context, n inventory.Notice) error {
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.cfg.URL, bytes.NewReader(body))
 	if err != nil {
-		return errors.New("notify.url is no URL")
+		return errors.New("invalid notify.url; must be a URL")
 	}
 
 	at := strconv.FormatInt(s.cfg.Now().Unix(), 10)
@@ -259,7 +263,8 @@ func (s *Sender) secret() ([]byte, error) {
 	}
 	b = bytes.TrimSpace(b)
 	if len(b) < shortestSecret {
-		return nil, fmt.Errorf("notify.secret_file holds fewer than %d characters (make one: openssl rand -hex 32): %w", shortestSecret, inventory.ErrInvalid)
+		return nil, fmt.Errorf("notify.secret_file holds fewer than %d characters (make one: openssl rand -hex 32): %w",
+			shortestSecret, inventory.ErrInvalid)
 	}
 	return b, nil
 }

@@ -113,7 +113,8 @@ func PinnedTLS(fingerprint string, cert tls.Certificate) *tls.Config {
 // decides whose it is.
 func ServerTLS(cert tls.Certificate) *tls.Config {
 	return &tls.Config{
-		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{cert}, ClientAuth: tls.RequireAnyClientCert, NextProtos: []string{"http/1.1"},
+		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{cert}, ClientAuth: tls.RequireAnyClientCert,
+		NextProtos: []string{"http/1.1"},
 	}
 }
 

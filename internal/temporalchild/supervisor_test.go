@@ -238,7 +238,7 @@ func TestKillsAChildThatIsNeverReady(t *testing.T) {
 const busyWait = time.Second
 
 // A database that takes longer to migrate than a server to start is not begun
-// anew for ever; the operator reads what goes on.
+// again and again; the operator reads why.
 func TestABusyChildTakesItsTime(t *testing.T) {
 	t.Parallel()
 	s, _, log := supervise(t, "busy", Options{StartWait: busyWait, StopWait: 10 * time.Millisecond})

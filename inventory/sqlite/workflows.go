@@ -125,7 +125,8 @@ func (s *Store) Workflows(ctx context.Context, f inventory.WorkflowFilter) ([]in
 	}
 	if !f.AfterStarted.IsZero() {
 		// Of runs that were started at the same moment, those that come after the run.
-		query += fmt.Sprintf(" AND started %[1]s= ? AND (started %[1]s ? OR rowid %[1]s (SELECT a.rowid FROM workflow a WHERE a.run = ?))", before)
+		query += fmt.Sprintf(" AND started %[1]s= ? AND (started %[1]s ? OR rowid %[1]s (SELECT a.rowid FROM workflow a WHERE a.run = ?))",
+			before)
 		at := f.AfterStarted.UnixNano()
 		args = append(args, at, at, f.AfterRun)
 	}

@@ -108,7 +108,9 @@ func (f *Temporal) find(id, run string) (*Run, error) {
 }
 
 // DescribeWorkflowExecution is the method of client.Client.
-func (f *Temporal) DescribeWorkflowExecution(_ context.Context, id, run string) (*workflowservice.DescribeWorkflowExecutionResponse, error) {
+func (f *Temporal) DescribeWorkflowExecution(_ context.Context, id,
+	run string,
+) (*workflowservice.DescribeWorkflowExecutionResponse, error) {
 	f.Mu.Lock()
 	defer f.Mu.Unlock()
 	r, err := f.find(id, run)
@@ -133,7 +135,9 @@ func (f *Temporal) CheckHealth(context.Context, *client.CheckHealthRequest) (*cl
 }
 
 // CountWorkflow is the method of client.Client.
-func (f *Temporal) CountWorkflow(context.Context, *workflowservice.CountWorkflowExecutionsRequest) (*workflowservice.CountWorkflowExecutionsResponse, error) {
+func (f *Temporal) CountWorkflow(context.Context,
+	*workflowservice.CountWorkflowExecutionsRequest,
+) (*workflowservice.CountWorkflowExecutionsResponse, error) {
 	return &workflowservice.CountWorkflowExecutionsResponse{}, nil
 }
 
@@ -195,7 +199,9 @@ type fakeService struct {
 	f *Temporal
 }
 
-func (s fakeService) SignalWorkflowExecution(_ context.Context, r *workflowservice.SignalWorkflowExecutionRequest, _ ...grpc.CallOption) (*workflowservice.SignalWorkflowExecutionResponse, error) {
+func (s fakeService) SignalWorkflowExecution(_ context.Context, r *workflowservice.SignalWorkflowExecutionRequest,
+	_ ...grpc.CallOption,
+) (*workflowservice.SignalWorkflowExecutionResponse, error) {
 	f := s.f
 	f.Mu.Lock()
 	defer f.Mu.Unlock()
