@@ -155,7 +155,7 @@ func TestS10S25S44Canaries(t *testing.T) {
 		"inventory.UserData", "inventory.VendorData", "inventory.Password", // of machines, and of those of the lab file
 		"inventory.Files", "genesis.Key", "genesis.Talosconfig", "genesis.Password", // canaryFiles
 		"api.Token",      // pair
-		"api.Passphrase", // backUp
+		"api.Passphrase", "archive.Passphrase", // backUp
 	}, secretFields(t, ".."), "a new secret field needs a canary here")
 	env := newCanary()
 	t.Setenv("INGOT_CANARY", env) // of every process of the site: the look into /proc works

@@ -74,7 +74,7 @@ func TestRecover(t *testing.T) {
 	}
 
 	status := s.must(ctx, t, "recover", "status", "flood")
-	require.Contains(t, status, "two waits for a person")
+	require.Contains(t, status, "two waits for the operator")
 	t.Log(status)
 
 	// The page has the same in its table, and the question in the machine's panel.
