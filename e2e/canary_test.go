@@ -154,7 +154,7 @@ func TestS10S25S44Canaries(t *testing.T) {
 	require.ElementsMatch(t, []string{
 		"inventory.UserData", "inventory.VendorData", "inventory.Password", // of machines, and of those of the lab file
 		"inventory.Files", "genesis.Key", "genesis.Talosconfig", "genesis.Password", // canaryFiles
-		"api.Token",      // pair
+		"api.Token",                            // pair
 		"api.Passphrase", "archive.Passphrase", // backUp
 	}, secretFields(t, ".."), "a new secret field needs a canary here")
 	env := newCanary()
