@@ -100,6 +100,21 @@ var prefixes = []string{
 	"embedded/",
 }
 
+// nameOf maps names and aliases to names. Workflows call Native, so it must not
+// iterate over natives.
+var nameOf = indexNames()
+
+func indexNames() map[string]string {
+	index := map[string]string{}
+	for name, n := range natives {
+		index[name] = name
+		for _, alias := range n.aliases {
+			index[alias] = name
+		}
+	}
+	return index
+}
+
 // Native returns the native action that an image reference names, and whether
 // there is one. Registry host, tag and digest do not matter. A repository that
 // only ends in a known name is not an alias.
@@ -121,16 +136,8 @@ func Native(image string) (string, bool) {
 		}
 	}
 
-	if _, ok := natives[path]; ok {
-		return path, true
-	}
-
-	for name, n := range natives {
-		if slices.Contains(n.aliases, path) {
-			return name, true
-		}
-	}
-	return "", false
+	name, ok := nameOf[path]
+	return name, ok
 }
 
 // Leaves tells whether the native action takes the machine away from the
