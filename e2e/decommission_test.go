@@ -25,9 +25,10 @@ import (
 // TestDecommission installs two machines and ends their service. Of the one, no
 // tool recognises anything on its disk any more, and its protected disk is as it
 // was. The disk of the other refuses to be written at one sector: it is
-// quarantined, and installed again only when a person has released it.
+// quarantined, and installed again only when a person has released it. The short
+// form installs the first machine only, and ends with the release.
 func TestDecommission(t *testing.T) {
-	beside(t, 180, 9)
+	beside(t, 120, 9)
 	ctx := needLab(t)
 	image := mini(ctx, t)
 	s := site(ctx, t)
@@ -54,6 +55,9 @@ func TestDecommission(t *testing.T) {
 	kept := sum(t, whole.DiskPathOf("KEEP-1"))
 	g, gctx := errgroup.WithContext(ctx)
 	for name := range machines {
+		if name == "worn" && !*full {
+			continue
+		}
 		g.Go(func() error {
 			if _, err := s.Provision(gctx, workflows.ProvisionInput{Machine: name}); err != nil {
 				return err
@@ -141,10 +145,12 @@ func TestDecommission(t *testing.T) {
 	s.must(ctx, t, "machine", "release", "worn", "--yes")
 	doc := s.machine(ctx, t, "worn")
 	require.Nil(t, doc.Standing)
-	s.must(ctx, t, "machine", "decommission", "worn", "--yes")
-	s.ended(ctx, t, "worn", inventory.StateSuccess)
-	require.Empty(t, recognised(ctx, t, worn.DiskPath()))
 	require.Contains(t, s.must(ctx, t, "machine", "list"), inventory.StandingAvailable)
+	if *full {
+		s.must(ctx, t, "machine", "decommission", "worn", "--yes")
+		s.ended(ctx, t, "worn", inventory.StateSuccess)
+		require.Empty(t, recognised(ctx, t, worn.DiskPath()))
+	}
 	s.silent(ctx, t, secret)
 }
 

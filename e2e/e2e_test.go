@@ -202,12 +202,25 @@ func TestDemo(t *testing.T) {
 	require.Equal(t, http.StatusOK, res.StatusCode)
 }
 
+// shortOf returns the machine image and the firmware of a test that is about the
+// server: a QEMU machine with the given firmware in the long form, otherwise a
+// simulated machine.
+func shortOf(ctx context.Context, t *testing.T, firmware lab.Firmware) (lab.Image, lab.Firmware) {
+	t.Helper()
+	if *full {
+		return mini(ctx, t), firmware
+	}
+	image, err := lab.SimImage(ctx, testWriter{t})
+	require.NoError(t, err)
+	return image, lab.Simulated
+}
+
 // TestDrivenByTheTemporalCommand starts a run with "temporal workflow start",
 // drives it by a signal, lets an action fail and resumes from that step.
 func TestDrivenByTheTemporalCommand(t *testing.T) {
-	beside(t, 60, 9)
+	beside(t, 20, 6)
 	ctx := needLab(t)
-	image := mini(ctx, t)
+	image, firmware := shortOf(ctx, t, lab.UEFI)
 	s := site(ctx, t)
 	s.must(ctx, t, "image", "add", "mini", image.Zst)
 	s.template(ctx, t, "two-steps", `version: "0.1"
@@ -221,7 +234,8 @@ tasks:
   - {name: write, image: image2disk, timeout: 600, environment: {IMG_URL: "{{.image.url}}", DEST_DISK: /dev/nvme0n1}}
   - {name: seed, image: configdrive, timeout: 60}
 `)
-	m, err := s.Add(ctx, lab.Spec{Name: "nvme", Firmware: lab.UEFI, Bus: lab.NVMe, NoBMC: true}, nil)
+	spec := lab.Spec{Name: "nvme", Firmware: firmware, Agent: filepath.Join(s.bin, "worker-agent"), Bus: lab.NVMe, NoBMC: true}
+	m, err := s.Add(ctx, spec, nil)
 	require.NoError(t, err)
 
 	in, err := json.Marshal(workflows.ProvisionInput{Machine: "nvme", Template: "two-steps", Image: "mini"})
@@ -280,9 +294,9 @@ tasks:
 // TestCancelAndTerminate starts runs over REST, cancels one and terminates the
 // next from outside: network boot is closed both times.
 func TestCancelAndTerminate(t *testing.T) {
-	beside(t, 62, 9)
+	beside(t, 20, 6)
 	ctx := needLab(t)
-	image := mini(ctx, t)
+	image, firmware := shortOf(ctx, t, lab.BIOS)
 	s := site(ctx, t)
 	s.must(ctx, t, "image", "add", "mini", image.Zst)
 	s.template(ctx, t, "long", `version: "0.1"
@@ -293,7 +307,8 @@ tasks:
   actions:
   - {name: wait, image: noop, timeout: 600, environment: {SLEEP: "500"}}
 `)
-	m, err := s.Add(ctx, lab.Spec{Name: "relayed", VLAN: lab.RelayedVLAN}, nil)
+	spec := lab.Spec{Name: "relayed", Firmware: firmware, Agent: filepath.Join(s.bin, "worker-agent"), VLAN: lab.RelayedVLAN}
+	m, err := s.Add(ctx, spec, nil)
 	require.NoError(t, err)
 	busy := func(w inventory.Workflow) bool { return w.Phase == inventory.PhaseAction }
 
@@ -430,10 +445,10 @@ tasks:
 // TestNetworkFirst power-cycles an installed machine whose firmware boots from
 // the network first, once with Ingot stopped: it boots its disk each time.
 func TestNetworkFirst(t *testing.T) {
-	beside(t, 125, 9)
-	firmwares := []lab.Firmware{lab.BIOS}
+	beside(t, 100, 9)
+	firmwares, cycles := []lab.Firmware{lab.BIOS}, 2
 	if *full {
-		firmwares = append(firmwares, lab.UEFI)
+		firmwares, cycles = append(firmwares, lab.UEFI), 3
 	}
 	for _, firmware := range firmwares {
 		t.Run(string(firmware), func(t *testing.T) {
@@ -455,7 +470,7 @@ func TestNetworkFirst(t *testing.T) {
 			s.must(ctx, t, "machine", "provision", "net", "--wait") // exits 0 on success
 			s.ended(ctx, t, "net", inventory.StateSuccess)
 			s.closed(ctx, t, "net")
-			for n := range 3 {
+			for n := range cycles {
 				if n == 1 {
 					s.Stop()
 				}
