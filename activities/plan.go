@@ -182,8 +182,8 @@ func addressed(m inventory.Machine) error {
 // refers tells whether an action carries the nonce, or the address under
 // which the installed system asks for it, onto the disk.
 func refers(x action.Action) bool {
-	return template.Refers(x, template.RefNonce) || template.Refers(x, template.RefPhoneHomeURL) ||
-		template.Refers(x, template.RefMetadataURL)
+	return template.Refers(x, inventory.RefNonce) || template.Refers(x, inventory.RefPhoneHomeURL) ||
+		template.Refers(x, inventory.RefMetadataURL)
 }
 
 func (a *Activities) render(ctx context.Context, q PlanRequest, m inventory.Machine, out *Planned) (inventory.Plan, error) {

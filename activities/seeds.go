@@ -8,7 +8,6 @@ import (
 	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/internal/seed"
 	"github.com/ingotmetal/ingot/inventory"
-	"github.com/ingotmetal/ingot/template"
 )
 
 // seeds resolves what a run's actions may learn only when they are assigned.
@@ -24,10 +23,10 @@ func (s seeds) phoneHomeURL() string {
 
 func (s seeds) resolve(ctx context.Context, ref string) (string, error) {
 	switch ref {
-	case template.RefUserData:
+	case inventory.RefUserData:
 		user, _, err := s.a.Machines.UserData(ctx, s.o.Machine)
 		return user.Reveal(), err
-	case template.RefVendorData:
+	case inventory.RefVendorData:
 		_, vendor, err := s.a.Machines.UserData(ctx, s.o.Machine)
 		return vendor.Reveal(), err
 	}

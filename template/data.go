@@ -19,14 +19,14 @@ func (d Data) values() (map[string]any, error) {
 		"machine":        m.Name,
 		"Hardware":       d.hardware(true),
 		"hardware":       d.hardware(false),
-		"phone_home_url": RefPhoneHomeURL,
-		"metadata_url":   RefMetadataURL,
-		"nonce":          RefNonce,
-		"user_data":      RefUserData,
-		"vendor_data":    RefVendorData,
-		"documents_url":  RefDocumentsURL,
-		"webhook_url":    RefWebhookURL,
-		"boot_url":       RefBootURL,
+		"phone_home_url": inventory.RefPhoneHomeURL,
+		"metadata_url":   inventory.RefMetadataURL,
+		"nonce":          inventory.RefNonce,
+		"user_data":      inventory.RefUserData,
+		"vendor_data":    inventory.RefVendorData,
+		"documents_url":  inventory.RefDocumentsURL,
+		"webhook_url":    inventory.RefWebhookURL,
+		"boot_url":       inventory.RefBootURL,
 		"images_url":     d.ImagesURL,
 	}
 
@@ -122,8 +122,8 @@ func (d Data) hardware(inGo bool) map[string]any {
 		n.of("Disks", "disks"):           disks,
 		n.of("Interfaces", "interfaces"): interfaces,
 		n.of("Metadata", "metadata"):     metadata,
-		n.of("UserData", "userData"):     RefUserData,
-		n.of("VendorData", "vendorData"): RefVendorData,
+		n.of("UserData", "userData"):     inventory.RefUserData,
+		n.of("VendorData", "vendorData"): inventory.RefVendorData,
 	}
 
 	if inGo {

@@ -3,7 +3,9 @@ package template
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net"
+	"reflect"
 	"regexp"
 	"strconv"
 	"strings"
@@ -35,61 +37,106 @@ func functions(g *guard) template.FuncMap {
 	for _, name := range denied {
 		delete(all, name)
 	}
-	for name, f := range map[string]any{
+	maps.Copy(all, template.FuncMap{
 		"formatPartition":       formatPartition,
 		"netmaskToPrefixLength": netmaskToPrefixLength,
 		"netmaskToCIDR":         netmaskToPrefixLength,
 		"toYaml":                toYAML,
 		"fromYaml":              fromYAML,
-		// Those of the standard library and of sprig that could make a large
-		// text out of small arguments before its size can be checked.
-		"printf":   printf,
+		// Those of the standard library, to bound them like the others.
+		"printf":   fmt.Sprintf,
 		"print":    fmt.Sprint,
 		"println":  fmt.Sprintln,
 		"html":     template.HTMLEscaper,
 		"js":       template.JSEscaper,
 		"urlquery": template.URLQueryEscaper,
-		"indent":   indent,
-		"nindent":  func(spaces int, s string) (string, error) { s, err := indent(spaces, s); return "\n" + s, err },
-		"replace":  replace,
-		"join":     joiner(all["join"]),
-		"wrapWith": wrapper(all["wrapWith"]),
-	} {
-		all[name] = f
-	}
-
-	for _, name := range []string{"regexReplaceAll", "regexReplaceAllLiteral"} {
-		f, ok := all[name].(func(string, string, string) string)
-		must, mustOK := all["must"+strings.ToUpper(name[:1])+name[1:]].(func(string, string, string) (string, error))
-		if !ok || !mustOK {
-			panic("sprig's " + name + " has another type") // told by any test, at the change of sprig's version
-		}
-
-		all[name] = func(regex, s, repl string) (string, error) {
-			if err := replacement(s, repl); err != nil {
-				return "", err
-			}
-			return f(regex, s, repl), nil
-		}
-
-		all["must"+strings.ToUpper(name[:1])+name[1:]] = func(regex, s, repl string) (string, error) {
-			if err := replacement(s, repl); err != nil {
-				return "", err
-			}
-			return must(regex, s, repl)
-		}
-	}
+	})
 
 	for name, f := range all {
-		if strings.HasPrefix(strings.ToLower(strings.TrimPrefix(name, "must")), "regex") && name != "regexQuoteMeta" {
-			f = smallRegex(f)
-		}
-		all[name] = g.bounded(f)
+		all[name] = g.bounded(f, checksOf(name))
 	}
 	return all
 }
 
-var errLarge = limitError("makes a value that is too large")
+// A check refuses arguments from which a function would make a value that is too
+// large, or take too long, before the size of its result can be checked.
+type check func(args []reflect.Value) error
+
+// checksOf returns the checks of the function of that name.
+func checksOf(name string) (out []check) {
+	name = strings.ToLower(strings.TrimPrefix(name, "must"))
+	if strings.HasPrefix(name, "regex") && name != "regexquotemeta" {
+		out = append(out, checkRegex)
+	}
+
+	switch name {
+	case "printf":
+		out = append(out, checkFormat)
+	case "indent", "nindent":
+		out = append(out, sized(func(a []reflect.Value) int {
+			return (strings.Count(a[1].String(), "\n")+1)*min(int(a[0].Int()), maxWeight+1) + a[1].Len()
+		}))
+	case "replace":
+		out = append(out, sized(func(a []reflect.Value) int {
+			return strings.Count(a[2].String(), a[0].String())*a[1].Len() + a[2].Len()
+		}))
+	case "join":
+		out = append(out, sized(func(a []reflect.Value) int { return a[0].Len() * maxLength }))
+	case "wrapwith":
+		out = append(out, sized(func(a []reflect.Value) int {
+			return a[1].Len()*(2*a[2].Len()/max(int(a[0].Int()), 1)+2) + a[2].Len()
+		}))
+	case "regexreplaceall", "regexreplaceallliteral":
+		// As many matches as the text has characters, each replaced by a text that may
+		// itself hold all of a match.
+		out = append(out, sized(func(a []reflect.Value) int { return (a[1].Len() + 1) * (a[2].Len() + 1) / 4 }))
+	}
+	return out
+}
+
+// sized is the check of a function whose result has at most size bytes.
+func sized(size func(args []reflect.Value) int) check {
+	return func(args []reflect.Value) error {
+		if size(args) > maxWeight {
+			return errLarge
+		}
+		return nil
+	}
+}
+
+// checkRegex bounds the product of an expression and the text that it runs
+// over: RE2's time is linear in both.
+func checkRegex(args []reflect.Value) error {
+	const maxRegex, maxText = 256, 16 << 10
+	if args[0].Len() > maxRegex || args[1].Len() > maxText {
+		return limitError(fmt.Sprintf("runs a regular expression of more than %d bytes, or over a text of more than %d",
+			maxRegex, maxText))
+	}
+	return nil
+}
+
+var widths = regexp.MustCompile(`%[^a-zA-Z%]*`)
+
+// checkFormat refuses the forms of printf that repeat arguments, or that fill up
+// with blanks by the megabyte.
+func checkFormat(args []reflect.Value) error {
+	format := args[0].String()
+	if len(format) > 64<<10 {
+		return errLarge
+	}
+
+	for _, verb := range widths.FindAllString(format, -1) {
+		if strings.ContainsAny(verb, "*[") {
+			return errors.New("* and [n] are not supported")
+		}
+		for _, digits := range strings.FieldsFunc(verb, func(r rune) bool { return r < '0' || r > '9' }) {
+			if n, err := strconv.Atoi(digits); err != nil || n > 256 {
+				return errors.New("a width over 256 is not supported")
+			}
+		}
+	}
+	return nil
+}
 
 // formatPartition returns the path of a partition of a disk.
 func formatPartition(disk string, number int) string {
@@ -124,152 +171,4 @@ func fromYAML(s string) (any, error) {
 	var v any
 	err := yaml.Unmarshal([]byte(s), &v)
 	return v, err
-}
-
-var widths = regexp.MustCompile(`%[^a-zA-Z%]*`)
-
-// printf is fmt.Sprintf without the forms that repeat arguments or fill up
-// with blanks by the megabyte.
-func printf(format string, args ...any) (string, error) {
-	if len(format) > 64<<10 {
-		return "", errLarge
-	}
-
-	for _, verb := range widths.FindAllString(format, -1) {
-		if strings.ContainsAny(verb, "*[") {
-			return "", errors.New("printf: * and [n] are not supported")
-		}
-		for _, digits := range strings.FieldsFunc(verb, func(r rune) bool { return r < '0' || r > '9' }) {
-			if n, err := strconv.Atoi(digits); err != nil || n > 256 {
-				return "", errors.New("printf: a width over 256 is not supported")
-			}
-		}
-	}
-	return fmt.Sprintf(format, args...), nil
-}
-
-func indent(spaces int, s string) (string, error) {
-	if spaces < 0 || spaces > 256 {
-		return "", errors.New("indent: between 0 and 256 blanks are supported")
-	}
-	if (strings.Count(s, "\n")+1)*spaces+len(s) > maxWeight {
-		return "", errLarge
-	}
-	pad := strings.Repeat(" ", spaces)
-	return pad + strings.ReplaceAll(s, "\n", "\n"+pad), nil
-}
-
-func replace(old, by, s string) (string, error) {
-	if strings.Count(s, old)*len(by)+len(s) > maxWeight {
-		return "", errLarge
-	}
-	return strings.ReplaceAll(s, old, by), nil
-}
-
-func joiner(f any) any {
-	join, ok := f.(func(string, any) string)
-	if !ok {
-		panic("sprig's join has another type") // as above
-	}
-	return func(sep string, v any) (string, error) {
-		if len(sep)*maxLength > maxWeight {
-			return "", errLarge
-		}
-		return join(sep, v), nil
-	}
-}
-
-func wrapper(f any) any {
-	wrap, ok := f.(func(int, string, string) string)
-	if !ok {
-		panic("sprig's wrapWith has another type") // as above
-	}
-	return func(width int, sep, s string) (string, error) {
-		if len(sep)*(2*len(s)/max(width, 1)+2)+len(s) > maxWeight {
-			return "", errLarge
-		}
-		return wrap(width, sep, s), nil
-	}
-}
-
-// replacement refuses what could grow too far: as many matches as s has
-// characters, each replaced by repl, which may itself hold all of a match.
-func replacement(s, repl string) error {
-	if (len(s)+1)*(len(repl)+1) > 4*maxWeight {
-		return errLarge
-	}
-	return nil
-}
-
-// smallRegex bounds the product of an expression and the text that it runs
-// over: RE2's time is linear in both.
-func smallRegex(f any) any {
-	const maxRegex, maxText = 256, 16 << 10
-	check := func(regex, s string) error {
-		if len(regex) > maxRegex || len(s) > maxText {
-			return limitError(fmt.Sprintf("runs a regular expression of more than %d bytes, or over a text of more than %d",
-				maxRegex, maxText))
-		}
-		return nil
-	}
-
-	switch f := f.(type) {
-	case func(string, string) bool:
-		return func(regex, s string) (bool, error) {
-			if err := check(regex, s); err != nil {
-				return false, err
-			}
-			return f(regex, s), nil
-		}
-
-	case func(string, string) (bool, error):
-		return func(regex, s string) (bool, error) {
-			if err := check(regex, s); err != nil {
-				return false, err
-			}
-			return f(regex, s)
-		}
-
-	case func(string, string) string:
-		return func(regex, s string) (string, error) {
-			if err := check(regex, s); err != nil {
-				return "", err
-			}
-			return f(regex, s), nil
-		}
-
-	case func(string, string) (string, error):
-		return func(regex, s string) (string, error) {
-			if err := check(regex, s); err != nil {
-				return "", err
-			}
-			return f(regex, s)
-		}
-
-	case func(string, string, int) []string:
-		return func(regex, s string, n int) ([]string, error) {
-			if err := check(regex, s); err != nil {
-				return nil, err
-			}
-			return f(regex, s, n), nil
-		}
-
-	case func(string, string, int) ([]string, error):
-		return func(regex, s string, n int) ([]string, error) {
-			if err := check(regex, s); err != nil {
-				return nil, err
-			}
-			return f(regex, s, n)
-		}
-
-	case func(string, string, string) (string, error):
-		return func(regex, s, repl string) (string, error) {
-			if err := check(regex, s); err != nil {
-				return "", err
-			}
-			return f(regex, s, repl)
-		}
-	}
-
-	panic(fmt.Sprintf("sprig has a regular expression function of type %T", f)) // as above
 }

@@ -71,7 +71,7 @@ func (d document) documents() []inventory.Document {
 			doc.Kind = inventory.DocumentText
 		}
 		if doc.Contents == "" {
-			doc.Contents = RefUserData
+			doc.Contents = inventory.RefUserData
 		}
 		out = append(out, doc)
 	}
@@ -129,7 +129,7 @@ func (c *checker) documents() {
 		if len(x.Contents) > maxDocument {
 			c.add(p+".contents", "", "are larger than %d KiB", maxDocument>>10)
 		}
-		if inventory.Refers(x.Contents, RefBootURL) {
+		if inventory.Refers(x.Contents, inventory.RefBootURL) {
 			c.add(p+".contents", "use .images_url", "name .boot_url, which ends with the boot")
 		}
 	}
@@ -216,7 +216,7 @@ func (c *checker) imageName(path, name string) {
 
 // secretElsewhere are references that never stand on a kernel command line,
 // which every process can read (security S44).
-var secretElsewhere = []string{RefNonce, RefPhoneHomeURL, RefUserData, RefVendorData}
+var secretElsewhere = []string{inventory.RefNonce, inventory.RefPhoneHomeURL, inventory.RefUserData, inventory.RefVendorData}
 
 func (c *checker) parameter(path, a string) {
 	for _, ref := range secretElsewhere {

@@ -32,12 +32,12 @@ func TestInstallerIsRendered(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, &inventory.Installer{
 		Kernel: "vmlinuz-x", Initrds: []string{"initrd-x"}, Payload: "rootfs-x",
-		Parameters: []string{"ip=dhcp", "root=live:" + RefBootURL + "rootfs-x", "harvester.install.config_url=" + RefDocumentsURL + "config"},
+		Parameters: []string{"ip=dhcp", "root=live:" + inventory.RefBootURL + "rootfs-x", "harvester.install.config_url=" + inventory.RefDocumentsURL + "config"},
 		Complete:   inventory.CompleteWebhook, Timeout: DefaultInstallerTimeout,
 	}, r.Installer)
 	require.Equal(t, []inventory.Document{
-		{Name: "config", Kind: inventory.DocumentHarvester, Contents: RefUserData},
-		{Name: "note.txt", Kind: inventory.DocumentText, Contents: RefWebhookURL + "SUCCEEDED"},
+		{Name: "config", Kind: inventory.DocumentHarvester, Contents: inventory.RefUserData},
+		{Name: "note.txt", Kind: inventory.DocumentText, Contents: inventory.RefWebhookURL + "SUCCEEDED"},
 	}, r.Documents)
 	require.Empty(t, r.Actions, "no task, no reboot")
 	require.Equal(t, DefaultGlobalTimeout+DefaultInstallerTimeout, r.GlobalTimeout)

@@ -36,6 +36,8 @@ type limitError string
 func (e limitError) Error() string        { return string(e) }
 func (e limitError) Is(target error) bool { return target == errLimit }
 
+const errLarge = limitError("makes a value that is too large")
+
 // limitProblems are Problems that are an errLimit, too.
 type limitProblems struct{ inventory.Problems }
 
@@ -125,14 +127,8 @@ func prepare(file, src string, g *guard) (*template.Template, error) {
 	return t, nil
 }
 
-// compile returns the parse trees of src.
-func compile(file, src string, g *guard) ([]*parse.Tree, error) {
-	t, err := prepare(file, src, g)
-	if err != nil {
-		return nil, err
-	}
-
-	var trees []*parse.Tree
+// treesOf returns the parse trees of t and of the templates that it defines, by name.
+func treesOf(t *template.Template) (trees []*parse.Tree) {
 	for _, named := range t.Templates() {
 		if named.Tree != nil && named.Root != nil {
 			trees = append(trees, named.Tree)
@@ -140,7 +136,7 @@ func compile(file, src string, g *guard) ([]*parse.Tree, error) {
 	}
 
 	slices.SortFunc(trees, func(a, b *parse.Tree) int { return strings.Compare(a.Name, b.Name) })
-	return trees, nil
+	return trees
 }
 
 // output is a rendered text with the way back to its source.
@@ -171,11 +167,8 @@ func execute(ctx context.Context, file, src string, data map[string]any) (output
 		return output{}, err
 	}
 
-	for _, named := range t.Templates() {
-		if named.Tree == nil || named.Root == nil {
-			continue
-		}
-		instrument(named.Tree, newLines(src))
+	for _, tree := range treesOf(t) {
+		instrument(tree, newLines(src))
 	}
 
 	if err := t.Execute(g, data); err != nil {
@@ -276,20 +269,8 @@ func (l lines) of(n parse.Node) int {
 // instrument puts the hooks into a template: at its start, at the start of
 // each branch and each pass of a loop, and before everything that prints.
 func instrument(t *parse.Tree, at lines) {
-	call, mark := hook("{{"+hookCall+"}}"), hook("{{"+hookAt+" 1}}")
 	marked := func(n parse.Node) parse.Node {
-		m, ok := mark.Copy().(*parse.ActionNode)
-		if !ok {
-			panic("invalid hook") // a constant text: it is always or never
-		}
-
-		number, ok := m.Pipe.Cmds[0].Args[1].(*parse.NumberNode)
-		if !ok {
-			panic("a hook has no number") // as above
-		}
-
-		number.Int64 = int64(at.of(n))
-		return m
+		return hook(hookAt, &parse.NumberNode{NodeType: parse.NodeNumber, IsInt: true, Int64: int64(at.of(n))})
 	}
 
 	var list func(*parse.ListNode)
@@ -300,36 +281,40 @@ func instrument(t *parse.Tree, at lines) {
 
 		nodes := []parse.Node{marked(l)}
 		for _, n := range l.Nodes {
-			nodes = append(nodes, marked(n))
-			switch n := n.(type) {
-			case *parse.IfNode:
-				list(n.List)
-				list(n.ElseList)
-			case *parse.RangeNode:
-				list(n.List)
-				list(n.ElseList)
-			case *parse.WithNode:
-				list(n.List)
-				list(n.ElseList)
+			if b := branchOf(n); b != nil {
+				list(b.List)
+				list(b.ElseList)
 			}
-
-			nodes = append(nodes, n)
+			nodes = append(nodes, marked(n), n)
 		}
 
 		l.Nodes = nodes
 	}
 
 	list(t.Root)
-	t.Root.Nodes = append([]parse.Node{call}, t.Root.Nodes...)
+	t.Root.Nodes = slices.Insert(t.Root.Nodes, 0, hook(hookCall))
 }
 
 // hook returns the node of a call of one of the hooks.
-func hook(call string) parse.Node {
-	trees, err := parse.Parse("hook", call, "", "", map[string]any{hookAt: 0, hookCall: 0})
-	if err != nil {
-		panic(err) // as above
+func hook(name string, args ...parse.Node) parse.Node {
+	call := &parse.CommandNode{NodeType: parse.NodeCommand, Args: append([]parse.Node{parse.NewIdentifier(name)}, args...)}
+	return &parse.ActionNode{
+		NodeType: parse.NodeAction,
+		Pipe:     &parse.PipeNode{NodeType: parse.NodePipe, Cmds: []*parse.CommandNode{call}},
 	}
-	return trees["hook"].Root.Nodes[0]
+}
+
+// branchOf returns the branches of an if, range or with, and nil of another node.
+func branchOf(n parse.Node) *parse.BranchNode {
+	switch n := n.(type) {
+	case *parse.IfNode:
+		return &n.BranchNode
+	case *parse.RangeNode:
+		return &n.BranchNode
+	case *parse.WithNode:
+		return &n.BranchNode
+	}
+	return nil
 }
 
 // walkNodes calls f for every node under n.
@@ -339,10 +324,11 @@ func walkNodes(n parse.Node, f func(parse.Node)) {
 	}
 
 	f(n)
-	branch := func(b *parse.BranchNode) {
+	if b := branchOf(n); b != nil {
 		walkNodes(b.Pipe, f)
 		walkNodes(b.List, f)
 		walkNodes(b.ElseList, f)
+		return
 	}
 	switch n := n.(type) {
 	case *parse.ListNode:
@@ -353,12 +339,6 @@ func walkNodes(n parse.Node, f func(parse.Node)) {
 		walkNodes(n.Pipe, f)
 	case *parse.TemplateNode:
 		walkNodes(n.Pipe, f)
-	case *parse.IfNode:
-		branch(&n.BranchNode)
-	case *parse.RangeNode:
-		branch(&n.BranchNode)
-	case *parse.WithNode:
-		branch(&n.BranchNode)
 	case *parse.PipeNode:
 		for _, c := range n.Cmds {
 			walkNodes(c, f)
@@ -372,119 +352,114 @@ func walkNodes(n parse.Node, f func(parse.Node)) {
 	}
 }
 
-// weigh returns how large v is, and an error from the point where it is too
-// large; a value that contains itself is.
+// weigh refuses a value that is too large; a value that contains itself is.
 func weigh(v reflect.Value) error {
-	left := maxWeight
-	var walk func(reflect.Value, int) error
-	walk = func(v reflect.Value, depth int) error {
-		left--
-		if depth > maxNested {
-			return limitError(fmt.Sprintf("nests lists and maps deeper than %d", maxNested))
-		}
-		if left < 0 {
-			return limitError("makes a value that is too large")
-		}
-
-		switch v.Kind() {
-		case reflect.String:
-			left -= v.Len()
-		case reflect.Interface, reflect.Pointer:
-			if !v.IsNil() {
-				return walk(v.Elem(), depth+1)
-			}
-		case reflect.Slice, reflect.Array:
-			if v.Type().Elem().Kind() == reflect.Uint8 {
-				left -= v.Len()
-				break
-			}
-			if v.Len() > maxLength {
-				return limitError(fmt.Sprintf("makes a list of more than %d elements", maxLength))
-			}
-
-			for i := range v.Len() {
-				if err := walk(v.Index(i), depth+1); err != nil {
-					return err
-				}
-			}
-
-		case reflect.Map:
-			if v.Len() > maxLength {
-				return limitError(fmt.Sprintf("makes a map of more than %d entries", maxLength))
-			}
-			for it := v.MapRange(); it.Next(); {
-				if err := walk(it.Key(), depth+1); err != nil {
-					return err
-				}
-				if err := walk(it.Value(), depth+1); err != nil {
-					return err
-				}
-			}
-
-		case reflect.Struct:
-			for i := range v.NumField() {
-				if err := walk(v.Field(i), depth+1); err != nil {
-					return err
-				}
-			}
-		}
-		if left < 0 {
-			return limitError("makes a value that is too large")
-		}
-		return nil
-	}
 	if !v.IsValid() {
 		return nil
 	}
-	return walk(v, 0)
+	left := maxWeight
+	return weighPart(v, 0, &left)
+}
+
+// weighPart takes the weight of v from what is left.
+func weighPart(v reflect.Value, depth int, left *int) error {
+	*left--
+	if depth > maxNested {
+		return limitError(fmt.Sprintf("nests lists and maps deeper than %d", maxNested))
+	}
+
+	var parts []reflect.Value
+	switch v.Kind() {
+	case reflect.String:
+		*left -= v.Len()
+	case reflect.Interface, reflect.Pointer:
+		if !v.IsNil() {
+			parts = append(parts, v.Elem())
+		}
+	case reflect.Slice, reflect.Array, reflect.Map:
+		if v.Kind() != reflect.Map && v.Type().Elem().Kind() == reflect.Uint8 {
+			*left -= v.Len()
+			break
+		}
+		if v.Len() > maxLength {
+			return limitError(fmt.Sprintf("makes a list or map of more than %d elements", maxLength))
+		}
+		for key, x := range v.Seq2() {
+			if v.Kind() == reflect.Map {
+				parts = append(parts, key)
+			}
+			parts = append(parts, x)
+		}
+	case reflect.Struct:
+		for i := range v.NumField() {
+			parts = append(parts, v.Field(i))
+		}
+	}
+
+	if *left < 0 {
+		return errLarge
+	}
+	for _, part := range parts {
+		if err := weighPart(part, depth+1, left); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 var errorType = reflect.TypeFor[error]()
 
-// bounded wraps a function of a template: each call is a step, and neither its
-// arguments nor its result may be too large.
-func (g *guard) bounded(f any) any {
+// bounded wraps a function of a template: each call is a step, its arguments pass
+// the checks, and neither they nor its result may be too large.
+func (g *guard) bounded(f any, checks []check) any {
 	fn := reflect.ValueOf(f)
 	t := fn.Type()
 	in := make([]reflect.Type, t.NumIn())
 	for i := range in {
 		in[i] = t.In(i)
 	}
+
 	wrapped := reflect.FuncOf(in, []reflect.Type{t.Out(0), errorType}, t.IsVariadic())
 	return reflect.MakeFunc(wrapped, func(args []reflect.Value) []reflect.Value {
-		fail := func(err error) []reflect.Value {
-			return []reflect.Value{reflect.Zero(t.Out(0)), reflect.ValueOf(&err).Elem()}
+		result, err := g.call(fn, args, checks)
+		if limit := limitError(""); errors.As(err, &limit) {
+			err = g.stop("%s", limit)
 		}
-		if err := g.step(); err != nil {
-			return fail(err)
+		if err != nil {
+			result = reflect.Zero(t.Out(0))
 		}
-		if t.IsVariadic() && args[len(args)-1].Len() > maxArgs {
-			return fail(g.stop("calls a function with more than %d arguments", maxArgs))
-		}
-
-		for _, a := range args {
-			if err := weigh(a); err != nil {
-				return fail(g.stop("%s", err))
-			}
-		}
-
-		var out []reflect.Value
-		if t.IsVariadic() {
-			out = fn.CallSlice(args)
-		} else {
-			out = fn.Call(args)
-		}
-
-		if len(out) == 2 && !out[1].IsNil() {
-			var limit limitError
-			if err, ok := out[1].Interface().(error); ok && errors.As(err, &limit) {
-				return fail(g.stop("%s", limit))
-			}
-			return []reflect.Value{out[0], out[1]}
-		}
-		if err := weigh(out[0]); err != nil {
-			return fail(g.stop("%s", err))
-		}
-		return []reflect.Value{out[0], reflect.Zero(errorType)}
+		return []reflect.Value{result, reflect.ValueOf(&err).Elem()}
 	}).Interface()
+}
+
+// call calls a function within the limits of its arguments and its result.
+func (g *guard) call(fn reflect.Value, args []reflect.Value, checks []check) (result reflect.Value, err error) {
+	if err := g.step(); err != nil {
+		return result, err
+	}
+	call := fn.Call
+	if fn.Type().IsVariadic() {
+		call = fn.CallSlice
+		if args[len(args)-1].Len() > maxArgs {
+			return result, limitError(fmt.Sprintf("calls a function with more than %d arguments", maxArgs))
+		}
+	}
+
+	for _, a := range args {
+		if err := weigh(a); err != nil {
+			return result, err
+		}
+	}
+	for _, refuse := range checks {
+		if err := refuse(args); err != nil {
+			return result, err
+		}
+	}
+
+	out := call(args)
+	if len(out) == 2 && !out[1].IsNil() {
+		err, _ := out[1].Interface().(error)
+		return out[0], err
+	}
+	return out[0], weigh(out[0])
 }

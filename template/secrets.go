@@ -10,23 +10,12 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Secret references. A template's .nonce and so on render to these markers;
-// they stay in the plan, and Resolve replaces them when the action is assigned
-// to the agent. They are plain words to YAML wherever they stand.
-const (
-	RefPhoneHomeURL = inventory.RefPhoneHomeURL
-	RefMetadataURL  = inventory.RefMetadataURL
-	RefNonce        = inventory.RefNonce
-	RefUserData     = inventory.RefUserData
-	RefVendorData   = inventory.RefVendorData
-	RefDocumentsURL = inventory.RefDocumentsURL
-	RefWebhookURL   = inventory.RefWebhookURL
-	RefBootURL      = inventory.RefBootURL
-)
-
+// refs are the secret references. A template's .nonce and so on render to these
+// markers; they stay in the plan, and Resolve replaces them when the action is
+// assigned to the agent. They are plain words to YAML wherever they stand.
 var refs = []string{
-	RefPhoneHomeURL, RefMetadataURL, RefNonce, RefUserData, RefVendorData, RefDocumentsURL,
-	RefWebhookURL, RefBootURL,
+	inventory.RefPhoneHomeURL, inventory.RefMetadataURL, inventory.RefNonce, inventory.RefUserData,
+	inventory.RefVendorData, inventory.RefDocumentsURL, inventory.RefWebhookURL, inventory.RefBootURL,
 }
 
 // Resolve returns a with every secret reference in its environment and its

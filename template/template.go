@@ -15,8 +15,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"regexp"
-	"sort"
+	"slices"
 	"strings"
 	"text/template/parse"
 	"time"
@@ -86,16 +87,13 @@ type Rendered struct {
 func Parse(file string, src []byte) (*Template, error) {
 	t := &Template{File: file, Source: string(src)}
 	g := newGuard(context.Background())
-	trees, err := compile(file, t.Source, g)
+	parsed, err := prepare(file, t.Source, g)
 	if err != nil {
 		return nil, err
 	}
 
-	keys := usedKeys(t.Source, trees)
-	for k := range keys {
-		t.Keys = append(t.Keys, k)
-	}
-	sort.Strings(t.Keys)
+	keys := usedKeys(t.Source, treesOf(parsed))
+	t.Keys = slices.Sorted(maps.Keys(keys))
 	var problems inventory.Problems
 	if line, ok := keys["references"]; ok {
 		problems = append(problems, inventory.Problem{
@@ -212,28 +210,19 @@ func sameShape(ctx context.Context, name, src string, d Data, out output, doc do
 	}
 
 	a, b := doc.shape(), again.shape()
-	for i := range max(len(a), len(b)) {
-		var x, y part
-		if i < len(a) {
-			x = a[i]
-		}
-		if i < len(b) {
-			y = b[i]
-		}
-
-		if x != y {
-			path := x.path
-			if path == "" {
-				path = y.path
-			}
-			return inventory.Problems{{
-				File: name, Line: out.line(path), Field: path,
-				What: "a value of the data changes the structure of the template", Remedy: remedy,
-			}}
-		}
+	if slices.Equal(a, b) {
+		return nil
 	}
 
-	return nil
+	same := 0
+	for same < min(len(a), len(b)) && a[same] == b[same] {
+		same++
+	}
+	path := slices.Concat(a[same:], b[same:])[0].path
+	return inventory.Problems{{
+		File: name, Line: out.line(path), Field: path,
+		What: "a value of the data changes the structure of the template", Remedy: remedy,
+	}}
 }
 
 // usedKeys returns the names that the template takes from its data at the top

@@ -122,7 +122,7 @@ func TestDataKeys(t *testing.T) {
 		`{{ (fromYaml "{a: [1, 2]}").a | toYaml | nindent 2 | trim | quote }}`:                      `"- 1\n  - 2"`,
 		`{{ "haystack" | contains "hay" }} {{ "x-y" | hasPrefix "x" }} {{ "x-y" | hasSuffix "y" }}`: "true true true",
 		`{{ printf "%05d" 42 }} {{ list "a" "b" | join "," }} {{ "a.b" | replace "." "-" }}`:        "00042 a,b a-b",
-		`{{ .user_data }}`: RefUserData, `{{ .nonce }}`: RefNonce, `{{ .phone_home_url }}`: RefPhoneHomeURL,
+		`{{ .user_data }}`: inventory.RefUserData, `{{ .nonce }}`: inventory.RefNonce, `{{ .phone_home_url }}`: inventory.RefPhoneHomeURL,
 	} {
 		d := data()
 		d.HardwareMap = map[string]string{"rack": "r7"}
@@ -332,28 +332,28 @@ func TestInjection(t *testing.T) {
 	d.HardwareMap = map[string]string{"Hardware": "x"}
 	_, err := d.values()
 	require.ErrorContains(t, err, "hardwareMap.Hardware")
-	d.HardwareMap = map[string]string{"x": "a" + RefNonce}
+	d.HardwareMap = map[string]string{"x": "a" + inventory.RefNonce}
 	_, err = Render(t.Context(), "t", bare, d)
 	require.ErrorContains(t, err, "which stands for a secret")
 }
 
 func TestResolve(t *testing.T) {
 	a := action.Action{Name: "a", Environment: map[string]string{
-		"CONTENTS": "seedfrom: " + RefMetadataURL + "x\n" + RefNonce + RefNonce,
+		"CONTENTS": "seedfrom: " + inventory.RefMetadataURL + "x\n" + inventory.RefNonce + inventory.RefNonce,
 		"B":        "b",
-	}, Command: []string{"-u", RefPhoneHomeURL}}
+	}, Command: []string{"-u", inventory.RefPhoneHomeURL}}
 	asked := map[string]int{}
 	got, err := Resolve(a, func(ref string) (string, error) {
 		asked[ref]++
-		return map[string]string{RefMetadataURL: "http://m/c/a/k/", RefNonce: "n0\nn1: $0", RefPhoneHomeURL: "http://p"}[ref], nil
+		return map[string]string{inventory.RefMetadataURL: "http://m/c/a/k/", inventory.RefNonce: "n0\nn1: $0", inventory.RefPhoneHomeURL: "http://p"}[ref], nil
 	})
 	require.NoError(t, err)
 	require.Equal(t, map[string]string{"CONTENTS": "seedfrom: http://m/c/a/k/x\nn0\nn1: $0n0\nn1: $0", "B": "b"}, got.Environment)
 	require.Equal(t, []string{"-u", "http://p"}, got.Command)
-	require.Equal(t, map[string]int{RefMetadataURL: 1, RefNonce: 1, RefPhoneHomeURL: 1}, asked)
-	require.Contains(t, a.Environment["CONTENTS"], RefNonce, "the argument stays as it is")
-	require.True(t, Refers(a, RefNonce))
-	require.False(t, Refers(a, RefUserData))
+	require.Equal(t, map[string]int{inventory.RefMetadataURL: 1, inventory.RefNonce: 1, inventory.RefPhoneHomeURL: 1}, asked)
+	require.Contains(t, a.Environment["CONTENTS"], inventory.RefNonce, "the argument stays as it is")
+	require.True(t, Refers(a, inventory.RefNonce))
+	require.False(t, Refers(a, inventory.RefUserData))
 
 	gone := errors.New("gone")
 	_, err = Resolve(a, func(string) (string, error) { return "", gone })
