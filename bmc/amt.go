@@ -73,9 +73,6 @@ func newAMT(_ *Driver, l link, name string, b inventory.BMC, password inventory.
 // Name names the provider in bmclib's errors.
 func (p *amt) Name() string { return "ingot-amt" }
 
-// Open says nothing yet: each command logs in when it must.
-func (p *amt) Open(context.Context) error { return nil }
-
 // Close gives the connection back.
 func (p *amt) Close(context.Context) error {
 	p.close()
@@ -125,21 +122,18 @@ func (p *amt) power(ctx context.Context) (state int, may []int, err error) {
 	for _, item := range items {
 		for _, n := range item.Nodes {
 			v, err := strconv.Atoi(strings.TrimSpace(n.Text))
-			switch n.XMLName.Local {
-			case "PowerState":
-				if err != nil {
-					return 0, nil, fmt.Errorf("reading power state %q: %w", clip(n.Text), inventory.ErrUnsupported)
-				}
+			switch name := n.XMLName.Local; {
+			case name == "PowerState" && err != nil:
+				return 0, nil, fmt.Errorf("reading power state %q: %w", clip(n.Text), inventory.ErrUnsupported)
+			case name == "PowerState":
 				state = v
-			case "AvailableRequestedPowerStates":
-				if err == nil {
-					may = append(may, v)
-				}
+			case name == "AvailableRequestedPowerStates" && err == nil:
+				may = append(may, v)
 			}
 		}
 	}
 	if state == 0 {
-		return 0, nil, fmt.Errorf("AMT does not tell the power state: %w", inventory.ErrUnsupported)
+		return 0, nil, fmt.Errorf("AMT does not report the power state: %w", inventory.ErrUnsupported)
 	}
 	return state, may, nil
 }

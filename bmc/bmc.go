@@ -12,6 +12,7 @@
 package bmc
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"net"
@@ -87,29 +88,17 @@ func New(cfg Config) *Driver {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	if cfg.Step <= 0 {
-		cfg.Step = 3 * time.Second
-	}
-	if cfg.Hard <= 0 {
-		cfg.Hard = 60 * time.Second
-	}
-	if cfg.Soft <= 0 {
-		cfg.Soft = 180 * time.Second
-	}
-	if cfg.Settle <= 0 {
-		cfg.Settle = 30 * time.Second
-	}
-	if cfg.Back <= 0 {
-		cfg.Back = 5 * time.Minute
-	}
+	cfg.Step = cmp.Or(cfg.Step, 3*time.Second)
+	cfg.Hard = cmp.Or(cfg.Hard, 60*time.Second)
+	cfg.Soft = cmp.Or(cfg.Soft, 180*time.Second)
+	cfg.Settle = cmp.Or(cfg.Settle, 30*time.Second)
+	cfg.Back = cmp.Or(cfg.Back, 5*time.Minute)
+	cfg.PerMinute = cmp.Or(cfg.PerMinute, perMinute)
 	if cfg.Networks == nil {
 		cfg.Networks = DefaultNetworks()
 	}
 	if cfg.Resolver == nil {
 		cfg.Resolver = net.DefaultResolver
-	}
-	if cfg.PerMinute <= 0 {
-		cfg.PerMinute = perMinute
 	}
 
 	cfg.now, cfg.sleep = time.Now, sleep

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	bmclibbmc "github.com/bmc-toolbox/bmclib/v2/bmc"
@@ -26,9 +27,7 @@ import (
 func (d *Driver) SetBootDevice(ctx context.Context, b inventory.BMC, password inventory.Secret,
 	want inventory.BootDevice, fence func(context.Context) error,
 ) (warning string, err error) {
-	switch want.Device {
-	case "pxe", "disk", "cdrom", "bios", "none":
-	default:
+	if !slices.Contains([]string{"pxe", "disk", "cdrom", "bios", "none"}, want.Device) {
 		return "", fmt.Errorf("invalid boot device %q; must be pxe, disk, cdrom, bios or none: %w", want.Device,
 			inventory.ErrInvalid)
 	}

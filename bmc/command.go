@@ -71,12 +71,6 @@ func newCommand(d *Driver, l link, _ string, b inventory.BMC, password inventory
 // Name names the provider in bmclib's errors.
 func (p *command) Name() string { return "ingot-exec" }
 
-// Open has nothing to open.
-func (p *command) Open(context.Context) error { return nil }
-
-// Close has nothing to close.
-func (p *command) Close(context.Context) error { return nil }
-
 // PowerStateGet returns the last line of what status says.
 func (p *command) PowerStateGet(ctx context.Context) (string, error) {
 	out, err := p.run(ctx, "status", p.cmd.Status)

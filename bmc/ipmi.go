@@ -2,6 +2,7 @@ package bmc
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/hex"
 	"errors"
@@ -27,12 +28,7 @@ const (
 	defaultCipher = "17"
 )
 
-func cipher(b inventory.BMC) string {
-	if b.CipherSuite == "" {
-		return defaultCipher
-	}
-	return b.CipherSuite
-}
+func cipher(b inventory.BMC) string { return cmp.Or(b.CipherSuite, defaultCipher) }
 
 // checkCipher refuses suites that protect nothing: 1, 2, 6, 7, 11, 15 and 16 do
 // not encrypt, 0 does not even authenticate (IPMI v2.0, table 22-20).
@@ -85,20 +81,15 @@ func (p *ipmi) Name() string { return providerName }
 // Open finds ipmitool. It does not log in: each command does.
 func (p *ipmi) Open(context.Context) error {
 	p.last = nil
-	if p.path == "" {
-		path, err := exec.LookPath("ipmitool")
-		if err != nil {
-			p.last = fmt.Errorf("ipmitool is needed for BMCs with driver ipmi; install Debian's package ipmitool: %w",
-				inventory.ErrUnsupported)
-			return p.last
-		}
-		p.path = path
+	if p.path != "" {
+		return nil
+	}
+	var err error
+	if p.path, err = exec.LookPath("ipmitool"); err != nil {
+		return p.cannot("ipmitool is needed for BMCs with driver ipmi; install Debian's package ipmitool")
 	}
 	return nil
 }
-
-// Close has nothing to close: ipmitool ends its session with each command.
-func (p *ipmi) Close(context.Context) error { return nil }
 
 // PowerStateGet returns ipmitool's words.
 func (p *ipmi) PowerStateGet(ctx context.Context) (string, error) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -32,9 +33,7 @@ func (d *Driver) State(ctx context.Context, b inventory.BMC, password inventory.
 func (d *Driver) Set(ctx context.Context, b inventory.BMC, password inventory.Secret, power string,
 	fence func(context.Context) error,
 ) error {
-	switch power {
-	case "on", "off", "soft", "cycle", "reset":
-	default:
+	if !slices.Contains([]string{"on", "off", "soft", "cycle", "reset"}, power) {
 		return fmt.Errorf("invalid power %q; must be on, off, soft, cycle or reset: %w", power, inventory.ErrInvalid)
 	}
 	if b.Wakes() {

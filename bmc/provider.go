@@ -61,6 +61,12 @@ type link struct {
 	last error
 }
 
+// Open has nothing to open: each command opens its own session.
+func (*link) Open(context.Context) error { return nil }
+
+// Close has nothing to close.
+func (*link) Close(context.Context) error { return nil }
+
 func (l *link) cause(err error) error {
 	if err != nil && l.last != nil {
 		return l.last

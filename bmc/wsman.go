@@ -16,6 +16,7 @@ import (
 	"net/http"
 	"net/url"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -113,8 +114,8 @@ var challengeParts = regexp.MustCompile(`(\w+)\s*=\s*(?:"([^"]*)"|([^",\s]+))`)
 // parseChallenge returns the first digest challenge that can be answered.
 func parseChallenge(headers []string) (challenge, bool) {
 	for _, h := range headers {
-		rest, ok := cutPrefixFold(strings.TrimSpace(h), "Digest ")
-		if !ok {
+		scheme, rest, _ := strings.Cut(strings.TrimSpace(h), " ")
+		if !strings.EqualFold(scheme, "Digest") {
 			continue
 		}
 		parts := map[string]string{}
@@ -133,20 +134,13 @@ func parseChallenge(headers []string) (challenge, bool) {
 	return challenge{}, false
 }
 
-func cutPrefixFold(s, prefix string) (string, bool) {
-	if len(s) < len(prefix) || !strings.EqualFold(s[:len(prefix)], prefix) {
-		return s, false
-	}
-	return s[len(prefix):], true
-}
-
 func hash(parts ...string) string {
 	sum := md5.Sum([]byte(strings.Join(parts, ":"))) // AMT knows no other
 	return hex.EncodeToString(sum[:])
 }
 
 // answer returns the header that answers the challenge for a POST to uri.
-func (c *challenge) answer(uri, user, password string) (string, error) {
+func (c *challenge) answer(uri, user, password string) string {
 	c.used++
 	ha1, ha2 := hash(user, c.realm, password), hash(http.MethodPost, uri)
 	quote := strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace
@@ -155,15 +149,11 @@ func (c *challenge) answer(uri, user, password string) (string, error) {
 		out += fmt.Sprintf(`, opaque="%s"`, c.opaque)
 	}
 	if !c.qop {
-		return out + fmt.Sprintf(`, response="%s"`, hash(ha1, c.nonce, ha2)), nil
+		return out + fmt.Sprintf(`, response="%s"`, hash(ha1, c.nonce, ha2))
 	}
-	var raw [8]byte
-	if _, err := rand.Read(raw[:]); err != nil {
-		return "", err
-	}
-	nc, cnonce := fmt.Sprintf("%08x", c.used), hex.EncodeToString(raw[:])
+	nc, cnonce := fmt.Sprintf("%08x", c.used), rand.Text()[:16]
 	return out + fmt.Sprintf(`, qop=auth, nc=%s, cnonce="%s", response="%s"`, nc, cnonce,
-		hash(ha1, c.nonce, nc, cnonce, "auth", ha2)), nil
+		hash(ha1, c.nonce, nc, cnonce, "auth", ha2))
 }
 
 // node is an element of an answer.
@@ -201,12 +191,9 @@ func (n *node) selector(name string) string {
 		return ""
 	}
 
-	if n.XMLName.Local == "Selector" {
-		for _, a := range n.Attrs {
-			if a.Name.Local == "Name" && a.Value == name {
-				return strings.TrimSpace(n.Text)
-			}
-		}
+	isNamed := func(a xml.Attr) bool { return a.Name.Local == "Name" && a.Value == name }
+	if n.XMLName.Local == "Selector" && slices.ContainsFunc(n.Attrs, isNamed) {
+		return strings.TrimSpace(n.Text)
 	}
 
 	for i := range n.Nodes {
@@ -219,9 +206,13 @@ func (n *node) selector(name string) string {
 
 // element writes an element of text in the namespace that is declared as r.
 func element(name, text string) string {
+	return "<r:" + name + ">" + escape(text) + "</r:" + name + ">"
+}
+
+func escape(text string) string {
 	var b strings.Builder
 	_ = xml.EscapeText(&b, []byte(text)) // a builder takes everything
-	return "<r:" + name + ">" + b.String() + "</r:" + name + ">"
+	return b.String()
 }
 
 // reference is the body of an endpoint reference to an instance.
@@ -276,11 +267,9 @@ func (w *wsman) list(ctx context.Context, resource string) ([]node, error) {
 		if at == "" {
 			return nil, fmt.Errorf("listing %s: there is no enumeration context: %w", class(resource), inventory.ErrUnsupported)
 		}
-		var escaped strings.Builder
-		_ = xml.EscapeText(&escaped, []byte(at)) // a builder takes everything
 		answer, err = w.call(ctx, nsEnum+"/Pull", resource, fmt.Sprintf(
 			`<e:Pull xmlns:e="%s"><e:EnumerationContext>%s</e:EnumerationContext>`+
-				`<e:MaxElements>100</e:MaxElements><e:MaxCharacters>99999</e:MaxCharacters></e:Pull>`, nsEnum, escaped.String()))
+				`<e:MaxElements>100</e:MaxElements><e:MaxCharacters>99999</e:MaxCharacters></e:Pull>`, nsEnum, escape(at)))
 		if err != nil {
 			return nil, err
 		}
@@ -316,11 +305,7 @@ func (w *wsman) call(ctx context.Context, act, resource, body string) (*node, er
 
 	for {
 		proven := w.asked.used > 0
-		header, err := w.asked.answer("/wsman", w.user, w.password.Reveal())
-		if err != nil {
-			return nil, err
-		}
-		status, headers, text, err := w.post(ctx, envelope, header)
+		status, headers, text, err := w.post(ctx, envelope, w.asked.answer("/wsman", w.user, w.password.Reveal()))
 		if err != nil {
 			return nil, err
 		}

@@ -6,6 +6,7 @@ package web
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"embed"
 	"encoding/hex"
@@ -98,22 +99,17 @@ func newFile(body []byte, kind string) file {
 	return file{body: body, kind: kind, etag: `"` + hex.EncodeToString(sum[:8]) + `"`}
 }
 
-// contentType does not ask the host's MIME table, which differs from host to
-// host and sometimes calls JavaScript text/plain.
+// contentTypes stand for the host's MIME table, which differs from host to host and
+// sometimes calls JavaScript text/plain.
+var contentTypes = map[string]string{
+	".html": "text/html; charset=utf-8",
+	".js":   "text/javascript; charset=utf-8",
+	".css":  "text/css; charset=utf-8",
+	".svg":  "image/svg+xml",
+	".png":  "image/png",
+	".json": "application/json",
+}
+
 func contentType(name string) string {
-	switch path.Ext(name) {
-	case ".html":
-		return "text/html; charset=utf-8"
-	case ".js":
-		return "text/javascript; charset=utf-8"
-	case ".css":
-		return "text/css; charset=utf-8"
-	case ".svg":
-		return "image/svg+xml"
-	case ".png":
-		return "image/png"
-	case ".json":
-		return "application/json"
-	}
-	return "application/octet-stream"
+	return cmp.Or(contentTypes[path.Ext(name)], "application/octet-stream")
 }

@@ -280,11 +280,6 @@ func (w *walker) sequence(n *yaml.Node, v reflect.Value, path string, depth int)
 }
 
 func (w *walker) mapping(n *yaml.Node, v reflect.Value, path string, depth int) error {
-	if n.Kind != yaml.MappingNode {
-		w.add(n, path, "", "must be a mapping of names to values, but is %s", kindName(n))
-		return nil
-	}
-
 	pairs, err := w.pairs(n, path, depth)
 	if err != nil {
 		return err
@@ -304,11 +299,6 @@ func (w *walker) mapping(n *yaml.Node, v reflect.Value, path string, depth int) 
 }
 
 func (w *walker) structure(n *yaml.Node, v reflect.Value, path string, depth int) error {
-	if n.Kind != yaml.MappingNode {
-		w.add(n, path, "", "must be a mapping of names to values, but is %s", kindName(n))
-		return nil
-	}
-
 	fields := map[string][]int{}
 	collect(v.Type(), nil, fields)
 	pairs, err := w.pairs(n, path, depth)
@@ -355,6 +345,11 @@ type pair struct{ key, value *yaml.Node }
 // pairs returns the entries of a mapping, those of its merge keys (<<) included;
 // an entry of the mapping itself wins over a merged one.
 func (w *walker) pairs(n *yaml.Node, path string, depth int) ([]pair, error) {
+	if n.Kind != yaml.MappingNode {
+		w.add(n, path, "", "must be a mapping of names to values, but is %s", kindName(n))
+		return nil, nil
+	}
+
 	seen := map[string]int{}
 	var out []pair
 	var merges []*yaml.Node
