@@ -27,7 +27,7 @@ var may = map[string]string{
 	"internal/quiet":       "",
 	"internal/keyring":     "inventory",
 	"internal/config":      "inventory internal/strictyaml",
-	"internal/dbcopy":      "",
+	"internal/dbcopy":      "internal/durable",
 	"internal/reserve":     "golang.org/x/sys",
 	"internal/notify":      "inventory",
 	"internal/diskimage":   "github.com/klauspost/compress github.com/mikelolasagasti/xz",
@@ -72,7 +72,7 @@ var may = map[string]string{
 	"internal/archive": "inventory inventory/sqlite internal/config internal/dbcopy internal/durable internal/hostnet " +
 		"internal/human internal/identity internal/keyring internal/reserve internal/temporalchild " +
 		"internal/temporalserver golang.org/x/crypto",
-	"internal/site": "api inventory internal/archive internal/config internal/durable internal/guard internal/hostnet " +
+	"internal/site": "inventory internal/archive internal/config internal/durable internal/guard internal/hostnet " +
 		"internal/human internal/identity internal/keyring internal/listener internal/quiet " +
 		"internal/reserve golang.org/x/sync",
 

@@ -72,7 +72,7 @@ func (d *Draft) AddTemporal(ctx context.Context, path string) error {
 	if err != nil {
 		return err
 	}
-	d.Temporal = &Database{Schema: c.Schema, Cluster: c.ClusterID, Tables: c.Content}
+	d.Temporal = &c.Database
 	return d.Add(TemporalName, path)
 }
 
@@ -82,7 +82,7 @@ func (d *Draft) AddInventory(ctx context.Context, path string) error {
 	if err != nil {
 		return err
 	}
-	d.Inventory = Database{Schema: c.Schema, Cluster: c.Cluster, Tables: c.Content}
+	d.Inventory = c.Database
 	return d.Add(InventoryName, path)
 }
 

@@ -50,30 +50,15 @@ type Manifest struct {
 	Version string    `json:"version"` // of the program that made it
 	Host    string    `json:"host,omitempty"`
 	// Temporal is nil when the runs live in a cluster elsewhere, at External.
-	Temporal  *Database `json:"temporal,omitempty"`
-	External  string    `json:"external,omitempty"`
-	Inventory Database  `json:"inventory"`
+	Temporal  *dbcopy.Database `json:"temporal,omitempty"`
+	External  string           `json:"external,omitempty"`
+	Inventory dbcopy.Database  `json:"inventory"`
 	// Key is how the keys are wrapped; nil: they are not in the archive, and
 	// Lost names the secrets that cannot be read without them.
 	Key    *Wrap    `json:"key,omitempty"`
 	Lost   []string `json:"lost,omitempty"`
 	Images []Image  `json:"images"`
 	Parts  []Part   `json:"parts"` // in the order of the archive
-}
-
-// A Database is what a copy of a database holds.
-type Database struct {
-	Schema  int            `json:"schema"`
-	Cluster string         `json:"cluster,omitempty"` // of the runs, as the database says
-	Tables  dbcopy.Content `json:"tables"`
-}
-
-// Rows is how many rows it has.
-func (d Database) Rows() (n int64) {
-	for _, t := range d.Tables {
-		n += t.Rows
-	}
-	return n
 }
 
 // An Image is a file of the image server, which may be in the archive or not.
@@ -366,41 +351,31 @@ func parse(text []byte) (m Manifest, err error) {
 	return m, nil
 }
 
-// A Found is what a database in the archive turned out to hold.
-type Found struct {
-	ID string // of the backup that it was copied for
-	Database
-}
-
 // Judge compares what the databases hold with m, and with one another.
 // Temporal is nil when the archive has none. Databases of two different backups are
 // inventory.ErrInvalid.
-func (m Manifest) Judge(inventoryCopy Found, temporal *Found) error {
-	pairs := []struct {
-		what string
-		want Database
-		got  Found
-	}{{"the inventory", m.Inventory, inventoryCopy}}
-	if temporal != nil {
-		pairs = append(pairs, struct {
-			what string
-			want Database
-			got  Found
-		}{"Temporal", *m.Temporal, *temporal})
+func (m Manifest) Judge(inventoryCopy dbcopy.Copy, temporal *dbcopy.Copy) error {
+	if err := m.judge("the inventory", m.Inventory, inventoryCopy); err != nil || temporal == nil {
+		return err
+	}
+	if err := m.judge("Temporal", *m.Temporal, *temporal); err != nil {
+		return err
 	}
 
-	for _, p := range pairs {
-		if p.got.ID != m.ID {
-			return refuse("the backup is mixed: %s in it is of backup %q, not %q", p.what, p.got.ID, m.ID)
-		}
-		if err := dbcopy.Differ(p.want.Tables, p.got.Tables); err != nil {
-			return damaged("%s does not hold what was written: %v", p.what, err)
-		}
-	}
-	if temporal != nil && inventoryCopy.Cluster != temporal.Cluster {
+	if inventoryCopy.Cluster != temporal.Cluster {
 		return refuse("the backup is mixed: the inventory's runs live in cluster %q, and Temporal in it is %q",
 			inventoryCopy.Cluster, temporal.Cluster)
 	}
+	return nil
+}
 
+// judge compares a copy with what the manifest says of it.
+func (m Manifest) judge(what string, want dbcopy.Database, got dbcopy.Copy) error {
+	if got.ID != m.ID {
+		return refuse("the backup is mixed: %s in it is of backup %q, not %q", what, got.ID, m.ID)
+	}
+	if err := dbcopy.Differ(want.Tables, got.Tables); err != nil {
+		return damaged("%s does not hold what was written: %v", what, err)
+	}
 	return nil
 }

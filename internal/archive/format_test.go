@@ -23,7 +23,7 @@ func archive(t *testing.T) ([]byte, Manifest) {
 	tables := dbcopy.Content{"machine": {Rows: 2, SHA256: "aa"}}
 	m := Manifest{
 		Format: Format, ID: "b1", Created: time.Unix(1_800_000_000, 0).UTC(), Version: "test",
-		Inventory: Database{Schema: 1, Cluster: "c1", Tables: tables}, Temporal: &Database{Schema: 1101, Cluster: "c1", Tables: tables}, Images: []Image{},
+		Inventory: dbcopy.Database{Schema: 1, Cluster: "c1", Tables: tables}, Temporal: &dbcopy.Database{Schema: 1101, Cluster: "c1", Tables: tables}, Images: []Image{},
 	}
 	paths := map[string]string{}
 	for name, text := range map[string]string{TemporalName: "temporal", InventoryName: "inventory", ImagePrefix + "debian.zst": "image"} {
@@ -208,17 +208,17 @@ func TestWriteNoticesAPartThatChanges(t *testing.T) {
 func TestJudge(t *testing.T) {
 	t.Parallel()
 	_, m := archive(t)
-	other := Database{Cluster: "c1", Tables: dbcopy.Content{"machine": {Rows: 1, SHA256: "bb"}}}
+	other := dbcopy.Database{Cluster: "c1", Tables: dbcopy.Content{"machine": {Rows: 1, SHA256: "bb"}}}
 	for name, x := range map[string]struct {
-		inv, temporal Found
+		inv, temporal dbcopy.Copy
 		says          string
 	}{
-		"whole":           {Found{"b1", m.Inventory}, Found{"b1", *m.Temporal}, ""},
-		"mixed inventory": {Found{"b0", m.Inventory}, Found{"b1", *m.Temporal}, "mixed"},
-		"mixed Temporal":  {Found{"b1", m.Inventory}, Found{"b2", *m.Temporal}, "mixed"},
-		"unstamped":       {Found{"", m.Inventory}, Found{"b1", *m.Temporal}, "mixed"},
-		"other rows":      {Found{"b1", other}, Found{"b1", *m.Temporal}, "1 rows"},
-		"other cluster":   {Found{"b1", Database{Cluster: "c2", Tables: m.Inventory.Tables}}, Found{"b1", *m.Temporal}, "c2"},
+		"whole":           {dbcopy.Copy{ID: "b1", Database: m.Inventory}, dbcopy.Copy{ID: "b1", Database: *m.Temporal}, ""},
+		"mixed inventory": {dbcopy.Copy{ID: "b0", Database: m.Inventory}, dbcopy.Copy{ID: "b1", Database: *m.Temporal}, "mixed"},
+		"mixed Temporal":  {dbcopy.Copy{ID: "b1", Database: m.Inventory}, dbcopy.Copy{ID: "b2", Database: *m.Temporal}, "mixed"},
+		"unstamped":       {dbcopy.Copy{ID: "", Database: m.Inventory}, dbcopy.Copy{ID: "b1", Database: *m.Temporal}, "mixed"},
+		"other rows":      {dbcopy.Copy{ID: "b1", Database: other}, dbcopy.Copy{ID: "b1", Database: *m.Temporal}, "1 rows"},
+		"other cluster":   {dbcopy.Copy{ID: "b1", Database: dbcopy.Database{Cluster: "c2", Tables: m.Inventory.Tables}}, dbcopy.Copy{ID: "b1", Database: *m.Temporal}, "c2"},
 	} {
 		err := m.Judge(x.inv, &x.temporal)
 		if x.says == "" && err != nil || x.says != "" && (!errors.Is(err, inventory.ErrInvalid) || !strings.Contains(err.Error(), x.says)) {

@@ -98,9 +98,8 @@ func (u *Unpacked) CheckDatabases(ctx context.Context) error {
 		return err
 	}
 
-	found := Found{ID: inv.ID, Database: Database{Schema: inv.Schema, Cluster: inv.Cluster, Tables: inv.Content}}
 	if u.Temporal == nil {
-		return u.Judge(found, nil)
+		return u.Judge(inv, nil)
 	}
 
 	c, err := temporalserver.ReadCopy(ctx, filepath.Join(u.Dir, TemporalName))
@@ -108,7 +107,7 @@ func (u *Unpacked) CheckDatabases(ctx context.Context) error {
 		return err
 	}
 	u.OpenRuns = c.Open
-	return u.Judge(found, &Found{ID: c.ID, Database: Database{Schema: c.Schema, Cluster: c.ClusterID, Tables: c.Content}})
+	return u.Judge(inv, &c.Copy)
 }
 
 // OpenInventory makes the copies the databases that a server runs on, and opens

@@ -261,16 +261,12 @@ func showBackup(c *call, m archive.Manifest, conclusion string) error {
 }
 
 func printBackup(w io.Writer, m archive.Manifest) error {
-	database := func(d archive.Database) string {
-		return fmt.Sprintf("%d rows in %d tables, schema %d", d.Rows(), len(d.Tables), d.Schema)
-	}
-
 	t := newTable(w)
 	t.field("backup", m.ID)
 	t.field("made", fmt.Sprintf("%s by ingot %s on %s", human.Time(m.Created), m.Version, m.Host))
-	t.field("inventory", database(m.Inventory))
+	t.field("inventory", m.Inventory.String())
 	if m.Temporal != nil {
-		t.field("Temporal", database(*m.Temporal))
+		t.field("Temporal", m.Temporal.String())
 	} else {
 		t.field("Temporal", "not in it: the runs are at "+m.External+", which has backups of its own")
 	}

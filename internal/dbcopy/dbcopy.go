@@ -18,6 +18,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/ingotmetal/ingot/internal/durable"
 )
 
 // A Content says what a database holds: rows and digest of each table.
@@ -35,94 +37,84 @@ type querier interface {
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }
 
-// tries is how often a copy is made because the database was written to in between.
-const tries = 3
-
-// Make writes a copy of db to a new file at path, with mode 0600 and synced to
-// the disk, and proves it: its integrity, and that each table has the rows and
-// the content of the original. Until then it has another name, so that what a
-// kill leaves never counts as a copy. Open opens the copy with db's driver. On
-// an error no file is left. Somebody else who keeps writing is an error.
-func Make(ctx context.Context, db *sql.DB, open func(path string) (*sql.DB, error), path string) error {
-	conn, err := db.Conn(ctx)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = conn.Close() }() // back to its pool
-	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
-		return errors.Join(err, &fs.PathError{Op: "creating", Path: path, Err: fs.ErrExist})
-	}
-
-	part := path + partial
-	for try := 1; ; try++ {
-		before, err := dataVersion(ctx, conn)
-		if err != nil {
-			return err
-		}
-
-		want, err := Read(ctx, conn)
-		if err != nil {
-			return err
-		}
-		if err := write(ctx, conn, part); err != nil {
-			return err
-		}
-
-		after, err := dataVersion(ctx, conn)
-		if err == nil && after != before && try < tries {
-			if err := os.Remove(part); err != nil {
-				return err
-			}
-			continue
-		}
-		if err == nil {
-			err = verify(ctx, open, part, want)
-		}
-		if err == nil {
-			err = os.Rename(part, path)
-		}
-		if err != nil {
-			return errors.Join(err, os.Remove(part))
-		}
-		return syncDir(path)
-	}
+// A Database is what a database holds.
+type Database struct {
+	Schema  int     `json:"schema"`
+	Cluster string  `json:"cluster,omitempty"` // in which the site's runs live; "": it never had one
+	Tables  Content `json:"tables"`
 }
+
+// Rows returns the number of rows.
+func (d Database) Rows() (n int64) {
+	for _, t := range d.Tables {
+		n += t.Rows
+	}
+	return n
+}
+
+// String describes the database for operators.
+func (d Database) String() string {
+	return fmt.Sprintf("%d rows in %d tables, schema %d", d.Rows(), len(d.Tables), d.Schema)
+}
+
+// A Copy is a database that was copied for a backup.
+type Copy struct {
+	ID string // of the backup; "": the copy has none
+	Database
+}
+
+// An Opener opens the database at path.
+type Opener func(path string) (*sql.DB, error)
 
 // partial ends the name of a copy that is not proven yet.
 const partial = ".tmp"
 
-// Live is Make for a database that others go on writing to, in this process or
-// another: no writer waits for it. The copy is proven against the very state of
-// which it was made. Original opens the database at from, which must be in WAL
-// mode, a second time with the driver that has it open already.
-func Live(ctx context.Context, original, open func(path string) (*sql.DB, error), from, to string) (err error) {
+// tries is how often a copy of a database that others write to is made.
+const tries = 10
+
+// Make copies the database at from to a new file, with mode 0600 and synced to the
+// disk, and proves it: its integrity, and that each table has the rows and the
+// content of the state of which it was made. Until then the copy has another name,
+// so that what a kill leaves never counts as a copy. On an error no file is left.
+//
+// Others may go on writing, in this process or another: no writer waits. The
+// database must be in WAL mode. Original opens it once more, with the driver that
+// has it open already; open opens the copy.
+func Make(ctx context.Context, original, open Opener, from, to string) (err error) {
+	if _, err := os.Lstat(to); !errors.Is(err, fs.ErrNotExist) {
+		return errors.Join(err, &fs.PathError{Op: "creating", Path: to, Err: fs.ErrExist})
+	}
 	db, err := original(from)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, db.Close()) }()
+
+	part := to + partial
 	for try := 1; ; try++ {
-		same, err := live(ctx, db, open, to)
-		if err == nil && same == nil {
-			return nil
+		differ, err := copyState(ctx, db, open, part)
+		if err == nil && differ == nil {
+			break
 		}
 		if err == nil {
-			err = os.Remove(to)
+			err = os.Remove(part)
 		}
 
-		// Somebody has written between the two looks, which are microseconds apart.
-		if err != nil || try == lives {
-			return errors.Join(same, err)
+		// Another connection has written between the two looks, which are microseconds apart.
+		if err != nil || try == tries {
+			return errors.Join(differ, err)
 		}
 	}
+
+	if err := os.Rename(part, to); err != nil {
+		return errors.Join(err, os.Remove(part))
+	}
+	return durable.SyncDir(filepath.Dir(to))
 }
 
-// lives is how often a copy of a database that others write to is tried.
-const lives = 10
-
-// live makes the copy while one connection holds on to what it was made of.
-// Same is how they differ.
-func live(ctx context.Context, db *sql.DB, open func(string) (*sql.DB, error), to string) (same, err error) {
+// copyState makes the copy while one connection keeps the state of which it is
+// made. Differ is how the copy differs from that state; nil: not at all.
+func copyState(ctx context.Context, db *sql.DB, open Opener, to string) (differ, err error) {
 	tx, err := db.BeginTx(ctx, nil)
 	if err != nil {
 		return nil, err
@@ -153,12 +145,6 @@ func live(ctx context.Context, db *sql.DB, open func(string) (*sql.DB, error), t
 	return verify(ctx, open, to, want), nil
 }
 
-// dataVersion changes when another connection has committed.
-func dataVersion(ctx context.Context, conn *sql.Conn) (n int64, err error) {
-	err = conn.QueryRowContext(ctx, "PRAGMA data_version").Scan(&n)
-	return n, err
-}
-
 func write(ctx context.Context, conn *sql.Conn, path string) error {
 	// SQLite would make it readable for all.
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
@@ -171,19 +157,10 @@ func write(ctx context.Context, conn *sql.Conn, path string) error {
 	if err = errors.Join(err, f.Close()); err != nil {
 		return errors.Join(err, os.Remove(path)) // half a copy is worse than none
 	}
-	return syncDir(path)
+	return durable.SyncDir(filepath.Dir(path))
 }
 
-// syncDir makes sure that the name of path is on the disk.
-func syncDir(path string) error {
-	d, err := os.Open(filepath.Dir(path))
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
-}
-
-func verify(ctx context.Context, open func(string) (*sql.DB, error), path string, want Content) (err error) {
+func verify(ctx context.Context, open Opener, path string, want Content) (err error) {
 	db, err := open(path)
 	if err != nil {
 		return err

@@ -27,6 +27,8 @@ func open(t *testing.T, path string) *sql.DB {
 	return db
 }
 
+func opener(path string) (*sql.DB, error) { return sql.Open("sqlite3", "file:"+path) }
+
 func run(t *testing.T, db *sql.DB, statement string) {
 	t.Helper()
 	if _, err := db.Exec(statement); err != nil {
@@ -48,14 +50,14 @@ func original(t *testing.T) (*sql.DB, string) {
 
 func TestMake(t *testing.T) {
 	t.Parallel()
-	db, path := original(t)
+	_, path := original(t)
 	to := path + ".copy"
-	if err := Make(t.Context(), db, func(p string) (*sql.DB, error) {
+	if err := Make(t.Context(), opener, func(p string) (*sql.DB, error) {
 		if _, err := os.Stat(to); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("it has its name before it is proven: %v", err)
 		}
 		return sql.Open("sqlite3", "file:"+p+"?mode=ro")
-	}, to); err != nil {
+	}, path, to); err != nil {
 		t.Fatal(err)
 	}
 	info, err := os.Stat(to)
@@ -72,7 +74,7 @@ func TestMake(t *testing.T) {
 	if err := open(t, to).QueryRow("SELECT count(*) FROM thing").Scan(&n); err != nil || n != 2 {
 		t.Errorf("the copy has %d rows, %v", n, err)
 	}
-	if err := Make(t.Context(), db, nil, to); !errors.Is(err, fs.ErrExist) {
+	if err := Make(t.Context(), opener, nil, path, to); !errors.Is(err, fs.ErrExist) {
 		t.Errorf("a copy over another gave %v", err)
 	}
 }
@@ -87,9 +89,9 @@ func TestBadCopiesAreFound(t *testing.T) {
 		"one more": {"CREATE TABLE third (x)", `table "third" is in one of them only`},
 		"an index": {"PRAGMA writable_schema = 1; UPDATE sqlite_master SET rootpage = 2 WHERE name LIKE 'sqlite_autoindex%'", "is not sound"},
 	} {
-		db, path := original(t)
+		_, path := original(t)
 		to := path + ".copy"
-		err := Make(t.Context(), db, func(p string) (*sql.DB, error) {
+		err := Make(t.Context(), opener, func(p string) (*sql.DB, error) {
 			c, err := sql.Open("sqlite3", "file:"+p)
 			if err == nil {
 				_, err = c.Exec(test.spoil)
@@ -99,7 +101,7 @@ func TestBadCopiesAreFound(t *testing.T) {
 				return nil, err
 			}
 			return sql.Open("sqlite3", "file:"+p+"?mode=ro")
-		}, to)
+		}, path, to)
 		if err == nil || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%s: the error is %v, want %q in it", name, err, test.want)
 		}
@@ -144,9 +146,9 @@ func TestPrune(t *testing.T) {
 	}
 }
 
-// TestLive copies while somebody writes all the time: what is proven is a state
-// that there was, and nobody waited.
-func TestLive(t *testing.T) {
+// A database is copied while another connection writes all the time: what is proven
+// is a state that the database had, and no writer waits.
+func TestMakeWhileOthersWrite(t *testing.T) {
 	t.Parallel()
 	db, path := original(t)
 	again := func(p string) (*sql.DB, error) { return sql.Open("sqlite3", "file:"+p+"?_busy_timeout=10000") }
@@ -168,7 +170,7 @@ func TestLive(t *testing.T) {
 		}
 	}()
 	to := path + ".copy"
-	err := Live(t.Context(), again, again, path, to)
+	err := Make(t.Context(), again, again, path, to)
 	close(stop)
 	t.Logf("%d transactions meanwhile", <-done)
 	if err != nil {
@@ -184,13 +186,12 @@ func TestLive(t *testing.T) {
 	}
 }
 
-func TestLiveLeavesNoHalfCopy(t *testing.T) {
+func TestMakeLeavesNoHalfCopy(t *testing.T) {
 	t.Parallel()
 	_, path := original(t)
 	to := filepath.Join(t.TempDir(), "copy")
-	again := func(p string) (*sql.DB, error) { return sql.Open("sqlite3", "file:"+p) }
-	err := Live(t.Context(), again, func(p string) (*sql.DB, error) {
-		db, err := again(p)
+	err := Make(t.Context(), opener, func(p string) (*sql.DB, error) {
+		db, err := opener(p)
 		if err == nil {
 			_, err = db.Exec("DELETE FROM thing")
 		}

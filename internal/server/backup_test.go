@@ -76,7 +76,7 @@ func swapped(t *testing.T, file string, other *server, key []byte, strip bool) s
 	require.NoError(t, other.records.store.Copy(t.Context(), paths[archive.InventoryName], m.ID))
 	c, err := sqlite.ReadCopy(t.Context(), paths[archive.InventoryName])
 	require.NoError(t, err)
-	m.Inventory = archive.Database{Schema: c.Schema, Cluster: c.Cluster, Tables: c.Content}
+	m.Inventory = c.Database
 	if strip {
 		m.Key = nil
 		m.Parts = slices.DeleteFunc(m.Parts, func(p archive.Part) bool { return p.Name == archive.KeysName })

@@ -59,10 +59,7 @@ func carryOutOrders(
 
 // takeBackup copies the database while the server works, and writes the id of the backup into the copy.
 func takeBackup(ctx context.Context, cfg temporalchild.Config, o temporalchild.BackupOrder) error {
-	open := func(path string) (*sql.DB, error) {
-		return sql.Open("sqlite", "file:"+path+"?mode=rw&_pragma=busy_timeout=10000")
-	}
-	if err := dbcopy.Live(ctx, open, open, cfg.File, o.File); err != nil {
+	if err := dbcopy.Make(ctx, openAgain, openAgain, cfg.File, o.File); err != nil {
 		return err
 	}
 
@@ -82,6 +79,11 @@ func takeBackup(ctx context.Context, cfg temporalchild.Config, o temporalchild.B
 	return err
 }
 
+// openAgain opens a database that is open already, or a copy of it.
+func openAgain(path string) (*sql.DB, error) {
+	return sql.Open("sqlite", "file:"+path+"?mode=rw&_pragma=busy_timeout=10000")
+}
+
 // backupTable holds the id of the backup, in copies only.
 const backupTable = "ingot_backup"
 
@@ -93,11 +95,8 @@ type OpenRun struct {
 
 // A Copy is the content of a backup's copy of the database.
 type Copy struct {
-	ID        string // of the backup; empty: it has none
-	ClusterID string
-	Schema    int
-	Content   dbcopy.Content
-	Open      []OpenRun
+	dbcopy.Copy
+	Open []OpenRun
 }
 
 // ReadCopy reads a copy that no process has open. A damaged copy, a database that is not Ingot's, or a newer schema is an
@@ -110,13 +109,13 @@ func ReadCopy(ctx context.Context, path string) (c Copy, err error) {
 		if c.Schema == 0 {
 			return errors.New("it is empty")
 		}
-		if c.Content, err = dbcopy.Sound(ctx, db); err != nil {
+		if c.Tables, err = dbcopy.Sound(ctx, db); err != nil {
 			return err
 		}
-		if err := db.QueryRowContext(ctx, "SELECT cluster_id FROM ingot_identity").Scan(&c.ClusterID); err != nil {
+		if err := db.QueryRowContext(ctx, "SELECT cluster_id FROM ingot_identity").Scan(&c.Cluster); err != nil {
 			return fmt.Errorf("reading the cluster identity: %w", err)
 		}
-		if _, stamped := c.Content[backupTable]; stamped {
+		if _, stamped := c.Tables[backupTable]; stamped {
 			if err := db.QueryRowContext(ctx, "SELECT id FROM "+backupTable).Scan(&c.ID); err != nil {
 				return fmt.Errorf("reading the backup's id: %w", err)
 			}

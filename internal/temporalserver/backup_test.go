@@ -66,7 +66,7 @@ func TestBackupOfARunningServer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if held.ID != "backup-1" || held.ClusterID != first.ClusterID || held.Content["executions"].Rows == 0 {
+	if held.ID != "backup-1" || held.Cluster != first.ClusterID || held.Tables["executions"].Rows == 0 {
 		t.Errorf("the copy holds %+v", held)
 	}
 	found := false
@@ -87,8 +87,8 @@ func TestBackupOfARunningServer(t *testing.T) {
 	if err != nil || plain.ID != "" {
 		t.Errorf("after adoption: %q %v", plain.ID, err)
 	}
-	delete(held.Content, "ingot_backup")
-	if err := dbcopy.Differ(held.Content, plain.Content); err != nil {
+	delete(held.Tables, "ingot_backup")
+	if err := dbcopy.Differ(held.Tables, plain.Tables); err != nil {
 		t.Error(err)
 	}
 	cfg.File = to

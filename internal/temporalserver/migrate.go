@@ -39,7 +39,7 @@ const visibilityTable = "executions_visibility"
 // A compared backup comes first; then everything is done in one transaction.
 func migrateDatabase(ctx context.Context, cfg temporalchild.Config, stamp int, logger *slog.Logger) error {
 	return withDatabase(dsn(cfg, "busy_timeout", "journal_mode", "synchronous"), func(db *sql.DB) error {
-		backup, err := makeBackup(ctx, db, cfg.File, stamp)
+		backup, err := makeBackup(ctx, cfg.File, stamp)
 		if err != nil {
 			return err
 		}
@@ -57,20 +57,14 @@ func migrateDatabase(ctx context.Context, cfg temporalchild.Config, stamp int, l
 
 // makeBackup makes a compared copy beside the file. Of such copies the last few are kept, and what an interrupted attempt
 // left is removed.
-func makeBackup(ctx context.Context, db *sql.DB, file string, stamp int) (string, error) {
-	prune := func() error {
-		if err := dbcopy.Prune(file, dbcopy.Keep); err != nil {
-			return fmt.Errorf("removing old backups of %q: %w", file, err)
-		}
-		return nil
-	}
+func makeBackup(ctx context.Context, file string, stamp int) (string, error) {
+	prune := func() error { return dbcopy.Prune(file, dbcopy.Keep) } // its error names the file
 	if err := prune(); err != nil {
 		return "", err
 	}
 
 	backup := dbcopy.Name(file, stamp, time.Now())
-	open := func(path string) (*sql.DB, error) { return sql.Open("sqlite", "file:"+path+"?mode=ro") }
-	if err := dbcopy.Make(ctx, db, open, backup); err != nil {
+	if err := dbcopy.Make(ctx, openAgain, openAgain, file, backup); err != nil {
 		return "", fmt.Errorf("backing up to %q before the schema changes: %w", backup, err)
 	}
 

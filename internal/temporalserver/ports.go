@@ -22,7 +22,7 @@ import (
 const portGrace = 2 * time.Second
 
 // waitForPorts makes sure that the server's ports are free, because the server itself ends the process
-// when one is not. The UI's port is startUI's concern.
+// when one is not. The UI waits for its port on its own.
 func waitForPorts(ctx context.Context, cfg temporalchild.Config) error {
 	expired := time.After(portGrace)
 	for _, port := range []int{cfg.Ports.Frontend, cfg.Ports.History, cfg.Ports.Matching, cfg.Ports.Worker} {

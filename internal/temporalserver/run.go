@@ -6,6 +6,7 @@
 package temporalserver
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -117,15 +119,24 @@ func whileStarted(
 
 	if cfg.Ports.UI != 0 {
 		srv.UI = hostPort(cfg.Host, cfg.Ports.UI)
-		stopUI := startUI(ctx, cfg, logger)
-		defer stopUI()
 	}
 
-	stopVacuum, err := startVacuum(ctx, cfg, logger)
+	db, err := openForVacuum(cfg)
 	if err != nil {
 		return err
 	}
-	defer stopVacuum()
+	defer func() { _ = db.Close() }() // a reference to the server's connection
+
+	var parts sync.WaitGroup
+	defer parts.Wait()
+	if srv.UI != "" {
+		parts.Go(func() {
+			if err := serveUI(ctx, cfg, logger); err != nil {
+				logger.Error("temporal web UI ended", "err", err)
+			}
+		})
+	}
+	parts.Go(func() { vacuum(ctx, db, cmp.Or(cfg.VacuumEvery, vacuumEvery), logger) })
 	ready(srv)
 	<-ctx.Done()
 	return nil

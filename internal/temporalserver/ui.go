@@ -21,27 +21,12 @@ import (
 	"github.com/ingotmetal/ingot/internal/temporalchild"
 )
 
-// startUI serves the web UI, read-only, and returns the function that stops it. If its port is occupied, that is an error in
-// the log, Temporal runs without the UI, and the port is tried again until it is free.
+// serveUI serves the web UI, read-only, until ctx ends. If its port is occupied, that is an error in the log, Temporal runs
+// without the UI, and the port is tried again until it is free.
 //
 // The UI itself answers under every host name: a foreign page whose name is rebound to 127.0.0.1 could read every history
 // with a browser on this host. So the UI listens on an address that no page can guess, and a proxy on its port passes on
 // only requests for names of this host.
-func startUI(ctx context.Context, cfg temporalchild.Config, logger *slog.Logger) func() {
-	ctx, cancel := context.WithCancel(ctx)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		if err := serveUI(ctx, cfg, logger); err != nil {
-			logger.Error("temporal web UI ended", "err", err)
-		}
-	}()
-	return func() {
-		cancel()
-		<-done
-	}
-}
-
 func serveUI(ctx context.Context, cfg temporalchild.Config, logger *slog.Logger) error {
 	listener := awaitUIPort(ctx, cfg, logger)
 	if listener == nil {

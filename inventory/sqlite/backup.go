@@ -30,7 +30,7 @@ func (s *Store) Copy(ctx context.Context, path, id string) error {
 
 func (s *Store) copy(ctx context.Context, path, id string) (err error) {
 	again := func(path string) (*sql.DB, error) { return sql.Open("sqlite3", dsn(path, "_busy_timeout=10000")) }
-	if err := dbcopy.Live(ctx, again, again, s.path, path); err != nil {
+	if err := dbcopy.Make(ctx, again, again, s.path, path); err != nil {
 		return err
 	}
 	db, err := sql.Open("sqlite3", dsn(path, "_journal_mode=DELETE&_synchronous=FULL"))
@@ -44,25 +44,17 @@ func (s *Store) copy(ctx context.Context, path, id string) (err error) {
 	return err
 }
 
-// A Copied is what a backup's copy of the database holds.
-type Copied struct {
-	ID      string // of the backup; empty: it was not stamped
-	Cluster string // in which the site's runs live; empty: it never had one
-	Schema  int
-	Content dbcopy.Content
-}
-
 // ReadCopy reads a copy that nothing has open. One that is damaged, of another
 // program, or of a schema that this program cannot migrate is an error.
-func ReadCopy(ctx context.Context, path string) (Copied, error) {
+func ReadCopy(ctx context.Context, path string) (dbcopy.Copy, error) {
 	c, err := readCopy(ctx, path)
 	if err != nil {
-		return Copied{}, fmt.Errorf("reading the inventory's copy %q: %w", path, err)
+		return dbcopy.Copy{}, fmt.Errorf("reading the inventory's copy %q: %w", path, err)
 	}
 	return c, nil
 }
 
-func readCopy(ctx context.Context, path string) (c Copied, err error) {
+func readCopy(ctx context.Context, path string) (c dbcopy.Copy, err error) {
 	known, err := embeddedSchema()
 	if err != nil {
 		return c, err
@@ -75,10 +67,10 @@ func readCopy(ctx context.Context, path string) (c Copied, err error) {
 	if err := known.check(ctx, db); err != nil {
 		return c, err
 	}
-	if c.Content, err = dbcopy.Sound(ctx, db.DB); err != nil {
+	if c.Tables, err = dbcopy.Sound(ctx, db.DB); err != nil {
 		return c, err
 	}
-	if len(c.Content) == 0 {
+	if len(c.Tables) == 0 {
 		return c, errors.New("it is empty")
 	}
 

@@ -49,10 +49,10 @@ func TestCopyAndRestore(t *testing.T) {
 	require.Equal(t, "b1", c.ID)
 	require.Equal(t, "cluster-1", c.Cluster)
 	require.Equal(t, currentSchema(t).version(), c.Schema)
-	require.Equal(t, before["meta"].Rows+1, c.Content["meta"].Rows)
+	require.Equal(t, before["meta"].Rows+1, c.Tables["meta"].Rows)
 	delete(before, "meta")
-	delete(c.Content, "meta")
-	require.NoError(t, dbcopy.Differ(before, c.Content))
+	delete(c.Tables, "meta")
+	require.NoError(t, dbcopy.Differ(before, c.Tables))
 
 	w.path = to
 	w.reopen(w.keys)

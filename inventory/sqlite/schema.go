@@ -160,8 +160,10 @@ func (s *Store) backupSchema(ctx context.Context, version int) error {
 	}
 
 	to := dbcopy.Name(s.path, version, s.now())
-	reading := func(path string) (*sql.DB, error) { return sql.Open("sqlite3", dsn(path, "mode=ro")) }
-	if err := dbcopy.Make(ctx, s.rw.DB, reading, to); err != nil {
+	reading := func(path string) (*sql.DB, error) {
+		return sql.Open("sqlite3", dsn(path, "mode=ro&_busy_timeout=10000"))
+	}
+	if err := dbcopy.Make(ctx, reading, reading, s.path, to); err != nil {
 		return fmt.Errorf("backing up the inventory to %q: %w", to, err)
 	}
 	return s.pruneBackups()
