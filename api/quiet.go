@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/ingotmetal/ingot/internal/httpapi"
+	"github.com/ingotmetal/ingot/inventory"
 )
 
 // Quiet is the interface for operators of a server that is not the site: its
@@ -25,9 +26,9 @@ type Quiet struct {
 
 // QuietStatus is what GET /v1/status answers there.
 type QuietStatus struct {
-	Version string     `json:"version"`
-	Site    SiteStatus `json:"site"`
-	Time    time.Time  `json:"time"`
+	Version string               `json:"version"`
+	Site    inventory.SiteStatus `json:"site"`
+	Time    time.Time            `json:"time"`
 }
 
 // Handler returns the routes.

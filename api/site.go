@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"regexp"
 	"slices"
-	"time"
 
 	"github.com/ingotmetal/ingot/internal/engine"
 	"github.com/ingotmetal/ingot/internal/httpapi"
@@ -16,67 +15,22 @@ import (
 	"github.com/ingotmetal/ingot/workflows"
 )
 
-// A Peer is another server that may become this site, or has become it.
-type Peer struct {
-	Name        string    `json:"name"`
-	URL         string    `json:"url"`
-	Fingerprint string    `json:"fingerprint,omitempty"`
-	Since       time.Time `json:"since,omitzero"`
-}
-
 // NewPeer is a peer with the token that it has made for this server.
 type NewPeer struct {
-	Peer
+	inventory.Peer
 	Token inventory.Secret `json:"token"`
 }
 
-// SiteStatus says what this server is among its peers.
-type SiteStatus struct {
-	Name  string `json:"name,omitempty"`
-	Role  string `json:"role"` // active | standby | handing-over | retired
-	Epoch int64  `json:"epoch,omitempty"`
-	// Silent is why this server answers no machine although it knows of no other
-	// site; then the operator may decide.
-	Silent    string    `json:"silent,omitempty"`
-	Since     time.Time `json:"since,omitzero"` // of Silent
-	Successor *Peer     `json:"successor,omitempty"`
-	Peers     []Peer    `json:"peers"`
-	// HandOver is the last hand-over whose source was this server.
-	HandOver *HandOverStatus `json:"handOver,omitempty"`
-	// Prepared is the hand-over that is ready here, Activated the one by which the
-	// site came here.
-	Prepared  string `json:"prepared,omitempty"`
-	Activated string `json:"activated,omitempty"`
-	// Intake says why new runs are refused.
-	Intake string `json:"intake,omitempty"`
-	Why    string `json:"why,omitempty"`
-}
-
-// HandOverStatus is a hand-over as its source knows it.
-type HandOverStatus struct {
-	ID    string    `json:"id"`
-	Peer  string    `json:"peer"`
-	State string    `json:"state"` // under-way | moved | failed
-	Why   string    `json:"why,omitempty"`
-	Since time.Time `json:"since"`
-}
-
-// Decisions about a server that cannot know whether it is the site.
-const (
-	WordTakeOver = "take-over" // the other host is off: this server is the site
-	WordGiveUp   = "give-up"   // the other server is the site: this one retires
-)
-
 // A Site is the server's own state machine among its peers.
 type Site interface {
-	SiteStatus(ctx context.Context) (SiteStatus, error)
-	// AddPeer pairs with a standby and remembers it.
-	AddPeer(ctx context.Context, p NewPeer) (Peer, error)
+	SiteStatus(ctx context.Context) (inventory.SiteStatus, error)
+	// AddPeer pairs with a standby by the token that it has made, and remembers it.
+	AddPeer(ctx context.Context, p inventory.Peer, token inventory.Secret) (inventory.Peer, error)
 	RemovePeer(ctx context.Context, name string) error
 	// Decide passes on the operator's decision; inventory.ErrConflict when there is
-	// nothing to decide. With WordGiveUp, peer is the server that is the site; ""
+	// nothing to decide. With inventory.GiveUp, peer is the server that is the site; ""
 	// where only one can be.
-	Decide(ctx context.Context, word, peer string) error
+	Decide(ctx context.Context, decision, peer string) error
 }
 
 // sites shows and changes this server among its peers.
@@ -105,10 +59,10 @@ func (s *sites) peers() (Site, error) {
 	return s.site, nil
 }
 
-func (s *sites) get(ctx context.Context, _ httpapi.Empty) (SiteStatus, error) {
+func (s *sites) get(ctx context.Context, _ httpapi.Empty) (inventory.SiteStatus, error) {
 	x, err := s.peers()
 	if err != nil {
-		return SiteStatus{}, err
+		return inventory.SiteStatus{}, err
 	}
 	return x.SiteStatus(ctx)
 }
@@ -120,26 +74,26 @@ type decideSite struct {
 
 // Validate checks the decision.
 func (q *decideSite) Validate() error {
-	if q.Word == WordTakeOver || q.Word == WordGiveUp {
+	if q.Word == inventory.TakeOver || q.Word == inventory.GiveUp {
 		return nil
 	}
 	return inventory.Invalid("word", "write take-over or give-up", "invalid decision %q", q.Word)
 }
 
-func (s *sites) decide(ctx context.Context, q decideSite) (SiteStatus, error) {
+func (s *sites) decide(ctx context.Context, q decideSite) (inventory.SiteStatus, error) {
 	x, err := s.peers()
 	if err == nil {
 		err = x.Decide(ctx, q.Word, q.Peer)
 	}
 	if err != nil {
-		return SiteStatus{}, err
+		return inventory.SiteStatus{}, err
 	}
 	s.log.Warn("the operator has decided about this server", "word", q.Word, "by", httpapi.Actor(ctx))
 
 	return x.SiteStatus(ctx)
 }
 
-func (s *sites) listPeers(ctx context.Context, q httpapi.Empty) (httpapi.List[Peer], error) {
+func (s *sites) listPeers(ctx context.Context, q httpapi.Empty) (httpapi.List[inventory.Peer], error) {
 	st, err := s.get(ctx, q)
 	return httpapi.NewList(st.Peers), err
 }
@@ -169,14 +123,14 @@ func (p *NewPeer) Validate() error {
 	return problems.Err()
 }
 
-func (s *sites) addPeer(ctx context.Context, q NewPeer) (Peer, error) {
+func (s *sites) addPeer(ctx context.Context, q NewPeer) (inventory.Peer, error) {
 	x, err := s.peers()
 	if err != nil {
-		return Peer{}, err
+		return inventory.Peer{}, err
 	}
-	added, err := x.AddPeer(ctx, q)
+	added, err := x.AddPeer(ctx, q.Peer, q.Token)
 	if err != nil {
-		return Peer{}, err
+		return inventory.Peer{}, err
 	}
 	s.log.Info("a peer was added", "peer", added.Name, "url", added.URL, "by", httpapi.Actor(ctx))
 
@@ -206,7 +160,7 @@ func (s *sites) startMigrate(ctx context.Context, in workflows.MigrateInput) (St
 	if err != nil {
 		return Started{}, err
 	}
-	if !slices.ContainsFunc(st.Peers, func(p Peer) bool { return p.Name == in.Target }) {
+	if !slices.ContainsFunc(st.Peers, func(p inventory.Peer) bool { return p.Name == in.Target }) {
 		return Started{}, hint(inventory.Invalid("target", "name a peer", "there is no peer %q", in.Target), "ingot peer list")
 	}
 

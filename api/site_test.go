@@ -17,17 +17,17 @@ const fingerprint = "sha256:00112233445566778899aabbccddeeff00112233445566778899
 
 // peers is a server's own state machine.
 type peers struct {
-	st      SiteStatus
+	st      inventory.SiteStatus
 	added   []NewPeer
 	removed []string
 	words   []string
 	err     error
 }
 
-func (p *peers) SiteStatus(context.Context) (SiteStatus, error) { return p.st, nil }
-func (p *peers) AddPeer(_ context.Context, n NewPeer) (Peer, error) {
-	p.added = append(p.added, n)
-	return n.Peer, p.err
+func (p *peers) SiteStatus(context.Context) (inventory.SiteStatus, error) { return p.st, nil }
+func (p *peers) AddPeer(_ context.Context, x inventory.Peer, token inventory.Secret) (inventory.Peer, error) {
+	p.added = append(p.added, NewPeer{Peer: x, Token: token})
+	return x, p.err
 }
 
 func (p *peers) RemovePeer(_ context.Context, name string) error {
@@ -41,7 +41,7 @@ func (p *peers) Decide(_ context.Context, word, peer string) error {
 }
 
 func TestPeers(t *testing.T) {
-	p := &peers{st: SiteStatus{Role: "active", Epoch: 1, Peers: []Peer{{Name: "um760", URL: "https://10.0.0.2:7444", Fingerprint: fingerprint}}}}
+	p := &peers{st: inventory.SiteStatus{Role: "active", Epoch: 1, Peers: []inventory.Peer{{Name: "um760", URL: "https://10.0.0.2:7444", Fingerprint: fingerprint}}}}
 	s := newSite(t, func(c *siteConfig) { c.Site = p })
 	c := checking(s)
 	for _, path := range []string{"/v1/site", "/v1/peers", "/v1/status"} {
@@ -91,7 +91,7 @@ func TestIntakeIsClosed(t *testing.T) {
 
 // TestQuiet is a server that is not the site.
 func TestQuiet(t *testing.T) {
-	p := &peers{st: SiteStatus{Role: "handing-over", Silent: "um760 does not tell", Peers: []Peer{}}}
+	p := &peers{st: inventory.SiteStatus{Role: "handing-over", Silent: "um760 does not tell", Peers: []inventory.Peer{}}}
 	h := Quiet{Site: p, TokenSHA256: sha256.Sum256([]byte(adminToken)), AllowedHosts: []string{"localhost", "127.0.0.1"}, Version: "v0-test"}.Handler()
 	admin := header{"Authorization", "Bearer " + adminToken}
 	require.Equal(t, http.StatusOK, send(t, h, http.MethodGet, "/healthz", nil).Code)
@@ -111,7 +111,7 @@ func TestQuiet(t *testing.T) {
 	p.err = fmt.Errorf("nothing is to be decided: %w", inventory.ErrConflict)
 	require.Equal(t, http.StatusConflict, send(t, h, http.MethodPost, "/v1/site/decide", map[string]string{"word": "take-over"}, admin).Code)
 
-	p.st = SiteStatus{Role: "retired", Successor: &Peer{Name: "um760", URL: "https://10.0.0.2:7444"}, Peers: []Peer{}}
+	p.st = inventory.SiteStatus{Role: "retired", Successor: &inventory.Peer{Name: "um760", URL: "https://10.0.0.2:7444"}, Peers: []inventory.Peer{}}
 	for _, path := range []string{"/", "/v1/machines", "/login/x"} {
 		r := send(t, h, http.MethodGet, path, nil)
 		require.Equal(t, http.StatusGone, r.Code, path)

@@ -94,7 +94,7 @@ type Status struct {
 	// Restored is the backup from which the site was restored.
 	Restored *RestoredStatus `json:"restored,omitempty"`
 	// Site is this server among its peers, if it has any.
-	Site *SiteStatus `json:"site,omitempty"`
+	Site *inventory.SiteStatus `json:"site,omitempty"`
 	// Space is that of DataDir, and of ImageDir if it lies on another disk.
 	Space []SpaceStatus `json:"space"`
 	Time  time.Time     `json:"time"`

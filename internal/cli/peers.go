@@ -8,9 +8,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/ingotmetal/ingot/api"
 	"github.com/ingotmetal/ingot/internal/human"
 	"github.com/ingotmetal/ingot/internal/site"
+	"github.com/ingotmetal/ingot/inventory"
 )
 
 func peerCommand(o *options) *cobra.Command {
@@ -48,7 +48,7 @@ exists.`,
 			"name": c.args[0], "url": c.args[1], "fingerprint": *fingerprint, "token": strings.TrimSpace(string(token)),
 		}
 
-		return postAndShow(c, path("peers"), in, text(func(p api.Peer) string {
+		return postAndShow(c, path("peers"), in, text(func(p inventory.Peer) string {
 			name := inert(p.Name)
 			return fmt.Sprintf("paired with %s at %s\nnext: ingot migrate start %s", name, inert(p.URL), name)
 		}))
@@ -56,11 +56,11 @@ exists.`,
 }
 
 func peerListCommand(o *options) *cobra.Command {
-	return listCommand(o, listing[api.Peer]{
+	return listCommand(o, listing[inventory.Peer]{
 		cmd:   &cobra.Command{Short: "List peers", Example: "  ingot peer list"},
 		route: path("peers"), empty: "no peers",
 		head: []string{"PEER", "URL", "SINCE", "FINGERPRINT"},
-		row:  func(p api.Peer) []any { return []any{p.Name, p.URL, human.Time(p.Since), p.Fingerprint} },
+		row:  func(p inventory.Peer) []any { return []any{p.Name, p.URL, human.Time(p.Since), p.Fingerprint} },
 	})
 }
 
@@ -96,14 +96,14 @@ func handoverStatusCommand(o *options) *cobra.Command {
 	}, func(c *call) error { return getAndShow(c, path("site"), printSite) })
 }
 
-func printSite(w io.Writer, s api.SiteStatus) error {
+func printSite(w io.Writer, s inventory.SiteStatus) error {
 	t := newTable(w)
 	siteFields(t, s)
 	return t.flush()
 }
 
 // siteFields are the lines about a server among its peers.
-func siteFields(t *table, s api.SiteStatus) {
+func siteFields(t *table, s inventory.SiteStatus) {
 	role := s.Role
 	if s.Epoch > 0 {
 		role += fmt.Sprintf(", site epoch %d", s.Epoch)
@@ -165,7 +165,7 @@ peers are removed; a standby becomes the site that was prepared on it.`,
 			return usage("give --peer-is-off, and make sure that it is: two servers would answer the same machines")
 		}
 
-		return decideSite(c, api.WordTakeOver, "")
+		return decideSite(c, inventory.TakeOver, "")
 	})
 }
 
@@ -186,6 +186,6 @@ the site.`,
 			return err
 		}
 
-		return decideSite(c, api.WordGiveUp, *peer)
+		return decideSite(c, inventory.GiveUp, *peer)
 	})
 }

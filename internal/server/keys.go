@@ -36,15 +36,23 @@ func loadSecrets(cfg config.Config) (out secrets, err error) {
 		_, _ = rand.Read(out.claim) // never returns an error: it ends the program instead
 	}
 
-	out.token, err = identity.ReadToken(cfg.TokenFile)
-	switch {
-	case errors.Is(err, inventory.ErrInvalid):
-		return out, fmt.Errorf("reading the admin token: %w (remove the file; ingot init makes a new one)", err)
-	case err != nil:
-		return out, fmt.Errorf("reading the admin token: %w (ingot init makes one)", err)
+	if out.token, err = readAdminToken(cfg); err != nil {
+		return out, err
 	}
 	out.agentTLS, err = identity.LoadCertificate(filepath.Join(filepath.Dir(cfg.KeyFile), identity.AgentFile))
 	return out, err
+}
+
+func readAdminToken(cfg config.Config) (string, error) {
+	token, err := identity.ReadToken(cfg.TokenFile)
+	switch {
+	case errors.Is(err, inventory.ErrInvalid):
+		return "", fmt.Errorf("reading the admin token: %w (remove the file; ingot init makes a new one)", err)
+	case err != nil:
+		return "", fmt.Errorf("reading the admin token: %w (ingot init makes one)", err)
+	}
+
+	return token, nil
 }
 
 // RotateKeys replaces the keys of stored secrets and seals the secrets again; it

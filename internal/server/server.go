@@ -3,6 +3,7 @@ package server
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -24,6 +25,7 @@ import (
 	"github.com/ingotmetal/ingot/internal/engine"
 	"github.com/ingotmetal/ingot/internal/identity"
 	"github.com/ingotmetal/ingot/internal/keyring"
+	"github.com/ingotmetal/ingot/internal/listener"
 	"github.com/ingotmetal/ingot/internal/notify"
 	"github.com/ingotmetal/ingot/internal/reserve"
 	"github.com/ingotmetal/ingot/internal/site"
@@ -58,8 +60,22 @@ func Serve(ctx context.Context, o Options) error {
 func newHost(o Options) (*site.Host, error) {
 	return site.NewHost(site.Options{
 		Config: o.Config, Version: o.Version, Log: o.Log,
-		Start: func(ctx context.Context, h *site.Host) (site.Instance, error) { return newServer(ctx, o, h) },
+		Start:     func(ctx context.Context, h *site.Host) (site.Instance, error) { return newServer(ctx, o, h) },
+		Operators: func(h *site.Host) (http.Handler, error) { return quietAPI(o, h) },
 	})
+}
+
+// quietAPI answers operators while this host is not the site.
+func quietAPI(o Options, h *site.Host) (http.Handler, error) {
+	token, err := readAdminToken(o.Config)
+	if err != nil {
+		return nil, err
+	}
+
+	q := api.Quiet{
+		Site: h, TokenSHA256: sha256.Sum256([]byte(token)), AllowedHosts: listener.OperatorHosts(o.Config), Version: o.Version,
+	}
+	return q.Handler(), nil
 }
 
 // softMemoryLimit is where the collector begins to work for memory. A fleet under

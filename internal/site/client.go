@@ -1,7 +1,7 @@
 package site
 
 import (
-	"bytes"
+	"cmp"
 	"context"
 	"crypto/subtle"
 	"crypto/tls"
@@ -22,6 +22,9 @@ import (
 // Version of the peer API. Both sides must speak the same one.
 const Version = 1
 
+// apiRoot is the path below which the peer API is.
+const apiRoot = "/site/v1/"
+
 // State describes a server to its peer.
 type State struct {
 	Version int    `json:"version"`         // of the peer API
@@ -34,8 +37,8 @@ type State struct {
 	Prepared  string `json:"prepared,omitempty"`
 	Activated string `json:"activated,omitempty"`
 	// Refused: the id that was asked for will never be activated.
-	Refused   bool  `json:"refused,omitempty"`
-	Successor *Peer `json:"successor,omitempty"`
+	Refused   bool            `json:"refused,omitempty"`
+	Successor *inventory.Peer `json:"successor,omitempty"`
 }
 
 // A Report is the check of a standby before anything is begun.
@@ -54,44 +57,78 @@ type refusal struct {
 	Code  string `json:"code"`
 }
 
-const (
-	codeConflict = "ingot_conflict"
-	codeInvalid  = "ingot_invalid"
-	codeStranger = "ingot_stranger"
-	codeInternal = "ingot_internal"
-)
+// codeInternal is that of an error which is not in refusals.
+const codeInternal = "ingot_internal"
 
 // ErrStranger is a peer that does not know this server: its token or its key.
 var ErrStranger = errors.New("the peer does not know this server")
+
+// refusals are the errors that a peer can tell apart.
+var refusals = []struct {
+	err    error
+	code   string
+	status int
+}{
+	{ErrStranger, "ingot_stranger", http.StatusUnauthorized},
+	{inventory.ErrConflict, "ingot_conflict", http.StatusConflict},
+	{inventory.ErrInvalid, "ingot_invalid", http.StatusBadRequest},
+}
+
+// refuse returns the answer to a request that failed, and its status.
+func refuse(err error) (refusal, int) {
+	for _, k := range refusals {
+		if errors.Is(err, k.err) {
+			return refusal{err.Error(), k.code}, k.status
+		}
+	}
+	return refusal{err.Error(), codeInternal}, http.StatusInternalServerError
+}
 
 // A Client talks to a peer. No answer, or one that is not a peer's, is
 // inventory.ErrUnreachable: then nothing is known. inventory.ErrConflict and
 // inventory.ErrInvalid are answers of the peer.
 type Client struct {
-	peer  Peer
+	peer  inventory.Peer
 	token string
 	http  *http.Client
 }
 
 // NewClient returns a client of p. It shows cert and token, and accepts only the
 // pinned key of p. Tests wrap its transport; nil: not wrapped.
-func NewClient(p Peer, cert tls.Certificate, token string, wrap func(http.RoundTripper) http.RoundTripper) (*Client, error) {
-	u, err := url.Parse(p.URL)
-	if err != nil || u.Scheme != "https" || u.Host == "" {
-		return nil, fmt.Errorf("peer %q: invalid URL %q, want https://host:port: %w", p.Name, p.URL, inventory.ErrInvalid)
+func NewClient(
+	p inventory.Peer, cert tls.Certificate, token string, wrap func(http.RoundTripper) http.RoundTripper,
+) (*Client, error) {
+	if _, err := parseURL(p); err != nil {
+		return nil, err
 	}
-	var rt http.RoundTripper = &http.Transport{
-		TLSClientConfig:     PinnedTLS(p.Fingerprint, cert),
-		DialContext:         (&net.Dialer{Timeout: 5 * time.Second}).DialContext,
-		TLSHandshakeTimeout: 5 * time.Second, ResponseHeaderTimeout: 10 * time.Minute, // a prepare proves databases
-		// A connection that a cut link has left behind would be asked first.
-		DisableKeepAlives: true,
-	}
+
+	t := pinnedTransport(p, cert)
+	t.ResponseHeaderTimeout = 10 * time.Minute // a prepare proves databases
+	t.DisableKeepAlives = true                 // a connection that a cut link has left behind would be asked first
+	var rt http.RoundTripper = t
 	if wrap != nil {
 		rt = wrap(rt)
 	}
 
 	return &Client{peer: p, token: token, http: &http.Client{Transport: rt}}, nil
+}
+
+// parseURL returns the address of the peer API of p.
+func parseURL(p inventory.Peer) (*url.URL, error) {
+	u, err := url.Parse(p.URL)
+	if err != nil || u.Scheme != "https" || u.Host == "" {
+		return nil, fmt.Errorf("peer %q: invalid URL %q, want https://host:port: %w", p.Name, p.URL, inventory.ErrInvalid)
+	}
+	return u, nil
+}
+
+// pinnedTransport connects to the key of p only, and shows cert.
+func pinnedTransport(p inventory.Peer, cert tls.Certificate) *http.Transport {
+	return &http.Transport{
+		TLSClientConfig:     PinnedTLS(p.Fingerprint, cert),
+		DialContext:         (&net.Dialer{Timeout: 5 * time.Second}).DialContext,
+		TLSHandshakeTimeout: 5 * time.Second,
+	}
 }
 
 // PinnedTLS is the client's side of a connection to the key with that
@@ -123,35 +160,42 @@ const shortTimeout = 15 * time.Second
 
 // Pair makes this server the only source that the peer accepts.
 func (c *Client) Pair(ctx context.Context, name string) (Report, error) {
-	return call[Report](ctx, c, shortTimeout, http.MethodPost, "/site/v1/pair", jsonBody(map[string]string{"name": name}))
+	return call[Report](ctx, c, request{method: http.MethodPost, path: "pair", query: url.Values{"name": {name}}})
 }
 
 // State asks what the peer is, and what became of the hand-over id.
 func (c *Client) State(ctx context.Context, id string) (State, error) {
-	return call[State](ctx, c, shortTimeout, http.MethodGet, "/site/v1/state?id="+url.QueryEscape(id), body{})
+	return call[State](ctx, c, request{path: "state", query: url.Values{"id": {id}}})
 }
 
 // Check asks whether the peer could take over.
 func (c *Client) Check(ctx context.Context) (Report, error) {
-	return call[Report](ctx, c, shortTimeout, http.MethodGet, "/site/v1/check", body{})
+	return call[Report](ctx, c, request{path: "check"})
 }
 
-// Prepare sends the archive of the site, with its SHA-256. It may be repeated.
-func (c *Client) Prepare(ctx context.Context, id string, epoch int64, digest string, size int64, r io.Reader) (State, error) {
-	q := url.Values{"epoch": {strconv.FormatInt(epoch, 10)}, "digest": {digest}}
-	path := "/site/v1/handovers/" + url.PathEscape(id) + "?" + q.Encode()
-	return call[State](ctx, c, 0, http.MethodPut, path, body{r, size, "application/x-tar"})
+// Prepare sends the copy of the site. It may be repeated.
+func (c *Client) Prepare(ctx context.Context, id string, epoch int64, site Copy) (State, error) {
+	r, err := site.Open()
+	if err != nil {
+		return State{}, err
+	}
+	defer func() { _ = r.Close() }() // only read
+
+	return call[State](ctx, c, request{
+		method: http.MethodPut, path: "handovers/" + url.PathEscape(id), body: r, size: site.Size,
+		query: url.Values{"epoch": {strconv.FormatInt(epoch, 10)}, "digest": {site.Digest}},
+	})
 }
 
 // Activate makes the peer the site. It may be repeated.
 func (c *Client) Activate(ctx context.Context, id string) (State, error) {
-	return call[State](ctx, c, shortTimeout, http.MethodPost, "/site/v1/handovers/"+url.PathEscape(id)+"/activate", body{})
+	return call[State](ctx, c, request{method: http.MethodPost, path: "handovers/" + url.PathEscape(id) + "/activate"})
 }
 
 // Refuse makes sure that the peer never activates the id; inventory.ErrConflict when
 // it has.
 func (c *Client) Refuse(ctx context.Context, id string) (State, error) {
-	return call[State](ctx, c, shortTimeout, http.MethodPost, "/site/v1/handovers/"+url.PathEscape(id)+"/refuse", body{})
+	return call[State](ctx, c, request{method: http.MethodPost, path: "handovers/" + url.PathEscape(id) + "/refuse"})
 }
 
 // An ImageState is how much of an image's file the peer has.
@@ -162,45 +206,42 @@ type ImageState struct {
 
 // Image asks how much of the file with that digest the peer has.
 func (c *Client) Image(ctx context.Context, file, digest string) (ImageState, error) {
-	q := url.Values{"digest": {digest}}
-	path := "/site/v1/images/" + url.PathEscape(file) + "?" + q.Encode()
-	return call[ImageState](ctx, c, 10*time.Minute, http.MethodGet, path, body{})
+	return call[ImageState](ctx, c, request{
+		path: "images/" + url.PathEscape(file), query: url.Values{"digest": {digest}}, within: 10 * time.Minute,
+	})
 }
 
 // SendImage sends the rest of a file, from offset to its end.
 func (c *Client) SendImage(ctx context.Context, f ImageFile, offset int64, r io.Reader) (ImageState, error) {
-	q := url.Values{
-		"digest": {f.Digest}, "offset": {strconv.FormatInt(offset, 10)}, "size": {strconv.FormatInt(f.Size, 10)},
-	}
-	path := "/site/v1/images/" + url.PathEscape(f.Name) + "?" + q.Encode()
-	return call[ImageState](ctx, c, 0, http.MethodPut, path, body{r, f.Size - offset, "application/octet-stream"})
+	return call[ImageState](ctx, c, request{
+		method: http.MethodPut, path: "images/" + url.PathEscape(f.Name), body: r, size: f.Size - offset,
+		query: url.Values{
+			"digest": {f.Digest}, "offset": {strconv.FormatInt(offset, 10)}, "size": {strconv.FormatInt(f.Size, 10)},
+		},
+	})
 }
 
-type body struct {
-	r    io.Reader
-	size int64
-	kind string
-}
-
-func jsonBody(v any) body {
-	b, err := json.Marshal(v)
-	if err != nil {
-		panic(err) // a map of strings always has a JSON form
-	}
-	return body{bytes.NewReader(b), int64(len(b)), "application/json"}
+// A request of the peer API.
+type request struct {
+	method string // "": GET
+	path   string // below the API's root
+	query  url.Values
+	body   io.Reader     // nil: none. A request with a body may take as long as it needs
+	size   int64         // of body, bytes
+	within time.Duration // 0: shortTimeout
 }
 
 // maxAnswer limits the size of an answer, bytes.
 const maxAnswer = 1 << 20
 
-func call[T any](ctx context.Context, c *Client, limit time.Duration, method, path string, in body) (out T, err error) {
-	if limit > 0 {
+func call[T any](ctx context.Context, c *Client, q request) (out T, err error) {
+	if q.body == nil {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, limit)
+		ctx, cancel = context.WithTimeout(ctx, cmp.Or(q.within, shortTimeout))
 		defer cancel()
 	}
 
-	text, err := c.do(ctx, method, path, in)
+	text, err := c.do(ctx, q)
 	if err == nil {
 		if bad := json.Unmarshal(text, &out); bad != nil {
 			err = unreachable{fmt.Errorf("unexpected answer: %w", bad)}
@@ -214,14 +255,13 @@ func call[T any](ctx context.Context, c *Client, limit time.Duration, method, pa
 }
 
 // do sends a request and returns the body of a good answer.
-func (c *Client) do(ctx context.Context, method, path string, in body) ([]byte, error) {
-	req, err := http.NewRequestWithContext(ctx, method, c.peer.URL+path, in.r)
+func (c *Client) do(ctx context.Context, q request) ([]byte, error) {
+	req, err := http.NewRequestWithContext(ctx, q.method, c.peer.URL+apiRoot+q.path+"?"+q.query.Encode(), q.body)
 	if err != nil {
 		return nil, err
 	}
-	if in.r != nil {
-		req.ContentLength = in.size
-		req.Header.Set("Content-Type", in.kind)
+	if q.body != nil {
+		req.ContentLength = q.size
 	}
 	req.Header.Set("Authorization", "Bearer "+c.token)
 	resp, err := c.http.Do(req)
@@ -251,13 +291,10 @@ func refusalOf(text []byte, status string) error {
 		return unreachable{errors.New("it answered " + status)}
 	}
 
-	switch no.Code {
-	case codeConflict:
-		return said{no.Error, inventory.ErrConflict}
-	case codeInvalid:
-		return said{no.Error, inventory.ErrInvalid}
-	case codeStranger:
-		return said{no.Error, ErrStranger}
+	for _, k := range refusals {
+		if no.Code == k.code {
+			return said{no.Error, k.err}
+		}
 	}
 
 	return unreachable{errors.New(no.Error + " (" + status + ")")}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"strings"
+
+	"github.com/ingotmetal/ingot/inventory"
 )
 
 // Guard returns when this server may answer machines: every known peer has said that
@@ -25,13 +27,13 @@ func (s *Source) Guard(ctx context.Context) error {
 		switch {
 		case err != nil:
 			return err
-		case d.decision == TakeOver:
+		case d.decision == inventory.TakeOver:
 			_, err := s.File.Change(func(x *Site) error {
 				x.Peers, x.Why = nil, "taken over by an operator, who said that every peer is off"
 				return nil
 			})
 			return err
-		case d.decision == GiveUp:
+		case d.decision == inventory.GiveUp:
 			return s.retire(unknownHandOver, d.peer, "given up by an operator, who said that "+d.peer.Name+" is the site")
 		}
 	}
@@ -40,14 +42,13 @@ func (s *Source) Guard(ctx context.Context) error {
 // doubt is why this server may not answer, with the peers that may be the site.
 type doubt struct {
 	text  string
-	about []Peer
+	about []inventory.Peer
 }
 
 // askPeers asks every peer. It is done when one of them is the site, whether or not
 // the others answer, or when all of them are standbys.
 func (s *Source) askPeers(ctx context.Context, x Site) (_ doubt, done bool, err error) {
-	var prepared doubt
-	var silent doubt
+	var prepared, silent doubt
 	var reasons []string
 	for _, p := range x.Peers {
 		st, err := s.stateOf(ctx, p)
@@ -60,7 +61,7 @@ func (s *Source) askPeers(ctx context.Context, x Site) (_ doubt, done bool, err 
 		case st.Role == Standby && st.Prepared == "":
 		case st.Role == Standby:
 			prepared = doubt{fmt.Sprintf("hand-over %s to %s is under way, and this server has no record of it: "+
-				"is this a copy of the site?", st.Prepared, p.Name), []Peer{p}}
+				"is this a copy of the site?", st.Prepared, p.Name), []inventory.Peer{p}}
 		case st.Role == Retired && st.Successor != nil:
 			why := fmt.Sprintf("%s was the site and has moved to %s", p.Name, st.Successor.Name)
 			return doubt{}, true, s.retire(st.Activated, *st.Successor, why)
@@ -79,7 +80,7 @@ func (s *Source) askPeers(ctx context.Context, x Site) (_ doubt, done bool, err 
 	return silent, len(reasons) == 0, nil
 }
 
-func (s *Source) stateOf(ctx context.Context, p Peer) (State, error) {
+func (s *Source) stateOf(ctx context.Context, p inventory.Peer) (State, error) {
 	api, err := s.Dial(p)
 	if err != nil {
 		return State{}, err

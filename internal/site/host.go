@@ -2,7 +2,6 @@ package site
 
 import (
 	"context"
-	"crypto/sha256"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -60,22 +59,25 @@ type Options struct {
 	Log     *slog.Logger
 	// Start makes the site run on this host.
 	Start func(ctx context.Context, h *Host) (Instance, error)
+	// Operators returns what answers operators while this host is not the site.
+	Operators func(h *Host) (http.Handler, error)
 }
 
 // A Host is one process of "ingot serve" in any role: the site, a standby that
 // waits for it, or a retired server. It changes with its role.
 type Host struct {
-	cfg     config.Config
-	version string
-	log     *slog.Logger
-	start   func(ctx context.Context, h *Host) (Instance, error)
-	file    *File
-	source  *Source
-	target  *Target
-	tokens  *peerTokens
-	guard   *guard.Guard    // of all listeners
-	changed chan struct{}   // has an element when the role may have changed
-	cert    tls.Certificate // by which peers know this server; see loadCertificate
+	cfg       config.Config
+	version   string
+	log       *slog.Logger
+	start     func(ctx context.Context, h *Host) (Instance, error)
+	operators func(h *Host) (http.Handler, error)
+	file      *File
+	source    *Source
+	target    *Target
+	tokens    *peerTokens
+	guard     *guard.Guard    // of all listeners
+	changed   chan struct{}   // has an element when the role may have changed
+	cert      tls.Certificate // by which peers know this server; see loadCertificate
 
 	mu      sync.Mutex
 	current Instance     // while this host is the site
@@ -94,7 +96,7 @@ func NewGuard(log *slog.Logger) *guard.Guard {
 func NewHost(o Options) (*Host, error) {
 	cfg := o.Config
 	h := &Host{
-		cfg: cfg, version: o.Version, log: o.Log, start: o.Start,
+		cfg: cfg, version: o.Version, log: o.Log, start: o.Start, operators: o.Operators,
 		changed: make(chan struct{}, 1), guard: NewGuard(o.Log),
 	}
 	var err error
@@ -128,7 +130,7 @@ func (h *Host) applyRetirementMarker() error {
 	}
 	_, err = h.file.Change(func(s *Site) error {
 		s.Role, s.Why = Retired, fmt.Sprintf("the marker in %s says so", h.cfg.KeyFile)
-		s.Successor = &Peer{Name: m.Retired.To, URL: m.Retired.URL, Fingerprint: m.Retired.Fingerprint}
+		s.Successor = &m.Retired.To
 		return nil
 	})
 	return err
@@ -243,13 +245,10 @@ func (h *Host) installPrepared(ctx context.Context, p Prepared) error {
 		return err
 	}
 
-	why := h.reportMissing(err)
-	return h.serveQuietly(ctx, why, func(ctx context.Context) error {
-		for pause(ctx, installEvery) {
-			err := h.install(ctx, p)
-			if h.reportMissing(err); err == nil {
-				return nil
-			}
+	return h.serveQuietly(ctx, h.reportMissing(err), func(ctx context.Context) error {
+		for err != nil && pause(ctx, installEvery) {
+			err = h.install(ctx, p)
+			h.reportMissing(err)
 		}
 		return ctx.Err()
 	})
@@ -322,15 +321,6 @@ func (h *Host) untilNot(role string) func(context.Context) error {
 		}
 		return nil
 	}
-}
-
-// operatorToken is the digest of the admin token.
-func (h *Host) operatorToken() ([sha256.Size]byte, error) {
-	token, err := identity.ReadToken(h.cfg.TokenFile)
-	if err != nil {
-		return [sha256.Size]byte{}, fmt.Errorf("reading the admin token: %w (ingot init makes one)", err)
-	}
-	return sha256.Sum256([]byte(token)), nil
 }
 
 // HandOverRequest ends the run of the site, so that it is handed over.

@@ -16,7 +16,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/ingotmetal/ingot/api"
 	"github.com/ingotmetal/ingot/internal/config"
 	"github.com/ingotmetal/ingot/internal/identity"
 	"github.com/ingotmetal/ingot/internal/keyring"
@@ -35,7 +34,7 @@ func TestMarkCountsForEveryCopy(t *testing.T) {
 	_, err = keyring.Create(cfg.KeyFile)
 	require.NoError(t, err)
 	var m Mark
-	m.Retired.To, m.Retired.URL, m.Retired.ID = "um760", "https://10.0.0.2:7444", "h1"
+	m.Retired.To, m.Retired.ID = inventory.Peer{Name: "um760", URL: "https://10.0.0.2:7444"}, "h1"
 	require.NoError(t, sender{h}.Retire(m))
 	_, err = keyring.Load(cfg.KeyFile)
 	require.ErrorContains(t, err, "not a key file of Ingot")
@@ -124,7 +123,7 @@ func TestImageThatHasChanged(t *testing.T) {
 		return receiver{h}
 	}
 	arrives := func(r receiver, img inventory.Image, text string) {
-		sent, err := sendImage(ctx, r, from, img, func(string) {})
+		sent, err := imageSender{r, from, func(string) {}}.send(ctx, img)
 		require.NoError(t, err)
 		require.True(t, sent)
 		b, err := os.ReadFile(filepath.Join(r.cfg.ImageDir(), "debian.zst"))
@@ -133,7 +132,7 @@ func TestImageThatHasChanged(t *testing.T) {
 		left, err := os.ReadDir(r.cfg.ImageDir())
 		require.NoError(t, err)
 		require.Len(t, left, 1, "what was begun is gone")
-		sent, err = sendImage(ctx, r, from, img, func(string) {})
+		sent, err = imageSender{r, from, func(string) {}}.send(ctx, img)
 		require.NoError(t, err)
 		require.False(t, sent)
 	}
@@ -145,7 +144,6 @@ func TestImageThatHasChanged(t *testing.T) {
 	st, err := r.SendImage(ctx, ImageFile{img.File, img.SHA256, img.Size}, 0, strings.NewReader(long[:20]))
 	require.NoError(t, err)
 	require.False(t, st.Done)
-	require.NoError(t, os.WriteFile(filepath.Join(r.cfg.ImageDir(), ".upload-peer-debian.zst"), []byte(long[:20]), 0o600)) // as an earlier release named it
 	arrives(r, image(short), short)
 
 	// The whole of the long one was sent before.
@@ -164,11 +162,11 @@ func TestImageThatHasChanged(t *testing.T) {
 	// A file that is not what the inventory says is told of, and not tried for ever.
 	r, img = peer(), image(long)
 	require.NoError(t, os.WriteFile(filepath.Join(from, "debian.zst"), []byte(short), 0o600))
-	_, err = sendImage(ctx, r, from, img, func(string) {})
+	_, err = imageSender{r, from, func(string) {}}.send(ctx, img)
 	require.ErrorIs(t, err, inventory.ErrInvalid)
 	require.ErrorContains(t, err, "11 bytes and the inventory says 36")
 	img.Size = int64(len(short))
-	_, err = sendImage(ctx, r, from, img, func(string) {})
+	_, err = imageSender{r, from, func(string) {}}.send(ctx, img)
 	require.ErrorIs(t, err, inventory.ErrConflict, "another digest")
 }
 
@@ -244,18 +242,11 @@ func TestInstallTellsPutFromMissing(t *testing.T) {
 	delete(p.Files, temporal.name)
 	require.NoError(t, h.install(ctx, p))
 	require.NoFileExists(t, temporal.to)
-	// What an earlier release has received has no digests.
+	// A site without the digests of its parts was never proven.
 	h, p = laidReady(t)
 	p.Files = nil
-	require.NoError(t, h.install(ctx, p))
-	require.FileExists(t, temporalOfHost(h))
-	h, p = laidReady(t)
-	p.Files = nil
-	require.NoError(t, os.Remove(h.parts()[2].from))
 	require.ErrorIs(t, h.install(ctx, p), inventory.ErrNotFound)
 }
-
-func temporalOfHost(h *Host) string { return h.parts()[1].to }
 
 // While the site is not whole the host answers operators with what is missing,
 // and goes on when it is there again.
@@ -267,7 +258,7 @@ func TestSettleAsks(t *testing.T) {
 	require.NoError(t, os.Remove(missing.from))
 	done := make(chan error, 1)
 	go func() { done <- h.installPrepared(t.Context(), p) }()
-	var st api.SiteStatus
+	var st inventory.SiteStatus
 	require.Eventually(t, func() bool {
 		var err error
 		st, err = h.SiteStatus(t.Context())
@@ -275,7 +266,7 @@ func TestSettleAsks(t *testing.T) {
 	}, 30*time.Second, 10*time.Millisecond)
 	require.Contains(t, st.Silent, "inventory.db is missing")
 	require.False(t, st.Since.IsZero())
-	require.ErrorIs(t, h.Decide(t.Context(), api.WordTakeOver, ""), inventory.ErrConflict, "no word mends it")
+	require.ErrorIs(t, h.Decide(t.Context(), inventory.TakeOver, ""), inventory.ErrConflict, "no word mends it")
 	require.Equal(t, Active, st.Role)
 	require.Equal(t, p.ID, st.Prepared)
 	require.NoError(t, os.WriteFile(missing.from, []byte("proven "+missing.name), 0o600))
@@ -287,7 +278,7 @@ func TestSettleAsks(t *testing.T) {
 
 // beside makes a standby that answers, and a server that has paired with it as
 // the peer um760.
-func beside(t *testing.T) (here, there *Host, peer api.NewPeer) {
+func beside(t *testing.T) (here, there *Host, peer inventory.Peer, token inventory.Secret) {
 	t.Helper()
 	standby := ownDirs(t)
 	require.NoError(t, made(MakeStandby(t.Context(), standby, "um760")))
@@ -298,7 +289,7 @@ func beside(t *testing.T) (here, there *Host, peer api.NewPeer) {
 	server.TLS = ServerTLS(there.cert)
 	server.StartTLS()
 	t.Cleanup(server.Close)
-	token, err := os.ReadFile(filepath.Join(filepath.Dir(standby.KeyFile), "standby.token"))
+	text, err := os.ReadFile(filepath.Join(filepath.Dir(standby.KeyFile), "standby.token"))
 	require.NoError(t, err)
 
 	cfg := ownDirs(t)
@@ -306,19 +297,17 @@ func beside(t *testing.T) (here, there *Host, peer api.NewPeer) {
 	here, err = NewHost(testOptions(cfg))
 	require.NoError(t, err)
 	here.current = idle{}
-	peer = api.NewPeer{
-		Peer:  api.Peer{Name: "um760", URL: server.URL, Fingerprint: identity.Fingerprint(server.Certificate())},
-		Token: inventory.NewSecret(strings.TrimSpace(string(token))),
-	}
-	_, err = here.AddPeer(t.Context(), peer)
+	peer = inventory.Peer{Name: "um760", URL: server.URL, Fingerprint: identity.Fingerprint(server.Certificate())}
+	token = inventory.NewSecret(strings.TrimSpace(string(text)))
+	_, err = here.AddPeer(t.Context(), peer, token)
 	require.NoError(t, err)
-	return here, there, peer
+	return here, there, peer, token
 }
 
 // A server that tells somebody does not move to one that tells nobody: what
 // waits would never be sent, and the next question be asked of no one.
 func TestMigrationKeepsNotices(t *testing.T) {
-	here, there, _ := beside(t)
+	here, there, _, _ := beside(t)
 	for _, c := range []struct{ here, there, refused bool }{{false, false, false}, {false, true, false}, {true, true, false}, {true, false, true}} {
 		here.cfg.Notify.URL, there.target.Notify = "", c.there
 		if c.here {
@@ -349,7 +338,7 @@ func TestTargetsThatAreRefused(t *testing.T) {
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			here, there, _ := beside(t)
+			here, there, _, _ := beside(t)
 			// Ports of this host may be in use: that is another reason.
 			require.NotContains(t, fmt.Sprint(here.CheckTarget(t.Context(), "um760")), c.says)
 			c.change(here, there)
@@ -364,18 +353,21 @@ func TestTargetsThatAreRefused(t *testing.T) {
 
 // Who owns an epoch already is nobody's peer.
 func TestOnlyAStandbyIsAPeer(t *testing.T) {
-	here, there, peer := beside(t)
+	here, there, peer, token := beside(t)
 	_, err := there.file.Change(func(s *Site) error { s.Role, s.Epoch = Active, 3; return nil })
 	require.NoError(t, err)
 	peer.Name = "another"
-	_, err = here.AddPeer(t.Context(), peer)
+	_, err = here.AddPeer(t.Context(), peer, token)
 	require.ErrorIs(t, err, inventory.ErrConflict)
 	require.ErrorContains(t, err, "another is active and owns site epoch 3: only a standby can be a peer")
 	require.Len(t, here.file.Site().Peers, 1)
 }
 
 func testOptions(cfg config.Config) Options {
-	return Options{Config: cfg, Version: "test", Log: slog.New(slog.DiscardHandler)}
+	return Options{
+		Config: cfg, Version: "test", Log: slog.New(slog.DiscardHandler),
+		Operators: func(*Host) (http.Handler, error) { return http.NotFoundHandler(), nil },
+	}
 }
 
 // made drops the description of a standby.

@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/ingotmetal/ingot/api"
 	"github.com/ingotmetal/ingot/internal/config"
 	"github.com/ingotmetal/ingot/internal/durable"
 	"github.com/ingotmetal/ingot/internal/identity"
@@ -38,7 +37,7 @@ const (
 const secretName = "ingot-standby"
 
 // peer is where the standby will be; inventory.ErrNotFound when none was made.
-func (f standbyFiles) peer() (p Peer, token string, err error) {
+func (f standbyFiles) peer() (p inventory.Peer, token string, err error) {
 	b, err := os.ReadFile(filepath.Join(f.dir, peerFileName))
 	if errors.Is(err, fs.ErrNotExist) {
 		return p, "", fmt.Errorf("peer %q: %w", f.name, inventory.ErrNotFound)
@@ -86,7 +85,7 @@ func (h *Host) Standby(_ context.Context, name, address string) (secret inventor
 		return secret, err
 	}
 
-	text, err := json.Marshal(Peer{Name: name, URL: "https://" + address, Fingerprint: fingerprint})
+	text, err := json.Marshal(inventory.Peer{Name: name, URL: "https://" + address, Fingerprint: fingerprint})
 	if err == nil {
 		err = durable.Replace(filepath.Join(f.dir, peerFileName), append(text, '\n'))
 	}
@@ -128,7 +127,7 @@ func (h *Host) Forget(ctx context.Context, name string) error {
 }
 
 // paired returns the peer, after pairing with one whose files were made here.
-func (h *Host) paired(ctx context.Context, name string) (Peer, error) {
+func (h *Host) paired(ctx context.Context, name string) (inventory.Peer, error) {
 	p, err := h.file.Site().Peer(name)
 	if !errors.Is(err, inventory.ErrNotFound) {
 		return p, err
@@ -138,6 +137,5 @@ func (h *Host) paired(ctx context.Context, name string) (Peer, error) {
 	if err != nil {
 		return p, err
 	}
-	_, err = h.AddPeer(ctx, api.NewPeer{Peer: peerView(p), Token: inventory.NewSecret(token)})
-	return p, err
+	return h.AddPeer(ctx, p, inventory.NewSecret(token))
 }

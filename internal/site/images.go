@@ -34,13 +34,18 @@ type ImageFile struct {
 	Size   int64
 }
 
-// syncImages sends the image files that a peer lacks, and returns how many.
-func syncImages(
-	ctx context.Context, c imagePeer, dir string, images []inventory.Image, progress func(string),
-) (sent int, err error) {
+// An imageSender sends image files from dir to a peer.
+type imageSender struct {
+	peer     imagePeer
+	dir      string
+	progress func(text string)
+}
+
+// sendMissing sends the files that the peer lacks, and returns how many.
+func (s imageSender) sendMissing(ctx context.Context, images []inventory.Image) (sent int, err error) {
 	for i, img := range images {
-		progress(fmt.Sprintf("image %d of %d, %s", i+1, len(images), img.Name))
-		did, err := sendImage(ctx, c, dir, img, progress)
+		s.progress(fmt.Sprintf("image %d of %d, %s", i+1, len(images), img.Name))
+		did, err := s.send(ctx, img)
 		if err != nil {
 			return sent, fmt.Errorf("image %q: %w", img.Name, err)
 		}
@@ -51,9 +56,9 @@ func syncImages(
 	return sent, nil
 }
 
-// sendImage sends the file of an image; false: the peer had all of it.
-func sendImage(ctx context.Context, c imagePeer, dir string, img inventory.Image, progress func(string)) (bool, error) {
-	st, err := c.Image(ctx, img.File, img.SHA256)
+// send sends the file of an image; false: the peer had all of it.
+func (s imageSender) send(ctx context.Context, img inventory.Image) (bool, error) {
+	st, err := s.peer.Image(ctx, img.File, img.SHA256)
 	if err != nil || st.Done {
 		return false, err
 	}
@@ -63,18 +68,18 @@ func sendImage(ctx context.Context, c imagePeer, dir string, img inventory.Image
 		from = 0 // the peer has the start of another file
 	}
 
-	err = sendFrom(ctx, c, dir, img, from, progress)
+	err = s.sendFrom(ctx, img, from)
 	if from > 0 && errors.Is(err, inventory.ErrConflict) {
 		// The peer had the start of another file. If the file fails from its first
 		// byte on, too, then it is not what the inventory says.
-		err = sendFrom(ctx, c, dir, img, 0, progress)
+		err = s.sendFrom(ctx, img, 0)
 	}
 
 	return true, err
 }
 
-func sendFrom(ctx context.Context, c imagePeer, dir string, img inventory.Image, from int64, progress func(string)) error {
-	f, err := os.Open(filepath.Join(dir, img.File))
+func (s imageSender) sendFrom(ctx context.Context, img inventory.Image, from int64) error {
+	f, err := os.Open(filepath.Join(s.dir, img.File))
 	if err != nil {
 		return err
 	}
@@ -92,9 +97,9 @@ func sendFrom(ctx context.Context, c imagePeer, dir string, img inventory.Image,
 	}
 
 	r := &progressReader{r: f, done: from, last: time.Now(), report: func(done int64) {
-		progress(fmt.Sprintf("image %s: %s of %s", img.Name, human.Size(done), human.Size(img.Size)))
+		s.progress(fmt.Sprintf("image %s: %s of %s", img.Name, human.Size(done), human.Size(img.Size)))
 	}}
-	st, err := c.SendImage(ctx, ImageFile{img.File, img.SHA256, img.Size}, from, r)
+	st, err := s.peer.SendImage(ctx, ImageFile{img.File, img.SHA256, img.Size}, from, r)
 	if err == nil && !st.Done {
 		err = fmt.Errorf("the peer has %d of %d bytes: %w", st.Size, img.Size, inventory.ErrUnreachable)
 	}
@@ -149,16 +154,16 @@ func (h *Host) imagesToMove(ctx context.Context, s Store) ([]inventory.Image, er
 	return all, nil
 }
 
-const partialPrefix = ".upload-peer-"
-
 // partialImage is where the file of an image is until it is whole. The digest is in
 // its name, so that a file starts again when its image changes.
 func (h receiver) partialImage(file, digest string) string {
-	return filepath.Join(h.cfg.ImageDir(), partialPrefix+digest[:16]+"-"+file)
+	return filepath.Join(h.cfg.ImageDir(), partialName(file, digest[:16]))
 }
 
-// removePartialImages removes what was received of a file but keep: with other
-// digests, and by releases without the digest in the name.
+func partialName(file, digest string) string { return ".upload-peer-" + digest + "-" + file }
+
+// removePartialImages removes what was received of a file with other digests than
+// that in the path keep.
 func (h receiver) removePartialImages(file, keep string) error {
 	all, err := os.ReadDir(h.cfg.ImageDir())
 	if err != nil {
@@ -166,11 +171,12 @@ func (h receiver) removePartialImages(file, keep string) error {
 	}
 
 	for _, e := range all {
-		rest, ours := strings.CutPrefix(e.Name(), partialPrefix)
-		if !ours || rest != file && (len(rest) < 17 || rest[17:] != file) {
-			continue
+		path := filepath.Join(h.cfg.ImageDir(), e.Name())
+		ours, err := filepath.Match(partialName(file, strings.Repeat("?", 16)), e.Name())
+		if err != nil {
+			return err
 		}
-		if path := filepath.Join(h.cfg.ImageDir(), e.Name()); path != keep {
+		if ours && path != keep {
 			if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return err
 			}

@@ -11,17 +11,16 @@ import (
 	"time"
 
 	"github.com/ingotmetal/ingot/internal/durable"
+	"github.com/ingotmetal/ingot/inventory"
 )
 
 // A Mark is in the place of the key file of a retired site. No copy of the data
 // directory makes this host the site again.
 type Mark struct {
 	Retired struct {
-		To          string    `json:"to"`
-		URL         string    `json:"url,omitempty"`
-		Fingerprint string    `json:"fingerprint,omitempty"` // of the key of the server there
-		ID          string    `json:"id"`
-		At          time.Time `json:"at"`
+		To inventory.Peer `json:"to"` // zero: where the site is now is not known
+		ID string         `json:"id"` // of the hand-over
+		At time.Time      `json:"at"`
 	} `json:"retired"`
 }
 
@@ -36,7 +35,7 @@ func ReadMark(keyFile string) (Mark, bool, error) {
 		return Mark{}, false, fmt.Errorf("looking for a mark in the place of the keys: %w", err)
 	}
 	var m Mark
-	if json.Unmarshal(b, &m) != nil || m.Retired.ID == "" && m.Retired.To == "" {
+	if json.Unmarshal(b, &m) != nil || m.Retired.ID == "" && m.Retired.To.Name == "" {
 		return Mark{}, false, nil // loading it as a key file reports what is wrong
 	}
 

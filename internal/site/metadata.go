@@ -29,7 +29,7 @@ const (
 )
 
 // routeMetadata accepts every method; the metadata server decides which it allows.
-const routeMetadata = "/site/v1/metadata"
+const routeMetadata = apiRoot + "metadata"
 
 const (
 	// maxForwarded limits the body of a request, bytes, as that of a phone-home is.
@@ -46,14 +46,19 @@ const (
 // to p, the server that the site has moved to. It shows cert and token, and accepts
 // only the pinned key of p. Where p does not answer as a metadata server, machines get
 // 503 and ask again.
-func Forward(p Peer, cert tls.Certificate, token string, log *slog.Logger) (http.Handler, error) {
-	base, err := url.Parse(p.URL)
-	if err != nil || base.Scheme != "https" || base.Host == "" {
-		return nil, fmt.Errorf("peer %q: invalid URL %q, want https://host:port: %w", p.Name, p.URL, inventory.ErrInvalid)
+func Forward(p inventory.Peer, cert tls.Certificate, token string, log *slog.Logger) (http.Handler, error) {
+	base, err := parseURL(p)
+	if err != nil {
+		return nil, err
 	}
 	if p.Fingerprint == "" {
 		return nil, fmt.Errorf("peer %q: its key is unknown: %w", p.Name, inventory.ErrInvalid)
 	}
+
+	transport := pinnedTransport(p, cert)
+	transport.DisableCompression, transport.ResponseHeaderTimeout = true, shortTimeout
+	transport.MaxConnsPerHost, transport.MaxIdleConnsPerHost = connections, connections
+	transport.IdleConnTimeout = shortTimeout // shorter than the server's
 
 	proxy := &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
@@ -88,13 +93,8 @@ func Forward(p Peer, cert tls.Certificate, token string, log *slog.Logger) (http
 			w.Header().Set("Retry-After", "5")
 			http.Error(w, "the server has moved, and its new host does not answer: try again", http.StatusServiceUnavailable)
 		},
-		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
-		Transport: &http.Transport{
-			TLSClientConfig: PinnedTLS(p.Fingerprint, cert), DisableCompression: true,
-			MaxConnsPerHost: connections, MaxIdleConnsPerHost: connections, IdleConnTimeout: shortTimeout, // shorter than the server's
-			DialContext:         (&net.Dialer{Timeout: 5 * time.Second}).DialContext,
-			TLSHandshakeTimeout: 5 * time.Second, ResponseHeaderTimeout: shortTimeout,
-		},
+		ErrorLog:  slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+		Transport: transport,
 	}
 
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ingotmetal/ingot/internal/identity"
+	"github.com/ingotmetal/ingot/inventory"
 )
 
 // TestForward (S4): what machines ask a retired server is answered by the one that
@@ -103,7 +104,7 @@ func TestForward(t *testing.T) {
 	require.Equal(t, http.StatusServiceUnavailable, r.Code, "the target is off")
 	require.NotEmpty(t, r.Header().Get("Retry-After"))
 
-	_, err = Forward(Peer{Name: "dst", URL: w.peer.URL}, w.cert, token, slog.New(slog.DiscardHandler))
+	_, err = Forward(inventory.Peer{Name: "dst", URL: w.peer.URL}, w.cert, token, slog.New(slog.DiscardHandler))
 	require.ErrorContains(t, err, "its key is unknown")
 }
 
@@ -132,7 +133,7 @@ func TestForwardHandshakes(t *testing.T) {
 	server.TLS = ServerTLS(certificate(t))
 	server.StartTLS()
 	t.Cleanup(server.Close)
-	peer := Peer{Name: "dst", URL: server.URL, Fingerprint: identity.Fingerprint(server.Certificate())}
+	peer := inventory.Peer{Name: "dst", URL: server.URL, Fingerprint: identity.Fingerprint(server.Certificate())}
 	f, err := Forward(peer, w.cert, token, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
 	codes := make([]int, asking)

@@ -80,7 +80,7 @@ func (h *Host) requireInstance() (Instance, error) {
 	if s := h.instance(); s != nil {
 		return s, nil
 	}
-	return nil, fmt.Errorf("this server is %s: %w", h.file.Site().Role, inventory.ErrConflict)
+	return nil, fmt.Errorf("this server is %s and does not run the site: %w", h.file.Site().Role, inventory.ErrConflict)
 }
 
 func (h *Host) pairedClient(ctx context.Context, target string) (*Client, error) {
@@ -108,7 +108,7 @@ func (h *Host) SyncImages(ctx context.Context, target string, progress func(text
 		return 0, err
 	}
 
-	return syncImages(ctx, c, h.cfg.ImageDir(), images, progress)
+	return imageSender{c, h.cfg.ImageDir(), progress}.sendMissing(ctx, images)
 }
 
 // HandOverState reports how a hand-over ended; see inventory.HandOverPending.
@@ -149,7 +149,7 @@ func (h *Host) WithdrawHandOver(ctx context.Context, id string) error {
 // failHandOver records that a hand-over was not begun and never will be.
 func (h *Host) failHandOver(row inventory.HandOver, why error) error {
 	_, err := h.file.Change(func(x *Site) error {
-		if err := requireActive(*x); err != nil {
+		if err := x.require(Active); err != nil {
 			return err
 		}
 		x.HandOver = &HandOver{

@@ -8,14 +8,13 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ingotmetal/ingot/api"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
 // dial returns the API of a peer.
-func (h *Host) dial(p Peer) (TargetAPI, error) { return h.client(p) }
+func (h *Host) dial(p inventory.Peer) (TargetAPI, error) { return h.client(p) }
 
-func (h *Host) client(p Peer) (*Client, error) {
+func (h *Host) client(p inventory.Peer) (*Client, error) {
 	if err := h.loadCertificate(); err != nil {
 		return nil, err
 	}
@@ -27,10 +26,11 @@ func (h *Host) client(p Peer) (*Client, error) {
 }
 
 // SiteStatus describes this server among its peers for operators.
-func (h *Host) SiteStatus(ctx context.Context) (api.SiteStatus, error) {
+func (h *Host) SiteStatus(ctx context.Context) (inventory.SiteStatus, error) {
 	x := h.file.Site()
-	out := api.SiteStatus{
-		Name: ServerName(h.cfg, x), Role: x.Role, Epoch: x.Epoch, Activated: x.Activated, Why: x.Why, Peers: []api.Peer{},
+	out := inventory.SiteStatus{
+		Name: ServerName(h.cfg, x), Role: x.Role, Epoch: x.Epoch, Activated: x.Activated, Why: x.Why,
+		Peers: append([]inventory.Peer{}, x.Peers...), Successor: x.Successor,
 	}
 	out.Silent, out.Since = h.source.Waiting()
 	h.mu.Lock()
@@ -39,15 +39,8 @@ func (h *Host) SiteStatus(ctx context.Context) (api.SiteStatus, error) {
 	}
 	h.mu.Unlock()
 
-	for _, p := range x.Peers {
-		out.Peers = append(out.Peers, peerView(p))
-	}
-	if x.Successor != nil {
-		p := peerView(*x.Successor)
-		out.Successor = &p
-	}
 	if o := x.HandOver; o != nil {
-		out.HandOver = &api.HandOverStatus{ID: o.ID, Peer: o.Peer, State: o.State, Why: o.Why, Since: o.Since}
+		out.HandOver = &inventory.HandOverStatus{ID: o.ID, Peer: o.Peer, State: o.State, Why: o.Why, Since: o.Since}
 	}
 	if x.Prepared != nil {
 		out.Prepared = x.Prepared.ID
@@ -65,41 +58,26 @@ func (h *Host) SiteStatus(ctx context.Context) (api.SiteStatus, error) {
 	return out, err
 }
 
-func peerView(p Peer) api.Peer {
-	return api.Peer{Name: p.Name, URL: p.URL, Fingerprint: p.Fingerprint, Since: p.Since}
-}
-
-// requireActive refuses what only the site may do.
-func requireActive(x Site) error {
-	if x.Role != Active {
-		return fmt.Errorf("this server is %s: %w", x.Role, inventory.ErrConflict)
-	}
-	return nil
-}
-
 // AddPeer pairs with a standby. From then on it is asked before the first packet
 // of each start.
-func (h *Host) AddPeer(ctx context.Context, p api.NewPeer) (api.Peer, error) {
+func (h *Host) AddPeer(ctx context.Context, p inventory.Peer, token inventory.Secret) (inventory.Peer, error) {
 	x := h.file.Site()
-	if err := requireActive(x); err != nil {
-		return api.Peer{}, err
+	if err := x.require(Active); err != nil {
+		return p, err
 	}
 
-	peer := Peer{
-		Name: p.Name, URL: strings.TrimSuffix(p.URL, "/"), Fingerprint: p.Fingerprint,
-		Since: time.Now().UTC().Truncate(time.Second),
-	}
-	if old, err := x.Peer(p.Name); err == nil && (old.URL != peer.URL || old.Fingerprint != peer.Fingerprint) {
-		return api.Peer{}, fmt.Errorf("there is another peer %q at %s: remove it first (ingot peer remove): %w",
+	p.URL, p.Since = strings.TrimSuffix(p.URL, "/"), time.Now().UTC().Truncate(time.Second)
+	if old, err := x.Peer(p.Name); err == nil && (old.URL != p.URL || old.Fingerprint != p.Fingerprint) {
+		return p, fmt.Errorf("there is another peer %q at %s: remove it first (ingot peer remove): %w",
 			p.Name, old.URL, inventory.ErrConflict)
 	}
-	if err := h.pair(ctx, peer, p.Token.Reveal()); err != nil {
-		return api.Peer{}, err
+	if err := h.pair(ctx, p, token.Reveal()); err != nil {
+		return p, err
 	}
 
 	// The token first: a peer without one could never be asked.
-	if err := h.tokens.set(p.Name, p.Token.Reveal()); err != nil {
-		return api.Peer{}, err
+	if err := h.tokens.set(p.Name, token.Reveal()); err != nil {
+		return p, err
 	}
 
 	_, err := h.file.Change(func(x *Site) error {
@@ -107,14 +85,14 @@ func (h *Host) AddPeer(ctx context.Context, p api.NewPeer) (api.Peer, error) {
 			return nil
 		}
 		x.Name = ServerName(h.cfg, *x)
-		x.Peers = append(x.Peers, peer)
+		x.Peers = append(x.Peers, p)
 		return nil
 	})
-	return peerView(peer), err
+	return p, err
 }
 
 // pair makes this server the source of a standby.
-func (h *Host) pair(ctx context.Context, peer Peer, token string) error {
+func (h *Host) pair(ctx context.Context, peer inventory.Peer, token string) error {
 	if err := h.loadCertificate(); err != nil {
 		return err
 	}
@@ -148,13 +126,13 @@ func explainStranger(err error) error {
 // RemovePeer forgets a peer.
 func (h *Host) RemovePeer(_ context.Context, name string) error {
 	_, err := h.file.Change(func(x *Site) error {
-		if err := requireActive(*x); err != nil {
+		if err := x.require(Active); err != nil {
 			return err
 		}
 		if _, err := x.Peer(name); err != nil {
 			return err
 		}
-		x.Peers = slices.DeleteFunc(x.Peers, func(p Peer) bool { return p.Name == name })
+		x.Peers = slices.DeleteFunc(x.Peers, func(p inventory.Peer) bool { return p.Name == name })
 		return nil
 	})
 	if err == nil {
@@ -164,19 +142,15 @@ func (h *Host) RemovePeer(_ context.Context, name string) error {
 	return err
 }
 
-// Decide passes on a decision of the operator; see [api.Site].
-func (h *Host) Decide(ctx context.Context, word, peer string) error {
-	if h.file.Site().Role == Standby {
-		if word == api.WordGiveUp {
-			return fmt.Errorf("a standby has nothing to give up: %w", inventory.ErrConflict)
-		}
-		return h.target.TakeOver("an operator")
+// Decide passes on a decision of the operator: inventory.TakeOver or
+// inventory.GiveUp. See [Source.Decide].
+func (h *Host) Decide(ctx context.Context, decision, peer string) error {
+	switch {
+	case h.file.Site().Role != Standby:
+		return h.source.Decide(ctx, decision, peer)
+	case decision == inventory.GiveUp:
+		return fmt.Errorf("a standby has nothing to give up: %w", inventory.ErrConflict)
 	}
 
-	d := TakeOver
-	if word == api.WordGiveUp {
-		d = GiveUp
-	}
-
-	return h.source.Decide(ctx, d, peer)
+	return h.target.TakeOver("an operator")
 }

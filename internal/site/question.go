@@ -10,20 +10,10 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// A Decision is the operator's answer when a server cannot find out alone whether it
-// is the site.
-type Decision int
-
-// Decisions.
-const (
-	TakeOver Decision = iota + 1 // the other host is off: this server is the site
-	GiveUp                       // the other server is the site: this one is retired
-)
-
 // decided is a decision, with the peer that it is about.
 type decided struct {
-	decision Decision
-	peer     Peer
+	decision string // inventory.TakeOver or inventory.GiveUp; "": ask again
+	peer     inventory.Peer
 }
 
 // question is what a source asks the operator.
@@ -31,12 +21,12 @@ type question struct {
 	mu     sync.Mutex
 	why    string // this server answers nothing; "": nothing is asked
 	since  time.Time
-	about  []Peer // that may be the site instead
+	about  []inventory.Peer // that may be the site instead
 	answer chan decided
 }
 
 // open asks; it reports whether nothing was asked before.
-func (q *question) open(why string, now time.Time, about []Peer) (answer <-chan decided, isNew bool) {
+func (q *question) open(why string, now time.Time, about []inventory.Peer) (answer <-chan decided, isNew bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	isNew = q.why == ""
@@ -59,7 +49,7 @@ func (q *question) close() {
 
 // ask waits until the peers are to be asked again, or for a decision about one of
 // them. The zero decision means to ask again.
-func (s *Source) ask(ctx context.Context, why string, about ...Peer) (decided, error) {
+func (s *Source) ask(ctx context.Context, why string, about ...inventory.Peer) (decided, error) {
 	answer, isNew := s.question.open(why, s.Now(), about)
 	if isNew {
 		s.Log.Error("this server answers no machine until its peer answers, or an operator decides: ingot handover status",
@@ -85,14 +75,14 @@ func (s *Source) Waiting() (why string, since time.Time) {
 	return s.question.why, s.question.since
 }
 
-// Decide passes on a decision. GiveUp names the peer that is the site, which may be
+// Decide passes on a decision. inventory.GiveUp names the peer that is the site, which may be
 // left out where only one can be: otherwise it is inventory.ErrInvalid. It is
 // inventory.ErrConflict when nothing is asked.
-func (s *Source) Decide(ctx context.Context, d Decision, peer string) error {
+func (s *Source) Decide(ctx context.Context, decision, peer string) error {
 	q := &s.question
 	q.mu.Lock()
-	answer, about, err := q.answer, Peer{}, error(nil)
-	if d == GiveUp && answer != nil {
+	answer, about, err := q.answer, inventory.Peer{}, error(nil)
+	if decision == inventory.GiveUp && answer != nil {
 		about, err = findPeer(q.about, peer)
 	}
 	q.mu.Unlock()
@@ -106,7 +96,7 @@ func (s *Source) Decide(ctx context.Context, d Decision, peer string) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	select {
-	case answer <- decided{d, about}:
+	case answer <- decided{decision, about}:
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
@@ -114,7 +104,7 @@ func (s *Source) Decide(ctx context.Context, d Decision, peer string) error {
 }
 
 // findPeer is the peer of that name, or the only one there is.
-func findPeer(peers []Peer, name string) (Peer, error) {
+func findPeer(peers []inventory.Peer, name string) (inventory.Peer, error) {
 	if name == "" && len(peers) == 1 {
 		return peers[0], nil
 	}
@@ -128,8 +118,8 @@ func findPeer(peers []Peer, name string) (Peer, error) {
 
 	all := strings.Join(names, ", ")
 	if name == "" {
-		return Peer{}, fmt.Errorf("say which peer is the site, with --peer: one of %s: %w", all, inventory.ErrInvalid)
+		return inventory.Peer{}, fmt.Errorf("say which peer is the site, with --peer: one of %s: %w", all, inventory.ErrInvalid)
 	}
 
-	return Peer{}, fmt.Errorf("peer %q is not in question, %s is: %w", name, all, inventory.ErrInvalid)
+	return inventory.Peer{}, fmt.Errorf("peer %q is not in question, %s is: %w", name, all, inventory.ErrInvalid)
 }

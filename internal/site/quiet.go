@@ -12,7 +12,6 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/ingotmetal/ingot/api"
 	"github.com/ingotmetal/ingot/internal/config"
 	"github.com/ingotmetal/ingot/internal/hostnet"
 	"github.com/ingotmetal/ingot/internal/identity"
@@ -27,7 +26,7 @@ func (h *Host) serveQuietly(ctx context.Context, why string, do func(context.Con
 		h.log.Warn("this server answers no machine", "why", why, "role", h.file.Site().Role)
 	}
 
-	token, err := h.operatorToken()
+	handler, err := h.operators(h)
 	if err != nil {
 		return err
 	}
@@ -37,9 +36,8 @@ func (h *Host) serveQuietly(ctx context.Context, why string, do func(context.Con
 		return err
 	}
 
-	q := api.Quiet{Site: h, TokenSHA256: token, AllowedHosts: listener.OperatorHosts(h.cfg), Version: h.version}
 	l, err := h.bind(listener.Socket{
-		Name: "operator API", Addr: h.cfg.Listen, Key: "listen", Handler: q.Handler(), TLS: tlsConfig,
+		Name: "operator API", Addr: h.cfg.Listen, Key: "listen", Handler: handler, TLS: tlsConfig,
 	})
 	if err != nil {
 		return err

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -168,11 +167,7 @@ func claimEpoch(ctx context.Context, u *archive.Unpacked, ring *keyring.Ring, ep
 
 // Discard removes what Receive has made.
 func (h receiver) Discard(string) error {
-	err := os.Remove(h.preparedKeys())
-	if errors.Is(err, fs.ErrNotExist) {
-		err = nil
-	}
-	return errors.Join(err, os.RemoveAll(h.stagingDir()))
+	return errors.Join(os.RemoveAll(h.preparedKeys()), os.RemoveAll(h.stagingDir()))
 }
 
 // A part is a file of a prepared site, with the place where it belongs.
@@ -196,13 +191,12 @@ func (h *Host) parts() []part {
 func (h *Host) install(ctx context.Context, p Prepared) error {
 	var left []part
 	for _, x := range h.parts() {
-		want, proven := p.Files[x.name]
-		if !proven {
-			if expected, err := h.isExpected(p, x); err != nil {
-				return err
-			} else if !expected {
-				continue // its runs live elsewhere
-			}
+		want, received := p.Files[x.name]
+		switch {
+		case !received && x.name == archive.TemporalName:
+			continue // its runs live elsewhere
+		case !received:
+			return fmt.Errorf("%s was not received: %w", x.name, inventory.ErrNotFound)
 		}
 		placed, err := inPlace(ctx, x, want)
 		if err != nil {
@@ -237,25 +231,8 @@ func (h *Host) install(ctx context.Context, p Prepared) error {
 	return err
 }
 
-// isExpected reports whether a prepared site has a part of which it has no digest. A
-// site without any digests was received by a release that kept none.
-func (h *Host) isExpected(p Prepared, x part) (bool, error) {
-	if len(p.Files) > 0 || x.name != archive.TemporalName {
-		return len(p.Files) == 0, nil
-	}
-
-	for _, file := range []string{x.from, x.to} {
-		there, err := durable.Exists(file)
-		if err != nil || there {
-			return there, err
-		}
-	}
-
-	return false, nil
-}
-
 // inPlace reports whether a part is where it belongs; false: it is still staged.
-// want is the SHA-256 that it had when it was proven; "": unknown.
+// want is the SHA-256 that it had when it was proven.
 func inPlace(ctx context.Context, x part, want string) (bool, error) {
 	for _, at := range []string{x.from, x.to} {
 		there, err := durable.Exists(at)
@@ -269,7 +246,7 @@ func inPlace(ctx context.Context, x part, want string) (bool, error) {
 		if err != nil {
 			return false, err
 		}
-		if want != "" && sum != want {
+		if sum != want {
 			return false, fmt.Errorf("%s has the digest %.12s, and was proven with %.12s: %w", at, sum, want, inventory.ErrConflict)
 		}
 		return at == x.to, nil

@@ -38,14 +38,6 @@ const (
 	Retired     = "retired"      // the site has moved away
 )
 
-// A Peer is another server that may become this site, or has become it.
-type Peer struct {
-	Name        string    `json:"name"`
-	URL         string    `json:"url"`         // https://host:port of its peer API
-	Fingerprint string    `json:"fingerprint"` // sha256:<hex> of its key
-	Since       time.Time `json:"since,omitzero"`
-}
-
 // States of a HandOver.
 const (
 	UnderWay = "under-way"
@@ -93,8 +85,8 @@ type Site struct {
 	// one of its inventory.
 	Epoch int64 `json:"epoch,omitempty"`
 	// Peers are asked before the first packet.
-	Peers    []Peer    `json:"peers,omitempty"`
-	HandOver *HandOver `json:"handOver,omitempty"` // as a source; the last one
+	Peers    []inventory.Peer `json:"peers,omitempty"`
+	HandOver *HandOver        `json:"handOver,omitempty"` // as a source; the last one
 
 	Source    *Giver    `json:"source,omitempty"` // as a target
 	Prepared  *Prepared `json:"prepared,omitempty"`
@@ -104,17 +96,25 @@ type Site struct {
 	ReKey bool `json:"reKey,omitempty"`
 
 	// Successor is where a retired site has moved.
-	Successor *Peer  `json:"successor,omitempty"`
-	Why       string `json:"why,omitempty"` // how it came to its role
+	Successor *inventory.Peer `json:"successor,omitempty"`
+	Why       string          `json:"why,omitempty"` // how it came to its role
 }
 
 // Peer returns the peer of that name; inventory.ErrNotFound.
-func (s Site) Peer(name string) (Peer, error) {
-	i := slices.IndexFunc(s.Peers, func(p Peer) bool { return p.Name == name })
+func (s Site) Peer(name string) (inventory.Peer, error) {
+	i := slices.IndexFunc(s.Peers, func(p inventory.Peer) bool { return p.Name == name })
 	if i < 0 {
-		return Peer{}, fmt.Errorf("peer %q: %w", name, inventory.ErrNotFound)
+		return inventory.Peer{}, fmt.Errorf("peer %q: %w", name, inventory.ErrNotFound)
 	}
 	return s.Peers[i], nil
+}
+
+// require refuses what only a server in that role may do: inventory.ErrConflict.
+func (s Site) require(role string) error {
+	if s.Role != role {
+		return fmt.Errorf("this server is %s, not %s: %w", s.Role, role, inventory.ErrConflict)
+	}
+	return nil
 }
 
 // A File is the Site of a data directory. Its methods may be used at the same

@@ -62,7 +62,7 @@ type world struct {
 	keys      string // key file of the source
 	cert      tls.Certificate
 	server    *httptest.Server
-	peer      Peer
+	peer      inventory.Peer
 	speaking  speakers
 	mu        sync.Mutex
 	target    *Target // nil: its process is dead
@@ -143,7 +143,7 @@ func newWorld(t *testing.T) *world {
 	w.server.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug)
 	w.server.StartTLS()
 	t.Cleanup(w.server.Close)
-	w.peer = Peer{Name: "dst", URL: w.server.URL, Fingerprint: identity.Fingerprint(w.server.Certificate())}
+	w.peer = inventory.Peer{Name: "dst", URL: w.server.URL, Fingerprint: identity.Fingerprint(w.server.Certificate())}
 	w.startTarget()
 	c, err := NewClient(w.peer, w.cert, token, nil)
 	require.NoError(t, err)
@@ -295,7 +295,7 @@ func (w *world) life(ctx context.Context, id string) error {
 	}
 	s := &Source{
 		File: f, Steps: sourceSteps{w}, Log: slog.New(slog.DiscardHandler), Now: time.Now, Again: time.Millisecond,
-		Dial: func(p Peer) (TargetAPI, error) { return NewClient(p, w.cert, token, w.wrap) },
+		Dial: func(p inventory.Peer) (TargetAPI, error) { return NewClient(p, w.cert, token, w.wrap) },
 		Reached: func(step string) error {
 			if w.reached == nil {
 				return nil
@@ -591,7 +591,9 @@ func TestLateActivate(t *testing.T) {
 	require.NoError(t, err)
 	_, err = c.Activate(t.Context(), "h1")
 	require.ErrorIs(t, err, inventory.ErrConflict)
-	_, err = c.Prepare(t.Context(), "h1", startAt, strings.Repeat("0", 64), 0, strings.NewReader(""))
+	_, err = c.Prepare(t.Context(), "h1", startAt, Copy{
+		Digest: strings.Repeat("0", 64), Open: func() (io.ReadCloser, error) { return http.NoBody, nil },
+	})
 	require.ErrorIs(t, err, inventory.ErrConflict)
 	require.Equal(t, "source", w.judge("late"))
 	// A new one may succeed.
@@ -616,7 +618,7 @@ func TestCopyFails(t *testing.T) {
 // TestWordOfAPerson ends the silence of a source whose target is gone.
 func TestWordOfAPerson(t *testing.T) {
 	t.Parallel()
-	for _, word := range []Decision{TakeOver, GiveUp} {
+	for _, word := range []string{inventory.TakeOver, inventory.GiveUp} {
 		w := newWorld(t)
 		w.reached = func(s string) error {
 			if s == StepSetAside {
@@ -633,7 +635,7 @@ func TestWordOfAPerson(t *testing.T) {
 		f, err := Open(w.src)
 		require.NoError(t, err)
 		s := f.Site()
-		if word == TakeOver {
+		if word == inventory.TakeOver {
 			require.Equal(t, []string{"source"}, w.speaking.now())
 			require.Equal(t, startAt+2, s.Epoch)
 			require.Empty(t, s.Peers, "it would be asked at the next start")
@@ -650,10 +652,10 @@ func TestWordOfAPerson(t *testing.T) {
 // of the one that is in question, and not of the first of the list.
 func TestGiveUpNamesThePeer(t *testing.T) {
 	t.Parallel()
-	gone := func(name string) Peer {
-		return Peer{Name: name, URL: "https://127.0.0.1:1", Fingerprint: "sha256:" + strings.Repeat("0", 64)}
+	gone := func(name string) inventory.Peer {
+		return inventory.Peer{Name: name, URL: "https://127.0.0.1:1", Fingerprint: "sha256:" + strings.Repeat("0", 64)}
 	}
-	with := func(w *world, peers ...Peer) {
+	with := func(w *world, peers ...inventory.Peer) {
 		f, err := Open(w.src)
 		require.NoError(t, err)
 		_, err = f.Change(func(s *Site) error { s.Peers = peers; return nil })
@@ -667,7 +669,7 @@ func TestGiveUpNamesThePeer(t *testing.T) {
 		m, marked, err := ReadMark(w.keys)
 		require.NoError(t, err)
 		require.True(t, marked)
-		require.Equal(t, to, m.Retired.To)
+		require.Equal(t, to, m.Retired.To.Name)
 		require.Empty(t, w.speaking.now())
 	}
 
@@ -676,8 +678,8 @@ func TestGiveUpNamesThePeer(t *testing.T) {
 	with(w, w.peer, gone("other"))
 	x := w.begin("")
 	require.Contains(t, w.asks(x), "peer other may be the site")
-	require.ErrorContains(t, w.source.Decide(t.Context(), GiveUp, "dst"), "not in question")
-	require.NoError(t, w.source.Decide(t.Context(), GiveUp, ""))
+	require.ErrorContains(t, w.source.Decide(t.Context(), inventory.GiveUp, "dst"), "not in question")
+	require.NoError(t, w.source.Decide(t.Context(), inventory.GiveUp, ""))
 	require.NoError(t, <-x.done)
 	retired(w, "other")
 
@@ -688,10 +690,10 @@ func TestGiveUpNamesThePeer(t *testing.T) {
 	why := w.asks(x)
 	require.Contains(t, why, "peer first")
 	require.Contains(t, why, "peer other")
-	err := w.source.Decide(t.Context(), GiveUp, "")
+	err := w.source.Decide(t.Context(), inventory.GiveUp, "")
 	require.ErrorIs(t, err, inventory.ErrInvalid)
 	require.ErrorContains(t, err, "first, other")
-	require.NoError(t, w.source.Decide(t.Context(), GiveUp, "other"))
+	require.NoError(t, w.source.Decide(t.Context(), inventory.GiveUp, "other"))
 	require.NoError(t, <-x.done)
 	retired(w, "other")
 
@@ -713,7 +715,7 @@ func TestGiveUpNamesThePeer(t *testing.T) {
 	why = w.asks(x)
 	require.Contains(t, why, "hand-over h1 to dst is under way")
 	require.Contains(t, why, "peer first may be the site", "taking over says that it is off, too")
-	require.NoError(t, w.source.Decide(t.Context(), GiveUp, ""))
+	require.NoError(t, w.source.Decide(t.Context(), inventory.GiveUp, ""))
 	require.NoError(t, <-x.done)
 	retired(w, "dst")
 }
@@ -730,7 +732,7 @@ func TestOneThatKnowsSettlesIt(t *testing.T) {
 	f, err := Open(old)
 	require.NoError(t, err)
 	_, err = f.Change(func(s *Site) error {
-		s.Peers = []Peer{{Name: "gone", URL: "https://127.0.0.1:1", Fingerprint: "sha256:" + strings.Repeat("0", 64)}, w.peer}
+		s.Peers = []inventory.Peer{{Name: "gone", URL: "https://127.0.0.1:1", Fingerprint: "sha256:" + strings.Repeat("0", 64)}, w.peer}
 		return nil
 	})
 	require.NoError(t, err)
@@ -871,7 +873,7 @@ func TestMark(t *testing.T) {
 	require.NoError(t, err)
 	require.False(t, marked)
 	var m Mark
-	m.Retired.To, m.Retired.ID = "um760", "h1"
+	m.Retired.To.Name, m.Retired.ID = "um760", "h1"
 	for range 2 {
 		require.NoError(t, DestroyKeys(keys, m))
 		got, marked, err := ReadMark(keys)
@@ -890,7 +892,7 @@ func TestRefusedChange(t *testing.T) {
 	f, err := Open(t.TempDir())
 	require.NoError(t, err)
 	_, err = f.Change(func(s *Site) error {
-		s.Source, s.Peers, s.Refused = &Giver{Name: "nas"}, []Peer{{Name: "um760"}}, []string{"1"}
+		s.Source, s.Peers, s.Refused = &Giver{Name: "nas"}, []inventory.Peer{{Name: "um760"}}, []string{"1"}
 		s.Prepared = &Prepared{ID: "2", Files: map[string]string{"a": "b"}}
 		return nil
 	})

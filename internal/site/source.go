@@ -36,7 +36,7 @@ type Copy struct {
 // TargetAPI is what a source asks of its target; *Client is one.
 type TargetAPI interface {
 	State(ctx context.Context, id string) (State, error)
-	Prepare(ctx context.Context, id string, epoch int64, digest string, size int64, r io.Reader) (State, error)
+	Prepare(ctx context.Context, id string, epoch int64, c Copy) (State, error)
 	Activate(ctx context.Context, id string) (State, error)
 	Refuse(ctx context.Context, id string) (State, error)
 }
@@ -56,7 +56,7 @@ type Source struct {
 	File  *File
 	Steps SourceSteps
 	// Dial returns the API of a peer; an error is as if it were unreachable.
-	Dial func(p Peer) (TargetAPI, error)
+	Dial func(p inventory.Peer) (TargetAPI, error)
 	Log  *slog.Logger
 	Now  func() time.Time
 	// Again is the pause before a peer is asked again, 2 s.
@@ -76,10 +76,10 @@ const tries = 3
 // this server is now: Retired, or Active again with the reason in HandOver.Why. Any
 // other error than that of ctx is one of this host. The server must not answer
 // then; Resume finds out how the hand-over ended.
-func (s *Source) HandOver(ctx context.Context, id string, peer Peer, epoch int64) error {
+func (s *Source) HandOver(ctx context.Context, id string, peer inventory.Peer, epoch int64) error {
 	_, err := s.File.Change(func(x *Site) error {
-		if x.Role != Active {
-			return fmt.Errorf("this server is %s: %w", x.Role, inventory.ErrConflict)
+		if err := x.require(Active); err != nil {
+			return err
 		}
 		if x.HandOver != nil && x.HandOver.ID == id {
 			return fmt.Errorf("hand-over %q was withdrawn: %w", id, inventory.ErrConflict)
@@ -104,7 +104,12 @@ func (s *Source) HandOver(ctx context.Context, id string, peer Peer, epoch int64
 		reached string
 	}{
 		{"copying", func() (err error) { c, err = s.Steps.Copy(ctx, id); return err }, StepCopied},
-		{"preparing", func() error { return s.prepare(ctx, id, peer, epoch, c) }, StepPrepared},
+		{"preparing", func() error {
+			return s.repeat(ctx, peer, func(api TargetAPI) error {
+				_, err := api.Prepare(ctx, id, epoch, c)
+				return err
+			})
+		}, StepPrepared},
 		{"setting Temporal's file aside", func() error { return s.Steps.SetAside(id) }, StepSetAside},
 	} {
 		if err := step.do(); err != nil {
@@ -126,20 +131,8 @@ func (s *Source) reached(step string) error {
 	return s.Reached(step)
 }
 
-func (s *Source) prepare(ctx context.Context, id string, peer Peer, epoch int64, c Copy) error {
-	return s.repeat(ctx, peer, func(api TargetAPI) error {
-		r, err := c.Open()
-		if err != nil {
-			return err
-		}
-		_, err = api.Prepare(ctx, id, epoch, c.Digest, c.Size, r)
-		_ = r.Close() // only read
-		return err
-	})
-}
-
 // repeat asks up to tries times, as long as no answer comes.
-func (s *Source) repeat(ctx context.Context, peer Peer, ask func(TargetAPI) error) error {
+func (s *Source) repeat(ctx context.Context, peer inventory.Peer, ask func(TargetAPI) error) error {
 	for try := 1; ; try++ {
 		api, err := s.Dial(peer)
 		if err == nil {
@@ -165,7 +158,7 @@ func (s *Source) again() time.Duration {
 
 // activate asks for the commit. Without an answer it is unknown whether that
 // happened: the target is asked until it answers, or the operator decides.
-func (s *Source) activate(ctx context.Context, id string, peer Peer) error {
+func (s *Source) activate(ctx context.Context, id string, peer inventory.Peer) error {
 	err := s.repeat(ctx, peer, func(api TargetAPI) error {
 		_, err := api.Activate(ctx, id)
 		return err
@@ -180,7 +173,7 @@ func (s *Source) activate(ctx context.Context, id string, peer Peer) error {
 	return s.retire(id, peer, "handed over to "+peer.Name)
 }
 
-func (s *Source) retire(id string, to Peer, why string) error {
+func (s *Source) retire(id string, to inventory.Peer, why string) error {
 	_, err := s.File.Change(func(x *Site) error {
 		x.Role, x.Successor, x.Why = Retired, &to, why
 		if x.HandOver != nil && x.HandOver.ID == id {
@@ -192,7 +185,7 @@ func (s *Source) retire(id string, to Peer, why string) error {
 		return err
 	}
 
-	if err := s.Steps.Retire(s.markOf(id, &to)); err != nil {
+	if err := s.Steps.Retire(s.markOf(id, to)); err != nil {
 		return fmt.Errorf("retiring: %w", err)
 	}
 	s.Log.Info("this server is retired", "successor", to.Name, "why", why)
@@ -206,23 +199,24 @@ func (s *Source) EnsureRetired() error {
 	if x.HandOver != nil {
 		id = x.HandOver.ID
 	}
-	return s.Steps.Retire(s.markOf(id, x.Successor))
+	var to inventory.Peer
+	if x.Successor != nil {
+		to = *x.Successor
+	}
+	return s.Steps.Retire(s.markOf(id, to))
 }
 
 // unknownHandOver is the id of a hand-over that this server has not made itself.
 const unknownHandOver = "unknown"
 
-// markOf is the mark of a site that has moved to a peer; nil: where is not known.
-func (s *Source) markOf(id string, to *Peer) (m Mark) {
-	if to != nil {
-		m.Retired.To, m.Retired.URL, m.Retired.Fingerprint = to.Name, to.URL, to.Fingerprint
-	}
-	m.Retired.ID, m.Retired.At = id, s.Now().UTC()
+// markOf is the mark of a site that has moved to a peer.
+func (s *Source) markOf(id string, to inventory.Peer) (m Mark) {
+	m.Retired.To, m.Retired.ID, m.Retired.At = to, id, s.Now().UTC()
 	return m
 }
 
 // takeBack ends a hand-over that failed. First the target refuses it permanently.
-func (s *Source) takeBack(ctx context.Context, id string, peer Peer, why error) error {
+func (s *Source) takeBack(ctx context.Context, id string, peer inventory.Peer, why error) error {
 	if ctx.Err() != nil {
 		return ctx.Err() // this server stops; Resume goes on
 	}
@@ -245,7 +239,7 @@ func (s *Source) Resume(ctx context.Context) error {
 
 // resolve asks the target how the hand-over ended until it answers, or the operator
 // decides.
-func (s *Source) resolve(ctx context.Context, id string, peer Peer, why error) error {
+func (s *Source) resolve(ctx context.Context, id string, peer inventory.Peer, why error) error {
 	for {
 		over, err := s.refuse(ctx, id, peer)
 		if err == nil {
@@ -261,9 +255,9 @@ func (s *Source) resolve(ctx context.Context, id string, peer Peer, why error) e
 		switch {
 		case err != nil:
 			return err
-		case d.decision == TakeOver:
+		case d.decision == inventory.TakeOver:
 			return s.goOn(id, "taken back by an operator, who said that "+peer.Name+" is off", &peer)
-		case d.decision == GiveUp:
+		case d.decision == inventory.GiveUp:
 			return s.retire(id, peer, "given up by an operator, who said that "+peer.Name+" is the site")
 		}
 	}
@@ -271,7 +265,7 @@ func (s *Source) resolve(ctx context.Context, id string, peer Peer, why error) e
 
 // refuse reports whether the hand-over has happened, after the target has made sure
 // that it never will if it has not.
-func (s *Source) refuse(ctx context.Context, id string, peer Peer) (over bool, err error) {
+func (s *Source) refuse(ctx context.Context, id string, peer inventory.Peer) (over bool, err error) {
 	api, err := s.Dial(peer)
 	if err != nil {
 		return false, err
@@ -301,7 +295,7 @@ func (s *Source) refuse(ctx context.Context, id string, peer Peer) (over bool, e
 // goOn makes this server the site again, in a site epoch that no target of this
 // hand-over can own. A peer that is off, as the operator said, is forgotten: else it
 // would be asked at the next start.
-func (s *Source) goOn(id, why string, forget *Peer) error {
+func (s *Source) goOn(id, why string, forget *inventory.Peer) error {
 	if err := s.Steps.PutBack(id); err != nil {
 		return fmt.Errorf("putting Temporal's file back: %w", err)
 	}
@@ -310,7 +304,7 @@ func (s *Source) goOn(id, why string, forget *Peer) error {
 		x.Role, x.Epoch = Active, x.HandOver.Epoch+2
 		x.HandOver.State, x.HandOver.Why = Failed, why
 		if forget != nil {
-			x.Peers = slices.DeleteFunc(x.Peers, func(p Peer) bool { return p.Name == forget.Name })
+			x.Peers = slices.DeleteFunc(x.Peers, func(p inventory.Peer) bool { return p.Name == forget.Name })
 			x.Why = why
 		}
 		return nil

@@ -65,8 +65,11 @@ func MakeStandby(ctx context.Context, cfg config.Config, name string) (StandbyRe
 	}
 
 	token, err := newSourceToken(cfg, s)
-	if err != nil || token == "" {
-		return describeStandby(cfg, s, StandbyUnchanged, err)
+	if err != nil {
+		return StandbyResult{}, err
+	}
+	if token == "" {
+		return describeStandby(cfg, s, StandbyUnchanged)
 	}
 
 	// A running server has read the file, and would overwrite this change.
@@ -74,8 +77,10 @@ func MakeStandby(ctx context.Context, cfg config.Config, name string) (StandbyRe
 		return StandbyResult{}, fmt.Errorf("%s holds another token, and a server answers at %s: stop ingot serve first: %w",
 			tokenFile(cfg), cfg.Listen, inventory.ErrConflict)
 	}
-	s, err = awaitSource(f, token)
-	return describeStandby(cfg, s, StandbyReassigned, err)
+	if s, err = awaitSource(f, token); err != nil {
+		return StandbyResult{}, err
+	}
+	return describeStandby(cfg, s, StandbyReassigned)
 }
 
 func newStandby(f *File, cfg config.Config, name string) (Site, error) {
@@ -94,10 +99,10 @@ func newStandby(f *File, cfg config.Config, name string) (Site, error) {
 	if err := os.MkdirAll(cfg.ImageDir(), 0o750); err != nil {
 		return Site{}, err
 	}
-	if _, err := identity.LoadCertificate(CertificateFile(cfg)); err != nil {
+	if _, err := identity.LoadToken(cfg.TokenFile); err != nil {
 		return Site{}, err
 	}
-	if err := identity.WritePrivate(cfg.TokenFile, identity.NewToken()); err != nil && !errors.Is(err, fs.ErrExist) {
+	if _, err := identity.LoadCertificate(CertificateFile(cfg)); err != nil {
 		return Site{}, err
 	}
 
@@ -142,19 +147,10 @@ func awaitSource(f *File, token string) (Site, error) {
 	})
 }
 
-func describeStandby(cfg config.Config, s Site, outcome string, errs ...error) (StandbyResult, error) {
-	if err := errors.Join(errs...); err != nil {
-		return StandbyResult{}, err
-	}
-
-	cert, err := identity.LoadCertificate(CertificateFile(cfg))
-	if err != nil {
-		return StandbyResult{}, err
-	}
-
-	fingerprint, err := identity.Pin(cert)
+func describeStandby(cfg config.Config, s Site, outcome string) (StandbyResult, error) {
+	_, token, fingerprint, err := MakeStandbyFiles(filepath.Dir(cfg.KeyFile))
 	return StandbyResult{
-		Outcome: outcome, Role: s.Role, Name: s.Name, URL: peerURL(cfg), Fingerprint: fingerprint, TokenFile: tokenFile(cfg),
+		Outcome: outcome, Role: s.Role, Name: s.Name, URL: peerURL(cfg), Fingerprint: fingerprint, TokenFile: token,
 	}, err
 }
 

@@ -62,14 +62,14 @@ type Target struct {
 // Handler returns the routes. They belong on a listener of ServerTLS.
 func (t *Target) Handler() http.Handler {
 	m := http.NewServeMux()
-	m.HandleFunc("POST /site/v1/pair", answer(t, t.pair))
-	m.HandleFunc("GET /site/v1/state", answer(t, t.known(t.state)))
-	m.HandleFunc("GET /site/v1/check", answer(t, t.known(t.check)))
-	m.HandleFunc("PUT /site/v1/handovers/{id}", answer(t, t.known(t.prepare)))
-	m.HandleFunc("POST /site/v1/handovers/{id}/activate", answer(t, t.known(t.activate)))
-	m.HandleFunc("POST /site/v1/handovers/{id}/refuse", answer(t, t.known(t.refuse)))
-	m.HandleFunc("GET /site/v1/images/{file}", answer(t, t.known(t.image)))
-	m.HandleFunc("PUT /site/v1/images/{file}", answer(t, t.known(t.sendImage)))
+	m.HandleFunc("POST "+apiRoot+"pair", answer(t, t.pair))
+	m.HandleFunc("GET "+apiRoot+"state", answer(t, t.known(t.state)))
+	m.HandleFunc("GET "+apiRoot+"check", answer(t, t.known(t.check)))
+	m.HandleFunc("PUT "+apiRoot+"handovers/{id}", answer(t, t.known(t.prepare)))
+	m.HandleFunc("POST "+apiRoot+"handovers/{id}/activate", answer(t, t.known(t.activate)))
+	m.HandleFunc("POST "+apiRoot+"handovers/{id}/refuse", answer(t, t.known(t.refuse)))
+	m.HandleFunc("GET "+apiRoot+"images/{file}", answer(t, t.known(t.image)))
+	m.HandleFunc("PUT "+apiRoot+"images/{file}", answer(t, t.known(t.sendImage)))
 	m.HandleFunc(routeMetadata, t.metadata)
 	return m
 }
@@ -82,18 +82,8 @@ func answer(t *Target, f route) http.HandlerFunc {
 		v, err := f(r)
 		status := http.StatusOK
 		if err != nil {
-			no := refusal{Error: err.Error(), Code: codeInternal}
-			status = http.StatusInternalServerError
-			switch {
-			case errors.Is(err, ErrStranger):
-				status, no.Code = http.StatusUnauthorized, codeStranger
-			case errors.Is(err, inventory.ErrConflict):
-				status, no.Code = http.StatusConflict, codeConflict
-			case errors.Is(err, inventory.ErrInvalid):
-				status, no.Code = http.StatusBadRequest, codeInvalid
-			}
 			t.Log.Warn("a peer is refused", "route", r.Pattern, "remote", r.RemoteAddr, "error", err)
-			v = no
+			v, status = refuse(err)
 		}
 		text, err := json.Marshal(v)
 		if err != nil {
@@ -140,18 +130,11 @@ func (t *Target) pair(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	var q struct {
-		Name string `json:"name"`
-	}
-	if err := json.NewDecoder(io.LimitReader(r.Body, 1<<16)).Decode(&q); err != nil {
-		return nil, fmt.Errorf("reading the request: %w: %w", err, inventory.ErrInvalid)
-	}
-
 	_, err = t.File.Change(func(s *Site) error {
 		if s.Source.Fingerprint != "" && s.Source.Fingerprint != print {
 			return fmt.Errorf("the token belongs to %q, whose key is another: %w", s.Source.Name, ErrStranger)
 		}
-		s.Source.Fingerprint, s.Source.Name = print, q.Name
+		s.Source.Fingerprint, s.Source.Name = print, r.URL.Query().Get("name")
 		return nil
 	})
 	if err != nil {
@@ -208,7 +191,7 @@ func (t *Target) prepare(r *http.Request) (any, error) {
 	case slices.Contains(s.Refused, id):
 		return nil, fmt.Errorf("hand-over %q was refused: %w", id, inventory.ErrConflict)
 	case s.Role != Standby:
-		return nil, fmt.Errorf("this server is %s, not a standby: %w", s.Role, inventory.ErrConflict)
+		return nil, s.require(Standby)
 	case s.Prepared != nil && s.Prepared.ID == id && s.Prepared.Digest == digest:
 		return t.stateOf(id), nil
 	}
@@ -257,7 +240,7 @@ func (t *Target) activate(r *http.Request) (any, error) {
 		case slices.Contains(s.Refused, id):
 			return fmt.Errorf("hand-over %q was refused: %w", id, inventory.ErrConflict)
 		case s.Role != Standby:
-			return fmt.Errorf("this server is %s, not a standby: %w", s.Role, inventory.ErrConflict)
+			return s.require(Standby)
 		case s.Prepared == nil || s.Prepared.ID != id:
 			return fmt.Errorf("hand-over %q is not prepared here: %w", id, inventory.ErrConflict)
 		}
@@ -346,8 +329,8 @@ func (t *Target) sendImage(r *http.Request) (any, error) {
 	if err1 != nil || err2 != nil || offset < 0 || size < offset {
 		return nil, fmt.Errorf("invalid offset or size: %w", inventory.ErrInvalid)
 	}
-	if role := t.File.Site().Role; role != Standby {
-		return nil, fmt.Errorf("this server is %s, not a standby: %w", role, inventory.ErrConflict)
+	if err := t.File.Site().require(Standby); err != nil {
+		return nil, err
 	}
 
 	return t.Steps.SendImage(r.Context(), ImageFile{file, digest, size}, offset, r.Body)
