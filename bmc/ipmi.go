@@ -215,18 +215,11 @@ func (p *ipmi) exec(ctx context.Context, command []string) (string, error) {
 	}
 	defer leave()
 
-	// The password travels through a pipe that is full and closed before
-	// ipmitool starts: it stands in no argument, no environment and no file,
-	// and is gone from the pipe when ipmitool has read it.
-	r, w, err := os.Pipe()
+	r, err := passwordPipe(p.password)
 	if err != nil {
 		return "", fmt.Errorf("starting ipmitool: %w", err)
 	}
-
-	_, err = w.WriteString(p.password.Reveal() + "\n")
-	if err = errors.Join(err, w.Close()); err != nil {
-		return "", errors.Join(fmt.Errorf("starting ipmitool: %w", err), r.Close())
-	}
+	defer func() { _ = r.Close() }() // only read
 
 	limited, cancel := context.WithTimeout(ctx, commandTime)
 	defer cancel()
@@ -248,9 +241,6 @@ func (p *ipmi) exec(ctx context.Context, command []string) (string, error) {
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
 	err = p.processes.run(cmd)
-	if closeErr := r.Close(); err == nil && closeErr != nil {
-		err = closeErr
-	}
 
 	text := out.String()
 	switch {
@@ -265,6 +255,21 @@ func (p *ipmi) exec(ctx context.Context, command []string) (string, error) {
 	}
 
 	return text, nil
+}
+
+// passwordPipe returns a pipe that holds the password as a line, and whose other
+// end is closed: the password is in no argument, no environment and no file, and
+// is gone from the pipe when ipmitool has read it.
+func passwordPipe(password inventory.Secret) (*os.File, error) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	_, err = w.WriteString(password.Reveal() + "\n")
+	if err = errors.Join(err, w.Close()); err != nil {
+		return nil, errors.Join(err, r.Close())
+	}
+	return r, nil
 }
 
 // noise is what -v adds and means nothing.

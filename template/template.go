@@ -167,7 +167,7 @@ func Render(ctx context.Context, name, src string, d Data) (Rendered, error) {
 	if err != nil {
 		return Rendered{}, err
 	}
-	if err := sameShape(ctx, name, src, d, out, doc); err != nil {
+	if err := sameShape(ctx, src, d, out, doc); err != nil {
 		return Rendered{}, err
 	}
 
@@ -186,7 +186,7 @@ func Render(ctx context.Context, name, src string, d Data) (Rendered, error) {
 // sameShape renders the template once more with data out of which everything
 // was taken that could be read as YAML. A value that brought tasks, actions or
 // keys of its own into the document is found by the difference.
-func sameShape(ctx context.Context, name, src string, d Data, out output, doc document) error {
+func sameShape(ctx context.Context, src string, d Data, out output, doc document) error {
 	values, err := d.values()
 	if err != nil {
 		return err
@@ -196,7 +196,7 @@ func sameShape(ctx context.Context, name, src string, d Data, out output, doc do
 	}
 
 	const remedy = "encode the value: {{ .key | toJson }} or {{ .key | quote }}"
-	plain, err := execute(ctx, name, src, values)
+	plain, err := execute(ctx, out.file, src, values)
 	var again document
 	if err == nil {
 		again, err = plain.document()
@@ -204,7 +204,7 @@ func sameShape(ctx context.Context, name, src string, d Data, out output, doc do
 
 	if err != nil {
 		return inventory.Problems{{
-			File: name, Remedy: remedy,
+			File: out.file, Remedy: remedy,
 			What: "cannot be rendered with its data replaced by harmless text, so that what the data do to its structure cannot be told",
 		}}
 	}
@@ -220,7 +220,7 @@ func sameShape(ctx context.Context, name, src string, d Data, out output, doc do
 	}
 	path := slices.Concat(a[same:], b[same:])[0].path
 	return inventory.Problems{{
-		File: name, Line: out.line(path), Field: path,
+		File: out.file, Line: out.line(path), Field: path,
 		What: "a value of the data changes the structure of the template", Remedy: remedy,
 	}}
 }

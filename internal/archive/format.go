@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/ingotmetal/ingot/internal/dbcopy"
+	"github.com/ingotmetal/ingot/internal/identity"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -98,7 +99,7 @@ type Seal struct {
 }
 
 func sealOf(text, key []byte) Seal {
-	s := Seal{SHA256: hex.EncodeToString(sum(text))}
+	s := Seal{SHA256: identity.Digest(text)}
 	if key != nil {
 		s.HMAC = hex.EncodeToString(s.mac(key))
 	}
@@ -184,11 +185,6 @@ func writePart(t *tar.Writer, p Part, at time.Time, path string) error {
 	return nil
 }
 
-func sum(b []byte) []byte {
-	s := sha256.Sum256(b)
-	return s[:]
-}
-
 // damaged is an archive that differs from what was written.
 func damaged(format string, args ...any) error {
 	return refuse("the backup is damaged: "+format, args...)
@@ -255,7 +251,7 @@ func readSeal(t *tar.Reader, manifest []byte) (s Seal, err error) {
 	if err := dec.Decode(&s); err != nil {
 		return s, damaged("reading %q: %v", sealName, err)
 	}
-	if s.SHA256 != hex.EncodeToString(sum(manifest)) {
+	if s.SHA256 != identity.Digest(manifest) {
 		return s, damaged("its description was changed")
 	}
 

@@ -14,6 +14,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -31,10 +32,9 @@ type Table struct {
 	SHA256 string `json:"sha256"`
 }
 
-// querier is a connection, a transaction or a pool.
-type querier interface {
+// A Queryer is a connection, a transaction or a pool.
+type Queryer interface {
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
-	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }
 
 // A Database is what a database holds.
@@ -203,8 +203,8 @@ func Differ(want, got Content) error {
 }
 
 // Read returns what db holds. Virtual tables stand for others, which are read.
-func Read(ctx context.Context, db querier) (Content, error) {
-	names, err := texts(ctx, db, "SELECT name FROM sqlite_master WHERE type = 'table' AND sql NOT LIKE 'CREATE VIRTUAL%' ORDER BY name")
+func Read(ctx context.Context, db Queryer) (Content, error) {
+	names, err := ReadStrings(ctx, db, "SELECT name FROM sqlite_master WHERE type = 'table' AND sql NOT LIKE 'CREATE VIRTUAL%' ORDER BY name")
 	if err != nil {
 		return nil, err
 	}
@@ -218,24 +218,34 @@ func Read(ctx context.Context, db querier) (Content, error) {
 	return out, nil
 }
 
-func texts(ctx context.Context, db querier, query string) (out []string, err error) {
-	rows, err := db.QueryContext(ctx, query)
+// ReadRows returns what scan makes of each row of a query.
+func ReadRows[T any](
+	ctx context.Context, db Queryer, scan func(*sql.Rows) (T, error), query string, args ...any,
+) (out []T, err error) {
+	rows, err := db.QueryContext(ctx, query, args...)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, rows.Close()) }()
+
 	for rows.Next() {
-		var s string
-		if err := rows.Scan(&s); err != nil {
+		row, err := scan(rows)
+		if err != nil {
 			return nil, err
 		}
-		out = append(out, s)
+		out = append(out, row)
 	}
+
 	return out, rows.Err()
 }
 
+// ReadStrings returns the only column of a query.
+func ReadStrings(ctx context.Context, db Queryer, query string, args ...any) ([]string, error) {
+	return ReadRows(ctx, db, func(rows *sql.Rows) (s string, err error) { return s, rows.Scan(&s) }, query, args...)
+}
+
 // table reads in the order of the rows, which VACUUM keeps.
-func table(ctx context.Context, db querier, name string) (t Table, err error) {
+func table(ctx context.Context, db Queryer, name string) (t Table, err error) {
 	rows, err := db.QueryContext(ctx, `SELECT * FROM "`+strings.ReplaceAll(name, `"`, `""`)+`" NOT INDEXED`)
 	if err != nil {
 		return t, err
@@ -291,32 +301,22 @@ func Prune(path string, keep int) error {
 		return err
 	}
 
-	type backup struct{ name, at string }
-	var all []backup
+	form := regexp.MustCompile(`^` + regexp.QuoteMeta(base) + `\.schema-[^.]*\.(.*Z\.backup)(` + regexp.QuoteMeta(partial) + `)?$`)
+	var all [][]string // name, time and end of each backup
 	var errs []error
-
 	for _, e := range entries {
-		rest, ok := strings.CutPrefix(e.Name(), base+".schema-")
-		if !ok {
-			continue
-		}
-
-		_, at, ok := strings.Cut(rest, ".")
-		if ok && strings.HasSuffix(at, "Z.backup"+partial) {
+		switch m := form.FindStringSubmatch(e.Name()); {
+		case m == nil:
+		case m[2] != "":
 			errs = append(errs, os.Remove(filepath.Join(dir, e.Name())))
+		default:
+			all = append(all, m)
 		}
-		if !ok || !strings.HasSuffix(at, "Z.backup") {
-			continue
-		}
-
-		all = append(all, backup{e.Name(), at})
 	}
 
-	slices.SortFunc(all, func(a, b backup) int { return strings.Compare(b.at, a.at) })
-	for i, b := range all {
-		if i >= keep {
-			errs = append(errs, os.Remove(filepath.Join(dir, b.name)))
-		}
+	slices.SortFunc(all, func(a, b []string) int { return strings.Compare(b[1], a[1]) })
+	for _, old := range all[min(keep, len(all)):] {
+		errs = append(errs, os.Remove(filepath.Join(dir, old[0])))
 	}
 	return errors.Join(errs...)
 }

@@ -7,8 +7,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"sync"
@@ -258,19 +260,6 @@ func allocate(path string, size int64) (err error) {
 // fill writes random bytes, for file systems that cannot allocate. A file system may
 // leave out zeros.
 func fill(f *os.File, size int64) error {
-	block := make([]byte, 1<<20)
-	x := uint64(88172645463325252)
-	for at := int64(0); at < size; at += int64(len(block)) {
-		for i := range block {
-			x ^= x << 13
-			x ^= x >> 7
-			x ^= x << 17
-			block[i] = byte(x)
-		}
-		if _, err := f.WriteAt(block[:min(int64(len(block)), size-at)], at); err != nil {
-			return err
-		}
-	}
-
-	return nil
+	_, err := io.CopyN(f, rand.NewChaCha8([32]byte{}), size)
+	return err
 }

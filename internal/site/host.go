@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
-	"path/filepath"
 	"sync"
 	"time"
 
@@ -103,7 +102,7 @@ func NewHost(o Options) (*Host, error) {
 	if h.file, err = Open(cfg.DataDir); err != nil {
 		return nil, err
 	}
-	if h.tokens, err = readTokens(filepath.Join(filepath.Dir(cfg.KeyFile), "peers.json")); err != nil {
+	if h.tokens, err = readTokens(besideKeys(cfg, "peers.json")); err != nil {
 		return nil, err
 	}
 

@@ -24,7 +24,7 @@ import (
 type standbyFiles struct{ dir, name string }
 
 func (h *Host) standbyFiles(name string) standbyFiles {
-	return standbyFiles{filepath.Join(filepath.Dir(h.cfg.KeyFile), "standby-"+name), name}
+	return standbyFiles{besideKeys(h.cfg, "standby-"+name), name}
 }
 
 // Further files of a standby, in its directory; the peer file is not in the Secret.

@@ -60,7 +60,29 @@ func Forward(p inventory.Peer, cert tls.Certificate, token string, log *slog.Log
 	transport.MaxConnsPerHost, transport.MaxIdleConnsPerHost = connections, connections
 	transport.IdleConnTimeout = shortTimeout // shorter than the server's
 
-	proxy := &httputil.ReverseProxy{
+	proxy := newProxy(base, token, p.Name, log)
+	proxy.Transport = transport
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		// "GET http:x" and "*" have no path to forward.
+		if !strings.HasPrefix(r.URL.Path, "/") {
+			http.Error(w, "ask for a path", http.StatusBadRequest)
+			return
+		}
+		ctx, cancel := context.WithTimeout(r.Context(), forwardWithin)
+		defer cancel()
+		r = r.WithContext(ctx)
+		if r.ContentLength != 0 {
+			r.Body = http.MaxBytesReader(w, r.Body, maxForwarded)
+			// A writer without deadlines (a test's recorder) has none to set.
+			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(shortTimeout))
+		}
+		proxy.ServeHTTP(w, r)
+	}), nil
+}
+
+// newProxy forwards requests to the peer API at base, of the peer of that name.
+func newProxy(base *url.URL, token, name string, log *slog.Logger) *httputil.ReverseProxy {
+	return &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
 			client, _, err := net.SplitHostPort(r.In.RemoteAddr)
 			if err != nil {
@@ -89,30 +111,12 @@ func Forward(p inventory.Peer, cert tls.Certificate, token string, log *slog.Log
 				http.Error(w, "at most 64 KiB", http.StatusRequestEntityTooLarge)
 				return
 			}
-			log.Warn("a machine's request cannot be forwarded", "peer", p.Name, "remote", r.RemoteAddr, "error", err)
+			log.Warn("a machine's request cannot be forwarded", "peer", name, "remote", r.RemoteAddr, "error", err)
 			w.Header().Set("Retry-After", "5")
 			http.Error(w, "the server has moved, and its new host does not answer: try again", http.StatusServiceUnavailable)
 		},
-		ErrorLog:  slog.NewLogLogger(log.Handler(), slog.LevelDebug),
-		Transport: transport,
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
-
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		// "GET http:x" and "*" have no path to forward.
-		if !strings.HasPrefix(r.URL.Path, "/") {
-			http.Error(w, "ask for a path", http.StatusBadRequest)
-			return
-		}
-		ctx, cancel := context.WithTimeout(r.Context(), forwardWithin)
-		defer cancel()
-		r = r.WithContext(ctx)
-		if r.ContentLength != 0 {
-			r.Body = http.MaxBytesReader(w, r.Body, maxForwarded)
-			// A writer without deadlines (a test's recorder) has none to set.
-			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(shortTimeout))
-		}
-		proxy.ServeHTTP(w, r)
-	}), nil
 }
 
 // metadata answers what the retired source forwards, as if the machine had asked here.

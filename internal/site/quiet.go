@@ -6,7 +6,6 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
-	"path/filepath"
 	"slices"
 	"time"
 
@@ -63,17 +62,7 @@ func (h *Host) serveRetired(ctx context.Context, s Site) error {
 		to = s.Successor.Name + " (" + s.Successor.URL + ")"
 	}
 
-	listeners, err := h.listenForMachines(s)
-	if err != nil {
-		h.log.Warn("machines that were installed before the migration get no metadata here", "error", err)
-	}
-
-	agents, err := h.listenForAgents()
-	if err != nil {
-		h.log.Warn("agents cannot be told to hold", "error", err)
-	}
-	listeners = append(listeners, agents...)
-
+	listeners := h.listenRetired(s)
 	return h.serveQuietly(ctx, "retired: the site has moved to "+to+"; "+s.Why, func(ctx context.Context) error {
 		g, ctx := errgroup.WithContext(ctx)
 		g.Go(func() error { return h.untilNot(s.Role)(ctx) })
@@ -84,22 +73,60 @@ func (h *Host) serveRetired(ctx context.Context, s Site) error {
 	})
 }
 
-// listenForMachines listens where machines know the metadata server, and forwards
-// their requests to the successor. A port that cannot be bound is left out.
-func (h *Host) listenForMachines(s Site) (out []listener.Listener, err error) {
+// listenRetired listens where machines and agents know this server. It forwards what
+// machines ask of a metadata server, and agents are told to hold, never that their run
+// has ended. A port that cannot be bound is left out.
+func (h *Host) listenRetired(s Site) (out []listener.Listener) {
 	n := h.cfg.Netboot
-	if !n.On() || s.Successor == nil {
-		return nil, nil
+	if !n.On() {
+		return nil
 	}
-
 	address, err := hostnet.ProvisioningAddress(n)
 	if err != nil {
-		return nil, err
+		h.log.Warn("machines and agents get no answers here", "error", err)
+		return nil
+	}
+
+	var sockets []listener.Socket
+	if forward, err := h.forwardToSuccessor(s); err != nil {
+		h.log.Warn("machines that were installed before the migration get no metadata here", "error", err)
+	} else {
+		ports := slices.Concat(n.HTTP, n.Metadata)
+		slices.Sort(ports)
+		for _, p := range slices.Compact(ports) {
+			sockets = append(sockets, listener.Socket{
+				Name: "metadata", Addr: config.Join(n.Bind(address), p), Key: "netboot.metadata", Handler: forward,
+			})
+		}
+	}
+	if cert, err := identity.LoadCertificate(besideKeys(h.cfg, identity.AgentFile)); err != nil {
+		h.log.Warn("agents cannot be told to hold", "error", err)
+	} else {
+		sockets = append(sockets, listener.Socket{
+			Name: "agent API", Addr: config.Join(n.Bind(address), n.Agent), Key: "netboot.agent",
+			Handler: http.HandlerFunc(tellAgentToHold), TLS: listener.ServerTLS(cert),
+		})
+	}
+
+	for _, x := range sockets {
+		l, err := h.bind(x)
+		if err != nil {
+			h.log.Warn("a port of this retired server cannot be bound", "error", err)
+			continue
+		}
+		out = append(out, l)
+	}
+	return out
+}
+
+// forwardToSuccessor returns the handler that asks the metadata server of the new site.
+func (h *Host) forwardToSuccessor(s Site) (http.Handler, error) {
+	if s.Successor == nil {
+		return nil, fmt.Errorf("where the site is now is not known: %w", inventory.ErrNotFound)
 	}
 	if err := h.loadCertificate(); err != nil {
 		return nil, err
 	}
-
 	token, ok := h.tokens.of(s.Successor.Name)
 	if !ok {
 		return nil, fmt.Errorf("the token of peer %q is not in %s: %w", s.Successor.Name, h.tokens.path, inventory.ErrNotFound)
@@ -110,24 +137,11 @@ func (h *Host) listenForMachines(s Site) (out []listener.Listener, err error) {
 	if err != nil {
 		return nil, err
 	}
+
 	h.mu.Lock()
+	defer h.mu.Unlock()
 	h.forward = forward
-	h.mu.Unlock()
-
-	ports := slices.Concat(n.HTTP, n.Metadata)
-	slices.Sort(ports)
-	for _, p := range slices.Compact(ports) {
-		l, err := h.bind(listener.Socket{
-			Name: "metadata", Addr: config.Join(n.Bind(address), p), Key: "netboot.metadata", Handler: forward,
-		})
-		if err != nil {
-			h.log.Warn("a port of the metadata server cannot be bound", "error", err)
-			continue
-		}
-		out = append(out, l)
-	}
-
-	return out, nil
+	return forward, nil
 }
 
 // metadata answers machines whose requests a retired peer forwards: the metadata
@@ -141,35 +155,6 @@ func (h *Host) metadata() http.Handler {
 		}
 	}
 	return h.forward
-}
-
-// listenForAgents listens where the site's agents call; nil when no interface is
-// configured. Agents are told to hold, never that their run has ended.
-func (h *Host) listenForAgents() ([]listener.Listener, error) {
-	n := h.cfg.Netboot
-	if !n.On() {
-		return nil, nil
-	}
-
-	address, err := hostnet.ProvisioningAddress(n)
-	if err != nil {
-		return nil, err
-	}
-
-	cert, err := identity.LoadCertificate(filepath.Join(filepath.Dir(h.cfg.KeyFile), identity.AgentFile))
-	if err != nil {
-		return nil, err
-	}
-
-	l, err := h.bind(listener.Socket{
-		Name: "agent API", Addr: config.Join(n.Bind(address), n.Agent), Key: "netboot.agent",
-		Handler: http.HandlerFunc(tellAgentToHold), TLS: listener.ServerTLS(cert),
-	})
-	if err != nil {
-		return nil, err
-	}
-
-	return []listener.Listener{l}, nil
 }
 
 func tellAgentToHold(w http.ResponseWriter, _ *http.Request) {

@@ -21,14 +21,15 @@ import (
 // tokenFileName is the file of the token that a standby expects from its source.
 const tokenFileName = "standby.token"
 
-func tokenFile(cfg config.Config) string {
-	return filepath.Join(filepath.Dir(cfg.KeyFile), tokenFileName)
+func tokenFile(cfg config.Config) string { return besideKeys(cfg, tokenFileName) }
+
+// besideKeys is the path of a file beside the key file.
+func besideKeys(cfg config.Config, name string) string {
+	return filepath.Join(filepath.Dir(cfg.KeyFile), name)
 }
 
 // CertificateFile holds the key by which peers know this server.
-func CertificateFile(cfg config.Config) string {
-	return filepath.Join(filepath.Dir(cfg.KeyFile), identity.PeerFile)
-}
+func CertificateFile(cfg config.Config) string { return besideKeys(cfg, identity.PeerFile) }
 
 // What MakeStandby did.
 const (

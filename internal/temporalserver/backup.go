@@ -16,29 +16,32 @@ import (
 	"github.com/ingotmetal/ingot/internal/temporalchild"
 )
 
-// answers is the pipe to the parent, on which whole lines are written.
-type answers struct {
-	mu sync.Mutex
-	to io.Writer
+// child is the server's process, as its parent sees it.
+type child struct {
+	cfg    temporalchild.Config
+	stdin  io.Reader
+	orders *json.Decoder // reads stdin
+	logger *slog.Logger
+
+	mu      sync.Mutex
+	reports io.Writer // the pipe to the parent, on which whole lines are written
 }
 
-func (a *answers) write(r temporalchild.Report) error {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return temporalchild.WriteReport(a.to, r)
+func (c *child) report(r temporalchild.Report) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return temporalchild.WriteReport(c.reports, r)
 }
 
 // carryOutOrders carries out what the parent orders until the pipe ends. Each order has its own goroutine, so that the end
 // of the pipe is noticed at once.
-func carryOutOrders(
-	ctx context.Context, orders *json.Decoder, stdin io.Reader, cfg temporalchild.Config, a *answers, logger *slog.Logger,
-) {
+func (c *child) carryOutOrders(ctx context.Context) {
 	for {
 		var o temporalchild.Order
-		if err := orders.Decode(&o); err != nil {
+		if err := c.orders.Decode(&o); err != nil {
 			if !errors.Is(err, io.EOF) {
-				logger.Warn("an order of the parent cannot be read", "err", err)
-				_, _ = io.Copy(io.Discard, stdin) // the end of the pipe still counts
+				c.logger.Warn("an order of the parent cannot be read", "err", err)
+				_, _ = io.Copy(io.Discard, c.stdin) // the end of the pipe still counts
 			}
 			return
 		}
@@ -47,19 +50,19 @@ func carryOutOrders(
 		}
 		go func() {
 			done := temporalchild.BackupDone{ID: o.Backup.ID}
-			if err := takeBackup(ctx, cfg, *o.Backup); err != nil {
+			if err := takeBackup(ctx, c.cfg.File, *o.Backup); err != nil {
 				done.Error = describeFullDisk(err, o.Backup.File).Error()
 			}
-			if err := a.write(temporalchild.Report{Backup: &done}); err != nil {
-				logger.Warn("a backup cannot be answered", "err", err)
+			if err := c.report(temporalchild.Report{Backup: &done}); err != nil {
+				c.logger.Warn("a backup cannot be answered", "err", err)
 			}
 		}()
 	}
 }
 
 // takeBackup copies the database while the server works, and writes the id of the backup into the copy.
-func takeBackup(ctx context.Context, cfg temporalchild.Config, o temporalchild.BackupOrder) error {
-	if err := dbcopy.Make(ctx, openAgain, openAgain, cfg.File, o.File); err != nil {
+func takeBackup(ctx context.Context, file string, o temporalchild.BackupOrder) error {
+	if err := dbcopy.Make(ctx, openAgain, openAgain, file, o.File); err != nil {
 		return err
 	}
 
@@ -145,7 +148,7 @@ func openRuns(ctx context.Context, db *sql.DB) ([]OpenRun, error) {
 		return OpenRun{id, fmt.Sprintf("%x-%x-%x-%x-%x", run[:4], run[4:6], run[6:8], run[8:10], run[10:])}, nil
 	}
 
-	return readRows(ctx, db, scan, `SELECT c.workflow_id, c.run_id
+	return dbcopy.ReadRows(ctx, db, scan, `SELECT c.workflow_id, c.run_id
 		FROM current_executions c JOIN namespaces n ON n.id = c.namespace_id
 		WHERE c.state < 3 AND n.name <> 'temporal-system' ORDER BY c.workflow_id`)
 }

@@ -72,10 +72,10 @@ func serveChild(stdin io.Reader, ready *os.File, stderr io.Writer) error {
 
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	answers := &answers{to: ready}
+	c := &child{cfg: cfg, stdin: stdin, orders: orders, logger: logger, reports: ready}
 	go func() {
 		// This returns when the parent closes the pipe or ends.
-		carryOutOrders(ctx, orders, stdin, cfg, answers, logger)
+		c.carryOutOrders(ctx)
 		time.AfterFunc(stopLimit, func() {
 			logger.Error("temporal server hangs in its stop and is ended", "after", stopLimit)
 			os.Exit(1)
@@ -85,7 +85,7 @@ func serveChild(stdin io.Reader, ready *os.File, stderr io.Writer) error {
 
 	var reportErr error
 	report := func(r temporalchild.Report) {
-		if err := answers.write(r); err != nil {
+		if err := c.report(r); err != nil {
 			reportErr = errors.Join(reportErr, err)
 			cancel()
 		}

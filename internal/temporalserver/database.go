@@ -161,13 +161,14 @@ func dsn(cfg temporalchild.Config, pragmas ...string) string {
 
 // createNamespace creates the namespace with its retention and search attributes before the server runs, so that they exist
 // from its first moment. An existing namespace is not changed.
-func createNamespace(cfg temporalchild.Config, id identity) error {
+func (e *embedded) createNamespace() error {
+	cfg := e.cfg
 	attributes := map[string]enumspb.IndexedValueType{}
 	for _, name := range cfg.SearchAttributes {
 		attributes[name] = enumspb.INDEXED_VALUE_TYPE_KEYWORD
 	}
 
-	ns, err := sqliteschema.NewNamespaceConfig(id.ClusterName, cfg.Namespace, false, attributes)
+	ns, err := sqliteschema.NewNamespaceConfig(e.id.ClusterName, cfg.Namespace, false, attributes)
 	if err != nil {
 		return fmt.Errorf("describing namespace %q: %w", cfg.Namespace, err)
 	}

@@ -136,7 +136,7 @@ func rebuildVisibility(ctx context.Context, tx *sql.Tx) error {
 		return err
 	}
 
-	searchTables, err := readStrings(ctx, tx, `SELECT name FROM sqlite_master
+	searchTables, err := dbcopy.ReadStrings(ctx, tx, `SELECT name FROM sqlite_master
 		WHERE substr(name, 1, length(?1)) = ?1 AND sql LIKE 'CREATE VIRTUAL%' ORDER BY name`, visibilityTable+"_")
 	if err != nil {
 		return err
@@ -171,7 +171,7 @@ func rebuildVisibility(ctx context.Context, tx *sql.Tx) error {
 
 // storedColumns returns the columns of the visibility table that are not computed.
 func storedColumns(ctx context.Context, tx *sql.Tx) ([]string, error) {
-	names, err := readStrings(ctx, tx, "SELECT name FROM pragma_table_xinfo(?) WHERE hidden = 0", visibilityTable)
+	names, err := dbcopy.ReadStrings(ctx, tx, "SELECT name FROM pragma_table_xinfo(?) WHERE hidden = 0", visibilityTable)
 	if err == nil && len(names) == 0 {
 		err = fmt.Errorf("there is no table %q", visibilityTable)
 	}
@@ -211,7 +211,7 @@ func compareSchema(ctx context.Context, tx *sql.Tx) error {
 
 // describeSchema returns one text for each table, index and trigger, in which an altered table equals a created one.
 func describeSchema(ctx context.Context, db database) ([]string, error) {
-	texts, err := readStrings(ctx, db, `SELECT type || ' ' || name || ': ' || coalesce(CASE type WHEN 'table' THEN
+	texts, err := dbcopy.ReadStrings(ctx, db, `SELECT type || ' ' || name || ': ' || coalesce(CASE type WHEN 'table' THEN
 		(SELECT group_concat(text, ', ') FROM (SELECT name || ' ' || type || ' ' || "notnull" || ' ' || pk || ' ' || hidden AS text
 			FROM pragma_table_xinfo(m.name) ORDER BY text)) ELSE sql END, '') FROM sqlite_master m`)
 	for i, text := range texts {

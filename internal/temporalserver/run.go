@@ -6,7 +6,6 @@
 package temporalserver
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -75,7 +74,8 @@ func Run(
 	if err != nil {
 		return err
 	}
-	if err := createNamespace(cfg, id); err != nil {
+	e := &embedded{cfg: cfg, id: id, logger: logger}
+	if err := e.createNamespace(); err != nil {
 		return err
 	}
 
@@ -83,8 +83,7 @@ func Run(
 		return nil
 	}
 
-	var refresh atomic.Bool
-	srv, err := newServer(cfg, id, &serverLog{logger: logger, stopping: ctx}, &refresh)
+	srv, err := e.newServer(ctx)
 	if err != nil {
 		return fmt.Errorf("making the Temporal server: %w", err)
 	}
@@ -92,7 +91,7 @@ func Run(
 		return fmt.Errorf("starting the Temporal server: %w", err)
 	}
 
-	runErr := whileStarted(ctx, cfg, id, &refresh, logger, ready)
+	runErr := e.whileStarted(ctx, ready)
 	if err := srv.Stop(); err != nil {
 		return errors.Join(runErr, fmt.Errorf("stopping the Temporal server: %w", err))
 	}
@@ -100,12 +99,20 @@ func Run(
 	return runErr
 }
 
+// embedded is one run of the server.
+type embedded struct {
+	cfg    temporalchild.Config
+	id     identity
+	logger *slog.Logger
+	// refresh is true while search attributes are read from the database at each use. Attributes that were added to an
+	// existing namespace are then usable at once instead of after a minute.
+	refresh atomic.Bool
+}
+
 // whileStarted does the work between the server's start and its stop.
-func whileStarted(
-	ctx context.Context, cfg temporalchild.Config, id identity, refresh *atomic.Bool, logger *slog.Logger,
-	ready func(temporalchild.Server),
-) error {
-	if err := settle(ctx, cfg, id, refresh); err != nil {
+func (e *embedded) whileStarted(ctx context.Context, ready func(temporalchild.Server)) error {
+	cfg := e.cfg
+	if err := e.settle(ctx); err != nil {
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -114,7 +121,7 @@ func whileStarted(
 
 	srv := temporalchild.Server{
 		Frontend: hostPort(cfg.Host, cfg.Ports.Frontend), Namespace: cfg.Namespace, Identity: cfg.Identity,
-		ClusterID: id.ClusterID, ClusterName: id.ClusterName, PID: os.Getpid(),
+		ClusterID: e.id.ClusterID, ClusterName: e.id.ClusterName, PID: os.Getpid(),
 	}
 
 	if cfg.Ports.UI != 0 {
@@ -131,18 +138,20 @@ func whileStarted(
 	defer parts.Wait()
 	if srv.UI != "" {
 		parts.Go(func() {
-			if err := serveUI(ctx, cfg, logger); err != nil {
-				logger.Error("temporal web UI ended", "err", err)
+			if err := e.serveUI(ctx); err != nil {
+				e.logger.Error("temporal web UI ended", "err", err)
 			}
 		})
 	}
-	parts.Go(func() { vacuum(ctx, db, cmp.Or(cfg.VacuumEvery, vacuumEvery), logger) })
+	parts.Go(func() { e.vacuum(ctx, db) })
 	ready(srv)
 	<-ctx.Done()
 	return nil
 }
 
-func newServer(cfg temporalchild.Config, id identity, logger *serverLog, refresh *atomic.Bool) (temporal.Server, error) {
+// newServer returns the server, whose log is quiet when ctx has ended.
+func (e *embedded) newServer(ctx context.Context) (temporal.Server, error) {
+	cfg, id := e.cfg, e.id
 	frontend := hostPort(cfg.Host, cfg.Ports.Frontend)
 	service := func(port int) config.Service {
 		var s config.Service
@@ -197,10 +206,10 @@ func newServer(cfg temporalchild.Config, id identity, logger *serverLog, refresh
 			primitives.MatchingService: host(cfg.Ports.Matching),
 			primitives.WorkerService:   host(cfg.Ports.Worker),
 		}),
-		temporal.WithLogger(logger),
+		temporal.WithLogger(&serverLog{logger: e.logger, stopping: ctx}),
 		temporal.WithAuthorizer(authorizer),
 		temporal.WithClaimMapper(func(*config.Config) authorization.ClaimMapper { return authorization.NewNoopClaimMapper() }),
-		temporal.WithDynamicConfigClient(dynamicConfig(refresh)),
+		temporal.WithDynamicConfigClient(dynamicConfig(&e.refresh)),
 	)
 }
 
@@ -218,9 +227,6 @@ func mutualTLS(file string) config.RootTLS {
 
 // dynamicConfig adapts a server for thousands of hosts to one small host. The caches are limited because their defaults
 // assume gigabytes; the measured speed is the same.
-//
-// While refresh is true, search attributes are read from the database at each use. Attributes that were added to an existing
-// namespace are then usable at once instead of after a minute.
 func dynamicConfig(refresh *atomic.Bool) dynamicconfig.Client {
 	return &settings{refresh: refresh, fixed: dynamicconfig.StaticClient{
 		dynamicconfig.MakeKey("history.hostLevelCacheMaxSize"):            512,

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync/atomic"
 	"time"
 
 	enumspb "go.temporal.io/api/enums/v1"
@@ -23,15 +22,15 @@ const settleTime = 30 * time.Second
 
 // settle waits until the frontend answers with our identity, and brings the namespace up to date: an
 // existing one is never changed by its creation.
-func settle(ctx context.Context, cfg temporalchild.Config, id identity, refresh *atomic.Bool) (err error) {
+func (e *embedded) settle(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, settleTime)
 	defer cancel()
-	creds, err := temporalchild.Credentials(cfg.Identity)
+	creds, err := temporalchild.Credentials(e.cfg.Identity)
 	if err != nil {
 		return err
 	}
 
-	conn, err := grpc.NewClient(hostPort(cfg.Host, cfg.Ports.Frontend),
+	conn, err := grpc.NewClient(hostPort(e.cfg.Host, e.cfg.Ports.Frontend),
 		grpc.WithTransportCredentials(creds),
 		grpc.WithDefaultCallOptions(grpc.WaitForReady(true)),
 		grpc.WithUnaryInterceptor(typedErrors))
@@ -41,9 +40,9 @@ func settle(ctx context.Context, cfg temporalchild.Config, id identity, refresh 
 	defer func() { _ = conn.Close() }() // it has served its purpose
 	frontend, operator := workflowservice.NewWorkflowServiceClient(conn), operatorservice.NewOperatorServiceClient(conn)
 	for _, step := range []func(context.Context) error{
-		func(ctx context.Context) error { return temporalchild.Verify(ctx, frontend, id.ClusterID) },
-		func(ctx context.Context) error { return setRetention(ctx, frontend, cfg) },
-		func(ctx context.Context) error { return addSearchAttributes(ctx, operator, cfg, refresh) },
+		func(ctx context.Context) error { return temporalchild.Verify(ctx, frontend, e.id.ClusterID) },
+		func(ctx context.Context) error { return e.setRetention(ctx, frontend) },
+		func(ctx context.Context) error { return e.addSearchAttributes(ctx, operator) },
 	} {
 		if err := untilAvailable(ctx, step); err != nil {
 			return err
@@ -75,7 +74,8 @@ func untilAvailable(ctx context.Context, step func(context.Context) error) error
 	}
 }
 
-func setRetention(ctx context.Context, frontend workflowservice.WorkflowServiceClient, cfg temporalchild.Config) error {
+func (e *embedded) setRetention(ctx context.Context, frontend workflowservice.WorkflowServiceClient) error {
+	cfg := e.cfg
 	ns, err := frontend.DescribeNamespace(ctx, &workflowservice.DescribeNamespaceRequest{Namespace: cfg.Namespace})
 	if err != nil {
 		return fmt.Errorf("describing namespace %q: %w", cfg.Namespace, err)
@@ -94,10 +94,8 @@ func setRetention(ctx context.Context, frontend workflowservice.WorkflowServiceC
 	return nil
 }
 
-func addSearchAttributes(
-	ctx context.Context, operator operatorservice.OperatorServiceClient, cfg temporalchild.Config,
-	refresh *atomic.Bool,
-) error {
+func (e *embedded) addSearchAttributes(ctx context.Context, operator operatorservice.OperatorServiceClient) error {
+	cfg := e.cfg
 	have, err := operator.ListSearchAttributes(ctx, &operatorservice.ListSearchAttributesRequest{Namespace: cfg.Namespace})
 	if err != nil {
 		return fmt.Errorf("listing the search attributes of namespace %q: %w", cfg.Namespace, err)
@@ -120,7 +118,7 @@ func addSearchAttributes(
 	if len(missing) == 0 {
 		return nil
 	}
-	refresh.Store(true) // for as long as this server runs: all parts of it have read the namespace
+	e.refresh.Store(true) // for as long as this server runs: all parts of it have read the namespace
 	_, err = operator.AddSearchAttributes(ctx,
 		&operatorservice.AddSearchAttributesRequest{Namespace: cfg.Namespace, SearchAttributes: missing})
 	if err != nil {

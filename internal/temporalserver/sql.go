@@ -8,12 +8,14 @@ import (
 	"io/fs"
 
 	"go.temporal.io/server/schema"
+
+	"github.com/ingotmetal/ingot/internal/dbcopy"
 )
 
 // database is a database or a transaction of it.
 type database interface {
+	dbcopy.Queryer
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
-	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 }
 
 // withDatabase opens a database with one connection for use.
@@ -66,30 +68,4 @@ func execAll(ctx context.Context, db database, statements ...string) error {
 // writeStamp writes schemaStamp into the file. A pragma takes no parameters.
 func writeStamp(ctx context.Context, db database) error {
 	return execAll(ctx, db, fmt.Sprintf("PRAGMA user_version = %d", schemaStamp))
-}
-
-// readRows returns what scan makes of each row.
-func readRows[T any](
-	ctx context.Context, db database, scan func(*sql.Rows) (T, error), query string, args ...any,
-) (out []T, err error) {
-	rows, err := db.QueryContext(ctx, query, args...)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, rows.Close()) }()
-
-	for rows.Next() {
-		row, err := scan(rows)
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, row)
-	}
-
-	return out, rows.Err()
-}
-
-// readStrings returns the only column of a query.
-func readStrings(ctx context.Context, db database, query string, args ...any) ([]string, error) {
-	return readRows(ctx, db, func(rows *sql.Rows) (s string, err error) { return s, rows.Scan(&s) }, query, args...)
 }

@@ -17,8 +17,6 @@ import (
 	uiserver "github.com/temporalio/ui-server/v2/server"
 	uiconfig "github.com/temporalio/ui-server/v2/server/config"
 	uioptions "github.com/temporalio/ui-server/v2/server/server_options"
-
-	"github.com/ingotmetal/ingot/internal/temporalchild"
 )
 
 // serveUI serves the web UI, read-only, until ctx ends. If its port is occupied, that is an error in the log, Temporal runs
@@ -27,8 +25,9 @@ import (
 // The UI itself answers under every host name: a foreign page whose name is rebound to 127.0.0.1 could read every history
 // with a browser on this host. So the UI listens on an address that no page can guess, and a proxy on its port passes on
 // only requests for names of this host.
-func serveUI(ctx context.Context, cfg temporalchild.Config, logger *slog.Logger) error {
-	listener := awaitUIPort(ctx, cfg, logger)
+func (e *embedded) serveUI(ctx context.Context) error {
+	cfg := e.cfg
+	listener := e.awaitUIPort(ctx)
 	if listener == nil {
 		return nil
 	}
@@ -48,8 +47,8 @@ func serveUI(ctx context.Context, cfg temporalchild.Config, logger *slog.Logger)
 	inner := make(chan error, 1)
 	go func() { inner <- ui.Start() }()
 	front := &http.Server{
-		Handler: localNames(cfg.Host, proxyTo(hidden, logger)), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
-		ErrorLog: slog.NewLogLogger(logger.Handler(), slog.LevelDebug),
+		Handler: localNames(cfg.Host, proxyTo(hidden, e.logger)), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
+		ErrorLog: slog.NewLogLogger(e.logger.Handler(), slog.LevelDebug),
 	}
 
 	outer := make(chan error, 1)
@@ -71,16 +70,17 @@ func serveUI(ctx context.Context, cfg temporalchild.Config, logger *slog.Logger)
 }
 
 // awaitUIPort listens on the UI's port as soon as it is free; nil when ctx ended before.
-func awaitUIPort(ctx context.Context, cfg temporalchild.Config, logger *slog.Logger) net.Listener {
+func (e *embedded) awaitUIPort(ctx context.Context) net.Listener {
+	host, port := e.cfg.Host, e.cfg.Ports.UI
 	logged := false
 	for {
 		var lc net.ListenConfig
-		l, err := lc.Listen(ctx, "tcp", hostPort(cfg.Host, cfg.Ports.UI))
+		l, err := lc.Listen(ctx, "tcp", hostPort(host, port))
 		if err == nil {
 			return l
 		}
-		if failure := portOccupied(cfg.Host, cfg.Ports.UI, "temporal.ui_port"); failure != nil && !logged && ctx.Err() == nil {
-			logger.Error("temporal web UI is off", "err", failure.Message, "remedy", failure.Remedy, "holder", failure.Holder)
+		if failure := portOccupied(host, port, "temporal.ui_port"); failure != nil && !logged && ctx.Err() == nil {
+			e.logger.Error("temporal web UI is off", "err", failure.Message, "remedy", failure.Remedy, "holder", failure.Holder)
 			logged = true
 		}
 		select {

@@ -1,9 +1,9 @@
 package temporalserver
 
 import (
+	"cmp"
 	"context"
 	"fmt"
-	"log/slog"
 	"time"
 
 	"go.temporal.io/server/common/log"
@@ -34,15 +34,15 @@ func openForVacuum(cfg temporalchild.Config) (sqlplugin.AdminDB, error) {
 }
 
 // vacuum returns the pages of deleted runs to the file system until ctx ends.
-func vacuum(ctx context.Context, db sqlplugin.AdminDB, every time.Duration, logger *slog.Logger) {
-	tick := time.NewTicker(every)
+func (e *embedded) vacuum(ctx context.Context, db sqlplugin.AdminDB) {
+	tick := time.NewTicker(cmp.Or(e.cfg.VacuumEvery, vacuumEvery))
 	defer tick.Stop()
 	for {
 		select {
 		case <-tick.C:
 			// Without free pages this reads one page.
 			if err := db.Exec(fmt.Sprintf("PRAGMA incremental_vacuum(%d)", vacuumPages)); err != nil {
-				logger.Warn("the pages of deleted runs could not be returned", "err", err)
+				e.logger.Warn("the pages of deleted runs could not be returned", "err", err)
 			}
 		case <-ctx.Done():
 			return
