@@ -39,19 +39,19 @@ const (
 	amtOffHardBy   = 13
 )
 
-// amtWays are the values by which a word is done, the best first. They do not
-// ask the system, but for soft: bmclib's own provider prefers those that do,
-// and they may never end.
+// amtWays are the power states to request for each command, the best first. Only
+// soft involves the system, which may never do what it is asked: bmclib's own
+// provider prefers such states for off, too.
 var amtWays = map[string][]int{
 	"on": {amtOn}, "off": {amtOffSoft, amtOffHard}, "soft": {amtOffGraceful, amtOffHardBy},
 	"reset": {amtReset, amtCycle, amtCycleHard},
 }
 
 // amt is a provider of bmclib for one operation on Intel's Active Management
-// Technology. It goes the way of bmclib's own and differs from it in what that
-// cannot do: an answer's return value counts, nothing is done about a machine
-// whose state could not be read, off does not ask the system, what boots next
-// is read back, redirects are not followed and the TLS key is checked.
+// Technology. It sends what bmclib's own provider sends, and differs in this: an
+// answer's return value counts, nothing is done to a machine whose state could not
+// be read, off does not involve the system, what boots next is read back, redirects
+// are not followed, and the TLS key is checked.
 type amt struct {
 	link
 	*wsman
@@ -92,7 +92,7 @@ func (p *amt) run(ctx context.Context, command func(context.Context) error) erro
 	})
 }
 
-// PowerStateGet says on, off or sleeping, or the number of another state.
+// PowerStateGet returns on, off or sleeping, or the number of another state.
 func (p *amt) PowerStateGet(ctx context.Context) (state string, err error) {
 	err = p.run(ctx, func(ctx context.Context) error {
 		n, _, err := p.power(ctx)
@@ -111,8 +111,8 @@ func (p *amt) PowerStateGet(ctx context.Context) (state string, err error) {
 	return state, err
 }
 
-// power reads the power state, and what may be asked for in it; nil: it does
-// not say.
+// power reads the power state, and the states that may be requested in it; nil: AMT
+// does not report them.
 func (p *amt) power(ctx context.Context) (state int, may []int, err error) {
 	items, err := p.list(ctx, nsCIM+"CIM_AssociatedPowerManagementService")
 	if err != nil {
@@ -142,7 +142,7 @@ func (p *amt) power(ctx context.Context) (state int, may []int, err error) {
 func (p *amt) PowerSet(ctx context.Context, word string) (bool, error) {
 	ways, ok := amtWays[word]
 	if !ok {
-		return false, p.cannot("AMT knows no %s", word)
+		return false, p.cannot("AMT does not support %s", word)
 	}
 
 	err := p.run(ctx, func(ctx context.Context) error {
@@ -167,7 +167,7 @@ func (p *amt) PowerSet(ctx context.Context, word string) (bool, error) {
 	return err == nil, err
 }
 
-// ask calls a method that returns 0, or 4096 for a job that was begun.
+// ask calls a method that returns 0, or 4096 for a job that was started.
 func (p *amt) ask(ctx context.Context, class, method, input string) error {
 	n, err := p.invoke(ctx, nsCIM+class, method, input)
 	switch {
@@ -181,19 +181,19 @@ func (p *amt) ask(ctx context.Context, class, method, input string) error {
 	return nil
 }
 
-// settings of AMT_BootSettingData that only AMT writes.
+// readOnlySettings are those of AMT_BootSettingData that only AMT writes.
 var readOnlySettings = []string{
 	"BIOSLastStatus", "BootguardStatus", "OptionsCleared", "SecureBootControlEnabled", "UEFIHTTPSBootEnabled",
 	"UEFILocalPBABootEnabled",
 	"UefiBootNumberOfParams", "UefiBootParametersArray", "WinREBootEnabled", "RPEEnabled",
 }
 
-// ready tells whether AMT can be used: what it accepts has an effect.
+// ready returns an error when AMT would accept a boot device without an effect.
 func (p *amt) ready(ctx context.Context) error { return p.run(ctx, p.mayChoose) }
 
-// BootDeviceSet chooses the boot source of the next start: the old choice is
-// taken back, which some versions do not do by themselves, then the settings,
-// the role and the source are set, in this order.
+// BootDeviceSet chooses the boot source of the next start. First the old choice is
+// removed, which some versions do not do on their own; then the settings, the role
+// and the source are set, in this order.
 func (p *amt) BootDeviceSet(ctx context.Context, device string, _, _ bool) (bool, error) {
 	source, ok := bootSources[device]
 	if !ok && device != "none" {
@@ -205,8 +205,8 @@ func (p *amt) BootDeviceSet(ctx context.Context, device string, _, _ bool) (bool
 			return err
 		}
 
-		// A version that knows no empty order is left with its old one, which the
-		// new one replaces.
+		// A version that refuses an empty order keeps its old one, which the new one
+		// replaces.
 		if err := p.ask(ctx, "CIM_BootConfigSetting", "ChangeBootOrder", ""); err != nil &&
 			(device == "none" || final(err) && !isUnsupported(err)) {
 			return err
@@ -246,7 +246,7 @@ func (p *amt) mayChoose(ctx context.Context) error {
 	return nil
 }
 
-// resetSettings takes back what earlier users of AMT may have left behind.
+// resetSettings undoes settings that earlier users of AMT may have left.
 func (p *amt) resetSettings(ctx context.Context) error {
 	resource := nsAMT + "AMT_BootSettingData"
 	old, err := p.get(ctx, resource)
@@ -278,7 +278,7 @@ func (p *amt) resetSettings(ctx context.Context) error {
 }
 
 // BootDeviceOverrideGet reads which boot source is ordered, and whether it is
-// the next one's. A version that does not tell is a blindError.
+// that of the next start. A version that does not report it is a blindError.
 func (p *amt) BootDeviceOverrideGet(ctx context.Context) (bmclibbmc.BootDeviceOverride, error) {
 	o := bmclibbmc.BootDeviceOverride{Device: bmclibbmc.BootDeviceTypeNone}
 	err := p.run(ctx, func(ctx context.Context) error {
@@ -323,7 +323,7 @@ func (p *amt) ordered(ctx context.Context) (sources []string, err error) {
 	return sources, err
 }
 
-// isNext tells whether the boot configuration is that of the next start.
+// isNext reports whether the boot configuration is that of the next start.
 func (p *amt) isNext(ctx context.Context) (bool, error) {
 	items, err := p.list(ctx, nsCIM+"CIM_ElementSettingData")
 	if err != nil && !isUnsupported(err) {

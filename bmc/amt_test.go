@@ -323,7 +323,7 @@ func TestAMTOverTLS(t *testing.T) {
 	x.Fingerprint = "sha256:" + hex.EncodeToString(make([]byte, 32))
 	_, err = b.State(t.Context(), x, password())
 	require.ErrorIs(t, err, inventory.ErrRefused)
-	require.ErrorContains(t, err, "another than the pinned one")
+	require.ErrorContains(t, err, "its key is not the pinned one")
 	c := tlsConfig("amt-1", inventory.BMC{Driver: inventory.DriverAMT, Port: amtTLSPort})
 	require.False(t, c.InsecureSkipVerify, "without a fingerprint, the system's authorities decide")
 	require.Equal(t, "amt-1", c.ServerName)

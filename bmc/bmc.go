@@ -29,7 +29,7 @@ const (
 	Unknown      = "unknown"      // the BMC said something else
 )
 
-// Config is what a Driver may be told; zero fields are defaults.
+// Config is the configuration of a Driver; zero fields stand for defaults.
 type Config struct {
 	Log *slog.Logger
 	// Ipmitool is the path of ipmitool; "" = found in PATH.
@@ -66,8 +66,8 @@ type Config struct {
 const (
 	// lookupTime is how long a name may take to resolve.
 	lookupTime = 10 * time.Second
-	// operationTime is what bmclib gives one call. It is out of the way: each
-	// provider limits its own commands, and what they wait for does not count.
+	// operationTime limits one call in bmclib. It is longer than any call may take:
+	// each provider limits its own commands, without the time for which they wait.
 	operationTime = time.Hour
 )
 
@@ -116,6 +116,6 @@ func New(cfg Config) *Driver {
 	return &Driver{cfg: cfg, processes: p, targets: map[string]*target{}}
 }
 
-// Close ends the Driver: no command starts after it. It lets go of LockFile,
-// which commands that still run keep locked until they end.
+// Close ends the Driver: no command starts after it. It releases LockFile, which
+// commands that still run keep locked until they end.
 func (d *Driver) Close() error { return d.processes.close() }

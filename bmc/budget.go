@@ -20,8 +20,8 @@ const (
 	restRefused = 30 * time.Second
 )
 
-// A target is what is known of one BMC, by address. Who holds its token reads
-// and writes the rest.
+// A target is the state of one BMC, by address. Only the operation that has sent to
+// token reads and writes the rest.
 type target struct {
 	token chan struct{}
 
@@ -32,7 +32,7 @@ type target struct {
 	who      [sha256.Size]byte
 }
 
-// credentials tells users and passwords apart without keeping them.
+// credentials identifies a user with a password, without keeping them.
 func credentials(b inventory.BMC, password inventory.Secret) [sha256.Size]byte {
 	return sha256.Sum256([]byte(b.User + "\x00" + password.Reveal()))
 }
@@ -62,7 +62,7 @@ func (d *Driver) admit(ctx context.Context, t *target, who [sha256.Size]byte) er
 	return d.cfg.sleep(ctx, time.Duration(-t.sessions/rate*float64(time.Minute)))
 }
 
-// settle counts what became of a session.
+// settle counts refused sessions.
 func (d *Driver) settle(t *target, err error) {
 	if errors.Is(err, inventory.ErrRefused) {
 		t.refused++

@@ -16,26 +16,26 @@ import (
 const (
 	// maxOutput is how much of a command's answer is read.
 	maxOutput = 64 << 10
-	// powerTime is how long a command may take that says nothing else.
+	// powerTime is how long a command without a timeout may take.
 	powerTime = 30 * time.Second
 )
 
-// Command is what an administrator wrote down to switch machines with. Each of
+// Command is how a machine is switched by programs of the administrator. Each of
 // On, Off and Status is a program, by its absolute path, and its arguments; no
-// shell is between. In arguments, {machine} stands for the machine's name and
+// shell is involved. In arguments, {machine} stands for the machine's name and
 // {host} for the address of its BMC.
 //
 // A machine's password, if there is one, is a line on the program's standard
-// input. Exit status 0 means that it worked. The last line that Status writes
-// is on or off. Nothing that a program writes gets into logs or errors.
+// input. Exit status 0 means success. The last line that Status writes is on or
+// off. What a program writes is in no log and no error.
 type Command struct {
 	On, Off, Status []string
 	// Timeout is how long one of them may take; 0 = 30 s.
 	Timeout time.Duration
 }
 
-// CheckCommand tells whether there is a command of that name, else
-// inventory.ErrInvalid.
+// CheckCommand returns inventory.ErrInvalid when the configuration has no command of
+// that name.
 func (d *Driver) CheckCommand(name string) error {
 	if _, ok := d.cfg.Commands[name]; !ok {
 		return fmt.Errorf("the server's configuration has no command %q under power.commands: %w", name, inventory.ErrInvalid)
@@ -71,7 +71,7 @@ func newCommand(d *Driver, l link, _ string, b inventory.BMC, password inventory
 // Name names the provider in bmclib's errors.
 func (p *command) Name() string { return "ingot-exec" }
 
-// PowerStateGet returns the last line of what status says.
+// PowerStateGet returns the last line that status writes.
 func (p *command) PowerStateGet(ctx context.Context) (string, error) {
 	out, err := p.run(ctx, "status", p.cmd.Status)
 	if err != nil {
@@ -104,7 +104,7 @@ func (p *command) exec(ctx context.Context, what string, argv []string) (string,
 	filled := make([]string, len(argv))
 	for n, a := range argv {
 		if strings.Contains(a, "{host}") && p.bmc.Host == "" {
-			return "", fmt.Errorf("its argument %q needs bmc.host, which the machine has not: %w", a, inventory.ErrInvalid)
+			return "", fmt.Errorf("its argument %q needs bmc.host, which the machine does not have: %w", a, inventory.ErrInvalid)
 		}
 		filled[n] = strings.NewReplacer("{machine}", p.bmc.Machine, "{host}", p.bmc.Host).Replace(a)
 	}
@@ -125,7 +125,7 @@ func (p *command) exec(ctx context.Context, what string, argv []string) (string,
 	out := &head{left: maxOutput}
 	cmd.Stdout, cmd.Stderr = out, io.Discard
 
-	// What it started ends with it.
+	// The programs that it has started end with it.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = 2 * time.Second

@@ -9,9 +9,9 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// DefaultNetworks are the networks in which BMCs are looked for when none are
-// configured: the private ranges (RFC 1918, RFC 4193). A BMC that the whole
-// Internet can reach is found by the whole Internet; it has to be listed.
+// DefaultNetworks are the networks in which BMCs may be when none are configured:
+// the private ranges (RFC 1918, RFC 4193). A BMC with a public address has to be
+// listed.
 func DefaultNetworks() []netip.Prefix {
 	return []netip.Prefix{
 		netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("172.16.0.0/12"), netip.MustParsePrefix("192.168.0.0/16"),
@@ -24,9 +24,8 @@ type Resolver interface {
 	LookupNetIP(ctx context.Context, network, host string) ([]netip.Addr, error)
 }
 
-// CheckHost tells whether a BMC may be addressed as host: an address must lie
-// in the configured networks, else inventory.ErrInvalid. A name may be any: it
-// is judged by its addresses whenever it is dialled.
+// CheckHost returns inventory.ErrInvalid for an address that is not in the configured
+// networks. Any name is accepted: its addresses are checked whenever it is dialled.
 func (d *Driver) CheckHost(host string) error {
 	a, err := netip.ParseAddr(host)
 	if err != nil {
@@ -45,9 +44,8 @@ func (d *Driver) checkAddr(a netip.Addr) error {
 	return fmt.Errorf("%s lies in no network in which BMCs may be (bmc.networks): %w", a, inventory.ErrInvalid)
 }
 
-// resolve returns the address at which host is spoken to. What was judged is
-// what is dialled: a name that resolves differently a moment later gains
-// nothing (security S17).
+// resolve returns the address of host. The address that was checked is the one that
+// is dialled, even if the name resolves differently a moment later (security S17).
 func (d *Driver) resolve(ctx context.Context, host string) (string, error) {
 	if a, err := netip.ParseAddr(host); err == nil {
 		return a.Unmap().String(), d.checkAddr(a)

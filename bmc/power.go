@@ -21,13 +21,13 @@ func (d *Driver) State(ctx context.Context, b inventory.BMC, password inventory.
 	return state, err
 }
 
-// Set does what power says: on, off, soft (the system shuts itself down),
-// cycle (off, then on) or reset (of a machine that is on). It returns when a
-// read shows the state. What is so already is no error and writes nothing.
-// Wake-on-LAN alone has no such read: its on is done when the packets are sent,
-// and what the machine asks for over the network shows the rest.
+// Set changes the power: on, off, soft (the system shuts down), cycle (off, then on)
+// or reset (of a machine that is on). It returns when a read shows the state. A
+// machine that is in the state already is not written to. Wake-on-LAN alone has no
+// such read: on is done when the packets are sent, and what the machine requests
+// over the network shows the rest.
 //
-// fence, if not nil, is asked immediately before each write, while no other
+// fence, if not nil, is called immediately before each write, while no other
 // operation of this Driver on the same BMC can run; its error stops the write
 // and is returned.
 func (d *Driver) Set(ctx context.Context, b inventory.BMC, password inventory.Secret, power string,
@@ -68,7 +68,7 @@ func (s *session) state(ctx context.Context) (string, error) {
 	return normalise(text), nil
 }
 
-// normalise makes one word of what providers say: "Chassis Power is on", "On",
+// normalise returns the state that a provider calls "Chassis Power is on", "On" or
 // "PoweringOff".
 func normalise(text string) string {
 	text = strings.ToLower(strings.TrimSpace(text))
@@ -84,7 +84,7 @@ func normalise(text string) string {
 	return Unknown
 }
 
-// turn brings the machine into a state and sees it there.
+// turn brings the machine into a state, and reads the state back.
 func (s *session) turn(ctx context.Context, power, want string, within time.Duration) error {
 	// A read that fails must stop the write: soft to a machine of which
 	// nothing is known would be reported as done.
@@ -107,8 +107,8 @@ func (s *session) turn(ctx context.Context, power, want string, within time.Dura
 	return nil
 }
 
-// reset restarts a machine that is on. It is on before and after, so that
-// only the BMC's word says that it happened.
+// reset restarts a machine that is on. It is on before and after, so the BMC's
+// answer is the only proof.
 func (s *session) reset(ctx context.Context) error {
 	now, err := s.state(ctx)
 	if err != nil {

@@ -32,21 +32,21 @@ type bootChooser interface {
 
 // flagReader is a bootChooser that reads flags of the boot device back, too.
 type flagReader interface {
-	// dropped names the flags that were read back otherwise.
+	// dropped names the flags that differ from what was read back.
 	dropped(want inventory.BootDevice, got bmclibbmc.BootDeviceOverride) []string
 }
 
-// flagKeeper is a provider that has to be told not to forget a boot device.
+// flagKeeper is a provider whose BMC has to be asked not to forget a boot device.
 type flagKeeper interface {
 	keepBootFlags(ctx context.Context) error
 }
 
-// selfTester is a provider that can say whether its orders would have an effect.
+// selfTester is a provider that can check whether its commands would have an effect.
 type selfTester interface {
 	ready(ctx context.Context) error
 }
 
-// blindError is the answer of a provider that cannot say what boots next.
+// blindError is that of a provider that cannot read what boots next.
 type blindError struct{ why string }
 
 func (e blindError) Error() string { return e.why }
@@ -54,7 +54,7 @@ func (e blindError) Unwrap() error { return inventory.ErrUnsupported }
 
 // link is what the commands of an operation have in common.
 type link struct {
-	// admit is asked before each command, and settle told what became of it.
+	// admit is called before each command, and settle with its error.
 	admit  func(context.Context) error
 	settle func(error)
 	// last is the error of the last command: bmclib turns errors into texts.
@@ -90,7 +90,7 @@ func (l *link) do(ctx context.Context, command func() error) error {
 	return l.last
 }
 
-// cannot says that this kind of controller has no such thing.
+// cannot makes an inventory.ErrUnsupported the error of the command.
 func (l *link) cannot(format string, args ...any) error {
 	l.last = fmt.Errorf(format+": %w", append(args, inventory.ErrUnsupported)...)
 	return l.last

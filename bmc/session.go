@@ -85,8 +85,8 @@ func (d *Driver) with(ctx context.Context, b inventory.BMC, password inventory.S
 	return nil
 }
 
-// lock waits until no other operation uses the BMC at address. The caller takes
-// the token back when it is done.
+// lock waits until no other operation uses the BMC at address. The caller receives
+// from the token when the operation has ended.
 func (d *Driver) lock(ctx context.Context, address string) (*target, error) {
 	address = strings.ToLower(address)
 	d.mu.Lock()
@@ -130,13 +130,13 @@ func (s *session) write(ctx context.Context, do func() (bool, error)) error {
 	return nil
 }
 
-// fenceError keeps apart what the fence said from what the BMC said.
+// fenceError is an error of the fence, and not of the BMC.
 type fenceError struct{ error }
 
 func (e fenceError) Unwrap() error { return e.error }
 
-// final tells whether an error of a write ends the operation: reading back
-// could not make good of it.
+// final reports whether an error of a write ends the operation: a read could not
+// show that the write had an effect.
 func final(err error) bool {
 	var fenced fenceError
 	return errors.As(err, &fenced) || errors.Is(err, inventory.ErrRefused) || errors.Is(err, inventory.ErrUnsupported) ||

@@ -59,8 +59,8 @@ type wsman struct {
 	count    int
 }
 
-// newWSMan returns a client of the controller at b.Host, an address, which is
-// known to people and in certificates as name.
+// newWSMan returns a client of the controller at b.Host, an address. Name is its
+// host in the inventory and in its certificate.
 func newWSMan(name string, b inventory.BMC, password inventory.Secret) *wsman {
 	u := url.URL{Scheme: "http", Host: net.JoinHostPort(b.Host, strconv.Itoa(b.ListenPort())), Path: "/wsman"}
 	transport := &http.Transport{MaxIdleConnsPerHost: 1, DisableCompression: true, MaxResponseHeaderBytes: 16 << 10}
@@ -75,7 +75,7 @@ func newWSMan(name string, b inventory.BMC, password inventory.Secret) *wsman {
 }
 
 // errStranger is a certificate with another key than the pinned one.
-var errStranger = errors.New("its key is another than the pinned one")
+var errStranger = errors.New("its key is not the pinned one")
 
 func tlsConfig(name string, b inventory.BMC) *tls.Config {
 	c := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: name}
@@ -83,7 +83,7 @@ func tlsConfig(name string, b inventory.BMC) *tls.Config {
 		c.CipherSuites = append(c.CipherSuites, s.ID)
 	}
 
-	// Before version 16, AMT knows no key exchange but RSA.
+	// Before version 16, RSA is AMT's only key exchange.
 	c.CipherSuites = append(c.CipherSuites, tls.TLS_RSA_WITH_AES_128_GCM_SHA256, tls.TLS_RSA_WITH_AES_256_GCM_SHA384,
 		tls.TLS_RSA_WITH_AES_128_CBC_SHA, tls.TLS_RSA_WITH_AES_256_CBC_SHA)
 	c.InsecureSkipVerify = b.InsecureTLS || b.Fingerprint != ""
@@ -99,10 +99,10 @@ func tlsConfig(name string, b inventory.BMC) *tls.Config {
 	return c
 }
 
-// close gives the connection back.
+// close closes the idle connection.
 func (w *wsman) close() { w.http.CloseIdleConnections() }
 
-// challenge is what a server asks of who logs in.
+// challenge is a server's request for digest authentication.
 type challenge struct {
 	realm, nonce, opaque string
 	qop                  bool
@@ -135,7 +135,7 @@ func parseChallenge(headers []string) (challenge, bool) {
 }
 
 func hash(parts ...string) string {
-	sum := md5.Sum([]byte(strings.Join(parts, ":"))) // AMT knows no other
+	sum := md5.Sum([]byte(strings.Join(parts, ":"))) // AMT has no other digest
 	return hex.EncodeToString(sum[:])
 }
 
@@ -215,7 +215,7 @@ func escape(text string) string {
 	return b.String()
 }
 
-// reference is the body of an endpoint reference to an instance.
+// reference returns the body of an endpoint reference to an instance.
 func reference(resource string, selectors ...string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, `<a:Address>%s</a:Address><a:ReferenceParameters><w:ResourceURI>%s</w:ResourceURI><w:SelectorSet>`,
@@ -236,7 +236,7 @@ func (w *wsman) invoke(ctx context.Context, resource, method, input string) (int
 	value := answer.text("ReturnValue")
 	n, err := strconv.Atoi(value)
 	if err != nil {
-		return 0, fmt.Errorf("%s: it answered no number but %q: %w", method, clip(value), inventory.ErrUnsupported)
+		return 0, fmt.Errorf("%s: invalid return value %q, must be a number: %w", method, clip(value), inventory.ErrUnsupported)
 	}
 	return n, nil
 }
@@ -325,7 +325,7 @@ func (w *wsman) call(ctx context.Context, act, resource, body string) (*node, er
 	}
 }
 
-// knock asks for a challenge. Nothing is said before there is one.
+// knock asks for a challenge, by an empty request.
 func (w *wsman) knock(ctx context.Context) error {
 	status, headers, _, err := w.post(ctx, "", "")
 	if err != nil {
@@ -376,7 +376,7 @@ func (w *wsman) post(ctx context.Context, body, authorization string) (
 	return res.StatusCode, res.Header, text, nil
 }
 
-// bare returns what went wrong without method and URL.
+// bare returns the cause of an error, without method and URL.
 func bare(err error) error {
 	var u *url.Error
 	if errors.As(err, &u) {
@@ -385,7 +385,7 @@ func bare(err error) error {
 	return err
 }
 
-// answer reads an answer's envelope, or what it complains of.
+// answer reads an answer's envelope; a SOAP fault is an error.
 func answer(act string, status int, text []byte) (*node, error) {
 	what := class(act)
 	var envelope node
@@ -421,11 +421,11 @@ func fault(what string, f *node) error {
 		"UnsupportedFeature", "CannotProcessFilter", "InvalidMessageInformationHeader":
 		kind = inventory.ErrUnsupported
 	}
-	return fmt.Errorf("%s: it complains of %s (%s): %w", what, clip(printable(code)), clip(printable(f.text("Text"))),
+	return fmt.Errorf("%s: it reports %s (%s): %w", what, clip(printable(code)), clip(printable(f.text("Text"))),
 		kind)
 }
 
-// printable replaces what does not belong into an error.
+// printable replaces control characters.
 func printable(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f {

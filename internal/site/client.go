@@ -19,16 +19,12 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Version of the peer API. Both sides must speak the same one.
-const Version = 1
-
 // apiRoot is the path below which the peer API is.
 const apiRoot = "/site/v1/"
 
 // State describes a server to its peer.
 type State struct {
-	Version int    `json:"version"`         // of the peer API
-	Program string `json:"program"`         // of the program
+	Program string `json:"program"`         // its version; both sides must be the same
 	Name    string `json:"name,omitempty"`  // of the server
 	Role    string `json:"role"`            // Active …
 	Epoch   int64  `json:"epoch,omitempty"` // site epoch that it owns or owned

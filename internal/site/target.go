@@ -149,7 +149,7 @@ func (t *Target) state(r *http.Request) (any, error) { return t.stateOf(r.URL.Qu
 func (t *Target) stateOf(id string) State {
 	s := t.File.Site()
 	st := State{
-		Version: Version, Program: t.Program, Name: s.Name, Role: s.Role, Epoch: s.Epoch, Activated: s.Activated,
+		Program: t.Program, Name: s.Name, Role: s.Role, Epoch: s.Epoch, Activated: s.Activated,
 		Refused: id != "" && slices.Contains(s.Refused, id), Successor: s.Successor,
 	}
 	if s.Prepared != nil {

@@ -13,25 +13,14 @@ var errNoChild = errors.New("the Temporal server is not running")
 // Backup has the child copy its database to a new file while it serves, and compare the copy, in which id is written. It
 // waits until ctx ends.
 func (s *Supervisor) Backup(ctx context.Context, file, id string) error {
-	s.mu.Lock()
-	c := s.current
-	s.mu.Unlock()
-
 	err := errNoChild
-	if c != nil {
+	if c := s.State().child; c != nil {
 		err = c.makeBackup(ctx, BackupOrder{File: file, ID: id})
 	}
 	if err != nil {
 		return fmt.Errorf("backing up Temporal to %q: %w", file, err)
 	}
 	return nil
-}
-
-// setCurrent sets the child that takes orders.
-func (s *Supervisor) setCurrent(c *child) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.current = c
 }
 
 func (c *child) makeBackup(ctx context.Context, o BackupOrder) error {

@@ -42,7 +42,8 @@ type State struct {
 	Err      error  // why it is not up, nil while the first child starts
 	Restarts int    // children that ended so far
 
-	life context.Context // of the last child that was ready: ends when it is no longer up
+	life  context.Context // of the last child that was ready: ends when it is no longer up
+	child *child          // takes orders; nil while none is up
 }
 
 // Supervisor keeps one child running. Its methods may be used at the same time.
@@ -53,7 +54,6 @@ type Supervisor struct {
 	mu      sync.Mutex
 	state   State
 	changed chan struct{} // closed and replaced at every change of state
-	current *child        // nil while none is ready
 }
 
 // New returns a supervisor for one embedded server. It fails on a configuration that can never work;
@@ -203,9 +203,7 @@ func (s *Supervisor) serve(ctx context.Context, c *child, srv Server, started ti
 	readyAt := time.Now()
 	life, endLife := context.WithCancel(ctx)
 	defer endLife()
-	s.update(func(st *State) { st.Up, st.Server, st.Err, st.life = true, srv, nil, life })
-	s.setCurrent(c)
-	defer s.setCurrent(nil)
+	s.update(func(st *State) { st.Up, st.Server, st.Err, st.life, st.child = true, srv, nil, life, c })
 	s.opts.Logger.Info("temporal server ready", "frontend", srv.Frontend, "ui", srv.UI, "namespace", srv.Namespace,
 		"cluster_id", srv.ClusterID, "pid", srv.PID, "took", readyAt.Sub(started).Round(time.Millisecond))
 
@@ -223,7 +221,7 @@ func (s *Supervisor) serve(ctx context.Context, c *child, srv Server, started ti
 	}
 
 	upFor := time.Since(readyAt)
-	s.update(func(st *State) { st.Up = false })
+	s.update(func(st *State) { st.Up, st.child = false, nil })
 	endLife()
 	<-hung //nolint:errcheck // the probes end with the life; what they said was read above
 
