@@ -1,13 +1,11 @@
 package archive
 
 import (
-	"errors"
 	"fmt"
-	"io/fs"
-	"os"
 	"path/filepath"
 
 	"github.com/ingotmetal/ingot/internal/config"
+	"github.com/ingotmetal/ingot/internal/durable"
 	"github.com/ingotmetal/ingot/internal/human"
 	"github.com/ingotmetal/ingot/internal/reserve"
 	"github.com/ingotmetal/ingot/internal/temporalchild"
@@ -26,13 +24,11 @@ func TemporalFile(cfg config.Config) string {
 func DatabaseSize(cfg config.Config) (size int64, err error) {
 	for _, db := range []string{InventoryFile(cfg), TemporalFile(cfg)} {
 		for _, file := range []string{db, db + "-wal"} {
-			st, err := os.Stat(file)
-			switch {
-			case err == nil:
-				size += st.Size()
-			case !errors.Is(err, fs.ErrNotExist):
+			n, err := durable.Size(file)
+			if err != nil {
 				return 0, err
 			}
+			size += n
 		}
 	}
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"io"
 	"io/fs"
@@ -19,6 +20,27 @@ func Exists(path string) (bool, error) {
 		return false, nil
 	}
 	return err == nil, err
+}
+
+// Size returns the size of a file in bytes, 0 when there is none.
+func Size(path string) (int64, error) {
+	st, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	return st.Size(), nil
+}
+
+// ReplaceJSON is [Replace] with v as indented JSON.
+func ReplaceJSON(path string, v any) error {
+	text, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		return err
+	}
+	return Replace(path, append(text, '\n'))
 }
 
 // Replace puts text in the place of a file, whole or not at all, and on the disk.

@@ -200,19 +200,19 @@ type ImageState struct {
 	Done bool  `json:"done"` // all of it, and its digest is right
 }
 
-// Image asks how much of the file with that digest the peer has.
-func (c *Client) Image(ctx context.Context, file, digest string) (ImageState, error) {
+// Image asks how much of an image's file the peer has.
+func (c *Client) Image(ctx context.Context, img inventory.Image) (ImageState, error) {
 	return call[ImageState](ctx, c, request{
-		path: "images/" + url.PathEscape(file), query: url.Values{"digest": {digest}}, within: 10 * time.Minute,
+		path: "images/" + url.PathEscape(img.File), query: url.Values{"digest": {img.SHA256}}, within: 10 * time.Minute,
 	})
 }
 
 // SendImage sends the rest of a file, from offset to its end.
-func (c *Client) SendImage(ctx context.Context, f ImageFile, offset int64, r io.Reader) (ImageState, error) {
+func (c *Client) SendImage(ctx context.Context, img inventory.Image, offset int64, r io.Reader) (ImageState, error) {
 	return call[ImageState](ctx, c, request{
-		method: http.MethodPut, path: "images/" + url.PathEscape(f.Name), body: r, size: f.Size - offset,
+		method: http.MethodPut, path: "images/" + url.PathEscape(img.File), body: r, size: img.Size - offset,
 		query: url.Values{
-			"digest": {f.Digest}, "offset": {strconv.FormatInt(offset, 10)}, "size": {strconv.FormatInt(f.Size, 10)},
+			"digest": {img.SHA256}, "offset": {strconv.FormatInt(offset, 10)}, "size": {strconv.FormatInt(img.Size, 10)},
 		},
 	})
 }

@@ -85,11 +85,8 @@ func (h *Host) Standby(_ context.Context, name, address string) (secret inventor
 		return secret, err
 	}
 
-	text, err := json.Marshal(inventory.Peer{Name: name, URL: "https://" + address, Fingerprint: fingerprint})
-	if err == nil {
-		err = durable.Replace(filepath.Join(f.dir, peerFileName), append(text, '\n'))
-	}
-	if err != nil {
+	peer := inventory.Peer{Name: name, URL: "https://" + address, Fingerprint: fingerprint}
+	if err := durable.ReplaceJSON(filepath.Join(f.dir, peerFileName), peer); err != nil {
 		return secret, err
 	}
 

@@ -21,17 +21,10 @@ import (
 // Image files go to the target before the site does, by digest. A transfer that
 // broke off continues where it ended.
 
-// imagePeer is where images are sent.
+// imagePeer is where images are sent, by the names and digests of their files.
 type imagePeer interface {
-	Image(ctx context.Context, file, digest string) (ImageState, error)
-	SendImage(ctx context.Context, f ImageFile, offset int64, r io.Reader) (ImageState, error)
-}
-
-// An ImageFile is the file of an image.
-type ImageFile struct {
-	Name   string
-	Digest string // SHA-256, hex
-	Size   int64
+	Image(ctx context.Context, img inventory.Image) (ImageState, error)
+	SendImage(ctx context.Context, img inventory.Image, offset int64, r io.Reader) (ImageState, error)
 }
 
 // An imageSender sends image files from dir to a peer.
@@ -58,7 +51,7 @@ func (s imageSender) sendMissing(ctx context.Context, images []inventory.Image) 
 
 // send sends the file of an image; false: the peer had all of it.
 func (s imageSender) send(ctx context.Context, img inventory.Image) (bool, error) {
-	st, err := s.peer.Image(ctx, img.File, img.SHA256)
+	st, err := s.peer.Image(ctx, img)
 	if err != nil || st.Done {
 		return false, err
 	}
@@ -99,7 +92,7 @@ func (s imageSender) sendFrom(ctx context.Context, img inventory.Image, from int
 	r := &progressReader{r: f, done: from, last: time.Now(), report: func(done int64) {
 		s.progress(fmt.Sprintf("image %s: %s of %s", img.Name, human.Size(done), human.Size(img.Size)))
 	}}
-	st, err := s.peer.SendImage(ctx, ImageFile{img.File, img.SHA256, img.Size}, from, r)
+	st, err := s.peer.SendImage(ctx, img, from, r)
 	if err == nil && !st.Done {
 		err = fmt.Errorf("the peer has %d of %d bytes: %w", st.Size, img.Size, inventory.ErrUnreachable)
 	}
@@ -156,8 +149,8 @@ func (h *Host) imagesToMove(ctx context.Context, s Store) ([]inventory.Image, er
 
 // partialImage is where the file of an image is until it is whole. The digest is in
 // its name, so that a file starts again when its image changes.
-func (h receiver) partialImage(file, digest string) string {
-	return filepath.Join(h.cfg.ImageDir(), partialName(file, digest[:16]))
+func (h receiver) partialImage(img inventory.Image) string {
+	return filepath.Join(h.cfg.ImageDir(), partialName(img.File, img.SHA256[:16]))
 }
 
 func partialName(file, digest string) string { return ".upload-peer-" + digest + "-" + file }
@@ -187,33 +180,25 @@ func (h receiver) removePartialImages(file, keep string) error {
 }
 
 // Image reports how much of a file this host has; done only if its digest is right.
-func (h receiver) Image(ctx context.Context, file, digest string) (ImageState, error) {
-	whole := filepath.Join(h.cfg.ImageDir(), file)
-	st, err := os.Stat(whole)
-	switch {
-	case err == nil:
-		if sum, err := durable.Digest(ctx, whole); err != nil || sum == digest {
-			return ImageState{Size: st.Size(), Done: err == nil}, err
-		}
-		// An earlier image of that name. It is replaced when the new one is proven.
-	case !errors.Is(err, fs.ErrNotExist):
-		return ImageState{}, err
+// An earlier image of that name stays until the new one is proven.
+func (h receiver) Image(ctx context.Context, img inventory.Image) (st ImageState, err error) {
+	whole := filepath.Join(h.cfg.ImageDir(), img.File)
+	sum, err := durable.Digest(ctx, whole)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return st, err
 	}
 
-	st, err = os.Stat(h.partialImage(file, digest))
-	if errors.Is(err, fs.ErrNotExist) {
-		return ImageState{}, nil
+	at := h.partialImage(img)
+	if st.Done = sum == img.SHA256; st.Done {
+		at = whole
 	}
-	if err != nil {
-		return ImageState{}, err
-	}
-
-	return ImageState{Size: st.Size()}, nil
+	st.Size, err = durable.Size(at)
+	return st, err
 }
 
 // SendImage appends to a file; offset 0 starts it again. With its last byte the
 // file is proven and gets its name.
-func (h receiver) SendImage(ctx context.Context, f ImageFile, offset int64, r io.Reader) (ImageState, error) {
+func (h receiver) SendImage(ctx context.Context, img inventory.Image, offset int64, r io.Reader) (ImageState, error) {
 	dir := h.cfg.ImageDir()
 	if err := os.MkdirAll(dir, 0o750); err != nil {
 		return ImageState{}, err
@@ -223,18 +208,18 @@ func (h receiver) SendImage(ctx context.Context, f ImageFile, offset int64, r io
 	if err != nil {
 		return ImageState{}, err
 	}
-	if need := f.Size - offset + h.cfg.MinFree<<20; free < need {
+	if need := img.Size - offset + h.cfg.MinFree<<20; free < need {
 		return ImageState{}, fmt.Errorf("image file %q needs %s and %s are free: %w",
-			f.Name, human.Size(need), human.Size(free), inventory.ErrConflict)
+			img.File, human.Size(need), human.Size(free), inventory.ErrConflict)
 	}
 
-	partial := h.partialImage(f.Name, f.Digest)
-	if err := h.removePartialImages(f.Name, partial); err != nil {
+	partial := h.partialImage(img)
+	if err := h.removePartialImages(img.File, partial); err != nil {
 		return ImageState{}, err
 	}
 
-	n, err := appendImage(partial, f, offset, r)
-	if err != nil || offset+n < f.Size {
+	n, err := appendImage(partial, img, offset, r)
+	if err != nil || offset+n < img.Size {
 		return ImageState{Size: offset + n}, err
 	}
 
@@ -242,21 +227,21 @@ func (h receiver) SendImage(ctx context.Context, f ImageFile, offset int64, r io
 	if err != nil {
 		return ImageState{}, err
 	}
-	if sum != f.Digest {
-		err := fmt.Errorf("image file %q has the digest %.12s and not %.12s: %w", f.Name, sum, f.Digest, inventory.ErrConflict)
+	if sum != img.SHA256 {
+		err := fmt.Errorf("image file %q has the digest %.12s and not %.12s: %w", img.File, sum, img.SHA256, inventory.ErrConflict)
 		return ImageState{}, errors.Join(err, os.Remove(partial))
 	}
-	err = errors.Join(os.Chmod(partial, 0o644), os.Rename(partial, filepath.Join(dir, f.Name)), durable.SyncDir(dir))
+	err = errors.Join(os.Chmod(partial, 0o644), os.Rename(partial, filepath.Join(dir, img.File)), durable.SyncDir(dir))
 	if err != nil {
 		return ImageState{}, err
 	}
 
-	return ImageState{Size: f.Size, Done: true}, nil
+	return ImageState{Size: img.Size, Done: true}, nil
 }
 
 // appendImage writes from offset on, which must be the end of the file, and returns
 // how many bytes it wrote.
-func appendImage(path string, f ImageFile, offset int64, r io.Reader) (n int64, err error) {
+func appendImage(path string, img inventory.Image, offset int64, r io.Reader) (n int64, err error) {
 	flags := os.O_WRONLY | os.O_CREATE
 	if offset == 0 {
 		flags |= os.O_TRUNC
@@ -274,12 +259,12 @@ func appendImage(path string, f ImageFile, offset int64, r io.Reader) (n int64, 
 	}
 	if st.Size() != offset {
 		return 0, fmt.Errorf("image file %q has %d bytes here, and offset %d was sent: %w",
-			f.Name, st.Size(), offset, inventory.ErrConflict)
+			img.File, st.Size(), offset, inventory.ErrConflict)
 	}
 	if _, err := out.Seek(offset, io.SeekStart); err != nil {
 		return 0, err
 	}
-	if n, err = io.Copy(out, io.LimitReader(r, f.Size-offset)); err != nil {
+	if n, err = io.Copy(out, io.LimitReader(r, img.Size-offset)); err != nil {
 		return n, err
 	}
 

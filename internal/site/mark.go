@@ -68,12 +68,7 @@ func DestroyKeys(keyFile string, m Mark) error {
 		}
 	}
 
-	text, err := json.MarshalIndent(m, "", "  ")
-	if err != nil {
-		return err
-	}
-
-	return durable.Replace(keyFile, append(text, '\n'))
+	return durable.ReplaceJSON(keyFile, m)
 }
 
 // overwrite fills a file with zeros; the disk may still keep old blocks.

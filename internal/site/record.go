@@ -190,11 +190,7 @@ func (f *File) Change(change func(s *Site) error) (Site, error) {
 		return f.site.clone(), err
 	}
 
-	text, err := json.MarshalIndent(s, "", "  ")
-	if err == nil {
-		err = durable.Replace(f.path, append(text, '\n'))
-	}
-	if err != nil {
+	if err := durable.ReplaceJSON(f.path, s); err != nil {
 		return f.site.clone(), fmt.Errorf("writing what this server is: %w", err)
 	}
 	f.site = s

@@ -198,11 +198,11 @@ func (d targetSteps) Discard(string) error {
 	return err
 }
 
-func (d targetSteps) Image(context.Context, string, string) (ImageState, error) {
+func (d targetSteps) Image(context.Context, inventory.Image) (ImageState, error) {
 	return ImageState{}, nil
 }
 
-func (d targetSteps) SendImage(context.Context, ImageFile, int64, io.Reader) (ImageState, error) {
+func (d targetSteps) SendImage(context.Context, inventory.Image, int64, io.Reader) (ImageState, error) {
 	return ImageState{}, nil
 }
 

@@ -34,8 +34,8 @@ type TargetSteps interface {
 	Discard(id string) error
 	// Image returns how much of a file there is; SendImage appends to it, or starts
 	// it again at offset 0.
-	Image(ctx context.Context, file, digest string) (ImageState, error)
-	SendImage(ctx context.Context, f ImageFile, offset int64, r io.Reader) (ImageState, error)
+	Image(ctx context.Context, img inventory.Image) (ImageState, error)
+	SendImage(ctx context.Context, img inventory.Image, offset int64, r io.Reader) (ImageState, error)
 }
 
 // A Target is the peer API of a server that was once made a standby. It goes
@@ -311,37 +311,39 @@ func (t *Target) TakeOver(by string) error {
 }
 
 func (t *Target) image(r *http.Request) (any, error) {
-	file, digest, err := imageOf(r)
+	img, err := imageOf(r)
 	if err != nil {
 		return nil, err
 	}
-	return t.Steps.Image(r.Context(), file, digest)
+	return t.Steps.Image(r.Context(), img)
 }
 
 func (t *Target) sendImage(r *http.Request) (any, error) {
-	file, digest, err := imageOf(r)
+	img, err := imageOf(r)
 	if err != nil {
 		return nil, err
 	}
 
 	offset, err1 := strconv.ParseInt(r.URL.Query().Get("offset"), 10, 64)
-	size, err2 := strconv.ParseInt(r.URL.Query().Get("size"), 10, 64)
-	if err1 != nil || err2 != nil || offset < 0 || size < offset {
+	var err2 error
+	img.Size, err2 = strconv.ParseInt(r.URL.Query().Get("size"), 10, 64)
+	if err1 != nil || err2 != nil || offset < 0 || img.Size < offset {
 		return nil, fmt.Errorf("invalid offset or size: %w", inventory.ErrInvalid)
 	}
 	if err := t.File.Site().require(Standby); err != nil {
 		return nil, err
 	}
 
-	return t.Steps.SendImage(r.Context(), ImageFile{file, digest, size}, offset, r.Body)
+	return t.Steps.SendImage(r.Context(), img, offset, r.Body)
 }
 
-func imageOf(r *http.Request) (file, digest string, err error) {
-	file, digest = r.PathValue("file"), r.URL.Query().Get("digest")
-	if raw, err := hex.DecodeString(digest); err != nil || len(raw) != sha256.Size || !isFileName(file) {
-		return "", "", fmt.Errorf("invalid file or digest: %w", inventory.ErrInvalid)
+// imageOf returns file and digest of the image that a request is about.
+func imageOf(r *http.Request) (inventory.Image, error) {
+	img := inventory.Image{File: r.PathValue("file"), SHA256: r.URL.Query().Get("digest")}
+	if raw, err := hex.DecodeString(img.SHA256); err != nil || len(raw) != sha256.Size || !isFileName(img.File) {
+		return img, fmt.Errorf("invalid file or digest: %w", inventory.ErrInvalid)
 	}
-	return file, digest, nil
+	return img, nil
 }
 
 // isFileName reports whether s can be the name of a file.

@@ -55,11 +55,7 @@ func (t *peerTokens) set(name, token string) error {
 		delete(next, name)
 	}
 
-	text, err := json.MarshalIndent(next, "", "  ")
-	if err == nil {
-		err = durable.Replace(t.path, append(text, '\n'))
-	}
-	if err != nil {
+	if err := durable.ReplaceJSON(t.path, next); err != nil {
 		return fmt.Errorf("writing the tokens of peers: %w", err)
 	}
 	t.all = next
