@@ -68,31 +68,38 @@ func checksOf(name string) (out []check) {
 	if strings.HasPrefix(name, "regex") && name != "regexquotemeta" {
 		out = append(out, checkRegex)
 	}
-
-	switch name {
-	case "printf":
+	if size, ok := sizes[name]; ok {
+		out = append(out, sized(size))
+	}
+	if name == "printf" {
 		out = append(out, checkFormat)
-	case "indent", "nindent":
-		out = append(out, sized(func(a []reflect.Value) int {
-			return (strings.Count(a[1].String(), "\n")+1)*min(int(a[0].Int()), maxWeight+1) + a[1].Len()
-		}))
-	case "replace":
-		out = append(out, sized(func(a []reflect.Value) int {
-			return strings.Count(a[2].String(), a[0].String())*a[1].Len() + a[2].Len()
-		}))
-	case "join":
-		out = append(out, sized(func(a []reflect.Value) int { return a[0].Len() * maxLength }))
-	case "wrapwith":
-		out = append(out, sized(func(a []reflect.Value) int {
-			return a[1].Len()*(2*a[2].Len()/max(int(a[0].Int()), 1)+2) + a[2].Len()
-		}))
-	case "regexreplaceall", "regexreplaceallliteral":
-		// As many matches as the text has characters, each replaced by a text that may
-		// itself hold all of a match.
-		out = append(out, sized(func(a []reflect.Value) int { return (a[1].Len() + 1) * (a[2].Len() + 1) / 4 }))
 	}
 	return out
 }
+
+// sizes returns at least the size of a function's result, by the function's name in
+// lower case, without "must".
+var sizes = map[string]func(args []reflect.Value) int{
+	"indent":  sizeIndented,
+	"nindent": sizeIndented,
+	"replace": func(a []reflect.Value) int {
+		return strings.Count(a[2].String(), a[0].String())*a[1].Len() + a[2].Len()
+	},
+	"join": func(a []reflect.Value) int { return a[0].Len() * maxLength },
+	"wrapwith": func(a []reflect.Value) int {
+		return a[1].Len()*(2*a[2].Len()/max(int(a[0].Int()), 1)+2) + a[2].Len()
+	},
+	"regexreplaceall":        sizeReplaced,
+	"regexreplaceallliteral": sizeReplaced,
+}
+
+func sizeIndented(a []reflect.Value) int {
+	return (strings.Count(a[1].String(), "\n")+1)*min(int(a[0].Int()), maxWeight+1) + a[1].Len()
+}
+
+// sizeReplaced counts as many matches as the text has characters, each replaced by a
+// text that may itself hold all of a match.
+func sizeReplaced(a []reflect.Value) int { return (a[1].Len() + 1) * (a[2].Len() + 1) / 4 }
 
 // sized is the check of a function whose result has at most size bytes.
 func sized(size func(args []reflect.Value) int) check {

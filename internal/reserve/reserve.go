@@ -81,17 +81,14 @@ func Open(o Options) *Reserve {
 
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.held = allocated(r.path) >= o.Size
-	r.check()
-	r.reported = r.held
-	if !r.held {
+	if r.held = allocated(r.path) >= o.Size; !r.held {
 		// A reserve of another size, or a part of one, cannot be used.
 		if err := os.Truncate(r.path, 0); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			o.Log.Warn("truncating an unusable reserve", "file", r.path, "error", err)
 		}
-		r.check()
-		r.reported = r.held
 	}
+	r.check()
+	r.reported = r.held
 	if !r.held {
 		o.Log.Error("there is no room for the reserve: new runs and uploads are refused until there is",
 			"file", r.path, "size_mib", o.Size>>20, "remedy", Remedy)
