@@ -267,9 +267,9 @@ func TestS50AMTNothingIsSentWithoutAPassword(t *testing.T) {
 	require.Zero(t, b.conns.Load())
 }
 
-// TestS17AMTFollowsNobody: neither a redirect nor a host outside the networks
+// TestS17AMTFollowsNoRedirect: neither a redirect nor a host outside the networks
 // is followed, and who asks for something else than a digest gets nothing.
-func TestS17AMTFollowsNobody(t *testing.T) {
+func TestS17AMTFollowsNoRedirect(t *testing.T) {
 	b := newAMTBench(t)
 	var got atomic.Int64
 	inside := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { got.Add(1) }))

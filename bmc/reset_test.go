@@ -25,7 +25,7 @@ func TestResetOfTheBMCIsSeen(t *testing.T) {
 	require.Equal(t, "on", b.get("power"), "the machine stays as it is")
 }
 
-func TestResetOfTheBMCThatIsNoneOrNeverEnds(t *testing.T) {
+func TestResetOfTheBMCWithoutEffectOrEnd(t *testing.T) {
 	t.Run("goes on answering", func(t *testing.T) {
 		b := newBench(t)
 		b.cfg.Settle = 20 * time.Millisecond

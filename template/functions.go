@@ -77,8 +77,8 @@ func checksOf(name string) (out []check) {
 	return out
 }
 
-// sizes returns at least the size of a function's result, by the function's name in
-// lower case, without "must".
+// sizes return the largest possible size of a function's result, by the function's
+// name in lower case, without "must".
 var sizes = map[string]func(args []reflect.Value) int{
 	"indent":  sizeIndented,
 	"nindent": sizeIndented,
@@ -98,7 +98,7 @@ func sizeIndented(a []reflect.Value) int {
 }
 
 // sizeReplaced counts as many matches as the text has characters, each replaced by a
-// text that may itself hold all of a match.
+// text that may itself hold all of a match. Four times as much as elsewhere is allowed.
 func sizeReplaced(a []reflect.Value) int { return (a[1].Len() + 1) * (a[2].Len() + 1) / 4 }
 
 // sized is the check of a function whose result has at most size bytes.

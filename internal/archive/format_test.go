@@ -56,7 +56,7 @@ func read(b []byte) (Manifest, map[string]string, error) {
 	return m, parts, err
 }
 
-func TestReadsWhatItWrote(t *testing.T) {
+func TestReadArchiveThatWasWritten(t *testing.T) {
 	t.Parallel()
 	b, want := archive(t)
 	m, parts, err := read(b)
@@ -148,7 +148,7 @@ func TestDamage(t *testing.T) {
 	}
 }
 
-func TestRefusesWhatItDoesNotKnow(t *testing.T) {
+func TestUnknownArchivesAreRefused(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(*Manifest){
 		"newer format":  func(m *Manifest) { m.Format = Format + 1 },
@@ -186,7 +186,7 @@ func TestRefusesWhatItDoesNotKnow(t *testing.T) {
 	}
 }
 
-func TestWriteNoticesAPartThatChanges(t *testing.T) {
+func TestPartThatChangesIsAnError(t *testing.T) {
 	t.Parallel()
 	_, m := archive(t)
 	file := filepath.Join(t.TempDir(), "part")

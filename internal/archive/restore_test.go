@@ -24,7 +24,7 @@ func testConfig(t *testing.T) config.Config {
 }
 
 // What was made is undone when a step fails, whichever: the host is as it was.
-func TestARestoreThatFailsChangesNothing(t *testing.T) {
+func TestFailedRestoreChangesNothing(t *testing.T) {
 	t.Parallel()
 	cfg := testConfig(t)
 	require.NoError(t, os.Remove(cfg.DataDir))

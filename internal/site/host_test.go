@@ -22,9 +22,9 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// A copy of a data directory that is older than every peer finds the mark where
-// its keys were, and is no site.
-func TestMarkCountsForEveryCopy(t *testing.T) {
+// A copy of a data directory that is older than every peer finds the marker in the
+// place of its keys, and retires.
+func TestMarkerRetiresEveryCopy(t *testing.T) {
 	cfg := ownDirs(t)
 	h, err := NewHost(testOptions(cfg))
 	require.NoError(t, err)
@@ -105,7 +105,7 @@ func TestImagesOfAPeer(t *testing.T) {
 	require.ErrorIs(t, err, inventory.ErrConflict)
 	st, err = r.Image(ctx, other)
 	require.NoError(t, err)
-	require.Zero(t, st.Size, "what was wrong is not kept")
+	require.Zero(t, st.Size, "a wrong file is not kept")
 }
 
 // An image that has become another one under the same name, or whose first
@@ -133,15 +133,15 @@ func TestImageThatHasChanged(t *testing.T) {
 		require.Equal(t, text, string(b))
 		left, err := os.ReadDir(r.cfg.ImageDir())
 		require.NoError(t, err)
-		require.Len(t, left, 1, "what was begun is gone")
+		require.Len(t, left, 1, "no partial file is left")
 		sent, err = imageSender{r, from, func(string) {}}.send(ctx, img)
 		require.NoError(t, err)
 		require.False(t, sent)
 	}
 	const long, short = "a long image, of which half was sent", "another one"
 
-	// Half of the long one lies there when the short one takes its name: the
-	// offset to go on from is beyond its end.
+	// Half of the long one is there when the short one takes its name: the offset to
+	// continue from is beyond its end.
 	r, img := peer(), image(long)
 	st, err := r.SendImage(ctx, img, 0, strings.NewReader(long[:20]))
 	require.NoError(t, err)
@@ -153,7 +153,7 @@ func TestImageThatHasChanged(t *testing.T) {
 	arrives(r, image(long), long)
 	arrives(r, image(short), short)
 
-	// What lies there under the right name is more than the file, or not its beginning.
+	// The partial file of the right name is longer than the file, or not its beginning.
 	for _, wrong := range []string{long, "anot", "xxxxxxxxxxx"} {
 		r = peer()
 		img = image(short)
@@ -161,7 +161,7 @@ func TestImageThatHasChanged(t *testing.T) {
 		arrives(r, img, short)
 	}
 
-	// A file that is not what the inventory says is told of, and not tried for ever.
+	// A file that differs from the inventory is an error, and is not sent again and again.
 	r, img = peer(), image(long)
 	require.NoError(t, os.WriteFile(filepath.Join(from, "debian.zst"), []byte(short), 0o600))
 	_, err = imageSender{r, from, func(string) {}}.send(ctx, img)
@@ -172,8 +172,8 @@ func TestImageThatHasChanged(t *testing.T) {
 	require.ErrorIs(t, err, inventory.ErrConflict, "another digest")
 }
 
-// laidReady is a host at which a site lies ready that was activated.
-func laidReady(t *testing.T) (*Host, Prepared) {
+// preparedHost returns a host with a prepared site that was activated.
+func preparedHost(t *testing.T) (*Host, Prepared) {
 	t.Helper()
 	h, err := NewHost(testOptions(ownDirs(t)))
 	require.NoError(t, err)
@@ -191,13 +191,13 @@ func laidReady(t *testing.T) (*Host, Prepared) {
 	return h, p
 }
 
-// A server that ends while a site is put in its place goes on where it was. What
-// was put there already is known by what it is; what is missing is not taken for
-// it, and nothing starts on the rest.
-func TestInstallTellsPutFromMissing(t *testing.T) {
+// A server that ends while it installs a site continues where it was. A part in its
+// place is known by its digest; a missing part is an error, and nothing starts
+// without it.
+func TestInstallContinues(t *testing.T) {
 	ctx := t.Context()
 	for cut := range 4 { // so many parts were put in their places
-		h, p := laidReady(t)
+		h, p := preparedHost(t)
 		for _, x := range h.parts()[:cut] {
 			require.NoError(t, os.MkdirAll(filepath.Dir(x.to), 0o750))
 			require.NoError(t, os.Rename(x.from, x.to))
@@ -211,7 +211,7 @@ func TestInstallTellsPutFromMissing(t *testing.T) {
 		}
 	}
 	for n := range 3 {
-		h, p := laidReady(t)
+		h, p := preparedHost(t)
 		gone := h.parts()[n]
 		refused := func(is error, why string) {
 			t.Helper()
@@ -221,13 +221,13 @@ func TestInstallTellsPutFromMissing(t *testing.T) {
 			require.NotNil(t, h.file.Site().Prepared)
 			for _, x := range h.parts() {
 				if x != gone {
-					require.FileExists(t, x.from, "nothing was begun")
+					require.FileExists(t, x.from, "no file was moved")
 				}
 			}
 		}
 		require.NoError(t, os.Remove(gone.from))
 		refused(inventory.ErrNotFound, gone.name+" is missing")
-		// Something else lies where it belongs.
+		// Another file is in its place.
 		require.NoError(t, os.MkdirAll(filepath.Dir(gone.to), 0o750))
 		require.NoError(t, os.WriteFile(gone.to, []byte("of another site"), 0o600))
 		refused(inventory.ErrConflict, "has the digest")
@@ -237,23 +237,23 @@ func TestInstallTellsPutFromMissing(t *testing.T) {
 		require.NoError(t, os.WriteFile(gone.from, []byte("proven "+gone.name), 0o600))
 		require.NoError(t, h.install(ctx, p))
 	}
-	// Runs that live elsewhere are no part of it.
-	h, p := laidReady(t)
+	// Runs in another Temporal are not part of it.
+	h, p := preparedHost(t)
 	temporal := h.parts()[1]
 	require.NoError(t, os.Remove(temporal.from))
 	delete(p.Files, temporal.name)
 	require.NoError(t, h.install(ctx, p))
 	require.NoFileExists(t, temporal.to)
 	// A site without the digests of its parts was never proven.
-	h, p = laidReady(t)
+	h, p = preparedHost(t)
 	p.Files = nil
 	require.ErrorIs(t, h.install(ctx, p), inventory.ErrNotFound)
 }
 
-// While the site is not whole the host answers operators with what is missing,
-// and goes on when it is there again.
-func TestSettleAsks(t *testing.T) {
-	h, p := laidReady(t)
+// While a part is missing, the host reports it to operators, and continues when the
+// part is there again.
+func TestMissingPartIsReported(t *testing.T) {
+	h, p := preparedHost(t)
 	h.cfg.Listen = "127.0.0.1:0"
 	require.NoError(t, os.WriteFile(h.cfg.TokenFile, []byte(strings.Repeat("t", 64)), 0o600))
 	missing := h.parts()[2]
@@ -268,7 +268,7 @@ func TestSettleAsks(t *testing.T) {
 	}, 30*time.Second, 10*time.Millisecond)
 	require.Contains(t, st.Silent, "inventory.db is missing")
 	require.False(t, st.Since.IsZero())
-	require.ErrorIs(t, h.Decide(t.Context(), inventory.TakeOver, ""), inventory.ErrConflict, "no word mends it")
+	require.ErrorIs(t, h.Decide(t.Context(), inventory.TakeOver, ""), inventory.ErrConflict, "no decision helps")
 	require.Equal(t, Active, st.Role)
 	require.Equal(t, p.ID, st.Prepared)
 	require.NoError(t, os.WriteFile(missing.from, []byte("proven "+missing.name), 0o600))
@@ -278,9 +278,9 @@ func TestSettleAsks(t *testing.T) {
 	require.Empty(t, st.Silent)
 }
 
-// beside makes a standby that answers, and a server that has paired with it as
+// pairedHosts makes a standby that answers, and a server that has paired with it as
 // the peer um760.
-func beside(t *testing.T) (here, there *Host, peer inventory.Peer, token inventory.Secret) {
+func pairedHosts(t *testing.T) (here, there *Host, peer inventory.Peer, token inventory.Secret) {
 	t.Helper()
 	standby := ownDirs(t)
 	require.NoError(t, made(MakeStandby(t.Context(), standby, "um760")))
@@ -306,10 +306,10 @@ func beside(t *testing.T) (here, there *Host, peer inventory.Peer, token invento
 	return here, there, peer, token
 }
 
-// A server that tells somebody does not move to one that tells nobody: what
-// waits would never be sent, and the next question be asked of no one.
+// A site with notices does not move to a server without: notices that wait would
+// never be sent, and no operator would hear of the next question.
 func TestMigrationKeepsNotices(t *testing.T) {
-	here, there, _, _ := beside(t)
+	here, there, _, _ := pairedHosts(t)
 	for _, c := range []struct{ here, there, refused bool }{{false, false, false}, {false, true, false}, {true, true, false}, {true, false, true}} {
 		here.cfg.Notify.URL, there.target.Notify = "", c.there
 		if c.here {
@@ -322,7 +322,7 @@ func TestMigrationKeepsNotices(t *testing.T) {
 	}
 }
 
-// A target that could not be the site is told so before anything is done.
+// A target that could not be the site is refused before anything is done.
 func TestTargetsThatAreRefused(t *testing.T) {
 	for _, c := range []struct {
 		name, says string
@@ -340,7 +340,7 @@ func TestTargetsThatAreRefused(t *testing.T) {
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			here, there, _, _ := beside(t)
+			here, there, _, _ := pairedHosts(t)
 			// Ports of this host may be in use: that is another reason.
 			require.NotContains(t, fmt.Sprint(here.CheckTarget(t.Context(), "um760")), c.says)
 			c.change(here, there)
@@ -353,9 +353,9 @@ func TestTargetsThatAreRefused(t *testing.T) {
 	}
 }
 
-// Who owns an epoch already is nobody's peer.
+// A server that owns a site epoch cannot become a peer.
 func TestOnlyAStandbyIsAPeer(t *testing.T) {
-	here, there, peer, token := beside(t)
+	here, there, peer, token := pairedHosts(t)
 	_, err := there.file.Change(func(s *Site) error { s.Role, s.Epoch = Active, 3; return nil })
 	require.NoError(t, err)
 	peer.Name = "another"

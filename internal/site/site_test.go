@@ -55,7 +55,7 @@ func certificate(t *testing.T) tls.Certificate {
 }
 
 // world is two hosts with a link between them. Everything that a host knows
-// after a kill lies in its directory.
+// after a kill is in its directory.
 type world struct {
 	t         *testing.T
 	src, dst  string // data directories
@@ -75,7 +75,7 @@ type world struct {
 	spoilOnce bool // the copy fails
 }
 
-// speakers makes sure that never two speak.
+// speakers records which servers answer machines, and that never both do.
 type speakers struct {
 	mu  sync.Mutex
 	who map[string]bool
@@ -105,7 +105,7 @@ func (s *speakers) now() (out []string) {
 	return out
 }
 
-// What may become of a request.
+// Faults of a request.
 type fault int
 
 const (
@@ -113,8 +113,8 @@ const (
 	loseRequest
 	loseAnswer
 	halfBody
-	killBefore // the target dies before it does anything
-	killAfter  // … when all is done and nothing is answered
+	killBefore // the target is killed before it does anything
+	killAfter  // the target is killed after the work and before the answer
 )
 
 func newWorld(t *testing.T) *world {
@@ -350,20 +350,20 @@ func (w *world) begin(id string) *waiting {
 	return x
 }
 
-// until waits for something that another goroutine brings about.
+// until waits for a condition that another goroutine causes.
 func until(t *testing.T, what string, cond func() bool) {
 	t.Helper()
 	deadline := time.After(20 * time.Second)
 	for !cond() {
 		select {
 		case <-deadline:
-			t.Fatalf("nothing came of waiting for: %s", what)
+			t.Fatalf("timeout while waiting for: %s", what)
 		case <-time.After(time.Millisecond):
 		}
 	}
 }
 
-// asks waits until the source asks a person, and tells why.
+// asks waits until the source asks the operator, and returns why.
 func (w *world) asks(x *waiting) string {
 	w.t.Helper()
 	var why string
@@ -384,7 +384,7 @@ func (w *world) asks(x *waiting) string {
 	return why
 }
 
-// settled brings everything up again and looks at what has become of it.
+// settled starts everything again and returns which server is the site.
 func (w *world) settled(name string) string {
 	w.t.Helper()
 	w.mu.Lock()
@@ -399,7 +399,7 @@ func (w *world) settled(name string) string {
 	return w.judge(name)
 }
 
-// judge says who is the site, and that nothing contradicts it.
+// judge returns which server is the site, after checking that no file contradicts it.
 func (w *world) judge(name string) string {
 	w.t.Helper()
 	require.Empty(w.t, w.speaking.bad, name)
@@ -454,8 +454,8 @@ func TestHandOver(t *testing.T) {
 	require.Equal(t, "target", w.judge("again"))
 }
 
-// TestKilledSource kills the source after each step. Then the link is there at
-// once, or only after the source has asked a person.
+// TestKilledSource kills the source after each step. The link then works at once, or
+// only after the source has asked the operator.
 func TestKilledSource(t *testing.T) {
 	t.Parallel()
 	for _, step := range []string{StepSilent, StepCopied, StepPrepared, StepSetAside, StepActive, StepRetired} {
@@ -479,7 +479,7 @@ func TestKilledSource(t *testing.T) {
 					if step == StepActive {
 						require.Equal(t, []string{"target"}, speaks)
 					} else {
-						require.Empty(t, speaks, "nobody answers until a person decides")
+						require.Empty(t, speaks, "no server answers until the operator decides")
 					}
 					x.cancel()
 					require.ErrorIs(t, <-x.done, context.Canceled)
@@ -495,11 +495,11 @@ func TestKilledSource(t *testing.T) {
 }
 
 // TestFaultyLink loses each kind of request and of answer, once and until the
-// source asks a person, the target dying with it or not.
+// source asks the operator, with the target killed or not.
 func TestFaultyLink(t *testing.T) {
 	t.Parallel()
 	for _, request := range []string{"prepare", "activate"} {
-		for f, label := range map[fault]string{loseRequest: "request lost", loseAnswer: "answer lost", halfBody: "cut in its midst", killBefore: "target dies before", killAfter: "target dies after"} {
+		for f, label := range map[fault]string{loseRequest: "request lost", loseAnswer: "answer lost", halfBody: "cut in the middle", killBefore: "target killed before", killAfter: "target killed after"} {
 			if request == "activate" && f == halfBody {
 				continue
 			}
@@ -519,7 +519,7 @@ func faulty(t *testing.T, name, request string, f fault, times int) {
 			return pass
 		}
 		if n++; times > 1 && n > 1 {
-			return loseRequest // the link is gone for good
+			return loseRequest // the link stays cut
 		}
 		return f
 	}
@@ -537,7 +537,7 @@ func faulty(t *testing.T, name, request string, f fault, times int) {
 	} else {
 		require.Empty(t, w.speaking.now())
 	}
-	// The source is killed, too, and everything comes up again.
+	// The source is killed, too, and everything starts again.
 	x.cancel()
 	require.ErrorIs(t, <-x.done, context.Canceled)
 	want := "source"
@@ -547,7 +547,7 @@ func faulty(t *testing.T, name, request string, f fault, times int) {
 	require.Equal(t, want, w.settled(name))
 }
 
-// TestLinkComesBack is a source that is not killed: it asks until it is told.
+// TestLinkComesBack: a source that is not killed asks until the target answers.
 func TestLinkComesBack(t *testing.T) {
 	t.Parallel()
 	for _, f := range []fault{loseRequest, loseAnswer} {
@@ -615,8 +615,9 @@ func TestCopyFails(t *testing.T) {
 	require.Contains(t, f.Site().HandOver.Why, "the disk is full")
 }
 
-// TestWordOfAPerson ends the silence of a source whose target is gone.
-func TestWordOfAPerson(t *testing.T) {
+// TestOperatorDecides: the operator's decision ends the silence of a source whose
+// target is gone.
+func TestOperatorDecides(t *testing.T) {
 	t.Parallel()
 	for _, word := range []string{inventory.TakeOver, inventory.GiveUp} {
 		w := newWorld(t)
@@ -639,7 +640,7 @@ func TestWordOfAPerson(t *testing.T) {
 			require.Equal(t, []string{"source"}, w.speaking.now())
 			require.Equal(t, startAt+2, s.Epoch)
 			require.Empty(t, s.Peers, "it would be asked at the next start")
-			require.NoError(t, w.life(t.Context(), ""), "the next start asks nobody")
+			require.NoError(t, w.life(t.Context(), ""), "the next start asks no peer")
 			continue
 		}
 		require.Empty(t, w.speaking.now())
@@ -673,7 +674,7 @@ func TestGiveUpNamesThePeer(t *testing.T) {
 		require.Empty(t, w.speaking.now())
 	}
 
-	// The first peer answers and is none; the other is silent.
+	// The first peer answers as a standby; the other does not answer.
 	w := newWorld(t)
 	with(w, w.peer, gone("other"))
 	x := w.begin("")
@@ -683,7 +684,7 @@ func TestGiveUpNamesThePeer(t *testing.T) {
 	require.NoError(t, <-x.done)
 	retired(w, "other")
 
-	// Both are silent: a person has to name one.
+	// Neither answers: the operator has to name one.
 	w = newWorld(t)
 	with(w, gone("first"), gone("other"))
 	x = w.begin("")
@@ -697,8 +698,8 @@ func TestGiveUpNamesThePeer(t *testing.T) {
 	require.NoError(t, <-x.done)
 	retired(w, "other")
 
-	// The first is silent, and at the second a hand-over lies ready of which this
-	// copy knows nothing: that one is in question.
+	// The first does not answer, and the second has prepared a hand-over of which
+	// this copy has no record: the second is in question.
 	w = newWorld(t)
 	old := t.TempDir()
 	w.reached = func(s string) error {
@@ -720,9 +721,9 @@ func TestGiveUpNamesThePeer(t *testing.T) {
 	retired(w, "dst")
 }
 
-// TestOneThatKnowsSettlesIt: a peer that says that it is the site is believed,
+// TestPeerThatIsTheSiteIsBelieved: a peer that says that it is the site is believed,
 // although another one before it in the list does not answer.
-func TestOneThatKnowsSettlesIt(t *testing.T) {
+func TestPeerThatIsTheSiteIsBelieved(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	old := t.TempDir()
@@ -743,11 +744,11 @@ func TestOneThatKnowsSettlesIt(t *testing.T) {
 	require.Equal(t, "dst", f.Site().Successor.Name)
 }
 
-// TestTakeOverByTarget is a source that died for good with everything ready.
+// TestTakeOverByTarget: the source is lost when everything is prepared.
 func TestTakeOverByTarget(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	require.ErrorIs(t, w.target.TakeOver("anna"), inventory.ErrConflict, "nothing lies ready")
+	require.ErrorIs(t, w.target.TakeOver("anna"), inventory.ErrConflict, "nothing is prepared")
 	w.reached = func(s string) error {
 		if s == StepPrepared {
 			return errKilled
@@ -757,7 +758,7 @@ func TestTakeOverByTarget(t *testing.T) {
 	require.ErrorIs(t, w.life(t.Context(), "h1"), errKilled)
 	require.NoError(t, w.target.TakeOver("anna"))
 	require.Equal(t, []string{"target"}, w.speaking.now())
-	// It was not dead: it finds out.
+	// The source was not lost: it learns that it has retired.
 	w.reached = nil
 	require.NoError(t, w.life(t.Context(), ""))
 	require.Equal(t, []string{"target"}, w.speaking.now())
@@ -814,12 +815,12 @@ func TestGuardWithoutPeers(t *testing.T) {
 	w := newWorld(t)
 	w.src = t.TempDir()
 	w.cut = true
-	require.NoError(t, w.life(t.Context(), ""), "a single site asks nobody")
+	require.NoError(t, w.life(t.Context(), ""), "a single site asks no peer")
 	require.Empty(t, w.requests)
 	require.NoFileExists(t, filepath.Join(w.src, FileName))
 }
 
-// TestStrangers (S6): neither a wrong token nor another key is heard.
+// TestStrangers (S6): a wrong token and another key are refused.
 func TestStrangers(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -850,7 +851,7 @@ func TestStrangers(t *testing.T) {
 	require.ErrorContains(t, err, "not the one that was pinned")
 }
 
-func TestFileIsNeverGuessed(t *testing.T) {
+func TestUnreadableFileIsAnError(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{"", "{", `{"format":2,"role":"active"}`, `{"format":1,"role":"king"}`} {
 		dir := t.TempDir()

@@ -174,7 +174,7 @@ func awaitState(t *testing.T, s *Supervisor, fits func(State) bool) State {
 	}
 }
 
-func TestStopsInOrder(t *testing.T) {
+func TestChildStopsInOrder(t *testing.T) {
 	t.Parallel()
 	s, stop, log := supervise(t, "good", Options{})
 	srv, err := s.Await(testContext(t))
