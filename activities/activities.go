@@ -25,6 +25,24 @@ import (
 
 // Activities carries what the activities act on. A worker registers one.
 type Activities struct {
+	Store
+	Systems
+	Move
+	Clocks
+	BMC  BMC
+	Site Site
+	Log  *slog.Logger
+	// Troubles, if not nil, gets each attempt from the worker.
+	Troubles *Troubles
+
+	lastLab labCache
+	// confirmed is the time, in Unix nanoseconds, of the newest event of which
+	// the operator said that the clock is right and the event wrong.
+	confirmed atomic.Int64
+}
+
+// Store is what the inventory keeps, by what activities do with it.
+type Store struct {
 	Machines    Machines
 	Catalogue   Catalogue
 	Grants      Grants
@@ -33,51 +51,45 @@ type Activities struct {
 	Assignments Assignments
 	Records     Records
 	Operations  Operations
-	Mover       Mover // nil: this server cannot move
 	Moving      Moving
-	BMC         BMC
 	Labs        Labs
-	Presence    Presence
 	Relays      Relays
-	Routers     Routers
-	Talos       TalosNodes
-	Kubernetes  Kubernetes
-	Clusters    Clusters
-	Peers       Peers
-	Site        Site
-	Log         *slog.Logger
+}
 
+// Systems is what reaches installed systems over the network.
+type Systems struct {
+	Presence   Presence
+	Routers    Routers
+	Talos      TalosNodes
+	Kubernetes Kubernetes
+	Clusters   Clusters
+	// Dial reaches the network; nil: the host's.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+}
+
+// Move is what moves this server to another host.
+type Move struct {
+	Mover Mover // nil: this server cannot move
+	Peers Peers
+	// VerifySite looks at the site from outside and names what the operator should
+	// look at; nil: not looked at.
+	VerifySite func(ctx context.Context) ([]string, error)
+}
+
+// Clocks is how activities measure time.
+type Clocks struct {
 	// Now is what the wall clock shows; Clock is what has really passed.
 	Now   func() time.Time
 	Clock Clock
-	// Heard tells how long ago, by the monotonic clock, this process heard
+	// Heard returns how long ago, by the monotonic clock, this process heard
 	// the agent of the owner's boot; false: never.
 	Heard func(o inventory.Owner, boot int) (time.Duration, bool)
 	// ProbeEvery is how often installed systems are asked whether they are
 	// ready, and records of runs whether they are over; 0: every 5 s and 1 s.
 	ProbeEvery time.Duration
-	// Dial reaches the network; nil: the host's.
-	Dial func(ctx context.Context, network, address string) (net.Conn, error)
-
-	lastLab labCache
-	// VerifySite looks at the site from outside and names what the operator should
-	// look at; nil: not looked at.
-	VerifySite func(ctx context.Context) ([]string, error)
-	// ProbeImage tells whether this server can fetch an image from an address,
-	// and fetches nothing; nil: it fetches none.
-	ProbeImage func(ctx context.Context, address string) error
-	// ImageStored is inventory.ErrNotFound when this server has not got the file of a planned
-	// image; nil: not asked.
-	ImageStored func(i inventory.PlannedImage) error
-	// Troubles, if not nil, gets each attempt from the worker.
-	Troubles *Troubles
-
-	// confirmed is the time, in Unix nanoseconds, of the newest event of which
-	// the operator said that the clock is right and the event wrong.
-	confirmed atomic.Int64
 }
 
-// Clock tells what has passed, however the wall clock was set.
+// Clock measures what has passed, however the wall clock was set.
 type Clock interface {
 	// Up is how long this process has been listening.
 	Up() time.Duration
@@ -100,6 +112,12 @@ type Site struct {
 	MetadataURL string
 	// RequireDigest refuses images whose digest was not declared (security S18).
 	RequireDigest bool
+	// ProbeImage returns why this server cannot fetch an image from an address,
+	// and fetches nothing; nil: this server fetches no images.
+	ProbeImage func(ctx context.Context, address string) error
+	// ImageStored is inventory.ErrNotFound when this server does not have the file
+	// of a planned image; nil: not asked.
+	ImageStored func(i inventory.PlannedImage) error
 }
 
 // bootable says why no machine can be booted over the network, if so.

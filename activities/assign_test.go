@@ -53,7 +53,7 @@ func TestS8AssignmentsAreSigned(t *testing.T) {
 	}}}
 	s.plan.Digest, err = digest(s.plan.Actions)
 	require.NoError(t, err)
-	a := &Activities{Machines: s, Assignments: s, Site: Site{PlanKey: private, ClaimKey: make([]byte, 32), MetadataURL: "http://192.0.2.1"}, Now: time.Now}
+	a := &Activities{Store: Store{Machines: s, Assignments: s}, Site: Site{PlanKey: private, ClaimKey: make([]byte, 32), MetadataURL: "http://192.0.2.1"}, Clocks: Clocks{Now: time.Now}}
 	owner := inventory.Owner{Machine: "m1", Run: "r1", Epoch: 4}
 	disk := &action.Disk{Path: "/dev/vda", Serial: "S1", Size: 1 << 30}
 	for n := range s.plan.Actions {
@@ -95,7 +95,7 @@ func TestAssignLeavesProtectedDisksAlone(t *testing.T) {
 	s.spared = []action.DiskID{{WWN: "0xAB"}}
 	s.plan.Digest, err = digest(s.plan.Actions)
 	require.NoError(t, err)
-	a := &Activities{Machines: s, Assignments: s, Site: Site{PlanKey: private}, Now: time.Now}
+	a := &Activities{Store: Store{Machines: s, Assignments: s}, Site: Site{PlanKey: private}, Clocks: Clocks{Now: time.Now}}
 	q := AssignRequest{Owner: inventory.Owner{Machine: "m1", Run: "r1", Epoch: 4}, Boot: 1, Key: action.Key{Epoch: 4, Attempt: 1}, Disk: &action.Disk{Path: "/dev/vda", WWN: "0xab"}}
 	require.ErrorContains(t, a.Assign(t.Context(), q), "is protected")
 	require.Empty(t, s.assigned)
@@ -110,7 +110,7 @@ func TestAssignLeavesProtectedDisksAlone(t *testing.T) {
 // for, it hears that it does not own the machine, and asks a person.
 func TestAssignOfAResetRunIsFenced(t *testing.T) {
 	c := &crowded{planned: planned{lost: inventory.ErrNotFound}}
-	a := &Activities{Machines: c, Assignments: c, Grants: c, Now: time.Now}
+	a := &Activities{Store: Store{Machines: c, Assignments: c, Grants: c}, Clocks: Clocks{Now: time.Now}}
 	for run, want := range map[string]string{"r2": TypeFenced, "r1": TypeNotFound} {
 		owner := inventory.Owner{Machine: "m1", Run: run, Epoch: 1}
 		var app *temporal.ApplicationError

@@ -65,7 +65,7 @@ func TestS18DigestsAreDeclaredOrRecorded(t *testing.T) {
 	const head = "version: \"0.1\"\nname: t\ntasks:\n- name: t\n  worker: \"{{.device_1}}\"\n  actions:\n  - name: write\n    image: image2disk\n    timeout: 60\n    environment:\n      DEST_DISK: /dev/sda\n"
 	plan := func(template, image string, require bool) (Planned, *inventory.Plan, error) {
 		s := &shelf{template: template, image: image}
-		a := &Activities{Machines: s, Catalogue: s, Assignments: s, Now: time.Now, Site: Site{
+		a := &Activities{Store: Store{Machines: s, Catalogue: s, Assignments: s}, Clocks: Clocks{Now: time.Now}, Site: Site{
 			RequireDigest: require, ClaimKey: make([]byte, 32), ImageURL: func() string { return "http://192.0.2.1/images" },
 		}}
 		p, err := a.Plan(t.Context(), PlanRequest{Machine: "m1", Run: "r1", Template: "t"})

@@ -60,7 +60,7 @@ func TestInstalled(t *testing.T) {
 		"somebody else's, no other": {[]inventory.Workflow{run("theirs", "Provision", inventory.StateSuccess, "", 2*time.Hour)}, "", "", false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			a := &Activities{Operations: &records{runs: c.runs}, Labs: newLabShelf(t)}
+			a := &Activities{Store: Store{Operations: &records{runs: c.runs}, Labs: newLabShelf(t)}}
 			if c.back {
 				_, err := a.OpenRun(t.Context(), OpenRunRequest{Machine: "ms-02-a", Parent: "genesis/home", TakeBack: true})
 				require.NoError(t, err)
@@ -81,7 +81,7 @@ func TestInstalled(t *testing.T) {
 // can be asked before the activity returns.
 func TestOpenOperationThatHasEnded(t *testing.T) {
 	l := &records{operations: []inventory.Operation{{Run: "r1"}}}
-	a := &Activities{Operations: l}
+	a := &Activities{Store: Store{Operations: l}}
 	run, err := a.OpenOperation(t.Context(), "migrate/platform")
 	require.NoError(t, err)
 	require.Equal(t, "r1", run)

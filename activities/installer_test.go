@@ -90,8 +90,10 @@ func newYard() (*Activities, *yard) {
 		images: []inventory.Image{{Name: "vmlinuz", File: "vmlinuz", SHA256: "aa"}, {Name: "initrd", File: "initrd", SHA256: "bb"}},
 	}
 	a := &Activities{
-		Machines: y, Catalogue: y, Assignments: y, Grants: y, Now: time.Now, Log: slog.New(slog.DiscardHandler),
-		Site: Site{ClaimKey: []byte("0123456789abcdef"), ImageURL: func() string { return "http://10.0.0.1:7080/images" }, MetadataURL: "http://10.0.0.1:7172"},
+		Store:  Store{Machines: y, Catalogue: y, Assignments: y, Grants: y},
+		Clocks: Clocks{Now: time.Now},
+		Log:    slog.New(slog.DiscardHandler),
+		Site:   Site{ClaimKey: []byte("0123456789abcdef"), ImageURL: func() string { return "http://10.0.0.1:7080/images" }, MetadataURL: "http://10.0.0.1:7172"},
 	}
 	return a, y
 }
@@ -176,7 +178,7 @@ func TestImagesOfAnInstallerArePinned(t *testing.T) {
 	a, y := newYard()
 	y.images[0].SHA256, y.images[1].SHA256 = sumA, sumB
 	gone := ""
-	a.ImageStored = func(i inventory.PlannedImage) error {
+	a.Site.ImageStored = func(i inventory.PlannedImage) error {
 		if i.SHA256 == gone {
 			return inventory.ErrNotFound
 		}

@@ -24,7 +24,7 @@ func TestImagesAfterAMove(t *testing.T) {
 			},
 			{Name: "noop", Image: "noop", Timeout: 60},
 		}}}
-		a := &Activities{Machines: s, Assignments: s, Site: Site{ClaimKey: make([]byte, 32), ImageURL: func() string { return at }}, Now: time.Now}
+		a := &Activities{Store: Store{Machines: s, Assignments: s}, Site: Site{ClaimKey: make([]byte, 32), ImageURL: func() string { return at }}, Clocks: Clocks{Now: time.Now}}
 		for n := range s.plan.Actions {
 			require.NoError(t, a.Assign(t.Context(), AssignRequest{Owner: inventory.Owner{Machine: "m1", Run: "r1", Epoch: 1}, Boot: 1, Key: action.Key{Epoch: 1, Action: n, Attempt: 1}}))
 		}
@@ -91,7 +91,7 @@ func TestAGenesisAndAMigrationAtATime(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := &platformFake{answers: func(int) error { return nil }}
-			a := &Activities{Labs: newLabShelf(t), Operations: openOperations{&records{}, c.open}, Mover: p}
+			a := &Activities{Store: Store{Labs: newLabShelf(t), Operations: openOperations{&records{}, c.open}}, Move: Move{Mover: p}}
 			told := func(want string, err error) {
 				t.Helper()
 				if want == "" {
@@ -117,7 +117,7 @@ func TestRelaySwitch(t *testing.T) {
 	listed.Listed, retired.Source = true, true
 	r := &relayRouter{servers: []string{seed}}
 	shelf := newLabShelf(t)
-	a := &Activities{Labs: shelf, Routers: r}
+	a := &Activities{Store: Store{Labs: shelf}, Systems: Systems{Routers: r}}
 	switches := func(q RelaySwitchRequest, want ...string) {
 		t.Helper()
 		for range 2 { // it may be carried out again

@@ -65,15 +65,16 @@ func TestAPlanNeedsItsFiles(t *testing.T) {
 	s.images = []inventory.Image{{Name: "declared", File: sumA, SHA256: sumA, Format: "raw"}}
 	gone := false
 	a := &Activities{
-		Machines: s, Catalogue: s, Assignments: s, Now: time.Now, Site: Site{ClaimKey: make([]byte, 32), ImageURL: func() string { return imagesAt }},
-		ImageStored: func(i inventory.PlannedImage) error {
+		Store:  Store{Machines: s, Catalogue: s, Assignments: s},
+		Clocks: Clocks{Now: time.Now},
+		Site: Site{ClaimKey: make([]byte, 32), ImageURL: func() string { return imagesAt }, ImageStored: func(i inventory.PlannedImage) error {
 			require.Equal(t, sumA, i.SHA256)
 			require.NotNil(t, s.plan, "it is asked for when the plan keeps it already")
 			if gone {
 				return inventory.ErrNotFound
 			}
 			return nil
-		},
+		}},
 	}
 	_, err := a.Plan(t.Context(), PlanRequest{Machine: "m1", Run: "r1"})
 	require.NoError(t, err)
@@ -86,7 +87,7 @@ func TestAPlanNeedsItsFiles(t *testing.T) {
 func TestAPlanRefusesAnImageThatIsNotForDisks(t *testing.T) {
 	s := &shelf{template: "version: \"0.1\"\nname: t\ntasks:\n- name: t\n  worker: \"{{.device_1}}\"\n  actions:\n  - {name: w, image: image2disk, timeout: 9}\n", image: "cd"}
 	s.images = []inventory.Image{{Name: "cd", File: sumA, SHA256: sumA, Format: "raw", Use: inventory.UseInstaller, Contents: "an ISO 9660 image"}}
-	a := &Activities{Machines: s, Catalogue: s, Assignments: s, Now: time.Now, Site: Site{ClaimKey: make([]byte, 32), ImageURL: func() string { return imagesAt }}}
+	a := &Activities{Store: Store{Machines: s, Catalogue: s, Assignments: s}, Clocks: Clocks{Now: time.Now}, Site: Site{ClaimKey: make([]byte, 32), ImageURL: func() string { return imagesAt }}}
 	_, err := a.Plan(t.Context(), PlanRequest{Machine: "m1", Run: "r1"})
 	require.ErrorContains(t, err, "image cd is for installers (an ISO 9660 image), not for disks")
 

@@ -142,12 +142,12 @@ func (a *Activities) plan(ctx context.Context, q PlanRequest) (Planned, error) {
 // imagesStored requires the files that a plan needs from action number from
 // on: no machine is touched for an image that it would not get.
 func (a *Activities) imagesStored(machine string, plan inventory.Plan, from int) error {
-	if a.ImageStored == nil {
+	if a.Site.ImageStored == nil {
 		return nil
 	}
 
 	for _, i := range plan.Images(from) {
-		err := a.ImageStored(i)
+		err := a.Site.ImageStored(i)
 		if errors.Is(err, inventory.ErrNotFound) {
 			err = fmt.Errorf("image %q (sha256 %.12s) is not there any more: it was replaced or deleted after the plan was "+
 				"made: start again (ingot workflow retry %s --from start): %w",

@@ -99,9 +99,9 @@ func (a *Activities) checkImages(ctx context.Context, lab genesis.Lab, ps *inven
 		}
 	}
 
-	if a.ProbeImage != nil {
+	if a.Site.ProbeImage != nil {
 		*ps = append(*ps, lab.CheckSources(func(name string) string { return have[name] },
-			func(address string) error { return a.ProbeImage(ctx, address) })...)
+			func(address string) error { return a.Site.ProbeImage(ctx, address) })...)
 	}
 	return nil
 }

@@ -68,7 +68,7 @@ func TestPowerWakesByLAN(t *testing.T) {
 		Name: "node-1", BMC: &inventory.BMC{Driver: inventory.DriverWOL},
 		Interfaces: []inventory.Interface{{MAC: "52:54:00:00:00:07"}},
 	}}
-	a := &Activities{Machines: s, Grants: s, Windows: s, Records: s, BMC: s, Now: time.Now, Log: slog.New(slog.DiscardHandler)}
+	a := &Activities{Store: Store{Machines: s, Grants: s, Windows: s, Records: s}, BMC: s, Clocks: Clocks{Now: time.Now}, Log: slog.New(slog.DiscardHandler)}
 	q := PowerRequest{Owner: o, Boot: 1, For: time.Minute}
 
 	done, err := a.Power(t.Context(), q)

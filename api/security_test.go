@@ -135,9 +135,9 @@ func (q *questions) Machine(ctx context.Context, name string) (inventory.Machine
 	return q.Store.Machine(ctx, name)
 }
 
-func (q *questions) Redeem(ctx context.Context, o inventory.Owner, boot int, h action.Hello, tokenFor func(string) string, until time.Time) (inventory.Agent, error) {
+func (q *questions) Redeem(ctx context.Context, r inventory.Redemption) (inventory.Agent, error) {
 	q.asked = append(q.asked, "redeem")
-	return q.Store.Redeem(ctx, o, boot, h, tokenFor, until)
+	return q.Store.Redeem(ctx, r)
 }
 
 func (q *questions) AgentByToken(ctx context.Context, sum []byte) (inventory.Agent, error) {

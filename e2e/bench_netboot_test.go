@@ -129,9 +129,11 @@ func (s *Site) benchNetboot(ctx context.Context, t *testing.T, sims bool) {
 	defer c.Close()
 	instant := &instantBMC{on: map[string]bool{}, pxe: map[string]bool{}}
 	do := &activities.Activities{
-		Machines: store, Catalogue: store, Grants: store, Windows: store, Agents: store, Assignments: store, Records: store, BMC: instant,
-		Site: activities.Site{ClaimKey: keys.Key(keyring.Claim), ImageURL: func() string { return "http://192.0.2.1/images" }},
-		Log:  log, Now: time.Now,
+		Store:  activities.Store{Machines: store, Catalogue: store, Grants: store, Windows: store, Agents: store, Assignments: store, Records: store},
+		BMC:    instant,
+		Site:   activities.Site{ClaimKey: keys.Key(keyring.Claim), ImageURL: func() string { return "http://192.0.2.1/images" }},
+		Log:    log,
+		Clocks: activities.Clocks{Now: time.Now},
 	}
 	if sims {
 		do.BMC = bmc.New(

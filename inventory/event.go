@@ -71,6 +71,11 @@ type Event struct {
 	By      string          `json:"by,omitempty" db:"by"` // who, for operator events
 }
 
+// Event returns an event of a boot of o's run; boot 0: of the run.
+func (o Owner) Event(boot int, kind, key, message string) Event {
+	return Event{Machine: o.Machine, Run: o.Run, Epoch: o.Epoch, Boot: boot, Kind: kind, Key: key, Message: message}
+}
+
 // PhaseChange is the detail of EventPhase.
 type PhaseChange struct {
 	Phase   string    `json:"phase"`

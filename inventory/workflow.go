@@ -197,6 +197,17 @@ type Agent struct {
 	Revoked  bool
 }
 
+// A Redemption exchanges the claim of a boot for an agent.
+type Redemption struct {
+	Owner
+	Boot  int
+	Hello action.Hello
+	// TokenFor makes the agent's token from its nonce. The store keeps its hash.
+	TokenFor func(nonce string) string
+	// SecretsUntil is when the run's secrets are not served any more.
+	SecretsUntil time.Time
+}
+
 // A BMCJob is an ordered list of BMC tasks.
 type BMCJob struct {
 	Name    string    `json:"name"` // unique per machine

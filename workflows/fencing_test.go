@@ -276,7 +276,7 @@ func TestLateEffectsOfAnEarlierRun(t *testing.T) {
 		require.ErrorIs(t, err, inventory.ErrFenced)
 		_, err = w.Report(ctx, old.Owner, 1, action.Result{Key: first, ID: "late", State: action.Success})
 		require.ErrorIs(t, err, inventory.ErrFenced)
-		_, err = w.Redeem(ctx, old.Owner, 1, action.Hello{Machine: machine, Nonce: "another", MAC: mac}, func(n string) string { return n }, time.Now().Add(time.Hour))
+		_, err = w.Redeem(ctx, inventory.Redemption{Owner: old.Owner, Boot: 1, Hello: action.Hello{Machine: machine, Nonce: "another", MAC: mac}, TokenFor: func(n string) string { return n }, SecretsUntil: time.Now().Add(time.Hour)})
 		require.ErrorIs(t, err, inventory.ErrNotFound)
 
 		after, err := w.Grant(ctx, machine)

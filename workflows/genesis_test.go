@@ -81,11 +81,13 @@ func newHouse(t *testing.T) *house {
 		require.NoError(t, store.PutImage(t.Context(), inventory.Image{Name: i.Name, File: i.Name, Size: 1, SHA256: i.SHA256, Format: "raw"}, "test"))
 	}
 	h.do = &activities.Activities{
-		Machines: h, Catalogue: store, Grants: store, Windows: store, Agents: store, Assignments: store, Records: h, Operations: h, Labs: h, BMC: bmcs{h},
-		Presence: h, Relays: h, Routers: routers{h}, Talos: nodes{h}, Kubernetes: kube{h}, Clusters: clusters{h}, Peers: peers{h},
-		Site:       activities.Site{ImageURL: func() string { return "http://10.0.0.1/images" }},
-		Log:        slog.New(slog.DiscardHandler),
-		ProbeEvery: time.Millisecond,
+		Store:   activities.Store{Machines: h, Catalogue: store, Grants: store, Windows: store, Agents: store, Assignments: store, Records: h, Operations: h, Labs: h, Relays: h},
+		BMC:     bmcs{h},
+		Systems: activities.Systems{Presence: h, Routers: routers{h}, Talos: nodes{h}, Kubernetes: kube{h}, Clusters: clusters{h}},
+		Move:    activities.Move{Peers: peers{h}},
+		Site:    activities.Site{ImageURL: func() string { return "http://10.0.0.1/images" }},
+		Log:     slog.New(slog.DiscardHandler),
+		Clocks:  activities.Clocks{ProbeEvery: time.Millisecond},
 	}
 	h.fresh()
 	return h

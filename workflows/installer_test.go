@@ -528,7 +528,7 @@ func TestABootThatTheAgentAllowedIsClosedForAQuestion(t *testing.T) {
 func TestAnImageThatIsGoneIsNotBooted(t *testing.T) {
 	w := newForeign(t, foreign, nil)
 	gone := false
-	w.do.ImageStored = func(i inventory.PlannedImage) error {
+	w.do.Site.ImageStored = func(i inventory.PlannedImage) error {
 		if gone && i.Name == "initrd-x" {
 			return inventory.ErrNotFound
 		}

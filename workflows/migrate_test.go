@@ -138,7 +138,7 @@ func (r *removal) migrate(t *testing.T, answer func(q inventory.Question) string
 	var suite testsuite.WorkflowTestSuite
 	env := NewEnvironment(&suite)
 	env.SetStartWorkflowOptions(as("migrate/um760"))
-	env.RegisterActivity(&activities.Activities{Operations: r.book, Records: r.book, Mover: r, Moving: r, Grants: r})
+	env.RegisterActivity(&activities.Activities{Store: activities.Store{Operations: r.book, Records: r.book, Moving: r, Grants: r}, Move: activities.Move{Mover: r}})
 	env.OnActivity(do.RelaySwitch, mock.Anything, mock.Anything).Return(r.relaySwitch)
 	answered := map[string]bool{}
 	var watch func()

@@ -119,7 +119,7 @@ func newPlay(t *testing.T) *play {
 	p := &play{T: t, book: &book{runs: map[string]inventory.Workflow{}}}
 	p.env = NewEnvironment(&p.suite)
 	p.env.SetStartWorkflowOptions(as("genesis/lab"))
-	p.env.RegisterActivity(&activities.Activities{Operations: p.book, Records: p.book, ProbeEvery: time.Millisecond})
+	p.env.RegisterActivity(&activities.Activities{Store: activities.Store{Operations: p.book, Records: p.book}, Clocks: activities.Clocks{ProbeEvery: time.Millisecond}})
 	p.env.OnActivity(do.Installed, mock.Anything, mock.Anything).Return(func(_ context.Context, q activities.InstalledRequest) (activities.OwnRun, error) {
 		if p.have == nil {
 			return activities.OwnRun{}, nil

@@ -24,8 +24,7 @@ import (
 type ClaimStore interface {
 	Machine(ctx context.Context, name string) (inventory.Machine, error)
 	Grant(ctx context.Context, machine string) (inventory.Grant, error)
-	Redeem(ctx context.Context, o inventory.Owner, boot int, h action.Hello,
-		tokenFor func(nonce string) string, secretsUntil time.Time) (inventory.Agent, error)
+	Redeem(ctx context.Context, r inventory.Redemption) (inventory.Agent, error)
 	ClaimConflict(ctx context.Context, o inventory.Owner, boot int, message string, facts json.RawMessage) error
 }
 

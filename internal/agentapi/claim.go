@@ -62,7 +62,9 @@ func (s *server) claim(ctx context.Context, h action.Hello) (action.Welcome, err
 func (s *server) redeem(ctx context.Context, g inventory.Grant, h action.Hello) (action.Welcome, error) {
 	now := s.Now()
 	tokenFor := func(nonce string) string { return deriveToken(s.ClaimKey, g.Owner, g.Boot, nonce) }
-	a, err := s.Stores.Claims.Redeem(ctx, g.Owner, g.Boot, h, tokenFor, now.Add(s.SecretsFor))
+	a, err := s.Stores.Claims.Redeem(ctx, inventory.Redemption{
+		Owner: g.Owner, Boot: g.Boot, Hello: h, TokenFor: tokenFor, SecretsUntil: now.Add(s.SecretsFor),
+	})
 	switch {
 	case errors.Is(err, inventory.ErrNotFound), errors.Is(err, inventory.ErrFenced):
 		return action.Welcome{}, httpapi.NotFound()

@@ -56,6 +56,8 @@ func (s *server) checkBMC(ctx context.Context, m inventory.Machine) (string, err
 func (s *server) siteOf() activities.Site {
 	out := activities.Site{
 		ClaimKey: s.secrets.claim, PlanKey: s.secrets.ring.PlanSigner(), RequireDigest: s.cfg.Images.RequireDigest,
+		ProbeImage:  func(ctx context.Context, address string) error { return s.api.ProbeImage(ctx, address) },
+		ImageStored: images{dir: s.cfg.ImageDir()}.stored,
 	}
 	if s.netboot.on() {
 		out.Bootable = s.bootable
@@ -69,15 +71,19 @@ func (s *server) siteOf() activities.Site {
 func (s *server) newActivities() *activities.Activities {
 	store := s.records.store
 	return &activities.Activities{
-		Machines: store, Catalogue: store, Grants: store, Windows: store, Agents: store, Assignments: store, Records: store,
-		Operations: store, Moving: store, Labs: store, Relays: store,
-		Mover: s.host, Peers: s.host, VerifySite: s.verifySite,
-		BMC: s.bmc, Site: s.siteOf(), Log: s.log.With("part", "activities"), Now: time.Now, Clock: s.clock,
-		Heard:       func(o inventory.Owner, boot int) (time.Duration, bool) { return s.engine.Agents.Heard(o, boot) },
-		Troubles:    activities.NewTroubles(time.Now),
-		ProbeImage:  func(ctx context.Context, address string) error { return s.api.ProbeImage(ctx, address) },
-		ImageStored: images{dir: s.cfg.ImageDir()}.stored,
-		ProbeEvery:  s.cfg.ProbeEvery, Presence: endpoint.Presence{},
-		Routers: vyos.Client{}, Talos: talos.Client{}, Kubernetes: kubernetes.Client{}, Clusters: harvester.Client{},
+		Store: activities.Store{
+			Machines: store, Catalogue: store, Grants: store, Windows: store, Agents: store, Assignments: store,
+			Records: store, Operations: store, Moving: store, Labs: store, Relays: store,
+		},
+		Systems: activities.Systems{
+			Presence: endpoint.Presence{}, Routers: vyos.Client{}, Talos: talos.Client{}, Kubernetes: kubernetes.Client{},
+			Clusters: harvester.Client{},
+		},
+		Move: activities.Move{Mover: s.host, Peers: s.host, VerifySite: s.verifySite},
+		Clocks: activities.Clocks{
+			Now: time.Now, Clock: s.clock, ProbeEvery: s.cfg.ProbeEvery,
+			Heard: func(o inventory.Owner, boot int) (time.Duration, bool) { return s.engine.Agents.Heard(o, boot) },
+		},
+		BMC: s.bmc, Site: s.siteOf(), Log: s.log.With("part", "activities"), Troubles: activities.NewTroubles(time.Now),
 	}
 }

@@ -1,143 +1,130 @@
 package sqlite
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/jmoiron/sqlx"
 
-	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
 const agentColumns = "a.machine, a.run, a.epoch, a.boot, a.nonce, a.facts, a.hello, a.last_seen, a.used, a.conflict, a.wrote, a.revoked"
 
 type agentRow struct {
-	Machine  string `db:"machine"`
-	Run      string `db:"run"`
-	Epoch    int64  `db:"epoch"`
-	Boot     int    `db:"boot"`
-	Nonce    string `db:"nonce"`
-	Facts    string `db:"facts"`
-	Hello    int64  `db:"hello"`
-	LastSeen int64  `db:"last_seen"`
-	Used     bool   `db:"used"`
-	Conflict bool   `db:"conflict"`
-	Wrote    bool   `db:"wrote"`
-	Revoked  bool   `db:"revoked"`
+	inventory.Agent
+	Facts           string
+	Hello, LastSeen int64
 }
 
 func (r agentRow) value() (inventory.Agent, error) {
-	a := inventory.Agent{
-		Owner: inventory.Owner{Machine: r.Machine, Run: r.Run, Epoch: r.Epoch}, Boot: r.Boot, Nonce: r.Nonce,
-		Hello: moment(r.Hello), LastSeen: moment(r.LastSeen), Used: r.Used, Conflict: r.Conflict, Wrote: r.Wrote,
-		Revoked: r.Revoked,
-	}
-	return a, json.Unmarshal([]byte(r.Facts), &a.Facts)
+	r.Agent.Hello, r.Agent.LastSeen = moment(r.Hello), moment(r.LastSeen)
+	return r.Agent, json.Unmarshal([]byte(r.Facts), &r.Agent.Facts)
 }
 
 const agentOf = "machine = ?1 AND run = ?2 AND epoch = ?3 AND boot = ?4"
 
-// Redeem exchanges the claim of o's boot, which the caller has verified, for
-// an agent that is known by the hash of tokenFor(h.Nonce).
+// Redeem exchanges the claim of a boot, which the caller has verified, for an
+// agent that is known by the hash of its token.
 //
 // The boot must be the one that the open netboot window allows; then it is
-// spent, secrets open until secretsUntil, agents of earlier boots die, and the
+// spent, secrets open until r.SecretsUntil, agents of earlier boots die, and the
 // event "hello" carries the facts. The same nonce gets the same agent again
 // until its token was used, even if the window has closed since; afterwards it
 // is inventory.ErrConflict. Another nonce for a redeemed boot revokes all
 // tokens of the run, closes its secrets window, appends the event
 // "claim-conflict" and is inventory.ErrConflict. Everything else, an owner
-// that lost the grant included, is inventory.ErrNotFound: who does not hold a
+// that lost the grant included, is inventory.ErrNotFound: a client without a
 // claim learns nothing.
 //
 // A boot that an operator armed by hand is never spent and opens no secrets: the
 // newest nonce has it.
-func (s *Store) Redeem(ctx context.Context, o inventory.Owner, boot int, h action.Hello,
-	tokenFor func(nonce string) string, secretsUntil time.Time,
-) (inventory.Agent, error) {
-	var agent inventory.Agent
-	var refused error
-	what := fmt.Sprintf("redeeming the claim of boot %d of machine %q", boot, o.Machine)
-	facts, err := toJSON(h.Facts)
+func (s *Store) Redeem(ctx context.Context, r inventory.Redemption) (inventory.Agent, error) {
+	what := fmt.Sprintf("redeeming the claim of boot %d of machine %q", r.Boot, r.Machine)
+	facts, err := toJSON(r.Hello.Facts)
 	if err != nil {
-		return agent, fmt.Errorf("%s: %w", what, err)
+		return inventory.Agent{}, fmt.Errorf("%s: %w", what, err)
 	}
-	if h.Nonce == "" || len(h.Nonce) > 256 || len(facts) > maxDetail {
-		return agent, fmt.Errorf("%s: nonce or facts are missing or too long: %w", what, inventory.ErrInvalid)
+	if r.Hello.Nonce == "" || len(r.Hello.Nonce) > 256 || len(facts) > maxDetail {
+		return inventory.Agent{}, fmt.Errorf("%s: nonce or facts are missing or too long: %w", what, inventory.ErrInvalid)
 	}
 
+	var agent inventory.Agent
+	var refused error // what is recorded, and then the answer
 	err = s.write(ctx, what, func(tx *sqlx.Tx) error {
-		g, err := grantOf(ctx, tx, o.Machine)
+		g, err := grantOf(ctx, tx, r.Machine)
 		if err != nil {
 			return err
 		}
-		if o.Run == "" || g.Owner != o || g.Boot != boot || g.Installer { // an installer's boot has no claim
+		if r.Run == "" || g.Owner != r.Owner || g.Boot != r.Boot || g.Installer { // an installer's boot has no claim
 			return inventory.ErrNotFound
 		}
 
-		var have agentRow
-		err = get(ctx, tx, &have, "SELECT "+agentColumns+" FROM agent a WHERE "+agentOf, o.Machine, o.Run, o.Epoch, boot)
+		have, err := read[agentRow](ctx, tx, "SELECT "+agentColumns+" FROM agent a WHERE "+agentOf,
+			r.Machine, r.Run, r.Epoch, r.Boot)
 		switch {
 		case err != nil && !errors.Is(err, inventory.ErrNotFound):
 			return err
-		case err == nil && have.Nonce == h.Nonce:
+		case err == nil && have.Nonce == r.Hello.Nonce:
 			if have.Used || have.Revoked {
 				return fmt.Errorf("it was redeemed and its token used or revoked: %w", inventory.ErrConflict)
 			}
-			agent, err = have.value()
-			return err
-
+			agent = have
+			return nil
 		case err == nil && !g.Person():
 			refused = fmt.Errorf("%s: another agent has redeemed it: %w", what, inventory.ErrConflict)
-			return s.conflict(ctx, tx, o, boot, "", "a second agent, with MAC "+h.MAC+", came with the claim of this boot", nil)
+			return s.conflict(ctx, tx, r.Event(r.Boot, inventory.EventClaimConflict, "",
+				"a second agent, with MAC "+r.Hello.MAC+", came with the claim of this boot"))
 		}
 
-		now := s.now()
-
-		// An operator's window stays open and gives no secrets.
-		n, err := exec(ctx, tx, `UPDATE grant_ SET spent = ?5, secrets_until = iif(?5, ?6, secrets_until)
-			WHERE `+owns+` AND boot = ?4 AND spent = 0 AND netboot_until > ?7`,
-			o.Machine, o.Run, o.Epoch, boot, !g.Person(), nanos(secretsUntil), nanos(now))
-		if err != nil {
-			return err
-		}
-		if n == 0 {
-			return inventory.ErrNotFound
-		}
-		if _, err := exec(ctx, tx, "UPDATE agent SET revoked = 1 WHERE machine = ?", o.Machine); err != nil {
-			return err
-		}
-
-		token := sha256.Sum256([]byte(tokenFor(h.Nonce)))
-		agent, err = read[agentRow](ctx, tx, `INSERT OR REPLACE INTO agent AS a (machine, run, epoch, boot, token, nonce, facts, hello, last_seen)
-			VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?8)
-			RETURNING machine, run, epoch, boot, nonce, facts, hello, last_seen, used, conflict, wrote, revoked`,
-			o.Machine, o.Run, o.Epoch, boot, token[:], h.Nonce, facts, nanos(now))
-		if err != nil {
-			return err
-		}
-		return s.event(ctx, tx, inventory.Event{
-			Machine: o.Machine, Run: o.Run, Epoch: o.Epoch, Boot: boot, Kind: inventory.EventHello, At: now,
-			Detail: json.RawMessage(facts),
-		})
+		agent, err = s.newAgent(ctx, tx, r, facts, !g.Person())
+		return err
 	})
-	if err == nil {
-		err = refused
-	}
-	if err != nil {
+	if err = cmp.Or(err, refused); err != nil {
 		return inventory.Agent{}, err
 	}
 	return agent, nil
 }
 
+// newAgent makes the redeemer the agent of its boot. An operator's window stays
+// open and gives no secrets: that boot is not counted.
+func (s *Store) newAgent(ctx context.Context, tx *sqlx.Tx, r inventory.Redemption, facts string,
+	counted bool,
+) (agent inventory.Agent, err error) {
+	now := s.now()
+	n, err := exec(ctx, tx, `UPDATE grant_ SET spent = ?5, secrets_until = iif(?5, ?6, secrets_until)
+		WHERE `+owns+` AND boot = ?4 AND spent = 0 AND netboot_until > ?7`,
+		r.Machine, r.Run, r.Epoch, r.Boot, counted, nanos(r.SecretsUntil), nanos(now))
+	if err != nil {
+		return agent, err
+	}
+	if n == 0 {
+		return agent, inventory.ErrNotFound
+	}
+	if err := do(ctx, tx, "UPDATE agent SET revoked = 1 WHERE machine = ?", r.Machine); err != nil {
+		return agent, err
+	}
+
+	token := sha256.Sum256([]byte(r.TokenFor(r.Hello.Nonce)))
+	agent, err = read[agentRow](ctx, tx, `INSERT OR REPLACE INTO agent AS a (machine, run, epoch, boot, token, nonce, facts, hello, last_seen)
+		VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?8)
+		RETURNING machine, run, epoch, boot, nonce, facts, hello, last_seen, used, conflict, wrote, revoked`,
+		r.Machine, r.Run, r.Epoch, r.Boot, token[:], r.Hello.Nonce, facts, nanos(now))
+	if err != nil {
+		return agent, err
+	}
+	e := r.Event(r.Boot, inventory.EventHello, "", "")
+	e.At, e.Detail = now, json.RawMessage(facts)
+	return agent, s.event(ctx, tx, e)
+}
+
 // ClaimConflict records that hardware which cannot be o's machine came with
 // the claim of its boot, and revokes the tokens of the agent that may have
-// redeemed it: neither can be told from an impostor. However often it is
+// redeemed it: either of the two may be an impostor. However often it is
 // called, there is one event per boot. An owner that lost the grant, or another
 // boot than the present one, is inventory.ErrNotFound.
 func (s *Store) ClaimConflict(ctx context.Context, o inventory.Owner, boot int, message string,
@@ -152,39 +139,35 @@ func (s *Store) ClaimConflict(ctx context.Context, o inventory.Owner, boot int, 
 			if o.Run == "" || g.Owner != o || g.Boot != boot {
 				return inventory.ErrNotFound
 			}
-			return s.conflict(ctx, tx, o, boot, "hardware", message, facts)
+			e := o.Event(boot, inventory.EventClaimConflict, "hardware", message)
+			e.Detail = facts
+			return s.conflict(ctx, tx, e)
 		})
 }
 
-// conflict revokes every token of the machine and closes the run's secrets
-// window. key tells kinds of conflict apart.
-func (s *Store) conflict(ctx context.Context, tx *sqlx.Tx, o inventory.Owner, boot int, key, message string,
-	facts json.RawMessage,
-) error {
+// conflict revokes every token of the machine of e, closes its run's secrets window,
+// and appends e. The key of e tells kinds of conflict apart.
+func (s *Store) conflict(ctx context.Context, tx *sqlx.Tx, e inventory.Event) error {
 	// A claim that was read off the wire can be sent any number of times: from the
 	// second time on, nothing is written.
-	var known bool
-	err := get(ctx, tx, &known, `SELECT EXISTS (SELECT 1 FROM event WHERE machine = ?1 AND run = ?2 AND epoch = ?3
+	known, err := scalar[bool](ctx, tx, `SELECT EXISTS (SELECT 1 FROM event WHERE machine = ?1 AND run = ?2 AND epoch = ?3
 		AND boot = ?4 AND kind = ?5 AND key = ?6)
 		AND NOT EXISTS (SELECT 1 FROM agent WHERE machine = ?1 AND revoked = 0)`,
-		o.Machine, o.Run, o.Epoch, boot, inventory.EventClaimConflict, key)
+		e.Machine, e.Run, e.Epoch, e.Boot, e.Kind, e.Key)
 	if err != nil || known {
 		return err
 	}
-	if _, err := exec(ctx, tx, "UPDATE agent SET conflict = 1 WHERE "+agentOf, o.Machine, o.Run, o.Epoch,
-		boot); err != nil {
+
+	err = doAll(ctx, tx,
+		stmt("UPDATE agent SET conflict = 1 WHERE "+agentOf, e.Machine, e.Run, e.Epoch, e.Boot),
+		stmt("UPDATE agent SET revoked = 1 WHERE machine = ?", e.Machine),
+		stmt("UPDATE grant_ SET secrets_until = 0 WHERE "+owns, e.Machine, e.Run, e.Epoch),
+	)
+	if err != nil {
 		return err
 	}
-	if _, err := exec(ctx, tx, "UPDATE agent SET revoked = 1 WHERE machine = ?", o.Machine); err != nil {
-		return err
-	}
-	if _, err := exec(ctx, tx, "UPDATE grant_ SET secrets_until = 0 WHERE "+owns, o.Machine, o.Run, o.Epoch); err != nil {
-		return err
-	}
-	return s.event(ctx, tx, inventory.Event{
-		Machine: o.Machine, Run: o.Run, Epoch: o.Epoch, Boot: boot, Kind: inventory.EventClaimConflict, Key: key,
-		Message: clip(message, maxWireText), Detail: facts,
-	})
+	e.Message = clip(e.Message, maxWireText)
+	return s.event(ctx, tx, e)
 }
 
 // AgentByToken returns the agent whose token has this SHA-256. Only the grant
@@ -196,16 +179,16 @@ func (s *Store) conflict(ctx context.Context, tx *sqlx.Tx, o inventory.Owner, bo
 func (s *Store) AgentByToken(ctx context.Context, tokenSHA256 []byte) (inventory.Agent, error) {
 	var r struct {
 		agentRow
-		Run   string `db:"holder"` // '' = free
-		Taken int64  `db:"latest"` // epoch of the grant; 0 = none
+		Holder string // '' = free
+		Latest int64  // epoch of the grant; 0 = none
 	}
 	err := get(ctx, s.ro, &r, "SELECT "+agentColumns+`, coalesce(g.run, '') AS holder, coalesce(g.epoch, 0) AS latest
 		FROM agent a LEFT JOIN grant_ g ON g.machine = a.machine WHERE a.token = ?`, tokenSHA256)
 	if err == nil {
 		switch of := fmt.Sprintf("of boot %d of machine %q", r.Boot, r.Machine); {
-		case r.Taken < r.Epoch:
+		case r.Latest < r.Epoch:
 			err = fmt.Errorf("%s, whose grant is unknown here: %w", of, inventory.ErrNotFound)
-		case r.Taken > r.Epoch || r.Run != r.agentRow.Run:
+		case r.Latest > r.Epoch || r.Holder != r.Run:
 			err = fmt.Errorf("%s: %w", of, inventory.ErrFenced)
 		case r.Revoked:
 			err = fmt.Errorf("%s, which was revoked: %w", of, inventory.ErrConflict)
@@ -227,8 +210,7 @@ func (s *Store) AgentUsed(ctx context.Context, o inventory.Owner, boot int) erro
 			if err != nil || n > 0 {
 				return err
 			}
-			var a agentRow
-			err = get(ctx, tx, &a, "SELECT "+agentColumns+" FROM agent a WHERE "+agentOf, o.Machine, o.Run, o.Epoch, boot)
+			_, err = scalar[int](ctx, tx, "SELECT 1 FROM agent WHERE "+agentOf, o.Machine, o.Run, o.Epoch, boot)
 			if err == nil {
 				err = inventory.ErrConflict // it is there, so it was revoked
 			}
@@ -260,7 +242,7 @@ func (s *Store) TouchAgents(ctx context.Context, seen []inventory.AgentSeen) err
 	}
 	return s.write(ctx, "storing signs of life", func(tx *sqlx.Tx) error {
 		for _, a := range seen {
-			_, err := exec(ctx, tx, "UPDATE agent SET last_seen = max(last_seen, ?5), wrote = wrote OR ?6 WHERE "+agentOf,
+			err := do(ctx, tx, "UPDATE agent SET last_seen = max(last_seen, ?5), wrote = wrote OR ?6 WHERE "+agentOf,
 				a.Machine, a.Run, a.Epoch, a.Boot, nanos(a.LastSeen), a.Wrote)
 			if err != nil {
 				return err

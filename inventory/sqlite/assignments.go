@@ -1,6 +1,7 @@
 package sqlite
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -19,26 +20,19 @@ import (
 const keyed = "machine = ?1 AND run = ?2 AND epoch = ?3 AND action = ?4 AND attempt = ?5"
 
 type assignmentRow struct {
-	Machine   string  `db:"machine"`
-	Run       string  `db:"run"`
-	Epoch     int64   `db:"epoch"`
-	Action    int     `db:"action"`
-	Attempt   int     `db:"attempt"`
-	Boot      int     `db:"boot"`
-	Sealed    []byte  `db:"sealed"`
-	State     string  `db:"state"`
-	StopAt    int64   `db:"stop_at"`
-	Delivered int64   `db:"delivered"`
-	Result    *string `db:"result"`
+	inventory.Owner
+	Action, Attempt, Boot int
+	Sealed                []byte
+	State                 action.State
+	StopAt, Delivered     int64
 }
 
-const assignmentColumns = "machine, run, epoch, action, attempt, boot, sealed, state, stop_at, delivered, result"
+const assignmentColumns = "machine, run, epoch, action, attempt, boot, sealed, state, stop_at, delivered"
 
 func (s *Store) assignment(r assignmentRow) (inventory.Assignment, error) {
 	a := inventory.Assignment{
-		Owner: inventory.Owner{Machine: r.Machine, Run: r.Run, Epoch: r.Epoch}, Boot: r.Boot,
-		Key:   action.Key{Epoch: r.Epoch, Action: r.Action, Attempt: r.Attempt},
-		State: action.State(r.State), StopAt: moment(r.StopAt), Delivered: moment(r.Delivered),
+		Owner: r.Owner, Boot: r.Boot, Key: action.Key{Epoch: r.Epoch, Action: r.Action, Attempt: r.Attempt},
+		State: r.State, StopAt: moment(r.StopAt), Delivered: moment(r.Delivered),
 	}
 	return a, s.unseal(r.Run, r.Sealed, &a.Payload)
 }
@@ -67,8 +61,7 @@ func (s *Store) Assign(ctx context.Context, a inventory.Assignment) error {
 			return err
 		}
 
-		var boot int
-		err = get(ctx, tx, &boot, `INSERT INTO assignment (machine, run, epoch, action, attempt, boot, sealed, state, next_until)
+		boot, err := scalar[int](ctx, tx, `INSERT INTO assignment (machine, run, epoch, action, attempt, boot, sealed, state, next_until)
 			SELECT ?1, ?2, ?3, ?4, ?5, boot, ?7, ?8, ?9
 			FROM grant_ WHERE `+owns+` AND boot > 0 AND spent = 1 AND (?6 = 0 OR boot = ?6)
 			ON CONFLICT DO NOTHING RETURNING boot`,
@@ -89,10 +82,7 @@ func (s *Store) Assign(ctx context.Context, a inventory.Assignment) error {
 				return err
 			}
 		}
-		return s.event(ctx, tx, inventory.Event{
-			Machine: a.Machine, Run: a.Run, Epoch: a.Epoch, Boot: boot, Kind: inventory.EventAssigned, Key: a.Key.String(),
-			Message: x.Name,
-		})
+		return s.event(ctx, tx, a.Event(boot, inventory.EventAssigned, a.Key.String(), x.Name))
 	})
 }
 
@@ -100,13 +90,13 @@ func (s *Store) Assign(ctx context.Context, a inventory.Assignment) error {
 // the run is in its actions until the one that leaves the agent, and the disks, once
 // written to, are this boot's.
 func recordActing(ctx context.Context, tx *sqlx.Tx, a inventory.Assignment, boot int) error {
-	if _, err := exec(ctx, tx, "UPDATE grant_ SET acting = ?4 WHERE "+owns, a.Machine, a.Run, a.Epoch,
-		!a.Payload.Leaving); err != nil || !a.Writes {
+	err := do(ctx, tx, "UPDATE grant_ SET acting = ?4 WHERE "+owns, a.Machine, a.Run, a.Epoch, !a.Payload.Leaving)
+	if err != nil || !a.Writes {
 		return err
 	}
-	_, err := exec(ctx, tx, `INSERT INTO installation (machine, run, epoch, boot) VALUES (?,?,?,?)
-		ON CONFLICT (machine) DO UPDATE SET run = excluded.run, epoch = excluded.epoch, boot = excluded.boot`, a.Machine, a.Run, a.Epoch, boot)
-	return err
+	return do(ctx, tx, `INSERT INTO installation (machine, run, epoch, boot) VALUES (?,?,?,?)
+		ON CONFLICT (machine) DO UPDATE SET run = excluded.run, epoch = excluded.epoch, boot = excluded.boot`,
+		a.Machine, a.Run, a.Epoch, boot)
 }
 
 // assignedBefore returns nil when the attempt stands as a wants it, or is over.
@@ -115,14 +105,11 @@ func assignedBefore(ctx context.Context, tx *sqlx.Tx, a inventory.Assignment) er
 	if err != nil {
 		return err
 	}
-	want := a.Boot
-	if want == 0 {
-		want = g.Boot
-	}
+	want := cmp.Or(a.Boot, g.Boot)
 
 	var have struct {
-		Boot int  `db:"boot"`
-		Done bool `db:"done"`
+		Boot int
+		Done bool
 	}
 	err = get(ctx, tx, &have, "SELECT boot, result IS NOT NULL AS done FROM assignment WHERE "+keyed, a.Machine, a.Run,
 		a.Epoch, a.Key.Action, a.Key.Attempt)
@@ -176,42 +163,48 @@ func (s *Store) readAssignment(ctx context.Context, what string, o inventory.Own
 // Delivered records that the agent has fetched an attempt, which is running
 // from the first time on.
 func (s *Store) Delivered(ctx context.Context, o inventory.Owner, k action.Key) error {
-	return s.assigned(ctx, naming("delivering", o, k), o, k, "state = ?6, delivered = ?7",
-		"delivered = 0 AND result IS NULL", inventory.EventActionStarted,
-		string(action.Running), nanos(s.now()))
+	return s.changeAttempt(ctx, o, k, attemptChange{
+		what: "delivering", event: inventory.EventActionStarted,
+		set: "state = ?7, delivered = ?6", at: s.now(), args: []any{action.Running}, once: "delivered = 0",
+	})
 }
 
-// assigned changes an attempt for o under a condition, and appends an event
-// when it held. When it did not, that is no error: it had happened before.
-func (s *Store) assigned(ctx context.Context, what string, o inventory.Owner, k action.Key,
-	set, condition, kind string, args ...any,
-) error {
-	return s.write(ctx, what, func(tx *sqlx.Tx) error {
+// An attemptChange is what happens to an attempt once, before it has its result.
+type attemptChange struct {
+	what, event string
+	set         string    // with the time as parameter 6 and args after it
+	once        string    // what holds before the change
+	at          time.Time // of the change
+	args        []any
+}
+
+// changeAttempt changes an attempt for o and appends the event. A change that
+// has happened before is not an error.
+func (s *Store) changeAttempt(ctx context.Context, o inventory.Owner, k action.Key, c attemptChange) error {
+	return s.write(ctx, naming(c.what, o, k), func(tx *sqlx.Tx) error {
 		if k.Epoch != o.Epoch {
 			return inventory.ErrFenced
 		}
-		var boot int
-		err := get(ctx, tx, &boot, "UPDATE assignment SET "+set+" WHERE "+keyed+" AND "+held+" AND "+condition+" RETURNING boot",
-			append([]any{o.Machine, o.Run, o.Epoch, k.Action, k.Attempt}, args...)...)
+		attempt := []any{o.Machine, o.Run, o.Epoch, k.Action, k.Attempt}
+		boot, err := scalar[int](ctx, tx, "UPDATE assignment SET "+c.set+" WHERE "+keyed+" AND "+held+" AND "+c.once+
+			" AND result IS NULL RETURNING boot", append(append(attempt, nanos(c.at)), c.args...)...)
 		if errors.Is(err, inventory.ErrNotFound) {
-			err = get(ctx, tx, &boot, "SELECT boot FROM assignment WHERE "+keyed, o.Machine, o.Run, o.Epoch, k.Action, k.Attempt)
+			_, err = scalar[int](ctx, tx, "SELECT boot FROM assignment WHERE "+keyed, attempt...)
 			return fencedOr(ctx, tx, o, err)
 		}
 		if err != nil {
 			return err
 		}
-		return s.event(ctx, tx, inventory.Event{
-			Machine: o.Machine, Run: o.Run, Epoch: o.Epoch, Boot: boot, Kind: kind,
-			Key: k.String(),
-		})
+		return s.event(ctx, tx, o.Event(boot, c.event, k.String(), ""))
 	})
 }
 
 // StopAssignment orders an attempt to stop; the first order counts, and one
 // that has its result needs none.
 func (s *Store) StopAssignment(ctx context.Context, o inventory.Owner, k action.Key, at time.Time) error {
-	return s.assigned(ctx, naming("stopping", o, k), o, k, "stop_at = ?6", "stop_at = 0 AND result IS NULL",
-		inventory.EventStop, nanos(at))
+	return s.changeAttempt(ctx, o, k, attemptChange{
+		what: "stopping", event: inventory.EventStop, set: "stop_at = ?6", at: at, once: "stop_at = 0",
+	})
 }
 
 // Stops returns the attempts that were told to stop and have no result yet.
@@ -259,9 +252,8 @@ func (s *Store) Report(ctx context.Context, o inventory.Owner, boot int, r actio
 		}
 
 		if n == 0 {
-			var done bool
-			err := get(ctx, tx, &done, "SELECT result IS NOT NULL FROM assignment WHERE "+keyed, o.Machine, o.Run, o.Epoch,
-				r.Key.Action, r.Key.Attempt)
+			done, err := scalar[bool](ctx, tx, "SELECT result IS NOT NULL FROM assignment WHERE "+keyed, o.Machine, o.Run,
+				o.Epoch, r.Key.Action, r.Key.Attempt)
 			if err == nil && !done {
 				err = fmt.Errorf("the agent of boot %d was revoked: %w", boot, inventory.ErrConflict)
 			}
@@ -277,11 +269,9 @@ func (s *Store) Report(ctx context.Context, o inventory.Owner, boot int, r actio
 				return err
 			}
 		}
-		return s.event(ctx, tx, inventory.Event{
-			Machine: o.Machine, Run: o.Run, Epoch: o.Epoch, Boot: boot, Kind: inventory.EventActionDone,
-			Key:     r.Key.String() + " " + clip(r.ID, 128),
-			Message: string(r.State), Detail: json.RawMessage(doc),
-		})
+		e := o.Event(boot, inventory.EventActionDone, r.Key.String()+" "+clip(r.ID, 128), string(r.State))
+		e.Detail = json.RawMessage(doc)
+		return s.event(ctx, tx, e)
 	})
 
 	return fresh && err == nil, err
@@ -291,14 +281,14 @@ func (s *Store) Report(ctx context.Context, o inventory.Owner, boot int, r actio
 // run that has no boot left is told when it asks for one.
 func (s *Store) next(ctx context.Context, tx *sqlx.Tx, o inventory.Owner, k action.Key) error {
 	var row struct {
-		Boot  int   `db:"boot"`
-		Until int64 `db:"next_until"`
+		Boot      int
+		NextUntil int64
 	}
 	if err := get(ctx, tx, &row, "SELECT boot, next_until FROM assignment WHERE "+keyed, o.Machine, o.Run, o.Epoch,
-		k.Action, k.Attempt); err != nil || row.Until == 0 {
+		k.Action, k.Attempt); err != nil || row.NextUntil == 0 {
 		return err
 	}
-	_, err := s.allowIn(ctx, tx, o, row.Boot+1, true, moment(row.Until))
+	_, err := s.allowIn(ctx, tx, bootWindow{Owner: o, boot: row.Boot + 1, installer: true, until: moment(row.NextUntil)})
 	if errors.Is(err, inventory.ErrConflict) {
 		return nil
 	}

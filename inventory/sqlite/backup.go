@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"database/sql"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -22,10 +21,7 @@ import (
 // writing, proves that it holds what the database held, and leaves the id of
 // the backup in it.
 func (s *Store) Copy(ctx context.Context, path, id string) error {
-	if err := s.noRoom(s.copy(ctx, path, id)); err != nil {
-		return fmt.Errorf("backing up the inventory to %q: %w", path, err)
-	}
-	return nil
+	return wrap(s.noRoom(s.copy(ctx, path, id)), "backing up the inventory to %q", path)
 }
 
 func (s *Store) copy(ctx context.Context, path, id string) (err error) {
@@ -48,10 +44,7 @@ func (s *Store) copy(ctx context.Context, path, id string) (err error) {
 // program, or of a schema that this program cannot migrate is an error.
 func ReadCopy(ctx context.Context, path string) (dbcopy.Copy, error) {
 	c, err := readCopy(ctx, path)
-	if err != nil {
-		return dbcopy.Copy{}, fmt.Errorf("reading the inventory's copy %q: %w", path, err)
-	}
-	return c, nil
+	return c, wrap(err, "reading the inventory's copy %q", path)
 }
 
 func readCopy(ctx context.Context, path string) (c dbcopy.Copy, err error) {
@@ -86,17 +79,8 @@ func readCopy(ctx context.Context, path string) (c dbcopy.Copy, err error) {
 // Sealed names every stored secret, as SecretsUnreadable does: what is lost
 // with the keys.
 func (s *Store) Sealed(ctx context.Context) ([]string, error) {
-	rows, err := s.secrets(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("listing secrets: %w", err)
-	}
-	var out []string
-	for _, r := range rows {
-		for _, f := range r.sealedFields() {
-			out = append(out, r.Name+": "+f.name)
-		}
-	}
-	return out, nil
+	names, err := s.namesOfSecrets(ctx, func(sealedField) bool { return true })
+	return names, wrap(err, "listing secrets")
 }
 
 // Restored makes the database of a backup that of a living site again: another
@@ -127,24 +111,20 @@ func (s *Store) Restored(ctx context.Context, backup string, taken time.Time,
 			return err
 		}
 
-		for _, x := range []struct {
-			query string
-			args  []any
-		}{
-			{"UPDATE meta SET value = value + 1 WHERE name = 'site_epoch'", nil},
-			{`INSERT OR REPLACE INTO meta (name, value) SELECT 'epoch_floor', max(coalesce((SELECT value FROM meta WHERE name = 'epoch_floor'), 0),
-				coalesce((SELECT max(epoch) FROM grant_), 0), coalesce((SELECT max(epoch) FROM event), 0))`, nil},
-			{"DELETE FROM grant_", nil},
+		err = doAll(ctx, tx,
+			stmt("UPDATE meta SET value = value + 1 WHERE name = 'site_epoch'"),
+			stmt(`INSERT OR REPLACE INTO meta (name, value) SELECT 'epoch_floor', max(coalesce((SELECT value FROM meta WHERE name = 'epoch_floor'), 0),
+				coalesce((SELECT max(epoch) FROM grant_), 0), coalesce((SELECT max(epoch) FROM event), 0))`),
+			stmt("DELETE FROM grant_"),
 			// Of what was written to disks after the backup nothing is known: no rest of a run may be carried out on it.
-			{"DELETE FROM plan", nil},
+			stmt("DELETE FROM plan"),
 			// A digest that waited for removal then may be that of an image that was stored after the backup.
-			{"DELETE FROM image_unused", nil},
-			{"DELETE FROM meta WHERE name = 'intake_closed'", nil}, // by a migration that is held now
-			{"INSERT OR REPLACE INTO meta (name, value) VALUES ('restore', ?)", []any{doc}},
-		} {
-			if _, err := exec(ctx, tx, x.query, x.args...); err != nil {
-				return err
-			}
+			stmt("DELETE FROM image_unused"),
+			stmt("DELETE FROM meta WHERE name = 'intake_closed'"), // by a migration that is held now
+			stmt("INSERT OR REPLACE INTO meta (name, value) VALUES ('restore', ?)", doc),
+		)
+		if err != nil {
+			return err
 		}
 
 		for _, h := range r.Held {
@@ -163,36 +143,17 @@ func (s *Store) Restored(ctx context.Context, backup string, taken time.Time,
 }
 
 // openRuns returns the runs that are not over, and those that hold a grant.
-func openRuns(ctx context.Context, tx *sqlx.Tx) ([]inventory.HeldRun, error) {
-	var rows []struct {
-		Run     string `db:"run"`
-		Machine string `db:"machine"`
-		ID      string `db:"id"`
-	}
-	err := tx.SelectContext(ctx, &rows, `SELECT run, machine, coalesce(json_extract(doc, '$.id'), '') AS id FROM workflow WHERE final = 0
+func openRuns(ctx context.Context, tx *sqlx.Tx) (runs []inventory.HeldRun, err error) {
+	err = tx.SelectContext(ctx, &runs, `SELECT run, machine, coalesce(json_extract(doc, '$.id'), '') AS workflow
+		FROM workflow WHERE final = 0
 		UNION SELECT run, machine, workflow FROM grant_ WHERE run <> '' AND substr(run, 1, 7) <> 'person:'
 		AND run NOT IN (SELECT run FROM workflow WHERE final = 0)`)
-	if err != nil {
-		return nil, err
-	}
-	var out []inventory.HeldRun
-	for _, r := range rows {
-		out = append(out, inventory.HeldRun{Run: r.Run, Workflow: r.ID, Machine: r.Machine})
-	}
-	return out, nil
+	return runs, err
 }
 
 // LastRestore returns what Restored wrote; the zero Restore when this site was
 // never restored.
 func (s *Store) LastRestore(ctx context.Context) (inventory.Restore, error) {
-	var r inventory.Restore
-	var doc string
-	err := get(ctx, s.ro, &doc, "SELECT value FROM meta WHERE name = 'restore'")
-	if err == nil {
-		err = json.Unmarshal([]byte(doc), &r)
-	}
-	if err != nil && !errors.Is(err, inventory.ErrNotFound) {
-		return inventory.Restore{}, fmt.Errorf("reading what was restored: %w", err)
-	}
-	return r, nil
+	r, err := optional(readDoc[inventory.Restore](ctx, s.ro, "SELECT value AS doc FROM meta WHERE name = 'restore'"))
+	return r, wrap(err, "reading what was restored")
 }

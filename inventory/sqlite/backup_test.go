@@ -79,7 +79,7 @@ func TestCopyAndRestore(t *testing.T) {
 	sum := sha256.Sum256([]byte(token("n1")))
 	_, err = w.AgentByToken(ctx, sum[:])
 	require.ErrorIs(t, err, inventory.ErrNotFound, "an agent of before is told to hold: its grant is unknown")
-	_, err = w.Redeem(ctx, o, 1, hello("n1"), token, w.in(time.Hour))
+	_, err = w.Redeem(ctx, inventory.Redemption{Owner: o, Boot: 1, Hello: hello("n1"), TokenFor: token, SecretsUntil: w.in(time.Hour)})
 	require.ErrorIs(t, err, inventory.ErrNotFound)
 	_, err = w.AllowBoot(ctx, o, 2, w.in(time.Hour))
 	require.ErrorIs(t, err, inventory.ErrFenced)

@@ -16,21 +16,19 @@ func (s *Store) PutBMCJob(ctx context.Context, j inventory.BMCJob) error {
 		return fmt.Errorf("%s: %w", what, inventory.ErrInvalid)
 	}
 	return s.writeDoc(ctx, what, j, func(tx *sqlx.Tx, doc string) error {
-		_, err := exec(ctx, tx, `INSERT INTO bmc_job (machine, name, started, doc) VALUES (?,?,?,?)
+		return do(ctx, tx, `INSERT INTO bmc_job (machine, name, started, doc) VALUES (?,?,?,?)
 			ON CONFLICT (machine, name) DO UPDATE SET started = excluded.started, doc = excluded.doc`,
 			j.Machine, j.Name, nanos(j.Started), doc)
-		return err
 	})
 }
 
 // BMCJobs returns the newest 200 jobs of a machine, or of all when machine is
 // "", the newest first.
 func (s *Store) BMCJobs(ctx context.Context, machine string) ([]inventory.BMCJob, error) {
-	query, args := "SELECT doc FROM bmc_job", []any{}
-	if machine != "" {
-		query, args = query+" WHERE machine = ?", append(args, machine)
-	}
-	jobs, err := listDocs[inventory.BMCJob](ctx, s.ro, query+" ORDER BY started DESC, rowid DESC LIMIT 200", args...)
+	q := selection{query: "SELECT doc FROM bmc_job WHERE true"}
+	q.where(machine != "", "machine = ?", machine)
+	q.page("started DESC, rowid DESC", 200)
+	jobs, err := listDocs[inventory.BMCJob](ctx, s.ro, q.query, q.args...)
 	return jobs, wrap(err, "listing BMC jobs")
 }
 

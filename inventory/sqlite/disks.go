@@ -2,7 +2,6 @@ package sqlite
 
 import (
 	"context"
-	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -43,19 +42,14 @@ func (s *Store) DiskWritten(ctx context.Context, o inventory.Owner, d action.Dis
 
 		// It is in service again, because a run writes to it.
 		s.show(tx, o.Machine)
-		_, err := exec(ctx, tx, "DELETE FROM standing WHERE machine = ? AND state = ?", o.Machine,
-			inventory.StandingAvailable)
-		return err
+		return do(ctx, tx, "DELETE FROM standing WHERE machine = ? AND state = ?", o.Machine, inventory.StandingAvailable)
 	})
 }
 
 // DisksWritten returns which run wrote a machine's disks last, by identity:
 // "serial:X" or "wwn:Y".
 func (s *Store) DisksWritten(ctx context.Context, machine string) (map[string]string, error) {
-	var rows []struct {
-		Identity string `db:"identity"`
-		Run      string `db:"run"`
-	}
+	var rows []struct{ Identity, Run string }
 	if err := s.ro.SelectContext(ctx, &rows, "SELECT identity, run FROM disk_written WHERE machine = ?",
 		machine); err != nil {
 		return nil, fmt.Errorf("listing written disks of machine %q: %w", machine, err)
@@ -73,10 +67,9 @@ func (s *Store) DisksWritten(ctx context.Context, machine string) (map[string]st
 // nothing.
 func (s *Store) Installed(ctx context.Context, machine string) (map[string]inventory.Installed, error) {
 	var rows []struct {
-		Machine string         `db:"machine"`
-		Run     string         `db:"run"`
-		At      int64          `db:"at"`
-		Doc     sql.NullString `db:"doc"`
+		Machine, Run string
+		At           int64
+		Doc          *string
 	}
 
 	where := ""
@@ -101,9 +94,9 @@ func (s *Store) Installed(ctx context.Context, machine string) (map[string]inven
 	out := make(map[string]inventory.Installed, len(rows))
 	for _, r := range rows {
 		x := inventory.Installed{Run: r.Run, At: moment(r.At)}
-		if r.Doc.Valid {
+		if r.Doc != nil {
 			// The record has these under the same names; the rest of it is large.
-			if err := json.Unmarshal([]byte(r.Doc.String), &x); err != nil {
+			if err := json.Unmarshal([]byte(*r.Doc), &x); err != nil {
 				return nil, fmt.Errorf("reading the record of run %q: %w", r.Run, err)
 			}
 		}

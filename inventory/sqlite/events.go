@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -36,9 +37,9 @@ func wire(kind string) bool {
 
 type eventRow struct {
 	inventory.Event
-	At     int64   `db:"at"`
-	Detail *string `db:"detail"`
-	Live   bool    `db:"live"`
+	At     int64
+	Detail *string
+	Live   bool
 }
 
 func (r eventRow) value() (inventory.Event, error) {
@@ -82,13 +83,13 @@ func (s *Store) event(ctx context.Context, tx *sqlx.Tx, e inventory.Event) error
 	}
 
 	signal := inventory.Signals(e.Kind) && e.Run != "" && !strings.HasPrefix(e.Run, personPrefix)
-	_, err := exec(ctx, tx, `INSERT INTO event (machine, run, epoch, boot, kind, key, at, count, message, detail, by, signalled)
+	err := do(ctx, tx, `INSERT INTO event (machine, run, epoch, boot, kind, key, at, count, message, detail, by, signalled)
 		VALUES (?,?,?,?,?,?,?,?,?,?,?,?) `+conflict,
 		e.Machine, e.Run, e.Epoch, e.Boot, e.Kind, e.Key, nanos(e.At), e.Count, e.Message, detail, e.By, !signal)
 	if err == nil && e.Kind == inventory.EventPhoneHome {
 		// A system that phones home was delivered whole, whether or not that was
 		// recorded: the machine's next start must not boot the installer again.
-		_, err = exec(ctx, tx, "UPDATE grant_ SET spent = 1 WHERE "+owns+" AND boot = ?4 AND installer = 1", e.Machine,
+		err = do(ctx, tx, "UPDATE grant_ SET spent = 1 WHERE "+owns+" AND boot = ?4 AND installer = 1", e.Machine,
 			e.Run, e.Epoch, e.Boot)
 	}
 	return err
@@ -97,8 +98,7 @@ func (s *Store) event(ctx context.Context, tx *sqlx.Tx, e inventory.Event) error
 // operator appends what an operator did.
 func (s *Store) operator(ctx context.Context, tx *sqlx.Tx, machine, by, message string) error {
 	return s.event(ctx, tx, inventory.Event{
-		Machine: machine, Kind: inventory.EventOperator, Key: rand.Text(), By: by,
-		Message: message,
+		Machine: machine, Kind: inventory.EventOperator, Key: rand.Text(), By: by, Message: message,
 	})
 }
 
@@ -134,21 +134,16 @@ func (s *Store) AppendEvents(ctx context.Context, events []inventory.Event) erro
 
 // Events returns events by sequence number, the oldest first.
 func (s *Store) Events(ctx context.Context, f inventory.EventFilter) ([]inventory.Event, error) {
-	query, args, order := "SELECT "+eventColumns+" FROM event WHERE seq > ?", []any{f.After}, "seq"
+	q := selection{query: "SELECT " + eventColumns + " FROM event WHERE true"}
+	order, beyond, after := "seq", "seq > ?", f.After
 	if f.Descending {
-		query, order = "SELECT "+eventColumns+" FROM event WHERE seq < ?", "seq DESC"
-		if f.After == 0 {
-			args = []any{math.MaxInt64}
-		}
+		order, beyond, after = "seq DESC", "seq < ?", cmp.Or(f.After, math.MaxInt64)
 	}
-	if f.Machine != "" {
-		query, args = query+" AND machine = ?", append(args, f.Machine)
-	}
-	if f.Run != "" {
-		query, args = query+" AND run = ?", append(args, f.Run)
-	}
-	limit := cmp.Or(max(f.Limit, 0), 1000)
-	out, err := list[eventRow](ctx, s.ro, query+" ORDER BY "+order+" LIMIT ?", append(args, limit)...)
+	q.where(true, beyond, after)
+	q.where(f.Machine != "", "machine = ?", f.Machine)
+	q.where(f.Run != "", "run = ?", f.Run)
+	q.page(order, cmp.Or(max(f.Limit, 0), 1000))
+	out, err := list[eventRow](ctx, s.ro, q.query, q.args...)
 	return out, wrap(err, "listing events")
 }
 
@@ -171,41 +166,38 @@ const live = "EXISTS (SELECT 1 FROM grant_ g WHERE g.machine = e.machine AND g.r
 // Unsignalled returns the events that runs were not signalled yet, by sequence
 // number. Events of runs that no longer hold their grant are marked and left out.
 func (s *Store) Unsignalled(ctx context.Context, limit int) ([]inventory.Event, error) {
-	read := func() (rows []eventRow, dead bool, err error) {
-		err = s.ro.SelectContext(ctx, &rows, `SELECT `+eventColumns+`, `+live+` AS live FROM event e WHERE signalled = 0 ORDER BY seq LIMIT ?`,
-			limit)
-		for _, r := range rows {
-			dead = dead || !r.Live
-		}
-		return rows, dead, err
+	out, err := s.unsignalled(ctx, limit)
+	return out, wrap(err, "listing unsent signals")
+}
+
+func (s *Store) unsignalled(ctx context.Context, limit int) (out []inventory.Event, err error) {
+	var rows []eventRow
+	look := func() error {
+		return s.ro.SelectContext(ctx, &rows, "SELECT "+eventColumns+", "+live+
+			" AS live FROM event e WHERE signalled = 0 ORDER BY seq LIMIT ?", limit)
+	}
+	if err := look(); err != nil {
+		return nil, err
 	}
 
-	rows, dead, err := read()
-	if err == nil && dead {
-		err = s.write(ctx, "dropping signals of runs that are over", func(tx *sqlx.Tx) error {
-			_, err := exec(ctx, tx, "UPDATE event AS e SET signalled = 1 WHERE signalled = 0 AND NOT "+live)
-			return err
-		})
-		if err == nil {
-			rows, _, err = read()
-		}
-	}
-	if err != nil {
-		return nil, fmt.Errorf("listing unsent signals: %w", err)
-	}
-
-	var out []inventory.Event
-	for _, r := range rows {
-		if !r.Live {
-			continue
-		}
-		e, err := r.value()
+	if slices.ContainsFunc(rows, func(r eventRow) bool { return !r.Live }) {
+		err := s.writeOne(ctx, "dropping signals of runs that are over",
+			"UPDATE event AS e SET signalled = 1 WHERE signalled = 0 AND NOT "+live)
 		if err != nil {
-			return nil, fmt.Errorf("listing unsent signals: %w", err)
+			return nil, err
 		}
-		out = append(out, e)
+		rows = nil
+		if err := look(); err != nil {
+			return nil, err
+		}
 	}
 
+	for _, r := range rows {
+		if r.Live {
+			e, _ := r.value() // never an error
+			out = append(out, e)
+		}
+	}
 	return out, nil
 }
 
@@ -216,7 +208,7 @@ func (s *Store) MarkSignalled(ctx context.Context, seqs []int64) error {
 	}
 	return s.write(ctx, "marking signals as sent", func(tx *sqlx.Tx) error {
 		for _, seq := range seqs {
-			if _, err := exec(ctx, tx, "UPDATE event SET signalled = 1 WHERE seq = ?", seq); err != nil {
+			if err := do(ctx, tx, "UPDATE event SET signalled = 1 WHERE seq = ?", seq); err != nil {
 				return err
 			}
 		}

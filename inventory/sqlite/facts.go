@@ -18,8 +18,7 @@ func (s *Store) PutFact(ctx context.Context, operation, name string, value inven
 		if err != nil {
 			return err
 		}
-		_, err = exec(ctx, tx, "INSERT OR REPLACE INTO fact (run, sealed) VALUES (?, ?)", key, sealed)
-		return err
+		return do(ctx, tx, "INSERT OR REPLACE INTO fact (run, sealed) VALUES (?, ?)", key, sealed)
 	})
 }
 

@@ -48,8 +48,9 @@ func (s *Store) PutGenesis(ctx context.Context, b inventory.GenesisBundle, by st
 		if err != nil {
 			return err
 		}
-		if _, err := exec(ctx, tx, `INSERT INTO genesis (run, name, doc, sealed) VALUES (?,?,?,?)
-			ON CONFLICT (name) DO UPDATE SET doc = excluded.doc, sealed = excluded.sealed`, run, b.Name, doc, sealed); err != nil {
+		err = do(ctx, tx, `INSERT INTO genesis (run, name, doc, sealed) VALUES (?,?,?,?)
+			ON CONFLICT (name) DO UPDATE SET doc = excluded.doc, sealed = excluded.sealed`, run, b.Name, doc, sealed)
+		if err != nil {
 			return err
 		}
 		return s.operator(ctx, tx, "", by, "lab file "+b.Name+" stored, sha256 "+b.SHA256)
@@ -60,11 +61,6 @@ func (s *Store) PutGenesis(ctx context.Context, b inventory.GenesisBundle, by st
 
 func genesisKey(name string) string { return "genesis/" + name }
 
-type genesisRow struct {
-	Doc    string `db:"doc"`
-	Sealed []byte `db:"sealed"`
-}
-
 // Genesis returns the lab file called name with the files that it names. One
 // whose key was lost is inventory.ErrSealed, one that was forgotten with it
 // inventory.ErrNotFound.
@@ -74,7 +70,10 @@ func (s *Store) Genesis(ctx context.Context, name string) (inventory.GenesisBund
 }
 
 func (s *Store) readGenesis(ctx context.Context, name string) (b inventory.GenesisBundle, err error) {
-	var r genesisRow
+	var r struct {
+		Doc    string
+		Sealed []byte
+	}
 	if err := get(ctx, s.ro, &r, "SELECT doc, sealed FROM genesis WHERE name = ? AND length(sealed) > 0",
 		name); err != nil {
 		return b, err

@@ -28,7 +28,7 @@ const personPrefix = "person:"
 // grantRow; in joins with a prefix.
 func grantColumns(prefix string) string {
 	var b strings.Builder
-	for i, c := range []string{
+	for _, c := range []string{
 		"machine", "run", "epoch", "site_epoch", "workflow", "boot", "boots_left", "spent", "installer", "acting",
 		"netboot_until", "secrets_until", "taken",
 	} {
@@ -36,39 +36,22 @@ func grantColumns(prefix string) string {
 		if c == "machine" || c == "run" || c == "workflow" {
 			zero = "''"
 		}
-		if i > 0 {
-			b.WriteString(", ")
-		}
-		fmt.Fprintf(&b, `coalesce(%s%s, %s) AS "%s%s"`, prefix, c, zero, prefix, c)
+		fmt.Fprintf(&b, `, coalesce(%s%s, %s) AS "%s%s"`, prefix, c, zero, prefix, c)
 	}
-	return b.String()
+	return strings.TrimPrefix(b.String(), ", ")
 }
 
 type grantRow struct {
-	Machine      string `db:"machine"`
-	Run          string `db:"run"`
-	Epoch        int64  `db:"epoch"`
-	SiteEpoch    int64  `db:"site_epoch"`
-	Workflow     string `db:"workflow"`
-	Boot         int    `db:"boot"`
-	BootsLeft    int    `db:"boots_left"`
-	Spent        bool   `db:"spent"`
-	Installer    bool   `db:"installer"`
-	Acting       bool   `db:"acting"`
-	NetbootUntil int64  `db:"netboot_until"`
-	SecretsUntil int64  `db:"secrets_until"`
-	Taken        int64  `db:"taken"`
+	inventory.Grant
+	NetbootUntil, SecretsUntil, Taken int64
 }
 
 func (r grantRow) value() (inventory.Grant, error) { return r.grant(), nil }
 
 func (r grantRow) grant() inventory.Grant {
-	return inventory.Grant{
-		Owner:     inventory.Owner{Machine: r.Machine, Run: r.Run, Epoch: r.Epoch},
-		SiteEpoch: r.SiteEpoch, Workflow: r.Workflow,
-		Boot: r.Boot, BootsLeft: r.BootsLeft, Spent: r.Spent, Installer: r.Installer, Acting: r.Acting,
-		NetbootUntil: moment(r.NetbootUntil), SecretsUntil: moment(r.SecretsUntil), Taken: moment(r.Taken),
-	}
+	g := r.Grant
+	g.NetbootUntil, g.SecretsUntil, g.Taken = moment(r.NetbootUntil), moment(r.SecretsUntil), moment(r.Taken)
+	return g
 }
 
 // grantOf returns the zero Grant when the machine was never granted.
@@ -136,9 +119,8 @@ func (s *Store) TakeGrant(ctx context.Context, machine, run, workflowID string, 
 		return g, fmt.Errorf("%s: run %q: %w", what, run, inventory.ErrInvalid)
 	}
 
-	err := s.write(ctx, what, func(tx *sqlx.Tx) error {
-		var r grantRow
-		err := get(ctx, tx, &r, take(`grant_.run <> ?2
+	err := s.write(ctx, what, func(tx *sqlx.Tx) (err error) {
+		g, err = read[grantRow](ctx, tx, take(`grant_.run <> ?2
 			AND NOT EXISTS (SELECT 1 FROM workflow mine, workflow held WHERE mine.run = ?2 AND held.run = grant_.run AND mine.rowid < held.rowid)
 			AND (grant_.run = '' OR substr(grant_.run, 1, 7) = 'person:' OR ?8
 			OR (grant_.workflow = ?3 AND ?3 <> '' AND NOT EXISTS (SELECT 1 FROM event WHERE machine = ?1 AND run = ?2 AND kind = 'grant')))`),
@@ -152,14 +134,10 @@ func (s *Store) TakeGrant(ctx context.Context, machine, run, workflowID string, 
 		if err != nil {
 			return err
 		}
-		g = r.grant()
 		if err := revokeEarlier(ctx, tx, g.Owner); err != nil {
 			return err
 		}
-		return s.event(ctx, tx, inventory.Event{
-			Machine: machine, Run: run, Epoch: g.Epoch, Kind: inventory.EventGrant,
-			Message: workflowID,
-		})
+		return s.event(ctx, tx, g.Event(0, inventory.EventGrant, "", workflowID))
 	})
 	if err != nil {
 		return inventory.Grant{}, err
@@ -170,9 +148,8 @@ func (s *Store) TakeGrant(ctx context.Context, machine, run, workflowID string, 
 // notTaken explains why run did not get the grant g of a machine.
 func notTaken(ctx context.Context, tx *sqlx.Tx, g inventory.Grant, run string) error {
 	var mine struct {
-		State   string `db:"state"`
-		Final   bool   `db:"final"`
-		Earlier bool   `db:"earlier"`
+		State          string
+		Final, Earlier bool
 	}
 	err := get(ctx, tx, &mine, `SELECT state, final,
 		EXISTS (SELECT 1 FROM workflow held WHERE held.run = ?2 AND mine.rowid < held.rowid) AS earlier
@@ -200,9 +177,8 @@ func holder(g inventory.Grant) string {
 
 // revokeEarlier kills the agents of all earlier owners.
 func revokeEarlier(ctx context.Context, tx *sqlx.Tx, o inventory.Owner) error {
-	_, err := exec(ctx, tx, "UPDATE agent SET revoked = 1 WHERE machine = ? AND revoked = 0 AND (run <> ? OR epoch <> ?)",
+	return do(ctx, tx, "UPDATE agent SET revoked = 1 WHERE machine = ? AND revoked = 0 AND (run <> ? OR epoch <> ?)",
 		o.Machine, o.Run, o.Epoch)
-	return err
 }
 
 // ArmByHand takes the grant of a machine for an operator, for rescue: any number
@@ -215,9 +191,8 @@ func (s *Store) ArmByHand(ctx context.Context, machine, by string, until time.Ti
 		return g, fmt.Errorf("%s: the operator's name is missing: %w", what, inventory.ErrInvalid)
 	}
 
-	err := s.write(ctx, what, func(tx *sqlx.Tx) error {
-		var r grantRow
-		err := get(ctx, tx, &r, take("grant_.run = '' OR substr(grant_.run, 1, 7) = 'person:'"),
+	err := s.write(ctx, what, func(tx *sqlx.Tx) (err error) {
+		g, err = read[grantRow](ctx, tx, take("grant_.run = '' OR substr(grant_.run, 1, 7) = 'person:'"),
 			machine, personPrefix+by, "", 1, 0, nanos(s.now()), nanos(until))
 		if errors.Is(err, inventory.ErrNotFound) {
 			g, err := grantOf(ctx, tx, machine)
@@ -232,14 +207,12 @@ func (s *Store) ArmByHand(ctx context.Context, machine, by string, until time.Ti
 		if err != nil {
 			return err
 		}
-		g = r.grant()
 		if err := revokeEarlier(ctx, tx, g.Owner); err != nil {
 			return err
 		}
-		return s.event(ctx, tx, inventory.Event{
-			Machine: machine, Run: g.Run, Epoch: g.Epoch, Boot: g.Boot, Kind: inventory.EventArmed, By: by,
-			Message: "by hand until " + until.UTC().Format(time.RFC3339),
-		})
+		e := g.Event(g.Boot, inventory.EventArmed, "", "by hand until "+until.UTC().Format(time.RFC3339))
+		e.By = by
+		return s.event(ctx, tx, e)
 	})
 	if err != nil {
 		return inventory.Grant{}, err
@@ -256,14 +229,10 @@ func (s *Store) DisarmByHand(ctx context.Context, machine, by string, force bool
 		if err != nil {
 			return err
 		}
-		e := inventory.Event{
-			Machine: machine, Run: g.Run, Epoch: g.Epoch, Boot: g.Boot, Kind: inventory.EventDisarmed,
-			Key: rand.Text(), By: by, Message: "by hand",
-		}
 		switch {
 		case g.Run == "":
-			var n int
-			return get(ctx, tx, &n, "SELECT 1 FROM machine WHERE name = ?", machine)
+			_, err := scalar[int](ctx, tx, "SELECT 1 FROM machine WHERE name = ?", machine)
+			return err
 		case !g.Person() && !force:
 			return fmt.Errorf("%s: %w", holder(g), inventory.ErrConflict)
 		}
@@ -272,6 +241,8 @@ func (s *Store) DisarmByHand(ctx context.Context, machine, by string, force bool
 		if err := end(ctx, tx, g.Owner); err != nil {
 			return err
 		}
+		e := g.Event(g.Boot, inventory.EventDisarmed, rand.Text(), "by hand")
+		e.By = by
 		return s.event(ctx, tx, e)
 	})
 }
@@ -280,8 +251,7 @@ func (s *Store) DisarmByHand(ctx context.Context, machine, by string, force bool
 // its epoch stays. A grant that o holds no more is left alone, without error.
 func (s *Store) EndGrant(ctx context.Context, o inventory.Owner) error {
 	return s.write(ctx, fmt.Sprintf("ending the grant of machine %q", o.Machine), func(tx *sqlx.Tx) error {
-		var was grantRow
-		err := get(ctx, tx, &was, "SELECT "+grantColumns("")+" FROM grant_ WHERE "+owns, o.Machine, o.Run, o.Epoch)
+		was, err := read[grantRow](ctx, tx, "SELECT "+grantColumns("")+" FROM grant_ WHERE "+owns, o.Machine, o.Run, o.Epoch)
 		if errors.Is(err, inventory.ErrNotFound) {
 			return nil
 		}
@@ -292,13 +262,10 @@ func (s *Store) EndGrant(ctx context.Context, o inventory.Owner) error {
 		if err := end(ctx, tx, o); err != nil {
 			return err
 		}
-		if was.NetbootUntil == 0 {
+		if was.NetbootUntil.IsZero() {
 			return nil
 		}
-		return s.event(ctx, tx, inventory.Event{
-			Machine: o.Machine, Run: o.Run, Epoch: o.Epoch, Boot: was.Boot,
-			Kind: inventory.EventDisarmed, Key: rand.Text(),
-		})
+		return s.event(ctx, tx, o.Event(was.Boot, inventory.EventDisarmed, rand.Text(), ""))
 	})
 }
 
@@ -308,7 +275,5 @@ func end(ctx context.Context, tx *sqlx.Tx, o inventory.Owner) error {
 	if err != nil || n == 0 {
 		return err
 	}
-	_, err = exec(ctx, tx, "UPDATE agent SET revoked = 1 WHERE machine = ? AND run = ? AND epoch = ?", o.Machine, o.Run,
-		o.Epoch)
-	return err
+	return do(ctx, tx, "UPDATE agent SET revoked = 1 WHERE machine = ? AND run = ? AND epoch = ?", o.Machine, o.Run, o.Epoch)
 }

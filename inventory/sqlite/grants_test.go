@@ -490,7 +490,9 @@ func TestParallelClaims(t *testing.T) {
 	got := make([]error, n)
 	var wg sync.WaitGroup
 	for i := range n {
-		wg.Go(func() { _, got[i] = w.Redeem(t.Context(), o, 1, hello(fmt.Sprint("n", i)), token, w.in(time.Hour)) })
+		wg.Go(func() {
+			_, got[i] = w.Redeem(t.Context(), inventory.Redemption{Owner: o, Boot: 1, Hello: hello(fmt.Sprint("n", i)), TokenFor: token, SecretsUntil: w.in(time.Hour)})
+		})
 	}
 	wait(t, &wg)
 	ok := 0

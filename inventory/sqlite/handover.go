@@ -28,17 +28,13 @@ func (s *Store) LastHandOver(ctx context.Context) (inventory.HandOver, error) {
 }
 
 type handOverRow struct {
-	ID        string `db:"id"`
-	Target    string `db:"target"`
-	SiteEpoch int64  `db:"site_epoch"`
-	Force     bool   `db:"force"`
-	Requested int64  `db:"requested"`
+	inventory.HandOver
+	Requested int64
 }
 
 func (r handOverRow) value() (inventory.HandOver, error) {
-	return inventory.HandOver{
-		ID: r.ID, Target: r.Target, SiteEpoch: r.SiteEpoch, Force: r.Force, Requested: moment(r.Requested),
-	}, nil
+	r.HandOver.Requested = moment(r.Requested)
+	return r.HandOver, nil
 }
 
 // CloseIntake makes the server refuse new runs until OpenIntake, with the reason
@@ -68,14 +64,9 @@ func (s *Store) Owned(ctx context.Context, epoch int64) error {
 			return err
 		}
 
-		for _, q := range []string{
-			"UPDATE grant_ SET site_epoch = (SELECT value FROM meta WHERE name = 'site_epoch')",
-			"DELETE FROM meta WHERE name IN ('backup', 'intake_closed')",
-		} {
-			if _, err := exec(ctx, tx, q); err != nil {
-				return err
-			}
-		}
-		return nil
+		return doAll(ctx, tx,
+			stmt("UPDATE grant_ SET site_epoch = (SELECT value FROM meta WHERE name = 'site_epoch')"),
+			stmt("DELETE FROM meta WHERE name IN ('backup', 'intake_closed')"),
+		)
 	})
 }

@@ -2,7 +2,6 @@ package sqlite
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
 
@@ -12,13 +11,12 @@ import (
 )
 
 type imageRow struct {
-	Doc     string `db:"doc"`
-	Created int64  `db:"created"`
+	docRow[inventory.Image]
+	Created int64
 }
 
 func (r imageRow) value() (inventory.Image, error) {
-	var i inventory.Image
-	err := json.Unmarshal([]byte(r.Doc), &i)
+	i, err := r.docRow.value()
 	i.Created = moment(r.Created)
 	return i, err
 }
@@ -42,7 +40,7 @@ func (s *Store) PutImage(ctx context.Context, i inventory.Image, by string) erro
 			return err
 		}
 
-		_, err := exec(ctx, tx, `INSERT INTO image (name, doc, created) VALUES (?,?,?)
+		err := do(ctx, tx, `INSERT INTO image (name, doc, created) VALUES (?,?,?)
 			ON CONFLICT (name) DO UPDATE SET doc = excluded.doc`, i.Name, doc, nanos(s.now()))
 		if err != nil {
 			return err
@@ -70,9 +68,8 @@ func (s *Store) ExpectImageFile(ctx context.Context, digest string) error {
 
 // recordUnused records the digest that the image called name has, before it loses it.
 func recordUnused(ctx context.Context, tx *sqlx.Tx, name string) error {
-	_, err := exec(ctx, tx, `INSERT OR IGNORE INTO image_unused (sha256)
+	return do(ctx, tx, `INSERT OR IGNORE INTO image_unused (sha256)
 		SELECT json_extract(doc, '$.sha256') FROM image WHERE name = ? AND json_extract(doc, '$.sha256') <> ''`, name)
-	return err
 }
 
 // SetImageFile changes where the file of an image lies. The image stays the same.
@@ -91,9 +88,8 @@ func (s *Store) PlannedImages(ctx context.Context) ([]inventory.PlannedImage, er
 // its first record.
 func (s *Store) plannedImages(ctx context.Context, q sqlx.QueryerContext) ([]inventory.PlannedImage, error) {
 	var rows []struct {
-		Run     string `db:"run"`
-		Machine string `db:"machine"`
-		Sealed  []byte `db:"sealed"`
+		Run, Machine string
+		Sealed       []byte
 	}
 	err := sqlx.SelectContext(ctx, q, &rows, `SELECT p.run, coalesce(w.machine, '') AS machine, p.sealed
 		FROM plan p LEFT JOIN workflow w ON w.run = p.run WHERE coalesce(w.final, 0) = 0 ORDER BY p.run`)
@@ -128,7 +124,7 @@ func (s *Store) UnusedImageFiles(ctx context.Context, remove func(digest string)
 	// begin, while remove would go on with what this transaction has read.
 	ctx = context.WithoutCancel(ctx)
 	return s.write(ctx, what, func(tx *sqlx.Tx) error {
-		_, err := exec(ctx, tx, "DELETE FROM image_unused WHERE sha256 IN (SELECT json_extract(doc, '$.sha256') FROM image)")
+		err := do(ctx, tx, "DELETE FROM image_unused WHERE sha256 IN (SELECT json_extract(doc, '$.sha256') FROM image)")
 		if err != nil {
 			return err
 		}
@@ -148,7 +144,7 @@ func (s *Store) UnusedImageFiles(ctx context.Context, remove func(digest string)
 			if err := remove(d); err != nil {
 				return err
 			}
-			if _, err := exec(ctx, tx, "DELETE FROM image_unused WHERE sha256 = ?", d); err != nil {
+			if err := do(ctx, tx, "DELETE FROM image_unused WHERE sha256 = ?", d); err != nil {
 				return err
 			}
 		}

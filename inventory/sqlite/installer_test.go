@@ -118,7 +118,7 @@ func TestTheReportOfALeavingAgentAllowsTheInstaller(t *testing.T) {
 			_, err = w.redeem(o, 1, "n1")
 			require.NoError(t, err)
 			if c.left == 0 {
-				require.NoError(t, w.own(ctx, "using up boots", o, "boots_left = ?4", 0))
+				require.NoError(t, w.own(ctx, grantChange{what: "using up boots", set: "boots_left = ?4", value: 0}, o))
 			}
 			k := action.Key{Epoch: o.Epoch, Action: 0, Attempt: 1}
 			a := inventory.Assignment{Owner: o, Boot: 1, Key: k}

@@ -26,9 +26,8 @@ func (s *Store) AppendLog(ctx context.Context, o inventory.Owner, k action.Key, 
 		if k.Epoch != o.Epoch {
 			return inventory.ErrFenced
 		}
-		var one int
-		err := get(ctx, tx, &one, "SELECT 1 FROM assignment WHERE "+keyed+" AND "+held, o.Machine, o.Run, o.Epoch, k.Action,
-			k.Attempt)
+		_, err := scalar[int](ctx, tx, "SELECT 1 FROM assignment WHERE "+keyed+" AND "+held, o.Machine, o.Run, o.Epoch,
+			k.Action, k.Attempt)
 		if errors.Is(err, inventory.ErrNotFound) {
 			return fencedOr(ctx, tx, o, err)
 		}
@@ -57,9 +56,8 @@ func putLog(ctx context.Context, tx *sqlx.Tx, run string, k action.Key, text str
 		text = text[over:]
 	}
 
-	_, err := exec(ctx, tx, "INSERT OR REPLACE INTO log (run, epoch, action, attempt, text) VALUES (?,?,?,?,?)", run,
+	return do(ctx, tx, "INSERT OR REPLACE INTO log (run, epoch, action, attempt, text) VALUES (?,?,?,?,?)", run,
 		k.Epoch, k.Action, k.Attempt, text)
-	return err
 }
 
 // mergeLog adds the tail that a result carries, less what heartbeats have

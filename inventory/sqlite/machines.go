@@ -1,8 +1,10 @@
 package sqlite
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/netip"
 
@@ -18,16 +20,11 @@ const machineColumns = `m.name AS name, m.doc AS doc, m.created AS created, m.up
 		FROM installation WHERE installation.machine = m.name), '') AS installation`
 
 type machineRow struct {
-	Name        string `db:"name"`
-	Doc         string `db:"doc"`
-	Created     int64  `db:"created"`
-	Updated     int64  `db:"updated"`
-	HasUser     bool   `db:"has_user"`
-	HasVendor   bool   `db:"has_vendor"`
-	HasPassword bool   `db:"has_password"`
-	Standing    string `db:"standing"`
-	// Installation is JSON, as Standing is; "" = none.
-	Installation string `db:"installation"`
+	Name                        string
+	Created, Updated            int64
+	HasUser, HasVendor          bool
+	HasPassword                 bool
+	Doc, Standing, Installation string // JSON; "" = none
 }
 
 func (r machineRow) value() (m inventory.Machine, err error) {
@@ -40,15 +37,10 @@ func (r machineRow) value() (m inventory.Machine, err error) {
 	if m.BMC != nil {
 		m.BMC.HasPassword = r.HasPassword
 	}
-	if r.Standing != "" {
-		if err := json.Unmarshal([]byte(r.Standing), &m.Standing); err != nil {
-			return m, err
-		}
-	}
-	if r.Installation != "" {
-		return m, json.Unmarshal([]byte(r.Installation), &m.Installation)
-	}
-	return m, nil
+	return m, errors.Join(
+		json.Unmarshal([]byte(cmp.Or(r.Standing, "null")), &m.Standing),
+		json.Unmarshal([]byte(cmp.Or(r.Installation, "null")), &m.Installation),
+	)
 }
 
 // Machine returns the machine called name, without its secrets.
@@ -110,12 +102,12 @@ func (s *Store) DeleteMachine(ctx context.Context, name, by string) error {
 			return inventory.ErrNotFound
 		}
 
-		err = execEach(ctx, tx, name,
-			"UPDATE grant_ SET run = '', workflow = '', netboot_until = 0, secrets_until = 0 WHERE machine = ?",
-			"UPDATE agent SET revoked = 1 WHERE machine = ?",
-			"DELETE FROM disk_written WHERE machine = ?",
-			"DELETE FROM plan WHERE run IN (SELECT run FROM workflow WHERE machine = ?)",
-			"UPDATE assignment SET sealed = x'' WHERE machine = ?",
+		err = doAll(ctx, tx,
+			stmt("UPDATE grant_ SET run = '', workflow = '', netboot_until = 0, secrets_until = 0 WHERE machine = ?", name),
+			stmt("UPDATE agent SET revoked = 1 WHERE machine = ?", name),
+			stmt("DELETE FROM disk_written WHERE machine = ?", name),
+			stmt("DELETE FROM plan WHERE run IN (SELECT run FROM workflow WHERE machine = ?)", name),
+			stmt("UPDATE assignment SET sealed = x'' WHERE machine = ?", name),
 		)
 		if err != nil {
 			return err

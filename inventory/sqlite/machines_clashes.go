@@ -1,7 +1,6 @@
 package sqlite
 
 import (
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strconv"
@@ -11,7 +10,7 @@ import (
 )
 
 // clashes tells what ms would share with one another or with what is stored.
-func clashes(ms []inventory.Machine, stored []secretRow, replace bool) error {
+func clashes(ms []inventory.Machine, stored []storedMachine, replace bool) error {
 	batch := map[string]bool{}
 	for _, m := range ms {
 		batch[m.Name] = true
@@ -20,17 +19,12 @@ func clashes(ms []inventory.Machine, stored []secretRow, replace bool) error {
 	gateways := map[string]string{} // address → stored machine that names it
 	var existing []string
 
-	for _, r := range stored {
-		var m inventory.Machine
-		if err := json.Unmarshal([]byte(r.Doc), &m); err != nil {
-			return fmt.Errorf("reading machine %q: %w", r.Name, err)
-		}
-
-		if batch[r.Name] {
-			existing = append(existing, strconv.Quote(r.Name))
+	for _, m := range stored {
+		if batch[m.Name] {
+			existing = append(existing, strconv.Quote(m.Name))
 			continue
 		}
-		for _, t := range things(m) {
+		for _, t := range things(m.Machine) {
 			owner[t.key] = m.Name
 		}
 		for _, i := range m.Interfaces {

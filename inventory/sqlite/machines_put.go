@@ -3,7 +3,6 @@ package sqlite
 import (
 	"context"
 	"database/sql"
-	"encoding/json"
 	"fmt"
 	"reflect"
 	"slices"
@@ -29,14 +28,14 @@ func (s *Store) PutMachines(ctx context.Context, ms []inventory.Machine, replace
 		ms[i] = inventory.Canonical(ms[i])
 	}
 	return s.write(ctx, "storing machines", func(tx *sqlx.Tx) error {
-		var rows []secretRow
-		if err := tx.SelectContext(ctx, &rows, "SELECT "+secretColumns+" FROM machine"); err != nil {
+		rows, err := list[secretRow](ctx, tx, "SELECT "+secretColumns+" FROM machine")
+		if err != nil {
 			return err
 		}
 
-		stored := make(map[string]secretRow, len(rows))
-		for _, r := range rows {
-			stored[r.Name] = r
+		stored := make(map[string]*storedMachine, len(rows))
+		for i := range rows {
+			stored[rows[i].Name] = &rows[i]
 		}
 		if err := clashes(ms, rows, replace); err != nil {
 			return err
@@ -47,16 +46,15 @@ func (s *Store) PutMachines(ctx context.Context, ms []inventory.Machine, replace
 
 		// All addresses go first: machines of one batch may swap them.
 		for _, m := range ms {
-			err := execEach(ctx, tx, m.Name, "DELETE FROM interface WHERE machine = ?",
-				"UPDATE machine SET bmc = NULL WHERE name = ?")
+			err := doAll(ctx, tx, stmt("DELETE FROM interface WHERE machine = ?", m.Name),
+				stmt("UPDATE machine SET bmc = NULL WHERE name = ?", m.Name))
 			if err != nil {
 				return err
 			}
 		}
 
 		for _, m := range ms {
-			old, exists := stored[m.Name]
-			if err := s.putMachine(ctx, tx, m, old, exists, by); err != nil {
+			if err := s.putMachine(ctx, tx, m, stored[m.Name], by); err != nil {
 				return fmt.Errorf("machine %q: %w", m.Name, err)
 			}
 		}
@@ -64,44 +62,41 @@ func (s *Store) PutMachines(ctx context.Context, ms []inventory.Machine, replace
 	})
 }
 
-func (s *Store) putMachine(ctx context.Context, tx *sqlx.Tx, m inventory.Machine, old secretRow, exists bool,
-	by string,
-) error {
-	var oldMachine inventory.Machine
-	if exists {
-		if err := json.Unmarshal([]byte(old.Doc), &oldMachine); err != nil {
-			return err
-		}
+// putMachine stores a machine in the place of old; nil: there was none.
+func (s *Store) putMachine(ctx context.Context, tx *sqlx.Tx, m inventory.Machine, old *storedMachine, by string) error {
+	exists := old != nil
+	if !exists {
+		old = &storedMachine{}
 	}
 
 	what := "machine added"
-	switch unchanged := reflect.DeepEqual(bare(m), bare(oldMachine)); {
+	switch unchanged := reflect.DeepEqual(bare(m), bare(old.Machine)); {
 	case exists && unchanged && m.UserData.IsZero() && m.VendorData.IsZero() && (m.BMC == nil || m.BMC.Password.IsZero()):
 		what = "machine stored again, unchanged"
 	case exists:
 		what = "machine changed"
 	}
 
-	user, err := s.sealMachine(m.UserData, m.HasUserData, sealUserData, userBinding(m.Name, "user"), old.UserData)
+	user, err := s.sealMachine(m.UserData, m.HasUserData, sealUserData, userBinding(m.Name, "user"), old.sealed.UserData)
 	if err != nil {
 		return err
 	}
 
 	vendor, err := s.sealMachine(m.VendorData, m.HasVendorData, sealUserData, userBinding(m.Name, "vendor"),
-		old.VendorData)
+		old.sealed.VendorData)
 	if err != nil {
 		return err
 	}
 
 	var password []byte
 	if m.BMC != nil {
-		same := bmcBinding(m.Name, m.BMC) == bmcBinding(m.Name, oldMachine.BMC)
+		same := bmcBinding(m.Name, m.BMC) == bmcBinding(m.Name, old.BMC)
 		password, err = s.sealMachine(m.BMC.Password, m.BMC.HasPassword && same, sealBMC, bmcBinding(m.Name, m.BMC),
-			old.Password)
+			old.sealed.BMCPassword)
 		if err != nil {
 			return err
 		}
-		if len(old.Password) > 0 && !same && m.BMC.Password.IsZero() {
+		if len(old.sealed.BMCPassword) > 0 && !same && m.BMC.Password.IsZero() {
 			what += "; BMC password cleared, because its BMC is reached differently"
 		}
 	}
@@ -112,7 +107,7 @@ func (s *Store) putMachine(ctx context.Context, tx *sqlx.Tx, m inventory.Machine
 	}
 
 	now := nanos(s.now())
-	_, err = exec(ctx, tx, `INSERT INTO machine (name, doc, bmc, user_data, vendor_data, bmc_password, created, updated)
+	err = do(ctx, tx, `INSERT INTO machine (name, doc, bmc, user_data, vendor_data, bmc_password, created, updated)
 		VALUES (?,?,?,?,?,?,?,?)
 		ON CONFLICT (name) DO UPDATE SET doc = excluded.doc, bmc = excluded.bmc,
 		user_data = excluded.user_data, vendor_data = excluded.vendor_data,
@@ -147,11 +142,10 @@ func putInterfaces(ctx context.Context, tx *sqlx.Tx, m inventory.Machine) error 
 		if i.Address.IsValid() {
 			address = i.Address.String()
 		}
-		_, err := exec(ctx, tx, "INSERT INTO interface (mac, machine, address) VALUES (?,?,?)", i.MAC, m.Name, null(address))
+		err := doAll(ctx, tx,
+			stmt("INSERT INTO interface (mac, machine, address) VALUES (?,?,?)", i.MAC, m.Name, null(address)),
+			stmt("DELETE FROM seen WHERE mac = ?", i.MAC))
 		if err != nil {
-			return err
-		}
-		if _, err := exec(ctx, tx, "DELETE FROM seen WHERE mac = ?", i.MAC); err != nil {
 			return err
 		}
 	}

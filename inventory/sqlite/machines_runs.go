@@ -2,8 +2,6 @@ package sqlite
 
 import (
 	"context"
-	"encoding/json"
-	"fmt"
 	"slices"
 
 	"github.com/jmoiron/sqlx"
@@ -14,22 +12,17 @@ import (
 
 // keepForRuns refuses changes of what an open run relies on, in the transaction
 // that would make them. An operator's netboot window is closed.
-func (s *Store) keepForRuns(ctx context.Context, tx *sqlx.Tx, ms []inventory.Machine, stored map[string]secretRow,
-	by string,
+func (s *Store) keepForRuns(ctx context.Context, tx *sqlx.Tx, ms []inventory.Machine,
+	stored map[string]*storedMachine, by string,
 ) error {
 	var ps inventory.Problems
 	for _, m := range ms {
-		old, exists := stored[m.Name]
-		if !exists {
+		before := stored[m.Name]
+		if before == nil {
 			continue
 		}
 
-		var before inventory.Machine
-		if err := json.Unmarshal([]byte(old.Doc), &before); err != nil {
-			return fmt.Errorf("reading machine %q: %w", m.Name, err)
-		}
-
-		field, err := changesForRuns(before, m)
+		field, err := changesForRuns(before.Machine, m)
 		if err != nil {
 			return err
 		}

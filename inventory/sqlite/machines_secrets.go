@@ -12,11 +12,20 @@ import (
 const secretColumns = "name, doc, user_data, vendor_data, bmc_password"
 
 type secretRow struct {
-	Name       string `db:"name"`
-	Doc        string `db:"doc"`
-	UserData   []byte `db:"user_data"`
-	VendorData []byte `db:"vendor_data"`
-	Password   []byte `db:"bmc_password"`
+	Name, Doc            string
+	UserData, VendorData []byte
+	BMCPassword          []byte `db:"bmc_password"`
+}
+
+// A storedMachine is a machine as the store has it, with its secrets sealed.
+type storedMachine struct {
+	inventory.Machine
+	sealed secretRow
+}
+
+func (r secretRow) value() (storedMachine, error) {
+	m := storedMachine{sealed: r}
+	return m, wrap(json.Unmarshal([]byte(r.Doc), &m.Machine), "reading machine %q", r.Name)
 }
 
 type sealedField struct {
@@ -32,7 +41,7 @@ func (r secretRow) sealedFields() []sealedField {
 	all := []sealedField{
 		{"userData", "user_data", sealUserData, userBinding(r.Name, "user"), r.UserData},
 		{"vendorData", "vendor_data", sealUserData, userBinding(r.Name, "vendor"), r.VendorData},
-		{"bmc.password", "bmc_password", sealBMC, bmcBinding(r.Name, m.BMC), r.Password},
+		{"bmc.password", "bmc_password", sealBMC, bmcBinding(r.Name, m.BMC), r.BMCPassword},
 	}
 	return slices.DeleteFunc(all, func(f sealedField) bool { return len(f.sealed) == 0 })
 }
@@ -43,18 +52,32 @@ func (s *Store) secrets(ctx context.Context) ([]secretRow, error) {
 	return rows, err
 }
 
-// reveal opens the named fields of a machine; one that is not set is zero.
+// namesOfSecrets names the stored secrets that are wanted, as "<machine>: <field>".
+func (s *Store) namesOfSecrets(ctx context.Context, wanted func(sealedField) bool) (names []string, err error) {
+	rows, err := s.secrets(ctx)
+	for _, r := range rows {
+		for _, f := range r.sealedFields() {
+			if wanted(f) {
+				names = append(names, r.Name+": "+f.name)
+			}
+		}
+	}
+	return names, err
+}
+
+// reveal opens the named fields of a machine; one that is not set is zero, and so are
+// all with an error.
 func (s *Store) reveal(ctx context.Context, machine string, names ...string) ([]inventory.Secret, error) {
+	out := make([]inventory.Secret, len(names))
 	var r secretRow
 	if err := get(ctx, s.ro, &r, "SELECT "+secretColumns+" FROM machine WHERE name = ?", machine); err != nil {
-		return nil, err
+		return out, err
 	}
-	out := make([]inventory.Secret, len(names))
 	for _, f := range r.sealedFields() {
 		if i := slices.Index(names, f.name); i >= 0 {
 			plain, err := s.open(f.purpose, f.binding, f.sealed)
 			if err != nil {
-				return nil, err
+				return make([]inventory.Secret, len(names)), err
 			}
 			out[i] = inventory.NewSecret(string(plain))
 		}
@@ -66,20 +89,14 @@ func (s *Store) reveal(ctx context.Context, machine string, names ...string) ([]
 // none; inventory.ErrSealed when they cannot be opened.
 func (s *Store) UserData(ctx context.Context, name string) (user, vendor inventory.Secret, err error) {
 	out, err := s.reveal(ctx, name, "userData", "vendorData")
-	if err != nil {
-		return user, vendor, fmt.Errorf("reading user data of machine %q: %w", name, err)
-	}
-	return out[0], out[1], nil
+	return out[0], out[1], wrap(err, "reading user data of machine %q", name)
 }
 
 // BMCPassword returns the password of a machine's BMC, zero when there is
 // none; inventory.ErrSealed when it cannot be opened.
 func (s *Store) BMCPassword(ctx context.Context, name string) (inventory.Secret, error) {
 	out, err := s.reveal(ctx, name, "bmc.password")
-	if err != nil {
-		return inventory.Secret{}, fmt.Errorf("reading BMC password of machine %q: %w", name, err)
-	}
-	return out[0], nil
+	return out[0], wrap(err, "reading BMC password of machine %q", name)
 }
 
 func userBinding(machine, which string) string { return "machine=" + machine + " " + which }

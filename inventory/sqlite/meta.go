@@ -53,11 +53,10 @@ func (s *Store) unfit(purpose string) error { return (*s.bad.Load())[purpose] }
 
 // checkKey is inventory.ErrNotFound when nothing was ever sealed for purpose.
 func (s *Store) checkKey(ctx context.Context, purpose string) error {
-	var sealed []byte
-	if err := get(ctx, s.ro, &sealed, "SELECT value FROM meta WHERE name = ?", "key_check."+purpose); err != nil {
-		return err
+	sealed, err := scalar[[]byte](ctx, s.ro, "SELECT value FROM meta WHERE name = ?", "key_check."+purpose)
+	if err == nil {
+		_, err = s.open(purpose, checkBinding, sealed)
 	}
-	_, err := s.open(purpose, checkBinding, sealed)
 	return err
 }
 
@@ -67,10 +66,8 @@ func (s *Store) writeCheck(ctx context.Context, purpose string) error {
 		return err
 	}
 
-	err = s.write(ctx, "writing check value", func(tx *sqlx.Tx) error {
-		_, err := exec(ctx, tx, "INSERT OR IGNORE INTO meta (name, value) VALUES (?, ?)", "key_check."+purpose, sealed)
-		return err
-	})
+	err = s.writeOne(ctx, "writing check value", "INSERT OR IGNORE INTO meta (name, value) VALUES (?, ?)",
+		"key_check."+purpose, sealed)
 	if err != nil {
 		return err
 	}
@@ -107,19 +104,11 @@ func (s *Store) open(purpose, binding string, sealed []byte) ([]byte, error) {
 // SecretsUnreadable names the fields whose stored secret cannot be opened with
 // the present keys and has to be entered again, as "<machine>: <field>".
 func (s *Store) SecretsUnreadable(ctx context.Context) ([]string, error) {
-	rows, err := s.secrets(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("listing unreadable secrets: %w", err)
-	}
-	var out []string
-	for _, r := range rows {
-		for _, f := range r.sealedFields() {
-			if _, err := s.open(f.purpose, f.binding, f.sealed); err != nil {
-				out = append(out, r.Name+": "+f.name)
-			}
-		}
-	}
-	return out, nil
+	out, err := s.namesOfSecrets(ctx, func(f sealedField) bool {
+		_, err := s.open(f.purpose, f.binding, f.sealed)
+		return err != nil
+	})
+	return out, wrap(err, "listing unreadable secrets")
 }
 
 // RunsUnreadable names what runs hold sealed that cannot be opened with the
@@ -209,15 +198,15 @@ func (s *Store) resetSecrets(ctx context.Context, by string) (lost []string, err
 				if _, err := s.open(sealPlan, runBinding(r.Run), r.Sealed); err == nil {
 					continue
 				}
-				if _, err := exec(ctx, tx, "UPDATE "+table+" SET sealed = x'' WHERE rowid = ?", r.ID); err != nil {
+				if err := do(ctx, tx, "UPDATE "+table+" SET sealed = x'' WHERE rowid = ?", r.ID); err != nil {
 					return err
 				}
 			}
 		}
 
 		for p, sealed := range checks {
-			if _, err := exec(ctx, tx, "INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)", "key_check."+p,
-				sealed); err != nil {
+			err := do(ctx, tx, "INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)", "key_check."+p, sealed)
+			if err != nil {
 				return err
 			}
 		}
@@ -230,20 +219,14 @@ func (s *Store) resetSecrets(ctx context.Context, by string) (lost []string, err
 // SiteEpoch returns which life of this site the database belongs to: restore
 // and migration add to it.
 func (s *Store) SiteEpoch(ctx context.Context) (int64, error) {
-	var n int64
-	if err := get(ctx, s.ro, &n, "SELECT value FROM meta WHERE name = 'site_epoch'"); err != nil {
-		return 0, fmt.Errorf("reading site epoch: %w", err)
-	}
-	return n, nil
+	n, err := scalar[int64](ctx, s.ro, "SELECT value FROM meta WHERE name = 'site_epoch'")
+	return n, wrap(err, "reading site epoch")
 }
 
 // Backup writes a consistent copy of the database to path, which must not
 // exist, with mode 0600 and synced to the disk.
 func (s *Store) Backup(ctx context.Context, path string) error {
-	if err := s.backup(ctx, path); err != nil {
-		return fmt.Errorf("backing up the inventory to %q: %w", path, err)
-	}
-	return nil
+	return wrap(s.backup(ctx, path), "backing up the inventory to %q", path)
 }
 
 func (s *Store) backup(ctx context.Context, path string) error {
@@ -266,11 +249,10 @@ func (s *Store) backup(ctx context.Context, path string) error {
 // runs live. The first id that is given is the one that is kept: a cluster that
 // answers under the same address later and is another one knows nothing of the
 // runs, and must not be believed about them.
-func (s *Store) TemporalCluster(ctx context.Context, id string) (string, error) {
-	var kept string
-	err := s.write(ctx, "remembering the Temporal cluster", func(tx *sqlx.Tx) error {
-		if _, err := exec(ctx, tx, "INSERT OR IGNORE INTO meta (name, value) VALUES ('temporal_cluster', ?)",
-			id); err != nil {
+func (s *Store) TemporalCluster(ctx context.Context, id string) (kept string, err error) {
+	err = s.write(ctx, "remembering the Temporal cluster", func(tx *sqlx.Tx) error {
+		err := do(ctx, tx, "INSERT OR IGNORE INTO meta (name, value) VALUES ('temporal_cluster', ?)", id)
+		if err != nil {
 			return err
 		}
 		return get(ctx, tx, &kept, "SELECT value FROM meta WHERE name = 'temporal_cluster'")

@@ -49,13 +49,11 @@ func (s *Store) addNotice(ctx context.Context, tx *sqlx.Tx, notices []inventory.
 	if err != nil || n == 0 {
 		return err
 	}
-	if _, err := exec(ctx, tx, `UPDATE notice SET state = 'dropped', error = 'too many others waited' WHERE state = 'open' AND seq <=
-		(SELECT seq FROM notice WHERE state = 'open' ORDER BY seq DESC LIMIT 1 OFFSET ?)`, maxNotices); err != nil {
-		return err
-	}
-	_, err = exec(ctx, tx, "DELETE FROM notice WHERE state <> 'open' AND seq <= (SELECT max(seq) FROM notice) - ?",
-		keepNotices)
-	return err
+	return doAll(ctx, tx,
+		stmt(`UPDATE notice SET state = 'dropped', error = 'too many others waited' WHERE state = 'open' AND seq <=
+			(SELECT seq FROM notice WHERE state = 'open' ORDER BY seq DESC LIMIT 1 OFFSET ?)`, maxNotices),
+		stmt("DELETE FROM notice WHERE state <> 'open' AND seq <= (SELECT max(seq) FROM notice) - ?", keepNotices),
+	)
 }
 
 // maxNoticeWait is longer than any pause between two attempts: a notice that is
@@ -64,7 +62,7 @@ const maxNoticeWait = time.Hour
 
 type noticeRow struct {
 	docRow[inventory.Notice]
-	Attempts int `db:"attempts"`
+	Attempts int
 }
 
 func (r noticeRow) value() (inventory.OpenNotice, error) {
@@ -117,8 +115,7 @@ func (s *Store) CloseNotices(ctx context.Context, why string) (int, error) {
 			}
 		}
 
-		_, err = exec(ctx, tx, "UPDATE notice SET state = 'dropped', error = ? WHERE state = 'open'", why)
-		return err
+		return do(ctx, tx, "UPDATE notice SET state = 'dropped', error = ? WHERE state = 'open'", why)
 	})
 	return closed, err
 }
@@ -126,22 +123,14 @@ func (s *Store) CloseNotices(ctx context.Context, why string) (int, error) {
 // Notices counts the notices in the outbox.
 func (s *Store) Notices(ctx context.Context) (inventory.NoticeCounts, error) {
 	var r struct {
-		Waiting int    `db:"waiting"`
-		Oldest  int64  `db:"oldest"`
-		Sent    int64  `db:"sent"`
-		Dropped int    `db:"dropped"`
-		Error   string `db:"error"`
+		inventory.NoticeCounts
+		Oldest, Sent int64
 	}
 
 	err := get(ctx, s.ro, &r, `SELECT count(*) FILTER (WHERE state = 'open') AS waiting,
 		coalesce(min(at) FILTER (WHERE state = 'open'), 0) AS oldest,
 		coalesce(max(at) FILTER (WHERE state = 'sent'), 0) AS sent, count(*) FILTER (WHERE state = 'dropped') AS dropped,
 		coalesce((SELECT error FROM notice WHERE state = 'open' AND error <> '' ORDER BY due DESC LIMIT 1), '') AS error FROM notice`)
-	if err != nil {
-		return inventory.NoticeCounts{}, fmt.Errorf("counting notices: %w", err)
-	}
-	return inventory.NoticeCounts{
-		Waiting: r.Waiting, Oldest: moment(r.Oldest), Sent: moment(r.Sent), Error: r.Error,
-		Dropped: r.Dropped,
-	}, nil
+	r.NoticeCounts.Oldest, r.NoticeCounts.Sent = moment(r.Oldest), moment(r.Sent)
+	return r.NoticeCounts, wrap(err, "counting notices")
 }

@@ -21,8 +21,8 @@ func (s *Store) PutPlan(ctx context.Context, p inventory.Plan) error {
 		if err != nil {
 			return err
 		}
-		if _, err = exec(ctx, tx, "INSERT OR IGNORE INTO plan (run, digest, sealed) VALUES (?, ?, ?)", p.Run, p.Digest,
-			sealed); err != nil {
+		err = do(ctx, tx, "INSERT OR IGNORE INTO plan (run, digest, sealed) VALUES (?, ?, ?)", p.Run, p.Digest, sealed)
+		if err != nil {
 			return err
 		}
 		stored, err := scalar[string](ctx, tx, "SELECT digest FROM plan WHERE run = ?", p.Run)
@@ -51,9 +51,8 @@ func (s *Store) Plan(ctx context.Context, run string) (inventory.Plan, error) {
 // moment o may write to its disks, the rest of an earlier run must not be carried
 // out there any more.
 func forgetOtherPlans(ctx context.Context, tx *sqlx.Tx, o inventory.Owner) error {
-	_, err := exec(ctx, tx, "DELETE FROM plan WHERE run <> ?2 AND run IN (SELECT run FROM workflow WHERE machine = ?1)",
+	return do(ctx, tx, "DELETE FROM plan WHERE run <> ?2 AND run IN (SELECT run FROM workflow WHERE machine = ?1)",
 		o.Machine, o.Run)
-	return err
 }
 
 // Resumable returns nil while another run may carry out what is left of the plan
@@ -63,9 +62,8 @@ func (s *Store) Resumable(ctx context.Context, run string) error {
 	const again = "it can only be retried from the start"
 	what := fmt.Sprintf("resuming run %q", run)
 	var found struct {
-		Machine string `db:"machine"`
-		Planned bool   `db:"planned"`
-		Writer  string `db:"writer"`
+		Machine, Writer string
+		Planned         bool
 	}
 
 	// A later run's disk is recorded before its first write is assigned, which is

@@ -20,15 +20,13 @@ const maxRelays = 256
 func (s *Store) PutRelay(ctx context.Context, giaddr netip.Addr, at time.Time) error {
 	return s.write(ctx, fmt.Sprintf("recording that relay %s was heard", giaddr), func(tx *sqlx.Tx) error {
 		now := nanos(s.now())
-		_, err := exec(ctx, tx, `INSERT INTO relay (giaddr, heard) VALUES (?, ?)
-			ON CONFLICT (giaddr) DO UPDATE SET heard = CASE WHEN heard > ? THEN excluded.heard ELSE max(heard, excluded.heard) END`,
-			giaddr.String(), nanos(at), now)
-		if err != nil {
-			return err
-		}
-		_, err = exec(ctx, tx, `DELETE FROM relay WHERE giaddr IN
-			(SELECT giaddr FROM relay ORDER BY heard > ?, heard DESC LIMIT -1 OFFSET ?)`, now, maxRelays)
-		return err
+		return doAll(ctx, tx,
+			stmt(`INSERT INTO relay (giaddr, heard) VALUES (?, ?)
+				ON CONFLICT (giaddr) DO UPDATE SET heard = CASE WHEN heard > ? THEN excluded.heard ELSE max(heard, excluded.heard) END`,
+				giaddr.String(), nanos(at), now),
+			stmt(`DELETE FROM relay WHERE giaddr IN
+				(SELECT giaddr FROM relay ORDER BY heard > ?, heard DESC LIMIT -1 OFFSET ?)`, now, maxRelays),
+		)
 	})
 }
 

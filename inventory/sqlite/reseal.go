@@ -109,7 +109,7 @@ func (s *Store) resealMachines(ctx context.Context, tx *sqlx.Tx) (n int, shut []
 				shut = append(shut, r.Name+": "+f.name)
 				continue
 			}
-			if _, err := exec(ctx, tx, "UPDATE machine SET "+f.column+" = ? WHERE name = ?", sealed, r.Name); err != nil {
+			if err := do(ctx, tx, "UPDATE machine SET "+f.column+" = ? WHERE name = ?", sealed, r.Name); err != nil {
 				return n, shut, err
 			}
 			n++
@@ -139,7 +139,7 @@ func (s *Store) resealRuns(ctx context.Context, tx *sqlx.Tx, table string) (n in
 			shut = append(shut, r.name(table))
 			continue
 		}
-		if _, err := exec(ctx, tx, "UPDATE "+table+" SET sealed = ? WHERE rowid = ?", sealed, r.ID); err != nil {
+		if err := do(ctx, tx, "UPDATE "+table+" SET sealed = ? WHERE rowid = ?", sealed, r.ID); err != nil {
 			return n, shut, err
 		}
 		n++
@@ -150,9 +150,9 @@ func (s *Store) resealRuns(ctx context.Context, tx *sqlx.Tx, table string) (n in
 
 // sealedRun is what is sealed in a row of one of runTables.
 type sealedRun struct {
-	ID     int64  `db:"rowid"`
-	Run    string `db:"run"`
-	Sealed []byte `db:"sealed"`
+	ID     int64 `db:"rowid"`
+	Run    string
+	Sealed []byte
 }
 
 func (r sealedRun) name(table string) string { return table + " of run " + r.Run }
@@ -177,7 +177,7 @@ func (s *Store) resealChecks(ctx context.Context, tx *sqlx.Tx) error {
 		if err != nil {
 			return err
 		}
-		if _, err := exec(ctx, tx, "UPDATE meta SET value = ? WHERE name = ?", sealed, "key_check."+p); err != nil {
+		if err := do(ctx, tx, "UPDATE meta SET value = ? WHERE name = ?", sealed, "key_check."+p); err != nil {
 			return err
 		}
 	}

@@ -24,10 +24,7 @@ func (s *Store) writeDoc(ctx context.Context, what string, v any, do func(tx *sq
 
 // writeOne is write for a transaction of one statement.
 func (s *Store) writeOne(ctx context.Context, what, query string, args ...any) error {
-	return s.write(ctx, what, func(tx *sqlx.Tx) error {
-		_, err := exec(ctx, tx, query, args...)
-		return err
-	})
+	return s.write(ctx, what, func(tx *sqlx.Tx) error { return do(ctx, tx, query, args...) })
 }
 
 // exec runs one statement and returns how many rows it changed.
@@ -39,10 +36,26 @@ func exec(ctx context.Context, tx *sqlx.Tx, query string, args ...any) (int64, e
 	return res.RowsAffected()
 }
 
-// execEach runs statements in their order, each with the same argument.
-func execEach(ctx context.Context, tx *sqlx.Tx, arg any, queries ...string) error {
-	for _, query := range queries {
-		if _, err := exec(ctx, tx, query, arg); err != nil {
+// do runs one statement, however many rows it changes.
+func do(ctx context.Context, tx *sqlx.Tx, query string, args ...any) error {
+	_, err := tx.ExecContext(ctx, query, args...)
+	return err
+}
+
+// A boundStatement is SQL with its parameters.
+type boundStatement struct {
+	query string
+	args  []any
+}
+
+func stmt(query string, args ...any) boundStatement {
+	return boundStatement{query, args}
+}
+
+// doAll runs statements in their order, up to the first that fails.
+func doAll(ctx context.Context, tx *sqlx.Tx, statements ...boundStatement) error {
+	for _, s := range statements {
+		if err := do(ctx, tx, s.query, s.args...); err != nil {
 			return err
 		}
 	}
@@ -102,10 +115,29 @@ func list[R row[T], T any](ctx context.Context, q sqlx.QueryerContext, query str
 	return out, nil
 }
 
-// A docRow is a T as JSON in the column doc.
-type docRow[T any] struct {
-	Doc string `db:"doc"`
+// A selection is a SELECT that grows by the conditions that are asked for: an index
+// serves no condition that a parameter switches off.
+type selection struct {
+	query string
+	args  []any
 }
+
+// where adds a condition if it is wanted.
+func (s *selection) where(wanted bool, condition string, args ...any) {
+	if wanted {
+		s.query += " AND " + condition
+		s.args = append(s.args, args...)
+	}
+}
+
+// page ends the selection with its order and limit.
+func (s *selection) page(order string, limit int) {
+	s.query += " ORDER BY " + order + " LIMIT ?"
+	s.args = append(s.args, limit)
+}
+
+// A docRow is a T as JSON in the column doc.
+type docRow[T any] struct{ Doc string }
 
 func (r docRow[T]) value() (v T, err error) {
 	err = json.Unmarshal([]byte(r.Doc), &v)

@@ -20,8 +20,7 @@ func (s *Store) SeenUnknown(ctx context.Context) ([]inventory.Seen, error) {
 
 type seenRow struct {
 	inventory.Seen
-	First int64 `db:"first"`
-	Last  int64 `db:"last"`
+	First, Last int64
 }
 
 func (r seenRow) value() (inventory.Seen, error) {
@@ -37,7 +36,7 @@ func (s *Store) PutSeen(ctx context.Context, seen []inventory.Seen) error {
 	}
 	return s.write(ctx, "recording unknown MACs", func(tx *sqlx.Tx) error {
 		for _, x := range seen {
-			_, err := exec(ctx, tx, `INSERT INTO seen (mac, first, last, count, giaddr, class)
+			err := do(ctx, tx, `INSERT INTO seen (mac, first, last, count, giaddr, class)
 				SELECT ?1, ?2, ?3, ?4, ?5, ?6 WHERE NOT EXISTS (SELECT 1 FROM interface WHERE interface.mac = ?1)
 				ON CONFLICT (mac) DO UPDATE SET last = max(last, excluded.last), count = count + excluded.count,
 				giaddr = excluded.giaddr, class = excluded.class`,
@@ -47,9 +46,8 @@ func (s *Store) PutSeen(ctx context.Context, seen []inventory.Seen) error {
 			}
 		}
 
-		_, err := exec(ctx, tx, `DELETE FROM seen WHERE mac IN (SELECT mac FROM
+		return do(ctx, tx, `DELETE FROM seen WHERE mac IN (SELECT mac FROM
 			(SELECT mac, last, row_number() OVER (PARTITION BY giaddr ORDER BY last DESC) AS place FROM seen)
 			ORDER BY place, last DESC LIMIT -1 OFFSET ?)`, maxSeen)
-		return err
 	})
 }

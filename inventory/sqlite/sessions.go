@@ -25,24 +25,22 @@ const maxEndedSessions = 1000
 func (s *Store) EndSession(ctx context.Context, id string, until time.Time) error {
 	return s.write(ctx, "ending a session", func(tx *sqlx.Tx) error {
 		const ended = "substr(name, 1, length(?)) = ?"
-		if _, err := exec(ctx, tx, "DELETE FROM meta WHERE "+ended+" AND value <= ?", endedSession, endedSession,
-			nanos(s.now())); err != nil {
+		err := do(ctx, tx, "DELETE FROM meta WHERE "+ended+" AND value <= ?", endedSession, endedSession, nanos(s.now()))
+		if err != nil {
 			return err
 		}
-		var n int
-		if err := get(ctx, tx, &n, "SELECT count(*) FROM meta WHERE "+ended, endedSession, endedSession); err != nil {
+		n, err := scalar[int](ctx, tx, "SELECT count(*) FROM meta WHERE "+ended, endedSession, endedSession)
+		if err != nil {
 			return err
 		}
 
 		if n >= maxEndedSessions {
-			if _, err := exec(ctx, tx, "DELETE FROM meta WHERE "+ended, endedSession, endedSession); err != nil {
+			if err := do(ctx, tx, "DELETE FROM meta WHERE "+ended, endedSession, endedSession); err != nil {
 				return err
 			}
 			id = inventory.AllSessions
 		}
-
-		_, err := exec(ctx, tx, "INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)", endedSession+id, nanos(until))
-		return err
+		return do(ctx, tx, "INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)", endedSession+id, nanos(until))
 	})
 }
 

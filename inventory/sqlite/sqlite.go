@@ -15,6 +15,8 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"regexp"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -156,7 +158,16 @@ func sqliteDriver() driver.Driver {
 
 // pool returns a pool of connections with these parameters of the driver.
 func (s *Store) pool(params string) *sqlx.DB {
-	return sqlx.NewDb(sql.OpenDB(connector{s.driver, dsn(s.path, params)}), "sqlite3")
+	db := sqlx.NewDb(sql.OpenDB(connector{s.driver, dsn(s.path, params)}), "sqlite3")
+	db.MapperFunc(columnOf)
+	return db
+}
+
+var wordEnd = regexp.MustCompile("([a-z])([A-Z])")
+
+// columnOf returns the column of a field: that of BootsLeft is boots_left.
+func columnOf(field string) string {
+	return strings.ToLower(wordEnd.ReplaceAllString(field, "${1}_${2}"))
 }
 
 // connector opens the connections of a pool.

@@ -29,8 +29,7 @@ func (s *Store) Retire(ctx context.Context, o inventory.Owner, st inventory.Stan
 		return fmt.Errorf("%s: %w", what, err)
 	}
 	return s.write(ctx, what, func(tx *sqlx.Tx) error {
-		var doc string
-		err := get(ctx, tx, &doc, "SELECT doc FROM machine WHERE name = ?1 AND "+held, o.Machine, o.Run, o.Epoch)
+		doc, err := scalar[string](ctx, tx, "SELECT doc FROM machine WHERE name = ?1 AND "+held, o.Machine, o.Run, o.Epoch)
 		if errors.Is(err, inventory.ErrNotFound) {
 			return fencedOr(ctx, tx, o, err)
 		}
@@ -38,37 +37,29 @@ func (s *Store) Retire(ctx context.Context, o inventory.Owner, st inventory.Stan
 			return err
 		}
 
+		var more []boundStatement
 		if !keepAddress {
 			if doc, err = withoutAddresses(doc); err != nil {
 				return err
 			}
-			if _, err := exec(ctx, tx, "UPDATE interface SET address = NULL WHERE machine = ?", o.Machine); err != nil {
-				return err
-			}
+			more = append(more, stmt("UPDATE interface SET address = NULL WHERE machine = ?", o.Machine))
 		}
-		if _, err := exec(ctx, tx, `UPDATE machine SET doc = ?, user_data = NULL, vendor_data = NULL, updated = ? WHERE name = ?`,
-			doc, nanos(s.now()), o.Machine); err != nil {
-			return err
+		// A disk that could not be looked at is still one that Ingot has written.
+		if st.State == inventory.StandingAvailable {
+			more = append(more, stmt("DELETE FROM disk_written WHERE machine = ?", o.Machine),
+				stmt("DELETE FROM installation WHERE machine = ?", o.Machine))
 		}
+
 		if err := forgetOtherPlans(ctx, tx, o); err != nil {
 			return err
 		}
-		if _, err := exec(ctx, tx, "UPDATE assignment SET sealed = x'' WHERE machine = ?1 AND run <> ?2", o.Machine,
-			o.Run); err != nil {
-			return err
-		}
-
-		// A disk that could not be looked at is still one that Ingot has written.
-		if st.State == inventory.StandingAvailable {
-			for _, table := range []string{"disk_written", "installation"} {
-				if _, err := exec(ctx, tx, "DELETE FROM "+table+" WHERE machine = ?", o.Machine); err != nil {
-					return err
-				}
-			}
-		}
-
-		_, err = exec(ctx, tx, `INSERT INTO standing (machine, state, doc) VALUES (?,?,?)
-			ON CONFLICT (machine) DO UPDATE SET state = excluded.state, doc = excluded.doc`, o.Machine, st.State, standing)
+		err = doAll(ctx, tx, append(more,
+			stmt("UPDATE machine SET doc = ?, user_data = NULL, vendor_data = NULL, updated = ? WHERE name = ?",
+				doc, nanos(s.now()), o.Machine),
+			stmt("UPDATE assignment SET sealed = x'' WHERE machine = ?1 AND run <> ?2", o.Machine, o.Run),
+			stmt(`INSERT INTO standing (machine, state, doc) VALUES (?,?,?)
+				ON CONFLICT (machine) DO UPDATE SET state = excluded.state, doc = excluded.doc`, o.Machine, st.State, standing),
+		)...)
 		if err != nil {
 			return err
 		}
@@ -77,10 +68,7 @@ func (s *Store) Retire(ctx context.Context, o inventory.Owner, st inventory.Stan
 		if st.Reason != "" {
 			message += ": " + st.Reason
 		}
-		return s.event(ctx, tx, inventory.Event{
-			Machine: o.Machine, Run: o.Run, Epoch: o.Epoch, Kind: inventory.EventRetired,
-			Message: message,
-		})
+		return s.event(ctx, tx, o.Event(0, inventory.EventRetired, "", message))
 	})
 }
 

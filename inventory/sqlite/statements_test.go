@@ -47,21 +47,21 @@ var small = map[string]string{
 
 // scans are the statements that read a table that grows, on purpose, and why.
 var scans = map[string]string{
-	`SELECT doc, started FROM workflow WHERE true( AND .*)? ORDER BY started( DESC)?, rowid( DESC)? LIMIT \?`:  "by an index, and ends at its limit",
-	`SELECT m\.name FROM machine m LEFT JOIN workflow w .*`:                                                    "by an index, and ends at its limit",
-	`SELECT doc FROM bmc_job ORDER BY started DESC, rowid DESC LIMIT 200`:                                      "by an index, the newest first, and ends at its limit",
-	`SELECT w\.run FROM \(.* FROM workflow\) AS w\s.*`:                                                         "once an hour, outside the connection that writes: ranks the runs of each machine",
-	`SELECT m\.name AS name, .*\sFROM machine m( LEFT JOIN grant_ .*\))? ORDER BY m\.name`:                     "all machines are asked for",
-	`SELECT d\.machine, .* IN \(SELECT name FROM machine\) GROUP BY .*`:                                        "all machines are asked for",
-	`SELECT p\.run, .*\sFROM plan p LEFT JOIN workflow w .*`:                                                   "once an hour, and when an image loses its file: an open run may have no record yet",
-	`SELECT count\(\*\) FROM machine`:                                                                          "reads no rows, only their number in an index",
-	`SELECT name, doc, user_data, .* FROM machine( ORDER BY name)?`:                                            "compares new machines with all others; or looks at all secrets",
-	`SELECT rowid, run, sealed FROM (plan|assignment) WHERE length\(sealed\) > 0`:                              "looks at all secrets",
-	`SELECT rowid, run, sealed FROM fact WHERE length\(sealed\) > 0`:                                           "looks at all secrets",
-	`SELECT coalesce\(machine, ''\) .* FROM grant_ WHERE run <> '' ORDER BY machine`:                           "all grants are asked for",
-	`UPDATE grant_ SET netboot_until = CASE .*`:                                                                "the clock was set: all windows move",
-	`UPDATE grant_ SET site_epoch = \(SELECT value FROM meta WHERE name = 'site_epoch'\)`:                      "the site has moved: all grants are of its new epoch",
-	`SELECT run, machine, coalesce\(json_extract\(doc, '\$\.id'\), ''\) AS id FROM workflow WHERE final = 0.*`: "a restore: looks at all grants, once",
+	`SELECT doc, started FROM workflow WHERE true( AND .*)? ORDER BY started( DESC)?, rowid( DESC)? LIMIT \?`:          "by an index, and ends at its limit",
+	`SELECT m\.name FROM machine m LEFT JOIN workflow w .*`:                                                            "by an index, and ends at its limit",
+	`SELECT doc FROM bmc_job WHERE true ORDER BY started DESC, rowid DESC LIMIT \?`:                                    "by an index, the newest first, and ends at its limit",
+	`SELECT w\.run FROM \(.* FROM workflow\) AS w\s.*`:                                                                 "once an hour, outside the connection that writes: ranks the runs of each machine",
+	`SELECT m\.name AS name, .*\sFROM machine m( LEFT JOIN grant_ .* WHERE true)? ORDER BY m\.name`:                    "all machines are asked for",
+	`SELECT d\.machine, .* IN \(SELECT name FROM machine\) GROUP BY .*`:                                                "all machines are asked for",
+	`SELECT p\.run, .*\sFROM plan p LEFT JOIN workflow w .*`:                                                           "once an hour, and when an image loses its file: an open run may have no record yet",
+	`SELECT count\(\*\) FROM machine`:                                                                                  "reads no rows, only their number in an index",
+	`SELECT name, doc, user_data, .* FROM machine( ORDER BY name)?`:                                                    "compares new machines with all others; or looks at all secrets",
+	`SELECT rowid, run, sealed FROM (plan|assignment) WHERE length\(sealed\) > 0`:                                      "looks at all secrets",
+	`SELECT rowid, run, sealed FROM fact WHERE length\(sealed\) > 0`:                                                   "looks at all secrets",
+	`SELECT coalesce\(machine, ''\) .* FROM grant_ WHERE run <> '' ORDER BY machine`:                                   "all grants are asked for",
+	`UPDATE grant_ SET netboot_until = CASE .*`:                                                                        "the clock was set: all windows move",
+	`UPDATE grant_ SET site_epoch = \(SELECT value FROM meta WHERE name = 'site_epoch'\)`:                              "the site has moved: all grants are of its new epoch",
+	`SELECT run, machine, coalesce\(json_extract\(doc, '\$\.id'\), ''\) AS workflow\s+FROM workflow WHERE final = 0.*`: "a restore: looks at all grants, once",
 }
 
 // elsewhere are the statements of connections that are not the store's, which

@@ -1,6 +1,7 @@
 package sqlite
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -12,26 +13,23 @@ import (
 // MachineStates returns machines with their grants, latest runs and agents, by name: those of names, or all when names
 // is nil. However many they are, it is one statement.
 func (s *Store) MachineStates(ctx context.Context, names []string) ([]inventory.MachineState, error) {
-	query, args := "SELECT "+machineColumns+", "+grantColumns("g.")+`, coalesce(w.doc, '') AS run_doc, coalesce(w.started, 0) AS run_started,
+	q := selection{query: "SELECT " + machineColumns + ", " + grantColumns("g.") + `, coalesce(w.doc, '') AS run_doc,
+		coalesce(w.started, 0) AS run_started,
 		coalesce((SELECT last_seen FROM agent a WHERE a.machine = m.name ORDER BY a.epoch DESC, a.boot DESC LIMIT 1), 0) AS last_seen
-		FROM machine m LEFT JOIN grant_ g ON g.machine = m.name
-		`+latestRun, []any(nil)
-	if names != nil {
-		list, err := toJSON(names)
-		if err != nil {
-			return nil, fmt.Errorf("looking at machines: %w", err)
-		}
-		query, args = query+" WHERE m.name IN (SELECT value FROM json_each(?))", []any{list}
+		FROM machine m LEFT JOIN grant_ g ON g.machine = m.name ` + latestRun + " WHERE true"}
+	list, err := toJSON(names)
+	if err != nil {
+		return nil, fmt.Errorf("looking at machines: %w", err)
 	}
+	q.where(names != nil, "m.name IN (SELECT value FROM json_each(?))", list)
 
 	var rows []struct {
 		machineRow
-		Grant    grantRow `db:"g"`
-		Doc      string   `db:"run_doc"`
-		Started  int64    `db:"run_started"`
-		LastSeen int64    `db:"last_seen"`
+		Grant                grantRow `db:"g"`
+		RunDoc               string
+		RunStarted, LastSeen int64
 	}
-	if err := s.ro.SelectContext(ctx, &rows, query+" ORDER BY m.name", args...); err != nil {
+	if err := s.ro.SelectContext(ctx, &rows, q.query+" ORDER BY m.name", q.args...); err != nil {
 		return nil, fmt.Errorf("looking at machines: %w", err)
 	}
 
@@ -42,10 +40,10 @@ func (s *Store) MachineStates(ctx context.Context, names []string) ([]inventory.
 			return nil, err
 		}
 		out[i] = inventory.MachineState{Machine: m, Grant: r.Grant.grant(), LastSeen: moment(r.LastSeen)}
-		if r.Doc == "" {
+		if r.RunDoc == "" {
 			continue
 		}
-		w, err := workflowRow{docRow[inventory.Workflow]{r.Doc}, r.Started}.value()
+		w, err := workflowRow{docRow[inventory.Workflow]{r.RunDoc}, r.RunStarted}.value()
 		if err != nil {
 			return nil, fmt.Errorf("reading the latest run of machine %q: %w", r.Name, err)
 		}
@@ -64,46 +62,33 @@ const hasLabel = "EXISTS (SELECT 1 FROM json_each(m.doc, '$.labels') WHERE json_
 
 // MachineNames returns the names of the machines that f selects, by name.
 func (s *Store) MachineNames(ctx context.Context, f inventory.MachineFilter) ([]string, error) {
-	query, args := "SELECT m.name FROM machine m "+latestRun+" WHERE true", []any{}
-	if f.State != "" {
-		query, args = query+" AND w.state = ?", append(args, f.State)
-	}
+	q := selection{query: "SELECT m.name FROM machine m " + latestRun + " WHERE true"}
+	q.where(f.State != "", "w.state = ?", f.State)
 	for k, v := range f.Labels {
-		query, args = query+" AND "+hasLabel, append(args, k, v)
+		q.where(true, hasLabel, k, v)
 	}
 	order, after := "m.name", ">"
 	if f.Descending {
 		order, after = "m.name DESC", "<"
 	}
-	if f.After != "" {
-		query, args = query+" AND m.name "+after+" ?", append(args, f.After)
-	}
-	limit := f.Limit
-	if limit <= 0 {
-		limit = -1 // all
-	}
-	names := []string{}
-	err := s.ro.SelectContext(ctx, &names, query+" ORDER BY "+order+" LIMIT ?", append(args, limit)...)
+	q.where(f.After != "", "m.name "+after+" ?", f.After)
+	q.page(order, cmp.Or(max(f.Limit, 0), -1)) // -1: all
 
+	names := []string{}
+	err := s.ro.SelectContext(ctx, &names, q.query, q.args...)
 	return names, wrap(err, "listing the names of machines")
 }
 
 // MachineCount returns how many machines there are.
 func (s *Store) MachineCount(ctx context.Context) (n int, err error) {
-	if err := s.ro.GetContext(ctx, &n, "SELECT count(*) FROM machine"); err != nil {
-		return 0, fmt.Errorf("counting machines: %w", err)
-	}
-	return n, nil
+	err = s.ro.GetContext(ctx, &n, "SELECT count(*) FROM machine")
+	return n, wrap(err, "counting machines")
 }
 
 // OpenRuns returns the runs that are not over, by machine.
-func (s *Store) OpenRuns(ctx context.Context) ([]inventory.OpenRun, error) {
-	var runs []inventory.OpenRun
-	if err := s.ro.SelectContext(ctx, &runs,
-		"SELECT run, machine FROM workflow WHERE final = 0 ORDER BY machine, run"); err != nil {
-		return nil, fmt.Errorf("listing open runs: %w", err)
-	}
-	return runs, nil
+func (s *Store) OpenRuns(ctx context.Context) (runs []inventory.OpenRun, err error) {
+	err = s.ro.SelectContext(ctx, &runs, "SELECT run, machine FROM workflow WHERE final = 0 ORDER BY machine, run")
+	return runs, wrap(err, "listing open runs")
 }
 
 // touchedOperations is what a write of an operation's record touches; no machine has such a name.

@@ -11,14 +11,12 @@ import (
 
 type templateRow struct {
 	inventory.Template
-	Created int64 `db:"created"`
-	Updated int64 `db:"updated"`
+	Created, Updated int64
 }
 
 func (r templateRow) value() (inventory.Template, error) {
-	t := r.Template
-	t.Created, t.Updated = moment(r.Created), moment(r.Updated)
-	return t, nil
+	r.Template.Created, r.Template.Updated = moment(r.Created), moment(r.Updated)
+	return r.Template, nil
 }
 
 const templateColumns = "name, source, builtin, created, updated"
@@ -39,7 +37,7 @@ func (s *Store) Templates(ctx context.Context) ([]inventory.Template, error) {
 func (s *Store) PutTemplate(ctx context.Context, t inventory.Template, by string) error {
 	return s.write(ctx, fmt.Sprintf("storing template %q", t.Name), func(tx *sqlx.Tx) error {
 		now := nanos(s.now())
-		_, err := exec(ctx, tx, `INSERT INTO template (name, source, builtin, created, updated) VALUES (?,?,?,?,?)
+		err := do(ctx, tx, `INSERT INTO template (name, source, builtin, created, updated) VALUES (?,?,?,?,?)
 			ON CONFLICT (name) DO UPDATE SET source = excluded.source, builtin = excluded.builtin, updated = excluded.updated`,
 			t.Name, t.Source, t.Builtin, now, now)
 		if err != nil {

@@ -1,6 +1,7 @@
 package sqlite
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -21,7 +22,7 @@ import (
 // inventory.ErrConflict. Agents of earlier boots live until the new boot's
 // claim is redeemed.
 func (s *Store) AllowBoot(ctx context.Context, o inventory.Owner, boot int, until time.Time) (inventory.Grant, error) {
-	return s.allow(ctx, o, boot, false, until)
+	return s.allow(ctx, bootWindow{Owner: o, boot: boot, until: until})
 }
 
 // AllowInstaller is AllowBoot for a boot of the plan's installer. It opens the
@@ -29,51 +30,54 @@ func (s *Store) AllowBoot(ctx context.Context, o inventory.Owner, boot int, unti
 func (s *Store) AllowInstaller(ctx context.Context, o inventory.Owner, boot int, until time.Time) (inventory.Grant,
 	error,
 ) {
-	return s.allow(ctx, o, boot, true, until)
+	return s.allow(ctx, bootWindow{Owner: o, boot: boot, installer: true, until: until})
 }
 
-func (s *Store) allow(ctx context.Context, o inventory.Owner, boot int, installer bool,
-	until time.Time,
-) (inventory.Grant, error) {
-	var g inventory.Grant
-	err := s.write(ctx, fmt.Sprintf("allowing boot %d of machine %q", boot, o.Machine), func(tx *sqlx.Tx) (err error) {
-		g, err = s.allowIn(ctx, tx, o, boot, installer, until)
+// A bootWindow is the netboot window of one boot.
+type bootWindow struct {
+	inventory.Owner
+	boot      int
+	installer bool // what is booted is the plan's installer, not the agent
+	until     time.Time
+}
+
+func (s *Store) allow(ctx context.Context, w bootWindow) (g inventory.Grant, err error) {
+	what := fmt.Sprintf("allowing boot %d of machine %q", w.boot, w.Machine)
+	err = s.write(ctx, what, func(tx *sqlx.Tx) error {
+		g, err = s.allowIn(ctx, tx, w)
 		return err
 	})
 	return g, err
 }
 
-func (s *Store) allowIn(ctx context.Context, tx *sqlx.Tx, o inventory.Owner, boot int, installer bool,
-	until time.Time,
-) (inventory.Grant, error) {
-	if boot < 1 {
+func (s *Store) allowIn(ctx context.Context, tx *sqlx.Tx, w bootWindow) (inventory.Grant, error) {
+	if w.boot < 1 {
 		return inventory.Grant{}, inventory.ErrInvalid
 	}
 
 	g, err := read[grantRow](ctx, tx, `UPDATE grant_ SET boots_left = boots_left - (boot <> ?4), spent = spent AND boot = ?4, boot = ?4,
 		netboot_until = ?5, installer = ?6, acting = acting AND NOT ?6, secrets_until = iif(?6, ?5, secrets_until)
 		WHERE `+owns+` AND (boot = ?4 OR (boot = ?4 - 1 AND boots_left > 0)) RETURNING `+grantColumns(""),
-		o.Machine, o.Run, o.Epoch, boot, nanos(until), installer)
+		w.Machine, w.Run, w.Epoch, w.boot, nanos(w.until), w.installer)
 	if errors.Is(err, inventory.ErrNotFound) {
-		return inventory.Grant{}, bootNotAllowed(ctx, tx, o, boot)
+		return inventory.Grant{}, bootNotAllowed(ctx, tx, w.Owner, w.boot)
 	}
 	if err != nil {
 		return inventory.Grant{}, err
 	}
 
-	e := inventory.Event{Machine: o.Machine, Run: o.Run, Epoch: o.Epoch, Boot: boot, Kind: inventory.EventArmed}
-	if installer {
+	e := w.Event(w.boot, inventory.EventArmed, "", "")
+	if w.installer {
 		e.Message = inventory.ArmedForInstaller
 		// The installer writes to the machine, which is in service again.
-		if _, err := exec(ctx, tx, "DELETE FROM standing WHERE machine = ? AND state = ?", o.Machine,
-			inventory.StandingAvailable); err != nil {
-			return inventory.Grant{}, err
+		err := do(ctx, tx, "DELETE FROM standing WHERE machine = ? AND state = ?", w.Machine, inventory.StandingAvailable)
+		if err == nil {
+			err = forgetOtherPlans(ctx, tx, w.Owner)
 		}
-		if err := forgetOtherPlans(ctx, tx, o); err != nil {
+		if err != nil {
 			return inventory.Grant{}, err
 		}
 	}
-
 	return g, s.event(ctx, tx, e)
 }
 
@@ -91,28 +95,22 @@ func bootNotAllowed(ctx context.Context, tx *sqlx.Tx, o inventory.Owner, boot in
 
 // MoreBoots leaves o's run at least n boots, after an operator decided so.
 func (s *Store) MoreBoots(ctx context.Context, o inventory.Owner, n int) error {
-	return s.own(ctx, "allowing more boots", o, "boots_left = max(boots_left, ?4)", n)
+	return s.own(ctx, grantChange{what: "allowing more boots", set: "boots_left = max(boots_left, ?4)", value: n}, o)
 }
 
 // RenewNetboot moves the end of o's netboot window; one that was closed opens
 // again. Before the first AllowBoot it is inventory.ErrConflict.
 func (s *Store) RenewNetboot(ctx context.Context, o inventory.Owner, until time.Time) error {
-	return s.write(ctx, fmt.Sprintf("renewing the netboot window of machine %q", o.Machine), func(tx *sqlx.Tx) error {
-		s.show(tx, o.Machine)
-		n, err := exec(ctx, tx, "UPDATE grant_ SET netboot_until = ?4 WHERE "+owns+" AND boot > 0", o.Machine, o.Run,
-			o.Epoch, nanos(until))
-		if err == nil && n == 0 {
-			err = fencedOr(ctx, tx, o, fmt.Errorf("no boot was allowed yet: %w", inventory.ErrConflict))
-		}
-		return err
-	})
+	return s.own(ctx, grantChange{
+		what: "renewing the netboot window", set: "netboot_until = ?4", value: nanos(until),
+		condition: " AND boot > 0", otherwise: fmt.Errorf("no boot was allowed yet: %w", inventory.ErrConflict),
+	}, o)
 }
 
 // CloseNetboot closes o's netboot window; a closed one stays closed.
 func (s *Store) CloseNetboot(ctx context.Context, o inventory.Owner) error {
 	return s.write(ctx, fmt.Sprintf("closing the netboot window of machine %q", o.Machine), func(tx *sqlx.Tx) error {
-		var boot int
-		err := get(ctx, tx, &boot, `UPDATE grant_ SET netboot_until = 0 WHERE `+owns+` AND netboot_until <> 0 RETURNING boot`,
+		boot, err := scalar[int](ctx, tx, "UPDATE grant_ SET netboot_until = 0 WHERE "+owns+" AND netboot_until <> 0 RETURNING boot",
 			o.Machine, o.Run, o.Epoch)
 		if errors.Is(err, inventory.ErrNotFound) {
 			return fencedOr(ctx, tx, o, nil)
@@ -120,30 +118,35 @@ func (s *Store) CloseNetboot(ctx context.Context, o inventory.Owner) error {
 		if err != nil {
 			return err
 		}
-		return s.event(ctx, tx, inventory.Event{
-			Machine: o.Machine, Run: o.Run, Epoch: o.Epoch, Boot: boot,
-			Kind: inventory.EventDisarmed, Key: rand.Text(),
-		})
+		return s.event(ctx, tx, o.Event(boot, inventory.EventDisarmed, rand.Text(), ""))
 	})
 }
 
 // OpenSecrets opens o's secrets window until the given time.
 func (s *Store) OpenSecrets(ctx context.Context, o inventory.Owner, until time.Time) error {
-	return s.own(ctx, "opening the secrets window", o, "secrets_until = ?4", nanos(until))
+	return s.own(ctx, grantChange{what: "opening the secrets window", set: "secrets_until = ?4", value: nanos(until)}, o)
 }
 
 // CloseSecrets closes o's secrets window; a closed one stays closed.
 func (s *Store) CloseSecrets(ctx context.Context, o inventory.Owner) error {
-	return s.own(ctx, "closing the secrets window", o, "secrets_until = ?4", 0)
+	return s.own(ctx, grantChange{what: "closing the secrets window", set: "secrets_until = ?4", value: 0}, o)
 }
 
-// own sets a column of o's grant to v, parameter 4.
-func (s *Store) own(ctx context.Context, what string, o inventory.Owner, set string, v any) error {
-	return s.write(ctx, fmt.Sprintf("%s of machine %q", what, o.Machine), func(tx *sqlx.Tx) error {
+// A grantChange sets a column of a grant to a value, parameter 4.
+type grantChange struct {
+	what, set string
+	value     any
+	condition string // what else must hold; "" = nothing
+	otherwise error  // when that does not hold
+}
+
+// own changes o's grant.
+func (s *Store) own(ctx context.Context, c grantChange, o inventory.Owner) error {
+	return s.write(ctx, fmt.Sprintf("%s of machine %q", c.what, o.Machine), func(tx *sqlx.Tx) error {
 		s.show(tx, o.Machine)
-		n, err := exec(ctx, tx, "UPDATE grant_ SET "+set+" WHERE "+owns, o.Machine, o.Run, o.Epoch, v)
+		n, err := exec(ctx, tx, "UPDATE grant_ SET "+c.set+" WHERE "+owns+c.condition, o.Machine, o.Run, o.Epoch, c.value)
 		if err == nil && n == 0 {
-			err = fencedOr(ctx, tx, o, errors.New("nothing was changed"))
+			err = fencedOr(ctx, tx, o, cmp.Or(c.otherwise, errors.New("nothing was changed")))
 		}
 		return err
 	})

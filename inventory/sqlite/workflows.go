@@ -1,6 +1,7 @@
 package sqlite
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -14,7 +15,7 @@ import (
 
 type workflowRow struct {
 	docRow[inventory.Workflow]
-	Started int64 `db:"started"`
+	Started int64
 }
 
 func (r workflowRow) value() (inventory.Workflow, error) {
@@ -75,10 +76,10 @@ func (s *Store) phaseEvent(ctx context.Context, tx *sqlx.Tx, w inventory.Workflo
 	if err != nil {
 		return err
 	}
-	return s.event(ctx, tx, inventory.Event{
-		Machine: w.Machine, Run: w.Run, Epoch: w.Epoch, Kind: inventory.EventPhase, Key: fmt.Sprintf("%d.%s", w.Seq, w.Phase),
-		Message: strings.TrimSuffix(w.Phase+": "+w.Message, ": "), Detail: json.RawMessage(detail),
-	})
+	o := inventory.Owner{Machine: w.Machine, Run: w.Run, Epoch: w.Epoch}
+	e := o.Event(0, inventory.EventPhase, fmt.Sprintf("%d.%s", w.Seq, w.Phase), strings.TrimSuffix(w.Phase+": "+w.Message, ": "))
+	e.Detail = json.RawMessage(detail)
+	return s.event(ctx, tx, e)
 }
 
 // Workflow returns the record of a run.
@@ -99,38 +100,25 @@ func (s *Store) workflowBy(ctx context.Context, what, where string, args ...any)
 
 // Workflows returns records, the newest first unless f says otherwise.
 func (s *Store) Workflows(ctx context.Context, f inventory.WorkflowFilter) ([]inventory.Workflow, error) {
-	limit := f.Limit
-	if limit <= 0 {
-		limit = 100
-	}
-
-	// Conditions that are not asked for are left out: an index serves no condition
-	// that a parameter switches off.
-	query, args := "SELECT doc, started FROM workflow WHERE true", []any{}
-	if f.Machine != "" {
-		query, args = query+" AND machine = ?", append(args, f.Machine)
-	}
-	if f.State != "" {
-		query, args = query+" AND state = ?", append(args, f.State)
-	}
-	if f.Open {
-		query += " AND final = 0"
-	}
+	q := selection{query: "SELECT doc, started FROM workflow WHERE true"}
+	q.where(f.Machine != "", "machine = ?", f.Machine)
+	q.where(f.State != "", "state = ?", f.State)
+	q.where(f.Open, "final = 0")
 	for k, v := range f.Labels {
-		query, args = query+" AND EXISTS (SELECT 1 FROM machine m WHERE m.name = workflow.machine AND "+hasLabel+")", append(args, k, v)
+		q.where(true, "EXISTS (SELECT 1 FROM machine m WHERE m.name = workflow.machine AND "+hasLabel+")", k, v)
 	}
 	order, before := "started DESC, rowid DESC", "<"
 	if f.Oldest {
 		order, before = "started, rowid", ">"
 	}
-	if !f.AfterStarted.IsZero() {
-		// Of runs that were started at the same moment, those that come after the run.
-		query += fmt.Sprintf(" AND started %[1]s= ? AND (started %[1]s ? OR rowid %[1]s (SELECT a.rowid FROM workflow a WHERE a.run = ?))",
-			before)
-		at := f.AfterStarted.UnixNano()
-		args = append(args, at, at, f.AfterRun)
-	}
-	out, err := list[workflowRow](ctx, s.ro, query+" ORDER BY "+order+" LIMIT ?", append(args, limit)...)
+
+	// Of runs that were started at the same moment, those that come after the run.
+	after := fmt.Sprintf("started %[1]s= ? AND (started %[1]s ? OR rowid %[1]s (SELECT a.rowid FROM workflow a WHERE a.run = ?))",
+		before)
+	at := nanos(f.AfterStarted)
+	q.where(!f.AfterStarted.IsZero(), after, at, at, f.AfterRun)
+	q.page(order, cmp.Or(max(f.Limit, 0), 100))
+	out, err := list[workflowRow](ctx, s.ro, q.query, q.args...)
 	return out, wrap(err, "listing workflows")
 }
 
@@ -139,12 +127,11 @@ func (s *Store) Workflows(ctx context.Context, f inventory.WorkflowFilter) ([]in
 // is inventory.ErrConflict.
 func (s *Store) DeleteWorkflow(ctx context.Context, run, by string) error {
 	return s.write(ctx, fmt.Sprintf("deleting the record of run %q", run), func(tx *sqlx.Tx) error {
-		var machine string
-		err := get(ctx, tx, &machine, `DELETE FROM workflow WHERE run = ?1 AND final = 1
+		machine, err := scalar[string](ctx, tx, `DELETE FROM workflow WHERE run = ?1 AND final = 1
 			AND NOT EXISTS (SELECT 1 FROM grant_ WHERE grant_.run = ?1) RETURNING machine`, run)
 		if errors.Is(err, inventory.ErrNotFound) {
-			var state string
-			if err := get(ctx, tx, &state, "SELECT state FROM workflow WHERE run = ?", run); err != nil {
+			state, err := scalar[string](ctx, tx, "SELECT state FROM workflow WHERE run = ?", run)
+			if err != nil {
 				return err
 			}
 			return fmt.Errorf("it is %s and not over: cancel it first: %w", state, inventory.ErrConflict)
@@ -163,12 +150,12 @@ func (s *Store) DeleteWorkflow(ctx context.Context, run, by string) error {
 // machine stays known: it may still be up and has to be told that its run is over,
 // and its facts are the newest.
 func forgetRun(ctx context.Context, tx *sqlx.Tx, run string) error {
-	return execEach(ctx, tx, run,
-		"DELETE FROM plan WHERE run = ?",
-		"DELETE FROM assignment WHERE run = ?",
-		"DELETE FROM log WHERE run = ?",
-		"DELETE FROM event WHERE run = ?",
-		`DELETE FROM agent WHERE run = ? AND EXISTS (SELECT 1 FROM agent b
-			WHERE b.machine = agent.machine AND (b.epoch > agent.epoch OR b.epoch = agent.epoch AND b.boot > agent.boot))`,
+	return doAll(ctx, tx,
+		stmt("DELETE FROM plan WHERE run = ?", run),
+		stmt("DELETE FROM assignment WHERE run = ?", run),
+		stmt("DELETE FROM log WHERE run = ?", run),
+		stmt("DELETE FROM event WHERE run = ?", run),
+		stmt(`DELETE FROM agent WHERE run = ? AND EXISTS (SELECT 1 FROM agent b
+			WHERE b.machine = agent.machine AND (b.epoch > agent.epoch OR b.epoch = agent.epoch AND b.boot > agent.boot))`, run),
 	)
 }
