@@ -238,7 +238,8 @@ const (
 )
 
 // fail maps the inventory's error vocabulary to Temporal's: the only place
-// where an error becomes retryable or not.
+// where an error becomes retryable or not. The interceptor Errors applies it to
+// what every activity returns.
 func fail(err error) error {
 	if err == nil {
 		return nil
@@ -268,6 +269,12 @@ func fail(err error) error {
 	return err
 }
 
+// event appends an event of now.
+func (a *Activities) event(ctx context.Context, e inventory.Event) error {
+	e.At = a.Now()
+	return a.Records.AppendEvents(ctx, []inventory.Event{e})
+}
+
 // Record writes the record of a run with its input. It is called whenever the
 // record changes, as a local activity.
 func (a *Activities) Record(ctx context.Context, w inventory.Workflow, input any) error {
@@ -275,5 +282,5 @@ func (a *Activities) Record(ctx context.Context, w inventory.Workflow, input any
 	if w.Input, err = json.Marshal(input); err != nil {
 		return fmt.Errorf("recording the input of run %q: %w", w.Run, err)
 	}
-	return fail(a.Records.PutWorkflow(ctx, w))
+	return a.Records.PutWorkflow(ctx, w)
 }

@@ -29,10 +29,6 @@ type AssignRequest struct {
 // the same key again changes nothing: what stands wins. Secret references are
 // resolved here, and not before.
 func (a *Activities) Assign(ctx context.Context, q AssignRequest) error {
-	return fail(a.assign(ctx, q))
-}
-
-func (a *Activities) assign(ctx context.Context, q AssignRequest) error {
 	plan, err := a.Assignments.Plan(ctx, q.Owner.Run)
 	if errors.Is(err, inventory.ErrNotFound) {
 		// A run that was reset from outside has a new id, and planned nothing
@@ -151,14 +147,14 @@ type StopRequest struct {
 // Stop orders the agent to end an attempt; the order travels in the answer to
 // its next heartbeat.
 func (a *Activities) Stop(ctx context.Context, q StopRequest) error {
-	return fail(a.Assignments.StopAssignment(ctx, q.Owner, q.Key, a.Now()))
+	return a.Assignments.StopAssignment(ctx, q.Owner, q.Key, a.Now())
 }
 
 // AgentFacts returns what the agent of the run found on the machine.
 func (a *Activities) AgentFacts(ctx context.Context, o inventory.Owner) (action.Facts, error) {
 	agent, err := a.Agents.Agent(ctx, o)
 	if err != nil {
-		return action.Facts{}, fail(fmt.Errorf("agent of %q: %w", o.Machine, err))
+		return action.Facts{}, fmt.Errorf("agent of %q: %w", o.Machine, err)
 	}
 	return agent.Facts, nil
 }
@@ -226,7 +222,7 @@ func (a *Activities) Evidence(ctx context.Context, q EvidenceRequest) (EvidenceF
 		found, sure, err := a.evidence(ctx, q)
 		found.Left = left
 		if err != nil || sure {
-			return found, fail(err)
+			return found, err
 		}
 		select {
 		case <-time.After(time.Second):

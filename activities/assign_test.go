@@ -81,7 +81,7 @@ func TestS8AssignmentsAreSigned(t *testing.T) {
 	before := len(s.assigned)
 	err = a.Assign(t.Context(), AssignRequest{Owner: owner, Boot: 3, Key: action.Key{Epoch: 4, Attempt: 1}, Disk: disk})
 	var app *temporal.ApplicationError
-	require.ErrorAs(t, err, &app)
+	require.ErrorAs(t, fail(err), &app)
 	require.Equal(t, TypeInvalid, app.Type())
 	require.Len(t, s.assigned, before)
 }
@@ -114,7 +114,7 @@ func TestAssignOfAResetRunIsFenced(t *testing.T) {
 	for run, want := range map[string]string{"r2": TypeFenced, "r1": TypeNotFound} {
 		owner := inventory.Owner{Machine: "m1", Run: run, Epoch: 1}
 		var app *temporal.ApplicationError
-		require.ErrorAs(t, a.Assign(t.Context(), AssignRequest{Owner: owner, Key: action.Key{Epoch: 1, Attempt: 1}}), &app)
+		require.ErrorAs(t, fail(a.Assign(t.Context(), AssignRequest{Owner: owner, Key: action.Key{Epoch: 1, Attempt: 1}})), &app)
 		require.Equal(t, want, app.Type(), run)
 	}
 }

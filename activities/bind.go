@@ -29,22 +29,22 @@ type Bound struct {
 // Bind resolves the disk selector against the disks that the agent sees.
 func (a *Activities) Bind(ctx context.Context, q BindRequest) (Bound, error) {
 	if err := a.fence(ctx, q.Owner); err != nil {
-		return Bound{}, fail(err)
+		return Bound{}, err
 	}
 
 	m, err := a.Machines.Machine(ctx, q.Owner.Machine)
 	if err != nil {
-		return Bound{}, fail(err)
+		return Bound{}, err
 	}
 
 	agent, err := a.Agents.Agent(ctx, q.Owner)
 	if err != nil {
-		return Bound{}, fail(fmt.Errorf("agent of %q: %w", q.Owner.Machine, err))
+		return Bound{}, fmt.Errorf("agent of %q: %w", q.Owner.Machine, err)
 	}
 
 	written, err := a.Machines.DisksWritten(ctx, m.Name)
 	if err != nil {
-		return Bound{}, fail(err)
+		return Bound{}, err
 	}
 
 	disks := agent.Facts.Disks
@@ -100,10 +100,8 @@ func (a *Activities) Bind(ctx context.Context, q BindRequest) (Bound, error) {
 		return Bound{Reason: reason, Disks: disks}, nil
 	}
 
-	return Bound{Disk: d, Disks: disks}, fail(a.Records.AppendEvents(ctx, []inventory.Event{{
-		Machine: m.Name, Run: q.Owner.Run, Epoch: q.Owner.Epoch, Boot: agent.Boot, Kind: inventory.EventBound, At: a.Now(),
-		Message: fmt.Sprintf("disk %s serial %q wwn %q, %d bytes", d.Path, d.Serial, d.WWN, d.Size),
-	}}))
+	return Bound{Disk: d, Disks: disks}, a.event(ctx, q.Owner.Event(agent.Boot, inventory.EventBound, "",
+		fmt.Sprintf("disk %s serial %q wwn %q, %d bytes", d.Path, d.Serial, d.WWN, d.Size)))
 }
 
 // Identities returns the keys under which the inventory remembers a disk.

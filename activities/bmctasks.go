@@ -21,20 +21,20 @@ func coldStart(pxe inventory.BootDevice) []inventory.BMCTask {
 func (a *Activities) BMCTasks(ctx context.Context, o inventory.Owner, job inventory.BMCJob) error {
 	m, err := a.Machines.Machine(ctx, o.Machine)
 	if err != nil {
-		return fail(err)
+		return err
 	}
 
 	if m.BMC.Manual() && !m.BMC.Wakes() {
-		return fail(fmt.Errorf("job %q: machine %q has no BMC: %w", job.Name, o.Machine, inventory.ErrUnsupported))
+		return fmt.Errorf("job %q: machine %q has no BMC: %w", job.Name, o.Machine, inventory.ErrUnsupported)
 	}
 	defer heartbeat(ctx)()
 	err = a.tasks(ctx, m, taskList{owner: o, job: job, fence: func(ctx context.Context) error { return a.fence(ctx, o) }})
 	if task := (failedTask{}); !errors.As(err, &task) || ctx.Err() != nil {
-		return fail(err)
+		return err
 	}
 
 	// The operator has seen that the job is over: the list is not begun again,
-	// least of all its tasks that had worked. A worker's death is another matter.
+	// least of all its tasks that had worked. After the death of a worker it is.
 	var app *temporal.ApplicationError
 	var kind string
 	if errors.As(fail(err), &app) {
@@ -109,7 +109,7 @@ func (a *Activities) tasks(ctx context.Context, m inventory.Machine, l taskList)
 		if err := a.keep(ctx, job); err != nil {
 			return err
 		}
-		// Of what has worked and is on record, the event is for people.
+		// The task has worked and is on record: the event is for operators alone.
 		if err := a.power(ctx, o, job.Name, *t); err != nil {
 			a.Log.Error("recording what a BMC did", "machine", m.Name, "job", job.Name, "error", err)
 		}
@@ -149,9 +149,7 @@ func (a *Activities) power(ctx context.Context, o inventory.Owner, job string, t
 	if t.Message != "" {
 		msg += ": " + t.Message
 	}
-	return a.Records.AppendEvents(ctx, []inventory.Event{{
-		Machine: o.Machine, Run: o.Run, Epoch: o.Epoch, Kind: inventory.EventPower, Key: job + "/" + describe(t), At: a.Now(), Message: msg,
-	}})
+	return a.event(ctx, o.Event(0, inventory.EventPower, job+"/"+describe(t), msg))
 }
 
 func describe(t inventory.BMCTask) string {

@@ -1,6 +1,7 @@
 package activities
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -32,7 +33,7 @@ const (
 func (a *Activities) PlanDecommission(ctx context.Context, q DecommissionRequest) (Planned, error) {
 	p, err := a.planDecommission(ctx, q)
 	if err != nil {
-		return Planned{}, fail(fmt.Errorf("planning the decommissioning of %q: %w", q.Machine, err))
+		return Planned{}, fmt.Errorf("planning the decommissioning of %q: %w", q.Machine, err)
 	}
 	return p, nil
 }
@@ -51,7 +52,7 @@ func (a *Activities) planDecommission(ctx context.Context, q DecommissionRequest
 		return Planned{}, err
 	}
 
-	wipe := wipeAction(first(q.Wipe, "quick"))
+	wipe := wipeAction(cmp.Or(q.Wipe, "quick"))
 	wipe.Environment[action.AllDisksVariable] = "true"
 	if err := action.Check(action.Wipe, wipe.Environment); err != nil {
 		return Planned{}, fmt.Errorf("%w: %w", err, inventory.ErrInvalid)
@@ -105,11 +106,6 @@ type RetireRequest struct {
 // returns its standing from now on. A disk that Ingot wrote and the agent did
 // not find is a note: it may be in a drawer by now.
 func (a *Activities) Retire(ctx context.Context, q RetireRequest) (inventory.Standing, error) {
-	st, err := a.retire(ctx, q)
-	return st, fail(err)
-}
-
-func (a *Activities) retire(ctx context.Context, q RetireRequest) (inventory.Standing, error) {
 	if err := a.fence(ctx, q.Owner); err != nil {
 		return inventory.Standing{}, err
 	}
@@ -125,8 +121,8 @@ func (a *Activities) retire(ctx context.Context, q RetireRequest) (inventory.Sta
 
 	notes := q.Notes
 	for _, id := range m.ProtectedDisks {
-		notes = append(notes, "not wiped, because it is protected: "+
-			""+strings.Join(Identities(action.Disk{Serial: id.Serial, WWN: id.WWN}), " "))
+		ids := Identities(action.Disk{Serial: id.Serial, WWN: id.WWN})
+		notes = append(notes, "not wiped, because it is protected: "+strings.Join(ids, " "))
 	}
 
 	missing, err := a.missing(ctx, q.Owner)
@@ -139,12 +135,7 @@ func (a *Activities) retire(ctx context.Context, q RetireRequest) (inventory.Sta
 		st.State = inventory.StandingQuarantined
 	}
 
-	var all []string
-	for _, s := range [][]string{q.Doubts, notes, missing} {
-		all = append(all, s...)
-	}
-
-	st.Reason = clip(strings.Join(all, "; "))
+	st.Reason = clip(strings.Join(slices.Concat(q.Doubts, notes, missing), "; "))
 	// Without its address it could not be booted again to do what is missing.
 	keep := q.KeepAddress || st.State == inventory.StandingQuarantined
 	return st, a.Machines.Retire(ctx, q.Owner, st, keep)

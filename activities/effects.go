@@ -9,8 +9,8 @@ import (
 	"go.temporal.io/sdk/interceptor"
 )
 
-// An Effects counts the activities under way that do something to the world. It
-// is an interceptor of the worker, so that none can be forgotten.
+// An Effects is an interceptor that counts the activities with side effects that are
+// under way.
 type Effects struct {
 	interceptor.WorkerInterceptorBase
 
@@ -51,19 +51,13 @@ func (e *Effects) count(name string, n int) {
 }
 
 // InterceptActivity is called by the worker for each attempt.
-func (e *Effects) InterceptActivity(_ context.Context, next interceptor.ActivityInboundInterceptor) interceptor.ActivityInboundInterceptor {
-	return &counting{ActivityInboundInterceptorBase: interceptor.ActivityInboundInterceptorBase{Next: next}, effects: e}
-}
-
-type counting struct {
-	interceptor.ActivityInboundInterceptorBase
-	effects *Effects
-}
-
-// ExecuteActivity passes on.
-func (a *counting) ExecuteActivity(ctx context.Context, in *interceptor.ExecuteActivityInput) (any, error) {
-	name := activity.GetInfo(ctx).ActivityType.Name
-	a.effects.count(name, 1)
-	defer a.effects.count(name, -1)
-	return a.Next.ExecuteActivity(ctx, in)
+func (e *Effects) InterceptActivity(_ context.Context,
+	next interceptor.ActivityInboundInterceptor,
+) interceptor.ActivityInboundInterceptor {
+	return around(next, func(ctx context.Context, do func() (any, error)) (any, error) {
+		name := activity.GetInfo(ctx).ActivityType.Name
+		e.count(name, 1)
+		defer e.count(name, -1)
+		return do()
+	})
 }

@@ -84,6 +84,15 @@ func (a *Activities) lab(ctx context.Context, name string) (genesis.Lab, invento
 	return a.lastLab.lab, b, nil
 }
 
+// section returns a section of a lab file, which that must have.
+func section[T any](s *T, name string) (T, error) {
+	if s == nil {
+		var none T
+		return none, fmt.Errorf("the lab file has no %s: %w", name, inventory.ErrInvalid)
+	}
+	return *s, nil
+}
+
 // labCache holds the lab file that was read last: reading and checking it with
 // its documents takes as long as everything else that most activities do.
 type labCache struct {
@@ -98,47 +107,47 @@ type labCache struct {
 func (a *Activities) ReadLab(ctx context.Context, q LabRequest) (LabTable, error) {
 	lab, b, err := a.lab(ctx, q.Name)
 	if err != nil {
-		return LabTable{}, fail(err)
+		return LabTable{}, err
 	}
 
 	for _, typ := range []string{inventory.TypeGenesis, inventory.TypeMigrate} {
 		open, err := a.Operations.Operations(ctx, inventory.OperationFilter{Type: typ, Open: true})
 		if err != nil {
-			return LabTable{}, fail(err)
+			return LabTable{}, err
 		}
 		for _, o := range open {
 			own := o.Run == q.Run || o.ID == q.operation()
 			if lab.Migrate != nil && o.ID == "migrate/"+lab.Migrate.Target {
 				of, err := labOf(o) // begun by an earlier run of this name, or for it by the operator
 				if err != nil {
-					return LabTable{}, fail(err)
+					return LabTable{}, err
 				}
 				own = of == q.Name
 			}
 			if !own {
-				return LabTable{}, fail(fmt.Errorf("%s is under way (ingot operation get %s): %w", o.ID, o.ID, inventory.ErrConflict))
+				return LabTable{}, fmt.Errorf("%s is under way (ingot operation get %s): %w", o.ID, o.ID, inventory.ErrConflict)
 			}
 		}
 	}
 
 	done, err := a.doneBefore(ctx, q)
 	if err != nil {
-		return LabTable{}, fail(err)
+		return LabTable{}, err
 	}
 
 	t := LabTable{SHA256: b.SHA256}
 	for _, s := range lab.Steps() {
 		if s.Writes() && done[s.Name] {
 			if !q.Resume && !q.Again {
-				return LabTable{}, fail(fmt.Errorf("an earlier run of genesis %q has done step %q, which would overwrite %s "+
+				return LabTable{}, fmt.Errorf("an earlier run of genesis %q has done step %q, which would overwrite %s "+
 					"again: resume it (ingot genesis resume %s), or say that all is to be done again: %w",
-					q.Name, s.Name, s.Machine, q.Name, inventory.ErrConflict))
+					q.Name, s.Name, s.Machine, q.Name, inventory.ErrConflict)
 			}
 			t.Installed = append(t.Installed, s.Machine)
 		} else if s.Writes() && (q.Resume || q.Again) {
 			ours, err := a.ours(ctx, s.Machine, q.operation())
 			if err != nil {
-				return LabTable{}, fail(err)
+				return LabTable{}, err
 			}
 			if ours {
 				t.Ours = append(t.Ours, s.Machine)

@@ -83,7 +83,7 @@ func (r *relayRouter) SetRelayServer(
 func typeOf(t *testing.T, err error) string {
 	t.Helper()
 	var a *temporal.ApplicationError
-	require.ErrorAs(t, err, &a)
+	require.ErrorAs(t, fail(err), &a)
 	return a.Type()
 }
 

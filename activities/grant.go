@@ -34,20 +34,20 @@ type ArmRequest struct {
 // owner is dead from here on. No window opens yet; see Power.
 func (a *Activities) Arm(ctx context.Context, q ArmRequest) (inventory.Owner, error) {
 	if err := a.Grants.KeyCheck(ctx); err != nil {
-		return inventory.Owner{}, fail(fmt.Errorf("arming %q: %w (ingot secret status tells more)", q.Machine, err))
+		return inventory.Owner{}, fmt.Errorf("arming %q: %w (ingot secret status tells more)", q.Machine, err)
 	}
 
 	if err := a.planStands(ctx, q); err != nil {
-		return inventory.Owner{}, fail(fmt.Errorf("arming %q: %w", q.Machine, err))
+		return inventory.Owner{}, fmt.Errorf("arming %q: %w", q.Machine, err)
 	}
 
 	if err := a.refuseUnanswered(ctx, q); err != nil {
-		return inventory.Owner{}, fail(fmt.Errorf("arming %q: %w", q.Machine, err))
+		return inventory.Owner{}, fmt.Errorf("arming %q: %w", q.Machine, err)
 	}
 
 	newest, err := a.Grants.NewestEvent(ctx)
 	if err != nil {
-		return inventory.Owner{}, fail(err)
+		return inventory.Owner{}, err
 	}
 
 	if q.ClockRight {
@@ -62,7 +62,7 @@ func (a *Activities) Arm(ctx context.Context, q ArmRequest) (inventory.Owner, er
 
 	g, err := a.Grants.TakeGrant(ctx, q.Machine, q.Run, q.WorkflowID, q.Force)
 	if err != nil {
-		return inventory.Owner{}, fail(fmt.Errorf("taking the grant of %q: %w", q.Machine, err))
+		return inventory.Owner{}, fmt.Errorf("taking the grant of %q: %w", q.Machine, err)
 	}
 	return g.Owner, nil
 }
@@ -120,29 +120,29 @@ func (a *Activities) RenewNetboot(ctx context.Context, q WindowRequest) error {
 	if err == nil && q.Installer {
 		err = a.Windows.OpenSecrets(ctx, q.Owner, until)
 	}
-	return fail(err)
+	return err
 }
 
 // Disarm closes the netboot window; a closed one stays closed. A window that
 // is no longer ours is Fenced.
 func (a *Activities) Disarm(ctx context.Context, o inventory.Owner) error {
-	return fail(a.Windows.CloseNetboot(ctx, o))
+	return a.Windows.CloseNetboot(ctx, o)
 }
 
 // OpenSecrets opens the secrets window, for the reboot into the installed
 // system, whose cloud-init asks several times.
 func (a *Activities) OpenSecrets(ctx context.Context, q WindowRequest) error {
-	return fail(a.Windows.OpenSecrets(ctx, q.Owner, a.Now().Add(q.For)))
+	return a.Windows.OpenSecrets(ctx, q.Owner, a.Now().Add(q.For))
 }
 
 // CloseSecrets closes the secrets window.
 func (a *Activities) CloseSecrets(ctx context.Context, o inventory.Owner) error {
-	return fail(a.Windows.CloseSecrets(ctx, o))
+	return a.Windows.CloseSecrets(ctx, o)
 }
 
 // MoreBoots allows a run more boots; only the operator's decision leads here.
 func (a *Activities) MoreBoots(ctx context.Context, o inventory.Owner) error {
-	return fail(a.Windows.MoreBoots(ctx, o, inventory.MaxBoots))
+	return a.Windows.MoreBoots(ctx, o, inventory.MaxBoots)
 }
 
 // End gives the grant back and closes both windows. A grant that another
@@ -152,11 +152,11 @@ func (a *Activities) End(ctx context.Context, o inventory.Owner) error {
 	if o.Epoch == 0 {
 		g, err := a.Grants.Grant(ctx, o.Machine)
 		if err != nil || g.Run != o.Run {
-			return fail(err)
+			return err
 		}
 		o = g.Owner
 	}
-	return fail(a.Grants.EndGrant(ctx, o))
+	return a.Grants.EndGrant(ctx, o)
 }
 
 // fence compares the grant with the owner.
@@ -184,5 +184,5 @@ func (a *Activities) Idle(ctx context.Context, machine string) error {
 	if err == nil && (g.Run != "" || g.NetbootOpen(a.Now())) {
 		err = fmt.Errorf("machine %q is still held by run %s: %w", machine, g.Run, inventory.ErrConflict)
 	}
-	return fail(err)
+	return err
 }

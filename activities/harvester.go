@@ -31,13 +31,11 @@ const clusterUser = "admin"
 
 func (a *Activities) cluster(ctx context.Context, name string) (genesis.Cluster, inventory.Endpoint, error) {
 	lab, _, err := a.lab(ctx, name)
-	if err == nil && lab.Cluster == nil {
-		err = fmt.Errorf("the lab file has no cluster: %w", inventory.ErrInvalid)
-	}
 	if err != nil {
 		return genesis.Cluster{}, inventory.Endpoint{}, err
 	}
-	return *lab.Cluster, pinned(lab.Cluster.API, lab.Cluster.Fingerprint), nil
+	c, err := section(lab.Cluster, "cluster")
+	return c, pinned(c.API, c.Fingerprint), err
 }
 
 // ClusterReady waits until the cluster answers at its virtual address, so that
@@ -45,7 +43,7 @@ func (a *Activities) cluster(ctx context.Context, name string) (genesis.Cluster,
 func (a *Activities) ClusterReady(ctx context.Context, q LabRequest) error {
 	_, e, err := a.cluster(ctx, q.Name)
 	if err != nil {
-		return fail(err)
+		return err
 	}
 	return a.until(ctx, func(ctx context.Context) error { return a.Clusters.Ready(ctx, e) })
 }
@@ -56,7 +54,7 @@ func (a *Activities) ClusterReady(ctx context.Context, q LabRequest) error {
 func (a *Activities) ClusterHas(ctx context.Context, q LabRequest) error {
 	c, e, err := a.cluster(ctx, q.Name)
 	if err != nil {
-		return fail(err)
+		return err
 	}
 	want := 1 + len(c.Join)
 	if q.Machine != "" {

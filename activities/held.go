@@ -17,10 +17,9 @@ const TypeHeld = "Held"
 
 // A Hold answers Held to every activity of runs that were open when the server
 // was restored from a backup: since then the machine may have been installed,
-// handed over or thrown away, and this server does not know of it. It is an
-// interceptor of the worker, so that no activity can be forgotten, local ones
-// included. What is let through only writes down that the run waits or ended,
-// and gives back what it holds, which is nothing.
+// moved to another server or thrown away, and this server does not know of it. What
+// is let through only records that the run waits or ended, and gives back what
+// it holds, which is nothing.
 type Hold struct {
 	interceptor.WorkerInterceptorBase
 
@@ -51,20 +50,14 @@ func letThrough(name string) bool {
 }
 
 // InterceptActivity is called by the worker for each attempt.
-func (h *Hold) InterceptActivity(_ context.Context, next interceptor.ActivityInboundInterceptor) interceptor.ActivityInboundInterceptor {
-	return &holding{ActivityInboundInterceptorBase: interceptor.ActivityInboundInterceptorBase{Next: next}, hold: h}
-}
-
-type holding struct {
-	interceptor.ActivityInboundInterceptorBase
-	hold *Hold
-}
-
-// ExecuteActivity passes on unless the run is held.
-func (a *holding) ExecuteActivity(ctx context.Context, in *interceptor.ExecuteActivityInput) (any, error) {
-	info := activity.GetInfo(ctx)
-	if a.hold.runs[info.WorkflowExecution.RunID] && !letThrough(info.ActivityType.Name) {
-		return nil, temporal.NewNonRetryableApplicationError(a.hold.text, TypeHeld, nil)
-	}
-	return a.Next.ExecuteActivity(ctx, in)
+func (h *Hold) InterceptActivity(_ context.Context,
+	next interceptor.ActivityInboundInterceptor,
+) interceptor.ActivityInboundInterceptor {
+	return around(next, func(ctx context.Context, do func() (any, error)) (any, error) {
+		info := activity.GetInfo(ctx)
+		if h.runs[info.WorkflowExecution.RunID] && !letThrough(info.ActivityType.Name) {
+			return nil, temporal.NewNonRetryableApplicationError(h.text, TypeHeld, nil)
+		}
+		return do()
+	})
 }

@@ -28,12 +28,12 @@ type InstalledRequest struct {
 func (a *Activities) Installed(ctx context.Context, q InstalledRequest) (OwnRun, error) {
 	list, err := a.installations(ctx, q.Machine)
 	if err != nil {
-		return OwnRun{}, fail(err)
+		return OwnRun{}, err
 	}
 
 	gone, err := a.Labs.Fact(ctx, q.Parent, factTakenBack+q.Machine)
 	if err != nil && !errors.Is(err, inventory.ErrNotFound) {
-		return OwnRun{}, fail(err)
+		return OwnRun{}, err
 	}
 
 	foreign := ""
@@ -46,14 +46,14 @@ func (a *Activities) Installed(ctx context.Context, q InstalledRequest) (OwnRun,
 		}
 		switch mine, err := startedBy(w, q.Parent); {
 		case err != nil:
-			return OwnRun{}, fail(err)
+			return OwnRun{}, err
 		case !mine:
 			foreign = w.Run
 			continue
 		case foreign != "":
-			return OwnRun{}, fail(fmt.Errorf("machine %q was installed by %s and after that by run %s, which the operation "+
+			return OwnRun{}, fmt.Errorf("machine %q was installed by %s and after that by run %s, which the operation "+
 				"did not start: skip the step if that is right, or install the machine by hand: %w",
-				q.Machine, q.Parent, foreign, inventory.ErrConflict))
+				q.Machine, q.Parent, foreign, inventory.ErrConflict)
 		}
 		return OwnRun{Run: w.Run, Mine: true}, nil
 	}
@@ -103,7 +103,7 @@ type OpenRunRequest struct {
 func (a *Activities) OpenRun(ctx context.Context, q OpenRunRequest) (OwnRun, error) {
 	if q.TakeBack {
 		if err := a.takeBack(ctx, q); err != nil {
-			return OwnRun{}, fail(err)
+			return OwnRun{}, err
 		}
 	}
 
@@ -113,11 +113,11 @@ func (a *Activities) OpenRun(ctx context.Context, q OpenRunRequest) (OwnRun, err
 	}
 
 	if err != nil {
-		return OwnRun{}, fail(err)
+		return OwnRun{}, err
 	}
 
 	mine, err := startedBy(w, q.Parent)
-	return OwnRun{Run: w.Run, Mine: mine}, fail(err)
+	return OwnRun{Run: w.Run, Mine: mine}, err
 }
 
 // takeBack remembers which installation was undone, for an operation that resumes.

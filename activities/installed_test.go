@@ -88,7 +88,7 @@ func TestOpenOperationThatHasEnded(t *testing.T) {
 	l.operations = nil
 	_, err = a.OpenOperation(t.Context(), "migrate/platform")
 	var app *temporal.ApplicationError
-	require.ErrorAs(t, err, &app)
+	require.ErrorAs(t, fail(err), &app)
 	require.True(t, app.NonRetryable())
 	require.ErrorContains(t, err, "migrate/platform")
 }

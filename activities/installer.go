@@ -2,15 +2,10 @@ package activities
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
 	"time"
-
-	"go.temporal.io/sdk/activity"
 
 	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/internal/seed"
@@ -159,8 +154,7 @@ func (a *Activities) document(m inventory.Machine, plan *inventory.Plan, d inven
 		return d, err
 	}
 
-	// The epoch is not known before the machine is armed; its length does not
-	// matter to anybody.
+	// The epoch is not known before the machine is armed; no check depends on it.
 	stand := inventory.Owner{Machine: m.Name, Run: plan.Run, Epoch: 1}
 	if err := systems.Check(d.Kind, file, []byte(a.ofRun(contents, stand))); err != nil {
 		return d, err
@@ -181,7 +175,7 @@ func (a *Activities) document(m inventory.Machine, plan *inventory.Plan, d inven
 			return d, err
 		}
 	}
-	if system.Probe != nil && plan.Installer.Complete == inventory.CompleteTalos {
+	if system.Probe != nil && plan.Installer.Complete == d.Kind {
 		if err := system.Probe.Provable([]byte(a.ofRun(contents, stand))); err != nil {
 			var p inventory.Problems
 			p.Add("installer.complete", "use the machine's own configuration, or another way to complete",
@@ -226,13 +220,7 @@ func digestOf(plan inventory.Plan) (string, error) {
 		named[i].Contents = ""
 	}
 
-	b, err := json.Marshal([]any{plan.Actions, plan.Installer, named})
-	if err != nil {
-		return "", err
-	}
-
-	sum := sha256.Sum256(b)
-	return hex.EncodeToString(sum[:]), nil
+	return digest([]any{plan.Actions, plan.Installer, named})
 }
 
 // installedEvery is how often an installed system is asked which document it runs with.
@@ -242,8 +230,7 @@ const installedEvery = 5 * time.Second
 // runs with this run's document, and returns the proof in words.
 func (a *Activities) TalosInstalled(ctx context.Context, o inventory.Owner) (string, error) {
 	defer heartbeat(ctx)()
-	proof, err := a.waitForProof(ctx, o)
-	return proof, fail(err)
+	return a.waitForProof(ctx, o)
 }
 
 func (a *Activities) waitForProof(ctx context.Context, o inventory.Owner) (string, error) {
@@ -272,12 +259,8 @@ func (a *Activities) waitForProof(ctx context.Context, o inventory.Owner) (strin
 			return proof, err
 		}
 		a.Log.Debug("waiting for the installed system", "machine", o.Machine, "address", nic.Address, "error", err)
-		select {
-		case <-time.After(installedEvery):
-		case <-activity.GetWorkerStopChannel(ctx):
-			return "", errWorkerStops
-		case <-ctx.Done():
-			return "", ctx.Err()
+		if err := pause(ctx, time.After(installedEvery)); err != nil {
+			return "", err
 		}
 	}
 }

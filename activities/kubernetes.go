@@ -32,7 +32,7 @@ func (a *Activities) kubeconfig(ctx context.Context, q LabRequest) (inventory.Se
 func (a *Activities) KubernetesReady(ctx context.Context, q LabRequest) error {
 	k, err := a.kubeconfig(ctx, q)
 	if err != nil {
-		return fail(err)
+		return err
 	}
 	return a.until(ctx, func(ctx context.Context) error {
 		if err := a.Kubernetes.Ready(ctx, k); err != nil {

@@ -64,7 +64,7 @@ func (a *Activities) CheckTarget(ctx context.Context, q MigrateRequest) error {
 	for _, typ := range []string{inventory.TypeMigrate, inventory.TypeGenesis} {
 		open, err := a.Operations.Operations(ctx, inventory.OperationFilter{Type: typ, Open: true})
 		if err != nil {
-			return fail(err)
+			return err
 		}
 		for _, o := range open {
 			if o.ID == q.ID {
@@ -73,11 +73,11 @@ func (a *Activities) CheckTarget(ctx context.Context, q MigrateRequest) error {
 				err = fmt.Errorf("%s is running as run %s: %w", o.ID, o.Run, inventory.ErrConflict)
 			}
 			if err != nil {
-				return fail(err)
+				return err
 			}
 		}
 	}
-	return fail(m.CheckTarget(ctx, q.Target))
+	return m.CheckTarget(ctx, q.Target)
 }
 
 // labOf tells for which lab file a migration moves the server: that of the
@@ -106,7 +106,7 @@ type RelaySwitchRequest struct {
 func (a *Activities) RelaySwitch(ctx context.Context, q RelaySwitchRequest) (bool, error) {
 	lab, _, err := a.lab(ctx, q.Genesis)
 	if err != nil {
-		return false, fail(err)
+		return false, err
 	}
 
 	if lab.Router == nil || lab.Migrate == nil {
@@ -115,8 +115,8 @@ func (a *Activities) RelaySwitch(ctx context.Context, q RelaySwitchRequest) (boo
 
 	if q.Target != lab.Migrate.Target {
 		// A migration back, for one: the lines of the lab file would be the wrong way round.
-		return false, fail(fmt.Errorf("lab %q moves to %q and not to %q: leave the lab out, and change the router's relay "+
-			"by hand: %w", q.Genesis, lab.Migrate.Target, q.Target, inventory.ErrInvalid))
+		return false, fmt.Errorf("lab %q moves to %q and not to %q: leave the lab out, and change the router's relay "+
+			"by hand: %w", q.Genesis, lab.Migrate.Target, q.Target, inventory.ErrInvalid)
 	}
 
 	server := lab.Migrate.Address
@@ -134,17 +134,16 @@ func (a *Activities) SyncImages(ctx context.Context, q MigrateRequest) (int, err
 		return 0, err
 	}
 	defer heartbeat(ctx)()
-	n, err := m.SyncImages(ctx, q.Target, func(text string) { activity.RecordHeartbeat(ctx, text) })
-	return n, fail(err)
+	return m.SyncImages(ctx, q.Target, func(text string) { activity.RecordHeartbeat(ctx, text) })
 }
 
 // CloseIntake has new runs refused.
 func (a *Activities) CloseIntake(ctx context.Context, q MigrateRequest) error {
-	return fail(a.Moving.CloseIntake(ctx, fmt.Sprintf("%s moves this site to %s", q.ID, q.Target)))
+	return a.Moving.CloseIntake(ctx, fmt.Sprintf("%s moves this site to %s", q.ID, q.Target))
 }
 
 // OpenIntake takes new runs again.
-func (a *Activities) OpenIntake(ctx context.Context) error { return fail(a.Moving.OpenIntake(ctx)) }
+func (a *Activities) OpenIntake(ctx context.Context) error { return a.Moving.OpenIntake(ctx) }
 
 // maxNamed is how many runs an error names.
 const maxNamed = 10
@@ -157,26 +156,21 @@ func (a *Activities) AwaitDrained(ctx context.Context) error {
 	for {
 		open, err := a.openRuns(ctx)
 		if err != nil {
-			return fail(err)
+			return err
 		}
 		if len(open) == 0 {
 			return nil
 		}
 		activity.RecordHeartbeat(ctx, strings.Join(open, ", "))
-		select {
-		case <-tick.C:
-		case <-activity.GetWorkerStopChannel(ctx):
-			return errWorkerStops
-		case <-ctx.Done():
-			return ctx.Err()
+		if err := pause(ctx, tick.C); err != nil {
+			return err
 		}
 	}
 }
 
 // OpenRuns names the runs of machines that are open, the first of them.
 func (a *Activities) OpenRuns(ctx context.Context) ([]string, error) {
-	open, err := a.openRuns(ctx)
-	return open, fail(err)
+	return a.openRuns(ctx)
 }
 
 func (a *Activities) openRuns(ctx context.Context) ([]string, error) {
@@ -200,7 +194,7 @@ func (a *Activities) openRuns(ctx context.Context) ([]string, error) {
 
 // RequestHandOver stores the request to move this site; the server does the rest.
 func (a *Activities) RequestHandOver(ctx context.Context, h inventory.HandOver) error {
-	return fail(a.Moving.RequestHandOver(ctx, h))
+	return a.Moving.RequestHandOver(ctx, h)
 }
 
 // WithdrawHandOver withdraws the request, as long as nothing was begun.
@@ -209,7 +203,7 @@ func (a *Activities) WithdrawHandOver(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	return fail(m.WithdrawHandOver(ctx, id))
+	return m.WithdrawHandOver(ctx, id)
 }
 
 // HandedOver is what became of a hand-over.
@@ -217,11 +211,6 @@ type HandedOver struct {
 	Moved bool   `json:"moved"`
 	Why   string `json:"why,omitempty"` // it did not
 }
-
-// errWorkerStops ends an activity that only waits, because the server stops or
-// the site moves: the next worker starts it again without waiting for
-// missing heartbeats.
-var errWorkerStops = errors.New("the worker stops")
 
 // AwaitHandOver waits until this server knows what became of a hand-over. It
 // only reads what this server is, so it may be cut off at any moment and started
@@ -238,19 +227,15 @@ func (a *Activities) AwaitHandOver(ctx context.Context, id string) (HandedOver, 
 		state, why, err := m.HandOverState(ctx, id)
 		switch {
 		case err != nil:
-			return HandedOver{}, fail(err)
+			return HandedOver{}, err
 		case state != inventory.HandOverPending:
 			return HandedOver{Moved: state == inventory.HandOverMoved, Why: why}, nil
 		}
 		if n%10 == 0 {
 			activity.RecordHeartbeat(ctx)
 		}
-		select {
-		case <-tick.C:
-		case <-activity.GetWorkerStopChannel(ctx):
-			return HandedOver{}, errWorkerStops
-		case <-ctx.Done():
-			return HandedOver{}, ctx.Err()
+		if err := pause(ctx, tick.C); err != nil {
+			return HandedOver{}, err
 		}
 	}
 }
@@ -260,14 +245,13 @@ func (a *Activities) AwaitHandOver(ctx context.Context, id string) (HandedOver, 
 func (a *Activities) VerifyMoved(ctx context.Context) ([]string, error) {
 	defer heartbeat(ctx)()
 	if err := a.Grants.KeyCheck(ctx); err != nil {
-		return nil, fail(err)
+		return nil, err
 	}
 	if err := a.Site.bootable(); err != nil && !errors.Is(err, errOff) {
-		return nil, fail(err)
+		return nil, err
 	}
 	if a.VerifySite == nil {
 		return nil, nil
 	}
-	notes, err := a.VerifySite(ctx)
-	return notes, fail(err)
+	return a.VerifySite(ctx)
 }

@@ -33,15 +33,15 @@ func (a *Activities) DeployTarget(ctx context.Context, q LabRequest) error {
 	defer heartbeat(ctx)()
 	lab, _, err := a.lab(ctx, q.Name)
 	if err != nil {
-		return fail(err)
+		return err
 	}
 
 	if lab.Migrate == nil {
-		return fail(errNoMigration)
+		return errNoMigration
 	}
 
 	if a.Peers == nil {
-		return fail(fmt.Errorf("this server has no peers to move to: %w", inventory.ErrUnsupported))
+		return fmt.Errorf("this server has no peers to move to: %w", inventory.ErrUnsupported)
 	}
 
 	// Another identity for the server that runs would lock everybody out, and one
@@ -49,7 +49,7 @@ func (a *Activities) DeployTarget(ctx context.Context, q LabRequest) error {
 	last, moved, err := a.moved(ctx, lab.Migrate.Target)
 	switch {
 	case err != nil:
-		return fail(err)
+		return err
 	case last.State == inventory.StateSuccess && !last.Started.Before(q.Since):
 		return nil
 	case moved || last.Run != "" && !inventory.Final(last.State):
@@ -58,28 +58,28 @@ func (a *Activities) DeployTarget(ctx context.Context, q LabRequest) error {
 
 	known, err := a.Peers.Known(ctx, lab.Migrate.Target)
 	if err != nil || known && lab.Migrate.Manifest == "" {
-		return fail(err)
+		return err
 	}
 
 	if lab.Migrate.Manifest == "" {
-		return fail(fmt.Errorf("no standby %q is known: start one on the platform (ingot standby), or name its manifest "+
-			"in migrate.manifestFile: %w", lab.Migrate.Target, inventory.ErrInvalid))
+		return fmt.Errorf("no standby %q is known: start one on the platform (ingot standby), or name its manifest "+
+			"in migrate.manifestFile: %w", lab.Migrate.Target, inventory.ErrInvalid)
 	}
 
 	k, err := a.kubeconfig(ctx, q)
 	if err != nil {
-		return fail(err)
+		return err
 	}
 
 	secret, err := a.Peers.Standby(ctx, lab.Migrate.Target, lab.Migrate.Address.String())
 	if err != nil {
-		return fail(err)
+		return err
 	}
 
 	// The manifest makes the namespace of the Secret, and its pod waits for it.
 	names, err := a.Kubernetes.Apply(ctx, k, inventory.NewSecret(lab.Migrate.Manifest+"\n---\n"+secret.Reveal()))
 	if err != nil {
-		return fail(err)
+		return err
 	}
 
 	a.Log.Info("standby deployed", "peer", lab.Migrate.Target, "objects", names)
@@ -103,14 +103,14 @@ func (a *Activities) DeployTarget(ctx context.Context, q LabRequest) error {
 func (a *Activities) MovedTo(ctx context.Context, q LabRequest) (OwnRun, error) {
 	lab, _, err := a.lab(ctx, q.Name)
 	if err != nil {
-		return OwnRun{}, fail(err)
+		return OwnRun{}, err
 	}
 	if lab.Migrate == nil {
-		return OwnRun{}, fail(errNoMigration)
+		return OwnRun{}, errNoMigration
 	}
 	last, _, err := a.moved(ctx, lab.Migrate.Target)
 	if err != nil || last.State != inventory.StateSuccess || last.Started.Before(q.Since) {
-		return OwnRun{}, fail(err)
+		return OwnRun{}, err
 	}
 	return OwnRun{Run: last.Run, Mine: true}, nil
 }
@@ -121,7 +121,7 @@ func (a *Activities) RemoveTarget(ctx context.Context, q LabRequest) error {
 	defer heartbeat(ctx)()
 	lab, _, err := a.lab(ctx, q.Name)
 	if err != nil {
-		return fail(err)
+		return err
 	}
 
 	if lab.Migrate == nil || lab.Migrate.Manifest == "" {
@@ -131,24 +131,24 @@ func (a *Activities) RemoveTarget(ctx context.Context, q LabRequest) error {
 	last, moved, err := a.moved(ctx, lab.Migrate.Target)
 	switch {
 	case err != nil:
-		return fail(err)
+		return err
 	case last.Run != "" && !inventory.Final(last.State):
-		return fail(fmt.Errorf("%s is under way: cancel it first (ingot operation cancel %s): %w", last.ID, last.ID,
-			inventory.ErrConflict))
+		return fmt.Errorf("%s is under way: cancel it first (ingot operation cancel %s): %w", last.ID, last.ID,
+			inventory.ErrConflict)
 	case moved:
-		return fail(fmt.Errorf("the server has moved to %q: there is only a migration back: %w", lab.Migrate.Target,
-			inventory.ErrConflict))
+		return fmt.Errorf("the server has moved to %q: there is only a migration back: %w", lab.Migrate.Target,
+			inventory.ErrConflict)
 	}
 
 	k, err := a.kubeconfig(ctx, q)
 	if err != nil {
-		return fail(err)
+		return err
 	}
 
 	if _, err := a.Kubernetes.Delete(ctx, k, inventory.NewSecret(lab.Migrate.Manifest)); err != nil {
-		return fail(err)
+		return err
 	}
-	return fail(a.Peers.Forget(ctx, lab.Migrate.Target))
+	return a.Peers.Forget(ctx, lab.Migrate.Target)
 }
 
 // moved returns the latest migration to the target, the zero Operation if there was
@@ -172,11 +172,11 @@ func (a *Activities) moved(ctx context.Context, target string) (last inventory.O
 func (a *Activities) Migrated(ctx context.Context, q LabRequest) error {
 	lab, _, err := a.lab(ctx, q.Name)
 	if err != nil {
-		return fail(err)
+		return err
 	}
 
 	if lab.Migrate == nil {
-		return fail(errNoMigration)
+		return errNoMigration
 	}
 
 	return a.until(ctx, func(ctx context.Context) error {
@@ -205,12 +205,12 @@ func (a *Activities) Migrated(ctx context.Context, q LabRequest) error {
 func (a *Activities) NodeAnswers(ctx context.Context, q LabRequest) error {
 	lab, _, err := a.lab(ctx, q.Name)
 	if err != nil {
-		return fail(err)
+		return err
 	}
 
 	m, ok := lab.Machine(q.Machine)
 	if !ok || !m.Address().IsValid() {
-		return fail(fmt.Errorf("machine %q has no address in the lab file: %w", q.Machine, inventory.ErrInvalid))
+		return fmt.Errorf("machine %q has no address in the lab file: %w", q.Machine, inventory.ErrInvalid)
 	}
 
 	return a.until(ctx, func(ctx context.Context) error {

@@ -28,7 +28,7 @@ func (a *Activities) RecordOperation(ctx context.Context, o inventory.Operation,
 	if o.Input, err = json.Marshal(input); err != nil {
 		return fmt.Errorf("recording the input of operation %q: %w", o.ID, err)
 	}
-	return fail(a.Operations.PutOperation(ctx, o))
+	return a.Operations.PutOperation(ctx, o)
 }
 
 // OutcomeRequest asks how a machine's run has ended.
@@ -56,11 +56,17 @@ type Outcome struct {
 	Asks bool `json:"asks,omitempty"`
 }
 
-func outcomeOf(w inventory.Workflow) Outcome {
+func (a *Activities) runOutcome(ctx context.Context, run string) (Outcome, error) {
+	w, err := a.Records.Workflow(ctx, run)
 	return Outcome{
 		Run: w.Run, State: w.State, Phase: w.Phase, Message: w.Message,
 		Asks: !inventory.Final(w.State) && w.AwaitsPerson(),
-	}
+	}, err
+}
+
+func (a *Activities) operationOutcome(ctx context.Context, run string) (Outcome, error) {
+	o, err := a.Labs.Operation(ctx, run)
+	return Outcome{Run: o.Run, State: o.State, Phase: o.Step, Message: o.Message, Asks: o.Question != nil}, err
 }
 
 // outcomeEvery is how often a record is looked at. Reading it costs a
@@ -78,15 +84,15 @@ const noRecord = 5 * time.Minute
 // and starts again when its worker dies: parents read outcomes from the
 // inventory, because the completion of a child is lost with a reset parent.
 func (a *Activities) AwaitRun(ctx context.Context, q OutcomeRequest) (Outcome, error) {
-	return a.outcome(ctx, q, "run", func() (Outcome, error) {
-		w, err := a.Records.Workflow(ctx, q.Run)
-		return outcomeOf(w), err
-	})
+	return a.outcome(ctx, q, "run", a.runOutcome)
 }
+
+// An outcomeReader reads how a run stands from its record.
+type outcomeReader = func(ctx context.Context, run string) (Outcome, error)
 
 // outcome looks at a record until it has what q asks for. kind is what the
 // record is of.
-func (a *Activities) outcome(ctx context.Context, q OutcomeRequest, kind string, look func() (Outcome, error)) (Outcome, error) {
+func (a *Activities) outcome(ctx context.Context, q OutcomeRequest, kind string, look outcomeReader) (Outcome, error) {
 	began := time.Now()
 	every := outcomeEvery
 	if q.Known != "" {
@@ -96,24 +102,20 @@ func (a *Activities) outcome(ctx context.Context, q OutcomeRequest, kind string,
 	tick := time.NewTicker(a.lookEvery(every))
 	defer tick.Stop()
 	for {
-		o, err := look()
+		o, err := look(ctx, q.Run)
 		switch {
 		case err == nil:
 			if inventory.Final(o.State) || q.tells(o.Asks, o.Message) {
 				return o, nil
 			}
 		case !errors.Is(err, inventory.ErrNotFound):
-			return Outcome{}, fail(err)
+			return Outcome{}, err
 		case time.Since(began) > noRecord:
-			return Outcome{}, fail(fmt.Errorf("%s %q has recorded nothing: %w", kind, q.Run, inventory.ErrNotFound))
+			return Outcome{}, fmt.Errorf("%s %q has recorded nothing: %w", kind, q.Run, inventory.ErrNotFound)
 		}
 		activity.RecordHeartbeat(ctx)
-		select {
-		case <-tick.C:
-		case <-activity.GetWorkerStopChannel(ctx):
-			return Outcome{}, errWorkerStops
-		case <-ctx.Done():
-			return Outcome{}, ctx.Err()
+		if err := pause(ctx, tick.C); err != nil {
+			return Outcome{}, err
 		}
 	}
 }
@@ -121,32 +123,25 @@ func (a *Activities) outcome(ctx context.Context, q OutcomeRequest, kind string,
 // AwaitOperation returns when the operation is over by its record, as AwaitRun
 // does for a machine's run.
 func (a *Activities) AwaitOperation(ctx context.Context, q OutcomeRequest) (Outcome, error) {
-	return a.outcome(ctx, q, "operation", func() (Outcome, error) {
-		o, err := a.Labs.Operation(ctx, q.Run)
-		return outcomeOfOperation(o), err
-	})
+	return a.outcome(ctx, q, "operation", a.operationOutcome)
 }
 
-func outcomeOfOperation(o inventory.Operation) Outcome {
-	return Outcome{Run: o.Run, State: o.State, Phase: o.Step, Message: o.Message, Asks: o.Question != nil}
-}
-
-// RunNow tells how a machine's run stands.
+// RunNow returns how a machine's run stands.
 func (a *Activities) RunNow(ctx context.Context, run string) (Outcome, error) {
-	w, err := a.Records.Workflow(ctx, run)
-	if errors.Is(err, inventory.ErrNotFound) {
-		return Outcome{Run: run, Message: "it has recorded nothing"}, nil
-	}
-	return outcomeOf(w), fail(err)
+	return outcomeNow(ctx, run, a.runOutcome)
 }
 
-// OperationNow tells how an operation stands.
+// OperationNow returns how an operation stands.
 func (a *Activities) OperationNow(ctx context.Context, run string) (Outcome, error) {
-	o, err := a.Labs.Operation(ctx, run)
+	return outcomeNow(ctx, run, a.operationOutcome)
+}
+
+func outcomeNow(ctx context.Context, run string, look outcomeReader) (Outcome, error) {
+	o, err := look(ctx, run)
 	if errors.Is(err, inventory.ErrNotFound) {
 		return Outcome{Run: run, Message: "it has recorded nothing"}, nil
 	}
-	return outcomeOfOperation(o), fail(err)
+	return o, err
 }
 
 // OpenOperation returns the run of the open operation with this workflow id.
@@ -157,7 +152,7 @@ func (a *Activities) OpenOperation(ctx context.Context, id string) (string, erro
 		err = fmt.Errorf("operation %q ended as it was to be followed; retry begins it again: %w", id, inventory.ErrConflict)
 	}
 	if err != nil {
-		return "", fail(err)
+		return "", err
 	}
 	return list[0].Run, nil
 }

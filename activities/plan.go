@@ -1,12 +1,14 @@
 package activities
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/ingotmetal/ingot/action"
@@ -76,7 +78,7 @@ const (
 func (a *Activities) Plan(ctx context.Context, q PlanRequest) (Planned, error) {
 	p, err := a.plan(ctx, q)
 	if err != nil {
-		return Planned{}, fail(fmt.Errorf("planning %q: %w", q.Machine, err))
+		return Planned{}, fmt.Errorf("planning %q: %w", q.Machine, err)
 	}
 	return p, nil
 }
@@ -96,22 +98,17 @@ func (a *Activities) plan(ctx context.Context, q PlanRequest) (Planned, error) {
 	}
 
 	out := Planned{
-		Run: q.Run, Template: first(q.Template, m.Template, DefaultTemplate),
-		Image: first(q.Image, m.Image), Manual: m.BMC.Manual(),
+		Run: q.Run, Template: cmp.Or(q.Template, m.Template, DefaultTemplate),
+		Image: cmp.Or(q.Image, m.Image), Manual: m.BMC.Manual(),
 	}
 	var plan inventory.Plan
-	if q.Resume != "" {
-		if plan, err = a.resume(ctx, q, &out); err != nil {
-			return Planned{}, err
-		}
-	} else if plan, err = a.render(ctx, q, m, &out); err != nil {
-		return Planned{}, err
+	if q.Resume == "" {
+		plan, err = a.render(ctx, q, m, &out)
+	} else if plan, err = a.resume(ctx, q, &out); err == nil && plan.Installer != nil {
+		err = mayInstall(m).Err() // disks may have been protected since
 	}
-
-	if q.Resume != "" && plan.Installer != nil {
-		if err := mayInstall(m).Err(); err != nil { // disks may have been protected since
-			return Planned{}, err
-		}
+	if err != nil {
+		return Planned{}, err
 	}
 
 	out.Digest, out.GlobalTimeout, out.Evidence = plan.Digest, plan.GlobalTimeout, EvidenceWeak
@@ -186,16 +183,20 @@ func refers(x action.Action) bool {
 		template.Refers(x, inventory.RefMetadataURL)
 }
 
-func (a *Activities) render(ctx context.Context, q PlanRequest, m inventory.Machine, out *Planned) (inventory.Plan, error) {
-	t, err := a.Catalogue.Template(ctx, out.Template)
+// template returns the template called name: the stored one, or a built-in one.
+func (a *Activities) template(ctx context.Context, name string) (inventory.Template, error) {
+	t, err := a.Catalogue.Template(ctx, name)
 	if errors.Is(err, inventory.ErrNotFound) {
-		for _, b := range template.Builtins() {
-			if b.Name == out.Template {
-				t, err = b, nil
-			}
+		builtins := template.Builtins()
+		if n := slices.IndexFunc(builtins, func(b inventory.Template) bool { return b.Name == name }); n >= 0 {
+			return builtins[n], nil
 		}
 	}
+	return t, err
+}
 
+func (a *Activities) render(ctx context.Context, q PlanRequest, m inventory.Machine, out *Planned) (inventory.Plan, error) {
+	t, err := a.template(ctx, out.Template)
 	if err != nil {
 		return inventory.Plan{}, fmt.Errorf("template %q: %w", out.Template, err)
 	}
@@ -285,11 +286,10 @@ func pin(plan *inventory.Plan, images []inventory.Image) {
 // rewrite changes what an action is given.
 func rewrite(x action.Action, change func(string) string) action.Action {
 	if x.Environment != nil {
-		env := make(map[string]string, len(x.Environment))
+		x.Environment = maps.Clone(x.Environment)
 		for k, v := range x.Environment {
-			env[k] = change(v)
+			x.Environment[k] = change(v)
 		}
-		x.Environment = env
 	}
 	x.Command = slices.Clone(x.Command)
 	for i, c := range x.Command {
@@ -339,7 +339,7 @@ func (a *Activities) digests(images []inventory.Image, actions []action.Action, 
 			switch {
 			case img.Use == inventory.UseInstaller:
 				problems.Add(field+"IMG_URL", "name a disk image", "image %s is for installers (%s), not for disks", img.Name,
-					first(img.Contents, "stored with --installer"))
+					cmp.Or(img.Contents, "stored with --installer"))
 			case want != "" && want != img.SHA256:
 				problems.Add(field+"IMG_SHA256", "correct it, or store that image again: ingot image add "+img.Name+" FILE",
 					"is %.12s, and image %s has the digest %.12s", want, img.Name, img.SHA256)
@@ -399,21 +399,9 @@ func (a *Activities) resume(ctx context.Context, q PlanRequest, out *Planned) (i
 	return plan, nil
 }
 
-// digest is the SHA-256 of the actions' JSON, in hex.
-func digest(actions []action.Action) (string, error) {
-	b, err := json.Marshal(actions)
-	if err != nil {
-		return "", err
-	}
+// digest is the SHA-256 of the JSON of v, in hex.
+func digest(v any) (string, error) {
+	b, err := json.Marshal(v)
 	sum := sha256.Sum256(b)
-	return hex.EncodeToString(sum[:]), nil
-}
-
-func first(words ...string) string {
-	for _, w := range words {
-		if w != "" {
-			return w
-		}
-	}
-	return ""
+	return hex.EncodeToString(sum[:]), err
 }

@@ -60,19 +60,17 @@ func (a *Activities) Power(ctx context.Context, q PowerRequest) (Powered, error)
 	}
 
 	if err != nil {
-		return Powered{}, fail(err)
+		return Powered{}, err
 	}
 
 	if m.BMC.Manual() {
 		if err := a.allowBoot(ctx, q); err != nil || !m.BMC.Wakes() {
-			return Powered{}, fail(err)
+			return Powered{}, err
 		}
-		done, err := a.wake(ctx, m, q)
-		return done, fail(err)
+		return a.wake(ctx, m, q)
 	}
 	defer heartbeat(ctx)()
-	done, err := a.start(ctx, m, q)
-	return done, fail(err)
+	return a.start(ctx, m, q)
 }
 
 // asPlanned requires, before anything is done to the machine, that the run's
@@ -249,10 +247,7 @@ func (a *Activities) prepare(ctx context.Context, m inventory.Machine, q PowerRe
 // people: a start that worked does not fail for want of it.
 func (a *Activities) powered(ctx context.Context, q PowerRequest, how []string) Powered {
 	p := Powered{How: strings.Join(how, "; ")}
-	err := a.Records.AppendEvents(ctx, []inventory.Event{{
-		Machine: q.Owner.Machine, Run: q.Owner.Run, Epoch: q.Owner.Epoch, Boot: q.Boot, Kind: inventory.EventPower, Key: "start", At: a.Now(),
-		Message: fmt.Sprintf("boot %d: %s", q.Boot, p.How),
-	}})
+	err := a.event(ctx, q.Owner.Event(q.Boot, inventory.EventPower, "start", fmt.Sprintf("boot %d: %s", q.Boot, p.How)))
 	if err != nil {
 		a.Log.Error("recording how a machine was started", "machine", q.Owner.Machine, "error", err)
 	}
@@ -304,17 +299,17 @@ func (a *Activities) ColdStart(ctx context.Context, o inventory.Owner) error {
 func (a *Activities) switchTo(ctx context.Context, o inventory.Owner, name string, powers ...string) error {
 	m, err := a.Machines.Machine(ctx, o.Machine)
 	if err != nil {
-		return fail(err)
+		return err
 	}
 
 	if m.BMC.Manual() {
-		return fail(fmt.Errorf("switching %q %s: it has no BMC: %w", o.Machine, strings.Join(powers, " and "),
-			inventory.ErrUnsupported))
+		return fmt.Errorf("switching %q %s: it has no BMC: %w", o.Machine, strings.Join(powers, " and "),
+			inventory.ErrUnsupported)
 	}
 	defer heartbeat(ctx)()
 	g, err := a.owned(ctx, o)
 	if err != nil {
-		return fail(err)
+		return err
 	}
 
 	// The same name on a retry: what was done is not done again.
@@ -322,11 +317,11 @@ func (a *Activities) switchTo(ctx context.Context, o inventory.Owner, name strin
 	for _, p := range powers {
 		job.Tasks = append(job.Tasks, inventory.BMCTask{Power: p})
 	}
-	return fail(a.tasks(ctx, m, taskList{owner: o, job: job, fence: a.during(o, g.Boot)}))
+	return a.tasks(ctx, m, taskList{owner: o, job: job, fence: a.during(o, g.Boot)})
 }
 
 // HasBMC tells whether the machine can be switched without the operator.
 func (a *Activities) HasBMC(ctx context.Context, machine string) (bool, error) {
 	m, err := a.Machines.Machine(ctx, machine)
-	return !m.BMC.Manual(), fail(err)
+	return !m.BMC.Manual(), err
 }

@@ -9,11 +9,8 @@ import (
 	"strings"
 	"time"
 
-	"go.temporal.io/sdk/temporal"
-
 	"github.com/ingotmetal/ingot/genesis"
 	"github.com/ingotmetal/ingot/inventory"
-	"github.com/ingotmetal/ingot/template"
 )
 
 // Presence tells whether a host answers at an address, and with which MAC
@@ -35,28 +32,28 @@ func (a *Activities) Preflight(ctx context.Context, q LabRequest) error {
 	defer heartbeat(ctx)()
 	lab, b, err := a.lab(ctx, q.Name)
 	if err != nil {
-		return fail(err)
+		return err
 	}
 
 	if err := a.Grants.KeyCheck(ctx); err != nil {
-		return fail(err)
+		return err
 	}
 
 	if off := a.Site.bootable(); off != nil {
-		return fail(off)
+		return off
 	}
 
 	var ps inventory.Problems
 	if err := a.checkImages(ctx, lab, &ps); err != nil {
-		return fail(err)
+		return err
 	}
 
 	if err := a.checkMachines(ctx, lab, b.Replace, &ps); err != nil {
-		return fail(err)
+		return err
 	}
 
 	if err := a.checkFree(ctx, lab, q.Installed, q.Ours, &ps); err != nil {
-		return fail(err)
+		return err
 	}
 
 	a.checkBMCs(ctx, lab, &ps, func(m genesis.Machine) bool {
@@ -67,14 +64,11 @@ func (a *Activities) Preflight(ctx context.Context, q LabRequest) error {
 		// Names, MACs, addresses and BMCs that others have: the store compares.
 		err := a.Labs.PutMachines(ctx, lab.Inventory(), true, "genesis "+q.Name)
 		if !errors.As(err, &ps) {
-			return fail(err)
+			return err
 		}
 	}
 
-	if err := lab.Locate(ps).Err(); err != nil {
-		return temporal.NewNonRetryableApplicationError(err.Error(), TypeInvalid, nil)
-	}
-	return nil
+	return lab.Locate(ps).Err()
 }
 
 func (a *Activities) checkImages(ctx context.Context, lab genesis.Lab, ps *inventory.Problems) error {
@@ -110,11 +104,7 @@ func (a *Activities) checkMachines(ctx context.Context, lab genesis.Lab, replace
 	for n, m := range lab.Machines {
 		field := fmt.Sprintf("machines[%d]", n)
 		if m.Template != "" {
-			_, err := a.Catalogue.Template(ctx, m.Template)
-			builtin := slices.ContainsFunc(template.Builtins(), func(b inventory.Template) bool { return b.Name == m.Template })
-			if errors.Is(err, inventory.ErrNotFound) && builtin {
-				err = nil
-			}
+			_, err := a.template(ctx, m.Template)
 			if errors.Is(err, inventory.ErrNotFound) {
 				ps.Add(field+".template", "ingot template list", "there is no template %q", m.Template)
 			} else if err != nil {
@@ -253,12 +243,12 @@ func (a *Activities) checkBMCs(ctx context.Context, lab genesis.Lab, ps *invento
 func (a *Activities) RelayProven(ctx context.Context, q LabRequest) error {
 	lab, _, err := a.lab(ctx, q.Name)
 	if err != nil {
-		return fail(err)
+		return err
 	}
 
 	run, err := a.latestInstallation(ctx, q.Machine)
 	if err != nil {
-		return fail(err)
+		return err
 	}
 
 	err = a.until(ctx, func(ctx context.Context) error {
@@ -285,8 +275,5 @@ func (a *Activities) checkBehind(ctx context.Context, lab genesis.Lab) error {
 	defer heartbeat(ctx)()
 	var ps inventory.Problems
 	a.checkBMCs(ctx, lab, &ps, func(m genesis.Machine) bool { return behind(lab, m.BMC) })
-	if err := lab.Locate(ps).Err(); err != nil {
-		return temporal.NewNonRetryableApplicationError(err.Error(), TypeInvalid, nil)
-	}
-	return nil
+	return lab.Locate(ps).Err()
 }

@@ -58,6 +58,23 @@ func (a *Activities) lookEvery(otherwise time.Duration) time.Duration {
 	return otherwise
 }
 
+// errWorkerStops ends an activity that only waits, because the server stops or
+// the site moves: the next worker starts it again without waiting for
+// missing heartbeats.
+var errWorkerStops = errors.New("the worker stops")
+
+// pause waits for the next tick. It returns an error when the worker stops or ctx ends.
+func pause(ctx context.Context, tick <-chan time.Time) error {
+	select {
+	case <-tick:
+		return nil
+	case <-activity.GetWorkerStopChannel(ctx):
+		return errWorkerStops
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
 // until asks again and again, until ask has no error or the activity's time is
 // up; then the last answer is the error, and is not tried again.
 func (a *Activities) until(ctx context.Context, ask func(context.Context) error) error {
@@ -88,8 +105,8 @@ func (a *Activities) until(ctx context.Context, ask func(context.Context) error)
 			refusals++
 		}
 		if refusals == stubborn || !time.Now().Before(end) {
-			if e := fail(err); !errors.Is(err, inventory.ErrUnreachable) {
-				return e
+			if !errors.Is(err, inventory.ErrUnreachable) {
+				return err
 			}
 			return temporal.NewNonRetryableApplicationError(err.Error(), TypeUnreachable, nil)
 		}

@@ -18,8 +18,7 @@ type RecoverRequest struct {
 func (a *Activities) RecoverTargets(ctx context.Context, q RecoverRequest) ([][]string, error) {
 	all, err := a.Operations.Machines(ctx)
 	if err != nil {
-		return nil, fail(err)
+		return nil, err
 	}
-	groups, err := inventory.RecoverOrder(all, q.Machines, q.Selector, q.Order)
-	return groups, fail(err)
+	return inventory.RecoverOrder(all, q.Machines, q.Selector, q.Order)
 }

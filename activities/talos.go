@@ -3,7 +3,6 @@ package activities
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"github.com/ingotmetal/ingot/genesis"
 	"github.com/ingotmetal/ingot/inventory"
@@ -22,13 +21,10 @@ type TalosNodes interface {
 
 func (a *Activities) platform(ctx context.Context, name string) (genesis.Platform, error) {
 	lab, _, err := a.lab(ctx, name)
-	if err == nil && lab.Platform == nil {
-		err = fmt.Errorf("the lab file has no platform: %w", inventory.ErrInvalid)
-	}
 	if err != nil {
 		return genesis.Platform{}, err
 	}
-	return *lab.Platform, nil
+	return section(lab.Platform, "platform")
 }
 
 // TalosReady waits until the platform's Talos API answers with a certificate of
@@ -36,7 +32,7 @@ func (a *Activities) platform(ctx context.Context, name string) (genesis.Platfor
 func (a *Activities) TalosReady(ctx context.Context, q LabRequest) error {
 	p, err := a.platform(ctx, q.Name)
 	if err != nil {
-		return fail(err)
+		return err
 	}
 	return a.until(ctx, func(ctx context.Context) error {
 		_, err := a.Talos.Version(ctx, p.Talos, p.Talosconfig)
@@ -50,16 +46,16 @@ func (a *Activities) TalosReady(ctx context.Context, q LabRequest) error {
 func (a *Activities) TalosBootstrap(ctx context.Context, q LabRequest) error {
 	p, err := a.platform(ctx, q.Name)
 	if err != nil {
-		return fail(err)
+		return err
 	}
 	run, err := a.latestInstallation(ctx, p.Machine)
 	if err != nil {
-		return fail(err)
+		return err
 	}
 
 	done, err := a.Labs.Fact(ctx, q.operation(), factBootstrapped)
 	if err != nil && !errors.Is(err, inventory.ErrNotFound) {
-		return fail(err)
+		return err
 	}
 	if done.Reveal() != run.Run {
 		err := a.until(ctx, func(ctx context.Context) error {
@@ -73,7 +69,7 @@ func (a *Activities) TalosBootstrap(ctx context.Context, q LabRequest) error {
 			return err
 		}
 		if err := a.Labs.PutFact(ctx, q.operation(), factBootstrapped, inventory.NewSecret(run.Run)); err != nil {
-			return fail(err)
+			return err
 		}
 	}
 
@@ -85,5 +81,5 @@ func (a *Activities) TalosBootstrap(ctx context.Context, q LabRequest) error {
 	if err != nil {
 		return err
 	}
-	return fail(a.Labs.PutFact(ctx, q.operation(), factKubeconfig, kubeconfig))
+	return a.Labs.PutFact(ctx, q.operation(), factKubeconfig, kubeconfig)
 }

@@ -19,8 +19,8 @@ const troubleFor = 20 * time.Minute
 
 // Troubles remembers which activities fail and are tried again, by run. What
 // touches our own database goes on until it succeeds, and while the database
-// cannot be written no record can say so. It is an interceptor of the worker,
-// because local activities are shown nowhere else.
+// cannot be written no record can say so. It is an interceptor, because Temporal
+// shows local activities nowhere else.
 type Troubles struct {
 	interceptor.WorkerInterceptorBase
 
@@ -58,20 +58,12 @@ func (t *Troubles) Of(run string) []string {
 func (t *Troubles) InterceptActivity(_ context.Context,
 	next interceptor.ActivityInboundInterceptor,
 ) interceptor.ActivityInboundInterceptor {
-	return &attempt{ActivityInboundInterceptorBase: interceptor.ActivityInboundInterceptorBase{Next: next}, troubles: t}
-}
-
-type attempt struct {
-	interceptor.ActivityInboundInterceptorBase
-	troubles *Troubles
-}
-
-// ExecuteActivity passes on, and remembers how it went.
-func (a *attempt) ExecuteActivity(ctx context.Context, in *interceptor.ExecuteActivityInput) (any, error) {
-	out, err := a.Next.ExecuteActivity(ctx, in)
-	info := activity.GetInfo(ctx)
-	a.troubles.note(info.WorkflowExecution.RunID, info.ActivityType.Name, err)
-	return out, err
+	return around(next, func(ctx context.Context, do func() (any, error)) (any, error) {
+		out, err := do()
+		info := activity.GetInfo(ctx)
+		t.note(info.WorkflowExecution.RunID, info.ActivityType.Name, err)
+		return out, err
+	})
 }
 
 func (t *Troubles) note(run, name string, err error) {

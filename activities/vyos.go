@@ -41,10 +41,10 @@ func (a *Activities) relayServers(ctx context.Context, r *genesis.Router) ([]str
 func (a *Activities) RouterReady(ctx context.Context, q LabRequest) error {
 	lab, _, err := a.lab(ctx, q.Name)
 	if err != nil {
-		return fail(err)
+		return err
 	}
 	if lab.Router == nil {
-		return fail(errNoRouter)
+		return errNoRouter
 	}
 
 	want := []netip.Addr{lab.Seed.Address}
@@ -77,20 +77,20 @@ func (a *Activities) relayTo(ctx context.Context, q RelayRequest, listed bool) e
 		err = errNoRouter
 	}
 	if err != nil {
-		return fail(err)
+		return err
 	}
 
 	r, server := lab.Router, q.Server.String()
 	for range 2 {
 		list, err := a.relayServers(ctx, r)
 		if err != nil {
-			return fail(err)
+			return err
 		}
 		if slices.Contains(list, server) == listed {
 			return nil
 		}
 		if !listed && len(list) == 1 {
-			return fail(fmt.Errorf("%s is the only server in the relay: %w", server, inventory.ErrConflict))
+			return fmt.Errorf("%s is the only server in the relay: %w", server, inventory.ErrConflict)
 		}
 
 		refused := a.Routers.SetRelayServer(ctx, pinned(r.API, r.Fingerprint), r.Key, server, listed)
@@ -101,8 +101,8 @@ func (a *Activities) relayTo(ctx context.Context, q RelayRequest, listed bool) e
 			}
 		}
 		if refused != nil {
-			return fail(refused)
+			return refused
 		}
 	}
-	return fail(fmt.Errorf("the router accepts the change of its relay and does not show it: %w", inventory.ErrUnreachable))
+	return fmt.Errorf("the router accepts the change of its relay and does not show it: %w", inventory.ErrUnreachable)
 }

@@ -24,6 +24,7 @@ import (
 	"go.temporal.io/api/operatorservice/v1"
 	"go.temporal.io/api/workflowservice/v1"
 	"go.temporal.io/sdk/client"
+	"go.temporal.io/sdk/interceptor"
 	"go.temporal.io/sdk/worker"
 	"go.temporal.io/sdk/workflow"
 	"golang.org/x/sync/errgroup"
@@ -149,6 +150,7 @@ func (s *Site) benchNetboot(ctx context.Context, t *testing.T, sims bool) {
 	defer web.Close()
 	w := worker.New(c, workflows.TaskQueue, worker.Options{
 		MaxConcurrentWorkflowTaskPollers: 8, MaxConcurrentActivityTaskPollers: 8, StickyScheduleToStartTimeout: 10 * time.Second,
+		Interceptors: []interceptor.WorkerInterceptor{&activities.Errors{}},
 	})
 	w.RegisterWorkflowWithOptions(workflows.Provision, workflow.RegisterOptions{Name: workflows.ProvisionType})
 	w.RegisterActivity(do)

@@ -3,6 +3,7 @@ package inventory
 import (
 	"fmt"
 	"regexp"
+	"slices"
 
 	"github.com/ingotmetal/ingot/action"
 )
@@ -31,12 +32,19 @@ type Installer struct {
 	Digests map[string]string `json:"digests,omitempty"`
 }
 
-// What tells that an installer has ended: Installer.Complete.
+// What shows that an installer has ended: Installer.Complete.
 const (
-	CompleteWebhook   = "webhook"    // it calls the run's webhook
-	CompletePhoneHome = "phone-home" // the installed system calls with the run's nonce
-	CompleteTalos     = "talos"      // the Talos API shows the certificate authority of the run's document
+	CompleteWebhook   = "webhook"     // it calls the run's webhook
+	CompletePhoneHome = "phone-home"  // the installed system calls with the run's nonce
+	CompleteTalos     = DocumentTalos // the Talos API shows the certificate authority of the run's document
 )
+
+// Completions lists what an Installer may be completed by.
+func Completions() []string { return []string{CompleteWebhook, CompletePhoneHome, CompleteTalos} }
+
+// ProvenByDocument reports whether the installed system itself proves that the installer
+// has ended: then complete is the kind of the document that the system runs with.
+func ProvenByDocument(complete string) bool { return slices.Contains(DocumentKinds(), complete) }
 
 // Images returns what is served under the address of an installer's boot.
 func (i Installer) Images() []string {
@@ -47,13 +55,18 @@ func (i Installer) Images() []string {
 // "" when it can: the rule of Machine.KernelArgs.
 func ParameterProblem(parameter string) string { return badKernelArg(parameter) }
 
-// Kinds of documents.
+// Kinds of documents. Package systems has a row for each but text.
 const (
-	DocumentText      = "text"
-	DocumentVyOS      = "vyos"
-	DocumentTalos     = "talos"
 	DocumentHarvester = "harvester"
+	DocumentTalos     = "talos"
+	DocumentText      = "text" // only size and encoding are checked
+	DocumentVyOS      = "vyos"
 )
+
+// DocumentKinds lists them.
+func DocumentKinds() []string {
+	return []string{DocumentHarvester, DocumentTalos, DocumentText, DocumentVyOS}
+}
 
 // A Document is what an installer or the installed system reads. It is served
 // below the run's capability path while the secrets window is open.

@@ -97,12 +97,6 @@ func (d document) installerShape() []part {
 var (
 	documentName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
 	imageName    = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
-
-	documentKinds = []string{
-		inventory.DocumentText, inventory.DocumentVyOS, inventory.DocumentTalos,
-		inventory.DocumentHarvester,
-	}
-	completions = []string{inventory.CompleteWebhook, inventory.CompletePhoneHome, inventory.CompleteTalos}
 )
 
 func (c *checker) documents() {
@@ -123,8 +117,8 @@ func (c *checker) documents() {
 		}
 
 		names[x.Name] = true
-		if x.Kind != "" && !c.open(x.Kind) && !slices.Contains(documentKinds, x.Kind) {
-			c.add(p+".kind", "use one of: "+strings.Join(documentKinds, ", "), "unknown kind of document %q", x.Kind)
+		if kinds := inventory.DocumentKinds(); x.Kind != "" && !c.open(x.Kind) && !slices.Contains(kinds, x.Kind) {
+			c.add(p+".kind", "use one of: "+strings.Join(kinds, ", "), "unknown kind of document %q", x.Kind)
 		}
 		if len(x.Contents) > maxDocument {
 			c.add(p+".contents", "", "are larger than %d KiB", maxDocument>>10)
@@ -170,21 +164,7 @@ func (c *checker) installer() {
 	for n, a := range i.Parameters {
 		c.parameter(fmt.Sprintf("installer.parameters[%d]", n), a)
 	}
-	if !c.open(i.Complete) && !slices.Contains(completions, i.Complete) {
-		c.add("installer.complete", "use one of: "+strings.Join(completions, ", "),
-			"%q is nothing by which the end of an installer is known", i.Complete)
-	}
-
-	talos := 0
-	for _, x := range c.doc.Documents {
-		if x.Kind == inventory.DocumentTalos {
-			talos++
-		}
-	}
-	if i.Complete == inventory.CompleteTalos && talos != 1 {
-		c.add("installer.complete", "give it one document of kind talos",
-			"is talos, but there are %d documents of that kind", talos)
-	}
+	c.completion(i.Complete)
 	if i.Timeout < 0 {
 		c.add("installer.timeout", "give seconds, or leave it out", "is negative")
 	}
@@ -193,6 +173,26 @@ func (c *checker) installer() {
 	}
 
 	c.before()
+}
+
+// completion checks by what the end of the installer is known.
+func (c *checker) completion(complete string) {
+	known := inventory.Completions()
+	if !c.open(complete) && !slices.Contains(known, complete) {
+		c.add("installer.complete", "use one of: "+strings.Join(known, ", "),
+			"invalid sign of an installer's end %q", complete)
+	}
+
+	documents := 0
+	for _, x := range c.doc.Documents {
+		if x.Kind == complete {
+			documents++
+		}
+	}
+	if inventory.ProvenByDocument(complete) && documents != 1 {
+		c.add("installer.complete", "give it one document of kind "+complete,
+			"is %s, but there are %d documents of that kind", complete, documents)
+	}
 }
 
 // before checks that the agent's actions leave the machine to the installer.

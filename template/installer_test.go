@@ -69,7 +69,7 @@ func TestInstallerProblemsAllAtOnce(t *testing.T) {
 		"no initramfs":          {"[initrd-x]", "[]", "installer.initrd"},
 		"twice":                 {"[initrd-x]", "[initrd-x, initrd-x]", "is loaded twice"},
 		"payload is kernel":     {"payload: rootfs-x", "payload: vmlinuz-x", "which is fetched first"},
-		"completion":            {"complete: webhook", "complete: hope", "is nothing by which"},
+		"completion":            {"complete: webhook", "complete: hope", "invalid sign of an installer's end"},
 		"talos without config":  {"complete: webhook", "complete: talos", "0 documents of that kind"},
 		"negative time":         {"complete: webhook", "complete: webhook\n  timeout: -1", "is negative"},
 		"global time":           {"complete: webhook", "complete: webhook\nglobal_timeout: 60", "is over before installer.timeout"},

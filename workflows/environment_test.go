@@ -9,6 +9,8 @@ import (
 	"go.temporal.io/sdk/testsuite"
 	"go.temporal.io/sdk/worker"
 	"go.temporal.io/sdk/workflow"
+
+	"github.com/ingotmetal/ingot/activities"
 )
 
 // Hung is how long a test may take before it counts as Hung.
@@ -24,8 +26,9 @@ func NewEnvironment(suite *testsuite.WorkflowTestSuite, interceptors ...intercep
 	return env
 }
 
-// Intercept replaces the environment's interceptors.
+// Intercept replaces the environment's interceptors, of which Errors stays the innermost.
 func Intercept(env *testsuite.TestWorkflowEnvironment, interceptors ...interceptor.WorkerInterceptor) {
+	interceptors = append(interceptors, &activities.Errors{})
 	env.SetWorkerOptions(worker.Options{Interceptors: interceptors, DeadlockDetectionTimeout: Hung})
 }
 

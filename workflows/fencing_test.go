@@ -6,7 +6,9 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.temporal.io/sdk/interceptor"
 	"go.temporal.io/sdk/temporal"
+	"go.temporal.io/sdk/worker"
 
 	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/activities"
@@ -256,17 +258,15 @@ func TestLateEffectsOfAnEarlierRun(t *testing.T) {
 			q.Owner, q.For = old.Owner, time.Hour
 			fenced(env(w.do.Power, q))
 		}
-		fenced(w.do.Assign(ctx, activities.AssignRequest{Owner: old.Owner, Boot: 1, Key: action.Key{Epoch: old.Epoch, Action: 1, Attempt: 1}}))
-		fenced(w.do.Stop(ctx, activities.StopRequest{Owner: old.Owner, Key: first}))
-		_, err = w.do.Bind(ctx, activities.BindRequest{Owner: old.Owner})
-		fenced(err)
-		_, err = w.do.Evidence(ctx, activities.EvidenceRequest{Owner: old.Owner, Key: first})
-		fenced(err)
-		fenced(w.do.OpenSecrets(ctx, activities.WindowRequest{Owner: old.Owner, For: 24 * time.Hour}))
-		fenced(w.do.CloseSecrets(ctx, old.Owner))
-		fenced(w.do.RenewNetboot(ctx, activities.WindowRequest{Owner: old.Owner, For: 24 * time.Hour}))
-		fenced(w.do.Disarm(ctx, old.Owner))
-		fenced(w.do.MoreBoots(ctx, old.Owner))
+		fenced(env(w.do.Assign, activities.AssignRequest{Owner: old.Owner, Boot: 1, Key: action.Key{Epoch: old.Epoch, Action: 1, Attempt: 1}}))
+		fenced(env(w.do.Stop, activities.StopRequest{Owner: old.Owner, Key: first}))
+		fenced(env(w.do.Bind, activities.BindRequest{Owner: old.Owner}))
+		fenced(env(w.do.Evidence, activities.EvidenceRequest{Owner: old.Owner, Key: first}))
+		fenced(env(w.do.OpenSecrets, activities.WindowRequest{Owner: old.Owner, For: 24 * time.Hour}))
+		fenced(env(w.do.CloseSecrets, old.Owner))
+		fenced(env(w.do.RenewNetboot, activities.WindowRequest{Owner: old.Owner, For: 24 * time.Hour}))
+		fenced(env(w.do.Disarm, old.Owner))
+		fenced(env(w.do.MoreBoots, old.Owner))
 		require.NoError(t, w.do.End(ctx, old.Owner), "ending twice is no error, and ends nothing")
 		require.NoError(t, w.do.Record(ctx, record, nil))
 		rec, err := w.Workflow(ctx, "old")
@@ -323,6 +323,6 @@ func (w *world) act(activity any, args ...any) (any, error) {
 	env := w.suite.NewTestActivityEnvironment()
 	env.RegisterActivity(w.do)
 	env.SetTestTimeout(workflows.Hung)
-	out, err := env.ExecuteActivity(activity, args...)
-	return out, err
+	env.SetWorkerOptions(worker.Options{Interceptors: []interceptor.WorkerInterceptor{&activities.Errors{}}})
+	return env.ExecuteActivity(activity, args...)
 }

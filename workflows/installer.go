@@ -114,14 +114,14 @@ func (p *provisioning) waitForInstaller(ctx workflow.Context) error {
 
 	asking, stop := workflow.WithCancel(workflow.WithActivityOptions(ctx, outside))
 	defer stop()
-	var talos workflow.Future // the proof that only the machine's own API gives
-	if i.Complete == inventory.CompleteTalos {
-		talos = workflow.ExecuteActivity(asking, do.TalosInstalled, p.owner)
+	var proof workflow.Future // of the installed system
+	if inventory.ProvenByDocument(i.Complete) {
+		proof = workflow.ExecuteActivity(asking, do.TalosInstalled, p.owner)
 	}
 
 	reported := func() bool {
 		return s.heard.hasAny(inventory.EventInstalled, inventory.EventInstallFailed, inventory.EventPhoneHome) ||
-			talos != nil && talos.IsReady()
+			proof != nil && proof.IsReady()
 	}
 
 	// What the installer reads lies below the secret path until it has ended.
@@ -140,7 +140,7 @@ func (p *provisioning) waitForInstaller(ctx workflow.Context) error {
 			return err
 		}
 		if ok {
-			return p.recordEvidence(ctx, talos)
+			return p.recordEvidence(ctx, proof)
 		}
 
 		d, err := p.askUnless(ctx, reported, inventory.Question{
@@ -151,7 +151,7 @@ func (p *provisioning) waitForInstaller(ctx workflow.Context) error {
 		case err != nil:
 			return err
 		case d == nil:
-			return p.recordEvidence(ctx, talos)
+			return p.recordEvidence(ctx, proof)
 		case d.Choice == Restart:
 			return errRestart
 		case d.Choice == Continue:
@@ -162,9 +162,9 @@ func (p *provisioning) waitForInstaller(ctx workflow.Context) error {
 }
 
 // recordEvidence records by what the end of the installer is known.
-func (p *provisioning) recordEvidence(ctx workflow.Context, talos workflow.Future) error {
-	if talos != nil && talos.IsReady() {
-		return talos.Get(ctx, nil)
+func (p *provisioning) recordEvidence(ctx workflow.Context, proof workflow.Future) error {
+	if proof != nil && proof.IsReady() {
+		return proof.Get(ctx, nil)
 	}
 	heard := p.signals.heard
 	switch {

@@ -54,7 +54,7 @@ func (t *temporal) work(ctx context.Context, do *activities.Activities, opts cli
 // newWorkers makes one worker for workflows and activities, and one for activities that
 // wait.
 func (t *temporal) newWorkers(c client.Client, do *activities.Activities, failed func(error)) []worker.Worker {
-	interceptors := []interceptor.WorkerInterceptor{do.Troubles, t.hold, &t.effects}
+	interceptors := []interceptor.WorkerInterceptor{do.Troubles, t.hold, &t.effects, &activities.Errors{}}
 	w := worker.New(c, workflows.TaskQueue, worker.Options{
 		WorkerStopTimeout: workerStopTimeout,
 		// A poll is answered after the server has written to its disk. The default of

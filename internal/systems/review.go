@@ -32,7 +32,7 @@ func Check(kind, file string, contents []byte) error {
 // Review is Check that also returns warnings, which mean something only where
 // there are no problems.
 func Review(kind, file string, contents []byte) (problems, warnings inventory.Problems) {
-	system := Of(kind)
+	system, kinds := Of(kind), inventory.DocumentKinds()
 	switch {
 	case len(contents) > maxDocument:
 		problems.Add("", "let it fetch large parts", "%d bytes are more than %d", len(contents), maxDocument)
@@ -40,8 +40,8 @@ func Review(kind, file string, contents []byte) (problems, warnings inventory.Pr
 		problems.Add("", "save it as UTF-8", "is not text")
 	case len(bytes.TrimSpace(contents)) == 0:
 		problems.Add("", "", "is empty")
-	case system.Kind == "":
-		problems.Add("kind", "use one of: "+strings.Join(Kinds(), ", "), "unknown kind of document %q", kind)
+	case !slices.Contains(kinds, kind):
+		problems.Add("kind", "use one of: "+strings.Join(kinds, ", "), "unknown kind of document %q", kind)
 	case system.Document != nil:
 		problems, warnings = system.Document.Check(file, contents)
 	}

@@ -48,7 +48,10 @@ func TestExamplesAreRight(t *testing.T) {
 }
 
 func TestKinds(t *testing.T) {
-	for _, kind := range Kinds() {
+	for kind := range table {
+		require.Contains(t, inventory.DocumentKinds(), kind)
+	}
+	for _, kind := range inventory.DocumentKinds() {
 		require.NotEmpty(t, problems(t, kind, " \n"), "an empty %s", kind)
 		require.NotEmpty(t, problems(t, kind, "a\x00b"), "binary %s", kind)
 		require.NotEmpty(t, problems(t, kind, strings.Repeat("#", maxDocument+1)), "a big %s", kind)

@@ -7,7 +7,6 @@ package systems
 import (
 	"context"
 	"net/netip"
-	"slices"
 
 	"github.com/ingotmetal/ingot/internal/endpoint"
 	"github.com/ingotmetal/ingot/internal/systems/harvester"
@@ -19,7 +18,6 @@ import (
 // A System is one row: an interface for each thing that a system may have, nil
 // where it has not.
 type System struct {
-	Kind      string
 	Document  Document
 	Relay     Relay
 	Disks     Disks
@@ -28,26 +26,21 @@ type System struct {
 	Probe     Probe
 }
 
-// table has one row per kind. Kinds are named in package inventory.
-var table = []System{
-	{
-		Kind:      inventory.DocumentHarvester,
+// table has one row for each kind of document that a system reads. Another system
+// is a folder below, a row here, and its kind in package inventory.
+var table = map[string]System{
+	inventory.DocumentHarvester: {
 		Document:  harvester.Document{},
 		Disks:     harvester.Document{},
 		Downloads: harvester.Document{},
 		Webhooks:  harvester.Document{},
 	},
-	{
-		Kind:     inventory.DocumentTalos,
+	inventory.DocumentTalos: {
 		Document: talos.Document{},
 		Disks:    talos.Document{},
 		Probe:    talos.Document{},
 	},
-	{
-		Kind: inventory.DocumentText, // only size and encoding are checked
-	},
-	{
-		Kind:     inventory.DocumentVyOS,
+	inventory.DocumentVyOS: {
 		Document: vyos.Document{},
 		Relay:    vyos.Document{},
 	},
@@ -104,19 +97,5 @@ type Probe interface {
 	Probe(ctx context.Context, dial endpoint.Dialer, address netip.Addr, contents []byte) (string, error)
 }
 
-// Of returns the row of a kind, with everything nil for an unknown kind.
-func Of(kind string) System {
-	if n := slices.IndexFunc(table, func(s System) bool { return s.Kind == kind }); n >= 0 {
-		return table[n]
-	}
-	return System{}
-}
-
-// Kinds lists the kinds of document.
-func Kinds() []string {
-	var kinds []string
-	for _, s := range table {
-		kinds = append(kinds, s.Kind)
-	}
-	return kinds
-}
+// Of returns the row of a kind, with everything nil for a kind without one.
+func Of(kind string) System { return table[kind] }

@@ -57,7 +57,8 @@ func (s *Store) InstallerReported(ctx context.Context, o inventory.Owner, failed
 // presentBoot stands for the boot that a grant is at.
 const presentBoot = -1
 
-// spendInstallerBoot spends a boot of an installer of o and returns its number. If o has no such boot, it is inventory.ErrFenced.
+// spendInstallerBoot spends a boot of an installer of o and returns its number. If
+// o has no such boot, it is inventory.ErrFenced.
 func spendInstallerBoot(ctx context.Context, tx *sqlx.Tx, o inventory.Owner, boot int) (int, error) {
 	n, err := scalar[int](ctx, tx, "UPDATE grant_ SET spent = 1 WHERE "+owns+` AND boot > 0 AND ?4 IN (boot, -1)
 		AND installer = 1 RETURNING boot`, o.Machine, o.Run, o.Epoch, boot)
