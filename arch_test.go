@@ -25,7 +25,7 @@ var may = map[string]string{
 	"internal/machinefile": "inventory internal/strictyaml",
 	"internal/seed":        "inventory",
 	"internal/quiet":       "",
-	"internal/keyring":     "inventory",
+	"internal/keyring":     "inventory internal/durable",
 	"internal/config":      "inventory internal/strictyaml",
 	"internal/dbcopy":      "internal/durable",
 	"internal/reserve":     "golang.org/x/sys",

@@ -5,14 +5,11 @@ import (
 	"fmt"
 	"io/fs"
 	"net/url"
-	"regexp"
 	"strings"
 	"sync"
 
 	"github.com/ingotmetal/ingot/inventory"
 )
-
-var sha256Digest = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
 func (f *file) checkImages() {
 	for n, i := range f.lab.Images {
@@ -26,7 +23,7 @@ func (f *file) checkImages() {
 		switch d := f.lab.Images[n].SHA256; {
 		case d == "":
 			f.add(field+"sha256", "give the output of: sha256sum FILE", "is missing")
-		case !sha256Digest.MatchString(d):
+		case !inventory.IsDigest(d):
 			f.add(field+"sha256", "give 64 hexadecimal digits: sha256sum FILE", "invalid SHA-256 %q", i.SHA256)
 		}
 		if i.File != "" && i.URL != "" {

@@ -106,20 +106,18 @@ func (m Machine) Protects(d action.Disk) bool {
 // Netboot returns the machine's first netboot interface: its MAC identifies
 // the machine in templates ({{.device_1}}) and boot scripts.
 func (m Machine) Netboot() (Interface, bool) {
-	for _, i := range m.Interfaces {
-		if !i.DisableNetboot {
-			return i, true
-		}
-	}
-	return Interface{}, false
+	return m.first(func(i Interface) bool { return !i.DisableNetboot })
 }
 
 // InterfaceByMAC returns the interface with that MAC in its canonical form.
 func (m Machine) InterfaceByMAC(mac string) (Interface, bool) {
-	for _, i := range m.Interfaces {
-		if i.MAC == mac {
-			return i, true
-		}
+	return m.first(func(i Interface) bool { return i.MAC == mac })
+}
+
+// first returns the first interface that is wanted.
+func (m Machine) first(wanted func(Interface) bool) (Interface, bool) {
+	if n := slices.IndexFunc(m.Interfaces, wanted); n >= 0 {
+		return m.Interfaces[n], true
 	}
 	return Interface{}, false
 }

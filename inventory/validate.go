@@ -3,6 +3,8 @@ package inventory
 import (
 	"encoding/hex"
 	"fmt"
+	"maps"
+	"net"
 	"net/netip"
 	"path"
 	"regexp"
@@ -39,14 +41,8 @@ func ParseMAC(s string) (string, error) {
 	}
 
 	digits := strings.NewReplacer(":", "", "-", "", ".", "").Replace(low)
-	var b strings.Builder
-	for i := 0; i < len(digits); i += 2 {
-		if i > 0 {
-			b.WriteByte(':')
-		}
-		b.WriteString(digits[i : i+2])
-	}
-	return b.String(), nil
+	b, err := hex.DecodeString(digits)
+	return net.HardwareAddr(b).String(), err
 }
 
 // Canonical returns m with MACs, names and words in the one form that the
@@ -109,7 +105,7 @@ func Validate(m Machine) Problems {
 			"invalid machine name %q", m.Name)
 	}
 
-	for _, k := range sorted(m.Labels) {
+	for _, k := range slices.Sorted(maps.Keys(m.Labels)) {
 		checkLabel(&ps, k, m.Labels[k])
 	}
 	if len(m.Interfaces) == 0 {
@@ -192,20 +188,11 @@ func checkTexts(ps *Problems, m Machine) {
 		}
 	}
 
-	for _, k := range sorted(m.Notes) {
+	for _, k := range slices.Sorted(maps.Keys(m.Notes)) {
 		if !plain(k) || k == "" || len(k) > 253 || len(m.Notes[k]) > 4096 {
 			ps.Add("notes", "keep notes short and their names printable", "note %q is too long or its name is not printable", k)
 		}
 	}
-}
-
-func sorted(m map[string]string) []string {
-	out := make([]string, 0, len(m))
-	for k := range m {
-		out = append(out, k)
-	}
-	slices.Sort(out)
-	return out
 }
 
 func checkLabel(ps *Problems, k, v string) {
@@ -300,16 +287,16 @@ func checkAddress(ps *Problems, field string, i Interface) {
 		return
 	}
 
-	net := netip.PrefixFrom(a, bits).Masked()
-	if bits < 31 && (a == net.Addr() || !net.Contains(a.Next())) {
+	subnet := netip.PrefixFrom(a, bits).Masked()
+	if bits < 31 && (a == subnet.Addr() || !subnet.Contains(a.Next())) {
 		ps.Add(field+".address", "reserve another address of that subnet", "%s is the network or broadcast address of %s", a,
-			net)
+			subnet)
 	}
 
 	if g := i.Gateway; g.IsValid() {
 		switch {
-		case !net.Contains(g):
-			ps.Add(field+".gateway", "give a router in the same subnet, or leave it out", "%s lies outside %s", g, net)
+		case !subnet.Contains(g):
+			ps.Add(field+".gateway", "give a router in the same subnet, or leave it out", "%s lies outside %s", g, subnet)
 		case g == a:
 			ps.Add(field+".gateway", "give the router's address, or leave it out", "%s is the machine's own address", g)
 		}
@@ -324,13 +311,8 @@ func maskBits(mask string) (int, bool) {
 		return 0, false
 	}
 
-	b := a.As4()
-	v := uint32(b[0])<<24 | uint32(b[1])<<16 | uint32(b[2])<<8 | uint32(b[3])
-	n := 0
-	for ; v&(1<<31) != 0; v <<= 1 {
-		n++
-	}
-	return n, v == 0 && n > 0
+	n, _ := net.IPMask(a.AsSlice()).Size() // 0 where it is not contiguous
+	return n, n > 0
 }
 
 func checkSelector(ps *Problems, d DiskSelector) {

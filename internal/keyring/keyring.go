@@ -23,6 +23,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/ingotmetal/ingot/internal/durable"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -86,78 +87,85 @@ func create(path string, text []byte) (err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-
-	tmp, err := os.CreateTemp(dir, ".key-*") // mode 0600
+	tmp, err := writeTemp(dir, text)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, os.Remove(tmp.Name())) }()
+	defer func() { err = errors.Join(err, os.Remove(tmp)) }()
+
+	// A link, unlike a rename, refuses to replace what is there.
+	if err := os.Link(tmp, path); err != nil {
+		return err
+	}
+	return durable.SyncDir(dir)
+}
+
+// writeTemp writes text to a file of another name, whose content is on the disk then.
+func writeTemp(dir string, text []byte) (name string, err error) {
+	tmp, err := os.CreateTemp(dir, ".key-*") // mode 0600
+	if err != nil {
+		return "", err
+	}
 	_, err = tmp.Write(text)
 	if err == nil {
 		err = tmp.Sync()
 	}
-	if err := errors.Join(err, tmp.Close()); err != nil {
-		return err
+	if err = errors.Join(err, tmp.Close()); err != nil {
+		err = errors.Join(err, os.Remove(tmp.Name()))
 	}
-
-	// A link, unlike a rename, refuses to replace what is there.
-	if err := os.Link(tmp.Name(), path); err != nil {
-		return err
-	}
-
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-
-	return errors.Join(d.Sync(), d.Close())
+	return tmp.Name(), err
 }
 
 // Load reads the ring at path. An absent file is an error that is both
 // fs.ErrNotExist and inventory.ErrSealed; a file that group or others may read
 // is refused.
 func Load(path string) (*Ring, error) {
-	f, err := os.Open(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("loading key file %q: %w: %w", path, inventory.ErrSealed, err)
-	}
+	r, err := load(path)
 	if err != nil {
 		return nil, fmt.Errorf("loading key file %q: %w", path, err)
+	}
+	return r, nil
+}
+
+func load(path string) (*Ring, error) {
+	f, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%w: %w", inventory.ErrSealed, err)
+	}
+	if err != nil {
+		return nil, err
 	}
 	defer func() { _ = f.Close() }() // only read
 	st, err := f.Stat()
 	if err != nil {
-		return nil, fmt.Errorf("loading key file %q: %w", path, err)
+		return nil, err
 	}
 	if mode := st.Mode().Perm(); mode&0o077 != 0 {
-		return nil, fmt.Errorf("loading key file %q: group or others may use it (mode %04o); run: chmod 600 %s", path, mode, path)
+		return nil, fmt.Errorf("group or others may use it (mode %04o); run: chmod 600 %s", mode, path)
 	}
 
 	dec := json.NewDecoder(f)
 	dec.DisallowUnknownFields()
 	var in file
 	if err := dec.Decode(&in); err != nil {
-		// The decoder's message could quote what stands in the file.
-		return nil, fmt.Errorf("loading key file %q: it is not a key file of Ingot", path)
+		return nil, errors.New("it is not a key file of Ingot") // the decoder's message could quote the file
 	}
 	if in.Version != version {
-		return nil, fmt.Errorf("loading key file %q: its version is %d and this program knows %d", path, in.Version, version)
+		return nil, fmt.Errorf("its version is %d and this program knows %d", in.Version, version)
 	}
 
 	for _, purpose := range slices.Sorted(maps.Keys(in.Keys)) {
 		if n := len(in.Keys[purpose]); n != keySize {
-			return nil, fmt.Errorf("loading key file %q: key %q has %d bytes instead of %d", path, purpose, n, keySize)
+			return nil, fmt.Errorf("key %q has %d bytes instead of %d", purpose, n, keySize)
 		}
 	}
-
 	for _, purpose := range slices.Sorted(maps.Keys(in.Old)) {
 		for _, key := range in.Old[purpose] {
 			if n := len(key); n != keySize {
-				return nil, fmt.Errorf("loading key file %q: an old key %q has %d bytes instead of %d", path, purpose, n, keySize)
+				return nil, fmt.Errorf("an old key %q has %d bytes instead of %d", purpose, n, keySize)
 			}
 		}
 	}
-
 	return &Ring{keys: in.Keys, old: in.Old}, nil
 }
 

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/ingotmetal/ingot/internal/durable"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -110,8 +111,8 @@ func (r *Ring) Retire(path string) error {
 	return nil
 }
 
-// notLoaded is a key file that somebody else has put in the place of the one
-// that was loaded: what is sealed could be opened with nothing any more.
+// notLoaded is the error of a key file that replaced the one that was loaded: with it,
+// nothing that is sealed could be opened.
 func notLoaded(path, purpose string) error {
 	return fmt.Errorf("the key file %q is not the one that this server has loaded (key %q differs): "+
 		"put the present one back, which the last rotation wrote: %w", path, purpose, inventory.ErrSealed)
@@ -137,28 +138,14 @@ func (r *Ring) store(path string) error {
 		}
 	}
 
-	tmp, err := os.CreateTemp(dir, ".key-*") // mode 0600
+	tmp, err := writeTemp(dir, append(text, '\n'))
 	if err != nil {
 		return err
 	}
-	_, err = tmp.Write(append(text, '\n'))
-	if err == nil {
-		err = tmp.Sync()
+	if err := os.Rename(tmp, path); err != nil {
+		return errors.Join(err, os.Remove(tmp))
 	}
-	err = errors.Join(err, tmp.Close())
-	if err == nil {
-		err = os.Rename(tmp.Name(), path)
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(tmp.Name()))
-	}
-
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-
-	return errors.Join(d.Sync(), d.Close())
+	return durable.SyncDir(dir)
 }
 
 // candidates returns the keys that may have sealed for purpose, the present
