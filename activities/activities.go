@@ -176,7 +176,7 @@ type Windows interface {
 	CloseSecrets(ctx context.Context, o inventory.Owner) error
 }
 
-// Agents tells about the agent of a run.
+// Agents knows the agent of a run.
 type Agents interface {
 	Agent(ctx context.Context, o inventory.Owner) (inventory.Agent, error)
 }

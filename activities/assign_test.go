@@ -76,7 +76,7 @@ func TestS8AssignmentsAreSigned(t *testing.T) {
 	require.NoError(t, json.Unmarshal(s.assigned[2].Payload.Signed.Order, &o))
 	require.Equal(t, "#cloud-config", o.Action.Environment["USER_DATA"])
 
-	// Actions that are not those of the plan's digest are signed for nobody.
+	// Actions that are not those of the plan's digest are signed for no one.
 	s.plan.Actions[0].Environment["IMG_SHA256"] = "def"
 	before := len(s.assigned)
 	err = a.Assign(t.Context(), AssignRequest{Owner: owner, Boot: 3, Key: action.Key{Epoch: 4, Attempt: 1}, Disk: disk})
@@ -107,7 +107,7 @@ func TestAssignLeavesProtectedDisksAlone(t *testing.T) {
 }
 
 // A run that was reset from outside goes on under another id. Whatever it asks
-// for, it hears that it does not own the machine, and asks a person.
+// for, it hears that it does not own the machine, and asks an operator.
 func TestAssignOfAResetRunIsFenced(t *testing.T) {
 	c := &crowded{planned: planned{lost: inventory.ErrNotFound}}
 	a := &Activities{Store: Store{Machines: c, Assignments: c, Grants: c}, Clocks: Clocks{Now: time.Now}}

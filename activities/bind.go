@@ -67,7 +67,7 @@ func (a *Activities) Bind(ctx context.Context, q BindRequest) (Bound, error) {
 
 	if n := agent.Facts.DisksOmitted; n > 0 && (selector == nil || selector.Serial == "" && selector.WWN == "") {
 		// One that cannot be seen here may fit as well.
-		return Bound{Reason: fmt.Sprintf("the machine has %d disks more than its agent could tell of: name the serial "+
+		return Bound{Reason: fmt.Sprintf("the machine has %d disks more than its agent could report: name the serial "+
 			"number of the one to write", n), Disks: disks}, nil
 	}
 

@@ -35,7 +35,7 @@ func (c *crowded) DisksWritten(context.Context, string) (map[string]string, erro
 func (c *crowded) AppendEvents(context.Context, []inventory.Event) error { return nil }
 
 // A disk that is protected is none: neither chosen for want of another, nor by
-// its serial number, nor by a person.
+// its serial number, nor by an operator.
 func TestBindLeavesProtectedDisksAlone(t *testing.T) {
 	disk := func(n string) action.Disk {
 		return action.Disk{Path: "/dev/" + n, Serial: n, Size: 1 << 30, Blank: true}

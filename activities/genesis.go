@@ -174,7 +174,7 @@ func (a *Activities) ReadLab(ctx context.Context, q LabRequest) (LabTable, error
 	return t, nil
 }
 
-// ours tells whether a machine has been given its address by this server: the
+// ours reports whether a machine has been given its address by this server: the
 // operation has begun to install it, or the last installation has succeeded,
 // whichever run began that.
 func (a *Activities) ours(ctx context.Context, machine, operation string) (bool, error) {
@@ -188,7 +188,7 @@ func (a *Activities) ours(ctx context.Context, machine, operation string) (bool,
 	return startedBy(list[0], operation)
 }
 
-// doneBefore tells which steps earlier runs of this name have done, by the
+// doneBefore returns which steps earlier runs of this name have done, by the
 // newest run that has tried each.
 func (a *Activities) doneBefore(ctx context.Context, q LabRequest) (map[string]bool, error) {
 	runs, err := a.Operations.Operations(ctx, inventory.OperationFilter{ID: q.operation()})

@@ -94,7 +94,7 @@ func TestRelay(t *testing.T) {
 	seed, target := netip.MustParseAddr("192.168.1.10"), netip.MustParseAddr("10.10.20.11")
 	require.NoError(t, a.RouterReady(ctx, LabRequest{Name: "home"}))
 
-	require.Equal(t, TypeConflict, typeOf(t, a.relayTo(ctx, RelayRequest{"home", seed}, false)), "nobody would be answered")
+	require.Equal(t, TypeConflict, typeOf(t, a.relayTo(ctx, RelayRequest{"home", seed}, false)), "no one would be answered")
 	require.NoError(t, a.relayTo(ctx, RelayRequest{"home", target}, true))
 	require.NoError(t, a.relayTo(ctx, RelayRequest{"home", target}, true))
 	require.Equal(t, 1, r.changes, "what is so is not done again")
@@ -111,7 +111,7 @@ func TestRelay(t *testing.T) {
 
 	r.servers = []string{"10.0.0.9"}
 	err := a.RouterReady(ctx, LabRequest{Name: "home"})
-	require.Equal(t, TypeInvalid, typeOf(t, err), "a wrong config.boot is no reason to wait for the whole budget")
+	require.Equal(t, TypeInvalid, typeOf(t, err), "a wrong config.boot is not a reason to wait for the whole budget")
 	require.ErrorContains(t, err, "relays to [10.0.0.9] and not to 192.168.1.10")
 }
 
@@ -181,8 +181,8 @@ func TestAddressesThatAreTaken(t *testing.T) {
 		ours      []string
 		want      string
 	}{
-		"nobody":              {},
-		"somebody":            {taken: "10.10.20.11", want: "another host answers already at 10.10.20.11"},
+		"no one":              {},
+		"someone":             {taken: "10.10.20.11", want: "another host answers already at 10.10.20.11"},
 		"a device":            {taken: "10.10.20.11", mac: "02:00:00:00:00:99", want: "02:00:00:00:00:99 answers"},
 		"the machine itself":  {taken: "10.10.20.11", mac: "02:00:00:00:07:60"},
 		"installed before":    {taken: "10.10.20.11", written: true},
@@ -278,8 +278,8 @@ func TestWhoMayAnswerWhenAGenesisIsResumed(t *testing.T) {
 			{Name: "router", State: inventory.StepDone}, {Name: "platform", State: inventory.StepFailed}, {Name: "create", State: inventory.StepFailed},
 		}}},
 		runs: []inventory.Workflow{
-			run("vp6630", inventory.StateSuccess, mine), run("um760", inventory.StateRunning, mine), // it goes on by itself
-			run("ms-02-a", inventory.StateSuccess, other), // a person has done it
+			run("vp6630", inventory.StateSuccess, mine), run("um760", inventory.StateRunning, mine), // it goes on
+			run("ms-02-a", inventory.StateSuccess, other), // an operator has done it
 			run("ms-02-b", inventory.StateFailed, other),
 		},
 	}}}}

@@ -174,7 +174,7 @@ func (a *Activities) owned(ctx context.Context, o inventory.Owner) (inventory.Gr
 	return g, err
 }
 
-// Idle tells whether no run has the machine and its network boot is closed,
+// Idle reports whether no run has the machine and its network boot is closed,
 // and is Conflict otherwise: what an undo begins with.
 func (a *Activities) Idle(ctx context.Context, machine string) error {
 	g, err := a.Grants.Grant(ctx, machine)

@@ -69,7 +69,7 @@ func TestSessionsWithAClusterAreEnded(t *testing.T) {
 		require.Equal(t, 1, s.ended)
 		require.Empty(t, s.open)
 	})
-	t.Run("until nobody waits any more", func(t *testing.T) {
+	t.Run("until no one waits any more", func(t *testing.T) {
 		a, s := start()
 		ctx, stop := context.WithCancel(t.Context())
 		s.asked = 6 // it forgets no session

@@ -44,7 +44,7 @@ func HeldText(r inventory.Restore) string {
 		r.Taken.UTC().Format(time.DateTime))
 }
 
-// letThrough tells whether a held run may have the activity.
+// letThrough reports whether a held run may have the activity.
 func letThrough(name string) bool {
 	return name == "Record" || name == "RecordOperation" || name == "End"
 }

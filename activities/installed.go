@@ -86,7 +86,7 @@ func (a *Activities) latestInstallation(ctx context.Context, machine string) (in
 // OwnRun is the open run of a machine, if there is one.
 type OwnRun struct {
 	Run string `json:"run,omitempty"` // "": none is open
-	// Mine tells whether the asking operation started it.
+	// Mine reports whether the asking operation started it.
 	Mine bool `json:"mine,omitempty"`
 }
 
@@ -99,7 +99,7 @@ type OpenRunRequest struct {
 	TakeBack bool `json:"takeBack,omitempty"`
 }
 
-// OpenRun tells which run has a machine now, and whether the parent started it.
+// OpenRun returns which run has a machine now, and whether the parent started it.
 func (a *Activities) OpenRun(ctx context.Context, q OpenRunRequest) (OwnRun, error) {
 	if q.TakeBack {
 		if err := a.takeBack(ctx, q); err != nil {
@@ -136,7 +136,7 @@ func (a *Activities) takeBack(ctx context.Context, q OpenRunRequest) error {
 	return a.Labs.PutFact(ctx, q.Parent, factTakenBack+q.Machine, inventory.NewSecret(last.Run))
 }
 
-// startedBy tells whether the operation with this workflow id started the run.
+// startedBy reports whether the operation with this workflow id started the run.
 func startedBy(w inventory.Workflow, parent string) (bool, error) {
 	var in struct {
 		Parent string `json:"parent"`

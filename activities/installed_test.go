@@ -34,7 +34,7 @@ func (l *records) Workflows(context.Context, inventory.WorkflowFilter) ([]invent
 }
 
 // TestInstalled finds the operation's own installation again, whatever was done
-// with the machine since, and does not overwrite somebody else's.
+// with the machine since, and does not overwrite someone else's.
 func TestInstalled(t *testing.T) {
 	at := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	run := func(name, typ, state, parent string, started time.Duration) inventory.Workflow {
@@ -47,17 +47,17 @@ func TestInstalled(t *testing.T) {
 		err  string
 		back bool // the operation has taken its installation back
 	}{
-		"nothing was done":          {nil, "", "", false},
-		"installed":                 {[]inventory.Workflow{own}, "own", "", false},
-		"before the operation":      {[]inventory.Workflow{run("old", "Provision", inventory.StateSuccess, "genesis/home", -time.Hour)}, "", "", false},
-		"failed":                    {[]inventory.Workflow{run("bad", "Provision", inventory.StateFailed, "genesis/home", 2*time.Hour), own}, "", "", false},
-		"a BMC job since":           {[]inventory.Workflow{run("job", "BMCJob", inventory.StateSuccess, "", 2*time.Hour), own}, "own", "", false},
-		"an inspection since":       {[]inventory.Workflow{run("look", "Inspect", inventory.StateSuccess, "", 2*time.Hour), own}, "own", "", false},
-		"somebody else's since":     {[]inventory.Workflow{run("theirs", "Reprovision", inventory.StateSuccess, "", 2*time.Hour), own}, "", "theirs", false},
-		"taken back":                {[]inventory.Workflow{own}, "", "", true},
-		"taken back, a job since":   {[]inventory.Workflow{run("job", "BMCJob", inventory.StateSuccess, "", 2*time.Hour), own}, "", "", true},
-		"theirs is not taken back":  {[]inventory.Workflow{run("theirs", "Reprovision", inventory.StateSuccess, "", 2*time.Hour), own}, "", "theirs", true},
-		"somebody else's, no other": {[]inventory.Workflow{run("theirs", "Provision", inventory.StateSuccess, "", 2*time.Hour)}, "", "", false},
+		"nothing was done":         {nil, "", "", false},
+		"installed":                {[]inventory.Workflow{own}, "own", "", false},
+		"before the operation":     {[]inventory.Workflow{run("old", "Provision", inventory.StateSuccess, "genesis/home", -time.Hour)}, "", "", false},
+		"failed":                   {[]inventory.Workflow{run("bad", "Provision", inventory.StateFailed, "genesis/home", 2*time.Hour), own}, "", "", false},
+		"a BMC job since":          {[]inventory.Workflow{run("job", "BMCJob", inventory.StateSuccess, "", 2*time.Hour), own}, "own", "", false},
+		"an inspection since":      {[]inventory.Workflow{run("look", "Inspect", inventory.StateSuccess, "", 2*time.Hour), own}, "own", "", false},
+		"someone else's since":     {[]inventory.Workflow{run("theirs", "Reprovision", inventory.StateSuccess, "", 2*time.Hour), own}, "", "theirs", false},
+		"taken back":               {[]inventory.Workflow{own}, "", "", true},
+		"taken back, a job since":  {[]inventory.Workflow{run("job", "BMCJob", inventory.StateSuccess, "", 2*time.Hour), own}, "", "", true},
+		"theirs is not taken back": {[]inventory.Workflow{run("theirs", "Reprovision", inventory.StateSuccess, "", 2*time.Hour), own}, "", "theirs", true},
+		"someone else's, no other": {[]inventory.Workflow{run("theirs", "Provision", inventory.StateSuccess, "", 2*time.Hour)}, "", "", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := &Activities{Store: Store{Operations: &records{runs: c.runs}, Labs: newLabShelf(t)}}

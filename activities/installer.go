@@ -209,7 +209,7 @@ func (a *Activities) ofRun(text string, o inventory.Owner) string {
 
 // digestOf is the digest of a plan: of its actions, and of its installer where
 // it has one. Of documents the names and kinds count: what they hold is
-// secret, and a digest in a history could tell of it.
+// secret, and a digest in a history could reveal it.
 func digestOf(plan inventory.Plan) (string, error) {
 	if plan.Installer == nil && len(plan.Documents) == 0 {
 		return digest(plan.Actions)

@@ -21,7 +21,7 @@ type Mover interface {
 	CheckTarget(ctx context.Context, target string) error
 	// SyncImages sends the image files that the target lacks.
 	SyncImages(ctx context.Context, target string, progress func(text string)) (sent int, err error)
-	// HandOverState tells what became of a hand-over; see inventory.HandOver….
+	// HandOverState returns what became of a hand-over; see inventory.HandOver….
 	HandOverState(ctx context.Context, id string) (state, why string, err error)
 	// WithdrawHandOver makes sure that one that was not begun never is.
 	WithdrawHandOver(ctx context.Context, id string) error
@@ -80,7 +80,7 @@ func (a *Activities) CheckTarget(ctx context.Context, q MigrateRequest) error {
 	return m.CheckTarget(ctx, q.Target)
 }
 
-// labOf tells for which lab file a migration moves the server: that of the
+// labOf returns for which lab file a migration moves the server: that of the
 // Genesis whose step it is, if it is one.
 func labOf(o inventory.Operation) (string, error) {
 	var in struct {
@@ -102,7 +102,7 @@ type RelaySwitchRequest struct {
 }
 
 // RelaySwitch lists the target in the lab's relay, or removes the line of
-// either. It tells whether there is a relay at all.
+// either. It reports whether there is a relay at all.
 func (a *Activities) RelaySwitch(ctx context.Context, q RelaySwitchRequest) (bool, error) {
 	lab, _, err := a.lab(ctx, q.Genesis)
 	if err != nil {

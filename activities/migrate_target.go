@@ -11,13 +11,13 @@ import (
 
 // Peers is what this server knows of other sites.
 type Peers interface {
-	// Known tells whether this server can hand over to the peer: it has its
+	// Known reports whether this server can hand over to the peer: it has its
 	// address, its key and a token.
 	Known(ctx context.Context, name string) (bool, error)
 	// Standby makes the identity of a standby that is called name and answers at
 	// url, once: the Secret of its manifest.
 	Standby(ctx context.Context, name, url string) (secret inventory.Secret, err error)
-	// Moved tells whether a run of Migrate has made this server the site.
+	// Moved reports whether a run of Migrate has made this server the site.
 	Moved(ctx context.Context, run string) (bool, error)
 	// Forget makes this server forget a peer that it has not handed over to.
 	Forget(ctx context.Context, name string) error

@@ -85,7 +85,7 @@ func TestAGenesisAndAMigrationAtATime(t *testing.T) {
 		"a Genesis, and a person's":      {[]inventory.Operation{genesis, persons}, "genesis/home is running", "migrate/platform is under way"},
 		"a step, and another Genesis":    {[]inventory.Operation{genesis, child, other}, "genesis/other is running", "genesis/other is under way"},
 		"two migrations":                 {[]inventory.Operation{child, elsewhere}, "migrate/nas is running", "migrate/nas is under way"},
-		"a migration that nobody reads":  {[]inventory.Operation{operation(inventory.TypeMigrate, "migrate/platform", "platform", "")}, "reading the input of migrate/platform", "reading the input of migrate/platform"},
+		"a migration that no one reads":  {[]inventory.Operation{operation(inventory.TypeMigrate, "migrate/platform", "platform", "")}, "reading the input of migrate/platform", "reading the input of migrate/platform"},
 		"a migration, and no Genesis":    {[]inventory.Operation{persons}, "", "migrate/platform is under way"},
 		"of an earlier run of this name": {[]inventory.Operation{child}, "", ""},
 	} {
@@ -134,7 +134,7 @@ func TestRelaySwitch(t *testing.T) {
 	switches(retired, target)
 	require.Equal(t, 4, r.changes)
 	_, err := a.RelaySwitch(t.Context(), q)
-	require.Equal(t, TypeConflict, typeOf(t, err), "nobody would be answered")
+	require.Equal(t, TypeConflict, typeOf(t, err), "no one would be answered")
 
 	back := listed
 	back.Target = "nas"

@@ -41,7 +41,7 @@ type OutcomeRequest struct {
 	Known string `json:"known,omitempty"`
 }
 
-// tells whether a run that is not over has come to something to tell.
+// reports whether a run that is not over has come to something to tell.
 func (q OutcomeRequest) tells(asks bool, message string) bool {
 	return q.Asking && (asks && message != q.Known || !asks && q.Known != "")
 }
@@ -52,7 +52,7 @@ type Outcome struct {
 	State   string `json:"state"`
 	Phase   string `json:"phase"` // waiting-for-person is an outcome only where it was asked for
 	Message string `json:"message,omitempty"`
-	// Asks tells whether nothing goes on before the operator has done something.
+	// Asks reports whether nothing goes on before the operator has done something.
 	Asks bool `json:"asks,omitempty"`
 }
 

@@ -176,7 +176,7 @@ func addressed(m inventory.Machine) error {
 	return nil
 }
 
-// refers tells whether an action carries the nonce, or the address under
+// refers reports whether an action carries the nonce, or the address under
 // which the installed system asks for it, onto the disk.
 func refers(x action.Action) bool {
 	return template.Refers(x, inventory.RefNonce) || template.Refers(x, inventory.RefPhoneHomeURL) ||

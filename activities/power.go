@@ -88,7 +88,7 @@ func (a *Activities) asPlanned(ctx context.Context, q PowerRequest) error {
 	return a.imagesStored(q.Owner.Machine, plan, len(plan.Actions))
 }
 
-// allowBoot opens the netboot window for the boot, whosever it is.
+// allowBoot opens the netboot window for the boot of the agent or the installer.
 func (a *Activities) allowBoot(ctx context.Context, q PowerRequest) error {
 	allow := a.Windows.AllowBoot
 	if q.Installer {
@@ -198,7 +198,7 @@ func (a *Activities) start(ctx context.Context, m inventory.Machine, q PowerRequ
 	return a.powered(ctx, q, append(how, "off, network boot once, on")), nil
 }
 
-// startsWarm tells whether the machine is reset instead of switched off and on:
+// startsWarm reports whether the machine is reset instead of switched off and on:
 // only one that is on can be.
 func (a *Activities) startsWarm(ctx context.Context, m inventory.Machine, q PowerRequest) (bool, error) {
 	if !q.Warm {
@@ -209,7 +209,7 @@ func (a *Activities) startsWarm(ctx context.Context, m inventory.Machine, q Powe
 }
 
 // prepare does what a start of the machine may begin with, and says what of it
-// was not possible: a rung that is missing is left out.
+// was not possible. A step that the BMC does not have is left out.
 func (a *Activities) prepare(ctx context.Context, m inventory.Machine, q PowerRequest, nic inventory.Interface,
 	pxe *inventory.BootDevice,
 ) (how []string, err error) {
@@ -244,7 +244,7 @@ func (a *Activities) prepare(ctx context.Context, m inventory.Machine, q PowerRe
 }
 
 // powered says how boot q.Boot was started, and records it. The record is for
-// people: a start that worked does not fail for want of it.
+// operators: a start that worked does not fail without it.
 func (a *Activities) powered(ctx context.Context, q PowerRequest, how []string) Powered {
 	p := Powered{How: strings.Join(how, "; ")}
 	err := a.event(ctx, q.Owner.Event(q.Boot, inventory.EventPower, "start", fmt.Sprintf("boot %d: %s", q.Boot, p.How)))
@@ -271,8 +271,8 @@ func (a *Activities) before(q PowerRequest) Fence {
 	}
 }
 
-// during is the fence of what belongs to one boot: an activity that lived on
-// when its worker was thought dead must not switch off what came after it.
+// during is the fence of what belongs to one boot: an activity that goes on although
+// its worker was taken for dead must not switch off a later boot.
 func (a *Activities) during(o inventory.Owner, boot int) Fence {
 	return func(ctx context.Context) error {
 		g, err := a.owned(ctx, o)
@@ -320,7 +320,7 @@ func (a *Activities) switchTo(ctx context.Context, o inventory.Owner, name strin
 	return a.tasks(ctx, m, taskList{owner: o, job: job, fence: a.during(o, g.Boot)})
 }
 
-// HasBMC tells whether the machine can be switched without the operator.
+// HasBMC reports whether the machine can be switched without the operator.
 func (a *Activities) HasBMC(ctx context.Context, machine string) (bool, error) {
 	m, err := a.Machines.Machine(ctx, machine)
 	return !m.BMC.Manual(), err

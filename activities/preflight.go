@@ -13,20 +13,20 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Presence tells whether a host answers at an address, and with which MAC
+// Presence reports whether a host answers at an address, and with which MAC
 // where that can be known.
 type Presence interface {
 	Answers(ctx context.Context, a netip.Addr) (found bool, mac string, err error)
 }
 
-// Relays tells when the relay with this giaddr was last heard; zero: never. What
+// Relays knows when the relay with this giaddr was last heard; zero: never. What
 // was heard outlives the server that has heard it.
 type Relays interface {
 	Relayed(ctx context.Context, giaddr netip.Addr) (time.Time, error)
 }
 
 // Preflight checks everything that can be checked before anything is powered
-// on, tells all that is wrong at once, and stores the machines. It may run
+// on, reports everything wrong at once, and stores the machines. It may run
 // again at any time.
 func (a *Activities) Preflight(ctx context.Context, q LabRequest) error {
 	defer heartbeat(ctx)()
@@ -197,7 +197,7 @@ func (a *Activities) checkFree(ctx context.Context, lab genesis.Lab, installed, 
 	return nil
 }
 
-// gaveAddress tells whether the machine has its address from this server's DHCP:
+// gaveAddress reports whether the machine has its address from this server's DHCP:
 // one that was switched on to prove the relay, for example, and runs what it ran
 // before. One forged PXE request with its MAC is enough for that. Then, where no
 // MAC is seen because a router lies between, a stranger at that address passes
@@ -212,7 +212,7 @@ func (a *Activities) gaveAddress(ctx context.Context, machine string) (bool, err
 	}), err
 }
 
-// behind tells whether a BMC lies outside of the network of the server, and is reached
+// behind reports whether a BMC lies outside of the network of the server, and is reached
 // through the router.
 func behind(lab genesis.Lab, b *inventory.BMC) bool {
 	if b == nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// checkDocument checks a machine's document, by itself and against the lab.
+// checkDocument checks a machine's document, on its own and against the lab.
 func (f *file) checkDocument(r role, m Machine) {
 	contents := []byte(m.UserData.Reveal())
 	ps, warnings := systems.Review(r.kind, m.Config, contents)

@@ -39,7 +39,7 @@ func (f *file) checkImages() {
 	}
 }
 
-// hasImage tells whether the lab has an image. It is true where the images could
+// hasImage reports whether the lab has an image. It is true where the images could
 // not be read.
 func (f *file) hasImage(name string) bool {
 	_, ok := f.lab.Image(name)

@@ -108,7 +108,7 @@ func (f *file) checkTarget() {
 	}
 }
 
-// hasAddress tells whether an interface of m has the address a.
+// hasAddress reports whether an interface of m has the address a.
 func hasAddress(m Machine, a netip.Addr) bool {
 	return slices.ContainsFunc(m.Interfaces, func(i inventory.Interface) bool { return i.Address == a })
 }

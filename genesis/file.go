@@ -97,7 +97,7 @@ func (l Lab) Together(wrong, more inventory.Problems) inventory.Problems {
 // roleFields are the fields that give a machine its role and so its template.
 var roleFields = regexp.MustCompile(`^(machines|router(\.machine)?|platform(\.machine)?|cluster(\.create|\.join.*)?)$`)
 
-// explains tells whether a problem with field a may be the cause of one with
+// explains reports whether a problem with field a may be the cause of one with
 // field b: any problem with an image or a machine may be the cause of one that
 // compares it with the inventory.
 func explains(a, b string) bool {
@@ -113,7 +113,7 @@ func explains(a, b string) bool {
 	return false
 }
 
-// lost tells whether a section or its list of entries could not be read, so that
+// lost reports whether a section or its list of entries could not be read, so that
 // references to it cannot be checked.
 func (f *file) lost(section string) bool {
 	return slices.ContainsFunc(f.unread, func(p inventory.Problem) bool {

@@ -367,7 +367,7 @@ func TestS25SourceOfAnImage(t *testing.T) {
 	require.NotContains(t, ps.Err().Error(), "canary")
 }
 
-// What has to be fetched first is asked for before anybody is told that all is well.
+// What has to be fetched first is asked for before anyone is told that all is well.
 func TestCheckSources(t *testing.T) {
 	_, l := load(t, swap(t, "lab.yaml", "file: images/kernel-amd64", "url: https://factory.example.org/kernel-amd64", "file: images/vyos.raw.zst", "url: https://example.org/vyos"))
 	var asked []string

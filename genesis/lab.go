@@ -30,7 +30,7 @@ type Lab struct {
 	Migrate  *Migrate  `json:"migrate,omitempty"`
 	Cluster  *Cluster  `json:"cluster,omitempty"`
 	// Budgets replaces the time that a step may take, by the step's name. A step
-	// that is over its budget fails, unless it waits for a person.
+	// that is over its budget fails, unless it waits for an operator.
 	Budgets map[string]time.Duration `json:"budgets,omitempty"`
 
 	doc      strictyaml.Document // for the lines of problems
@@ -61,7 +61,7 @@ type Range struct {
 	To   netip.Addr `json:"to"`
 }
 
-// Contains tells whether a lies in the range.
+// Contains reports whether a lies in the range.
 func (r *Range) Contains(a netip.Addr) bool {
 	return r != nil && a.IsValid() && !a.Less(r.From) && !r.To.Less(a)
 }

@@ -37,7 +37,7 @@ type Step struct {
 	Disk     string      `json:"disk,omitempty"`
 	Images   []StepImage `json:"images,omitempty"`
 	Template string      `json:"template,omitempty"`
-	// Waits says what the step may wait for: a person, or the BMC.
+	// Waits says what the step may wait for: an operator, or the BMC.
 	Waits  string        `json:"waits,omitempty"`
 	Ready  string        `json:"ready"` // the probe that ends it
 	Budget time.Duration `json:"budget"`
@@ -52,7 +52,7 @@ type StepImage struct {
 }
 
 // budgets of the steps, when the lab file has no other. They leave out the time
-// for which a step waits for a person.
+// for which a step waits for an operator.
 var budgets = map[string]time.Duration{
 	StepPreflight:  15 * time.Minute,
 	StepRouter:     45 * time.Minute,
@@ -69,7 +69,7 @@ var budgets = map[string]time.Duration{
 // JoinStep is the name of the step in which machine joins the cluster.
 func JoinStep(machine string) string { return StepJoin + "-" + machine }
 
-// Writes tells whether the step overwrites a disk.
+// Writes reports whether the step overwrites a disk.
 func (s Step) Writes() bool { return s.Disk != "" }
 
 // Steps returns the table of what Genesis does with the lab, in its order: the
@@ -234,7 +234,7 @@ func (l Lab) firstBehindRouter() Machine {
 	return m
 }
 
-// waitsForPower says that a step waits for a person who switches m on, if so.
+// waitsForPower says that a step waits for an operator who switches m on, if so.
 func (l Lab) waitsForPower(m Machine, until string) string {
 	if m.Name == "" || !m.BMC.Manual() {
 		return ""

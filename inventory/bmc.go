@@ -70,7 +70,7 @@ func Drivers() []string {
 		func(name string) bool { return drivers[name].Missing != "" })
 }
 
-// KnownDriver tells whether there is a driver of that name, usable or not.
+// KnownDriver reports whether there is a driver of that name, usable or not.
 func KnownDriver(name string) bool {
 	_, ok := drivers[name]
 	return ok
@@ -116,10 +116,10 @@ func (b *BMC) Capabilities() Capabilities {
 	return drivers[b.Driver]
 }
 
-// Manual tells whether an operator presses the button, at least to switch off.
+// Manual reports whether an operator presses the button, at least to switch off.
 func (b *BMC) Manual() bool { return b.Capabilities().Manual }
 
-// Wakes tells whether the machine can be switched on, and only that, without
+// Wakes reports whether the machine can be switched on, and only that, without
 // an operator.
 func (b *BMC) Wakes() bool { return b.Capabilities().Wakes }
 

@@ -32,7 +32,7 @@ const (
 	EventPayload       = "payload"        // the last payload of an installer was delivered whole; the boot is spent
 	EventInstalled     = "installed"      // an installer says that it has succeeded
 	EventInstallFailed = "install-failed" // an installer says that it has failed; Message says why
-	// EventFenced is never stored: reconcile tells a run that another run has
+	// EventFenced is never stored: reconcile informs a run that another run has
 	// taken its machine.
 	EventFenced = "fenced"
 	// What the run did.
@@ -46,7 +46,7 @@ const (
 	EventStop     = "stop"
 	EventDecision = "decision"
 	EventRetired  = "retired"  // decommissioned: available or quarantined, and why
-	EventOperator = "operator" // a write by a person
+	EventOperator = "operator" // a write by an operator
 )
 
 // ArmedForInstaller is the message of EventArmed when the boot is an installer's.
@@ -84,7 +84,7 @@ type PhaseChange struct {
 	Seconds float64   `json:"seconds,omitempty"` // how long that took
 }
 
-// Signals tells whether the pump passes events of this kind on to the run.
+// Signals reports whether the pump passes events of this kind on to the run.
 func Signals(kind string) bool {
 	switch kind {
 	case EventDHCP, EventLoader, EventScript, EventKernel, EventInitrd, EventRebooted, EventHello, EventClaimConflict,

@@ -36,16 +36,16 @@ type Grant struct {
 	Taken        time.Time `json:"taken,omitzero"`
 }
 
-// NetbootOpen tells whether the grant's netboot window is open at now and its
+// NetbootOpen reports whether the grant's netboot window is open at now and its
 // boot is not spent.
 func (g Grant) NetbootOpen(now time.Time) bool {
 	return g.Run != "" && !g.Spent && g.Boot > 0 && now.Before(g.NetbootUntil)
 }
 
-// SecretsOpen tells whether the grant's secrets window is open at now.
+// SecretsOpen reports whether the grant's secrets window is open at now.
 func (g Grant) SecretsOpen(now time.Time) bool { return g.Run != "" && now.Before(g.SecretsUntil) }
 
-// Person tells whether an operator armed the machine by hand, for rescue.
+// Person reports whether an operator armed the machine by hand, for rescue.
 func (g Grant) Person() bool { return len(g.Run) > 7 && g.Run[:7] == "person:" }
 
 // Netboot is the view of a grant that API, CLI and imports know.

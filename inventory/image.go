@@ -105,13 +105,13 @@ func (p Plan) Images(from int) []PlannedImage {
 	return out
 }
 
-// NamesImage tells whether the machine is installed with the image called name:
+// NamesImage reports whether the machine is installed with the image called name:
 // as its image, or by a label from which an installer's template takes it.
 func (m Machine) NamesImage(name string) bool {
 	return m.Image == name || slices.Contains(slices.Collect(maps.Values(m.Labels)), name)
 }
 
-// NamesImage tells whether text contains name as a word of its own, the way
+// NamesImage reports whether text contains name as a word of its own, the way
 // image names stand in URLs and quotes.
 func NamesImage(text, name string) bool {
 	part := func(r rune) bool {
@@ -120,6 +120,6 @@ func NamesImage(text, name string) bool {
 	return slices.Contains(strings.FieldsFunc(text, func(r rune) bool { return !part(r) }), name)
 }
 
-// IsDigest tells whether s is a SHA-256 in the form of images: 64 lower-case hex
+// IsDigest reports whether s is a SHA-256 in the form of images: 64 lower-case hex
 // digits.
 func IsDigest(s string) bool { return digestForm.MatchString(s) }

@@ -119,7 +119,7 @@ func Resolve(text string, lookup func(ref string) (string, error)) (string, erro
 	return out, nil
 }
 
-// Refers tells whether text carries the reference ref.
+// Refers reports whether text carries the reference ref.
 func Refers(text, ref string) bool {
 	found := false
 	_, _ = Resolve(text, func(r string) (string, error) { // this lookup has no error

@@ -43,7 +43,7 @@ func NewSecret(v string) Secret { return Secret{v} }
 // Reveal returns the text.
 func (s Secret) Reveal() string { return s.v }
 
-// IsZero tells whether there is no secret.
+// IsZero reports whether there is no secret.
 func (s Secret) IsZero() bool { return s.v == "" }
 
 func (s Secret) redacted() string {

@@ -81,7 +81,7 @@ type Installed struct {
 	At       time.Time `json:"at"` // when it began to write, or had succeeded
 }
 
-// System tells whether a whole system was installed.
+// System reports whether a whole system was installed.
 func (i *Installed) System() bool {
 	return i != nil && (i.State == StateSuccess || i.State == "") && i.Type != TypeDecommission
 }
@@ -93,12 +93,12 @@ type Installation struct {
 	Boot int
 }
 
-// Quarantined tells whether no run may write to m.
+// Quarantined reports whether no run may write to m.
 func (m Machine) Quarantined() bool {
 	return m.Standing != nil && m.Standing.State == StandingQuarantined
 }
 
-// Protects tells whether d must never be written.
+// Protects reports whether d must never be written.
 func (m Machine) Protects(d action.Disk) bool {
 	return slices.ContainsFunc(m.ProtectedDisks, func(id action.DiskID) bool { return id.Is(d) })
 }

@@ -11,20 +11,20 @@ import (
 
 // Events of which notices are sent.
 const (
-	NoticeWaiting = "waiting-for-person" // nothing goes on before a person decides, or presses a button
+	NoticeWaiting = "waiting-for-person" // nothing goes on before an operator decides, or presses a button
 	NoticeFailed  = "failed"             // a run or an operation has failed, or ran out of time
-	NoticeBMC     = "bmc-given-up"       // a machine could not be switched by its BMC; a person is asked
-	NoticeTest    = "test"               // somebody tries out whether notices arrive
+	NoticeBMC     = "bmc-given-up"       // a machine could not be switched by its BMC; an operator is asked
+	NoticeTest    = "test"               // someone tries out whether notices arrive
 )
 
 // NoticeEvents lists the events that a configuration may choose from.
 func NoticeEvents() []string { return []string{NoticeWaiting, NoticeFailed, NoticeBMC} }
 
-// A Notice is one such word. It says what stands in the record of its run, and
-// so holds no secret; it says less than the record, because it leaves the site.
+// A Notice is sent to a webhook. It repeats what the record of its run says, and so
+// holds no secret; it says less than the record, because it leaves the site.
 type Notice struct {
-	// ID stays the same however often the notice is sent: who gets one twice
-	// knows it by that.
+	// ID stays the same however often the notice is sent: a receiver recognises a
+	// repetition by it.
 	ID       string    `json:"id"`
 	Event    string    `json:"event"`
 	Time     time.Time `json:"time"`
@@ -57,9 +57,9 @@ type NoticeCounts struct {
 // maxNoticeText bounds the texts of a notice, in characters.
 const maxNoticeText = 500
 
-// NoticesOf tells what there is to say of a record, given the one that stood
-// before it (zero: none). There may be several ways to say it, the most exact
-// first: the first one that is asked for is said.
+// NoticesOf returns the notices of a record, given the one before it (zero: none).
+// They say the same in several ways, the most exact first; the first one whose event
+// is configured is sent.
 func (w Workflow) NoticesOf(before Workflow) []Notice {
 	n := Notice{
 		Time: w.Updated, Machine: w.Machine, Type: w.Type, Workflow: w.ID, Run: w.Run, Text: w.Message,
@@ -108,8 +108,8 @@ func (n Notice) asking(q Question) Notice {
 	return n
 }
 
-// notices makes the same notice of each event. key tells what is said from
-// whatever else is said of the run.
+// notices makes the same notice of each event. key distinguishes it from other notices
+// of the run.
 func notices(n Notice, key string, events ...string) []Notice {
 	n.Text, n.Next = oneLine(n.Text), oneLine(n.Next)
 	var out []Notice

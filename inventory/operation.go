@@ -9,7 +9,7 @@ import (
 const (
 	StepPending = "pending"
 	StepRunning = "running"
-	StepWaiting = "waiting" // for a person
+	StepWaiting = "waiting" // for an operator
 	StepDone    = "done"
 	StepFailed  = "failed"
 	StepUndone  = "undone"
@@ -57,7 +57,7 @@ type OperationStep struct {
 	Run string `json:"run,omitempty"`
 	// Message is what was found or went wrong last.
 	Message string        `json:"message,omitempty"`
-	Budget  time.Duration `json:"budget"` // nanoseconds in JSON; how long the step may take before a person is asked
+	Budget  time.Duration `json:"budget"` // nanoseconds in JSON; how long the step may take before an operator is asked
 	Since   time.Time     `json:"since,omitzero"`
 	Ended   time.Time     `json:"ended,omitzero"`
 	// Asked is since when an operator is awaited, and Waited, in nanoseconds, for how

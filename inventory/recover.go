@@ -77,7 +77,7 @@ func RecoverOrder(all []Machine, names []string, selector map[string]string, ord
 	return groups, ps.Err()
 }
 
-// carries tells whether m has every label of selector.
+// carries reports whether m has every label of selector.
 func carries(m Machine, selector map[string]string) bool {
 	for k, v := range selector {
 		if have, ok := m.Labels[k]; !ok || have != v {

@@ -2,7 +2,7 @@ package inventory
 
 import "time"
 
-// EventHeld is never stored: reconcile tells a run that was open when the
+// EventHeld is never stored: reconcile informs a run that was open when the
 // server was restored from a backup.
 const EventHeld = "held"
 

@@ -355,7 +355,7 @@ func checkProtected(ps *Problems, m Machine) {
 	}
 }
 
-// hostName tells whether s can be dialled and cannot be taken for an option.
+// hostName reports whether s can be dialled and cannot be taken for an option.
 func hostName(s string) bool {
 	if a, err := netip.ParseAddr(s); err == nil {
 		return !a.IsUnspecified() && !a.IsMulticast() && (a.Zone() == "" || pathSafe.MatchString(a.Zone()))
@@ -363,7 +363,7 @@ func hostName(s string) bool {
 	return dnsName(s)
 }
 
-// dnsName tells whether s is one or more DNS-1123 labels, in lower case.
+// dnsName reports whether s is one or more DNS-1123 labels, in lower case.
 func dnsName(s string) bool {
 	if len(s) > 253 {
 		return false
@@ -377,7 +377,7 @@ func dnsName(s string) bool {
 	return true
 }
 
-// plain tells whether s is printable ASCII and spaces.
+// plain reports whether s is printable ASCII and spaces.
 func plain(s string) bool {
 	for i := range len(s) {
 		if s[i] < ' ' || s[i] > '~' {

@@ -69,7 +69,7 @@ func LegacyState(s string) string {
 	return "STATE_" + s
 }
 
-// Final tells whether a run in this state is over.
+// Final reports whether a run in this state is over.
 func Final(state string) bool {
 	return state == StateSuccess || state == StateFailed || state == StateTimeout || state == StateCancelled
 }
@@ -110,13 +110,13 @@ type Workflow struct {
 	Seq int64 `json:"seq,omitempty"`
 }
 
-// AwaitsPerson tells whether nothing goes on before an operator has decided, or
+// AwaitsPerson reports whether nothing goes on before an operator has decided, or
 // pressed the machine's power button.
 func (w Workflow) AwaitsPerson() bool {
 	return w.Phase == PhaseWaiting || w.Phase == PhasePower && w.Next != ""
 }
 
-// Resumes tells whether the run is over and its Next carries out the rest of it.
+// Resumes reports whether the run is over and its Next carries out the rest of it.
 func (w Workflow) Resumes() bool {
 	return Final(w.State) && strings.Contains(w.Next, "--from failed-step")
 }

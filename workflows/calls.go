@@ -45,13 +45,13 @@ func newError(typ, format string, args ...any) error {
 	return temporal.NewNonRetryableApplicationError(fmt.Sprintf(format, args...), typ, nil)
 }
 
-// hasType tells whether err is an application error of the type.
+// hasType reports whether err is an application error of the type.
 func hasType(err error, typ string) bool {
 	var a *temporal.ApplicationError
 	return errors.As(err, &a) && a.Type() == typ
 }
 
-// lostMachine tells whether err means that the run may do nothing to its machine
+// lostMachine reports whether err means that the run may do nothing to its machine
 // any more: another run has taken it, or the server was restored from a backup in
 // which the run was open.
 func lostMachine(err error) bool {

@@ -26,7 +26,7 @@ tasks:
 `}, "test"))
 }
 
-// untouched requires that nobody switched the machine after its first start.
+// untouched requires that no one switched the machine after its first start.
 func (w *world) untouched() {
 	w.t.Helper()
 	require.Equal(w.t, 1, w.cycles, "the machine was switched on again")
@@ -224,7 +224,7 @@ func (w *world) slowly(kind string, jumpAfter, jump, late time.Duration) {
 	}
 }
 
-// TestServerAwayWhileAMachineBoots: nobody answered it, so its time begins
+// TestServerAwayWhileAMachineBoots: no one answered it, so its time begins
 // again; a server that is away again and again does not make it endless.
 func TestServerAwayWhileAMachineBoots(t *testing.T) {
 	w := newWorld(t, nil)
@@ -259,8 +259,8 @@ func TestClockSetForwardUnderADeadMachine(t *testing.T) {
 	w.closed()
 }
 
-// TestClockBehindItsEventsAsks: after a leap forward that somebody took back,
-// the newest event lies in the future, and only a person knows which is right.
+// TestClockBehindItsEventsAsks: after a leap forward that someone took back,
+// the newest event lies in the future, and only an operator knows which is right.
 func TestClockBehindItsEventsAsks(t *testing.T) {
 	w := newWorld(t, nil)
 	require.NoError(t, w.AppendEvents(t.Context(), []inventory.Event{{

@@ -49,7 +49,7 @@ func TestReprovisionWipesInTheSameBoot(t *testing.T) {
 	w.closed()
 }
 
-// A disk that somebody else wrote is wiped by nobody without a person's word.
+// A disk that someone else wrote is wiped by no one without an operator's word.
 func TestReprovisionAsksAboutForeignDisks(t *testing.T) {
 	w := newWorld(t, nil)
 	w.disks = []action.Disk{{Path: "/dev/vda", Serial: "D1", Size: 1 << 30, Signatures: []string{"gpt"}}}
@@ -115,7 +115,7 @@ func TestDecommissionOfADiskThatCannotBeWipedIsAQuarantine(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// A machine whose BMC is dead for good need not be written off by hand.
+// A machine whose BMC is permanently dead need not be written off by hand.
 func TestDecommissionWithADeadBMC(t *testing.T) {
 	w := newWorld(t, lively)
 	w.bmcDown = inventory.ErrUnreachable
@@ -156,10 +156,10 @@ func TestDecommissionWithoutABMC(t *testing.T) {
 	w.closed()
 }
 
-// powersOn is the person in the room, once the run waits for one.
+// powersOn is the operator in the room, once the run waits for one.
 func (w *world) powersOn() { w.after(5*time.Minute, w.boots) }
 
-// Whichever call fails for good, the machine is left closed, and is called
+// Whichever call fails permanently, the machine is left closed, and is called
 // available only when all was done.
 func TestDecommissionBrokenAnywhere(t *testing.T) {
 	for n := 1; ; n++ {

@@ -15,7 +15,7 @@ import (
 )
 
 // TestUnreadableSignalHoldsUpNothing: a client that reaches Temporal can send
-// anything, a person's slip of the pen included.
+// anything, an operator's slip of the pen included.
 func TestUnreadableSignalHoldsUpNothing(t *testing.T) {
 	w := newWorld(t, nil)
 	w.agentFor = func(a inventory.Assignment) *action.Result {
@@ -29,7 +29,7 @@ func TestUnreadableSignalHoldsUpNothing(t *testing.T) {
 }
 
 // TestHelloInTheSameTaskAsTheDeadlineCounts: the hello reaches the workflow
-// together with the answer that nobody was heard.
+// together with the answer that no one was heard.
 func TestHelloInTheSameTaskAsTheDeadlineCounts(t *testing.T) {
 	w := newWorld(t, nil)
 	w.noAgent = func(boot int) bool { return boot == 1 }
@@ -143,7 +143,7 @@ func TestEachQuestionAboutDisksHasItsOwnName(t *testing.T) {
 	w.closed()
 }
 
-// TestTheWindowIsOpenAfterAPersonHelped: it is closed while a person is asked
+// TestTheWindowIsOpenAfterAPersonHelped: it is closed while an operator is asked
 // about the BMC, and the boot that then begins needs it.
 func TestTheWindowIsOpenAfterAPersonHelped(t *testing.T) {
 	w := newWorld(t, nil)
@@ -175,7 +175,7 @@ func TestResumeWritesTheSeedAgain(t *testing.T) {
 	require.Equal(t, 1, again.From)
 }
 
-// TestResumeAsksWhenTheSelectorNamesAnotherDisk: somebody has corrected the
+// TestResumeAsksWhenTheSelectorNamesAnotherDisk: someone has corrected the
 // selector since.
 func TestResumeAsksWhenTheSelectorNamesAnotherDisk(t *testing.T) {
 	w := newWorld(t, func(m *inventory.Machine) { m.DiskSelector = &inventory.DiskSelector{Serial: "D2"} })

@@ -57,7 +57,7 @@ func (*updated) Accept()             {}
 func (u *updated) Reject(err error)  { u.rejected(err) }
 func (*updated) Complete(any, error) {}
 
-// TestPolicyPause: a person decides about a failed action.
+// TestPolicyPause: an operator decides about a failed action.
 func TestPolicyPause(t *testing.T) {
 	for choice, c := range map[string]struct {
 		fails    string
@@ -145,7 +145,7 @@ func TestUnknownPolicyTouchesNothing(t *testing.T) {
 	require.Equal(t, []string{"plan: rendering the template", `failed: policy: invalid value "hope"; must be one of [fail pause]`}, phases, "a run that fails in plan leaves events, too")
 }
 
-// TestClaimConflictStopsTheOldAgentFirst: after a restart in mid-action nobody
+// TestClaimConflictStopsTheOldAgentFirst: after a restart in mid-action no one
 // writes before the power of the agent that may be writing was taken, or a
 // person without a BMC was told to take it.
 func TestClaimConflictStopsTheOldAgentFirst(t *testing.T) {
@@ -186,7 +186,7 @@ func TestClaimConflictStopsTheOldAgentFirst(t *testing.T) {
 }
 
 // TestRunTakesOverAMachineArmedByHand: the rescue agent is dead from there on.
-// The other way round a person is refused.
+// The other way round an operator is refused.
 func TestRunTakesOverAMachineArmedByHand(t *testing.T) {
 	w := newWorld(t, nil)
 	ctx := t.Context()
@@ -267,7 +267,7 @@ func TestLateEffectsOfAnEarlierRun(t *testing.T) {
 		fenced(env(w.do.RenewNetboot, activities.WindowRequest{Owner: old.Owner, For: 24 * time.Hour}))
 		fenced(env(w.do.Disarm, old.Owner))
 		fenced(env(w.do.MoreBoots, old.Owner))
-		require.NoError(t, w.do.End(ctx, old.Owner), "ending twice is no error, and ends nothing")
+		require.NoError(t, w.do.End(ctx, old.Owner), "ending twice is not an error, and ends nothing")
 		require.NoError(t, w.do.Record(ctx, record, nil))
 		rec, err := w.Workflow(ctx, "old")
 		require.NoError(t, err)
@@ -293,7 +293,7 @@ func TestLateEffectsOfAnEarlierRun(t *testing.T) {
 
 // TestRunThatWasResetAsksAndANewRunGoesOn: a reset gives the same history
 // another run id. The grant is that of the run before: all effects are fenced,
-// a person is asked, and after "abort" a new run takes the machine.
+// an operator is asked, and after "abort" a new run takes the machine.
 func TestRunThatWasResetAsksAndANewRunGoesOn(t *testing.T) {
 	w := newWorld(t, nil)
 	ctx := t.Context()

@@ -51,7 +51,7 @@ type house struct {
 	once      map[string]bool  // words of broken that fail but once
 	asked     []inventory.Question
 	answer    func(q inventory.Question) string
-	asks      map[string]string // machines whose run asks a person first
+	asks      map[string]string // machines whose run asks an operator first
 	events    map[string]func() // called when a thing is done, before it is recorded
 	runs      int
 	before    func(*testsuite.TestWorkflowEnvironment)                                           // called before each run
@@ -110,7 +110,7 @@ func (h *house) fresh() {
 	// Whatever is waited for by the clock of this host fails at once here.
 	h.env.OnActivity(h.do.NodeAnswers, mock.Anything, mock.Anything).Return(func(ctx context.Context, q activities.LabRequest) error {
 		if found, _, err := h.Answers(ctx, h.address(q.Machine)); err != nil || !found {
-			return temporal.NewNonRetryableApplicationError("nobody answers", activities.TypeUnreachable, err)
+			return temporal.NewNonRetryableApplicationError("no one answers", activities.TypeUnreachable, err)
 		}
 		return h.do.NodeAnswers(ctx, q)
 	})
@@ -119,7 +119,7 @@ func (h *house) fresh() {
 	}
 	h.env.OnActivity(h.do.RelayProven, mock.Anything, mock.Anything).Return(func(ctx context.Context, q activities.LabRequest) error {
 		if h.fails("relay") != nil {
-			return temporal.NewNonRetryableApplicationError("nobody was heard", activities.TypeUnreachable, nil)
+			return temporal.NewNonRetryableApplicationError("no one was heard", activities.TypeUnreachable, nil)
 		}
 		return h.do.RelayProven(ctx, q)
 	})
@@ -520,7 +520,7 @@ func TestGenesis(t *testing.T) {
 	require.True(t, m.HasUserData)
 	require.True(t, m.BMC.HasPassword)
 
-	// A second time is refused, unless somebody says so, or resumes: then
+	// A second time is refused, unless someone says so, or resumes: then
 	// everything is looked at, and nothing is done.
 	o, err = h.run(workflows.GenesisInput{Name: "home"})
 	require.ErrorContains(t, err, "resume it")
@@ -554,7 +554,7 @@ func TestGenesisKeepsSecrets(t *testing.T) {
 	}
 }
 
-// Each step fails once: a person is asked, has it undone where it can be, and
+// Each step fails once: an operator is asked, has it undone where it can be, and
 // has it tried again.
 func TestGenesisFailsAtEachStep(t *testing.T) {
 	for _, c := range []struct {
@@ -731,7 +731,7 @@ func TestGenesisResumeProvesAgain(t *testing.T) {
 	require.Equal(t, append(wantEffects[:5:5], "ms-02-a off", "install ms-02-a", "install ms-02-b", "install ms-02-c"), h.did)
 }
 
-// While a machine's run waits for a person, the operation says so, and its
+// While a machine's run waits for an operator, the operation says so, and its
 // budget rests. When the run goes on, so does it.
 func TestGenesisSaysThatAMachineWaits(t *testing.T) {
 	h := newHouse(t)

@@ -184,7 +184,7 @@ func TestABootThatWasLostIsStartedAgainAtOnce(t *testing.T) {
 const untilSilent = 5 * time.Minute
 
 // An old nonce that is replayed costs the run its counted boots and no more:
-// then a person is asked.
+// then an operator is asked.
 func TestReplayedNoncesCostCountedBoots(t *testing.T) {
 	w := newWorld(t, nil)
 	w.homecoming(1, 2, 3)

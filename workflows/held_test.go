@@ -64,11 +64,11 @@ func (w *world) touched() []int {
 }
 
 // TestHeldRun restores the server before each activity of an installation: the
-// run asks a person, who can only abort it, and nothing is done to the machine.
+// run asks an operator, who can only abort it, and nothing is done to the machine.
 func TestHeldRun(t *testing.T) {
 	for at, more := 1, true; more; at++ {
 		w := newWorld(t, nil)
-		// The machine goes on by itself: the agent of before may still report.
+		// The machine goes on on its own: the agent of before may still report.
 		r := restoredAt(w, at)
 		err := w.run(workflows.ProvisionInput{Machine: machine})
 		if r.met == nil {

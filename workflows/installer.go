@@ -193,7 +193,7 @@ func (p *provisioning) decideAboutFailedInstaller(ctx workflow.Context) error {
 	_, err := p.ask(ctx, p.questionID("install", p.boot.number, "failed"), text, Restart, Abort)
 	switch {
 	case errors.Is(err, errAborted):
-		return failed // it tells more
+		return failed // it says more
 	case err != nil:
 		return err
 	}

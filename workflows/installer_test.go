@@ -170,7 +170,7 @@ func TestTheAgentGoesBeforeTheInstaller(t *testing.T) {
 	}
 }
 
-// Each call fails once for good, after it took effect: whatever it was, the run
+// Each call fails once permanently, after it took effect: whatever it was, the run
 // leaves nothing open.
 func TestUnwindOfAnInstaller(t *testing.T) {
 	for n := 1; ; n++ {
@@ -215,7 +215,7 @@ func TestAFailedInstallerWaitsUnderPolicyPause(t *testing.T) {
 	w.closed()
 }
 
-// An overdue installer is never disturbed: a person is asked, network boot
+// An overdue installer is never disturbed: an operator is asked, network boot
 // being closed meanwhile, and its word still counts when it comes.
 func TestAnOverdueInstallerWaitsForAPerson(t *testing.T) {
 	t.Run("waits on", func(t *testing.T) {
@@ -265,7 +265,7 @@ func TestAnOverdueInstallerWaitsForAPerson(t *testing.T) {
 }
 
 // A question about an installer, or about what it installed, is over when the
-// word comes that it asks for: nobody has to answer it.
+// word comes that it asks for: no one has to answer it.
 func TestALateWordWithdrawsTheQuestion(t *testing.T) {
 	const late = 90 * time.Minute // the question stands since an hour, and is answered in another half
 	withdrawn := func(t *testing.T, w *world, id string) {
@@ -387,8 +387,8 @@ func TestAPhoneHomeOfABootThatWasGivenUp(t *testing.T) {
 	w.closed()
 }
 
-// The BMC does not answer when the machine is to be started again, and a person
-// is asked. The installer that was given up has come meanwhile: nobody needs to
+// The BMC does not answer when the machine is to be started again, and an operator
+// is asked. The installer that was given up has come meanwhile: no one needs to
 // answer any more.
 func TestAPowerQuestionIsWithdrawn(t *testing.T) {
 	w := newForeign(t, foreign, nil)
@@ -488,7 +488,7 @@ func TestWhatTheNextBootSaysIsKeptHoweverEarly(t *testing.T) {
 }
 
 // With its report that it restarts the machine the agent allows the installer's
-// boot. That window is closed as well while a person is asked, whatever was
+// boot. That window is closed as well while an operator is asked, whatever was
 // asked and closed before.
 func TestABootThatTheAgentAllowedIsClosedForAQuestion(t *testing.T) {
 	w := newForeign(t, foreign+"tasks: [{name: clean, worker: '{{.device_1}}', actions: [{name: wipe, image: wipe}]}]\n", func(m *inventory.Machine) { m.BMC = nil })
@@ -519,7 +519,7 @@ func TestABootThatTheAgentAllowedIsClosedForAQuestion(t *testing.T) {
 	require.Error(t, w.run(workflows.ProvisionInput{Machine: machine}))
 	require.Len(t, w.asked, 2)
 	require.True(t, contested)
-	require.False(t, open, "nobody boots while a person is asked")
+	require.False(t, open, "no one boots while a person is asked")
 	w.closed()
 }
 
@@ -573,7 +573,7 @@ func TestAnInstallerThatIsNotLoadedIsStartedAgain(t *testing.T) {
 	w.closed()
 }
 
-// The payload was delivered and its record came late: nobody is restarted.
+// The payload was delivered and its record came late: no one is restarted.
 func TestAnInstallerThatWasLoadedAfterAllIsLeftAlone(t *testing.T) {
 	w := newForeign(t, foreign, nil)
 	w.installs = func(g inventory.Grant) {

@@ -23,7 +23,7 @@ func (w *world) starts() (out []string) {
 	return out
 }
 
-// TestLadder: what stays silent is started again, rung by rung, then a person
+// TestLadder: what stays silent is started again, rung by rung, then an operator
 // is asked, who has the ladder climbed again.
 func TestLadder(t *testing.T) {
 	w := newWorld(t, nil)
@@ -47,7 +47,7 @@ func TestLadder(t *testing.T) {
 	w.closed()
 }
 
-// TestLadderLeavesOutWhatCannotBe: a missing rung is no reason not to climb,
+// TestLadderLeavesOutWhatCannotBe: a missing rung is not a reason not to climb,
 // and is said.
 func TestLadderLeavesOutWhatCannotBe(t *testing.T) {
 	w := newWorld(t, func(m *inventory.Machine) { m.Interfaces[0].UEFI = true })
@@ -75,7 +75,7 @@ func TestLadderKeepsAPathOnWhichTheMachineWasHeard(t *testing.T) {
 	w.closed()
 }
 
-// TestLadderOfAMachineThatIsOff: somebody has pulled its plug.
+// TestLadderOfAMachineThatIsOff: someone has pulled its plug.
 func TestLadderOfAMachineThatIsOff(t *testing.T) {
 	w := newWorld(t, nil)
 	w.noAgent = func(boot int) bool {

@@ -130,7 +130,7 @@ func (r *removal) relaySwitch(_ context.Context, q activities.RelaySwitchRequest
 	return true, nil
 }
 
-// migrate runs Migrate; answer tells what a person says to a question, "" is
+// migrate runs Migrate; answer tells what an operator says to a question, "" is
 // nothing.
 func (r *removal) migrate(t *testing.T, answer func(q inventory.Question) string, later func(env *testsuite.TestWorkflowEnvironment)) error {
 	t.Helper()
@@ -226,7 +226,7 @@ func TestMigrateSwitchesTheRelay(t *testing.T) {
 func TestMigrateRefusedBeforeTheDrain(t *testing.T) {
 	r := &removal{outcome: moved, refuse: fmt.Errorf("it is another version: %w", inventory.ErrConflict)}
 	require.ErrorContains(t, r.migrate(t, nil, nil), "it is another version")
-	require.Equal(t, []string{"check um760"}, r.said, "nobody is asked, and nothing was begun")
+	require.Equal(t, []string{"check um760"}, r.said, "no one is asked, and nothing was begun")
 	require.Equal(t, inventory.StateFailed, r.last().State)
 }
 
@@ -264,7 +264,7 @@ func TestMigrateAgainAfterItWasTakenBack(t *testing.T) {
 	}
 	require.NoError(t, r.migrate(t, func(q inventory.Question) string {
 		require.Contains(t, q.Text, "the site was not moved: the link was cut")
-		require.NotContains(t, q.Choices, Skip, "nobody skips the hand-over itself")
+		require.NotContains(t, q.Choices, Skip, "no one skips the hand-over itself")
 		return Retry
 	}, nil))
 	require.Len(t, r.requests, 2)

@@ -116,7 +116,7 @@ func (o *operation) awaitRun(ctx workflow.Context, machine, run string) (activit
 func (o *operation) cancelRun(ctx workflow.Context, f followedRun) (out activities.Outcome, err error) {
 	ctx, done := workflow.NewDisconnectedContext(ctx)
 	defer done()
-	// One that has ended meanwhile is no error: its record says so.
+	// One that has ended meanwhile is not an error: its record says so.
 	if err := workflow.RequestCancelExternalWorkflow(ctx, f.id, f.run).Get(ctx, nil); err != nil {
 		o.log.Info("passing on the cancellation", "workflow", f.id, "run", f.run, "error", err)
 	}

@@ -100,7 +100,7 @@ func (b *book) LatestWorkflow(_ context.Context, machine string) (inventory.Work
 	return inventory.Workflow{}, inventory.ErrNotFound
 }
 
-// play is a test of one operation: its steps, and what persons answer.
+// play is a test of one operation: its steps, and what operators answer.
 type play struct {
 	*testing.T
 	*book
@@ -323,7 +323,7 @@ func TestOperationRefusesAnotherID(t *testing.T) {
 }
 
 // TestOperationAndTheRunsOfMachines starts a machine's run, finds its own again,
-// and keeps away from one that somebody else has started.
+// and keeps away from one that someone else has started.
 func TestOperationAndTheRunsOfMachines(t *testing.T) {
 	for name, c := range map[string]struct {
 		ends    inventory.Workflow // the record that the child leaves
@@ -361,7 +361,7 @@ func TestOperationAndTheRunsOfMachines(t *testing.T) {
 	}
 }
 
-// Between a run's last record and its end in Temporal nobody has the machine,
+// Between a run's last record and its end in Temporal no one has the machine,
 // and no other run of it can begin.
 func TestARunThatIsAboutToEndIsAwaited(t *testing.T) {
 	p := newPlay(t)

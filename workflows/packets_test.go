@@ -10,9 +10,9 @@ import (
 	"github.com/ingotmetal/ingot/workflows"
 )
 
-// TestS46PacketsExtendNoDeadline: somebody forges every packet of a network
+// TestS46PacketsExtendNoDeadline: someone forges every packet of a network
 // boot, every ten seconds and for ever, for a machine whose agent never comes.
-// A person is asked as if there was nobody; no secret was opened, and no boot
+// An operator is asked as if there was no one; no secret was opened, and no boot
 // was spent.
 func TestS46PacketsExtendNoDeadline(t *testing.T) {
 	w := newWorld(t, nil)
@@ -45,7 +45,7 @@ func TestS46PacketsExtendNoDeadline(t *testing.T) {
 	w.after(time.Second, forge)
 	require.Error(t, w.run(workflows.ProvisionInput{Machine: machine}))
 	require.Greater(t, forged, 1000)
-	require.NotZero(t, asked, "nobody was asked")
+	require.NotZero(t, asked, "no one was asked")
 	// Each boot has 12, 5 and 8 minutes; switching takes the rest.
 	require.Less(t, asked, inventory.MaxBoots*30*time.Minute)
 	w.closed()

@@ -103,7 +103,7 @@ func (p *provisioning) decideAboutFailure(ctx workflow.Context, i int, cause err
 
 	d, err := p.ask(ctx, p.attemptKey(i).String(), messageOf(cause), Retry, Skip, Restart, Abort)
 	if errors.Is(err, errAborted) {
-		return "", cause // it tells more
+		return "", cause // it says more
 	}
 
 	if err == nil && d.Choice == Skip {

@@ -72,7 +72,7 @@ func (p *provisioning) bootInstalledSystem(ctx workflow.Context) error {
 }
 
 // waitUntilAgentLeft waits for the report of the attempt that leaves the agent.
-// Silence is no failure: the agent may have left before its report was heard.
+// Silence is not a failure: the agent may have left before its report was heard.
 func (p *provisioning) waitUntilAgentLeft(ctx workflow.Context, k action.Key, phonesHome bool) error {
 	s := &p.signals
 	w := wait{limit: p.record.Actions[k.Action].Timeout.Duration() + grace, attempt: k}

@@ -154,7 +154,7 @@ func TestActionTimeoutWithALivingAgentStopsIt(t *testing.T) {
 	err := w.run(workflows.ProvisionInput{Machine: machine})
 	require.ErrorContains(t, err, "did not end within its timeout")
 	require.Equal(t, inventory.StateTimeout, w.record().State)
-	require.True(t, w.on, "the agent stopped by itself; its power must stay")
+	require.True(t, w.on, "the agent stopped on its own; its power must stay")
 	w.closed()
 }
 

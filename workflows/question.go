@@ -67,7 +67,7 @@ type prompt struct {
 	// of its own: an update is durable only once its workflow task completes, so
 	// until then the question has to stand as it stood.
 	hide func(answered bool) error
-	// withdrawn tells whether the question has become needless; nil: never.
+	// withdrawn reports whether the question has become needless; nil: never.
 	withdrawn func() bool
 }
 

@@ -127,7 +127,7 @@ func (r *recovery) restoreState(ctx workflow.Context, s RecoverState) error {
 	return r.showProgress(ctx)
 }
 
-// historyFull tells whether the history has no room for much more.
+// historyFull reports whether the history has no room for much more.
 func (r *recovery) historyFull(ctx workflow.Context) bool {
 	return ctx.Err() == nil && workflow.GetInfo(ctx).GetContinueAsNewSuggested()
 }

@@ -18,7 +18,7 @@ import (
 
 // rescue is a test of Recover over machines m1 … mn, whose runs do as fates say:
 // "ok", "bad", "asks", "works", or several: "asks then ok". A run goes on whenever
-// its record is looked at, because a clock that skips does not while somebody
+// its record is looked at, because a clock that skips does not while someone
 // looks.
 type rescue struct {
 	*play
@@ -27,7 +27,7 @@ type rescue struct {
 	began        []string
 	now, atATime int
 	cancelAt     int // a look at any run, from 1; 0: never
-	// unanswered tells whether a machine that asks goes on asking; nil: it is answered
+	// unanswered reports whether a machine that asks goes on asking; nil: it is answered
 	// when it is looked at again.
 	unanswered func() bool
 	atStart    func(machine string)      // called when a run begins
@@ -203,7 +203,7 @@ func TestRecoverWaitsForAnOperator(t *testing.T) {
 	for _, s := range o.Steps[:2] {
 		require.Equal(t, inventory.StepWaiting, s.State)
 		require.False(t, s.Asked.IsZero(), "since when the operator is awaited")
-		require.Equal(t, s.Worked(s.Asked), s.Worked(s.Asked.Add(time.Hour)), "waiting is no work")
+		require.Equal(t, s.Worked(s.Asked), s.Worked(s.Asked.Add(time.Hour)), "waiting is not work")
 	}
 	for i, s := range r.last().Steps {
 		require.Zero(t, s.Asked)
@@ -226,7 +226,7 @@ func TestRecoverFollowsAMachineThatGoesOn(t *testing.T) {
 	require.Equal(t, []string{"pending", "running", "waiting", "running", "waiting", "done"}, states)
 }
 
-// A cancellation ends what is under way, and leaves alone what waits for a person.
+// A cancellation ends what is under way, and leaves alone what waits for an operator.
 func TestRecoverCancelledWhileAMachineWaits(t *testing.T) {
 	r := newRescue(t, "ok", "asks")
 	r.unanswered = func() bool {
@@ -298,7 +298,7 @@ func TestRecoverContinuesWhenItsHistoryIsFull(t *testing.T) {
 	require.GreaterOrEqual(t, last.Steps[0].Waited, time.Hour, "the wait of before counts")
 }
 
-// The state of a recovery comes from an execution before it, and from nobody else.
+// The state of a recovery comes from an execution before it, and from no one else.
 func TestRecoverRefusesAStateThatSomebodyMadeUp(t *testing.T) {
 	r := newRescue(t, "ok")
 	_, err := r.run(RecoverInput{Machines: []string{"m1"}, Continued: &RecoverState{}})

@@ -30,7 +30,7 @@ func (w *world) another(run string) *world {
 
 // TestResetTouchesNothing resets a run of each type to every point at which it
 // does not begin as a new one does, after it has ended and the machine is in
-// use: the machine is left alone, and nobody is sent to a plan that is not
+// use: the machine is left alone, and no one is sent to a plan that is not
 // there.
 func TestResetTouchesNothing(t *testing.T) {
 	provision := workflows.ProvisionInput{Machine: machine}

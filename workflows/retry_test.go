@@ -31,7 +31,7 @@ func TestRetryWritesIntoNoNewerInstallation(t *testing.T) {
 	require.ErrorContains(t, w.run(workflows.ProvisionInput{Machine: machine}), "disk on fire")
 	require.Contains(t, w.record().Next, "--from failed-step")
 
-	// A run that wrote nothing is no newer installation.
+	// A run that wrote nothing is not a newer installation.
 	w = w.another("r2")
 	w.noAgent = func(int) bool { return true }
 	require.Error(t, w.run(workflows.ProvisionInput{Machine: machine}))

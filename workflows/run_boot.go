@@ -103,9 +103,9 @@ func (r *machineRun) askForMoreBoots(ctx workflow.Context) (started bool, err er
 	return false, nil
 }
 
-// bootLost tells whether the system on the disk has reported under the present
+// bootLost reports whether the system on the disk has reported under the present
 // boot: the machine has booted that instead (a server that was killed while it
-// delivered the loader). That is no failure of the machine, so it stays on its rung
+// delivered the loader). That is not a failure of the machine, so it stays on its rung
 // of the ladder; the start takes one of the run's boots, as any other. Without a
 // BMC that system may have run all the time, and the operator is awaited.
 func (r *machineRun) bootLost() bool { return !r.manual && r.signals.heard[inventory.EventBootLost] }

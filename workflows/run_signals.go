@@ -76,7 +76,7 @@ func (s *signals) mergePreviousBoot() {
 	s.previous = s.heard // one map: later events of either boot count for both
 }
 
-// completed tells whether the report of an attempt was heard.
+// completed reports whether the report of an attempt was heard.
 func (s *signals) completed(k action.Key) bool {
 	_, ok := s.results[k]
 	return ok

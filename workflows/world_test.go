@@ -52,7 +52,7 @@ type world struct {
 	looked  bool
 	// holdFrom is the kind of event that comes held later, with all behind it.
 	holdFrom string
-	// stray tells whether the machine boots its disk instead of the network.
+	// stray reports whether the machine boots its disk instead of the network.
 	stray func(g inventory.Grant) bool
 	// installs is what a machine does that boots an installer.
 	installs func(g inventory.Grant)
@@ -81,7 +81,7 @@ type world struct {
 	cycles   int
 	signals  int
 	calls    int
-	failAt   int  // the call that takes effect and then fails for good; 0: none
+	failAt   int  // the call that takes effect and then fails permanently; 0: none
 	failing  bool // failAt was reached
 	bmcDown  error
 	noPXE    error  // of setting the boot device
@@ -166,7 +166,7 @@ func (w *world) jump(by time.Duration) {
 	w.hops = append(w.hops, hop{w.env.Now(), by})
 }
 
-// elapsed is the clock that nobody sets.
+// elapsed is the clock that no one sets.
 func (w *world) elapsed() time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -346,7 +346,7 @@ func (w *world) PutWorkflow(ctx context.Context, rec inventory.Workflow) error {
 	if q := rec.Question; q != nil && (len(w.asked) == 0 || w.asked[len(w.asked)-1].ID != q.ID) {
 		w.asked = append(w.asked, *q)
 		d := w.answer(*q)
-		if d == nil { // nobody is in the room for long
+		if d == nil { // no one is in the room for long
 			d = &workflows.Decision{Choice: q.Choices[len(q.Choices)-1]}
 		}
 		d.Question = q.ID

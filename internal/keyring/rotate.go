@@ -77,7 +77,7 @@ func (r *Ring) Rotate(path string) error {
 	return nil
 }
 
-// Rotating tells whether keys of before are still kept.
+// Rotating reports whether keys of before are still kept.
 func (r *Ring) Rotating() bool {
 	if r == nil {
 		return false

@@ -156,7 +156,7 @@ func Reference(ref, base string, key []byte, o inventory.Owner) (value string, o
 
 // phoneHomeTries is how often cloud-init calls at the most, with 3 s between
 // two calls (cc_phone_home): for six minutes where calls are refused, longer
-// where nobody answers at all. cloud-init's own 10 tries are over in 27 s, in
+// where no one answers at all. cloud-init's own 10 tries are over in 27 s, in
 // which a server that is being restarted or moved would lose the evidence that
 // the run waits for. Nothing but the end of cloud-final waits with it.
 const phoneHomeTries = 120

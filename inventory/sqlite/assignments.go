@@ -216,7 +216,7 @@ func (s *Store) Stops(ctx context.Context, o inventory.Owner) ([]action.Key, err
 }
 
 // Report stores the result of an attempt by the agent of o's boot: the first
-// one wins, and fresh tells whether this was it. Its log goes to the log, the
+// one wins, and fresh reports whether this was it. Its log goes to the log, the
 // rest into the event "action-completed". A state that is not final is
 // inventory.ErrInvalid; an unknown attempt inventory.ErrNotFound; an agent
 // that was revoked inventory.ErrConflict.

@@ -158,7 +158,7 @@ func TestAssignmentsBelongToABoot(t *testing.T) {
 	require.ErrorIs(t, w.Assign(ctx, late), inventory.ErrConflict)
 	again := assignment(o, 0, 2)
 	again.Boot = 2
-	require.ErrorIs(t, w.Assign(ctx, again), inventory.ErrConflict, "nobody has claimed boot 2")
+	require.ErrorIs(t, w.Assign(ctx, again), inventory.ErrConflict, "no one has claimed boot 2")
 	_, err = w.redeem(o, 2, "n2")
 	require.NoError(t, err)
 	require.NoError(t, w.Assign(ctx, again))

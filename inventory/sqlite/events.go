@@ -25,7 +25,7 @@ const (
 	maxDetail   = 256 << 10
 )
 
-// wire tells whether any host on the wire can cause events of this kind.
+// wire reports whether any host on the wire can cause events of this kind.
 func wire(kind string) bool {
 	switch kind {
 	case inventory.EventDHCP, inventory.EventLoader, inventory.EventScript, inventory.EventKernel, inventory.EventInitrd,
@@ -160,7 +160,7 @@ func (s *Store) NewestEvent(ctx context.Context) (time.Time, error) {
 	return moment(n), wrap(err, "reading the newest event")
 }
 
-// live tells whether the run of an event e holds the grant that the event was of.
+// live reports whether the run of an event e holds the grant that the event was of.
 const live = "EXISTS (SELECT 1 FROM grant_ g WHERE g.machine = e.machine AND g.run = e.run AND g.epoch = e.epoch)"
 
 // Unsignalled returns the events that runs were not signalled yet, by sequence

@@ -93,7 +93,7 @@ func TestUnsignalled(t *testing.T) {
 		{Machine: "m1", Kind: inventory.EventDHCP},                                            // no run
 		{Machine: "m1", Run: "run-0", Epoch: 1, Boot: 1, Kind: inventory.EventDHCP},           // not the holder
 		{Machine: "m1", Run: o.Run, Epoch: o.Epoch - 1, Boot: 1, Kind: inventory.EventDHCP},   // an earlier epoch
-		{Machine: "m1", Run: "person:ann", Epoch: 1, Boot: 1, Kind: inventory.EventPhoneHome}, // a person's
+		{Machine: "m1", Run: "person:ann", Epoch: 1, Boot: 1, Kind: inventory.EventPhoneHome}, // an operator's
 	}))
 	n, err := w.PendingSignals(ctx, o)
 	require.NoError(t, err)
@@ -142,7 +142,7 @@ func TestTouchAgents(t *testing.T) {
 	ctx := t.Context()
 	seen := inventory.AgentSeen{Owner: o, Boot: 1, LastSeen: w.in(time.Minute), Wrote: true}
 	earlier := inventory.AgentSeen{Owner: o, Boot: 1, LastSeen: w.in(time.Second)}
-	require.NoError(t, w.TouchAgents(ctx, []inventory.AgentSeen{seen, earlier, {Owner: inventory.Owner{Machine: "nobody"}}}))
+	require.NoError(t, w.TouchAgents(ctx, []inventory.AgentSeen{seen, earlier, {Owner: inventory.Owner{Machine: "unknown"}}}))
 	a, err := w.MachineAgent(ctx, "m1")
 	require.NoError(t, err)
 	require.Equal(t, w.in(time.Minute), a.LastSeen)

@@ -18,7 +18,7 @@ import (
 func TestTakeGrant(t *testing.T) {
 	w := newWorld(t)
 	ctx := t.Context()
-	_, err := w.TakeGrant(ctx, "nobody", "run-1", "machine/nobody", false)
+	_, err := w.TakeGrant(ctx, "unknown", "run-1", "machine/unknown", false)
 	require.ErrorIs(t, err, inventory.ErrNotFound)
 	_, err = w.TakeGrant(ctx, "m1", "person:eve", "machine/m1", true)
 	require.ErrorIs(t, err, inventory.ErrInvalid)
@@ -55,7 +55,7 @@ func TestTakeGrant(t *testing.T) {
 	_, err = w.TakeGrant(ctx, "m1", "run-1", "machine/m1", false)
 	require.ErrorIs(t, err, inventory.ErrConflict)
 
-	// By force anybody.
+	// By force anyone.
 	g, err = w.TakeGrant(ctx, "m1", "job-1", "bmc/m1/off", true)
 	require.NoError(t, err)
 	require.Equal(t, int64(3), g.Epoch)
@@ -252,7 +252,7 @@ func TestFencing(t *testing.T) {
 			}
 		})
 	}
-	// The grant alone fences a token, even one that nobody revoked.
+	// The grant alone fences a token, even one that no one revoked.
 	w, o = prepared(t)
 	w.take("run-2")
 	_, err := w.rw.ExecContext(t.Context(), "UPDATE agent SET revoked = 0")
@@ -325,9 +325,9 @@ func TestAllowBoot(t *testing.T) {
 func TestArmByHand(t *testing.T) {
 	w := newWorld(t)
 	ctx := t.Context()
-	_, err := w.ArmByHand(ctx, "nobody", "ann", w.in(time.Hour))
+	_, err := w.ArmByHand(ctx, "unknown", "ann", w.in(time.Hour))
 	require.ErrorIs(t, err, inventory.ErrNotFound)
-	require.ErrorIs(t, w.DisarmByHand(ctx, "nobody", "ann", false), inventory.ErrNotFound)
+	require.ErrorIs(t, w.DisarmByHand(ctx, "unknown", "ann", false), inventory.ErrNotFound)
 	require.NoError(t, w.DisarmByHand(ctx, "m1", "ann", false), "nothing to do")
 
 	g, err := w.ArmByHand(ctx, "m1", "ann", w.in(time.Hour))
@@ -590,7 +590,7 @@ func TestDeletingARunKeepsTheNewestAgent(t *testing.T) {
 	require.Equal(t, []int{2}, boots)
 }
 
-// S8: nothing is given to a machine that nobody accepted, nobody armed, that a
+// S8: nothing is given to a machine that no one accepted, no one armed, that a
 // person armed, or whose boot did not say hello.
 func TestS8AssignOnlyToAClaimedBoot(t *testing.T) {
 	w := newWorld(t)
@@ -611,7 +611,7 @@ func TestS8AssignOnlyToAClaimedBoot(t *testing.T) {
 	for _, boot := range []int{0, 1} {
 		a := assignment(o, 0, 1)
 		a.Boot = boot
-		require.ErrorIs(t, w.Assign(ctx, a), inventory.ErrConflict, "nobody has claimed it")
+		require.ErrorIs(t, w.Assign(ctx, a), inventory.ErrConflict, "no one has claimed it")
 	}
 	var n int
 	require.NoError(t, w.ro.GetContext(ctx, &n, "SELECT count(*) FROM assignment"))

@@ -58,7 +58,7 @@ func TestTheFirstReportOfAnInstallerCounts(t *testing.T) {
 	require.True(t, fresh)
 	g, err := w.Grant(ctx, o.Machine)
 	require.NoError(t, err)
-	require.True(t, g.Spent, "nobody has recorded the delivery, and what reports has booted: its restart boots it no second time")
+	require.True(t, g.Spent, "no one has recorded the delivery, and what reports has booted: its restart boots it no second time")
 	require.False(t, g.NetbootOpen(w.clock.Now()))
 	fresh, err = w.InstallerReported(ctx, o, false, "")
 	require.NoError(t, err)

@@ -66,7 +66,7 @@ func TestMachineRoundTrip(t *testing.T) {
 	password, err = w.BMCPassword(ctx, "m1")
 	require.NoError(t, err)
 	require.True(t, password.IsZero())
-	_, err = w.BMCPassword(ctx, "nobody")
+	_, err = w.BMCPassword(ctx, "unknown")
 	require.ErrorIs(t, err, inventory.ErrNotFound)
 
 	// What was read can be stored again and loses nothing.
@@ -131,7 +131,7 @@ func TestBMCRetargetClearsPassword(t *testing.T) {
 			require.Equal(t, name == "user", m.BMC.HasPassword)
 		})
 	}
-	// A ciphertext that somebody moves to another address opens nothing.
+	// A ciphertext that someone moves to another address opens nothing.
 	w := newWorld(t)
 	require.NoError(t, put(t, w.Store, false, full()))
 	_, err := w.rw.ExecContext(t.Context(), "UPDATE machine SET doc = replace(doc, 'bmc.example.org', 'evil.example.org')")

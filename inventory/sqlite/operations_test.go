@@ -51,7 +51,7 @@ func TestOperations(t *testing.T) {
 		}
 		require.Equal(t, c.want, runs, "%+v", c.filter)
 	}
-	_, err = w.Operation(ctx, "nobody")
+	_, err = w.Operation(ctx, "unknown")
 	require.ErrorIs(t, err, inventory.ErrNotFound)
 	require.ErrorIs(t, w.PutOperation(ctx, inventory.Operation{ID: "x"}), inventory.ErrInvalid)
 }

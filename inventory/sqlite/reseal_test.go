@@ -43,7 +43,7 @@ func TestResealWithOtherKeysDoesNothing(t *testing.T) {
 }
 
 // S24: a secret that no key opens is counted and named, and everything else is
-// sealed again; forgotten, it is in nobody's way.
+// sealed again; forgotten, it is in no one's way.
 func TestResealNamesWhatNothingOpens(t *testing.T) {
 	w := newWorld(t)
 	path := filepath.Join(t.TempDir(), "keys.json")

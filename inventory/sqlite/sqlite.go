@@ -197,7 +197,7 @@ func (s *Store) Close() error {
 	return errors.Join(errs...)
 }
 
-// isFull tells whether an error of the driver or of the file system means that
+// isFull reports whether an error of the driver or of the file system means that
 // there is no room.
 func isFull(err error) bool {
 	var e sqlite3.Error

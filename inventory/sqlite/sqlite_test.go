@@ -203,7 +203,7 @@ func TestSubscribe(t *testing.T) {
 	require.Empty(t, ch)
 	o := w.take("run-1")
 	require.NoError(t, w.OpenSecrets(t.Context(), o, w.in(time.Hour)))
-	require.Len(t, ch, 1, "coalesced, and nobody waited")
+	require.Len(t, ch, 1, "coalesced, and no one waited")
 	<-ch
 	require.ErrorIs(t, w.OpenSecrets(t.Context(), inventory.Owner{Machine: "m1", Run: "other", Epoch: 1}, w.in(time.Hour)),
 		inventory.ErrFenced)

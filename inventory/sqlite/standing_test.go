@@ -101,5 +101,5 @@ func TestRelease(t *testing.T) {
 	m, err = w.Machine(ctx, "m1")
 	require.NoError(t, err)
 	require.Nil(t, m.Standing)
-	require.ErrorIs(t, w.Release(ctx, "nobody", "ann"), inventory.ErrNotFound)
+	require.ErrorIs(t, w.Release(ctx, "unknown", "ann"), inventory.ErrNotFound)
 }

@@ -176,7 +176,7 @@ func TestClient(t *testing.T) {
 	require.Equal(t, []string{"PATCH /api/v1/namespaces/ingot", "PATCH /apis/apps/v1/namespaces/ingot/deployments/ingot"}, c.asked)
 	c.asked = nil
 	names, err = k.Delete(t.Context(), admin, inventory.NewSecret(manifest+"---\n{apiVersion: gone/v1, kind: Gone, metadata: {name: x}}"))
-	require.NoError(t, err, "what is gone is no error, nor is a kind that is")
+	require.NoError(t, err, "what is gone is not an error, nor is a kind that is")
 	require.Equal(t, []string{"Deployment/ingot/ingot", "Namespace/ingot"}, names)
 
 	c.asked = nil
