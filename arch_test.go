@@ -44,8 +44,8 @@ var may = map[string]string{
 		"github.com/siderolabs/talos/pkg/machinery go.yaml.in/yaml/v3 go.yaml.in/yaml/v4 " +
 		"google.golang.org/grpc google.golang.org/protobuf",
 	"internal/systems/vyos": "inventory internal/endpoint internal/strictyaml",
-	"internal/systems": "inventory internal/endpoint internal/systems/harvester internal/systems/talos " +
-		"internal/systems/vyos go.yaml.in/yaml/v3",
+	"internal/systems": "inventory internal/endpoint internal/strictyaml internal/systems/harvester " +
+		"internal/systems/talos internal/systems/vyos go.yaml.in/yaml/v3",
 
 	"genesis": "inventory internal/strictyaml internal/machinefile internal/systems",
 

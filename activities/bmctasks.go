@@ -33,8 +33,9 @@ func (a *Activities) BMCTasks(ctx context.Context, o inventory.Owner, job invent
 		return err
 	}
 
-	// The operator has seen that the job is over: the list is not begun again,
-	// least of all its tasks that had worked. After the death of a worker it is.
+	// The operator has seen that the job is over: no attempt begins the list again,
+	// least of all its tasks that had worked. A list that was cut off because its
+	// worker died is continued.
 	var app *temporal.ApplicationError
 	var kind string
 	if errors.As(fail(err), &app) {

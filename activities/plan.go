@@ -195,7 +195,9 @@ func (a *Activities) template(ctx context.Context, name string) (inventory.Templ
 	return t, err
 }
 
-func (a *Activities) render(ctx context.Context, q PlanRequest, m inventory.Machine, out *Planned) (inventory.Plan, error) {
+func (a *Activities) render(ctx context.Context, q PlanRequest, m inventory.Machine, out *Planned) (inventory.Plan,
+	error,
+) {
 	t, err := a.template(ctx, out.Template)
 	if err != nil {
 		return inventory.Plan{}, fmt.Errorf("template %q: %w", out.Template, err)

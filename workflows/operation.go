@@ -334,13 +334,9 @@ func (o *operation) rollBack(ctx workflow.Context, steps []step) error {
 func (o *operation) end(ctx workflow.Context, err error) error {
 	ctx, cancel := workflow.NewDisconnectedContext(ctx)
 	defer cancel()
-	state, phase, message := inventory.StateSuccess, inventory.PhaseDone, o.record.Message
-	switch {
-	case err == nil:
-	case temporal.IsCanceledError(err):
-		state, phase, message = inventory.StateCancelled, inventory.PhaseCancelled, "cancelled"+o.kept
-	default:
-		state, phase, message = inventory.StateFailed, inventory.PhaseFailed, messageOf(err)
+	state, phase, message := endOf(err, o.record.Message)
+	if state == inventory.StateCancelled {
+		message += o.kept
 	}
 	recorded := o.recordEnd(ctx, state, phase, message, "")
 	return endExecution(ctx, state, message, err, recorded)

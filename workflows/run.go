@@ -133,15 +133,9 @@ func (r *machineRun) end(ctx workflow.Context, err error) error {
 	ctx, cancel := workflow.NewDisconnectedContext(ctx)
 	defer cancel()
 
-	state, phase, message := inventory.StateSuccess, inventory.PhaseDone, r.record.Message
-	switch {
-	case err == nil:
-	case temporal.IsCanceledError(err):
-		state, phase, message = inventory.StateCancelled, inventory.PhaseCancelled, "cancelled"
-	case errors.Is(err, errTimeout) || hasType(err, typeTimeout):
-		state, phase, message = inventory.StateTimeout, inventory.PhaseFailed, messageOf(err)
-	default:
-		state, phase, message = inventory.StateFailed, inventory.PhaseFailed, messageOf(err)
+	state, phase, message := endOf(err, r.record.Message)
+	if state == inventory.StateFailed && (errors.Is(err, errTimeout) || hasType(err, typeTimeout)) {
+		state = inventory.StateTimeout
 	}
 
 	if err != nil && !hasType(err, typeQuarantined) {
@@ -159,6 +153,18 @@ func (r *machineRun) end(ctx workflow.Context, err error) error {
 
 	recorded := r.showPhase(ctx, phase, "%s", message)
 	return endExecution(ctx, state, message, err, recorded, released)
+}
+
+// endOf returns the last state and phase of a workflow whose steps ended with err, and
+// its message; nil: message stays.
+func endOf(err error, message string) (state, phase, last string) {
+	switch {
+	case err == nil:
+		return inventory.StateSuccess, inventory.PhaseDone, message
+	case temporal.IsCanceledError(err):
+		return inventory.StateCancelled, inventory.PhaseCancelled, "cancelled"
+	}
+	return inventory.StateFailed, inventory.PhaseFailed, messageOf(err)
 }
 
 // endExecution returns what the workflow ends with: the first of the errors.

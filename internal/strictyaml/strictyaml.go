@@ -30,7 +30,7 @@ func Documents(file string, b []byte) ([]Document, error) {
 	var docs []Document
 	for {
 		var n yaml.Node
-		err := decodeNode(dec, &n)
+		err := DecodeNode(dec, &n)
 		if errors.Is(err, io.EOF) {
 			return docs, nil
 		}
@@ -43,9 +43,9 @@ func Documents(file string, b []byte) ([]Document, error) {
 	}
 }
 
-// decodeNode turns a panic of the parser into an error: its input comes from
-// operators and from the network.
-func decodeNode(dec *yaml.Decoder, n *yaml.Node) (err error) {
+// DecodeNode reads the next document of dec. A panic of the parser is an error: its
+// input comes from operators and from the network.
+func DecodeNode(dec *yaml.Decoder, n *yaml.Node) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			err = fmt.Errorf("yaml: %v", r)

@@ -2,7 +2,6 @@ package systems
 
 import (
 	"bytes"
-	"errors"
 	"regexp"
 	"slices"
 	"strings"
@@ -10,6 +9,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/ingotmetal/ingot/internal/strictyaml"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -84,7 +84,7 @@ func secretsOf(d Document, contents []byte) []string {
 	} else {
 		for dec := yaml.NewDecoder(bytes.NewReader(contents)); ; {
 			var n yaml.Node
-			if decode(dec, &n) != nil {
+			if strictyaml.DecodeNode(dec, &n) != nil {
 				break
 			}
 			secrets = append(secrets, secretScalars(&n, false, 0)...)
@@ -116,16 +116,4 @@ func secretScalars(n *yaml.Node, secret bool, depth int) (values []string) {
 		values = append(values, secretScalars(c, below, depth+1)...)
 	}
 	return values
-}
-
-var errPanic = errors.New("the YAML parser panicked")
-
-// decode reads one document, and returns a panic of the parser as an error.
-func decode(dec *yaml.Decoder, n *yaml.Node) (err error) {
-	defer func() {
-		if recover() != nil {
-			err = errPanic
-		}
-	}()
-	return dec.Decode(n)
 }

@@ -110,8 +110,8 @@ func (s *Store) newAgent(ctx context.Context, tx *sqlx.Tx, r inventory.Redemptio
 	}
 
 	token := sha256.Sum256([]byte(r.TokenFor(r.Hello.Nonce)))
-	agent, err = read[agentRow](ctx, tx, `INSERT OR REPLACE INTO agent AS a (machine, run, epoch, boot, token, nonce, facts, hello, last_seen)
-		VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?8)
+	agent, err = read[agentRow](ctx, tx, `INSERT OR REPLACE INTO agent AS a
+		(machine, run, epoch, boot, token, nonce, facts, hello, last_seen) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?8)
 		RETURNING machine, run, epoch, boot, nonce, facts, hello, last_seen, used, conflict, wrote, revoked`,
 		r.Machine, r.Run, r.Epoch, r.Boot, token[:], r.Hello.Nonce, facts, nanos(now))
 	if err != nil {

@@ -61,8 +61,8 @@ func (s *Store) Assign(ctx context.Context, a inventory.Assignment) error {
 			return err
 		}
 
-		boot, err := scalar[int](ctx, tx, `INSERT INTO assignment (machine, run, epoch, action, attempt, boot, sealed, state, next_until)
-			SELECT ?1, ?2, ?3, ?4, ?5, boot, ?7, ?8, ?9
+		boot, err := scalar[int](ctx, tx, `INSERT INTO assignment
+			(machine, run, epoch, action, attempt, boot, sealed, state, next_until) SELECT ?1, ?2, ?3, ?4, ?5, boot, ?7, ?8, ?9
 			FROM grant_ WHERE `+owns+` AND boot > 0 AND spent = 1 AND (?6 = 0 OR boot = ?6)
 			ON CONFLICT DO NOTHING RETURNING boot`,
 			a.Machine, a.Run, a.Epoch, a.Key.Action, a.Key.Attempt, a.Boot, sealed, action.Pending, nanos(a.NextUntil))

@@ -113,7 +113,8 @@ func (s *Store) Restored(ctx context.Context, backup string, taken time.Time,
 
 		err = doAll(ctx, tx,
 			stmt("UPDATE meta SET value = value + 1 WHERE name = 'site_epoch'"),
-			stmt(`INSERT OR REPLACE INTO meta (name, value) SELECT 'epoch_floor', max(coalesce((SELECT value FROM meta WHERE name = 'epoch_floor'), 0),
+			stmt(`INSERT OR REPLACE INTO meta (name, value) SELECT 'epoch_floor',
+				max(coalesce((SELECT value FROM meta WHERE name = 'epoch_floor'), 0),
 				coalesce((SELECT max(epoch) FROM grant_), 0), coalesce((SELECT max(epoch) FROM event), 0))`),
 			stmt("DELETE FROM grant_"),
 			// Of what was written to disks after the backup nothing is known: no rest of a run may be carried out on it.

@@ -275,5 +275,6 @@ func end(ctx context.Context, tx *sqlx.Tx, o inventory.Owner) error {
 	if err != nil || n == 0 {
 		return err
 	}
-	return do(ctx, tx, "UPDATE agent SET revoked = 1 WHERE machine = ? AND run = ? AND epoch = ?", o.Machine, o.Run, o.Epoch)
+	return do(ctx, tx, "UPDATE agent SET revoked = 1 WHERE machine = ? AND run = ? AND epoch = ?",
+		o.Machine, o.Run, o.Epoch)
 }

@@ -22,7 +22,8 @@ func (s *Store) PutRelay(ctx context.Context, giaddr netip.Addr, at time.Time) e
 		now := nanos(s.now())
 		return doAll(ctx, tx,
 			stmt(`INSERT INTO relay (giaddr, heard) VALUES (?, ?)
-				ON CONFLICT (giaddr) DO UPDATE SET heard = CASE WHEN heard > ? THEN excluded.heard ELSE max(heard, excluded.heard) END`,
+				ON CONFLICT (giaddr) DO UPDATE SET heard =
+					CASE WHEN heard > ? THEN excluded.heard ELSE max(heard, excluded.heard) END`,
 				giaddr.String(), nanos(at), now),
 			stmt(`DELETE FROM relay WHERE giaddr IN
 				(SELECT giaddr FROM relay ORDER BY heard > ?, heard DESC LIMIT -1 OFFSET ?)`, now, maxRelays),

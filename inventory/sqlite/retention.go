@@ -57,19 +57,23 @@ func (s *Store) PruneRuns(ctx context.Context, before time.Time, keep, limit int
 // what was seen of machines between their runs. The newest event stays: it shows a
 // clock that is behind.
 func (s *Store) PruneEvents(ctx context.Context, before time.Time, limit int) (int, error) {
-	return s.prune(ctx, pruning{what: "events", find: `SELECT seq FROM event e WHERE at < ?1 AND at < (SELECT max(at) FROM event)
+	return s.prune(ctx, pruning{
+		what: "events", find: `SELECT seq FROM event e WHERE at < ?1 AND at < (SELECT max(at) FROM event)
 		AND NOT EXISTS (SELECT 1 FROM workflow w WHERE w.run = e.run)
 		AND NOT EXISTS (SELECT 1 FROM grant_ g WHERE g.run = e.run AND g.run <> '') ORDER BY at LIMIT ?2`,
-		remove: "DELETE FROM event WHERE seq = ?1 AND at < ?2"}, before, limit)
+		remove: "DELETE FROM event WHERE seq = ?1 AND at < ?2",
+	}, before, limit)
 }
 
 // PruneBMCJobs forgets up to limit jobs that began before a time and belong
 // neither to a run whose record is kept nor to one that holds a grant.
 func (s *Store) PruneBMCJobs(ctx context.Context, before time.Time, limit int) (int, error) {
-	return s.prune(ctx, pruning{what: "BMC jobs", find: `SELECT j.rowid FROM bmc_job j WHERE j.started < ?1
+	return s.prune(ctx, pruning{
+		what: "BMC jobs", find: `SELECT j.rowid FROM bmc_job j WHERE j.started < ?1
 		AND NOT EXISTS (SELECT 1 FROM workflow w WHERE w.run = json_extract(j.doc, '$.run'))
 		AND NOT EXISTS (SELECT 1 FROM grant_ g WHERE g.run = json_extract(j.doc, '$.run') AND g.run <> '') LIMIT ?2`,
-		remove: "DELETE FROM bmc_job WHERE rowid = ?1 AND started < ?2"}, before, limit)
+		remove: "DELETE FROM bmc_job WHERE rowid = ?1 AND started < ?2",
+	}, before, limit)
 }
 
 // A pruning says which rows are found, by time and limit, and how one is removed, by

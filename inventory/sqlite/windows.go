@@ -110,8 +110,8 @@ func (s *Store) RenewNetboot(ctx context.Context, o inventory.Owner, until time.
 // CloseNetboot closes o's netboot window; a closed one stays closed.
 func (s *Store) CloseNetboot(ctx context.Context, o inventory.Owner) error {
 	return s.write(ctx, fmt.Sprintf("closing the netboot window of machine %q", o.Machine), func(tx *sqlx.Tx) error {
-		boot, err := scalar[int](ctx, tx, "UPDATE grant_ SET netboot_until = 0 WHERE "+owns+" AND netboot_until <> 0 RETURNING boot",
-			o.Machine, o.Run, o.Epoch)
+		boot, err := scalar[int](ctx, tx, "UPDATE grant_ SET netboot_until = 0 WHERE "+owns+
+			" AND netboot_until <> 0 RETURNING boot", o.Machine, o.Run, o.Epoch)
 		if errors.Is(err, inventory.ErrNotFound) {
 			return fencedOr(ctx, tx, o, nil)
 		}

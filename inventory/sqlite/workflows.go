@@ -77,7 +77,8 @@ func (s *Store) phaseEvent(ctx context.Context, tx *sqlx.Tx, w inventory.Workflo
 		return err
 	}
 	o := inventory.Owner{Machine: w.Machine, Run: w.Run, Epoch: w.Epoch}
-	e := o.Event(0, inventory.EventPhase, fmt.Sprintf("%d.%s", w.Seq, w.Phase), strings.TrimSuffix(w.Phase+": "+w.Message, ": "))
+	message := strings.TrimSuffix(w.Phase+": "+w.Message, ": ")
+	e := o.Event(0, inventory.EventPhase, fmt.Sprintf("%d.%s", w.Seq, w.Phase), message)
 	e.Detail = json.RawMessage(detail)
 	return s.event(ctx, tx, e)
 }
@@ -113,10 +114,9 @@ func (s *Store) Workflows(ctx context.Context, f inventory.WorkflowFilter) ([]in
 	}
 
 	// Of runs that were started at the same moment, those that come after the run.
-	after := fmt.Sprintf("started %[1]s= ? AND (started %[1]s ? OR rowid %[1]s (SELECT a.rowid FROM workflow a WHERE a.run = ?))",
-		before)
+	const after = "started %[1]s= ? AND (started %[1]s ? OR rowid %[1]s (SELECT a.rowid FROM workflow a WHERE a.run = ?))"
 	at := nanos(f.AfterStarted)
-	q.where(!f.AfterStarted.IsZero(), after, at, at, f.AfterRun)
+	q.where(!f.AfterStarted.IsZero(), fmt.Sprintf(after, before), at, at, f.AfterRun)
 	q.page(order, cmp.Or(max(f.Limit, 0), 100))
 	out, err := list[workflowRow](ctx, s.ro, q.query, q.args...)
 	return out, wrap(err, "listing workflows")

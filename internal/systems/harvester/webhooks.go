@@ -7,6 +7,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/ingotmetal/ingot/internal/strictyaml"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -26,7 +27,7 @@ func (Document) AddWebhooks(contents []byte, prefix string) ([]byte, error) {
 
 func addWebhooks(contents []byte, prefix string) ([]byte, error) {
 	var doc yaml.Node
-	if decode(contents, &doc) != nil || len(doc.Content) == 0 {
+	if strictyaml.DecodeNode(yaml.NewDecoder(bytes.NewReader(contents)), &doc) != nil || len(doc.Content) == 0 {
 		return nil, inventory.Problems{{What: "is not YAML"}}
 	}
 	root := doc.Content[0]
@@ -54,16 +55,6 @@ func addWebhooks(contents []byte, prefix string) ([]byte, error) {
 	enc.SetIndent(2)
 	err := errors.Join(enc.Encode(&doc), enc.Close())
 	return out.Bytes(), err
-}
-
-// decode reads one document, and returns a panic of the parser as an error.
-func decode(contents []byte, n *yaml.Node) (err error) {
-	defer func() {
-		if recover() != nil {
-			err = errors.New("the YAML parser panicked")
-		}
-	}()
-	return yaml.Unmarshal(contents, n)
 }
 
 func scalar(s string) *yaml.Node { return &yaml.Node{Kind: yaml.ScalarNode, Value: s} }
