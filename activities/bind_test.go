@@ -11,7 +11,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// crowded is a machine with more disks than its agent could tell of.
+// crowded is a machine with more disks than its agent could report.
 type crowded struct {
 	planned
 	Agents

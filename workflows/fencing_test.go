@@ -247,26 +247,22 @@ func TestLateEffectsOfAnEarlierRun(t *testing.T) {
 		before, err := w.Grant(ctx, machine)
 		require.NoError(t, err)
 		offs, cycles, resets, set := w.offs, w.cycles, w.resets, len(w.boot)
-		env := func(activity any, args ...any) error {
-			_, err := w.act(activity, args...)
-			return err
-		}
-		fenced(env(w.do.PowerOff, old.Owner))
-		fenced(env(w.do.ColdStart, old.Owner))
-		fenced(env(w.do.BMCTasks, old.Owner, inventory.BMCJob{Name: "j", Tasks: []inventory.BMCTask{{Power: "off"}}}))
+		fenced(w.act(w.do.PowerOff, old.Owner))
+		fenced(w.act(w.do.ColdStart, old.Owner))
+		fenced(w.act(w.do.BMCTasks, old.Owner, inventory.BMCJob{Name: "j", Tasks: []inventory.BMCTask{{Power: "off"}}}))
 		for _, q := range []activities.PowerRequest{{Boot: 2}, {Boot: 2, Warm: true}, {Boot: 2, ResetBMC: true}, {Boot: 1}} {
 			q.Owner, q.For = old.Owner, time.Hour
-			fenced(env(w.do.Power, q))
+			fenced(w.act(w.do.Power, q))
 		}
-		fenced(env(w.do.Assign, activities.AssignRequest{Owner: old.Owner, Boot: 1, Key: action.Key{Epoch: old.Epoch, Action: 1, Attempt: 1}}))
-		fenced(env(w.do.Stop, activities.StopRequest{Owner: old.Owner, Key: first}))
-		fenced(env(w.do.Bind, activities.BindRequest{Owner: old.Owner}))
-		fenced(env(w.do.Evidence, activities.EvidenceRequest{Owner: old.Owner, Key: first}))
-		fenced(env(w.do.OpenSecrets, activities.WindowRequest{Owner: old.Owner, For: 24 * time.Hour}))
-		fenced(env(w.do.CloseSecrets, old.Owner))
-		fenced(env(w.do.RenewNetboot, activities.WindowRequest{Owner: old.Owner, For: 24 * time.Hour}))
-		fenced(env(w.do.Disarm, old.Owner))
-		fenced(env(w.do.MoreBoots, old.Owner))
+		fenced(w.act(w.do.Assign, activities.AssignRequest{Owner: old.Owner, Boot: 1, Key: action.Key{Epoch: old.Epoch, Action: 1, Attempt: 1}}))
+		fenced(w.act(w.do.Stop, activities.StopRequest{Owner: old.Owner, Key: first}))
+		fenced(w.act(w.do.Bind, activities.BindRequest{Owner: old.Owner}))
+		fenced(w.act(w.do.Evidence, activities.EvidenceRequest{Owner: old.Owner, Key: first}))
+		fenced(w.act(w.do.OpenSecrets, activities.WindowRequest{Owner: old.Owner, For: 24 * time.Hour}))
+		fenced(w.act(w.do.CloseSecrets, old.Owner))
+		fenced(w.act(w.do.RenewNetboot, activities.WindowRequest{Owner: old.Owner, For: 24 * time.Hour}))
+		fenced(w.act(w.do.Disarm, old.Owner))
+		fenced(w.act(w.do.MoreBoots, old.Owner))
 		require.NoError(t, w.do.End(ctx, old.Owner), "ending twice is not an error, and ends nothing")
 		require.NoError(t, w.do.Record(ctx, record, nil))
 		rec, err := w.Workflow(ctx, "old")
@@ -319,10 +315,11 @@ func TestRunThatWasResetAsksAndANewRunGoesOn(t *testing.T) {
 }
 
 // act runs an activity as a worker does, beside the workflow.
-func (w *world) act(activity any, args ...any) (any, error) {
+func (w *world) act(activity any, args ...any) error {
 	env := w.suite.NewTestActivityEnvironment()
 	env.RegisterActivity(w.do)
 	env.SetTestTimeout(workflows.Hung)
 	env.SetWorkerOptions(worker.Options{Interceptors: []interceptor.WorkerInterceptor{&activities.Errors{}}})
-	return env.ExecuteActivity(activity, args...)
+	_, err := env.ExecuteActivity(activity, args...)
+	return err
 }

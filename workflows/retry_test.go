@@ -94,7 +94,7 @@ func TestRetryIsRefusedWhereItTakesTheGrant(t *testing.T) {
 	k := action.Key{Epoch: g.Epoch, Attempt: 1}
 	require.NoError(t, w.do.Assign(ctx, activities.AssignRequest{Owner: g.Owner, Boot: 1, Key: k, Disk: &action.Disk{Path: "/dev/vda", Serial: "D1"}}))
 
-	_, err = w.act(w.do.Arm, activities.ArmRequest{Machine: machine, Run: "r3", WorkflowID: workflows.MachineID(machine), Plan: retry.Digest})
+	err = w.act(w.do.Arm, activities.ArmRequest{Machine: machine, Run: "r3", WorkflowID: workflows.MachineID(machine), Plan: retry.Digest})
 	var app *temporal.ApplicationError
 	require.ErrorAs(t, err, &app)
 	require.True(t, app.NonRetryable())

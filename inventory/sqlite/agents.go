@@ -54,7 +54,7 @@ func (s *Store) Redeem(ctx context.Context, r inventory.Redemption) (inventory.A
 	}
 
 	var agent inventory.Agent
-	var refused error // what is recorded, and then the answer
+	var refused error // returned once the conflict is recorded
 	err = s.write(ctx, what, func(tx *sqlx.Tx) error {
 		g, err := grantOf(ctx, tx, r.Machine)
 		if err != nil {

@@ -115,8 +115,8 @@ func list[R row[T], T any](ctx context.Context, q sqlx.QueryerContext, query str
 	return out, nil
 }
 
-// A selection is a SELECT that grows by the conditions that are asked for: an index
-// serves no condition that a parameter switches off.
+// A selection is a SELECT with the conditions that are asked for. The others are left
+// out: an index serves no condition that a parameter switches off.
 type selection struct {
 	query string
 	args  []any
