@@ -4,6 +4,7 @@ package cli
 
 import (
 	"context"
+	"io"
 	"os"
 	"os/signal"
 	"runtime/debug"
@@ -21,14 +22,17 @@ func Main(version string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 
-	root := newRoot(version)
-	root.SetOut(&terminal{file: os.Stdout})
-	root.SetErr(&terminal{file: os.Stderr})
+	return run(ctx, newRoot(version), &terminal{file: os.Stdout}, &terminal{file: os.Stderr})
+}
+
+// run executes the command line of root and returns the exit code.
+func run(ctx context.Context, root *cobra.Command, out, errs io.Writer) int {
+	root.SetOut(out)
+	root.SetErr(errs)
 	cmd, err := root.ExecuteContextC(ctx)
 	if err != nil {
 		report(cmd, err)
 	}
-
 	return exitCode(err)
 }
 

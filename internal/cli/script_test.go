@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -9,10 +10,13 @@ import (
 	"path/filepath"
 	"regexp"
 	"strconv"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
+	"github.com/stretchr/testify/require"
 
 	"github.com/ingotmetal/ingot/internal/config"
 	"github.com/ingotmetal/ingot/internal/temporalchild"
@@ -27,9 +31,12 @@ func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){"ingot": func() { os.Exit(Main("test")) }})
 }
 
-// The scripts are what a person types, against a real server with its own
-// Temporal on free ports of loopback.
+// The scripts are what an operator types, against a real server with its own
+// Temporal on free ports of loopback. "exec ingot" is a process of its own;
+// "run ingot" runs in this one, which takes less time.
 func TestScripts(t *testing.T) {
+	lab, err := filepath.Abs("../../deploy/genesis") // before a command changes the working directory
+	require.NoError(t, err)
 	testscript.Run(t, testscript.Params{
 		Dir: filepath.Join("testdata", "script"), RequireExplicitExec: true,
 		Setup: func(e *testscript.Env) error {
@@ -45,7 +52,7 @@ func TestScripts(t *testing.T) {
 			e.Setenv("XDG_STATE_HOME", filepath.Join(e.WorkDir, "state"))
 			e.Setenv("LISTEN", config.Join("127.0.0.1", ports.listen))
 			// The example of a lab, as docs/genesis.md tells it.
-			if err := os.CopyFS(filepath.Join(e.WorkDir, "lab"), os.DirFS("../../deploy/genesis")); err != nil {
+			if err := os.CopyFS(filepath.Join(e.WorkDir, "lab"), os.DirFS(lab)); err != nil {
 				return err
 			}
 			// What init writes, with ports of this test's own.
@@ -53,7 +60,7 @@ func TestScripts(t *testing.T) {
 				"listen: 127.0.0.1:%d\ntemporal: {port: %d, ui_port: %d}\nmin_free_mib: 1\n", ports.listen, ports.temporal, ports.ui), 0o600)
 		},
 		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){
-			"exits": exits, "waitfor": waitFor,
+			"run": runCLI, "exits": exits, "waitfor": waitFor,
 		},
 	})
 }
@@ -90,7 +97,53 @@ func freePorts() (p sitePorts, err error) {
 	return p, fmt.Errorf("finding free ports: %w", err)
 }
 
-// exits CODE PROGRAM ARGS… runs a program that must end with that code.
+// processState is held by a command that uses the environment and the working
+// directory of this process.
+var processState sync.Mutex
+
+// runHere runs ingot in this process, with the environment and the working
+// directory of a script, and returns its exit code.
+func runHere(ts *testscript.TestScript, args []string) int {
+	processState.Lock()
+	defer processState.Unlock()
+	dir, err := os.Getwd()
+	ts.Check(err)
+	ts.Check(os.Chdir(ts.MkAbs(".")))
+	defer func() { ts.Check(os.Chdir(dir)) }()
+	for _, name := range []string{
+		"HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME", "INGOT_SERVER", "INGOT_TOKEN", "INGOT_BMC_PASSWORD",
+	} {
+		before := os.Getenv(name)
+		setEnv(ts, name, ts.Getenv(name))
+		defer setEnv(ts, name, before)
+	}
+
+	root := newRoot("test")
+	root.SetArgs(args)
+	root.SetIn(strings.NewReader(""))
+	return run(context.Background(), root, ts.Stdout(), ts.Stderr())
+}
+
+func setEnv(ts *testscript.TestScript, name, value string) {
+	if value == "" {
+		ts.Check(os.Unsetenv(name))
+		return
+	}
+	ts.Check(os.Setenv(name, value))
+}
+
+// runCLI is the command "run ingot ARGS…", which runs ingot in this process.
+func runCLI(ts *testscript.TestScript, neg bool, args []string) {
+	if len(args) == 0 || args[0] != "ingot" {
+		ts.Fatalf("usage: run ingot ARGS…")
+	}
+	if code := runHere(ts, args[1:]); neg != (code != exitOK) {
+		ts.Fatalf("unexpected exit code %d", code)
+	}
+}
+
+// exits CODE PROGRAM ARGS… runs a program that must end with that code; "ingot"
+// runs in this process, "exec ingot" does not.
 func exits(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 2 {
 		ts.Fatalf("usage: exits CODE PROGRAM ARGS…")
@@ -98,21 +151,26 @@ func exits(ts *testscript.TestScript, neg bool, args []string) {
 	want, err := strconv.Atoi(args[0])
 	ts.Check(err)
 	got := 0
-	var ended *exec.ExitError
-	if err := ts.Exec(args[1], args[2:]...); errors.As(err, &ended) {
-		got = ended.ExitCode()
-	} else {
-		ts.Check(err)
+	switch args[1] {
+	case "ingot":
+		got = runHere(ts, args[2:])
+	case "exec":
+		var ended *exec.ExitError
+		if err := ts.Exec(args[2], args[3:]...); errors.As(err, &ended) {
+			got = ended.ExitCode()
+		} else {
+			ts.Check(err)
+		}
 	}
 	if got != want {
 		ts.Fatalf("exit code %d, want %d", got, want)
 	}
 }
 
-// waitFor PATTERN PROGRAM ARGS… runs a program until its output matches.
+// waitFor PATTERN ARGS… runs ingot in this process until its output matches.
 func waitFor(ts *testscript.TestScript, neg bool, args []string) {
-	if neg || len(args) < 2 {
-		ts.Fatalf("usage: waitfor PATTERN PROGRAM ARGS…")
+	if neg || len(args) < 2 || args[1] != "ingot" {
+		ts.Fatalf("usage: waitfor PATTERN ingot ARGS…")
 	}
 	pattern, err := regexp.Compile("(?m)" + args[0])
 	ts.Check(err)
@@ -121,14 +179,16 @@ func waitFor(ts *testscript.TestScript, neg bool, args []string) {
 	again := time.NewTicker(200 * time.Millisecond)
 	defer again.Stop()
 	for {
-		err := ts.Exec(args[1], args[2:]...)
-		if out := ts.ReadFile("stdout"); pattern.MatchString(out) {
+		code := runHere(ts, args[2:])
+		out := ts.Stdout().(*strings.Builder)
+		if pattern.MatchString(out.String()) {
 			return
 		}
+		out.Reset()
 		select {
 		case <-again.C:
 		case <-deadline.C:
-			ts.Fatalf("the output never matched %q; the last error: %v", args[0], err)
+			ts.Fatalf("the output never matched %q; the last exit code: %d", args[0], code)
 		}
 	}
 }
