@@ -206,9 +206,11 @@ func decode[T any](resp *http.Response) (a answer[T], err error) {
 	return a, nil
 }
 
-// list is the body of every list.
+// list is the body of every list. Next is the cursor of the next page, if there
+// is one.
 type list[T any] struct {
-	Items []T `json:"items"`
+	Items []T    `json:"items"`
+	Next  string `json:"next,omitempty"`
 }
 
 // path joins escaped elements below /v1.

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/ingotmetal/ingot/internal/config"
 	"github.com/ingotmetal/ingot/internal/human"
+	"github.com/ingotmetal/ingot/inventory"
 )
 
 // options are the flags that every command has.
@@ -83,6 +85,23 @@ func remove(c *call, route string) error {
 	return err
 }
 
+// getAll asks for all pages of a list.
+func getAll[T any](c *call, route string) (all answer[list[T]], err error) {
+	q := url.Values{}
+	for {
+		page, err := get[list[T]](c, withQuery(route, q))
+		if err != nil {
+			return all, err
+		}
+		all.v.Items = append(all.v.Items, page.v.Items...)
+		if page.v.Next == "" {
+			all.raw, err = json.Marshal(all.v)
+			return all, err
+		}
+		q.Set("after", page.v.Next)
+	}
+}
+
 // getAndShow asks for a route and shows the answer.
 func getAndShow[T any](c *call, route string, table func(w io.Writer, v T) error) error {
 	a, err := get[T](c, route)
@@ -106,6 +125,7 @@ type listing[T any] struct {
 	cmd     *cobra.Command
 	route   string
 	filters []filter
+	sort    string // the key by which the server sorts; "": it has no pages
 	empty   string // printed when there is nothing to list
 	head    []string
 	row     func(v T) []any
@@ -114,10 +134,18 @@ type listing[T any] struct {
 // listCommand makes the command of a listing.
 func listCommand[T any](o *options, l listing[T]) *cobra.Command {
 	l.cmd.Use, l.cmd.Args, l.cmd.Aliases = "list", cobra.NoArgs, []string{"ls"}
+	if l.sort != "" {
+		l.filters = append(l.filters, pageFilters(l.sort)...)
+	}
 	query := addFilters(l.cmd, l.filters)
 
 	return o.command(l.cmd, func(c *call) error {
-		return getAndShow(c, withQuery(l.route, query()), func(w io.Writer, v list[T]) error {
+		q, err := query()
+		if err != nil {
+			return err
+		}
+
+		return getAndShow(c, withQuery(l.route, q), func(w io.Writer, v list[T]) error {
 			if len(v.Items) == 0 {
 				if l.empty != "" {
 					c.note("%s", l.empty)
@@ -128,6 +156,9 @@ func listCommand[T any](o *options, l listing[T]) *cobra.Command {
 			for _, item := range v.Items {
 				t.row(l.row(item)...)
 			}
+			if v.Next != "" {
+				c.note("there are more; the next page: --after %s", v.Next)
+			}
 			return t.flush()
 		})
 	})
@@ -137,37 +168,87 @@ func listCommand[T any](o *options, l listing[T]) *cobra.Command {
 // parameter of the same name.
 type filter struct {
 	name, usage string
-	set         bool // it has no value: given or not
-	upper       bool // its value is one of inventory's words in capitals
+	set         bool     // it has no value: given or not
+	number      bool     // its value is a positive number
+	words       []string // its values, in any case; nil: any text
 	complete    cobra.CompletionFunc
 }
 
+// pageFilters are the flags of a list that the server cuts into pages and sorts
+// by one key.
+func pageFilters(key string) []filter {
+	return []filter{
+		{name: "limit", usage: "show at most so many", number: true},
+		{name: "after", usage: "show the page after this one: next of the page before"},
+		{name: "sort", usage: "order: " + key + ", or -" + key + " for the reverse", words: []string{key, "-" + key}},
+	}
+}
+
+// labelFilter is the flag of a list of machines or of their runs.
+func labelFilter() filter {
+	return filter{name: "label", usage: "only of machines with all of these labels: rack=a1,role=db"}
+}
+
+// stateFilter is the flag of a list of runs, or of machines by their last run.
+func stateFilter(usage string) filter {
+	words := []string{
+		inventory.StatePreparing, inventory.StatePending, inventory.StateRunning, inventory.StatePost,
+		inventory.StateSuccess, inventory.StateFailed, inventory.StateTimeout, inventory.StateCancelled,
+	}
+	return filter{name: "state", usage: usage + ": " + strings.Join(words, ", "), words: words}
+}
+
 // addFilters adds flags and returns a function that reads them.
-func addFilters(cmd *cobra.Command, filters []filter) func() url.Values {
+func addFilters(cmd *cobra.Command, filters []filter) func() (url.Values, error) {
 	for _, f := range filters {
-		if f.set {
+		switch {
+		case f.set:
 			cmd.Flags().Bool(f.name, false, f.usage)
-		} else {
+		case f.number:
+			cmd.Flags().Int(f.name, 0, f.usage)
+		default:
 			cmd.Flags().String(f.name, "", f.usage)
+		}
+		if f.words != nil {
+			completeWords(cmd, f.name, f.words...)
 		}
 		if f.complete != nil {
 			completeFlag(cmd, f.name, f.complete)
 		}
 	}
 
-	return func() url.Values {
+	return func() (url.Values, error) {
 		q := url.Values{}
 		for _, f := range filters {
-			v := cmd.Flag(f.name).Value.String()
-			if f.upper {
-				v = strings.ToUpper(v)
+			if !cmd.Flags().Changed(f.name) {
+				continue
 			}
-			if v != "" && v != "false" {
-				q.Set(f.name, v)
+			v, err := f.read(cmd.Flag(f.name).Value.String())
+			if err != nil {
+				return nil, err
 			}
+			q.Set(f.name, v)
 		}
-		return q
+		return q, nil
 	}
+}
+
+// read checks a value and returns it as the server expects it.
+func (f filter) read(v string) (string, error) {
+	if n, err := strconv.Atoi(v); f.number && (err != nil || n < 1) {
+		return "", usage("invalid --%s %s; write a number of at least 1", f.name, v)
+	}
+	if f.words == nil {
+		return v, nil
+	}
+
+	for _, word := range f.words {
+		if strings.EqualFold(v, word) {
+			return word, nil
+		}
+	}
+
+	return "", usage("invalid --%s %q; must be one of %s", f.name, v, strings.Join(f.words, ", "))
 }
 
 // withQuery appends a query to a route.

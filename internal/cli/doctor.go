@@ -140,7 +140,7 @@ One line each, with a remedy. Exits 1 if any check fails.`,
 		Example: "  ingot doctor\n  ingot doctor --output json",
 	}, func(c *call) error {
 		d := diagnose(c)
-		err := showValue(c, list[finding]{d.findings}, func(w io.Writer) error {
+		err := showValue(c, list[finding]{Items: d.findings}, func(w io.Writer) error {
 			t := newTable(w)
 			for _, f := range d.findings {
 				text := f.Text

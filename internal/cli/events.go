@@ -28,8 +28,12 @@ func workflowEventsCommand(o *options) *cobra.Command {
 			return followEvents(c, a.v.Run)
 		}
 
-		route := path("workflows", a.v.Run, "events")
-		return getAndShow(c, route, func(w io.Writer, l list[inventory.Event]) error {
+		all, err := getAll[inventory.Event](c, path("workflows", a.v.Run, "events"))
+		if err != nil {
+			return err
+		}
+
+		return show(c, all, func(w io.Writer, l list[inventory.Event]) error {
 			if len(l.Items) == 0 {
 				c.note("nothing was recorded")
 				return nil

@@ -89,7 +89,7 @@ func imageStored(i inventory.Image) string {
 func imageListCommand(o *options) *cobra.Command {
 	return listCommand(o, listing[inventory.Image]{
 		cmd:   &cobra.Command{Short: "List images", Example: "  ingot image list"},
-		route: path("images"), empty: "no images; add one: ingot image add NAME FILE",
+		route: path("images"), sort: "name", empty: "no images; add one: ingot image add NAME FILE",
 		head: []string{"NAME", "FORMAT", "SIZE", "UNPACKED", "CONTENTS", "SHA256", "DIGEST", "ADDED", "FROM"},
 		row: func(i inventory.Image) []any {
 			unpacked := ""
@@ -140,7 +140,7 @@ func imageVerifyCommand(o *options) *cobra.Command {
 			checks = append(checks, a.v)
 		}
 
-		err = showValue(c, list[imageCheck]{checks}, func(w io.Writer) error {
+		err = showValue(c, list[imageCheck]{Items: checks}, func(w io.Writer) error {
 			for _, v := range checks {
 				if v.OK {
 					fmt.Fprintf(w, "ok    %s  sha256 %s\n", v.Name, v.SHA256)

@@ -29,9 +29,13 @@ func machineCommand(o *options) *cobra.Command {
 func machineListCommand(o *options) *cobra.Command {
 	return listCommand(o, listing[api.MachineView]{
 		cmd: &cobra.Command{
-			Short: "List machines", Example: "  ingot machine list\n  ingot machine list --output json",
+			Short: "List machines",
+			Example: "  ingot machine list --output json\n  ingot machine list --label rack=a1 --state FAILED\n" +
+				"  ingot machine list --limit 50 --after node-50",
 		},
-		route: path("machines"), empty: "no machines; add one: ingot machine add --help",
+		filters: []filter{labelFilter(), stateFilter("only those whose last run is in this state")},
+		sort:    "name",
+		route:   path("machines"), empty: "no machines; add one: ingot machine add --help",
 		head: []string{
 			"NAME", "MAC", "ADDRESS", "POWER BY", "TEMPLATE", "IMAGE", "INSTALLED", "NETBOOT", "LAST RUN", "SEEN",
 		},

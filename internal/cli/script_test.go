@@ -35,10 +35,11 @@ func TestMain(m *testing.M) {
 // Temporal on free ports of loopback. "exec ingot" is a process of its own;
 // "run ingot" runs in this one, which takes less time.
 func TestScripts(t *testing.T) {
-	lab, err := filepath.Abs("../../deploy/genesis") // before a command changes the working directory
+	here, err := os.Getwd() // before a command changes the working directory
 	require.NoError(t, err)
+	lab := filepath.Join(here, "../../deploy/genesis")
 	testscript.Run(t, testscript.Params{
-		Dir: filepath.Join("testdata", "script"), RequireExplicitExec: true,
+		Dir: filepath.Join(here, "testdata/script"), RequireExplicitExec: true,
 		Setup: func(e *testscript.Env) error {
 			ports, err := freePorts()
 			if err != nil {

@@ -62,7 +62,7 @@ that they have.`,
 func templateListCommand(o *options) *cobra.Command {
 	return listCommand(o, listing[inventory.Template]{
 		cmd:   &cobra.Command{Short: "List templates", Example: "  ingot template list"},
-		route: path("templates"), empty: "no templates",
+		route: path("templates"), sort: "name", empty: "no templates",
 		head: []string{"NAME", "FROM", "UPDATED"},
 		row: func(t inventory.Template) []any {
 			from := "a file"

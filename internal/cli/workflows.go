@@ -61,19 +61,21 @@ func findRun(c *call, arg string) (answer[inventory.Workflow], error) {
 }
 
 func workflowListCommand(o *options) *cobra.Command {
-	states := "PREPARING PENDING RUNNING POST SUCCESS FAILED TIMEOUT CANCELLED"
 	return listCommand(o, listing[inventory.Workflow]{
 		cmd: &cobra.Command{
 			Short: "List runs, the newest first",
+			Long:  "List runs, the newest first: the newest 100, unless --limit is given.",
 			Example: "  ingot workflow list\n  ingot workflow list --machine node-1 --state FAILED\n" +
-				"  ingot workflow list --open",
+				"  ingot workflow list --open --label rack=a1\n  ingot workflow list --limit 1000 --sort started",
 		},
 		route: path("workflows"),
 		filters: []filter{
 			{name: "machine", usage: "only of this machine", complete: o.machines()},
-			{name: "state", usage: "only in this state: " + states, upper: true},
+			stateFilter("only in this state"),
+			labelFilter(),
 			{name: "open", usage: "only those that are not over", set: true},
 		},
+		sort:  "started",
 		empty: "no runs",
 		head:  []string{"MACHINE", "TYPE", "STATE", "PHASE", "BEGAN", "TOOK", "RUN", "MESSAGE"},
 		row: func(x inventory.Workflow) []any {
