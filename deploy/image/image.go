@@ -3,9 +3,8 @@ package main
 import (
 	"archive/tar"
 	"compress/gzip"
-	"crypto/sha256"
+	_ "crypto/sha256" // the digests' algorithm
 	"debug/elf"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -17,6 +16,10 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/opencontainers/go-digest"
+	"github.com/opencontainers/image-spec/specs-go"
+	oci "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
 // source names the parts of an image.
@@ -29,70 +32,9 @@ type source struct {
 
 // built is an image.
 type built struct {
-	File, Digest, Platform string
-	Size                   int64
-}
-
-// The media types of an OCI image (image-spec 1.1). The types below have the fields that are written here.
-const (
-	typeIndex    = "application/vnd.oci.image.index.v1+json"
-	typeManifest = "application/vnd.oci.image.manifest.v1+json"
-	typeConfig   = "application/vnd.oci.image.config.v1+json"
-	typeLayer    = "application/vnd.oci.image.layer.v1.tar+gzip"
-)
-
-type descriptor struct {
-	MediaType   string            `json:"mediaType"`
-	Digest      string            `json:"digest"`
-	Size        int64             `json:"size"`
-	Annotations map[string]string `json:"annotations,omitempty"`
-	Platform    *platform         `json:"platform,omitempty"`
-}
-
-type platform struct {
-	Architecture string `json:"architecture"`
-	OS           string `json:"os"`
-}
-
-type index struct {
-	SchemaVersion int          `json:"schemaVersion"`
-	MediaType     string       `json:"mediaType"`
-	Manifests     []descriptor `json:"manifests"`
-}
-
-type manifest struct {
-	SchemaVersion int          `json:"schemaVersion"`
-	MediaType     string       `json:"mediaType"`
-	Config        descriptor   `json:"config"`
-	Layers        []descriptor `json:"layers"`
-}
-
-type imageConfig struct {
-	Created time.Time `json:"created"`
-	platform
-	Config  runConfig `json:"config"`
-	RootFS  rootFS    `json:"rootfs"`
-	History []history `json:"history"`
-}
-
-type runConfig struct {
-	User       string              `json:"User"`
-	Env        []string            `json:"Env"`
-	Entrypoint []string            `json:"Entrypoint"`
-	Cmd        []string            `json:"Cmd"`
-	Volumes    map[string]struct{} `json:"Volumes"`
-	WorkingDir string              `json:"WorkingDir"`
-	Labels     map[string]string   `json:"Labels"`
-}
-
-type rootFS struct {
-	Type    string   `json:"type"`
-	DiffIDs []string `json:"diff_ids"`
-}
-
-type history struct {
-	Created   time.Time `json:"created"`
-	CreatedBy string    `json:"created_by"`
+	File, Platform string
+	Digest         digest.Digest
+	Size           int64
 }
 
 // dockerManifest is what "docker load" reads if the engine does not support the OCI layout, as on many NAS.
@@ -126,7 +68,7 @@ func build(s source, dir string) (built, error) {
 	}
 
 	im := newImageConfig(architectures[arch].name, s.Version)
-	m := manifest{SchemaVersion: 2, MediaType: typeManifest}
+	m := oci.Manifest{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: oci.MediaTypeImageManifest}
 	blobs := map[string]string{} // name in the archive → file
 	docker := dockerManifest{RepoTags: []string{s.Name}}
 	for n, l := range []struct {
@@ -144,32 +86,32 @@ func build(s source, dir string) (built, error) {
 		}
 		m.Layers = append(m.Layers, d)
 		im.RootFS.DiffIDs = append(im.RootFS.DiffIDs, diff)
-		im.History = append(im.History, history{epoch, l.what})
+		im.History = append(im.History, oci.History{Created: &epoch, CreatedBy: l.what})
 		blobs[blob(d.Digest)] = file
 		docker.Layers = append(docker.Layers, blob(d.Digest))
 	}
 
 	documents := map[string][]byte{}
-	document := func(mediaType string, v any) (descriptor, error) {
+	document := func(mediaType string, v any) (oci.Descriptor, error) {
 		b, err := json.Marshal(v)
 		if err != nil {
-			return descriptor{}, err
+			return oci.Descriptor{}, err
 		}
-		d := descriptor{MediaType: mediaType, Digest: digest(b), Size: int64(len(b))}
+		d := oci.Descriptor{MediaType: mediaType, Digest: digest.FromBytes(b), Size: int64(len(b))}
 		documents[blob(d.Digest)] = b
 		return d, nil
 	}
 
-	if m.Config, err = document(typeConfig, im); err != nil {
+	if m.Config, err = document(oci.MediaTypeImageConfig, im); err != nil {
 		return built{}, err
 	}
 	docker.Config = blob(m.Config.Digest)
-	top, err := document(typeManifest, m)
+	top, err := document(oci.MediaTypeImageManifest, m)
 	if err != nil {
 		return built{}, err
 	}
 
-	top.Platform = &im.platform
+	top.Platform = &im.Platform
 	if top.Annotations, err = nameAnnotations(s.Name); err != nil {
 		return built{}, err
 	}
@@ -187,7 +129,7 @@ func build(s source, dir string) (built, error) {
 		return built{}, err
 	}
 
-	return built{out, top.Digest, im.OS + "/" + im.Architecture, st.Size()}, nil
+	return built{File: out, Digest: top.Digest, Platform: im.OS + "/" + im.Architecture, Size: st.Size()}, nil
 }
 
 // nameAnnotations returns the annotations by which engines name the image NAME:TAG.
@@ -197,17 +139,20 @@ func nameAnnotations(name string) (map[string]string, error) {
 		return nil, fmt.Errorf("the image's name %q has no tag", name)
 	}
 	return map[string]string{
-		"org.opencontainers.image.ref.name": tag,
-		"io.containerd.image.name":          "docker.io/library/" + name,
+		oci.AnnotationRefName:      tag,
+		"io.containerd.image.name": "docker.io/library/" + name,
 	}, nil
 }
 
 // addIndexes adds the documents by which an engine finds the manifest: OCI's, and Docker's.
-func addIndexes(documents map[string][]byte, top descriptor, docker dockerManifest) (err error) {
+func addIndexes(documents map[string][]byte, top oci.Descriptor, docker dockerManifest) (err error) {
+	index := oci.Index{
+		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: oci.MediaTypeImageIndex, Manifests: []oci.Descriptor{top},
+	}
 	for name, v := range map[string]any{
-		"oci-layout":    map[string]string{"imageLayoutVersion": "1.0.0"},
-		"index.json":    index{2, typeIndex, []descriptor{top}},
-		"manifest.json": []dockerManifest{docker},
+		oci.ImageLayoutFile: oci.ImageLayout{Version: oci.ImageLayoutVersion},
+		oci.ImageIndexFile:  index,
+		"manifest.json":     []dockerManifest{docker},
 	} {
 		if documents[name], err = json.Marshal(v); err != nil {
 			return err
@@ -217,42 +162,36 @@ func addIndexes(documents map[string][]byte, top descriptor, docker dockerManife
 }
 
 // newImageConfig returns the configuration of the image, without its layers.
-func newImageConfig(architecture, version string) imageConfig {
-	return imageConfig{
-		Created: epoch, platform: platform{architecture, "linux"}, RootFS: rootFS{Type: "layers"},
-		Config: runConfig{
+func newImageConfig(architecture, version string) oci.Image {
+	return oci.Image{
+		Created: &epoch, Platform: oci.Platform{Architecture: architecture, OS: "linux"}, RootFS: oci.RootFS{Type: "layers"},
+		Config: oci.ImageConfig{
 			User: "0:0", Env: []string{"PATH=/usr/bin", "HOME=/root"},
 			Entrypoint: []string{"/usr/bin/ingot"}, Cmd: []string{"serve"}, WorkingDir: "/",
 			Volumes: map[string]struct{}{"/etc/ingot": {}, "/var/lib/ingot": {}},
 			Labels: map[string]string{
-				"org.opencontainers.image.title":    "ingot",
-				"org.opencontainers.image.version":  version,
-				"org.opencontainers.image.licenses": "Apache-2.0",
+				oci.AnnotationTitle: "ingot", oci.AnnotationVersion: version, oci.AnnotationLicenses: "Apache-2.0",
 			},
 		},
 	}
 }
 
-func blob(digest string) string {
-	return "blobs/sha256/" + strings.TrimPrefix(digest, "sha256:")
-}
-
-func digest(b []byte) string {
-	h := sha256.Sum256(b)
-	return "sha256:" + hex.EncodeToString(h[:])
+// blob is where the archive has the blob with that digest.
+func blob(d digest.Digest) string {
+	return path.Join(oci.ImageBlobsDir, d.Algorithm().String(), d.Encoded())
 }
 
 // writeLayer writes a packed layer and returns its descriptor and the digest
 // of what is in it.
-func writeLayer(file string, entries map[string]entry) (d descriptor, diff string, err error) {
+func writeLayer(file string, entries map[string]entry) (d oci.Descriptor, diff digest.Digest, err error) {
 	f, err := os.Create(file)
 	if err != nil {
 		return d, "", err
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
-	packed, plain := sha256.New(), sha256.New()
-	z := gzip.NewWriter(io.MultiWriter(f, packed))
-	if err := writeTar(io.MultiWriter(z, plain), withParents(entries)); err != nil {
+	packed, plain := digest.Canonical.Digester(), digest.Canonical.Digester()
+	z := gzip.NewWriter(io.MultiWriter(f, packed.Hash()))
+	if err := writeTar(io.MultiWriter(z, plain.Hash()), withParents(entries)); err != nil {
 		return d, "", err
 	}
 	if err := z.Close(); err != nil {
@@ -260,8 +199,8 @@ func writeLayer(file string, entries map[string]entry) (d descriptor, diff strin
 	}
 
 	size, err := f.Seek(0, io.SeekCurrent)
-	d = descriptor{MediaType: typeLayer, Digest: "sha256:" + hex.EncodeToString(packed.Sum(nil)), Size: size}
-	return d, "sha256:" + hex.EncodeToString(plain.Sum(nil)), err
+	d = oci.Descriptor{MediaType: oci.MediaTypeImageLayerGzip, Digest: packed.Digest(), Size: size}
+	return d, plain.Digest(), err
 }
 
 // withParents adds the directories that entries lie in.

@@ -39,9 +39,9 @@ func run(s source, out, unpackTo string, args []string) error {
 	}
 
 	if len(args) > 0 {
-		return fmt.Errorf("%q is too much", args)
+		return fmt.Errorf("unexpected arguments %q", args)
 	}
-	// Complete or not there: nobody loads half an image.
+	// The image appears under its name only when it is complete.
 	tmp, err := os.MkdirTemp(filepath.Dir(out), ".image-")
 	if err != nil {
 		return err

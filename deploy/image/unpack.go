@@ -3,14 +3,15 @@ package main
 import (
 	"archive/tar"
 	"compress/gzip"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"strings"
+
+	"github.com/opencontainers/go-digest"
+	oci "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
 // unpack checks every digest of an image and unpacks its root filesystem into
@@ -23,20 +24,20 @@ func unpack(image, to string) error {
 	if in, err := os.ReadDir(to); err != nil || len(in) > 0 {
 		return errors.Join(err, fmt.Errorf("unpacking into %q: it is not empty", to))
 	}
-	var ix index
-	if err := readBlob(image, "index.json", "", func(r io.Reader) error { return strict(r, &ix) }); err != nil {
+	var ix oci.Index
+	if err := readEntry(image, oci.ImageIndexFile, func(r io.Reader) error { return strict(r, &ix) }); err != nil {
 		return err
 	}
 
 	if len(ix.Manifests) != 1 {
 		return fmt.Errorf("image %q has %d manifests and not one", image, len(ix.Manifests))
 	}
-	var m manifest
+	var m oci.Manifest
 	if err := readDocument(image, ix.Manifests[0].Digest, &m); err != nil {
 		return err
 	}
 
-	var c imageConfig
+	var c oci.Image
 	if err := readDocument(image, m.Config.Digest, &c); err != nil {
 		return err
 	}
@@ -51,7 +52,7 @@ func unpack(image, to string) error {
 	defer root.Close() // what was written was closed
 	for n, l := range m.Layers {
 		unpack := func(r io.Reader) error { return unpackLayer(root, r, c.RootFS.DiffIDs[n]) }
-		if err := readBlob(image, blob(l.Digest), l.Digest, unpack); err != nil {
+		if err := readBlob(image, l.Digest, unpack); err != nil {
 			return err
 		}
 	}
@@ -59,8 +60,8 @@ func unpack(image, to string) error {
 }
 
 // readDocument reads the JSON document with that digest into v.
-func readDocument(image, digest string, v any) error {
-	return readBlob(image, blob(digest), digest, func(r io.Reader) error { return strict(r, v) })
+func readDocument(image string, want digest.Digest, v any) error {
+	return readBlob(image, want, func(r io.Reader) error { return strict(r, v) })
 }
 
 // strict reads one JSON document and refuses unknown keys.
@@ -70,13 +71,36 @@ func strict(r io.Reader, v any) error {
 	return d.Decode(v)
 }
 
-// readBlob finds a file of the archive, calls read with its content and checks its digest.
-func readBlob(image, name, want string, read func(io.Reader) error) error {
+// readBlob calls read with the content of the blob of that digest, and checks the digest.
+func readBlob(image string, want digest.Digest, read func(io.Reader) error) error {
+	if err := want.Validate(); err != nil {
+		return fmt.Errorf("reading image %q: digest %q: %w", image, want, err)
+	}
+
+	sum := want.Verifier()
+	return readEntry(image, blob(want), func(r io.Reader) error {
+		r = io.TeeReader(r, sum)
+		if err := read(r); err != nil {
+			return err
+		}
+		if _, err := io.Copy(io.Discard, r); err != nil { // the rest belongs to the digest as well
+			return err
+		}
+		if !sum.Verified() {
+			return errors.New("its content has another digest")
+		}
+		return nil
+	})
+}
+
+// readEntry finds a file of the archive and calls read with its content.
+func readEntry(image, name string, read func(io.Reader) error) error {
 	f, err := os.Open(image)
 	if err != nil {
 		return err
 	}
 	defer f.Close() // only read from
+
 	for t := tar.NewReader(f); ; {
 		h, err := t.Next()
 		if errors.Is(err, io.EOF) {
@@ -88,30 +112,22 @@ func readBlob(image, name, want string, read func(io.Reader) error) error {
 		if h.Name != name {
 			continue
 		}
-		sum := sha256.New()
-		r := io.TeeReader(t, sum)
-		if err := read(r); err != nil {
+		if err := read(t); err != nil {
 			return fmt.Errorf("reading %s of image %q: %w", name, image, err)
-		}
-		if _, err := io.Copy(io.Discard, r); err != nil { // the rest belongs to the digest as well
-			return err
-		}
-		if got := "sha256:" + hex.EncodeToString(sum.Sum(nil)); want != "" && got != want {
-			return fmt.Errorf("image %q: %s has the digest %s", image, name, got)
 		}
 		return nil
 	}
 }
 
 // unpackLayer writes the files of a layer.
-func unpackLayer(root *os.Root, r io.Reader, diff string) error {
+func unpackLayer(root *os.Root, r io.Reader, diff digest.Digest) error {
 	z, err := gzip.NewReader(r)
 	if err != nil {
 		return err
 	}
 
-	sum := sha256.New()
-	all := io.TeeReader(z, sum)
+	sum := digest.Canonical.Digester() // of what the layer holds, unpacked
+	all := io.TeeReader(z, sum.Hash())
 	for t := tar.NewReader(all); ; {
 		h, err := t.Next()
 		if errors.Is(err, io.EOF) {
@@ -150,7 +166,7 @@ func unpackLayer(root *os.Root, r io.Reader, diff string) error {
 	if _, err := io.Copy(io.Discard, all); err != nil {
 		return err
 	}
-	if got := "sha256:" + hex.EncodeToString(sum.Sum(nil)); got != diff {
+	if got := sum.Digest(); got != diff {
 		return fmt.Errorf("its content has the digest %s and not %s", got, diff)
 	}
 	return nil
