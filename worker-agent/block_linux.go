@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,16 +20,11 @@ type BlockDisks struct {
 }
 
 // Disks implements Disks.
-func (b BlockDisks) Disks(context.Context) ([]action.Disk, error) { return listDisks(b.sys()) }
-
-func (b BlockDisks) sys() string {
-	if b.Sys == "" {
-		return "/sys"
-	}
-	return b.Sys
+func (b BlockDisks) Disks(context.Context) ([]action.Disk, error) {
+	return listDisks(cmp.Or(b.Sys, "/sys"))
 }
 
-// Open implements Disks. It refuses what is no block device: on devtmpfs a
+// Open implements Disks. It refuses anything but a block device: on devtmpfs a
 // mistyped name would become a file in memory.
 func (BlockDisks) Open(path string) (Device, error) {
 	// O_EXCL on a block device means that neither a mount nor another opener
@@ -129,8 +125,8 @@ func (d *blockDevice) Zero(off, n int64) error {
 
 func (d *blockDevice) Sync() error { return d.file.Sync() }
 
-// Reread implements Device. Somebody who looks at a new partition at this
-// very moment makes it busy, for milliseconds.
+// Reread implements Device. A program that looks at a new partition at this
+// moment makes the disk busy, for milliseconds.
 func (d *blockDevice) Reread() error {
 	var err error
 	for range 20 {

@@ -87,7 +87,7 @@ func transport(t *tls.Config) *http.Transport {
 	}
 }
 
-// statusError is an answer that is no success.
+// statusError is an answer that says that a request failed.
 type statusError struct {
 	code int
 	text string
@@ -122,7 +122,7 @@ func (c *client) owns(u *url.URL) bool {
 }
 
 func (c *client) claim(ctx context.Context, h action.Hello, w *action.Welcome) error {
-	err := c.do(ctx, http.MethodPost, "/agent/v1/claim", h, w, 15*time.Second)
+	err := c.do(ctx, "/agent/v1/claim", h, w, 15*time.Second)
 	var status *statusError
 	if errors.As(err, &status) && (status.code == http.StatusNotFound || status.code == http.StatusConflict) {
 		return &overError{status.Error()}
@@ -133,8 +133,8 @@ func (c *client) claim(ctx context.Context, h action.Hello, w *action.Welcome) e
 // next returns nil when there is nothing to do yet.
 func (c *client) next(ctx context.Context) (*action.Assignment, error) {
 	var as action.Assignment
-	if err := c.do(ctx, http.MethodGet, fmt.Sprintf("/agent/v1/next?wait=%d", pollWait), nil, &as,
-		(pollWait+15)*time.Second); err != nil {
+	path := fmt.Sprintf("/agent/v1/next?wait=%d", pollWait)
+	if err := c.do(ctx, path, nil, &as, (pollWait+15)*time.Second); err != nil {
 		return nil, err
 	}
 	if as.Key == (action.Key{}) {
@@ -144,26 +144,26 @@ func (c *client) next(ctx context.Context) (*action.Assignment, error) {
 }
 
 func (c *client) report(ctx context.Context, r action.Result) error {
-	return c.do(ctx, http.MethodPost, "/agent/v1/report", r, nil, 15*time.Second)
+	return c.do(ctx, "/agent/v1/report", r, nil, 15*time.Second)
 }
 
 func (c *client) heartbeat(ctx context.Context, h action.Heartbeat, o *action.Orders) error {
-	return c.do(ctx, http.MethodPost, "/agent/v1/heartbeat", h, o, 15*time.Second)
+	return c.do(ctx, "/agent/v1/heartbeat", h, o, 15*time.Second)
 }
 
-// do sends in, if any, and decodes the answer into out, which stays as it is
-// on 204. 410 is an *overError, other refusals are a *statusError.
-func (c *client) do(ctx context.Context, method, path string, in, out any, limit time.Duration) error {
+// do posts in or, if that is nil, gets path, and decodes the answer into out, which
+// stays as it is on 204. 410 is an *overError, other refusals are a *statusError.
+func (c *client) do(ctx context.Context, path string, in, out any, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	var body io.Reader
+	method, body := http.MethodGet, io.Reader(nil)
 
 	if in != nil {
 		b, err := json.Marshal(in)
 		if err != nil {
 			return fmt.Errorf("encoding a request to %q: %w", path, err)
 		}
-		body = bytes.NewReader(b)
+		method, body = http.MethodPost, bytes.NewReader(b)
 	}
 
 	req, err := http.NewRequestWithContext(ctx, method, c.base.String()+path, body)

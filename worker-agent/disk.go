@@ -209,6 +209,14 @@ func (t *attempt) openDisk(ctx context.Context, want action.Disk) (action.Disk, 
 	return disk, dev, nil
 }
 
+// closeDisk closes a disk that was written to. An error of that counts if err is
+// nil so far.
+func closeDisk(dev Device, path string, err *error) {
+	if e := dev.Close(); e != nil && *err == nil {
+		*err = fmt.Errorf("closing %s: %w", path, e)
+	}
+}
+
 // lookUp returns the disk of this moment that want identifies.
 func (t *attempt) lookUp(ctx context.Context, want action.Disk) (action.Disk, error) {
 	disks, err := t.agent.cfg.Disks.Disks(ctx)
@@ -254,22 +262,60 @@ func (f FileDisks) Disks(context.Context) ([]action.Disk, error) {
 
 // Open implements Disks.
 func (f FileDisks) Open(path string) (Device, error) {
-	for _, d := range f {
-		if d.Path != path {
-			continue
-		}
-		file, err := os.OpenFile(d.File, os.O_RDWR, 0)
-		if err != nil {
-			return nil, err
-		}
-		st, err := file.Stat()
-		if err != nil {
-			_ = file.Close() // the first error counts
-			return nil, err
-		}
-		return &fileDevice{File: file, size: st.Size()}, nil
+	disk, err := f.find(path)
+	if err != nil {
+		return nil, err
 	}
-	return nil, os.ErrNotExist
+
+	file, err := os.OpenFile(disk.File, os.O_RDWR, 0)
+	if err != nil {
+		return nil, err
+	}
+	st, err := file.Stat()
+	if err != nil {
+		_ = file.Close() // the first error counts
+		return nil, err
+	}
+	return &fileDevice{File: file, size: st.Size()}, nil
+}
+
+func (f FileDisks) find(path string) (FileDisk, error) {
+	for _, d := range f {
+		if d.Path == path {
+			return d, nil
+		}
+	}
+	return FileDisk{}, os.ErrNotExist
+}
+
+// FilePartition is a partition of a FileDisk.
+type FilePartition struct {
+	File        string // of the disk
+	Number      int
+	Start, Size int64 // bytes
+}
+
+// Partitions lists the partitions of the disk at path.
+func (f FileDisks) Partitions(path string) ([]FilePartition, error) {
+	disk, err := f.find(path)
+	if err != nil {
+		return nil, err
+	}
+	dev, err := f.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = dev.Close() }() // only read from
+	table, err := readTable(dev, dev.Size(), dev.SectorSize())
+	if err != nil {
+		return nil, fmt.Errorf("reading the partition table of %s: %w", path, err)
+	}
+
+	var parts []FilePartition
+	for _, p := range table.parts {
+		parts = append(parts, FilePartition{File: disk.File, Number: p.number, Start: p.start, Size: p.size})
+	}
+	return parts, nil
 }
 
 // fileDevice is a file as a disk of 512-byte sectors.
@@ -291,6 +337,46 @@ func (d *fileDevice) WriteAt(p []byte, off int64) (int, error) {
 }
 
 func (d *fileDevice) Zero(off, n int64) error { return zeroByWriting(d, off, n) }
+
+// writeBlocks writes p at off; a long run of zeros by the device's own means.
+func writeBlocks(dev Device, p []byte, off int64) error {
+	if len(p) >= mib && allZero(p) {
+		return dev.Zero(off, int64(len(p)))
+	}
+
+	// Direct I/O takes whole pages; a shorter end goes through the page cache.
+	whole := len(p) &^ (pageSize - 1)
+	if whole > 0 {
+		if _, err := dev.WriteAt(p[:whole], off); err != nil {
+			return err
+		}
+	}
+	if whole < len(p) {
+		if _, err := dev.WriteAt(p[whole:], off+int64(whole)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// writeVerified writes p at off and, when that is on stable storage, reads it back.
+func writeVerified(dev Device, p []byte, off int64) error {
+	if err := writeBlocks(dev, p, off); err != nil {
+		return err
+	}
+	if err := dev.Sync(); err != nil {
+		return err
+	}
+
+	back := aligned(len(p))
+	if _, err := dev.ReadAt(back, off); err != nil {
+		return fmt.Errorf("reading back at byte %d: %w", off, err)
+	}
+	if !bytes.Equal(back, p) {
+		return fmt.Errorf("reading back at byte %d: the disk gives back other bytes than were written", off)
+	}
+	return nil
+}
 
 // zeros are a MiB of zero bytes that nothing writes to.
 var zeros = sync.OnceValue(func() []byte { return aligned(mib) })

@@ -23,7 +23,7 @@ type EFIVariables interface {
 	Names() ([]string, error)
 	// Get returns a variable's value. fs.ErrNotExist: there is none.
 	Get(name string) ([]byte, error)
-	// Set writes a variable for good (non-volatile, boot and runtime access).
+	// Set writes a variable that lasts (non-volatile, boot and runtime access).
 	Set(name string, value []byte) error
 	Delete(name string) error
 }

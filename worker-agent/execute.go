@@ -22,7 +22,7 @@ func (e *exitError) Error() string { return e.text }
 // of the action runs any more.
 //
 // Its time is counted by a clock that is never set: Started and Ended are for
-// people, and Ended is Started plus what that clock says.
+// operators, and Ended is Started plus what that clock says.
 func (a *Agent) execute(ctx context.Context, as action.Assignment) action.Result {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

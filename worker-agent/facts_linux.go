@@ -2,6 +2,7 @@ package agent
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"net"
@@ -24,11 +25,7 @@ type HostFinder struct {
 
 // Facts implements Finder. What cannot be read is left out.
 func (h HostFinder) Facts(context.Context) (action.Facts, error) {
-	sys := h.Sys
-	if sys == "" {
-		sys = "/sys"
-	}
-
+	sys := cmp.Or(h.Sys, "/sys")
 	f := action.Facts{
 		Manufacturer: word(sys, "class/dmi/id/sys_vendor"),
 		Product:      word(sys, "class/dmi/id/product_name"),
@@ -149,12 +146,7 @@ func listDisks(sys string) ([]action.Disk, error) {
 // identity fills in what tells d from every other disk, and its by-id names
 // as udev's rules (60-persistent-storage.rules) would make them.
 func identity(d *action.Disk, dir, name, where string) {
-	under := func(s string) string { return strings.ReplaceAll(s, " ", "_") }
-	wwid := word(dir, "wwid")
-	if wwid == "" {
-		wwid = word(dir, "device/wwid")
-	}
-
+	wwid := cmp.Or(word(dir, "wwid"), word(dir, "device/wwid"))
 	switch {
 	case strings.HasPrefix(name, "vd"):
 		d.Transport = "virtio"
@@ -192,8 +184,10 @@ func identity(d *action.Disk, dir, name, where string) {
 	}
 }
 
+// under writes s as udev does in the name of a link.
+func under(s string) string { return strings.ReplaceAll(s, " ", "_") }
+
 func scsiIdentity(d *action.Disk, dir, where, wwid string) {
-	under := func(s string) string { return strings.ReplaceAll(s, " ", "_") }
 	switch {
 	case strings.Contains(where, "/usb"):
 		d.Transport = "usb"

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,12 +22,7 @@ type HostFilesystems struct {
 
 // Partitions implements Filesystems.
 func (h HostFilesystems) Partitions(_ context.Context, path string) ([]Partition, error) {
-	sys := h.Sys
-	if sys == "" {
-		sys = "/sys"
-	}
-
-	numbers, err := filepath.Glob(filepath.Join(sys, "block", filepath.Base(path), "*", "partition"))
+	numbers, err := filepath.Glob(filepath.Join(cmp.Or(h.Sys, "/sys"), "block", filepath.Base(path), "*", "partition"))
 	if err != nil {
 		return nil, err
 	}

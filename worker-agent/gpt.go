@@ -33,7 +33,7 @@ const (
 	gptEntriesCRC  = 88
 )
 
-// basicData is the partition type of a FAT file system that is no ESP:
+// basicData is the partition type of a FAT file system other than an ESP:
 // EBD0A0A2-B9E5-4433-87C0-68B6B72699C7, in the table's byte order.
 var basicData = []byte{0xa2, 0xa0, 0xd0, 0xeb, 0xe5, 0xb9, 0x33, 0x44, 0x87, 0xc0, 0x68, 0xb6, 0xb7, 0x26, 0x99, 0xc7}
 
@@ -136,15 +136,8 @@ func (e gptEntry) first() uint64 { return g64(e, 32) }
 func (e gptEntry) last() uint64  { return g64(e, 40) }
 
 func (e gptEntry) name() string {
-	u := make([]uint16, 0, 36)
-	for at := 56; at < 128; at += 2 {
-		c := binary.LittleEndian.Uint16(e[at:])
-		if c == 0 {
-			break
-		}
-		u = append(u, c)
-	}
-	return string(utf16.Decode(u))
+	name, _, _ := utf16Text(e[56:128])
+	return name
 }
 
 // spans lists the partitions.
@@ -161,8 +154,8 @@ func (g *gpt) spans() []span {
 	return parts
 }
 
-// guid writes the 16 bytes of b, of which the first three fields are
-// little-endian, as everybody writes them.
+// guid returns the usual text of the GUID b, whose first three fields are
+// little-endian.
 func guid(b []byte) string {
 	le := binary.LittleEndian
 	return fmt.Sprintf("%08x-%04x-%04x-%x-%x", le.Uint32(b), le.Uint16(b[4:]), le.Uint16(b[6:]), b[8:10], b[10:16])
@@ -199,8 +192,8 @@ func (g *gpt) resize(size int64) {
 	g.put64(gptLastUsable, last-g.entrySectors()-1)
 }
 
-// write writes the table: the backup first, the primary when that is safe on
-// the disk, then the protective MBR that covers the whole disk.
+// write writes the table and reads it back: the backup first, the primary when that
+// is safe on the disk, then the protective MBR that covers the whole disk.
 func (g *gpt) write(dev Device) error {
 	binary.LittleEndian.PutUint32(g.header[gptEntriesCRC:], crc32.ChecksumIEEE(g.entries))
 	mine, other := g64(g.header, gptMyLBA), g64(g.header, gptAlternate)
@@ -233,7 +226,13 @@ func (g *gpt) write(dev Device) error {
 	if _, err := dev.WriteAt(mbr, 0); err != nil {
 		return fmt.Errorf("writing the protective MBR: %w", err)
 	}
-	return dev.Sync()
+	if err := dev.Sync(); err != nil {
+		return err
+	}
+	if err := tablesAgree(dev, g); err != nil {
+		return fmt.Errorf("reading the partition table back: %w", err)
+	}
+	return nil
 }
 
 func (g *gpt) writeCopy(dev Device, lba, entries uint64) error {

@@ -27,14 +27,8 @@ const (
 
 // Grow implements Grower: the kernel grows a file system that is mounted.
 func (h HostFilesystems) Grow(ctx context.Context, device, fstype string, size int64) error {
-	head := make([]byte, superblock)
-	f, err := os.Open(device)
+	head, err := readSuperblock(device)
 	if err != nil {
-		return err
-	}
-
-	_, err = f.ReadAt(head, 0)
-	if err := errors.Join(err, f.Close()); err != nil {
 		return err
 	}
 
@@ -84,13 +78,8 @@ func (h HostFilesystems) Grow(ctx context.Context, device, fstype string, size i
 	}
 
 	// The superblock says how far it came.
-	after := make([]byte, superblock)
-	if f, err = os.Open(device); err != nil {
-		return err
-	}
-
-	_, err = f.ReadAt(after, 0)
-	if err := errors.Join(err, f.Close()); err != nil {
+	after, err := readSuperblock(device)
+	if err != nil {
 		return err
 	}
 	if bytes.Equal(after[0x404:0x408], head[0x404:0x408]) &&
@@ -100,7 +89,18 @@ func (h HostFilesystems) Grow(ctx context.Context, device, fstype string, size i
 	return nil
 }
 
-// resize asks the file system at dir.
+// readSuperblock returns the beginning of the file system on device.
+func readSuperblock(device string) ([]byte, error) {
+	f, err := os.Open(device)
+	if err != nil {
+		return nil, err
+	}
+	head := make([]byte, superblock)
+	_, err = f.ReadAt(head, 0)
+	return head, errors.Join(err, f.Close())
+}
+
+// resize asks the kernel to grow the file system that is mounted at dir.
 func resize(dir string, request uintptr, arg []byte) error {
 	d, err := os.Open(dir)
 	if err != nil {

@@ -43,7 +43,7 @@ func (t *attempt) growPart(ctx context.Context) error {
 		return err
 	}
 
-	old, p, err := t.growTable(ctx, number, reserve)
+	old, p, err := t.growTable(ctx, growth{number, reserve})
 	if err != nil {
 		return fmt.Errorf("growing a partition of %s: %w", disk.Path, err)
 	}
@@ -61,28 +61,30 @@ func (t *attempt) growPart(ctx context.Context) error {
 	return t.growFilesystem(ctx, disk, p)
 }
 
-// growTable changes the partition table and returns what partition number (0:
-// the last one) was and is.
-func (t *attempt) growTable(ctx context.Context, number int, reserve int64) (old int64, p span, err error) {
-	_, dev, err := t.openDisk(ctx, *t.bound)
+// growth says which partition grows.
+type growth struct {
+	number  int   // 0: the last one
+	reserve int64 // bytes that stay free at the end of the disk
+}
+
+// growTable changes the partition table, and returns the partition with the size
+// that it had, old.
+func (t *attempt) growTable(ctx context.Context, want growth) (old int64, p span, err error) {
+	disk, dev, err := t.openDisk(ctx, *t.bound)
 	if err != nil {
 		return 0, p, err
 	}
-	defer func() {
-		if e := dev.Close(); e != nil && err == nil {
-			err = fmt.Errorf("closing: %w", e)
-		}
-	}()
+	defer closeDisk(dev, disk.Path, &err)
 
 	g, torn, err := readAnyGPT(dev, dev.Size(), dev.SectorSize())
 	switch {
 	case errors.Is(err, errNoTable):
-		old, p, err = t.growMBR(ctx, dev, number, reserve)
+		old, p, err = t.growMBR(ctx, dev, want)
 	case err == nil:
 		if torn {
 			t.logf("the partition table was left half-written: going by its backup")
 		}
-		old, p, err = t.growGPT(ctx, dev, g, torn, number, reserve)
+		old, p, err = t.growGPT(ctx, dev, g, torn, want)
 	}
 	if err != nil {
 		return 0, p, err
@@ -132,17 +134,16 @@ func room(parts []span, p span, limit int64) (int64, error) {
 	return seed, nil
 }
 
-func (t *attempt) growGPT(ctx context.Context, dev Device, g *gpt, torn bool, number int, reserve int64) (int64, span,
-	error,
-) {
-	p, err := lastOf(g.spans(), number)
+// growGPT is growTable for the table g on dev; torn: g is its backup.
+func (t *attempt) growGPT(ctx context.Context, dev Device, g *gpt, torn bool, want growth) (int64, span, error) {
+	p, err := lastOf(g.spans(), want.number)
 	if err != nil {
 		return 0, p, err
 	}
 
 	before := slices.Concat(g.header, g.entries)
 	g.resize(dev.Size())
-	limit, err := room(g.spans(), p, int64(g64(g.header, gptLastUsable)+1)*g.sector-reserve)
+	limit, err := room(g.spans(), p, int64(g64(g.header, gptLastUsable)+1)*g.sector-want.reserve)
 	if err != nil {
 		return 0, p, err
 	}
@@ -161,13 +162,7 @@ func (t *attempt) growGPT(ctx context.Context, dev Device, g *gpt, torn bool, nu
 	}
 
 	t.agent.markWrote()
-	if err := g.write(dev); err != nil {
-		return 0, p, err
-	}
-	if err := tablesAgree(dev, g); err != nil {
-		return 0, p, fmt.Errorf("reading it back: %w", err)
-	}
-	return old, p, nil
+	return old, p, g.write(dev)
 }
 
 // tablesAgree tells whether both copies on dev and the protective MBR are as
@@ -197,9 +192,9 @@ func tablesAgree(dev Device, g *gpt) error {
 	return nil
 }
 
-// growMBR is growGPT for the older kind of table. Partitions inside of an
+// growMBR is growTable for the older kind of table. Partitions inside of an
 // extended one are not touched.
-func (t *attempt) growMBR(ctx context.Context, dev Device, number int, reserve int64) (int64, span, error) {
+func (t *attempt) growMBR(ctx context.Context, dev Device, want growth) (int64, span, error) {
 	table, err := readTable(dev, dev.Size(), dev.SectorSize())
 	if err != nil {
 		return 0, span{}, err
@@ -208,7 +203,7 @@ func (t *attempt) growMBR(ctx context.Context, dev Device, number int, reserve i
 		return 0, span{}, fmt.Errorf("its partition table is a %s", table.kind)
 	}
 
-	p, err := lastOf(table.parts, number)
+	p, err := lastOf(table.parts, want.number)
 	if err != nil {
 		return 0, p, err
 	}
@@ -219,7 +214,7 @@ func (t *attempt) growMBR(ctx context.Context, dev Device, number int, reserve i
 	sector := int64(dev.SectorSize())
 
 	// 32 bit for a number of sectors: the rest of a larger disk stays unused.
-	limit, err := room(table.parts, p, min(dev.Size()-reserve, p.start+0xffffffff*sector))
+	limit, err := room(table.parts, p, min(dev.Size()-want.reserve, p.start+0xffffffff*sector))
 	if err != nil {
 		return 0, p, err
 	}
@@ -245,16 +240,8 @@ func (t *attempt) growMBR(ctx context.Context, dev Device, number int, reserve i
 	// Heads and cylinders are not used any more: the highest there are.
 	copy(e[5:8], "\xfe\xff\xff")
 	t.agent.markWrote()
-	if _, err := dev.WriteAt(mbr, 0); err != nil {
+	if err := writeVerified(dev, mbr, 0); err != nil {
 		return 0, p, fmt.Errorf("writing the partition table: %w", err)
-	}
-	if err := dev.Sync(); err != nil {
-		return 0, p, err
-	}
-
-	back := aligned(int(sector))
-	if _, err := dev.ReadAt(back, 0); err != nil || !slices.Equal(back, mbr) {
-		return 0, p, errors.Join(errors.New("reading the partition table back: it is not the one that was written"), err)
 	}
 	return old, p, nil
 }

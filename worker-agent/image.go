@@ -70,11 +70,7 @@ func (t *attempt) writeImage(ctx context.Context, want string) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() {
-		if e := dev.Close(); e != nil && err == nil {
-			err = fmt.Errorf("closing %s: %w", disk.Path, e)
-		}
-	}()
+	defer closeDisk(dev, disk.Path, &err)
 	if err := fits(src, content.Format, disk.Path, dev); err != nil {
 		return err
 	}

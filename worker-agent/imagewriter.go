@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -120,7 +119,7 @@ func (w *imageWriter) take(ctx context.Context, p []byte) error {
 			n = copy(w.tail[at-w.tailAt:], p)
 		default:
 			n = int(min(int64(len(p)), w.tailAt-at))
-			if err := w.put(p[:n], at); err != nil {
+			if err := writeBlocks(w.dev, p[:n], at); err != nil {
 				return err
 			}
 		}
@@ -129,27 +128,6 @@ func (w *imageWriter) take(ctx context.Context, p []byte) error {
 		w.off += int64(n)
 	}
 
-	return nil
-}
-
-// put writes p at off; a long run of zeros by the device's own means.
-func (w *imageWriter) put(p []byte, off int64) error {
-	if len(p) >= mib && allZero(p) {
-		return w.dev.Zero(off, int64(len(p)))
-	}
-
-	// Direct I/O takes whole pages; a shorter end goes through the page cache.
-	whole := len(p) &^ (pageSize - 1)
-	if whole > 0 {
-		if _, err := w.dev.WriteAt(p[:whole], off); err != nil {
-			return err
-		}
-	}
-	if whole < len(p) {
-		if _, err := w.dev.WriteAt(p[whole:], off+int64(whole)); err != nil {
-			return err
-		}
-	}
 	return nil
 }
 
@@ -184,32 +162,12 @@ func (w *imageWriter) readBack(ctx context.Context, progress func(int64)) (strin
 
 // finish writes the held ends, the first MiB last, and reads them back.
 func (w *imageWriter) finish() error {
-	n := min(w.off, held)
-	ends := []struct {
-		data []byte
-		at   int64
-	}{{w.tail[:max(w.off-w.tailAt, 0)], w.tailAt}, {w.head[:n], 0}}
-	for _, end := range ends {
-		if len(end.data) == 0 {
-			continue
-		}
-		if err := w.put(end.data, end.at); err != nil {
+	if w.off > w.tailAt {
+		if err := writeVerified(w.dev, w.tail[:w.off-w.tailAt], w.tailAt); err != nil {
 			return err
-		}
-		if err := w.dev.Sync(); err != nil {
-			return err
-		}
-
-		back := aligned(len(end.data))
-		if _, err := w.dev.ReadAt(back, end.at); err != nil {
-			return err
-		}
-		if !bytes.Equal(back, end.data) {
-			return fmt.Errorf("the disk gives back other bytes than were written at %d", end.at)
 		}
 	}
-
-	return nil
+	return writeVerified(w.dev, w.head[:min(w.off, held)], 0)
 }
 
 // fill reads until buf is full or r ends. Unlike io.ReadFull it keeps r's own

@@ -25,7 +25,7 @@ import (
 //
 // GRUB's grub.cfg and entries of the Boot Loader Specification are read, also
 // when /boot is a file system of its own. A kernel that refuses (lockdown, no
-// kexec) is no failure: the machine reboots instead, and output says so. Output:
+// kexec) is not a failure: the machine reboots instead, and output says so. Output:
 // leaving = kexec or reboot, kernel.
 func (t *attempt) kexec(ctx context.Context) error {
 	disk, number, err := t.partition(ctx, "BLOCK_DEVICE")

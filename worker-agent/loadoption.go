@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"strings"
 	"unicode/utf16"
 )
 
@@ -45,22 +44,12 @@ func parseLoadOption(b []byte) (loadOption, error) {
 
 	o.active = g32(b, 0)&loadActive != 0
 	length := int(binary.LittleEndian.Uint16(b[4:]))
-	rest := b[6:]
-	var text []uint16
-
-	for {
-		if len(rest) < 2 {
-			return o, errors.New("reading a load option: its description does not end")
-		}
-		c := binary.LittleEndian.Uint16(rest)
-		rest = rest[2:]
-		if c == 0 {
-			break
-		}
-		text = append(text, c)
+	text, rest, ended := utf16Text(b[6:])
+	if !ended {
+		return o, errors.New("reading a load option: its description does not end")
 	}
 
-	o.description = string(utf16.Decode(text))
+	o.description = text
 	if length > len(rest) {
 		return o, fmt.Errorf("reading a load option: a device path of %d bytes, %d are left", length, len(rest))
 	}
@@ -104,7 +93,8 @@ func (o *loadOption) parsePath(p []byte) error {
 				return fmt.Errorf("reading a device path: a file name of %d bytes", len(node))
 			}
 			if first {
-				o.file += fileOfNode(node)
+				name, _, _ := utf16Text(node)
+				o.file += name
 			}
 		}
 	}
@@ -128,10 +118,16 @@ func partitionOfNode(node []byte) string {
 	return ""
 }
 
-func fileOfNode(node []byte) string {
-	u := make([]uint16, 0, len(node)/2)
-	for at := 0; at+1 < len(node); at += 2 {
-		u = append(u, binary.LittleEndian.Uint16(node[at:]))
+// utf16Text decodes the little-endian UTF-16 in b, up to a zero. ended tells
+// whether there was one; rest is what follows it.
+func utf16Text(b []byte) (text string, rest []byte, ended bool) {
+	var units []uint16
+	for len(b) >= 2 && !ended {
+		unit := binary.LittleEndian.Uint16(b)
+		b = b[2:]
+		if ended = unit == 0; !ended {
+			units = append(units, unit)
+		}
 	}
-	return strings.TrimRight(string(utf16.Decode(u)), "\x00")
+	return string(utf16.Decode(units)), b, ended
 }

@@ -1,11 +1,15 @@
 package agent
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/ingotmetal/ingot/action"
 )
 
 // noop changes nothing. It is there to try templates, time-outs and failures
@@ -22,34 +26,22 @@ func (t *attempt) noop(ctx context.Context) error {
 		}
 	}
 
-	if s := t.env["SLEEP"]; s != "" {
-		seconds, err := strconv.ParseFloat(s, 64)
-		if err != nil || seconds < 0 {
-			return fmt.Errorf("reading SLEEP=%q: want seconds", s)
-		}
-		total := time.Duration(seconds * float64(time.Second))
-		for done := time.Duration(0); done < total; done += time.Second {
-			t.progress(int64(done/time.Millisecond), int64(total/time.Millisecond), "sleeping")
-			if err := sleep(ctx, min(time.Second, total-done)); err != nil {
-				return err
-			}
-		}
+	// action.Check has passed both variables.
+	seconds, err := strconv.ParseFloat(cmp.Or(t.env["SLEEP"], "0"), 64)
+	code, e := action.Number(t.env, "EXIT")
+	if err := errors.Join(err, e); err != nil {
+		return err
 	}
 
-	code := 0
-	if s := t.env["EXIT"]; s != "" {
-		var err error
-		if code, err = strconv.Atoi(s); err != nil {
-			return fmt.Errorf("reading EXIT=%q: want a number", s)
+	total := time.Duration(seconds * float64(time.Second))
+	for done := time.Duration(0); done < total; done += time.Second {
+		t.progress(done.Milliseconds(), total.Milliseconds(), "sleeping")
+		if err := sleep(ctx, min(time.Second, total-done)); err != nil {
+			return err
 		}
 	}
-
-	if code != 0 {
-		message := t.env["MESSAGE"]
-		if message == "" {
-			message = fmt.Sprintf("exit code %d was asked for", code)
-		}
-		return &exitError{code, message}
+	if code == 0 {
+		return nil
 	}
-	return nil
+	return &exitError{code, cmp.Or(t.env["MESSAGE"], fmt.Sprintf("exit code %d was asked for", code))}
 }

@@ -115,7 +115,7 @@ func fsNames(r io.ReaderAt, kind string) (label, uuid string) {
 }
 
 // fatNames reads a FAT's label, which is an entry of its root directory, with
-// a copy in the boot sector that not everybody keeps.
+// a copy in the boot sector that not every program keeps.
 func fatNames(r io.ReaderAt) (label, uuid string) {
 	b := readAt(r, 0, 512)
 	if len(b) < 512 {

@@ -92,8 +92,8 @@ func (t *attempt) newSource(ctx context.Context, address string, digested bool) 
 	}
 }
 
-// connect asks for the file from byte off on. again tells whether an error may
-// pass by itself.
+// connect asks for the file from byte off on. again tells whether another try may
+// succeed.
 func (s *source) connect(off int64) (again bool, err error) {
 	ctx, cancel := context.WithCancel(s.ctx)
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url, nil)

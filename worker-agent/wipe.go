@@ -129,12 +129,7 @@ func (t *attempt) wipeDisk(ctx context.Context, want action.Disk, mode string) (
 	}
 
 	w.Path = disk.Path
-	defer func() {
-		if e := dev.Close(); e != nil && err == nil {
-			err = fmt.Errorf("closing %s: %w", disk.Path, e)
-		}
-	}()
-
+	defer closeDisk(dev, disk.Path, &err)
 	parts := t.allPartitions(dev)
 	spans := []extent{{0, dev.Size()}}
 	if mode == "metadata" {
@@ -142,10 +137,10 @@ func (t *attempt) wipeDisk(ctx context.Context, want action.Disk, mode string) (
 	}
 
 	t.agent.markWrote()
-	if err := t.zero(ctx, disk.Path, dev, spans, &w.Bytes); err != nil {
+	if err := t.zero(ctx, dev, spans, &w); err != nil {
 		return w, err
 	}
-	if err := t.verifyWiped(ctx, disk.Path, dev, spans, mode, &w.Verified); err != nil {
+	if err := t.verifyWiped(ctx, dev, spans, &w, mode == "quick"); err != nil {
 		return w, err
 	}
 
@@ -167,12 +162,9 @@ func (t *attempt) wipeDisk(ctx context.Context, want action.Disk, mode string) (
 	return w, nil
 }
 
-// zero zeroes spans, in steps, so that an order to stop is heard.
-func (t *attempt) zero(ctx context.Context, path string, dev Device, spans []extent, done *int64) error {
-	var total int64
-	for _, s := range spans {
-		total += s.n
-	}
+// zero zeroes spans of w's disk, in steps, so that an order to stop is heard.
+func (t *attempt) zero(ctx context.Context, dev Device, spans []extent, w *wiped) error {
+	total := sumBytes(spans)
 	for _, s := range spans {
 		for at := s.at; at < s.at+s.n; {
 			if err := context.Cause(ctx); err != nil {
@@ -187,32 +179,27 @@ func (t *attempt) zero(ctx context.Context, path string, dev Device, spans []ext
 
 			if err != nil {
 				if sector, e := refusing(dev, at, n, writeZero); e != nil {
-					return fmt.Errorf("zeroing %s: sector %d refuses to be written: %w", path, sector, e)
+					return fmt.Errorf("zeroing %s: sector %d refuses to be written: %w", w.Path, sector, e)
 				}
-				t.logf("zeroing %s at %d: %v: written sector by sector instead", path, at, err)
+				t.logf("zeroing %s at %d: %v: written sector by sector instead", w.Path, at, err)
 			}
 
-			at, *done = at+n, *done+n
-			t.progress(*done, total, "zeroing "+path)
+			at, w.Bytes = at+n, w.Bytes+n
+			t.progress(w.Bytes, total, "zeroing "+w.Path)
 		}
 	}
 
 	return nil
 }
 
-// verifyWiped reads spans back: all of it or, for quick, about a thousand
-// samples, the first and the last MiB among them.
-func (t *attempt) verifyWiped(ctx context.Context, path string, dev Device, spans []extent, mode string,
-	verified *int64,
-) error {
-	var total int64
-	for _, s := range spans {
-		total += s.n
-	}
+// verifyWiped reads spans of w's disk back: all of it or, with sample, about a
+// thousand samples, the first and the last MiB among them.
+func (t *attempt) verifyWiped(ctx context.Context, dev Device, spans []extent, w *wiped, sample bool) error {
+	total := sumBytes(spans)
 	buf := aligned(mib)
 	for _, s := range spans {
 		step := int64(len(buf))
-		if mode == "quick" {
+		if sample {
 			step = max(step, s.n/1000&^(mib-1))
 		}
 
@@ -222,14 +209,14 @@ func (t *attempt) verifyWiped(ctx context.Context, path string, dev Device, span
 			}
 			n, err := verifyZero(dev, buf, at, s.at+s.n)
 			if err != nil {
-				return fmt.Errorf("reading %s back: %w", path, err)
+				return fmt.Errorf("reading %s back: %w", w.Path, err)
 			}
-			*verified += n
-			t.progress(*verified, total, "reading back "+path)
+			w.Verified += n
+			t.progress(w.Verified, total, "reading back "+w.Path)
 		}
-		if last := s.at + s.n - int64(len(buf)); mode == "quick" && last > 0 {
+		if last := s.at + s.n - int64(len(buf)); sample && last > 0 {
 			if _, err := verifyZero(dev, buf, last, s.at+s.n); err != nil {
-				return fmt.Errorf("reading %s back: %w", path, err)
+				return fmt.Errorf("reading %s back: %w", w.Path, err)
 			}
 		}
 	}
@@ -294,6 +281,13 @@ func readSector(dev Device, p []byte, off int64) error {
 // extent is n bytes at an offset.
 type extent struct{ at, n int64 }
 
+func sumBytes(spans []extent) (total int64) {
+	for _, s := range spans {
+		total += s.n
+	}
+	return total
+}
+
 // allPartitions lists what any of the disk's partition tables calls a
 // partition: the GPT and its backup, wherever they are, the MBR, and the
 // logical partitions in it. What is wrong with a table is logged: the others
@@ -324,7 +318,7 @@ func (t *attempt) allPartitions(dev Device) []span {
 		switch {
 		case err == nil:
 			add(g.spans())
-			// Header and entries of a copy are no partition, and go like one.
+			// Header and entries of a copy are zeroed as a partition is.
 			if first := int64(g64(g.header, gptEntriesLBA)); lba != 1 {
 				add([]span{{
 					start: min(first, lba) * g.sector,

@@ -38,7 +38,7 @@ func bootMachine() {
 	mountAll(log)
 
 	// A panic in another goroutine ends PID 1, and with it the kernel: which
-	// then boots again by itself.
+	// then boots again.
 	_ = os.WriteFile("/proc/sys/kernel/panic", []byte("30"), 0) // without it, the watchdog does
 	raw, err := os.ReadFile("/proc/cmdline")
 	if err != nil {
@@ -147,7 +147,7 @@ func mountAll(log *slog.Logger) {
 	}
 }
 
-// reap collects what was orphaned: PID 1 is everybody's last parent.
+// reap collects orphaned processes: PID 1 is their parent.
 func reap() {
 	child := make(chan os.Signal, 1)
 	signal.Notify(child, syscall.SIGCHLD)

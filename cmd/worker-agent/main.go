@@ -55,14 +55,14 @@ func run(ctx context.Context, args []string) error {
 	flags.StringVar(&cfg.Claim, "claim", "", "the boot's claim, hex")
 	flags.StringVar(&cfg.PlanKey, "plan", "", "ed25519:BASE64URL, the `key` that signs what the agent may carry out")
 	flags.StringVar(&cfg.MAC, "mac", "", "the interface that booted")
-	flags.BoolVar(&cfg.Rescue, "rescue", false, "a person's boot: carry nothing out")
+	flags.BoolVar(&cfg.Rescue, "rescue", false, "an operator's boot: carry nothing out")
 	flags.StringVar(&sim.serial, "serial", "", "SMBIOS serial number to report")
 	flags.Func("disk", "a disk: `PATH=FILE[,serial=S][,wwn=W]`; may be repeated", sim.addDisk)
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
 	if flags.NArg() > 0 {
-		return fmt.Errorf("reading the command line: %q is not expected", flags.Arg(0))
+		return fmt.Errorf("reading the command line: unexpected argument %q", flags.Arg(0))
 	}
 
 	cfg.Finder, cfg.Disks, cfg.Files = sim, sim.disks, sim

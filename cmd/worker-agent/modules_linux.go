@@ -114,7 +114,7 @@ func (m *moduleIndex) count() int {
 }
 
 // load loads the module called name and what it needs. One that this system
-// does not carry is no error: the kernel may have it built in.
+// does not carry is not an error: the kernel may have it built in.
 func (m *moduleIndex) load(name string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -270,7 +270,7 @@ func (h *hotplug) coldplug() {
 
 	for range 4 { // buses behind buses
 		before := h.mods.count()
-		// What cannot be read is no device that could be served.
+		// A device whose modalias cannot be read needs no module.
 		_ = filepath.WalkDir("/sys/devices", func(p string, d fs.DirEntry, err error) error {
 			if err == nil && d.Name() == "modalias" {
 				if b, err := os.ReadFile(p); err == nil {
@@ -281,12 +281,6 @@ func (h *hotplug) coldplug() {
 		})
 		if h.mods.count() == before {
 			break
-		}
-	}
-	if _, err := os.Stat("/sys/firmware/efi/efivars"); err == nil {
-		if err := unix.Mount("efivarfs", "/sys/firmware/efi/efivars", "efivarfs",
-			unix.MS_NOSUID|unix.MS_NOEXEC|unix.MS_NODEV, ""); err != nil {
-			h.log.Warn("mounting efivarfs", "error", err)
 		}
 	}
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -17,23 +16,20 @@ import (
 // Partitions implements agent.Filesystems, without loop devices: each
 // partition is a copy beside the disk's file.
 func (s simulated) Partitions(_ context.Context, path string) ([]agent.Partition, error) {
+	found, err := s.disks.Partitions(path)
+	if err != nil {
+		return nil, err
+	}
+
 	var parts []agent.Partition
-	err := s.eachPartition(path, func(p simulatedPartition) error {
-		disk, err := os.Open(p.disk)
-		if err != nil {
-			return err
+	for _, f := range found {
+		p := simulatedPartition{f}
+		if err := p.load(); err != nil {
+			return nil, err
 		}
-		// Only read from.
-		defer func() { _ = disk.Close() }()
-		copied, err := os.Create(p.path())
-		if err != nil {
-			return err
-		}
-		_, err = io.Copy(copied, io.NewSectionReader(disk, p.start, p.size))
-		parts = append(parts, agent.Partition{Number: p.number, Path: p.path(), Size: p.size})
-		return errors.Join(err, copied.Close())
-	})
-	return parts, err
+		parts = append(parts, agent.Partition{Number: p.Number, Path: p.path(), Size: p.Size})
+	}
+	return parts, nil
 }
 
 // Mount implements agent.Filesystems, without mounts: debugfs(8) takes the
@@ -84,78 +80,41 @@ func (s simulated) Grow(ctx context.Context, device, fstype string, _ int64) err
 }
 
 // find returns the partition whose copy is at device.
-func (s simulated) find(device string) (found simulatedPartition, err error) {
+func (s simulated) find(device string) (simulatedPartition, error) {
 	for _, d := range s.disks {
-		err := s.eachPartition(d.Path, func(p simulatedPartition) error {
-			if p.path() == device {
-				found = p
+		parts, err := s.disks.Partitions(d.Path)
+		if err != nil {
+			continue // an unreadable disk has no such partition
+		}
+		for _, f := range parts {
+			if p := (simulatedPartition{f}); p.path() == device {
+				return p, nil
 			}
-			return nil
-		})
-		if err == nil && found.disk != "" { // an unreadable disk has no such partition
-			return found, nil
 		}
 	}
-	return found, errors.New("there is no such partition")
+	return simulatedPartition{}, errors.New("there is no such partition")
 }
 
-// simulatedPartition is where a partition lies in the file of its disk.
-type simulatedPartition struct {
-	disk        string
-	number      int
-	start, size int64
-}
+// simulatedPartition is a partition with a copy beside the disk's file.
+type simulatedPartition struct{ agent.FilePartition }
 
 // path is that of the partition's copy.
-func (p simulatedPartition) path() string { return fmt.Sprintf("%s.p%d", p.disk, p.number) }
+func (p simulatedPartition) path() string { return fmt.Sprintf("%s.p%d", p.File, p.Number) }
 
-// eachPartition calls f with each partition of the disk at path.
-func (s simulated) eachPartition(path string, f func(p simulatedPartition) error) error {
-	for _, d := range s.disks {
-		if d.Path != path {
-			continue
-		}
-
-		disk, err := os.Open(d.File)
-		if err != nil {
-			return err
-		}
-		// Only read from.
-		defer func() { _ = disk.Close() }()
-
-		// The table at the beginning, of 512-byte sectors (UEFI specification
-		// §5.3): an installation has just written it and read it back.
-		head := make([]byte, 92)
-		if _, err := disk.ReadAt(head, 512); err != nil {
-			return err
-		}
-
-		le := binary.LittleEndian
-		at, count, size := int64(le.Uint64(head[72:]))*512, int(le.Uint32(head[80:])), int(le.Uint32(head[84:]))
-		if string(head[:8]) != "EFI PART" || count > 1024 || size < 128 || size > 4096 {
-			return fmt.Errorf("reading the partition table of %s: there is none", path)
-		}
-
-		entries := make([]byte, count*size)
-		if _, err := disk.ReadAt(entries, at); err != nil {
-			return err
-		}
-
-		for n := range count {
-			e := entries[n*size:]
-			first, last := int64(le.Uint64(e[32:])), int64(le.Uint64(e[40:]))
-			if first == 0 || last < first {
-				continue
-			}
-			if err := f(simulatedPartition{
-				disk: d.File, number: n + 1, start: first * 512,
-				size: (last - first + 1) * 512,
-			}); err != nil {
-				return err
-			}
-		}
+// load makes the copy.
+func (p simulatedPartition) load() error {
+	disk, err := os.Open(p.File)
+	if err != nil {
+		return err
 	}
-	return nil
+	// Only read from.
+	defer func() { _ = disk.Close() }()
+	copied, err := os.Create(p.path())
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(copied, io.NewSectionReader(disk, p.Start, p.Size))
+	return errors.Join(err, copied.Close())
 }
 
 // rebuild makes a file system of dir and writes it to the disk.
@@ -190,10 +149,10 @@ func (p simulatedPartition) store() error {
 	}
 	// Only read from.
 	defer func() { _ = made.Close() }()
-	disk, err := os.OpenFile(p.disk, os.O_WRONLY, 0)
+	disk, err := os.OpenFile(p.File, os.O_WRONLY, 0)
 	if err != nil {
 		return err
 	}
-	_, err = io.Copy(io.NewOffsetWriter(disk, p.start), io.LimitReader(made, p.size))
+	_, err = io.Copy(io.NewOffsetWriter(disk, p.Start), io.LimitReader(made, p.Size))
 	return errors.Join(err, disk.Sync(), disk.Close())
 }

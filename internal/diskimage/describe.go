@@ -15,7 +15,7 @@ type Description struct {
 	Format string
 	// Size is that of the content, in bytes.
 	Size int64
-	// Contents says what was found: "GPT, 2 partitions (FAT, ext4)". It is for people.
+	// Contents says what was found: "GPT, 2 partitions (FAT, ext4)". It is for operators.
 	Contents string
 	// Installer: the content is for an installer's boot, and not for a disk.
 	Installer bool
@@ -90,7 +90,7 @@ func describe(ctx context.Context, file io.Reader, most int64) (d Description, e
 }
 
 // DescribeInstaller says what a file is that an installer boots or fetches, by its first HeadSize bytes. Only a web
-// page is refused: an installer's files are of every kind, and not each of them can be decompressed by itself.
+// page is refused: an installer's files are of every kind, and some cannot be decompressed on their own.
 func DescribeInstaller(head []byte) (Description, error) {
 	d := Description{Format: Format(head), Installer: true}
 	kind := Identify(head)
