@@ -279,6 +279,7 @@ func (f FileDisks) Open(path string) (Device, error) {
 	return &fileDevice{File: file, size: st.Size()}, nil
 }
 
+// find returns the disk at path.
 func (f FileDisks) find(path string) (FileDisk, error) {
 	for _, d := range f {
 		if d.Path == path {

@@ -60,7 +60,7 @@ func TestFacts(t *testing.T) {
 			t.Errorf("%s: %s, want %s", d.Path, got, want[d.Path])
 		}
 		if d.Blank {
-			t.Errorf("%s: a disk that cannot be read is no blank one", d.Path)
+			t.Errorf("%s: a disk that cannot be read counts as blank", d.Path)
 		}
 		if d.ReadOnly != (d.Path == "/dev/sda") || d.Rotational != (d.Path == "/dev/vda") {
 			t.Errorf("%+v", d)

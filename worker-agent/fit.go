@@ -9,8 +9,8 @@ import (
 
 // fit returns f with as much left out as is needed for size to be at most
 // limit bytes, and Truncated saying what that was. What tells disks and network
-// interfaces apart stays longest: an agent with a
-// hundred disks must come up as well.
+// interfaces apart stays longest: an agent with a hundred disks must come up as
+// well.
 func fit(f action.Facts, size func(action.Facts) int, limit int) action.Facts {
 	if size(f) <= limit {
 		return f

@@ -140,7 +140,7 @@ func write(t *testing.T, file string, off int64, b []byte) {
 	}
 }
 
-// An old table at the end of the disk is no backup of the one that is damaged.
+// An old table at the end of the disk is not taken for the backup of a damaged one.
 func TestGrowPartTrustsNoStrangersBackup(t *testing.T) {
 	t.Parallel()
 	files, disk, file := grownDisk(t, 64*mib)

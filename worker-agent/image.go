@@ -34,7 +34,8 @@ func (t *attempt) image2disk(ctx context.Context) error {
 		return err
 	}
 	if want == "" {
-		t.logf("warning: no IMG_SHA256 is given: any image that the server sends is written, and its digest is recorded as first seen")
+		t.logf("warning: no IMG_SHA256 is given: any image that the server sends is written, " +
+			"and its digest is recorded as first seen")
 	}
 
 	for try := (backoff{max: t.agent.cfg.Backoff}); ; {

@@ -35,7 +35,7 @@ func (h *kexecHost) LoadKernel(kernel, initrd *os.File, commandLine string) erro
 		b, err = io.ReadAll(initrd)
 		h.initrd = string(b)
 	}
-	// The kernel takes no file that somebody may write.
+	// The kernel refuses a file that is open for writing.
 	if _, e := kernel.Write([]byte("x")); e == nil {
 		err = errors.Join(err, unix.ETXTBSY)
 	}

@@ -244,7 +244,7 @@ func TestS8TheRunsPlanStays(t *testing.T) {
 	}
 }
 
-// Fields that a later server signs along are no reason to refuse.
+// An order with unknown fields, of a later server, is accepted.
 func TestAnOrderMayKnowMore(t *testing.T) {
 	t.Parallel()
 	s := newFakeServer(t)

@@ -98,7 +98,7 @@ func do(t *testing.T, x *attempt, native string) (map[string]string, string, err
 }
 
 // dyingDisks die after a number of writes: half of the next one still arrives,
-// and nothing after it, as when somebody pulls the plug.
+// and nothing after it, as after a power cut.
 type dyingDisks struct {
 	FileDisks
 	left *int
@@ -165,7 +165,7 @@ type loopFiles struct {
 	inUse []string
 }
 
-// newLoopFiles skips the test where there is nobody who may, or no kernel that
+// newLoopFiles skips the test without the permission, or without a kernel that
 // can.
 func newLoopFiles(t *testing.T, file, fstype string) *loopFiles {
 	t.Helper()

@@ -123,7 +123,7 @@ func (d *slowDevice) Zero(off, n int64) error { d.hang("zero"); return d.Device.
 func (d *slowDevice) Sync() error             { d.hang("sync"); return d.Device.Sync() }
 func (d *slowDevice) Close() error            { d.hang("close"); return d.Device.Close() }
 
-// A disk that hangs is still being written: nobody may hear that it is not.
+// A disk that hangs is still being written: no report may say that it is not.
 func TestStoppedInASlowDisk(t *testing.T) {
 	t.Parallel()
 	data := testImage()
@@ -194,7 +194,7 @@ func TestGoneInMidWrite(t *testing.T) {
 	}
 }
 
-// The time of an action is counted by a clock that nobody sets: its deadline
+// The time of an action is counted by a clock that is never set: its deadline
 // carries a monotonic reading, which Go compares instead of the wall's. What
 // is reported as the end is the start plus that clock's time.
 func TestAStepOfTheClockEndsNothing(t *testing.T) {

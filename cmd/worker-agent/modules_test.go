@@ -44,7 +44,7 @@ func TestModuleIndex(t *testing.T) {
 		t.Errorf("a module that is not there: %v", err)
 	}
 	if _, err := loadModuleIndex(filepath.Join(dir, "none")); err == nil {
-		t.Error("a missing index is no error")
+		t.Error("a missing index was not reported")
 	}
 }
 

@@ -114,6 +114,6 @@ func TestSimulatedFilesystem(t *testing.T) {
 		t.Error("xfs was mounted")
 	}
 	if _, _, err := s.Mount(t.Context(), "/dev/vda2", "ext4", true); err == nil {
-		t.Error("what is no partition was mounted")
+		t.Error("a path that is not a partition was mounted")
 	}
 }

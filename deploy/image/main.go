@@ -18,7 +18,7 @@ import (
 func main() {
 	s := source{Root: "/"}
 	out := flag.String("out", "bin/ingot.oci.tar", "the file to write")
-	unpackTo := flag.String("unpack", "", "unpack the root filesystem of the image that is named into this empty directory")
+	unpackTo := flag.String("unpack", "", "unpack the root filesystem of the named image into this empty directory")
 	flag.StringVar(&s.Bin, "bin", "bin", "where make build has put programs and boot files")
 	flag.StringVar(&s.Version, "version", "unknown", "the version that the image's label names")
 	flag.StringVar(&s.Name, "name", "ingot:latest", "the name under which an engine loads it")

@@ -83,7 +83,8 @@ func describe(ctx context.Context, file io.Reader, most int64) (d Description, e
 		d.Contents = kind.Name
 	default:
 		d.Contents = "unknown"
-		d.Warning = "neither a partition table nor a file system is in it: no machine will boot from it unless it brings a loader of its own"
+		d.Warning = "neither a partition table nor a file system is in it: " +
+			"no machine will boot from it unless it brings a loader of its own"
 	}
 
 	return d, nil
