@@ -27,9 +27,6 @@ const (
 	Bzip2 = "bz2"
 )
 
-// Formats returns all of them.
-func Formats() []string { return []string{Raw, Gzip, Zstd, XZ, Bzip2} }
-
 // Compressions names the compressions for an operator.
 const Compressions = "gzip, zstd, xz or bzip2"
 
