@@ -179,7 +179,7 @@ func (n Notify) check(p *checker) {
 	}
 	if n.SecretFile == "" {
 		p.Add("notify.secret_file", "make one: openssl rand -hex 32 > FILE",
-			"is missing: a receiver could not tell a notice from a forged one")
+			"is missing: a receiver could not distinguish a notice from a forged one")
 	}
 
 	for i, e := range n.Events {

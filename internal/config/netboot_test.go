@@ -29,8 +29,8 @@ func TestRelayOnly(t *testing.T) {
 	require.False(t, Default().Netboot.On())
 }
 
-// TestAddressAlone: an address names its interface, and one that this host
-// has not is no reason to listen anywhere.
+// An address names its interface. An address that this host does not have does not
+// make it listen anywhere.
 func TestAddressAlone(t *testing.T) {
 	c, err := load(t, "netboot:\n  address: 127.0.0.1\n")
 	require.NoError(t, err)

@@ -126,7 +126,7 @@ func (c Claims) Add(ps *inventory.Problems, field, what, value, at string) {
 
 // Machine claims the name, the MACs and the addresses of m, whose fields stand
 // below prefix; at returns where a field was written. inventory.Validate reports
-// what m repeats itself.
+// what occurs twice within m.
 func (c Claims) Machine(ps *inventory.Problems, prefix string, m inventory.Machine, at func(field string) string) {
 	claim := func(field, what, value string) { c.Add(ps, prefix+field, what, value, at(prefix+field)) }
 	if m.Name != "" {

@@ -30,7 +30,7 @@ func TestRead(t *testing.T) {
 	require.Contains(t, notes[0], "m.yaml:3: netboot is not read from files")
 }
 
-func TestReadTellsEverything(t *testing.T) {
+func TestReadReportsEverything(t *testing.T) {
 	_, _, ps := read(t, `name: a
 interfaces:
   - {mac: "02:00:00:00:00:01", address: 192.0.2.1, netmask: 255.255.255.0}
@@ -54,7 +54,7 @@ interfaces:
 	require.Equal(t, map[string]int{
 		"interfaces[1].mac": 4, "name": 6, "interfaces[0].address": 15, "kind": 10,
 	}, got, "%v", ps)
-	require.Len(t, ps, 5, "the address is another machine's in one document, and none at all in another; a netmask without it is no problem of its own")
+	require.Len(t, ps, 5, "one address belongs to another machine and one is invalid; its netmask is not reported")
 
 	_, _, err := Read("m.yaml", nil)
 	require.ErrorIs(t, err, inventory.ErrInvalid)

@@ -50,8 +50,8 @@ type counts struct {
 	of  map[key]*count
 }
 
-// admit tells whether a record may be written, and how many were not since
-// the last one.
+// admit reports whether a record may be written, and how many were left out since
+// the last one that was.
 func (c *counts) admit(k key) (ok bool, left int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -25,7 +25,7 @@ func TestLinesAreBounded(t *testing.T) {
 	for range lines * 2 {
 		log.Debug("asked for")
 	}
-	require.Equal(t, 2*lines, strings.Count(out.String(), "\n"), "what somebody asked for is whole")
+	require.Equal(t, 2*lines, strings.Count(out.String(), "\n"), "debug records are not limited")
 	out.Reset()
 	now = now.Add(every)
 	log.Warn("a forged packet")
