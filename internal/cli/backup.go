@@ -164,8 +164,8 @@ func backupVerifyCommand(o *options) *cobra.Command {
 		Use: "verify FILE", Short: "Prove that a backup is complete", Args: cobra.ExactArgs(1),
 		Long: `Prove that a backup is complete: the digest of each part, and that each database
 is sound, holds the rows and the content that were written, and belongs to the
-same backup. Needs no server and no passphrase. That nobody changed the backup on
-purpose is proven by ingot restore, which has the keys.`,
+same backup. Needs no server and no passphrase. Only ingot restore, which has the
+keys, proves that the backup was not changed on purpose.`,
 		Example: "  ingot backup verify /backup/ingot.tar",
 	}, func(c *call) error {
 		m, err := archive.Verify(c.Context(), c.args[0])

@@ -29,7 +29,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// every calls do for each command that a person can call.
+// every calls do for each command that an operator can call.
 func every(c *cobra.Command, do func(*cobra.Command)) {
 	if c.Hidden || c.Name() == "help" || c.Name() == "completion" {
 		return
@@ -258,7 +258,7 @@ func TestSpeed(t *testing.T) {
 	require.Empty(t, speedText(0, time.Second, 1))
 }
 
-func TestWaitTellsWhyARunFailed(t *testing.T) {
+func TestWaitShowsWhyARunFailed(t *testing.T) {
 	x := inventory.Workflow{
 		Run: "r", Machine: "node-1", State: inventory.StateFailed, Phase: inventory.PhaseFailed, Message: "action write-image failed", Next: "ingot workflow logs node-1",
 		Actions: []inventory.ActionRecord{{Name: "write-image", State: action.Failed, Attempt: 2, Message: "write /dev/sda: no space left"}},
@@ -325,12 +325,12 @@ func TestInterruptedWaitSaysThatTheRunGoesOn(t *testing.T) {
 			require.Equal(t, exitFailure, exitCode(commandError{err}))
 			require.Contains(t, errs.String(), "ingot workflow get node-1")
 			report(c.Command, err)
-			require.NotContains(t, errs.String(), "canceled", "the person knows")
+			require.NotContains(t, errs.String(), "canceled", "the operator pressed Ctrl-C")
 		})
 	}
 }
 
-// An upload that breaks off goes on where it was, and its digest is compared.
+// An upload that breaks off continues where it stopped, and its digest is compared.
 func TestUploadGoesOn(t *testing.T) {
 	image := bytes.Repeat([]byte("0123456789abcdef"), 64<<10)
 	file := filepath.Join(t.TempDir(), "image")
@@ -386,7 +386,7 @@ func TestUploadGoesOn(t *testing.T) {
 	}
 }
 
-// What is refused for good is not advised to be sent again.
+// The advice to send an upload again is not given for one that was refused permanently.
 func TestARefusedUploadIsNotRepeated(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "image")
 	require.NoError(t, os.WriteFile(file, []byte("an archive"), 0o600))
@@ -482,7 +482,7 @@ func TestLoginPinsTheKey(t *testing.T) {
 	require.Contains(t, hint.Next(), right)
 	o, err := login("sha256:" + strings.Repeat("0", 64))
 	require.ErrorContains(t, err, "not the one that was pinned")
-	require.Empty(t, told, "a stranger is told nothing")
+	require.Empty(t, told, "no token is sent to an unknown server")
 	require.NoFileExists(t, o.sessionFile())
 
 	o, err = login(right)

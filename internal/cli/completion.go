@@ -6,7 +6,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// noFiles tells the shell not to complete file names.
+// noFiles makes the shell complete no file names.
 const noFiles = cobra.ShellCompDirectiveNoFileComp
 
 // completeFlag completes a flag's value; the flag exists.

@@ -204,11 +204,11 @@ func checkRelayAddress(_ context.Context, d *doctor) []finding {
 	return []finding{fail("this host does not have the address %s", n.Address)}
 }
 
-// checkRelayRoutes checks the route to each relay. A default route is one, but
-// mostly the wrong one: its router has to know the machines' network.
+// checkRelayRoutes checks the route to each relay. A default route counts, but is
+// usually the wrong one: its router has to know the machines' network.
 func checkRelayRoutes(ctx context.Context, d *doctor) (out []finding) {
 	for _, r := range d.cfg.Netboot.Relays {
-		if a, err := netip.ParseAddr(r); err == nil { // not a prefix, of which no relay is known
+		if a, err := netip.ParseAddr(r); err == nil { // a prefix names no single relay to check
 			out = append(out, checkRelayRoute(ctx, d, a))
 		}
 	}

@@ -47,12 +47,12 @@ func TestDoctorLooksForTheWayToRelays(t *testing.T) {
 		routes  string
 		state   string
 	}{
-		"an interface":                 {config.Netboot{Interfaces: []string{"eth0"}}, byDefault, stateWarn},
-		"an interface, and a route":    {config.Netboot{Interfaces: []string{"eth0"}}, bySelf, stateOK},
-		"relay-only":                   {config.Netboot{RelayOnly: true}, byDefault, stateWarn},
-		"relay-only, and a route":      {config.Netboot{RelayOnly: true}, bySelf, stateOK},
-		"behind published ports":       {config.Netboot{RelayOnly: true, Listen: "0.0.0.0"}, byDefault, stateOK},
-		"a table that nobody can read": {config.Netboot{RelayOnly: true}, "", stateOK},
+		"an interface":                {config.Netboot{Interfaces: []string{"eth0"}}, byDefault, stateWarn},
+		"an interface, and a route":   {config.Netboot{Interfaces: []string{"eth0"}}, bySelf, stateOK},
+		"relay-only":                  {config.Netboot{RelayOnly: true}, byDefault, stateWarn},
+		"relay-only, and a route":     {config.Netboot{RelayOnly: true}, bySelf, stateOK},
+		"behind published ports":      {config.Netboot{RelayOnly: true, Listen: "0.0.0.0"}, byDefault, stateOK},
+		"an unreadable routing table": {config.Netboot{RelayOnly: true}, "", stateOK},
 	} {
 		c.netboot.Relays = []string{relay, "10.10.0.0/16"}
 		d := &doctor{cfg: config.Config{Netboot: c.netboot}, routes: c.routes}

@@ -163,9 +163,9 @@ and asks for the name of the lab first.
 
 The file and the files that it names are checked here and on the server, images
 that the server lacks are sent there, the lab is stored, sealed, and Genesis starts
-as the workflow genesis/NAME. There is one Genesis at a time. It goes on without
-this command and over restarts of the server; where an operator is needed it says
-so here, on the page, and in ingot genesis status.`,
+as the workflow genesis/NAME. There is one Genesis at a time. It continues
+without this command and over restarts of the server. When it needs an operator, it
+says so here, on the page, and in ingot genesis status.`,
 		Example: `  ingot genesis start lab.yaml --wait
   ingot genesis start lab.yaml --yes --replace   # machines of the inventory that differ are replaced
   ingot genesis start home --again               # install again what is installed`,

@@ -127,7 +127,7 @@ func (s *sending) sendAll() (answer[inventory.Image], error) {
 		var refused *apiError
 		if errors.As(err, &refused) && (refused.Status != http.StatusConflict || breaks > 0) ||
 			breaks == maxBreaks || s.c.Context().Err() != nil {
-			return a, human.Advise(err, "run the same command again; it goes on where it was")
+			return a, human.Advise(err, "run the same command again; it continues where it stopped")
 		}
 
 		s.progress.note("the upload broke off (%v), going on", err)

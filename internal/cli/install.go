@@ -59,8 +59,8 @@ Otherwise the run asks the operator.
 A machine that Ingot has installed already is installed again only after
 confirmation, or with --yes.
 
-With --wait the progress of the run is shown, and the exit code tells its result.
-Without --wait, and after Ctrl-C, the run goes on.`,
+With --wait the progress of the run is shown, and the exit code is its result.
+Without --wait, and after Ctrl-C, the run continues.`,
 		Example: `  ingot machine provision node-1 --image debian-12 --wait
   ingot machine provision node-1 --template my-template --retries 1 --from failed-step`,
 	}

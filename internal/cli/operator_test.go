@@ -126,7 +126,7 @@ func TestMachineListShowsWhatIsInstalled(t *testing.T) {
 	}
 }
 
-// Who looks for an unknown machine is told that there were more than are listed.
+// The list of unknown machines says that there were more than are listed.
 func TestMachineSeenCountsWhatIsNotListed(t *testing.T) {
 	o := fakeServer(t, func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w, `{"items":[{"mac":"02:00:00:00:00:09","first":"2026-01-01T00:00:00Z","last":"2026-01-01T00:00:00Z","count":1}],"dropped":7000}`)

@@ -84,7 +84,7 @@ func peerRemoveCommand(o *options) *cobra.Command {
 }
 
 func handoverCommand(o *options) *cobra.Command {
-	return group("handover", "This server's role among its peers, and the operator's decision where it cannot tell",
+	return group("handover", "This server's role among its peers, and the operator's decision when it is unclear",
 		"  ingot handover status\n  ingot handover take-over --peer-is-off\n  ingot handover give-up --yes",
 		handoverStatusCommand(o), takeOverCommand(o), giveUpCommand(o))
 }

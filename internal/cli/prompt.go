@@ -85,7 +85,7 @@ func promptSecret(cmd *cobra.Command, text string) (inventory.Secret, error) {
 }
 
 // readInterruptibly waits for read or the end of ctx. After the end of ctx the
-// read goes on until the process exits.
+// read continues until the process exits.
 func readInterruptibly(ctx context.Context, read func() (string, error)) (string, error) {
 	type result struct {
 		text string

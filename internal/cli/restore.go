@@ -22,9 +22,9 @@ The keys prove who made the backup: those that the passphrase opens, or the key
 file of that server, if this host has it already. Without either, the restore needs
 --without-key, and accepts any content.
 
-No earlier run goes on automatically: no machine is armed, earlier agents are told
-to hold, and every run that was under way is held and asks the operator, who can
-only abort it. Make sure that the server of which this is the backup is off: two
+No earlier run continues automatically: no machine is armed, earlier agents are
+ordered to hold, and every run that was open is held and asks the operator, who can
+only abort it. Make sure that the server that made this backup is off: two servers
 would answer the same machines.
 
 ` + keysHelp,

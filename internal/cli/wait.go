@@ -84,7 +84,7 @@ func waitForRun(c *call, run string) error {
 	return c.poll(c.pollEvery, look, func() error { return runGoesOn(c, w.last.v) })
 }
 
-// runGoesOn tells the operator who has pressed Ctrl-C that the run continues.
+// runGoesOn prints, after Ctrl-C, that the run continues and how to end it.
 func runGoesOn(c *call, last inventory.Workflow) error {
 	name := firstNonEmpty(last.Machine, last.Run)
 	c.note("\nThe run goes on. Look at it with:  ingot workflow get %s\n"+
