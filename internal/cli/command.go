@@ -85,9 +85,16 @@ func remove(c *call, route string) error {
 	return err
 }
 
-// getAll asks for all pages of a list.
+// getAll asks for all pages of a list. The route may have a query.
 func getAll[T any](c *call, route string) (all answer[list[T]], err error) {
-	q := url.Values{}
+	all.v.Items = []T{} // [] in JSON, not null
+
+	route, query, _ := strings.Cut(route, "?")
+	q, err := url.ParseQuery(query)
+	if err != nil {
+		return all, err
+	}
+
 	for {
 		page, err := get[list[T]](c, withQuery(route, q))
 		if err != nil {

@@ -33,7 +33,7 @@ func (o *options) complete(list func(c *call) ([]string, error)) cobra.Completio
 // names completes with a field of the items of a list.
 func (o *options) names(route, field string) cobra.CompletionFunc {
 	return o.complete(func(c *call) ([]string, error) {
-		a, err := get[list[map[string]any]](c, route)
+		a, err := getAll[map[string]any](c, route)
 		if err != nil {
 			return nil, err
 		}

@@ -92,7 +92,7 @@ func checkSecrets(_ context.Context, d *doctor) []finding {
 }
 
 func checkImages(ctx context.Context, d *doctor) (out []finding) {
-	a, err := get[list[inventory.Image]](d.call, path("images"))
+	a, err := getAll[inventory.Image](d.call, path("images"))
 	if err != nil {
 		return []finding{fail("%v", err)}
 	}
@@ -146,7 +146,7 @@ func (d *doctor) asksThisHost() bool {
 }
 
 func checkMachines(_ context.Context, d *doctor) []finding {
-	ms, err := get[list[api.MachineView]](d.call, path("machines"))
+	ms, err := getAll[api.MachineView](d.call, path("machines"))
 	if err != nil {
 		return []finding{fail("%v", err)}
 	}

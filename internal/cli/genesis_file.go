@@ -73,7 +73,7 @@ func (f labFile) hashImage(c *call, i genesis.Image) (string, error) {
 // checkImages compares the images of the lab with those of the server and with
 // the files here. It returns those that the server lacks.
 func (f labFile) checkImages(c *call) (lacking []genesis.Image, ps inventory.Problems, err error) {
-	a, err := get[list[inventory.Image]](c, path("images"))
+	a, err := getAll[inventory.Image](c, path("images"))
 	if err != nil {
 		return nil, nil, err
 	}

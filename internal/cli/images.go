@@ -166,7 +166,7 @@ func imagesToVerify(c *call) ([]string, error) {
 		return c.args, nil
 	}
 
-	a, err := get[list[inventory.Image]](c, path("images"))
+	a, err := getAll[inventory.Image](c, path("images"))
 	var names []string
 	for _, i := range a.v.Items {
 		if i.File != "" {
@@ -209,7 +209,7 @@ data), no template and no stored lab file names.`,
 	yes := yesFlag(cmd)
 
 	return o.command(cmd, func(c *call) error {
-		a, err := get[list[inventory.Image]](c, path("images")+"?unused=true")
+		a, err := getAll[inventory.Image](c, path("images")+"?unused=true")
 		if err != nil {
 			return err
 		}

@@ -208,7 +208,7 @@ func findMachine(c *call, arg string) (string, error) {
 		return arg, nil
 	}
 
-	a, err := get[list[inventory.Machine]](c, path("machines"))
+	a, err := getAll[inventory.Machine](c, path("machines"))
 	if err != nil {
 		return "", err
 	}

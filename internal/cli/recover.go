@@ -89,7 +89,7 @@ wait for an operator; open runs continue.`,
 // recoveredMachines returns the names of the machines of a recovery, in their
 // order.
 func recoveredMachines(c *call, in workflows.RecoverInput) ([]string, error) {
-	all, err := get[list[api.MachineView]](c, path("machines"))
+	all, err := getAll[api.MachineView](c, path("machines"))
 	if err != nil {
 		return nil, err
 	}

@@ -171,7 +171,7 @@ func bootProgress(c *call, x inventory.Workflow) string {
 		return ""
 	}
 
-	a, err := get[list[inventory.Event]](c, path("workflows", x.Run, "events"))
+	a, err := getAll[inventory.Event](c, path("workflows", x.Run, "events"))
 	if err != nil {
 		return ""
 	}
