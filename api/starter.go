@@ -110,7 +110,7 @@ func (s *starter) provision(ctx context.Context, kind string, in workflows.Provi
 	if in.Resume != "" {
 		// The run itself asks again, where it takes the machine.
 		if err := s.store.Resumable(ctx, in.Resume); err != nil {
-			return Started{}, hint(err, engine.RetryCommand(in.Resume, engine.FromStart))
+			return Started{}, hint(err, engine.RetryCommand(in.Resume, workflows.FromStart))
 		}
 	}
 
@@ -279,7 +279,7 @@ func (s *starter) retry(ctx context.Context, w inventory.Workflow, from string) 
 		return Started{}, err
 	}
 	again.Resume = ""
-	if from == engine.FromFailed {
+	if from == workflows.FromFailedStep {
 		again.Resume = w.Run
 	}
 

@@ -172,7 +172,7 @@ func (w *workflowRoutes) getLatest(ctx context.Context, q byName) (inventory.Wor
 func (w *workflowRoutes) show(ctx context.Context, found inventory.Workflow) inventory.Workflow {
 	found = w.views.withProgress(found)
 	if found.Resumes() && errors.Is(w.store.Resumable(ctx, found.Run), inventory.ErrConflict) {
-		found.Next = engine.RetryCommand(found.Run, engine.FromStart)
+		found.Next = engine.RetryCommand(found.Run, workflows.FromStart)
 	}
 	return found
 }
@@ -252,17 +252,17 @@ func (w *workflowRoutes) retry(ctx context.Context, q retryRun) (Started, error)
 	if err != nil {
 		return Started{}, err
 	}
-	from := cmp.Or(q.From, engine.FromFailed)
+	from := cmp.Or(q.From, workflows.FromFailedStep)
 	var problems inventory.Problems
-	checkWord(&problems, "from", from, engine.FromFailed, engine.FromStart)
+	checkWord(&problems, "from", from, workflows.FromFailedStep, workflows.FromStart)
 	switch {
 	case len(problems) > 0:
 		return Started{}, problems
 	case !inventory.Final(found.State):
 		return Started{}, machineIsBusy(found.Machine, found.ID, found.Run)
-	case from == engine.FromFailed && found.State == inventory.StateSuccess:
+	case from == workflows.FromFailedStep && found.State == inventory.StateSuccess:
 		return Started{}, hint(fmt.Errorf("run %q succeeded, there is no failed step: %w", found.Run, inventory.ErrConflict),
-			engine.RetryCommand(found.Run, engine.FromStart))
+			engine.RetryCommand(found.Run, workflows.FromStart))
 	case found.Type == workflows.BMCJobType:
 		return Started{}, hint(fmt.Errorf("run %q is a BMC job, create it again: %w", found.Run, inventory.ErrConflict),
 			"ingot bmc job create")

@@ -253,16 +253,11 @@ func (r *Reconciler) nextCommand(ctx context.Context, w inventory.Workflow) stri
 	case w.State == inventory.StateSuccess || w.Type == workflows.BMCJobType: // which are not retried
 		return ""
 	case attempted && r.stores.Workflows.Resumable(ctx, w.Run) == nil:
-		return RetryCommand(w.Run, FromFailed)
+		return RetryCommand(w.Run, workflows.FromFailedStep)
 	}
-	return RetryCommand(w.Run, FromStart)
+	return RetryCommand(w.Run, workflows.FromStart)
 }
 
-// Where a retry begins.
-const (
-	FromFailed = "failed-step"
-	FromStart  = "start"
-)
-
-// RetryCommand is the command that retries a run from there.
+// RetryCommand returns the command that retries a run from workflows.FromStart or
+// workflows.FromFailedStep.
 func RetryCommand(run, from string) string { return "ingot workflow retry " + run + " --from " + from }
