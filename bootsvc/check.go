@@ -20,6 +20,7 @@ import (
 	"github.com/pin/tftp/v3"
 	"golang.org/x/sys/unix"
 
+	"github.com/ingotmetal/ingot/internal/httpserve"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -322,7 +323,7 @@ func (s *Server) fetchCheck(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("fetching the boot script of a client, %s: %w: %w", req.URL, err, inventory.ErrUnreachable)
 	}
-	addr := withHost(s.cfg.TFTPAddr, s.cfg.bind())
+	addr := httpserve.WithHost(s.cfg.TFTPAddr, s.cfg.bind())
 	var b bytes.Buffer
 	c, err := tftp.NewClient(addr)
 	if err == nil {

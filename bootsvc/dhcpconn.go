@@ -15,6 +15,8 @@ import (
 	"golang.org/x/net/ipv4"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
+
+	"github.com/ingotmetal/ingot/internal/httpserve"
 )
 
 const (
@@ -41,7 +43,8 @@ func listenRelayed(ctx context.Context, at netip.Addr) (*dhcpConn, error) {
 	var lc net.ListenConfig
 	pc, err := lc.ListenPacket(ctx, "udp4", netip.AddrPortFrom(at, 67).String())
 	if err != nil {
-		return nil, fmt.Errorf("binding UDP port 67 on %s for DHCP: %w (%s)", at, err, portRemedy(err, "address"))
+		return nil, fmt.Errorf("binding UDP port 67 on %s for DHCP: %w (%s)", at, err,
+			httpserve.BindRemedy(err, "address"))
 	}
 	conn := pc.(*net.UDPConn)
 	return &dhcpConn{name: at.String(), self: at, conn: conn, p4: ipv4.NewPacketConn(conn), raw: -1}, nil
@@ -75,7 +78,8 @@ func listenDHCP(ctx context.Context, name string, self netip.Addr) (*dhcpConn, e
 	}}
 	pc, err := lc.ListenPacket(ctx, "udp4", ":67")
 	if err != nil {
-		return nil, fmt.Errorf("binding UDP port 67 on %s for DHCP: %w (%s)", name, err, portRemedy(err, "interfaces"))
+		return nil, fmt.Errorf("binding UDP port 67 on %s for DHCP: %w (%s)", name, err,
+			httpserve.BindRemedy(err, "interfaces"))
 	}
 	conn := pc.(*net.UDPConn)
 	p4 := ipv4.NewPacketConn(conn)
@@ -84,7 +88,8 @@ func listenDHCP(ctx context.Context, name string, self netip.Addr) (*dhcpConn, e
 	}
 	raw, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0) // protocol 0: nothing is received
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("opening a packet socket on %s: %w (%s)", name, err, portRemedy(err, "interfaces")), conn.Close())
+		err = fmt.Errorf("opening a packet socket on %s: %w (%s)", name, err, httpserve.BindRemedy(err, "interfaces"))
+		return nil, errors.Join(err, conn.Close())
 	}
 	return &dhcpConn{name: name, iface: iface, self: self, conn: conn, p4: p4, raw: raw}, nil
 }

@@ -12,7 +12,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/ingotmetal/ingot/internal/httpserve"
@@ -275,10 +274,11 @@ func (s *Server) listenHTTP(ctx context.Context) ([]net.Listener, error) {
 	var errs []error
 	var lc net.ListenConfig
 	for _, addr := range s.cfg.HTTPAddr {
-		full := withHost(addr, s.cfg.bind())
+		full := httpserve.WithHost(addr, s.cfg.bind())
 		l, err := lc.Listen(ctx, "tcp4", full)
 		if err != nil {
-			err = fmt.Errorf("binding TCP %s for HTTP: %w (%s)", full, err, portRemedy(err, "provisioning HTTP addresses"))
+			err = fmt.Errorf("binding TCP %s for HTTP: %w (%s)", full, err,
+				httpserve.BindRemedy(err, "provisioning HTTP addresses"))
 			s.log.Warn("an HTTP port cannot be bound", "address", full, "error", err)
 			errs = append(errs, err)
 			continue
@@ -292,28 +292,6 @@ func (s *Server) listenHTTP(ctx context.Context) ([]net.Listener, error) {
 		return nil, errors.Join(errs...)
 	}
 	return out, nil
-}
-
-// withHost returns addr, with host where it names none.
-func withHost(addr string, host netip.Addr) string {
-	h, port, err := net.SplitHostPort(addr)
-	if err != nil || h != "" || !host.IsValid() {
-		return addr
-	}
-	return net.JoinHostPort(host.String(), port)
-}
-
-// portRemedy says what helps against an error of bind.
-func portRemedy(err error, what string) string {
-	switch {
-	case errors.Is(err, syscall.EADDRINUSE):
-		return "another program has the port: stop it, or change the " + what + " in the configuration"
-	case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM):
-		return "ports below 1024 and raw sockets need root, or the capabilities CAP_NET_BIND_SERVICE, CAP_NET_RAW and CAP_NET_ADMIN"
-	case errors.Is(err, syscall.EADDRNOTAVAIL):
-		return "the address is not on this host: correct it in the configuration"
-	}
-	return "check interface and address in the configuration"
 }
 
 func (s *Server) serveHTTP(ctx context.Context, l net.Listener) error {

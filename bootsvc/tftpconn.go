@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ingotmetal/ingot/internal/guard"
+	"github.com/ingotmetal/ingot/internal/httpserve"
 )
 
 const (
@@ -88,7 +89,7 @@ type tftpSession struct {
 }
 
 func listenTFTP(ctx context.Context, addr string, self netip.Addr) (*tftpConn, error) {
-	full := withHost(addr, self)
+	full := httpserve.WithHost(addr, self)
 	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
 		return c.Control(func(fd uintptr) {
 			// Requests wait there while a burst of forged ones is looked at. Without
@@ -98,7 +99,7 @@ func listenTFTP(ctx context.Context, addr string, self netip.Addr) (*tftpConn, e
 	}}
 	pc, err := lc.ListenPacket(ctx, "udp4", full)
 	if err != nil {
-		return nil, fmt.Errorf("binding UDP %s for TFTP: %w (%s)", full, err, portRemedy(err, "TFTP address"))
+		return nil, fmt.Errorf("binding UDP %s for TFTP: %w (%s)", full, err, httpserve.BindRemedy(err, "TFTP address"))
 	}
 	p4 := ipv4.NewPacketConn(pc)
 	if err := p4.SetControlMessage(ipv4.FlagDst, true); err != nil {

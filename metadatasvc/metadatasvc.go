@@ -16,9 +16,9 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/ingotmetal/ingot/internal/guard"
@@ -137,15 +137,14 @@ func (s *Server) Run(ctx context.Context) error {
 	var lc net.ListenConfig
 	var listeners []net.Listener
 	for _, addr := range s.cfg.Addrs {
-		if h, port, err := net.SplitHostPort(addr); err == nil && h == "" && s.cfg.Address.IsValid() {
-			addr = net.JoinHostPort(s.cfg.Address.String(), port)
-		}
+		addr = httpserve.WithHost(addr, s.cfg.Address)
 		l, err := lc.Listen(ctx, "tcp", addr)
 		if err != nil {
 			for _, l := range listeners {
 				_ = l.Close() // the error that is reported is the one above
 			}
-			return fmt.Errorf("binding TCP %s for metadata: %w (%s)", addr, err, remedy(err))
+			return fmt.Errorf("binding TCP %s for metadata: %w (%s)", addr, err,
+				httpserve.BindRemedy(err, "metadata addresses"))
 		}
 		listeners = append(listeners, l)
 	}
@@ -160,16 +159,6 @@ func (s *Server) Run(ctx context.Context) error {
 		cancel() // one that ends ends all
 	}
 	return errors.Join(errs...)
-}
-
-func remedy(err error) string {
-	switch {
-	case errors.Is(err, syscall.EADDRINUSE):
-		return "another program has the port: stop it, or change the metadata addresses in the configuration"
-	case errors.Is(err, syscall.EACCES):
-		return "ports below 1024 need root or the capability CAP_NET_BIND_SERVICE"
-	}
-	return "check the metadata addresses in the configuration"
 }
 
 func (s *Server) serve(ctx context.Context, l net.Listener) error {
@@ -256,12 +245,7 @@ func (s *Server) caller(r *http.Request) (netip.Addr, bool) {
 }
 
 func (s *Server) proxy(a netip.Addr) bool {
-	for _, p := range s.cfg.Proxies {
-		if p.Contains(a) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(s.cfg.Proxies, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
 // byCapability returns the whole profile of a machine if the capability is that of

@@ -1,4 +1,5 @@
-// Package httpserve runs an HTTP server for as long as a context lives.
+// Package httpserve runs an HTTP server for as long as a context lives, limits its
+// connections, and explains why an address cannot be bound.
 package httpserve
 
 import (
