@@ -7,7 +7,10 @@ import (
 )
 
 func TestFiles(t *testing.T) {
-	env := map[string]string{FilesVariable: ` [{"path": "/a/./b", "from": "X", "mode": "0600"}, {"path": "/c", "base64": "aGk="}, {"path": "/d", "directory": true}] `, "X": "secret"}
+	env := map[string]string{
+		FilesVariable: ` [{"path": "/a/./b", "from": "X", "mode": "0600"}, {"path": "/c", "base64": "aGk="}, {"path": "/d", "directory": true}] `,
+		"X":           "secret",
+	}
 	files, err := Files(env)
 	if err != nil || len(files) != 3 || files[0].Path != "/a/b" || files[0].Contents != "secret" || files[1].Contents != "hi" ||
 		!files[2].Directory {

@@ -53,7 +53,11 @@ func TestS8AssignmentsAreSigned(t *testing.T) {
 	}}}
 	s.plan.Digest, err = digest(s.plan.Actions)
 	require.NoError(t, err)
-	a := &Activities{Store: Store{Machines: s, Assignments: s}, Site: Site{PlanKey: private, ClaimKey: make([]byte, 32), MetadataURL: "http://192.0.2.1"}, Clocks: Clocks{Now: time.Now}}
+	a := &Activities{
+		Store:  Store{Machines: s, Assignments: s},
+		Site:   Site{PlanKey: private, ClaimKey: make([]byte, 32), MetadataURL: "http://192.0.2.1"},
+		Clocks: Clocks{Now: time.Now},
+	}
 	owner := inventory.Owner{Machine: "m1", Run: "r1", Epoch: 4}
 	disk := &action.Disk{Path: "/dev/vda", Serial: "S1", Size: 1 << 30}
 	for n := range s.plan.Actions {
@@ -96,7 +100,12 @@ func TestAssignLeavesProtectedDisksAlone(t *testing.T) {
 	s.plan.Digest, err = digest(s.plan.Actions)
 	require.NoError(t, err)
 	a := &Activities{Store: Store{Machines: s, Assignments: s}, Site: Site{PlanKey: private}, Clocks: Clocks{Now: time.Now}}
-	q := AssignRequest{Owner: inventory.Owner{Machine: "m1", Run: "r1", Epoch: 4}, Boot: 1, Key: action.Key{Epoch: 4, Attempt: 1}, Disk: &action.Disk{Path: "/dev/vda", WWN: "0xab"}}
+	q := AssignRequest{
+		Owner: inventory.Owner{Machine: "m1", Run: "r1", Epoch: 4},
+		Boot:  1,
+		Key:   action.Key{Epoch: 4, Attempt: 1},
+		Disk:  &action.Disk{Path: "/dev/vda", WWN: "0xab"},
+	}
 	require.ErrorContains(t, a.Assign(t.Context(), q), "is protected")
 	require.Empty(t, s.assigned)
 	q.Disk.WWN = "0xcd"

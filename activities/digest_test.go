@@ -73,7 +73,9 @@ func TestS18DigestsAreDeclaredOrRecorded(t *testing.T) {
 	}
 	site := Site{ImageURL: func() string { return "http://192.0.2.1/images" }}
 	url := func(name string) string {
-		return site.URLOf(inventory.Image{Name: name, File: name + ".raw", SHA256: map[string]string{"declared": declaredDigest, "seen": seenDigest}[name]})
+		return site.URLOf(
+			inventory.Image{Name: name, File: name + ".raw", SHA256: map[string]string{"declared": declaredDigest, "seen": seenDigest}[name]},
+		)
 	}
 	for _, c := range []struct {
 		name, template, image, digest string

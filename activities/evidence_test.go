@@ -46,8 +46,11 @@ func TestSilenceNeedsAListener(t *testing.T) {
 				go func() { done <- c.Run(ctx, func(context.Context, clock.Step) {}) }()
 				q := &quietSite{owner: inventory.Owner{Machine: "m1", Run: "r1", Epoch: 1}}
 				a := &Activities{
-					Store:  Store{Grants: q, Agents: q, Assignments: q},
-					Clocks: Clocks{Clock: c, Heard: func(inventory.Owner, int) (time.Duration, bool) { return elapsed() - time.Duration(heard.Load()), true }},
+					Store: Store{Grants: q, Agents: q, Assignments: q},
+					Clocks: Clocks{
+						Clock: c,
+						Heard: func(inventory.Owner, int) (time.Duration, bool) { return elapsed() - time.Duration(heard.Load()), true },
+					},
 				}
 				ask := func() (EvidenceFound, time.Duration) {
 					asked := time.Now()

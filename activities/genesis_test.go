@@ -89,7 +89,12 @@ func typeOf(t *testing.T, err error) string {
 
 func TestRelay(t *testing.T) {
 	r := &relayRouter{servers: []string{"192.168.1.10"}}
-	a := &Activities{Store: Store{Labs: newLabShelf(t)}, Systems: Systems{Routers: r}, Log: slog.New(slog.DiscardHandler), Clocks: Clocks{ProbeEvery: time.Microsecond}}
+	a := &Activities{
+		Store:   Store{Labs: newLabShelf(t)},
+		Systems: Systems{Routers: r},
+		Log:     slog.New(slog.DiscardHandler),
+		Clocks:  Clocks{ProbeEvery: time.Microsecond},
+	}
 	ctx := t.Context()
 	seed, target := netip.MustParseAddr("192.168.1.10"), netip.MustParseAddr("10.10.20.11")
 	require.NoError(t, a.RouterReady(ctx, LabRequest{Name: "home"}))
@@ -155,7 +160,10 @@ func TestS25PreflightRepeatsNoSignature(t *testing.T) {
 	require.NoError(t, err)
 	lab.Images = []genesis.Image{{Name: "vyos", URL: "https://canary:canary@example.org/vyos.zst?X-Signature=canary#canary", SHA256: "aa"}}
 	var asked string
-	a := &Activities{Store: Store{Catalogue: noImages{}}, Site: Site{ProbeImage: func(_ context.Context, address string) error { asked = address; return inventory.ErrUnreachable }}}
+	a := &Activities{
+		Store: Store{Catalogue: noImages{}},
+		Site:  Site{ProbeImage: func(_ context.Context, address string) error { asked = address; return inventory.ErrUnreachable }},
+	}
 	var ps inventory.Problems
 	require.NoError(t, a.checkImages(t.Context(), lab, &ps))
 	require.Equal(t, lab.Images[0].URL, asked)
@@ -201,7 +209,10 @@ func TestAddressesThatAreTaken(t *testing.T) {
 		"a stranger's, of one installed before": {taken: "10.10.20.11", mac: "02:00:00:00:00:99", written: true, want: "02:00:00:00:00:99 answers"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			a := &Activities{Store: Store{Machines: anyDisks(c.written), Records: given{kind: c.given}}, Systems: Systems{Presence: taken{c.taken, c.mac}}}
+			a := &Activities{
+				Store:   Store{Machines: anyDisks(c.written), Records: given{kind: c.given}},
+				Systems: Systems{Presence: taken{c.taken, c.mac}},
+			}
 			var ps inventory.Problems
 			require.NoError(t, a.checkFree(t.Context(), lab, c.installed, c.ours, &ps))
 			if c.want == "" {
@@ -275,7 +286,12 @@ func TestWhoMayAnswerWhenAGenesisIsResumed(t *testing.T) {
 	}
 	a := &Activities{Store: Store{Labs: newLabShelf(t), Operations: logbook{&records{
 		operations: []inventory.Operation{{Run: "first", Steps: []inventory.OperationStep{
-			{Name: "router", State: inventory.StepDone}, {Name: "platform", State: inventory.StepFailed}, {Name: "create", State: inventory.StepFailed},
+			{
+				Name:  "router",
+				State: inventory.StepDone,
+			},
+			{Name: "platform", State: inventory.StepFailed},
+			{Name: "create", State: inventory.StepFailed},
 		}}},
 		runs: []inventory.Workflow{
 			run("vp6630", inventory.StateSuccess, mine), run("um760", inventory.StateRunning, mine), // it goes on

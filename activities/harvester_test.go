@@ -59,7 +59,12 @@ func TestSessionsWithAClusterAreEnded(t *testing.T) {
 	start := func() (*Activities, *sessions) {
 		s := &sessions{}
 		log := slog.New(slog.NewTextHandler(&said, &slog.HandlerOptions{Level: slog.LevelDebug}))
-		return &Activities{Store: Store{Labs: newLabShelf(t)}, Systems: Systems{Clusters: s}, Log: log, Clocks: Clocks{ProbeEvery: time.Microsecond}}, s
+		return &Activities{
+			Store:   Store{Labs: newLabShelf(t)},
+			Systems: Systems{Clusters: s},
+			Log:     log,
+			Clocks:  Clocks{ProbeEvery: time.Microsecond},
+		}, s
 	}
 	t.Run("until it agrees", func(t *testing.T) {
 		a, s := start()

@@ -53,7 +53,8 @@ func TestHeldRunsHaveNoEffects(t *testing.T) {
 				t.Errorf("%s of a run that is held: %v; it was carried out: %v (run %q)", name, held, did, seen)
 			}
 			var app *temporal.ApplicationError
-			if !did && (!errors.As(err, &app) || app.Type() != TypeHeld || !app.NonRetryable() || !strings.Contains(app.Message(), "2026-03-01 12:00:00")) {
+			if !did &&
+				(!errors.As(err, &app) || app.Type() != TypeHeld || !app.NonRetryable() || !strings.Contains(app.Message(), "2026-03-01 12:00:00")) {
 				t.Errorf("%s answers %v", name, err)
 			}
 		}

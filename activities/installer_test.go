@@ -93,7 +93,11 @@ func newYard() (*Activities, *yard) {
 		Store:  Store{Machines: y, Catalogue: y, Assignments: y, Grants: y},
 		Clocks: Clocks{Now: time.Now},
 		Log:    slog.New(slog.DiscardHandler),
-		Site:   Site{ClaimKey: []byte("0123456789abcdef"), ImageURL: func() string { return "http://10.0.0.1:7080/images" }, MetadataURL: "http://10.0.0.1:7172"},
+		Site: Site{
+			ClaimKey:    []byte("0123456789abcdef"),
+			ImageURL:    func() string { return "http://10.0.0.1:7080/images" },
+			MetadataURL: "http://10.0.0.1:7172",
+		},
 	}
 	return a, y
 }

@@ -24,9 +24,19 @@ func TestImagesAfterAMove(t *testing.T) {
 			},
 			{Name: "noop", Image: "noop", Timeout: 60},
 		}}}
-		a := &Activities{Store: Store{Machines: s, Assignments: s}, Site: Site{ClaimKey: make([]byte, 32), ImageURL: func() string { return at }}, Clocks: Clocks{Now: time.Now}}
+		a := &Activities{
+			Store:  Store{Machines: s, Assignments: s},
+			Site:   Site{ClaimKey: make([]byte, 32), ImageURL: func() string { return at }},
+			Clocks: Clocks{Now: time.Now},
+		}
 		for n := range s.plan.Actions {
-			require.NoError(t, a.Assign(t.Context(), AssignRequest{Owner: inventory.Owner{Machine: "m1", Run: "r1", Epoch: 1}, Boot: 1, Key: action.Key{Epoch: 1, Action: n, Attempt: 1}}))
+			require.NoError(
+				t,
+				a.Assign(
+					t.Context(),
+					AssignRequest{Owner: inventory.Owner{Machine: "m1", Run: "r1", Epoch: 1}, Boot: 1, Key: action.Key{Epoch: 1, Action: n, Attempt: 1}},
+				),
+			)
 		}
 		x := s.assigned[0].Payload.Action
 		require.Equal(t, map[string]string{"IMG_URL": at + "/debian-12", "OTHER": "http://192.0.2.9/images/debian-12"}, x.Environment)

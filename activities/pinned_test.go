@@ -25,7 +25,12 @@ func TestS18APlanNamesFilesByDigest(t *testing.T) {
 		inventory.Image{Name: "debian", File: sumA, SHA256: sumA, Format: "raw"},
 		inventory.Image{Name: "harvester.iso", File: sumB, SHA256: sumB, Format: "raw", Use: inventory.UseInstaller})
 	y.user = strings.Replace(yardDocument, "http://10.0.0.1/images/h.iso", imagesAt+"/harvester.iso", 1)
-	y.template = strings.Replace(yardTemplate, "installer:", "tasks:\n- name: t\n  worker: m1\n  actions:\n  - {name: w, image: image2disk, timeout: 9, environment: {IMG_URL: \"{{ .images_url }}/debian\"}}\ninstaller:", 1)
+	y.template = strings.Replace(
+		yardTemplate,
+		"installer:",
+		"tasks:\n- name: t\n  worker: m1\n  actions:\n  - {name: w, image: image2disk, timeout: 9, environment: {IMG_URL: \"{{ .images_url }}/debian\"}}\ninstaller:",
+		1,
+	)
 	_, err := a.Plan(t.Context(), PlanRequest{Run: "r1", Machine: "m1", Template: "t"})
 	require.NoError(t, err)
 	require.Equal(t, imagesAt+"/"+sumA+"/debian", y.plan.Actions[0].Environment["IMG_URL"])
@@ -36,7 +41,12 @@ func TestS18APlanNamesFilesByDigest(t *testing.T) {
 		sums = append(sums, i.SHA256)
 	}
 	require.Subset(t, sums, []string{sumA, sumB})
-	require.NotContains(t, y.plan.Images(len(y.plan.Actions)), inventory.PlannedImage{Run: "r1", Name: "debian", SHA256: sumA}, "no action needs it any more")
+	require.NotContains(
+		t,
+		y.plan.Images(len(y.plan.Actions)),
+		inventory.PlannedImage{Run: "r1", Name: "debian", SHA256: sumA},
+		"no action needs it any more",
+	)
 }
 
 func writing(env map[string]string) inventory.Plan {
@@ -61,7 +71,10 @@ func TestAnEarlierPlanGetsItsFile(t *testing.T) {
 
 // A plan whose file is gone ends before any machine is touched.
 func TestAPlanNeedsItsFiles(t *testing.T) {
-	s := &shelf{template: "version: \"0.1\"\nname: t\ntasks:\n- name: t\n  worker: \"{{.device_1}}\"\n  actions:\n  - {name: w, image: image2disk, timeout: 9}\n", image: "declared"}
+	s := &shelf{
+		template: "version: \"0.1\"\nname: t\ntasks:\n- name: t\n  worker: \"{{.device_1}}\"\n  actions:\n  - {name: w, image: image2disk, timeout: 9}\n",
+		image:    "declared",
+	}
 	s.images = []inventory.Image{{Name: "declared", File: sumA, SHA256: sumA, Format: "raw"}}
 	gone := false
 	a := &Activities{
@@ -85,9 +98,18 @@ func TestAPlanNeedsItsFiles(t *testing.T) {
 }
 
 func TestAPlanRefusesAnImageThatIsNotForDisks(t *testing.T) {
-	s := &shelf{template: "version: \"0.1\"\nname: t\ntasks:\n- name: t\n  worker: \"{{.device_1}}\"\n  actions:\n  - {name: w, image: image2disk, timeout: 9}\n", image: "cd"}
-	s.images = []inventory.Image{{Name: "cd", File: sumA, SHA256: sumA, Format: "raw", Use: inventory.UseInstaller, Contents: "an ISO 9660 image"}}
-	a := &Activities{Store: Store{Machines: s, Catalogue: s, Assignments: s}, Clocks: Clocks{Now: time.Now}, Site: Site{ClaimKey: make([]byte, 32), ImageURL: func() string { return imagesAt }}}
+	s := &shelf{
+		template: "version: \"0.1\"\nname: t\ntasks:\n- name: t\n  worker: \"{{.device_1}}\"\n  actions:\n  - {name: w, image: image2disk, timeout: 9}\n",
+		image:    "cd",
+	}
+	s.images = []inventory.Image{
+		{Name: "cd", File: sumA, SHA256: sumA, Format: "raw", Use: inventory.UseInstaller, Contents: "an ISO 9660 image"},
+	}
+	a := &Activities{
+		Store:  Store{Machines: s, Catalogue: s, Assignments: s},
+		Clocks: Clocks{Now: time.Now},
+		Site:   Site{ClaimKey: make([]byte, 32), ImageURL: func() string { return imagesAt }},
+	}
 	_, err := a.Plan(t.Context(), PlanRequest{Machine: "m1", Run: "r1"})
 	require.ErrorContains(t, err, "image cd is for installers (an ISO 9660 image), not for disks")
 

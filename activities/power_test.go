@@ -65,8 +65,19 @@ func TestWhatABMCDidIsNotDoneAgain(t *testing.T) {
 	o := inventory.Owner{Machine: "node-1", Run: "r", Epoch: 3}
 	tasks := []inventory.BMCTask{{Power: "cycle"}, {Power: "on"}}
 	site := func(locked time.Duration) (*ledger, *Activities) {
-		l := &ledger{sleeper: sleeper{grant: inventory.Grant{Owner: o}, machine: inventory.Machine{Name: "node-1", BMC: &inventory.BMC{Driver: inventory.DriverIPMI}}}, locked: locked}
-		return l, &Activities{Store: Store{Machines: l, Grants: l, Windows: l, Records: l}, BMC: l, Clocks: Clocks{Now: time.Now}, Log: slog.New(slog.DiscardHandler)}
+		l := &ledger{
+			sleeper: sleeper{
+				grant:   inventory.Grant{Owner: o},
+				machine: inventory.Machine{Name: "node-1", BMC: &inventory.BMC{Driver: inventory.DriverIPMI}},
+			},
+			locked: locked,
+		}
+		return l, &Activities{
+			Store:  Store{Machines: l, Grants: l, Windows: l, Records: l},
+			BMC:    l,
+			Clocks: Clocks{Now: time.Now},
+			Log:    slog.New(slog.DiscardHandler),
+		}
 	}
 	t.Run("the database is locked for a minute", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
@@ -135,8 +146,18 @@ func (deadBMC) Set(_ context.Context, _ inventory.BMC, _ inventory.Secret, power
 
 func TestErrorOfATaskNamesItOnce(t *testing.T) {
 	o := inventory.Owner{Machine: "node-1", Run: "r", Epoch: 3}
-	l := &ledger{sleeper: sleeper{grant: inventory.Grant{Owner: o}, machine: inventory.Machine{Name: "node-1", BMC: &inventory.BMC{Driver: inventory.DriverIPMI}}}}
-	a := &Activities{Store: Store{Machines: l, Grants: l, Windows: l, Records: l}, BMC: deadBMC{l}, Clocks: Clocks{Now: time.Now}, Log: slog.New(slog.DiscardHandler)}
+	l := &ledger{
+		sleeper: sleeper{
+			grant:   inventory.Grant{Owner: o},
+			machine: inventory.Machine{Name: "node-1", BMC: &inventory.BMC{Driver: inventory.DriverIPMI}},
+		},
+	}
+	a := &Activities{
+		Store:  Store{Machines: l, Grants: l, Windows: l, Records: l},
+		BMC:    deadBMC{l},
+		Clocks: Clocks{Now: time.Now},
+		Log:    slog.New(slog.DiscardHandler),
+	}
 	err := a.tasks(t.Context(), l.machine, taskList{owner: o, job: Job("off", []inventory.BMCTask{{Power: "off"}})})
 	require.EqualError(t, err, `bmc of "node-1": power off: BMC 10.0.0.9: unreachable`)
 }

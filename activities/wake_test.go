@@ -68,7 +68,12 @@ func TestPowerWakesByLAN(t *testing.T) {
 		Name: "node-1", BMC: &inventory.BMC{Driver: inventory.DriverWOL},
 		Interfaces: []inventory.Interface{{MAC: "52:54:00:00:00:07"}},
 	}}
-	a := &Activities{Store: Store{Machines: s, Grants: s, Windows: s, Records: s}, BMC: s, Clocks: Clocks{Now: time.Now}, Log: slog.New(slog.DiscardHandler)}
+	a := &Activities{
+		Store:  Store{Machines: s, Grants: s, Windows: s, Records: s},
+		BMC:    s,
+		Clocks: Clocks{Now: time.Now},
+		Log:    slog.New(slog.DiscardHandler),
+	}
 	q := PowerRequest{Owner: o, Boot: 1, For: time.Minute}
 
 	done, err := a.Power(t.Context(), q)
@@ -108,7 +113,13 @@ func TestOtherPathOnlyWhereItCanBeChosen(t *testing.T) {
 	a := &Activities{}
 	for driver, efi := range map[string]bool{inventory.DriverIPMI: true, inventory.DriverAMT: false, inventory.DriverExec: false} {
 		pxe := inventory.BootDevice{Device: "pxe"}
-		how, err := a.prepare(t.Context(), inventory.Machine{BMC: &inventory.BMC{Driver: driver}}, PowerRequest{OtherPath: true}, inventory.Interface{}, &pxe)
+		how, err := a.prepare(
+			t.Context(),
+			inventory.Machine{BMC: &inventory.BMC{Driver: driver}},
+			PowerRequest{OtherPath: true},
+			inventory.Interface{},
+			&pxe,
+		)
 		require.NoError(t, err)
 		require.Equal(t, efi, pxe.EFI, driver)
 		require.Len(t, how, 1)

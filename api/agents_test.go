@@ -101,8 +101,12 @@ func TestStrangeHardwareIsAConflict(t *testing.T) {
 	again := h
 	again.Nonce = nonceB
 	require.Equal(t, http.StatusConflict, send(t, s.agent, http.MethodPost, "/agent/v1/claim", again).Code)
-	require.Equal(t, map[string]int{inventory.EventGrant: 1, inventory.EventArmed: 1, inventory.EventPhase: 1, inventory.EventClaimConflict: 1}, s.Events(inventory.EventFilter{Run: "r1"}),
-		"an attacker decides how often he asks, not how much is stored")
+	require.Equal(
+		t,
+		map[string]int{inventory.EventGrant: 1, inventory.EventArmed: 1, inventory.EventPhase: 1, inventory.EventClaimConflict: 1},
+		s.Events(inventory.EventFilter{Run: "r1"}),
+		"an attacker decides how often he asks, not how much is stored",
+	)
 	s.welcome(o, nonceB) // the machine itself is not locked out
 }
 
@@ -136,7 +140,12 @@ func TestS1LostAnswerSurvivesARestart(t *testing.T) {
 	require.Equal(t, first.Token, second.Token)
 	require.Equal(t, http.StatusOK, send(t, s.agent, http.MethodPost, "/agent/v1/heartbeat", action.Heartbeat{}, bearer(first.Token)).Code)
 	require.Equal(t, http.StatusConflict, send(t, s.agent, http.MethodPost, "/agent/v1/claim", s.hello(o, 1, nonceA)).Code)
-	require.Equal(t, http.StatusOK, send(t, s.agent, http.MethodPost, "/agent/v1/heartbeat", action.Heartbeat{}, bearer(first.Token)).Code, "a repetition revokes nothing")
+	require.Equal(
+		t,
+		http.StatusOK,
+		send(t, s.agent, http.MethodPost, "/agent/v1/heartbeat", action.Heartbeat{}, bearer(first.Token)).Code,
+		"a repetition revokes nothing",
+	)
 }
 
 // A run's record may be deleted while its last agent is still up: that hears
@@ -187,9 +196,22 @@ func TestProtocols(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, "write", order.Action.Name)
 		// Fields that the server does not know are ignored.
-		require.Equal(t, http.StatusOK, send(t, s.agent, http.MethodPost, "/agent/v1/heartbeat", `{"idle":true,"mood":{"good":1}}`, bearer(w.Token)).Code)
-		require.Equal(t, http.StatusNoContent, send(t, s.agent, http.MethodPost, "/agent/v1/report",
-			fmt.Sprintf(`{"key":{"epoch":%d,"action":0,"attempt":1,"lap":3},"id":"r","state":"SUCCESS","mood":"good"}`, o.Epoch), bearer(w.Token)).Code)
+		require.Equal(
+			t,
+			http.StatusOK,
+			send(t, s.agent, http.MethodPost, "/agent/v1/heartbeat", `{"idle":true,"mood":{"good":1}}`, bearer(w.Token)).Code,
+		)
+		require.Equal(t, http.StatusNoContent, send(
+			t,
+			s.agent,
+			http.MethodPost,
+			"/agent/v1/report",
+			fmt.Sprintf(
+				`{"key":{"epoch":%d,"action":0,"attempt":1,"lap":3},"id":"r","state":"SUCCESS","mood":"good"}`,
+				o.Epoch,
+			),
+			bearer(w.Token),
+		).Code)
 	}
 }
 
@@ -338,7 +360,11 @@ func TestHeartbeatTellsProgressAndOrders(t *testing.T) {
 	k := s.Assign(o)
 	require.Equal(t, http.StatusOK, send(t, s.agent, http.MethodGet, "/agent/v1/next", nil, bearer(w.Token)).Code)
 	beat := func(p *action.Progress) action.Orders {
-		return decode[action.Orders](t, send(t, s.agent, http.MethodPost, "/agent/v1/heartbeat", action.Heartbeat{Running: p, Wrote: true}, bearer(w.Token)), http.StatusOK)
+		return decode[action.Orders](
+			t,
+			send(t, s.agent, http.MethodPost, "/agent/v1/heartbeat", action.Heartbeat{Running: p, Wrote: true}, bearer(w.Token)),
+			http.StatusOK,
+		)
 	}
 	seq, err := s.Store.LastSeq(t.Context())
 	require.NoError(t, err)
@@ -358,7 +384,11 @@ func TestHeartbeatTellsProgressAndOrders(t *testing.T) {
 
 	require.NoError(t, s.Store.StopAssignment(t.Context(), o, k, s.Clock.Now()))
 	require.Equal(t, []action.Key{k}, beat(&action.Progress{Key: k, Done: 8, Total: 10}).Stop)
-	require.Equal(t, http.StatusNoContent, send(t, s.agent, http.MethodPost, "/agent/v1/report", action.Result{Key: k, ID: "s", State: action.Stopped}, bearer(w.Token)).Code)
+	require.Equal(
+		t,
+		http.StatusNoContent,
+		send(t, s.agent, http.MethodPost, "/agent/v1/report", action.Result{Key: k, ID: "s", State: action.Stopped}, bearer(w.Token)).Code,
+	)
 	require.Empty(t, beat(nil))
 	got = decode[inventory.Workflow](t, s.do(http.MethodGet, "/v1/workflows/r1", nil), http.StatusOK)
 	require.Zero(t, got.Actions[0].Done)
@@ -371,7 +401,18 @@ func TestLogOfHeartbeatsAndReportIsOneText(t *testing.T) {
 	w := s.welcome(o, nonceA)
 	k := s.Assign(o)
 	beat := func(text string) {
-		require.Equal(t, http.StatusOK, send(t, s.agent, http.MethodPost, "/agent/v1/heartbeat", action.Heartbeat{Running: &action.Progress{Key: k, Log: text}}, bearer(w.Token)).Code)
+		require.Equal(
+			t,
+			http.StatusOK,
+			send(
+				t,
+				s.agent,
+				http.MethodPost,
+				"/agent/v1/heartbeat",
+				action.Heartbeat{Running: &action.Progress{Key: k, Log: text}},
+				bearer(w.Token),
+			).Code,
+		)
 	}
 	beat("one\n")
 	require.NoError(t, s.engine.Agents.Flush(t.Context()))
@@ -394,10 +435,32 @@ func TestAgentImageIsResumedByItsDigest(t *testing.T) {
 	whole := send(t, s.agent, http.MethodGet, "/agent/v1/images/debian-12", nil, bearer(w.Token))
 	require.Equal(t, "0123456789", whole.Body.String())
 	etag := whole.Header().Get("ETag")
-	part := send(t, s.agent, http.MethodGet, "/agent/v1/images/debian-12", nil, bearer(w.Token), header{"Range", "bytes=4-"}, header{"If-Range", etag})
+	part := send(
+		t,
+		s.agent,
+		http.MethodGet,
+		"/agent/v1/images/debian-12",
+		nil,
+		bearer(w.Token),
+		header{"Range", "bytes=4-"},
+		header{"If-Range", etag},
+	)
 	require.Equal(t, http.StatusPartialContent, part.Code)
 	require.Equal(t, "456789", part.Body.String())
-	changed := send(t, s.agent, http.MethodGet, "/agent/v1/images/debian-12", nil, bearer(w.Token), header{"Range", "bytes=4-"}, header{"If-Range", `"other"`})
+	changed := send(
+		t,
+		s.agent,
+		http.MethodGet,
+		"/agent/v1/images/debian-12",
+		nil,
+		bearer(w.Token),
+		header{"Range", "bytes=4-"},
+		header{"If-Range", `"other"`},
+	)
 	require.Equal(t, http.StatusOK, changed.Code)
-	require.Equal(t, http.StatusNotFound, send(t, s.agent, http.MethodGet, "/agent/v1/images/..%2f..%2fetc%2fpasswd", nil, bearer(w.Token)).Code)
+	require.Equal(
+		t,
+		http.StatusNotFound,
+		send(t, s.agent, http.MethodGet, "/agent/v1/images/..%2f..%2fetc%2fpasswd", nil, bearer(w.Token)).Code,
+	)
 }

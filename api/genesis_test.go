@@ -45,7 +45,14 @@ func (s *site) stock() {
 		"vyos", "talos-kernel", "talos-initramfs", "harvester-v1.4.0-vmlinuz-amd64", "harvester-v1.4.0-initrd-amd64",
 		"harvester-v1.4.0-rootfs-amd64.squashfs", "harvester-v1.4.0-amd64.iso",
 	} {
-		require.NoError(s.T, s.Store.PutImage(s.T.Context(), inventory.Image{Name: name, File: name, SHA256: strings.Repeat(string(rune('1'+n)), 64), Format: "raw"}, "test"))
+		require.NoError(
+			s.T,
+			s.Store.PutImage(
+				s.T.Context(),
+				inventory.Image{Name: name, File: name, SHA256: strings.Repeat(string(rune('1'+n)), 64), Format: "raw"},
+				"test",
+			),
+		)
 	}
 	for _, name := range []string{"vyos", "talos", "harvester-create", "harvester-join"} {
 		require.NoError(s.T, s.Store.PutTemplate(s.T.Context(), inventory.Template{Name: name, Source: oneAction}, "test"))
@@ -109,7 +116,11 @@ func TestGenesis(t *testing.T) {
 	c.op(http.StatusOK, http.MethodPut, "/v1/genesis/away", second)
 	rec = c.op(http.StatusConflict, http.MethodPost, "/v1/genesis/away/start", nil)
 	require.Contains(t, rec.Body.String(), "genesis/home is running as run "+run.Run)
-	_, err = s.api.operations.start(t.Context(), engine.Start{Type: workflows.MigrateType, ID: workflows.MigrateID("platform"), Input: workflows.MigrateInput{Name: "platform"}}, "platform")
+	_, err = s.api.operations.start(
+		t.Context(),
+		engine.Start{Type: workflows.MigrateType, ID: workflows.MigrateID("platform"), Input: workflows.MigrateInput{Name: "platform"}},
+		"platform",
+	)
 	require.ErrorIs(t, err, inventory.ErrConflict)
 	require.ErrorContains(t, err, "genesis/home")
 	c.op(http.StatusAccepted, http.MethodPost, "/v1/genesis/home/cancel", nil)
@@ -143,7 +154,10 @@ func TestGenesisAsksForWhatItWouldFetch(t *testing.T) {
 	require.Contains(t, got[0], "404 Not Found")
 	here = func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) }
 	require.Empty(t, of())
-	require.NoError(t, s.Store.PutImage(t.Context(), inventory.Image{Name: "talos-kernel", File: "x", SHA256: strings.Repeat("2", 64), Format: "raw"}, "test"))
+	require.NoError(
+		t,
+		s.Store.PutImage(t.Context(), inventory.Image{Name: "talos-kernel", File: "x", SHA256: strings.Repeat("2", 64), Format: "raw"}, "test"),
+	)
 	here = http.NotFound
 	require.Empty(t, of(), "the server has it")
 }
@@ -236,7 +250,12 @@ func TestGenesisResumes(t *testing.T) {
 	s.Temporal.Open("genesis/home", "r1")
 	o, err := s.Store.Operation(t.Context(), "r1")
 	require.NoError(t, err)
-	o.Question, o.Seq = &inventory.Question{ID: "router.1", Text: "step router: no answer", Choices: []string{workflows.Retry, workflows.Abort}, Since: time.Unix(2, 0)}, 2
+	o.Question, o.Seq = &inventory.Question{
+		ID:      "router.1",
+		Text:    "step router: no answer",
+		Choices: []string{workflows.Retry, workflows.Abort},
+		Since:   time.Unix(2, 0),
+	}, 2
 	require.NoError(t, s.Store.PutOperation(t.Context(), o))
 	c.op(http.StatusAccepted, http.MethodPost, "/v1/genesis/home/resume", nil)
 	d := s.Temporal.Updates[0].Args[0].(workflows.Decision)

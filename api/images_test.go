@@ -50,7 +50,12 @@ func (b broken) Read(p []byte) (int, error) {
 func TestUploadGoesOnAfterALoss(t *testing.T) {
 	s := newSite(t)
 	text := gz(t, []byte(strings.Repeat("not much of a disk ", 1000)+noise(9000)))
-	r := httptest.NewRequestWithContext(t.Context(), http.MethodPut, "/v1/images/debian-12?sha256="+sumOf(text), broken{strings.NewReader(text[:5000])})
+	r := httptest.NewRequestWithContext(
+		t.Context(),
+		http.MethodPut,
+		"/v1/images/debian-12?sha256="+sumOf(text),
+		broken{strings.NewReader(text[:5000])},
+	)
 	r.Host = "127.0.0.1:8080"
 	r.Header.Set("Authorization", "Bearer "+adminToken)
 	rec := httptest.NewRecorder()
@@ -61,7 +66,11 @@ func TestUploadGoesOnAfterALoss(t *testing.T) {
 	require.Equal(t, "5000", at)
 
 	require.Equal(t, http.StatusConflict, s.do(http.MethodPut, "/v1/images/debian-12?offset=4000&sha256="+sumOf(text), text[4000:]).Code)
-	i := decode[inventory.Image](t, s.do(http.MethodPut, "/v1/images/debian-12?sha256="+sumOf(text)+"&offset="+at, text[5000:]), http.StatusCreated)
+	i := decode[inventory.Image](
+		t,
+		s.do(http.MethodPut, "/v1/images/debian-12?sha256="+sumOf(text)+"&offset="+at, text[5000:]),
+		http.StatusCreated,
+	)
 	require.Equal(t, sumOf(text), i.SHA256)
 	require.Equal(t, int64(len(text)), i.Size)
 	require.Equal(t, "gz", i.Format)
@@ -70,7 +79,11 @@ func TestUploadGoesOnAfterALoss(t *testing.T) {
 	require.Equal(t, "0", s.do(http.MethodHead, "/v1/images/debian-12/upload?sha256="+sumOf(text), nil).Header().Get(uploadOffset))
 
 	// Another upload of the same name replaces the file.
-	j := decode[inventory.Image](t, s.do(http.MethodPut, "/v1/images/debian-12", "raw bytes", header{"Content-Range", "bytes 0-8/9"}), http.StatusCreated)
+	j := decode[inventory.Image](
+		t,
+		s.do(http.MethodPut, "/v1/images/debian-12", "raw bytes", header{"Content-Range", "bytes 0-8/9"}),
+		http.StatusCreated,
+	)
 	require.True(t, j.FirstSeen)
 	require.Equal(t, "raw", j.Format)
 	require.Equal(t, int64(9), j.DiskSize)
@@ -182,7 +195,11 @@ func TestFetchDialsOnlyWhatIsAllowed(t *testing.T) {
 	require.Empty(t, path, "nothing was dialled")
 
 	s := newSite(t, func(c *siteConfig) { c.FetchHosts = []string{"127.0.0.1"} })
-	i := decode[inventory.Image](t, fetch(s, strings.Replace(target.URL, "http://", "http://user:pass@", 1)+"/image?token=s3cret"), http.StatusCreated)
+	i := decode[inventory.Image](
+		t,
+		fetch(s, strings.Replace(target.URL, "http://", "http://user:pass@", 1)+"/image?token=s3cret"),
+		http.StatusCreated,
+	)
 	require.Equal(t, target.URL+"/image", i.URL)
 	require.Equal(t, http.StatusBadRequest, fetch(s, target.URL+"/inside").Code)
 	require.Equal(t, http.StatusBadRequest, fetch(s, target.URL+"/nothing").Code)

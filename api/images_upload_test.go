@@ -81,7 +81,22 @@ func TestS18AnInterruptedUploadKeepsTheOldImage(t *testing.T) {
 func (s *site) plan(run, machine string, i inventory.Image) {
 	s.T.Helper()
 	ctx, base := s.T.Context(), "http://10.0.0.1:7080/images"
-	require.NoError(s.T, s.Store.PutWorkflow(ctx, inventory.Workflow{Run: run, ID: "machine/" + machine, Machine: machine, State: inventory.StatePreparing, Phase: inventory.PhasePlan, Started: s.Clock.Now(), Updated: s.Clock.Now(), Seq: 1}))
+	require.NoError(
+		s.T,
+		s.Store.PutWorkflow(
+			ctx,
+			inventory.Workflow{
+				Run:     run,
+				ID:      "machine/" + machine,
+				Machine: machine,
+				State:   inventory.StatePreparing,
+				Phase:   inventory.PhasePlan,
+				Started: s.Clock.Now(),
+				Updated: s.Clock.Now(),
+				Seq:     1,
+			},
+		),
+	)
 	require.NoError(s.T, s.Store.PutPlan(ctx, inventory.Plan{Run: run, Digest: "d", ImagesURL: base, Actions: []action.Action{{
 		Name: "write", Image: action.Image2Disk, Environment: map[string]string{"IMG_URL": base + "/" + i.Name, "IMG_SHA256": i.SHA256},
 	}}}))
@@ -89,7 +104,23 @@ func (s *site) plan(run, machine string, i inventory.Image) {
 
 func (s *site) endRun(run, machine string) {
 	s.T.Helper()
-	require.NoError(s.T, s.Store.PutWorkflow(s.T.Context(), inventory.Workflow{Run: run, ID: "machine/" + machine, Machine: machine, State: inventory.StateFailed, Phase: inventory.PhaseFailed, Started: s.Clock.Now(), Ended: s.Clock.Now(), Updated: s.Clock.Now(), Seq: 2}))
+	require.NoError(
+		s.T,
+		s.Store.PutWorkflow(
+			s.T.Context(),
+			inventory.Workflow{
+				Run:     run,
+				ID:      "machine/" + machine,
+				Machine: machine,
+				State:   inventory.StateFailed,
+				Phase:   inventory.PhaseFailed,
+				Started: s.Clock.Now(),
+				Ended:   s.Clock.Now(),
+				Updated: s.Clock.Now(),
+				Seq:     2,
+			},
+		),
+	)
 }
 
 // A file stays as long as an open run has planned it, and goes when none has.
@@ -181,14 +212,22 @@ func TestDeleteLooksAtPlansTemplatesAndMachines(t *testing.T) {
 		"writes":   "tasks:\n- name: t\n  worker: m1\n  actions:\n  - {name: w, image: image2disk, timeout: 9, environment: {IMG_URL: \"{{ .images_url }}/written\"}}\n",
 		"installs": "installer: {kernel: kernel-x, initrd: [initrd-x], payload: initrd-x, complete: webhook}\n",
 	} {
-		require.NoError(t, s.Store.PutTemplate(t.Context(), inventory.Template{Name: name, Source: "version: \"0.1\"\nname: " + name + "\n" + source}, "test"))
+		require.NoError(
+			t,
+			s.Store.PutTemplate(t.Context(), inventory.Template{Name: name, Source: "version: \"0.1\"\nname: " + name + "\n" + source}, "test"),
+		)
 	}
 	for name, by := range map[string]string{"planned": "run r1", "written": `template "writes"`, "kernel-x": `template "installs"`} {
 		a := decode[answer](t, s.do(http.MethodDelete, "/v1/images/"+name, nil), http.StatusConflict)
 		require.Contains(t, a.Error, by, name)
 	}
 	require.Equal(t, http.StatusNoContent, s.do(http.MethodDelete, "/v1/images/free", nil).Code)
-	require.Equal(t, http.StatusNoContent, s.do(http.MethodDelete, "/v1/images/written?force=true", nil).Code, "the word may stand there for something else")
+	require.Equal(
+		t,
+		http.StatusNoContent,
+		s.do(http.MethodDelete, "/v1/images/written?force=true", nil).Code,
+		"the word may stand there for something else",
+	)
 	require.Equal(t, http.StatusConflict, s.do(http.MethodDelete, "/v1/images/planned?force=true", nil).Code, "a run needs it")
 }
 

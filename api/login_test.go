@@ -111,7 +111,12 @@ func TestSession(t *testing.T) {
 	other.Access.TokenSHA256[0] ^= 1
 	changed, err := New(other)
 	require.NoError(t, err)
-	require.Equal(t, http.StatusUnauthorized, send(t, changed.Handler(), http.MethodGet, "/v1/machines", nil, cookie).Code, "and dies with the token")
+	require.Equal(
+		t,
+		http.StatusUnauthorized,
+		send(t, changed.Handler(), http.MethodGet, "/v1/machines", nil, cookie).Code,
+		"and dies with the token",
+	)
 
 	out := send(t, s.operator, http.MethodPost, "/v1/logout", nil, cookie, header{"Origin", "http://127.0.0.1:8080"})
 	require.Equal(t, http.StatusNoContent, out.Code)
@@ -119,7 +124,12 @@ func TestSession(t *testing.T) {
 	require.Equal(t, http.StatusUnauthorized, get(cookie))
 	again, err = New(s.apiConfig())
 	require.NoError(t, err)
-	require.Equal(t, http.StatusUnauthorized, send(t, again.Handler(), http.MethodGet, "/v1/machines", nil, cookie).Code, "it is over after a restart, too")
+	require.Equal(
+		t,
+		http.StatusUnauthorized,
+		send(t, again.Handler(), http.MethodGet, "/v1/machines", nil, cookie).Code,
+		"it is over after a restart, too",
+	)
 
 	c = s.session()
 	s.Clock.Move(sessionLife + time.Second)
@@ -149,7 +159,11 @@ func TestS49BrowserGuards(t *testing.T) {
 		require.Equal(t, http.StatusForbidden, send(t, s.operator, http.MethodGet, "/v1/machines", nil, cookie, r).Code, host)
 		require.Equal(t, http.StatusForbidden, send(t, s.operator, http.MethodGet, "/healthz", nil, r).Code, host)
 	}
-	require.Equal(t, http.StatusOK, send(t, s.operator, http.MethodGet, "/v1/machines", nil, cookie, header{"Host", "ingot.example:8080"}).Code)
+	require.Equal(
+		t,
+		http.StatusOK,
+		send(t, s.operator, http.MethodGet, "/v1/machines", nil, cookie, header{"Host", "ingot.example:8080"}).Code,
+	)
 
 	write := func(hs ...header) int {
 		return send(t, s.operator, http.MethodPost, "/v1/machines/m1/inspect", nil, append([]header{cookie}, hs...)...).Code
@@ -173,5 +187,9 @@ func TestS49BrowserGuards(t *testing.T) {
 	}
 	// Who asks is the socket's peer, whatever a header says: nothing here looks
 	// at it, and a spoofed one changes nothing.
-	require.Equal(t, http.StatusForbidden, send(t, s.operator, http.MethodGet, "/healthz", nil, header{"Host", "evil.example"}, header{"X-Forwarded-Host", "127.0.0.1"}).Code)
+	require.Equal(
+		t,
+		http.StatusForbidden,
+		send(t, s.operator, http.MethodGet, "/healthz", nil, header{"Host", "evil.example"}, header{"X-Forwarded-Host", "127.0.0.1"}).Code,
+	)
 }

@@ -95,7 +95,10 @@ func (c checker) check(h http.Handler, status int, method, path string, in any, 
 			asked.Header.Set("Content-Type", kind)
 		}
 		require.NoError(c.T, openapi3filter.ValidateRequest(c.T.Context(), &openapi3filter.RequestValidationInput{
-			Request: asked, PathParams: params, Route: route, Options: &openapi3filter.Options{AuthenticationFunc: openapi3filter.NoopAuthenticationFunc},
+			Request:    asked,
+			PathParams: params,
+			Route:      route,
+			Options:    &openapi3filter.Options{AuthenticationFunc: openapi3filter.NoopAuthenticationFunc},
 		}), "%s %s", method, path)
 	}
 	require.NoError(c.T, openapi3filter.ValidateResponse(c.T.Context(), &openapi3filter.ResponseValidationInput{
@@ -152,7 +155,13 @@ func TestAnswersFitDocument(t *testing.T) {
 	c.op(200, "POST", "/v1/machines/m1/netboot", `{"arm":false}`)
 	c.op(400, "POST", "/v1/machines/m1/netboot", `{"arm":true,"for":"tomorrow"}`)
 
-	require.NoError(t, c.Store.PutSeen(t.Context(), []inventory.Seen{{MAC: "52:54:00:00:00:0b", First: c.Clock.Now(), Last: c.Clock.Now(), Count: 3, Class: "PXEClient"}}))
+	require.NoError(
+		t,
+		c.Store.PutSeen(
+			t.Context(),
+			[]inventory.Seen{{MAC: "52:54:00:00:00:0b", First: c.Clock.Now(), Last: c.Clock.Now(), Count: 3, Class: "PXEClient"}},
+		),
+	)
 	c.op(200, "GET", "/v1/seen", nil)
 	c.op(201, "POST", "/v1/seen/52:54:00:00:00:0b/accept", `{"name":"m3","address":"192.0.2.23","netmask":"255.255.255.0"}`)
 	c.op(204, "DELETE", "/v1/machines/m3", nil)
@@ -186,7 +195,14 @@ func TestAnswersFitDocument(t *testing.T) {
 	c.op(200, "GET", "/v1/machines/m1/disks", nil)
 	k := c.Assign(o)
 	c.check(c.agent, 200, "GET", "/agent/v1/next?wait=1s", nil, bearer(w.Token))
-	c.check(c.agent, 200, "POST", "/agent/v1/heartbeat", action.Heartbeat{Running: &action.Progress{Key: k, Done: 5, Total: 10, Log: "a line\n"}}, bearer(w.Token))
+	c.check(
+		c.agent,
+		200,
+		"POST",
+		"/agent/v1/heartbeat",
+		action.Heartbeat{Running: &action.Progress{Key: k, Done: 5, Total: 10, Log: "a line\n"}},
+		bearer(w.Token),
+	)
 	c.op(200, "GET", "/v1/workflows", nil)
 	c.op(200, "GET", "/v1/workflows/"+run+"/logs?action=write", nil)
 	c.op(200, "GET", "/v1/workflows/"+run+"/events?limit=2", nil)

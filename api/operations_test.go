@@ -17,15 +17,35 @@ import (
 
 func (s *site) operation(id, kind string, steps ...inventory.OperationStep) {
 	s.T.Helper()
-	o := inventory.Operation{Run: "r1", ID: id, Type: kind, Name: "lab", State: inventory.StateRunning, Step: "router", Steps: steps, Started: time.Unix(1, 0), Seq: 1}
+	o := inventory.Operation{
+		Run:     "r1",
+		ID:      id,
+		Type:    kind,
+		Name:    "lab",
+		State:   inventory.StateRunning,
+		Step:    "router",
+		Steps:   steps,
+		Started: time.Unix(1, 0),
+		Seq:     1,
+	}
 	require.NoError(s.T, s.Store.PutOperation(s.T.Context(), o))
 }
 
 func TestOperations(t *testing.T) {
 	s := newSite(t)
 	c := checking(s)
-	s.operation("genesis/lab", workflows.GenesisType,
-		inventory.OperationStep{Name: "router", Machine: "vp6630", Does: "installs the router", Undo: "none: it is wiped again", State: inventory.StepRunning, Budget: time.Hour})
+	s.operation(
+		"genesis/lab",
+		workflows.GenesisType,
+		inventory.OperationStep{
+			Name:    "router",
+			Machine: "vp6630",
+			Does:    "installs the router",
+			Undo:    "none: it is wiped again",
+			State:   inventory.StepRunning,
+			Budget:  time.Hour,
+		},
+	)
 	s.Temporal.Open("genesis/lab", "r1")
 	for _, path := range []string{"/v1/operations", "/v1/operations?open=true&type=Genesis", "/v1/operations/r1", "/v1/operations/genesis.lab"} {
 		rec := c.op(http.StatusOK, http.MethodGet, path, nil)
@@ -63,11 +83,19 @@ func TestOneOperationOfATypeAtATime(t *testing.T) {
 	require.JSONEq(t, `{"name":"lab"}`, string(o.Input))
 
 	for _, name := range []string{"lab", "other"} {
-		_, err = s.api.operations.start(t.Context(), engine.Start{Type: workflows.GenesisType, ID: workflows.GenesisID(name), Input: workflows.GenesisInput{Name: name}}, name)
+		_, err = s.api.operations.start(
+			t.Context(),
+			engine.Start{Type: workflows.GenesisType, ID: workflows.GenesisID(name), Input: workflows.GenesisInput{Name: name}},
+			name,
+		)
 		require.ErrorIs(t, err, inventory.ErrConflict)
 		require.ErrorContains(t, err, "genesis/lab is running as run "+st.Run)
 	}
-	_, err = s.api.operations.start(t.Context(), engine.Start{Type: workflows.RecoverType, ID: workflows.RecoverID("rack"), Input: workflows.RecoverInput{Name: "rack"}}, "rack")
+	_, err = s.api.operations.start(
+		t.Context(),
+		engine.Start{Type: workflows.RecoverType, ID: workflows.RecoverID("rack"), Input: workflows.RecoverInput{Name: "rack"}},
+		"rack",
+	)
 	require.NoError(t, err, "another type")
 }
 
@@ -122,7 +150,9 @@ func TestOperationThatContinuesKeepsItsRecord(t *testing.T) {
 	}
 	checking(s).op(http.StatusAccepted, http.MethodPost, "/v1/operations/r1/cancel", nil)
 	require.Equal(t, 2, s.Temporal.Runs["r2"].Cancels)
-	checking(s).op(http.StatusOK, http.MethodPost, "/v1/operations/recover.rack/decide", workflows.Decision{Question: "q.1", Choice: workflows.Retry})
+	checking(
+		s,
+	).op(http.StatusOK, http.MethodPost, "/v1/operations/recover.rack/decide", workflows.Decision{Question: "q.1", Choice: workflows.Retry})
 	require.Equal(t, "r2", s.Temporal.Updates[0].RunID)
 
 	// r2 was reset from outside, which gives it a record of its own.

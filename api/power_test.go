@@ -37,7 +37,11 @@ func TestS28PowerCommandsAreNamedOnly(t *testing.T) {
 		require.NotEmpty(t, ps, bad)
 		require.Equal(t, "bmc.command", ps[0].Field, bad)
 	}
-	rec := s.do(http.MethodPost, "/v1/machines", `{"machines":[{"name":"m1","interfaces":[{"mac":"`+mac+`"}],"bmc":{"driver":"exec","command":"plug","on":["/bin/sh"]}}],"replace":true}`)
+	rec := s.do(
+		http.MethodPost,
+		"/v1/machines",
+		`{"machines":[{"name":"m1","interfaces":[{"mac":"`+mac+`"}],"bmc":{"driver":"exec","command":"plug","on":["/bin/sh"]}}],"replace":true}`,
+	)
 	require.Equal(t, http.StatusBadRequest, rec.Code)
 }
 

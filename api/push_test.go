@@ -40,7 +40,11 @@ func TestPushOfTenThousandMachines(t *testing.T) {
 // What is too large says how large it may be.
 func TestTooLargeABodyNamesItsLimit(t *testing.T) {
 	s := newSite(t)
-	e := decode[answer](t, s.do(http.MethodPost, "/v1/templates", `{"name":"x","source":"`+strings.Repeat("x", int(httpapi.JSON.Limit))+`"}`), http.StatusRequestEntityTooLarge)
+	e := decode[answer](
+		t,
+		s.do(http.MethodPost, "/v1/templates", `{"name":"x","source":"`+strings.Repeat("x", int(httpapi.JSON.Limit))+`"}`),
+		http.StatusRequestEntityTooLarge,
+	)
 	require.Contains(t, e.Error, "larger than 1 MiB")
 }
 
@@ -48,7 +52,11 @@ func TestTooLargeABodyNamesItsLimit(t *testing.T) {
 func TestAddressOfAnotherMachineIsAConflict(t *testing.T) {
 	s := newSite(t)
 	in := func(name, mac string) map[string]any {
-		return map[string]any{"machines": []any{map[string]any{"name": name, "interfaces": []any{map[string]any{"mac": mac, "address": "192.0.2.9", "netmask": "255.255.255.0"}}}}}
+		return map[string]any{
+			"machines": []any{
+				map[string]any{"name": name, "interfaces": []any{map[string]any{"mac": mac, "address": "192.0.2.9", "netmask": "255.255.255.0"}}},
+			},
+		}
 	}
 	require.Equal(t, http.StatusCreated, s.do(http.MethodPost, "/v1/machines", in("a", "02:00:00:00:00:01")).Code)
 	e := decode[answer](t, s.do(http.MethodPost, "/v1/machines", in("b", "02:00:00:00:00:02")), http.StatusConflict)
@@ -64,7 +72,11 @@ func TestPushWarnsOfAGateway(t *testing.T) {
 	}
 	router := map[string]any{"name": "router", "interfaces": nic("02:00:00:00:00:01", "192.0.2.254", "")}
 	node := map[string]any{"name": "node", "interfaces": nic("02:00:00:00:00:02", "192.0.2.5", "192.0.2.254")}
-	a := decode[struct{ Warnings []string }](t, s.do(http.MethodPost, "/v1/machines", map[string]any{"machines": []any{router, node}}), http.StatusCreated)
+	a := decode[struct{ Warnings []string }](
+		t,
+		s.do(http.MethodPost, "/v1/machines", map[string]any{"machines": []any{router, node}}),
+		http.StatusCreated,
+	)
 	require.Equal(t, []string{"router: 192.0.2.254 is the gateway of node: right only if this machine is their router"}, a.Warnings)
 }
 
@@ -87,7 +99,15 @@ func TestPushChecksTheNetwork(t *testing.T) {
 	require.Contains(t, e.Error, "192.0.2.1 is this server's own address")
 	e = decode[answer](t, push("a", "02:00:00:00:00:01", "192.0.2.254", false), http.StatusBadRequest)
 	require.Contains(t, e.Error, "192.0.2.254 is this server's gateway")
-	e = decode[answer](t, s.do(http.MethodPost, "/v1/seen/02:00:00:00:00:01/accept", map[string]any{"name": "a", "address": "192.0.2.1", "netmask": "255.255.255.0"}), http.StatusBadRequest)
+	e = decode[answer](
+		t,
+		s.do(
+			http.MethodPost,
+			"/v1/seen/02:00:00:00:00:01/accept",
+			map[string]any{"name": "a", "address": "192.0.2.1", "netmask": "255.255.255.0"},
+		),
+		http.StatusBadRequest,
+	)
 	require.Contains(t, e.Error, "own address")
 
 	type pushed struct {

@@ -27,7 +27,11 @@ func TestReprovisionAndDecommissionStartRuns(t *testing.T) {
 			c.image("debian-12")
 		}
 		require.NoError(t, c.Store.PutMachines(t.Context(), []inventory.Machine{m}, false, "test"))
-		require.Contains(t, c.op(http.StatusOK, http.MethodGet, "/v1/machines/"+x.machine, nil).Body.String(), `"protectedDisks":[{"serial":"KEEP"},{"wwn":"0x5"}]`)
+		require.Contains(
+			t,
+			c.op(http.StatusOK, http.MethodGet, "/v1/machines/"+x.machine, nil).Body.String(),
+			`"protectedDisks":[{"serial":"KEEP"},{"wwn":"0x5"}]`,
+		)
 		c.op(http.StatusAccepted, http.MethodPost, "/v1/machines/"+x.machine+"/"+x.path, x.body)
 		require.Equal(t, x.kind, c.Temporal.Types[n])
 		require.Equal(t, x.want, c.Temporal.Inputs[n])
@@ -45,9 +49,21 @@ func TestQuarantinedMachinesAreNotInstalled(t *testing.T) {
 	ctx := t.Context()
 	g, err := c.Store.TakeGrant(ctx, "m1", "r1", "machine/m1", false)
 	require.NoError(t, err)
-	require.NoError(t, c.Store.Retire(ctx, g.Owner, inventory.Standing{State: inventory.StandingQuarantined, Reason: "sector 7 refuses", Since: c.Clock.Now()}, true))
+	require.NoError(
+		t,
+		c.Store.Retire(
+			ctx,
+			g.Owner,
+			inventory.Standing{State: inventory.StandingQuarantined, Reason: "sector 7 refuses", Since: c.Clock.Now()},
+			true,
+		),
+	)
 	require.NoError(t, c.Store.EndGrant(ctx, g.Owner))
-	require.Contains(t, c.op(http.StatusOK, http.MethodGet, "/v1/machines/m1", nil).Body.String(), `"standing":{"state":"quarantined","reason":"sector 7 refuses"`)
+	require.Contains(
+		t,
+		c.op(http.StatusOK, http.MethodGet, "/v1/machines/m1", nil).Body.String(),
+		`"standing":{"state":"quarantined","reason":"sector 7 refuses"`,
+	)
 	for _, path := range []string{"provision", "reprovision"} {
 		a := decode[answer](t, c.do(http.MethodPost, "/v1/machines/m1/"+path, `{"image":"sim"}`), http.StatusConflict)
 		require.Contains(t, a.Error, "sector 7 refuses")
@@ -69,7 +85,15 @@ func TestRecoverStartsAnOperation(t *testing.T) {
 	require.Contains(t, c.op(http.StatusOK, http.MethodGet, "/v1/operations/recover.flood", nil).Body.String(), `"type":"Recover"`)
 	c.op(http.StatusConflict, http.MethodPost, "/v1/recover", `{"name":"another","machines":["m1"]}`)
 
-	a := decode[answer](t, c.do(http.MethodPost, "/v1/recover", `{"name":"a/b","machines":["m9"],"order":[["m1"]],"concurrency":-1,"abortAfter":-1,"template":"nothing"}`), http.StatusBadRequest)
+	a := decode[answer](
+		t,
+		c.do(
+			http.MethodPost,
+			"/v1/recover",
+			`{"name":"a/b","machines":["m9"],"order":[["m1"]],"concurrency":-1,"abortAfter":-1,"template":"nothing"}`,
+		),
+		http.StatusBadRequest,
+	)
 	var fields []string
 	for _, p := range a.Problems {
 		fields = append(fields, p.Field)

@@ -61,7 +61,12 @@ func TestS1OneClaimPerBoot(t *testing.T) {
 	for _, a := range answers {
 		counts[a.Code]++
 	}
-	require.Equal(t, map[int]int{http.StatusOK: 1, http.StatusConflict: len(answers) - 1}, counts, "one token, the others are told of the conflict")
+	require.Equal(
+		t,
+		map[int]int{http.StatusOK: 1, http.StatusConflict: len(answers) - 1},
+		counts,
+		"one token, the others are told of the conflict",
+	)
 	require.Equal(t, 1, s.Events(inventory.EventFilter{Run: "r1"})[inventory.EventClaimConflict], "the run hears of it")
 
 	s.AddMachine("m2", "52:54:00:00:00:0b")
@@ -96,7 +101,12 @@ func TestS2TokensAreBoundAndHashed(t *testing.T) {
 	require.NotEqual(t, w1.Token, w2.Token)
 
 	k := s.Assign(o2)
-	require.Equal(t, http.StatusNoContent, send(t, s.agent, http.MethodGet, "/agent/v1/next?wait=0", nil, bearer(w1.Token)).Code, "another machine's work")
+	require.Equal(
+		t,
+		http.StatusNoContent,
+		send(t, s.agent, http.MethodGet, "/agent/v1/next?wait=0", nil, bearer(w1.Token)).Code,
+		"another machine's work",
+	)
 	forged := action.Result{Key: k, ID: "x", State: action.Success}
 	require.NotEqual(t, http.StatusNoContent, send(t, s.agent, http.MethodPost, "/agent/v1/report", forged, bearer(w1.Token)).Code)
 	require.Zero(t, s.Events(inventory.EventFilter{Run: "r2"})[inventory.EventActionDone], "another machine's result")
@@ -189,7 +199,12 @@ func TestS3AgentRoutesTellNobodyWhatIsArmed(t *testing.T) {
 	for _, name := range []string{"nobody", "armed"} {
 		h := hello(name)
 		h.Protocol, h.MAC = 99, "02:00:00:00:00:99"
-		require.Equal(t, look(http.MethodPost, "/agent/v1/claim", func() action.Hello { x := h; x.Machine = "nobody"; return x }()), look(http.MethodPost, "/agent/v1/claim", h), name)
+		require.Equal(
+			t,
+			look(http.MethodPost, "/agent/v1/claim", func() action.Hello { x := h; x.Machine = "nobody"; return x }()),
+			look(http.MethodPost, "/agent/v1/claim", h),
+			name,
+		)
 	}
 	require.Equal(t, http.StatusCreated, s.do(http.MethodPut, "/v1/images/debian-12", "text").Code)
 	guess := bearer(base64.RawURLEncoding.EncodeToString(make([]byte, 32)))
@@ -208,7 +223,12 @@ func TestS4NoHeaderNamesTheCaller(t *testing.T) {
 		for _, value := range []string{"127.0.0.1", "::1", "10.0.0.1"} {
 			require.Equal(t, http.StatusUnauthorized, send(t, s.operator, http.MethodGet, "/v1/machines", nil, header{name, value}).Code, name)
 			require.Equal(t, http.StatusUnauthorized, send(t, s.agent, http.MethodGet, "/agent/v1/next", nil, header{name, value}).Code, name)
-			require.Equal(t, http.StatusForbidden, send(t, s.operator, http.MethodGet, "/healthz", nil, header{name, value}, header{"Host", "evil.example"}).Code, name)
+			require.Equal(
+				t,
+				http.StatusForbidden,
+				send(t, s.operator, http.MethodGet, "/healthz", nil, header{name, value}, header{"Host", "evil.example"}).Code,
+				name,
+			)
 		}
 	}
 }
@@ -275,8 +295,16 @@ func TestS17FetchJudgesWhatItDials(t *testing.T) {
 	s := newSite(t, func(c *siteConfig) {
 		c.FetchHosts = []string{"127.0.0.1", "listed.test"}
 		c.Resolver = nameserver(t, map[string][]string{
-			"loopback.test": {"127.0.0.1"}, "loopback2.test": {"127.8.8.8"}, "link.test": {"169.254.169.254"}, "private.test": {"10.0.0.1"}, "zero.test": {"0.0.0.0"},
-			"both.test": {"0.0.0.0,127.0.0.1"}, "rebinding.test": {"127.0.0.1", "169.254.169.254"}, "listed.test": {"127.0.0.1"},
+			"loopback.test": {
+				"127.0.0.1",
+			},
+			"loopback2.test": {"127.8.8.8"},
+			"link.test":      {"169.254.169.254"},
+			"private.test":   {"10.0.0.1"},
+			"zero.test":      {"0.0.0.0"},
+			"both.test":      {"0.0.0.0,127.0.0.1"},
+			"rebinding.test": {"127.0.0.1", "169.254.169.254"},
+			"listed.test":    {"127.0.0.1"},
 		})
 	})
 	fetch := func(u string) string {
@@ -307,8 +335,28 @@ func TestS17AddressesThatMayBeDialled(t *testing.T) {
 	public := []string{"1.1.1.1", "93.184.216.34", "2606:2800:220:1::1"}
 	private := []string{"10.0.0.1", "172.16.0.1", "192.168.1.1", "fd00::1"}
 	never := []string{
-		"127.0.0.1", "127.1.2.3", "::1", "0.0.0.0", "0.1.2.3", "::", "169.254.169.254", "fe80::1", "224.0.0.1", "ff02::1", "255.255.255.255", "240.0.0.1", "100.64.0.1", "198.18.0.1",
-		"::ffff:127.0.0.1", "::ffff:169.254.169.254", "::127.0.0.1", "64:ff9b::7f00:1", "2002:7f00:1::", "2001:0:1::", "192.0.0.8", "fec0::1",
+		"127.0.0.1",
+		"127.1.2.3",
+		"::1",
+		"0.0.0.0",
+		"0.1.2.3",
+		"::",
+		"169.254.169.254",
+		"fe80::1",
+		"224.0.0.1",
+		"ff02::1",
+		"255.255.255.255",
+		"240.0.0.1",
+		"100.64.0.1",
+		"198.18.0.1",
+		"::ffff:127.0.0.1",
+		"::ffff:169.254.169.254",
+		"::127.0.0.1",
+		"64:ff9b::7f00:1",
+		"2002:7f00:1::",
+		"2001:0:1::",
+		"192.0.0.8",
+		"fec0::1",
 	}
 	for host, may := range map[string][]string{"example.com": public, "mirror.lan": append(slices.Clone(public), private...)} {
 		for _, a := range slices.Concat(public, private, never) {
@@ -360,7 +408,12 @@ func TestS14KernelArgumentsAreRefusedByName(t *testing.T) {
 		require.NotEmpty(t, a.Problems[0].Remedy)
 	}
 	for _, bad := range []string{"node\n1", "node;1", "${node}", "a b", "a||b", "-a", "A", "node1#!"} {
-		require.Equal(t, http.StatusBadRequest, s.do(http.MethodPost, "/v1/machines", map[string]any{"machines": []any{machine(bad, mac)}}).Code, bad)
+		require.Equal(
+			t,
+			http.StatusBadRequest,
+			s.do(http.MethodPost, "/v1/machines", map[string]any{"machines": []any{machine(bad, mac)}}).Code,
+			bad,
+		)
 	}
 }
 
@@ -437,10 +490,23 @@ func TestS50RetargetingABMCClearsItsPassword(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, store.Close()) })
 	s := newSite(t, func(c *siteConfig) { c.Store = store })
-	stored := inventory.BMC{Driver: inventory.DriverIPMI, Host: "10.0.9.1", User: "admin", Password: inventory.NewSecret("hunter2"), HasPassword: true}
+	stored := inventory.BMC{
+		Driver:      inventory.DriverIPMI,
+		Host:        "10.0.9.1",
+		User:        "admin",
+		Password:    inventory.NewSecret("hunter2"),
+		HasPassword: true,
+	}
 	put := func(name, mac string, b inventory.BMC) {
 		t.Helper()
-		doc := map[string]any{"driver": b.Driver, "host": b.Host, "port": b.Port, "user": b.User, "insecureTLS": b.InsecureTLS, "hasPassword": b.HasPassword}
+		doc := map[string]any{
+			"driver":      b.Driver,
+			"host":        b.Host,
+			"port":        b.Port,
+			"user":        b.User,
+			"insecureTLS": b.InsecureTLS,
+			"hasPassword": b.HasPassword,
+		}
 		if !b.Password.IsZero() {
 			doc["password"] = b.Password.Reveal()
 		}

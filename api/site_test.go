@@ -41,7 +41,13 @@ func (p *peers) Decide(_ context.Context, word, peer string) error {
 }
 
 func TestPeers(t *testing.T) {
-	p := &peers{st: inventory.SiteStatus{Role: "active", Epoch: 1, Peers: []inventory.Peer{{Name: "um760", URL: "https://10.0.0.2:7444", Fingerprint: fingerprint}}}}
+	p := &peers{
+		st: inventory.SiteStatus{
+			Role:  "active",
+			Epoch: 1,
+			Peers: []inventory.Peer{{Name: "um760", URL: "https://10.0.0.2:7444", Fingerprint: fingerprint}},
+		},
+	}
 	s := newSite(t, func(c *siteConfig) { c.Site = p })
 	c := checking(s)
 	for _, path := range []string{"/v1/site", "/v1/peers", "/v1/status"} {
@@ -79,7 +85,11 @@ func TestPeers(t *testing.T) {
 func TestIntakeIsClosed(t *testing.T) {
 	why := ""
 	s := newSite(t, func(c *siteConfig) { c.Intake = func(context.Context) (string, error) { return why, nil } })
-	require.Equal(t, http.StatusCreated, s.do(http.MethodPost, "/v1/machines", `{"machines":[{"name":"m1","interfaces":[{"mac":"52:54:00:00:00:0a"}]}]}`).Code)
+	require.Equal(
+		t,
+		http.StatusCreated,
+		s.do(http.MethodPost, "/v1/machines", `{"machines":[{"name":"m1","interfaces":[{"mac":"52:54:00:00:00:0a"}]}]}`).Code,
+	)
 	why = "migrate/um760 moves this site to um760"
 	r := s.do(http.MethodPost, "/v1/machines/m1/provision", map[string]any{})
 	require.Equal(t, http.StatusServiceUnavailable, r.Code)
@@ -92,7 +102,12 @@ func TestIntakeIsClosed(t *testing.T) {
 // TestQuiet is a server that is not the site.
 func TestQuiet(t *testing.T) {
 	p := &peers{st: inventory.SiteStatus{Role: "handing-over", Silent: "um760 does not tell", Peers: []inventory.Peer{}}}
-	h := Quiet{Site: p, TokenSHA256: sha256.Sum256([]byte(adminToken)), AllowedHosts: []string{"localhost", "127.0.0.1"}, Version: "v0-test"}.Handler()
+	h := Quiet{
+		Site:         p,
+		TokenSHA256:  sha256.Sum256([]byte(adminToken)),
+		AllowedHosts: []string{"localhost", "127.0.0.1"},
+		Version:      "v0-test",
+	}.Handler()
 	admin := header{"Authorization", "Bearer " + adminToken}
 	require.Equal(t, http.StatusOK, send(t, h, http.MethodGet, "/healthz", nil).Code)
 	require.Equal(t, http.StatusForbidden, send(t, h, http.MethodGet, "/healthz", nil, header{"Host", "evil.example"}).Code)
@@ -106,12 +121,20 @@ func TestQuiet(t *testing.T) {
 	require.Equal(t, http.StatusServiceUnavailable, r.Code)
 	require.NotEmpty(t, r.Header().Get("Retry-After"))
 	require.Equal(t, http.StatusUnauthorized, send(t, h, http.MethodPost, "/v1/site/decide", map[string]string{"word": "give-up"}).Code)
-	require.Equal(t, http.StatusOK, send(t, h, http.MethodPost, "/v1/site/decide", map[string]string{"word": "give-up", "peer": "um760"}, admin).Code)
+	require.Equal(
+		t,
+		http.StatusOK,
+		send(t, h, http.MethodPost, "/v1/site/decide", map[string]string{"word": "give-up", "peer": "um760"}, admin).Code,
+	)
 	require.Equal(t, []string{"give-up um760"}, p.words)
 	p.err = fmt.Errorf("nothing is to be decided: %w", inventory.ErrConflict)
 	require.Equal(t, http.StatusConflict, send(t, h, http.MethodPost, "/v1/site/decide", map[string]string{"word": "take-over"}, admin).Code)
 
-	p.st = inventory.SiteStatus{Role: "retired", Successor: &inventory.Peer{Name: "um760", URL: "https://10.0.0.2:7444"}, Peers: []inventory.Peer{}}
+	p.st = inventory.SiteStatus{
+		Role:      "retired",
+		Successor: &inventory.Peer{Name: "um760", URL: "https://10.0.0.2:7444"},
+		Peers:     []inventory.Peer{},
+	}
 	for _, path := range []string{"/", "/v1/machines", "/login/x"} {
 		r := send(t, h, http.MethodGet, path, nil)
 		require.Equal(t, http.StatusGone, r.Code, path)

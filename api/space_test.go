@@ -75,7 +75,12 @@ func TestImagesHaveTheirOwnDisk(t *testing.T) {
 	require.Len(t, st.Space, 2)
 	a := decode[answer](t, s.do(http.MethodPut, "/v1/images/debian-12", "text"), http.StatusInsufficientStorage)
 	require.Contains(t, a.Error, images)
-	require.NotEqual(t, http.StatusInsufficientStorage, s.do(http.MethodPost, "/v1/machines/m1/inspect", nil).Code, "runs write to the other disk")
+	require.NotEqual(
+		t,
+		http.StatusInsufficientStorage,
+		s.do(http.MethodPost, "/v1/machines/m1/inspect", nil).Code,
+		"runs write to the other disk",
+	)
 	require.NoFileExists(t, filepath.Join(images, upload{image: inventory.Image{Name: "debian-12"}}.part()))
 }
 

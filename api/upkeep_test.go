@@ -31,7 +31,11 @@ func (s spy) SignalWorkflow(ctx context.Context, id, run, name string, arg any) 
 // a little older; and the status names those that wait for a person.
 func TestHeldRunsAreTold(t *testing.T) {
 	var events []workflows.Event
-	held := []inventory.HeldRun{{Run: "r1", Workflow: "machine/m1", Machine: "m1"}, {Run: "r2", Workflow: "machine/m2", Machine: "m2"}, {Run: "r3", Workflow: "machine/m3", Machine: "m3"}}
+	held := []inventory.HeldRun{
+		{Run: "r1", Workflow: "machine/m1", Machine: "m1"},
+		{Run: "r2", Workflow: "machine/m2", Machine: "m2"},
+		{Run: "r3", Workflow: "machine/m3", Machine: "m3"},
+	}
 	taken := time.Date(2026, 2, 28, 0, 0, 0, 0, time.UTC)
 	s := newSite(t, func(c *siteConfig) {
 		provider := c.Temporal
@@ -41,9 +45,31 @@ func TestHeldRunsAreTold(t *testing.T) {
 		}
 		c.Restored = inventory.Restore{Backup: "b1", Taken: taken, Held: held}
 	})
-	open := inventory.Workflow{Run: "r1", ID: "machine/m1", Machine: "m1", State: inventory.StateRunning, Phase: inventory.PhaseAction, Epoch: 4, Started: s.Clock.Now()}
+	open := inventory.Workflow{
+		Run:     "r1",
+		ID:      "machine/m1",
+		Machine: "m1",
+		State:   inventory.StateRunning,
+		Phase:   inventory.PhaseAction,
+		Epoch:   4,
+		Started: s.Clock.Now(),
+	}
 	require.NoError(t, s.Store.PutWorkflow(t.Context(), open))
-	require.NoError(t, s.Store.PutWorkflow(t.Context(), inventory.Workflow{Run: "r2", ID: "machine/m2", Machine: "m2", State: inventory.StateSuccess, Phase: inventory.PhaseDone, Epoch: 1, Started: s.Clock.Now()}))
+	require.NoError(
+		t,
+		s.Store.PutWorkflow(
+			t.Context(),
+			inventory.Workflow{
+				Run:     "r2",
+				ID:      "machine/m2",
+				Machine: "m2",
+				State:   inventory.StateSuccess,
+				Phase:   inventory.PhaseDone,
+				Epoch:   1,
+				Started: s.Clock.Now(),
+			},
+		),
+	)
 	for _, h := range held[:2] {
 		s.Temporal.Open(h.Workflow, h.Run)
 	}
@@ -108,5 +134,9 @@ func TestBackup(t *testing.T) {
 	fails = inventory.ErrConflict
 	require.Equal(t, http.StatusConflict, s.do(http.MethodPost, "/v1/backup", map[string]any{"withoutKey": true}).Code)
 	require.Equal(t, http.StatusServiceUnavailable, newSite(t).do(http.MethodPost, "/v1/backup", map[string]any{"withoutKey": true}).Code)
-	require.Equal(t, http.StatusUnauthorized, s.do(http.MethodPost, "/v1/backup", map[string]any{"withoutKey": true}, header{"Authorization", ""}).Code)
+	require.Equal(
+		t,
+		http.StatusUnauthorized,
+		s.do(http.MethodPost, "/v1/backup", map[string]any{"withoutKey": true}, header{"Authorization", ""}).Code,
+	)
 }

@@ -32,7 +32,11 @@ func TestS11ProvisionStartsOneRunPerMachine(t *testing.T) {
 	s := newSite(t)
 	s.AddMachine("m1", mac)
 	s.image("debian-12")
-	st := decode[Started](t, s.do(http.MethodPost, "/v1/machines/m1/provision", `{"image":"debian-12","retries":{"count":2}}`), http.StatusAccepted)
+	st := decode[Started](
+		t,
+		s.do(http.MethodPost, "/v1/machines/m1/provision", `{"image":"debian-12","retries":{"count":2}}`),
+		http.StatusAccepted,
+	)
 	require.Equal(t, "machine/m1", st.Workflow)
 	o := s.Temporal.Options[0]
 	require.Equal(t, "machine/m1", o.ID)
@@ -55,7 +59,11 @@ func TestS11ProvisionStartsOneRunPerMachine(t *testing.T) {
 	require.Equal(t, inventory.StatePreparing, w.State)
 
 	for _, path := range []string{"provision", "inspect"} {
-		a := decode[answer](t, s.do(http.MethodPost, "/v1/machines/m1/"+path, `{}`, header{"X-Path", path}), map[string]int{"provision": http.StatusBadRequest, "inspect": http.StatusConflict}[path])
+		a := decode[answer](
+			t,
+			s.do(http.MethodPost, "/v1/machines/m1/"+path, `{}`, header{"X-Path", path}),
+			map[string]int{"provision": http.StatusBadRequest, "inspect": http.StatusConflict}[path],
+		)
 		if path == "inspect" {
 			require.Contains(t, a.Error, st.Run)
 			require.Equal(t, "ingot workflow get "+st.Run, a.Next)
@@ -117,9 +125,17 @@ func (s *site) failed(run string, in workflows.ProvisionInput) {
 	raw, err := json.Marshal(in)
 	require.NoError(s.T, err)
 	require.NoError(s.T, s.Store.PutWorkflow(s.T.Context(), inventory.Workflow{
-		Run: run, ID: "machine/m1", Type: workflows.ProvisionType, Machine: "m1", State: inventory.StateFailed, Phase: inventory.PhaseFailed, Input: raw,
+		Run:     run,
+		ID:      "machine/m1",
+		Type:    workflows.ProvisionType,
+		Machine: "m1",
+		State:   inventory.StateFailed,
+		Phase:   inventory.PhaseFailed,
+		Input:   raw,
 		Actions: []inventory.ActionRecord{{Name: "one", State: action.Success}, {Name: "two", State: action.Failed, Message: "no space left"}},
-		Started: s.Clock.Now(), Ended: s.Clock.Now(), Updated: s.Clock.Now(),
+		Started: s.Clock.Now(),
+		Ended:   s.Clock.Now(),
+		Updated: s.Clock.Now(),
 	}))
 }
 
@@ -152,7 +168,9 @@ func TestRetryFromTheFailedStepIsRefused(t *testing.T) {
 	in := workflows.ProvisionInput{Machine: "m1", Image: "debian-12"}
 	refused := func(run, why string) {
 		t.Helper()
-		resume, err := json.Marshal(map[string]any{"type": workflows.ProvisionType, "input": workflows.ProvisionInput{Machine: "m1", Resume: run}})
+		resume, err := json.Marshal(
+			map[string]any{"type": workflows.ProvisionType, "input": workflows.ProvisionInput{Machine: "m1", Resume: run}},
+		)
 		require.NoError(t, err)
 		for path, body := range map[string]any{"/v1/workflows/" + run + "/retry": nil, "/v1/workflows": string(resume)} {
 			a := decode[answer](t, s.do(http.MethodPost, path, body), http.StatusConflict)
@@ -258,7 +276,12 @@ func TestBMCJobUnderARunNeedsForce(t *testing.T) {
 	require.Equal(t, http.StatusNotFound, s.do(http.MethodGet, "/v1/bmc/jobs/m1/other", nil).Code)
 	decode[Started](t, s.do(http.MethodPost, "/v1/machines/m1/power", `{"action":"off","force":true}`), http.StatusAccepted)
 	require.True(t, s.Temporal.Inputs[1].(workflows.BMCJobInput).Force)
-	require.Equal(t, "r1", decode[inventory.Workflow](t, s.do(http.MethodGet, "/v1/machines/m1/workflow", nil), http.StatusOK).Run, "a job is not the machine's workflow")
+	require.Equal(
+		t,
+		"r1",
+		decode[inventory.Workflow](t, s.do(http.MethodGet, "/v1/machines/m1/workflow", nil), http.StatusOK).Run,
+		"a job is not the machine's workflow",
+	)
 }
 
 func TestPushIsAllOrNothing(t *testing.T) {
@@ -275,7 +298,11 @@ func TestPushIsAllOrNothing(t *testing.T) {
 	require.Contains(t, a.Error, "m1")
 	require.Equal(t, http.StatusNotFound, s.do(http.MethodGet, "/v1/machines/m2", nil).Code)
 	require.Equal(t, http.StatusBadRequest, s.do(http.MethodPost, "/v1/machines", `{"machines":[]} trailing`).Code)
-	require.Equal(t, http.StatusRequestEntityTooLarge, s.do(http.MethodPost, "/v1/machines", `{"machines":["`+strings.Repeat("x", maxPush)+`"]}`).Code)
+	require.Equal(
+		t,
+		http.StatusRequestEntityTooLarge,
+		s.do(http.MethodPost, "/v1/machines", `{"machines":["`+strings.Repeat("x", maxPush)+`"]}`).Code,
+	)
 	require.Equal(t, http.StatusMethodNotAllowed, s.do(http.MethodPut, "/v1/machines", nil).Code)
 }
 
@@ -358,7 +385,18 @@ func TestStreamShowsEverythingThenChanges(t *testing.T) {
 	w := s.welcome(o, nonceA)
 	k := s.Assign(o)
 	for done := int64(1); done <= 3; done++ {
-		require.Equal(t, http.StatusOK, send(t, s.agent, http.MethodPost, "/agent/v1/heartbeat", action.Heartbeat{Running: &action.Progress{Key: k, Done: done, Total: 3}}, bearer(w.Token)).Code)
+		require.Equal(
+			t,
+			http.StatusOK,
+			send(
+				t,
+				s.agent,
+				http.MethodPost,
+				"/agent/v1/heartbeat",
+				action.Heartbeat{Running: &action.Progress{Key: k, Done: done, Total: 3}},
+				bearer(w.Token),
+			).Code,
+		)
 	}
 	until(t, frames, of("m1", `"done":3`))
 
@@ -373,7 +411,13 @@ func TestStreamShowsEverythingThenChanges(t *testing.T) {
 		f = until(t, viewer, func(f frame) bool { return strings.Contains(f.data, `"deleted":true`) })
 		require.JSONEq(t, `{"name":"m2","deleted":true}`, f.data)
 	}
-	require.NoError(t, s.Store.PutOperation(t.Context(), inventory.Operation{Run: "op", ID: "recover/x", Type: "Recover", Name: "x", State: inventory.StateRunning}))
+	require.NoError(
+		t,
+		s.Store.PutOperation(
+			t.Context(),
+			inventory.Operation{Run: "op", ID: "recover/x", Type: "Recover", Name: "x", State: inventory.StateRunning},
+		),
+	)
 	until(t, frames, func(f frame) bool { return f.event == "operation" && strings.Contains(f.data, `"recover/x"`) })
 
 	ctx, cancel := context.WithCancel(t.Context())

@@ -123,7 +123,11 @@ set_working_mc 0x20
   user 1 true  ""      "test"     user  10 none md2 md5 straight
   user 2 true  "admin" "pa55w0rd" admin 10 none md2 md5 straight
 `, addr.Port, dir), 0o644)
-	write("bmc.emu", "mc_setbmc 0x20\nmc_add 0x20 0 no-device-sdrs 0x23 9 8 0x9f 0x1291 0xf02 persist_sdr\nsel_enable 0x20 1000 0x0a\nmc_enable 0x20\n", 0o644)
+	write(
+		"bmc.emu",
+		"mc_setbmc 0x20\nmc_add 0x20 0 no-device-sdrs 0x23 9 8 0x9f 0x1291 0xf02 persist_sdr\nsel_enable 0x20 1000 0x0a\nmc_enable 0x20\n",
+		0o644,
+	)
 
 	sim := exec.Command(filepath.Join(root, "bin", "ipmi_sim"), "-c", filepath.Join(dir, "lan.conf"), "-f", filepath.Join(dir, "bmc.emu"),
 		"-s", filepath.Join(dir, "state"), "-n")

@@ -20,7 +20,10 @@ func checking(t *testing.T, kind dhcpv4.MessageType, mods ...dhcpv4.Modifier) *d
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := packet(t, kind, append([]dhcpv4.Modifier{dhcpv4.WithOption(dhcpv4.OptClassIdentifier("PXEClient:Arch:00007:UNDI:003016"))}, mods...)...)
+	p := packet(
+		t,
+		kind,
+		append([]dhcpv4.Modifier{dhcpv4.WithOption(dhcpv4.OptClassIdentifier("PXEClient:Arch:00007:UNDI:003016"))}, mods...)...)
 	p.ClientHWAddr = mac
 	return p
 }
@@ -134,7 +137,13 @@ func TestJudgeCheck(t *testing.T) {
 	if notes, err := judged(self, router, me, router); err != nil || len(notes) != 1 || !strings.Contains(notes[0], "10.10.20.1") {
 		t.Errorf("beside a router: %v %v", notes, err)
 	}
-	if _, err := judged(self, me, twin, twin); !errors.Is(err, inventory.ErrConflict) || !strings.Contains(err.Error(), "too, 192.168.1.10: end") {
+	if _, err := judged(
+		self,
+		me,
+		twin,
+		twin,
+	); !errors.Is(err, inventory.ErrConflict) ||
+		!strings.Contains(err.Error(), "too, 192.168.1.10: end") {
 		t.Errorf("two of Ingot: %v", err)
 	}
 	for _, found := range [][]ForeignServer{nil, {router}} {
@@ -160,7 +169,8 @@ func TestS48ForgedOffersAreBounded(t *testing.T) {
 		t.Errorf("forged servers: %d notes, %v", len(notes), err)
 	}
 	_, err = judged(self, append(routers, append(twins, me)...)...)
-	if !errors.Is(err, inventory.ErrConflict) || len(err.Error()) > 300 || !strings.Contains(err.Error(), "10.30.0.0, ") || !strings.Contains(err.Error(), "and more") {
+	if !errors.Is(err, inventory.ErrConflict) || len(err.Error()) > 300 || !strings.Contains(err.Error(), "10.30.0.0, ") ||
+		!strings.Contains(err.Error(), "and more") {
 		t.Errorf("forged twins: %v", err)
 	}
 }

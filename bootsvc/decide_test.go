@@ -67,7 +67,17 @@ func TestDecide(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			d := Decide(c.machine, c.grant, c.request, testNow)
 			if d.Verdict != c.verdict || d.Address != c.address || d.Loader != c.loader || d.Script != c.script {
-				t.Errorf("verdict %q, address %v, loader %q, script %v; want %q, %v, %q, %v", d.Verdict, d.Address, d.Loader, d.Script, c.verdict, c.address, c.loader, c.script)
+				t.Errorf(
+					"verdict %q, address %v, loader %q, script %v; want %q, %v, %q, %v",
+					d.Verdict,
+					d.Address,
+					d.Loader,
+					d.Script,
+					c.verdict,
+					c.address,
+					c.loader,
+					c.script,
+				)
 			}
 			if !slices.ContainsFunc(d.Reasons, func(r string) bool { return strings.Contains(r, c.reason) }) {
 				t.Errorf("reasons %q lack %q", d.Reasons, c.reason)
@@ -117,7 +127,12 @@ func TestWhy(t *testing.T) {
 	if e.Machine != "node1" || e.Verdict != Agent || e.Address != testAddr || e.Boot != 1 || len(e.Answers) != 4 {
 		t.Errorf("%+v", e)
 	}
-	want := []string{"undionly.kpxe", "snponly.efi", "http://10.10.20.2/ipxe/binary/52-54-00-20-01-01/snponly.efi", "http://10.10.20.2/ipxe/script/52:54:00:20:01:01/auto.ipxe"}
+	want := []string{
+		"undionly.kpxe",
+		"snponly.efi",
+		"http://10.10.20.2/ipxe/binary/52-54-00-20-01-01/snponly.efi",
+		"http://10.10.20.2/ipxe/script/52:54:00:20:01:01/auto.ipxe",
+	}
 	for i, a := range e.Answers {
 		if a.BootFile != want[i] {
 			t.Errorf("%s is given %q, want %q", a.Client, a.BootFile, want[i])
@@ -136,7 +151,17 @@ func TestWhy(t *testing.T) {
 }
 
 func TestNewNamesAllProblems(t *testing.T) {
-	_, err := New(Config{Interfaces: []string{"lo"}, Address: testSelf, AgentURL: "http://10.10.20.2:7443/x y", AgentPin: "sha256:zz", ClaimKey: []byte("short")}, &fakeMachines{}, &fakeJournal{})
+	_, err := New(
+		Config{
+			Interfaces: []string{"lo"},
+			Address:    testSelf,
+			AgentURL:   "http://10.10.20.2:7443/x y",
+			AgentPin:   "sha256:zz",
+			ClaimKey:   []byte("short"),
+		},
+		&fakeMachines{},
+		&fakeJournal{},
+	)
 	var p inventory.Problems
 	if !errors.As(err, &p) || len(p) != 3 {
 		t.Errorf("got %v", err)
@@ -152,7 +177,8 @@ func TestWithoutKey(t *testing.T) {
 	s, _ := newServer(t, f, func(c *Config) { c.ClaimKey = nil })
 	f.setGrant(armed("node1"))
 	e, err := s.Why(t.Context(), testMAC)
-	if err != nil || e.Verdict != Disk || e.Address != testAddr || !strings.Contains(strings.Join(e.Reasons, "; "), "key of claims is missing") {
+	if err != nil || e.Verdict != Disk || e.Address != testAddr ||
+		!strings.Contains(strings.Join(e.Reasons, "; "), "key of claims is missing") {
 		t.Errorf("%+v, %v", e, err)
 	}
 	for _, a := range e.Answers {

@@ -64,7 +64,16 @@ func describe(r reply) string {
 	}
 	p := r.packet
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s by %s to %s yiaddr=%s siaddr=%s giaddr=%s", p.MessageType(), r.route, r.to, p.YourIPAddr, p.ServerIPAddr, p.GatewayIPAddr)
+	fmt.Fprintf(
+		&b,
+		"%s by %s to %s yiaddr=%s siaddr=%s giaddr=%s",
+		p.MessageType(),
+		r.route,
+		r.to,
+		p.YourIPAddr,
+		p.ServerIPAddr,
+		p.GatewayIPAddr,
+	)
 	if p.IsBroadcast() {
 		b.WriteString(" broadcast")
 	}
@@ -220,7 +229,8 @@ func checkSane(t *testing.T, where string, p *dhcpv4.DHCPv4, r reply, address ne
 	}
 	class := p.ClassIdentifier()
 	if !isArmed || class == "" {
-		if back.BootFileName != "" || back.Options.Has(dhcpv4.OptionBootfileName) || back.Options.Has(dhcpv4.OptionVendorSpecificInformation) || back.Options.Has(dhcpv4.OptionClassIdentifier) {
+		if back.BootFileName != "" || back.Options.Has(dhcpv4.OptionBootfileName) || back.Options.Has(dhcpv4.OptionVendorSpecificInformation) ||
+			back.Options.Has(dhcpv4.OptionClassIdentifier) {
 			t.Errorf("%s: boot options without a boot: %s", where, describe(r))
 		}
 		return
@@ -246,7 +256,9 @@ func checkSane(t *testing.T, where string, p *dhcpv4.DHCPv4, r reply, address ne
 		}
 		return
 	}
-	if back.ClassIdentifier() != "PXEClient" || !bytes.Equal(back.Options.Get(dhcpv4.OptionVendorSpecificInformation), []byte{6, 1, 8, 255}) || back.ServerHostName != "10.10.20.2" || addr4(back.ServerIPAddr) != testSelf {
+	if back.ClassIdentifier() != "PXEClient" || !bytes.Equal(back.Options.Get(dhcpv4.OptionVendorSpecificInformation), []byte{6, 1, 8, 255}) ||
+		back.ServerHostName != "10.10.20.2" ||
+		addr4(back.ServerIPAddr) != testSelf {
 		t.Errorf("%s: PXE options: %s", where, describe(r))
 	}
 }
@@ -305,7 +317,11 @@ func TestAnswers(t *testing.T) {
 		{name: "REQUEST init-reboot, right", p: packet(t, request, wants(testAddr))},
 		{name: "REQUEST init-reboot, wrong", p: packet(t, request, wants("10.10.20.77"))},
 		{name: "REQUEST wrong, relayed", p: packet(t, request, wants("10.10.20.77"), relay("10.10.20.1"), generic(82, 1, 2, 'p', '7'))},
-		{name: "REQUEST wrong, not our subnet", p: packet(t, request, wants("10.10.20.77")), edit: func(m *inventory.Machine) { m.Interfaces[0].Address = netip.MustParseAddr("10.9.9.9") }},
+		{
+			name: "REQUEST wrong, not our subnet",
+			p:    packet(t, request, wants("10.10.20.77")),
+			edit: func(m *inventory.Machine) { m.Interfaces[0].Address = netip.MustParseAddr("10.9.9.9") },
+		},
 		{name: "REQUEST renewing", p: packet(t, request, ciaddr(testAddr))},
 		{name: "REQUEST renewing, wrong", p: packet(t, request, ciaddr("10.10.20.77"))},
 		{name: "REQUEST without address", p: packet(t, request, from("10.10.20.2"))},
@@ -318,8 +334,16 @@ func TestAnswers(t *testing.T) {
 		{name: "BOOTP", p: packet(t, discover, dhcpv4.WithoutOption(dhcpv4.OptionDHCPMessageType))},
 		{name: "too many hops", p: packet(t, discover, relay("10.10.20.1"), func(p *dhcpv4.DHCPv4) { p.HopCount = 17 })},
 		{name: "relay of another subnet", p: packet(t, discover, relay("10.10.30.1"))},
-		{name: "relay that is listed", p: packet(t, discover, relay("10.10.20.1")), cfg: func(c *Config) { c.Relays = []netip.Prefix{netip.MustParsePrefix("10.10.20.1/32")} }},
-		{name: "relay that is not listed", p: packet(t, discover, relay("10.10.20.254")), cfg: func(c *Config) { c.Relays = []netip.Prefix{netip.MustParsePrefix("10.10.20.1/32")} }},
+		{
+			name: "relay that is listed",
+			p:    packet(t, discover, relay("10.10.20.1")),
+			cfg:  func(c *Config) { c.Relays = []netip.Prefix{netip.MustParsePrefix("10.10.20.1/32")} },
+		},
+		{
+			name: "relay that is not listed",
+			p:    packet(t, discover, relay("10.10.20.254")),
+			cfg:  func(c *Config) { c.Relays = []netip.Prefix{netip.MustParsePrefix("10.10.20.1/32")} },
+		},
 		{name: "DHCP disabled", p: packet(t, discover), edit: func(m *inventory.Machine) { m.Interfaces[0].DisableDHCP = true }},
 		{name: "no netboot", p: packet(t, discover, pxeClient(7)), edit: func(m *inventory.Machine) { m.Interfaces[0].DisableNetboot = true }},
 		{name: "lease of an hour, NTP, own hostname", p: packet(t, discover), edit: func(m *inventory.Machine) {
@@ -329,7 +353,11 @@ func TestAnswers(t *testing.T) {
 		{name: "link-local route", p: packet(t, discover), cfg: func(c *Config) { c.LinkLocal = true }},
 		{name: "link-local route, relayed", p: packet(t, discover, relay("10.10.20.254")), cfg: func(c *Config) { c.LinkLocal = true }},
 		{name: "another port", p: packet(t, discover, generic(77, []byte("iPXE")...)), cfg: func(c *Config) { c.HTTPAddr = []string{":7080"} }},
-		{name: "a loader that is missing", p: packet(t, discover, pxeClient(7)), edit: func(m *inventory.Machine) { m.Interfaces[0].Loader = "shimx64.efi" }},
+		{
+			name: "a loader that is missing",
+			p:    packet(t, discover, pxeClient(7)),
+			edit: func(m *inventory.Machine) { m.Interfaces[0].Loader = "shimx64.efi" },
+		},
 	}
 	for _, arch := range []byte{0, 6, 7, 9, 10, 11, 15, 16, 17, 19, 20, 41} {
 		rows = append(rows, row{name: fmt.Sprintf("architecture %d", arch), p: packet(t, discover, pxeClient(arch))})
@@ -349,7 +377,11 @@ func TestEventsOfDHCP(t *testing.T) {
 	s, j := newServer(t, f, nil)
 	discover := func() {
 		t.Helper()
-		if r := s.handlePacket(t.Context(), packet(t, dhcpv4.MessageTypeDiscover, pxeClient(0)).ToBytes(), link{name: "eth0"}); r.route == routeNone {
+		if r := s.handlePacket(
+			t.Context(),
+			packet(t, dhcpv4.MessageTypeDiscover, pxeClient(0)).ToBytes(),
+			link{name: "eth0"},
+		); r.route == routeNone {
 			t.Fatal("not answered")
 		}
 	}
@@ -363,7 +395,9 @@ func TestEventsOfDHCP(t *testing.T) {
 		discover()
 	}
 	s.rec.flush(t.Context())
-	if len(j.events) != 1 || j.events[0].Kind != inventory.EventDHCP || j.events[0].Count != 1000 || j.events[0].Run != g.Run || j.events[0].Epoch != 7 || j.events[0].Boot != 1 {
+	if len(j.events) != 1 || j.events[0].Kind != inventory.EventDHCP || j.events[0].Count != 1000 || j.events[0].Run != g.Run ||
+		j.events[0].Epoch != 7 ||
+		j.events[0].Boot != 1 {
 		t.Errorf("a flood while armed: %+v", j.events)
 	}
 	j.events = nil
@@ -442,7 +476,8 @@ func TestIPPacket(t *testing.T) {
 		if checksum(b[20:], pseudo) != 0 {
 			t.Error("UDP checksum")
 		}
-		if int(binary.BigEndian.Uint16(b[2:])) != len(b) || int(binary.BigEndian.Uint16(b[24:])) != size+8 || binary.BigEndian.Uint16(b[22:]) != 68 {
+		if int(binary.BigEndian.Uint16(b[2:])) != len(b) || int(binary.BigEndian.Uint16(b[24:])) != size+8 ||
+			binary.BigEndian.Uint16(b[22:]) != 68 {
 			t.Errorf("header % x", b[:28])
 		}
 	}

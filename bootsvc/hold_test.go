@@ -48,7 +48,8 @@ func TestDecideHoldsAMachineInItsActions(t *testing.T) {
 			if d.Verdict != c.verdict || d.Loader != c.loader || d.Script != c.script {
 				t.Errorf("verdict %q, loader %q, script %v; want %q, %q, %v", d.Verdict, d.Loader, d.Script, c.verdict, c.loader, c.script)
 			}
-			if d.Verdict == Hold && (d.Armed() || !slices.ContainsFunc(d.Reasons, func(r string) bool { return strings.Contains(r, "actions of run") })) {
+			if d.Verdict == Hold &&
+				(d.Armed() || !slices.ContainsFunc(d.Reasons, func(r string) bool { return strings.Contains(r, "actions of run") })) {
 				t.Errorf("armed %v, reasons %q", d.Armed(), d.Reasons)
 			}
 		})
@@ -70,7 +71,8 @@ func TestHoldIsTheSameOnEveryListener(t *testing.T) {
 		for _, path := range []string{"/ipxe/script/" + testMAC + "/auto.ipxe", "/ipxe/script/" + testMAC + "/hold.ipxe", "/autoexec.ipxe"} {
 			w := get(t, s.Handler(), http.MethodGet, path, testAddr)
 			script := w.Body.String()
-			if w.Code != http.StatusOK || strings.Contains(script, "claim") || strings.Contains(script, "kernel") || strings.Contains(script, "exit") ||
+			if w.Code != http.StatusOK || strings.Contains(script, "claim") || strings.Contains(script, "kernel") ||
+				strings.Contains(script, "exit") ||
 				!strings.Contains(script, "/ipxe/script/"+testMAC+"/hold.ipxe || goto hold") {
 				t.Errorf("%q, %s: %d\n%s", method, path, w.Code, script)
 			}
@@ -85,19 +87,36 @@ func TestHoldIsTheSameOnEveryListener(t *testing.T) {
 			t.Errorf("%q: events %q", method, kinds)
 		}
 		e, err := s.Why(t.Context(), testMAC)
-		if err != nil || e.Verdict != Hold || e.Answers[0].BootFile != "undionly.kpxe" || !strings.HasSuffix(e.Answers[3].BootFile, "/auto.ipxe") {
+		if err != nil || e.Verdict != Hold || e.Answers[0].BootFile != "undionly.kpxe" ||
+			!strings.HasSuffix(e.Answers[3].BootFile, "/auto.ipxe") {
 			t.Errorf("%q: %+v, %v", method, e, err)
 		}
 
 		// Once the run is over the script that the machine waits in ends, whatever
 		// the machine's method: 404 would leave it there.
 		f.setGrant(acting(func(g *inventory.Grant) { g.Run = "" }))
-		if w := get(t, s.Handler(), http.MethodGet, "/ipxe/script/"+testMAC+"/hold.ipxe", testAddr); w.Code != http.StatusOK || !strings.Contains(w.Body.String(), "exit") {
+		if w := get(
+			t,
+			s.Handler(),
+			http.MethodGet,
+			"/ipxe/script/"+testMAC+"/hold.ipxe",
+			testAddr,
+		); w.Code != http.StatusOK ||
+			!strings.Contains(w.Body.String(), "exit") {
 			t.Errorf("%q: over: %d\n%s", method, w.Code, w.Body)
 		}
 		// And the next boot that is allowed is taken from there.
 		f.setGrant(armed("node1"))
-		if w := get(t, s.Handler(), http.MethodGet, "/ipxe/script/"+testMAC+"/hold.ipxe", testAddr); !strings.Contains(w.Body.String(), "ingot.claim=") {
+		if w := get(
+			t,
+			s.Handler(),
+			http.MethodGet,
+			"/ipxe/script/"+testMAC+"/hold.ipxe",
+			testAddr,
+		); !strings.Contains(
+			w.Body.String(),
+			"ingot.claim=",
+		) {
 			t.Errorf("%q: armed: %d\n%s", method, w.Code, w.Body)
 		}
 	}

@@ -76,7 +76,9 @@ func TestHTTPIsNotStarved(t *testing.T) {
 		"name the machine": "GET /ipxe/binary/" + testMAC + "/snponly.efi HTTP/1.1\r\nHost: x\r\n\r\n",
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := &fakeMachines{machines: []inventory.Machine{machine(func(m *inventory.Machine) { m.Interfaces[0].Address = netip.MustParseAddr("127.0.0.1") })}}
+			f := &fakeMachines{
+				machines: []inventory.Machine{machine(func(m *inventory.Machine) { m.Interfaces[0].Address = netip.MustParseAddr("127.0.0.1") })},
+			}
 			s, _ := newServer(t, f, func(c *Config) { c.Images = fakeImages{image, inventory.Image{Name: "big.raw"}} })
 			if err := os.Truncate(filepath.Join(s.cfg.LoaderDir, "snponly.efi"), 64<<20); err != nil {
 				t.Fatal(err)
@@ -116,7 +118,9 @@ func TestHTTPKeepsWhatIsProven(t *testing.T) {
 		"a wrong token":   {other, "/boot/" + testMAC + "/00/vmlinuz", false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := &fakeMachines{machines: []inventory.Machine{machine(func(m *inventory.Machine) { m.Interfaces[0].Address = netip.MustParseAddr(own) })}}
+			f := &fakeMachines{
+				machines: []inventory.Machine{machine(func(m *inventory.Machine) { m.Interfaces[0].Address = netip.MustParseAddr(own) })},
+			}
 			s, _ := newServer(t, f, nil)
 			f.setGrant(g)
 			addr := startHTTP(t, s)

@@ -131,7 +131,14 @@ func TestEveryNameResolves(t *testing.T) {
 		}
 		return r.packet.BootFileName
 	}
-	loaders := map[byte]string{0: "undionly.kpxe", 7: "snponly.efi", 9: "snponly.efi", 15: "snponly.efi", 16: "snponly.efi", 20: "undionly.kpxe"}
+	loaders := map[byte]string{
+		0:  "undionly.kpxe",
+		7:  "snponly.efi",
+		9:  "snponly.efi",
+		15: "snponly.efi",
+		16: "snponly.efi",
+		20: "undionly.kpxe",
+	}
 	for arch, loader := range loaders {
 		name := bootFile(pxeClient(arch))
 		if got := resolve(name); !strings.HasPrefix(got, loader+"\n") {
@@ -171,7 +178,9 @@ func TestEveryNameResolves(t *testing.T) {
 }
 
 func TestScripts(t *testing.T) {
-	f := &fakeMachines{machines: []inventory.Machine{machine(func(m *inventory.Machine) { m.KernelArgs = []string{"modprobe.blacklist=nouveau"} })}}
+	f := &fakeMachines{
+		machines: []inventory.Machine{machine(func(m *inventory.Machine) { m.KernelArgs = []string{"modprobe.blacklist=nouveau"} })},
+	}
 	s, j := newServer(t, f, nil)
 	h := s.Handler()
 	const url = "/ipxe/script/52:54:00:20:01:01/auto.ipxe"
@@ -196,8 +205,17 @@ func TestScripts(t *testing.T) {
 		t.Error("the token of the URL")
 	}
 	compareGolden(t, "testdata/boot.ipxe", first)
-	f.setGrant(inventory.Grant{Owner: inventory.Owner{Machine: "node1", Run: "person:ada", Epoch: 8}, Boot: 1, NetbootUntil: testNow.Add(time.Hour)})
-	if rescue := get(t, h, http.MethodGet, url, "10.10.20.9").Body.String(); !strings.Contains(rescue, " ingot.rescue=1 ") || !strings.Contains(rescue, " ingot.claim=") {
+	f.setGrant(
+		inventory.Grant{Owner: inventory.Owner{Machine: "node1", Run: "person:ada", Epoch: 8}, Boot: 1, NetbootUntil: testNow.Add(time.Hour)},
+	)
+	if rescue := get(
+		t,
+		h,
+		http.MethodGet,
+		url,
+		"10.10.20.9",
+	).Body.String(); !strings.Contains(rescue, " ingot.rescue=1 ") ||
+		!strings.Contains(rescue, " ingot.claim=") {
 		t.Errorf("rescue:\n%s", rescue)
 	}
 	j.kinds(t, s)
@@ -248,12 +266,38 @@ func TestBootURLsExpire(t *testing.T) {
 }
 
 func TestScriptRefusesInjection(t *testing.T) {
-	bad := []string{"a b", "a\nshell", "a\r", "a;b", "a&&b", "a||b", "#!ipxe", "${net0/mac}", `a"b`, "a'b", "", "ingot.claim=0", "ingot.server=https://evil", "rdinit=/bin/sh", "init=/bin/sh", "initrd=x", "-x", strings.Repeat("x", 2000)}
+	bad := []string{
+		"a b",
+		"a\nshell",
+		"a\r",
+		"a;b",
+		"a&&b",
+		"a||b",
+		"#!ipxe",
+		"${net0/mac}",
+		`a"b`,
+		"a'b",
+		"",
+		"ingot.claim=0",
+		"ingot.server=https://evil",
+		"rdinit=/bin/sh",
+		"init=/bin/sh",
+		"initrd=x",
+		"-x",
+		strings.Repeat("x", 2000),
+	}
 	for _, arg := range bad {
 		f := &fakeMachines{machines: []inventory.Machine{machine(func(m *inventory.Machine) { m.KernelArgs = []string{arg} })}}
 		s, _ := newServer(t, f, nil)
 		f.setGrant(armed("node1"))
-		if w := get(t, s.Handler(), http.MethodGet, "/ipxe/script/525400200101/auto.ipxe", testAddr); w.Code != http.StatusInternalServerError || strings.Contains(w.Body.String(), "claim") {
+		if w := get(
+			t,
+			s.Handler(),
+			http.MethodGet,
+			"/ipxe/script/525400200101/auto.ipxe",
+			testAddr,
+		); w.Code != http.StatusInternalServerError ||
+			strings.Contains(w.Body.String(), "claim") {
 			t.Errorf("argument %.20q: %d %s", arg, w.Code, w.Body)
 		}
 	}
@@ -358,7 +402,10 @@ func TestRunNeedsOneHTTPPort(t *testing.T) {
 	s, _ := newServer(t, &fakeMachines{}, func(c *Config) {
 		c.Address, c.HTTPAddr = netip.MustParseAddr("127.0.0.1"), []string{taken.Addr().String()}
 	})
-	if _, err := s.listenHTTP(t.Context()); err == nil || !strings.Contains(err.Error(), taken.Addr().String()) || !strings.Contains(err.Error(), "another program has the port") {
+	if _, err := s.listenHTTP(
+		t.Context(),
+	); err == nil || !strings.Contains(err.Error(), taken.Addr().String()) ||
+		!strings.Contains(err.Error(), "another program has the port") {
 		t.Errorf("all ports taken: %v", err)
 	}
 	s, _ = newServer(t, &fakeMachines{}, func(c *Config) {

@@ -166,7 +166,13 @@ func relayed(t *testing.T, cli *net.Interface) {
 		return err
 	})
 	defer relay.Close()
-	p := packet(t, dhcpv4.MessageTypeDiscover, dhcpv4.WithHwAddr(cli.HardwareAddr), dhcpv4.WithGatewayIP(net.IPv4(10, 10, 20, 1)), generic(82, 1, 2, 'p', '7'))
+	p := packet(
+		t,
+		dhcpv4.MessageTypeDiscover,
+		dhcpv4.WithHwAddr(cli.HardwareAddr),
+		dhcpv4.WithGatewayIP(net.IPv4(10, 10, 20, 1)),
+		generic(82, 1, 2, 'p', '7'),
+	)
 	if _, err := relay.WriteTo(p.ToBytes(), &net.UDPAddr{IP: testSelf.AsSlice(), Port: 67}); err != nil {
 		t.Fatal(err)
 	}
@@ -178,7 +184,8 @@ func relayed(t *testing.T, cli *net.Interface) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if from.String() != "10.10.20.2:67" || lastOption(b[:n]) != 82 || !bytes.Contains(b[:n], []byte{82, 4, 1, 2, 'p', '7'}) || !bytes.Equal(b[28:34], cli.HardwareAddr) {
+	if from.String() != "10.10.20.2:67" || lastOption(b[:n]) != 82 || !bytes.Contains(b[:n], []byte{82, 4, 1, 2, 'p', '7'}) ||
+		!bytes.Equal(b[28:34], cli.HardwareAddr) {
 		t.Errorf("from %s: % x", from, b[:n])
 	}
 }
@@ -215,7 +222,8 @@ func probed(t *testing.T) {
 	})
 	defer foreign.Close()
 	servers, err := ProbeDHCP(t.Context(), "srv0")
-	if err != nil || len(servers) != 1 || servers[0].Server.String() != "10.10.20.1" || servers[0].Offered.String() != "10.10.20.99" || servers[0].Proxy {
+	if err != nil || len(servers) != 1 || servers[0].Server.String() != "10.10.20.1" || servers[0].Offered.String() != "10.10.20.99" ||
+		servers[0].Proxy {
 		t.Errorf("%+v, %v", servers, err)
 	}
 }

@@ -35,7 +35,16 @@ func relayOnly(c *Config) {
 // TestS31RelayOnlyNeedsItsRelays: a server that cannot know whom to believe
 // does not start, and says everything that is wrong at once.
 func TestS31RelayOnlyNeedsItsRelays(t *testing.T) {
-	_, err := New(Config{RelayOnly: true, Interfaces: []string{"lo"}, AgentURL: "https://192.168.1.10:7443", AgentPin: "sha256:" + strings.Repeat("ab", 32)}, &fakeMachines{}, &fakeJournal{})
+	_, err := New(
+		Config{
+			RelayOnly:  true,
+			Interfaces: []string{"lo"},
+			AgentURL:   "https://192.168.1.10:7443",
+			AgentPin:   "sha256:" + strings.Repeat("ab", 32),
+		},
+		&fakeMachines{},
+		&fakeJournal{},
+	)
 	for _, want := range []string{"no relay is listed", "list the relays' addresses", "no interface to take its address from", "leave one of them out"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("no %q in: %v", want, err)
@@ -199,7 +208,12 @@ func TestLabS31RealRelay(t *testing.T) {
 		ip(t, strings.Fields(c)...)
 	}
 	within(t, relayRouterNS, "sysctl", "-qw", "net.ipv4.ip_forward=1")
-	within(t, relayServerNS, "nft", "add table ip rewrite; add chain ip rewrite in { type nat hook input priority 100; }; add rule ip rewrite in udp dport 67 snat to 172.17.0.1")
+	within(
+		t,
+		relayServerNS,
+		"nft",
+		"add table ip rewrite; add chain ip rewrite in { type nat hook input priority 100; }; add rule ip rewrite in udp dport 67 snat to 172.17.0.1",
+	)
 	var cli *net.Interface
 	atClient(t, func() (err error) {
 		cli, err = net.InterfaceByName("cli0")
@@ -207,9 +221,30 @@ func TestLabS31RealRelay(t *testing.T) {
 	})
 
 	program := unprivileged(t)
-	server := exec.CommandContext(t.Context(), "ip", "netns", "exec", relayServerNS, "setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups",
-		"--bounding-set", "-all,+net_bind_service", "--inh-caps", "-all,+net_bind_service", "--ambient-caps", "-all,+net_bind_service", "--no-new-privs",
-		program, "-test.run", "^TestRelayServerProcess$", "-test.v")
+	server := exec.CommandContext(
+		t.Context(),
+		"ip",
+		"netns",
+		"exec",
+		relayServerNS,
+		"setpriv",
+		"--reuid",
+		"65534",
+		"--regid",
+		"65534",
+		"--clear-groups",
+		"--bounding-set",
+		"-all,+net_bind_service",
+		"--inh-caps",
+		"-all,+net_bind_service",
+		"--ambient-caps",
+		"-all,+net_bind_service",
+		"--no-new-privs",
+		program,
+		"-test.run",
+		"^TestRelayServerProcess$",
+		"-test.v",
+	)
 	server.Env = append(os.Environ(), "INGOT_RELAY_CLIENT="+cli.HardwareAddr.String(), "TMPDIR="+filepath.Dir(program))
 	var said bytes.Buffer
 	server.Stdout, server.Stderr = &said, &said
@@ -218,7 +253,32 @@ func TestLabS31RealRelay(t *testing.T) {
 		t.Fatal(err)
 	}
 	start(t, server)
-	start(t, exec.CommandContext(t.Context(), "ip", "netns", "exec", relayRouterNS, dhcrelay, "-4", "-d", "--no-pid", "-c", "10", "-a", "-m", "forward", "-A", "576", "-id", "dn0", "-iu", "up0", "192.168.1.10"))
+	start(
+		t,
+		exec.CommandContext(
+			t.Context(),
+			"ip",
+			"netns",
+			"exec",
+			relayRouterNS,
+			dhcrelay,
+			"-4",
+			"-d",
+			"--no-pid",
+			"-c",
+			"10",
+			"-a",
+			"-m",
+			"forward",
+			"-A",
+			"576",
+			"-id",
+			"dn0",
+			"-iu",
+			"up0",
+			"192.168.1.10",
+		),
+	)
 
 	var client *nclient4.Client
 	atClient(t, func() (err error) {
@@ -230,7 +290,8 @@ func TestLabS31RealRelay(t *testing.T) {
 		t.Fatalf("%v\n%s", err, said.String())
 	}
 	ack := lease.ACK
-	if addr4(ack.YourIPAddr).String() != testAddr || ack.BootFileName != "snponly.efi" || ack.ServerIPAddr.String() != "192.168.1.10" || ack.ServerIdentifier().String() != "192.168.1.10" {
+	if addr4(ack.YourIPAddr).String() != testAddr || ack.BootFileName != "snponly.efi" || ack.ServerIPAddr.String() != "192.168.1.10" ||
+		ack.ServerIdentifier().String() != "192.168.1.10" {
 		t.Errorf("lease: %s", ack.Summary())
 	}
 	if err := client.Close(); err != nil {
@@ -240,18 +301,55 @@ func TestLabS31RealRelay(t *testing.T) {
 	// The files are reached through the router, from the address just given.
 	ip(t, "-n", relayClientNS, "addr", "add", testAddr+"/24", "dev", "cli0")
 	ip(t, "-n", relayClientNS, "route", "add", "default", "via", "10.10.20.1")
-	if got := within(t, relayClientNS, "curl", "-sSf", "--max-time", "20", "tftp://192.168.1.10/snponly.efi"); !strings.HasPrefix(got, "snponly.efi\n") {
+	if got := within(
+		t,
+		relayClientNS,
+		"curl",
+		"-sSf",
+		"--max-time",
+		"20",
+		"tftp://192.168.1.10/snponly.efi",
+	); !strings.HasPrefix(
+		got,
+		"snponly.efi\n",
+	) {
 		t.Errorf("TFTP: %.40q", got)
 	}
-	if got := within(t, relayClientNS, "curl", "-sSf", "--max-time", "20", "http://192.168.1.10/ipxe/script/"+cli.HardwareAddr.String()+"/auto.ipxe"); !strings.HasPrefix(got, "#!ipxe") {
+	if got := within(
+		t,
+		relayClientNS,
+		"curl",
+		"-sSf",
+		"--max-time",
+		"20",
+		"http://192.168.1.10/ipxe/script/"+cli.HardwareAddr.String()+"/auto.ipxe",
+	); !strings.HasPrefix(
+		got,
+		"#!ipxe",
+	) {
 		t.Errorf("HTTP: %.40q", got)
 	}
 
 	// By hand: option 82 as it came, and what is no listed relay's gets nothing.
 	from := func(giaddr string) *dhcpv4.DHCPv4 {
-		return packet(t, dhcpv4.MessageTypeDiscover, dhcpv4.WithHwAddr(cli.HardwareAddr), dhcpv4.WithGatewayIP(net.ParseIP(giaddr)), generic(82, 1, 2, 'p', '7'))
+		return packet(
+			t,
+			dhcpv4.MessageTypeDiscover,
+			dhcpv4.WithHwAddr(cli.HardwareAddr),
+			dhcpv4.WithGatewayIP(net.ParseIP(giaddr)),
+			generic(82, 1, 2, 'p', '7'),
+		)
 	}
-	ip(t, "-n", relayClientNS, "addr", "add", "10.10.20.1/32", "dev", "lo") // a host that lies about being the relay gets no answer either: it goes to the relay
+	ip(
+		t,
+		"-n",
+		relayClientNS,
+		"addr",
+		"add",
+		"10.10.20.1/32",
+		"dev",
+		"lo",
+	) // a host that lies about being the relay gets no answer either: it goes to the relay
 	var liar net.PacketConn
 	atClient(t, func() (err error) {
 		var lc net.ListenConfig
@@ -278,7 +376,8 @@ func TestLabS31RealRelay(t *testing.T) {
 	}
 	_, after, ok := strings.Cut(said.String(), "STATS ")
 	var st Stats
-	if !ok || json.Unmarshal([]byte(strings.SplitN(after, "\n", 2)[0]), &st) != nil || st.DHCPDirect != 1 || st.DHCPAnswered < 3 || st.DHCPReceived < 6 {
+	if !ok || json.Unmarshal([]byte(strings.SplitN(after, "\n", 2)[0]), &st) != nil || st.DHCPDirect != 1 || st.DHCPAnswered < 3 ||
+		st.DHCPReceived < 6 {
 		t.Errorf("counters: %+v\n%s", st, said.String())
 	}
 }

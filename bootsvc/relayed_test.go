@@ -23,7 +23,12 @@ func TestRelayed(t *testing.T) {
 	in := (&dhcpConn{}).link()
 	ask := func(giaddr string) {
 		t.Helper()
-		if r := s.answer(t.Context(), packet(t, dhcpv4.MessageTypeDiscover, dhcpv4.WithGatewayIP(net.ParseIP(giaddr))), in); r.route == routeNone && giaddr == "10.10.20.1" {
+		if r := s.answer(
+			t.Context(),
+			packet(t, dhcpv4.MessageTypeDiscover, dhcpv4.WithGatewayIP(net.ParseIP(giaddr))),
+			in,
+		); r.route == routeNone &&
+			giaddr == "10.10.20.1" {
 			t.Error("a relayed DISCOVER was not answered")
 		}
 	}

@@ -57,7 +57,13 @@ func TestS4ForwardedForIsNotBelieved(t *testing.T) {
 				if name == "Forwarded" {
 					value = "for=" + testAddr
 				}
-				if w := ask(path, source, name, value); w.Code != own.Code || w.Body.String() != own.Body.String() || strings.Contains(w.Body.String(), "claim") {
+				if w := ask(
+					path,
+					source,
+					name,
+					value,
+				); w.Code != own.Code || w.Body.String() != own.Body.String() ||
+					strings.Contains(w.Body.String(), "claim") {
 					t.Errorf("%s from %s with %s: %d %s", path, source, name, w.Code, w.Body)
 				}
 			}
@@ -75,7 +81,18 @@ func TestS6RoutesOfTheProvisioningListener(t *testing.T) {
 	}
 	s, _ := newServer(t, f, func(c *Config) { c.Fallback = meta.Handler() })
 	f.setGrant(armed("node1"))
-	asks := []string{"GET /metrics", "GET /debug/pprof/", "GET /debug/vars", "GET /v1", "GET /ui", "GET /login", "GET /healthz", "GET /favicon.svg", "GET /index.html", "GET /.git/config"}
+	asks := []string{
+		"GET /metrics",
+		"GET /debug/pprof/",
+		"GET /debug/vars",
+		"GET /v1",
+		"GET /ui",
+		"GET /login",
+		"GET /healthz",
+		"GET /favicon.svg",
+		"GET /index.html",
+		"GET /.git/config",
+	}
 	for _, name := range []string{"operator", "agent"} {
 		b, err := os.ReadFile("../api/testdata/routes-" + name + ".txt")
 		if err != nil {
@@ -97,9 +114,18 @@ func TestS6RoutesOfTheProvisioningListener(t *testing.T) {
 	d := Decide(f.machines[0], armed("node1"), Request{MAC: testMAC, Class: ClassIPXE}, testNow)
 	base := "/boot/52-54-00-20-01-01/" + bootToken(testKey, d.Owner, d.Boot)
 	served := []string{
-		"/autoexec.ipxe", "/ipxe/binary/autoexec.ipxe", "/ipxe/binary/snponly.efi", "/ipxe/binary/" + testMAC + "/snponly.efi", "/ipxe/binary/" + testMAC + "/autoexec.ipxe",
-		"/ipxe/script/" + testMAC + "/auto.ipxe", base + "/vmlinuz", base + "/initramfs",
-		"/", "/latest/", "/latest/meta-data/hostname", "/metadata",
+		"/autoexec.ipxe",
+		"/ipxe/binary/autoexec.ipxe",
+		"/ipxe/binary/snponly.efi",
+		"/ipxe/binary/" + testMAC + "/snponly.efi",
+		"/ipxe/binary/" + testMAC + "/autoexec.ipxe",
+		"/ipxe/script/" + testMAC + "/auto.ipxe",
+		base + "/vmlinuz",
+		base + "/initramfs",
+		"/",
+		"/latest/",
+		"/latest/meta-data/hostname",
+		"/metadata",
 	}
 	for _, path := range served {
 		for _, method := range []string{http.MethodGet, http.MethodHead} {
@@ -222,7 +248,12 @@ func scriptOf(t testing.TB, f *fakeMachines, name string) string {
 func TestS44NoSecretOnTheKernelCommandLine(t *testing.T) {
 	f := &fakeMachines{machines: []inventory.Machine{machine(func(m *inventory.Machine) {
 		m.UserData, m.VendorData = inventory.NewSecret("canary-user"), inventory.NewSecret("canary-vendor")
-		m.BMC = &inventory.BMC{Driver: inventory.DriverIPMI, Host: "10.0.9.1", User: "canary-bmcuser", Password: inventory.NewSecret("canary-bmc")}
+		m.BMC = &inventory.BMC{
+			Driver:   inventory.DriverIPMI,
+			Host:     "10.0.9.1",
+			User:     "canary-bmcuser",
+			Password: inventory.NewSecret("canary-bmc"),
+		}
 		m.Notes = map[string]string{"x": "canary-note"}
 	})}}
 	s, _ := newServer(t, f, nil)
@@ -492,7 +523,12 @@ func (noKeys) Open(_, _ string, sealed []byte) ([]byte, error) { return sealed, 
 func TestS48AFloodOfRelaysLeavesInterfacesTheirPlace(t *testing.T) {
 	s, j := newServer(t, &fakeMachines{}, nil)
 	for n := range 4 * maxSeenRelayed {
-		s.rec.unknown(fmt.Sprintf("02:00:00:02:%02x:%02x", n>>8, n&255), fmt.Sprintf("10.%d.%d.1", n>>8, n&255), fmt.Sprintf("10.%d.%d.1", n>>8, n&255), "")
+		s.rec.unknown(
+			fmt.Sprintf("02:00:00:02:%02x:%02x", n>>8, n&255),
+			fmt.Sprintf("10.%d.%d.1", n>>8, n&255),
+			fmt.Sprintf("10.%d.%d.1", n>>8, n&255),
+			"",
+		)
 	}
 	s.rec.unknown("02:00:00:00:01:00", "eth0", "", "PXEClient")
 	s.rec.flush(t.Context())

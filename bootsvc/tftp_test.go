@@ -22,7 +22,9 @@ func symlink(t testing.TB, target, name string) {
 // tftpServer serves a machine whose reservation is the loopback address.
 func tftpServer(t *testing.T) (*Server, *fakeMachines, *fakeJournal, string) {
 	t.Helper()
-	f := &fakeMachines{machines: []inventory.Machine{machine(func(m *inventory.Machine) { m.Interfaces[0].Address = netip.MustParseAddr("127.0.0.1") })}}
+	f := &fakeMachines{
+		machines: []inventory.Machine{machine(func(m *inventory.Machine) { m.Interfaces[0].Address = netip.MustParseAddr("127.0.0.1") })},
+	}
 	s, j := newServer(t, f, nil)
 	return s, f, j, startTFTP(t, s)
 }
@@ -67,7 +69,9 @@ func TestTFTPSizeProbe(t *testing.T) {
 	const rrq = "\x00\x01snponly.efi\x00octet\x00tsize\x000\x00blksize\x001468\x00windowsize\x004\x00"
 	send(t, c, rrq)
 	oack := receive(t, c)
-	if !strings.HasPrefix(oack, "\x00\x06") || !strings.Contains(oack, "tsize\x004800\x00") || !strings.Contains(oack, "blksize\x001428\x00") || strings.Contains(oack, "windowsize") {
+	if !strings.HasPrefix(oack, "\x00\x06") || !strings.Contains(oack, "tsize\x004800\x00") ||
+		!strings.Contains(oack, "blksize\x001428\x00") ||
+		strings.Contains(oack, "windowsize") {
 		t.Fatalf("OACK %q", oack)
 	}
 	send(t, c, "\x00\x05\x00\x08User aborted the transfer\x00")

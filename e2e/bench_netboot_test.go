@@ -130,7 +130,15 @@ func (s *Site) benchNetboot(ctx context.Context, t *testing.T, sims bool) {
 	defer c.Close()
 	instant := &instantBMC{on: map[string]bool{}, pxe: map[string]bool{}}
 	do := &activities.Activities{
-		Store:  activities.Store{Machines: store, Catalogue: store, Grants: store, Windows: store, Agents: store, Assignments: store, Records: store},
+		Store: activities.Store{
+			Machines:    store,
+			Catalogue:   store,
+			Grants:      store,
+			Windows:     store,
+			Agents:      store,
+			Assignments: store,
+			Records:     store,
+		},
 		BMC:    instant,
 		Site:   activities.Site{ClaimKey: keys.Key(keyring.Claim), ImageURL: func() string { return "http://192.0.2.1/images" }},
 		Log:    log,

@@ -75,7 +75,11 @@ func TestExample(t *testing.T) {
 		require.NotEmpty(t, s.Undo, s.Name)
 		require.Positive(t, s.Budget, s.Name)
 	}
-	require.Equal(t, []string{"preflight", "router", "relay", "platform", "kubernetes", "migrate", "create", "vip", "join-ms-02-b", "join-ms-02-c", "proven"}, names)
+	require.Equal(
+		t,
+		[]string{"preflight", "router", "relay", "platform", "kubernetes", "migrate", "create", "vip", "join-ms-02-b", "join-ms-02-c", "proven"},
+		names,
+	)
 
 	router, _ := l.Machine("vp6630")
 	require.Equal(t, "vyos", router.Template)
@@ -369,7 +373,17 @@ func TestS25SourceOfAnImage(t *testing.T) {
 
 // What has to be fetched first is asked for before anyone is told that all is well.
 func TestCheckSources(t *testing.T) {
-	_, l := load(t, swap(t, "lab.yaml", "file: images/kernel-amd64", "url: https://factory.example.org/kernel-amd64", "file: images/vyos.raw.zst", "url: https://example.org/vyos"))
+	_, l := load(
+		t,
+		swap(
+			t,
+			"lab.yaml",
+			"file: images/kernel-amd64",
+			"url: https://factory.example.org/kernel-amd64",
+			"file: images/vyos.raw.zst",
+			"url: https://example.org/vyos",
+		),
+	)
 	var asked []string
 	ask := func(address string) error {
 		asked = append(asked, address)

@@ -27,7 +27,8 @@ func TestPhoneHomeBeforeTheLastActionIsNoEvidence(t *testing.T) {
 	if code := phone(t, s, g.Owner); code != http.StatusServiceUnavailable {
 		t.Errorf("answered %d", code)
 	}
-	if len(j.events) != 1 || j.events[0].Kind != inventory.EventRebooted || j.events[0].Boot != g.Boot || !strings.Contains(j.events[0].Message, "phoned home") {
+	if len(j.events) != 1 || j.events[0].Kind != inventory.EventRebooted || j.events[0].Boot != g.Boot ||
+		!strings.Contains(j.events[0].Message, "phoned home") {
 		t.Fatalf("%+v", j.events)
 	}
 	// The next boot is allowed, and the same system speaks: that boot was lost.
@@ -100,7 +101,10 @@ func TestInstanceIDNamesRunAndBoot(t *testing.T) {
 	ids := func() []string {
 		t.Helper()
 		capability := strings.TrimSuffix(seed.URL("", testKey, f.grants["node1"].Owner), "nocloud/")
-		out := []string{get(t, s, "/2009-04-04/meta-data/instance-id", node1).Body.String(), get(t, s, capability+"latest/meta-data/instance-id", node1).Body.String()}
+		out := []string{
+			get(t, s, "/2009-04-04/meta-data/instance-id", node1).Body.String(),
+			get(t, s, capability+"latest/meta-data/instance-id", node1).Body.String(),
+		}
 		for _, doc := range []string{get(t, s, capability+"nocloud/meta-data", node1).Body.String(), get(t, s, "/latest/dynamic/instance-identity/document", node1).Body.String(), get(t, s, "/metadata", node1).Body.String()} {
 			_, rest, _ := strings.Cut(doc, `"i-node1`)
 			id, _, _ := strings.Cut(rest, `"`)

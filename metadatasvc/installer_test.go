@@ -43,8 +43,12 @@ func withInstaller(t *testing.T) (*Server, *fakeMachines, *fakeJournal, *fakeIns
 	g.Installer = true
 	f.grants["node1"] = g
 	i := &fakeInstallers{plan: inventory.Plan{Documents: []inventory.Document{
-		{Name: "config", Kind: inventory.DocumentText, Contents: "hook: " + inventory.RefWebhookURL + "SUCCEEDED\nhome: " + inventory.RefPhoneHomeURL +
-			"\nuser: " + inventory.RefUserData + "\nodd: ingot@@something-else@@\n"},
+		{
+			Name: "config",
+			Kind: inventory.DocumentText,
+			Contents: "hook: " + inventory.RefWebhookURL + "SUCCEEDED\nhome: " + inventory.RefPhoneHomeURL +
+				"\nuser: " + inventory.RefUserData + "\nodd: ingot@@something-else@@\n",
+		},
 	}}}
 	s.cfg.Installers = i
 	return s, f, j, i
@@ -70,7 +74,12 @@ func TestDocumentsOfTheRun(t *testing.T) {
 	i.plan.ImagesURL = "http://192.0.2.1/images"
 	i.plan.Documents[0].Contents = "iso: http://192.0.2.1/images/x.iso\nbase: http://192.0.2.1/images\nother: http://192.0.2.1/images-of-others/x\n"
 	s.cfg.ImageURL = func() string { return "http://198.51.100.1:7080/images" }
-	if w := get(t, s, path+"config", "192.0.2.1"); w.Body.String() != "iso: http://198.51.100.1:7080/images/x.iso\nbase: http://198.51.100.1:7080/images\nother: http://192.0.2.1/images-of-others/x\n" {
+	if w := get(
+		t,
+		s,
+		path+"config",
+		"192.0.2.1",
+	); w.Body.String() != "iso: http://198.51.100.1:7080/images/x.iso\nbase: http://198.51.100.1:7080/images\nother: http://192.0.2.1/images-of-others/x\n" {
 		t.Errorf("after a move: %s", w.Body)
 	}
 	for name, p := range map[string]string{
@@ -120,7 +129,11 @@ func TestWebhook(t *testing.T) {
 		w := do(t, s, http.MethodPost, path, "192.0.2.1", body, header...)
 		return w.Code, w.Body.String()
 	}
-	if code, _ := post(path+"STARTED", ""); code != http.StatusOK || len(i.said) > 0 || len(j.events) != 1 || j.events[0].Kind != inventory.EventMetadata {
+	if code, _ := post(
+		path+"STARTED",
+		"",
+	); code != http.StatusOK || len(i.said) > 0 || len(j.events) != 1 ||
+		j.events[0].Kind != inventory.EventMetadata {
 		t.Errorf("STARTED: %d %v %+v", code, i.said, j.events)
 	}
 	for _, c := range []struct{ event, body, want string }{
@@ -136,7 +149,13 @@ func TestWebhook(t *testing.T) {
 		}
 	}
 	i.said = nil
-	if code, _ := post(path+"FAILED", "message=by+form", "Content-Type", "application/x-www-form-urlencoded"); code != http.StatusOK || i.said[0] != "failed: by form" {
+	if code, _ := post(
+		path+"FAILED",
+		"message=by+form",
+		"Content-Type",
+		"application/x-www-form-urlencoded",
+	); code != http.StatusOK ||
+		i.said[0] != "failed: by form" {
 		t.Errorf("form: %d %q", code, i.said)
 	}
 	if i.owner != g.Owner {

@@ -89,8 +89,12 @@ func newServer(t testing.TB) (*Server, *fakeMachines, *fakeJournal) {
 	t.Helper()
 	node := func(name, address string) inventory.Machine {
 		return inventory.Machine{
-			Name: name, SSHKeys: []string{"ssh-ed25519 AAAA " + name, "ssh-rsa BBBB"}, Disks: []inventory.DeclaredDisk{{Device: "/dev/sda"}},
-			Interfaces: []inventory.Interface{{MAC: "52:54:00:20:01:" + address[len(address)-2:], Address: netip.MustParseAddr(address), Netmask: "255.255.255.0"}},
+			Name:    name,
+			SSHKeys: []string{"ssh-ed25519 AAAA " + name, "ssh-rsa BBBB"},
+			Disks:   []inventory.DeclaredDisk{{Device: "/dev/sda"}},
+			Interfaces: []inventory.Interface{
+				{MAC: "52:54:00:20:01:" + address[len(address)-2:], Address: netip.MustParseAddr(address), Netmask: "255.255.255.0"},
+			},
 		}
 	}
 	f := &fakeMachines{
@@ -99,7 +103,11 @@ func newServer(t testing.TB) (*Server, *fakeMachines, *fakeJournal) {
 		user:     map[string]inventory.Secret{"node1": inventory.NewSecret("#cloud-config\npassword: " + canary + "\n")},
 		vendor:   map[string]inventory.Secret{},
 	}
-	f.grants["node1"] = inventory.Grant{Owner: inventory.Owner{Machine: "node1", Run: "run-1", Epoch: 3}, Boot: 1, SecretsUntil: testNow.Add(time.Hour)}
+	f.grants["node1"] = inventory.Grant{
+		Owner:        inventory.Owner{Machine: "node1", Run: "run-1", Epoch: 3},
+		Boot:         1,
+		SecretsUntil: testNow.Add(time.Hour),
+	}
 	j := &fakeJournal{}
 	s, err := New(Config{
 		Address: netip.MustParseAddr("10.10.20.2"), Key: testKey, Proxies: []netip.Prefix{netip.MustParsePrefix("10.10.20.3/32")},
@@ -171,13 +179,17 @@ func crawl(t *testing.T, s *Server, path, source string) (leaves []string) {
 
 func TestNothingListedIsMissing(t *testing.T) {
 	s, f, _ := newServer(t)
-	bare := inventory.Machine{Name: "bare", Interfaces: []inventory.Interface{{MAC: "52:54:00:20:01:77", Address: netip.MustParseAddr("10.10.20.77"), DisableNetboot: true}}}
+	bare := inventory.Machine{
+		Name:       "bare",
+		Interfaces: []inventory.Interface{{MAC: "52:54:00:20:01:77", Address: netip.MustParseAddr("10.10.20.77"), DisableNetboot: true}},
+	}
 	f.machines["bare"] = bare
 	f.grants["bare"] = inventory.Grant{Owner: inventory.Owner{Machine: "bare", Run: "run-2", Epoch: 1}, SecretsUntil: testNow.Add(time.Hour)}
 	for _, source := range []string{node1, node2, "10.10.20.77"} {
 		for version := range strings.SplitSeq(get(t, s, "/", source).Body.String()+"\n2099-01-01", "\n") {
 			leaves := crawl(t, s, "/"+version+"/", source)
-			if !slices.Contains(leaves, "/"+version+"/meta-data/instance-id") || slices.ContainsFunc(leaves, func(l string) bool { return strings.Contains(l, "user-data") }) {
+			if !slices.Contains(leaves, "/"+version+"/meta-data/instance-id") ||
+				slices.ContainsFunc(leaves, func(l string) bool { return strings.Contains(l, "user-data") }) {
 				t.Errorf("%s: %q", version, leaves)
 			}
 		}
@@ -209,7 +221,15 @@ func TestS1SecretsOnlyInTheWindow(t *testing.T) {
 			t.Errorf("%s: %d %s %v", name, w.Code, w.Body, w.Header())
 		}
 	}
-	files := []string{"nocloud/user-data", "nocloud/vendor-data", "nocloud/meta-data", "2009-04-04/user-data", "2009-04-04/meta-data/instance-id", "metadata", ""}
+	files := []string{
+		"nocloud/user-data",
+		"nocloud/vendor-data",
+		"nocloud/meta-data",
+		"2009-04-04/user-data",
+		"2009-04-04/meta-data/instance-id",
+		"metadata",
+		"",
+	}
 	if w := get(t, s, right+"nocloud/user-data", "192.0.2.1"); w.Code != http.StatusOK || !strings.Contains(w.Body.String(), canary) {
 		t.Fatalf("in the window: %d", w.Code)
 	}
@@ -280,7 +300,8 @@ func TestTokens(t *testing.T) {
 		t.Helper()
 		return get(t, s, "/latest/meta-data/instance-id", source, tokenHeader, token).Code
 	}
-	if use(token, node1) != 200 || use("", node1) != 200 || use(token, node2) != 401 || use("00", node1) != 401 || use(strings.Repeat("0", len(token)), node1) != 401 {
+	if use(token, node1) != 200 || use("", node1) != 200 || use(token, node2) != 401 || use("00", node1) != 401 ||
+		use(strings.Repeat("0", len(token)), node1) != 401 {
 		t.Error("the token's checks")
 	}
 	s.now = func() time.Time { return testNow.Add(61 * time.Second) }
@@ -301,7 +322,12 @@ func TestPhoneHome(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	form := url.Values{"instance_id": {"i-node1"}, "hostname": {"node1\x1b[31m<b>"}, "fqdn": {strings.Repeat("f", 1000)}, "pub_key_rsa": {"x"}}.Encode()
+	form := url.Values{
+		"instance_id": {"i-node1"},
+		"hostname":    {"node1\x1b[31m<b>"},
+		"fqdn":        {strings.Repeat("f", 1000)},
+		"pub_key_rsa": {"x"},
+	}.Encode()
 	post := func(path, body string) *httptest.ResponseRecorder {
 		t.Helper()
 		return do(t, s, http.MethodPost, path, "192.0.2.1", body, "Content-Type", "application/x-www-form-urlencoded")
@@ -313,7 +339,10 @@ func TestPhoneHome(t *testing.T) {
 		t.Fatalf("%+v", j.events)
 	}
 	e := j.events[0]
-	if e.Kind != inventory.EventPhoneHome || e.Machine != "node1" || e.Run != "run-1" || e.Epoch != 3 || e.Boot != 1 || e.Key == "" || !strings.Contains(string(e.Detail), `"instance_id":"i-node1"`) || strings.Contains(string(e.Detail), "\x1b") || len(e.Detail) > 600 {
+	if e.Kind != inventory.EventPhoneHome || e.Machine != "node1" || e.Run != "run-1" || e.Epoch != 3 || e.Boot != 1 || e.Key == "" ||
+		!strings.Contains(string(e.Detail), `"instance_id":"i-node1"`) ||
+		strings.Contains(string(e.Detail), "\x1b") ||
+		len(e.Detail) > 600 {
 		t.Errorf("%+v %s", e, e.Detail)
 	}
 	if strings.Contains(fmt.Sprintf("%+v", e), inventory.Nonce(testKey, g.Owner)) {
@@ -361,7 +390,8 @@ func TestHead(t *testing.T) {
 	s, _, _ := newServer(t)
 	g := get(t, s, "/latest/meta-data/instance-id", node1)
 	h := do(t, s, http.MethodHead, "/latest/meta-data/instance-id", node1, "")
-	if h.Code != 200 || h.Body.Len() != 0 || h.Header().Get("Content-Length") != g.Header().Get("Content-Length") || g.Header().Get("Content-Length") != fmt.Sprint(g.Body.Len()) {
+	if h.Code != 200 || h.Body.Len() != 0 || h.Header().Get("Content-Length") != g.Header().Get("Content-Length") ||
+		g.Header().Get("Content-Length") != fmt.Sprint(g.Body.Len()) {
 		t.Errorf("%d %v", h.Code, h.Header())
 	}
 }

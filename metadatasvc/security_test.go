@@ -95,7 +95,11 @@ func TestS3UnknownClosedAndWrongAreTheSame(t *testing.T) {
 		}
 	}
 	// What is closed is not even read.
-	if got := look(http.MethodGet, fmt.Sprintf("/c/node2/%s/nocloud/user-data", inventory.Capability(testKey, closed.Owner))); strings.Contains(got.asked, "user data") || got.status != http.StatusNotFound {
+	if got := look(
+		http.MethodGet,
+		fmt.Sprintf("/c/node2/%s/nocloud/user-data", inventory.Capability(testKey, closed.Owner)),
+	); strings.Contains(got.asked, "user data") ||
+		got.status != http.StatusNotFound {
 		t.Errorf("%+v", got)
 	}
 }
@@ -156,7 +160,16 @@ func TestS48FetchesWriteBoundedRows(t *testing.T) {
 		get(t, s, path, "192.0.2.1")
 		get(t, s, fmt.Sprintf("/c/node1/%064d/nocloud/user-data", n), node1)
 		get(t, s, fmt.Sprintf("/c/nobody%d/x/", n), "192.0.2.1")
-		do(t, s, http.MethodPost, fmt.Sprintf("/phone-home/node1/%064d", n), node1, "hostname=x", "Content-Type", "application/x-www-form-urlencoded")
+		do(
+			t,
+			s,
+			http.MethodPost,
+			fmt.Sprintf("/phone-home/node1/%064d", n),
+			node1,
+			"hostname=x",
+			"Content-Type",
+			"application/x-www-form-urlencoded",
+		)
 	}
 	if len(j.events) != 1 {
 		t.Errorf("%d events", len(j.events))

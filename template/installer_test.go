@@ -31,9 +31,16 @@ func TestInstallerIsRendered(t *testing.T) {
 	r, err := Render(t.Context(), "foreign", installing, data())
 	require.NoError(t, err)
 	require.Equal(t, &inventory.Installer{
-		Kernel: "vmlinuz-x", Initrds: []string{"initrd-x"}, Payload: "rootfs-x",
-		Parameters: []string{"ip=dhcp", "root=live:" + inventory.RefBootURL + "rootfs-x", "harvester.install.config_url=" + inventory.RefDocumentsURL + "config"},
-		Complete:   inventory.CompleteWebhook, Timeout: DefaultInstallerTimeout,
+		Kernel:  "vmlinuz-x",
+		Initrds: []string{"initrd-x"},
+		Payload: "rootfs-x",
+		Parameters: []string{
+			"ip=dhcp",
+			"root=live:" + inventory.RefBootURL + "rootfs-x",
+			"harvester.install.config_url=" + inventory.RefDocumentsURL + "config",
+		},
+		Complete: inventory.CompleteWebhook,
+		Timeout:  DefaultInstallerTimeout,
 	}, r.Installer)
 	require.Equal(t, []inventory.Document{
 		{Name: "config", Kind: inventory.DocumentHarvester, Contents: inventory.RefUserData},

@@ -222,7 +222,12 @@ func TestProblems(t *testing.T) {
 			require.ErrorAs(t, err, &p)
 		})
 	}
-	_, err := Parse("t", []byte("version: \"3\"\nname: t\ntasks:\n  - name: one\n    actions:\n      - {name: a, image: alpine}\n      - {name: a, image: noop, timeout: -1}\n"))
+	_, err := Parse(
+		"t",
+		[]byte(
+			"version: \"3\"\nname: t\ntasks:\n  - name: one\n    actions:\n      - {name: a, image: alpine}\n      - {name: a, image: noop, timeout: -1}\n",
+		),
+	)
 	var p inventory.Problems
 	require.ErrorAs(t, err, &p)
 	require.Len(t, p, 4)

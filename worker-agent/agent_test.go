@@ -54,7 +54,9 @@ func TestConfigIsChecked(t *testing.T) {
 
 func TestCommandLine(t *testing.T) {
 	t.Parallel()
-	c := CommandLine("BOOT_IMAGE=vmlinuz console=ttyS0 ingot.server=https://192.0.2.1:7443 ingot.pin=sha256:ab ingot.machine=m1 ingot.claim=ff ingot.plan=ed25519:k ingot.mac=52-54-00-AB-00-01 ingot.rescue=1\n")
+	c := CommandLine(
+		"BOOT_IMAGE=vmlinuz console=ttyS0 ingot.server=https://192.0.2.1:7443 ingot.pin=sha256:ab ingot.machine=m1 ingot.claim=ff ingot.plan=ed25519:k ingot.mac=52-54-00-AB-00-01 ingot.rescue=1\n",
+	)
 	want := Config{
 		Server: "https://192.0.2.1:7443", Pin: "sha256:ab", Machine: "m1", Claim: "ff", PlanKey: "ed25519:k",
 		MAC: "52:54:00:ab:00:01", Rescue: true,

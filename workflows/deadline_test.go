@@ -274,7 +274,10 @@ func TestClockBehindItsEventsAsks(t *testing.T) {
 	w.untouched()
 
 	again := newWorld(t, nil)
-	require.NoError(t, again.AppendEvents(t.Context(), []inventory.Event{{Machine: machine, Kind: inventory.EventOS, At: again.env.Now().Add(24 * time.Hour)}}))
+	require.NoError(
+		t,
+		again.AppendEvents(t.Context(), []inventory.Event{{Machine: machine, Kind: inventory.EventOS, At: again.env.Now().Add(24 * time.Hour)}}),
+	)
 	require.ErrorContains(t, again.run(workflows.ProvisionInput{Machine: machine}), "aborted by the operator")
 	require.Zero(t, again.cycles)
 	again.closed()

@@ -38,7 +38,16 @@ func TestHelloInTheSameTaskAsTheDeadlineCounts(t *testing.T) {
 		g, err := w.Grant(t.Context(), machine)
 		require.NoError(t, err)
 		h := action.Hello{Machine: machine, Nonce: "late", MAC: mac, Facts: action.Facts{Disks: w.disks}}
-		_, err = w.Redeem(t.Context(), inventory.Redemption{Owner: g.Owner, Boot: g.Boot, Hello: h, TokenFor: func(n string) string { return n }, SecretsUntil: w.env.Now().Add(time.Hour)})
+		_, err = w.Redeem(
+			t.Context(),
+			inventory.Redemption{
+				Owner:        g.Owner,
+				Boot:         g.Boot,
+				Hello:        h,
+				TokenFor:     func(n string) string { return n },
+				SecretsUntil: w.env.Now().Add(time.Hour),
+			},
+		)
 		require.NoError(t, err)
 		w.env.SignalWorkflowSkippingWorkflowTask(workflows.SignalEvent, workflows.Event{Kind: inventory.EventHello, Epoch: g.Epoch, Boot: g.Boot})
 	}
@@ -186,7 +195,16 @@ func TestResumeAsksWhenTheSelectorNamesAnotherDisk(t *testing.T) {
 	require.NoError(t, err)
 	d1, d2 := action.Disk{Serial: "D1", Size: 1}, action.Disk{Serial: "D2", Size: 1}
 	h := action.Hello{Machine: machine, Nonce: "n", Facts: action.Facts{Disks: []action.Disk{d1, d2}}}
-	_, err = w.Redeem(ctx, inventory.Redemption{Owner: g.Owner, Boot: 1, Hello: h, TokenFor: func(n string) string { return n }, SecretsUntil: time.Now().Add(time.Hour)})
+	_, err = w.Redeem(
+		ctx,
+		inventory.Redemption{
+			Owner:        g.Owner,
+			Boot:         1,
+			Hello:        h,
+			TokenFor:     func(n string) string { return n },
+			SecretsUntil: time.Now().Add(time.Hour),
+		},
+	)
 	require.NoError(t, err)
 	b, err := w.do.Bind(ctx, activities.BindRequest{Owner: g.Owner, Disk: &d1})
 	require.NoError(t, err)

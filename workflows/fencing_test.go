@@ -132,7 +132,11 @@ func TestPolicyPauseAfterThePowerWasTaken(t *testing.T) {
 
 func TestUnknownPolicyTouchesNothing(t *testing.T) {
 	w := newWorld(t, nil)
-	require.ErrorContains(t, w.run(workflows.ProvisionInput{Machine: machine, Policy: "hope"}), `policy: invalid value "hope"; must be one of [fail pause]`)
+	require.ErrorContains(
+		t,
+		w.run(workflows.ProvisionInput{Machine: machine, Policy: "hope"}),
+		`policy: invalid value "hope"; must be one of [fail pause]`,
+	)
 	require.Zero(t, w.cycles)
 	es, err := w.Events(t.Context(), inventory.EventFilter{Machine: machine})
 	require.NoError(t, err)
@@ -142,7 +146,12 @@ func TestUnknownPolicyTouchesNothing(t *testing.T) {
 			phases = append(phases, e.Message)
 		}
 	}
-	require.Equal(t, []string{"plan: rendering the template", `failed: policy: invalid value "hope"; must be one of [fail pause]`}, phases, "a run that fails in plan leaves events, too")
+	require.Equal(
+		t,
+		[]string{"plan: rendering the template", `failed: policy: invalid value "hope"; must be one of [fail pause]`},
+		phases,
+		"a run that fails in plan leaves events, too",
+	)
 }
 
 // TestClaimConflictStopsTheOldAgentFirst: after a restart in mid-action no one
@@ -230,7 +239,13 @@ func TestLateEffectsOfAnEarlierRun(t *testing.T) {
 	require.NoError(t, err)
 	first := action.Key{Epoch: old.Epoch, Attempt: 1}
 	require.NoError(t, w.do.Assign(ctx, activities.AssignRequest{Owner: old.Owner, Boot: 1, Key: first}))
-	require.NoError(t, w.Store.PutWorkflow(ctx, inventory.Workflow{Run: "old", Machine: machine, State: inventory.StateFailed, Phase: inventory.PhaseFailed, Seq: 9}))
+	require.NoError(
+		t,
+		w.Store.PutWorkflow(
+			ctx,
+			inventory.Workflow{Run: "old", Machine: machine, State: inventory.StateFailed, Phase: inventory.PhaseFailed, Seq: 9},
+		),
+	)
 	record := inventory.Workflow{Run: "old", Machine: machine, State: inventory.StateRunning, Phase: inventory.PhaseAction, Seq: 10}
 	token := tokenOf("1-1")
 
@@ -272,7 +287,16 @@ func TestLateEffectsOfAnEarlierRun(t *testing.T) {
 		require.ErrorIs(t, err, inventory.ErrFenced)
 		_, err = w.Report(ctx, old.Owner, 1, action.Result{Key: first, ID: "late", State: action.Success})
 		require.ErrorIs(t, err, inventory.ErrFenced)
-		_, err = w.Redeem(ctx, inventory.Redemption{Owner: old.Owner, Boot: 1, Hello: action.Hello{Machine: machine, Nonce: "another", MAC: mac}, TokenFor: func(n string) string { return n }, SecretsUntil: time.Now().Add(time.Hour)})
+		_, err = w.Redeem(
+			ctx,
+			inventory.Redemption{
+				Owner:        old.Owner,
+				Boot:         1,
+				Hello:        action.Hello{Machine: machine, Nonce: "another", MAC: mac},
+				TokenFor:     func(n string) string { return n },
+				SecretsUntil: time.Now().Add(time.Hour),
+			},
+		)
 		require.ErrorIs(t, err, inventory.ErrNotFound)
 
 		after, err := w.Grant(ctx, machine)

@@ -67,8 +67,15 @@ func newHouse(t *testing.T) *house {
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, store.Close()) })
 	h := &house{
-		Store: store, t: t, installed: map[string]bool{}, broken: map[string]error{}, once: map[string]bool{}, asks: map[string]string{}, events: map[string]func(){}, slow: 5 * time.Millisecond,
-		answer: func(q inventory.Question) string { return q.Choices[len(q.Choices)-1] },
+		Store:     store,
+		t:         t,
+		installed: map[string]bool{},
+		broken:    map[string]error{},
+		once:      map[string]bool{},
+		asks:      map[string]string{},
+		events:    map[string]func(){},
+		slow:      5 * time.Millisecond,
+		answer:    func(q inventory.Question) string { return q.Choices[len(q.Choices)-1] },
 	}
 	dir := filepath.Join("..", "deploy", "genesis")
 	b, lab, err := genesis.Bundle("lab.yaml", func(name string) ([]byte, error) { return os.ReadFile(filepath.Join(dir, name)) })
@@ -78,10 +85,24 @@ func newHouse(t *testing.T) *house {
 	_, err = store.PutGenesis(t.Context(), b, "test")
 	require.NoError(t, err)
 	for _, i := range lab.Images {
-		require.NoError(t, store.PutImage(t.Context(), inventory.Image{Name: i.Name, File: i.Name, Size: 1, SHA256: i.SHA256, Format: "raw"}, "test"))
+		require.NoError(
+			t,
+			store.PutImage(t.Context(), inventory.Image{Name: i.Name, File: i.Name, Size: 1, SHA256: i.SHA256, Format: "raw"}, "test"),
+		)
 	}
 	h.do = &activities.Activities{
-		Store:   activities.Store{Machines: h, Catalogue: store, Grants: store, Windows: store, Agents: store, Assignments: store, Records: h, Operations: h, Labs: h, Relays: h},
+		Store: activities.Store{
+			Machines:    h,
+			Catalogue:   store,
+			Grants:      store,
+			Windows:     store,
+			Agents:      store,
+			Assignments: store,
+			Records:     h,
+			Operations:  h,
+			Labs:        h,
+			Relays:      h,
+		},
 		BMC:     bmcs{h},
 		Systems: activities.Systems{Presence: h, Routers: routers{h}, Talos: nodes{h}, Kubernetes: kube{h}, Clusters: clusters{h}},
 		Move:    activities.Move{Peers: peers{h}},
@@ -214,8 +235,15 @@ func (h *house) PutOperation(ctx context.Context, o inventory.Operation) error {
 func (h *house) provision(ctx workflow.Context, in workflows.ProvisionInput) (workflows.Outcome, error) {
 	info := workflow.GetInfo(ctx)
 	w := inventory.Workflow{
-		Run: info.WorkflowExecution.RunID, ID: info.WorkflowExecution.ID, Type: workflows.ProvisionType, Machine: in.Machine,
-		State: inventory.StateRunning, Phase: inventory.PhasePower, Message: "starting", Started: workflow.Now(ctx), Actions: []inventory.ActionRecord{},
+		Run:     info.WorkflowExecution.RunID,
+		ID:      info.WorkflowExecution.ID,
+		Type:    workflows.ProvisionType,
+		Machine: in.Machine,
+		State:   inventory.StateRunning,
+		Phase:   inventory.PhasePower,
+		Message: "starting",
+		Started: workflow.Now(ctx),
+		Actions: []inventory.ActionRecord{},
 	}
 	local := workflow.WithLocalActivityOptions(ctx, workflow.LocalActivityOptions{StartToCloseTimeout: time.Minute})
 	say := func(ctx workflow.Context) error {
@@ -303,8 +331,15 @@ func (h *house) Operation(ctx context.Context, run string) (inventory.Operation,
 func (h *house) migrate(ctx workflow.Context, in workflows.MigrateInput) error {
 	info := workflow.GetInfo(ctx)
 	o := inventory.Operation{
-		Run: h.unique(info.WorkflowExecution.RunID), ID: info.WorkflowExecution.ID, Type: workflows.MigrateType, Name: in.Name,
-		State: inventory.StateSuccess, Step: inventory.PhaseDone, Message: "moved", Started: workflow.Now(ctx), Steps: []inventory.OperationStep{},
+		Run:     h.unique(info.WorkflowExecution.RunID),
+		ID:      info.WorkflowExecution.ID,
+		Type:    workflows.MigrateType,
+		Name:    in.Name,
+		State:   inventory.StateSuccess,
+		Step:    inventory.PhaseDone,
+		Message: "moved",
+		Started: workflow.Now(ctx),
+		Steps:   []inventory.OperationStep{},
 	}
 	local := workflow.WithLocalActivityOptions(ctx, workflow.LocalActivityOptions{StartToCloseTimeout: time.Minute})
 	return workflow.ExecuteLocalActivity(local, h.move, o).Get(ctx, nil)
@@ -473,7 +508,9 @@ type peers struct{ *house }
 func (p peers) Known(context.Context, string) (bool, error) { return true, nil }
 
 func (p peers) Standby(context.Context, string, string) (inventory.Secret, error) {
-	return inventory.NewSecret("{apiVersion: v1, kind: Secret, metadata: {name: ingot-standby, namespace: ingot}, stringData: {token: hush-standby}}"), nil
+	return inventory.NewSecret(
+		"{apiVersion: v1, kind: Secret, metadata: {name: ingot-standby, namespace: ingot}, stringData: {token: hush-standby}}",
+	), nil
 }
 
 func (p peers) Moved(context.Context, string) (bool, error) { return false, nil }
@@ -489,7 +526,19 @@ func states(o inventory.Operation) []string {
 	return out
 }
 
-var whole = []string{"preflight", "router", "relay", "platform", "kubernetes", "migrate", "create", "vip", "join-ms-02-b", "join-ms-02-c", "proven"}
+var whole = []string{
+	"preflight",
+	"router",
+	"relay",
+	"platform",
+	"kubernetes",
+	"migrate",
+	"create",
+	"vip",
+	"join-ms-02-b",
+	"join-ms-02-c",
+	"proven",
+}
 
 func allDone() []string {
 	var out []string
@@ -499,7 +548,15 @@ func allDone() []string {
 	return out
 }
 
-var wantEffects = []string{"install vp6630", "install um760", "bootstrap", "migrate to platform", "install ms-02-a", "install ms-02-b", "install ms-02-c"}
+var wantEffects = []string{
+	"install vp6630",
+	"install um760",
+	"bootstrap",
+	"migrate to platform",
+	"install ms-02-a",
+	"install ms-02-b",
+	"install ms-02-c",
+}
 
 func TestGenesis(t *testing.T) {
 	h := newHouse(t)
@@ -545,7 +602,14 @@ func TestGenesisKeepsSecrets(t *testing.T) {
 	raw, err := json.Marshal([]any{o, table})
 	require.NoError(t, err)
 	var hush []string
-	hush = append(hush, h.lab.Router.Key.Reveal(), h.lab.Platform.Talosconfig.Reveal()[100:140], "hush-kubeconfig", "hush-standby", "EXAMPLE-make-your-own")
+	hush = append(
+		hush,
+		h.lab.Router.Key.Reveal(),
+		h.lab.Platform.Talosconfig.Reveal()[100:140],
+		"hush-kubeconfig",
+		"hush-standby",
+		"EXAMPLE-make-your-own",
+	)
 	for _, m := range h.lab.Machines {
 		hush = append(hush, m.UserData.Reveal()[50:90])
 	}
@@ -767,7 +831,11 @@ func TestGenesisBudgetPassed(t *testing.T) {
 		return h.do.AwaitRun(ctx, q)
 	}
 	h.answer = func(q inventory.Question) string {
-		require.Contains(t, q.Text, "step router: its budget of 45m0s has passed, and it is still in phase power: starting (ingot workflow get vp6630)")
+		require.Contains(
+			t,
+			q.Text,
+			"step router: its budget of 45m0s has passed, and it is still in phase power: starting (ingot workflow get vp6630)",
+		)
 		return workflows.Retry
 	}
 	o, err := h.run(workflows.GenesisInput{Name: "home"})

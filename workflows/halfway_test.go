@@ -87,7 +87,10 @@ func TestSeedAfterARestartFromTheStart(t *testing.T) {
 		}
 		return &action.Result{Key: a.Key, State: action.Success}
 	}
-	require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine, Template: "seeded", Retries: workflows.Retries{Count: 1, From: "start"}}))
+	require.NoError(
+		t,
+		w.run(workflows.ProvisionInput{Machine: machine, Template: "seeded", Retries: workflows.Retries{Count: 1, From: "start"}}),
+	)
 	require.Equal(t, []int{0, 1, 2, 0, 1, 2, 3}, order)
 }
 

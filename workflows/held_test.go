@@ -25,12 +25,19 @@ type restored struct {
 }
 
 func restoredAt(w *world, at int) *restored {
-	r := &restored{w: w, at: at, hold: activities.NewHold(inventory.Restore{Taken: w.env.Now(), Held: []inventory.HeldRun{{Run: "default-test-run-id"}}})}
+	r := &restored{
+		w:    w,
+		at:   at,
+		hold: activities.NewHold(inventory.Restore{Taken: w.env.Now(), Held: []inventory.HeldRun{{Run: "default-test-run-id"}}}),
+	}
 	workflows.Intercept(w.env, r)
 	return r
 }
 
-func (r *restored) InterceptActivity(ctx context.Context, next interceptor.ActivityInboundInterceptor) interceptor.ActivityInboundInterceptor {
+func (r *restored) InterceptActivity(
+	ctx context.Context,
+	next interceptor.ActivityInboundInterceptor,
+) interceptor.ActivityInboundInterceptor {
 	return &perhaps{interceptor.ActivityInboundInterceptorBase{Next: next}, r, r.hold.InterceptActivity(ctx, next)}
 }
 

@@ -46,7 +46,10 @@ type refusing struct {
 	did *[]string
 }
 
-func (r *refusing) InterceptActivity(_ context.Context, next interceptor.ActivityInboundInterceptor) interceptor.ActivityInboundInterceptor {
+func (r *refusing) InterceptActivity(
+	_ context.Context,
+	next interceptor.ActivityInboundInterceptor,
+) interceptor.ActivityInboundInterceptor {
 	return &refused{interceptor.ActivityInboundInterceptorBase{Next: next}, r.did}
 }
 
@@ -95,8 +98,12 @@ func TestInputsAreReadStrictly(t *testing.T) {
 	require.ErrorContains(t, err, "takes one input", "the second would be ignored")
 
 	// What is right is read, nested keys included.
-	did, err := startRaw(t, workflows.ProvisionType, "machine/n1",
-		`{"machine":"n1","template":"t","image":"i","hardwareMap":{"any":"key"},"retries":{"count":1,"from":"start"},"policy":"pause","resume":"r","parent":"p"}`)
+	did, err := startRaw(
+		t,
+		workflows.ProvisionType,
+		"machine/n1",
+		`{"machine":"n1","template":"t","image":"i","hardwareMap":{"any":"key"},"retries":{"count":1,"from":"start"},"policy":"pause","resume":"r","parent":"p"}`,
+	)
 	require.NotContains(t, err.Error(), "unknown key")
 	require.NotEmpty(t, did)
 }
@@ -109,6 +116,10 @@ func (f registry) RegisterWorkflowWithOptions(_ any, o workflow.RegisterOptions)
 // TestMisspeltRetriesAreRefused: any value but "start" meant the failed step.
 func TestMisspeltRetriesAreRefused(t *testing.T) {
 	w := newWorld(t, nil)
-	require.ErrorContains(t, w.run(workflows.ProvisionInput{Machine: machine, Retries: workflows.Retries{Count: 1, From: "sart"}}), `retries.from: invalid value "sart"`)
+	require.ErrorContains(
+		t,
+		w.run(workflows.ProvisionInput{Machine: machine, Retries: workflows.Retries{Count: 1, From: "sart"}}),
+		`retries.from: invalid value "sart"`,
+	)
 	require.Zero(t, w.cycles)
 }

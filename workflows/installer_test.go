@@ -41,7 +41,10 @@ func newForeign(t *testing.T, source string, edit func(m *inventory.Machine)) *w
 	})
 	require.NoError(t, w.PutTemplate(t.Context(), inventory.Template{Name: "foreign", Source: source}, "test"))
 	for name, digit := range map[string]string{"vmlinuz-x": "c", "initrd-x": "a"} {
-		require.NoError(t, w.PutImage(t.Context(), inventory.Image{Name: name, File: name, Size: 1, SHA256: strings.Repeat(digit, 64), Format: "raw"}, "test"))
+		require.NoError(
+			t,
+			w.PutImage(t.Context(), inventory.Image{Name: name, File: name, Size: 1, SHA256: strings.Repeat(digit, 64), Format: "raw"}, "test"),
+		)
 	}
 	w.installs = func(g inventory.Grant) {
 		w.loads(g)
@@ -228,7 +231,11 @@ func TestAnOverdueInstallerWaitsForAPerson(t *testing.T) {
 		require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
 		require.Len(t, w.asked, 1)
 		require.Equal(t, "1.install.1.0", w.asked[0].ID)
-		require.Equal(t, "the installer has not reported its end within 1h0m0s; it has fetched its document; look at the machine's console", w.asked[0].Text)
+		require.Equal(
+			t,
+			"the installer has not reported its end within 1h0m0s; it has fetched its document; look at the machine's console",
+			w.asked[0].Text,
+		)
 		require.Equal(t, 1, w.cycles)
 		require.Equal(t, 1, w.offs)
 		w.closed()
@@ -462,7 +469,11 @@ func TestWhatTheNextBootSaysIsKeptHoweverEarly(t *testing.T) {
 	for _, complete := range []string{"webhook", "phone-home"} {
 		t.Run(complete, func(t *testing.T) {
 			source := strings.Replace(foreign, "complete: webhook", "complete: "+complete, 1)
-			w := newForeign(t, source+"tasks: [{name: clean, worker: '{{.device_1}}', actions: [{name: wipe, image: wipe}]}]\n", func(m *inventory.Machine) { m.BMC = nil })
+			w := newForeign(
+				t,
+				source+"tasks: [{name: clean, worker: '{{.device_1}}', actions: [{name: wipe, image: wipe}]}]\n",
+				func(m *inventory.Machine) { m.BMC = nil },
+			)
 			w.noHome = true
 			w.after(time.Hour, w.boots)
 			agent := w.agentFor
@@ -491,7 +502,11 @@ func TestWhatTheNextBootSaysIsKeptHoweverEarly(t *testing.T) {
 // boot. That window is closed as well while an operator is asked, whatever was
 // asked and closed before.
 func TestABootThatTheAgentAllowedIsClosedForAQuestion(t *testing.T) {
-	w := newForeign(t, foreign+"tasks: [{name: clean, worker: '{{.device_1}}', actions: [{name: wipe, image: wipe}]}]\n", func(m *inventory.Machine) { m.BMC = nil })
+	w := newForeign(
+		t,
+		foreign+"tasks: [{name: clean, worker: '{{.device_1}}', actions: [{name: wipe, image: wipe}]}]\n",
+		func(m *inventory.Machine) { m.BMC = nil },
+	)
 	w.disks = append(w.disks, action.Disk{Path: "/dev/vdb", Serial: "D2", Size: 1 << 30, Blank: true})
 	w.noHome = true
 	w.after(time.Hour, w.boots)
@@ -538,7 +553,14 @@ func TestAnImageThatIsGoneIsNotBooted(t *testing.T) {
 	w.installs = func(g inventory.Grant) {
 		if g.Boot == 1 {
 			w.signal(inventory.EventDHCP, g.Epoch, g.Boot, nil)
-			require.NoError(t, w.PutImage(t.Context(), inventory.Image{Name: "initrd-x", File: "initrd-x", Size: 1, SHA256: strings.Repeat("b", 64), Format: "raw"}, "test"))
+			require.NoError(
+				t,
+				w.PutImage(
+					t.Context(),
+					inventory.Image{Name: "initrd-x", File: "initrd-x", Size: 1, SHA256: strings.Repeat("b", 64), Format: "raw"},
+					"test",
+				),
+			)
 			gone = true
 			return
 		}
@@ -703,9 +725,13 @@ func TestAnInstallerIsRefusedBeforeThePower(t *testing.T) {
 		require.Zero(t, w.offs)
 	})
 	t.Run("a document that its program would refuse", func(t *testing.T) {
-		w := newForeign(t, strings.Replace(foreign, `{name: note, contents: "call {{ .webhook_url }}SUCCEEDED"}`, `{name: config, kind: harvester}`, 1), func(m *inventory.Machine) {
-			m.UserData = inventory.NewSecret("scheme_version: 1\ntoken: geheim-geheim\nsurprise: yes\n")
-		})
+		w := newForeign(
+			t,
+			strings.Replace(foreign, `{name: note, contents: "call {{ .webhook_url }}SUCCEEDED"}`, `{name: config, kind: harvester}`, 1),
+			func(m *inventory.Machine) {
+				m.UserData = inventory.NewSecret("scheme_version: 1\ntoken: geheim-geheim\nsurprise: yes\n")
+			},
+		)
 		err := w.run(workflows.ProvisionInput{Machine: machine})
 		require.ErrorContains(t, err, "surprise")
 		require.NotContains(t, err.Error(), "geheim")

@@ -42,7 +42,11 @@ func TestLadder(t *testing.T) {
 	require.Equal(t, 2, w.warm)
 	require.Equal(t, 1, w.resets)
 	require.Len(t, w.asked, 1)
-	require.Contains(t, w.asked[0].Text, "used up its boots (3, the last one: BMC reset; the other boot path, EFI; off, network boot once, on)")
+	require.Contains(
+		t,
+		w.asked[0].Text,
+		"used up its boots (3, the last one: BMC reset; the other boot path, EFI; off, network boot once, on)",
+	)
 	require.True(t, w.recorded("boot 5: network boot once again, reset"), "the record says how")
 	w.closed()
 }

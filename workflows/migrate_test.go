@@ -132,13 +132,22 @@ func (r *removal) relaySwitch(_ context.Context, q activities.RelaySwitchRequest
 
 // migrate runs Migrate; answer tells what an operator says to a question, "" is
 // nothing.
-func (r *removal) migrate(t *testing.T, answer func(q inventory.Question) string, later func(env *testsuite.TestWorkflowEnvironment)) error {
+func (r *removal) migrate(
+	t *testing.T,
+	answer func(q inventory.Question) string,
+	later func(env *testsuite.TestWorkflowEnvironment),
+) error {
 	t.Helper()
 	r.book = &book{runs: map[string]inventory.Workflow{}}
 	var suite testsuite.WorkflowTestSuite
 	env := NewEnvironment(&suite)
 	env.SetStartWorkflowOptions(as("migrate/um760"))
-	env.RegisterActivity(&activities.Activities{Store: activities.Store{Operations: r.book, Records: r.book, Moving: r, Grants: r}, Move: activities.Move{Mover: r}})
+	env.RegisterActivity(
+		&activities.Activities{
+			Store: activities.Store{Operations: r.book, Records: r.book, Moving: r, Grants: r},
+			Move:  activities.Move{Mover: r},
+		},
+	)
 	env.OnActivity(do.RelaySwitch, mock.Anything, mock.Anything).Return(r.relaySwitch)
 	answered := map[string]bool{}
 	var watch func()
@@ -180,7 +189,12 @@ func TestMigrateGoesThroughItsTable(t *testing.T) {
 	r := &removal{outcome: moved}
 	require.NoError(t, r.migrate(t, nil, nil))
 	require.Equal(t, []string{
-		"check um760", "check um760", "images um760", "close: migrate/um760 moves this site to um760", "close: migrate/um760 moves this site to um760", "request",
+		"check um760",
+		"check um760",
+		"images um760",
+		"close: migrate/um760 moves this site to um760",
+		"close: migrate/um760 moves this site to um760",
+		"request",
 	}, r.said)
 	require.Len(t, r.requests, 1)
 	require.False(t, r.requests[0].Force)
@@ -202,7 +216,14 @@ func TestMigrateSwitchesTheRelay(t *testing.T) {
 	r := &removal{outcome: moved, genesis: "home", relay: []string{"nas"}}
 	require.NoError(t, r.migrate(t, nil, nil))
 	require.Equal(t, []string{
-		"check um760", "check um760", "images um760", "relay: nas, um760", "close: migrate/um760 moves this site to um760", "close: migrate/um760 moves this site to um760", "request", "relay: um760",
+		"check um760",
+		"check um760",
+		"images um760",
+		"relay: nas, um760",
+		"close: migrate/um760 moves this site to um760",
+		"close: migrate/um760 moves this site to um760",
+		"request",
+		"relay: um760",
 	}, r.said)
 
 	r = &removal{outcome: moved, genesis: "home", relay: []string{"nas"}, open: []string{"node-1"}}
@@ -212,7 +233,19 @@ func TestMigrateSwitchesTheRelay(t *testing.T) {
 		return Abort
 	}, nil)
 	require.ErrorContains(t, err, "aborted by the operator")
-	require.Equal(t, []string{"check um760", "check um760", "images um760", "relay: nas, um760", "close: migrate/um760 moves this site to um760", "open", "relay: nas"}, r.said)
+	require.Equal(
+		t,
+		[]string{
+			"check um760",
+			"check um760",
+			"images um760",
+			"relay: nas, um760",
+			"close: migrate/um760 moves this site to um760",
+			"open",
+			"relay: nas",
+		},
+		r.said,
+	)
 	for _, row := range r.last().Steps {
 		switch row.Name {
 		case stepRelayAdd, stepDrain:

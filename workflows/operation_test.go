@@ -119,13 +119,20 @@ func newPlay(t *testing.T) *play {
 	p := &play{T: t, book: &book{runs: map[string]inventory.Workflow{}}}
 	p.env = NewEnvironment(&p.suite)
 	p.env.SetStartWorkflowOptions(as("genesis/lab"))
-	p.env.RegisterActivity(&activities.Activities{Store: activities.Store{Operations: p.book, Records: p.book}, Clocks: activities.Clocks{ProbeEvery: time.Millisecond}})
-	p.env.OnActivity(do.Installed, mock.Anything, mock.Anything).Return(func(_ context.Context, q activities.InstalledRequest) (activities.OwnRun, error) {
-		if p.have == nil {
-			return activities.OwnRun{}, nil
-		}
-		return p.have(q), nil
-	}).Maybe()
+	p.env.RegisterActivity(
+		&activities.Activities{
+			Store:  activities.Store{Operations: p.book, Records: p.book},
+			Clocks: activities.Clocks{ProbeEvery: time.Millisecond},
+		},
+	)
+	p.env.OnActivity(do.Installed, mock.Anything, mock.Anything).
+		Return(func(_ context.Context, q activities.InstalledRequest) (activities.OwnRun, error) {
+			if p.have == nil {
+				return activities.OwnRun{}, nil
+			}
+			return p.have(q), nil
+		}).
+		Maybe()
 	return p
 }
 
@@ -294,7 +301,11 @@ func TestStepThatNobodyMaySkip(t *testing.T) {
 func TestOperationProvesWhatIsDoneAlready(t *testing.T) {
 	p := newPlay(t)
 	gone := p.act("gone", times(1, "look at"))
-	err := p.run(func(*operation) []step { return []step{p.act("stands", nil), gone, p.act("new", nil)} }, map[string]bool{"stands": true, "gone": true}, false)
+	err := p.run(
+		func(*operation) []step { return []step{p.act("stands", nil), gone, p.act("new", nil)} },
+		map[string]bool{"stands": true, "gone": true},
+		false,
+	)
 	require.NoError(t, err)
 	require.Equal(t, []string{"look at stands", "look at gone", "do gone", "look at gone", "do new", "look at new"}, p.said,
 		"what stands is not done again, and what does not stand any more is")
@@ -347,10 +358,18 @@ func TestOperationAndTheRunsOfMachines(t *testing.T) {
 			}, workflow.RegisterOptions{Name: ProvisionType})
 			var got activities.Outcome
 			err := p.run(func(o *operation) []step {
-				return []step{{name: "install", does: "installs", undoes: "none: test", budget: time.Hour, do: func(ctx workflow.Context, s *inventory.OperationStep) (err error) {
-					got, err = o.runMachine(ctx, s, ProvisionType, "m1", ProvisionInput{Machine: "m1", Parent: o.record.ID})
-					return err
-				}}}
+				return []step{
+					{
+						name:   "install",
+						does:   "installs",
+						undoes: "none: test",
+						budget: time.Hour,
+						do: func(ctx workflow.Context, s *inventory.OperationStep) (err error) {
+							got, err = o.runMachine(ctx, s, ProvisionType, "m1", ProvisionInput{Machine: "m1", Parent: o.record.ID})
+							return err
+						},
+					},
+				}
 			}, nil, false)
 			require.NoError(t, err)
 			require.Equal(t, p.last().Steps[0].Run, got.Run)
@@ -374,10 +393,16 @@ func TestARunThatIsAboutToEndIsAwaited(t *testing.T) {
 		return workflow.Sleep(ctx, 10*time.Second)
 	}, workflow.RegisterOptions{Name: ProvisionType})
 	require.NoError(t, p.run(func(o *operation) []step {
-		install := step{name: "install", does: "installs", undoes: "none: test", budget: time.Hour, do: func(ctx workflow.Context, s *inventory.OperationStep) error {
-			_, err := o.runMachine(ctx, s, ProvisionType, "m1", ProvisionInput{Machine: "m1", Parent: o.record.ID})
-			return err
-		}}
+		install := step{
+			name:   "install",
+			does:   "installs",
+			undoes: "none: test",
+			budget: time.Hour,
+			do: func(ctx workflow.Context, s *inventory.OperationStep) error {
+				_, err := o.runMachine(ctx, s, ProvisionType, "m1", ProvisionInput{Machine: "m1", Parent: o.record.ID})
+				return err
+			},
+		}
 		return []step{install, install}
 	}, nil, false))
 	require.Equal(t, 2, began)

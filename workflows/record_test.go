@@ -97,19 +97,43 @@ func recordings() []recording {
 			s.refuse("Bind", activities.TypeFenced)
 			s.answers = []string{workflows.Abort}
 		}),
-		provision("held", failed, workflows.ProvisionInput{}, func(s *script) { s.says = inventory.EventHeld; s.answers = []string{workflows.Abort} }),
+		provision(
+			"held",
+			failed,
+			workflows.ProvisionInput{},
+			func(s *script) { s.says = inventory.EventHeld; s.answers = []string{workflows.Abort} },
+		),
 		provision("claim-conflict", completed, workflows.ProvisionInput{}, func(s *script) {
 			s.says = inventory.EventClaimConflict
 			s.answers = []string{workflows.Restart}
 		}),
 		provision("resumed", completed, workflows.ProvisionInput{Resume: "earlier"}, func(s *script) { s.plan.From = 1 }),
-		provision("disk-asked", completed, workflows.ProvisionInput{}, func(s *script) { s.noDisk = true; s.answers = []string{workflows.Retry} }),
+		provision(
+			"disk-asked",
+			completed,
+			workflows.ProvisionInput{},
+			func(s *script) { s.noDisk = true; s.answers = []string{workflows.Retry} },
+		),
 		provision("manual", completed, workflows.ProvisionInput{}, func(s *script) { s.plan.Manual = true }),
 		provision("installer", completed, workflows.ProvisionInput{}, installer),
 		provision("installer-failed", failed, workflows.ProvisionInput{}, func(s *script) { installer(s); s.installFails = true }),
 		provision("invalid", failed, workflows.ProvisionInput{}, func(s *script) { s.refuse("Plan", activities.TypeInvalid) }),
-		{"reprovision-success", workflows.ReprovisionType, workflows.MachineID(machine), workflows.ProvisionInput{Machine: machine}, completed, nil},
-		{"decommission-success", workflows.DecommissionType, workflows.MachineID(machine), workflows.DecommissionInput{Machine: machine}, completed, nil},
+		{
+			"reprovision-success",
+			workflows.ReprovisionType,
+			workflows.MachineID(machine),
+			workflows.ProvisionInput{Machine: machine},
+			completed,
+			nil,
+		},
+		{
+			"decommission-success",
+			workflows.DecommissionType,
+			workflows.MachineID(machine),
+			workflows.DecommissionInput{Machine: machine},
+			completed,
+			nil,
+		},
 		{
 			"decommission-quarantined", workflows.DecommissionType, workflows.MachineID(machine),
 			workflows.DecommissionInput{Machine: machine},
@@ -120,7 +144,12 @@ func recordings() []recording {
 		{"bmcjob-success", workflows.BMCJobType, bmcJob, job, completed, nil},
 		{"bmcjob-failed", workflows.BMCJobType, bmcJob, job, failed, func(s *script) { s.refuse("BMCTasks", activities.TypeRefused) }},
 		recovery("success", completed, two, nil),
-		recovery("waiting", completed, two, func(s *script) { s.noDisk = true; s.answers = []string{workflows.Retry}; s.thinks = 2 * time.Second }),
+		recovery(
+			"waiting",
+			completed,
+			two,
+			func(s *script) { s.noDisk = true; s.answers = []string{workflows.Retry}; s.thinks = 2 * time.Second },
+		),
 		recovery("aborted", completed, workflows.RecoverInput{Machines: two.Machines, Concurrency: 1, AbortAfter: 1}, func(s *script) {
 			s.refuse("Plan", activities.TypeInvalid)
 		}),

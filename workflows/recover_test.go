@@ -55,7 +55,13 @@ func (r *rescue) reprovision(ctx workflow.Context, in ProvisionInput) error {
 	if info.WorkflowExecution.ID != MachineID(in.Machine) || in.Parent != "recover/flood" {
 		return fmt.Errorf("run %q of machine %q has the parent %q", info.WorkflowExecution.ID, in.Machine, in.Parent)
 	}
-	w := inventory.Workflow{Run: info.WorkflowExecution.RunID, Machine: in.Machine, Template: in.Template, State: inventory.StateRunning, Phase: inventory.PhaseAction}
+	w := inventory.Workflow{
+		Run:      info.WorkflowExecution.RunID,
+		Machine:  in.Machine,
+		Template: in.Template,
+		State:    inventory.StateRunning,
+		Phase:    inventory.PhaseAction,
+	}
 	r.put(w)
 	r.mu.Lock()
 	r.began = append(r.began, in.Machine)

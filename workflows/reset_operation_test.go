@@ -30,7 +30,10 @@ type requests struct {
 	queues    map[string]string // task queue by type of activity
 }
 
-func (r *requests) InterceptWorkflow(_ workflow.Context, next interceptor.WorkflowInboundInterceptor) interceptor.WorkflowInboundInterceptor {
+func (r *requests) InterceptWorkflow(
+	_ workflow.Context,
+	next interceptor.WorkflowInboundInterceptor,
+) interceptor.WorkflowInboundInterceptor {
 	return &inbound{WorkflowInboundInterceptorBase: interceptor.WorkflowInboundInterceptorBase{Next: next}, r: r}
 }
 
@@ -75,7 +78,10 @@ func TestResetKeepsTheTimeOfTheStart(t *testing.T) {
 		e.EventTime = timestamppb.New(e.EventTime.AsTime().Add(time.Hour))
 	}
 	seen := &requests{}
-	require.NoError(t, intercepted(t, seen).ReplayWorkflowHistoryWithOptions(nil, h, worker.ReplayWorkflowHistoryOptions{OriginalExecution: execution(t, h)}))
+	require.NoError(
+		t,
+		intercepted(t, seen).ReplayWorkflowHistoryWithOptions(nil, h, worker.ReplayWorkflowHistoryOptions{OriginalExecution: execution(t, h)}),
+	)
 	require.NotEmpty(t, seen.installed)
 	for _, q := range seen.installed {
 		require.WithinDuration(t, h.Events[0].EventTime.AsTime(), q.Since, 0)
@@ -93,27 +99,50 @@ func TestResetOfAContinuedRecovery(t *testing.T) {
 		"reset":     {original: "another", record: "this"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			in, err := converter.GetDefaultDataConverter().ToPayloads(workflows.RecoverInput{Name: "rack", Machines: []string{"m1"}, Continued: &workflows.RecoverState{
-				Run: "first", Seq: 7, Groups: []int{1}, Machines: []workflows.RecoverMachine{{Machine: "m1", State: inventory.StepPending}},
-			}})
+			in, err := converter.GetDefaultDataConverter().
+				ToPayloads(workflows.RecoverInput{Name: "rack", Machines: []string{"m1"}, Continued: &workflows.RecoverState{
+					Run: "first", Seq: 7, Groups: []int{1}, Machines: []workflows.RecoverMachine{{Machine: "m1", State: inventory.StepPending}},
+				}})
 			require.NoError(t, err)
 			seen := &requests{}
 			h := &history.History{Events: []*history.HistoryEvent{
-				{EventId: 1, EventType: enums.EVENT_TYPE_WORKFLOW_EXECUTION_STARTED, EventTime: timestamppb.Now(), Attributes: &history.HistoryEvent_WorkflowExecutionStartedEventAttributes{
-					WorkflowExecutionStartedEventAttributes: &history.WorkflowExecutionStartedEventAttributes{
-						WorkflowType: &commonpb.WorkflowType{Name: workflows.RecoverType}, WorkflowId: workflows.RecoverID("rack"), Input: in,
-						TaskQueue: &taskqueuepb.TaskQueue{Name: workflows.TaskQueue}, OriginalExecutionRunId: c.original, ContinuedExecutionRunId: "before",
+				{
+					EventId:   1,
+					EventType: enums.EVENT_TYPE_WORKFLOW_EXECUTION_STARTED,
+					EventTime: timestamppb.Now(),
+					Attributes: &history.HistoryEvent_WorkflowExecutionStartedEventAttributes{
+						WorkflowExecutionStartedEventAttributes: &history.WorkflowExecutionStartedEventAttributes{
+							WorkflowType: &commonpb.WorkflowType{Name: workflows.RecoverType}, WorkflowId: workflows.RecoverID("rack"), Input: in,
+							TaskQueue: &taskqueuepb.TaskQueue{Name: workflows.TaskQueue}, OriginalExecutionRunId: c.original, ContinuedExecutionRunId: "before",
+						},
 					},
-				}},
-				{EventId: 2, EventType: enums.EVENT_TYPE_WORKFLOW_TASK_SCHEDULED, EventTime: timestamppb.Now(), Attributes: &history.HistoryEvent_WorkflowTaskScheduledEventAttributes{
-					WorkflowTaskScheduledEventAttributes: &history.WorkflowTaskScheduledEventAttributes{TaskQueue: &taskqueuepb.TaskQueue{Name: workflows.TaskQueue}},
-				}},
-				{EventId: 3, EventType: enums.EVENT_TYPE_WORKFLOW_TASK_STARTED, EventTime: timestamppb.Now(), Attributes: &history.HistoryEvent_WorkflowTaskStartedEventAttributes{
-					WorkflowTaskStartedEventAttributes: &history.WorkflowTaskStartedEventAttributes{ScheduledEventId: 2},
-				}},
-				{EventId: 4, EventType: enums.EVENT_TYPE_WORKFLOW_TASK_COMPLETED, EventTime: timestamppb.Now(), Attributes: &history.HistoryEvent_WorkflowTaskCompletedEventAttributes{
-					WorkflowTaskCompletedEventAttributes: &history.WorkflowTaskCompletedEventAttributes{ScheduledEventId: 2, StartedEventId: 3},
-				}},
+				},
+				{
+					EventId:   2,
+					EventType: enums.EVENT_TYPE_WORKFLOW_TASK_SCHEDULED,
+					EventTime: timestamppb.Now(),
+					Attributes: &history.HistoryEvent_WorkflowTaskScheduledEventAttributes{
+						WorkflowTaskScheduledEventAttributes: &history.WorkflowTaskScheduledEventAttributes{
+							TaskQueue: &taskqueuepb.TaskQueue{Name: workflows.TaskQueue},
+						},
+					},
+				},
+				{
+					EventId:   3,
+					EventType: enums.EVENT_TYPE_WORKFLOW_TASK_STARTED,
+					EventTime: timestamppb.Now(),
+					Attributes: &history.HistoryEvent_WorkflowTaskStartedEventAttributes{
+						WorkflowTaskStartedEventAttributes: &history.WorkflowTaskStartedEventAttributes{ScheduledEventId: 2},
+					},
+				},
+				{
+					EventId:   4,
+					EventType: enums.EVENT_TYPE_WORKFLOW_TASK_COMPLETED,
+					EventTime: timestamppb.Now(),
+					Attributes: &history.HistoryEvent_WorkflowTaskCompletedEventAttributes{
+						WorkflowTaskCompletedEventAttributes: &history.WorkflowTaskCompletedEventAttributes{ScheduledEventId: 2, StartedEventId: 3},
+					},
+				},
 			}}
 			// The history ends before the first record: the replay asks for it, and waits.
 			require.NoError(t, intercepted(t, seen).ReplayWorkflowHistoryWithOptions(nil, h, worker.ReplayWorkflowHistoryOptions{

@@ -77,7 +77,13 @@ func TestRetryIsRefusedWhereItTakesTheGrant(t *testing.T) {
 	}
 	record := func(run, state string) {
 		t.Helper()
-		require.NoError(t, w.Store.PutWorkflow(ctx, inventory.Workflow{Run: run, Machine: machine, State: state, Actions: []inventory.ActionRecord{{State: action.Failed}}}))
+		require.NoError(
+			t,
+			w.Store.PutWorkflow(
+				ctx,
+				inventory.Workflow{Run: run, Machine: machine, State: state, Actions: []inventory.ActionRecord{{State: action.Failed}}},
+			),
+		)
 	}
 	plan(activities.PlanRequest{Run: "r1"})
 	record("r1", inventory.StateFailed)
@@ -92,7 +98,10 @@ func TestRetryIsRefusedWhereItTakesTheGrant(t *testing.T) {
 	retry := plan(activities.PlanRequest{Run: "r3", Resume: "r1"})
 	record("r3", inventory.StatePreparing)
 	k := action.Key{Epoch: g.Epoch, Attempt: 1}
-	require.NoError(t, w.do.Assign(ctx, activities.AssignRequest{Owner: g.Owner, Boot: 1, Key: k, Disk: &action.Disk{Path: "/dev/vda", Serial: "D1"}}))
+	require.NoError(
+		t,
+		w.do.Assign(ctx, activities.AssignRequest{Owner: g.Owner, Boot: 1, Key: k, Disk: &action.Disk{Path: "/dev/vda", Serial: "D1"}}),
+	)
 
 	err = w.act(w.do.Arm, activities.ArmRequest{Machine: machine, Run: "r3", WorkflowID: workflows.MachineID(machine), Plan: retry.Digest})
 	var app *temporal.ApplicationError

@@ -129,9 +129,13 @@ func newWorld(t *testing.T, edit func(m *inventory.Machine)) *world {
 	w.env.SetStartTime(time.Now())
 	require.NoError(t, w.env.SetTypedSearchAttributesOnStart(temporal.NewSearchAttributes()))
 	w.do = &activities.Activities{
-		Store:  activities.Store{Machines: w, Catalogue: w, Grants: w, Windows: w, Agents: w, Assignments: w, Records: w},
-		BMC:    w,
-		Site:   activities.Site{ClaimKey: keys.Key(keyring.Claim), ImageURL: func() string { return "http://10.0.0.1/images" }, MetadataURL: "http://10.0.0.1:7172"},
+		Store: activities.Store{Machines: w, Catalogue: w, Grants: w, Windows: w, Agents: w, Assignments: w, Records: w},
+		BMC:   w,
+		Site: activities.Site{
+			ClaimKey:    keys.Key(keyring.Claim),
+			ImageURL:    func() string { return "http://10.0.0.1/images" },
+			MetadataURL: "http://10.0.0.1:7172",
+		},
 		Log:    slog.New(slog.DiscardHandler),
 		Clocks: activities.Clocks{Now: w.env.Now, Heard: w.hears},
 	}
@@ -296,7 +300,16 @@ func (w *world) claims() inventory.Grant {
 	g, err := w.Grant(ctx, machine)
 	require.NoError(w.t, err)
 	h := action.Hello{Machine: machine, Nonce: fmt.Sprintf("nonce-%d-%d", g.Epoch, g.Boot), MAC: mac, Facts: action.Facts{Disks: w.disks}}
-	_, err = w.Redeem(ctx, inventory.Redemption{Owner: g.Owner, Boot: g.Boot, Hello: h, TokenFor: func(n string) string { return "token-" + n }, SecretsUntil: w.env.Now().Add(time.Hour)})
+	_, err = w.Redeem(
+		ctx,
+		inventory.Redemption{
+			Owner:        g.Owner,
+			Boot:         g.Boot,
+			Hello:        h,
+			TokenFor:     func(n string) string { return "token-" + n },
+			SecretsUntil: w.env.Now().Add(time.Hour),
+		},
+	)
 	require.NoError(w.t, err)
 	w.hear(g.Boot)
 	return g
@@ -447,7 +460,13 @@ func (w *world) ResetBMC(ctx context.Context, _ inventory.BMC, _ inventory.Secre
 	return nil
 }
 
-func (w *world) SetBootDevice(ctx context.Context, _ inventory.BMC, _ inventory.Secret, d inventory.BootDevice, fence activities.Fence) (string, error) {
+func (w *world) SetBootDevice(
+	ctx context.Context,
+	_ inventory.BMC,
+	_ inventory.Secret,
+	d inventory.BootDevice,
+	fence activities.Fence,
+) (string, error) {
 	if err := errors.Join(fence(ctx), w.noPXE); err != nil {
 		return "", err
 	}

@@ -22,8 +22,17 @@ func archive(t *testing.T) ([]byte, Manifest) {
 	t.Helper()
 	tables := dbcopy.Content{"machine": {Rows: 2, SHA256: "aa"}}
 	m := Manifest{
-		Format: Format, ID: "b1", Created: time.Unix(1_800_000_000, 0).UTC(), Version: "test",
-		Inventory: dbcopy.Database{Schema: 1, Cluster: "c1", Tables: tables}, Temporal: &dbcopy.Database{Schema: 1101, Cluster: "c1", Tables: tables}, Images: []Image{},
+		Format:  Format,
+		ID:      "b1",
+		Created: time.Unix(1_800_000_000, 0).UTC(),
+		Version: "test",
+		Inventory: dbcopy.Database{
+			Schema:  1,
+			Cluster: "c1",
+			Tables:  tables,
+		},
+		Temporal: &dbcopy.Database{Schema: 1101, Cluster: "c1", Tables: tables},
+		Images:   []Image{},
 	}
 	paths := map[string]string{}
 	for name, text := range map[string]string{TemporalName: "temporal", InventoryName: "inventory", ImagePrefix + "debian.zst": "image"} {

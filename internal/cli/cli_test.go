@@ -136,8 +136,15 @@ func TestTableCellsAreOneLine(t *testing.T) {
 // Secrets reach the server, and nothing else that prints a machine.
 func TestWireRevealsSecrets(t *testing.T) {
 	m := inventory.Machine{
-		Name: "a", UserData: inventory.NewSecret("one"), VendorData: inventory.NewSecret("two"),
-		BMC: &inventory.BMC{Driver: "ipmi", Host: "h", Password: inventory.NewSecret("three")}, DiskSelector: &inventory.DiskSelector{MinSize: 1<<53 + 1},
+		Name:       "a",
+		UserData:   inventory.NewSecret("one"),
+		VendorData: inventory.NewSecret("two"),
+		BMC: &inventory.BMC{
+			Driver:   "ipmi",
+			Host:     "h",
+			Password: inventory.NewSecret("three"),
+		},
+		DiskSelector: &inventory.DiskSelector{MinSize: 1<<53 + 1},
 	}
 	b, err := marshalWithSecrets(m)
 	require.NoError(t, err)
@@ -154,7 +161,12 @@ func fakeServer(t *testing.T, h http.HandlerFunc) *options {
 	t.Helper()
 	s := httptest.NewServer(h)
 	t.Cleanup(s.Close)
-	o := &options{serverURL: s.URL, configFile: filepath.Join(t.TempDir(), "ingot.yaml"), pollEvery: time.Millisecond, tokenFile: filepath.Join(t.TempDir(), "token")}
+	o := &options{
+		serverURL:  s.URL,
+		configFile: filepath.Join(t.TempDir(), "ingot.yaml"),
+		pollEvery:  time.Millisecond,
+		tokenFile:  filepath.Join(t.TempDir(), "token"),
+	}
 	require.NoError(t, os.WriteFile(o.tokenFile, []byte("secret\n"), 0o600))
 	return o
 }
@@ -220,12 +232,24 @@ func runs(t *testing.T, records ...any) http.HandlerFunc {
 }
 
 func TestWaitShowsARunUntilItSucceeds(t *testing.T) {
-	x := inventory.Workflow{Run: "r", Machine: "node-1", State: inventory.StatePending, Phase: inventory.PhaseDHCP, Message: "waiting for the firmware", Started: time.Now()}
+	x := inventory.Workflow{
+		Run:     "r",
+		Machine: "node-1",
+		State:   inventory.StatePending,
+		Phase:   inventory.PhaseDHCP,
+		Message: "waiting for the firmware",
+		Started: time.Now(),
+	}
 	writing := x
 	writing.State, writing.Phase = inventory.StateRunning, inventory.PhaseAction
-	writing.Actions = []inventory.ActionRecord{{Name: "write-image", State: action.Running, Attempt: 1, Done: 1 << 30, Total: 2 << 30}, {Name: "reboot", State: action.Pending}}
+	writing.Actions = []inventory.ActionRecord{
+		{Name: "write-image", State: action.Running, Attempt: 1, Done: 1 << 30, Total: 2 << 30},
+		{Name: "reboot", State: action.Pending},
+	}
 	done := x
-	done.State, done.Phase, done.Message, done.Ended = inventory.StateSuccess, inventory.PhaseDone, "it phoned home", x.Started.Add(time.Minute)
+	done.State, done.Phase, done.Message, done.Ended = inventory.StateSuccess, inventory.PhaseDone, "it phoned home", x.Started.Add(
+		time.Minute,
+	)
 	o := fakeServer(t, runs(t, x, x, http.StatusServiceUnavailable, http.StatusServiceUnavailable, writing, writing, done))
 	c, out, _ := newCall(t.Context(), o)
 	require.NoError(t, waitForRun(c, "r"))
@@ -260,7 +284,12 @@ func TestSpeed(t *testing.T) {
 
 func TestWaitShowsWhyARunFailed(t *testing.T) {
 	x := inventory.Workflow{
-		Run: "r", Machine: "node-1", State: inventory.StateFailed, Phase: inventory.PhaseFailed, Message: "action write-image failed", Next: "ingot workflow logs node-1",
+		Run:     "r",
+		Machine: "node-1",
+		State:   inventory.StateFailed,
+		Phase:   inventory.PhaseFailed,
+		Message: "action write-image failed",
+		Next:    "ingot workflow logs node-1",
 		Actions: []inventory.ActionRecord{{Name: "write-image", State: action.Failed, Attempt: 2, Message: "write /dev/sda: no space left"}},
 	}
 	o := fakeServer(t, runs(t, x))
@@ -277,7 +306,13 @@ func TestWaitAsks(t *testing.T) {
 	x := inventory.Workflow{
 		Run: "r", Machine: "node-1", State: inventory.StatePending, Phase: inventory.PhaseWaiting, Message: "two disks match",
 		Question: &inventory.Question{ID: "3.bind.1", Text: "two disks match", Choices: []string{"retry", "abort"}, Disks: []action.Disk{
-			{Path: "/dev/sda", Serial: "S1", Size: 1 << 40, Signatures: []string{"gpt", "ext4"}}, {Path: "/dev/sdb", WWN: "0x5000", Size: 1 << 40, Blank: true},
+			{
+				Path:       "/dev/sda",
+				Serial:     "S1",
+				Size:       1 << 40,
+				Signatures: []string{"gpt", "ext4"},
+			},
+			{Path: "/dev/sdb", WWN: "0x5000", Size: 1 << 40, Blank: true},
 		}},
 	}
 	over := x

@@ -61,7 +61,8 @@ func TestDoctorLooksForTheWayToRelays(t *testing.T) {
 		if len(found) != 1 || found[0].State != c.state || found[0].What != "relay" {
 			t.Errorf("%s: %+v, want %s", name, found, c.state)
 		}
-		if c.state == stateWarn && (len(found) == 0 || !strings.Contains(found[0].Text, "192.168.1.1") || !strings.Contains(found[0].Remedy, "Static Route")) {
+		if c.state == stateWarn &&
+			(len(found) == 0 || !strings.Contains(found[0].Text, "192.168.1.1") || !strings.Contains(found[0].Remedy, "Static Route")) {
 			t.Errorf("%s: %+v does not say what to do", name, found)
 		}
 	}
@@ -72,7 +73,13 @@ func TestDoctorLooksAtPowerCommands(t *testing.T) {
 	require.NoError(t, os.WriteFile(file, nil, 0o644))
 	argv := []string{file, "x"}
 	d := &doctor{cfg: config.Config{Power: config.Power{Commands: map[string]config.PowerCommand{
-		"a": {On: argv, Off: argv, Status: argv}, "b": {On: []string{"/bin/sh"}, Off: []string{"/nonexistent"}, Status: argv}, "c": {On: []string{"/bin/sh"}, Off: []string{"/bin/sh"}, Status: []string{"/bin/sh"}},
+		"a": {
+			On:     argv,
+			Off:    argv,
+			Status: argv,
+		},
+		"b": {On: []string{"/bin/sh"}, Off: []string{"/nonexistent"}, Status: argv},
+		"c": {On: []string{"/bin/sh"}, Off: []string{"/bin/sh"}, Status: []string{"/bin/sh"}},
 	}}}}
 	found := runChecks(t, d, "power command")
 	require.Len(t, found, 3)
@@ -91,7 +98,10 @@ func TestDoctorLooksAtReservations(t *testing.T) {
 	n := inventory.Network{
 		Own: []netip.Addr{netip.MustParseAddr("10.0.0.2")}, Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/24")}, On: true,
 	}
-	found := reservationFindings(n, []api.MachineView{at("right", "10.0.0.9"), at("self", "10.0.0.2"), at("far-1", "10.0.7.1"), at("far-2", "10.0.7.2")})
+	found := reservationFindings(
+		n,
+		[]api.MachineView{at("right", "10.0.0.9"), at("self", "10.0.0.2"), at("far-1", "10.0.7.1"), at("far-2", "10.0.7.2")},
+	)
 	require.Len(t, found, 2)
 	require.Equal(t, stateWarn, found[0].State)
 	require.Contains(t, found[0].Text, "self: 10.0.0.2 is this server's own address")
@@ -147,7 +157,18 @@ func testConfig(t *testing.T) config.Config {
 	t.Helper()
 	dir := t.TempDir()
 	cfg := config.Default()
-	cfg.DataDir, cfg.KeyFile, cfg.TokenFile = filepath.Join(dir, "data"), filepath.Join(dir, "etc", "keys.json"), filepath.Join(dir, "etc", "token")
+	cfg.DataDir, cfg.KeyFile, cfg.TokenFile = filepath.Join(
+		dir,
+		"data",
+	), filepath.Join(
+		dir,
+		"etc",
+		"keys.json",
+	), filepath.Join(
+		dir,
+		"etc",
+		"token",
+	)
 	cfg.Listen, cfg.MinFree = "127.0.0.1:0", 1
 	require.NoError(t, os.MkdirAll(cfg.DataDir, 0o700))
 	return cfg

@@ -61,11 +61,25 @@ func TestErrorsHaveTheFormThatWasAskedFor(t *testing.T) {
 // installed is a machine on which a run has left a system, or not.
 func installed(state string) map[string]any {
 	m := map[string]any{
-		"name": "node-1", "interfaces": []any{map[string]any{"mac": "02:00:00:00:00:01", "address": "10.0.0.11"}},
-		"netboot": map[string]any{"allowPXE": true, "allowWorkflow": true, "run": "run-2", "until": time.Now().Add(30 * time.Hour)}, "workflow": nil,
+		"name":       "node-1",
+		"interfaces": []any{map[string]any{"mac": "02:00:00:00:00:01", "address": "10.0.0.11"}},
+		"netboot": map[string]any{
+			"allowPXE":      true,
+			"allowWorkflow": true,
+			"run":           "run-2",
+			"until":         time.Now().Add(30 * time.Hour),
+		},
+		"workflow": nil,
 	}
 	if state != "" {
-		m["installed"] = map[string]any{"run": "run-1", "type": "Provision", "template": "image", "image": "debian-12", "state": state, "at": time.Now()}
+		m["installed"] = map[string]any{
+			"run":      "run-1",
+			"type":     "Provision",
+			"template": "image",
+			"image":    "debian-12",
+			"state":    state,
+			"at":       time.Now(),
+		}
 	}
 	return m
 }
@@ -129,7 +143,10 @@ func TestMachineListShowsWhatIsInstalled(t *testing.T) {
 // The list of unknown machines says that there were more than are listed.
 func TestMachineSeenCountsWhatIsNotListed(t *testing.T) {
 	o := fakeServer(t, func(w http.ResponseWriter, _ *http.Request) {
-		_, _ = io.WriteString(w, `{"items":[{"mac":"02:00:00:00:00:09","first":"2026-01-01T00:00:00Z","last":"2026-01-01T00:00:00Z","count":1}],"dropped":7000}`)
+		_, _ = io.WriteString(
+			w,
+			`{"items":[{"mac":"02:00:00:00:00:09","first":"2026-01-01T00:00:00Z","last":"2026-01-01T00:00:00Z","count":1}],"dropped":7000}`,
+		)
 	})
 	var errs bytes.Buffer
 	cmd := machineSeenCommand(o)

@@ -44,8 +44,22 @@ func TestS25NoFlagTakesAPassword(t *testing.T) {
 // as text, in each form of output.
 func TestS47TerminalCapture(t *testing.T) {
 	hostile := []string{
-		"\x1b[2J\x1b[1;1Hroot#", "\x1b]0;title\x07", "\x1b]52;c;cm0gLXJmIC8=\x07", "\x9b31m", "\u009b31m", "\x1bP+q544e\x1b\\", "\x1b]8;;http://evil\x1b\\link", "a\rb", "a\bb", "\x00",
-		"\u202egpj.exe", "\u2066x\u2069", "\x7f", "line\nforged: line", "\x0e\x0f", "\x05",
+		"\x1b[2J\x1b[1;1Hroot#",
+		"\x1b]0;title\x07",
+		"\x1b]52;c;cm0gLXJmIC8=\x07",
+		"\x9b31m",
+		"\u009b31m",
+		"\x1bP+q544e\x1b\\",
+		"\x1b]8;;http://evil\x1b\\link",
+		"a\rb",
+		"a\bb",
+		"\x00",
+		"\u202egpj.exe",
+		"\u2066x\u2069",
+		"\x7f",
+		"line\nforged: line",
+		"\x0e\x0f",
+		"\x05",
 	}
 	for _, form := range []string{"table", "json", "yaml"} {
 		out := filepath.Join(t.TempDir(), "tty")

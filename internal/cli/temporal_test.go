@@ -25,7 +25,10 @@ func TestTemporalEnvOfAnotherCluster(t *testing.T) {
 	env, err = server.TemporalEnv(cfg, "")
 	require.NoError(t, err)
 	require.Equal(t, map[string]string{
-		"TEMPORAL_ADDRESS": "temporal.example:7233", "TEMPORAL_NAMESPACE": "default", "TEMPORAL_TLS": "true", "TEMPORAL_TLS_SERVER_CA_CERT_PATH": ca,
+		"TEMPORAL_ADDRESS":                 "temporal.example:7233",
+		"TEMPORAL_NAMESPACE":               "default",
+		"TEMPORAL_TLS":                     "true",
+		"TEMPORAL_TLS_SERVER_CA_CERT_PATH": ca,
 	}, env)
 	out, err := exec.CommandContext(t.Context(), "/bin/sh", "-c", "X="+shellWord(ca)+"; printf %s \"$X\"").Output()
 	require.NoError(t, err)

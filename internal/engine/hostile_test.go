@@ -30,7 +30,13 @@ func TestNoEventEndsThePump(t *testing.T) {
 		return nil
 	}
 	for _, o := range []inventory.Owner{o1, o2} {
-		require.NoError(t, s.Store.AppendEvents(t.Context(), []inventory.Event{{Machine: o.Machine, Run: o.Run, Epoch: o.Epoch, Boot: 1, Kind: inventory.EventDHCP, At: s.Clock.Now(), Count: 1}}))
+		require.NoError(
+			t,
+			s.Store.AppendEvents(
+				t.Context(),
+				[]inventory.Event{{Machine: o.Machine, Run: o.Run, Epoch: o.Epoch, Boot: 1, Kind: inventory.EventDHCP, At: s.Clock.Now(), Count: 1}},
+			),
+		)
 	}
 	_, err := s.Pump.pass(t.Context(), s.Temporal)
 	require.NoError(t, err)

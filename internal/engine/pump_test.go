@@ -78,7 +78,14 @@ func TestPumpSignalsInOrderWithRunAndRequestID(t *testing.T) {
 	s.welcome(o) // before the pump starts: it sends what is there
 	s.startPump()
 	k := s.Assign(o)
-	long := action.Result{Key: k, ID: "abc", State: action.Failed, ExitCode: 3, Message: string(make([]byte, 5000)), Output: map[string]string{"secret": "yes"}}
+	long := action.Result{
+		Key:      k,
+		ID:       "abc",
+		State:    action.Failed,
+		ExitCode: 3,
+		Message:  string(make([]byte, 5000)),
+		Output:   map[string]string{"secret": "yes"},
+	}
 	s.reports(o, long)
 	s.drained()
 
@@ -133,7 +140,13 @@ func TestPumpOutlivesNotFound(t *testing.T) {
 		return nil
 	}
 	seen := func(o inventory.Owner, kind string) {
-		require.NoError(t, s.Store.AppendEvents(t.Context(), []inventory.Event{{Machine: o.Machine, Run: o.Run, Epoch: o.Epoch, Boot: 1, Kind: kind, At: s.Clock.Now(), Count: 1}}))
+		require.NoError(
+			t,
+			s.Store.AppendEvents(
+				t.Context(),
+				[]inventory.Event{{Machine: o.Machine, Run: o.Run, Epoch: o.Epoch, Boot: 1, Kind: kind, At: s.Clock.Now(), Count: 1}},
+			),
+		)
 	}
 	seen(o1, inventory.EventDHCP)
 	seen(o1, inventory.EventLoader)
@@ -198,7 +211,16 @@ func TestPumpDoesNotChokeOnWhatCannotBeSent(t *testing.T) {
 	s.AddMachine("m1", fakesite.MAC)
 	o := s.Arm("m1", "r1")
 	require.NoError(t, s.Store.AppendEvents(t.Context(), []inventory.Event{
-		{Machine: "m1", Run: "r1", Epoch: o.Epoch, Boot: 1, Kind: inventory.EventActionDone, Key: "x", At: s.Clock.Now(), Detail: json.RawMessage(`"nonsense"`)},
+		{
+			Machine: "m1",
+			Run:     "r1",
+			Epoch:   o.Epoch,
+			Boot:    1,
+			Kind:    inventory.EventActionDone,
+			Key:     "x",
+			At:      s.Clock.Now(),
+			Detail:  json.RawMessage(`"nonsense"`),
+		},
 		{Machine: "m1", Run: "r1", Epoch: o.Epoch, Boot: 1, Kind: inventory.EventDHCP, At: s.Clock.Now()},
 	}))
 	s.startPump()
@@ -414,7 +436,19 @@ func TestIdleAgentIsToldAtGrowingIntervals(t *testing.T) {
 		require.NoError(t, s.Reconciler.CheckAgents(t.Context()))
 		return s.Events(inventory.EventFilter{Run: "r1"})[inventory.EventAgentIdle]
 	}
-	require.Equal(t, []int{0, 0, 1, 1, 2, 2, 3}, []int{idle(0), idle(9 * time.Second), idle(time.Second), idle(9 * time.Second), idle(time.Second), idle(19 * time.Second), idle(time.Second)})
+	require.Equal(
+		t,
+		[]int{0, 0, 1, 1, 2, 2, 3},
+		[]int{
+			idle(0),
+			idle(9 * time.Second),
+			idle(time.Second),
+			idle(9 * time.Second),
+			idle(time.Second),
+			idle(19 * time.Second),
+			idle(time.Second),
+		},
+	)
 	rec, err := s.Store.Workflow(t.Context(), "r1")
 	require.NoError(t, err)
 	rec.Phase = inventory.PhaseWaiting

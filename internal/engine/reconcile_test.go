@@ -25,12 +25,18 @@ import (
 // hungTemporal takes every question and answers none.
 type hungTemporal struct{ client.Client }
 
-func (hungTemporal) DescribeWorkflowExecution(ctx context.Context, _, _ string) (*workflowservice.DescribeWorkflowExecutionResponse, error) {
+func (hungTemporal) DescribeWorkflowExecution(
+	ctx context.Context,
+	_, _ string,
+) (*workflowservice.DescribeWorkflowExecutionResponse, error) {
 	<-ctx.Done()
 	return nil, ctx.Err()
 }
 
-func (hungTemporal) CountWorkflow(ctx context.Context, _ *workflowservice.CountWorkflowExecutionsRequest) (*workflowservice.CountWorkflowExecutionsResponse, error) {
+func (hungTemporal) CountWorkflow(
+	ctx context.Context,
+	_ *workflowservice.CountWorkflowExecutionsRequest,
+) (*workflowservice.CountWorkflowExecutionsResponse, error) {
 	<-ctx.Done()
 	return nil, ctx.Err()
 }

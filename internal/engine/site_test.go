@@ -57,7 +57,10 @@ func (s *site) welcome(o inventory.Owner) {
 	s.T.Helper()
 	h := fakesite.Hello(make([]byte, 32), o, 1, fakesite.NonceA)
 	token := func(string) string { return tokenOf(o) }
-	a, err := s.Store.Redeem(s.T.Context(), inventory.Redemption{Owner: o, Boot: 1, Hello: h, TokenFor: token, SecretsUntil: s.Clock.Now().Add(time.Hour)})
+	a, err := s.Store.Redeem(
+		s.T.Context(),
+		inventory.Redemption{Owner: o, Boot: 1, Hello: h, TokenFor: token, SecretsUntil: s.Clock.Now().Add(time.Hour)},
+	)
 	require.NoError(s.T, err)
 	s.Agents.Saw(a, s.Clock.Now())
 }

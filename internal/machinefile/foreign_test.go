@@ -31,5 +31,12 @@ func TestForeign(t *testing.T) {
 	} {
 		require.NoError(t, Foreign("f", []byte(text)), text)
 	}
-	require.Len(t, Foreign("f", []byte("apiVersion: tinkerbell.org/v1alpha1\nkind: Hardware\n---\napiVersion: bmc.tinkerbell.org/v1alpha1\nkind: Machine\n")), 2)
+	require.Len(
+		t,
+		Foreign(
+			"f",
+			[]byte("apiVersion: tinkerbell.org/v1alpha1\nkind: Hardware\n---\napiVersion: bmc.tinkerbell.org/v1alpha1\nkind: Machine\n"),
+		),
+		2,
+	)
 }

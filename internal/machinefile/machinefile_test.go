@@ -22,7 +22,10 @@ func read(t *testing.T, src string) ([]inventory.Machine, []string, inventory.Pr
 }
 
 func TestRead(t *testing.T) {
-	ms, notes, ps := read(t, "name: a\ninterfaces: [{mac: 02-00-00-00-00-01}]\nnetboot: {allowPXE: true}\n---\nname: b\ninterfaces: [{mac: '02:00:00:00:00:02'}]\nlastSeen: 2026-01-02T03:04:05Z\n")
+	ms, notes, ps := read(
+		t,
+		"name: a\ninterfaces: [{mac: 02-00-00-00-00-01}]\nnetboot: {allowPXE: true}\n---\nname: b\ninterfaces: [{mac: '02:00:00:00:00:02'}]\nlastSeen: 2026-01-02T03:04:05Z\n",
+	)
 	require.Empty(t, ps)
 	require.Equal(t, "02:00:00:00:00:01", ms[0].Interfaces[0].MAC)
 	require.Equal(t, "b", ms[1].Name)

@@ -113,7 +113,15 @@ func newSite(t *testing.T, to string, events ...string) *site {
 	s := &site{t: t, file: filepath.Join(dir, "ingot.db"), clock: &clock{at: time.Now()}, log: &bytes.Buffer{}}
 	file := filepath.Join(dir, "secret")
 	require.NoError(t, os.WriteFile(file, []byte(secret+"\n"), 0o600))
-	s.cfg = Config{URL: to, SecretFile: file, Server: "nas", Version: "1", Log: slog.New(slog.NewTextHandler(s.log, nil)), Now: s.clock.now, Look: 5 * time.Millisecond}
+	s.cfg = Config{
+		URL:        to,
+		SecretFile: file,
+		Server:     "nas",
+		Version:    "1",
+		Log:        slog.New(slog.NewTextHandler(s.log, nil)),
+		Now:        s.clock.now,
+		Look:       5 * time.Millisecond,
+	}
 	s.open(events...)
 	return s
 }
@@ -144,8 +152,15 @@ func (s *site) run() (stop func()) {
 
 func waiting(run, question string) inventory.Workflow {
 	return inventory.Workflow{
-		Run: run, ID: "machine/node-1", Type: "Provision", Machine: "node-1", State: inventory.StateRunning, Phase: inventory.PhaseWaiting, Seq: 3,
-		Message: "two disks match", Next: "ingot workflow decide node-1 --question " + question + " --choice retry",
+		Run:      run,
+		ID:       "machine/node-1",
+		Type:     "Provision",
+		Machine:  "node-1",
+		State:    inventory.StateRunning,
+		Phase:    inventory.PhaseWaiting,
+		Seq:      3,
+		Message:  "two disks match",
+		Next:     "ingot workflow decide node-1 --question " + question + " --choice retry",
 		Question: &inventory.Question{ID: question, Text: "two disks\n match\x1b[2J", Choices: []string{"retry", "abort"}},
 	}
 }
@@ -158,7 +173,11 @@ func TestDeliversSigned(t *testing.T) {
 	defer stop()
 	n := r.await(t)
 	require.Equal(t, inventory.NoticeWaiting, n.Event)
-	require.Equal(t, []string{"node-1", "Provision", "machine/node-1", "r1", "1.bind.1"}, []string{n.Machine, n.Type, n.Workflow, n.Run, n.Question})
+	require.Equal(
+		t,
+		[]string{"node-1", "Provision", "machine/node-1", "r1", "1.bind.1"},
+		[]string{n.Machine, n.Type, n.Workflow, n.Run, n.Question},
+	)
 	require.Equal(t, "two disks match[2J", n.Text, "one line, nothing that moves a cursor")
 	require.Equal(t, []string{"retry", "abort"}, n.Choices)
 	require.Contains(t, n.Next, "ingot workflow decide")
@@ -254,7 +273,8 @@ func TestAtLeastOnceOverRestarts(t *testing.T) {
 		require.Eventually(t, func() bool {
 			counts, err := s.store.Notices(t.Context())
 			_, next := s.store.NextNotice(t.Context())
-			return err == nil && attempts() == n && counts.Waiting == 1 && strings.Contains(counts.Error, "503") && errors.Is(next, inventory.ErrNotFound)
+			return err == nil && attempts() == n && counts.Waiting == 1 && strings.Contains(counts.Error, "503") &&
+				errors.Is(next, inventory.ErrNotFound)
 		}, 30*time.Second, 5*time.Millisecond)
 		stop()
 		require.NoError(t, s.store.Close())

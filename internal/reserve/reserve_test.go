@@ -194,7 +194,9 @@ func TestAttemptsBecomeFewer(t *testing.T) {
 		t.Fatal(err)
 	}
 	var log bytes.Buffer
-	r := Open(Options{Dir: dir, Size: size, Log: slog.New(slog.NewTextHandler(&log, nil)), Free: func(string) (int64, error) { return 100 << 20, nil }})
+	r := Open(
+		Options{Dir: dir, Size: size, Log: slog.New(slog.NewTextHandler(&log, nil)), Free: func(string) (int64, error) { return 100 << 20, nil }},
+	)
 	look := func(n int) {
 		r.mu.Lock()
 		defer r.mu.Unlock()

@@ -22,11 +22,21 @@ func testMachine() inventory.Machine {
 		Name: "node1", SSHKeys: []string{"ssh-ed25519 AAAA a: \"b\"", "ssh-rsa BBBB c"},
 		Interfaces: []inventory.Interface{
 			{
-				MAC: "52:54:00:20:01:01", Address: netip.MustParseAddr("10.10.20.11"), Netmask: "255.255.254.0", Gateway: netip.MustParseAddr("10.10.20.1"),
-				Domain: "lab.example", Nameservers: []netip.Addr{netip.MustParseAddr("10.10.20.1")},
+				MAC:         "52:54:00:20:01:01",
+				Address:     netip.MustParseAddr("10.10.20.11"),
+				Netmask:     "255.255.254.0",
+				Gateway:     netip.MustParseAddr("10.10.20.1"),
+				Domain:      "lab.example",
+				Nameservers: []netip.Addr{netip.MustParseAddr("10.10.20.1")},
 			},
 			{MAC: "52:54:00:20:01:02", DisableNetboot: true},
-			{MAC: "52:54:00:20:01:03", VLAN: 30, Address: netip.MustParseAddr("10.10.30.11"), Netmask: "255.255.255.0", Gateway: netip.MustParseAddr("10.10.30.1")},
+			{
+				MAC:     "52:54:00:20:01:03",
+				VLAN:    30,
+				Address: netip.MustParseAddr("10.10.30.11"),
+				Netmask: "255.255.255.0",
+				Gateway: netip.MustParseAddr("10.10.30.1"),
+			},
 		},
 	}
 }
@@ -43,7 +53,8 @@ func decode(t *testing.T, b []byte) map[string]any {
 
 func TestMetaData(t *testing.T) {
 	v := decode(t, MetaData(testMachine(), ""))
-	if v["instance-id"] != "i-node1" || v["local-hostname"] != "node1.lab.example" || len(v["public-keys"].([]any)) != 2 || v["public-keys"].([]any)[0] != "ssh-ed25519 AAAA a: \"b\"" {
+	if v["instance-id"] != "i-node1" || v["local-hostname"] != "node1.lab.example" || len(v["public-keys"].([]any)) != 2 ||
+		v["public-keys"].([]any)[0] != "ssh-ed25519 AAAA a: \"b\"" {
 		t.Errorf("%v", v)
 	}
 	if v := decode(t, MetaData(testMachine(), "i-2")); v["instance-id"] != "i-2" {
@@ -139,7 +150,11 @@ func TestVendorData(t *testing.T) {
 			Tries int      `yaml:"tries"`
 		} `yaml:"phone_home"`
 	}
-	if err := yaml.Unmarshal(doc, &v); err != nil || v.PhoneHome.URL != home || strings.Join(v.PhoneHome.Post, " ") != "instance_id hostname fqdn" || v.PhoneHome.Tries*3 < 5*60 { // 3 s between two tries: a server may be away for five minutes
+	if err := yaml.Unmarshal(
+		doc,
+		&v,
+	); err != nil || v.PhoneHome.URL != home || strings.Join(v.PhoneHome.Post, " ") != "instance_id hostname fqdn" ||
+		v.PhoneHome.Tries*3 < 5*60 { // 3 s between two tries: a server may be away for five minutes
 		t.Errorf("%+v, %v", v, err)
 	}
 	if doc := VendorData(m, ""); len(decode(t, doc)) != 0 {
@@ -163,11 +178,14 @@ func TestCombined(t *testing.T) {
 	}
 	m.UserData = inventory.NewSecret("#cloud-config\nhostname: mine\n")
 	types, contents := partsOf(t, Combined(m, home))
-	if strings.Join(types, " ") != "text/cloud-config text/cloud-config" || contents[1] != m.UserData.Reveal() || !strings.Contains(contents[0], home) {
+	if strings.Join(types, " ") != "text/cloud-config text/cloud-config" || contents[1] != m.UserData.Reveal() ||
+		!strings.Contains(contents[0], home) {
 		t.Errorf("%q\n%q", types, contents)
 	}
 	m.VendorData = inventory.NewSecret("#include\nhttp://10.10.20.2/x\n")
-	m.UserData = inventory.NewSecret("Content-Type: multipart/mixed; boundary=\"B\"\nMIME-Version: 1.0\n\n--B\nContent-Type: text/cloud-config\n\na: 1\n--B\nContent-Type: text/x-shellscript\n\n#!/bin/sh\n--B--\n")
+	m.UserData = inventory.NewSecret(
+		"Content-Type: multipart/mixed; boundary=\"B\"\nMIME-Version: 1.0\n\n--B\nContent-Type: text/cloud-config\n\na: 1\n--B\nContent-Type: text/x-shellscript\n\n#!/bin/sh\n--B--\n",
+	)
 	types, _ = partsOf(t, Combined(m, home))
 	if strings.Join(types, " ") != "text/x-include-url text/cloud-config text/cloud-config text/x-shellscript" {
 		t.Errorf("%q", types)

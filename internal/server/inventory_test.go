@@ -108,8 +108,11 @@ func usedTemporal(t *testing.T, cfg config.Config) {
 	require.NoError(t, os.MkdirAll(filepath.Dir(file), 0o700))
 	db, err := sql.Open("sqlite", "file:"+file)
 	require.NoError(t, err)
-	_, err = db.ExecContext(t.Context(), `CREATE TABLE namespaces (id BLOB, name TEXT); CREATE TABLE current_executions (namespace_id BLOB, workflow_id TEXT);
-		INSERT INTO namespaces VALUES (x'01', 'temporal-system'), (x'02', 'default'); INSERT INTO current_executions VALUES (x'01', 'scanner'), (x'02', 'machine/m1')`)
+	_, err = db.ExecContext(
+		t.Context(),
+		`CREATE TABLE namespaces (id BLOB, name TEXT); CREATE TABLE current_executions (namespace_id BLOB, workflow_id TEXT);
+		INSERT INTO namespaces VALUES (x'01', 'temporal-system'), (x'02', 'default'); INSERT INTO current_executions VALUES (x'01', 'scanner'), (x'02', 'machine/m1')`,
+	)
 	require.NoError(t, errors.Join(err, db.Close()))
 }
 

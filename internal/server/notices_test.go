@@ -61,7 +61,12 @@ func TestS25ServerTellsSomebody(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- s.sendNotices(ctx) }()
 	require.Equal(t, "1.bind.1", (<-took).Question)
-	require.Eventually(t, func() bool { st := s.noticeStatus(t.Context()); return st.Waiting == 0 && !st.Sent.IsZero() }, 30*time.Second, 10*time.Millisecond)
+	require.Eventually(
+		t,
+		func() bool { st := s.noticeStatus(t.Context()); return st.Waiting == 0 && !st.Sent.IsZero() },
+		30*time.Second,
+		10*time.Millisecond,
+	)
 	cancel()
 	require.ErrorIs(t, <-done, context.Canceled)
 	require.NotContains(t, fmt.Sprint(st, log.String(), r.Body), "CANARY")

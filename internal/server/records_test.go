@@ -26,17 +26,30 @@ func TestForgetsOldRecords(t *testing.T) {
 	now := time.Now()
 	for i := range 2*pruneRuns + 5 {
 		at := now.Add(-time.Duration(i) * 24 * time.Hour)
-		require.NoError(t, store.PutWorkflow(ctx, inventory.Workflow{Run: fmt.Sprintf("run-%d", i), Machine: "m1", State: inventory.StateSuccess, Started: at, Ended: at, Updated: at}))
+		require.NoError(
+			t,
+			store.PutWorkflow(
+				ctx,
+				inventory.Workflow{Run: fmt.Sprintf("run-%d", i), Machine: "m1", State: inventory.StateSuccess, Started: at, Ended: at, Updated: at},
+			),
+		)
 	}
 	var events []inventory.Event
 	for i := range pruneEvents + 5 {
-		events = append(events, inventory.Event{Machine: "m1", Kind: inventory.EventOperator, Key: fmt.Sprint(i), At: now.Add(-30 * 24 * time.Hour)})
+		events = append(
+			events,
+			inventory.Event{Machine: "m1", Kind: inventory.EventOperator, Key: fmt.Sprint(i), At: now.Add(-30 * 24 * time.Hour)},
+		)
 	}
 	events = append(events, inventory.Event{Machine: "m1", Kind: inventory.EventOperator, Key: "new", At: now})
 	require.NoError(t, store.AppendEvents(ctx, events))
 
 	var log bytes.Buffer
-	s := &server{records: records{store: store}, log: slog.New(slog.NewTextHandler(&log, nil)), cfg: config.Config{Records: config.Records{Retention: 48 * time.Hour, Keep: 3}}}
+	s := &server{
+		records: records{store: store},
+		log:     slog.New(slog.NewTextHandler(&log, nil)),
+		cfg:     config.Config{Records: config.Records{Retention: 48 * time.Hour, Keep: 3}},
+	}
 	s.deleteOldRecords(ctx)
 	left, err := store.Workflows(ctx, inventory.WorkflowFilter{Limit: 100})
 	require.NoError(t, err)

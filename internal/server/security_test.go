@@ -30,7 +30,18 @@ func testConfig(t *testing.T) config.Config {
 	t.Helper()
 	dir := t.TempDir()
 	cfg := config.Default()
-	cfg.DataDir, cfg.KeyFile, cfg.TokenFile = filepath.Join(dir, "data"), filepath.Join(dir, "etc", "keys.json"), filepath.Join(dir, "etc", "token")
+	cfg.DataDir, cfg.KeyFile, cfg.TokenFile = filepath.Join(
+		dir,
+		"data",
+	), filepath.Join(
+		dir,
+		"etc",
+		"keys.json",
+	), filepath.Join(
+		dir,
+		"etc",
+		"token",
+	)
 	cfg.Listen, cfg.MinFree = "127.0.0.1:0", 1
 	require.NoError(t, os.MkdirAll(cfg.DataDir, 0o700))
 	return cfg
@@ -75,12 +86,24 @@ func (s *server) post(t *testing.T, path, body string) *httptest.ResponseRecorde
 func secretsOf(t *testing.T, s *sqlite.Store, name string, n int) {
 	t.Helper()
 	ctx := t.Context()
-	require.NoError(t, s.PutMachines(ctx, []inventory.Machine{{
-		Name: name, Interfaces: []inventory.Interface{{MAC: fmt.Sprintf("52:54:00:00:00:%02x", n)}},
-		UserData: inventory.NewSecret("canary user " + name), VendorData: inventory.NewSecret("canary vendor " + name),
-		BMC: &inventory.BMC{Driver: inventory.DriverIPMI, Host: fmt.Sprintf("10.0.9.%d", n), User: "admin", Password: inventory.NewSecret("canary bmc " + name)},
-	}}, true, "test"))
-	require.NoError(t, s.PutPlan(ctx, inventory.Plan{Run: "run-" + name, Digest: "d", Actions: []action.Action{{Name: "canary plan " + name}}}))
+	require.NoError(t, s.PutMachines(ctx, []inventory.Machine{
+		{
+			Name:       name,
+			Interfaces: []inventory.Interface{{MAC: fmt.Sprintf("52:54:00:00:00:%02x", n)}},
+			UserData:   inventory.NewSecret("canary user " + name),
+			VendorData: inventory.NewSecret("canary vendor " + name),
+			BMC: &inventory.BMC{
+				Driver:   inventory.DriverIPMI,
+				Host:     fmt.Sprintf("10.0.9.%d", n),
+				User:     "admin",
+				Password: inventory.NewSecret("canary bmc " + name),
+			},
+		},
+	}, true, "test"))
+	require.NoError(
+		t,
+		s.PutPlan(ctx, inventory.Plan{Run: "run-" + name, Digest: "d", Actions: []action.Action{{Name: "canary plan " + name}}}),
+	)
 }
 
 // readable tells whether every secret of machine name can be read.
@@ -220,7 +243,11 @@ func TestS24ReplacingKeysSurvivesACrashAtEachStep(t *testing.T) {
 			db, err := sqlx.Open("sqlite3", "file:"+path)
 			require.NoError(t, err)
 			t.Cleanup(func() { require.NoError(t, db.Close()) })
-			_, err = db.ExecContext(t.Context(), "INSERT INTO assignment (machine, run, epoch, action, attempt, boot, sealed, state) SELECT 'm1', run, ?, 0, 1, 1, sealed, 'PENDING' FROM plan WHERE run = 'run-m1'", g.Epoch)
+			_, err = db.ExecContext(
+				t.Context(),
+				"INSERT INTO assignment (machine, run, epoch, action, attempt, boot, sealed, state) SELECT 'm1', run, ?, 0, 1, 1, sealed, 'PENDING' FROM plan WHERE run = 'run-m1'",
+				g.Epoch,
+			)
 			require.NoError(t, err)
 			if table == "nothing" { // killed between the last table and the key file
 				require.NoError(t, s.secrets.ring.Rotate(cfg.KeyFile))

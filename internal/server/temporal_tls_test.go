@@ -74,13 +74,20 @@ func TestS57TemporalAsksForACertificate(t *testing.T) {
 	require.Error(t, err, "the UI would show everything to everybody")
 
 	// History, matching and the worker of this site work.
-	run, err := c.ExecuteWorkflow(ctx, client.StartWorkflowOptions{ID: "elsewhere", TaskQueue: workflows.TaskQueue}, workflows.InspectType, workflows.InspectInput{Machine: "m1"})
+	run, err := c.ExecuteWorkflow(
+		ctx,
+		client.StartWorkflowOptions{ID: "elsewhere", TaskQueue: workflows.TaskQueue},
+		workflows.InspectType,
+		workflows.InspectInput{Machine: "m1"},
+	)
 	require.NoError(t, err)
 	require.ErrorContains(t, run.Get(ctx, nil), "must run under the id")
 	// So does the server's own worker, which deletes namespaces and more.
 	for polled := false; !polled; {
 		d, err := c.WorkflowService().DescribeTaskQueue(ctx, &workflowservice.DescribeTaskQueueRequest{
-			Namespace: "temporal-system", TaskQueue: &taskqueuepb.TaskQueue{Name: "default-worker-tq"}, TaskQueueType: enumspb.TASK_QUEUE_TYPE_WORKFLOW,
+			Namespace:     "temporal-system",
+			TaskQueue:     &taskqueuepb.TaskQueue{Name: "default-worker-tq"},
+			TaskQueueType: enumspb.TASK_QUEUE_TYPE_WORKFLOW,
 		})
 		require.NoError(t, err)
 		polled = len(d.GetPollers()) > 0

@@ -56,7 +56,18 @@ func TestForward(t *testing.T) {
 		return rec
 	}
 
-	r := ask(f, http.MethodGet, "/2009-04-04/meta-data/instance-id?x=%20y", "", "Authorization", "Bearer of-the-machine", "Ingot-Client", "10.9.9.9", "X-Forwarded-For", "10.8.8.8")
+	r := ask(
+		f,
+		http.MethodGet,
+		"/2009-04-04/meta-data/instance-id?x=%20y",
+		"",
+		"Authorization",
+		"Bearer of-the-machine",
+		"Ingot-Client",
+		"10.9.9.9",
+		"X-Forwarded-For",
+		"10.8.8.8",
+	)
 	require.Equal(t, http.StatusOK, r.Code)
 	require.Equal(t, "of the target", r.Body.String())
 	require.Empty(t, r.Header().Get(headerServed))

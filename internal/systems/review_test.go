@@ -92,7 +92,10 @@ func TestS25NoSecretInMessages(t *testing.T) {
 		kind string
 		r    *strings.Replacer
 	}{
-		"config.boot": {inventory.DocumentVyOS, strings.NewReplacer("EXAMPLE-make-your-own-with-openssl-rand-hex-32", canary, "$6$EXAMPLE$make.your.own.with.mkpasswd", canary)},
+		"config.boot": {
+			inventory.DocumentVyOS,
+			strings.NewReplacer("EXAMPLE-make-your-own-with-openssl-rand-hex-32", canary, "$6$EXAMPLE$make.your.own.with.mkpasswd", canary),
+		},
 		"harvester-create.yaml": {inventory.DocumentHarvester, strings.NewReplacer(
 			"EXAMPLE-the-same-on-all-three-nodes", canary, "password: EXAMPLE-make-your-own", "password: "+canary)},
 		"talos.yaml": {inventory.DocumentTalos, strings.NewReplacer("juhpdl.xwdywqkf0f05dato", canary)},

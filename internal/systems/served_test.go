@@ -57,7 +57,10 @@ func TestS44ServedDocumentsAndKernelLines(t *testing.T) {
 				}
 			}
 			r, err := template.Render(t.Context(), m.template, src, template.Data{
-				Machine: machine, HardwareMap: m.hardwareMap, Image: &inventory.Image{Name: "image", SHA256: strings.Repeat("ab", 32), Format: "raw"}, ImageURL: "http://192.0.2.1:7080/images/image",
+				Machine:     machine,
+				HardwareMap: m.hardwareMap,
+				Image:       &inventory.Image{Name: "image", SHA256: strings.Repeat("ab", 32), Format: "raw"},
+				ImageURL:    "http://192.0.2.1:7080/images/image",
 			})
 			require.NoError(t, err)
 

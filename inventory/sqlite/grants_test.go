@@ -491,7 +491,10 @@ func TestParallelClaims(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range n {
 		wg.Go(func() {
-			_, got[i] = w.Redeem(t.Context(), inventory.Redemption{Owner: o, Boot: 1, Hello: hello(fmt.Sprint("n", i)), TokenFor: token, SecretsUntil: w.in(time.Hour)})
+			_, got[i] = w.Redeem(
+				t.Context(),
+				inventory.Redemption{Owner: o, Boot: 1, Hello: hello(fmt.Sprint("n", i)), TokenFor: token, SecretsUntil: w.in(time.Hour)},
+			)
 		})
 	}
 	wait(t, &wg)

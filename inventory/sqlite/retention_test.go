@@ -22,7 +22,10 @@ func (w *world) finished(run string) {
 	o := w.take(run)
 	_, err := w.AllowBoot(ctx, o, 1, w.in(time.Hour))
 	require.NoError(w.t, err)
-	_, err = w.Redeem(ctx, inventory.Redemption{Owner: o, Boot: 1, Hello: hello("nonce-" + run), TokenFor: token, SecretsUntil: w.in(time.Hour)})
+	_, err = w.Redeem(
+		ctx,
+		inventory.Redemption{Owner: o, Boot: 1, Hello: hello("nonce-" + run), TokenFor: token, SecretsUntil: w.in(time.Hour)},
+	)
 	require.NoError(w.t, err)
 	require.NoError(w.t, w.Assign(ctx, assignment(o, 0, 1)))
 	_, err = w.Report(ctx, o, 1, action.Result{Key: action.Key{Epoch: o.Epoch, Attempt: 1}, ID: "r-" + run, State: action.Success, Log: "log"})

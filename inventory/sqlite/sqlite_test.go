@@ -88,7 +88,10 @@ func (w *world) armed() inventory.Owner {
 }
 
 func (w *world) redeem(o inventory.Owner, boot int, nonce string) (inventory.Agent, error) {
-	return w.Redeem(w.t.Context(), inventory.Redemption{Owner: o, Boot: boot, Hello: hello(nonce), TokenFor: token, SecretsUntil: w.in(time.Hour)})
+	return w.Redeem(
+		w.t.Context(),
+		inventory.Redemption{Owner: o, Boot: boot, Hello: hello(nonce), TokenFor: token, SecretsUntil: w.in(time.Hour)},
+	)
 }
 
 // events returns those of a kind.

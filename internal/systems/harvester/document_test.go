@@ -91,7 +91,8 @@ func TestCheck(t *testing.T) {
 	require.Len(t, problems(t, "- a"), 1)
 	require.Len(t, problems(t, "a: [b"), 1)
 
-	one := strings.NewReplacer("/dev/disk/by-id/nvme-EXAMPLE_MS02_SYSTEM_000A", "/dev/sda", "  data_disk: /dev/disk/by-id/nvme-EXAMPLE_MS02_DATA_000A\n", "").Replace(create)
+	one := strings.NewReplacer("/dev/disk/by-id/nvme-EXAMPLE_MS02_SYSTEM_000A", "/dev/sda", "  data_disk: /dev/disk/by-id/nvme-EXAMPLE_MS02_DATA_000A\n", "").
+		Replace(create)
 	require.Empty(t, problems(t, one))
 	require.Contains(t, warningsOf(t, one).Error(), "install.device", "the only disk is warned of")
 	require.Empty(t, problems(t, isoLine.ReplaceAllString(create, "  iso_url: "+inventory.RefBootURL+"x.iso\n")), "a reference becomes a URL")

@@ -49,8 +49,15 @@ func newCA(t *testing.T) authority {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)
 	c := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "ca"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+		SerialNumber: big.NewInt(
+			1,
+		),
+		Subject:               pkix.Name{CommonName: "ca"},
+		NotBefore:             time.Now().Add(-time.Hour),
+		NotAfter:              time.Now().Add(time.Hour),
+		IsCA:                  true,
+		BasicConstraintsValid: true,
+		KeyUsage:              x509.KeyUsageCertSign,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, c, c, &key.PublicKey, key)
 	require.NoError(t, err)
@@ -64,14 +71,24 @@ func (a authority) client(t *testing.T) (cert, key string) {
 	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)
 	c := &x509.Certificate{
-		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "admin"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+		SerialNumber: big.NewInt(
+			2,
+		),
+		Subject:     pkix.Name{CommonName: "admin"},
+		NotBefore:   time.Now().Add(-time.Hour),
+		NotAfter:    time.Now().Add(time.Hour),
+		KeyUsage:    x509.KeyUsageDigitalSignature,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	}
 	der, err := x509.CreateCertificate(rand.Reader, c, a.cert, &k.PublicKey, a.key)
 	require.NoError(t, err)
 	b, err := x509.MarshalPKCS8PrivateKey(k)
 	require.NoError(t, err)
-	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})), string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: b}))
+	return string(
+			pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
+		), string(
+			pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: b}),
+		)
 }
 
 const manifest = `
@@ -119,7 +136,13 @@ func newCluster(t *testing.T, ca authority) *cluster {
 		case r.URL.Path == "/readyz":
 			say(200, "ok")(w, r)
 		case r.URL.Path == "/api/v1":
-			say(200, `{"resources":[{"name":"namespaces","kind":"Namespace","namespaced":false},{"name":"namespaces/status","kind":"Namespace"}]}`)(w, r)
+			say(
+				200,
+				`{"resources":[{"name":"namespaces","kind":"Namespace","namespaced":false},{"name":"namespaces/status","kind":"Namespace"}]}`,
+			)(
+				w,
+				r,
+			)
 		case r.URL.Path == "/apis/apps/v1":
 			say(200, `{"resources":[{"name":"deployments","kind":"Deployment","namespaced":true}]}`)(w, r)
 		case r.URL.Path == "/api/v1/nodes":

@@ -86,8 +86,15 @@ func newPKI(t *testing.T) pki {
 	pub, key, err := ed25519.GenerateKey(rand.Reader)
 	require.NoError(t, err)
 	c := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{Organization: []string{"talos"}}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+		SerialNumber: big.NewInt(
+			1,
+		),
+		Subject:               pkix.Name{Organization: []string{"talos"}},
+		NotBefore:             time.Now().Add(-time.Hour),
+		NotAfter:              time.Now().Add(time.Hour),
+		IsCA:                  true,
+		BasicConstraintsValid: true,
+		KeyUsage:              x509.KeyUsageCertSign,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, c, c, pub, key)
 	require.NoError(t, err)
@@ -101,21 +108,39 @@ func (p pki) leaf(t *testing.T, org string, use x509.ExtKeyUsage) (cert, key []b
 	pub, k, err := ed25519.GenerateKey(rand.Reader)
 	require.NoError(t, err)
 	c := &x509.Certificate{
-		SerialNumber: big.NewInt(2), Subject: pkix.Name{Organization: []string{org}}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{use}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		SerialNumber: big.NewInt(
+			2,
+		),
+		Subject:     pkix.Name{Organization: []string{org}},
+		NotBefore:   time.Now().Add(-time.Hour),
+		NotAfter:    time.Now().Add(time.Hour),
+		KeyUsage:    x509.KeyUsageDigitalSignature,
+		ExtKeyUsage: []x509.ExtKeyUsage{use},
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
 	}
 	der, err := x509.CreateCertificate(rand.Reader, c, p.cert, pub, p.key)
 	require.NoError(t, err)
 	b, err := x509.MarshalPKCS8PrivateKey(k)
 	require.NoError(t, err)
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "ED25519 PRIVATE KEY", Bytes: b})
+	return pem.EncodeToMemory(
+			&pem.Block{Type: "CERTIFICATE", Bytes: der},
+		), pem.EncodeToMemory(
+			&pem.Block{Type: "ED25519 PRIVATE KEY", Bytes: b},
+		)
 }
 
 func (p pki) talosconfig(t *testing.T) inventory.Secret {
 	t.Helper()
 	cert, key := p.leaf(t, "os:admin", x509.ExtKeyUsageClientAuth)
 	b64 := base64.StdEncoding.EncodeToString
-	return inventory.NewSecret(fmt.Sprintf("context: lab\ncontexts:\n  lab:\n    endpoints: [10.0.0.9]\n    ca: %s\n    crt: %s\n    key: %s\n", b64(p.pem), b64(cert), b64(key)))
+	return inventory.NewSecret(
+		fmt.Sprintf(
+			"context: lab\ncontexts:\n  lab:\n    endpoints: [10.0.0.9]\n    ca: %s\n    crt: %s\n    key: %s\n",
+			b64(p.pem),
+			b64(cert),
+			b64(key),
+		),
+	)
 }
 
 // start serves the node and returns its address.
@@ -126,7 +151,11 @@ func start(t *testing.T, p pki, n *node) string {
 	require.NoError(t, err)
 	pool := x509.NewCertPool()
 	pool.AddCert(p.cert)
-	s := grpc.NewServer(grpc.Creds(credentials.NewTLS(&tls.Config{Certificates: []tls.Certificate{pair}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: pool})))
+	s := grpc.NewServer(
+		grpc.Creds(
+			credentials.NewTLS(&tls.Config{Certificates: []tls.Certificate{pair}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: pool}),
+		),
+	)
 	machine.RegisterMachineServiceServer(s, n)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)

@@ -66,12 +66,19 @@ func TestCheck(t *testing.T) {
 			p := problems(t, c.doc)
 			found := false
 			for _, x := range p {
-				found = found || x.Field == c.field && strings.Contains(x.What, c.what) && (c.at == "" || x.Line == line(c.doc, c.at) || name == "unknown kind" && x.Line > 100)
+				found = found ||
+					x.Field == c.field && strings.Contains(x.What, c.what) &&
+						(c.at == "" || x.Line == line(c.doc, c.at) || name == "unknown kind" && x.Line > 100)
 			}
 			require.True(t, found, "%+v in: %s", c.at, p)
 		})
 	}
-	require.Len(t, problems(t, strings.NewReplacer("wipe:", "wipee:", "hostname: um760", "hostnam: um760", "certSANs:", "certs:").Replace(good)), 3, "all at once, over documents")
+	require.Len(
+		t,
+		problems(t, strings.NewReplacer("wipe:", "wipee:", "hostname: um760", "hostnam: um760", "certSANs:", "certs:").Replace(good)),
+		3,
+		"all at once, over documents",
+	)
 	require.Contains(t, warningsOf(t, replace("/dev/disk/by-id/nvme-EXAMPLE_UM760_SSD_0001", "/dev/nvme0n1")).Error(), "another disk")
 	require.Empty(t, problems(t, replace("disk: /dev/disk/by-id/nvme-EXAMPLE_UM760_SSD_0001", "diskSelector: {type: nvme}")))
 }

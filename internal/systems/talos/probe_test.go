@@ -29,7 +29,12 @@ func newAuthority(t *testing.T, name string) (ca []byte, server tls.Certificate)
 	cert := func(of *x509.Certificate, by *ecdsa.PrivateKey, tmpl *x509.Certificate) (*x509.Certificate, *ecdsa.PrivateKey) {
 		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 		require.NoError(t, err)
-		tmpl.SerialNumber, tmpl.NotBefore, tmpl.NotAfter = big.NewInt(time.Now().UnixNano()), time.Now().Add(-time.Hour), time.Now().Add(time.Hour)
+		tmpl.SerialNumber, tmpl.NotBefore, tmpl.NotAfter = big.NewInt(
+			time.Now().UnixNano(),
+		), time.Now().
+			Add(-time.Hour),
+			time.Now().
+				Add(time.Hour)
 		if of == nil {
 			of, by = tmpl, key
 		}
@@ -39,9 +44,26 @@ func newAuthority(t *testing.T, name string) (ca []byte, server tls.Certificate)
 		require.NoError(t, err)
 		return c, key
 	}
-	root, rootKey := cert(nil, nil, &x509.Certificate{Subject: pkix.Name{CommonName: name}, IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign})
-	leaf, leafKey := cert(root, rootKey, &x509.Certificate{Subject: pkix.Name{CommonName: "node"}, IPAddresses: []net.IP{net.IPv4(10, 0, 0, 9)}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}})
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: root.Raw}), tls.Certificate{Certificate: [][]byte{leaf.Raw}, PrivateKey: leafKey}
+	root, rootKey := cert(
+		nil,
+		nil,
+		&x509.Certificate{Subject: pkix.Name{CommonName: name}, IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign},
+	)
+	leaf, leafKey := cert(
+		root,
+		rootKey,
+		&x509.Certificate{
+			Subject:     pkix.Name{CommonName: "node"},
+			IPAddresses: []net.IP{net.IPv4(10, 0, 0, 9)},
+			ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+		},
+	)
+	return pem.EncodeToMemory(
+			&pem.Block{Type: "CERTIFICATE", Bytes: root.Raw},
+		), tls.Certificate{
+			Certificate: [][]byte{leaf.Raw},
+			PrivateKey:  leafKey,
+		}
 }
 
 // TestProbe: the Talos API proves the run's system by its authority alone. Talos
