@@ -3,6 +3,7 @@ package workflows_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -851,10 +852,16 @@ func TestGenesisCancelled(t *testing.T) {
 	h := newHouse(t)
 	// The environment does not let a child that was cancelled write its record.
 	h.await = func(ctx context.Context, q activities.OutcomeRequest) (activities.Outcome, error) {
-		if w, err := h.Workflow(ctx, q.Run); err == nil && !q.Asking {
-			w.State, w.Phase, w.Message, w.Seq = inventory.StateCancelled, inventory.PhaseCancelled, "cancelled", w.Seq+1
-			require.NoError(t, h.PutWorkflow(ctx, w))
+		if q.Asking {
+			return h.do.AwaitRun(ctx, q)
 		}
+		w, err := h.Workflow(ctx, q.Run)
+		if errors.Is(err, inventory.ErrNotFound) { // cancelled before its first record
+			w, err = inventory.Workflow{Run: h.unique(q.Run), Machine: "ms-02-a", Type: workflows.ProvisionType}, nil
+		}
+		require.NoError(t, err)
+		w.State, w.Phase, w.Message, w.Seq = inventory.StateCancelled, inventory.PhaseCancelled, "cancelled", w.Seq+1
+		require.NoError(t, h.PutWorkflow(ctx, w))
 		return h.do.AwaitRun(ctx, q)
 	}
 	h.events["installing ms-02-a"] = func() {

@@ -58,12 +58,8 @@ func newAuthority(t *testing.T, name string) (ca []byte, server tls.Certificate)
 			ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 		},
 	)
-	return pem.EncodeToMemory(
-			&pem.Block{Type: "CERTIFICATE", Bytes: root.Raw},
-		), tls.Certificate{
-			Certificate: [][]byte{leaf.Raw},
-			PrivateKey:  leafKey,
-		}
+	certificate := tls.Certificate{Certificate: [][]byte{leaf.Raw}, PrivateKey: leafKey}
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: root.Raw}), certificate
 }
 
 // TestProbe: the Talos API proves the run's system by its authority alone. Talos
