@@ -87,11 +87,16 @@ var may = map[string]string{
 		"internal/temporalserver go.temporal.io/api go.temporal.io/sdk golang.org/x/sync " +
 		"google.golang.org/grpc",
 
+	"internal/client": "inventory internal/config internal/hostnet internal/human internal/identity internal/strictyaml",
+
+	"internal/doctor": "api bootsvc inventory internal/client internal/config internal/hostnet internal/human " +
+		"internal/keyring internal/notify internal/reserve internal/server internal/site golang.org/x/sync " +
+		"golang.org/x/sys",
+
 	"internal/cli": "action activities api bootsvc genesis inventory template workflows internal/archive " +
-		"internal/config internal/hostnet internal/human internal/identity internal/keyring " +
-		"internal/machinefile internal/notify internal/reserve internal/server internal/site " +
-		"internal/strictyaml internal/temporalchild github.com/spf13/cobra go.yaml.in/yaml/v3 " +
-		"golang.org/x/sync golang.org/x/sys golang.org/x/term",
+		"internal/client internal/config internal/doctor internal/hostnet internal/human internal/keyring " +
+		"internal/machinefile internal/server internal/site internal/strictyaml internal/temporalchild " +
+		"github.com/spf13/cobra go.yaml.in/yaml/v3 golang.org/x/term",
 
 	"cmd/ingot":        "internal/cli",
 	"cmd/worker-agent": "action worker-agent github.com/insomniacslk/dhcp github.com/vishvananda/netlink golang.org/x/sys",

@@ -173,31 +173,33 @@ type checkBMC struct {
 	Machine string `json:"machine"`
 }
 
-type bmcCheck struct {
+// BMCCheck says whether a BMC accepted the log-in, and its power state; Message says
+// why it did not.
+type BMCCheck struct {
 	OK      bool   `json:"ok"`
 	Power   string `json:"power,omitempty"`
 	Message string `json:"message,omitempty"`
 }
 
 // checkLogin logs in to a machine's BMC.
-func (b *bmcRoutes) checkLogin(ctx context.Context, q checkBMC) (bmcCheck, error) {
+func (b *bmcRoutes) checkLogin(ctx context.Context, q checkBMC) (BMCCheck, error) {
 	m, err := b.machines.find(ctx, q.Machine)
 	switch {
 	case err != nil:
-		return bmcCheck{}, err
+		return BMCCheck{}, err
 	case m.BMC.Wakes():
-		return bmcCheck{}, inventory.Invalid("machine", "", "%q has no BMC: nothing answers wake-on-LAN", m.Name)
+		return BMCCheck{}, inventory.Invalid("machine", "", "%q has no BMC: nothing answers wake-on-LAN", m.Name)
 	case m.BMC.Manual():
-		return bmcCheck{}, inventory.Invalid("machine", "", "%q has no BMC", m.Name)
+		return BMCCheck{}, inventory.Invalid("machine", "", "%q has no BMC", m.Name)
 	case b.check == nil:
-		return bmcCheck{}, fmt.Errorf("this server reaches no BMC: %w", inventory.ErrUnavailable)
+		return BMCCheck{}, fmt.Errorf("this server reaches no BMC: %w", inventory.ErrUnavailable)
 	}
 
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	power, err := b.check(ctx, m)
 	if err != nil {
-		return bmcCheck{Message: err.Error()}, nil // an answer, not a fault of this server
+		return BMCCheck{Message: err.Error()}, nil // an answer, not a fault of this server
 	}
-	return bmcCheck{OK: true, Power: power}, nil
+	return BMCCheck{OK: true, Power: power}, nil
 }

@@ -256,19 +256,21 @@ func (s *statusRoutes) keyState(ctx context.Context) (string, error) {
 	return "ok", nil
 }
 
-type secretsStatus struct {
+// SecretsStatus says whether stored secrets can be opened: State is ok, missing or
+// wrong; Unreadable names those that cannot be.
+type SecretsStatus struct {
 	State      string   `json:"state"`
 	Unreadable []string `json:"unreadable"`
 }
 
-func (s *statusRoutes) getSecrets(ctx context.Context, _ httpapi.Empty) (secretsStatus, error) {
+func (s *statusRoutes) getSecrets(ctx context.Context, _ httpapi.Empty) (SecretsStatus, error) {
 	state, err := s.keyState(ctx)
 	if err != nil || state == "ok" {
-		return secretsStatus{state, []string{}}, err
+		return SecretsStatus{state, []string{}}, err
 	}
 	names, err := s.store.SecretsUnreadable(ctx)
 
-	return secretsStatus{state, append([]string{}, names...)}, err
+	return SecretsStatus{state, append([]string{}, names...)}, err
 }
 
 // servePage serves the dashboard; what looks like a route answers as one.

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ingotmetal/ingot/internal/archive"
+	"github.com/ingotmetal/ingot/internal/client"
 	"github.com/ingotmetal/ingot/internal/human"
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -104,7 +105,7 @@ func requestBackup(c *call, keys keyFlags, images bool) (io.ReadCloser, error) {
 		return nil, err
 	}
 
-	resp, err := s.request(c.Context(), http.MethodPost, path("backup"), bytes.NewReader(body), int64(len(body)))
+	resp, err := s.Request(c.Context(), http.MethodPost, client.Path("backup"), bytes.NewReader(body), int64(len(body)))
 	if err != nil {
 		return nil, err
 	}

@@ -5,13 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/ingotmetal/ingot/api"
+	"github.com/ingotmetal/ingot/internal/client"
 	"github.com/ingotmetal/ingot/internal/human"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/workflows"
@@ -25,44 +25,28 @@ func bmcCommand(o *options) *cobra.Command {
 		bmcCheckCommand(o), job)
 }
 
-// bmcCheck is the answer of POST /v1/bmc/check.
-type bmcCheck struct {
-	OK      bool   `json:"ok"`
-	Power   string `json:"power"`
-	Message string `json:"message"`
-}
-
-func checkBMC(ctx context.Context, s *client, machine string) (answer[bmcCheck], error) {
-	return send[bmcCheck](ctx, s, http.MethodPost, path("bmc", "check"), map[string]string{"machine": machine})
-}
-
 func bmcCheckCommand(o *options) *cobra.Command {
 	return o.command(&cobra.Command{
 		Use: "check NAME", Short: "Log in to a machine's BMC and read its power state",
 		Args: cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.machines()), Example: "  ingot bmc check node-1",
 	}, func(c *call) error {
-		s, err := c.server()
+		a, err := post[api.BMCCheck](c, client.Path("bmc", "check"), map[string]string{"machine": c.args[0]})
 		if err != nil {
 			return err
 		}
 
-		a, err := checkBMC(c.Context(), s, c.args[0])
-		if err != nil {
-			return err
-		}
-
-		err = show(c, a, func(w io.Writer, v bmcCheck) error {
+		err = show(c, a, func(w io.Writer, v api.BMCCheck) error {
 			if v.OK {
 				fmt.Fprintf(w, "logged in to the BMC of %s; power is %s\n", c.args[0], v.Power)
 			}
 			return nil
 		})
-		if err != nil || a.v.OK {
+		if err != nil || a.Value.OK {
 			return err
 		}
 
 		return human.Advise(
-			fmt.Errorf("checking the BMC of %s: %s", c.args[0], a.v.Message),
+			fmt.Errorf("checking the BMC of %s: %s", c.args[0], a.Value.Message),
 			"ingot machine get "+c.args[0]+" (address and user), ingot machine push --replace (password)")
 	})
 }
@@ -74,15 +58,15 @@ func runJob(c *call, machine, route string, in any) error {
 		return err
 	}
 
-	a, err := waitForJob(c, machine, st.v.Job)
+	a, err := waitForJob(c, machine, st.Value.Job)
 	if err != nil {
 		return err
 	}
 	if err := show(c, a, printJob); err != nil {
 		return err
 	}
-	if a.v.State != inventory.StateSuccess {
-		err := fmt.Errorf("job %s of %s ended as %s", a.v.Name, machine, a.v.State)
+	if a.Value.State != inventory.StateSuccess {
+		err := fmt.Errorf("job %s of %s ended as %s", a.Value.Name, machine, a.Value.State)
 		return human.Advise(err, "ingot bmc check "+machine)
 	}
 
@@ -94,15 +78,15 @@ func runJob(c *call, machine, route string, in any) error {
 const jobStart = time.Minute
 
 // waitForJob waits until a job is over.
-func waitForJob(c *call, machine, job string) (last answer[inventory.BMCJob], err error) {
+func waitForJob(c *call, machine, job string) (last client.Answer[inventory.BMCJob], err error) {
 	begun := time.Now()
 	err = c.poll(c.pollEvery/4, func() (bool, error) {
-		a, err := get[inventory.BMCJob](c, path("bmc", "jobs", machine, job))
+		a, err := get[inventory.BMCJob](c, client.Path("bmc", "jobs", machine, job))
 		if errors.Is(err, inventory.ErrNotFound) && time.Since(begun) < jobStart {
 			return false, nil
 		}
 		last = a
-		return inventory.Final(a.v.State), err
+		return inventory.Final(a.Value.State), err
 	}, func() error {
 		c.note("\nThe job goes on. Look at it with:  ingot bmc job get %s %s", machine, job)
 		return reported{context.Canceled}
@@ -171,7 +155,7 @@ pxe, disk, cdrom, bios or none, and then ,efi and ,persistent as needed.`,
 			return err
 		}
 
-		return runJob(c, c.args[0], path("bmc", "jobs"), in)
+		return runJob(c, c.args[0], client.Path("bmc", "jobs"), in)
 	})
 }
 
@@ -203,7 +187,7 @@ func parseTask(ps *inventory.Problems, text string) inventory.BMCTask {
 func jobListCommand(o *options) *cobra.Command {
 	return listCommand(o, listing[inventory.BMCJob]{
 		cmd:     &cobra.Command{Short: "List BMC jobs", Example: "  ingot bmc job list --machine node-1"},
-		route:   path("bmc", "jobs"),
+		route:   client.Path("bmc", "jobs"),
 		filters: []filter{{name: "machine", usage: "only of this machine", complete: o.machines()}},
 		empty:   "no BMC jobs",
 		head:    []string{"MACHINE", "JOB", "STATE", "STARTED BY", "BEGAN", "TASKS"},
@@ -226,7 +210,7 @@ func jobGetCommand(o *options) *cobra.Command {
 		Use: "get MACHINE JOB", Short: "Show a BMC job", Args: cobra.ExactArgs(2),
 		ValidArgsFunction: firstArg(o.machines()), Example: "  ingot bmc job get node-1 power-on-1a2b3c4d",
 	}, func(c *call) error {
-		return getAndShow(c, path("bmc", "jobs", c.args[0], c.args[1]), func(w io.Writer, j inventory.BMCJob) error {
+		return getAndShow(c, client.Path("bmc", "jobs", c.args[0], c.args[1]), func(w io.Writer, j inventory.BMCJob) error {
 			fmt.Fprintf(w, "job %s of %s: %s\n", j.Name, j.Machine, j.State)
 			return printJob(w, j)
 		})

@@ -71,10 +71,10 @@ of it does not answer now.`,
 	}
 
 	f := root.PersistentFlags()
-	f.StringVar(&o.serverURL, "server", "",
+	f.StringVar(&o.ServerURL, "server", "",
 		"the server's URL (or INGOT_SERVER; default: where this host logged in, or its own configuration)")
-	f.StringVar(&o.tokenFile, "token-file", "", "file with the admin token (or the token itself in INGOT_TOKEN)")
-	f.StringVar(&o.configFile, "config", config.DefaultFile(), "configuration file of this host")
+	f.StringVar(&o.TokenFile, "token-file", "", "file with the admin token (or the token itself in INGOT_TOKEN)")
+	f.StringVar(&o.ConfigFile, "config", config.DefaultFile(), "configuration file of this host")
 	f.StringVarP(&o.output, "output", "o", "table", "table, json or yaml; also of errors")
 	completeWords(root, "output", "table", "json", "yaml")
 

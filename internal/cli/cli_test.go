@@ -25,6 +25,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/internal/client"
 	"github.com/ingotmetal/ingot/internal/identity"
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -66,13 +67,13 @@ func TestExitCodes(t *testing.T) {
 		{ran(inventory.Problems{{What: "wrong"}}), exitUsage},
 		{ran(inventory.ErrNotFound), exitNotFound},
 		{ran(inventory.ErrConflict), exitConflict},
-		{ran(errUnavailable), exitUnavailable},
-		{ran(&apiError{Code: "not_found"}), exitNotFound},
-		{ran(&apiError{Code: "conflict"}), exitConflict},
-		{ran(&apiError{Code: "fenced"}), exitConflict},
-		{ran(&apiError{Code: "invalid"}), exitUsage},
-		{ran(&apiError{Code: "unavailable"}), exitUnavailable},
-		{ran(&apiError{Code: "internal"}), exitFailure},
+		{ran(client.ErrUnavailable), exitUnavailable},
+		{ran(&client.Error{Code: "not_found"}), exitNotFound},
+		{ran(&client.Error{Code: "conflict"}), exitConflict},
+		{ran(&client.Error{Code: "fenced"}), exitConflict},
+		{ran(&client.Error{Code: "invalid"}), exitUsage},
+		{ran(&client.Error{Code: "unavailable"}), exitUnavailable},
+		{ran(&client.Error{Code: "internal"}), exitFailure},
 		{ran(endedError{"r", "FAILED"}), exitFailure},
 	} {
 		require.Equal(t, c.code, exitCode(c.err), "%v", c.err)
@@ -161,13 +162,16 @@ func fakeServer(t *testing.T, h http.HandlerFunc) *options {
 	t.Helper()
 	s := httptest.NewServer(h)
 	t.Cleanup(s.Close)
+	dir := t.TempDir()
 	o := &options{
-		serverURL:  s.URL,
-		configFile: filepath.Join(t.TempDir(), "ingot.yaml"),
-		pollEvery:  time.Millisecond,
-		tokenFile:  filepath.Join(t.TempDir(), "token"),
+		Lookup: client.Lookup{
+			ServerURL:  s.URL,
+			ConfigFile: filepath.Join(dir, "ingot.yaml"),
+			TokenFile:  filepath.Join(dir, "token"),
+		},
+		pollEvery: time.Millisecond,
 	}
-	require.NoError(t, os.WriteFile(o.tokenFile, []byte("secret\n"), 0o600))
+	require.NoError(t, os.WriteFile(o.TokenFile, []byte("secret\n"), 0o600))
 	return o
 }
 
@@ -460,32 +464,6 @@ func TestImageNamesAreCheckedBeforeAnyRequest(t *testing.T) {
 	}
 }
 
-func TestTokenStaysWithItsServer(t *testing.T) {
-	t.Setenv("INGOT_TOKEN", "")
-	t.Setenv("INGOT_SERVER", "")
-	dir := t.TempDir()
-	o := &options{configFile: filepath.Join(dir, "ingot.yaml")}
-	require.NoError(t, os.WriteFile(o.configFile, fmt.Appendf(nil, "listen: 127.0.0.1:9\ntoken_file: %s/token\n", dir), 0o600))
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "token"), []byte("local\n"), 0o600))
-	c, err := o.client()
-	require.NoError(t, err)
-	require.Equal(t, "local", c.token)
-	o.serverURL = "http://127.0.0.1:9"
-	c, err = o.client()
-	require.NoError(t, err)
-	require.Equal(t, "local", c.token)
-	o.serverURL = "https://elsewhere.example"
-	_, err = o.client()
-	require.ErrorIs(t, err, inventory.ErrInvalid, "the local token must not go elsewhere")
-	t.Setenv("INGOT_TOKEN", "named")
-	c, err = o.client()
-	require.NoError(t, err)
-	require.Equal(t, "named", c.token)
-	o.serverURL = "http://elsewhere.example"
-	_, err = o.client()
-	require.ErrorContains(t, err, "without TLS")
-}
-
 func TestLoginPinsTheKey(t *testing.T) {
 	t.Setenv("INGOT_SERVER", "")
 	told := ""
@@ -502,7 +480,7 @@ func TestLoginPinsTheKey(t *testing.T) {
 	right := identity.Fingerprint(s.Certificate())
 	login := func(fingerprint string) (*options, error) {
 		t.Setenv("INGOT_TOKEN", "the-token")
-		o := &options{configFile: filepath.Join(t.TempDir(), "ingot.yaml")}
+		o := &options{Lookup: client.Lookup{ConfigFile: filepath.Join(t.TempDir(), "ingot.yaml")}}
 		cmd := loginCommand(o)
 		cmd.SetArgs([]string{s.URL, "--fingerprint", fingerprint})
 		cmd.SetErr(io.Discard)
@@ -518,18 +496,19 @@ func TestLoginPinsTheKey(t *testing.T) {
 	o, err := login("sha256:" + strings.Repeat("0", 64))
 	require.ErrorContains(t, err, "not the one that was pinned")
 	require.Empty(t, told, "no token is sent to an unknown server")
-	require.NoFileExists(t, o.sessionFile())
+	require.NoFileExists(t, o.SessionFile())
 
 	o, err = login(right)
 	require.NoError(t, err)
 	require.Equal(t, "Bearer the-token", told)
-	st, err := os.Stat(o.sessionFile())
+	st, err := os.Stat(o.SessionFile())
 	require.NoError(t, err)
 	require.Equal(t, os.FileMode(0o600), st.Mode().Perm())
 	t.Setenv("INGOT_TOKEN", "")
-	c, err := o.client()
+	told = ""
+	c, err := o.Client()
 	require.NoError(t, err)
-	require.Equal(t, "the-token", c.token)
-	_, err = send[struct{}](t.Context(), c, "GET", path("status"), nil)
+	_, err = client.Get[struct{}](t.Context(), c, client.Path("status"))
 	require.NoError(t, err)
+	require.Equal(t, "Bearer the-token", told, "the token that login stored")
 }

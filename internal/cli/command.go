@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/ingotmetal/ingot/internal/client"
 	"github.com/ingotmetal/ingot/internal/config"
 	"github.com/ingotmetal/ingot/internal/human"
 	"github.com/ingotmetal/ingot/inventory"
@@ -20,7 +20,8 @@ import (
 
 // options are the flags that every command has.
 type options struct {
-	serverURL, tokenFile, configFile, output string
+	client.Lookup
+	output string
 
 	// pollEvery is the pause between two requests while a command waits.
 	pollEvery time.Duration
@@ -33,7 +34,7 @@ type call struct {
 	*options
 	args []string
 
-	remote *client // nil until the first request
+	remote *client.Client // nil until the first request
 }
 
 // command makes run the body of cmd.
@@ -49,34 +50,34 @@ func (o *options) command(cmd *cobra.Command, run func(c *call) error) *cobra.Co
 
 // server returns the client of the server that the flags, the environment, the
 // log-in or this host's configuration name.
-func (c *call) server() (*client, error) {
+func (c *call) server() (*client.Client, error) {
 	if c.remote != nil {
 		return c.remote, nil
 	}
 	var err error
-	c.remote, err = c.client()
+	c.remote, err = c.Client()
 	return c.remote, err
 }
 
 // loadConfig reads this host's configuration.
 func (c *call) loadConfig() (config.Config, error) {
-	return config.Load(c.configFile, c.Flags().Changed("config"))
+	return config.Load(c.ConfigFile, c.Flags().Changed("config"))
 }
 
 // ask sends a request to the server and reads the answer.
-func ask[T any](c *call, method, route string, in any) (answer[T], error) {
+func ask[T any](c *call, method, route string, in any) (client.Answer[T], error) {
 	s, err := c.server()
 	if err != nil {
-		return answer[T]{}, err
+		return client.Answer[T]{}, err
 	}
-	return send[T](c.Context(), s, method, route, in)
+	return client.Send[T](c.Context(), s, method, route, in)
 }
 
-func get[T any](c *call, route string) (answer[T], error) {
+func get[T any](c *call, route string) (client.Answer[T], error) {
 	return ask[T](c, http.MethodGet, route, nil)
 }
 
-func post[T any](c *call, route string, in any) (answer[T], error) {
+func post[T any](c *call, route string, in any) (client.Answer[T], error) {
 	return ask[T](c, http.MethodPost, route, in)
 }
 
@@ -85,28 +86,13 @@ func remove(c *call, route string) error {
 	return err
 }
 
-// getAll asks for all pages of a list. The route may have a query.
-func getAll[T any](c *call, route string) (all answer[list[T]], err error) {
-	all.v.Items = []T{} // [] in JSON, not null
-
-	route, query, _ := strings.Cut(route, "?")
-	q, err := url.ParseQuery(query)
+// getAll asks for all pages of a list.
+func getAll[T any](c *call, route string) (client.Answer[client.List[T]], error) {
+	s, err := c.server()
 	if err != nil {
-		return all, err
+		return client.Answer[client.List[T]]{}, err
 	}
-
-	for {
-		page, err := get[list[T]](c, withQuery(route, q))
-		if err != nil {
-			return all, err
-		}
-		all.v.Items = append(all.v.Items, page.v.Items...)
-		if page.v.Next == "" {
-			all.raw, err = json.Marshal(all.v)
-			return all, err
-		}
-		q.Set("after", page.v.Next)
-	}
+	return client.GetAll[T](c.Context(), s, route)
 }
 
 // getAndShow asks for a route and shows the answer.
@@ -152,7 +138,7 @@ func listCommand[T any](o *options, l listing[T]) *cobra.Command {
 			return err
 		}
 
-		return getAndShow(c, withQuery(l.route, q), func(w io.Writer, v list[T]) error {
+		return getAndShow(c, client.WithQuery(l.route, q), func(w io.Writer, v client.List[T]) error {
 			if len(v.Items) == 0 {
 				if l.empty != "" {
 					c.note("%s", l.empty)
@@ -258,14 +244,6 @@ func (f filter) read(v string) (string, error) {
 	return "", usage("invalid --%s %q; must be one of %s", f.name, v, strings.Join(f.words, ", "))
 }
 
-// withQuery appends a query to a route.
-func withQuery(route string, q url.Values) string {
-	if len(q) == 0 {
-		return route
-	}
-	return route + "?" + q.Encode()
-}
-
 // A deletion is what a command "delete" is about to delete.
 type deletion struct {
 	what  string // "machine node-1", for the confirmation
@@ -352,16 +330,6 @@ func readInput(cmd *cobra.Command, file string) (name string, b []byte, err erro
 	}
 
 	return file, b, nil
-}
-
-// firstNonEmpty returns the first of its arguments that is not "".
-func firstNonEmpty(values ...string) string {
-	for _, v := range values {
-		if v != "" {
-			return v
-		}
-	}
-	return ""
 }
 
 // orNone writes a number that is 0 as "".

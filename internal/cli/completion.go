@@ -3,6 +3,7 @@ package cli
 import (
 	"slices"
 
+	"github.com/ingotmetal/ingot/internal/client"
 	"github.com/spf13/cobra"
 )
 
@@ -38,7 +39,7 @@ func (o *options) names(route, field string) cobra.CompletionFunc {
 			return nil, err
 		}
 		var out []string
-		for _, item := range a.v.Items {
+		for _, item := range a.Value.Items {
 			if name, ok := item[field].(string); ok {
 				out = append(out, name)
 			}
@@ -58,15 +59,16 @@ func firstArg(f cobra.CompletionFunc) cobra.CompletionFunc {
 	}
 }
 
-func (o *options) machines() cobra.CompletionFunc  { return o.names(path("machines"), "name") }
-func (o *options) templates() cobra.CompletionFunc { return o.names(path("templates"), "name") }
-func (o *options) images() cobra.CompletionFunc    { return o.names(path("images"), "name") }
-func (o *options) labs() cobra.CompletionFunc      { return o.names(path("genesis"), "name") }
+func (o *options) machines() cobra.CompletionFunc { return o.names(client.Path("machines"), "name") }
+
+func (o *options) templates() cobra.CompletionFunc { return o.names(client.Path("templates"), "name") }
+func (o *options) images() cobra.CompletionFunc    { return o.names(client.Path("images"), "name") }
+func (o *options) labs() cobra.CompletionFunc      { return o.names(client.Path("genesis"), "name") }
 
 // operations completes the ids of operations, of every type or of one.
-func (o *options) operations() cobra.CompletionFunc { return o.names(path("operations"), "id") }
+func (o *options) operations() cobra.CompletionFunc { return o.names(client.Path("operations"), "id") }
 
 // operationsOf completes the names of the operations of one type.
 func (o *options) operationsOf(kind string) cobra.CompletionFunc {
-	return o.names(path("operations")+"?type="+kind, "name")
+	return o.names(client.Path("operations")+"?type="+kind, "name")
 }

@@ -20,7 +20,7 @@ func configCheckCommand(o *options) *cobra.Command {
 		Use: "check [FILE]", Short: "Report everything that is wrong with a configuration", Args: cobra.MaximumNArgs(1),
 		Example: "  ingot config check\n  ingot config check /etc/ingot/ingot.yaml",
 	}, func(c *call) error {
-		file, named := c.configFile, c.Flags().Changed("config")
+		file, named := c.ConfigFile, c.Flags().Changed("config")
 		if len(c.args) > 0 {
 			file, named = c.args[0], true
 		}

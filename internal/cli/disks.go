@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/internal/client"
 	"github.com/ingotmetal/ingot/internal/human"
 )
 
@@ -23,7 +24,7 @@ func machineDisksCommand(o *options) *cobra.Command {
 		Args: cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.machines()),
 		Example: "  ingot machine inspect node-1 --wait && ingot machine disks node-1",
 	}, func(c *call) error {
-		return getAndShow(c, path("machines", c.args[0], "disks"), func(w io.Writer, d disks) error {
+		return getAndShow(c, client.Path("machines", c.args[0], "disks"), func(w io.Writer, d disks) error {
 			if len(d.Items) == 0 {
 				c.note("the agent found no disk")
 				return nil

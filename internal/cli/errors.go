@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/ingotmetal/ingot/internal/client"
 	"github.com/ingotmetal/ingot/internal/human"
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -22,9 +23,6 @@ const (
 	exitConflict    = 4
 	exitUnavailable = 5
 )
-
-// errUnavailable: the server, or a part of it, does not answer now.
-var errUnavailable = errors.New("not available now")
 
 // commandError is an error of a command that ran. Cobra's own errors (unknown
 // commands, wrong flags) are not commandErrors.
@@ -45,7 +43,7 @@ func exitCode(err error) int {
 		return exitNotFound
 	case errors.Is(err, inventory.ErrConflict), errors.Is(err, inventory.ErrFenced):
 		return exitConflict
-	case errors.Is(err, errUnavailable):
+	case errors.Is(err, client.ErrUnavailable):
 		return exitUnavailable
 	}
 
@@ -63,14 +61,8 @@ func codeName(code int) string {
 
 // usage is an error about how a command was called.
 func usage(format string, args ...any) error {
-	return wrapped{fmt.Errorf(format, args...), inventory.ErrInvalid}
+	return human.WithKind(fmt.Errorf(format, args...), inventory.ErrInvalid)
 }
-
-// wrapped has the text of err and is also kind.
-type wrapped struct{ err, kind error }
-
-func (w wrapped) Error() string   { return w.err.Error() }
-func (w wrapped) Unwrap() []error { return []error{w.err, w.kind} }
 
 // reported is an error whose text has been printed already.
 type reported struct{ error }
@@ -93,14 +85,14 @@ func report(cmd *cobra.Command, err error) {
 	}
 	if raw, err := json.Marshal(e); err == nil {
 		// Standard error is where errors are shown: there is no place to report this one.
-		_ = o.print(cmd.ErrOrStderr(), raw, func(w io.Writer) error { return e.write(w) })
+		_ = o.print(cmd.ErrOrStderr(), raw, func(w io.Writer) error { return writeError(w, e) })
 	}
 }
 
 // describeError brings any error into the form of the API's errors.
-func describeError(cmd *cobra.Command, err error) apiError {
-	e := apiError{Text: err.Error(), Code: codeName(exitCode(err))}
-	var answer *apiError
+func describeError(cmd *cobra.Command, err error) client.Error {
+	e := client.Error{Text: err.Error(), Code: codeName(exitCode(err))}
+	var answer *client.Error
 	if errors.As(err, &answer) {
 		e.Code, e.Problems, e.Next = answer.Code, answer.Problems, answer.Next
 	}
@@ -119,8 +111,8 @@ func describeError(cmd *cobra.Command, err error) apiError {
 	return e
 }
 
-// write prints e for people.
-func (e *apiError) write(w io.Writer) error {
+// writeError prints e for people.
+func writeError(w io.Writer, e client.Error) error {
 	var b strings.Builder
 	if len(e.Problems) == 0 {
 		fmt.Fprintf(&b, "ingot: %s\n", e.Text)

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/internal/client"
 	"github.com/ingotmetal/ingot/internal/human"
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -23,17 +24,17 @@ func workflowEventsCommand(o *options) *cobra.Command {
 
 	follow := cmd.Flags().BoolP("follow", "f", false, "go on until the run ends")
 
-	return runCommand(o, cmd, func(c *call, a answer[inventory.Workflow]) error {
+	return runCommand(o, cmd, func(c *call, a client.Answer[inventory.Workflow]) error {
 		if *follow {
-			return followEvents(c, a.v.Run)
+			return followEvents(c, a.Value.Run)
 		}
 
-		all, err := getAll[inventory.Event](c, path("workflows", a.v.Run, "events"))
+		all, err := getAll[inventory.Event](c, client.Path("workflows", a.Value.Run, "events"))
 		if err != nil {
 			return err
 		}
 
-		return show(c, all, func(w io.Writer, l list[inventory.Event]) error {
+		return show(c, all, func(w io.Writer, l client.List[inventory.Event]) error {
 			if len(l.Items) == 0 {
 				c.note("nothing was recorded")
 				return nil
@@ -68,22 +69,22 @@ func followEvents(c *call, run string) error {
 
 	return c.poll(c.pollEvery, func() (over bool, err error) {
 		// The state is read first, so that no event before the final state is missed.
-		x, err := get[inventory.Workflow](c, path("workflows", run))
+		x, err := get[inventory.Workflow](c, client.Path("workflows", run))
 		if err != nil {
 			return false, err
 		}
-		last = x.v
-		es, err := get[list[inventory.Event]](c, path("workflows", run, "events")+fmt.Sprintf("?after=%d", after))
+		last = x.Value
+		es, err := get[client.List[inventory.Event]](c, client.Path("workflows", run, "events")+fmt.Sprintf("?after=%d", after))
 		if err != nil {
 			return false, err
 		}
-		for _, e := range es.v.Items {
+		for _, e := range es.Value.Items {
 			after = max(after, e.Seq)
 			if err := printEvent(c, e); err != nil {
 				return false, err
 			}
 		}
-		return inventory.Final(last.State) && len(es.v.Items) == 0, nil
+		return inventory.Final(last.State) && len(es.Value.Items) == 0, nil
 	}, func() error { return runGoesOn(c, last) })
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ingotmetal/ingot/api"
+	"github.com/ingotmetal/ingot/internal/client"
 	"github.com/ingotmetal/ingot/internal/human"
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -60,7 +61,7 @@ can fetch those images of the lab that have a URL; --offline leaves that out.`,
 
 	return o.command(cmd, func(c *call) error {
 		if !isFile(c.args[0]) {
-			return postAndShow(c, path("genesis", c.args[0], "plan"), nil, printPlan)
+			return postAndShow(c, client.Path("genesis", c.args[0], "plan"), nil, printPlan)
 		}
 
 		f, err := readLab(c.args[0])
@@ -82,7 +83,7 @@ can fetch those images of the lab that have a URL; --offline leaves that out.`,
 			return err
 		}
 
-		return showValue(c, a.v, func(w io.Writer) error { return printPlan(w, a.v) })
+		return showValue(c, a.Value, func(w io.Writer) error { return printPlan(w, a.Value) })
 	})
 }
 
@@ -194,11 +195,11 @@ says so here, on the page, and in ingot genesis status.`,
 // confirmStoredLab asks before a stored lab is started.
 func confirmStoredLab(c *call, yes bool) (name string, err error) {
 	name = c.args[0]
-	a, err := post[api.GenesisPlan](c, path("genesis", name, "plan"), nil)
+	a, err := post[api.GenesisPlan](c, client.Path("genesis", name, "plan"), nil)
 	if err != nil {
 		return "", err
 	}
-	return name, confirmOverwrite(c, yes, name, a.v.Destroys)
+	return name, confirmOverwrite(c, yes, name, a.Value.Destroys)
 }
 
 // prepareLab does everything that comes before the start of a lab file: it
@@ -211,7 +212,7 @@ func prepareLab(c *call, yes, replace bool) (name string, err error) {
 
 	plan, lacking, err := f.checkLab(c, replace)
 	if err == nil {
-		err = plan.v.Problems.Err()
+		err = plan.Value.Problems.Err()
 	}
 	if err != nil {
 		return "", err
@@ -227,7 +228,7 @@ func prepareLab(c *call, yes, replace bool) (name string, err error) {
 	}
 
 	_, err = f.send(c, replace, false)
-	var refused *apiError
+	var refused *client.Error
 	if errors.As(err, &refused) {
 		refused.Problems = f.withPaths(refused.Problems)
 	}
@@ -244,12 +245,12 @@ func confirmOverwrite(c *call, yes bool, name string, disks []string) error {
 // startGenesis starts or resumes a Genesis, and shows it until it ends if wait
 // is set.
 func startGenesis(c *call, name, verb string, in any, wait bool) error {
-	a, err := post[api.Started](c, path("genesis", name, verb), in)
+	a, err := post[api.Started](c, client.Path("genesis", name, verb), in)
 	if err != nil {
 		return err
 	}
 	if wait {
-		return waitForOperation(c, a.v.Workflow)
+		return waitForOperation(c, a.Value.Workflow)
 	}
 
 	return show(c, a, text(func(s api.Started) string {
@@ -272,7 +273,7 @@ func genesisStatusCommand(o *options) *cobra.Command {
 			return waitForOperation(c, "genesis/"+c.args[0])
 		}
 
-		return getAndShow(c, path("genesis", c.args[0], "status"), printOperation)
+		return getAndShow(c, client.Path("genesis", c.args[0], "status"), printOperation)
 	})
 }
 
@@ -304,7 +305,7 @@ func genesisCancelCommand(o *options) *cobra.Command {
 func genesisListCommand(o *options) *cobra.Command {
 	return listCommand(o, listing[inventory.GenesisBundle]{
 		cmd:   &cobra.Command{Short: "List stored labs", Example: "  ingot genesis list"},
-		route: path("genesis"), empty: "no labs; start with: ingot genesis plan FILE",
+		route: client.Path("genesis"), empty: "no labs; start with: ingot genesis plan FILE",
 		head: []string{"NAME", "FILE", "STORED", "SHA256"},
 		row: func(b inventory.GenesisBundle) []any {
 			return []any{b.Name, b.File, human.Time(b.Updated), b.SHA256}
@@ -318,6 +319,6 @@ func genesisDeleteCommand(o *options) *cobra.Command {
 		Example: "  ingot genesis delete home\n  ingot genesis delete home --yes",
 	}, func(c *call) (deletion, error) {
 		lost := " with the files that it names from the server; machines stay as they are"
-		return deletion{what: "lab " + c.args[0], lost: lost, route: path("genesis", c.args[0])}, nil
+		return deletion{what: "lab " + c.args[0], lost: lost, route: client.Path("genesis", c.args[0])}, nil
 	})
 }

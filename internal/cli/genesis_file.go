@@ -11,6 +11,7 @@ import (
 
 	"github.com/ingotmetal/ingot/api"
 	"github.com/ingotmetal/ingot/genesis"
+	"github.com/ingotmetal/ingot/internal/client"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -73,13 +74,13 @@ func (f labFile) hashImage(c *call, i genesis.Image) (string, error) {
 // checkImages compares the images of the lab with those of the server and with
 // the files here. It returns those that the server lacks.
 func (f labFile) checkImages(c *call) (lacking []genesis.Image, ps inventory.Problems, err error) {
-	a, err := getAll[inventory.Image](c, path("images"))
+	a, err := getAll[inventory.Image](c, client.Path("images"))
 	if err != nil {
 		return nil, nil, err
 	}
 
 	stored := map[string]string{}
-	for _, i := range a.v.Items {
+	for _, i := range a.Value.Items {
 		stored[i.Name] = i.SHA256
 	}
 
@@ -99,15 +100,15 @@ func (f labFile) checkImages(c *call) (lacking []genesis.Image, ps inventory.Pro
 // server, as one inventory.Problems; nothing is stored. It returns the images
 // that the server lacks. What only keeps the lab from starting now is in the
 // plan.
-func (f labFile) checkLab(c *call, replace bool) (plan answer[api.GenesisPlan], lacking []genesis.Image, err error) {
+func (f labFile) checkLab(c *call, replace bool) (plan client.Answer[api.GenesisPlan], lacking []genesis.Image, err error) {
 	lacking, ps, err := f.checkImages(c)
 	local := f.lab.Together(f.problems, ps)
 	if err == nil && (len(local) == 0 || f.bundle.Check() == nil) { // without a name it cannot be sent
 		plan, err = f.send(c, replace, true)
 	}
 
-	found := plan.v.Problems
-	var refused *apiError
+	found := plan.Value.Problems
+	var refused *client.Error
 	if errors.As(err, &refused) {
 		found = refused.Problems
 	}
@@ -125,7 +126,7 @@ func (f labFile) checkLab(c *call, replace bool) (plan answer[api.GenesisPlan], 
 		return plan, nil, err
 	}
 
-	plan.v.Problems, plan.v.Warnings = f.withPaths(found), f.withPaths(plan.v.Warnings)
+	plan.Value.Problems, plan.Value.Warnings = f.withPaths(found), f.withPaths(plan.Value.Warnings)
 	return plan, lacking, nil
 }
 
@@ -142,7 +143,7 @@ func withoutMissingImages(ps inventory.Problems) inventory.Problems {
 }
 
 // send checks the lab on the server, and stores it there unless only is set.
-func (f labFile) send(c *call, replace, only bool) (answer[api.GenesisPlan], error) {
+func (f labFile) send(c *call, replace, only bool) (client.Answer[api.GenesisPlan], error) {
 	body := struct {
 		File    string            `json:"file"`
 		Files   map[string]string `json:"files"`
@@ -153,7 +154,7 @@ func (f labFile) send(c *call, replace, only bool) (answer[api.GenesisPlan], err
 		body.Files[name] = text.Reveal()
 	}
 
-	return ask[api.GenesisPlan](c, "PUT", path("genesis", f.bundle.Name), body)
+	return ask[api.GenesisPlan](c, "PUT", client.Path("genesis", f.bundle.Name), body)
 }
 
 // sendImage uploads an image, or makes the server fetch it.

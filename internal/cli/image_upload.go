@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ingotmetal/ingot/internal/client"
 	"github.com/ingotmetal/ingot/internal/human"
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -33,7 +34,7 @@ func (u upload) query() url.Values {
 }
 
 // fetchImage makes the server fetch an image, and shows how far it is.
-func fetchImage(c *call, u upload, from string) (answer[inventory.Image], error) {
+func fetchImage(c *call, u upload, from string) (client.Answer[inventory.Image], error) {
 	c.note("the server fetches %s", from)
 	p := newProgress(c, 0, "")
 	defer p.end()
@@ -42,7 +43,7 @@ func fetchImage(c *call, u upload, from string) (answer[inventory.Image], error)
 	defer watchUpload(c, upload{name: u.name}, p, sent)()
 
 	in := map[string]string{"name": u.name, "url": from, "sha256": u.sha256, "use": u.use}
-	return post[inventory.Image](c, path("images"), in)
+	return post[inventory.Image](c, client.Path("images"), in)
 }
 
 // maxBreaks is how often in a row an upload may break off without progress.
@@ -50,7 +51,7 @@ const maxBreaks = 5
 
 // uploadImage sends a file. It continues where an earlier upload of the same
 // file broke off: the server compares the digest.
-func uploadImage(c *call, u upload, file string) (none answer[inventory.Image], err error) {
+func uploadImage(c *call, u upload, file string) (none client.Answer[inventory.Image], err error) {
 	f, err := os.Open(file)
 	if err != nil {
 		return none, usage("%v", err)
@@ -95,8 +96,8 @@ func uploaded(c *call, u upload) (have, checked int64, err error) {
 		return 0, 0, err
 	}
 
-	route := withQuery(path("images", u.name, "upload"), u.query())
-	resp, err := s.request(c.Context(), http.MethodHead, route, nil, 0)
+	route := client.WithQuery(client.Path("images", u.name, "upload"), u.query())
+	resp, err := s.Request(c.Context(), http.MethodHead, route, nil, 0)
 	if err != nil {
 		return 0, 0, err
 	}
@@ -118,13 +119,13 @@ type sending struct {
 }
 
 // sendAll sends until the server has everything; it repeats what broke off.
-func (s *sending) sendAll() (answer[inventory.Image], error) {
+func (s *sending) sendAll() (client.Answer[inventory.Image], error) {
 	for breaks := 0; ; breaks++ {
 		a, err := s.send()
 		if err == nil || !s.mayRepeat(err) {
 			return a, err
 		}
-		var refused *apiError
+		var refused *client.Error
 		if errors.As(err, &refused) && (refused.Status != http.StatusConflict || breaks > 0) ||
 			breaks == maxBreaks || s.c.Context().Err() != nil {
 			return a, human.Advise(err, "run the same command again; it continues where it stopped")
@@ -149,7 +150,7 @@ func (s *sending) sendAll() (answer[inventory.Image], error) {
 
 // mayRepeat reports whether the server could take the same file another time.
 func (s *sending) mayRepeat(err error) bool {
-	var e *apiError
+	var e *client.Error
 	if !errors.As(err, &e) {
 		return true
 	}
@@ -158,7 +159,7 @@ func (s *sending) mayRepeat(err error) bool {
 }
 
 // send sends the rest of the file.
-func (s *sending) send() (none answer[inventory.Image], err error) {
+func (s *sending) send() (none client.Answer[inventory.Image], err error) {
 	q := s.upload.query()
 	q.Set("offset", strconv.FormatInt(s.have, 10))
 	q.Set("size", strconv.FormatInt(s.total, 10))
@@ -183,13 +184,13 @@ func (s *sending) send() (none answer[inventory.Image], err error) {
 
 	defer watchUpload(s.c, s.upload, s.progress, sent)()
 
-	route := withQuery(path("images", s.upload.name), q)
-	resp, err := server.request(s.c.Context(), http.MethodPut, route, body, s.total-s.have)
+	route := client.WithQuery(client.Path("images", s.upload.name), q)
+	resp, err := server.Request(s.c.Context(), http.MethodPut, route, body, s.total-s.have)
 	if err != nil {
 		return none, err
 	}
 
-	return decode[inventory.Image](resp)
+	return client.Decode[inventory.Image](resp)
 }
 
 // watchUpload shows how far the server is with an image, from when all of it was

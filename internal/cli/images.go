@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/ingotmetal/ingot/internal/client"
 	"github.com/ingotmetal/ingot/internal/human"
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -72,7 +74,7 @@ func imageStored(i inventory.Image) string {
 		b.WriteString(" (computed by the server: none was declared)")
 	}
 
-	fmt.Fprintf(&b, "\ncontents: %s", firstNonEmpty(i.Contents, "not inspected"))
+	fmt.Fprintf(&b, "\ncontents: %s", cmp.Or(i.Contents, "not inspected"))
 	if i.DiskSize > 0 {
 		fmt.Fprintf(&b, ", %s on a disk", human.Size(i.DiskSize))
 	}
@@ -89,7 +91,7 @@ func imageStored(i inventory.Image) string {
 func imageListCommand(o *options) *cobra.Command {
 	return listCommand(o, listing[inventory.Image]{
 		cmd:   &cobra.Command{Short: "List images", Example: "  ingot image list"},
-		route: path("images"), sort: "name", empty: "no images; add one: ingot image add NAME FILE",
+		route: client.Path("images"), sort: "name", empty: "no images; add one: ingot image add NAME FILE",
 		head: []string{"NAME", "FORMAT", "SIZE", "UNPACKED", "CONTENTS", "SHA256", "DIGEST", "ADDED", "FROM"},
 		row: func(i inventory.Image) []any {
 			unpacked := ""
@@ -130,17 +132,17 @@ func imageVerifyCommand(o *options) *cobra.Command {
 		changed := 0
 		checks := []imageCheck{}
 		for _, name := range names {
-			a, err := post[imageCheck](c, path("images", name, "verify"), nil)
+			a, err := post[imageCheck](c, client.Path("images", name, "verify"), nil)
 			if err != nil {
 				return err
 			}
-			if a.v.Name = name; !a.v.OK {
+			if a.Value.Name = name; !a.Value.OK {
 				changed++
 			}
-			checks = append(checks, a.v)
+			checks = append(checks, a.Value)
 		}
 
-		err = showValue(c, list[imageCheck]{Items: checks}, func(w io.Writer) error {
+		err = showValue(c, client.List[imageCheck]{Items: checks}, func(w io.Writer) error {
 			for _, v := range checks {
 				if v.OK {
 					fmt.Fprintf(w, "ok    %s  sha256 %s\n", v.Name, v.SHA256)
@@ -166,9 +168,9 @@ func imagesToVerify(c *call) ([]string, error) {
 		return c.args, nil
 	}
 
-	a, err := getAll[inventory.Image](c, path("images"))
+	a, err := getAll[inventory.Image](c, client.Path("images"))
 	var names []string
-	for _, i := range a.v.Items {
+	for _, i := range a.Value.Items {
 		if i.File != "" {
 			names = append(names, i.Name)
 		}
@@ -189,12 +191,12 @@ a stored lab file names it.`,
 	force := cmd.Flags().Bool("force", false, "even if a machine, a template or a lab file names it")
 
 	return deleteCommand(o, cmd, func(c *call) (deletion, error) {
-		route := path("images", c.args[0])
+		route := client.Path("images", c.args[0])
 		a, err := get[inventory.Image](c, route)
 		if *force {
 			route += "?force=true"
 		}
-		return deletion{what: "image " + c.args[0], lost: " (" + human.Size(a.v.Size) + ")", route: route}, err
+		return deletion{what: "image " + c.args[0], lost: " (" + human.Size(a.Value.Size) + ")", route: route}, err
 	})
 }
 
@@ -209,18 +211,18 @@ data), no template and no stored lab file names.`,
 	yes := yesFlag(cmd)
 
 	return o.command(cmd, func(c *call) error {
-		a, err := getAll[inventory.Image](c, path("images")+"?unused=true")
+		a, err := getAll[inventory.Image](c, client.Path("images")+"?unused=true")
 		if err != nil {
 			return err
 		}
-		if len(a.v.Items) == 0 {
+		if len(a.Value.Items) == 0 {
 			c.note("every image is named by a machine, a template, a lab file or a run")
 			return nil
 		}
 
 		var names []string
 		var bytes int64
-		for _, i := range a.v.Items {
+		for _, i := range a.Value.Items {
 			names, bytes = append(names, i.Name), bytes+i.Size
 		}
 
@@ -231,7 +233,7 @@ data), no template and no stored lab file names.`,
 		}
 
 		for _, name := range names {
-			err := remove(c, path("images", name))
+			err := remove(c, client.Path("images", name))
 			switch {
 			case errors.Is(err, inventory.ErrConflict): // in use since it was listed
 				c.note("image %s stays: %v", name, err)

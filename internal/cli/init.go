@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/ingotmetal/ingot/bootsvc"
 	"github.com/ingotmetal/ingot/internal/config"
+	"github.com/ingotmetal/ingot/internal/doctor"
 	"github.com/ingotmetal/ingot/internal/hostnet"
 	"github.com/ingotmetal/ingot/internal/human"
 	"github.com/ingotmetal/ingot/internal/server"
@@ -72,7 +74,7 @@ on such a host, so Temporal requires a certificate there (temporal.mutual_tls).`
 			return err
 		}
 
-		cfg, err := config.Load(c.configFile, true)
+		cfg, err := config.Load(c.ConfigFile, true)
 		if err != nil {
 			return err
 		}
@@ -109,7 +111,7 @@ func (f *initFlags) checkRelays() error {
 	if f.address == "" {
 		own := ownAddresses()
 		if len(own) != 1 {
-			remedy := "one of this host's addresses: " + firstNonEmpty(strings.Join(own, ", "), "it has none")
+			remedy := "one of this host's addresses: " + cmp.Or(strings.Join(own, ", "), "it has none")
 			ps.Add("--address", remedy, "relays and machines reach this server at one address")
 			return ps.Err()
 		}
@@ -153,7 +155,7 @@ func (f initFlags) agree(n config.Netboot) bool {
 
 // initConfig writes the configuration, or keeps the one that exists.
 func initConfig(c *call, f initFlags) (exists bool, err error) {
-	_, err = os.Stat(c.configFile)
+	_, err = os.Stat(c.ConfigFile)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return false, createConfig(c, f)
@@ -161,7 +163,7 @@ func initConfig(c *call, f initFlags) (exists bool, err error) {
 		return false, err
 	}
 
-	before, err := config.Load(c.configFile, true)
+	before, err := config.Load(c.ConfigFile, true)
 	if err != nil {
 		return true, err
 	}
@@ -171,11 +173,11 @@ func initConfig(c *call, f initFlags) (exists bool, err error) {
 			lines = []string{"interfaces: [" + strings.Join(f.interfaces, ", ") + "]"}
 		}
 		return true, human.Advise(
-			fmt.Errorf("%s exists and is not overwritten: %w", c.configFile, inventory.ErrConflict),
+			fmt.Errorf("%s exists and is not overwritten: %w", c.ConfigFile, inventory.ErrConflict),
 			fmt.Sprintf("write below netboot: in it \"%s\", then start ingot serve again", strings.Join(lines, "\", \"")))
 	}
 
-	c.Printf("kept  %s\n", c.configFile)
+	c.Printf("kept  %s\n", c.ConfigFile)
 	return true, nil
 }
 
@@ -196,11 +198,11 @@ func createConfig(c *call, f initFlags) error {
 	if len(f.interfaces) > 0 || f.relayOnly {
 		e.loaders, e.agentOS = findBootFiles(c)
 	}
-	if err := os.MkdirAll(filepath.Dir(c.configFile), 0o750); err != nil {
+	if err := os.MkdirAll(filepath.Dir(c.ConfigFile), 0o750); err != nil {
 		return err
 	}
 
-	file, err := os.OpenFile(c.configFile, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o640)
+	file, err := os.OpenFile(c.ConfigFile, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o640)
 	if err != nil {
 		return err
 	}
@@ -210,7 +212,7 @@ func createConfig(c *call, f initFlags) error {
 		return err
 	}
 
-	c.Printf("wrote %s\n", c.configFile)
+	c.Printf("wrote %s\n", c.ConfigFile)
 	return nil
 }
 
@@ -250,7 +252,7 @@ func fileExists(file string) bool {
 // printNextSteps says how to switch DHCP on, and what to run now.
 func printNextSteps(c *call, cfg config.Config, configExisted bool) {
 	if !cfg.Netboot.On() {
-		c.Printf("DHCP stays off: netboot.interfaces in %s names no interface\n", c.configFile)
+		c.Printf("DHCP stays off: netboot.interfaces in %s names no interface\n", c.ConfigFile)
 		if configExisted {
 			c.Printf("to switch it on: write below netboot: in it \"interfaces: [NAME]\", NAME one of %s; "+
 				"then start ingot serve again\n", strings.Join(interfaceNames(), ", "))
@@ -258,8 +260,8 @@ func printNextSteps(c *call, cfg config.Config, configExisted bool) {
 	}
 
 	flag := ""
-	if c.configFile != config.DefaultFile() {
-		flag = " --config " + c.configFile
+	if c.ConfigFile != config.DefaultFile() {
+		flag = " --config " + c.ConfigFile
 	}
 
 	c.Printf("next: ingot doctor%s && ingot serve%s\n", flag, flag)
@@ -336,14 +338,15 @@ func reportForeignDHCP(c *call, name string) {
 	}
 
 	for _, f := range found {
-		c.note("warn: %s", foreignDHCPText(name, f))
+		c.note("warn: %s", doctor.ForeignDHCPText(name, f))
 	}
 }
 
 // findBootFiles looks for boot files where packages and the build put them; a
 // directory that is not found is "".
 func findBootFiles(c *call) (loaders, agentOS string) {
-	beside := filepath.Dir(programPath())
+	program, _ := os.Executable() // without it, what lies in this directory
+	beside := filepath.Dir(program)
 	find := func(key, remedy string, files []string, dirs ...string) string {
 		for _, dir := range dirs {
 			if !slices.ContainsFunc(files, func(f string) bool { return !fileExists(filepath.Join(dir, f)) }) {

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -11,6 +12,7 @@ import (
 	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/activities"
 	"github.com/ingotmetal/ingot/api"
+	"github.com/ingotmetal/ingot/internal/client"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -21,7 +23,7 @@ func startRun(c *call, route string, in any, wait bool) error {
 		return err
 	}
 	if wait {
-		return waitForRun(c, a.v.Run)
+		return waitForRun(c, a.Value.Run)
 	}
 
 	return show(c, a, text(func(s api.Started) string {
@@ -75,11 +77,11 @@ Without --wait, and after Ctrl-C, the run continues.`,
 			return usage("--from says where a retry begins, but --retries is 0")
 		}
 
-		a, err := get[api.MachineView](c, path("machines", c.args[0]))
+		a, err := get[api.MachineView](c, client.Path("machines", c.args[0]))
 		if err != nil {
 			return err
 		}
-		if m := a.v; m.Installed.System() {
+		if m := a.Value; m.Installed.System() {
 			what := fmt.Sprintf("installs machine %s again, over %s, which run %s has installed",
 				m.Name, installedText(m.Installed), m.Installed.Run)
 			if err := c.confirm(*yes, what, m.Name); err != nil {
@@ -87,7 +89,7 @@ Without --wait, and after Ctrl-C, the run continues.`,
 			}
 		}
 
-		return startRun(c, path("machines", c.args[0], "provision"), in, *wait)
+		return startRun(c, client.Path("machines", c.args[0], "provision"), in, *wait)
 	})
 }
 
@@ -101,7 +103,7 @@ func machineInspectCommand(o *options) *cobra.Command {
 	wait := waitFlag(cmd)
 
 	return o.command(cmd, func(c *call) error {
-		return startRun(c, path("machines", c.args[0], "inspect"), nil, *wait)
+		return startRun(c, client.Path("machines", c.args[0], "inspect"), nil, *wait)
 	})
 }
 
@@ -125,8 +127,8 @@ has not written is not touched before the operator has confirmed it.`,
 			return err
 		}
 
-		source := firstNonEmpty(in.Template, m.Template, "image")
-		if image := firstNonEmpty(in.Image, m.Image); image != "" {
+		source := cmp.Or(in.Template, m.Template, "image")
+		if image := cmp.Or(in.Image, m.Image); image != "" {
 			source += " with " + image
 		}
 
@@ -135,24 +137,24 @@ has not written is not touched before the operator has confirmed it.`,
 			return err
 		}
 
-		return startRun(c, path("machines", m.Name, "reprovision"), in, *wait)
+		return startRun(c, client.Path("machines", m.Name, "reprovision"), in, *wait)
 	})
 }
 
 // machineWithDisks returns a machine, and the disks that an agent found there
 // last; none if no agent has looked.
 func machineWithDisks(c *call, name string) (inventory.Machine, []action.Disk, error) {
-	a, err := get[api.MachineView](c, path("machines", name))
+	a, err := get[api.MachineView](c, client.Path("machines", name))
 	if err != nil {
 		return inventory.Machine{}, nil, err
 	}
 
-	d, err := get[list[action.Disk]](c, path("machines", name, "disks"))
+	d, err := get[client.List[action.Disk]](c, client.Path("machines", name, "disks"))
 	if errors.Is(err, inventory.ErrNotFound) {
 		err = nil
 	}
 
-	return a.v.Machine, d.v.Items, err
+	return a.Value.Machine, d.Value.Items, err
 }
 
 // targetDisk says which disk a run would write to, as far as it is known.
@@ -221,7 +223,7 @@ quarantined.`,
 			return err
 		}
 
-		return startRun(c, path("machines", m.Name, "decommission"), in, *wait)
+		return startRun(c, client.Path("machines", m.Name, "decommission"), in, *wait)
 	})
 }
 
@@ -257,18 +259,18 @@ decommissioning could not verify. Runs may write to it again.`,
 	yes := yesFlag(cmd)
 
 	return o.command(cmd, func(c *call) error {
-		a, err := get[api.MachineView](c, path("machines", c.args[0]))
+		a, err := get[api.MachineView](c, client.Path("machines", c.args[0]))
 		if err != nil {
 			return err
 		}
-		if m := a.v.Machine; m.Quarantined() {
+		if m := a.Value.Machine; m.Quarantined() {
 			what := inert(fmt.Sprintf("ends the quarantine of machine %s: %s", m.Name, m.Standing.Reason))
 			if err := c.confirm(*yes, what, m.Name); err != nil {
 				return err
 			}
 		}
 
-		return postAndShow(c, path("machines", c.args[0], "release"), nil, text(func(m api.MachineView) string {
+		return postAndShow(c, client.Path("machines", c.args[0], "release"), nil, text(func(m api.MachineView) string {
 			return "machine " + m.Name + " is in service"
 		}))
 	})

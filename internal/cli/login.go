@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ingotmetal/ingot/api"
+	"github.com/ingotmetal/ingot/internal/client"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -39,7 +40,7 @@ when it starts. Without a URL: print a one-time link to the page, like
 	return o.command(cmd, func(c *call) error {
 		switch {
 		case *forget:
-			if err := os.Remove(c.sessionFile()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			if err := os.Remove(c.SessionFile()); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return err
 			}
 			c.note("no server is remembered any more")
@@ -48,7 +49,7 @@ when it starts. Without a URL: print a one-time link to the page, like
 			return printLoginLink(c)
 		}
 
-		return logIn(c, session{
+		return logIn(c, client.Session{
 			Server: strings.TrimSuffix(c.args[0], "/"), Fingerprint: strings.ToLower(*fingerprint),
 		})
 	})
@@ -56,18 +57,18 @@ when it starts. Without a URL: print a one-time link to the page, like
 
 // logIn stores the session after the server has proven its key and accepted the
 // token.
-func logIn(c *call, s session) error {
+func logIn(c *call, s client.Session) error {
 	if s.Fingerprint != "" && !fingerprintForm.MatchString(s.Fingerprint) {
 		return usage("invalid --fingerprint %q; must be sha256: and 64 hex digits", s.Fingerprint)
 	}
 
-	server, err := newClient(s)
+	server, err := client.New(s)
 	if err != nil {
 		return err
 	}
 
 	// The server proves its key before it gets the token.
-	resp, err := server.request(c.Context(), http.MethodGet, "/healthz", nil, 0)
+	resp, err := server.Request(c.Context(), http.MethodGet, "/healthz", nil, 0)
 	if err != nil {
 		return err
 	}
@@ -80,28 +81,31 @@ func logIn(c *call, s session) error {
 		return err
 	}
 
-	s.Token, server.token = token.Reveal(), token.Reveal()
-	st, err := send[api.Status](c.Context(), server, http.MethodGet, path("status"), nil)
+	s.Token = token.Reveal()
+	if server, err = client.New(s); err != nil {
+		return err
+	}
+	st, err := client.Send[api.Status](c.Context(), server, http.MethodGet, client.Path("status"), nil)
 	if err != nil {
 		return err
 	}
 
-	if err := c.writeSession(s); err != nil {
+	if err := c.WriteSession(s); err != nil {
 		return err
 	}
 
-	c.note("%s, version %s, is remembered in %s", s.Server, st.v.Version, c.sessionFile())
+	c.note("%s, version %s, is remembered in %s", s.Server, st.Value.Version, c.SessionFile())
 	return nil
 }
 
 // readToken reads the admin token from the flag's file, the environment or the
 // terminal.
 func readToken(c *call) (inventory.Secret, error) {
-	if v := os.Getenv("INGOT_TOKEN"); c.tokenFile == "" && v != "" {
+	if v := os.Getenv("INGOT_TOKEN"); c.TokenFile == "" && v != "" {
 		return inventory.NewSecret(v), nil
 	}
-	if c.tokenFile != "" {
-		b, err := os.ReadFile(c.tokenFile)
+	if c.TokenFile != "" {
+		b, err := os.ReadFile(c.TokenFile)
 		return inventory.NewSecret(strings.TrimSpace(string(b))), err
 	}
 
@@ -127,12 +131,12 @@ func printLoginLink(c *call) error {
 		Expires time.Time `json:"expires"`
 	}
 
-	a, err := post[loginLink](c, path("login-links"), nil)
+	a, err := post[loginLink](c, client.Path("login-links"), nil)
 	if err != nil {
 		return err
 	}
 
-	link, err := url.Parse(a.v.URL)
+	link, err := url.Parse(a.Value.URL)
 	if err != nil {
 		return fmt.Errorf("reading the answer: %w", err)
 	}
@@ -140,10 +144,10 @@ func printLoginLink(c *call) error {
 	// A server that listens everywhere does not know by which name it is
 	// reached; this program has just reached it.
 	if ip, err := netip.ParseAddr(link.Hostname()); err == nil && ip.IsUnspecified() {
-		link.Host = c.remote.base.Host
+		link.Host = c.remote.URL().Host
 	}
 
-	return c.print(c.OutOrStdout(), a.raw, func(w io.Writer) error {
+	return c.print(c.OutOrStdout(), a.Raw, func(w io.Writer) error {
 		_, err := fmt.Fprintln(w, link)
 		return err
 	})

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/ingotmetal/ingot/internal/client"
 	"github.com/ingotmetal/ingot/internal/human"
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -96,7 +98,7 @@ asked for: every user of this host could see an argument.`,
 		}
 
 		a, err := pushMachines(c, []inventory.Machine{m}, false)
-		var e *apiError
+		var e *client.Error
 		if errors.As(err, &e) {
 			for i := range e.Problems {
 				e.Problems[i].Field = flagOf(e.Problems[i].Field)
@@ -178,7 +180,7 @@ func (f machineFlags) parseInterface(ps *inventory.Problems, machine string) inv
 
 	i := inventory.Interface{
 		MAC: f.mac, Netmask: f.netmask, Gateway: parse("--gateway", f.gateway), UEFI: f.uefi,
-		Hostname: firstNonEmpty(f.hostname, machine),
+		Hostname: cmp.Or(f.hostname, machine),
 	}
 	if p, err := netip.ParsePrefix(f.address); err == nil && p.Addr().Is4() {
 		i.Address = p.Addr()

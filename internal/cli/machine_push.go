@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ingotmetal/ingot/api"
+	"github.com/ingotmetal/ingot/internal/client"
 	"github.com/ingotmetal/ingot/internal/human"
 	"github.com/ingotmetal/ingot/internal/machinefile"
 	"github.com/ingotmetal/ingot/internal/strictyaml"
@@ -93,12 +94,12 @@ version.`,
 
 // pushed is the answer to a push.
 type pushed struct {
-	list[api.MachineView]
+	client.List[api.MachineView]
 	Warnings []string `json:"warnings"`
 }
 
 // pushMachines stores machines, and prints the server's warnings.
-func pushMachines(c *call, ms []inventory.Machine, replace bool) (answer[pushed], error) {
+func pushMachines(c *call, ms []inventory.Machine, replace bool) (client.Answer[pushed], error) {
 	body := struct {
 		Machines []json.RawMessage `json:"machines"`
 		Replace  bool              `json:"replace,omitempty"`
@@ -106,13 +107,13 @@ func pushMachines(c *call, ms []inventory.Machine, replace bool) (answer[pushed]
 	for _, m := range ms {
 		b, err := marshalWithSecrets(m)
 		if err != nil {
-			return answer[pushed]{}, err
+			return client.Answer[pushed]{}, err
 		}
 		body.Machines = append(body.Machines, b)
 	}
 
-	a, err := post[pushed](c, path("machines"), body)
-	for _, w := range a.v.Warnings {
+	a, err := post[pushed](c, client.Path("machines"), body)
+	for _, w := range a.Value.Warnings {
 		c.note("warn: %s", inert(w))
 	}
 
@@ -167,7 +168,7 @@ func reveal(doc map[string]json.RawMessage, field string, s inventory.Secret) (e
 // nameIsTaken reports whether the server refused a push only because a machine
 // of that name is stored already.
 func nameIsTaken(err error) bool {
-	var e *apiError
+	var e *client.Error
 	return errors.Is(err, inventory.ErrConflict) && errors.As(err, &e) && len(e.Problems) == 0
 }
 
@@ -176,7 +177,7 @@ var machineInProblem = regexp.MustCompile(`^machine "([^"]+)": `)
 // addLines adds file and line to the problems that the server found in the
 // machines of a file.
 func addLines(err error, docs []strictyaml.Document, ms []inventory.Machine) error {
-	var e *apiError
+	var e *client.Error
 	if !errors.As(err, &e) {
 		return err
 	}

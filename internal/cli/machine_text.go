@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -131,7 +132,7 @@ func installedText(i *inventory.Installed) string {
 		return ""
 	}
 
-	what := firstNonEmpty(i.Image, i.Template, "by run "+i.Run)
+	what := cmp.Or(i.Image, i.Template, "by run "+i.Run)
 	if i.System() {
 		return what
 	}

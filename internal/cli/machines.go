@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ingotmetal/ingot/api"
+	"github.com/ingotmetal/ingot/internal/client"
 	"github.com/ingotmetal/ingot/internal/human"
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -35,7 +36,7 @@ func machineListCommand(o *options) *cobra.Command {
 		},
 		filters: []filter{labelFilter(), stateFilter("only those whose last run is in this state")},
 		sort:    "name",
-		route:   path("machines"), empty: "no machines; add one: ingot machine add --help",
+		route:   client.Path("machines"), empty: "no machines; add one: ingot machine add --help",
 		head: []string{
 			"NAME", "MAC", "ADDRESS", "POWER BY", "TEMPLATE", "IMAGE", "INSTALLED", "NETBOOT", "LAST RUN", "SEEN",
 		},
@@ -53,7 +54,7 @@ func machineGetCommand(o *options) *cobra.Command {
 	return o.command(&cobra.Command{
 		Use: "get NAME", Short: "Show a machine", Args: cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.machines()),
 		Example: "  ingot machine get node-1\n  ingot machine get node-1 --output yaml",
-	}, func(c *call) error { return getAndShow(c, path("machines", c.args[0]), printMachine) })
+	}, func(c *call) error { return getAndShow(c, client.Path("machines", c.args[0]), printMachine) })
 }
 
 func printMachine(w io.Writer, m api.MachineView) error {
@@ -123,7 +124,7 @@ func machineDeleteCommand(o *options) *cobra.Command {
 its runs stay. What runs on the machine itself is not touched.`,
 		Example: "  ingot machine delete node-1\n  ingot machine delete node-1 --yes",
 	}, func(c *call) (deletion, error) {
-		route := path("machines", c.args[0])
+		route := client.Path("machines", c.args[0])
 		_, err := get[api.MachineView](c, route)
 		lost := " with its reservation, its BMC password and its user data"
 		return deletion{what: "machine " + c.args[0], lost: lost, route: route}, err
@@ -132,7 +133,7 @@ its runs stay. What runs on the machine itself is not touched.`,
 
 // seenList is the answer of GET /v1/seen.
 type seenList struct {
-	list[inventory.Seen]
+	client.List[inventory.Seen]
 	Dropped int64 `json:"dropped"`
 }
 
@@ -141,7 +142,7 @@ func machineSeenCommand(o *options) *cobra.Command {
 		Use: "seen", Short: "List unknown machines that asked for an address", Args: cobra.NoArgs,
 		Example: "  ingot machine seen",
 	}, func(c *call) error {
-		return getAndShow(c, path("seen"), func(w io.Writer, l seenList) error {
+		return getAndShow(c, client.Path("seen"), func(w io.Writer, l seenList) error {
 			if l.Dropped > 0 {
 				c.note("note: only the newest are listed; since the server started, %s of others came, which are not listed",
 					human.Count(int(l.Dropped), "packet"))
@@ -185,7 +186,7 @@ func machineAcceptCommand(o *options) *cobra.Command {
 			Name string `json:"name"`
 			inventory.Interface
 		}{m.Name, m.Interfaces[0]}
-		return postAndShow(c, path("seen", in.MAC, "accept"), in, text(func(list[api.MachineView]) string {
+		return postAndShow(c, client.Path("seen", in.MAC, "accept"), in, text(func(client.List[api.MachineView]) string {
 			return machineStored(m)
 		}))
 	})
@@ -208,12 +209,12 @@ func findMachine(c *call, arg string) (string, error) {
 		return arg, nil
 	}
 
-	a, err := getAll[inventory.Machine](c, path("machines"))
+	a, err := getAll[inventory.Machine](c, client.Path("machines"))
 	if err != nil {
 		return "", err
 	}
 
-	for _, m := range a.v.Items {
+	for _, m := range a.Value.Items {
 		if _, ok := m.InterfaceByMAC(mac); ok || m.Name == arg {
 			return m.Name, nil
 		}

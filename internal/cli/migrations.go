@@ -1,11 +1,13 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
 
 	"github.com/spf13/cobra"
 
 	"github.com/ingotmetal/ingot/api"
+	"github.com/ingotmetal/ingot/internal/client"
 	"github.com/ingotmetal/ingot/workflows"
 )
 
@@ -28,8 +30,8 @@ taken back.`,
 	name := cmd.Flags().String("name", "", "name of the migration (default: the peer's)")
 
 	return o.command(cmd, func(c *call) error {
-		in := workflows.MigrateInput{Name: firstNonEmpty(*name, c.args[0]), Target: c.args[0]}
-		return postAndShow(c, path("migrate"), in, text(func(s api.Started) string {
+		in := workflows.MigrateInput{Name: cmp.Or(*name, c.args[0]), Target: c.args[0]}
+		return postAndShow(c, client.Path("migrate"), in, text(func(s api.Started) string {
 			return fmt.Sprintf("%s started as run %s\nnext: ingot migrate status %s", s.Workflow, s.Run, in.Name)
 		}))
 	})

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ingotmetal/ingot/api"
+	"github.com/ingotmetal/ingot/internal/client"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -35,15 +36,15 @@ into it. A provisioning arms its machine automatically and does not need this.`,
 	d := cmd.Flags().Duration("for", time.Hour, "how long; at most 24h")
 
 	return o.command(cmd, func(c *call) error {
-		a, err := post[inventory.Netboot](c, path("machines", c.args[0], "netboot"), netbootBody{Arm: true, For: d.String()})
+		a, err := post[inventory.Netboot](c, client.Path("machines", c.args[0], "netboot"), netbootBody{Arm: true, For: d.String()})
 		if err != nil {
 			return err
 		}
 
 		// The window may be opened before the server is set up, but the operator
 		// should not wait for the machine in front of it.
-		if s, err := get[api.Status](c, path("status")); err == nil && s.v.Netboot.Off {
-			c.note("warn: this server answers no machine: %s", s.v.Netboot.Message)
+		if s, err := get[api.Status](c, client.Path("status")); err == nil && s.Value.Netboot.Off {
+			c.note("warn: this server answers no machine: %s", s.Value.Netboot.Message)
 		}
 
 		return show(c, a, netbootText(c.args[0]))
@@ -67,7 +68,7 @@ a run: the run loses the machine and then asks the operator.`,
 			return err
 		}
 
-		a, err := post[inventory.Netboot](c, path("machines", c.args[0], "netboot"), netbootBody{Force: force})
+		a, err := post[inventory.Netboot](c, client.Path("machines", c.args[0], "netboot"), netbootBody{Force: force})
 		if err != nil {
 			return err
 		}

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"github.com/ingotmetal/ingot/internal/client"
 	"github.com/spf13/cobra"
 )
 
@@ -15,7 +16,7 @@ func notifyCommand(o *options) *cobra.Command {
 The receiver and the secret are set under notify: in the server's configuration.`,
 		Example: "  ingot notify test",
 	}, func(c *call) error {
-		return postAndShow(c, path("notices", "test"), nil, text(func(n notice) string {
+		return postAndShow(c, client.Path("notices", "test"), nil, text(func(n notice) string {
 			return "The receiver accepted notice " + n.ID + "."
 		}))
 	})

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ingotmetal/ingot/api"
+	"github.com/ingotmetal/ingot/internal/client"
 	"github.com/ingotmetal/ingot/internal/human"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/workflows"
@@ -27,11 +28,11 @@ func operationCommand(o *options) *cobra.Command {
 // operationPath is the route of an operation: of a run, or of the newest one
 // under a workflow id such as genesis/lab.
 func operationPath(id string, more ...string) string {
-	return path(append([]string{"operations", strings.Replace(id, "/", ".", 1)}, more...)...)
+	return client.Path(append([]string{"operations", strings.Replace(id, "/", ".", 1)}, more...)...)
 }
 
 // getOperation finds an operation by its run or its workflow id.
-func getOperation(c *call, id string) (answer[inventory.Operation], error) {
+func getOperation(c *call, id string) (client.Answer[inventory.Operation], error) {
 	a, err := get[inventory.Operation](c, operationPath(id))
 	if errors.Is(err, inventory.ErrNotFound) {
 		err = human.Advise(err, "ingot operation list")
@@ -52,7 +53,7 @@ func operationListCommand(o *options) *cobra.Command {
 			Short:   "List operations, the newest first",
 			Example: "  ingot operation list\n  ingot operation list --open --type Genesis",
 		},
-		route: path("operations"),
+		route: client.Path("operations"),
 		filters: []filter{
 			{name: "type", usage: "only of this type: Genesis, Migrate or Recover"},
 			{name: "open", usage: "only those that are not over", set: true},
@@ -159,7 +160,7 @@ choices. Without --question this answers the question that is open now.
 
 	d := decisionFlags(o, cmd, func(c *call) (*inventory.Question, error) {
 		a, err := getOperation(c, c.args[0])
-		return a.v.Question, err
+		return a.Value.Question, err
 	})
 
 	return o.command(cmd, func(c *call) error {
@@ -167,11 +168,11 @@ choices. Without --question this answers the question that is open now.
 		if err != nil {
 			return err
 		}
-		if err := checkDecision(d, a.v.Question, a.v.ID, "ingot operation get "+a.v.ID); err != nil {
+		if err := checkDecision(d, a.Value.Question, a.Value.ID, "ingot operation get "+a.Value.ID); err != nil {
 			return err
 		}
 
-		return postAndShow(c, operationPath(a.v.Run, "decide"), d, text(decided(d)))
+		return postAndShow(c, operationPath(a.Value.Run, "decide"), d, text(decided(d)))
 	})
 }
 
@@ -251,7 +252,7 @@ type operationWatcher struct {
 func (w *operationWatcher) look() (over bool, err error) {
 	a, err := getWithin[inventory.Operation](w.c, operationPath(w.run))
 	switch {
-	case errors.Is(err, errUnavailable):
+	case errors.Is(err, client.ErrUnavailable):
 		if !w.away {
 			w.c.note("the server does not answer; waiting: %v", err)
 		}
@@ -262,15 +263,15 @@ func (w *operationWatcher) look() (over bool, err error) {
 	}
 
 	w.away = false
-	w.print(a.v)
-	if !inventory.Final(a.v.State) {
+	w.print(a.Value)
+	if !inventory.Final(a.Value.State) {
 		return false, nil
 	}
 	if err := show(w.c, a, printOperation); err != nil {
 		return true, err
 	}
 
-	return true, checkOutcome(a.v.Run, a.v.State)
+	return true, checkOutcome(a.Value.Run, a.Value.State)
 }
 
 func (w *operationWatcher) print(x inventory.Operation) {

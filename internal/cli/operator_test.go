@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ingotmetal/ingot/internal/client"
 	"github.com/ingotmetal/ingot/internal/human"
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -26,7 +27,7 @@ func TestErrorsHaveTheFormThatWasAskedFor(t *testing.T) {
 		want map[string]any
 	}{
 		"of the server": {
-			commandError{&apiError{Text: "machine \"a\": not found", Code: "not_found", Next: "ingot machine list"}},
+			commandError{&client.Error{Text: "machine \"a\": not found", Code: "not_found", Next: "ingot machine list"}},
 			map[string]any{"error": "machine \"a\": not found", "code": "not_found", "next": "ingot machine list"},
 		},
 		"problems": {
@@ -38,7 +39,7 @@ func TestErrorsHaveTheFormThatWasAskedFor(t *testing.T) {
 		},
 		"usage": {errors.New("unknown flag: --foo"), map[string]any{"error": "unknown flag: --foo", "code": "invalid", "next": "ingot x --help"}},
 		"unavailable": {
-			commandError{human.Advise(fmt.Errorf("no answer: %w", errUnavailable), "ingot serve")},
+			commandError{human.Advise(fmt.Errorf("no answer: %w", client.ErrUnavailable), "ingot serve")},
 			map[string]any{"error": "no answer: not available now", "code": "unavailable", "next": "ingot serve"},
 		},
 		"failure": {commandError{errors.New("it broke")}, map[string]any{"error": "it broke", "code": "failed"}},

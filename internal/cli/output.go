@@ -8,20 +8,14 @@ import (
 	"strings"
 	"text/tabwriter"
 
+	"github.com/ingotmetal/ingot/internal/client"
 	"github.com/spf13/cobra"
 	"go.yaml.in/yaml/v3"
 )
 
-// An answer is what the server answered: decoded for the table, and whole for
-// JSON and YAML, which also show fields that this program does not know.
-type answer[T any] struct {
-	v   T
-	raw json.RawMessage
-}
-
 // show prints a in the form that --output names.
-func show[T any](c *call, a answer[T], table func(w io.Writer, v T) error) error {
-	return c.print(c.OutOrStdout(), a.raw, func(w io.Writer) error { return table(w, a.v) })
+func show[T any](c *call, a client.Answer[T], table func(w io.Writer, v T) error) error {
+	return c.print(c.OutOrStdout(), a.Raw, func(w io.Writer) error { return table(w, a.Value) })
 }
 
 // showValue is show for a value that this program made itself.

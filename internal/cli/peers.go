@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/ingotmetal/ingot/internal/client"
 	"github.com/ingotmetal/ingot/internal/human"
 	"github.com/ingotmetal/ingot/internal/site"
 	"github.com/ingotmetal/ingot/inventory"
@@ -48,7 +49,7 @@ exists.`,
 			"name": c.args[0], "url": c.args[1], "fingerprint": *fingerprint, "token": strings.TrimSpace(string(token)),
 		}
 
-		return postAndShow(c, path("peers"), in, text(func(p inventory.Peer) string {
+		return postAndShow(c, client.Path("peers"), in, text(func(p inventory.Peer) string {
 			name := inert(p.Name)
 			return fmt.Sprintf("paired with %s at %s\nnext: ingot migrate start %s", name, inert(p.URL), name)
 		}))
@@ -58,7 +59,7 @@ exists.`,
 func peerListCommand(o *options) *cobra.Command {
 	return listCommand(o, listing[inventory.Peer]{
 		cmd:   &cobra.Command{Short: "List peers", Example: "  ingot peer list"},
-		route: path("peers"), empty: "no peers",
+		route: client.Path("peers"), empty: "no peers",
 		head: []string{"PEER", "URL", "SINCE", "FINGERPRINT"},
 		row:  func(p inventory.Peer) []any { return []any{p.Name, p.URL, human.Time(p.Since), p.Fingerprint} },
 	})
@@ -68,7 +69,7 @@ func peerRemoveCommand(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "remove NAME", Short: "Remove a peer; this server does not ask it any more", Args: cobra.ExactArgs(1),
 		Aliases: []string{"rm"}, Example: "  ingot peer remove um760",
-		ValidArgsFunction: firstArg(o.names(path("peers"), "name")),
+		ValidArgsFunction: firstArg(o.names(client.Path("peers"), "name")),
 	}
 
 	yes := yesFlag(cmd)
@@ -79,7 +80,7 @@ func peerRemoveCommand(o *options) *cobra.Command {
 			return err
 		}
 
-		return remove(c, path("peers", c.args[0]))
+		return remove(c, client.Path("peers", c.args[0]))
 	})
 }
 
@@ -93,7 +94,7 @@ func handoverStatusCommand(o *options) *cobra.Command {
 	return o.command(&cobra.Command{
 		Use: "status", Short: "Show this server's role, and why it is silent", Args: cobra.NoArgs,
 		Example: "  ingot handover status",
-	}, func(c *call) error { return getAndShow(c, path("site"), printSite) })
+	}, func(c *call) error { return getAndShow(c, client.Path("site"), printSite) })
 }
 
 func printSite(w io.Writer, s inventory.SiteStatus) error {
@@ -145,7 +146,7 @@ func decideSite(c *call, word, peer string) error {
 	if peer != "" {
 		in["peer"] = peer
 	}
-	return postAndShow(c, path("site", "decide"), in, printSite)
+	return postAndShow(c, client.Path("site", "decide"), in, printSite)
 }
 
 func takeOverCommand(o *options) *cobra.Command {

@@ -3,6 +3,7 @@ package cli
 import (
 	"github.com/spf13/cobra"
 
+	"github.com/ingotmetal/ingot/internal/client"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -46,7 +47,7 @@ func powerActionCommand(o *options, action, short string) *cobra.Command {
 			in["force"] = true
 		}
 
-		return runJob(c, c.args[0], path("machines", c.args[0], "power"), in)
+		return runJob(c, c.args[0], client.Path("machines", c.args[0], "power"), in)
 	})
 }
 
@@ -79,7 +80,7 @@ func machineBootDeviceCommand(o *options) *cobra.Command {
 		}
 
 		in.Device = c.args[1]
-		return runJob(c, c.args[0], path("machines", c.args[0], "boot-device"), in)
+		return runJob(c, c.args[0], client.Path("machines", c.args[0], "boot-device"), in)
 	})
 }
 

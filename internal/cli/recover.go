@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ingotmetal/ingot/api"
+	"github.com/ingotmetal/ingot/internal/client"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/workflows"
 )
@@ -71,12 +72,12 @@ wait for an operator; open runs continue.`,
 			return err
 		}
 
-		a, err := post[api.Started](c, path("recover"), in)
+		a, err := post[api.Started](c, client.Path("recover"), in)
 		if err != nil {
 			return err
 		}
 		if *wait {
-			return waitForOperation(c, a.v.Workflow)
+			return waitForOperation(c, a.Value.Workflow)
 		}
 
 		return show(c, a, text(func(s api.Started) string {
@@ -89,13 +90,13 @@ wait for an operator; open runs continue.`,
 // recoveredMachines returns the names of the machines of a recovery, in their
 // order.
 func recoveredMachines(c *call, in workflows.RecoverInput) ([]string, error) {
-	all, err := getAll[api.MachineView](c, path("machines"))
+	all, err := getAll[api.MachineView](c, client.Path("machines"))
 	if err != nil {
 		return nil, err
 	}
 
-	ms := make([]inventory.Machine, 0, len(all.v.Items))
-	for _, m := range all.v.Items {
+	ms := make([]inventory.Machine, 0, len(all.Value.Items))
+	for _, m := range all.Value.Items {
 		ms = append(ms, m.Machine)
 	}
 
@@ -141,12 +142,12 @@ func recoverStatusCommand(o *options) *cobra.Command {
 // printWaiting writes what a machine waits for. The recovery may be over, and the
 // operator may have answered the run since.
 func printWaiting(c *call, w io.Writer, s inventory.OperationStep) {
-	now, err := get[inventory.Workflow](c, path("workflows", s.Run))
-	if err != nil || now.v.AwaitsPerson() {
+	now, err := get[inventory.Workflow](c, client.Path("workflows", s.Run))
+	if err != nil || now.Value.AwaitsPerson() {
 		fmt.Fprintf(w, "\n%s waits for the operator: ingot workflow get %s\n", s.Machine, s.Machine)
 		return
 	}
-	fmt.Fprintf(w, "\n%s has waited for the operator; now: %s\n", s.Machine, runState(&now.v))
+	fmt.Fprintf(w, "\n%s has waited for the operator; now: %s\n", s.Machine, runState(&now.Value))
 }
 
 func recoverCancelCommand(o *options) *cobra.Command {

@@ -9,6 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/ingotmetal/ingot/api"
+	"github.com/ingotmetal/ingot/internal/client"
 	"github.com/ingotmetal/ingot/internal/config"
 	"github.com/ingotmetal/ingot/internal/hostnet"
 	"github.com/ingotmetal/ingot/internal/human"
@@ -23,35 +25,29 @@ func secretCommand(o *options) *cobra.Command {
 		secretStatusCommand(o), secretRotateCommand(o), secretResetCommand(o))
 }
 
-// secretStatus is the answer of GET /v1/secrets.
-type secretStatus struct {
-	State      string   `json:"state"`
-	Unreadable []string `json:"unreadable"`
-}
-
 func secretStatusCommand(o *options) *cobra.Command {
 	return o.command(&cobra.Command{
 		Use: "status", Short: "Show whether stored secrets can be read", Args: cobra.NoArgs,
 		Example: "  ingot secret status",
 	}, func(c *call) error {
-		a, err := get[secretStatus](c, path("secrets"))
+		a, err := get[api.SecretsStatus](c, client.Path("secrets"))
 		if err != nil {
 			return err
 		}
 
-		err = show(c, a, func(w io.Writer, s secretStatus) error {
+		err = show(c, a, func(w io.Writer, s api.SecretsStatus) error {
 			fmt.Fprintf(w, "key: %s\n", s.State)
 			for _, x := range s.Unreadable {
 				fmt.Fprintf(w, "cannot be read: %s\n", inert(x))
 			}
 			return nil
 		})
-		if err != nil || a.v.State == "ok" {
+		if err != nil || a.Value.State == "ok" {
 			return err
 		}
 
 		return human.Advise(
-			fmt.Errorf("%s cannot be read, and no machine can be armed", human.Count(len(a.v.Unreadable), "secret")),
+			fmt.Errorf("%s cannot be read, and no machine can be armed", human.Count(len(a.Value.Unreadable), "secret")),
 			"put the right key file back and start ingot serve again; if it is lost: ingot secret reset")
 	})
 }
@@ -73,7 +69,7 @@ those that may have leaked, and change the passwords in them. The key of claims
 and the signer of plans stay.`,
 		Example: "  ingot secret rotate",
 	}, func(c *call) error {
-		return postAndShow(c, path("secrets", "rotate"), nil, text(func(v rotated) string {
+		return postAndShow(c, client.Path("secrets", "rotate"), nil, text(func(v rotated) string {
 			return fmt.Sprintf("keys replaced, %s sealed again\nnext: back up the key file, apart from the data",
 				human.Count(v.Sealed, "secret"))
 		}))

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"strings"
@@ -9,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ingotmetal/ingot/api"
+	"github.com/ingotmetal/ingot/internal/client"
 	"github.com/ingotmetal/ingot/internal/human"
 )
 
@@ -17,16 +19,16 @@ func statusCommand(o *options) *cobra.Command {
 		Use: "status", Short: "Show the server's status", Args: cobra.NoArgs,
 		Example: "  ingot status\n  ingot status --output json",
 	}, func(c *call) error {
-		return getAndShow(c, path("status"), func(w io.Writer, s api.Status) error {
+		return getAndShow(c, client.Path("status"), func(w io.Writer, s api.Status) error {
 			t := newTable(w)
 			// A server that is not the site has no more to report than its place among its peers.
 			if s.Site != nil && s.Temporal == (api.TemporalStatus{}) {
-				t.field("server", fmt.Sprintf("%s, version %s", c.remote.base, s.Version))
+				t.field("server", fmt.Sprintf("%s, version %s", c.remote.URL(), s.Version))
 				siteFields(t, *s.Site)
 				return t.flush()
 			}
 			up := human.Span(time.Duration(s.UptimeSeconds) * time.Second)
-			t.field("server", fmt.Sprintf("%s, version %s, up %s", c.remote.base, s.Version, up))
+			t.field("server", fmt.Sprintf("%s, version %s, up %s", c.remote.URL(), s.Version, up))
 			statusFields(t, s)
 			return t.flush()
 		})
@@ -75,7 +77,7 @@ func statusFields(t *table, s api.Status) {
 func netbootStatus(n api.NetbootStatus) string {
 	switch {
 	case n.Off:
-		return firstNonEmpty(n.Message, "off")
+		return cmp.Or(n.Message, "off")
 	case len(n.Relays) > 0:
 		relays := strings.Join(n.Relays, ", ")
 		return strings.TrimSpace("only through the relays " + relays + ", as " + n.Address + "  " + n.Message)

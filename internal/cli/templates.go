@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ingotmetal/ingot/api"
+	"github.com/ingotmetal/ingot/internal/client"
 	"github.com/ingotmetal/ingot/internal/human"
 	"github.com/ingotmetal/ingot/internal/machinefile"
 	"github.com/ingotmetal/ingot/inventory"
@@ -53,7 +55,7 @@ that they have.`,
 		}
 
 		in := map[string]string{"name": *name, "source": string(b)}
-		return postAndShow(c, path("templates"), in, text(func(t inventory.Template) string {
+		return postAndShow(c, client.Path("templates"), in, text(func(t inventory.Template) string {
 			return fmt.Sprintf("template %s stored\nnext: ingot template render %s --machine NAME", t.Name, t.Name)
 		}))
 	})
@@ -62,7 +64,7 @@ that they have.`,
 func templateListCommand(o *options) *cobra.Command {
 	return listCommand(o, listing[inventory.Template]{
 		cmd:   &cobra.Command{Short: "List templates", Example: "  ingot template list"},
-		route: path("templates"), sort: "name", empty: "no templates",
+		route: client.Path("templates"), sort: "name", empty: "no templates",
 		head: []string{"NAME", "FROM", "UPDATED"},
 		row: func(t inventory.Template) []any {
 			from := "a file"
@@ -80,7 +82,7 @@ func templateGetCommand(o *options) *cobra.Command {
 		Args: cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.templates()),
 		Example: "  ingot template get image > my-template.yaml",
 	}, func(c *call) error {
-		return getAndShow(c, path("templates", c.args[0]), text(func(t inventory.Template) string {
+		return getAndShow(c, client.Path("templates", c.args[0]), text(func(t inventory.Template) string {
 			return strings.TrimRight(t.Source, "\n")
 		}))
 	})
@@ -91,7 +93,7 @@ func templateDeleteCommand(o *options) *cobra.Command {
 		Use: "delete NAME", Short: "Delete a template", ValidArgsFunction: firstArg(o.templates()),
 		Example: "  ingot template delete my-template --yes",
 	}, func(c *call) (deletion, error) {
-		route := path("templates", c.args[0])
+		route := client.Path("templates", c.args[0])
 		_, err := get[inventory.Template](c, route)
 		lost := "; machines that name it cannot be provisioned until they name another"
 		return deletion{what: "template " + c.args[0], lost: lost, route: route}, err
@@ -125,8 +127,8 @@ func templateRenderCommand(o *options) *cobra.Command {
 			return err
 		}
 
-		a, err := post[api.Rendered](c, path("templates", c.args[0], "render"), in)
-		var e *apiError
+		a, err := post[api.Rendered](c, client.Path("templates", c.args[0], "render"), in)
+		var e *client.Error
 		if errors.As(err, &e) && len(e.Problems) > 0 && e.Next == "" {
 			e.Next = "ingot template get " + c.args[0] // whose lines the problems name
 		}
@@ -139,7 +141,7 @@ func templateRenderCommand(o *options) *cobra.Command {
 }
 
 func printRendered(w io.Writer, r api.Rendered) error {
-	fmt.Fprintf(w, "global timeout: %s\n", firstNonEmpty(secondsText(int64(r.GlobalTimeout)), "none"))
+	fmt.Fprintf(w, "global timeout: %s\n", cmp.Or(secondsText(int64(r.GlobalTimeout)), "none"))
 	if r.DiskAlias != "" {
 		fmt.Fprintf(w, "disk:           the chosen one, for %s\n", inert(r.DiskAlias))
 	}

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/ingotmetal/ingot/internal/config"
 	"github.com/ingotmetal/ingot/internal/identity"
 	"github.com/ingotmetal/ingot/internal/server"
 	"github.com/stretchr/testify/require"
@@ -14,7 +15,7 @@ import (
 // TestTemporalEnvOfAnotherCluster: what the configuration says of a cluster by
 // address, in words that a shell leaves as they are.
 func TestTemporalEnvOfAnotherCluster(t *testing.T) {
-	cfg := testConfig(t)
+	cfg := config.Default()
 	env, err := server.TemporalEnv(cfg, "")
 	require.NoError(t, err)
 	require.Equal(t, map[string]string{"TEMPORAL_ADDRESS": "127.0.0.1:7233", "TEMPORAL_NAMESPACE": "default"}, env)

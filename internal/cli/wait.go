@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/internal/client"
 	"github.com/ingotmetal/ingot/internal/human"
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -51,19 +53,19 @@ func (c *call) poll(every time.Duration, look func() (over bool, err error), int
 	}
 }
 
-// getWithin is get within pollTimeout; a late answer is errUnavailable.
-func getWithin[T any](c *call, route string) (answer[T], error) {
+// getWithin is get within pollTimeout; a late answer is client.ErrUnavailable.
+func getWithin[T any](c *call, route string) (client.Answer[T], error) {
 	s, err := c.server()
 	if err != nil {
-		return answer[T]{}, err
+		return client.Answer[T]{}, err
 	}
 
 	ctx, cancel := context.WithTimeout(c.Context(), pollTimeout)
 	defer cancel()
 
-	a, err := send[T](ctx, s, http.MethodGet, route, nil)
+	a, err := client.Send[T](ctx, s, http.MethodGet, route, nil)
 	if err != nil && ctx.Err() != nil && c.Context().Err() == nil {
-		err = fmt.Errorf("the server at %s did not answer within %s: %w", s.base, pollTimeout, errUnavailable)
+		err = fmt.Errorf("the server at %s did not answer within %s: %w", s.URL(), pollTimeout, client.ErrUnavailable)
 	}
 
 	return a, err
@@ -73,7 +75,7 @@ func getWithin[T any](c *call, route string) (answer[T], error) {
 // 10 s. With --output json or yaml it prints only the last record. A server that
 // does not answer is asked again: the run does not depend on this command.
 func waitForRun(c *call, run string) error {
-	w := runWatcher{c: c, last: answer[inventory.Workflow]{v: inventory.Workflow{Run: run}}}
+	w := runWatcher{c: c, last: client.Answer[inventory.Workflow]{Value: inventory.Workflow{Run: run}}}
 	look := w.look
 	if c.forPeople() {
 		c.Printf("run %s\n", run)
@@ -81,12 +83,12 @@ func waitForRun(c *call, run string) error {
 		look = w.lookQuietly
 	}
 
-	return c.poll(c.pollEvery, look, func() error { return runGoesOn(c, w.last.v) })
+	return c.poll(c.pollEvery, look, func() error { return runGoesOn(c, w.last.Value) })
 }
 
 // runGoesOn prints, after Ctrl-C, that the run continues and how to end it.
 func runGoesOn(c *call, last inventory.Workflow) error {
-	name := firstNonEmpty(last.Machine, last.Run)
+	name := cmp.Or(last.Machine, last.Run)
 	c.note("\nThe run goes on. Look at it with:  ingot workflow get %s\n"+
 		"End it with:                       ingot workflow cancel %s", name, name)
 	return reported{context.Canceled}
@@ -95,7 +97,7 @@ func runGoesOn(c *call, last inventory.Workflow) error {
 // runWatcher prints the changes of a run.
 type runWatcher struct {
 	c    *call
-	last answer[inventory.Workflow]
+	last client.Answer[inventory.Workflow]
 
 	line     string    // the last line, without the part that always changes
 	printed  time.Time // when a line was printed last
@@ -106,30 +108,30 @@ type runWatcher struct {
 
 // lookQuietly waits for the end without printing.
 func (w *runWatcher) lookQuietly() (over bool, err error) {
-	a, err := getWithin[inventory.Workflow](w.c, path("workflows", w.last.v.Run))
+	a, err := getWithin[inventory.Workflow](w.c, client.Path("workflows", w.last.Value.Run))
 	switch {
-	case errors.Is(err, errUnavailable):
+	case errors.Is(err, client.ErrUnavailable):
 		return false, nil
 	case err != nil:
 		return false, err
 	}
 
 	w.last = a
-	if !inventory.Final(a.v.State) {
+	if !inventory.Final(a.Value.State) {
 		return false, nil
 	}
-	if err := w.c.print(w.c.OutOrStdout(), a.raw, nil); err != nil {
+	if err := w.c.print(w.c.OutOrStdout(), a.Raw, nil); err != nil {
 		return true, err
 	}
 
-	return true, checkOutcome(a.v.Run, a.v.State)
+	return true, checkOutcome(a.Value.Run, a.Value.State)
 }
 
 // look prints what has changed.
 func (w *runWatcher) look() (over bool, err error) {
-	a, err := getWithin[inventory.Workflow](w.c, path("workflows", w.last.v.Run))
+	a, err := getWithin[inventory.Workflow](w.c, client.Path("workflows", w.last.Value.Run))
 	switch {
-	case errors.Is(err, errUnavailable):
+	case errors.Is(err, client.ErrUnavailable):
 		if !w.away || time.Since(w.printed) >= printEvery {
 			w.print("%v; the run goes on, asking again", err)
 		}
@@ -145,17 +147,17 @@ func (w *runWatcher) look() (over bool, err error) {
 	}
 
 	w.last = a
-	if inventory.Final(a.v.State) {
-		return true, w.printEnd(a.v)
+	if inventory.Final(a.Value.State) {
+		return true, w.printEnd(a.Value)
 	}
 
-	fixed, moving := w.describe(a.v)
+	fixed, moving := w.describe(a.Value)
 	if fixed != w.line || time.Since(w.printed) >= printEvery {
 		w.print("%s", fixed+moving)
 	}
 
 	w.line = fixed
-	return false, w.printNewQuestion(a.v)
+	return false, w.printNewQuestion(a.Value)
 }
 
 // printNewQuestion prints a question once.

@@ -1,12 +1,14 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 
 	"github.com/spf13/cobra"
 
 	"github.com/ingotmetal/ingot/bootsvc"
+	"github.com/ingotmetal/ingot/internal/client"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -18,9 +20,9 @@ function answers here and on the wire.`,
 		Example: "  ingot why 02:00:00:00:00:01\n  ingot why node-1",
 		Args:    cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.machines()),
 	}, func(c *call) error {
-		route := path("machines", c.args[0], "why")
+		route := client.Path("machines", c.args[0], "why")
 		if mac, err := inventory.ParseMAC(c.args[0]); err == nil {
-			route = path("why", mac)
+			route = client.Path("why", mac)
 		}
 
 		return getAndShow(c, route, printExplanation)
@@ -43,7 +45,7 @@ func printExplanation(w io.Writer, e bootsvc.Explanation) error {
 		bootsvc.Never:     "never boots from the network",
 	}
 
-	fmt.Fprintf(w, "%s: %s\n", inert(subject), firstNonEmpty(verdicts[e.Verdict], string(e.Verdict)))
+	fmt.Fprintf(w, "%s: %s\n", inert(subject), cmp.Or(verdicts[e.Verdict], string(e.Verdict)))
 	for _, r := range e.Reasons {
 		fmt.Fprintf(w, "  – %s\n", inert(r))
 	}

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"slices"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/internal/client"
 	"github.com/ingotmetal/ingot/internal/human"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/workflows"
@@ -171,12 +173,12 @@ func bootProgress(c *call, x inventory.Workflow) string {
 		return ""
 	}
 
-	a, err := getAll[inventory.Event](c, path("workflows", x.Run, "events"))
+	a, err := getAll[inventory.Event](c, client.Path("workflows", x.Run, "events"))
 	if err != nil {
 		return ""
 	}
 
-	counts, installer := countLastBoot(a.v.Items)
+	counts, installer := countLastBoot(a.Value.Items)
 
 	var seen, missing []string
 	for _, s := range bootSteps(installer) {
@@ -253,7 +255,7 @@ func printQuestion(w io.Writer, x inventory.Workflow) error {
 	printChoices(w, q, func(choice string) string {
 		line := fmt.Sprintf("ingot workflow decide %s --question %s --choice %s", x.Machine, q.ID, choice)
 		if choice == workflows.Retry && len(q.Disks) > 0 {
-			line += " " + firstNonEmpty(diskFlag(q.Disks[0]), "--disk-serial SERIAL") + "   # or another disk of the list"
+			line += " " + cmp.Or(diskFlag(q.Disks[0]), "--disk-serial SERIAL") + "   # or another disk of the list"
 		}
 		return line
 	})

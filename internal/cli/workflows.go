@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ingotmetal/ingot/api"
+	"github.com/ingotmetal/ingot/internal/client"
 	"github.com/ingotmetal/ingot/internal/human"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/workflows"
@@ -28,7 +29,7 @@ func workflowCommand(o *options) *cobra.Command {
 }
 
 // runCommand makes a command about the run that its argument names.
-func runCommand(o *options, cmd *cobra.Command, run func(c *call, a answer[inventory.Workflow]) error) *cobra.Command {
+func runCommand(o *options, cmd *cobra.Command, run func(c *call, a client.Answer[inventory.Workflow]) error) *cobra.Command {
 	cmd.Args, cmd.ValidArgsFunction = cobra.ExactArgs(1), firstArg(o.machines())
 	return o.command(cmd, func(c *call) error {
 		a, err := findRun(c, c.args[0])
@@ -44,13 +45,13 @@ var runID = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
 
 // findRun finds the run that an argument names: a run id, or a machine, which
 // means its latest run.
-func findRun(c *call, arg string) (answer[inventory.Workflow], error) {
-	ofMachine := path("machines", strings.TrimPrefix(arg, "machine/"), "workflow")
+func findRun(c *call, arg string) (client.Answer[inventory.Workflow], error) {
+	ofMachine := client.Path("machines", strings.TrimPrefix(arg, "machine/"), "workflow")
 	if !runID.MatchString(arg) {
 		return get[inventory.Workflow](c, ofMachine)
 	}
 
-	a, err := get[inventory.Workflow](c, path("workflows", arg))
+	a, err := get[inventory.Workflow](c, client.Path("workflows", arg))
 	if errors.Is(err, inventory.ErrNotFound) { // a machine's name may have the form of a run id
 		if b, e := get[inventory.Workflow](c, ofMachine); e == nil {
 			return b, nil
@@ -68,7 +69,7 @@ func workflowListCommand(o *options) *cobra.Command {
 			Example: "  ingot workflow list\n  ingot workflow list --machine node-1 --state FAILED\n" +
 				"  ingot workflow list --open --label rack=a1\n  ingot workflow list --limit 1000 --sort started",
 		},
-		route: path("workflows"),
+		route: client.Path("workflows"),
 		filters: []filter{
 			{name: "machine", usage: "only of this machine", complete: o.machines()},
 			stateFilter("only in this state"),
@@ -94,9 +95,9 @@ func workflowGetCommand(o *options) *cobra.Command {
 tinkerbell it is JSON in the words and units that Tinkerbell used before v0.25.`,
 		Example:     "  ingot workflow get node-1\n  ingot workflow get node-1 --output json",
 		Annotations: map[string]string{extraOutput: outputTinkerbell},
-	}, func(c *call, a answer[inventory.Workflow]) error {
+	}, func(c *call, a client.Answer[inventory.Workflow]) error {
 		if c.output == outputTinkerbell {
-			return printTinkerbell(c, a.v)
+			return printTinkerbell(c, a.Value)
 		}
 
 		return show(c, a, func(w io.Writer, x inventory.Workflow) error { return printRun(c, w, x) })
@@ -114,8 +115,8 @@ func workflowLogsCommand(o *options) *cobra.Command {
 	action := cmd.Flags().String("action", "", "name or number of the action")
 	attempt := cmd.Flags().Int("attempt", 0, "attempt, from 1 (default: the last)")
 
-	return runCommand(o, cmd, func(c *call, a answer[inventory.Workflow]) error {
-		log, err := readLog(c, a.v.Run, *action, *attempt)
+	return runCommand(o, cmd, func(c *call, a client.Answer[inventory.Workflow]) error {
+		log, err := readLog(c, a.Value.Run, *action, *attempt)
 		if err != nil {
 			return err
 		}
@@ -124,7 +125,7 @@ func workflowLogsCommand(o *options) *cobra.Command {
 			return nil
 		}
 
-		return showText(c, map[string]string{"run": a.v.Run, "log": log}, strings.TrimRight(log, "\n"))
+		return showText(c, map[string]string{"run": a.Value.Run, "log": log}, strings.TrimRight(log, "\n"))
 	})
 }
 
@@ -144,7 +145,7 @@ func readLog(c *call, run, action string, attempt int) (string, error) {
 		return "", err
 	}
 
-	resp, err := s.request(c.Context(), http.MethodGet, withQuery(path("workflows", run, "logs"), q), nil, 0)
+	resp, err := s.Request(c.Context(), http.MethodGet, client.WithQuery(client.Path("workflows", run, "logs"), q), nil, 0)
 	if err != nil {
 		return "", err
 	}
@@ -167,12 +168,12 @@ run has written to the machine, or when the plan is not stored.`,
 	completeWords(cmd, "from", "failed-step", "start")
 	wait := waitFlag(cmd)
 
-	return runCommand(o, cmd, func(c *call, a answer[inventory.Workflow]) error {
+	return runCommand(o, cmd, func(c *call, a client.Answer[inventory.Workflow]) error {
 		if *from != "failed-step" && *from != "start" {
 			return usage("invalid --from %q; must be one of failed-step, start", *from)
 		}
 
-		return startRun(c, path("workflows", a.v.Run, "retry"), map[string]string{"from": *from}, *wait)
+		return startRun(c, client.Path("workflows", a.Value.Run, "retry"), map[string]string{"from": *from}, *wait)
 	})
 }
 
@@ -188,7 +189,7 @@ answer names its question, so that it never answers the next one; without
 
 	d := decisionFlags(o, cmd, func(c *call) (*inventory.Question, error) {
 		a, err := findRun(c, c.args[0])
-		return a.v.Question, err
+		return a.Value.Question, err
 	})
 
 	var disk inventory.DiskSelector
@@ -197,16 +198,16 @@ answer names its question, so that it never answers the next one; without
 	cmd.Flags().StringVar(&disk.ByID, "disk-by-id", "", "name below /dev/disk/by-id of the disk to write")
 	wait := waitFlag(cmd)
 
-	return runCommand(o, cmd, func(c *call, a answer[inventory.Workflow]) error {
-		run := a.v.Run
-		if err := checkDecision(d, a.v.Question, "run "+run, "ingot workflow get "+c.args[0]); err != nil {
+	return runCommand(o, cmd, func(c *call, a client.Answer[inventory.Workflow]) error {
+		run := a.Value.Run
+		if err := checkDecision(d, a.Value.Question, "run "+run, "ingot workflow get "+c.args[0]); err != nil {
 			return err
 		}
 		if disk != (inventory.DiskSelector{}) {
 			d.DiskSelector = &disk
 		}
 
-		x, err := post[map[string]string](c, path("workflows", run, "decide"), d)
+		x, err := post[map[string]string](c, client.Path("workflows", run, "decide"), d)
 		if err != nil {
 			return err
 		}
@@ -229,9 +230,9 @@ written stays half-written, and does not boot.`,
 	reason := cmd.Flags().String("reason", "", "why; it is recorded")
 	wait := waitFlag(cmd)
 
-	return runCommand(o, cmd, func(c *call, a answer[inventory.Workflow]) error {
-		run := a.v
-		x, err := post[api.Started](c, path("workflows", run.Run, "cancel"), map[string]string{"reason": *reason})
+	return runCommand(o, cmd, func(c *call, a client.Answer[inventory.Workflow]) error {
+		run := a.Value
+		x, err := post[api.Started](c, client.Path("workflows", run.Run, "cancel"), map[string]string{"reason": *reason})
 		if err != nil {
 			return err
 		}
@@ -257,9 +258,9 @@ func workflowPoweredOnCommand(o *options) *cobra.Command {
 	return runCommand(o, &cobra.Command{
 		Use: "powered-on {MACHINE | RUN}", Short: "Tell a run that you have switched its machine on",
 		Example: "  ingot workflow powered-on node-1",
-	}, func(c *call, a answer[inventory.Workflow]) error {
-		return postAndShow(c, path("workflows", a.v.Run, "powered-on"), nil, text(func(api.Started) string {
-			return "run " + a.v.Run + " knows that its machine is on"
+	}, func(c *call, a client.Answer[inventory.Workflow]) error {
+		return postAndShow(c, client.Path("workflows", a.Value.Run, "powered-on"), nil, text(func(api.Started) string {
+			return "run " + a.Value.Run + " knows that its machine is on"
 		}))
 	})
 }
@@ -272,8 +273,8 @@ not touched.`,
 		Example: "  ingot workflow delete 3f2c… --yes", ValidArgsFunction: firstArg(o.machines()),
 	}, func(c *call) (deletion, error) {
 		a, err := findRun(c, c.args[0])
-		lost := fmt.Sprintf(" of %s (%s, %s) with its events and logs", a.v.Machine, a.v.State, human.Time(a.v.Started))
-		return deletion{what: "the record of run " + a.v.Run, lost: lost, route: path("workflows", a.v.Run)}, err
+		lost := fmt.Sprintf(" of %s (%s, %s) with its events and logs", a.Value.Machine, a.Value.State, human.Time(a.Value.Started))
+		return deletion{what: "the record of run " + a.Value.Run, lost: lost, route: client.Path("workflows", a.Value.Run)}, err
 	})
 }
 
@@ -318,6 +319,6 @@ The content of the disk that a provisioning chooses is lost.`,
 			return err
 		}
 
-		return startRun(c, path("workflows"), body, *wait)
+		return startRun(c, client.Path("workflows"), body, *wait)
 	})
 }

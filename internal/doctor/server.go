@@ -1,6 +1,7 @@
-package cli
+package doctor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/ingotmetal/ingot/api"
+	"github.com/ingotmetal/ingot/internal/client"
 	"github.com/ingotmetal/ingot/internal/hostnet"
 	"github.com/ingotmetal/ingot/internal/human"
 	"github.com/ingotmetal/ingot/internal/server"
@@ -19,42 +21,43 @@ import (
 )
 
 // checkServer asks the server for its status.
-func checkServer(_ context.Context, d *doctor) []finding {
-	if _, err := d.call.server(); err != nil {
-		return []finding{warn("cannot be asked: %v", err).remedy("ingot serve")}
+func checkServer(ctx context.Context, d *host) []Finding {
+	var err error
+	if d.remote, err = d.lookup.Client(); err != nil {
+		return []Finding{warn("cannot be asked: %v", err).remedy("ingot serve")}
 	}
 
-	st, err := get[api.Status](d.call, path("status"))
+	st, err := client.Get[api.Status](ctx, d.remote, client.Path("status"))
 	if err != nil {
-		return []finding{warn("%v", err)}
+		return []Finding{warn("%v", err)}
 	}
 
-	d.status = &st.v
+	d.status = &st.Value
 	return nil
 }
 
-func checkServerClock(_ context.Context, d *doctor) []finding {
+func checkServerClock(_ context.Context, d *host) []Finding {
 	if apart := time.Since(d.status.Time).Abs(); apart > 5*time.Second {
-		return []finding{warn("the server's clock and this host's are %s apart", human.Span(apart))}
+		return []Finding{warn("the server's clock and this host's are %s apart", human.Span(apart))}
 	}
 	return nil
 }
 
-func checkTemporal(_ context.Context, d *doctor) []finding {
+func checkTemporal(_ context.Context, d *host) []Finding {
 	if t := d.status.Temporal; !t.Ready {
-		return []finding{fail("not ready: %s", firstNonEmpty(t.Error, "it starts"))}
+		return []Finding{fail("not ready: %s", cmp.Or(t.Error, "it starts"))}
 	}
-	return []finding{ok("ready at %s", d.status.Temporal.Address)}
+	return []Finding{ok("ready at %s", d.status.Temporal.Address)}
 }
 
 // checkNotices checks whether the server's notices are accepted.
-func checkNotices(_ context.Context, d *doctor) []finding {
+func checkNotices(_ context.Context, d *host) []Finding {
 	n := d.status.Notify
 	if n == nil {
 		if d.cfg.Notify.URL == "" {
 			return nil
 		}
-		return []finding{warn("the server that runs sends no notices: it was started with another configuration").remedy(
+		return []Finding{warn("the server that runs sends no notices: it was started with another configuration").remedy(
 			"restart ingot serve")}
 	}
 
@@ -65,42 +68,42 @@ func checkNotices(_ context.Context, d *doctor) []finding {
 
 	switch {
 	case n.Error != "":
-		return []finding{fail("%s not accepted, the oldest since %s: %s; %s",
+		return []Finding{fail("%s not accepted, the oldest since %s: %s; %s",
 			human.Count(n.Waiting, "notice"), human.Time(n.Oldest), n.Error, last)}
 	case n.Dropped > 0:
-		return []finding{warn("%s given up; %s", human.Count(n.Dropped, "notice"), last).remedy(
+		return []Finding{warn("%s given up; %s", human.Count(n.Dropped, "notice"), last).remedy(
 			"ingot status shows what waits for an operator")}
 	case n.Waiting > 0:
-		return []finding{ok("%s on the way; %s", human.Count(n.Waiting, "notice"), last)}
+		return []Finding{ok("%s on the way; %s", human.Count(n.Waiting, "notice"), last)}
 	}
 
-	return []finding{ok("none waiting; %s", last)}
+	return []Finding{ok("none waiting; %s", last)}
 }
 
-func checkSecrets(_ context.Context, d *doctor) []finding {
-	a, err := get[secretStatus](d.call, path("secrets"))
+func checkSecrets(ctx context.Context, d *host) []Finding {
+	a, err := client.Get[api.SecretsStatus](ctx, d.remote, client.Path("secrets"))
 	switch {
 	case err != nil:
-		return []finding{fail("%v", err)}
-	case a.v.State != "ok":
-		lost := human.Count(len(a.v.Unreadable), "secret")
-		return []finding{fail("the key is %s: %s cannot be read", a.v.State, lost).remedy(
+		return []Finding{fail("%v", err)}
+	case a.Value.State != "ok":
+		lost := human.Count(len(a.Value.Unreadable), "secret")
+		return []Finding{fail("the key is %s: %s cannot be read", a.Value.State, lost).remedy(
 			"put the right key file back; if it is lost: ingot secret reset")}
 	}
 
-	return []finding{ok("can be read")}
+	return []Finding{ok("can be read")}
 }
 
-func checkImages(ctx context.Context, d *doctor) (out []finding) {
-	a, err := getAll[inventory.Image](d.call, path("images"))
+func checkImages(ctx context.Context, d *host) (out []Finding) {
+	a, err := client.GetAll[inventory.Image](ctx, d.remote, client.Path("images"))
 	if err != nil {
-		return []finding{fail("%v", err)}
+		return []Finding{fail("%v", err)}
 	}
-	if len(a.v.Items) == 0 {
-		return []finding{warn("there are none").remedy("ingot image add NAME FILE")}
+	if len(a.Value.Items) == 0 {
+		return []Finding{warn("there are none").remedy("ingot image add NAME FILE")}
 	}
 
-	for _, i := range a.v.Items {
+	for _, i := range a.Value.Items {
 		if i.File == "" {
 			out = append(out, checkImageURL(ctx, i))
 		} else {
@@ -111,7 +114,7 @@ func checkImages(ctx context.Context, d *doctor) (out []finding) {
 	return out
 }
 
-func checkImageURL(ctx context.Context, i inventory.Image) finding {
+func checkImageURL(ctx context.Context, i inventory.Image) Finding {
 	status, err := headURL(ctx, i.URL, false)
 	if err == nil && status >= http.StatusBadRequest {
 		err = fmt.Errorf("the answer is %d %s", status, http.StatusText(status))
@@ -124,7 +127,7 @@ func checkImageURL(ctx context.Context, i inventory.Image) finding {
 }
 
 // checkImageFile looks for the file of an image, if this is the server's host.
-func (d *doctor) checkImageFile(i inventory.Image) finding {
+func (d *host) checkImageFile(i inventory.Image) Finding {
 	again := "ingot image add " + i.Name + " FILE"
 	st, err := os.Stat(filepath.Join(d.cfg.ImageDir(), i.File))
 	switch {
@@ -141,28 +144,28 @@ func (d *doctor) checkImageFile(i inventory.Image) finding {
 
 // asksThisHost reports whether the server that is asked is the one of this
 // host's configuration.
-func (d *doctor) asksThisHost() bool {
-	return d.call.remote.base.String() == hostnet.LocalURL(d.cfg)
+func (d *host) asksThisHost() bool {
+	return d.remote.URL().String() == hostnet.LocalURL(d.cfg)
 }
 
-func checkMachines(_ context.Context, d *doctor) []finding {
-	ms, err := getAll[api.MachineView](d.call, path("machines"))
+func checkMachines(ctx context.Context, d *host) []Finding {
+	ms, err := client.GetAll[api.MachineView](ctx, d.remote, client.Path("machines"))
 	if err != nil {
-		return []finding{fail("%v", err)}
+		return []Finding{fail("%v", err)}
 	}
-	d.machines = ms.v.Items
+	d.machines = ms.Value.Items
 	return nil
 }
 
 // checkReservations checks whether machines can be answered at their addresses.
-func checkReservations(_ context.Context, d *doctor) []finding {
+func checkReservations(_ context.Context, d *host) []Finding {
 	if !d.asksThisHost() {
 		return nil
 	}
 	return reservationFindings(server.NetworkOf(d.cfg.Netboot), d.machines)
 }
 
-func reservationFindings(n inventory.Network, views []api.MachineView) (out []finding) {
+func reservationFindings(n inventory.Network, views []api.MachineView) (out []Finding) {
 	var ms []inventory.Machine
 	for _, m := range views {
 		ms = append(ms, m.Machine)
@@ -185,8 +188,8 @@ func reservationFindings(n inventory.Network, views []api.MachineView) (out []fi
 const parallelBMCs = 8
 
 // checkBMCs logs in to every BMC.
-func checkBMCs(ctx context.Context, d *doctor) (out []finding) {
-	found := make([]*finding, len(d.machines))
+func checkBMCs(ctx context.Context, d *host) (out []Finding) {
+	found := make([]*Finding, len(d.machines))
 	var g errgroup.Group
 	g.SetLimit(parallelBMCs)
 	for n, m := range d.machines {
@@ -210,19 +213,20 @@ func checkBMCs(ctx context.Context, d *doctor) (out []finding) {
 	return out
 }
 
-func (d *doctor) checkMachineBMC(ctx context.Context, m inventory.Machine) finding {
+func (d *host) checkMachineBMC(ctx context.Context, m inventory.Machine) Finding {
 	where := m.BMC.Host
 	if m.BMC.Driver == inventory.DriverExec {
 		where = "the command " + m.BMC.Command
 	}
 
-	a, err := checkBMC(ctx, d.call.remote, m.Name)
+	a, err := client.Send[api.BMCCheck](
+		ctx, d.remote, http.MethodPost, client.Path("bmc", "check"), map[string]string{"machine": m.Name})
 	switch {
 	case err != nil:
 		return fail("%s: %v", m.Name, err).remedy("ingot bmc check " + m.Name)
-	case !a.v.OK:
-		return fail("%s at %s: %s", m.Name, where, a.v.Message).remedy("ingot bmc check " + m.Name)
+	case !a.Value.OK:
+		return fail("%s at %s: %s", m.Name, where, a.Value.Message).remedy("ingot bmc check " + m.Name)
 	}
 
-	return ok("%s at %s accepts the log-in, power is %s", m.Name, where, a.v.Power)
+	return ok("%s at %s accepts the log-in, power is %s", m.Name, where, a.Value.Power)
 }

@@ -1,4 +1,6 @@
-package cli
+// Package client talks to a server's operator API: it finds the server and its
+// token, sends typed requests, and reads typed answers and errors.
+package client
 
 import (
 	"bytes"
@@ -20,15 +22,30 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// client talks to a server's operator API.
-type client struct {
+// ErrUnavailable: the server, or a part of it, does not answer now.
+var ErrUnavailable = errors.New("not available now")
+
+// invalid is an error about what the caller gave.
+func invalid(format string, args ...any) error {
+	return human.WithKind(fmt.Errorf(format, args...), inventory.ErrInvalid)
+}
+
+// An Answer is what the server answered: decoded, and whole for those who also show
+// fields that this program does not know.
+type Answer[T any] struct {
+	Value T
+	Raw   json.RawMessage
+}
+
+// Client talks to one server's operator API.
+type Client struct {
 	base  *url.URL
 	token string
 	http  *http.Client
 }
 
-// apiError is an error that the server answered.
-type apiError struct {
+// Error is an error that the server answered.
+type Error struct {
 	Status   int                `json:"-"`
 	Text     string             `json:"error"`
 	Code     string             `json:"code"`
@@ -36,7 +53,7 @@ type apiError struct {
 	Next     string             `json:"next,omitempty"`
 }
 
-func (e *apiError) Error() string {
+func (e *Error) Error() string {
 	if len(e.Problems) > 0 {
 		return e.Problems.Error()
 	}
@@ -44,20 +61,20 @@ func (e *apiError) Error() string {
 }
 
 // Is maps the answer back to the vocabulary of inventory.
-func (e *apiError) Is(target error) bool {
+func (e *Error) Is(target error) bool {
 	kinds := map[string]error{
 		"not_found": inventory.ErrNotFound, "conflict": inventory.ErrConflict, "fenced": inventory.ErrFenced,
-		"invalid": inventory.ErrInvalid, "unavailable": errUnavailable,
+		"invalid": inventory.ErrInvalid, "unavailable": ErrUnavailable,
 	}
 	kind, known := kinds[e.Code]
 	return known && kind == target
 }
 
-// newClient returns a client of s. Nothing is sent yet.
-func newClient(s session) (*client, error) {
+// New returns a client of s. It sends nothing yet.
+func New(s Session) (*Client, error) {
 	base, err := url.Parse(s.Server)
 	if err != nil || base.Host == "" || base.Scheme != "http" && base.Scheme != "https" {
-		return nil, usage("invalid server URL %q; write http://127.0.0.1:8080 or https://name:port", s.Server)
+		return nil, invalid("invalid server URL %q; write http://127.0.0.1:8080 or https://name:port", s.Server)
 	}
 
 	port := base.Port()
@@ -65,7 +82,7 @@ func newClient(s session) (*client, error) {
 		port = base.Scheme
 	}
 	if base.Scheme == "http" && !config.Loopback(net.JoinHostPort(base.Hostname(), port)) {
-		return nil, usage("%s is another host, and the token must not go there without TLS: use https", s.Server)
+		return nil, invalid("%s is another host, and the token must not go there without TLS: use https", s.Server)
 	}
 
 	t := &http.Transport{
@@ -78,15 +95,18 @@ func newClient(s session) (*client, error) {
 		t.TLSClientConfig = pinnedTLS(s.Fingerprint)
 	}
 
-	return &client{base: base, token: s.Token, http: &http.Client{
+	return &Client{base: base, token: s.Token, http: &http.Client{
 		Transport:     t,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}, nil
 }
 
-// request sends a request; the caller closes the body. An answer of 300 or
-// more is an error.
-func (c *client) request(
+// URL is where the server is.
+func (c *Client) URL() *url.URL { return c.base }
+
+// Request sends a request; the caller closes the body. An answer of 300 or more is
+// an error.
+func (c *Client) Request(
 	ctx context.Context, method, route string, body io.Reader, length int64,
 ) (*http.Response, error) {
 	u, err := c.base.Parse(route)
@@ -113,7 +133,7 @@ func (c *client) request(
 }
 
 // explainNoAnswer says why there was no answer, and what to do.
-func (c *client) explainNoAnswer(ctx context.Context, err error) error {
+func (c *Client) explainNoAnswer(ctx context.Context, err error) error {
 	var wrongKey wrongKeyError
 	var verify *tls.CertificateVerificationError
 	var whole *url.Error
@@ -137,7 +157,7 @@ func (c *client) explainNoAnswer(ctx context.Context, err error) error {
 	}
 
 	return human.Advise(
-		fmt.Errorf("the server at %s does not answer: %w", c.base, wrapped{err, errUnavailable}),
+		fmt.Errorf("the server at %s does not answer: %w", c.base, human.WithKind(err, ErrUnavailable)),
 		"ingot serve (is it running there?), ingot doctor")
 }
 
@@ -147,7 +167,7 @@ const maxErrorBody = 64 << 20
 
 // readAPIError reads the server's error.
 func readAPIError(resp *http.Response) error {
-	e := &apiError{Status: resp.StatusCode}
+	e := &Error{Status: resp.StatusCode}
 	b, err := io.ReadAll(io.LimitReader(resp.Body, maxErrorBody))
 	if err == nil {
 		err = json.Unmarshal(b, e)
@@ -168,57 +188,94 @@ func readAPIError(resp *http.Response) error {
 	return e
 }
 
-// send sends in as JSON, unless it is nil, and reads the answer.
-func send[T any](ctx context.Context, c *client, method, route string, in any) (answer[T], error) {
+// Send sends in as JSON, unless it is nil, and reads the answer.
+func Send[T any](ctx context.Context, c *Client, method, route string, in any) (Answer[T], error) {
 	var body io.Reader
 	var length int64
 	if in != nil {
 		b, err := json.Marshal(in)
 		if err != nil {
-			return answer[T]{}, err
+			return Answer[T]{}, err
 		}
 		body, length = bytes.NewReader(b), int64(len(b))
 	}
 
-	resp, err := c.request(ctx, method, route, body, length)
+	resp, err := c.Request(ctx, method, route, body, length)
 	if err != nil {
-		return answer[T]{}, err
+		return Answer[T]{}, err
 	}
 
-	return decode[T](resp)
+	return Decode[T](resp)
 }
 
-// decode reads an answer and closes it.
-func decode[T any](resp *http.Response) (a answer[T], err error) {
+// Get asks for a route.
+func Get[T any](ctx context.Context, c *Client, route string) (Answer[T], error) {
+	return Send[T](ctx, c, http.MethodGet, route, nil)
+}
+
+// GetAll asks for all pages of a list. The route may have a query.
+func GetAll[T any](ctx context.Context, c *Client, route string) (all Answer[List[T]], err error) {
+	all.Value.Items = []T{} // [] in JSON, not null
+
+	route, query, _ := strings.Cut(route, "?")
+	q, err := url.ParseQuery(query)
+	if err != nil {
+		return all, err
+	}
+
+	for {
+		page, err := Get[List[T]](ctx, c, WithQuery(route, q))
+		if err != nil {
+			return all, err
+		}
+		all.Value.Items = append(all.Value.Items, page.Value.Items...)
+		if page.Value.Next == "" {
+			all.Raw, err = json.Marshal(all.Value)
+			return all, err
+		}
+		q.Set("after", page.Value.Next)
+	}
+}
+
+// Decode reads an answer and closes it.
+func Decode[T any](resp *http.Response) (a Answer[T], err error) {
 	what := resp.Request.Method + " " + resp.Request.URL.Path
 	raw, err := io.ReadAll(resp.Body)
 	if err := errors.Join(err, resp.Body.Close()); err != nil {
-		return a, fmt.Errorf("reading the answer of %s: %w", what, wrapped{err, errUnavailable})
+		return a, fmt.Errorf("reading the answer of %s: %w", what, human.WithKind(err, ErrUnavailable))
 	}
-	if a.raw = raw; len(raw) == 0 {
-		a.raw = json.RawMessage("{}")
+	if a.Raw = raw; len(raw) == 0 {
+		a.Raw = json.RawMessage("{}")
 		return a, nil
 	}
-	if err := json.Unmarshal(raw, &a.v); err != nil {
+	if err := json.Unmarshal(raw, &a.Value); err != nil {
 		return a, fmt.Errorf("reading the answer of %s: %w", what, err)
 	}
 
 	return a, nil
 }
 
-// list is the body of every list. Next is the cursor of the next page, if there
-// is one.
-type list[T any] struct {
+// List is the body of every list. Next is the cursor of the next page, if there is
+// one.
+type List[T any] struct {
 	Items []T    `json:"items"`
 	Next  string `json:"next,omitempty"`
 }
 
-// path joins escaped elements below /v1.
-func path(elements ...string) string {
+// Path joins escaped elements below /v1.
+func Path(elements ...string) string {
 	var b strings.Builder
 	b.WriteString("/v1")
 	for _, e := range elements {
 		b.WriteString("/" + url.PathEscape(e))
 	}
 	return b.String()
+}
+
+// WithQuery appends a query to a route.
+func WithQuery(route string, q url.Values) string {
+	if len(q) == 0 {
+		return route
+	}
+	return route + "?" + q.Encode()
 }

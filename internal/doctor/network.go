@@ -1,4 +1,4 @@
-package cli
+package doctor
 
 import (
 	"context"
@@ -26,9 +26,9 @@ import (
 
 // checkPorts tries every socket that ingot serve would bind. The provisioning
 // network has checks of its own.
-func checkPorts(_ context.Context, d *doctor) (out []finding) {
+func checkPorts(_ context.Context, d *host) (out []Finding) {
 	if d.running {
-		return []finding{ok("a server answers at %s", d.cfg.Listen)}
+		return []Finding{ok("a server answers at %s", d.cfg.Listen)}
 	}
 
 	sockets, _ := hostnet.Sockets(d.cfg)
@@ -52,20 +52,20 @@ func checkPorts(_ context.Context, d *doctor) (out []finding) {
 	return out
 }
 
-func checkNetboot(_ context.Context, d *doctor) []finding {
+func checkNetboot(_ context.Context, d *host) []Finding {
 	if d.cfg.Netboot.On() {
 		return nil
 	}
-	return []finding{warn("no interface is configured: DHCP is off")}
+	return []Finding{warn("no interface is configured: DHCP is off")}
 }
 
 // checkAddress finds the interface of netboot.address, where no interface is
 // named.
-func checkAddress(_ context.Context, d *doctor) []finding {
+func checkAddress(_ context.Context, d *host) []Finding {
 	n, err := d.cfg.Netboot.Resolve()
 	d.cfg.Netboot = n
 	if err != nil {
-		return []finding{fail("%v", err)}
+		return []Finding{fail("%v", err)}
 	}
 	return nil
 }
@@ -101,16 +101,17 @@ func programPath() string {
 	return "ingot"
 }
 
-func checkCapabilities(_ context.Context, d *doctor) []finding {
+func checkCapabilities(_ context.Context, d *host) []Finding {
 	b, err := os.ReadFile("/proc/self/status")
 	if err != nil {
-		return []finding{warn("reading /proc/self/status: %v", err)}
+		return []Finding{warn("reading /proc/self/status: %v", err)}
 	}
 
 	_, rest, _ := strings.Cut(string(b), "CapEff:")
-	have, err := strconv.ParseUint(strings.TrimSpace(firstLine(rest)), 16, 64)
+	line, _, _ := strings.Cut(rest, "\n")
+	have, err := strconv.ParseUint(strings.TrimSpace(line), 16, 64)
 	if err != nil {
-		return []finding{warn("reading /proc/self/status: %v", err)}
+		return []Finding{warn("reading /proc/self/status: %v", err)}
 	}
 
 	var missing []string
@@ -120,16 +121,16 @@ func checkCapabilities(_ context.Context, d *doctor) []finding {
 		}
 	}
 	if len(missing) > 0 {
-		return []finding{fail("missing: %s", strings.Join(missing, ", ")).remedy(setcap(d.cfg.Netboot) + ", or run as root")}
+		return []Finding{fail("missing: %s", strings.Join(missing, ", ")).remedy(setcap(d.cfg.Netboot) + ", or run as root")}
 	}
 	if d.cfg.Netboot.RelayOnly {
-		return []finding{ok("low ports may be opened; relays need no more")}
+		return []Finding{ok("low ports may be opened; relays need no more")}
 	}
 
-	return []finding{ok("raw sockets and low ports may be opened")}
+	return []Finding{ok("raw sockets and low ports may be opened")}
 }
 
-func checkInterfaces(_ context.Context, d *doctor) (out []finding) {
+func checkInterfaces(_ context.Context, d *host) (out []Finding) {
 	all := hostnet.Interfaces()
 	for _, name := range d.cfg.Netboot.Interfaces {
 		i := slices.IndexFunc(all, func(x hostnet.Interface) bool { return x.Name == name })
@@ -149,7 +150,7 @@ func checkInterfaces(_ context.Context, d *doctor) (out []finding) {
 }
 
 // checkForeignDHCP looks for other DHCP servers on the interfaces that work.
-func checkForeignDHCP(ctx context.Context, d *doctor) (out []finding) {
+func checkForeignDHCP(ctx context.Context, d *host) (out []Finding) {
 	for _, i := range hostnet.Interfaces() {
 		if !i.Up || len(i.Addresses) == 0 || !slices.Contains(d.cfg.Netboot.Interfaces, i.Name) {
 			continue
@@ -162,7 +163,7 @@ func checkForeignDHCP(ctx context.Context, d *doctor) (out []finding) {
 			out = append(out, ok("no other server answers on %s", i.Name))
 		}
 		for _, f := range found {
-			out = append(out, warn("%s", foreignDHCPText(i.Name, f)).remedy(
+			out = append(out, warn("%s", ForeignDHCPText(i.Name, f)).remedy(
 				"exclude Ingot's machines on "+f.Server.String()+", or turn it off"))
 		}
 	}
@@ -170,8 +171,8 @@ func checkForeignDHCP(ctx context.Context, d *doctor) (out []finding) {
 	return out
 }
 
-// foreignDHCPText describes another DHCP server and its consequence.
-func foreignDHCPText(name string, f bootsvc.ForeignServer) string {
+// ForeignDHCPText describes another DHCP server and its consequence.
+func ForeignDHCPText(name string, f bootsvc.ForeignServer) string {
 	if f.Proxy {
 		return fmt.Sprintf("%s answers PXE on %s with boot file %q: machines may follow it instead of Ingot",
 			f.Server, name, f.BootFile)
@@ -186,7 +187,7 @@ func foreignDHCPText(name string, f bootsvc.ForeignServer) string {
 }
 
 // checkRelayAddress checks the address of a server that answers relays alone.
-func checkRelayAddress(_ context.Context, d *doctor) []finding {
+func checkRelayAddress(_ context.Context, d *host) []Finding {
 	n := d.cfg.Netboot
 	if !n.RelayOnly {
 		return nil
@@ -195,18 +196,18 @@ func checkRelayAddress(_ context.Context, d *doctor) []finding {
 	a, err := netip.ParseAddr(n.Address)
 	switch {
 	case err == nil && slices.Contains(hostnet.Addresses(), a):
-		return []finding{ok("this host has %s, which relays and machines reach", n.Address)}
+		return []Finding{ok("this host has %s, which relays and machines reach", n.Address)}
 	case n.Listen != "":
-		return []finding{ok("%s belongs to another host, which has to forward its ports: netboot.listen is %s",
+		return []Finding{ok("%s belongs to another host, which has to forward its ports: netboot.listen is %s",
 			n.Address, n.Listen)}
 	}
 
-	return []finding{fail("this host does not have the address %s", n.Address)}
+	return []Finding{fail("this host does not have the address %s", n.Address)}
 }
 
 // checkRelayRoutes checks the route to each relay. A default route counts, but is
 // usually the wrong one: its router has to know the machines' network.
-func checkRelayRoutes(ctx context.Context, d *doctor) (out []finding) {
+func checkRelayRoutes(ctx context.Context, d *host) (out []Finding) {
 	for _, r := range d.cfg.Netboot.Relays {
 		if a, err := netip.ParseAddr(r); err == nil { // a prefix names no single relay to check
 			out = append(out, checkRelayRoute(ctx, d, a))
@@ -215,7 +216,7 @@ func checkRelayRoutes(ctx context.Context, d *doctor) (out []finding) {
 	return out
 }
 
-func checkRelayRoute(ctx context.Context, d *doctor, relay netip.Addr) finding {
+func checkRelayRoute(ctx context.Context, d *host, relay netip.Addr) Finding {
 	// Connecting a UDP socket sends nothing: the kernel only looks for a route.
 	c, err := (&net.Dialer{}).DialContext(ctx, "udp4", net.JoinHostPort(relay.String(), "67"))
 	if err != nil {
@@ -237,7 +238,7 @@ func checkRelayRoute(ctx context.Context, d *doctor, relay netip.Addr) finding {
 	return ok("replies to relay %s have a route", relay)
 }
 
-func checkBootFiles(_ context.Context, d *doctor) (out []finding) {
+func checkBootFiles(_ context.Context, d *host) (out []Finding) {
 	const loaders = "apt install ipxe, and loaders: /usr/lib/ipxe"
 	const agentOS = "make build, and agent_os: the directory bin/agentos"
 	n := d.cfg.Netboot
@@ -266,7 +267,7 @@ func checkBootFiles(_ context.Context, d *doctor) (out []finding) {
 
 // checkReachability connects to the addresses that machines connect to. Ports
 // that another host forwards can only be seen from the machines' side.
-func checkReachability(ctx context.Context, d *doctor) (out []finding) {
+func checkReachability(ctx context.Context, d *host) (out []Finding) {
 	n := d.cfg.Netboot
 	a, err := hostnet.ProvisioningAddress(n)
 	if err != nil || n.Listen != "" || !d.running {

@@ -1,4 +1,4 @@
-package cli
+package client
 
 import (
 	"crypto/tls"
@@ -19,8 +19,8 @@ import (
 	"github.com/ingotmetal/ingot/internal/strictyaml"
 )
 
-// session is what "ingot login URL" stores.
-type session struct {
+// Session is what "ingot login URL" stores.
+type Session struct {
 	Server string `json:"server"`
 	// Fingerprint pins the key of the server's certificate; "": the certificate
 	// is verified against the system's authorities.
@@ -28,20 +28,27 @@ type session struct {
 	Token       string `json:"token"`
 }
 
-// sessionFile is where the session of this host's user is kept.
-func (o *options) sessionFile() string {
-	return filepath.Join(filepath.Dir(o.configFile), "login.json")
+// Lookup says where the server is, as the flags of a command give it. All but
+// ConfigFile may be empty.
+type Lookup struct {
+	ServerURL, TokenFile string
+	ConfigFile           string // of this host; the session is beside it
+}
+
+// SessionFile is where the session of this host's user is kept.
+func (l *Lookup) SessionFile() string {
+	return filepath.Join(filepath.Dir(l.ConfigFile), "login.json")
 }
 
 // readSession reads the session file; without one the session is zero.
-func (o *options) readSession() (session, error) {
-	var s session
-	b, err := os.ReadFile(o.sessionFile())
+func (l *Lookup) readSession() (Session, error) {
+	var s Session
+	b, err := os.ReadFile(l.SessionFile())
 	if errors.Is(err, fs.ErrNotExist) {
 		return s, nil
 	}
 	if err == nil {
-		err = strictyaml.Decode(o.sessionFile(), b, &s)
+		err = strictyaml.Decode(l.SessionFile(), b, &s)
 	}
 	if err != nil {
 		return s, fmt.Errorf("reading the log-in: %w", err)
@@ -50,14 +57,14 @@ func (o *options) readSession() (session, error) {
 	return s, nil
 }
 
-// writeSession stores s in a file that only its user can read.
-func (o *options) writeSession(s session) error {
+// WriteSession stores s in a file that only its user can read.
+func (l *Lookup) WriteSession(s Session) error {
 	b, err := json.MarshalIndent(s, "", "  ")
 	if err != nil {
 		return err
 	}
 
-	dir := filepath.Dir(o.sessionFile())
+	dir := filepath.Dir(l.SessionFile())
 	if err := os.MkdirAll(dir, 0o750); err != nil {
 		return err
 	}
@@ -72,40 +79,40 @@ func (o *options) writeSession(s session) error {
 		return errors.Join(err, os.Remove(tmp.Name()))
 	}
 
-	return os.Rename(tmp.Name(), o.sessionFile())
+	return os.Rename(tmp.Name(), l.SessionFile())
 }
 
-// client finds the server and the token for it. A token is sent to no other
+// Client finds the server and the token for it. A token is sent to no other
 // server than its own, unless it was named for this call.
-func (o *options) client() (*client, error) {
-	login, err := o.readSession()
+func (l *Lookup) Client() (*Client, error) {
+	login, err := l.readSession()
 	if err != nil {
 		return nil, err
 	}
 
-	given := o.serverURL
+	given := l.ServerURL
 	if given == "" {
 		given = os.Getenv("INGOT_SERVER")
 	}
 
 	var local config.Config
 	var isLocal bool
-	s := session{Server: given}
+	s := Session{Server: given}
 	switch {
 	case given == "" && login.Server == "":
-		if local, err = config.Load(o.configFile, false); err != nil {
+		if local, err = config.Load(l.ConfigFile, false); err != nil {
 			return nil, err
 		}
-		isLocal, s = true, session{Server: hostnet.LocalURL(local)}
+		isLocal, s = true, Session{Server: hostnet.LocalURL(local)}
 	case given == "" || given == login.Server:
 		s = login
 	default:
 		// This host's own server may be named by its address.
-		local, err = config.Load(o.configFile, false)
+		local, err = config.Load(l.ConfigFile, false)
 		isLocal = err == nil && strings.TrimSuffix(given, "/") == hostnet.LocalURL(local)
 	}
 
-	if s.Token, err = o.findToken(s.Token, isLocal, local.TokenFile); err != nil {
+	if s.Token, err = l.findToken(s.Token, isLocal, local.TokenFile); err != nil {
 		return nil, err
 	}
 	if isLocal && !config.Loopback(local.Listen) && local.TLSCert == "" {
@@ -114,13 +121,13 @@ func (o *options) client() (*client, error) {
 		}
 	}
 
-	return newClient(s)
+	return New(s)
 }
 
 // findToken returns the token of the flag, the environment, the session or, for
 // this host's server, its token file.
-func (o *options) findToken(stored string, isLocal bool, localFile string) (string, error) {
-	file := o.tokenFile
+func (l *Lookup) findToken(stored string, isLocal bool, localFile string) (string, error) {
+	file := l.TokenFile
 	switch {
 	case file != "":
 	case os.Getenv("INGOT_TOKEN") != "":
@@ -130,14 +137,14 @@ func (o *options) findToken(stored string, isLocal bool, localFile string) (stri
 	case isLocal:
 		file = localFile
 	default:
-		return "", usage("no token for that server: give --token-file or INGOT_TOKEN, or run ingot login URL once")
+		return "", invalid("no token for that server: give --token-file or INGOT_TOKEN, or run ingot login URL once")
 	}
 
 	b, err := os.ReadFile(file)
 	switch {
-	case errors.Is(err, fs.ErrNotExist) && o.tokenFile == "":
+	case errors.Is(err, fs.ErrNotExist) && l.TokenFile == "":
 		return "", human.Advise(
-			fmt.Errorf("no admin token in %s and no log-in: %w", file, errUnavailable),
+			fmt.Errorf("no admin token in %s and no log-in: %w", file, ErrUnavailable),
 			"ingot init (on the server), or: ingot login URL")
 	case errors.Is(err, fs.ErrPermission):
 		return "", human.Advise(

@@ -1,4 +1,4 @@
-package cli
+package doctor
 
 import (
 	"context"
@@ -21,51 +21,51 @@ import (
 	"github.com/ingotmetal/ingot/internal/server"
 )
 
-func checkKey(_ context.Context, d *doctor) []finding {
+func checkKey(_ context.Context, d *host) []Finding {
 	_, err := keyring.Load(d.cfg.KeyFile)
 	_, noData := os.Stat(server.InventoryFile(d.cfg))
 	switch {
 	case err == nil:
-		return []finding{ok("%s is readable by its owner only", d.cfg.KeyFile)}
+		return []Finding{ok("%s is readable by its owner only", d.cfg.KeyFile)}
 	case errors.Is(err, fs.ErrNotExist) && noData != nil:
-		return []finding{warn("%s does not exist yet", d.cfg.KeyFile).remedy("ingot init")}
+		return []Finding{warn("%s does not exist yet", d.cfg.KeyFile).remedy("ingot init")}
 	case errors.Is(err, fs.ErrNotExist):
-		return []finding{fail("%s is missing, and there are secrets that need it", d.cfg.KeyFile).remedy(
+		return []Finding{fail("%s is missing, and there are secrets that need it", d.cfg.KeyFile).remedy(
 			"put it back from its copy; if it is lost: ingot secret reset")}
 	}
 
-	return []finding{fail("%v", err)}
+	return []Finding{fail("%v", err)}
 }
 
-func checkToken(_ context.Context, d *doctor) []finding {
+func checkToken(_ context.Context, d *host) []Finding {
 	switch b, err := os.ReadFile(d.cfg.TokenFile); {
 	case errors.Is(err, fs.ErrNotExist):
-		return []finding{warn("%s does not exist yet", d.cfg.TokenFile)}
+		return []Finding{warn("%s does not exist yet", d.cfg.TokenFile)}
 	case err != nil:
-		return []finding{fail("%v", err).remedy("run this as the user of ingot serve")}
+		return []Finding{fail("%v", err).remedy("run this as the user of ingot serve")}
 	case len(strings.TrimSpace(string(b))) < 32:
-		return []finding{fail("the token in %s is shorter than 32 characters", d.cfg.TokenFile).remedy(
+		return []Finding{fail("the token in %s is shorter than 32 characters", d.cfg.TokenFile).remedy(
 			"remove the file, then: ingot init")}
 	}
 
-	return []finding{ok("%s exists", d.cfg.TokenFile)}
+	return []Finding{ok("%s exists", d.cfg.TokenFile)}
 }
 
 // checkInventory reads the whole database within a limited time, whether or not
 // a server has it open. Before the first ingot serve there is none.
-func checkInventory(ctx context.Context, d *doctor) []finding {
+func checkInventory(ctx context.Context, d *host) []Finding {
 	switch err := server.CheckInventory(ctx, d.cfg); {
 	case err == nil:
-		return []finding{ok("%s is sound", server.InventoryFile(d.cfg))}
+		return []Finding{ok("%s is sound", server.InventoryFile(d.cfg))}
 	case errors.Is(err, fs.ErrNotExist):
 		return nil
 	case errors.Is(err, server.ErrUnchecked):
-		return []finding{warn("%v", err).remedy("ingot backup")}
+		return []Finding{warn("%v", err).remedy("ingot backup")}
 	case errors.Is(err, server.ErrDamaged):
-		return []finding{fail("%v", err).remedy(
+		return []Finding{fail("%v", err).remedy(
 			"stop ingot serve, move " + d.cfg.DataDir + " away, then: ingot restore FILE")}
 	default:
-		return []finding{warn("%v", err)}
+		return []Finding{warn("%v", err)}
 	}
 }
 
@@ -80,7 +80,7 @@ func existingParent(dir string) string {
 	return dir
 }
 
-func checkSpace(_ context.Context, d *doctor) []finding {
+func checkSpace(_ context.Context, d *host) []Finding {
 	out := checkDirectory(d.cfg, d.cfg.DataDir, "data")
 	if dir := d.cfg.ImageDir(); !strings.HasPrefix(dir, d.cfg.DataDir+"/") {
 		out = append(out, checkDirectory(d.cfg, dir, "images")...)
@@ -88,11 +88,11 @@ func checkSpace(_ context.Context, d *doctor) []finding {
 	return out
 }
 
-func checkDirectory(cfg config.Config, dir, what string) (out []finding) {
+func checkDirectory(cfg config.Config, dir, what string) (out []Finding) {
 	at := existingParent(dir)
 	var st unix.Statfs_t
 	if err := unix.Statfs(at, &st); err != nil {
-		return []finding{fail("reading the free space of %s: %v", at, err)}
+		return []Finding{fail("reading the free space of %s: %v", at, err)}
 	}
 
 	free, least := int64(st.Bavail)*st.Bsize, cfg.MinFree<<20
@@ -117,34 +117,34 @@ func checkDirectory(cfg config.Config, dir, what string) (out []finding) {
 }
 
 // checkReserve checks the space that is kept for runs that are under way.
-func checkReserve(_ context.Context, d *doctor) []finding {
+func checkReserve(_ context.Context, d *host) []Finding {
 	if d.cfg.Reserve == 0 {
-		return []finding{warn("no space is reserved for open runs when the disk is full")}
+		return []Finding{warn("no space is reserved for open runs when the disk is full")}
 	}
 
 	r := reserve.Look(d.cfg.DataDir, d.cfg.Reserve<<20)
 	size := human.Size(r.Size)
 	switch {
 	case r.Held:
-		return []finding{ok("%s are reserved for open runs", size)}
+		return []Finding{ok("%s are reserved for open runs", size)}
 	case existingParent(r.Path) != r.Path:
-		return []finding{ok("the first ingot serve reserves %s", size)}
+		return []Finding{ok("the first ingot serve reserves %s", size)}
 	}
 
-	return []finding{fail("the reserve of %s is in use: the disk was full, and new runs are refused", size).remedy(
+	return []Finding{fail("the reserve of %s is in use: the disk was full, and new runs are refused", size).remedy(
 		reserve.Remedy)}
 }
 
 // checkPowerCommands checks whether the programs of the configuration can be
 // run.
-func checkPowerCommands(_ context.Context, d *doctor) (out []finding) {
+func checkPowerCommands(_ context.Context, d *host) (out []Finding) {
 	for _, name := range slices.Sorted(maps.Keys(d.cfg.Power.Commands)) {
 		out = append(out, checkPowerCommand(name, d.cfg.Power.Commands[name]))
 	}
 	return out
 }
 
-func checkPowerCommand(name string, c config.PowerCommand) finding {
+func checkPowerCommand(name string, c config.PowerCommand) Finding {
 	for _, argv := range [][]string{c.On, c.Off, c.Status} {
 		st, err := os.Stat(argv[0])
 		if err != nil {
@@ -160,26 +160,26 @@ func checkPowerCommand(name string, c config.PowerCommand) finding {
 
 // checkTemporalAccess warns when other programs of this host can use the
 // embedded Temporal: on a NAS behind relays, or on a Kubernetes node.
-func checkTemporalAccess(_ context.Context, d *doctor) []finding {
+func checkTemporalAccess(_ context.Context, d *host) []Finding {
 	t := d.cfg.Temporal
 	shared := d.cfg.Netboot.RelayOnly || os.Getenv("KUBERNETES_SERVICE_HOST") != ""
 	switch {
 	case t.Address != "":
 	case t.MutualTLS:
-		return []finding{ok("requires the certificate %s; its UI is off", d.cfg.TemporalIdentity())}
+		return []Finding{ok("requires the certificate %s; its UI is off", d.cfg.TemporalIdentity())}
 	case shared:
 		at := config.Join("127.0.0.1", t.Port)
-		return []finding{warn("every program of this host can start and end workflows at %s", at)}
+		return []Finding{warn("every program of this host can start and end workflows at %s", at)}
 	}
 
 	return nil
 }
 
 // checkNotify checks whether the operator is notified when a run needs one.
-func checkNotify(_ context.Context, d *doctor) []finding {
+func checkNotify(_ context.Context, d *host) []Finding {
 	n := d.cfg.Notify
 	if n.URL == "" {
-		return []finding{warn("no notices are sent when an operator is needed: only ingot status shows who waits").remedy(
+		return []Finding{warn("no notices are sent when an operator is needed: only ingot status shows who waits").remedy(
 			"notify.url and notify.secret_file in the configuration; then: ingot notify test")}
 	}
 
@@ -188,23 +188,23 @@ func checkNotify(_ context.Context, d *doctor) []finding {
 		err = s.Check()
 	}
 	if err != nil {
-		return []finding{fail("%v", err)}
+		return []Finding{fail("%v", err)}
 	}
 
-	return []finding{ok("%s is notified when an operator is needed", s.Receiver())}
+	return []Finding{ok("%s is notified when an operator is needed", s.Receiver())}
 }
 
 // checkClock asks the kernel whether the clock is synchronised.
-func checkClock(context.Context, *doctor) []finding {
+func checkClock(context.Context, *host) []Finding {
 	var tx unix.Timex
 	state, err := unix.Adjtimex(&tx)
 	now := time.Now().UTC().Format(time.RFC3339)
 	switch {
 	case err != nil:
-		return []finding{warn("asking the kernel: %v", err).remedy("timedatectl status")}
+		return []Finding{warn("asking the kernel: %v", err).remedy("timedatectl status")}
 	case state == unix.TIME_ERROR || tx.Status&unix.STA_UNSYNC != 0:
-		return []finding{warn("not synchronised; it is %s now", now)}
+		return []Finding{warn("not synchronised; it is %s now", now)}
 	}
 
-	return []finding{ok("synchronised, %s", now)}
+	return []Finding{ok("synchronised, %s", now)}
 }

@@ -1,0 +1,37 @@
+package client
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/ingotmetal/ingot/inventory"
+	"github.com/stretchr/testify/require"
+)
+
+func TestTokenStaysWithItsServer(t *testing.T) {
+	t.Setenv("INGOT_TOKEN", "")
+	t.Setenv("INGOT_SERVER", "")
+	dir := t.TempDir()
+	l := &Lookup{ConfigFile: filepath.Join(dir, "ingot.yaml")}
+	require.NoError(t, os.WriteFile(l.ConfigFile, fmt.Appendf(nil, "listen: 127.0.0.1:9\ntoken_file: %s/token\n", dir), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "token"), []byte("local\n"), 0o600))
+	c, err := l.Client()
+	require.NoError(t, err)
+	require.Equal(t, "local", c.token)
+	l.ServerURL = "http://127.0.0.1:9"
+	c, err = l.Client()
+	require.NoError(t, err)
+	require.Equal(t, "local", c.token)
+	l.ServerURL = "https://elsewhere.example"
+	_, err = l.Client()
+	require.ErrorIs(t, err, inventory.ErrInvalid, "the local token must not go elsewhere")
+	t.Setenv("INGOT_TOKEN", "named")
+	c, err = l.Client()
+	require.NoError(t, err)
+	require.Equal(t, "named", c.token)
+	l.ServerURL = "http://elsewhere.example"
+	_, err = l.Client()
+	require.ErrorContains(t, err, "without TLS")
+}

@@ -1,0 +1,206 @@
+// Package doctor checks the host of a server and, through its API, the server:
+// each check returns findings with a remedy.
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/ingotmetal/ingot/api"
+	"github.com/ingotmetal/ingot/internal/client"
+	"github.com/ingotmetal/ingot/internal/config"
+	"github.com/ingotmetal/ingot/internal/hostnet"
+	"github.com/ingotmetal/ingot/internal/site"
+)
+
+// A check is one row of the report: its name, the remedy of those findings that have
+// none of their own, and what finds them.
+type check struct {
+	name, remedy string
+	run          func(ctx context.Context, d *host) []Finding
+}
+
+// A Finding is one line of doctor.
+type Finding struct {
+	State  string `json:"state"` // ok | warn | fail
+	What   string `json:"what"`
+	Text   string `json:"text"`
+	Remedy string `json:"remedy,omitempty"`
+}
+
+// States of a finding. Only StateFail makes "ingot doctor" fail.
+const (
+	StateOK   = "ok"
+	StateWarn = "warn"
+	StateFail = "fail"
+)
+
+func ok(format string, args ...any) Finding {
+	return Finding{State: StateOK, Text: fmt.Sprintf(format, args...)}
+}
+
+func warn(format string, args ...any) Finding {
+	return Finding{State: StateWarn, Text: fmt.Sprintf(format, args...)}
+}
+
+func fail(format string, args ...any) Finding {
+	return Finding{State: StateFail, Text: fmt.Sprintf(format, args...)}
+}
+
+// remedy returns f with a remedy of its own.
+func (f Finding) remedy(text string) Finding {
+	f.Remedy = text
+	return f
+}
+
+// siteChecks come first: a server that is not the site is asked nothing more.
+var siteChecks = []check{
+	{"configuration", "ingot init", checkConfigFile},
+	{"site", "run this as the user of ingot serve", checkSite},
+}
+
+var fileChecks = []check{
+	{"key", "give its owner alone access, or put it back from its copy", checkKey},
+	{"token", "ingot init", checkToken},
+	{"inventory", "run this as the user of ingot serve", checkInventory},
+	{"space", "ingot image prune, or a bigger disk", checkSpace},
+	{"reserve", "reserve_mib: 64", checkReserve},
+	{"power command", "correct power.commands in the configuration", checkPowerCommands},
+	{"Temporal", "temporal.mutual_tls: true", checkTemporalAccess},
+	{"notify", "correct notify in the configuration; then: ingot notify test", checkNotify},
+	{"clock", "apt install chrony", checkClock},
+	{"ports", "correct the configuration", checkPorts},
+	{"netboot", "ingot init, or netboot.interfaces in the configuration", checkNetboot},
+}
+
+// networkChecks are those of a server that answers machines.
+var networkChecks = []check{
+	{"interface", "ip address shows those that exist; correct netboot.address", checkAddress},
+	{"capabilities", "run as root", checkCapabilities},
+	{"interface", "ip link shows those that exist; correct netboot.interfaces", checkInterfaces},
+	{"foreign DHCP", "run this as root", checkForeignDHCP},
+	{"relay", "correct netboot.address; in a container with published ports: netboot.listen: 0.0.0.0", checkRelayAddress},
+	{"relay", "ip route add NETWORK/BITS via ROUTER, or a default route", checkRelayRoutes},
+	{"boot files", "make build; apt install ipxe", checkBootFiles},
+	{"reachability", "a firewall on this host? nft list ruleset; the log of ingot serve", checkReachability},
+}
+
+// connectionChecks ask the server that runs for its status.
+var connectionChecks = []check{
+	{"server", "ingot serve; then run this again: Temporal, secrets, images and BMCs were not checked", checkServer},
+}
+
+var serverChecks = []check{
+	{"clock", "apt install chrony, on both", checkServerClock},
+	{"Temporal", "the log of ingot serve; an occupied port: temporal.port in the configuration", checkTemporal},
+	{"notices", "ingot notify test; the receiver, and notify in the configuration", checkNotices},
+	{"secrets", "the log of ingot serve", checkSecrets},
+	{"images", "the log of ingot serve", checkImages},
+	{"machines", "the log of ingot serve", checkMachines},
+	{"reservation", "correct the addresses or netboot.interfaces, or add the relay to netboot.relays", checkReservations},
+	{"BMC", "ingot bmc check NAME", checkBMCs},
+}
+
+// host is what is checked, and what was found.
+type host struct {
+	lookup  client.Lookup
+	cfg     config.Config
+	routes  string // of the kernel, see hostnet.Routes
+	running bool   // a server answers on this host
+
+	remote   *client.Client
+	status   *api.Status
+	machines []api.MachineView
+	findings []Finding
+}
+
+// runAll runs checks and adds what they find.
+func (d *host) runAll(ctx context.Context, checks []check) {
+	for _, c := range checks {
+		for _, f := range c.run(ctx, d) {
+			f.What = c.name
+			if f.State != StateOK && f.Remedy == "" {
+				f.Remedy = c.remedy
+			}
+			d.findings = append(d.findings, f)
+		}
+	}
+}
+
+// Run runs all checks that apply to this host and to the server that l finds.
+// named: the operator has named the configuration file, so it must exist.
+func Run(ctx context.Context, l client.Lookup, named bool) []Finding {
+	d := &host{lookup: l, routes: hostnet.Routes()}
+	var err error
+	if d.cfg, err = config.Load(l.ConfigFile, named); err != nil {
+		f := fail("%v", err).remedy("ingot config check " + l.ConfigFile)
+		f.What = "configuration"
+		return []Finding{f}
+	}
+
+	d.runAll(ctx, siteChecks)
+	if isSite(d.cfg) {
+		d.running = hostnet.ServerAnswers(ctx, d.cfg)
+		d.runAll(ctx, fileChecks)
+		if d.cfg.Netboot.On() {
+			d.runAll(ctx, networkChecks)
+		}
+	}
+
+	d.runAll(ctx, connectionChecks)
+	if d.status != nil {
+		d.runAll(ctx, serverChecks)
+	}
+
+	return d.findings
+}
+
+func checkConfigFile(_ context.Context, d *host) []Finding {
+	if _, err := os.Stat(d.lookup.ConfigFile); err != nil {
+		return []Finding{warn("%s does not exist: the defaults hold, DHCP is off", d.lookup.ConfigFile)}
+	}
+	return []Finding{ok("%s is right", d.lookup.ConfigFile)}
+}
+
+// isSite reports whether the server of this host is the site among its peers.
+func isSite(cfg config.Config) bool {
+	role, err := siteRole(cfg)
+	return err == nil && role == site.Active
+}
+
+// siteRole is the role of this host's server among its peers.
+func siteRole(cfg config.Config) (string, error) {
+	f, err := site.Open(cfg.DataDir)
+	if err != nil {
+		return "", errors.Join(errSiteFile, err)
+	}
+
+	_, retired, err := site.ReadMark(cfg.KeyFile)
+	if retired {
+		return site.Retired, err
+	}
+
+	return f.Site().Role, err
+}
+
+// errSiteFile: the file that holds the role is damaged.
+var errSiteFile = errors.New("reading the role of this server")
+
+// checkSite warns of a server that answers no machine, because it is not the
+// site.
+func checkSite(_ context.Context, d *host) []Finding {
+	role, err := siteRole(d.cfg)
+	switch {
+	case errors.Is(err, errSiteFile):
+		return []Finding{fail("%v", err).remedy(
+			"put the file back, or move it away if you are sure that no other server is this site")}
+	case err != nil:
+		return []Finding{fail("%v", err)}
+	case role != site.Active:
+		return []Finding{warn("this server is %s: it answers no machine", role).remedy("ingot handover status")}
+	}
+
+	return nil
+}
