@@ -22,7 +22,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// ErrUnavailable: the server, or a part of it, does not answer now.
+// ErrUnavailable means that the server, or a part of it, does not answer now.
 var ErrUnavailable = errors.New("not available now")
 
 // invalid is an error about what the caller gave.
