@@ -69,7 +69,7 @@ type DiskID struct {
 	WWN    string `json:"wwn,omitempty"`
 }
 
-// Is tells whether d is the disk: one of the two is enough.
+// Is reports whether d is the disk: one of the two is enough.
 func (i DiskID) Is(d Disk) bool {
 	return i.Serial != "" && i.Serial == d.Serial || i.WWN != "" && strings.EqualFold(i.WWN, d.WWN)
 }

@@ -140,11 +140,11 @@ func Native(image string) (string, bool) {
 	return name, ok
 }
 
-// Leaves tells whether the native action takes the machine away from the
+// Leaves reports whether the native action takes the machine away from the
 // agent, so that what comes afterwards must prove its success.
 func Leaves(name string) bool { return natives[name].leaves }
 
-// Writes tells whether the native action needs the bound disk: it writes to it
+// Writes reports whether the native action needs the bound disk: it writes to it
 // or, like kexec, starts what is on it. A wipe of all disks needs none.
 func Writes(name string, env map[string]string) bool {
 	n := natives[name]
@@ -155,7 +155,7 @@ func Writes(name string, env map[string]string) bool {
 	return n.writes && (err != nil || !all)
 }
 
-// WritesAny tells whether the native action writes to disks, the bound one or
+// WritesAny reports whether the native action writes to disks, the bound one or
 // others, or starts what is on them.
 func WritesAny(name string) bool { return natives[name].writes }
 

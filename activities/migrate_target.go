@@ -44,7 +44,7 @@ func (a *Activities) DeployTarget(ctx context.Context, q LabRequest) error {
 		return fmt.Errorf("this server has no peers to move to: %w", inventory.ErrUnsupported)
 	}
 
-	// Another identity for the server that runs would lock everybody out, and one
+	// Another identity for the server that runs would lock every client out, and one
 	// to which the site is moving right now has its own.
 	last, moved, err := a.moved(ctx, lab.Migrate.Target)
 	switch {

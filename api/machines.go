@@ -86,7 +86,7 @@ type pushMachines struct {
 	Replace  bool                `json:"replace"`
 }
 
-// Validate demands a machine.
+// Validate requires a machine.
 func (q *pushMachines) Validate() error {
 	if len(q.Machines) == 0 {
 		return inventory.Invalid("machines", "", "no machine was given")

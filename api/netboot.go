@@ -47,7 +47,7 @@ type patchMachine struct {
 	AllowPXE *bool `json:"allowPXE"`
 }
 
-// Validate demands the only field that can be changed.
+// Validate requires the only field that can be changed.
 func (q *patchMachine) Validate() error {
 	if q.AllowPXE == nil {
 		return inventory.Invalid("allowPXE", "replace the machine with POST /v1/machines to change anything else", "is missing")

@@ -88,7 +88,7 @@ type backupBody struct {
 	Images     bool             `json:"images"`
 }
 
-// Validate demands a choice: a passphrase for the keys, or no keys.
+// Validate requires a choice: a passphrase for the keys, or no keys.
 func (q *backupBody) Validate() error {
 	if q.WithoutKey == q.Passphrase.IsZero() {
 		return nil

@@ -291,7 +291,7 @@ func (s *Server) Base() string {
 	return "http://" + s.cfg.Address.String()
 }
 
-// Run serves DHCP, TFTP and HTTP until ctx ends, which is no error. A port
+// Run serves DHCP, TFTP and HTTP until ctx ends, which is not an error. A port
 // that cannot be bound is an error that names the port and a remedy; of
 // several HTTP ports one is enough. Without interfaces it only waits.
 func (s *Server) Run(ctx context.Context) error {
@@ -382,7 +382,7 @@ func ParseMAC(s string) (mac string, ok bool) {
 	return net.HardwareAddr(b).String(), true
 }
 
-// fileName tells whether name can be the name of a file that we serve.
+// fileName reports whether name can be the name of a file that we serve.
 func fileName(name string) bool {
 	if len(name) == 0 || len(name) > 128 || name[0] == '.' || name[0] == '-' {
 		return false

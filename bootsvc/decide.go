@@ -90,12 +90,12 @@ type Decision struct {
 	Reasons []string `json:"reasons"`
 }
 
-// Armed tells whether boot assets (loader, kernel, initramfs) are served.
+// Armed reports whether boot assets (loader, kernel, initramfs) are served.
 func (d Decision) Armed() bool {
 	return d.Verdict == Agent || d.Verdict == Installer || d.Verdict == Rescue
 }
 
-// ServesLoader tells whether a boot loader is served. Its script decides what follows.
+// ServesLoader reports whether a boot loader is served. Its script decides what follows.
 func (d Decision) ServesLoader() bool { return d.Armed() || d.Verdict == Hold }
 
 func (d *Decision) because(format string, args ...any) {
@@ -293,7 +293,7 @@ func (s *Server) lookup(ctx context.Context, r Request) (inventory.Machine, inve
 }
 
 // decide is Decide, except that a server without its key arms no machine: without
-// a key, everybody could make claims.
+// a key, anyone could make claims.
 func (s *Server) decide(m inventory.Machine, g inventory.Grant, r Request) Decision {
 	keyless := len(s.cfg.ClaimKey) == 0
 	if keyless {

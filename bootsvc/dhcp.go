@@ -73,7 +73,7 @@ func requestOf(p *dhcpv4.DHCPv4, mac string) Request {
 	return r
 }
 
-// userClass tells whether option 77 says iPXE. RFC 3004 asks for items with a
+// userClass reports whether option 77 says iPXE. RFC 3004 asks for items with a
 // length before each; iPXE sends the bare string.
 func userClass(b []byte) bool {
 	if bytes.Equal(b, []byte("iPXE")) {
@@ -228,7 +228,7 @@ func (s *Server) answerUnknown(ctx context.Context, e *exchange) reply {
 	return reply{}
 }
 
-// mayLease tells whether the machine has a reservation in the network from which
+// mayLease reports whether the machine has a reservation in the network from which
 // the request came.
 func (s *Server) mayLease(ctx context.Context, e *exchange) bool {
 	if !e.decision.Address {

@@ -149,7 +149,7 @@ func (s *Server) decidedHTTP(r *http.Request, req Request) (*inventory.Machine, 
 	return m, d
 }
 
-// reserved tells whether an interface of m has that address.
+// reserved reports whether an interface of m has that address.
 func reserved(m inventory.Machine, a netip.Addr) bool {
 	return a.IsValid() && slices.ContainsFunc(m.Interfaces, func(i inventory.Interface) bool { return i.Address == a })
 }
@@ -307,7 +307,7 @@ func (s *Server) serveHTTP(ctx context.Context, l net.Listener) error {
 	return httpserve.Run(ctx, "HTTP", srv, httpserve.Track(l), 2*time.Second)
 }
 
-// awaited tells whether an address is reserved for a machine with an open
+// awaited reports whether an address is reserved for a machine with an open
 // window, whose connections come before others. It is called when a connection
 // was accepted and all are in use.
 func (s *Server) awaited(ctx context.Context, source netip.Addr) bool {

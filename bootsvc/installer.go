@@ -198,7 +198,7 @@ func (s *Server) serveInstaller(w http.ResponseWriter, r *http.Request, d Decisi
 	}
 }
 
-// toTheEnd tells whether a file of that size was delivered up to its last
+// toTheEnd reports whether a file of that size was delivered up to its last
 // byte. A stream that broke and was resumed is whole as well.
 func toTheEnd(w *streamWriter, size int64) bool {
 	switch w.status {
@@ -243,7 +243,7 @@ func (s *Server) spend(ctx context.Context, d Decision, payload string) {
 	}
 }
 
-// spendOnce tells whether there is nothing more to do about a boot.
+// spendOnce reports whether there is nothing more to do about a boot.
 func (s *Server) spendOnce(ctx context.Context, u unspent) bool {
 	err := s.cfg.Installers.SpendBoot(ctx, u.Owner, u.Boot, u.payload)
 	switch {

@@ -28,7 +28,7 @@ const (
 	clientNS = "ingot-bootsvc-cli"
 )
 
-// inNamespaces tells whether the test runs inside a namespace with srv0,
+// inNamespaces reports whether the test runs inside a namespace with srv0,
 // 10.10.20.2/24; the other end of that wire is cli0 in a second namespace,
 // without an address. If not, it runs the calling test there.
 func inNamespaces(t *testing.T) bool {

@@ -33,7 +33,7 @@ type relay struct {
 	writing chan struct{} // closed when it is recorded; nil: it is not being recorded
 }
 
-// rests tells whether x need not be recorded at now. A time further ahead than
+// rests reports whether x need not be recorded at now. A time further ahead than
 // any that is ever set is of a clock that was set back.
 func (x *relay) rests(now time.Time) bool {
 	return now.Before(x.due) && x.due.Sub(now) <= hearAgain
@@ -119,7 +119,7 @@ type networks struct {
 	of   map[netip.Prefix]struct{}
 }
 
-// reserved tells whether an address lies in the network of a reservation. The
+// reserved reports whether an address lies in the network of a reservation. The
 // inventory is read at most once in hearAgain, because any host on the network can
 // cause the call.
 func (s *Server) reserved(ctx context.Context, a netip.Addr, log *slog.Logger) bool {

@@ -105,7 +105,7 @@ type askTFTP struct {
 	serve func(rank tftpRank) bool
 }
 
-// ourself tells whether this host has asked itself: a packet from the wire with
+// ourself reports whether this host has asked itself: a packet from the wire with
 // one of our addresses as its source is dropped by the kernel.
 func (a askTFTP) ourself() bool {
 	return a.from.IsLoopback() || a.from == addr4(a.local)

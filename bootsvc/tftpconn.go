@@ -175,7 +175,7 @@ func (c *tftpConn) take(b []byte, n int, src *net.UDPAddr, local net.IP) int {
 }
 
 // WriteTo sends what the library has for a transfer. An error of it ends the
-// transfer, because it is no net.Error.
+// transfer, because it is not a net.Error.
 func (c *tftpConn) WriteTo(b []byte, to net.Addr) (n int, err error) {
 	defer c.guard.Recover("a TFTP answer")
 	dst, ok := to.(*net.UDPAddr)
@@ -189,7 +189,7 @@ func (c *tftpConn) WriteTo(b []byte, to net.Addr) (n int, err error) {
 	return c.packets.WriteTo(b, &ipv4.ControlMessage{Src: local}, to)
 }
 
-// leaves tells whether a packet is to be sent to peer, and from which address.
+// leaves reports whether a packet is to be sent to peer, and from which address.
 func (c *tftpConn) leaves(peer netip.AddrPort, b []byte) (local net.IP, send bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -234,7 +234,7 @@ func (c *tftpConn) count(a netip.Addr, now time.Time) bool {
 	return c.recent[a] <= tftpPerWindow
 }
 
-// admit tells whether the library is to see a request. One that is repeated is
+// admit reports whether the library is to see a request. One that is repeated is
 // only counted: the library has it, and repeats its packet.
 func (c *tftpConn) admit(peer netip.AddrPort, local net.IP) bool {
 	c.mu.Lock()
@@ -267,7 +267,7 @@ func (c *tftpConn) admit(peer netip.AddrPort, local net.IP) bool {
 	return true
 }
 
-// lost tells whether the library has no transfer for s. It drops a request that
+// lost reports whether the library has no transfer for s. It drops a request that
 // comes while it is just ending the transfer before, of the same port.
 func (s *tftpSession) lost(now time.Time) bool {
 	return (s.over || s.rank == rankUndecided) && now.Sub(s.last) > tftpLost
@@ -280,7 +280,7 @@ func (c *tftpConn) session(peer netip.AddrPort) *tftpSession {
 	return c.live[peer]
 }
 
-// serve tells whether a request of that rank is to be served, and makes room
+// serve reports whether a request of that rank is to be served, and makes room
 // for it. An address that has asked too often is served if it is the machine's
 // own: others can forge requests in its name, and must not close TFTP to it.
 func (c *tftpConn) serve(s *tftpSession, rank tftpRank) bool {
@@ -345,7 +345,7 @@ func (s *tftpSession) value(now time.Time) int {
 	return 0
 }
 
-// acknowledged tells whether the transfer with peer waits for the ACK of that
+// acknowledged reports whether the transfer with peer waits for the ACK of that
 // block. Any other would restart the library's time-out.
 func (c *tftpConn) acknowledged(peer netip.AddrPort, block int) bool {
 	c.mu.Lock()
@@ -367,7 +367,7 @@ func (c *tftpConn) prove(s *tftpSession) {
 	s.proven = true
 }
 
-// ended tells whether the library has to hear that the client of a transfer has
+// ended reports whether the library has to hear that the client of a transfer has
 // ended it.
 func (c *tftpConn) ended(peer netip.AddrPort) bool {
 	c.mu.Lock()

@@ -181,7 +181,7 @@ func ParseLease(s string) (Lease, error) {
 	return Lease(n) * Lease(time.Second), nil
 }
 
-// DeclaredDisk is a disk that the inventory names; a path is no identity.
+// DeclaredDisk is a disk that the inventory names; a path does not identify a disk.
 type DeclaredDisk struct {
 	Device string `json:"device"`
 }

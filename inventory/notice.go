@@ -9,7 +9,7 @@ import (
 	"unicode"
 )
 
-// Events of which notices are sent.
+// Events that are sent as notices.
 const (
 	NoticeWaiting = "waiting-for-person" // nothing goes on before an operator decides, or presses a button
 	NoticeFailed  = "failed"             // a run or an operation has failed, or ran out of time

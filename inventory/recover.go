@@ -8,7 +8,7 @@ import (
 // RecoverOrder returns which machines a recovery takes, in groups, one after
 // another: those of names, or those that carry every label of selector. Those
 // that no group of order names come last, together, by name. All that is wrong
-// is told at once.
+// is reported at once.
 func RecoverOrder(all []Machine, names []string, selector map[string]string, order [][]string) ([][]string, error) {
 	var ps Problems
 	known, chosen := map[string]bool{}, map[string]bool{}

@@ -14,7 +14,7 @@ import (
 
 var dated = regexp.MustCompile(`^\d{4}-\d{2}-\d{2}$`)
 
-// version tells whether s is a version of the EC2 tree: any date, latest or
+// version reports whether s is a version of the EC2 tree: any date, latest or
 // 1.0; they all show the same.
 func version(s string) bool { return s == "latest" || s == "1.0" || dated.MatchString(s) }
 

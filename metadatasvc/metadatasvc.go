@@ -177,7 +177,7 @@ const (
 	awaitedLookup = 200 * time.Millisecond
 )
 
-// awaited tells whether an address is reserved for a machine that a run owns,
+// awaited reports whether an address is reserved for a machine that a run owns,
 // whose connections come before others. It is called when a connection was
 // accepted and all are in use.
 func (s *Server) awaited(ctx context.Context, source netip.Addr) bool {

@@ -186,7 +186,7 @@ func vlan(id int) string {
 }
 
 // harmless replaces in place all that YAML could read as more than text, and
-// tells whether there was anything.
+// reports whether there was anything.
 func harmless(v map[string]any) bool {
 	changed := false
 	var walk func(any) any

@@ -98,7 +98,7 @@ type checker struct {
 	out  output
 	doc  document
 	data *Data // nil: only what can be told without
-	// unknown tells whether a text holds a placeholder, so that nothing can be
+	// unknown reports whether a text holds a placeholder, so that nothing can be
 	// said about it.
 	unknown  func(string) bool
 	problems inventory.Problems

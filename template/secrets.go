@@ -60,7 +60,7 @@ func Resolve(a action.Action, lookup func(ref string) (string, error)) (action.A
 	return a, nil
 }
 
-// Refers tells whether a carries the secret reference ref.
+// Refers reports whether a carries the secret reference ref.
 func Refers(a action.Action, ref string) bool {
 	found := false
 	_, err := Resolve(a, func(r string) (string, error) {

@@ -79,7 +79,7 @@ func (d *blockDevice) measure() error {
 func (d *blockDevice) Size() int64     { return d.size }
 func (d *blockDevice) SectorSize() int { return d.sector }
 
-// suits tells whether I/O of p at off can be direct.
+// suits reports whether I/O of p at off can be direct.
 func (d *blockDevice) suits(p []byte, off int64) bool {
 	return d.direct != nil && len(p) > 0 && len(p)%pageSize == 0 && off%pageSize == 0 &&
 		uintptr(unsafe.Pointer(unsafe.SliceData(p)))%pageSize == 0

@@ -116,7 +116,7 @@ func (c *client) authorize(r *http.Request) {
 	}
 }
 
-// owns tells whether u lies on the pinned server.
+// owns reports whether u lies on the pinned server.
 func (c *client) owns(u *url.URL) bool {
 	return u.Scheme == c.base.Scheme && strings.EqualFold(u.Host, c.base.Host)
 }

@@ -63,7 +63,7 @@ func (t *attempt) target(ctx context.Context, variable string) (disk action.Disk
 	return disk, partition, err
 }
 
-// present tells whether the bound disk is there, before anything else of an
+// present reports whether the bound disk is there, before anything else of an
 // action that writes is done.
 func (t *attempt) present(ctx context.Context) error {
 	if t.bound == nil {
@@ -231,7 +231,7 @@ func (t *attempt) lookUp(ctx context.Context, want action.Disk) (action.Disk, er
 	return disk, err
 }
 
-// protects tells whether the order forbids to write to d.
+// protects reports whether the order forbids to write to d.
 func (t *attempt) protects(d action.Disk) bool {
 	return slices.ContainsFunc(t.spared, func(id action.DiskID) bool { return id.Is(d) })
 }
@@ -407,7 +407,7 @@ func aligned(n int) []byte {
 	return b[skip : skip+n : skip+n]
 }
 
-// allZero tells whether b holds zero bytes only: its first is zero, and each is
+// allZero reports whether b holds zero bytes only: its first is zero, and each is
 // as the one before it.
 func allZero(b []byte) bool {
 	return len(b) == 0 || b[0] == 0 && bytes.Equal(b[1:], b[:len(b)-1])

@@ -147,7 +147,7 @@ func (t *attempt) partitionsOfAll(ctx context.Context) (map[string]bool, error) 
 	return there, nil
 }
 
-// damaged tells whether err is more than errNoTable.
+// damaged reports whether err is more than errNoTable.
 func damaged(err error) bool {
 	var both interface{ Unwrap() []error }
 	if !errors.As(err, &both) {

@@ -140,7 +140,7 @@ func (s fileSpec) makeDirectory(parent int, base string) error {
 	return err
 }
 
-// compare tells whether root holds s. owners: the file system keeps owners and
+// compare reports whether root holds s. owners: the file system keeps owners and
 // modes.
 func (s fileSpec) compare(root tree, owners bool) error {
 	parent, err := s.parent(root, false)
@@ -188,7 +188,7 @@ func own(fd, uid, gid int, mode uint32) error {
 		return err
 	}
 
-	// FAT has no owners: asking for the one that is there is no error.
+	// FAT has no owners: asking for the present one is not an error.
 	if st.Uid != uint32(uid) || st.Gid != uint32(gid) {
 		if err := unix.Fchown(fd, uid, gid); err != nil {
 			return fmt.Errorf("giving it to %d:%d: %w", uid, gid, err)

@@ -165,7 +165,7 @@ func (t *attempt) growGPT(ctx context.Context, dev Device, g *gpt, torn bool, wa
 	return old, p, g.write(dev)
 }
 
-// tablesAgree tells whether both copies on dev and the protective MBR are as
+// tablesAgree reports whether both copies on dev and the protective MBR are as
 // they have to be for the table g.
 func tablesAgree(dev Device, g *gpt) error {
 	last := dev.Size()/g.sector - 1

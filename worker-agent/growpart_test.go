@@ -245,7 +245,7 @@ func TestGrowPartGrowsTheFileSystem(t *testing.T) {
 	}
 }
 
-// mayResize tells whether this process has CAP_SYS_RESOURCE.
+// mayResize reports whether this process has CAP_SYS_RESOURCE.
 func mayResize(t *testing.T) bool {
 	t.Helper()
 	b, err := os.ReadFile("/proc/self/status")

@@ -80,7 +80,7 @@ func (t *attempt) kexec(ctx context.Context) error {
 	return nil
 }
 
-// refusedToLoad tells whether err means that this machine starts no kernel by
+// refusedToLoad reports whether err means that this machine starts no kernel by
 // kexec, whichever it is, or only ones that another key signed.
 func refusedToLoad(err error) bool {
 	return slices.ContainsFunc([]error{

@@ -123,7 +123,7 @@ func (a *Agent) dropResult() {
 	}
 }
 
-// final tells whether the server has understood a request and will never grant it.
+// final reports whether the server has understood a request and will never grant it.
 // An error that passes with time, or that an operator or a later server may correct
 // (an unknown token, a full disk), is not final.
 func final(err error) bool {

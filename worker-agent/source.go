@@ -92,7 +92,7 @@ func (t *attempt) newSource(ctx context.Context, address string, digested bool) 
 	}
 }
 
-// connect asks for the file from byte off on. again tells whether another try may
+// connect asks for the file from byte off on. again reports whether another try may
 // succeed.
 func (s *source) connect(off int64) (again bool, err error) {
 	ctx, cancel := context.WithCancel(s.ctx)

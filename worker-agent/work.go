@@ -131,7 +131,7 @@ func (a *Agent) work(ctx context.Context) error {
 	}
 }
 
-// accept tells whether as is to be carried out: it belongs to this run and
+// accept reports whether as is to be carried out: it belongs to this run and
 // was not carried out before. A key that was gets its stored result again.
 func (a *Agent) accept(as *action.Assignment) bool {
 	a.mu.Lock()

@@ -300,7 +300,7 @@ func (h *hotplug) settle() {
 	}
 }
 
-// anyDisk tells whether sysfs's directory of block devices has a disk that a
+// anyDisk reports whether sysfs's directory of block devices has a disk that a
 // system could be installed on: an optical drive is there long before a
 // controller has found its disks.
 func anyDisk(dir string) bool {

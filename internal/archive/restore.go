@@ -261,7 +261,7 @@ func (r *Restore) authenticate(u *Unpacked, ring *keyring.Ring, unwrapped bool) 
 	}
 
 	return fmt.Errorf("no key proves who made this backup: put the key file of that server at %s, "+
-		"or give --without-key if you know that nobody else had access to the file: %w", r.Config.KeyFile, inventory.ErrInvalid)
+		"or give --without-key if no one else can have read the file: %w", r.Config.KeyFile, inventory.ErrInvalid)
 }
 
 // holdRuns makes the copies databases that a server runs on. Runs that were under

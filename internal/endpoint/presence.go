@@ -28,7 +28,7 @@ var connectPorts = []uint16{22, 443, 80, 50000}
 // Presence finds out whether an address is in use.
 type Presence struct{}
 
-// Answers tells whether a host answers at an address, and its MAC where it is on a
+// Answers reports whether a host answers at an address, and its MAC where it is on a
 // network of this host. Connecting makes the kernel ask by ARP, which the
 // host's packet filter cannot suppress; a connection that is refused proves as
 // much as one that is accepted.

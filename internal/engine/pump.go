@@ -221,7 +221,7 @@ func (p *Pump) sendRun(
 		case !errors.As(err, &never) && isAway(err):
 			return err
 		case !errors.As(err, &never) && p.triesOf(run) < maxTries:
-			// What is wrong with this run is no reason for others to wait.
+			// A fault of this run must not delay the others.
 			p.log.Warn("signalling an event, which waits in the store",
 				"kind", e.Kind, "machine", e.Machine, "run", run, "error", err)
 			p.delay(run, 1)

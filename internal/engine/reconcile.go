@@ -55,7 +55,7 @@ type Counts struct {
 	ClockSteps int64 `json:"clockSteps"`
 	// SignalsRefused is how many events Temporal would not take.
 	SignalsRefused int64 `json:"signalsRefused"`
-	// RunsFenced is how often a run was told that it has lost its machine.
+	// RunsFenced is how often a run was informed that it has lost its machine.
 	RunsFenced int64 `json:"runsFenced"`
 	// Stuck is how many runs' workflow code fails again and again now.
 	Stuck int64 `json:"stuck"`

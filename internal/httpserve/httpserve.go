@@ -13,7 +13,7 @@ import (
 
 // Run serves l with srv until ctx ends, and closes it. Requests that are under
 // way then keep their context and get grace to end; after that they are cut
-// off, which is no error. An error is one of serving, and names what.
+// off, which is not an error. An error is one of serving, and names what was served.
 func Run(ctx context.Context, what string, srv *http.Server, l net.Listener, grace time.Duration) error {
 	if srv.BaseContext == nil {
 		srv.BaseContext = func(net.Listener) context.Context { return context.WithoutCancel(ctx) }

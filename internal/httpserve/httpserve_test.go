@@ -125,7 +125,7 @@ func (l limited) dial(from string) net.Conn {
 	return c
 }
 
-// refused tells whether the server closes a new connection. The reset can come
+// refused reports whether the server closes a new connection. The reset can come
 // before the dial has returned.
 func (l limited) refused(from string) bool {
 	l.t.Helper()
@@ -137,7 +137,7 @@ func (l limited) refused(from string) bool {
 	return l.gone(c)
 }
 
-// served tells whether the server answers on the connection, or has closed it.
+// served reports whether the server answers on the connection, or has closed it.
 func (l limited) served(c net.Conn, path string) bool {
 	if _, err := io.WriteString(c, "GET "+path+" HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
 		return false
@@ -155,7 +155,7 @@ func (l limited) served(c net.Conn, path string) bool {
 	return true
 }
 
-// gone tells whether the server has closed the connection, on which it sends nothing.
+// gone reports whether the server has closed the connection, on which it sends nothing.
 func (l limited) gone(c net.Conn) bool {
 	require.NoError(l.t, c.SetReadDeadline(time.Now().Add(time.Minute)))
 	_, err := c.Read(make([]byte, 1))

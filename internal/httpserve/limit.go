@@ -28,7 +28,7 @@ const (
 // then one whose client does not read. A client whose connection was closed may
 // try again.
 //
-// isPriority tells whether a source comes before others, as Prefer does for a
+// isPriority reports whether a source comes before others, as Prefer does for a
 // connection. It is called in a goroutine of its own, only when all connections
 // are in use, and at most once a second for each source. nil: none does. A source
 // with more than an eighth of all connections preferred loses its precedence: no
@@ -228,7 +228,7 @@ func (l *limiter) connectionToClose(newest *member) *member {
 	return out
 }
 
-// closesBefore tells whether a is closed before b.
+// closesBefore reports whether a is closed before b.
 func (l *limiter) closesBefore(a, b *member, now time.Time) bool {
 	if r, s := l.rank(a), l.rank(b); r != s {
 		return r < s

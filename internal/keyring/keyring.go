@@ -2,7 +2,7 @@
 // directory: a 256-bit random key for each purpose.
 //
 // A key is never made again when it is missing: whatever it had sealed would
-// be lost without a word.
+// be lost silently.
 package keyring
 
 import (

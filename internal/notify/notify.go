@@ -202,7 +202,7 @@ func (s *Sender) Test(ctx context.Context) (id string, err error) {
 	}
 	n := inventory.Notice{
 		ID: hex.EncodeToString(raw[:]), Event: inventory.NoticeTest, Time: s.cfg.Now().UTC(),
-		Text: "Somebody tries out whether notices arrive.",
+		Text: "This is a test notice (ingot notify test).",
 	}
 	if err := s.send(ctx, n); err != nil {
 		return n.ID, fmt.Errorf("sending a notice to %s: %w", s.Receiver(), err)

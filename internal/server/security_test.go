@@ -106,7 +106,7 @@ func secretsOf(t *testing.T, s *sqlite.Store, name string, n int) {
 	)
 }
 
-// readable tells whether every secret of machine name can be read.
+// readable reports whether every secret of machine name can be read.
 func readable(t *testing.T, s *sqlite.Store, name string) {
 	t.Helper()
 	ctx := t.Context()

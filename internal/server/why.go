@@ -14,7 +14,7 @@ import (
 // decision with DHCP on.
 func whyOff(ctx context.Context, store byMAC, mac string) (bootsvc.Explanation, error) {
 	e := bootsvc.Explanation{MAC: mac, Verdict: bootsvc.Unknown, Reasons: []string{
-		"DHCP is off: neither an interface nor relay_only is configured; nobody is answered (ingot init)",
+		"DHCP is off: neither an interface nor relay_only is configured; no machine is answered (ingot init)",
 	}}
 	m, g, err := store.MachineByMAC(ctx, mac)
 	if err != nil && !errors.Is(err, inventory.ErrNotFound) {

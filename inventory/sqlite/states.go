@@ -57,7 +57,7 @@ func (s *Store) MachineStates(ctx context.Context, names []string) ([]inventory.
 const latestRun = `LEFT JOIN workflow w ON w.rowid = (SELECT l.rowid FROM workflow l WHERE l.machine = m.name
 	ORDER BY l.started DESC, l.rowid DESC LIMIT 1)`
 
-// hasLabel demands that machine m carries a label.
+// hasLabel requires that machine m carries a label.
 const hasLabel = "EXISTS (SELECT 1 FROM json_each(m.doc, '$.labels') WHERE json_each.key = ? AND json_each.value = ?)"
 
 // MachineNames returns the names of the machines that f selects, by name.

@@ -120,7 +120,7 @@ func (Document) Check(_ string, contents []byte) (problems, warnings inventory.P
 	c.checkRelay(unknown)
 	switch name := c.Hostname(); {
 	case name == "":
-		c.warn(1, "system host-name", "give it", "is missing: routers are told apart by it")
+		c.warn(1, "system host-name", "give it", "is missing: it distinguishes routers")
 	case !hostname.MatchString(name):
 		c.add(c.At("system", "host-name").Line, "system host-name", "use letters, digits and -", "invalid host name")
 	}
