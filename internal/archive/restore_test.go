@@ -17,18 +17,9 @@ func testConfig(t *testing.T) config.Config {
 	t.Helper()
 	dir := t.TempDir()
 	cfg := config.Default()
-	cfg.DataDir, cfg.KeyFile, cfg.TokenFile = filepath.Join(
-		dir,
-		"data",
-	), filepath.Join(
-		dir,
-		"etc",
-		"keys.json",
-	), filepath.Join(
-		dir,
-		"etc",
-		"token",
-	)
+	cfg.DataDir = filepath.Join(dir, "data")
+	cfg.KeyFile = filepath.Join(dir, "etc", "keys.json")
+	cfg.TokenFile = filepath.Join(dir, "etc", "token")
 	cfg.Listen, cfg.MinFree = "127.0.0.1:0", 1
 	require.NoError(t, os.MkdirAll(cfg.DataDir, 0o700))
 	return cfg

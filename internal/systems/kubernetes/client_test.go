@@ -84,11 +84,9 @@ func (a authority) client(t *testing.T) (cert, key string) {
 	require.NoError(t, err)
 	b, err := x509.MarshalPKCS8PrivateKey(k)
 	require.NoError(t, err)
-	return string(
-			pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
-		), string(
-			pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: b}),
-		)
+	certificate := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+	private := pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: b})
+	return string(certificate), string(private)
 }
 
 const manifest = `

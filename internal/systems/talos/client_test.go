@@ -122,11 +122,8 @@ func (p pki) leaf(t *testing.T, org string, use x509.ExtKeyUsage) (cert, key []b
 	require.NoError(t, err)
 	b, err := x509.MarshalPKCS8PrivateKey(k)
 	require.NoError(t, err)
-	return pem.EncodeToMemory(
-			&pem.Block{Type: "CERTIFICATE", Bytes: der},
-		), pem.EncodeToMemory(
-			&pem.Block{Type: "ED25519 PRIVATE KEY", Bytes: b},
-		)
+	certificate := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+	return certificate, pem.EncodeToMemory(&pem.Block{Type: "ED25519 PRIVATE KEY", Bytes: b})
 }
 
 func (p pki) talosconfig(t *testing.T) inventory.Secret {

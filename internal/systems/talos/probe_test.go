@@ -29,12 +29,9 @@ func newAuthority(t *testing.T, name string) (ca []byte, server tls.Certificate)
 	cert := func(of *x509.Certificate, by *ecdsa.PrivateKey, tmpl *x509.Certificate) (*x509.Certificate, *ecdsa.PrivateKey) {
 		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 		require.NoError(t, err)
-		tmpl.SerialNumber, tmpl.NotBefore, tmpl.NotAfter = big.NewInt(
-			time.Now().UnixNano(),
-		), time.Now().
-			Add(-time.Hour),
-			time.Now().
-				Add(time.Hour)
+		now := time.Now()
+		tmpl.SerialNumber = big.NewInt(now.UnixNano())
+		tmpl.NotBefore, tmpl.NotAfter = now.Add(-time.Hour), now.Add(time.Hour)
 		if of == nil {
 			of, by = tmpl, key
 		}
