@@ -260,7 +260,7 @@ tasks:
 	_, err = s.TemporalCLI(ctx, start...)
 	require.Error(t, err, "a second start of a busy machine is refused")
 
-	_, err = s.Follow(ctx, "nvme", func(w inventory.Workflow) bool { return w.Phase == inventory.PhasePower })
+	_, err = s.FollowUntilButton(ctx, "nvme")
 	require.NoError(t, err)
 	// The image's file goes away after the plan was made: the agent's action fails.
 	file := s.imageFile(ctx, t, "mini")
@@ -282,7 +282,7 @@ tasks:
 	require.NoError(t, os.Rename(file+".away", file))
 	require.NoError(t, m.PowerOff(ctx))
 	s.must(ctx, t, "workflow", "retry", "nvme", "--from", "failed-step")
-	_, err = s.Follow(ctx, "nvme", func(w inventory.Workflow) bool { return w.Phase == inventory.PhasePower })
+	_, err = s.FollowUntilButton(ctx, "nvme")
 	require.NoError(t, err)
 	m.SetNextBoot(lab.NextNetwork)
 	require.NoError(t, m.PowerOn(ctx)) // its first DISCOVER is enough

@@ -172,7 +172,7 @@ func TestInstaller(t *testing.T) {
 	t.Run("without a BMC, the agent first", func(t *testing.T) {
 		m := add(t, lab.Spec{Name: "by-hand", NoBMC: true, VLAN: lab.RelayedVLAN}, "DISK-by-hand")
 		provision(t, workflows.ProvisionInput{Machine: "by-hand", Template: "wiped-first"})
-		w, err := s.Follow(ctx, "by-hand", func(w inventory.Workflow) bool { return w.Phase == inventory.PhasePower })
+		w, err := s.FollowUntilButton(ctx, "by-hand")
 		require.NoError(t, err)
 		require.Equal(t, "power it on now, with network boot (boot 1)", w.Message)
 		require.NoError(t, m.PowerOn(ctx))
@@ -216,7 +216,7 @@ func TestInstaller(t *testing.T) {
 		gate := lab.NewGate(lab.StageWrite)
 		m := add(t, lab.Spec{Name: "late", NoBMC: true, Stage: gate.Stage}, "DISK-late")
 		provision(t, workflows.ProvisionInput{Machine: "late", Template: "impatient"})
-		_, err := s.Follow(ctx, "late", func(w inventory.Workflow) bool { return w.Phase == inventory.PhasePower })
+		_, err := s.FollowUntilButton(ctx, "late")
 		require.NoError(t, err)
 		store(t, "initrd-h", []byte("another one"))
 		sim := s.Simulate("late", m.Spec().MAC)

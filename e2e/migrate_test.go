@@ -306,7 +306,7 @@ func TestMigrate(t *testing.T) {
 	// A run that waits for a person at the power button.
 	w, err := seed.Provision(ctx, workflows.ProvisionInput{Machine: "one"})
 	require.NoError(t, err)
-	_, err = seed.Follow(ctx, "one", func(w inventory.Workflow) bool { return w.Phase == inventory.PhasePower })
+	_, err = seed.FollowUntilButton(ctx, "one")
 	require.NoError(t, err)
 
 	keep := t.TempDir()
