@@ -16,6 +16,7 @@ import (
 // address, in words that a shell leaves as they are.
 func TestTemporalEnvOfAnotherCluster(t *testing.T) {
 	cfg := config.Default()
+	cfg.DataDir = t.TempDir()
 	env, err := server.TemporalEnv(cfg, "")
 	require.NoError(t, err)
 	require.Equal(t, map[string]string{"TEMPORAL_ADDRESS": "127.0.0.1:7233", "TEMPORAL_NAMESPACE": "default"}, env)
