@@ -580,14 +580,9 @@ func (s *Site) Follow(ctx context.Context, machine string, see func(w inventory.
 }
 
 // FollowUntilButton follows the run of a machine without a BMC until it asks the
-// operator to switch the machine on and network boot is open: the request is shown
-// first.
+// operator to switch the machine on.
 func (s *Site) FollowUntilButton(ctx context.Context, machine string) (inventory.Workflow, error) {
-	return s.Follow(ctx, machine, func(w inventory.Workflow) bool {
-		var m struct{ Netboot inventory.Netboot }
-		return w.Phase == inventory.PhasePower &&
-			s.REST(ctx, http.MethodGet, "/v1/machines/"+machine, nil, &m) == nil && m.Netboot.AllowPXE
-	})
+	return s.Follow(ctx, machine, func(w inventory.Workflow) bool { return strings.HasPrefix(w.Message, "power it on now") })
 }
 
 // Provision starts a run over REST and returns its id.

@@ -165,7 +165,7 @@ func TestTheAgentGoesBeforeTheInstaller(t *testing.T) {
 			}
 			require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
 			require.Equal(t, []action.Key{{Epoch: 1, Action: 0, Attempt: 1}, {Epoch: 1, Action: 1, Attempt: 1}}, w.assigned)
-			require.Contains(t, w.messages, "power: power it on now, with network boot (boot 2)")
+			require.Contains(t, w.messages, "power: opening network boot (boot 2)")
 			require.Equal(t, action.Success, w.record().Actions[1].State)
 			require.Empty(t, w.asked)
 			w.closed()

@@ -116,8 +116,7 @@ func (r *machineRun) powerOn(ctx workflow.Context) error {
 	q := activities.PowerRequest{Owner: r.owner, Boot: b.number, For: untilDHCP + windowMargin, Installer: b.installer}
 	message := ladder[b.rung()].does + " (boot %d)"
 	if r.manual {
-		message = "power it on now, with network boot (boot %d)"
-		r.record.Next = "ingot workflow powered-on " + r.owner.Machine
+		message = "opening network boot (boot %d)"
 		q.For = reminder + windowMargin
 	} else {
 		rung := ladder[b.rung()]
@@ -250,9 +249,19 @@ func (r *machineRun) waitForBoot(ctx workflow.Context) (bool, error) {
 	return !r.signals.conflict, nil
 }
 
-// waitForOperatorToPowerOn waits without a deadline, until the operator says so or
-// the machine is heard.
+// waitForOperatorToPowerOn asks the operator to switch the machine on, and waits
+// without a deadline until the operator says so or the machine is heard. Network boot
+// is open by now: a machine that was switched on earlier would boot its disk.
 func (r *machineRun) waitForOperatorToPowerOn(ctx workflow.Context, heard func() bool) error {
+	if heard() {
+		return nil
+	}
+
+	r.record.Next = "ingot workflow powered-on " + r.owner.Machine
+	if err := r.showPhase(ctx, inventory.PhasePower, "power it on now, with network boot (boot %d)", r.boot.number); err != nil {
+		return err
+	}
+
 	r.budget.pause(workflow.Now(ctx))
 	for {
 		ok, err := workflow.AwaitWithTimeout(ctx, reminder, func() bool {

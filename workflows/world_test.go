@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -348,6 +349,11 @@ func (w *world) PutWorkflow(ctx context.Context, rec inventory.Workflow) error {
 		if err := w.full(); err != nil {
 			return err
 		}
+	}
+	if asksForPower := strings.HasPrefix(rec.Message, "power it on now"); asksForPower && rec.Message != w.record().Message {
+		g, err := w.Grant(ctx, rec.Machine)
+		require.NoError(w.t, err)
+		require.True(w.t, g.NetbootOpen(w.env.Now()), "a machine that is switched on at %q would boot its disk", rec.Message)
 	}
 	w.mu.Lock()
 	lossy := w.decided && rec.Question == nil && activity.GetInfo(ctx).IsLocalActivity
