@@ -1,8 +1,8 @@
-// Package activities holds the side effects of provisioning: everything a
-// workflow does to the world, it does through one of these methods.
+// Package activities holds the side effects of provisioning: every effect of a workflow is
+// one of these methods.
 //
-// Every method may run twice, and may run after its run has ended: what it
-// changes it changes under the (run, epoch) of an inventory.Owner, compared by
+// Every method may run twice, and may run after its run has ended. Therefore each change is
+// bound to the (run, epoch) of an inventory.Owner, which the changing statement compares.
 // the statement that changes it.
 package activities
 
@@ -23,7 +23,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Activities carries what the activities act on. A worker registers one.
+// Activities carries the dependencies of the activities. A worker registers one.
 type Activities struct {
 	Store
 	Systems
@@ -32,16 +32,16 @@ type Activities struct {
 	BMC  BMC
 	Site Site
 	Log  *slog.Logger
-	// Troubles, if not nil, gets each attempt from the worker.
+	// Troubles, if not nil, receives each attempt from the worker.
 	Troubles *Troubles
 
 	lastLab labCache
-	// confirmed is the time, in Unix nanoseconds, of the newest event of which
-	// the operator said that the clock is right and the event wrong.
+	// confirmed is the time, in Unix nanoseconds, of the newest event that the operator
+	// declared wrong, confirming the clock.
 	confirmed atomic.Int64
 }
 
-// Store is what the inventory keeps, by what activities do with it.
+// Store is the part of the inventory that activities use, by purpose.
 type Store struct {
 	Machines    Machines
 	Catalogue   Catalogue
@@ -56,14 +56,14 @@ type Store struct {
 	Relays      Relays
 }
 
-// Systems is what reaches installed systems over the network.
+// Systems reaches installed systems over the network.
 type Systems struct {
 	Presence   Presence
 	Routers    Routers
 	Talos      TalosNodes
 	Kubernetes Kubernetes
 	Clusters   Clusters
-	// Dial reaches the network; nil: the host's.
+	// Dial opens connections; nil means the host's network.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
@@ -71,56 +71,56 @@ type Systems struct {
 type Move struct {
 	Mover Mover // nil: this server cannot move
 	Peers Peers
-	// VerifySite looks at the site from outside and names what the operator should
-	// look at; nil: not looked at.
+	// VerifySite checks the site from outside and returns what the operator should check;
+	// nil means no check.
 	VerifySite func(ctx context.Context) ([]string, error)
 }
 
 // Clocks is how activities measure time.
 type Clocks struct {
-	// Now is what the wall clock shows; Clock is what has really passed.
+	// Now reads the wall clock; Clock measures elapsed time.
 	Now   func() time.Time
 	Clock Clock
-	// Heard returns how long ago, by the monotonic clock, this process heard
-	// the agent of the owner's boot; false: never.
+	// Heard returns how long ago, by the monotonic clock, this process heard the agent of
+	// the owner's boot, or false if never.
 	Heard func(o inventory.Owner, boot int) (time.Duration, bool)
-	// ProbeEvery is how often installed systems are asked whether they are
-	// ready, and records of runs whether they are over; 0: every 5 s and 1 s.
+	// ProbeEvery is the interval for asking installed systems whether they are ready, and
+	// for reading records of runs; 0 means 5 s and 1 s.
 	ProbeEvery time.Duration
 }
 
-// Clock measures what has passed, however the wall clock was set.
+// Clock measures elapsed time, independent of changes to the wall clock.
 type Clock interface {
 	// Up is how long this process has been listening.
 	Up() time.Duration
-	// Left is what remains of a wait that began when the wall clock showed began.
+	// Left returns the rest of a wait that began when the wall clock showed began.
 	Left(began time.Time, length time.Duration) time.Duration
 }
 
 // Site is what a server knows of itself.
 type Site struct {
 	ClaimKey []byte
-	// PlanKey signs what agents carry out (security S8). Agents refuse
-	// unsigned assignments, so without it nothing is written anywhere.
+	// PlanKey signs what agents carry out (security S8). Agents refuse unsigned assignments,
+	// so without the key no machine is written.
 	PlanKey ed25519.PrivateKey
-	// ImageURL answers where agents fetch images, without a trailing slash:
-	// http://10.0.0.2:7080/images; nil while no interface is configured.
+	// ImageURL returns the base URL of images for agents, without a trailing slash:
+	// http://10.0.0.2:7080/images. It is nil while no interface is configured.
 	ImageURL func() string
-	// Bootable says what keeps machines from booting the agent; nil: nothing.
+	// Bootable returns what keeps machines from booting the agent; nil means nothing.
 	Bootable func() error
-	// MetadataURL is the base of the metadata server: http://10.0.0.2:7172.
+	// MetadataURL is the base URL of the metadata server: http://10.0.0.2:7172.
 	MetadataURL string
-	// RequireDigest refuses images whose digest was not declared (security S18).
+	// RequireDigest refuses images without a declared digest (security S18).
 	RequireDigest bool
-	// ProbeImage returns why this server cannot fetch an image from an address,
-	// and fetches nothing; nil: this server fetches no images.
+	// ProbeImage returns why this server cannot fetch an image from an address, without
+	// fetching it. Nil means that this server fetches no images.
 	ProbeImage func(ctx context.Context, address string) error
-	// ImageStored is inventory.ErrNotFound when this server does not have the file
-	// of a planned image; nil: not asked.
+	// ImageStored returns inventory.ErrNotFound if this server does not have the file of a
+	// planned image. Nil means no check.
 	ImageStored func(i inventory.PlannedImage) error
 }
 
-// bootable says why no machine can be booted over the network, if so.
+// bootable returns an error if no machine can be booted over the network.
 func (s Site) bootable() error {
 	if s.ImageURL == nil {
 		return errOff
@@ -131,7 +131,7 @@ func (s Site) bootable() error {
 	return nil
 }
 
-// URLOf returns where agents fetch an image.
+// URLOf returns the URL from which agents fetch an image.
 func (s Site) URLOf(img inventory.Image) string {
 	if img.File == "" || s.ImageURL == nil {
 		return img.URL
@@ -139,7 +139,7 @@ func (s Site) URLOf(img inventory.Image) string {
 	return s.ImageURL() + "/" + img.Name
 }
 
-// Machines is what activities read of machines.
+// Machines is what activities read about machines.
 type Machines interface {
 	Machine(ctx context.Context, name string) (inventory.Machine, error)
 	UserData(ctx context.Context, name string) (user, vendor inventory.Secret, err error)
@@ -176,12 +176,12 @@ type Windows interface {
 	CloseSecrets(ctx context.Context, o inventory.Owner) error
 }
 
-// Agents knows the agent of a run.
+// Agents is what the store knows about the agent of a run.
 type Agents interface {
 	Agent(ctx context.Context, o inventory.Owner) (inventory.Agent, error)
 }
 
-// Assignments is where the agent's long poll reads what to do.
+// Assignments holds what the agent's long poll returns.
 type Assignments interface {
 	PutPlan(ctx context.Context, p inventory.Plan) error
 	Plan(ctx context.Context, run string) (inventory.Plan, error)
@@ -192,7 +192,7 @@ type Assignments interface {
 	PendingSignals(ctx context.Context, o inventory.Owner) (int, error)
 }
 
-// Records is where a run writes down what happened.
+// Records is where a run records what happened.
 type Records interface {
 	PutWorkflow(ctx context.Context, w inventory.Workflow) error
 	Workflow(ctx context.Context, run string) (inventory.Workflow, error)
@@ -202,17 +202,18 @@ type Records interface {
 	BMCJob(ctx context.Context, machine, name string) (inventory.BMCJob, error)
 }
 
-// A Fence is asked immediately before each write to a BMC, while no other
-// operation on that BMC can run; an error stops the write.
+// A Fence is called immediately before each write to a BMC, while no other operation on that
+// BMC can run. An error prevents the write.
 type Fence = func(ctx context.Context) error
 
-// BMC drives management controllers. Every method verifies by reading back: a nil error means
-// that the state was seen, but for wake-on-LAN, which nothing answers. Errors are inventory.ErrUnreachable, ErrRefused or
-// ErrUnsupported, wrapped.
+// BMC drives management controllers. Every method verifies by reading back: a nil error
+// means that the state was observed, except for wake-on-LAN, which has no answer. Errors
+// wrap inventory.ErrUnreachable, ErrRefused or ErrUnsupported.
 type BMC interface {
-	// State answers on, off, transitional or unknown.
+	// State returns on, off, transitional or unknown.
 	State(ctx context.Context, b inventory.BMC, password inventory.Secret) (string, error)
-	// Set does on, off, soft, cycle or reset; a state that is reached already is not an error.
+	// Set accepts on, off, soft, cycle or reset. A state that is already reached is not an
+	// error.
 	Set(ctx context.Context, b inventory.BMC, password inventory.Secret, power string, fence Fence) error
 	// SetBootDevice returns what could not be verified as a warning.
 	SetBootDevice(ctx context.Context, b inventory.BMC, password inventory.Secret, d inventory.BootDevice,
@@ -221,7 +222,7 @@ type BMC interface {
 	ResetBMC(ctx context.Context, b inventory.BMC, password inventory.Secret, fence Fence) error
 }
 
-// Types of the errors that a workflow tells apart.
+// Types of the errors that workflows distinguish.
 const (
 	TypeFenced      = "Fenced"
 	TypeInvalid     = "Invalid"
@@ -231,15 +232,14 @@ const (
 	TypeRefused     = "Refused"
 	TypeUnsupported = "Unsupported"
 	TypeUnreachable = "Unreachable"
-	// TypeClock: this server's clock stands behind its newest event.
+	// TypeClock: this server's clock is behind its newest event.
 	TypeClock = "Clock"
-	// TypeClaimed: the agent of a boot that was given up has come after all.
+	// TypeClaimed: the agent of a boot that was given up has reported.
 	TypeClaimed = "Claimed"
 )
 
-// fail maps the inventory's error vocabulary to Temporal's: the only place
-// where an error becomes retryable or not. The interceptor Errors applies it to
-// what every activity returns.
+// fail maps the inventory's errors to Temporal's. Only here is it decided which errors are
+// retryable. The interceptor Errors applies fail to the error of every activity.
 func fail(err error) error {
 	if err == nil {
 		return nil
@@ -269,14 +269,14 @@ func fail(err error) error {
 	return err
 }
 
-// event appends an event of now.
+// event appends an event with the current time.
 func (a *Activities) event(ctx context.Context, e inventory.Event) error {
 	e.At = a.Now()
 	return a.Records.AppendEvents(ctx, []inventory.Event{e})
 }
 
-// Record writes the record of a run with its input. It is called whenever the
-// record changes, as a local activity.
+// Record writes the record of a run with its input. It is a local activity and runs whenever
+// the record changes.
 func (a *Activities) Record(ctx context.Context, w inventory.Workflow, input any) error {
 	var err error
 	if w.Input, err = json.Marshal(input); err != nil {

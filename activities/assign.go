@@ -14,25 +14,24 @@ import (
 	"github.com/ingotmetal/ingot/template"
 )
 
-// AssignRequest asks for an attempt at an action to be handed to the agent.
+// AssignRequest asks to assign an attempt of an action to the agent.
 type AssignRequest struct {
 	Owner inventory.Owner `json:"owner"`
 	Boot  int             `json:"boot"`
 	Key   action.Key      `json:"key"`
 	Disk  *action.Disk    `json:"disk,omitempty"`
-	// Next: the action takes the machine to the plan's installer, whose boot is
-	// allowed for so long when it reports success.
+	// Next: the action ends with the boot of the plan's installer. If the action reports
+	// success, that boot is allowed for this long.
 	Next time.Duration `json:"next,omitempty"`
 }
 
-// Assign writes the assignment where the agent's long poll finds it. Writing
-// the same key again changes nothing: what stands wins. Secret references are
-// resolved here, and not before.
+// Assign writes the assignment that the agent's long poll reads. Writing the same key again
+// keeps the first assignment. Secret references are resolved only here.
 func (a *Activities) Assign(ctx context.Context, q AssignRequest) error {
 	plan, err := a.Assignments.Plan(ctx, q.Owner.Run)
 	if errors.Is(err, inventory.ErrNotFound) {
-		// A run that was reset from outside has a new id, and planned nothing
-		// under it: what counts is that it does not own the machine.
+		// After a reset the run has a new id and no plan under it. The relevant error is
+		// that it does not own the machine.
 		if err := a.fence(ctx, q.Owner); err != nil {
 			return err
 		}
@@ -51,7 +50,7 @@ func (a *Activities) Assign(ctx context.Context, q AssignRequest) error {
 		return err
 	}
 
-	if q.Disk != nil && m.Protects(*q.Disk) { // since it was bound
+	if q.Disk != nil && m.Protects(*q.Disk) { // protected since it was bound
 		return fmt.Errorf("disk %s (serial %q, wwn %q) is protected: no run writes to it: %w", q.Disk.Path, q.Disk.Serial,
 			q.Disk.WWN, inventory.ErrInvalid)
 	}
@@ -61,7 +60,7 @@ func (a *Activities) Assign(ctx context.Context, q AssignRequest) error {
 		return action.Writes(native, x.Environment)
 	})
 
-	if writes { // the seed of this boot says so before the inventory does
+	if writes { // the seed of this boot is marked before the inventory is
 		m.Installation = &inventory.Installation{Owner: q.Owner, Boot: q.Boot}
 	}
 
@@ -73,7 +72,7 @@ func (a *Activities) Assign(ctx context.Context, q AssignRequest) error {
 	x = a.fromHere(x, plan.ImagesURL)
 	native, _ := action.Native(x.Image)
 	if q.Disk != nil && native == action.Image2Disk {
-		// From the first assignment on the disk may hold what this run wrote.
+		// From the first assignment on, the disk may hold data of this run.
 		if err := a.Machines.DiskWritten(ctx, q.Owner, *q.Disk); err != nil {
 			return err
 		}
@@ -97,9 +96,9 @@ func (a *Activities) Assign(ctx context.Context, q AssignRequest) error {
 	return a.Assignments.Assign(ctx, row)
 }
 
-// fromHere has an action fetch its images where they lie now: then they lay at
-// an address that the site may have left. Plans of servers that did not pin addresses get the file of
-// their digest.
+// fromHere sets the URLs of an action's images to where they are served now, because the
+// site may have moved since the plan was made. Plans of servers that did not pin addresses
+// get the file with their digest.
 func (a *Activities) fromHere(x action.Action, then string) action.Action {
 	if a.Site.ImageURL == nil || then == "" {
 		return x
@@ -119,8 +118,8 @@ func (a *Activities) fromHere(x action.Action, then string) action.Action {
 	return rewrite(x, func(s string) string { return inventory.Rebase(s, then, now) })
 }
 
-// sign makes the order that the agent checks before it carries payload out. A
-// plan whose actions are not those of its digest is not signed.
+// sign creates the signed order that the agent verifies before it executes payload. It
+// refuses a plan whose actions do not match its digest.
 func (a *Activities) sign(q AssignRequest, plan inventory.Plan, payload action.Assignment) (*action.Signed, error) {
 	if a.Site.PlanKey == nil {
 		return nil, nil
@@ -138,14 +137,14 @@ func (a *Activities) sign(q AssignRequest, plan inventory.Plan, payload action.A
 	})
 }
 
-// StopRequest names the attempt that the agent shall end.
+// StopRequest names the attempt that the agent must stop.
 type StopRequest struct {
 	Owner inventory.Owner `json:"owner"`
 	Key   action.Key      `json:"key"`
 }
 
-// Stop orders the agent to end an attempt; the order travels in the answer to
-// its next heartbeat.
+// Stop orders the agent to stop an attempt. The agent gets the order in the answer to its
+// next heartbeat.
 func (a *Activities) Stop(ctx context.Context, q StopRequest) error {
 	return a.Assignments.StopAssignment(ctx, q.Owner, q.Key, a.Now())
 }
@@ -159,25 +158,24 @@ func (a *Activities) AgentFacts(ctx context.Context, o inventory.Owner) (action.
 	return agent.Facts, nil
 }
 
-// Heartbeat is how often an agent calls, and Backoff the longest pause between
-// its attempts to reach a server that does not answer.
+// Heartbeat is how often an agent calls. Backoff is its longest pause between attempts to
+// reach a server that does not answer.
 const (
 	Heartbeat = 5 * time.Second
 	Backoff   = 5 * time.Second
-	// quiet is how long a silent agent has not been heard, by a process that
-	// has listened for as long: a back-off, a heartbeat, and what goes wrong.
+	// quiet is the silence, in a process that has listened at least as long, after which an
+	// agent counts as silent: a back-off, a heartbeat and a margin.
 	quiet = 30 * time.Second
 )
 
 // Kinds of Evidence.
 const (
-	Report = "report" // the report is there
-	Alive  = "alive"  // no report; the agent lives
-	Silent = "silent" // no report, and nothing heard of the agent
+	Report = "report" // the report is stored
+	Alive  = "alive"  // no report, but the agent is alive
+	Silent = "silent" // no report and no sign of the agent
 )
 
-// EvidenceRequest asks what is known of an attempt, or, with an empty key, of
-// the agent.
+// EvidenceRequest asks what is known of an attempt or, with an empty key, of the agent.
 type EvidenceRequest struct {
 	Owner inventory.Owner `json:"owner"`
 	Key   action.Key      `json:"key"`
@@ -185,38 +183,37 @@ type EvidenceRequest struct {
 	Wait Wait `json:"wait,omitzero"`
 }
 
-// A Wait is a wait whose time is up by Temporal's clock, which is the wall's.
+// A Wait is a wait whose time is up by Temporal's clock, which is the wall clock.
 type Wait struct {
 	Began time.Time     `json:"began"`
 	For   time.Duration `json:"for"`
-	// Served: what is awaited needs this server, and only counts while it was up.
+	// Served: the wait needs this server, so only time counts while the server was up.
 	Served bool `json:"served,omitempty"`
 }
 
-// EvidenceFound answers it.
+// EvidenceFound is the result of Evidence.
 type EvidenceFound struct {
 	Kind     string       `json:"kind"`
 	State    action.State `json:"state,omitempty"` // of the report
 	ExitCode int          `json:"exitCode,omitempty"`
 	Message  string       `json:"message,omitempty"`
 	Boot     int          `json:"boot,omitempty"` // of the newest agent
-	// Left is what of the wait has not really been waited, because the clock
-	// was set or this server was away.
+	// Left is the part of the wait that did not really pass, because the clock was set or
+	// this server was down.
 	Left time.Duration `json:"left,omitempty"`
 }
 
-// Evidence is asked when a deadline has passed, because a deadline never acts
-// alone: timers fire all at once after an outage or when the clock was set,
-// while the reports that would have satisfied them are still on their way. It
-// does not answer Silent before this server has heard agents for long enough,
-// and nothing but a report before every event has been passed on; it waits
-// until it can tell.
+// Evidence returns what is known once a deadline has passed. Deadlines need evidence because
+// timers fire all at once after an outage or a clock change, while the reports that they
+// wait for are still in transit. It does not return Silent before this server has listened
+// for long enough, and until every event has been passed on it returns nothing but a report;
+// it waits until it can decide.
 //
-// Silence is judged by the monotonic clock: what the database knows of an
-// agent was heard before this process began, and proves nothing.
+// Silence is measured by the monotonic clock. What the database knows of an agent was heard
+// before this process started and proves nothing.
 func (a *Activities) Evidence(ctx context.Context, q EvidenceRequest) (EvidenceFound, error) {
 	defer heartbeat(ctx)()
-	// What the question itself takes does not count as waiting.
+	// The duration of this call does not count as waiting.
 	left := a.left(q.Wait)
 	for {
 		found, sure, err := a.evidence(ctx, q)
@@ -232,7 +229,7 @@ func (a *Activities) Evidence(ctx context.Context, q EvidenceRequest) (EvidenceF
 	}
 }
 
-// left is what has not been waited of w.
+// left returns the part of w that has not passed.
 func (a *Activities) left(w Wait) time.Duration {
 	if w.For <= 0 {
 		return 0
@@ -278,7 +275,7 @@ func (a *Activities) evidence(ctx context.Context, q EvidenceRequest) (found Evi
 	return found, pending == 0 && (found.Kind == Alive || a.Clock.Up() >= quiet), nil
 }
 
-// clip bounds what of an agent's text enters a history.
+// clip limits how much of an agent's text enters the history.
 func clip(s string) string {
 	const limit = 2 << 10
 	if len(s) > limit {

@@ -13,13 +13,13 @@ import (
 // BindRequest asks which disk of the machine is to be written.
 type BindRequest struct {
 	Owner inventory.Owner `json:"owner"`
-	// Selector answers an earlier question; nil = the machine's own.
+	// Selector is the operator's answer to an earlier question; nil means the machine's own.
 	Selector *inventory.DiskSelector `json:"selector,omitempty"`
-	// Disk is what an earlier run was bound to; the same disk must be chosen.
+	// Disk is the disk of an earlier run; the same disk must be chosen.
 	Disk *action.Disk `json:"disk,omitempty"`
 }
 
-// Bound is the answer: a disk, or why none was chosen and what is there.
+// Bound is the result of Bind: a disk, or why none was chosen and which disks exist.
 type Bound struct {
 	Disk   *action.Disk  `json:"disk,omitempty"`
 	Reason string        `json:"reason,omitempty"`
@@ -66,7 +66,7 @@ func (a *Activities) Bind(ctx context.Context, q BindRequest) (Bound, error) {
 	}
 
 	if n := agent.Facts.DisksOmitted; n > 0 && (selector == nil || selector.Serial == "" && selector.WWN == "") {
-		// One that cannot be seen here may fit as well.
+		// A disk that is not visible here may match as well.
 		return Bound{Reason: fmt.Sprintf("the machine has %d disks more than its agent could report: name the serial "+
 			"number of the one to write", n), Disks: disks}, nil
 	}
@@ -116,9 +116,9 @@ func Identities(d action.Disk) []string {
 	return ids
 }
 
-// Choose picks the disk that selector names. Without a selector it is the
-// single fixed disk, if that is blank or was last written by Ingot. When
-// nothing or more than one fits, it returns nil and the reason.
+// Choose returns the disk that selector names. Without a selector it returns the only fixed
+// disk, if that is blank or was last written by Ingot. If no disk or several disks match, it
+// returns nil and the reason.
 func Choose(disks []action.Disk, selector *inventory.DiskSelector) (*action.Disk, string) {
 	var fit []action.Disk
 	if selector == nil || *selector == (inventory.DiskSelector{}) {

@@ -15,9 +15,9 @@ func coldStart(pxe inventory.BootDevice) []inventory.BMCTask {
 	return []inventory.BMCTask{{Power: "off"}, {BootDevice: &pxe}, {Power: "on"}}
 }
 
-// BMCTasks carries out the operator's job under the owner's grant, task after
-// task, each verified; the first that fails ends it. A job that only reads
-// needs no grant: its Owner has epoch 0.
+// BMCTasks carries out the operator's job under the owner's grant, task by task, and
+// verifies each. The first failed task ends the job. A job that only reads needs no grant:
+// its Owner has epoch 0.
 func (a *Activities) BMCTasks(ctx context.Context, o inventory.Owner, job inventory.BMCJob) error {
 	m, err := a.Machines.Machine(ctx, o.Machine)
 	if err != nil {
@@ -33,9 +33,8 @@ func (a *Activities) BMCTasks(ctx context.Context, o inventory.Owner, job invent
 		return err
 	}
 
-	// The operator has seen that the job is over: no attempt begins the list again,
-	// least of all its tasks that had worked. A list that was cut off because its
-	// worker died is continued.
+	// The operator may have seen the job's final state, so another attempt must not repeat
+	// the list. A list that was interrupted because its worker died is continued.
 	var app *temporal.ApplicationError
 	var kind string
 	if errors.As(fail(err), &app) {
@@ -44,26 +43,25 @@ func (a *Activities) BMCTasks(ctx context.Context, o inventory.Owner, job invent
 	return temporal.NewNonRetryableApplicationError(err.Error(), kind, nil)
 }
 
-// failedTask is a task of a list that did not work, and was recorded.
+// failedTask is a task that failed and whose failure is recorded.
 type failedTask struct{ cause error }
 
 func (f failedTask) Error() string { return f.cause.Error() }
 func (f failedTask) Unwrap() error { return f.cause }
 
-// taskList is a list of BMC tasks to be carried out.
+// taskList is a list of BMC tasks to carry out.
 type taskList struct {
 	owner inventory.Owner
 	job   inventory.BMCJob
-	from  int // what comes before was done
+	from  int // index of the first task; earlier ones are done
 	fence Fence
-	// after is called after each task. A list with it begins at from; one
-	// without goes on where the record of an earlier attempt ends.
+	// after is called after each task. A list with after starts at from; a list without it
+	// resumes where the record of an earlier attempt ends.
 	after func(done int) error
 }
 
-// tasks is the one place where lists of BMC tasks are carried out and
-// recorded. What the job's record says was done by this run is not done again:
-// a worker that died has left it behind.
+// tasks carries out and records every list of BMC tasks. It skips tasks that the job's
+// record lists as done by this run, because a worker that died has left them there.
 func (a *Activities) tasks(ctx context.Context, m inventory.Machine, l taskList) error {
 	o, job, from := l.owner, l.job, l.from
 	job.Machine, job.Run, job.Started, job.State = m.Name, o.Run, a.Now(), inventory.StateRunning
@@ -101,7 +99,7 @@ func (a *Activities) tasks(ctx context.Context, m inventory.Machine, l taskList)
 		if err != nil {
 			t.State, t.Message = inventory.StateFailed, err.Error()
 			job.State, job.Message, job.Ended = inventory.StateFailed, err.Error(), a.Now()
-			// The cause matters more than the failure to write it down.
+			// The cause is more important than the failure to record it.
 			if e := a.Records.PutBMCJob(context.WithoutCancel(ctx), job); e != nil {
 				a.Log.Error("recording a BMC job", "machine", m.Name, "job", job.Name, "error", e)
 			}
@@ -110,7 +108,7 @@ func (a *Activities) tasks(ctx context.Context, m inventory.Machine, l taskList)
 		if err := a.keep(ctx, job); err != nil {
 			return err
 		}
-		// The task has worked and is on record: the event is for operators alone.
+		// The task has worked and is recorded; the event only informs operators.
 		if err := a.power(ctx, o, job.Name, *t); err != nil {
 			a.Log.Error("recording what a BMC did", "machine", m.Name, "job", job.Name, "error", err)
 		}
@@ -120,13 +118,13 @@ func (a *Activities) tasks(ctx context.Context, m inventory.Machine, l taskList)
 	return a.keep(ctx, job)
 }
 
-// keep stores a job of which a task has worked, and tries until the activity's
-// time is over: an attempt that does not find the task on record does it again,
-// to a machine that may have gone on since.
+// keep stores a job after a successful task and retries until the activity's time is over.
+// If the task were not recorded, another attempt would repeat it, on a machine that may have
+// moved on.
 func (a *Activities) keep(ctx context.Context, job inventory.BMCJob) error {
 	for pause := 100 * time.Millisecond; ; pause = min(2*pause, 10*time.Second) {
 		err := a.Records.PutBMCJob(context.WithoutCancel(ctx), job)
-		if a.Troubles != nil { // until it succeeds, no record can say so
+		if a.Troubles != nil { // no record can report this until it succeeds
 			a.Troubles.note(job.Run, "record of BMC job "+job.Name, fail(err))
 		}
 		var never *temporal.ApplicationError
@@ -195,7 +193,7 @@ func (a *Activities) state(ctx context.Context, m inventory.Machine) (string, er
 	return a.BMC.State(ctx, m.Controller(), password)
 }
 
-// Job makes the operator's job of tasks.
+// Job returns the record of the operator's job.
 func Job(name string, tasks []inventory.BMCTask) inventory.BMCJob {
 	return inventory.BMCJob{Name: name, Tasks: tasks, State: inventory.StatePending}
 }

@@ -19,8 +19,8 @@ type DecommissionRequest struct {
 	Wipe    string `json:"wipe,omitempty"` // one of action.WipeModes; default quick
 }
 
-// Time-outs of a decommissioning's actions, in seconds. A big disk without
-// means of its own is written for more than a day.
+// Timeouts of a decommissioning's actions, in seconds. Overwriting a large disk that cannot
+// erase itself takes more than a day.
 const (
 	wipeTimeout      action.Seconds = 72 * 3600
 	metadataTimeout  action.Seconds = 3600
@@ -28,8 +28,8 @@ const (
 	offTimeout       action.Seconds = 120
 )
 
-// PlanDecommission makes and stores the plan of a Decommission: wipe all disks,
-// delete the boot entries that then lead nowhere and, without a BMC, switch off.
+// PlanDecommission creates and stores the plan of a Decommission: wipe all disks, delete the
+// boot entries that then point nowhere and, without a BMC, switch off.
 func (a *Activities) PlanDecommission(ctx context.Context, q DecommissionRequest) (Planned, error) {
 	p, err := a.planDecommission(ctx, q)
 	if err != nil {
@@ -80,7 +80,7 @@ func (a *Activities) planDecommission(ctx context.Context, q DecommissionRequest
 	return out, a.Assignments.PutPlan(ctx, plan)
 }
 
-// wipeAction is a wipe as a workflow adds it to a plan.
+// wipeAction returns a wipe action as workflows add it to a plan.
 func wipeAction(mode string) action.Action {
 	x := action.Action{
 		Name: "wipe", Image: action.Wipe, Timeout: wipeTimeout,
@@ -92,19 +92,19 @@ func wipeAction(mode string) action.Action {
 	return x
 }
 
-// RetireRequest ends a machine's service.
+// RetireRequest takes a machine out of service.
 type RetireRequest struct {
 	Owner inventory.Owner `json:"owner"`
-	// Doubts is what could not be verified; one is enough for the quarantine.
+	// Doubts lists what could not be verified. One entry quarantines the machine.
 	Doubts []string `json:"doubts,omitempty"`
 	Notes  []string `json:"notes,omitempty"`
 	// KeepAddress leaves the machine its reserved addresses.
 	KeepAddress bool `json:"keepAddress,omitempty"`
 }
 
-// Retire purges what a decommissioned machine is not to leave behind, and
-// returns its standing from now on. A disk that Ingot wrote and the agent did
-// not find is a note: it may be in a drawer by now.
+// Retire purges the secrets of a decommissioned machine and returns its new standing. A disk
+// that Ingot wrote and that the agent did not find is only a note, because it may have been
+// removed.
 func (a *Activities) Retire(ctx context.Context, q RetireRequest) (inventory.Standing, error) {
 	if err := a.fence(ctx, q.Owner); err != nil {
 		return inventory.Standing{}, err
@@ -116,7 +116,7 @@ func (a *Activities) Retire(ctx context.Context, q RetireRequest) (inventory.Sta
 	}
 
 	if m.Standing != nil && m.Standing.Run == q.Owner.Run {
-		return *m.Standing, nil // an earlier attempt has done it
+		return *m.Standing, nil // done by an earlier attempt
 	}
 
 	notes := q.Notes
@@ -136,16 +136,16 @@ func (a *Activities) Retire(ctx context.Context, q RetireRequest) (inventory.Sta
 	}
 
 	st.Reason = clip(strings.Join(slices.Concat(q.Doubts, notes, missing), "; "))
-	// Without its address it could not be booted again to do what is missing.
+	// The machine keeps its address, so that it can be booted again for the missing steps.
 	keep := q.KeepAddress || st.State == inventory.StandingQuarantined
 	return st, a.Machines.Retire(ctx, q.Owner, st, keep)
 }
 
-// missing names the disks that Ingot wrote and the run's agent did not find.
+// missing returns the disks that Ingot wrote and the run's agent did not find.
 func (a *Activities) missing(ctx context.Context, o inventory.Owner) ([]string, error) {
 	agent, err := a.Agents.Agent(ctx, o)
 	if errors.Is(err, inventory.ErrNotFound) {
-		return nil, nil // no agent has looked; then there is a doubt already
+		return nil, nil // no agent ran, which is already a doubt
 	}
 
 	if err != nil {

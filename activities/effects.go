@@ -9,8 +9,7 @@ import (
 	"go.temporal.io/sdk/interceptor"
 )
 
-// An Effects is an interceptor that counts the activities with side effects that are
-// under way.
+// An Effects is an interceptor that counts the running activities that have side effects.
 type Effects struct {
 	interceptor.WorkerInterceptorBase
 
@@ -18,13 +17,13 @@ type Effects struct {
 	now map[string]int
 }
 
-// readOnly are the activities that only wait, or write down what happened.
+// readOnly are the activities that only wait or record.
 var readOnly = []string{
 	"AwaitHandOver", "AwaitRun", "RunNow", "AwaitOperation", "OperationNow", "AwaitDrained",
 	"TalosInstalled", "OpenRun", "OpenRuns", "Installed", "MovedTo", "Record", "RecordOperation", "Evidence",
 }
 
-// UnderWay names the activities with effects that run now.
+// UnderWay returns the names of the running activities that have side effects.
 func (e *Effects) UnderWay() []string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -50,7 +49,7 @@ func (e *Effects) count(name string, n int) {
 	}
 }
 
-// InterceptActivity is called by the worker for each attempt.
+// InterceptActivity counts each attempt.
 func (e *Effects) InterceptActivity(_ context.Context,
 	next interceptor.ActivityInboundInterceptor,
 ) interceptor.ActivityInboundInterceptor {

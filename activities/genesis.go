@@ -10,7 +10,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Labs is where lab files lie, and what operations have found out.
+// Labs stores lab files and the facts that operations have found.
 type Labs interface {
 	Genesis(ctx context.Context, name string) (inventory.GenesisBundle, error)
 	PutMachines(ctx context.Context, ms []inventory.Machine, replace bool, by string) error
@@ -22,30 +22,30 @@ type Labs interface {
 // Names of facts.
 const (
 	factKubeconfig   = "kubeconfig"
-	factBootstrapped = "bootstrapped" // of which run of the platform's machine
-	factTakenBack    = "taken-back/"  // and a machine: which of its runs
+	factBootstrapped = "bootstrapped" // run of the platform's machine
+	factTakenBack    = "taken-back/"  // plus a machine: its run
 )
 
-// LabRequest names a lab file, the operation that carries it out, and the step.
+// LabRequest names a lab file, the operation that carries it out, and a step.
 type LabRequest struct {
 	Name    string `json:"name"` // of the lab file
 	Run     string `json:"run,omitempty"`
 	Machine string `json:"machine,omitempty"`
-	// Resume lets steps that an earlier run has done stay done.
+	// Resume keeps the finished steps of an earlier run.
 	Resume bool `json:"resume,omitempty"`
-	// Again lets a run that does not resume do again what an earlier one has done.
+	// Again lets a run without Resume repeat the steps of an earlier run.
 	Again bool `json:"again,omitempty"`
-	// Installed are machines that need not be free any more.
+	// Installed lists machines whose addresses may be in use.
 	Installed []string `json:"installed,omitempty"`
 	// Ours are machines of LabTable.Ours.
 	Ours []string `json:"ours,omitempty"`
-	// Since is when this Genesis began; zero for one that goes on with an earlier one.
+	// Since is the start time of this Genesis; zero if it resumes an earlier one.
 	Since time.Time `json:"since,omitzero"`
 }
 
 func (q LabRequest) operation() string { return "genesis/" + q.Name }
 
-// LabStep is a row of the table with what carrying it out needs beside.
+// LabStep is a row of the table with the data that its execution needs.
 type LabStep struct {
 	genesis.Step
 	HardwareMap map[string]string `json:"hardwareMap,omitempty"`
@@ -53,16 +53,16 @@ type LabStep struct {
 	Finished    bool              `json:"finished,omitempty"` // by an earlier run
 }
 
-// LabTable is what a lab file says that a workflow may know: no secrets.
+// LabTable is the part of a lab file that a workflow may see: no secrets.
 type LabTable struct {
 	SHA256 string    `json:"sha256"`
 	Steps  []LabStep `json:"steps"`
 	Target string    `json:"target,omitempty"` // peer of the migration
-	// Installed are machines that an earlier run has installed: they have their
+	// Installed are machines that an earlier run has installed, so they answer at their
 	// addresses.
 	Installed []string `json:"installed,omitempty"`
-	// Ours are machines that may answer although their steps are not done: an
-	// earlier run has begun to install them, or another run of this server has.
+	// Ours are machines that may answer although their steps are not done: an earlier run
+	// started to install them, or another run of this server owns them.
 	Ours []string `json:"ours,omitempty"`
 }
 
@@ -84,7 +84,7 @@ func (a *Activities) lab(ctx context.Context, name string) (genesis.Lab, invento
 	return a.lastLab.lab, b, nil
 }
 
-// section returns a section of a lab file, which that must have.
+// section returns a section of a lab file, or an error if it is missing.
 func section[T any](s *T, name string) (T, error) {
 	if s == nil {
 		var none T
@@ -93,17 +93,17 @@ func section[T any](s *T, name string) (T, error) {
 	return *s, nil
 }
 
-// labCache holds the lab file that was read last: reading and checking it with
-// its documents takes as long as everything else that most activities do.
+// labCache holds the lab file that was read last. Reading and checking it takes as long as
+// the rest of most activities.
 type labCache struct {
 	mu     sync.Mutex
-	sha256 string // "": none was read
+	sha256 string // "": nothing cached
 	lab    genesis.Lab
 }
 
-// ReadLab reads the lab file and the table that it makes, and what of it
-// earlier runs of this name have done already. A new run after one that
-// has installed something is refused: that would be installed again.
+// ReadLab returns the table of the lab file and the steps that earlier runs of this name
+// have finished. If an earlier run has installed a machine, it returns an error unless the
+// request has Resume or Again.
 func (a *Activities) ReadLab(ctx context.Context, q LabRequest) (LabTable, error) {
 	lab, b, err := a.lab(ctx, q.Name)
 	if err != nil {
@@ -118,7 +118,7 @@ func (a *Activities) ReadLab(ctx context.Context, q LabRequest) (LabTable, error
 		for _, o := range open {
 			own := o.Run == q.Run || o.ID == q.operation()
 			if lab.Migrate != nil && o.ID == "migrate/"+lab.Migrate.Target {
-				of, err := labOf(o) // begun by an earlier run of this name, or for it by the operator
+				of, err := labOf(o) // started by an earlier run of this name, or by the operator for it
 				if err != nil {
 					return LabTable{}, err
 				}
@@ -174,9 +174,8 @@ func (a *Activities) ReadLab(ctx context.Context, q LabRequest) (LabTable, error
 	return t, nil
 }
 
-// ours reports whether a machine has been given its address by this server: the
-// operation has begun to install it, or the last installation has succeeded,
-// whichever run began that.
+// ours reports whether this server has given a machine its address: the operation started to
+// install it, or the last installation by any run succeeded.
 func (a *Activities) ours(ctx context.Context, machine, operation string) (bool, error) {
 	list, err := a.installations(ctx, machine)
 	if err != nil || len(list) == 0 {
@@ -188,8 +187,8 @@ func (a *Activities) ours(ctx context.Context, machine, operation string) (bool,
 	return startedBy(list[0], operation)
 }
 
-// doneBefore returns which steps earlier runs of this name have done, by the
-// newest run that has tried each.
+// doneBefore returns the steps that earlier runs of this name finished. For each step the
+// newest run that tried it counts.
 func (a *Activities) doneBefore(ctx context.Context, q LabRequest) (map[string]bool, error) {
 	runs, err := a.Operations.Operations(ctx, inventory.OperationFilter{ID: q.operation()})
 	done := map[string]bool{}

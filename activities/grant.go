@@ -11,8 +11,8 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// ClockTolerance is how far the server's clock may stand behind its newest
-// event before arming is refused.
+// ClockTolerance is how far the server's clock may be behind its newest event before Arm
+// refuses.
 const ClockTolerance = 2 * time.Second
 
 var errOff = fmt.Errorf("this server answers no machine, because no interface is configured: run ingot init, then "+
@@ -24,14 +24,15 @@ type ArmRequest struct {
 	Run        string `json:"run"`
 	WorkflowID string `json:"workflowID"`
 	Force      bool   `json:"force,omitempty"`
-	// Plan is the digest of the plan that the run goes by; empty if it needs none.
+	// Plan is the digest of the run's plan; empty if it needs none.
 	Plan string `json:"plan,omitempty"`
-	// ClockRight: the operator says that the clock is right and its newest event wrong.
+	// ClockRight: the operator confirms that the clock is right and its newest event is
+	// wrong.
 	ClockRight bool `json:"clockRight,omitempty"`
 }
 
-// Arm takes the grant of the machine for the run: everything of an earlier
-// owner is dead from here on. No window opens yet; see Power.
+// Arm takes the machine's grant for the run and fences every earlier owner. It opens no
+// window; see Power.
 func (a *Activities) Arm(ctx context.Context, q ArmRequest) (inventory.Owner, error) {
 	if err := a.Grants.KeyCheck(ctx); err != nil {
 		return inventory.Owner{}, fmt.Errorf("arming %q: %w (ingot secret status tells more)", q.Machine, err)
@@ -67,10 +68,9 @@ func (a *Activities) Arm(ctx context.Context, q ArmRequest) (inventory.Owner, er
 	return g.Owner, nil
 }
 
-// planStands refuses a run whose plan is not stored: its machine would be
-// started for nothing. A run that was reset from outside has another id than the
-// run that planned, and a run that resumes an earlier one loses its plan when
-// another run writes to the machine first.
+// planStands returns an error if the run's plan is not stored, so that the machine is not
+// started for nothing. A run that was reset has another id than the run that planned. A run
+// that resumes an earlier one loses its plan if another run writes to the machine first.
 func (a *Activities) planStands(ctx context.Context, q ArmRequest) error {
 	if q.Plan == "" {
 		return nil
@@ -90,9 +90,9 @@ func (a *Activities) planStands(ctx context.Context, q ArmRequest) error {
 	return nil
 }
 
-// refuseUnanswered refuses to start a machine over the network by its BMC, which
-// interrupts what it does, when this server would not answer it. A job for the BMC
-// needs no answer, and an operator at the power button has time to set the server up.
+// refuseUnanswered refuses to network-boot a machine by its BMC, which interrupts its work,
+// if this server would not answer it. A BMC job needs no answer, and an operator at the
+// power button has time to fix the server.
 func (a *Activities) refuseUnanswered(ctx context.Context, q ArmRequest) error {
 	off := a.Site.bootable()
 	if off == nil || q.WorkflowID != "machine/"+q.Machine {
@@ -108,8 +108,8 @@ func (a *Activities) refuseUnanswered(ctx context.Context, q ArmRequest) error {
 type WindowRequest struct {
 	Owner inventory.Owner `json:"owner"`
 	For   time.Duration   `json:"for,omitempty"`
-	// Installer: the boot is that of the plan's installer, whose documents are
-	// served as long as it may boot.
+	// Installer: the boot is that of the plan's installer, whose documents are served while
+	// it may boot.
 	Installer bool `json:"installer,omitempty"`
 }
 
@@ -123,14 +123,14 @@ func (a *Activities) RenewNetboot(ctx context.Context, q WindowRequest) error {
 	return err
 }
 
-// Disarm closes the netboot window; a closed one stays closed. A window that
-// is no longer ours is Fenced.
+// Disarm closes the netboot window; a closed one stays closed. If another run owns the
+// window, the error is Fenced.
 func (a *Activities) Disarm(ctx context.Context, o inventory.Owner) error {
 	return a.Windows.CloseNetboot(ctx, o)
 }
 
-// OpenSecrets opens the secrets window, for the reboot into the installed
-// system, whose cloud-init asks several times.
+// OpenSecrets opens the secrets window for the reboot into the installed system, whose
+// cloud-init asks several times.
 func (a *Activities) OpenSecrets(ctx context.Context, q WindowRequest) error {
 	return a.Windows.OpenSecrets(ctx, q.Owner, a.Now().Add(q.For))
 }
@@ -140,14 +140,14 @@ func (a *Activities) CloseSecrets(ctx context.Context, o inventory.Owner) error 
 	return a.Windows.CloseSecrets(ctx, o)
 }
 
-// MoreBoots allows a run more boots; only the operator's decision leads here.
+// MoreBoots allows a run more boots, after the operator's decision.
 func (a *Activities) MoreBoots(ctx context.Context, o inventory.Owner) error {
 	return a.Windows.MoreBoots(ctx, o, inventory.MaxBoots)
 }
 
-// End gives the grant back and closes both windows. A grant that another
-// run holds by now is left alone. Epoch 0 means the run's grant, whatever its
-// epoch: the answer of Arm may have been lost after it took effect.
+// End releases the grant and closes both windows. A grant of another run is left alone.
+// Epoch 0 means the run's grant with any epoch, because the result of Arm may have been lost
+// after Arm took effect.
 func (a *Activities) End(ctx context.Context, o inventory.Owner) error {
 	if o.Epoch == 0 {
 		g, err := a.Grants.Grant(ctx, o.Machine)
@@ -165,7 +165,7 @@ func (a *Activities) fence(ctx context.Context, o inventory.Owner) error {
 	return err
 }
 
-// owned returns the grant that o holds.
+// owned returns the grant of o, or an error if o does not hold it.
 func (a *Activities) owned(ctx context.Context, o inventory.Owner) (inventory.Grant, error) {
 	g, err := a.Grants.Grant(ctx, o.Machine)
 	if err == nil && g.Owner != o {
@@ -174,8 +174,8 @@ func (a *Activities) owned(ctx context.Context, o inventory.Owner) (inventory.Gr
 	return g, err
 }
 
-// Idle reports whether no run has the machine and its network boot is closed,
-// and is Conflict otherwise: what an undo begins with.
+// Idle returns Conflict unless the machine has no run and its network boot is closed. An
+// undo checks this first.
 func (a *Activities) Idle(ctx context.Context, machine string) error {
 	g, err := a.Grants.Grant(ctx, machine)
 	if errors.Is(err, inventory.ErrNotFound) {

@@ -15,10 +15,10 @@ import (
 // Clusters asks a Harvester cluster at its virtual address. Errors are
 // inventory.ErrUnreachable, ErrRefused or ErrInvalid, wrapped.
 type Clusters interface {
-	// Ready is nil once other nodes can join.
+	// Ready returns nil once other nodes can join.
 	Ready(ctx context.Context, e inventory.Endpoint) error
-	// LogIn begins a session, and LogOut ends it. A token whose session has
-	// ended is ErrRefused.
+	// LogIn starts a session and LogOut ends it. The token of an ended session gets
+	// ErrRefused.
 	LogIn(
 		ctx context.Context, e inventory.Endpoint, user string, password inventory.Secret,
 	) (token inventory.Secret, err error)
@@ -26,7 +26,7 @@ type Clusters interface {
 	Nodes(ctx context.Context, e inventory.Endpoint, token inventory.Secret) ([]inventory.ClusterNode, error)
 }
 
-// clusterUser is the user that asks a cluster for its nodes.
+// clusterUser is the user whose account lists the cluster's nodes.
 const clusterUser = "admin"
 
 func (a *Activities) cluster(ctx context.Context, name string) (genesis.Cluster, inventory.Endpoint, error) {
@@ -48,9 +48,9 @@ func (a *Activities) ClusterReady(ctx context.Context, q LabRequest) error {
 	return a.until(ctx, func(ctx context.Context) error { return a.Clusters.Ready(ctx, e) })
 }
 
-// ClusterHas waits until the cluster lists as many nodes as have joined once the
-// machine has. They are counted, because a node's name is the host name in its
-// own configuration. Without a machine, all nodes must be ready.
+// ClusterHas waits until the cluster lists the number of nodes that it has once the machine
+// joined. It counts nodes, because a node's name comes from its own configuration. Without a
+// machine, all nodes must be ready.
 func (a *Activities) ClusterHas(ctx context.Context, q LabRequest) error {
 	c, e, err := a.cluster(ctx, q.Name)
 	if err != nil {
@@ -84,11 +84,11 @@ func (a *Activities) ClusterHas(ctx context.Context, q LabRequest) error {
 	})
 }
 
-// logOutTime bounds the end of a session: the activity waits for it.
+// logOutTime limits the logout, because the activity waits for it.
 const logOutTime = 10 * time.Second
 
-// clusterSession logs in once for all questions: clusters keep each token for
-// hours. Its token is stored nowhere else.
+// clusterSession logs in once for all requests, because clusters keep each token for hours.
+// The token is stored nowhere else.
 type clusterSession struct {
 	clusters Clusters
 	at       inventory.Endpoint

@@ -15,11 +15,10 @@ import (
 // TypeHeld is the error of a run that was open when the server was restored from a backup.
 const TypeHeld = "Held"
 
-// A Hold answers Held to every activity of runs that were open when the server
-// was restored from a backup: since then the machine may have been installed,
-// moved to another server or thrown away, and this server does not know of it. What
-// is let through only records that the run waits or ended, and gives back what
-// it holds, which is nothing.
+// A Hold answers Held to every activity of runs that were open when the server was restored
+// from a backup. Since the backup the machine may have been installed, moved to another
+// server or discarded without this server's knowledge. Allowed are only activities that
+// record that the run waits or ended, and that release what it holds.
 type Hold struct {
 	interceptor.WorkerInterceptorBase
 
@@ -27,7 +26,7 @@ type Hold struct {
 	text string
 }
 
-// NewHold returns a Hold of the runs that r names.
+// NewHold returns a Hold of the runs in r.
 func NewHold(r inventory.Restore) *Hold {
 	h := &Hold{runs: map[string]bool{}, text: HeldText(r)}
 	for _, x := range r.Held {
@@ -36,7 +35,7 @@ func NewHold(r inventory.Restore) *Hold {
 	return h
 }
 
-// HeldText explains a run that is held to the operator.
+// HeldText explains to the operator why a run is held.
 func HeldText(r inventory.Restore) string {
 	return fmt.Sprintf("this run was under way in the backup of %s, from which the server was restored: the machine "+
 		"may have moved on since, so nothing more is done to it; look at it, abort this run, and start another one if it "+
@@ -44,12 +43,12 @@ func HeldText(r inventory.Restore) string {
 		r.Taken.UTC().Format(time.DateTime))
 }
 
-// letThrough reports whether a held run may have the activity.
+// letThrough reports whether a held run may execute the activity.
 func letThrough(name string) bool {
 	return name == "Record" || name == "RecordOperation" || name == "End"
 }
 
-// InterceptActivity is called by the worker for each attempt.
+// InterceptActivity refuses the activities of held runs.
 func (h *Hold) InterceptActivity(_ context.Context,
 	next interceptor.ActivityInboundInterceptor,
 ) interceptor.ActivityInboundInterceptor {

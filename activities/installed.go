@@ -11,20 +11,18 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// InstalledRequest asks whether an operation has installed a machine, or is
-// about to.
+// InstalledRequest asks whether an operation has installed a machine or is installing it.
 type InstalledRequest struct {
 	Machine string    `json:"machine"`
 	Parent  string    `json:"parent"` // workflow id of the operation
 	Since   time.Time `json:"since,omitzero"`
 }
 
-// Installed returns the machine's latest installation, if the operation started
-// it, not before the given time, has not taken it back, and it has succeeded or
-// goes on: one look, so that none can end unseen between two. What a BMC job or
-// an inspection did in between does not count. Conflict: another
-// run has installed the machine after the operation did, and the operator has not said
-// that this is to be overwritten.
+// Installed returns the machine's latest installation if the operation started it, after the
+// given time, has not undone it, and it succeeded or is still open. One query reads all of
+// this, so that no run can end unnoticed in between. BMC jobs and inspections do not count.
+// The error is Conflict if another run installed the machine later and the operator has not
+// allowed overwriting that.
 func (a *Activities) Installed(ctx context.Context, q InstalledRequest) (OwnRun, error) {
 	list, err := a.installations(ctx, q.Machine)
 	if err != nil {
@@ -60,7 +58,7 @@ func (a *Activities) Installed(ctx context.Context, q InstalledRequest) (OwnRun,
 	return OwnRun{}, nil
 }
 
-// installations are the machine's runs that install, the newest first.
+// installations returns the machine's runs that install, newest first.
 func (a *Activities) installations(ctx context.Context, machine string) ([]inventory.Workflow, error) {
 	list, err := a.Operations.Workflows(ctx, inventory.WorkflowFilter{Machine: machine})
 	if err != nil {
@@ -71,7 +69,7 @@ func (a *Activities) installations(ctx context.Context, machine string) ([]inven
 	}), nil
 }
 
-// latestInstallation is the newest of them.
+// latestInstallation returns the newest of the machine's installations.
 func (a *Activities) latestInstallation(ctx context.Context, machine string) (inventory.Workflow, error) {
 	list, err := a.installations(ctx, machine)
 	if err == nil && len(list) == 0 {
@@ -83,23 +81,23 @@ func (a *Activities) latestInstallation(ctx context.Context, machine string) (in
 	return list[0], nil
 }
 
-// OwnRun is the open run of a machine, if there is one.
+// OwnRun is the open run of a machine, if any.
 type OwnRun struct {
 	Run string `json:"run,omitempty"` // "": none is open
-	// Mine reports whether the asking operation started it.
+	// Mine reports whether the requesting operation started it.
 	Mine bool `json:"mine,omitempty"`
 }
 
 // OpenRunRequest asks for the open run of a machine.
 type OpenRunRequest struct {
 	Machine string `json:"machine"`
-	Parent  string `json:"parent"` // workflow id of who asks
-	// TakeBack is for an operation that undoes what it has installed: its latest
-	// installation of the machine counts as none from then on.
+	Parent  string `json:"parent"` // workflow id of the requester
+	// TakeBack is for an operation that undoes its installation: from then on the machine's
+	// latest installation does not count.
 	TakeBack bool `json:"takeBack,omitempty"`
 }
 
-// OpenRun returns which run has a machine now, and whether the parent started it.
+// OpenRun returns the open run of a machine and whether the parent started it.
 func (a *Activities) OpenRun(ctx context.Context, q OpenRunRequest) (OwnRun, error) {
 	if q.TakeBack {
 		if err := a.takeBack(ctx, q); err != nil {
@@ -120,8 +118,8 @@ func (a *Activities) OpenRun(ctx context.Context, q OpenRunRequest) (OwnRun, err
 	return OwnRun{Run: w.Run, Mine: mine}, err
 }
 
-// takeBack remembers which installation was undone, for an operation that resumes.
-// One that another run has made since stays one.
+// takeBack records which installation was undone, for an operation that resumes. A later
+// installation by another run still counts.
 func (a *Activities) takeBack(ctx context.Context, q OpenRunRequest) error {
 	last, err := a.latestInstallation(ctx, q.Machine)
 	if errors.Is(err, inventory.ErrNotFound) {

@@ -14,17 +14,17 @@ import (
 	"github.com/ingotmetal/ingot/template"
 )
 
-// PlannedInstaller is an installer as the workflow sees it.
+// PlannedInstaller is the part of an installer that the workflow needs.
 type PlannedInstaller struct {
 	Payload  string         `json:"payload"`
 	Complete string         `json:"complete"` // webhook | phone-home | talos
 	Timeout  action.Seconds `json:"timeout"`
-	// Loaded: the payload is in memory before the installer begins: an
-	// installer that is heard at work was delivered whole.
+	// Loaded: the payload is in memory before the installer starts. A report of the
+	// installer therefore proves that all of it was delivered.
 	Loaded bool `json:"loaded,omitempty"`
 }
 
-// install says what of plan's installer enters the workflow.
+// install returns what the workflow needs of the plan's installer.
 func (p *Planned) install(plan inventory.Plan) {
 	i := plan.Installer
 	if i == nil {
@@ -37,15 +37,14 @@ func (p *Planned) install(plan inventory.Plan) {
 	p.Evidence = i.Complete
 	for _, d := range plan.Documents {
 		if inventory.Refers(d.Contents, inventory.RefNonce) || inventory.Refers(d.Contents, inventory.RefPhoneHomeURL) {
-			p.Evidence = EvidencePhoneHome // the installed system will say so itself
+			p.Evidence = EvidencePhoneHome // the installed system reports by itself
 		}
 	}
 }
 
-// installer fills in what plan has of documents and an installer, and checks
-// all of it: nothing is touched for a document that its program would refuse.
-// The documents stand in the sealed plan as they were checked, with nothing but
-// what a run alone knows left to be resolved.
+// installer fills in the plan's documents and installer and validates all of it, so that no
+// machine is touched for a document that its program would refuse. The sealed plan holds the
+// documents as they were validated; only values of the run are resolved later.
 func (a *Activities) installer(ctx context.Context, m inventory.Machine, r template.Rendered, plan *inventory.Plan) error {
 	var problems inventory.Problems
 	if r.Installer != nil {
@@ -89,8 +88,8 @@ func (a *Activities) installer(ctx context.Context, m inventory.Machine, r templ
 	return problems.Err()
 }
 
-// mayInstall says why m is not given to an installer other than the agent,
-// which itself chooses what it writes to.
+// mayInstall returns why m must not boot an installer other than the agent: such an
+// installer chooses itself which disks it writes.
 func mayInstall(m inventory.Machine) (problems inventory.Problems) {
 	if m.DiskSelector == nil && len(m.Disks) != 1 {
 		problems.Add("machine."+m.Name+".diskSelector", "give the machine a diskSelector (serial or wwn of the disk that "+
@@ -106,8 +105,7 @@ func mayInstall(m inventory.Machine) (problems inventory.Problems) {
 	return problems
 }
 
-// served requires that this server has a copy of an image, and returns its
-// digest.
+// served returns the digest of an image, or an error if this server has no copy of it.
 func (a *Activities) served(ctx context.Context, name string, problems *inventory.Problems) (sha256 string, err error) {
 	img, err := a.Catalogue.Image(ctx, name)
 	switch {
@@ -129,7 +127,7 @@ func (a *Activities) served(ctx context.Context, name string, problems *inventor
 	return img.SHA256, nil
 }
 
-// document completes and checks a document as it will be served.
+// document completes and validates a document as it will be served.
 func (a *Activities) document(m inventory.Machine, plan *inventory.Plan, d inventory.Document, user,
 	vendor inventory.Secret,
 ) (inventory.Document, error) {
@@ -154,7 +152,7 @@ func (a *Activities) document(m inventory.Machine, plan *inventory.Plan, d inven
 		return d, err
 	}
 
-	// The epoch is not known before the machine is armed; no check depends on it.
+	// The epoch is unknown before the machine is armed; no check depends on it.
 	stand := inventory.Owner{Machine: m.Name, Run: plan.Run, Epoch: 1}
 	if err := systems.Check(d.Kind, file, []byte(a.ofRun(contents, stand))); err != nil {
 		return d, err
@@ -193,7 +191,7 @@ func (a *Activities) document(m inventory.Machine, plan *inventory.Plan, d inven
 	return d, nil
 }
 
-// ofRun resolves what o's run alone knows.
+// ofRun resolves the values that exist only in o's run.
 func (a *Activities) ofRun(text string, o inventory.Owner) string {
 	out, err := inventory.Resolve(text, func(ref string) (string, error) {
 		if v, ok := seed.Reference(ref, a.Site.MetadataURL, a.Site.ClaimKey, o); ok {
@@ -202,14 +200,14 @@ func (a *Activities) ofRun(text string, o inventory.Owner) string {
 		return ref, nil
 	})
 	if err != nil {
-		return text // this lookup has no error
+		return text // this lookup never fails
 	}
 	return out
 }
 
-// digestOf is the digest of a plan: of its actions, and of its installer where
-// it has one. Of documents the names and kinds count: what they hold is
-// secret, and a digest in a history could reveal it.
+// digestOf returns the digest of a plan: of its actions and its installer. Of documents only
+// names and kinds are included: their contents are secret, and a digest in a history could
+// reveal them.
 func digestOf(plan inventory.Plan) (string, error) {
 	if plan.Installer == nil && len(plan.Documents) == 0 {
 		return digest(plan.Actions)
@@ -223,11 +221,11 @@ func digestOf(plan inventory.Plan) (string, error) {
 	return digest([]any{plan.Actions, plan.Installer, named})
 }
 
-// installedEvery is how often an installed system is asked which document it runs with.
+// installedEvery is how often an installed system is asked for its document.
 const installedEvery = 5 * time.Second
 
-// TalosInstalled waits until the system on the owner's machine proves that it
-// runs with this run's document, and returns the proof in words.
+// TalosInstalled waits until the system on the owner's machine proves that it runs with this
+// run's document. It returns the proof as text.
 func (a *Activities) TalosInstalled(ctx context.Context, o inventory.Owner) (string, error) {
 	defer heartbeat(ctx)()
 	return a.waitForProof(ctx, o)

@@ -6,10 +6,10 @@ import (
 	"go.temporal.io/sdk/interceptor"
 )
 
-// Interceptors of the worker see each attempt of each activity, local ones included,
-// so that none can be forgotten.
+// The interceptors of the worker see each attempt of each activity, local ones included, so
+// that no activity can be left out.
 
-// around makes what is next for an activity an attempt that a function carries out.
+// around wraps the next interceptor of an activity with a function.
 func around(next interceptor.ActivityInboundInterceptor,
 	attempt func(ctx context.Context, do func() (any, error)) (any, error),
 ) interceptor.ActivityInboundInterceptor {
@@ -26,13 +26,13 @@ func (i *inbound) ExecuteActivity(ctx context.Context, in *interceptor.ExecuteAc
 	return i.attempt(ctx, func() (any, error) { return i.Next.ExecuteActivity(ctx, in) })
 }
 
-// Errors gives the errors of activities the types that workflows tell apart. It is the
-// innermost interceptor: the others see these types.
+// Errors converts the errors of activities to the types that workflows distinguish. It is
+// the innermost interceptor, so the others see these types.
 type Errors struct {
 	interceptor.WorkerInterceptorBase
 }
 
-// InterceptActivity is called by the worker for each attempt.
+// InterceptActivity converts the error of each attempt.
 func (*Errors) InterceptActivity(_ context.Context,
 	next interceptor.ActivityInboundInterceptor,
 ) interceptor.ActivityInboundInterceptor {

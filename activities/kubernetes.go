@@ -27,8 +27,8 @@ func (a *Activities) kubeconfig(ctx context.Context, q LabRequest) (inventory.Se
 	return k, nil
 }
 
-// KubernetesReady waits until the platform's API server and at least one node
-// are ready, and no node is not ready.
+// KubernetesReady waits until the platform's API server answers and it has at least one
+// node, all of them ready.
 func (a *Activities) KubernetesReady(ctx context.Context, q LabRequest) error {
 	k, err := a.kubeconfig(ctx, q)
 	if err != nil {
@@ -50,7 +50,7 @@ func (a *Activities) KubernetesReady(ctx context.Context, q LabRequest) error {
 	})
 }
 
-// countReady counts the nodes that are ready and names those that are not.
+// countReady returns the number of ready nodes and the names of the others.
 func countReady(nodes []inventory.ClusterNode) (ready int, notReady []string) {
 	for _, n := range nodes {
 		if n.Ready {

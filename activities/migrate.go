@@ -14,20 +14,20 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Mover is the server's own state machine, which moves the site: Temporal
-// cannot run what stops it.
+// Mover is the server's own state machine, which moves the site, because Temporal cannot run
+// the activity that stops it.
 type Mover interface {
-	// CheckTarget refuses a target that could not take over.
+	// CheckTarget returns an error if the target could not take over.
 	CheckTarget(ctx context.Context, target string) error
 	// SyncImages sends the image files that the target lacks.
 	SyncImages(ctx context.Context, target string, progress func(text string)) (sent int, err error)
-	// HandOverState returns what became of a hand-over; see inventory.HandOver….
+	// HandOverState returns the result of a hand-over; see inventory.HandOver….
 	HandOverState(ctx context.Context, id string) (state, why string, err error)
-	// WithdrawHandOver makes sure that one that was not begun never is.
+	// WithdrawHandOver prevents a hand-over that has not begun.
 	WithdrawHandOver(ctx context.Context, id string) error
 }
 
-// Moving is what the store keeps of a migration.
+// Moving is what the store keeps about a migration.
 type Moving interface {
 	CloseIntake(ctx context.Context, why string) error
 	OpenIntake(ctx context.Context) error
@@ -51,9 +51,9 @@ type MigrateRequest struct {
 	ID     string `json:"id"`     // of the migration's workflow
 }
 
-// CheckTarget refuses a target of another version, with too little room, with
-// its ports taken, or that owns a site epoch; and a second migration, or one
-// outside of a Genesis, while that runs.
+// CheckTarget refuses a target of another version, with too little space, with its ports in
+// use, or that owns a site epoch. It also refuses a second migration, and a migration
+// outside of a Genesis while that runs.
 func (a *Activities) CheckTarget(ctx context.Context, q MigrateRequest) error {
 	m, err := a.mover()
 	if err != nil {
@@ -80,8 +80,7 @@ func (a *Activities) CheckTarget(ctx context.Context, q MigrateRequest) error {
 	return m.CheckTarget(ctx, q.Target)
 }
 
-// labOf returns for which lab file a migration moves the server: that of the
-// Genesis whose step it is, if it is one.
+// labOf returns the lab file of the Genesis to which a migration belongs, or "".
 func labOf(o inventory.Operation) (string, error) {
 	var in struct {
 		Genesis string `json:"genesis"`
@@ -92,8 +91,7 @@ func labOf(o inventory.Operation) (string, error) {
 	return in.Genesis, nil
 }
 
-// RelaySwitchRequest is about the source's or the target's line in the relay of
-// the lab.
+// RelaySwitchRequest is about the source's or the target's entry in the relay of the lab.
 type RelaySwitchRequest struct {
 	Genesis string `json:"genesis"` // name of the lab file
 	Target  string `json:"target"`  // of the migration
@@ -101,8 +99,8 @@ type RelaySwitchRequest struct {
 	Listed  bool   `json:"listed,omitempty"`
 }
 
-// RelaySwitch lists the target in the lab's relay, or removes the line of
-// either. It reports whether there is a relay at all.
+// RelaySwitch adds the target to the lab's relay, or removes the entry of source or target.
+// It reports whether there is a relay.
 func (a *Activities) RelaySwitch(ctx context.Context, q RelaySwitchRequest) (bool, error) {
 	lab, _, err := a.lab(ctx, q.Genesis)
 	if err != nil {
@@ -114,7 +112,7 @@ func (a *Activities) RelaySwitch(ctx context.Context, q RelaySwitchRequest) (boo
 	}
 
 	if q.Target != lab.Migrate.Target {
-		// A migration back, for one: the lines of the lab file would be the wrong way round.
+		// In a migration back, for example, the entries of the lab file would be swapped.
 		return false, fmt.Errorf("lab %q moves to %q and not to %q: leave the lab out, and change the router's relay "+
 			"by hand: %w", q.Genesis, lab.Migrate.Target, q.Target, inventory.ErrInvalid)
 	}
@@ -126,8 +124,8 @@ func (a *Activities) RelaySwitch(ctx context.Context, q RelaySwitchRequest) (boo
 	return true, a.relayTo(ctx, RelayRequest{Genesis: q.Genesis, Server: server}, q.Listed)
 }
 
-// SyncImages sends the files of the images to the target, by digest, each from
-// where it broke off. It returns how many it sent.
+// SyncImages sends the image files to the target, by digest, and resumes interrupted
+// transfers. It returns how many it sent.
 func (a *Activities) SyncImages(ctx context.Context, q MigrateRequest) (int, error) {
 	m, err := a.mover()
 	if err != nil {
@@ -137,19 +135,19 @@ func (a *Activities) SyncImages(ctx context.Context, q MigrateRequest) (int, err
 	return m.SyncImages(ctx, q.Target, func(text string) { activity.RecordHeartbeat(ctx, text) })
 }
 
-// CloseIntake has new runs refused.
+// CloseIntake makes the server refuse new runs.
 func (a *Activities) CloseIntake(ctx context.Context, q MigrateRequest) error {
 	return a.Moving.CloseIntake(ctx, fmt.Sprintf("%s moves this site to %s", q.ID, q.Target))
 }
 
-// OpenIntake takes new runs again.
+// OpenIntake makes the server accept new runs again.
 func (a *Activities) OpenIntake(ctx context.Context) error { return a.Moving.OpenIntake(ctx) }
 
 // maxNamed is how many runs an error names.
 const maxNamed = 10
 
-// AwaitDrained waits until no run of a machine is open, for as long as its
-// context lets it; its heartbeats name the runs of the last look.
+// AwaitDrained waits until no machine has an open run, or until its context ends. Its
+// heartbeats name the open runs.
 func (a *Activities) AwaitDrained(ctx context.Context) error {
 	tick := time.NewTicker(a.lookEvery(outcomeEvery))
 	defer tick.Stop()
@@ -168,7 +166,7 @@ func (a *Activities) AwaitDrained(ctx context.Context) error {
 	}
 }
 
-// OpenRuns names the runs of machines that are open, the first of them.
+// OpenRuns returns the names of the machines' open runs, up to maxNamed.
 func (a *Activities) OpenRuns(ctx context.Context) ([]string, error) {
 	return a.openRuns(ctx)
 }
@@ -192,12 +190,12 @@ func (a *Activities) openRuns(ctx context.Context) ([]string, error) {
 	return out, nil
 }
 
-// RequestHandOver stores the request to move this site; the server does the rest.
+// RequestHandOver stores the request to move this site; the server process carries it out.
 func (a *Activities) RequestHandOver(ctx context.Context, h inventory.HandOver) error {
 	return a.Moving.RequestHandOver(ctx, h)
 }
 
-// WithdrawHandOver withdraws the request, as long as nothing was begun.
+// WithdrawHandOver withdraws the request if the hand-over has not begun.
 func (a *Activities) WithdrawHandOver(ctx context.Context, id string) error {
 	m, err := a.mover()
 	if err != nil {
@@ -206,15 +204,15 @@ func (a *Activities) WithdrawHandOver(ctx context.Context, id string) error {
 	return m.WithdrawHandOver(ctx, id)
 }
 
-// HandedOver is what became of a hand-over.
+// HandedOver is the result of a hand-over.
 type HandedOver struct {
 	Moved bool   `json:"moved"`
-	Why   string `json:"why,omitempty"` // it did not
+	Why   string `json:"why,omitempty"` // why it did not
 }
 
-// AwaitHandOver waits until this server knows what became of a hand-over. It
-// only reads what this server is, so it may be cut off at any moment and started
-// again, here or where the site has moved to.
+// AwaitHandOver waits until this server knows the result of a hand-over. It only reads the
+// server's state, so it may be interrupted at any time and started again, here or where the
+// site has moved.
 func (a *Activities) AwaitHandOver(ctx context.Context, id string) (HandedOver, error) {
 	m, err := a.mover()
 	if err != nil {
@@ -240,8 +238,8 @@ func (a *Activities) AwaitHandOver(ctx context.Context, id string) (HandedOver, 
 	}
 }
 
-// VerifyMoved looks at the site where it has come to: its keys open, machines
-// can be booted, and which BMCs answer. It returns what is to be looked at.
+// VerifyMoved checks the site after the move: whether its keys open, whether machines can be
+// booted, and which BMCs answer. It returns what the operator should check.
 func (a *Activities) VerifyMoved(ctx context.Context) ([]string, error) {
 	defer heartbeat(ctx)()
 	if err := a.Grants.KeyCheck(ctx); err != nil {

@@ -9,26 +9,26 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Peers is what this server knows of other sites.
+// Peers is what this server knows about other sites.
 type Peers interface {
-	// Known reports whether this server can hand over to the peer: it has its
-	// address, its key and a token.
+	// Known reports whether this server can hand over to the peer, that is, has its address,
+	// key and token.
 	Known(ctx context.Context, name string) (bool, error)
-	// Standby makes the identity of a standby that is called name and answers at
-	// url, once: the Secret of its manifest.
+	// Standby creates, once, the identity of the standby with this name and URL: the Secret
+	// of its manifest.
 	Standby(ctx context.Context, name, url string) (secret inventory.Secret, err error)
-	// Moved reports whether a run of Migrate has made this server the site.
+	// Moved reports whether a run of Migrate made this server the site.
 	Moved(ctx context.Context, run string) (bool, error)
-	// Forget makes this server forget a peer that it has not handed over to.
+	// Forget removes a peer that this server has not handed over to.
 	Forget(ctx context.Context, name string) error
 }
 
 var errNoMigration = fmt.Errorf("the lab file has no migration: %w", inventory.ErrInvalid)
 
-// DeployTarget starts the standby to which this server moves, by applying the
-// lab's manifest to its platform, and waits until it answers. A peer that this
-// server knows already, which an operator has started, is left alone. It may be
-// repeated, and does nothing once the site has moved there.
+// DeployTarget starts the standby to which this server moves, by applying the lab's manifest
+// to its platform, and waits until it answers. A peer that an operator started and this
+// server knows is left alone. It may be repeated, and does nothing once the site has moved
+// there.
 func (a *Activities) DeployTarget(ctx context.Context, q LabRequest) error {
 	defer heartbeat(ctx)()
 	lab, _, err := a.lab(ctx, q.Name)
@@ -44,8 +44,8 @@ func (a *Activities) DeployTarget(ctx context.Context, q LabRequest) error {
 		return fmt.Errorf("this server has no peers to move to: %w", inventory.ErrUnsupported)
 	}
 
-	// Another identity for the server that runs would lock every client out, and one
-	// to which the site is moving right now has its own.
+	// A new identity for the running server would lock every client out, and a server to
+	// which the site is moving right now has one already.
 	last, moved, err := a.moved(ctx, lab.Migrate.Target)
 	switch {
 	case err != nil:
@@ -76,7 +76,7 @@ func (a *Activities) DeployTarget(ctx context.Context, q LabRequest) error {
 		return err
 	}
 
-	// The manifest makes the namespace of the Secret, and its pod waits for it.
+	// The manifest creates the namespace of the Secret, and its pod waits for the Secret.
 	names, err := a.Kubernetes.Apply(ctx, k, inventory.NewSecret(lab.Migrate.Manifest+"\n---\n"+secret.Reveal()))
 	if err != nil {
 		return err
@@ -87,8 +87,8 @@ func (a *Activities) DeployTarget(ctx context.Context, q LabRequest) error {
 		return nil
 	}
 
-	// Its pod has an image to fetch first, for which the migration's own check,
-	// which comes next, has no patience. What else it may say is that check's.
+	// The pod first pulls its image, and the migration's own check, which comes next, does
+	// not wait for that. Other problems are left to that check.
 	return a.until(ctx, func(ctx context.Context) error {
 		err := a.Mover.CheckTarget(ctx, lab.Migrate.Target)
 		if errors.Is(err, inventory.ErrUnreachable) {
@@ -98,8 +98,8 @@ func (a *Activities) DeployTarget(ctx context.Context, q LabRequest) error {
 	})
 }
 
-// MovedTo returns the migration that has moved the site to the lab's target and
-// began after q.Since, if there is one.
+// MovedTo returns the migration that moved the site to the lab's target and started after
+// q.Since, if any.
 func (a *Activities) MovedTo(ctx context.Context, q LabRequest) (OwnRun, error) {
 	lab, _, err := a.lab(ctx, q.Name)
 	if err != nil {
@@ -115,8 +115,8 @@ func (a *Activities) MovedTo(ctx context.Context, q LabRequest) (OwnRun, error) 
 	return OwnRun{Run: last.Run, Mine: true}, nil
 }
 
-// RemoveTarget takes DeployTarget back. A target that has become the server is
-// not removed: that is Conflict.
+// RemoveTarget undoes DeployTarget. If the target has become the server, the error is
+// Conflict.
 func (a *Activities) RemoveTarget(ctx context.Context, q LabRequest) error {
 	defer heartbeat(ctx)()
 	lab, _, err := a.lab(ctx, q.Name)
@@ -151,9 +151,8 @@ func (a *Activities) RemoveTarget(ctx context.Context, q LabRequest) error {
 	return a.Peers.Forget(ctx, lab.Migrate.Target)
 }
 
-// moved returns the latest migration to the target, the zero Operation if there was
-// none, and whether the site has moved there. Whatever the record of a migration
-// says of its end, this server knows what it is.
+// moved returns the latest migration to the target, or the zero Operation, and whether the
+// site has moved there. The server's own role decides that, not the record of the migration.
 func (a *Activities) moved(ctx context.Context, target string) (last inventory.Operation, moved bool, err error) {
 	all, err := a.Operations.Operations(ctx, inventory.OperationFilter{ID: "migrate/" + target, Limit: 1})
 	if err != nil || len(all) == 0 {
@@ -167,8 +166,8 @@ func (a *Activities) moved(ctx context.Context, target string) (last inventory.O
 	return last, moved, err
 }
 
-// Migrated waits until the migration to the lab's target has succeeded by its
-// record, which moves along, and the lab's relay leads to the target alone.
+// Migrated waits until the record of the migration to the lab's target, which moves with the
+// site, shows success and the lab's relay lists only the target.
 func (a *Activities) Migrated(ctx context.Context, q LabRequest) error {
 	lab, _, err := a.lab(ctx, q.Name)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Operations is where an operation writes down what happened.
+// Operations is where an operation records what happened.
 type Operations interface {
 	PutOperation(ctx context.Context, o inventory.Operation) error
 	Operations(ctx context.Context, f inventory.OperationFilter) ([]inventory.Operation, error)
@@ -21,8 +21,8 @@ type Operations interface {
 	Machines(ctx context.Context) ([]inventory.Machine, error)
 }
 
-// RecordOperation writes the record of an operation with its input, as Record
-// does for a run: a local activity, whenever the record changes.
+// RecordOperation writes the record of an operation with its input. Like Record, it is a
+// local activity and runs whenever the record changes.
 func (a *Activities) RecordOperation(ctx context.Context, o inventory.Operation, input any) error {
 	var err error
 	if o.Input, err = json.Marshal(input); err != nil {
@@ -31,28 +31,28 @@ func (a *Activities) RecordOperation(ctx context.Context, o inventory.Operation,
 	return a.Operations.PutOperation(ctx, o)
 }
 
-// OutcomeRequest asks how a machine's run has ended.
+// OutcomeRequest asks for the outcome of a machine's run.
 type OutcomeRequest struct {
 	Run string `json:"run"`
 	// Asking makes a run that waits for the operator count as an outcome.
 	Asking bool `json:"asking,omitempty"`
-	// Known is what the run waits for as the caller knows already. Only another
-	// message, or that the run goes on, is an outcome then.
+	// Known is the message of the waiting run that the caller already has. Only another
+	// message, or that the run continues, is an outcome then.
 	Known string `json:"known,omitempty"`
 }
 
-// reports whether a run that is not over has come to something to tell.
+// tells reports whether a run that is still open has an outcome to report.
 func (q OutcomeRequest) tells(asks bool, message string) bool {
 	return q.Asking && (asks && message != q.Known || !asks && q.Known != "")
 }
 
-// Outcome is how a machine's run stands, as its record tells.
+// Outcome is the state of a machine's run according to its record.
 type Outcome struct {
 	Run     string `json:"run"`
 	State   string `json:"state"`
-	Phase   string `json:"phase"` // waiting-for-person is an outcome only where it was asked for
+	Phase   string `json:"phase"` // waiting-for-person is an outcome only on request
 	Message string `json:"message,omitempty"`
-	// Asks reports whether nothing goes on before the operator has done something.
+	// Asks reports whether the run waits for the operator.
 	Asks bool `json:"asks,omitempty"`
 }
 
@@ -69,29 +69,29 @@ func (a *Activities) operationOutcome(ctx context.Context, run string) (Outcome,
 	return Outcome{Run: o.Run, State: o.State, Phase: o.Step, Message: o.Message, Asks: o.Question != nil}, err
 }
 
-// outcomeEvery is how often a record is looked at. Reading it costs a
-// millisecond; an event for each change of phase would cost Temporal more.
+// outcomeEvery is how often a record is read. A read costs a millisecond; an event for each
+// phase change would cost Temporal more.
 const outcomeEvery = time.Second
 
-// answerEvery is the same for a run that waits for an operator: there may be thousands.
+// answerEvery is outcomeEvery for runs that wait for an operator: there may be thousands.
 const answerEvery = 5 * time.Second
 
-// noRecord is how long a run may take to write its first record. The worker
-// that runs this activity would have run the workflow, too.
+// noRecord is how long a run may take to write its first record. The worker that runs this
+// activity would also have run the workflow.
 const noRecord = 5 * time.Minute
 
-// AwaitRun returns when the machine's run is over by its record. It heartbeats,
-// and starts again when its worker dies: parents read outcomes from the
-// inventory, because the completion of a child is lost with a reset parent.
+// AwaitRun returns when the record of the machine's run is final. It heartbeats, and starts
+// again if its worker dies. Parents read outcomes from the inventory, because a reset parent
+// misses the completion of its child.
 func (a *Activities) AwaitRun(ctx context.Context, q OutcomeRequest) (Outcome, error) {
 	return a.outcome(ctx, q, "run", a.runOutcome)
 }
 
-// An outcomeReader reads how a run stands from its record.
+// An outcomeReader reads the state of a run from its record.
 type outcomeReader = func(ctx context.Context, run string) (Outcome, error)
 
-// outcome looks at a record until it has what q asks for. kind is what the
-// record is of.
+// outcome polls a record until it has what q asks for. kind names the kind of record for
+// messages.
 func (a *Activities) outcome(ctx context.Context, q OutcomeRequest, kind string, look outcomeReader) (Outcome, error) {
 	began := time.Now()
 	every := outcomeEvery
@@ -120,18 +120,18 @@ func (a *Activities) outcome(ctx context.Context, q OutcomeRequest, kind string,
 	}
 }
 
-// AwaitOperation returns when the operation is over by its record, as AwaitRun
-// does for a machine's run.
+// AwaitOperation returns when the record of the operation is final, as AwaitRun does for a
+// run.
 func (a *Activities) AwaitOperation(ctx context.Context, q OutcomeRequest) (Outcome, error) {
 	return a.outcome(ctx, q, "operation", a.operationOutcome)
 }
 
-// RunNow returns how a machine's run stands.
+// RunNow returns the state of a machine's run.
 func (a *Activities) RunNow(ctx context.Context, run string) (Outcome, error) {
 	return outcomeNow(ctx, run, a.runOutcome)
 }
 
-// OperationNow returns how an operation stands.
+// OperationNow returns the state of an operation.
 func (a *Activities) OperationNow(ctx context.Context, run string) (Outcome, error) {
 	return outcomeNow(ctx, run, a.operationOutcome)
 }
@@ -148,7 +148,7 @@ func outcomeNow(ctx context.Context, run string, look outcomeReader) (Outcome, e
 func (a *Activities) OpenOperation(ctx context.Context, id string) (string, error) {
 	list, err := a.Operations.Operations(ctx, inventory.OperationFilter{ID: id, Open: true, Limit: 1})
 	if err == nil && len(list) == 0 {
-		// It has just ended, and Temporal is about to learn of it.
+		// The operation has just ended and Temporal has not closed it yet.
 		err = fmt.Errorf("operation %q ended as it was to be followed; retry begins it again: %w", id, inventory.ErrConflict)
 	}
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/ingotmetal/ingot/template"
 )
 
-// DefaultTemplate is used when neither the request nor the machine names one.
+// DefaultTemplate is used if neither the request nor the machine names a template.
 const DefaultTemplate = "image"
 
 // PlanRequest asks for the plan of a run.
@@ -26,14 +26,14 @@ type PlanRequest struct {
 	Template    string            `json:"template,omitempty"`
 	Image       string            `json:"image,omitempty"`
 	HardwareMap map[string]string `json:"hardwareMap,omitempty"`
-	// Wipe begins the plan with a wipe of the bound disk.
+	// Wipe adds a wipe of the bound disk as the first action.
 	Wipe bool `json:"wipe,omitempty"`
-	// Resume is an earlier run whose plan is taken over from its failed step.
+	// Resume is an earlier run whose plan is resumed from its failed step.
 	Resume string `json:"resume,omitempty"`
 }
 
-// Planned is what enters the workflow of a plan: names, time-outs, policies
-// and the digest, never an environment.
+// Planned is the part of a plan that enters the workflow: names, timeouts, policies and the
+// digest, never an environment.
 type Planned struct {
 	// Run is the run under which the plan is stored.
 	Run           string          `json:"run,omitempty"`
@@ -44,16 +44,15 @@ type Planned struct {
 	GlobalTimeout action.Seconds  `json:"globalTimeout"`
 	Manual        bool            `json:"manual,omitempty"` // the operator presses the button
 	Evidence      string          `json:"evidence"`         // phone-home | webhook | talos | weak
-	// Installer is what the machine boots after the actions, nil for none.
+	// Installer is booted by the machine after the actions; nil for none.
 	Installer *PlannedInstaller `json:"installer,omitempty"`
-	// From is the first action to carry out, and Disk the disk that the
-	// resumed run was bound to.
+	// From is the first action to carry out; Disk is the bound disk of the resumed run.
 	From     int          `json:"from,omitempty"`
 	Disk     *action.Disk `json:"disk,omitempty"`
 	Warnings []string     `json:"warnings,omitempty"`
 }
 
-// PlannedAction is an action as the workflow sees it.
+// PlannedAction is the part of an action that the workflow needs.
 type PlannedAction struct {
 	Name    string         `json:"name"`
 	Task    string         `json:"task,omitempty"`
@@ -61,11 +60,11 @@ type PlannedAction struct {
 	Timeout action.Seconds `json:"timeout"`
 	Leaving bool           `json:"leaving,omitempty"`
 	Writes  bool           `json:"writes,omitempty"` // needs the bound disk
-	// Seed: it writes the instance id of its boot to the disk.
+	// Seed: the action writes the instance id of its boot to the disk.
 	Seed bool `json:"seed,omitempty"`
 }
 
-// Evidence that a template leaves of its run.
+// Kinds of evidence, by template.
 const (
 	EvidencePhoneHome = "phone-home"
 	EvidenceWebhook   = "webhook"
@@ -73,8 +72,8 @@ const (
 	EvidenceWeak      = "weak"
 )
 
-// Plan renders the template with the machine's facts, resolves images to
-// digests and stores the plan. Bad input ends here, with nothing touched.
+// Plan renders the template with the machine's facts, resolves images to digests and stores
+// the plan. Invalid input fails here, before anything is changed.
 func (a *Activities) Plan(ctx context.Context, q PlanRequest) (Planned, error) {
 	p, err := a.plan(ctx, q)
 	if err != nil {
@@ -105,7 +104,7 @@ func (a *Activities) plan(ctx context.Context, q PlanRequest) (Planned, error) {
 	if q.Resume == "" {
 		plan, err = a.render(ctx, q, m, &out)
 	} else if plan, err = a.resume(ctx, q, &out); err == nil && plan.Installer != nil {
-		err = mayInstall(m).Err() // disks may have been protected since
+		err = mayInstall(m).Err() // disks may have been protected since then
 	}
 	if err != nil {
 		return Planned{}, err
@@ -118,7 +117,7 @@ func (a *Activities) plan(ctx context.Context, q PlanRequest) (Planned, error) {
 			Name: x.Name, Task: x.Task, Image: x.Image, Timeout: x.Timeout, Leaving: action.Leaves(native),
 			Writes: action.Writes(native, x.Environment), Seed: native == action.ConfigDrive && x.Environment["META_DATA"] == "",
 		})
-		// Vendor-data in the template replaces the one that phones home.
+		// Vendor-data in the template replaces the vendor-data that phones home.
 		if native == action.ConfigDrive && x.Environment["VENDOR_DATA"] == "" || refers(x) {
 			out.Evidence = EvidencePhoneHome
 		}
@@ -132,12 +131,12 @@ func (a *Activities) plan(ctx context.Context, q PlanRequest) (Planned, error) {
 		return out, err
 	}
 
-	// From here on the stored plan keeps its files; one that is there now stays.
+	// From here on the stored plan protects its files from removal.
 	return out, a.imagesStored(m.Name, plan, out.From)
 }
 
-// imagesStored requires the files that a plan needs from action number from
-// on: no machine is touched for an image that it would not get.
+// imagesStored requires the files that a plan needs from action number from on, so that no
+// machine is touched for a missing image.
 func (a *Activities) imagesStored(machine string, plan inventory.Plan, from int) error {
 	if a.Site.ImageStored == nil {
 		return nil
@@ -157,7 +156,7 @@ func (a *Activities) imagesStored(machine string, plan inventory.Plan, from int)
 	return nil
 }
 
-// inService refuses a machine that a decommissioning has left unusable.
+// inService refuses a machine that a decommissioning has taken out of service.
 func inService(m inventory.Machine) error {
 	if m.Quarantined() {
 		return fmt.Errorf("it is quarantined: %s (when you have seen to it: ingot machine release %s): %w",
@@ -166,8 +165,8 @@ func inService(m inventory.Machine) error {
 	return addressed(m)
 }
 
-// addressed refuses a machine that could not boot, because a decommissioning
-// has released its address.
+// addressed refuses a machine that could not boot because a decommissioning has released its
+// address.
 func addressed(m inventory.Machine) error {
 	if nic, _ := m.Netboot(); m.Standing != nil && !nic.Address.IsValid() {
 		return fmt.Errorf("its address was released when it was decommissioned: give it one by storing it again (ingot "+
@@ -176,14 +175,13 @@ func addressed(m inventory.Machine) error {
 	return nil
 }
 
-// refers reports whether an action carries the nonce, or the address under
-// which the installed system asks for it, onto the disk.
+// refers reports whether an action writes the nonce, or the URL that needs it, to the disk.
 func refers(x action.Action) bool {
 	return template.Refers(x, inventory.RefNonce) || template.Refers(x, inventory.RefPhoneHomeURL) ||
 		template.Refers(x, inventory.RefMetadataURL)
 }
 
-// template returns the template called name: the stored one, or a built-in one.
+// template returns the named template: the stored one, or a built-in one.
 func (a *Activities) template(ctx context.Context, name string) (inventory.Template, error) {
 	t, err := a.Catalogue.Template(ctx, name)
 	if errors.Is(err, inventory.ErrNotFound) {
@@ -236,7 +234,7 @@ func (a *Activities) render(ctx context.Context, q PlanRequest, m inventory.Mach
 	if q.Wipe {
 		wipe := wipeAction(action.WipeModes[0])
 		r.Actions = append([]action.Action{wipe}, r.Actions...)
-		if r.GlobalTimeout > 0 { // which the template gave its own actions
+		if r.GlobalTimeout > 0 { // the template set it for its own actions
 			r.GlobalTimeout += wipe.Timeout
 		}
 	}
@@ -254,8 +252,8 @@ func (a *Activities) render(ctx context.Context, q PlanRequest, m inventory.Mach
 	return plan, err
 }
 
-// pin puts the digest into every address of an image of this server, so that
-// the run gets the file that it was planned with, whatever image has the name later.
+// pin adds the digest to every URL of this server's images, so that the run gets the planned
+// file even if the name is reassigned.
 func pin(plan *inventory.Plan, images []inventory.Image) {
 	if plan.ImagesURL == "" {
 		return
@@ -285,7 +283,7 @@ func pin(plan *inventory.Plan, images []inventory.Image) {
 	}
 }
 
-// rewrite changes what an action is given.
+// rewrite changes the environment of an action.
 func rewrite(x action.Action, change func(string) string) action.Action {
 	if x.Environment != nil {
 		x.Environment = maps.Clone(x.Environment)
@@ -300,8 +298,8 @@ func rewrite(x action.Action, change func(string) string) action.Action {
 	return x
 }
 
-// declared refuses or warns of an image whose digest only this server has
-// computed (security S18).
+// declared refuses, or warns of, an image whose digest was computed only by this server
+// (security S18).
 func (a *Activities) declared(img inventory.Image, out *Planned) error {
 	if !img.FirstSeen {
 		return nil
@@ -388,8 +386,8 @@ func (a *Activities) resume(ctx context.Context, q PlanRequest, out *Planned) (i
 		return inventory.Plan{}, fmt.Errorf("run %q has no step left to carry out: %w", q.Resume, inventory.ErrInvalid)
 	}
 
-	// What carried the earlier run's nonce or addresses onto the disk carries
-	// this run's now: that run's are dead.
+	// Actions that wrote the earlier run's nonce or URLs to the disk run again with this
+	// run's, because the earlier ones are no longer valid.
 	for i, x := range plan.Actions {
 		if native, _ := action.Native(x.Image); i < out.From && (native == action.ConfigDrive || refers(x)) {
 			out.From = i
@@ -401,7 +399,7 @@ func (a *Activities) resume(ctx context.Context, q PlanRequest, out *Planned) (i
 	return plan, nil
 }
 
-// digest is the SHA-256 of the JSON of v, in hex.
+// digest returns the SHA-256 of the JSON of v, in hex.
 func digest(v any) (string, error) {
 	b, err := json.Marshal(v)
 	sum := sha256.Sum256(b)

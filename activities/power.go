@@ -12,27 +12,27 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// PowerRequest asks for a machine to be started over the network.
+// PowerRequest asks to start a machine over the network.
 type PowerRequest struct {
 	Owner inventory.Owner `json:"owner"`
 	Boot  int             `json:"boot"` // which boot of the run this is, from 1
 	For   time.Duration   `json:"for"`  // how long netboot stays open
-	// Warm: network boot once and a reset, instead of off and on.
+	// Warm: one-time network boot and a reset instead of a power cycle.
 	Warm bool `json:"warm,omitempty"`
-	// ResetBMC: the BMC itself is restarted first.
+	// ResetBMC: restart the BMC first.
 	ResetBMC bool `json:"resetBMC,omitempty"`
-	// OtherPath: EFI instead of legacy, where the inventory leaves that open.
+	// OtherPath: EFI instead of legacy, if the inventory does not set the path.
 	OtherPath bool `json:"otherPath,omitempty"`
-	// Installer: the boot is that of the plan's installer, not the agent's.
+	// Installer: boot the plan's installer instead of the agent.
 	Installer bool `json:"installer,omitempty"`
-	// Unclaimed: the boot before this one was given up and its agent had not
-	// come. If it has come by now, it is left alone.
+	// Unclaimed: the boot before this one was given up because its agent did not report. If
+	// the agent has reported by now, it is left alone.
 	Unclaimed bool `json:"unclaimed,omitempty"`
 }
 
 // Powered is how the machine was started.
 type Powered struct {
-	// How is what was done and what of it was not possible, in words.
+	// How describes what was done and what was not possible.
 	How string `json:"how,omitempty"`
 }
 
@@ -42,17 +42,17 @@ var (
 	errFurther = errors.New("another attempt has allowed the boot already")
 )
 
-// Power starts boot q.Boot of the run: off, verified; netboot allowed for this
-// boot; one-time PXE; on, verified. What is heard of the machine under this
-// boot number is thereby later than the verified off. A machine without BMC is
-// only allowed its boot: the operator presses the button. One that wakes by LAN is
-// woken, which does nothing to a machine that is on.
+// Power starts boot q.Boot of the run: power off, verified; allow this network boot;
+// one-time PXE; power on, verified. Every event of this boot number is therefore later than
+// the verified power-off. For a machine without a BMC, Power only allows the boot and the
+// operator presses the button. A machine with wake-on-LAN gets a magic packet, which has no
+// effect if the machine is on.
 //
-// A warm start keeps the power on. It is for a machine whose agent never came,
-// and which therefore was given nothing to write.
+// A warm start keeps the power on. It is for a machine whose agent never reported and
+// therefore has no work.
 //
-// Repeating it is safe: once the boot was allowed the machine is not switched
-// off again, or a repetition would kill the agent that just came up.
+// Power is idempotent: once the boot is allowed the machine is not switched off again,
+// because a repetition would kill the agent that just started.
 func (a *Activities) Power(ctx context.Context, q PowerRequest) (Powered, error) {
 	m, err := a.Machines.Machine(ctx, q.Owner.Machine)
 	if err == nil && q.Installer {
@@ -73,9 +73,8 @@ func (a *Activities) Power(ctx context.Context, q PowerRequest) (Powered, error)
 	return a.start(ctx, m, q)
 }
 
-// asPlanned requires, before anything is done to the machine, that the run's
-// installer can still be served as it was planned. One that has come after all
-// needs nothing more.
+// asPlanned checks, before the machine is touched, that the run's installer can still be
+// served as planned. An installer that has reported in the meantime needs no check.
 func (a *Activities) asPlanned(ctx context.Context, q PowerRequest) error {
 	g, err := a.owned(ctx, q.Owner)
 	if err != nil || g.Spent && (q.Unclaimed || g.Boot >= q.Boot) {
@@ -106,8 +105,8 @@ func (a *Activities) allowBoot(ctx context.Context, q PowerRequest) error {
 	return err
 }
 
-// wake sends the machine its magic packet. A packet that could not be sent does not
-// fail the boot: the button is still there.
+// wake sends the machine its magic packet. A failure does not fail the boot, because the
+// operator can still press the button.
 func (a *Activities) wake(ctx context.Context, m inventory.Machine, q PowerRequest) (Powered, error) {
 	err := a.BMC.Set(ctx, m.Controller(), inventory.Secret{}, "on", a.during(q.Owner, q.Boot))
 	switch {
@@ -146,7 +145,7 @@ func (a *Activities) start(ctx context.Context, m inventory.Machine, q PowerRequ
 		return before(ctx)
 	}}
 	if g.Owner == q.Owner && g.Boot >= q.Boot {
-		// The operator may have been asked since, and the window closed for it.
+		// The operator may have been asked since, which closed the window.
 		if err := allow(); err != nil {
 			return Powered{}, err
 		}
@@ -178,8 +177,8 @@ func (a *Activities) start(ctx context.Context, m inventory.Machine, q PowerRequ
 	}
 
 	if warm {
-		// Not allowed before the reset: an agent that claimed this boot just
-		// before it would be reset, and its boot be spent.
+		// Allow the boot only after the reset. Otherwise an agent that claims it just before
+		// the reset would use up the boot.
 		list.job.Tasks, list.after = []inventory.BMCTask{{BootDevice: &pxe}, {Power: "reset"}}, allowAfter(1)
 		err := a.tasks(ctx, m, list)
 		if err == nil {
@@ -198,8 +197,8 @@ func (a *Activities) start(ctx context.Context, m inventory.Machine, q PowerRequ
 	return a.powered(ctx, q, append(how, "off, network boot once, on")), nil
 }
 
-// startsWarm reports whether the machine is reset instead of switched off and on:
-// only one that is on can be.
+// startsWarm reports whether the machine is reset instead of power-cycled. Only a machine
+// that is on can be reset.
 func (a *Activities) startsWarm(ctx context.Context, m inventory.Machine, q PowerRequest) (bool, error) {
 	if !q.Warm {
 		return false, nil
@@ -208,8 +207,8 @@ func (a *Activities) startsWarm(ctx context.Context, m inventory.Machine, q Powe
 	return s == "on", err
 }
 
-// prepare does what a start of the machine may begin with, and says what of it
-// was not possible. A step that the BMC does not have is left out.
+// prepare carries out the optional first steps of a start and returns what was not possible.
+// Steps that the BMC does not support are skipped.
 func (a *Activities) prepare(ctx context.Context, m inventory.Machine, q PowerRequest, nic inventory.Interface,
 	pxe *inventory.BootDevice,
 ) (how []string, err error) {
@@ -243,8 +242,8 @@ func (a *Activities) prepare(ctx context.Context, m inventory.Machine, q PowerRe
 	return how, nil
 }
 
-// powered says how boot q.Boot was started, and records it. The record is for
-// operators: a start that worked does not fail without it.
+// powered describes how boot q.Boot was started, and records it. The record is only
+// informative, so a failure to write it does not fail the start.
 func (a *Activities) powered(ctx context.Context, q PowerRequest, how []string) Powered {
 	p := Powered{How: strings.Join(how, "; ")}
 	err := a.event(ctx, q.Owner.Event(q.Boot, inventory.EventPower, "start", fmt.Sprintf("boot %d: %s", q.Boot, p.How)))
@@ -254,8 +253,8 @@ func (a *Activities) powered(ctx context.Context, q PowerRequest, how []string) 
 	return p
 }
 
-// before is the fence of what leads to boot q.Boot: it is not allowed yet,
-// and the agent that was given up has not come.
+// before is the fence for steps before boot q.Boot: the boot must not be allowed yet, and
+// the agent that was given up must not have reported.
 func (a *Activities) before(q PowerRequest) Fence {
 	return func(ctx context.Context) error {
 		g, err := a.owned(ctx, q.Owner)
@@ -271,8 +270,8 @@ func (a *Activities) before(q PowerRequest) Fence {
 	}
 }
 
-// during is the fence of what belongs to one boot: an activity that goes on although
-// its worker was taken for dead must not switch off a later boot.
+// during is the fence for steps of one boot: an activity whose worker was wrongly taken for
+// dead must not switch off a later boot.
 func (a *Activities) during(o inventory.Owner, boot int) Fence {
 	return func(ctx context.Context) error {
 		g, err := a.owned(ctx, o)
@@ -283,19 +282,19 @@ func (a *Activities) during(o inventory.Owner, boot int) Fence {
 	}
 }
 
-// PowerOff takes the power away and verifies it: the last resort of stopping.
+// PowerOff switches the power off and verifies it. It is the last resort to stop an agent.
 func (a *Activities) PowerOff(ctx context.Context, o inventory.Owner) error {
 	return a.switchTo(ctx, o, "power-off", "off")
 }
 
-// ColdStart switches off and on without touching the boot device: the machine
-// follows its own boot order. These are two tasks, for an attempt that goes on
-// where a dead worker stopped must not take the power from what has started.
+// ColdStart power-cycles the machine without changing the boot device, so that the machine
+// follows its boot order. Off and on are two tasks: an attempt that resumes after a dead
+// worker must not switch off a machine that has started.
 func (a *Activities) ColdStart(ctx context.Context, o inventory.Owner) error {
 	return a.switchTo(ctx, o, "power-cycle", "off", "on")
 }
 
-// switchTo takes the machine through states of its power, each of them verified.
+// switchTo sets the given power states in order and verifies each.
 func (a *Activities) switchTo(ctx context.Context, o inventory.Owner, name string, powers ...string) error {
 	m, err := a.Machines.Machine(ctx, o.Machine)
 	if err != nil {
@@ -312,7 +311,7 @@ func (a *Activities) switchTo(ctx context.Context, o inventory.Owner, name strin
 		return err
 	}
 
-	// The same name on a retry: what was done is not done again.
+	// A retry uses the same name, so finished tasks are not repeated.
 	job := inventory.BMCJob{Name: fmt.Sprintf("%s-%d-%s", name, o.Epoch, activity.GetInfo(ctx).ActivityID), Inline: true}
 	for _, p := range powers {
 		job.Tasks = append(job.Tasks, inventory.BMCTask{Power: p})
@@ -320,7 +319,7 @@ func (a *Activities) switchTo(ctx context.Context, o inventory.Owner, name strin
 	return a.tasks(ctx, m, taskList{owner: o, job: job, fence: a.during(o, g.Boot)})
 }
 
-// HasBMC reports whether the machine can be switched without the operator.
+// HasBMC reports whether the machine's power can be controlled without the operator.
 func (a *Activities) HasBMC(ctx context.Context, machine string) (bool, error) {
 	m, err := a.Machines.Machine(ctx, machine)
 	return !m.BMC.Manual(), err

@@ -13,21 +13,19 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Presence reports whether a host answers at an address, and with which MAC
-// where that can be known.
+// Presence reports whether a host answers at an address, and its MAC if known.
 type Presence interface {
 	Answers(ctx context.Context, a netip.Addr) (found bool, mac string, err error)
 }
 
-// Relays knows when the relay with this giaddr was last heard; zero: never. What
-// was heard outlives the server that has heard it.
+// Relays returns when the relay with this giaddr was last heard, or zero. The time survives
+// a restart of the server.
 type Relays interface {
 	Relayed(ctx context.Context, giaddr netip.Addr) (time.Time, error)
 }
 
-// Preflight checks everything that can be checked before anything is powered
-// on, reports everything wrong at once, and stores the machines. It may run
-// again at any time.
+// Preflight checks everything that can be checked before any machine is powered on, reports
+// all problems at once, and stores the machines. It is idempotent.
 func (a *Activities) Preflight(ctx context.Context, q LabRequest) error {
 	defer heartbeat(ctx)()
 	lab, b, err := a.lab(ctx, q.Name)
@@ -61,7 +59,7 @@ func (a *Activities) Preflight(ctx context.Context, q LabRequest) error {
 	})
 
 	if len(ps) == 0 {
-		// Names, MACs, addresses and BMCs that others have: the store compares.
+		// Names, MACs, addresses and BMCs of other machines: the store compares them.
 		err := a.Labs.PutMachines(ctx, lab.Inventory(), true, "genesis "+q.Name)
 		if !errors.As(err, &ps) {
 			return err
@@ -129,11 +127,11 @@ func (a *Activities) checkMachines(ctx context.Context, lab genesis.Lab, replace
 	return nil
 }
 
-// checkFree finds out whether another host has an address that the lab gives
-// to a machine. One whose step is done has its own, and may have made a bond or a
-// bridge with a MAC that the file does not know. A machine that runs what it ran
-// before, and one of ours, has its own as well: only a host whose MAC is known to be
-// another one is a stranger there.
+// checkFree checks whether another host uses an address that the lab gives to a machine. A
+// machine whose step is done uses its own address, possibly with the MAC of a bond or bridge
+// that the file does not list. So does a machine of ours, or one that still runs its
+// previous system. There, only a host whose MAC is known to belong to another machine is a
+// conflict.
 func (a *Activities) checkFree(ctx context.Context, lab genesis.Lab, installed, ours []string, ps *inventory.Problems) error {
 	type wanted struct {
 		field, what string
@@ -143,7 +141,7 @@ func (a *Activities) checkFree(ctx context.Context, lab genesis.Lab, installed, 
 	}
 
 	var all []wanted
-	begun := false // a cluster's address is its own once a node was made for it
+	begun := false // a cluster's address is in use once a node was installed for it
 	for n, m := range lab.Machines {
 		written, err := a.Machines.DisksWritten(ctx, m.Name)
 		if err != nil && !errors.Is(err, inventory.ErrNotFound) {
@@ -165,7 +163,7 @@ func (a *Activities) checkFree(ctx context.Context, lab genesis.Lab, installed, 
 			macs = append(macs, i.MAC)
 		}
 		for k, i := range m.Interfaces {
-			// Intel AMT answers at the address of its machine.
+			// Intel AMT answers at its machine's address.
 			if i.Address.IsValid() && (m.BMC == nil || m.BMC.Host != i.Address.String()) {
 				all = append(all, wanted{
 					fmt.Sprintf("machines[%d].interfaces[%d].address", n, k), "machine " + m.Name,
@@ -197,11 +195,11 @@ func (a *Activities) checkFree(ctx context.Context, lab genesis.Lab, installed, 
 	return nil
 }
 
-// gaveAddress reports whether the machine has its address from this server's DHCP:
-// one that was switched on to prove the relay, for example, and runs what it ran
-// before. One forged PXE request with its MAC is enough for that. Then, where no
-// MAC is seen because a router lies between, a stranger at that address passes
-// for the machine: this check finds mistakes, not attackers.
+// gaveAddress reports whether this server's DHCP gave the machine its address: for example
+// to a machine that was switched on to prove the relay and runs its previous system. One
+// forged PXE request with its MAC is enough for that. If a router hides the MAC, another
+// host at that address then passes for the machine: this check finds mistakes, not
+// attackers.
 func (a *Activities) gaveAddress(ctx context.Context, machine string) (bool, error) {
 	list, err := a.Records.Events(ctx, inventory.EventFilter{Machine: machine})
 	return slices.ContainsFunc(list, func(e inventory.Event) bool {
@@ -212,8 +210,8 @@ func (a *Activities) gaveAddress(ctx context.Context, machine string) (bool, err
 	}), err
 }
 
-// behind reports whether a BMC lies outside of the network of the server, and is reached
-// through the router.
+// behind reports whether a BMC is outside the server's network and reached through the
+// router.
 func behind(lab genesis.Lab, b *inventory.BMC) bool {
 	if b == nil {
 		return false
@@ -222,8 +220,8 @@ func behind(lab genesis.Lab, b *inventory.BMC) bool {
 	return err == nil && !lab.Seed.Segment.Contains(at)
 }
 
-// checkBMCs asks those BMCs for the power state that are reachable by now:
-// what lies behind the router is so once the router runs.
+// checkBMCs reads the power state of the BMCs that are reachable. BMCs behind the router are
+// reachable only once the router runs.
 func (a *Activities) checkBMCs(ctx context.Context, lab genesis.Lab, ps *inventory.Problems, reachable func(genesis.Machine) bool) {
 	for n, m := range lab.Machines {
 		if m.BMC.Manual() || !reachable(m) {
@@ -236,10 +234,9 @@ func (a *Activities) checkBMCs(ctx context.Context, lab genesis.Lab, ps *invento
 	}
 }
 
-// RelayProven waits until the router has relayed a packet from the machines'
-// network, and then checks the BMCs there. That it has relayed holds for as long
-// as its installation lasts: once all machines have their addresses none asks
-// again.
+// RelayProven waits until the router has relayed a packet from the machines' network, and
+// then checks the BMCs there. The proof stays valid until the router is installed again,
+// because machines that have their addresses do not ask again.
 func (a *Activities) RelayProven(ctx context.Context, q LabRequest) error {
 	lab, _, err := a.lab(ctx, q.Name)
 	if err != nil {
@@ -256,7 +253,7 @@ func (a *Activities) RelayProven(ctx context.Context, q LabRequest) error {
 		if err != nil {
 			return err
 		}
-		// Heard before the router was installed again, it was another router.
+		// A packet from before the router's new installation proves nothing.
 		if at.Before(run.Started) {
 			return fmt.Errorf("no DHCP packet with giaddr %s has come: is a machine on that network switched on, and does "+
 				"the router relay to %s? %w",
@@ -270,7 +267,7 @@ func (a *Activities) RelayProven(ctx context.Context, q LabRequest) error {
 	return a.checkBehind(ctx, lab)
 }
 
-// checkBehind checks the BMCs that can be reached since the router runs.
+// checkBehind checks the BMCs that became reachable with the router.
 func (a *Activities) checkBehind(ctx context.Context, lab genesis.Lab) error {
 	defer heartbeat(ctx)()
 	var ps inventory.Problems

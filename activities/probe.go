@@ -11,9 +11,9 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// heartbeat tells Temporal every few seconds that the activity lives, until
-// the returned function is called: a worker that dies is noticed within the
-// heartbeat time-out instead of the activity's own.
+// heartbeat sends a heartbeat every few seconds until the returned function is called. A
+// dead worker is then noticed within the heartbeat timeout instead of the activity's
+// timeout.
 func heartbeat(ctx context.Context) (stop func()) {
 	if !activity.IsActivity(ctx) {
 		return func() {}
@@ -44,10 +44,10 @@ func heartbeat(ctx context.Context) (stop func()) {
 const (
 	// probeEvery is how often an installed system is asked whether it is ready.
 	probeEvery = 5 * time.Second
-	// stubborn is how many answers in a row that no waiting mends (credentials
-	// refused, a request that is wrong) are taken for a system that starts.
+	// stubborn is how many permanent errors in a row (credentials refused, invalid request)
+	// are attributed to a system that is still starting.
 	stubborn = 24
-	// ahead is how long before its deadline a probe gives up, to say why.
+	// ahead is how long before its deadline a probe gives up, to report the reason.
 	ahead = 5 * time.Second
 )
 
@@ -58,9 +58,8 @@ func (a *Activities) lookEvery(otherwise time.Duration) time.Duration {
 	return otherwise
 }
 
-// errWorkerStops ends an activity that only waits, because the server stops or
-// the site moves: the next worker starts it again without waiting for
-// missing heartbeats.
+// errWorkerStops ends a waiting activity when the server stops or the site moves, so that
+// the next worker starts it again without waiting for missing heartbeats.
 var errWorkerStops = errors.New("the worker stops")
 
 // pause waits for the next tick. It returns an error when the worker stops or ctx ends.
@@ -75,8 +74,8 @@ func pause(ctx context.Context, tick <-chan time.Time) error {
 	}
 }
 
-// until asks again and again, until ask has no error or the activity's time is
-// up; then the last answer is the error, and is not tried again.
+// until calls ask repeatedly until it succeeds or the activity's time is up. Then it returns
+// the last error, which is not retried.
 func (a *Activities) until(ctx context.Context, ask func(context.Context) error) error {
 	defer heartbeat(ctx)()
 	end := time.Now().Add(time.Hour)

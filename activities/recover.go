@@ -6,7 +6,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// RecoverRequest asks which machines a recovery means, and in which order.
+// RecoverRequest asks for the machines of a recovery and their order.
 type RecoverRequest struct {
 	Machines []string          `json:"machines,omitempty"`
 	Selector map[string]string `json:"selector,omitempty"`

@@ -10,7 +10,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// seeds resolves what a run's actions may learn only when they are assigned.
+// seeds resolves values that a run's actions may get only at assignment.
 type seeds struct {
 	a *Activities
 	o inventory.Owner
@@ -36,8 +36,7 @@ func (s seeds) resolve(ctx context.Context, ref string) (string, error) {
 	return "", fmt.Errorf("secret reference %q: %w", ref, inventory.ErrInvalid)
 }
 
-// configDrive fills in the four documents of the NoCloud volume that the
-// template does not give.
+// configDrive adds the documents of the NoCloud volume that the template does not provide.
 func (s seeds) configDrive(ctx context.Context, x action.Action) (action.Action, error) {
 	m := s.m
 	var err error

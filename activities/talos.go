@@ -13,9 +13,9 @@ import (
 // wrapped.
 type TalosNodes interface {
 	Version(ctx context.Context, address string, talosconfig inventory.Secret) (string, error)
-	// Bootstrap creates a cluster, once; already: it was created before.
+	// Bootstrap creates a cluster. already means that it was created before.
 	Bootstrap(ctx context.Context, address string, talosconfig inventory.Secret) (already bool, err error)
-	// Kubeconfig names the API server by the given URL, or as Talos does.
+	// Kubeconfig returns a kubeconfig with the given API server URL, or with Talos's own.
 	Kubeconfig(ctx context.Context, address string, talosconfig inventory.Secret, server string) (inventory.Secret, error)
 }
 
@@ -27,8 +27,8 @@ func (a *Activities) platform(ctx context.Context, name string) (genesis.Platfor
 	return section(lab.Platform, "platform")
 }
 
-// TalosReady waits until the platform's Talos API answers with a certificate of
-// the authority in its talosconfig; another cluster's is refused.
+// TalosReady waits until the platform's Talos API answers with a certificate of the
+// authority in its talosconfig. It rejects another cluster's.
 func (a *Activities) TalosReady(ctx context.Context, q LabRequest) error {
 	p, err := a.platform(ctx, q.Name)
 	if err != nil {
@@ -40,9 +40,9 @@ func (a *Activities) TalosReady(ctx context.Context, q LabRequest) error {
 	})
 }
 
-// TalosBootstrap creates the cluster on the platform's node, once per
-// installation, and stores the kubeconfig. A repetition that finds no record of
-// the bootstrap asks again, and Talos answers that it was done.
+// TalosBootstrap creates the cluster on the platform's node, once per installation, and
+// stores the kubeconfig. If the bootstrap was not recorded, it asks again, and Talos answers
+// that the cluster exists.
 func (a *Activities) TalosBootstrap(ctx context.Context, q LabRequest) error {
 	p, err := a.platform(ctx, q.Name)
 	if err != nil {

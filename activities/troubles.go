@@ -13,20 +13,20 @@ import (
 	"go.temporal.io/sdk/temporal"
 )
 
-// troubleFor is how long after its last failure an activity counts as being
-// retried: the longest pause between attempts and the longest attempt.
+// troubleFor is how long after its last failure an activity counts as being retried: the
+// longest pause between attempts plus the longest attempt.
 const troubleFor = 20 * time.Minute
 
-// Troubles remembers which activities fail and are tried again, by run. What
-// touches our own database goes on until it succeeds, and while the database
-// cannot be written no record can say so. It is an interceptor, because Temporal
-// shows local activities nowhere else.
+// Troubles remembers, by run, which activities fail and are retried. Activities that use
+// only our own database retry until they succeed, and while the database is not writable no
+// record can say so. It is an interceptor, because Temporal does not show local activities
+// elsewhere.
 type Troubles struct {
 	interceptor.WorkerInterceptorBase
 
 	now  func() time.Time
 	mu   sync.Mutex
-	runs map[string]map[string]trouble // by run and activity: a run does one of a kind at a time
+	runs map[string]map[string]trouble // by run and activity: a run executes one of a kind at a time
 }
 
 type trouble struct {
@@ -35,12 +35,12 @@ type trouble struct {
 	err      string
 }
 
-// NewTroubles returns a Troubles that knows of none.
+// NewTroubles returns an empty Troubles.
 func NewTroubles(now func() time.Time) *Troubles {
 	return &Troubles{now: now, runs: map[string]map[string]trouble{}}
 }
 
-// Of returns what is being tried again for the run, in words.
+// Of returns, as text, what is being retried for the run.
 func (t *Troubles) Of(run string) []string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -54,7 +54,7 @@ func (t *Troubles) Of(run string) []string {
 	return out
 }
 
-// InterceptActivity is called by the worker for each attempt.
+// InterceptActivity notes the failure or success of each attempt.
 func (t *Troubles) InterceptActivity(_ context.Context,
 	next interceptor.ActivityInboundInterceptor,
 ) interceptor.ActivityInboundInterceptor {
@@ -79,7 +79,7 @@ func (t *Troubles) note(run, name string, err error) {
 	}
 
 	now := t.now()
-	for r, xs := range t.runs { // those of runs that are over by now
+	for r, xs := range t.runs { // of runs that are over
 		for i, x := range xs {
 			if now.Sub(x.last) >= troubleFor {
 				delete(xs, i)

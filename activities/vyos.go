@@ -11,14 +11,14 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Routers reads and changes the list of servers to which a router relays DHCP.
-// Errors are inventory.ErrUnreachable, ErrRefused or ErrInvalid, wrapped.
+// Routers reads and changes the list of servers to which a router relays DHCP. Errors wrap
+// inventory.ErrUnreachable, ErrRefused or ErrInvalid.
 type Routers interface {
 	RelayServers(ctx context.Context, e inventory.Endpoint, key inventory.Secret) ([]string, error)
 	SetRelayServer(ctx context.Context, e inventory.Endpoint, key inventory.Secret, server string, listed bool) error
 }
 
-// RelayRequest is about one server in the list of the lab's relay.
+// RelayRequest names one server of the lab's relay.
 type RelayRequest struct {
 	Genesis string     `json:"genesis"` // name of the lab file, which has the router's address and key
 	Server  netip.Addr `json:"server"`
@@ -26,8 +26,8 @@ type RelayRequest struct {
 
 var errNoRouter = fmt.Errorf("the lab file has no router: %w", inventory.ErrInvalid)
 
-// pinned returns an endpoint of a lab file. Without a fingerprint any
-// certificate is accepted, as the file's documentation says.
+// pinned returns an endpoint of a lab file. Without a fingerprint any certificate is
+// accepted, as the documentation of the file says.
 func pinned(url, fingerprint string) inventory.Endpoint {
 	return inventory.Endpoint{URL: url, Fingerprint: fingerprint, Insecure: fingerprint == ""}
 }
@@ -64,12 +64,11 @@ func (a *Activities) RouterReady(ctx context.Context, q LabRequest) error {
 	})
 }
 
-// relayTo adds a server to the lab's relay, or removes it. The last one is not
-// removed: no machine behind the relay would be answered after that.
+// relayTo adds a server to the lab's relay, or removes it. It refuses to remove the last
+// server, because machines behind the relay would then get no answer.
 //
-// The list is read before the change, so that repeating it changes nothing, and
-// again after it, because the router's answer is about the commit and not about
-// its effect.
+// It reads the list before the change, which makes it idempotent, and after it, because the
+// router's answer confirms the commit and not its effect.
 func (a *Activities) relayTo(ctx context.Context, q RelayRequest, listed bool) error {
 	defer heartbeat(ctx)()
 	lab, _, err := a.lab(ctx, q.Genesis)
@@ -95,7 +94,7 @@ func (a *Activities) relayTo(ctx context.Context, q RelayRequest, listed bool) e
 
 		refused := a.Routers.SetRelayServer(ctx, pinned(r.API, r.Fingerprint), r.Key, server, listed)
 		if errors.Is(refused, inventory.ErrInvalid) {
-			// Another client may have made the same change in between.
+			// Another client may have made the same change in the meantime.
 			if list, err := a.relayServers(ctx, r); err == nil && slices.Contains(list, server) == listed {
 				return nil
 			}

@@ -10,18 +10,18 @@ import (
 	"github.com/ingotmetal/ingot/activities"
 )
 
-// execute carries out an activity and decodes its result, nil for none.
+// execute carries out an activity and decodes its result; a nil result is discarded.
 func execute(ctx workflow.Context, o workflow.ActivityOptions, result, activity any, args ...any) error {
 	return workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, o), activity, args...).Get(ctx, result)
 }
 
-// executeLocal is execute for a local activity, which is one event instead of
-// six. A task that is lost is carried out again with its local activities.
+// executeLocal is execute for a local activity, which leaves one history event instead of
+// six. If the workflow task is lost, Temporal runs its local activities again.
 func executeLocal(ctx workflow.Context, result, activity any, args ...any) error {
 	return workflow.ExecuteLocalActivity(workflow.WithLocalActivityOptions(ctx, local), activity, args...).Get(ctx, result)
 }
 
-// inOrder carries out steps one after another until one fails.
+// inOrder carries out the steps one after another and returns the first error.
 func inOrder(ctx workflow.Context, steps ...func(workflow.Context) error) error {
 	for _, step := range steps {
 		if err := step(ctx); err != nil {
@@ -31,13 +31,13 @@ func inOrder(ctx workflow.Context, steps ...func(workflow.Context) error) error 
 	return nil
 }
 
-// Types of errors that the workflows make themselves.
+// Types of errors that the workflows create.
 const (
 	typeTimeout       = "Timeout"
 	typeActionFailed  = "ActionFailed"
 	typeInstallFailed = "InstallFailed"
-	typeQuarantined   = "Quarantined" // of a Decommission that could not verify all it did
-	typeBusy          = "Busy"        // another run has the machine
+	typeQuarantined   = "Quarantined" // of a Decommission that could not verify every step
+	typeBusy          = "Busy"        // another run owns the machine
 )
 
 // newError returns an error that is not retried.
@@ -51,16 +51,16 @@ func hasType(err error, typ string) bool {
 	return errors.As(err, &a) && a.Type() == typ
 }
 
-// lostMachine reports whether err means that the run may do nothing to its machine
-// any more: another run has taken it, or the server was restored from a backup in
-// which the run was open.
+// lostMachine reports whether err means that the run may not touch its machine any more:
+// another run has taken the grant, or the server was restored from a backup in which the run
+// was open.
 func lostMachine(err error) bool {
 	return hasType(err, activities.TypeFenced) || hasType(err, activities.TypeHeld)
 }
 
-// operatorCanHelp tells errors of a power operation that the operator can do
-// something about (a missing key, an address that is not allowed, a database that
-// could not be written for minutes) from those that end the run.
+// operatorCanHelp reports whether the operator can fix err, the error of a power operation:
+// a missing key, an address that is not allowed, a database that was not writable for
+// minutes. Other errors end the run.
 func operatorCanHelp(err error) bool { return !lostMachine(err) && !temporal.IsCanceledError(err) }
 
 // messageOf returns the innermost message of an error, for the operator.

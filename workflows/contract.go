@@ -1,5 +1,5 @@
-// Package workflows holds the durable processes: what happens to machines, in
-// which order, and what to do when a step fails.
+// Package workflows holds the durable processes: what happens to machines, in which order,
+// and what follows when a step fails.
 package workflows
 
 import (
@@ -14,11 +14,11 @@ import (
 // TaskQueue is the queue that provisioning workers serve.
 const TaskQueue = "ingot"
 
-// WaitQueue is the queue of activities that only wait for another workflow's record.
-// There may be as many as machines, so they take no places from those that act.
+// WaitQueue is the queue of activities that only wait for another workflow's record. There
+// may be as many as machines, so they must not use the slots of other activities.
 const WaitQueue = "ingot-wait"
 
-// Names of the workflow types: those that stand in records.
+// Names of the workflow types, as they stand in records.
 const (
 	ProvisionType    = inventory.TypeProvision
 	ReprovisionType  = inventory.TypeReprovision
@@ -30,7 +30,7 @@ const (
 	GenesisType      = inventory.TypeGenesis
 )
 
-// A Registry takes workflows: a worker, or what replays histories.
+// A Registry registers workflows: a worker or a history replayer.
 type Registry interface {
 	RegisterWorkflowWithOptions(w any, o workflow.RegisterOptions)
 }
@@ -48,7 +48,8 @@ func Register(r Registry) {
 
 // Names of signals, queries and updates.
 const (
-	// SignalEvent carries an Event: what was seen on the wire or of the agent.
+	// SignalEvent carries an Event: something observed on the network or reported by the
+	// agent.
 	SignalEvent = "event"
 	// SignalActionCompleted carries an ActionCompleted.
 	SignalActionCompleted = "action-completed"
@@ -74,7 +75,7 @@ func MachineID(machine string) string { return "machine/" + machine }
 // BMCJobID is the id of the operator's BMC job.
 func BMCJobID(machine, job string) string { return "bmc/" + machine + "/" + job }
 
-// RecoverID is the id of a recovery: of a name there is one operation at a time.
+// RecoverID is the id of a recovery; a name has at most one recovery at a time.
 func RecoverID(name string) string { return "recover/" + name }
 
 // MigrateID is the id of a migration.
@@ -83,10 +84,10 @@ func MigrateID(name string) string { return "migrate/" + name }
 // GenesisID is the id of a bootstrap.
 func GenesisID(name string) string { return "genesis/" + name }
 
-// Retries is how often a failed run of actions begins again inside one run.
+// Retries is how often one run repeats its actions after a failure.
 type Retries struct {
 	Count int `json:"count,omitempty"` // default 0
-	// From says where to begin again: "failed-step" (default) or "start".
+	// From is where a retry starts: "failed-step" (default) or "start".
 	From string `json:"from,omitempty"`
 }
 
@@ -104,14 +105,14 @@ type ProvisionInput struct {
 	// HardwareMap adds to the template's data, as in Tinkerbell's Workflow.
 	HardwareMap map[string]string `json:"hardwareMap,omitempty"`
 	Retries     Retries           `json:"retries,omitzero"`
-	// Policy says what follows an action that failed or ran out of time and has
-	// no retries left: Fail, which is the default, or Pause.
+	// Policy says what follows when an action failed or timed out and has no retries left:
+	// Fail (default) or Pause.
 	Policy string `json:"policy,omitempty"`
-	// Resume names an earlier run of this machine whose plan is carried out
-	// again from its failed step.
+	// Resume names an earlier run of this machine. This run carries out that run's plan
+	// again from the failed step.
 	Resume string `json:"resume,omitempty"`
-	// Parent is the workflow id of the operation that started this run, so that
-	// it finds its own runs again.
+	// Parent is the workflow id of the operation that started this run. The operation finds
+	// its runs by it.
 	Parent string `json:"parent,omitempty"`
 }
 
@@ -121,34 +122,35 @@ type DecommissionInput struct {
 	// Wipe is how its disks are wiped: quick (the whole disk, which is the
 	// default) or metadata.
 	Wipe string `json:"wipe,omitempty"`
-	// KeepAddress leaves its interfaces their addresses.
+	// KeepAddress keeps the addresses of the interfaces.
 	KeepAddress bool   `json:"keepAddress,omitempty"`
 	Parent      string `json:"parent,omitempty"`
 }
 
-// RecoverInput starts Recover under the id recover/<name>: many machines are
-// re-provisioned, each by its own template.
+// RecoverInput starts Recover under the id recover/<name>: many machines are installed
+// again, each by its own template.
 type RecoverInput struct {
 	Name string `json:"name"`
-	// Machines by name, or all that carry every label of Selector.
+	// Machines are names; without them, Selector selects the machines that carry all its
+	// labels.
 	Machines []string          `json:"machines,omitempty"`
 	Selector map[string]string `json:"selector,omitempty"`
-	// Order is groups of machines, one group after another; machines that none
-	// names come last, together.
+	// Order lists groups of machines that are installed one group after another. Machines in
+	// no group form the last group.
 	Order [][]string `json:"order,omitempty"`
-	// Concurrency is how many machines are under way at a time, 2 by default.
+	// Concurrency is how many machines are installed at the same time, 2 by default.
 	Concurrency int `json:"concurrency,omitempty"`
-	// AbortAfter ends the recovery when so many machines have failed or wait for
-	// the operator: nothing more is begun, what is under way goes on; 0 is never.
+	// AbortAfter stops starting machines when this many have failed or wait for the
+	// operator. Machines already started continue. 0 means no limit.
 	AbortAfter int `json:"abortAfter,omitempty"`
-	// Template instead of each machine's own.
+	// Template is used instead of each machine's own.
 	Template string `json:"template,omitempty"`
-	// Continued is what the execution before this one has come to, whose history was
-	// full. Nothing else sets it.
+	// Continued is the state of the previous execution, which continued as new because its
+	// history was full. Only the workflow sets it.
 	Continued *RecoverState `json:"continued,omitempty"`
 }
 
-// RecoverState is a Recover as one execution hands it to the next.
+// RecoverState is the state that one execution of Recover hands to the next.
 type RecoverState struct {
 	Run     string    `json:"run"` // of the first execution, which names the record
 	Started time.Time `json:"started"`
@@ -158,7 +160,7 @@ type RecoverState struct {
 	Machines []RecoverMachine `json:"machines"`
 }
 
-// RecoverMachine is a row of the record without what is the same in all rows.
+// RecoverMachine is a row of the record without the fields that are equal in all rows.
 type RecoverMachine struct {
 	Machine string        `json:"machine"`
 	State   string        `json:"state"` // of a step
@@ -170,8 +172,8 @@ type RecoverMachine struct {
 	Waited  time.Duration `json:"waited,omitempty"`
 }
 
-// Recovered is the result of a Recover. The workflow completes with it however
-// its machines fared.
+// Recovered is the result of a Recover. The workflow completes with it even if machines
+// failed.
 type Recovered struct {
 	State    string             `json:"state"` // SUCCESS: all are installed
 	Message  string             `json:"message"`
@@ -182,14 +184,14 @@ type Recovered struct {
 const (
 	OutcomeInstalled = "installed"
 	OutcomeFailed    = "failed"
-	// OutcomeWaiting: its run goes on, and asks the operator, or waits for the power
-	// button.
+	// OutcomeWaiting: the run of the machine is still open and waits for the operator or for
+	// the power button.
 	OutcomeWaiting = "waiting-for-person"
 	// OutcomeNotBegun: the recovery was aborted before its turn.
 	OutcomeNotBegun = "not-begun"
 )
 
-// RecoveredMachine is what a Recover has come to with a machine.
+// RecoveredMachine is the outcome of one machine of a Recover.
 type RecoveredMachine struct {
 	Machine string `json:"machine"`
 	Run     string `json:"run,omitempty"`
@@ -200,23 +202,22 @@ type RecoveredMachine struct {
 // MigrateInput starts Migrate under the id migrate/<name>.
 type MigrateInput struct {
 	Name string `json:"name"`
-	// Target is the peer to move to, as this server's configuration or inventory
-	// knows it by name.
+	// Target is the name of the peer to move to, from this server's configuration or
+	// inventory.
 	Target string `json:"target"`
-	// Genesis names the lab file that has the router whose relay is switched;
-	// without one, no relay is switched.
+	// Genesis names the lab file whose router has the relay to switch. If empty, no relay is
+	// switched.
 	Genesis string `json:"genesis,omitempty"`
 }
 
-// GenesisInput starts Genesis under the id genesis/<name>. The file lies in the
+// GenesisInput starts Genesis under the id genesis/<name>. The lab file is stored in the
 // inventory under that name.
 type GenesisInput struct {
 	Name string `json:"name"`
-	// Resume does not do again what earlier runs of this name have done and
-	// what still works.
+	// Resume skips steps that earlier runs of this name finished and that still work.
 	Resume bool `json:"resume,omitempty"`
-	// Again does all of it again. Without it and without Resume a Genesis of
-	// which machines are installed already is refused.
+	// Again repeats every step. Without Again and Resume, a Genesis with machines that are
+	// already installed is refused.
 	Again bool `json:"again,omitempty"`
 }
 
@@ -240,14 +241,14 @@ type Event struct {
 	Kind  string `json:"kind"` // inventory.Event…
 	Epoch int64  `json:"epoch"`
 	Boot  int    `json:"boot"`
-	// Key is the attempt that an agent-idle or agent-lost speaks of.
+	// Key is the attempt that an agent-idle or agent-lost event is about.
 	Key *action.Key `json:"key,omitempty"`
-	// Message is what an installer says of its end.
+	// Message is what an installer reports at its end.
 	Message string `json:"message,omitempty"`
 }
 
-// ActionCompleted is the payload of SignalActionCompleted. It holds no log
-// and no output: the database does.
+// ActionCompleted is the payload of SignalActionCompleted. Log and output are in the
+// database only.
 type ActionCompleted struct {
 	Key      action.Key   `json:"key"`
 	State    action.State `json:"state"`
@@ -257,20 +258,20 @@ type ActionCompleted struct {
 
 // Choices of a Decision.
 const (
-	Retry    = "retry"    // the same action or phase again
+	Retry    = "retry"    // repeat the action or phase
 	Skip     = "skip"     // go on as if the action had succeeded
-	Restart  = "restart"  // from the first phase
+	Restart  = "restart"  // start from the first phase
 	Abort    = "abort"    // end the run as failed
-	Continue = "continue" // what was asked for has been done
-	Undo     = "undo"     // take back what the step of an operation did, and ask again
+	Continue = "continue" // the operator did what the question asked for
+	Undo     = "undo"     // undo the step of an operation, then ask again
 )
 
 // Decision answers a Question.
 type Decision struct {
-	Question string `json:"question"` // Question.ID: a decision answers one question, never the next
+	Question string `json:"question"` // Question.ID; a decision never answers a later question
 	Choice   string `json:"choice"`
 	By       string `json:"by,omitempty"`
-	// DiskSelector answers the question of bind.
+	// DiskSelector answers the question about which disk to bind.
 	DiskSelector *inventory.DiskSelector `json:"diskSelector,omitempty"`
 }
 

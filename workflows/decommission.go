@@ -11,26 +11,26 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// decommissioning is a run of Decommission. It is a provisioning whose actions
-// take away instead of install.
+// decommissioning is a run of Decommission: a provisioning whose actions wipe instead of
+// install.
 type decommissioning struct {
 	*provisioning
 	in DecommissionInput
-	// doubts is what could not be verified: one is enough for the quarantine.
+	// doubts lists what could not be verified. One entry quarantines the machine.
 	doubts []string
-	// notes are worth knowing, and no reason for doubt.
+	// notes are messages for the operator that do not cause a quarantine.
 	notes []string
 }
 
-// Decommission ends a machine's service: its agent is booted and wipes all
-// fixed disks that are not protected, verified by reading back, and deletes the
-// firmware's boot entries; the power is switched off, verified; then its
-// secrets are purged and its addresses released. What could not be verified
-// puts the machine into quarantine, which only the operator or another
-// decommissioning ends; it keeps its addresses until then. Its id is machine/<machine>.
+// Decommission takes a machine out of service. It boots the agent, which wipes all fixed
+// disks that are not protected, verifies the wipe by reading back, and deletes the
+// firmware's boot entries. Then it switches the power off, purges the machine's secrets and
+// releases its addresses. If a step cannot be verified, the machine is quarantined and keeps
+// its addresses until the operator or another decommissioning ends the quarantine. The
+// workflow id is machine/<machine>.
 //
-// The operator may skip each question: the machine is dead or gone. Then all
-// the rest is done, and the machine is quarantined.
+// The operator may skip each question, for a machine that is dead or gone. The remaining
+// steps still run, and the machine is quarantined.
 func Decommission(ctx workflow.Context, in DecommissionInput) (Outcome, error) {
 	r, err := newMachineRun(ctx, DecommissionType, MachineID(in.Machine), in.Machine, in)
 	if err != nil {
@@ -82,7 +82,7 @@ func (d *decommissioning) planWipe(ctx workflow.Context) error {
 	return nil
 }
 
-// wipeMachine carries out the actions. One that fails is a doubt or a note.
+// wipeMachine carries out the actions. A failed action adds a doubt or a note.
 func (d *decommissioning) wipeMachine(ctx workflow.Context) error {
 	d.record.State = inventory.StateRunning
 	for i, a := range d.plan.Actions {
@@ -107,7 +107,7 @@ func (d *decommissioning) wipeMachine(ctx workflow.Context) error {
 	return nil
 }
 
-// switchOff closes netboot and switches the machine off, verified.
+// switchOff closes netboot, switches the machine off and verifies that it is off.
 func (d *decommissioning) switchOff(ctx workflow.Context) error {
 	if err := d.closeForInstalled(ctx); err != nil {
 		return err
@@ -136,8 +136,8 @@ func (d *decommissioning) switchOff(ctx workflow.Context) error {
 	}
 }
 
-// switchOffByAgent has the agent of a machine without a BMC switch it off. Nothing
-// reads that back, so what is not reported the operator has to have seen.
+// switchOffByAgent has the agent switch off a machine without a BMC. No BMC can confirm it:
+// without the agent's report the operator must confirm that the machine is off.
 func (d *decommissioning) switchOffByAgent(ctx workflow.Context) error {
 	i := len(d.plan.Actions) - 1
 	k := d.beginAttempt(ctx, i)
@@ -165,8 +165,8 @@ func (d *decommissioning) switchOffByAgent(ctx workflow.Context) error {
 	return err
 }
 
-// retire purges what the machine is not to leave behind, and records whether it is
-// available or quarantined from now on.
+// retire purges the machine's secrets and records whether it is now available or
+// quarantined.
 func (d *decommissioning) retire(ctx workflow.Context) error {
 	if d.boot.armed {
 		if err := d.closeNetboot(ctx); err != nil {

@@ -19,17 +19,17 @@ type bootstrap struct {
 	*operation
 	in     GenesisInput
 	table  activities.LabTable
-	since  time.Time            // when installations begin to count; zero for a Genesis that resumes
-	undone map[string]time.Time // machine to when its step was undone: only what began later counts
+	since  time.Time            // installations before this time do not count; zero for a Genesis that resumes
+	undone map[string]time.Time // machine to the time of its undo: earlier installations do not count
 }
 
-// Genesis makes a running lab of what one lab file describes: it carries out
-// the table of package genesis, step by step. Each step looks before it does
-// anything, so that it may run again at any point, and ends when its probe
-// agrees. When one fails, the operator is asked, and may have it undone. Its id is
-// genesis/<name>; the file lies in the inventory under that name.
+// Genesis builds a running lab from one lab file: it carries out the table of package
+// genesis, step by step. Each step checks the state first, so it may run again at any point,
+// and ends when its probe succeeds. When a step fails, the operator is asked and may have it
+// undone. The workflow id is genesis/<name>; the lab file is stored in the inventory under
+// that name.
 //
-// A cancellation takes back the step under way and leaves alone what is done.
+// A cancellation undoes the step under way and keeps the finished steps.
 func Genesis(ctx workflow.Context, in GenesisInput) (Outcome, error) {
 	o, err := newOperation(ctx, GenesisType, GenesisID(in.Name), in.Name, in)
 	if err != nil {
@@ -66,7 +66,7 @@ func (g *bootstrap) bootstrap(ctx workflow.Context) error {
 	return err
 }
 
-// steps makes the table of the lab file one that can be carried out.
+// steps turns the table of the lab file into executable steps.
 func (g *bootstrap) steps() ([]step, map[string]bool) {
 	var steps []step
 	finished := map[string]bool{}
@@ -82,8 +82,7 @@ func (g *bootstrap) steps() ([]step, map[string]bool) {
 	return steps, finished
 }
 
-// addEffects adds to a row what its kind of step does, how that is proven, and how
-// it is taken back.
+// addEffects sets what the row's kind of step does, its probe and its undo.
 func (g *bootstrap) addEffects(r *step, s activities.LabStep) {
 	q := activities.LabRequest{Name: g.in.Name, Run: g.record.Run, Machine: s.Machine}
 	ready := func(activity any) func(workflow.Context, time.Duration) error {
@@ -98,7 +97,7 @@ func (g *bootstrap) addEffects(r *step, s activities.LabStep) {
 	switch s.Kind {
 	case genesis.StepPreflight:
 		q.Installed, q.Ours = g.table.Installed, g.table.Ours
-		r.must = true // it is what stores the machines
+		r.must = true // this step stores the machines
 		r.do = func(ctx workflow.Context, _ *inventory.OperationStep) error {
 			return execute(ctx, operationBMC, nil, do.Preflight, q)
 		}
@@ -136,9 +135,9 @@ func (g *bootstrap) addEffects(r *step, s activities.LabStep) {
 	}
 }
 
-// install has the step's machine installed by a run of its own. A machine that this
-// Genesis has installed already is left alone, and a run that is under way is
-// followed, unless the step was undone since.
+// install starts a separate run that installs the step's machine. Unless the step was undone
+// since, it skips a machine that this Genesis has already installed, and follows a run that
+// is already open.
 func (g *bootstrap) install(ctx workflow.Context, row *inventory.OperationStep, s activities.LabStep) error {
 	since, undone := g.undone[s.Machine]
 	if !undone {
@@ -152,8 +151,8 @@ func (g *bootstrap) install(ctx workflow.Context, row *inventory.OperationStep, 
 	return g.followStep(ctx, row, machineFollowed(s.Machine, run))
 }
 
-// migrate has this server moved to the lab's platform, which gets a standby
-// first. The operation that does it goes on at the target, and so does this one.
+// migrate gives the lab's platform a standby and moves this server to it. The migration and
+// this Genesis continue on the target.
 func (g *bootstrap) migrate(ctx workflow.Context, row *inventory.OperationStep, s activities.LabStep) error {
 	q := activities.LabRequest{Name: g.in.Name, Machine: s.Machine, Since: g.since}
 	if err := execute(ctx, operationBMC, nil, do.DeployTarget, q); err != nil {
@@ -181,15 +180,15 @@ func (g *bootstrap) startOrFindMigration(ctx workflow.Context, id string, q acti
 	var begun workflow.Execution
 	err := workflow.ExecuteChildWorkflow(childContext(ctx, id), MigrateType, in).GetChildWorkflowExecution().Get(ctx, &begun)
 	var busy *temporal.ChildWorkflowExecutionAlreadyStartedError
-	if errors.As(err, &busy) { // an earlier run of this Genesis has begun it, or the operator: it is the same server that moves
+	if errors.As(err, &busy) { // started earlier by this Genesis or by the operator: either way the same server moves
 		err = execute(ctx, quick, &begun.RunID, do.OpenOperation, id)
 	}
 	return begun.RunID, err
 }
 
-// switchOff takes back as much of an installation as there is to take back:
-// the run is stopped, which closes its windows, and the power is off, verified,
-// where that needs no operator. What was on the disk is gone.
+// switchOff undoes an installation as far as possible: it cancels the run, which closes its
+// windows, and switches the power off and verifies it, where that needs no operator. The
+// previous contents of the disk are lost.
 func (g *bootstrap) switchOff(ctx workflow.Context, s activities.LabStep) error {
 	g.undone[s.Machine] = workflow.Now(ctx)
 	var open activities.OwnRun
@@ -212,8 +211,8 @@ func (g *bootstrap) switchOff(ctx workflow.Context, s activities.LabStep) error 
 	return workflow.ExecuteChildWorkflow(childContext(ctx, BMCJobID(s.Machine, in.Job)), BMCJobType, in).Get(ctx, nil)
 }
 
-// undoCancelledStep takes back the step that a cancellation has hit, and names
-// those that stay done.
+// undoCancelledStep undoes the step that was under way at a cancellation, and names the
+// steps that stay done.
 func (g *bootstrap) undoCancelledStep(ctx workflow.Context, steps []step) {
 	ctx, done := workflow.NewDisconnectedContext(ctx)
 	defer done()

@@ -16,10 +16,10 @@ import (
 	"github.com/ingotmetal/ingot/internal/strictyaml"
 )
 
-// strict returns the workflow w as it is registered: with one input, read
-// strictly. A key that is not known ends the run before its first activity, or
-// the machine would get the default of what was misspelt. Signals and recorded
-// results are read as before, so that versions can differ in their keys.
+// strict returns the workflow w for registration: with one input, decoded strictly. An
+// unknown key ends the run before its first activity; otherwise a misspelled key would
+// silently give the machine a default. Signals and recorded results are not decoded
+// strictly, so that releases may differ in their keys.
 func strict[In, Out any](w func(workflow.Context, In) (Out, error)) any {
 	return func(ctx workflow.Context, raw, extra converter.RawValue) (out Out, err error) {
 		var in In
@@ -54,7 +54,7 @@ func readInput(raw, extra converter.RawValue, in any) error {
 		}
 		if key := unknownKey(p.GetData(), in); key != "" {
 			others := slices.DeleteFunc(keysOf(reflect.TypeOf(in), nil),
-				func(k string) bool { return k == key }) // known elsewhere in the input
+				func(k string) bool { return k == key }) // known in another struct of the input
 			return refuse("unknown key %q: %s", key, strictyaml.Suggest(key, others))
 		}
 	}
@@ -79,7 +79,7 @@ func unknownKey(doc []byte, v any) string {
 	}
 	key, unknown := strings.CutPrefix(err.Error(), "json: unknown field ")
 	if !unknown {
-		return "" // of another encoding, and decoded already
+		return "" // another encoding, already decoded
 	}
 	return strings.Trim(key, `"`)
 }

@@ -9,9 +9,9 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Inspect boots the machine into the agent, which reports disks, interfaces
-// and memory with its hello, and switches it off again. Nothing is written. Its id
-// is machine/<machine>.
+// Inspect boots the machine into the agent, which reports disks, interfaces and memory in
+// its hello, and switches it off again. It writes nothing to the machine. The workflow id is
+// machine/<machine>.
 func Inspect(ctx workflow.Context, in InspectInput) (Outcome, error) {
 	r, err := newMachineRun(ctx, InspectType, MachineID(in.Machine), in.Machine, in)
 	if err != nil {
@@ -53,8 +53,8 @@ func (r *machineRun) inspect(ctx workflow.Context) error {
 		return err
 	}
 
-	// An agent without a run switches its machine off or leaves it to its boot order.
-	// With a BMC the run makes sure.
+	// An agent without a run switches its machine off or boots the next device. With a BMC,
+	// this run makes sure that the machine is off.
 	if !r.manual {
 		if err := execute(ctx, bmc, nil, do.PowerOff, r.owner); err != nil {
 			return err

@@ -12,8 +12,8 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// installByInstaller is installOnce for a plan with an installer: the agent carries
-// out the plan's actions, then the machine boots the installer.
+// installByInstaller is installOnce for a plan with an installer: the agent carries out the
+// plan's actions, then the machine boots the installer.
 func (p *provisioning) installByInstaller(ctx workflow.Context) error {
 	p.boot.installer = false
 	if err := p.runActionsBeforeInstaller(ctx); err != nil {
@@ -21,7 +21,7 @@ func (p *provisioning) installByInstaller(ctx workflow.Context) error {
 	}
 
 	p.boot.installer = true
-	// The installer is about to restart the machine when it has reported.
+	// The installer restarts the machine soon after its report.
 	if err := inOrder(ctx, p.startMachine, p.waitForInstaller, p.closeForInstalled); err != nil {
 		return err
 	}
@@ -46,8 +46,8 @@ func (p *provisioning) installByInstaller(ctx workflow.Context) error {
 	return nil
 }
 
-// runActionsBeforeInstaller has the agent carry out the plan's actions, and restart
-// the machine if nothing else can.
+// runActionsBeforeInstaller has the agent carry out the plan's actions. Without a BMC the
+// agent also restarts the machine.
 func (p *provisioning) runActionsBeforeInstaller(ctx workflow.Context) error {
 	last := len(p.plan.Actions) - 1
 	if p.plan.From > last {
@@ -65,8 +65,8 @@ func (p *provisioning) runActionsBeforeInstaller(ctx workflow.Context) error {
 		return p.writeRecord(ctx)
 	}
 
-	// The agent restarts the machine as soon as its report is stored; with the report
-	// the installer's boot is allowed, whatever this run is doing then.
+	// The agent restarts the machine as soon as its report is stored. Storing the report
+	// also allows the installer's boot, at any time from now on.
 	p.boot.armed = true
 	if err := p.assign(ctx, k, reminder+windowMargin); err != nil {
 		return err
@@ -76,8 +76,8 @@ func (p *provisioning) runActionsBeforeInstaller(ctx workflow.Context) error {
 		return err
 	}
 
-	// The agent reports before it leaves. If it does not, the operator starts the
-	// machine by hand.
+	// The agent reports before it restarts the machine. Without a report the operator starts
+	// the machine by hand.
 	s := &p.signals
 	w := wait{limit: a.Timeout.Duration() + grace, attempt: k}
 	if _, _, err := p.waitFor(ctx, w, func() bool { return s.completed(k) || s.conflict }); err != nil {
@@ -95,18 +95,18 @@ func (p *provisioning) runActionsBeforeInstaller(ctx workflow.Context) error {
 	return p.writeRecord(ctx)
 }
 
-// waitForInstaller waits until the installer, or the system that it installed, has
-// reported. A deadline asks the operator: an installer cannot be asked, and must
-// not be disturbed.
+// waitForInstaller waits until the installer or the installed system has reported. At the
+// deadline it asks the operator, because an installer cannot be queried and must not be
+// interrupted.
 func (p *provisioning) waitForInstaller(ctx workflow.Context) error {
 	s := &p.signals
 	p.record.State = inventory.StateRunning
 	i := p.plan.Installer
 	if i.Loaded && !s.heard[inventory.EventPayload] && s.heard.hasAny(inventory.EventKernel, inventory.EventInitrd) {
-		// The installer is at work, so it was delivered whole, and that was not recorded
-		// (this server was killed just then): the next network boot would be of the
-		// installer again. Where no file of this boot was fetched, the installer is one
-		// of an earlier boot that a reset is about to end.
+		// The installer runs, so all its files were delivered, but this server was killed
+		// before it recorded that. Close netboot, or the next network boot would start the
+		// installer again. If no file of this boot was fetched, the installer belongs to an
+		// earlier boot that a reset is about to end.
 		if err := p.closeNetboot(ctx); err != nil {
 			return err
 		}
@@ -124,7 +124,7 @@ func (p *provisioning) waitForInstaller(ctx workflow.Context) error {
 			proof != nil && proof.IsReady()
 	}
 
-	// What the installer reads lies below the secret path until it has ended.
+	// The installer reads its files below the secret path until it ends.
 	open := func(d time.Duration) error { return p.openSecrets(ctx, d) }
 	limit := i.Timeout.Duration()
 	for n := 0; ; n++ {
@@ -161,7 +161,7 @@ func (p *provisioning) waitForInstaller(ctx workflow.Context) error {
 	}
 }
 
-// recordEvidence records by what the end of the installer is known.
+// recordEvidence records how the run knows that the installer has finished.
 func (p *provisioning) recordEvidence(ctx workflow.Context, proof workflow.Future) error {
 	if proof != nil && proof.IsReady() {
 		return proof.Get(ctx, nil)
@@ -171,7 +171,7 @@ func (p *provisioning) recordEvidence(ctx workflow.Context, proof workflow.Futur
 	case heard[inventory.EventInstallFailed]:
 	case heard[inventory.EventPhoneHome]:
 		p.record.Evidence = activities.EvidencePhoneHome
-	case p.record.Evidence != activities.EvidencePhoneHome: // that is yet to come
+	case p.record.Evidence != activities.EvidencePhoneHome: // the phone-home is still to come
 		p.record.Evidence = activities.EvidenceWebhook
 	}
 	return nil
@@ -193,14 +193,14 @@ func (p *provisioning) decideAboutFailedInstaller(ctx workflow.Context) error {
 	_, err := p.ask(ctx, p.questionID("install", p.boot.number, "failed"), text, Restart, Abort)
 	switch {
 	case errors.Is(err, errAborted):
-		return failed // it says more
+		return failed // more detailed than the deadline
 	case err != nil:
 		return err
 	}
 	return errRestart
 }
 
-// describeOverdueInstaller says what was and was not seen of the installer.
+// describeOverdueInstaller returns what was and was not observed of the installer.
 func (p *provisioning) describeOverdueInstaller(limit time.Duration) string {
 	text := fmt.Sprintf("the installer has not reported its end within %s", limit)
 	switch {

@@ -33,10 +33,10 @@ type migration struct {
 	force    bool // the operator moves the site although runs are open
 }
 
-// Migrate moves the site to a peer that stands by, and goes on there itself.
-// Until the target has activated it, which is one moment, everything can be
-// taken back; after that there is only a migration back. The server itself hands
-// over: Temporal cannot run what stops it. Its id is migrate/<name>.
+// Migrate moves the site to a standby peer and continues there. Until the target has
+// activated the site, which is atomic, every step can be undone; after that only a migration
+// back helps. The server process itself does the hand-over, because Temporal cannot run the
+// activity that stops it. The workflow id is migrate/<name>.
 func Migrate(ctx workflow.Context, in MigrateInput) error {
 	o, err := newOperation(ctx, MigrateType, MigrateID(in.Name), in.Name, in)
 	if err != nil {
@@ -63,7 +63,7 @@ func (m *migration) request() activities.MigrateRequest {
 	return activities.MigrateRequest{Target: m.in.Target, ID: m.record.ID}
 }
 
-// precheck refuses at once a target that cannot take over, without a question.
+// precheck fails at once, without a question, if the target cannot take over.
 func (m *migration) precheck(ctx workflow.Context) error {
 	if err := invalid(m.in.Validate()); err != nil {
 		return err
@@ -152,8 +152,7 @@ func (m *migration) steps() []step {
 	}
 }
 
-// switchRelay changes which servers the router's DHCP relay asks, if the lab has
-// a router.
+// switchRelay sets the servers of the router's DHCP relay, if the lab has a router.
 func (m *migration) switchRelay(
 	ctx workflow.Context, row *inventory.OperationStep, q activities.RelaySwitchRequest,
 ) error {
@@ -171,8 +170,8 @@ func (m *migration) switchRelay(
 	return err
 }
 
-// awaitDrained waits until no run of a machine is open. The operator may say
-// meanwhile that the site moves although some are: they go on at the target.
+// awaitDrained waits until no machine has an open run. The operator may decide to move the
+// site with open runs, which then continue at the target.
 func (m *migration) awaitDrained(ctx workflow.Context, within time.Duration) error {
 	open, err := m.openRuns(ctx)
 	if err != nil || len(open) == 0 {
@@ -213,18 +212,18 @@ func (m *migration) openRuns(ctx workflow.Context) (open []string, err error) {
 	return open, err
 }
 
-// moveSite requests the hand-over from the server and waits until it knows what
-// became of it. The wait may begin here and end at the target.
+// moveSite requests the hand-over from the server and waits for its result. The wait may
+// begin on this server and end at the target.
 func (m *migration) moveSite(ctx workflow.Context, row *inventory.OperationStep) error {
 	m.attempts++
-	// A reset from outside changes the run id, and must not move the site again.
+	// A reset changes the run id. The first run id keeps the site from being moved twice.
 	run := cmp.Or(workflow.GetInfo(ctx).FirstRunID, m.record.Run)
 	h := inventory.HandOver{ID: fmt.Sprintf("%s-%d", run, m.attempts), Target: m.in.Target, Force: m.force}
 	for _, r := range m.record.Steps {
 		h.Force = h.Force || r.Name == stepDrain && r.State == inventory.StepSkipped
 	}
 
-	// The drain may have been undone since.
+	// The operator may have undone the drain since.
 	if err := execute(ctx, quick, nil, do.CloseIntake, m.request()); err != nil {
 		return err
 	}
@@ -238,7 +237,7 @@ func (m *migration) moveSite(ctx workflow.Context, row *inventory.OperationStep)
 	cancelled := temporal.IsCanceledError(err)
 	switch {
 	case cancelled:
-		// The site may have moved all the same: the server knows.
+		// The site may have moved despite the cancellation. The server knows.
 		rest, done := workflow.NewDisconnectedContext(ctx)
 		defer done()
 		if err := execute(rest, quick, nil, do.WithdrawHandOver, h.ID); err != nil {

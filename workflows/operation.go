@@ -14,29 +14,29 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// A step is one row of an operation's table. Read from top to bottom, the table
-// is what the operation does.
+// A step is one row of an operation's table. The table, from top to bottom, is what the
+// operation does.
 type step struct {
 	name, machine string
-	// does, waits and undoes are the row read aloud. undoes begins with "none:"
-	// and a reason where there is no undo.
+	// does, waits and undoes describe the row for the operator. undoes begins with "none:"
+	// and a reason if there is no undo.
 	does, waits, undoes string
-	// budget is how long the step may take until the operator is asked.
+	// budget is how long the step may take before the operator is asked.
 	budget time.Duration
-	// do changes the world. It may run again after it had its effect, so it looks
-	// first.
+	// do carries out the step. It may run again after it had its effect, so it checks the
+	// state first.
 	do func(ctx workflow.Context, s *inventory.OperationStep) error
-	// ready returns when what the step brought about is seen to work. It waits
-	// within the budget; nil is a step whose do is its own proof.
+	// ready waits, within the given time, until the result of do works. If nil, the success
+	// of do is sufficient.
 	ready func(ctx workflow.Context, within time.Duration) error
-	// undo takes back what do did, wholly or in part; nil: see undoes.
+	// undo reverts do, whether do finished or not. If nil, undoes says why.
 	undo func(ctx workflow.Context) error
-	// must: it cannot be skipped, because the next steps would do harm without it.
+	// must: the step cannot be skipped, because later steps would do harm without it.
 	must bool
 }
 
-// lastLook is what a ready probe gets after its budget has passed, or the budget
-// where that is shorter: timers fire late and all at once after an outage, so a
+// lastLook returns the time for one more probe after the budget has passed: a constant, or
+// the budget if shorter. After an outage timers fire late and all at once, so a passed
 // deadline alone proves nothing.
 func lastLook(budget time.Duration) time.Duration {
 	if budget <= 0 {
@@ -45,19 +45,19 @@ func lastLook(budget time.Duration) time.Duration {
 	return min(time.Minute, budget)
 }
 
-// An operation is what every workflow that is about more than one machine has
-// in common: its record, its steps, and the questions it asks.
+// An operation holds what every workflow about more than one machine needs: its record, its
+// steps and its questions.
 type operation struct {
 	*questions
 	log    log.Logger
 	input  any
 	record inventory.Operation
 	asked  int
-	kept   string // what a cancellation leaves as it is, for its message
+	kept   string // what a cancellation does not undo, for its message
 }
 
-// newOperation begins the record, and refuses an execution whose id is not the
-// one that its type and input demand.
+// newOperation creates the record. It returns an error if the workflow id is not the one
+// that the type and the input require.
 func newOperation(ctx workflow.Context, typ, id, name string, input any) (*operation, error) {
 	info := workflow.GetInfo(ctx)
 	if info.WorkflowExecution.ID != id || name == "" {
@@ -65,8 +65,8 @@ func newOperation(ctx workflow.Context, typ, id, name string, input any) (*opera
 			"workflow id %q: a %s named %q must run under the id %q", info.WorkflowExecution.ID, typ, name, id)
 	}
 
-	// The time at which the workflow was started stays the same in an execution that was
-	// reset to its first task: what it installed before the reset counts as installed.
+	// A reset to the first task keeps the start time of the workflow, so machines installed
+	// before the reset count as installed.
 	o := &operation{
 		log: workflow.GetLogger(ctx), input: input,
 		record: inventory.Operation{
@@ -91,15 +91,15 @@ func (o *operation) writeRecord(ctx workflow.Context) error {
 	return executeLocal(ctx, nil, do.RecordOperation, o.nextRecord(ctx), o.input)
 }
 
-// commitRecord is writeRecord as a regular activity: for what a task that is
-// carried out again may decide in another way. That is the operator's answer, see
-// prompt, and the end, which no record leaves again.
+// commitRecord is writeRecord as a regular activity. It is for decisions that a repeated
+// workflow task could make differently: the operator's answer, see prompt, and the end,
+// because a final record never changes.
 func (o *operation) commitRecord(ctx workflow.Context) error {
 	return execute(ctx, quick, nil, do.RecordOperation, o.nextRecord(ctx), o.input)
 }
 
-// nextRecord makes the record newer than any before, and returns a copy of it:
-// other coroutines may go on meanwhile.
+// nextRecord increments the record's sequence number and returns a copy, because other
+// coroutines may change the record during the write.
 func (o *operation) nextRecord(ctx workflow.Context) inventory.Operation {
 	o.record.Updated = workflow.Now(ctx)
 	o.record.Seq++
@@ -109,7 +109,7 @@ func (o *operation) nextRecord(ctx workflow.Context) inventory.Operation {
 	return rec
 }
 
-// showStep moves the display to a step or a phase.
+// showStep sets the step and message that are shown, and writes the record.
 func (o *operation) showStep(ctx workflow.Context, name, format string, args ...any) error {
 	if err := o.setStep(ctx, name, format, args...); err != nil {
 		return err
@@ -127,8 +127,8 @@ func (o *operation) setStep(ctx workflow.Context, name, format string, args ...a
 	return workflow.UpsertTypedSearchAttributes(ctx, attrPhase.ValueSet(name))
 }
 
-// recordTable enters steps into the record. Those that finished names are done
-// already, by an earlier operation of this name.
+// recordTable enters the steps into the record. The steps in finished were done by an
+// earlier operation of this name.
 func (o *operation) recordTable(steps []step, finished map[string]bool) {
 	for _, s := range steps {
 		row := inventory.OperationStep{
@@ -142,9 +142,9 @@ func (o *operation) recordTable(steps []step, finished map[string]bool) {
 	}
 }
 
-// runSteps takes the steps of the table one after another. A step of finished
-// whose probe agrees is not done again. When a step fails, the operator is asked;
-// errAborted is the end of the operation.
+// runSteps carries out the steps in order. A step in finished is skipped if its probe
+// succeeds. When a step fails, the operator is asked; errAborted means that the operator
+// ended the operation.
 func (o *operation) runSteps(ctx workflow.Context, steps []step, finished map[string]bool) error {
 	for i, s := range steps {
 		if err := o.runStep(ctx, s, &o.record.Steps[i], finished[s.name]); err != nil {
@@ -173,7 +173,7 @@ func (o *operation) runStep(ctx workflow.Context, s step, row *inventory.Operati
 		if temporal.IsCanceledError(err) {
 			row.Message = "cancelled"
 		}
-		if temporal.IsCanceledError(err) || errors.Is(err, errAborted) { // the step has asked itself
+		if temporal.IsCanceledError(err) || errors.Is(err, errAborted) { // the step has already asked the operator
 			return err
 		}
 		if err := o.decideAboutStep(ctx, s, row); err != nil {
@@ -185,7 +185,7 @@ func (o *operation) runStep(ctx workflow.Context, s step, row *inventory.Operati
 	}
 }
 
-// tryStep does one step and waits until it is seen to work.
+// tryStep carries out one step and waits until its probe succeeds.
 func (o *operation) tryStep(ctx workflow.Context, s step, row *inventory.OperationStep, finished bool) error {
 	last := lastLook(s.budget)
 	if finished && s.ready != nil {
@@ -216,15 +216,16 @@ func (o *operation) tryStep(ctx workflow.Context, s step, row *inventory.Operati
 		return err
 	}
 
-	// Whatever the timer says, one more look, now that everything is up.
+	// Timers may have fired late after an outage: probe once more, now that everything is
+	// up.
 	if again := s.ready(ctx, last); again == nil || temporal.IsCanceledError(again) {
 		return again
 	}
 	return err
 }
 
-// decideAboutStep asks what is to be done about a step that failed. Nil means:
-// again, or go on when the step was skipped.
+// decideAboutStep asks the operator about a failed step. Nil means: try again, or continue
+// if the step was skipped.
 func (o *operation) decideAboutStep(ctx workflow.Context, s step, row *inventory.OperationStep) error {
 	for undone := false; ; {
 		choices := []string{Retry}
@@ -258,7 +259,7 @@ func (o *operation) decideAboutStep(ctx workflow.Context, s step, row *inventory
 	}
 }
 
-// askAboutStep stops until the operator has decided.
+// askAboutStep asks the operator and waits for the decision.
 func (o *operation) askAboutStep(ctx workflow.Context, row *inventory.OperationStep, text string, choices []string) (string, error) {
 	name, message, state := o.record.Step, o.record.Message, row.State
 	p := o.newPrompt(ctx, row.Name, text, choices)
@@ -285,7 +286,8 @@ func (o *operation) askAboutStep(ctx workflow.Context, row *inventory.OperationS
 	return d.Choice, nil
 }
 
-// newPrompt is a question of the operation that leaves the step shown.
+// newPrompt returns a question of the operation. Asking it does not change the step that is
+// shown.
 func (o *operation) newPrompt(ctx workflow.Context, step, text string, choices []string) prompt {
 	o.asked++
 	id := fmt.Sprintf("%s.%d", step, o.asked)
@@ -306,8 +308,8 @@ func (o *operation) newPrompt(ctx workflow.Context, step, text string, choices [
 	}
 }
 
-// rollBack takes back what has been done, the last step first, also after ctx was
-// cancelled. What cannot be taken back is recorded in its row.
+// rollBack undoes the finished steps, last step first, even if ctx is canceled. If an undo
+// fails, the step's row says so.
 func (o *operation) rollBack(ctx workflow.Context, steps []step) error {
 	ctx, cancel := workflow.NewDisconnectedContext(ctx)
 	defer cancel()
@@ -330,7 +332,7 @@ func (o *operation) rollBack(ctx workflow.Context, steps []step) error {
 	return errors.Join(errs...)
 }
 
-// end gives the record its final state, and returns what the workflow ends with.
+// end writes the final state and returns what the workflow ends with.
 func (o *operation) end(ctx workflow.Context, err error) error {
 	ctx, cancel := workflow.NewDisconnectedContext(ctx)
 	defer cancel()
@@ -351,8 +353,8 @@ func (o *operation) recordEnd(ctx workflow.Context, state, phase, message, next 
 	return o.commitRecord(ctx)
 }
 
-// probe runs an activity that waits until something is seen to work, within a
-// time, however often its worker dies meanwhile. It is a ready.
+// probe runs an activity that waits for something to work, within the given time. The time
+// limit includes retries after a worker died. probe serves as ready of a step.
 func probe(ctx workflow.Context, within time.Duration, activity any, arg any) error {
 	return execute(ctx, workflow.ActivityOptions{
 		ScheduleToCloseTimeout: within, HeartbeatTimeout: workerLost, RetryPolicy: retryForever,

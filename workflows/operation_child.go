@@ -12,8 +12,8 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// followedRun is a workflow that an operation follows by its record, which
-// outlives a reset of the operation and a move of the server.
+// followedRun is a workflow that an operation follows by its record. The record survives a
+// reset of the operation and a move of the server.
 type followedRun struct {
 	id, run string
 	look    string // the command that shows it
@@ -28,7 +28,7 @@ func machineFollowed(machine, run string) followedRun {
 	}
 }
 
-// childContext is a context in which a child outlives its parent.
+// childContext returns a context whose child workflows outlive their parent.
 func childContext(ctx workflow.Context, id string) workflow.Context {
 	return workflow.WithChildOptions(ctx, workflow.ChildWorkflowOptions{
 		WorkflowID: id, ParentClosePolicy: enums.PARENT_CLOSE_POLICY_ABANDON,
@@ -36,14 +36,13 @@ func childContext(ctx workflow.Context, id string) workflow.Context {
 	})
 }
 
-// startOrFindRun starts the workflow of a machine, or finds the one that this
-// operation has started after a time, and returns its run id. One that was reset
-// from outside does not know of that run, and would install the machine again. The
-// check is a local activity: it is carried out in the task that starts the run, so
-// a reset to that very task repeats it.
+// startOrFindRun starts the workflow of a machine, or finds the one that this operation
+// started after since, and returns its run id. After a reset the operation does not remember
+// that run and would install the machine again. The check is a local activity in the same
+// workflow task as the start, so a reset to that task repeats the check.
 func (o *operation) startOrFindRun(ctx workflow.Context, typ, machine string, since time.Time, input any) (string, error) {
-	// A run that is started under ctx is cancelled with it, also one that waits for
-	// the operator and is to be left alone. This context is never cancelled.
+	// A child that is started under ctx is canceled with it, even one that waits for the
+	// operator and must continue. Therefore use a context that is never canceled.
 	ctx, _ = workflow.NewDisconnectedContext(ctx)
 	var own activities.OwnRun
 	q := activities.InstalledRequest{Machine: machine, Parent: o.record.ID, Since: since}
@@ -63,8 +62,8 @@ func (o *operation) startOrFindRun(ctx workflow.Context, typ, machine string, si
 		if err := execute(ctx, quick, &own, do.OpenRun, q); err != nil {
 			return "", err
 		}
-		// By its record no run is open: one has just ended, and Temporal is about to
-		// learn of it.
+		// The record shows no open run: the run has just ended and Temporal has not closed
+		// it yet.
 		if own.Run != "" || n == busyRetries {
 			break
 		}
@@ -79,8 +78,7 @@ func (o *operation) startOrFindRun(ctx workflow.Context, typ, machine string, si
 	return own.Run, nil
 }
 
-// runMachine starts the workflow of a machine, or finds it, and waits for its
-// outcome.
+// runMachine starts or finds the workflow of a machine and waits for its outcome.
 func (o *operation) runMachine(ctx workflow.Context, row *inventory.OperationStep, typ, machine string,
 	input any,
 ) (activities.Outcome, error) {
@@ -97,8 +95,8 @@ func (o *operation) runMachine(ctx workflow.Context, row *inventory.OperationSte
 	return o.awaitRun(ctx, machine, run)
 }
 
-// awaitRun waits until the record of a machine's run is final, or until the run
-// waits for the operator. A cancellation is passed on, and the run's end awaited.
+// awaitRun waits until the record of a machine's run is final or the run waits for the
+// operator. A cancellation is forwarded to the run, and awaitRun waits for the run to end.
 func (o *operation) awaitRun(ctx workflow.Context, machine, run string) (activities.Outcome, error) {
 	var out activities.Outcome
 	err := execute(ctx, awaiting, &out, do.AwaitRun, activities.OutcomeRequest{Run: run, Asking: true})
@@ -112,11 +110,11 @@ func (o *operation) awaitRun(ctx workflow.Context, machine, run string) (activit
 	return out, err
 }
 
-// cancelRun cancels a workflow and waits until its own clean-up is done.
+// cancelRun cancels a workflow and waits until its clean-up is done.
 func (o *operation) cancelRun(ctx workflow.Context, f followedRun) (out activities.Outcome, err error) {
 	ctx, done := workflow.NewDisconnectedContext(ctx)
 	defer done()
-	// One that has ended meanwhile is not an error: its record says so.
+	// The workflow may have ended already. That is not an error; its record says so.
 	if err := workflow.RequestCancelExternalWorkflow(ctx, f.id, f.run).Get(ctx, nil); err != nil {
 		o.log.Info("passing on the cancellation", "workflow", f.id, "run", f.run, "error", err)
 	}
@@ -124,10 +122,10 @@ func (o *operation) cancelRun(ctx workflow.Context, f followedRun) (out activiti
 	return out, err
 }
 
-// followStep waits until the workflow of a step is over by its record, and shows
-// meanwhile when it waits for the operator, which does not count against the step's
-// budget. When the budget has passed, its record is read once more before the
-// operator is asked. A cancellation is passed on, and the end awaited.
+// followStep waits until the record of the step's workflow is final. Time in which that
+// workflow waits for the operator is shown and does not count against the step's budget.
+// After the budget, the record is read once more before the operator is asked. A
+// cancellation is forwarded, and followStep waits for the end.
 func (o *operation) followStep(ctx workflow.Context, row *inventory.OperationStep, f followedRun) error {
 	row.Run = f.run
 	err := o.writeRecord(ctx)

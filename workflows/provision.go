@@ -14,24 +14,24 @@ import (
 type provisioning struct {
 	*machineRun
 	in       ProvisionInput
-	wipe     bool // the bound disk, before anything else
+	wipe     bool // wipe the bound disk first
 	plan     activities.Planned
 	disk     *action.Disk
-	assigned *action.Key // not known to have ended
-	retries  int         // of Retries.Count that were used
-	binds    int         // times that the disk was chosen: it numbers the questions
+	assigned *action.Key // attempt not known to have ended
+	retries  int         // used of Retries.Count
+	binds    int         // disk choices so far; numbers the questions
 }
 
-// Provision installs the machine's template on it. Its id is
-// machine/<machine>; any other is refused before anything is touched.
+// Provision installs the machine's template on it. The workflow id is machine/<machine>; any
+// other id is refused before anything is changed.
 func Provision(ctx workflow.Context, in ProvisionInput) (Outcome, error) {
 	return provision(ctx, ProvisionType, in, false)
 }
 
-// Reprovision wipes the machine's disk and installs its template on it, in one
-// boot: what a disaster left there is gone before anything new is written. It is
-// Provision otherwise, and asks about a disk that Ingot has not written, too. Its
-// id is machine/<machine>.
+// Reprovision wipes the machine's disk and installs its template in the same boot, so that
+// no old data is left when the new system is written. Otherwise it is Provision, and it also
+// asks before it writes a disk that Ingot has not written. The workflow id is
+// machine/<machine>.
 func Reprovision(ctx workflow.Context, in ProvisionInput) (Outcome, error) {
 	return provision(ctx, ReprovisionType, in, true)
 }
@@ -45,8 +45,8 @@ func provision(ctx workflow.Context, typ string, in ProvisionInput, wipe bool) (
 	return r.carryOut(ctx, p.install, p.stopAssigned)
 }
 
-// install plans the run, takes the machine, and installs it. The operator may have
-// it installed again from the start, under another epoch.
+// install plans the run, takes the grant and installs the machine. On Restart it installs
+// again from the start, under a new epoch.
 func (p *provisioning) install(ctx workflow.Context) error {
 	if err := inOrder(ctx, p.makePlan, p.arm); err != nil {
 		return err
@@ -67,7 +67,7 @@ func (p *provisioning) install(ctx workflow.Context) error {
 	}
 }
 
-// installOnce is everything under one grant.
+// installOnce does everything that happens under one grant.
 func (p *provisioning) installOnce(ctx workflow.Context) error {
 	if p.plan.Installer != nil {
 		return p.installByInstaller(ctx)
@@ -116,8 +116,7 @@ func (p *provisioning) recordPlan() {
 	}
 }
 
-// bindDisk chooses the disk that is written. The agent stays up while the operator
-// is asked.
+// bindDisk chooses the disk that is written. The agent stays up while the operator is asked.
 func (p *provisioning) bindDisk(ctx workflow.Context) error {
 	writes := false
 	for _, a := range p.plan.Actions[p.plan.From:] {
@@ -134,7 +133,7 @@ func (p *provisioning) bindDisk(ctx workflow.Context) error {
 
 	q := activities.BindRequest{Owner: p.owner, Disk: p.disk}
 	if d := p.record.Disk; d != nil && (d.Serial != "" || d.WWN != "") {
-		// Bound earlier in this run: what begins on a disk goes on there.
+		// Bound earlier in this run: a retry must use the same disk.
 		q.Selector = &inventory.DiskSelector{Serial: d.Serial, WWN: d.WWN}
 	}
 

@@ -13,7 +13,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// runActions carries out every action that does not leave the agent.
+// runActions carries out every action except one that ends the agent.
 func (p *provisioning) runActions(ctx workflow.Context) error {
 	p.record.State = inventory.StateRunning
 	for i := p.plan.From; i < len(p.plan.Actions); i++ {
@@ -23,7 +23,7 @@ func (p *provisioning) runActions(ctx workflow.Context) error {
 			}
 		}
 		if p.record.Actions[i].State == action.Success {
-			continue // only what wrote the instance id is carried out again
+			continue // only actions that wrote the instance id run again
 		}
 
 		choice := Continue
@@ -32,7 +32,7 @@ func (p *provisioning) runActions(ctx workflow.Context) error {
 				return err
 			}
 		}
-		// A success may come while the power is being taken.
+		// A success may be reported while the power is being cut.
 		if choice == Restart || p.boot.poweredOff {
 			if err := p.restartAgent(ctx); err != nil {
 				return err
@@ -42,8 +42,8 @@ func (p *provisioning) runActions(ctx workflow.Context) error {
 		case Retry:
 			i--
 		case Restart:
-			// Also the actions that an earlier run did: the image is written again, and
-			// a run that is interrupted meanwhile must not go on behind it.
+			// Include the actions of an earlier run: the image is written again, and a run
+			// that is interrupted now must not resume after them.
 			p.plan.From = 0
 			p.resetActions(0)
 			i = -1
@@ -52,15 +52,15 @@ func (p *provisioning) runActions(ctx workflow.Context) error {
 	return nil
 }
 
-// firstUndone returns the first action before the last one that has to be carried
-// out again, see markSeedsUndone; -1: none.
+// firstUndone returns the index of the first action before last that must run again, see
+// markSeedsUndone, or -1.
 func (p *provisioning) firstUndone(last int) int {
 	return slices.IndexFunc(p.record.Actions[:last], func(a inventory.ActionRecord) bool { return a.State != action.Success })
 }
 
-// markSeedsUndone has what an earlier boot wrote of the instance id written again
-// by the present one. The agent of that boot is gone, and its machine may have
-// booted from the disk since: for cloud-init that instance is used up.
+// markSeedsUndone resets the actions that wrote the instance id under an earlier boot. The
+// machine may have booted from the disk since, and cloud-init handles an instance id only
+// once.
 func (p *provisioning) markSeedsUndone() {
 	for i, planned := range p.plan.Actions {
 		if a := &p.record.Actions[i]; planned.Seed && a.State == action.Success {
@@ -69,7 +69,7 @@ func (p *provisioning) markSeedsUndone() {
 	}
 }
 
-// resetActions makes the actions from an index on pending again.
+// resetActions sets the actions from an index on to pending.
 func (p *provisioning) resetActions(from int) {
 	for i := range p.record.Actions[from:] {
 		a := &p.record.Actions[from+i]
@@ -77,8 +77,8 @@ func (p *provisioning) resetActions(from int) {
 	}
 }
 
-// decideAboutFailure returns what follows a failed action: Retry, Skip, Restart, or
-// an error that ends the run. First its retries are used up, then the policy counts.
+// decideAboutFailure returns what follows a failed action: Retry, Skip, Restart, or an error
+// that ends the run. The policy applies once the retries are used up.
 func (p *provisioning) decideAboutFailure(ctx workflow.Context, i int, cause error) (string, error) {
 	a := &p.record.Actions[i]
 	failed := hasType(cause, typeActionFailed)
@@ -103,7 +103,7 @@ func (p *provisioning) decideAboutFailure(ctx workflow.Context, i int, cause err
 
 	d, err := p.ask(ctx, p.attemptKey(i).String(), messageOf(cause), Retry, Skip, Restart, Abort)
 	if errors.Is(err, errAborted) {
-		return "", cause // it says more
+		return "", cause // more detailed
 	}
 
 	if err == nil && d.Choice == Skip {
@@ -117,7 +117,7 @@ func (p *provisioning) decideAboutFailure(ctx workflow.Context, i int, cause err
 	return d.Choice, err
 }
 
-// restartAgent starts the machine again and binds the disk, between actions.
+// restartAgent starts the machine again and binds the disk again, between two actions.
 func (p *provisioning) restartAgent(ctx workflow.Context) error {
 	p.record.State = inventory.StatePreparing
 	if err := p.startMachine(ctx); err != nil {
@@ -131,7 +131,7 @@ func (p *provisioning) restartAgent(ctx workflow.Context) error {
 	return nil
 }
 
-// runAction carries out one action, again when its agent was lost on the way.
+// runAction carries out one action and repeats it if its agent was lost.
 func (p *provisioning) runAction(ctx workflow.Context, i int) error {
 	for losses := 1; ; losses++ {
 		agentLost, err := p.runAttempt(ctx, i)
@@ -148,7 +148,7 @@ func (p *provisioning) runAction(ctx workflow.Context, i int) error {
 		if err := p.restartAgent(ctx); err != nil {
 			return err
 		}
-		p.assigned = nil // another boot's agent is up
+		p.assigned = nil // the agent of a newer boot runs
 	}
 }
 
@@ -156,7 +156,7 @@ func (p *provisioning) attemptKey(i int) action.Key {
 	return action.Key{Epoch: p.owner.Epoch, Action: i, Attempt: p.record.Actions[i].Attempt}
 }
 
-// beginAttempt makes the next attempt of an action the running one.
+// beginAttempt starts the next attempt of an action and returns its key.
 func (p *provisioning) beginAttempt(ctx workflow.Context, i int) action.Key {
 	a := &p.record.Actions[i]
 	a.Attempt++
@@ -164,11 +164,11 @@ func (p *provisioning) beginAttempt(ctx workflow.Context, i int) action.Key {
 	return p.attemptKey(i)
 }
 
-// runAttempt assigns the action to the agent and waits for its end. agentLost: the
-// agent is gone, and nothing of it writes any more.
+// runAttempt assigns the action to the agent and waits for its end. agentLost means that the
+// agent is gone and writes nothing any more.
 func (p *provisioning) runAttempt(ctx workflow.Context, i int) (agentLost bool, err error) {
 	k := p.beginAttempt(ctx, i)
-	p.assigned = &k // from here on the agent may have it
+	p.assigned = &k // the agent may see the assignment from now on
 	if err := p.assign(ctx, k, 0); err != nil {
 		return false, err
 	}
@@ -193,7 +193,7 @@ func (p *provisioning) runAttempt(ctx workflow.Context, i int) (agentLost bool, 
 		case s.completed(k):
 			return false, p.finishAttempt(ctx, k)
 		case errors.Is(err, errTimeout):
-			// The report may lie in the database before its signal is here.
+			// The report may be in the database before its signal arrives.
 			if _, err := p.evidence(ctx, k, activities.Wait{}); err != nil {
 				return false, err
 			}
@@ -202,11 +202,11 @@ func (p *provisioning) runAttempt(ctx workflow.Context, i int) (agentLost bool, 
 			}
 			return false, errTimeout
 		case s.conflict:
-			// The agent's token is revoked, and it may write on: a restart takes its power
-			// first, or the operator has done so.
+			// The agent's token is revoked, but the agent may still write. A restart cuts
+			// its power first, or the operator has done so.
 			return true, p.resolveClaimConflict(ctx)
 		case (s.idle[k] || s.idle[action.Key{}]) && !over:
-			// The agent polls and finds no assignment: it is written again.
+			// The agent polls and finds no assignment: write it again.
 			delete(s.idle, k)
 			delete(s.idle, action.Key{})
 			if err := p.assign(ctx, k, 0); err != nil {
@@ -229,8 +229,8 @@ func (p *provisioning) runAttempt(ctx workflow.Context, i int) (agentLost bool, 
 		case s.completed(k):
 			return false, p.finishAttempt(ctx, k)
 		case known.Left > 0 && prolonged < maxProlongations:
-			// The clock was set: the action has the rest of its time, and the secrets
-			// that its claim had opened.
+			// The clock was set: the action gets the rest of its time and keeps access to
+			// its secrets.
 			began, limit = workflow.Now(ctx), known.Left
 			prolonged++
 			if err := p.openSecrets(ctx, limit); err != nil {
@@ -244,8 +244,8 @@ func (p *provisioning) runAttempt(ctx workflow.Context, i int) (agentLost bool, 
 	}
 }
 
-// replaceSilentAgent stops an attempt of which nothing is heard: silent is not
-// dead, so the power goes before another agent writes.
+// replaceSilentAgent stops an attempt whose agent is silent. A silent agent may still write,
+// so its power is cut before another agent writes.
 func (p *provisioning) replaceSilentAgent(ctx workflow.Context, k action.Key) (agentLost bool, err error) {
 	a := &p.record.Actions[k.Action]
 	a.State, a.Message = action.Failed, "the agent was lost"
@@ -254,12 +254,12 @@ func (p *provisioning) replaceSilentAgent(ctx workflow.Context, k action.Key) (a
 	}
 	p.assigned = nil
 	if d, ok := p.signals.results[k]; ok && d.State != action.Stopped {
-		return false, p.finishAttempt(ctx, k) // it came back with its report
+		return false, p.finishAttempt(ctx, k) // the agent came back with its report
 	}
 	return true, nil
 }
 
-// timeOutAttempt stops an attempt whose time is up.
+// timeOutAttempt stops an attempt that timed out.
 func (p *provisioning) timeOutAttempt(ctx workflow.Context, k action.Key) error {
 	a := &p.record.Actions[k.Action]
 	a.State = action.Timeout
@@ -271,23 +271,23 @@ func (p *provisioning) timeOutAttempt(ctx workflow.Context, k action.Key) error 
 	return newError(typeTimeout, "action %q %s", a.Name, a.Message)
 }
 
-// assign writes the assignment that the agent's poll reads. With next, the agent's
-// report opens the netboot window for the next boot for so long.
+// assign writes the assignment that the agent polls. If next is not zero, the agent's report
+// opens the netboot window for the next boot for that long.
 func (p *provisioning) assign(ctx workflow.Context, k action.Key, next time.Duration) error {
 	return executeLocal(ctx, nil, do.Assign, activities.AssignRequest{
 		Owner: p.owner, Boot: p.boot.number, Key: k, Disk: p.disk, Next: next,
 	})
 }
 
-// finishAttempt records the report of an attempt. The error is that of an action
-// that did not succeed.
+// finishAttempt records the report of an attempt. It returns an error if the action did not
+// succeed.
 func (p *provisioning) finishAttempt(ctx workflow.Context, k action.Key) error {
 	p.assigned = nil
 	d := p.signals.results[k]
 	a := &p.record.Actions[k.Action]
 	a.State, a.Message, a.Seconds = d.State, d.Message, workflow.Now(ctx).Sub(a.StartedAt).Seconds()
 	if d.State == action.Success {
-		return nil // the next phase writes the record at once
+		return nil // the next phase writes the record
 	}
 
 	if err := p.writeRecord(ctx); err != nil {
@@ -301,9 +301,8 @@ func (p *provisioning) finishAttempt(ctx workflow.Context, k action.Key) error {
 	return newError(typ, "action %q: %s", a.Name, d.Message)
 }
 
-// stopAttempt makes sure that the attempt writes no more: the agent reports that
-// its descriptors are closed, or a later boot has begun, or the power is gone, or
-// the operator confirms it.
+// stopAttempt returns when the attempt cannot write any more: the agent reports closed
+// descriptors, a later boot has begun, the power is off, or the operator confirms it.
 func (p *provisioning) stopAttempt(ctx workflow.Context, k action.Key) error {
 	if err := p.showPhase(ctx, inventory.PhaseStopping, "stopping %s", p.record.Actions[k.Action].Name); err != nil {
 		return err
@@ -313,7 +312,7 @@ func (p *provisioning) stopAttempt(ctx workflow.Context, k action.Key) error {
 		return err
 	}
 
-	// The order to stop travels in an answer of this server.
+	// The agent gets the stop order with an answer of this server.
 	w := wait{limit: untilStopped, attempt: k, served: true, unlimited: true}
 	stopped := func() bool { return p.signals.completed(k) || p.signals.helloBoot > p.boot.number }
 	if ok, _, err := p.waitFor(ctx, w, stopped); ok || err != nil {
@@ -334,8 +333,8 @@ func (p *provisioning) stopAttempt(ctx workflow.Context, k action.Key) error {
 	return err
 }
 
-// stopAssigned stops what a run that ends badly has assigned. A run that was fenced
-// has nothing left to stop.
+// stopAssigned stops the assigned attempt of a run that ends badly. A fenced run has nothing
+// to stop.
 func (p *provisioning) stopAssigned(ctx workflow.Context) {
 	if p.assigned == nil {
 		return

@@ -10,11 +10,11 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// evidenceOperator is the evidence of a run whose operator answered in place of
-// the installed system.
+// evidenceOperator is the evidence of a run in which the operator confirmed that the
+// installed system is up.
 const evidenceOperator = "person"
 
-// closeForInstalled closes netboot: from here on nothing but the disk is booted.
+// closeForInstalled closes netboot: from now on the machine boots from its disk only.
 func (p *provisioning) closeForInstalled(ctx workflow.Context) error {
 	p.record.State = inventory.StatePost
 	if err := p.showPhase(ctx, inventory.PhaseDisarm, "closing network boot"); err != nil {
@@ -23,8 +23,8 @@ func (p *provisioning) closeForInstalled(ctx workflow.Context) error {
 	return p.closeNetboot(ctx)
 }
 
-// bootInstalledSystem closes netboot, has the agent leave for what was installed
-// and waits for evidence of it.
+// bootInstalledSystem closes netboot, has the agent boot the installed system and waits for
+// evidence that it is up.
 func (p *provisioning) bootInstalledSystem(ctx workflow.Context) error {
 	if err := p.closeForInstalled(ctx); err != nil {
 		return err
@@ -36,7 +36,7 @@ func (p *provisioning) bootInstalledSystem(ctx workflow.Context) error {
 
 	phonesHome := p.plan.Evidence == activities.EvidencePhoneHome
 	if phonesHome {
-		// The installed system reports when it needs them no more.
+		// The installed system reports when it has read its secrets.
 		if err := p.openSecrets(ctx, untilReady); err != nil {
 			return err
 		}
@@ -71,8 +71,8 @@ func (p *provisioning) bootInstalledSystem(ctx workflow.Context) error {
 	return nil
 }
 
-// waitUntilAgentLeft waits for the report of the attempt that leaves the agent.
-// Silence is not a failure: the agent may have left before its report was heard.
+// waitUntilAgentLeft waits for the report of the attempt that ends the agent. Silence is not
+// a failure: the machine may have restarted before the report arrived.
 func (p *provisioning) waitUntilAgentLeft(ctx workflow.Context, k action.Key, phonesHome bool) error {
 	s := &p.signals
 	w := wait{limit: p.record.Actions[k.Action].Timeout.Duration() + grace, attempt: k}
@@ -85,7 +85,7 @@ func (p *provisioning) waitUntilAgentLeft(ctx workflow.Context, k action.Key, ph
 	case err != nil:
 		return err
 	case !ok && known.Kind == activities.Alive && !phonesHome:
-		// Without evidence to come the agent's report is all there is.
+		// No other evidence follows, so the agent's report is required.
 		return newError(typeTimeout, "action %q did not end within its timeout", p.record.Actions[k.Action].Name)
 	case s.conflict:
 		return p.resolveClaimConflict(ctx)
@@ -95,13 +95,13 @@ func (p *provisioning) waitUntilAgentLeft(ctx workflow.Context, k action.Key, ph
 	return nil
 }
 
-// waitUntilReady waits for the nonce that the run wrote to the disk. The machine is
-// switched off and on once, and then the operator is asked.
+// waitUntilReady waits for the nonce that the run wrote to the disk. At the first deadline
+// the machine is power-cycled, at the second the operator is asked.
 func (p *provisioning) waitUntilReady(ctx workflow.Context) error {
 	s := &p.signals
 	done := func() bool { return s.heard[inventory.EventPhoneHome] || s.conflict }
 	limit := untilReady
-	if p.boot.installer { // the first start of what it installed may take as long
+	if p.boot.installer { // the first boot of the installed system may take as long
 		limit = max(limit, p.plan.Installer.Timeout.Duration())
 	}
 

@@ -13,13 +13,13 @@ import (
 
 // questions asks the operator one question at a time, for a run or an operation.
 type questions struct {
-	asker  string // "run" or "operation", for refusals
+	asker  string // "run" or "operation", for error messages
 	log    log.Logger
 	open   *inventory.Question
 	answer *Decision
 }
 
-// newQuestions takes decisions by update and by signal.
+// newQuestions registers the handlers that accept decisions by update and by signal.
 func newQuestions(ctx workflow.Context, asker string) (*questions, error) {
 	q := &questions{asker: asker, log: workflow.GetLogger(ctx)}
 	err := workflow.SetUpdateHandlerWithOptions(ctx, UpdateDecide,
@@ -58,21 +58,21 @@ func (q *questions) validate(d Decision) error {
 	return nil
 }
 
-// A prompt is a question and how the record of its asker shows it.
+// A prompt is a question with the functions that show it in the record.
 type prompt struct {
 	inventory.Question
 	// show records the question.
 	show func() error
-	// hide records that it is open no more. The record of an answer must be a step
-	// of its own: an update is durable only once its workflow task completes, so
-	// until then the question has to stand as it stood.
+	// hide records that the question is closed. After an answer it must be a regular
+	// activity: an update is durable only once its workflow task completes, so until then
+	// the question must stay open in the record.
 	hide func(answered bool) error
-	// withdrawn reports whether the question has become needless; nil: never.
+	// withdrawn reports whether the question is no longer needed. Nil means never.
 	withdrawn func() bool
 }
 
-// ask shows a question until the operator answers it. The answer is nil if the
-// question was withdrawn first. The choice abort is errAborted as well.
+// ask shows a question until the operator answers it. The decision is nil if the question
+// was withdrawn first. The choice Abort also returns errAborted.
 func (q *questions) ask(ctx workflow.Context, p prompt) (*Decision, error) {
 	p.Since = workflow.Now(ctx)
 	q.open, q.answer = &p.Question, nil

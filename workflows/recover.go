@@ -13,31 +13,29 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// defaultConcurrency is how many machines of a recovery are under way at once.
+// defaultConcurrency is how many machines a recovery installs at the same time.
 const defaultConcurrency = 2
 
-// recovery is a run of Recover: an operation whose rows are machines, several
-// of which are under way at a time.
+// recovery is a run of Recover: an operation whose rows are machines. Several machines are
+// installed at the same time.
 type recovery struct {
 	*operation
 	in     RecoverInput
 	groups []int // sizes, in the order of the rows
 	limit  int
-	// busy counts machines that are at work: they hold the places of limit. One
-	// that goes on after an operator was awaited is at work whether or not a place
-	// is free.
+	// busy counts the machines that are being installed, up to limit. A machine that
+	// continues after it waited for the operator counts even if that exceeds limit.
 	busy int
 	open int // coroutines
 }
 
-// Recover wipes many machines and installs each by its own template: group
-// after group, a few at a time, and no further once too many have gone wrong.
-// Each is a Reprovision of its own, which outlives this workflow.
+// Recover wipes many machines and installs each by its own template: group after group, a
+// few at a time. It starts no more machines once too many have failed. Each machine has its
+// own Reprovision, which outlives this workflow.
 //
-// A machine that waits for an operator gives its place to the next one, and the
-// recovery waits until each machine is installed or has failed. When its history is
-// full it goes on in another execution, under the same record. Its id is
-// recover/<name>.
+// A machine that waits for the operator frees its slot for the next one. The recovery waits
+// until each machine is installed or has failed. When its history is full, it continues as
+// new under the same record. The workflow id is recover/<name>.
 func Recover(ctx workflow.Context, in RecoverInput) (out Recovered, err error) {
 	before := in.Continued
 	in.Continued = nil
@@ -74,7 +72,7 @@ func Recover(ctx workflow.Context, in RecoverInput) (out Recovered, err error) {
 	return out, r.recoverMachines(ctx)
 }
 
-// planMachines finds the machines, and makes a row of each.
+// planMachines finds the machines and creates a row for each.
 func (r *recovery) planMachines(ctx workflow.Context) error {
 	if err := r.showStep(ctx, inventory.PhasePlan, "finding the machines"); err != nil {
 		return err
@@ -99,7 +97,7 @@ func (r *recovery) planMachines(ctx workflow.Context) error {
 	return r.showProgress(ctx)
 }
 
-// recoverRow is a machine that was not begun.
+// recoverRow returns the row of a machine that was not started yet.
 func recoverRow(machine string) inventory.OperationStep {
 	return inventory.OperationStep{
 		Name: machine, Machine: machine, Does: "wipe the machine and install it", Waits: "until the installed system has " +
@@ -108,12 +106,12 @@ func recoverRow(machine string) inventory.OperationStep {
 	}
 }
 
-// restoreState goes on where the execution before has stopped.
+// restoreState restores the state of the previous execution.
 func (r *recovery) restoreState(ctx workflow.Context, s RecoverState) error {
 	r.groups = s.Groups
 	r.record.Started, r.record.Step = s.Started, inventory.PhaseAction
-	// An execution that was reset from outside has a record of its own: the first
-	// one's may be final already.
+	// An execution that was reset gets its own record, because the record of the first
+	// execution may be final.
 	if info := workflow.GetInfo(ctx); info.OriginalRunID == "" || info.OriginalRunID == info.WorkflowExecution.RunID {
 		r.record.Run, r.record.Seq, r.record.Execution = s.Run, s.Seq, info.WorkflowExecution.RunID
 	}
@@ -127,17 +125,17 @@ func (r *recovery) restoreState(ctx workflow.Context, s RecoverState) error {
 	return r.showProgress(ctx)
 }
 
-// historyFull reports whether the history has no room for much more.
+// historyFull reports whether the history is nearly full.
 func (r *recovery) historyFull(ctx workflow.Context) bool {
 	return ctx.Err() == nil && workflow.GetInfo(ctx).GetContinueAsNewSuggested()
 }
 
-// maxCarried is how many bytes of a machine's message go to the next execution, whose
-// input Temporal limits to 2 MiB. A machine that waits says the whole message again.
+// maxCarried limits the bytes of a machine's message that go to the next execution, because
+// Temporal limits the input to 2 MiB. A waiting machine reports its whole message again.
 const maxCarried = 200
 
-// continueAsNew ends this execution and begins the next one with what this one has come
-// to. The runs of machines outlive both, and are found again by their rows.
+// continueAsNew ends this execution and starts the next one with its state. The machines'
+// runs outlive both executions and are found by their rows.
 func (r *recovery) continueAsNew(ctx workflow.Context) error {
 	begun := func() bool {
 		return !slices.ContainsFunc(r.record.Steps,
@@ -165,7 +163,7 @@ func (r *recovery) continueAsNew(ctx workflow.Context) error {
 	return workflow.NewContinueAsNewError(ctx, RecoverType, in)
 }
 
-// recoverMachines takes the machines to their ends, group after group.
+// recoverMachines installs the machines, group after group.
 func (r *recovery) recoverMachines(ctx workflow.Context) error {
 	row := 0
 	for _, size := range r.groups {
@@ -173,7 +171,7 @@ func (r *recovery) recoverMachines(ctx workflow.Context) error {
 			s := &r.record.Steps[row]
 			row++
 			if s.Run != "" && (s.State == inventory.StepRunning || s.State == inventory.StepWaiting) {
-				r.startMachine(ctx, s) // begun by the execution before
+				r.startMachine(ctx, s) // started by the previous execution
 				continue
 			}
 			if s.State != inventory.StepPending {
@@ -197,7 +195,7 @@ func (r *recovery) recoverMachines(ctx workflow.Context) error {
 	}
 
 	if r.open > 0 {
-		r.noteProgress(ctx) // from here on it may be that nothing but operators is awaited
+		r.noteProgress(ctx) // from here on, every open machine may wait for the operator
 	}
 
 	if err := workflow.Await(ctx, func() bool { return r.open == 0 || r.historyFull(ctx) }); err != nil {
@@ -208,14 +206,14 @@ func (r *recovery) recoverMachines(ctx workflow.Context) error {
 		return r.continueAsNew(ctx)
 	}
 
-	// A cancellation that came while the record was written has ended the last waits already.
+	// A cancellation during the write of the record has already ended the last waits.
 	if err := ctx.Err(); err != nil && r.counts()[inventory.StepWaiting] > 0 {
 		return err
 	}
 	return nil
 }
 
-// awaitAll waits until each machine that was under way has ended, too.
+// awaitAll waits until every machine that was started has ended.
 func (r *recovery) awaitAll(ctx workflow.Context, err error) error {
 	ctx, cancel := workflow.NewDisconnectedContext(ctx)
 	defer cancel()
@@ -225,7 +223,7 @@ func (r *recovery) awaitAll(ctx workflow.Context, err error) error {
 	return err
 }
 
-// startMachine takes a machine to its end, in a coroutine of its own.
+// startMachine starts a coroutine that installs one machine.
 func (r *recovery) startMachine(ctx workflow.Context, s *inventory.OperationStep) {
 	r.open++
 	if s.State != inventory.StepWaiting {
@@ -237,7 +235,8 @@ func (r *recovery) startMachine(ctx workflow.Context, s *inventory.OperationStep
 	})
 }
 
-// recoverMachine takes a machine to its end. It gives the machine's place back whenever the machine is not at work.
+// recoverMachine installs one machine. It frees the machine's slot while the machine waits
+// for the operator.
 func (r *recovery) recoverMachine(ctx workflow.Context, s *inventory.OperationStep) {
 	for {
 		var found activities.Outcome
@@ -246,7 +245,7 @@ func (r *recovery) recoverMachine(ctx workflow.Context, s *inventory.OperationSt
 		case s.State == inventory.StepWaiting:
 			found, err = r.awaitAnswer(ctx, s)
 			if temporal.IsCanceledError(err) {
-				return // it is left alone, and goes on asking
+				return // its run continues and still waits for the operator
 			}
 			r.busy++
 		case s.Run != "":
@@ -272,13 +271,13 @@ func (r *recovery) installMachine(ctx workflow.Context, s *inventory.OperationSt
 	return r.runMachine(ctx, s, ReprovisionType, s.Machine, in)
 }
 
-// awaitAnswer waits until a machine does not wait any more for what it waited for.
+// awaitAnswer waits until the operator has answered the question of a machine's run.
 func (r *recovery) awaitAnswer(ctx workflow.Context, s *inventory.OperationStep) (found activities.Outcome, err error) {
 	err = execute(ctx, awaiting, &found, do.AwaitRun, activities.OutcomeRequest{Run: s.Run, Asking: true, Known: s.Message})
 	return found, err
 }
 
-// recordOutcome records what has become of a machine.
+// recordOutcome records the outcome of a machine.
 func (r *recovery) recordOutcome(ctx workflow.Context, s *inventory.OperationStep, found activities.Outcome, err error) {
 	now := workflow.Now(ctx)
 	s.Message, s.Ended = found.Message, now
@@ -305,8 +304,8 @@ func (r *recovery) recordOutcome(ctx workflow.Context, s *inventory.OperationSte
 	r.noteProgress(ctx)
 }
 
-// noteProgress is showProgress where nothing can be done about its failure: the
-// next record shows the same.
+// noteProgress is showProgress without an error result, for callers that cannot handle one.
+// The next record shows the same.
 func (r *recovery) noteProgress(ctx workflow.Context) {
 	if err := r.showProgress(ctx); err != nil {
 		r.log.Error("recording a recovery", "error", err)
@@ -322,13 +321,13 @@ func (r *recovery) counts() map[string]int {
 	return n
 }
 
-// bad counts the machines that have gone wrong, or wait for the operator.
+// bad counts the machines that failed or wait for the operator.
 func (r *recovery) bad() int {
 	n := r.counts()
 	return n[inventory.StepFailed] + n[inventory.StepWaiting]
 }
 
-// summary says how far the recovery is.
+// summary returns the progress of the recovery as text.
 func (r *recovery) summary() string {
 	n := r.counts()
 	text := fmt.Sprintf("%d of %d machines installed", n[inventory.StepDone], len(r.record.Steps))
@@ -346,8 +345,8 @@ func (r *recovery) summary() string {
 	return text
 }
 
-// showProgress records how far the recovery is. When nothing but operators is awaited, it
-// waits for them, too.
+// showProgress records the progress. If all open machines wait for the operator, the record
+// shows that the recovery waits too.
 func (r *recovery) showProgress(ctx workflow.Context) error {
 	step, next := inventory.PhaseAction, ""
 	if n := r.counts(); n[inventory.StepWaiting] > 0 && n[inventory.StepRunning]+n[inventory.StepPending] == 0 {
@@ -357,7 +356,7 @@ func (r *recovery) showProgress(ctx workflow.Context) error {
 	return r.showStep(ctx, step, "%s", r.summary())
 }
 
-// finish gives the record of a recovery that came to its end its final state.
+// finish writes the final record of a recovery that was not aborted.
 func (r *recovery) finish(ctx workflow.Context) error {
 	ctx, cancel := workflow.NewDisconnectedContext(ctx)
 	defer cancel()

@@ -13,13 +13,13 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// How a run ends other than well. The text becomes the record's message.
+// How a run ends without success. The text becomes the record's message.
 var (
 	errTimeout = errors.New("global timeout")
 	errAborted = errors.New("aborted by the operator")
-	// errRestart: the operator wants the whole run again, under another epoch.
+	// errRestart: the operator restarts the whole run under a new epoch.
 	errRestart = errors.New("restarted by the operator")
-	// errSkipped: the operator has the run go on without what it asked about.
+	// errSkipped: the operator skips what the run asked about.
 	errSkipped = errors.New("skipped by the operator")
 	errFenced  = newError(activities.TypeFenced, "the run does not own the machine any more: a forced job has taken "+
 		"it, or an operator has disarmed it")
@@ -28,17 +28,17 @@ var (
 		"since, so nothing more is done to it; look at it, abort this run, and start another one if it is needed")
 )
 
-// machineRun is what every workflow that owns a machine has in common.
+// machineRun holds what every workflow that owns a machine needs.
 type machineRun struct {
 	log log.Logger
-	// owner names this very execution in each effect. After a reset the run id is
-	// another one, and every effect of the old owner is fenced.
+	// owner identifies this execution in each effect. A reset changes the run id, which
+	// fences all effects of the old owner.
 	owner  inventory.Owner
 	manual bool // the operator presses the power button
-	// plannedAs is the run under which the plan is stored; empty: not known. In a run
-	// that was reset from outside it is another one than owner.Run.
+	// plannedAs is the run under which the plan is stored; empty if unknown. After a reset
+	// it differs from owner.Run.
 	plannedAs string
-	// skippable: the operator may also have the run go on without the machine.
+	// skippable: the operator may let the run continue without the machine.
 	skippable bool
 
 	record    runRecord
@@ -48,8 +48,8 @@ type machineRun struct {
 	budget    budget
 }
 
-// newMachineRun begins the record, and refuses an execution whose id is not the
-// one that its type and input demand: it fails before it touches anything.
+// newMachineRun creates the record. It returns an error, before anything is changed, if the
+// workflow id is not the one that the type and the input require.
 func newMachineRun(ctx workflow.Context, typ, id, machine string, input any) (*machineRun, error) {
 	execution := workflow.GetInfo(ctx).WorkflowExecution
 	if execution.ID != id {
@@ -96,8 +96,9 @@ func (r *machineRun) status() (Status, error) {
 	return s, nil
 }
 
-// carryOut runs steps to their end, see runToEnd. stop ends what a failed run has under way; nil:
-// nothing. A run that lost its machine waits until the operator has seen that.
+// carryOut runs the steps, see runToEnd. If they fail, it calls stop, if not nil, to stop
+// what is under way. A run that lost its machine waits until the operator has acknowledged
+// it.
 func (r *machineRun) carryOut(ctx workflow.Context, steps func(workflow.Context) error, stop func(workflow.Context)) (Outcome, error) {
 	return r.runToEnd(ctx, func(ctx workflow.Context) error {
 		err := steps(ctx)
@@ -111,14 +112,14 @@ func (r *machineRun) carryOut(ctx workflow.Context, steps func(workflow.Context)
 	})
 }
 
-// runToEnd closes whatever the steps have opened, on success, failure and
-// cancellation alike.
+// runToEnd runs the steps and closes whatever they opened, on success, failure and
+// cancellation.
 func (r *machineRun) runToEnd(ctx workflow.Context, steps func(workflow.Context) error) (Outcome, error) {
 	err := r.end(ctx, steps(ctx))
 	return Outcome{State: r.record.State, Message: r.record.Message}, err
 }
 
-// reportLostMachine waits until the operator has aborted the run.
+// reportLostMachine waits until the operator aborts the run.
 func (r *machineRun) reportLostMachine(ctx workflow.Context, err error) error {
 	kind := "fenced"
 	if hasType(err, activities.TypeHeld) {
@@ -142,7 +143,7 @@ func (r *machineRun) end(ctx workflow.Context, err error) error {
 		r.record.Next = r.retryCommand()
 	}
 
-	// The grant first: whatever is written afterwards, nothing is open any more.
+	// Release the grant first: then no window is open, even if a later write fails.
 	released := r.releaseGrant(ctx)
 	r.record.State, r.record.Question, r.record.Ended = state, nil, workflow.Now(ctx)
 	for i := range r.record.Actions {
@@ -155,8 +156,8 @@ func (r *machineRun) end(ctx workflow.Context, err error) error {
 	return endExecution(ctx, state, message, err, recorded, released)
 }
 
-// endOf returns the last state and phase of a workflow whose steps ended with err, and
-// its message; nil: message stays.
+// endOf returns the last state, phase and message of a workflow whose steps ended with err.
+// If err is nil, the message stays.
 func endOf(err error, message string) (state, phase, last string) {
 	switch {
 	case err == nil:
@@ -167,7 +168,7 @@ func endOf(err error, message string) (state, phase, last string) {
 	return inventory.StateFailed, inventory.PhaseFailed, messageOf(err)
 }
 
-// endExecution returns what the workflow ends with: the first of the errors.
+// endExecution returns the error that the workflow ends with: the first non-nil error.
 func endExecution(ctx workflow.Context, state, message string, errs ...error) error {
 	errs = append(errs, workflow.Await(ctx, func() bool { return workflow.AllHandlersFinished(ctx) }))
 	for _, err := range errs {
@@ -181,7 +182,7 @@ func endExecution(ctx workflow.Context, state, message string, errs ...error) er
 	return nil
 }
 
-// retryCommand is the command that helps after a run that ended badly.
+// retryCommand returns the command that repeats a run that failed.
 func (r *machineRun) retryCommand() string {
 	planned := r.plannedAs == "" || r.plannedAs == r.owner.Run
 	for _, a := range r.record.Actions {

@@ -13,37 +13,36 @@ import (
 // boot is the network boot that is under way.
 type boot struct {
 	number     int    // from 1, within the grant
-	left       int    // boots that may still be taken before the operator is asked
-	silent     int    // boots in a row whose agent did not come
-	how        string // how the present boot was started, if in another way than the first
+	left       int    // boots left before the operator is asked
+	silent     int    // boots in a row without an agent
+	how        string // how the present boot was started, if not in the usual way
 	armed      bool   // netboot may be open
-	installer  bool   // what is booted is the plan's installer, not the agent
-	lost       bool   // the last boot was lost: the machine has booted its disk instead
-	poweredOff bool   // the power was taken from the agent
+	installer  bool   // the plan's installer is booted, not the agent
+	lost       bool   // the machine booted its disk instead
+	poweredOff bool   // the agent's power was cut
 }
 
-// ladder is how a machine that does not show up is started, boot after boot.
-// After the last rung the operator is asked, and then it begins again. What a
-// machine or its BMC cannot do is left out, and the record says so.
+// ladder lists the ways to start a machine that stays silent, one per boot. After the last
+// rung the operator is asked, and the ladder starts again. A step that the machine or its
+// BMC does not support is skipped, and the record says so.
 var ladder = []struct {
 	does                      string
 	warm, resetBMC, otherPath bool
 }{
 	{does: "off, network boot once, on"},
-	// A boot device that the BMC forgot, or a loader that hung.
+	// For a BMC that forgot the boot device, or a boot loader that hung.
 	{does: "network boot once again, reset", warm: true},
-	// A BMC that reports what it does not do; a firmware that ignores the flag of
-	// this path. The path is left alone if the machine was ever heard on it.
+	// For a BMC that reports success without acting, or a firmware that ignores the boot
+	// flag of this path. The path stays if the machine was ever heard on it.
 	{does: "BMC reset, off, network boot once, on", resetBMC: true, otherPath: true},
 }
 
-// rung is where on the ladder the present boot stands.
+// rung returns the index in ladder of the present boot.
 func (b *boot) rung() int { return min(b.silent, len(ladder)-1) }
 
-// startMachine starts the machine over the network until its agent has said hello,
-// or its installer has all files: power, dhcp, loader, agent. What stays silent is
-// started again, rung by rung of the ladder, and the operator is asked when the
-// run's boots are used up.
+// startMachine boots the machine over the network until its agent has said hello or its
+// installer has all files: power, dhcp, loader, agent. A silent machine is started again on
+// the next rung of ladder. The operator is asked when the run's boots are used up.
 func (r *machineRun) startMachine(ctx workflow.Context) error {
 	b := &r.boot
 	b.silent, b.poweredOff, b.lost = 0, false, false
@@ -76,8 +75,8 @@ func (r *machineRun) startMachine(ctx workflow.Context) error {
 	}
 }
 
-// askForMoreBoots asks the operator whether to go on. started: the installer of
-// the last boot has come meanwhile.
+// askForMoreBoots asks the operator whether to continue. started means that the installer of
+// the last boot has reported in the meantime.
 func (r *machineRun) askForMoreBoots(ctx workflow.Context) (started bool, err error) {
 	b := &r.boot
 	last := ""
@@ -103,14 +102,14 @@ func (r *machineRun) askForMoreBoots(ctx workflow.Context) (started bool, err er
 	return false, nil
 }
 
-// bootLost reports whether the system on the disk has reported under the present
-// boot: the machine has booted that instead (a server that was killed while it
-// delivered the loader). That is not a failure of the machine, so it stays on its rung
-// of the ladder; the start takes one of the run's boots, as any other. Without a
-// BMC that system may have run all the time, and the operator is awaited.
+// bootLost reports whether the system on the disk has reported under the present boot, that
+// is, the machine booted its disk instead (for example because the server was killed while
+// it delivered the loader). The machine did not fail, so it stays on its rung; the next
+// start still uses one of the run's boots. Without a BMC the system on the disk may have run
+// all the time, so the run waits for the operator.
 func (r *machineRun) bootLost() bool { return !r.manual && r.signals.heard[inventory.EventBootLost] }
 
-// powerOn starts the present boot, or asks the operator until it can.
+// powerOn starts the present boot. If that fails, it asks the operator until it succeeds.
 func (r *machineRun) powerOn(ctx workflow.Context) error {
 	b, s := &r.boot, &r.signals
 	q := activities.PowerRequest{Owner: r.owner, Boot: b.number, For: untilDHCP + windowMargin, Installer: b.installer}
@@ -151,15 +150,15 @@ func (r *machineRun) powerOn(ctx workflow.Context) error {
 		if err != nil {
 			return err
 		}
-		if d == nil { // the installer of the boot that was given up has come after all
+		if d == nil { // the installer of the boot that was given up has reported
 			s.mergePreviousBoot()
 			return nil
 		}
 	}
 }
 
-// returnToPreviousBoot goes on with the boot that was given up: its agent or
-// installer has come after all.
+// returnToPreviousBoot resumes the boot that was given up, because its agent or installer
+// has reported.
 func (r *machineRun) returnToPreviousBoot() {
 	b, s := &r.boot, &r.signals
 	b.number--
@@ -171,19 +170,19 @@ func (r *machineRun) returnToPreviousBoot() {
 	}
 }
 
-// bootStage is a step that a machine takes when it boots, and what shows it.
+// bootStage is a step of a machine's boot and the events that prove it.
 type bootStage struct {
 	phase, message string
 	limit          time.Duration
 	done           func() bool
 }
 
-// installerKinds are the kinds of event that show an installer.
+// installerKinds are the kinds of event that prove that an installer runs.
 var installerKinds = []string{
 	inventory.EventPayload, inventory.EventDocument, inventory.EventInstalled, inventory.EventInstallFailed, inventory.EventPhoneHome,
 }
 
-// bootStages are the stages of the present boot. Each is done when a later one is.
+// bootStages returns the stages of the present boot. A later stage implies the earlier ones.
 func (r *machineRun) bootStages() []bootStage {
 	s := &r.signals
 	last := bootStage{inventory.PhaseAgent, "waiting for the agent", untilAgent, func() bool {
@@ -207,8 +206,8 @@ func (r *machineRun) bootStages() []bootStage {
 	}
 }
 
-// waitForBoot waits until the agent or the installer is up, stage by stage. False:
-// the machine stayed silent.
+// waitForBoot waits until the agent or the installer is up, stage by stage. It returns false
+// if the machine stayed silent.
 func (r *machineRun) waitForBoot(ctx workflow.Context) (bool, error) {
 	stages := r.bootStages()
 	up := stages[len(stages)-1].done
@@ -231,7 +230,7 @@ func (r *machineRun) waitForBoot(ctx workflow.Context) (bool, error) {
 			return false, err
 		}
 
-		// Every wait has its whole window: the power operation may have taken long.
+		// Every wait gets its whole window: the power operation may have taken long.
 		renew := func(d time.Duration) error { return r.renewNetboot(ctx, d) }
 		if !up() {
 			if err := renew(stage.limit); err != nil {
@@ -249,9 +248,9 @@ func (r *machineRun) waitForBoot(ctx workflow.Context) (bool, error) {
 	return !r.signals.conflict, nil
 }
 
-// waitForOperatorToPowerOn asks the operator to switch the machine on, and waits
-// without a deadline until the operator says so or the machine is heard. Network boot
-// is open by now: a machine that was switched on earlier would boot its disk.
+// waitForOperatorToPowerOn asks the operator to switch the machine on and waits, without a
+// deadline, until the operator confirms it or the machine is heard. Network boot must
+// already be open: otherwise the machine would boot its disk.
 func (r *machineRun) waitForOperatorToPowerOn(ctx workflow.Context, heard func() bool) error {
 	if heard() {
 		return nil
@@ -286,11 +285,11 @@ func (r *machineRun) waitForOperatorToPowerOn(ctx workflow.Context, heard func()
 	return nil
 }
 
-// resolveClaimConflict stops a run whose claim two have presented. What the first
-// of them reported proves nothing, and it knows what it was assigned: the operator
-// may restart the run under another epoch, which is errRestart; see retakeGrant.
+// resolveClaimConflict stops a run whose claim was presented twice. A report under that
+// claim proves nothing, and the first client knows its assignment. The operator may restart
+// the run under a new epoch, which is errRestart; see retakeGrant.
 func (r *machineRun) resolveClaimConflict(ctx workflow.Context) error {
-	// The task that learnt of the conflict may have opened the secrets itself.
+	// The task that received the conflict may have opened the secrets itself.
 	if err := r.closeSecrets(ctx); err != nil {
 		return err
 	}

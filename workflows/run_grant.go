@@ -9,8 +9,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// takeGrant makes the run the owner of its machine. Its undo is releaseGrant, in
-// end, which follows whatever happens.
+// takeGrant makes the run the owner of its machine. end always undoes it with releaseGrant.
 func (r *machineRun) takeGrant(ctx workflow.Context, force bool) error {
 	if err := r.showPhase(ctx, inventory.PhaseArm, "taking the grant"); err != nil {
 		return err
@@ -39,8 +38,8 @@ func (r *machineRun) takeGrant(ctx workflow.Context, force bool) error {
 	}
 }
 
-// retakeGrant gives the grant back and takes it again: the epoch grows, and with it
-// claim, token, secret path and phone-home nonce are others.
+// retakeGrant releases the grant and takes it again: the epoch grows, and claim, token,
+// secret path and phone-home nonce change.
 func (r *machineRun) retakeGrant(ctx workflow.Context) error {
 	if err := r.releaseGrant(ctx); err != nil {
 		return err
@@ -52,14 +51,14 @@ func (r *machineRun) retakeGrant(ctx workflow.Context) error {
 	if err := r.takeGrant(ctx, false); err != nil {
 		return err
 	}
-	s.fenced = false // for a moment no run held the machine, and that may have been reported
+	s.fenced = false // no run held the machine for a moment, and that may have been reported
 	return nil
 }
 
-// releaseGrant gives the grant back and closes both windows. It is a regular
-// activity: Temporal refuses the end of a run while a signal comes in, and then the
-// task is carried out again with its local activities, of which those before this
-// one would find that the machine is not theirs any more.
+// releaseGrant releases the grant and closes both windows. It is a regular activity:
+// Temporal refuses to complete a run while a signal arrives and repeats the task. The local
+// activities before releaseGrant would then run again and find that the run has lost its
+// machine.
 func (r *machineRun) releaseGrant(ctx workflow.Context) error {
 	return execute(ctx, quick, nil, do.End, r.owner)
 }
@@ -73,7 +72,7 @@ func (r *machineRun) closeNetboot(ctx workflow.Context) error {
 	return err
 }
 
-// renewNetboot keeps the netboot window open for a wait.
+// renewNetboot keeps the netboot window open for the duration of a wait.
 func (r *machineRun) renewNetboot(ctx workflow.Context, d time.Duration) error {
 	q := activities.WindowRequest{Owner: r.owner, For: d + windowMargin, Installer: r.boot.installer}
 	return executeLocal(ctx, nil, do.RenewNetboot, q)

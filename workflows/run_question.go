@@ -11,7 +11,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// questionID names a question: the epoch and the parts, with dots between them.
+// questionID returns the id of a question: the epoch and the parts, joined by dots.
 func (r *machineRun) questionID(parts ...any) string {
 	id := fmt.Sprint(r.owner.Epoch)
 	for _, p := range parts {
@@ -20,8 +20,8 @@ func (r *machineRun) questionID(parts ...any) string {
 	return id
 }
 
-// ask stops until the operator has decided. The netboot window is closed meanwhile
-// and the global timeout rests.
+// ask waits until the operator has decided. In the meantime the netboot window is closed and
+// the global timeout is paused.
 func (r *machineRun) ask(ctx workflow.Context, id, text string, choices ...string) (Decision, error) {
 	d, err := r.askUnless(ctx, nil, inventory.Question{ID: id, Text: text, Choices: choices})
 	if d == nil {
@@ -30,9 +30,9 @@ func (r *machineRun) ask(ctx workflow.Context, id, text string, choices ...strin
 	return *d, err
 }
 
-// askUnless is ask about something that may settle itself: the question is
-// withdrawn, and the decision nil, once withdrawn says so. A decision that was
-// taken before counts.
+// askUnless is ask for a question that may become unnecessary: once withdrawn returns true,
+// the question is withdrawn and the decision is nil. A decision that arrived before that
+// counts.
 func (r *machineRun) askUnless(ctx workflow.Context, withdrawn func() bool, q inventory.Question) (*Decision, error) {
 	r.correctBudget(ctx)
 	r.budget.pause(workflow.Now(ctx))
@@ -68,7 +68,7 @@ func (r *machineRun) askUnless(ctx workflow.Context, withdrawn func() bool, q in
 			if answered {
 				return r.writeAnswer(ctx)
 			}
-			return r.writeRecord(ctx) // a signal withdrew it, and signals are never lost
+			return r.writeRecord(ctx) // withdrawn by a signal, and signals are never lost
 		},
 	})
 
@@ -78,8 +78,8 @@ func (r *machineRun) askUnless(ctx workflow.Context, withdrawn func() bool, q in
 	return d, err
 }
 
-// correctBudget looks whether a global timeout that has passed really has: what
-// the question writes off would be gone, and the clock may have been set.
+// correctBudget checks whether a passed global timeout is real, because the clock may have
+// been set. Otherwise what the question writes off would be lost.
 func (r *machineRun) correctBudget(ctx workflow.Context) {
 	b := &r.budget
 	if left, limited := b.remaining(workflow.Now(ctx)); !limited || left > 0 {

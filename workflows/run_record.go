@@ -11,10 +11,10 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// runRecord is the record of a run, with what search attributes say already.
+// runRecord is the record of a run and the values that the search attributes already have.
 type runRecord struct {
 	inventory.Workflow
-	input    any // as the run was started with
+	input    any // the input of the run
 	named    bool
 	template string
 }
@@ -25,11 +25,12 @@ var (
 	attrPhase    = temporal.NewSearchAttributeKeyKeyword(AttrPhase)
 )
 
-// briefPhases wait for nothing outside this server. Search attributes leave them
-// out: each change costs Temporal's visibility store a write.
+// briefPhases wait for nothing outside this server. They are left out of the search
+// attributes, because each change costs a write to Temporal's visibility store.
 var briefPhases = []string{inventory.PhaseArm, inventory.PhaseBind, inventory.PhaseDisarm}
 
-// showPhase moves the run to a phase: record, search attribute, current details.
+// showPhase sets the run's phase in the record, the search attribute and the current
+// details.
 func (r *machineRun) showPhase(ctx workflow.Context, phase, format string, args ...any) error {
 	if err := r.setPhase(ctx, phase, format, args...); err != nil {
 		return err
@@ -59,8 +60,8 @@ func (r *machineRun) setPhase(ctx workflow.Context, phase, format string, args .
 	return workflow.UpsertTypedSearchAttributes(ctx, updates...)
 }
 
-// writeRecord records the run. A record that comes late cannot overtake a later
-// one: the store compares Seq.
+// writeRecord stores the record. A late write cannot overwrite a newer record, because the
+// store compares Seq.
 func (r *machineRun) writeRecord(ctx workflow.Context) error {
 	r.stampRecord(ctx)
 	return executeLocal(ctx, nil, do.Record, r.record.Workflow, r.record.input)
@@ -72,7 +73,7 @@ func (r *machineRun) writeAnswer(ctx workflow.Context) error {
 	return execute(ctx, quick, nil, do.Record, r.record.Workflow, r.record.input)
 }
 
-// stampRecord makes the record newer than any before.
+// stampRecord gives the record the next sequence number.
 func (r *machineRun) stampRecord(ctx workflow.Context) {
 	w := &r.record
 	w.Updated = workflow.Now(ctx)

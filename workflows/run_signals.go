@@ -9,25 +9,25 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// kinds are the kinds of event that were heard.
+// kinds are the kinds of event that the run has received.
 type kinds map[string]bool
 
 func (k kinds) hasAny(of ...string) bool {
 	return slices.ContainsFunc(of, func(kind string) bool { return k[kind] })
 }
 
-// signals is what the run has heard.
+// signals is what the run has learned from signals.
 type signals struct {
-	// heard is of the present boot, next of the one after it: the agent may begin
-	// that without the run, and a task that is carried out again has all later
-	// signals already. previous is of the boot before it, for an installer that was
-	// given up and has come after all; nil where the agent was booted.
+	// heard belongs to the present boot, next to the one after it: the agent may start the
+	// next boot without the run, and a repeated task already has all later signals. previous
+	// belongs to the boot before, for an installer that was given up and may still report;
+	// it is nil if the agent was booted.
 	heard, next, previous kinds
 
 	helloBoot        int  // newest boot whose agent redeemed its claim
 	pxe              bool // the firmware asked for network boot at least once
-	poweredOn        bool // the operator says so
-	conflict         bool // two have presented the claim of this boot
+	poweredOn        bool // the operator has confirmed it
+	conflict         bool // the claim of this boot was presented twice
 	fenced           bool // another run owns the machine
 	held             bool // the server was restored from a backup in which this run was open
 	installerMessage string
@@ -44,8 +44,8 @@ func newSignals() signals {
 	}
 }
 
-// beginBoot makes the next boot the present one. The phone-home is heard of any
-// boot, and comes once: after an installer has begun it is kept.
+// beginBoot makes the next boot the present one. A phone-home counts for every boot and
+// comes only once, so it is kept after an installer has begun.
 func (s *signals) beginBoot(installer bool) {
 	phoned := installer && s.heard[inventory.EventPhoneHome]
 	if installer {
@@ -64,9 +64,9 @@ func (s *signals) returnToPreviousBoot() {
 	}
 }
 
-// mergePreviousBoot takes what was heard of an installer that was given up as
-// heard of this boot: which of the two boots the rest of its events bear depends
-// on how far the power operation came.
+// mergePreviousBoot counts the events of an installer that was given up for the present boot
+// as well. Which of the two boots its later events carry depends on how far the power
+// operation got.
 func (s *signals) mergePreviousBoot() {
 	for _, kind := range installerKinds {
 		if s.previous[kind] {
@@ -76,15 +76,15 @@ func (s *signals) mergePreviousBoot() {
 	s.previous = s.heard // one map: later events of either boot count for both
 }
 
-// completed reports whether the report of an attempt was heard.
+// completed reports whether the report of an attempt has arrived.
 func (s *signals) completed(k action.Key) bool {
 	_, ok := s.results[k]
 	return ok
 }
 
-// receiveSignals takes in signals for as long as the run lives. Each is received
-// without blocking: one whose payload cannot be read would otherwise hold up all
-// others until the next of its name.
+// receiveSignals receives signals for as long as the run lives. It does not block on a
+// single channel, because a signal with an unreadable payload would delay all others until
+// the next signal of its name.
 func (r *machineRun) receiveSignals(ctx workflow.Context) {
 	s := workflow.NewSelector(ctx)
 	add := func(name, description string, receive func(c workflow.ReceiveChannel)) {
@@ -116,7 +116,7 @@ func (r *machineRun) receiveSignals(ctx workflow.Context) {
 	}
 }
 
-// takeEvent drops what does not carry this run's epoch.
+// takeEvent drops an event that does not carry this run's epoch.
 func (r *machineRun) takeEvent(e Event) {
 	s := &r.signals
 	if e.Epoch != r.owner.Epoch {
@@ -129,7 +129,7 @@ func (r *machineRun) takeEvent(e Event) {
 	case inventory.EventClaimConflict:
 		s.conflict = true
 	case inventory.EventAgentIdle:
-		var k action.Key // zero: the agent finds no assignment at all
+		var k action.Key // zero: the agent has no assignment
 		if e.Key != nil {
 			k = *e.Key
 		}
@@ -138,7 +138,7 @@ func (r *machineRun) takeEvent(e Event) {
 		if e.Key != nil {
 			s.lost[*e.Key] = true
 		}
-	case inventory.EventPhoneHome: // of any boot: its nonce is this run's
+	case inventory.EventPhoneHome: // accepted from any boot: the nonce belongs to this run
 		s.heard[e.Kind] = true
 		if s.previous != nil {
 			s.previous[e.Kind] = true
@@ -152,7 +152,8 @@ func (r *machineRun) takeEvent(e Event) {
 	case inventory.EventHeld:
 		s.fenced, s.held = true, true
 	default:
-		// Every host on the network can forge these. They end a wait and open nothing.
+		// Every host on the network can forge these events. They only end a wait and open
+		// nothing.
 		s.pxe = s.pxe || slices.Contains(networkBootKinds, e.Kind)
 		r.takeBootEvent(e)
 	}
@@ -162,7 +163,7 @@ var networkBootKinds = []string{
 	inventory.EventDHCP, inventory.EventLoader, inventory.EventScript, inventory.EventKernel, inventory.EventInitrd,
 }
 
-// takeBootEvent takes what belongs to the present boot or to one next to it.
+// takeBootEvent records an event of the present boot, or of the one before or after it.
 func (r *machineRun) takeBootEvent(e Event) bool {
 	s := &r.signals
 	switch {

@@ -9,15 +9,15 @@ import (
 	"github.com/ingotmetal/ingot/activities"
 )
 
-// budget is what is left of the global timeout. It rests while the operator is
-// awaited.
+// budget is the rest of the global timeout. It is paused while the run waits for the
+// operator.
 type budget struct {
-	left     time.Duration // zero: there is no limit
-	since    time.Time     // when it began to run; zero while it rests
+	left     time.Duration // zero: no limit
+	since    time.Time     // when it started to run; zero while paused
 	deadline time.Time     // of the present wait, for the status
 }
 
-// remaining returns what is left now; false: there is no limit.
+// remaining returns what is left now, or false if there is no limit.
 func (b *budget) remaining(now time.Time) (time.Duration, bool) {
 	if b.left == 0 || b.since.IsZero() {
 		return b.left, b.left != 0
@@ -25,33 +25,33 @@ func (b *budget) remaining(now time.Time) (time.Duration, bool) {
 	return b.left - now.Sub(b.since), true
 }
 
-// pause stops the global timeout; resume lets it run on.
+// pause stops the global timeout; resume starts it again.
 func (b *budget) pause(now time.Time) {
 	if left, limited := b.remaining(now); limited {
-		b.left = max(left, time.Millisecond) // zero would be no limit
+		b.left = max(left, time.Millisecond) // zero would mean no limit
 	}
 	b.since = time.Time{}
 }
 
 func (b *budget) resume(now time.Time) { b.since = now }
 
-// A wait is for something that the machine or its agent does.
+// A wait is for an event of the machine or its agent.
 type wait struct {
 	limit time.Duration
-	// attempt is the one whose report ends the wait; zero: none.
+	// attempt is the attempt whose report ends the wait, or zero.
 	attempt action.Key
-	// served: what is awaited needs this server, so only time counts in which it was up.
+	// served: the wait needs this server, so only time counts while the server was up.
 	served bool
-	// unlimited: the global timeout does not end the wait, nor does the loss of the machine.
+	// unlimited: neither the global timeout nor the loss of the machine ends the wait.
 	unlimited bool
-	// prolong keeps open what the wait needs, when it goes on; nil: nothing.
+	// prolong extends what the wait needs (such as a window) when the wait is prolonged; nil
+	// for nothing.
 	prolong func(left time.Duration) error
 }
 
-// waitFor waits until done. A deadline never acts alone: when the time is up, it
-// asks for evidence, and goes on waiting for what of the time has not really
-// passed, because the clock was set or this server was away. False: the time is
-// up; the evidence is what is known then.
+// waitFor waits until done returns true. When the time is up it checks the evidence first,
+// and waits longer for time that did not really pass, because the clock was set or this
+// server was down. It returns false if the time is up, and the evidence known then.
 func (r *machineRun) waitFor(ctx workflow.Context, w wait, done func() bool) (ok bool, known activities.EvidenceFound, err error) {
 	await := r.await
 	if w.unlimited {
@@ -79,9 +79,9 @@ func (r *machineRun) waitFor(ctx workflow.Context, w wait, done func() bool) (ok
 	}
 }
 
-// await waits until done, at most for limit. False means that the time is up, and
-// nothing more: see evidence. errTimeout means that the global timeout has passed,
-// and that all signals that had come by then were taken in.
+// await waits until done returns true, at most for limit. False means only that the time is
+// up; see evidence. errTimeout means that the global timeout has passed and that all signals
+// received by then have been processed.
 func (r *machineRun) await(ctx workflow.Context, limit time.Duration, done func() bool) (bool, error) {
 	b := &r.budget
 	for n := 0; ; n++ {
@@ -116,17 +116,17 @@ func (r *machineRun) await(ctx workflow.Context, limit time.Duration, done func(
 	}
 }
 
-// evidence asks what is known before a deadline acts, and how much of the wait
-// that ended has not really been waited. All signals that came meanwhile have been
-// taken in when it returns, and so has the report of the attempt.
+// evidence returns what is known before a deadline acts, and how much of the wait did not
+// really pass. When it returns, all signals that arrived during the call have been
+// processed, and so has the report of the attempt.
 func (r *machineRun) evidence(ctx workflow.Context, attempt action.Key, w activities.Wait) (known activities.EvidenceFound, err error) {
 	q := activities.EvidenceRequest{Owner: r.owner, Key: attempt, Wait: w}
 	if err := execute(ctx, patient, &known, do.Evidence, q); err != nil {
 		return known, err
 	}
 
-	// This coroutine runs before receiveSignals does: what came in the same workflow
-	// task as the evidence has yet to be taken in.
+	// This coroutine runs before receiveSignals does, so signals from the same workflow task
+	// as the evidence are not processed yet.
 	turns := 0
 	if err := workflow.Await(ctx, func() bool { turns++; return turns > 1 }); err != nil {
 		return known, err

@@ -12,7 +12,7 @@ import (
 // Limits of requests.
 const (
 	maxRetries     = 10
-	maxConcurrency = 200 // of a recovery: it bounds what a typing error begins at once
+	maxConcurrency = 200 // of a recovery: limits the damage of a typing error
 	maxTasks       = 32  // of a BMC job
 )
 
@@ -28,9 +28,8 @@ var (
 	bootDevices  = []string{"pxe", "disk", "cdrom", "bios", "none"}
 )
 
-// Validate finds what is wrong with the request itself, whatever the inventory
-// says. The API asks, and so does the workflow, which another client may have
-// started.
+// Validate returns the problems of the request itself, independent of the inventory. The API
+// calls it, and so does the workflow, because another client may have started the workflow.
 func (in ProvisionInput) Validate() (ps inventory.Problems) {
 	if n := in.Retries.Count; n < 0 || n > maxRetries {
 		ps.Add("retries.count", fmt.Sprintf("0 to %d", maxRetries), "invalid number of retries %d", n)
