@@ -3,7 +3,6 @@
 //
 // Every method may run twice, and may run after its run has ended. Therefore each change is
 // bound to the (run, epoch) of an inventory.Owner, which the changing statement compares.
-// the statement that changes it.
 package activities
 
 import (

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// checks are carried out in this order: each may use what those before it have
-// filled in. Every one notes all that is wrong with its part of the lab file.
+// checks run in this order; each may use what earlier ones have filled in. Each notes every
+// problem of its part of the lab file.
 var checks = []struct {
 	part  string
 	check func(*file)
@@ -28,7 +28,7 @@ var checks = []struct {
 	{"budgets", (*file).checkBudgets},
 }
 
-// check fills in defaults and notes everything wrong.
+// check fills in defaults and notes every problem.
 func (f *file) check() {
 	for _, c := range checks {
 		c.check(f)

@@ -122,8 +122,8 @@ func (f *file) checkNodeNetwork(d strictyaml.Document, m Machine) (ps inventory.
 	}
 }
 
-// checkISO checks the URL of an image of this server. After the migration it is
-// the new server that serves images.
+// checkISO checks the URL of an image of this server. After the migration the new server
+// serves the images.
 func (f *file) checkISO(iso string) (ps inventory.Problems) {
 	l := f.lab
 	u, err := url.Parse(iso)
@@ -147,8 +147,8 @@ func (f *file) checkISO(iso string) (ps inventory.Problems) {
 	return ps
 }
 
-// checkTalosconfig checks that the client certificates are of the authority in
-// the machine's configuration: a Talos of another cluster would refuse them.
+// checkTalosconfig checks that the client certificates come from the authority in the
+// machine's configuration; otherwise Talos would refuse them.
 func (f *file) checkTalosconfig(p *Platform, m Machine) {
 	if p.Talosconfig.IsZero() {
 		return

@@ -39,8 +39,8 @@ func (f *file) checkImages() {
 	}
 }
 
-// hasImage reports whether the lab has an image. It is true where the images could
-// not be read.
+// hasImage reports whether the lab has an image. It returns true if the images could not be
+// read.
 func (f *file) hasImage(name string) bool {
 	_, ok := f.lab.Image(name)
 	return ok || f.lost("images")
@@ -50,9 +50,9 @@ func (f *file) hasImage(name string) bool {
 // where the file does not exist.
 type Digester func(Image) (sha256 string, err error)
 
-// CheckImages returns the images that neither the server nor a file has, and
-// those with another digest, each with file, line and field. stored returns the
-// digest of an image in the server, or "". Without file, only the server counts.
+// CheckImages returns the images that neither the server nor a file has, and those with
+// another digest, each with file, line and field. stored returns the digest of an image on
+// the server, or "". If file is nil, only the server counts.
 func (l Lab) CheckImages(stored func(name string) string, file Digester) inventory.Problems {
 	var ps inventory.Problems
 	for n, i := range l.Images {
@@ -90,12 +90,11 @@ func (l Lab) CheckImages(stored func(name string) string, file Digester) invento
 	return l.Locate(ps)
 }
 
-// askAtOnce bounds how many addresses are asked at a time.
+// askAtOnce limits how many URLs are checked at a time.
 const askAtOnce = 8
 
-// CheckSources returns the images that the server does not have and cannot fetch
-// from their addresses. It calls ask with a few addresses at a time; ask fetches
-// nothing.
+// CheckSources returns the images that the server neither has nor can fetch from their URLs.
+// It calls ask with a few URLs at a time; ask fetches nothing.
 func (l Lab) CheckSources(stored func(name string) string, ask func(address string) error) inventory.Problems {
 	errs := make([]error, len(l.Images))
 	var asking sync.WaitGroup

@@ -11,8 +11,8 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// checkRoles notes roles of machines that are not described, and second roles of
-// a machine, and keeps the others.
+// checkRoles notes roles of machines that are not described and second roles of a machine,
+// and keeps the valid roles.
 func (f *file) checkRoles() {
 	f.roles = map[string]role{}
 	for _, r := range f.lab.roles() {
@@ -60,7 +60,7 @@ func (f *file) checkMachines() {
 	}
 }
 
-// checkMachine checks what is true of all machines of the inventory.
+// checkMachine checks what applies to every machine of the inventory.
 func (f *file) checkMachine(prefix string, m Machine) {
 	for _, p := range inventory.Validate(m.Machine) {
 		if p.Field == "userData" {
@@ -81,7 +81,7 @@ func (f *file) checkMachine(prefix string, m Machine) {
 	}
 }
 
-// checkRole checks that a machine can become what its role says.
+// checkRole checks that a machine is suitable for its role.
 func (f *file) checkRole(prefix string, r role, m Machine) {
 	f.checkLabels(prefix, m)
 	section, _, _ := strings.Cut(r.field, ".")
@@ -94,7 +94,7 @@ func (f *file) checkRole(prefix string, r role, m Machine) {
 	f.checkPlace(prefix, r, m)
 }
 
-// checkLabels checks the labels that the machine's template needs, if it is built in.
+// checkLabels checks the labels that the machine's built-in template needs.
 func (f *file) checkLabels(prefix string, m Machine) {
 	wanted := templateLabels[m.Template]
 	for _, k := range slices.Sorted(maps.Keys(wanted)) {
@@ -142,8 +142,8 @@ func (f *file) checkPassword(prefix string, m *Machine) {
 	}
 }
 
-// checkOwners notes host names and BMC addresses that two machines share. A BMC may
-// have the address of its own machine, as Intel AMT does.
+// checkOwners notes host names and BMC addresses that two machines share. A BMC may share
+// the address of its own machine, as Intel AMT does.
 func (f *file) checkOwners(prefix string, m inventory.Machine) {
 	for n, i := range m.Interfaces {
 		repeated := slices.ContainsFunc(m.Interfaces[:n], func(o inventory.Interface) bool { return o.Hostname == i.Hostname })
@@ -156,7 +156,7 @@ func (f *file) checkOwners(prefix string, m inventory.Machine) {
 		return
 	}
 	if m.BMC.Capabilities().Shared {
-		return // one power strip switches many
+		return // one power strip switches many machines
 	}
 	a, err := netip.ParseAddr(m.BMC.Host)
 	if err == nil && slices.ContainsFunc(m.Interfaces, func(i inventory.Interface) bool { return i.Address == a }) {
@@ -165,7 +165,7 @@ func (f *file) checkOwners(prefix string, m inventory.Machine) {
 	f.owns.Add(&f.ps, prefix+"bmc.host", "address", m.BMC.Host, f.at(prefix+"bmc.host"))
 }
 
-// checkPlace checks that a machine boots on a network where this server answers.
+// checkPlace checks that a machine boots on a network that this server serves.
 func (f *file) checkPlace(prefix string, r role, m Machine) {
 	l := f.lab
 	n := slices.IndexFunc(m.Interfaces, func(i inventory.Interface) bool { return !i.DisableNetboot })

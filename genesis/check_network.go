@@ -48,7 +48,7 @@ func (f *file) checkNetwork() {
 	if r := l.Network.Range; r != nil && (!p.Contains(r.From) || !p.Contains(r.To) || r.To.Less(r.From)) {
 		f.add("network.range", "give from and to inside the network, the lower one first",
 			"%s–%s is not a range of %s", text(r.From), text(r.To), p)
-		l.Network.Range = nil // not checked any further
+		l.Network.Range = nil // skip later checks of the range
 	}
 }
 
@@ -78,7 +78,7 @@ func (f *file) checkRange() {
 	}
 }
 
-// text returns an address as messages show it.
+// text formats an address for messages.
 func text(a netip.Addr) string {
 	if !a.IsValid() {
 		return `""`

@@ -10,7 +10,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// defaultTarget is the peer of a migration that names none.
+// defaultTarget is the target of a migration that names none.
 const defaultTarget = "platform"
 
 var imageReference = regexp.MustCompile(`^[a-z0-9][A-Za-z0-9._:/@-]*$`)
@@ -93,7 +93,7 @@ func (f *file) checkMigrate() {
 	g.Manifest = strings.NewReplacer("INGOT_IMAGE", g.Image, "INGOT_ADDRESS", text(g.Address)).Replace(g.Manifest)
 }
 
-// checkTarget notes an address to move to that belongs to another machine.
+// checkTarget notes a target address that belongs to another machine.
 func (f *file) checkTarget() {
 	l := f.lab
 	if l.Migrate == nil || l.Platform == nil {
@@ -159,7 +159,7 @@ func (f *file) checkURL(field, v string) {
 	}
 }
 
-// checkHost checks a host to which the server will send credentials.
+// checkHost checks the address of a host that will receive credentials.
 func (f *file) checkHost(field, v string) {
 	if what := inventory.HostProblem(v); what != "" {
 		f.add(field, "give the address of the system that was installed", "%q %s", v, what)

@@ -8,8 +8,8 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Differs returns the fields in which a stored machine differs from the one of
-// the lab file, secrets aside, in order.
+// Differs returns the sorted names of the fields in which a stored machine differs from the
+// lab file's, without secrets.
 func Differs(stored, lab inventory.Machine) []string {
 	stored, lab = inventory.Canonical(stored), inventory.Canonical(lab)
 	var out []string
@@ -45,7 +45,7 @@ func equal(a, b any) bool {
 
 func empty(b []byte) bool { return slices.Contains([]string{"null", "{}", "[]", `""`}, string(b)) }
 
-// bare returns b without its secret. Without a BMC it is a manual one.
+// bare returns b without its secret. A nil BMC becomes a manual one.
 func bare(b *inventory.BMC) *inventory.BMC {
 	if b == nil {
 		return &inventory.BMC{Driver: inventory.DriverManual}

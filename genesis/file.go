@@ -15,17 +15,17 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// maxNamed bounds a file that a lab file names, in bytes.
+// maxNamed limits the size, in bytes, of a file that a lab file names.
 const maxNamed = 1 << 20
 
-// A file is the lab file while it is read.
+// A file is the lab file and its state while it is read.
 type file struct {
 	name   string
 	doc    strictyaml.Document
 	read   func(string) ([]byte, error)
 	lab    *Lab
-	unread inventory.Problems // unknown fields and values of the wrong type
-	ps     inventory.Problems // of the lab file as it was read
+	unread inventory.Problems // unknown fields and wrong types
+	ps     inventory.Problems // of the lab file
 	named  inventory.Problems // of the files that it names
 	roles  map[string]role    // by machine
 	owns   machinefile.Claims
@@ -34,9 +34,9 @@ type file struct {
 	token, tokenFile string // of the first Harvester node
 }
 
-// Load reads the lab file called name and the files that it names, all with read.
-// Everything wrong is returned at once as inventory.Problems, with file, line and
-// field, together with a Lab that holds what could be read.
+// Load reads the lab file called name and the files that it names, all with read. It returns
+// every problem at once as inventory.Problems, with file, line and field, and a Lab with
+// what could be read.
 func Load(name string, read func(name string) ([]byte, error)) (Lab, error) {
 	var l Lab
 	b, err := read(name)
@@ -69,9 +69,9 @@ func Load(name string, read func(name string) ([]byte, error)) (Lab, error) {
 	return l, append(all, f.named...).Err()
 }
 
-// Together returns the problems in wrong, which Load found, and those in more,
-// found in the same Lab later, that are not a consequence of wrong. The problems
-// of the lab file come first, by line.
+// Together merges wrong, the problems that Load found, with more, found later in the same
+// Lab, without those that are a consequence of wrong. The problems of the lab file come
+// first, by line.
 func (l Lab) Together(wrong, more inventory.Problems) inventory.Problems {
 	out := slices.Clone(wrong)
 	for _, p := range more {
@@ -94,12 +94,11 @@ func (l Lab) Together(wrong, more inventory.Problems) inventory.Problems {
 	return out
 }
 
-// roleFields are the fields that give a machine its role and so its template.
+// roleFields matches the fields that give a machine its role and so its template.
 var roleFields = regexp.MustCompile(`^(machines|router(\.machine)?|platform(\.machine)?|cluster(\.create|\.join.*)?)$`)
 
-// explains reports whether a problem with field a may be the cause of one with
-// field b: any problem with an image or a machine may be the cause of one that
-// compares it with the inventory.
+// explains reports whether a problem with field a may cause one with field b. A problem with
+// an image or a machine may cause one that compares it with the inventory.
 func explains(a, b string) bool {
 	entry := func(field string) string { return field[:strings.IndexByte(field, ']')+1] }
 	switch {
@@ -125,8 +124,8 @@ func (f *file) lost(section string) bool {
 // Locate adds file and line to problems with fields of the lab file.
 func (l Lab) Locate(ps inventory.Problems) inventory.Problems { return l.doc.Locate(ps) }
 
-// Bundle reads the lab file called name and the files that it names into a
-// bundle, and returns the lab as Load does.
+// Bundle reads the lab file called name and the files that it names into a bundle. It also
+// returns the lab, as Load does.
 func Bundle(name string, read func(name string) ([]byte, error)) (inventory.GenesisBundle, Lab, error) {
 	b := inventory.GenesisBundle{File: name, Files: map[string]inventory.Secret{}}
 	lab, err := Load(name, func(n string) ([]byte, error) {
@@ -140,7 +139,7 @@ func Bundle(name string, read func(name string) ([]byte, error)) (inventory.Gene
 	return b, lab, err
 }
 
-// at returns file and line of a field.
+// at returns the file and line of a field.
 func (f *file) at(field string) string { return fmt.Sprintf("%s:%d", f.name, f.doc.LineOf(field)) }
 
 // add notes a problem with a field of the lab file.
@@ -148,8 +147,8 @@ func (f *file) add(field, remedy, format string, args ...any) {
 	f.ps.Add(field, remedy, format, args...)
 }
 
-// open returns the contents of a file that field names, "" with a problem if it
-// cannot be read.
+// open returns the contents of the file that field names. If it cannot be read, open notes a
+// problem and returns "".
 func (f *file) open(field, name string) string {
 	if name == "" {
 		return ""
@@ -184,7 +183,7 @@ func (f *file) open(field, name string) string {
 	return string(b)
 }
 
-// line is open for a file that holds one line, such as a password.
+// line is open for a file with a single line, such as a password.
 func (f *file) line(field, name string) inventory.Secret {
 	s := strings.TrimRight(f.open(field, name), "\r\n")
 	if strings.ContainsAny(s, "\r\n\x00") {

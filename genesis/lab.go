@@ -1,8 +1,7 @@
-// Package genesis reads the lab file: which machine becomes what, from which
-// images and documents, and where the server itself moves. It reports everything
-// wrong with the file at once, and makes the table of steps that leads from
-// nothing to the running lab. It touches no machine and no network: workflows
-// carry the table out.
+// Package genesis reads the lab file: the role of each machine, its images and documents,
+// and where the server itself moves. It reports every problem of the file at once, and
+// creates the table of steps that builds the lab. It does not access machines or the
+// network: workflows carry out the table.
 package genesis
 
 import (
@@ -14,23 +13,22 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// A Lab is what one file describes. Every section may be left out except
-// machines; the steps of a section that is not there do not exist.
+// A Lab is the content of one lab file. Every section except machines is optional; a missing
+// section has no steps.
 type Lab struct {
-	// Name is the name of the Genesis, a DNS label: its workflow is
-	// genesis/<name>.
+	// Name is the name of the Genesis, a DNS label. The workflow id is genesis/<name>.
 	Name    string  `json:"name"`
 	Seed    Seed    `json:"seed"`
 	Network Network `json:"network"`
 	Images  []Image `json:"images,omitempty"`
-	// Machines have the keys of "ingot machine push", and a few more.
+	// Machines have the keys of "ingot machine push" and the keys of Machine.
 	Machines []Machine `json:"machines"`
 	Router   *Router   `json:"router,omitempty"`
 	Platform *Platform `json:"platform,omitempty"`
 	Migrate  *Migrate  `json:"migrate,omitempty"`
 	Cluster  *Cluster  `json:"cluster,omitempty"`
-	// Budgets replaces the time that a step may take, by the step's name. A step
-	// that is over its budget fails, unless it waits for an operator.
+	// Budgets overrides the time limits of steps, by step name. A step that exceeds its
+	// budget fails, unless it waits for an operator.
 	Budgets map[string]time.Duration `json:"budgets,omitempty"`
 
 	doc      strictyaml.Document // for the lines of problems
@@ -39,23 +37,24 @@ type Lab struct {
 
 // A Seed is the host on which the first server runs (the NAS).
 type Seed struct {
-	// Address is the server as all machines reach it, directly or routed.
+	// Address is the server's address for all machines, direct or routed.
 	Address netip.Addr `json:"address"`
-	// Segment is its own network: where the router boots before there is a relay.
+	// Segment is the server's own network, on which the router boots before it runs as a
+	// relay.
 	Segment netip.Prefix `json:"segment"`
 }
 
-// A Network is the one on which machines are provisioned, behind the router.
+// A Network is the network on which machines are provisioned, behind the router.
 type Network struct {
 	Prefix  netip.Prefix `json:"prefix"`
 	Gateway netip.Addr   `json:"gateway"` // the router there, which relays DHCP
 	VLAN    int          `json:"vlan,omitempty"`
-	// Range is what a DHCP server may hand out; no fixed address may lie in it.
-	// Nil: there is no such range.
+	// Range is the range of a DHCP server and must not contain fixed addresses. Nil means no
+	// range.
 	Range *Range `json:"range,omitempty"`
 }
 
-// A Range is addresses from From to To, both included.
+// A Range is the addresses from From to To, inclusive.
 type Range struct {
 	From netip.Addr `json:"from"`
 	To   netip.Addr `json:"to"`
@@ -66,8 +65,8 @@ func (r *Range) Contains(a netip.Addr) bool {
 	return r != nil && a.IsValid() && !a.Less(r.From) && !r.To.Less(a)
 }
 
-// An Image is a file that is installed. The server has it under that name
-// already, or it comes from one of File and URL.
+// An Image is a file to install. Either the server already has it under that name, or it
+// comes from File or URL.
 type Image struct {
 	Name string `json:"name"`
 	// File is a path on the host of the command line, relative to the lab file.
@@ -77,8 +76,8 @@ type Image struct {
 	SHA256 string `json:"sha256"`
 }
 
-// Source is the address without what may be a credential: user and password,
-// query and fragment. "" without an address. Messages name it, never URL.
+// Source is the URL without parts that may hold credentials: user, password, query and
+// fragment. It is "" without a URL. Messages use Source, never URL.
 func (i Image) Source() string {
 	u, err := url.Parse(i.URL)
 	if err != nil {
@@ -87,17 +86,17 @@ func (i Image) Source() string {
 	return (&url.URL{Scheme: u.Scheme, Host: u.Host, Path: u.Path, RawPath: u.RawPath}).String()
 }
 
-// A Machine is a machine of the inventory with what only Genesis reads.
+// A Machine is a machine of the inventory with fields that only Genesis reads.
 type Machine struct {
 	inventory.Machine
-	// Config names the file that becomes the machine's user data: VyOS's
-	// config.boot, Talos' machine configuration, Harvester's configuration.
+	// Config names the file with the machine's user data: VyOS's config.boot, Talos's
+	// machine configuration, or Harvester's configuration.
 	Config string `json:"config,omitempty"`
 	// BMCPasswordFile names the file whose first line is the BMC's password.
 	BMCPasswordFile string `json:"bmcPasswordFile,omitempty"`
-	// HardwareMap is given to the machine's template as ProvisionInput.HardwareMap,
-	// by Genesis only: what a later installation needs as well are labels. Values
-	// of both that name an image are images that the machine needs.
+	// HardwareMap is passed to the machine's template as ProvisionInput.HardwareMap, by
+	// Genesis only; use labels for values that later installations need too. Values in
+	// either that name an image are images that the machine needs.
 	HardwareMap map[string]string `json:"hardwareMap,omitempty"`
 }
 
@@ -109,18 +108,18 @@ type Router struct {
 	API string `json:"api,omitempty"`
 	// KeyFile names the file that holds the API's key.
 	KeyFile string `json:"keyFile"`
-	// Fingerprint pins the key of the API's certificate: sha256: and the
-	// hexadecimal digest of its SubjectPublicKeyInfo. "": any certificate.
+	// Fingerprint pins the key of the API's certificate: sha256: and the hexadecimal digest
+	// of its SubjectPublicKeyInfo. "" accepts any certificate.
 	Fingerprint string `json:"fingerprint,omitempty"`
 	// Key is the content of KeyFile.
 	Key inventory.Secret `json:"-"`
 }
 
-// A Platform is one node of Talos with a Kubernetes, to which the server moves.
+// A Platform is a Talos node with Kubernetes, to which the server moves.
 type Platform struct {
 	Machine string `json:"machine"`
-	// Talos is host and port of the Talos API. Default: the machine's address,
-	// port 50000.
+	// Talos is the host and port of the Talos API. Default: the machine's address, port
+	// 50000.
 	Talos string `json:"talos,omitempty"`
 	// TalosconfigFile names the file of the client's certificates.
 	TalosconfigFile string `json:"talosconfigFile"`
@@ -133,19 +132,18 @@ type Platform struct {
 
 // Migrate moves the server from the seed onto the platform.
 type Migrate struct {
-	// Target names the peer that it becomes, in the inventory and in
-	// MigrateInput. Default: "platform".
+	// Target names the peer to move to, in the inventory and in MigrateInput. Default:
+	// "platform".
 	Target string `json:"target,omitempty"`
-	// Address is the new server as machines reach it. Default: the platform's
-	// machine.
+	// Address is the new server's address for machines. Default: the platform's machine.
 	Address netip.Addr `json:"address,omitzero"`
 	// Image is the reference of the container image that the manifest runs.
 	Image string `json:"image,omitempty"`
-	// ManifestFile names the Kubernetes manifest that starts the standby. In it
-	// INGOT_IMAGE stands for Image and INGOT_ADDRESS for Address. Without it the
-	// target is a peer that the server knows and that was started by hand.
+	// ManifestFile names the Kubernetes manifest that starts the standby. In it INGOT_IMAGE
+	// stands for Image and INGOT_ADDRESS for Address. Without it the target is a known peer
+	// that was started by hand.
 	ManifestFile string `json:"manifestFile,omitempty"`
-	// Manifest is the content of ManifestFile, filled in.
+	// Manifest is the content of ManifestFile with both values filled in.
 	Manifest string `json:"-"`
 }
 
@@ -165,7 +163,7 @@ type Cluster struct {
 	Password inventory.Secret `json:"-"`
 }
 
-// Warnings returns what is probably a mistake in a document of the lab.
+// Warnings returns probable mistakes in the documents of the lab.
 func (l Lab) Warnings() inventory.Problems { return l.warnings }
 
 // Machine returns the machine called name.
@@ -188,8 +186,7 @@ func (l Lab) Image(name string) (Image, bool) {
 	return Image{}, false
 }
 
-// Inventory returns the machines as the inventory stores them, secrets
-// included.
+// Inventory returns the machines as the inventory stores them, with secrets.
 func (l Lab) Inventory() []inventory.Machine {
 	out := make([]inventory.Machine, len(l.Machines))
 	for n, m := range l.Machines {

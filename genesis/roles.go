@@ -9,10 +9,10 @@ import (
 
 // A role is what a machine of the lab becomes.
 type role struct {
-	field    string // of the lab file, that gives the role
+	field    string // of the lab file that assigns the role
 	machine  string
-	template string // for a machine that names none
-	kind     string // of its document
+	template string // default template
+	kind     string // kind of its document
 	mode     string // of a Harvester node: create or join
 }
 
@@ -45,7 +45,7 @@ func (l Lab) roles() (roles []role) {
 	return roles
 }
 
-// system returns what a machine becomes.
+// system returns the name of the system that a machine gets.
 func (l Lab) system(m Machine) systems.System {
 	for _, r := range l.roles() {
 		if r.machine == m.Name {
@@ -55,8 +55,8 @@ func (l Lab) system(m Machine) systems.System {
 	return systems.System{}
 }
 
-// templateLabels are the labels, or entries of the hardware map, that the
-// templates of the roles need; true: the value names an image.
+// templateLabels are the labels, or entries of the hardware map, that the roles' templates
+// need. True means that the value names an image.
 var templateLabels = map[string]map[string]bool{
 	"vyos":             {"version": false},
 	"talos":            {"kernel": true, "initramfs": true},

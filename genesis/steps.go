@@ -10,8 +10,8 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Kinds of steps, in the order in which they come. A step's name is its kind;
-// that of a join is JoinStep and the machine's name.
+// Kinds of steps, in order. A step's name is its kind; the name of a join is JoinStep plus
+// the machine's name.
 const (
 	StepPreflight  = "preflight"
 	StepRouter     = "router"
@@ -25,15 +25,15 @@ const (
 	StepProven     = "proven"
 )
 
-// A Step is one row of the table: what is done, to what, and when it is done, in
+// A Step is one row of the table: the action, its object, and the probe that ends it, in the
 // words that the plan prints.
 type Step struct {
 	Name string `json:"name"`
 	Kind string `json:"kind"`
-	// Machine that the step works on, "" for the server itself.
+	// Machine is the machine that the step works on, "" for the server itself.
 	Machine string `json:"machine,omitempty"`
 	Does    string `json:"does"` // one sentence
-	// Disk that is overwritten, as a selector; "" when none is.
+	// Disk is the selector of the disk that is overwritten, "" for none.
 	Disk     string      `json:"disk,omitempty"`
 	Images   []StepImage `json:"images,omitempty"`
 	Template string      `json:"template,omitempty"`
@@ -41,7 +41,7 @@ type Step struct {
 	Waits  string        `json:"waits,omitempty"`
 	Ready  string        `json:"ready"` // the probe that ends it
 	Budget time.Duration `json:"budget"`
-	// Undo says how the step's effect is undone, or "none: " and why it is not.
+	// Undo says how the step is undone, or "none: " and the reason.
 	Undo string `json:"undo"`
 }
 
@@ -51,8 +51,8 @@ type StepImage struct {
 	SHA256 string `json:"sha256"`
 }
 
-// budgets of the steps, when the lab file has no other. They leave out the time
-// for which a step waits for an operator.
+// budgets are the default time limits of the steps, without time spent waiting for an
+// operator.
 var budgets = map[string]time.Duration{
 	StepPreflight:  15 * time.Minute,
 	StepRouter:     45 * time.Minute,
@@ -72,9 +72,8 @@ func JoinStep(machine string) string { return StepJoin + "-" + machine }
 // Writes reports whether the step overwrites a disk.
 func (s Step) Writes() bool { return s.Disk != "" }
 
-// Steps returns the table of what Genesis does with the lab, in its order: the
-// plan prints it and the workflow carries it out. The lab is one that Load
-// returned without an error.
+// Steps returns the ordered table of what Genesis does with the lab: the plan prints it and
+// the workflow carries it out. The lab must come from Load without an error.
 func (l Lab) Steps() []Step {
 	steps := []Step{{
 		Kind: StepPreflight,
@@ -180,7 +179,7 @@ func (l Lab) clusterSteps() []Step {
 	return steps
 }
 
-// installStep is a step that installs a machine.
+// installStep returns a step that installs a machine.
 func (l Lab) installStep(kind, machine string) Step {
 	m, _ := l.Machine(machine)
 	undo := "the machine is disarmed and switched off"
@@ -208,7 +207,7 @@ func (l Lab) provenStep() Step {
 	return s
 }
 
-// stepNames returns the names of the steps, also of a lab with problems.
+// stepNames returns the names of the steps, even for a lab with problems.
 func (l Lab) stepNames() []string {
 	var out []string
 	for _, s := range l.Steps() {
@@ -224,7 +223,7 @@ func (l Lab) platformMachine() string {
 	return l.Platform.Machine
 }
 
-// firstBehindRouter is the first machine behind the router that a step installs.
+// firstBehindRouter returns the first machine behind the router that a step installs.
 func (l Lab) firstBehindRouter() Machine {
 	name := l.platformMachine()
 	if name == "" && l.Cluster != nil {
@@ -234,7 +233,7 @@ func (l Lab) firstBehindRouter() Machine {
 	return m
 }
 
-// waitsForPower says that a step waits for an operator who switches m on, if so.
+// waitsForPower returns a sentence if the step waits for an operator to switch m on, or "".
 func (l Lab) waitsForPower(m Machine, until string) string {
 	if m.Name == "" || !m.BMC.Manual() {
 		return ""
@@ -242,7 +241,7 @@ func (l Lab) waitsForPower(m Machine, until string) string {
 	return fmt.Sprintf("a person who switches %s on, until %s", m.Name, until)
 }
 
-// powerOf says who or what switches a machine on.
+// powerOf describes what switches a machine on.
 func (l Lab) powerOf(m Machine) string {
 	switch {
 	case m.BMC.Wakes():
@@ -255,9 +254,8 @@ func (l Lab) powerOf(m Machine) string {
 	return "its BMC (" + m.BMC.Driver + " at " + m.BMC.Host + ")"
 }
 
-// imagesOf returns the images that a machine needs: its own, those that the
-// hardware map and labels name for its template, and those that its installer
-// downloads.
+// imagesOf returns the images that a machine needs: its own, those that the hardware map and
+// labels name for its template, and those that its installer downloads.
 func (l Lab) imagesOf(m Machine) []StepImage {
 	names := []string{m.Image}
 	for _, v := range m.HardwareMap {
@@ -281,8 +279,8 @@ func (l Lab) imagesOf(m Machine) []StepImage {
 	return out
 }
 
-// disksOf says what an installation overwrites: the disk that the inventory
-// selects, and those that the machine's document names.
+// disksOf describes what an installation overwrites: the disk that the inventory selects,
+// and the disks that the machine's document names.
 func (l Lab) disksOf(m Machine) string {
 	var named []string
 	if d := l.system(m).Disks; d != nil {
@@ -296,7 +294,7 @@ func (l Lab) disksOf(m Machine) string {
 	return DiskText(m.Machine) + "; its configuration names " + strings.Join(named, ", ")
 }
 
-// DiskText says which disk of a machine an installation overwrites.
+// DiskText describes the disk of a machine that an installation overwrites.
 func DiskText(m inventory.Machine) string {
 	d := m.DiskSelector
 	if d == nil {
@@ -322,8 +320,8 @@ func DiskText(m inventory.Machine) string {
 	return strings.Join(parts, ", ")
 }
 
-// Destroys lists what a Genesis overwrites, one line for each machine, for the
-// operator to confirm.
+// Destroys lists what a Genesis overwrites, one line per machine, for the operator to
+// confirm.
 func (l Lab) Destroys() []string {
 	var out []string
 	for _, s := range l.Steps() {

@@ -9,16 +9,16 @@ import (
 )
 
 const (
-	// MaxLogTail is how much log one message of an agent may carry, in bytes.
+	// MaxLogTail limits the log in one message of an agent, in bytes.
 	MaxLogTail = 16 << 10
-	// maxPendingLog is how much log of an attempt waits for a flush, in bytes: with
-	// flushEvery it bounds what an agent can make the store write.
+	// maxPendingLog limits the log of an attempt that waits for a flush, in bytes. With
+	// flushEvery it limits what an agent can make the store write.
 	maxPendingLog = 64 << 10
-	// maxPendingAttempts is for how many attempts of one agent log waits.
+	// maxPendingAttempts limits the attempts of one agent whose log waits for a flush.
 	maxPendingAttempts = 4
 )
 
-// pendingLogs are the lines that wait for the next flush, by attempt.
+// pendingLogs are the log lines that wait for the next flush, by attempt.
 type pendingLogs []pendingLog
 
 type pendingLog struct {
@@ -26,7 +26,7 @@ type pendingLog struct {
 	text string
 }
 
-// add appends text. If it is too much, the end stays.
+// add appends text. If the result is too long, its end is kept.
 func (l *pendingLogs) add(k action.Key, text string) {
 	if n := len(*l); n > 0 && (*l)[n-1].key == k {
 		(*l)[n-1].text = Tail((*l)[n-1].text+text, maxPendingLog)
@@ -38,8 +38,8 @@ func (l *pendingLogs) add(k action.Key, text string) {
 	*l = append(*l, pendingLog{k, text})
 }
 
-// prepend puts back text that could not be written, before what came since. If
-// it is too much, the end stays.
+// prepend puts back text that could not be written, before newer text. If the result is too
+// long, its end is kept.
 func (l *pendingLogs) prepend(k action.Key, text string) {
 	for i := range *l {
 		if p := &(*l)[i]; p.key == k {
@@ -63,7 +63,7 @@ func (l *pendingLogs) take(k action.Key) (text string) {
 	return text
 }
 
-// JoinLog returns text followed by tail, whose beginning text may already hold.
+// JoinLog returns text followed by tail without the beginning of tail that text already has.
 func JoinLog(text, tail string) string {
 	if strings.Contains(tail, text) {
 		return tail

@@ -18,33 +18,33 @@ import (
 // flushEvery is how often the agents' reports are written.
 const flushEvery = 10 * time.Second
 
-// forgetAfter is the silence after which an agent leaves the memory.
+// forgetAfter is the silence after which an agent is removed from memory.
 const forgetAfter = time.Hour
 
-// Agents holds what the agents reported last: progress, signs of life, new lines
-// of log. It is memory, written every 10 s: a thousand agents must not cost a
-// thousand commits.
+// Agents holds the agents' latest reports: progress, signs of life, new log lines. They are
+// in memory and written every 10 s, because a thousand agents must not cause a thousand
+// commits.
 type Agents struct {
 	store   AgentStore
 	guard   *guard.Guard
 	log     *slog.Logger
 	elapsed func() time.Duration
-	// Changed is notified when an agent makes progress or a run was started here.
+	// Changed is notified when an agent makes progress or a run is started here.
 	Changed Notifier
 
 	mu         sync.Mutex
 	byMachine  map[string]*agentReport
 	progressed map[string]bool // machines whose agent made progress since TakeProgressed
-	// flushing keeps two flushes from writing log lines in the wrong order.
+	// flushing serializes flushes, so that log lines are written in order.
 	flushing sync.Mutex
 }
 
-// agentReport is what the agent of a machine's newest boot reported.
+// agentReport is the latest report of the agent of a machine's newest boot.
 type agentReport struct {
 	owner     inventory.Owner
 	boot      int
-	seen      time.Time     // by the wall clock, for people
-	heard     time.Duration // the same by the clock that is never set
+	seen      time.Time     // by the wall clock, for display
+	heard     time.Duration // the same by the monotonic clock
 	dirty     bool
 	wrote     bool
 	running   *action.Progress
@@ -59,8 +59,8 @@ func newAgents(store AgentStore, guard *guard.Guard, log *slog.Logger, elapsed f
 	}
 }
 
-// update calls change with the report of a's machine, a new one when a is of a
-// later boot or another grant.
+// update calls change with the report of a's machine. It creates a new report if a belongs
+// to a later boot or another grant.
 func (g *Agents) update(a inventory.Agent, change func(r *agentReport)) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -77,7 +77,7 @@ func (g *Agents) Saw(a inventory.Agent, now time.Time) {
 	g.update(a, func(r *agentReport) { r.seen, r.heard, r.dirty = now, g.elapsed(), true })
 }
 
-// Assigned records that the agent was given work.
+// Assigned records that the agent got work.
 func (g *Agents) Assigned(a inventory.Agent) {
 	g.update(a, func(r *agentReport) { r.idleSince = time.Time{} })
 }
@@ -110,7 +110,7 @@ func (g *Agents) Beat(a inventory.Agent, h action.Heartbeat, now time.Time) {
 	}
 }
 
-// progress records the running attempt, and returns whether it has changed.
+// progress records the progress of the running attempt and reports whether it changed.
 func (r *agentReport) progress(p *action.Progress) (changed bool) {
 	if p == nil || p.Key.Epoch != r.owner.Epoch {
 		changed = r.running != nil
@@ -136,7 +136,7 @@ func (g *Agents) TakeProgressed() []string {
 	return names
 }
 
-// TakeLog returns the log of an attempt that waits for a flush, and forgets it.
+// TakeLog removes and returns the log of an attempt that waits for a flush.
 func (g *Agents) TakeLog(a inventory.Agent, k action.Key) (text string) {
 	g.update(a, func(r *agentReport) { text = r.logs.take(k) })
 	return text
@@ -149,7 +149,7 @@ func (g *Agents) GiveBackLog(a inventory.Agent, k action.Key, text string) {
 	}
 }
 
-// find calls look with the report of a machine's agent, if there is one.
+// find calls look with the report of a machine's agent, if any.
 func (g *Agents) find(machine string, look func(r *agentReport)) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -158,7 +158,7 @@ func (g *Agents) find(machine string, look func(r *agentReport)) {
 	}
 }
 
-// Progress returns how far o's running attempt is.
+// Progress returns the progress of o's running attempt.
 func (g *Agents) Progress(o inventory.Owner) (p action.Progress, ok bool) {
 	g.find(o.Machine, func(r *agentReport) {
 		if r.running != nil && r.owner == o {
@@ -168,13 +168,13 @@ func (g *Agents) Progress(o inventory.Owner) (p action.Progress, ok bool) {
 	return p, ok
 }
 
-// LastSeen returns when this process heard the machine's agent last; zero: never.
+// LastSeen returns when this process last heard the machine's agent, or zero.
 func (g *Agents) LastSeen(machine string) (seen time.Time) {
 	g.find(machine, func(r *agentReport) { seen = r.seen })
 	return seen
 }
 
-// signOfLife is when an agent was heard, and since when it asks for work.
+// signOfLife says when an agent was heard, and since when it has asked for work.
 type signOfLife struct {
 	seen, idleSince time.Time
 	silence         time.Duration
@@ -189,15 +189,15 @@ func (g *Agents) lastSign(o inventory.Owner, boot int) (s signOfLife, ok bool) {
 	return s, ok
 }
 
-// Heard returns how long ago this process heard the agent of the owner's boot,
-// by a clock that is never set; false: never.
+// Heard returns how long ago this process heard the agent of the owner's boot, by the
+// monotonic clock, or false if never.
 func (g *Agents) Heard(o inventory.Owner, boot int) (time.Duration, bool) {
 	s, ok := g.lastSign(o, boot)
 	return s.silence, ok
 }
 
-// forget drops machines whose agents have been silent for so long, unless
-// something of them still has to be written.
+// forget removes machines whose agents have been silent for that long, unless data still has
+// to be written.
 func (g *Agents) forget(silence time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -207,8 +207,8 @@ func (g *Agents) forget(silence time.Duration) {
 	})
 }
 
-// Flush writes what is new: signs of life in one transaction, then logs. What
-// cannot be written waits for the next flush.
+// Flush writes new data: signs of life in one transaction, then logs. Data that could not be
+// written waits for the next flush.
 func (g *Agents) Flush(ctx context.Context) error {
 	g.flushing.Lock()
 	defer g.flushing.Unlock()
@@ -217,7 +217,7 @@ func (g *Agents) Flush(ctx context.Context) error {
 	return errors.Join(g.flushSeen(ctx, seen), g.flushLogs(ctx, logs))
 }
 
-// unwrittenLogs are the lines of one agent that wait to be written.
+// unwrittenLogs are one agent's log lines that wait to be written.
 type unwrittenLogs struct {
 	report *agentReport
 	logs   pendingLogs
@@ -261,7 +261,7 @@ func (g *Agents) flushLogs(ctx context.Context, all []unwrittenLogs) error {
 		var kept pendingLogs
 		for _, p := range u.logs {
 			err := g.store.AppendLog(ctx, u.report.owner, p.key, p.text)
-			// Fenced or unknown: the log of a run that is over stays as it is.
+			// Fenced or unknown: the log of a finished run is not changed.
 			if err == nil || errors.Is(err, inventory.ErrFenced) || errors.Is(err, inventory.ErrNotFound) {
 				continue
 			}
@@ -279,7 +279,7 @@ func (g *Agents) flushLogs(ctx context.Context, all []unwrittenLogs) error {
 	return errors.Join(errs...)
 }
 
-// run flushes until ctx is done, and once more then.
+// run flushes until ctx is done, then once more.
 func (g *Agents) run(ctx context.Context) error {
 	tick := time.NewTicker(flushEvery)
 	defer tick.Stop()
@@ -297,7 +297,7 @@ func (g *Agents) run(ctx context.Context) error {
 	}
 }
 
-// FlushOrLog is Flush with its error, or its panic, logged.
+// FlushOrLog is Flush, but logs its error or panic.
 func (g *Agents) FlushOrLog(ctx context.Context) {
 	defer g.guard.Recover("the agents' reports")
 	if err := g.Flush(ctx); err != nil {

@@ -13,13 +13,13 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// agentWatch notices agents that have work and are silent, and agents that ask
-// for work and get none. It tells their runs by events.
+// agentWatch detects agents that have work and are silent, and agents that ask for work and
+// get none. It reports them to their runs by events.
 type agentWatch struct {
 	stores               Stores
 	agents               *Agents
 	now                  func() time.Time
-	up                   func() time.Duration // since when agents are listened to
+	up                   func() time.Duration // how long the server has listened to agents
 	lostAfter, idleAfter time.Duration
 	count                func(func(*Counts))
 
@@ -28,7 +28,7 @@ type agentWatch struct {
 	lost map[string]string // machine → key of the last agent-lost
 }
 
-// idleAtMost is the longest time between two agent-idle of one idleness.
+// idleAtMost is the longest interval between agent-idle events of the same idle agent.
 const idleAtMost = 10 * time.Minute
 
 // idleness records which agent-idle events a run was sent.
@@ -54,8 +54,8 @@ func (a watchedAgent) key() *action.Key {
 	return &a.work.Key
 }
 
-// CheckAgents makes one pass over the agents of live grants: those that have work
-// and are silent, and those that ask for work and get none.
+// CheckAgents checks the agents of live grants once: those that have work and are silent,
+// and those that ask for work and get none.
 func (r *Reconciler) CheckAgents(ctx context.Context) error { return r.watch.check(ctx) }
 
 func (x *agentWatch) check(ctx context.Context) error {
@@ -106,10 +106,9 @@ func (x *agentWatch) find(ctx context.Context, o inventory.Owner) (watchedAgent,
 	return watchedAgent{Agent: a, hasWork: err == nil && (work.Boot == 0 || work.Boot == a.Boot), work: work}, nil
 }
 
-// checkLost tells the run of an agent that has work, fetched or not, and is silent.
-// Silence is judged by the clock that is never set, and counts from when this
-// server began to listen at the earliest: it heard nothing while it was away or
-// stood still.
+// checkLost reports a silent agent with work, fetched or not, to its run. Silence is
+// measured by the monotonic clock and starts no earlier than this server started to listen,
+// because the server heard nothing while it was down or suspended.
 func (x *agentWatch) checkLost(ctx context.Context, a watchedAgent) error {
 	if !a.hasWork {
 		return nil
@@ -149,10 +148,9 @@ func (x *agentWatch) checkLost(ctx context.Context, a watchedAgent) error {
 	return nil
 }
 
-// checkIdle tells the run of an agent that asks for work and gets none: its
-// assignment may have been lost with a restored database. The first event comes
-// after idleAfter, the next ones at growing intervals; none while an operator is
-// asked.
+// checkIdle reports an agent that asks for work and gets none to its run: its assignment may
+// have been lost with a restored database. The first event comes after idleAfter, the next
+// ones at growing intervals, and none while an operator is asked.
 func (x *agentWatch) checkIdle(ctx context.Context, a watchedAgent) (idleness, error) {
 	s, ok := x.agents.lastSign(a.Owner, a.Boot)
 	if !ok || s.idleSince.IsZero() || a.hasWork && !a.work.Delivered.IsZero() {
@@ -168,8 +166,8 @@ func (x *agentWatch) checkIdle(ctx context.Context, a watchedAgent) (idleness, e
 	if now.Before(i.next) {
 		return i, nil
 	}
-	// The run assigns more work only after it has received the events of the
-	// work before. While the pump is behind, agent-idle would only add to them.
+	// The run assigns more work only after it has received the earlier events. While the
+	// pump is behind, agent-idle would only add to the backlog.
 	behind, err := x.stores.Events.PendingSignals(ctx, a.Owner)
 	if err != nil {
 		return i, err

@@ -1,6 +1,6 @@
-// Package engine connects the inventory with Temporal. It starts and changes
-// runs, signals events to them (Pump), repairs what a run that was ended from
-// outside left behind (Reconciler), and keeps what agents reported last (Agents).
+// Package engine connects the inventory with Temporal. It starts and changes runs, sends
+// events to them (Pump), repairs what runs that were ended from outside left behind
+// (Reconciler), and keeps the latest reports of agents (Agents).
 package engine
 
 import (
@@ -29,7 +29,7 @@ type Stores struct {
 	Assignments AssignmentStore
 }
 
-// GrantStore holds which run owns a machine, and until when its windows are open.
+// GrantStore holds which run owns a machine, and when its windows expire.
 type GrantStore interface {
 	Grants(ctx context.Context) ([]inventory.Grant, error)
 	Grant(ctx context.Context, machine string) (inventory.Grant, error)
@@ -46,7 +46,7 @@ type WorkflowStore interface {
 	PutWorkflow(ctx context.Context, w inventory.Workflow) error
 }
 
-// OperationStore holds the records of operations, and whether new runs are taken.
+// OperationStore holds the records of operations, and whether new runs are accepted.
 type OperationStore interface {
 	Operation(ctx context.Context, run string) (inventory.Operation, error)
 	Operations(ctx context.Context, f inventory.OperationFilter) ([]inventory.Operation, error)
@@ -75,17 +75,16 @@ type Config struct {
 	Guard     *guard.Guard
 	Log       *slog.Logger
 	Now       func() time.Time // nil = time.Now
-	// Elapsed is the time since some moment by a clock that is never set, by which
-	// silence is judged; nil = by Now, which is right for time.Now.
+	// Elapsed is a monotonic clock, by which silence is measured; nil means the difference
+	// of Now, which is right for time.Now.
 	Elapsed func() time.Duration
-	// Up is for how long this server has listened to agents without a break, by the
-	// same clock; nil = since New.
+	// Up returns how long this server has listened to agents without a break, by the same
+	// clock; nil means since New.
 	Up func() time.Duration
-	// LostAfter is the silence after which an agent with work counts as lost;
-	// 0 = 60 s. IdleAfter is how long an agent may ask for work without getting
-	// any; 0 = 10 s.
+	// LostAfter is the silence after which an agent with work counts as lost; 0 means 60 s.
+	// IdleAfter is how long an agent may ask for work without getting any; 0 means 10 s.
 	LostAfter, IdleAfter time.Duration
-	// Held are the runs that a restore from a backup holds.
+	// Held are the runs that are held since a restore from a backup.
 	Held []inventory.HeldRun
 }
 
@@ -95,12 +94,11 @@ type Engine struct {
 	Runs       *Runs
 	Pump       *Pump
 	Reconciler *Reconciler
-	// Stopping is closed when Run ends: long polls and event streams end with it.
+	// Stopping is closed when Run ends, which ends long polls and event streams.
 	Stopping chan struct{}
 }
 
-// New returns an Engine. Nothing runs until Run, Pump.Run and Reconciler.Run
-// are called.
+// New returns an Engine. It does nothing until Run, Pump.Run and Reconciler.Run are called.
 func New(c Config) *Engine {
 	if c.Now == nil {
 		c.Now = time.Now
@@ -122,7 +120,7 @@ func New(c Config) *Engine {
 	if c.IdleAfter <= 0 {
 		c.IdleAfter = 10 * time.Second
 	}
-	// What agents send may not fill the log.
+	// Limit what agents can make the server log.
 	c.Log = slog.New(quiet.Handler(c.Log.Handler(), c.Now))
 
 	e := &Engine{Stopping: make(chan struct{})}

@@ -16,9 +16,9 @@ import (
 	"github.com/ingotmetal/ingot/workflows"
 )
 
-// judgeGrant ends the grant of a run that is over, and repairs its record. A
-// run returns its grant before Temporal closes it. A grant that is still held
-// when it is read after Temporal's answer was left behind.
+// judgeGrant ends the grant of a run that is over, and repairs its record. A run releases
+// its grant before Temporal closes it. Therefore a grant that is still held when read after
+// Temporal's answer was left behind.
 func (r *Reconciler) judgeGrant(ctx context.Context, tc client.Client, g inventory.Grant) error {
 	e, err := r.describe(ctx, tc, g.Workflow, g.Run)
 	if err != nil || !r.isOver(g.Run, e) {
@@ -40,14 +40,13 @@ func (r *Reconciler) judgeGrant(ctx context.Context, tc client.Client, g invento
 	return r.repair(ctx, tc, g.Run, e)
 }
 
-// judgeRecord repairs the record of a run that is over. It signals a running
-// run that has lost its grant, which would otherwise notice at its next effect
-// or deadline. A run that waits for an operator has noticed already, and one of
-// epoch 0 never took a grant.
+// judgeRecord repairs the record of a run that is over. It also signals a running run that
+// has lost its grant, which would otherwise notice only at its next effect or deadline. A
+// run that waits for an operator knows already, and a run with epoch 0 never took a grant.
 //
-// A run that is ending has returned its grant, too, and has a workflow task or
-// an activity pending until it is closed. Only a run that has neither, as seen
-// after its grant was gone, waits for events that cannot come.
+// A run that is ending has released its grant as well, but has a workflow task or an
+// activity pending until it is closed. Only a run that has neither, as read after its grant
+// was gone, waits for events that cannot come.
 func (r *Reconciler) judgeRecord(ctx context.Context, tc client.Client, w inventory.Workflow) error {
 	g, err := r.stores.Grants.Grant(ctx, w.Machine)
 	if err != nil {
@@ -75,7 +74,7 @@ func (r *Reconciler) judgeRecord(ctx context.Context, tc client.Client, w invent
 	return nil
 }
 
-// lostGrantKind is the kind of event by which a run hears that it has lost its grant.
+// lostGrantKind returns the kind of event that tells a run that it has lost its grant.
 func (r *Reconciler) lostGrantKind(run string) string {
 	if slices.ContainsFunc(r.held, func(h inventory.HeldRun) bool { return h.Run == run }) {
 		return inventory.EventHeld
@@ -83,9 +82,9 @@ func (r *Reconciler) lostGrantKind(run string) string {
 	return inventory.EventFenced
 }
 
-// cancelHeld cancels runs that are held and over by their record: Temporal's copy
-// is a little older than the inventory's. They would ask about a machine whose
-// run has ended, and keep its workflow id from the next one.
+// cancelHeld cancels held runs whose record is final: Temporal's backup is a little older
+// than the inventory's. Such a run would ask about a machine whose run has ended, and block
+// its workflow id.
 func (r *Reconciler) cancelHeld(ctx context.Context, tc client.Client) error {
 	for _, h := range r.held {
 		if r.settled[h.Run] {
@@ -93,7 +92,7 @@ func (r *Reconciler) cancelHeld(ctx context.Context, tc client.Client) error {
 		}
 		w, err := r.stores.Workflows.Workflow(ctx, h.Run)
 		if err != nil || !inventory.Final(w.State) {
-			continue // an open run is judged by its record
+			continue // an open run is handled by judgeRecord
 		}
 		e, err := r.describe(ctx, tc, h.Workflow, h.Run)
 		if err != nil {
@@ -115,7 +114,7 @@ func (r *Reconciler) cancelHeld(ctx context.Context, tc client.Client) error {
 	return nil
 }
 
-// execution is how Temporal sees a run.
+// execution is the state of a run in Temporal.
 type execution struct {
 	known   bool
 	status  enumspb.WorkflowExecutionStatus
@@ -129,8 +128,8 @@ func (e execution) String() string {
 	return e.status.String()
 }
 
-// isOver reports whether a run is over. One that Temporal does not know counts as
-// over when that has been so for a while.
+// isOver reports whether a run is over. A run that Temporal does not know counts as over
+// only after some time.
 func (r *Reconciler) isOver(run string, e execution) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -157,8 +156,8 @@ func (r *Reconciler) isOver(run string, e execution) bool {
 	return false
 }
 
-// describe asks Temporal for a run. "Unknown" comes back only from a Temporal that
-// is healthy and has the namespace: else it is an error.
+// describe returns Temporal's state of a run. It returns "unknown" only if Temporal is
+// healthy and has the namespace; otherwise it returns an error.
 func (r *Reconciler) describe(ctx context.Context, tc client.Client, id, run string) (execution, error) {
 	ctx, cancel := context.WithTimeout(ctx, TemporalTimeout)
 	defer cancel()
@@ -181,8 +180,8 @@ func (r *Reconciler) describe(ctx context.Context, tc client.Client, id, run str
 	return execution{true, status, resting}, nil
 }
 
-// repair gives the record of a run that is over its final state. It reads the
-// record first: a run writes its last one before Temporal closes it.
+// repair writes the final state of a run that is over. It reads the record first, because a
+// run writes its last record before Temporal closes it.
 func (r *Reconciler) repair(ctx context.Context, tc client.Client, run string, e execution) error {
 	w, err := r.stores.Workflows.Workflow(ctx, run)
 	if errors.Is(err, inventory.ErrNotFound) {
@@ -214,7 +213,7 @@ func (r *Reconciler) repair(ctx context.Context, tc client.Client, run string, e
 	return nil
 }
 
-// setEnd gives w the state, phase and message in which Temporal ended it.
+// setEnd sets the state, phase and message with which Temporal ended the run.
 func setEnd(ctx context.Context, tc client.Client, w *inventory.Workflow, e execution) {
 	w.State, w.Phase, w.Message = inventory.StateFailed, inventory.PhaseFailed, "terminated from outside"
 	switch {
@@ -246,11 +245,11 @@ func setEnd(ctx context.Context, tc client.Client, w *inventory.Workflow, e exec
 	}
 }
 
-// nextCommand is the command that helps after a run that was ended from outside.
+// nextCommand returns the command that helps after a run was ended from outside.
 func (r *Reconciler) nextCommand(ctx context.Context, w inventory.Workflow) string {
 	attempted := slices.ContainsFunc(w.Actions, func(a inventory.ActionRecord) bool { return a.Attempt > 0 })
 	switch {
-	case w.State == inventory.StateSuccess || w.Type == workflows.BMCJobType: // which are not retried
+	case w.State == inventory.StateSuccess || w.Type == workflows.BMCJobType: // these are not retried
 		return ""
 	case attempted && r.stores.Workflows.Resumable(ctx, w.Run) == nil:
 		return RetryCommand(w.Run, workflows.FromFailedStep)

@@ -2,7 +2,7 @@ package engine
 
 import "sync"
 
-// A Notifier wakes its subscribers, coalesced and without blocking.
+// A Notifier wakes its subscribers without blocking and merges pending wake-ups.
 type Notifier struct {
 	mu   sync.Mutex
 	subs map[chan struct{}]struct{}
@@ -32,7 +32,7 @@ func (n *Notifier) Notify() {
 	for ch := range n.subs {
 		select {
 		case ch <- struct{}{}:
-		default: // it has not looked yet
+		default: // not consumed yet
 		}
 	}
 }

@@ -13,18 +13,16 @@ import (
 	"github.com/ingotmetal/ingot/workflows"
 )
 
-// executionOf returns the run id of the execution in which an operation is now. A
-// recovery goes on in another one when its history is full; its record keeps the
-// run of the first.
+// executionOf returns the run id of an operation's current execution. A recovery continues
+// as new when its history is full; its record keeps the run id of the first execution.
 func executionOf(o inventory.Operation) string { return cmp.Or(o.Execution, o.Run) }
 
-// judgeOperation gives the record of an operation whose workflow is over a
-// final state. It reads the record again first: an operation writes its last
-// one before Temporal closes it.
+// judgeOperation writes the final state of an operation whose workflow is over. It reads the
+// record again first, because an operation writes its last record before Temporal closes it.
 func (r *Reconciler) judgeOperation(ctx context.Context, tc client.Client, o inventory.Operation) error {
 	e, err := r.describe(ctx, tc, o.ID, executionOf(o))
 	if err == nil && e.status == enumspb.WORKFLOW_EXECUTION_STATUS_CONTINUED_AS_NEW {
-		// The next execution has not recorded anything yet; unless it was reset or
+		// The next execution has not recorded anything yet. Unless it was reset or
 		// terminated, it will.
 		e, err = r.describe(ctx, tc, o.ID, "")
 		if e.status == enumspb.WORKFLOW_EXECUTION_STATUS_CONTINUED_AS_NEW {
@@ -55,9 +53,9 @@ func (r *Reconciler) judgeOperation(ctx context.Context, tc client.Client, o inv
 	return nil
 }
 
-// reopenIntake lets new runs in again after a migration that was ended from
-// outside: its own undo never ran. The operations are read second, because a
-// migration is recorded before it closes the intake.
+// reopenIntake accepts new runs again after a migration that was ended from outside and so
+// could not undo this itself. The operations are read second, because a migration is
+// recorded before it closes the intake.
 func (r *Reconciler) reopenIntake(ctx context.Context) error {
 	why, err := r.stores.Operations.Intake(ctx)
 	if err != nil || why == "" {

@@ -26,21 +26,21 @@ type EventStore interface {
 	PendingSignals(ctx context.Context, o inventory.Owner) (int, error)
 }
 
-// Pump passes events on to the runs that wait for them.
+// Pump sends events to the runs that wait for them.
 //
-// It alone sends them, in the order of each run, by the raw request with RunID
-// and RequestId: the run, so that a late event cannot reach the next run under
-// the same workflow id; the request id, so that an event sent twice counts
-// once. An event is marked only after Temporal took it, or refused it
-// permanently: then the run reads what it said when it asks for evidence.
+// Only Pump sends them, in the order of each run, by the raw request with RunID and
+// RequestId. RunID keeps a late event from reaching the next run with the same workflow id;
+// RequestId makes a repeated event count once. An event is marked as sent only after
+// Temporal accepted it or refused it permanently. In the latter case the run reads it when
+// it asks for evidence.
 type Pump struct {
 	store     EventStore
 	temporal  Temporal
 	namespace string
-	guard     *guard.Guard // of events that packets and agents cause
+	guard     *guard.Guard // for events caused by packets and agents
 	log       *slog.Logger
 
-	mu      sync.Mutex       // guards waits while runs are signalled beside each other
+	mu      sync.Mutex       // guards waits while several runs are signaled in parallel
 	waits   map[string]retry // run → when to try again
 	refused atomic.Int64
 }
@@ -48,25 +48,25 @@ type Pump struct {
 type retry struct {
 	at    time.Time
 	step  time.Duration
-	tries int // that Temporal refused for a reason that may pass
+	tries int // refusals by Temporal for a reason that may pass
 }
 
-// Refused is how many events Temporal has refused permanently since the start.
+// Refused counts the events that Temporal has refused permanently since the start.
 func (p *Pump) Refused() int64 { return p.refused.Load() }
 
 const (
 	pumpEvery    = 5 * time.Second
 	pumpBatch    = 256
-	pumpMax      = 1 << 14 // events looked at when those before them wait
-	pumpParallel = 16      // runs signalled at once
+	pumpMax      = 1 << 14 // events examined if earlier ones have to wait
+	pumpParallel = 16      // runs signaled in parallel
 	signalWait   = 10 * time.Second
 	firstRetry   = 500 * time.Millisecond
 	lastRetry    = 30 * time.Second
 	maxTries     = 100 // of an event that Temporal refuses: almost an hour
 )
 
-// Run pumps until ctx is done: at start, whenever the store changed, and every
-// five seconds. While Temporal is away, events wait in the store.
+// Run sends events until ctx is done: at the start, whenever the store changed, and every
+// five seconds. While Temporal is unavailable, events wait in the store.
 func (p *Pump) Run(ctx context.Context) error {
 	changed, cancel := p.store.Subscribe()
 	defer cancel()
@@ -83,7 +83,7 @@ func (p *Pump) Run(ctx context.Context) error {
 			case err == nil && down:
 				p.log.Info("signalling events again")
 			}
-			// While Temporal is away, writes to the store wake no pass.
+			// While Temporal is unavailable, writes to the store start no pass.
 			if down = err != nil; !down {
 				wait, wake = pause, changed
 			}
@@ -101,8 +101,7 @@ func (p *Pump) Run(ctx context.Context) error {
 	}
 }
 
-// pass sends what may be sent now and returns how long to wait for the next
-// pass at most.
+// pass sends what may be sent now and returns the longest wait until the next pass.
 func (p *Pump) pass(ctx context.Context, tc client.Client) (time.Duration, error) {
 	now := time.Now()
 	limit := pumpBatch
@@ -114,7 +113,7 @@ func (p *Pump) pass(ctx context.Context, tc client.Client) (time.Duration, error
 		due, next := p.selectDue(es, now)
 		if len(due) == 0 {
 			if len(es) == limit && limit < pumpMax {
-				limit *= 2 // all of these wait: look behind them
+				limit *= 2 // all of these wait: look at later ones
 				continue
 			}
 			return min(next, pumpEvery), nil
@@ -126,8 +125,8 @@ func (p *Pump) pass(ctx context.Context, tc client.Client) (time.Duration, error
 	}
 }
 
-// selectDue groups by run the events of runs that need not wait, and returns when
-// the first of the others is due.
+// selectDue groups the events of runs that need not wait by run. It also returns when the
+// first of the other runs is due.
 func (p *Pump) selectDue(es []inventory.Event, now time.Time) (map[string][]inventory.Event, time.Duration) {
 	due, next, open := map[string][]inventory.Event{}, pumpEvery, map[string]bool{}
 	for _, e := range es {
@@ -140,15 +139,15 @@ func (p *Pump) selectDue(es []inventory.Event, now time.Time) (map[string][]inve
 	}
 	for run := range p.waits {
 		if !open[run] {
-			delete(p.waits, run) // its grant moved on, or another limit
+			delete(p.waits, run) // its grant has changed, or another limit applies
 		}
 	}
 
 	return due, next
 }
 
-// send signals events: runs beside each other, the events of one in order. It
-// returns an error when Temporal cannot be reached.
+// send signals events: runs in parallel, the events of one run in order. It returns an error
+// if Temporal cannot be reached.
 func (p *Pump) send(ctx context.Context, tc client.Client, due map[string][]inventory.Event) error {
 	var (
 		mu   sync.Mutex
@@ -164,7 +163,7 @@ func (p *Pump) send(ctx context.Context, tc client.Client, due map[string][]inve
 			defer func() {
 				if v := recover(); v != nil {
 					p.guard.Caught("the events of a run", v)
-					p.delay(run, 1) // or it would be the next one, too
+					p.delay(run, 1) // otherwise it would be the next one again
 				}
 			}()
 			err := p.sendRun(ctx, tc, run, es, func(seq int64) {
@@ -182,7 +181,7 @@ func (p *Pump) send(ctx context.Context, tc client.Client, due map[string][]inve
 	wg.Wait()
 
 	if len(sent) > 0 {
-		// Not undone by the end of ctx: unmarked, they would be sent again.
+		// Not canceled with ctx: events left unmarked would be sent again.
 		mark, cancel := context.WithTimeout(context.WithoutCancel(ctx), signalWait)
 		defer cancel()
 		if err := p.store.MarkSignalled(mark, sent); err != nil {
@@ -193,9 +192,9 @@ func (p *Pump) send(ctx context.Context, tc client.Client, due map[string][]inve
 	return errors.Join(errs...)
 }
 
-// sendRun signals the events of one run in order, until one has to wait. It
-// calls done for each that need not be sent again, and returns an error when
-// Temporal cannot be reached.
+// sendRun signals the events of one run in order, until one has to wait. It calls done for
+// each event that need not be sent again, and returns an error if Temporal cannot be
+// reached.
 func (p *Pump) sendRun(
 	ctx context.Context, tc client.Client, run string, es []inventory.Event, done func(seq int64),
 ) error {
@@ -204,7 +203,7 @@ func (p *Pump) sendRun(
 		return fmt.Errorf("asking who owns %q: %w", es[0].Machine, err)
 	}
 	if g.Run != run {
-		return nil // the grant moved on this moment: the store skips the rest
+		return nil // the grant has just changed: the store skips the rest
 	}
 
 	for _, e := range es {
@@ -214,8 +213,8 @@ func (p *Pump) sendRun(
 		switch {
 		case err == nil:
 		case errors.As(err, &gone):
-			// The same code for a finished run, for one that Temporal does not know
-			// yet and for a missing namespace: only the grant says whether a run is over.
+			// Temporal uses this code for a finished run, for a run that it does not know
+			// yet and for a missing namespace. Only the grant tells whether the run is over.
 			p.delay(run, 0)
 			return nil
 		case !errors.As(err, &never) && isAway(err):
@@ -227,7 +226,7 @@ func (p *Pump) sendRun(
 			p.delay(run, 1)
 			return nil
 		default:
-			// It would be refused each time, and all behind it would wait.
+			// Temporal would refuse it each time, and later events would wait behind it.
 			p.log.Error("an event cannot be signalled",
 				"seq", e.Seq, "kind", e.Kind, "machine", e.Machine, "run", run, "error", err)
 			p.refused.Add(1)
@@ -239,7 +238,7 @@ func (p *Pump) sendRun(
 	return nil
 }
 
-// isAway reports that Temporal could not be reached, or not in time.
+// isAway reports whether Temporal could not be reached or did not answer in time.
 func isAway(err error) bool {
 	var unavailable *serviceerror.Unavailable
 	var late *serviceerror.DeadlineExceeded
@@ -249,7 +248,7 @@ func isAway(err error) bool {
 		errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
 }
 
-// delay makes run wait, longer each time, and counts the refusals.
+// delay makes the run wait, longer each time, and counts the refusals.
 func (p *Pump) delay(run string, refusals int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -17,21 +17,21 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Reconciler repairs what runs that ended from outside left open, and notices
-// agents that fell silent. These are two loops of the server and not workflows:
-// they must work when workers or Temporal do not. The one that watches agents
-// never asks Temporal, so that it keeps its time when Temporal hangs.
+// Reconciler repairs what runs that were ended from outside left open, and detects silent
+// agents. It is two loops of the server and not workflows, because it must work when workers
+// or Temporal do not. The loop that watches agents never calls Temporal, so it is not
+// delayed when Temporal hangs.
 //
-// A pass over many runs takes seconds, and the event pump and the workers may
-// lag behind. What a pass read at its beginning is therefore read again before
-// anything is repaired; see judgeGrant and judgeRecord for the order.
+// A pass over many runs takes seconds, and the event pump and the workers may lag behind.
+// Therefore data read at the start of a pass is read again before anything is repaired; see
+// judgeGrant and judgeRecord for the order.
 type Reconciler struct {
 	stores   Stores
 	temporal Temporal
-	guard    *guard.Guard // of what agents and Temporal send
+	guard    *guard.Guard // for what agents and Temporal send
 	log      *slog.Logger
 	now      func() time.Time
-	elapsed  func() time.Duration // by a clock that is never set
+	elapsed  func() time.Duration // monotonic clock
 	held     []inventory.HeldRun  // by a restore from a backup
 	settled  map[string]bool      // those of held that are over
 	pump     *Pump
@@ -41,7 +41,7 @@ type Reconciler struct {
 
 	mu              sync.Mutex
 	counts          Counts
-	recentlyUnknown map[string]time.Duration // run → since when Temporal does not know it
+	recentlyUnknown map[string]time.Duration // run → since when Temporal has not known it
 }
 
 // Counts is what the loops have repaired since the server started.
@@ -53,21 +53,20 @@ type Counts struct {
 	AgentsIdle      int64 `json:"agentsIdle"`
 	// ClockSteps is how often the clock of this server was set.
 	ClockSteps int64 `json:"clockSteps"`
-	// SignalsRefused is how many events Temporal would not take.
+	// SignalsRefused is how many events Temporal has refused.
 	SignalsRefused int64 `json:"signalsRefused"`
-	// RunsFenced is how often a run was informed that it has lost its machine.
+	// RunsFenced is how many runs were told that they have lost their machine.
 	RunsFenced int64 `json:"runsFenced"`
-	// Stuck is how many runs' workflow code fails again and again now.
+	// Stuck is how many runs have workflow code that keeps failing now.
 	Stuck int64 `json:"stuck"`
 }
 
 const (
 	reconcileEvery = 15 * time.Second
 	agentsEvery    = 5 * time.Second
-	// unknownAfter is for how long Temporal must not have known a run before the
-	// run counts as over.
+	// unknownAfter is how long Temporal must not know a run before it counts as over.
 	unknownAfter = 30 * time.Second
-	// MaxOpen is how many open runs, or operations, one look covers.
+	// MaxOpen limits how many open runs, or operations, one pass reads.
 	MaxOpen = 10000
 )
 
@@ -75,7 +74,7 @@ const (
 // their own timers cannot fire.
 const stuckQuery = "TemporalReportedProblems IS NOT NULL AND ExecutionStatus='Running'"
 
-// Counts returns what was repaired so far.
+// Counts returns what was repaired since the server started.
 func (r *Reconciler) Counts() Counts {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -91,8 +90,8 @@ func (r *Reconciler) count(add func(c *Counts)) {
 	add(&r.counts)
 }
 
-// Run looks at all grants and open records at start and every 15 s, and at
-// agents every 5 s, until ctx is done.
+// Run checks all grants and open records at the start and every 15 s, and agents every 5 s,
+// until ctx is done.
 func (r *Reconciler) Run(ctx context.Context) error {
 	var loops sync.WaitGroup
 	loops.Go(func() {
@@ -100,7 +99,7 @@ func (r *Reconciler) Run(ctx context.Context) error {
 			r.pass(ctx, "runs", r.CheckRuns)
 			pause := reconcileEvery
 			if len(r.settled) < len(r.held) {
-				pause = agentsEvery // held runs are signalled soon
+				pause = agentsEvery // held runs are signaled soon
 			}
 			if !sleep(ctx, pause) {
 				return
@@ -124,7 +123,7 @@ func (r *Reconciler) pass(ctx context.Context, what string, check func(context.C
 	}
 }
 
-// sleep waits for d; false: ctx ended first.
+// sleep waits for d. It returns false if ctx ended first.
 func sleep(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -136,9 +135,9 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// CheckRuns makes one pass over grants and open records. Without Temporal only
-// the expired windows of operators are closed. When Temporal hangs, the pass ends
-// after a few time-outs, however many runs there are.
+// CheckRuns checks grants and open records once. Without Temporal it only closes the expired
+// windows of operators. If Temporal hangs, the pass ends after a few timeouts, independent
+// of the number of runs.
 func (r *Reconciler) CheckRuns(ctx context.Context) error {
 	grants, err := r.stores.Grants.Grants(ctx)
 	if err != nil {
@@ -223,16 +222,16 @@ func (r *Reconciler) expirePersons(ctx context.Context, grants []inventory.Grant
 }
 
 const (
-	askedAtOnce = 16 // questions to Temporal
-	hungAfter   = 16 // of them one after another without an answer
+	askedAtOnce = 16 // parallel requests to Temporal
+	hungAfter   = 16 // requests in a row without an answer
 )
 
-// errHangs is a Temporal that does not answer.
+// errHangs means that Temporal does not answer.
 var errHangs = errors.New("no answer from Temporal")
 
-// callAll calls all functions, askedAtOnce at a time, and joins their errors. One
-// that panics is counted, and the others are called. When hungAfter of them in a
-// row fail because Temporal is away, it skips the rest and returns errHangs.
+// callAll calls all functions, askedAtOnce at a time, and joins their errors. A panic is
+// counted and does not stop the others. If hungAfter calls in a row fail because Temporal is
+// unavailable, it skips the rest and returns errHangs.
 func (r *Reconciler) callAll(ctx context.Context, all []func(context.Context) error) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -260,7 +259,7 @@ func (r *Reconciler) callAll(ctx context.Context, all []func(context.Context) er
 			} else if silent++; silent == hungAfter {
 				stop()
 			}
-			if err != nil && silent <= 1 { // the first of many says it all
+			if err != nil && silent <= 1 { // the first error is enough
 				errs = append(errs, err)
 			}
 		})
@@ -299,10 +298,9 @@ func (r *Reconciler) countStuck(ctx context.Context, tc client.Client) error {
 	return nil
 }
 
-// ClockSet moves all windows after the clock was set: it showed from and then to.
-// Windows are lengths of time that are stored by the wall clock: they move with
-// it, or a step forward would close them under machines that boot, and one
-// backward leave them open.
+// ClockSet moves all windows after the clock was set from one time to another. Windows end
+// at a stored wall-clock time: otherwise a step forward would close them under booting
+// machines, and a step backward would leave them open.
 func (r *Reconciler) ClockSet(ctx context.Context, from, to time.Time) {
 	r.count(func(c *Counts) { c.ClockSteps++ })
 	n, err := r.stores.Grants.ShiftWindows(ctx, from, to)
@@ -313,7 +311,7 @@ func (r *Reconciler) ClockSet(ctx context.Context, from, to time.Time) {
 	r.log.Warn("the clock was set; deadlines and windows go by what has really passed",
 		"by", to.Sub(from), "windows", n)
 	if to.Before(from) {
-		// Temporal gives no timer a time before one that it has read already.
+		// Temporal sets no timer to a time before the last one it has read.
 		r.log.Error("the clock was set back: Temporal's timers rest until it shows that time again", "until", from)
 	}
 }

@@ -19,11 +19,12 @@ import (
 	"github.com/ingotmetal/ingot/workflows"
 )
 
-// TemporalTimeout is how long a request may wait for Temporal, and a decision for its worker.
+// TemporalTimeout limits a request to Temporal, and the wait for a worker to take a
+// decision.
 const TemporalTimeout = 5 * time.Second
 
-// Runs starts and changes runs, and finds their records. It remembers runs that
-// were started here until their own record exists: the worker may be busy, or away.
+// Runs starts and changes runs, and finds their records. It remembers the runs started here
+// until their own record exists, because the worker may be busy or unavailable.
 type Runs struct {
 	store    WorkflowStore
 	temporal Temporal
@@ -40,7 +41,7 @@ const (
 	freshFor = time.Hour
 )
 
-// A Start is a workflow to be started.
+// A Start is a request to start a workflow.
 type Start struct {
 	ID, Type          string
 	Machine, Template string // "" for an operation
@@ -48,12 +49,12 @@ type Start struct {
 	Input             any
 }
 
-// A BusyError says that another run of the same workflow id is open.
+// A BusyError means that another run with the same workflow id is open.
 type BusyError struct{ ID, Run string }
 
 func (b *BusyError) Error() string { return fmt.Sprintf("%s is running as run %s", b.ID, b.Run) }
 
-// Is makes it an inventory.ErrConflict.
+// Is reports whether target is inventory.ErrConflict.
 func (b *BusyError) Is(target error) bool { return target == inventory.ErrConflict }
 
 // Client returns Temporal's client, or an inventory.ErrUnavailable.
@@ -68,8 +69,8 @@ func (r *Runs) Client() (client.Client, error) {
 	}
 }
 
-// Execute starts a workflow and returns its run id and its encoded input; it is a
-// BusyError when a run of the same workflow id is open.
+// Execute starts a workflow and returns its run id and its encoded input. It returns a
+// BusyError if a run with the same workflow id is open.
 func (r *Runs) Execute(ctx context.Context, w Start) (run string, input json.RawMessage, err error) {
 	tc, err := r.Client()
 	if err != nil {
@@ -92,12 +93,12 @@ func (r *Runs) Execute(ctx context.Context, w Start) (run string, input json.Raw
 	handle, err := tc.ExecuteWorkflow(ctx, client.StartWorkflowOptions{
 		ID:        w.ID,
 		TaskQueue: workflows.TaskQueue,
-		// Both are needed, or the SDK hands back the open run as if it were new.
+		// Both are needed: otherwise the SDK returns the open run as if it were new.
 		WorkflowIDConflictPolicy:                 enumspb.WORKFLOW_ID_CONFLICT_POLICY_FAIL,
 		WorkflowExecutionErrorWhenAlreadyStarted: true,
 		WorkflowIDReusePolicy:                    enumspb.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE,
 		TypedSearchAttributes:                    temporal.NewSearchAttributes(attrs...),
-		// The worker beside this API begins at once, where there is one.
+		// If this process has a worker, it can start at once.
 		EnableEagerStart: w.Machine != "",
 	}, w.Type, w.Input)
 	var busy *serviceerror.WorkflowExecutionAlreadyStarted
@@ -129,7 +130,7 @@ func (r *Runs) Start(ctx context.Context, w Start) (run string, err error) {
 	return run, nil
 }
 
-// remember keeps a run that has no record yet.
+// remember stores a run that has no record yet.
 func (r *Runs) remember(w inventory.Workflow) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -155,7 +156,7 @@ func (r *Runs) TakeStarted() []string {
 	return names
 }
 
-// Forget drops a run whose record exists.
+// Forget removes a run whose record exists.
 func (r *Runs) Forget(run string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -178,8 +179,8 @@ func (r *Runs) Unrecorded() map[string]inventory.Workflow {
 	return out
 }
 
-// UnrecordedWithID returns the run that was started last under a workflow id, if
-// it may have no record yet.
+// UnrecordedWithID returns the latest run with this workflow id that was started here and
+// may have no record yet.
 func (r *Runs) UnrecordedWithID(id string) (newest inventory.Workflow, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -191,8 +192,7 @@ func (r *Runs) UnrecordedWithID(id string) (newest inventory.Workflow, ok bool) 
 	return newest, ok
 }
 
-// Find returns the record of a run, or what is known of one that was only just
-// started.
+// Find returns the record of a run, or the known data of a run that was just started.
 func (r *Runs) Find(ctx context.Context, run string) (inventory.Workflow, error) {
 	w, err := r.store.Workflow(ctx, run)
 	switch {
@@ -231,7 +231,7 @@ func (r *Runs) Latest(ctx context.Context, machine string) (inventory.Workflow, 
 	return f, nil
 }
 
-// Cancel asks a run to end. It may be asked again.
+// Cancel requests the cancellation of a run. It is idempotent.
 func (r *Runs) Cancel(ctx context.Context, id, run string) error {
 	tc, err := r.Client()
 	if err == nil {
@@ -240,8 +240,8 @@ func (r *Runs) Cancel(ctx context.Context, id, run string) error {
 	return err
 }
 
-// cancel asks a run to end. One that Temporal calls over needs no asking:
-// the Reconciler repairs its record.
+// cancel requests the cancellation of a run. If Temporal says that the run is over, there is
+// nothing to do: the Reconciler repairs its record.
 func cancel(ctx context.Context, tc client.Client, id, run string) error {
 	ctx, stop := context.WithTimeout(ctx, TemporalTimeout)
 	defer stop()
@@ -253,7 +253,7 @@ func cancel(ctx context.Context, tc client.Client, id, run string) error {
 	return err
 }
 
-// CancelOperation asks the execution in which an operation is now to end.
+// CancelOperation requests the cancellation of an operation's current execution.
 func (r *Runs) CancelOperation(ctx context.Context, o inventory.Operation) error {
 	tc, err := r.Client()
 	if err != nil {
@@ -271,7 +271,7 @@ func (r *Runs) CancelOperation(ctx context.Context, o inventory.Operation) error
 		return nil
 	}
 	if err == nil && d.GetWorkflowExecutionInfo().GetStatus() == enumspb.WORKFLOW_EXECUTION_STATUS_CONTINUED_AS_NEW {
-		// It ended before the request came, and the next execution has not been recorded yet.
+		// It ended before the request, and the next execution is not recorded yet.
 		return cancel(ctx, tc, o.ID, "")
 	}
 
@@ -293,8 +293,8 @@ func (r *Runs) ReportPoweredOn(ctx context.Context, w inventory.Workflow) error 
 	return nil
 }
 
-// Decide passes an operator's decision on to a run: by an update, so that the
-// operator learns what is wrong with it. show is the command that shows the run.
+// Decide sends an operator's decision to a run, by an update, so that the operator gets an
+// error for an invalid decision. show is the command that shows the run.
 func (r *Runs) Decide(ctx context.Context, id, run string, d workflows.Decision, show string) error {
 	tc, err := r.Client()
 	if err != nil {
@@ -325,7 +325,7 @@ func (r *Runs) Decide(ctx context.Context, id, run string, d workflows.Decision,
 	return fmt.Errorf("deciding %q of run %q: %w", d.Question, run, err)
 }
 
-// DecideOperation is Decide for the execution in which an operation is now.
+// DecideOperation is Decide for the current execution of an operation.
 func (r *Runs) DecideOperation(ctx context.Context, o inventory.Operation, d workflows.Decision, show string) error {
 	return r.Decide(ctx, o.ID, executionOf(o), d, show)
 }

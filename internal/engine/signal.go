@@ -18,13 +18,13 @@ import (
 	"github.com/ingotmetal/ingot/workflows"
 )
 
-// maxSignal is how much of a message a signal carries, in bytes.
+// maxSignal limits the part of a message that a signal carries, in bytes.
 const maxSignal = 2 << 10
 
 // signal sends one event to its run, which is an execution of the workflow id.
 func signal(ctx context.Context, tc client.Client, namespace, id string, e inventory.Event) error {
 	if !strings.HasPrefix(id, workflows.MachineID("")) {
-		return nil // a BMC job owns the machine, and waits for no events
+		return nil // a BMC job owns the machine and takes no events
 	}
 	name, payload, err := signalOf(e)
 	if err != nil {
@@ -49,7 +49,7 @@ func signal(ctx context.Context, tc client.Client, namespace, id string, e inven
 	return err
 }
 
-// requestID is the same each time that e is sent.
+// requestID returns the same id each time e is sent.
 func requestID(e inventory.Event) string {
 	if e.Kind == inventory.EventActionDone && e.Key != "" {
 		return "report-" + e.Key
