@@ -41,8 +41,8 @@ type OutcomeRequest struct {
 	Known string `json:"known,omitempty"`
 }
 
-// tells reports whether a run that is still open has an outcome to report.
-func (q OutcomeRequest) tells(asks bool, message string) bool {
+// hasOutcome reports whether a run that is still open has an outcome to report.
+func (q OutcomeRequest) hasOutcome(asks bool, message string) bool {
 	return q.Asking && (asks && message != q.Known || !asks && q.Known != "")
 }
 
@@ -105,7 +105,7 @@ func (a *Activities) outcome(ctx context.Context, q OutcomeRequest, kind string,
 		o, err := look(ctx, q.Run)
 		switch {
 		case err == nil:
-			if inventory.Final(o.State) || q.tells(o.Asks, o.Message) {
+			if inventory.Final(o.State) || q.hasOutcome(o.Asks, o.Message) {
 				return o, nil
 			}
 		case !errors.Is(err, inventory.ErrNotFound):

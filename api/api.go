@@ -1,5 +1,5 @@
-// Package api is the REST interface for operators and the page. Each noun is a
-// small struct in the file of its name; New puts them together.
+// Package api is the REST interface for operators and the page. Each noun is a small struct
+// in the file of its name; New assembles them.
 package api
 
 import (
@@ -50,16 +50,17 @@ type Config struct {
 	Access Access
 	Images ImageConfig
 	Space  SpaceConfig
-	// Netboot answers what only the servers of the provisioning network know.
+	// Netboot answers questions about the provisioning network.
 	Netboot Netboot
 	BMC     BMC
 	Upkeep  Upkeep
 	Process Process
-	// Site is this server among its peers; nil: it has none.
+	// Site is this server among its peers; nil if it has none.
 	Site Site
-	// Intake returns why new runs are refused, "" when they are taken; nil: always.
+	// Intake returns why new runs are refused, or "" if they are accepted; nil means always
+	// accepted.
 	Intake func(ctx context.Context) (why string, err error)
-	// Guard counts panics while input of the network is handled; nil = a new one.
+	// Guard counts panics while network input is handled; nil means a new one.
 	Guard *guard.Guard
 	Log   *slog.Logger
 	Now   func() time.Time // nil = time.Now
@@ -84,7 +85,7 @@ func New(c Config) (*API, error) {
 	if c.Now == nil {
 		c.Now = time.Now
 	}
-	// What agents and their network send may not fill the log.
+	// Limit what agents and their network can make the server log.
 	c.Log = slog.New(quiet.Handler(c.Log.Handler(), c.Now))
 	if c.Guard == nil {
 		c.Guard = guard.New(c.Log)
@@ -111,15 +112,14 @@ func New(c Config) (*API, error) {
 // Handler returns the routes.
 func (a *API) Handler() http.Handler { return a.handler }
 
-// ProbeImage reports whether this server may and can fetch an image from an
-// address, and has the room for it, if it fetches no other.
+// ProbeImage reports whether this server may and can fetch an image from a URL and has the
+// space for it, if it fetches no other.
 func (a *API) ProbeImage(ctx context.Context, address string) error {
 	return a.images.probe(ctx, address)
 }
 
-// RemoveUnusedImages removes the files of images that were replaced or deleted
-// and that no plan of an open run needs. Files that this inventory has never
-// known stay.
+// RemoveUnusedImages removes the files of replaced or deleted images that no plan of an open
+// run needs. Files that were never in this inventory are kept.
 func (a *API) RemoveUnusedImages(ctx context.Context) { a.images.removeUnusedFiles(ctx) }
 
 // nouns are the parts of the API.
@@ -137,7 +137,7 @@ type nouns struct {
 	board      *board
 }
 
-// newNouns puts the parts together: each gets what it needs.
+// newNouns creates the nouns with their dependencies.
 func newNouns(c Config) nouns {
 	s, e := c.Stores, c.Engine
 	space := newSpace(c.Space, c.Images.Dir)
@@ -189,25 +189,25 @@ func (n nouns) routes() [][]httpapi.Route {
 	}
 }
 
-// byName is a request for what the path names.
+// byName is a request for the object named in the path.
 type byName struct {
 	Name string `path:"name" json:"-"`
 }
 
-// byRun is a request for the run, or operation, that the path names.
+// byRun is a request for the run or operation named in the path.
 type byRun struct {
 	Run string `path:"run" json:"-"`
 }
 
-// accept is a handler of a JSON body that begins something.
+// accept returns a handler of a JSON body that starts something.
 func accept[Q, A any](do func(context.Context, Q) (A, error)) gin.HandlerFunc {
 	return httpapi.Handle(http.StatusAccepted, httpapi.JSON, do)
 }
 
-// acceptOptional is accept for a body that may be missing.
+// acceptOptional is accept with an optional body.
 func acceptOptional[Q, A any](do func(context.Context, Q) (A, error)) gin.HandlerFunc {
 	return httpapi.Handle(http.StatusAccepted, httpapi.OptionalJSON, do)
 }
 
-// hint returns err with the command that helps.
+// hint returns err with a command that helps.
 func hint(err error, next string) error { return inventory.Hint{Err: err, Next: next} }

@@ -23,7 +23,7 @@ type BMCJobStore interface {
 	BMCJob(ctx context.Context, machine, name string) (inventory.BMCJob, error)
 }
 
-// powerStatus is the power action that changes nothing.
+// powerStatus is the power action that only reads.
 const powerStatus = "status"
 
 type bmcRoutes struct {
@@ -72,7 +72,7 @@ func (b *bmcRoutes) setBootDevice(ctx context.Context, q setBootDevice) (Started
 	})
 }
 
-// newJobName makes the name of a job that was given none.
+// newJobName returns a random name for a job without one.
 func newJobName(prefix string) string {
 	var b [4]byte
 	rand.Read(b[:]) // never returns an error
@@ -103,7 +103,7 @@ func (b *bmcRoutes) getJob(ctx context.Context, q getBMCJob) (inventory.BMCJob, 
 		return j, err
 	}
 
-	// No worker has taken it up yet.
+	// No worker has started it yet.
 	var in workflows.BMCJobInput
 	if err := json.Unmarshal(w.Input, &in); err != nil {
 		return j, fmt.Errorf("reading the input of run %q: %w", w.Run, err)
@@ -113,7 +113,7 @@ func (b *bmcRoutes) getJob(ctx context.Context, q getBMCJob) (inventory.BMCJob, 
 	}, nil
 }
 
-// startBMCJob checks in and starts it.
+// startBMCJob validates in and starts the job.
 func (s *starter) startBMCJob(ctx context.Context, in workflows.BMCJobInput) (Started, error) {
 	m, err := s.machines.find(ctx, in.Machine)
 	if err != nil {
@@ -139,7 +139,7 @@ func (s *starter) startBMCJob(ctx context.Context, in workflows.BMCJobInput) (St
 	return started, err
 }
 
-// refuseHeld is a conflict while a run holds the machine.
+// refuseHeld returns a conflict if a run holds the machine.
 func (s *starter) refuseHeld(ctx context.Context, machine string) error {
 	g, err := s.windows.Grant(ctx, machine)
 	if err != nil || g.Run == "" || g.Person() {
@@ -173,8 +173,8 @@ type checkBMC struct {
 	Machine string `json:"machine"`
 }
 
-// BMCCheck says whether a BMC accepted the log-in, and its power state; Message says
-// why it did not.
+// BMCCheck says whether a BMC accepted the login, and its power state. Message says why it
+// did not.
 type BMCCheck struct {
 	OK      bool   `json:"ok"`
 	Power   string `json:"power,omitempty"`
@@ -199,7 +199,7 @@ func (b *bmcRoutes) checkLogin(ctx context.Context, q checkBMC) (BMCCheck, error
 	defer cancel()
 	power, err := b.check(ctx, m)
 	if err != nil {
-		return BMCCheck{Message: err.Error()}, nil // an answer, not a fault of this server
+		return BMCCheck{Message: err.Error()}, nil // a result, not an error of this server
 	}
 	return BMCCheck{OK: true, Power: power}, nil
 }

@@ -18,22 +18,22 @@ import (
 )
 
 const (
-	// coalesce is the shortest time between two refreshes of the board.
+	// coalesce is the minimum time between two refreshes of the board.
 	coalesce = 200 * time.Millisecond
-	// statusEvery is how often the status is sent, and how often rows are looked at
-	// that change without a write: windows expire, and agents are heard.
+	// statusEvery is how often the status is sent, and how often rows are read that change
+	// without a write: windows expire, and agents report.
 	statusEvery = 5 * time.Second
-	// reloadEvery is how often everything is read again: retention deletes records
-	// without naming their machines.
+	// reloadEvery is how often everything is read again, because retention deletes records
+	// without reporting their machines.
 	reloadEvery = 15 * time.Minute
 	// recentOperations is how many operations a stream shows.
 	recentOperations = 20
-	// maxBatches is how many changes are kept for viewers; a slower one gets
-	// everything again.
+	// maxBatches is how many changes are kept for viewers. A slower viewer gets everything
+	// again.
 	maxBatches = 50
 )
 
-// ChangeStore names what writes have touched.
+// ChangeStore reports the objects that writes have changed.
 type ChangeStore interface {
 	Subscribe() (ch <-chan struct{}, cancel func())
 	Follow() (take func() (machines []string, operations bool), cancel func())
@@ -49,22 +49,21 @@ type boardConfig struct {
 	log        *slog.Logger
 }
 
-// board is what event streams show: one row for each machine, the newest
-// operations and the status. It is kept encoded, and refreshed with what was
-// touched since, once for all viewers. It runs while there are viewers; in between
-// it remembers what was touched, so that the next viewer need not wait until
-// everything is read.
+// board is what event streams show: one row per machine, the newest operations and the
+// status. It is stored encoded and refreshed for all viewers at once with the changes since
+// the last refresh. It runs while there are viewers. Between viewers it collects changes, so
+// that the next viewer need not wait until everything is read.
 type board struct {
 	boardConfig
 	streams chan struct{} // one element per open stream
 
-	changed engine.Notifier // after each version, and when the board could not be made
+	changed engine.Notifier // after each version, and after a failed refresh
 
 	refreshing sync.Mutex // one refresh at a time; guards take and loaded
 
 	mu      sync.Mutex
 	viewers int
-	stop    func() // ends keep, and waits for that
+	stop    func() // ends keep and waits for it
 	take    func() (machines []string, operations bool)
 	loaded  time.Time // when everything was read
 	err     error
@@ -78,25 +77,26 @@ func newBoard(c boardConfig) *board {
 	return &board{boardConfig: c, streams: make(chan struct{}, maxStreams)}
 }
 
-// cellKey names what a stream shows: the event, and the machine's name or the
+// cellKey identifies an item of a stream: the event, and the machine's name or the
 // operation's run.
 type cellKey struct{ event, key string }
 
-// batch is the text of the changes that led to a version.
+// batch is the text of the changes that lead to a version.
 type batch struct {
 	version int64
 	text    []byte
 }
 
-// join makes sure that the board is kept until leave is called.
+// join keeps the board up to date until leave is called.
 func (b *board) join() (leave func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.viewers++; b.viewers == 1 {
-		// Nothing has brought it up to date since the last viewer left: there is no version yet.
+		// The board was not refreshed since the last viewer left, so there is no version
+		// yet.
 		b.version, b.batches, b.err = 0, nil, nil
 		if b.take == nil {
-			b.take, _ = b.changes.Follow() // as long as there is this server
+			b.take, _ = b.changes.Follow() // for the lifetime of this server
 		}
 		ctx, cancel := context.WithCancel(context.Background())
 		done := make(chan struct{})
@@ -119,7 +119,7 @@ func (b *board) join() (leave func()) {
 	}
 }
 
-// keep brings the board up to date until ctx is done.
+// keep refreshes the board until ctx is done.
 func (b *board) keep(ctx context.Context) {
 	stored, cancelStored := b.changes.Subscribe()
 	defer cancelStored()
@@ -155,10 +155,10 @@ func (b *board) keep(ctx context.Context) {
 	}
 }
 
-// errPanicked is what streams end with after a panic, which was logged.
+// errPanicked ends streams after a panic, which was logged.
 var errPanicked = errors.New("reading what pages show panicked")
 
-// tryRefresh is refresh; a panic is an error.
+// tryRefresh is refresh, but returns a panic as an error.
 func (b *board) tryRefresh(ctx context.Context, ticked bool) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -169,7 +169,7 @@ func (b *board) tryRefresh(ctx context.Context, ticked bool) (err error) {
 	return b.refresh(ctx, ticked)
 }
 
-// finish tells viewers how a refresh ended.
+// finish reports the result of a refresh to viewers.
 func (b *board) finish(err error) {
 	b.mu.Lock()
 	b.err = err
@@ -177,13 +177,13 @@ func (b *board) finish(err error) {
 	b.changed.Notify()
 }
 
-// refresh reads what was touched, or everything when that is due, and publishes
-// what differs; ticked: also what changes without a write.
+// refresh reads the changed objects, or everything when that is due, and publishes the
+// differences. If ticked, it also reads what changes without a write.
 func (b *board) refresh(ctx context.Context, ticked bool) error {
 	b.refreshing.Lock()
 	defer b.refreshing.Unlock()
 	loaded := b.loaded
-	b.loaded = time.Time{} // what is taken is known nowhere else: an error reads everything again
+	b.loaded = time.Time{} // take has removed the changes: after an error, read everything again
 	names, operations := b.take()
 	names = append(names, b.engine.Runs.TakeStarted()...)
 	all := time.Since(loaded) > reloadEvery
@@ -191,7 +191,7 @@ func (b *board) refresh(ctx context.Context, ticked bool) error {
 		loaded = time.Now()
 	}
 
-	cells := map[cellKey][]byte{} // nil = it is gone
+	cells := map[cellKey][]byte{} // nil = removed
 	states, err := b.readTouched(ctx, all, names)
 	if err == nil && (all || operations) {
 		err = b.addOperations(ctx, cells)
@@ -228,8 +228,8 @@ func (b *board) refresh(ctx context.Context, ticked bool) error {
 	return nil
 }
 
-// addMoving returns states and the machines whose row changes without a write: by
-// their agents' progress, and, when ticked, by time. The caller holds mu.
+// addMoving returns states plus the machines whose row changes without a write: by their
+// agents' progress and, if ticked, by time. The caller holds mu.
 func (b *board) addMoving(states []inventory.MachineState, ticked bool) []inventory.MachineState {
 	for _, st := range states {
 		if st.Workflow != nil && !inventory.Final(st.Workflow.State) || st.Grant.Run != "" {
@@ -248,7 +248,7 @@ func (b *board) addMoving(states []inventory.MachineState, ticked bool) []invent
 	return states
 }
 
-// readTouched reads the machines of names, or all, with runs that have no record yet.
+// readTouched reads the named machines, or all, with runs that have no record yet.
 func (b *board) readTouched(ctx context.Context, all bool, names []string) ([]inventory.MachineState, error) {
 	switch {
 	case all:
@@ -259,8 +259,8 @@ func (b *board) readTouched(ctx context.Context, all bool, names []string) ([]in
 	return b.views.states(ctx, names)
 }
 
-// removeMachines plans the removal of every machine that is shown; those that are
-// still there are read again. The caller holds mu.
+// removeMachines marks every machine that is shown for removal; those that still exist are
+// read again. The caller holds mu.
 func (b *board) removeMachines(cells map[cellKey][]byte) {
 	b.moving = map[string]inventory.MachineState{}
 	for k := range b.cells {
@@ -270,12 +270,12 @@ func (b *board) removeMachines(cells map[cellKey][]byte) {
 	}
 }
 
-// publish makes a version of the cells that differ, and the text of the change.
+// publish creates a version from the cells that differ, and the text of the change.
 func (b *board) publish(cells map[cellKey][]byte) {
 	if b.cells == nil {
 		b.cells = map[cellKey][]byte{}
 	}
-	version := max(b.version+1, time.Now().UnixMilli()) // grows over restarts, too
+	version := max(b.version+1, time.Now().UnixMilli()) // grows across restarts
 	var text bytes.Buffer
 	for k, data := range cells {
 		old, had := b.cells[k]
@@ -300,7 +300,7 @@ func (b *board) publish(cells map[cellKey][]byte) {
 	}
 }
 
-// gone is the data of a machine or an operation that is not shown any more.
+// gone returns the data of a machine or an operation that is removed.
 func gone(k cellKey) []byte {
 	field := "name"
 	if k.event == "operation" {
@@ -313,8 +313,9 @@ func gone(k cellKey) []byte {
 	return data
 }
 
-// since returns the text that leads from a viewer's version to the newest one: everything for version 0 and for one
-// that is too old. Nothing is there yet while the board was not made for the first time.
+// since returns the text that leads from a viewer's version to the newest one. For version 0
+// and for one that is too old it returns everything. It returns nothing until the board was
+// read once.
 func (b *board) since(version int64) ([]byte, int64, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -335,7 +336,7 @@ func (b *board) since(version int64) ([]byte, int64, error) {
 	return text, b.version, nil
 }
 
-// everything is the text of a new stream: all rows as one event, then the rest.
+// everything returns the text of a new stream: all rows as one event, then the rest.
 func (b *board) everything() []byte {
 	names := make([]string, 0, len(b.cells))
 	size := 0
@@ -379,7 +380,7 @@ func encode(what string, v any) ([]byte, error) {
 	return data, nil
 }
 
-// addStatus adds the status. One that cannot be read is logged, and the last one stays.
+// addStatus adds the status. An error is logged and the last status stays.
 func (b *board) addStatus(ctx context.Context, cells map[cellKey][]byte) {
 	st, err := b.status.read(ctx)
 	var data []byte
@@ -393,7 +394,7 @@ func (b *board) addStatus(ctx context.Context, cells map[cellKey][]byte) {
 	cells[cellKey{"status", ""}] = data
 }
 
-// addOperations adds the newest operations, and what is not among them any more.
+// addOperations adds the newest operations and removes the others.
 func (b *board) addOperations(ctx context.Context, cells map[cellKey][]byte) error {
 	ops, err := b.operations.Operations(ctx, inventory.OperationFilter{Limit: recentOperations})
 	if err != nil {
@@ -415,14 +416,14 @@ func (b *board) addOperations(ctx context.Context, cells map[cellKey][]byte) err
 	return nil
 }
 
-// maxRowText is how much of a message a row holds, in bytes.
+// maxRowText limits a message in a row, in bytes.
 const maxRowText = 300
 
-// row is v without what only the panel of a machine shows.
+// row returns v without the fields that only the panel of a machine shows.
 func row(v MachineView) MachineView {
 	v.Disks, v.DiskSelector, v.ProtectedDisks, v.SSHKeys, v.KernelArgs, v.Notes = nil, nil, nil, nil, nil, nil
 	v.BootFromDisk, v.HasUserData, v.HasVendorData, v.Created = "", false, false, time.Time{}
-	// A sign of life is worth sending once a minute.
+	// Send a new sign of life at most once a minute.
 	v.LastSeen = v.LastSeen.Truncate(time.Minute)
 	interfaces := make([]inventory.Interface, len(v.Interfaces))
 	for i, x := range v.Interfaces {

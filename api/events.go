@@ -23,11 +23,11 @@ type events struct {
 	now   func() time.Time
 }
 
-// maxEvents is how many events one answer holds.
+// maxEvents limits the events in one answer.
 const maxEvents = 1000
 
-// list returns a page of the events that f selects, by their number. The cursor is
-// the number of the last event.
+// list returns a page of the events that f selects, by number. The cursor is the number of
+// the last event.
 func (e *events) list(
 	ctx context.Context, f inventory.EventFilter, p httpapi.Page,
 ) (httpapi.List[inventory.Event], error) {
@@ -44,7 +44,7 @@ func (e *events) list(
 	if p.Limit > 0 {
 		limit = min(p.Limit, maxEvents)
 	}
-	f.Limit = limit + 1 // one more says that the list goes on
+	f.Limit = limit + 1 // one more shows whether the list continues
 	found, err := e.store.Events(ctx, f)
 	if err != nil {
 		return httpapi.List[inventory.Event]{}, err
@@ -53,8 +53,8 @@ func (e *events) list(
 	return httpapi.Cut(found, limit, func(x inventory.Event) string { return strconv.FormatInt(x.Seq, 10) }), nil
 }
 
-// note records what an operator did to a run. It is done: that it could not be
-// recorded is only logged.
+// note records what an operator did to a run. The action is already done, so an error is
+// only logged.
 func (e *events) note(ctx context.Context, w inventory.Workflow, kind, message string, detail any) {
 	raw, err := json.Marshal(detail)
 	if err == nil {

@@ -25,16 +25,16 @@ type GenesisStore interface {
 	DeleteGenesis(ctx context.Context, name, by string) error
 }
 
-// A GenesisPlan is what a lab file would do: the table of steps, what it
-// overwrites, and what would keep it from starting now. It holds no secrets.
+// A GenesisPlan is what a lab file would do: the table of steps, what it overwrites, and
+// what would prevent a start now. It holds no secrets.
 type GenesisPlan struct {
 	Name   string         `json:"name"`
 	SHA256 string         `json:"sha256"`
 	Files  []string       `json:"files"` // their names
 	Steps  []genesis.Step `json:"steps"`
-	// Destroys are the disks that are overwritten, one line per machine.
+	// Destroys lists the disks that are overwritten, one line per machine.
 	Destroys []string `json:"destroys"`
-	// Problems would keep it from starting now; Warnings would not.
+	// Problems prevent a start now; Warnings do not.
 	Problems inventory.Problems `json:"problems"`
 	Warnings inventory.Problems `json:"warnings"`
 }
@@ -54,7 +54,7 @@ func (g *genesisRoutes) routes() []httpapi.Route {
 
 	return []httpapi.Route{
 		{Method: "GET", Path: "/v1/genesis", Handler: httpapi.Get(g.list)},
-		// The files are never shown again: the answer is the plan.
+		// The files are never returned: the answer is the plan.
 		{Method: "GET", Path: one, Handler: httpapi.Get(g.getPlan)},
 		{Method: "PUT", Path: one, Handler: httpapi.Handle(http.StatusOK, httpapi.JSON, g.put)},
 		{Method: "DELETE", Path: one, Handler: httpapi.Delete(g.delete)},
@@ -66,8 +66,7 @@ func (g *genesisRoutes) routes() []httpapi.Route {
 	}
 }
 
-// find returns a stored lab file and its plan: a newer server may find more
-// problems in it.
+// find returns a stored lab file and its plan. A newer server may find more problems.
 func (g *genesisRoutes) find(ctx context.Context, name string) (inventory.GenesisBundle, GenesisPlan, error) {
 	b, err := g.store.Genesis(ctx, name)
 	if errors.Is(err, inventory.ErrNotFound) {
@@ -81,8 +80,8 @@ func (g *genesisRoutes) find(ctx context.Context, name string) (inventory.Genesi
 	return b, p, err
 }
 
-// plan reads b and plans it. A lab file with mistakes is an inventory.Problems,
-// which also holds the problems of the plan.
+// plan plans b. Mistakes in the lab file are returned as inventory.Problems, together with
+// the problems of the plan.
 func (g *genesisRoutes) plan(ctx context.Context, b inventory.GenesisBundle) (GenesisPlan, error) {
 	l, err := genesis.Load(b.File, b.Read)
 	var wrong inventory.Problems
@@ -103,8 +102,8 @@ func (g *genesisRoutes) plan(ctx context.Context, b inventory.GenesisBundle) (Ge
 	return p, err
 }
 
-// planLab returns what b would do on this server as it is now. Images that would
-// be fetched are asked for where they lie.
+// planLab returns what b would do on this server now. It checks whether images that would be
+// fetched are available.
 func (g *genesisRoutes) planLab(ctx context.Context, b inventory.GenesisBundle, l genesis.Lab) (GenesisPlan, error) {
 	p := GenesisPlan{
 		Name: b.Name, SHA256: b.SHA256, Files: slices.Sorted(maps.Keys(b.Files)), Steps: l.Steps(), Destroys: l.Destroys(),
@@ -163,12 +162,12 @@ type putGenesis struct {
 	File    string            `json:"file"`
 	Files   map[string]string `json:"files"`
 	Replace bool              `json:"replace"`
-	// Only: nothing is stored, the answer shows what would be.
+	// Only: nothing is stored; the answer shows the result.
 	Only bool `json:"only"`
 }
 
-// put checks and stores a lab file with the files that it names. It changes
-// nothing else: machines come into the inventory when Genesis starts.
+// put validates and stores a lab file with the files that it names. It changes nothing else:
+// machines enter the inventory when Genesis starts.
 func (g *genesisRoutes) put(ctx context.Context, q putGenesis) (GenesisPlan, error) {
 	b := inventory.GenesisBundle{Name: q.Name, File: q.File, Files: map[string]inventory.Secret{}, Replace: q.Replace}
 	for name, text := range q.Files {
@@ -183,7 +182,7 @@ func (g *genesisRoutes) put(ctx context.Context, q putGenesis) (GenesisPlan, err
 		return p, err
 	}
 
-	// Steps read it while they run: it must not change under them.
+	// Steps read the file while they run, so it must not change.
 	if err := g.refuseRunning(ctx, b.Name); err != nil {
 		return GenesisPlan{}, err
 	}
@@ -196,7 +195,7 @@ func (g *genesisRoutes) put(ctx context.Context, q putGenesis) (GenesisPlan, err
 	return p, nil
 }
 
-// refuseRunning is a conflict while a Genesis of that name is open.
+// refuseRunning returns a conflict if a Genesis of that name is open.
 func (g *genesisRoutes) refuseRunning(ctx context.Context, name string) error {
 	return g.operations.refuseBeside(ctx, inventory.OperationFilter{ID: workflows.GenesisID(name)})
 }
@@ -210,7 +209,7 @@ func (g *genesisRoutes) delete(ctx context.Context, q byName) error {
 
 type startGenesis struct {
 	byName
-	// Again does again what an earlier run has installed.
+	// Again repeats what an earlier run has installed.
 	Again bool `json:"again"`
 }
 
@@ -218,14 +217,14 @@ func (g *genesisRoutes) start(ctx context.Context, q startGenesis) (Started, err
 	return g.begin(ctx, workflows.GenesisInput{Name: q.Name, Again: q.Again})
 }
 
-// begin starts it unless something would keep it from coming far.
+// begin starts the Genesis unless problems prevent it.
 func (g *genesisRoutes) begin(ctx context.Context, in workflows.GenesisInput) (Started, error) {
 	b, p, err := g.find(ctx, in.Name)
 	if err == nil {
 		err = g.windows.KeyCheck(ctx)
 	}
 	if err == nil && !in.Resume {
-		// A run that is resumed checks again itself what it has begun.
+		// A resumed run checks again what it has started.
 		err = p.Problems.Err()
 	}
 	if err != nil {
@@ -242,9 +241,8 @@ func (g *genesisRoutes) begin(ctx context.Context, in workflows.GenesisInput) (S
 	return started, err
 }
 
-// resume goes on with a Genesis that has stopped: the step that failed is tried
-// again when the operator is asked about it, and a run that is over begins again
-// at the first step that is not done.
+// resume continues a Genesis that stopped: a failed step about which the operator is asked
+// is tried again, and a finished run starts again at the first step that is not done.
 func (g *genesisRoutes) resume(ctx context.Context, q byName) (Started, error) {
 	o, err := g.latest(ctx, q.Name)
 	if err != nil {

@@ -21,7 +21,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// ImageStore holds images, and which of their files are used.
+// ImageStore holds images, and which of their files are in use.
 type ImageStore interface {
 	Image(ctx context.Context, name string) (inventory.Image, error)
 	Images(ctx context.Context) ([]inventory.Image, error)
@@ -31,17 +31,17 @@ type ImageStore interface {
 	UnusedImageFiles(ctx context.Context, remove func(digest string) error) error
 }
 
-// ImageConfig says where images lie and from where they may be fetched.
+// ImageConfig says where images are stored and from where they may be fetched.
 type ImageConfig struct {
-	// Dir is where uploaded and fetched images lie; "" refuses both.
+	// Dir holds uploaded and fetched images; "" refuses both.
 	Dir string
-	// FetchHosts are hosts from which images may be fetched over plain http, or that
-	// lie in private address ranges.
+	// FetchHosts are hosts from which images may be fetched over plain http or from private
+	// address ranges.
 	FetchHosts []string
 	// Resolver looks up the hosts from which images are fetched; nil = the system's.
 	Resolver *net.Resolver
-	// URL is where an agent fetches an image; nil = where it came from. It is for
-	// display: a run resolves its images itself.
+	// URL returns where an agent fetches an image; nil means its source. It is for display:
+	// a run resolves its images itself.
 	URL func(i inventory.Image) string
 }
 
@@ -54,7 +54,7 @@ type images struct {
 	now   func() time.Time
 
 	uploads sync.Map // image name → *atomic.Int64: how much was checked, while it is written
-	// publishing is held while the file of an image gets its place or loses it.
+	// publishing is held while the file of an image is put in place or removed.
 	publishing sync.Mutex
 }
 
@@ -74,12 +74,12 @@ func (s *images) routes() []httpapi.Route {
 
 var safe = regexp.MustCompile(`^[a-z0-9]([a-z0-9._-]{0,126}[a-z0-9])?$`)
 
-// isSafeName reports whether name may stand in a path and in a URL.
+// isSafeName reports whether name is safe in a path and in a URL.
 func isSafeName(name string) bool { return safe.MatchString(name) && !strings.Contains(name, "..") }
 
 var digestForm = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
-// parseSum reads a declared SHA-256; "" means that none was.
+// parseSum parses a declared SHA-256; "" means none.
 func parseSum(field, v string) (string, error) {
 	v = strings.ToLower(strings.TrimPrefix(v, "sha256:"))
 	if v != "" && !digestForm.MatchString(v) {
@@ -128,7 +128,7 @@ func (s *images) get(ctx context.Context, q byName) (inventory.Image, error) {
 	return s.find(ctx, q.Name)
 }
 
-// openDir opens the image directory, which neither ".." nor a link leaves.
+// openDir opens the image directory so that neither ".." nor a link leaves it.
 func (s *images) openDir() (*os.Root, error) {
 	if s.Dir == "" {
 		return nil, fmt.Errorf("this server has no image directory: %w", inventory.ErrUnavailable)
@@ -186,7 +186,7 @@ func digestOf(ctx context.Context, f *os.File) (sum string, size int64, err erro
 	}
 }
 
-// imageCheck is whether the file of an image is what it was.
+// imageCheck says whether the file of an image is unchanged.
 type imageCheck struct {
 	OK      bool   `json:"ok"`
 	SHA256  string `json:"sha256,omitempty"`
@@ -194,7 +194,7 @@ type imageCheck struct {
 	Message string `json:"message,omitempty"`
 }
 
-// verify reads the file again and compares.
+// verify reads the file again and compares its digest.
 func (s *images) verify(ctx context.Context, q byName) (out imageCheck, err error) {
 	i, err := s.find(ctx, q.Name)
 	if err != nil {

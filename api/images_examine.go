@@ -14,8 +14,8 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// examine reads a complete upload to its end, compares its digest and says what it is. What can
-// never become an image is an inventory.ErrInvalid.
+// examine reads a complete upload, compares its digest and detects its format. For a file
+// that can never become an image the error is inventory.ErrInvalid.
 func (u upload) examine(ctx context.Context, dir *os.Root, checked *atomic.Int64) (i inventory.Image, err error) {
 	i = u.image
 	reading := fmt.Sprintf("reading the upload of %q", i.Name)
@@ -55,7 +55,7 @@ func (u upload) examine(ctx context.Context, dir *os.Root, checked *atomic.Int64
 	return i, nil
 }
 
-// describe says what a file is that is used for a disk, or for an installer.
+// describe returns the format of a file that is used for a disk or for an installer.
 func describe(ctx context.Context, r io.Reader, use string) (diskimage.Description, error) {
 	if use != inventory.UseInstaller {
 		return diskimage.Describe(ctx, r)
@@ -70,7 +70,7 @@ func describe(ctx context.Context, r io.Reader, use string) (diskimage.Descripti
 	return diskimage.DescribeInstaller(head)
 }
 
-// counter counts what is written to it.
+// counter counts the bytes that are written to it.
 type counter struct{ n *atomic.Int64 }
 
 func (c counter) Write(p []byte) (int, error) {
@@ -78,7 +78,7 @@ func (c counter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// drain reads r to its end, as long as ctx lives.
+// drain reads r to its end or until ctx ends.
 func drain(ctx context.Context, r io.Reader) error {
 	for {
 		_, err := io.CopyN(io.Discard, r, checkEvery)

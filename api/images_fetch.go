@@ -25,7 +25,7 @@ type fetchImage struct {
 	Use    string `json:"use"`
 }
 
-// checkFetch returns the upload that the request begins.
+// checkFetch returns the upload that the request starts.
 func (s *images) checkFetch(q fetchImage) (upload, error) {
 	problems := append(inventory.ValidateImageName(q.Name), inventory.ValidateImageUse(q.Use)...)
 	sum, err := parseSum("sha256", q.SHA256)
@@ -77,15 +77,15 @@ func (s *images) fetch(ctx context.Context, q fetchImage) (inventory.Image, erro
 	return s.keep(ctx, dir, up, checked)
 }
 
-// withoutCredentials is a URL without user, password and query, which may hold
-// signatures and tokens: they do not belong to the place an image came from.
+// withoutCredentials returns a URL without user, password and query, which may hold
+// signatures and tokens.
 func withoutCredentials(u *url.URL) string {
 	shown := *u
 	shown.User, shown.RawQuery, shown.ForceQuery, shown.Fragment, shown.RawFragment = nil, "", false, "", ""
 	return shown.String()
 }
 
-// checkURL refuses URLs that a request may not make this server dial (security S17).
+// checkURL refuses URLs that a request may not make this server connect to (security S17).
 func (s *images) checkURL(u *url.URL) error {
 	switch {
 	case u.Hostname() == "":
@@ -96,12 +96,12 @@ func (s *images) checkURL(u *url.URL) error {
 	return fmt.Errorf("%s from %q is not allowed", u.Scheme, u.Hostname())
 }
 
-// probeTime bounds the question whether a file can be fetched.
+// probeTime limits the check whether a file can be fetched.
 const probeTime = 30 * time.Second
 
-// probe reports whether this server may and can fetch an image from target, and
-// has the room for it, if it fetches no other. It asks for the first byte: not
-// every server answers HEAD, and a signed address is for GET alone.
+// probe reports whether this server may and can fetch an image from target and has the space
+// for it, if it fetches no other. It requests the first byte, because not every server
+// answers HEAD, and a signed URL is valid for GET only.
 func (s *images) probe(ctx context.Context, target string) error {
 	u, err := url.Parse(target)
 	if err != nil {
@@ -120,10 +120,10 @@ func (s *images) probe(ctx context.Context, target string) error {
 	if resp.StatusCode == http.StatusPartialContent {
 		size = -1
 		if m := contentRange.FindStringSubmatch(resp.Header.Get("Content-Range")); m != nil && m[3] != "*" {
-			size, _ = strconv.ParseInt(m[3], 10, 64) // the form admits 18 digits
+			size, _ = strconv.ParseInt(m[3], 10, 64) // the pattern admits 18 digits
 		}
 	}
-	_ = resp.Body.Close() // the rest is not wanted
+	_ = resp.Body.Close() // the rest is not needed
 	spare, err := s.space.spare()
 	if err == nil && size > spare {
 		err = fmt.Errorf("%d MiB of %q do not fit, %d MiB are left for images: %w", size>>20, withoutCredentials(u),
@@ -132,14 +132,14 @@ func (s *images) probe(ctx context.Context, target string) error {
 	return err
 }
 
-// fetchStall is how long a server may send nothing.
+// fetchStall is how long a server may send no data.
 const fetchStall = time.Minute
 
-// request fetches a URL, or a range of it. Addresses are judged when they are
-// dialled, so that a name that resolves differently the second time gains nothing.
+// request fetches a URL, or a range of it. Addresses are checked when they are dialed, so a
+// name that resolves differently the second time gains nothing.
 func (s *images) request(ctx context.Context, target, span string) (*http.Response, error) {
 	client := http.Client{
-		// No proxy: it would dial for us, and judge nothing.
+		// No proxy: it would connect for us and skip the check.
 		Transport: &http.Transport{
 			DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
 				host, _, err := net.SplitHostPort(address)
@@ -175,7 +175,7 @@ func (s *images) request(ctx context.Context, target, span string) (*http.Respon
 	}
 	resp, err := client.Do(req)
 	if err != nil {
-		var dialled *url.Error // repeats the whole URL
+		var dialled *url.Error // its text repeats the whole URL
 		if errors.As(err, &dialled) {
 			err = dialled.Err
 		}
@@ -187,7 +187,7 @@ func (s *images) request(ctx context.Context, target, span string) (*http.Respon
 	return resp, nil
 }
 
-// stalling is a connection whose reads end when nothing comes.
+// stalling is a connection whose reads fail if no data arrives in time.
 type stalling struct{ net.Conn }
 
 func (c stalling) Read(p []byte) (int, error) {
@@ -197,10 +197,9 @@ func (c stalling) Read(p []byte) (int, error) {
 	return c.Conn.Read(p)
 }
 
-// checkAddress judges the address that host was resolved to, at the moment when it
-// is dialled. An address that the configuration lists as such is taken; a name
-// that it lists may lie in a private range, but never on this host or its
-// link; any other must be public.
+// checkAddress checks the address to which host resolved, when it is dialed. An address in
+// the configuration is accepted. A name in the configuration may resolve to a private range,
+// but never to this host or its link. Any other address must be public.
 func (s *images) checkAddress(host string) func(network, address string, _ syscall.RawConn) error {
 	listed := slices.Contains(s.FetchHosts, host)
 	_, err := netip.ParseAddr(host)
@@ -223,9 +222,8 @@ func (s *images) checkAddress(host string) func(network, address string, _ sysca
 	}
 }
 
-// isReserved reports whether a lies in a range that is not on the Internet, or
-// that embeds an address which would have to be judged instead (RFC 6890, RFC
-// 6052, RFC 3056, RFC 4380).
+// isReserved reports whether a is in a range that is not on the Internet, or embeds another
+// address (RFC 6890, RFC 6052, RFC 3056, RFC 4380).
 func isReserved(a netip.Addr) bool {
 	for _, p := range []string{
 		"0.0.0.0/8", "100.64.0.0/10", "192.0.0.0/24", "192.0.2.0/24",

@@ -21,20 +21,19 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// An upload is a file on its way to become an image. Its bytes lie in a file
-// of their own until all of them are there and are proven; only then does the
-// image change, in one transaction. A kill at any moment leaves the old image
-// or the whole new one.
+// An upload is a file that will become an image. Its bytes are in a separate file until they
+// are complete and verified; only then does the image change, in one transaction. After a
+// kill at any time there is either the old image or the whole new one.
 type upload struct {
-	// image has the name, where it comes from, its use, and in SHA256 the
-	// digest that a person declared, if one did.
+	// image holds the name, source and use, and in SHA256 the digest that the operator
+	// declared, if any.
 	image inventory.Image
-	// content is the digest of the file as the sender has it; "" when the sender does not say. The digest identifies the
-	// file. Only with it can an upload be continued.
+	// content is the digest of the sender's file; "" if unknown. It identifies the file:
+	// only with it can an upload be resumed.
 	content string
 }
 
-// newUpload reads the query of an upload.
+// newUpload parses the query of an upload.
 func newUpload(c *gin.Context) (u upload, err error) {
 	u.image.Name = c.Param("name")
 	if err := inventory.ValidateImageName(u.image.Name).Err(); err != nil {
@@ -61,8 +60,8 @@ func notDeclared(have, declared string) error {
 
 const uploadPrefix = ".upload-"
 
-// part is the name of the file of an upload that is not complete. The digest is in it: what was begun of one file is
-// never continued with another.
+// part returns the name of the file of an incomplete upload. It contains the digest, so an
+// upload is never resumed with another file.
 func (u upload) part() string {
 	if u.content == "" {
 		return uploadPrefix + "once-" + u.image.Name
@@ -72,7 +71,7 @@ func (u upload) part() string {
 
 var partialUploadName = regexp.MustCompile(`^\.upload-(?:(?:[0-9a-f]{16}|once)-)?(.+)$`)
 
-// received returns how many bytes of an upload are there.
+// received returns how many bytes of an upload have been received.
 func (u upload) received(dir *os.Root) (int64, error) {
 	st, err := dir.Stat(u.part())
 	if errors.Is(err, fs.ErrNotExist) {
@@ -84,7 +83,7 @@ func (u upload) received(dir *os.Root) (int64, error) {
 	return st.Size(), nil
 }
 
-// discard removes what was received.
+// discard removes the received bytes.
 func (u upload) discard(dir *os.Root) error {
 	if err := dir.Remove(u.part()); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("removing the upload of %q: %w", u.image.Name, err)
@@ -92,7 +91,7 @@ func (u upload) discard(dir *os.Root) error {
 	return nil
 }
 
-// discardOthers removes what was begun of other files for the same image.
+// discardOthers removes incomplete uploads of other files for the same image.
 func (u upload) discardOthers(dir *os.Root) error {
 	names, err := fileNames(dir)
 	for _, name := range names {
@@ -115,13 +114,13 @@ func fileNames(dir *os.Root) ([]string, error) {
 	return names, errors.Join(err, d.Close())
 }
 
-// Headers that say how far an upload is.
+// Headers with the progress of an upload.
 const (
-	uploadOffset  = "Upload-Offset"  // bytes that are there
-	uploadChecked = "Upload-Checked" // bytes that were read again, while the complete file is checked
+	uploadOffset  = "Upload-Offset"  // bytes received
+	uploadChecked = "Upload-Checked" // bytes verified, while the complete file is checked
 )
 
-// getUpload answers with how far an upload is.
+// getUpload answers with the progress of an upload.
 func (s *images) getUpload(c *gin.Context) {
 	u, n, err := s.findUpload(c)
 	if err != nil {
@@ -138,7 +137,7 @@ func (s *images) getUpload(c *gin.Context) {
 	c.Status(http.StatusOK)
 }
 
-// findUpload returns the upload that the query names, and how much of it is there.
+// findUpload returns the upload that the query names, and how many bytes it has.
 func (s *images) findUpload(c *gin.Context) (u upload, received int64, err error) {
 	if u, err = newUpload(c); err != nil {
 		return u, 0, err
@@ -155,8 +154,8 @@ func (s *images) findUpload(c *gin.Context) (u upload, received int64, err error
 
 var contentRange = regexp.MustCompile(`^bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)$`)
 
-// uploadRange reads where the body begins and how long the whole file is, -1
-// when that is not said.
+// uploadRange returns the offset of the body and the length of the whole file, -1 if
+// unknown.
 func uploadRange(c *gin.Context) (offset, total int64, err error) {
 	total = -1
 	if v := c.GetHeader("Content-Range"); v != "" {
@@ -177,7 +176,7 @@ func uploadRange(c *gin.Context) (offset, total int64, err error) {
 	return offset, total, err
 }
 
-// sizeQuery reads a number of bytes from the query.
+// sizeQuery parses a number of bytes in the query.
 func sizeQuery(c *gin.Context, name string, missing int64) (int64, error) {
 	text := c.Query(name)
 	if text == "" {
@@ -190,10 +189,10 @@ func sizeQuery(c *gin.Context, name string, missing int64) (int64, error) {
 	return n, nil
 }
 
-// upload takes the bytes of an image from offset on. A body that breaks off leaves
-// what came; HEAD …/upload with the same digest answers how much, and another PUT
-// goes on there. Offset 0 begins again. With size (or Content-Range) the upload is
-// complete when that many bytes are there, without it when the body ends.
+// upload receives the bytes of an image from offset on. If the body breaks off, the received
+// bytes are kept: HEAD …/upload with the same digest returns their number, and another PUT
+// continues there. Offset 0 starts over. With size (or Content-Range) the upload is complete
+// when that many bytes have arrived, otherwise when the body ends.
 func (s *images) upload(c *gin.Context) {
 	status, answer, err := s.receiveUpload(c)
 	if err != nil {
@@ -203,7 +202,7 @@ func (s *images) upload(c *gin.Context) {
 	c.JSON(status, answer)
 }
 
-// receiveUpload returns status and body of the answer to an upload.
+// receiveUpload returns the status and body of the answer to an upload.
 func (s *images) receiveUpload(c *gin.Context) (status int, answer any, err error) {
 	u, err := newUpload(c)
 	if err != nil {
@@ -240,9 +239,8 @@ func (s *images) receiveUpload(c *gin.Context) (status int, answer any, err erro
 	return http.StatusCreated, i, err
 }
 
-// receivePart appends the body to an upload, and returns how many bytes are there.
-// Less than total, which is -1 when it is not known, is an error unless the upload
-// can be continued.
+// receivePart appends the body to an upload and returns how many bytes it has. Less than
+// total, which is -1 if unknown, is an error unless the upload can be resumed.
 func (s *images) receivePart(c *gin.Context, dir *os.Root, u upload, offset, total int64) (received int64, err error) {
 	have, err := u.received(dir)
 	if err != nil {
@@ -264,7 +262,7 @@ func (s *images) receivePart(c *gin.Context, dir *os.Root, u upload, offset, tot
 	case err == nil && total >= 0 && received != total:
 		err = errors.Join(inventory.Invalid("size", "", "%d bytes came and %d were announced", received, total), u.discard(dir))
 	case err != nil && u.content == "":
-		err = errors.Join(err, u.discard(dir)) // nothing could be continued
+		err = errors.Join(err, u.discard(dir)) // it could not be resumed
 	}
 	if continues || err != nil {
 		c.Header(uploadOffset, strconv.FormatInt(received, 10))
@@ -273,8 +271,8 @@ func (s *images) receivePart(c *gin.Context, dir *os.Root, u upload, offset, tot
 	return received, err
 }
 
-// lockUpload makes the caller the only writer of an image. checked is how
-// much of the complete file was checked, which getUpload answers.
+// lockUpload makes the caller the only writer of an image. checked is how many bytes of the
+// complete file were checked, for getUpload.
 func (s *images) lockUpload(name string) (checked *atomic.Int64, unlock func(), err error) {
 	checked = new(atomic.Int64)
 	if _, busy := s.uploads.LoadOrStore(name, checked); busy {
@@ -283,11 +281,11 @@ func (s *images) lockUpload(name string) (checked *atomic.Int64, unlock func(), 
 	return checked, func() { s.uploads.Delete(name) }, nil
 }
 
-// checkEvery is how many bytes are written between two looks at free space.
+// checkEvery is how many bytes are written between two checks of free space.
 const checkEvery = 64 << 20
 
-// receive appends r to the upload at offset and returns how many bytes came.
-// size is what is known of r's length, -1 for nothing.
+// receive appends r to the upload at offset and returns how many bytes were read. size is
+// the known length of r, or -1.
 func (s *images) receive(dir *os.Root, u upload, offset, size int64, r io.Reader) (n int64, err error) {
 	spare, err := s.space.spare()
 	if err != nil {
@@ -332,17 +330,17 @@ func (s *images) receive(dir *os.Root, u upload, offset, size int64, r io.Reader
 	return n, nil
 }
 
-// interrupted is a body that broke off: the sender's fault, not this server's.
+// interrupted is a body that broke off: an error of the sender, not of this server.
 type interrupted struct{ error }
 
 func (i interrupted) Unwrap() error { return i.error }
 
-// Is makes it an ErrInvalid, unless the disk is full.
+// Is reports ErrInvalid, unless the disk is full.
 func (i interrupted) Is(target error) bool {
 	return target == inventory.ErrInvalid && !errors.Is(i.error, syscall.ENOSPC)
 }
 
-// keep makes a complete upload the image.
+// keep turns a complete upload into the image.
 func (s *images) keep(ctx context.Context, dir *os.Root, u upload, checked *atomic.Int64) (inventory.Image, error) {
 	i, err := u.examine(ctx, dir, checked)
 	if err != nil {
@@ -360,8 +358,8 @@ func (s *images) keep(ctx context.Context, dir *os.Root, u upload, checked *atom
 	return i, nil
 }
 
-// publish puts a proven file in its place and stores its image, whether or not
-// the client still waits. No unused file is removed in between.
+// publish puts a verified file in place and stores its image, even if the client has
+// disconnected. No unused file is removed in the meantime.
 func (s *images) publish(ctx context.Context, dir *os.Root, u upload, i inventory.Image) error {
 	s.publishing.Lock()
 	defer s.publishing.Unlock()
@@ -386,11 +384,11 @@ func syncDir(dir *os.Root) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// removedPrefix marks files that nothing needs any more and that are being removed.
+// removedPrefix marks unused files that are being removed.
 const removedPrefix = ".removed-"
 
-// removeUnusedFiles removes the files of images that were replaced or deleted and
-// that no plan of an open run needs.
+// removeUnusedFiles removes the files of replaced or deleted images that no plan of an open
+// run needs.
 func (s *images) removeUnusedFiles(ctx context.Context) {
 	if s.Dir == "" {
 		return
@@ -404,11 +402,11 @@ func (s *images) removeUnusedFiles(ctx context.Context) {
 	s.removeUnused(ctx, dir)
 }
 
-// removeUnused logs its errors: a file that stays costs space and nothing else.
+// removeUnused logs its errors: a file that stays only uses space.
 func (s *images) removeUnused(ctx context.Context, dir *os.Root) {
 	s.publishing.Lock()
 	defer s.publishing.Unlock()
-	// Renamed only, while the store lets no plan in: removing a large file takes long.
+	// Only rename while the store accepts no plans: removing a large file takes long.
 	err := s.store.UnusedImageFiles(ctx, func(digest string) error {
 		if err := dir.Rename(digest, removedPrefix+digest); !errors.Is(err, fs.ErrNotExist) {
 			return err

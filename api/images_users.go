@@ -10,7 +10,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// ImageUserStore reads what may need an image.
+// ImageUserStore reads everything that may need an image.
 type ImageUserStore interface {
 	PlannedImages(ctx context.Context) ([]inventory.PlannedImage, error)
 	Workflows(ctx context.Context, f inventory.WorkflowFilter) ([]inventory.Workflow, error)
@@ -21,7 +21,7 @@ type ImageUserStore interface {
 	Genesis(ctx context.Context, name string) (inventory.GenesisBundle, error)
 }
 
-// imageUsers is all that may need an image.
+// imageUsers is everything that may need an image.
 type imageUsers struct {
 	planned   []inventory.PlannedImage
 	runs      []inventory.Workflow // open ones
@@ -30,8 +30,8 @@ type imageUsers struct {
 	labs      []genesis.Lab
 }
 
-// readUsers reads what needs images: open runs, and, unless runsOnly, what
-// names images for a later installation.
+// readUsers reads open runs and, unless runsOnly, everything that names images for a later
+// installation.
 func (s *images) readUsers(ctx context.Context, runsOnly bool) (u imageUsers, err error) {
 	if u.planned, err = s.users.PlannedImages(ctx); err != nil {
 		return u, err
@@ -70,13 +70,13 @@ func (s *images) readLabs(ctx context.Context) (labs []genesis.Lab, err error) {
 	for _, b := range bundles {
 		b, err := s.users.Genesis(ctx, b.Name)
 		if errors.Is(err, inventory.ErrNotFound) {
-			continue // forgotten with its key, or deleted by now
+			continue // its key was lost, or it was deleted
 		}
 		if err != nil {
 			return nil, err
 		}
 		l, err := genesis.Load(b.File, b.Read)
-		var wrong inventory.Problems // to this version; what could be read counts
+		var wrong inventory.Problems // for this version; use what could be read
 		if err != nil && !errors.As(err, &wrong) {
 			return nil, err
 		}
@@ -87,7 +87,7 @@ func (s *images) readLabs(ctx context.Context) (labs []genesis.Lab, err error) {
 	return labs, nil
 }
 
-// checkUnused refuses to delete an image that something needs.
+// checkUnused returns a conflict if an image is still needed.
 func (u imageUsers) checkUnused(i inventory.Image) error {
 	inRun := func(run, machine string) error {
 		return hint(fmt.Errorf("run %s of machine %q uses image %q: %w", run, machine, i.Name, inventory.ErrConflict), "ingot workflow get "+run)
@@ -112,8 +112,8 @@ func (u imageUsers) checkUnused(i inventory.Image) error {
 		}
 	}
 	for _, m := range u.machines {
-		// A document names what its installer fetches. Names of disk images, such as
-		// "debian", have another meaning there.
+		// A document names the files that its installer fetches. Names of disk images, such
+		// as "debian", have another meaning there.
 		inDocument := i.Use == inventory.UseInstaller && inventory.NamesImage(m.UserData.Reveal(), i.Name)
 		if m.NamesImage(i.Name) || inDocument {
 			return named("machine", m.Name)

@@ -27,12 +27,12 @@ type MachineStore interface {
 	SeenUnknown(ctx context.Context) ([]inventory.Seen, error)
 }
 
-// BMC is what the driver of BMCs knows. Every function may be nil.
+// BMC holds the functions of the BMC drivers. Each may be nil.
 type BMC struct {
-	// CheckHost refuses hosts that no BMC may have; nil = none. Names are judged
-	// when they are dialled.
+	// CheckHost refuses invalid hosts of BMCs; nil refuses none. Names are checked when they
+	// are dialed.
 	CheckHost func(host string) error
-	// CheckCommand refuses power commands that are not configured.
+	// CheckCommand refuses power commands that are not in the configuration.
 	CheckCommand func(name string) error
 	// Check logs in to a machine's BMC and returns its power state.
 	Check func(ctx context.Context, m inventory.Machine) (power string, err error)
@@ -48,8 +48,8 @@ type machines struct {
 	now     func() time.Time
 }
 
-// maxPush is how long the body that stores machines may be, in bytes: it holds
-// all machines of a site at once.
+// maxPush limits the body that stores machines, in bytes: it may hold all machines of a
+// site.
 const maxPush = 64 << 20
 
 func (m *machines) routes() []httpapi.Route {
@@ -86,7 +86,7 @@ type pushMachines struct {
 	Replace  bool                `json:"replace"`
 }
 
-// Validate requires a machine.
+// Validate requires at least one machine.
 func (q *pushMachines) Validate() error {
 	if len(q.Machines) == 0 {
 		return inventory.Invalid("machines", "", "no machine was given")
@@ -104,8 +104,8 @@ func (m *machines) push(ctx context.Context, q pushMachines) (pushedMachines, er
 	return pushedMachines{httpapi.NewList(stored), warnings}, err
 }
 
-// put validates and stores machines, all or nothing. It returns them, and warnings
-// about what may be wrong with them all the same.
+// put validates and stores machines, all or none. It returns them with warnings about
+// probable mistakes.
 func (m *machines) put(ctx context.Context, ms []inventory.Machine, replace bool) ([]MachineView, []string, error) {
 	before, err := m.store.Machines(ctx)
 	if err != nil {
@@ -141,7 +141,7 @@ func machinesByName(ms []inventory.Machine) map[string]inventory.Machine {
 	return out
 }
 
-// validate brings machines into their canonical form and returns every problem.
+// validate canonicalizes the machines and returns every problem.
 func (m *machines) validate(ms, stored []inventory.Machine, network inventory.Network) error {
 	before := machinesByName(stored)
 	var problems inventory.Problems
@@ -162,9 +162,9 @@ func (m *machines) validate(ms, stored []inventory.Machine, network inventory.Ne
 	return problems.Err()
 }
 
-// checkNetwork refuses reservations that this server could not keep: its own
-// addresses, and subnets that none of the listed relays serves. An address that
-// the machine has already stays: the server may have moved there.
+// checkNetwork refuses reservations that this server cannot serve: its own addresses, and
+// subnets of none of the configured relays. An address that the machine already has is kept,
+// because the server may have moved.
 func checkNetwork(problems *inventory.Problems, n inventory.Network, m, before inventory.Machine) {
 	for at, i := range m.Interfaces {
 		has := slices.ContainsFunc(before.Interfaces, func(x inventory.Interface) bool {
@@ -202,14 +202,14 @@ func (m *machines) get(ctx context.Context, q byName) (MachineView, error) {
 	if err != nil {
 		return MachineView{}, err
 	}
-	return m.views.ofOne(ctx, found)
+	return m.views.viewMachine(ctx, found)
 }
 
 func (m *machines) delete(ctx context.Context, q byName) error {
 	return m.store.DeleteMachine(ctx, q.Name, httpapi.Actor(ctx))
 }
 
-// release puts a machine back into service: the operator says that it is in order.
+// release ends the quarantine of a machine at the operator's request.
 func (m *machines) release(ctx context.Context, q byName) (MachineView, error) {
 	found, err := m.find(ctx, q.Name)
 	if err == nil {
@@ -226,7 +226,7 @@ type machineDisks struct {
 	At time.Time `json:"at"`
 }
 
-// listDisks returns the disks that the newest agent has found.
+// listDisks returns the disks that the newest agent found.
 func (m *machines) listDisks(ctx context.Context, q byName) (machineDisks, error) {
 	found, err := m.find(ctx, q.Name)
 	if err != nil {
@@ -290,7 +290,7 @@ type acceptSeen struct {
 	inventory.Interface
 }
 
-// acceptSeen makes a machine of an unknown MAC that was seen.
+// acceptSeen creates a machine from an unknown MAC that was seen.
 func (m *machines) acceptSeen(ctx context.Context, q acceptSeen) (MachineView, error) {
 	mac, err := inventory.ParseMAC(q.PathMAC)
 	if err != nil {

@@ -17,16 +17,14 @@ type WindowStore interface {
 	KeyCheck(ctx context.Context) error
 }
 
-// Netboot answers what the servers of the provisioning network know. Every
-// function may be nil.
+// Netboot answers questions about the provisioning network. Every function may be nil.
 type Netboot struct {
-	// Network is what this server knows now of the provisioning network, against
-	// which reservations are checked.
+	// Network returns the current provisioning network, for checks of reservations.
 	Network func() inventory.Network
-	// UnknownDropped counts the packets of unknown MACs that GET /v1/seen does not
-	// list, since the server started.
+	// UnknownDropped returns how many packets of unknown MACs since the server started are
+	// not listed by GET /v1/seen.
 	UnknownDropped func() int64
-	// Why answers with the boot decision for a MAC and its reasons.
+	// Why returns the boot decision for a MAC and its reasons.
 	Why func(ctx context.Context, mac string) (any, error)
 }
 
@@ -63,7 +61,7 @@ func (m *machines) patch(ctx context.Context, q patchMachine) (MachineView, erro
 	if err != nil {
 		return MachineView{}, err
 	}
-	return m.views.ofOne(ctx, found)
+	return m.views.viewMachine(ctx, found)
 }
 
 type setNetboot struct {
@@ -106,8 +104,8 @@ func (m *machines) setWindow(
 	by := httpapi.Actor(ctx)
 	var err error
 	if open {
-		// A server that lost its key must not send machines into an installation
-		// whose secrets it cannot open.
+		// Without its key the server must not boot machines into an installation whose
+		// secrets it cannot open.
 		if err := m.windows.KeyCheck(ctx); err != nil {
 			return inventory.Netboot{}, fmt.Errorf("arming %q: %w", machine, err)
 		}
@@ -123,7 +121,7 @@ func (m *machines) setWindow(
 	return g.View(m.now()), err
 }
 
-// why answers why a machine is booted as it is.
+// why returns the boot decision for a machine and its reasons.
 func (m *machines) why(ctx context.Context, q byName) (any, error) {
 	found, err := m.find(ctx, q.Name)
 	if err != nil {

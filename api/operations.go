@@ -42,15 +42,15 @@ func (o *operations) routes() []httpapi.Route {
 	}
 }
 
-// exclusive are the types of which one excludes the other: each moves the server.
+// exclusive lists types that exclude each other, because each moves the server.
 var exclusive = map[string]string{
 	workflows.GenesisType: workflows.MigrateType,
 	workflows.MigrateType: workflows.GenesisType,
 }
 
-// start starts a workflow that is about more than one machine. While one of the
-// same type, or of a type that excludes it, is open, whatever its name, the error
-// names that one.
+// start starts a workflow about more than one machine. If an operation of the same type, or
+// of an excluding type, is open under any name, it returns a conflict that names that
+// operation.
 func (o *operations) start(ctx context.Context, w engine.Start, name string) (Started, error) {
 	if _, err := o.runs.Client(); err != nil {
 		return Started{}, err
@@ -63,8 +63,8 @@ func (o *operations) start(ctx context.Context, w engine.Start, name string) (St
 			return Started{}, err
 		}
 	}
-	// After that: a request for a second migration names the first, which is why
-	// the intake is closed.
+	// Checked last: a request for a second migration then names the first, which is the
+	// reason for the closed intake.
 	if err := o.admission.check(ctx); err != nil {
 		return Started{}, err
 	}
@@ -77,7 +77,7 @@ func (o *operations) start(ctx context.Context, w engine.Start, name string) (St
 		return Started{}, err
 	}
 
-	// Its own first record may be a while: the worker may be busy, or away.
+	// The first record may take a while, because the worker may be busy or unavailable.
 	now := o.now()
 	err = o.store.PutOperation(context.WithoutCancel(ctx), inventory.Operation{
 		Run: run, ID: w.ID, Type: w.Type, Name: name, State: inventory.StatePreparing, Step: inventory.PhasePlan,
@@ -91,7 +91,7 @@ func (o *operations) start(ctx context.Context, w engine.Start, name string) (St
 	return Started{Workflow: w.ID, Run: run}, nil
 }
 
-// refuseBeside is a conflict while an operation that f selects is open.
+// refuseBeside returns a conflict if an operation that f selects is open.
 func (o *operations) refuseBeside(ctx context.Context, f inventory.OperationFilter) error {
 	f.Open, f.Limit = true, 1
 	open, err := o.store.Operations(ctx, f)
@@ -105,8 +105,8 @@ func operationIsBusy(id, run string) error {
 	return hint(fmt.Errorf("%s is running as run %s: %w", id, run, inventory.ErrConflict), "ingot operation get "+id)
 }
 
-// find finds the operation that a path names: its run, or "genesis.lab" for the
-// newest of that workflow id.
+// find returns the operation that a path names: by its run, or by a workflow id such as
+// "genesis.lab", which means its newest run.
 func (o *operations) find(ctx context.Context, name string) (inventory.Operation, error) {
 	kind, rest, dotted := strings.Cut(name, ".")
 	if !dotted {
@@ -158,8 +158,8 @@ func (o *operations) decide(ctx context.Context, q decideRun) (decided, error) {
 	return decided{d.Question, d.Choice}, nil
 }
 
-// passDecision passes a decision on to an operation; show is the command that
-// shows it.
+// passDecision sends a decision to an operation. show is the command that shows the
+// operation.
 func (o *operations) passDecision(ctx context.Context, found inventory.Operation, d workflows.Decision, show string) error {
 	d.By = httpapi.Actor(ctx)
 	if err := o.runs.DecideOperation(ctx, found, d, show); err != nil {
@@ -178,7 +178,7 @@ func (o *operations) cancel(ctx context.Context, q byRun) (Started, error) {
 	return o.end(ctx, found)
 }
 
-// end asks an operation to end. It may be asked again.
+// end requests the cancellation of an operation. It is idempotent.
 func (o *operations) end(ctx context.Context, found inventory.Operation) (Started, error) {
 	started := Started{Workflow: found.ID, Run: found.Run}
 	if inventory.Final(found.State) {

@@ -13,9 +13,9 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Quiet is the interface for operators of a server that is not the site: its
-// state, and a way to decide where only the operator can. Everything else is 410
-// with the new address when the site has moved, and 503 otherwise.
+// Quiet is the interface for operators of a server that is not the site: its state, and the
+// decisions that only the operator can take. Other routes answer 410 with the new address if
+// the site has moved, and 503 otherwise.
 type Quiet struct {
 	Site        Site
 	TokenSHA256 [sha256.Size]byte
@@ -24,7 +24,7 @@ type Quiet struct {
 	Version      string
 }
 
-// QuietStatus is what GET /v1/status answers there.
+// QuietStatus is the answer to GET /v1/status of such a server.
 type QuietStatus struct {
 	Version string               `json:"version"`
 	Site    inventory.SiteStatus `json:"site"`
@@ -68,7 +68,7 @@ func reply(w http.ResponseWriter, status int, v any) {
 	}
 	w.Header().Set("Content-Type", "application/json; charset=utf-8")
 	w.WriteHeader(status)
-	_, _ = w.Write(text) // a client that has gone needs none
+	_, _ = w.Write(text) // an error means that the client has disconnected
 }
 
 func replyError(w http.ResponseWriter, err error) {
@@ -76,7 +76,7 @@ func replyError(w http.ResponseWriter, err error) {
 	reply(w, status, body)
 }
 
-// forAdmin lets the token pass. There are no sessions here: a browser's write has
+// forAdmin requires the admin token. There are no sessions here: a write from a browser has
 // no token.
 func (q Quiet) forAdmin(do func(http.ResponseWriter, *http.Request) (any, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
@@ -110,7 +110,7 @@ func (q Quiet) decide(w http.ResponseWriter, r *http.Request) (any, error) {
 	return q.Site.SiteStatus(r.Context())
 }
 
-// refuse answers everything that only the site could.
+// refuse answers the routes that only the site serves.
 func (q Quiet) refuse(w http.ResponseWriter, r *http.Request) {
 	st, err := q.Site.SiteStatus(r.Context())
 	if err != nil {

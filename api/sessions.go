@@ -40,28 +40,27 @@ const (
 	maxLinks    = 100
 )
 
-// Access is who may use the API, and under which names. TokenSHA256 and ClaimKey
-// are required.
+// Access says who may use the API and under which names. TokenSHA256 and ClaimKey are
+// required.
 type Access struct {
-	// TokenSHA256 is the SHA-256 of the admin token's text.
+	// TokenSHA256 is the SHA-256 of the admin token.
 	TokenSHA256 [sha256.Size]byte
-	// ClaimKey is the key from which that of the sessions is derived.
+	// ClaimKey is the key from which the key of the sessions is derived.
 	ClaimKey []byte
 	// AllowedHosts are the names (without port) under which operators reach this
 	// server; nil = localhost, 127.0.0.1 and ::1.
 	AllowedHosts []string
-	// BaseURL begins login links; "" = http://127.0.0.1:8080. With https the session
-	// cookie is Secure.
+	// BaseURL is the prefix of login links; "" means http://127.0.0.1:8080. With https the
+	// session cookie is Secure.
 	BaseURL string
 }
 
-// sessions authenticates operators, by the admin token or by the session of a
-// browser, and holds the login links that were not used yet.
+// sessions authenticates operators, by the admin token or by a browser session, and holds
+// the unused login links.
 //
-// A session needs no memory: the cookie carries its expiry under a MAC whose
-// key depends on the admin token, so that it outlives a restart and dies with
-// the token. Sessions that were ended before their expiry are in the store, so
-// that they stay ended after a restart.
+// A session needs no memory: its cookie holds the expiry under a MAC whose key depends on
+// the admin token. A session therefore survives a restart and ends when the token changes.
+// Sessions that were ended early are in the store, so that they stay ended after a restart.
 type sessions struct {
 	store SessionStore
 	key   []byte
@@ -118,7 +117,7 @@ func (l *sessions) isAdmin(text string) bool {
 	return subtle.ConstantTimeCompare(sum[:], l.token[:]) == 1
 }
 
-// newLink makes a code that opens one session within five minutes.
+// newLink creates a code that opens one session within five minutes.
 func (l *sessions) newLink() string {
 	var b [32]byte
 	rand.Read(b[:]) // never returns an error
@@ -141,7 +140,7 @@ func (l *sessions) newLink() string {
 	return code
 }
 
-// redeem spends a link's code and returns a cookie.
+// redeem uses up a link's code and returns a cookie.
 func (l *sessions) redeem(code string) (string, bool) {
 	h := sha256.Sum256([]byte(code))
 	l.mu.Lock()
@@ -168,7 +167,7 @@ func (l *sessions) mac(b []byte) []byte {
 	return m.Sum(nil)
 }
 
-// isOpen reports whether a cookie is of an open session.
+// isOpen reports whether the cookie belongs to an open session.
 func (l *sessions) isOpen(cookie string) bool {
 	b, err := base64.RawURLEncoding.Strict().DecodeString(cookie)
 	if err != nil || len(b) != 24+sha256.Size || !hmac.Equal(l.mac(b[:24]), b[24:]) {
@@ -181,14 +180,14 @@ func (l *sessions) isOpen(cookie string) bool {
 	return !ended && until.After(l.ended[inventory.AllSessions]) && l.now().Before(until)
 }
 
-// sessionID is the digest of the cookie: it does not open the session.
+// sessionID returns a digest of the cookie that does not open the session.
 func sessionID(cookie string) string {
 	sum := sha256.Sum256([]byte(cookie))
 	return hex.EncodeToString(sum[:])
 }
 
-// end closes a session permanently. When that cannot be stored it is closed
-// until this server is started again.
+// end ends a session permanently. If that cannot be stored, the session is ended until this
+// server restarts.
 func (l *sessions) end(ctx context.Context, cookie string) error {
 	if !l.isOpen(cookie) {
 		return nil
@@ -211,7 +210,7 @@ func (l *sessions) end(ctx context.Context, cookie string) error {
 	return err
 }
 
-// setHeaders sets what every answer to a browser carries.
+// setHeaders sets the headers of every answer to a browser.
 func setHeaders(c *gin.Context) {
 	h := c.Writer.Header()
 	h.Set("Content-Security-Policy", "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'")
@@ -222,8 +221,8 @@ func setHeaders(c *gin.Context) {
 	}
 }
 
-// checkHost refuses other names than the configured ones. Otherwise a page under a
-// name that an attacker rebinds to this address could use the browser's cookie.
+// checkHost refuses names that are not configured. Otherwise a page whose name an attacker
+// rebinds to this address could use the browser's cookie (DNS rebinding).
 func (l *sessions) checkHost(c *gin.Context) {
 	if !l.hosts[hostname(c.Request.Host)] {
 		httpapi.Fail(c, httpapi.Refuse(http.StatusForbidden, httpapi.CodeForbidden, otherHost, "add the name to the configured hosts"))
@@ -232,7 +231,7 @@ func (l *sessions) checkHost(c *gin.Context) {
 
 const otherHost = "this server does not answer under that host name"
 
-// hostSet returns the names in the form in which requests are compared with them.
+// hostSet returns the names in the form used for comparison with requests.
 func hostSet(names []string) map[string]bool {
 	if names == nil {
 		names = []string{"localhost", "127.0.0.1", "::1"}
@@ -259,7 +258,7 @@ func hostname(hostport string) string {
 	return strings.ToLower(strings.TrimSuffix(host, "."))
 }
 
-// authenticate lets the admin token and open sessions through.
+// authenticate accepts the admin token and open sessions.
 func (l *sessions) authenticate(c *gin.Context) {
 	proven := false
 	if token, ok := strings.CutPrefix(c.GetHeader("Authorization"), "Bearer "); ok {
@@ -286,7 +285,8 @@ func (l *sessions) authenticate(c *gin.Context) {
 //go:embed login.html
 var loginPage string
 
-// loginPolicy lets the log-in page load nothing; its one style is allowed by its digest.
+// loginPolicy is the Content-Security-Policy of the login page: it loads nothing, and its
+// one style is allowed by digest.
 var loginPolicy = func() string {
 	_, style, _ := strings.Cut(loginPage, "<style>")
 	style, _, _ = strings.Cut(style, "</style>")
@@ -295,13 +295,13 @@ var loginPolicy = func() string {
 		"'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 }()
 
-// Why the log-in page is shown again.
+// Reasons to show the login page again.
 const (
 	problemLink  = "This link was used, or is older than five minutes."
 	problemToken = "This is not the admin token."
 )
 
-// showLogin answers with the log-in page; problem is "" or one of the sentences above.
+// showLogin answers with the login page; problem is "" or one of the reasons above.
 func showLogin(c *gin.Context, status int, problem string) {
 	c.Header("Content-Security-Policy", loginPolicy)
 	// With "no-referrer" browsers send the form with "Origin: null".
@@ -312,7 +312,7 @@ func showLogin(c *gin.Context, status int, problem string) {
 	c.Data(status, "text/html; charset=utf-8", []byte(strings.Replace(loginPage, "<!--problem-->", problem, 1)))
 }
 
-// checkOrigin refuses writes that another site's page makes the browser send.
+// checkOrigin refuses writes that another site's page triggers in the browser.
 func checkOrigin(c *gin.Context) {
 	switch c.Request.Method {
 	case http.MethodGet, http.MethodHead, http.MethodOptions:
@@ -328,7 +328,7 @@ func checkOrigin(c *gin.Context) {
 	case site != "":
 		ok = site == "same-origin" || site == "none"
 	case cookie:
-		ok = false // every browser sends one of the two with a write
+		ok = false // every browser sends one of the two headers with a write
 	}
 	if !ok {
 		httpapi.Fail(c, httpapi.Refuse(http.StatusForbidden, httpapi.CodeForbidden, "a write from another origin", ""))
@@ -355,11 +355,10 @@ func (l *sessions) openByLink(c *gin.Context) {
 	l.openPage(c, cookie)
 }
 
-// maxLoginForm is how long the form of the log-in page may be, in bytes.
+// maxLoginForm limits the form of the login page, in bytes.
 const maxLoginForm = 4 << 10
 
-// openByToken opens a session for the admin token, as the form of the log-in page
-// sends it.
+// openByToken opens a session for the admin token from the form of the login page.
 func (l *sessions) openByToken(c *gin.Context) {
 	if checkOrigin(c); c.IsAborted() {
 		return
@@ -373,7 +372,7 @@ func (l *sessions) openByToken(c *gin.Context) {
 	l.openPage(c, l.newCookie())
 }
 
-// openPage gives the browser its session and leads it to the page.
+// openPage sets the session cookie and redirects to the page.
 func (l *sessions) openPage(c *gin.Context, cookie string) {
 	http.SetCookie(c.Writer, l.cookie(cookie, int(sessionLife/time.Second)))
 	c.Redirect(http.StatusSeeOther, "/")

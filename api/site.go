@@ -15,25 +15,25 @@ import (
 	"github.com/ingotmetal/ingot/workflows"
 )
 
-// NewPeer is a peer with the token that it has made for this server.
+// NewPeer is a peer with the token that it created for this server.
 type NewPeer struct {
 	inventory.Peer
 	Token inventory.Secret `json:"token"`
 }
 
-// A Site is the server's own state machine among its peers.
+// A Site is the server's state machine among its peers.
 type Site interface {
 	SiteStatus(ctx context.Context) (inventory.SiteStatus, error)
-	// AddPeer pairs with a standby by the token that it has made, and remembers it.
+	// AddPeer pairs with a standby, using the token that it created, and stores the peer.
 	AddPeer(ctx context.Context, p inventory.Peer, token inventory.Secret) (inventory.Peer, error)
 	RemovePeer(ctx context.Context, name string) error
-	// Decide passes on the operator's decision; inventory.ErrConflict when there is
-	// nothing to decide. With inventory.GiveUp, peer is the server that is the site; ""
-	// where only one can be.
+	// Decide forwards the operator's decision. The error is inventory.ErrConflict if there
+	// is nothing to decide. With inventory.GiveUp, peer names the server that is the site,
+	// or "" if only one is possible.
 	Decide(ctx context.Context, decision, peer string) error
 }
 
-// sites shows and changes this server among its peers.
+// sites shows this server among its peers and changes its role.
 type sites struct {
 	site       Site // nil: it has no peers
 	operations *operations
@@ -51,7 +51,7 @@ func (s *sites) routes() []httpapi.Route {
 	}
 }
 
-// peers returns the server's own state machine, or an error where there is none.
+// peers returns the server's state machine, or an error if there is none.
 func (s *sites) peers() (Site, error) {
 	if s.site == nil {
 		return nil, fmt.Errorf("this server has no peers: %w", inventory.ErrUnavailable)
@@ -98,13 +98,13 @@ func (s *sites) listPeers(ctx context.Context, q httpapi.Empty) (httpapi.List[in
 	return httpapi.NewList(st.Peers), err
 }
 
-// peerName is a name that fits into files and command lines.
+// peerName matches a name that is valid in files and command lines.
 var peerName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
 
 // peerNameRule describes peerName.
 const peerNameRule = "use lower-case letters, digits and -"
 
-// fingerprintForm is the digest of a key.
+// fingerprintForm matches the digest of a key.
 var fingerprintForm = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
 
 // Validate checks name, fingerprint and token.
@@ -150,7 +150,7 @@ func (s *sites) removePeer(ctx context.Context, q byName) error {
 	return nil
 }
 
-// startMigrate begins to move the site to a peer.
+// startMigrate starts the migration of the site to a peer.
 func (s *sites) startMigrate(ctx context.Context, in workflows.MigrateInput) (Started, error) {
 	in.Name = cmp.Or(in.Name, in.Target)
 	if !peerName.MatchString(in.Name) {

@@ -9,35 +9,34 @@ import (
 	"github.com/ingotmetal/ingot/internal/reserve"
 )
 
-// SpaceConfig says which free space is looked at.
+// SpaceConfig says which free space is checked.
 type SpaceConfig struct {
-	// DataDir is where the databases lie; "" = its space is not looked at.
+	// DataDir holds the databases; "" means that its space is not checked.
 	DataDir string
-	// MinFree is the space, in bytes, below which new runs (in DataDir) and uploads
-	// (there and in the image directory) are refused; 0 = 1 GiB.
+	// MinFree is the space, in bytes, below which new runs (in DataDir) and uploads (there
+	// and in the image directory) are refused; 0 means 1 GiB.
 	MinFree int64
-	// Reserve returns the state of the space that is kept in DataDir for runs that
-	// are under way; nil = none is kept.
+	// Reserve returns the state of the space reserved in DataDir for open runs; nil means no
+	// reserve.
 	Reserve func() reserve.State
 }
 
 // SpaceStatus is the room on one disk.
 type SpaceStatus struct {
 	Directory string `json:"directory"`
-	// FreeBytes is without what the reserve lacks: that is not free for others.
+	// FreeBytes excludes what the reserve lacks, which others must not use.
 	FreeBytes    int64 `json:"freeBytes"`
 	MinFreeBytes int64 `json:"minFreeBytes"`
 	// Low: new runs and uploads are refused.
 	Low     bool           `json:"low"`
 	Reserve *ReserveStatus `json:"reserve,omitempty"`
-	Message string         `json:"message,omitempty"` // what to do
+	Message string         `json:"message,omitempty"` // remedy
 }
 
-// ReserveStatus is the space that is kept for DHCP, disarming and runs that are
-// under way.
+// ReserveStatus is the space reserved for DHCP, disarming and open runs.
 type ReserveStatus struct {
 	SizeBytes int64 `json:"sizeBytes"`
-	// Held: it is there. It is not when it is in use because the disk was full.
+	// Held: the reserve exists. It does not while it is in use because the disk was full.
 	Held bool `json:"held"`
 }
 
@@ -53,7 +52,7 @@ func newSpace(c SpaceConfig, imageDir string) *space {
 	return &space{c, imageDir}
 }
 
-// look looks at the file system of a directory.
+// look returns the space of a directory's file system.
 func (s *space) look(dir string) (st SpaceStatus, device uint64, err error) {
 	free, err := reserve.Free(dir)
 	if err != nil {
@@ -66,7 +65,7 @@ func (s *space) look(dir string) (st SpaceStatus, device uint64, err error) {
 	return SpaceStatus{Directory: dir, FreeBytes: free, MinFreeBytes: s.MinFree}, info.Sys().(*syscall.Stat_t).Dev, nil
 }
 
-// disks looks at the disks on which new work needs room.
+// disks returns the space of the disks on which new work needs space.
 func (s *space) disks() ([]SpaceStatus, error) {
 	out := []SpaceStatus{}
 	var data uint64
@@ -100,7 +99,7 @@ func (s *space) disks() ([]SpaceStatus, error) {
 	return out, nil
 }
 
-// judge sets whether there is too little room, and what to do.
+// judge sets Low and the message with the remedy.
 func (st *SpaceStatus) judge() {
 	st.FreeBytes = max(st.FreeBytes, 0)
 	st.Low = st.FreeBytes < st.MinFreeBytes
@@ -117,8 +116,7 @@ func (st *SpaceStatus) judge() {
 	}
 }
 
-// checkData refuses new runs when the databases' disk has less than the minimum
-// of free space.
+// checkData refuses new runs if the databases' disk has less than the minimum of free space.
 func (s *space) checkData() error {
 	all, err := s.disks()
 	if err != nil || len(all) == 0 || s.DataDir == "" {
@@ -127,7 +125,7 @@ func (s *space) checkData() error {
 	return all[0].refusal()
 }
 
-// refusal says that there is too little room, and what helps.
+// refusal returns the error for too little space, with the remedy.
 func (st SpaceStatus) refusal() error {
 	if !st.Low {
 		return nil

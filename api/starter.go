@@ -16,15 +16,15 @@ import (
 	"github.com/ingotmetal/ingot/workflows"
 )
 
-// Started is a run that has begun.
+// Started is a run that was started.
 type Started struct {
 	Workflow string `json:"workflow"`
 	Run      string `json:"run"`
 	Job      string `json:"job,omitempty"`
 }
 
-// Installation is the body of the routes that install a machine: the fields of
-// the machine that are replaced for this run.
+// Installation is the body of the routes that install a machine: fields that override those
+// of the machine for this run.
 type Installation struct {
 	Template    string            `json:"template,omitempty"`
 	Image       string            `json:"image,omitempty"`
@@ -36,15 +36,15 @@ type Installation struct {
 // defaultTemplate is the template of a machine that names none.
 const defaultTemplate = template.BuiltinImage
 
-// admission refuses new runs while the site is about to move, and while there is
-// too little space.
+// admission refuses new runs while the site is about to move, and while there is too little
+// space.
 type admission struct {
 	intake func(ctx context.Context) (why string, err error)
 	space  *space
 }
 
-// check returns why new runs are refused: DHCP, disarming and the reports of runs
-// that are under way need the rest of the space.
+// check returns why new runs are refused: DHCP, disarming and the reports of open runs need
+// the remaining space.
 func (a *admission) check(ctx context.Context) error {
 	if a.intake != nil {
 		why, err := a.intake(ctx)
@@ -58,7 +58,7 @@ func (a *admission) check(ctx context.Context) error {
 	return a.space.checkData()
 }
 
-// starter checks the inputs of workflows and starts them.
+// starter validates the inputs of workflows and starts them.
 type starter struct {
 	runs       *engine.Runs
 	store      WorkflowStore
@@ -70,7 +70,7 @@ type starter struct {
 	admission  *admission
 }
 
-// start starts a run of a machine. When one is open, the error names it.
+// start starts a run of a machine. If a run is open, the error names it.
 func (s *starter) start(ctx context.Context, w engine.Start) (Started, error) {
 	run, err := s.runs.Start(ctx, w)
 	var busy *engine.BusyError
@@ -83,7 +83,7 @@ func (s *starter) start(ctx context.Context, w engine.Start) (Started, error) {
 	return Started{Workflow: w.ID, Run: run}, nil
 }
 
-// machineIsBusy refuses a second workflow.
+// machineIsBusy returns the error for a second workflow of a machine.
 func machineIsBusy(machine, id, run string) error {
 	return hint(fmt.Errorf("machine %q is busy: workflow %s is running as run %s: %w",
 		machine, id, run, inventory.ErrConflict), "ingot workflow get "+run)
@@ -97,7 +97,7 @@ func (s *starter) admit(ctx context.Context, name string) (inventory.Machine, er
 	return s.machines.find(ctx, name)
 }
 
-// provision checks in and starts it, as a Provision or a Reprovision.
+// provision validates in and starts it as a Provision or a Reprovision.
 func (s *starter) provision(ctx context.Context, kind string, in workflows.ProvisionInput) (Started, error) {
 	m, err := s.admit(ctx, in.Machine)
 	if err != nil {
@@ -108,7 +108,7 @@ func (s *starter) provision(ctx context.Context, kind string, in workflows.Provi
 			"ingot machine release "+m.Name+"   # when you have seen to it")
 	}
 	if in.Resume != "" {
-		// The run itself asks again, where it takes the machine.
+		// The run itself checks this again when it takes the machine.
 		if err := s.store.Resumable(ctx, in.Resume); err != nil {
 			return Started{}, hint(err, engine.RetryCommand(in.Resume, workflows.FromStart))
 		}
@@ -141,7 +141,8 @@ func (s *starter) checkProvision(ctx context.Context, in workflows.ProvisionInpu
 	return append(problems, in.Validate()...).Err()
 }
 
-// checkWord adds a problem when value is not one of words, of which "" shows none.
+// checkWord adds a problem if value is not one of words. A "" in words is not listed in the
+// message.
 func checkWord(problems *inventory.Problems, field, value string, words ...string) {
 	if !slices.Contains(words, value) {
 		shown := slices.DeleteFunc(slices.Clone(words), func(w string) bool { return w == "" })
@@ -172,10 +173,10 @@ func (s *starter) decommission(ctx context.Context, in workflows.DecommissionInp
 
 const safeNameRule = "small letters, digits, dots, dashes, underscores; at most 128"
 
-// operationName is a name that fits into paths and workflow ids.
+// operationName matches a name that is valid in paths and workflow ids.
 var operationName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,62}$`)
 
-// recoverMachines checks in and starts a Recover, which wipes and installs many machines.
+// recoverMachines validates in and starts a Recover, which wipes and installs many machines.
 func (s *starter) recoverMachines(ctx context.Context, in workflows.RecoverInput) (Started, error) {
 	var problems inventory.Problems
 	if !operationName.MatchString(in.Name) {
@@ -238,7 +239,7 @@ func (s *starter) startAny(ctx context.Context, q createWorkflow) (Started, erro
 		"there is no workflow type %q", q.Type)
 }
 
-// startWith reads the input of a workflow and starts it.
+// startWith decodes the input of a workflow and starts it.
 func startWith[T any](
 	ctx context.Context, input json.RawMessage, start func(context.Context, T) (Started, error),
 ) (Started, error) {
@@ -261,8 +262,8 @@ func (s *starter) checkResume(ctx context.Context, in workflows.ProvisionInput) 
 	return err
 }
 
-// retry starts a new run with a new grant, from the start or from the step at
-// which w failed.
+// retry starts a new run with a new grant, from the start or from the step at which w
+// failed.
 func (s *starter) retry(ctx context.Context, w inventory.Workflow, from string) (Started, error) {
 	switch w.Type {
 	case workflows.InspectType:
@@ -286,7 +287,7 @@ func (s *starter) retry(ctx context.Context, w inventory.Workflow, from string) 
 	return s.provision(ctx, w.Type, again)
 }
 
-// readInput reads the input of a run, if it was recorded.
+// readInput decodes the input of a run, if it was recorded.
 func readInput(w inventory.Workflow, in any) error {
 	if len(w.Input) == 0 {
 		return nil

@@ -24,16 +24,16 @@ type StatusStore interface {
 	SecretsUnreadable(ctx context.Context) ([]string, error)
 }
 
-// Process is what only the process knows.
+// Process is what only the process knows, not the inventory.
 type Process struct {
 	Version string
 	// Status adds to GET /v1/status; may be nil.
 	Status func(ctx context.Context) StatusExtra
-	// Restored is what is known of the backup from which this site was restored.
+	// Restored is the backup from which this site was restored, if any.
 	Restored inventory.Restore
-	// NoSecretKey: the key file is missing, so that secrets cannot be opened.
+	// NoSecretKey: the key file is missing, so secrets cannot be opened.
 	NoSecretKey bool
-	// Retrying returns which activities of a run fail and are tried again; may be nil.
+	// Retrying returns which activities of a run fail and are retried; may be nil.
 	Retrying func(run string) []string
 }
 
@@ -47,10 +47,10 @@ type StatusExtra struct {
 	Inventory       InventoryStatus
 }
 
-// InventoryStatus says what a check of the whole database found.
+// InventoryStatus is the result of a check of the whole database.
 type InventoryStatus struct {
-	Checked time.Time `json:"checked,omitzero"` // zero: the check is under way
-	Error   string    `json:"error,omitempty"`  // what is damaged, and what to do
+	Checked time.Time `json:"checked,omitzero"` // zero: the check is running
+	Error   string    `json:"error,omitempty"`  // damage and remedy
 }
 
 // NotifyStatus is the state of the notices.
@@ -66,7 +66,7 @@ type NotifyStatus struct {
 // NetbootStatus says where DHCP answers.
 type NetbootStatus struct {
 	Interfaces []string `json:"interfaces"`
-	// Relays, of a server that answers relays alone, and its Address.
+	// Relays of a server that only answers relays, and its Address.
 	Relays  []string `json:"relays,omitempty"`
 	Address string   `json:"address,omitempty"`
 	Off     bool     `json:"off"`
@@ -82,20 +82,20 @@ type Status struct {
 	Machines      int            `json:"machines"`
 	OpenWorkflows int            `json:"openWorkflows"`
 	Secrets       string         `json:"secrets"` // ok | missing | wrong
-	// Inventory is what the check of the database found at the start.
+	// Inventory is the result of the database check at the start.
 	Inventory InventoryStatus `json:"inventory"`
 	Notify    *NotifyStatus   `json:"notify,omitempty"`
 	Reconcile engine.Counts   `json:"reconcile"`
-	// Panics counts packets and requests whose handling panicked since the start.
-	// Each is a bug in Ingot.
+	// Panics counts packets and requests since the start whose handling panicked. Each panic
+	// is a bug in Ingot.
 	Panics int64 `json:"panics,omitempty"`
-	// Retrying is which activities of open runs fail and are tried again, at most ten.
+	// Retrying lists activities of open runs that fail and are retried, at most ten.
 	Retrying []string `json:"retrying,omitempty"`
 	// Restored is the backup from which the site was restored.
 	Restored *RestoredStatus `json:"restored,omitempty"`
 	// Site is this server among its peers, if it has any.
 	Site *inventory.SiteStatus `json:"site,omitempty"`
-	// Space is that of DataDir, and of ImageDir if it lies on another disk.
+	// Space is the space of DataDir, and of ImageDir if it is on another disk.
 	Space []SpaceStatus `json:"space"`
 	Time  time.Time     `json:"time"`
 }
@@ -105,7 +105,7 @@ type RestoredStatus struct {
 	Backup string              `json:"backup"`
 	Taken  time.Time           `json:"taken"`
 	At     time.Time           `json:"at"`
-	Held   []inventory.HeldRun `json:"held"` // those that are open yet
+	Held   []inventory.HeldRun `json:"held"` // those that are still open
 }
 
 // TemporalStatus says whether Temporal is ready.
@@ -138,7 +138,7 @@ func (s *statusRoutes) routes() []httpapi.Route {
 	}
 }
 
-// read returns the status as it is now.
+// read returns the current status.
 func (s *statusRoutes) read(ctx context.Context) (Status, error) {
 	st := s.readProcess(ctx)
 	var err error
@@ -173,7 +173,7 @@ func (s *statusRoutes) read(ctx context.Context) (Status, error) {
 	return st, err
 }
 
-// readProcess is the part of the status that needs no inventory.
+// readProcess returns the part of the status that needs no inventory.
 func (s *statusRoutes) readProcess(ctx context.Context) Status {
 	now := s.now()
 	extra := StatusExtra{Netboot: NetbootStatus{Off: true}}
@@ -213,11 +213,11 @@ func openHeldRuns(held []inventory.HeldRun, open []inventory.OpenRun) []inventor
 	return out
 }
 
-// maxRetrying is how many activities that are tried again the status shows.
+// maxRetrying limits the retried activities in the status.
 const maxRetrying = 10
 
-// readRetrying returns which activities of open runs fail and are tried again.
-// Only the records of those runs are read: there are few.
+// readRetrying returns which activities of open runs fail and are retried. It reads only the
+// records of those runs, which are few.
 func (s *statusRoutes) readRetrying(ctx context.Context, open []inventory.OpenRun) ([]string, error) {
 	var out []string
 	for _, r := range open {
@@ -241,7 +241,7 @@ func (s *statusRoutes) readRetrying(ctx context.Context, open []inventory.OpenRu
 	return out, nil
 }
 
-// keyState returns whether stored secrets can be opened.
+// keyState says whether stored secrets can be opened.
 func (s *statusRoutes) keyState(ctx context.Context) (string, error) {
 	if s.process.NoSecretKey {
 		return "missing", nil
@@ -256,8 +256,8 @@ func (s *statusRoutes) keyState(ctx context.Context) (string, error) {
 	return "ok", nil
 }
 
-// SecretsStatus says whether stored secrets can be opened: State is ok, missing or
-// wrong; Unreadable names those that cannot be.
+// SecretsStatus says whether stored secrets can be opened: State is ok, missing or wrong,
+// and Unreadable names those that cannot be opened.
 type SecretsStatus struct {
 	State      string   `json:"state"`
 	Unreadable []string `json:"unreadable"`
@@ -273,7 +273,7 @@ func (s *statusRoutes) getSecrets(ctx context.Context, _ httpapi.Empty) (Secrets
 	return SecretsStatus{state, append([]string{}, names...)}, err
 }
 
-// servePage serves the dashboard; what looks like a route answers as one.
+// servePage serves the dashboard; a path like a route gets an API error.
 func servePage(dashboard http.Handler) gin.HandlerFunc {
 	return func(c *gin.Context) {
 		for _, prefix := range []string{"/v1", "/agent", "/login"} {
@@ -282,7 +282,7 @@ func servePage(dashboard http.Handler) gin.HandlerFunc {
 				return
 			}
 		}
-		c.Status(http.StatusOK) // gin comes here with 404
+		c.Status(http.StatusOK) // gin sets 404 before it calls this handler
 		dashboard.ServeHTTP(c.Writer, c.Request)
 	}
 }

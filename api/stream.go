@@ -18,15 +18,14 @@ func (b *board) routes() []httpapi.Route {
 const (
 	maxStreams   = 64
 	commentEvery = 15 * time.Second
-	streamWrite  = 10 * time.Second // until a client that does not read is dropped
-	// streamLife ends streams, so that one does not outlive its session for long: the
-	// browser connects again, if it may.
+	streamWrite  = 10 * time.Second // until a client that does not read is disconnected
+	// streamLife ends streams, so that a stream does not outlive its session for long: the
+	// browser reconnects if it still may.
 	streamLife = time.Hour
 )
 
-// stream sends the board as server-sent events: everything at first, then what
-// changed, at most every 200 ms. A client that connects again gets everything
-// again, so that nothing it missed matters.
+// stream sends the board as server-sent events: everything first, then the changes, at most
+// every 200 ms. A client that reconnects gets everything again.
 func (b *board) stream(c *gin.Context) {
 	select {
 	case b.streams <- struct{}{}:
@@ -49,16 +48,16 @@ func (b *board) stream(c *gin.Context) {
 	defer comment.Stop()
 	life := time.NewTimer(streamLife)
 	defer life.Stop()
-	// The headers go at once: the page knows then that it is connected.
+	// Send the headers at once, so that the page knows that it is connected.
 	text, version := []byte(": welcome\n\n"), int64(0)
 	for {
 		more, newest, err := b.since(version)
 		if err != nil {
-			return // the browser connects again
+			return // the browser reconnects
 		}
 		if text, version = append(text, more...), newest; len(text) > 0 {
 			if out.write(text) != nil {
-				return // the client has gone
+				return // the client has disconnected
 			}
 		}
 		text = nil

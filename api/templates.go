@@ -22,7 +22,7 @@ type TemplateStore interface {
 	DeleteTemplate(ctx context.Context, name, by string) error
 }
 
-// Rendered is what a template does to a machine.
+// Rendered is a template rendered for a machine.
 type Rendered struct {
 	Actions       []action.Action `json:"actions"`
 	GlobalTimeout action.Seconds  `json:"globalTimeout"`
@@ -45,7 +45,7 @@ func (t *templates) routes() []httpapi.Route {
 	}
 }
 
-// find returns a stored template, or one that comes with the program.
+// find returns a stored or a built-in template.
 func (t *templates) find(ctx context.Context, name string) (inventory.Template, error) {
 	found, err := t.store.Template(ctx, name)
 	if !errors.Is(err, inventory.ErrNotFound) {
@@ -57,7 +57,7 @@ func (t *templates) find(ctx context.Context, name string) (inventory.Template, 
 	return found, hint(fmt.Errorf("template %q: %w", name, inventory.ErrNotFound), "ingot template list")
 }
 
-// check adds a problem when there is no template of that name.
+// check adds a problem if there is no template of that name.
 func (t *templates) check(ctx context.Context, problems *inventory.Problems, field, name string) error {
 	_, err := t.find(ctx, name)
 	if errors.Is(err, inventory.ErrNotFound) {

@@ -14,25 +14,25 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Upkeep is what the process can do to keep the site safe.
+// Upkeep holds the maintenance functions of the process.
 type Upkeep struct {
-	// Backup copies what this server keeps; nil: it keeps nothing.
+	// Backup copies the server's data; nil if there is none.
 	Backup func(ctx context.Context, q BackupRequest) (Archive, error)
-	// RotateKeys replaces the keys of the stored secrets and returns how many were
-	// sealed again; nil: this server has none.
+	// RotateKeys replaces the keys of the stored secrets and returns how many secrets were
+	// sealed again; nil if this server has no keys.
 	RotateKeys func(ctx context.Context) (int, error)
-	// TestNotice sends a notice at once and returns its id; nil: notices are off.
+	// TestNotice sends a notice at once and returns its id; nil if notices are off.
 	TestNotice func(ctx context.Context) (id string, err error)
 }
 
-// BackupRequest says what goes into a backup.
+// BackupRequest says what a backup contains.
 type BackupRequest struct {
-	// Passphrase wraps the keys; zero: they stay out of it.
+	// Passphrase encrypts the keys; zero leaves them out.
 	Passphrase inventory.Secret
-	Images     bool // the files of the images, too
+	Images     bool // include the files of the images
 }
 
-// An Archive is a backup that lies ready on the server. Close removes it.
+// An Archive is a backup stored on the server. Close removes it.
 type Archive interface {
 	io.WriterTo
 	io.Closer
@@ -52,8 +52,8 @@ func (u *upkeep) routes() []httpapi.Route {
 	}
 }
 
-// rotateKeys replaces the keys of the stored secrets while everything goes on. A
-// rotation that broke off is finished by the next one.
+// rotateKeys replaces the keys of the stored secrets without an interruption. An interrupted
+// rotation is finished by the next one.
 func (u *upkeep) rotateKeys(ctx context.Context, _ httpapi.Empty) (map[string]int, error) {
 	if u.RotateKeys == nil {
 		return nil, fmt.Errorf("this server holds no keys: %w", inventory.ErrUnavailable)
@@ -67,7 +67,7 @@ func (u *upkeep) rotateKeys(ctx context.Context, _ httpapi.Empty) (map[string]in
 	return map[string]int{"sealed": n}, nil
 }
 
-// sendTestNotice tries out whether notices arrive.
+// sendTestNotice checks whether notices arrive.
 func (u *upkeep) sendTestNotice(ctx context.Context, _ httpapi.Empty) (map[string]string, error) {
 	if u.TestNotice == nil {
 		return nil, fmt.Errorf("notices are off: give notify.url and notify.secret_file in the server's configuration: %w",
@@ -75,7 +75,7 @@ func (u *upkeep) sendTestNotice(ctx context.Context, _ httpapi.Empty) (map[strin
 	}
 	id, err := u.TestNotice(ctx)
 	if err != nil {
-		// Any error is the receiver's, or of the way to it.
+		// Every error comes from the receiver or the connection to it.
 		return nil, fmt.Errorf("%w: %w", err, inventory.ErrUnreachable)
 	}
 
@@ -97,8 +97,8 @@ func (q *backupBody) Validate() error {
 		"the keys are wrapped with a passphrase, or left out of the backup")
 }
 
-// sendBackup copies both databases while everything goes on, and sends them as
-// one archive. The client writes down what the archive says of itself.
+// sendBackup copies both databases without an interruption and sends them as one archive.
+// The client reads the summary that it shows from the archive.
 func (u *upkeep) sendBackup(c *gin.Context) {
 	ctx := c.Request.Context()
 	var q backupBody
@@ -125,7 +125,7 @@ func (u *upkeep) sendBackup(c *gin.Context) {
 	c.Status(http.StatusOK)
 	n, err := a.WriteTo(c.Writer)
 	if err != nil {
-		// The archive has no end then, which its reader notices.
+		// The archive then lacks its end, which the reader detects.
 		u.log.Error("sending a backup", "backup", a.ID(), "error", err)
 		c.Abort()
 		return

@@ -24,19 +24,19 @@ type ViewStore interface {
 type MachineView struct {
 	inventory.Machine
 	Netboot  inventory.Netboot   `json:"netboot"`
-	Workflow *inventory.Workflow `json:"workflow"` // its latest run, or null
-	// Installed is what the last run that wrote to its disk has left; nil: none
-	// has, as far as the inventory knows.
+	Workflow *inventory.Workflow `json:"workflow"` // latest run, or null
+	// Installed is what the last run that wrote to the disk installed; nil if the inventory
+	// knows of none.
 	Installed *inventory.Installed `json:"installed,omitempty"`
 	LastSeen  time.Time            `json:"lastSeen,omitzero"`
 }
 
-// views shows machines and runs as they are now.
+// views shows the current state of machines and runs.
 type views struct {
 	store  ViewStore
 	runs   *engine.Runs
 	agents *engine.Agents
-	// retrying returns which activities of a run fail and are tried again; may be nil.
+	// retrying returns which activities of a run fail and are retried; may be nil.
 	retrying func(run string) []string
 	now      func() time.Time
 }
@@ -47,7 +47,7 @@ type listMachines struct {
 	State string `query:"state"`
 }
 
-// list returns the machines that the query selects; the store selects them.
+// list returns the machines that the query selects; the store filters them.
 func (v *views) list(ctx context.Context, q listMachines) (httpapi.List[MachineView], error) {
 	empty := httpapi.List[MachineView]{}
 	if q == (listMachines{}) {
@@ -64,7 +64,7 @@ func (v *views) list(ctx context.Context, q listMachines) (httpapi.List[MachineV
 	}
 	f := inventory.MachineFilter{Labels: labels, State: q.State, After: q.After, Descending: descending}
 	if q.Limit > 0 {
-		f.Limit = q.Limit + 1 // one more says that the list goes on
+		f.Limit = q.Limit + 1 // one more shows whether the list continues
 	}
 	names, err := v.store.MachineNames(ctx, f)
 	if err != nil {
@@ -79,7 +79,7 @@ func (v *views) list(ctx context.Context, q listMachines) (httpapi.List[MachineV
 	return httpapi.List[MachineView]{Items: found, Next: page.Next}, err
 }
 
-// ofNames returns the machines of names, by name; nil = all.
+// ofNames returns the named machines, by name; nil means all.
 func (v *views) ofNames(ctx context.Context, names []string) ([]MachineView, error) {
 	states, err := v.states(ctx, names)
 	if err != nil {
@@ -97,8 +97,8 @@ func (v *views) ofNames(ctx context.Context, names []string) ([]MachineView, err
 	return out, nil
 }
 
-// ofOne shows one machine.
-func (v *views) ofOne(ctx context.Context, m inventory.Machine) (MachineView, error) {
+// viewMachine returns the view of one machine.
+func (v *views) viewMachine(ctx context.Context, m inventory.Machine) (MachineView, error) {
 	out, err := v.of(ctx, []inventory.Machine{m})
 	if err != nil {
 		return MachineView{Machine: m}, err
@@ -106,7 +106,7 @@ func (v *views) ofOne(ctx context.Context, m inventory.Machine) (MachineView, er
 	return out[0], nil
 }
 
-// of shows machines, with one query for all of them.
+// of returns views of machines, with one query for all.
 func (v *views) of(ctx context.Context, ms []inventory.Machine) ([]MachineView, error) {
 	names := make([]string, len(ms))
 	for i, m := range ms {
@@ -116,7 +116,7 @@ func (v *views) of(ctx context.Context, ms []inventory.Machine) ([]MachineView, 
 	if err != nil {
 		return nil, err
 	}
-	only := "" // all of them
+	only := "" // all machines
 	if len(ms) == 1 {
 		only = ms[0].Name
 	}
@@ -131,7 +131,7 @@ func (v *views) of(ctx context.Context, ms []inventory.Machine) ([]MachineView, 
 	}
 	out := make([]MachineView, len(ms))
 	for i, m := range ms {
-		st := byName[m.Name] // a machine that was deleted this moment has no state
+		st := byName[m.Name] // a machine that was just deleted has no state
 		st.Machine = m
 		out[i] = v.ofState(st, installed)
 	}
@@ -139,7 +139,7 @@ func (v *views) of(ctx context.Context, ms []inventory.Machine) ([]MachineView, 
 	return out, nil
 }
 
-// ofState adds to st what is installed, and what only this process knows.
+// ofState adds to st what is installed and what only this process knows.
 func (v *views) ofState(st inventory.MachineState, installed map[string]inventory.Installed) MachineView {
 	out := MachineView{Machine: st.Machine, Netboot: st.Grant.View(v.now()), LastSeen: v.agents.LastSeen(st.Name)}
 	if out.LastSeen.IsZero() {
@@ -156,8 +156,8 @@ func (v *views) ofState(st inventory.MachineState, installed map[string]inventor
 	return out
 }
 
-// states reads machines (nil = all) with their grants, runs and agents. A run that
-// was only just started has no record yet, and may be forgotten at any moment.
+// states reads machines (nil means all) with their grants, runs and agents. A run that was
+// just started has no record yet and may be forgotten at any time.
 func (v *views) states(ctx context.Context, names []string) ([]inventory.MachineState, error) {
 	states, err := v.store.MachineStates(ctx, names)
 	if err != nil {
@@ -182,7 +182,7 @@ func (v *views) states(ctx context.Context, names []string) ([]inventory.Machine
 	return states, nil
 }
 
-// summarize is w without its long fields, and with the progress that agents report.
+// summarize returns w without its long fields, with the progress that agents report.
 func (v *views) summarize(w inventory.Workflow) inventory.Workflow {
 	w = v.withProgress(w)
 	w.Input = nil
@@ -193,8 +193,8 @@ func (v *views) summarize(w inventory.Workflow) inventory.Workflow {
 	return w
 }
 
-// retriesOf returns which activities of a run fail and are tried again. None does
-// while the operator is asked: then attempts are used up.
+// retriesOf returns which activities of a run fail and are retried. While the operator is
+// asked there are none, because the attempts are used up.
 func (v *views) retriesOf(w inventory.Workflow) []string {
 	if v.retrying == nil || inventory.Final(w.State) || w.Phase == inventory.PhaseWaiting {
 		return nil
@@ -202,8 +202,8 @@ func (v *views) retriesOf(w inventory.Workflow) []string {
 	return v.retrying(w.Run)
 }
 
-// withProgress adds to a running action what its agent reported last, and to an
-// open run which activities are tried again. The actions are a copy.
+// withProgress adds the agent's latest progress to a running action, and the retried
+// activities to an open run. It copies the actions.
 func (v *views) withProgress(w inventory.Workflow) inventory.Workflow {
 	w.Actions = append([]inventory.ActionRecord{}, w.Actions...)
 	w.Retrying = v.retriesOf(w)

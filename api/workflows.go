@@ -86,7 +86,7 @@ type decommissionMachine struct {
 	KeepAddress bool   `json:"keepAddress"`
 }
 
-// decommission ends a machine's service.
+// decommission takes a machine out of service.
 func (w *workflowRoutes) decommission(ctx context.Context, q decommissionMachine) (Started, error) {
 	return w.starter.decommission(ctx, workflows.DecommissionInput{Machine: q.Name, Wipe: q.Wipe, KeepAddress: q.KeepAddress})
 }
@@ -99,11 +99,11 @@ type listWorkflows struct {
 	Open    bool   `query:"open"`
 }
 
-// clampLimit is the limit of a list of runs or operations: 100 unless another one
-// is asked for, and at most 1000.
+// clampLimit returns the limit of a list of runs or operations: 100 by default, at most
+// 1000.
 func clampLimit(asked int) int { return min(cmp.Or(asked, 100), 1000) }
 
-// list returns a page of runs, the newest first unless sort says otherwise.
+// list returns a page of runs, newest first unless sort says otherwise.
 func (w *workflowRoutes) list(ctx context.Context, q listWorkflows) (httpapi.List[inventory.Workflow], error) {
 	limit := clampLimit(q.Limit)
 	f := inventory.WorkflowFilter{Machine: q.Machine, State: q.State, Open: q.Open, Limit: limit + 1}
@@ -131,7 +131,7 @@ func (w *workflowRoutes) list(ctx context.Context, q listWorkflows) (httpapi.Lis
 	return httpapi.Cut(found, limit, runCursor), nil
 }
 
-// runCursor is the place of a run in a list by the time when runs were started.
+// runCursor is the position of a run in a list sorted by start time.
 func runCursor(w inventory.Workflow) string {
 	return strconv.FormatInt(w.Started.UnixNano(), 10) + "." + w.Run
 }
@@ -168,7 +168,7 @@ func (w *workflowRoutes) getLatest(ctx context.Context, q byName) (inventory.Wor
 	return w.show(ctx, found), nil
 }
 
-// show is a run as it is now, with the command that helps now.
+// show returns the current state of a run, with the command that helps now.
 func (w *workflowRoutes) show(ctx context.Context, found inventory.Workflow) inventory.Workflow {
 	found = w.views.withProgress(found)
 	if found.Resumes() && errors.Is(w.store.Resumable(ctx, found.Run), inventory.ErrConflict) {
@@ -209,7 +209,7 @@ func (w *workflowRoutes) getLog(ctx context.Context, q logOfRun) (httpapi.Text, 
 	if err != nil {
 		return "", err
 	}
-	// What the agent sent since the last flush belongs to the log, too.
+	// Include what the agent sent since the last flush.
 	w.agents.FlushOrLog(ctx)
 	text, err := w.store.Log(ctx, found.Run, index, min(q.Attempt, 1<<20))
 	if errors.Is(err, inventory.ErrNotFound) {
@@ -219,8 +219,8 @@ func (w *workflowRoutes) getLog(ctx context.Context, q logOfRun) (httpapi.Text, 
 	return httpapi.Text(text), err
 }
 
-// findAction finds an action by index or name; "" is the one that matters most:
-// the first that did not succeed, or the last.
+// findAction returns an action by index or name. "" means the first action that did not
+// succeed, or the last one.
 func findAction(w inventory.Workflow, name string) (int, error) {
 	if len(w.Actions) == 0 {
 		return 0, fmt.Errorf("run %q has no actions: %w", w.Run, inventory.ErrNotFound)
@@ -271,7 +271,7 @@ func (w *workflowRoutes) retry(ctx context.Context, q retryRun) (Started, error)
 	return w.starter.retry(ctx, found, from)
 }
 
-// findOpen returns a run that is not over.
+// findOpen returns a run that is still open.
 func (w *workflowRoutes) findOpen(ctx context.Context, run string) (inventory.Workflow, error) {
 	found, err := w.runs.Find(ctx, run)
 	if err != nil {
@@ -315,8 +315,8 @@ func (w *workflowRoutes) decide(ctx context.Context, q decideRun) (decided, erro
 	return decided{d.Question, d.Choice}, nil
 }
 
-// checkDecision checks d before the run is asked. where is the route that shows
-// the question.
+// checkDecision validates d before it is sent to the run. where is the route that shows the
+// question.
 func checkDecision(d workflows.Decision, where string, choices ...string) error {
 	var problems inventory.Problems
 	if d.Question == "" {
@@ -333,7 +333,7 @@ type cancelRun struct {
 	Reason string `json:"reason"`
 }
 
-// cancel asks a run to end. It may be asked again.
+// cancel requests the cancellation of a run. It is idempotent.
 func (w *workflowRoutes) cancel(ctx context.Context, q cancelRun) (Started, error) {
 	found, err := w.runs.Find(ctx, q.Run)
 	if err != nil {
@@ -351,7 +351,7 @@ func (w *workflowRoutes) cancel(ctx context.Context, q cancelRun) (Started, erro
 	return started, nil
 }
 
-// reportPoweredOn tells a run that its machine was switched on by hand.
+// reportPoweredOn tells a run that the operator has switched its machine on.
 func (w *workflowRoutes) reportPoweredOn(ctx context.Context, q byRun) (Started, error) {
 	found, err := w.findOpen(ctx, q.Run)
 	if err == nil {

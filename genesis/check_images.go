@@ -43,7 +43,7 @@ func (f *file) checkImages() {
 // read.
 func (f *file) hasImage(name string) bool {
 	_, ok := f.lab.Image(name)
-	return ok || f.lost("images")
+	return ok || f.isUnreadable("images")
 }
 
 // Digester returns the SHA-256 of an image's file, in hex, and fs.ErrNotExist

@@ -22,7 +22,7 @@ func (f *file) checkRoles() {
 		case r.machine == "":
 			f.add(r.field, "name one of machines", "no machine is named")
 		case !known:
-			if !f.lost("machines") {
+			if !f.isUnreadable("machines") {
 				f.add(r.field, "add it to machines, or correct the name", "unknown machine %q", r.machine)
 			}
 		case taken:

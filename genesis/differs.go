@@ -8,7 +8,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Differs returns the sorted names of the fields in which a stored machine differs from the
+// Differs returns the names of the fields in which a stored machine differs from the
 // lab file's, without secrets.
 func Differs(stored, lab inventory.Machine) []string {
 	stored, lab = inventory.Canonical(stored), inventory.Canonical(lab)

@@ -75,7 +75,7 @@ func Load(name string, read func(name string) ([]byte, error)) (Lab, error) {
 func (l Lab) Together(wrong, more inventory.Problems) inventory.Problems {
 	out := slices.Clone(wrong)
 	for _, p := range more {
-		if !slices.ContainsFunc(wrong, func(q inventory.Problem) bool { return q.File == p.File && explains(q.Field, p.Field) }) {
+		if !slices.ContainsFunc(wrong, func(q inventory.Problem) bool { return q.File == p.File && mayCause(q.Field, p.Field) }) {
 			out = append(out, p)
 		}
 	}
@@ -97,9 +97,9 @@ func (l Lab) Together(wrong, more inventory.Problems) inventory.Problems {
 // roleFields matches the fields that give a machine its role and so its template.
 var roleFields = regexp.MustCompile(`^(machines|router(\.machine)?|platform(\.machine)?|cluster(\.create|\.join.*)?)$`)
 
-// explains reports whether a problem with field a may cause one with field b. A problem with
+// mayCause reports whether a problem with field a may cause one with field b. A problem with
 // an image or a machine may cause one that compares it with the inventory.
-func explains(a, b string) bool {
+func mayCause(a, b string) bool {
 	entry := func(field string) string { return field[:strings.IndexByte(field, ']')+1] }
 	switch {
 	case machinefile.Touches(a, b):
@@ -112,9 +112,9 @@ func explains(a, b string) bool {
 	return false
 }
 
-// lost reports whether a section or its list of entries could not be read, so that
+// isUnreadable reports whether a section or its list of entries could not be read, so that
 // references to it cannot be checked.
-func (f *file) lost(section string) bool {
+func (f *file) isUnreadable(section string) bool {
 	return slices.ContainsFunc(f.unread, func(p inventory.Problem) bool {
 		rest, ok := strings.CutPrefix(p.Field, section)
 		return p.Field == "" || ok && (rest == "" || rest[0] == '[' && (strings.HasSuffix(rest, "]") || strings.HasSuffix(rest, "].name")))

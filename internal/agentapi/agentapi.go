@@ -1,6 +1,6 @@
-// Package agentapi is the interface for agents: they redeem the claim of their
-// boot, fetch work and images, and report. It belongs on a TLS listener of its
-// own whose key the boot script pins.
+// Package agentapi is the interface for agents: they redeem the claim of their boot, fetch
+// work and images, and report. It needs its own TLS listener, whose key the boot script
+// pins.
 package agentapi
 
 import (
@@ -28,13 +28,13 @@ type ClaimStore interface {
 	ClaimConflict(ctx context.Context, o inventory.Owner, boot int, message string, facts json.RawMessage) error
 }
 
-// TokenStore knows whose token a request carries.
+// TokenStore finds the agent that a token belongs to.
 type TokenStore interface {
 	AgentByToken(ctx context.Context, tokenSHA256 []byte) (inventory.Agent, error)
 	AgentUsed(ctx context.Context, o inventory.Owner, boot int) error
 }
 
-// WorkStore holds the work of agents and takes their results.
+// WorkStore holds the work of agents and receives their results.
 type WorkStore interface {
 	NextAssignment(ctx context.Context, o inventory.Owner) (inventory.Assignment, error)
 	Delivered(ctx context.Context, o inventory.Owner, k action.Key) error
@@ -56,20 +56,20 @@ type Stores struct {
 	Images ImageStore
 }
 
-// Config is what the agents' interface needs. All but the times is required.
+// Config is what the agents' interface needs. Everything except the durations is required.
 type Config struct {
 	Stores   Stores
 	Agents   *engine.Agents
-	Stopping <-chan struct{} // closed when polls have to end
-	// ClaimKey derives claims and agent tokens; the boot servers hold the same.
+	Stopping <-chan struct{} // closed when long polls must end
+	// ClaimKey derives claims and agent tokens; the boot servers use the same key.
 	ClaimKey []byte
 	ImageDir string
 	Guard    *guard.Guard
 	Log      *slog.Logger
 	Now      func() time.Time
-	// Heartbeat is how often agents call, in whole seconds; 0 = 2 s.
+	// Heartbeat is how often agents call, in whole seconds; 0 means 2 s.
 	Heartbeat time.Duration
-	// SecretsFor is how long an agent's claim opens the secrets window; 0 = 1 h.
+	// SecretsFor is how long an agent's claim opens the secrets window; 0 means 1 h.
 	SecretsFor time.Duration
 }
 
@@ -90,7 +90,7 @@ const (
 // bodyTime is how long the body of an agent's request may take.
 const bodyTime = 30 * time.Second
 
-// lenient is a body of an agent, which may be of the next release.
+// lenient is the body of an agent's request; the agent may run the next release.
 func lenient(limit int64) httpapi.Body {
 	return httpapi.Body{Limit: limit, Lenient: true, Within: bodyTime}
 }
@@ -103,7 +103,7 @@ func New(c Config) http.Handler {
 	if c.SecretsFor <= 0 {
 		c.SecretsFor = time.Hour
 	}
-	// Agents are strangers until they have proven who they are: they may not fill the log.
+	// Agents are not trusted until authenticated: limit what they can make the server log.
 	c.Log = slog.New(quiet.Handler(c.Log.Handler(), c.Now))
 	s := &server{Config: c}
 

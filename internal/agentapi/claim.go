@@ -20,9 +20,9 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// deriveToken derives the bearer token of the agent that redeemed the claim of
-// o's boot with nonce: the same each time, so that an answer that was lost can be
-// given again although only the token's hash is kept.
+// deriveToken derives the bearer token of the agent that redeemed the claim of o's boot with
+// nonce. It is deterministic, so a lost answer can be repeated although only the token's
+// hash is stored.
 func deriveToken(claimKey []byte, o inventory.Owner, boot int, nonce string) string {
 	m := hmac.New(sha256.New, claimKey)
 	fmt.Fprintf(m, "token\x00%s\x00%s\x00%d\x00%d\x00%s", o.Machine, o.Run, o.Epoch, boot, nonce)
@@ -30,7 +30,7 @@ func deriveToken(claimKey []byte, o inventory.Owner, boot int, nonce string) str
 	return base64.RawURLEncoding.EncodeToString(m.Sum(nil))
 }
 
-// claim redeems the claim of a boot. Wrong, closed and unknown get the same
+// claim redeems the claim of a boot. A wrong, a closed and an unknown claim get the same
 // answer after the same work (security S3).
 func (s *server) claim(ctx context.Context, h action.Hello) (action.Welcome, error) {
 	if b, err := hex.DecodeString(h.Nonce); err != nil || len(b) < 16 || len(b) > 64 {
@@ -58,7 +58,7 @@ func (s *server) claim(ctx context.Context, h action.Hello) (action.Welcome, err
 	return s.redeem(ctx, g, h)
 }
 
-// redeem gives the agent its token.
+// redeem returns the agent's token.
 func (s *server) redeem(ctx context.Context, g inventory.Grant, h action.Hello) (action.Welcome, error) {
 	now := s.Now()
 	tokenFor := func(nonce string) string { return deriveToken(s.ClaimKey, g.Owner, g.Boot, nonce) }
@@ -88,7 +88,7 @@ func refuseClaim(text string) error {
 	return httpapi.Refuse(http.StatusConflict, "claim-conflict", text, "")
 }
 
-// checkProtocol refuses an agent of another protocol, and says which of the two is
+// checkProtocol refuses an agent with another protocol version, and says which side is
 // older.
 func checkProtocol(protocol int) error {
 	switch {
@@ -104,9 +104,9 @@ func checkProtocol(protocol int) error {
 	return nil
 }
 
-// checkHardware refuses hardware that cannot be the machine of g: it reports
-// network interfaces, and the inventory names none of them. Then the boot's agent
-// loses its token, and an event to the run makes it ask the operator.
+// checkHardware refuses hardware that cannot be the machine of g: it reports network
+// interfaces, and the inventory has none of them. The boot's agent then loses its token, and
+// an event makes the run ask the operator.
 func (s *server) checkHardware(ctx context.Context, g inventory.Grant, h action.Hello) error {
 	m, err := s.Stores.Claims.Machine(ctx, g.Machine)
 	if errors.Is(err, inventory.ErrNotFound) {
@@ -132,8 +132,8 @@ func (s *server) checkHardware(ctx context.Context, g inventory.Grant, h action.
 	return refuseClaim("the hardware is not the machine's")
 }
 
-// isOf reports whether h may come from m: one of its MAC addresses is m's, or it
-// reports none.
+// isOf reports whether h may come from m: it reports one of m's MAC addresses, or none at
+// all.
 func isOf(m inventory.Machine, h action.Hello) bool {
 	macs := []string{h.MAC}
 	for _, n := range h.Facts.NICs {
@@ -155,17 +155,17 @@ func isOf(m inventory.Machine, h action.Hello) bool {
 	return !reported
 }
 
-// onceLog remembers what was logged of boots already: a client that has read a
-// claim off the wire decides how often it comes.
+// onceLog remembers which boots were logged, because a client that has captured a claim
+// decides how often it sends it.
 type onceLog struct {
 	mu    sync.Mutex
 	lines map[string]struct{}
 }
 
-// maxLogged bounds what onceLog remembers.
+// maxLogged limits how many boots onceLog remembers.
 const maxLogged = 4096
 
-// first reports whether the line about the boot of g was not logged before.
+// first reports whether the boot of g was not logged before.
 func (l *onceLog) first(g inventory.Grant, line string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -179,7 +179,7 @@ func (l *onceLog) first(g inventory.Grant, line string) bool {
 	return !known
 }
 
-// printable makes a machine's text fit for a log line of at most n bytes.
+// printable makes a machine's text safe for a log line of at most n bytes.
 func printable(text string, n int) string {
 	return strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f {

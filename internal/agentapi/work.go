@@ -26,11 +26,10 @@ type agentKey struct{}
 
 func agentOf(ctx context.Context) inventory.Agent { return ctx.Value(agentKey{}).(inventory.Agent) }
 
-// authenticate finds whose token the request carries, or answers: 401 when the
-// token is unknown (this site may have lost its data) and 403 when it was revoked
-// while its run goes on (a second agent came for the boot, or a later boot's): on
-// both the agent stops writing, stays and keeps asking. 410 only when the grant
-// says that its run is over.
+// authenticate finds the agent of the request's token, or answers with an error. 401: the
+// token is unknown (this site may have lost its data). 403: the token was revoked while its
+// run continues (because of a second agent for the boot, or a later boot). On both the agent
+// stops writing, stays up and keeps asking. 410 only if the grant says that its run is over.
 func (s *server) authenticate(c *gin.Context) {
 	a, err := s.findAgent(c)
 	if err != nil {
@@ -67,8 +66,8 @@ func unauthorized(text string) error {
 	return httpapi.Refuse(http.StatusUnauthorized, httpapi.CodeUnauthorized, text, "")
 }
 
-// refuseAgent maps the store's errors for agents: fenced means that the run is
-// over, a conflict that the token was revoked.
+// refuseAgent maps the store's errors for agents: fenced means that the run is over,
+// conflict that the token was revoked.
 func refuseAgent(err error) error {
 	switch {
 	case errors.Is(err, inventory.ErrConflict):
@@ -83,7 +82,7 @@ func refuseAgent(err error) error {
 	return err
 }
 
-// maxWait is how long a poll may be held.
+// maxWait limits how long a poll may wait.
 const maxWait = time.Minute
 
 // next holds the request until there is an assignment.
@@ -94,7 +93,7 @@ func (s *server) next(c *gin.Context) {
 		return
 	}
 	a := agentOf(c.Request.Context())
-	// Subscribed before the first look, so that nothing falls between them.
+	// Subscribe before the first look, so that no assignment is missed.
 	changed, cancel := s.Stores.Work.Watch(a.Machine)
 	defer cancel()
 	deadline := time.NewTimer(wait)
@@ -126,7 +125,7 @@ func (s *server) next(c *gin.Context) {
 	}
 }
 
-// findWork returns the assignment of a, if there is one, and records its delivery.
+// findWork returns the assignment of a, if any, and records its delivery.
 func (s *server) findWork(c *gin.Context, a inventory.Agent) (work action.Assignment, found bool, err error) {
 	ctx := c.Request.Context()
 	next, err := s.Stores.Work.NextAssignment(ctx, a.Owner)
@@ -136,11 +135,11 @@ func (s *server) findWork(c *gin.Context, a inventory.Agent) (work action.Assign
 	if err != nil {
 		return work, false, refuseAgent(err)
 	}
-	// An assignment of an earlier boot died with that boot's agent.
+	// An assignment of an earlier boot is void: that boot's agent is gone.
 	if next.Boot != 0 && next.Boot != a.Boot {
 		return work, false, nil
 	}
-	// The token may have been revoked while the request was held.
+	// The token may have been revoked while the request waited.
 	if _, err := s.findAgent(c); err != nil {
 		return work, false, err
 	}
@@ -155,7 +154,7 @@ func (s *server) findWork(c *gin.Context, a inventory.Agent) (work action.Assign
 	return work, true, nil
 }
 
-// parseWait reads 30 or 30s.
+// parseWait parses "30" or "30s".
 func parseWait(v string) (time.Duration, error) {
 	if v == "" {
 		return 0, nil
@@ -172,8 +171,8 @@ func parseWait(v string) (time.Duration, error) {
 	return min(max(d, 0), maxWait), nil
 }
 
-// report takes a result: when it answers 204, the result is on disk. The
-// store's notifier wakes the pump.
+// report receives a result. When it answers 204, the result is on disk. The store's notifier
+// wakes the pump.
 func (s *server) report(ctx context.Context, r action.Result) (httpapi.Empty, error) {
 	a := agentOf(ctx)
 	if r.Key.Epoch != a.Epoch {
@@ -184,9 +183,9 @@ func (s *server) report(ctx context.Context, r action.Result) (httpapi.Empty, er
 		return httpapi.Empty{}, err
 	}
 
-	// The end of a log says what went wrong; the start of a message does.
+	// The end of a log says what went wrong, but the start of a message does.
 	r.Log, r.Message = engine.Tail(r.Log, engine.MaxLogTail), engine.Head(r.Message, maxMessage)
-	// Lines that heartbeats brought and no flush has written come before it.
+	// Log lines from heartbeats that were not flushed yet come first.
 	waiting := s.Agents.TakeLog(a, r.Key)
 	r.Log = engine.JoinLog(waiting, r.Log)
 	if _, err := s.Stores.Work.Report(ctx, a.Owner, a.Boot, r); err != nil {
@@ -215,7 +214,7 @@ func checkResult(r action.Result) error {
 	return problems.Err()
 }
 
-// heartbeat takes a sign of life and answers with orders.
+// heartbeat records a sign of life and answers with orders.
 func (s *server) heartbeat(ctx context.Context, h action.Heartbeat) (action.Orders, error) {
 	a := agentOf(ctx)
 	stops, err := s.Stores.Work.Stops(ctx, a.Owner)

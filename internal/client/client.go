@@ -25,26 +25,26 @@ import (
 // ErrUnavailable means that the server, or a part of it, does not answer now.
 var ErrUnavailable = errors.New("not available now")
 
-// invalid is an error about what the caller gave.
+// invalid returns an error about the caller's input.
 func invalid(format string, args ...any) error {
 	return human.WithKind(fmt.Errorf(format, args...), inventory.ErrInvalid)
 }
 
-// An Answer is what the server answered: decoded, and whole for those who also show
-// fields that this program does not know.
+// An Answer is the server's answer: decoded, and as raw JSON, which may have fields that
+// this program does not know.
 type Answer[T any] struct {
 	Value T
 	Raw   json.RawMessage
 }
 
-// Client talks to one server's operator API.
+// Client sends requests to one server's operator API.
 type Client struct {
 	base  *url.URL
 	token string
 	http  *http.Client
 }
 
-// Error is an error that the server answered.
+// Error is an error that the server returned.
 type Error struct {
 	Status   int                `json:"-"`
 	Text     string             `json:"error"`
@@ -60,7 +60,7 @@ func (e *Error) Error() string {
 	return e.Text
 }
 
-// Is maps the answer back to the vocabulary of inventory.
+// Is maps the answer to the errors of inventory.
 func (e *Error) Is(target error) bool {
 	kinds := map[string]error{
 		"not_found": inventory.ErrNotFound, "conflict": inventory.ErrConflict, "fenced": inventory.ErrFenced,
@@ -101,11 +101,10 @@ func New(s Session) (*Client, error) {
 	}}, nil
 }
 
-// URL is where the server is.
+// URL returns the server's URL.
 func (c *Client) URL() *url.URL { return c.base }
 
-// Request sends a request; the caller closes the body. An answer of 300 or more is
-// an error.
+// Request sends a request; the caller closes the body. A status of 300 or more is an error.
 func (c *Client) Request(
 	ctx context.Context, method, route string, body io.Reader, length int64,
 ) (*http.Response, error) {
@@ -132,13 +131,13 @@ func (c *Client) Request(
 	return nil, errors.Join(readAPIError(resp), resp.Body.Close())
 }
 
-// explainNoAnswer says why there was no answer, and what to do.
+// explainNoAnswer returns why the server did not answer, with a remedy.
 func (c *Client) explainNoAnswer(ctx context.Context, err error) error {
 	var wrongKey wrongKeyError
 	var verify *tls.CertificateVerificationError
 	var whole *url.Error
 	if errors.As(err, &whole) {
-		err = whole.Err // without the URL, which is in our own text
+		err = whole.Err // without the URL, which our own text has
 	}
 
 	login := "ingot login " + c.base.String() + " --fingerprint "
@@ -161,8 +160,8 @@ func (c *Client) explainNoAnswer(ctx context.Context, err error) error {
 		"ingot serve (is it running there?), ingot doctor")
 }
 
-// maxErrorBody limits the text of an error: the problems of every machine of a
-// push.
+// maxErrorBody limits the text of an error, which may hold the problems of every machine of
+// a push.
 const maxErrorBody = 64 << 20
 
 // readAPIError reads the server's error.
@@ -188,7 +187,7 @@ func readAPIError(resp *http.Response) error {
 	return e
 }
 
-// Send sends in as JSON, unless it is nil, and reads the answer.
+// Send sends in as JSON, unless it is nil, and decodes the answer.
 func Send[T any](ctx context.Context, c *Client, method, route string, in any) (Answer[T], error) {
 	var body io.Reader
 	var length int64
@@ -208,12 +207,12 @@ func Send[T any](ctx context.Context, c *Client, method, route string, in any) (
 	return Decode[T](resp)
 }
 
-// Get asks for a route.
+// Get sends a GET request for a route.
 func Get[T any](ctx context.Context, c *Client, route string) (Answer[T], error) {
 	return Send[T](ctx, c, http.MethodGet, route, nil)
 }
 
-// GetAll asks for all pages of a list. The route may have a query.
+// GetAll reads all pages of a list. The route may have a query.
 func GetAll[T any](ctx context.Context, c *Client, route string) (all Answer[List[T]], err error) {
 	all.Value.Items = []T{} // [] in JSON, not null
 
@@ -237,7 +236,7 @@ func GetAll[T any](ctx context.Context, c *Client, route string) (all Answer[Lis
 	}
 }
 
-// Decode reads an answer and closes it.
+// Decode decodes an answer and closes its body.
 func Decode[T any](resp *http.Response) (a Answer[T], err error) {
 	what := resp.Request.Method + " " + resp.Request.URL.Path
 	raw, err := io.ReadAll(resp.Body)
@@ -255,14 +254,13 @@ func Decode[T any](resp *http.Response) (a Answer[T], err error) {
 	return a, nil
 }
 
-// List is the body of every list. Next is the cursor of the next page, if there is
-// one.
+// List is the body of every list. Next is the cursor of the next page, if any.
 type List[T any] struct {
 	Items []T    `json:"items"`
 	Next  string `json:"next,omitempty"`
 }
 
-// Path joins escaped elements below /v1.
+// Path joins escaped elements to a path below /v1.
 func Path(elements ...string) string {
 	var b strings.Builder
 	b.WriteString("/v1")

@@ -22,25 +22,25 @@ import (
 // Session is what "ingot login URL" stores.
 type Session struct {
 	Server string `json:"server"`
-	// Fingerprint pins the key of the server's certificate; "": the certificate
-	// is verified against the system's authorities.
+	// Fingerprint pins the key of the server's certificate; "" verifies the certificate
+	// against the system's authorities.
 	Fingerprint string `json:"fingerprint,omitempty"`
 	Token       string `json:"token"`
 }
 
-// Lookup says where the server is, as the flags of a command give it. All but
-// ConfigFile may be empty.
+// Lookup holds the flags of a command that say where the server is. All but ConfigFile may
+// be empty.
 type Lookup struct {
 	ServerURL, TokenFile string
-	ConfigFile           string // of this host; the session is beside it
+	ConfigFile           string // of this host; the session is in the same directory
 }
 
-// SessionFile is where the session of this host's user is kept.
+// SessionFile returns the path of the session file of this host's user.
 func (l *Lookup) SessionFile() string {
 	return filepath.Join(filepath.Dir(l.ConfigFile), "login.json")
 }
 
-// readSession reads the session file; without one the session is zero.
+// readSession reads the session file; without one it returns a zero session.
 func (l *Lookup) readSession() (Session, error) {
 	var s Session
 	b, err := os.ReadFile(l.SessionFile())
@@ -82,8 +82,8 @@ func (l *Lookup) WriteSession(s Session) error {
 	return os.Rename(tmp.Name(), l.SessionFile())
 }
 
-// Client finds the server and the token for it. A token is sent to no other
-// server than its own, unless it was named for this call.
+// Client finds the server and its token. A token is sent only to its own server, unless it
+// was given for this call.
 func (l *Lookup) Client() (*Client, error) {
 	login, err := l.readSession()
 	if err != nil {
@@ -107,7 +107,7 @@ func (l *Lookup) Client() (*Client, error) {
 	case given == "" || given == login.Server:
 		s = login
 	default:
-		// This host's own server may be named by its address.
+		// This host's own server may be given by its address.
 		local, err = config.Load(l.ConfigFile, false)
 		isLocal = err == nil && strings.TrimSuffix(given, "/") == hostnet.LocalURL(local)
 	}
@@ -124,8 +124,8 @@ func (l *Lookup) Client() (*Client, error) {
 	return New(s)
 }
 
-// findToken returns the token of the flag, the environment, the session or, for
-// this host's server, its token file.
+// findToken returns the token from the flag, the environment, the session or, for this
+// host's server, its token file.
 func (l *Lookup) findToken(stored string, isLocal bool, localFile string) (string, error) {
 	file := l.TokenFile
 	switch {
@@ -157,8 +157,7 @@ func (l *Lookup) findToken(stored string, isLocal bool, localFile string) (strin
 	return strings.TrimSpace(string(b)), nil
 }
 
-// localFingerprint reads the fingerprint of the certificate that this host's
-// server made.
+// localFingerprint reads the fingerprint of the certificate that this host's server created.
 func localFingerprint(c config.Config) (string, error) {
 	file := filepath.Join(filepath.Dir(c.KeyFile), "operator.pem")
 	b, err := os.ReadFile(file)
@@ -182,11 +181,11 @@ func localFingerprint(c config.Config) (string, error) {
 	return "", fmt.Errorf("reading this server's certificate %q: no certificate in it", file)
 }
 
-// pinnedTLS trusts the key with that fingerprint and no other.
+// pinnedTLS trusts only the key with that fingerprint.
 func pinnedTLS(fingerprint string) *tls.Config {
 	return &tls.Config{
 		MinVersion:         tls.VersionTLS12,
-		InsecureSkipVerify: true, // names and dates do not matter; VerifyConnection compares the key
+		InsecureSkipVerify: true, // VerifyConnection compares the key; names and dates do not matter
 		VerifyConnection: func(st tls.ConnectionState) error {
 			if got := identity.Fingerprint(st.PeerCertificates[0]); got != fingerprint {
 				return wrongKeyError{got}
@@ -196,7 +195,7 @@ func pinnedTLS(fingerprint string) *tls.Config {
 	}
 }
 
-// wrongKeyError: the server's key is not the pinned one.
+// wrongKeyError means that the server's key is not the pinned one.
 type wrongKeyError struct{ got string }
 
 func (e wrongKeyError) Error() string {

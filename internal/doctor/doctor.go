@@ -15,8 +15,8 @@ import (
 	"github.com/ingotmetal/ingot/internal/site"
 )
 
-// A check is one row of the report: its name, the remedy of those findings that have
-// none of their own, and what finds them.
+// A check is one row of the report: its name, its function, and a default remedy for its
+// findings.
 type check struct {
 	name, remedy string
 	run          func(ctx context.Context, d *host) []Finding
@@ -49,13 +49,13 @@ func fail(format string, args ...any) Finding {
 	return Finding{State: StateFail, Text: fmt.Sprintf(format, args...)}
 }
 
-// remedy returns f with a remedy of its own.
+// remedy returns f with the given remedy.
 func (f Finding) remedy(text string) Finding {
 	f.Remedy = text
 	return f
 }
 
-// siteChecks come first: a server that is not the site is asked nothing more.
+// siteChecks come first: a server that is not the site gets no further checks.
 var siteChecks = []check{
 	{"configuration", "ingot init", checkConfigFile},
 	{"site", "run this as the user of ingot serve", checkSite},
@@ -75,7 +75,7 @@ var fileChecks = []check{
 	{"netboot", "ingot init, or netboot.interfaces in the configuration", checkNetboot},
 }
 
-// networkChecks are those of a server that answers machines.
+// networkChecks apply to a server that answers machines.
 var networkChecks = []check{
 	{"interface", "ip address shows those that exist; correct netboot.address", checkAddress},
 	{"capabilities", "run as root", checkCapabilities},
@@ -87,7 +87,7 @@ var networkChecks = []check{
 	{"reachability", "a firewall on this host? nft list ruleset; the log of ingot serve", checkReachability},
 }
 
-// connectionChecks ask the server that runs for its status.
+// connectionChecks read the status of the running server.
 var connectionChecks = []check{
 	{"server", "ingot serve; then run this again: Temporal, secrets, images and BMCs were not checked", checkServer},
 }
@@ -103,11 +103,11 @@ var serverChecks = []check{
 	{"BMC", "ingot bmc check NAME", checkBMCs},
 }
 
-// host is what is checked, and what was found.
+// host is the host under check and what was found.
 type host struct {
 	lookup  client.Lookup
 	cfg     config.Config
-	routes  string // of the kernel, see hostnet.Routes
+	routes  string // the kernel's routes, see hostnet.Routes
 	running bool   // a server answers on this host
 
 	remote   *client.Client
@@ -116,7 +116,7 @@ type host struct {
 	findings []Finding
 }
 
-// runAll runs checks and adds what they find.
+// runAll runs checks and adds their findings.
 func (d *host) runAll(ctx context.Context, checks []check) {
 	for _, c := range checks {
 		for _, f := range c.run(ctx, d) {
@@ -129,8 +129,8 @@ func (d *host) runAll(ctx context.Context, checks []check) {
 	}
 }
 
-// Run runs all checks that apply to this host and to the server that l finds.
-// named: the operator has named the configuration file, so it must exist.
+// Run runs all checks that apply to this host and to the server that l finds. named means
+// that the operator has named the configuration file, so it must exist.
 func Run(ctx context.Context, l client.Lookup, named bool) []Finding {
 	d := &host{lookup: l, routes: hostnet.Routes()}
 	var err error
@@ -170,7 +170,7 @@ func isSite(cfg config.Config) bool {
 	return err == nil && role == site.Active
 }
 
-// siteRole is the role of this host's server among its peers.
+// siteRole returns the role of this host's server among its peers.
 func siteRole(cfg config.Config) (string, error) {
 	f, err := site.Open(cfg.DataDir)
 	if err != nil {
@@ -185,11 +185,10 @@ func siteRole(cfg config.Config) (string, error) {
 	return f.Site().Role, err
 }
 
-// errSiteFile: the file that holds the role is damaged.
+// errSiteFile means that the file with the role is damaged.
 var errSiteFile = errors.New("reading the role of this server")
 
-// checkSite warns of a server that answers no machine, because it is not the
-// site.
+// checkSite warns if the server answers no machine because it is not the site.
 func checkSite(_ context.Context, d *host) []Finding {
 	role, err := siteRole(d.cfg)
 	switch {

@@ -51,8 +51,8 @@ func checkToken(_ context.Context, d *host) []Finding {
 	return []Finding{ok("%s exists", d.cfg.TokenFile)}
 }
 
-// checkInventory reads the whole database within a limited time, whether or not
-// a server has it open. Before the first ingot serve there is none.
+// checkInventory reads the whole database within a time limit, whether or not a server has
+// it open. Before the first ingot serve there is no database.
 func checkInventory(ctx context.Context, d *host) []Finding {
 	switch err := server.CheckInventory(ctx, d.cfg); {
 	case err == nil:
@@ -116,7 +116,7 @@ func checkDirectory(cfg config.Config, dir, what string) (out []Finding) {
 	return out
 }
 
-// checkReserve checks the space that is kept for runs that are under way.
+// checkReserve checks the space reserved for open runs.
 func checkReserve(_ context.Context, d *host) []Finding {
 	if d.cfg.Reserve == 0 {
 		return []Finding{warn("no space is reserved for open runs when the disk is full")}
@@ -135,8 +135,7 @@ func checkReserve(_ context.Context, d *host) []Finding {
 		reserve.Remedy)}
 }
 
-// checkPowerCommands checks whether the programs of the configuration can be
-// run.
+// checkPowerCommands checks whether the configured programs are executable.
 func checkPowerCommands(_ context.Context, d *host) (out []Finding) {
 	for _, name := range slices.Sorted(maps.Keys(d.cfg.Power.Commands)) {
 		out = append(out, checkPowerCommand(name, d.cfg.Power.Commands[name]))
@@ -194,7 +193,7 @@ func checkNotify(_ context.Context, d *host) []Finding {
 	return []Finding{ok("%s is notified when an operator is needed", s.Receiver())}
 }
 
-// checkClock asks the kernel whether the clock is synchronised.
+// checkClock asks the kernel whether the clock is synchronized.
 func checkClock(context.Context, *host) []Finding {
 	var tx unix.Timex
 	state, err := unix.Adjtimex(&tx)

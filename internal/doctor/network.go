@@ -24,8 +24,8 @@ import (
 	"github.com/ingotmetal/ingot/internal/human"
 )
 
-// checkPorts tries every socket that ingot serve would bind. The provisioning
-// network has checks of its own.
+// checkPorts tries every socket that ingot serve would bind, except those of the
+// provisioning network, which has separate checks.
 func checkPorts(_ context.Context, d *host) (out []Finding) {
 	if d.running {
 		return []Finding{ok("a server answers at %s", d.cfg.Listen)}
@@ -59,8 +59,8 @@ func checkNetboot(_ context.Context, d *host) []Finding {
 	return []Finding{warn("no interface is configured: DHCP is off")}
 }
 
-// checkAddress finds the interface of netboot.address, where no interface is
-// named.
+// checkAddress finds the interface of netboot.address if the configuration names no
+// interface.
 func checkAddress(_ context.Context, d *host) []Finding {
 	n, err := d.cfg.Netboot.Resolve()
 	d.cfg.Netboot = n
@@ -70,7 +70,7 @@ func checkAddress(_ context.Context, d *host) []Finding {
 	return nil
 }
 
-// capability is one that DHCP needs.
+// capability is a Linux capability that DHCP needs.
 type capability struct {
 	name string
 	bit  int
@@ -85,7 +85,7 @@ func capabilities(n config.Netboot) []capability {
 	return all
 }
 
-// setcap is the command that gives this program its capabilities.
+// setcap returns the command that gives this program its capabilities.
 func setcap(n config.Netboot) string {
 	var names []string
 	for _, c := range capabilities(n) {
@@ -149,7 +149,7 @@ func checkInterfaces(_ context.Context, d *host) (out []Finding) {
 	return out
 }
 
-// checkForeignDHCP looks for other DHCP servers on the interfaces that work.
+// checkForeignDHCP looks for other DHCP servers on the usable interfaces.
 func checkForeignDHCP(ctx context.Context, d *host) (out []Finding) {
 	for _, i := range hostnet.Interfaces() {
 		if !i.Up || len(i.Addresses) == 0 || !slices.Contains(d.cfg.Netboot.Interfaces, i.Name) {
@@ -186,7 +186,7 @@ func ForeignDHCPText(name string, f bootsvc.ForeignServer) string {
 	return text + ": exclude Ingot's machines there, or two servers answer them"
 }
 
-// checkRelayAddress checks the address of a server that answers relays alone.
+// checkRelayAddress checks the address of a server that only answers relays.
 func checkRelayAddress(_ context.Context, d *host) []Finding {
 	n := d.cfg.Netboot
 	if !n.RelayOnly {
@@ -205,11 +205,11 @@ func checkRelayAddress(_ context.Context, d *host) []Finding {
 	return []Finding{fail("this host does not have the address %s", n.Address)}
 }
 
-// checkRelayRoutes checks the route to each relay. A default route counts, but is
-// usually the wrong one: its router has to know the machines' network.
+// checkRelayRoutes checks the route to each relay. A default route is accepted, but is
+// usually wrong: its router must know the machines' network.
 func checkRelayRoutes(ctx context.Context, d *host) (out []Finding) {
 	for _, r := range d.cfg.Netboot.Relays {
-		if a, err := netip.ParseAddr(r); err == nil { // a prefix names no single relay to check
+		if a, err := netip.ParseAddr(r); err == nil { // a prefix is not a single relay
 			out = append(out, checkRelayRoute(ctx, d, a))
 		}
 	}
@@ -265,8 +265,8 @@ func checkBootFiles(_ context.Context, d *host) (out []Finding) {
 	return out
 }
 
-// checkReachability connects to the addresses that machines connect to. Ports
-// that another host forwards can only be seen from the machines' side.
+// checkReachability connects to the addresses that machines use. Ports forwarded by another
+// host can be checked only from the machines' side.
 func checkReachability(ctx context.Context, d *host) (out []Finding) {
 	n := d.cfg.Netboot
 	a, err := hostnet.ProvisioningAddress(n)
@@ -290,8 +290,8 @@ func checkReachability(ctx context.Context, d *host) (out []Finding) {
 	return out
 }
 
-// headURL asks for u and returns the status code. With insecure it takes any
-// certificate: machines pin the server's.
+// headURL sends a HEAD request to u and returns the status code. With insecure it accepts
+// any certificate, because machines pin the server's.
 func headURL(ctx context.Context, u string, insecure bool) (int, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()

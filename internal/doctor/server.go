@@ -20,7 +20,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// checkServer asks the server for its status.
+// checkServer reads the server's status.
 func checkServer(ctx context.Context, d *host) []Finding {
 	var err error
 	if d.remote, err = d.lookup.Client(); err != nil {
@@ -126,7 +126,7 @@ func checkImageURL(ctx context.Context, i inventory.Image) Finding {
 	return ok("%s answers at %s", i.Name, i.URL)
 }
 
-// checkImageFile looks for the file of an image, if this is the server's host.
+// checkImageFile checks the file of an image if the server runs on this host.
 func (d *host) checkImageFile(i inventory.Image) Finding {
 	again := "ingot image add " + i.Name + " FILE"
 	st, err := os.Stat(filepath.Join(d.cfg.ImageDir(), i.File))
@@ -142,8 +142,7 @@ func (d *host) checkImageFile(i inventory.Image) Finding {
 	return ok("%s, %s (ingot image verify %s reads it all)", i.Name, human.Size(i.Size), i.Name)
 }
 
-// asksThisHost reports whether the server that is asked is the one of this
-// host's configuration.
+// asksThisHost reports whether the server is the one of this host's configuration.
 func (d *host) asksThisHost() bool {
 	return d.remote.URL().String() == hostnet.LocalURL(d.cfg)
 }
@@ -184,7 +183,7 @@ func reservationFindings(n inventory.Network, views []api.MachineView) (out []Fi
 	return out
 }
 
-// parallelBMCs is how many BMCs are asked at a time.
+// parallelBMCs limits the BMCs that are contacted at a time.
 const parallelBMCs = 8
 
 // checkBMCs logs in to every BMC.

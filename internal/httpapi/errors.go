@@ -12,7 +12,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Codes of an error's answer.
+// Codes of error answers.
 const (
 	CodeNotFound     = "not_found"
 	CodeConflict     = "conflict"
@@ -26,11 +26,11 @@ const (
 	CodeGone         = "gone"
 )
 
-// ErrNoSpace says that less than the minimum of free space is left.
+// ErrNoSpace means that free space is below the minimum.
 var ErrNoSpace = errors.New("not enough free space")
 
-// RetryAfter is how long a client that was refused while the site moves should
-// wait, in seconds.
+// RetryAfter is how long, in seconds, a client should wait that was refused while the site
+// moves.
 const RetryAfter = "30"
 
 // ErrorBody is the body of every error.
@@ -41,13 +41,13 @@ type ErrorBody struct {
 	Next     string              `json:"next,omitempty"`
 }
 
-// A Refusal is an error with the answer that it gets.
+// A Refusal is an error with its HTTP answer.
 type Refusal struct {
 	Status int
 	Body   any
 }
 
-// Error names the status.
+// Error returns the text of the status.
 func (r Refusal) Error() string { return http.StatusText(r.Status) }
 
 // Refuse returns a Refusal with an ErrorBody.
@@ -55,11 +55,11 @@ func Refuse(status int, code, text, next string) error {
 	return Refusal{status, ErrorBody{Error: text, Code: code, Next: next}}
 }
 
-// NotFound is the answer that says nothing but that.
+// NotFound is the plain answer for an unknown object.
 func NotFound() error { return Refuse(http.StatusNotFound, CodeNotFound, "not found", "") }
 
-// StatusOf maps an error to the status and code of its answer: the one place
-// where the vocabulary of inventory becomes HTTP.
+// StatusOf returns the HTTP status and code for an error. It is the only mapping from
+// inventory errors to HTTP.
 func StatusOf(err error) (int, string) {
 	var tooLarge *http.MaxBytesError
 	var unavailable *serviceerror.Unavailable
@@ -98,7 +98,7 @@ func StatusOf(err error) (int, string) {
 	return http.StatusInternalServerError, CodeInternal
 }
 
-// BodyOf returns status and body of the answer to err.
+// BodyOf returns the status and body of the answer for err.
 func BodyOf(err error) (int, any) {
 	var refusal Refusal
 	if errors.As(err, &refusal) {
@@ -120,7 +120,7 @@ func BodyOf(err error) (int, any) {
 	case errors.As(err, &hint):
 		b.Next = hint.Next
 	case status == http.StatusInsufficientStorage:
-		// Nothing is lost: the caller still has what was to be written, and an agent sends it again.
+		// Nothing is lost: the caller still has the data, and an agent sends it again.
 		b.Next = "ingot image prune"
 	case errors.Is(err, inventory.ErrSealed):
 		b.Next = "ingot doctor"
@@ -129,7 +129,7 @@ func BodyOf(err error) (int, any) {
 	return status, b
 }
 
-// limitText writes a number of bytes in the unit in which it is whole.
+// limitText formats a number of bytes in the largest unit without a fraction.
 func limitText(n int64) string {
 	switch {
 	case n%(1<<20) == 0:

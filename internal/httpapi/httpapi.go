@@ -1,6 +1,6 @@
-// Package httpapi is what the HTTP interfaces for operators and for agents have
-// in common: routes as rows of a table, typed requests and answers, one mapping
-// of errors, and one log line per request.
+// Package httpapi is the common part of the HTTP interfaces for operators and agents: routes
+// as rows of a table, typed requests and answers, one mapping of errors, and one log line
+// per request.
 package httpapi
 
 import (
@@ -22,15 +22,15 @@ type Route struct {
 	Handler      gin.HandlerFunc
 }
 
-// NewRouter returns a router that answers errors and panics of its handlers, and
-// writes a line per request.
+// NewRouter returns a router that answers errors and panics of its handlers, and logs one
+// line per request.
 func NewRouter(log *slog.Logger, g *guard.Guard) *gin.Engine {
-	// gin prints its routes unless told not to; there is no other way to say so.
+	// gin prints its routes unless this global is set.
 	gin.SetMode(gin.ReleaseMode)
 	r := gin.New()
-	// The peer's address is the socket's: no header changes it (security S4).
+	// The peer's address is that of the socket: no header changes it (security S4).
 	if err := r.SetTrustedProxies(nil); err != nil {
-		panic(err) // an empty list cannot be malformed
+		panic(err) // an empty list is always valid
 	}
 	r.HandleMethodNotAllowed = true
 	r.NoMethod(func(c *gin.Context) {
@@ -42,23 +42,22 @@ func NewRouter(log *slog.Logger, g *guard.Guard) *gin.Engine {
 	return r
 }
 
-// AddRoutes adds rows to a router.
+// AddRoutes adds routes to a router.
 func AddRoutes(r gin.IRoutes, rows []Route) {
 	for _, row := range rows {
 		r.Handle(row.Method, row.Path, row.Handler)
 	}
 }
 
-// Fail ends the handling of a request with an error, which NewRouter's handler
-// maps to the answer.
+// Fail ends the handling of a request with an error, which NewRouter's handler turns into
+// the answer.
 func Fail(c *gin.Context, err error) {
-	_ = c.Error(err) // it returns what it was given
+	_ = c.Error(err) // returns its argument
 	c.Abort()
 }
 
-// answer calls the handlers, keeps one request's panic from ending the server,
-// and maps their error to the answer. It logs routes and never paths: a login
-// link is one.
+// answer calls the handlers, recovers a panic, and turns their error into the answer. It
+// logs routes and never paths, because the path of a login link is a secret.
 func answer(log *slog.Logger, g *guard.Guard) gin.HandlerFunc {
 	return func(c *gin.Context) {
 		start := time.Now()
@@ -97,25 +96,25 @@ func answerError(c *gin.Context, log *slog.Logger, err error) {
 // actorKey is the key of the client's name in a request's context.
 type actorKey struct{}
 
-// SetActor records who sends the request.
+// SetActor records the sender of the request.
 func SetActor(c *gin.Context, name string) {
 	c.Request = c.Request.WithContext(context.WithValue(c.Request.Context(), actorKey{}, name))
 }
 
-// Actor returns who sends the request; "" when it was not authenticated.
+// Actor returns the sender of the request, or "" if it was not authenticated.
 func Actor(ctx context.Context) string {
 	name, _ := ctx.Value(actorKey{}).(string)
 	return name
 }
 
-// List is the body of every list. Next is the value of after that continues it;
-// "" when there is no more.
+// List is the body of every list. Next is the value of after for the next page, or "" on the
+// last page.
 type List[T any] struct {
 	Items []T    `json:"items"`
 	Next  string `json:"next,omitempty"`
 }
 
-// NewList returns a List whose items are never null.
+// NewList returns a List whose items are never null in JSON.
 func NewList[T any](items []T) List[T] {
 	if items == nil {
 		items = []T{}

@@ -8,16 +8,16 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Page is what every list takes: how many items at most (0 = all, or what the
-// route documents), after which one, and by what they are sorted.
+// Page is the paging of a list: the maximum number of items (0 means all, or what the route
+// documents), the cursor, and the sort key.
 type Page struct {
 	Limit int    `query:"limit" json:"-"`
 	After string `query:"after" json:"-"`
 	Sort  string `query:"sort" json:"-"`
 }
 
-// Descending reports whether the list is sorted the other way round: by "-key".
-// Any other value than key and "-key" is invalid; "" is byDefault.
+// Descending reports whether the list is sorted in descending order, by "-key". Values other
+// than key and "-key" are invalid; "" means byDefault.
 func (p Page) Descending(key, byDefault string) (bool, error) {
 	switch cmp.Or(p.Sort, byDefault) {
 	case key:
@@ -28,8 +28,8 @@ func (p Page) Descending(key, byDefault string) (bool, error) {
 	return false, inventory.Invalid("sort", key+" or -"+key, "invalid value %q", p.Sort)
 }
 
-// Cut returns the first limit items as a List, whose Next is the cursor of the
-// last one when there are more; 0 = all of them.
+// Cut returns the first limit items as a List; 0 means all. If there are more items, Next is
+// the cursor of the last item returned.
 func Cut[T any](items []T, limit int, cursor func(T) string) List[T] {
 	if limit <= 0 || len(items) <= limit {
 		return NewList(items)
@@ -37,12 +37,11 @@ func Cut[T any](items []T, limit int, cursor func(T) string) List[T] {
 	return List[T]{Items: items[:limit], Next: cursor(items[limit-1])}
 }
 
-// PageByName returns the page of a list that is small enough to be read whole.
-// The cursor is the name of the last item, so that it holds when others are added
-// or removed.
+// PageByName returns a page of a list that is small enough to be read whole. The cursor is
+// the name of the last item, so it stays valid when items are added or removed.
 func PageByName[T any](all []T, p Page, name func(T) string) (List[T], error) {
 	if p == (Page{}) {
-		return NewList(all), nil // in the order of the store
+		return NewList(all), nil // in the store's order
 	}
 	descending, err := p.Descending("name", "name")
 	if err != nil {
@@ -60,7 +59,7 @@ func PageByName[T any](all []T, p Page, name func(T) string) (List[T], error) {
 	return Cut(all, p.Limit, name), nil
 }
 
-// ParseLabels reads "key=value,other=value".
+// ParseLabels parses "key=value,other=value".
 func ParseLabels(text string) (map[string]string, error) {
 	if text == "" {
 		return nil, nil

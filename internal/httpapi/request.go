@@ -17,37 +17,37 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// A Body says which body a route takes. The zero value takes none.
+// A Body describes the body that a route takes. The zero value takes none.
 type Body struct {
 	Limit    int64 // in bytes; 0: the body is not read
 	Optional bool  // an empty body leaves the request as it is
-	Lenient  bool  // unknown fields are ignored: the sender may be of the next release
-	// Within is how long the body may take; 0 = as long as the connection lives.
+	Lenient  bool  // unknown fields are ignored: the sender may run the next release
+	// Within limits the time to read the body; 0 means no limit.
 	Within time.Duration
 }
 
-// What most routes take: a JSON object of at most 1 MiB, which may be missing.
+// The body of most routes: an optional JSON object of at most 1 MiB.
 var (
 	NoBody       = Body{}
 	JSON         = Body{Limit: 1 << 20}
 	OptionalJSON = Body{Limit: 1 << 20, Optional: true}
 )
 
-// Empty is the request, or the answer, without any field.
+// Empty is a request or an answer without fields.
 type Empty struct{}
 
 // Text is an answer in plain text.
 type Text string
 
-// A Validator is a request that can be wrong although it could be decoded.
+// A Validator is a request that checks its decoded values.
 type Validator interface{ Validate() error }
 
-// Handle returns a handler that decodes a Q, calls do and answers with its result
-// and this status.
+// Handle returns a handler that decodes a Q, calls do and answers with its result and the
+// given status.
 //
-// Fields of Q (also of embedded structs) with the tag path or query are set from
-// the request's path and query; such a field has the tag `json:"-"`. All others
-// are fields of the JSON body.
+// Fields of Q (also of embedded structs) with the tag path or query are set from the
+// request's path and query and have the tag `json:"-"`. All other fields are fields of the
+// JSON body.
 func Handle[Q, A any](status int, body Body, do func(context.Context, Q) (A, error)) gin.HandlerFunc {
 	return func(c *gin.Context) {
 		var q Q
@@ -84,8 +84,7 @@ func Delete[Q any](do func(context.Context, Q) error) gin.HandlerFunc {
 	})
 }
 
-// Decode reads path, query and body into q, which is a pointer to a struct, and
-// validates it.
+// Decode reads path, query and body into q, a pointer to a struct, and validates it.
 func Decode(c *gin.Context, body Body, q any) error {
 	if body.Limit > 0 {
 		if err := decodeBody(c, body, q); err != nil {
@@ -102,7 +101,7 @@ func Decode(c *gin.Context, body Body, q any) error {
 	return nil
 }
 
-// setFields sets the fields that have the tag path or query.
+// setFields sets the fields with the tag path or query.
 func setFields(c *gin.Context, v reflect.Value) error {
 	for i := range v.NumField() {
 		f := v.Type().Field(i)
@@ -124,7 +123,7 @@ func setFields(c *gin.Context, v reflect.Value) error {
 	return nil
 }
 
-// setQuery sets a field from the text of a query; numbers are not negative.
+// setQuery sets a field from a query parameter; numbers must not be negative.
 func setQuery(field reflect.Value, name, text string) error {
 	if text == "" {
 		return nil
@@ -149,21 +148,20 @@ func setQuery(field reflect.Value, name, text string) error {
 	return nil
 }
 
-// decodeBody reads the request's JSON into q; unknown fields and trailing text
-// are refused.
+// decodeBody decodes the request's JSON into q. It refuses unknown fields and trailing text.
 func decodeBody(c *gin.Context, body Body, q any) error {
 	if body.Within > 0 {
-		// A slow body holds a connection that anyone on the wire can open. The
-		// deadline ends with the body: long polls come without one.
+		// A slow body holds a connection that anyone on the network can open. The deadline
+		// ends with the body, because long polls need none.
 		rc := http.NewResponseController(c.Writer)
 		if err := rc.SetReadDeadline(time.Now().Add(body.Within)); err == nil {
-			defer func() { _ = rc.SetReadDeadline(time.Time{}) }() // a closed connection needs none
+			defer func() { _ = rc.SetReadDeadline(time.Time{}) }() // fails only on a closed connection
 		}
 	}
 	return ReadJSON(http.MaxBytesReader(c.Writer, c.Request.Body, body.Limit), body, q)
 }
 
-// ReadJSON reads one JSON value into v as body says.
+// ReadJSON decodes one JSON value into v according to body.
 func ReadJSON(r io.Reader, body Body, v any) error {
 	dec := json.NewDecoder(r)
 	if !body.Lenient {
@@ -179,7 +177,7 @@ func ReadJSON(r io.Reader, body Body, v any) error {
 	case errors.Is(err, io.EOF):
 		return inventory.Invalid("", "send JSON", "the body is empty")
 	case err != nil:
-		return malformed("", err)
+		return describeJSONError("", err)
 	case body.Lenient:
 		return nil
 	}
@@ -198,15 +196,15 @@ func ReadField(field string, raw json.RawMessage, v any) error {
 	dec := json.NewDecoder(bytes.NewReader(raw))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(v); err != nil {
-		return malformed(field, err)
+		return describeJSONError(field, err)
 	}
 
 	return nil
 }
 
-// malformed says in the words of JSON what is wrong with a body, or with the
-// field of one; the errors of encoding/json name types of Go.
-func malformed(field string, err error) error {
+// describeJSONError describes an error in a JSON body, or in its field, in JSON terms,
+// because encoding/json names Go types.
+func describeJSONError(field string, err error) error {
 	const remedy = "see GET /v1/openapi.yaml"
 	var wrong *json.UnmarshalTypeError
 	switch {

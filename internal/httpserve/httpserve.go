@@ -1,5 +1,5 @@
-// Package httpserve runs an HTTP server for as long as a context lives, limits its
-// connections, and explains why an address cannot be bound.
+// Package httpserve runs an HTTP server until a context ends, limits its connections, and
+// explains why an address cannot be bound.
 package httpserve
 
 import (
@@ -11,9 +11,9 @@ import (
 	"time"
 )
 
-// Run serves l with srv until ctx ends, and closes it. Requests that are under
-// way then keep their context and get grace to end; after that they are cut
-// off, which is not an error. An error is one of serving, and names what was served.
+// Run serves l with srv until ctx ends, and closes it. Requests under way then keep their
+// context and have grace to finish; after that they are aborted, which is not an error. A
+// returned error is a serving error and names what.
 func Run(ctx context.Context, what string, srv *http.Server, l net.Listener, grace time.Duration) error {
 	if srv.BaseContext == nil {
 		srv.BaseContext = func(net.Listener) context.Context { return context.WithoutCancel(ctx) }
@@ -28,7 +28,7 @@ func Run(ctx context.Context, what string, srv *http.Server, l net.Listener, gra
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
 	defer cancel()
 	if srv.Shutdown(last) != nil {
-		_ = srv.Close() // connections that did not end in time
+		_ = srv.Close() // connections that did not finish in time
 	}
 	if err := <-done; !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serving %s on %s: %w", what, l.Addr(), err)

@@ -13,29 +13,27 @@ import (
 	"time"
 )
 
-// stalled is how long a write may wait for its client before the connection
-// counts as one that does not read.
+// stalled is how long a write may block before the client of the connection counts as not
+// reading.
 const stalled = 5 * time.Second
 
 const (
-	lookupFor  = time.Second // how long an answer of isPriority is kept
-	maxLookups = 4096        // how many are kept
-	lookupsAt  = 16          // how many are under way at a time
+	lookupFor  = time.Second // how long a result of isPriority is cached
+	maxLookups = 4096        // maximum number of cached results
+	lookupsAt  = 16          // parallel look-ups
 )
 
-// Limit makes srv hold at most total connections. When all are in use, a new
-// connection replaces one of the source that holds the most: first an idle one,
-// then one whose client does not read. A client whose connection was closed may
-// try again.
+// Limit makes srv hold at most total connections. When all are in use, a new connection
+// replaces one of the source that holds the most: first an idle one, then one whose client
+// does not read. A client whose connection was closed may try again.
 //
-// isPriority reports whether a source comes before others, as Prefer does for a
-// connection. It is called in a goroutine of its own, only when all connections
-// are in use, and at most once a second for each source. nil: none does. A source
-// with more than an eighth of all connections preferred loses its precedence: no
-// source closes the listener to others.
+// isPriority reports whether a source has precedence over others, as Prefer gives it to a
+// connection. It is called in a separate goroutine, only when all connections are in use,
+// and at most once a second per source. nil means no source. A source with more than an
+// eighth of all connections preferred loses its precedence, so that no source blocks the
+// others.
 //
-// srv must serve a listener of Track. Limit sets srv.ConnState and
-// srv.ConnContext.
+// srv must serve a listener of Track. Limit sets srv.ConnState and srv.ConnContext.
 func Limit(srv *http.Server, total int, isPriority func(source netip.Addr) bool) {
 	l := newLimiter(total, isPriority)
 	srv.ConnState = l.changed
@@ -46,9 +44,8 @@ func Limit(srv *http.Server, total int, isPriority func(source netip.Addr) bool)
 
 type preferKey struct{}
 
-// Prefer makes the connection of a request's context come before those that have
-// proven nothing. Call it only for what others cannot know or have: a token, or a
-// reserved address.
+// Prefer gives the connection of a request's context precedence over unproven ones. Call it
+// only for proof that others cannot have: a token or a reserved address.
 func Prefer(ctx context.Context) {
 	if f, ok := ctx.Value(preferKey{}).(func()); ok {
 		f()
@@ -57,14 +54,14 @@ func Prefer(ctx context.Context) {
 
 type limiter struct {
 	total      int
-	share      int // of one source: up to so many of its connections come first
+	share      int // of one source: at most this many of its connections have precedence
 	isPriority func(netip.Addr) bool
 
 	mu      sync.Mutex
 	conns   map[net.Conn]*member
 	from    map[group]int // connections
 	lookups map[netip.Addr]lookup
-	pending int // look-ups
+	pending int // look-ups under way
 }
 
 // A member is an open connection.
@@ -73,16 +70,16 @@ type member struct {
 	conn    net.Conn
 	pending bool // its source is being looked up
 	state   http.ConnState
-	since   time.Time // in that state
+	since   time.Time // start of the state
 }
 
-// A group is what connections are counted by.
+// A group is the key by which connections are counted.
 type group struct {
 	source    netip.Addr
 	preferred bool
 }
 
-// A lookup is an answer of isPriority, or one that is awaited.
+// A lookup is a result of isPriority, known or pending.
 type lookup struct {
 	pending  bool
 	priority bool
@@ -139,9 +136,9 @@ func (l *limiter) add(c net.Conn) {
 	}
 }
 
-// priorityOf returns what is known of a source that connects, and whether to look
-// it up. The accept loop does not wait for a look-up: until it ends, the source's
-// connections come before those that have proven nothing.
+// priorityOf returns what is known about a source that connects, and whether to look it up.
+// The accept loop does not wait for a look-up: until it ends, the source's connections have
+// precedence over unproven ones.
 func (l *limiter) priorityOf(source netip.Addr, now time.Time) (known lookup, ask bool) {
 	has := l.from[group{source, false}] + l.from[group{source, true}]
 	if l.isPriority == nil || len(l.conns) < l.total || has >= l.share {
@@ -164,7 +161,7 @@ func (l *limiter) priorityOf(source netip.Addr, now time.Time) (known lookup, as
 	return known, true
 }
 
-// lookUp asks for a source's priority and prefers its connections if it has one.
+// lookUp calls isPriority for a source and prefers its connections if it returns true.
 func (l *limiter) lookUp(source netip.Addr) {
 	found := l.isPriority(source)
 
@@ -215,8 +212,8 @@ func (l *limiter) preferMember(m *member) {
 	l.count(m, 1)
 }
 
-// connectionToClose returns the connection to close when newest is one too many.
-// It may be newest itself.
+// connectionToClose returns the connection to close when newest exceeds the limit. The
+// result may be newest itself.
 func (l *limiter) connectionToClose(newest *member) *member {
 	now := time.Now()
 	out := newest
@@ -242,8 +239,8 @@ func (l *limiter) closesBefore(a, b *member, now time.Time) bool {
 	return a.since.Before(b.since)
 }
 
-// rank is 2 for a preferred connection whose source is within its share, 1 for one
-// whose source is being looked up, and 0 for others.
+// rank returns 2 for a preferred connection whose source is within its share, 1 if its
+// source is being looked up, and 0 otherwise.
 func (l *limiter) rank(m *member) int {
 	switch {
 	case m.preferred && l.from[m.group] <= l.share:
@@ -254,33 +251,33 @@ func (l *limiter) rank(m *member) int {
 	return 0
 }
 
-// priority orders the connections of a source: the lowest is closed first.
+// priority orders the connections of a source: the lowest value is closed first.
 func (m *member) priority(now time.Time) int {
 	t := tracked(m.conn)
 	switch reads := t == nil || t.waits(now) <= stalled; {
 	case m.state == http.StateActive && reads:
 		return 3
 	case m.state == http.StateNew && now.Sub(m.since) < stalled:
-		return 2 // its client has had no time to send a request
+		return 2 // its client had no time to send a request
 	case m.state == http.StateActive:
 		return 1
 	}
 	return 0
 }
 
-// drop closes a connection at once and discards unsent data; otherwise the kernel
-// keeps it for a client that never reads.
+// drop closes a connection at once and discards unsent data; otherwise the kernel would keep
+// it for a client that never reads.
 func drop(c net.Conn) {
 	if t := tracked(c); t != nil {
-		_ = t.SetLinger(0) // of a connection that has just ended
+		_ = t.SetLinger(0) // fails only if the connection has just ended
 		_ = t.Close()
 		return
 	}
 	_ = c.Close()
 }
 
-// Track returns a listener whose connections know for how long a write waits. It
-// belongs below TLS.
+// Track returns a listener whose connections record how long a write blocks. It belongs
+// below TLS.
 func Track(l net.Listener) net.Listener { return listener{l} }
 
 type listener struct{ net.Listener }
@@ -293,14 +290,14 @@ func (l listener) Accept() (net.Conn, error) {
 	return c, err
 }
 
-// A trackedConn notes since when a write waits. Like a net.TCPConn it sends a
-// file without copying it through our memory.
+// A trackedConn records since when a write blocks. Like a net.TCPConn it sends a file
+// without copying it through user space.
 type trackedConn struct {
 	*net.TCPConn
-	writing atomic.Int64 // since when, in Unix nanoseconds; 0: none
+	writing atomic.Int64 // since when, in Unix nanoseconds; 0 if no write blocks
 }
 
-// tracked returns what Track has made of a connection, or nil.
+// tracked returns the trackedConn of a connection, or nil.
 func tracked(c net.Conn) *trackedConn {
 	if t, ok := c.(*tls.Conn); ok {
 		c = t.NetConn()
@@ -323,7 +320,7 @@ func (t *trackedConn) Write(b []byte) (int, error) {
 	return t.TCPConn.Write(b)
 }
 
-// ReadFrom implements io.ReaderFrom, by which net/http sends files.
+// ReadFrom implements io.ReaderFrom, which net/http uses to send files.
 func (t *trackedConn) ReadFrom(r io.Reader) (int64, error) {
 	t.writing.Store(time.Now().UnixNano())
 	defer t.writing.Store(0)

@@ -1,7 +1,7 @@
 package human
 
-// Advise returns err with the command that helps. A caller finds the command with
-// errors.As and interface{ Next() string }.
+// Advise returns err with a command that helps. A caller gets the command with errors.As and
+// interface{ Next() string }.
 func Advise(err error, next string) error { return advice{err, next} }
 
 type advice struct {
@@ -11,5 +11,5 @@ type advice struct {
 
 func (a advice) Unwrap() error { return a.error }
 
-// Next is the command that helps.
+// Next returns the command that helps.
 func (a advice) Next() string { return a.next }

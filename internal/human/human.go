@@ -1,4 +1,4 @@
-// Package human writes numbers, sizes and times for people.
+// Package human formats numbers, sizes and times for people.
 package human
 
 import (
@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Count writes n with a noun: "1 image", "2 images".
+// Count formats n with a noun: "1 image", "2 images".
 func Count(n int, noun string) string {
 	if n == 1 {
 		return "1 " + noun
@@ -15,7 +15,7 @@ func Count(n int, noun string) string {
 	return fmt.Sprintf("%d %ss", n, noun)
 }
 
-// Size writes bytes in binary units: "1.5 GiB".
+// Size formats bytes in binary units: "1.5 GiB".
 func Size(n int64) string {
 	const units = "KMGTPE"
 	if n < 1024 {
@@ -29,7 +29,7 @@ func Size(n int64) string {
 	return fmt.Sprintf("%.1f %ciB", v, units[i])
 }
 
-// Time writes t in local time; the zero time is "".
+// Time formats t in local time; the zero time is "".
 func Time(t time.Time) string {
 	if t.IsZero() {
 		return ""
@@ -37,7 +37,7 @@ func Time(t time.Time) string {
 	return t.Local().Format("2006-01-02 15:04:05")
 }
 
-// Ago writes how long ago t was; the zero time is "".
+// Ago formats the time since t; the zero time is "".
 func Ago(t time.Time) string {
 	if t.IsZero() {
 		return ""
@@ -45,8 +45,8 @@ func Ago(t time.Time) string {
 	return Span(time.Since(t)) + " ago"
 }
 
-// Span writes a duration: to the second below an hour, to the minute below two
-// days, in days from there on.
+// Span formats a duration: in seconds below an hour, in minutes below two days, otherwise in
+// days.
 func Span(d time.Duration) string {
 	d = max(d, 0)
 	switch {

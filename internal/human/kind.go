@@ -1,7 +1,6 @@
 package human
 
-// WithKind returns err, which errors.Is also finds to be kind. The text stays that
-// of err.
+// WithKind returns err so that errors.Is also matches kind. The text of err does not change.
 func WithKind(err, kind error) error { return kindError{err, kind} }
 
 type kindError struct{ err, kind error }

@@ -11,17 +11,17 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Formats of other programs.
+// File formats of other programs.
 const (
 	formatCSV   = "an EKS Anywhere hardware CSV"
 	formatStack = "hardware of the first Tinkerbell (network.interfaces[].dhcp)"
 )
 
-// notYet is part of the remedy for each of them.
+// notYet is part of each remedy.
 const notYet = "this version cannot import it; a later one will, with: ingot import FILE. "
 
-// Foreign returns an error for a file in the format of another program: an
-// inventory.Problems that names the format and what to write instead.
+// Foreign returns an error for a file in another program's format: an inventory.Problems
+// that names the format and what to write instead.
 func Foreign(file string, b []byte) error {
 	if isCSV(b) {
 		return inventory.Problems{{
@@ -32,7 +32,7 @@ func Foreign(file string, b []byte) error {
 
 	docs, err := strictyaml.Documents(file, b)
 	if err != nil {
-		return nil // its reader reports what is wrong
+		return nil // reported by its reader
 	}
 
 	var ps inventory.Problems
@@ -51,8 +51,8 @@ func Foreign(file string, b []byte) error {
 const machineForm = `{name: node-1, interfaces: [{mac: "02:00:00:00:00:01", ` +
 	`address: 10.0.0.11, netmask: 255.255.255.0}]}, see: ingot machine push --help`
 
-// foreignDocument returns the format of a document, "" = unknown, and what to
-// do until it can be imported.
+// foreignDocument returns the format of a document, "" if unknown, and what to do until it
+// can be imported.
 func foreignDocument(d strictyaml.Document) (what, remedy string) {
 	kind, group := d.Text("kind"), d.Text("apiVersion")
 	group, _, _ = strings.Cut(group, "/")
@@ -84,7 +84,7 @@ func foreignDocument(d strictyaml.Document) (what, remedy string) {
 	return what, remedy
 }
 
-// isCSV reports whether b begins with the header of an EKS Anywhere CSV.
+// isCSV reports whether b starts with the header of an EKS Anywhere CSV.
 func isCSV(b []byte) bool {
 	b = bytes.TrimSpace(bytes.TrimPrefix(b, []byte("\ufeff")))
 	line, _, _ := bytes.Cut(b, []byte("\n"))

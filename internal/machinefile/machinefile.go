@@ -13,8 +13,8 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// document is a machine in a file. The fields that "machine get" adds are read
-// and ignored, so that its output can be pushed back.
+// document is a machine in a file. The fields that "machine get" adds are ignored, so that
+// its output can be pushed back.
 type document struct {
 	inventory.Machine
 	Netboot  *inventory.Netboot `json:"netboot"`
@@ -22,8 +22,8 @@ type document struct {
 	LastSeen time.Time          `json:"lastSeen"`
 }
 
-// Read decodes and checks all documents, one machine each. Everything that is
-// wrong is returned at once, as inventory.Problems; notes name ignored fields.
+// Read decodes and checks all documents, one machine each. It returns every problem at once
+// as inventory.Problems; notes name ignored fields.
 func Read(file string, docs []strictyaml.Document) (_ []inventory.Machine, notes []string, _ error) {
 	var all inventory.Problems
 	if len(docs) == 0 {
@@ -58,7 +58,7 @@ func Read(file string, docs []strictyaml.Document) (_ []inventory.Machine, notes
 	return ms, notes, all.Err()
 }
 
-// decode reads one document. What is wrong with it is an inventory.Problems.
+// decode reads one document. Its problems are an inventory.Problems.
 func decode(d strictyaml.Document) (document, error) {
 	var doc document
 	if kind := d.Text("kind"); kind != "" && d.Text("apiVersion") != "" {
@@ -79,9 +79,8 @@ func decode(d strictyaml.Document) (document, error) {
 	return doc, err
 }
 
-// Undisputed returns unread and those problems of found that are about other
-// fields: a field that could not be read is zero, and would be reported as
-// missing.
+// Undisputed returns unread plus the problems of found about other fields: a field that
+// could not be read is zero and would be reported as missing.
 func Undisputed(unread, found inventory.Problems) inventory.Problems {
 	out := slices.Clone(unread)
 	for _, p := range found {
@@ -92,8 +91,8 @@ func Undisputed(unread, found inventory.Problems) inventory.Problems {
 	return out
 }
 
-// Touches reports whether a problem with field a may be the cause of one with
-// field b: one contains the other, or b is judged by an interface's address.
+// Touches reports whether a problem with field a may cause one with field b: one contains
+// the other, or b depends on an interface's address.
 func Touches(a, b string) bool {
 	if i, ok := strings.CutSuffix(a, ".address"); ok && (b == i+".netmask" || b == i+".gateway") {
 		return true
@@ -104,17 +103,16 @@ func Touches(a, b string) bool {
 	return in(a, b) || in(b, a)
 }
 
-// SortByLine sorts problems by their lines, otherwise as they stand.
+// SortByLine sorts problems by line; the sort is stable.
 func SortByLine(ps inventory.Problems) {
 	slices.SortStableFunc(ps, func(a, b inventory.Problem) int { return a.Line - b.Line })
 }
 
-// Claims maps values that belong to one owner only ("MAC 02:…") to where they were
-// written.
+// Claims maps values that must be unique ("MAC 02:…") to where they were written.
 type Claims map[string]string
 
-// Add claims value for a field that was written at at; a second claim is a problem
-// that names the first.
+// Add claims value for a field written at at. A second claim is a problem that names the
+// first.
 func (c Claims) Add(ps *inventory.Problems, field, what, value, at string) {
 	key := what + " " + value
 	if other, ok := c[key]; ok {
@@ -124,9 +122,8 @@ func (c Claims) Add(ps *inventory.Problems, field, what, value, at string) {
 	c[key] = at
 }
 
-// Machine claims the name, the MACs and the addresses of m, whose fields stand
-// below prefix; at returns where a field was written. inventory.Validate reports
-// what occurs twice within m.
+// Machine claims the name, the MACs and the addresses of m, whose fields are below prefix;
+// at returns where a field was written. inventory.Validate reports duplicates within m.
 func (c Claims) Machine(ps *inventory.Problems, prefix string, m inventory.Machine, at func(field string) string) {
 	claim := func(field, what, value string) { c.Add(ps, prefix+field, what, value, at(prefix+field)) }
 	if m.Name != "" {
@@ -144,7 +141,7 @@ func (c Claims) Machine(ps *inventory.Problems, prefix string, m inventory.Machi
 	}
 }
 
-// repeats reports whether an earlier interface of m has it.
+// repeats reports whether an earlier interface of m has the value.
 func repeats(m inventory.Machine, n int, same func(inventory.Interface) bool) bool {
 	return slices.ContainsFunc(m.Interfaces[:n], same)
 }

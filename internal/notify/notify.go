@@ -44,41 +44,41 @@ const (
 )
 
 const (
-	// shortestSecret is what HMAC-SHA256 deserves, in characters.
+	// shortestSecret is the minimum for HMAC-SHA256, in characters.
 	shortestSecret = 32
 	// attemptTime is how long one attempt may take.
 	attemptTime = 15 * time.Second
-	// firstPause and longestPause are those between two attempts; it doubles.
+	// firstPause and longestPause limit the pause between attempts; it doubles.
 	firstPause   = 5 * time.Second
 	longestPause = 15 * time.Minute
-	// keepTrying is how often a notice is tried: a week of the longest pauses.
+	// keepTrying limits the attempts for a notice: a week of the longest pauses.
 	keepTrying = 700
 )
 
-// Outbox is where notices wait.
+// Outbox stores notices until they are delivered.
 type Outbox interface {
-	// NextNotice returns the one that is due; inventory.ErrNotFound: none is.
+	// NextNotice returns the notice that is due, or inventory.ErrNotFound.
 	NextNotice(ctx context.Context) (inventory.OpenNotice, error)
 	NoticeSent(ctx context.Context, id string) error
-	// NoticeFailed: the next attempt is due then; zero: there is none.
+	// NoticeFailed records a failed attempt and the time of the next one; zero means none.
 	NoticeFailed(ctx context.Context, id, why string, due time.Time) error
 }
 
 // Config of a Sender.
 type Config struct {
-	URL string // http or https; may hold a token, and so is shown nowhere
-	// SecretFile holds the shared secret, at least 32 characters. It is read at
-	// every attempt, so that it can be replaced.
+	URL string // http or https; may hold a token, so it is never shown
+	// SecretFile holds the shared secret, at least 32 characters. It is read at every
+	// attempt, so that it can be replaced.
 	SecretFile string
-	// CAFile holds the certificates of the authorities that may have signed the
-	// receiver's, in PEM; "" = the system's.
+	// CAFile holds the PEM certificates of the authorities for the receiver's certificate;
+	// "" means the system's.
 	CAFile  string
 	Server  string // name of this server, for the receiver
 	Version string
 	Outbox  Outbox
 	Log     *slog.Logger
 	Now     func() time.Time
-	// Look is how often the outbox is looked into; 0 = 1 s.
+	// Look is how often the outbox is read; 0 means 1 s.
 	Look time.Duration
 }
 
@@ -88,8 +88,8 @@ type Sender struct {
 	client *http.Client
 }
 
-// New makes a sender. A CAFile without a certificate is an error; a secret
-// that cannot be read is one of each attempt.
+// New returns a sender. A CAFile without a certificate is an error. A secret that cannot be
+// read is an error of each attempt.
 func New(cfg Config) (*Sender, error) {
 	t := http.DefaultTransport.(*http.Transport).Clone()
 	t.TLSClientConfig = &tls.Config{MinVersion: tls.VersionTLS12}
@@ -109,12 +109,12 @@ func New(cfg Config) (*Sender, error) {
 
 	return &Sender{cfg: cfg, client: &http.Client{
 		Transport: t, Timeout: attemptTime,
-		// What is signed for one receiver goes to no other.
+		// A signed notice must not follow a redirect to another receiver.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}, nil
 }
 
-// Receiver is where notices go, as far as it may be shown.
+// Receiver returns the receiver of the notices without secret parts.
 func (s *Sender) Receiver() string {
 	u, err := url.Parse(s.cfg.URL)
 	if err != nil {
@@ -123,7 +123,7 @@ func (s *Sender) Receiver() string {
 	return u.Scheme + "://" + u.Host
 }
 
-// Check returns what would keep every notice from being sent, as far as that is known
+// Check returns what would prevent every notice from being sent, as far as that is known
 // without sending one.
 func (s *Sender) Check() error {
 	if u, err := url.Parse(s.cfg.URL); err != nil || u.Host == "" {
@@ -133,7 +133,7 @@ func (s *Sender) Check() error {
 	return err
 }
 
-// Run sends what is due until ctx ends.
+// Run sends due notices until ctx ends.
 func (s *Sender) Run(ctx context.Context) error {
 	timer := time.NewTicker(s.cfg.Look)
 	defer timer.Stop()
@@ -159,8 +159,8 @@ func (s *Sender) next(ctx context.Context) bool {
 		return false
 	}
 	if err = s.send(ctx, n.Notice); err == nil {
-		// When this cannot be written, the notice is sent once more; that the
-		// server ends now is no reason.
+		// If this write fails, the notice is sent again. A server that stops now must still
+		// write it.
 		if err := s.cfg.Outbox.NoticeSent(context.WithoutCancel(ctx), n.ID); err != nil {
 			s.cfg.Log.Warn("a notice was sent and will be sent again", "notice", n.ID, "error", err)
 			return false
@@ -169,7 +169,7 @@ func (s *Sender) next(ctx context.Context) bool {
 		return true
 	}
 	if ctx.Err() != nil {
-		return false // this server ends; that is nothing about the receiver
+		return false // this server stops, which says nothing about the receiver
 	}
 	var due time.Time
 	if n.Attempts+1 < keepTrying {
@@ -185,7 +185,7 @@ func (s *Sender) next(ctx context.Context) bool {
 	return true
 }
 
-// pause is how long to wait after so many attempts and one more.
+// pause returns the time to wait after the given number of attempts.
 func pause(before int) time.Duration {
 	d := firstPause
 	for ; before > 0 && d < longestPause; before-- {
@@ -194,7 +194,7 @@ func pause(before int) time.Duration {
 	return min(d, longestPause)
 }
 
-// Test sends a notice of its own at once, past the outbox.
+// Test sends a test notice at once, bypassing the outbox.
 func (s *Sender) Test(ctx context.Context) (id string, err error) {
 	var raw [16]byte
 	if _, err := rand.Read(raw[:]); err != nil {
@@ -210,7 +210,7 @@ func (s *Sender) Test(ctx context.Context) (id string, err error) {
 	return n.ID, nil
 }
 
-// send makes one attempt. Its errors name neither the URL nor the secret.
+// send makes one attempt. Its errors contain neither the URL nor the secret.
 func (s *Sender) send(ctx context.Context, n inventory.Notice) error {
 	secret, err := s.secret()
 	if err != nil {
@@ -241,13 +241,13 @@ func (s *Sender) send(ctx context.Context, n inventory.Notice) error {
 	resp, err := s.client.Do(req)
 	if err != nil {
 		var u *url.Error
-		if errors.As(err, &u) { // which has the whole URL in its text
+		if errors.As(err, &u) { // its text contains the whole URL
 			err = u.Err
 		}
 		return err
 	}
 	defer resp.Body.Close()
-	// The text is not used; reading some of it keeps the connection open.
+	// Reading some of the unused text keeps the connection open.
 	_, _ = io.CopyN(io.Discard, resp.Body, 4<<10)
 	if resp.StatusCode < 200 || resp.StatusCode > 299 {
 		return fmt.Errorf("the receiver answers %d %s", resp.StatusCode, http.StatusText(resp.StatusCode))
@@ -269,7 +269,7 @@ func (s *Sender) secret() ([]byte, error) {
 	return b, nil
 }
 
-// Sign returns the signature of a body that is sent at a time, as in
+// Sign returns the signature of a body that is sent at the given time, as in
 // HeaderTimestamp.
 func Sign(secret []byte, timestamp string, body []byte) string {
 	h := hmac.New(sha256.New, secret)
@@ -278,9 +278,8 @@ func Sign(secret []byte, timestamp string, body []byte) string {
 	return "v1=" + hex.EncodeToString(h.Sum(nil))
 }
 
-// Verify is for receivers: it reports whether the signature is that of
-// the body, and not older (or newer) than age. Seconds of HeaderTimestamp are
-// compared with now.
+// Verify is for receivers. It returns an error unless the signature is that of the body and
+// HeaderTimestamp differs from now by at most age.
 func Verify(secret []byte, h http.Header, body []byte, now time.Time, age time.Duration) error {
 	at := h.Get(HeaderTimestamp)
 	seconds, err := strconv.ParseInt(at, 10, 64)

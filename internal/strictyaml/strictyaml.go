@@ -1,6 +1,6 @@
-// Package strictyaml reads YAML (and so JSON) into structs that carry json
-// tags, strictly: an unknown key, a key given twice or a value of the wrong
-// type is an error that names its line, and all of them are reported at once.
+// Package strictyaml reads YAML (and so JSON) into structs with json tags, strictly: an
+// unknown key, a duplicate key or a value of the wrong type is an error with its line, and
+// all errors are reported at once.
 package strictyaml
 
 import (
@@ -19,12 +19,12 @@ import (
 
 // A Document is one document of a YAML stream.
 type Document struct {
-	File string // as it was given, for messages
+	File string // as given, for messages
 	root *yaml.Node
 }
 
-// Documents splits b into its documents; empty ones are left out. A syntax
-// error is an inventory.Problems.
+// Documents splits b into its documents without empty ones. A syntax error is an
+// inventory.Problems.
 func Documents(file string, b []byte) ([]Document, error) {
 	dec := yaml.NewDecoder(bytes.NewReader(b))
 	var docs []Document
@@ -43,8 +43,8 @@ func Documents(file string, b []byte) ([]Document, error) {
 	}
 }
 
-// DecodeNode reads the next document of dec. A panic of the parser is an error: its
-// input comes from operators and from the network.
+// DecodeNode reads the next document of dec. It returns a panic of the parser as an error,
+// because its input comes from operators and the network.
 func DecodeNode(dec *yaml.Decoder, n *yaml.Node) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -60,7 +60,7 @@ func syntaxProblem(file string, err error) inventory.Problem {
 	p := inventory.Problem{File: file, What: err.Error()}
 	if m := lineInError.FindStringSubmatch(strings.ReplaceAll(err.Error(), "\n", " ")); m != nil {
 		p.What = "not valid YAML: " + m[2]
-		p.Line = 1 // the parser leaves out line 1
+		p.Line = 1 // the parser omits line 1
 		if n, convErr := strconv.Atoi(m[1]); convErr == nil {
 			p.Line = n
 		}
@@ -76,9 +76,8 @@ func syntaxProblem(file string, err error) inventory.Problem {
 	return p
 }
 
-// Decode reads the one document of b into the value that into points to. The
-// error is an inventory.Problems with everything that is wrong; into may then
-// be filled partly.
+// Decode decodes the only document of b into into, a pointer. The error is an
+// inventory.Problems with every problem; into may then be partly set.
 func Decode(file string, b []byte, into any) error {
 	docs, err := Documents(file, b)
 	if err != nil {
@@ -98,8 +97,8 @@ func Decode(file string, b []byte, into any) error {
 	}}
 }
 
-// Locate fills in File and Line of problems that a validation of the first
-// document of b found, from their Field.
+// Locate sets File and Line of problems from a validation of the first document of b, by
+// their Field.
 func Locate(file string, b []byte, problems inventory.Problems) inventory.Problems {
 	docs, err := Documents(file, b)
 	if err != nil || len(docs) == 0 {
@@ -109,7 +108,7 @@ func Locate(file string, b []byte, problems inventory.Problems) inventory.Proble
 	return docs[0].Locate(problems)
 }
 
-// Line is where the document's content starts, from 1.
+// Line is the line where the document's content starts, from 1.
 func (d Document) Line() int {
 	if d.root == nil {
 		return 0
@@ -117,8 +116,7 @@ func (d Document) Line() int {
 	return d.root.Line
 }
 
-// Text returns the scalar at a field path ("kind", "metadata.name"), and ""
-// when there is none.
+// Text returns the scalar at a field path ("kind", "metadata.name"), or "" if there is none.
 func (d Document) Text(path string) string {
 	n, whole := d.find(path)
 	if !whole || n == nil || n.Kind != yaml.ScalarNode || isNull(n) {
@@ -133,8 +131,8 @@ func (d Document) Has(path string) bool {
 	return whole && n != nil && !isNull(n)
 }
 
-// LineOf returns the line of a field path such as "interfaces[0].mac", of the
-// deepest part of it that exists, or 0.
+// LineOf returns the line of a field path such as "interfaces[0].mac", or of its deepest
+// existing part, or 0.
 func (d Document) LineOf(path string) int {
 	n, _ := d.find(path)
 	if n == nil {
@@ -143,7 +141,7 @@ func (d Document) LineOf(path string) int {
 	return n.Line
 }
 
-// Locate fills in File and, where Line is 0, the Line of each problem's Field.
+// Locate sets File and, if it is 0, Line of each problem by its Field.
 func (d Document) Locate(problems inventory.Problems) inventory.Problems {
 	out := make(inventory.Problems, len(problems))
 	for i, p := range problems {
@@ -159,16 +157,15 @@ func (d Document) Locate(problems inventory.Problems) inventory.Problems {
 	return out
 }
 
-// Decode reads the document into the value that into points to, as Decode
-// does.
+// Decode decodes the document into into, a pointer, as the function Decode does.
 func (d Document) Decode(into any) error {
 	w := walker{file: d.File}
 	w.decode(d.root, into)
 	return w.problems.Err()
 }
 
-// find walks path as far as it exists, and reports whether all of it exists. For
-// a mapping's entry it returns the value node, with the line of its key.
+// find follows path as far as it exists, and reports whether all of it exists. For an entry
+// of a mapping it returns the value node with the line of its key.
 func (d Document) find(path string) (*yaml.Node, bool) {
 	n := d.root
 	if n == nil {

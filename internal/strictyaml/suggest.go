@@ -6,8 +6,7 @@ import (
 	"strings"
 )
 
-// Suggest is the remedy for an unknown key: the nearest of those that are
-// known, or all of them.
+// Suggest returns the remedy for an unknown key: the nearest known key, or all known keys.
 func Suggest(key string, known []string) string {
 	if best := Nearest(key, known); best != "" {
 		return fmt.Sprintf("did you mean %q?", best)
@@ -18,7 +17,7 @@ func Suggest(key string, known []string) string {
 	return "known keys: " + strings.Join(slices.Sorted(slices.Values(known)), ", ")
 }
 
-// Nearest returns the known key that key may be meant for, or "".
+// Nearest returns the known key that key is probably meant for, or "".
 func Nearest(key string, known []string) string {
 	best, distance := "", len(key)/2+1
 	for _, name := range slices.Sorted(slices.Values(known)) {
@@ -29,7 +28,7 @@ func Nearest(key string, known []string) string {
 	return best
 }
 
-// fold makes lease_time, lease-time and leaseTime equal.
+// fold maps lease_time, lease-time and leaseTime to the same text.
 func fold(s string) string {
 	return strings.ToLower(strings.NewReplacer("_", "", "-", "").Replace(s))
 }

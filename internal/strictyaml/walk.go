@@ -18,8 +18,8 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Limits of a document once its aliases are followed: an alias may name a
-// node that names another ten times, and so on.
+// Limits of a document after its aliases are expanded, against nested aliases that grow
+// exponentially.
 const (
 	maxNodes    = 200_000
 	maxDepth    = 100
@@ -63,8 +63,8 @@ func (w *walker) tick(depth int) error {
 	return nil
 }
 
-// value decodes n into v. What is wrong with the document goes into w.problems;
-// an error means that the document is too large to go on.
+// value decodes n into v. Problems of the document go into w.problems; an error means that
+// the document is too large.
 func (w *walker) value(n *yaml.Node, v reflect.Value, path string, depth int) error {
 	if err := w.tick(depth); err != nil {
 		return err
@@ -113,7 +113,7 @@ func (w *walker) value(n *yaml.Node, v reflect.Value, path string, depth int) er
 			w.add(at, path, "", "must be text, but is %s", kindName(n))
 			return nil
 		}
-		v.SetString(n.Value) // a number or a truth value as it was written
+		v.SetString(n.Value) // a number or a boolean as it was written
 	default:
 		w.scalar(n, v, path)
 	}
@@ -132,7 +132,7 @@ func (w *walker) text(n *yaml.Node, u encoding.TextUnmarshaler, path string) {
 	if err == nil {
 		return
 	}
-	if _, isAddress := u.(*netip.Addr); isAddress { // the error of its parser is for programmers
+	if _, isAddress := u.(*netip.Addr); isAddress { // its parser's error is for programmers
 		w.add(n, path, "write it as 10.0.0.11", "invalid IP address %q", clip(n.Value))
 		return
 	}
@@ -140,7 +140,7 @@ func (w *walker) text(n *yaml.Node, u encoding.TextUnmarshaler, path string) {
 	w.add(n, path, "", "%s", err)
 }
 
-// scalar decodes a number or a truth value.
+// scalar decodes a number or a boolean.
 func (w *walker) scalar(n *yaml.Node, v reflect.Value, path string) {
 	want := "a number"
 	switch v.Kind() {
@@ -155,8 +155,7 @@ func (w *walker) scalar(n *yaml.Node, v reflect.Value, path string) {
 		return
 	}
 
-	// Text in quotes is refused: programs read a quoted number such as "08" in
-	// different ways.
+	// Quoted text is refused: programs read a quoted number such as "08" differently.
 	if n.ShortTag() == "!!str" {
 		w.add(n, path, "", "must be %s, but is the text %q", want, clip(n.Value))
 		return
@@ -213,7 +212,7 @@ func (w *walker) unmarshalJSON(n *yaml.Node, u json.Unmarshaler, path string, de
 	return nil
 }
 
-// plain returns n as what encoding/json would make of it.
+// plain returns n as the value that encoding/json would produce.
 func (w *walker) plain(n *yaml.Node, depth int) (any, error) {
 	if err := w.tick(depth); err != nil {
 		return nil, err
@@ -320,8 +319,7 @@ func (w *walker) structure(n *yaml.Node, v reflect.Value, path string, depth int
 	return nil
 }
 
-// collect gathers the fields of t by their json names, those of embedded
-// structs included.
+// collect adds the fields of t, including those of embedded structs, by json name.
 func collect(t reflect.Type, at []int, into map[string][]int) {
 	for i := range t.NumField() {
 		f := t.Field(i)
@@ -342,8 +340,8 @@ func collect(t reflect.Type, at []int, into map[string][]int) {
 
 type pair struct{ key, value *yaml.Node }
 
-// pairs returns the entries of a mapping, those of its merge keys (<<) included;
-// an entry of the mapping itself wins over a merged one.
+// pairs returns the entries of a mapping, including those of its merge keys (<<). A direct
+// entry overrides a merged one.
 func (w *walker) pairs(n *yaml.Node, path string, depth int) ([]pair, error) {
 	if n.Kind != yaml.MappingNode {
 		w.add(n, path, "", "must be a mapping of names to values, but is %s", kindName(n))
