@@ -113,8 +113,8 @@ func requestBackup(c *call, keys keyFlags, images bool) (io.ReadCloser, error) {
 	return resp.Body, nil
 }
 
-// receiveBackup writes the archive to a file that appears only when it is
-// complete and proven, or to standard output.
+// receiveBackup writes the archive to a file that appears only when the archive is complete
+// and verified, or to standard output.
 func receiveBackup(c *call, to string, r io.Reader) (archive.Manifest, error) {
 	if to == "-" {
 		return streamBackup(c, r)
@@ -136,25 +136,25 @@ func receiveBackup(c *call, to string, r io.Reader) (archive.Manifest, error) {
 		m, err = archive.Verify(c.Context(), part)
 	}
 	if err == nil {
-		err = os.Link(part, to) // refuses an existing name
+		err = os.Link(part, to) // fails if the file exists
 	}
 
 	return m, errors.Join(err, os.Remove(part))
 }
 
-// streamBackup writes the archive to standard output and proves its digests.
+// streamBackup writes the archive to standard output and verifies its digests.
 func streamBackup(c *call, r io.Reader) (archive.Manifest, error) {
 	out := c.OutOrStdout()
 	if t, ok := out.(*terminal); ok {
 		if _, ok := terminalOf(t); ok {
 			return archive.Manifest{}, usage("a backup is not for the terminal: give --to FILE, or pipe it")
 		}
-		out = t.file // terminal changes bytes that are not text
+		out = t.file // terminal would change binary data
 	}
 
 	m, _, err := archive.Read(io.TeeReader(r, out), nil)
 	if err == nil {
-		_, err = io.Copy(out, r) // the empty end of a tar file
+		_, err = io.Copy(out, r) // the padding at the end of a tar file
 	}
 
 	return m, err
@@ -190,7 +190,8 @@ func (k *keyFlags) addFlags(cmd *cobra.Command) {
 	cmd.MarkFlagsMutuallyExclusive("without-key", "passphrase-file")
 }
 
-// passphrase reads it from the file, or asks; a new one is asked for twice.
+// passphrase reads the passphrase from the file, or prompts; a new one is prompted for
+// twice.
 func (k *keyFlags) passphrase(c *call, isNew bool) (inventory.Secret, error) {
 	if k.file != "" {
 		b, err := os.ReadFile(k.file)
@@ -228,7 +229,7 @@ func checkPassphrase(p inventory.Secret) (inventory.Secret, error) {
 	return p, nil
 }
 
-// backupSummary is a manifest as JSON and YAML show it.
+// backupSummary is a manifest in JSON and YAML output.
 type backupSummary struct {
 	ID            string          `json:"id"`
 	Created       time.Time       `json:"created"`
@@ -242,7 +243,7 @@ type backupSummary struct {
 	Images        []archive.Image `json:"images"`
 }
 
-// showBackup shows what is in a backup, and a conclusion for people.
+// showBackup prints the contents of a backup, and a conclusion in table output.
 func showBackup(c *call, m archive.Manifest, conclusion string) error {
 	s := backupSummary{
 		ID: m.ID, Created: m.Created, Version: m.Version, Host: m.Host, InventoryRows: m.Inventory.Rows(),

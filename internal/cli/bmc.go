@@ -73,8 +73,8 @@ func runJob(c *call, machine, route string, in any) error {
 	return nil
 }
 
-// jobStart is how long the record of a job may be missing: it is written when a
-// worker begins.
+// jobStart is how long the record of a job may be missing, because a worker writes it when
+// it starts the job.
 const jobStart = time.Minute
 
 // waitForJob waits until a job is over.

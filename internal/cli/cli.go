@@ -1,5 +1,5 @@
-// Package cli is the ingot command. Every subcommand is a client of a server's
-// REST API, except those that work on this host's own files.
+// Package cli is the ingot command. Every subcommand is a client of a server's REST API,
+// except those that work on this host's files.
 package cli
 
 import (
@@ -16,8 +16,8 @@ import (
 	"github.com/ingotmetal/ingot/internal/config"
 )
 
-// Main runs the command with the arguments of the process and returns its exit
-// code. The version is that of the build; "": that of the module.
+// Main runs the command with the arguments of the process and returns its exit code. version
+// is the version of the build, or "" for the version of the module.
 func Main(version string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()

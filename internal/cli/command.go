@@ -23,12 +23,12 @@ type options struct {
 	client.Lookup
 	output string
 
-	// pollEvery is the pause between two requests while a command waits.
+	// pollEvery is the pause between two requests of a waiting command.
 	pollEvery time.Duration
 	version   string
 }
 
-// call is one command under way: its streams, flags and arguments.
+// call is one execution of a command: its streams, flags and arguments.
 type call struct {
 	*cobra.Command
 	*options
@@ -37,7 +37,7 @@ type call struct {
 	remote *client.Client // nil until the first request
 }
 
-// command makes run the body of cmd.
+// command sets run as the body of cmd.
 func (o *options) command(cmd *cobra.Command, run func(c *call) error) *cobra.Command {
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := run(&call{Command: cmd, options: o, args: args}); err != nil {
@@ -48,8 +48,8 @@ func (o *options) command(cmd *cobra.Command, run func(c *call) error) *cobra.Co
 	return cmd
 }
 
-// server returns the client of the server that the flags, the environment, the
-// log-in or this host's configuration name.
+// server returns the client of the server given by the flags, the environment, the login or
+// this host's configuration.
 func (c *call) server() (*client.Client, error) {
 	if c.remote != nil {
 		return c.remote, nil
@@ -64,7 +64,7 @@ func (c *call) loadConfig() (config.Config, error) {
 	return config.Load(c.ConfigFile, c.Flags().Changed("config"))
 }
 
-// ask sends a request to the server and reads the answer.
+// ask sends a request to the server and decodes the answer.
 func ask[T any](c *call, method, route string, in any) (client.Answer[T], error) {
 	s, err := c.server()
 	if err != nil {
@@ -95,7 +95,7 @@ func getAll[T any](c *call, route string) (client.Answer[client.List[T]], error)
 	return client.GetAll[T](c.Context(), s, route)
 }
 
-// getAndShow asks for a route and shows the answer.
+// getAndShow sends a GET request and shows the answer.
 func getAndShow[T any](c *call, route string, table func(w io.Writer, v T) error) error {
 	a, err := get[T](c, route)
 	if err != nil {
@@ -113,18 +113,18 @@ func postAndShow[T any](c *call, route string, in any, table func(w io.Writer, v
 	return show(c, a, table)
 }
 
-// A listing is a command "list" of one noun.
+// A listing is the command "list" of one noun.
 type listing[T any] struct {
 	cmd     *cobra.Command
 	route   string
 	filters []filter
-	sort    string // the key by which the server sorts; "": it has no pages
-	empty   string // printed when there is nothing to list
+	sort    string // sort key of the server; "": no pages
+	empty   string // printed if the list is empty
 	head    []string
 	row     func(v T) []any
 }
 
-// listCommand makes the command of a listing.
+// listCommand returns the command of a listing.
 func listCommand[T any](o *options, l listing[T]) *cobra.Command {
 	l.cmd.Use, l.cmd.Args, l.cmd.Aliases = "list", cobra.NoArgs, []string{"ls"}
 	if l.sort != "" {
@@ -157,18 +157,18 @@ func listCommand[T any](o *options, l listing[T]) *cobra.Command {
 	})
 }
 
-// A filter is a flag of a listing that the server carries out: a query
-// parameter of the same name.
+// A filter is a flag of a listing that is sent to the server as a query parameter of the
+// same name.
 type filter struct {
 	name, usage string
-	set         bool     // it has no value: given or not
+	set         bool     // a flag without a value
 	number      bool     // its value is a positive number
-	words       []string // its values, in any case; nil: any text
+	words       []string // valid values, case-insensitive; nil: any text
 	complete    cobra.CompletionFunc
 }
 
-// pageFilters are the flags of a list that the server cuts into pages and sorts
-// by one key.
+// pageFilters are the flags of a list that the server divides into pages and sorts by one
+// key.
 func pageFilters(key string) []filter {
 	return []filter{
 		{name: "limit", usage: "show at most so many", number: true},
@@ -226,7 +226,7 @@ func addFilters(cmd *cobra.Command, filters []filter) func() (url.Values, error)
 	}
 }
 
-// read checks a value and returns it as the server expects it.
+// read validates a value and returns it as the server expects it.
 func (f filter) read(v string) (string, error) {
 	if n, err := strconv.Atoi(v); f.number && (err != nil || n < 1) {
 		return "", usage("invalid --%s %s; write a number of at least 1", f.name, v)
@@ -244,7 +244,7 @@ func (f filter) read(v string) (string, error) {
 	return "", usage("invalid --%s %q; must be one of %s", f.name, v, strings.Join(f.words, ", "))
 }
 
-// A deletion is what a command "delete" is about to delete.
+// A deletion describes what a "delete" command will delete.
 type deletion struct {
 	what  string // "machine node-1", for the confirmation
 	lost  string // what is lost with it, appended to what
@@ -252,8 +252,8 @@ type deletion struct {
 	route string
 }
 
-// deleteCommand makes a command that finds what its argument names, asks, and
-// deletes it.
+// deleteCommand returns a command that finds the object of its argument, asks for
+// confirmation and deletes the object.
 func deleteCommand(o *options, cmd *cobra.Command, find func(c *call) (deletion, error)) *cobra.Command {
 	cmd.Args = cobra.ExactArgs(1)
 	yes := yesFlag(cmd)
@@ -278,7 +278,7 @@ func deleteCommand(o *options, cmd *cobra.Command, find func(c *call) (deletion,
 	})
 }
 
-// group is a command that only holds others.
+// group returns a command that only holds subcommands.
 func group(use, short, example string, subs ...*cobra.Command) *cobra.Command {
 	c := &cobra.Command{
 		Use: use, Short: short, Example: example, Args: cobra.ArbitraryArgs,
@@ -310,7 +310,7 @@ func fileFlag(cmd *cobra.Command, usage string) *string {
 	return cmd.Flags().StringP("file", "f", "", usage)
 }
 
-// requireFlags makes flags mandatory; they exist.
+// requireFlags makes existing flags mandatory.
 func requireFlags(cmd *cobra.Command, flags ...string) {
 	for _, f := range flags {
 		cobra.CheckErr(cmd.MarkFlagRequired(f))
@@ -332,7 +332,7 @@ func readInput(cmd *cobra.Command, file string) (name string, b []byte, err erro
 	return file, b, nil
 }
 
-// orNone writes a number that is 0 as "".
+// orNone formats a number; 0 is "".
 func orNone(n int) string {
 	if n == 0 {
 		return ""

@@ -7,10 +7,10 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// noFiles makes the shell complete no file names.
+// noFiles disables the completion of file names.
 const noFiles = cobra.ShellCompDirectiveNoFileComp
 
-// completeFlag completes a flag's value; the flag exists.
+// completeFlag sets the completion of an existing flag's value.
 func completeFlag(cmd *cobra.Command, flag string, f cobra.CompletionFunc) {
 	cobra.CheckErr(cmd.RegisterFlagCompletionFunc(flag, f))
 }
@@ -31,7 +31,7 @@ func (o *options) complete(list func(c *call) ([]string, error)) cobra.Completio
 	}
 }
 
-// names completes with a field of the items of a list.
+// names completes from a field of the items of a list.
 func (o *options) names(route, field string) cobra.CompletionFunc {
 	return o.complete(func(c *call) ([]string, error) {
 		a, err := getAll[map[string]any](c, route)
@@ -49,7 +49,7 @@ func (o *options) names(route, field string) cobra.CompletionFunc {
 	})
 }
 
-// firstArg completes the first argument and no other.
+// firstArg completes only the first argument.
 func firstArg(f cobra.CompletionFunc) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, to string) ([]string, cobra.ShellCompDirective) {
 		if len(args) > 0 {

@@ -44,7 +44,7 @@ func configExampleCommand(o *options) *cobra.Command {
 	})
 }
 
-// configExample is the commented configuration; its fields are set in it.
+// configExample is the template of the commented configuration.
 type configExample struct {
 	interfaces       []string
 	loaders, agentOS string   // directories; "": not found

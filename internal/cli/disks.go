@@ -70,7 +70,7 @@ func diskFlag(d action.Disk) string {
 	return ""
 }
 
-// diskText names a disk and what is lost with it, ending in a comma.
+// diskText describes a disk and the data lost with it, ending in a comma.
 func diskText(d action.Disk) string {
 	text := d.Path
 	for _, x := range [][2]string{{"", d.Model}, {"serial ", d.Serial}, {"wwn ", d.WWN}} {
@@ -92,8 +92,8 @@ func diskText(d action.Disk) string {
 
 var plainWord = regexp.MustCompile(`^[A-Za-z0-9_./:=@%+,-]+$`)
 
-// shellWord quotes text that a machine supplied, so that pasting it runs
-// nothing.
+// shellWord quotes text from a machine, so that pasting it into a shell cannot run a
+// command.
 func shellWord(s string) string {
 	s = inert(s)
 	if plainWord.MatchString(s) && !strings.HasPrefix(s, "-") {

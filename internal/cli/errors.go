@@ -30,8 +30,8 @@ type commandError struct{ error }
 
 func (e commandError) Unwrap() error { return e.error }
 
-// exitCode maps an error to the exit code: the one place where the vocabulary
-// of inventory meets the shell.
+// exitCode returns the exit code for an error. It is the only mapping from inventory errors
+// to exit codes.
 func exitCode(err error) int {
 	var ran commandError
 	switch {
@@ -50,7 +50,7 @@ func exitCode(err error) int {
 	return exitFailure
 }
 
-// codeName is an exit code in the words of the API.
+// codeName returns the API's name of an exit code.
 func codeName(code int) string {
 	names := map[int]string{
 		exitFailure: "failed", exitUsage: "invalid", exitNotFound: "not_found",
@@ -59,19 +59,19 @@ func codeName(code int) string {
 	return names[code]
 }
 
-// usage is an error about how a command was called.
+// usage returns an error about how a command was called.
 func usage(format string, args ...any) error {
 	return human.WithKind(fmt.Errorf(format, args...), inventory.ErrInvalid)
 }
 
-// reported is an error whose text has been printed already.
+// reported is an error whose text was already printed.
 type reported struct{ error }
 
 func (r reported) Unwrap() error { return r.error }
 
-// report writes err to standard error: problems one per line with their place
-// first, so that an editor finds it, and the command that helps last. With
-// --output json or yaml it has the form of the API's errors.
+// report writes err to standard error: one problem per line, starting with its place so that
+// an editor finds it, and last the command that helps. With --output json or yaml it has the
+// form of the API's errors.
 func report(cmd *cobra.Command, err error) {
 	var done reported
 	if errors.As(err, &done) {
@@ -84,12 +84,12 @@ func report(cmd *cobra.Command, err error) {
 		o.output = f.Value.String()
 	}
 	if raw, err := json.Marshal(e); err == nil {
-		// Standard error is where errors are shown: there is no place to report this one.
+		// If standard error fails, there is nowhere else to report that.
 		_ = o.print(cmd.ErrOrStderr(), raw, func(w io.Writer) error { return writeError(w, e) })
 	}
 }
 
-// describeError brings any error into the form of the API's errors.
+// describeError converts any error to the form of the API's errors.
 func describeError(cmd *cobra.Command, err error) client.Error {
 	e := client.Error{Text: err.Error(), Code: codeName(exitCode(err))}
 	var answer *client.Error

@@ -48,7 +48,7 @@ func workflowEventsCommand(o *options) *cobra.Command {
 	})
 }
 
-// eventText is the message of an event, or the result that it carries.
+// eventText returns the message of an event, or its result.
 func eventText(e inventory.Event) string {
 	if e.Message != "" || e.Kind != inventory.EventActionDone {
 		return e.Message
@@ -62,13 +62,13 @@ func eventText(e inventory.Event) string {
 	return strings.TrimSpace(fmt.Sprintf("%s %s %s", r.Key, r.State, r.Message))
 }
 
-// followEvents prints events as they come, until the run is over.
+// followEvents prints events as they arrive, until the run is over.
 func followEvents(c *call, run string) error {
 	last := inventory.Workflow{Run: run}
 	var after int64
 
 	return c.poll(c.pollEvery, func() (over bool, err error) {
-		// The state is read first, so that no event before the final state is missed.
+		// Read the state first, so that no event before the final state is missed.
 		x, err := get[inventory.Workflow](c, client.Path("workflows", run))
 		if err != nil {
 			return false, err

@@ -87,7 +87,7 @@ can fetch those images of the lab that have a URL; --offline leaves that out.`,
 	})
 }
 
-// showOfflinePlan shows the plan of a lab without asking the server.
+// showOfflinePlan shows the plan of a lab without contacting the server.
 func showOfflinePlan(c *call, f labFile) error {
 	if err := f.withPaths(f.problems).Err(); err != nil {
 		return err
@@ -105,7 +105,7 @@ func showOfflinePlan(c *call, f labFile) error {
 	return showValue(c, p, func(w io.Writer) error { return printPlan(w, p) })
 }
 
-// printPlan writes the steps of a lab.
+// printPlan prints the steps of a lab.
 func printPlan(w io.Writer, p api.GenesisPlan) error {
 	fmt.Fprintf(w, "lab %s, %d steps\n", p.Name, len(p.Steps))
 	for n, s := range p.Steps {
@@ -192,7 +192,7 @@ says so here, on the page, and in ingot genesis status.`,
 	})
 }
 
-// confirmStoredLab asks before a stored lab is started.
+// confirmStoredLab asks for confirmation before a stored lab is started.
 func confirmStoredLab(c *call, yes bool) (name string, err error) {
 	name = c.args[0]
 	a, err := post[api.GenesisPlan](c, client.Path("genesis", name, "plan"), nil)
@@ -202,8 +202,8 @@ func confirmStoredLab(c *call, yes bool) (name string, err error) {
 	return name, confirmOverwrite(c, yes, name, a.Value.Destroys)
 }
 
-// prepareLab does everything that comes before the start of a lab file: it
-// checks, asks, sends images and stores the file.
+// prepareLab does everything before the start of a lab file: it checks, asks for
+// confirmation, sends images and stores the file.
 func prepareLab(c *call, yes, replace bool) (name string, err error) {
 	f, err := readLab(c.args[0])
 	if err != nil {
@@ -242,8 +242,7 @@ func confirmOverwrite(c *call, yes bool, name string, disks []string) error {
 	return c.confirm(yes, what, name)
 }
 
-// startGenesis starts or resumes a Genesis, and shows it until it ends if wait
-// is set.
+// startGenesis starts or resumes a Genesis. If wait is set, it shows it until it ends.
 func startGenesis(c *call, name, verb string, in any, wait bool) error {
 	a, err := post[api.Started](c, client.Path("genesis", name, verb), in)
 	if err != nil {

@@ -20,7 +20,7 @@ type labFile struct {
 	path     string
 	bundle   inventory.GenesisBundle
 	lab      genesis.Lab
-	problems inventory.Problems // of what could be read
+	problems inventory.Problems // of the parts that could be read
 }
 
 // readLab reads a lab file and the files that it names. Mistakes in them are
@@ -50,7 +50,7 @@ func (f labFile) resolve(name string) string {
 	return filepath.Join(filepath.Dir(f.path), filepath.FromSlash(name))
 }
 
-// withPaths names the files of problems by their paths as seen from here.
+// withPaths replaces the names of files in problems by paths relative to here.
 func (f labFile) withPaths(ps inventory.Problems) inventory.Problems {
 	out := slices.Clone(ps)
 	for i, p := range out {
@@ -61,7 +61,7 @@ func (f labFile) withPaths(ps inventory.Problems) inventory.Problems {
 	return out
 }
 
-// hashImage hashes the file of an image. An ISO of gigabytes takes a while.
+// hashImage hashes the file of an image, which takes a while for gigabytes.
 func (f labFile) hashImage(c *call, i genesis.Image) (string, error) {
 	file, err := os.Open(f.resolve(i.File))
 	if err != nil {
@@ -71,8 +71,8 @@ func (f labFile) hashImage(c *call, i genesis.Image) (string, error) {
 	return hashFile(c, file)
 }
 
-// checkImages compares the images of the lab with those of the server and with
-// the files here. It returns those that the server lacks.
+// checkImages compares the images of the lab with the server's images and the local files.
+// It returns those that the server lacks.
 func (f labFile) checkImages(c *call) (lacking []genesis.Image, ps inventory.Problems, err error) {
 	a, err := getAll[inventory.Image](c, client.Path("images"))
 	if err != nil {
@@ -96,14 +96,13 @@ func (f labFile) checkImages(c *call) (lacking []genesis.Image, ps inventory.Pro
 	return lacking, ps, c.Context().Err()
 }
 
-// checkLab reports everything that is wrong with the lab, here and on the
-// server, as one inventory.Problems; nothing is stored. It returns the images
-// that the server lacks. What only keeps the lab from starting now is in the
-// plan.
+// checkLab returns every problem of the lab, found here and on the server, as one
+// inventory.Problems, and the images that the server lacks. It stores nothing. Problems that
+// only prevent a start now are in the plan.
 func (f labFile) checkLab(c *call, replace bool) (plan client.Answer[api.GenesisPlan], lacking []genesis.Image, err error) {
 	lacking, ps, err := f.checkImages(c)
 	local := f.lab.Together(f.problems, ps)
-	if err == nil && (len(local) == 0 || f.bundle.Check() == nil) { // without a name it cannot be sent
+	if err == nil && (len(local) == 0 || f.bundle.Check() == nil) { // without a valid bundle it cannot be sent
 		plan, err = f.send(c, replace, true)
 	}
 
@@ -130,8 +129,8 @@ func (f labFile) checkLab(c *call, replace bool) (plan client.Answer[api.Genesis
 	return plan, lacking, nil
 }
 
-// withoutMissingImages leaves out problems of images that the server does not
-// have yet: start sends them.
+// withoutMissingImages removes problems of images that the server does not have yet, because
+// start sends them.
 func withoutMissingImages(ps inventory.Problems) inventory.Problems {
 	out := inventory.Problems{}
 	for _, p := range ps {
@@ -142,7 +141,7 @@ func withoutMissingImages(ps inventory.Problems) inventory.Problems {
 	return out
 }
 
-// send checks the lab on the server, and stores it there unless only is set.
+// send checks the lab on the server, and stores it unless only is set.
 func (f labFile) send(c *call, replace, only bool) (client.Answer[api.GenesisPlan], error) {
 	body := struct {
 		File    string            `json:"file"`
@@ -174,9 +173,8 @@ func (f labFile) sendImage(c *call, i genesis.Image) error {
 	return err
 }
 
-// isInstallerImage reports whether an installer of m boots or fetches an image:
-// its template is given the name, or its document names it, as Harvester's does
-// its ISO.
+// isInstallerImage reports whether an installer of m boots or fetches an image: its template
+// gets the name, or its document names the image, as Harvester's names its ISO.
 func isInstallerImage(m genesis.Machine, image string) bool {
 	names := func(values map[string]string) bool {
 		return slices.Contains(slices.Collect(maps.Values(values)), image)

@@ -19,10 +19,10 @@ import (
 type upload struct {
 	name, use string
 	sha256    string // as declared, or ""
-	content   string // digest of the file at hand, or ""
+	content   string // digest of the local file, or ""
 }
 
-// query describes the upload in each request about it.
+// query returns the query of each request about the upload.
 func (u upload) query() url.Values {
 	q := url.Values{}
 	for k, v := range map[string]string{"use": u.use, "sha256": u.sha256, "content": u.content} {
@@ -33,7 +33,7 @@ func (u upload) query() url.Values {
 	return q
 }
 
-// fetchImage makes the server fetch an image, and shows how far it is.
+// fetchImage makes the server fetch an image, and shows the progress.
 func fetchImage(c *call, u upload, from string) (client.Answer[inventory.Image], error) {
 	c.note("the server fetches %s", from)
 	p := newProgress(c, 0, "")
@@ -49,8 +49,8 @@ func fetchImage(c *call, u upload, from string) (client.Answer[inventory.Image],
 // maxBreaks is how often in a row an upload may break off without progress.
 const maxBreaks = 5
 
-// uploadImage sends a file. It continues where an earlier upload of the same
-// file broke off: the server compares the digest.
+// uploadImage sends a file. It resumes an earlier upload of the same file, which the server
+// recognizes by the digest.
 func uploadImage(c *call, u upload, file string) (none client.Answer[inventory.Image], err error) {
 	f, err := os.Open(file)
 	if err != nil {
@@ -87,9 +87,8 @@ func uploadImage(c *call, u upload, file string) (none client.Answer[inventory.I
 	return s.sendAll()
 }
 
-// uploaded returns how much of an upload the server has, and how much of the
-// complete file it has checked. A header that is missing or wrong counts as 0:
-// then everything is sent.
+// uploaded returns how many bytes of an upload the server has, and how many of the complete
+// file it has checked. A missing or invalid header counts as 0, so that everything is sent.
 func uploaded(c *call, u upload) (have, checked int64, err error) {
 	s, err := c.server()
 	if err != nil {
@@ -108,17 +107,17 @@ func uploaded(c *call, u upload) (have, checked int64, err error) {
 	return have, checked, nil
 }
 
-// sending is a file on its way.
+// sending is a file that is being sent.
 type sending struct {
 	c      *call
 	upload upload
 	file   *os.File
 
-	have, total int64 // bytes that the server has, of all
+	have, total int64 // bytes that the server has, and all bytes
 	progress    *progress
 }
 
-// sendAll sends until the server has everything; it repeats what broke off.
+// sendAll sends until the server has everything, and retries after interruptions.
 func (s *sending) sendAll() (client.Answer[inventory.Image], error) {
 	for breaks := 0; ; breaks++ {
 		a, err := s.send()
@@ -139,7 +138,7 @@ func (s *sending) sendAll() (client.Answer[inventory.Image], error) {
 		}
 		now, _, err := uploaded(s.c, s.upload)
 		if err != nil {
-			continue // the next attempt returns it
+			continue // the next attempt returns the error
 		}
 		if now > s.have {
 			breaks = 0
@@ -148,7 +147,7 @@ func (s *sending) sendAll() (client.Answer[inventory.Image], error) {
 	}
 }
 
-// mayRepeat reports whether the server could take the same file another time.
+// mayRepeat reports whether sending the same file again may succeed.
 func (s *sending) mayRepeat(err error) bool {
 	var e *client.Error
 	if !errors.As(err, &e) {
@@ -193,8 +192,7 @@ func (s *sending) send() (none client.Answer[inventory.Image], err error) {
 	return client.Decode[inventory.Image](resp)
 }
 
-// watchUpload shows how far the server is with an image, from when all of it was
-// sent until stop is called.
+// watchUpload shows the server's progress after everything was sent, until stop is called.
 func watchUpload(c *call, u upload, p *progress, sent <-chan struct{}) (stop func()) {
 	var w sync.WaitGroup
 	done := make(chan struct{})

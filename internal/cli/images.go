@@ -42,7 +42,7 @@ runs again with the same file. A URL is fetched by the server itself.`,
 		"the file is a kernel, an initramfs or an ISO that an installer boots or fetches")
 
 	return o.command(cmd, func(c *call) error {
-		// An invalid name in the path would ask another route.
+		// An invalid name in the path would reach another route.
 		if err := inventory.ValidateImageName(c.args[0]).Err(); err != nil {
 			return err
 		}
@@ -66,7 +66,7 @@ runs again with the same file. A URL is fetched by the server itself.`,
 	})
 }
 
-// imageStored says what was stored.
+// imageStored prints what was stored.
 func imageStored(i inventory.Image) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "image %s stored: %s, %s, sha256 %s", i.Name, i.Format, human.Size(i.Size), i.SHA256)
@@ -161,8 +161,8 @@ func imageVerifyCommand(o *options) *cobra.Command {
 	})
 }
 
-// imagesToVerify are the images that the arguments name; without arguments those
-// of which the server has a file.
+// imagesToVerify returns the images of the arguments or, without arguments, those whose file
+// the server has.
 func imagesToVerify(c *call) ([]string, error) {
 	if len(c.args) > 0 {
 		return c.args, nil

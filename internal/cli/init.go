@@ -28,7 +28,7 @@ type initFlags struct {
 	relayOnly  bool
 	relays     []string
 	address    string // with relayOnly: of this host
-	ownAddress bool   // address is not given, but found
+	ownAddress bool   // address was detected, not given
 	yes        bool
 }
 
@@ -87,8 +87,8 @@ on such a host, so Temporal requires a certificate there (temporal.mutual_tls).`
 	})
 }
 
-// checkRelays refuses wrong flags of a server that answers relays alone, and
-// fills in its address.
+// checkRelays validates the flags of a server that only answers relays, and sets its
+// address.
 func (f *initFlags) checkRelays() error {
 	if !f.relayOnly {
 		if len(f.relays) > 0 || f.address != "" {
@@ -124,7 +124,7 @@ func (f *initFlags) checkRelays() error {
 	return ps.Err()
 }
 
-// ownAddresses are the IPv4 addresses of this host, without link-local ones.
+// ownAddresses returns the IPv4 addresses of this host, without link-local ones.
 func ownAddresses() (out []string) {
 	for _, a := range hostnet.Addresses() {
 		if a.Is4() && !a.IsLinkLocalUnicast() {
@@ -134,7 +134,7 @@ func ownAddresses() (out []string) {
 	return out
 }
 
-// relayLines are the lines below netboot: of a server that answers relays alone.
+// relayLines returns the lines below netboot: of a server that only answers relays.
 func (f initFlags) relayLines() []string {
 	if !f.relayOnly {
 		return nil
@@ -142,7 +142,7 @@ func (f initFlags) relayLines() []string {
 	return []string{"relay_only: true", "address: " + f.address, "relays: [" + strings.Join(f.relays, ", ") + "]"}
 }
 
-// agree reports whether a configuration has what the flags ask for already.
+// agree reports whether a configuration already has what the flags ask for.
 func (f initFlags) agree(n config.Netboot) bool {
 	switch {
 	case f.relayOnly:
@@ -153,7 +153,7 @@ func (f initFlags) agree(n config.Netboot) bool {
 	return true
 }
 
-// initConfig writes the configuration, or keeps the one that exists.
+// initConfig writes the configuration, or keeps an existing one.
 func initConfig(c *call, f initFlags) (exists bool, err error) {
 	_, err = os.Stat(c.ConfigFile)
 	switch {
@@ -216,10 +216,10 @@ func createConfig(c *call, f initFlags) error {
 	return nil
 }
 
-// initKeys makes the keys and the admin token that do not exist.
+// initKeys creates missing keys and a missing admin token.
 func initKeys(c *call, cfg config.Config) error {
-	// The keys of a site with data are never made again: without its own keys its
-	// secrets cannot be read.
+	// Never create new keys for a site with data: its secrets can be read only with the
+	// original keys.
 	hadKeys, hadToken := fileExists(cfg.KeyFile), fileExists(cfg.TokenFile)
 	if fileExists(server.InventoryFile(cfg)) && !hadKeys {
 		return human.Advise(
@@ -249,7 +249,7 @@ func fileExists(file string) bool {
 	return err == nil
 }
 
-// printNextSteps says how to switch DHCP on, and what to run now.
+// printNextSteps prints how to enable DHCP, and what to run next.
 func printNextSteps(c *call, cfg config.Config, configExisted bool) {
 	if !cfg.Netboot.On() {
 		c.Printf("DHCP stays off: netboot.interfaces in %s names no interface\n", c.ConfigFile)
@@ -267,8 +267,8 @@ func printNextSteps(c *call, cfg config.Config, configExisted bool) {
 	c.Printf("next: ingot doctor%s && ingot serve%s\n", flag, flag)
 }
 
-// bootInterfaces are the interfaces on which machines could be answered: members
-// of bridges and bonds have no packets of their own.
+// bootInterfaces returns the interfaces on which machines could be answered. Members of
+// bridges and bonds receive no packets.
 func bootInterfaces() []hostnet.Interface {
 	return slices.DeleteFunc(hostnet.Interfaces(), func(i hostnet.Interface) bool {
 		return hostnet.Controller(i.Name) != ""
@@ -282,7 +282,7 @@ func interfaceNames() (names []string) {
 	return names
 }
 
-// chooseInterfaces checks the interfaces of the flags, or asks for them.
+// chooseInterfaces validates the interfaces of the flags, or prompts for them.
 func chooseInterfaces(c *call, f initFlags) ([]string, error) {
 	all, chosen := bootInterfaces(), f.interfaces
 	t := newTable(c.OutOrStdout(), "INTERFACE", "STATE", "MAC", "IPV4")
@@ -342,10 +342,10 @@ func reportForeignDHCP(c *call, name string) {
 	}
 }
 
-// findBootFiles looks for boot files where packages and the build put them; a
-// directory that is not found is "".
+// findBootFiles looks for boot files where packages and the build install them. A missing
+// directory is "".
 func findBootFiles(c *call) (loaders, agentOS string) {
-	program, _ := os.Executable() // without it, what lies in this directory
+	program, _ := os.Executable() // without it, use the current directory
 	beside := filepath.Dir(program)
 	find := func(key, remedy string, files []string, dirs ...string) string {
 		for _, dir := range dirs {

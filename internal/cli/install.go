@@ -16,7 +16,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// startRun starts a run by a POST, and says how to look at it or waits for it.
+// startRun starts a run by a POST, and waits for it or prints how to show it.
 func startRun(c *call, route string, in any, wait bool) error {
 	a, err := post[api.Started](c, route, in)
 	if err != nil {
@@ -35,7 +35,7 @@ func startRun(c *call, route string, in any, wait bool) error {
 	}))
 }
 
-// installationFlags are those of all commands that install a machine.
+// installationFlags are the flags of all commands that install a machine.
 func installationFlags(o *options, cmd *cobra.Command) *api.Installation {
 	var in api.Installation
 	x := cmd.Flags()
@@ -141,8 +141,8 @@ has not written is not touched before the operator has confirmed it.`,
 	})
 }
 
-// machineWithDisks returns a machine, and the disks that an agent found there
-// last; none if no agent has looked.
+// machineWithDisks returns a machine and the disks that an agent last found on it; none if
+// no agent has run.
 func machineWithDisks(c *call, name string) (inventory.Machine, []action.Disk, error) {
 	a, err := get[api.MachineView](c, client.Path("machines", name))
 	if err != nil {
@@ -157,7 +157,7 @@ func machineWithDisks(c *call, name string) (inventory.Machine, []action.Disk, e
 	return a.Value.Machine, d.Value.Items, err
 }
 
-// targetDisk says which disk a run would write to, as far as it is known.
+// targetDisk describes the disk that a run would write, as far as known.
 func targetDisk(m inventory.Machine, disks []action.Disk) string {
 	free := slices.DeleteFunc(slices.Clone(disks), m.Protects)
 	if d, _ := activities.Choose(free, m.DiskSelector); d != nil {
@@ -227,7 +227,7 @@ quarantined.`,
 	})
 }
 
-// fixedDisks names the disks that a decommissioning wipes.
+// fixedDisks lists the disks that a decommissioning wipes.
 func fixedDisks(m inventory.Machine, disks []action.Disk) string {
 	var wiped []string
 	for _, d := range disks {

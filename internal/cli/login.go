@@ -55,8 +55,7 @@ when it starts. Without a URL: print a one-time link to the page, like
 	})
 }
 
-// logIn stores the session after the server has proven its key and accepted the
-// token.
+// logIn stores the session after the server has proven its key and accepted the token.
 func logIn(c *call, s client.Session) error {
 	if s.Fingerprint != "" && !fingerprintForm.MatchString(s.Fingerprint) {
 		return usage("invalid --fingerprint %q; must be sha256: and 64 hex digits", s.Fingerprint)
@@ -67,7 +66,7 @@ func logIn(c *call, s client.Session) error {
 		return err
 	}
 
-	// The server proves its key before it gets the token.
+	// The server must prove its key before it gets the token.
 	resp, err := server.Request(c.Context(), http.MethodGet, "/healthz", nil, 0)
 	if err != nil {
 		return err
@@ -141,8 +140,8 @@ func printLoginLink(c *call) error {
 		return fmt.Errorf("reading the answer: %w", err)
 	}
 
-	// A server that listens everywhere does not know by which name it is
-	// reached; this program has just reached it.
+	// A server that listens on all addresses does not know under which name it is reached,
+	// but this program has just reached it.
 	if ip, err := netip.ParseAddr(link.Hostname()); err == nil && ip.IsUnspecified() {
 		link.Host = c.remote.URL().Host
 	}

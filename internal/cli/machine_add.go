@@ -115,8 +115,7 @@ asked for: every user of this host could see an argument.`,
 	})
 }
 
-// machine makes the machine that the flags describe, or reports everything that
-// is wrong with them.
+// machine returns the machine that the flags describe, or every problem of the flags.
 func (f machineFlags) machine(c *call, name string) (inventory.Machine, error) {
 	var ps inventory.Problems
 	m := inventory.Machine{Name: name, Labels: f.labels, Template: f.template, Image: f.image}
@@ -143,7 +142,7 @@ func (f machineFlags) machine(c *call, name string) (inventory.Machine, error) {
 
 	for _, p := range inventory.Validate(inventory.Canonical(m)) {
 		p.Field = flagOf(p.Field)
-		// A flag that could not be read is zero here and has its problem already.
+		// A flag that could not be parsed is zero here and already has its problem.
 		if !slices.ContainsFunc(ps, func(q inventory.Problem) bool {
 			return q.Field == p.Field || q.Field == "--address" && p.Field == "--netmask"
 		}) {
@@ -203,7 +202,7 @@ func (f machineFlags) parseInterface(ps *inventory.Problems, machine string) inv
 func flagOf(field string) string {
 	if rest, ok := strings.CutPrefix(field, "interfaces[0]."); ok {
 		name, _, _ := strings.Cut(rest, "[")
-		return "--" + strings.Replace(name, "nameservers", "nameserver", 1) // given once for each
+		return "--" + strings.Replace(name, "nameservers", "nameserver", 1) // given once per nameserver
 	}
 
 	for prefix, flag := range map[string]string{
@@ -240,8 +239,8 @@ func readSSHKeys(ps *inventory.Problems, v string) []string {
 	return keys
 }
 
-// parse makes the BMC that the flags describe; nil: power by hand. Text that
-// may hold a password is not repeated in problems.
+// parse returns the BMC that the flags describe; nil means manual power. Problems do not
+// repeat text that may hold a password.
 func (f bmcFlags) parse(ps *inventory.Problems) *inventory.BMC {
 	b := &inventory.BMC{CipherSuite: f.cipher, InsecureTLS: f.insecureTLS, Fingerprint: f.fingerprint}
 	if f.url == "" || f.url == inventory.DriverManual || f.url == inventory.DriverWOL {

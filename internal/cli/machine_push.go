@@ -120,8 +120,7 @@ func pushMachines(c *call, ms []inventory.Machine, replace bool) (client.Answer[
 	return a, err
 }
 
-// marshalWithSecrets returns m as JSON with its secrets, which JSON redacts
-// otherwise.
+// marshalWithSecrets returns m as JSON with its secrets, which are redacted by default.
 func marshalWithSecrets(m inventory.Machine) (json.RawMessage, error) {
 	doc, err := marshalFields(m)
 	if err != nil {
@@ -147,7 +146,7 @@ func marshalWithSecrets(m inventory.Machine) (json.RawMessage, error) {
 	return json.Marshal(doc)
 }
 
-// marshalFields returns v as JSON, field by field.
+// marshalFields returns the fields of v as JSON.
 func marshalFields(v any) (map[string]json.RawMessage, error) {
 	b, err := json.Marshal(v)
 	if err != nil {
@@ -157,7 +156,7 @@ func marshalFields(v any) (map[string]json.RawMessage, error) {
 	return doc, json.Unmarshal(b, &doc)
 }
 
-// reveal sets a field to a secret, if there is one.
+// reveal sets a field to a secret, if the secret is not empty.
 func reveal(doc map[string]json.RawMessage, field string, s inventory.Secret) (err error) {
 	if !s.IsZero() {
 		doc[field], err = json.Marshal(s.Reveal())
@@ -165,8 +164,8 @@ func reveal(doc map[string]json.RawMessage, field string, s inventory.Secret) (e
 	return err
 }
 
-// nameIsTaken reports whether the server refused a push only because a machine
-// of that name is stored already.
+// nameIsTaken reports whether the server refused a push only because the name of the machine
+// is already stored.
 func nameIsTaken(err error) bool {
 	var e *client.Error
 	return errors.Is(err, inventory.ErrConflict) && errors.As(err, &e) && len(e.Problems) == 0
@@ -174,8 +173,7 @@ func nameIsTaken(err error) bool {
 
 var machineInProblem = regexp.MustCompile(`^machine "([^"]+)": `)
 
-// addLines adds file and line to the problems that the server found in the
-// machines of a file.
+// addLines adds file and line to problems that the server found in machines of a file.
 func addLines(err error, docs []strictyaml.Document, ms []inventory.Machine) error {
 	var e *client.Error
 	if !errors.As(err, &e) {

@@ -11,7 +11,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// addressText writes an address; one that is not set is "".
+// addressText formats an address; an unset one is "".
 func addressText(a netip.Addr) string {
 	if !a.IsValid() {
 		return ""
@@ -65,7 +65,7 @@ func selectorText(s inventory.DiskSelector) string {
 	return strings.Join(out, ", ")
 }
 
-// standingText describes the state that a decommissioning left a machine in.
+// standingText describes the standing of a machine after a decommissioning.
 func standingText(s *inventory.Standing) string {
 	if s == nil {
 		return ""
@@ -79,7 +79,7 @@ func standingText(s *inventory.Standing) string {
 	return text
 }
 
-// powerSource names what switches a machine, in one word.
+// powerSource returns one word for what switches a machine.
 func powerSource(b *inventory.BMC) string {
 	switch {
 	case b.Wakes():
@@ -125,8 +125,7 @@ func powerText(b *inventory.BMC) string {
 	return text
 }
 
-// installedText names what is on a machine's disk, as far as Ingot has written
-// it.
+// installedText describes what Ingot last installed on a machine's disk.
 func installedText(i *inventory.Installed) string {
 	if i == nil {
 		return ""
@@ -143,7 +142,7 @@ func installedText(i *inventory.Installed) string {
 	return what + " (" + i.State + ")"
 }
 
-// machineState is the standing of a machine, or the state of its last run.
+// machineState returns the standing of a machine, or the state of its last run.
 func machineState(m api.MachineView) string {
 	if m.Standing != nil && (m.Workflow == nil || inventory.Final(m.Workflow.State)) {
 		return m.Standing.State
@@ -151,7 +150,7 @@ func machineState(m api.MachineView) string {
 	return runState(m.Workflow)
 }
 
-// runState is the state of a run, with its phase while it is open.
+// runState returns the state of a run, with its phase while it is open.
 func runState(w *inventory.Workflow) string {
 	switch {
 	case w == nil:

@@ -192,7 +192,7 @@ func machineAcceptCommand(o *options) *cobra.Command {
 	})
 }
 
-// machineStored says that a machine was stored, and how to install it.
+// machineStored prints that a machine was stored, and how to install it.
 func machineStored(m inventory.Machine) string {
 	next := "ingot machine provision " + m.Name
 	if m.Image == "" {
@@ -201,8 +201,7 @@ func machineStored(m inventory.Machine) string {
 	return fmt.Sprintf("machine %s stored\nnext: %s --wait", m.Name, next)
 }
 
-// findMachine returns the name of the machine that arg names: by its name or by
-// a MAC.
+// findMachine returns the name of the machine given by its name or by a MAC.
 func findMachine(c *call, arg string) (string, error) {
 	mac, err := inventory.ParseMAC(arg)
 	if err != nil {
@@ -223,7 +222,7 @@ func findMachine(c *call, arg string) (string, error) {
 	return "", human.Advise(fmt.Errorf("machine with MAC %s: %w", mac, inventory.ErrNotFound), "ingot machine list")
 }
 
-// netbootState says whether netboot is open, and until when.
+// netbootState describes whether netboot is open, and until when.
 func netbootState(n inventory.Netboot) string {
 	switch {
 	case n.AllowPXE:

@@ -41,8 +41,8 @@ into it. A provisioning arms its machine automatically and does not need this.`,
 			return err
 		}
 
-		// The window may be opened before the server is set up, but the operator
-		// should not wait for the machine in front of it.
+		// The window may be opened before the server is set up, but then the operator must
+		// be warned before waiting at the machine.
 		if s, err := get[api.Status](c, client.Path("status")); err == nil && s.Value.Netboot.Off {
 			c.note("warn: this server answers no machine: %s", s.Value.Netboot.Message)
 		}

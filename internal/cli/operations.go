@@ -25,8 +25,8 @@ func operationCommand(o *options) *cobra.Command {
 		operationListCommand(o), operationGetCommand(o), operationDecideCommand(o), operationCancelCommand(o))
 }
 
-// operationPath is the route of an operation: of a run, or of the newest one
-// under a workflow id such as genesis/lab.
+// operationPath returns the route of an operation, by its run or, for the newest run, by a
+// workflow id such as genesis/lab.
 func operationPath(id string, more ...string) string {
 	return client.Path(append([]string{"operations", strings.Replace(id, "/", ".", 1)}, more...)...)
 }
@@ -40,7 +40,7 @@ func getOperation(c *call, id string) (client.Answer[inventory.Operation], error
 	return a, err
 }
 
-// cancelOperation asks an operation to end.
+// cancelOperation requests the cancellation of an operation.
 func cancelOperation(c *call, id, next string) error {
 	return postAndShow(c, operationPath(id, "cancel"), nil, text(func(s api.Started) string {
 		return fmt.Sprintf("%s: cancellation requested\nnext: %s", s.Workflow, next)
@@ -84,7 +84,7 @@ func operationGetCommand(o *options) *cobra.Command {
 	})
 }
 
-// printOperation writes the table of steps and the open question.
+// printOperation prints the table of steps and the open question.
 func printOperation(w io.Writer, x inventory.Operation) error {
 	t := newTable(w)
 	t.field("operation", x.ID)
@@ -119,8 +119,7 @@ func printOperation(w io.Writer, x inventory.Operation) error {
 	return nil
 }
 
-// stepText is the message of a step, or what it does and waits for while it is
-// under way.
+// stepText returns the message of a step or, while it runs, what it does and waits for.
 func stepText(s inventory.OperationStep) string {
 	switch {
 	case s.Message != "":
@@ -134,8 +133,7 @@ func stepText(s inventory.OperationStep) string {
 	return s.Does
 }
 
-// stepTime is how long a step has worked, without the time in which it waited
-// for the operator.
+// stepTime returns how long a step has run, without the time it waited for the operator.
 func stepTime(s inventory.OperationStep) string {
 	if s.Since.IsZero() {
 		return ""
@@ -176,7 +174,7 @@ choices. Without --question this answers the question that is open now.
 	})
 }
 
-// decisionFlags are those of the commands that answer a question.
+// decisionFlags are the flags of the commands that answer a question.
 func decisionFlags(
 	o *options, cmd *cobra.Command, open func(c *call) (*inventory.Question, error),
 ) *workflows.Decision {
@@ -197,8 +195,8 @@ func decisionFlags(
 	return &d
 }
 
-// checkDecision refuses a decision that the open question of subject does not
-// offer, and fills in the question's id.
+// checkDecision refuses a decision that the open question of subject does not offer, and
+// sets the question's id.
 func checkDecision(d *workflows.Decision, q *inventory.Question, subject, next string) error {
 	if q == nil {
 		return human.Advise(fmt.Errorf("%s asks nothing at the moment: %w", subject, inventory.ErrConflict), next)
@@ -229,9 +227,8 @@ and undone where the step can; steps that are done stay done.`,
 	})
 }
 
-// waitForOperation shows an operation until it ends: a line at each change of
-// its steps. A server that does not answer is asked again: it may be the one
-// that moves to another host.
+// waitForOperation shows an operation until it ends: one line per change of its steps. A
+// server that does not answer is asked again, because it may be moving to another host.
 func waitForOperation(c *call, run string) error {
 	w := operationWatcher{c: c, run: run}
 	return c.poll(c.pollEvery, w.look, func() error {
@@ -245,7 +242,7 @@ func waitForOperation(c *call, run string) error {
 type operationWatcher struct {
 	c    *call
 	run  string
-	line string // the last one that was printed
+	line string // last line printed
 	away bool   // the server does not answer
 }
 

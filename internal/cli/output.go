@@ -13,12 +13,12 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// show prints a in the form that --output names.
+// show prints a in the format of --output.
 func show[T any](c *call, a client.Answer[T], table func(w io.Writer, v T) error) error {
 	return c.print(c.OutOrStdout(), a.Raw, func(w io.Writer) error { return table(w, a.Value) })
 }
 
-// showValue is show for a value that this program made itself.
+// showValue is show for a value that this program created.
 func showValue(c *call, v any, table func(w io.Writer) error) error {
 	raw, err := json.Marshal(v)
 	if err != nil {
@@ -27,7 +27,7 @@ func showValue(c *call, v any, table func(w io.Writer) error) error {
 	return c.print(c.OutOrStdout(), raw, table)
 }
 
-// showText is showValue with the text that people read.
+// showText is showValue with the text for table output.
 func showText(c *call, v any, text string) error {
 	return showValue(c, v, func(w io.Writer) error {
 		_, err := fmt.Fprintln(w, text)
@@ -35,7 +35,7 @@ func showText(c *call, v any, text string) error {
 	})
 }
 
-// text makes a table function of one that returns the text to print.
+// text returns a table function that prints the given text.
 func text[T any](write func(v T) string) func(w io.Writer, v T) error {
 	return func(w io.Writer, v T) error {
 		_, err := fmt.Fprintln(w, write(v))
@@ -43,7 +43,7 @@ func text[T any](write func(v T) string) func(w io.Writer, v T) error {
 	}
 }
 
-// checkOutput refuses an unknown --output before the command does anything.
+// checkOutput refuses an unknown --output before the command starts.
 func (o *options) checkOutput(cmd *cobra.Command) error {
 	switch o.output {
 	case "", "table", "json", "yaml", cmd.Annotations[extraOutput]:
@@ -52,13 +52,13 @@ func (o *options) checkOutput(cmd *cobra.Command) error {
 	return usage("invalid --output %q; must be one of table, json, yaml", o.output)
 }
 
-// extraOutput is the annotation of a command that has one more form of output.
+// extraOutput is the annotation of a command with an additional output format.
 const extraOutput = "output"
 
-// forPeople reports whether the output is a table.
+// forPeople reports whether the output format is a table.
 func (o *options) forPeople() bool { return o.output == "" || o.output == "table" }
 
-// print writes raw as JSON or YAML, or calls table, as --output says.
+// print writes raw as JSON or YAML, or calls table, according to --output.
 func (o *options) print(w io.Writer, raw json.RawMessage, table func(w io.Writer) error) error {
 	switch o.output {
 	case "json":
@@ -80,7 +80,7 @@ func (o *options) print(w io.Writer, raw json.RawMessage, table func(w io.Writer
 	return table(w)
 }
 
-// asYAML keeps the order of the keys.
+// asYAML converts JSON to YAML and keeps the order of the keys.
 func asYAML(raw json.RawMessage) ([]byte, error) {
 	var n yaml.Node
 	if err := yaml.Unmarshal([]byte(escape(string(raw))), &n); err != nil {
@@ -99,7 +99,7 @@ func asYAML(raw json.RawMessage) ([]byte, error) {
 		return nil, err
 	}
 
-	return []byte(escape(b.String())), nil // YAML calls marks that reorder text printable
+	return []byte(escape(b.String())), nil // YAML treats marks that reorder text as printable
 }
 
 // setBlockStyle removes JSON's braces and quotes where YAML needs none.
@@ -113,7 +113,7 @@ func setBlockStyle(n *yaml.Node) {
 	}
 }
 
-// table aligns columns of harmless text.
+// table aligns columns of sanitized text.
 type table struct{ w *tabwriter.Writer }
 
 func newTable(w io.Writer, head ...string) *table {
@@ -129,7 +129,7 @@ func newTable(w io.Writer, head ...string) *table {
 	return t
 }
 
-// row adds a row; an empty cell is shown as –.
+// row adds a row; an empty cell is printed as –.
 func (t *table) row(cells ...any) {
 	for i, c := range cells {
 		text := inert(fmt.Sprint(c))
@@ -145,7 +145,7 @@ func (t *table) row(cells ...any) {
 	_, _ = io.WriteString(t.w, "\n")
 }
 
-// field adds a line "name: value" unless the value is empty.
+// field adds a line "name: value"; an empty value is left out.
 func (t *table) field(name string, value any) {
 	if v := fmt.Sprint(value); v != "" {
 		t.row(name+":", v)
@@ -154,12 +154,12 @@ func (t *table) field(name string, value any) {
 
 func (t *table) flush() error { return t.w.Flush() }
 
-// note writes a line for people to standard error.
+// note writes a message to standard error.
 func (c *call) note(format string, args ...any) {
 	c.PrintErrln(fmt.Sprintf(format, args...))
 }
 
-// shorten cuts s to n characters.
+// shorten truncates s to n characters.
 func shorten(s string, n int) string {
 	if r := []rune(s); len(r) > n {
 		return string(r[:n-1]) + "…"

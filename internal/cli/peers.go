@@ -103,7 +103,7 @@ func printSite(w io.Writer, s inventory.SiteStatus) error {
 	return t.flush()
 }
 
-// siteFields are the lines about a server among its peers.
+// siteFields returns the lines about a server among its peers.
 func siteFields(t *table, s inventory.SiteStatus) {
 	role := s.Role
 	if s.Epoch > 0 {
@@ -139,8 +139,7 @@ func siteFields(t *table, s inventory.SiteStatus) {
 	}
 }
 
-// decideSite sends the operator's decision, with the peer that it is about if
-// it names one.
+// decideSite sends the operator's decision, with the peer that it names, if any.
 func decideSite(c *call, word, peer string) error {
 	in := map[string]string{"word": word}
 	if peer != "" {

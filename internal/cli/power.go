@@ -89,7 +89,7 @@ func addForceFlags(cmd *cobra.Command, force, yes *bool) {
 	cmd.Flags().BoolVarP(yes, "yes", "y", false, "do not ask for confirmation")
 }
 
-// confirmForce asks before a machine is taken away from its run.
+// confirmForce asks for confirmation before a machine is taken from its run.
 func (c *call) confirmForce(force, yes bool) error {
 	if !force {
 		return nil

@@ -13,13 +13,13 @@ import (
 	"github.com/ingotmetal/ingot/internal/human"
 )
 
-// progress shows on standard error how far a transfer is: on a terminal in one
-// line, otherwise every ten seconds.
+// progress shows the progress of a transfer on standard error: on a terminal in one line,
+// otherwise every ten seconds.
 type progress struct {
 	c        *call
-	terminal *os.File // nil: standard error is not one
+	terminal *os.File // nil: standard error is not a terminal
 	total    int64
-	verb     string // what is done with the bytes, with a space at its end; "": sent
+	verb     string // verb and a space; "": sent
 
 	began, printed time.Time
 	first          int64 // bytes at the beginning
@@ -61,7 +61,7 @@ func (p *progress) at(n int64) {
 	}
 
 	p.drawn = true
-	_, _ = fmt.Fprintf(p.terminal, "\r\x1b[K%s", text) // an error here harms nothing
+	_, _ = fmt.Fprintf(p.terminal, "\r\x1b[K%s", text) // errors are ignored: this is only progress
 }
 
 // note ends the line and writes another one.
@@ -73,12 +73,12 @@ func (p *progress) note(format string, args ...any) {
 // end ends the line on the terminal.
 func (p *progress) end() {
 	if p.drawn {
-		_, _ = fmt.Fprintln(p.terminal) // an error here harms nothing
+		_, _ = fmt.Fprintln(p.terminal) // errors are ignored: this is only progress
 		p.drawn = false
 	}
 }
 
-// hashFile returns the SHA-256 of a file, in hex, and shows how far it is.
+// hashFile returns the SHA-256 of a file, in hex, and shows the progress.
 func hashFile(c *call, f *os.File) (string, error) {
 	st, err := f.Stat()
 	if err != nil {
@@ -97,7 +97,7 @@ func hashFile(c *call, f *os.File) (string, error) {
 	return hex.EncodeToString(sum.Sum(nil)), err
 }
 
-// countingReader reports how many bytes were read, and ends with its context.
+// countingReader reports the number of bytes read and fails when its context ends.
 type countingReader struct {
 	r   io.Reader
 	ctx context.Context

@@ -14,8 +14,8 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// confirm asks before a command destroys something: the operator has to type
-// word. Without a terminal only --yes confirms.
+// confirm asks before a destructive command: the operator must type word. Without a terminal
+// only --yes confirms.
 func (c *call) confirm(yes bool, what, word string) error {
 	if yes {
 		return nil
@@ -35,12 +35,12 @@ func (c *call) confirm(yes bool, what, word string) error {
 	return nil
 }
 
-// prompt reads a line, or ends with the command's context.
+// prompt reads a line, or returns when the command's context ends.
 func prompt(cmd *cobra.Command, text string) (string, error) {
 	cmd.PrintErr(text)
 	return readInterruptibly(cmd.Context(), func() (string, error) {
 		var b strings.Builder
-		one := make([]byte, 1) // byte by byte: what follows the line belongs to the next prompt
+		one := make([]byte, 1) // byte by byte: text after the line belongs to the next prompt
 		for {
 			n, err := cmd.InOrStdin().Read(one)
 			if n == 1 && one[0] == '\n' {

@@ -87,8 +87,7 @@ wait for an operator; open runs continue.`,
 	})
 }
 
-// recoveredMachines returns the names of the machines of a recovery, in their
-// order.
+// recoveredMachines returns the names of the machines of a recovery, in order.
 func recoveredMachines(c *call, in workflows.RecoverInput) ([]string, error) {
 	all, err := getAll[api.MachineView](c, client.Path("machines"))
 	if err != nil {
@@ -139,8 +138,8 @@ func recoverStatusCommand(o *options) *cobra.Command {
 	})
 }
 
-// printWaiting writes what a machine waits for. The recovery may be over, and the
-// operator may have answered the run since.
+// printWaiting prints what a machine waits for. The recovery may be over, and the operator
+// may have answered since.
 func printWaiting(c *call, w io.Writer, s inventory.OperationStep) {
 	now, err := get[inventory.Workflow](c, client.Path("workflows", s.Run))
 	if err != nil || now.Value.AwaitsPerson() {

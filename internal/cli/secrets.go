@@ -140,7 +140,7 @@ func checkStopped(c *call, cfg config.Config) error {
 	return nil
 }
 
-// confirmReset lists what is lost and asks.
+// confirmReset lists what will be lost and asks for confirmation.
 func confirmReset(c *call, yes bool, cfg config.Config, lost server.Unreadable, noKeyFile bool) error {
 	for _, x := range lost.Secrets {
 		c.note("to be entered again: %s", x)

@@ -41,8 +41,7 @@ Without a configuration it serves operators on 127.0.0.1:8080 and nothing else.`
 	})
 }
 
-// temporalChildCommand is the process of the embedded Temporal, which the server
-// starts.
+// temporalChildCommand runs the embedded Temporal as a child process of the server.
 func temporalChildCommand(o *options) *cobra.Command {
 	return o.command(&cobra.Command{
 		Use: temporalchild.Subcommand, Hidden: true, Args: cobra.NoArgs,

@@ -21,7 +21,7 @@ func statusCommand(o *options) *cobra.Command {
 	}, func(c *call) error {
 		return getAndShow(c, client.Path("status"), func(w io.Writer, s api.Status) error {
 			t := newTable(w)
-			// A server that is not the site has no more to report than its place among its peers.
+			// A server that is not the site reports only its place among its peers.
 			if s.Site != nil && s.Temporal == (api.TemporalStatus{}) {
 				t.field("server", fmt.Sprintf("%s, version %s", c.remote.URL(), s.Version))
 				siteFields(t, *s.Site)
@@ -35,7 +35,7 @@ func statusCommand(o *options) *cobra.Command {
 	})
 }
 
-// statusFields are the lines of a server that is the site.
+// statusFields returns the lines of a server that is the site.
 func statusFields(t *table, s api.Status) {
 	t.field("netboot", netbootStatus(s.Netboot))
 	t.field("Temporal", temporalStatus(s.Temporal))

@@ -130,7 +130,7 @@ func templateRenderCommand(o *options) *cobra.Command {
 		a, err := post[api.Rendered](c, client.Path("templates", c.args[0], "render"), in)
 		var e *client.Error
 		if errors.As(err, &e) && len(e.Problems) > 0 && e.Next == "" {
-			e.Next = "ingot template get " + c.args[0] // whose lines the problems name
+			e.Next = "ingot template get " + c.args[0] // the problems name lines of its output
 		}
 		if err != nil {
 			return err

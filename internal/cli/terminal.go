@@ -12,12 +12,11 @@ import (
 	"golang.org/x/term"
 )
 
-// terminal writes text to a terminal without control sequences and without
-// marks that reorder text. Names, logs and messages come from machines
-// (security S47).
+// terminal writes text to a terminal without control sequences and marks that reorder text,
+// because names, logs and messages come from machines (security S47).
 type terminal struct {
 	file *os.File
-	rest []byte // the beginning of a character that a write has cut
+	rest []byte // start of a character that was split between writes
 }
 
 // Write writes p; dangerous characters become U+FFFD.
@@ -46,7 +45,7 @@ func (t *terminal) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// dangerous reports whether a terminal could obey r.
+// dangerous reports whether a terminal could interpret r.
 func dangerous(r rune) bool {
 	switch {
 	case r < ' ', r >= 0x7f && r < 0xa0: // C0, DEL, C1
@@ -57,7 +56,7 @@ func dangerous(r rune) bool {
 	return false
 }
 
-// inert returns s as one line of harmless text.
+// inert returns s as one line of safe text.
 func inert(s string) string {
 	return strings.Map(func(r rune) rune {
 		switch {
@@ -70,8 +69,8 @@ func inert(s string) string {
 	}, s)
 }
 
-// escape writes what a terminal could obey as JSON's \u escapes: the value
-// stays the same.
+// escape writes characters that a terminal could interpret as JSON's \u escapes, which keeps
+// the value.
 func escape(text string) string {
 	var b strings.Builder
 	for _, r := range text {
@@ -93,7 +92,7 @@ func terminalOf(w io.Writer) (*os.File, bool) {
 	return nil, false
 }
 
-// interactive reports whether the operator can be asked.
+// interactive reports whether the operator can be prompted.
 func interactive(cmd *cobra.Command) bool {
 	f, ok := cmd.InOrStdin().(*os.File)
 	return ok && term.IsTerminal(int(f.Fd()))

@@ -16,16 +16,16 @@ import (
 )
 
 const (
-	pollTimeout = 10 * time.Second // for one answer
-	printEvery  = 10 * time.Second // a line is printed at least so often
+	pollTimeout = 10 * time.Second // for one request
+	printEvery  = 10 * time.Second // a line is printed at least this often
 )
 
-// endedError: the run or operation that was waited for did not succeed.
+// endedError means that the run or operation did not succeed.
 type endedError struct{ run, state string }
 
 func (e endedError) Error() string { return fmt.Sprintf("run %s ended as %s", e.run, e.state) }
 
-// checkOutcome is nil for a run that succeeded.
+// checkOutcome returns nil if the run succeeded.
 func checkOutcome(run, state string) error {
 	if state == inventory.StateSuccess {
 		return nil
@@ -33,8 +33,8 @@ func checkOutcome(run, state string) error {
 	return endedError{run, state}
 }
 
-// poll calls look every so often until it is over or fails. Ctrl-C ends the wait
-// with the error of interrupted.
+// poll calls look at intervals until it is done or fails. Ctrl-C ends the wait with the
+// error of interrupted.
 func (c *call) poll(every time.Duration, look func() (over bool, err error), interrupted func() error) error {
 	for {
 		over, err := look()
@@ -53,7 +53,7 @@ func (c *call) poll(every time.Duration, look func() (over bool, err error), int
 	}
 }
 
-// getWithin is get within pollTimeout; a late answer is client.ErrUnavailable.
+// getWithin is get with pollTimeout; a timeout is client.ErrUnavailable.
 func getWithin[T any](c *call, route string) (client.Answer[T], error) {
 	s, err := c.server()
 	if err != nil {
@@ -71,9 +71,9 @@ func getWithin[T any](c *call, route string) (client.Answer[T], error) {
 	return a, err
 }
 
-// waitForRun shows a run until it ends: a line at each change and at least every
-// 10 s. With --output json or yaml it prints only the last record. A server that
-// does not answer is asked again: the run does not depend on this command.
+// waitForRun shows a run until it ends: a line at each change and at least every 10 s. With
+// --output json or yaml it prints only the final record. A server that does not answer is
+// asked again, because the run does not depend on this command.
 func waitForRun(c *call, run string) error {
 	w := runWatcher{c: c, last: client.Answer[inventory.Workflow]{Value: inventory.Workflow{Run: run}}}
 	look := w.look
@@ -99,14 +99,14 @@ type runWatcher struct {
 	c    *call
 	last client.Answer[inventory.Workflow]
 
-	line     string    // the last line, without the part that always changes
-	printed  time.Time // when a line was printed last
-	question string    // id of the question that was printed
+	line     string    // last line, without the part that always changes
+	printed  time.Time // time of the last line
+	question string    // id of the last question printed
 	away     bool      // the server does not answer
 	speed    speedometer
 }
 
-// lookQuietly waits for the end without printing.
+// lookQuietly waits for the end and prints nothing.
 func (w *runWatcher) lookQuietly() (over bool, err error) {
 	a, err := getWithin[inventory.Workflow](w.c, client.Path("workflows", w.last.Value.Run))
 	switch {
@@ -127,7 +127,7 @@ func (w *runWatcher) lookQuietly() (over bool, err error) {
 	return true, checkOutcome(a.Value.Run, a.Value.State)
 }
 
-// look prints what has changed.
+// look prints changes.
 func (w *runWatcher) look() (over bool, err error) {
 	a, err := getWithin[inventory.Workflow](w.c, client.Path("workflows", w.last.Value.Run))
 	switch {
@@ -183,8 +183,8 @@ func (w *runWatcher) print(format string, args ...any) {
 	w.c.Printf("%s  %s\n", w.printed.Format(time.TimeOnly), inert(fmt.Sprintf(format, args...)))
 }
 
-// describe returns a line in two parts: one that changes when something has
-// happened, and one that changes all the time.
+// describe returns a line in two parts: one that changes with events, and one that changes
+// all the time.
 func (w *runWatcher) describe(x inventory.Workflow) (fixed, moving string) {
 	fixed = fmt.Sprintf("%-18s ", x.Phase)
 	for i, a := range x.Actions {
@@ -220,8 +220,8 @@ func (w *runWatcher) printEnd(x inventory.Workflow) error {
 	return checkOutcome(x.Run, x.State)
 }
 
-// speedometer measures from line to line: from poll to poll the speed would
-// jump.
+// speedometer measures the speed between printed lines, because the speed between polls
+// would fluctuate.
 type speedometer struct {
 	key   string // action and attempt
 	bytes int64
@@ -243,7 +243,7 @@ func (s *speedometer) measure(key string, a inventory.ActionRecord, printed time
 	return speedText(a.Done-s.bytes, now.Sub(s.at), a.Total-a.Done)
 }
 
-// speedText writes the speed of n bytes in d, and the time for those left.
+// speedText formats the speed of n bytes in d, and the remaining time.
 func speedText(n int64, d time.Duration, left int64) string {
 	if n <= 0 || d <= 0 {
 		return ""
@@ -258,7 +258,7 @@ func speedText(n int64, d time.Duration, left int64) string {
 	return out
 }
 
-// duration writes how long something took, or has taken so far.
+// duration formats how long something took, or has taken so far.
 func duration(began, ended time.Time) string {
 	switch {
 	case began.IsZero():

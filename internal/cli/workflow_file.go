@@ -15,7 +15,7 @@ type workflowBody struct {
 	Input any    `json:"input"`
 }
 
-// readWorkflow reads a workflow as strictly as the server, but knows lines.
+// readWorkflow parses a workflow as strictly as the server, but with line numbers.
 func readWorkflow(c *call, file string) (workflowBody, error) {
 	name, b, err := readInput(c.Command, file)
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/ingotmetal/ingot/workflows"
 )
 
-// printRun writes everything that is known about a run.
+// printRun prints everything that is known about a run.
 func printRun(c *call, w io.Writer, x inventory.Workflow) error {
 	t := newTable(w)
 	t.field("run", x.Run)
@@ -51,7 +51,7 @@ func printRun(c *call, w io.Writer, x inventory.Workflow) error {
 	return printTrouble(c, w, x)
 }
 
-// actionSeconds is how long an action took, or has taken so far.
+// actionSeconds returns how long an action took, or has taken so far.
 func actionSeconds(a inventory.ActionRecord) string {
 	switch {
 	case a.State == action.Running && !a.StartedAt.IsZero():
@@ -62,7 +62,7 @@ func actionSeconds(a inventory.ActionRecord) string {
 	return fmt.Sprintf("%.1f", a.Seconds)
 }
 
-// progressText is how far a running action is.
+// progressText describes the progress of a running action.
 func progressText(a inventory.ActionRecord) string {
 	switch {
 	case a.State != action.Running || a.Done == 0:
@@ -75,8 +75,8 @@ func progressText(a inventory.ActionRecord) string {
 	return human.Size(a.Done)
 }
 
-// printTrouble writes what a run waits for or why it failed: what was seen, what
-// is missing, and what to do next.
+// printTrouble prints what a run waits for or why it failed: what was observed, what is
+// missing, and what to do next.
 func printTrouble(c *call, w io.Writer, x inventory.Workflow) error {
 	if x.Message != "" {
 		fmt.Fprintf(w, "\n%s\n", strings.TrimSpace(x.Message))
@@ -105,8 +105,7 @@ func printTrouble(c *call, w io.Writer, x inventory.Workflow) error {
 	return nil
 }
 
-// printFailedAction writes the first action that failed, with the end of its
-// log.
+// printFailedAction prints the first failed action with the end of its log.
 func printFailedAction(c *call, w io.Writer, x inventory.Workflow) {
 	i := slices.IndexFunc(x.Actions, func(a inventory.ActionRecord) bool {
 		return a.State == action.Failed || a.State == action.Timeout || a.State == action.Stopped
@@ -133,7 +132,7 @@ func printFailedAction(c *call, w io.Writer, x inventory.Workflow) {
 	}
 }
 
-// maxTail is how many lines of a log are shown with a failure.
+// maxTail limits the log lines that are shown with a failure.
 const maxTail = 15
 
 func logTail(log string) string {
@@ -145,11 +144,10 @@ func logTail(log string) string {
 	return strings.Join(lines, "\n")
 }
 
-// bootStep is a step of a network boot: the kind of its event, and its text.
+// bootStep is a step of a network boot: its kind of event and its text.
 type bootStep struct{ kind, text string }
 
-// bootSteps are the steps of a network boot in order: of the agent, or of
-// another installer.
+// bootSteps are the ordered steps of a network boot, of the agent or of another installer.
 func bootSteps(installer bool) []bootStep {
 	last := bootStep{inventory.EventHello, "its agent said hello"}
 	if installer {
@@ -166,8 +164,8 @@ func bootSteps(installer bool) []bootStep {
 	}
 }
 
-// bootProgress says which steps of the network boot were seen and which are
-// missing; "" when the run is past its boot.
+// bootProgress describes which steps of the network boot were observed and which are
+// missing; "" if the run is past its boot.
 func bootProgress(c *call, x inventory.Workflow) string {
 	if !isBooting(x) {
 		return ""
@@ -201,8 +199,7 @@ func bootProgress(c *call, x inventory.Workflow) string {
 	return "seen:    " + strings.Join(seen, ", ") + "\nmissing: " + strings.Join(missing, ", ")
 }
 
-// isBooting reports whether a run waits for its machine to boot, or asks about
-// that.
+// isBooting reports whether a run waits for its machine to boot, or asks about the boot.
 func isBooting(x inventory.Workflow) bool {
 	switch x.Phase {
 	case inventory.PhasePower, inventory.PhaseDHCP, inventory.PhaseLoader, inventory.PhaseAgent:
@@ -217,8 +214,8 @@ func isBooting(x inventory.Workflow) bool {
 		len(x.Actions) > 0 && x.Actions[0].State == action.Pending
 }
 
-// countLastBoot counts the events of the last boot by kind, and reports whether
-// that boot was for another installer.
+// countLastBoot counts the events of the last boot by kind, and reports whether that boot
+// was for another installer.
 func countLastBoot(events []inventory.Event) (counts map[string]int64, installer bool) {
 	last := 0
 	for _, e := range events {
@@ -236,8 +233,7 @@ func countLastBoot(events []inventory.Event) (counts map[string]int64, installer
 	return counts, installer
 }
 
-// printQuestion writes the open question of a run, and the commands that answer
-// it.
+// printQuestion prints the open question of a run, and the commands that answer it.
 func printQuestion(w io.Writer, x inventory.Workflow) error {
 	q := x.Question
 	if q == nil {
@@ -263,14 +259,14 @@ func printQuestion(w io.Writer, x inventory.Workflow) error {
 	return nil
 }
 
-// printQuestionText writes a question, unless message has its text already.
+// printQuestionText prints a question, unless message already contains its text.
 func printQuestionText(w io.Writer, q *inventory.Question, message string) {
 	if q.Text != message {
 		fmt.Fprintf(w, "\n%s\n", q.Text)
 	}
 }
 
-// printChoices writes a command for each choice of a question.
+// printChoices prints a command for each choice of a question.
 func printChoices(w io.Writer, q *inventory.Question, command func(choice string) string) {
 	fmt.Fprintf(w, "\nasked since %s; answer with one of\n", human.Time(q.Since))
 	for _, choice := range q.Choices {

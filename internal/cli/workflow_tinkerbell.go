@@ -7,7 +7,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// outputTinkerbell is a form of output: JSON in the words of Tinkerbell before
+// outputTinkerbell is an output format: JSON with the field names of Tinkerbell before
 // v0.25.
 const outputTinkerbell = "tinkerbell"
 

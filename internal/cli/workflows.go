@@ -28,7 +28,7 @@ func workflowCommand(o *options) *cobra.Command {
 		workflowPoweredOnCommand(o), workflowDeleteCommand(o))
 }
 
-// runCommand makes a command about the run that its argument names.
+// runCommand returns a command about the run given by its argument.
 func runCommand(o *options, cmd *cobra.Command, run func(c *call, a client.Answer[inventory.Workflow]) error) *cobra.Command {
 	cmd.Args, cmd.ValidArgsFunction = cobra.ExactArgs(1), firstArg(o.machines())
 	return o.command(cmd, func(c *call) error {
@@ -43,8 +43,7 @@ func runCommand(o *options, cmd *cobra.Command, run func(c *call, a client.Answe
 
 var runID = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
 
-// findRun finds the run that an argument names: a run id, or a machine, which
-// means its latest run.
+// findRun returns the run given by a run id, or a machine's latest run.
 func findRun(c *call, arg string) (client.Answer[inventory.Workflow], error) {
 	ofMachine := client.Path("machines", strings.TrimPrefix(arg, "machine/"), "workflow")
 	if !runID.MatchString(arg) {
@@ -52,7 +51,7 @@ func findRun(c *call, arg string) (client.Answer[inventory.Workflow], error) {
 	}
 
 	a, err := get[inventory.Workflow](c, client.Path("workflows", arg))
-	if errors.Is(err, inventory.ErrNotFound) { // a machine's name may have the form of a run id
+	if errors.Is(err, inventory.ErrNotFound) { // a machine's name may look like a run id
 		if b, e := get[inventory.Workflow](c, ofMachine); e == nil {
 			return b, nil
 		}
@@ -129,8 +128,8 @@ func workflowLogsCommand(o *options) *cobra.Command {
 	})
 }
 
-// readLog reads the log of an action, by its name or number; "" and 0 are the
-// server's defaults.
+// readLog returns the log of an action, by name or index; "" and 0 mean the server's
+// defaults.
 func readLog(c *call, run, action string, attempt int) (string, error) {
 	q := url.Values{}
 	if action != "" {
