@@ -80,7 +80,7 @@ func TestS8AssignmentsAreSigned(t *testing.T) {
 	require.NoError(t, json.Unmarshal(s.assigned[2].Payload.Signed.Order, &o))
 	require.Equal(t, "#cloud-config", o.Action.Environment["USER_DATA"])
 
-	// Actions that are not those of the plan's digest are signed for no one.
+	// Actions that do not match the plan's digest are not signed.
 	s.plan.Actions[0].Environment["IMG_SHA256"] = "def"
 	before := len(s.assigned)
 	err = a.Assign(t.Context(), AssignRequest{Owner: owner, Boot: 3, Key: action.Key{Epoch: 4, Attempt: 1}, Disk: disk})
@@ -90,8 +90,8 @@ func TestS8AssignmentsAreSigned(t *testing.T) {
 	require.Len(t, s.assigned, before)
 }
 
-// A disk that was protected after it was bound is not written, and the agent
-// is told in the signed order which disks to leave alone.
+// A disk that was protected after it was bound is not written, and the signed order tells
+// the agent which disks are protected.
 func TestAssignLeavesProtectedDisksAlone(t *testing.T) {
 	public, private, err := ed25519.GenerateKey(nil)
 	require.NoError(t, err)
@@ -115,8 +115,8 @@ func TestAssignLeavesProtectedDisksAlone(t *testing.T) {
 	require.Equal(t, s.spared, o.Protected)
 }
 
-// A run that was reset from outside goes on under another id. Whatever it asks
-// for, it hears that it does not own the machine, and asks an operator.
+// A run that was reset continues under another id. Every request of it fails because it does
+// not own the machine, and it asks an operator.
 func TestAssignOfAResetRunIsFenced(t *testing.T) {
 	c := &crowded{planned: planned{lost: inventory.ErrNotFound}}
 	a := &Activities{Store: Store{Machines: c, Assignments: c, Grants: c}, Clocks: Clocks{Now: time.Now}}

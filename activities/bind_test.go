@@ -34,8 +34,8 @@ func (c *crowded) DisksWritten(context.Context, string) (map[string]string, erro
 
 func (c *crowded) AppendEvents(context.Context, []inventory.Event) error { return nil }
 
-// A disk that is protected is none: neither chosen for want of another, nor by
-// its serial number, nor by an operator.
+// A protected disk is never chosen: not as the only disk, not by its serial number, and not
+// by an operator.
 func TestBindLeavesProtectedDisksAlone(t *testing.T) {
 	disk := func(n string) action.Disk {
 		return action.Disk{Path: "/dev/" + n, Serial: n, Size: 1 << 30, Blank: true}
@@ -54,8 +54,8 @@ func TestBindLeavesProtectedDisksAlone(t *testing.T) {
 	require.Contains(t, b.Reason, `protected, and never written: /dev/S1 serial "S1"`)
 }
 
-// A disk that the agent could not tell of may fit as well: only what names one
-// disk on earth is enough then.
+// A disk that the agent could not report may match as well: only a selector of one unique
+// disk is accepted then.
 func TestBindAsksWhenDisksAreLeftOut(t *testing.T) {
 	c := &crowded{facts: action.Facts{
 		DisksOmitted: 3, Truncated: "by-id names, 3 disks", Disks: []action.Disk{{Path: "/dev/sda", Serial: "S1", Size: 1 << 30, Blank: true}},

@@ -58,9 +58,9 @@ func (s *shelf) PutPlan(_ context.Context, p inventory.Plan) error {
 // The digests of the two images of a shelf.
 var declaredDigest, seenDigest = strings.Repeat("d1", 32), strings.Repeat("5e", 32)
 
-// TestS18DigestsAreDeclaredOrRecorded: every image that a plan writes has a
-// digest; one that no one declared is warned of, and with require_digest it is
-// refused, whichever way a template names it.
+// TestS18DigestsAreDeclaredOrRecorded: every image that a plan writes has a digest. An
+// undeclared digest causes a warning and, with require_digest, an error, however the
+// template names the image.
 func TestS18DigestsAreDeclaredOrRecorded(t *testing.T) {
 	const head = "version: \"0.1\"\nname: t\ntasks:\n- name: t\n  worker: \"{{.device_1}}\"\n  actions:\n  - name: write\n    image: image2disk\n    timeout: 60\n    environment:\n      DEST_DISK: /dev/sda\n"
 	plan := func(template, image string, require bool) (Planned, *inventory.Plan, error) {
@@ -101,7 +101,7 @@ func TestS18DigestsAreDeclaredOrRecorded(t *testing.T) {
 			require.Nil(t, stored, "nothing was planned")
 		})
 	}
-	// Someone else's URL is of no use without a digest.
+	// A URL of another server is refused without a digest.
 	foreign := head + "      IMG_URL: https://mirror.example/x.raw\n"
 	_, _, err := plan(foreign, "", false)
 	require.ErrorContains(t, err, "IMG_SHA256")

@@ -13,7 +13,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// quietSite is a site with one run, of which nothing waits to be passed on.
+// quietSite is a site with one run and without undelivered events.
 type quietSite struct {
 	Grants
 	Agents

@@ -277,8 +277,8 @@ func (l logbook) Workflows(_ context.Context, f inventory.WorkflowFilter) (out [
 	return out, nil
 }
 
-// Who resumes finds machines up that it has begun to install itself: they
-// answer, and are no strangers. Who begins for the first time knows none.
+// A resumed Genesis accepts answers of machines that it has started to install. A first
+// Genesis knows of no such machines.
 func TestWhoMayAnswerWhenAGenesisIsResumed(t *testing.T) {
 	mine, other := []byte(`{"parent":"genesis/home"}`), []byte(`{"machine":"x"}`)
 	run := func(machine, state string, input []byte) inventory.Workflow {

@@ -13,7 +13,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// sessions is a cluster that counts them, and forgets one now and then.
+// sessions is a cluster that counts its sessions and sometimes forgets one.
 type sessions struct {
 	Clusters
 	begun, ended int
@@ -52,8 +52,8 @@ func (s *sessions) Nodes(_ context.Context, _ inventory.Endpoint, token inventor
 	return []inventory.ClusterNode{{Name: "ms-02-a", Ready: true}, {Name: "ms-02-b", Ready: true}, {Name: "ms-02-c", Ready: true}}, nil
 }
 
-// However often a cluster is asked, one token is made for it, another one when
-// the cluster has forgotten the first, and none is left behind.
+// However often a cluster is asked, one token is created for it, another one when the
+// cluster has forgotten the first, and none remains.
 func TestSessionsWithAClusterAreEnded(t *testing.T) {
 	var said strings.Builder
 	start := func() (*Activities, *sessions) {

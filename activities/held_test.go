@@ -17,8 +17,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// TestHeldRunsHaveNoEffects asks for every activity that there is, in the name
-// of a run that is held and of one that is not.
+// TestHeldRunsHaveNoEffects calls every activity for a held run and for another run.
 func TestHeldRunsHaveNoEffects(t *testing.T) {
 	t.Parallel()
 	var suite testsuite.WorkflowTestSuite

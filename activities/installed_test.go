@@ -11,7 +11,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// records is what operations and machines have recorded, the newest first.
+// records holds the records of operations and machines, newest first.
 type records struct {
 	operations []inventory.Operation
 	runs       []inventory.Workflow
@@ -33,8 +33,8 @@ func (l *records) Workflows(context.Context, inventory.WorkflowFilter) ([]invent
 	return append([]inventory.Workflow{}, l.runs...), nil
 }
 
-// TestInstalled finds the operation's own installation again, whatever was done
-// with the machine since, and does not overwrite someone else's.
+// TestInstalled finds the operation's installation whatever was done with the machine since,
+// and does not overwrite another run's installation.
 func TestInstalled(t *testing.T) {
 	at := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	run := func(name, typ, state, parent string, started time.Duration) inventory.Workflow {
@@ -77,8 +77,8 @@ func TestInstalled(t *testing.T) {
 	}
 }
 
-// A wait for an operation that is over would never end: nothing
-// can be asked before the activity returns.
+// A wait for a finished operation would never end, because nothing can be asked before the
+// activity returns.
 func TestOpenOperationThatHasEnded(t *testing.T) {
 	l := &records{operations: []inventory.Operation{{Run: "r1"}}}
 	a := &Activities{Store: Store{Operations: l}}

@@ -136,7 +136,7 @@ func TestPlanTakesThePhoneHomeOfADocument(t *testing.T) {
 	require.Equal(t, EvidencePhoneHome, p.Evidence)
 }
 
-// All that is wrong comes at once, with its remedy, and no secret.
+// All problems are returned at once, with their remedies and without secrets.
 func TestPlanRefusesAnInstaller(t *testing.T) {
 	a, y := newYard()
 	y.machine.Disks = append(y.machine.Disks, inventory.DeclaredDisk{Device: "/dev/sdb"})
@@ -176,8 +176,8 @@ func TestOnlyARunWithATalosDocumentWaitsForItsAPI(t *testing.T) {
 	require.ErrorIs(t, err, inventory.ErrInvalid)
 }
 
-// The plan pins its images. What is stored under their names later changes
-// nothing; a file that is gone is noticed before anything is done.
+// The plan pins its images. A later image of the same name changes nothing; a missing file
+// is detected before anything is done.
 func TestImagesOfAnInstallerArePinned(t *testing.T) {
 	a, y := newYard()
 	y.images[0].SHA256, y.images[1].SHA256 = sumA, sumB
@@ -222,7 +222,7 @@ func TestImagesOfAnInstallerArePinned(t *testing.T) {
 	require.ErrorContains(t, err, "is not known")
 }
 
-// ended knows that every run has failed.
+// ended reports every run as failed.
 type ended struct{ Records }
 
 func (ended) Workflow(_ context.Context, run string) (inventory.Workflow, error) {

@@ -12,8 +12,8 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// A run that was planned before the site moved fetches its images where the
-// site is now; what lies elsewhere stays where it is.
+// A run that was planned before the site moved fetches its images from the site's new place;
+// images elsewhere stay there.
 func TestImagesAfterAMove(t *testing.T) {
 	const then, now = "http://192.0.2.1/images", "http://198.51.100.1:7080/images"
 	for _, at := range []string{then, now} {
@@ -76,8 +76,8 @@ func (l openOperations) Operations(_ context.Context, f inventory.OperationFilte
 	return out, nil
 }
 
-// A Genesis and a migration exclude each other, whatever starts them: but for the
-// migration that is a step of the Genesis.
+// A Genesis and a migration exclude each other, except for the migration that is a step of
+// the Genesis.
 func TestAGenesisAndAMigrationAtATime(t *testing.T) {
 	operation := func(typ, id, name, input string) inventory.Operation {
 		return inventory.Operation{Type: typ, ID: id, Name: name, Run: "run of " + id, Input: []byte(input)}

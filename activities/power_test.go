@@ -59,8 +59,8 @@ func (l *ledger) Set(_ context.Context, _ inventory.BMC, _ inventory.Secret, pow
 	return nil
 }
 
-// TestWhatABMCDidIsNotDoneAgain: a write that fails after a task is not a reason
-// to switch a machine, which runs by then, a second time.
+// TestWhatABMCDidIsNotDoneAgain: if a write fails after a task, the machine, which runs by
+// then, is not switched a second time.
 func TestWhatABMCDidIsNotDoneAgain(t *testing.T) {
 	o := inventory.Owner{Machine: "node-1", Run: "r", Epoch: 3}
 	tasks := []inventory.BMCTask{{Power: "cycle"}, {Power: "on"}}

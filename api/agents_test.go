@@ -66,8 +66,7 @@ func TestSecondNonceIsAConflictAndRevokes(t *testing.T) {
 	s.holds(o, w)
 }
 
-// holds demands that the agent is told to hold, whatever it asks, until its
-// run is over.
+// holds requires that the agent is told to hold, whatever it asks, until its run is over.
 func (s *site) holds(o inventory.Owner, w action.Welcome) {
 	s.T.Helper()
 	report := action.Result{Key: s.Assign(o), ID: "r", State: action.Success}
@@ -110,8 +109,7 @@ func TestStrangeHardwareIsAConflict(t *testing.T) {
 	s.welcome(o, nonceB) // the machine itself is not locked out
 }
 
-// Strange hardware that comes after the machine itself: it cannot be known which
-// of the two is the impostor.
+// Foreign hardware reports after the machine: which of the two is genuine cannot be known.
 func TestStrangeHardwareRevokesTheAgent(t *testing.T) {
 	s := newSite(t)
 	s.AddMachine("m1", mac)
@@ -127,8 +125,7 @@ func TestStrangeHardwareRevokesTheAgent(t *testing.T) {
 	s.holds(o, w)
 }
 
-// S1: a claim whose answer was lost gets it again from the server that comes
-// after a restart, too.
+// S1: a claim whose answer was lost gets it again, even from a restarted server.
 func TestS1LostAnswerSurvivesARestart(t *testing.T) {
 	s := newSite(t)
 	s.AddMachine("m1", mac)
@@ -148,8 +145,8 @@ func TestS1LostAnswerSurvivesARestart(t *testing.T) {
 	)
 }
 
-// A run's record may be deleted while its last agent is still up: that hears
-// that its run is over.
+// A run's record may be deleted while its last agent is up: the agent is told that its run
+// is over.
 func TestAgentOfADeletedRunIsToldToGo(t *testing.T) {
 	s := newSite(t)
 	s.AddMachine("m1", mac)
@@ -164,7 +161,7 @@ func TestAgentOfADeletedRunIsToldToGo(t *testing.T) {
 	require.Equal(t, http.StatusGone, send(t, s.agent, http.MethodPost, "/agent/v1/heartbeat", action.Heartbeat{}, bearer(w.Token)).Code)
 }
 
-// An agent of another protocol is refused with what to do.
+// An agent with another protocol version is refused with a remedy.
 func TestProtocols(t *testing.T) {
 	for protocol, remedy := range map[int]string{
 		action.Protocol - 1: "too old", action.Protocol: "", action.Protocol + 1: "newer than the server",
@@ -274,7 +271,7 @@ func TestPollGetsAnAssignmentTheMomentItIsWritten(t *testing.T) {
 	require.Equal(t, 1, s.Events(inventory.EventFilter{Run: "r1"})[inventory.EventActionStarted])
 }
 
-// TestHeldPollOfARevokedAgentGetsNothing: the token was good when the poll came.
+// TestHeldPollOfARevokedAgentGetsNothing: the token was valid when the poll started.
 func TestHeldPollOfARevokedAgentGetsNothing(t *testing.T) {
 	s := newSite(t)
 	s.AddMachine("m1", mac)
@@ -302,7 +299,7 @@ func TestHeldPollOfARevokedAgentGetsNothing(t *testing.T) {
 	require.Zero(t, s.Events(inventory.EventFilter{Run: "r1"})[inventory.EventActionStarted])
 }
 
-// held tells when a poll has looked for work the first time.
+// held reports when a poll has looked for work for the first time.
 type held struct {
 	Store
 	once   sync.Once
@@ -321,7 +318,7 @@ func TestPollEndsWithoutWork(t *testing.T) {
 	w := s.welcome(s.Arm("m1", "r1"), nonceA)
 	require.Equal(t, http.StatusNoContent, send(t, s.agent, http.MethodGet, "/agent/v1/next?wait=0", nil, bearer(w.Token)).Code)
 	require.Equal(t, http.StatusBadRequest, send(t, s.agent, http.MethodGet, "/agent/v1/next?wait=soon", nil, bearer(w.Token)).Code)
-	// A server that stops lets polls go.
+	// A server that stops ends its polls.
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	require.NoError(t, s.engine.Run(ctx))

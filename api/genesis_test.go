@@ -66,7 +66,7 @@ func TestGenesis(t *testing.T) {
 	c.op(http.StatusNotFound, http.MethodGet, "/v1/genesis/home", nil)
 	c.op(http.StatusNotFound, http.MethodPost, "/v1/genesis/home/start", nil)
 
-	// What only is sent with is told and not stored.
+	// Warnings that do not prevent storing are returned.
 	only := lab
 	only.Only = true
 	c.op(http.StatusOK, http.MethodPut, "/v1/genesis/home", only)
@@ -93,7 +93,7 @@ func TestGenesis(t *testing.T) {
 	p = decode[GenesisPlan](t, c.op(http.StatusOK, http.MethodPost, "/v1/genesis/home/plan", nil), http.StatusOK)
 	require.Empty(t, p.Problems)
 
-	// A machine of the inventory that differs is not overwritten unless it is said.
+	// A machine of the inventory that differs is overwritten only on request.
 	other := inventory.Machine{Name: "um760", Interfaces: []inventory.Interface{{MAC: "02:00:00:00:07:61"}}}
 	require.NoError(t, s.Store.PutMachines(t.Context(), []inventory.Machine{other}, false, "test"))
 	rec = c.op(http.StatusBadRequest, http.MethodPost, "/v1/genesis/home/start", nil)
@@ -127,8 +127,8 @@ func TestGenesis(t *testing.T) {
 	require.Equal(t, 1, s.Temporal.Runs[run.Run].Cancels)
 }
 
-// An image that cannot be fetched is found in plan, with the line of the file, and
-// not an hour after the start.
+// The plan reports an image that cannot be fetched, with the line in the file, before the
+// start.
 func TestGenesisAsksForWhatItWouldFetch(t *testing.T) {
 	here := http.HandlerFunc(http.NotFound)
 	target := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { here.ServeHTTP(w, r) }))
@@ -188,8 +188,8 @@ func TestGenesisIsRefusedWithEverythingWrong(t *testing.T) {
 	c.op(http.StatusBadRequest, http.MethodPut, "/v1/genesis/home", lab)
 }
 
-// TestGenesisTellsMistakesAndWhatIsLackingTogether: what is wrong with the file
-// hides nothing of what the server knows, and brings nothing that is not so.
+// TestGenesisTellsMistakesAndWhatIsLackingTogether: mistakes in the file do not hide what
+// the server knows, and cause no false problems.
 func TestGenesisTellsMistakesAndWhatIsLackingTogether(t *testing.T) {
 	s := newSite(t)
 	c := checking(s)
@@ -245,7 +245,7 @@ func TestGenesisResumes(t *testing.T) {
 	c.op(http.StatusOK, http.MethodPut, "/v1/genesis/home", exampleLab(t))
 	c.op(http.StatusNotFound, http.MethodPost, "/v1/genesis/home/resume", nil)
 
-	// One that asks is told to try again.
+	// A Genesis that waits for the operator is told to try again.
 	s.operation("genesis/home", workflows.GenesisType)
 	s.Temporal.Open("genesis/home", "r1")
 	o, err := s.Store.Operation(t.Context(), "r1")
@@ -261,7 +261,7 @@ func TestGenesisResumes(t *testing.T) {
 	d := s.Temporal.Updates[0].Args[0].(workflows.Decision)
 	require.Equal(t, workflows.Decision{Question: "router.1", Choice: workflows.Retry, By: "admin"}, d)
 
-	// One that has failed begins again where it was.
+	// A failed Genesis starts again where it stopped.
 	o.Question, o.State, o.Seq = nil, inventory.StateFailed, 3
 	require.NoError(t, s.Store.PutOperation(t.Context(), o))
 	s.Temporal.Mu.Lock()
@@ -270,7 +270,7 @@ func TestGenesisResumes(t *testing.T) {
 	run := decode[Started](t, c.op(http.StatusAccepted, http.MethodPost, "/v1/genesis/home/resume", nil), http.StatusAccepted)
 	require.Equal(t, workflows.GenesisInput{Name: "home", Resume: true}, s.Temporal.Inputs[0])
 
-	// One that is done is done.
+	// A finished Genesis is not started again.
 	o, err = s.Store.Operation(t.Context(), run.Run)
 	require.NoError(t, err)
 	o.State = inventory.StateSuccess

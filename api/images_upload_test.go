@@ -45,8 +45,8 @@ func (s *site) contents() (out []string) {
 	return out
 }
 
-// A kill in the middle of an upload leaves the old image, and what was sent of
-// one file is never continued with another.
+// A kill in the middle of an upload keeps the old image, and a partial upload is never
+// resumed with another file.
 func TestS18AnInterruptedUploadKeepsTheOldImage(t *testing.T) {
 	s := newSite(t)
 	a, b, c := "A"+strings.Repeat("a", 8999), "B"+strings.Repeat("b", 8999), "C"+strings.Repeat("c", 8999)
@@ -123,7 +123,7 @@ func (s *site) endRun(run, machine string) {
 	)
 }
 
-// A file stays as long as an open run has planned it, and goes when none has.
+// A file stays while a plan of an open run needs it, and is removed after that.
 func TestAnOpenPlanKeepsTheFileOfAReplacedImage(t *testing.T) {
 	s := newSite(t)
 	a := decode[inventory.Image](t, s.do(http.MethodPut, "/v1/images/prod", "A"), http.StatusCreated)
@@ -158,7 +158,7 @@ func (s interruptedStore) PutImage(ctx context.Context, i inventory.Image, by st
 	return s.Store.PutImage(ctx, i, by)
 }
 
-// A client that disconnects when its file is in its place has stored the image.
+// If the client disconnects once its file is in place, the image is still stored.
 func TestADisconnectAfterTheRenameKeepsTheImage(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	s := newSite(t, func(c *siteConfig) { c.Store = interruptedStore{c.Store, cancel} })
@@ -178,7 +178,7 @@ func (refusingStore) PutImage(context.Context, inventory.Image, string) error {
 	return inventory.ErrFull
 }
 
-// A file whose image could not be stored does not stay for ever.
+// A file whose image could not be stored is removed later.
 func TestAFileWithoutItsImageIsRemoved(t *testing.T) {
 	s := newSite(t, func(c *siteConfig) { c.Store = refusingStore{c.Store} })
 	require.Equal(t, http.StatusInsufficientStorage, s.do(http.MethodPut, "/v1/images/prod", "A").Code)
@@ -240,8 +240,7 @@ func (s *site) unused() (names []string) {
 	return names
 }
 
-// What installers boot and fetch is named by labels, by documents, and by a
-// stored lab file.
+// Labels, documents and a stored lab file name the images that installers boot and fetch.
 func TestDeleteLooksAtLabelsDocumentsAndLabs(t *testing.T) {
 	s := newSite(t)
 	s.stock()
@@ -313,8 +312,8 @@ const (
 	bz2Text = "QlpoOTFBWSZTWfji+4gAAAbRgAAQQAAta44AIAAimTTTTGQpgACHYQ5QfktSEeOC7kinChIfHF9xAA=="
 )
 
-// What agents could not write, or what no machine would boot from, is refused
-// when it is stored, with what to do about it.
+// Images that agents could not write, or that no machine would boot, are refused at the
+// upload, with a remedy.
 func TestAnImageIsReadToItsEndWhenItIsStored(t *testing.T) {
 	disk := diskOf(4<<20, 4096)
 	random := []byte(noise(1 << 20))

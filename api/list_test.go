@@ -93,8 +93,8 @@ func forgetfulSite(t *testing.T) (*site, *forgetful) {
 	return s, store
 }
 
-// TestListOutlivesAFreshRun: a run that is gone by the time it is looked up is
-// left out, and the list is complete.
+// TestListOutlivesAFreshRun: a run that is deleted while the list is read is left out, and
+// the list is complete.
 func TestListOutlivesAFreshRun(t *testing.T) {
 	s, _ := forgetfulSite(t)
 	s.AddMachine("m1", mac)

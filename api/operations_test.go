@@ -121,8 +121,8 @@ func TestReconcileEndsOperationsThatAreOver(t *testing.T) {
 	}
 }
 
-// The history of a recovery was full: it goes on in another execution, under the
-// record of the first, which is where decisions and cancellations go.
+// A recovery whose history was full continues as new under the record of its first
+// execution. Decisions and cancellations go to that record.
 func TestOperationThatContinuesKeepsItsRecord(t *testing.T) {
 	s := newSite(t)
 	s.operation("recover/rack", workflows.RecoverType)
@@ -162,7 +162,7 @@ func TestOperationThatContinuesKeepsItsRecord(t *testing.T) {
 	require.Zero(t, s.Temporal.Runs["r3"].Cancels)
 }
 
-// The execution that follows has ended before it recorded anything.
+// The next execution ended before it recorded anything.
 func TestOperationWhoseContinuationEndedIsOver(t *testing.T) {
 	s := newSite(t)
 	s.operation("recover/rack", workflows.RecoverType)
@@ -176,7 +176,7 @@ func TestOperationWhoseContinuationEndedIsOver(t *testing.T) {
 	require.Equal(t, inventory.StateFailed, o.State)
 }
 
-// A migration that was ended from outside never ran its undo.
+// A migration that was ended from outside did not run its undo.
 func TestReconcileTakesNewRunsAgain(t *testing.T) {
 	s := newSite(t)
 	intake := func() string {

@@ -10,8 +10,8 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// TestS28PowerCommandsAreNamedOnly: the inventory names a command that the
-// server's configuration has, and can say nothing else about it.
+// TestS28PowerCommandsAreNamedOnly: the inventory can only name a command of the server's
+// configuration.
 func TestS28PowerCommandsAreNamedOnly(t *testing.T) {
 	s := newSite(t, func(c *siteConfig) {
 		c.CheckPowerCommand = func(name string) error {

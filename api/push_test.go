@@ -28,7 +28,7 @@ func TestPushOfTenThousandMachines(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, stored, len(ms))
 
-	// All that is wrong is told at once.
+	// All problems are returned at once.
 	for n := range ms {
 		ms[n].Name, ms[n].Interfaces[0].MAC = ms[n].Name+"-new", fmt.Sprintf("02:00:00:01:%02x:%02x", n>>8, n&255)
 	}
@@ -37,7 +37,7 @@ func TestPushOfTenThousandMachines(t *testing.T) {
 	require.Len(t, e.Problems, 2)
 }
 
-// What is too large says how large it may be.
+// The error for a body that is too large names the limit.
 func TestTooLargeABodyNamesItsLimit(t *testing.T) {
 	s := newSite(t)
 	e := decode[answer](
@@ -80,8 +80,8 @@ func TestPushWarnsOfAGateway(t *testing.T) {
 	require.Equal(t, []string{"router: 192.0.2.254 is the gateway of node: right only if this machine is their router"}, a.Warnings)
 }
 
-// The server's own address, its gateway, and a subnet that no listed relay
-// serves are refused; a subnet that a relay might serve is told.
+// The server's own address, its gateway, and a subnet of no listed relay are refused; a
+// subnet that a relay might serve causes a warning.
 func TestPushChecksTheNetwork(t *testing.T) {
 	s := newSite(t)
 	n := inventory.Network{

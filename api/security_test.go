@@ -84,8 +84,8 @@ func TestS1OneClaimPerBoot(t *testing.T) {
 	require.Equal(t, http.StatusNotFound, s.claim(h).Code, "the window has closed")
 }
 
-// TestS2TokensAreBoundAndHashed: 256 bits, of which the database has the hash
-// alone; of use to one machine, and to no run but its own.
+// TestS2TokensAreBoundAndHashed: tokens have 256 bits, only their hash is in the database,
+// and each is valid for one machine and one run.
 func TestS2TokensAreBoundAndHashed(t *testing.T) {
 	s := newSite(t)
 	s.AddMachine("m1", mac)
@@ -155,9 +155,9 @@ func (q *questions) AgentByToken(ctx context.Context, sum []byte) (inventory.Age
 	return q.Store.AgentByToken(ctx, sum)
 }
 
-// TestS3AgentRoutesTellNobodyWhatIsArmed: who holds no claim and no token gets
-// the same bytes after the same questions to the store, whether there is such
-// a machine, whether a run holds it and whether its boot is open.
+// TestS3AgentRoutesTellNobodyWhatIsArmed: without a claim or token, a client gets the same
+// bytes after the same queries, whether or not the machine exists, a run holds it and its
+// boot is open.
 func TestS3AgentRoutesTellNobodyWhatIsArmed(t *testing.T) {
 	s := newSite(t)
 	for n, name := range []string{"never", "held", "armed", "closed", "spent"} {
@@ -215,8 +215,8 @@ func TestS3AgentRoutesTellNobodyWhatIsArmed(t *testing.T) {
 	}
 }
 
-// TestS4NoHeaderNamesTheCaller: an operator's or agent's request is the
-// same whatever address a header claims.
+// TestS4NoHeaderNamesTheCaller: headers with an address do not change how an operator's or
+// agent's request is handled.
 func TestS4NoHeaderNamesTheCaller(t *testing.T) {
 	s := newSite(t)
 	for _, name := range []string{"X-Forwarded-For", "Forwarded", "X-Real-Ip", "X-Forwarded-Host", "X-Appengine-Remote-Addr", "Cf-Connecting-Ip"} {
@@ -275,8 +275,8 @@ func nameserver(t *testing.T, names map[string][]string) *net.Resolver {
 	}}
 }
 
-// TestS17FetchJudgesWhatItDials: names that lead inside, at once or at the
-// second question, are not dialled; redirects and other schemes neither.
+// TestS17FetchJudgesWhatItDials: names that resolve to internal addresses, at the first or
+// second query, are not dialed; nor are redirects and other schemes.
 func TestS17FetchJudgesWhatItDials(t *testing.T) {
 	var dialled atomic.Int64
 	inside := httptest.NewTLSServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
@@ -329,7 +329,7 @@ func TestS17FetchJudgesWhatItDials(t *testing.T) {
 	require.Zero(t, dialled.Load(), "the inside was dialled")
 }
 
-// TestS17AddressesThatMayBeDialled is the table of what is inside.
+// TestS17AddressesThatMayBeDialled is the table of internal addresses.
 func TestS17AddressesThatMayBeDialled(t *testing.T) {
 	s := newSite(t, func(c *siteConfig) { c.FetchHosts = []string{"mirror.lan", "127.0.0.1"} }).api.images
 	public := []string{"1.1.1.1", "93.184.216.34", "2606:2800:220:1::1"}

@@ -26,9 +26,9 @@ func (s spy) SignalWorkflow(ctx context.Context, id, run, name string, arg any) 
 	return s.Client.SignalWorkflow(ctx, id, run, name, arg)
 }
 
-// TestHeldRunsAreTold: after a restore, a run that was open hears that it is
-// held; one that was over by its record is cancelled where Temporal's copy is
-// a little older; and the status names those that wait for a person.
+// TestHeldRunsAreTold: after a restore, an open run is told that it is held; a run whose
+// record is final is canceled where Temporal's copy is a little older; and the status names
+// the runs that wait for a person.
 func TestHeldRunsAreTold(t *testing.T) {
 	var events []workflows.Event
 	held := []inventory.HeldRun{

@@ -26,8 +26,8 @@ func (s *site) image(name string) {
 	require.Equal(s.T, http.StatusCreated, s.do(http.MethodPut, "/v1/images/"+name, "an image called "+name).Code)
 }
 
-// TestS11ProvisionStartsOneRunPerMachine: a fixed id, and a second start is
-// refused, whatever came of it.
+// TestS11ProvisionStartsOneRunPerMachine: the workflow id is fixed, and a second start is
+// refused.
 func TestS11ProvisionStartsOneRunPerMachine(t *testing.T) {
 	s := newSite(t)
 	s.AddMachine("m1", mac)
@@ -159,8 +159,8 @@ func TestRetryIsANewRun(t *testing.T) {
 	require.Equal(t, http.StatusNoContent, s.do(http.MethodDelete, "/v1/workflows/r1", nil).Code)
 }
 
-// TestRetryFromTheFailedStepIsRefused: without the plan there is no rest to carry
-// out, and after another run has written there is nothing to carry it out on.
+// TestRetryFromTheFailedStepIsRefused: a retry from the failed step needs the plan, and no
+// other run may have written to the disk since.
 func TestRetryFromTheFailedStepIsRefused(t *testing.T) {
 	s := newSite(t)
 	s.AddMachine("m1", mac)
@@ -203,8 +203,8 @@ func TestRetryFromTheFailedStepIsRefused(t *testing.T) {
 	refused("r2", `run "r3" has written to machine "m1" since`)
 }
 
-// TestNextAfterATerminatedRun: the rest of a run is suggested only where it can be
-// carried out.
+// TestNextAfterATerminatedRun: a retry from the failed step is suggested only if it is
+// possible.
 func TestNextAfterATerminatedRun(t *testing.T) {
 	for name, c := range map[string]struct {
 		planned bool
@@ -505,8 +505,8 @@ func TestStreamsAreBounded(t *testing.T) {
 	require.Equal(t, http.StatusServiceUnavailable, s.do(http.MethodGet, "/v1/events/stream", nil).Code)
 }
 
-// TestWhatIsTriedAgainIsShown: the record cannot say so when the database
-// cannot be written.
+// TestWhatIsTriedAgainIsShown: retried activities are shown although the database, and so
+// the record, cannot be written.
 func TestWhatIsTriedAgainIsShown(t *testing.T) {
 	s := newSite(t, func(c *siteConfig) {
 		c.Retrying = func(run string) []string { return []string{"Record of " + run + " failed 7 times: disk full"} }

@@ -18,21 +18,21 @@ import (
 	"github.com/ingotmetal/ingot/lab"
 )
 
-// DemoMachine is a machine of the demo and how it went.
+// DemoMachine is a machine of the demo and its result.
 type DemoMachine struct {
 	*lab.Machine
 	Name     string
-	Template string // the built-in one that configures it
+	Template string // built-in template that configures it
 	What     string
 	Run      inventory.Workflow
-	Booted   string // what the installed system said on its console
+	Booted   string // what the installed system printed on its console
 	Took     time.Duration
 }
 
-// Demo installs Debian 12 on two machines at once, from power-on to a system
-// that cloud-init has configured: one BIOS machine on the server's own network
-// by a CIDATA partition, one UEFI machine behind a DHCP relay by the metadata
-// server. It tells what happens on out as it happens.
+// Demo installs Debian 12 on two machines at once, from power-on to a system configured by
+// cloud-init: a BIOS machine on the server's own network by a CIDATA partition, and a UEFI
+// machine behind a DHCP relay by the metadata server. It prints events on out as they
+// happen.
 func Demo(ctx context.Context, s *Site, image lab.Image, out io.Writer) ([]*DemoMachine, error) {
 	say := &teller{out: out, start: time.Now()}
 	say.line("", "lab %s: 2 machines, a relay, BMCs that speak IPMI", s.Name())
@@ -85,11 +85,11 @@ func Demo(ctx context.Context, s *Site, image lab.Image, out io.Writer) ([]*Demo
 	return machines, g.Wait()
 }
 
-// tell prints the events of a run that were not told yet, and its progress.
+// tell prints the new events of a run, and its progress.
 func (s *Site) tell(ctx context.Context, say *teller, w inventory.Workflow, told int64) int64 {
 	var events struct{ Items []inventory.Event }
 	if err := s.REST(ctx, http.MethodGet, fmt.Sprintf("/v1/workflows/%s/events?after=%d", w.Run, told), nil, &events); err != nil {
-		return told // told again at the next change
+		return told // printed at the next change
 	}
 	for _, e := range events.Items {
 		told = e.Seq
@@ -118,7 +118,7 @@ type teller struct {
 func (t *teller) line(machine, format string, args ...any) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	// Where the demo's output goes nowhere, there is nobody to tell.
+	// Without an output there is nothing to print.
 	_, _ = fmt.Fprintf(t.out, "%6.1f s  %-5s %s\n", time.Since(t.start).Seconds(), machine, fmt.Sprintf(format, args...))
 }
 

@@ -12,13 +12,13 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// watchPage opens the page in a headless browser, as the one-time login link
-// lets it, and waits until it shows an image being written to a disk. With a
-// file name it leaves a picture of that moment there.
+// watchPage opens the page in a headless browser with the one-time login link, and waits
+// until it shows an image being written to a disk. If a file name is given, it saves a
+// screenshot there.
 func (s *Site) watchPage(ctx context.Context, picture string) error {
-	// The browser dies with the thread that starts it (chromedp sets a
-	// parent-death signal), and the lab ends threads that were in a namespace.
-	// This one is kept for as long as the browser is watched.
+	// The browser dies with the thread that starts it (chromedp sets a parent-death signal),
+	// and the lab ends threads that were in a namespace. Keep this thread while the browser
+	// runs.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	chromium, err := exec.LookPath("chromium")
@@ -30,7 +30,7 @@ func (s *Site) watchPage(ctx context.Context, picture string) error {
 		return err
 	}
 	link = strings.Replace(strings.TrimSpace(link), fmt.Sprintf("127.0.0.1:%d", apiPort), s.API, 1)
-	// Root needs --no-sandbox; everything else is the browser as it comes.
+	// Root needs --no-sandbox; all other browser options are defaults.
 	opts := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(chromium), chromedp.NoSandbox,
 		chromedp.WindowSize(1280, 860), chromedp.WSURLReadTimeout(3*time.Minute))
 	alloc, cancelAlloc := chromedp.NewExecAllocator(ctx, opts...)

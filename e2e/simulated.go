@@ -20,19 +20,19 @@ import (
 	"github.com/ingotmetal/ingot/action"
 )
 
-// Simulated is a machine without firmware: it fetches its boot script as iPXE
-// would and speaks the agent's protocol, from inside the lab's network.
+// Simulated is a machine without firmware: it fetches its boot script as iPXE would and
+// speaks the agent's protocol, from inside the lab's network.
 type Simulated struct {
 	Name, MAC string
 	Facts     action.Facts
 
 	plain, agent *http.Client
-	server       string // as machines see it
-	base         string // of the agent's routes
+	server       string // URL of the server for machines
+	base         string // base URL of the agent's routes
 	token        string
 }
 
-// Simulate returns a machine that the inventory already knows under name and mac.
+// Simulate returns a simulated machine that is in the inventory under name and mac.
 func (s *Site) Simulate(name, mac string) *Simulated {
 	dial := func(ctx context.Context, network, addr string) (net.Conn, error) {
 		return s.DialContext(ctx, s.Namespace, network, addr)
@@ -46,7 +46,7 @@ func (s *Site) Simulate(name, mac string) *Simulated {
 
 var argument = regexp.MustCompile(`ingot\.(server|pin|claim|plan)=(\S+)`)
 
-// ErrNotArmed is what Boot returns when the machine is sent to its disk.
+// ErrNotArmed is returned by Boot if the machine must boot its disk.
 var ErrNotArmed = errors.New("the boot script has no claim")
 
 // Script fetches the boot script.
@@ -65,8 +65,8 @@ func (m *Simulated) Script(ctx context.Context) (string, error) {
 	return string(script), err
 }
 
-// Arguments fetches the boot script and returns what it tells the agent:
-// server, pin and claim. ErrNotArmed: the machine is sent to its disk.
+// Arguments fetches the boot script and returns its arguments for the agent: server, pin and
+// claim. ErrNotArmed means that the machine must boot its disk.
 func (m *Simulated) Arguments(ctx context.Context) (map[string]string, error) {
 	script, err := m.Script(ctx)
 	if err != nil {
@@ -100,14 +100,14 @@ func (m *Simulated) Boot(ctx context.Context) (action.Welcome, error) {
 	return w, err
 }
 
-// Nonce returns a new one, as an agent makes one for each boot.
+// Nonce returns a new nonce, as an agent creates one for each boot.
 func Nonce() string {
 	var nonce [16]byte
 	_, _ = rand.Read(nonce[:]) // never returns an error: it ends the program instead
 	return hex.EncodeToString(nonce[:])
 }
 
-// Answer is what the server said.
+// Answer is the server's answer.
 type Answer struct {
 	Status int
 	Body   []byte
@@ -123,26 +123,25 @@ func (a Answer) Welcome() (w action.Welcome, err error) {
 	return w, json.Unmarshal(a.Body, &w)
 }
 
-// agentFlags are the flags by which a worker-agent process learns what the
-// script tells it.
+// agentFlags returns the flags that pass the script's arguments to a worker-agent process.
 func agentFlags(args map[string]string) []string {
 	flags := []string{"-server", args["server"], "-pin", args["pin"], "-claim", args["claim"]}
-	if args["plan"] != "" { // an agent of before orders were signed has no such flag
+	if args["plan"] != "" { // agents from before signed orders do not have this flag
 		flags = append(flags, "-plan", args["plan"])
 	}
 	return flags
 }
 
-// Redeem presents the claim of a boot script's arguments, which may be an old
-// one. Use takes the token that came of it.
+// Redeem presents the claim in a boot script's arguments, which may be old. Use selects the
+// token that it returns.
 func (m *Simulated) Redeem(ctx context.Context, args map[string]string, nonce string) (Answer, error) {
 	m.meet(args)
 	hello := m.hello(args, nonce)
 	return m.Ask(ctx, http.MethodPost, "/agent/v1/claim", hello)
 }
 
-// RedeemUnheard presents the claim and does not read the answer: the returned
-// function drops the connection.
+// RedeemUnheard presents the claim and does not read the answer; the returned function drops
+// the connection.
 func (m *Simulated) RedeemUnheard(ctx context.Context, args map[string]string, nonce string) (drop func() error, err error) {
 	m.meet(args)
 	b, err := json.Marshal(m.hello(args, nonce))
@@ -174,13 +173,13 @@ func (m *Simulated) hello(args map[string]string, nonce string) action.Hello {
 	return action.Hello{Protocol: action.Protocol, Machine: m.Name, Claim: args["claim"], Nonce: nonce, MAC: m.MAC, Facts: m.Facts}
 }
 
-// Use makes the token that of all further requests, and returns the one before.
+// Use sets the token of all further requests, and returns the previous one.
 func (m *Simulated) Use(token string) (before string) {
 	before, m.token = m.token, token
 	return before
 }
 
-// pinned trusts the key with that digest and nothing else.
+// pinned trusts only the key with that digest.
 func pinned(pin string) *tls.Config {
 	return &tls.Config{
 		MinVersion:         tls.VersionTLS12,
@@ -195,7 +194,7 @@ func pinned(pin string) *tls.Config {
 	}
 }
 
-// Next waits for an assignment; nil when there was none for 30 s.
+// Next waits for an assignment; it returns nil if there was none for 30 s.
 func (m *Simulated) Next(ctx context.Context) (*action.Assignment, error) {
 	var a action.Assignment
 	status, err := m.call(ctx, http.MethodGet, "/agent/v1/next?wait=30s", nil, &a)
@@ -225,14 +224,14 @@ func (m *Simulated) Done(ctx context.Context, a *action.Assignment) error {
 	return m.Report(ctx, action.Result{Key: a.Key, ID: m.Name + "-" + a.Key.String(), State: action.Success, Started: now, Ended: now})
 }
 
-// Heartbeat says that the agent lives.
+// Heartbeat sends a sign of life of the agent.
 func (m *Simulated) Heartbeat(ctx context.Context, h action.Heartbeat) (action.Orders, error) {
 	var o action.Orders
 	_, err := m.call(ctx, http.MethodPost, "/agent/v1/heartbeat", h, &o)
 	return o, err
 }
 
-// Ask sends a request to the agent's routes, and returns the answer as it came.
+// Ask sends a request to the agent's routes and returns the raw answer.
 func (m *Simulated) Ask(ctx context.Context, method, path string, body any) (Answer, error) {
 	var a Answer
 	var r io.Reader

@@ -1,6 +1,6 @@
-// Package e2e runs Ingot in the virtual lab: real firmware, real BMC protocol,
-// a real Temporal server. The tests of this package and "make demo" share the
-// Site, which is an installation of Ingot as an operator would have it.
+// Package e2e runs Ingot in the virtual lab: real firmware, real BMC protocol, a real
+// Temporal server. Its tests and "make demo" share Site, which is an installation of Ingot
+// as an operator would have it.
 package e2e
 
 import (
@@ -29,77 +29,75 @@ const (
 	apiPort      = 8080
 	temporalPort = 7233
 	uiPort       = 8233
-	// guestPort is where a guest hands on what comes for its Temporal.
+	// guestPort forwards connections to a guest's Temporal.
 	guestPort = 17233
 )
 
-// Site is one installation of Ingot in a lab of its own.
+// Site is one installation of Ingot in a lab.
 type Site struct {
 	*lab.Lab
 	// API, Temporal and UI are addresses on the host's loopback.
 	API, Temporal, UI string
 
-	// Namespace is where the server runs, and Address the one at which
-	// machines reach it.
+	// Namespace is where the server runs, and Address is its address for machines.
 	Namespace lab.Namespace
 	Address   string
 
-	shared bool   // the lab is somebody else's
+	shared bool   // the lab belongs to another site
 	root   string // of the repository
-	bin    string // where ingot lies
-	image  string // root filesystem in which the server runs instead
-	caps   string // what the server may do there
+	bin    string // directory of ingot
+	image  string // root filesystem in which the server runs, if set
+	caps   string // the server's capabilities
 	dir    string // config, state, logs
 	out    io.Writer
 	mu     sync.Mutex
 	server *lab.Cmd
-	guest  *lab.Guest // where the server runs instead; see Options.Guest
+	guest  *lab.Guest // where the server runs, if set; see Options.Guest
 	log    *os.File
 }
 
 // Options of a site.
 type Options struct {
-	// Root is the repository, where bin/ and .tools/ lie.
+	// Root is the repository with bin/ and .tools/.
 	Root string
-	// Programs is the folder of the programs, Root/bin by default; see Upgrade.
+	// Programs is the directory of the programs, Root/bin by default; see Upgrade.
 	Programs string
-	// Dir keeps everything that a failed test is looked at with; empty: a
-	// folder that goes with the lab.
+	// Dir keeps everything needed to examine a failed test; empty means a directory that is
+	// removed with the lab.
 	Dir string
-	// Out gets what the server and the lab say; nil discards it.
+	// Out receives the output of the server and the lab; nil discards it.
 	Out io.Writer
-	// Guest runs the server in a virtual machine with a clock of its own.
+	// Guest runs the server in a virtual machine with a separate clock.
 	Guest bool
-	// Disk gives the data directory a filesystem of its own, of that many
-	// bytes: one that a test can fill up.
+	// Disk gives the data directory a separate filesystem of this many bytes, so that a test
+	// can fill it.
 	Disk int64
-	// Lab places the site in a lab that there is already; Close leaves it.
-	// Name is then the site's folder in the lab's.
+	// Lab places the site in an existing lab, which Close leaves running. Name is then the
+	// site's directory in the lab's directory.
 	Lab  *lab.Lab
 	Name string
-	// Home makes a lab with the home network of lab.Options.Home.
+	// Home creates a lab with the home network of lab.Options.Home.
 	Home bool
 	// Namespace is where the server runs: lab.Server (the same as lab.Target)
 	// by default, or lab.Seed.
 	Namespace lab.Namespace
-	// RelayOnly lets the server answer the router's relay alone.
+	// RelayOnly lets the server answer only the router's relay.
 	RelayOnly bool
-	// Relays are listed beside those of the lab's networks.
+	// Relays are listed in addition to those of the lab's networks.
 	Relays []string
-	// Image is the root filesystem of the container image, unpacked by
-	// deploy/image -unpack: the server runs in it as deploy/compose.yaml (with
-	// RelayOnly) or deploy/genesis/ingot.yaml let it: read-only, with the
-	// capabilities that they name.
+	// Image is the root filesystem of the container image, unpacked by deploy/image -unpack.
+	// The server runs in it with the restrictions of deploy/compose.yaml (with RelayOnly) or
+	// deploy/genesis/ingot.yaml: read-only, and with the capabilities listed there.
 	Image string
-	// NoStart only prepares the site; Start, or Launch, starts it.
+	// NoStart only prepares the site; Start or Launch starts it.
 	NoStart bool
 	// Config is added to the server's configuration, under "netboot:" and at
 	// the top level.
 	Netboot, Top string
 }
 
-// NewSite makes a lab and starts Ingot in it. Close ends both. With
-// Options.Lab it only places one more installation in that lab.
+// NewSite creates a lab and starts Ingot in it; Close ends both. With Options.Lab it only
+// adds an installation to that lab.
 func NewSite(ctx context.Context, o Options) (_ *Site, err error) {
 	for _, f := range []string{"bin/ingot", "bin/worker-agent", "bin/agentos/vmlinuz", "bin/agentos/initramfs"} {
 		if _, err := os.Stat(filepath.Join(o.Root, f)); err != nil {
@@ -137,7 +135,7 @@ func NewSite(ctx context.Context, o Options) (_ *Site, err error) {
 	}
 	defer func() {
 		if err != nil {
-			_ = s.Close() // the first error is the one that tells
+			_ = s.Close() // the first error is more useful
 		}
 	}()
 	if err := os.MkdirAll(s.dir, 0o755); err != nil {
@@ -203,11 +201,11 @@ func NewSite(ctx context.Context, o Options) (_ *Site, err error) {
 	return s, s.Start(ctx)
 }
 
-// Close ends the server, and the lab if it is this site's own.
+// Close ends the server, and the lab if this site created it.
 func (s *Site) Close() error {
 	s.Stop()
 	if s.log != nil {
-		_ = s.log.Close() // everything has been written by processes that are gone
+		_ = s.log.Close() // the processes that wrote to it are gone
 	}
 	if s.shared {
 		return nil
@@ -215,12 +213,12 @@ func (s *Site) Close() error {
 	return s.Lab.Close()
 }
 
-// env is the environment of ingot's processes: config and state of this site.
+// env returns the environment of ingot's processes: config and state of this site.
 func (s *Site) env() []string {
 	return append(os.Environ(), "XDG_CONFIG_HOME="+filepath.Join(s.dir, "etc"), "XDG_STATE_HOME="+filepath.Join(s.dir, "state"))
 }
 
-// Upgrade stops the server and starts the one in programs with the same data.
+// Upgrade stops the server and starts the one in programs on the same data.
 func (s *Site) Upgrade(ctx context.Context, programs string) error {
 	s.Stop()
 	s.bin = programs
@@ -235,8 +233,8 @@ func (s *Site) Start(ctx context.Context) error {
 	return s.WaitReady(ctx)
 }
 
-// Launch starts "ingot serve" and does not wait for anything: a server that
-// stands by never has a Temporal that answers.
+// Launch starts "ingot serve" and does not wait, because a standby server never has a
+// Temporal that answers.
 func (s *Site) Launch(ctx context.Context) error {
 	args := []string{filepath.Join(s.bin, "ingot")}
 	if s.image != "" {
@@ -255,8 +253,8 @@ func (s *Site) Launch(ctx context.Context) error {
 	return nil
 }
 
-// contained is a command that runs ingot of the image as a container engine
-// would: a read-only root with two volumes, few capabilities, no environment.
+// contained returns a command that runs ingot of the image as a container engine would: a
+// read-only root with two volumes, few capabilities, no environment.
 func (s *Site) contained() []string {
 	const script = `set -e; root=$1 etc=$2 data=$3 caps=$4; shift 4
 mount --bind "$root" "$root"
@@ -335,7 +333,7 @@ func (s *Site) startGuest(ctx context.Context) error {
 		var st json.RawMessage
 		err := s.REST(ctx, http.MethodGet, "/v1/status", nil, &st)
 		if err == nil && ready(string(st)) {
-			// Temporal listens on the guest's loopback alone.
+			// Temporal listens only on the guest's loopback.
 			_, err := s.guest.Shell(ctx,
 				fmt.Sprintf("/bin/busybox nc -ll -p %d -e /bin/busybox nc 127.0.0.1 %d < /dev/null > /dev/null 2>&1 &", guestPort, temporalPort))
 			return err
@@ -358,7 +356,7 @@ func ready(status string) bool {
 // Stop ends the server as an operator would.
 func (s *Site) Stop() { s.end(syscall.SIGTERM) }
 
-// Kill ends the server with SIGKILL; its Temporal child follows by itself.
+// Kill ends the server with SIGKILL; its Temporal child ends automatically.
 func (s *Site) Kill() { s.end(syscall.SIGKILL) }
 
 func (s *Site) end(sig syscall.Signal) {
@@ -369,7 +367,7 @@ func (s *Site) end(sig syscall.Signal) {
 	if c == nil {
 		return
 	}
-	// A process that has ended already cannot be signalled; waiting is enough.
+	// A process that has already ended cannot be signaled; waiting is enough.
 	_ = c.Signal(sig)
 	select {
 	case <-c.Done():
@@ -379,7 +377,7 @@ func (s *Site) end(sig syscall.Signal) {
 	}
 }
 
-// Pid is the server's process id, 0 while it is stopped.
+// Pid returns the server's process id, 0 while it is stopped.
 func (s *Site) Pid() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -389,7 +387,7 @@ func (s *Site) Pid() int {
 	return s.server.Pid()
 }
 
-// serves tells whether the server runs.
+// serves reports whether the server runs.
 func (s *Site) serves() bool {
 	s.mu.Lock()
 	c := s.server
@@ -411,14 +409,14 @@ func (s *Site) serves() bool {
 	}
 }
 
-// CLI runs an ingot command beside the server and returns what it printed.
+// CLI runs an ingot command on the server's host and returns its output.
 func (s *Site) CLI(ctx context.Context, args ...string) (string, error) {
 	return s.run(ctx, filepath.Join(s.bin, "ingot"), args...)
 }
 
-// TemporalCLI runs the unmodified temporal command against the site's server.
-// The address is the command's own default, as a number: in a namespace
-// without a name server it would wait for the TXT record of "localhost".
+// TemporalCLI runs the unmodified temporal command against the site's server. The address is
+// the command's default as a number: without a name server it would wait for the TXT record
+// of "localhost".
 func (s *Site) TemporalCLI(ctx context.Context, args ...string) (string, error) {
 	address := fmt.Sprintf("127.0.0.1:%d", temporalPort)
 	if s.guest != nil {
@@ -430,7 +428,7 @@ func (s *Site) TemporalCLI(ctx context.Context, args ...string) (string, error) 
 func (s *Site) run(ctx context.Context, name string, args ...string) (string, error) {
 	ns := s.Namespace
 	if s.guest != nil {
-		ns = lab.Router // the guest is where Server was
+		ns = lab.Router // the guest is in the place of Server
 	}
 	c := s.Command(ctx, ns, name, args...)
 	c.Env = s.env()
@@ -443,8 +441,8 @@ func (s *Site) run(ctx context.Context, name string, args ...string) (string, er
 	return out.String(), err
 }
 
-// REST sends a request with the admin token and decodes the answer into into
-// unless that is nil. A status of 400 or more is an error with the body.
+// REST sends a request with the admin token and decodes the answer into into, unless that is
+// nil. A status of 400 or more is an error with the body.
 func (s *Site) REST(ctx context.Context, method, path string, body, into any) error {
 	var r io.Reader
 	if body != nil {
@@ -456,7 +454,7 @@ func (s *Site) REST(ctx context.Context, method, path string, body, into any) er
 	}
 	client, scheme := http.DefaultClient, "http://"
 	if s.guest != nil {
-		// The server made its own certificate; nobody else is on this link.
+		// The server created its certificate, and no other host is on this link.
 		client, scheme = &http.Client{
 			Transport: &http.Transport{
 				DisableKeepAlives: true,
@@ -494,8 +492,8 @@ func (s *Site) REST(ctx context.Context, method, path string, body, into any) er
 	return json.Unmarshal(b, into)
 }
 
-// Add puts a machine into the lab and into Ingot's inventory. edit changes the
-// document before it is pushed.
+// Add adds a machine to the lab and to Ingot's inventory. edit changes the document before
+// it is pushed.
 func (s *Site) Add(ctx context.Context, spec lab.Spec, edit func(doc map[string]any)) (*lab.Machine, error) {
 	m, err := s.Machine(ctx, spec)
 	if err != nil {
@@ -506,7 +504,7 @@ func (s *Site) Add(ctx context.Context, spec lab.Spec, edit func(doc map[string]
 	switch spec.VLAN {
 	case lab.RelayedVLAN:
 		net, gateway = "10.10.30.%d", lab.RelayedGateway
-	case lab.HomeVLAN: // its router has the addresses above 100
+	case lab.HomeVLAN: // its router uses the addresses above 100
 		net, gateway = "192.168.1.%d", lab.RouterHomeAddress
 	}
 	mac := strings.Split(spec.MAC, ":")
@@ -557,8 +555,8 @@ func (s *Site) Workflow(ctx context.Context, name string) (inventory.Workflow, e
 	return w, json.Unmarshal([]byte(out), &w)
 }
 
-// Follow calls see with the record of the machine's latest run at each change
-// until see returns true. A run that ended while see still waits is an error.
+// Follow calls see with the record of the machine's latest run at each change until see
+// returns true. If the run ends first, Follow returns an error.
 func (s *Site) Follow(ctx context.Context, machine string, see func(w inventory.Workflow) bool) (inventory.Workflow, error) {
 	for {
 		var w inventory.Workflow
@@ -579,8 +577,8 @@ func (s *Site) Follow(ctx context.Context, machine string, see func(w inventory.
 	}
 }
 
-// FollowUntilButton follows the run of a machine without a BMC until it asks the
-// operator to switch the machine on.
+// FollowUntilButton follows the run of a machine without a BMC until it asks the operator to
+// switch the machine on.
 func (s *Site) FollowUntilButton(ctx context.Context, machine string) (inventory.Workflow, error) {
 	return s.Follow(ctx, machine, func(w inventory.Workflow) bool { return strings.HasPrefix(w.Message, "power it on now") })
 }

@@ -32,7 +32,7 @@ func demo(ctx context.Context, keep bool) (err error) {
 		return err
 	}
 
-	image, err := lab.DebianImage(ctx, os.Stdout) // "make demo" has built it: this only opens it
+	image, err := lab.DebianImage(ctx, os.Stdout) // built already by "make demo": this only opens it
 	if err != nil {
 		return err
 	}

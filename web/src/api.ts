@@ -51,7 +51,8 @@ export class Refused extends Error {
   }
 }
 
-// What clean would remove, in JSON: the character or its escape. A match without need only costs time.
+// Characters that clean would remove, as JSON: the character or its escape. A false match
+// only costs time.
 const suspicious = /[\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]|\\(?:u(?:00[0189]|007f|061c|20[0-6]|feff)|[bfr])/i;
 
 /** Parses JSON whose every string is cleaned on the way in. */
@@ -117,7 +118,7 @@ export const api = {
 
 /** Opens a session with the admin token; false: it is another one. */
 export async function login(token: string): Promise<boolean> {
-  // Not followed: where it leads to is this page.
+  // Not followed: the redirect leads to this page.
   const r = await fetch("/login", { method: "POST", body: new URLSearchParams({ token }), redirect: "manual" });
   return r.type === "opaqueredirect";
 }

@@ -78,8 +78,8 @@ export function Decision({ question: q, now, send }: { question: Question; now: 
         <div class="buttons">
           {offered.map((c) => {
             const look = choices[c] ?? { label: c };
-            // To go on from the choice of a disk means to write to it.
-            // Where one can go on with a disk, to retry is to look again.
+            // To continue after the choice of a disk means to write to that disk.
+            // If the run can continue with a disk, retry means to list the disks again.
             if (disks.length > 0 && c === "retry" && (!disk || offered.includes("continue")))
               return <Ask key="again" choice={c} label="Look at the disks again" disabled={requests.busy !== ""} onDo={() => decide(c)} />;
             if (disks.length > 0 && (c === "continue" || c === "retry"))

@@ -67,13 +67,13 @@ export function Header({ store }: { store: Store }) {
   );
 }
 
-// The notice says "DHCP off" itself.
+// The notice already says "DHCP off".
 function said(message: string | undefined): string {
   const m = (message ?? "").replace(/^DHCP (is )?off[:.]?\s*/i, "");
   return m ? m[0]!.toUpperCase() + m.slice(1) : "Run: ingot init";
 }
 
-// An interface is a name, or something that has one.
+// An interface is a name, or an object with a name.
 function face(i: unknown): string {
   if (typeof i === "string") return i;
   const o = (i ?? {}) as { name?: unknown; interface?: unknown };

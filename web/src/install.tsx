@@ -31,7 +31,7 @@ async function offerOf(machine: string): Promise<Offer> {
     api.images().then(names),
     api.templates().then(names),
     api.disks(machine).catch((e: unknown) => {
-      if (e instanceof Refused && e.status === 404) return []; // no agent has looked yet
+      if (e instanceof Refused && e.status === 404) return []; // no agent has listed the disks yet
       throw e;
     }),
     api.machine(machine),

@@ -38,7 +38,7 @@ export function needsPower(m: MachineView): boolean {
   return !!w && !isOver(w) && !w.question && w.phase === "power" && manual(m);
 }
 
-// What a search looks at; a row that changes is another object.
+// The text that a search covers; a changed row is a new object.
 const texts = new WeakMap<MachineView, string>();
 
 /** Reports whether name, address, label, image, template or phase of m contain find, which is in lower case. */

@@ -8,7 +8,7 @@ export function Log({ workflow: w }: { workflow: Workflow }) {
   const [picked, setPicked] = useState(-1);
   const [text, setText] = useState("");
   const box = useRef<HTMLPreElement>(null);
-  // Stay at the end unless the reader scrolled away from it.
+  // Follow the end of the log unless the reader scrolled away from it.
   const follow = useRef(true);
   const actions = w.actions ?? [];
   const index = picked >= 0 && picked < actions.length ? picked : current(w);

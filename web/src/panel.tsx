@@ -36,10 +36,10 @@ function useStory(row: MachineView, store: Store): { machine: MachineView; workf
         const e = run ? await api.runEvents(run, 0) : await api.machineEvents(row.name, 0);
         if (!gone) setEvents(e);
       } catch {
-        // The stream reports a lost server; what was loaded stays in view.
+        // The stream reports a lost server; loaded data stays visible.
         failed = true;
       }
-      // What the wire saw is no change of the record.
+      // Events from the network do not change the record.
       if (!gone && (open || failed)) timer = setTimeout(() => void load(), 4000);
     };
     // Changes come in bursts.
@@ -49,7 +49,7 @@ function useStory(row: MachineView, store: Store): { machine: MachineView; workf
       clearTimeout(timer);
     };
   }, [row.name, row.updated, run, open, live, row.workflow?.updated, row.workflow?.phase]);
-  // Of the run the row has the newest state, and the record that was loaded the rest.
+  // The row has the newest state of the run; the loaded record has the rest.
   const w = row.workflow ?? undefined;
   const workflow = w && full?.run === w.run ? merged(full, w) : w;
   return { machine: { ...(whole?.name === row.name ? whole : row), workflow, netboot: row.netboot, standing: row.standing }, workflow, events: run === full?.run || !run ? events : [] };
@@ -61,7 +61,7 @@ function merged(full: Workflow, row: Workflow): Workflow {
     const r = row.actions?.[i];
     return r ? { ...a, state: r.state, attempt: r.attempt, startedAt: r.startedAt, done: r.done, total: r.total } : a;
   });
-  // The row's message is cut short.
+  // The row's message is shortened.
   const message = full.updated === row.updated ? full.message : row.message;
   return { ...full, ...row, message, actions, disk: full.disk, evidence: full.evidence, next: full.updated === row.updated ? full.next : undefined };
 }

@@ -27,7 +27,7 @@ export function tone(m: MachineView): Tone {
 }
 
 const provision = ["plan", "arm", "power", "dhcp", "loader", "agent", "bind", "action", "disarm", "reboot", "ready"];
-// A template's installer comes after its actions; there may be no actions.
+// A template's installer follows its actions; there may be no actions.
 const install = ["plan", "arm", "power", "dhcp", "loader", "install", "disarm", "ready"];
 const wipeAndInstall = ["plan", "arm", "power", "dhcp", "loader", "agent", "bind", "action", "install", "disarm", "ready"];
 const decommission = ["plan", "arm", "power", "dhcp", "loader", "agent", "action", "disarm"];
@@ -49,7 +49,7 @@ const steps: Record<string, [label: string, means: string]> = {
   ready: ["Ready", "the installed system has reported"],
 };
 
-// What a kind of event proves to have been reached.
+// The phase that a kind of event proves to be reached.
 const proof: Record<string, string> = {
   grant: "arm",
   armed: "arm",
@@ -106,7 +106,7 @@ export function stepsOf(w: Workflow, t: Tone, events: Event[], now: number): Ste
     else if (asked) here = order.indexOf(asked);
     else if (actions.some((a) => a.state !== "PENDING" && a.state !== "SUCCESS" && a.state !== "")) here = order.indexOf("action");
     else {
-      // Disarm runs at every end: it proves nothing there.
+      // Disarm runs at the end of every run, so it proves nothing.
       for (const e of events) {
         const reached = order.indexOf(phaseOf(e) ?? proof[e.kind] ?? "");
         if (failed && order[reached] === "disarm") continue;
@@ -217,7 +217,7 @@ function doingNow(m: MachineView, w: Workflow): string {
   return w.type === "BMCJob" ? "BMC job is running" : `In phase ${w.phase || "unknown"}`;
 }
 
-// What kinds of events say when they have no message of their own.
+// Texts for kinds of events without a message.
 const kinds: Record<string, string> = {
   dhcp: "asked for an address (PXE)",
   loader: "fetched the boot loader",

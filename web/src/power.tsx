@@ -12,11 +12,12 @@ const runOf = (m: MachineView) => m.workflow!.run;
 /** Reports many machines as switched on, where power is by hand. */
 export function PowerOn({ machines }: { machines: MachineView[] }) {
   const requests = useRequests();
-  // The runs of the machines that are ticked: those in the list when it was opened. One that joins has not been looked at.
+  // The runs of the ticked machines: those in the list when it was opened. A run that is
+  // added later starts unticked.
   const [ticked, setTicked] = useState<ReadonlySet<string>>(new Set());
   const runs = machines.map(runOf);
   useEffect(() => {
-    // A run that leaves the list and comes back waits for another press of the button.
+    // A run that leaves the list and returns waits for the button again.
     setTicked((was) => ([...was].every((r) => runs.includes(r)) ? was : new Set(runs.filter((r) => was.has(r)))));
   }, [runs.join()]);
   if (machines.length < 2) return null;

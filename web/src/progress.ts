@@ -1,4 +1,4 @@
-// How fast an action writes, from what the page has seen of it.
+// The speed at which an action writes, from what the page has received.
 
 interface Sample {
   at: number; // ms, the page's clock
@@ -25,7 +25,7 @@ export class Meter {
     const s = this.seen.get(key) ?? [];
     const last = s[s.length - 1];
     if (last && last.done === done) return;
-    // A smaller count is a new stream of the same attempt.
+    // A smaller count means a new stream of the same attempt.
     if (last && done < last.done) s.length = 0;
     s.push({ at: now, done });
     while (s.length > 2 && now - s[0]!.at > window) s.shift();

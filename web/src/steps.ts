@@ -1,4 +1,4 @@
-// The story of an operation in words: a Genesis, a migration, a recovery.
+// The steps of an operation as text: a Genesis, a migration, a recovery.
 
 import type { MachineView, Operation, OperationStep } from "./types";
 import { tone } from "./phases";
@@ -17,7 +17,7 @@ type Machines = ReadonlyMap<string, MachineView>;
 /** Returns the machine of a step that is under way there, if it is. */
 export function acting(s: OperationStep, machines: Machines): MachineView | undefined {
   const m = s.machine ? machines.get(s.machine) : undefined;
-  // A step speaks of its own run; without one known, of what the machine does now.
+  // A step shows its run or, if unknown, what the machine does now.
   return m?.workflow && (s.run ? m.workflow.run === s.run : s.state === "running") ? m : undefined;
 }
 
@@ -41,7 +41,7 @@ export function stepTone(s: OperationStep, o: Operation, machines: Machines): To
     case "waiting":
       return ended(o) ? "failed" : "waiting";
     case "failed":
-      // A question about it waits for an answer.
+      // A question about this step waits for an answer.
       return o.question && !ended(o) ? "waiting" : "failed";
     case "done":
       return "done";

@@ -1,4 +1,4 @@
-// What the page knows, kept fresh by the stream.
+// The data of the page, kept up to date by the stream.
 
 import { api, parse, Refused, Stream } from "./api";
 import { isRunning, tone } from "./phases";
@@ -12,7 +12,7 @@ export type Link = "connecting" | "live" | "lost" | "denied";
 /** Names an attempt for the meter. */
 export const attempt = (w: Workflow, index: number) => `${w.run}/${index}/${w.actions?.[index]?.attempt ?? 0}`;
 
-// One comparison of many: "node-2" comes before "node-10".
+// One collator for many comparisons: "node-2" comes before "node-10".
 const byName = new Intl.Collator(undefined, { numeric: true }).compare;
 
 /** Silence after which the connection is looked at, ms: the server sends its status every 5 s. */
@@ -46,7 +46,7 @@ export class Store {
   /** Begins, and returns how to end. */
   run(): () => void {
     this.stream = new Stream({
-      open: () => undefined, // what matters is that machines come
+      open: () => undefined, // the important part is that machines arrive
       lost: () => {
         if (this.link === "live") this.link = "lost";
         this.changed();
@@ -55,7 +55,7 @@ export class Store {
       event: (name, data) => this.take(name, data),
     });
     const watch = setInterval(() => {
-      // A connection whose other end is gone says nothing for ever.
+      // A connection whose other end is gone stays silent forever.
       if (this.link === "live") {
         if (Date.now() - this.heard > silence) void this.check();
       } else if (Date.now() - this.stream!.began > patience) this.again();
@@ -96,7 +96,8 @@ export class Store {
     this.stream?.again();
   }
 
-  // A frame of the browser would be the better moment, but there are none while the page is in the background.
+  // An animation frame would be a better moment, but there are none while the page is in the
+  // background.
   private changed(): void {
     this.timer ??= setTimeout(() => {
       this.timer = undefined;
@@ -104,7 +105,7 @@ export class Store {
     }, settle);
   }
 
-  // Finds out why the stream is gone, or whether it is.
+  // Finds out why the stream is gone, or whether it is gone.
   private async check(): Promise<void> {
     const heard = this.heard;
     let status: Status | undefined;
@@ -114,16 +115,17 @@ export class Store {
     } catch (e) {
       denied = e instanceof Refused && e.status === 401;
     }
-    if (this.heard !== heard) return; // the stream has come back
+    if (this.heard !== heard) return; // the stream is back
 
     const was = this.link;
     if (status) {
       this.setStatus(status);
-      if (was === "live") this.link = "lost"; // until the machines have come again
+      if (was === "live") this.link = "lost"; // until the machines have arrived again
       if (was === "live" || was === "denied") this.again();
     } else {
       this.link = denied ? "denied" : "lost";
-      // A stream that has failed reconnects automatically; this one has not noticed the failure.
+      // A stream that has failed reconnects automatically; this one did not notice the
+      // failure.
       if (was === "live") setTimeout(() => this.link === "lost" && this.again(), 2_000);
     }
     this.changed();
@@ -134,7 +136,8 @@ export class Store {
     if (at(s.time)) this.skew = at(s.time) - Date.now();
   }
 
-  // The stream is in order: what it says last is what holds, also when it is about an earlier run.
+  // The stream is in order, so its last message is valid, even if it is about an earlier
+  // run.
   private put(m: MachineView): void {
     if (!this.machines.has(m.name)) this.sorted = undefined;
     this.machines.set(m.name, m);
@@ -150,7 +153,7 @@ export class Store {
     this.sorted = undefined;
   }
 
-  // All machines: what is not among them is gone.
+  // All machines: those not in the list are gone.
   private putAll(all: MachineView[]): void {
     const names = new Set(all.map((m) => m.name));
     for (const name of this.machines.keys()) if (!names.has(name)) this.forget(name);
@@ -160,10 +163,10 @@ export class Store {
       m.workflow?.actions?.forEach((_, i) => attempts.add(attempt(m.workflow!, i)));
     }
     this.meter.keep(attempts);
-    this.operations.clear(); // they follow
+    this.operations.clear(); // sent after this event
     this.loaded = true;
     this.link = "live";
-    // A hint of which machines could be added.
+    // A hint which machines could be added.
     api.seen().then(
       (seen) => {
         this.seen = seen;
@@ -188,7 +191,7 @@ export class Store {
         else this.operations.set(o.run, o);
       }
     } catch {
-      // One frame that cannot be read must not end the stream; the next one repairs.
+      // An unreadable frame must not end the stream; the next one repairs the state.
       return;
     }
     this.changed();

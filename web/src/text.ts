@@ -1,5 +1,5 @@
-// Text for people. Whatever a machine, a BMC or a template supplied passes
-// through clean before the page sees it (see parse in api.ts).
+// Text for people. All text from a machine, a BMC or a template passes through clean before
+// the page uses it (see parse in api.ts).
 
 // Terminal sequences: CSI, OSC (ended by BEL or ST), and two-byte escapes.
 const sequences = /\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[ -/]*[0-~]?/g;
