@@ -19,7 +19,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// example reads the example lab; of each file what change returns is read.
+// example reads the example lab; change may alter each file.
 func example(t *testing.T, change func(name, content string) string) func(string) ([]byte, error) {
 	t.Helper()
 	return func(name string) ([]byte, error) {
@@ -31,7 +31,7 @@ func example(t *testing.T, change func(name, content string) string) func(string
 	}
 }
 
-// swap replaces text in one file, which must be there.
+// swap replaces text in one file, which must contain it.
 func swap(t *testing.T, file string, pairs ...string) func(name, content string) string {
 	t.Helper()
 	return func(name, content string) string {
@@ -98,8 +98,8 @@ func TestExample(t *testing.T) {
 	}
 }
 
-// TestStepsSayWhatIsWritten: nothing but the machines' steps writes a disk,
-// and each says which, from which images.
+// TestStepsSayWhatIsWritten: only the machines' steps write disks, and each names the disk
+// and the images.
 func TestStepsSayWhatIsWritten(t *testing.T) {
 	_, l := load(t, swap(t, "lab.yaml", "cluster:\n", "budgets: {vip: 90m}\ncluster:\n"))
 	for _, s := range l.Steps() {
@@ -152,13 +152,12 @@ func TestSectionsMayBeAbsent(t *testing.T) {
 // static is what a Harvester document says of a node's own address, up to that.
 const static = "method: static\n    subnet_mask: 255.255.255.0\n    gateway: 10.10.20.1\n    ip: "
 
-// TestBadInput is the list of what a lab file can have wrong: each is told with
-// file, line and field.
+// TestBadInput lists mistakes of lab files: each is reported with file, line and field.
 func TestBadInput(t *testing.T) {
 	for name, c := range map[string]struct {
 		file  string
 		swaps []string
-		want  map[string]string // "file field" → part of what is said
+		want  map[string]string // "file field" → part of the message
 	}{
 		"unknown keys": {"lab.yaml", []string{"  vlan: 20\n", "  vlann: 20\n", "labels: {role: router,", "lables: {role: router,"}, map[string]string{
 			"lab.yaml network.vlann": "unknown key", "lab.yaml machines[0].lables": "unknown key", "lab.yaml machines[0].labels": "needs a version as label version",
@@ -247,8 +246,8 @@ func TestBadInput(t *testing.T) {
 	}
 }
 
-// TestS17HostsThatAreProbed: what the server would ask, with keys and passwords, is
-// neither the server's own host nor what lies beside it.
+// TestS17HostsThatAreProbed: hosts that the server would contact with keys and passwords
+// must not be the server itself or its link.
 func TestS17HostsThatAreProbed(t *testing.T) {
 	got, _ := load(t, swap(t, "lab.yaml",
 		"keyFile: vyos.key", "api: https://127.0.0.1:8443\n  keyFile: vyos.key",
@@ -261,8 +260,8 @@ func TestS17HostsThatAreProbed(t *testing.T) {
 	require.Len(t, got, 4, "%v", got)
 }
 
-// TestEverythingAtOnce: mistakes of several files are told together, the lab
-// file's by line.
+// TestEverythingAtOnce: mistakes in several files are reported together, those of the lab
+// file by line.
 func TestEverythingAtOnce(t *testing.T) {
 	_, err := Load("lab.yaml", example(t, func(name, content string) string {
 		content = swap(t, "lab.yaml", "  vlan: 20", "  vlan: 20\n  vlann: 20", "create: ms-02-a", "create: ms-02-x")(name, content)
@@ -282,8 +281,8 @@ func TestEverythingAtOnce(t *testing.T) {
 	require.Equal(t, []string{"lab.yaml", "lab.yaml", "talos.yaml", "harvester-join.yaml"}, files, "%v", ps)
 }
 
-// TestWhatIsLost: a section that cannot be read is one mistake; what refers to
-// it is not called wrong as well.
+// TestWhatIsLost: an unreadable section is one mistake; references to it are not reported as
+// well.
 func TestWhatIsLost(t *testing.T) {
 	for section, swaps := range map[string][]string{
 		"images":      {"images:  ", "images: nil\n#"},
@@ -349,7 +348,7 @@ func TestCheckImages(t *testing.T) {
 		"images[6].file":   "no power",
 	}, got)
 
-	// On the server there are no files: what it lacks it lacks.
+	// On the server there are no files: images that it lacks are missing.
 	ps = l.CheckImages(func(name string) string { return stored[name] }, nil)
 	require.Len(t, ps, 6)
 	require.Equal(t, "images[1].name", ps[0].Field)
@@ -357,7 +356,7 @@ func TestCheckImages(t *testing.T) {
 	require.Equal(t, "images[2].sha256", ps[1].Field)
 }
 
-// S25: an address may hold a credential, and is never shown again with it.
+// S25: a URL may hold a credential, which is never shown.
 func TestS25SourceOfAnImage(t *testing.T) {
 	for address, shown := range map[string]string{
 		"": "", "https://example.org/a%2Fb": "https://example.org/a%2Fb", "%": "",
@@ -371,7 +370,7 @@ func TestS25SourceOfAnImage(t *testing.T) {
 	require.NotContains(t, ps.Err().Error(), "canary")
 }
 
-// What has to be fetched first is asked for before anyone is told that all is well.
+// Images that must be fetched are checked before the lab is reported as valid.
 func TestCheckSources(t *testing.T) {
 	_, l := load(
 		t,
@@ -399,7 +398,7 @@ func TestCheckSources(t *testing.T) {
 	require.Empty(t, l.CheckSources(func(string) string { return "" }, func(string) error { return nil }))
 }
 
-// However many images a file names, few questions are open at once.
+// However many images a file names, few requests run at a time.
 func TestCheckSourcesAFewAtATime(t *testing.T) {
 	var l Lab
 	for n := range 4 * askAtOnce {
@@ -462,6 +461,6 @@ func FuzzLoad(f *testing.F) {
 			return nil, fs.ErrNotExist
 		})
 		require.True(t, err == nil || errors.Is(err, inventory.ErrInvalid), "%v", err)
-		l.Steps() // also of a lab with mistakes
+		l.Steps() // even of a lab with mistakes
 	})
 }

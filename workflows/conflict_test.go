@@ -12,10 +12,10 @@ import (
 	"github.com/ingotmetal/ingot/workflows"
 )
 
-// TestRestartAfterAConflictBelievesNothingOfBefore: what the contested agent
-// reported counts for nothing, and what it was told opens nothing: the run goes
-// through all actions again, under another epoch. The conflict may come at any
-// action, the leaving one and the wait for the installed system included.
+// TestRestartAfterAConflictBelievesNothingOfBefore: reports of the contested agent do not
+// count, and its assignments open nothing: the run repeats all actions under a new epoch.
+// The conflict may come at any action, including the one that ends the agent and the wait
+// for the installed system.
 func TestRestartAfterAConflictBelievesNothingOfBefore(t *testing.T) {
 	for at := range 3 {
 		t.Run(fmt.Sprint("at action ", at), func(t *testing.T) {
@@ -69,8 +69,8 @@ func TestConflictBeforeTheInstalledSystemSpeaksIsAsked(t *testing.T) {
 	w.closed()
 }
 
-// TestPowerThatCannotBeTakenIsAsked: whatever the reason, an agent that may be
-// writing is not left behind without a word.
+// TestPowerThatCannotBeTakenIsAsked: if the power cannot be cut, for any reason, the
+// operator is asked about an agent that may still write.
 func TestPowerThatCannotBeTakenIsAsked(t *testing.T) {
 	for name, cause := range map[string]error{
 		"sealed": inventory.ErrSealed, "not allowed": inventory.ErrInvalid, "the database": fmt.Errorf("writing: %w", inventory.ErrFull),
@@ -93,8 +93,8 @@ func TestPowerThatCannotBeTakenIsAsked(t *testing.T) {
 	}
 }
 
-// TestRestartAfterAConflictOfAResumedRun: a resumed run that has begun again from
-// the start writes the image again; a restart must not begin behind that.
+// TestRestartAfterAConflictOfAResumedRun: a resumed run that started again from the start
+// writes the image again; a restart must not start after that action.
 func TestRestartAfterAConflictOfAResumedRun(t *testing.T) {
 	w := newWorld(t, nil)
 	w.runID("r1")

@@ -26,7 +26,7 @@ tasks:
 `}, "test"))
 }
 
-// untouched requires that no one switched the machine after its first start.
+// untouched requires that the machine was not switched after its first start.
 func (w *world) untouched() {
 	w.t.Helper()
 	require.Equal(w.t, 1, w.cycles, "the machine was switched on again")
@@ -36,7 +36,7 @@ func (w *world) untouched() {
 	w.closed()
 }
 
-// beats is an agent that lives, works for ever and stops when it is told to.
+// beats is an agent that is alive, works forever and stops on request.
 func (w *world) beats(a inventory.Assignment, stopped func()) {
 	var beat func()
 	beat = func() {
@@ -53,8 +53,8 @@ func (w *world) beats(a inventory.Assignment, stopped func()) {
 	w.after(10*time.Second, beat)
 }
 
-// TestTemporalDownAcrossEachDeadline: what would have met the deadline lies in
-// the database, and the timer comes first. Nothing is switched.
+// TestTemporalDownAcrossEachDeadline: the events that end the wait are in the database, but
+// the timer fires first. The machine must not be switched.
 func TestTemporalDownAcrossEachDeadline(t *testing.T) {
 	success := func(a inventory.Assignment) *action.Result { return &action.Result{Key: a.Key, State: action.Success} }
 	wire := func(kind string) func(w *world) {
@@ -132,8 +132,8 @@ func TestTemporalDownAcrossEachDeadline(t *testing.T) {
 	}
 }
 
-// TestClockSetForwardInEachWait: the wall clock leaps beyond the deadline, and
-// the machine does what it does in its own time.
+// TestClockSetForwardInEachWait: the wall clock jumps past the deadline, and the machine
+// takes its normal time.
 func TestClockSetForwardInEachWait(t *testing.T) {
 	success := func(a inventory.Assignment) *action.Result { return &action.Result{Key: a.Key, State: action.Success} }
 	for name, c := range map[string]struct {
@@ -142,7 +142,7 @@ func TestClockSetForwardInEachWait(t *testing.T) {
 		fails    string
 	}{
 		"dhcp": {set: func(w *world) {
-			w.bootDelay = 20 * time.Minute // ten of which pass on the wall alone
+			w.bootDelay = 20 * time.Minute // ten of them pass only on the wall clock
 			w.after(2*time.Minute, func() { w.jump(10 * time.Minute) })
 		}},
 		"loader": {set: func(w *world) {
@@ -211,8 +211,8 @@ func TestClockSetForwardInEachWait(t *testing.T) {
 	}
 }
 
-// slowly makes the machine's packets from kind on come so late, and the clock
-// leap in between.
+// slowly delays the machine's packets from kind on by this time, with a clock jump in
+// between.
 func (w *world) slowly(kind string, jumpAfter, jump, late time.Duration) {
 	w.holdFrom, w.held = kind, late
 	w.onWire = func(k string) {
@@ -224,8 +224,8 @@ func (w *world) slowly(kind string, jumpAfter, jump, late time.Duration) {
 	}
 }
 
-// TestServerAwayWhileAMachineBoots: no one answered it, so its time begins
-// again; a server that is away again and again does not make it endless.
+// TestServerAwayWhileAMachineBoots: the server did not answer, so the machine's time starts
+// again; repeated outages do not make it endless.
 func TestServerAwayWhileAMachineBoots(t *testing.T) {
 	w := newWorld(t, nil)
 	w.bootDelay = 20 * time.Minute
@@ -248,8 +248,8 @@ func TestServerAwayWhileAMachineBoots(t *testing.T) {
 	dead.closed()
 }
 
-// TestClockSetForwardUnderADeadMachine: the rest of its time is waited, and not
-// more.
+// TestClockSetForwardUnderADeadMachine: the run waits for the rest of the time, and not
+// longer.
 func TestClockSetForwardUnderADeadMachine(t *testing.T) {
 	w := newWorld(t, nil)
 	w.noPXEUntil = 1
@@ -259,8 +259,8 @@ func TestClockSetForwardUnderADeadMachine(t *testing.T) {
 	w.closed()
 }
 
-// TestClockBehindItsEventsAsks: after a leap forward that someone took back,
-// the newest event lies in the future, and only an operator knows which is right.
+// TestClockBehindItsEventsAsks: after a clock jump forward that was reverted, the newest
+// event is in the future, and only an operator knows which is right.
 func TestClockBehindItsEventsAsks(t *testing.T) {
 	w := newWorld(t, nil)
 	require.NoError(t, w.AppendEvents(t.Context(), []inventory.Event{{

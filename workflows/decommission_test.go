@@ -13,7 +13,7 @@ import (
 	"github.com/ingotmetal/ingot/workflows"
 )
 
-// runAs carries out a workflow of the machine under its proper id.
+// runAs runs a workflow of the machine under its proper id.
 func (w *world) runAs(workflow, in any) error {
 	w.env.SetStartWorkflowOptions(client.StartWorkflowOptions{ID: workflows.MachineID(machine), TaskQueue: workflows.TaskQueue})
 	w.env.ExecuteWorkflow(workflow, in)
@@ -49,7 +49,7 @@ func TestReprovisionWipesInTheSameBoot(t *testing.T) {
 	w.closed()
 }
 
-// A disk that someone else wrote is wiped by no one without an operator's word.
+// A disk that another system wrote is not wiped without the operator's decision.
 func TestReprovisionAsksAboutForeignDisks(t *testing.T) {
 	w := newWorld(t, nil)
 	w.disks = []action.Disk{{Path: "/dev/vda", Serial: "D1", Size: 1 << 30, Signatures: []string{"gpt"}}}
@@ -80,7 +80,7 @@ func TestDecommission(t *testing.T) {
 	require.Equal(t, inventory.StateSuccess, w.record().State)
 	w.closed()
 
-	// It is given an address before it is installed again.
+	// It gets an address before it is installed again.
 	_, err := w.do.Plan(t.Context(), activities.PlanRequest{Run: "r2", Machine: machine})
 	require.ErrorContains(t, err, "its address was released")
 }
@@ -115,7 +115,7 @@ func TestDecommissionOfADiskThatCannotBeWipedIsAQuarantine(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// A machine whose BMC is permanently dead need not be written off by hand.
+// A machine whose BMC is permanently dead can be decommissioned too.
 func TestDecommissionWithADeadBMC(t *testing.T) {
 	w := newWorld(t, lively)
 	w.bmcDown = inventory.ErrUnreachable
@@ -131,7 +131,7 @@ func TestDecommissionWithADeadBMC(t *testing.T) {
 	w.closed()
 }
 
-// What is asked of a run that installs cannot be skipped that way.
+// Questions of a run that installs cannot be skipped that way.
 func TestProvisionCannotSkipItsMachine(t *testing.T) {
 	w := newWorld(t, nil)
 	w.bmcDown = inventory.ErrUnreachable
@@ -159,8 +159,8 @@ func TestDecommissionWithoutABMC(t *testing.T) {
 // powersOn is the operator in the room, once the run waits for one.
 func (w *world) powersOn() { w.after(5*time.Minute, w.boots) }
 
-// Whichever call fails permanently, the machine is left closed, and is called
-// available only when all was done.
+// Whichever call fails permanently, the machine's windows are closed, and it becomes
+// available only if every step succeeded.
 func TestDecommissionBrokenAnywhere(t *testing.T) {
 	for n := 1; ; n++ {
 		w := newWorld(t, lively)

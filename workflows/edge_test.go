@@ -14,8 +14,8 @@ import (
 	"github.com/ingotmetal/ingot/workflows"
 )
 
-// TestUnreadableSignalHoldsUpNothing: a client that reaches Temporal can send
-// anything, an operator's slip of the pen included.
+// TestUnreadableSignalHoldsUpNothing: a client that reaches Temporal can send anything,
+// including an operator's typing error.
 func TestUnreadableSignalHoldsUpNothing(t *testing.T) {
 	w := newWorld(t, nil)
 	w.agentFor = func(a inventory.Assignment) *action.Result {
@@ -28,8 +28,8 @@ func TestUnreadableSignalHoldsUpNothing(t *testing.T) {
 	w.closed()
 }
 
-// TestHelloInTheSameTaskAsTheDeadlineCounts: the hello reaches the workflow
-// together with the answer that no one was heard.
+// TestHelloInTheSameTaskAsTheDeadlineCounts: the hello arrives in the same workflow task as
+// the evidence of a silent agent.
 func TestHelloInTheSameTaskAsTheDeadlineCounts(t *testing.T) {
 	w := newWorld(t, nil)
 	w.noAgent = func(boot int) bool { return boot == 1 }
@@ -152,8 +152,8 @@ func TestEachQuestionAboutDisksHasItsOwnName(t *testing.T) {
 	w.closed()
 }
 
-// TestTheWindowIsOpenAfterAPersonHelped: it is closed while an operator is asked
-// about the BMC, and the boot that then begins needs it.
+// TestTheWindowIsOpenAfterAPersonHelped: the window is closed while an operator is asked
+// about the BMC, and the next boot needs it open.
 func TestTheWindowIsOpenAfterAPersonHelped(t *testing.T) {
 	w := newWorld(t, nil)
 	w.noPXE = inventory.ErrUnsupported
@@ -167,8 +167,8 @@ func TestTheWindowIsOpenAfterAPersonHelped(t *testing.T) {
 	w.closed()
 }
 
-// TestResumeWritesTheSeedAgain: the seed carries the nonce and the addresses
-// of the run that wrote it, which are dead.
+// TestResumeWritesTheSeedAgain: the seed has the nonce and URLs of the run that wrote it,
+// which are no longer valid.
 func TestResumeWritesTheSeedAgain(t *testing.T) {
 	w := newWorld(t, nil)
 	ctx := t.Context()
@@ -184,8 +184,8 @@ func TestResumeWritesTheSeedAgain(t *testing.T) {
 	require.Equal(t, 1, again.From)
 }
 
-// TestResumeAsksWhenTheSelectorNamesAnotherDisk: someone has corrected the
-// selector since.
+// TestResumeAsksWhenTheSelectorNamesAnotherDisk: the operator has corrected the selector
+// since.
 func TestResumeAsksWhenTheSelectorNamesAnotherDisk(t *testing.T) {
 	w := newWorld(t, func(m *inventory.Machine) { m.DiskSelector = &inventory.DiskSelector{Serial: "D2"} })
 	ctx := t.Context()
@@ -215,8 +215,8 @@ func TestResumeAsksWhenTheSelectorNamesAnotherDisk(t *testing.T) {
 	require.Equal(t, "D2", b.Disk.Serial)
 }
 
-// TestWhatFailsAndIsTriedAgainIsKnown: local activities included, which Temporal
-// shows nowhere.
+// TestWhatFailsAndIsTriedAgainIsKnown: includes local activities, which Temporal does not
+// show.
 func TestWhatFailsAndIsTriedAgainIsKnown(t *testing.T) {
 	w := newWorld(t, nil)
 	troubles := activities.NewTroubles(time.Now)

@@ -16,9 +16,9 @@ import (
 // Hung is how long a test may take before it counts as Hung.
 const Hung = 5 * time.Minute
 
-// NewEnvironment returns a test environment in which time on a busy machine
-// decides nothing: the SDK would call workflow code that was not scheduled for a
-// second a deadlock.
+// NewEnvironment returns a test environment that does not depend on the load of the machine:
+// by default the SDK reports workflow code that was not scheduled for a second as a
+// deadlock.
 func NewEnvironment(suite *testsuite.WorkflowTestSuite, interceptors ...interceptor.WorkerInterceptor) *testsuite.TestWorkflowEnvironment {
 	env := suite.NewTestWorkflowEnvironment()
 	env.SetTestTimeout(Hung)
@@ -26,7 +26,7 @@ func NewEnvironment(suite *testsuite.WorkflowTestSuite, interceptors ...intercep
 	return env
 }
 
-// Intercept replaces the environment's interceptors, of which Errors stays the innermost.
+// Intercept replaces the environment's interceptors; Errors stays the innermost.
 func Intercept(env *testsuite.TestWorkflowEnvironment, interceptors ...interceptor.WorkerInterceptor) {
 	interceptors = append(interceptors, &activities.Errors{})
 	env.SetWorkerOptions(worker.Options{Interceptors: interceptors, DeadlockDetectionTimeout: Hung})

@@ -21,8 +21,8 @@ func tokenOf(epoch string) []byte {
 	return sum[:]
 }
 
-// TestDecisionSentTwiceAnswersOneQuestion: by signal and by update, early and
-// late, a decision answers the question that it names and no other.
+// TestDecisionSentTwiceAnswersOneQuestion: a decision answers only the question that it
+// names, by signal and by update, early and late.
 func TestDecisionSentTwiceAnswersOneQuestion(t *testing.T) {
 	w := newWorld(t, nil)
 	w.disks = nil

@@ -23,7 +23,7 @@ func TestLinesAboutABootAreLoggedOnce(t *testing.T) {
 	}
 }
 
-// A token that was derived rightly for another owner is not stored, so it is unknown.
+// A correctly derived token of another owner is not stored and so is unknown.
 func TestTokensDifferByOwnerBootAndNonce(t *testing.T) {
 	key, o := make([]byte, 32), inventory.Owner{Machine: "m1", Run: "r1", Epoch: 1}
 	token := deriveToken(key, o, 1, "a")

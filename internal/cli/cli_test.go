@@ -30,7 +30,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// every calls do for each command that an operator can call.
+// every calls do for each command of the operator.
 func every(c *cobra.Command, do func(*cobra.Command)) {
 	if c.Hidden || c.Name() == "help" || c.Name() == "completion" {
 		return
@@ -80,7 +80,7 @@ func TestExitCodes(t *testing.T) {
 	}
 }
 
-// hostile is what a machine could put into its serial number or its log.
+// hostile is text that a machine could put into its serial number or its log.
 const hostile = "\x1b]0;owned\x07\x1b[2J\u009b31m\u202egnp.exe\r\x00ok"
 
 func TestTerminalIsInert(t *testing.T) {
@@ -102,7 +102,7 @@ func TestTerminalIsInert(t *testing.T) {
 	require.True(t, strings.HasSuffix(string(got), "ok"))
 }
 
-// What JSON and YAML print is harmless and still says the same.
+// JSON and YAML output is safe and keeps the values.
 func TestFormsKeepTheValue(t *testing.T) {
 	raw, err := json.Marshal(map[string]string{"serial": hostile + "\u0085"})
 	require.NoError(t, err)
@@ -122,7 +122,7 @@ func TestFormsKeepTheValue(t *testing.T) {
 	require.Error(t, (&options{output: "xml"}).checkOutput(&cobra.Command{}))
 }
 
-// A machine's text in a table makes no row of its own.
+// A machine's text cannot add a row to a table.
 func TestTableCellsAreOneLine(t *testing.T) {
 	var b bytes.Buffer
 	tab := newTable(&b, "A", "B")
@@ -134,7 +134,7 @@ func TestTableCellsAreOneLine(t *testing.T) {
 	require.Equal(t, "S3Z9NX0M", shellWord("S3Z9NX0M"))
 }
 
-// Secrets reach the server, and nothing else that prints a machine.
+// Secrets reach the server, and no command prints them.
 func TestWireRevealsSecrets(t *testing.T) {
 	m := inventory.Machine{
 		Name:       "a",
@@ -157,7 +157,7 @@ func TestWireRevealsSecrets(t *testing.T) {
 	require.NotContains(t, string(plain), "three")
 }
 
-// fakeServer is a server that h answers for; the options name it.
+// fakeServer is a server that answers with h; the options point to it.
 func fakeServer(t *testing.T, h http.HandlerFunc) *options {
 	t.Helper()
 	s := httptest.NewServer(h)
@@ -186,8 +186,8 @@ func newCall(ctx context.Context, o *options) (c *call, out, errs *bytes.Buffer)
 	return &call{Command: cmd, options: o}, out, errs
 }
 
-// TestPruneGoesOnPastAConflict: an image that has come into use since it was
-// listed stays, and the others go.
+// TestPruneGoesOnPastAConflict: an image that has come into use since it was listed stays,
+// and the others are removed.
 func TestPruneGoesOnPastAConflict(t *testing.T) {
 	var deleted []string
 	o := fakeServer(t, func(w http.ResponseWriter, r *http.Request) {
@@ -305,7 +305,7 @@ func TestWaitShowsWhyARunFailed(t *testing.T) {
 	}
 }
 
-// A waiting run shows what was seen, the disks, and commands to paste.
+// A waiting run shows what was observed, the disks, and commands to paste.
 func TestWaitAsks(t *testing.T) {
 	x := inventory.Workflow{
 		Run: "r", Machine: "node-1", State: inventory.StatePending, Phase: inventory.PhaseWaiting, Message: "two disks match",
@@ -425,7 +425,7 @@ func TestUploadGoesOn(t *testing.T) {
 	}
 }
 
-// The advice to send an upload again is not given for one that was refused permanently.
+// The advice to repeat an upload is not given for a permanent refusal.
 func TestARefusedUploadIsNotRepeated(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "image")
 	require.NoError(t, os.WriteFile(file, []byte("an archive"), 0o600))

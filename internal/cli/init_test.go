@@ -8,7 +8,7 @@ import (
 	"github.com/ingotmetal/ingot/internal/config"
 )
 
-// What init has written it does not ask the operator to write.
+// init does not ask the operator to write what init has written.
 func TestInitKnowsWhatItHasWritten(t *testing.T) {
 	n := config.Netboot{Interfaces: []string{"eth1"}}
 	require.True(t, initFlags{interfaces: []string{"eth1"}}.agree(n))

@@ -20,7 +20,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Who asks for JSON gets it of errors, too, in the form of the API's.
+// With JSON output, errors are JSON too, in the form of the API's.
 func TestErrorsHaveTheFormThatWasAskedFor(t *testing.T) {
 	for name, c := range map[string]struct {
 		err  error
@@ -59,7 +59,7 @@ func TestErrorsHaveTheFormThatWasAskedFor(t *testing.T) {
 	}
 }
 
-// installed is a machine on which a run has left a system, or not.
+// installed is a machine with or without a system that a run installed.
 func installed(state string) map[string]any {
 	m := map[string]any{
 		"name":       "node-1",
@@ -85,7 +85,7 @@ func installed(state string) map[string]any {
 	return m
 }
 
-// A system that Ingot has installed is written over only on request.
+// A system that Ingot has installed is overwritten only on request.
 func TestProvisionAsksBeforeItWritesOverASystem(t *testing.T) {
 	for name, c := range map[string]struct {
 		state string

@@ -23,8 +23,8 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// The server starts its Temporal by executing itself, under a name by
-	// which testscript would not know the program.
+	// The server starts its Temporal by executing itself, under a name that testscript does
+	// not know.
 	if len(os.Args) > 1 && os.Args[1] == temporalchild.Subcommand {
 		os.Exit(Main("test"))
 	}
@@ -52,11 +52,11 @@ func TestScripts(t *testing.T) {
 			e.Setenv("XDG_CONFIG_HOME", filepath.Join(e.WorkDir, "etc"))
 			e.Setenv("XDG_STATE_HOME", filepath.Join(e.WorkDir, "state"))
 			e.Setenv("LISTEN", config.Join("127.0.0.1", ports.listen))
-			// The example of a lab, as docs/genesis.md tells it.
+			// The example lab of docs/genesis.md.
 			if err := os.CopyFS(filepath.Join(e.WorkDir, "lab"), os.DirFS(lab)); err != nil {
 				return err
 			}
-			// What init writes, with ports of this test's own.
+			// The files that init writes, with ports of this test.
 			return os.WriteFile(filepath.Join(e.WorkDir, "site.yaml"), fmt.Appendf(nil,
 				"listen: 127.0.0.1:%d\ntemporal: {port: %d, ui_port: %d}\nmin_free_mib: 1\n", ports.listen, ports.temporal, ports.ui), 0o600)
 		},
@@ -68,7 +68,7 @@ func TestScripts(t *testing.T) {
 
 type sitePorts struct{ listen, temporal, ui int }
 
-// freePorts finds ports that nobody has now; Temporal takes four in a row.
+// freePorts finds unused ports; Temporal takes four in a row.
 func freePorts() (p sitePorts, err error) {
 	for range 100 {
 		var held []net.Listener

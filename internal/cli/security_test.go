@@ -15,8 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestS25NoFlagTakesAPassword: what stands on a command line, every user of
-// the host can read.
+// TestS25NoFlagTakesAPassword: every user of the host can read command lines.
 func TestS25NoFlagTakesAPassword(t *testing.T) {
 	n := 0
 	every(newRoot("test"), func(c *cobra.Command) {
@@ -40,8 +39,8 @@ func TestS25NoFlagTakesAPassword(t *testing.T) {
 	require.NotContains(t, err.Error()+out.String(), "hunter2", "it is not repeated, either")
 }
 
-// TestS47TerminalCapture: what machines say of themselves reaches a terminal
-// as text, in each form of output.
+// TestS47TerminalCapture: text from machines cannot control a terminal, in any output
+// format.
 func TestS47TerminalCapture(t *testing.T) {
 	hostile := []string{
 		"\x1b[2J\x1b[1;1Hroot#",
@@ -89,8 +88,8 @@ func TestS47TerminalCapture(t *testing.T) {
 	}
 }
 
-// TestS25MistakesInAFileRepeatNoSecret: what is said of a document that cannot
-// be read names lines and fields, never what stands there.
+// TestS25MistakesInAFileRepeatNoSecret: errors about an unreadable document name lines and
+// fields, never values.
 func TestS25MistakesInAFileRepeatNoSecret(t *testing.T) {
 	t.Setenv("INGOT_TOKEN", strings.Repeat("x", 40))
 	for n, doc := range []string{

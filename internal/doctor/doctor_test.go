@@ -40,8 +40,8 @@ eth0	0001A8C0	00000000	0001	0	0	0	00FFFFFF	0	0	0
 	routesLab = routesHome + "eth0	00140A0A	0201A8C0	0003	0	0	0	00FFFFFF	0	0	0\n"
 )
 
-// TestDoctorLooksForTheWayToRelays, of servers with an interface, too: a
-// default route alone is worth a word.
+// TestDoctorLooksForTheWayToRelays: a server with an interface is checked too, and a default
+// route alone causes a warning.
 func TestDoctorLooksForTheWayToRelays(t *testing.T) {
 	relay := "127.0.0.2" // the kernel has a way to it, whatever this host is connected to
 	byDefault := routesHome
@@ -146,7 +146,7 @@ func TestDoctorLooksAtNotices(t *testing.T) {
 	require.Equal(t, StateWarn, found(url, secret, nil)[1].State, "the server does not know of it")
 }
 
-// TestDoctorNamesTheWayOutOfDamage: the inventory cannot be read.
+// TestDoctorNamesTheWayOutOfDamage: an unreadable inventory is reported with a remedy.
 func TestDoctorNamesTheWayOutOfDamage(t *testing.T) {
 	cfg := testConfig(t)
 	require.NoError(t, os.WriteFile(server.InventoryFile(cfg), make([]byte, 8192), 0o600))

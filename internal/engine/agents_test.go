@@ -28,8 +28,8 @@ func (f *failing) AppendLog(ctx context.Context, o inventory.Owner, k action.Key
 	return f.AgentStore.AppendLog(ctx, o, k, text)
 }
 
-// TestLogOutlivesAFullDisk: what could not be written is written later, in its
-// order, and what waits is bounded.
+// TestLogOutlivesAFullDisk: log that could not be written is written later, in order, and
+// the pending log is limited.
 func TestLogOutlivesAFullDisk(t *testing.T) {
 	s := newSite(t)
 	s.AddMachine("m1", fakesite.MAC)

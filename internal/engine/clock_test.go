@@ -14,8 +14,8 @@ import (
 	"github.com/ingotmetal/ingot/lab/fakesite"
 )
 
-// TestAgentsAreNotLostWhenTheClockIsSet: silence goes by the clock that is never
-// set, whatever the database says of the last sign of life.
+// TestAgentsAreNotLostWhenTheClockIsSet: silence is measured by the monotonic clock,
+// whatever the database says of the last sign of life.
 func TestAgentsAreNotLostWhenTheClockIsSet(t *testing.T) {
 	real := fakesite.NewClock(time.Unix(0, 0))
 	s := newSite(t, func(c *Config) { c.Elapsed = func() time.Duration { return real.Now().Sub(time.Unix(0, 0)) } })
@@ -48,8 +48,8 @@ func TestAgentsAreNotLostWhenTheClockIsSet(t *testing.T) {
 	require.False(t, ok, "no agent has come under that boot")
 }
 
-// TestAgentsAreNotLostWhenNobodyListened: a server that was frozen, or that
-// began to listen late, has heard no agent and knows nothing of their silence.
+// TestAgentsAreNotLostWhenNobodyListened: a server that was frozen, or that started to
+// listen late, cannot tell that agents were silent.
 func TestAgentsAreNotLostWhenNobodyListened(t *testing.T) {
 	real := fakesite.NewClock(time.Unix(0, 0))
 	passed := func() time.Duration { return real.Now().Sub(time.Unix(0, 0)) }
@@ -100,8 +100,8 @@ func TestAgentsAreNotLostWhenNobodyListened(t *testing.T) {
 	require.EqualValues(t, 2, lost())
 }
 
-// TestUnknownRunIsNotOverWhenTheClockIsSet: a grant that was taken this moment
-// is a day old by the wall.
+// TestUnknownRunIsNotOverWhenTheClockIsSet: a grant that was just taken is a day old by the
+// wall clock.
 func TestUnknownRunIsNotOverWhenTheClockIsSet(t *testing.T) {
 	s := newSite(t, func(c *Config) { c.Elapsed = func() time.Duration { return time.Minute } })
 	s.AddMachine("m1", fakesite.MAC)
@@ -116,8 +116,7 @@ func TestUnknownRunIsNotOverWhenTheClockIsSet(t *testing.T) {
 	require.Zero(t, s.Reconciler.Counts())
 }
 
-// TestWindowsAreMovedWhenTheClockIsSet: a machine that boots does not find its
-// window closed.
+// TestWindowsAreMovedWhenTheClockIsSet: the window of a booting machine stays open.
 func TestWindowsAreMovedWhenTheClockIsSet(t *testing.T) {
 	s := newSite(t)
 	s.AddMachine("m1", fakesite.MAC)
@@ -135,8 +134,8 @@ func TestWindowsAreMovedWhenTheClockIsSet(t *testing.T) {
 	require.Equal(t, Counts{ClockSteps: 1}, s.Reconciler.Counts())
 }
 
-// TestPumpGivesUpOnWhatIsRefusedForEver: a run whose events Temporal refuses
-// holds up no other, is tried again for a bounded number of times, and shows.
+// TestPumpGivesUpOnWhatIsRefusedForEver: a run whose events Temporal refuses does not delay
+// others, is retried a limited number of times, and is counted.
 func TestPumpGivesUpOnWhatIsRefusedForEver(t *testing.T) {
 	s := newSite(t)
 	s.AddMachine("m1", fakesite.MAC)

@@ -21,7 +21,7 @@ import (
 	"github.com/ingotmetal/ingot/workflows"
 )
 
-// pump runs the pump until the test ends.
+// pump runs a Pump until the test ends.
 func (s *site) startPump() {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
@@ -295,8 +295,8 @@ func TestReconcileRepairsARecordWithoutGrant(t *testing.T) {
 	require.Equal(t, Counts{RunsFenced: 1, RecordsRepaired: 1}, s.Reconciler.Counts())
 }
 
-// TestReconcileTellsARunThatLostItsMachine: the machine was taken from a
-// run that goes on; it is told until it waits for a person.
+// TestReconcileTellsARunThatLostItsMachine: a running run that has lost its machine is
+// signaled until it waits for a person.
 func TestReconcileTellsARunThatLostItsMachine(t *testing.T) {
 	s := newSite(t)
 	s.AddMachine("m1", fakesite.MAC)
@@ -320,15 +320,13 @@ func TestReconcileTellsARunThatLostItsMachine(t *testing.T) {
 	require.Len(t, s.Temporal.Signals, 1, "it has noticed")
 }
 
-// lateGrants answers with the grants of a moment ago: a run has taken its own
-// since.
+// lateGrants answers with outdated grants: a run has taken its grant since.
 type lateGrants struct{ GrantStore }
 
 func (lateGrants) Grants(context.Context) ([]inventory.Grant, error) { return nil, nil }
 
-// TestReconcileDoesNotFenceARunThatJustArmed: with two hundred runs a pass
-// takes seconds, and every one that arms during it would be told that another run
-// has its machine.
+// TestReconcileDoesNotFenceARunThatJustArmed: with two hundred runs a pass takes seconds. A
+// run that arms during the pass must not be told that it has lost its machine.
 func TestReconcileDoesNotFenceARunThatJustArmed(t *testing.T) {
 	s := newSite(t)
 	s.AddMachine("m1", fakesite.MAC)
@@ -394,8 +392,8 @@ func TestLostAgentIsToldOncePerSilence(t *testing.T) {
 	require.Equal(t, &k, out.(workflows.Event).Key)
 }
 
-// TestAgentThatDiesBeforeItFetchesItsWorkIsLost: for example while a person was
-// asked over night.
+// TestAgentThatDiesBeforeItFetchesItsWorkIsLost: for example while a person was asked
+// overnight.
 func TestAgentThatDiesBeforeItFetchesItsWorkIsLost(t *testing.T) {
 	s := newSite(t)
 	s.AddMachine("m1", fakesite.MAC)
@@ -414,8 +412,8 @@ func TestSilenceCountsFromTheServersStart(t *testing.T) {
 	s.welcome(o)
 	s.Assign(o)
 	s.fetches(o)
-	s.Clock.Move(time.Hour) // the server was away
-	again := New(s.config)  // a process of its own
+	s.Clock.Move(time.Hour) // the server was down
+	again := New(s.config)  // a new process
 	s.Clock.Move(59 * time.Second)
 	require.NoError(t, again.Reconciler.CheckAgents(t.Context()))
 	require.Zero(t, again.Reconciler.Counts())
@@ -486,8 +484,7 @@ func TestSignsOfLifeSurviveAFailedFlush(t *testing.T) {
 	require.Equal(t, s.Clock.Now(), a.LastSeen)
 }
 
-// What an installer says of its end reaches the run with its words; what was
-// merely seen does not.
+// An installer's own end message reaches the run as text; messages of other events do not.
 func TestAnInstallersWordsAreInTheSignal(t *testing.T) {
 	long := strings.Repeat("x", maxSignal+1)
 	for _, c := range []struct{ kind, message, want string }{

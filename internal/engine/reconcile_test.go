@@ -22,7 +22,7 @@ import (
 	"github.com/ingotmetal/ingot/workflows"
 )
 
-// hungTemporal takes every question and answers none.
+// hungTemporal accepts every request and answers none.
 type hungTemporal struct{ client.Client }
 
 func (hungTemporal) DescribeWorkflowExecution(
@@ -41,8 +41,8 @@ func (hungTemporal) CountWorkflow(
 	return nil, ctx.Err()
 }
 
-// busyStore is an inventory with so many runs, of whose agents the first has
-// work and is silent.
+// busyStore is an inventory with many runs, of which the first has an agent with work that
+// is silent.
 type busyStore struct {
 	*sqlite.Store // nil
 	runs          int
@@ -117,8 +117,7 @@ func TestReconcileGivesUpOnAHungTemporal(t *testing.T) {
 	})
 }
 
-// TestAgentsAreWatchedWhileTemporalHangs: that an agent is lost is noticed as
-// fast as ever.
+// TestAgentsAreWatchedWhileTemporalHangs: a lost agent is detected as fast as usual.
 func TestAgentsAreWatchedWhileTemporalHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &busyStore{runs: 500}
@@ -133,8 +132,8 @@ func TestAgentsAreWatchedWhileTemporalHangs(t *testing.T) {
 	})
 }
 
-// earlierView answers with grants and open records as they were a while ago,
-// as those that a long pass has read at its beginning.
+// earlierView answers with outdated grants and open records, like those that a long pass
+// read at its start.
 type earlierView struct {
 	*sqlite.Store
 	grants  []inventory.Grant
@@ -163,9 +162,8 @@ func (v earlierView) Operations(context.Context, inventory.OperationFilter) ([]i
 	return v.ops, nil
 }
 
-// TestReconcileLeavesRunsThatEndedDuringThePass: with a thousand runs at work,
-// many end in order between the moment in which a pass reads the inventory and
-// the one in which it asks Temporal about them.
+// TestReconcileLeavesRunsThatEndedDuringThePass: with a thousand runs, many end normally
+// between the read of the inventory and the request to Temporal.
 func TestReconcileLeavesRunsThatEndedDuringThePass(t *testing.T) {
 	for name, endedBefore := range map[string]func(earlierView) earlierView{
 		"with its grant":    func(v earlierView) earlierView { return v },
@@ -209,8 +207,8 @@ func TestReconcileLeavesRunsThatEndedDuringThePass(t *testing.T) {
 	}
 }
 
-// TestReconcileLeavesARunThatIsEnding: it has given its grant back, and its
-// last record waits behind the tasks of a thousand other runs.
+// TestReconcileLeavesARunThatIsEnding: the run has released its grant, and its last record
+// waits behind the tasks of a thousand other runs.
 func TestReconcileLeavesARunThatIsEnding(t *testing.T) {
 	s := newSite(t)
 	s.AddMachine("m1", fakesite.MAC)
@@ -232,8 +230,8 @@ func TestReconcileLeavesARunThatIsEnding(t *testing.T) {
 	require.Equal(t, Counts{RunsFenced: 1}, s.Reconciler.Counts())
 }
 
-// TestIdleAgentOfARunThatIsBehindIsNotTold: its run has not heard yet what the
-// agent has done, because the pump is behind, and cannot have given it more.
+// TestIdleAgentOfARunThatIsBehindIsNotTold: the pump is behind, so the run has not received
+// its agent's reports and cannot have assigned more work.
 func TestIdleAgentOfARunThatIsBehindIsNotTold(t *testing.T) {
 	s := newSite(t)
 	s.AddMachine("m1", fakesite.MAC)
@@ -256,7 +254,7 @@ func TestIdleAgentOfARunThatIsBehindIsNotTold(t *testing.T) {
 	require.Equal(t, 1, idle())
 }
 
-// hears does what the pump does when runs listen, and counts the events.
+// hears acts as the pump for listening runs, and counts the events.
 func (s *site) hears() (n int) {
 	s.T.Helper()
 	es, err := s.Store.Unsignalled(s.T.Context(), 100)

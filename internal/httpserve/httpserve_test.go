@@ -19,8 +19,8 @@ import (
 	"github.com/ingotmetal/ingot/internal/httpserve"
 )
 
-// A request that is under way when the context ends is answered; one that
-// outlasts the grace is cut off, and Run ends without an error all the same.
+// A request that is under way when the context ends is answered; one that exceeds the grace
+// is aborted, and Run still returns no error.
 func TestRun(t *testing.T) {
 	for name, c := range map[string]struct {
 		grace    time.Duration
@@ -162,9 +162,8 @@ func (l limited) gone(c net.Conn) bool {
 	return err != nil && !errors.Is(err, os.ErrDeadlineExceeded)
 }
 
-// One source has all the room that others leave. When another comes, the first
-// gives way, and its connections that ask nothing before one that is served
-// (security S35).
+// One source may use all free connections. When another source connects, the first source
+// loses connections, idle ones before those that are served (security S35).
 func TestLimitSharesBySource(t *testing.T) {
 	l := limit(t, 3, nil)
 	busy, idle, silent := l.dial("127.0.0.1"), l.dial("127.0.0.1"), l.dial("127.0.0.1")
@@ -179,8 +178,7 @@ func TestLimitSharesBySource(t *testing.T) {
 	require.True(t, l.refused("127.0.0.1"), "a source with its share takes nothing from others")
 }
 
-// A source that comes first, and a connection that has proven itself, are not
-// closed for others (security S35).
+// A source with precedence and a proven connection are not closed for others (security S35).
 func TestLimitPrefers(t *testing.T) {
 	l := limit(t, 2, func(source netip.Addr) bool { return source == netip.MustParseAddr("127.0.0.9") })
 	proven := l.dial("127.0.0.1")
@@ -204,8 +202,7 @@ func TestLimitPrefers(t *testing.T) {
 	require.True(t, l.served(first, "/"))
 }
 
-// One source does not close the listener to others, whatever its connections have
-// proven (security S35).
+// One source cannot block the listener, whatever its connections have proven (security S35).
 func TestLimitSharesWhatIsPreferred(t *testing.T) {
 	l := limit(t, 4, nil)
 	for range 4 {

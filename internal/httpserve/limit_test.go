@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Of one source, a connection that does not read is closed for a new one, and a
-// new one is not for the next (security S35).
+// Of one source, a connection that does not read is closed for a new one, but a new one is
+// not closed for the next (security S35).
 func TestPriority(t *testing.T) {
 	now := time.Now()
 	conn := func(state http.ConnState, in, writes time.Duration) *member {
@@ -22,7 +22,7 @@ func TestPriority(t *testing.T) {
 		}
 		return &member{conn: c, state: state, since: now.Add(-in)}
 	}
-	order := []*member{ // in which they are closed
+	order := []*member{ // in order of closing
 		conn(http.StateNew, time.Minute, 0),
 		conn(http.StateIdle, time.Second, 0),
 		conn(http.StateActive, time.Hour, time.Minute),
@@ -40,8 +40,8 @@ func TestPriority(t *testing.T) {
 	}
 }
 
-// A source is looked up only when the server is full, once a second, and not when
-// it has its share; a few look-ups are under way at a time (security S35).
+// A source is looked up only when the server is full, once a second, and not when it has its
+// share; only a few look-ups run at a time (security S35).
 func TestLookupsAreBounded(t *testing.T) {
 	priority, busy := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
 	l := newLimiter(16, func(source netip.Addr) bool { return source == priority })
@@ -89,8 +89,8 @@ func TestLookupsAreBounded(t *testing.T) {
 
 func asks(_ lookup, ask bool) bool { return ask }
 
-// A look-up that takes long delays no connection, and what it finds counts for the
-// connections that its source has by then.
+// A slow look-up delays no connection, and its result applies to the connections that its
+// source has by then.
 func TestSlowLookupDelaysNoConnection(t *testing.T) {
 	answer, done := make(chan bool), make(chan struct{})
 	l := newLimiter(8, func(netip.Addr) bool { return <-answer })

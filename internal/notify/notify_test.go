@@ -27,7 +27,7 @@ import (
 
 const secret = "0123456789abcdef0123456789abcdef-CANARY-secret"
 
-// receiver is somebody's webhook: it takes a notice when told to.
+// receiver is a test webhook that accepts notices on request.
 type receiver struct {
 	*httptest.Server
 	mu     sync.Mutex
@@ -185,7 +185,7 @@ func TestDeliversSigned(t *testing.T) {
 	require.Contains(t, r.bodies[0], `"server":"nas"`)
 }
 
-// What is told, and what is not told twice.
+// Which notices are sent, and which are not sent twice.
 func TestEvents(t *testing.T) {
 	r := newReceiver(t, nil)
 	s := newSite(t, r.URL)
@@ -261,8 +261,8 @@ func TestOnlyWhatIsAskedFor(t *testing.T) {
 	require.LessOrEqual(t, counts.Waiting, 1)
 }
 
-// A receiver that fails, and a server that is restarted meanwhile: the notice
-// comes in the end, under the id of the first attempt.
+// If the receiver fails and the server restarts, the notice arrives in the end, under the id
+// of the first attempt.
 func TestAtLeastOnceOverRestarts(t *testing.T) {
 	r := newReceiver(t, func(n int) int { return map[bool]int{true: 503, false: 200}[n <= 3] })
 	s := newSite(t, r.URL)
@@ -292,8 +292,8 @@ func TestAtLeastOnceOverRestarts(t *testing.T) {
 	require.Empty(t, r.bad)
 }
 
-// The word that it was sent is lost: it is sent again, and the receiver knows
-// it by its id.
+// If the record of a sent notice is lost, the notice is sent again, and the receiver
+// recognizes its id.
 type forgetful struct {
 	Outbox
 	once sync.Once
@@ -317,8 +317,8 @@ func TestSentTwiceRatherThanNever(t *testing.T) {
 	require.Equal(t, r.await(t).ID, r.await(t).ID)
 }
 
-// A receiver that is away must not fill the disk: the oldest are dropped, and
-// that is said.
+// An unavailable receiver must not fill the disk: the oldest notices are dropped, and that
+// is reported.
 func TestQueueIsBounded(t *testing.T) {
 	s := newSite(t, "http://127.0.0.1:1/")
 	for i := range 1010 {
@@ -348,7 +348,7 @@ func TestPauses(t *testing.T) {
 	require.Equal(t, longestPause, pause(keepTrying))
 }
 
-// A notice that is never taken is given up in the end, and so is none before.
+// A notice that is never accepted is given up in the end, but not before.
 func TestGivesUp(t *testing.T) {
 	s := newSite(t, "http://127.0.0.1:1/")
 	require.NoError(t, s.store.PutWorkflow(t.Context(), waiting("r1", "1.bind.1")))
