@@ -13,18 +13,16 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// core is the load of one processor that is busy all the time.
+// core is the load of one processor that is fully busy.
 const core = 10
 
-// besides are the tests that called beside: nothing but the package is common to
-// them.
+// besides are the tests that called beside.
 var besides queue
 
-// A queue is where tests that may run beside others wait for their turn. Go
-// starts parallel tests in an order of its own. Here the largest begin first, so
-// that none of them is left over at the end, and as many run at a time as the
-// processors carry: a machine in QEMU keeps one busy, what waits for a time-out
-// does not. A test for which there is no room yet is overtaken by smaller ones.
+// A queue is where parallel tests wait for their turn. Go starts parallel tests in an order
+// of its choice. Here the largest start first, so that none is left over at the end, and as
+// many run at a time as the processors allow: a machine in QEMU keeps one busy, waiting for
+// a timeout does not. Smaller tests overtake a test for which there is no capacity yet.
 type queue struct {
 	mu      sync.Mutex
 	waiting []turn
@@ -38,7 +36,7 @@ type turn struct {
 	came    chan struct{}
 }
 
-// work is how much of the processors a test takes in all.
+// work returns the processor time that a test takes in all.
 func (t turn) work() int64 { return int64(t.seconds) * t.load }
 
 // beside is t.Parallel for a test of the lab. On idle processors it takes about
@@ -70,7 +68,7 @@ func beside(t *testing.T, seconds int, load int64) {
 	}
 }
 
-// release gives a load back and starts the tests for which there is room now.
+// release returns a load and starts the tests for which there is capacity now.
 func (q *queue) release(load int64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

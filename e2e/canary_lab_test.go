@@ -22,8 +22,8 @@ import (
 	"github.com/ingotmetal/ingot/lab"
 )
 
-// secretFields are all exported fields of type inventory.Secret in the
-// product's source, by package: through these a secret comes in or is stored.
+// secretFields returns all exported fields of type inventory.Secret in the product's source,
+// by package: through these fields secrets are received or stored.
 func secretFields(t *testing.T, root string) []string {
 	t.Helper()
 	found := map[string]bool{}
@@ -59,8 +59,7 @@ func secretFields(t *testing.T, root string) []string {
 	return slices.Collect(maps.Keys(found))
 }
 
-// isSecret tells whether a type, in the source of a package, is a Secret or
-// holds some.
+// isSecret reports whether a type, in the source of a package, is a Secret or contains one.
 func isSecret(x ast.Expr, pkg string) bool {
 	switch x := x.(type) {
 	case *ast.StarExpr:
@@ -78,8 +77,8 @@ func isSecret(x ast.Expr, pkg string) bool {
 	return false
 }
 
-// canaryLab is a lab file with a secret wherever one can stand. Its Genesis
-// comes to the router, whose template fails.
+// canaryLab is a lab file with a secret wherever one is possible. Its Genesis reaches the
+// router, whose template fails.
 const canaryLab = `# %[1]s
 name: canary
 seed: {address: 10.10.20.2, segment: 10.10.20.0/24}
@@ -123,7 +122,7 @@ install:
   iso_url: http://10.10.20.2:7080/images/sim
 `
 
-// canaryFiles are the lab file and all that it names.
+// canaryFiles are the lab file and the files that it names.
 func canaryFiles(t *testing.T, router *lab.Machine, sha256 string, secret func(what string) string) map[string]string {
 	t.Helper()
 	example := func(name string) string {
@@ -198,7 +197,7 @@ func (s *Site) endGenesis(ctx context.Context, t *testing.T) (run string) {
 	return run
 }
 
-// pair makes a standby beside the site, of that token, and pairs with it.
+// pair creates a standby beside the site with that token, and pairs with it.
 func (s *Site) pair(ctx context.Context, t *testing.T, found places, token string) *Site {
 	t.Helper()
 	o, err := NewSite(
@@ -240,7 +239,7 @@ func (s *Site) pair(ctx context.Context, t *testing.T, found places, token strin
 	return o
 }
 
-// allHistories takes in what Temporal tells of every run that it knows.
+// allHistories collects Temporal's histories of all runs.
 func (s *Site) allHistories(ctx context.Context, t *testing.T, found places, when string) {
 	t.Helper()
 	list, err := s.TemporalCLI(ctx, "workflow", "list", "-o", "json")
@@ -265,7 +264,7 @@ func (s *Site) allHistories(ctx context.Context, t *testing.T, found places, whe
 	}
 }
 
-// backUp makes an archive under a passphrase, and takes in what it was told.
+// backUp makes an archive under a passphrase, and collects the output.
 func (s *Site) backUp(ctx context.Context, t *testing.T, found places, passphrase string) {
 	t.Helper()
 	dir := t.TempDir()

@@ -33,30 +33,30 @@ import (
 	"github.com/ingotmetal/ingot/workflows"
 )
 
-// canary is a secret that must be found nowhere, or text that must be found:
-// a search that finds nothing at all proves nothing.
+// canary is a secret that must not be found, or text that must be found: a search that never
+// finds anything proves nothing.
 type canary struct {
 	what string
 	text []byte
-	// where are the places, by their beginning, in which the text belongs.
+	// where lists prefixes of the places in which the text belongs.
 	where []string
 }
 
-// newCanary returns a text that nobody else writes.
+// newCanary returns a unique text.
 func newCanary() string {
 	var b [7]byte
 	_, _ = rand.Read(b[:]) // never returns an error: it ends the program instead
 	return "cnry" + hex.EncodeToString(b[:])
 }
 
-// forms are the ways in which a text can stand in a file: as it is, in hex, and
-// in base64, also as a part of something longer.
+// forms are the ways in which a text can appear in a file: plain, in hex, and in base64,
+// also as part of something longer.
 func (c canary) forms() [][]byte {
 	forms := [][]byte{c.text, []byte(hex.EncodeToString(c.text)), []byte(strings.ToUpper(hex.EncodeToString(c.text)))}
 	for before := range 3 {
 		padded := append(make([]byte, before), c.text...)
 		for _, e := range []*base64.Encoding{base64.RawStdEncoding, base64.RawURLEncoding} {
-			// The characters that hold bits of the neighbours do not count.
+			// Characters that hold bits of neighboring bytes do not count.
 			b := e.EncodeToString(padded)[[]int{0, 2, 3}[before] : len(padded)*8/6]
 			forms = append(forms, []byte(b))
 		}
@@ -64,7 +64,7 @@ func (c canary) forms() [][]byte {
 	return forms
 }
 
-// in tells whether any of the forms stands in b.
+// in reports whether any of the forms is in b.
 func (c canary) in(b []byte) bool {
 	return slices.ContainsFunc(c.forms(), func(f []byte) bool { return bytes.Contains(b, f) })
 }
@@ -76,8 +76,7 @@ func (c canary) belongs(place string) bool {
 // places is everything that is searched, by name.
 type places map[string][]byte
 
-// processWatch keeps the arguments and the environment of every process that
-// this host has had.
+// processWatch keeps the arguments and the environment of every process of this host.
 type processWatch struct {
 	stop func()
 	seen map[string][]byte // by program, all of its arguments and environments
@@ -114,10 +113,10 @@ func watchProcesses(t *testing.T) *processWatch {
 				}
 				argv, err := os.ReadFile("/proc/" + d.Name() + "/cmdline")
 				if err != nil {
-					looks[d.Name()] = 0 // has ended; the number may come again
+					looks[d.Name()] = 0 // has ended; the number may be reused
 					continue
 				}
-				env, _ := os.ReadFile("/proc/" + d.Name() + "/environ") // has ended meanwhile
+				env, _ := os.ReadFile("/proc/" + d.Name() + "/environ") // may have ended
 				program := filepath.Base(string(bytes.SplitN(argv, []byte{0}, 2)[0]))
 				if program == "ipmitool" && !counted[d.Name()+string(argv)] {
 					counted[d.Name()+string(argv)] = true
@@ -162,7 +161,7 @@ func TestS10S25S44Canaries(t *testing.T) {
 	watch := watchProcesses(t)
 	image, err := lab.SimImage(ctx, testWriter{t})
 	require.NoError(t, err)
-	// Somebody outside is told what needs a person; the address holds a token.
+	// A receiver outside gets notices; its URL holds a token.
 	told := &told{secret: newCanary() + newCanary(), token: newCanary()}
 	secretFile := filepath.Join(t.TempDir(), "notify")
 	require.NoError(t, os.WriteFile(secretFile, []byte(told.secret), 0o600))
@@ -305,7 +304,7 @@ tasks:
 	require.Equal(t, inventory.StateFailed, end.State)
 	require.Contains(t, end.Message, "fails", "it failed where it was meant to: %s", end.Message)
 
-	// S44: a claim that stands on a kernel's command line is worth nothing any more.
+	// S44: a claim on a kernel's command line is no longer valid.
 	for name := range claims {
 		sim := s.Simulate(names[name], "")
 		sim.gone(ctx, t, claims[name], Nonce())
@@ -332,7 +331,7 @@ tasks:
 	watch.stop()
 	maps.Copy(found, places(watch.seen))
 
-	// What must be found: each kind of place is one that the search can read.
+	// Canaries that must be found: the search can read each kind of place.
 	for _, c := range []struct {
 		canary
 		places []string
@@ -369,12 +368,12 @@ tasks:
 	require.Positive(t, watch.ipmi, "no ipmitool was seen at work")
 	require.Positive(t, watch.envs, "no environment of an ipmitool was seen")
 
-	// What must not.
+	// Canaries that must not be found.
 	var hunted []canary
 	for what, text := range secrets {
 		hunted = append(hunted, canary{what: what, text: []byte(text)})
 	}
-	// A template is what people write and read; a secret belongs into user-data.
+	// Templates are visible to people; secrets belong in user-data.
 	literal.where = []string{
 		"dump/ingot.db/template", "vacuumed/ingot.db", "file/live/state/ingot/ingot.db", "file/stopped/state/ingot/ingot.db",
 		"backup.tar", "backup/inventory.db", "rest/during/templates", "rest/after/templates", "cli/during/template ", "cli/after/template ",
@@ -436,8 +435,8 @@ func (s *Site) claimKey(t *testing.T) []byte {
 	return key
 }
 
-// siteSecrets are what the site made for itself, each in a file that nobody
-// else may read.
+// siteSecrets are the secrets that the site created, each in a file that only its user can
+// read.
 func (s *Site) siteSecrets(t *testing.T) (found []canary) {
 	t.Helper()
 	for purpose, key := range s.keys(t) {
@@ -490,10 +489,10 @@ func (s *Site) guarded(ctx context.Context, t *testing.T, file, password string)
 	}
 }
 
-// toldAt is where notices go.
+// toldAt is the URL of the notices.
 const toldAt = lab.DirectGateway + ":9099"
 
-// told is somebody who gets notices.
+// told receives notices.
 type told struct {
 	secret, token string
 
@@ -534,7 +533,7 @@ func (s *Site) listenForNotices(ctx context.Context, t *testing.T, x *told) {
 	go func() { _ = server.Serve(l) }() // ends with Close
 }
 
-// await returns all that came, once each of the events has.
+// await returns all notices once each of the events has arrived.
 func (x *told) await(ctx context.Context, t *testing.T, events ...string) []byte {
 	t.Helper()
 	for {
@@ -614,7 +613,7 @@ func (s *Site) stream(ctx context.Context, t *testing.T) func() []byte {
 	}
 }
 
-// snapshot asks everybody who answers: the API, the command line, Temporal.
+// snapshot collects the output of the API, the command line and Temporal.
 func (s *Site) snapshot(ctx context.Context, t *testing.T, found places, when string, names, runs map[string]string) {
 	t.Helper()
 	paths := []string{
@@ -728,8 +727,7 @@ func (s *Site) files(t *testing.T, found places, when string) {
 	}))
 }
 
-// dump takes in every cell of a database that is not open any more, and the
-// file as it is after a VACUUM.
+// dump collects every cell of a closed database, and the file after a VACUUM.
 func (s *Site) dump(t *testing.T, found places, name string) {
 	t.Helper()
 	file := filepath.Join(s.dir, "state/ingot", name)
@@ -747,7 +745,7 @@ func (s *Site) dump(t *testing.T, found places, name string) {
 	require.NoError(t, err)
 	found["vacuumed/"+name], err = os.ReadFile(small)
 	require.NoError(t, err)
-	// What a virtual table shows lies in tables of its own.
+	// The contents of a virtual table are in separate tables.
 	for _, table := range column(t, db, "SELECT name FROM sqlite_schema WHERE type = 'table' AND sql NOT LIKE 'CREATE VIRTUAL%'") {
 		found["dump/"+name+"/"+table] = cells(t, db, table)
 	}

@@ -45,18 +45,18 @@ const (
 var (
 	siteStrikes    = []strike{killServe, killTemporal, killWorker, lockDatabase, fillDisk, cutImages}
 	machineStrikes = []strike{killAgent, cutPower, cutBMC, cutLink}
-	// otherStrikes are not of the matrix: their parts are neither dead nor away,
-	// and they are made where that matters.
+	// otherStrikes are not in the matrix: their parts are neither dead nor unreachable, and
+	// they are used in other tests.
 	otherStrikes = []strike{frozenServe, frozenAgent, wakingAgent, lossyLink, slowLink, slowBMC, idleBMC, lyingBMC, brokenBMC, refusedBMC}
 )
 
-// phases are those of Provision, in their order.
+// phases are the phases of Provision, in order.
 var phases = []string{
 	inventory.PhasePlan, inventory.PhaseArm, inventory.PhasePower, inventory.PhaseDHCP, inventory.PhaseLoader, inventory.PhaseAgent,
 	inventory.PhaseBind, inventory.PhaseAction, inventory.PhaseDisarm, inventory.PhaseReboot, inventory.PhaseReady,
 }
 
-// leftOut are the phases in which nothing is struck, and why.
+// leftOut are the phases without faults, and the reasons.
 var leftOut = map[string]string{
 	inventory.PhaseInstall: "another installer than the agent is at work. `TestInstaller` kills the server in it, and " +
 		"has installers fail and be late.",
@@ -65,7 +65,7 @@ var leftOut = map[string]string{
 		"agent in an action go through it; `TestBetweenRuns` cancels, terminates and resets in mid-write.",
 }
 
-// shortly is what the machines of a fault's cells are called.
+// shortly is the short name of each fault, for machine names.
 var shortly = map[strike]string{
 	killServe: "serve", killTemporal: "temporal", killWorker: "worker", lockDatabase: "lock", fillDisk: "full", cutImages: "images",
 	killAgent: "agent", cutPower: "power", cutBMC: "bmc", cutLink: "link",
@@ -104,33 +104,33 @@ var about = map[strike]string{
 	refusedBMC:  "the BMC refuses the password; the operator corrects it when asked",
 }
 
-// An expected is how a cell ends. It is written down before any cell is run.
+// An expected is the expected end of a cell, defined before any cell runs.
 type expected struct {
-	// none: the phase has nothing that this fault could strike.
+	// none: the fault cannot hit anything in this phase.
 	none string
-	// person is the choice with which a person, asked as the design says,
-	// answers; the run goes on to its right end after it. "": nobody is asked.
+	// person is the choice with which a person answers the expected question; the run then
+	// reaches its expected end. "" means that no one is asked.
 	person string
-	// powerOns is how often the machine is switched on at most.
+	// powerOns is the maximum number of power-ons of the machine.
 	powerOns int
 }
 
-// right is the right end: the run has succeeded with the installed system's own
-// word for it, the disk holds the image bit by bit, nothing is open, nobody
-// owns the machine, it is on.
+// right is the expected end: the run has succeeded with the phone-home of the installed
+// system, the disk holds the image bit by bit, no window is open, no run owns the machine,
+// and it is on.
 func right(powerOns int) expected { return expected{powerOns: powerOns} }
 
-// asked is the right end after a person's answer.
+// asked is the expected end after a person's answer.
 func asked(choice string, powerOns int) expected {
 	return expected{person: choice, powerOns: powerOns}
 }
 
 func nothing(why string) expected { return expected{none: why} }
 
-// A row is what is expected of a fault, by phase.
+// A row is the expectation for a fault, by phase.
 type row map[string]expected
 
-// all is the same in every phase.
+// all returns a row with the same expectation in every phase.
 func all(e expected) row {
 	r := row{}
 	for _, p := range phases {
@@ -153,10 +153,10 @@ var expectations = map[strike]row{
 	killWorker:   all(right(1)),
 	lockDatabase: all(right(1)),
 	fillDisk:     all(right(1)),
-	// A loader that gets no script gives up: that boot is lost.
+	// A loader without a script gives up: that boot is lost.
 	cutImages: all(right(1)).but(right(2), inventory.PhaseLoader, inventory.PhaseAgent),
-	// A lost agent's machine is switched off before anybody else writes. After
-	// disarm the machine's own reboot leads to the installed system.
+	// The machine of a lost agent is switched off before another agent writes. After disarm
+	// the machine's own reboot starts the installed system.
 	killAgent: all(right(1)).
 		but(nothing("no agent yet"), inventory.PhasePlan, inventory.PhaseArm, inventory.PhasePower, inventory.PhaseDHCP, inventory.PhaseLoader).
 		but(right(2), inventory.PhaseBind, inventory.PhaseAction).
@@ -167,7 +167,7 @@ var expectations = map[strike]row{
 	// A boot that is lost costs a second one.
 	cutLink: all(right(2)).but(right(1), inventory.PhaseDisarm, inventory.PhaseReboot, inventory.PhaseReady),
 
-	// Who may still be writing is switched off before anybody else writes.
+	// An agent that may still be writing is switched off before another one writes.
 	frozenServe: {inventory.PhaseDHCP: right(1), inventory.PhaseAction: right(1), inventory.PhaseReady: right(1)},
 	frozenAgent: {inventory.PhaseAction: right(2)},
 	wakingAgent: {inventory.PhaseAction: right(2)},
@@ -181,8 +181,8 @@ var expectations = map[strike]row{
 	refusedBMC: {inventory.PhasePower: asked(workflows.Retry, 1)},
 }
 
-// TestChaosNamesEveryPhase: what the inventory calls a phase, and is no end and no wait for a person, is struck or left out with a
-// reason.
+// TestChaosNamesEveryPhase: every phase of the inventory that is not an end or a wait for a
+// person has faults, or is left out with a reason.
 func TestChaosNamesEveryPhase(t *testing.T) {
 	source, err := os.ReadFile("../inventory/workflow.go")
 	if err != nil {
@@ -201,7 +201,7 @@ func TestChaosNamesEveryPhase(t *testing.T) {
 	}
 }
 
-// TestChaosReport: a cell whose fault nobody met is told apart, and so is the long form.
+// TestChaosReport: the report shows cells whose fault was not noticed, and the long form.
 func TestChaosReport(t *testing.T) {
 	made := func(s strike, phase string, felt bool) *cell {
 		return &cell{strike: s, phase: phase, felt: felt, took: 3 * time.Second}
@@ -232,9 +232,8 @@ func TestChaosReport(t *testing.T) {
 	}
 }
 
-// TestChaosExpectations holds the tables of the matrix against each other: every
-// cell has an end, every fault its words, every machine a name of its own that a
-// disk's serial number can hold.
+// TestChaosExpectations compares the tables of the matrix: every cell has an end, every
+// fault a description, every machine a unique name that fits a disk's serial number.
 func TestChaosExpectations(t *testing.T) {
 	names := map[string]string{}
 	for s, r := range expectations {

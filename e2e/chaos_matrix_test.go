@@ -25,8 +25,8 @@ var (
 	chaosOnly   = flag.String("only", "", "TestChaosMatrix: only cells whose name (\"fault × phase\") contains this")
 )
 
-// TestChaos is the short form of the matrix: eight cells of eight faults, on two
-// sites. None of them loses a boot, which takes minutes to be noticed.
+// TestChaos is the short form of the matrix: eight cells of eight faults, on two sites. None
+// of them loses a boot, because that takes minutes to detect.
 func TestChaos(t *testing.T) {
 	beside(t, 58, 4)
 	ctx := needLab(t)
@@ -70,7 +70,7 @@ func (c *chaos) strike(ctx context.Context, x *cell) {
 	c.together(ctx, x)
 }
 
-// result is how a cell ended, in a few characters.
+// result returns the short text for the end of a cell.
 func (x *cell) result() string {
 	switch {
 	case x.want.none != "":
@@ -93,8 +93,7 @@ func short(d time.Duration) string {
 	return fmt.Sprintf("%.0f min", d.Minutes())
 }
 
-// chaosGroup is what one site goes through: the steps one after the other, the
-// cells of a step at once.
+// chaosGroup is the steps of one site in order; the cells of a step run at once.
 type chaosGroup struct {
 	name  string
 	steps []func(context.Context, *chaos) []*cell
@@ -211,7 +210,7 @@ func sampled(image lab.Image) []func(context.Context, *chaos) []*cell {
 func (x *cell) long() int {
 	switch {
 	case x.strike == cutPower && after(x.phase, inventory.PhaseAction):
-		return 22 // the installed system is waited for in vain once
+		return 22 // waits for the installed system until the deadline once
 	case (x.strike == cutLink || x.strike == cutPower) && !after(x.phase, inventory.PhaseAgent) && x.want.powerOns > 1:
 		return 13 // a lost boot
 	}

@@ -26,7 +26,7 @@ import (
 	"github.com/ingotmetal/ingot/workflows"
 )
 
-// chaosTemplate is the built-in one with a shorter patience for the reboot.
+// chaosTemplate is the built-in template with a shorter timeout for the reboot.
 const chaosTemplate = `version: "0.1"
 name: chaos
 global_timeout: 7200
@@ -45,19 +45,17 @@ const (
 	agentPort = 7443
 )
 
-// A chaos is a site whose parts are broken, and everything that is needed to
-// see when.
+// A chaos is a site whose parts are broken, with everything that is needed to observe that.
 type chaos struct {
 	*Site
 	t     *testing.T
 	image lab.Image
 	ask   client.Client // the site's Temporal
 
-	// runUp bounds how many machines are led to their phase at a time: there
-	// are more machines than cores.
+	// runUp limits how many machines are led to their phase at a time: there are more
+	// machines than cores.
 	runUp chan struct{}
-	// still is held while Temporal stands still, so that a phase that lasts for
-	// milliseconds can be struck.
+	// still is held while Temporal is stopped, so that a phase of milliseconds can be hit.
 	still sync.Mutex
 }
 
@@ -83,8 +81,8 @@ func newChaos(ctx context.Context, t *testing.T, image lab.Image) *chaos {
 	return c
 }
 
-// quiet is a logger for the Temporal client that says nothing: the server is
-// meant to be away now and then.
+// quiet is a logger for the Temporal client that discards everything, because outages are
+// part of the test.
 type quiet struct{}
 
 func (quiet) Debug(string, ...any) {}
@@ -92,7 +90,7 @@ func (quiet) Info(string, ...any)  {}
 func (quiet) Warn(string, ...any)  {}
 func (quiet) Error(string, ...any) {}
 
-// A cell is one fault in one phase, on a machine of its own.
+// A cell is one fault in one phase, on a separate machine.
 type cell struct {
 	strike strike
 	phase  string
@@ -198,8 +196,8 @@ func (x *cell) start(ctx context.Context) error {
 	return err
 }
 
-// quick are the phases in which nothing is awaited from outside, so that
-// nothing can hold a run there but Temporal itself.
+// quick are the phases that wait for nothing outside, so only Temporal can hold a run in
+// them.
 func quick(phase string) bool {
 	switch phase {
 	case inventory.PhasePlan, inventory.PhaseArm, inventory.PhaseBind, inventory.PhaseDisarm:
@@ -276,7 +274,7 @@ func (x *cell) lead(ctx context.Context) error {
 			return x.written(ctx, 20)
 		}
 	case inventory.PhaseReboot:
-		// The order travels slowly, and its agent is stopped when it is seen.
+		// The order is delayed, and its agent is stopped when the order is seen.
 		hold(lab.StageAgent)
 		reached = func() error {
 			if err := gate.Reached(ctx); err != nil {
@@ -315,8 +313,7 @@ func (x *cell) lead(ctx context.Context) error {
 	return x.reaches(ctx, x.phase)
 }
 
-// watch is lead for a machine of QEMU, whose phases last for seconds: nothing
-// holds it.
+// watch is lead for a QEMU machine: its phases last for seconds and need not be held.
 func (x *cell) watch(ctx context.Context) error {
 	if x.phase == inventory.PhaseAction {
 		if err := x.c.SlowServer(ctx, "40mbit"); err != nil {
@@ -417,7 +414,7 @@ func (x *cell) caught(ctx context.Context, hit func() error) (bool, error) {
 // step is less than a run needs to come through a phase.
 const step = 3 * time.Millisecond
 
-// after tells whether phase a comes after phase b in the life of a run.
+// after reports whether phase a comes after phase b in a run.
 func after(a, b string) bool {
 	order := func(p string) int {
 		for i, q := range phases {
@@ -430,8 +427,8 @@ func after(a, b string) bool {
 	return order(a) > order(b)
 }
 
-// finish follows the run to its end, answers what the design has a person
-// asked, and checks everything that must hold afterwards.
+// finish follows the run to its end, answers the expected questions, and checks everything
+// that must hold afterwards.
 func (x *cell) finish(ctx context.Context, answer func() error) error {
 	err := x.see(ctx, time.Second, func(w inventory.Workflow) (bool, error) {
 		x.final = w
@@ -461,7 +458,7 @@ func (x *cell) finish(ctx context.Context, answer func() error) error {
 	return x.check(ctx)
 }
 
-// check is what must hold after each cell.
+// check checks what must hold after each cell.
 func (x *cell) check(ctx context.Context) error {
 	var errs []error
 	bad := func(format string, args ...any) {
@@ -605,7 +602,7 @@ func (c *chaos) hit(ctx context.Context, cells []*cell) (heal func() error, err 
 					return true, err
 				}
 				if ended {
-					err = nil // nobody is there any more to whom it could matter
+					err = nil // no one is left to whom it could matter
 				}
 				return ended, err
 			})
@@ -782,13 +779,13 @@ func (x *cell) suffers(ctx context.Context, at int) (bool, error) {
 	if ok, err := x.lost(ctx); ok || err != nil {
 		return ok, err
 	}
-	// Its last word may have passed the cable just before: then it is the
-	// installed system that calls in vain.
+	// Its last report may have passed the link just before the cut. Then the installed
+	// system's phone-home is lost.
 	text, err := x.m.Serial()
 	return strings.Contains(text[at:], "LAB-MINI-PHONE-HOME-AGAIN"), err
 }
 
-// lost reports whether the run has been told that its agent is lost.
+// lost reports whether the run was told that its agent is lost.
 func (x *cell) lost(ctx context.Context) (bool, error) {
 	var events struct{ Items []inventory.Event }
 	err := x.c.REST(ctx, http.MethodGet, "/v1/workflows/"+x.run+"/events", nil, &events)
@@ -841,7 +838,7 @@ func (c *chaos) logged(at int64, pattern string) (bool, error) {
 	return regexp.MatchString(pattern, string(b[min(at, int64(len(b))):]))
 }
 
-// together strikes all cells with one blow, each in its phase.
+// together applies one fault to all cells, each in its phase.
 func (c *chaos) together(ctx context.Context, cells ...*cell) {
 	var ready sync.WaitGroup
 	for _, x := range cells {
@@ -921,8 +918,7 @@ func (c *chaos) ends(ctx context.Context, cells []*cell, heal func() error) {
 	wg.Wait()
 }
 
-// keepCell writes down what is known of a cell that failed, at once: much of
-// it is gone later.
+// keepCell records what is known of a failed cell at once, because much of it is gone later.
 func (c *chaos) keepCell(x *cell) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()

@@ -17,11 +17,11 @@ import (
 	"github.com/ingotmetal/ingot/workflows"
 )
 
-// TestClockJump sets the server's clock a day forward while machines stand in
-// each kind of wait. All of Temporal's timers fire at once; nothing is switched
-// off for it, and every installation ends right. No machine goes on before the
-// deadline of its run has passed, and the run has asked for evidence. The server
-// runs in a guest, because no namespace has a wall clock of its own.
+// TestClockJump sets the server's clock a day forward while machines are in each kind of
+// wait. All of Temporal's timers fire at once; no machine is switched off for that, and
+// every installation succeeds. A machine continues only after its run's deadline has passed
+// and the run has asked for evidence. The server runs in a guest, because namespaces share
+// the host's wall clock.
 func TestClockJump(t *testing.T) {
 	if !*full {
 		t.Skip("the long form: make e2e FULL=1")
@@ -114,9 +114,8 @@ tasks:
 	}
 }
 
-// consulted tells whether, after event number after, a timer has fired upon which
-// the run has asked what is known, and was answered: that is what it does first
-// when a deadline has passed.
+// consulted reports whether a timer has fired after event number after and the run has then
+// asked for evidence and got it. That is the first thing a run does after a deadline.
 func consulted(events []*historypb.HistoryEvent, after int64) bool {
 	fired := false
 	questions := map[int64]bool{}

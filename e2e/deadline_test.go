@@ -18,10 +18,10 @@ import (
 	"github.com/ingotmetal/ingot/workflows"
 )
 
-// TestTemporalDownAcrossDeadlines takes Temporal away before a report and
-// brings it back after the deadline of what was reported: the timer is then
-// older than the signal. Nobody that had reported in time is switched. The
-// deadlines that are minutes away are in workflows, under a clock that skips.
+// TestTemporalDownAcrossDeadlines stops Temporal before a report and starts it after the
+// report's deadline: the timer is then older than the signal. A machine that reported in
+// time is not switched. Tests with deadlines of minutes are in workflows, with a simulated
+// clock.
 func TestTemporalDownAcrossDeadlines(t *testing.T) {
 	beside(t, 55, 2)
 	ctx := needLab(t)

@@ -22,11 +22,11 @@ import (
 	"github.com/ingotmetal/ingot/workflows"
 )
 
-// TestDecommission installs two machines and ends their service. Of the one, no
-// tool recognises anything on its disk any more, and its protected disk is as it
-// was. The disk of the other refuses to be written at one sector: it is
-// quarantined, and installed again only when a person has released it. The short
-// form installs the first machine only, and ends with the release.
+// TestDecommission installs two machines and decommissions them. On the first machine's disk
+// no tool recognizes anything any more, and its protected disk is unchanged. The second
+// machine's disk refuses writes at one sector: the machine is quarantined, and installed
+// again only when a person has released it. The short form installs only the first machine,
+// and ends with the release.
 func TestDecommission(t *testing.T) {
 	beside(t, 120, 9)
 	ctx := needLab(t)
@@ -154,7 +154,7 @@ func TestDecommission(t *testing.T) {
 	s.silent(ctx, t, secret)
 }
 
-// silent requires that what a run was told never left the sealed columns.
+// silent requires that the run's secrets never left the sealed columns.
 func (s *Site) silent(ctx context.Context, t *testing.T, secret string) {
 	t.Helper()
 	for _, name := range []string{"whole", "worn"} {
@@ -171,7 +171,7 @@ func (s *Site) machine(ctx context.Context, t *testing.T, name string) inventory
 	return m
 }
 
-// recognised is what wipefs(8) and blkid(8) find on a disk.
+// recognised returns what wipefs(8) and blkid(8) find on a disk.
 func recognised(ctx context.Context, t *testing.T, disk string) string {
 	t.Helper()
 	out, err := exec.CommandContext(ctx, "wipefs", "--no-act", disk).CombinedOutput()
@@ -179,7 +179,7 @@ func recognised(ctx context.Context, t *testing.T, disk string) string {
 	return string(out) + recognisedAt(ctx, t, disk, 0)
 }
 
-// recognisedAt is what blkid finds at a byte of a disk.
+// recognisedAt returns what blkid finds at a byte of a disk.
 func recognisedAt(ctx context.Context, t *testing.T, disk string, at int64) string {
 	t.Helper()
 	out, err := exec.CommandContext(ctx, "blkid", "--probe", "--offset", strconv.FormatInt(at, 10), disk).CombinedOutput()

@@ -24,8 +24,8 @@ var (
 	full  = flag.Bool("full", false, "the long form")
 )
 
-// needLab ends the test when the lab was not asked for; when it was, whatever
-// it lacks is a failure and no skip.
+// needLab skips the test if the lab was not requested; if it was, anything that the lab
+// lacks is a failure.
 func needLab(t *testing.T) context.Context {
 	t.Helper()
 	if !*inLab {
@@ -48,8 +48,8 @@ func site(ctx context.Context, t *testing.T) *Site {
 	return s
 }
 
-// keep closes the site after the test. What its runs have left must replay; of a
-// failed test it leaves what that is looked at with.
+// keep closes the site after the test. The histories of its runs must replay. After a failed
+// test it keeps the files needed to examine it.
 func (s *Site) keep(t *testing.T) {
 	t.Cleanup(func() {
 		// Deferred: a requirement that is not met ends the goroutine.
@@ -80,7 +80,7 @@ func keepDir(t *testing.T) string {
 	return dir
 }
 
-// evidence writes what a failed test is looked at with beside the logs.
+// evidence writes what is needed to examine a failed test, beside the logs.
 func (s *Site) evidence(t *testing.T) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -202,9 +202,8 @@ func TestDemo(t *testing.T) {
 	require.Equal(t, http.StatusOK, res.StatusCode)
 }
 
-// shortOf returns the machine image and the firmware of a test that is about the
-// server: a QEMU machine with the given firmware in the long form, otherwise a
-// simulated machine.
+// shortOf returns the machine image and the firmware for a test of the server: a QEMU
+// machine with the given firmware in the long form, otherwise a simulated machine.
 func shortOf(ctx context.Context, t *testing.T, firmware lab.Firmware) (lab.Image, lab.Firmware) {
 	t.Helper()
 	if *full {
@@ -330,7 +329,7 @@ tasks:
 	require.NoError(t, err)
 	_, err = s.TemporalCLI(ctx, "workflow", "terminate", "--workflow-id", workflows.MachineID("relayed"), "--reason", "test")
 	require.NoError(t, err)
-	// Nothing of the workflow runs any more; the reconcile loop closes.
+	// The workflow is terminated; the reconcile loop closes network boot.
 	_, err = s.Follow(ctx, "relayed", func(w inventory.Workflow) bool { return inventory.Final(w.State) })
 	require.NoError(t, err)
 	s.closed(ctx, t, "relayed")
