@@ -110,7 +110,7 @@ func (a *Activities) tasks(ctx context.Context, m inventory.Machine, l taskList)
 		}
 		// The task has worked and is recorded; the event only informs operators.
 		if err := a.power(ctx, o, job.Name, *t); err != nil {
-			a.Log.Error("recording what a BMC did", "machine", m.Name, "job", job.Name, "error", err)
+			a.Log.Error("recording a BMC task", "machine", m.Name, "job", job.Name, "error", err)
 		}
 	}
 

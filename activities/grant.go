@@ -35,7 +35,7 @@ type ArmRequest struct {
 // window; see Power.
 func (a *Activities) Arm(ctx context.Context, q ArmRequest) (inventory.Owner, error) {
 	if err := a.Grants.KeyCheck(ctx); err != nil {
-		return inventory.Owner{}, fmt.Errorf("arming %q: %w (ingot secret status tells more)", q.Machine, err)
+		return inventory.Owner{}, fmt.Errorf("arming %q: %w (see ingot secret status)", q.Machine, err)
 	}
 
 	if err := a.planStands(ctx, q); err != nil {

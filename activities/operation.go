@@ -149,7 +149,7 @@ func (a *Activities) OpenOperation(ctx context.Context, id string) (string, erro
 	list, err := a.Operations.Operations(ctx, inventory.OperationFilter{ID: id, Open: true, Limit: 1})
 	if err == nil && len(list) == 0 {
 		// The operation has just ended and Temporal has not closed it yet.
-		err = fmt.Errorf("operation %q ended as it was to be followed; retry begins it again: %w", id, inventory.ErrConflict)
+		err = fmt.Errorf("operation %q ended before it could be followed; retry starts it again: %w", id, inventory.ErrConflict)
 	}
 	if err != nil {
 		return "", err

@@ -228,7 +228,7 @@ func (a *Activities) checkBMCs(ctx context.Context, lab genesis.Lab, ps *invento
 			continue
 		}
 		if _, err := a.BMC.State(ctx, m.Controller(), m.BMC.Password); err != nil {
-			ps.Add(fmt.Sprintf("machines[%d].bmc", n), "ingot bmc check "+m.Name+" tells more",
+			ps.Add(fmt.Sprintf("machines[%d].bmc", n), "run ingot bmc check "+m.Name,
 				"the BMC of %q does not tell the power state: %v", m.Name, err)
 		}
 	}

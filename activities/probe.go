@@ -90,7 +90,7 @@ func (a *Activities) until(ctx context.Context, ask func(context.Context) error)
 		if err == nil {
 			if activity.IsActivity(ctx) {
 				i := activity.GetInfo(ctx)
-				a.Log.Info("what was waited for is there", "activity", i.ActivityType.Name, "attempt", i.Attempt, "workflow",
+				a.Log.Info("waiting ended with success", "activity", i.ActivityType.Name, "attempt", i.Attempt, "workflow",
 					i.WorkflowExecution.ID)
 			}
 			return nil

@@ -134,7 +134,7 @@ func (b *board) keep(ctx context.Context) {
 			return
 		}
 		if err != nil {
-			b.log.Warn("reading what pages show", "error", err)
+			b.log.Warn("refreshing the board", "error", err)
 		}
 		b.finish(err)
 
@@ -156,7 +156,7 @@ func (b *board) keep(ctx context.Context) {
 }
 
 // errPanicked ends streams after a panic, which was logged.
-var errPanicked = errors.New("reading what pages show panicked")
+var errPanicked = errors.New("refreshing the board panicked")
 
 // tryRefresh is refresh, but returns a panic as an error.
 func (b *board) tryRefresh(ctx context.Context, ticked bool) (err error) {

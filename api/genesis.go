@@ -255,7 +255,7 @@ func (g *genesisRoutes) resume(ctx context.Context, q byName) (Started, error) {
 	case inventory.Final(o.State):
 		return Started{}, hint(fmt.Errorf("%s is done: %w", o.ID, inventory.ErrConflict), show)
 	case o.Question == nil:
-		return Started{}, hint(fmt.Errorf("%s is under way and asks nothing: %w", o.ID, inventory.ErrConflict), show+" --wait")
+		return Started{}, hint(fmt.Errorf("%s is under way and has no open question: %w", o.ID, inventory.ErrConflict), show+" --wait")
 	}
 
 	for _, choice := range []string{workflows.Retry, workflows.Continue} {

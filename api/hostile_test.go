@@ -79,7 +79,7 @@ func spoiledSite(t *testing.T) (*site, *spoiled) {
 	return s, store
 }
 
-// TestNoRowEndsTheBoard: when reading what pages show panics, their streams end,
+// TestNoRowEndsTheBoard: when refreshing the board panics, their streams end,
 // and later ones get everything (security S35).
 func TestNoRowEndsTheBoard(t *testing.T) {
 	s, store := spoiledSite(t)

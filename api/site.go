@@ -145,7 +145,7 @@ func (s *sites) removePeer(ctx context.Context, q byName) error {
 	if err != nil {
 		return err
 	}
-	s.log.Warn("a peer was removed: it is not asked any more", "peer", q.Name, "by", httpapi.Actor(ctx))
+	s.log.Warn("a peer was removed", "peer", q.Name, "by", httpapi.Actor(ctx))
 
 	return nil
 }

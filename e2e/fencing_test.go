@@ -502,7 +502,7 @@ func oldDecisions(ctx context.Context, t *testing.T, s *Site) {
 	)
 	given := m.assigned(ctx, t)
 	require.Equal(t, "B", given.Disk.Serial)
-	refuse("the run asks nothing at the moment", "1.bind.3", workflows.Abort)
+	refuse("the run has no open question", "1.bind.3", workflows.Abort)
 	_, err = s.CLI(ctx, "workflow", "decide", m.Name, "--question", "1.bind.3", "--choice", "abort")
 	require.ErrorContains(t, err, "asks nothing")
 	bySignal("1.bind.3", workflows.Abort)

@@ -162,7 +162,7 @@ type sideEffect struct {
 func (w *wrecked) agrees(activity string) func() bool {
 	st, err := os.Stat(w.log.Name())
 	require.NoError(w.t, err)
-	return func() bool { return w.logged(st.Size(), "what was waited for is there", "activity="+activity) }
+	return func() bool { return w.logged(st.Size(), "waiting ended with success", "activity="+activity) }
 }
 
 // sideEffectOf returns the effect of a step: every kind has one. That of the migration is its beginning,

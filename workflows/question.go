@@ -47,7 +47,7 @@ func newQuestions(ctx workflow.Context, asker string) (*questions, error) {
 func (q *questions) validate(d Decision) error {
 	switch {
 	case q.open == nil:
-		return fmt.Errorf("the %s asks nothing at the moment", q.asker)
+		return fmt.Errorf("the %s has no open question", q.asker)
 	case q.answer != nil:
 		return errors.New("the question has been answered already")
 	case d.Question != q.open.ID:

@@ -199,7 +199,7 @@ func decisionFlags(
 // sets the question's id.
 func checkDecision(d *workflows.Decision, q *inventory.Question, subject, next string) error {
 	if q == nil {
-		return human.Advise(fmt.Errorf("%s asks nothing at the moment: %w", subject, inventory.ErrConflict), next)
+		return human.Advise(fmt.Errorf("%s has no open question: %w", subject, inventory.ErrConflict), next)
 	}
 	if d.Question == "" {
 		d.Question = q.ID

@@ -308,10 +308,10 @@ func (r *Reconciler) ClockSet(ctx context.Context, from, to time.Time) {
 		r.log.Error("the clock was set, and windows could not be moved with it", "by", to.Sub(from), "error", err)
 		return
 	}
-	r.log.Warn("the clock was set; deadlines and windows go by what has really passed",
+	r.log.Warn("the clock was set; deadlines and windows use the elapsed time",
 		"by", to.Sub(from), "windows", n)
 	if to.Before(from) {
 		// Temporal sets no timer to a time before the last one it has read.
-		r.log.Error("the clock was set back: Temporal's timers rest until it shows that time again", "until", from)
+		r.log.Error("the clock was set back: Temporal's timers stop until it shows that time again", "until", from)
 	}
 }

@@ -290,7 +290,7 @@ func Verify(secret []byte, h http.Header, body []byte, now time.Time, age time.D
 		return fmt.Errorf("%s is %s away: %w", HeaderTimestamp, d.Truncate(time.Second), inventory.ErrRefused)
 	}
 	if !hmac.Equal([]byte(strings.TrimSpace(h.Get(HeaderSignature))), []byte(Sign(secret, at, body))) {
-		return fmt.Errorf("%s is not that of the body: %w", HeaderSignature, inventory.ErrRefused)
+		return fmt.Errorf("%s does not match the body: %w", HeaderSignature, inventory.ErrRefused)
 	}
 
 	return nil
