@@ -504,7 +504,7 @@ func oldDecisions(ctx context.Context, t *testing.T, s *Site) {
 	require.Equal(t, "B", given.Disk.Serial)
 	refuse("the run has no open question", "1.bind.3", workflows.Abort)
 	_, err = s.CLI(ctx, "workflow", "decide", m.Name, "--question", "1.bind.3", "--choice", "abort")
-	require.ErrorContains(t, err, "asks nothing")
+	require.ErrorContains(t, err, "no open question")
 	bySignal("1.bind.3", workflows.Abort)
 	require.Equal(t, "write", s.asks(ctx, t, m.Name).Action)
 	require.NoError(t, m.Done(ctx, given))
