@@ -100,8 +100,8 @@ func TestPolicyPause(t *testing.T) {
 	}
 }
 
-// TestPolicyPauseAfterThePowerWasTaken: who ran out of time and did not stop is
-// switched off; the retry begins with another boot.
+// TestPolicyPauseAfterThePowerWasTaken: an agent that timed out and did not stop is switched
+// off; the retry starts with another boot.
 func TestPolicyPauseAfterThePowerWasTaken(t *testing.T) {
 	w := newWorld(t, nil)
 	w.short("")
@@ -154,9 +154,9 @@ func TestUnknownPolicyTouchesNothing(t *testing.T) {
 	)
 }
 
-// TestClaimConflictStopsTheOldAgentFirst: after a restart in mid-action no one
-// writes before the power of the agent that may be writing was taken, or a
-// person without a BMC was told to take it.
+// TestClaimConflictStopsTheOldAgentFirst: after a restart during an action, no agent writes
+// before the power of the agent that may be writing was cut, or a person without a BMC was
+// asked to cut it.
 func TestClaimConflictStopsTheOldAgentFirst(t *testing.T) {
 	conflict := func(w *world, then func(a inventory.Assignment)) {
 		w.agentFor = func(a inventory.Assignment) *action.Result {
@@ -194,8 +194,8 @@ func TestClaimConflictStopsTheOldAgentFirst(t *testing.T) {
 	})
 }
 
-// TestRunTakesOverAMachineArmedByHand: the rescue agent is dead from there on.
-// The other way round an operator is refused.
+// TestRunTakesOverAMachineArmedByHand: the rescue agent is fenced from then on. The operator
+// cannot take a machine from a run.
 func TestRunTakesOverAMachineArmedByHand(t *testing.T) {
 	w := newWorld(t, nil)
 	ctx := t.Context()
@@ -225,8 +225,8 @@ func TestRunTakesOverAMachineArmedByHand(t *testing.T) {
 	require.NoError(t, err, "afterwards it is free")
 }
 
-// TestLateEffectsOfAnEarlierRun: whatever a run that was terminated in mid-write
-// had under way takes no effect on the next one.
+// TestLateEffectsOfAnEarlierRun: effects that a terminated run had under way do not change
+// the next run.
 func TestLateEffectsOfAnEarlierRun(t *testing.T) {
 	w := newWorld(t, nil)
 	ctx := t.Context()
@@ -311,9 +311,9 @@ func TestLateEffectsOfAnEarlierRun(t *testing.T) {
 	w.untouched()
 }
 
-// TestRunThatWasResetAsksAndANewRunGoesOn: a reset gives the same history
-// another run id. The grant is that of the run before: all effects are fenced,
-// an operator is asked, and after "abort" a new run takes the machine.
+// TestRunThatWasResetAsksAndANewRunGoesOn: a reset gives the same history another run id.
+// The grant belongs to the run before: all effects are fenced, an operator is asked, and
+// after "abort" a new run takes the machine.
 func TestRunThatWasResetAsksAndANewRunGoesOn(t *testing.T) {
 	w := newWorld(t, nil)
 	ctx := t.Context()
@@ -338,7 +338,7 @@ func TestRunThatWasResetAsksAndANewRunGoesOn(t *testing.T) {
 	next.untouched()
 }
 
-// act runs an activity as a worker does, beside the workflow.
+// act runs an activity as a worker does, in parallel to the workflow.
 func (w *world) act(activity any, args ...any) error {
 	env := w.suite.NewTestActivityEnvironment()
 	env.RegisterActivity(w.do)

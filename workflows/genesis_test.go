@@ -31,9 +31,9 @@ import (
 	"github.com/ingotmetal/ingot/workflows"
 )
 
-// house is a lab in which everything that Genesis touches is played by this
-// test: routers, Talos, Kubernetes, Harvester, BMCs and the runs of machines.
-// The inventory and the lab file, the example of the repository, are real.
+// house is a lab in which this test plays everything that Genesis touches: routers, Talos,
+// Kubernetes, Harvester, BMCs and the runs of machines. The inventory and the lab file, the
+// example of the repository, are real.
 type house struct {
 	*sqlite.Store
 	t     *testing.T
@@ -48,8 +48,8 @@ type house struct {
 	installed map[string]bool
 	boots     int              // of etcd
 	relay     []string         // servers
-	broken    map[string]error // what fails, by its word; cleared by an answer
-	once      map[string]bool  // words of broken that fail but once
+	broken    map[string]error // what fails, by name; cleared by an answer
+	once      map[string]bool  // names in broken that fail only once
 	asked     []inventory.Question
 	answer    func(q inventory.Question) string
 	asks      map[string]string // machines whose run asks an operator first
@@ -115,7 +115,7 @@ func newHouse(t *testing.T) *house {
 	return h
 }
 
-// fresh is another worker: the next workflow runs in it.
+// fresh creates another worker: the next workflow runs in it.
 func (h *house) fresh() {
 	h.suite.SetLogger(slog.New(slog.DiscardHandler))
 	h.env = workflows.NewEnvironment(&h.suite)
@@ -129,7 +129,7 @@ func (h *house) fresh() {
 	h.env.RegisterWorkflowWithOptions(h.provision, workflow.RegisterOptions{Name: workflows.ProvisionType})
 	h.env.RegisterWorkflowWithOptions(h.migrate, workflow.RegisterOptions{Name: workflows.MigrateType})
 	h.env.RegisterWorkflowWithOptions(h.power, workflow.RegisterOptions{Name: workflows.BMCJobType})
-	// Whatever is waited for by the clock of this host fails at once here.
+	// A wait by the clock of this host fails at once here.
 	h.env.OnActivity(h.do.NodeAnswers, mock.Anything, mock.Anything).Return(func(ctx context.Context, q activities.LabRequest) error {
 		if found, _, err := h.Answers(ctx, h.address(q.Machine)); err != nil || !found {
 			return temporal.NewNonRetryableApplicationError("no one answers", activities.TypeUnreachable, err)
@@ -174,7 +174,7 @@ func (h *house) note(format string, args ...any) {
 	h.did = append(h.did, fmt.Sprintf(format, args...))
 }
 
-// fails answers with what is broken under that word.
+// fails returns the error of what is broken under that name.
 func (h *house) fails(word string) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -207,7 +207,7 @@ func (h *house) happens(what string) {
 	}
 }
 
-// PutOperation answers questions as they are recorded.
+// PutOperation answers questions when they are recorded.
 func (h *house) PutOperation(ctx context.Context, o inventory.Operation) error {
 	o.Run = h.unique(o.Run)
 	if err := h.Store.PutOperation(ctx, o); err != nil {
@@ -231,8 +231,8 @@ func (h *house) PutOperation(ctx context.Context, o inventory.Operation) error {
 	return nil
 }
 
-// provision stands for the run of a machine: it ends well, unless the machine
-// is broken, and its record says so.
+// provision plays the run of a machine: it succeeds unless the machine is broken, and writes
+// its record.
 func (h *house) provision(ctx workflow.Context, in workflows.ProvisionInput) (workflows.Outcome, error) {
 	info := workflow.GetInfo(ctx)
 	w := inventory.Workflow{
@@ -312,8 +312,7 @@ func (h *house) play(ctx context.Context, w inventory.Workflow, in workflows.Pro
 	return h.PutWorkflow(ctx, w)
 }
 
-// unique makes a run id one of its own: each test environment counts
-// from the start.
+// unique makes a run id unique, because each test environment counts from the start.
 func (h *house) unique(run string) string {
 	if strings.Contains(run, "@") {
 		return run
@@ -518,7 +517,7 @@ func (p peers) Moved(context.Context, string) (bool, error) { return false, nil 
 
 func (p peers) Forget(context.Context, string) error { return nil }
 
-// states is the table as it ended.
+// states returns the final states of the table.
 func states(o inventory.Operation) []string {
 	var out []string
 	for _, s := range o.Steps {
@@ -578,8 +577,8 @@ func TestGenesis(t *testing.T) {
 	require.True(t, m.HasUserData)
 	require.True(t, m.BMC.HasPassword)
 
-	// A second time is refused, unless someone says so, or resumes: then
-	// everything is looked at, and nothing is done.
+	// A second time is refused, unless requested or resumed: then every step is checked and
+	// none is repeated.
 	o, err = h.run(workflows.GenesisInput{Name: "home"})
 	require.ErrorContains(t, err, "resume it")
 	require.Equal(t, inventory.StateFailed, o.State)
@@ -593,7 +592,7 @@ func TestGenesis(t *testing.T) {
 	require.Equal(t, append(slices.Clone(wantEffects), wantEffects...), h.did)
 }
 
-// Secrets of the lab file stand neither in what the workflow gets nor in its record.
+// Secrets of the lab file are neither in the workflow's data nor in its record.
 func TestGenesisKeepsSecrets(t *testing.T) {
 	h := newHouse(t)
 	o, err := h.run(workflows.GenesisInput{Name: "home"})
@@ -619,8 +618,8 @@ func TestGenesisKeepsSecrets(t *testing.T) {
 	}
 }
 
-// Each step fails once: an operator is asked, has it undone where it can be, and
-// has it tried again.
+// Each step fails once: an operator is asked, has the step undone if possible, and has it
+// tried again.
 func TestGenesisFailsAtEachStep(t *testing.T) {
 	for _, c := range []struct {
 		step, breaks string
@@ -681,8 +680,8 @@ func TestGenesisFailsAtEachStep(t *testing.T) {
 	}
 }
 
-// A step whose machine is installed and whose probe fails is not installed
-// again by a retry: the do looks first.
+// A step whose machine is installed and whose probe fails is not installed again by a retry,
+// because do checks the state first.
 func TestGenesisRetryLooksFirst(t *testing.T) {
 	h := newHouse(t)
 	h.breaks("talos", inventory.ErrRefused)
@@ -697,8 +696,8 @@ func TestGenesisRetryLooksFirst(t *testing.T) {
 	require.Len(t, h.asked, 1)
 }
 
-// The answer of a bootstrap was lost after it took effect: it is asked for
-// again, Talos says that it was done, and it was done once.
+// The answer of a bootstrap was lost after it took effect: the retry gets Talos's answer
+// that the cluster exists, and it was created once.
 func TestGenesisBootstrapsOnce(t *testing.T) {
 	h := newHouse(t)
 	h.once["answer of bootstrap"] = true
@@ -710,8 +709,8 @@ func TestGenesisBootstrapsOnce(t *testing.T) {
 	require.Empty(t, h.asked)
 }
 
-// An operation that was aborted at a step is resumed there: what was done is
-// proven again and not done again, and the step itself goes on where it was.
+// An operation that was aborted at a step is resumed there: finished steps are verified and
+// not repeated, and the step itself continues.
 func TestGenesisResumesAfterAbort(t *testing.T) {
 	for _, step := range []struct{ name, breaks string }{
 		{"preflight", "address 10.10.20.11"},
@@ -750,7 +749,7 @@ func TestGenesisResumesAfterAbort(t *testing.T) {
 	}
 }
 
-// A Genesis that is resumed installs again what was installed and undone.
+// A resumed Genesis installs again what was installed and undone.
 func TestGenesisResumesWhatWasUndone(t *testing.T) {
 	h := newHouse(t)
 	h.events["at join-ms-02-c"] = func() { h.breaks("cluster", inventory.ErrRefused) }
@@ -772,7 +771,7 @@ func TestGenesisResumesWhatWasUndone(t *testing.T) {
 	require.Equal(t, append(slices.Clone(wantEffects), "ms-02-c off", "install ms-02-c"), h.did)
 }
 
-// What was done and does not work any more is done again on resume.
+// A finished step that does not work any more is repeated on resume.
 func TestGenesisResumeProvesAgain(t *testing.T) {
 	h := newHouse(t)
 	h.breaks("vip", inventory.ErrRefused)
@@ -796,8 +795,8 @@ func TestGenesisResumeProvesAgain(t *testing.T) {
 	require.Equal(t, append(wantEffects[:5:5], "ms-02-a off", "install ms-02-a", "install ms-02-b", "install ms-02-c"), h.did)
 }
 
-// While a machine's run waits for an operator, the operation says so, and its
-// budget rests. When the run goes on, so does it.
+// While a machine's run waits for an operator, the operation says so, and its budget is
+// paused. When the run continues, so does the operation.
 func TestGenesisSaysThatAMachineWaits(t *testing.T) {
 	h := newHouse(t)
 	h.asks["vp6630"] = "power it on now, with network boot (boot 1)"
@@ -812,8 +811,8 @@ func TestGenesisSaysThatAMachineWaits(t *testing.T) {
 	require.Empty(t, o.Next)
 }
 
-// The budget of a step passes: the record of the run is read once more, and a
-// person is asked; a retry goes on with the run that is there.
+// When the budget of a step has passed, the record of the run is read once more, and a
+// person is asked; a retry follows the existing run.
 func TestGenesisBudgetPassed(t *testing.T) {
 	h := newHouse(t)
 	h.slow = 200 * time.Millisecond
@@ -846,8 +845,7 @@ func TestGenesisBudgetPassed(t *testing.T) {
 	require.Equal(t, wantEffects, h.did, "the machine's run was not begun twice")
 }
 
-// A cancellation ends the run of the machine, takes the step back, and leaves
-// what is done.
+// A cancellation ends the run of the machine, undoes the step, and keeps the finished steps.
 func TestGenesisCancelled(t *testing.T) {
 	h := newHouse(t)
 	// The environment does not let a child that was cancelled write its record.
@@ -881,7 +879,7 @@ func TestGenesisCancelled(t *testing.T) {
 	require.Equal(t, inventory.StateCancelled, w.State)
 }
 
-// One Genesis at a time, whatever they are called, and by whatever way.
+// Only one Genesis runs at a time, whatever its name and however it was started.
 func TestGenesisRefusesASecond(t *testing.T) {
 	h := newHouse(t)
 	require.NoError(t, h.Store.PutOperation(t.Context(), inventory.Operation{

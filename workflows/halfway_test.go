@@ -38,9 +38,8 @@ func (w *world) instance(a inventory.Assignment) string {
 	return meta.ID
 }
 
-// An agent dies after the seed was written. What boots from the disk meanwhile
-// uses up cloud-init's once-per-instance: the system that is finished by the
-// next agent must be another instance.
+// An agent dies after the seed was written. A system that boots from the disk then uses up
+// cloud-init's once-per-instance, so the next agent must install another instance id.
 func TestSeedNamesTheBootThatEndsTheRun(t *testing.T) {
 	w := newWorld(t, nil)
 	w.seeded()
@@ -75,7 +74,7 @@ func TestSeedIsWrittenOnce(t *testing.T) {
 	require.Len(t, w.assigned, 4)
 }
 
-// "From start" carries out everything again, the seed included.
+// "From start" repeats everything, including the seed.
 func TestSeedAfterARestartFromTheStart(t *testing.T) {
 	w := newWorld(t, nil)
 	w.seeded()
@@ -94,8 +93,8 @@ func TestSeedAfterARestartFromTheStart(t *testing.T) {
 	require.Equal(t, []int{0, 1, 2, 0, 1, 2, 3}, order)
 }
 
-// The grant says for how long the disk is half written: from the first action
-// until the last one, which leaves the agent, and over every boot between.
+// The grant says how long the disk is half written: from the first action to the last one,
+// which ends the agent, across every boot between.
 func TestGrantSaysThatTheRunIsInItsActions(t *testing.T) {
 	w := newWorld(t, nil)
 	w.seeded()
@@ -148,8 +147,8 @@ func TestInstallationStaysThatOfItsRun(t *testing.T) {
 	require.Equal(t, of, w.machine().Installation)
 }
 
-// homecoming boots the old system instead of the agent: the loader was lost on
-// its way, and the system on the disk phones home.
+// homecoming boots the old system instead of the agent: the loader was lost in transit, and
+// the system on the disk phones home.
 func (w *world) homecoming(boots ...int) {
 	w.noPXEUntil = 0
 	lost := map[int]bool{}
@@ -164,8 +163,8 @@ func (w *world) homecoming(boots ...int) {
 	}
 }
 
-// The system of an earlier run speaks on an armed boot: that boot was lost, and
-// is started again at once, from the first rung of the ladder.
+// The system of an earlier run reports on an armed boot: that boot was lost, and is started
+// again at once, from the first rung of the ladder.
 func TestABootThatWasLostIsStartedAgainAtOnce(t *testing.T) {
 	w := newWorld(t, nil)
 	w.homecoming(1)
@@ -186,8 +185,7 @@ func TestABootThatWasLostIsStartedAgainAtOnce(t *testing.T) {
 // untilSilent is less than the first wait of a boot.
 const untilSilent = 5 * time.Minute
 
-// An old nonce that is replayed costs the run its counted boots and no more:
-// then an operator is asked.
+// A replayed old nonce uses up at most the run's counted boots: then an operator is asked.
 func TestReplayedNoncesCostCountedBoots(t *testing.T) {
 	w := newWorld(t, nil)
 	w.homecoming(1, 2, 3)
@@ -204,7 +202,7 @@ func TestAReplayedNonceDoesNotEndAnAgent(t *testing.T) {
 	w := newWorld(t, nil)
 	w.noAgent = func(int) bool {
 		w.noAgent = func(int) bool { return false }
-		g := w.claims() // its hello is still on its way
+		g := w.claims() // its hello is still in transit
 		w.signal(inventory.EventBootLost, g.Epoch, g.Boot, nil)
 		return true
 	}

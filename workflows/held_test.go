@@ -14,14 +14,14 @@ import (
 	"github.com/ingotmetal/ingot/workflows"
 )
 
-// restored is a server that is restored at the n-th attempt of an activity:
-// from then on the run is held.
+// restored is a server that is restored at the n-th attempt of an activity: from then on the
+// run is held.
 type restored struct {
 	interceptor.WorkerInterceptorBase
 	w     *world
 	hold  *activities.Hold
 	at, n int
-	met   []int // what the machine had gone through by then
+	met   []int // the machine's state by then
 }
 
 func restoredAt(w *world, at int) *restored {
@@ -75,7 +75,7 @@ func (w *world) touched() []int {
 func TestHeldRun(t *testing.T) {
 	for at, more := 1, true; more; at++ {
 		w := newWorld(t, nil)
-		// The machine goes on on its own: the agent of before may still report.
+		// The machine continues: the earlier agent may still report.
 		r := restoredAt(w, at)
 		err := w.run(workflows.ProvisionInput{Machine: machine})
 		if r.met == nil {
@@ -88,7 +88,7 @@ func TestHeldRun(t *testing.T) {
 		w.mu.Unlock()
 		require.Equal(t, r.met, touched, "held at activity %d, the machine was touched", at)
 		if len(w.asked) == 0 {
-			// Only what ends the run was left to do.
+			// Only activities that end the run remained.
 			more = err != nil || w.record().State == inventory.StateSuccess
 			require.True(t, more, "held at activity %d the run ended without asking: %v", at, err)
 			continue
@@ -100,8 +100,8 @@ func TestHeldRun(t *testing.T) {
 	}
 }
 
-// TestHeldRunIsTold: in mid-action the run hears at once that it is held, and
-// not when its action's time is up.
+// TestHeldRunIsTold: during an action the run learns at once that it is held, not only when
+// the action's time is up.
 func TestHeldRunIsTold(t *testing.T) {
 	w := newWorld(t, nil)
 	r := restoredAt(w, 1<<30)

@@ -63,8 +63,8 @@ func (r *refused) ExecuteActivity(ctx context.Context, _ *interceptor.ExecuteAct
 	return nil, temporal.NewNonRetryableApplicationError("refused", "test", nil)
 }
 
-// TestInputsAreReadStrictly: what is misspelt would be replaced by a default, and
-// the machine would get something else than was asked for.
+// TestInputsAreReadStrictly: a misspelled key would otherwise be replaced by a default,
+// without an error.
 func TestInputsAreReadStrictly(t *testing.T) {
 	registered := map[string]bool{}
 	workflows.Register(registry(func(name string) { registered[name] = true }))
@@ -97,7 +97,7 @@ func TestInputsAreReadStrictly(t *testing.T) {
 	_, err := startRaw(t, workflows.ProvisionType, "machine/n1", `{"machine":"n1"}`, `{"image":"debian-13"}`)
 	require.ErrorContains(t, err, "takes one input", "the second would be ignored")
 
-	// What is right is read, nested keys included.
+	// Correct input is read, including nested keys.
 	did, err := startRaw(
 		t,
 		workflows.ProvisionType,
@@ -108,7 +108,7 @@ func TestInputsAreReadStrictly(t *testing.T) {
 	require.NotEmpty(t, did)
 }
 
-// registry is told which workflows there are.
+// registry records the registered workflows.
 type registry func(name string)
 
 func (f registry) RegisterWorkflowWithOptions(_ any, o workflow.RegisterOptions) { f(o.Name) }

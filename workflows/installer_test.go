@@ -28,8 +28,8 @@ installer:
   timeout: 3600
 `
 
-// newForeign is a world whose machine is installed by an installer that takes
-// ten minutes and says so.
+// newForeign is a world whose machine is installed by an installer that takes ten minutes
+// and reports its end.
 func newForeign(t *testing.T, source string, edit func(m *inventory.Machine)) *world {
 	t.Helper()
 	w := newWorld(t, func(m *inventory.Machine) {
@@ -81,9 +81,9 @@ func (w *world) webhook(g inventory.Grant, failed bool, message string) {
 	})
 }
 
-// back ends Temporal's outage: what waits comes in one workflow task, where the
-// run goes on only after the last of it was taken in. Here each signal is a
-// task of its own, so the one that the run waits for comes last.
+// back ends Temporal's outage. A real Temporal delivers waiting signals in one workflow
+// task, and the run continues after the last one. Here each signal is a separate task, so
+// the awaited signal comes last.
 func (w *world) back() {
 	w.down = false
 	for _, signal := range slices.Backward(w.waiters) {
@@ -173,8 +173,7 @@ func TestTheAgentGoesBeforeTheInstaller(t *testing.T) {
 	}
 }
 
-// Each call fails once permanently, after it took effect: whatever it was, the run
-// leaves nothing open.
+// Each call fails once permanently, after it took effect: the run leaves nothing open.
 func TestUnwindOfAnInstaller(t *testing.T) {
 	for n := 1; ; n++ {
 		w := newForeign(t, foreign, nil)
@@ -218,8 +217,8 @@ func TestAFailedInstallerWaitsUnderPolicyPause(t *testing.T) {
 	w.closed()
 }
 
-// An overdue installer is never disturbed: an operator is asked, network boot
-// being closed meanwhile, and its word still counts when it comes.
+// An overdue installer is never interrupted: an operator is asked with network boot closed,
+// and its late report still counts.
 func TestAnOverdueInstallerWaitsForAPerson(t *testing.T) {
 	t.Run("waits on", func(t *testing.T) {
 		w := newForeign(t, foreign, nil)
@@ -271,10 +270,10 @@ func TestAnOverdueInstallerWaitsForAPerson(t *testing.T) {
 	})
 }
 
-// A question about an installer, or about what it installed, is over when the
-// word comes that it asks for: no one has to answer it.
+// A question about an installer or the installed system is withdrawn when the missing report
+// arrives.
 func TestALateWordWithdrawsTheQuestion(t *testing.T) {
-	const late = 90 * time.Minute // the question stands since an hour, and is answered in another half
+	const late = 90 * time.Minute // the question has been open for an hour, and is answered in half an hour
 	withdrawn := func(t *testing.T, w *world, id string) {
 		t.Helper()
 		require.Len(t, w.asked, 1)
@@ -355,8 +354,8 @@ func TestALateWordWithdrawsTheQuestion(t *testing.T) {
 	})
 }
 
-// An installer reports while the power is about to be taken from it: the boot
-// that was given up goes on, and what it has said counts.
+// An installer reports just before its power is cut: the boot that was given up continues,
+// and its report counts.
 func TestAnInstallerThatWasGivenUpReports(t *testing.T) {
 	w := newForeign(t, foreign, nil)
 	w.installs = func(g inventory.Grant) {
@@ -375,8 +374,8 @@ func TestAnInstallerThatWasGivenUpReports(t *testing.T) {
 	w.closed()
 }
 
-// The one that was given up is delivered late, and what it installed phones home
-// while the machine's power is under way: that word counts, whichever boot it is of.
+// The installer that was given up is delivered late, and its system phones home during the
+// power operation: that report counts for either boot.
 func TestAPhoneHomeOfABootThatWasGivenUp(t *testing.T) {
 	w := newForeign(t, strings.Replace(foreign, "complete: webhook", "complete: phone-home", 1), nil)
 	w.installs = func(g inventory.Grant) {
@@ -394,9 +393,8 @@ func TestAPhoneHomeOfABootThatWasGivenUp(t *testing.T) {
 	w.closed()
 }
 
-// The BMC does not answer when the machine is to be started again, and an operator
-// is asked. The installer that was given up has come meanwhile: no one needs to
-// answer any more.
+// The BMC does not answer when the machine is to be started again, and an operator is asked.
+// The installer that was given up then reports, so the question is withdrawn.
 func TestAPowerQuestionIsWithdrawn(t *testing.T) {
 	w := newForeign(t, foreign, nil)
 	w.installs = func(g inventory.Grant) {
@@ -418,8 +416,8 @@ func TestAPowerQuestionIsWithdrawn(t *testing.T) {
 	w.closed()
 }
 
-// The server was killed between the delivery of the payload and its record. An
-// installer that fetches its document was delivered: it is booted no second time.
+// The server was killed between the delivery of the payload and its record. An installer
+// that fetches its document was delivered, so it is not booted again.
 func TestAnInstallerAtWorkIsNotBootedAgain(t *testing.T) {
 	w := newForeign(t, foreign, nil)
 	var at inventory.Grant
@@ -443,8 +441,8 @@ func TestAnInstallerAtWorkIsNotBootedAgain(t *testing.T) {
 	w.closed()
 }
 
-// A boot of which no file was fetched is about to come: a document that is asked
-// for meanwhile is asked for by the installer of the boot that is being ended.
+// No file of the new boot was fetched yet: a request for a document comes from the installer
+// of the boot that is being ended.
 func TestALateDocumentClosesNoOtherBoot(t *testing.T) {
 	w := newForeign(t, foreign, nil)
 	open := false
@@ -462,9 +460,8 @@ func TestALateDocumentClosesNoOtherBoot(t *testing.T) {
 	w.closed()
 }
 
-// A workflow task that is carried out again hears, with the words that it was
-// about, all that has come since: the agent has left, and the installer has
-// begun and ended. A phone-home is heard of whichever boot.
+// A repeated workflow task receives all signals that have arrived since: the agent has left,
+// and the installer has begun and ended. A phone-home counts for any boot.
 func TestWhatTheNextBootSaysIsKeptHoweverEarly(t *testing.T) {
 	for _, complete := range []string{"webhook", "phone-home"} {
 		t.Run(complete, func(t *testing.T) {
@@ -498,9 +495,8 @@ func TestWhatTheNextBootSaysIsKeptHoweverEarly(t *testing.T) {
 	}
 }
 
-// With its report that it restarts the machine the agent allows the installer's
-// boot. That window is closed as well while an operator is asked, whatever was
-// asked and closed before.
+// With its report that it restarts the machine, the agent allows the installer's boot. That
+// window is closed too while an operator is asked, even after earlier questions.
 func TestABootThatTheAgentAllowedIsClosedForAQuestion(t *testing.T) {
 	w := newForeign(
 		t,
@@ -513,7 +509,7 @@ func TestABootThatTheAgentAllowedIsClosedForAQuestion(t *testing.T) {
 	agent, contested, open := w.agentFor, false, false
 	w.agentFor = func(a inventory.Assignment) *action.Result {
 		if a.Payload.Leaving {
-			w.down = true // its report is stored, and the run does not hear of it yet
+			w.down = true // its report is stored, but has not reached the run
 			w.after(2*time.Second, func() {
 				w.env.SignalWorkflow(workflows.SignalEvent, workflows.Event{Kind: inventory.EventClaimConflict, Epoch: a.Epoch, Boot: a.Boot})
 			})
@@ -595,7 +591,7 @@ func TestAnInstallerThatIsNotLoadedIsStartedAgain(t *testing.T) {
 	w.closed()
 }
 
-// The payload was delivered and its record came late: no one is restarted.
+// The payload was delivered and its record came late: the machine is not restarted.
 func TestAnInstallerThatWasLoadedAfterAllIsLeftAlone(t *testing.T) {
 	w := newForeign(t, foreign, nil)
 	w.installs = func(g inventory.Grant) {
@@ -647,7 +643,7 @@ func TestPhoneHomeProvesWhatAnInstallerInstalled(t *testing.T) {
 	})
 }
 
-// Talos does not call: its API is asked, and nothing else ends the wait.
+// Talos does not report: the run polls its API, and nothing else ends the wait.
 func TestTheTalosAPIProvesWhatTalosInstalled(t *testing.T) {
 	document, err := os.ReadFile("../deploy/genesis/talos.yaml")
 	require.NoError(t, err)
@@ -739,7 +735,7 @@ func TestAnInstallerIsRefusedBeforeThePower(t *testing.T) {
 	})
 }
 
-// S44: what enters a history never holds what documents or parameters resolve to.
+// S44: a history never contains resolved documents or parameters.
 func TestS44NoCapabilityInTheHistory(t *testing.T) {
 	w := newForeign(t, foreign, nil)
 	require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))

@@ -23,8 +23,8 @@ func (w *world) starts() (out []string) {
 	return out
 }
 
-// TestLadder: what stays silent is started again, rung by rung, then an operator
-// is asked, who has the ladder climbed again.
+// TestLadder: a silent machine is started again, rung by rung. Then an operator is asked,
+// and a retry starts the ladder again.
 func TestLadder(t *testing.T) {
 	w := newWorld(t, nil)
 	w.noPXEUntil = inventory.MaxBoots + 1
@@ -51,8 +51,7 @@ func TestLadder(t *testing.T) {
 	w.closed()
 }
 
-// TestLadderLeavesOutWhatCannotBe: a missing rung is not a reason not to climb,
-// and is said.
+// TestLadderLeavesOutWhatCannotBe: an unsupported step is skipped, and the record says so.
 func TestLadderLeavesOutWhatCannotBe(t *testing.T) {
 	w := newWorld(t, func(m *inventory.Machine) { m.Interfaces[0].UEFI = true })
 	w.noPXEUntil = inventory.MaxBoots - 1
@@ -68,8 +67,8 @@ func TestLadderLeavesOutWhatCannotBe(t *testing.T) {
 	w.closed()
 }
 
-// TestLadderKeepsAPathOnWhichTheMachineWasHeard: its agent does not come, but
-// its firmware does.
+// TestLadderKeepsAPathOnWhichTheMachineWasHeard: the firmware was heard on the path,
+// although the agent was not.
 func TestLadderKeepsAPathOnWhichTheMachineWasHeard(t *testing.T) {
 	w := newWorld(t, nil)
 	w.noAgent = func(boot int) bool { return boot < inventory.MaxBoots }
@@ -79,7 +78,7 @@ func TestLadderKeepsAPathOnWhichTheMachineWasHeard(t *testing.T) {
 	w.closed()
 }
 
-// TestLadderOfAMachineThatIsOff: someone has pulled its plug.
+// TestLadderOfAMachineThatIsOff: the machine has lost its power.
 func TestLadderOfAMachineThatIsOff(t *testing.T) {
 	w := newWorld(t, nil)
 	w.noAgent = func(boot int) bool {
@@ -94,8 +93,8 @@ func TestLadderOfAMachineThatIsOff(t *testing.T) {
 	w.closed()
 }
 
-// TestAgentThatComesAsItsBootIsGivenUpIsLeftAlone: it claims its boot after
-// the deadline has acted and before the BMC is written to.
+// TestAgentThatComesAsItsBootIsGivenUpIsLeftAlone: it claims its boot after the deadline has
+// acted and before the BMC is written.
 func TestAgentThatComesAsItsBootIsGivenUpIsLeftAlone(t *testing.T) {
 	w := newWorld(t, nil)
 	w.noAgent = func(boot int) bool { return boot == 1 }

@@ -18,10 +18,10 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// removal is a site that may move: what the server's state machine and the
-// store do in a migration.
+// removal is a site that may move: it plays the server's state machine and the store in a
+// migration.
 type removal struct {
-	activities.Grants // only KeyCheck is asked for
+	activities.Grants // only KeyCheck is used
 	*book
 
 	mu        sync.Mutex
@@ -33,7 +33,7 @@ type removal struct {
 	relay     []string // servers of the lab's router
 
 	refuse  error
-	outcome func(h inventory.HandOver) string // what becomes of a hand-over; "": pending
+	outcome func(h inventory.HandOver) string // result of a hand-over; "": pending
 	keys    error
 }
 
@@ -130,8 +130,7 @@ func (r *removal) relaySwitch(_ context.Context, q activities.RelaySwitchRequest
 	return true, nil
 }
 
-// migrate runs Migrate; answer tells what an operator says to a question, "" is
-// nothing.
+// migrate runs Migrate; answer returns the operator's choice for a question, or "" for none.
 func (r *removal) migrate(
 	t *testing.T,
 	answer func(q inventory.Question) string,
@@ -210,8 +209,8 @@ func TestMigrateGoesThroughItsTable(t *testing.T) {
 	require.Equal(t, []string{"precheck", "images", "relay-add", "drain", "hand-over", "relay-remove", "verify"}, names)
 }
 
-// TestMigrateSwitchesTheRelay of the lab: both are listed while the site moves,
-// the target alone at the end; a side that gives up earlier takes its line back.
+// TestMigrateSwitchesTheRelay of the lab: it lists both servers while the site moves, and
+// only the target at the end; a side that gives up earlier removes its entry.
 func TestMigrateSwitchesTheRelay(t *testing.T) {
 	r := &removal{outcome: moved, genesis: "home", relay: []string{"nas"}}
 	require.NoError(t, r.migrate(t, nil, nil))
@@ -311,8 +310,8 @@ func TestMigrateTakenBack(t *testing.T) {
 	require.Equal(t, "open", r.said[len(r.said)-1])
 }
 
-// TestMigrateCancelled: a cancellation withdraws what was not begun, and takes
-// back the rest.
+// TestMigrateCancelled: a cancellation withdraws a hand-over that has not begun, and undoes
+// the finished steps.
 func TestMigrateCancelled(t *testing.T) {
 	r := &removal{outcome: func(inventory.HandOver) string { return "" }}
 	err := r.migrate(t, nil, func(env *testsuite.TestWorkflowEnvironment) {
@@ -334,7 +333,7 @@ func TestMigrateCancelled(t *testing.T) {
 	require.Equal(t, []string{"withdraw", "open"}, r.said[len(r.said)-2:])
 }
 
-// TestMigrateAfterTheCommitPoint: what fails there takes nothing back.
+// TestMigrateAfterTheCommitPoint: a failure after it undoes nothing.
 func TestMigrateAfterTheCommitPoint(t *testing.T) {
 	r := &removal{outcome: moved, keys: fmt.Errorf("key %q: %w", "bmc", inventory.ErrSealed)}
 	err := r.migrate(t, func(q inventory.Question) string {

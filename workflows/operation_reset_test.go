@@ -11,8 +11,8 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// TestResetOfARecoveryInstallsNothingAgain: a recovery that was reset from outside
-// comes to machines that it has installed already.
+// TestResetOfARecoveryInstallsNothingAgain: a recovery that was reset finds machines that it
+// has already installed.
 func TestResetOfARecoveryInstallsNothingAgain(t *testing.T) {
 	r := newRescue(t, "ok", "ok", "ok")
 	r.have = func(q activities.InstalledRequest) activities.OwnRun {
@@ -34,8 +34,8 @@ func TestResetOfARecoveryInstallsNothingAgain(t *testing.T) {
 	require.Equal(t, "before-m1", r.last().Steps[0].Run)
 }
 
-// TestResetOfAMigrationMovesNothingAgain resets a migration that has moved the
-// site to each point: there is one hand-over.
+// TestResetOfAMigrationMovesNothingAgain resets a finished migration to each point: there is
+// only one hand-over.
 func TestResetOfAMigrationMovesNothingAgain(t *testing.T) {
 	r := &removal{outcome: moved}
 	var first *Tape

@@ -23,15 +23,15 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// book is the part of the inventory that an operation touches.
+// book is the part of the inventory that an operation uses.
 type book struct {
-	activities.Records // only Workflow is asked for
+	activities.Records // only Workflow is used
 
 	mu         sync.Mutex
 	operations []inventory.Operation
 	runs       map[string]inventory.Workflow
 	machines   []inventory.Machine
-	read       func(w *inventory.Workflow) // a record was asked for; nil: nothing happens
+	read       func(w *inventory.Workflow) // called when a record is read; may be nil
 	decided    bool                        // the question of the last record is answered
 }
 
@@ -44,7 +44,7 @@ func (b *book) PutOperation(ctx context.Context, o inventory.Operation) error {
 			return fmt.Errorf("%s: a task that is carried out again may decide in another way than this record tells", o.Message)
 		}
 	}
-	// As a store does: what is kept shares nothing with the workflow.
+	// As in a store, the kept copy shares nothing with the workflow.
 	raw, err := json.Marshal(o)
 	var kept inventory.Operation
 	if err == nil {
@@ -100,15 +100,15 @@ func (b *book) LatestWorkflow(_ context.Context, machine string) (inventory.Work
 	return inventory.Workflow{}, inventory.ErrNotFound
 }
 
-// play is a test of one operation: its steps, and what operators answer.
+// play is a test of one operation: its steps, and the operators' answers.
 type play struct {
 	*testing.T
 	*book
 	suite  testsuite.WorkflowTestSuite
 	env    *testsuite.TestWorkflowEnvironment
-	said   []string // what steps did, in order
+	said   []string // steps carried out, in order
 	answer func(q inventory.Question) string
-	// questions are those that were asked.
+	// questions are the questions that were asked.
 	questions []inventory.Question
 	// have answers which run of an operation has installed a machine; nil: none.
 	have func(q activities.InstalledRequest) activities.OwnRun
