@@ -16,32 +16,32 @@ const (
 	DriverManual  = "manual"
 )
 
-// Capabilities is what a driver of BMC can do, and what it needs.
+// Capabilities says what a BMC driver can do and what it needs.
 type Capabilities struct {
-	// Manual: an operator presses the button, at least to switch off. Wakes: it
-	// can switch on, and only that.
+	// Manual: an operator presses the button, at least to switch off. Wakes: the
+	// driver can only switch on.
 	Manual, Wakes bool
-	// Missing says why this version cannot use the driver, and what to do; "" = it
-	// can.
+	// Missing says why this version cannot use the driver, and what to do; "" =
+	// usable.
 	Missing string
 
 	NeedsHost, NeedsUser, NeedsPassword bool
 	Port                                int // default; 0 = none
 	MaxUser, MaxPassword                int // bytes; 0 = any
-	// Shared: one host may switch many machines, so that it does not identify a BMC.
+	// Shared: one host may switch many machines, so a host does not identify a BMC.
 	Shared bool
 
-	// Soft: it can also ask the system to shut down, and reset a machine that is on.
+	// Soft: the driver can also shut the system down gracefully, and reset a machine.
 	Soft bool
-	// BootDevice: it can choose what boots once; Persistent: also permanently;
-	// EFI: also by which boot path.
+	// BootDevice: the driver can set the next boot device; Persistent: also
+	// permanently; EFI: also whether to boot by UEFI.
 	BootDevice, Persistent, EFI bool
-	// ResetsBMC: it can restart the controller itself.
+	// ResetsBMC: the driver can restart the controller.
 	ResetsBMC bool
 	// SelfTest: it may accept what it does not do, and can be asked whether it does.
 	SelfTest bool
 
-	// check adds what else must be right of a BMC with this driver; may be nil.
+	// check does the driver's further validation of a BMC; may be nil.
 	check func(ps *Problems, b BMC)
 }
 
@@ -70,7 +70,7 @@ func Drivers() []string {
 		func(name string) bool { return drivers[name].Missing != "" })
 }
 
-// KnownDriver reports whether there is a driver of that name, usable or not.
+// KnownDriver reports whether a driver has that name, usable or not.
 func KnownDriver(name string) bool {
 	_, ok := drivers[name]
 	return ok
@@ -95,7 +95,7 @@ type BMC struct {
 	// of its SubjectPublicKeyInfo.
 	Fingerprint string `json:"fingerprint,omitempty"`
 	// Command is the name of an entry under power.commands in the server's
-	// configuration, for driver exec. The commands themselves stand there.
+	// configuration, for driver exec. The configuration holds the commands.
 	Command string `json:"command,omitempty"`
 	// MAC is what driver wol wakes; "" = the first netboot interface. Its
 	// packet goes to Host, by default the broadcast address of the machine's
@@ -107,8 +107,8 @@ type BMC struct {
 	Broadcast netip.Addr `json:"-"`
 }
 
-// Capabilities returns what b's driver can do. A machine without a BMC is switched
-// by hand; a driver that is not known can do nothing.
+// Capabilities returns what b's driver can do: that of DriverManual without a BMC
+// or driver, the zero Capabilities for an unknown driver.
 func (b *BMC) Capabilities() Capabilities {
 	if b == nil || b.Driver == "" {
 		return drivers[DriverManual]
@@ -119,11 +119,11 @@ func (b *BMC) Capabilities() Capabilities {
 // Manual reports whether an operator presses the button, at least to switch off.
 func (b *BMC) Manual() bool { return b.Capabilities().Manual }
 
-// Wakes reports whether the machine can be switched on, and only that, without
-// an operator.
+// Wakes reports whether the machine can be switched on without an operator, but
+// not off.
 func (b *BMC) Wakes() bool { return b.Capabilities().Wakes }
 
-// ListenPort returns the port of the controller: its own, or the driver's default.
+// ListenPort returns the configured port of the controller, or the driver's default.
 func (b *BMC) ListenPort() int {
 	if b.Port != 0 {
 		return b.Port
@@ -131,8 +131,8 @@ func (b *BMC) ListenPort() int {
 	return b.Capabilities().Port
 }
 
-// Controller returns what switches m, with all that its driver needs of the
-// machine.
+// Controller returns the BMC of m, DriverManual if there is none. It fills in what
+// the driver needs from the machine.
 func (m Machine) Controller() BMC {
 	b := BMC{Driver: DriverManual}
 	if m.BMC != nil {
@@ -155,8 +155,8 @@ func (m Machine) Controller() BMC {
 	return b
 }
 
-// broadcast returns the broadcast address of the subnet of i, that of any
-// link when i has no reservation.
+// broadcast returns the broadcast address of i's subnet, or 255.255.255.255
+// when i has no reservation.
 func broadcast(i Interface) netip.Addr {
 	bits, ok := maskBits(i.Netmask)
 	if !ok || !i.Address.Is4() || bits > 30 {
@@ -169,7 +169,7 @@ func broadcast(i Interface) netip.Addr {
 	return netip.AddrFrom4(a)
 }
 
-// Address identifies the BMC for the rule of one operation at a time.
+// Address returns the host by which operations on a BMC are serialized; "" if manual.
 func (b *BMC) Address() string {
 	if b.Manual() {
 		return ""

@@ -7,16 +7,16 @@ import (
 	"fmt"
 )
 
-// Claim returns what the boot script of o's boot carries: 256 bits in hex,
-// the same on every call, so that rendering a script needs no write.
+// Claim returns the value in the boot script of o's boot: 256 bits in hex. It is
+// derived, the same on every call, so rendering a script needs no write.
 func Claim(key []byte, o Owner, boot int) string { return derive(key, "claim", o, boot) }
 
 // Capability returns the secret path element under which o's metadata is
 // served: /c/<machine>/<capability>/… Valid while the secrets window is open.
 func Capability(key []byte, o Owner) string { return derive(key, "capability", o, 0) }
 
-// Nonce returns what the installed system of o's run sends back: evidence
-// that the system which speaks is the one that this run wrote.
+// Nonce returns what the installed system sends when it phones home. It is the
+// evidence that o's run wrote that system.
 func Nonce(key []byte, o Owner) string { return derive(key, "nonce", o, 0) }
 
 func derive(key []byte, purpose string, o Owner, boot int) string {

@@ -9,10 +9,10 @@ import (
 	"strings"
 )
 
-// Endpoint is where an installed system answers over TLS, and how it proves
-// who it is. Systems that were installed a minute ago have certificates that
-// they made themselves, so exactly one of CA, Fingerprint and Insecure says
-// what is trusted; none of them means the authorities of this host.
+// Endpoint is the address of an installed system's API and the certificate it is
+// expected to present. A fresh system has a self-signed certificate, so at most one
+// of CA, Fingerprint and Insecure says what is trusted; without any of them, the
+// certificate authorities of this host are.
 type Endpoint struct {
 	URL string `json:"url"` // https://10.10.20.1; see BaseProblem
 	// CA is PEM.
@@ -25,9 +25,9 @@ type Endpoint struct {
 	Insecure bool `json:"insecure,omitempty"`
 }
 
-// BaseProblem says what keeps base from being the base URL of such a system's
-// API, "" if nothing does. This is the one rule for all of them, VyOS, Kubernetes
-// and Harvester: keys, passwords and tokens travel there, so it is https.
+// BaseProblem returns why base cannot be the base URL of an installed system's API,
+// "" if it can. VyOS, Kubernetes and Harvester share this rule: requests carry keys,
+// passwords and tokens, so the URL must be https.
 func BaseProblem(base string) string {
 	u, err := url.Parse(base)
 	switch {
@@ -41,10 +41,10 @@ func BaseProblem(base string) string {
 	return ""
 }
 
-// HostProblem says what keeps host, an address or a name, from being that of
-// such a system, "" if nothing does. This host itself is refused, and so are
-// link-local addresses, which any neighbour may have (security S17). Names are
-// checked by their addresses when they are dialled: AddrProblem.
+// HostProblem returns why host, an address or a name, cannot be that of an installed
+// system, "" if it can. It refuses this host, and link-local addresses, which any
+// neighbor may have (security S17). The addresses of a name are checked when it is
+// dialed: see MayDial.
 func HostProblem(host string) string {
 	host = strings.ToLower(strings.Trim(host, "[]"))
 	a, err := netip.ParseAddr(host)
@@ -68,9 +68,9 @@ func AddrProblem(a netip.Addr) string {
 	return ""
 }
 
-// MayDial refuses, with ErrInvalid, to dial a system that was entered as host at
-// the IP address and port to which the name resolved, if that address would have
-// been refused itself. An address was checked when it was entered.
+// MayDial returns ErrInvalid if host is a name that resolved to an address which
+// HostProblem would refuse. A host that is an address was checked when it was
+// entered.
 func MayDial(host, address string) error {
 	if _, err := netip.ParseAddr(strings.Trim(host, "[]")); err == nil {
 		return nil
@@ -86,8 +86,8 @@ func MayDial(host, address string) error {
 	return nil
 }
 
-// PinProblem says what keeps fingerprint from being one of Endpoint, "" if
-// nothing does.
+// PinProblem returns why fingerprint is not valid for Endpoint.Fingerprint, "" if
+// it is.
 func PinProblem(fingerprint string) string {
 	digits, prefixed := strings.CutPrefix(fingerprint, "sha256:")
 	if b, err := hex.DecodeString(digits); err != nil || !prefixed || len(b) != sha256.Size {

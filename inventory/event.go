@@ -7,7 +7,7 @@ import (
 
 // Kinds of events.
 const (
-	// What any host on the wire could forge: display and wake, never more.
+	// Any host on the wire could forge these: they are only displayed and wake runs.
 	EventDHCP     = "dhcp"     // DISCOVER or REQUEST of PXE class, answered with a boot file
 	EventLoader   = "loader"   // boot loader fetched
 	EventScript   = "script"   // iPXE script fetched
@@ -17,7 +17,7 @@ const (
 	EventDisk     = "disk"     // PXE of a machine that is not armed, answered with disk
 	EventOS       = "os"       // DHCP without PXE class
 	EventMetadata = "metadata" // metadata fetched
-	// What carries a token, a claim or a nonce.
+	// These are authenticated by a token, a claim or a nonce.
 	EventHello         = "hello" // claim redeemed
 	EventClaimConflict = "claim-conflict"
 	EventActionStarted = "action-started"
@@ -52,7 +52,7 @@ const (
 // ArmedForInstaller is the message of EventArmed when the boot is an installer's.
 const ArmedForInstaller = "for the installer"
 
-// An Event is what a machine or a workflow did, in order.
+// An Event is one thing that a machine or a workflow did. Events are ordered.
 type Event struct {
 	Seq     int64  `json:"seq" db:"seq"`
 	Machine string `json:"machine" db:"machine"`

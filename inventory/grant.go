@@ -2,8 +2,8 @@ package inventory
 
 import "time"
 
-// Owner names who holds a grant: a run of a workflow at its epoch. Every
-// effect names one, and the statement that causes it compares.
+// Owner names who holds a grant: a run at its epoch. Every side effect carries
+// one, and its SQL statement compares it with the grant (fencing).
 type Owner struct {
 	Machine string `json:"machine"`
 	Run     string `json:"run"` // Temporal's RunID, or "person:<name>"
@@ -28,8 +28,8 @@ type Grant struct {
 	Spent bool `json:"spent"`
 	// Installer: the boot is another installer's, not the agent's.
 	Installer bool `json:"installer,omitempty"`
-	// Acting: the run's agent was given an action, and not yet its last one, which leaves
-	// the agent. What the disk holds may be half of an installation.
+	// Acting: the run's agent has been given actions, but not yet the last one, which
+	// leaves the agent. The disk may hold half of an installation.
 	Acting       bool      `json:"acting,omitempty"`
 	NetbootUntil time.Time `json:"netbootUntil,omitzero"`
 	SecretsUntil time.Time `json:"secretsUntil,omitzero"`
@@ -48,7 +48,7 @@ func (g Grant) SecretsOpen(now time.Time) bool { return g.Run != "" && now.Befor
 // Person reports whether an operator armed the machine by hand, for rescue.
 func (g Grant) Person() bool { return len(g.Run) > 7 && g.Run[:7] == "person:" }
 
-// Netboot is the view of a grant that API, CLI and imports know.
+// Netboot is a grant as the API, the CLI and imports show it.
 type Netboot struct {
 	AllowPXE      bool      `json:"allowPXE"`
 	AllowWorkflow bool      `json:"allowWorkflow"`

@@ -24,10 +24,9 @@ const (
 	HandOverFailed  = "failed"  // taken back
 )
 
-// Rebase replaces the address under which a site served its images when text
-// was made by the one under which it serves them now, wherever from stands for
-// itself: followed by a slash, or by nothing that could belong to a URL. "" for
-// either changes nothing.
+// Rebase replaces from, an earlier base URL of the site's images, by to in text. It
+// replaces whole addresses only: from must be followed by a slash or by a character
+// that cannot be part of a URL. If from or to is "", text stays unchanged.
 func Rebase(text, from, to string) string {
 	if from == "" || to == "" || from == to || !strings.Contains(text, from) {
 		return text
@@ -52,5 +51,5 @@ func Rebase(text, from, to string) string {
 	}
 }
 
-// urlRunes may follow in a URL (RFC 3986).
+// urlRunes are the characters that continue a URL, without the slash (RFC 3986).
 const urlRunes = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~:?#@!$&*+=%"

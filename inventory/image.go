@@ -35,14 +35,14 @@ type Image struct {
 // UseInstaller marks a file that installers boot or fetch: a kernel, an initramfs, an ISO. It is never written to a disk.
 const UseInstaller = "installer"
 
-// PinnedPath is where the file of an image is served, below the address of all
-// images: it stays the same file when another image gets the name.
+// PinnedPath returns the path of the image's file below the images' base URL. The
+// path contains the digest, so it names the same file after the name is reused.
 func (i Image) PinnedPath() string { return i.SHA256 + "/" + i.Name }
 
 // A PlannedImage is a file of this server that an open run has planned.
 type PlannedImage struct {
 	Run, Machine string
-	Name         string // which its image had then
+	Name         string // of the image at that time
 	SHA256       string
 }
 
@@ -83,7 +83,7 @@ func (p Plan) Images(from int) []PlannedImage {
 			pinned(v)
 		}
 
-		// Plans of servers that did not pin addresses have the digest beside.
+		// Plans of older servers have unpinned URLs; the digest is in IMG_SHA256.
 		if u := x.Environment["IMG_URL"]; p.ImagesURL != "" && strings.HasPrefix(u, p.ImagesURL+"/") {
 			add(path.Base(u), x.Environment["IMG_SHA256"])
 		}
@@ -111,8 +111,8 @@ func (m Machine) NamesImage(name string) bool {
 	return m.Image == name || slices.Contains(slices.Collect(maps.Values(m.Labels)), name)
 }
 
-// NamesImage reports whether text contains name as a word of its own, the way
-// image names stand in URLs and quotes.
+// NamesImage reports whether text contains name as a whole word, as in URLs and
+// quotes.
 func NamesImage(text, name string) bool {
 	part := func(r rune) bool {
 		return r == '-' || r == '_' || r == '.' || unicode.IsLetter(r) || unicode.IsDigit(r)
@@ -120,6 +120,5 @@ func NamesImage(text, name string) bool {
 	return slices.Contains(strings.FieldsFunc(text, func(r rune) bool { return !part(r) }), name)
 }
 
-// IsDigest reports whether s is a SHA-256 in the form of images: 64 lower-case hex
-// digits.
+// IsDigest reports whether s is a SHA-256 in 64 lower-case hex digits.
 func IsDigest(s string) bool { return digestForm.MatchString(s) }

@@ -9,26 +9,26 @@ import (
 )
 
 // An Installer is a program other than the agent's system that installs a
-// machine: kernel, initramfs files and parameters that the machine boots over
-// the network, and by what the run knows that it has ended.
+// machine: the kernel, initramfs files and parameters that the machine boots over
+// the network, and how the run detects its completion.
 type Installer struct {
 	// Kernel and Initrds are images of the inventory, by name, in the order in
 	// which they are loaded.
 	Kernel  string   `json:"kernel"`
 	Initrds []string `json:"initrds"`
-	// Payload is the image whose whole delivery spends the boot: what comes
-	// last over the boot's own address. It is one of Initrds, or an image that
-	// the installer fetches from BootURL.
+	// Payload is the image whose complete delivery spends the boot: the last one
+	// fetched from the boot's address. It is one of Initrds, or an image that the
+	// installer fetches from RefBootURL.
 	Payload string `json:"payload"`
 	// Parameters of the kernel, references unresolved: initrd= is added.
 	Parameters []string `json:"parameters,omitempty"`
-	// Complete says what the end is known by: one of the constants below.
+	// Complete says what shows completion: one of the constants below.
 	Complete string `json:"complete"`
 	// Timeout is how long the installer may take from its last payload on.
 	Timeout action.Seconds `json:"timeout"`
 	// Digests are the SHA-256 that its images had when the plan was made, by
-	// name, in hex: nothing else is served under these names. Plans of servers
-	// that did not pin them have none.
+	// name, in hex: nothing else is served under these names. Plans of older
+	// servers have none.
 	Digests map[string]string `json:"digests,omitempty"`
 }
 
@@ -51,8 +51,8 @@ func (i Installer) Images() []string {
 	return append(append([]string{i.Kernel}, i.Initrds...), i.Payload)
 }
 
-// ParameterProblem says why a kernel parameter cannot stand in a boot script,
-// "" when it can: the rule of Machine.KernelArgs.
+// ParameterProblem returns why a kernel parameter is not allowed in a boot script,
+// "" if it is. The rule is that of Machine.KernelArgs.
 func ParameterProblem(parameter string) string { return badKernelArg(parameter) }
 
 // Kinds of documents. Package systems has a row for each but text.
@@ -74,12 +74,12 @@ type Document struct {
 	Name string `json:"name"` // last element of its URL
 	Kind string `json:"kind"`
 	// Contents are secret: sealed in the store, never in an input, a log or a
-	// history. References stand unresolved in them until they are served.
+	// history. Their references are resolved only when they are served.
 	Contents string `json:"contents"`
 }
 
-// References stand for what is known only when a run holds its machine, and
-// must not lie about before. Plans hold them; Resolve replaces them.
+// References are placeholders for values that exist only once a run holds its
+// machine, and must not be stored earlier. Plans hold them; Resolve replaces them.
 const (
 	RefPhoneHomeURL = "ingot@@phone-home-url@@" // where the installed system reports, nonce included
 	RefMetadataURL  = "ingot@@metadata-url@@"   // NoCloud seed of the machine, with / at its end
@@ -93,9 +93,9 @@ const (
 
 var reference = regexp.MustCompile(`ingot@@[a-z][a-z-]*@@`)
 
-// Resolve returns text with every reference in it replaced by what lookup
-// says, which is asked once for each. The first error of lookup comes back
-// with the reference, and never with a value.
+// Resolve returns text with every reference replaced by the result of lookup, which
+// is called once for each. The first error of lookup is returned with the reference,
+// never with a value.
 func Resolve(text string, lookup func(ref string) (string, error)) (string, error) {
 	known := map[string]string{}
 	var failed error

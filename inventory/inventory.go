@@ -1,7 +1,7 @@
 // Package inventory holds Ingot's domain: machines and what is known of them,
 // templates, images, the grant that says which run owns a machine, workflow
 // records, assignments and events. It imports the standard library only;
-// inventory/sqlite stores what stands here.
+// inventory/sqlite stores these types.
 package inventory
 
 import (
@@ -21,8 +21,8 @@ var (
 	// ErrFenced: the (run, epoch) that a statement named no longer owns the
 	// machine. Not retryable.
 	ErrFenced = errors.New("fenced: another run owns the machine")
-	// What a BMC can answer with: unreachable waits, refused credentials stop
-	// and ask an operator, unsupported stops.
+	// Errors of BMCs: a run waits for an unreachable BMC, asks an operator after
+	// refused credentials, and stops when an operation is unsupported.
 	ErrUnreachable = errors.New("unreachable")
 	ErrRefused     = errors.New("credentials refused")
 	ErrUnsupported = errors.New("unsupported")
@@ -113,7 +113,7 @@ func (p Problem) String() string {
 	return b.String()
 }
 
-// Problems is everything wrong at once; it is an ErrInvalid.
+// Problems are all problems of an input; as an error it is an ErrInvalid.
 type Problems []Problem
 
 func (p Problems) Error() string {
@@ -135,8 +135,8 @@ func (p Problems) Err() error {
 	return p
 }
 
-// Conflicts are problems with what is stored or under way, where the input by
-// itself is right: an ErrConflict, whose problems errors.As finds.
+// Conflicts are problems of a valid input with what is stored or under way. As an
+// error it is an ErrConflict; errors.As finds its Problems.
 type Conflicts Problems
 
 func (c Conflicts) Error() string { return Problems(c).Error() }

@@ -46,22 +46,22 @@ type Machine struct {
 	// Installation is the run that wrote the machine's disks last; nil: none is known.
 	// Storing a machine does not change it.
 	Installation *Installation `json:"-"`
-	// Notes keeps what an import said and Ingot does not follow (allowPXE …).
+	// Notes keeps fields of an import that Ingot ignores (allowPXE …).
 	Notes   map[string]string `json:"notes,omitempty"`
 	Created time.Time         `json:"created,omitzero"`
 	Updated time.Time         `json:"updated,omitzero"`
 }
 
-// What becomes of a machine that was decommissioned.
+// States of a decommissioned machine.
 const (
 	// StandingAvailable: its disks were wiped and read back, its secrets purged.
 	StandingAvailable = "available"
-	// StandingQuarantined: something of that could not be verified. No run
-	// writes to it before an operator has released it.
+	// StandingQuarantined: the wipe or the purge could not be verified. No run
+	// writes to the machine until an operator releases it.
 	StandingQuarantined = "quarantined"
 )
 
-// Standing is what a decommissioning has left of a machine.
+// Standing is the result of a machine's decommissioning.
 type Standing struct {
 	State  string    `json:"state"`            // available | quarantined
 	Reason string    `json:"reason,omitempty"` // why it is quarantined; else what is worth knowing
@@ -69,7 +69,7 @@ type Standing struct {
 	Since  time.Time `json:"since"`
 }
 
-// Installed is what the run that wrote to a machine's disk last has left there.
+// Installed describes what the last run that wrote to a machine's disk left there.
 type Installed struct {
 	Run string `json:"run"`
 	// Type, Template, Image and State are of that run's record; empty when the
@@ -136,7 +136,7 @@ type Interface struct {
 	VLAN        int          `json:"vlan,omitempty"`      // 1–4094, 0 = untagged
 	Arch        string       `json:"arch,omitempty"`      // x86_64 (default) | aarch64
 	UEFI        bool         `json:"uefi,omitempty"`
-	// DisableDHCP: never answered. DisableNetboot: addressed, never booted.
+	// DisableDHCP: DHCP is never answered. DisableNetboot: no boot file is offered.
 	DisableDHCP    bool   `json:"disableDHCP,omitempty"`
 	DisableNetboot bool   `json:"disableNetboot,omitempty"`
 	Loader         string `json:"loader,omitempty"` // overrides the loader by architecture

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// A Network is what this server knows of the provisioning network: what no
-// machine may have there, and where DHCP is answered.
+// A Network is what this server knows of the provisioning network: the addresses
+// that no machine may use, and the subnets where DHCP is answered.
 type Network struct {
 	Own      []netip.Addr   // this server's addresses
 	Gateways []netip.Addr   // this server's routers
@@ -17,7 +17,7 @@ type Network struct {
 	On       bool           // DHCP is answered at all
 }
 
-// Taken says whose address a is, "" if it may be a machine's.
+// Taken returns whose address a is, "" if a machine may use it.
 func (n Network) Taken(a netip.Addr) string {
 	switch {
 	case slices.Contains(n.Own, a):
@@ -41,8 +41,8 @@ func (n Network) Unserved(i Interface) (netip.Prefix, bool) {
 	return subnet, !served
 }
 
-// Reason says why machines of a subnet that Unserved returned get no answer, or
-// on what it depends.
+// Reason returns why machines in a subnet returned by Unserved get no answer, or
+// what an answer depends on.
 func (n Network) Reason(subnet netip.Prefix) string {
 	text := fmt.Sprintf("no interface of this server is in %s", subnet)
 	if len(n.Relays) > 0 {

@@ -45,7 +45,7 @@ type OpenNotice struct {
 	Attempts int // so far
 }
 
-// NoticeCounts says how it stands with notices.
+// NoticeCounts counts the notices by their delivery state.
 type NoticeCounts struct {
 	Waiting int       // to be delivered
 	Oldest  time.Time // of these
@@ -86,7 +86,7 @@ func (w Workflow) NoticesOf(before Workflow) []Notice {
 	return notices(n, fmt.Sprintf("%s.%d", w.Phase, w.Seq), NoticeWaiting)
 }
 
-// NoticesOf is that of an operation.
+// NoticesOf is NoticesOf of a Workflow, for an operation.
 func (o Operation) NoticesOf(before Operation) []Notice {
 	n := Notice{Time: o.Updated, Type: o.Type, Workflow: o.ID, Run: o.Run, Text: o.Message, Next: o.Next}
 	switch {

@@ -48,7 +48,7 @@ type OperationStep struct {
 	Name    string `json:"name"`
 	Machine string `json:"machine,omitempty"`
 	// Does says what the step does, Waits what it waits for before the next one
-	// begins, and Undo what taking it back does, or why nothing can.
+	// begins, and Undo how it is undone, or why it cannot be.
 	Does  string `json:"does"`
 	Waits string `json:"waits,omitempty"`
 	Undo  string `json:"undo"`
@@ -66,7 +66,7 @@ type OperationStep struct {
 	Waited time.Duration `json:"waited,omitempty"`
 }
 
-// Wait notes that from now on nothing goes on before an operator has acted.
+// Wait records that the step waits for an operator from now on.
 func (s *OperationStep) Wait(now time.Time) {
 	s.State = StepWaiting
 	if s.Asked.IsZero() {

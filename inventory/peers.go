@@ -16,7 +16,7 @@ type SiteStatus struct {
 	Role  string `json:"role"` // active | standby | handing-over | retired
 	Epoch int64  `json:"epoch,omitempty"`
 	// Silent is why this server answers no machine although it knows of no other
-	// site; then the operator may decide.
+	// active server; the operator may then decide.
 	Silent    string    `json:"silent,omitempty"`
 	Since     time.Time `json:"since,omitzero"` // of Silent
 	Successor *Peer     `json:"successor,omitempty"`

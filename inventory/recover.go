@@ -5,10 +5,10 @@ import (
 	"slices"
 )
 
-// RecoverOrder returns which machines a recovery takes, in groups, one after
-// another: those of names, or those that carry every label of selector. Those
-// that no group of order names come last, together, by name. All that is wrong
-// is reported at once.
+// RecoverOrder returns the machines of a recovery in the groups in which they are
+// installed: the machines in names, or those with every label of selector. Machines
+// that are in no group of order form the last group, sorted by name. The error holds
+// all problems.
 func RecoverOrder(all []Machine, names []string, selector map[string]string, order [][]string) ([][]string, error) {
 	var ps Problems
 	known, chosen := map[string]bool{}, map[string]bool{}

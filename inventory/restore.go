@@ -6,13 +6,13 @@ import "time"
 // server was restored from a backup.
 const EventHeld = "held"
 
-// A Restore is what a site that was restored from a backup remembers of it.
+// A Restore is what a restored site keeps about its backup.
 type Restore struct {
 	Backup string    `json:"backup"` // its id
 	Taken  time.Time `json:"taken"`  // when the backup was made
 	At     time.Time `json:"at"`
-	// Held are the runs that were open in the backup. Nothing is done for them
-	// any more: the world has moved on since.
+	// Held are the runs that were open in the backup. They are not continued: the
+	// machines may have changed since.
 	Held []HeldRun `json:"held"`
 }
 

@@ -1,5 +1,4 @@
 package inventory
 
-// AllSessions stands for every session of an operator that was begun before it
-// was ended.
+// AllSessions, as an ended session, ends all sessions that began earlier.
 const AllSessions = "*"

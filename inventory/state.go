@@ -2,12 +2,12 @@ package inventory
 
 import "time"
 
-// A MachineState is a machine with what is going on there.
+// A MachineState is a machine with its latest run and agent.
 type MachineState struct {
 	Machine
 	Grant    Grant
 	Workflow *Workflow // the run that started last; nil: none
-	// LastSeen is when its newest agent was heard last, by the store.
+	// LastSeen is when the machine's newest agent last reported, as stored.
 	LastSeen time.Time
 }
 

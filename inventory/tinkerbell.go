@@ -6,7 +6,7 @@ import (
 	"github.com/ingotmetal/ingot/action"
 )
 
-// A TinkerbellWorkflow is a workflow in the fields and words that Tinkerbell used
+// A TinkerbellWorkflow is a workflow with the fields and state names of Tinkerbell
 // before v0.25.
 type TinkerbellWorkflow struct {
 	State         string           `json:"state"`

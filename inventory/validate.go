@@ -45,9 +45,9 @@ func ParseMAC(s string) (string, error) {
 	return net.HardwareAddr(b).String(), err
 }
 
-// Canonical returns m with MACs, names and words in the one form that the
-// inventory stores. What it cannot read it leaves for Validate to name. It
-// does not change what m points to.
+// Canonical returns m with MACs, names and keywords in the form that the inventory
+// stores. It leaves invalid values for Validate to report. It does not change what
+// m points to.
 func Canonical(m Machine) Machine {
 	m.Interfaces = slices.Clone(m.Interfaces)
 	for n := range m.Interfaces {
@@ -387,8 +387,8 @@ func plain(s string) bool {
 	return true
 }
 
-// badKernelArg says what would let an argument end the command line that it
-// stands on; "" when nothing would (CVE-2026-46447 was such an injection).
+// badKernelArg returns what would let an argument break out of its command line,
+// "" if nothing would (CVE-2026-46447 was such an injection).
 func badKernelArg(a string) string {
 	switch {
 	case a == "":

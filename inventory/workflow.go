@@ -42,7 +42,7 @@ const (
 	PhaseWaiting   = "waiting-for-person"
 )
 
-// States of a workflow, in the words of Tinkerbell v0.25.
+// States of a workflow, named as in Tinkerbell v0.25.
 const (
 	StatePreparing = "PREPARING"
 	StatePending   = "PENDING"
@@ -54,7 +54,7 @@ const (
 	StateCancelled = "CANCELLED"
 )
 
-// LegacyState returns the word that Tinkerbell used before v0.25.
+// LegacyState returns the state's name in Tinkerbell before v0.25.
 func LegacyState(s string) string {
 	switch s {
 	case StatePreparing, StatePending:
@@ -74,8 +74,8 @@ func Final(state string) bool {
 	return state == StateSuccess || state == StateFailed || state == StateTimeout || state == StateCancelled
 }
 
-// A Workflow is the record of one run: what happened, while Temporal holds
-// what is going on.
+// A Workflow is the record of one run. Temporal holds the execution state; the
+// record keeps what happened.
 type Workflow struct {
 	Run      string `json:"run"` // Temporal's RunID
 	ID       string `json:"id"`  // workflow id
@@ -86,8 +86,8 @@ type Workflow struct {
 	Epoch    int64  `json:"epoch,omitempty"`
 	State    string `json:"state"`
 	Phase    string `json:"phase"`
-	// Message says what is awaited, or why the run ended; Seen and Missing
-	// what was and was not observed; Next the command that helps.
+	// Message says what the run waits for, or why it ended; Next the command that
+	// helps.
 	Message string `json:"message,omitempty"`
 	Next    string `json:"next,omitempty"`
 	// Question is what an operator is asked while Phase is waiting-for-person.
@@ -102,26 +102,26 @@ type Workflow struct {
 	Started   time.Time       `json:"started"`
 	Ended     time.Time       `json:"ended,omitzero"`
 	Updated   time.Time       `json:"updated"`
-	// Retrying is what fails and is tried again at this moment. The API fills it
-	// in; it is never stored, for it may be the store that fails.
+	// Retrying lists the activities that failed and are being retried. The API fills
+	// it in; it is never stored, because the store itself may fail.
 	Retrying []string `json:"retrying,omitempty"`
-	// Seq counts what the run has recorded: the activity of a lost workflow
-	// task writes late, and clocks step back.
+	// Seq numbers the run's records. Times cannot order them: clocks are set back,
+	// and the activity of a lost workflow task may write late.
 	Seq int64 `json:"seq,omitempty"`
 }
 
-// AwaitsPerson reports whether nothing goes on before an operator has decided, or
-// pressed the machine's power button.
+// AwaitsPerson reports whether the run waits for an operator's decision, or for an
+// operator to press the machine's power button.
 func (w Workflow) AwaitsPerson() bool {
 	return w.Phase == PhaseWaiting || w.Phase == PhasePower && w.Next != ""
 }
 
-// Resumes reports whether the run is over and its Next carries out the rest of it.
+// Resumes reports whether the run is over and its Next command would resume it.
 func (w Workflow) Resumes() bool {
 	return Final(w.State) && strings.Contains(w.Next, "--from failed-step")
 }
 
-// An ActionRecord is where an action of a run stands.
+// An ActionRecord is the state of an action of a run.
 type ActionRecord struct {
 	Name      string            `json:"name"`
 	Task      string            `json:"task,omitempty"`
@@ -156,8 +156,8 @@ type Plan struct {
 	GlobalTimeout action.Seconds  `json:"globalTimeout"`
 	// DiskAlias is the path by which machine and template name the disk.
 	DiskAlias string `json:"diskAlias,omitempty"`
-	// ImagesURL is where images lay when it was made: the site may have moved to
-	// another address since.
+	// ImagesURL was the base URL of images when the plan was made: the site may have
+	// moved to another address since.
 	ImagesURL string `json:"imagesURL,omitempty"`
 	// Installer is what the machine boots after the actions, nil for none, and
 	// Documents what it reads.

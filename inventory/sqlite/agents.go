@@ -122,8 +122,8 @@ func (s *Store) newAgent(ctx context.Context, tx *sqlx.Tx, r inventory.Redemptio
 	return agent, s.event(ctx, tx, e)
 }
 
-// ClaimConflict records that hardware which cannot be o's machine came with
-// the claim of its boot, and revokes the tokens of the agent that may have
+// ClaimConflict records that hardware which cannot be o's machine presented the
+// claim of its boot, and revokes the tokens of the agent that may have
 // redeemed it: either of the two may be an impostor. However often it is
 // called, there is one event per boot. An owner that lost the grant, or another
 // boot than the present one, is inventory.ErrNotFound.
@@ -200,8 +200,8 @@ func (s *Store) AgentByToken(ctx context.Context, tokenSHA256 []byte) (inventory
 	return r.value()
 }
 
-// AgentUsed records that the token of o's boot was used, after which its claim
-// is worth nothing any more. A revoked one is inventory.ErrConflict.
+// AgentUsed records that the token of o's boot was used, which invalidates the
+// boot's claim. A revoked token is inventory.ErrConflict.
 func (s *Store) AgentUsed(ctx context.Context, o inventory.Owner, boot int) error {
 	return s.write(ctx, fmt.Sprintf("recording the first use of a token of machine %q", o.Machine),
 		func(tx *sqlx.Tx) error {

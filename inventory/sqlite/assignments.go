@@ -37,7 +37,7 @@ func (s *Store) assignment(r assignmentRow) (inventory.Assignment, error) {
 	return a, s.unseal(r.Run, r.Sealed, &a.Payload)
 }
 
-// naming says in errors which attempt of which machine is meant.
+// naming returns the attempt and its machine for error texts.
 func naming(what string, o inventory.Owner, k action.Key) string {
 	return fmt.Sprintf("%s attempt %s of machine %q", what, k, o.Machine)
 }

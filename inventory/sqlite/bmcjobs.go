@@ -9,7 +9,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// PutBMCJob stores a job under its machine and name, replacing the one before.
+// PutBMCJob stores a job under its machine and name, replacing an earlier one.
 func (s *Store) PutBMCJob(ctx context.Context, j inventory.BMCJob) error {
 	what := fmt.Sprintf("storing BMC job %q of machine %q", j.Name, j.Machine)
 	if j.Name == "" || j.Machine == "" {

@@ -72,7 +72,7 @@ func recordUnused(ctx context.Context, tx *sqlx.Tx, name string) error {
 		SELECT json_extract(doc, '$.sha256') FROM image WHERE name = ? AND json_extract(doc, '$.sha256') <> ''`, name)
 }
 
-// SetImageFile changes where the file of an image lies. The image stays the same.
+// SetImageFile changes the path of an image's file. The image stays the same.
 func (s *Store) SetImageFile(ctx context.Context, name, file string) error {
 	return s.writeOne(ctx, fmt.Sprintf("moving the file of image %q", name),
 		"UPDATE image SET doc = json_set(doc, '$.file', ?) WHERE name = ?", file, name)

@@ -9,7 +9,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// clashes tells what ms would share with one another or with what is stored.
+// clashes returns what ms would share with one another or with stored machines.
 func clashes(ms []inventory.Machine, stored []storedMachine, replace bool) error {
 	batch := map[string]bool{}
 	for _, m := range ms {

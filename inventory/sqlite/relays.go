@@ -31,7 +31,7 @@ func (s *Store) PutRelay(ctx context.Context, giaddr netip.Addr, at time.Time) e
 	})
 }
 
-// Relayed tells when the relay with this giaddr was last heard; zero: never.
+// Relayed returns when the relay with this giaddr was last heard; zero: never.
 func (s *Store) Relayed(ctx context.Context, giaddr netip.Addr) (time.Time, error) {
 	n, err := optional(scalar[int64](ctx, s.ro, "SELECT heard FROM relay WHERE giaddr = ?", giaddr.String()))
 	return moment(n), wrap(err, "reading when relay %s was heard", giaddr)

@@ -2,13 +2,13 @@ package sqlite
 
 import "github.com/jmoiron/sqlx"
 
-// Subscribe returns a channel that gets a value after a write of this process
-// was committed. Writes that the receiver was too slow for are told once; the
-// store never waits. Call cancel when done.
+// Subscribe returns a channel that receives a value after this process commits a
+// write. Writes that a slow receiver missed are merged into one value; the store
+// never blocks. Call cancel when done.
 func (s *Store) Subscribe() (ch <-chan struct{}, cancel func()) { return s.subscribe("") }
 
-// Watch is Subscribe for what becomes of one machine's grant and assignments,
-// and for its events: of a thousand agents that wait, a write wakes one.
+// Watch is Subscribe for one machine's grant, assignments and events: of a thousand
+// waiting agents, a write wakes only one.
 func (s *Store) Watch(machine string) (ch <-chan struct{}, cancel func()) {
 	return s.subscribe(machine)
 }
@@ -25,8 +25,8 @@ func (s *Store) subscribe(machine string) (ch <-chan struct{}, cancel func()) {
 	}
 }
 
-// touch makes the commit of tx wake those who watch the machine, and
-// names the machine to followers.
+// touch makes the commit of tx wake the machine's watchers and report the machine
+// to followers.
 func (s *Store) touch(tx *sqlx.Tx, machine string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -36,8 +36,8 @@ func (s *Store) touch(tx *sqlx.Tx, machine string) {
 	s.touched[tx][machine] = true
 }
 
-// show makes the commit of tx name the machine to followers alone: what changes
-// is nothing that an agent waits for.
+// show makes the commit of tx report the machine to followers only, for changes
+// that no agent waits for.
 func (s *Store) show(tx *sqlx.Tx, machine string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -71,7 +71,7 @@ func (s *Store) fire(tx *sqlx.Tx) {
 		}
 		select {
 		case c <- struct{}{}:
-		default: // it has one waiting already
+		default: // the channel already holds a value
 		}
 	}
 }

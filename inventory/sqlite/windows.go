@@ -152,13 +152,13 @@ func (s *Store) own(ctx context.Context, c grantChange, o inventory.Owner) error
 	})
 }
 
-// ShiftWindows moves the open windows of all grants with a clock that showed
-// from and then to, so that they last as long as they were meant to, and returns
-// how many grants it changed.
+// ShiftWindows adjusts the open windows of all grants after the clock stepped from
+// one time to another, so that they keep their duration. It returns how many grants
+// it changed.
 //
-// Forward it moves those that the step has closed: what is open yet was opened
-// or renewed with the new time, or is so soon. Backward it moves all that were
-// open, and closes those that had expired and would be open again.
+// After a step forward it moves the windows that the step closed: those still open
+// were opened or renewed at the new time, or soon will be. After a step backward it
+// moves all windows that were open, and closes expired ones that would reopen.
 func (s *Store) ShiftWindows(ctx context.Context, from, to time.Time) (int, error) {
 	var machines []string
 	err := s.write(ctx, "moving windows with the clock", func(tx *sqlx.Tx) error {

@@ -146,9 +146,9 @@ func (s *Store) DeleteWorkflow(ctx context.Context, run, by string) error {
 	})
 }
 
-// forgetRun deletes what a run leaves beside its record. The newest agent of its
-// machine stays known: it may still be up and has to be told that its run is over,
-// and its facts are the newest.
+// forgetRun deletes what belongs to a run except its record. It keeps the machine's
+// newest agent: that agent may still be up and must learn that its run is over, and
+// its facts are the newest.
 func forgetRun(ctx context.Context, tx *sqlx.Tx, run string) error {
 	return doAll(ctx, tx,
 		stmt("DELETE FROM plan WHERE run = ?", run),
