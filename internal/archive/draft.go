@@ -23,7 +23,7 @@ type Draft struct {
 	key   []byte            // authenticates the manifest; nil: the site has no key file
 }
 
-// NewDraft returns one without parts, made by that version of the program.
+// NewDraft returns a Draft without parts, made by that version of the program.
 func NewDraft(id, version string) *Draft {
 	return &Draft{
 		Manifest: Manifest{
@@ -125,7 +125,7 @@ func (d *Draft) AddImage(i inventory.Image, dir string, include bool) error {
 			return fmt.Errorf("image %q: its file has the digest %.12s and not %.12s: ingot image verify %s: %w",
 				i.Name, p.SHA256, i.SHA256, i.Name, inventory.ErrConflict)
 		}
-		// Two images may be one file.
+		// Two images may share a file.
 		if !slices.ContainsFunc(d.Parts, func(q Part) bool { return q.Name == name }) {
 			d.addPart(p, path)
 		}

@@ -40,7 +40,7 @@ const (
 // of lower formats hold inventories from before the first release.
 const Format = 3
 
-// maxManifest limits what is believed before it is proven, bytes.
+// maxManifest limits the unverified manifest, in bytes.
 const maxManifest = 64 << 20
 
 // A Manifest says what an archive holds.
@@ -129,8 +129,8 @@ func (s Seal) MadeWith(keys [][]byte) bool {
 }
 
 // Write writes the archive that m describes, sealed with key; paths maps each
-// part to its file. A part that is not as m says is an error, and what was
-// written by then is not an archive.
+// part to its file. A part that differs from m is an error; the output is then
+// not a valid archive.
 func Write(w io.Writer, m Manifest, paths map[string]string, key []byte) error {
 	text, err := json.MarshalIndent(m, "", "  ")
 	if err != nil {

@@ -28,7 +28,7 @@ type Wrap struct {
 
 const argon2id = "argon2id"
 
-// ErrPassphrase is a passphrase that does not open the keys.
+// ErrPassphrase means that the passphrase does not open the keys.
 var ErrPassphrase = refuse("the passphrase is not the one of this backup")
 
 // Wrapped encrypts files, by name, for the backup id.
@@ -54,9 +54,9 @@ func Wrapped(passphrase inventory.Secret, id string, files map[string][]byte) (W
 	return w, gcm.Seal(nil, w.Nonce, text, []byte(id)), nil
 }
 
-// Unwrap decrypts what Wrapped made for the same id: else it is ErrPassphrase.
+// Unwrap decrypts the result of Wrapped for the same id; ErrPassphrase if it cannot.
 func (w Wrap) Unwrap(passphrase inventory.Secret, id string, sealed []byte) (map[string][]byte, error) {
-	// An archive may come from anybody: it does not say how much memory is spent.
+	// The archive is untrusted, so it must not choose how much memory is used.
 	within := w.Time >= 1 && w.Time <= 16 && w.MemoryKiB >= 8<<10 && w.MemoryKiB <= 1<<20 && w.Threads >= 1 && w.Threads <= 16
 	if w.KDF != argon2id || !within || len(w.Salt) < 16 || len(w.Nonce) != 12 {
 		return nil, damaged("its keys are wrapped in an unknown way")

@@ -70,7 +70,7 @@ type Restore struct {
 	undo []func() error // removes what was made, in the order of making
 }
 
-// Look refuses what can be refused before the operator is asked, and changes
+// Look makes the checks that are possible before the operator is asked. It changes
 // nothing.
 func (r *Restore) Look(ctx context.Context) (Manifest, error) {
 	cfg := r.Config
@@ -126,7 +126,7 @@ func (r *Restore) requireEmpty() error {
 	return nil
 }
 
-// Do restores. After an error everything is as it was.
+// Do restores the backup. After an error the host is unchanged.
 func (r *Restore) Do(ctx context.Context) (out Restored, err error) {
 	defer func() {
 		if err == nil {

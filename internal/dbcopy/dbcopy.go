@@ -1,6 +1,5 @@
-// Package dbcopy makes copies of SQLite databases that have been proven good
-// before they are relied on. It knows no driver: both of Ingot's databases
-// use it, each with its own.
+// Package dbcopy copies SQLite databases and verifies the copies. It is independent
+// of the driver: both of Ingot's databases use it, each with its own.
 package dbcopy
 
 import (
@@ -66,10 +65,10 @@ type Copy struct {
 // An Opener opens the database at path.
 type Opener func(path string) (*sql.DB, error)
 
-// partial ends the name of a copy that is not proven yet.
+// partial is the suffix of a copy that is not verified yet.
 const partial = ".tmp"
 
-// tries is how often a copy of a database that others write to is made.
+// tries limits the attempts to copy a database while others write to it.
 const tries = 10
 
 // Make copies the database at from to a new file, with mode 0600 and synced to the

@@ -1,4 +1,4 @@
-// Package durable writes files that are whole on the disk after a crash.
+// Package durable writes files atomically and syncs them to the disk.
 package durable
 
 import (
@@ -43,8 +43,8 @@ func ReplaceJSON(path string, v any) error {
 	return Replace(path, append(text, '\n'))
 }
 
-// Replace puts text in the place of a file, whole or not at all, and on the disk.
-// The file is for its owner alone.
+// Replace atomically replaces the content of a file and syncs it to the disk. Only
+// the file's owner may read it.
 func Replace(path string, text []byte) error {
 	dir := filepath.Dir(path)
 	tmp, err := os.CreateTemp(dir, "."+filepath.Base(path)+"-*") // mode 0600
@@ -66,7 +66,7 @@ func Replace(path string, text []byte) error {
 	return SyncDir(dir)
 }
 
-// SyncDir makes sure that the names in dir are on the disk.
+// SyncDir syncs the directory entries of dir to the disk.
 func SyncDir(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {

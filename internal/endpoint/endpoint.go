@@ -39,8 +39,8 @@ var errFingerprint = errors.New("the certificate's key has another fingerprint t
 // A Dialer connects as net.Dialer.DialContext does.
 type Dialer = func(ctx context.Context, network, address string) (net.Conn, error)
 
-// A Client sends requests to one endpoint. It is made for one operation: no
-// connection outlives the machine that it leads to.
+// A Client sends requests to one endpoint. Make one for each operation, so that no
+// connection outlives its machine.
 type Client struct {
 	base string
 	http *http.Client
@@ -177,8 +177,8 @@ func (c *Client) Do(ctx context.Context, r Request) (Answer, error) {
 	return a, nil
 }
 
-// noAnswer is ErrRefused for a certificate that is not trusted, which waiting
-// does not change, and ErrUnreachable for everything else.
+// noAnswer returns ErrRefused for an untrusted certificate, which a retry does not
+// change, and ErrUnreachable for all other errors.
 func noAnswer(err error) error {
 	var unknown x509.UnknownAuthorityError
 	var host x509.HostnameError

@@ -15,7 +15,7 @@ import (
 	"github.com/ingotmetal/ingot/internal/config"
 )
 
-// An Interface is one that machines could be on.
+// An Interface is a network interface that may lead to machines.
 type Interface struct {
 	Name      string
 	MAC       string
@@ -63,7 +63,7 @@ func Interfaces() []Interface {
 const sysClassNet = "/sys/class/net"
 
 // Controller returns the bridge or bond that interface name is a member of; "" =
-// none. A member has no packets of its own.
+// none. Packets arrive at the controller, not at its members.
 func Controller(name string) string { return controllerIn(sysClassNet, name) }
 
 func controllerIn(sys, name string) string {

@@ -19,7 +19,7 @@ func Routes() string {
 	return string(routes)
 }
 
-// A Route is one of the kernel's main table.
+// A Route is a route in the kernel's main table.
 type Route struct {
 	To     netip.Prefix
 	Via    netip.Addr // not valid: the network is connected

@@ -6,7 +6,7 @@ import (
 	"github.com/ingotmetal/ingot/internal/config"
 )
 
-// A Socket is one that the server listens on, with its key in the configuration.
+// A Socket is an address that the server listens on, with its configuration key.
 type Socket struct{ Network, Addr, Key string }
 
 // Sockets are those of the server of a configuration. The error is one of the

@@ -13,13 +13,12 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// planSigner is where the seed of PlanSigner is kept once the Plan key that it
-// was derived from is gone: agents that are at work know the signer, and must
-// not lose it.
+// planSigner is where the seed of PlanSigner is kept after its Plan key was
+// dropped: running agents trust this signer, so it must not change.
 const planSigner = "plan-signer"
 
-// Sealing are the purposes whose keys seal what is stored. The key of claims
-// is not among them: it stands behind what machines hold right now.
+// Sealing are the purposes whose keys seal stored values. The key of claims is
+// excluded: claims that machines hold now are derived from it.
 func Sealing() []string { return []string{BMC, UserData, Plan} }
 
 // Rotate replaces the keys of Sealing by fresh ones, in the file at path and

@@ -20,8 +20,8 @@ import (
 	"github.com/ingotmetal/ingot/internal/identity"
 )
 
-// maxConns is what one listener holds. Operators and agents that have proven
-// themselves keep their connections.
+// maxConns limits the connections of one listener. Those of authenticated operators
+// and agents are kept.
 const maxConns = 4096
 
 // A Socket says where a listener is and what it serves.
@@ -70,7 +70,7 @@ func (l Listener) Run(ctx context.Context) error {
 	return httpserve.Run(ctx, l.Name, l.http, l.Listener, 5*time.Second)
 }
 
-// ServerTLS shows a certificate to clients that need none.
+// ServerTLS returns a TLS configuration that requires no client certificate.
 func ServerTLS(cert tls.Certificate) *tls.Config {
 	return &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}}
 }

@@ -97,10 +97,11 @@ func Open(o Options) *Reserve {
 	return r
 }
 
-// Remedy says what the operator can do about a full disk.
+// Remedy tells the operator what to do about a full disk.
 const Remedy = "ingot image prune removes images that nothing uses; or make the disk bigger"
 
-// Run looks after the reserve until ctx ends. It returns nil.
+// Run releases or retakes the reserve as free space changes, until ctx ends. It
+// returns nil.
 func (r *Reserve) Run(ctx context.Context) error {
 	if r.o.Size <= 0 {
 		<-ctx.Done()

@@ -68,9 +68,8 @@ func MetaData(m inventory.Machine, instanceID string) []byte {
 	return encode(doc)
 }
 
-// UserData returns m's own user-data as it stands, or an empty cloud-config:
-// NoCloud takes a seed without user-data for no seed at all. It reveals a
-// secret.
+// UserData returns m's user-data unchanged, or an empty cloud-config: NoCloud
+// ignores a seed without user-data. It reveals a secret.
 func UserData(m inventory.Machine) []byte {
 	if m.UserData.IsZero() {
 		return []byte(CloudConfig + "{}\n")
@@ -290,8 +289,8 @@ func isMIME(doc []byte) bool {
 
 func cloudInit(doc []byte) bool { return isMIME(doc) || contentType(doc) != "text/plain" }
 
-// boundary cannot stand in a part: those that we encode are base64, which
-// has no hyphen, and a nested multipart of ours is taken apart first.
+// boundary cannot occur in a part: parts are encoded in base64, which has no
+// hyphen, and a nested multipart that we made is split first.
 const boundary = "==ingot-part=="
 
 // multipart joins documents into one that cloud-init reads in their order.

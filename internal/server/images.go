@@ -19,7 +19,7 @@ type images struct {
 	dir       string
 }
 
-// OpenImage opens the file with that digest, or, with "", that of the image as it is now.
+// OpenImage opens the file with that digest, or the image's current file if it is "".
 func (i images) OpenImage(ctx context.Context, name, sha256 string) (io.ReadSeekCloser, inventory.Image, error) {
 	img := inventory.Image{Name: name, File: sha256, SHA256: sha256}
 	if sha256 == "" {

@@ -26,7 +26,7 @@ const checkAtStart = 128 << 20
 // InventoryFile is the database of the inventory.
 func InventoryFile(cfg config.Config) string { return archive.InventoryFile(cfg) }
 
-// adviseRestore is an error of an inventory that only a backup can replace.
+// adviseRestore adds to err the remedy for an inventory that only a backup can replace.
 func adviseRestore(cfg config.Config, err error) error {
 	return human.Advise(err, "move "+cfg.DataDir+" away, then: ingot restore FILE (images may stay; docs/backup.md)")
 }

@@ -26,7 +26,7 @@ type netboot struct {
 
 func (n netboot) on() bool { return n.boot != nil }
 
-// imageURL is the base of the URLs of images.
+// imageURL returns the base URL of images.
 func (n netboot) imageURL() string { return n.boot.Base() + "/images" }
 
 func (s *server) newNetboot() (out netboot, err error) {

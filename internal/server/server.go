@@ -65,7 +65,7 @@ func newHost(o Options) (*site.Host, error) {
 	})
 }
 
-// quietAPI answers operators while this host is not the site.
+// quietAPI returns the operators' API for a host that is not the active site.
 func quietAPI(o Options, h *site.Host) (http.Handler, error) {
 	token, err := readAdminToken(o.Config)
 	if err != nil {
@@ -78,12 +78,12 @@ func quietAPI(o Options, h *site.Host) (http.Handler, error) {
 	return q.Handler(), nil
 }
 
-// softMemoryLimit is where the collector begins to work for memory. A fleet under
-// installation needs a third of it.
+// softMemoryLimit is the soft limit, in bytes, at which the garbage collector runs
+// more often. Installing a fleet needs a third of it.
 const softMemoryLimit = 256 << 20
 
-// collectRarely leaves the processor to the work as long as there is memory. GOGC and
-// GOMEMLIMIT of the environment override it.
+// collectRarely lets the garbage collector run less often while memory is free. GOGC
+// or GOMEMLIMIT in the environment disables it.
 func collectRarely() {
 	if os.Getenv("GOGC") == "" && os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(softMemoryLimit)

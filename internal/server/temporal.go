@@ -266,8 +266,8 @@ func (t *temporal) verifyCluster(ctx context.Context, c client.Client, childID s
 	return nil
 }
 
-// refuseUsed refuses a cluster that has runs of a site while the inventory knows of
-// none: the inventory has replaced a lost one.
+// refuseUsed refuses a cluster that has runs of a site if the inventory never had a
+// run: then the inventory has replaced a lost one.
 func (t *temporal) refuseUsed(ctx context.Context, c client.Client) error {
 	fresh, err := t.records.NeverRan(ctx)
 	if err != nil || !fresh {

@@ -86,9 +86,9 @@ func (s *Store) Assign(ctx context.Context, a inventory.Assignment) error {
 	})
 }
 
-// recordActing stores what holds as soon as the agent of a boot may carry a out:
-// the run is in its actions until the one that leaves the agent, and the disks, once
-// written to, are this boot's.
+// recordActing records that the agent of a boot may now carry out a: the run is
+// acting until the action that leaves the agent. If a writes to disks, the
+// installation on them is this boot's.
 func recordActing(ctx context.Context, tx *sqlx.Tx, a inventory.Assignment, boot int) error {
 	err := do(ctx, tx, "UPDATE grant_ SET acting = ?4 WHERE "+owns, a.Machine, a.Run, a.Epoch, !a.Payload.Leaving)
 	if err != nil || !a.Writes {

@@ -12,8 +12,8 @@ import (
 
 func runBinding(run string) string { return "run=" + run }
 
-// PutPlan stores the plan of a run, sealed. A run keeps its first plan, because its
-// actions may be under way: a different plan is ErrConflict.
+// PutPlan stores the plan of a run, sealed. A run keeps its first plan; storing a
+// different one is ErrConflict.
 func (s *Store) PutPlan(ctx context.Context, p inventory.Plan) error {
 	return s.writeDoc(ctx, fmt.Sprintf("storing the plan of run %q", p.Run), p, func(tx *sqlx.Tx, doc string) error {
 		// Within the transaction: see Reseal.

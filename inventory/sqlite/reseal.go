@@ -65,8 +65,8 @@ func (s *Store) reseal(ctx context.Context) (total int, err error) {
 		return total, err
 	}
 
-	// The write-ahead log holds earlier pages. While a reader is in its way, the next
-	// checkpoint removes them.
+	// The write-ahead log holds earlier pages. If a reader blocks this checkpoint, the
+	// next one removes them.
 	if _, err = s.rw.ExecContext(ctx, "PRAGMA wal_checkpoint(TRUNCATE)"); err != nil || len(shut) == 0 {
 		return total, err
 	}
