@@ -29,8 +29,8 @@ func Check(kind, file string, contents []byte) error {
 	return problems.Err()
 }
 
-// Review is Check that also returns warnings, which mean something only where
-// there are no problems.
+// Review is Check that also returns warnings, which are valid only without
+// problems.
 func Review(kind, file string, contents []byte) (problems, warnings inventory.Problems) {
 	system, kinds := Of(kind), inventory.DocumentKinds()
 	switch {
@@ -53,8 +53,8 @@ func Review(kind, file string, contents []byte) (problems, warnings inventory.Pr
 	return finish(file, secret, problems), finish(file, secret, warnings)
 }
 
-// finish names the file in each problem, sorts the problems by line, and
-// replaces secrets: a text of a library may repeat what it could not read.
+// finish sets the file of each problem, sorts the problems by line, and redacts
+// secrets: a library's error text may quote what it could not read.
 func finish(file string, secret []string, problems inventory.Problems) inventory.Problems {
 	for i := range problems {
 		p := &problems[i]

@@ -15,8 +15,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// A System is one row: an interface for each thing that a system may have, nil
-// where it has not.
+// A System is one row: one interface for each feature, nil if the system lacks it.
 type System struct {
 	Document  Document
 	Relay     Relay
@@ -69,7 +68,7 @@ type Relay interface {
 
 // Disks is implemented by systems whose document names disks.
 type Disks interface {
-	// Disks returns what the document says of the disks that are overwritten.
+	// Disks describes the disks that the document overwrites.
 	Disks(contents []byte) []string
 }
 
@@ -92,8 +91,8 @@ type Webhooks interface {
 type Probe interface {
 	// Provable returns why Probe could never succeed with the document.
 	Provable(contents []byte) error
-	// Probe returns in words what proves that the system at the address runs
-	// with the document. ErrUnreachable: it does not, yet.
+	// Probe returns a text about the proof that the system at the address runs
+	// with the document; ErrUnreachable if it does not yet.
 	Probe(ctx context.Context, dial endpoint.Dialer, address netip.Addr, contents []byte) (string, error)
 }
 

@@ -16,8 +16,8 @@ import (
 // Client is a client of a Harvester cluster at its virtual address.
 type Client struct{}
 
-// sessionTime bounds a session that was not ended. Rancher's own setting (16 h
-// by default) overrules it, so sessions are ended with LogOut.
+// sessionTime limits a session without a log-out. Rancher's own setting (16 h by
+// default) overrides it, so sessions are ended with LogOut.
 const sessionTime = time.Hour
 
 // Ready is nil once other nodes can join: the cluster's front answers "pong",
@@ -39,8 +39,8 @@ func (Client) Ready(ctx context.Context, e inventory.Endpoint) error {
 	return nil
 }
 
-// LogIn begins a session and returns its token. A cluster keeps a token as long
-// as it lives: log in once for many questions, and LogOut after them.
+// LogIn begins a session and returns its token. The cluster stores each token until
+// it expires: log in once for several requests, then call LogOut.
 func (Client) LogIn(
 	ctx context.Context, e inventory.Endpoint, user string, password inventory.Secret,
 ) (inventory.Secret, error) {

@@ -12,7 +12,7 @@ import (
 // Document checks and reads installation configurations.
 type Document struct{}
 
-// Disks returns what the configuration says of the disks that are overwritten.
+// Disks describes the disks that the configuration overwrites.
 func (Document) Disks(contents []byte) (disks []string) {
 	docs, err := strictyaml.Documents("", contents)
 	if err != nil {
@@ -58,7 +58,7 @@ type configuration struct {
 	OS             osSection         `json:"os"`
 	Install        *installSection   `json:"install"`
 	SystemSettings map[string]string `json:"system_settings"`
-	// Versions of charts, for images of one's own.
+	// Chart versions, for custom images.
 	RuntimeVersion         string `json:"runtime_version"`
 	RancherVersion         string `json:"rancher_version"`
 	HarvesterChartVersion  string `json:"harvester_chart_version"`

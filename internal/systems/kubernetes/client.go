@@ -58,10 +58,9 @@ func (Client) Nodes(ctx context.Context, kubeconfig inventory.Secret) ([]invento
 	return ClusterNodes(list.Items), nil
 }
 
-// Apply makes the objects of a manifest (YAML documents) what they say, by
-// server-side apply: doing it again changes nothing. It returns their names in
-// the manifest's order. The manifest is checked as a whole before the first
-// object is sent.
+// Apply applies a manifest (YAML documents) by server-side apply, so it is
+// idempotent. It returns the names of the objects in the manifest's order. The
+// whole manifest is checked before the first object is sent.
 func (Client) Apply(ctx context.Context, kubeconfig, manifest inventory.Secret) ([]string, error) {
 	list, err := parseManifest(manifest)
 	if err != nil {

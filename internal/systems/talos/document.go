@@ -1,6 +1,6 @@
-// Package talos knows Talos Linux: it checks machine configurations with Talos'
-// own machinery package (v1.13), so that what passes here is what a Talos of
-// that version accepts on bare metal, and speaks to the Talos API of a node.
+// Package talos supports Talos Linux: it checks machine configurations with Talos'
+// machinery package (v1.13), so the result is that of Talos v1.13 on bare metal,
+// and it calls the Talos API of a node.
 package talos
 
 import (
@@ -255,7 +255,7 @@ func problemOf(text string) inventory.Problem {
 	return p
 }
 
-// Disks returns what the configuration says of the disk that it installs to.
+// Disks describes the disk that the configuration installs to.
 func (Document) Disks(contents []byte) (disks []string) {
 	docs, err := strictyaml.Documents("", contents)
 	if err != nil {

@@ -32,8 +32,8 @@ func (Document) Provable(contents []byte) error {
 
 // Probe returns nil once the Talos API at an address shows a certificate of the
 // authority (machine.ca) in the configuration: the node runs with it. Talos in
-// memory serves no such API before it has installed itself, and in maintenance
-// mode it shows a certificate of its own making.
+// memory does not serve this API before the installation, and in maintenance
+// mode it shows a self-signed certificate.
 func (Document) Probe(ctx context.Context, dial endpoint.Dialer, address netip.Addr, contents []byte) (string, error) {
 	authority, err := authorityOf(contents)
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package vyos knows VyOS: it reads config.boot as strictly as VyOS does, checks
-// what a Genesis depends on, and changes a running router's relay.
+// Package vyos supports VyOS: it reads config.boot as strictly as VyOS does, checks
+// what a Genesis run depends on, and changes the relay of a running router.
 package vyos
 
 import (
@@ -64,7 +64,7 @@ func (n *Node) Value(path ...string) string {
 	return ""
 }
 
-// Hostname is "" when the configuration has none.
+// Hostname returns the configured host name, or "".
 func (c Config) Hostname() string { return c.Value("system", "host-name") }
 
 // walk calls visit for each node below n with its path.
@@ -108,8 +108,8 @@ func (c *checker) warn(line int, field, remedy, what string) {
 	c.warnings = append(c.warnings, inventory.Problem{Line: line, Field: field, What: what, Remedy: remedy})
 }
 
-// Check returns everything for which VyOS would refuse the file, or would read
-// it and not be reached.
+// Check returns every reason for which VyOS would refuse the file, or would accept
+// it and be unreachable.
 func (Document) Check(_ string, contents []byte) (problems, warnings inventory.Problems) {
 	config, syntax := parse(contents)
 	c := checker{Config: config, problems: syntax}
