@@ -42,7 +42,7 @@ const (
 	ControllerAMT  Controller = "amt"  // Machine.AMT
 )
 
-// Chassis is what a management controller switches; a Machine is one.
+// Chassis is the hardware that a management controller switches, such as a Machine.
 type Chassis interface {
 	PowerState() PowerState
 	PowerOn(ctx context.Context) error
@@ -52,7 +52,7 @@ type Chassis interface {
 	SetNextBoot(n NextBoot)
 }
 
-// AMTFaults is how an AMT may be wrong. The zero value is an AMT that works.
+// AMTFaults are the faults that an AMT can simulate. The zero value has none.
 type AMTFaults struct {
 	OtherPassword bool          // it has another password than AMT.Password
 	Refuse        bool          // power requests answer with return value 2 and do nothing
@@ -101,7 +101,7 @@ func NewAMT(c Chassis, user, password string) *AMT {
 	}
 }
 
-// Pretend makes it wrong, until the next call.
+// Pretend sets the simulated faults, until the next call.
 func (a *AMT) Pretend(f AMTFaults) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -126,7 +126,7 @@ func (a *AMT) Refused() int {
 	return n
 }
 
-// Settings is the present AMT_BootSettingData, as far as somebody has changed it.
+// Settings returns the changed properties of AMT_BootSettingData.
 func (a *AMT) Settings() map[string]string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -227,7 +227,7 @@ var amtSources = map[string]NextBoot{
 	"Intel(r) AMT: Force CD/DVD Boot":     NextDefault,
 }
 
-// amtRequest is what is read of a request.
+// amtRequest holds the parts of a request that are read.
 type amtRequest struct {
 	Header struct {
 		Action      string

@@ -87,7 +87,7 @@ func unmountBelow(dir string) error {
 	return errors.Join(errs...)
 }
 
-// filler is the file with which Fill takes the room.
+// filler is the file with which Fill uses up the space.
 const filler = "lab-filler"
 
 // Fill takes all room on the filesystem of dir but about leave bytes: writes beyond fail with ENOSPC. It refuses a filesystem

@@ -43,14 +43,14 @@ func (c *Clock) Now() time.Time {
 	return c.t
 }
 
-// Move moves the time.
+// Move moves the time by d.
 func (c *Clock) Move(d time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.t = c.t.Add(d)
 }
 
-// plainKeys seals nothing: these tests are not about what is sealed.
+// plainKeys seals nothing: these tests do not depend on sealing.
 type plainKeys struct{}
 
 func (plainKeys) Seal(_, _ string, plain []byte) ([]byte, error)  { return plain, nil }
@@ -107,7 +107,7 @@ func (s *Site) Arm(name, run string) inventory.Owner {
 	return g.Owner
 }
 
-// Hello is the claim of o's boot.
+// Hello returns the agent's request that redeems the claim of o's boot.
 func Hello(claimKey []byte, o inventory.Owner, boot int, nonce string) action.Hello {
 	return action.Hello{
 		Protocol: action.Protocol, Machine: o.Machine, Claim: inventory.Claim(claimKey, o, boot), Nonce: nonce, MAC: MAC,
