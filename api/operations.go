@@ -124,14 +124,19 @@ func (o *operations) find(ctx context.Context, name string) (inventory.Operation
 }
 
 type listOperations struct {
-	Type  string `query:"type"`
-	Open  bool   `query:"open"`
-	Limit int    `query:"limit"`
+	httpapi.Page
+	Type string `query:"type"`
+	Open bool   `query:"open"`
 }
 
 func (o *operations) list(ctx context.Context, q listOperations) (httpapi.List[inventory.Operation], error) {
-	found, err := o.store.Operations(ctx, inventory.OperationFilter{Type: q.Type, Open: q.Open, Limit: clampLimit(q.Limit)})
-	return httpapi.NewList(found), err
+	page, err := pageOfRuns(q.Page)
+	if err != nil {
+		return httpapi.List[inventory.Operation]{}, err
+	}
+	limit := clampLimit(q.Limit)
+	found, err := o.store.Operations(ctx, inventory.OperationFilter{Type: q.Type, Open: q.Open, RunPage: page, Limit: limit + 1})
+	return httpapi.Cut(found, limit, func(o inventory.Operation) string { return runCursor(o.Started, o.Run) }), err
 }
 
 func (o *operations) get(ctx context.Context, q byRun) (inventory.Operation, error) {

@@ -84,6 +84,15 @@ func TestListsPageSortAndFilter(t *testing.T) {
 		require.Equal(t, want, strings.Join(c.pages(path, "run"), " "), path)
 	}
 
+	for n := range 4 {
+		require.NoError(t, c.Store.PutOperation(t.Context(), inventory.Operation{
+			Run: fmt.Sprintf("o%d", n), ID: fmt.Sprintf("recover/o%d", n), Type: workflows.RecoverType, State: inventory.StateSuccess,
+			Started: c.Clock.Now().Add(time.Duration(n/2) * time.Hour), // two and two begin together
+		}))
+	}
+	require.Equal(t, "o3 o2 o1 o0", strings.Join(c.pages("/v1/operations?limit=1", "run"), " "))
+	require.Equal(t, "o0 o1 o2 o3", strings.Join(c.pages("/v1/operations?limit=3&sort=started&type=Recover", "run"), " "))
+
 	all := c.pages("/v1/machines/m1/events?limit=1", "seq")
 	require.NotEmpty(t, all)
 	reversed := c.pages("/v1/machines/m1/events?limit=1&sort=-seq", "seq")
@@ -99,7 +108,7 @@ func TestListsPageSortAndFilter(t *testing.T) {
 	for _, bad := range []string{
 		"/v1/machines?sort=size", "/v1/machines?label=rack", "/v1/workflows?after=x", "/v1/workflows?sort=name",
 		"/v1/templates?sort=x", "/v1/images?sort=x", "/v1/machines/m1/events?after=x", "/v1/machines/m1/events?sort=x",
-		"/v1/machines?limit=x",
+		"/v1/machines?limit=x", "/v1/operations?after=x", "/v1/operations?sort=name",
 	} {
 		require.Equal(t, http.StatusBadRequest, c.do(http.MethodGet, bad, nil).Code, bad)
 	}

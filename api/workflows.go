@@ -107,18 +107,12 @@ func clampLimit(asked int) int { return min(cmp.Or(asked, 100), 1000) }
 func (w *workflowRoutes) list(ctx context.Context, q listWorkflows) (httpapi.List[inventory.Workflow], error) {
 	limit := clampLimit(q.Limit)
 	f := inventory.WorkflowFilter{Machine: q.Machine, State: q.State, Open: q.Open, Limit: limit + 1}
-	newest, err := q.Descending("started", "-started")
-	if err != nil {
+	var err error
+	if f.RunPage, err = pageOfRuns(q.Page); err != nil {
 		return httpapi.List[inventory.Workflow]{}, err
 	}
-	f.Oldest = !newest
 	if f.Labels, err = httpapi.ParseLabels(q.Label); err != nil {
 		return httpapi.List[inventory.Workflow]{}, err
-	}
-	if q.After != "" {
-		if f.AfterStarted, f.AfterRun, err = parseRunCursor(q.After); err != nil {
-			return httpapi.List[inventory.Workflow]{}, err
-		}
 	}
 	found, err := w.store.Workflows(ctx, f)
 	if err != nil {
@@ -128,21 +122,32 @@ func (w *workflowRoutes) list(ctx context.Context, q listWorkflows) (httpapi.Lis
 	for i := range found {
 		found[i] = w.views.summarize(found[i])
 	}
-	return httpapi.Cut(found, limit, runCursor), nil
+	return httpapi.Cut(found, limit, func(w inventory.Workflow) string { return runCursor(w.Started, w.Run) }), nil
 }
 
-// runCursor is the position of a run in a list sorted by start time.
-func runCursor(w inventory.Workflow) string {
-	return strconv.FormatInt(w.Started.UnixNano(), 10) + "." + w.Run
-}
+// pageOfRuns returns where the requested page of runs or operations begins.
+func pageOfRuns(asked httpapi.Page) (inventory.RunPage, error) {
+	newest, err := asked.Descending("started", "-started")
+	if err != nil {
+		return inventory.RunPage{}, err
+	}
+	p := inventory.RunPage{Oldest: !newest}
+	if asked.After == "" {
+		return p, nil
+	}
 
-func parseRunCursor(text string) (started time.Time, run string, err error) {
-	nanos, run, ok := strings.Cut(text, ".")
+	nanos, run, ok := strings.Cut(asked.After, ".")
 	n, err := strconv.ParseInt(nanos, 10, 64)
 	if err != nil || !ok {
-		return started, "", inventory.Invalid("after", "take it from next of the page before", "invalid cursor %q", text)
+		return p, inventory.Invalid("after", "take it from next of the page before", "invalid cursor %q", asked.After)
 	}
-	return time.Unix(0, n), run, nil
+	p.AfterStarted, p.AfterRun = time.Unix(0, n), run
+	return p, nil
+}
+
+// runCursor is the place of a run in a list by the time of its start.
+func runCursor(started time.Time, run string) string {
+	return strconv.FormatInt(started.UnixNano(), 10) + "." + run
 }
 
 func (w *workflowRoutes) get(ctx context.Context, q byRun) (inventory.Workflow, error) {

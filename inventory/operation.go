@@ -99,8 +99,9 @@ func (s OperationStep) Worked(now time.Time) time.Duration {
 
 // OperationFilter narrows a list of operations; zero fields do not count.
 type OperationFilter struct {
-	ID    string // workflow id
-	Type  string
-	Open  bool // only those that are not final
-	Limit int  // 0 = 100
+	ID   string // workflow id
+	Type string
+	Open bool // only those that are not final
+	RunPage
+	Limit int // 0 = 100
 }

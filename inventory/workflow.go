@@ -245,12 +245,18 @@ type WorkflowFilter struct {
 	Open    bool // only those that are not final
 	// Labels are carried by the machine, all of them.
 	Labels map[string]string
+	RunPage
+	Limit int // 0 = 100
+}
+
+// RunPage is where a list of runs or operations begins; it is sorted by the time of
+// their start.
+type RunPage struct {
 	Oldest bool // the oldest first, not the newest
 	// AfterStarted and AfterRun name the run after which the list goes on; the run
 	// may have been deleted since.
 	AfterStarted time.Time
 	AfterRun     string
-	Limit        int // 0 = 100
 }
 
 // MachineFilter narrows a list of machines; zero fields do not count.

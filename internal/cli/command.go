@@ -149,12 +149,17 @@ func listCommand[T any](o *options, l listing[T]) *cobra.Command {
 			for _, item := range v.Items {
 				t.row(l.row(item)...)
 			}
-			if v.Next != "" {
-				c.note("there are more; the next page: --after %s", v.Next)
-			}
+			c.notePage(v.Next)
 			return t.flush()
 		})
 	})
+}
+
+// notePage tells the user how to get the next page, if there is one.
+func (c *call) notePage(next string) {
+	if next != "" {
+		c.note("there are more; the next page: --after %s", next)
+	}
 }
 
 // A filter is a flag of a listing that is sent to the server as a query parameter of the

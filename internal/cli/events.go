@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net/url"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -18,23 +19,32 @@ func workflowEventsCommand(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "events {MACHINE | RUN}", Short: "Show what happened in a run, in order",
 		Example: `  ingot workflow events node-1
+  ingot workflow events node-1 --limit 20 --sort -seq   # the newest 20
   ingot workflow events node-1 -f          # as it happens, until the run ends
   ingot workflow events node-1 -o json     # with follow: one event per line`,
 	}
 
 	follow := cmd.Flags().BoolP("follow", "f", false, "go on until the run ends")
+	page := addFilters(cmd, pageFilters("seq"))
+	for _, f := range pageFilters("seq") {
+		cmd.MarkFlagsMutuallyExclusive("follow", f.name)
+	}
 
 	return runCommand(o, cmd, func(c *call, a client.Answer[inventory.Workflow]) error {
 		if *follow {
 			return followEvents(c, a.Value.Run)
 		}
 
-		all, err := getAll[inventory.Event](c, client.Path("workflows", a.Value.Run, "events"))
+		q, err := page()
+		if err != nil {
+			return err
+		}
+		events, err := getEvents(c, a.Value.Run, q)
 		if err != nil {
 			return err
 		}
 
-		return show(c, all, func(w io.Writer, l client.List[inventory.Event]) error {
+		return show(c, events, func(w io.Writer, l client.List[inventory.Event]) error {
 			if len(l.Items) == 0 {
 				c.note("nothing was recorded")
 				return nil
@@ -43,9 +53,20 @@ func workflowEventsCommand(o *options) *cobra.Command {
 			for _, e := range l.Items {
 				t.row(e.Seq, human.Time(e.At), e.Boot, e.Kind, e.Count, e.By, eventText(e))
 			}
+			c.notePage(l.Next)
 			return t.flush()
 		})
 	})
+}
+
+// getEvents returns the page of a run's events that the flags select, or all events if no
+// limit is set.
+func getEvents(c *call, run string, page url.Values) (client.Answer[client.List[inventory.Event]], error) {
+	route := client.WithQuery(client.Path("workflows", run, "events"), page)
+	if page.Has("limit") {
+		return get[client.List[inventory.Event]](c, route)
+	}
+	return getAll[inventory.Event](c, route)
 }
 
 // eventText returns the message of an event, or its result.

@@ -58,6 +58,7 @@ func operationListCommand(o *options) *cobra.Command {
 			{name: "type", usage: "only of this type: Genesis, Migrate or Recover"},
 			{name: "open", usage: "only those that are not over", set: true},
 		},
+		sort:  "started",
 		empty: "no operations",
 		head:  []string{"OPERATION", "STATE", "STEP", "BEGAN", "TOOK", "RUN", "MESSAGE"},
 		row: func(x inventory.Operation) []any {

@@ -1,7 +1,6 @@
 package sqlite
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 
@@ -45,10 +44,13 @@ func (s *Store) Operation(ctx context.Context, run string) (inventory.Operation,
 	return o, wrap(err, "reading the record of operation %q", run)
 }
 
-// Operations returns records, the newest first.
+// Operations returns records, the newest first unless f says otherwise.
 func (s *Store) Operations(ctx context.Context, f inventory.OperationFilter) ([]inventory.Operation, error) {
-	out, err := listDocs[inventory.Operation](ctx, s.ro, `SELECT doc FROM operation
-		WHERE (?1 = '' OR id = ?1) AND (?2 = '' OR kind = ?2) AND (NOT ?3 OR final = 0) ORDER BY started DESC, rowid DESC LIMIT ?4`,
-		f.ID, f.Type, f.Open, cmp.Or(max(f.Limit, 0), 100))
+	q := selection{query: "SELECT doc FROM operation WHERE true"}
+	q.where(f.ID != "", "id = ?", f.ID)
+	q.where(f.Type != "", "kind = ?", f.Type)
+	q.where(f.Open, "final = 0")
+	q.pageOfRuns(f.RunPage, f.Limit)
+	out, err := listDocs[inventory.Operation](ctx, s.ro, q.query, q.args...)
 	return out, wrap(err, "listing operations")
 }

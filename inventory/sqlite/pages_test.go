@@ -51,11 +51,15 @@ func TestPages(t *testing.T) {
 	require.Equal(t, []string{"r2"}, runs(inventory.WorkflowFilter{Labels: rack}))
 	all := runs(inventory.WorkflowFilter{})
 	require.Len(t, all, 3)
-	after := inventory.WorkflowFilter{AfterStarted: w.in(0), AfterRun: all[0]}
+	after := inventory.WorkflowFilter{RunPage: inventory.RunPage{AfterStarted: w.in(0), AfterRun: all[0]}}
 	require.Equal(t, all[1:], runs(after), "all began at the same moment")
 	after.AfterRun, after.Oldest = all[1], true
 	require.Equal(t, all[:1], runs(after))
-	require.Empty(t, runs(inventory.WorkflowFilter{AfterStarted: w.in(-time.Minute), AfterRun: "deleted"}))
+	after = inventory.WorkflowFilter{RunPage: inventory.RunPage{AfterStarted: w.in(-time.Minute), AfterRun: "deleted"}}
+	require.Empty(t, runs(after))
+	require.NoError(t, w.DeleteWorkflow(ctx, all[0], "test"))
+	after = inventory.WorkflowFilter{RunPage: inventory.RunPage{AfterStarted: w.in(0), AfterRun: all[0]}}
+	require.Equal(t, all[1:], runs(after), "the run at which the page before ended is gone")
 
 	newest, err := w.Events(ctx, inventory.EventFilter{Descending: true, Limit: 1})
 	require.NoError(t, err)

@@ -136,6 +136,18 @@ func (s *selection) page(order string, limit int) {
 	s.args = append(s.args, limit)
 }
 
+// pageOfRuns ends a selection of runs or operations, whose rows have the columns
+// started and run.
+func (s *selection) pageOfRuns(p inventory.RunPage, limit int) {
+	order, after := "started DESC, run DESC", "(started, run) < (?, ?)"
+	if p.Oldest {
+		order, after = "started, run", "(started, run) > (?, ?)"
+	}
+
+	s.where(!p.AfterStarted.IsZero(), after, nanos(p.AfterStarted), p.AfterRun)
+	s.page(order, cmp.Or(max(limit, 0), 100))
+}
+
 // A docRow is a T as JSON in the column doc.
 type docRow[T any] struct{ Doc string }
 

@@ -108,16 +108,7 @@ func (s *Store) Workflows(ctx context.Context, f inventory.WorkflowFilter) ([]in
 	for k, v := range f.Labels {
 		q.where(true, "EXISTS (SELECT 1 FROM machine m WHERE m.name = workflow.machine AND "+hasLabel+")", k, v)
 	}
-	order, before := "started DESC, rowid DESC", "<"
-	if f.Oldest {
-		order, before = "started, rowid", ">"
-	}
-
-	// Of runs that were started at the same moment, those that come after the run.
-	const after = "started %[1]s= ? AND (started %[1]s ? OR rowid %[1]s (SELECT a.rowid FROM workflow a WHERE a.run = ?))"
-	at := nanos(f.AfterStarted)
-	q.where(!f.AfterStarted.IsZero(), fmt.Sprintf(after, before), at, at, f.AfterRun)
-	q.page(order, cmp.Or(max(f.Limit, 0), 100))
+	q.pageOfRuns(f.RunPage, f.Limit)
 	out, err := list[workflowRow](ctx, s.ro, q.query, q.args...)
 	return out, wrap(err, "listing workflows")
 }
