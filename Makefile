@@ -69,7 +69,7 @@ demo: ## two machines from power-on to a running system (KEEP=1: they and the pa
 
 test: deps-test build ## all tests that need no virtual machine, with the race detector
 	go vet ./...
-	go test -race -p 2 ./...
+	GORACE=atexit_sleep_ms=50 go test -race -p 3 ./...
 	cd web && npm test --silent
 
 fuzz: ## a million hostile inputs for each packet parser (FUZZ=10000x: fewer)
@@ -90,7 +90,7 @@ LONG_TESTS = TestHostileInputs|TestEveryPath|TestClockJump|TestSeedFirmware|Test
 OTHERS     = TestBench|TestBenchPage|TestChaosMatrix
 
 e2e: deps-test build previous ## the virtual lab: namespaces, QEMU, a real Temporal (FULL=1: the long form)
-	go test -count=1 -p 1 -run '^TestLab' ./bootsvc ./bmc ./lab -args -lab
+	go test -count=1 -p 3 -run '^TestLab' ./bootsvc ./bmc ./lab -args -lab
 	$(LAB_TEST) -parallel 64 -timeout 80m -skip '^($(OTHERS)$(if $(FULL),,|$(LONG_TESTS)))$$' ./e2e \
 	  -args -lab $(if $(FULL),-full) $(E2E)
 

@@ -87,7 +87,7 @@ func TestListsPageSortAndFilter(t *testing.T) {
 	for n := range 4 {
 		require.NoError(t, c.Store.PutOperation(t.Context(), inventory.Operation{
 			Run: fmt.Sprintf("o%d", n), ID: fmt.Sprintf("recover/o%d", n), Type: workflows.RecoverType, State: inventory.StateSuccess,
-			Started: c.Clock.Now().Add(time.Duration(n/2) * time.Hour), // two and two begin together
+			Steps: []inventory.OperationStep{}, Started: c.Clock.Now().Add(time.Duration(n/2) * time.Hour), // two and two begin together
 		}))
 	}
 	require.Equal(t, "o3 o2 o1 o0", strings.Join(c.pages("/v1/operations?limit=1", "run"), " "))

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"net/netip"
 	"strings"
@@ -40,7 +41,7 @@ func (s *Server) serveTFTP(ctx context.Context, c *tftpConn) error {
 	srv.SetBlockSize(tftpBlock)
 	srv.SetBlockSizeNegotiation(false) // it would clamp to 512: the library does not know our connection's MTU
 	srv.SetTimeout(tftpTimeout)
-	srv.SetRetries(tftpRetries)
+	srv.SetRetries(math.MaxInt) // tftpConn ends a transfer after tftpRetries
 	srv.EnableSinglePort()
 	stop := context.AfterFunc(ctx, func() {
 		srv.Shutdown()
@@ -55,10 +56,10 @@ func (s *Server) serveTFTP(ctx context.Context, c *tftpConn) error {
 	}
 }
 
-// serveOnce runs the library's loop. In single-port mode it may send on a
-// channel that the end of a transfer is just closing (an ACK that comes with the
-// time-out is enough): that panic must not take DHCP down with it. The loop
-// holds no lock there and is simply started again.
+// serveOnce runs the library's loop. In single-port mode the loop would panic if it
+// sent on the channel of a transfer that has just ended, which tftpConn prevents. A
+// panic must not take DHCP down with it all the same: the loop holds no lock there and
+// is started again.
 func (s *Server) serveOnce(srv *tftp.Server, c *tftpConn) (done bool, err error) {
 	defer func() {
 		if v := recover(); v != nil {

@@ -130,6 +130,46 @@ func TestTFTPForgetsLostRequests(t *testing.T) {
 	}
 }
 
+// TestTFTPTransferReadsWhatItIsHanded: a transfer whose wait times out while a packet
+// is on its way to it is not ended before it has read that, because it would close the
+// channel under the library's loop. One that reads nothing is ended all the same.
+func TestTFTPTransferReadsWhatItIsHanded(t *testing.T) {
+	peer := netip.MustParseAddrPort("192.0.2.1:1069")
+	oack, data := []byte{0, opOACK, 0, 0}, []byte{0, opData, 0, 1}
+	ended := func(c *tftpConn, b []byte) bool { _, _, err := c.leaves(peer, b); return err != nil }
+	for name, hand := range map[string]func(c *tftpConn) bool{
+		"an ACK":                    func(c *tftpConn) bool { return c.acknowledged(peer, 0) },
+		"an error":                  func(c *tftpConn) bool { return c.ended(peer) },
+		"an ACK before an eviction": func(c *tftpConn) bool { return c.acknowledged(peer, 0) && !c.finish(c.live[peer]) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newTFTPConn(nil, &fakeWire{})
+			if !c.admit(peer, nil) || !c.serve(c.live[peer], rankOwn) || ended(c, oack) || !hand(c) {
+				t.Fatal("the transfer did not begin")
+			}
+			for n := range tftpRetries {
+				if _, send, err := c.leaves(peer, oack); send || err != nil {
+					t.Fatalf("repeat %d: sent: %v, %v", n, send, err)
+				}
+			}
+			if !ended(c, oack) {
+				t.Error("the transfer goes on for ever")
+			}
+			if c.acknowledged(peer, 0) || c.ended(peer) {
+				t.Error("a transfer that is over is handed a packet")
+			}
+		})
+	}
+	c := newTFTPConn(nil, &fakeWire{})
+	if !c.admit(peer, nil) || !c.serve(c.live[peer], rankOwn) || ended(c, oack) || !c.acknowledged(peer, 0) || ended(c, data) {
+		t.Fatal("the transfer did not begin")
+	}
+	c.shut()
+	if ended(c, data) || c.acknowledged(peer, 1) {
+		t.Error("it is ended before it has read that the server shuts down")
+	}
+}
+
 // A fakeWire is a tftpConn's socket in memory: it keeps what is sent, and
 // delivers what is put into in.
 type fakeWire struct {

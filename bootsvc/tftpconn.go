@@ -83,7 +83,10 @@ type tftpSession struct {
 	last    time.Time
 	asked   int  // requests seen
 	sent    int  // packets sent before the first ACK
+	block   int  // that the library has sent last; 0: the OACK, -1: none yet
+	repeats int  // of it
 	waits   int  // for the ACK of this block, -1: for none
+	handed  bool // the library is handed a packet, and has sent nothing new since
 	proven  bool // it has acknowledged what was sent to it
 	over    bool // evicted, or ended by its client: nothing more is sent
 }
@@ -201,20 +204,43 @@ func (c *tftpConn) leaves(peer netip.AddrPort, b []byte) (local net.IP, send boo
 	if last {
 		defer c.forget(s)
 	}
-	if c.closed || s.over {
-		return nil, false, io.ErrClosedPipe
+	if !last {
+		s.note(blockOf(b))
 	}
-	switch b[1] {
-	case opData:
-		s.waits = int(binary.BigEndian.Uint16(b[2:]))
-	case opOACK:
-		s.waits = 0
+	switch {
+	case s.repeats > tftpRetries:
+		c.finish(s)
+		return nil, false, io.ErrClosedPipe
+	case s.handed:
+		return nil, false, nil
+	case c.closed || s.over:
+		return nil, false, io.ErrClosedPipe
+	case !last:
+		s.waits = s.block
 	}
 	if !s.proven && s.sent >= s.asked {
 		return nil, false, nil
 	}
 	s.sent++
 	return s.local, true, nil
+}
+
+// blockOf returns the block of a DATA or OACK packet.
+func blockOf(b []byte) int {
+	if b[1] == opOACK {
+		return 0
+	}
+	return int(binary.BigEndian.Uint16(b[2:]))
+}
+
+// note takes notice of a packet that the library sends: the next block, or the
+// same once more because its wait has timed out.
+func (s *tftpSession) note(block int) {
+	if block == s.block {
+		s.repeats++
+		return
+	}
+	s.block, s.repeats, s.handed = block, 0, false
 }
 
 // mayAsk counts a request of an address; false: too many.
@@ -263,7 +289,7 @@ func (c *tftpConn) admit(peer netip.AddrPort, local net.IP) bool {
 	if crowded {
 		c.crowd++
 	}
-	c.live[peer] = &tftpSession{peer: peer, local: local, crowded: crowded, last: now, asked: 1, waits: -1}
+	c.live[peer] = &tftpSession{peer: peer, local: local, crowded: crowded, last: now, asked: 1, block: -1, waits: -1}
 	return true
 }
 
@@ -354,7 +380,7 @@ func (c *tftpConn) acknowledged(peer netip.AddrPort, block int) bool {
 	if s == nil || s.over || s.waits != block {
 		return false
 	}
-	s.waits, s.last = -1, time.Now()
+	s.waits, s.handed, s.last = -1, true, time.Now()
 	c.prove(s)
 	return true
 }
@@ -380,14 +406,15 @@ func (c *tftpConn) ended(peer netip.AddrPort) bool {
 	return c.finish(s)
 }
 
-// finish marks s as ended and reports whether the library is waiting for a packet
-// from its client. While it is, it does not close the channel on which its loop
-// hands packets over: sending on a closed one panics. When it does not wait, it
-// hears from WriteTo that the transfer is over.
+// finish marks s as ended and reports whether the library is to be handed an error
+// from its client, because it is waiting for a packet. The library closes the
+// channel on which its loop hands packets over when a transfer ends, and sending on
+// a closed one panics. So a transfer that is handed a packet is not ended by WriteTo
+// before it has read it; one that is not learns from WriteTo that it is over.
 func (c *tftpConn) finish(s *tftpSession) (waits bool) {
 	c.uncount(s)
 	waits = s.waits >= 0
-	s.over, s.waits = true, -1
+	s.over, s.waits, s.handed = true, -1, s.handed || waits
 	return waits
 }
 

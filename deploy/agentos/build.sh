@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # build.sh OUTDIR AGENT [KERNELTREE]: make the in-memory system that Ingot boots machines into.
 #
-#   OUTDIR      gets vmlinuz, initramfs (cpio, zstd) and contents.txt, which lists what is inside
+#   OUTDIR      gets vmlinuz, initramfs (cpio, zstd), contents.txt, which lists what is inside, and inputs.txt
 #   AGENT       the worker-agent, built with CGO_ENABLED=0; it becomes /init
 #   KERNELTREE  an unpacked Debian linux-image package (apt-get download linux-image-amd64's dependency; dpkg -x);
 #               default: the one that deploy/deps.sh unpacks
@@ -32,6 +32,13 @@ VERSION=${KERNEL##*/vmlinuz-}
 MODULES=$(cd "$TREE" && echo lib/modules/"$VERSION")
 [ -d "$TREE/$MODULES" ] || MODULES=usr/$MODULES # merged /usr of Debian 13
 [ -d "$TREE/$MODULES" ] || die "$TREE: no modules of $VERSION"
+
+CA_BUNDLE=${CA_BUNDLE-/etc/ssl/certs/ca-certificates.crt}
+[ -r "$CA_BUNDLE" ] || CA_BUNDLE=
+
+# OUTDIR is left alone if it was made from the same inputs. The kernel stands for its modules.
+inputs=$(sha256sum "$HERE"/{build.sh,modules.txt} "$AGENT" "$KERNEL" ${CA_BUNDLE:+"$CA_BUNDLE"} ${BUSYBOX:+"$BUSYBOX"}; echo "level ${ZSTD_LEVEL:-12}")
+[ "$(cat "$OUT/inputs.txt" 2>/dev/null)" != "$inputs" ] || { echo "agentos: $OUT is up to date"; exit 0; }
 
 work=$(mktemp -d); trap 'rm -rf "$work"' EXIT
 R=$work/root
@@ -83,8 +90,7 @@ if [ -n "${BUSYBOX:-}" ]; then
   install -m755 "$BUSYBOX" "$R/bin/busybox"
   for name in $("$BUSYBOX" --list); do [ "$name" = busybox ] || ln -s busybox "$R/bin/$name"; done
 fi
-CA_BUNDLE=${CA_BUNDLE-/etc/ssl/certs/ca-certificates.crt}
-if [ -n "$CA_BUNDLE" ] && [ -r "$CA_BUNDLE" ]; then
+if [ -n "$CA_BUNDLE" ]; then
   mkdir -p "$R/etc/ssl/certs"
   install -m644 "$CA_BUNDLE" "$R/etc/ssl/certs/ca-certificates.crt"
 fi
@@ -98,6 +104,7 @@ chmod 644 "$work/vmlinuz" "$work/initramfs"
 (cd "$R" && find . -type f -printf '%s %P\n' | sort -k2) > "$OUT/contents.txt"
 mv "$work/vmlinuz" "$OUT/vmlinuz"
 mv "$work/initramfs" "$OUT/initramfs"
+echo "$inputs" > "$OUT/inputs.txt"
 mb() { awk -v n="$1" 'BEGIN { printf "%.1f MB", n / 1000000 }'; }
 k=$(stat -c %s "$OUT/vmlinuz") i=$(stat -c %s "$OUT/initramfs")
 echo "agentos: kernel $VERSION $(mb "$k"), initramfs $(mb "$i") ($(wc -l < "$work/list") modules, unpacked $(mb "$(stat -c %s "$work/cpio")")), together $(mb $((k + i)))"
