@@ -1,4 +1,4 @@
 package inventory
 
-// AllSessions, as an ended session, ends all sessions that began earlier.
+// AllSessions as the name of an ended session ends all sessions that began earlier.
 const AllSessions = "*"

@@ -47,7 +47,7 @@ var small = map[string]string{
 
 // scans are the statements that read a table that grows, on purpose, and why.
 var scans = map[string]string{
-	`SELECT doc, started FROM workflow WHERE true( AND .*)? ORDER BY started( DESC)?, run( DESC)? LIMIT \?`:          "by an index, and ends at its limit",
+	`SELECT doc, started FROM workflow WHERE true( AND .*)? ORDER BY started( DESC)?, run( DESC)? LIMIT \?`:            "by an index, and ends at its limit",
 	`SELECT m\.name FROM machine m LEFT JOIN workflow w .*`:                                                            "by an index, and ends at its limit",
 	`SELECT doc FROM bmc_job WHERE true ORDER BY started DESC, rowid DESC LIMIT \?`:                                    "by an index, the newest first, and ends at its limit",
 	`SELECT w\.run FROM \(.* FROM workflow\) AS w\s.*`:                                                                 "once an hour, outside the connection that writes: ranks the runs of each machine",
