@@ -70,7 +70,7 @@ func (l *Lab) ServerGuest(ctx context.Context, spec GuestSpec) (*Guest, error) {
 	socket := filepath.Join(l.run, "guest.sock")
 	serial := filepath.Join(dir, "serial.log")
 	c := l.Command(l.ctx, Switch, "qemu-system-x86_64", "-name", l.name+"-guest", "-M", "pc,graphics=off", "-accel",
-		"tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", fmt.Sprint(spec.MemoryMB), "-nodefaults", "-display", "none",
+		"tcg,thread=multi", "-cpu", processor, "-smp", "2", "-m", fmt.Sprint(spec.MemoryMB), "-nodefaults", "-display", "none",
 		"-no-reboot", "-kernel", kernel[0], "-initrd", initrd, "-append", "console=ttyS0 quiet panic=-1", "-device",
 		"virtio-rng-pci", "-chardev", "file,id=serial,append=on,path="+serial, "-serial", "chardev:serial", "-chardev",
 		"socket,id=shell,server=on,wait=off,path="+socket, "-serial", "chardev:shell", "-virtfs",
