@@ -71,17 +71,26 @@ func (a *Activities) ClusterHas(ctx context.Context, q LabRequest) error {
 		if err != nil {
 			return err
 		}
-		ready, notReady := countReady(nodes)
-		count, what := ready, "ready nodes"
-		if q.Machine != "" {
-			count, what = len(nodes), "nodes"
-		}
-		if count >= want {
-			return nil
-		}
-		return fmt.Errorf("the cluster has %d of %d %s; not ready: [%s]: %w",
-			count, want, what, strings.Join(notReady, ", "), inventory.ErrUnreachable)
+		return checkNodes(nodes, want, q.Machine == "")
 	})
+}
+
+// checkNodes requires that many nodes, ready ones if mustBeReady. The error is
+// inventory.ErrUnreachable and names those that are not ready.
+func checkNodes(nodes []inventory.ClusterNode, want int, mustBeReady bool) error {
+	ready, notReady := countReady(nodes)
+	count, text := len(nodes), fmt.Sprintf("the cluster lists %d of %d nodes", len(nodes), want)
+	if mustBeReady {
+		count, text = ready, fmt.Sprintf("%d of %d nodes are ready", ready, want)
+	}
+	if count >= want {
+		return nil
+	}
+
+	if len(notReady) > 0 {
+		text += "; not ready: " + strings.Join(notReady, ", ")
+	}
+	return fmt.Errorf("%s: %w", text, inventory.ErrUnreachable)
 }
 
 // logOutTime limits the logout, because the activity waits for it.

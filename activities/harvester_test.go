@@ -85,6 +85,22 @@ func TestSessionsWithAClusterAreEnded(t *testing.T) {
 	require.NotContains(t, said.String(), "token-")
 }
 
+// The texts are those that docs/genesis.md explains.
+func TestCheckNodes(t *testing.T) {
+	a, b, c := inventory.ClusterNode{Name: "a", Ready: true}, inventory.ClusterNode{Name: "b", Ready: true}, inventory.ClusterNode{Name: "c"}
+	for want, err := range map[string]error{
+		"the cluster lists 2 of 3 nodes: unreachable":               checkNodes([]inventory.ClusterNode{a, b}, 3, false),
+		"the cluster lists 2 of 3 nodes; not ready: c: unreachable": checkNodes([]inventory.ClusterNode{a, c}, 3, false),
+		"2 of 3 nodes are ready; not ready: c: unreachable":         checkNodes([]inventory.ClusterNode{a, b, c}, 3, true),
+		"2 of 3 nodes are ready: unreachable":                       checkNodes([]inventory.ClusterNode{a, b}, 3, true),
+	} {
+		require.EqualError(t, err, want)
+		require.ErrorIs(t, err, inventory.ErrUnreachable)
+	}
+	require.NoError(t, checkNodes([]inventory.ClusterNode{a, b, c}, 3, false))
+	require.NoError(t, checkNodes([]inventory.ClusterNode{a, b}, 2, true))
+}
+
 // stopping ends the wait with its first answer.
 type stopping struct {
 	*sessions
