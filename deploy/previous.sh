@@ -5,8 +5,10 @@
 set -euo pipefail
 out=$1
 baseline=$(<e2e/baseline)
+# A shallow clone may lack the commit.
+git cat-file -e "$baseline^{commit}" 2>/dev/null || git fetch -q --unshallow || true
 if ! commit=$(git rev-parse --verify --quiet "$baseline^{commit}"); then
-  echo "deploy/previous.sh: this clone lacks the baseline commit $baseline (e2e/baseline): fetch it with: git fetch --unshallow" >&2
+  echo "deploy/previous.sh: this clone lacks the baseline commit $baseline (e2e/baseline): fetch the history of its branch with: git fetch --unshallow" >&2
   exit 1
 fi
 mkdir -p "$out" && out=$(cd "$out" && pwd)
