@@ -23,7 +23,7 @@ const (
 
 var bootSources = map[string]string{"pxe": forcePXE, "disk": forceDisk, "cdrom": forceCD}
 
-// amtTime bounds one command: choosing a boot source is some fifteen requests.
+// amtTime limits one command: setting a boot source takes about fifteen requests.
 const amtTime = 60 * time.Second
 
 // Values of PowerState (CIM_AssociatedPowerManagementService).
@@ -32,26 +32,26 @@ const (
 	amtCycle       = 5
 	amtOffHard     = 6
 	amtHibernate   = 7
-	amtOffSoft     = 8 // to ACPI's S5, at once
+	amtOffSoft     = 8 // to ACPI S5, immediately
 	amtCycleHard   = 9
 	amtReset       = 10
-	amtOffGraceful = 12 // by the system
+	amtOffGraceful = 12 // the operating system shuts down
 	amtOffHardBy   = 13
 )
 
-// amtWays are the power states to request for each command, the best first. Only
-// soft involves the system, which may never do what it is asked: bmclib's own
-// provider prefers such states for off, too.
+// amtWays are the power states to request for each command, in order of preference.
+// Only soft involves the operating system, which may ignore the request. (bmclib's
+// own provider prefers such states for off as well.)
 var amtWays = map[string][]int{
 	"on": {amtOn}, "off": {amtOffSoft, amtOffHard}, "soft": {amtOffGraceful, amtOffHardBy},
 	"reset": {amtReset, amtCycle, amtCycleHard},
 }
 
-// amt is a provider of bmclib for one operation on Intel's Active Management
-// Technology. It sends what bmclib's own provider sends, and differs in this: an
-// answer's return value counts, nothing is done to a machine whose state could not
-// be read, off does not involve the system, what boots next is read back, redirects
-// are not followed, and the TLS key is checked.
+// amt is a bmclib provider for one operation on Intel's Active Management
+// Technology. It sends the requests of bmclib's own provider. Unlike that provider, it
+// checks return values, writes only if the power state can be read, switches off
+// without the operating system, reads the boot source back, does not follow
+// redirects, and checks the TLS key.
 type amt struct {
 	link
 	*wsman
@@ -70,16 +70,16 @@ func newAMT(_ *Driver, l link, name string, b inventory.BMC, password inventory.
 	return &amt{link: l, wsman: newWSMan(name, b, password)}, nil
 }
 
-// Name names the provider in bmclib's errors.
+// Name returns the provider's name for bmclib's errors.
 func (p *amt) Name() string { return "ingot-amt" }
 
-// Close gives the connection back.
+// Close closes the connection.
 func (p *amt) Close(context.Context) error {
 	p.close()
 	return nil
 }
 
-// run carries out one command within its time.
+// run runs one command, for at most amtTime.
 func (p *amt) run(ctx context.Context, command func(context.Context) error) error {
 	return p.do(ctx, func() error {
 		limited, cancel := context.WithTimeout(ctx, amtTime)
@@ -101,7 +101,7 @@ func (p *amt) PowerStateGet(ctx context.Context) (state string, err error) {
 			state = "on"
 		case amtOffHard, amtOffSoft, amtHibernate:
 			state = "off"
-		case 3, 4: // asleep: it goes on where it was when it is woken
+		case 3, 4: // asleep: a wake-up resumes the running system
 			state = "sleeping"
 		default:
 			state = "state " + strconv.Itoa(n)
@@ -111,8 +111,8 @@ func (p *amt) PowerStateGet(ctx context.Context) (state string, err error) {
 	return state, err
 }
 
-// power reads the power state, and the states that may be requested in it; nil: AMT
-// does not report them.
+// power returns the power state, and the states that may be requested now. may is nil
+// if AMT does not report them.
 func (p *amt) power(ctx context.Context) (state int, may []int, err error) {
 	items, err := p.list(ctx, nsCIM+"CIM_AssociatedPowerManagementService")
 	if err != nil {
@@ -138,7 +138,7 @@ func (p *amt) power(ctx context.Context) (state int, may []int, err error) {
 	return state, may, nil
 }
 
-// PowerSet asks for one change.
+// PowerSet requests one change of the power state.
 func (p *amt) PowerSet(ctx context.Context, word string) (bool, error) {
 	ways, ok := amtWays[word]
 	if !ok {
@@ -154,7 +154,7 @@ func (p *amt) PowerSet(ctx context.Context, word string) (bool, error) {
 		if len(may) > 0 {
 			n := slices.IndexFunc(ways, func(w int) bool { return slices.Contains(may, w) })
 			if n < 0 {
-				return fmt.Errorf("AMT offers no %s now, only the states %v: %w", word, may, inventory.ErrUnsupported)
+				return fmt.Errorf("AMT does not offer %s now, only the power states %v: %w", word, may, inventory.ErrUnsupported)
 			}
 			way = ways[n]
 		}
@@ -167,33 +167,33 @@ func (p *amt) PowerSet(ctx context.Context, word string) (bool, error) {
 	return err == nil, err
 }
 
-// ask calls a method that returns 0, or 4096 for a job that was started.
+// ask calls a method and checks its return value: 0 is success, 4096 a started job.
 func (p *amt) ask(ctx context.Context, class, method, input string) error {
 	n, err := p.invoke(ctx, nsCIM+class, method, input)
 	switch {
 	case err != nil:
 		return err
 	case n == 1:
-		return fmt.Errorf("AMT has no %s: %w", method, inventory.ErrUnsupported)
+		return fmt.Errorf("AMT does not support %s: %w", method, inventory.ErrUnsupported)
 	case n != 0 && n != 4096:
 		return fmt.Errorf("AMT refused %s with return value %d: %w", method, n, inventory.ErrUnreachable)
 	}
 	return nil
 }
 
-// readOnlySettings are those of AMT_BootSettingData that only AMT writes.
+// readOnlySettings are the settings of AMT_BootSettingData that only AMT may write.
 var readOnlySettings = []string{
 	"BIOSLastStatus", "BootguardStatus", "OptionsCleared", "SecureBootControlEnabled", "UEFIHTTPSBootEnabled",
 	"UEFILocalPBABootEnabled",
 	"UefiBootNumberOfParams", "UefiBootParametersArray", "WinREBootEnabled", "RPEEnabled",
 }
 
-// ready returns an error when AMT would accept a boot device without an effect.
+// ready returns an error if AMT would accept a boot device and then ignore it.
 func (p *amt) ready(ctx context.Context) error { return p.run(ctx, p.mayChoose) }
 
-// BootDeviceSet chooses the boot source of the next start. First the old choice is
-// removed, which some versions do not do on their own; then the settings, the role
-// and the source are set, in this order.
+// BootDeviceSet sets the boot source of the next start. It removes the old source
+// first, because some versions do not, and then writes the settings, the role and
+// the source, in this order.
 func (p *amt) BootDeviceSet(ctx context.Context, device string, _, _ bool) (bool, error) {
 	source, ok := bootSources[device]
 	if !ok && device != "none" {
@@ -205,8 +205,8 @@ func (p *amt) BootDeviceSet(ctx context.Context, device string, _, _ bool) (bool
 			return err
 		}
 
-		// A version that refuses an empty order keeps its old one, which the new one
-		// replaces.
+		// A version that rejects an empty boot order keeps the old order. That is fine
+		// unless the device is none: the new order replaces it.
 		if err := p.ask(ctx, "CIM_BootConfigSetting", "ChangeBootOrder", ""); err != nil &&
 			(device == "none" || final(err) && !isUnsupported(err)) {
 			return err
@@ -229,24 +229,24 @@ func (p *amt) BootDeviceSet(ctx context.Context, device string, _, _ bool) (bool
 	return err == nil, err
 }
 
-// mayChoose refuses when AMT would accept a boot source and do nothing: in
-// client control mode, an operator at the machine has to consent.
+// mayChoose returns an error in client control mode. AMT then accepts a boot source
+// but ignores it, because a user at the machine would have to consent.
 func (p *amt) mayChoose(ctx context.Context) error {
 	n, err := p.get(ctx, nsIPS+"IPS_HostBasedSetupService")
 	if err != nil {
 		if isUnsupported(err) {
-			return nil // before version 7 there is no such mode
+			return nil // AMT before version 7 has no client control mode
 		}
 		return err
 	}
 	if n.text("CurrentControlMode") == "1" {
-		return fmt.Errorf("AMT is in client control mode, in which it accepts a boot device and does nothing; "+
+		return fmt.Errorf("AMT is in client control mode, in which it accepts a boot device but ignores it; "+
 			"set it up in admin control mode: %w", inventory.ErrUnsupported)
 	}
 	return nil
 }
 
-// resetSettings undoes settings that earlier users of AMT may have left.
+// resetSettings clears boot settings that earlier users of AMT may have left.
 func (p *amt) resetSettings(ctx context.Context) error {
 	resource := nsAMT + "AMT_BootSettingData"
 	old, err := p.get(ctx, resource)
@@ -277,8 +277,8 @@ func (p *amt) resetSettings(ctx context.Context) error {
 	return err
 }
 
-// BootDeviceOverrideGet reads which boot source is ordered, and whether it is
-// that of the next start. A version that does not report it is a blindError.
+// BootDeviceOverrideGet reads the boot source of the next start. It returns a
+// blindError if this version of AMT does not report it.
 func (p *amt) BootDeviceOverrideGet(ctx context.Context) (bmclibbmc.BootDeviceOverride, error) {
 	o := bmclibbmc.BootDeviceOverride{Device: bmclibbmc.BootDeviceTypeNone}
 	err := p.run(ctx, func(ctx context.Context) error {
@@ -304,11 +304,12 @@ func (p *amt) BootDeviceOverrideGet(ctx context.Context) (bmclibbmc.BootDeviceOv
 	return o, err
 }
 
-// ordered returns the boot sources of the boot configuration: none or one.
+// ordered returns the boot source of the boot configuration, or none. It returns a
+// blindError if AMT reports no list, or several sources.
 func (p *amt) ordered(ctx context.Context) (sources []string, err error) {
 	items, err := p.list(ctx, nsCIM+"CIM_OrderedComponent")
 	if isUnsupported(err) || err == nil && len(items) == 0 {
-		return nil, blindError{"it was set, but this AMT does not tell what boots next"}
+		return nil, blindError{"it was set, but this AMT does not report what boots next"}
 	}
 
 	for i := range items {
@@ -323,7 +324,7 @@ func (p *amt) ordered(ctx context.Context) (sources []string, err error) {
 	return sources, err
 }
 
-// isNext reports whether the boot configuration is that of the next start.
+// isNext reports whether the boot configuration applies to the next start.
 func (p *amt) isNext(ctx context.Context) (bool, error) {
 	items, err := p.list(ctx, nsCIM+"CIM_ElementSettingData")
 	if err != nil && !isUnsupported(err) {
@@ -337,5 +338,5 @@ func (p *amt) isNext(ctx context.Context) (bool, error) {
 		next := items[i].text("IsNext") // 1 next, 2 not, 3 next and once
 		return next == "1" || next == "3", nil
 	}
-	return false, blindError{"it was set, but this AMT does not tell whether it is in force"}
+	return false, blindError{"it was set, but this AMT does not report whether it is in force"}
 }

@@ -29,7 +29,7 @@ type chassis struct {
 	mu     sync.Mutex
 	power  vlab.PowerState
 	next   vlab.NextBoot
-	booted []vlab.NextBoot // what each start was sent to
+	booted []vlab.NextBoot // the boot device of each start
 }
 
 func (c *chassis) PowerState() vlab.PowerState {
@@ -105,7 +105,7 @@ func newAMTBench(t *testing.T) *amtBench {
 	return b
 }
 
-// at is an AMT that listens at a URL.
+// at returns the BMC of an AMT that listens at a URL.
 func at(t *testing.T, where string) inventory.BMC {
 	t.Helper()
 	u, err := url.Parse(where)
@@ -137,17 +137,17 @@ func TestAMTPower(t *testing.T) {
 	require.Contains(t, b.amt.Calls(), "RequestPowerStateChange 10")
 	require.NoError(t, b.Set(ctx, b.bmc, password(), "cycle", fence))
 	calls := b.amt.Calls()
-	require.Contains(t, calls, "RequestPowerStateChange 8", "off, not a cycle that AMT does by itself")
+	require.Contains(t, calls, "RequestPowerStateChange 8", "off and on, not AMT's own power cycle")
 	require.Contains(t, calls, "RequestPowerStateChange 2")
 	require.Len(t, b.machine.starts(), 3)
 	require.Equal(t, 4, asked)
 
 	b.amt.Pretend(vlab.AMTFaults{Graceful: true})
-	require.NoError(t, b.Set(ctx, b.bmc, password(), "off", nil), "off never asks the system, though AMT offers it first")
+	require.NoError(t, b.Set(ctx, b.bmc, password(), "off", nil), "off does not ask the operating system, although AMT offers that")
 	require.NoError(t, b.Set(ctx, b.bmc, password(), "on", nil))
-	require.ErrorIs(t, b.Set(ctx, b.bmc, password(), "soft", nil), inventory.ErrUnreachable, "a system that does not listen")
+	require.ErrorIs(t, b.Set(ctx, b.bmc, password(), "soft", nil), inventory.ErrUnreachable, "the operating system ignores it")
 	b.amt.Pretend(vlab.AMTFaults{})
-	require.ErrorIs(t, b.Set(ctx, b.bmc, password(), "soft", nil), inventory.ErrUnsupported, "AMT offers no graceful state")
+	require.ErrorIs(t, b.Set(ctx, b.bmc, password(), "soft", nil), inventory.ErrUnsupported, "AMT does not offer a graceful state")
 
 	err := b.ResetBMC(ctx, b.bmc, password(), nil)
 	require.ErrorIs(t, err, inventory.ErrUnsupported)
@@ -177,7 +177,7 @@ func TestAMTBootDevice(t *testing.T) {
 		require.Equal(t, "none", boots(), "used up")
 		require.NoError(t, b.Set(ctx, b.bmc, password(), "off", nil))
 	}
-	require.Equal(t, "false", b.amt.Settings()["BIOSSetup"], "what somebody had left behind")
+	require.Equal(t, "false", b.amt.Settings()["BIOSSetup"], "an old setting is cleared")
 
 	_, err := set(pxeOnce)
 	require.NoError(t, err)
@@ -197,7 +197,7 @@ func TestAMTBootDevice(t *testing.T) {
 	b.amt.Pretend(vlab.AMTFaults{Blind: true})
 	warning, err = set(pxeOnce)
 	require.NoError(t, err, "an older version")
-	require.Equal(t, "boot device pxe: it was set, but this AMT does not tell what boots next", warning)
+	require.Equal(t, "boot device pxe: it was set, but this AMT does not report what boots next", warning)
 	require.Equal(t, Unknown, boots())
 	b.amt.Pretend(vlab.AMTFaults{ListsAll: true})
 	warning, err = set(pxeOnce)
@@ -215,7 +215,7 @@ func TestAMTBootDevice(t *testing.T) {
 func TestAMTNoFalseSuccess(t *testing.T) {
 	for name, c := range map[string]struct {
 		faults     vlab.AMTFaults
-		power, pxe error // nil: it works
+		power, pxe error // nil: success
 	}{
 		"nothing":               {},
 		"nonces that grow old":  {faults: vlab.AMTFaults{ShortNonce: true}},
@@ -236,7 +236,7 @@ func TestAMTNoFalseSuccess(t *testing.T) {
 			require.ErrorIs(t, err, c.pxe)
 			if c.faults.ClientControl {
 				_, err = b.Check(t.Context(), b.bmc, password())
-				require.ErrorContains(t, err, "client control mode", "it is known before it matters")
+				require.ErrorContains(t, err, "client control mode", "Check reports it")
 			}
 			if err != nil {
 				require.NotContains(t, err.Error(), canary)
@@ -258,7 +258,8 @@ func TestS29AMTRefusedCredentialsAreSentOnce(t *testing.T) {
 	}
 }
 
-// TestS50AMTNothingIsSentWithoutAPassword is as for IPMI.
+// TestS50AMTNothingIsSentWithoutAPassword is TestS50NothingIsSentWithoutAPassword for
+// AMT.
 func TestS50AMTNothingIsSentWithoutAPassword(t *testing.T) {
 	b := newAMTBench(t)
 	_, err := b.State(t.Context(), b.bmc, inventory.Secret{})
@@ -267,8 +268,8 @@ func TestS50AMTNothingIsSentWithoutAPassword(t *testing.T) {
 	require.Zero(t, b.conns.Load())
 }
 
-// TestS17AMTFollowsNoRedirect: neither a redirect nor a host outside the networks
-// is followed, and who asks for something else than a digest gets nothing.
+// TestS17AMTFollowsNoRedirect: a redirect is not followed, a host outside the networks
+// is not dialed, and a server that does not ask for a digest gets no credentials.
 func TestS17AMTFollowsNoRedirect(t *testing.T) {
 	b := newAMTBench(t)
 	var got atomic.Int64
@@ -331,8 +332,8 @@ func TestAMTOverTLS(t *testing.T) {
 	require.Zero(t, b.amt.Refused())
 }
 
-// TestAMTSimulatorServesBmclibsOwnClient: somebody else's client judges the
-// simulator that judges ours.
+// TestAMTSimulatorServesBmclibsOwnClient checks the simulator, which the other tests
+// rely on, against bmclib's client.
 func TestAMTSimulatorServesBmclibsOwnClient(t *testing.T) {
 	b := newAMTBench(t)
 	ctx := t.Context()
@@ -343,7 +344,7 @@ func TestAMTSimulatorServesBmclibsOwnClient(t *testing.T) {
 	require.True(t, ok)
 	r, err := b.Check(ctx, b.bmc, password())
 	require.NoError(t, err)
-	require.Equal(t, "pxe once", r.Boot, "ours reads what theirs wrote")
+	require.Equal(t, "pxe once", r.Boot, "our client reads what bmclib's wrote")
 	ok, err = c.PowerSet(ctx, "on")
 	require.NoError(t, err)
 	require.True(t, ok)
@@ -383,7 +384,7 @@ func TestLabAMT(t *testing.T) {
 		warning, err := d.SetBootDevice(t.Context(), b, pw, pxeOnce, nil)
 		require.NoError(t, err)
 		require.Empty(t, warning)
-		require.Equal(t, vlab.NextDefault, m.NextBoot(), "only the start hands it over")
+		require.Equal(t, vlab.NextDefault, m.NextBoot(), "the boot device is used at the next start")
 		for _, power := range []string{"on", "on", "reset", "cycle", "off", "off"} {
 			require.NoError(t, d.Set(t.Context(), b, pw, power, nil), power)
 		}

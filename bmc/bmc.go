@@ -1,14 +1,13 @@
-// Package bmc switches machines on and off and chooses what they boot, through
-// their management controllers and bmclib.
+// Package bmc switches machines on and off and sets their boot device, through
+// their management controllers (BMCs) and bmclib.
 //
-// No operation succeeds because a call returned without an error: it succeeds
-// when a separate read shows the state. One driver is registered per machine,
-// never all that bmclib has: trying them opens sessions everywhere at once.
-// There is one client per operation and one operation at a time per BMC,
-// because small firmware runs out of sessions.
+// An operation succeeds only when a separate read shows the new state. Each client
+// registers the one driver that the machine needs: with all of bmclib's drivers,
+// bmclib would open a session with each. Every operation has its own client, and
+// each BMC runs one operation at a time, because small firmware runs out of sessions.
 //
-// A driver is a row of capabilities in package inventory, a provider in a file of
-// its own here, and its constructor in the table providers.
+// A driver consists of a row of capabilities in package inventory, a provider in a
+// file of this package, and its constructor in the table providers.
 package bmc
 
 import (
@@ -25,38 +24,38 @@ import (
 const (
 	On           = "on"
 	Off          = "off"
-	Transitional = "transitional" // neither yet
-	Unknown      = "unknown"      // the BMC said something else
+	Transitional = "transitional" // changing, paused or sleeping
+	Unknown      = "unknown"      // the BMC reported another state
 )
 
-// Config is the configuration of a Driver; zero fields stand for defaults.
+// Config is the configuration of a Driver. A zero field means its default.
 type Config struct {
 	Log *slog.Logger
 	// Ipmitool is the path of ipmitool; "" = found in PATH.
 	Ipmitool string
-	// Home is a directory of ipmitool's own, made as needed; with it ipmitool
-	// starts in a sixth of the time. "" = none.
+	// Home is the HOME directory of ipmitool, created as needed. It makes ipmitool
+	// start six times as fast. "" = none.
 	Home string
-	// Step is the pause between reads of a state that is awaited (3 s); Hard
-	// and Soft are how long it is awaited (60 s, and 180 s for soft).
+	// Step is the pause between two reads while waiting for a power state (3 s).
+	// Hard is how long to wait (60 s), and Soft how long to wait after soft (180 s).
 	Step, Hard, Soft time.Duration
-	// Settle is after how long a BMC that was reset and still answers counts
-	// as back (30 s); Back how long it may stay away (5 min).
+	// Settle is how long a BMC must go on answering after its reset to count as
+	// restarted (30 s). Back is how long it may be unreachable (5 min).
 	Settle, Back time.Duration
-	// Networks are those in which BMCs may be; nil = DefaultNetworks. Nothing
-	// else is dialled, whatever the inventory says.
+	// Networks are the networks that BMCs may be in; nil = DefaultNetworks. No
+	// address outside of them is dialed.
 	Networks []netip.Prefix
-	// Resolver looks up names of BMCs; nil = the system's.
+	// Resolver looks up the names of BMCs; nil = the system's resolver.
 	Resolver Resolver
-	// PerMinute is how many sessions one BMC is asked for per minute; 0 = 120.
+	// PerMinute is the limit of sessions per minute with one BMC; 0 = 120.
 	PerMinute int
-	// Commands are those of driver exec, by name.
+	// Commands are the commands of driver exec, by name.
 	Commands map[string]Command
-	// LockFile is a file that this server's commands hold locked while they run,
-	// so that the next server can wait for their end; "" = none.
+	// LockFile is a file that this server's commands lock while they run, so that
+	// the next server can wait for them to end; "" = none.
 	LockFile string
-	// WakeFrom is the address from which magic packets are sent; the zero
-	// address: the one that the routing table chooses.
+	// WakeFrom is the source address of magic packets. If it is the zero address,
+	// the routing table chooses one.
 	WakeFrom netip.Addr
 
 	now   func() time.Time
@@ -66,15 +65,15 @@ type Config struct {
 const (
 	// lookupTime is how long a name may take to resolve.
 	lookupTime = 10 * time.Second
-	// operationTime limits one call in bmclib. It is longer than any call may take:
-	// each provider limits its own commands, without the time for which they wait.
+	// operationTime is bmclib's limit for one call. It is never reached: each provider
+	// limits its own commands, and does not count the time that they wait to start.
 	operationTime = time.Hour
 )
 
 // Driver talks to BMCs. Its methods return errors that wrap
-// inventory.ErrUnreachable (wait and try again), inventory.ErrRefused (the
-// credentials: trying again may lock them), inventory.ErrUnsupported (this BMC
-// cannot, or this version has no such driver) or inventory.ErrInvalid.
+// inventory.ErrUnreachable (retry later), inventory.ErrRefused (wrong
+// credentials: a retry may lock the user), inventory.ErrUnsupported (the BMC or
+// this version of Ingot cannot do it) or inventory.ErrInvalid.
 type Driver struct {
 	cfg       Config
 	processes *processes
@@ -103,7 +102,7 @@ func New(cfg Config) *Driver {
 
 	cfg.now, cfg.sleep = time.Now, sleep
 	if cfg.Home != "" {
-		if err := makeHome(cfg.Home); err != nil { // it is slower without
+		if err := makeHome(cfg.Home); err != nil { // ipmitool is slower without it
 			cfg.Log.Warn("making a home for ipmitool", "directory", cfg.Home, "error", err)
 			cfg.Home = ""
 		}
@@ -116,6 +115,6 @@ func New(cfg Config) *Driver {
 	return &Driver{cfg: cfg, processes: p, targets: map[string]*target{}}
 }
 
-// Close ends the Driver: no command starts after it. It releases LockFile, which
-// commands that still run keep locked until they end.
+// Close ends the Driver: no command starts afterwards. It closes LockFile, but
+// commands that are still running keep the file locked until they end.
 func (d *Driver) Close() error { return d.processes.close() }

@@ -66,7 +66,7 @@ func (b *bench) get(name string) string {
 	return strings.TrimSpace(string(text))
 }
 
-// commands are those that were given since the last call, without the options
+// commands returns the ipmitool commands since the last call, without the options
 // that are always the same.
 func (b *bench) commands() []string {
 	b.t.Helper()
@@ -82,8 +82,8 @@ func (b *bench) commands() []string {
 	return out
 }
 
-// names is a name server: addresses by name, of which each question takes the
-// first and puts it last.
+// names is a resolver with addresses by name. Each lookup returns the next address of
+// the name, in turn.
 type names map[string][]string
 
 func (n names) LookupNetIP(_ context.Context, _, host string) ([]netip.Addr, error) {
@@ -134,13 +134,13 @@ func TestPower(t *testing.T) {
 	require.ErrorIs(t, b.Set(ctx, b.bmc, password(), "explode", nil), inventory.ErrInvalid)
 }
 
-// TestHomeOfIpmitool: what it reads there is what it needs, and a home that
-// cannot be made is gone without.
+// TestHomeOfIpmitool: ipmitool gets a HOME with a list of enterprise numbers, and none
+// if the directory cannot be created.
 func TestHomeOfIpmitool(t *testing.T) {
 	b := newBench(t)
 	cfg := b.cfg
 	cfg.Home = filepath.Join(t.TempDir(), "home")
-	for range 2 { // the second finds it made
+	for range 2 { // the second time, the directory exists
 		_, err := New(cfg).State(t.Context(), b.bmc, password())
 		require.NoError(t, err)
 		require.Contains(t, b.get("environ"), "HOME="+cfg.Home)
@@ -165,7 +165,7 @@ func TestFenceStopsWrites(t *testing.T) {
 	require.Empty(t, b.commands())
 }
 
-// Each call fails in turn, or lies: no operation may say that it succeeded.
+// Each call in turn fails or reports a false success: no operation may succeed.
 func TestNoFalseSuccess(t *testing.T) {
 	unreachable := "Error: Unable to establish IPMI v2 / RMCP+ session"
 	for _, power := range []string{"on", "off", "soft", "cycle", "reset"} {
@@ -355,7 +355,7 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// What ipmitool 1.8.19 was recorded to say with -v.
+// The messages were recorded from ipmitool 1.8.19 with -v.
 func TestClassify(t *testing.T) {
 	exit := errors.New("exit status 1")
 	for said, want := range map[string]error{
@@ -373,17 +373,17 @@ func TestClassify(t *testing.T) {
 	}
 }
 
-func TestNormalise(t *testing.T) {
+func TestNormalize(t *testing.T) {
 	for said, want := range map[string]string{
 		"Chassis Power is on\n": On, "Chassis Power is off": Off, "On": On, "off": Off, "PoweringOn": Transitional, "PoweringOff": Transitional,
 		"": Unknown, "not on": Unknown, "Chassis Power is unknown": Unknown,
 	} {
-		require.Equal(t, want, normalise(said), said)
+		require.Equal(t, want, normalize(said), said)
 	}
 }
 
-// TestS25PasswordIsNowhere: what a child process can be asked for, and what
-// this one writes, never holds it.
+// TestS25PasswordIsNowhere: a child's arguments and environment, our log and our
+// errors do not contain the password.
 func TestS25PasswordIsNowhere(t *testing.T) {
 	b := newBench(t)
 	require.NoError(t, b.Set(t.Context(), b.bmc, password(), "on", nil))
@@ -401,7 +401,7 @@ func TestS25PasswordIsNowhere(t *testing.T) {
 	require.NotContains(t, err.Error(), canary)
 }
 
-// S29, its first part: one operation per BMC, whatever it is called.
+// The first part of S29: one operation at a time per BMC, by any of its names.
 func TestOneOperationAtATime(t *testing.T) {
 	b := newBench(t)
 	var wait sync.WaitGroup

@@ -12,18 +12,17 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// SetBootDevice chooses what the machine boots next: pxe, disk, cdrom, bios or
-// none (its own order). The device that is read back decides; what the BMC
-// shows otherwise of the flags (once or persistent, EFI or not, valid) is told
-// as a warning, because some BMCs obey flags that they do not show. A one-time
-// device that reads back as persistent is an error: the machine would boot it
-// at every start. fence is as in Set.
+// SetBootDevice sets what the machine boots next: pxe, disk, cdrom, bios or none
+// (the machine's own boot order). It succeeds if the device reads back as set. A
+// flag that reads back differently (once or persistent, EFI, valid) is only a
+// warning, because some BMCs obey flags that they do not show. A one-time device
+// that reads back as persistent is an error: the machine would boot it at every
+// start. fence is as in Set.
 //
-// A driver that cannot choose accepts what the machine's own boot order may do as
-// well: one network boot, with a warning, and none.
+// A driver that cannot set the boot device accepts none, and pxe once with a
+// warning, because the machine's own boot order may start from the network.
 //
-// A BMC forgets the device 60 s after it was set: switch on directly
-// afterwards.
+// A BMC may forget the device after 60 s: switch the machine on right away.
 func (d *Driver) SetBootDevice(ctx context.Context, b inventory.BMC, password inventory.Secret,
 	want inventory.BootDevice, fence func(context.Context) error,
 ) (warning string, err error) {
@@ -40,7 +39,8 @@ func (d *Driver) SetBootDevice(ctx context.Context, b inventory.BMC, password in
 			return err
 		}
 		if want.Persistent && !can.Persistent && want.Device != "none" {
-			return fmt.Errorf("the driver %s chooses what boots once only: %w", b.Driver, inventory.ErrUnsupported)
+			return fmt.Errorf("the driver %s can set the boot device for one start only: %w", b.Driver,
+				inventory.ErrUnsupported)
 		}
 		warning, err = s.setBootDevice(ctx, want)
 		return err
@@ -48,7 +48,7 @@ func (d *Driver) SetBootDevice(ctx context.Context, b inventory.BMC, password in
 	return warning, err
 }
 
-// ownBootOrder answers a request for a boot device that the driver cannot choose.
+// ownBootOrder answers a request for a boot device if the driver cannot set one.
 func ownBootOrder(want inventory.BootDevice) (warning string, err error) {
 	switch {
 	case want.Device == "none":
@@ -66,8 +66,8 @@ func (s *session) override(ctx context.Context) (bmclibbmc.BootDeviceOverride, e
 
 // setBootDevice writes the boot device and reads it back.
 func (s *session) setBootDevice(ctx context.Context, want inventory.BootDevice) (string, error) {
-	// Otherwise the BMC clears the device 60 s after it was set, or when the
-	// machine is switched on. Some refuse this; what was set is read anyway.
+	// Without this command the BMC clears the device after 60 s, or at the next
+	// power-on. Some BMCs reject it; the device is read back in any case.
 	if k, ok := s.provider.(flagKeeper); ok {
 		err := s.write(ctx, func() (bool, error) { return true, k.keepBootFlags(ctx) })
 		if err != nil && final(err) && !errors.Is(err, inventory.ErrUnsupported) {
@@ -101,7 +101,7 @@ func (s *session) setBootDevice(ctx context.Context, want inventory.BootDevice) 
 		return "", nil
 	}
 	if got.IsPersistent && !want.Persistent {
-		return "", fmt.Errorf("boot device %s was set for once but reads back as persistent: %w", want.Device,
+		return "", fmt.Errorf("boot device %s was set for one start but reads back as persistent: %w", want.Device,
 			inventory.ErrUnsupported)
 	}
 

@@ -11,42 +11,42 @@ import (
 )
 
 const (
-	// perMinute is how many sessions one BMC is asked for, in one go and then
-	// per minute. A power cycle that is watched takes some thirty.
+	// perMinute is the default limit of sessions with one BMC: the burst, and the
+	// rate per minute. A power cycle with its reads takes about thirty.
 	perMinute = 120
-	// maxRefused is how often credentials may be refused in a row before they
-	// are rested for restRefused: many BMCs lock a user after five.
+	// After maxRefused refusals in a row, credentials are not used for restRefused:
+	// many BMCs lock a user after five.
 	maxRefused  = 3
 	restRefused = 30 * time.Second
 )
 
-// A target is the state of one BMC, by address. Only the operation that has sent to
-// token reads and writes the rest.
+// target is the state of one BMC. Only the operation that holds token may read or
+// write the other fields.
 type target struct {
 	token chan struct{}
 
-	sessions float64 // that may be opened now
-	counted  time.Time
-	refused  int // in a row, of these credentials
-	since    time.Time
+	sessions float64   // that may be opened now
+	counted  time.Time // when sessions was last updated
+	refused  int       // refusals of who in a row
+	since    time.Time // the last refusal
 	who      [sha256.Size]byte
 }
 
-// credentials identifies a user with a password, without keeping them.
+// credentials returns a hash of the user and the password.
 func credentials(b inventory.BMC, password inventory.Secret) [sha256.Size]byte {
 	return sha256.Sum256([]byte(b.User + "\x00" + password.Reveal()))
 }
 
-// admit waits until another session may be opened. Credentials that were
-// refused too often are inventory.ErrRefused at once: trying them again would
-// lock the user out (security S29).
+// admit waits until another session may be opened. For credentials that were refused
+// too often it returns inventory.ErrRefused at once: another try could lock the user
+// out (security S29).
 func (d *Driver) admit(ctx context.Context, t *target, who [sha256.Size]byte) error {
 	now := d.cfg.now()
 	if t.who != who {
 		t.who, t.refused = who, 0
 	}
 	if rested := now.Sub(t.since); t.refused >= maxRefused && rested < restRefused {
-		return fmt.Errorf("the BMC refused these credentials %d times, they are not tried again for %s: correct them: %w",
+		return fmt.Errorf("the BMC refused these credentials %d times; they are not tried again for %s; correct them: %w",
 			t.refused, (restRefused - rested).Round(time.Second), inventory.ErrRefused)
 	}
 	rate := float64(d.cfg.PerMinute)
@@ -62,7 +62,7 @@ func (d *Driver) admit(ctx context.Context, t *target, who [sha256.Size]byte) er
 	return d.cfg.sleep(ctx, time.Duration(-t.sessions/rate*float64(time.Minute)))
 }
 
-// settle counts refused sessions.
+// settle counts refusals in a row; a success resets the count.
 func (d *Driver) settle(t *target, err error) {
 	if errors.Is(err, inventory.ErrRefused) {
 		t.refused++

@@ -11,12 +11,12 @@ import (
 // Report is what Check found.
 type Report struct {
 	Power string        `json:"power"`
-	Boot  string        `json:"boot"` // what boots next, as read
+	Boot  string        `json:"boot"` // the boot device that was read
 	Took  time.Duration `json:"took"` // nanoseconds in JSON
 }
 
-// Check logs in and reads the power state, whether the controller's orders
-// have an effect (AMT) and the boot device; it writes nothing.
+// Check logs in and reads the power state and the boot device. On AMT it also checks
+// that a boot device would have an effect. It writes nothing.
 func (d *Driver) Check(ctx context.Context, b inventory.BMC, password inventory.Secret) (Report, error) {
 	var r Report
 	began := time.Now()

@@ -14,28 +14,28 @@ import (
 )
 
 const (
-	// maxOutput is how much of a command's answer is read.
+	// maxOutput is how many bytes of a command's output are kept.
 	maxOutput = 64 << 10
-	// powerTime is how long a command without a timeout may take.
+	// powerTime limits a command that has no timeout.
 	powerTime = 30 * time.Second
 )
 
-// Command is how a machine is switched by programs of the administrator. Each of
-// On, Off and Status is a program, by its absolute path, and its arguments; no
-// shell is involved. In arguments, {machine} stands for the machine's name and
-// {host} for the address of its BMC.
+// Command switches a machine by the administrator's programs. Each of On, Off and
+// Status is the absolute path of a program and its arguments; no shell is involved.
+// In arguments, {machine} is replaced by the machine's name and {host} by the
+// address of its BMC.
 //
-// A machine's password, if there is one, is a line on the program's standard
-// input. Exit status 0 means success. The last line that Status writes is on or
-// off. What a program writes is in no log and no error.
+// The machine's password, if any, is one line on the program's standard input. Exit
+// status 0 means success. The last line of Status's output is on or off. No log and
+// no error contains a program's output.
 type Command struct {
 	On, Off, Status []string
-	// Timeout is how long one of them may take; 0 = 30 s.
+	// Timeout limits each run of a program; 0 = 30 s.
 	Timeout time.Duration
 }
 
-// CheckCommand returns inventory.ErrInvalid when the configuration has no command of
-// that name.
+// CheckCommand returns inventory.ErrInvalid if the configuration has no command
+// called name.
 func (d *Driver) CheckCommand(name string) error {
 	if _, ok := d.cfg.Commands[name]; !ok {
 		return fmt.Errorf("the server's configuration has no command %q under power.commands: %w", name, inventory.ErrInvalid)
@@ -59,7 +59,7 @@ func newCommand(d *Driver, l link, _ string, b inventory.BMC, password inventory
 		return nil, err
 	}
 	if strings.ContainsAny(password.Reveal(), "\n\r\x00") {
-		return nil, fmt.Errorf("the password holds a line end: %w", inventory.ErrInvalid)
+		return nil, fmt.Errorf("the password contains a line break or NUL: %w", inventory.ErrInvalid)
 	}
 	c := d.cfg.Commands[b.Command]
 	if c.Timeout <= 0 {
@@ -68,10 +68,10 @@ func newCommand(d *Driver, l link, _ string, b inventory.BMC, password inventory
 	return &command{link: l, processes: d.processes, cmd: c, bmc: b, password: password}, nil
 }
 
-// Name names the provider in bmclib's errors.
+// Name returns the provider's name for bmclib's errors.
 func (p *command) Name() string { return "ingot-exec" }
 
-// PowerStateGet returns the last line that status writes.
+// PowerStateGet returns the last line of the status program's output.
 func (p *command) PowerStateGet(ctx context.Context) (string, error) {
 	out, err := p.run(ctx, "status", p.cmd.Status)
 	if err != nil {
@@ -81,7 +81,7 @@ func (p *command) PowerStateGet(ctx context.Context) (string, error) {
 	return lines[len(lines)-1], nil
 }
 
-// PowerSet runs on or off.
+// PowerSet runs the program for the state on or off.
 func (p *command) PowerSet(ctx context.Context, state string) (bool, error) {
 	argv := p.cmd.Off
 	if state == "on" {
@@ -91,7 +91,7 @@ func (p *command) PowerSet(ctx context.Context, state string) (bool, error) {
 	return err == nil, err
 }
 
-// run runs one program and returns what it wrote to its standard output.
+// run runs one program and returns its standard output.
 func (p *command) run(ctx context.Context, what string, argv []string) (out string, err error) {
 	err = p.do(ctx, func() error {
 		out, err = p.exec(ctx, what, argv)
@@ -104,7 +104,7 @@ func (p *command) exec(ctx context.Context, what string, argv []string) (string,
 	filled := make([]string, len(argv))
 	for n, a := range argv {
 		if strings.Contains(a, "{host}") && p.bmc.Host == "" {
-			return "", fmt.Errorf("its argument %q needs bmc.host, which the machine does not have: %w", a, inventory.ErrInvalid)
+			return "", fmt.Errorf("argument %q needs bmc.host, which the machine does not have: %w", a, inventory.ErrInvalid)
 		}
 		filled[n] = strings.NewReplacer("{machine}", p.bmc.Machine, "{host}", p.bmc.Host).Replace(a)
 	}
@@ -125,7 +125,7 @@ func (p *command) exec(ctx context.Context, what string, argv []string) (string,
 	out := &head{left: maxOutput}
 	cmd.Stdout, cmd.Stderr = out, io.Discard
 
-	// The programs that it has started end with it.
+	// On timeout, also kill the programs that this one has started.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = 2 * time.Second
@@ -138,16 +138,16 @@ func (p *command) exec(ctx context.Context, what string, argv []string) (string,
 	case limited.Err() != nil:
 		return "", fmt.Errorf("%s took longer than %s: %w", what, p.cmd.Timeout, inventory.ErrUnreachable)
 	case errors.As(err, &exit):
-		return "", fmt.Errorf("%s ended with %s; run it by hand to see what it says: %w", what, exit.ProcessState,
+		return "", fmt.Errorf("%s ended with %s; run it by hand to see its output: %w", what, exit.ProcessState,
 			inventory.ErrUnreachable)
-	case err != nil && !errors.Is(err, exec.ErrWaitDelay): // it worked, and left something behind that runs on
+	case err != nil && !errors.Is(err, exec.ErrWaitDelay): // ErrWaitDelay: it succeeded, but left a process running
 		return "", fmt.Errorf("starting %s: %w: %w", what, inventory.ErrUnsupported, err)
 	}
 
 	return out.text.String(), nil
 }
 
-// head keeps the beginning of what is written to it.
+// head is a writer that keeps only the first bytes.
 type head struct {
 	text strings.Builder
 	left int

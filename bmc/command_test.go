@@ -17,8 +17,8 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// plug is an administrator's program: a machine whose power is a file. It
-// writes down how it was called.
+// plug is an administrator's program for a machine whose power is a file. It records
+// its calls.
 const plug = `#!/bin/sh
 dir=%DIR%
 { printf '%s|' "$@"; echo; } >>$dir/argv
@@ -71,8 +71,8 @@ func TestCommands(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, Off, state, "the last line")
 	require.NoError(t, d.Set(ctx, b, password(), "on", nil))
-	require.Contains(t, read("argv"), "on|outlet=node-1@192.0.2.9|; echo $(id)|\n", "no shell; the address that was judged")
-	require.NoError(t, d.Set(ctx, b, password(), "on", nil), "it is so already")
+	require.Contains(t, read("argv"), "on|outlet=node-1@192.0.2.9|; echo $(id)|\n", "no shell; the address that was checked")
+	require.NoError(t, d.Set(ctx, b, password(), "on", nil), "it is on already")
 	require.Equal(t, 1, strings.Count(read("argv"), "on|outlet"))
 	require.NoError(t, d.Set(ctx, b, password(), "cycle", nil))
 	require.Equal(t, "on\n", read("power"))
@@ -107,10 +107,10 @@ func TestCommandsThatFail(t *testing.T) {
 	err := d.Set(ctx, b, password(), "on", nil)
 	require.ErrorIs(t, err, inventory.ErrUnreachable)
 	require.ErrorContains(t, err, "exit status 3")
-	require.NotContains(t, err.Error()+log.String(), "secret-output", "what it writes is the administrator's")
+	require.NotContains(t, err.Error()+log.String(), "secret-output", "a program's output is in no log and no error")
 	require.NoError(t, d.Set(ctx, b, password(), "off", nil))
 	require.NoError(t, os.WriteFile(strings.TrimSuffix(d.cfg.Commands["broken"].On[0], "plug")+"power", []byte("on\n"), 0o644))
-	require.ErrorIs(t, d.Set(ctx, b, password(), "off", nil), inventory.ErrUnreachable, "it said that it worked")
+	require.ErrorIs(t, d.Set(ctx, b, password(), "off", nil), inventory.ErrUnreachable, "the command reported a false success")
 	require.NoError(t, os.WriteFile(strings.TrimSuffix(d.cfg.Commands["broken"].On[0], "plug")+"power", []byte("off\n"), 0o644))
 
 	b.Command = "hanging"
@@ -122,7 +122,7 @@ func TestCommandsThatFail(t *testing.T) {
 	require.Eventually(t, func() bool {
 		stat, err := os.ReadFile("/proc/" + child + "/stat")
 		return err != nil || strings.Contains(string(stat), ") Z ")
-	}, 10*time.Second, 10*time.Millisecond, "what it started has ended as well")
+	}, 10*time.Second, 10*time.Millisecond, "its child process has ended as well")
 
 	b.Command = "missing"
 	require.ErrorIs(t, d.Set(ctx, b, password(), "on", nil), inventory.ErrUnsupported)
@@ -178,7 +178,7 @@ func TestWake(t *testing.T) {
 	require.ErrorContains(t, d.Set(t.Context(), b, inventory.Secret{}, "on", nil), "bmc.networks")
 	b.Host, b.Broadcast = "", netip.MustParseAddr("127.0.0.1")
 	d.cfg.Networks = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}
-	require.NoError(t, d.Set(t.Context(), b, inventory.Secret{}, "on", nil), "the machine's own subnet is where machines are, not BMCs")
+	require.NoError(t, d.Set(t.Context(), b, inventory.Secret{}, "on", nil), "bmc.networks does not apply to the machine's own subnet")
 	b.Broadcast = netip.Addr{}
 	require.ErrorIs(t, d.Set(t.Context(), b, inventory.Secret{}, "on", nil), inventory.ErrInvalid)
 	b.Broadcast, b.MAC = netip.MustParseAddr("127.0.0.1"), ""

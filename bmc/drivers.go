@@ -7,27 +7,28 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// newProvider makes the provider that speaks to dialled: a BMC whose host is an
-// address that may be dialled. name is the host as the inventory has it.
-type newProvider func(d *Driver, l link, name string, dialled inventory.BMC,
+// newProvider returns a provider for the BMC dialed, whose host is an address that
+// may be dialed. name is the host in the inventory.
+type newProvider func(d *Driver, l link, name string, dialed inventory.BMC,
 	password inventory.Secret) (provider, error)
 
-// providers has the constructor of each driver that reads the power state. The
-// others are switched by hand, or woken.
+// providers has the constructor of each driver that can read the power state. Machines
+// with another driver are switched by hand or by wake-on-LAN.
 var providers = map[string]newProvider{
 	inventory.DriverIPMI: newIPMI,
 	inventory.DriverAMT:  newAMT,
 	inventory.DriverExec: newCommand,
 }
 
-// check refuses what cannot or must not be tried.
+// check returns an error for a BMC whose driver cannot read and change the power
+// state, or whose host or port is invalid.
 func check(b inventory.BMC) error {
 	can := b.Capabilities()
 	switch {
 	case can.Wakes:
-		return fmt.Errorf("wake-on-LAN only switches on: an operator switches off and looks: %w", inventory.ErrUnsupported)
+		return fmt.Errorf("wake-on-LAN only switches on; switch off and check the power by hand: %w", inventory.ErrUnsupported)
 	case can.Manual:
-		return fmt.Errorf("the machine has no BMC: an operator presses its button: %w", inventory.ErrUnsupported)
+		return fmt.Errorf("the machine has no BMC; press its power button: %w", inventory.ErrUnsupported)
 	case can.Missing != "":
 		return fmt.Errorf("%s: %w", can.Missing, inventory.ErrUnsupported)
 	case providers[b.Driver] == nil:

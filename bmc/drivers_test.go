@@ -10,14 +10,14 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// machinesOff has, for each driver, a machine that is off.
+// machinesOff has a machine that is off for each driver.
 var machinesOff = map[string]func(t *testing.T) (*Driver, inventory.BMC){
 	inventory.DriverIPMI: func(t *testing.T) (*Driver, inventory.BMC) { b := newBench(t); return b.Driver, b.bmc },
 	inventory.DriverAMT:  func(t *testing.T) (*Driver, inventory.BMC) { b := newAMTBench(t); return b.Driver, b.bmc },
 	inventory.DriverExec: func(t *testing.T) (*Driver, inventory.BMC) { d, b, _, _ := newPlug(t); return d, b },
 }
 
-// TestDriversDoWhatTheirCapabilitiesSay is the same for every driver.
+// TestDriversDoWhatTheirCapabilitiesSay is the conformance test of all drivers.
 func TestDriversDoWhatTheirCapabilitiesSay(t *testing.T) {
 	for _, name := range inventory.Drivers() {
 		can := (&inventory.BMC{Driver: name}).Capabilities()
@@ -55,7 +55,7 @@ func conform(t *testing.T, machineOff func(t *testing.T) (*Driver, inventory.BMC
 		return s
 	}
 
-	// Power: proven by a read, and written only where it changes.
+	// Power: proven by a read, and written only if it changes.
 	require.Equal(t, Off, state())
 	require.NoError(t, d.Set(ctx, b, password(), "off", counted))
 	require.Zero(t, writes, "it is off already")
@@ -69,7 +69,7 @@ func conform(t *testing.T, machineOff func(t *testing.T) (*Driver, inventory.BMC
 	supported(can.Soft, d.Set(ctx, b, password(), "reset", nil))
 	require.ErrorIs(t, d.Set(ctx, b, password(), "sideways", nil), inventory.ErrInvalid)
 
-	// What boots next.
+	// Boot device.
 	warning, err := d.SetBootDevice(ctx, b, password(), inventory.BootDevice{Device: "pxe"}, nil)
 	require.NoError(t, err)
 	require.Equal(t, can.BootDevice, warning == "", "a driver that cannot choose says so: %q", warning)
@@ -98,5 +98,5 @@ func conform(t *testing.T, machineOff func(t *testing.T) (*Driver, inventory.BMC
 	}
 	b.Host = "203.0.113.9"
 	_, err = d.State(ctx, b, password())
-	require.ErrorContains(t, err, "bmc.networks", "nothing outside of the configured networks is dialled")
+	require.ErrorContains(t, err, "bmc.networks", "nothing outside of the configured networks is dialed")
 }

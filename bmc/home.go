@@ -5,16 +5,16 @@ import (
 	"path/filepath"
 )
 
-// registry is where ipmitool looks in HOME before it reads the system's list of
-// enterprise numbers, and entry a list of one, which is the least it takes.
+// registry is the file in HOME that ipmitool reads instead of the system's list of
+// enterprise numbers. entry is the shortest list that it accepts.
 const (
 	registry = ".local/usr/share/misc/enterprise-numbers.txt"
 	entry    = "0\n  Reserved\n    Internet Assigned Numbers Authority\n      iana&iana.org\n"
 )
 
-// makeHome makes dir a home for ipmitool. Without one it reads a list of 4.7 MB
-// at each start, to name makers, which Ingot does not need. That takes 25 of the
-// 30 ms of processor time of a command.
+// makeHome creates a home directory for ipmitool. Without it, ipmitool reads a list
+// of vendor names of 4.7 MB at each start, which Ingot does not need. That takes 25
+// of a command's 30 ms of CPU time.
 func makeHome(dir string) error {
 	file := filepath.Join(dir, registry)
 	if b, err := os.ReadFile(file); err == nil && string(b) == entry {

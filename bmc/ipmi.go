@@ -21,8 +21,8 @@ import (
 
 const (
 	providerName = "ingot-ipmitool"
-	// commandTime bounds one run of ipmitool: two tries of 5 s for each of the
-	// five steps of opening a session, and the command.
+	// commandTime limits one run of ipmitool. ipmitool tries each of the five steps
+	// of opening a session, and the command, twice for up to 5 s.
 	commandTime = 30 * time.Second
 	// defaultCipher is RAKP-HMAC-SHA256, HMAC-SHA256-128, AES-CBC-128.
 	defaultCipher = "17"
@@ -30,24 +30,24 @@ const (
 
 func cipher(b inventory.BMC) string { return cmp.Or(b.CipherSuite, defaultCipher) }
 
-// checkCipher refuses suites that protect nothing: 1, 2, 6, 7, 11, 15 and 16 do
-// not encrypt, 0 does not even authenticate (IPMI v2.0, table 22-20).
+// checkCipher rejects an invalid cipher suite, and suite 0, which does not
+// authenticate (IPMI v2.0, table 22-20).
 func checkCipher(b inventory.BMC) error {
 	switch n, err := strconv.Atoi(cipher(b)); {
 	case err != nil || n < 0 || n > 255:
 		return fmt.Errorf("invalid cipher suite %q: %w", b.CipherSuite, inventory.ErrInvalid)
 	case n == 0:
-		return fmt.Errorf("cipher suite 0 accepts any password and is not used; "+
+		return fmt.Errorf("cipher suite 0 accepts any password and cannot be used; "+
 			"choose 17 or 3, and disable 0 in the BMC: %w", inventory.ErrUnsupported)
 	}
 	return nil
 }
 
-// ipmi is a provider of bmclib for one operation on one BMC. It differs from
-// bmclib's own in three ways: the password reaches ipmitool through a
-// descriptor and not through the environment, where it could be read for as
-// long as the command runs; the cipher suite is always given, because a search
-// logs in twice and can run a command twice; and flags are read back.
+// ipmi is a bmclib provider that runs ipmitool for one operation on one BMC. It
+// differs from bmclib's own provider in three ways. It passes the password through
+// a file descriptor; the environment could be read while the command runs. It always
+// sets the cipher suite, because ipmitool's search for one logs in twice and can run
+// a command twice. It reads the boot flags back.
 type ipmi struct {
 	link
 	processes *processes
@@ -55,8 +55,7 @@ type ipmi struct {
 	home      string // "" = none
 	bmc       inventory.BMC
 	password  inventory.Secret
-	// flagsValid is whether the boot flags that were last read are marked as
-	// in force.
+	// flagsValid is the valid bit of the boot flags that were read last.
 	flagsValid bool
 }
 
@@ -75,10 +74,10 @@ func newIPMI(d *Driver, l link, _ string, b inventory.BMC, password inventory.Se
 	return &ipmi{link: l, processes: d.processes, path: d.cfg.Ipmitool, home: d.cfg.Home, bmc: b, password: password}, nil
 }
 
-// Name names the provider in bmclib's errors.
+// Name returns the provider's name for bmclib's errors.
 func (p *ipmi) Name() string { return providerName }
 
-// Open finds ipmitool. It does not log in: each command does.
+// Open finds ipmitool. Each command logs in to the BMC itself.
 func (p *ipmi) Open(context.Context) error {
 	p.last = nil
 	if p.path != "" {
@@ -91,7 +90,7 @@ func (p *ipmi) Open(context.Context) error {
 	return nil
 }
 
-// PowerStateGet returns ipmitool's words.
+// PowerStateGet returns the power state as ipmitool writes it, for normalize.
 func (p *ipmi) PowerStateGet(ctx context.Context) (string, error) {
 	out, err := p.run(ctx, "chassis", "power", "status")
 	if err != nil {
@@ -106,20 +105,21 @@ func (p *ipmi) PowerStateGet(ctx context.Context) (string, error) {
 	return strings.TrimSpace(out), nil
 }
 
-// PowerSet gives one command, whatever the state is: the caller has read it.
+// PowerSet sends one power command. It does not read the power state first; its
+// caller does.
 func (p *ipmi) PowerSet(ctx context.Context, state string) (bool, error) {
 	out, err := p.run(ctx, "chassis", "power", state)
 	return err == nil && strings.Contains(out, "Chassis Power Control:"), err
 }
 
-// keepBootFlags tells the BMC not to forget the boot device after 60 s, nor at
-// the next reset (Set System Boot Options, parameter 3, IPMI v2.0 table 28-14).
+// keepBootFlags keeps the BMC from clearing the boot device after 60 s or at the
+// next reset (Set System Boot Options, parameter 3, IPMI v2.0 table 28-14).
 func (p *ipmi) keepBootFlags(ctx context.Context) error {
 	_, err := p.run(ctx, "raw", "0x00", "0x08", "0x03", "0x08")
 	return err
 }
 
-// BootDeviceSet gives the device with its flags.
+// BootDeviceSet sets the boot device and its flags.
 func (p *ipmi) BootDeviceSet(ctx context.Context, device string, persistent, efi bool) (bool, error) {
 	args := []string{"chassis", "bootdev", device}
 	var options []string
@@ -155,7 +155,7 @@ func (p *ipmi) BootDeviceOverrideGet(ctx context.Context) (bmclibbmc.BootDeviceO
 	}
 	m := bootFlags.FindStringSubmatch(out)
 	if m == nil {
-		p.last = fmt.Errorf("reading boot flags: ipmitool said %q", clip(meaning(out)))
+		p.last = fmt.Errorf("reading boot flags: invalid output of ipmitool %q", clip(meaning(out)))
 		return o, p.last
 	}
 	data, err := hex.DecodeString(m[1][:4])
@@ -172,13 +172,13 @@ func (p *ipmi) BootDeviceOverrideGet(ctx context.Context) (bmclibbmc.BootDeviceO
 	return o, nil
 }
 
-// BmcReset restarts the BMC: ipmitool knows warm and cold.
+// BmcReset restarts the BMC; resetType is warm or cold.
 func (p *ipmi) BmcReset(ctx context.Context, resetType string) (bool, error) {
 	out, err := p.run(ctx, "mc", "reset", resetType)
 	return err == nil && strings.Contains(out, "Sent "+resetType+" reset command to MC"), err
 }
 
-// run runs one command of ipmitool and returns all that it wrote.
+// run runs one ipmitool command and returns its standard output and error.
 func (p *ipmi) run(ctx context.Context, command ...string) (out string, err error) {
 	err = p.do(ctx, func() error {
 		out, err = p.exec(ctx, command)
@@ -187,7 +187,7 @@ func (p *ipmi) run(ctx context.Context, command ...string) (out string, err erro
 	return out, err
 }
 
-// dropped names the flags of want that were read back otherwise.
+// dropped returns the names of the flags that were read back differently from want.
 func (p *ipmi) dropped(want inventory.BootDevice, got bmclibbmc.BootDeviceOverride) (flags []string) {
 	if want.Persistent && !got.IsPersistent {
 		flags = append(flags, "persistent")
@@ -206,7 +206,8 @@ func (p *ipmi) exec(ctx context.Context, command []string) (string, error) {
 	case text == "":
 		return "", fmt.Errorf("the BMC has no password: set one: %w", inventory.ErrRefused)
 	case strings.ContainsAny(text, "\n\r\x00"):
-		return "", fmt.Errorf("the BMC's password holds a line end, which ipmitool cannot read: %w", inventory.ErrInvalid)
+		return "", fmt.Errorf("the BMC's password contains a line break or NUL, which ipmitool cannot read: %w",
+			inventory.ErrInvalid)
 	}
 
 	leave, err := p.processes.enter(ctx)
@@ -224,8 +225,8 @@ func (p *ipmi) exec(ctx context.Context, command []string) (string, error) {
 	limited, cancel := context.WithTimeout(ctx, commandTime)
 	defer cancel()
 
-	// -v makes ipmitool say why a session could not be opened, without which
-	// a wrong password looks like a BMC that is off.
+	// -v makes ipmitool report why it could not open a session. Without it, a wrong
+	// password looks like an unreachable BMC.
 	args := []string{
 		"-v", "-I", "lanplus", "-H", p.bmc.Host, "-p", strconv.Itoa(p.bmc.ListenPort()), "-U", p.bmc.User,
 		"-f", "/proc/self/fd/3", "-C", cipher(p.bmc), "-N", "5", "-R", "1",
@@ -257,9 +258,9 @@ func (p *ipmi) exec(ctx context.Context, command []string) (string, error) {
 	return text, nil
 }
 
-// passwordPipe returns a pipe that holds the password as a line, and whose other
-// end is closed: the password is in no argument, no environment and no file, and
-// is gone from the pipe when ipmitool has read it.
+// passwordPipe returns the read end of a pipe that contains the password as one
+// line. The password is then in no argument, environment or file, and ipmitool
+// empties the pipe by reading it.
 func passwordPipe(password inventory.Secret) (*os.File, error) {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -272,10 +273,11 @@ func passwordPipe(password inventory.Secret) (*os.File, error) {
 	return r, nil
 }
 
-// noise is what -v adds and means nothing.
+// noise matches the lines of ipmitool -v that do not explain an error.
 var noise = regexp.MustCompile(`^(Loading IANA|Running Get (VSO|PICMG)|Invalid completion code received|` +
 	`Discovered (IPMB|Target)|RAW RE[QS]|RAW RSP|\s*$)`)
 
+// meaning returns ipmitool's output without noise, as one line.
 func meaning(out string) string {
 	var lines []string
 	for line := range strings.Lines(out) {
@@ -293,7 +295,7 @@ func clip(s string) string {
 	return s
 }
 
-// kinds tells ipmitool's messages apart; the first that matches counts.
+// kinds maps ipmitool's messages to errors. The first match is used.
 var kinds = []struct {
 	re     *regexp.Regexp
 	kind   error

@@ -11,9 +11,9 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// noIPMI2 is what ipmitool says of a BMC that speaks IPMI 1.5 only. It says so
-// as well when its first packet was lost: it then asks again in the form of
-// IPMI 1.5, whose answer does not mention 2.0.
+// noIPMI2 matches what ipmitool writes about a BMC that only speaks IPMI 1.5.
+// ipmitool writes it as well if its first packet is lost: it then repeats the request
+// in the IPMI 1.5 form, and the answer to that does not mention 2.0.
 var noIPMI2 = regexp.MustCompile(`(?i)does not support IPMI v2`)
 
 const (
@@ -21,23 +21,23 @@ const (
 	capabilityTime  = time.Second
 )
 
-// authCapabilities is the request Get Channel Authentication Capabilities
-// (IPMI v2.0, section 22.13) outside of a session: of this channel, for
-// privilege administrator, with the extended data of IPMI 2.0.
+// authCapabilities is the request Get Channel Authentication Capabilities (IPMI v2.0,
+// section 22.13) outside of a session: this channel, privilege administrator, IPMI
+// 2.0 extended data.
 var authCapabilities = []byte{
 	0x06, 0x00, 0xff, 0x07, // RMCP, class IPMI
-	0x00, 0, 0, 0, 0, 0, 0, 0, 0, 9, // no authentication, no session, 9 bytes
+	0x00, 0, 0, 0, 0, 0, 0, 0, 0, 9, // without authentication and session, 9 bytes
 	0x20, 0x06 << 2, 0xc8, 0x81, 0x00, 0x38, 0x80 | 0x0e, 0x04, 0xb5,
 }
 
-// judgeIPMI2 asks a BMC about which ipmitool said noIPMI2; said is ipmitool's
-// text. It returns inventory.ErrUnsupported only if the BMC itself reports no
-// IPMI 2.0, otherwise inventory.ErrUnreachable.
+// judgeIPMI2 asks the BMC itself after ipmitool wrote noIPMI2; said is ipmitool's
+// text. It returns inventory.ErrUnsupported if the BMC answers that it does not
+// support IPMI 2.0, otherwise inventory.ErrUnreachable or the context's error.
 func judgeIPMI2(ctx context.Context, host string, port int, said string) error {
 	for range capabilityTries {
 		if v2, err := askIPMI2(ctx, net.JoinHostPort(host, strconv.Itoa(port))); err == nil {
 			if !v2 {
-				return fmt.Errorf("%s, and it says so itself (enable IPMI over LAN 2.0 in the BMC, or use another driver): %w",
+				return fmt.Errorf("%s; the BMC confirms it (enable IPMI over LAN 2.0 in the BMC, or use another driver): %w",
 					said, inventory.ErrUnsupported)
 			}
 			break
@@ -49,7 +49,8 @@ func judgeIPMI2(ctx context.Context, host string, port int, said string) error {
 	return fmt.Errorf("the BMC did not answer ipmitool's first packet (ipmitool: %s): %w", said, inventory.ErrUnreachable)
 }
 
-// askIPMI2 returns whether the BMC at address speaks IPMI 2.0.
+// askIPMI2 asks whether the BMC at address speaks IPMI 2.0. It waits at most
+// capabilityTime for the answer.
 func askIPMI2(ctx context.Context, address string) (v2 bool, err error) {
 	conn, err := (&net.Dialer{}).DialContext(ctx, "udp", address)
 	if err != nil {
@@ -78,20 +79,20 @@ func askIPMI2(ctx context.Context, address string) (v2 bool, err error) {
 	}
 }
 
-// readCapabilities reads the answer (IPMI v2.0, table 22-15). ok is whether b
-// is one and says whether the BMC speaks IPMI 2.0. A BMC of IPMI 1.5 refuses the
-// request for extended data, or leaves their bit clear.
+// readCapabilities parses the answer to authCapabilities (IPMI v2.0, table 22-15). v2
+// means that the BMC speaks IPMI 2.0. ok is false if b does not answer the question. A
+// BMC with IPMI 1.5 rejects the request for extended data or leaves its bit clear.
 func readCapabilities(b []byte) (v2, ok bool) {
 	const header = 4 + 10
 	if len(b) < header+8 || b[3] != 0x07 || b[4] != 0 || b[header+1]>>2 != 0x07 || b[header+5] != 0x38 {
 		return false, false
 	}
-	data := b[header+6 : len(b)-1] // from the completion code on, without the checksum
+	data := b[header+6 : len(b)-1] // from the completion code to the checksum
 	switch data[0] {
 	case 0:
-	case 0xc1, 0xc7, 0xc8, 0xcc: // command, length or field invalid (table 5-2)
+	case 0xc1, 0xc7, 0xc8, 0xcc: // invalid command, length or field (table 5-2)
 		return false, true
-	default: // for instance busy (0xc0) or starting (0xd2)
+	default: // for example busy (0xc0) or starting (0xd2)
 		return false, false
 	}
 	if len(data) < 5 {

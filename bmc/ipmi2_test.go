@@ -12,15 +12,15 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// answers of BMCs to authCapabilities.
+// Answers of BMCs to authCapabilities.
 var (
 	ipmi20  = []byte{6, 0, 0xff, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 16, 0x81, 0x1c, 0x63, 0x20, 0, 0x38, 0, 1, 0x86, 4, 2, 0, 0, 0, 0, 0x1b}
 	ipmi15  = []byte{6, 0, 0xff, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 16, 0x81, 0x1c, 0x63, 0x20, 0, 0x38, 0, 1, 0x06, 4, 0, 0, 0, 0, 0, 0x9d}
 	refuses = []byte{6, 0, 0xff, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 8, 0x81, 0x1c, 0x63, 0x20, 0, 0x38, 0xcc, 0xdc}
 )
 
-// What ipmitool says of a lost packet and of IPMI 1.5 is the same. Only what
-// the BMC says itself makes it unsupported.
+// ipmitool reports a lost packet and a BMC with IPMI 1.5 by the same message. Only the
+// BMC's own answer makes it ErrUnsupported.
 func TestLostPacketIsNotUnsupported(t *testing.T) {
 	for name, c := range map[string]struct {
 		answer []byte
@@ -63,8 +63,8 @@ func TestLostPacketIsNotUnsupported(t *testing.T) {
 	}
 }
 
-// A BMC that is still starting answers with other completion codes than one
-// that does not know the extended data.
+// Only the completion codes for an invalid command, length or field mean IPMI 1.5. A
+// BMC that is starting answers with other codes.
 func TestOnlyRefusalsOfExtendedDataMeanIPMI15(t *testing.T) {
 	for code := 1; code < 256; code++ {
 		answer := bytes.Clone(refuses)

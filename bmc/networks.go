@@ -9,9 +9,9 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// DefaultNetworks are the networks in which BMCs may be when none are configured:
-// the private ranges (RFC 1918, RFC 4193). A BMC with a public address has to be
-// listed.
+// DefaultNetworks returns the networks that BMCs may be in if none are configured:
+// the private ranges (RFC 1918, RFC 4193). For a BMC with a public address, the
+// network must be configured.
 func DefaultNetworks() []netip.Prefix {
 	return []netip.Prefix{
 		netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("172.16.0.0/12"), netip.MustParsePrefix("192.168.0.0/16"),
@@ -19,13 +19,13 @@ func DefaultNetworks() []netip.Prefix {
 	}
 }
 
-// A Resolver looks up the name of a BMC. *net.Resolver is one.
+// Resolver looks up the name of a BMC. *net.Resolver implements it.
 type Resolver interface {
 	LookupNetIP(ctx context.Context, network, host string) ([]netip.Addr, error)
 }
 
-// CheckHost returns inventory.ErrInvalid for an address that is not in the configured
-// networks. Any name is accepted: its addresses are checked whenever it is dialled.
+// CheckHost returns inventory.ErrInvalid for an address outside the configured
+// networks. It accepts any name: the address of a name is checked when it is dialed.
 func (d *Driver) CheckHost(host string) error {
 	a, err := netip.ParseAddr(host)
 	if err != nil {
@@ -41,11 +41,11 @@ func (d *Driver) checkAddr(a netip.Addr) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("%s lies in no network in which BMCs may be (bmc.networks): %w", a, inventory.ErrInvalid)
+	return fmt.Errorf("%s is outside the networks that BMCs may be in (bmc.networks): %w", a, inventory.ErrInvalid)
 }
 
-// resolve returns the address of host. The address that was checked is the one that
-// is dialled, even if the name resolves differently a moment later (security S17).
+// resolve returns a checked address of host. Callers dial this address and not the
+// name, which could resolve to another address the next time (security S17).
 func (d *Driver) resolve(ctx context.Context, host string) (string, error) {
 	if a, err := netip.ParseAddr(host); err == nil {
 		return a.Unmap().String(), d.checkAddr(a)

@@ -22,14 +22,14 @@ func (d *Driver) State(ctx context.Context, b inventory.BMC, password inventory.
 }
 
 // Set changes the power: on, off, soft (the system shuts down), cycle (off, then on)
-// or reset (of a machine that is on). It returns when a read shows the state. A
-// machine that is in the state already is not written to. Wake-on-LAN alone has no
-// such read: on is done when the packets are sent, and what the machine requests
-// over the network shows the rest.
+// or reset (of a machine that is on). It returns when a read shows the new state. It
+// writes nothing to a machine that is in that state already. With wake-on-LAN the
+// state cannot be read: Set returns when the packets are sent, and only the machine's
+// network requests show that it started.
 //
 // fence, if not nil, is called immediately before each write, while no other
-// operation of this Driver on the same BMC can run; its error stops the write
-// and is returned.
+// operation of this Driver on the same BMC can run. If it returns an error, Set
+// returns that error and does not write.
 func (d *Driver) Set(ctx context.Context, b inventory.BMC, password inventory.Secret, power string,
 	fence func(context.Context) error,
 ) error {
@@ -41,7 +41,7 @@ func (d *Driver) Set(ctx context.Context, b inventory.BMC, password inventory.Se
 	}
 	return d.with(ctx, b, password, "power "+power, func(s *session) error {
 		if (power == "soft" || power == "reset") && !b.Capabilities().Soft {
-			return fmt.Errorf("the driver %s only switches on and off: %w", b.Driver, inventory.ErrUnsupported)
+			return fmt.Errorf("the driver %s can only switch on and off: %w", b.Driver, inventory.ErrUnsupported)
 		}
 		s.fence = fence
 		switch power {
@@ -65,12 +65,12 @@ func (s *session) state(ctx context.Context) (string, error) {
 	if err != nil {
 		return Unknown, s.provider.cause(err)
 	}
-	return normalise(text), nil
+	return normalize(text), nil
 }
 
-// normalise returns the state that a provider calls "Chassis Power is on", "On" or
-// "PoweringOff".
-func normalise(text string) string {
+// normalize returns the state for a provider's text, such as "Chassis Power is on",
+// "On" or "PoweringOff".
+func normalize(text string) string {
 	text = strings.ToLower(strings.TrimSpace(text))
 	text = strings.TrimSpace(strings.TrimPrefix(text, "chassis power is"))
 	switch text {
@@ -84,10 +84,11 @@ func normalise(text string) string {
 	return Unknown
 }
 
-// turn brings the machine into a state, and reads the state back.
+// turn sends the power command, unless the machine is in the state want already, and
+// waits until a read shows that state.
 func (s *session) turn(ctx context.Context, power, want string, within time.Duration) error {
-	// A read that fails must stop the write: soft to a machine of which
-	// nothing is known would be reported as done.
+	// Do not write if the state cannot be read: the machine may be off already, and
+	// a soft shutdown would then be reported as done.
 	now, err := s.state(ctx)
 	if err != nil {
 		return err
@@ -100,22 +101,22 @@ func (s *session) turn(ctx context.Context, power, want string, within time.Dura
 		return wrote
 	}
 
-	// The answer to a write can get lost on the way (UDP): the state decides.
+	// The answer to a write can get lost (UDP), so the power state decides.
 	if err := s.await(ctx, want, within); err != nil {
 		return errors.Join(wrote, err)
 	}
 	return nil
 }
 
-// reset restarts a machine that is on. It is on before and after, so the BMC's
-// answer is the only proof.
+// reset restarts a machine that is on. The power state is on before and after, so
+// only the BMC's answer proves the reset.
 func (s *session) reset(ctx context.Context) error {
 	now, err := s.state(ctx)
 	if err != nil {
 		return err
 	}
 	if now != On {
-		return fmt.Errorf("the machine is %s, and only one that is on can be reset (use: on): %w", now,
+		return fmt.Errorf("the machine is %s; only a machine that is on can be reset (use: on): %w", now,
 			inventory.ErrUnsupported)
 	}
 	if err := s.write(ctx, func() (bool, error) { return s.client.SetPowerState(ctx, "reset") }); err != nil {
@@ -124,7 +125,8 @@ func (s *session) reset(ctx context.Context) error {
 	return s.await(ctx, On, s.d.cfg.Hard)
 }
 
-// await reads the state until it is as wanted.
+// await reads the power state until it is want. An unreachable BMC is asked again for
+// up to the time within.
 func (s *session) await(ctx context.Context, want string, within time.Duration) error {
 	began := time.Now()
 	tick := time.NewTicker(s.d.cfg.Step)

@@ -14,34 +14,34 @@ import (
 )
 
 const (
-	// maxProcesses is how many programs that speak to BMCs run at once.
+	// maxProcesses is how many programs that talk to BMCs may run at once.
 	maxProcesses = 64
-	// lockPoll is the pause between looks at a lock that another server's programs hold.
+	// lockPoll is the pause between attempts to take the lock.
 	lockPoll = 50 * time.Millisecond
 )
 
-// processes runs ipmitool and an administrator's power commands. It keeps two
-// promises: no more than a fixed number of them run at once, and none takes
-// effect between the commands of a later server.
+// processes runs ipmitool and the administrator's power commands. It guarantees that
+// only a fixed number of them run at once, and that a command of this server does not
+// take effect between the commands of a later server.
 //
-// For the second, the kernel kills a program when the server dies
-// (PR_SET_PDEATHSIG). What the program itself has started may live on. All of
-// them inherit a lock (flock(2)) on a file, and a new server takes that lock
-// before its first command. It waits at most as long as a command may take,
-// because what a command left running may never end, and takes the lock later.
+// For the second guarantee, the kernel kills a program when the server dies
+// (PR_SET_PDEATHSIG). Its child processes may survive. All of them inherit a lock
+// (flock(2)) on a file, and a new server takes that lock before its first command. A
+// child process may never end, so the new server waits at most as long as a command
+// may take. It then starts commands without the lock and takes the lock later.
 type processes struct {
 	log   *slog.Logger
 	slots chan struct{}
-	// file is the lock file; "" = none. patience is how long a lock is awaited:
-	// longer than any command may take.
+	// file is the lock file; "" = none. patience is how long to wait for the lock:
+	// the longest time that a command may take.
 	file     string
 	patience time.Duration
 
 	mu     sync.Mutex
 	lock   *os.File // open from the first command until close
 	locked bool
-	// began is when the lock was first awaited. overdue is whether patience has
-	// passed since then: commands start without the lock.
+	// began is when the wait for the lock began. Once patience has passed since then,
+	// overdue is set and commands start without the lock.
 	began   time.Time
 	overdue bool
 	closed  bool
@@ -49,8 +49,8 @@ type processes struct {
 
 var errClosed = errors.New("the server is stopping")
 
-// enter waits for a slot, and for the programs of an earlier server. The
-// caller calls leave when its program has ended.
+// enter waits for a slot, and for the programs of an earlier server. The caller must
+// call leave when its program has ended.
 func (p *processes) enter(ctx context.Context) (leave func(), err error) {
 	select {
 	case p.slots <- struct{}{}:
@@ -65,7 +65,7 @@ func (p *processes) enter(ctx context.Context) (leave func(), err error) {
 	return func() { <-p.slots }, nil
 }
 
-// acquireLock waits until a command may start. Its error wraps the context's,
+// acquireLock waits until a command may start. Its error wraps the context's error
 // or is errClosed.
 func (p *processes) acquireLock(ctx context.Context) error {
 	for {
@@ -80,10 +80,10 @@ func (p *processes) acquireLock(ctx context.Context) error {
 	}
 }
 
-// tryLock takes the lock if it is free, and returns whether a command may start:
-// the server holds the lock, the lock is overdue, or its file does not work.
-// A program that starts before the lock is taken inherits the open file, and
-// so holds the lock too, from the moment a later command takes it.
+// tryLock takes the lock if it is free. ready means that a command may start: the
+// server holds the lock, the lock is overdue, or its file cannot be opened.
+// A program that starts without the lock inherits the open file, so it holds the
+// lock as well as soon as a later command takes it.
 func (p *processes) tryLock() (ready bool, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -100,7 +100,7 @@ func (p *processes) tryLock() (ready bool, err error) {
 		f, err := os.OpenFile(p.file, os.O_RDWR|os.O_CREATE, 0o600)
 		if err != nil {
 			p.log.Error("opening the lock file of BMC commands", "file", p.file, "error", err)
-			return true, nil // a BMC must be reachable on a full disk, too
+			return true, nil // a full disk must not make BMCs unreachable
 		}
 		p.lock, p.began = f, time.Now()
 	}
@@ -113,7 +113,7 @@ func (p *processes) tryLock() (ready bool, err error) {
 	case p.overdue:
 	case !errors.Is(err, syscall.EWOULDBLOCK) || waited > p.patience:
 		p.overdue = true
-		p.log.Error("locking out BMC commands of an earlier server; commands now start without the lock",
+		p.log.Error("BMC commands of an earlier server still hold the lock; commands now start without it",
 			"file", p.file, "waited", waited, "error", err)
 	case first:
 		p.log.Warn("waiting for BMC commands that an earlier server started", "file", p.file)
@@ -122,7 +122,7 @@ func (p *processes) tryLock() (ready bool, err error) {
 	return p.locked || p.overdue, nil
 }
 
-// run starts cmd and waits for its end. It is called between enter and leave.
+// run starts cmd and waits until it ends. It must be called between enter and leave.
 func (p *processes) run(cmd *exec.Cmd) error {
 	p.mu.Lock()
 	if p.lock != nil {
@@ -134,13 +134,14 @@ func (p *processes) run(cmd *exec.Cmd) error {
 	}
 	cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
 
-	// The signal comes when the thread ends that started the program.
+	// The kernel sends the signal when the thread ends that started the program.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	return cmd.Run()
 }
 
-// close lets go of the lock. Programs that still run hold it until they end.
+// close closes the lock file. Programs that are still running hold the lock until
+// they end.
 func (p *processes) close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -20,11 +20,11 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// serverDir is set in the process that plays a server that is killed.
+// serverDir is the environment variable of the process that plays the killed server.
 const serverDir = "INGOT_TEST_SERVER_DIR"
 
-// slow is a power command that works after its fifo was written to: "on" itself,
-// "late" by a process that it leaves behind.
+// slow is a power command that takes effect when its fifo is written to. "on" does it
+// itself, "late" in a child process.
 const slow = `#!/bin/sh
 cd "$(dirname "$0")" || exit 1
 effect() { read -r _ <fifo && echo effect >>log; }
@@ -67,7 +67,7 @@ func TestCommandDiesWithServer(t *testing.T) {
 			file := func(name string) string { return filepath.Join(dir, name) }
 			require.NoError(t, os.WriteFile(file("command"), []byte(slow), 0o755))
 			require.NoError(t, syscall.Mkfifo(file("fifo"), 0o600))
-			// Held open for reading as well, so that writing never waits.
+			// Open it for reading as well, so that writing does not block.
 			fifo, err := os.OpenFile(file("fifo"), os.O_RDWR, 0)
 			require.NoError(t, err)
 			defer func() { require.NoError(t, fifo.Close()) }()
@@ -109,7 +109,7 @@ func TestCommandDiesWithServer(t *testing.T) {
 	}
 }
 
-// waitingHandler closes waiting when the driver says that it waits.
+// waitingHandler closes waiting when the driver logs that it waits.
 type waitingHandler struct {
 	slog.Handler
 	once    sync.Once
@@ -125,8 +125,8 @@ func (h *waitingHandler) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-// lockFile returns the name of a file, and that file locked as a program of an
-// earlier server locks it.
+// lockFile returns the name of a lock file, and the open file that holds its lock as a
+// program of an earlier server does.
 func lockFile(t *testing.T) (name string, earlier *os.File) {
 	t.Helper()
 	name = filepath.Join(t.TempDir(), "bmc.lock")
@@ -141,8 +141,8 @@ func waitingProcesses(file string) *processes {
 	return &processes{log: slog.New(slog.DiscardHandler), slots: make(chan struct{}, maxProcesses), file: file, patience: time.Minute}
 }
 
-// A lock that was not free in time is taken when it becomes free: it also
-// covers the programs that were started without it.
+// A lock that was not free in time is taken when it becomes free. Programs that were
+// started before then hold it, too.
 func TestLockIsTakenAfterPatience(t *testing.T) {
 	name, earlier := lockFile(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -162,7 +162,7 @@ func TestLockIsTakenAfterPatience(t *testing.T) {
 	})
 }
 
-// Callers that each give up before patience has passed wait for it together.
+// Patience counts from the first caller's wait, also if each caller gives up earlier.
 func TestPatienceIsSharedByCallers(t *testing.T) {
 	name, _ := lockFile(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -183,8 +183,8 @@ func TestPatienceIsSharedByCallers(t *testing.T) {
 	})
 }
 
-// While one caller waits for the lock, another caller's context still counts,
-// and close ends all waiting.
+// While one caller waits for the lock, another caller can still time out. close ends
+// all waits.
 func TestWaitingForLockDelaysNoOther(t *testing.T) {
 	name, _ := lockFile(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -204,7 +204,7 @@ func TestWaitingForLockDelaysNoOther(t *testing.T) {
 	})
 }
 
-// However many BMCs are switched, no more than maxProcesses programs run.
+// At most maxProcesses programs run at once.
 func TestProcessesAreLimited(t *testing.T) {
 	const extra = 40
 	dir := t.TempDir()

@@ -10,33 +10,33 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// provider is one way to switch a machine, for one operation on one machine. Where
-// the driver's capabilities say so, it is a bootChooser and a
-// bmclibbmc.BMCResetter, too.
+// provider switches one machine during one operation. If the driver's capabilities
+// include it, a provider is also a bootChooser or a bmclibbmc.BMCResetter.
 type provider interface {
 	bmclibbmc.Opener
 	bmclibbmc.Closer
 	bmclibbmc.PowerStateGetter
 	bmclibbmc.PowerSetter
-	// Name names it in bmclib's errors.
+	// Name returns the name for bmclib's errors.
 	Name() string
-	// cause returns the provider's own error in place of bmclib's text of it.
+	// cause returns the provider's own error for one that bmclib returned as text.
 	cause(error) error
 }
 
-// bootChooser is a provider that can choose what boots next.
+// bootChooser is a provider that can set and read the boot device.
 type bootChooser interface {
 	bmclibbmc.BootDeviceSetter
 	bmclibbmc.BootDeviceOverrideGetter
 }
 
-// flagReader is a bootChooser that reads flags of the boot device back, too.
+// flagReader is a bootChooser that also reads the boot device's flags back.
 type flagReader interface {
-	// dropped names the flags that differ from what was read back.
+	// dropped returns the names of the flags that were read back differently.
 	dropped(want inventory.BootDevice, got bmclibbmc.BootDeviceOverride) []string
 }
 
-// flagKeeper is a provider whose BMC has to be asked not to forget a boot device.
+// flagKeeper is a provider whose BMC forgets the boot device unless keepBootFlags
+// is called.
 type flagKeeper interface {
 	keepBootFlags(ctx context.Context) error
 }
@@ -46,25 +46,25 @@ type selfTester interface {
 	ready(ctx context.Context) error
 }
 
-// blindError is that of a provider that cannot read what boots next.
+// blindError means that the provider cannot read what boots next.
 type blindError struct{ why string }
 
 func (e blindError) Error() string { return e.why }
 func (e blindError) Unwrap() error { return inventory.ErrUnsupported }
 
-// link is what the commands of an operation have in common.
+// link is the state that the commands of one operation share.
 type link struct {
 	// admit is called before each command, and settle with its error.
 	admit  func(context.Context) error
 	settle func(error)
-	// last is the error of the last command: bmclib turns errors into texts.
+	// last is the error of the last command. bmclib returns only its text.
 	last error
 }
 
-// Open has nothing to open: each command opens its own session.
+// Open does nothing: each command opens its own session.
 func (*link) Open(context.Context) error { return nil }
 
-// Close has nothing to close.
+// Close does nothing.
 func (*link) Close(context.Context) error { return nil }
 
 func (l *link) cause(err error) error {
@@ -74,7 +74,8 @@ func (l *link) cause(err error) error {
 	return err
 }
 
-// do carries out one command.
+// do calls admit, command and settle. It returns the command's error and keeps it in
+// last.
 func (l *link) do(ctx context.Context, command func() error) error {
 	l.last = nil
 	if l.admit != nil {
@@ -90,7 +91,7 @@ func (l *link) do(ctx context.Context, command func() error) error {
 	return l.last
 }
 
-// cannot makes an inventory.ErrUnsupported the error of the command.
+// cannot returns an inventory.ErrUnsupported and keeps it in last.
 func (l *link) cannot(format string, args ...any) error {
 	l.last = fmt.Errorf(format+": %w", append(args, inventory.ErrUnsupported)...)
 	return l.last

@@ -9,10 +9,10 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// ResetBMC restarts the BMC itself, which leaves the machine's power alone. It
-// returns when the BMC has gone and answers again, or has gone on answering
-// for so long that it restarts without a gap. One that knows no such command
-// is inventory.ErrUnsupported. fence is as in Set.
+// ResetBMC restarts the BMC itself, and does not change the machine's power. It
+// returns when the BMC was unreachable and answers again, or has answered for all of
+// Config.Settle. It returns inventory.ErrUnsupported if the BMC does not know the
+// command. fence is as in Set.
 func (d *Driver) ResetBMC(ctx context.Context, b inventory.BMC, password inventory.Secret,
 	fence func(context.Context) error,
 ) error {
@@ -27,7 +27,7 @@ func (d *Driver) ResetBMC(ctx context.Context, b inventory.BMC, password invento
 
 func (s *session) resetBMC(ctx context.Context) error {
 	if _, err := s.state(ctx); err != nil {
-		return err // what does not answer before cannot be seen to answer again
+		return err // without an answer before the reset, an answer after it proves nothing
 	}
 
 	wrote := s.write(ctx, func() (bool, error) { return s.client.ResetBMC(ctx, "cold") })
@@ -53,12 +53,12 @@ func (s *session) resetBMC(ctx context.Context) error {
 		case err == nil && gone:
 			return nil
 		case err == nil && took >= s.d.cfg.Settle:
-			return wrote // the answer to the write can get lost, but then the BMC goes
+			return wrote // the BMC never went away, so an error of the write was not just a lost answer
 		case err != nil && took >= s.d.cfg.Back:
-			return errors.Join(fmt.Errorf("it does not answer %s after its reset: %w", s.d.cfg.Back, inventory.ErrUnreachable),
+			return errors.Join(fmt.Errorf("no answer %s after its reset: %w", s.d.cfg.Back, inventory.ErrUnreachable),
 				err)
 		case err != nil:
-			gone = true // also when it refuses: it may have no users yet
+			gone = true // also on a refused log-in: a BMC that is starting may not know its users yet
 		}
 	}
 }

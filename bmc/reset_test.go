@@ -41,7 +41,7 @@ func TestResetOfTheBMCWithoutEffectOrEnd(t *testing.T) {
 		b := newBench(t)
 		b.set("fail-mc-reset-cold", "MC reset command failed: Invalid command")
 		require.ErrorIs(t, b.ResetBMC(t.Context(), b.bmc, password(), nil), inventory.ErrUnsupported)
-		require.Len(t, b.commands(), 2, "not waited for")
+		require.Len(t, b.commands(), 2, "without a wait")
 	})
 	t.Run("answer is lost and nothing happens", func(t *testing.T) {
 		b := newBench(t)
@@ -57,10 +57,9 @@ func TestResetOfTheBMCWithoutEffectOrEnd(t *testing.T) {
 	})
 }
 
-// TestLatePowerOffIsFencedUnderTheMutex: the power-off of a run that was
-// terminated waits for the BMC while the next run uses it. It is compared when
-// its turn has come, not when it was begun, and nobody gets between the
-// comparison and the write.
+// TestLatePowerOffIsFencedUnderTheMutex: the power-off of a terminated run waits while
+// the next run uses the BMC. Its epoch is compared when it gets the BMC, and no other
+// operation runs between the comparison and the write.
 func TestLatePowerOffIsFencedUnderTheMutex(t *testing.T) {
 	b := newBench(t)
 	b.set("power", "off")
@@ -76,7 +75,7 @@ func TestLatePowerOffIsFencedUnderTheMutex(t *testing.T) {
 			return nil
 		}
 	}
-	// Run 2 holds the machine, has been compared, and has yet to write.
+	// Run 2 owns the machine, its epoch has been compared, and it has not written yet.
 	owner.Store(2)
 	compared, release := make(chan struct{}), make(chan struct{})
 	on := make(chan error, 1)

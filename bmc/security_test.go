@@ -11,8 +11,8 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// TestS17OnlyConfiguredNetworksAreDialled: ipmitool is not even started for a
-// host that no network lists, by whatever name it is called.
+// TestS17OnlyConfiguredNetworksAreDialled: ipmitool is not started for a host outside
+// of the configured networks, given by address or by name.
 func TestS17OnlyConfiguredNetworksAreDialled(t *testing.T) {
 	b := newBench(t)
 	resolver := names{
@@ -34,10 +34,10 @@ func TestS17OnlyConfiguredNetworksAreDialled(t *testing.T) {
 			require.ErrorIs(t, b.CheckHost(host), inventory.ErrInvalid, host)
 		}
 	}
-	require.Empty(t, b.get("argv"), "nothing was dialled")
+	require.Empty(t, b.get("argv"), "nothing was dialed")
 
-	// What was judged is what is dialled: ipmitool gets the address, and does
-	// not ask for the name a second time.
+	// The checked address is the one that is dialed: ipmitool gets the address and
+	// does not look up the name again.
 	x := b.bmc
 	x.Host = "rebinding"
 	_, err := b.State(t.Context(), x, password())
@@ -54,7 +54,7 @@ func TestS17OnlyConfiguredNetworksAreDialled(t *testing.T) {
 	require.ErrorIs(t, err, inventory.ErrUnreachable)
 }
 
-// TestS17DefaultNetworksArePrivate is what applies without a configuration.
+// TestS17DefaultNetworksArePrivate checks the default of bmc.networks.
 func TestS17DefaultNetworksArePrivate(t *testing.T) {
 	d := New(Config{})
 	for host, ok := range map[string]bool{
@@ -71,8 +71,8 @@ func TestS17DefaultNetworksArePrivate(t *testing.T) {
 	}
 }
 
-// TestS50NothingIsSentWithoutAPassword: a BMC whose password was cleared,
-// because its host changed, is not spoken to at all.
+// TestS50NothingIsSentWithoutAPassword: nothing is sent to a BMC whose password was
+// cleared because its host changed.
 func TestS50NothingIsSentWithoutAPassword(t *testing.T) {
 	b := newBench(t)
 	_, err := b.State(t.Context(), b.bmc, inventory.Secret{})
@@ -82,8 +82,8 @@ func TestS50NothingIsSentWithoutAPassword(t *testing.T) {
 	require.Empty(t, b.get("argv"))
 }
 
-// TestS29SessionsAreBudgeted: a BMC is asked for so many sessions at once and
-// per minute; who wants more waits. Another BMC has a budget of its own.
+// TestS29SessionsAreBudgeted: the sessions per minute with one BMC are limited, and
+// further operations wait. Each BMC has its own limit.
 func TestS29SessionsAreBudgeted(t *testing.T) {
 	b := newBench(t)
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -120,8 +120,8 @@ func TestS29SessionsAreBudgeted(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 }
 
-// TestS29RefusedCredentialsAreNotTriedAgainAtOnce: nobody is locked out by
-// our trying; other credentials are tried at once.
+// TestS29RefusedCredentialsAreNotTriedAgainAtOnce: refused credentials rest, so that
+// the BMC does not lock the user; other credentials are tried at once.
 func TestS29RefusedCredentialsAreNotTriedAgainAtOnce(t *testing.T) {
 	b := newBench(t)
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)

@@ -16,14 +16,14 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// features are those of bmclib that all our providers have.
+// features are the bmclib features that are registered for every provider.
 var features = registrar.Features{
 	bmclibproviders.FeaturePowerState, bmclibproviders.FeaturePowerSet, bmclibproviders.FeatureBootDeviceSet,
 	bmclibproviders.FeatureBmcReset,
 }
 
-// with runs one operation: alone on its BMC, with a client of its own that is
-// always closed.
+// with runs one operation while no other operation uses the BMC. The operation gets
+// its own client, which is always closed.
 func (d *Driver) with(ctx context.Context, b inventory.BMC, password inventory.Secret, what string,
 	do func(*session) error,
 ) error {
@@ -31,16 +31,16 @@ func (d *Driver) with(ctx context.Context, b inventory.BMC, password inventory.S
 		return fmt.Errorf("%s: %w", what, err)
 	}
 
-	dialled := b
+	dialed := b
 	if b.Host != "" {
 		var err error
-		if dialled.Host, err = d.resolve(ctx, b.Host); err != nil {
+		if dialed.Host, err = d.resolve(ctx, b.Host); err != nil {
 			return fmt.Errorf("%s: BMC %s: %w", what, b.Host, err)
 		}
 	}
 
-	// By address: two names of one BMC must not open two sessions.
-	key, name := net.JoinHostPort(dialled.Host, strconv.Itoa(dialled.ListenPort())), "BMC "+b.Host
+	// Lock by address: two names of one BMC must not open two sessions.
+	key, name := net.JoinHostPort(dialed.Host, strconv.Itoa(dialed.ListenPort())), "BMC "+b.Host
 	if b.Capabilities().Shared {
 		key, name = b.Driver+"/"+b.Machine, fmt.Sprintf("power command %q", b.Command)
 	}
@@ -54,16 +54,16 @@ func (d *Driver) with(ctx context.Context, b inventory.BMC, password inventory.S
 	began := time.Now()
 	who := credentials(b, password)
 	l := link{admit: func(ctx context.Context) error { return d.admit(ctx, t, who) }}
-	if !password.IsZero() { // without one nothing is sent
+	if !password.IsZero() { // without a password nothing is sent
 		l.settle = func(err error) { d.settle(t, err) }
 	}
 
-	p, err := providers[b.Driver](d, l, b.Host, dialled, password)
+	p, err := providers[b.Driver](d, l, b.Host, dialed, password)
 	if err != nil {
 		return fmt.Errorf("%s: %s: %w", what, name, err)
 	}
 
-	// The password stays out of bmclib's client: the provider has it.
+	// bmclib's client does not get the password; only the provider has it.
 	registry := registrar.NewRegistry()
 	registry.Register(p.Name(), b.Driver, features, nil, p)
 	client := bmclib.NewClient(b.Host, b.User, "", bmclib.WithRegistry(registry),
@@ -85,8 +85,8 @@ func (d *Driver) with(ctx context.Context, b inventory.BMC, password inventory.S
 	return nil
 }
 
-// lock waits until no other operation uses the BMC at address. The caller receives
-// from the token when the operation has ended.
+// lock waits until no other operation uses the BMC at address. To unlock it, the
+// caller receives from the target's token.
 func (d *Driver) lock(ctx context.Context, address string) (*target, error) {
 	address = strings.ToLower(address)
 	d.mu.Lock()
@@ -112,7 +112,8 @@ type session struct {
 	fence    func(context.Context) error
 }
 
-// write asks the fence, and writes.
+// write calls the fence and then do. The fence's error becomes a fenceError, and do is
+// not called.
 func (s *session) write(ctx context.Context, do func() (bool, error)) error {
 	if s.fence != nil {
 		if err := s.fence(ctx); err != nil {
@@ -125,18 +126,18 @@ func (s *session) write(ctx context.Context, do func() (bool, error)) error {
 		return s.provider.cause(err)
 	}
 	if !ok {
-		return errors.New("the BMC did not do it")
+		return errors.New("the BMC did not confirm the command")
 	}
 	return nil
 }
 
-// fenceError is an error of the fence, and not of the BMC.
+// fenceError is an error of the fence, as opposed to one of the BMC.
 type fenceError struct{ error }
 
 func (e fenceError) Unwrap() error { return e.error }
 
-// final reports whether an error of a write ends the operation: a read could not
-// show that the write had an effect.
+// final reports whether a write's error ends the operation. After any other error,
+// the write may have had an effect, and a read finds out.
 func final(err error) bool {
 	var fenced fenceError
 	return errors.As(err, &fenced) || errors.Is(err, inventory.ErrRefused) || errors.Is(err, inventory.ErrUnsupported) ||

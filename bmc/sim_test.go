@@ -18,7 +18,7 @@ import (
 
 var lab = flag.Bool("lab", false, "run against OpenIPMI's ipmi_sim and the real ipmitool, which make deps provides")
 
-// The driver against components that others wrote.
+// The driver against OpenIPMI's simulator and the real ipmitool.
 func TestLabSimulator(t *testing.T) {
 	if !*lab {
 		t.Skip("needs ipmi_sim and ipmitool: make deps, then go test ./bmc -args -lab")
@@ -145,8 +145,8 @@ set_working_mc 0x20
 	return inventory.BMC{Driver: inventory.DriverIPMI, Host: "127.0.0.1", Port: addr.Port, User: "admin", CipherSuite: "3"}
 }
 
-// A BMC whose first packets are lost is tried again, and never called
-// unsupported: ipmitool's words for both are the same.
+// A BMC whose first packets are lost is unreachable and not unsupported, although
+// ipmitool reports both by the same message.
 func TestLabLostPackets(t *testing.T) {
 	if !*lab {
 		t.Skip("needs ipmi_sim and ipmitool: make deps, then go test ./bmc -args -lab")
@@ -172,8 +172,8 @@ func TestLabLostPackets(t *testing.T) {
 	}
 }
 
-// lossyProxy passes packets to and from a port of loopback, except for the
-// first ones towards it. It returns its own port.
+// lossyProxy forwards packets to and from a port of loopback, except for the first
+// lose packets to it. It returns its own port.
 func lossyProxy(t *testing.T, port, lose int) int {
 	t.Helper()
 	loopback := net.IPv4(127, 0, 0, 1)
@@ -210,7 +210,7 @@ func lossyProxy(t *testing.T, port, lose int) int {
 	return address.Port
 }
 
-// answers passes packets from back to the client, until back is closed.
+// answers forwards packets from back to the client until back is closed.
 func answers(front, back *net.UDPConn, client *net.UDPAddr) {
 	buffer := make([]byte, 2048)
 	for {

@@ -14,23 +14,23 @@ import (
 )
 
 const (
-	// wakes is how many packets are sent, wakePause apart: a switch that has
-	// just changed the speed of a sleeping card's link loses the first.
+	// wakes packets are sent, wakePause apart, because a switch can lose the first
+	// one while it changes the link speed of a sleeping card.
 	wakes     = 3
 	wakePause = 200 * time.Millisecond
 )
 
-// magic returns the packet that wakes the card with that MAC: six times FF,
-// then sixteen times the address.
+// magic returns the packet that wakes the card with that MAC address: six bytes of
+// FF, then the address sixteen times.
 func magic(mac string) ([]byte, error) {
 	hw, err := net.ParseMAC(mac)
 	if err != nil || len(hw) != 6 {
-		return nil, fmt.Errorf("there is no MAC address to wake (%q): %w", mac, inventory.ErrInvalid)
+		return nil, fmt.Errorf("invalid MAC address %q: %w", mac, inventory.ErrInvalid)
 	}
 	return append(bytes.Repeat([]byte{0xff}, 6), bytes.Repeat(hw, 16)...), nil
 }
 
-// wake sends magic packets. Nothing answers them.
+// wake sends magic packets. They have no answer, so it cannot check their effect.
 func (d *Driver) wake(ctx context.Context, b inventory.BMC, power string, fence func(context.Context) error) error {
 	if power != "on" {
 		return fmt.Errorf("power %s: %w", power, check(b))
@@ -65,7 +65,7 @@ func (d *Driver) wake(ctx context.Context, b inventory.BMC, power string, fence 
 		}
 	}
 
-	// The source address also chooses the interface of 255.255.255.255.
+	// The source address also selects the interface for 255.255.255.255.
 	var dialer net.Dialer
 	if d.cfg.WakeFrom.IsValid() {
 		dialer.LocalAddr = net.UDPAddrFromAddrPort(netip.AddrPortFrom(d.cfg.WakeFrom, 0))

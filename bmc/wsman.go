@@ -39,17 +39,17 @@ const (
 
 const (
 	amtTLSPort = 16993
-	// maxAnswer bounds what a controller may answer, maxPulls how many parts
-	// an enumeration may have.
+	// maxAnswer limits an answer, in bytes. maxPulls limits the parts of an
+	// enumeration.
 	maxAnswer = 1 << 20
 	maxPulls  = 64
-	// requestTime bounds one request.
+	// requestTime limits one request.
 	requestTime = 10 * time.Second
 )
 
-// wsman is a client of WS-Management over HTTP with digest authentication. It
-// follows no redirect, asks no proxy, and sends a password as a digest only (RFC
-// 2617).
+// wsman is a client of WS-Management over HTTP with digest authentication. It does not
+// follow redirects, does not use a proxy, and sends the password only as a digest
+// (RFC 2617).
 type wsman struct {
 	url      string
 	user     string
@@ -59,8 +59,8 @@ type wsman struct {
 	count    int
 }
 
-// newWSMan returns a client of the controller at b.Host, an address. Name is its
-// host in the inventory and in its certificate.
+// newWSMan returns a client of the controller at b.Host, which must be an address.
+// name is the controller's host in the inventory and in its certificate.
 func newWSMan(name string, b inventory.BMC, password inventory.Secret) *wsman {
 	u := url.URL{Scheme: "http", Host: net.JoinHostPort(b.Host, strconv.Itoa(b.ListenPort())), Path: "/wsman"}
 	transport := &http.Transport{MaxIdleConnsPerHost: 1, DisableCompression: true, MaxResponseHeaderBytes: 16 << 10}
@@ -74,7 +74,7 @@ func newWSMan(name string, b inventory.BMC, password inventory.Secret) *wsman {
 	}}
 }
 
-// errStranger is a certificate with another key than the pinned one.
+// errStranger means that the certificate has another key than the pinned one.
 var errStranger = errors.New("its key is not the pinned one")
 
 func tlsConfig(name string, b inventory.BMC) *tls.Config {
@@ -83,7 +83,7 @@ func tlsConfig(name string, b inventory.BMC) *tls.Config {
 		c.CipherSuites = append(c.CipherSuites, s.ID)
 	}
 
-	// Before version 16, RSA is AMT's only key exchange.
+	// AMT before version 16 supports only RSA key exchange.
 	c.CipherSuites = append(c.CipherSuites, tls.TLS_RSA_WITH_AES_128_GCM_SHA256, tls.TLS_RSA_WITH_AES_256_GCM_SHA384,
 		tls.TLS_RSA_WITH_AES_128_CBC_SHA, tls.TLS_RSA_WITH_AES_256_CBC_SHA)
 	c.InsecureSkipVerify = b.InsecureTLS || b.Fingerprint != ""
@@ -111,7 +111,8 @@ type challenge struct {
 
 var challengeParts = regexp.MustCompile(`(\w+)\s*=\s*(?:"([^"]*)"|([^",\s]+))`)
 
-// parseChallenge returns the first digest challenge that can be answered.
+// parseChallenge returns the first digest challenge that this client supports: MD5,
+// without qop or with qop auth.
 func parseChallenge(headers []string) (challenge, bool) {
 	for _, h := range headers {
 		scheme, rest, _ := strings.Cut(strings.TrimSpace(h), " ")
@@ -135,11 +136,11 @@ func parseChallenge(headers []string) (challenge, bool) {
 }
 
 func hash(parts ...string) string {
-	sum := md5.Sum([]byte(strings.Join(parts, ":"))) // AMT has no other digest
+	sum := md5.Sum([]byte(strings.Join(parts, ":"))) // AMT supports no other digest
 	return hex.EncodeToString(sum[:])
 }
 
-// answer returns the header that answers the challenge for a POST to uri.
+// answer returns the Authorization header for a POST to uri.
 func (c *challenge) answer(uri, user, password string) string {
 	c.used++
 	ha1, ha2 := hash(user, c.realm, password), hash(http.MethodPost, uri)
@@ -164,7 +165,7 @@ type node struct {
 	Nodes   []node     `xml:",any"`
 }
 
-// first returns the first element of that name in or below n; nil: none.
+// first returns n or the first element below it that has the name, or nil.
 func (n *node) first(name string) *node {
 	if n == nil || n.XMLName.Local == name {
 		return n
@@ -185,7 +186,7 @@ func (n *node) text(name string) string {
 	return ""
 }
 
-// selector returns the value of the selector of that name in or below n.
+// selector returns the value of the selector with that name in or below n, or "".
 func (n *node) selector(name string) string {
 	if n == nil {
 		return ""
@@ -204,14 +205,14 @@ func (n *node) selector(name string) string {
 	return ""
 }
 
-// element writes an element of text in the namespace that is declared as r.
+// element returns an XML element with text, in the namespace with the prefix r.
 func element(name, text string) string {
 	return "<r:" + name + ">" + escape(text) + "</r:" + name + ">"
 }
 
 func escape(text string) string {
 	var b strings.Builder
-	_ = xml.EscapeText(&b, []byte(text)) // a builder takes everything
+	_ = xml.EscapeText(&b, []byte(text)) // a strings.Builder never fails
 	return b.String()
 }
 
@@ -265,7 +266,8 @@ func (w *wsman) list(ctx context.Context, resource string) ([]node, error) {
 	for range maxPulls {
 		at := answer.text("EnumerationContext")
 		if at == "" {
-			return nil, fmt.Errorf("listing %s: there is no enumeration context: %w", class(resource), inventory.ErrUnsupported)
+			return nil, fmt.Errorf("listing %s: the answer has no enumeration context: %w", class(resource),
+				inventory.ErrUnsupported)
 		}
 		answer, err = w.call(ctx, nsEnum+"/Pull", resource, fmt.Sprintf(
 			`<e:Pull xmlns:e="%s"><e:EnumerationContext>%s</e:EnumerationContext>`+
@@ -281,13 +283,15 @@ func (w *wsman) list(ctx context.Context, resource string) ([]node, error) {
 		}
 	}
 
-	return nil, fmt.Errorf("listing %s: it does not end: %w", class(resource), inventory.ErrUnsupported)
+	return nil, fmt.Errorf("listing %s: the list has more than %d parts: %w", class(resource), maxPulls,
+		inventory.ErrUnsupported)
 }
 
-// class is the last part of a resource's name.
+// class returns the last part of a resource's name.
 func class(resource string) string { return resource[strings.LastIndex(resource, "/")+1:] }
 
-// call sends one request and returns the answer's envelope.
+// call sends one request and returns the envelope of the answer. It logs in again if
+// the nonce has expired.
 func (w *wsman) call(ctx context.Context, act, resource, body string) (*node, error) {
 	w.count++
 	envelope := fmt.Sprintf(`<?xml version="1.0" encoding="UTF-8"?>`+
@@ -311,21 +315,21 @@ func (w *wsman) call(ctx context.Context, act, resource, body string) (*node, er
 		}
 
 		if status == http.StatusUnauthorized {
-			// Only a nonce that was good before can have become old: with
-			// another, the log-in is what is wrong, and once is enough.
+			// A nonce that was accepted before may have expired: try the new one.
+			// Otherwise the credentials are wrong, and are not sent again.
 			if c, ok := parseChallenge(headers.Values("WWW-Authenticate")); ok && proven && c.nonce != w.asked.nonce {
 				w.asked = c
 				continue
 			}
 			w.asked = challenge{}
-			return nil, fmt.Errorf("it does not let %q in (check user and password of AMT): %w", w.user, inventory.ErrRefused)
+			return nil, fmt.Errorf("AMT refused user %q (check user and password of AMT): %w", w.user, inventory.ErrRefused)
 		}
 
 		return answer(act, status, text)
 	}
 }
 
-// knock asks for a challenge, by an empty request.
+// knock sends an empty request to get a challenge.
 func (w *wsman) knock(ctx context.Context) error {
 	status, headers, _, err := w.post(ctx, "", "")
 	if err != nil {
@@ -333,7 +337,7 @@ func (w *wsman) knock(ctx context.Context) error {
 	}
 	c, ok := parseChallenge(headers.Values("WWW-Authenticate"))
 	if status != http.StatusUnauthorized || !ok {
-		return fmt.Errorf("it answers %d and asks for no digest log-in, so it is not AMT: %w", status,
+		return fmt.Errorf("it answered HTTP %d without a supported digest challenge, so it is not AMT: %w", status,
 			inventory.ErrUnsupported)
 	}
 	w.asked = c
@@ -365,18 +369,18 @@ func (w *wsman) post(ctx context.Context, body, authorization string) (
 	case ctx.Err() != nil:
 		return 0, nil, nil, ctx.Err()
 	case errors.Is(err, errStranger), errors.As(err, &untrusted):
-		return 0, nil, nil, fmt.Errorf("its certificate is not trusted (%w); nothing was sent; bmc.fingerprint names the key that is: %w",
+		return 0, nil, nil, fmt.Errorf("its certificate is not trusted (%w), so nothing was sent; pin its key as bmc.fingerprint: %w",
 			bare(err), inventory.ErrRefused)
 	case err != nil:
 		return 0, nil, nil, fmt.Errorf("%w: %w", inventory.ErrUnreachable, bare(err))
 	case len(text) > maxAnswer:
-		return 0, nil, nil, fmt.Errorf("it answers more than %d bytes: %w", maxAnswer, inventory.ErrUnsupported)
+		return 0, nil, nil, fmt.Errorf("the answer has more than %d bytes: %w", maxAnswer, inventory.ErrUnsupported)
 	}
 
 	return res.StatusCode, res.Header, text, nil
 }
 
-// bare returns the cause of an error, without method and URL.
+// bare returns the cause of an HTTP client's error, without method and URL.
 func bare(err error) error {
 	var u *url.Error
 	if errors.As(err, &u) {
@@ -385,7 +389,7 @@ func bare(err error) error {
 	return err
 }
 
-// answer reads an answer's envelope; a SOAP fault is an error.
+// answer parses the envelope of an answer. A SOAP fault becomes an error.
 func answer(act string, status int, text []byte) (*node, error) {
 	what := class(act)
 	var envelope node
@@ -396,9 +400,9 @@ func answer(act string, status int, text []byte) (*node, error) {
 
 	switch {
 	case status == http.StatusForbidden:
-		return nil, fmt.Errorf("%s: it is forbidden to this user: %w", what, inventory.ErrRefused)
+		return nil, fmt.Errorf("%s: forbidden to this user (HTTP 403): %w", what, inventory.ErrRefused)
 	case status == http.StatusServiceUnavailable, status == http.StatusTooManyRequests:
-		return nil, fmt.Errorf("%s: it is busy (HTTP %d): %w", what, status, inventory.ErrUnreachable)
+		return nil, fmt.Errorf("%s: AMT is busy (HTTP %d): %w", what, status, inventory.ErrUnreachable)
 	case status != http.StatusOK:
 		return nil, fmt.Errorf("%s: HTTP %d: %w", what, status, inventory.ErrUnsupported)
 	case err != nil || envelope.XMLName.Local != "Envelope":
@@ -408,11 +412,11 @@ func answer(act string, status int, text []byte) (*node, error) {
 	return &envelope, nil
 }
 
-// fault maps a SOAP fault of WS-Management (DSP0226, table 50 and following).
+// fault returns the error for a SOAP fault of WS-Management (DSP0226, tables 50 ff.).
 func fault(what string, f *node) error {
 	code := f.first("Subcode").text("Value")
 	code = code[strings.LastIndex(code, ":")+1:]
-	kind := inventory.ErrUnreachable // InternalError, Concurrency, TimedOut, QuotaLimit: not now
+	kind := inventory.ErrUnreachable // InternalError, Concurrency, TimedOut, QuotaLimit: retry later
 
 	switch code {
 	case "AccessDenied":
@@ -421,11 +425,11 @@ func fault(what string, f *node) error {
 		"UnsupportedFeature", "CannotProcessFilter", "InvalidMessageInformationHeader":
 		kind = inventory.ErrUnsupported
 	}
-	return fmt.Errorf("%s: it reports %s (%s): %w", what, clip(printable(code)), clip(printable(f.text("Text"))),
+	return fmt.Errorf("%s: AMT reports %s (%s): %w", what, clip(printable(code)), clip(printable(f.text("Text"))),
 		kind)
 }
 
-// printable replaces control characters.
+// printable replaces control characters by spaces.
 func printable(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f {
